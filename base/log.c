@@ -1,0 +1,107 @@
+#include "base/log.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { LINE_MAX_BYTES = 2048, QUIET_SECONDS = 30 };
+
+static const char *const level_names[] = {"debug", "info", "warn", "error"};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static int current_level = -1; /* -1: not read from the environment yet */
+static bool progress_drawn;
+static time_t progress_last;
+
+bool ctw_log_level_parse(const char *name, enum ctw_log_level *out)
+{
+    for (size_t i = 0; i < CTW_COUNT(level_names); i++) {
+        if (strcmp(name, level_names[i]) == 0) {
+            *out = (enum ctw_log_level)i;
+            return true;
+        }
+    }
+    return false;
+}
+
+static enum ctw_log_level level_locked(void)
+{
+    if (current_level < 0) {
+        enum ctw_log_level level = CTW_LOG_INFO;
+        const char *env = getenv("CTW_LOG");
+        if (env != NULL && !ctw_log_level_parse(env, &level))
+            fprintf(stderr, "ctworker: CTW_LOG=%s is none of debug, info, warn, error; using info\n",
+                    env);
+        current_level = (int)level;
+    }
+    return (enum ctw_log_level)current_level;
+}
+
+void ctw_log_set_level(enum ctw_log_level level)
+{
+    pthread_mutex_lock(&lock);
+    current_level = (int)level;
+    pthread_mutex_unlock(&lock);
+}
+
+enum ctw_log_level ctw_log_level(void)
+{
+    pthread_mutex_lock(&lock);
+    enum ctw_log_level level = level_locked();
+    pthread_mutex_unlock(&lock);
+    return level;
+}
+
+static void clear_progress_locked(void)
+{
+    if (progress_drawn)
+        fputs("\r\033[K", stderr);
+    progress_drawn = false;
+}
+
+void ctw_log(enum ctw_log_level level, const char *fmt, ...)
+{
+    char line[LINE_MAX_BYTES];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(line, sizeof(line), fmt, ap);
+    va_end(ap);
+    pthread_mutex_lock(&lock);
+    if (level >= level_locked()) {
+        clear_progress_locked();
+        fprintf(stderr, "ctworker: %s%s%s\n", level == CTW_LOG_INFO ? "" : level_names[level],
+                level == CTW_LOG_INFO ? "" : ": ", line);
+        fflush(stderr);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+void ctw_log_progress(const char *fmt, ...)
+{
+    char line[LINE_MAX_BYTES];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(line, sizeof(line), fmt, ap);
+    va_end(ap);
+    pthread_mutex_lock(&lock);
+    time_t now = time(NULL);
+    if (level_locked() > CTW_LOG_INFO) {
+        /* quiet */
+    } else if (isatty(STDERR_FILENO)) {
+        clear_progress_locked();
+        if (line[0] != '\0') {
+            fprintf(stderr, "\r%s", line);
+            progress_drawn = true;
+        }
+        fflush(stderr);
+    } else if (line[0] != '\0' && now - progress_last >= QUIET_SECONDS) {
+        fprintf(stderr, "ctworker: %s\n", line);
+        fflush(stderr);
+        progress_last = now;
+    }
+    pthread_mutex_unlock(&lock);
+}

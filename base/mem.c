@@ -1,0 +1,98 @@
+#include "base/mem.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum { ALIGNMENT = 64, HUGE_PAGE = 2 << 20 };
+
+static atomic_llong n_allocs;
+static atomic_llong fail_from = 0; /* fail when n_allocs reaches this; 0 = never */
+
+static bool may_allocate(void)
+{
+    long long n = atomic_fetch_add(&n_allocs, 1) + 1;
+    long long from = atomic_load(&fail_from);
+    return from == 0 || n < from;
+}
+
+bool ctw_size_mul(size_t a, size_t b, size_t *out)
+{
+    size_t r;
+    if (__builtin_mul_overflow(a, b, &r))
+        return false;
+    *out = r;
+    return true;
+}
+
+bool ctw_size_add(size_t a, size_t b, size_t *out)
+{
+    size_t r;
+    if (__builtin_add_overflow(a, b, &r))
+        return false;
+    *out = r;
+    return true;
+}
+
+void *ctw_calloc(size_t count, size_t size)
+{
+    if (!may_allocate())
+        return NULL;
+    return calloc(count == 0 ? 1 : count, size == 0 ? 1 : size);
+}
+
+void *ctw_realloc(void *p, size_t count, size_t size)
+{
+    size_t bytes;
+    if (!ctw_size_mul(count, size, &bytes) || !may_allocate())
+        return NULL;
+    return realloc(p, bytes == 0 ? 1 : bytes);
+}
+
+char *ctw_strdup(const char *s)
+{
+    size_t n = strlen(s) + 1;
+    char *copy = ctw_calloc(n, 1);
+    if (copy != NULL)
+        memcpy(copy, s, n);
+    return copy;
+}
+
+void ctw_free(void *p)
+{
+    free(p);
+}
+
+void *ctw_alloc_aligned(size_t bytes)
+{
+    size_t align = bytes >= 2 * (size_t)HUGE_PAGE ? HUGE_PAGE : ALIGNMENT;
+    size_t rounded;
+    if (!ctw_size_add(bytes, align - 1, &rounded) || !may_allocate())
+        return NULL;
+    rounded &= ~(align - 1);
+    if (rounded == 0)
+        rounded = align;
+    void *p = aligned_alloc(align, rounded);
+    if (p == NULL)
+        return NULL;
+    if (align == HUGE_PAGE)
+        (void)madvise(p, rounded, MADV_HUGEPAGE);
+    memset(p, 0, rounded);
+    return p;
+}
+
+void ctw_free_aligned(void *p)
+{
+    free(p);
+}
+
+void ctw_mem_fail_at(int64_t n)
+{
+    atomic_store(&fail_from, n == 0 ? 0 : atomic_load(&n_allocs) + n);
+}
+
+int64_t ctw_mem_count(void)
+{
+    return atomic_load(&n_allocs);
+}

@@ -1,0 +1,62 @@
+/*
+ * Status codes and the one error object.
+ *
+ * A function that can fail returns `enum ctw_status` and takes `struct ctw_err *err` as its last
+ * argument. The place that finds the failure fills it once with ctw_fail(), which returns the
+ * status, so that a failing line reads `return ctw_fail(err, CTW_EFORMAT, "...")`; callers pass it
+ * up unchanged (`if (st != CTW_OK) goto fail;`). Messages name the thing and the remedy.
+ */
+#ifndef CTW_BASE_STATUS_H
+#define CTW_BASE_STATUS_H
+
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum ctw_status {
+    CTW_OK = 0,
+    CTW_EINVAL,    /* a caller or client passed something out of range; nothing was done */
+    CTW_EFORMAT,   /* a file or message is malformed */
+    CTW_EUNSUP,    /* well formed, but not supported; the message names what is */
+    CTW_ENOMEM,    /* host or device memory is exhausted, or a limit would be exceeded */
+    CTW_EIO,       /* file or socket error */
+    CTW_ENOTFOUND, /* no such file, job or model */
+    CTW_EBUSY,     /* a bounded queue is full, or an address is in use; may be retried */
+    CTW_ECANCELED, /* cancelled by the client or by shutdown */
+    CTW_ENUMERIC,  /* NaN or infinity where a finite number is required */
+    CTW_EDEVICE,   /* the accelerator failed; the backend must be closed */
+    CTW_EINTERNAL, /* our own bug, detected */
+    CTW_N_STATUS
+};
+
+#define CTW_ERR_MSG_MAX 1024
+
+struct ctw_err {
+    enum ctw_status status;
+    char msg[CTW_ERR_MSG_MAX];
+};
+
+#define CTW_MUST_CHECK __attribute__((warn_unused_result))
+#define CTW_PRINTF(fmt_at, args_at) __attribute__((format(printf, fmt_at, args_at)))
+#define CTW_COUNT(a) (sizeof(a) / sizeof((a)[0]))
+
+/* Fills *err (which may be NULL) and returns `status`. Too long a message is cut with "...". */
+enum ctw_status ctw_fail(struct ctw_err *err, enum ctw_status status, const char *fmt, ...)
+    CTW_PRINTF(3, 4);
+
+/* Puts "prefix: " before the message that is there, and returns its status. */
+enum ctw_status ctw_fail_prefix(struct ctw_err *err, const char *fmt, ...) CTW_PRINTF(2, 3);
+
+/* "ok", "invalid", "format", ...: the code's name on the wire and in logs; never NULL. */
+const char *ctw_status_name(enum ctw_status status);
+
+/* The process exit code of a command that ended so (sysexits: 64 usage, 65 bad data, ...). */
+int ctw_status_exit_code(enum ctw_status status);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,179 @@
+#define _GNU_SOURCE
+#include "base/threads.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "base/mem.h"
+
+enum { MAX_THREADS = 1024 };
+
+struct ctw_threads {
+    int n_threads; /* the caller's included */
+    int n_started;
+    pthread_t *threads; /* n_threads - 1 */
+    pthread_mutex_t lock;
+    pthread_cond_t wake, done;
+    uint64_t round; /* counts loops; a change wakes the threads */
+    int n_busy;     /* pool threads still in this round */
+    bool stop;
+    ctw_thread_fn *fn;
+    void *arg;
+    int64_t n;
+    atomic_llong next;
+};
+
+struct start {
+    struct ctw_threads *pool;
+    int thread;
+};
+
+static void run_items(struct ctw_threads *pool, int thread)
+{
+    for (;;) {
+        int64_t i = atomic_fetch_add(&pool->next, 1);
+        if (i >= pool->n)
+            return;
+        pool->fn(pool->arg, i, thread);
+    }
+}
+
+static void *thread_main(void *start_arg)
+{
+    struct start start = *(struct start *)start_arg;
+    ctw_free(start_arg);
+    struct ctw_threads *pool = start.pool;
+    uint64_t seen = 0;
+    pthread_mutex_lock(&pool->lock);
+    for (;;) {
+        while (!pool->stop && pool->round == seen)
+            pthread_cond_wait(&pool->wake, &pool->lock);
+        if (pool->stop)
+            break;
+        seen = pool->round;
+        pthread_mutex_unlock(&pool->lock);
+        run_items(pool, start.thread);
+        pthread_mutex_lock(&pool->lock);
+        if (--pool->n_busy == 0)
+            pthread_cond_signal(&pool->done);
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return NULL;
+}
+
+static enum ctw_status start_thread(struct ctw_threads *pool, int i, struct ctw_err *err)
+{
+    struct start *start = ctw_calloc(1, sizeof(*start));
+    if (start == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "threads: out of memory");
+    *start = (struct start){.pool = pool, .thread = i + 1};
+    int rc = pthread_create(&pool->threads[i], NULL, thread_main, start);
+    if (rc != 0) {
+        ctw_free(start);
+        return ctw_fail(err, CTW_ENOMEM,
+                        "cannot start thread %d of %d (error %d): lower --threads or raise ulimit -u",
+                        i + 2, pool->n_threads, rc);
+    }
+    pool->n_started++;
+    return CTW_OK;
+}
+
+enum ctw_status ctw_threads_open(struct ctw_threads **out, int n_threads, struct ctw_err *err)
+{
+    if (n_threads == 0)
+        n_threads = ctw_cpu_count();
+    if (n_threads < 1 || n_threads > MAX_THREADS)
+        return ctw_fail(err, CTW_EINVAL, "threads: %d is not in 1..%d", n_threads, MAX_THREADS);
+    struct ctw_threads *pool = ctw_calloc(1, sizeof(*pool));
+    if (pool == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "threads: out of memory");
+    pool->n_threads = n_threads;
+    pthread_mutex_init(&pool->lock, NULL);
+    pthread_cond_init(&pool->wake, NULL);
+    pthread_cond_init(&pool->done, NULL);
+    enum ctw_status st = CTW_OK;
+    pool->threads = ctw_calloc((size_t)n_threads, sizeof(*pool->threads));
+    if (pool->threads == NULL)
+        st = ctw_fail(err, CTW_ENOMEM, "threads: out of memory");
+    for (int i = 0; st == CTW_OK && i < n_threads - 1; i++)
+        st = start_thread(pool, i, err);
+    if (st != CTW_OK) {
+        ctw_threads_close(pool);
+        return st;
+    }
+    *out = pool;
+    return CTW_OK;
+}
+
+void ctw_threads_close(struct ctw_threads *pool)
+{
+    if (pool == NULL)
+        return;
+    pthread_mutex_lock(&pool->lock);
+    pool->stop = true;
+    pthread_cond_broadcast(&pool->wake);
+    pthread_mutex_unlock(&pool->lock);
+    for (int i = 0; i < pool->n_started; i++)
+        pthread_join(pool->threads[i], NULL);
+    pthread_cond_destroy(&pool->wake);
+    pthread_cond_destroy(&pool->done);
+    pthread_mutex_destroy(&pool->lock);
+    ctw_free(pool->threads);
+    ctw_free(pool);
+}
+
+int ctw_threads_count(const struct ctw_threads *pool)
+{
+    return pool->n_threads;
+}
+
+void ctw_threads_for(struct ctw_threads *pool, int64_t n, ctw_thread_fn *fn, void *arg)
+{
+    pthread_mutex_lock(&pool->lock);
+    pool->fn = fn;
+    pool->arg = arg;
+    pool->n = n;
+    atomic_store(&pool->next, 0);
+    bool shared = n > 1 && pool->n_threads > 1;
+    if (shared) {
+        pool->n_busy = pool->n_threads - 1;
+        pool->round++;
+        pthread_cond_broadcast(&pool->wake);
+    }
+    pthread_mutex_unlock(&pool->lock);
+    run_items(pool, 0);
+    if (!shared)
+        return;
+    pthread_mutex_lock(&pool->lock);
+    while (pool->n_busy > 0)
+        pthread_cond_wait(&pool->done, &pool->lock);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+/* cgroup v2 only: "max 100000" or "150000 100000" (quota and period in microseconds). */
+static int cgroup_cpus(int n)
+{
+    FILE *f = fopen("/sys/fs/cgroup/cpu.max", "re");
+    if (f == NULL)
+        return n;
+    long long quota = 0, period = 0;
+    int got = fscanf(f, "%lld %lld", &quota, &period);
+    fclose(f);
+    if (got != 2 || quota <= 0 || period <= 0)
+        return n;
+    int limit = (int)((quota + period - 1) / period);
+    return limit < 1 ? 1 : limit < n ? limit : n;
+}
+
+int ctw_cpu_count(void)
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    if (sched_getaffinity(0, sizeof(set), &set) != 0)
+        return 1;
+    int n = CPU_COUNT(&set);
+    return cgroup_cpus(n < 1 ? 1 : n);
+}

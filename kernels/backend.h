@@ -1,0 +1,270 @@
+/*
+ * The contract of every numeric operation. worker/ knows backends only through the functions
+ * ctw_op_*() and ctw_backend_*() here; backend.c checks shapes and calls the table.
+ *
+ * Memory. Pointers called "device" come from ctw_device_alloc() (or, for weights, from the
+ * layer provider) and are never dereferenced by the worker. For the CPU they are host pointers.
+ *
+ * Order. Operations of one backend run in the order of the calls; they may return before they
+ * are done. ctw_device_download() and ctw_backend_sync() wait. One thread uses a backend.
+ *
+ * Activations have one dtype (F32, BF16 or F16) throughout a model: arrays [n_tok, dim] row-major.
+ * Every sum is accumulated in fp32 or better, in an order that depends only on the row's own
+ * inputs and the shape in the other dimensions, never on n_tok, the row's place, or threads:
+ * a row's result is the same bit for bit in any company. Results are rounded once, when stored.
+ */
+#ifndef CTW_KERNELS_BACKEND_H
+#define CTW_KERNELS_BACKEND_H
+
+#include "kernels/formats/format.h"
+
+struct ctw_backend_ops;
+
+/* Every backend's own struct starts with this one. */
+struct ctw_backend {
+    const struct ctw_backend_ops *ops;
+};
+
+struct ctw_backend_options {
+    const char *variant; /* NULL: the best that this machine runs; else its name */
+    int n_threads;       /* CPU; 0: all */
+    int device;          /* GPU index */
+};
+
+struct ctw_backend_info {
+    const char *backend; /* "cpu" */
+    const char *variant; /* "c", "avx2", "avx512", "avx512bf16" */
+    char device[96];     /* the processor's name */
+    int n_threads;
+};
+
+/* ---- linear ------------------------------------------------------------------------------- */
+
+/* Some rows of a linear layer: one stored matrix, with its own format and scales. */
+struct ctw_shard {
+    const struct ctw_weight *weight;
+    const struct ctw_weight_data *data;
+    const void *bias; /* device, [n] of bias_dtype, or NULL */
+    enum ctw_dtype bias_dtype;
+};
+
+enum ctw_activation { CTW_ACT_SILU, CTW_ACT_GELU, CTW_ACT_GELU_TANH };
+
+enum ctw_epilogue {
+    CTW_EPI_STORE, /* y[t, o] = sum + bias */
+    CTW_EPI_ADD,   /* y[t, o] = y[t, o] + (sum + bias), in fp32, rounded once */
+    CTW_EPI_GATE   /* two shards of n rows: y[t, o] = act(gate) * up; ldy >= n */
+};
+
+enum { CTW_MAX_SHARDS = 4 };
+
+/* y[t, o] = epilogue(sum over i of x[t, i] * w[o, i]); the shards' rows stand one after another. */
+struct ctw_op_linear {
+    const struct ctw_shard *shards;
+    int n_shards; /* 1..CTW_MAX_SHARDS; all have the same k */
+    enum ctw_dtype dtype;
+    enum ctw_epilogue epilogue;
+    enum ctw_activation act; /* CTW_EPI_GATE only */
+    int64_t n_tok;
+    const void *x; /* device [n_tok, k], leading dimension ldx */
+    int64_t ldx;
+    void *y; /* device, must not overlap x */
+    int64_t ldy;
+};
+
+/* ---- elementwise -------------------------------------------------------------------------- */
+
+/* y[t] = table[tokens[t]] * scale */
+struct ctw_op_embed {
+    const struct ctw_shard *table;
+    enum ctw_dtype dtype;
+    float scale;
+    int64_t n_tok;
+    const int32_t *tokens; /* device [n_tok], each 0..n-1 (checked before) */
+    void *y;               /* device [n_tok, k] */
+};
+
+/* y[t] = x[t] / sqrt(mean(x[t]^2) + eps) * (weight + weight_offset) */
+struct ctw_op_rms_norm {
+    enum ctw_dtype dtype;
+    int64_t n_tok, dim;
+    const void *x; /* device [n_tok, dim] */
+    const void *weight; /* device [dim] of weight_dtype */
+    enum ctw_dtype weight_dtype;
+    float weight_offset;
+    float eps;
+    void *y; /* device [n_tok, dim]; may be x */
+    /*
+     * device [1] or NULL: lowered to first_tok + t for the first row t whose sum of squares is
+     * not finite.
+     */
+    int64_t *bad_tok;
+    int64_t first_tok;
+};
+
+enum ctw_rope_pairing {
+    CTW_ROPE_HALVES,     /* element i turns with i + rot_dim / 2 (Hugging Face Llama) */
+    CTW_ROPE_INTERLEAVED /* element 2i turns with 2i + 1 */
+};
+
+/*
+ * Splits qkv [n_tok, (n_head + 2 * n_kv) * head] into q, k, v; with q_norm / k_norm, RMS-normalises
+ * each head; turns the first rot_dim elements of each query and key head by its position:
+ * (a, b) -> (a cos - b sin, b cos + a sin). In fp32, rounded once. rot_dim 0: no RoPE.
+ */
+struct ctw_op_qkv {
+    enum ctw_dtype dtype;
+    int64_t n_tok;
+    int n_head, n_kv, head; /* head: elements of one head */
+    const void *qkv;
+    const void *q_norm, *k_norm; /* device [head] of norm_dtype, or NULL */
+    enum ctw_dtype norm_dtype;
+    float norm_eps;
+    enum ctw_rope_pairing pairing;
+    int rot_dim;
+    const int32_t *positions; /* device [n_tok] */
+    const float *cos_sin;     /* device [max position + 1, rot_dim]: rot_dim/2 cosines, then sines */
+    void *q;                  /* device [n_tok, n_head * head] */
+    void *k, *v;              /* device [n_tok, n_kv * head] */
+};
+
+/* ---- attention ---------------------------------------------------------------------------- */
+
+/* Rows row .. row+n_tok-1 of the key and value arrays. */
+struct ctw_kv_run {
+    int64_t row;
+    int64_t n_tok;
+};
+
+/*
+ * The queries of one sequence in this call: rows q_row .. q_row+n_q-1 of q and out, at positions
+ * pos0 .. pos0+n_q-1. Its keys and values are runs[0 .. n_runs-1] one after another, position 0
+ * first, pos0 + n_q of them. Results do not depend on how keys are cut into runs, nor on how a
+ * sequence's queries are cut into calls.
+ */
+struct ctw_attn_seq {
+    int64_t q_row, n_q, pos0;
+    const struct ctw_kv_run *runs;
+    int n_runs;
+};
+
+/* out = softmax(scale * q k^T, causal) v, with grouped heads (query head h uses key head
+ * h / (n_head / n_kv)); scores, softmax and sums in fp32. */
+struct ctw_op_attention {
+    enum ctw_dtype dtype;
+    int n_head, n_kv, head;
+    float scale;
+    int64_t window;  /* keys seen, the query's own included; 0: all */
+    float softcap;   /* 0: none; else scores become softcap * tanh(score / softcap) */
+    const void *q;   /* device [rows, n_head * head] */
+    const void *k, *v; /* device [rows, n_kv * head] */
+    void *out;       /* device [rows, n_head * head] */
+    const struct ctw_attn_seq *seqs; /* host */
+    int64_t n_seqs;
+};
+
+/* ---- LM head ------------------------------------------------------------------------------ */
+
+/* The result for one row. */
+struct ctw_head_result {
+    float logprob; /* log softmax(logits)[target], natural log */
+    int32_t greedy; /* the first id with the largest logit */
+};
+
+/* logits = cap(scale * x w^T) over the first n_vocab rows of w, never stored; fp32 logits. */
+struct ctw_op_head {
+    const struct ctw_shard *weight;
+    enum ctw_dtype dtype;
+    float scale;
+    float softcap;   /* 0: none */
+    int64_t n_vocab; /* rows of w that are tokens */
+    int64_t n_rows;
+    const void *x;            /* device [n_rows, k] */
+    const int32_t *targets;   /* device [n_rows], 0..n_vocab-1 */
+    struct ctw_head_result *out; /* device [n_rows] */
+};
+
+/* y[i] = x[rows[i]]; y must not overlap x. */
+struct ctw_op_gather {
+    enum ctw_dtype dtype;
+    int64_t n_rows, dim;
+    const void *x;
+    const int64_t *rows; /* device [n_rows] */
+    void *y;
+};
+
+/* ---- the table ---------------------------------------------------------------------------- */
+
+/* All members are required; backend.c is their only caller. */
+struct ctw_backend_ops {
+    const char *name;
+    enum ctw_status (*open)(struct ctw_backend **out, const struct ctw_backend_options *opt,
+                            struct ctw_err *err);
+    void (*close)(struct ctw_backend *be);
+    void (*info)(const struct ctw_backend *be, struct ctw_backend_info *out);
+    /* The most bytes that operations allocate for themselves on chunks of up to n_tok rows with
+     * inner widths up to max_k (they keep it for reuse). For the planner. */
+    size_t (*scratch_bytes)(const struct ctw_backend *be, int64_t n_tok, int64_t max_k);
+    enum ctw_status (*alloc)(struct ctw_backend *be, void **out, size_t bytes, struct ctw_err *err);
+    void (*free)(struct ctw_backend *be, void *p);
+    enum ctw_status (*upload)(struct ctw_backend *be, void *dst, const void *src, size_t bytes,
+                              struct ctw_err *err);
+    enum ctw_status (*download)(struct ctw_backend *be, void *dst, const void *src, size_t bytes,
+                                struct ctw_err *err);
+    enum ctw_status (*copy)(struct ctw_backend *be, void *dst, const void *src, size_t bytes,
+                            struct ctw_err *err); /* device to device, may overlap */
+    enum ctw_status (*sync)(struct ctw_backend *be, struct ctw_err *err);
+    enum ctw_status (*embed)(struct ctw_backend *be, const struct ctw_op_embed *op,
+                             struct ctw_err *err);
+    enum ctw_status (*rms_norm)(struct ctw_backend *be, const struct ctw_op_rms_norm *op,
+                                struct ctw_err *err);
+    enum ctw_status (*linear)(struct ctw_backend *be, const struct ctw_op_linear *op,
+                              struct ctw_err *err);
+    enum ctw_status (*qkv)(struct ctw_backend *be, const struct ctw_op_qkv *op,
+                           struct ctw_err *err);
+    enum ctw_status (*attention)(struct ctw_backend *be, const struct ctw_op_attention *op,
+                                 struct ctw_err *err);
+    enum ctw_status (*head)(struct ctw_backend *be, const struct ctw_op_head *op,
+                            struct ctw_err *err);
+    enum ctw_status (*gather)(struct ctw_backend *be, const struct ctw_op_gather *op,
+                              struct ctw_err *err);
+};
+
+extern const struct ctw_backend_ops ctw_backend_cpu;
+
+/* name: "auto" or "cpu" (later "cuda"). CTW_EINVAL for an unknown name or variant, naming those
+ * that this machine has. */
+enum ctw_status ctw_backend_open(struct ctw_backend **out, const char *name,
+                                 const struct ctw_backend_options *opt,
+                                 struct ctw_err *err) CTW_MUST_CHECK;
+void ctw_backend_close(struct ctw_backend *be); /* NULL is fine */
+void ctw_backend_get_info(const struct ctw_backend *be, struct ctw_backend_info *out);
+size_t ctw_backend_scratch_bytes(const struct ctw_backend *be, int64_t n_tok, int64_t max_k);
+enum ctw_status ctw_backend_sync(struct ctw_backend *be, struct ctw_err *err) CTW_MUST_CHECK;
+
+enum ctw_status ctw_device_alloc(struct ctw_backend *be, void **out, size_t bytes,
+                                 struct ctw_err *err) CTW_MUST_CHECK;
+void ctw_device_free(struct ctw_backend *be, void *p); /* NULL is fine */
+enum ctw_status ctw_device_upload(struct ctw_backend *be, void *dst, const void *src, size_t bytes,
+                                  struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_device_download(struct ctw_backend *be, void *dst, const void *src,
+                                    size_t bytes, struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_device_copy(struct ctw_backend *be, void *dst, const void *src, size_t bytes,
+                                struct ctw_err *err) CTW_MUST_CHECK;
+
+enum ctw_status ctw_embed(struct ctw_backend *be, const struct ctw_op_embed *op,
+                          struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_rms_norm(struct ctw_backend *be, const struct ctw_op_rms_norm *op,
+                             struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_linear(struct ctw_backend *be, const struct ctw_op_linear *op,
+                           struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_qkv(struct ctw_backend *be, const struct ctw_op_qkv *op,
+                        struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_attention(struct ctw_backend *be, const struct ctw_op_attention *op,
+                              struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_head(struct ctw_backend *be, const struct ctw_op_head *op,
+                         struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_gather(struct ctw_backend *be, const struct ctw_op_gather *op,
+                           struct ctw_err *err) CTW_MUST_CHECK;
+
+#endif

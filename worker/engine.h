@@ -1,0 +1,81 @@
+/*
+ * A model opened on a backend, ready to score: the only thing that commands and the job queue
+ * know of the numeric part. One thread at a time uses an engine; several engines may be open.
+ */
+#ifndef CTW_WORKER_ENGINE_H
+#define CTW_WORKER_ENGINE_H
+
+#include "worker/model.h"
+
+struct ctw_engine;
+
+struct ctw_engine_options {
+    const char *model_dir;
+    const char *config_name;   /* NULL: config.json */
+    const char *backend;       /* NULL: auto */
+    const char *variant;       /* NULL: best */
+    const char *dtype;         /* NULL or "auto", "bfloat16", "float16", "float32" */
+    int n_threads;             /* 0: all CPUs */
+    int device;
+    uint64_t memory_limit;     /* bytes beyond the mapped weights; 0: the default */
+    int64_t max_length;        /* 0: the model's own */
+    int64_t chunk_tokens;      /* 0: planned. For tests and tuning; never changes a score */
+    int64_t pass_tokens;       /* 0: planned. Likewise */
+};
+
+/*
+ * One sequence to score. The model reads tokens[0 .. n_tok-2]; targets are
+ * tokens[first .. n_tok-1], each given all before it. 1 <= first <= n_tok-1, and
+ * n_tok-1 <= the engine's max_length. Token ids are within the vocabulary.
+ */
+struct ctw_seq {
+    const int32_t *tokens;
+    int64_t n_tok;
+    int64_t first;
+    float *logprob;  /* out [n_tok - first], natural log */
+    int32_t *greedy; /* out [n_tok - first], the most probable id (lowest of equals) */
+    int bad_layer;   /* out: -1, or the decoder layer (n_decoders: the head) after which the
+                        sequence's numbers were not finite; its results are then void */
+};
+
+struct ctw_progress {
+    int64_t tok_done, tok_total; /* in tokens through all layers: fractions of a pass count */
+    int pass, n_passes;
+    int layer, n_layers;
+};
+
+struct ctw_hooks {
+    void *arg;
+    void (*progress)(void *arg, const struct ctw_progress *p); /* often; cheap; may be NULL */
+    bool (*cancelled)(void *arg);                             /* asked every chunk; may be NULL */
+    /* seqs[first .. first+n-1] are final; may be NULL */
+    void (*done)(void *arg, int64_t first, int64_t n);
+};
+
+/* How the engine will run, for people and for result records. Strings live as long as it. */
+struct ctw_engine_info {
+    struct ctw_backend_info backend;
+    enum ctw_dtype dtype;
+    int64_t max_length;
+    int64_t vocab;
+    int64_t chunk_tokens, pass_tokens;
+    uint64_t memory_planned, memory_limit; /* bytes beyond the mapped weights */
+    const char *numerics; /* id: backend, variant, dtype, version: equal ids give equal bits */
+    const struct ctw_model *model;
+};
+
+enum ctw_status ctw_engine_open(struct ctw_engine **out, const struct ctw_engine_options *opt,
+                                struct ctw_err *err) CTW_MUST_CHECK;
+void ctw_engine_close(struct ctw_engine *e); /* NULL is fine */
+void ctw_engine_get_info(const struct ctw_engine *e, struct ctw_engine_info *out);
+
+/*
+ * Scores seqs in passes. CTW_EINVAL: a sequence breaks the rules above (the message says which);
+ * nothing was done. CTW_ECANCELED: hooks->cancelled said so; sequences already reported to done()
+ * are final. A sequence's numbers do not depend on the others, their order, or the engine's
+ * chunk, pass, memory or thread settings.
+ */
+enum ctw_status ctw_engine_score(struct ctw_engine *e, struct ctw_seq *seqs, int64_t n_seqs,
+                                 const struct ctw_hooks *hooks, struct ctw_err *err) CTW_MUST_CHECK;
+
+#endif
