@@ -1,0 +1,55 @@
+# Finds the libraries that the system's packages provide. Names of packages and of their CMake
+# targets differ between Debian 12, 13 and Ubuntu 24.04.
+#   ctw_nng, ctw_msgpack, ctw_cjson: interface targets. Only ipc/ links the first two, only base/ the last.
+find_package(Threads REQUIRED)
+
+function(ctw_missing what packages)
+  message(FATAL_ERROR "${what} was not found. Install it: apt install ${packages}")
+endfunction()
+
+function(ctw_library name header packages)
+  cmake_parse_arguments(ARG "" "" "LIBS;STATIC_LIBS" ${ARGN})
+  find_path(${name}_INCLUDE ${header})
+  set(wanted ${ARG_LIBS})
+  if(CTW_STATIC_DEPS AND ARG_STATIC_LIBS)
+    set(wanted ${ARG_STATIC_LIBS})
+  endif()
+  find_library(${name}_LIBRARY NAMES ${wanted})
+  if(NOT ${name}_INCLUDE OR NOT ${name}_LIBRARY)
+    ctw_missing(${name} "${packages}")
+  endif()
+  mark_as_advanced(${name}_INCLUDE ${name}_LIBRARY)
+  string(TOLOWER ${name} lower)
+  add_library(ctw_${lower} INTERFACE)
+  target_include_directories(ctw_${lower} SYSTEM INTERFACE ${${name}_INCLUDE})
+  target_link_libraries(ctw_${lower} INTERFACE ${${name}_LIBRARY})
+  message(STATUS "${name}: ${${name}_LIBRARY}")
+endfunction()
+
+ctw_library(CJSON cjson/cJSON.h "libcjson-dev" LIBS cjson)
+ctw_library(MSGPACK msgpack.h "libmsgpack-dev (Debian 12) or libmsgpack-c-dev (Debian 13, Ubuntu 24.04)"
+  LIBS msgpackc msgpack-c STATIC_LIBS libmsgpackc.a libmsgpack-c.a)
+ctw_library(NNG nng/nng.h "libnng-dev" LIBS nng STATIC_LIBS libnng.a)
+
+if(CTW_STATIC_DEPS)
+  # Debian's static nng calls mbedTLS.
+  foreach(lib mbedtls mbedx509 mbedcrypto)
+    find_library(CTW_${lib} NAMES lib${lib}.a)
+    if(NOT CTW_${lib})
+      ctw_missing("${lib} (needed by the static nng)" "libmbedtls-dev")
+    endif()
+    target_link_libraries(ctw_nng INTERFACE ${CTW_${lib}})
+  endforeach()
+endif()
+target_link_libraries(ctw_nng INTERFACE Threads::Threads)
+
+if(CTW_TESTS)
+  find_path(CMOCKA_INCLUDE cmocka.h)
+  find_library(CMOCKA_LIBRARY NAMES cmocka)
+  if(NOT CMOCKA_INCLUDE OR NOT CMOCKA_LIBRARY)
+    ctw_missing("cmocka (for the tests; or configure with -DCTW_TESTS=OFF)" "libcmocka-dev")
+  endif()
+  add_library(ctw_cmocka INTERFACE)
+  target_include_directories(ctw_cmocka SYSTEM INTERFACE ${CMOCKA_INCLUDE})
+  target_link_libraries(ctw_cmocka INTERFACE ${CMOCKA_LIBRARY})
+endif()

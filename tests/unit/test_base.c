@@ -1,0 +1,104 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/status.h"
+#include "base/threads.h"
+
+static void fail_keeps_message_and_prefix(void **state)
+{
+    (void)state;
+    struct ctw_err err;
+    assert_int_equal(ctw_fail(&err, CTW_EFORMAT, "bad %d", 7), CTW_EFORMAT);
+    assert_int_equal(ctw_fail_prefix(&err, "file %s", "x"), CTW_EFORMAT);
+    assert_string_equal(err.msg, "file x: bad 7");
+    assert_int_equal(ctw_fail(NULL, CTW_EIO, "nobody listens"), CTW_EIO);
+}
+
+static void long_message_is_cut(void **state)
+{
+    (void)state;
+    struct ctw_err err;
+    char big[2 * CTW_ERR_MSG_MAX];
+    memset(big, 'a', sizeof(big) - 1);
+    big[sizeof(big) - 1] = '\0';
+    (void)ctw_fail(&err, CTW_EIO, "%s", big);
+    assert_int_equal(strlen(err.msg), CTW_ERR_MSG_MAX - 1);
+    assert_string_equal(err.msg + CTW_ERR_MSG_MAX - 4, "...");
+    (void)ctw_fail_prefix(&err, "p");
+    assert_string_equal(err.msg + CTW_ERR_MSG_MAX - 4, "...");
+    assert_memory_equal(err.msg, "p: aaa", 6);
+}
+
+static void sizes_do_not_wrap(void **state)
+{
+    (void)state;
+    size_t r = 1;
+    assert_false(ctw_size_mul(SIZE_MAX / 2, 3, &r));
+    assert_false(ctw_size_add(SIZE_MAX, 1, &r));
+    assert_int_equal(r, 1);
+    assert_true(ctw_size_mul(6, 7, &r));
+    assert_int_equal(r, 42);
+    assert_null(ctw_calloc(SIZE_MAX / 2, 3));
+    assert_null(ctw_realloc(NULL, SIZE_MAX / 2, 3));
+}
+
+static void allocations_can_be_made_to_fail(void **state)
+{
+    (void)state;
+    ctw_mem_fail_at(2);
+    void *a = ctw_calloc(1, 8), *b = ctw_calloc(1, 8);
+    ctw_mem_fail_at(0);
+    assert_non_null(a);
+    assert_null(b);
+    ctw_free(a);
+}
+
+struct loop {
+    int hits[1000];
+    int per_thread[8];
+};
+
+static void hit(void *arg, int64_t i, int thread)
+{
+    struct loop *l = arg;
+    l->hits[i]++;
+    l->per_thread[thread]++;
+}
+
+static void every_item_runs_once(void **state)
+{
+    (void)state;
+    struct ctw_threads *pool;
+    struct ctw_err err;
+    assert_int_equal(ctw_threads_open(&pool, 8, &err), CTW_OK);
+    for (int round = 0; round < 50; round++) {
+        struct loop l = {0};
+        int n = round * 20;
+        ctw_threads_for(pool, n, hit, &l);
+        int total = 0;
+        for (int i = 0; i < n; i++)
+            assert_int_equal(l.hits[i], 1);
+        for (int t = 0; t < 8; t++)
+            total += l.per_thread[t];
+        assert_int_equal(total, n);
+    }
+    ctw_threads_close(pool);
+    ctw_threads_close(NULL);
+    assert_int_equal(ctw_threads_open(&pool, -1, &err), CTW_EINVAL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(fail_keeps_message_and_prefix), cmocka_unit_test(long_message_is_cut),
+        cmocka_unit_test(sizes_do_not_wrap),
+        cmocka_unit_test(allocations_can_be_made_to_fail),
+        cmocka_unit_test(every_item_runs_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,50 @@
+/*
+ * Command lines, as tables: one row an option, from which both the parser and --help come. Every
+ * long option can also be set by the environment variable CTW_NAME (dashes become underscores);
+ * the command line wins.
+ */
+#ifndef CTW_WORKER_OPTIONS_H
+#define CTW_WORKER_OPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+enum ctw_option_type {
+    CTW_OPT_FLAG,   /* bool */
+    CTW_OPT_STRING, /* const char * */
+    CTW_OPT_INT,    /* int64_t, within min..max */
+    CTW_OPT_BYTES,  /* uint64_t: 4096, 512MiB, 20GiB, 1.5GB */
+    CTW_OPT_CHOICE  /* const char *, one of `choices`, separated by '|' */
+};
+
+struct ctw_option {
+    const char *name; /* without the dashes */
+    enum ctw_option_type type;
+    void *value; /* where it goes; what is there is the default */
+    int64_t min, max;    /* CTW_OPT_INT */
+    const char *choices; /* CTW_OPT_CHOICE */
+    const char *meta;    /* "DIR", for --help */
+    const char *help;
+};
+
+struct ctw_command_line {
+    const char *name;     /* "score" */
+    const char *synopsis; /* "--model DIR [--in F] [--out F]" */
+    const char *about;    /* paragraphs for --help */
+    const struct ctw_option *options;
+    int n_options;
+    const char *positional; /* "DIR", for --help; NULL: takes none */
+    int n_positional_min, n_positional_max;
+    const char **positionals; /* filled, [n_positional_max] */
+};
+
+/*
+ * Parses argv[1..]. *out_exit is -1 to go on; else the command must return it at once: 0 after
+ * --help (printed to stdout), 64 after a wrong command line (one line on stderr that names the
+ * word and the remedy). Returns the number of positional arguments.
+ */
+int ctw_options_parse(const struct ctw_command_line *line, int argc, char **argv, int *out_exit);
+
+#endif
