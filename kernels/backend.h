@@ -95,11 +95,11 @@ struct ctw_op_rms_norm {
     float eps;
     void *y; /* device [n_tok, dim]; may be x */
     /*
-     * device [1] or NULL: lowered to first_tok + t for the first row t whose sum of squares is
-     * not finite.
+     * device [n_tok] or NULL: where row t's sum of squares is not finite and bad[t] is negative,
+     * bad[t] = stamp. So the first operation that meets a bad row leaves its mark.
      */
-    int64_t *bad_tok;
-    int64_t first_tok;
+    int16_t *bad;
+    int16_t stamp;
 };
 
 enum ctw_rope_pairing {
