@@ -130,6 +130,8 @@ struct ctw_op_qkv {
 
 /* ---- attention ---------------------------------------------------------------------------- */
 
+enum { CTW_MAX_HEAD = 256 }; /* elements of a query, key or value head */
+
 /* Rows row .. row+n_tok-1 of the key and value arrays. */
 struct ctw_kv_run {
     int64_t row;
@@ -139,8 +141,8 @@ struct ctw_kv_run {
 /*
  * The queries of one sequence in this call: rows q_row .. q_row+n_q-1 of q and out, at positions
  * pos0 .. pos0+n_q-1. Its keys and values are runs[0 .. n_runs-1] one after another, position 0
- * first, pos0 + n_q of them. Results do not depend on how keys are cut into runs, nor on how a
- * sequence's queries are cut into calls.
+ * first, at least pos0 + n_q of them. Results do not depend on how keys are cut into runs, nor on
+ * how a sequence's queries are cut into calls.
  */
 struct ctw_attn_seq {
     int64_t q_row, n_q, pos0;
@@ -171,7 +173,11 @@ struct ctw_head_result {
     int32_t greedy; /* the first id with the largest logit */
 };
 
-/* logits = cap(scale * x w^T) over the first n_vocab rows of w, never stored; fp32 logits. */
+/*
+ * logits = cap(scale * x w^T) over the first n_vocab rows of w, never stored; fp32 logits. The
+ * weight's shard has no bias. A row in which some logit is NaN or +infinity, or none is finite,
+ * has logprob NaN; its greedy is within 0..n_vocab-1 and means nothing.
+ */
 struct ctw_op_head {
     const struct ctw_shard *weight;
     enum ctw_dtype dtype;

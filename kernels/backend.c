@@ -1,0 +1,206 @@
+/* Opens backends, checks every operation against the contract in backend.h, and calls the table.
+ * What fails here is a mistake of the caller, never of a checkpoint or a client. */
+#include "kernels/backend.h"
+
+#include <string.h>
+
+static const struct ctw_backend_ops *const backends[] = {&ctw_backend_cpu};
+
+enum ctw_status ctw_backend_open(struct ctw_backend **out, const char *name,
+                                 const struct ctw_backend_options *opt, struct ctw_err *err)
+{
+    static const struct ctw_backend_options none = {0};
+    *out = NULL;
+    if (name == NULL || strcmp(name, "auto") == 0)
+        name = "cpu";
+    for (size_t i = 0; i < CTW_COUNT(backends); i++) {
+        if (strcmp(name, backends[i]->name) == 0)
+            return backends[i]->open(out, opt == NULL ? &none : opt, err);
+    }
+    return ctw_fail(err, CTW_EINVAL, "backend \"%s\" is unknown; this program has: auto, cpu",
+                    name);
+}
+
+void ctw_backend_close(struct ctw_backend *be)
+{
+    if (be != NULL)
+        be->ops->close(be);
+}
+
+void ctw_backend_get_info(const struct ctw_backend *be, struct ctw_backend_info *out)
+{
+    be->ops->info(be, out);
+}
+
+size_t ctw_backend_scratch_bytes(const struct ctw_backend *be, int64_t n_tok, int64_t max_k)
+{
+    return be->ops->scratch_bytes(be, n_tok, max_k);
+}
+
+enum ctw_status ctw_backend_sync(struct ctw_backend *be, struct ctw_err *err)
+{
+    return be->ops->sync(be, err);
+}
+
+enum ctw_status ctw_device_alloc(struct ctw_backend *be, void **out, size_t bytes,
+                                 struct ctw_err *err)
+{
+    *out = NULL;
+    return be->ops->alloc(be, out, bytes, err);
+}
+
+void ctw_device_free(struct ctw_backend *be, void *p)
+{
+    if (p != NULL)
+        be->ops->free(be, p);
+}
+
+enum ctw_status ctw_device_upload(struct ctw_backend *be, void *dst, const void *src, size_t bytes,
+                                  struct ctw_err *err)
+{
+    return be->ops->upload(be, dst, src, bytes, err);
+}
+
+enum ctw_status ctw_device_download(struct ctw_backend *be, void *dst, const void *src,
+                                    size_t bytes, struct ctw_err *err)
+{
+    return be->ops->download(be, dst, src, bytes, err);
+}
+
+enum ctw_status ctw_device_copy(struct ctw_backend *be, void *dst, const void *src, size_t bytes,
+                                struct ctw_err *err)
+{
+    return be->ops->copy(be, dst, src, bytes, err);
+}
+
+/* ---- checks ------------------------------------------------------------------------------- */
+
+/* CTW_EINTERNAL with the rule that is broken. */
+#define REQUIRE(op_name, rule)                                                                     \
+    do {                                                                                           \
+        if (!(rule))                                                                               \
+            return ctw_fail(err, CTW_EINTERNAL, "%s: needs %s", op_name, #rule);                   \
+    } while (0)
+
+static bool is_float(enum ctw_dtype dtype)
+{
+    return dtype == CTW_F32 || dtype == CTW_BF16 || dtype == CTW_F16;
+}
+
+static bool shard_ok(const struct ctw_shard *s)
+{
+    return s != NULL && s->weight != NULL && s->data != NULL && s->weight->format != NULL &&
+           s->weight->n >= 1 && s->weight->k >= 1 && is_float(s->weight->dtype) &&
+           (s->bias == NULL || is_float(s->bias_dtype));
+}
+
+static enum ctw_status check_linear(const struct ctw_op_linear *op, struct ctw_err *err)
+{
+    REQUIRE("linear", is_float(op->dtype));
+    REQUIRE("linear", op->n_tok >= 0);
+    REQUIRE("linear", op->n_shards >= 1 && op->n_shards <= CTW_MAX_SHARDS);
+    int64_t n = 0;
+    for (int i = 0; i < op->n_shards; i++) {
+        REQUIRE("linear", shard_ok(&op->shards[i]));
+        REQUIRE("linear", op->shards[i].weight->k == op->shards[0].weight->k);
+        n += op->shards[i].weight->n;
+    }
+    if (op->epilogue == CTW_EPI_GATE) {
+        REQUIRE("linear", op->n_shards == 2);
+        REQUIRE("linear", op->shards[0].weight->n == op->shards[1].weight->n);
+        n /= 2;
+    }
+    REQUIRE("linear", op->ldx >= op->shards[0].weight->k);
+    REQUIRE("linear", op->ldy >= n);
+    REQUIRE("linear", op->n_tok == 0 || (op->x != NULL && op->y != NULL));
+    return CTW_OK;
+}
+
+static enum ctw_status check_qkv(const struct ctw_op_qkv *op, struct ctw_err *err)
+{
+    REQUIRE("qkv", is_float(op->dtype));
+    REQUIRE("qkv", op->n_tok >= 0);
+    REQUIRE("qkv", op->n_head >= 1 && op->n_kv >= 1 && op->head >= 1);
+    REQUIRE("qkv", op->rot_dim >= 0 && op->rot_dim % 2 == 0 && op->rot_dim <= op->head);
+    REQUIRE("qkv", op->rot_dim == 0 || (op->positions != NULL && op->cos_sin != NULL));
+    REQUIRE("qkv", (op->q_norm == NULL && op->k_norm == NULL) || is_float(op->norm_dtype));
+    return CTW_OK;
+}
+
+static enum ctw_status check_attention(const struct ctw_op_attention *op, struct ctw_err *err)
+{
+    REQUIRE("attention", is_float(op->dtype));
+    REQUIRE("attention", op->n_head >= 1 && op->n_kv >= 1 && op->n_head % op->n_kv == 0);
+    REQUIRE("attention", op->head >= 1 && op->window >= 0 && op->n_seqs >= 0);
+    if (op->head > CTW_MAX_HEAD)
+        return ctw_fail(err, CTW_EUNSUP, "attention heads of %d elements; the most is %d", op->head,
+                        CTW_MAX_HEAD);
+    for (int64_t i = 0; i < op->n_seqs; i++) {
+        const struct ctw_attn_seq *s = &op->seqs[i];
+        REQUIRE("attention", s->n_q >= 0 && s->pos0 >= 0 && s->n_runs >= 0);
+        int64_t n_keys = 0;
+        for (int r = 0; r < s->n_runs; r++) {
+            REQUIRE("attention", s->runs[r].n_tok >= 0 && s->runs[r].row >= 0);
+            n_keys += s->runs[r].n_tok;
+        }
+        REQUIRE("attention", n_keys >= s->pos0 + s->n_q);
+    }
+    return CTW_OK;
+}
+
+/* ---- operations --------------------------------------------------------------------------- */
+
+enum ctw_status ctw_embed(struct ctw_backend *be, const struct ctw_op_embed *op,
+                          struct ctw_err *err)
+{
+    REQUIRE("embed", is_float(op->dtype));
+    REQUIRE("embed", shard_ok(op->table) && op->table->bias == NULL);
+    REQUIRE("embed", op->n_tok >= 0);
+    return be->ops->embed(be, op, err);
+}
+
+enum ctw_status ctw_rms_norm(struct ctw_backend *be, const struct ctw_op_rms_norm *op,
+                             struct ctw_err *err)
+{
+    REQUIRE("rms_norm", is_float(op->dtype) && is_float(op->weight_dtype));
+    REQUIRE("rms_norm", op->n_tok >= 0 && op->dim >= 1);
+    return be->ops->rms_norm(be, op, err);
+}
+
+enum ctw_status ctw_linear(struct ctw_backend *be, const struct ctw_op_linear *op,
+                           struct ctw_err *err)
+{
+    enum ctw_status st = check_linear(op, err);
+    return st != CTW_OK ? st : be->ops->linear(be, op, err);
+}
+
+enum ctw_status ctw_qkv(struct ctw_backend *be, const struct ctw_op_qkv *op, struct ctw_err *err)
+{
+    enum ctw_status st = check_qkv(op, err);
+    return st != CTW_OK ? st : be->ops->qkv(be, op, err);
+}
+
+enum ctw_status ctw_attention(struct ctw_backend *be, const struct ctw_op_attention *op,
+                              struct ctw_err *err)
+{
+    enum ctw_status st = check_attention(op, err);
+    return st != CTW_OK ? st : be->ops->attention(be, op, err);
+}
+
+enum ctw_status ctw_head(struct ctw_backend *be, const struct ctw_op_head *op, struct ctw_err *err)
+{
+    REQUIRE("head", is_float(op->dtype));
+    REQUIRE("head", shard_ok(op->weight) && op->weight->bias == NULL);
+    REQUIRE("head", op->n_rows >= 0);
+    REQUIRE("head", op->n_vocab >= 1 && op->n_vocab <= op->weight->weight->n);
+    REQUIRE("head", op->n_vocab <= INT32_MAX);
+    return be->ops->head(be, op, err);
+}
+
+enum ctw_status ctw_gather(struct ctw_backend *be, const struct ctw_op_gather *op,
+                           struct ctw_err *err)
+{
+    REQUIRE("gather", is_float(op->dtype));
+    REQUIRE("gather", op->n_rows >= 0 && op->dim >= 1);
+    return be->ops->gather(be, op, err);
+}

@@ -1,0 +1,94 @@
+/*
+ * Definition: causal softmax attention of one query row and head at a time, in two sweeps over
+ * the keys (the largest score; then sums), everything in double.
+ */
+#include <math.h>
+
+#include "kernels/cpu/cpu.h"
+
+struct job {
+    const struct ctw_op_attention *op;
+    const struct ctw_attn_seq *seq;
+};
+
+/* The row of the key at each position is found by walking the runs. */
+struct walk {
+    const struct ctw_kv_run *run;
+    int64_t in_run;
+};
+
+static struct walk walk_to(const struct ctw_attn_seq *seq, int64_t pos)
+{
+    struct walk w = {seq->runs, pos};
+    while (w.in_run >= w.run->n_tok) {
+        w.in_run -= w.run->n_tok;
+        w.run++;
+    }
+    return w;
+}
+
+static int64_t walk_next(struct walk *w, bool last)
+{
+    int64_t row = w->run->row + w->in_run;
+    w->in_run++;
+    while (!last && w->in_run >= w->run->n_tok) {
+        w->in_run -= w->run->n_tok;
+        w->run++;
+    }
+    return row;
+}
+
+static double score(const struct ctw_op_attention *op, int64_t q_at, int64_t k_at)
+{
+    double sum = 0;
+    for (int i = 0; i < op->head; i++)
+        sum += (double)ctw_load_float(op->q, op->dtype, q_at + i) *
+               ctw_load_float(op->k, op->dtype, k_at + i);
+    sum *= op->scale;
+    return op->softcap > 0 ? op->softcap * tanh(sum / op->softcap) : sum;
+}
+
+static void one_query(const struct job *job, int64_t i, int h)
+{
+    const struct ctw_op_attention *op = job->op;
+    int kv = h / (op->n_head / op->n_kv);
+    int64_t pos = job->seq->pos0 + i;
+    int64_t first = op->window > 0 && pos + 1 > op->window ? pos + 1 - op->window : 0;
+    int64_t q_at = ((job->seq->q_row + i) * op->n_head + h) * op->head;
+
+    double max = -INFINITY, total = 0, sum[CTW_MAX_HEAD] = {0};
+    struct walk w = walk_to(job->seq, first);
+    for (int64_t p = first; p <= pos; p++) {
+        int64_t k_at = (walk_next(&w, p == pos) * op->n_kv + kv) * op->head;
+        max = fmax(max, score(op, q_at, k_at));
+    }
+    w = walk_to(job->seq, first);
+    for (int64_t p = first; p <= pos; p++) {
+        int64_t k_at = (walk_next(&w, p == pos) * op->n_kv + kv) * op->head;
+        double e = exp(score(op, q_at, k_at) - max);
+        total += e;
+        for (int d = 0; d < op->head; d++)
+            sum[d] += e * ctw_load_float(op->v, op->dtype, k_at + d);
+    }
+    for (int d = 0; d < op->head; d++)
+        ctw_store_float(op->out, op->dtype, q_at + d, (float)(sum[d] / total));
+}
+
+static void one_row(void *arg, int64_t i, int thread)
+{
+    (void)thread;
+    const struct job *job = arg;
+    for (int h = 0; h < job->op->n_head; h++)
+        one_query(job, i, h);
+}
+
+enum ctw_status ctw_cpu_attention_c(struct ctw_cpu *cpu, const struct ctw_op_attention *op,
+                                    struct ctw_err *err)
+{
+    (void)err;
+    for (int64_t s = 0; s < op->n_seqs; s++) {
+        struct job job = {.op = op, .seq = &op->seqs[s]};
+        ctw_threads_for(cpu->threads, op->seqs[s].n_q, one_row, &job);
+    }
+    return CTW_OK;
+}

@@ -1,0 +1,80 @@
+/* Definition: log softmax of a row's logits at its target, and the first of the largest logits. */
+#include <math.h>
+
+#include "kernels/cpu/cpu.h"
+
+enum { ROWS = 32 }; /* rows that share one sweep over the vocabulary */
+
+struct job {
+    const struct ctw_op_head *op;
+    float *rows; /* a decoded weight row for each thread */
+};
+
+/* The sum of exp(logit - max) so far, and what else is wanted of one row. */
+struct state {
+    double max, sum;
+    float target, largest;
+    int32_t greedy;
+};
+
+static float logit(const struct ctw_op_head *op, int64_t t, const float *w, int64_t k)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < k; i++)
+        sum += (double)ctw_load_float(op->x, op->dtype, t * k + i) * w[i];
+    sum *= op->scale;
+    return (float)(op->softcap > 0 ? op->softcap * tanh(sum / op->softcap) : sum);
+}
+
+static void add_logit(struct state *s, float x, int32_t id, int32_t target)
+{
+    if (id == target)
+        s->target = x;
+    if (id == 0 || x > s->largest) {
+        s->largest = x;
+        s->greedy = id;
+    }
+    if (x > s->max) {
+        s->sum = s->sum * exp(s->max - x) + exp(x - x); /* + 1; NaN for infinity */
+        s->max = x;
+    } else if (x != -INFINITY) {
+        s->sum += exp(x - s->max); /* NaN stays in the sum */
+    }
+}
+
+static void some_rows(void *arg, int64_t item, int thread)
+{
+    const struct job *job = arg;
+    const struct ctw_op_head *op = job->op;
+    const struct ctw_weight *weight = op->weight->weight;
+    float *w = job->rows + thread * weight->k;
+    int64_t t0 = item * ROWS, n = op->n_rows - t0 < ROWS ? op->n_rows - t0 : ROWS;
+    struct state state[ROWS];
+    for (int64_t i = 0; i < n; i++)
+        state[i] = (struct state){.max = -INFINITY};
+    for (int64_t id = 0; id < op->n_vocab; id++) {
+        weight->format->decode(weight, op->weight->data, id, 0, weight->k, w);
+        for (int64_t i = 0; i < weight->k; i++)
+            w[i] = ctw_round_float(w[i], op->dtype);
+        for (int64_t i = 0; i < n; i++)
+            add_logit(&state[i], logit(op, t0 + i, w, weight->k), (int32_t)id, op->targets[t0 + i]);
+    }
+    for (int64_t i = 0; i < n; i++)
+        op->out[t0 + i] = (struct ctw_head_result){
+            .logprob = (float)(state[i].target - state[i].max - log(state[i].sum)),
+            .greedy = state[i].greedy};
+}
+
+enum ctw_status ctw_cpu_head_c(struct ctw_cpu *cpu, const struct ctw_op_head *op,
+                               struct ctw_err *err)
+{
+    struct job job = {.op = op};
+    void *rows;
+    size_t floats = (size_t)ctw_threads_count(cpu->threads) * (size_t)op->weight->weight->k;
+    enum ctw_status st = ctw_cpu_scratch(cpu, floats * sizeof(float), &rows, err);
+    if (st != CTW_OK)
+        return st;
+    job.rows = rows;
+    ctw_threads_for(cpu->threads, (op->n_rows + ROWS - 1) / ROWS, some_rows, &job);
+    return CTW_OK;
+}

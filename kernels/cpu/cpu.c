@@ -1,0 +1,215 @@
+/* The CPU backend: opening, memory, and the way from the backend's table to the variant's. */
+#include "kernels/cpu/cpu.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+const struct ctw_cpu_variant ctw_cpu_c;
+
+const struct ctw_cpu_variant *const ctw_cpu_variants[] = {
+    &ctw_cpu_c,
+    NULL,
+};
+
+static size_t scratch_bytes_c(const struct ctw_cpu *cpu, int64_t n_tok, int64_t max_k)
+{
+    (void)n_tok;
+    return (size_t)ctw_threads_count(cpu->threads) * 2 * (size_t)max_k * sizeof(float);
+}
+
+const struct ctw_cpu_variant ctw_cpu_c = {
+    .name = "c",
+    .runs_here = ctw_cpu_has_c,
+    .scratch_bytes = scratch_bytes_c,
+    .embed = ctw_cpu_embed_c,
+    .rms_norm = ctw_cpu_rms_norm_c,
+    .linear = ctw_cpu_linear_c,
+    .qkv = ctw_cpu_qkv_c,
+    .attention = ctw_cpu_attention_c,
+    .head = ctw_cpu_head_c,
+    .gather = ctw_cpu_gather_c,
+};
+
+static struct ctw_cpu *cpu_of(struct ctw_backend *be)
+{
+    return (struct ctw_cpu *)be;
+}
+
+enum ctw_status ctw_cpu_scratch(struct ctw_cpu *cpu, size_t bytes, void **out, struct ctw_err *err)
+{
+    if (bytes > cpu->scratch_bytes) {
+        ctw_free_aligned(cpu->scratch);
+        cpu->scratch_bytes = 0;
+        cpu->scratch = ctw_alloc_aligned(bytes);
+        if (cpu->scratch == NULL)
+            return ctw_fail(err, CTW_ENOMEM, "cpu: no memory for %zu bytes of scratch", bytes);
+        cpu->scratch_bytes = bytes;
+    }
+    *out = cpu->scratch;
+    return CTW_OK;
+}
+
+/* The variant named, or the best; CTW_EINVAL names those that run here. */
+static enum ctw_status choose_variant(const struct ctw_cpu_variant **out, const char *name,
+                                      struct ctw_err *err)
+{
+    char have[128] = "";
+    bool known = false;
+    for (int i = 0; ctw_cpu_variants[i] != NULL; i++) {
+        const struct ctw_cpu_variant *v = ctw_cpu_variants[i];
+        bool named = name != NULL && strcmp(name, v->name) == 0;
+        known |= named;
+        if (!v->runs_here())
+            continue;
+        if (name == NULL || named) {
+            *out = v;
+            return CTW_OK;
+        }
+        size_t used = strlen(have);
+        snprintf(have + used, sizeof(have) - used, "%s%s", used > 0 ? ", " : "", v->name);
+    }
+    return ctw_fail(err, CTW_EINVAL, "cpu variant \"%s\" %s; this machine has: %s", name,
+                    known ? "does not run on this processor" : "is unknown", have);
+}
+
+static void cpu_close(struct ctw_backend *be)
+{
+    struct ctw_cpu *cpu = cpu_of(be);
+    if (cpu == NULL)
+        return;
+    ctw_threads_close(cpu->threads);
+    ctw_free_aligned(cpu->scratch);
+    ctw_free(cpu);
+}
+
+static enum ctw_status cpu_open(struct ctw_backend **out, const struct ctw_backend_options *opt,
+                                struct ctw_err *err)
+{
+    struct ctw_cpu *cpu = ctw_calloc(1, sizeof(*cpu));
+    if (cpu == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "cpu: out of memory");
+    cpu->backend.ops = &ctw_backend_cpu;
+    enum ctw_status st = choose_variant(&cpu->variant, opt->variant, err);
+    if (st == CTW_OK)
+        st = ctw_threads_open(&cpu->threads, opt->n_threads, err);
+    if (st != CTW_OK) {
+        cpu_close(&cpu->backend);
+        return st;
+    }
+    *out = &cpu->backend;
+    return CTW_OK;
+}
+
+static void cpu_info(const struct ctw_backend *be, struct ctw_backend_info *out)
+{
+    const struct ctw_cpu *cpu = (const struct ctw_cpu *)be;
+    *out = (struct ctw_backend_info){.backend = "cpu",
+                                     .variant = cpu->variant->name,
+                                     .n_threads = ctw_threads_count(cpu->threads)};
+    ctw_cpu_name(out->device, sizeof(out->device));
+}
+
+static size_t cpu_scratch_bytes(const struct ctw_backend *be, int64_t n_tok, int64_t max_k)
+{
+    const struct ctw_cpu *cpu = (const struct ctw_cpu *)be;
+    return cpu->variant->scratch_bytes(cpu, n_tok, max_k);
+}
+
+static enum ctw_status cpu_alloc(struct ctw_backend *be, void **out, size_t bytes,
+                                 struct ctw_err *err)
+{
+    (void)be;
+    *out = ctw_alloc_aligned(bytes);
+    if (*out == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "cpu: no memory for %zu bytes", bytes);
+    return CTW_OK;
+}
+
+static void cpu_free(struct ctw_backend *be, void *p)
+{
+    (void)be;
+    ctw_free_aligned(p);
+}
+
+/* Upload, download and copy are one thing where the device is the host. */
+static enum ctw_status cpu_copy(struct ctw_backend *be, void *dst, const void *src, size_t bytes,
+                                struct ctw_err *err)
+{
+    (void)be;
+    (void)err;
+    if (bytes > 0)
+        memmove(dst, src, bytes);
+    return CTW_OK;
+}
+
+static enum ctw_status cpu_sync(struct ctw_backend *be, struct ctw_err *err)
+{
+    (void)be;
+    (void)err;
+    return CTW_OK;
+}
+
+static enum ctw_status cpu_embed(struct ctw_backend *be, const struct ctw_op_embed *op,
+                                 struct ctw_err *err)
+{
+    return cpu_of(be)->variant->embed(cpu_of(be), op, err);
+}
+
+static enum ctw_status cpu_rms_norm(struct ctw_backend *be, const struct ctw_op_rms_norm *op,
+                                    struct ctw_err *err)
+{
+    return cpu_of(be)->variant->rms_norm(cpu_of(be), op, err);
+}
+
+static enum ctw_status cpu_linear(struct ctw_backend *be, const struct ctw_op_linear *op,
+                                  struct ctw_err *err)
+{
+    return cpu_of(be)->variant->linear(cpu_of(be), op, err);
+}
+
+static enum ctw_status cpu_qkv(struct ctw_backend *be, const struct ctw_op_qkv *op,
+                               struct ctw_err *err)
+{
+    return cpu_of(be)->variant->qkv(cpu_of(be), op, err);
+}
+
+static enum ctw_status cpu_attention(struct ctw_backend *be, const struct ctw_op_attention *op,
+                                     struct ctw_err *err)
+{
+    return cpu_of(be)->variant->attention(cpu_of(be), op, err);
+}
+
+static enum ctw_status cpu_head(struct ctw_backend *be, const struct ctw_op_head *op,
+                                struct ctw_err *err)
+{
+    return cpu_of(be)->variant->head(cpu_of(be), op, err);
+}
+
+static enum ctw_status cpu_gather(struct ctw_backend *be, const struct ctw_op_gather *op,
+                                  struct ctw_err *err)
+{
+    return cpu_of(be)->variant->gather(cpu_of(be), op, err);
+}
+
+const struct ctw_backend_ops ctw_backend_cpu = {
+    .name = "cpu",
+    .open = cpu_open,
+    .close = cpu_close,
+    .info = cpu_info,
+    .scratch_bytes = cpu_scratch_bytes,
+    .alloc = cpu_alloc,
+    .free = cpu_free,
+    .upload = cpu_copy,
+    .download = cpu_copy,
+    .copy = cpu_copy,
+    .sync = cpu_sync,
+    .embed = cpu_embed,
+    .rms_norm = cpu_rms_norm,
+    .linear = cpu_linear,
+    .qkv = cpu_qkv,
+    .attention = cpu_attention,
+    .head = cpu_head,
+    .gather = cpu_gather,
+};

@@ -1,0 +1,76 @@
+/*
+ * The CPU backend's own view of itself: one struct, one table of operations for each variant.
+ * "c" holds the plain definitions (c_*.c); the others are the fast engine compiled for one
+ * instruction set each. A variant's operation returns when its results are in memory.
+ */
+#ifndef CTW_KERNELS_CPU_H
+#define CTW_KERNELS_CPU_H
+
+#include "base/threads.h"
+#include "kernels/backend.h"
+
+struct ctw_cpu;
+
+struct ctw_cpu_variant {
+    const char *name;
+    bool (*runs_here)(void); /* by the processor's and the operating system's own account */
+    size_t (*scratch_bytes)(const struct ctw_cpu *cpu, int64_t n_tok, int64_t max_k);
+    enum ctw_status (*embed)(struct ctw_cpu *cpu, const struct ctw_op_embed *op,
+                             struct ctw_err *err);
+    enum ctw_status (*rms_norm)(struct ctw_cpu *cpu, const struct ctw_op_rms_norm *op,
+                                struct ctw_err *err);
+    enum ctw_status (*linear)(struct ctw_cpu *cpu, const struct ctw_op_linear *op,
+                              struct ctw_err *err);
+    enum ctw_status (*qkv)(struct ctw_cpu *cpu, const struct ctw_op_qkv *op, struct ctw_err *err);
+    enum ctw_status (*attention)(struct ctw_cpu *cpu, const struct ctw_op_attention *op,
+                                 struct ctw_err *err);
+    enum ctw_status (*head)(struct ctw_cpu *cpu, const struct ctw_op_head *op, struct ctw_err *err);
+    enum ctw_status (*gather)(struct ctw_cpu *cpu, const struct ctw_op_gather *op,
+                              struct ctw_err *err);
+};
+
+struct ctw_cpu {
+    struct ctw_backend backend; /* first: a struct ctw_backend * is a struct ctw_cpu * */
+    const struct ctw_cpu_variant *variant;
+    struct ctw_threads *threads;
+    void *scratch; /* see ctw_cpu_scratch */
+    size_t scratch_bytes;
+};
+
+/* Every variant in this build, the best first; NULL-terminated. "c" is the last. */
+extern const struct ctw_cpu_variant *const ctw_cpu_variants[];
+
+extern const struct ctw_cpu_variant ctw_cpu_c;
+
+/*
+ * *out = at least `bytes` of memory for one operation, aligned to 64 bytes, contents undefined.
+ * It is kept for the next operation and grows when needed; what was got before is then void.
+ */
+enum ctw_status ctw_cpu_scratch(struct ctw_cpu *cpu, size_t bytes, void **out,
+                                struct ctw_err *err) CTW_MUST_CHECK;
+
+/* Instruction sets that both the processor and the operating system support. */
+bool ctw_cpu_has_c(void);
+bool ctw_cpu_has_avx2(void);       /* AVX2, FMA, F16C */
+bool ctw_cpu_has_avx512(void);     /* those, and AVX512 F, BW, DQ, VL */
+bool ctw_cpu_has_avx512bf16(void); /* those, and AVX512_BF16 */
+/* The processor's name, "unknown" where it has none. */
+void ctw_cpu_name(char *out, size_t n);
+
+/* The definitions (c_*.c). */
+enum ctw_status ctw_cpu_embed_c(struct ctw_cpu *cpu, const struct ctw_op_embed *op,
+                                struct ctw_err *err);
+enum ctw_status ctw_cpu_rms_norm_c(struct ctw_cpu *cpu, const struct ctw_op_rms_norm *op,
+                                   struct ctw_err *err);
+enum ctw_status ctw_cpu_linear_c(struct ctw_cpu *cpu, const struct ctw_op_linear *op,
+                                 struct ctw_err *err);
+enum ctw_status ctw_cpu_qkv_c(struct ctw_cpu *cpu, const struct ctw_op_qkv *op,
+                              struct ctw_err *err);
+enum ctw_status ctw_cpu_attention_c(struct ctw_cpu *cpu, const struct ctw_op_attention *op,
+                                    struct ctw_err *err);
+enum ctw_status ctw_cpu_head_c(struct ctw_cpu *cpu, const struct ctw_op_head *op,
+                               struct ctw_err *err);
+enum ctw_status ctw_cpu_gather_c(struct ctw_cpu *cpu, const struct ctw_op_gather *op,
+                                 struct ctw_err *err);
+
+#endif
