@@ -1,0 +1,301 @@
+#include "base/json.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/hash.h"
+#include "base/json_tree.h"
+#include "base/mem.h"
+
+static pthread_once_t hooks_once = PTHREAD_ONCE_INIT;
+
+static void *allocate(size_t bytes)
+{
+    return ctw_calloc(bytes, 1);
+}
+
+static void set_hooks(void)
+{
+    cJSON_Hooks hooks = {.malloc_fn = allocate, .free_fn = ctw_free};
+    cJSON_InitHooks(&hooks);
+}
+
+/* cJSON does not know Infinity and NaN: these become zeros, padded to the same length. */
+static void hide_nonfinite(struct ctw_json *doc)
+{
+    for (uint32_t i = 0; i < doc->nodes.count; i++) {
+        const struct ctw_json_node *node = &doc->nodes.at[i];
+        if (node->type != CTW_JSON_NONFINITE)
+            continue;
+        memset(doc->text + node->source, ' ', node->source_bytes);
+        doc->text[node->source] = '0';
+    }
+}
+
+static double nonfinite_value(const char *source)
+{
+    return source[0] == 'N' ? NAN : source[0] == '-' ? -INFINITY : INFINITY;
+}
+
+static bool same_type(const struct ctw_json_node *node, const cJSON *item)
+{
+    switch ((enum ctw_json_type)node->type) {
+    case CTW_JSON_NULL:
+        return cJSON_IsNull(item);
+    case CTW_JSON_BOOL:
+        return cJSON_IsBool(item) && cJSON_IsTrue(item) == node->truth;
+    case CTW_JSON_NUMBER:
+    case CTW_JSON_NONFINITE:
+        return cJSON_IsNumber(item);
+    case CTW_JSON_STRING:
+        return cJSON_IsString(item);
+    case CTW_JSON_ARRAY:
+        return cJSON_IsArray(item);
+    case CTW_JSON_OBJECT:
+        return cJSON_IsObject(item);
+    }
+    return false;
+}
+
+/* Gives node i and all below it their values from cJSON's tree, which has the same shape; false
+ * if it has not. At most CTW_JSON_MAX_DEPTH deep. */
+static bool attach(struct ctw_json *doc, uint32_t i, const cJSON *item)
+{
+    struct ctw_json_node *node = &doc->nodes.at[i];
+    if (!same_type(node, item))
+        return false;
+    node->doc = doc;
+    node->key = i == 0 ? NULL : item->string;
+    node->string = item->valuestring;
+    node->number = item->valuedouble;
+    if (node->type == CTW_JSON_NONFINITE)
+        node->number = nonfinite_value(doc->text + node->source);
+    else if (node->type == CTW_JSON_NUMBER && !isfinite(node->number))
+        node->type = CTW_JSON_NONFINITE;
+    uint32_t child = i + 1;
+    const cJSON *c = item->child;
+    for (uint32_t n = 0; n < node->count; n++, c = c->next) {
+        if (c == NULL || !attach(doc, child, c))
+            return false;
+        child = doc->nodes.at[child].next;
+    }
+    return c == NULL;
+}
+
+static enum ctw_status build_tree(struct ctw_json *doc, const char *original, struct ctw_err *err)
+{
+    (void)pthread_once(&hooks_once, set_hooks);
+    hide_nonfinite(doc);
+    doc->tree = cJSON_ParseWithLengthOpts(doc->text, doc->bytes, NULL, 0);
+    memcpy(doc->text, original, doc->bytes);
+    /* The text is known to be well formed, so this is all that can be wrong. */
+    if (doc->tree == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "%s: out of memory for %u JSON values", doc->what,
+                        doc->nodes.count);
+    if (!attach(doc, 0, doc->tree))
+        return ctw_fail(err, CTW_EINTERNAL, "%s: cJSON reads this text otherwise than it stands",
+                        doc->what);
+    return CTW_OK;
+}
+
+/* The slot of (parent, key), or the empty one where it would be. */
+static uint32_t find_slot(const struct ctw_json *doc, uint32_t parent, const char *key)
+{
+    uint32_t slot = (uint32_t)ctw_hash(parent, key, strlen(key)) & doc->slot_mask;
+    for (; doc->slots[slot] != 0; slot = (slot + 1) & doc->slot_mask) {
+        const struct ctw_json_node *node = &doc->nodes.at[doc->slots[slot]];
+        if (node->parent == parent && strcmp(node->key, key) == 0)
+            break;
+    }
+    return slot;
+}
+
+static enum ctw_status index_members(struct ctw_json *doc, struct ctw_err *err)
+{
+    size_t n_members = 0, capacity = 4;
+    for (uint32_t i = 1; i < doc->nodes.count; i++)
+        n_members += doc->nodes.at[i].key != NULL;
+    while (capacity < 2 * n_members)
+        capacity *= 2;
+    doc->slots = ctw_calloc(capacity, sizeof(*doc->slots));
+    if (doc->slots == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "%s: out of memory for an index of %zu keys", doc->what,
+                        n_members);
+    doc->slot_mask = (uint32_t)(capacity - 1);
+    for (uint32_t i = 1; i < doc->nodes.count; i++) {
+        const struct ctw_json_node *node = &doc->nodes.at[i];
+        if (node->key == NULL)
+            continue;
+        uint32_t slot = find_slot(doc, node->parent, node->key);
+        if (doc->slots[slot] != 0)
+            return ctw_json_fail(node, err, CTW_EFORMAT, "the key is there twice");
+        doc->slots[slot] = i;
+    }
+    return CTW_OK;
+}
+
+enum ctw_status ctw_json_parse(struct ctw_json **out, const char *what, const char *text,
+                               size_t bytes, size_t max_bytes, struct ctw_err *err)
+{
+    enum ctw_status st;
+    *out = NULL;
+    if (max_bytes > UINT32_MAX - 1)
+        max_bytes = UINT32_MAX - 1;
+    if (bytes > max_bytes)
+        return ctw_fail(err, CTW_EFORMAT, "%s: %zu bytes of JSON; at most %zu are accepted", what,
+                        bytes, max_bytes);
+    struct ctw_json *doc = ctw_calloc(1, sizeof(*doc));
+    if (doc == NULL || (doc->what = ctw_strdup(what)) == NULL ||
+        (doc->text = ctw_calloc(bytes + 1, 1)) == NULL) {
+        st = ctw_fail(err, CTW_ENOMEM, "%s: out of memory for %zu bytes of JSON", what, bytes);
+        goto fail;
+    }
+    doc->bytes = bytes;
+    if (bytes > 0)
+        memcpy(doc->text, text, bytes);
+    st = ctw_json_scan(&doc->nodes, doc->text, bytes, what, err);
+    if (st != CTW_OK)
+        goto fail;
+    st = build_tree(doc, text, err);
+    if (st != CTW_OK)
+        goto fail;
+    st = index_members(doc, err);
+    if (st != CTW_OK)
+        goto fail;
+    *out = doc;
+    return CTW_OK;
+fail:
+    ctw_json_close(doc);
+    return st;
+}
+
+static enum ctw_status read_all(int fd, char *buf, size_t bytes, const char *what,
+                                struct ctw_err *err)
+{
+    for (size_t at = 0; at < bytes;) {
+        ssize_t n = read(fd, buf + at, bytes - at);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return ctw_fail(err, CTW_EIO, "%s: cannot be read: %s", what, strerror(errno));
+        if (n == 0)
+            return ctw_fail(err, CTW_EIO, "%s: it became shorter while it was read", what);
+        at += (size_t)n;
+    }
+    return CTW_OK;
+}
+
+enum ctw_status ctw_json_parse_file(struct ctw_json **out, const char *what, const char *path,
+                                    size_t max_bytes, struct ctw_err *err)
+{
+    enum ctw_status st;
+    char *text = NULL;
+    struct stat info;
+    *out = NULL;
+    /* O_NONBLOCK: a FIFO of that name must not hang us. */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        return ctw_fail(err, errno == ENOENT || errno == ENOTDIR ? CTW_ENOTFOUND : CTW_EIO,
+                        "%s: cannot be opened: %s", what, strerror(errno));
+    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+        st = ctw_fail(err, CTW_EIO, "%s: not a regular file", what);
+        goto done;
+    }
+    if ((uint64_t)info.st_size > max_bytes) {
+        st = ctw_fail(err, CTW_EFORMAT, "%s: %lld bytes of JSON; at most %zu are accepted", what,
+                      (long long)info.st_size, max_bytes);
+        goto done;
+    }
+    text = ctw_calloc((size_t)info.st_size, 1);
+    if (text == NULL) {
+        st = ctw_fail(err, CTW_ENOMEM, "%s: out of memory for %lld bytes", what,
+                      (long long)info.st_size);
+        goto done;
+    }
+    st = read_all(fd, text, (size_t)info.st_size, what, err);
+    if (st == CTW_OK)
+        st = ctw_json_parse(out, what, text, (size_t)info.st_size, max_bytes, err);
+done:
+    ctw_free(text);
+    (void)close(fd);
+    return st;
+}
+
+void ctw_json_close(struct ctw_json *doc)
+{
+    if (doc == NULL)
+        return;
+    cJSON_Delete(doc->tree);
+    ctw_free(doc->slots);
+    ctw_free(doc->nodes.at);
+    ctw_free(doc->text);
+    ctw_free(doc->what);
+    ctw_free(doc);
+}
+
+const struct ctw_json_node *ctw_json_root(const struct ctw_json *doc)
+{
+    return &doc->nodes.at[0];
+}
+
+enum ctw_json_type ctw_json_type(const struct ctw_json_node *node)
+{
+    return (enum ctw_json_type)node->type;
+}
+
+int64_t ctw_json_count(const struct ctw_json_node *node)
+{
+    return node->count;
+}
+
+const struct ctw_json_node *ctw_json_first(const struct ctw_json_node *parent)
+{
+    return parent->count == 0 ? NULL : parent + 1;
+}
+
+const struct ctw_json_node *ctw_json_next(const struct ctw_json_node *node)
+{
+    return node->next == 0 ? NULL : &node->doc->nodes.at[node->next];
+}
+
+const char *ctw_json_key(const struct ctw_json_node *member)
+{
+    return member->key;
+}
+
+const struct ctw_json_node *ctw_json_get(const struct ctw_json_node *object, const char *key)
+{
+    const struct ctw_json *doc = object->doc;
+    if (object->type != CTW_JSON_OBJECT || object->count == 0)
+        return NULL;
+    uint32_t i = doc->slots[find_slot(doc, (uint32_t)(object - doc->nodes.at), key)];
+    return i == 0 ? NULL : &doc->nodes.at[i];
+}
+
+bool ctw_json_has(const struct ctw_json_node *object, const char *key)
+{
+    const struct ctw_json_node *node = ctw_json_get(object, key);
+    return node != NULL && node->type != CTW_JSON_NULL;
+}
+
+bool ctw_json_is_null(const struct ctw_json_node *node)
+{
+    return node->type == CTW_JSON_NULL;
+}
+
+const char *ctw_json_string(const struct ctw_json_node *node)
+{
+    return node->type == CTW_JSON_STRING ? node->string : NULL;
+}
+
+const char *ctw_json_source(const struct ctw_json_node *node, size_t *bytes)
+{
+    *bytes = node->source_bytes;
+    return node->doc->text + node->source;
+}

@@ -1,0 +1,49 @@
+/*
+ * Private to base/json*.c: the nodes of a document, in the order of the text (a node's first child
+ * follows it), and the scan that makes them.
+ */
+#ifndef CTW_BASE_JSON_TREE_H
+#define CTW_BASE_JSON_TREE_H
+
+#include "base/json.h"
+
+struct ctw_json_node {
+    const struct ctw_json *doc;
+    const char *key;    /* of a member; in cJSON's tree */
+    const char *string; /* CTW_JSON_STRING; in cJSON's tree */
+    double number;      /* CTW_JSON_NUMBER, CTW_JSON_NONFINITE */
+    uint32_t parent;    /* indices into nodes[]; the root is its own parent */
+    uint32_t next;      /* sibling; 0: the last one */
+    uint32_t count;     /* children */
+    uint32_t source;    /* first byte in the text */
+    uint32_t source_bytes;
+    uint8_t type; /* enum ctw_json_type */
+    bool truth;   /* CTW_JSON_BOOL */
+};
+
+struct ctw_json_nodes {
+    struct ctw_json_node *at;
+    uint32_t count, capacity;
+};
+
+struct ctw_json {
+    char *what;
+    char *text; /* a copy of the input, NUL-terminated */
+    size_t bytes;
+    struct ctw_json_nodes nodes;
+    struct cJSON *tree; /* owns the strings */
+    uint32_t *slots;    /* open addressing over all members, by (parent, key); 0: empty */
+    uint32_t slot_mask;
+};
+
+/*
+ * Checks text[0 .. bytes-1] against the rules of json.h and appends a node for every value. Sets
+ * type, parent, next, count, source, truth. bytes <= UINT32_MAX - 1.
+ */
+enum ctw_status ctw_json_scan(struct ctw_json_nodes *nodes, const char *text, size_t bytes,
+                              const char *what, struct ctw_err *err);
+
+/* Bytes of the well-formed UTF-8 sequence at p[0 .. n-1] (n > 0); 0: there is none. */
+size_t ctw_utf8_step(const unsigned char *p, size_t n);
+
+#endif
