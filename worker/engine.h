@@ -34,6 +34,8 @@ struct ctw_seq {
     int64_t first;
     float *logprob;  /* out [n_tok - first], natural log */
     int32_t *greedy; /* out [n_tok - first], the most probable id (lowest of equals) */
+    void *hidden;    /* out [n_tok - first, hidden] of the engine's dtype, or NULL: the final
+                        hidden states, normalised, that the targets were scored from */
     int bad_layer;   /* out: -1, or the decoder layer (n_decoders: the head) after which the
                         sequence's numbers were not finite; its results are then void */
 };

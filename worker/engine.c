@@ -1,0 +1,271 @@
+#include "worker/engine.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "worker/pass.h"
+
+/* Raised whenever a change of ours can change a score's last bit (docs/NUMERICS.md). */
+#define NUMERICS_VERSION 1
+
+/* Longer sequences are refused at open; RoPE tables and int32 positions rely on it. */
+enum { MAX_LENGTH = 1 << 24 };
+
+struct ctw_engine {
+    struct ctw_model *model;
+    struct ctw_backend *be;
+    struct ctw_provider *provider;
+    struct ctw_forward *forward; /* kept between calls while its plan suffices */
+    enum ctw_dtype dtype;
+    int64_t max_length;
+    int64_t chunk_tokens, pass_tokens; /* as asked; 0: planned */
+    uint64_t memory_limit;
+    struct ctw_plan plan; /* for sequences of the usual length */
+    char numerics[128];
+};
+
+static enum ctw_status choose_dtype(enum ctw_dtype *out, const char *name,
+                                    const struct ctw_model *model, struct ctw_err *err)
+{
+    static const struct {
+        const char *name;
+        enum ctw_dtype dtype;
+    } names[] = {{"bfloat16", CTW_BF16}, {"float16", CTW_F16}, {"float32", CTW_F32}};
+    if (name == NULL || strcmp(name, "auto") == 0) {
+        *out = model->dtype;
+        return CTW_OK;
+    }
+    for (size_t i = 0; i < CTW_COUNT(names); i++) {
+        if (strcmp(name, names[i].name) == 0) {
+            *out = names[i].dtype;
+            return CTW_OK;
+        }
+    }
+    return ctw_fail(err, CTW_EINVAL, "--dtype %s is none of auto, bfloat16, float16, float32",
+                    name);
+}
+
+static const char *dtype_long_name(enum ctw_dtype dtype)
+{
+    return dtype == CTW_BF16 ? "bfloat16" : dtype == CTW_F16 ? "float16" : "float32";
+}
+
+/* The plan for windows of min(max_length, 2048) tokens, many of them: what people ask about. */
+static enum ctw_status plan_usual(struct ctw_engine *e, struct ctw_err *err)
+{
+    int64_t longest = e->max_length < 2048 ? e->max_length : 2048;
+    return ctw_plan_make(&e->plan,
+                         &(struct ctw_plan_request){.model = e->model,
+                                                    .backend = e->be,
+                                                    .dtype = e->dtype,
+                                                    .memory_limit = e->memory_limit,
+                                                    .longest = longest,
+                                                    .total = INT64_MAX,
+                                                    .chunk_tokens = e->chunk_tokens,
+                                                    .pass_tokens = e->pass_tokens},
+                         err);
+}
+
+enum ctw_status ctw_engine_open(struct ctw_engine **out, const struct ctw_engine_options *opt,
+                                struct ctw_err *err)
+{
+    struct ctw_engine *e = ctw_calloc(1, sizeof(*e));
+    if (e == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "out of memory");
+    struct ctw_backend_options be_opt = {
+        .variant = opt->variant, .n_threads = opt->n_threads, .device = opt->device};
+    struct ctw_backend_info info;
+    enum ctw_status st = ctw_model_open(&e->model, opt->model_dir, opt->config_name, err);
+    if (st != CTW_OK)
+        goto fail;
+    st = choose_dtype(&e->dtype, opt->dtype, e->model, err);
+    if (st != CTW_OK)
+        goto fail;
+    st = ctw_backend_open(&e->be, opt->backend == NULL ? "auto" : opt->backend, &be_opt, err);
+    if (st != CTW_OK)
+        goto fail;
+    st = ctw_provider_open_mapped(&e->provider, e->model, err);
+    if (st != CTW_OK)
+        goto fail;
+    e->max_length = opt->max_length != 0 ? opt->max_length : e->model->max_length;
+    if (e->max_length < 1 || e->max_length > MAX_LENGTH) {
+        st = ctw_fail(err, CTW_EINVAL, "--max-length %lld is not in 1..%d",
+                      (long long)e->max_length, MAX_LENGTH);
+        goto fail;
+    }
+    e->chunk_tokens = opt->chunk_tokens;
+    e->pass_tokens = opt->pass_tokens;
+    e->memory_limit = opt->memory_limit != 0 ? opt->memory_limit : ctw_plan_default_limit();
+    st = plan_usual(e, err);
+    if (st != CTW_OK)
+        goto fail;
+    ctw_backend_get_info(e->be, &info);
+    snprintf(e->numerics, sizeof(e->numerics), "%s-%s/%s/%d", info.backend, info.variant,
+             dtype_long_name(e->dtype), NUMERICS_VERSION);
+    *out = e;
+    return CTW_OK;
+fail:
+    ctw_engine_close(e);
+    return st;
+}
+
+void ctw_engine_close(struct ctw_engine *e)
+{
+    if (e == NULL)
+        return;
+    ctw_forward_close(e->forward);
+    ctw_provider_close(e->provider);
+    ctw_backend_close(e->be);
+    ctw_model_close(e->model);
+    ctw_free(e);
+}
+
+void ctw_engine_get_info(const struct ctw_engine *e, struct ctw_engine_info *out)
+{
+    *out = (struct ctw_engine_info){
+        .dtype = e->dtype,
+        .max_length = e->max_length,
+        .vocab = e->model->vocab,
+        .chunk_tokens = e->plan.chunk_tokens,
+        .pass_tokens = e->plan.pass_tokens,
+        .memory_planned = e->plan.total,
+        .memory_limit = e->memory_limit,
+        .numerics = e->numerics,
+        .model = e->model,
+    };
+    ctw_backend_get_info(e->be, &out->backend);
+}
+
+/* ---- scoring ------------------------------------------------------------------------------ */
+
+static enum ctw_status check_seq(const struct ctw_engine *e, const struct ctw_seq *seq, int64_t i,
+                                 struct ctw_err *err)
+{
+    if (seq->n_tok < 2 || seq->first < 1 || seq->first >= seq->n_tok)
+        return ctw_fail(err, CTW_EINVAL,
+                        "sequence %lld: needs at least one token before the first target and one "
+                        "target (%lld tokens, first target at %lld)",
+                        (long long)i, (long long)seq->n_tok, (long long)seq->first);
+    if (ctw_seq_inputs(seq) > e->max_length)
+        return ctw_fail(
+            err, CTW_EINVAL,
+            "sequence %lld: %lld input tokens exceed the maximum length of %lld: cut it "
+            "or raise --max-length",
+            (long long)i, (long long)ctw_seq_inputs(seq), (long long)e->max_length);
+    for (int64_t t = 0; t < seq->n_tok; t++)
+        if (seq->tokens[t] < 0 || seq->tokens[t] >= e->model->vocab)
+            return ctw_fail(err, CTW_EINVAL,
+                            "sequence %lld: token %lld is %d, outside the vocabulary of %lld",
+                            (long long)i, (long long)t, seq->tokens[t], (long long)e->model->vocab);
+    return CTW_OK;
+}
+
+/* Opens buffers for these sequences, unless those at hand suffice. */
+static enum ctw_status prepare(struct ctw_engine *e, int64_t longest, int64_t total,
+                               struct ctw_err *err)
+{
+    struct ctw_plan plan;
+    enum ctw_status st = ctw_plan_make(&plan,
+                                       &(struct ctw_plan_request){.model = e->model,
+                                                                  .backend = e->be,
+                                                                  .dtype = e->dtype,
+                                                                  .memory_limit = e->memory_limit,
+                                                                  .longest = longest,
+                                                                  .total = total,
+                                                                  .chunk_tokens = e->chunk_tokens,
+                                                                  .pass_tokens = e->pass_tokens},
+                                       err);
+    if (st != CTW_OK)
+        return st;
+    if (e->forward != NULL) {
+        const struct ctw_plan *have = &e->forward->plan;
+        if (have->chunk_tokens >= plan.chunk_tokens && have->pass_tokens >= plan.pass_tokens &&
+            have->kv_tokens >= longest + have->chunk_tokens && have->longest >= longest)
+            return CTW_OK;
+        ctw_forward_close(e->forward);
+        e->forward = NULL;
+    }
+    return ctw_forward_open(&e->forward, e->model, e->be, e->dtype, &plan, err);
+}
+
+/* How many of the sequences from `first` on make up the next pass; at least one. */
+static int64_t take_pass(const struct ctw_seq *seqs, int64_t first, int64_t n_seqs,
+                         int64_t pass_tokens)
+{
+    int64_t n = 0, n_tok = 0;
+    while (first + n < n_seqs) {
+        n_tok += ctw_seq_inputs(&seqs[first + n]);
+        if (n > 0 && n_tok > pass_tokens)
+            break;
+        n++;
+    }
+    return n;
+}
+
+struct report {
+    const struct ctw_hooks *hooks;
+    struct ctw_progress progress;
+    int64_t pass_first_tok, pass_tok;
+};
+
+static void report_share(void *arg, double share, int layer)
+{
+    struct report *r = arg;
+    r->progress.layer = layer;
+    r->progress.tok_done = r->pass_first_tok + (int64_t)(share * (double)r->pass_tok);
+    if (r->hooks != NULL && r->hooks->progress != NULL)
+        r->hooks->progress(r->hooks->arg, &r->progress);
+}
+
+static bool report_cancelled(void *arg)
+{
+    struct report *r = arg;
+    return r->hooks != NULL && r->hooks->cancelled != NULL && r->hooks->cancelled(r->hooks->arg);
+}
+
+static enum ctw_status run_passes(struct ctw_engine *e, struct ctw_seq *seqs, int64_t n_seqs,
+                                  struct report *r, struct ctw_err *err)
+{
+    const struct ctw_pass_hooks hooks = {
+        .arg = r, .progress = report_share, .cancelled = report_cancelled};
+    for (int64_t first = 0; first < n_seqs;) {
+        int64_t n = take_pass(seqs, first, n_seqs, e->forward->plan.pass_tokens);
+        r->pass_tok = 0;
+        for (int64_t i = first; i < first + n; i++)
+            r->pass_tok += ctw_seq_inputs(&seqs[i]);
+        enum ctw_status st = ctw_pass_run(e->forward, e->provider, seqs + first, n, &hooks, err);
+        if (st != CTW_OK)
+            return st;
+        if (r->hooks != NULL && r->hooks->done != NULL)
+            r->hooks->done(r->hooks->arg, first, n);
+        r->pass_first_tok += r->pass_tok;
+        r->progress.pass++;
+        first += n;
+    }
+    return CTW_OK;
+}
+
+enum ctw_status ctw_engine_score(struct ctw_engine *e, struct ctw_seq *seqs, int64_t n_seqs,
+                                 const struct ctw_hooks *hooks, struct ctw_err *err)
+{
+    int64_t longest = 0, total = 0;
+    for (int64_t i = 0; i < n_seqs; i++) {
+        enum ctw_status st = check_seq(e, &seqs[i], i, err);
+        if (st != CTW_OK)
+            return st;
+        int64_t n = ctw_seq_inputs(&seqs[i]);
+        longest = n > longest ? n : longest;
+        total += n;
+    }
+    if (n_seqs == 0)
+        return CTW_OK;
+    enum ctw_status st = prepare(e, longest, total, err);
+    if (st != CTW_OK)
+        return st;
+    struct report r = {.hooks = hooks,
+                       .progress = {.tok_total = total, .n_layers = e->model->n_layers}};
+    for (int64_t first = 0; first < n_seqs; r.progress.n_passes++)
+        first += take_pass(seqs, first, n_seqs, e->forward->plan.pass_tokens);
+    return run_passes(e, seqs, n_seqs, &r, err);
+}

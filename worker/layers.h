@@ -1,0 +1,31 @@
+/*
+ * Layer providers: where a layer's tensors are while it is in use. The pass acquires a layer, uses
+ * the pointers, and releases it; nobody keeps a pointer to a tensor beyond that. The only provider
+ * so far hands out pointers into the mapped files; resident, streamed and gathered ones come
+ * behind the same three calls.
+ */
+#ifndef CTW_WORKER_LAYERS_H
+#define CTW_WORKER_LAYERS_H
+
+#include "worker/model.h"
+
+/* Pointers as the backend wants them (for the CPU: host memory). NULL: the layer has none. */
+struct ctw_layer_data {
+    struct ctw_weight_data matrix[CTW_N_MATRICES];
+    const void *vector[CTW_N_VECTORS];
+};
+
+struct ctw_provider;
+
+/* The model must outlive the provider. */
+enum ctw_status ctw_provider_open_mapped(struct ctw_provider **out, const struct ctw_model *model,
+                                         struct ctw_err *err) CTW_MUST_CHECK;
+void ctw_provider_close(struct ctw_provider *p); /* NULL is fine */
+
+/* Valid until the release of the same layer. Also starts reading the next layer ahead. */
+enum ctw_status ctw_provider_acquire(struct ctw_provider *p, int layer,
+                                     const struct ctw_layer_data **out,
+                                     struct ctw_err *err) CTW_MUST_CHECK;
+void ctw_provider_release(struct ctw_provider *p, int layer);
+
+#endif

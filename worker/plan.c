@@ -1,0 +1,169 @@
+#include "worker/plan.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+enum {
+    CHUNK_TOKENS = 4096, /* decoding a weight costs under 1 % of using it from here on */
+    CHUNK_TOKENS_MIN = 64,
+    PASS_TOKENS_MAX = 32768, /* keeps the residual small; results come out pass by pass */
+    PASS_TOKENS_MIN = 8192,
+};
+/* About a minute on a small machine: a pass is also how often results become final. */
+static const double PASS_FLOPS = 1.2e13;
+static const uint64_t LIMIT_FLOOR = 512ull << 20;
+
+static int64_t max64(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static int64_t min64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* The largest widths over all layers, in elements. */
+struct widths {
+    int64_t q, kv, wide; /* wide: q, k and v side by side, or the MLP's inner width */
+    int64_t inner_k;     /* the largest inner dimension of a product */
+    int64_t rot;         /* of all RoPE tables together */
+};
+
+static struct widths model_widths(const struct ctw_model *model)
+{
+    struct widths w = {.inner_k = model->hidden};
+    for (int i = 1; i <= model->n_decoders; i++) {
+        const struct ctw_layer *l = &model->layers[i];
+        int64_t q = (int64_t)l->n_head * l->head, kv = (int64_t)l->n_kv * l->head;
+        w.q = max64(w.q, q);
+        w.kv = max64(w.kv, kv);
+        w.wide = max64(w.wide, max64(q + 2 * kv, l->inner));
+        w.inner_k = max64(w.inner_k, max64(q, l->inner));
+    }
+    for (int i = 0; i < model->n_ropes; i++)
+        w.rot += model->rope[i].rot_dim;
+    return w;
+}
+
+/* Dimensions were range-checked when the model was opened, and token counts are below 2^32, so
+ * no product here reaches 2^63. */
+static void add_up(struct ctw_plan *plan, const struct ctw_plan_request *r, struct widths w)
+{
+    size_t es = ctw_dtype_bytes(r->dtype);
+    size_t chunk = (size_t)plan->chunk_tokens, pass = (size_t)plan->pass_tokens;
+    plan->kv_tokens = r->longest + plan->chunk_tokens;
+    plan->residual = pass * (size_t)r->model->hidden * es;
+    plan->activations = chunk * (size_t)(r->model->hidden + w.wide + w.q) * es;
+    plan->kv = 2 * (size_t)plan->kv_tokens * (size_t)w.kv * es;
+    /* tokens, positions, marks; row, target and result of a scored position; RoPE */
+    plan->tables = pass * (2 * sizeof(int32_t) + sizeof(int16_t)) +
+                   pass * (sizeof(int64_t) + sizeof(int32_t) + sizeof(struct ctw_head_result)) +
+                   (size_t)r->longest * (size_t)w.rot * sizeof(float);
+    plan->scratch = ctw_backend_scratch_bytes(r->backend, plan->chunk_tokens, w.inner_k);
+    plan->total = plan->residual + plan->activations + plan->kv + plan->tables + plan->scratch;
+}
+
+enum ctw_status ctw_plan_make(struct ctw_plan *out, const struct ctw_plan_request *r,
+                              struct ctw_err *err)
+{
+    struct widths w = model_widths(r->model);
+    struct ctw_plan plan = {.longest = r->longest};
+    int64_t pass = r->pass_tokens;
+    if (pass == 0)
+        pass =
+            max64(PASS_TOKENS_MIN,
+                  min64(PASS_TOKENS_MAX, (int64_t)(PASS_FLOPS / ctw_plan_layer_flops(r->model))));
+    pass = max64(min64(pass, r->total), r->longest);
+    int64_t chunk = r->chunk_tokens != 0 ? r->chunk_tokens : CHUNK_TOKENS;
+    for (;;) {
+        plan.pass_tokens = pass;
+        plan.chunk_tokens = min64(chunk, pass);
+        add_up(&plan, r, w);
+        if (plan.total <= r->memory_limit)
+            break;
+        /* First fewer tokens in a pass, then smaller chunks. */
+        if (pass > max64(r->longest, chunk) && r->pass_tokens == 0)
+            pass = max64(max64(r->longest, chunk), pass / 2);
+        else if (chunk > CHUNK_TOKENS_MIN && r->chunk_tokens == 0)
+            chunk = chunk / 2;
+        else
+            break;
+    }
+    if (plan.total > r->memory_limit) {
+        char need[32], have[32];
+        return ctw_fail(
+            err, CTW_ENOMEM,
+            "a sequence of %lld tokens needs %s beyond the weights, but the memory limit is "
+            "%s: raise --memory-limit or lower --max-length",
+            (long long)r->longest, ctw_format_bytes(need, sizeof(need), (double)plan.total),
+            ctw_format_bytes(have, sizeof(have), (double)r->memory_limit));
+    }
+    *out = plan;
+    return CTW_OK;
+}
+
+uint64_t ctw_plan_default_limit(void)
+{
+    unsigned long long kib = 0;
+    FILE *f = fopen("/proc/meminfo", "re");
+    if (f != NULL) {
+        char line[128];
+        while (fgets(line, sizeof(line), f) != NULL)
+            if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
+                break;
+        fclose(f);
+    }
+    uint64_t quarter = (uint64_t)kib * 1024 / 4;
+    return quarter > LIMIT_FLOOR ? quarter : LIMIT_FLOOR;
+}
+
+double ctw_plan_layer_flops(const struct ctw_model *model)
+{
+    double flops = 0;
+    for (int i = 1; i <= model->n_decoders; i++) {
+        for (int m = 0; m < CTW_N_MATRICES; m++) {
+            const struct ctw_matrix *matrix = &model->layers[i].matrix[m];
+            if (matrix->name != NULL)
+                flops += 2.0 * (double)matrix->weight.n * (double)matrix->weight.k;
+        }
+    }
+    return flops;
+}
+
+double ctw_plan_head_flops(const struct ctw_model *model)
+{
+    return 2.0 * (double)model->vocab * (double)model->hidden;
+}
+
+const char *ctw_format_bytes(char *buf, size_t cap, double bytes)
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    size_t u = 0;
+    while (bytes >= 1024 && u + 1 < CTW_COUNT(units)) {
+        bytes /= 1024;
+        u++;
+    }
+    snprintf(buf, cap, u == 0 ? "%.0f %s" : "%.1f %s", bytes, units[u]);
+    return buf;
+}
+
+const char *ctw_plan_format(const struct ctw_plan *plan, char *buf, size_t cap)
+{
+    char a[32], b[32], c[32], d[32], e[32], f[32];
+    snprintf(
+        buf, cap,
+        "passes of up to %lld tokens, chunks of %lld, sequences of up to %lld\n"
+        "memory beyond the weights: %s (residual %s, activations %s, keys and values %s, tables "
+        "%s, scratch %s)\n",
+        (long long)plan->pass_tokens, (long long)plan->chunk_tokens, (long long)plan->longest,
+        ctw_format_bytes(a, sizeof(a), (double)plan->total),
+        ctw_format_bytes(b, sizeof(b), (double)plan->residual),
+        ctw_format_bytes(c, sizeof(c), (double)plan->activations),
+        ctw_format_bytes(d, sizeof(d), (double)plan->kv),
+        ctw_format_bytes(e, sizeof(e), (double)plan->tables),
+        ctw_format_bytes(f, sizeof(f), (double)plan->scratch));
+    return buf;
+}

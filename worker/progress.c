@@ -1,0 +1,76 @@
+#include "worker/progress.h"
+
+#include <stdio.h>
+#include <time.h>
+
+#include "base/log.h"
+#include "worker/plan.h"
+
+static double now_s(void)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
+}
+
+static const char *format_time(char *buf, size_t cap, double seconds)
+{
+    long s = (long)(seconds + 0.5);
+    if (s >= 3600)
+        snprintf(buf, cap, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
+    else
+        snprintf(buf, cap, "%ld:%02ld", s / 60, s % 60);
+    return buf;
+}
+
+void ctw_progress_line_start(struct ctw_progress_line *line)
+{
+    *line = (struct ctw_progress_line){.started_s = now_s()};
+}
+
+void ctw_progress_line_show(struct ctw_progress_line *line, const struct ctw_progress *p)
+{
+    double now = now_s();
+    line->tok_total = p->tok_total;
+    if (now - line->shown_s < 0.2)
+        return;
+    line->shown_s = now;
+    double elapsed = now - line->started_s;
+    double rate = elapsed > 0 ? (double)p->tok_done / elapsed : 0;
+    char left[32] = "?";
+    if (rate > 0)
+        format_time(left, sizeof(left), (double)(p->tok_total - p->tok_done) / rate);
+    ctw_log_progress(
+        "%lld of %lld tokens (%.0f %%), %.0f tokens/s, %s left, pass %d of %d, layer %d of %d",
+        (long long)p->tok_done, (long long)p->tok_total,
+        100.0 * (double)p->tok_done / (double)p->tok_total, rate, left, p->pass + 1, p->n_passes,
+        p->layer, p->n_layers - 1);
+}
+
+void ctw_progress_line_end(struct ctw_progress_line *line)
+{
+    ctw_log_progress("%s", "");
+    double elapsed = now_s() - line->started_s;
+    if (line->tok_total > 0)
+        ctw_info("%lld tokens in %.1f s: %.0f tokens/s", (long long)line->tok_total, elapsed,
+                 (double)line->tok_total / elapsed);
+}
+
+void ctw_progress_announce(const struct ctw_engine_info *info)
+{
+    char planned[32], limit[32];
+    ctw_info("%s: %s, %lld parameters, %s-%s on %s, %d threads, activations %s", info->model->dir,
+             info->model->architecture, (long long)info->model->n_params, info->backend.backend,
+             info->backend.variant, info->backend.device, info->backend.n_threads,
+             ctw_dtype_name(info->dtype));
+    ctw_info(
+        "maximum length %lld, passes of up to %lld tokens in chunks of %lld, memory beyond the "
+        "weights %s (limit %s)",
+        (long long)info->max_length, (long long)info->pass_tokens, (long long)info->chunk_tokens,
+        ctw_format_bytes(planned, sizeof(planned), (double)info->memory_planned),
+        ctw_format_bytes(limit, sizeof(limit), (double)info->memory_limit));
+    if (info->model->activations != NULL)
+        ctw_info("the file declares activation quantisation (%s); weights only are scored, as with "
+                 "weight-only serving",
+                 info->model->activations);
+}
