@@ -6,7 +6,7 @@
  * A format says which tensors ("parts") make up a weight, checks them, and decodes spans of rows.
  * Decoding is bit-equal to compressed-tensors' decompress(): the value in the weight's `dtype`,
  * widened to fp32. To add a format: one folder here with a .c file (checks) and a decode.h (the
- * arithmetic, plain C that every backend compiles), and one line in registry.c.
+ * arithmetic, plain C that every backend compiles), and a line each in list.h and all.h.
  */
 #ifndef CTW_KERNELS_FORMAT_H
 #define CTW_KERNELS_FORMAT_H
@@ -15,6 +15,11 @@
 
 #include "base/status.h"
 #include "kernels/dtype.h"
+#include "kernels/formats/list.h"
+
+#define CTW_FORMAT_ID(name) CTW_FORMAT_##name,
+enum ctw_format_id { CTW_FORMATS(CTW_FORMAT_ID) CTW_N_FORMATS };
+#undef CTW_FORMAT_ID
 
 enum ctw_part_kind {
     CTW_PART_VALUES,       /* weight or weight_packed */
@@ -58,6 +63,9 @@ struct ctw_quant_args {
 
 struct ctw_format;
 
+/* Matrices are at most this large in each direction, so that k * bits and the like fit. */
+enum { CTW_MAX_DIM = 1 << 28 };
+
 struct ctw_weight {
     const struct ctw_format *format;
     int64_t n, k;         /* logical shape */
@@ -66,7 +74,12 @@ struct ctw_weight {
     bool symmetric;
     int64_t group_size;   /* columns that share a scale; k where a whole row does */
     int64_t n_groups;     /* scales in a row */
+    int64_t scale_stride; /* scales (and unpacked zero points) from a row to the next: n_groups, or
+                             0 where one serves the whole matrix */
+    size_t row_bytes;     /* of the values, from a row to the next */
+    bool indexed;         /* column c's group is GROUP_INDEX[c] (int32), else c / group_size */
     bool zero_packed;     /* zero points packed along rows (int32), else one int8 each */
+    bool whole_codes;     /* pack-quantized of old: no code crosses a word's end */
     struct ctw_part part[CTW_N_PARTS];
 };
 
@@ -85,7 +98,8 @@ typedef void ctw_decode_fn(const struct ctw_weight *w, const struct ctw_weight_d
                            int64_t row, int64_t col0, int64_t n_col, float *dst);
 
 struct ctw_format {
-    const char *name; /* as in quantization_config's "format" */
+    enum ctw_format_id id; /* index in ctw_formats[] and in the backends' decoder tables */
+    const char *name;      /* as in quantization_config's "format" */
     /*
      * Do these parts, by presence and dtype, belong to this format? (The stored tensors decide;
      * the configuration is then checked against them.)
@@ -101,18 +115,35 @@ struct ctw_format {
     enum ctw_status (*check)(struct ctw_weight *w, const struct ctw_quant_args *args,
                              const int64_t *shape_part, struct ctw_err *err);
     /*
-     * Checks contents that decoding relies on (group indices in range). NULL: nothing to check.
+     * Checks contents that decoding relies on (group indices in range) and sets what depends on
+     * them (`indexed`). Called once, on host memory, before the first decode. NULL: nothing to do.
      */
-    enum ctw_status (*check_data)(const struct ctw_weight *w, const struct ctw_weight_data *data,
+    enum ctw_status (*check_data)(struct ctw_weight *w, const struct ctw_weight_data *data,
                                   struct ctw_err *err);
     ctw_decode_fn *decode; /* the definition */
 };
 
-/* NULL-terminated. The first whose owns() holds is the weight's. */
+/* In the order of list.h, NULL-terminated. */
 extern const struct ctw_format *const ctw_formats[];
 
-/* The tensor name's last component for a part ("weight_scale"); VALUES has two, see registry.c. */
-const char *ctw_part_name(enum ctw_part_kind kind);
+/*
+ * The format of these parts: the first whose owns() holds. CTW_EUNSUP, naming the parts and what
+ * they look like, when none does.
+ */
+enum ctw_status ctw_format_find(const struct ctw_format **out,
+                                const struct ctw_part part[CTW_N_PARTS],
+                                struct ctw_err *err) CTW_MUST_CHECK;
+
+/*
+ * The i-th name that a part may have in a file, as the tensor name's last component; NULL past the
+ * last. All have one but VALUES: "weight_packed", "weight".
+ */
+const char *ctw_part_name(enum ctw_part_kind kind, int i);
+
+/*
+ * "BF16 [64, 128]" (or "absent") in buf, which it returns. For messages.
+ */
+const char *ctw_part_text(const struct ctw_part *part, char *buf, size_t bytes);
 
 /*
  * Decodes rows row0 .. row0+n_rows-1 whole into dst [n_rows, ld] of `dtype` (F32, BF16, F16),

@@ -1,0 +1,16 @@
+/*
+ * Every format's decoder, for a file that compiles them with its own instruction set:
+ *
+ *     #define ROW(name) [CTW_FORMAT_##name] = ctw_##name##_decode,
+ *     static ctw_decode_fn *const decoders[CTW_N_FORMATS] = {CTW_FORMATS(ROW)};
+ *
+ * and then decoders[w->format->id](w, data, row, col0, n_col, dst).
+ */
+#ifndef CTW_KERNELS_FORMATS_ALL_H
+#define CTW_KERNELS_FORMATS_ALL_H
+
+#include "kernels/formats/dense/decode.h"
+#include "kernels/formats/nvfp4/decode.h"
+#include "kernels/formats/pack_quantized/decode.h"
+
+#endif

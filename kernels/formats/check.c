@@ -1,0 +1,36 @@
+#include "kernels/formats/check.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+/* The name under which the part was stored, as far as its dtype tells. */
+static const char *stored_name(const struct ctw_weight *w, enum ctw_part_kind kind)
+{
+    bool dense = kind == CTW_PART_VALUES && ctw_part_is_float(&w->part[kind]);
+    return ctw_part_name(kind, dense ? 1 : 0);
+}
+
+enum ctw_status ctw_part_fail(const struct ctw_weight *w, enum ctw_part_kind kind,
+                              struct ctw_err *err, const char *expected, ...)
+{
+    char found[96], want[256];
+    va_list args;
+    va_start(args, expected);
+    vsnprintf(want, sizeof(want), expected, args);
+    va_end(args);
+    return ctw_fail(err, CTW_EFORMAT, "%s: found %s, expected %s", stored_name(w, kind),
+                    ctw_part_text(&w->part[kind], found, sizeof(found)), want);
+}
+
+enum ctw_status ctw_parts_only(const struct ctw_weight *w, unsigned allowed, struct ctw_err *err)
+{
+    char found[96];
+    for (int i = 0; i < CTW_N_PARTS; i++)
+        if (ctw_part_present(&w->part[i]) && (allowed >> i & 1u) == 0)
+            return ctw_fail(err, CTW_EFORMAT,
+                            "%s: found %s, which a %s weight does not have; the checkpoint "
+                            "contradicts itself",
+                            ctw_part_name((enum ctw_part_kind)i, 0),
+                            ctw_part_text(&w->part[i], found, sizeof(found)), w->format->name);
+    return CTW_OK;
+}

@@ -1,0 +1,101 @@
+/*
+ * Conversions for decoders: the same values as those of kernels/dtype.h, but free of branches, so
+ * that compilers turn loops over them into vector code.
+ */
+#ifndef CTW_KERNELS_FORMATS_CONVERT_H
+#define CTW_KERNELS_FORMATS_CONVERT_H
+
+#include "kernels/dtype.h"
+
+/* Inlined always: parameters that are constants at the call select code, not branches. */
+#ifdef __CUDACC__
+#define CTW_HD_FORCE static __forceinline__ __host__ __device__
+#else
+#define CTW_HD_FORCE static inline __attribute__((always_inline))
+#endif
+
+/* Loads from any address. */
+CTW_HD_FORCE uint32_t ctw_load_u32(const void *p)
+{
+    uint32_t v;
+    memcpy(&v, p, sizeof(v));
+    return v;
+}
+
+CTW_HD_FORCE uint16_t ctw_load_u16(const void *p)
+{
+    uint16_t v;
+    memcpy(&v, p, sizeof(v));
+    return v;
+}
+
+CTW_HD_FORCE float ctw_load_f32(const void *p)
+{
+    return ctw_bits_to_f32(ctw_load_u32(p));
+}
+
+/*
+ * f rounded to bf16 and widened again. A NaN must have its low 16 bits clear (as one that was
+ * widened from bf16, fp16 or fp8, or made by the processor), else it could turn into a number.
+ */
+CTW_HD_FORCE float ctw_round_bf16(float f)
+{
+    uint32_t u = ctw_f32_to_bits(f);
+    return ctw_bits_to_f32((u + 0x7fffu + ((u >> 16) & 1u)) & 0xffff0000u);
+}
+
+/* b where mask is all ones, a where it is 0. Not `?:`, which compilers may turn into branches. */
+CTW_HD_FORCE uint32_t ctw_select(uint32_t mask, uint32_t b, uint32_t a)
+{
+    return (b & mask) | (a & ~mask);
+}
+
+CTW_HD_FORCE float ctw_widen_f16(uint16_t h)
+{
+    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, m = h & 0x7fffu;
+    uint32_t normal = (m << 13) + (112u << 23);
+    uint32_t tiny = ctw_f32_to_bits((float)(int32_t)m * 5.9604644775390625e-8f); /* 2^-24 */
+    uint32_t r = normal + ((0u - (m >= 0x7c00u)) & (112u << 23)); /* infinity and NaN */
+    r = ctw_select(0u - (m < 0x400u), tiny, r);
+    return ctw_bits_to_f32(r | sign);
+}
+
+/* f, whose low 16 bits are clear if it is NaN, rounded to dtype (F32, BF16, F16). */
+CTW_HD_FORCE float ctw_round_value(float f, enum ctw_dtype dtype)
+{
+    return dtype == CTW_BF16 ? ctw_round_bf16(f) : ctw_round_float(f, dtype);
+}
+
+/*
+ * Eight values at once, in the vector extension of gcc and clang: what it compiles to does not hang
+ * on the vectoriser's mood. Passed by address, as passing them by value is an ABI question.
+ */
+#if defined(__GNUC__) && !defined(__CUDACC__)
+#define CTW_VECTOR 1
+typedef uint32_t ctw_u32x8 __attribute__((vector_size(32)));
+typedef int32_t ctw_i32x8 __attribute__((vector_size(32)));
+typedef float ctw_f32x8 __attribute__((vector_size(32)));
+
+/* ctw_round_value for eight. */
+CTW_HD_FORCE void ctw_round_value8(ctw_f32x8 *v, enum ctw_dtype dtype)
+{
+    ctw_u32x8 u = (ctw_u32x8)*v;
+    if (dtype == CTW_BF16) {
+        *v = (ctw_f32x8)((u + 0x7fffu + (u >> 16 & 1u)) & 0xffff0000u);
+    } else if (dtype == CTW_F16) {
+        ctw_i32x8 m = (ctw_i32x8)(u & 0x7fffffffu);
+        ctw_i32x8 r = (m + 0xfff + (m >> 13 & 1)) & ~0x1fff;
+        /* Below 2^-14 the sum's last place is 2^-24, that of fp16's subnormals. */
+        ctw_i32x8 tiny = (ctw_i32x8)(((ctw_f32x8)m + 0.5f) - 0.5f);
+        ctw_i32x8 is_tiny = m<0x38800000, is_large = m >= 0x477ff000, is_nan = m> 0x7f800000;
+        r = (tiny & is_tiny) | (r & ~is_tiny);
+        r = (0x7f800000 & is_large) | (r & ~is_large); /* from 65520 on: infinity */
+        r |= 0x400000 & is_nan;                        /* quiet */
+        *v = (ctw_f32x8)((ctw_u32x8)r | (u & 0x80000000u));
+    }
+}
+#else
+#define CTW_VECTOR 0
+#endif
+
+#endif

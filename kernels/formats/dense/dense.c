@@ -1,0 +1,46 @@
+#include <string.h>
+
+#include "kernels/formats/check.h"
+#include "kernels/formats/dense/decode.h"
+
+extern const struct ctw_format ctw_format_dense;
+
+static bool owns(const struct ctw_part part[CTW_N_PARTS])
+{
+    return ctw_part_is_float(&part[CTW_PART_VALUES]) && !ctw_part_present(&part[CTW_PART_SCALE]);
+}
+
+static enum ctw_status check(struct ctw_weight *w, const struct ctw_quant_args *args,
+                             const int64_t *shape_part, struct ctw_err *err)
+{
+    (void)shape_part;
+    enum ctw_status st = ctw_parts_only(w, 1u << CTW_PART_VALUES, err);
+    if (st != CTW_OK)
+        return st;
+    const struct ctw_part *values = &w->part[CTW_PART_VALUES];
+    if (args->present && (args->format == NULL || strcmp(args->format, "dense") != 0))
+        return ctw_fail(err, CTW_EFORMAT,
+                        "weight is stored dense (%s), but quantization_config says that it is "
+                        "quantised to %d bits; its targets or ignore list do not fit this file",
+                        ctw_dtype_name(values->dtype), args->num_bits);
+    if (!ctw_part_has_shape(values, w->n, w->k))
+        return ctw_part_fail(w, CTW_PART_VALUES, err, "[%lld, %lld] by config.json",
+                             (long long)w->n, (long long)w->k);
+    w->dtype = values->dtype;
+    w->bits = (int)(8 * ctw_dtype_bytes(w->dtype));
+    w->symmetric = true;
+    w->group_size = w->k;
+    w->n_groups = 0;
+    w->scale_stride = 0;
+    w->row_bytes = (size_t)w->k * ctw_dtype_bytes(w->dtype);
+    w->indexed = w->zero_packed = w->whole_codes = false;
+    return CTW_OK;
+}
+
+const struct ctw_format ctw_format_dense = {
+    .id = CTW_FORMAT_dense,
+    .name = "dense",
+    .owns = owns,
+    .check = check,
+    .decode = ctw_dense_decode,
+};

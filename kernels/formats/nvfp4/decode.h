@@ -1,0 +1,62 @@
+/*
+ * nvfp4-pack-quantized: two E2M1 codes a byte, the even column low; one E4M3 scale for 16 columns,
+ * divided by the matrix's global scale. As compressed-tensors computes it:
+ *     a = fl32(e4m3 / global_scale);  w = bf16(fl32(e2m1 * a))        (two roundings)
+ */
+#ifndef CTW_KERNELS_FORMATS_NVFP4_DECODE_H
+#define CTW_KERNELS_FORMATS_NVFP4_DECODE_H
+
+#include "kernels/formats/convert.h"
+#include "kernels/formats/format.h"
+
+enum { CTW_NVFP4_GROUP = 16 };
+
+/* The E2M1 value of code & 15, by arithmetic. */
+CTW_HD_FORCE float ctw_nvfp4_value(uint32_t code)
+{
+    /* Twice the magnitudes 0 .5 1 1.5 2 3 4 6, as nibbles. */
+    uint32_t twice = (0xc8643210u >> ((code & 7u) * 4u)) & 15u;
+    float magnitude = (float)(int32_t)twice * 0.5f;
+    return ctw_bits_to_f32(ctw_f32_to_bits(magnitude) | (code & 8u) << 28);
+}
+
+#if CTW_VECTOR
+/* The eight values in a word of codes, with scale a. */
+CTW_HD_FORCE void ctw_nvfp4_values8(uint32_t word, float a, float *dst)
+{
+    const ctw_u32x8 lane = {0, 4, 8, 12, 16, 20, 24, 28};
+    ctw_u32x8 code = (word - (ctw_u32x8){0}) >> lane;
+    ctw_u32x8 twice = 0xc8643210u >> (code << 2 & 28u) & 15u;
+    ctw_f32x8 v = __builtin_convertvector((ctw_i32x8)twice, ctw_f32x8) * 0.5f;
+    v = (ctw_f32x8)((ctw_u32x8)v | (code << 28 & 0x80000000u)) * a;
+    ctw_round_value8(&v, CTW_BF16);
+    memcpy(dst, &v, sizeof(v));
+}
+#endif
+
+CTW_HD void ctw_nvfp4_decode(const struct ctw_weight *w, const struct ctw_weight_data *data,
+                             int64_t row, int64_t col0, int64_t n_col, float *dst)
+{
+    const uint8_t *src = (const uint8_t *)data->part[CTW_PART_VALUES];
+    const uint8_t *scale = (const uint8_t *)data->part[CTW_PART_SCALE];
+    src += (size_t)(row * (w->k / 2) + col0 / 2);
+    scale += (size_t)(row * w->scale_stride + col0 / CTW_NVFP4_GROUP);
+    /* check_data() has seen that it is finite, so that a NaN scale is one that rounds to NaN. */
+    float global =
+        ctw_load_float(data->part[CTW_PART_GLOBAL_SCALE], w->part[CTW_PART_GLOBAL_SCALE].dtype, 0);
+    for (int64_t c = 0; c < n_col; c += CTW_NVFP4_GROUP, src += CTW_NVFP4_GROUP / 2) {
+        float a = ctw_e4m3_to_f32(*scale++) / global;
+        int n = n_col - c < CTW_NVFP4_GROUP ? (int)(n_col - c) : CTW_NVFP4_GROUP;
+#if CTW_VECTOR
+        if (n == CTW_NVFP4_GROUP) {
+            ctw_nvfp4_values8(ctw_load_u32(src), a, dst + c);
+            ctw_nvfp4_values8(ctw_load_u32(src + 4), a, dst + c + 8);
+            continue;
+        }
+#endif
+        for (int i = 0; i < n; i++)
+            dst[c + i] = ctw_round_bf16(ctw_nvfp4_value((uint32_t)src[i / 2] >> (4 * (i % 2))) * a);
+    }
+}
+
+#endif

@@ -1,0 +1,106 @@
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "kernels/formats/format.h"
+
+#define DECLARE(name) extern const struct ctw_format ctw_format_##name;
+CTW_FORMATS(DECLARE)
+
+#define ROW(name) [CTW_FORMAT_##name] = &ctw_format_##name,
+const struct ctw_format *const ctw_formats[] = {CTW_FORMATS(ROW)[CTW_N_FORMATS] = NULL};
+
+const char *ctw_part_name(enum ctw_part_kind kind, int i)
+{
+    static const char *const names[CTW_N_PARTS][3] = {
+        [CTW_PART_VALUES] = {"weight_packed", "weight"},
+        [CTW_PART_SCALE] = {"weight_scale"},
+        [CTW_PART_ZERO_POINT] = {"weight_zero_point"},
+        [CTW_PART_GROUP_INDEX] = {"weight_g_idx"},
+        [CTW_PART_GLOBAL_SCALE] = {"weight_global_scale"},
+        [CTW_PART_SHAPE] = {"weight_shape"},
+    };
+    return i >= 0 && i < 2 ? names[kind][i] : NULL;
+}
+
+const char *ctw_part_text(const struct ctw_part *part, char *buf, size_t bytes)
+{
+    if (part->n_dims < 0) {
+        snprintf(buf, bytes, "absent");
+        return buf;
+    }
+    size_t at = (size_t)snprintf(buf, bytes, "%s [", ctw_dtype_name(part->dtype));
+    for (int i = 0; i < part->n_dims && at < bytes; i++)
+        at +=
+            (size_t)snprintf(buf + at, bytes - at, "%s%" PRId64, i > 0 ? ", " : "", part->shape[i]);
+    if (at < bytes)
+        snprintf(buf + at, bytes - at, "]");
+    return buf;
+}
+
+/* What stored tensors that no format owns look like. */
+static const char *look(const struct ctw_part *part)
+{
+    bool values = part[CTW_PART_VALUES].n_dims >= 0, scale = part[CTW_PART_SCALE].n_dims >= 0;
+    if (!values)
+        return "no weight at all";
+    enum ctw_dtype dtype = part[CTW_PART_VALUES].dtype;
+    if (dtype == CTW_F8_E4M3 && scale && part[CTW_PART_SCALE].dtype == CTW_U8)
+        return "mxfp8-quantized";
+    if (dtype == CTW_F8_E4M3 || dtype == CTW_F8_E5M2)
+        return "float-quantized (FP8)";
+    if (dtype == CTW_I8)
+        return "int-quantized (int8)";
+    if (dtype == CTW_U8 && scale && part[CTW_PART_SCALE].dtype == CTW_U8)
+        return "mxfp4-pack-quantized";
+    if (dtype == CTW_U8)
+        return "4-bit codes without the scales of nvfp4-pack-quantized";
+    if (dtype == CTW_I32)
+        return "packed integers without weight_scale";
+    return "no format that is known here";
+}
+
+enum ctw_status ctw_format_find(const struct ctw_format **out,
+                                const struct ctw_part part[CTW_N_PARTS], struct ctw_err *err)
+{
+    char text[96], scale[96], known[128] = "";
+    size_t at = 0;
+    for (int i = 0; ctw_formats[i] != NULL; i++) {
+        if (ctw_formats[i]->owns(part)) {
+            *out = ctw_formats[i];
+            return CTW_OK;
+        }
+        if (at < sizeof(known))
+            at += (size_t)snprintf(known + at, sizeof(known) - at, "%s%s", i > 0 ? ", " : "",
+                                   ctw_formats[i]->name);
+    }
+    return ctw_fail(err, CTW_EUNSUP,
+                    "its tensors look like %s, which is not supported (weight %s, weight_scale "
+                    "%s); supported formats: %s",
+                    look(part), ctw_part_text(&part[CTW_PART_VALUES], text, sizeof(text)),
+                    ctw_part_text(&part[CTW_PART_SCALE], scale, sizeof(scale)), known);
+}
+
+/* The definition decodes a span at a time through a buffer of this many columns. */
+enum { SPAN = 2 * CTW_DECODE_ALIGN };
+
+void ctw_weight_decode(const struct ctw_weight *w, const struct ctw_weight_data *data, int64_t row0,
+                       int64_t n_rows, enum ctw_dtype dtype, void *dst, int64_t ld)
+{
+    float span[SPAN];
+    for (int64_t r = 0; r < n_rows; r++) {
+        for (int64_t c = 0; c < w->k; c += SPAN) {
+            int64_t n = w->k - c < SPAN ? w->k - c : SPAN;
+            w->format->decode(w, data, row0 + r, c, n, span);
+            for (int64_t i = 0; i < n; i++)
+                ctw_store_float(dst, dtype, r * ld + c + i, span[i]);
+        }
+    }
+}
+
+size_t ctw_weight_bytes(const struct ctw_weight *w)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < CTW_N_PARTS; i++)
+        bytes += w->part[i].n_dims >= 0 ? w->part[i].bytes : 0;
+    return bytes;
+}
