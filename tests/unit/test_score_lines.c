@@ -61,7 +61,7 @@ static void refuses_bad_lines(void **state)
         {"[1]", "line 7", CTW_EFORMAT},
         {"{}", "needs either tokens, or context and continuation", CTW_EFORMAT},
         {"{\"tokens\": [1], \"context\": [1]}", "needs either", CTW_EFORMAT},
-        {"{\"context\": [1]}", "continuation is missing", CTW_EFORMAT},
+        {"{\"context\": [1]}", "\"continuation\" is missing", CTW_EFORMAT},
         {"{\"tokens\": []}", "tokens is empty", CTW_EFORMAT},
         {"{\"context\": [], \"continuation\": [1]}", "context is empty", CTW_EFORMAT},
         {"{\"tokens\": [1, 100]}", "tokens[1]", CTW_EFORMAT},
@@ -125,7 +125,7 @@ static void writes_results(void **state)
     item.seq.greedy[1] = 8;
     write_line(&item, buf, sizeof(buf), CTW_OK);
     assert_non_null(strstr(buf, "\"id\":\"x\",\"logprobs\":[-0.1,-2"));
-    assert_non_null(strstr(buf, "\"sum\":-2.1000000014901161,"));
+    assert_non_null(strstr(buf, "\"sum\":-2.100000001490116,"));
     assert_non_null(strstr(buf, "\"greedy\":[6,8],\"is_greedy\":false}\n"));
     item.seq.greedy[1] = 7;
     write_line(&item, buf, sizeof(buf), CTW_OK);
