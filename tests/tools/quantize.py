@@ -1,0 +1,153 @@
+#!/usr/bin/env python3
+"""Quantises a Hugging Face checkpoint by rounding to nearest; writes compressed-tensors files.
+
+    quantize.py IN OUT --scheme w4a16|nvfp4 [--group N|channel] [--asymmetric] [--actorder group]
+
+Every linear layer of the decoder is quantised, embedding and head are not. There is no
+calibration: this shows what a format costs at its simplest and gives files for tests. Good
+quantised models are made with llm-compressor.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import sys
+
+import numpy as np
+
+import checkpoint_io as cio
+import encoders
+
+FUSED = [{"q_proj", "k_proj", "v_proj"}, {"gate_proj", "up_proj"}]  # merged by serving engines
+GROUPS = (128, 64, 32, 16)
+
+
+class Refused(Exception):
+    pass
+
+
+def is_linear(name, shape):
+    return (len(shape) == 2 and name.endswith("_proj.weight"))
+
+
+def fused_with(name, names):
+    """The weights of `names` that a fused kernel would merge with `name`, itself included."""
+    head, proj, tail = re.fullmatch(r"(.*\.)?(\w+)(\.weight)", name).groups()
+    for members in FUSED:
+        if proj in members:
+            return [f"{head}{m}{tail}" for m in sorted(members) if f"{head}{m}{tail}" in names]
+    return [name]
+
+
+def choose_scheme(args, widths):
+    """The scheme, with a group size that divides every width where none is asked for."""
+    if args.scheme in ("nvfp4", "nvfp4a16"):
+        if args.group or args.asymmetric or args.actorder:
+            raise Refused("nvfp4 has groups of 16, symmetric, in order; no option changes that")
+        return encoders.Nvfp4Scheme()
+    found = re.fullmatch(r"w([2-8])a16", args.scheme)
+    if not found:
+        raise Refused(f"scheme {args.scheme} is unknown; known: w2a16 .. w8a16, nvfp4")
+    if args.group == "channel":
+        group = 0
+    elif args.group:
+        group = int(args.group)
+        odd = [k for k in widths if k % group]
+        if odd:
+            raise Refused(f"groups of {group} do not divide rows of {odd[0]} weights")
+    else:
+        group = next((g for g in GROUPS if all(k % g == 0 for k in widths)), None)
+        if group is None:
+            raise Refused(f"no group size of {GROUPS} divides all of {sorted(widths)}; "
+                          "try --group channel")
+    return encoders.IntScheme(int(found[1]), group, not args.asymmetric, args.actorder)
+
+
+def batches_of(source, scheme, scale_dtype, progress):
+    """One batch a matrix (its tensors are made together), one a tensor that stays as it is."""
+    linears = {n for n in source.names() if is_linear(n, source.shape(n))}
+    amax = {}
+
+    def shared_amax(name):
+        group = tuple(fused_with(name, linears))
+        if group not in amax:
+            amax[group] = max(np.abs(source.f32(n)).max() for n in group)
+        return amax[group]
+
+    def encoded(name, specs):
+        progress(name)
+        shared = shared_amax(name) if scheme.name.startswith("nvfp4") else None
+        stored = scheme.encode(source.f32(name), scale_dtype, shared)
+        return [stored[suffix] for suffix in specs]
+
+    out = []
+    for name in source.names():
+        if name in linears:
+            specs = scheme.specs(*source.shape(name), scale_dtype)
+            stem = name.removesuffix("weight")
+            out.append(cio.Batch([(stem + s, *spec) for s, spec in specs.items()],
+                                 lambda n=name, s=tuple(specs): encoded(n, s)))
+        else:
+            out.append(cio.Batch([(name, source.dtype(name), source.shape(name))],
+                                 lambda n=name: [source.carrier(n)]))
+    return out, linears
+
+
+def quantize(args):
+    with open(os.path.join(args.source, "config.json"), encoding="utf-8") as f:
+        config = json.load(f)
+    if "quantization_config" in config:
+        raise Refused("config.json has a quantization_config: the checkpoint is quantised already")
+    source = cio.Checkpoint(args.source)
+    linears = [n for n in source.names() if is_linear(n, source.shape(n))]
+    if not linears:
+        raise Refused("the checkpoint has no linear layer (no tensor *_proj.weight)")
+    scheme = choose_scheme(args, {source.shape(n)[1] for n in linears})
+    scale_dtype = source.dtype(linears[0])
+    done = [0]
+
+    def progress(name):
+        done[0] += 1
+        if sys.stderr.isatty():
+            print(f"\r{done[0]}/{len(linears)} {name:60.60}", end="", file=sys.stderr)
+
+    os.makedirs(args.out, exist_ok=True)
+    batches, _ = batches_of(source, scheme, scale_dtype, progress)
+    size = cio.write_sharded(args.out, batches, 1)
+    if sys.stderr.isatty():
+        print("\r" + " " * 80 + "\r", end="", file=sys.stderr)
+    config["quantization_config"] = encoders.quantization_config(scheme, ["lm_head"])
+    cio.write_json(os.path.join(args.out, "config.json"), config)
+    for name in os.listdir(args.source):
+        if name.startswith(("tokenizer", "special_tokens", "vocab", "merges", "generation_config",
+                            "chat_template", "added_tokens")):
+            shutil.copyfile(os.path.join(args.source, name), os.path.join(args.out, name))
+    groups = f"groups of {scheme.group_size}" if scheme.group_size else "one scale a row"
+    print(f"{args.out}: {len(linears)} matrices as {scheme.name}, {groups}, {size / 1e6:.0f} MB")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("source", metavar="IN", help="folder with config.json and safetensors")
+    parser.add_argument("out", metavar="OUT", help="folder to write")
+    parser.add_argument("--scheme", default="w4a16", help="w2a16 .. w8a16, nvfp4 (default: w4a16)")
+    parser.add_argument("--group", help="columns that share a scale, or 'channel' (default: the "
+                        "largest of 128, 64, 32, 16 that divides every row)")
+    parser.add_argument("--asymmetric", action="store_true", help="with zero points")
+    parser.add_argument("--actorder", default="", choices=["weight", "group"],
+                        help="group: columns sorted into groups by their size (weight_g_idx)")
+    args = parser.parse_args()
+    if args.group and args.group != "channel" and not (args.group.isdigit() and int(args.group)):
+        parser.error(f"--group {args.group}: expected a positive number or 'channel'")
+    try:
+        quantize(args)
+    except (Refused, OSError, ValueError) as e:
+        print(f"quantize: {args.source}: {e}", file=sys.stderr)
+        return 65
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
