@@ -1,0 +1,136 @@
+/*
+ * msgpack maps to and from C structs, by tables. A message's struct and table stand together, and
+ * both directions come from the table, so that they cannot disagree.
+ *
+ * Decoding holds the input to the table: every key known and at most once, every required key
+ * there, types as told, text valid UTF-8 without control characters. Before msgpack-c sees the
+ * bytes, a scan bounds depth and counts against the bytes that are there (msgpack-c would reserve
+ * what a header claims: 96 GB for 5 bytes).
+ */
+#ifndef CTW_IPC_CODEC_H
+#define CTW_IPC_CODEC_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+/* Bytes or text that somebody else owns; text is not NUL-terminated. */
+struct ctw_slice {
+    const char *data;
+    size_t n;
+};
+
+/* A list of structs or, for CTW_FIELD_STRS, of struct ctw_slice. */
+struct ctw_list {
+    void *data;
+    size_t n;
+};
+
+enum ctw_field_type {
+    CTW_FIELD_UINT,  /* uint64_t */
+    CTW_FIELD_FLOAT, /* double */
+    CTW_FIELD_BOOL,  /* bool */
+    CTW_FIELD_STR,   /* struct ctw_slice */
+    CTW_FIELD_BIN,   /* struct ctw_slice */
+    CTW_FIELD_STRS,  /* struct ctw_list of struct ctw_slice */
+    CTW_FIELD_MAP,   /* a struct in place */
+    CTW_FIELD_MAPS   /* struct ctw_list of structs */
+};
+
+enum ctw_field_need { CTW_OPTIONAL, CTW_REQUIRED };
+
+struct ctw_field {
+    const char *key;
+    enum ctw_field_type type;
+    enum ctw_field_need need;
+    size_t offset;
+    const struct ctw_schema *map; /* CTW_FIELD_MAP, CTW_FIELD_MAPS */
+};
+
+enum { CTW_MAX_FIELDS = 31 };
+
+/*
+ * A struct that a schema describes begins with `uint32_t has`: bit i tells that fields[i] is (to
+ * be) there. Required fields are written whatever the bit says.
+ */
+struct ctw_schema {
+    const char *name; /* for messages: "submit.head" */
+    size_t size;
+    const struct ctw_field *fields;
+    int n_fields;
+};
+
+#define CTW_FIELD(type_, struct_, member_, need_)                                                  \
+    {                                                                                              \
+#member_, CTW_FIELD_##type_, CTW_##need_, offsetof(struct_, member_), NULL                 \
+    }
+#define CTW_FIELD_OF(type_, struct_, member_, need_, schema_)                                      \
+    {                                                                                              \
+#member_, CTW_FIELD_##type_, CTW_##need_, offsetof(struct_, member_), schema_              \
+    }
+#define CTW_SCHEMA(name_, struct_, fields_)                                                        \
+    {                                                                                              \
+        name_, sizeof(struct_), fields_, (int)CTW_COUNT(fields_)                                   \
+    }
+
+/* ---- writing ---- */
+
+/* A growing message. The first failure (out of memory) is kept; later writes do nothing. */
+struct ctw_writer {
+    uint8_t *data;
+    size_t n, capacity;
+    bool failed;
+};
+
+void ctw_writer_fini(struct ctw_writer *w);
+
+void ctw_write_map(struct ctw_writer *w, uint32_t n_pairs);
+void ctw_write_key_uint(struct ctw_writer *w, const char *key, uint64_t v);
+void ctw_write_key_str(struct ctw_writer *w, const char *key, struct ctw_slice v);
+void ctw_write_key_bool(struct ctw_writer *w, const char *key, bool v);
+void ctw_write_key(struct ctw_writer *w, const char *key);
+
+/* Pairs that ctw_write_struct() will write. */
+uint32_t ctw_count_pairs(const struct ctw_schema *schema, const void *from);
+/* The key-value pairs of a struct, without the map's header. */
+void ctw_write_struct(struct ctw_writer *w, const struct ctw_schema *schema, const void *from);
+
+/* ---- reading ---- */
+
+/* A parsed message. The bytes must outlive it, and it all slices and lists that come from it. */
+struct ctw_reader {
+    void *parsed;
+};
+
+/* CTW_EFORMAT: not one msgpack map, or over a bound of ipc/limits.h. */
+enum ctw_status ctw_reader_open(struct ctw_reader *r, const void *data, size_t bytes,
+                                struct ctw_err *err) CTW_MUST_CHECK;
+void ctw_reader_close(struct ctw_reader *r); /* fine twice */
+
+/* The scan alone: one complete value of at most that depth and number of elements. */
+enum ctw_status ctw_wire_scan(const void *data, size_t bytes, struct ctw_err *err) CTW_MUST_CHECK;
+
+/* Top-level values of the envelope; false when absent, repeated or of another type. */
+bool ctw_reader_uint(const struct ctw_reader *r, const char *key, uint64_t *out) CTW_MUST_CHECK;
+bool ctw_reader_str(const struct ctw_reader *r, const char *key,
+                    struct ctw_slice *out) CTW_MUST_CHECK;
+bool ctw_reader_bool(const struct ctw_reader *r, const char *key, bool *out) CTW_MUST_CHECK;
+
+/*
+ * Reads the top-level map into *out (schema->size bytes, zeroed first), passing over the keys in
+ * `envelope` (NULL-terminated). `lenient` passes over unknown keys too, as readers of replies must.
+ */
+enum ctw_status ctw_reader_read(struct ctw_reader *r, const struct ctw_schema *schema,
+                                const char *const *envelope, bool lenient, void *out,
+                                struct ctw_err *err) CTW_MUST_CHECK;
+
+/* Copies text into a NUL-terminated buffer; false, with an empty string, when it does not fit. */
+bool ctw_slice_copy(struct ctw_slice s, char *out, size_t capacity);
+bool ctw_slice_is(struct ctw_slice s, const char *text);
+struct ctw_slice ctw_slice_of(const char *text); /* NULL gives an empty one */
+/* Puts '?' for what a str must not hold: invalid UTF-8 (a file name, say), control characters. */
+void ctw_text_clean(char *text, size_t n);
+
+#endif

@@ -1,0 +1,315 @@
+/*
+ * The requests and replies of docs/PROTOCOL.md as C structs. Each operation has one file in
+ * ipc/messages/ with the tables of its two maps, from which both encoding and decoding come, and
+ * one line in ipc/messages.c. Slices and lists of a decoded message live as long as it.
+ *
+ * Member names are the wire's keys. `has` (see ipc/codec.h) tells which optional ones are there:
+ * bit CTW_<STRUCT>_<MEMBER>, the member's place in its table.
+ */
+#ifndef CTW_IPC_MESSAGES_H
+#define CTW_IPC_MESSAGES_H
+
+#include "ipc/codec.h"
+
+enum ctw_op {
+    CTW_OP_INFO,
+    CTW_OP_HEALTH,
+    CTW_OP_SUBMIT,
+    CTW_OP_SEAL,
+    CTW_OP_POLL,
+    CTW_OP_FETCH,
+    CTW_OP_CANCEL,
+    CTW_OP_RELEASE,
+    CTW_OP_LOAD,
+    CTW_OP_UNLOAD,
+    CTW_OP_DRAIN,
+    CTW_OP_SHUTDOWN,
+    CTW_N_OPS
+};
+
+struct ctw_error_map {
+    uint32_t has;
+    struct ctw_slice code, message;
+    uint64_t retry_ms, item, layer;
+};
+enum { CTW_ERROR_RETRY_MS = 2, CTW_ERROR_ITEM, CTW_ERROR_LAYER };
+
+struct ctw_empty {
+    uint32_t has;
+};
+
+/* ---- requests ---- */
+
+struct ctw_orphan_map {
+    uint32_t has;
+    struct ctw_slice policy;
+    uint64_t ttl_s;
+};
+enum { CTW_ORPHAN_POLICY, CTW_ORPHAN_TTL_S };
+
+struct ctw_head_map {
+    uint32_t has;
+    struct ctw_slice kind, model;
+    uint64_t max_length;
+    struct ctw_list columns; /* of struct ctw_slice */
+    struct ctw_orphan_map orphan;
+    uint64_t prefix_token, context_length;
+};
+enum {
+    CTW_HEAD_KIND,
+    CTW_HEAD_MODEL,
+    CTW_HEAD_MAX_LENGTH,
+    CTW_HEAD_COLUMNS,
+    CTW_HEAD_ORPHAN,
+    CTW_HEAD_PREFIX_TOKEN,
+    CTW_HEAD_CONTEXT_LENGTH
+};
+
+struct ctw_items_map {
+    uint32_t has;
+    struct ctw_slice tokens, n_context, n_continuation, n_tokens; /* int32, little-endian */
+};
+enum { CTW_ITEMS_TOKENS, CTW_ITEMS_N_CONTEXT, CTW_ITEMS_N_CONTINUATION, CTW_ITEMS_N_TOKENS };
+
+struct ctw_submit {
+    uint32_t has;
+    struct ctw_slice job;
+    uint64_t part;
+    struct ctw_head_map head;
+    struct ctw_items_map items;
+};
+enum { CTW_SUBMIT_HEAD = 2 };
+
+struct ctw_seal {
+    uint32_t has;
+    struct ctw_slice job;
+    uint64_t parts;
+};
+
+struct ctw_poll {
+    uint32_t has;
+    struct ctw_slice job;
+    uint64_t wait_ms, seen;
+};
+enum { CTW_POLL_WAIT_MS = 1, CTW_POLL_SEEN };
+
+struct ctw_fetch {
+    uint32_t has;
+    struct ctw_slice job;
+    uint64_t first, max_bytes;
+};
+enum { CTW_FETCH_MAX_BYTES = 2 };
+
+struct ctw_job_request { /* cancel, release */
+    uint32_t has;
+    struct ctw_slice job;
+};
+
+struct ctw_load {
+    uint32_t has;
+    struct ctw_slice path, model;
+};
+enum { CTW_LOAD_MODEL = 1 };
+
+struct ctw_unload {
+    uint32_t has;
+    struct ctw_slice model;
+};
+
+struct ctw_mode { /* drain, shutdown */
+    uint32_t has;
+    struct ctw_slice mode;
+};
+
+/* ---- replies ---- */
+
+struct ctw_libraries_map {
+    uint32_t has;
+    struct ctw_slice nng, msgpack;
+};
+
+struct ctw_model_map {
+    uint32_t has;
+    struct ctw_slice name, path, state, message;
+    struct ctw_slice architecture, model_type, identity, numerics;
+    struct ctw_slice backend, variant, device;
+    uint64_t threads;
+    struct ctw_slice dtype, activations;
+    uint64_t max_length, vocab, params;
+    double weight_bits;
+    uint64_t chunk_tokens, pass_tokens, memory_planned, memory_limit;
+};
+enum { CTW_MODEL_READY_BITS = 0x3ffff << 4 }; /* the 18 members that only a ready model has */
+
+struct ctw_job_map {
+    uint32_t has;
+    struct ctw_slice job, model, kind, state;
+    uint64_t items_done, items;
+};
+
+struct ctw_limits_map {
+    uint32_t has;
+    uint64_t message_bytes, part_bytes, fetch_bytes, jobs, job_items, queue_bytes, ttl_s, wait_ms;
+};
+
+struct ctw_info_reply {
+    uint32_t has;
+    struct ctw_slice version;
+    uint64_t protocol;
+    struct ctw_slice boot;
+    uint64_t pid;
+    struct ctw_slice state, message;
+    double uptime_s;
+    struct ctw_libraries_map libraries;
+    struct ctw_list models; /* of struct ctw_model_map */
+    struct ctw_list jobs;   /* of struct ctw_job_map */
+    struct ctw_limits_map limits;
+};
+
+struct ctw_health_reply {
+    uint32_t has;
+    struct ctw_slice state, message, boot;
+    uint64_t jobs, stalled_ms;
+};
+
+struct ctw_submit_reply {
+    uint32_t has;
+    struct ctw_slice state;
+    uint64_t parts, items;
+    bool repeated;
+};
+
+struct ctw_seal_reply {
+    uint32_t has;
+    struct ctw_slice state;
+    uint64_t items;
+};
+
+struct ctw_progress_map {
+    uint32_t has;
+    uint64_t tokens_done, tokens;
+    double tokens_per_s, seconds_left;
+    uint64_t pass, passes, layer, layers;
+};
+
+struct ctw_poll_reply {
+    uint32_t has;
+    struct ctw_slice state;
+    uint64_t items_done, items;
+    struct ctw_progress_map progress;
+    struct ctw_error_map error;
+};
+enum { CTW_POLL_REPLY_ERROR = 4 };
+
+struct ctw_result_map {
+    uint32_t has;
+    struct ctw_slice item, sum, count, is_greedy, truncated, logprob, greedy;
+};
+enum { CTW_RESULT_LOGPROB = 5, CTW_RESULT_GREEDY };
+
+struct ctw_fetch_reply {
+    uint32_t has;
+    struct ctw_slice state;
+    uint64_t first, n;
+    struct ctw_result_map result;
+    struct ctw_slice numerics, identity;
+};
+
+struct ctw_state_reply { /* cancel, release */
+    uint32_t has;
+    struct ctw_slice state;
+};
+
+struct ctw_model_reply { /* load, unload */
+    uint32_t has;
+    struct ctw_slice model, state;
+};
+
+struct ctw_drain_reply { /* drain, shutdown */
+    uint32_t has;
+    struct ctw_slice state;
+    uint64_t jobs;
+};
+
+/* ---- tables ---- */
+
+struct ctw_op_messages {
+    const char *op;
+    const struct ctw_schema *request, *reply;
+};
+
+/* The operation's name and tables. */
+const struct ctw_op_messages *ctw_op_messages(enum ctw_op op);
+
+extern const struct ctw_op_messages ctw_op_info, ctw_op_health, ctw_op_submit, ctw_op_seal,
+    ctw_op_poll, ctw_op_fetch, ctw_op_cancel, ctw_op_release, ctw_op_load, ctw_op_unload,
+    ctw_op_drain, ctw_op_shutdown;
+extern const struct ctw_schema ctw_error_schema; /* ipc/messages/error.c */
+
+/* ---- whole messages ---- */
+
+struct ctw_request {
+    uint64_t id;
+    enum ctw_op op;
+    union {
+        struct ctw_empty empty; /* info, health */
+        struct ctw_submit submit;
+        struct ctw_seal seal;
+        struct ctw_poll poll;
+        struct ctw_fetch fetch;
+        struct ctw_job_request job; /* cancel, release */
+        struct ctw_load load;
+        struct ctw_unload unload;
+        struct ctw_mode mode; /* drain, shutdown */
+    } body;
+    struct ctw_reader reader;
+};
+
+struct ctw_reply {
+    uint64_t id;
+    enum ctw_op op;
+    bool ok;
+    struct ctw_error_map error; /* when not ok */
+    union {
+        struct ctw_info_reply info;
+        struct ctw_health_reply health;
+        struct ctw_submit_reply submit;
+        struct ctw_seal_reply seal;
+        struct ctw_poll_reply poll;
+        struct ctw_fetch_reply fetch;
+        struct ctw_state_reply state; /* cancel, release */
+        struct ctw_model_reply model; /* load, unload */
+        struct ctw_drain_reply drain; /* drain, shutdown */
+    } body;
+    struct ctw_reader reader; /* of a decoded one */
+    void *blocks;             /* of ctw_reply_alloc() */
+};
+
+/*
+ * `bytes` must outlive *out. On failure (CTW_EFORMAT, CTW_EUNSUP: version or operation, CTW_ENOMEM)
+ * out->id is the request's if it could be read, else 0. Close it in either case.
+ */
+enum ctw_status ctw_request_decode(struct ctw_request *out, const void *data, size_t bytes,
+                                   struct ctw_err *err) CTW_MUST_CHECK;
+void ctw_request_close(struct ctw_request *request);
+enum ctw_status ctw_request_encode(const struct ctw_request *request, struct ctw_writer *w,
+                                   struct ctw_err *err) CTW_MUST_CHECK;
+
+enum ctw_status ctw_reply_encode(const struct ctw_reply *reply, struct ctw_writer *w,
+                                 struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_reply_decode(struct ctw_reply *out, enum ctw_op op, const void *data,
+                                 size_t bytes, struct ctw_err *err) CTW_MUST_CHECK;
+void ctw_reply_close(struct ctw_reply *reply);
+
+/* Memory that ctw_reply_close() frees, zeroed; NULL when there is none. */
+void *ctw_reply_alloc(struct ctw_reply *reply, size_t bytes) CTW_MUST_CHECK;
+/* Fills *out with a copy of the text in such memory; false when there is none. */
+bool ctw_reply_copy(struct ctw_reply *reply, const char *text, struct ctw_slice *out);
+/* Makes the reply an error; its text is copied. */
+void ctw_reply_fail(struct ctw_reply *reply, const struct ctw_err *err);
+
+/* For --version: libraries that ipc/ was linked with, as they call themselves. */
+const char *ctw_ipc_nng_version(void);
+const char *ctw_ipc_msgpack_version(void);
+
+#endif

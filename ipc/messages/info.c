@@ -1,0 +1,79 @@
+#include "ipc/messages.h"
+
+static const struct ctw_schema request = {"info", sizeof(struct ctw_empty), NULL, 0};
+
+static const struct ctw_field library_fields[] = {
+    CTW_FIELD(STR, struct ctw_libraries_map, nng, REQUIRED),
+    CTW_FIELD(STR, struct ctw_libraries_map, msgpack, REQUIRED),
+};
+static const struct ctw_schema libraries =
+    CTW_SCHEMA("info.libraries", struct ctw_libraries_map, library_fields);
+
+/* From architecture on, a model has them only when it is ready. */
+static const struct ctw_field model_fields[] = {
+    CTW_FIELD(STR, struct ctw_model_map, name, REQUIRED),
+    CTW_FIELD(STR, struct ctw_model_map, path, REQUIRED),
+    CTW_FIELD(STR, struct ctw_model_map, state, REQUIRED),
+    CTW_FIELD(STR, struct ctw_model_map, message, REQUIRED),
+    CTW_FIELD(STR, struct ctw_model_map, architecture, OPTIONAL),
+    CTW_FIELD(STR, struct ctw_model_map, model_type, OPTIONAL),
+    CTW_FIELD(STR, struct ctw_model_map, identity, OPTIONAL),
+    CTW_FIELD(STR, struct ctw_model_map, numerics, OPTIONAL),
+    CTW_FIELD(STR, struct ctw_model_map, backend, OPTIONAL),
+    CTW_FIELD(STR, struct ctw_model_map, variant, OPTIONAL),
+    CTW_FIELD(STR, struct ctw_model_map, device, OPTIONAL),
+    CTW_FIELD(UINT, struct ctw_model_map, threads, OPTIONAL),
+    CTW_FIELD(STR, struct ctw_model_map, dtype, OPTIONAL),
+    CTW_FIELD(STR, struct ctw_model_map, activations, OPTIONAL),
+    CTW_FIELD(UINT, struct ctw_model_map, max_length, OPTIONAL),
+    CTW_FIELD(UINT, struct ctw_model_map, vocab, OPTIONAL),
+    CTW_FIELD(UINT, struct ctw_model_map, params, OPTIONAL),
+    CTW_FIELD(FLOAT, struct ctw_model_map, weight_bits, OPTIONAL),
+    CTW_FIELD(UINT, struct ctw_model_map, chunk_tokens, OPTIONAL),
+    CTW_FIELD(UINT, struct ctw_model_map, pass_tokens, OPTIONAL),
+    CTW_FIELD(UINT, struct ctw_model_map, memory_planned, OPTIONAL),
+    CTW_FIELD(UINT, struct ctw_model_map, memory_limit, OPTIONAL),
+};
+static const struct ctw_schema model =
+    CTW_SCHEMA("info.models", struct ctw_model_map, model_fields);
+
+static const struct ctw_field job_fields[] = {
+    CTW_FIELD(BIN, struct ctw_job_map, job, REQUIRED),
+    CTW_FIELD(STR, struct ctw_job_map, model, REQUIRED),
+    CTW_FIELD(STR, struct ctw_job_map, kind, REQUIRED),
+    CTW_FIELD(STR, struct ctw_job_map, state, REQUIRED),
+    CTW_FIELD(UINT, struct ctw_job_map, items_done, REQUIRED),
+    CTW_FIELD(UINT, struct ctw_job_map, items, REQUIRED),
+};
+static const struct ctw_schema job = CTW_SCHEMA("info.jobs", struct ctw_job_map, job_fields);
+
+static const struct ctw_field limit_fields[] = {
+    CTW_FIELD(UINT, struct ctw_limits_map, message_bytes, REQUIRED),
+    CTW_FIELD(UINT, struct ctw_limits_map, part_bytes, REQUIRED),
+    CTW_FIELD(UINT, struct ctw_limits_map, fetch_bytes, REQUIRED),
+    CTW_FIELD(UINT, struct ctw_limits_map, jobs, REQUIRED),
+    CTW_FIELD(UINT, struct ctw_limits_map, job_items, REQUIRED),
+    CTW_FIELD(UINT, struct ctw_limits_map, queue_bytes, REQUIRED),
+    CTW_FIELD(UINT, struct ctw_limits_map, ttl_s, REQUIRED),
+    CTW_FIELD(UINT, struct ctw_limits_map, wait_ms, REQUIRED),
+};
+static const struct ctw_schema limits =
+    CTW_SCHEMA("info.limits", struct ctw_limits_map, limit_fields);
+
+static const struct ctw_field reply_fields[] = {
+    CTW_FIELD(STR, struct ctw_info_reply, version, REQUIRED),
+    CTW_FIELD(UINT, struct ctw_info_reply, protocol, REQUIRED),
+    CTW_FIELD(BIN, struct ctw_info_reply, boot, REQUIRED),
+    CTW_FIELD(UINT, struct ctw_info_reply, pid, REQUIRED),
+    CTW_FIELD(STR, struct ctw_info_reply, state, REQUIRED),
+    CTW_FIELD(STR, struct ctw_info_reply, message, REQUIRED),
+    CTW_FIELD(FLOAT, struct ctw_info_reply, uptime_s, REQUIRED),
+    CTW_FIELD_OF(MAP, struct ctw_info_reply, libraries, REQUIRED, &libraries),
+    CTW_FIELD_OF(MAPS, struct ctw_info_reply, models, REQUIRED, &model),
+    CTW_FIELD_OF(MAPS, struct ctw_info_reply, jobs, REQUIRED, &job),
+    CTW_FIELD_OF(MAP, struct ctw_info_reply, limits, REQUIRED, &limits),
+};
+static const struct ctw_schema reply =
+    CTW_SCHEMA("info reply", struct ctw_info_reply, reply_fields);
+
+const struct ctw_op_messages ctw_op_info = {"info", &request, &reply};

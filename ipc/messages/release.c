@@ -1,0 +1,14 @@
+#include "ipc/messages.h"
+
+static const struct ctw_field fields[] = {
+    CTW_FIELD(BIN, struct ctw_job_request, job, REQUIRED),
+};
+static const struct ctw_schema request = CTW_SCHEMA("release", struct ctw_job_request, fields);
+
+static const struct ctw_field reply_fields[] = {
+    CTW_FIELD(STR, struct ctw_state_reply, state, REQUIRED),
+};
+static const struct ctw_schema reply =
+    CTW_SCHEMA("release reply", struct ctw_state_reply, reply_fields);
+
+const struct ctw_op_messages ctw_op_release = {"release", &request, &reply};

@@ -1,0 +1,15 @@
+#include "ipc/messages.h"
+
+static const struct ctw_field fields[] = {
+    CTW_FIELD(STR, struct ctw_unload, model, REQUIRED),
+};
+static const struct ctw_schema request = CTW_SCHEMA("unload", struct ctw_unload, fields);
+
+static const struct ctw_field reply_fields[] = {
+    CTW_FIELD(STR, struct ctw_model_reply, model, REQUIRED),
+    CTW_FIELD(STR, struct ctw_model_reply, state, REQUIRED),
+};
+static const struct ctw_schema reply =
+    CTW_SCHEMA("unload reply", struct ctw_model_reply, reply_fields);
+
+const struct ctw_op_messages ctw_op_unload = {"unload", &request, &reply};
