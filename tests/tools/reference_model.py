@@ -165,7 +165,8 @@ def yarn(plain, theta, head, s):
     if s.get("truncate", True):
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, head - 1)
-    ramp = np.clip((np.arange(head // 2) - low) / max(high - low, 0.001), 0, 1)
+    ramp = (np.arange(head // 2, dtype=np.float32) - low) / max(high - low, 0.001)
+    ramp = np.clip(ramp, 0, 1)
 
     def mscale(weight=1.0):
         return 0.1 * weight * math.log(factor) + 1 if factor > 1 else 1.0

@@ -1,0 +1,256 @@
+#!/usr/bin/env python3
+"""Writes small random checkpoints of every family and format, in both styles of configuration.
+
+    tiny_checkpoint.py OUT --family qwen3 --format w4a16_g32_asym [--hidden 2048 ...]
+    tiny_checkpoint.py OUT --all        one folder each, and OUT/list.json
+
+The same arguments always give the same bytes. Weights have the spread that keeps activations
+near 1 and log-probabilities varied, so that a mistake anywhere shows in the scores.
+"""
+
+import argparse
+import os
+import sys
+import zlib
+
+import numpy as np
+
+import checkpoint_io as cio
+import encoders
+from encoders import IntScheme, Nvfp4Scheme
+
+BOS, EOS, N_IDS = 256, 257, 258  # ids 0..255 are the bytes
+SAFETENSORS = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
+
+# Family -> (base, differences). "rope" is the scaling, without theta.
+FAMILIES = {
+    "llama": ("llama", {}),
+    "llama_tied": ("llama", {"tie_word_embeddings": True}),
+    "llama_bias": ("llama", {"attention_bias": True, "mlp_bias": True}),
+    "llama_linear": ("llama", {"rope": {"rope_type": "linear", "factor": 2.5}}),
+    "llama_yarn": ("llama", {"rope": {"rope_type": "yarn", "factor": 4.0, "beta_fast": 24.0,
+                                      "original_max_position_embeddings": 64}}),
+    "llama_yarn_mscale": ("llama", {"rope": {"rope_type": "yarn", "factor": 8.0, "mscale": 0.8,
+                                             "mscale_all_dim": 1.2, "truncate": False,
+                                             "original_max_position_embeddings": 128}}),
+    "llama_llama3": ("llama", {"rope_theta": 500000.0, "rope": {
+        "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 256}}),
+    # no head_dim in the file, one key-value head, and the keys that SmolLM2's own file has
+    "llama_smollm2": ("llama", {"head_dim": None, "num_key_value_heads": 1, "rms_norm_eps": 1e-5,
+                                "tie_word_embeddings": True, "rope_theta": 100000,
+                                "is_llama_config": True, "rope_interleaved": False}),
+    "mistral": ("mistral", {"sliding_window": None}),
+    "mistral_swa": ("mistral", {"sliding_window": 24}),
+    "qwen2": ("qwen2", {}),
+    "qwen2_swa": ("qwen2", {"use_sliding_window": True, "sliding_window": 20,
+                            "max_window_layers": 1}),
+    "qwen3": ("qwen3", {}),
+    "qwen3_tied": ("qwen3", {"tie_word_embeddings": True, "head_dim": 48}),
+}
+
+
+def _formats():
+    out = {"bf16": ("bfloat16", None), "fp16": ("float16", None), "fp32": ("float32", None),
+           "nvfp4": ("bfloat16", Nvfp4Scheme()), "nvfp4_fp16": ("float16", Nvfp4Scheme())}
+    for bits in (2, 3, 4, 6, 8):
+        for group, tag in ((32, "_g32"), (0, "_channel")):
+            out[f"w{bits}a16{tag}"] = ("bfloat16", IntScheme(bits, group))
+            out[f"w{bits}a16{tag}_asym"] = ("bfloat16", IntScheme(bits, group, symmetric=False))
+    out["w4a16_g32_fp16"] = ("float16", IntScheme(4, 32))
+    out["w4a16_g32_asym_fp32"] = ("float32", IntScheme(4, 32, symmetric=False))
+    out["w4a16_g32_asym_oldzero"] = ("bfloat16", IntScheme(4, 32, False, zero_unpacked=True))
+    out["w4a16_g32_gidx"] = ("bfloat16", IntScheme(4, 32, actorder="group"))
+    out["w3a16_g32_gidx_asym"] = ("float16", IntScheme(3, 32, False, "group"))
+    out["w4a16_g32_actorder"] = ("bfloat16", IntScheme(4, 32, actorder="weight"))
+    return out
+
+
+FORMATS = _formats()
+
+# What --all writes: every family once, every format once.
+ALL = ([(f, "bf16") for f in FAMILIES] + [("llama", f) for f in FORMATS if f != "bf16"] +
+       [("qwen2", "w4a16_g32_asym"), ("qwen3", "nvfp4"), ("mistral_swa", "w8a16_channel"),
+        ("llama_bias", "w4a16_g32"), ("llama_tied", "w4a16_g32"), ("qwen3_tied", "fp16")])
+
+SIZES = {"hidden": 192, "inner": 320, "heads": 4, "kv_heads": 2, "head": 48, "layers": 2,
+         "vocab": 300}
+
+
+def configs(family, dtype, sizes, scheme):
+    """(as transformers 5 writes it, as transformers 4 writes it)"""
+    base, changes = FAMILIES[family]
+    changes = dict(changes)
+    rope, theta = changes.pop("rope", None), changes.pop("rope_theta", 10000.0)
+    common = {
+        "architectures": [{"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM",
+                           "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}[base]],
+        "attention_dropout": 0.0, "bos_token_id": BOS, "eos_token_id": EOS, "hidden_act": "silu",
+        "hidden_size": sizes["hidden"], "initializer_range": 0.02,
+        "intermediate_size": sizes["inner"], "max_position_embeddings": 2048, "model_type": base,
+        "num_attention_heads": sizes["heads"], "num_hidden_layers": sizes["layers"],
+        "num_key_value_heads": sizes["kv_heads"], "rms_norm_eps": 1e-6,
+        "tie_word_embeddings": False, "use_cache": True, "vocab_size": sizes["vocab"],
+    }
+    if base != "qwen2":  # which has no such key: hidden_size / num_attention_heads
+        common["head_dim"] = sizes["head"]
+    if base == "llama":
+        common |= {"attention_bias": False, "mlp_bias": False, "pretraining_tp": 1}
+    elif base == "qwen3":
+        common["attention_bias"] = False
+    if base in ("qwen2", "qwen3"):
+        common |= {"sliding_window": None, "use_sliding_window": False, "max_window_layers": 28}
+    common |= changes
+    if "head_dim" in common and common["head_dim"] is None:
+        del common["head_dim"]
+    if scheme:
+        common["quantization_config"] = encoders.quantization_config(scheme, ["lm_head"])
+    new = common | {"dtype": dtype, "rope_parameters": {"rope_theta": float(theta)} | (
+        rope or {"rope_type": "default"}), "transformers_version": "5.17.0"}
+    if common.get("use_sliding_window"):
+        new["layer_types"] = [
+            "sliding_attention" if i >= common["max_window_layers"] else "full_attention"
+            for i in range(sizes["layers"])]
+    old = common | {"torch_dtype": dtype, "rope_theta": theta, "rope_scaling": rope,
+                    "transformers_version": "4.57.6"}
+    return new, old
+
+
+def layout(config, sizes):
+    """(name, shape, kind) of every tensor of the unquantised model."""
+    h, inner = sizes["hidden"], sizes["inner"]
+    head = config.get("head_dim") or h // config["num_attention_heads"]
+    q, kv = config["num_attention_heads"] * head, config["num_key_value_heads"] * head
+    base = config["model_type"]
+    qkv_bias = base == "qwen2" or config.get("attention_bias", False)
+    rows = [("self_attn.q_proj", q, h, qkv_bias), ("self_attn.k_proj", kv, h, qkv_bias),
+            ("self_attn.v_proj", kv, h, qkv_bias),
+            ("self_attn.o_proj", h, q, config.get("attention_bias", False)),
+            ("mlp.gate_proj", inner, h, config.get("mlp_bias", False)),
+            ("mlp.up_proj", inner, h, config.get("mlp_bias", False)),
+            ("mlp.down_proj", h, inner, config.get("mlp_bias", False))]
+    yield "model.embed_tokens.weight", (sizes["vocab"], h), "embed"
+    for i in range(sizes["layers"]):
+        stem = f"model.layers.{i}."
+        for module, n, k, bias in rows:
+            yield stem + module + ".weight", (n, k), "linear"
+            if bias:
+                yield stem + module + ".bias", (n,), "bias"
+        yield stem + "input_layernorm.weight", (h,), "norm"
+        yield stem + "post_attention_layernorm.weight", (h,), "norm"
+        if base == "qwen3":
+            yield stem + "self_attn.q_norm.weight", (head,), "norm"
+            yield stem + "self_attn.k_norm.weight", (head,), "norm"
+    yield "model.norm.weight", (h,), "norm"
+    if not config["tie_word_embeddings"]:
+        yield "lm_head.weight", (sizes["vocab"], h), "head"
+
+
+def values(name, shape, kind, seed, tied):
+    """Deterministic fp32 content: a function of the tensor's name and the seed alone."""
+    rng = np.random.Generator(np.random.PCG64([seed, zlib.crc32(name.encode())]))
+    x = rng.standard_normal(shape, dtype=np.float32)
+    if kind == "norm":
+        return 1 + np.float32(0.2) * x
+    if kind == "bias":
+        return np.float32(0.3) * x
+    if kind == "embed" and not tied:
+        return x
+    gain = {"linear": 1.0, "head": 2.0, "embed": 2.0}[kind]
+    # a few columns are larger than others, as in real models: scales differ
+    spread = np.exp(np.float32(0.5) * rng.standard_normal(shape[-1], dtype=np.float32))
+    return x * spread * np.float32(gain / np.sqrt(shape[-1]))
+
+
+def batches(config, sizes, dtype, scheme, seed):
+    st_dtype, tied = SAFETENSORS[dtype], config["tie_word_embeddings"]
+    for name, shape, kind in layout(config, sizes):
+        def plain(n=name, s=shape, k=kind):
+            return values(n, s, k, seed, tied)
+        if scheme is None or kind != "linear":
+            yield cio.Batch([(name, st_dtype, shape)],
+                            lambda p=plain: [cio.encode(p(), st_dtype)])
+            continue
+        specs = scheme.specs(*shape, st_dtype)
+        stem = name.removesuffix("weight")
+        yield cio.Batch([(stem + s, *spec) for s, spec in specs.items()],
+                        lambda p=plain, s=tuple(specs): [
+                            dict(scheme.encode(p(), st_dtype))[k] for k in s])
+
+
+def byte_alphabet():
+    """GPT-2's printable character for each byte."""
+    keep = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    other = iter(range(256, 512))
+    return [chr(b) if b in keep else chr(next(other)) for b in range(256)]
+
+
+def write_tokenizer(folder):
+    """Byte-level, no merges: one token a byte."""
+    vocab = {c: i for i, c in enumerate(byte_alphabet())}
+    special = {"<s>": BOS, "</s>": EOS}
+    added = [{"id": i, "content": t, "single_word": False, "lstrip": False, "rstrip": False,
+              "normalized": False, "special": True} for t, i in special.items()]
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True,
+             "use_regex": False}
+    cio.write_json(os.path.join(folder, "tokenizer.json"), {
+        "version": "1.0", "truncation": None, "padding": None, "added_tokens": added,
+        "normalizer": None, "pre_tokenizer": level, "post_processor": None, "decoder": level,
+        "model": {"type": "BPE", "dropout": None, "unk_token": None,
+                  "continuing_subword_prefix": None, "end_of_word_suffix": None,
+                  "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
+                  "vocab": vocab | special, "merges": []}})
+    cio.write_json(os.path.join(folder, "tokenizer_config.json"), {
+        "tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>",
+        "model_max_length": 2048, "clean_up_tokenization_spaces": False})
+
+
+def write(folder, family="llama", fmt="bf16", seed=1, shards=1, **sizes):
+    """Writes one checkpoint with config.json and config.transformers4.json."""
+    if family not in FAMILIES:
+        raise ValueError(f"family {family} is unknown; known: {', '.join(FAMILIES)}")
+    if fmt not in FORMATS:
+        raise ValueError(f"format {fmt} is unknown; known: {', '.join(FORMATS)}")
+    dtype, scheme = FORMATS[fmt]
+    sizes = SIZES | {k: v for k, v in sizes.items() if v}
+    if "num_key_value_heads" in FAMILIES[family][1]:
+        sizes["kv_heads"] = FAMILIES[family][1]["num_key_value_heads"]
+    new, old = configs(family, dtype, sizes, scheme)
+    os.makedirs(folder, exist_ok=True)
+    cio.write_sharded(folder, list(batches(new, sizes, dtype, scheme, seed)), shards)
+    cio.write_json(os.path.join(folder, "config.json"), new)
+    cio.write_json(os.path.join(folder, "config.transformers4.json"), old)
+    write_tokenizer(folder)
+
+
+def write_all(out):
+    names = []
+    for i, (family, fmt) in enumerate(ALL):
+        names.append(f"{family}-{fmt}")
+        write(os.path.join(out, names[-1]), family, fmt, seed=i + 1, shards=3 if i == 1 else 1)
+    cio.write_json(os.path.join(out, "list.json"), names)
+    return names
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("out", metavar="OUT")
+    parser.add_argument("--all", action="store_true", help="one folder for each family and format")
+    parser.add_argument("--family", default="llama", choices=FAMILIES)
+    parser.add_argument("--format", default="bf16", choices=FORMATS, metavar="FORMAT",
+                        help=", ".join(FORMATS))
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--shards", type=int, default=1)
+    for name, size in SIZES.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, help=f"default {size}")
+    args = vars(parser.parse_args())
+    out, every, fmt = args.pop("out"), args.pop("all"), args.pop("format")
+    if every:
+        print(f"{out}: {len(write_all(out))} checkpoints")
+    else:
+        write(out, fmt=fmt, **args)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
