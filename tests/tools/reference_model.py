@@ -175,7 +175,8 @@ def yarn(plain, theta, head, s):
     if attention is None:
         m, m_all = s.get("mscale"), s.get("mscale_all_dim")
         attention = mscale(m) / mscale(m_all) if m and m_all else mscale()
-    return plain / factor * ramp + plain * (1 - ramp), attention
+    keep = 1 - ramp
+    return plain / factor * (1 - keep) + plain * keep, attention
 
 
 def llama3(plain, s):
