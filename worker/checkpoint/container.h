@@ -1,7 +1,14 @@
 /*
  * A checkpoint folder as a set of named tensors. safetensors (one file, or shards with
  * model.safetensors.index.json) is the only producer so far; others yield the same records.
- * Files are mapped read-only and never copied whole.
+ *
+ * Files are mapped read-only and never copied whole. A file that becomes shorter while it is
+ * mapped kills the process with SIGBUS when a missing page is touched, as with every mapped file;
+ * opening reads headers with pread(), so it fails with a message instead, and
+ * ctw_container_check() tells whether the files are still the ones that were opened. Replacing a
+ * file by renaming another one over it (what download tools do) is harmless.
+ *
+ * Read-only once open; any number of threads may read it.
  */
 #ifndef CTW_WORKER_CONTAINER_H
 #define CTW_WORKER_CONTAINER_H
@@ -13,6 +20,12 @@ struct ctw_container;
 /* Where one tensor lies. Valid until the container is closed. */
 struct ctw_tensor {
     const char *name;
+    /*
+     * NULL, or why we cannot read it ("dtype F4 is not known to this version", "5 dimensions"):
+     * harmless unless the model needs this tensor. dtype is then CTW_N_DTYPES and n_dims 0, which
+     * no check of a weight accepts.
+     */
+    const char *unusable;
     enum ctw_dtype dtype;
     int n_dims; /* 0..CTW_MAX_DIMS */
     int64_t shape[CTW_MAX_DIMS];
@@ -21,12 +34,20 @@ struct ctw_tensor {
     size_t bytes;
 };
 
-/* Opens dir (whose files may be symbolic links). Everything about every header is checked. */
+/*
+ * Opens dir (whose files may be symbolic links). Everything about every header is checked, no
+ * tensor's data is read. Messages begin with the file's name in the folder.
+ *
+ * CTW_ENOTFOUND  no such folder, or nothing in it that can be read; says what is there instead
+ * CTW_EFORMAT    a rule of safetensors.h is broken, or the index and the shards differ
+ * CTW_EIO, CTW_ENOMEM
+ */
 enum ctw_status ctw_container_open(struct ctw_container **out, const char *dir,
                                    struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_container_close(struct ctw_container *c); /* NULL is fine */
 
 int64_t ctw_container_count(const struct ctw_container *c);
+/* In the order of files and offsets. */
 const struct ctw_tensor *ctw_container_at(const struct ctw_container *c, int64_t i);
 /* NULL: no such tensor. Constant time. */
 const struct ctw_tensor *ctw_container_find(const struct ctw_container *c, const char *name);
@@ -34,6 +55,10 @@ const struct ctw_tensor *ctw_container_find(const struct ctw_container *c, const
 const void *ctw_container_data(const struct ctw_container *c, const struct ctw_tensor *t);
 /* The file's name in the folder, for messages. */
 const char *ctw_container_file(const struct ctw_container *c, int file);
+int ctw_container_n_files(const struct ctw_container *c);
 uint64_t ctw_container_bytes(const struct ctw_container *c); /* of all files */
+/* CTW_EIO if a file's size or modification time is no longer what it was when it was opened. */
+enum ctw_status ctw_container_check(const struct ctw_container *c,
+                                    struct ctw_err *err) CTW_MUST_CHECK;
 
 #endif

@@ -1,0 +1,350 @@
+#include "worker/checkpoint/container.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "worker/checkpoint/container_folder.h"
+#include "worker/checkpoint/safetensors.h"
+#include "worker/checkpoint/shard_index.h"
+
+_Static_assert(sizeof(size_t) == 8 && sizeof(off_t) == 8, "files are mapped whole: 64 bits needed");
+
+static const char single_name[] = "model.safetensors";
+static const char index_name[] = "model.safetensors.index.json";
+
+struct file {
+    char *name;
+    int fd; /* kept for ctw_container_check(); -1: not open */
+    const char *map;
+    struct stat info; /* as it was opened */
+    struct ctw_safetensors header;
+};
+
+struct ctw_container {
+    struct file *files;
+    int n_files;
+    struct ctw_tensor *tensors; /* of all files */
+    int64_t n_tensors;
+    uint32_t *slots; /* open addressing: index + 1 into tensors; 0: empty */
+    uint32_t slot_mask;
+};
+
+/* ---- files ---- */
+
+/* CTW_ENOTFOUND if there is none of that name; anything but a regular file is refused. */
+static enum ctw_status open_file(int *fd, struct stat *info, int dir_fd, const char *name,
+                                 struct ctw_err *err)
+{
+    /* O_NONBLOCK: a FIFO of that name must not hang us. Links are followed: the cache of the
+     * Hugging Face hub consists of them. */
+    *fd = openat(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (*fd < 0 && errno == ENOENT) {
+        struct stat link;
+        bool dangling = fstatat(dir_fd, name, &link, AT_SYMLINK_NOFOLLOW) == 0;
+        return ctw_fail(err, dangling ? CTW_EIO : CTW_ENOTFOUND,
+                        dangling ? "%s: a symbolic link to a file that does not exist: a download "
+                                   "was cut off; fetch it again"
+                                 : "%s: no such file",
+                        name);
+    }
+    if (*fd < 0)
+        return ctw_fail(err, CTW_EIO, "%s: cannot be opened: %s", name, strerror(errno));
+    if (fstat(*fd, info) != 0)
+        return ctw_fail(err, CTW_EIO, "%s: %s", name, strerror(errno));
+    if (!S_ISREG(info->st_mode))
+        return ctw_fail(err, CTW_EIO, "%s: not a regular file", name);
+    return CTW_OK;
+}
+
+static enum ctw_status open_shard(struct ctw_container *c, int dir_fd, const char *name,
+                                  struct ctw_err *err)
+{
+    struct file *f = &c->files[c->n_files++];
+    f->fd = -1;
+    f->name = ctw_strdup(name);
+    if (f->name == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "%s: out of memory", name);
+    enum ctw_status st = open_file(&f->fd, &f->info, dir_fd, name, err);
+    if (st != CTW_OK)
+        return st;
+    size_t bytes = (size_t)f->info.st_size;
+    st = ctw_safetensors_read(&f->header, name, f->fd, bytes, err);
+    if (st != CTW_OK)
+        return st;
+    void *map = mmap(NULL, bytes, PROT_READ, MAP_SHARED, f->fd, 0);
+    if (map == MAP_FAILED)
+        return ctw_fail(err, errno == ENOMEM ? CTW_ENOMEM : CTW_EIO, "%s: cannot be mapped: %s",
+                        name, strerror(errno));
+    f->map = map;
+    /* No advice for the whole map: providers ask for the layers ahead of them, and the kernel's own
+     * read-ahead serves what they do not ask for. */
+    return CTW_OK;
+}
+
+/* ---- names ---- */
+
+static uint32_t find_slot(const struct ctw_container *c, const char *name)
+{
+    uint32_t slot = (uint32_t)ctw_hash(0, name, strlen(name)) & c->slot_mask;
+    while (c->slots[slot] != 0 && strcmp(c->tensors[c->slots[slot] - 1].name, name) != 0)
+        slot = (slot + 1) & c->slot_mask;
+    return slot;
+}
+
+/* Joins the files' tensors into one array and one table of names. */
+static enum ctw_status collect(struct ctw_container *c, struct ctw_err *err)
+{
+    size_t total = 0, n_slots = 4;
+    for (int f = 0; f < c->n_files; f++)
+        total += (size_t)c->files[f].header.n_tensors;
+    while (n_slots < 2 * total && n_slots < (size_t)1 << 31)
+        n_slots *= 2;
+    if (total >= n_slots)
+        return ctw_fail(err, CTW_EUNSUP, "%zu tensors are more than can be handled", total);
+    c->tensors = ctw_calloc(total, sizeof(*c->tensors));
+    c->slots = ctw_calloc(n_slots, sizeof(*c->slots));
+    if (c->tensors == NULL || c->slots == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "out of memory for the names of %zu tensors", total);
+    c->slot_mask = (uint32_t)(n_slots - 1);
+    for (int f = 0; f < c->n_files; f++)
+        for (int64_t i = 0; i < c->files[f].header.n_tensors; i++) {
+            struct ctw_tensor *t = &c->tensors[c->n_tensors];
+            *t = c->files[f].header.tensors[i];
+            t->file = f;
+            uint32_t slot = find_slot(c, t->name);
+            if (c->slots[slot] != 0)
+                return ctw_fail(err, CTW_EFORMAT, "%s: tensor %s is in %s as well",
+                                c->files[f].name, t->name,
+                                c->files[c->tensors[c->slots[slot] - 1].file].name);
+            c->slots[slot] = (uint32_t)++c->n_tensors;
+        }
+    return CTW_OK;
+}
+
+/* ---- the index ---- */
+
+static enum ctw_status check_against_index(const struct ctw_container *c,
+                                           const struct ctw_shard_index *index, struct ctw_err *err)
+{
+    enum ctw_status st = CTW_OK;
+    /* As names are unique on both sides, equal counts and the loop below make them equal sets. */
+    for (int64_t i = 0; i < index->n_entries; i++) {
+        const struct ctw_shard_entry *e = &index->entries[i];
+        const struct ctw_tensor *t = ctw_container_find(c, e->tensor);
+        if (t == NULL)
+            return ctw_fail(err, CTW_EFORMAT,
+                            "%s: tensor %s should be in %s, which does not hold it", index_name,
+                            e->tensor, index->shards[e->shard]);
+        if (t->file != e->shard)
+            return ctw_fail(err, CTW_EFORMAT, "%s: tensor %s should be in %s, but is in %s",
+                            index_name, e->tensor, index->shards[e->shard], c->files[t->file].name);
+    }
+    if (c->n_tensors == index->n_entries)
+        return CTW_OK;
+    bool *listed = ctw_calloc((size_t)c->n_tensors, sizeof(*listed));
+    if (listed == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "%s: out of memory", index_name);
+    for (int64_t i = 0; i < index->n_entries; i++)
+        listed[ctw_container_find(c, index->entries[i].tensor) - c->tensors] = true;
+    for (int64_t i = 0; i < c->n_tensors && st == CTW_OK; i++)
+        if (!listed[i])
+            st = ctw_fail(err, CTW_EFORMAT, "%s: tensor %s is not in weight_map of %s",
+                          c->files[c->tensors[i].file].name, c->tensors[i].name, index_name);
+    ctw_free(listed);
+    return st;
+}
+
+static enum ctw_status read_index(struct ctw_shard_index *index, int fd, const struct stat *info,
+                                  struct ctw_err *err)
+{
+    if (info->st_size > CTW_SHARD_INDEX_MAX_BYTES)
+        return ctw_fail(err, CTW_EFORMAT, "%s: %lld bytes; at most %d are accepted", index_name,
+                        (long long)info->st_size, (int)CTW_SHARD_INDEX_MAX_BYTES);
+    size_t bytes = (size_t)info->st_size, at = 0;
+    char *text = ctw_calloc(bytes, 1);
+    if (text == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "%s: out of memory for %zu bytes", index_name, bytes);
+    enum ctw_status st = CTW_OK;
+    while (at < bytes && st == CTW_OK) {
+        ssize_t n = pread(fd, text + at, bytes - at, (off_t)at);
+        if (n > 0)
+            at += (size_t)n;
+        else if (n == 0 || errno != EINTR)
+            st = ctw_fail(err, CTW_EIO, "%s: cannot be read: %s", index_name,
+                          n == 0 ? "it became shorter" : strerror(errno));
+    }
+    if (st == CTW_OK)
+        st = ctw_shard_index_parse(index, index_name, text, bytes, err);
+    ctw_free(text);
+    return st;
+}
+
+static enum ctw_status allocate_files(struct ctw_container *c, int n, struct ctw_err *err)
+{
+    c->files = ctw_calloc((size_t)n, sizeof(*c->files));
+    return c->files != NULL ? CTW_OK : ctw_fail(err, CTW_ENOMEM, "out of memory for %d files", n);
+}
+
+static enum ctw_status open_sharded(struct ctw_container *c, int dir_fd, int index_fd,
+                                    const struct stat *info, struct ctw_err *err)
+{
+    struct ctw_shard_index index;
+    enum ctw_status st = read_index(&index, index_fd, info, err);
+    if (st != CTW_OK)
+        return st;
+    st = allocate_files(c, index.n_shards, err);
+    for (int i = 0; i < index.n_shards && st == CTW_OK; i++) {
+        st = open_shard(c, dir_fd, index.shards[i], err);
+        if (st == CTW_ENOTFOUND)
+            st = ctw_fail(err, CTW_ENOTFOUND,
+                          "%s: shard %d of %d is missing (%s names it); fetch it", index.shards[i],
+                          i + 1, index.n_shards, index_name);
+    }
+    if (st == CTW_OK)
+        st = collect(c, err);
+    if (st == CTW_OK)
+        st = check_against_index(c, &index, err);
+    ctw_shard_index_fini(&index);
+    return st;
+}
+
+/* As transformers does: model.safetensors if it is there, else the index. */
+static enum ctw_status open_files(struct ctw_container *c, const char *dir, int dir_fd,
+                                  struct ctw_err *err)
+{
+    struct stat info;
+    int index_fd = -1;
+    enum ctw_status st = allocate_files(c, 1, err);
+    if (st != CTW_OK)
+        return st;
+    st = open_shard(c, dir_fd, single_name, err);
+    if (st == CTW_OK) {
+        if (faccessat(dir_fd, index_name, F_OK, 0) == 0)
+            ctw_warn("%s: both %s and %s are there; the first is used, as in transformers", dir,
+                     single_name, index_name);
+        return collect(c, err);
+    }
+    if (st != CTW_ENOTFOUND)
+        return st;
+    ctw_free(c->files[0].name);
+    ctw_free(c->files);
+    c->files = NULL;
+    c->n_files = 0;
+    st = open_file(&index_fd, &info, dir_fd, index_name, err);
+    if (st == CTW_OK)
+        st = open_sharded(c, dir_fd, index_fd, &info, err);
+    else if (st == CTW_ENOTFOUND)
+        st = ctw_container_explain_missing(dir, err);
+    if (index_fd >= 0)
+        (void)close(index_fd);
+    return st;
+}
+
+/* ---- the interface ---- */
+
+enum ctw_status ctw_container_open(struct ctw_container **out, const char *dir, struct ctw_err *err)
+{
+    int dir_fd = -1;
+    struct ctw_container *c = NULL;
+    *out = NULL;
+    enum ctw_status st = ctw_container_open_folder(&dir_fd, dir, err);
+    if (st != CTW_OK)
+        return st;
+    c = ctw_calloc(1, sizeof(*c));
+    if (c == NULL)
+        st = ctw_fail(err, CTW_ENOMEM, "%s: out of memory", dir);
+    if (st == CTW_OK)
+        st = open_files(c, dir, dir_fd, err);
+    if (st == CTW_OK)
+        st = ctw_container_check(c, err);
+    (void)close(dir_fd);
+    if (st != CTW_OK) {
+        ctw_container_close(c);
+        return st;
+    }
+    *out = c;
+    return CTW_OK;
+}
+
+void ctw_container_close(struct ctw_container *c)
+{
+    if (c == NULL)
+        return;
+    for (int i = 0; i < c->n_files; i++) {
+        struct file *f = &c->files[i];
+        if (f->map != NULL)
+            (void)munmap((void *)(uintptr_t)f->map, (size_t)f->info.st_size);
+        if (f->fd >= 0)
+            (void)close(f->fd);
+        ctw_safetensors_fini(&f->header);
+        ctw_free(f->name);
+    }
+    ctw_free(c->files);
+    ctw_free(c->tensors);
+    ctw_free(c->slots);
+    ctw_free(c);
+}
+
+int64_t ctw_container_count(const struct ctw_container *c)
+{
+    return c->n_tensors;
+}
+
+const struct ctw_tensor *ctw_container_at(const struct ctw_container *c, int64_t i)
+{
+    return &c->tensors[i];
+}
+
+const struct ctw_tensor *ctw_container_find(const struct ctw_container *c, const char *name)
+{
+    uint32_t slot = find_slot(c, name);
+    return c->slots[slot] == 0 ? NULL : &c->tensors[c->slots[slot] - 1];
+}
+
+const void *ctw_container_data(const struct ctw_container *c, const struct ctw_tensor *t)
+{
+    return c->files[t->file].map + t->offset;
+}
+
+const char *ctw_container_file(const struct ctw_container *c, int file)
+{
+    return c->files[file].name;
+}
+
+int ctw_container_n_files(const struct ctw_container *c)
+{
+    return c->n_files;
+}
+
+uint64_t ctw_container_bytes(const struct ctw_container *c)
+{
+    uint64_t bytes = 0;
+    for (int i = 0; i < c->n_files; i++)
+        bytes += (uint64_t)c->files[i].info.st_size;
+    return bytes;
+}
+
+enum ctw_status ctw_container_check(const struct ctw_container *c, struct ctw_err *err)
+{
+    for (int i = 0; i < c->n_files; i++) {
+        const struct file *f = &c->files[i];
+        struct stat now;
+        if (fstat(f->fd, &now) != 0)
+            return ctw_fail(err, CTW_EIO, "%s: %s", f->name, strerror(errno));
+        if (now.st_size != f->info.st_size || now.st_mtim.tv_sec != f->info.st_mtim.tv_sec ||
+            now.st_mtim.tv_nsec != f->info.st_mtim.tv_nsec)
+            return ctw_fail(err, CTW_EIO,
+                            "%s: the file changed while it was in use (it had %lld bytes, now "
+                            "%lld); load the model again once it is complete",
+                            f->name, (long long)f->info.st_size, (long long)now.st_size);
+    }
+    return CTW_OK;
+}
