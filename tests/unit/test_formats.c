@@ -1,0 +1,513 @@
+/* Weight formats: decoding bit by bit, and the refusal of parts that do not fit. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/sha256.h"
+#include "kernels/formats/format.h"
+
+/* ---- making weights ---- */
+
+struct made {
+    struct ctw_weight w;
+    struct ctw_weight_data data;
+    struct ctw_quant_args args;
+    uint32_t gen;
+};
+
+static uint32_t next_byte(struct made *m)
+{
+    m->gen = m->gen * 1664525u + 1013904223u;
+    return m->gen >> 24;
+}
+
+/* A part of `n` elements in exactly sized memory, one byte off alignment, so that a sanitizer sees
+ * every read beyond it and every aligned access. */
+static uint8_t *add_part(struct made *m, enum ctw_part_kind kind, enum ctw_dtype dtype, int n_dims,
+                         int64_t d0, int64_t d1)
+{
+    struct ctw_part *part = &m->w.part[kind];
+    size_t bytes = ctw_dtype_bytes(dtype);
+    part->dtype = dtype;
+    part->n_dims = n_dims;
+    part->shape[0] = d0;
+    part->shape[1] = d1;
+    bytes *= (size_t)(n_dims > 0 ? d0 : 1) * (size_t)(n_dims > 1 ? d1 : 1);
+    part->bytes = bytes;
+    uint8_t *p = calloc(bytes + 1, 1);
+    assert_non_null(p);
+    m->data.part[kind] = p + 1;
+    return p + 1;
+}
+
+static void start(struct made *m, int64_t n, int64_t k, struct ctw_quant_args args)
+{
+    memset(m, 0, sizeof(*m));
+    memset(&m->w, 0xa5, sizeof(m->w)); /* check() must fill every field */
+    for (int i = 0; i < CTW_N_PARTS; i++)
+        m->w.part[i].n_dims = -1;
+    m->w.n = n;
+    m->w.k = k;
+    m->args = args;
+    m->gen = 1;
+}
+
+static void finish(struct made *m)
+{
+    for (int i = 0; i < CTW_N_PARTS; i++)
+        if (m->data.part[i] != NULL)
+            free((char *)(uintptr_t)m->data.part[i] - 1);
+}
+
+static enum ctw_status check(struct made *m, const int64_t *shape_part, struct ctw_err *err)
+{
+    enum ctw_status st = ctw_format_find(&m->w.format, m->w.part, err);
+    if (st == CTW_OK)
+        st = m->w.format->check(&m->w, &m->args, shape_part, err);
+    if (st == CTW_OK && m->w.format->check_data != NULL)
+        st = m->w.format->check_data(&m->w, &m->data, err);
+    return st;
+}
+
+static void check_ok(struct made *m)
+{
+    struct ctw_err err = {0};
+    enum ctw_status st = check(m, NULL, &err);
+    if (st != CTW_OK)
+        fail_msg("%s", err.msg);
+}
+
+/* Puts code v as number i of a stream whose words are `stride` bytes apart. */
+static void put_code(uint8_t *stream, size_t stride, int64_t i, int bits, bool whole_codes,
+                     uint32_t v)
+{
+    for (int b = 0; b < bits; b++) {
+        int64_t bit =
+            whole_codes ? i / (32 / bits) * 32 + i % (32 / bits) * bits + b : i * bits + b;
+        stream[(size_t)(bit / 32) * stride + (size_t)(bit % 32 / 8)] |=
+            (uint8_t)((v >> b & 1u) << (bit % 8));
+    }
+}
+
+static int64_t words(int64_t n, int bits, bool whole_codes)
+{
+    return whole_codes ? (n + 32 / bits - 1) / (32 / bits) : (n * bits + 31) / 32;
+}
+
+static void add_scales(struct made *m, enum ctw_dtype dtype, int n_dims, int64_t d0, int64_t d1)
+{
+    uint8_t *p = add_part(m, CTW_PART_SCALE, dtype, n_dims, d0, d1);
+    for (int64_t i = 0; i < d0 * d1; i++) {
+        uint32_t v = next_byte(m);
+        v |= next_byte(m) << 8;
+        float f = ((float)(int32_t)v - 32768.0f) / 8388608.0f;
+        uint16_t h = (uint16_t)(dtype == CTW_BF16 ? (v & 0x83ffu) | 0x3800u : v & 0x97ffu);
+        memcpy(p + i * (dtype == CTW_F32 ? 4 : 2), dtype == CTW_F32 ? (void *)&f : (void *)&h,
+               dtype == CTW_F32 ? 4 : 2);
+    }
+}
+
+struct pack_case {
+    const char *name;
+    int bits;
+    enum ctw_dtype dtype;
+    enum ctw_strategy strategy;
+    int64_t group_size;
+    bool symmetric, zero_packed, indexed;
+    int64_t n, k;
+    const char *sha256; /* of the decoded bytes in dtype, from compressed-tensors' decompress() */
+};
+
+struct nvfp4_case {
+    const char *name;
+    int64_t n, k;
+    float global_scale;
+    const char *sha256;
+};
+
+#include "format_vectors.h"
+
+static void add_zero_points(struct made *m, const struct pack_case *c, bool whole_codes,
+                            int64_t rows, int64_t groups)
+{
+    uint8_t *p;
+    if (c->zero_packed)
+        p = add_part(m, CTW_PART_ZERO_POINT, CTW_I32, 2, words(rows, c->bits, whole_codes), groups);
+    else
+        p = add_part(m, CTW_PART_ZERO_POINT, CTW_I8, c->strategy == CTW_STRATEGY_TENSOR ? 1 : 2,
+                     rows, groups);
+    for (int64_t i = 0; i < rows * groups; i++) {
+        uint32_t v = next_byte(m) & ((1u << c->bits) - 1u);
+        if (c->zero_packed)
+            put_code(p + 4 * (i % groups), 4 * (size_t)groups, i / groups, c->bits, whole_codes, v);
+        else
+            p[i] = (uint8_t)(v - (1u << (c->bits - 1)));
+    }
+}
+
+static void make_pack(struct made *m, const struct pack_case *c, bool whole_codes)
+{
+    struct ctw_quant_args args = {.present = true,
+                                  .num_bits = c->bits,
+                                  .symmetric = c->symmetric,
+                                  .strategy = c->strategy,
+                                  .group_size = c->group_size,
+                                  .actorder_group = c->indexed,
+                                  .format = "pack-quantized"};
+    start(m, c->n, c->k, args);
+    int64_t row_words = words(c->k, c->bits, whole_codes);
+    uint8_t *values = add_part(m, CTW_PART_VALUES, CTW_I32, 2, c->n, row_words);
+    for (int64_t i = 0; i < c->n * c->k; i++)
+        put_code(values + i / c->k * row_words * 4, 4, i % c->k, c->bits, whole_codes,
+                 next_byte(m) & ((1u << c->bits) - 1u));
+    bool tensor = c->strategy == CTW_STRATEGY_TENSOR;
+    int64_t rows = tensor ? 1 : c->n, groups = c->group_size != 0 ? c->k / c->group_size : 1;
+    add_scales(m, c->dtype, tensor ? 1 : 2, rows, groups);
+    if (!c->symmetric)
+        add_zero_points(m, c, whole_codes, rows, groups);
+    if (c->indexed) {
+        uint8_t *index = add_part(m, CTW_PART_GROUP_INDEX, CTW_I32, 1, c->k, 0);
+        for (int64_t i = 0; i < c->k; i++) {
+            int32_t g = (int32_t)(i * 7 % groups);
+            memcpy(index + 4 * i, &g, 4);
+        }
+    }
+}
+
+static void make_nvfp4(struct made *m, const struct nvfp4_case *c)
+{
+    struct ctw_quant_args args = {.present = true,
+                                  .num_bits = 4,
+                                  .is_float = true,
+                                  .symmetric = true,
+                                  .strategy = CTW_STRATEGY_TENSOR_GROUP,
+                                  .group_size = 16};
+    start(m, c->n, c->k, args);
+    uint8_t *values = add_part(m, CTW_PART_VALUES, CTW_U8, 2, c->n, c->k / 2);
+    for (int64_t i = 0; i < c->n * c->k / 2; i++)
+        values[i] = (uint8_t)next_byte(m);
+    uint8_t *scale = add_part(m, CTW_PART_SCALE, CTW_F8_E4M3, 2, c->n, c->k / 16);
+    for (int64_t i = 0; i < c->n * c->k / 16; i++) {
+        scale[i] = (uint8_t)next_byte(m);
+        scale[i] = (scale[i] & 0x7f) == 0x7f ? 0 : scale[i];
+    }
+    memcpy(add_part(m, CTW_PART_GLOBAL_SCALE, CTW_F32, 1, 1, 0), &c->global_scale, 4);
+}
+
+/* ---- what decoding gives ---- */
+
+static void expect_hash(struct made *m, const char *name, enum ctw_dtype dtype, const char *sha256)
+{
+    char hex[65];
+    struct ctw_sha256 sha;
+    size_t bytes = (size_t)(m->w.n * m->w.k) * ctw_dtype_bytes(dtype);
+    void *out = malloc(bytes);
+    assert_non_null(out);
+    ctw_weight_decode(&m->w, &m->data, 0, m->w.n, dtype, out, m->w.k);
+    ctw_sha256_init(&sha);
+    ctw_sha256_update(&sha, out, bytes);
+    ctw_sha256_final_hex(&sha, hex);
+    free(out);
+    if (strcmp(hex, sha256) != 0)
+        fail_msg("%s: decoded to %s, expected %s", name, hex, sha256);
+}
+
+static void pack_quantized_equals_compressed_tensors(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < CTW_COUNT(pack_cases); i++) {
+        struct made m;
+        make_pack(&m, &pack_cases[i], false);
+        check_ok(&m);
+        assert_int_equal(m.w.dtype, pack_cases[i].dtype);
+        assert_int_equal(m.w.indexed, pack_cases[i].indexed);
+        expect_hash(&m, pack_cases[i].name, m.w.dtype, pack_cases[i].sha256);
+        finish(&m);
+    }
+}
+
+/* The layout of old files holds the same values. */
+static void whole_codes_decode_alike(void **state)
+{
+    (void)state;
+    int seen = 0;
+    for (size_t i = 0; i < CTW_COUNT(pack_cases); i++) {
+        const struct pack_case *c = &pack_cases[i];
+        struct made m;
+        if (32 % c->bits == 0)
+            continue;
+        make_pack(&m, c, true);
+        check_ok(&m);
+        assert_true(m.w.whole_codes);
+        expect_hash(&m, c->name, m.w.dtype, c->sha256);
+        finish(&m);
+        seen++;
+    }
+    assert_true(seen >= 5);
+}
+
+static void nvfp4_equals_compressed_tensors(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < CTW_COUNT(nvfp4_cases); i++) {
+        struct made m;
+        make_nvfp4(&m, &nvfp4_cases[i]);
+        check_ok(&m);
+        assert_int_equal(m.w.dtype, CTW_BF16);
+        expect_hash(&m, nvfp4_cases[i].name, CTW_BF16, nvfp4_cases[i].sha256);
+        finish(&m);
+    }
+}
+
+/* Words that compressed-tensors' own tests and documents show. */
+static void known_words(void **state)
+{
+    (void)state;
+    static const struct {
+        int bits, n;
+        uint32_t word[3];
+        int8_t first[8];
+    } rows[] = {
+        {4, 8, {0x8fedcba9}, {1, 2, 3, 4, 5, 6, 7, 0}},
+        {4, 8, {0x01234567}, {-1, -2, -3, -4, -5, -6, -7, -8}},
+        {8, 2, {0x00008281}, {1, 2}},
+        {3, 32, {0x88fac688, 0xc688fac6, 0xfac688fa}, {-4, -3, -2, -1, 0, 1, 2, 3}},
+    };
+    const uint16_t one = 0x3f80;
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        struct made m;
+        float out[32];
+        start(&m, 1, rows[i].n,
+              (struct ctw_quant_args){.present = true,
+                                      .num_bits = rows[i].bits,
+                                      .symmetric = true,
+                                      .strategy = CTW_STRATEGY_CHANNEL});
+        int64_t n_words = words(rows[i].n, rows[i].bits, false);
+        memcpy(add_part(&m, CTW_PART_VALUES, CTW_I32, 2, 1, n_words), rows[i].word,
+               (size_t)n_words * 4);
+        memcpy(add_part(&m, CTW_PART_SCALE, CTW_BF16, 2, 1, 1), &one, 2);
+        check_ok(&m);
+        m.w.format->decode(&m.w, &m.data, 0, 0, rows[i].n, out);
+        for (int j = 0; j < rows[i].n; j++)
+            assert_true(out[j] == (float)rows[i].first[j % 8]);
+        finish(&m);
+    }
+}
+
+static void nvfp4_keeps_minus_zero(void **state)
+{
+    (void)state;
+    static const uint8_t bytes[8] = {0xf9, 0xb9, 0x7a, 0x80, 0x10, 0x32, 0x54, 0x76};
+    static const float want[16] = {-.5f, -6,  -.5f, -1.5f, -1, 6, 0, -0.0f,
+                                   0,    .5f, 1,    1.5f,  2,  3, 4, 6};
+    struct made m;
+    float out[16];
+    make_nvfp4(&m, &(struct nvfp4_case){"", 1, 16, 1.0f, NULL});
+    memcpy((void *)(uintptr_t)m.data.part[CTW_PART_VALUES], bytes, 8);
+    *(uint8_t *)(uintptr_t)m.data.part[CTW_PART_SCALE] = 0x38; /* 1 */
+    check_ok(&m);
+    m.w.format->decode(&m.w, &m.data, 0, 0, 16, out);
+    assert_memory_equal(out, want, sizeof(want));
+    finish(&m);
+}
+
+static void dense_is_widened_exactly(void **state)
+{
+    (void)state;
+    enum { N = 4, K = 16384 }; /* all 65,536 codes */
+    static const enum ctw_dtype dtypes[] = {CTW_BF16, CTW_F16};
+    float *out = malloc(sizeof(float) * K);
+    assert_non_null(out);
+    for (size_t d = 0; d < CTW_COUNT(dtypes); d++) {
+        struct made m;
+        start(&m, N, K, (struct ctw_quant_args){.present = false});
+        uint8_t *values = add_part(&m, CTW_PART_VALUES, dtypes[d], 2, N, K);
+        for (uint32_t i = 0; i < N * K; i++)
+            memcpy(values + 2 * i, &(uint16_t){(uint16_t)i}, 2);
+        check_ok(&m);
+        for (uint32_t i = 0; i < N * K; i++) {
+            if (i % K == 0)
+                m.w.format->decode(&m.w, &m.data, i / K, 0, K, out);
+            float got = out[i % K], want = ctw_load_float(values, dtypes[d], i);
+            assert_true(memcmp(&got, &want, 4) == 0 || (isnan(got) && isnan(want)));
+        }
+        finish(&m);
+    }
+    free(out);
+}
+
+/* Spans that start at a multiple of CTW_DECODE_ALIGN and end anywhere give the row's values, and
+ * write nothing behind their end. */
+static void spans_agree_with_rows(void **state)
+{
+    (void)state;
+    static const int64_t widths[] = {1, 7, 31, 33, 255, 256, 257, 300};
+    for (size_t i = 0; i < CTW_COUNT(pack_cases) + CTW_COUNT(nvfp4_cases); i++) {
+        struct made m;
+        float row[2048], span[2048];
+        if (i < CTW_COUNT(pack_cases))
+            make_pack(&m, &pack_cases[i], false);
+        else
+            make_nvfp4(&m, &nvfp4_cases[i - CTW_COUNT(pack_cases)]);
+        check_ok(&m);
+        m.w.format->decode(&m.w, &m.data, m.w.n - 1, 0, m.w.k, row);
+        for (int64_t c = 0; c < m.w.k; c += CTW_DECODE_ALIGN)
+            for (size_t j = 0; j < CTW_COUNT(widths) && c + widths[j] <= m.w.k; j++) {
+                memset(span, 0x55, sizeof(span));
+                m.w.format->decode(&m.w, &m.data, m.w.n - 1, c, widths[j], span);
+                assert_memory_equal(span, row + c, (size_t)widths[j] * 4);
+                uint32_t guard;
+                memcpy(&guard, span + widths[j], 4);
+                assert_int_equal(guard, 0x55555555);
+            }
+        finish(&m);
+    }
+}
+
+/* ---- what is refused ---- */
+
+static void expect_refusal(struct made *m, const int64_t *shape_part, const char *words_in_message)
+{
+    struct ctw_err err = {0};
+    assert_int_not_equal(check(m, shape_part, &err), CTW_OK);
+    if (strstr(err.msg, words_in_message) == NULL)
+        fail_msg("\"%s\" does not say \"%s\"", err.msg, words_in_message);
+    finish(m);
+}
+
+static const struct pack_case plain = {
+    "plain", 4, CTW_BF16, CTW_STRATEGY_GROUP, 32, false, true, false, 24, 160, NULL};
+
+static void contradictions_are_refused(void **state)
+{
+    (void)state;
+    struct made m;
+    make_pack(&m, &plain, false);
+    m.args.present = false;
+    expect_refusal(&m, NULL, "no config group");
+    make_pack(&m, &plain, false);
+    m.args.symmetric = true;
+    expect_refusal(&m, NULL, "weight_zero_point: found I32 [3, 5], expected none");
+    make_pack(&m, &plain, false);
+    m.args.actorder_group = true;
+    expect_refusal(&m, NULL, "weight_g_idx: found absent");
+    make_pack(&m, &plain, false);
+    m.args.num_bits = 3;
+    expect_refusal(&m, NULL, "weight_packed: found I32 [24, 20], expected I32 [24, 15]");
+    make_pack(&m, &plain, false);
+    m.args.group_size = 64;
+    expect_refusal(&m, NULL, "not a multiple of group_size 64");
+    make_pack(&m, &plain, false);
+    m.args.strategy = CTW_STRATEGY_CHANNEL;
+    expect_refusal(&m, NULL, "weight_scale: found BF16 [24, 5], expected [24, 1]");
+    make_pack(&m, &plain, false);
+    m.args.is_float = true;
+    expect_refusal(&m, NULL, "4-bit float");
+    make_pack(&m, &plain, false);
+    expect_refusal(&m, (int64_t[]){24, 161}, "weight_shape: found (24, 161)");
+    make_pack(&m, &plain, false);
+    (void)add_part(&m, CTW_PART_GLOBAL_SCALE, CTW_F32, 1, 1, 0);
+    expect_refusal(&m, NULL, "weight_global_scale: found F32 [1]");
+}
+
+static void ambiguous_packing_is_refused(void **state)
+{
+    (void)state;
+    struct made m;
+    struct pack_case c = {"", 3,  CTW_BF16, CTW_STRATEGY_CHANNEL, 0, true, false, false,
+                          4,  33, NULL};
+    make_pack(&m, &c, false);
+    expect_refusal(&m, NULL, "both in the layout");
+    c.k = 10; /* one word: the layouts are the same */
+    make_pack(&m, &c, false);
+    check_ok(&m);
+    finish(&m);
+}
+
+static void set_index(struct made *m, int64_t column, int32_t group)
+{
+    memcpy((char *)(uintptr_t)m->data.part[CTW_PART_GROUP_INDEX] + 4 * column, &group, 4);
+}
+
+static void group_indices_are_checked(void **state)
+{
+    (void)state;
+    struct pack_case c = {"", 4, CTW_BF16, CTW_STRATEGY_GROUP, 32, true, false, true, 8, 160, NULL};
+    struct made m;
+    make_pack(&m, &c, false);
+    set_index(&m, 9, 5);
+    expect_refusal(&m, NULL, "weight_g_idx: found 5 for column 9, expected 0 .. 4");
+    make_pack(&m, &c, false);
+    set_index(&m, 9, -2);
+    expect_refusal(&m, NULL, "weight_g_idx: found -2");
+    make_pack(&m, &c, false);
+    set_index(&m, 0, 1);
+    expect_refusal(&m, NULL, "expected group_size 32");
+    make_pack(&m, &c, false);
+    set_index(&m, 159, -1); /* never set: groups one after another */
+    check_ok(&m);
+    assert_false(m.w.indexed);
+    finish(&m);
+}
+
+static void nvfp4_refusals(void **state)
+{
+    (void)state;
+    struct nvfp4_case c = nvfp4_cases[0];
+    struct made m;
+    c.global_scale = 0.0f;
+    make_nvfp4(&m, &c);
+    expect_refusal(&m, NULL, "weight_global_scale: found 0");
+    c.global_scale = NAN;
+    make_nvfp4(&m, &c);
+    expect_refusal(&m, NULL, "weight_global_scale");
+    c.global_scale = 1.0f;
+    make_nvfp4(&m, &c);
+    m.args.group_size = 32;
+    expect_refusal(&m, NULL, "group_size 32");
+    make_nvfp4(&m, &c);
+    m.w.n--;
+    expect_refusal(&m, NULL, "weight_packed: found U8 [48, 184]");
+}
+
+static void unknown_tensors_are_named(void **state)
+{
+    (void)state;
+    struct made m;
+    start(&m, 4, 64, (struct ctw_quant_args){.present = true, .num_bits = 8, .is_float = true});
+    (void)add_part(&m, CTW_PART_VALUES, CTW_F8_E4M3, 2, 4, 64);
+    (void)add_part(&m, CTW_PART_SCALE, CTW_BF16, 2, 4, 1);
+    expect_refusal(&m, NULL, "look like float-quantized (FP8), which is not supported");
+    start(&m, 4, 64, (struct ctw_quant_args){.present = true, .num_bits = 4});
+    (void)add_part(&m, CTW_PART_VALUES, CTW_BF16, 2, 4, 64);
+    expect_refusal(&m, NULL, "stored dense (BF16)");
+    start(&m, 4, 65, (struct ctw_quant_args){.present = false});
+    (void)add_part(&m, CTW_PART_VALUES, CTW_BF16, 2, 4, 64);
+    expect_refusal(&m, NULL, "weight: found BF16 [4, 64], expected [4, 65]");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pack_quantized_equals_compressed_tensors),
+        cmocka_unit_test(whole_codes_decode_alike),
+        cmocka_unit_test(nvfp4_equals_compressed_tensors),
+        cmocka_unit_test(known_words),
+        cmocka_unit_test(nvfp4_keeps_minus_zero),
+        cmocka_unit_test(dense_is_widened_exactly),
+        cmocka_unit_test(spans_agree_with_rows),
+        cmocka_unit_test(contradictions_are_refused),
+        cmocka_unit_test(ambiguous_packing_is_refused),
+        cmocka_unit_test(group_indices_are_checked),
+        cmocka_unit_test(nvfp4_refusals),
+        cmocka_unit_test(unknown_tensors_are_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
