@@ -117,7 +117,7 @@ static void writes_results(void **state)
     (void)state;
     struct ctw_score_item item;
     struct ctw_err err;
-    char buf[512];
+    char buf[CTW_ERR_MSG_MAX];
     assert_int_equal(read_line(&item, "{\"id\": \"x\", \"tokens\": [5, 6, 7]}", &err), CTW_OK);
     item.seq.logprob[0] = -0.1f;
     item.seq.logprob[1] = -2;

@@ -1,0 +1,154 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/mem.h"
+#include "worker/plan.h"
+
+enum { N_DECODERS = 30 };
+
+/* SmolLM2-135M's shape: enough of a description for the planner. */
+struct fixture {
+    struct ctw_model model;
+    struct ctw_layer layers[N_DECODERS + 2];
+    struct ctw_backend *be;
+};
+
+static void add_matrix(struct ctw_layer *l, enum ctw_matrix_role role, int64_t n, int64_t k)
+{
+    static char name[] = "m";
+    l->matrix[role].name = name;
+    l->matrix[role].weight.n = n;
+    l->matrix[role].weight.k = k;
+}
+
+static int setup(void **state)
+{
+    static struct fixture f;
+    struct ctw_err err;
+    f.model = (struct ctw_model){.hidden = 576,
+                                 .vocab = 49152,
+                                 .n_ropes = 1,
+                                 .n_decoders = N_DECODERS,
+                                 .n_layers = N_DECODERS + 2,
+                                 .layers = f.layers};
+    f.model.rope[0].rot_dim = 64;
+    for (int i = 1; i <= N_DECODERS; i++) {
+        struct ctw_layer *l = &f.layers[i];
+        *l = (struct ctw_layer){.n_head = 9, .n_kv = 3, .head = 64, .inner = 1536};
+        add_matrix(l, CTW_M_Q, 576, 576);
+        add_matrix(l, CTW_M_GATE, 1536, 576);
+    }
+    const struct ctw_backend_options opt = {.n_threads = 2};
+    *state = &f;
+    return ctw_backend_open(&f.be, "cpu", &opt, &err) == CTW_OK ? 0 : -1;
+}
+
+static int teardown(void **state)
+{
+    struct fixture *f = *state;
+    ctw_backend_close(f->be);
+    return 0;
+}
+
+static struct ctw_plan_request request(const struct fixture *f)
+{
+    return (struct ctw_plan_request){.model = &f->model,
+                                     .backend = f->be,
+                                     .dtype = CTW_BF16,
+                                     .memory_limit = 1ull << 30,
+                                     .longest = 2048,
+                                     .total = INT64_MAX};
+}
+
+static void whole_set_stays_below_the_promise(void **state)
+{
+    struct ctw_plan_request r = request(*state);
+    struct ctw_plan plan;
+    struct ctw_err err;
+    assert_int_equal(ctw_plan_make(&plan, &r, &err), CTW_OK);
+    assert_true(plan.total <= 220ull << 20); /* README: 250 MB with the process itself */
+    assert_true(plan.pass_tokens >= 8192);
+    assert_true(plan.chunk_tokens >= 2048);
+    assert_int_equal(plan.total,
+                     plan.residual + plan.activations + plan.kv + plan.tables + plan.scratch);
+    assert_int_equal(plan.residual, (size_t)plan.pass_tokens * 576 * 2);
+}
+
+static void limit_is_kept_by_smaller_passes_then_chunks(void **state)
+{
+    struct ctw_plan_request r = request(*state);
+    struct ctw_plan plan, before;
+    struct ctw_err err;
+    assert_int_equal(ctw_plan_make(&before, &r, &err), CTW_OK);
+    int n_ok = 0;
+    for (r.memory_limit = before.total - 1; r.memory_limit > 1 << 20; r.memory_limit /= 2) {
+        enum ctw_status st = ctw_plan_make(&plan, &r, &err);
+        if (st != CTW_OK)
+            break;
+        n_ok++;
+        assert_true(plan.total <= r.memory_limit);
+        assert_true(plan.pass_tokens >= r.longest);
+        assert_true(plan.pass_tokens < before.pass_tokens ||
+                    plan.chunk_tokens < before.chunk_tokens);
+        before = plan;
+    }
+    assert_true(n_ok >= 2);
+    assert_int_equal(ctw_plan_make(&plan, &r, &err), CTW_ENOMEM);
+    assert_non_null(strstr(err.msg, "2048 tokens"));
+    assert_non_null(strstr(err.msg, "--memory-limit"));
+}
+
+static void small_work_takes_little(void **state)
+{
+    struct ctw_plan_request r = request(*state);
+    struct ctw_plan plan;
+    struct ctw_err err;
+    r.longest = 20;
+    r.total = 100;
+    assert_int_equal(ctw_plan_make(&plan, &r, &err), CTW_OK);
+    assert_int_equal(plan.pass_tokens, 100);
+    assert_int_equal(plan.chunk_tokens, 100);
+    assert_int_equal(plan.kv_tokens, 120);
+}
+
+static void what_was_asked_for_is_kept(void **state)
+{
+    struct ctw_plan_request r = request(*state);
+    struct ctw_plan plan;
+    struct ctw_err err;
+    r.chunk_tokens = 7;
+    r.pass_tokens = 100; /* less than the longest sequence, which must still fit */
+    assert_int_equal(ctw_plan_make(&plan, &r, &err), CTW_OK);
+    assert_int_equal(plan.chunk_tokens, 7);
+    assert_int_equal(plan.pass_tokens, 2048);
+    r.pass_tokens = 5000;
+    assert_int_equal(ctw_plan_make(&plan, &r, &err), CTW_OK);
+    assert_int_equal(plan.pass_tokens, 5000);
+}
+
+static void sizes_read_well(void **state)
+{
+    (void)state;
+    char buf[32];
+    assert_string_equal(ctw_format_bytes(buf, sizeof(buf), 512), "512 B");
+    assert_string_equal(ctw_format_bytes(buf, sizeof(buf), 1536), "1.5 KiB");
+    assert_string_equal(ctw_format_bytes(buf, sizeof(buf), 3.5 * 1024 * 1024 * 1024), "3.5 GiB");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(whole_set_stays_below_the_promise),
+        cmocka_unit_test(limit_is_kept_by_smaller_passes_then_chunks),
+        cmocka_unit_test(small_work_takes_little),
+        cmocka_unit_test(what_was_asked_for_is_kept),
+        cmocka_unit_test(sizes_read_well),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
