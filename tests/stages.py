@@ -1,0 +1,167 @@
+#!/usr/bin/env python3
+"""The stages of tests/run, which sets up the machine and then calls this file.
+
+    tests/run [--fast] [--only STAGE ...] [--list]
+
+Prints one line a stage, and last "N passed, N failed" (checks, not stages). What a stage printed
+is in build/test-logs/STAGE.log; the end of it is shown when the stage fails.
+"""
+
+import argparse
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build"
+LOGS = BUILD / "test-logs"
+WORKER = BUILD / "ci/worker/ctworker"
+JOBS = str(os.cpu_count() or 1)
+PY = sys.executable
+
+
+@dataclass
+class Step:
+    """One command of a stage. `kind` says how its checks are counted: "one" (its exit status is
+    the check), "ctest", "pytest", or "lines" (it ends with "N passed, N failed")."""
+
+    argv: list
+    kind: str = "one"
+    env: dict = field(default_factory=dict)
+
+
+@dataclass
+class Stage:
+    name: str
+    about: str
+    steps: list
+    fast: bool = True  # part of --fast
+    limit_s: int = 600
+    note: str = ""
+
+
+def golden_folder():
+    folder = Path(os.environ.get("CTWORKER_GOLDEN", ROOT / "../shared/data/golden"))
+    if "CTWORKER_GOLDEN" in os.environ and not folder.is_dir():
+        sys.exit(f"CTWORKER_GOLDEN={folder}: no such folder")
+    return folder.resolve() if folder.is_dir() else None
+
+
+def build_steps(preset, targets=()):
+    configure = Step(["cmake", "--preset", preset])
+    build = ["cmake", "--build", "--preset", preset, "-j", JOBS]
+    return [configure, Step(build), *(Step([*build, "--target", t]) for t in targets)]
+
+
+def stages():
+    out = [
+        Stage("lint", "includes, libraries, banned calls, sizes, headers",
+              [Step([PY, "tests/lint/check_tree.py"], "lines")]),
+        Stage("build", "warnings are errors; installs", [
+            *build_steps("ci"),
+            Step(["cmake", "--install", "build/ci", "--prefix", str(BUILD / "ci-install")])]),
+        Stage("unit", "unit tests, kernels against definitions, short fuzzing",
+              [Step(["ctest", "--preset", "ci", "-j", JOBS], "ctest")]),
+    ]
+    return out
+
+
+def checks_of(step, text, code):
+    """(passed, failed) of one finished step."""
+    found = None
+    if step.kind == "ctest":
+        found = re.search(r"tests passed, (\d+) tests? failed out of (\d+)", text)
+        found = found and (int(found[2]) - int(found[1]), int(found[1]))
+    elif step.kind == "pytest":
+        tail = text[-2000:]
+        n = {w: sum(int(x) for x in re.findall(rf"(\d+) {w}", tail))
+             for w in ("passed", "failed", "error")}
+        found = (n["passed"], n["failed"] + n["error"]) if any(n.values()) else None
+    elif step.kind == "lines":
+        found = re.findall(r"^(\d+) passed, (\d+) failed$", text, re.MULTILINE)
+        found = found and (int(found[-1][0]), int(found[-1][1]))
+    if not found:
+        return (0, 1) if code or step.kind != "one" else (1, 0)
+    passed, failed = found
+    return passed, max(failed, 1) if code else failed
+
+
+def run_step(step, log, deadline):
+    """Its exit status; 124 when it ran past the deadline (it and its children are then ended)."""
+    env = os.environ | {"PYTHONUNBUFFERED": "1", "CTWORKER": str(WORKER)} | step.env
+    log.write(f"$ {' '.join(map(str, step.argv))}\n".encode())
+    log.flush()
+    child = subprocess.Popen([str(a) for a in step.argv], cwd=ROOT, env=env, stdout=log,
+                             stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                             start_new_session=True)
+    try:
+        return child.wait(max(1, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        log.write(b"\ntests/run: past the time limit of the stage\n")
+        return 124
+    finally:
+        try:  # nothing of a stage outlives it
+            os.killpg(child.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        child.wait()
+
+
+def run_stage(stage):
+    start, passed, failed = time.monotonic(), 0, 0
+    path = LOGS / f"{stage.name}.log"
+    with open(path, "wb") as log:
+        for step in stage.steps:
+            at = log.tell()
+            code = run_step(step, log, start + stage.limit_s)
+            log.seek(0, os.SEEK_END)
+            with open(path, "rb") as done:
+                done.seek(at)
+                text = done.read().decode(errors="replace")
+            ok, bad = checks_of(step, text, code)
+            passed, failed = passed + ok, failed + bad
+            if bad:
+                break
+    word = "FAIL" if failed else "ok"
+    note = f"  ({stage.note})" if stage.note else ""
+    print(f"{word:4} {stage.name:12} {passed:5} checks {time.monotonic() - start:7.1f} s{note}",
+          flush=True)
+    if failed:
+        lines = text.splitlines()[-60:]
+        print("\n".join(f"     | {line[:300]}" for line in lines), flush=True)
+    return passed, failed
+
+
+def main():
+    every = stages()
+    parser = argparse.ArgumentParser(prog="tests/run", description=__doc__.split("\n")[0])
+    parser.add_argument("--fast", action="store_true", help="leave out the slow stages")
+    parser.add_argument("--only", action="append", metavar="STAGE", help="may be repeated",
+                        choices=[s.name for s in every])
+    parser.add_argument("--list", action="store_true", help="name the stages and stop")
+    args = parser.parse_args()
+    if args.list:
+        for s in every:
+            print(f"{s.name:12} {s.about}{'' if s.fast else '  [not with --fast]'}")
+        return 0
+    chosen = [s for s in every if (s.name in args.only if args.only else s.fast or not args.fast)]
+    LOGS.mkdir(parents=True, exist_ok=True)
+    start, passed, failed = time.monotonic(), 0, 0
+    for stage in chosen:
+        ok, bad = run_stage(stage)
+        passed, failed = passed + ok, failed + bad
+        if bad and stage.name == "build":
+            print("nothing else can run without the build")
+            break
+    print(f"total {time.monotonic() - start:.0f} s; logs in {LOGS.relative_to(ROOT)}")
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
