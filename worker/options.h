@@ -1,7 +1,10 @@
 /*
  * Command lines, as tables: one row an option, from which both the parser and --help come. Every
- * long option can also be set by the environment variable CTW_NAME (dashes become underscores);
- * the command line wins.
+ * option can also be set by the environment variable CTW_NAME (dashes become underscores, an empty
+ * one counts as not set); the command line wins.
+ *
+ * Accepted: --name VALUE, --name=VALUE, a flag as --name or --name=yes|no, -h, --help, and -- after
+ * which everything is positional. An option given twice takes the last value.
  */
 #ifndef CTW_WORKER_OPTIONS_H
 #define CTW_WORKER_OPTIONS_H
@@ -22,11 +25,12 @@ enum ctw_option_type {
 struct ctw_option {
     const char *name; /* without the dashes */
     enum ctw_option_type type;
-    void *value; /* where it goes; what is there is the default */
+    void *value;         /* where it goes; what is there is the default */
     int64_t min, max;    /* CTW_OPT_INT */
     const char *choices; /* CTW_OPT_CHOICE */
     const char *meta;    /* "DIR", for --help */
-    const char *help;
+    const char *help;    /* --help adds the default, unless this speaks of one */
+    bool required;       /* STRING, CHOICE: must be given, unless the default is not NULL */
 };
 
 struct ctw_command_line {
@@ -43,8 +47,20 @@ struct ctw_command_line {
 /*
  * Parses argv[1..]. *out_exit is -1 to go on; else the command must return it at once: 0 after
  * --help (printed to stdout), 64 after a wrong command line (one line on stderr that names the
- * word and the remedy). Returns the number of positional arguments.
+ * word and the remedy). Returns the number of positional arguments. Strings stay argv's and the
+ * environment's.
  */
 int ctw_options_parse(const struct ctw_command_line *line, int argc, char **argv, int *out_exit);
+
+/* As above, but without printing: CTW_EINVAL with the line in *err, or *help set. */
+enum ctw_status ctw_options_read(const struct ctw_command_line *line, int argc, char **argv,
+                                 int *n_positional, bool *help, struct ctw_err *err) CTW_MUST_CHECK;
+
+/* "4096", "512 MiB", "1.5GB" (units of 1000 and of 1024, in any case; a fraction of a byte is
+ * dropped); false for anything else. */
+bool ctw_bytes_parse(const char *text, uint64_t *out) CTW_MUST_CHECK;
+
+/* The candidate nearest to a mistyped word; NULL if none is near enough to be meant. */
+const char *ctw_closest(const char *word, const char *const *candidates, int n);
 
 #endif

@@ -1,0 +1,99 @@
+/* The `ctworker` program: finds the command's row and runs it. */
+#include "worker/main.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/status.h"
+#include "ipc/messages.h"
+#include "worker/options.h"
+#include "worker/version.h"
+
+enum { EXIT_USAGE = 64, EXIT_CANNOT_WRITE = 74 };
+
+static const struct command {
+    const char *name;
+    ctw_command_fn *run;
+    const char *about;
+} commands[] = {
+    {"score", ctw_cmd_score, "token sequences in, log-probabilities out, as JSON lines"},
+};
+
+static void print_help(void)
+{
+    puts("ctworker scores language models exactly: log-probabilities of compressed-tensors "
+         "checkpoints.\n"
+         "\n"
+         "Usage: ctworker COMMAND [OPTIONS]\n"
+         "\n"
+         "Commands:");
+    for (size_t i = 0; i < CTW_COUNT(commands); i++)
+        printf("  %-10s %s\n", commands[i].name, commands[i].about);
+    puts("\n"
+         "  ctworker COMMAND --help   its options, defaults and environment variables\n"
+         "  ctworker --version        version, commit, compiler and libraries\n"
+         "\n"
+         "Examples:\n"
+         "  echo '{\"id\": 1, \"tokens\": [1, 15, 27]}' | ctworker score --model ./SmolLM2-135M\n"
+         "  lm_eval --model ctworker --model_args pretrained=./SmolLM2-135M --tasks wikitext\n"
+         "\n"
+         "CTW_LOG=debug|info|warn|error sets how much is told on standard error.");
+}
+
+static void print_version(void)
+{
+    printf("ctworker %s\n"
+           "commit   %s\n"
+           "compiler %s, %s\n"
+           "nng      %s\n"
+           "msgpack  %s\n",
+           ctw_version(), ctw_version_commit(), ctw_version_compiler(), ctw_version_build(),
+           ctw_ipc_nng_version(), ctw_ipc_msgpack_version());
+}
+
+static int run_unknown(const char *word)
+{
+    const char *names[CTW_COUNT(commands)];
+    for (size_t i = 0; i < CTW_COUNT(commands); i++)
+        names[i] = commands[i].name;
+    const char *best = ctw_closest(word, names, (int)CTW_COUNT(names));
+    fprintf(stderr, "ctworker: no command \"%s\"%s%s%s; ctworker --help lists all\n", word,
+            best != NULL ? "; did you mean \"" : "", best != NULL ? best : "",
+            best != NULL ? "\"" : "");
+    return EXIT_USAGE;
+}
+
+static int run(int argc, char **argv)
+{
+    if (argc < 2) {
+        fputs("ctworker: name a command; ctworker --help lists all\n", stderr);
+        return EXIT_USAGE;
+    }
+    const char *word = argv[1];
+    for (size_t i = 0; i < CTW_COUNT(commands); i++)
+        if (strcmp(word, commands[i].name) == 0)
+            return commands[i].run(argc - 1, argv + 1);
+    if (strcmp(word, "--version") == 0 || strcmp(word, "-V") == 0) {
+        print_version();
+        return 0;
+    }
+    if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || strcmp(word, "help") == 0) {
+        print_help();
+        return 0;
+    }
+    return run_unknown(word);
+}
+
+int main(int argc, char **argv)
+{
+    /* A reader that went away is an error of the write, with a message, not a sudden death. */
+    (void)signal(SIGPIPE, SIG_IGN);
+    int exit_code = run(argc, argv);
+    if (fflush(stdout) != 0 && exit_code == 0) {
+        fprintf(stderr, "ctworker: cannot write to standard output: %s\n", strerror(errno));
+        exit_code = EXIT_CANNOT_WRITE;
+    }
+    return exit_code;
+}
