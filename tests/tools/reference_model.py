@@ -8,6 +8,9 @@ against. It shares no code with the worker or with the tools that write checkpoi
 Lines are those of `ctworker score` and `ctworker inspect --hashes`. Everything is computed in
 float64 but three things that transformers fixes in fp32: inverse frequencies, rotary angles,
 and the decoding of weights (which is compressed-tensors' decompress, bit by bit).
+
+With `activations` "BF16" or "F16" the same model rounds every intermediate result where
+transformers' eager model in that dtype does: the error that a 16-bit run is allowed to have.
 """
 
 import argparse
@@ -206,17 +209,10 @@ def rotary(config, head, n_tok):
     return np.cos(angle.astype(np.float64)) * factor, np.sin(angle.astype(np.float64)) * factor
 
 
-def turn(x, cos, sin):
-    """x [n_tok, heads, head]: element i turns with element i + head/2."""
-    a, b = np.split(x, 2, axis=2)
-    cos, sin = cos[:, None, :], sin[:, None, :]
-    return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=2)
-
-
 # ---- the model ----------------------------------------------------------------------------------
 
 class Model:
-    def __init__(self, folder, config_name="config.json"):
+    def __init__(self, folder, config_name="config.json", activations=None):
         with open(os.path.join(folder, config_name), encoding="utf-8") as f:
             self.config = c = json.load(f)
         if c["model_type"] not in ("llama", "mistral", "qwen2", "qwen3"):
@@ -227,6 +223,13 @@ class Model:
         self.head = c.get("head_dim") or (128 if c["model_type"] == "qwen3" else
                                           c["hidden_size"] // self.heads)
         self.cache = {}
+        self.activations = activations
+
+    def r(self, x):
+        """x as the activations' dtype holds it."""
+        if self.activations is None:
+            return x
+        return round_to(x.astype(np.float32), self.activations).astype(np.float64)
 
     def weight(self, name):
         if name not in self.cache:
@@ -240,12 +243,20 @@ class Model:
     def linear(self, x, module):
         y = x @ self.weight(module + ".weight").T
         bias = self.tensors.get(module + ".bias")
-        return y if bias is None else y + widen(*bias).astype(np.float64)
+        return self.r(y if bias is None else y + widen(*bias).astype(np.float64))
 
     def norm(self, x, name):
         gain = widen(*self.tensors[name + ".weight"]).astype(np.float64)
-        return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) +
-                           self.config.get("rms_norm_eps", 1e-6)) * gain
+        mean_square = np.mean(x * x, axis=-1, keepdims=True)
+        x = self.r(x / np.sqrt(mean_square + self.config.get("rms_norm_eps", 1e-6)))
+        return self.r(x * gain)
+
+    def turn(self, x, cos, sin):
+        """x [n_tok, heads, head]: element i turns with element i + head/2."""
+        a, b = np.split(x, 2, axis=2)
+        cos, sin = cos[:, None, :], sin[:, None, :]
+        return self.r(np.concatenate([self.r(a * cos) - self.r(b * sin),
+                                      self.r(b * cos) + self.r(a * sin)], axis=2))
 
     def window(self, layer):
         """How many keys a query sees, itself included; None: all before it."""
@@ -266,7 +277,7 @@ class Model:
         v = self.linear(x, name + "v_proj").reshape(n_tok, self.kv_heads, self.head)
         if self.config["model_type"] == "qwen3":
             q, k = self.norm(q, name + "q_norm"), self.norm(k, name + "k_norm")
-        q, k = turn(q, cos, sin), turn(k, cos, sin)
+        q, k = self.turn(q, cos, sin), self.turn(k, cos, sin)
         distance = np.arange(n_tok)[:, None] - np.arange(n_tok)[None]
         seen = distance >= 0
         window = self.window(layer)
@@ -275,29 +286,31 @@ class Model:
         out = np.empty_like(q)
         for h in range(self.heads):
             kv = h // (self.heads // self.kv_heads)
-            s = np.where(seen, q[:, h] @ k[:, kv].T / math.sqrt(self.head), -np.inf)
+            s = self.r(self.r(q[:, h] @ k[:, kv].T) / math.sqrt(self.head))
+            s = np.where(seen, s, -np.inf)
             p = np.exp(s - s.max(axis=1, keepdims=True))
-            out[:, h] = (p / p.sum(axis=1, keepdims=True)) @ v[:, kv]
+            out[:, h] = self.r(self.r(p / p.sum(axis=1, keepdims=True)) @ v[:, kv])
         return self.linear(out.reshape(n_tok, -1), name + "o_proj")
 
     def mlp(self, x, layer):
         name = f"model.layers.{layer}.mlp."
         gate = self.linear(x, name + "gate_proj")
         with np.errstate(over="ignore"):  # exp(-gate) = inf gives 0, as it should
-            silu = gate / (1 + np.exp(-gate))
-        return self.linear(silu * self.linear(x, name + "up_proj"), name + "down_proj")
+            silu = self.r(gate / (1 + np.exp(-gate)))
+        return self.linear(self.r(silu * self.linear(x, name + "up_proj")), name + "down_proj")
 
     def score(self, tokens):
         """(log-probabilities [n-1], greedy ids [n-1]) of tokens 1..n-1, each given all before."""
         x = self.weight("model.embed_tokens.weight")[np.asarray(tokens[:-1])]
-        cos, sin = rotary(self.config, self.head, len(x))
+        cos, sin = map(self.r, rotary(self.config, self.head, len(x)))
         for layer in range(self.config["num_hidden_layers"]):
             name = f"model.layers.{layer}."
-            x = x + self.attention(self.norm(x, name + "input_layernorm"), layer, cos, sin)
-            x = x + self.mlp(self.norm(x, name + "post_attention_layernorm"), layer)
+            x = self.r(x + self.attention(self.norm(x, name + "input_layernorm"), layer, cos, sin))
+            x = self.r(x + self.mlp(self.norm(x, name + "post_attention_layernorm"), layer))
         x = self.norm(x, "model.norm")
         tied = self.config.get("tie_word_embeddings", False)
-        logits = x @ self.weight("model.embed_tokens.weight" if tied else "lm_head.weight").T
+        head = self.weight("model.embed_tokens.weight" if tied else "lm_head.weight")
+        logits = self.r(x @ head.T)
         top = logits.max(axis=1)
         norm = top + np.log(np.exp(logits - top[:, None]).sum(axis=1))
         return logits[np.arange(len(x)), tokens[1:]] - norm, logits.argmax(axis=1)
