@@ -241,6 +241,23 @@ static int by_offset(const void *left, const void *right)
     return strcmp(a->name, b->name);
 }
 
+/* Tensor i does not begin at `at`, where the one before it ends. */
+static enum ctw_status fail_place(const struct ctw_safetensors *s, const char *what, int64_t i,
+                                  uint64_t at, struct ctw_err *err)
+{
+    const struct ctw_tensor *t = &s->tensors[i];
+    if (i == 0)
+        return ctw_fail(err, CTW_EFORMAT,
+                        "%s: the first tensor, %s, begins at byte %llu of the data, not at 0: a "
+                        "hole",
+                        what, t->name, (unsigned long long)t->offset);
+    return ctw_fail(err, CTW_EFORMAT,
+                    "%s: tensor %s begins at byte %llu of the data, but the one before it, %s, "
+                    "ends at %llu: %s",
+                    what, t->name, (unsigned long long)t->offset, t[-1].name,
+                    (unsigned long long)at, t->offset > at ? "a hole" : "they overlap");
+}
+
 static enum ctw_status check_layout(struct ctw_safetensors *s, const char *what,
                                     uint64_t data_start, uint64_t file_bytes, struct ctw_err *err)
 {
@@ -249,12 +266,7 @@ static enum ctw_status check_layout(struct ctw_safetensors *s, const char *what,
     for (int64_t i = 0; i < s->n_tensors; i++) {
         struct ctw_tensor *t = &s->tensors[i];
         if (t->offset != at)
-            return ctw_fail(err, CTW_EFORMAT,
-                            "%s: tensor %s begins at byte %llu of the data, but %s%s %s %llu: %s",
-                            what, t->name, (unsigned long long)t->offset,
-                            i > 0 ? "the one before it, " : "the first tensor",
-                            i > 0 ? s->tensors[i - 1].name : "", i > 0 ? "ends at" : "must at",
-                            (unsigned long long)at, t->offset > at ? "a hole" : "they overlap");
+            return fail_place(s, what, i, at, err);
         at += t->bytes; /* begin + bytes was read as an int64, so it fits */
         t->offset += data_start;
     }

@@ -1,0 +1,368 @@
+/* Folders as a container, written by the test. */
+#include <fcntl.h>
+#include <limits.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "worker/checkpoint/container.h"
+
+#define INDEX "model.safetensors.index.json"
+
+/* A fresh folder for each test, removed with what is in it. */
+struct folder {
+    char dir[64];
+    char names[16][64];
+    int n_names;
+};
+
+static int set_up(void **state)
+{
+    struct folder *f = calloc(1, sizeof(*f));
+    (void)snprintf(f->dir, sizeof(f->dir), "/tmp/ctw-container-XXXXXX");
+    if (mkdtemp(f->dir) == NULL)
+        return -1;
+    *state = f;
+    return 0;
+}
+
+static const char *path_of(struct folder *f, const char *name)
+{
+    static char path[PATH_MAX];
+    (void)snprintf(path, sizeof(path), "%s/%s", f->dir, name);
+    return path;
+}
+
+/* Remembers to remove it, and gives its path. */
+static const char *new_path(struct folder *f, const char *name)
+{
+    (void)snprintf(f->names[f->n_names++], sizeof(f->names[0]), "%s", name);
+    return path_of(f, name);
+}
+
+static int tear_down(void **state)
+{
+    struct folder *f = *state;
+    while (f->n_names > 0)
+        if (remove(path_of(f, f->names[--f->n_names])) != 0)
+            return -1;
+    int st = rmdir(f->dir);
+    free(f);
+    return st;
+}
+
+static void put(struct folder *f, const char *name, const void *text, size_t bytes)
+{
+    FILE *to = fopen(new_path(f, name), "wb");
+    assert_non_null(to);
+    assert_int_equal(fwrite(text, 1, bytes, to), bytes);
+    assert_int_equal(fclose(to), 0);
+}
+
+/* A safetensors file: the header, then data 0, 1, 2, ... */
+static void put_tensors(struct folder *f, const char *name, const char *header, size_t data_bytes)
+{
+    unsigned char buf[4096] = {0};
+    size_t n = strlen(header);
+    buf[0] = (unsigned char)n;
+    buf[1] = (unsigned char)(n >> 8);
+    memcpy(buf + 8, header, n);
+    for (size_t i = 0; i < data_bytes; i++)
+        buf[8 + n + i] = (unsigned char)i;
+    put(f, name, buf, 8 + n + data_bytes);
+}
+
+#define T(name, begin, end)                                                                        \
+    "\"" name "\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[" #begin "," #end "]}"
+
+static const char two[] = "{" T("a", 0, 4) "," T("b", 4, 8) "}";
+static const char one_c[] = "{" T("c", 0, 4) "}";
+
+static void refused(struct folder *f, enum ctw_status want, const char *piece)
+{
+    struct ctw_container *c;
+    struct ctw_err err = {0};
+    enum ctw_status st = ctw_container_open(&c, f->dir, &err);
+    assert_null(c);
+    if (st != want || strstr(err.msg, piece) == NULL)
+        fail_msg("status %d, \"%s\", expected \"%s\"", st, err.msg, piece);
+}
+
+static struct ctw_container *opened(struct folder *f)
+{
+    struct ctw_container *c;
+    struct ctw_err err;
+    if (ctw_container_open(&c, f->dir, &err) != CTW_OK)
+        fail_msg("%s", err.msg);
+    return c;
+}
+
+static void one_file(void **state)
+{
+    struct folder *f = *state;
+    struct ctw_err err;
+    put_tensors(f, "model.safetensors", two, 8);
+    struct ctw_container *c = opened(f);
+    assert_int_equal(ctw_container_count(c), 2);
+    assert_int_equal(ctw_container_n_files(c), 1);
+    assert_string_equal(ctw_container_file(c, 0), "model.safetensors");
+    assert_int_equal(ctw_container_bytes(c), 8 + sizeof(two) - 1 + 8);
+    const struct ctw_tensor *b = ctw_container_find(c, "b");
+    assert_non_null(b);
+    assert_ptr_equal(ctw_container_at(c, 1), b);
+    assert_memory_equal(ctw_container_data(c, b), "\4\5\6\7", 4);
+    assert_null(ctw_container_find(c, "B"));
+    assert_null(ctw_container_find(c, ""));
+    assert_int_equal(ctw_container_check(c, &err), CTW_OK);
+    ctw_container_close(c);
+    ctw_container_close(NULL);
+}
+
+static void put_index(struct folder *f, const char *map)
+{
+    char text[512];
+    int n = snprintf(text, sizeof(text), "{\"metadata\":{},\"weight_map\":{%s}}", map);
+    put(f, INDEX, text, (size_t)n);
+}
+
+static void shards(void **state)
+{
+    struct folder *f = *state;
+    put_index(f, "\"c\":\"x-2.safetensors\",\"b\":\"x-1.safetensors\",\"a\":\"x-1.safetensors\"");
+    put_tensors(f, "x-1.safetensors", two, 8);
+    put_tensors(f, "x-2.safetensors", one_c, 4);
+    struct ctw_container *c = opened(f);
+    assert_int_equal(ctw_container_count(c), 3);
+    assert_int_equal(ctw_container_n_files(c), 2);
+    const struct ctw_tensor *t = ctw_container_find(c, "c");
+    assert_string_equal(ctw_container_file(c, t->file), "x-2.safetensors");
+    assert_memory_equal(ctw_container_data(c, t), "\0\1\2\3", 4);
+    t = ctw_container_find(c, "b");
+    assert_string_equal(ctw_container_file(c, t->file), "x-1.safetensors");
+    assert_memory_equal(ctw_container_data(c, t), "\4\5\6\7", 4);
+    ctw_container_close(c);
+}
+
+static void index_and_shards_must_agree(void **state)
+{
+    struct folder *f = *state;
+    put_tensors(f, "1.safetensors", two, 8);
+    put_tensors(f, "2.safetensors", one_c, 4);
+    put_index(f, "\"a\":\"1.safetensors\",\"b\":\"1.safetensors\",\"c\":\"2.safetensors\","
+                 "\"d\":\"2.safetensors\"");
+    refused(f, CTW_EFORMAT, INDEX ": tensor d should be in 2.safetensors, which does not hold it");
+    f->n_names--;
+    put_index(f, "\"a\":\"1.safetensors\",\"b\":\"2.safetensors\",\"c\":\"2.safetensors\"");
+    refused(f, CTW_EFORMAT, INDEX ": tensor b should be in 2.safetensors, but is in 1.safetensors");
+    f->n_names--;
+    put_index(f, "\"a\":\"1.safetensors\",\"c\":\"2.safetensors\"");
+    refused(f, CTW_EFORMAT, "1.safetensors: tensor b is not in weight_map of " INDEX);
+    f->n_names--;
+    put_index(f, "\"a\":\"1.safetensors\",\"b\":\"1.safetensors\",\"c\":\"3.safetensors\"");
+    refused(f, CTW_ENOTFOUND, "3.safetensors: shard 2 of 2 is missing (" INDEX " names it)");
+    put_tensors(f, "3.safetensors", "{" T("a", 0, 4) "," T("c", 4, 8) "}", 8);
+    refused(f, CTW_EFORMAT, "3.safetensors: tensor a is in 1.safetensors as well");
+    f->n_names--;
+    put(f, "3.safetensors", "\xff\xff\xff\xff\xff\xff\xff\xff{", 9);
+    refused(f, CTW_EFORMAT, "3.safetensors: not a safetensors file");
+    f->n_names -= 2;
+    put_index(f, "\"a\":\"../1.safetensors\"");
+    refused(f, CTW_EFORMAT, "expected the plain name of a .safetensors file in this folder");
+    f->n_names--;
+    put(f, INDEX, "{", 1);
+    refused(f, CTW_EFORMAT, INDEX ": not valid JSON");
+    (void)new_path(f, "3.safetensors");
+}
+
+static void links_as_in_the_hub_cache(void **state)
+{
+    struct folder *f = *state;
+    put_tensors(f, "blob", two, 8);
+    assert_int_equal(symlink("blob", new_path(f, "model.safetensors")), 0);
+    ctw_container_close(opened(f));
+    assert_int_equal(unlink(path_of(f, "model.safetensors")), 0);
+    assert_int_equal(symlink("gone", path_of(f, "model.safetensors")), 0);
+    refused(f, CTW_EIO, "model.safetensors: a symbolic link to a file that does not exist");
+}
+
+static void only_regular_files(void **state)
+{
+    struct folder *f = *state;
+    assert_int_equal(mkfifo(new_path(f, "model.safetensors"), 0600), 0);
+    refused(f, CTW_EIO, "model.safetensors: not a regular file");
+    assert_int_equal(unlink(path_of(f, "model.safetensors")), 0);
+    assert_int_equal(mkdir(path_of(f, "model.safetensors"), 0700), 0);
+    refused(f, CTW_EIO, "model.safetensors: not a regular file");
+}
+
+static void broken_downloads(void **state)
+{
+    struct folder *f = *state;
+    put(f, "model.safetensors", "", 0);
+    refused(f, CTW_EFORMAT, "model.safetensors: the file is empty");
+    f->n_names--;
+    put(f, "model.safetensors", "version https://git-lfs.github.com/spec/v1\noid\nsize 12\n", 55);
+    refused(f, CTW_EFORMAT, "a Git LFS pointer of 55 bytes, not the file itself, which has 12");
+    f->n_names--;
+    put_tensors(f, "model.safetensors", two, 7);
+    refused(f, CTW_EFORMAT, "a download was cut off; fetch it again");
+    f->n_names--;
+    put(f, "model.safetensors", "\x99\0\0\0\0\0\0\0{}", 10);
+    refused(f, CTW_EFORMAT, "has 10 bytes, but its header alone 153: a download was cut off");
+}
+
+static void folders_without_safetensors(void **state)
+{
+    struct folder *f = *state;
+    static const struct {
+        const char *name, *piece;
+    } found[] = {
+        /* each of these is told of although the ones before it are there as well */
+        {"weights.pt", "weights.pt is a pickle, which can run code"},
+        {"consolidated.00.pth", "consolidated.00.pth is a pickle"},
+        {"pytorch_model-00002-of-00002.bin", "pytorch_model-00002-of-00002.bin is a pickle"},
+        {"pytorch_model-00001-of-00002.bin", "pytorch_model-00001-of-00002.bin is a pickle"},
+        {"m-Q4_K_M.gguf", "m-Q4_K_M.gguf is GGUF, which is not read"},
+        {"consolidated.safetensors", "consolidated.safetensors has another name"},
+        {"model-00001-of-00002.safetensors",
+         "model-00001-of-00002.safetensors is one shard, but " INDEX " is missing"},
+        {"adapter_model.safetensors", "adapter_model.safetensors is an adapter (LoRA)"},
+    };
+    refused(f, CTW_ENOTFOUND, "neither model.safetensors nor " INDEX " is in this folder");
+    refused(f, CTW_ENOTFOUND, f->dir);
+    for (size_t i = 0; i < CTW_COUNT(found); i++) {
+        put(f, found[i].name, "x", 1);
+        refused(f, CTW_ENOTFOUND, found[i].piece);
+    }
+    struct ctw_container *c;
+    struct ctw_err err;
+    assert_int_equal(ctw_container_open(&c, "/tmp/ctw-no-such-folder", &err), CTW_ENOTFOUND);
+    assert_string_equal(err.msg, "/tmp/ctw-no-such-folder: cannot be opened: no such folder");
+    assert_int_equal(ctw_container_open(&c, path_of(f, "m-Q4_K_M.gguf"), &err), CTW_ENOTFOUND);
+    assert_non_null(strstr(err.msg, "not a folder; give the folder"));
+}
+
+static void single_file_comes_before_the_index(void **state)
+{
+    struct folder *f = *state;
+    put_tensors(f, "model.safetensors", two, 8);
+    put(f, INDEX, "nonsense", 8);
+    ctw_log_set_level(CTW_LOG_ERROR);
+    struct ctw_container *c = opened(f);
+    ctw_log_set_level(CTW_LOG_INFO);
+    assert_int_equal(ctw_container_count(c), 2);
+    ctw_container_close(c);
+}
+
+static void changed_files_are_noticed(void **state)
+{
+    struct folder *f = *state;
+    struct ctw_err err;
+    put_tensors(f, "model.safetensors", two, 8);
+    struct ctw_container *c = opened(f);
+    assert_int_equal(truncate(path_of(f, "model.safetensors"), 20), 0);
+    assert_int_equal(ctw_container_check(c, &err), CTW_EIO);
+    assert_non_null(strstr(err.msg, "model.safetensors: the file changed while it was in use"));
+    ctw_container_close(c);
+    f->n_names--;
+    put_tensors(f, "model.safetensors", two, 8);
+    c = opened(f);
+    const struct timespec times[2] = {{.tv_sec = 1}, {.tv_sec = 1}};
+    assert_int_equal(utimensat(AT_FDCWD, path_of(f, "model.safetensors"), times, 0), 0);
+    assert_int_equal(ctw_container_check(c, &err), CTW_EIO);
+    ctw_container_close(c);
+}
+
+static void many_tensors(void **state)
+{
+    struct folder *f = *state;
+    enum { N = 30000 };
+    char *text = calloc(N, 100), name[32];
+    size_t at = 8;
+    for (int i = 0; i < N; i++)
+        at += (size_t)sprintf(text + at,
+                              "%c\"layers.%d.w\":{\"dtype\":\"U8\",\"shape\":[1],"
+                              "\"data_offsets\":[%d,%d]}",
+                              i == 0 ? '{' : ',', i, i, i + 1);
+    text[at++] = '}';
+    for (int i = 0; i < 8; i++)
+        text[i] = (char)((at - 8) >> (8 * i));
+    for (int i = 0; i < N; i++)
+        text[at++] = (char)(i % 251);
+    put(f, "model.safetensors", text, at);
+    free(text);
+    struct ctw_container *c = opened(f);
+    assert_int_equal(ctw_container_count(c), N);
+    for (int i = 0; i < N; i++) {
+        (void)snprintf(name, sizeof(name), "layers.%d.w", i);
+        const struct ctw_tensor *t = ctw_container_find(c, name);
+        assert_non_null(t);
+        assert_int_equal(*(const unsigned char *)ctw_container_data(c, t), i % 251);
+    }
+    ctw_container_close(c);
+}
+
+static int n_open_files(void)
+{
+    int n = 0;
+    for (int fd = 0; fd < 256; fd++)
+        n += fcntl(fd, F_GETFD) >= 0;
+    return n;
+}
+
+static void every_allocation_can_fail(void **state)
+{
+    struct folder *f = *state;
+    put_tensors(f, "1.safetensors", two, 8);
+    put_tensors(f, "2.safetensors", one_c, 4);
+    put_index(f, "\"a\":\"1.safetensors\",\"b\":\"1.safetensors\",\"c\":\"2.safetensors\"");
+    int n_files = n_open_files();
+    for (int n = 1;; n++) {
+        struct ctw_container *c;
+        struct ctw_err err;
+        ctw_mem_fail_at(n);
+        enum ctw_status st = ctw_container_open(&c, f->dir, &err);
+        ctw_mem_fail_at(0);
+        if (st == CTW_OK) {
+            assert_true(n > 30);
+            assert_int_equal(n_open_files(), n_files + 2);
+            ctw_container_close(c);
+            assert_int_equal(n_open_files(), n_files);
+            return;
+        }
+        assert_int_equal(st, CTW_ENOMEM);
+        assert_non_null(strstr(err.msg, "out of memory"));
+        assert_null(c);
+        assert_int_equal(n_open_files(), n_files);
+    }
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(one_file),
+        TEST(shards),
+        TEST(index_and_shards_must_agree),
+        TEST(links_as_in_the_hub_cache),
+        TEST(only_regular_files),
+        TEST(broken_downloads),
+        TEST(folders_without_safetensors),
+        TEST(single_file_comes_before_the_index),
+        TEST(changed_files_are_noticed),
+        TEST(many_tensors),
+        TEST(every_allocation_can_fail),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

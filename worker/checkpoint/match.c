@@ -1,0 +1,81 @@
+#include "worker/checkpoint/match.h"
+
+#include <string.h>
+
+#include "base/mem.h"
+
+enum { MAX_ENTRIES = 65536, MAX_REGEXES = 1024 };
+
+enum ctw_status ctw_patterns_read(struct ctw_patterns *out, const struct ctw_json_node *node,
+                                  struct ctw_err *err)
+{
+    int n_regexes = 0;
+    *out = (struct ctw_patterns){0};
+    if (node == NULL || ctw_json_is_null(node))
+        return CTW_OK;
+    enum ctw_status st = ctw_json_expect(node, CTW_JSON_ARRAY, err);
+    if (st != CTW_OK)
+        return st;
+    if (ctw_json_count(node) > MAX_ENTRIES)
+        return ctw_json_fail(node, err, CTW_EUNSUP, "more than %d entries", MAX_ENTRIES);
+    out->items = ctw_calloc((size_t)ctw_json_count(node), sizeof(*out->items));
+    if (out->items == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "out of memory for a list of names");
+    for (const struct ctw_json_node *e = ctw_json_first(node); e != NULL; e = ctw_json_next(e)) {
+        struct ctw_pattern *p = &out->items[out->n++];
+        st = ctw_json_as_string(e, &p->text, err);
+        if (st != CTW_OK)
+            return st;
+        if (strncmp(p->text, "re:", 3) != 0)
+            continue;
+        if (++n_regexes > MAX_REGEXES)
+            return ctw_json_fail(e, err, CTW_EUNSUP, "more than %d regular expressions",
+                                 MAX_REGEXES);
+        struct ctw_err why;
+        st = ctw_regex_compile(&p->regex, p->text + 3, &why);
+        if (st != CTW_OK)
+            return ctw_json_fail(e, err, st, "%s", why.msg);
+    }
+    return CTW_OK;
+}
+
+void ctw_patterns_close(struct ctw_patterns *patterns)
+{
+    for (int64_t i = 0; i < patterns->n; i++)
+        ctw_regex_close(patterns->items[i].regex);
+    ctw_free(patterns->items);
+    *patterns = (struct ctw_patterns){0};
+}
+
+enum ctw_status ctw_pattern_match(const struct ctw_pattern *pattern, const char *name,
+                                  const char *class_name, enum ctw_match *out, struct ctw_err *err)
+{
+    bool matched = false;
+    *out = CTW_MATCH_NONE;
+    if (pattern->regex != NULL) {
+        enum ctw_status st = ctw_regex_match(pattern->regex, name, &matched, err);
+        if (st == CTW_OK && matched)
+            *out = CTW_MATCH_REGEX;
+        return st;
+    }
+    /* Every class is a Module, too. */
+    if (strcmp(pattern->text, name) == 0)
+        *out = CTW_MATCH_NAME;
+    else if (strcmp(pattern->text, class_name) == 0 || strcmp(pattern->text, "Module") == 0)
+        *out = CTW_MATCH_CLASS;
+    return CTW_OK;
+}
+
+enum ctw_status ctw_patterns_match(const struct ctw_patterns *patterns, const char *name,
+                                   const char *class_name, bool *out, struct ctw_err *err)
+{
+    *out = false;
+    for (int64_t i = 0; i < patterns->n && !*out; i++) {
+        enum ctw_match match;
+        enum ctw_status st = ctw_pattern_match(&patterns->items[i], name, class_name, &match, err);
+        if (st != CTW_OK)
+            return st;
+        *out = match != CTW_MATCH_NONE;
+    }
+    return CTW_OK;
+}

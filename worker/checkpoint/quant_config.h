@@ -1,0 +1,46 @@
+/*
+ * quantization_config of config.json, as compressed-tensors reads it: which scheme each module has,
+ * and what the file declares beyond its weights. Everything that would change the weights' numbers
+ * and is not known here is refused by name.
+ */
+#ifndef CTW_WORKER_QUANT_CONFIG_H
+#define CTW_WORKER_QUANT_CONFIG_H
+
+#include "kernels/formats/format.h"
+#include "worker/checkpoint/match.h"
+
+struct ctw_quant_group {
+    const char *name;
+    struct ctw_patterns targets;
+    bool quantised;             /* false: its modules stay dense (a scheme without weights) */
+    struct ctw_quant_args args; /* of the weights */
+    const char *scale_dtype;    /* "uint8", "float8_e4m3fn" ...; NULL: not said */
+    char activations[96];       /* "int8 token dynamic"; empty: none */
+};
+
+struct ctw_quant_config {
+    struct ctw_quant_group *groups;
+    int64_t n_groups;
+    struct ctw_patterns ignore;
+    const char *format; /* the global one; NULL: not said, or mixed-precision */
+    char kv_cache[64];  /* "float8 tensor"; empty: none */
+};
+
+/*
+ * Reads config.json's root; without a quantization_config every module is dense. Strings in *out
+ * live as long as the document. Close *out also after a failure.
+ */
+enum ctw_status ctw_quant_config_read(struct ctw_quant_config *out,
+                                      const struct ctw_json_node *root,
+                                      struct ctw_err *err) CTW_MUST_CHECK;
+void ctw_quant_config_close(struct ctw_quant_config *qc);
+
+/* The group of a module, e.g. "model.layers.0.mlp.up_proj" of class "Linear"; *out NULL: dense. */
+enum ctw_status ctw_quant_config_find(const struct ctw_quant_config *qc, const char *name,
+                                      const char *class_name, const struct ctw_quant_group **out,
+                                      struct ctw_err *err) CTW_MUST_CHECK;
+
+/* A preset's weights and activations ("W4A16", in any case); false: no such preset. */
+bool ctw_quant_preset(const char *name, struct ctw_quant_group *group) CTW_MUST_CHECK;
+
+#endif
