@@ -1,0 +1,15 @@
+/* Milliseconds of the clock that never jumps. */
+#ifndef CTW_WORKER_CLOCK_H
+#define CTW_WORKER_CLOCK_H
+
+#include <stdint.h>
+#include <time.h>
+
+static inline int64_t ctw_now_ms(void)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
+}
+
+#endif

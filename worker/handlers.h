@@ -1,0 +1,46 @@
+/*
+ * From requests to the queue and back: one function an operation, in handle_job.c and
+ * handle_admin.c, and a table by operation in handlers.c.
+ */
+#ifndef CTW_WORKER_HANDLERS_H
+#define CTW_WORKER_HANDLERS_H
+
+#include "ipc/server.h"
+#include "worker/queue.h"
+
+enum { CTW_BOOT_BYTES = 16 };
+
+/* What the handlers answer from. Only the queue changes after the start. */
+struct ctw_service {
+    struct ctw_queue *queue;
+    const char *version;
+    uint8_t boot[CTW_BOOT_BYTES];
+    int64_t started_ms;
+    const char *allow_load; /* folder below which clients may load models; NULL: none */
+};
+
+struct ctw_handler_call {
+    struct ctw_service *service;
+    const struct ctw_peer *peer;
+    struct ctw_contact contact;
+    const struct ctw_request *request;
+    struct ctw_reply *reply;
+    int64_t bad_item; /* -1 */
+    int retry_ms;     /* 0: no retry */
+};
+
+typedef enum ctw_status ctw_handler_fn(struct ctw_handler_call *call, struct ctw_err *err);
+
+ctw_handler_fn ctw_handle_info, ctw_handle_health, ctw_handle_submit, ctw_handle_seal,
+    ctw_handle_poll, ctw_handle_fetch, ctw_handle_cancel, ctw_handle_release, ctw_handle_load,
+    ctw_handle_unload, ctw_handle_drain, ctw_handle_shutdown;
+
+/* For struct ctw_server_options; arg is the service. */
+void ctw_handle(void *arg, const struct ctw_peer *peer, const struct ctw_request *request,
+                struct ctw_reply *reply);
+void ctw_handle_peer_gone(void *arg, uint32_t pipe);
+
+/* The worker's state as a whole; lock held. *message lives as long as the lock is held. */
+const char *ctw_service_state(const struct ctw_queue *q, const char **message);
+
+#endif

@@ -1,0 +1,275 @@
+#include "worker/queue.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "worker/clock.h"
+
+enum {
+    GONE_GRACE_MS = 5000, /* for a client to connect again, under policy cancel */
+    SILENT_MS = 2000      /* before a worker that shuts down gives a client up */
+};
+
+static void init_cond(pthread_cond_t *c)
+{
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(c, &attr);
+    pthread_condattr_destroy(&attr);
+}
+
+enum ctw_status ctw_queue_init(struct ctw_queue *q, size_t max_bytes, int max_waiting,
+                               struct ctw_err *err)
+{
+    memset(q, 0, sizeof(*q));
+    if (max_bytes == 0 || max_waiting < 1)
+        return ctw_fail(err, CTW_EINVAL, "queue: %zu bytes, %d waiting", max_bytes, max_waiting);
+    q->max_bytes = max_bytes;
+    q->max_waiting = max_waiting;
+    pthread_mutex_init(&q->lock, NULL);
+    init_cond(&q->work);
+    init_cond(&q->changed);
+    return CTW_OK;
+}
+
+void ctw_queue_fini(struct ctw_queue *q)
+{
+    for (struct ctw_job *j = q->jobs, *next; j != NULL; j = next) {
+        next = j->next;
+        ctw_job_destroy(j);
+    }
+    for (int i = 0; i < q->n_models; i++) {
+        ctw_engine_close(q->models[i]->engine);
+        ctw_free(q->models[i]->path);
+        ctw_free(q->models[i]);
+    }
+    pthread_cond_destroy(&q->work);
+    pthread_cond_destroy(&q->changed);
+    pthread_mutex_destroy(&q->lock);
+}
+
+/* ---- jobs in the list ---- */
+
+int ctw_queue_unfinished(const struct ctw_queue *q)
+{
+    int n = 0;
+    for (const struct ctw_job *j = q->jobs; j != NULL; j = j->next)
+        n += !j->removed && !ctw_job_is_final(j);
+    return n;
+}
+
+static void free_if_unused(struct ctw_queue *q, struct ctw_job *job)
+{
+    if (!job->removed || job->pins > 0)
+        return;
+    for (struct ctw_job **at = &q->jobs; *at != NULL; at = &(*at)->next) {
+        if (*at == job) {
+            *at = job->next;
+            break;
+        }
+    }
+    q->n_jobs--;
+    q->bytes -= job->bytes;
+    ctw_job_destroy(job);
+}
+
+void ctw_queue_remove(struct ctw_queue *q, struct ctw_job *j)
+{
+    j->removed = true;
+    free_if_unused(q, j);
+    pthread_cond_broadcast(&q->changed);
+}
+
+void ctw_queue_unpin(struct ctw_queue *q, struct ctw_job *j)
+{
+    j->pins--;
+    free_if_unused(q, j);
+}
+
+void ctw_queue_end(struct ctw_queue *q, struct ctw_job *j, enum ctw_job_state state,
+                   const struct ctw_err *err)
+{
+    if (ctw_job_is_final(j))
+        return;
+    if (j->state == CTW_JOB_RUNNING && j->pass_tok > 0)
+        atomic_fetch_sub(&q->n_live, 1);
+    j->state = state;
+    j->ended_ms = ctw_now_ms();
+    if (err != NULL)
+        j->error = *err;
+    pthread_cond_broadcast(&q->changed);
+    pthread_cond_signal(&q->work);
+}
+
+static void cancel(struct ctw_queue *q, struct ctw_job *j, const char *why)
+{
+    struct ctw_err err;
+    (void)ctw_fail(&err, CTW_ECANCELED, "%s", why);
+    ctw_queue_end(q, j, CTW_JOB_CANCELED, &err);
+}
+
+/* ---- life ---- */
+
+void ctw_queue_peer_gone(struct ctw_queue *q, uint32_t pipe, int64_t now_ms)
+{
+    pthread_mutex_lock(&q->lock);
+    for (struct ctw_job *j = q->jobs; j != NULL; j = j->next) {
+        if (j->pipe == pipe)
+            j->gone_ms = now_ms;
+    }
+    pthread_mutex_unlock(&q->lock);
+}
+
+/* When the job's time without contact is over. */
+static int64_t deadline(const struct ctw_job *j)
+{
+    bool final = ctw_job_is_final(j);
+    if (j->state == CTW_JOB_OPEN)
+        return j->contact_ms + j->head.ttl_ms;
+    if (j->head.keep && !final)
+        return INT64_MAX;
+    if (j->head.keep)
+        return (j->ended_ms > j->contact_ms ? j->ended_ms : j->contact_ms) + j->head.ttl_ms;
+    int64_t at = j->contact_ms + j->head.ttl_ms;
+    if (j->gone_ms != 0 && j->gone_ms + GONE_GRACE_MS < at)
+        at = j->gone_ms + GONE_GRACE_MS;
+    return at;
+}
+
+void ctw_queue_tick(struct ctw_queue *q, int64_t now_ms)
+{
+    pthread_mutex_lock(&q->lock);
+    for (struct ctw_job *j = q->jobs, *next; j != NULL; j = next) {
+        next = j->next;
+        if (j->removed || now_ms < deadline(j))
+            continue;
+        if (!ctw_job_is_final(j)) {
+            ctw_info("a job of %" PRId64 " items has lost its client: cancelled", j->n_items);
+            cancel(q, j, "its client was silent for too long (orphan policy)");
+        }
+        ctw_queue_remove(q, j);
+    }
+    pthread_mutex_unlock(&q->lock);
+}
+
+int ctw_queue_drain(struct ctw_queue *q, bool all, bool shut_down)
+{
+    pthread_mutex_lock(&q->lock);
+    q->draining = true;
+    q->shut_down = q->shut_down || shut_down;
+    for (struct ctw_job *j = q->jobs; j != NULL; j = j->next) {
+        if (!ctw_job_is_final(j) && (all || j->state == CTW_JOB_OPEN))
+            cancel(q, j, "the worker is stopping");
+    }
+    int n = ctw_queue_unfinished(q);
+    pthread_mutex_unlock(&q->lock);
+    return n;
+}
+
+bool ctw_queue_is_quiet(struct ctw_queue *q, int64_t now_ms)
+{
+    bool quiet = true;
+    pthread_mutex_lock(&q->lock);
+    for (const struct ctw_job *j = q->jobs; j != NULL; j = j->next) {
+        int64_t since = j->ended_ms > j->contact_ms ? j->ended_ms : j->contact_ms;
+        if (!j->removed && (!ctw_job_is_final(j) || now_ms - since < SILENT_MS))
+            quiet = false;
+    }
+    pthread_mutex_unlock(&q->lock);
+    return quiet;
+}
+
+void ctw_queue_stop(struct ctw_queue *q)
+{
+    pthread_mutex_lock(&q->lock);
+    q->draining = true;
+    atomic_store(&q->stop, true);
+    pthread_cond_broadcast(&q->changed);
+    pthread_cond_broadcast(&q->work);
+    pthread_mutex_unlock(&q->lock);
+}
+
+/* ---- rates ---- */
+
+void ctw_rate_reset(struct ctw_rate *r)
+{
+    r->n = 0;
+    r->next = 0;
+}
+
+void ctw_rate_add(struct ctw_rate *r, int64_t now_ms, double tokens)
+{
+    enum { SPACING_MS = 500 }; /* the ring then holds half a minute */
+    int last = (r->next + CTW_RATE_SAMPLES - 1) % CTW_RATE_SAMPLES;
+    if (r->n > 0 && now_ms - r->ms[last] < SPACING_MS)
+        return;
+    r->ms[r->next] = now_ms;
+    r->tokens[r->next] = tokens;
+    r->next = (r->next + 1) % CTW_RATE_SAMPLES;
+    if (r->n < CTW_RATE_SAMPLES)
+        r->n++;
+}
+
+double ctw_rate_per_s(const struct ctw_rate *r)
+{
+    if (r->n < 2)
+        return 0;
+    int last = (r->next + CTW_RATE_SAMPLES - 1) % CTW_RATE_SAMPLES;
+    int oldest = (r->next + CTW_RATE_SAMPLES - r->n) % CTW_RATE_SAMPLES;
+    return (r->tokens[last] - r->tokens[oldest]) * 1000 / (double)(r->ms[last] - r->ms[oldest]);
+}
+
+/* ---- progress ---- */
+
+static double tokens_done(const struct ctw_queue *q, const struct ctw_job *j)
+{
+    double in_pass = (double)j->pass_tok_done;
+    if (q->in_pass && j->pass_tok > 0 && q->pass.tok_total > 0) {
+        double share = (double)q->pass.tok_done / (double)q->pass.tok_total;
+        double so_far = share * (double)j->pass_tok;
+        in_pass = so_far > in_pass ? so_far : in_pass;
+    }
+    return (double)(j->tok_done - j->pass_tok_done) + in_pass;
+}
+
+/* Tokens until j ends: its own, and those that others get in fair shares meanwhile. */
+static double tokens_before_end(const struct ctw_queue *q, const struct ctw_job *j)
+{
+    double own = (double)j->n_input - tokens_done(q, j);
+    double sum = own;
+    for (const struct ctw_job *o = q->jobs; o != NULL; o = o->next) {
+        if (o == j || o->removed || (o->state != CTW_JOB_QUEUED && o->state != CTW_JOB_RUNNING))
+            continue;
+        double other = (double)o->n_input - tokens_done(q, o);
+        sum += other < own ? other : own;
+    }
+    return sum;
+}
+
+void ctw_queue_progress(const struct ctw_queue *q, const struct ctw_job *j,
+                        struct ctw_progress_map *out)
+{
+    double rate = ctw_rate_per_s(&q->rate);
+    double done = tokens_done(q, j);
+    bool waiting = j->state == CTW_JOB_QUEUED || j->state == CTW_JOB_RUNNING;
+    *out = (struct ctw_progress_map){.tokens_done = (uint64_t)done,
+                                     .tokens = (uint64_t)j->n_input,
+                                     .tokens_per_s = rate,
+                                     .seconds_left = ctw_job_is_final(j) ? 0 : -1,
+                                     .pass = (uint64_t)j->n_passes};
+    if (waiting && rate > 0)
+        out->seconds_left = tokens_before_end(q, j) / rate;
+    const struct ctw_model_slot *m = ctw_queue_model(q, j->head.model);
+    int64_t pass_tokens = m != NULL && m->state == CTW_MODEL_READY ? m->info.pass_tokens : 0;
+    int64_t left = j->n_input - (j->tok_done - j->pass_tok_done) - j->pass_tok;
+    out->passes = out->pass;
+    if (waiting && pass_tokens > 0 && left > 0)
+        out->passes += (uint64_t)((left + pass_tokens - 1) / pass_tokens);
+    if (q->in_pass && j->pass_tok > 0) {
+        out->layer = (uint64_t)q->pass.layer;
+        out->layers = (uint64_t)q->pass.n_layers;
+    }
+}

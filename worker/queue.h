@@ -1,0 +1,147 @@
+/*
+ * All that a worker shares between its threads, under one lock: the models, the jobs, and what the
+ * scoring thread is doing. The server's threads call ctw_queue_*(), the scoring thread runs
+ * ctw_scorer_run() (worker/scorer.h), the main thread ticks.
+ *
+ * Nothing slow happens under the lock: parts are checked before they are added, jobs are planned
+ * and models opened by the scoring thread without it, results are copied from pinned jobs.
+ */
+#ifndef CTW_WORKER_QUEUE_H
+#define CTW_WORKER_QUEUE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "worker/job.h"
+
+enum ctw_model_state {
+    CTW_MODEL_LOADING, /* the scoring thread will open it */
+    CTW_MODEL_READY,
+    CTW_MODEL_FAILED,
+    CTW_MODEL_CLOSING /* the scoring thread will close and forget it */
+};
+
+struct ctw_model_slot {
+    char name[CTW_MODEL_NAME_MAX];
+    char *path;
+    enum ctw_model_state state;
+    struct ctw_err error;        /* FAILED */
+    struct ctw_engine *engine;   /* READY, CLOSING */
+    struct ctw_engine_info info; /* READY */
+};
+
+enum { CTW_RATE_SAMPLES = 64 };
+
+/* Work over time, for rates: a ring of (ms, tokens) samples. */
+struct ctw_rate {
+    int64_t ms[CTW_RATE_SAMPLES];
+    double tokens[CTW_RATE_SAMPLES];
+    int n, next;
+};
+
+struct ctw_queue {
+    pthread_mutex_t lock;
+    pthread_cond_t work;    /* for the scoring thread */
+    pthread_cond_t changed; /* for polls: a job's state or n_done */
+
+    struct ctw_model_slot *models[CTW_IPC_MODELS];
+    int n_models;
+    int n_initial; /* the first of them, which must load for the worker to be of use */
+
+    struct ctw_job *jobs; /* newest last */
+    int n_jobs;
+    size_t bytes; /* of all jobs */
+    size_t max_bytes;
+    int n_waiting, max_waiting; /* polls */
+
+    bool draining;        /* no new jobs */
+    bool shut_down;       /* asked for; see ctw_queue_is_quiet() */
+    atomic_bool stop;     /* scoring and polls end now */
+    struct ctw_err fatal; /* status CTW_OK: none. The engine is of no more use */
+
+    /* the running pass */
+    atomic_int n_live; /* jobs in it that still want their results */
+    struct ctw_progress pass;
+    bool in_pass;
+    double work_before; /* tokens of earlier passes, for rates */
+    int64_t beat_ms;    /* last sign of progress */
+    struct ctw_rate rate;
+};
+
+/* max_bytes of all jobs; max_waiting polls at a time. */
+enum ctw_status ctw_queue_init(struct ctw_queue *q, size_t max_bytes, int max_waiting,
+                               struct ctw_err *err) CTW_MUST_CHECK;
+void ctw_queue_fini(struct ctw_queue *q); /* after all threads ended */
+
+/* ---- models ---- */
+
+/* CTW_EINVAL: the name is taken, too long or empty; CTW_EBUSY: too many. name NULL: the path's
+ * last. */
+enum ctw_status ctw_queue_load(struct ctw_queue *q, const char *path, const char *name,
+                               char out_name[CTW_MODEL_NAME_MAX],
+                               struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_queue_unload(struct ctw_queue *q, const char *name,
+                                 struct ctw_err *err) CTW_MUST_CHECK;
+const char *ctw_model_state_name(enum ctw_model_state state);
+
+/* ---- requests; each fills its reply's body ---- */
+
+struct ctw_contact {
+    uint32_t pipe;
+    int64_t now_ms;
+};
+
+/* *retry_ms and *bad_item come with an error, 0 and -1 when they do not apply. */
+enum ctw_status ctw_queue_submit(struct ctw_queue *q, const struct ctw_contact *contact,
+                                 const struct ctw_submit *submit, struct ctw_submit_reply *reply,
+                                 int64_t *bad_item, int *retry_ms,
+                                 struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_queue_seal(struct ctw_queue *q, const struct ctw_contact *contact,
+                               const struct ctw_seal *seal, struct ctw_seal_reply *reply,
+                               struct ctw_err *err) CTW_MUST_CHECK;
+/* Waits. The reply's error text comes from `memory`. */
+enum ctw_status ctw_queue_poll(struct ctw_queue *q, const struct ctw_contact *contact,
+                               const struct ctw_poll *poll, struct ctw_reply *reply,
+                               struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_queue_fetch(struct ctw_queue *q, const struct ctw_contact *contact,
+                                const struct ctw_fetch *fetch, struct ctw_reply *reply,
+                                struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_queue_cancel(struct ctw_queue *q, const struct ctw_contact *contact,
+                                 struct ctw_slice id, struct ctw_slice *state,
+                                 struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_queue_release(struct ctw_queue *q, const struct ctw_contact *contact,
+                                  struct ctw_slice id, struct ctw_slice *state,
+                                  struct ctw_err *err) CTW_MUST_CHECK;
+
+/* ---- life ---- */
+
+/* A connection is lost: jobs whose last contact came over it wait only a little longer. */
+void ctw_queue_peer_gone(struct ctw_queue *q, uint32_t pipe, int64_t now_ms);
+/* Cancels and forgets jobs whose time is over. */
+void ctw_queue_tick(struct ctw_queue *q, int64_t now_ms);
+/* No new jobs; open ones are cancelled, and with `cancel` all others. Returns unfinished jobs. */
+int ctw_queue_drain(struct ctw_queue *q, bool cancel, bool shut_down);
+/* Nothing unfinished, and every job released or its client silent for 2 s. */
+bool ctw_queue_is_quiet(struct ctw_queue *q, int64_t now_ms);
+/* Ends waiting polls and the scoring thread, which cancels the running pass. */
+void ctw_queue_stop(struct ctw_queue *q);
+
+/* ---- with the lock held ---- */
+
+int ctw_queue_unfinished(const struct ctw_queue *q);
+struct ctw_model_slot *ctw_queue_model(const struct ctw_queue *q,
+                                       const char *name); /* NULL: none */
+/* Ends a job that is not final; err NULL: DONE. */
+void ctw_queue_end(struct ctw_queue *q, struct ctw_job *j, enum ctw_job_state state,
+                   const struct ctw_err *err);
+void ctw_queue_unpin(struct ctw_queue *q, struct ctw_job *j);
+/* Frees what is removed and not pinned; else it stays in the list, and nobody finds it. */
+void ctw_queue_remove(struct ctw_queue *q, struct ctw_job *j);
+void ctw_queue_progress(const struct ctw_queue *q, const struct ctw_job *j,
+                        struct ctw_progress_map *out);
+
+void ctw_rate_reset(struct ctw_rate *r);
+void ctw_rate_add(struct ctw_rate *r, int64_t now_ms, double tokens);
+double ctw_rate_per_s(const struct ctw_rate *r); /* 0: unknown */
+
+#endif

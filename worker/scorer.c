@@ -1,0 +1,375 @@
+#include "worker/scorer.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "worker/clock.h"
+
+/* ---- models ---- */
+
+/* Lock held; given up meanwhile. */
+static void open_model(struct ctw_scorer *s, struct ctw_model_slot *m)
+{
+    struct ctw_queue *q = s->queue;
+    struct ctw_engine_options options = s->options;
+    struct ctw_engine *engine = NULL;
+    struct ctw_engine_info info;
+    struct ctw_err err;
+    options.model_dir = m->path; /* a loading slot's does not change */
+    pthread_mutex_unlock(&q->lock);
+    ctw_info("loading %s", options.model_dir);
+    int64_t start = ctw_now_ms();
+    enum ctw_status st = ctw_engine_open(&engine, &options, &err);
+    if (st == CTW_OK) {
+        ctw_engine_get_info(engine, &info);
+        ctw_info("%s is ready after %.1f s: %s", m->name, (double)(ctw_now_ms() - start) / 1000,
+                 info.numerics);
+    } else {
+        ctw_error("%s", err.msg);
+    }
+    pthread_mutex_lock(&q->lock);
+    if (st == CTW_OK) {
+        m->engine = engine;
+        m->info = info;
+        m->state = CTW_MODEL_READY;
+    } else {
+        m->error = err;
+        m->state = CTW_MODEL_FAILED;
+    }
+}
+
+/* Lock held; given up meanwhile. */
+static void close_model(struct ctw_queue *q, int i)
+{
+    struct ctw_model_slot *m = q->models[i];
+    q->n_models--;
+    for (int k = i; k < q->n_models; k++)
+        q->models[k] = q->models[k + 1];
+    pthread_mutex_unlock(&q->lock);
+    ctw_engine_close(m->engine);
+    ctw_info("%s is unloaded", m->name);
+    ctw_free(m->path);
+    ctw_free(m);
+    pthread_mutex_lock(&q->lock);
+}
+
+static bool tend_models(struct ctw_scorer *s)
+{
+    struct ctw_queue *q = s->queue;
+    for (int i = 0; i < q->n_models; i++) {
+        if (q->models[i]->state == CTW_MODEL_LOADING) {
+            open_model(s, q->models[i]);
+            return true;
+        }
+        if (q->models[i]->state == CTW_MODEL_CLOSING) {
+            close_model(q, i);
+            return true;
+        }
+    }
+    return false;
+}
+
+/* ---- planning ---- */
+
+static void enter(struct ctw_queue *q, struct ctw_job *job)
+{
+    double least = 0;
+    bool any = false;
+    for (const struct ctw_job *j = q->jobs; j != NULL; j = j->next) {
+        if (j == job || !j->planned || ctw_job_is_final(j))
+            continue;
+        least = !any || j->served < least ? j->served : least;
+        any = true;
+    }
+    job->served = least; /* it gets its share from now on, not of the past */
+    job->planned = true;
+}
+
+static bool plan_next(struct ctw_queue *q)
+{
+    struct ctw_job *j = q->jobs;
+    while (j != NULL && (j->state != CTW_JOB_QUEUED || j->planned))
+        j = j->next;
+    if (j == NULL)
+        return false;
+    struct ctw_err err;
+    int64_t n_done;
+    j->pins++;
+    pthread_mutex_unlock(&q->lock);
+    enum ctw_status st = ctw_job_plan(j, &n_done, &err);
+    pthread_mutex_lock(&q->lock);
+    if (st == CTW_OK) {
+        enter(q, j);
+        j->n_done = n_done;
+        if (j->n_done == j->n_items)
+            ctw_queue_end(q, j, CTW_JOB_DONE, NULL);
+        pthread_cond_broadcast(&q->changed);
+    } else {
+        ctw_queue_end(q, j, CTW_JOB_FAILED, &err);
+    }
+    ctw_queue_unpin(q, j);
+    return true;
+}
+
+/* ---- making a pass ---- */
+
+static bool has_work(const struct ctw_job *j)
+{
+    return j->planned && !j->removed && !ctw_job_is_final(j) && j->next_unit < j->n_units;
+}
+
+/* The job of this model (NULL: of any) that has been served least; the oldest of equals. */
+static struct ctw_job *next_job(const struct ctw_queue *q, const struct ctw_model_slot *m)
+{
+    struct ctw_job *best = NULL;
+    for (struct ctw_job *j = q->jobs; j != NULL; j = j->next) {
+        const struct ctw_model_slot *of = has_work(j) ? ctw_queue_model(q, j->head.model) : NULL;
+        if (of == NULL || of->state != CTW_MODEL_READY || (m != NULL && of != m))
+            continue;
+        if (best == NULL || j->served < best->served)
+            best = j;
+    }
+    return best;
+}
+
+static bool grow(struct ctw_scorer *s)
+{
+    int64_t cap = s->cap == 0 ? 256 : s->cap * 2;
+    struct ctw_seq *seqs = ctw_realloc(s->seqs, (size_t)cap, sizeof(*seqs));
+    if (seqs == NULL)
+        return false;
+    s->seqs = seqs;
+    struct ctw_pass_unit *units = ctw_realloc(s->units, (size_t)cap, sizeof(*units));
+    if (units == NULL)
+        return false;
+    s->units = units;
+    s->cap = cap;
+    return true;
+}
+
+static void take_unit(struct ctw_scorer *s, struct ctw_job *j)
+{
+    int64_t n_tok = ctw_unit_input(&j->units[j->next_unit]);
+    if (j->pass_tok == 0) {
+        j->state = CTW_JOB_RUNNING;
+        j->pins++;
+        j->n_passes++;
+        j->pass_tok_done = 0;
+        atomic_fetch_add(&s->queue->n_live, 1);
+    }
+    s->seqs[s->n] = ctw_job_seq(j, j->next_unit);
+    s->units[s->n] = (struct ctw_pass_unit){.job = j, .unit = j->next_unit};
+    s->n++;
+    j->pass_tok += n_tok;
+    j->served += (double)n_tok;
+    j->next_unit++;
+}
+
+/* Fills the pass; returns its model, NULL when there is nothing to do. */
+static struct ctw_model_slot *make_pass(struct ctw_scorer *s)
+{
+    struct ctw_queue *q = s->queue;
+    struct ctw_model_slot *m = NULL;
+    int64_t n_tok = 0;
+    s->n = 0;
+    atomic_store(&q->n_live, 0);
+    for (;;) {
+        struct ctw_job *j = next_job(q, m);
+        if (j == NULL)
+            break;
+        if (m == NULL)
+            m = ctw_queue_model(q, j->head.model);
+        int64_t more = ctw_unit_input(&j->units[j->next_unit]);
+        if (s->n > 0 && n_tok + more > m->info.pass_tokens)
+            break;
+        if (s->n == s->cap && !grow(s)) {
+            struct ctw_err err;
+            if (s->n > 0)
+                break;
+            (void)ctw_fail(&err, CTW_ENOMEM, "out of memory for a pass");
+            ctw_queue_end(q, j, CTW_JOB_FAILED, &err);
+            m = NULL;
+            continue;
+        }
+        take_unit(s, j);
+        n_tok += more;
+    }
+    return s->n > 0 ? m : NULL;
+}
+
+/* ---- running a pass ---- */
+
+static void take_result(struct ctw_scorer *s, int64_t i)
+{
+    struct ctw_queue *q = s->queue;
+    struct ctw_pass_unit *u = &s->units[i];
+    struct ctw_job *j = u->job;
+    struct ctw_err err;
+    if (u->taken || ctw_job_is_final(j))
+        return;
+    u->taken = true;
+    enum ctw_status st = ctw_job_take(j, u->unit, s->seqs[i].bad_layer, s->n_decoders, &err);
+    if (st != CTW_OK) {
+        ctw_error("a job fails: %s", err.msg);
+        ctw_queue_end(q, j, CTW_JOB_FAILED, &err);
+        return;
+    }
+    j->pass_tok_done += ctw_unit_input(&j->units[u->unit]);
+    if (j->n_done == j->n_items)
+        ctw_queue_end(q, j, CTW_JOB_DONE, NULL);
+}
+
+static void on_done(void *arg, int64_t first, int64_t n)
+{
+    struct ctw_scorer *s = arg;
+    pthread_mutex_lock(&s->queue->lock);
+    for (int64_t i = first; i < first + n; i++)
+        take_result(s, i);
+    pthread_cond_broadcast(&s->queue->changed);
+    pthread_mutex_unlock(&s->queue->lock);
+}
+
+static bool is_cancelled(void *arg)
+{
+    const struct ctw_scorer *s = arg;
+    return atomic_load(&s->queue->stop) || atomic_load(&s->queue->n_live) == 0;
+}
+
+/* A line for people, a few times a second. Lock held. */
+static void show(struct ctw_scorer *s, int64_t now_ms)
+{
+    const struct ctw_queue *q = s->queue;
+    if (now_ms - s->shown_ms < 250)
+        return;
+    s->shown_ms = now_ms;
+    double done = 0, total = 0;
+    int n_jobs = 0;
+    for (const struct ctw_job *j = q->jobs; j != NULL; j = j->next) {
+        struct ctw_progress_map p;
+        if (j->removed || (j->state != CTW_JOB_QUEUED && j->state != CTW_JOB_RUNNING))
+            continue;
+        ctw_queue_progress(q, j, &p);
+        done += (double)p.tokens_done;
+        total += (double)p.tokens;
+        n_jobs++;
+    }
+    double rate = ctw_rate_per_s(&q->rate);
+    if (n_jobs == 0 || rate <= 0)
+        return;
+    ctw_log_progress("%d job%s, %.0f of %.0f tokens (%.0f %%), %.0f tokens/s, %.0f s left, "
+                     "layer %d of %d",
+                     n_jobs, n_jobs == 1 ? "" : "s", done, total, 100 * done / total, rate,
+                     (total - done) / rate, q->pass.layer, q->pass.n_layers);
+}
+
+static void on_progress(void *arg, const struct ctw_progress *p)
+{
+    struct ctw_scorer *s = arg;
+    struct ctw_queue *q = s->queue;
+    pthread_mutex_lock(&q->lock);
+    q->pass = *p;
+    q->beat_ms = ctw_now_ms();
+    ctw_rate_add(&q->rate, q->beat_ms, q->work_before + (double)p->tok_done);
+    show(s, q->beat_ms);
+    pthread_mutex_unlock(&q->lock);
+}
+
+/* The engine said no: its jobs cannot go on, and perhaps the worker neither. */
+static void fail_pass(struct ctw_scorer *s, const struct ctw_err *err)
+{
+    struct ctw_queue *q = s->queue;
+    bool fatal = err->status == CTW_EDEVICE || err->status == CTW_EINTERNAL;
+    ctw_error("%s", err->msg);
+    for (int64_t i = 0; i < s->n; i++)
+        ctw_queue_end(q, s->units[i].job, CTW_JOB_FAILED, err);
+    if (!fatal)
+        return;
+    q->fatal = *err;
+    q->draining = true;
+    for (struct ctw_job *j = q->jobs; j != NULL; j = j->next)
+        ctw_queue_end(q, j, CTW_JOB_FAILED, err);
+}
+
+static void end_pass(struct ctw_scorer *s)
+{
+    struct ctw_queue *q = s->queue;
+    q->in_pass = false;
+    q->beat_ms = ctw_now_ms();
+    for (int64_t i = 0; i < s->n; i++)
+        q->work_before += (double)(s->seqs[i].n_tok - 1);
+    ctw_rate_add(&q->rate, q->beat_ms, q->work_before);
+    for (struct ctw_job *j = q->jobs, *next; j != NULL; j = next) {
+        next = j->next;
+        if (j->pass_tok == 0)
+            continue;
+        j->pass_tok = 0;
+        j->pass_tok_done = 0;
+        ctw_queue_unpin(q, j); /* may free it, but it only */
+    }
+    s->n = 0;
+}
+
+static void run_pass(struct ctw_scorer *s, struct ctw_model_slot *m)
+{
+    struct ctw_queue *q = s->queue;
+    const struct ctw_hooks hooks = {
+        .arg = s, .progress = on_progress, .cancelled = is_cancelled, .done = on_done};
+    struct ctw_err err = {0};
+    s->n_decoders = m->info.model->n_decoders;
+    q->pass = (struct ctw_progress){0};
+    q->in_pass = true;
+    q->beat_ms = ctw_now_ms();
+    pthread_mutex_unlock(&q->lock);
+    enum ctw_status st = ctw_engine_score(m->engine, s->seqs, s->n, &hooks, &err);
+    pthread_mutex_lock(&q->lock);
+    if (st == CTW_OK) {
+        for (int64_t i = 0; i < s->n; i++)
+            take_result(s, i);
+    } else if (st != CTW_ECANCELED) {
+        fail_pass(s, &err);
+    }
+    end_pass(s);
+    pthread_cond_broadcast(&q->changed);
+}
+
+/* ---- the thread ---- */
+
+static void cancel_all(struct ctw_queue *q)
+{
+    struct ctw_err err;
+    (void)ctw_fail(&err, CTW_ECANCELED, "the worker is stopping");
+    for (struct ctw_job *j = q->jobs; j != NULL; j = j->next)
+        ctw_queue_end(q, j, CTW_JOB_CANCELED, &err);
+}
+
+void ctw_scorer_run(struct ctw_scorer *s)
+{
+    struct ctw_queue *q = s->queue;
+    pthread_mutex_lock(&q->lock);
+    while (!atomic_load(&q->stop)) {
+        if (tend_models(s) || plan_next(q))
+            continue;
+        struct ctw_model_slot *m = make_pass(s);
+        if (m != NULL) {
+            run_pass(s, m);
+            continue;
+        }
+        ctw_log_progress("%s", "");
+        pthread_cond_wait(&q->work, &q->lock);
+        ctw_rate_reset(&q->rate);
+        ctw_rate_add(&q->rate, ctw_now_ms(), q->work_before);
+    }
+    cancel_all(q);
+    pthread_mutex_unlock(&q->lock);
+    ctw_log_progress("%s", "");
+}
+
+void ctw_scorer_fini(struct ctw_scorer *s)
+{
+    ctw_free(s->seqs);
+    ctw_free(s->units);
+    s->seqs = NULL;
+    s->units = NULL;
+}

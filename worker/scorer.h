@@ -1,0 +1,33 @@
+/*
+ * The thread that owns the engines: opens and closes models, plans jobs, and scores one pass after
+ * another. A pass takes units of all jobs of one model, one unit at a time from the job that has
+ * been served the fewest tokens so far, until the engine's pass is full. So no job waits for
+ * another one's end, and small jobs ride along. Scores do not depend on it (DESIGN, bet 4).
+ */
+#ifndef CTW_WORKER_SCORER_H
+#define CTW_WORKER_SCORER_H
+
+#include "worker/queue.h"
+
+struct ctw_pass_unit {
+    struct ctw_job *job;
+    int64_t unit;
+    bool taken;
+};
+
+struct ctw_scorer {
+    struct ctw_queue *queue;
+    struct ctw_engine_options options; /* model_dir comes from the model's slot */
+    /* the pass being made or run */
+    struct ctw_seq *seqs;
+    struct ctw_pass_unit *units;
+    int64_t n, cap;
+    int n_decoders;
+    int64_t shown_ms;
+};
+
+/* Runs until ctw_queue_stop(); then all unfinished jobs are cancelled. */
+void ctw_scorer_run(struct ctw_scorer *s);
+void ctw_scorer_fini(struct ctw_scorer *s);
+
+#endif
