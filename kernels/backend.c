@@ -121,6 +121,9 @@ static enum ctw_status check_qkv(const struct ctw_op_qkv *op, struct ctw_err *er
     REQUIRE("qkv", is_float(op->dtype));
     REQUIRE("qkv", op->n_tok >= 0);
     REQUIRE("qkv", op->n_head >= 1 && op->n_kv >= 1 && op->head >= 1);
+    if (op->head > CTW_MAX_HEAD)
+        return ctw_fail(err, CTW_EUNSUP, "attention heads of %d elements; the most is %d", op->head,
+                        CTW_MAX_HEAD);
     REQUIRE("qkv", op->rot_dim >= 0 && op->rot_dim % 2 == 0 && op->rot_dim <= op->head);
     REQUIRE("qkv", op->rot_dim == 0 || (op->positions != NULL && op->cos_sin != NULL));
     REQUIRE("qkv", (op->q_norm == NULL && op->k_norm == NULL) || is_float(op->norm_dtype));

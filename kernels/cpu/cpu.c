@@ -6,11 +6,12 @@
 
 #include "base/mem.h"
 
-const struct ctw_cpu_variant ctw_cpu_c;
-
 const struct ctw_cpu_variant *const ctw_cpu_variants[] = {
-    &ctw_cpu_c,
-    NULL,
+#if defined(__x86_64__)
+    &ctw_cpu_avx512bf16, &ctw_cpu_avx512,
+    &ctw_cpu_avx2,
+#endif
+    &ctw_cpu_c,          NULL,
 };
 
 static size_t scratch_bytes_c(const struct ctw_cpu *cpu, int64_t n_tok, int64_t max_k)

@@ -40,6 +40,7 @@ struct ctw_cpu {
 /* Every variant in this build, the best first; NULL-terminated. "c" is the last. */
 extern const struct ctw_cpu_variant *const ctw_cpu_variants[];
 
+extern const struct ctw_cpu_variant ctw_cpu_avx512bf16, ctw_cpu_avx512, ctw_cpu_avx2; /* x86-64 */
 extern const struct ctw_cpu_variant ctw_cpu_c;
 
 /*

@@ -1,0 +1,190 @@
+/* Embedding, gather, RMSNorm, and q, k, v: rows widened to fp32, worked on, narrowed once. */
+#ifndef CTW_KERNELS_CPU_FAST_ELEMENTWISE_H
+#define CTW_KERNELS_CPU_FAST_ELEMENTWISE_H
+
+enum { ROWS_A_TASK = 16, ROW_SPAN = 1024 };
+
+struct rows_job {
+    const void *op;
+    int64_t n;
+    void (*row)(const void *op, int64_t t);
+};
+
+static void rows_item(void *arg, int64_t item, int thread)
+{
+    (void)thread;
+    const struct rows_job *job = arg;
+    int64_t end = min64((item + 1) * ROWS_A_TASK, job->n);
+    for (int64_t t = item * ROWS_A_TASK; t < end; t++)
+        job->row(job->op, t);
+}
+
+static enum ctw_status each_row(struct ctw_cpu *cpu, int64_t n,
+                                void (*row)(const void *op, int64_t t), const void *op)
+{
+    struct rows_job job = {op, n, row};
+    ctw_threads_for(cpu->threads, ceil_div(n, ROWS_A_TASK), rows_item, &job);
+    return CTW_OK;
+}
+
+/* ---- embed and gather --------------------------------------------------------------------- */
+
+static void embed_row(const void *arg, int64_t t)
+{
+    const struct ctw_op_embed *op = arg;
+    int64_t k = op->table->weight->k;
+    float row[SPAN];
+    for (int64_t c = 0; c < k; c += SPAN) {
+        int64_t n = min64(SPAN, k - c);
+        weight_words(FLOATS, row, op->table, op->tokens[t], c, n, op->dtype);
+        for (int64_t i = 0; i < n; i++)
+            row[i] *= op->scale;
+        narrow(at(op->y, op->dtype, t * k + c), op->dtype, row, n);
+    }
+}
+
+static enum ctw_status fast_embed(struct ctw_cpu *cpu, const struct ctw_op_embed *op,
+                                  struct ctw_err *err)
+{
+    (void)err;
+    return each_row(cpu, op->n_tok, embed_row, op);
+}
+
+static void gather_row(const void *arg, int64_t i)
+{
+    const struct ctw_op_gather *op = arg;
+    size_t bytes = (size_t)op->dim * ctw_dtype_bytes(op->dtype);
+    memcpy(at(op->y, op->dtype, i * op->dim), at(op->x, op->dtype, op->rows[i] * op->dim), bytes);
+}
+
+static enum ctw_status fast_gather(struct ctw_cpu *cpu, const struct ctw_op_gather *op,
+                                   struct ctw_err *err)
+{
+    (void)err;
+    return each_row(cpu, op->n_rows, gather_row, op);
+}
+
+/* ---- RMSNorm ------------------------------------------------------------------------------ */
+
+/* Adds the squares of n values to the lanes of sum; row is overwritten beyond n. */
+INLINE vf add_squares(vf sum, float *row, int64_t n)
+{
+    for (int64_t i = n; i < round_up(n, VL); i++)
+        row[i] = 0;
+    for (int64_t i = 0; i < n; i += VL) {
+        vf v = vf_load(row + i);
+        sum = vf_fma(v, v, sum);
+    }
+    return sum;
+}
+
+static void norm_row(const void *arg, int64_t t)
+{
+    const struct ctw_op_rms_norm *op = arg;
+    float row[ROW_SPAN], weight[ROW_SPAN];
+    vf lanes = vf_zero();
+    for (int64_t c = 0; c < op->dim; c += ROW_SPAN) {
+        int64_t n = min64(ROW_SPAN, op->dim - c);
+        widen(row, at(op->x, op->dtype, t * op->dim + c), op->dtype, n);
+        lanes = add_squares(lanes, row, n);
+    }
+    float sum = vf_sum(lanes);
+    if (op->bad != NULL && op->bad[t] < 0 && !isfinite(sum))
+        op->bad[t] = op->stamp;
+    const vf scale = vf_set1(1.0f / sqrtf(sum / (float)op->dim + op->eps));
+    const vf offset = vf_set1(op->weight_offset);
+    for (int64_t c = 0; c < op->dim; c += ROW_SPAN) {
+        int64_t n = min64(ROW_SPAN, op->dim - c);
+        widen(row, at(op->x, op->dtype, t * op->dim + c), op->dtype, n);
+        widen(weight, at(op->weight, op->weight_dtype, c), op->weight_dtype, n);
+        for (int64_t i = 0; i < n; i += VL) {
+            vf w = vf_add(vf_load(weight + i), offset);
+            vf_store(row + i, vf_mul(vf_mul(vf_load(row + i), scale), w));
+        }
+        narrow(at(op->y, op->dtype, t * op->dim + c), op->dtype, row, n);
+    }
+}
+
+static enum ctw_status fast_rms_norm(struct ctw_cpu *cpu, const struct ctw_op_rms_norm *op,
+                                     struct ctw_err *err)
+{
+    (void)err;
+    return each_row(cpu, op->n_tok, norm_row, op);
+}
+
+/* ---- q, k, v ------------------------------------------------------------------------------ */
+
+/* Pairs (i, i + half) of a head: a cos - b sin, b cos + a sin. */
+INLINE void turn_halves(float *x, int half, const float *cos_sin)
+{
+    int i = 0;
+    for (; i + VL <= half; i += VL) {
+        vf a = vf_load(x + i), b = vf_load(x + half + i);
+        vf c = vf_load(cos_sin + i), s = vf_load(cos_sin + half + i);
+        vf bs = vf_mul(b, s), as = vf_mul(a, s);
+        vf_store(x + i, vf_sub(vf_mul(a, c), bs));
+        vf_store(x + half + i, vf_add(vf_mul(b, c), as));
+    }
+    for (; i < half; i++) {
+        float a = x[i], b = x[half + i], c = cos_sin[i], s = cos_sin[half + i];
+        x[i] = a * c - b * s;
+        x[half + i] = b * c + a * s;
+    }
+}
+
+INLINE void turn_interleaved(float *x, int half, const float *cos_sin)
+{
+    for (int i = 0; i < half; i++) {
+        float a = x[2 * i], b = x[2 * i + 1], c = cos_sin[i], s = cos_sin[half + i];
+        x[2 * i] = a * c - b * s;
+        x[2 * i + 1] = b * c + a * s;
+    }
+}
+
+/* One query or key head in x, with room up to a whole vector. */
+static void norm_and_turn(const struct ctw_op_qkv *op, float *x, const void *norm,
+                          const float *cos_sin)
+{
+    float weight[CTW_MAX_HEAD + VL];
+    if (norm != NULL) {
+        float sum = vf_sum(add_squares(vf_zero(), x, op->head));
+        const vf scale = vf_set1(1.0f / sqrtf(sum / (float)op->head + op->norm_eps));
+        widen(weight, norm, op->norm_dtype, op->head);
+        for (int i = 0; i < op->head; i += VL)
+            vf_store(x + i, vf_mul(vf_mul(vf_load(x + i), scale), vf_load(weight + i)));
+    }
+    if (op->rot_dim == 0)
+        return;
+    if (op->pairing == CTW_ROPE_HALVES)
+        turn_halves(x, op->rot_dim / 2, cos_sin);
+    else
+        turn_interleaved(x, op->rot_dim / 2, cos_sin);
+}
+
+static void qkv_row(const void *arg, int64_t t)
+{
+    const struct ctw_op_qkv *op = arg;
+    float x[CTW_MAX_HEAD + VL];
+    int64_t n_q = (int64_t)op->n_head * op->head, n_kv = (int64_t)op->n_kv * op->head;
+    const void *src = at(op->qkv, op->dtype, t * (n_q + 2 * n_kv));
+    const float *cos_sin =
+        op->rot_dim > 0 ? op->cos_sin + (int64_t)op->positions[t] * op->rot_dim : NULL;
+    for (int h = 0; h < op->n_head + op->n_kv; h++) {
+        bool is_q = h < op->n_head;
+        int64_t to = is_q ? t * n_q + h * op->head : t * n_kv + (h - op->n_head) * op->head;
+        widen(x, at(src, op->dtype, h * op->head), op->dtype, op->head);
+        norm_and_turn(op, x, is_q ? op->q_norm : op->k_norm, cos_sin);
+        narrow(at(is_q ? op->q : op->k, op->dtype, to), op->dtype, x, op->head);
+    }
+    memcpy(at(op->v, op->dtype, t * n_kv), at(src, op->dtype, n_q + n_kv),
+           (size_t)n_kv * ctw_dtype_bytes(op->dtype));
+}
+
+static enum ctw_status fast_qkv(struct ctw_cpu *cpu, const struct ctw_op_qkv *op,
+                                struct ctw_err *err)
+{
+    (void)err;
+    return each_row(cpu, op->n_tok, qkv_row, op);
+}
+
+#endif

@@ -1,0 +1,165 @@
+/*
+ * The LM head without logits in memory: vocabulary blocks, cut by n_vocab alone, are each reduced
+ * for every row to a small state, MAX_COLUMNS logits at a time; then the blocks' states are merged
+ * in order. A state's sum is relative to its own maximum, in fp32; blocks are added in double.
+ */
+#ifndef CTW_KERNELS_CPU_FAST_HEAD_H
+#define CTW_KERNELS_CPU_FAST_HEAD_H
+
+enum { HEAD_BLOCKS = 64, HEAD_BLOCK_MIN = 1024 };
+
+struct head_state {
+    float max, sum; /* sum of exp(logit - max) */
+    int32_t greedy; /* the first id whose logit is max */
+};
+
+struct head_job {
+    const struct ctw_op_head *op;
+    enum mode mode;
+    int64_t k, kw;
+    int64_t block;             /* ids of a block, a multiple of MAX_COLUMNS */
+    float *a;                  /* packed x */
+    float *target;             /* [n_rows]: the target's logit */
+    struct head_state *states; /* [blocks][n_rows] */
+    float *local;
+    int64_t local_floats;
+};
+
+INLINE int64_t head_block(int64_t n_vocab)
+{
+    return max64(HEAD_BLOCK_MIN, round_up(ceil_div(n_vocab, HEAD_BLOCKS), MAX_COLUMNS));
+}
+
+/* Adds n logits (the rest of the last vector is -infinity) to a row's state. */
+INLINE void add_logits(struct head_state *s, const float *x, int n, int32_t id0)
+{
+    vf largest = vf_set1(s->max), sum = vf_zero();
+    for (int i = 0; i < n; i += VL)
+        largest = vf_max(vf_load(x + i), largest); /* keeps the other where a logit is NaN */
+    float max = vf_largest(largest);
+    if (max > s->max) {
+        int i = 0;
+        while (x[i] != max)
+            i++;
+        s->greedy = id0 + i;
+    }
+    const float shift = max == -INFINITY ? 0 : max;
+    for (int i = 0; i < n; i += VL)
+        sum = vf_add(sum, vf_exp(vf_sub(vf_load(x + i), vf_set1(shift))));
+    float old[VL];
+    vf_store(old, vf_exp(vf_set1(s->max - shift)));
+    s->sum = s->sum * old[0] + vf_sum(sum);
+    s->max = max;
+}
+
+/* Turns n sums into logits; the rest of the last vector becomes -infinity. */
+INLINE void finish_logits(const struct ctw_op_head *op, float *x, int n)
+{
+    if (op->scale != 1 || op->softcap > 0) {
+        for (int i = 0; i < n; i += VL) {
+            vf v = vf_mul(vf_load(x + i), vf_set1(op->scale));
+            vf_store(x + i, op->softcap > 0 ? vf_softcap(v, op->softcap) : v);
+        }
+    }
+    for (int i = n; i < round_up(n, VL); i++)
+        x[i] = -INFINITY;
+}
+
+/* Logits id0 .. id0+n-1, n <= MAX_COLUMNS, of every row. */
+static void head_columns(const struct head_job *job, const struct linear_local *l,
+                         struct head_state *states, int64_t id0, int64_t n)
+{
+    const struct ctw_op_head *op = job->op;
+    int64_t n_panels = ceil_div(n, NR);
+    for (int64_t p = 0; p < n_panels; p++)
+        decode_panel(job->mode, l->panels + p * job->kw * NR, l->decode, op->weight, id0 + p * NR,
+                     min64(NR, n - p * NR), op->dtype);
+    for (int64_t t = 0; t < op->n_rows; t += MC) {
+        int64_t rows = min64(MC, op->n_rows - t);
+#if CTW_HAS_PAIRS
+        if (job->mode == PAIRS)
+            block_product(PAIRS, job->a + t * job->kw, rows, l->panels, n_panels, job->kw, l->c);
+        else
+#endif
+            block_product(FLOATS, job->a + t * job->kw, rows, l->panels, n_panels, job->kw, l->c);
+        for (int64_t i = 0; i < rows; i++) {
+            float *x = l->c + i * n_panels * NR;
+            int64_t target = op->targets[t + i] - id0;
+            finish_logits(op, x, (int)n);
+            if (target >= 0 && target < n)
+                job->target[t + i] = x[target];
+            add_logits(&states[t + i], x, (int)n, (int32_t)id0);
+        }
+    }
+}
+
+static void head_item(void *arg, int64_t item, int thread)
+{
+    const struct head_job *job = arg;
+    const struct ctw_op_head *op = job->op;
+    struct linear_local l = linear_local(job->local + thread * job->local_floats, job->kw);
+    struct head_state *states = job->states + item * op->n_rows;
+    int64_t id0 = item * job->block, end = min64(id0 + job->block, op->n_vocab);
+    for (int64_t t = 0; t < op->n_rows; t++)
+        states[t] = (struct head_state){.max = -INFINITY, .greedy = (int32_t)id0};
+    for (int64_t id = id0; id < end; id += MAX_COLUMNS)
+        head_columns(job, &l, states, id, min64(MAX_COLUMNS, end - id));
+}
+
+static void merge_row(const struct head_job *job, int64_t t)
+{
+    const struct ctw_op_head *op = job->op;
+    int64_t n_blocks = ceil_div(op->n_vocab, job->block);
+    const struct head_state *best = &job->states[t];
+    for (int64_t b = 1; b < n_blocks; b++) {
+        const struct head_state *s = &job->states[b * op->n_rows + t];
+        if (s->max > best->max)
+            best = s;
+    }
+    double sum = 0;
+    for (int64_t b = 0; b < n_blocks; b++) {
+        const struct head_state *s = &job->states[b * op->n_rows + t];
+        sum += s->sum * exp((double)s->max - best->max);
+    }
+    double logprob = (double)job->target[t] - best->max - log(sum);
+    op->out[t] = (struct ctw_head_result){(float)logprob, best->greedy};
+}
+
+static void merge_item(void *arg, int64_t item, int thread)
+{
+    (void)thread;
+    const struct head_job *job = arg;
+    for (int64_t t = item * MC; t < min64((item + 1) * MC, job->op->n_rows); t++)
+        merge_row(job, t);
+}
+
+static enum ctw_status fast_head(struct ctw_cpu *cpu, const struct ctw_op_head *op,
+                                 struct ctw_err *err)
+{
+    struct head_job job = {.op = op, .mode = mode_of(op->dtype)};
+    if (op->n_rows == 0)
+        return CTW_OK;
+    job.k = op->weight->weight->k;
+    job.kw = n_words(job.mode, job.k);
+    job.block = head_block(op->n_vocab);
+    job.local_floats = linear_local_floats(job.kw);
+    int64_t n_blocks = ceil_div(op->n_vocab, job.block),
+            n_threads = ctw_threads_count(cpu->threads);
+    int64_t a_floats = packed_floats(op->n_rows, job.kw), targets = round_up(op->n_rows, 16);
+    size_t bytes = (size_t)(a_floats + targets + n_threads * job.local_floats) * sizeof(float);
+    void *scratch;
+    enum ctw_status st = ctw_cpu_scratch(
+        cpu, bytes + (size_t)(n_blocks * op->n_rows) * sizeof(*job.states), &scratch, err);
+    if (st != CTW_OK)
+        return st;
+    job.a = scratch;
+    job.target = job.a + a_floats;
+    job.local = job.target + targets;
+    job.states = (struct head_state *)((char *)scratch + bytes);
+    pack_x(cpu, job.mode, job.a, op->x, op->dtype, job.k, op->n_rows, job.k);
+    ctw_threads_for(cpu->threads, n_blocks, head_item, &job);
+    ctw_threads_for(cpu->threads, ceil_div(op->n_rows, MC), merge_item, &job);
+    return CTW_OK;
+}
+
+#endif

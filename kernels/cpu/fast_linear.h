@@ -1,0 +1,223 @@
+/*
+ * y = epilogue(x w^T). All rows of x are packed once. A task then takes some columns of y: it
+ * decodes their weights once, sweeps its rows in blocks of MC, and finishes each block from an
+ * fp32 tile. Where columns are few, rows are split between tasks as well.
+ */
+#ifndef CTW_KERNELS_CPU_FAST_LINEAR_H
+#define CTW_KERNELS_CPU_FAST_LINEAR_H
+
+enum {
+    MC = 96,           /* rows of a block: a multiple of MR; its words of a sweep stay in L2 */
+    MAX_COLUMNS = 128, /* columns that a task decodes, a gate and its up counted as two */
+    MAX_PANELS = MAX_COLUMNS / NR,
+    MIN_TASK_ROWS = 256, /* splitting rows repeats the decoding */
+    DECODE_ROWS = 16     /* decoding a column costs about as much as multiplying so many rows */
+};
+
+/* One thread's memory. */
+struct linear_local {
+    float *panels; /* [MAX_PANELS][words of k][NR] */
+    float *c;      /* [MC][MAX_COLUMNS] */
+    float *decode; /* [NR][SPAN] */
+    float *row;    /* [3][MAX_COLUMNS]: biases of both matrices, and one row of y */
+};
+
+struct linear_job {
+    const struct ctw_op_linear *op;
+    enum mode mode;
+    int64_t k, kw;
+    int64_t n_columns;         /* of y */
+    int n_matrices;            /* 2: gate and up */
+    int64_t n_blocks, n_parts; /* tasks: column blocks times row parts */
+    float *a;                  /* packed x */
+    float *local;
+    int64_t local_floats; /* of one thread */
+    bool has_bias;
+};
+
+INLINE int64_t linear_local_floats(int64_t kw)
+{
+    int64_t floats = MAX_PANELS * kw * NR + MC * MAX_COLUMNS + NR * SPAN + 3 * MAX_COLUMNS;
+    return round_up(floats, 16);
+}
+
+INLINE struct linear_local linear_local(float *base, int64_t kw)
+{
+    struct linear_local l;
+    l.panels = base;
+    l.c = l.panels + MAX_PANELS * kw * NR;
+    l.decode = l.c + MC * MAX_COLUMNS;
+    l.row = l.decode + NR * SPAN;
+    return l;
+}
+
+/* Floats of x packed: whole tiles, and a vector's overhang. */
+INLINE int64_t packed_floats(int64_t n_tok, int64_t kw)
+{
+    return round_up(round_up(n_tok, MR) * kw + VL, 16);
+}
+
+/* ---- packing x ---------------------------------------------------------------------------- */
+
+struct pack_job {
+    enum mode mode;
+    enum ctw_dtype dtype;
+    const void *x;
+    int64_t ldx, n_tok, k;
+    float *a;
+};
+
+static void pack_item(void *arg, int64_t item, int thread)
+{
+    (void)thread;
+    const struct pack_job *job = arg;
+    int64_t kw = n_words(job->mode, job->k), end = min64((item + 1) * MC, job->n_tok);
+    float tmp[MR * SPAN];
+    for (int64_t t = item * MC; t < end; t += MR)
+        pack_tile(job->mode, job->a + t * kw, tmp, at(job->x, job->dtype, t * job->ldx), job->dtype,
+                  job->ldx, min64(MR, end - t), job->k);
+}
+
+static void pack_x(struct ctw_cpu *cpu, enum mode mode, float *a, const void *x,
+                   enum ctw_dtype dtype, int64_t ldx, int64_t n_tok, int64_t k)
+{
+    struct pack_job job = {mode, dtype, x, ldx, n_tok, k, a};
+    ctw_threads_for(cpu->threads, ceil_div(n_tok, MC), pack_item, &job);
+}
+
+/* ---- one task ----------------------------------------------------------------------------- */
+
+static void load_bias(float *dst, const struct ctw_shard *shards, int64_t row0, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        const struct ctw_shard *s = shards;
+        int64_t row = row0 + i;
+        while (row >= s->weight->n)
+            row -= s++->weight->n;
+        dst[i] = s->bias == NULL ? 0 : ctw_load_float(s->bias, s->bias_dtype, row);
+    }
+}
+
+INLINE vf activate(enum ctw_activation act, vf g)
+{
+    return act == CTW_ACT_SILU ? vf_silu(g) : act == CTW_ACT_GELU ? vf_gelu(g) : vf_gelu_tanh(g);
+}
+
+/* c[i] += add[i] for n columns, up to the next whole vector. */
+INLINE void add_row(float *c, const float *add, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += VL)
+        vf_store(c + i, vf_add(vf_load(c + i), vf_load(add + i)));
+}
+
+/* Row t of y, columns col0 .. col0+n-1, from its sums c; those of up lie `up` floats further. */
+static void finish_row(const struct linear_job *job, const struct linear_local *l, float *c,
+                       int64_t up, int64_t t, int64_t col0, int64_t n)
+{
+    const struct ctw_op_linear *op = job->op;
+    void *y = at(op->y, op->dtype, t * op->ldy + col0);
+    if (job->has_bias) {
+        add_row(c, l->row, n);
+        if (job->n_matrices == 2)
+            add_row(c + up, l->row + MAX_COLUMNS, n);
+    }
+    if (op->epilogue == CTW_EPI_ADD) {
+        float *old = l->row + 2 * MAX_COLUMNS;
+        widen(old, y, op->dtype, n);
+        add_row(c, old, n);
+    } else if (op->epilogue == CTW_EPI_GATE) {
+        for (int64_t i = 0; i < n; i += VL)
+            vf_store(c + i, vf_mul(activate(op->act, vf_load(c + i)), vf_load(c + up + i)));
+    }
+    narrow(y, op->dtype, c, n);
+}
+
+static void linear_item(void *arg, int64_t item, int thread)
+{
+    const struct linear_job *job = arg;
+    const struct ctw_op_linear *op = job->op;
+    struct linear_local l = linear_local(job->local + thread * job->local_floats, job->kw);
+    int64_t n_panels = ceil_div(job->n_columns, NR), n_tiles = ceil_div(op->n_tok, MR);
+    int64_t block = item / job->n_parts, part = item % job->n_parts;
+    int64_t p0 = block * n_panels / job->n_blocks, p1 = (block + 1) * n_panels / job->n_blocks;
+    int64_t t0 = part * n_tiles / job->n_parts * MR;
+    int64_t t1 = min64((part + 1) * n_tiles / job->n_parts * MR, op->n_tok);
+    int64_t col0 = p0 * NR, n = min64(p1 * NR, job->n_columns) - col0;
+    int64_t width = (p1 - p0) * NR * job->n_matrices;
+
+    for (int m = 0; m < job->n_matrices; m++) {
+        int64_t row0 = m * job->n_columns + col0;
+        for (int64_t p = 0; p < p1 - p0; p++)
+            decode_panel(job->mode, l.panels + (m * (p1 - p0) + p) * job->kw * NR, l.decode,
+                         op->shards, row0 + p * NR, min64(NR, n - p * NR), op->dtype);
+        if (job->has_bias)
+            load_bias(l.row + m * MAX_COLUMNS, op->shards, row0, n);
+    }
+    for (int64_t t = t0; t < t1; t += MC) {
+        int64_t rows = min64(MC, t1 - t);
+#if CTW_HAS_PAIRS
+        if (job->mode == PAIRS)
+            block_product(PAIRS, job->a + t * job->kw, rows, l.panels, width / NR, job->kw, l.c);
+        else
+#endif
+            block_product(FLOATS, job->a + t * job->kw, rows, l.panels, width / NR, job->kw, l.c);
+        for (int64_t i = 0; i < rows; i++)
+            finish_row(job, &l, l.c + i * width, width / job->n_matrices, t + i, col0, n);
+    }
+}
+
+/*
+ * Cuts the work into tasks of nearly equal cost, so that no thread waits long for the last one:
+ * the cut with the shortest time by count of panels, rows and decoding. Changes no result.
+ */
+static void cut_linear(struct linear_job *job, int n_threads)
+{
+    int64_t n_panels = ceil_div(job->n_columns, NR), max = MAX_PANELS / job->n_matrices;
+    int64_t least = ceil_div(n_panels, max), best = INT64_MAX;
+    for (int64_t parts = 1; parts <= max64(1, job->op->n_tok / MIN_TASK_ROWS); parts *= 2) {
+        int64_t rows = round_up(ceil_div(job->op->n_tok, parts), MR) + DECODE_ROWS;
+        for (int64_t blocks = least; blocks <= min64(n_panels, least + n_threads); blocks++) {
+            int64_t rounds = ceil_div(blocks * parts, n_threads);
+            int64_t time = rounds * ceil_div(n_panels, blocks) * rows;
+            if (time < best) {
+                best = time;
+                job->n_blocks = blocks;
+                job->n_parts = parts;
+            }
+        }
+    }
+}
+
+static enum ctw_status fast_linear(struct ctw_cpu *cpu, const struct ctw_op_linear *op,
+                                   struct ctw_err *err)
+{
+    struct linear_job job = {.op = op, .mode = mode_of(op->dtype), .n_matrices = 1};
+    int n_threads = ctw_threads_count(cpu->threads);
+    job.k = op->shards[0].weight->k;
+    job.kw = n_words(job.mode, job.k);
+    for (int i = 0; i < op->n_shards; i++) {
+        job.n_columns += op->shards[i].weight->n;
+        job.has_bias |= op->shards[i].bias != NULL;
+    }
+    if (op->epilogue == CTW_EPI_GATE) {
+        job.n_matrices = 2;
+        job.n_columns /= 2;
+    }
+    if (op->n_tok == 0)
+        return CTW_OK;
+    int64_t a_floats = packed_floats(op->n_tok, job.kw);
+    job.local_floats = linear_local_floats(job.kw);
+    size_t bytes = (size_t)(a_floats + n_threads * job.local_floats) * sizeof(float);
+    void *scratch;
+    enum ctw_status st = ctw_cpu_scratch(cpu, bytes, &scratch, err);
+    if (st != CTW_OK)
+        return st;
+    job.a = scratch;
+    job.local = job.a + a_floats;
+    cut_linear(&job, n_threads);
+    pack_x(cpu, job.mode, job.a, op->x, op->dtype, op->ldx, op->n_tok, job.k);
+    ctw_threads_for(cpu->threads, job.n_blocks * job.n_parts, linear_item, &job);
+    return CTW_OK;
+}
+
+#endif

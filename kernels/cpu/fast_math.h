@@ -1,0 +1,74 @@
+/* Elementary functions over the vocabulary. Errors were measured over every float. */
+#ifndef CTW_KERNELS_CPU_FAST_MATH_H
+#define CTW_KERNELS_CPU_FAST_MATH_H
+
+#include <math.h>
+
+/*
+ * e^x within 1 ulp (subnormal results: within one of their steps). exp(0) is exactly 1,
+ * exp(-inf) exactly 0; infinity from 88.73 on; NaN stays NaN.
+ * e^x = 2^n e^r with n = round(x / ln 2), |r| <= 0.347; e^r - 1 - r = r^2 times a minimax
+ * polynomial of degree 4 (0.05 ulp).
+ */
+INLINE vf vf_exp(vf x)
+{
+    x = vf_max(vf_set1(-104.0f), x); /* NaN, the second operand, passes */
+    x = vf_min(vf_set1(89.0f), x);
+    vf n = vf_round(vf_mul(x, vf_set1(0x1.715476p+0f)));
+    vf r = vf_fma(n, vf_set1(-0x1.62e4p-1f), x); /* exact: 14 bits times 8 */
+    r = vf_fma(n, vf_set1(-0x1.7f7d1cp-20f), r);
+    vf p = vf_set1(0.001381459878757596f);
+    p = vf_fma(p, r, vf_set1(0.008368716575205326f));
+    p = vf_fma(p, r, vf_set1(0.04166838899254799f));
+    p = vf_fma(p, r, vf_set1(0.1666652113199234f));
+    p = vf_fma(p, r, vf_set1(0.4999999403953552f));
+    p = vf_add(vf_fma(p, vf_mul(r, r), r), vf_set1(1.0f));
+    return vf_scale2(p, n);
+}
+
+/* tanh(x) within 2 ulp. */
+INLINE vf vf_tanh(vf x)
+{
+    vf a = vf_copysign(x, vf_zero()), u = vf_mul(x, x);
+    vf p = vf_set1(-0.005704986862838268f);
+    p = vf_fma(p, u, vf_set1(0.02063908614218235f));
+    p = vf_fma(p, u, vf_set1(-0.05373971536755562f));
+    p = vf_fma(p, u, vf_set1(0.13331441581249237f));
+    p = vf_fma(p, u, vf_set1(-0.3333328068256378f));
+    vf small = vf_fma(p, vf_mul(u, x), x);
+    vf e = vf_exp(vf_add(a, a));
+    vf large = vf_sub(vf_set1(1.0f), vf_div(vf_set1(2.0f), vf_add(e, vf_set1(1.0f))));
+    return vf_select_le(a, vf_set1(0.625f), small, vf_copysign(large, x));
+}
+
+INLINE vf vf_silu(vf g)
+{
+    vf e = vf_exp(vf_sub(vf_zero(), g));
+    return vf_div(g, vf_add(e, vf_set1(1.0f)));
+}
+
+INLINE vf vf_gelu_tanh(vf g)
+{
+    vf inner = vf_fma(vf_mul(vf_mul(g, g), g), vf_set1(0.044715f), g);
+    vf t = vf_tanh(vf_mul(inner, vf_set1(0.7978845608028654f)));
+    vf half = vf_mul(g, vf_set1(0.5f));
+    return vf_fma(half, t, half);
+}
+
+/* 0.5 g erfc(-g / sqrt 2), with the C library's erfc: slow, exact also for large negative g. */
+INLINE vf vf_gelu(vf g)
+{
+    float x[VL];
+    vf_store(x, g);
+    for (int i = 0; i < VL; i++)
+        x[i] = 0.5f * x[i] * erfcf(-0.70710678f * x[i]);
+    return vf_load(x);
+}
+
+/* cap * tanh(x / cap) */
+INLINE vf vf_softcap(vf x, float cap)
+{
+    return vf_mul(vf_set1(cap), vf_tanh(vf_div(x, vf_set1(cap))));
+}
+
+#endif

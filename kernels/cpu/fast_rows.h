@@ -1,0 +1,224 @@
+/*
+ * Rows of activations and weights on their way into registers: widened, narrowed, and packed into
+ * the two layouts that product tiles read. Both hold 32-bit words: a float, or (in pair mode) two
+ * bf16 neighbours in k. A row of k values is so n_words(k) words long.
+ */
+#ifndef CTW_KERNELS_CPU_FAST_ROWS_H
+#define CTW_KERNELS_CPU_FAST_ROWS_H
+
+#include <string.h>
+
+#include "kernels/formats/all.h"
+#include "kernels/formats/list.h"
+
+enum mode {
+    FLOATS, /* words are fp32, products fp32 FMA */
+    PAIRS   /* words are pairs of bf16 */
+};
+
+enum { SPAN = CTW_DECODE_ALIGN }; /* values handled at a time */
+
+INLINE int64_t min64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+INLINE int64_t max64(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+INLINE int64_t ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+INLINE int64_t round_up(int64_t a, int64_t b)
+{
+    return ceil_div(a, b) * b;
+}
+
+INLINE enum mode mode_of(enum ctw_dtype dtype)
+{
+    return CTW_HAS_PAIRS && dtype == CTW_BF16 ? PAIRS : FLOATS;
+}
+
+INLINE int64_t n_words(enum mode mode, int64_t k)
+{
+    return mode == PAIRS ? (k + 1) / 2 : k;
+}
+
+/* Element i of an array of dtype. */
+INLINE void *at(const void *p, enum ctw_dtype dtype, int64_t i)
+{
+    return (char *)(uintptr_t)p + (size_t)i * ctw_dtype_bytes(dtype);
+}
+
+/* dst[i] = src[i], exactly. */
+static void widen(float *dst, const void *src, enum ctw_dtype dtype, int64_t n)
+{
+    int64_t i = 0;
+    if (dtype == CTW_F32) {
+        memcpy(dst, src, (size_t)n * sizeof(*dst));
+        return;
+    }
+    if (dtype == CTW_BF16) {
+        for (; i + VL <= n; i += VL)
+            vf_store(dst + i, vf_load_bf16((const uint16_t *)src + i));
+    } else {
+        for (; i + VL <= n; i += VL)
+            vf_store(dst + i, vf_load_f16((const uint16_t *)src + i));
+    }
+    for (; i < n; i++)
+        dst[i] = ctw_load_float(src, dtype, i);
+}
+
+/* dst[i] = src[i], rounded once. */
+static void narrow(void *dst, enum ctw_dtype dtype, const float *src, int64_t n)
+{
+    int64_t i = 0;
+    if (dtype == CTW_F32) {
+        memcpy(dst, src, (size_t)n * sizeof(*src));
+        return;
+    }
+    if (dtype == CTW_BF16) {
+        for (; i + VL <= n; i += VL)
+            vf_store_bf16((uint16_t *)dst + i, vf_load(src + i));
+    } else {
+        for (; i + VL <= n; i += VL)
+            vf_store_f16((uint16_t *)dst + i, vf_load(src + i));
+    }
+    for (; i < n; i++)
+        ctw_store_float(dst, dtype, i, src[i]);
+}
+
+/* n values of dtype as words; the rest of the last word, and up to a whole vector, is zero. */
+static void to_words(enum mode mode, float *words, const void *src, enum ctw_dtype dtype, int64_t n)
+{
+    int64_t kw = n_words(mode, n), end = round_up(kw, VL);
+    memset(words + kw - 1, 0, (size_t)(end - kw + 1) * sizeof(*words));
+    if (mode == PAIRS)
+        memcpy(words, src, (size_t)n * 2); /* bf16, two to a word */
+    else
+        widen(words, src, dtype, n);
+}
+
+/*
+ * Columns for a product: dst[word * NR + r] = rows[r][word] for n_words words. The rows
+ * lie `stride` words apart and are readable up to a multiple of VL words.
+ */
+static void pack_columns(float *dst, const float *rows, int64_t stride, int64_t n_words)
+{
+    for (int64_t w = 0; w < n_words; w += VL) {
+        int n = (int)min64(VL, n_words - w);
+        for (int v = 0; v < NV; v++) {
+            vf r[VL];
+            for (int i = 0; i < VL; i++)
+                r[i] = vf_load(rows + (v * VL + i) * stride + w);
+            vf_transpose(r);
+            if (n == VL) {
+                for (int i = 0; i < VL; i++)
+                    vf_store(dst + (w + i) * NR + v * VL, r[i]);
+            } else {
+                for (int i = 0; i < n; i++)
+                    vf_store(dst + (w + i) * NR + v * VL, r[i]);
+            }
+        }
+    }
+}
+
+/*
+ * Rows for a product: dst[word * n_rows + r] = rows[r][word], n_rows <= VL. Whole vectors are
+ * stored, each overwriting what the one before left beyond its n_rows words; the last stops short.
+ */
+INLINE void pack_rows(float *dst, const float *rows, int64_t stride, const int n_rows,
+                      int64_t n_words)
+{
+    for (int64_t w = 0; w < n_words; w += VL) {
+        int n = (int)min64(VL, n_words - w);
+        vf r[VL];
+        for (int i = 0; i < VL; i++)
+            r[i] = i < n_rows ? vf_load(rows + i * stride + w) : vf_zero();
+        vf_transpose(r);
+        for (int i = 0; i < n; i++) {
+            float *to = dst + (w + i) * n_rows;
+            if (i + 1 < n)
+                vf_store(to, r[i]);
+            else
+                vf_store_n(to, r[i], n_rows);
+        }
+    }
+}
+
+/* ---- weights ------------------------------------------------------------------------------ */
+
+/* The formats' decoders, compiled for this instruction set. */
+#define DECODER(name) [CTW_FORMAT_##name] = ctw_##name##_decode,
+static ctw_decode_fn *const decoders[CTW_N_FORMATS] = {CTW_FORMATS(DECODER)};
+#undef DECODER
+
+/* Row `row`, columns col0 .. col0+n-1, as words of the activations' dtype; n <= SPAN. */
+static void weight_words(enum mode mode, float *words, const struct ctw_shard *s, int64_t row,
+                         int64_t col0, int64_t n, enum ctw_dtype dtype)
+{
+    const struct ctw_weight *w = s->weight;
+    float tmp[SPAN];
+    float *values = mode == PAIRS ? tmp : words;
+    decoders[w->format->id](w, s->data, row, col0, n, values);
+    if (mode == PAIRS) {
+        uint16_t half[SPAN];
+        narrow(half, CTW_BF16, values, n);
+        to_words(PAIRS, words, half, CTW_BF16, n);
+        return;
+    }
+    if (dtype != CTW_F32 && dtype != w->dtype) {
+        uint16_t half[SPAN];
+        narrow(half, dtype, values, n);
+        widen(values, half, dtype, n);
+    }
+    for (int64_t i = n; i < round_up(n, VL); i++)
+        words[i] = 0;
+}
+
+/*
+ * Decodes one panel: rows row0 .. row0+n_rows-1 of the shards (as if one after another), at most
+ * NR, into dst [words of k][NR]; missing rows are zero. tmp: NR * SPAN floats.
+ */
+static void decode_panel(enum mode mode, float *dst, float *tmp, const struct ctw_shard *shards,
+                         int64_t row0, int64_t n_rows, enum ctw_dtype dtype)
+{
+    int64_t k = shards[0].weight->k;
+    const struct ctw_shard *shard[NR];
+    int64_t row[NR];
+    for (int r = 0; r < n_rows; r++) {
+        shard[r] = shards;
+        row[r] = row0 + r;
+        while (row[r] >= shard[r]->weight->n)
+            row[r] -= shard[r]++->weight->n;
+    }
+    memset(tmp + n_rows * SPAN, 0, (size_t)(NR - n_rows) * SPAN * sizeof(*tmp));
+    for (int64_t c = 0; c < k; c += SPAN) {
+        int64_t n = min64(SPAN, k - c);
+        for (int r = 0; r < n_rows; r++)
+            weight_words(mode, tmp + r * SPAN, shard[r], row[r], c, n, dtype);
+        pack_columns(dst + n_words(mode, c) * NR, tmp, SPAN, n_words(mode, n));
+    }
+}
+
+/* ---- activations -------------------------------------------------------------------------- */
+
+/* Packs n_rows <= MR rows of x, `ld` elements apart, into dst [words of k][MR]; missing rows are
+ * zero. tmp: MR * SPAN floats. */
+static void pack_tile(enum mode mode, float *dst, float *tmp, const void *x, enum ctw_dtype dtype,
+                      int64_t ld, int64_t n_rows, int64_t k)
+{
+    memset(tmp + n_rows * SPAN, 0, (size_t)(MR - n_rows) * SPAN * sizeof(*tmp));
+    for (int64_t c = 0; c < k; c += SPAN) {
+        int64_t n = min64(SPAN, k - c);
+        for (int r = 0; r < n_rows; r++)
+            to_words(mode, tmp + r * SPAN, at(x, dtype, r * ld + c), dtype, n);
+        pack_rows(dst + n_words(mode, c) * MR, tmp, SPAN, MR, n_words(mode, n));
+    }
+}
+
+#endif

@@ -1,0 +1,107 @@
+/*
+ * Product tiles: the only place where matrices are multiplied. A tile is up to MR rows by NR
+ * columns; every element is one chain of multiply-adds in the order of k, from zero, which
+ * depends on nothing else, so results do not depend on a row's or column's neighbours.
+ */
+#ifndef CTW_KERNELS_CPU_FAST_TILE_H
+#define CTW_KERNELS_CPU_FAST_TILE_H
+
+#ifdef __clang__
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
+/*
+ * acc[i][v] = sum over w < n of a[i * a_row + w * a_word] * b[w * NR + v * VL ..], in words.
+ * n_rows, a_row and a_word are constants at every call.
+ */
+INLINE void tile_product(enum mode mode, vf acc[][NV], const int n_rows, int64_t n, const float *a,
+                         const int a_row, const int a_word, const float *b)
+{
+    UNROLL
+    for (int i = 0; i < n_rows; i++) {
+        UNROLL
+        for (int v = 0; v < NV; v++)
+            acc[i][v] = vf_zero();
+    }
+    for (int64_t w = 0; w < n; w++) {
+        vf bv[NV];
+        UNROLL
+        for (int v = 0; v < NV; v++)
+            bv[v] = vf_load(b + v * VL);
+        UNROLL
+        for (int i = 0; i < n_rows; i++) {
+            vf ai = vf_set1(a[i * a_row]);
+            UNROLL
+            for (int v = 0; v < NV; v++) {
+#if CTW_HAS_PAIRS
+                if (mode == PAIRS)
+                    acc[i][v] = vf_dot_pairs(acc[i][v], ai, bv[v]);
+                else
+#endif
+                    acc[i][v] = vf_fma(ai, bv[v], acc[i][v]);
+            }
+        }
+        a += a_word;
+        b += NR;
+    }
+    (void)mode;
+}
+
+/* c (+)= a b for one tile of n_rows rows; a packed by MR. */
+INLINE void tile_rows(enum mode mode, const int n_rows, int64_t n, const float *a, const float *b,
+                      float *c, int64_t ldc, bool first)
+{
+    vf acc[MR][NV];
+    tile_product(mode, acc, n_rows, n, a, 1, MR, b);
+    UNROLL
+    for (int i = 0; i < n_rows; i++) {
+        UNROLL
+        for (int v = 0; v < NV; v++) {
+            float *p = c + i * ldc + v * VL;
+            vf_store(p, first ? acc[i][v] : vf_add(vf_load(p), acc[i][v]));
+        }
+    }
+}
+
+/* One tile with fewer rows where that saves much: scores of few tokens. */
+INLINE void tile(enum mode mode, int64_t n_rows, int64_t n, const float *a, const float *b,
+                 float *c, int64_t ldc, bool first)
+{
+    if (n_rows > MR / 2)
+        tile_rows(mode, MR, n, a, b, c, ldc, first);
+    else if (n_rows > 2)
+        tile_rows(mode, MR / 2, n, a, b, c, ldc, first);
+    else if (n_rows == 2)
+        tile_rows(mode, 2, n, a, b, c, ldc, first);
+    else
+        tile_rows(mode, 1, n, a, b, c, ldc, first);
+}
+
+/* The length of a sweep over kw words: equal parts of at most KC, multiples of 8. */
+INLINE int64_t sweep_words(int64_t kw)
+{
+    return round_up(ceil_div(kw, ceil_div(kw, KC)), 8);
+}
+
+/*
+ * c = a b for n_rows rows (packed tiles of kw words) and n_panels panels of columns: c is
+ * [n_rows rounded up to MR][n_panels * NR]. A sum over k is the sum, in order, of its sweeps' sums.
+ */
+INLINE void block_product(enum mode mode, const float *a, int64_t n_rows, const float *b,
+                          int64_t n_panels, int64_t kw, float *c)
+{
+    int64_t step = sweep_words(kw), ldc = n_panels * NR;
+    for (int64_t k0 = 0; k0 < kw; k0 += step) {
+        int64_t n = min64(step, kw - k0);
+        for (int64_t p = 0; p < n_panels; p++) {
+            const float *bp = b + (p * kw + k0) * NR;
+            for (int64_t r = 0; r < n_rows; r += MR)
+                tile(mode, n_rows - r, n, a + r * kw + k0 * MR, bp, c + r * ldc + p * NR, ldc,
+                     k0 == 0);
+        }
+    }
+}
+
+#endif

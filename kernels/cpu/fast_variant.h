@@ -1,0 +1,38 @@
+/*
+ * The fast engine whole, for one instruction set: a file includes its vocabulary (simd_*.h), then
+ * this, and defines its row of ctw_cpu_variants with FAST_VARIANT.
+ */
+#ifndef CTW_KERNELS_CPU_FAST_VARIANT_H
+#define CTW_KERNELS_CPU_FAST_VARIANT_H
+
+/* clang-format off: each needs those before it */
+#include "kernels/cpu/fast_attention.h"
+#include "kernels/cpu/fast_elementwise.h"
+#include "kernels/cpu/fast_head.h"
+#include "kernels/cpu/fast_linear.h"
+#include "kernels/cpu/fast_math.h"
+#include "kernels/cpu/fast_rows.h"
+#include "kernels/cpu/fast_tile.h"
+/* clang-format on */
+
+/* What the largest of the operations takes, in fp32 (the other dtypes take no more). */
+static size_t fast_scratch_bytes(const struct ctw_cpu *cpu, int64_t n_tok, int64_t max_k)
+{
+    int64_t n_threads = ctw_threads_count(cpu->threads);
+    int64_t product = packed_floats(n_tok, max_k) + n_threads * linear_local_floats(max_k);
+    int64_t head = round_up(n_tok, 16) +
+                   HEAD_BLOCKS * n_tok * (int64_t)(sizeof(struct head_state) / sizeof(float));
+    struct attn_job job = {0};
+    int64_t attention = n_threads * shape_attention(&job, 1, CTW_MAX_HEAD, FLOATS) +
+                        n_tok * (int64_t)(sizeof(struct attn_block) / sizeof(float));
+    return (size_t)max64(product + head, attention) * sizeof(float);
+}
+
+#define FAST_VARIANT(variant_name, runs)                                                           \
+    {                                                                                              \
+        .name = (variant_name), .runs_here = (runs), .scratch_bytes = fast_scratch_bytes,          \
+        .embed = fast_embed, .rms_norm = fast_rms_norm, .linear = fast_linear, .qkv = fast_qkv,    \
+        .attention = fast_attention, .head = fast_head, .gather = fast_gather                      \
+    }
+
+#endif

@@ -1,0 +1,295 @@
+/*
+ * What the tests of operations share: a seeded generator, buffers between guard bytes, weights of
+ * every format with random contents, and a loop over the variants that run on this machine.
+ * CTW_TEST_SEED sets the seed, which is printed.
+ */
+#ifndef CTW_TESTS_OPS_H
+#define CTW_TESTS_OPS_H
+
+#include <inttypes.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/mem.h"
+#include "kernels/cpu/cpu.h"
+
+#define UNUSED_OK __attribute__((unused))
+
+/* ---- random numbers ----------------------------------------------------------------------- */
+
+static uint64_t rng_state;
+
+UNUSED_OK static uint32_t rng(void)
+{
+    rng_state = rng_state * 6364136223846793005u + 1442695040888963407u;
+    uint64_t x = rng_state ^ rng_state >> 29;
+    return (uint32_t)((x * 0x9e3779b97f4a7c15u) >> 32);
+}
+
+/* 0 .. n-1 */
+UNUSED_OK static int64_t rng_below(int64_t n)
+{
+    return (int64_t)(rng() % (uint64_t)n);
+}
+
+/* About normal, of variance 1. */
+UNUSED_OK static float rng_normal(void)
+{
+    double sum = -6;
+    for (int i = 0; i < 12; i++)
+        sum += rng() * 0x1p-32;
+    return (float)sum;
+}
+
+/* ---- buffers ------------------------------------------------------------------------------ */
+
+enum { GUARD = 192, GUARD_BYTE = 0xa5 };
+
+struct buf {
+    uint8_t *base;
+    void *p;
+    size_t bytes;
+};
+
+/* `misalign` bytes past a multiple of 64. */
+UNUSED_OK static struct buf buf_open(size_t bytes, size_t misalign)
+{
+    struct buf b = {.bytes = bytes};
+    b.base = ctw_alloc_aligned(bytes + 2 * GUARD + 64);
+    assert_non_null(b.base);
+    memset(b.base, GUARD_BYTE, bytes + 2 * GUARD + 64);
+    b.p = b.base + GUARD + misalign;
+    return b;
+}
+
+UNUSED_OK static void buf_check(const struct buf *b)
+{
+    const uint8_t *p = b->p;
+    for (int i = 1; i <= GUARD; i++) {
+        if (p[-i] != GUARD_BYTE || p[b->bytes + (size_t)i - 1] != GUARD_BYTE)
+            fail_msg("a byte %d outside a buffer of %zu was written", i, b->bytes);
+    }
+}
+
+UNUSED_OK static void buf_close(struct buf *b)
+{
+    buf_check(b);
+    ctw_free_aligned(b->base);
+    b->base = NULL;
+}
+
+/* n elements of dtype, normal with deviation `scale`. */
+UNUSED_OK static struct buf buf_random(enum ctw_dtype dtype, int64_t n, float scale,
+                                       size_t misalign)
+{
+    struct buf b = buf_open((size_t)n * ctw_dtype_bytes(dtype), misalign);
+    for (int64_t i = 0; i < n; i++)
+        ctw_store_float(b.p, dtype, i, rng_normal() * scale);
+    return b;
+}
+
+UNUSED_OK static struct buf buf_copy(const struct buf *from, size_t misalign)
+{
+    struct buf b = buf_open(from->bytes, misalign);
+    memcpy(b.p, from->p, from->bytes);
+    return b;
+}
+
+UNUSED_OK static void *element(const void *p, enum ctw_dtype dtype, int64_t i)
+{
+    return (char *)(uintptr_t)p + (size_t)i * ctw_dtype_bytes(dtype);
+}
+
+/* ---- errors ------------------------------------------------------------------------------- */
+
+/* Half the distance between neighbours of dtype at |x|, the error of one rounding. */
+UNUSED_OK static double half_step(enum ctw_dtype dtype, double x)
+{
+    int bits = dtype == CTW_F32 ? 24 : dtype == CTW_BF16 ? 8 : 11;
+    int least = dtype == CTW_F16 ? -24 : dtype == CTW_BF16 ? -133 : -149;
+    double step = ldexp(1, -bits) * fabs(x);
+    return step > ldexp(1, least - 1) ? step : ldexp(1, least - 1);
+}
+
+/* got and want are equal within bound, or both not finite in the same way. */
+UNUSED_OK static void near(double got, double want, double bound, const char *what, int64_t at)
+{
+    if (isnan(want) ? isnan(got) : isinf(want) ? got == want : fabs(got - want) <= bound)
+        return;
+    fail_msg("%s, element %" PRId64 ": %.9g, expected %.9g within %.3g", what, at, got, want,
+             bound);
+}
+
+/* ---- weights ------------------------------------------------------------------------------ */
+
+enum weight_kind {
+    W_BF16,
+    W_F16,
+    W_F32,
+    W_INT4,      /* pack-quantized, group 32, bf16 scales; k must be a multiple of 32 */
+    W_INT8_ZERO, /* pack-quantized, 8 bits, a scale and zero point for each row, fp16 scales */
+    W_INT3,      /* pack-quantized, 3 bits, a scale for each row */
+    W_NVFP4,     /* k must be a multiple of 16 */
+    N_WEIGHT_KINDS
+};
+
+struct test_weight {
+    struct ctw_weight w;
+    struct ctw_weight_data data;
+    struct ctw_shard shard;
+    struct buf part[CTW_N_PARTS];
+    struct buf bias;
+};
+
+UNUSED_OK static bool weight_possible(enum weight_kind kind, int64_t k)
+{
+    if (kind == W_INT3) /* where old files and new cannot be told apart, they are refused */
+        return k <= 10 || (3 * k + 31) / 32 != (k + 9) / 10;
+    return kind == W_INT4 ? k % 32 == 0 : kind == W_NVFP4 ? k % 16 == 0 : true;
+}
+
+UNUSED_OK static void set_part(struct test_weight *t, enum ctw_part_kind kind, enum ctw_dtype dtype,
+                               int64_t rows, int64_t cols)
+{
+    struct ctw_part *part = &t->w.part[kind];
+    *part = (struct ctw_part){.dtype = dtype, .n_dims = 2, .shape = {rows, cols}};
+    part->bytes = (size_t)(rows * cols) * ctw_dtype_bytes(dtype);
+    /* Files promise no alignment; neither does this. */
+    t->part[kind] = buf_open(part->bytes, (size_t)(1 + rng_below(13)));
+    uint8_t *p = t->part[kind].p;
+    bool is_scale = kind == CTW_PART_SCALE;
+    if (dtype == CTW_BF16 || dtype == CTW_F16 || dtype == CTW_F32) {
+        for (int64_t i = 0; i < rows * cols; i++)
+            ctw_store_float(p, dtype, i,
+                            is_scale ? 0.002f * (float)(1 + rng_below(64)) : rng_normal());
+    } else {
+        for (size_t i = 0; i < part->bytes; i++) /* E4M3 scales: 0.5 .. 15 */
+            p[i] = (uint8_t)(is_scale ? 0x30 + rng_below(40) : rng_below(256));
+    }
+    t->data.part[kind] = p;
+}
+
+/* A weight [n, k] of the kind with random contents; bias 0 or 1. */
+UNUSED_OK static void weight_open(struct test_weight *t, enum weight_kind kind, int64_t n,
+                                  int64_t k, int bias)
+{
+    static const enum ctw_dtype dense[] = {CTW_BF16, CTW_F16, CTW_F32};
+    struct ctw_quant_args args = {
+        .present = true, .symmetric = true, .strategy = CTW_STRATEGY_CHANNEL};
+    memset(t, 0, sizeof(*t));
+    for (int i = 0; i < CTW_N_PARTS; i++)
+        t->w.part[i].n_dims = -1;
+    t->w.n = n;
+    t->w.k = k;
+    if (kind <= W_F32) {
+        args.present = false;
+        set_part(t, CTW_PART_VALUES, dense[kind], n, k);
+    } else if (kind == W_NVFP4) {
+        args = (struct ctw_quant_args){.present = true,
+                                       .num_bits = 4,
+                                       .is_float = true,
+                                       .symmetric = true,
+                                       .strategy = CTW_STRATEGY_TENSOR_GROUP,
+                                       .group_size = 16};
+        set_part(t, CTW_PART_VALUES, CTW_U8, n, k / 2);
+        set_part(t, CTW_PART_SCALE, CTW_F8_E4M3, n, k / 16);
+        set_part(t, CTW_PART_GLOBAL_SCALE, CTW_F32, 1, 1);
+        t->w.part[CTW_PART_GLOBAL_SCALE].n_dims = 1;
+        ctw_store_float(t->part[CTW_PART_GLOBAL_SCALE].p, CTW_F32, 0, 37.5f);
+    } else {
+        args.num_bits = kind == W_INT4 ? 4 : kind == W_INT3 ? 3 : 8;
+        args.symmetric = kind != W_INT8_ZERO;
+        if (kind == W_INT4) {
+            args.strategy = CTW_STRATEGY_GROUP;
+            args.group_size = 32;
+        }
+        set_part(t, CTW_PART_VALUES, CTW_I32, n, (k * args.num_bits + 31) / 32);
+        set_part(t, CTW_PART_SCALE, kind == W_INT8_ZERO ? CTW_F16 : CTW_BF16, n,
+                 kind == W_INT4 ? k / 32 : 1);
+        if (kind == W_INT8_ZERO)
+            set_part(t, CTW_PART_ZERO_POINT, CTW_I32, (n * 8 + 31) / 32, 1);
+    }
+    struct ctw_err err;
+    if (ctw_format_find(&t->w.format, t->w.part, &err) != CTW_OK ||
+        t->w.format->check(&t->w, &args, NULL, &err) != CTW_OK)
+        fail_msg("a weight of kind %d [%" PRId64 ", %" PRId64 "]: %s", (int)kind, n, k, err.msg);
+    t->shard = (struct ctw_shard){.weight = &t->w, .data = &t->data};
+    if (bias) {
+        t->shard.bias_dtype = (enum ctw_dtype)rng_below(3);
+        t->bias = buf_random(t->shard.bias_dtype, n, 1, (size_t)rng_below(7));
+        t->shard.bias = t->bias.p;
+    }
+}
+
+UNUSED_OK static void weight_close(struct test_weight *t)
+{
+    for (int i = 0; i < CTW_N_PARTS; i++)
+        if (t->part[i].base != NULL)
+            buf_close(&t->part[i]);
+    if (t->bias.base != NULL)
+        buf_close(&t->bias);
+}
+
+/* Row `row` as products see it: decoded, rounded to dtype. */
+UNUSED_OK static void weight_row(const struct test_weight *t, int64_t row, enum ctw_dtype dtype,
+                                 float *out)
+{
+    t->w.format->decode(&t->w, &t->data, row, 0, t->w.k, out);
+    for (int64_t i = 0; i < t->w.k; i++)
+        out[i] = ctw_round_float(out[i], dtype);
+}
+
+/* ---- backends ----------------------------------------------------------------------------- */
+
+static struct ctw_err last_err;
+
+#define OK(call)                                                                                   \
+    do {                                                                                           \
+        if ((call) != CTW_OK)                                                                      \
+            fail_msg("%s: %s", #call, last_err.msg);                                               \
+    } while (0)
+
+UNUSED_OK static struct ctw_backend *backend(const char *variant, int n_threads)
+{
+    struct ctw_backend *be;
+    OK(ctw_backend_open(&be, "cpu",
+                        &(struct ctw_backend_options){.variant = variant, .n_threads = n_threads},
+                        &last_err));
+    return be;
+}
+
+/* The i-th fast variant that runs here; NULL past the last. */
+UNUSED_OK static const char *fast_variant(int i)
+{
+    for (int v = 0; ctw_cpu_variants[v] != NULL; v++) {
+        if (ctw_cpu_variants[v]->runs_here() && strcmp(ctw_cpu_variants[v]->name, "c") != 0 &&
+            i-- == 0)
+            return ctw_cpu_variants[v]->name;
+    }
+    return NULL;
+}
+
+/* Seeds the generator and says what is tested; for a group's setup. */
+UNUSED_OK static int ops_setup(void **state)
+{
+    (void)state;
+    const char *seed = getenv("CTW_TEST_SEED");
+    rng_state = seed != NULL ? strtoull(seed, NULL, 0) : 1;
+    printf("CTW_TEST_SEED=%" PRIu64 "; variants:", rng_state);
+    for (int v = 0; ctw_cpu_variants[v] != NULL; v++)
+        printf(" %s%s", ctw_cpu_variants[v]->name,
+               ctw_cpu_variants[v]->runs_here() ? "" : " (skipped: not on this processor)");
+    printf("\n");
+    for (int i = 0; i < 8; i++)
+        rng();
+    return 0;
+}
+
+#endif

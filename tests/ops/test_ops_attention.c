@@ -1,0 +1,308 @@
+/* ctw_attention of every variant against the definition, and its invariance. */
+#include "ops.h"
+
+enum { MAX_SEQS = 5, MAX_RUNS = 64 };
+
+struct problem {
+    struct ctw_op_attention op;
+    struct ctw_attn_seq seqs[MAX_SEQS];
+    struct ctw_kv_run runs[MAX_SEQS][MAX_RUNS];
+    struct buf q, k, v, out;
+    int64_t n_rows;  /* of q and out */
+    int64_t kv_rows; /* of k and v */
+};
+
+struct shape {
+    int n_head, n_kv, head;
+    int64_t window;
+    float softcap;
+};
+
+/* Heads around vectors of 8 and 16 and tiles of 16 and 32; groups that divide 48 and 64 and that
+ * do not; windows around tiles of 96. */
+static const struct shape shapes[] = {
+    {1, 1, 8, 0, 0},    {9, 3, 64, 0, 0},   {4, 4, 16, 0, 0},  {7, 1, 40, 0, 0},
+    {4, 2, 128, 0, 0},  {6, 2, 80, 5, 0},   {2, 1, 96, 96, 0}, {5, 5, 24, 97, 0},
+    {8, 1, 64, 1, 0},   {2, 2, 256, 95, 0}, {3, 3, 20, 0, 30}, {4, 2, 64, 100, 50},
+    {14, 2, 64, 0, 0},  {71, 1, 32, 0, 0},  {500, 1, 8, 0, 0}, {3, 1, 33, 200, 0},
+    {12, 4, 112, 0, 0}, {1, 1, 1, 0, 0},
+};
+
+static const enum ctw_dtype dtypes[] = {CTW_F32, CTW_BF16, CTW_F16};
+
+/* Sequences of up to `longest` keys; their keys lie in runs of random length and order, between
+ * rows that belong to nobody. */
+static void problem_open(struct problem *p, const struct shape *s, enum ctw_dtype dtype,
+                         int64_t longest)
+{
+    memset(p, 0, sizeof(*p));
+    p->op = (struct ctw_op_attention){.dtype = dtype,
+                                      .n_head = s->n_head,
+                                      .n_kv = s->n_kv,
+                                      .head = s->head,
+                                      .window = s->window,
+                                      .softcap = s->softcap,
+                                      .scale = 1.0f / sqrtf((float)s->head),
+                                      .seqs = p->seqs};
+    p->op.n_seqs = 1 + rng_below(MAX_SEQS);
+    for (int64_t i = 0; i < p->op.n_seqs; i++) {
+        int64_t n = 1 + rng_below(longest), at = 0;
+        struct ctw_attn_seq *seq = &p->seqs[i];
+        seq->pos0 = rng_below(3) == 0 ? 0 : rng_below(n);
+        seq->n_q = n - seq->pos0;
+        seq->q_row = p->n_rows + rng_below(3);
+        p->n_rows = seq->q_row + seq->n_q;
+        seq->runs = p->runs[i];
+        while (at < n) {
+            int64_t len = 1 + rng_below(rng_below(2) == 0 ? 3 : n);
+            if (len > n - at || seq->n_runs == MAX_RUNS - 1)
+                len = n - at;
+            p->runs[i][seq->n_runs++] = (struct ctw_kv_run){p->kv_rows + rng_below(4), len};
+            p->kv_rows = p->runs[i][seq->n_runs - 1].row + len;
+            at += len;
+        }
+        for (int r = 0; r + 1 < seq->n_runs; r++) { /* swap places with one of equal length */
+            int64_t other = rng_below(seq->n_runs), row = p->runs[i][r].row;
+            if (p->runs[i][other].n_tok == p->runs[i][r].n_tok) {
+                p->runs[i][r].row = p->runs[i][other].row;
+                p->runs[i][other].row = row;
+            }
+        }
+    }
+    p->q = buf_random(dtype, p->n_rows * s->n_head * s->head, 2, 2 * (size_t)rng_below(9));
+    p->k = buf_random(dtype, p->kv_rows * s->n_kv * s->head, 1.5f, 2 * (size_t)rng_below(9));
+    p->v = buf_random(dtype, p->kv_rows * s->n_kv * s->head, 1, 2 * (size_t)rng_below(9));
+    p->out = buf_random(dtype, p->n_rows * s->n_head * s->head, 1, 2 * (size_t)rng_below(9));
+    p->op.q = p->q.p;
+    p->op.k = p->k.p;
+    p->op.v = p->v.p;
+}
+
+static void problem_close(struct problem *p)
+{
+    buf_close(&p->q);
+    buf_close(&p->k);
+    buf_close(&p->v);
+    buf_close(&p->out);
+}
+
+static void run_into(const struct ctw_op_attention *op, struct ctw_backend *be, struct buf *out)
+{
+    struct ctw_op_attention copy = *op;
+    copy.out = out->p;
+    OK(ctw_attention(be, &copy, &last_err));
+    buf_check(out);
+}
+
+static struct buf problem_run(const struct problem *p, struct ctw_backend *be)
+{
+    struct buf out = buf_copy(&p->out, 2 * (size_t)rng_below(9));
+    run_into(&p->op, be, &out);
+    return out;
+}
+
+/*
+ * A score is a sum of `head` products, at most 2 * head + 4 roundings of 2^-24 of sum |q k|; the
+ * weights are off by that factor, by exp's and the sums' roundings, and in pair mode by 2^-8 (each
+ * is rounded to bf16, their sum is not). out is a mean of values, here below 6.5 in size.
+ */
+static double bound(const struct problem *p, double want)
+{
+    const double head = p->op.head, most = 6.5;
+    double size = p->op.scale * head * 3 * 1.6 + 30; /* of sum |q k|, generously */
+    double e = 2 * ((2 * head + 6) * 0x1p-24 * size + 256 * 0x1p-24);
+    if (p->op.dtype == CTW_BF16)
+        e += 0x1p-8;
+    return e * most + 2 * half_step(p->op.dtype, want);
+}
+
+static void compare(const struct problem *p, const struct buf *got, const struct buf *want,
+                    const char *variant)
+{
+    char what[160];
+    snprintf(what, sizeof(what), "%s %s heads %d / %d of %d window %" PRId64 " cap %g", variant,
+             ctw_dtype_name(p->op.dtype), p->op.n_head, p->op.n_kv, p->op.head, p->op.window,
+             (double)p->op.softcap);
+    int64_t row_len = (int64_t)p->op.n_head * p->op.head;
+    for (int64_t i = 0; i < p->n_rows * row_len; i++) {
+        bool asked = false;
+        for (int64_t s = 0; s < p->op.n_seqs; s++)
+            asked |=
+                i / row_len >= p->seqs[s].q_row && i / row_len < p->seqs[s].q_row + p->seqs[s].n_q;
+        if (!asked) {
+            assert_memory_equal(element(got->p, p->op.dtype, i), element(p->out.p, p->op.dtype, i),
+                                ctw_dtype_bytes(p->op.dtype));
+            continue;
+        }
+        double w = ctw_load_float(want->p, p->op.dtype, i);
+        near(ctw_load_float(got->p, p->op.dtype, i), w, bound(p, w), what, i);
+    }
+}
+
+static void variants_agree_with_the_definition(void **state)
+{
+    (void)state;
+    struct ctw_backend *c = backend("c", 2);
+    for (size_t s = 0; s < 3 * CTW_COUNT(shapes); s++) {
+        struct problem p;
+        const struct shape *shape = &shapes[s / 3];
+        problem_open(&p, shape, dtypes[s % 3],
+                     shape->n_head * shape->head > 2000 ? 60 : 40 + rng_below(250));
+        struct buf want = problem_run(&p, c);
+        const char *v;
+        for (int i = 0; (v = fast_variant(i)) != NULL; i++) {
+            struct ctw_backend *be = backend(v, 1 + (int)rng_below(3));
+            struct buf got = problem_run(&p, be);
+            compare(&p, &got, &want, v);
+            buf_close(&got);
+            ctw_backend_close(be);
+        }
+        buf_close(&want);
+        problem_close(&p);
+    }
+    ctw_backend_close(c);
+}
+
+/* One sequence of n queries from position 0, keys in one run. */
+static void one_sequence(struct problem *p, const struct shape *s, enum ctw_dtype dtype, int64_t n)
+{
+    problem_open(p, s, dtype, 2);
+    problem_close(p);
+    p->op.n_seqs = 1;
+    p->n_rows = p->kv_rows = n;
+    p->seqs[0] = (struct ctw_attn_seq){.n_q = n, .runs = p->runs[0], .n_runs = 1};
+    p->runs[0][0] = (struct ctw_kv_run){0, n};
+    p->q = buf_random(dtype, n * s->n_head * s->head, 2, 0);
+    p->k = buf_random(dtype, n * s->n_kv * s->head, 1, 0);
+    p->v = buf_random(dtype, n * s->n_kv * s->head, 1, 0);
+    p->out = buf_random(dtype, n * s->n_head * s->head, 1, 0);
+    p->op.q = p->q.p;
+    p->op.k = p->k.p;
+    p->op.v = p->v.p;
+}
+
+/* Queries and keys cut anywhere, any number of threads: the same bits. */
+static void cuts_change_no_bit(void **state)
+{
+    (void)state;
+    static const struct shape some[] = {
+        {9, 3, 64, 0, 0}, {2, 1, 40, 70, 0}, {5, 5, 16, 0, 20}, {7, 1, 128, 96, 0}};
+    enum { N = 211 };
+    const char *v;
+    for (int i = 0; (v = fast_variant(i)) != NULL || i == 0; i++) {
+        v = v == NULL ? "c" : v;
+        struct ctw_backend *be = backend(v, 2);
+        for (size_t s = 0; s < 3 * CTW_COUNT(some); s++) {
+            struct problem p;
+            one_sequence(&p, &some[s / 3], dtypes[s % 3], N);
+            struct buf want = problem_run(&p, be);
+            for (int threads = 1; threads <= 7; threads += threads == 3 ? 4 : 1) {
+                struct ctw_backend *more = backend(v, threads);
+                struct buf got = problem_run(&p, more);
+                assert_memory_equal(got.p, want.p, want.bytes);
+                buf_close(&got);
+                ctw_backend_close(more);
+            }
+            for (int64_t cut = 1; cut < N; cut += strcmp(v, "c") == 0 ? 50 : 2) {
+                struct problem a = p;
+                struct buf got = buf_copy(&p.out, 0);
+                a.op.seqs = a.seqs;
+                a.seqs[0].runs = a.runs[0]; /* keys in two runs, queries in two calls */
+                a.seqs[0].n_runs = 2;
+                a.runs[0][0] = (struct ctw_kv_run){0, N - cut};
+                a.runs[0][1] = (struct ctw_kv_run){N - cut, cut};
+                a.seqs[0].n_q = cut;
+                run_into(&a.op, be, &got);
+                a.seqs[0].q_row = a.seqs[0].pos0 = cut;
+                a.seqs[0].n_q = N - cut;
+                run_into(&a.op, be, &got);
+                assert_memory_equal(got.p, want.p, want.bytes);
+                buf_close(&got);
+            }
+            buf_close(&want);
+            problem_close(&p);
+        }
+        ctw_backend_close(be);
+    }
+}
+
+/* Sequences together and one by one. */
+static void company_changes_no_bit(void **state)
+{
+    (void)state;
+    const char *v;
+    for (int i = 0; (v = fast_variant(i)) != NULL; i++) {
+        struct ctw_backend *be = backend(v, 3);
+        for (size_t s = 0; s < CTW_COUNT(shapes); s++) {
+            struct problem p;
+            problem_open(&p, &shapes[s], dtypes[s % 3], 130);
+            struct buf want = problem_run(&p, be), got = buf_copy(&p.out, 0);
+            for (int64_t q = p.op.n_seqs - 1; q >= 0; q--) {
+                struct ctw_op_attention one = p.op;
+                one.seqs = &p.seqs[q];
+                one.n_seqs = 1;
+                run_into(&one, be, &got);
+            }
+            assert_memory_equal(got.p, want.p, want.bytes);
+            buf_close(&got);
+            buf_close(&want);
+            problem_close(&p);
+        }
+        ctw_backend_close(be);
+    }
+}
+
+/* A key or value that is not finite spoils the queries that see it, and leaves no trace in others.
+ */
+static void what_is_not_finite_spoils_only_who_sees_it(void **state)
+{
+    (void)state;
+    static const struct shape some[] = {{6, 2, 64, 0, 0}, {3, 3, 40, 37, 0}};
+    enum { N = 205 };
+    const char *v;
+    for (int i = 0; (v = fast_variant(i)) != NULL || i == 0; i++) {
+        v = v == NULL ? "c" : v;
+        struct ctw_backend *be = backend(v, 2);
+        for (int round = 0; round < 24; round++) {
+            const struct shape *s = &some[round % 2];
+            struct problem p;
+            one_sequence(&p, s, dtypes[round % 3], N);
+            struct buf want = problem_run(&p, be);
+            int64_t bad = rng_below(N), row_len = (int64_t)s->n_head * s->head;
+            struct buf *where = round % 4 < 2 ? &p.v : &p.k;
+            int64_t kv = rng_below(s->n_kv), el = rng_below(s->head);
+            ctw_store_float(where->p, p.op.dtype, (bad * s->n_kv + kv) * s->head + el,
+                            round % 8 < 4 ? NAN : INFINITY);
+            struct buf got = problem_run(&p, be);
+            for (int64_t at = 0; at < N * row_len; at++) {
+                int64_t pos = at / row_len, head = at % row_len / s->head;
+                bool sees = pos >= bad && (s->window == 0 || pos - bad < s->window) &&
+                            head / (s->n_head / s->n_kv) == kv;
+                float g = ctw_load_float(got.p, p.op.dtype, at);
+                if (!sees)
+                    assert_memory_equal(element(got.p, p.op.dtype, at),
+                                        element(want.p, p.op.dtype, at),
+                                        ctw_dtype_bytes(p.op.dtype));
+                else if (where == &p.v && at % s->head == el)
+                    assert_false(isfinite(g));
+                else if (where == &p.k && round % 8 < 4)
+                    assert_true(isnan(g));
+            }
+            buf_close(&got);
+            buf_close(&want);
+            problem_close(&p);
+        }
+        ctw_backend_close(be);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(variants_agree_with_the_definition),
+        cmocka_unit_test(cuts_change_no_bit),
+        cmocka_unit_test(company_changes_no_bit),
+        cmocka_unit_test(what_is_not_finite_spoils_only_who_sees_it),
+    };
+    return cmocka_run_group_tests(tests, ops_setup, NULL);
+}
