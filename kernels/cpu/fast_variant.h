@@ -5,14 +5,16 @@
 #ifndef CTW_KERNELS_CPU_FAST_VARIANT_H
 #define CTW_KERNELS_CPU_FAST_VARIANT_H
 
-/* clang-format off: each needs those before it */
-#include "kernels/cpu/fast_attention.h"
-#include "kernels/cpu/fast_elementwise.h"
-#include "kernels/cpu/fast_head.h"
-#include "kernels/cpu/fast_linear.h"
+/* Each needs those before it. */
+
+/* clang-format off */
 #include "kernels/cpu/fast_math.h"
 #include "kernels/cpu/fast_rows.h"
 #include "kernels/cpu/fast_tile.h"
+#include "kernels/cpu/fast_linear.h"
+#include "kernels/cpu/fast_elementwise.h"
+#include "kernels/cpu/fast_attention.h"
+#include "kernels/cpu/fast_head.h"
 /* clang-format on */
 
 /* What the largest of the operations takes, in fp32 (the other dtypes take no more). */
