@@ -1,0 +1,203 @@
+#!/usr/bin/env python3
+"""Holds `ctworker score` against float64 log-probabilities.
+
+    check_scores.py --golden DIR     golden checkpoints: scores by transformers, in float64 and in
+                                     16 bit, with either style of configuration
+    check_scores.py --tiny DIR       checkpoints of tests/tools/tiny_checkpoint.py: the same two
+                                     scores by tests/tools/reference_model.py
+
+--dtype float32 must meet every log-probability within 1e-4; --dtype auto must have a mean error
+no larger than the 16-bit run's (10 % for chance). Prints a line a checkpoint, configuration and
+variant, and ends with "N passed, N failed".
+"""
+
+import argparse
+import json
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
+import reference_model  # noqa: E402
+import worker_cli  # noqa: E402
+
+TOLERANCE = 1e-4   # float32 against float64, every log-probability
+CHANCE = 1.10      # mean error of 16 bit: ours / the reference's
+GREEDY_F32, GREEDY_16 = 0.998, 0.93  # equal argmax ids; the models are random: near-ties abound
+CONFIGS = ("config.json", "config.transformers4.json")
+
+# Golden checkpoints that must be scored. One that the worker takes and that is not named here, or
+# that is named here and refused, is a failure: nothing drops out, or comes in, unseen.
+SUPPORTED = {
+    "llama-dense", "llama-dense_fp16", "llama-nvfp4", "llama-nvfp4a16", "llama-w2a16_g32",
+    "llama-w3a16_g128", "llama-w4a16_actorder", "llama-w4a16_channel", "llama-w4a16_g128",
+    "llama-w4a16_g128_asym", "llama-w4a16_g128_fp16", "llama-w4a16_g32", "llama-w4a16_g32_asym",
+    "llama-w6a16_g128", "llama-w8a16", "llama-w8a16_g64_asym", "llama3rope-dense",
+    "llamabias-dense", "llamalinear-dense", "llamayarn-dense", "mistral_swa-dense", "qwen2-dense",
+    "qwen3-dense", "qwen3-w4a16_g128",
+}
+
+
+class Expected:
+    """What a checkpoint's sequences should score."""
+
+    def __init__(self, sequences):
+        self.tokens = [s["tokens"] for s in sequences]
+        self.f64 = np.concatenate([s["f64"] for s in sequences])
+        self.greedy = np.concatenate([s["greedy"] for s in sequences])
+        key = next((k for k in ("bf16", "fp16") if k in sequences[0]), None)
+        self.error_16 = None  # mean; None: the checkpoint is fp32
+        if key:
+            run = np.concatenate([s[key] for s in sequences])
+            self.error_16 = float(np.mean(np.abs(run - self.f64)))
+
+    def items(self):
+        """Every sequence whole, then split in two: the worker must give the same bits."""
+        whole = [{"id": i, "tokens": t} for i, t in enumerate(self.tokens)]
+        split = [{"id": f"split {i}", "context": t[:len(t) // 2 + 1],
+                  "continuation": t[len(t) // 2 + 1:]}
+                 for i, t in enumerate(self.tokens) if len(t) > 2]
+        return whole + split
+
+
+def golden_expected(folder):
+    with open(folder / "golden.json", encoding="utf-8") as f:
+        return Expected(json.load(f)["sequences"])
+
+
+def tiny_expected(folder):
+    """Scored by the reference model, with both configurations (which must agree)."""
+    rng = np.random.default_rng(7)
+    model = reference_model.Model(folder)
+    kind = model.config["dtype"]
+    tokens = [rng.integers(0, model.config["vocab_size"], n).tolist()
+              for n in (2, 3, 33, 130, 700)]
+    runs = [model.score(t) for t in tokens]
+    sequences = [{"tokens": t, "f64": f, "greedy": g} for t, (f, g) in zip(tokens, runs)]
+    old = reference_model.Model(folder, CONFIGS[1])
+    if any(not np.array_equal(old.score(t)[0], f) for t, (f, _) in zip(tokens, runs)):
+        raise ValueError(f"{folder}: the two configurations mean different models")
+    if kind != "float32":
+        key, activations = {"bfloat16": ("bf16", "BF16"), "float16": ("fp16", "F16")}[kind]
+        rounded = reference_model.Model(folder, activations=activations)
+        for s in sequences:
+            s[key] = rounded.score(s["tokens"])[0]
+    return Expected(sequences)
+
+
+def inconsistencies(expected, results):
+    """Complaints about results that contradict themselves."""
+    out, n = [], len(expected.tokens)
+    by_id = {r["id"]: r for r in results}
+    for i, tokens in enumerate(expected.tokens):
+        whole, split = results[i], by_id.get(f"split {i}")
+        if len(whole["logprobs"]) != len(tokens) - 1:
+            out.append(f"sequence {i}: {len(whole['logprobs'])} scores for {len(tokens)} tokens")
+        first = len(tokens) // 2 + 1
+        if split and (split["logprobs"] != whole["logprobs"][first - 1:] or
+                      split["greedy"] != whole["greedy"][first - 1:]):
+            out.append(f"sequence {i}: context and continuation score otherwise than tokens")
+        for r, targets in ((whole, tokens[1:]), (split, tokens[first:])):
+            if r and (abs(r["sum"] - float(np.sum(r["logprobs"]))) > 1e-9 * abs(r["sum"]) + 1e-12
+                      or r["is_greedy"] != (r["greedy"] == targets)):
+                out.append(f"{r['id']}: sum or is_greedy contradicts the tokens' own results")
+    return out if len(results) > n else [*out, "no split results"]
+
+
+def compare(expected, results, exact):
+    """(ok, text) of one run; `exact`: fp32 activations."""
+    ours = np.concatenate([r["logprobs"] for r in results[:len(expected.tokens)]])
+    greedy = np.concatenate([r["greedy"] for r in results[:len(expected.tokens)]])
+    if ours.shape != expected.f64.shape or not np.all(np.isfinite(ours)):
+        return False, "wrong number of scores, or not finite"
+    error, same = np.abs(ours - expected.f64), float(np.mean(greedy == expected.greedy))
+    if exact:
+        ok = bool(error.max() <= TOLERANCE) and same >= GREEDY_F32
+        text = f"f32 max {error.max():.1e} greedy {same:6.2%}"
+    else:
+        ratio = float(error.mean()) / expected.error_16
+        ok = ratio <= CHANCE and same >= GREEDY_16
+        text = f"16-bit mean {error.mean():.5f} = {ratio:.3f} x reference, greedy {same:6.2%}"
+    wrong = inconsistencies(expected, results)
+    return ok and not wrong, "; ".join([text, *wrong[:2]])
+
+
+def check_one(worker, folder, expected, config, variant):
+    """One line: (ok, text)."""
+    options = ["--config", config, "--threads", "1"]
+    options += ["--cpu-variant", variant] if variant else []
+    ok, texts = True, []
+    for dtype in ("float32", "auto"):
+        exact = dtype == "float32" or expected.error_16 is None
+        results = worker_cli.score(worker, folder, expected.items(), "--dtype", dtype, *options)
+        good, text = compare(expected, results, exact)
+        ok, texts = ok and good, [*texts, text]
+    return ok, "  ".join(texts)
+
+
+def refusal_is_clear(error):
+    """A refusal must be bad data (65) and one sentence of some length."""
+    return error.code == 65 and len(error.message) > 30 and "\n" not in error.message
+
+
+def check_folder(worker, folder, expect, required, variants):
+    """Lines (ok, text) of one checkpoint: both configurations with the best variant, and every
+    other variant with the first."""
+    lines, runs = [], [(c, None) for c in CONFIGS] + [(CONFIGS[0], v) for v in variants]
+    expected = expect(folder)
+    for config, variant in runs:
+        name = f"{folder.name:26} {config.removesuffix('.json'):20} {variant or 'best':10}"
+        try:
+            ok, text = check_one(worker, folder, expected, config, variant)
+            if not required:
+                ok, text = False, f"supported, but not in SUPPORTED of check_scores.py: {text}"
+        except worker_cli.Refused as e:
+            ok, text = not required and refusal_is_clear(e), f"refused, {e}"
+            if not required and variant is None and config == CONFIGS[1]:
+                continue
+        lines.append((ok, f"{name} {text}"))
+        if not required:
+            break
+    return lines
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--golden", type=Path)
+    parser.add_argument("--tiny", type=Path)
+    parser.add_argument("--worker", default=worker_cli.default_worker())
+    parser.add_argument("--only", help="folders whose name contains this")
+    parser.add_argument("--variants", action="store_true",
+                        help="also every CPU variant that this machine runs")
+    args = parser.parse_args()
+    if (args.golden is None) == (args.tiny is None):
+        parser.error("give --golden DIR or --tiny DIR")
+    folder = args.golden or args.tiny
+    expect = golden_expected if args.golden else tiny_expected
+    names = sorted(p.name for p in folder.iterdir() if (p / "config.json").exists())
+    lines = [(False, f"{n}: not in {folder}") for n in sorted(SUPPORTED - set(names))
+             if args.golden]
+    names = [n for n in names if not args.only or args.only in n]
+    variants = worker_cli.machine_variants() if args.variants else []
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for some in pool.map(lambda n: check_folder(args.worker, folder / n, expect,
+                                                    args.tiny is not None or n in SUPPORTED,
+                                                    variants), names):
+            for ok, text in some:
+                print("ok  " if ok else "FAIL", text, flush=True)
+            lines += some
+    if not names:
+        lines.append((False, "no checkpoint"))
+    failed = sum(not ok for ok, _ in lines)
+    for ok, text in lines[:len(SUPPORTED)]:
+        if not ok and text.endswith(f"not in {folder}"):
+            print("FAIL", text)
+    print(f"{len(lines) - failed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,51 @@
+"""The `ctworker` program as the tests call it: its place, its CPU variants, `score` as a function."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Variant -> the CPU features (as /proc/cpuinfo names them) that it needs.
+VARIANTS = {
+    "c": set(),
+    "avx2": {"avx2", "fma", "f16c"},
+    "avx512": {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl"},
+    "avx512bf16": {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl",
+                   "avx512_bf16"},
+}
+
+
+class Refused(Exception):
+    """The worker ended with a message instead of results."""
+
+    def __init__(self, code, message):
+        super().__init__(f"exit status {code}: {message}")
+        self.code, self.message = code, message
+
+
+def default_worker():
+    return os.environ.get("CTWORKER", str(ROOT / "build/release/worker/ctworker"))
+
+
+def machine_variants():
+    """The variants that this machine runs, by its own account."""
+    with open("/proc/cpuinfo", encoding="ascii", errors="replace") as f:
+        line = next((x for x in f if x.startswith("flags")), ":")
+    flags = set(line.split(":", 1)[1].split())
+    return [v for v, needed in VARIANTS.items() if needed <= flags]
+
+
+def score(worker, model, items, *options, limit_s=600):
+    """Results of `ctworker score`, one dict an item. Raises Refused."""
+    text = "".join(json.dumps(item) + "\n" for item in items)
+    done = subprocess.run([str(worker), "score", "--model", str(model), *map(str, options)],
+                          input=text, capture_output=True, text=True, timeout=limit_s, check=False)
+    if done.returncode:
+        lines = [x for x in done.stderr.splitlines() if x.strip()]
+        raise Refused(done.returncode, lines[-1] if lines else "(no message)")
+    results = [json.loads(line) for line in done.stdout.splitlines()]
+    if [r["id"] for r in results] != [i["id"] for i in items]:
+        raise Refused(0, f"{len(results)} results for {len(items)} items, or out of order")
+    return results
