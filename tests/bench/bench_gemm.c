@@ -1,0 +1,472 @@
+/*
+ * Rates of the CPU backend's linear and attention operations on the shapes of SmolLM2-135M, oneDNN
+ * and ours in turn: the medians of the repetitions, their spread (max - min over median), and the
+ * ratio. oneDNN's weights are put into its own layout before the clock starts; ours are decoded
+ * and packed from the checkpoint's layout within it.
+ *
+ *   OMP_NUM_THREADS=2 bench_gemm [--threads 2] [--rows 2048] [--repeat 7] [--variant NAME]
+ *                                [--dtype float32|bfloat16] [--cpu-time]
+ *
+ * --cpu-time counts the process's CPU time instead of the wall clock's, for 1 thread on a machine
+ * with other work.
+ */
+#include <math.h>
+#include <oneapi/dnnl/dnnl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/mem.h"
+#include "kernels/backend.h"
+
+enum { MAX_REPEAT = 99 };
+
+struct settings {
+    int n_threads, n_repeat;
+    int64_t n_rows;
+    const char *variant;
+    enum ctw_dtype dtype;
+    clockid_t clock;
+};
+
+static struct ctw_err err;
+
+static void *must(void *p)
+{
+    if (p == NULL) {
+        fprintf(stderr, "out of memory\n");
+        exit(1);
+    }
+    return p;
+}
+
+static void ok(enum ctw_status st)
+{
+    if (st != CTW_OK) {
+        fprintf(stderr, "%s\n", err.msg);
+        exit(1);
+    }
+}
+
+static double now_s(const struct settings *s)
+{
+    struct timespec t;
+    clock_gettime(s->clock, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void *random_values(enum ctw_dtype dtype, int64_t n)
+{
+    void *p = must(ctw_alloc_aligned((size_t)n * ctw_dtype_bytes(dtype)));
+    uint32_t x = 12345;
+    for (int64_t i = 0; i < n; i++) {
+        x = x * 1664525u + 1013904223u;
+        ctw_store_float(p, dtype, i, (float)(x >> 8) * 0x1p-23f - 1.0f);
+    }
+    return p;
+}
+
+/* ---- weights of ours ---------------------------------------------------------------------- */
+
+struct weight {
+    struct ctw_weight w;
+    struct ctw_weight_data data;
+};
+
+static void add_part(struct weight *t, enum ctw_part_kind kind, enum ctw_dtype dtype, int64_t rows,
+                     int64_t cols)
+{
+    struct ctw_part *part = &t->w.part[kind];
+    *part = (struct ctw_part){.dtype = dtype, .n_dims = cols == 0 ? 1 : 2, .shape = {rows, cols}};
+    int64_t n = rows * (cols == 0 ? 1 : cols);
+    part->bytes = (size_t)n * ctw_dtype_bytes(dtype);
+    if (dtype == CTW_BF16 || dtype == CTW_F32) {
+        t->data.part[kind] = random_values(dtype, n);
+        return;
+    }
+    uint8_t *p = must(ctw_alloc_aligned(part->bytes));
+    for (size_t i = 0; i < part->bytes; i++)
+        p[i] = (uint8_t)(dtype == CTW_F8_E4M3 ? 0x30 + i % 16 : i * 37 + i / 251);
+    t->data.part[kind] = p;
+}
+
+/* kind: "bf16", "f32", "w4a16" (groups of 64) or "nvfp4" */
+static void weight_open(struct weight *t, const char *kind, int64_t n, int64_t k)
+{
+    struct ctw_quant_args args = {.symmetric = true};
+    memset(t, 0, sizeof(*t));
+    for (int i = 0; i < CTW_N_PARTS; i++)
+        t->w.part[i].n_dims = -1;
+    t->w.n = n;
+    t->w.k = k;
+    if (strcmp(kind, "w4a16") == 0) {
+        args = (struct ctw_quant_args){.present = true,
+                                       .num_bits = 4,
+                                       .symmetric = true,
+                                       .strategy = CTW_STRATEGY_GROUP,
+                                       .group_size = 64};
+        add_part(t, CTW_PART_VALUES, CTW_I32, n, k / 8);
+        add_part(t, CTW_PART_SCALE, CTW_BF16, n, k / 64);
+    } else if (strcmp(kind, "nvfp4") == 0) {
+        args = (struct ctw_quant_args){.present = true,
+                                       .num_bits = 4,
+                                       .is_float = true,
+                                       .symmetric = true,
+                                       .strategy = CTW_STRATEGY_TENSOR_GROUP,
+                                       .group_size = 16};
+        add_part(t, CTW_PART_VALUES, CTW_U8, n, k / 2);
+        add_part(t, CTW_PART_SCALE, CTW_F8_E4M3, n, k / 16);
+        add_part(t, CTW_PART_GLOBAL_SCALE, CTW_F32, 1, 0);
+    } else {
+        add_part(t, CTW_PART_VALUES, strcmp(kind, "f32") == 0 ? CTW_F32 : CTW_BF16, n, k);
+    }
+    ok(ctw_format_find(&t->w.format, t->w.part, &err));
+    ok(t->w.format->check(&t->w, &args, NULL, &err));
+}
+
+static void weight_close(struct weight *t)
+{
+    for (int i = 0; i < CTW_N_PARTS; i++)
+        ctw_free_aligned((void *)(uintptr_t)t->data.part[i]);
+}
+
+/* ---- oneDNN ------------------------------------------------------------------------------- */
+
+struct product {
+    dnnl_engine_t engine;
+    dnnl_stream_t stream;
+    dnnl_primitive_t primitive;
+    dnnl_memory_t src, weights, dst;
+};
+
+static void dn(dnnl_status_t st, const char *what)
+{
+    if (st != dnnl_success) {
+        fprintf(stderr, "oneDNN: %s failed (%d)\n", what, (int)st);
+        exit(1);
+    }
+}
+
+/* y [m, n] = x [m, k] w^T, weights put into the layout that oneDNN likes best; false where it has
+ * no such product for this dtype here. */
+static bool product_open(struct product *p, int64_t m, int64_t n, int64_t k, enum ctw_dtype dtype,
+                         void *x, void *w, void *y)
+{
+    dnnl_data_type_t type = dtype == CTW_F32 ? dnnl_f32 : dnnl_bf16;
+    dnnl_dims_t xd = {m, k}, wd = {k, n}, yd = {m, n};
+    dnnl_memory_desc_t xm, wm, any, ym;
+    dnnl_matmul_desc_t desc;
+    dnnl_primitive_desc_t pd;
+    memset(p, 0, sizeof(*p));
+    dn(dnnl_engine_create(&p->engine, dnnl_cpu, 0), "engine");
+    dn(dnnl_stream_create(&p->stream, p->engine, dnnl_stream_default_flags), "stream");
+    dn(dnnl_memory_desc_init_by_tag(&xm, 2, xd, type, dnnl_ab), "x");
+    dn(dnnl_memory_desc_init_by_tag(&wm, 2, wd, type, dnnl_ba), "w");
+    dn(dnnl_memory_desc_init_by_tag(&any, 2, wd, type, dnnl_format_tag_any), "w");
+    dn(dnnl_memory_desc_init_by_tag(&ym, 2, yd, type, dnnl_ab), "y");
+    dn(dnnl_matmul_desc_init(&desc, &xm, &any, NULL, &ym), "matmul");
+    if (dnnl_primitive_desc_create(&pd, &desc, NULL, p->engine, NULL) != dnnl_success) {
+        dnnl_stream_destroy(p->stream);
+        dnnl_engine_destroy(p->engine);
+        return false;
+    }
+    const dnnl_memory_desc_t *best = dnnl_primitive_desc_query_md(pd, dnnl_query_weights_md, 0);
+    dnnl_memory_t plain;
+    dn(dnnl_memory_create(&p->src, &xm, p->engine, x), "x");
+    dn(dnnl_memory_create(&p->dst, &ym, p->engine, y), "y");
+    dn(dnnl_memory_create(&plain, &wm, p->engine, w), "w");
+    dn(dnnl_memory_create(&p->weights, best, p->engine, DNNL_MEMORY_ALLOCATE), "w");
+    dnnl_primitive_desc_t rpd;
+    dnnl_primitive_t reorder;
+    dn(dnnl_reorder_primitive_desc_create(&rpd, &wm, p->engine, best, p->engine, NULL), "reorder");
+    dn(dnnl_primitive_create(&reorder, rpd), "reorder");
+    dnnl_exec_arg_t args[] = {{DNNL_ARG_FROM, plain}, {DNNL_ARG_TO, p->weights}};
+    dn(dnnl_primitive_execute(reorder, p->stream, 2, args), "reorder");
+    dn(dnnl_stream_wait(p->stream), "reorder");
+    dn(dnnl_primitive_create(&p->primitive, pd), "matmul");
+    dnnl_primitive_destroy(reorder);
+    dnnl_primitive_desc_destroy(rpd);
+    dnnl_primitive_desc_destroy(pd);
+    dnnl_memory_destroy(plain);
+    return true;
+}
+
+static void product_run(struct product *p)
+{
+    dnnl_exec_arg_t args[] = {
+        {DNNL_ARG_SRC, p->src}, {DNNL_ARG_WEIGHTS, p->weights}, {DNNL_ARG_DST, p->dst}};
+    dn(dnnl_primitive_execute(p->primitive, p->stream, 3, args), "matmul");
+    dn(dnnl_stream_wait(p->stream), "matmul");
+}
+
+static void product_close(struct product *p)
+{
+    dnnl_primitive_destroy(p->primitive);
+    dnnl_memory_destroy(p->src);
+    dnnl_memory_destroy(p->weights);
+    dnnl_memory_destroy(p->dst);
+    dnnl_stream_destroy(p->stream);
+    dnnl_engine_destroy(p->engine);
+}
+
+/* ---- times -------------------------------------------------------------------------------- */
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+struct times {
+    double s[MAX_REPEAT];
+    double median, best, spread;
+};
+
+static void times_close(struct times *t, int n)
+{
+    qsort(t->s, (size_t)n, sizeof(t->s[0]), by_value);
+    t->median = t->s[n / 2];
+    t->best = t->s[0];
+    t->spread = (t->s[n - 1] - t->s[0]) / t->median;
+}
+
+static void run_linear(struct ctw_backend *be, const struct settings *s, const struct weight *w,
+                       const void *x, void *y)
+{
+    struct ctw_shard shard = {.weight = &w->w, .data = &w->data};
+    struct ctw_op_linear op = {.shards = &shard,
+                               .n_shards = 1,
+                               .dtype = s->dtype,
+                               .n_tok = s->n_rows,
+                               .x = x,
+                               .ldx = w->w.k,
+                               .y = y,
+                               .ldy = w->w.n};
+    ok(ctw_linear(be, &op, &err));
+}
+
+/* The largest difference between the two results over the largest result. */
+static double difference(enum ctw_dtype dtype, const void *a, const void *b, int64_t n)
+{
+    double most = 0, size = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double x = ctw_load_float(a, dtype, i), y = ctw_load_float(b, dtype, i);
+        most = fmax(most, fabs(x - y));
+        size = fmax(size, fabs(y));
+    }
+    return most / size;
+}
+
+static void bench_shape(struct ctw_backend *be, const struct settings *s, const char *name,
+                        int64_t n, int64_t k)
+{
+    const char *dense = s->dtype == CTW_F32 ? "f32" : "bf16";
+    struct weight w;
+    struct product p;
+    weight_open(&w, dense, n, k);
+    void *x = random_values(s->dtype, s->n_rows * k);
+    void *y = must(ctw_alloc_aligned((size_t)(s->n_rows * n) * ctw_dtype_bytes(s->dtype)));
+    void *z = must(ctw_alloc_aligned((size_t)(s->n_rows * n) * ctw_dtype_bytes(s->dtype)));
+    bool have = product_open(&p, s->n_rows, n, k, s->dtype, x,
+                             (void *)(uintptr_t)w.data.part[CTW_PART_VALUES], z);
+    struct times ours, theirs;
+    for (int i = -1; i < s->n_repeat; i++) { /* the first is not counted */
+        double t0 = now_s(s);
+        run_linear(be, s, &w, x, y);
+        double t1 = now_s(s);
+        if (have)
+            product_run(&p);
+        double t2 = now_s(s);
+        if (i >= 0) {
+            ours.s[i] = t1 - t0;
+            theirs.s[i] = t2 - t1;
+        }
+    }
+    times_close(&ours, s->n_repeat);
+    times_close(&theirs, s->n_repeat);
+    double gflop = 2e-9 * (double)s->n_rows * (double)n * (double)k;
+    printf("%-8s %6lld %6lld %6lld | %7.1f %7.1f %4.0f%% |", name, (long long)s->n_rows,
+           (long long)n, (long long)k, gflop / ours.median, gflop / ours.best, 100 * ours.spread);
+    if (have)
+        printf(" %7.1f %7.1f %4.0f%% | %5.2f %5.2f %.1e\n", gflop / theirs.median,
+               gflop / theirs.best, 100 * theirs.spread, theirs.median / ours.median,
+               theirs.best / ours.best, difference(s->dtype, y, z, s->n_rows * n));
+    else
+        printf(" oneDNN has no product for this dtype here\n");
+    if (have)
+        product_close(&p);
+    weight_close(&w);
+    ctw_free_aligned(x);
+    ctw_free_aligned(y);
+    ctw_free_aligned(z);
+}
+
+/* What decoding costs: the same products from other formats, in turn. */
+static void bench_formats(struct ctw_backend *be, const struct settings *s)
+{
+    static const char *const kinds[] = {"bf16", "w4a16", "nvfp4"};
+    enum { N_KINDS = 3, N = 1536, K = 576 };
+    struct weight w[N_KINDS];
+    struct times t[N_KINDS];
+    void *x = random_values(s->dtype, s->n_rows * K);
+    void *y = must(ctw_alloc_aligned((size_t)(s->n_rows * N) * ctw_dtype_bytes(s->dtype)));
+    for (int i = 0; i < N_KINDS; i++)
+        weight_open(&w[i], kinds[i], N, K);
+    for (int r = -1; r < s->n_repeat; r++) {
+        for (int i = 0; i < N_KINDS; i++) {
+            double t0 = now_s(s);
+            run_linear(be, s, &w[i], x, y);
+            if (r >= 0)
+                t[i].s[r] = now_s(s) - t0;
+        }
+    }
+    printf("\nformats, %d x %d:", N, K);
+    for (int i = 0; i < N_KINDS; i++) {
+        times_close(&t[i], s->n_repeat);
+        printf("  %s %.2f ms (%.3f of bf16's rate)", kinds[i], 1e3 * t[i].median,
+               t[0].median / t[i].median);
+        weight_close(&w[i]);
+    }
+    printf("\n");
+    ctw_free_aligned(x);
+    ctw_free_aligned(y);
+}
+
+/* Causal attention of whole sequences; counts the products that causality needs. */
+static void bench_attention(struct ctw_backend *be, const struct settings *s)
+{
+    enum { HEADS = 9, KV = 3, HEAD = 64, LENGTH = 2048 };
+    int64_t n_seqs = s->n_rows < LENGTH ? 1 : s->n_rows / LENGTH;
+    int64_t length = s->n_rows < LENGTH ? s->n_rows : LENGTH, rows = n_seqs * length;
+    struct ctw_kv_run *runs = must(ctw_calloc((size_t)n_seqs, sizeof(*runs)));
+    struct ctw_attn_seq *seqs = must(ctw_calloc((size_t)n_seqs, sizeof(*seqs)));
+    for (int64_t i = 0; i < n_seqs; i++) {
+        runs[i] = (struct ctw_kv_run){i * length, length};
+        seqs[i] = (struct ctw_attn_seq){
+            .q_row = i * length, .n_q = length, .runs = &runs[i], .n_runs = 1};
+    }
+    struct ctw_op_attention op = {.dtype = s->dtype,
+                                  .n_head = HEADS,
+                                  .n_kv = KV,
+                                  .head = HEAD,
+                                  .scale = 0.125f,
+                                  .seqs = seqs,
+                                  .n_seqs = n_seqs};
+    op.q = random_values(s->dtype, rows * HEADS * HEAD);
+    op.k = random_values(s->dtype, rows * KV * HEAD);
+    op.v = random_values(s->dtype, rows * KV * HEAD);
+    op.out = must(ctw_alloc_aligned((size_t)(rows * HEADS * HEAD) * ctw_dtype_bytes(s->dtype)));
+    struct times t;
+    for (int r = -1; r < s->n_repeat; r++) {
+        double t0 = now_s(s);
+        ok(ctw_attention(be, &op, &err));
+        if (r >= 0)
+            t.s[r] = now_s(s) - t0;
+    }
+    times_close(&t, s->n_repeat);
+    double pairs = (double)n_seqs * (double)length * ((double)length + 1) / 2;
+    double gflop = 4e-9 * pairs * HEADS * HEAD;
+    printf("\nattention, %lld sequences of %lld, %d heads / %d of %d: %.1f GFLOP/s (best %.1f, "
+           "spread %.0f%%), %.2f ms\n",
+           (long long)n_seqs, (long long)length, HEADS, KV, HEAD, gflop / t.median, gflop / t.best,
+           100 * t.spread, 1e3 * t.median);
+    ctw_free_aligned((void *)(uintptr_t)op.q);
+    ctw_free_aligned((void *)(uintptr_t)op.k);
+    ctw_free_aligned((void *)(uintptr_t)op.v);
+    ctw_free_aligned(op.out);
+    ctw_free(runs);
+    ctw_free(seqs);
+}
+
+static void bench_head(struct ctw_backend *be, const struct settings *s)
+{
+    enum { VOCAB = 49152, K = 576 };
+    struct weight w;
+    weight_open(&w, s->dtype == CTW_F32 ? "f32" : "bf16", VOCAB, K);
+    struct ctw_shard shard = {.weight = &w.w, .data = &w.data};
+    int32_t *targets = must(ctw_calloc((size_t)s->n_rows, sizeof(*targets)));
+    struct ctw_head_result *out = must(ctw_calloc((size_t)s->n_rows, sizeof(*out)));
+    struct ctw_op_head op = {.weight = &shard,
+                             .dtype = s->dtype,
+                             .scale = 1,
+                             .n_vocab = VOCAB,
+                             .n_rows = s->n_rows,
+                             .targets = targets,
+                             .out = out};
+    op.x = random_values(s->dtype, s->n_rows * K);
+    struct times t;
+    for (int r = -1; r < s->n_repeat; r++) {
+        double t0 = now_s(s);
+        ok(ctw_head(be, &op, &err));
+        if (r >= 0)
+            t.s[r] = now_s(s) - t0;
+    }
+    times_close(&t, s->n_repeat);
+    double gflop = 2e-9 * (double)s->n_rows * VOCAB * K;
+    printf("head with log-softmax, %d x %d: %.1f GFLOP/s (best %.1f, spread %.0f%%)\n", VOCAB, K,
+           gflop / t.median, gflop / t.best, 100 * t.spread);
+    weight_close(&w);
+    ctw_free_aligned((void *)(uintptr_t)op.x);
+    ctw_free(targets);
+    ctw_free(out);
+}
+
+static bool read_settings(struct settings *s, int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        const char *value = i + 1 < argc ? argv[i + 1] : "";
+        if (strcmp(argv[i], "--cpu-time") == 0) {
+            s->clock = CLOCK_PROCESS_CPUTIME_ID;
+            continue;
+        }
+        if (strcmp(argv[i], "--threads") == 0)
+            s->n_threads = atoi(value);
+        else if (strcmp(argv[i], "--rows") == 0)
+            s->n_rows = atoll(value);
+        else if (strcmp(argv[i], "--repeat") == 0)
+            s->n_repeat = atoi(value);
+        else if (strcmp(argv[i], "--variant") == 0)
+            s->variant = value;
+        else if (strcmp(argv[i], "--dtype") == 0)
+            s->dtype = strcmp(value, "bfloat16") == 0 ? CTW_BF16 : CTW_F32;
+        else
+            return false;
+        i++;
+    }
+    return s->n_threads > 0 && s->n_rows > 0 && s->n_repeat > 0 && s->n_repeat <= MAX_REPEAT;
+}
+
+int main(int argc, char **argv)
+{
+    struct settings s = {.n_threads = 1, .n_repeat = 7, .n_rows = 2048, .clock = CLOCK_MONOTONIC};
+    if (!read_settings(&s, argc, argv)) {
+        fprintf(stderr, "usage: bench_gemm [--threads N] [--rows N] [--repeat N] [--variant NAME] "
+                        "[--dtype float32|bfloat16] [--cpu-time]\n");
+        return 64;
+    }
+    struct ctw_backend *be;
+    ok(ctw_backend_open(
+        &be, "cpu", &(struct ctw_backend_options){.variant = s.variant, .n_threads = s.n_threads},
+        &err));
+    struct ctw_backend_info info;
+    ctw_backend_get_info(be, &info);
+    const dnnl_version_t *v = dnnl_version();
+    printf("%s, variant %s, %d threads, %s; oneDNN %d.%d.%d with OMP_NUM_THREADS=%s; %d "
+           "repetitions; GFLOP/s\n",
+           info.device, info.variant, info.n_threads, ctw_dtype_name(s.dtype), v->major, v->minor,
+           v->patch, getenv("OMP_NUM_THREADS") == NULL ? "(all)" : getenv("OMP_NUM_THREADS"),
+           s.n_repeat);
+    printf("%-8s %6s %6s %6s | %-21s | %-21s | ours over oneDNN's\n", "shape", "m", "n", "k",
+           "ours: median best +-", "oneDNN: median best");
+    bench_shape(be, &s, "qkv", 960, 576);
+    bench_shape(be, &s, "o", 576, 576);
+    bench_shape(be, &s, "gate up", 3072, 576);
+    bench_shape(be, &s, "down", 576, 1536);
+    bench_shape(be, &s, "square", 2048, 2048);
+    bench_formats(be, &s);
+    bench_attention(be, &s);
+    bench_head(be, &s);
+    ctw_backend_close(be);
+    return 0;
+}
