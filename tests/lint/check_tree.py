@@ -12,8 +12,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 C_DIRS = ("base", "kernels", "ipc", "worker")
-# Lines; a file or function near these is due for a split, one past them fails.
-MAX_FILE, MAX_TEST_FILE, MAX_FUNCTION, MAX_NUMERIC_FUNCTION = 400, 600, 70, 120
+# Lines. The aims are 400 and 40; past these it fails.
+MAX_FILE, MAX_TEST_FILE, MAX_FUNCTION, MAX_NUMERIC_FUNCTION = 500, 700, 70, 120
 MAX_COLUMNS = {".c": 106, ".h": 106, ".cu": 106, ".py": 135, ".sh": 110}
 
 # Layer -> the layers its files may include.
@@ -113,7 +113,7 @@ def check_calls(name, code):
         found = {c for c in found if (name, c) not in CALLS_ALLOWED}
         check(not found or (where and re.fullmatch(where, name)),
               f"{name}: calls {', '.join(sorted(found))} ({why})")
-    check(not re.search(r"\btypedef\s+(struct|enum|union)\b", code),
+    check(not re.search(r"\btypedef\s+(struct|enum|union)\b[^;(]*[;{]", code),
           f"{name}: typedef of a struct, enum or union")
 
 
