@@ -1,0 +1,218 @@
+#!/usr/bin/env python3
+"""Tokens per second of whole models on windows of 2048 tokens: ours and its peers, in turn.
+
+    bench_model.py --model DIR --text FILE [--models w4a16=DIR nvfp4=DIR]
+                   [--torch-python PY] [--llama-python PY --gguf FILE] [--reps 5] [--windows 2]
+
+A peer is a long-lived process that has its model loaded; ours is `ctworker score`, whose time to
+start and to open the model (measured in the same turn, on a sequence of two tokens) is taken off.
+transformers includes its float32 log-softmax; llama.cpp computes no logits but the last. Every
+repetition runs each once, in changing order. Prints a Markdown table of medians and spreads.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
+import worker_cli  # noqa: E402
+
+WINDOW = 2048
+
+# Peers read a JSON line {"windows": [[ids], ..]} and answer {"seconds": s}.
+TRANSFORMERS = """
+import json, sys, time, torch
+from transformers import AutoModelForCausalLM
+folder, dtype, threads = sys.argv[1], sys.argv[2], int(sys.argv[3])
+torch.set_num_threads(threads)
+model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
+print(json.dumps({"name": "transformers " + __import__("transformers").__version__}), flush=True)
+for line in sys.stdin:
+    windows = json.loads(line)["windows"]
+    start = time.perf_counter()
+    with torch.inference_mode():
+        for w in windows:
+            ids = torch.tensor([w])
+            logits = model(ids).logits[0, :-1]
+            lp = torch.log_softmax(logits, -1, dtype=torch.float32)
+            float(lp.gather(1, ids[0, 1:, None]).double().sum())
+    print(json.dumps({"seconds": time.perf_counter() - start}), flush=True)
+"""
+LLAMA_CPP = """
+import json, sys, time, llama_cpp
+model = llama_cpp.Llama(sys.argv[1], n_ctx=2048, n_batch=2048, n_ubatch=512, verbose=False,
+                        n_threads=int(sys.argv[3]), n_threads_batch=int(sys.argv[3]))
+print(json.dumps({"name": "llama.cpp (llama-cpp-python " + llama_cpp.__version__ + ")"}), flush=True)
+for line in sys.stdin:
+    windows = json.loads(line)["windows"]
+    start = time.perf_counter()
+    for w in windows:
+        model.reset()
+        model.eval(w)
+    print(json.dumps({"seconds": time.perf_counter() - start}), flush=True)
+"""
+
+
+class Peer:
+    def __init__(self, python, code, label, *args):
+        self.label = label
+        self.process = subprocess.Popen([python, "-c", code, *map(str, args)], text=True,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.name = f"{self._answer()['name']}, {label}"
+
+    def _answer(self):
+        for line in self.process.stdout:
+            if line.startswith("{"):
+                return json.loads(line)
+        raise SystemExit(f"bench_model: {self.label} ended before it answered")
+
+    def seconds(self, windows):
+        self.process.stdin.write(json.dumps({"windows": windows}) + "\n")
+        self.process.stdin.flush()
+        return self._answer()["seconds"]
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait(60)
+
+
+class Ours:
+    def __init__(self, worker, folder, label, options):
+        self.worker, self.folder, self.options = worker, folder, options
+        self.name, self.peak_bytes = f"ctworker, {label}", 0
+
+    def _run(self, windows):
+        with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as f:
+            for i, w in enumerate(windows):
+                f.write(json.dumps({"id": i, "tokens": w}) + "\n")
+            f.flush()
+            start = time.perf_counter()
+            child = subprocess.Popen(
+                [self.worker, "score", "--model", self.folder, "--in", f.name, "--out",
+                 os.devnull, *self.options], stderr=subprocess.PIPE, text=True)
+            watch = threading.Thread(target=self._watch, args=(child,))
+            watch.start()
+            message = child.communicate()[1]
+            seconds = time.perf_counter() - start
+            watch.join()
+        if child.returncode:
+            raise SystemExit(f"bench_model: {message}")
+        return seconds
+
+    def _watch(self, child):
+        """Peak of resident memory that is not a map of the weights."""
+        while child.poll() is None:
+            self.peak_bytes = max(self.peak_bytes, resident_beyond_weights(child.pid))
+            time.sleep(0.1)
+
+    def seconds(self, windows):
+        idle = self._run([windows[0][:2]])
+        return max(self._run(windows) - idle, 1e-9)
+
+    def close(self):
+        pass
+
+
+def resident_beyond_weights(pid):
+    total, counted = 0, True
+    try:
+        with open(f"/proc/{pid}/smaps", encoding="utf-8", errors="replace") as f:
+            for line in f:
+                head = line.split(" ", 1)[0]
+                if "-" in head:
+                    counted = ".safetensors" not in line
+                elif counted and head == "Rss:":
+                    total += int(line.split()[1]) * 1024
+    except (OSError, ProcessLookupError):
+        pass
+    return total
+
+
+def windows_of(folder, text, n):
+    """n windows of the text: a file of lines {"page": ..}, or plain text."""
+    from tokenizers import Tokenizer
+    tokenizer = Tokenizer.from_file(str(Path(folder) / "tokenizer.json"))
+    raw = Path(text).read_text(encoding="utf-8")
+    if str(text).endswith(".jsonl"):
+        raw = "".join(json.loads(line)["page"] for line in raw.splitlines())
+    ids = tokenizer.encode(raw, add_special_tokens=False).ids
+    found = [ids[i:i + WINDOW] for i in range(0, len(ids) - WINDOW + 1, WINDOW)]
+    if not found:
+        raise SystemExit(f"bench_model: {text} has {len(ids)} tokens, fewer than {WINDOW}")
+    return found[:n] if n else found
+
+
+def machine():
+    with open("/proc/cpuinfo", encoding="ascii", errors="replace") as f:
+        model = next((x.split(":", 1)[1].strip() for x in f if x.startswith("model name")), "?")
+    return f"{model}, {os.cpu_count()} CPUs, Linux {platform.release().split('-')[0]}"
+
+
+def table(runners, rates, base):
+    yield "| | tokens/s, median | lowest - highest | to the first | beyond the weights |"
+    yield "| --- | ---: | ---: | ---: | ---: |"
+    for r in runners:
+        some = rates[r.name]
+        peak = f"{r.peak_bytes / 1e6:.0f} MB" if isinstance(r, Ours) else ""
+        yield (f"| {r.name} | {statistics.median(some):.1f} | {min(some):.1f} - {max(some):.1f} | "
+               f"{statistics.median(some) / statistics.median(rates[base]):.3f} | {peak} |")
+
+
+def measure(runners, windows, reps):
+    rates = {r.name: [] for r in runners}
+    n_tok = sum(map(len, windows))
+    for rep in range(reps):
+        shift = rep % len(runners)
+        for r in runners[shift:] + runners[:shift]:
+            rates[r.name].append(n_tok / r.seconds(windows))
+            print(f"  {rep + 1}/{reps} {r.name}: {rates[r.name][-1]:.1f}", file=sys.stderr)
+    return rates
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--model", required=True, help="the unquantised checkpoint")
+    parser.add_argument("--text", required=True, help="text, or JSON lines with `page`")
+    parser.add_argument("--models", nargs="*", default=[], metavar="LABEL=DIR",
+                        help="further checkpoints of ours, e.g. quantised ones")
+    parser.add_argument("--worker", default=worker_cli.default_worker())
+    parser.add_argument("--torch-python", help="a Python with torch and transformers")
+    parser.add_argument("--torch-dtypes", default="bfloat16,float32")
+    parser.add_argument("--llama-python", help="a Python with llama_cpp")
+    parser.add_argument("--gguf", help="the same model for llama.cpp (tools/gguf_to_bf16.py)")
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--reps", type=int, default=5)
+    parser.add_argument("--windows", type=int, default=2, help="0: the whole text")
+    args = parser.parse_args()
+    windows = windows_of(args.model, args.text, args.windows)
+    options = ["--threads", str(args.threads)]
+    runners = [Ours(args.worker, args.model, "as stored", options)]
+    for label, _, folder in (m.partition("=") for m in args.models):
+        runners.append(Ours(args.worker, folder, label, options))
+    if args.torch_python:
+        runners += [Peer(args.torch_python, TRANSFORMERS, d, args.model, d, args.threads)
+                    for d in args.torch_dtypes.split(",")]
+    if args.llama_python:
+        runners.append(Peer(args.llama_python, LLAMA_CPP, "prompt, no logits", args.gguf, "",
+                            args.threads))
+    try:
+        rates = measure(runners, windows, args.reps)
+    finally:
+        for r in runners:
+            r.close()
+    print(f"{machine()}; {args.threads} threads; {len(windows)} windows of {WINDOW}; "
+          f"{args.reps} repetitions in turn\n")
+    print("\n".join(table(runners, rates, runners[0].name)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
