@@ -10,13 +10,14 @@
 
 enum { CTW_BOOT_BYTES = 16 };
 
-/* What the handlers answer from. Only the queue changes after the start. */
+/* What the handlers answer from. Only the queue and the count change after the start. */
 struct ctw_service {
     struct ctw_queue *queue;
     const char *version;
     uint8_t boot[CTW_BOOT_BYTES];
     int64_t started_ms;
     const char *allow_load; /* folder below which clients may load models; NULL: none */
+    atomic_llong n_requests;
 };
 
 struct ctw_handler_call {

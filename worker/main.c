@@ -18,6 +18,11 @@ static const struct command {
     ctw_command_fn *run;
     const char *about;
 } commands[] = {
+    {"serve", ctw_cmd_serve, "holds models and scores jobs that clients send"},
+    {"info", ctw_cmd_info, "what a running worker is and does"},
+    {"health", ctw_cmd_health, "whether a running worker is well; for scripts and probes"},
+    {"ps", ctw_cmd_ps, "lists the running workers of this user"},
+    {"stop", ctw_cmd_stop, "stops a running worker"},
     {"score", ctw_cmd_score, "token sequences in, log-probabilities out, as JSON lines"},
 };
 

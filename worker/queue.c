@@ -9,6 +9,7 @@
 
 enum {
     GONE_GRACE_MS = 5000, /* for a client to connect again, under policy cancel */
+    REPLY_MS = 200,       /* for a reply to leave */
     SILENT_MS = 2000      /* before a worker that shuts down gives a client up */
 };
 
@@ -159,7 +160,8 @@ int ctw_queue_drain(struct ctw_queue *q, bool all, bool shut_down)
 {
     pthread_mutex_lock(&q->lock);
     q->draining = true;
-    q->shut_down = q->shut_down || shut_down;
+    if (shut_down && q->shut_down_ms == 0)
+        q->shut_down_ms = ctw_now_ms();
     for (struct ctw_job *j = q->jobs; j != NULL; j = j->next) {
         if (!ctw_job_is_final(j) && (all || j->state == CTW_JOB_OPEN))
             cancel(q, j, "the worker is stopping");
@@ -169,10 +171,10 @@ int ctw_queue_drain(struct ctw_queue *q, bool all, bool shut_down)
     return n;
 }
 
-bool ctw_queue_is_quiet(struct ctw_queue *q, int64_t now_ms)
+bool ctw_queue_may_end(struct ctw_queue *q, int64_t now_ms)
 {
-    bool quiet = true;
     pthread_mutex_lock(&q->lock);
+    bool quiet = q->shut_down_ms != 0 && now_ms - q->shut_down_ms >= REPLY_MS;
     for (const struct ctw_job *j = q->jobs; j != NULL; j = j->next) {
         int64_t since = j->ended_ms > j->contact_ms ? j->ended_ms : j->contact_ms;
         if (!j->removed && (!ctw_job_is_final(j) || now_ms - since < SILENT_MS))

@@ -55,7 +55,7 @@ struct ctw_queue {
     int n_waiting, max_waiting; /* polls */
 
     bool draining;        /* no new jobs */
-    bool shut_down;       /* asked for; see ctw_queue_is_quiet() */
+    int64_t shut_down_ms; /* when it was asked for; 0: it was not */
     atomic_bool stop;     /* scoring and polls end now */
     struct ctw_err fatal; /* status CTW_OK: none. The engine is of no more use */
 
@@ -121,8 +121,11 @@ void ctw_queue_peer_gone(struct ctw_queue *q, uint32_t pipe, int64_t now_ms);
 void ctw_queue_tick(struct ctw_queue *q, int64_t now_ms);
 /* No new jobs; open ones are cancelled, and with `cancel` all others. Returns unfinished jobs. */
 int ctw_queue_drain(struct ctw_queue *q, bool cancel, bool shut_down);
-/* Nothing unfinished, and every job released or its client silent for 2 s. */
-bool ctw_queue_is_quiet(struct ctw_queue *q, int64_t now_ms);
+/*
+ * A shutdown was asked for and may go on: nothing is unfinished, every job is released or its
+ * client silent for 2 s, and the reply to the one who asked is on its way.
+ */
+bool ctw_queue_may_end(struct ctw_queue *q, int64_t now_ms);
 /* Ends waiting polls and the scoring thread, which cancels the running pass. */
 void ctw_queue_stop(struct ctw_queue *q);
 

@@ -1,0 +1,211 @@
+#include "fake_engine.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/mem.h"
+
+struct ctw_engine {
+    struct ctw_model model;
+    int64_t max_length;
+    char dir[256];
+};
+
+struct fake_engine_options fake_engine = {
+    .nan_token = -1, .inf_token = -1, .device_token = -1, .memory_token = -1};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static int64_t calls, sequences, most;
+static int n_open;
+
+static void sleep_us(int64_t us)
+{
+    struct timespec ts = {.tv_sec = us / 1000000, .tv_nsec = us % 1000000 * 1000};
+    nanosleep(&ts, NULL);
+}
+
+static int from_env(const char *name, int value)
+{
+    const char *text = getenv(name);
+    return text == NULL ? value : atoi(text);
+}
+
+static void read_env(void)
+{
+    fake_engine.us_per_token = from_env("CTW_FAKE_US_PER_TOKEN", fake_engine.us_per_token);
+    fake_engine.open_ms = from_env("CTW_FAKE_OPEN_MS", fake_engine.open_ms);
+    fake_engine.nan_token = from_env("CTW_FAKE_NAN_TOKEN", fake_engine.nan_token);
+    fake_engine.device_token = from_env("CTW_FAKE_DEVICE_TOKEN", fake_engine.device_token);
+    fake_engine.pass_tokens = from_env("CTW_FAKE_PASS_TOKENS", fake_engine.pass_tokens);
+}
+
+static uint64_t hash(const int32_t *tokens, int64_t n)
+{
+    uint64_t h = 0x9e3779b97f4a7c15u;
+    for (int64_t i = 0; i < n; i++) {
+        h = (h ^ (uint64_t)(uint32_t)tokens[i]) * 0xbf58476d1ce4e5b9u;
+        h ^= h >> 31;
+    }
+    return h;
+}
+
+float fake_logprob(const int32_t *tokens, int64_t at)
+{
+    uint64_t h = hash(tokens, at + 1);
+    return -(float)(h >> 40) / 1048576.0f - 0.001f; /* -16.001 .. -0.001 */
+}
+
+int32_t fake_greedy(const int32_t *tokens, int64_t at)
+{
+    uint64_t h = hash(tokens, at + 1);
+    return h % 3 != 0 ? tokens[at] : (tokens[at] + 1) % FAKE_VOCAB;
+}
+
+enum ctw_status ctw_engine_open(struct ctw_engine **out, const struct ctw_engine_options *opt,
+                                struct ctw_err *err)
+{
+    read_env();
+    sleep_us((int64_t)fake_engine.open_ms * 1000);
+    if (strstr(opt->model_dir, "broken") != NULL)
+        return ctw_fail(err, CTW_EFORMAT, "%s/config.json: it is broken", opt->model_dir);
+    struct ctw_engine *e = ctw_calloc(1, sizeof(*e));
+    if (e == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "out of memory");
+    snprintf(e->dir, sizeof(e->dir), "%s", opt->model_dir);
+    e->model = (struct ctw_model){.dir = e->dir,
+                                  .architecture = (char *)(uintptr_t) "FakeForCausalLM",
+                                  .model_type = (char *)(uintptr_t) "fake",
+                                  .n_decoders = FAKE_DECODERS,
+                                  .n_layers = FAKE_DECODERS + 2,
+                                  .n_params = 12345,
+                                  .weight_bits = 4.25};
+    memset(e->model.identity, 'a', 64);
+    e->max_length = opt->max_length != 0 ? opt->max_length : FAKE_MAX_LENGTH;
+    pthread_mutex_lock(&lock);
+    n_open++;
+    pthread_mutex_unlock(&lock);
+    *out = e;
+    return CTW_OK;
+}
+
+void ctw_engine_close(struct ctw_engine *e)
+{
+    if (e == NULL)
+        return;
+    pthread_mutex_lock(&lock);
+    n_open--;
+    pthread_mutex_unlock(&lock);
+    ctw_free(e);
+}
+
+void ctw_engine_get_info(const struct ctw_engine *e, struct ctw_engine_info *out)
+{
+    *out = (struct ctw_engine_info){
+        .backend = {.backend = "fake", .variant = "c", .device = "none", .n_threads = 1},
+        .dtype = CTW_F32,
+        .max_length = e->max_length,
+        .vocab = FAKE_VOCAB,
+        .chunk_tokens = 16,
+        .pass_tokens = fake_engine.pass_tokens != 0 ? fake_engine.pass_tokens : 256,
+        .memory_planned = 1000,
+        .memory_limit = 2000,
+        .numerics = "fake-c/float32/1",
+        .model = &e->model,
+    };
+}
+
+static bool contains(const struct ctw_seq *s, int token)
+{
+    for (int64_t i = 0; i < s->n_tok; i++) {
+        if (s->tokens[i] == token)
+            return true;
+    }
+    return false;
+}
+
+static void score_one(struct ctw_seq *s)
+{
+    for (int64_t i = s->first; i < s->n_tok; i++) {
+        s->logprob[i - s->first] =
+            s->tokens[i] == fake_engine.inf_token ? -INFINITY : fake_logprob(s->tokens, i);
+        s->greedy[i - s->first] = fake_greedy(s->tokens, i);
+    }
+    s->bad_layer = contains(s, fake_engine.nan_token) ? 2 : -1;
+}
+
+static enum ctw_status check(const struct ctw_engine *e, const struct ctw_seq *seqs, int64_t n,
+                             int64_t *n_tok, struct ctw_err *err)
+{
+    *n_tok = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const struct ctw_seq *s = &seqs[i];
+        if (s->first < 1 || s->first >= s->n_tok || s->n_tok - 1 > e->max_length)
+            return ctw_fail(err, CTW_EINVAL, "sequence %lld breaks the engine's rules",
+                            (long long)i);
+        for (int64_t k = 0; k < s->n_tok; k++) {
+            if (s->tokens[k] < 0 || s->tokens[k] >= FAKE_VOCAB)
+                return ctw_fail(err, CTW_EINVAL, "sequence %lld: token out of range", (long long)i);
+        }
+        if (contains(s, fake_engine.device_token))
+            return ctw_fail(err, CTW_EDEVICE, "the device fell off the bus");
+        if (contains(s, fake_engine.memory_token))
+            return ctw_fail(err, CTW_ENOMEM, "no memory for this pass");
+        *n_tok += s->n_tok - 1;
+    }
+    return CTW_OK;
+}
+
+enum ctw_status ctw_engine_score(struct ctw_engine *e, struct ctw_seq *seqs, int64_t n_seqs,
+                                 const struct ctw_hooks *hooks, struct ctw_err *err)
+{
+    struct ctw_progress p = {.n_passes = 1, .n_layers = e->model.n_layers};
+    enum ctw_status st = check(e, seqs, n_seqs, &p.tok_total, err);
+    if (st != CTW_OK)
+        return st;
+    pthread_mutex_lock(&lock);
+    calls++;
+    sequences += n_seqs;
+    most = p.tok_total > most ? p.tok_total : most;
+    pthread_mutex_unlock(&lock);
+    for (p.layer = 0; p.layer < p.n_layers; p.layer++) {
+        if (hooks->cancelled != NULL && hooks->cancelled(hooks->arg))
+            return ctw_fail(err, CTW_ECANCELED, "cancelled");
+        sleep_us(p.tok_total * fake_engine.us_per_token / p.n_layers);
+        p.tok_done = p.tok_total * (p.layer + 1) / p.n_layers;
+        hooks->progress(hooks->arg, &p);
+    }
+    for (int64_t i = 0; i < n_seqs; i++)
+        score_one(&seqs[i]);
+    hooks->done(hooks->arg, 0, n_seqs);
+    return CTW_OK;
+}
+
+void fake_engine_counts(int64_t *n_calls, int64_t *n_seqs, int64_t *most_tokens)
+{
+    pthread_mutex_lock(&lock);
+    *n_calls = calls;
+    *n_seqs = sequences;
+    *most_tokens = most;
+    pthread_mutex_unlock(&lock);
+}
+
+void fake_engine_reset_counts(void)
+{
+    pthread_mutex_lock(&lock);
+    calls = 0;
+    sequences = 0;
+    most = 0;
+    pthread_mutex_unlock(&lock);
+}
+
+int fake_engine_n_open(void)
+{
+    pthread_mutex_lock(&lock);
+    int n = n_open;
+    pthread_mutex_unlock(&lock);
+    return n;
+}

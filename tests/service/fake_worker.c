@@ -1,0 +1,28 @@
+/*
+ * `ctworker` with the fake engine: the real serve, info, health, ps and stop, for tests of the
+ * protocol and of faults. See fake_engine.h for the environment variables that steer the engine.
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "worker/main.h"
+
+int main(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        ctw_command_fn *run;
+    } commands[] = {{"serve", ctw_cmd_serve},
+                    {"info", ctw_cmd_info},
+                    {"health", ctw_cmd_health},
+                    {"ps", ctw_cmd_ps},
+                    {"stop", ctw_cmd_stop}};
+    (void)signal(SIGPIPE, SIG_IGN);
+    for (size_t i = 0; argc > 1 && i < sizeof(commands) / sizeof(commands[0]); i++) {
+        if (strcmp(argv[1], commands[i].name) == 0)
+            return commands[i].run(argc - 1, argv + 1);
+    }
+    fputs("fake_worker: serve, info, health, ps or stop?\n", stderr);
+    return 64;
+}

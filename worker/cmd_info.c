@@ -1,0 +1,198 @@
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "base/log.h"
+#include "worker/client_command.h"
+#include "worker/main.h"
+#include "worker/options.h"
+
+static const char about[] =
+    "Tells what a running worker is and does: its version, models and how it runs them, jobs and\n"
+    "limits. URL is its address or its name; without one, the only worker of this user.\n"
+    "\n"
+    "Exit codes: 0; 66 no such worker; 74 it does not answer.\n";
+
+#define TEXT(s) (int)(s).n, (s).data
+
+/* ---- json ---- */
+
+static void write_model(struct ctw_json_writer *w, const struct ctw_model_map *m)
+{
+    ctw_json_write_open(w, '{');
+    ctw_json_write_slice(w, "name", m->name);
+    ctw_json_write_slice(w, "path", m->path);
+    ctw_json_write_slice(w, "state", m->state);
+    ctw_json_write_slice(w, "message", m->message);
+    if ((m->has & CTW_MODEL_READY_BITS) == CTW_MODEL_READY_BITS) {
+        ctw_json_write_slice(w, "architecture", m->architecture);
+        ctw_json_write_slice(w, "model_type", m->model_type);
+        ctw_json_write_slice(w, "identity", m->identity);
+        ctw_json_write_slice(w, "numerics", m->numerics);
+        ctw_json_write_slice(w, "backend", m->backend);
+        ctw_json_write_slice(w, "variant", m->variant);
+        ctw_json_write_slice(w, "device", m->device);
+        ctw_json_write_key_uint(w, "threads", m->threads);
+        ctw_json_write_slice(w, "dtype", m->dtype);
+        ctw_json_write_slice(w, "activations", m->activations);
+        ctw_json_write_key_uint(w, "max_length", m->max_length);
+        ctw_json_write_key_uint(w, "vocab", m->vocab);
+        ctw_json_write_key_uint(w, "params", m->params);
+        ctw_json_write_key_double(w, "weight_bits", m->weight_bits);
+        ctw_json_write_key_uint(w, "chunk_tokens", m->chunk_tokens);
+        ctw_json_write_key_uint(w, "pass_tokens", m->pass_tokens);
+        ctw_json_write_key_uint(w, "memory_planned", m->memory_planned);
+        ctw_json_write_key_uint(w, "memory_limit", m->memory_limit);
+    }
+    ctw_json_write_close(w, '}');
+}
+
+static void write_job(struct ctw_json_writer *w, const struct ctw_job_map *j)
+{
+    ctw_json_write_open(w, '{');
+    ctw_json_write_hex(w, "job", j->job);
+    ctw_json_write_slice(w, "model", j->model);
+    ctw_json_write_slice(w, "kind", j->kind);
+    ctw_json_write_slice(w, "state", j->state);
+    ctw_json_write_key_uint(w, "items_done", j->items_done);
+    ctw_json_write_key_uint(w, "items", j->items);
+    ctw_json_write_close(w, '}');
+}
+
+static void write_limits(struct ctw_json_writer *w, const struct ctw_limits_map *l)
+{
+    ctw_json_write_key(w, "limits");
+    ctw_json_write_open(w, '{');
+    ctw_json_write_key_uint(w, "message_bytes", l->message_bytes);
+    ctw_json_write_key_uint(w, "part_bytes", l->part_bytes);
+    ctw_json_write_key_uint(w, "fetch_bytes", l->fetch_bytes);
+    ctw_json_write_key_uint(w, "jobs", l->jobs);
+    ctw_json_write_key_uint(w, "job_items", l->job_items);
+    ctw_json_write_key_uint(w, "queue_bytes", l->queue_bytes);
+    ctw_json_write_key_uint(w, "ttl_s", l->ttl_s);
+    ctw_json_write_key_uint(w, "wait_ms", l->wait_ms);
+    ctw_json_write_close(w, '}');
+}
+
+static enum ctw_status print_json(const struct ctw_info_reply *r, const char *url,
+                                  struct ctw_err *err)
+{
+    struct ctw_json_writer w = {0};
+    ctw_json_write_open(&w, '{');
+    ctw_json_write_key(&w, "url");
+    ctw_json_write_string(&w, url);
+    ctw_json_write_slice(&w, "version", r->version);
+    ctw_json_write_key_uint(&w, "protocol", r->protocol);
+    ctw_json_write_hex(&w, "boot", r->boot);
+    ctw_json_write_key_uint(&w, "pid", r->pid);
+    ctw_json_write_slice(&w, "state", r->state);
+    ctw_json_write_slice(&w, "message", r->message);
+    ctw_json_write_key_double(&w, "uptime_s", r->uptime_s);
+    ctw_json_write_slice(&w, "nng", r->libraries.nng);
+    ctw_json_write_slice(&w, "msgpack", r->libraries.msgpack);
+    ctw_json_write_key(&w, "models");
+    ctw_json_write_open(&w, '[');
+    for (size_t i = 0; i < r->models.n; i++)
+        write_model(&w, (const struct ctw_model_map *)r->models.data + i);
+    ctw_json_write_close(&w, ']');
+    ctw_json_write_key(&w, "jobs");
+    ctw_json_write_open(&w, '[');
+    for (size_t i = 0; i < r->jobs.n; i++)
+        write_job(&w, (const struct ctw_job_map *)r->jobs.data + i);
+    ctw_json_write_close(&w, ']');
+    write_limits(&w, &r->limits);
+    ctw_json_write_close(&w, '}');
+    return ctw_json_print(&w, err);
+}
+
+/* ---- for people ---- */
+
+static void print_model(const struct ctw_model_map *m)
+{
+    const double mib = 1024 * 1024;
+    printf("\nmodel      %.*s: %.*s\n", TEXT(m->name), TEXT(m->state));
+    if (m->path.n > 0)
+        printf("  path        %.*s\n", TEXT(m->path));
+    if (m->message.n > 0)
+        printf("  message     %.*s\n", TEXT(m->message));
+    if ((m->has & CTW_MODEL_READY_BITS) != CTW_MODEL_READY_BITS)
+        return;
+    printf("  family      %.*s (%.*s)\n", TEXT(m->architecture), TEXT(m->model_type));
+    printf("  parameters  %" PRIu64 ", %.2f bits a quantised weight\n", m->params, m->weight_bits);
+    if (m->activations.n > 0)
+        printf("  activations %.*s in the file, not simulated\n", TEXT(m->activations));
+    printf("  runs on     %.*s-%.*s, %.*s, %" PRIu64 " threads\n", TEXT(m->backend),
+           TEXT(m->variant), TEXT(m->device), m->threads);
+    printf("  dtype       %.*s\n", TEXT(m->dtype));
+    printf("  max length  %" PRIu64 " tokens, vocabulary %" PRIu64 "\n", m->max_length, m->vocab);
+    printf("  passes      of up to %" PRIu64 " tokens in chunks of %" PRIu64 "\n", m->pass_tokens,
+           m->chunk_tokens);
+    printf("  memory      %.1f MiB beyond the mapped weights, limit %.1f MiB\n",
+           (double)m->memory_planned / mib, (double)m->memory_limit / mib);
+    printf("  numerics    %.*s\n", TEXT(m->numerics));
+    printf("  identity    %.*s\n", TEXT(m->identity));
+}
+
+static void print_table(const struct ctw_info_reply *r, const char *url)
+{
+    char uptime[32];
+    const struct ctw_job_map *jobs = r->jobs.data;
+    printf("worker     %s\n", url);
+    printf("state      %.*s%s%.*s\n", TEXT(r->state), r->message.n > 0 ? ": " : "",
+           TEXT(r->message));
+    printf("version    %.*s, protocol %" PRIu64 ", nng %.*s, msgpack %.*s\n", TEXT(r->version),
+           r->protocol, TEXT(r->libraries.nng), TEXT(r->libraries.msgpack));
+    printf("process    %" PRIu64 ", up for %s\n", r->pid,
+           ctw_format_duration(uptime, sizeof(uptime), r->uptime_s));
+    for (size_t i = 0; i < r->models.n; i++)
+        print_model((const struct ctw_model_map *)r->models.data + i);
+    printf("\njobs       %zu\n", r->jobs.n);
+    for (size_t i = 0; i < r->jobs.n; i++)
+        printf("  %-9.*s %" PRIu64 " of %" PRIu64 " items, %.*s, %.*s\n", TEXT(jobs[i].state),
+               jobs[i].items_done, jobs[i].items, TEXT(jobs[i].kind), TEXT(jobs[i].model));
+}
+
+int ctw_cmd_info(int argc, char **argv)
+{
+    bool json = false;
+    int64_t timeout_s = 5;
+    const char *which = NULL;
+    const struct ctw_option options[] = {
+        {.name = "json", .type = CTW_OPT_FLAG, .value = &json, .help = "print one JSON object"},
+        {.name = "timeout",
+         .type = CTW_OPT_INT,
+         .value = &timeout_s,
+         .min = 1,
+         .max = 3600,
+         .meta = "SECONDS",
+         .help = "how long to wait for the answer"},
+    };
+    const struct ctw_command_line line = {.name = "info",
+                                          .synopsis = "[URL] [--json]",
+                                          .about = about,
+                                          .options = options,
+                                          .n_options = (int)CTW_COUNT(options),
+                                          .positional = "URL",
+                                          .n_positional_max = 1,
+                                          .positionals = &which};
+    int exit_code;
+    ctw_options_parse(&line, argc, argv, &exit_code);
+    if (exit_code >= 0)
+        return exit_code;
+    char url[CTW_URL_MAX];
+    struct ctw_client *client = NULL;
+    struct ctw_request request = {.op = CTW_OP_INFO};
+    struct ctw_reply reply = {0};
+    struct ctw_err err;
+    enum ctw_status st = ctw_find_worker(which, url, &err);
+    if (st == CTW_OK)
+        st = ctw_call_worker(&client, url, &request, (int)timeout_s * 1000, &reply, &err);
+    if (st == CTW_OK && json)
+        st = print_json(&reply.body.info, url, &err);
+    else if (st == CTW_OK)
+        print_table(&reply.body.info, url);
+    if (st != CTW_OK)
+        ctw_error("info: %s", err.msg);
+    ctw_reply_close(&reply);
+    ctw_client_close(client);
+    return ctw_status_exit_code(st);
+}

@@ -1,0 +1,102 @@
+#include <inttypes.h>
+#include <stdio.h>
+#include <time.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "worker/client_command.h"
+#include "worker/main.h"
+#include "worker/options.h"
+#include "worker/registry.h"
+
+static const char about[] =
+    "Lists the workers of this user on this machine: name, process, state, models and address.\n"
+    "Files of workers that were killed are removed.\n";
+
+/* "ready", ..., or "no answer" */
+static void ask_state(const char *url, char out[32])
+{
+    enum { TIMEOUT_MS = 2000 };
+    struct ctw_client *client = NULL;
+    struct ctw_request request = {.op = CTW_OP_HEALTH};
+    struct ctw_reply reply;
+    if (ctw_call_worker(&client, url, &request, TIMEOUT_MS, &reply, NULL) == CTW_OK)
+        ctw_slice_copy(reply.body.health.state, out, 32);
+    else
+        snprintf(out, 32, "no answer");
+    ctw_reply_close(&reply);
+    ctw_client_close(client);
+}
+
+static void write_entry(struct ctw_json_writer *w, const struct ctw_registry_entry *e,
+                        const char *state)
+{
+    ctw_json_write_open(w, '{');
+    ctw_json_write_slice(w, "name", ctw_slice_of(e->name));
+    ctw_json_write_key_uint(w, "pid", (uint64_t)e->pid);
+    ctw_json_write_slice(w, "state", ctw_slice_of(state));
+    ctw_json_write_slice(w, "models", ctw_slice_of(e->models));
+    ctw_json_write_slice(w, "url", ctw_slice_of(e->url));
+    ctw_json_write_slice(w, "boot", ctw_slice_of(e->boot));
+    ctw_json_write_key_uint(w, "started_unix_s", (uint64_t)e->started_unix_s);
+    ctw_json_write_close(w, '}');
+}
+
+static enum ctw_status list_workers(bool json, struct ctw_err *err)
+{
+    char dir[CTW_URL_MAX];
+    struct ctw_registry_entry *list = NULL;
+    struct ctw_json_writer w = {0};
+    int n = 0;
+    enum ctw_status st = ctw_runtime_dir(dir, sizeof(dir), err);
+    if (st == CTW_OK)
+        st = ctw_registry_list(dir, &list, &n, err);
+    if (st != CTW_OK)
+        goto done;
+    if (json)
+        ctw_json_write_open(&w, '[');
+    else if (n == 0)
+        puts("no workers");
+    else
+        printf("%-16s %8s %-10s %10s  %-24s %s\n", "NAME", "PID", "STATE", "UP", "MODELS", "URL");
+    for (int i = 0; i < n; i++) {
+        char state[32], up[32];
+        ask_state(list[i].url, state);
+        if (json) {
+            write_entry(&w, &list[i], state);
+            continue;
+        }
+        double seconds = difftime(time(NULL), (time_t)list[i].started_unix_s);
+        printf("%-16s %8ld %-10s %10s  %-24s %s\n", list[i].name, (long)list[i].pid, state,
+               ctw_format_duration(up, sizeof(up), seconds), list[i].models, list[i].url);
+    }
+    if (json) {
+        ctw_json_write_close(&w, ']');
+        st = ctw_json_print(&w, err);
+    }
+done:
+    ctw_free(list);
+    return st;
+}
+
+int ctw_cmd_ps(int argc, char **argv)
+{
+    bool json = false;
+    const struct ctw_option options[] = {
+        {.name = "json", .type = CTW_OPT_FLAG, .value = &json, .help = "print one JSON array"},
+    };
+    const struct ctw_command_line line = {.name = "ps",
+                                          .synopsis = "[--json]",
+                                          .about = about,
+                                          .options = options,
+                                          .n_options = (int)CTW_COUNT(options)};
+    int exit_code;
+    struct ctw_err err;
+    ctw_options_parse(&line, argc, argv, &exit_code);
+    if (exit_code >= 0)
+        return exit_code;
+    enum ctw_status st = list_workers(json, &err);
+    if (st != CTW_OK)
+        ctw_error("ps: %s", err.msg);
+    return ctw_status_exit_code(st);
+}

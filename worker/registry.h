@@ -1,0 +1,53 @@
+/*
+ * What `ctworker ps` reads: one small JSON file a worker in the runtime folder (ipc/endpoint.h),
+ * written when the worker listens, removed when it ends. A killed worker leaves its file behind;
+ * ctw_registry_list() tells it by the process's start time, and removes it with its socket.
+ */
+#ifndef CTW_WORKER_REGISTRY_H
+#define CTW_WORKER_REGISTRY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/status.h"
+
+enum { CTW_REGISTRY_PATH_MAX = 512 };
+
+struct ctw_registry_entry {
+    char name[80];
+    char url[256];
+    char models[1024]; /* names, separated by ", " */
+    char boot[33];     /* hex */
+    pid_t pid;
+    int64_t started; /* of the process, in clock ticks since the machine's boot */
+    int64_t started_unix_s;
+};
+
+/* A name that can be a file's: 1..64 letters, digits, '.', '_', '-', not starting with '.'. */
+bool ctw_registry_name_ok(const char *name);
+
+/*
+ * Writes DIR/NAME.json atomically; pid, started and started_unix_s are filled in. *path gets the
+ * file's path.
+ */
+enum ctw_status ctw_registry_add(const char *dir, struct ctw_registry_entry *entry,
+                                 char path[CTW_REGISTRY_PATH_MAX],
+                                 struct ctw_err *err) CTW_MUST_CHECK;
+void ctw_registry_remove(const char *path); /* "" is fine */
+
+/*
+ * Living workers, by name; the caller frees *out with ctw_free(). Files of dead ones are removed. A
+ * file that cannot be read is reported and left alone.
+ */
+enum ctw_status ctw_registry_list(const char *dir, struct ctw_registry_entry **out, int *n,
+                                  struct ctw_err *err) CTW_MUST_CHECK;
+
+/* Start time of a process in clock ticks since boot; -1: no such process. */
+int64_t ctw_process_started(pid_t pid);
+
+/* Writes text to PATH by way of a temporary file beside it, so that no reader sees a part. */
+enum ctw_status ctw_write_file_atomically(const char *path, const char *text, size_t bytes,
+                                          struct ctw_err *err) CTW_MUST_CHECK;
+
+#endif

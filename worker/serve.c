@@ -1,0 +1,334 @@
+#include "worker/serve.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "ipc/endpoint.h"
+#include "worker/clock.h"
+#include "worker/handlers.h"
+#include "worker/registry.h"
+#include "worker/scorer.h"
+
+enum {
+    TICK_MS = 100,
+    MAX_WAITING = 8,         /* polls, of the server's 16 threads */
+    FAILED_LINGER_MS = 5000, /* so that a client can read why */
+    ABORT_JOIN_MS = 3000
+};
+
+struct serve {
+    const struct ctw_serve_options *options;
+    struct ctw_queue queue;
+    struct ctw_service service;
+    struct ctw_scorer scorer;
+    struct ctw_server *server;
+    pthread_t scorer_thread;
+    bool scorer_started;
+    char dir[CTW_URL_MAX];
+    char registry_path[CTW_REGISTRY_PATH_MAX];
+    int owner_fd;      /* -1: none */
+    bool owner_polled; /* no pidfd: ask by kill() */
+    bool announced;    /* ready file written */
+    int signals;       /* seen */
+    int last_signal;
+    int64_t stop_by_ms; /* grace's end; 0: not stopping by signal */
+    int64_t failed_ms;  /* since when the worker is failed; 0: it is not */
+};
+
+/* ---- starting ---- */
+
+static void *scorer_main(void *scorer)
+{
+    ctw_scorer_run(scorer);
+    return NULL;
+}
+
+/* A link to the process that outlives the reuse of its number. */
+static enum ctw_status watch_owner(struct serve *s, struct ctw_err *err)
+{
+    pid_t pid = s->options->owner_pid;
+    if (pid == 0)
+        return CTW_OK;
+#ifdef SYS_pidfd_open
+    s->owner_fd = (int)syscall(SYS_pidfd_open, pid, 0);
+#else
+    errno = ENOSYS;
+#endif
+    if (s->owner_fd >= 0)
+        return CTW_OK;
+    s->owner_polled = errno != ESRCH && kill(pid, 0) == 0;
+    if (s->owner_polled)
+        return CTW_OK;
+    return ctw_fail(err, CTW_EINVAL, "--owner-pid: there is no process %ld", (long)pid);
+}
+
+static bool owner_gone(const struct serve *s)
+{
+    struct pollfd p = {.fd = s->owner_fd, .events = POLLIN};
+    if (s->owner_fd >= 0)
+        return poll(&p, 1, 0) == 1;
+    return s->owner_polled && kill(s->options->owner_pid, 0) != 0 && errno == ESRCH;
+}
+
+static enum ctw_status load_models(struct serve *s, struct ctw_err *err)
+{
+    for (int i = 0; i < s->options->n_models; i++) {
+        char name[CTW_MODEL_NAME_MAX], path[PATH_MAX];
+        const char *dir = s->options->model_dirs[i];
+        if (realpath(dir, path) == NULL)
+            return ctw_fail(err, errno == ENOENT ? CTW_ENOTFOUND : CTW_EIO, "--model %s: %s", dir,
+                            strerror(errno));
+        enum ctw_status st = ctw_queue_load(&s->queue, path, NULL, name, err);
+        if (st != CTW_OK)
+            return ctw_fail_prefix(err, "--model %s", dir);
+    }
+    s->queue.n_initial = s->options->n_models;
+    return CTW_OK;
+}
+
+static enum ctw_status listen_at(struct serve *s, struct ctw_err *err)
+{
+    const struct ctw_serve_options *o = s->options;
+    char url[CTW_URL_MAX + 128], pid[32];
+    snprintf(pid, sizeof(pid), "%ld", (long)getpid());
+    snprintf(url, sizeof(url), "ipc://%s/%s.sock", s->dir, o->name != NULL ? o->name : pid);
+    struct ctw_server_options server = {.url = o->listen != NULL ? o->listen : url,
+                                        .allow_any = o->insecure_bind_any,
+                                        .arg = &s->service,
+                                        .handle = ctw_handle,
+                                        .peer_gone = ctw_handle_peer_gone};
+    return ctw_server_open(&s->server, &server, err);
+}
+
+static void model_names(const struct ctw_queue *q, char *out, size_t capacity)
+{
+    size_t at = 0;
+    out[0] = '\0';
+    for (int i = 0; i < q->n_models && at < capacity; i++) {
+        int n = snprintf(out + at, capacity - at, "%s%s", i == 0 ? "" : ", ", q->models[i]->name);
+        at += n < 0 ? capacity : (size_t)n;
+    }
+}
+
+static enum ctw_status register_worker(struct serve *s, struct ctw_err *err)
+{
+    struct ctw_registry_entry e = {0};
+    snprintf(e.name, sizeof(e.name), "%ld", (long)getpid());
+    if (s->options->name != NULL)
+        snprintf(e.name, sizeof(e.name), "%s", s->options->name);
+    snprintf(e.url, sizeof(e.url), "%s", ctw_server_url(s->server));
+    for (int i = 0; i < CTW_BOOT_BYTES; i++)
+        snprintf(e.boot + 2 * i, 3, "%02x", s->service.boot[i]);
+    model_names(&s->queue, e.models, sizeof(e.models));
+    return ctw_registry_add(s->dir, &e, s->registry_path, err);
+}
+
+static enum ctw_status start(struct serve *s, struct ctw_err *err)
+{
+    s->service = (struct ctw_service){.queue = &s->queue,
+                                      .version = s->options->version,
+                                      .started_ms = ctw_now_ms(),
+                                      .allow_load = s->options->allow_load};
+    if (getrandom(s->service.boot, CTW_BOOT_BYTES, 0) != CTW_BOOT_BYTES)
+        return ctw_fail(err, CTW_EIO, "no random bytes: %s", strerror(errno));
+    enum ctw_status st = watch_owner(s, err);
+    if (st == CTW_OK)
+        st = ctw_runtime_dir(s->dir, sizeof(s->dir), err);
+    if (st == CTW_OK)
+        st = load_models(s, err);
+    if (st == CTW_OK)
+        st = listen_at(s, err);
+    if (st == CTW_OK)
+        st = register_worker(s, err);
+    if (st != CTW_OK)
+        return st;
+    s->scorer = (struct ctw_scorer){.queue = &s->queue, .options = s->options->engine};
+    int rc = pthread_create(&s->scorer_thread, NULL, scorer_main, &s->scorer);
+    if (rc != 0)
+        return ctw_fail(err, CTW_ENOMEM, "cannot start the scoring thread: %s", strerror(rc));
+    s->scorer_started = true;
+    ctw_info("listening on %s", ctw_server_url(s->server));
+    return CTW_OK;
+}
+
+/* ---- running ---- */
+
+static enum ctw_status announce(struct serve *s, struct ctw_err *err)
+{
+    char line[CTW_URL_MAX + 2];
+    int n = snprintf(line, sizeof(line), "%s\n", ctw_server_url(s->server));
+    int fd = s->options->ready_fd;
+    enum ctw_status st = CTW_OK;
+    s->announced = true;
+    if (s->options->ready_file != NULL)
+        st = ctw_write_file_atomically(s->options->ready_file, line, (size_t)n, err);
+    if (fd < 0)
+        return st;
+    if (st == CTW_OK && write(fd, line, (size_t)n) != n)
+        st = ctw_fail(err, CTW_EIO, "--ready-fd %d: %s", fd, strerror(errno));
+    close(fd);
+    return st;
+}
+
+static void on_signal(struct serve *s, int signal_number)
+{
+    s->signals++;
+    s->last_signal = signal_number;
+    if (s->signals > 1)
+        return;
+    bool cancel = s->options->cancel_on_signal;
+    int n = ctw_queue_drain(&s->queue, cancel, true);
+    s->stop_by_ms = ctw_now_ms() + s->options->grace_ms;
+    if (n > 0)
+        ctw_info("signal %d: finishing %d job%s, for at most %.0f s; a second signal stops at once",
+                 signal_number, n, n == 1 ? "" : "s", (double)s->options->grace_ms / 1000);
+    else
+        ctw_info("signal %d: stopping", signal_number);
+}
+
+/* The worker's failure, if it has one: of an initial model, or of the device. */
+static enum ctw_status failure(struct serve *s, bool *ready)
+{
+    struct ctw_queue *q = &s->queue;
+    enum ctw_status st;
+    const char *message;
+    pthread_mutex_lock(&q->lock);
+    const char *state = ctw_service_state(q, &message);
+    st = q->fatal.status;
+    for (int i = 0; i < q->n_initial && i < q->n_models; i++) {
+        if (q->models[i]->state == CTW_MODEL_FAILED)
+            st = q->models[i]->error.status;
+    }
+    *ready = strcmp(state, "ready") == 0;
+    pthread_mutex_unlock(&q->lock);
+    return st;
+}
+
+static int unfinished(struct serve *s)
+{
+    pthread_mutex_lock(&s->queue.lock);
+    int n = ctw_queue_unfinished(&s->queue);
+    pthread_mutex_unlock(&s->queue.lock);
+    return n;
+}
+
+/* Somebody may want to read why the worker failed: its owner, or a client that has asked before. */
+static bool has_reader(const struct serve *s)
+{
+    return s->options->owner_pid != 0 || s->options->ready_file != NULL ||
+           s->options->ready_fd >= 0 || atomic_load(&s->service.n_requests) > 0;
+}
+
+/* One look at the world. -1: go on; else the exit code. */
+static int look(struct serve *s, int64_t now)
+{
+    bool ready;
+    struct ctw_err err;
+    ctw_queue_tick(&s->queue, now);
+    enum ctw_status failed = failure(s, &ready);
+    if (failed != CTW_OK) {
+        s->failed_ms = s->failed_ms == 0 ? now : s->failed_ms;
+        if (!has_reader(s) || now - s->failed_ms > FAILED_LINGER_MS || s->signals > 0)
+            return ctw_status_exit_code(failed);
+    }
+    if (ready && !s->announced && announce(s, &err) != CTW_OK) {
+        ctw_error("serve: %s", err.msg);
+        return ctw_status_exit_code(err.status);
+    }
+    if (owner_gone(s)) {
+        ctw_info("process %ld, which owns this worker, is gone: stopping",
+                 (long)s->options->owner_pid);
+        return 0;
+    }
+    if (s->signals > 1)
+        return 128 + s->last_signal;
+    if (failed == CTW_OK && ctw_queue_may_end(&s->queue, now))
+        return 0;
+    if (s->signals == 0 || now < s->stop_by_ms)
+        return -1;
+    if (unfinished(s) == 0)
+        return 0; /* clients had their time to fetch */
+    ctw_warn("the grace is over: unfinished jobs are cancelled");
+    return 128 + s->last_signal;
+}
+
+static int run(struct serve *s, const sigset_t *signals)
+{
+    const struct timespec tick = {.tv_nsec = TICK_MS * 1000000L};
+    for (;;) {
+        int code = look(s, ctw_now_ms());
+        if (code >= 0)
+            return code;
+        int signal_number = sigtimedwait(signals, NULL, &tick);
+        if (signal_number > 0)
+            on_signal(s, signal_number);
+    }
+}
+
+/* ---- stopping ---- */
+
+static struct timespec wall_in(int64_t ms)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_REALTIME, &ts);
+    ts.tv_sec += ms / 1000;
+    return ts;
+}
+
+static void stop(struct serve *s, int code)
+{
+    ctw_queue_stop(&s->queue);
+    ctw_registry_remove(s->registry_path);
+    ctw_server_close(s->server); /* socket and lock disappear */
+    if (s->options->ready_file != NULL && s->announced)
+        unlink(s->options->ready_file);
+    if (s->scorer_started) {
+        struct timespec until = wall_in(ABORT_JOIN_MS);
+        if (code > 128 && pthread_timedjoin_np(s->scorer_thread, NULL, &until) != 0)
+            _exit(code); /* a chunk takes longer than anybody wants to wait */
+        if (code <= 128)
+            pthread_join(s->scorer_thread, NULL);
+    }
+    ctw_scorer_fini(&s->scorer);
+    if (s->owner_fd >= 0)
+        close(s->owner_fd);
+    ctw_queue_fini(&s->queue);
+}
+
+int ctw_serve(const struct ctw_serve_options *options)
+{
+    struct serve s = {.options = options, .owner_fd = -1};
+    struct ctw_err err;
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGINT);
+    sigaddset(&signals, SIGHUP);
+    /* Before any thread is made: they inherit it, and only run() takes signals. */
+    pthread_sigmask(SIG_BLOCK, &signals, NULL);
+    enum ctw_status st = ctw_queue_init(&s.queue, options->queue_bytes, MAX_WAITING, &err);
+    if (st != CTW_OK) {
+        ctw_error("serve: %s", err.msg);
+        return ctw_status_exit_code(st);
+    }
+    int code;
+    st = start(&s, &err);
+    if (st != CTW_OK) {
+        ctw_error("serve: %s", err.msg);
+        code = ctw_status_exit_code(st);
+    } else {
+        code = run(&s, &signals);
+    }
+    stop(&s, code);
+    return code;
+}
