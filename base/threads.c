@@ -8,7 +8,12 @@
 
 #include "base/mem.h"
 
-enum { MAX_THREADS = 1024 };
+enum {
+    MAX_THREADS = 1024,
+    /* Looks at a variable before sleeping on it: some 50 microseconds, about what waking a sleeper
+     * costs. A layer's operations follow one another faster than that. */
+    SPINS = 2000
+};
 
 struct ctw_threads {
     int n_threads; /* the caller's included */
@@ -16,10 +21,11 @@ struct ctw_threads {
     pthread_t *threads; /* n_threads - 1 */
     pthread_mutex_t lock;
     pthread_cond_t wake, done;
-    uint64_t round; /* counts loops; a change wakes the threads */
-    int n_busy;     /* pool threads still in this round */
-    bool stop;
-    ctw_thread_fn *fn;
+    atomic_ullong round; /* counts loops; a change starts the threads */
+    atomic_int n_busy;   /* pool threads still in this round */
+    atomic_bool stop;
+    int n_spins;       /* 0 where there are more threads than CPUs */
+    ctw_thread_fn *fn; /* written before `round`, read after it */
     void *arg;
     int64_t n;
     atomic_llong next;
@@ -40,26 +46,43 @@ static void run_items(struct ctw_threads *pool, int thread)
     }
 }
 
+static void pause_cpu(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
+/* Waits for a round other than `seen`; false: the pool is being closed. */
+static bool wait_for_round(struct ctw_threads *pool, unsigned long long seen)
+{
+    for (int i = 0; i < pool->n_spins; i++) {
+        if (atomic_load(&pool->round) != seen || atomic_load(&pool->stop))
+            break;
+        pause_cpu();
+    }
+    if (atomic_load(&pool->round) == seen) {
+        pthread_mutex_lock(&pool->lock);
+        while (!atomic_load(&pool->stop) && atomic_load(&pool->round) == seen)
+            pthread_cond_wait(&pool->wake, &pool->lock);
+        pthread_mutex_unlock(&pool->lock);
+    }
+    return !atomic_load(&pool->stop);
+}
+
 static void *thread_main(void *start_arg)
 {
     struct start start = *(struct start *)start_arg;
     ctw_free(start_arg);
     struct ctw_threads *pool = start.pool;
-    uint64_t seen = 0;
-    pthread_mutex_lock(&pool->lock);
-    for (;;) {
-        while (!pool->stop && pool->round == seen)
-            pthread_cond_wait(&pool->wake, &pool->lock);
-        if (pool->stop)
-            break;
-        seen = pool->round;
-        pthread_mutex_unlock(&pool->lock);
+    for (unsigned long long seen = 0; wait_for_round(pool, seen); seen++) {
         run_items(pool, start.thread);
-        pthread_mutex_lock(&pool->lock);
-        if (--pool->n_busy == 0)
+        if (atomic_fetch_sub(&pool->n_busy, 1) == 1) {
+            pthread_mutex_lock(&pool->lock);
             pthread_cond_signal(&pool->done);
+            pthread_mutex_unlock(&pool->lock);
+        }
     }
-    pthread_mutex_unlock(&pool->lock);
     return NULL;
 }
 
@@ -72,9 +95,10 @@ static enum ctw_status start_thread(struct ctw_threads *pool, int i, struct ctw_
     int rc = pthread_create(&pool->threads[i], NULL, thread_main, start);
     if (rc != 0) {
         ctw_free(start);
-        return ctw_fail(err, CTW_ENOMEM,
-                        "cannot start thread %d of %d (error %d): lower --threads or raise ulimit -u",
-                        i + 2, pool->n_threads, rc);
+        return ctw_fail(
+            err, CTW_ENOMEM,
+            "cannot start thread %d of %d (error %d): lower --threads or raise ulimit -u", i + 2,
+            pool->n_threads, rc);
     }
     pool->n_started++;
     return CTW_OK;
@@ -90,6 +114,7 @@ enum ctw_status ctw_threads_open(struct ctw_threads **out, int n_threads, struct
     if (pool == NULL)
         return ctw_fail(err, CTW_ENOMEM, "threads: out of memory");
     pool->n_threads = n_threads;
+    pool->n_spins = n_threads <= ctw_cpu_count() ? SPINS : 0;
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->wake, NULL);
     pthread_cond_init(&pool->done, NULL);
@@ -112,7 +137,7 @@ void ctw_threads_close(struct ctw_threads *pool)
     if (pool == NULL)
         return;
     pthread_mutex_lock(&pool->lock);
-    pool->stop = true;
+    atomic_store(&pool->stop, true);
     pthread_cond_broadcast(&pool->wake);
     pthread_mutex_unlock(&pool->lock);
     for (int i = 0; i < pool->n_started; i++)
@@ -131,23 +156,26 @@ int ctw_threads_count(const struct ctw_threads *pool)
 
 void ctw_threads_for(struct ctw_threads *pool, int64_t n, ctw_thread_fn *fn, void *arg)
 {
-    pthread_mutex_lock(&pool->lock);
     pool->fn = fn;
     pool->arg = arg;
     pool->n = n;
     atomic_store(&pool->next, 0);
-    bool shared = n > 1 && pool->n_threads > 1;
-    if (shared) {
-        pool->n_busy = pool->n_threads - 1;
-        pool->round++;
-        pthread_cond_broadcast(&pool->wake);
+    if (n < 2 || pool->n_threads == 1) {
+        run_items(pool, 0);
+        return;
     }
+    atomic_store(&pool->n_busy, pool->n_threads - 1);
+    pthread_mutex_lock(&pool->lock);
+    atomic_fetch_add(&pool->round, 1);
+    pthread_cond_broadcast(&pool->wake);
     pthread_mutex_unlock(&pool->lock);
     run_items(pool, 0);
-    if (!shared)
+    for (int i = 0; i < pool->n_spins && atomic_load(&pool->n_busy) > 0; i++)
+        pause_cpu();
+    if (atomic_load(&pool->n_busy) == 0)
         return;
     pthread_mutex_lock(&pool->lock);
-    while (pool->n_busy > 0)
+    while (atomic_load(&pool->n_busy) > 0)
         pthread_cond_wait(&pool->done, &pool->lock);
     pthread_mutex_unlock(&pool->lock);
 }
