@@ -37,9 +37,10 @@ bool ctw_size_add(size_t a, size_t b, size_t *out)
 
 void *ctw_calloc(size_t count, size_t size)
 {
-    if (!may_allocate())
+    size_t bytes;
+    if (!ctw_size_mul(count, size, &bytes) || !may_allocate())
         return NULL;
-    return calloc(count == 0 ? 1 : count, size == 0 ? 1 : size);
+    return calloc(bytes == 0 ? 1 : bytes, 1);
 }
 
 void *ctw_realloc(void *p, size_t count, size_t size)
