@@ -1,0 +1,61 @@
+"""Makes `lm_eval --model ctworker` known to lm-eval releases that look for no plug-ins.
+
+A .pth file imports this module whenever Python starts, so it does next to nothing: it puts one finder
+first in sys.meta_path, which waits for two modules of lm_eval and is silent for all others. Only the
+standard library is used, and nothing of ctworker is imported before lm_eval asks for the model.
+"""
+
+import sys
+
+
+class _Finder:
+    """Lets the usual finders load `lm_eval.models` and `lm_eval.evaluator`, then adds a little to them."""
+
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name not in ("lm_eval.models", "lm_eval.evaluator"):
+            return None
+        for finder in sys.meta_path:
+            if finder is not cls and hasattr(finder, "find_spec"):
+                spec = finder.find_spec(name, path, target)
+                if spec is not None:
+                    break
+        else:
+            return None
+        load = getattr(spec.loader, "exec_module", None)
+        if load is None:
+            return spec
+        finish = _register if name == "lm_eval.models" else _guard
+
+        def exec_module(module):
+            load(module)
+            try:
+                finish(module)
+            except Exception as error:  # lm-eval must go on working, whatever we got wrong
+                sys.stderr.write(f"ctworker: could not add itself to {name}: {error!r}\n")
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+def _register(module):
+    """After the built-in models: registering earlier would keep lm-eval from loading those."""
+    from lm_eval.api import registry
+
+    if hasattr(registry, "load_plugins"):
+        return  # this lm-eval finds our entry point by itself
+    if "ctworker" not in registry.model_registry:
+        registry.model_registry.register("ctworker", target="ctworker.lm:CTWorkerLM")
+
+
+def _guard(module):
+    from ctworker.guard import wrap
+
+    module.evaluate = wrap(module.evaluate)
+
+
+if not any(
+    isinstance(finder, type) and finder.__name__ == "_Finder" and finder.__module__ == __name__
+    for finder in sys.meta_path
+):
+    sys.meta_path.insert(0, _Finder)

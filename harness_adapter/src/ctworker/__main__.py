@@ -1,0 +1,22 @@
+"""The console script `ctworker`: runs the worker program that this package carries (or CTWORKER_BIN)."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from .errors import CtworkerError
+from .launcher import find_binary
+
+
+def main() -> int:
+    try:
+        binary = find_binary()
+    except CtworkerError as error:
+        print(f"ctworker: {error}", file=sys.stderr)
+        return 69
+    os.execv(binary, ["ctworker", *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

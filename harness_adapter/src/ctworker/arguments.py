@@ -1,0 +1,359 @@
+"""The model arguments (`--model_args`): hf's names, ours, and what becomes of each.
+
+Every argument is used, noted (harmless here, listed once) or refused by name with the remedy.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from .errors import ArgumentError
+
+log = logging.getLogger("lm_eval.ctworker")
+
+#: What lm-eval's command line passes when the user names no device: it cannot be told from a wish.
+DEFAULT_DEVICE = "cuda:0"
+
+
+@dataclass
+class Settings:
+    """The arguments that have an effect, checked. None: not given."""
+
+    pretrained: str | None = None
+    tokenizer: str | None = None
+    revision: str = "main"
+    subfolder: str = ""
+    dtype: str = "auto"
+    max_length: int | None = None
+    add_bos_token: bool | None = None
+    prefix_token_id: int | None = None
+    chat_template_args: dict[str, Any] = field(default_factory=dict)
+    token: str | bool | None = None
+    cache_dir: str | None = None
+    local_files_only: bool = False
+    endpoint: str | None = None
+    model: str = ""
+    backend: str = "auto"  # the worker's: auto, cpu, cuda
+    device: int | None = None  # CUDA device number
+    device_is_wish: bool = False  # refuse rather than run elsewhere
+    cpu_variant: str | None = None
+    threads: int | None = None
+    memory_limit: str | None = None
+    timeout: float = 120.0
+    load_timeout: float | None = None
+    worker_log: str | None = None
+
+
+def _text(name: str, value: Any) -> str:
+    if isinstance(value, (str, int, float)) and not isinstance(value, bool):
+        return str(value)
+    raise ArgumentError(f"{name}={value!r}: expected a text")
+
+
+def _path(name: str, value: Any) -> str:
+    return _text(name, value if isinstance(value, (str, int)) else str(value))
+
+
+def _flag(name: str, value: Any) -> bool:
+    if isinstance(value, str) and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    if isinstance(value, bool) or value in (0, 1):
+        return bool(value)
+    raise ArgumentError(f"{name}={value!r}: expected True or False")
+
+
+def _count(name: str, value: Any, least: int = 1) -> int:
+    try:
+        number = int(value)
+    except (TypeError, ValueError):
+        number = least - 1
+    if isinstance(value, bool) or number < least or number != float(value):
+        raise ArgumentError(f"{name}={value!r}: expected a whole number of at least {least}")
+    return number
+
+
+def _token_id(name: str, value: Any) -> int:
+    return _count(name, value, 0)
+
+
+def _seconds(name: str, value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = -1.0
+    if not number > 0:
+        raise ArgumentError(f"{name}={value!r}: expected a number of seconds above 0")
+    return number
+
+
+def _dtype(name: str, value: Any) -> str:
+    names = {
+        "auto": "auto",
+        "bfloat16": "bfloat16",
+        "bf16": "bfloat16",
+        "float16": "float16",
+        "fp16": "float16",
+        "half": "float16",
+        "float32": "float32",
+        "fp32": "float32",
+        "float": "float32",
+    }
+    key = str(value).removeprefix("torch.")
+    if key not in names:
+        raise ArgumentError(f"{name}={value!r}: expected one of auto, bfloat16, float16, float32")
+    return names[key]
+
+
+def _bytes(name: str, value: Any) -> str:
+    text = _text(name, value)
+    if not re.fullmatch(r"\d+(\.\d+)?\s*([KMGT]i?B?|B)?", text, re.IGNORECASE):
+        raise ArgumentError(f"{name}={value!r}: expected a size such as 20GiB")
+    return text.replace(" ", "")
+
+
+def _mapping(name: str, value: Any) -> dict[str, Any]:
+    if isinstance(value, dict):
+        return dict(value)
+    raise ArgumentError(
+        f"{name}={value!r}: expected a mapping, as in --model_args '{{\"{name}\": {{...}}}}'"
+    )
+
+
+def _endpoint(name: str, value: Any) -> str:
+    return _text(name, value)
+
+
+_USED: dict[str, Callable[[str, Any], Any]] = {
+    "pretrained": _path,
+    "tokenizer": _path,
+    "revision": _text,
+    "subfolder": _text,
+    "dtype": _dtype,
+    "max_length": _count,
+    "add_bos_token": _flag,
+    "prefix_token_id": _token_id,
+    "chat_template_args": _mapping,
+    "token": lambda name, value: value if isinstance(value, bool) else _text(name, value),
+    "cache_dir": _path,
+    "local_files_only": _flag,
+    "endpoint": _endpoint,
+    "model": _text,
+    "cpu_variant": _text,
+    "threads": _count,
+    "memory_limit": _bytes,
+    "timeout": _seconds,
+    "load_timeout": _seconds,
+    "worker_log": _path,
+}
+
+#: Other names of used arguments: vLLM's, SGLang's, older ones.
+_ALIASES = {
+    "max_model_len": "max_length",
+    "context_length": "max_length",
+    "torch_dtype": "dtype",
+    "custom_prefix_token_id": "prefix_token_id",
+    "tokenizer_path": "tokenizer",
+    "url": "endpoint",
+    "download_dir": "cache_dir",
+}
+
+#: Harmless here: name -> why. The value is not looked at.
+_NOTED = {
+    "max_batch_size": "the worker packs all requests of a call",
+    "logits_cache": "requests with equal contexts always get equal scores",
+    "truncation": "lm-eval uses it for generation only; long inputs are cut from the left, as with hf",
+    "use_fast_tokenizer": "tokenizer.json is always used",
+    "trust_remote_code": "no code of a checkpoint is ever run",
+    "parallelize": "the worker spreads work over its devices itself",
+    "device_map": "the worker spreads work over its devices itself",
+    "max_memory_per_gpu": "the worker plans its own memory; see memory_limit=",
+    "max_cpu_memory": "the worker plans its own memory; see memory_limit=",
+    "gpu_memory_utilization": "the worker plans its own memory; see memory_limit=",
+    "offload_folder": "weights are read from the checkpoint itself",
+    "attn_implementation": "the worker has one exact attention",
+    "low_cpu_mem_usage": "weights stay compressed and mapped",
+    "max_gen_toks": "nothing is generated",
+    "think_end_token": "nothing is generated",
+    "tokenizer_mode": "tokenizer.json is always used",
+    "code_revision": "no code of a checkpoint is ever run",
+    "enforce_eager": "an argument of another backend",
+    "swap_space": "an argument of another backend",
+    "max_num_seqs": "the worker packs all requests of a call",
+    "max_num_batched_tokens": "the worker packs all requests of a call",
+    "enable_prefix_caching": "an argument of another backend",
+    "disable_log_stats": "an argument of another backend",
+    "seed": "nothing is drawn at random",
+    "nccl_port": "an argument of another backend",
+}
+
+#: Refused unless the value is one of those that ask for nothing: name -> (such values, remedy).
+_OFF = (None, False, "", "None", "none", "False", "false", 0)
+_REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
+    "peft": (
+        _OFF,
+        "merge the adapter into the checkpoint first (peft's merge_and_unload) and score that",
+    ),
+    "lora_local_path": (_OFF, "merge the adapter into the checkpoint first and score that"),
+    "delta": (_OFF, "add the delta to the base weights first and score the result"),
+    "autogptq": (
+        _OFF,
+        "this worker reads compressed-tensors and plain safetensors; convert the checkpoint with llm-compressor",
+    ),
+    "gptqmodel": (
+        _OFF,
+        "this worker reads compressed-tensors and plain safetensors; convert the checkpoint with llm-compressor",
+    ),
+    "gguf_file": (
+        _OFF,
+        "this worker reads safetensors; use the checkpoint that the GGUF was made from",
+    ),
+    "quantization_config": (
+        _OFF,
+        "nothing is quantised while loading; score a quantised checkpoint",
+    ),
+    "load_in_8bit": (_OFF, "nothing is quantised while loading; score a quantised checkpoint"),
+    "load_in_4bit": (_OFF, "nothing is quantised while loading; score a quantised checkpoint"),
+    "quantization": (
+        (*_OFF, "compressed-tensors"),
+        "the checkpoint itself says how it is quantised; leave it out",
+    ),
+    "mixed_precision_dtype": (_OFF, "use dtype= for the dtype of activations"),
+    "softmax_dtype": (
+        (*_OFF, "float32", "torch.float32"),
+        "log-probabilities are always float32, their sums float64; leave it out",
+    ),
+    "tp_plan": (
+        _OFF,
+        "leave it out and start lm_eval without torchrun; the worker spreads work over its devices itself",
+    ),
+    "tensor_parallel_size": (
+        (*_OFF, 1, "1"),
+        "the worker spreads work over its devices itself; leave it out",
+    ),
+    "data_parallel_size": (
+        (*_OFF, 1, "1"),
+        "the worker spreads work over its devices itself; leave it out",
+    ),
+    "pipeline_parallel_size": (
+        (*_OFF, 1, "1"),
+        "the worker spreads work over its devices itself; leave it out",
+    ),
+    "enable_thinking": (
+        (None, "None"),
+        "give it as chat_template_args='{\"enable_thinking\": ...}'",
+    ),
+    "use_safetensors": ((None, True, "True", "true", 1), "only safetensors files are read"),
+    "variant": (_OFF, "download the files of that variant to a folder and give it as pretrained="),
+    "rope_scaling": (_OFF, "write it into the checkpoint's config.json"),
+    "attn_logit_softcapping": (_OFF, "write it into the checkpoint's config.json"),
+    "steer_path": (_OFF, "steering needs lm-eval's own 'steered' model"),
+}
+
+
+def parse(given: dict[str, Any], *, wishes: set[str] | None = None) -> Settings:
+    """Checks every argument and returns those that count.
+
+    given: the constructor's keyword arguments. wishes: names that the user certainly wrote himself (those
+    in --model_args); lm-eval's own defaults are not among them.
+    Raises ArgumentError that names the argument, what was found, what was expected, and the remedy.
+    """
+    settings = Settings()
+    wishes = set(given) if wishes is None else wishes
+    noted: dict[str, str] = {}
+    origin: dict[str, str] = {}
+    for name, value in given.items():
+        target = _ALIASES.get(name, name)
+        if name in ("device", "backend", "batch_size"):
+            continue
+        if target in _USED:
+            if value is None or value == "None":
+                continue
+            parsed = _USED[target](name, value)
+            if target in origin and getattr(settings, target) != parsed:
+                raise ArgumentError(
+                    f"{origin[target]}={getattr(settings, target)} and {name}={parsed} are the same "
+                    "argument with two values: give one of them"
+                )
+            origin[target] = name
+            setattr(settings, target, parsed)
+        elif name in _NOTED:
+            noted[name] = _NOTED[name]
+        elif name in _REFUSED:
+            harmless, remedy = _REFUSED[name]
+            if not any(
+                value is allowed or (type(value) is type(allowed) and value == allowed)
+                for allowed in harmless
+            ):
+                raise ArgumentError(
+                    f"argument '{name}' ({name}={value}) is not supported by ctworker: {remedy}"
+                )
+        else:
+            raise ArgumentError(_unknown(name))
+    _backend(given.get("backend"))
+    _batch_size(given.get("batch_size"), noted)
+    _device(settings, given.get("device"), wish="device" in wishes)
+    if settings.pretrained is None and settings.endpoint is None:
+        raise ArgumentError(
+            "no model: give --model_args pretrained=DIR_OR_HUB_NAME, or endpoint=ipc://... of a "
+            "running worker"
+        )
+    noted = {
+        name: why
+        for name, why in noted.items()
+        if name == "batch_size" or (name in wishes and given[name] not in (None, False))
+    }
+    if noted:
+        log.info(
+            "without effect here: %s",
+            "; ".join(f"{name} ({why})" for name, why in sorted(noted.items())),
+        )
+    return settings
+
+
+def _unknown(name: str) -> str:
+    known = sorted({*_USED, *_ALIASES, *_NOTED, *_REFUSED, "device", "backend", "batch_size"})
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
+    hint = (
+        f"did you mean '{close[0]}'?"
+        if close
+        else f"those used are {', '.join(sorted([*_USED, 'device', 'batch_size']))}"
+    )
+    return f"argument '{name}' is unknown to ctworker: {hint}"
+
+
+def _backend(value: Any) -> None:
+    if value not in (None, "None", "default", "causal"):
+        raise ArgumentError(
+            f"backend={value}: only decoder-only models are scored; expected default or causal "
+            "(the worker's own backend is chosen with device=cpu or device=cuda:N)"
+        )
+
+
+def _batch_size(value: Any, noted: dict[str, str]) -> None:
+    if value is None or str(value) == "1" or re.fullmatch(r"auto(:\d+(\.\d+)?)?", str(value)):
+        return
+    _count("batch_size", value)
+    noted["batch_size"] = "the worker packs all requests of a call, and no score depends on it"
+
+
+def _device(settings: Settings, value: Any, *, wish: bool) -> None:
+    """device=cuda:0 is lm-eval's own default: it is a wish only in --model_args. Every other value is."""
+    if value is None or value in ("None", "auto", ""):
+        return
+    text = str(value)
+    if not wish and text == DEFAULT_DEVICE:
+        return
+    settings.device_is_wish = True
+    if text == "cpu":
+        settings.backend = "cpu"
+        return
+    match = re.fullmatch(r"cuda(?::(\d+))?", text) or re.fullmatch(r"(\d+)", text)
+    if not match:
+        raise ArgumentError(f"device={value}: expected cpu, cuda, cuda:N or auto")
+    settings.backend = "cuda"
+    settings.device = int(match[1]) if match[1] is not None else None

@@ -1,0 +1,112 @@
+"""A client of a running worker: the operations of docs/PROTOCOL.md, one method each."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any
+
+from .errors import ConnectionLost, WorkerError
+from .transport import ReqSocket
+from .wire import decode_reply, encode_request
+
+_ATTEMPT_S = 30.0  # a worker answers every request within about a second, however much it computes
+_RETRY_FIRST_S, _RETRY_MAX_S = 0.05, 2.0
+
+
+class Client:
+    """Speaks to one worker. Not for several threads at once.
+
+    url: `ipc:///path` or `tcp://host:port`.
+    timeout: seconds without an answer after which the worker is given up (ConnectionLost).
+    check_alive: called before every repetition; raises when waiting is pointless (the process is dead).
+    """
+
+    def __init__(
+        self, url: str, *, timeout: float = 120.0, check_alive: Callable[[], None] | None = None
+    ) -> None:
+        self.url = url
+        self.timeout = timeout
+        self._check_alive = check_alive or (lambda: None)
+        self._socket = ReqSocket(url)
+        self._id = 0
+
+    def close(self) -> None:
+        """Closes the connection; the next request opens it again."""
+        self._socket.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def call(self, op: str, *, timeout: float | None = None, **fields: Any) -> dict[str, Any]:
+        """One request and its reply. A lost connection is dialled again and the request repeated, which
+        the protocol makes harmless.
+
+        Raises WorkerError when the worker refuses, ConnectionLost after `timeout` seconds without answer.
+        """
+        deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
+        pause = _RETRY_FIRST_S
+        while True:
+            self._id += 1
+            left = deadline - time.monotonic()
+            try:
+                data = self._socket.request(
+                    encode_request(op, self._id, fields), max(0.05, min(_ATTEMPT_S, left))
+                )
+                return decode_reply(data, self._id)
+            except ConnectionLost as error:
+                self._socket.close()
+                self._check_alive()
+                left = deadline - time.monotonic()
+                if left <= pause:
+                    raise ConnectionLost(
+                        f"{error}; is the worker running? (try: ctworker health {self.url})"
+                    ) from error
+            time.sleep(pause)
+            pause = min(2 * pause, _RETRY_MAX_S)
+
+    def info(self) -> dict[str, Any]:
+        return self.call("info")
+
+    def health(self, *, timeout: float | None = None) -> dict[str, Any]:
+        return self.call("health", timeout=timeout)
+
+    def submit(
+        self, job: bytes, part: int, items: dict[str, bytes], head: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        fields: dict[str, Any] = {"job": job, "part": part, "items": items}
+        if part == 0:
+            fields["head"] = head or {}
+        return self.call("submit", **fields)
+
+    def seal(self, job: bytes, parts: int) -> dict[str, Any]:
+        return self.call("seal", job=job, parts=parts)
+
+    def poll(self, job: bytes, *, wait_ms: int = 0, seen: int = 0) -> dict[str, Any]:
+        return self.call("poll", job=job, wait_ms=wait_ms, seen=seen)
+
+    def fetch(self, job: bytes, first: int) -> dict[str, Any]:
+        return self.call("fetch", job=job, first=first)
+
+    def cancel(self, job: bytes, *, timeout: float | None = None) -> dict[str, Any]:
+        return self.call("cancel", job=job, timeout=timeout)
+
+    def release(self, job: bytes, *, timeout: float | None = None) -> dict[str, Any]:
+        return self.call("release", job=job, timeout=timeout)
+
+    def shutdown(self, mode: str = "cancel", *, timeout: float | None = None) -> dict[str, Any]:
+        return self.call("shutdown", mode=mode, timeout=timeout)
+
+    @staticmethod
+    def new_job() -> bytes:
+        """A fresh job id."""
+        return secrets.token_bytes(16)
+
+
+def describe(error: WorkerError) -> str:
+    """The error's text with the layer, where the worker named one."""
+    return str(error) if error.layer is None else f"{error} (layer {error.layer})"

@@ -1,0 +1,141 @@
+"""Texts to token lists exactly as lm-eval's hf backend makes them: BOS, prefix token, context and continuation.
+
+The rules and their reasons are in docs/METHODS.md, "Tokens".
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from .errors import ArgumentError
+from .scoring import Item
+from .tokenizer import TextTokenizer
+
+log = logging.getLogger("lm_eval.ctworker")
+
+_BATCH_TEXTS = 2048
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Token ids of one request; an empty continuation has nothing to score."""
+
+    context: list[int]
+    continuation: list[int]
+
+
+class Encoder:
+    """add_bos_token, prefix_token_id: lm-eval's arguments; None: the tokenizer's own choice."""
+
+    def __init__(
+        self, tokenizer: TextTokenizer, *, add_bos_token: bool | None, prefix_token_id: int | None
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.add_bos_token = add_bos_token
+        self._prefix = prefix_token_id
+        self._prefix_text: str | None = None
+
+    @property
+    def prefix_token_id(self) -> int:
+        """What a text without context is conditioned on: the argument, else BOS, else EOS."""
+        for token in (self._prefix, self.tokenizer.bos_token_id, self.tokenizer.eos_token_id):
+            if token is not None:
+                return token
+        raise ArgumentError(
+            f"the tokenizer of {self.tokenizer.name_or_path} has neither BOS nor EOS, which a text without "
+            "context is conditioned on: give a token's number with prefix_token_id="
+        )
+
+    def _adds_special(self, text: str, add_special_tokens: bool | None) -> bool:
+        """Whether the tokenizer's own special tokens go around this text."""
+        if add_special_tokens is not None:
+            return add_special_tokens
+        if self._prefix_text is None:
+            self._prefix_text = self.tokenizer.decode(self.prefix_token_id)
+        if text.startswith(self._prefix_text):
+            return False  # it is already there, written out (by a chat template)
+        return True if self.add_bos_token is None else self.add_bos_token
+
+    def encode(self, text: str, add_special_tokens: bool | None = None) -> list[int]:
+        return self.tokenizer.encode(
+            text, add_special_tokens=self._adds_special(text, add_special_tokens)
+        )
+
+    def encode_many(
+        self, texts: Sequence[str], add_special_tokens: bool | None = None
+    ) -> list[list[int]]:
+        """encode() of each text; equal texts are encoded once."""
+        known: dict[str, list[int] | None] = dict.fromkeys(texts)
+        for special in (True, False):
+            group = [
+                text for text in known if self._adds_special(text, add_special_tokens) == special
+            ]
+            for ids, text in zip(
+                self.tokenizer.encode_batch(group, add_special_tokens=special), group, strict=True
+            ):
+                known[text] = ids
+        return [known[text] for text in texts]  # type: ignore[misc]
+
+    def pairs(self, requests: Sequence[tuple[str, str]]) -> Iterator[Pair]:
+        """Context and continuation of each request (a slice at a time, for memory and for progress).
+
+        White space at the end of a context moves to the continuation. The two are encoded together and cut
+        where the context alone would end; a token across the border stays with the context. Without
+        context, or with one of white space that encodes to nothing, the prefix token stands before the
+        continuation, unless it begins with it.
+        """
+        for start in range(0, len(requests), _BATCH_TEXTS):
+            part = [_move_space(*request) for request in requests[start : start + _BATCH_TEXTS]]
+            contexts = self.encode_many([context for context, _, _ in part])
+            wholes = self.encode_many([context + continuation for context, continuation, _ in part])
+            bare = iter(
+                self.encode_many([continuation for _, continuation, empty in part if empty], False)
+            )
+            for (context, continuation, empty), context_ids, whole_ids in zip(
+                part, contexts, wholes, strict=True
+            ):
+                if empty:
+                    yield self._after_prefix(next(bare))
+                elif not context and not context_ids:
+                    yield self._after_prefix(whole_ids)
+                else:
+                    pair = Pair(context_ids, whole_ids[len(context_ids) :])
+                    if not pair.continuation and continuation:
+                        raise ArgumentError(
+                            f"the continuation {continuation[:60]!r} has no token of its own after the context "
+                            f"{context[-60:]!r}: all of it is in the context's last token, so it has no log-probability"
+                        )
+                    yield pair
+
+    def _after_prefix(self, ids: list[int]) -> Pair:
+        prefix = self.prefix_token_id
+        return Pair(ids[:1], ids[1:]) if ids and ids[0] == prefix else Pair([prefix], ids)
+
+    def texts(self, texts: Sequence[str]) -> Iterator[list[int]]:
+        """Token ids of whole texts."""
+        for start in range(0, len(texts), _BATCH_TEXTS):
+            yield from self.encode_many(texts[start : start + _BATCH_TEXTS])
+
+
+def _move_space(context: str, continuation: str) -> tuple[str, str, bool]:
+    """(context, continuation, the context was empty from the start), with trailing white space moved over."""
+    kept = context.rstrip()
+    return kept, context[len(kept) :] + continuation, context == ""
+
+
+def make_item(pair: Pair, max_length: int, where: str) -> tuple[Item, int]:
+    """The item of a pair, cut from the left to max_length + 1 tokens, and how many tokens were cut.
+
+    Raises ArgumentError when the continuation alone is too long to be scored in one piece.
+    """
+    if len(pair.continuation) > max_length:
+        raise ArgumentError(
+            f"{where}: the continuation has {len(pair.continuation)} tokens, the model takes at most {max_length}: raise "
+            "max_length= where the model allows it, or leave this task out (nothing was scored)"
+        )
+    n_context = max(1, min(len(pair.context), max_length + 1 - len(pair.continuation)))
+    cut = len(pair.context) - n_context
+    return Item(array("i", pair.context[cut:] + pair.continuation), n_context), cut

@@ -1,0 +1,42 @@
+"""The exceptions of the package. Their text is one sentence for people: what, found, expected, remedy."""
+
+from __future__ import annotations
+
+
+class CtworkerError(RuntimeError):
+    """Base of every error that this package raises on purpose."""
+
+
+class ArgumentError(CtworkerError, ValueError):
+    """A model argument is unknown, unsupported, out of range or contradicts another."""
+
+
+class WorkerError(CtworkerError):
+    """The worker answered a request with an error (docs/PROTOCOL.md, "Envelope")."""
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        retry_ms: int | None = None,
+        item: int | None = None,
+        layer: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.retry_ms = retry_ms
+        self.item = item
+        self.layer = layer
+
+
+class WorkerDied(CtworkerError):
+    """The worker process that this program started has ended."""
+
+
+class ConnectionLost(CtworkerError):
+    """No answer could be had from the worker; the request may be repeated."""
+
+
+class ProtocolError(CtworkerError):
+    """The worker's answer breaks the protocol: repeating the request would not help."""

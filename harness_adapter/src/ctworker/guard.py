@@ -1,0 +1,87 @@
+"""Refuses tasks that need generated text before any request is run.
+
+lm-eval runs one kind of request after another, so that a mixed task list would fail only after hours of
+log-likelihoods. Its `evaluate` is therefore wrapped (by the import hook, or when a model is made): where
+the model is ours, the tasks' output types are looked at first.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+_MARK = "_ctworker_guard"
+
+
+def no_generation(names: list[str]) -> str:
+    """The text of the refusal."""
+    return (
+        f"ctworker scores given text and generates none, but {', '.join(names)} need(s) generate_until: leave "
+        f"{'it' if len(names) == 1 else 'them'} out of --tasks, or run {'it' if len(names) == 1 else 'them'} with another "
+        "--model (nothing of it was run)"
+    )
+
+
+def _tasks(tree: Any) -> Iterator[tuple[str, Any]]:
+    """(name, task) of everything in lm-eval's task mapping, old nested form or new."""
+    if isinstance(tree, dict):
+        if isinstance(tree.get("tasks"), dict):
+            tree = tree["tasks"]
+        for name, value in tree.items():
+            if isinstance(value, dict):
+                yield from _tasks(value)
+            elif isinstance(value, tuple):
+                yield str(name), value[-1]
+            else:
+                yield str(name), value
+
+
+def _output_type(task: Any) -> str | None:
+    kind = getattr(task, "OUTPUT_TYPE", None)
+    return (
+        kind
+        if isinstance(kind, str)
+        else getattr(getattr(task, "config", None), "output_type", None)
+    )
+
+
+def check(lm: Any, task_dict: Any) -> None:
+    """Raises NotImplementedError, naming the tasks, when `lm` is ours and tasks need generation."""
+    lm = getattr(lm, "lm", lm)  # --use_cache wraps the model
+    if not type(lm).__module__.startswith("ctworker."):
+        return
+    names = sorted(
+        {name for name, task in _tasks(task_dict) if _output_type(task) == "generate_until"}
+    )
+    if names:
+        raise NotImplementedError(no_generation(names))
+
+
+def wrap(evaluate: Callable[..., Any]) -> Callable[..., Any]:
+    """lm-eval's evaluate() behind check()."""
+    if getattr(evaluate, _MARK, False):
+        return evaluate
+    signature = inspect.signature(evaluate)
+
+    @functools.wraps(evaluate)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        try:
+            bound = signature.bind(*args, **kwargs).arguments
+        except TypeError:
+            bound = {}  # lm-eval says what is wrong
+        if "lm" in bound and "task_dict" in bound:
+            check(bound["lm"], bound["task_dict"])
+        return evaluate(*args, **kwargs)
+
+    setattr(guarded, _MARK, True)
+    return guarded
+
+
+def install() -> None:
+    """Wraps lm_eval.evaluator.evaluate, where that module is loaded and not yet wrapped."""
+    module = sys.modules.get("lm_eval.evaluator")
+    if module is not None and hasattr(module, "evaluate"):
+        module.evaluate = wrap(module.evaluate)

@@ -1,0 +1,137 @@
+"""Turns `pretrained=` and `tokenizer=` into folders: local ones as they are, hub names by downloading only
+what is needed. huggingface_hub is imported only for a hub name."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .arguments import Settings
+from .errors import ArgumentError, CtworkerError
+
+log = logging.getLogger("lm_eval.ctworker")
+
+_TOKENIZER_FILES = (
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "tokenizer.model",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "chat_template.json",
+    "additional_chat_templates/*.jinja",
+)
+#: `model*` and not `*`: repositories also hold consolidated.safetensors, original/*.pth, onnx/ ...
+_WEIGHT_FILES = ("model*.safetensors", "model.safetensors.index.json", "generation_config.json")
+_REPO_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """folder: with the files; name: as the user wrote it; revision, commit: of a hub repository, else ""."""
+
+    folder: Path
+    name: str
+    revision: str = ""
+    commit: str = ""
+
+
+def resolve(name: str, settings: Settings, *, weights: bool) -> Checkpoint:
+    """The folder of a checkpoint (weights) or of a tokenizer. Raises ArgumentError or CtworkerError."""
+    local = Path(name).expanduser()
+    if local.exists():
+        folder = local / settings.subfolder if settings.subfolder and weights else local
+        if not folder.is_dir():
+            raise ArgumentError(
+                f"{folder} is no folder: expected one with config.json and safetensors files"
+                if weights
+                else f"{folder} is no folder: expected one with tokenizer.json"
+            )
+        return Checkpoint(folder.resolve(), name)
+    if not _REPO_NAME.fullmatch(name) or name.endswith((".safetensors", ".gguf", ".bin", ".json")):
+        raise ArgumentError(
+            f"there is no folder {name}, and it is no hub name (those look like ORGANISATION/MODEL)"
+        )
+    return _download(name, settings, weights=weights)
+
+
+def _download(name: str, settings: Settings, *, weights: bool) -> Checkpoint:
+    prefix = f"{settings.subfolder}/" if settings.subfolder else ""
+    patterns = [
+        prefix + pattern
+        for pattern in (_TOKENIZER_FILES + _WEIGHT_FILES if weights else _TOKENIZER_FILES)
+    ]
+    if weights:
+        log.info(
+            "getting %s (revision %s) from the Hugging Face hub or its cache",
+            name,
+            settings.revision,
+        )
+    root = _snapshot(name, settings, patterns)
+    folder = root / settings.subfolder
+    if weights:
+        shards = _shards(folder)
+        missing = sorted(shard for shard in shards if not (folder / shard).exists())
+        if missing:  # an index may name files in its own way
+            _snapshot(name, settings, [prefix + shard for shard in missing])
+            missing = [shard for shard in missing if not (folder / shard).exists()]
+        if missing:
+            raise CtworkerError(
+                f"{name}: {len(missing)} of {len(shards)} weight files are not to be had, first {missing[0]}"
+                ": the download was cut short, or the cache holds only a part (HF_HUB_OFFLINE is set?)"
+            )
+        if not shards and not any(folder.glob("model*.safetensors")):
+            raise CtworkerError(
+                f"{name} (revision {settings.revision}) has no model*.safetensors: only safetensors "
+                "checkpoints are read; convert it, or choose another revision="
+            )
+    if not (folder / "config.json").is_file() and weights:
+        raise CtworkerError(
+            f"{name} (revision {settings.revision}) has no {prefix}config.json: it is no transformers model"
+        )
+    commit = root.name if root.parent.name == "snapshots" else ""
+    return Checkpoint(folder, name, settings.revision, commit)
+
+
+def _shards(folder: Path) -> set[str]:
+    """The files that an index names; nothing without an index."""
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        return set()
+    try:
+        return set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CtworkerError(f"{index}: is no index of safetensors files: {error!r}") from error
+
+
+def _snapshot(name: str, settings: Settings, patterns: list[str]) -> Path:
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError as error:
+        raise CtworkerError(
+            f"there is no folder {name}, and for a hub name the package huggingface_hub is needed: "
+            "pip install huggingface_hub"
+        ) from error
+    options: dict[str, Any] = {"revision": settings.revision, "allow_patterns": patterns}
+    if settings.token is not None:
+        options["token"] = settings.token
+    if settings.cache_dir is not None:
+        options["cache_dir"] = settings.cache_dir
+    if settings.local_files_only:
+        options["local_files_only"] = True
+    try:
+        return Path(snapshot_download(name, **options))
+    except Exception as error:  # network, authorisation, cache: many kinds
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise CtworkerError(
+            f"there is no folder {name}, and the hub's {name} (revision {settings.revision}) is not to be "
+            f"had: {type(error).__name__}: {reason[:400]}. Give a local folder, or for a gated model "
+            "HF_TOKEN"
+        ) from error

@@ -1,0 +1,216 @@
+"""Starts a `ctworker serve` of our own, waits until it is ready, and stops it.
+
+The worker watches its owner (--owner-pid) and ends when that process is gone, however it went.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import tempfile
+import time
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+
+from .client import Client
+from .errors import ArgumentError, ConnectionLost, CtworkerError, WorkerDied
+
+log = logging.getLogger("lm_eval.ctworker")
+
+_LOADING_NOTE_S = 15.0
+_LOG_TAIL_BYTES = 16384
+_STOP_S = 10.0
+
+
+def find_binary() -> Path:
+    """The worker program: CTWORKER_BIN, else the one inside this package, else `ctworker` on PATH.
+
+    Raises ArgumentError with the remedy when there is none.
+    """
+    override = os.environ.get("CTWORKER_BIN")
+    if override:
+        if not _is_program(Path(override), script_ok=True):
+            raise ArgumentError(
+                f"CTWORKER_BIN={override} is not an executable program: correct or unset it"
+            )
+        return Path(override)
+    packaged = Path(__file__).parent / "bin" / "ctworker"
+    if _is_program(packaged):
+        return packaged
+    for folder in os.get_exec_path():
+        candidate = Path(folder) / "ctworker"
+        if _is_program(candidate):
+            return candidate
+    raise ArgumentError(
+        "no ctworker program was found: this installation carries none and PATH has none. Install the package with "
+        "`pip install ./harness_adapter`, or set CTWORKER_BIN to a built worker"
+    )
+
+
+def _is_program(path: Path, *, script_ok: bool = False) -> bool:
+    """An executable that is no script: the console script of this package is also called ctworker."""
+    try:
+        if not (stat.S_ISREG(path.stat().st_mode) and os.access(path, os.X_OK)):
+            return False
+        with path.open("rb") as file:
+            return script_ok or file.read(2) != b"#!"
+    except OSError:
+        return False
+
+
+def _stop(process: subprocess.Popen[bytes], folder: str, url: str, owner: int) -> None:
+    """Ends the process and removes its folder. In a forked child it does nothing."""
+    if os.getpid() != owner:
+        return
+    if process.poll() is None:
+        try:
+            with Client(url) as client:
+                client.shutdown("cancel", timeout=1.0)
+        except CtworkerError:
+            process.terminate()
+        for sign in (signal.SIGTERM, signal.SIGKILL):
+            try:
+                process.wait(_STOP_S / 2)
+                break
+            except subprocess.TimeoutExpired:
+                process.send_signal(sign)
+        process.wait()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+class Worker:
+    """A worker process of our own. It ends with close(), when this object is dropped, and when this
+    process ends in any way."""
+
+    def __init__(self, options: Sequence[str], *, log_file: str | None = None) -> None:
+        """Starts `ctworker serve OPTIONS...`; see wait_ready().
+
+        log_file: where the worker's log goes; None: a file that is removed with the worker.
+        """
+        binary = find_binary()
+        folder = tempfile.mkdtemp(prefix="ctworker-", dir=_runtime_dir())
+        self.url = f"ipc://{folder}/w.sock"
+        self.log_path = Path(log_file) if log_file else Path(folder) / "log"
+        command = [
+            str(binary),
+            "serve",
+            "--listen",
+            self.url,
+            "--owner-pid",
+            str(os.getpid()),
+            "--on-signal",
+            "cancel",
+            *options,
+        ]
+        log.debug("starting %s", " ".join(command))
+        try:
+            with self.log_path.open("ab") as sink:
+                self._log_start = sink.tell()
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=sink,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,  # Ctrl-C on the terminal is ours to handle
+                )
+        except OSError as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise CtworkerError(
+                f"cannot start {binary} with its log in {self.log_path}: {error}"
+            ) from error
+        self._finalizer = weakref.finalize(
+            self, _stop, self._process, folder, self.url, os.getpid()
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def check_alive(self) -> None:
+        """Raises WorkerDied, with the last words of the worker, when it has ended."""
+        code = self._process.poll()
+        if code is None:
+            return
+        how = (
+            f"was killed by {signal.Signals(-code).name}"
+            if code < 0
+            else f"ended with exit code {code}"
+        )
+        hint = " (out of memory? see dmesg)" if code == -signal.SIGKILL else ""
+        raise WorkerDied(
+            f"the worker (process {self.pid}) {how}{hint}; its last words: {self.last_words()}"
+        )
+
+    def last_words(self, n_lines: int = 5) -> str:
+        """The end of the worker's log."""
+        try:
+            with self.log_path.open("rb") as file:
+                file.seek(0, os.SEEK_END)
+                file.seek(max(self._log_start, file.tell() - _LOG_TAIL_BYTES))
+                text = file.read().decode("utf-8", "replace")
+        except OSError:
+            text = ""
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        return " | ".join(lines[-n_lines:]) or "(none)"
+
+    def error_text(self) -> str:
+        """What the worker said went wrong: its last error line, else the end of its log."""
+        for line in reversed(self.last_words(50).split(" | ")):
+            for mark in ("error: ", "fatal: "):
+                if mark in line:
+                    return line.split(mark, 1)[1]
+        return self.last_words()
+
+    def wait_ready(self, timeout: float | None = None) -> None:
+        """Returns when the model is loaded.
+
+        Raises CtworkerError with the worker's own words when it cannot be, also when `timeout` seconds
+        have gone (None: as long as it takes; a dead worker is noticed at once).
+        """
+        start = noted = time.monotonic()
+        with Client(self.url) as client:
+            while True:
+                state, message = self._health(client)
+                if state == "ready":
+                    return
+                now = time.monotonic()
+                if timeout is not None and now - start > timeout:
+                    raise CtworkerError(
+                        f"the worker is not ready after {timeout:.0f} s: {message or state}"
+                    )
+                if now - noted >= _LOADING_NOTE_S:
+                    noted = now
+                    log.info("loading for %.0f s: %s", now - start, message or state)
+                time.sleep(0.05)
+
+    def _health(self, client: Client) -> tuple[str, str]:
+        """(state, message). Raises CtworkerError when loading has failed."""
+        try:
+            if not Path(self.url.removeprefix("ipc://")).exists():
+                raise ConnectionLost("its socket is not there yet")
+            reply = client.health(timeout=1.0)
+        except ConnectionLost as error:
+            if self._process.poll() is not None and self._process.returncode >= 0:
+                raise CtworkerError(self.error_text()) from None
+            self.check_alive()
+            return "starting", str(error)
+        if reply["state"] == "failed":
+            raise CtworkerError(reply.get("message") or self.error_text())
+        return reply["state"], reply.get("message", "")
+
+    def close(self) -> None:
+        """Stops the worker; harmless when repeated."""
+        self._finalizer()
+
+
+def _runtime_dir() -> str | None:
+    """A short place for the socket (its path may have 107 bytes); None: the default of tempfile."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime and len(runtime) < 60 and os.access(runtime, os.W_OK):
+        return runtime
+    return "/tmp" if len(tempfile.gettempdir()) > 60 else None

@@ -1,0 +1,357 @@
+"""The lm-eval model `ctworker`: log-likelihoods from a ctworker process, without torch in this one."""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import TemplateLM
+from tqdm import tqdm
+
+from . import arguments, guard, hub, report
+from .arguments import DEFAULT_DEVICE
+from .bar import Bar
+from .encoding import Encoder, Pair, make_item
+from .errors import ArgumentError, CtworkerError, WorkerError
+from .scoring import Item, Score, Scorer
+from .session import Session
+from .tokenizer import TextTokenizer
+from .wire import INT32
+
+log = logging.getLogger("lm_eval.ctworker")
+
+
+class CTWorkerLM(TemplateLM):
+    """Arguments: see docs/LM_EVAL.md. A worker of our own is stopped when this object is dropped, by close(),
+    and when this process ends, however it ends."""
+
+    def __init__(self, pretrained: str | None = None, **kwargs: Any) -> None:
+        super().__init__()
+        wishes = kwargs.pop("_wishes", None)
+        given = kwargs if pretrained is None else {"pretrained": pretrained, **kwargs}
+        settings = self._settings = arguments.parse(given, wishes=wishes)
+        guard.install()
+        self._checkpoint = None
+        if settings.pretrained is not None:
+            self._checkpoint = hub.resolve(
+                settings.pretrained, settings, weights=settings.endpoint is None
+            )
+        if settings.endpoint is None or settings.tokenizer or self._checkpoint:
+            self._load_tokenizer(None)  # before the worker starts: its errors come at once
+        self._session = Session(settings, self._checkpoint)
+        try:
+            if self.tokenizer is None:
+                self._load_tokenizer(self._session.model.get("path"))
+            self._describe()
+        except BaseException:
+            self.close()
+            raise
+        self.batch_sizes: dict[str, int] = {}
+        self._template_name: str | None = None
+        self._warned: set[str] = set()
+
+    @classmethod
+    def create_from_arg_string(
+        cls, arg_string: str, additional_config: dict | None = None
+    ) -> CTWorkerLM:
+        from lm_eval.utils import simple_parse_args_string
+
+        return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
+
+    @classmethod
+    def create_from_arg_obj(
+        cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None
+    ) -> CTWorkerLM:
+        """What the user wrote in --model_args goes before what lm-eval adds to it (device, batch_size)."""
+        added = {
+            name: value for name, value in (additional_config or {}).items() if value is not None
+        }
+        wishes = set(arg_dict)
+        if added.get("device") not in (None, DEFAULT_DEVICE):
+            wishes.add("device")
+        return cls(**{**added, **arg_dict}, _wishes=wishes)
+
+    # -- what lm-eval asks about the model ------------------------------------------------------------------
+
+    @property
+    def eot_token_id(self) -> int | None:
+        return self.tokenizer.eos_token_id
+
+    @property
+    def prefix_token_id(self) -> int:
+        return self._encoder.prefix_token_id
+
+    @property
+    def max_length(self) -> int:
+        """Longest model input in tokens: the argument, else the model's own."""
+        return self._settings.max_length or self._session.model["max_length"]
+
+    @property
+    def batch_size(self) -> str:
+        return "auto"
+
+    @property
+    def device(self) -> str:
+        return self._session.model["device"]
+
+    @property
+    def tokenizer_name(self) -> str:
+        return self.tokenizer.name_or_path.replace("/", "__")
+
+    def tok_encode(
+        self,
+        string: str,
+        add_special_tokens: bool | None = None,
+        left_truncate_len: int | None = None,
+        **_: Any,
+    ) -> list[int]:
+        ids = self._encoder.encode(string, add_special_tokens)
+        return ids[-left_truncate_len:] if left_truncate_len else ids
+
+    def tok_decode(self, tokens: int | list[int], skip_special_tokens: bool = True) -> str:
+        return self.tokenizer.decode(tokens, skip_special_tokens=skip_special_tokens)
+
+    def chat_template(self, chat_template: bool | str = False) -> str | None:
+        """The template in use, for the results; a name chooses among several."""
+        if chat_template is False or chat_template is None:
+            return None
+        named = isinstance(chat_template, str) and isinstance(self.tokenizer.chat_template, dict)
+        self._template_name = chat_template if named else None
+        return self.tokenizer.select_template(self._template_name)
+
+    def apply_chat_template(
+        self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
+    ) -> str:
+        def apply(messages: list[dict[str, str]]) -> str:
+            return self.tokenizer.apply_chat_template(
+                messages,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=not add_generation_prompt,
+                template_name=self._template_name,
+                **self._settings.chat_template_args,
+            )
+
+        try:
+            return apply(chat_history)
+        except jinja2.exceptions.TemplateError as error:
+            self._warn_once(
+                "system",
+                f"the chat template refuses the messages ({error}): they are tried without system role",
+            )
+            return apply([message for message in chat_history if message["role"] != "system"])
+
+    def get_model_info(self) -> dict[str, Any]:
+        """For the results: hf's keys, and under `ctworker` what the scores depend on."""
+        used = {
+            "max_length_used": self.max_length,
+            "add_bos_token": self._settings.add_bos_token,
+            "prefix_token_id": self.prefix_token_id,
+        }
+        return report.model_info(self._session, self._checkpoint, self._settings, used)
+
+    # -- scoring --------------------------------------------------------------------------------------------
+
+    def loglikelihood(
+        self, requests: list[Instance], disable_tqdm: bool = False
+    ) -> list[tuple[float, bool]]:
+        """(sum of the continuation's log-probabilities, whether greedy decoding gives it), per request."""
+        texts = [request.args for request in requests]
+        pairs = tqdm(
+            self._encoder.pairs(texts),
+            desc="Tokenizing inputs",
+            total=len(texts),
+            disable=disable_tqdm,
+        )
+        encoded = [
+            (text, pair.context, pair.continuation) for text, pair in zip(texts, pairs, strict=True)
+        ]
+        return self._loglikelihood_tokens(encoded, disable_tqdm=disable_tqdm, instances=requests)
+
+    def _loglikelihood_tokens(
+        self,
+        requests: list[tuple[tuple[str, str] | None, list[int], list[int]]],
+        disable_tqdm: bool = False,
+        instances: list[Instance] | None = None,
+        **_: Any,
+    ) -> list[tuple[float, bool]]:
+        answers: list[tuple[float, bool] | None] = [None] * len(requests)
+        items: list[Item] = []
+        numbers: list[int] = []  # of the request that an item stands for
+        n_cut = n_empty = 0
+        for i, (text, context, continuation) in enumerate(requests):
+            if not continuation:  # the sum over no tokens
+                answers[i] = (0.0, True)
+                n_empty += 1
+                self._keep("loglikelihood", text, answers[i])
+                continue
+            if not context:
+                raise ArgumentError(f"{self._where(instances, i)}: the context has no token")
+            item, cut = make_item(
+                Pair(context, continuation), self.max_length, self._where(instances, i)
+            )
+            n_cut += cut > 0
+            items.append(item)
+            numbers.append(i)
+        if n_empty:
+            log.warning(
+                "%d of %d requests have an empty continuation: their log-likelihood is 0, the sum over no tokens",
+                n_empty,
+                len(requests),
+            )
+        if n_cut:
+            log.warning(
+                "%d of %d requests are longer than the model's %d tokens: their contexts were cut from the left",
+                n_cut,
+                len(requests),
+                self.max_length,
+            )
+
+        def keep(k: int, score: Score) -> None:
+            answer = (score.sum, score.is_greedy)
+            answers[numbers[k]] = answer
+            self._keep("loglikelihood", requests[numbers[k]][0], answer)
+
+        self._score(
+            "loglikelihood",
+            items,
+            {},
+            keep,
+            disable_tqdm,
+            lambda k: self._where(instances, numbers[k]),
+        )
+        return answers  # type: ignore[return-value]
+
+    def loglikelihood_rolling(
+        self, requests: list[Instance], disable_tqdm: bool = False
+    ) -> list[float]:
+        """Sum of the log-probabilities of all tokens of each text, in windows of max_length."""
+        texts = [request.args[0] for request in requests]
+        prefix = self.prefix_token_id
+        sums = [0.0] * len(texts)
+        items: list[Item] = []
+        for ids in self._encoder.texts(texts):
+            if ids and ids[0] == prefix:
+                self._warn_once(
+                    "doubled",
+                    f"the tokenizer puts token {prefix} before each text, and so does lm-eval: its "
+                    "log-probability after itself is counted, as with lm-eval's hf backend; add_bos_token=False "
+                    "avoids it",
+                )
+            items.append(Item(array(INT32, ids)))
+
+        def keep(k: int, score: Score) -> None:
+            sums[k] = score.sum
+            self._keep("loglikelihood_rolling", (texts[k],), score.sum)
+
+        self._score(
+            "loglikelihood_rolling",
+            items,
+            {"prefix_token": prefix, "context_length": 1},
+            keep,
+            disable_tqdm,
+            lambda k: self._where(requests, k),
+        )
+        return sums
+
+    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
+        raise NotImplementedError(
+            guard.no_generation(sorted({str(request.task_name) for request in requests}))
+        )
+
+    def _score(
+        self,
+        kind: str,
+        items: list[Item],
+        head: dict[str, Any],
+        keep: Callable[[int, Score], None],
+        disable_tqdm: bool,
+        where: Callable[[int], str],
+    ) -> None:
+        if not items:
+            return
+        description = f"Running {kind} requests"
+        bar = Bar(
+            description, len(items), sum(len(item.tokens) for item in items), disable=disable_tqdm
+        )
+        head = {"model": self._session.model["name"], "max_length": self.max_length, **head}
+        try:
+            with self._session.client() as client:
+                Scorer(
+                    client,
+                    kind,
+                    items,
+                    head,
+                    self._session.limits,
+                    on_score=keep,
+                    on_progress=bar.update,
+                ).run()
+            bar.finish()
+        except WorkerError as error:
+            if error.item is None:
+                raise
+            raise CtworkerError(f"{where(error.item)}: {error}") from error
+        finally:
+            bar.close()
+
+    # -- odds and ends --------------------------------------------------------------------------------------
+
+    def _keep(self, kind: str, arguments: tuple | None, answer: Any) -> None:
+        """--use_cache: each answer is stored as soon as it is final."""
+        if arguments is not None:
+            self.cache_hook.add_partial(kind, arguments, answer)
+
+    @staticmethod
+    def _where(instances: list[Instance] | None, i: int) -> str:
+        """Names a request for people."""
+        if instances is None or i >= len(instances):
+            return f"request {i}"
+        return f"request {i} (task {instances[i].task_name}, document {instances[i].doc_id})"
+
+    def _warn_once(self, key: str, message: str) -> None:
+        if key not in self._warned:
+            self._warned.add(key)
+            log.warning("%s", message)
+
+    def _load_tokenizer(self, worker_path: str | None) -> None:
+        """From tokenizer=, else pretrained=, else the folder that a running worker has loaded."""
+        settings = self._settings
+        if settings.tokenizer is not None:
+            source = hub.resolve(settings.tokenizer, settings, weights=False)
+        elif self._checkpoint is not None:
+            source = self._checkpoint
+        elif worker_path and Path(worker_path).is_dir():
+            source = hub.Checkpoint(Path(worker_path), worker_path)
+        else:
+            raise ArgumentError(
+                f"the files of the model at {settings.endpoint} are not on this machine: say with "
+                "tokenizer= where its tokenizer is (a folder or a hub name)"
+            )
+        self.tokenizer = TextTokenizer(
+            source.folder, name=source.name, add_bos_token=settings.add_bos_token
+        )
+        self._encoder = Encoder(
+            self.tokenizer,
+            add_bos_token=settings.add_bos_token,
+            prefix_token_id=settings.prefix_token_id,
+        )
+        _ = self._encoder.prefix_token_id  # refused now rather than at the first request
+
+    def _describe(self) -> None:
+        """Checks tokenizer against model, and prints what a reader of the results should know."""
+        model = self._session.model
+        if self.prefix_token_id >= model["vocab"]:
+            raise ArgumentError(
+                f"the prefix token {self.prefix_token_id} is outside the model's vocabulary of "
+                f"{model['vocab']}: is tokenizer= that of another model?"
+            )
+        report.announce(model, self._settings, self.max_length)
+
+    def close(self) -> None:
+        """Stops a worker of our own."""
+        if getattr(self, "_session", None) is not None:
+            self._session.close()

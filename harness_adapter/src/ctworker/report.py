@@ -1,0 +1,68 @@
+"""What a reader of results should know of the model: printed at the start, and kept in the results."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+from . import __version__
+from .arguments import Settings
+from .hub import Checkpoint
+from .session import Session
+
+log = logging.getLogger("lm_eval.ctworker")
+
+#: Of the worker's description of the model (docs/PROTOCOL.md), what goes into results.
+_KEPT = (
+    "name", "architecture", "identity", "numerics", "backend", "variant", "device", "dtype",
+    "activations", "max_length", "weight_bits", "vocab",
+)  # fmt: skip
+
+
+def notes(model: dict[str, Any]) -> list[str]:
+    """What is computed otherwise than the checkpoint says."""
+    declared = model.get("activations")
+    if not declared:
+        return []
+    return [f"activation quantisation is declared, not simulated: {declared}"]
+
+
+def announce(model: dict[str, Any], settings: Settings, max_length: int) -> None:
+    """Logs the model, its dtype, where it runs, the window, and the notes."""
+    bits = f", {model['weight_bits']:.2f} bits a weight" if model.get("weight_bits") else ""
+    log.info(
+        "%s: %s%s on %s %s (%s), max_length %d%s", model["name"], model["dtype"], bits,
+        model["backend"], model["variant"], model["device"], max_length,
+        "" if settings.max_length else " (the model's own)",
+    )  # fmt: skip
+    if settings.backend == "auto" and settings.endpoint is None and model["backend"] == "cpu":
+        log.info("device: no GPU is used, the worker computes on the CPU")
+    for note in notes(model):
+        log.warning("%s: %s", model["name"], note)
+
+
+def _quantization(model: dict[str, Any]) -> dict[str, Any]:
+    """How config.json says that weights are stored; nothing when the file is not on this machine."""
+    path = Path(model["path"]) / "config.json" if model.get("path") else None
+    if path is None or not path.is_file():
+        return {}
+    stored = json.loads(path.read_text(encoding="utf-8")).get("quantization_config") or {}
+    return {"quant_method": stored.get("quant_method"), "format": stored.get("format")}
+
+
+def model_info(
+    session: Session, checkpoint: Checkpoint | None, settings: Settings, used: dict[str, Any]
+) -> dict[str, Any]:
+    """hf's keys, and under `ctworker` everything that the scores depend on."""
+    model = session.model
+    worker = {name: model[name] for name in _KEPT if name in model}
+    worker |= {"version": session.version, "adapter": __version__, "notes": notes(model)}
+    return {
+        "model_num_parameters": model.get("params", -1),
+        "model_dtype": model["dtype"],
+        "model_revision": settings.revision,
+        "model_sha": checkpoint.commit if checkpoint else "",
+        "ctworker": worker | used | _quantization(model),
+    }

@@ -1,0 +1,329 @@
+"""Runs a list of items through a worker's job queue: submit, poll, fetch, and again what was lost.
+
+Memory: a token list is an `array('i')`, 4 bytes a token; a job's parts are packed one at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .client import Client, describe
+from .errors import CtworkerError, ProtocolError, WorkerError
+from .wire import INT32, decode_columns, pack
+
+log = logging.getLogger("lm_eval.ctworker")
+
+_POLL_MS = 500  # short, so that Ctrl-C is felt and progress moves
+_MAX_RESTARTS = 3
+_BUSY_FIRST_S, _BUSY_MAX_S, _BUSY_NOTE_S = 0.1, 5.0, 60.0
+#: A client that falls silent for this long has its jobs cancelled by the worker.
+_ORPHAN = {"policy": "cancel", "ttl_s": 120}
+
+
+@dataclass(frozen=True)
+class Item:
+    """tokens: context then continuation (`loglikelihood`), or a text (`loglikelihood_rolling`).
+    n_context: tokens of the context; 0 for rolling."""
+
+    tokens: array
+    n_context: int = 0
+
+
+@dataclass(frozen=True)
+class Score:
+    """log-probability sum (natural log) over `count` targets; truncated: tokens cut from the left."""
+
+    sum: float
+    is_greedy: bool
+    count: int
+    truncated: int
+
+
+@dataclass(frozen=True)
+class Progress:
+    """fraction of all tokens (0..1); requests done; the worker's rate and true time left (None: unknown)."""
+
+    fraction: float
+    done: int
+    tokens_per_s: float | None
+    seconds_left: float | None
+
+
+@dataclass
+class _Job:
+    id: bytes
+    items: list[int]  # global item numbers
+    cost: int  # tokens
+    fetched: int = 0
+    left: set[int] = field(default_factory=set)
+    state: str = "open"
+    fraction: float = 0.0
+    reply: dict[str, Any] = field(default_factory=dict)
+
+
+class Scorer:
+    """Scores one list of items.
+
+    kind, head: as in the protocol; limits: `info`'s.
+    on_score(i, score) is called once for each item, as soon as it is final; on_progress(Progress) often.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        kind: str,
+        items: Sequence[Item],
+        head: dict[str, Any],
+        limits: dict[str, int],
+        *,
+        on_score: Callable[[int, Score], None],
+        on_progress: Callable[[Progress], None] = lambda progress: None,
+    ) -> None:
+        self.client = client
+        self.kind = kind
+        self.items = items
+        self.head = {**head, "kind": kind, "orphan": _ORPHAN}
+        self.part_bytes = max(1, limits.get("part_bytes", 16 << 20))
+        self.job_items = max(1, limits.get("job_items", 1 << 20))
+        # Half of the queue: another job of ours can wait while one is computed.
+        self.job_bytes = max(self.part_bytes, limits.get("queue_bytes", 1 << 30) // 2)
+        self.on_score, self.on_progress = on_score, on_progress
+        self.numerics: str | None = None
+        self.identity: str | None = None
+        self._n_done = 0
+        self._restarts = 0
+        self._cost_done = 0.0
+        self._cost_total = sum(len(item.tokens) for item in items) or 1
+
+    def run(self) -> None:
+        """Returns when every item has its score.
+
+        Raises WorkerError (its `item` counts over all items), ConnectionLost, WorkerDied; jobs that are
+        still open at the worker are cancelled before, also on Ctrl-C.
+        """
+        waiting = list(self._groups(range(len(self.items))))[::-1]  # pop() takes the first
+        active: list[_Job] = []
+        try:
+            while waiting or active:
+                if waiting and len(active) < 2:
+                    job = self._start(waiting[-1], may_wait=not active)
+                    if job is not None:
+                        waiting.pop()
+                        active.append(job)
+                        continue
+                for job in list(active):  # all of them: a job that nobody asks for is cancelled
+                    self._step(job, wait_ms=_POLL_MS if job is active[0] else 0)
+                for job in list(active):
+                    if job.state == "lost":
+                        active.remove(job)
+                        self._cost_done += job.cost - sum(
+                            len(self.items[i].tokens) for i in job.left
+                        )
+                        waiting.extend(list(self._groups(sorted(job.left)))[::-1])
+                    elif job.state == "done" and not job.left:
+                        active.remove(job)
+                        self._cost_done += job.cost
+                        self.client.release(job.id)
+                self._report(active)
+        except BaseException:
+            self._abandon(active)
+            raise
+
+    def _groups(self, numbers: Sequence[int]) -> Iterator[list[int]]:
+        """Cuts item numbers into jobs that fit the worker's limits."""
+        group: list[int] = []
+        n_bytes = 0
+        for i in numbers:
+            size = _item_bytes(self.items[i])
+            if group and (len(group) == self.job_items or n_bytes + size > self.job_bytes):
+                yield group
+                group, n_bytes = [], 0
+            group.append(i)
+            n_bytes += size
+        if group:
+            yield group
+
+    def _parts(self, numbers: Sequence[int]) -> Iterator[list[int]]:
+        part: list[int] = []
+        n_bytes = 0
+        for i in numbers:
+            size = _item_bytes(self.items[i])
+            if part and n_bytes + size > self.part_bytes:
+                yield part
+                part, n_bytes = [], 0
+            part.append(i)
+            n_bytes += size
+        yield part
+
+    def _encode(self, part: Sequence[int]) -> dict[str, bytes]:
+        items = [self.items[i] for i in part]
+        tokens = b"".join(pack(item.tokens) for item in items)
+        if self.kind == "loglikelihood_rolling":
+            return {"tokens": tokens, "n_tokens": pack((len(item.tokens) for item in items), INT32)}
+        return {
+            "tokens": tokens,
+            "n_context": pack((item.n_context for item in items), INT32),
+            "n_continuation": pack((len(item.tokens) - item.n_context for item in items), INT32),
+        }
+
+    def _start(self, numbers: list[int], *, may_wait: bool) -> _Job | None:
+        """Submits and seals a job. None: the worker is busy and `may_wait` is false."""
+        job = _Job(
+            Client.new_job(),
+            numbers,
+            sum(len(self.items[i].tokens) for i in numbers),
+            left=set(numbers),
+        )
+        pause, asked = _BUSY_FIRST_S, time.monotonic()
+        noted = asked
+        while True:
+            try:
+                n_parts = 0
+                for part in self._parts(numbers):
+                    self.client.submit(job.id, n_parts, self._encode(part), self.head)
+                    n_parts += 1
+                self.client.seal(job.id, n_parts)
+                return job
+            except WorkerError as error:
+                if error.code != "busy" or error.retry_ms is None:
+                    raise self._explain(error, job) from error
+                if not may_wait:
+                    return None
+                now = time.monotonic()
+                if now - noted >= _BUSY_NOTE_S:
+                    noted = now
+                    log.info(
+                        "the worker at %s is busy for %.0f s: %s",
+                        self.client.url,
+                        now - asked,
+                        error,
+                    )
+                time.sleep(max(error.retry_ms / 1000, pause))
+                pause = min(2 * pause, _BUSY_MAX_S)
+            except BaseException:
+                self._abandon([job])
+                raise
+
+    def _step(self, job: _Job, wait_ms: int) -> None:
+        """One poll, and fetches until nothing new is there."""
+        try:
+            job.reply = reply = self.client.poll(job.id, wait_ms=wait_ms, seen=job.fetched)
+            while job.fetched < reply["items_done"]:
+                self._fetch(job)
+        except WorkerError as error:
+            if error.code != "not_found":
+                raise self._explain(error, job) from error
+            self._restarts += 1
+            if self._restarts > _MAX_RESTARTS:
+                raise CtworkerError(
+                    f"the worker at {self.client.url} has lost this job {self._restarts} times (it restarts?): {error}"
+                ) from error
+            log.warning(
+                "the worker at %s has been restarted: submitting %d of %d requests again",
+                self.client.url,
+                len(job.left),
+                len(job.items),
+            )
+            job.state = "lost"
+            return
+        progress = reply.get("progress") or {}
+        job.fraction = min(1.0, progress.get("tokens_done", 0) / max(1, progress.get("tokens", 0)))
+        job.state = reply["state"]
+        if job.state in ("failed", "canceled"):
+            error = reply.get("error") or {}
+            raise self._explain(
+                WorkerError(
+                    error.get("code", job.state),
+                    error.get("message", f"the job was {job.state}"),
+                    item=error.get("item"),
+                    layer=error.get("layer"),
+                ),
+                job,
+            )
+        if job.state == "done" and job.left:
+            raise ProtocolError(
+                f"the worker says that a job is done, but {len(job.left)} of its items have no result"
+            )
+
+    def _fetch(self, job: _Job) -> None:
+        reply = self.client.fetch(job.id, job.fetched)
+        n = reply["n"]
+        if reply["first"] != job.fetched or n < 1:
+            raise ProtocolError(
+                f"the worker returned results {reply['first']}+{n}, asked were those from {job.fetched}"
+            )
+        self._check_source(reply)
+        columns = decode_columns(reply["result"], n)
+        truncated = columns.get("truncated") or array(INT32, bytes(4 * n))
+        for k in range(n):
+            place = columns["item"][k]
+            i = job.items[place] if 0 <= place < len(job.items) else -1
+            if i not in job.left:
+                raise ProtocolError(f"the worker returned item {place} twice or never had it")
+            value = columns["sum"][k]
+            if not math.isfinite(value):
+                raise WorkerError("numeric", f"the worker returned {value} for item {i}", item=i)
+            job.left.discard(i)
+            self._n_done += 1
+            self.on_score(
+                i, Score(value, bool(columns["is_greedy"][k]), columns["count"][k], truncated[k])
+            )
+        job.fetched += n
+
+    def _check_source(self, reply: dict[str, Any]) -> None:
+        """Every result of a run must come from the same checkpoint under the same numerics."""
+        for name in ("numerics", "identity"):
+            before, now = getattr(self, name), reply.get(name)
+            if before is not None and now != before:
+                raise CtworkerError(
+                    f"the worker's {name} changed during the run from '{before}' to '{now}': "
+                    "its results cannot be mixed; run again"
+                )
+            setattr(self, name, now)
+
+    def _explain(self, error: WorkerError, job: _Job) -> WorkerError:
+        """The same error with the item counted over all items, and where it came from."""
+        item = (
+            job.items[error.item]
+            if error.item is not None and error.item < len(job.items)
+            else None
+        )
+        return WorkerError(error.code, describe(error), item=item, layer=error.layer)
+
+    def _report(self, active: list[_Job]) -> None:
+        left = [
+            job.reply["progress"]["seconds_left"] for job in active if job.reply.get("progress")
+        ]
+        left = [seconds for seconds in left if seconds >= 0]
+        rate = max(
+            (job.reply.get("progress", {}).get("tokens_per_s", 0.0) for job in active), default=0.0
+        )
+        cost = self._cost_done + sum(job.cost * job.fraction for job in active)
+        self.on_progress(
+            Progress(
+                min(1.0, cost / self._cost_total),
+                self._n_done,
+                rate or None,
+                max(left, default=None),
+            )
+        )
+
+    def _abandon(self, jobs: Sequence[_Job]) -> None:
+        """Cancels jobs at the worker; nothing that goes wrong here matters (their time to live ends them)."""
+        for job in jobs:
+            try:
+                self.client.cancel(job.id, timeout=1.0)
+                self.client.release(job.id, timeout=1.0)
+            except Exception as error:
+                log.debug("cancelling a job: %s", error)
+                return
+
+
+def _item_bytes(item: Item) -> int:
+    return 4 * len(item.tokens) + 8

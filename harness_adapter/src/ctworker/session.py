@@ -1,0 +1,151 @@
+"""The worker that a model object uses: one of its own, or one that runs already at an endpoint."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from .arguments import Settings
+from .client import Client
+from .errors import ArgumentError, CtworkerError
+from .hub import Checkpoint
+from .launcher import Worker, find_binary
+
+log = logging.getLogger("lm_eval.ctworker")
+
+
+def serve_options(settings: Settings, folder: Path) -> list[str]:
+    """The command-line options of `ctworker serve` for these arguments."""
+    options = ["--model", str(folder), "--backend", settings.backend, "--dtype", settings.dtype]
+    for option, value in (
+        ("--device", settings.device),
+        ("--max-length", settings.max_length),
+        ("--cpu-variant", settings.cpu_variant),
+        ("--threads", settings.threads),
+        ("--memory-limit", settings.memory_limit),
+    ):
+        if value is not None:
+            options += [option, str(value)]
+    return options
+
+
+def check_cuda(settings: Settings) -> None:
+    """Raises ArgumentError when a GPU is asked for and the worker program knows of none."""
+    if settings.backend != "cuda":
+        return
+    binary = find_binary()
+    text = subprocess.run(
+        [str(binary), "serve", "--help"], capture_output=True, text=True, check=False, timeout=30
+    ).stdout
+    if "cuda" not in text.lower():
+        raise ArgumentError(
+            f"device=cuda{'' if settings.device is None else f':{settings.device}'} was asked for, but "
+            f"{binary} is built without CUDA: leave it out, or say device=cpu"
+        )
+
+
+class Session:
+    """A ready worker. `model` is its description (docs/PROTOCOL.md, "info"), `limits` its bounds."""
+
+    def __init__(self, settings: Settings, checkpoint: Checkpoint | None) -> None:
+        """Starts a worker, or looks at the running one. Raises CtworkerError with the worker's own words."""
+        self._timeout = settings.timeout
+        self._worker: Worker | None = None
+        self._owner = os.getpid()
+        if settings.endpoint is None:
+            assert checkpoint is not None
+            check_cuda(settings)
+            self._worker = Worker(
+                serve_options(settings, checkpoint.folder), log_file=settings.worker_log
+            )
+            self.url = self._worker.url
+        else:
+            self.url = settings.endpoint
+        try:
+            if self._worker is not None:
+                self._worker.wait_ready(settings.load_timeout)
+            with self.client() as client:
+                info = client.info()
+            self.version: str = info.get("version", "")
+            self.limits: dict[str, int] = info.get("limits", {})
+            self.model = self._choose(info, settings)
+            if self._worker is None:
+                self._check_running(settings, checkpoint)
+        except BaseException:
+            self.close()
+            raise
+
+    def client(self) -> Client:
+        """A new connection. Raises CtworkerError in a forked child."""
+        if os.getpid() != self._owner:
+            raise CtworkerError(
+                f"this model belongs to process {self._owner}; a forked process must make its own"
+            )
+        alive = None if self._worker is None else self._worker.check_alive
+        return Client(self.url, timeout=self._timeout, check_alive=alive)
+
+    def _choose(self, info: dict[str, Any], settings: Settings) -> dict[str, Any]:
+        """The model to use. Raises CtworkerError when it is not there or not ready."""
+        models = info.get("models") or []
+        names = ", ".join(model["name"] for model in models) or "none"
+        chosen = [
+            model for model in models if not settings.model or model["name"] == settings.model
+        ]
+        if not chosen:
+            raise CtworkerError(
+                f"the worker at {self.url} has no model '{settings.model}' (it has: {names})"
+                if settings.model
+                else f"the worker at {self.url} has no model"
+            )
+        model = chosen[0]
+        if model["state"] != "ready":
+            raise CtworkerError(
+                f"the worker at {self.url} is not ready: model {model['name']} is {model['state']}"
+                f"{': ' + model['message'] if model.get('message') else ''}"
+            )
+        return model
+
+    def _check_running(self, settings: Settings, checkpoint: Checkpoint | None) -> None:
+        """What the arguments ask for must be what the running worker has. Raises ArgumentError."""
+        model, where = self.model, f"the worker at {self.url}"
+        if checkpoint is not None and model.get("path"):
+            theirs = Path(model["path"])
+            if theirs.exists() and theirs.resolve() != checkpoint.folder:
+                raise ArgumentError(
+                    f"pretrained={checkpoint.name} is {checkpoint.folder}, but {where} has loaded {theirs}: "
+                    "leave pretrained= out, or start a worker with that model"
+                )
+        if settings.dtype not in ("auto", model["dtype"]):
+            raise ArgumentError(
+                f"dtype={settings.dtype}, but {where} computes in {model['dtype']}: start one with --dtype "
+                f"{settings.dtype}, or leave dtype= out"
+            )
+        if settings.max_length is not None and settings.max_length > model["max_length"]:
+            raise ArgumentError(
+                f"max_length={settings.max_length}, but {where} takes at most {model['max_length']}: start one "
+                f"with --max-length {settings.max_length}"
+            )
+        if settings.device_is_wish and settings.backend != model["backend"]:
+            raise ArgumentError(
+                f"device={settings.backend}, but {where} computes on {model['backend']}: start one with "
+                f"--backend {settings.backend}, or leave device= out"
+            )
+        if settings.cpu_variant not in (None, model["variant"]):
+            raise ArgumentError(
+                f"cpu_variant={settings.cpu_variant}, but {where} runs {model['variant']}"
+            )
+        ours = [
+            name
+            for name in ("threads", "memory_limit", "worker_log")
+            if getattr(settings, name) is not None
+        ]
+        if ours:
+            log.info("without effect with endpoint=, the worker runs already: %s", ", ".join(ours))
+
+    def close(self) -> None:
+        """Stops a worker of our own; a running one is left alone."""
+        if self._worker is not None:
+            self._worker.close()

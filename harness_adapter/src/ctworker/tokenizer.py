@@ -1,0 +1,131 @@
+"""A tokenizer without transformers: what lm-eval and its tasks ask of one, over the `tokenizers` library."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from . import chat, tokenizer_files
+from .errors import ArgumentError
+
+log = logging.getLogger("lm_eval.ctworker")
+
+#: What `model_max_length` is when no file sets it, as in transformers.
+UNLIMITED = int(1e30)
+
+
+class TextTokenizer:
+    """Reads the tokenizer of a checkpoint folder; attributes are named as in transformers.
+
+    name: what it is called in results. add_bos_token: None leaves it to the files.
+    """
+
+    def __init__(self, folder: Path, *, name: str, add_bos_token: bool | None = None) -> None:
+        files = tokenizer_files.read(folder)
+        self.name_or_path = name
+        self._tokenizer = tokenizer_files.build(files, add_bos_token)
+        self._special = files.special
+        self.model_max_length: int = files.config.get("model_max_length") or UNLIMITED
+        self.chat_template = chat.load_templates(folder, files.config)
+        self._choose_pad()
+
+    def _choose_pad(self) -> None:
+        """As lm-eval's configure_pad_token: nothing is ever padded here, but results record it."""
+        for name in ("pad_token", "unk_token", "eos_token"):
+            if self._special.get(name):
+                self._special.setdefault("pad_token", self._special[name])
+                return
+
+    def _id(self, name: str) -> int | None:
+        text = self._special.get(name)
+        return None if text is None else self._tokenizer.token_to_id(text)
+
+    bos_token = property(lambda self: self._special.get("bos_token"))
+    eos_token = property(lambda self: self._special.get("eos_token"))
+    pad_token = property(lambda self: self._special.get("pad_token"))
+    unk_token = property(lambda self: self._special.get("unk_token"))
+    bos_token_id = property(lambda self: self._id("bos_token"))
+    eos_token_id = property(lambda self: self._id("eos_token"))
+    pad_token_id = property(lambda self: self._id("pad_token"))
+    unk_token_id = property(lambda self: self._id("unk_token"))
+
+    @property
+    def special_tokens_map(self) -> dict[str, str]:
+        return dict(self._special)
+
+    @property
+    def vocab_size(self) -> int:
+        """Size of the vocabulary without added tokens."""
+        return self._tokenizer.get_vocab_size(with_added_tokens=False)
+
+    def __len__(self) -> int:
+        return self._tokenizer.get_vocab_size(with_added_tokens=True)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def get_vocab(self) -> dict[str, int]:
+        return self._tokenizer.get_vocab(with_added_tokens=True)
+
+    def convert_tokens_to_ids(self, tokens: str | Sequence[str]) -> int | list[int | None] | None:
+        if isinstance(tokens, str):
+            return self._tokenizer.token_to_id(tokens)
+        return [self._tokenizer.token_to_id(token) for token in tokens]
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+
+    def encode_batch(
+        self, texts: Sequence[str], add_special_tokens: bool = True
+    ) -> Iterable[list[int]]:
+        """The same as encode() for each text."""
+        encodings = self._tokenizer.encode_batch_fast(
+            list(texts), add_special_tokens=add_special_tokens
+        )
+        return (encoding.ids for encoding in encodings)
+
+    def decode(self, ids: int | Sequence[int], skip_special_tokens: bool = False) -> str:
+        ids = [ids] if isinstance(ids, int) else list(ids)
+        return self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
+
+    def select_template(self, name: str | None = None) -> str:
+        """The chat template of that name; None: the only one, or the default. Raises ArgumentError."""
+        if self.chat_template is None:
+            raise ArgumentError(
+                f"the tokenizer of {self.name_or_path} has no chat template (chat_template.jinja, or chat_template in "
+                "tokenizer_config.json): leave --apply_chat_template out, or give an instruct model's with tokenizer="
+            )
+        if isinstance(self.chat_template, str):
+            return self.chat_template
+        chosen = name or "default"
+        if chosen not in self.chat_template:
+            raise ArgumentError(
+                f"the tokenizer of {self.name_or_path} has no chat template '{chosen}'; it has "
+                f"{', '.join(sorted(self.chat_template))}: name one with --apply_chat_template NAME"
+            )
+        return self.chat_template[chosen]
+
+    def apply_chat_template(
+        self,
+        conversation: list[dict[str, Any]],
+        *,
+        tokenize: bool = False,
+        add_generation_prompt: bool = False,
+        continue_final_message: bool = False,
+        template_name: str | None = None,
+        **variables: Any,
+    ) -> str:
+        """The text of a chat, with the special tokens as variables. Only tokenize=False."""
+        if tokenize:
+            raise ArgumentError(
+                "apply_chat_template(tokenize=True) is not supported: encode its text"
+            )
+        return chat.render(
+            self.select_template(template_name),
+            conversation,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            variables={**self.special_tokens_map, **variables},
+        )

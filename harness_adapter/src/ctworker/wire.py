@@ -1,0 +1,116 @@
+"""Messages of the ctworker protocol (docs/PROTOCOL.md): msgpack maps, and columns of packed numbers."""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Iterable
+from typing import Any
+
+import msgpack
+
+from .errors import ProtocolError, WorkerError
+
+PROTOCOL_VERSION = 1
+
+#: Largest message either side sends; the size of a reply that is refused before it is read.
+MESSAGE_BYTES = 64 << 20
+
+#: array typecodes of the column types that the protocol names.
+INT32, FLOAT32, FLOAT64, UINT8 = "i", "f", "d", "B"
+_WIDTH = {INT32: 4, FLOAT32: 4, FLOAT64: 8, UINT8: 1}
+
+for _code, _bytes in _WIDTH.items():
+    if array(_code).itemsize != _bytes:  # pragma: no cover - no such Python platform is known
+        raise ImportError(f"array('{_code}') has {array(_code).itemsize} bytes, expected {_bytes}")
+
+
+def pack(values: Iterable[int | float], typecode: str = INT32) -> bytes:
+    """Packs numbers as a little-endian `bin` field."""
+    out = (
+        values
+        if isinstance(values, array) and values.typecode == typecode
+        else array(typecode, values)
+    )
+    if sys.byteorder != "little":
+        out = array(typecode, out)
+        out.byteswap()
+    return out.tobytes()
+
+
+def unpack(data: bytes, typecode: str) -> array:
+    """The numbers of a little-endian `bin` field."""
+    out = array(typecode)
+    out.frombytes(data)
+    if sys.byteorder != "little":
+        out.byteswap()
+    return out
+
+
+def encode_request(op: str, request_id: int, fields: dict[str, Any]) -> bytes:
+    """One request message."""
+    return msgpack.packb(
+        {"v": PROTOCOL_VERSION, "op": op, "id": request_id, **fields}, use_bin_type=True
+    )
+
+
+def decode_reply(data: bytes, request_id: int) -> dict[str, Any]:
+    """The map of a reply to request `request_id`.
+
+    Raises WorkerError when the worker says no, ProtocolError when the bytes are no reply of ours.
+    """
+    try:
+        reply = msgpack.unpackb(data, raw=False, strict_map_key=True)
+    except Exception as error:  # msgpack raises many kinds
+        raise ProtocolError(f"the worker's reply is not msgpack: {error}") from error
+    if not isinstance(reply, dict) or "ok" not in reply:
+        raise ProtocolError(f"the worker's reply is not a map with 'ok': {str(reply)[:80]}")
+    if reply["ok"] is not True:
+        error = reply.get("error") or {}
+        raise WorkerError(
+            str(error.get("code", "internal")),
+            str(error.get("message", "the worker gave no reason")),
+            retry_ms=error.get("retry_ms"),
+            item=error.get("item"),
+            layer=error.get("layer"),
+        )
+    if reply.get("id") != request_id:
+        raise ProtocolError(
+            f"the worker answered request {reply.get('id')}, asked was {request_id}"
+        )
+    return reply
+
+
+#: The columns of `fetch` and their types.
+COLUMN_TYPES = {
+    "item": INT32,
+    "sum": FLOAT64,
+    "count": INT32,
+    "is_greedy": UINT8,
+    "truncated": INT32,
+    "logprob": FLOAT32,
+    "greedy": INT32,
+}
+
+
+def decode_columns(result: dict[str, bytes], n_items: int) -> dict[str, array]:
+    """Unpacks the columns of a fetch reply and checks their lengths.
+
+    Raises ProtocolError, naming the column, when a length does not fit.
+    """
+    columns = {
+        name: unpack(data, COLUMN_TYPES[name])
+        for name, data in result.items()
+        if name in COLUMN_TYPES
+    }
+    for name in ("item", "sum", "count", "is_greedy"):
+        if name not in columns:
+            raise ProtocolError(f"the worker's result lacks column '{name}'")
+    n_targets = sum(columns["count"])
+    for name, column in columns.items():
+        expected = n_targets if name in ("logprob", "greedy") else n_items
+        if len(column) != expected:
+            raise ProtocolError(
+                f"column '{name}' of the worker's result has {len(column)} values, expected {expected}"
+            )
+    return columns

@@ -1,0 +1,347 @@
+#!/usr/bin/env python3
+"""A stand-in for the worker: docs/PROTOCOL.md over nng's own REP socket, with a toy model whose
+every log-probability can be computed by hand. Run as `fake_worker.py serve --listen URL --model DIR`.
+
+Faults come from CTW_FAKE, a comma-separated list: load=TEXT, slow=SECONDS (a job's items become
+final one by one, one each so many seconds), die=N (exit at the N-th poll), busy=N (the first N
+submits), nan, forget=N (at the N-th poll every job is forgotten, as after a restart), device=NAME.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import struct
+import sys
+import time
+from array import array
+from pathlib import Path
+
+import msgpack
+import pynng
+
+VOCAB = 320
+
+
+def logprob(previous: int, token: int) -> float:
+    """The toy model looks at one token back; values are exact in float64."""
+    return -(1 + (previous * 31 + token * 17) % 97) / 16
+
+
+def greedy(previous: int) -> int:
+    return (previous * 7 + 1) % VOCAB
+
+
+def pair_sum(context: list[int], continuation: list[int]) -> tuple[float, bool]:
+    tokens = [*context[-1:], *continuation]
+    steps = list(itertools.pairwise(tokens))
+    return sum(logprob(a, b) for a, b in steps), all(greedy(a) == b for a, b in steps)
+
+
+def windows(
+    tokens: list[int], prefix: int, length: int, context: int
+) -> list[tuple[list[int], list[int]]]:
+    """(input, targets) of each window, as docs/PROTOCOL.md says it."""
+    n = min(len(tokens), length)
+    out = [([prefix, *tokens[: n - 1]], tokens[:n])] if n else []
+    done = n
+    while done < len(tokens):
+        k = min(len(tokens) - done, length - context + 1)
+        done += k
+        out.append((tokens[done - length - 1 : done - 1], tokens[done - k : done]))
+    return out
+
+
+def rolling_sum(tokens: list[int], prefix: int, length: int, context: int = 1) -> float:
+    """Each target given the token before it in its window's input."""
+    total = 0.0
+    for inputs, targets in windows(tokens, prefix, length, context):
+        total += sum(logprob(a, b) for a, b in zip(inputs[-len(targets) :], targets))
+    return total
+
+
+class Fault(Exception):
+    def __init__(self, code: str, message: str, **more: int) -> None:
+        super().__init__(message)
+        self.error = {"code": code, "message": message, **more}
+
+
+class Fake:
+    def __init__(self, options: argparse.Namespace, faults: dict[str, str]) -> None:
+        self.options, self.faults = options, faults
+        self.boot, self.jobs, self.polls, self.submits = os.urandom(16), {}, 0, 0
+        config = json.loads((Path(options.model) / "config.json").read_text())
+        self.length = options.max_length or config.get("max_position_embeddings", 2048)
+        self.stop = False
+        self.seen: list[str] = []
+
+    def model(self) -> dict:
+        return {
+            "name": Path(self.options.model).name,
+            "path": self.options.model,
+            "state": "ready",
+            "message": "",
+            "architecture": "LlamaForCausalLM",
+            "model_type": "llama",
+            "identity": "ab" * 32,
+            "numerics": "fake-1",
+            "backend": "cpu",
+            "variant": "toy",
+            "device": self.faults.get("device", "abacus"),
+            "threads": 1,
+            "dtype": "float32" if self.options.dtype == "auto" else self.options.dtype,
+            "activations": self.faults.get("activations", ""),
+            "max_length": self.length,
+            "vocab": VOCAB,
+            "params": 1234,
+            "weight_bits": 4.5,
+            "chunk_tokens": 16,
+            "pass_tokens": 64,
+            "memory_planned": 0,
+            "memory_limit": 0,
+        }
+
+    def answer(self, request: dict) -> dict:
+        known = {
+            "submit": {"job", "part", "head", "items"},
+            "seal": {"job", "parts"},
+            "poll": {"job", "wait_ms", "seen"},
+            "fetch": {"job", "first", "max_bytes"},
+            "cancel": {"job"},
+            "release": {"job"},
+            "shutdown": {"mode"},
+            "info": set(),
+            "health": set(),
+        }
+        op = request["op"]
+        extra = set(request) - {"v", "op", "id"} - known[op]
+        if extra or request["v"] != 1:
+            raise Fault("format", f"unknown key {extra} in {op}")
+        return getattr(self, op)(
+            **{name: value for name, value in request.items() if name in known[op]}
+        )
+
+    def info(self) -> dict:
+        return {
+            "version": "0.1.0-fake",
+            "protocol": 1,
+            "boot": self.boot,
+            "pid": os.getpid(),
+            "state": "ready",
+            "message": "",
+            "models": [self.model()],
+            "jobs": [],
+            "limits": {
+                "message_bytes": 64 << 20,
+                "part_bytes": int(self.faults.get("part", 4096)),
+                "fetch_bytes": 1024,
+                "jobs": 4,
+                "job_items": int(self.faults.get("items", 1000)),
+                "queue_bytes": 1 << 20,
+                "ttl_s": 604800,
+                "wait_ms": 1000,
+            },
+        }
+
+    def health(self) -> dict:
+        failed = self.faults.get("load")
+        return {
+            "state": "failed" if failed else "ready",
+            "message": failed or "",
+            "boot": self.boot,
+            "jobs": 0,
+            "stalled_ms": 0,
+        }
+
+    def submit(self, job: bytes, part: int, items: dict, head: dict | None = None) -> dict:
+        self.submits += 1
+        if self.submits <= int(self.faults.get("busy", 0)):
+            raise Fault("busy", "the queue is full", retry_ms=10)
+        if part == 0:
+            self.jobs[job] = {"head": head, "items": [], "parts": 0, "sealed": False, "fetched": 0}
+        entry = self.jobs[job]
+        assert part == entry["parts"], "parts come in order"
+        assert len(job) == 16 and len(items["tokens"]) <= max(
+            4096, int(self.faults.get("part", 4096))
+        )
+        tokens = array("i", items["tokens"])
+        assert all(0 <= token < VOCAB for token in tokens)
+        start = 0
+        if entry["head"]["kind"] == "loglikelihood":
+            for n_context, n_continuation in zip(
+                array("i", items["n_context"]), array("i", items["n_continuation"])
+            ):
+                assert n_context >= 1 and 1 <= n_continuation <= self.length
+                end = start + n_context + n_continuation
+                entry["items"].append(
+                    (list(tokens[start : start + n_context]), list(tokens[start + n_context : end]))
+                )
+                start = end
+        else:
+            for n in array("i", items["n_tokens"]):
+                entry["items"].append(list(tokens[start : start + n]))
+                start += n
+        assert start == len(tokens)
+        entry["parts"] += 1
+        return {
+            "state": "open",
+            "parts": entry["parts"],
+            "items": len(entry["items"]),
+            "repeated": False,
+        }
+
+    def _job(self, job: bytes) -> dict:
+        if job not in self.jobs:
+            raise Fault("not_found", f"no job {job.hex()}")
+        return self.jobs[job]
+
+    def seal(self, job: bytes, parts: int) -> dict:
+        entry = self._job(job)
+        assert parts == entry["parts"]
+        entry["sealed"], entry["start"] = True, time.monotonic()
+        entry["results"] = [self._score(entry["head"], item) for item in entry["items"]]
+        # the longest first, as the worker's planner does: results come out of order
+        entry["order"] = sorted(
+            range(len(entry["items"])), key=lambda i: -len(str(entry["items"][i]))
+        )
+        return {"state": "queued", "items": len(entry["items"])}
+
+    def _score(self, head: dict, item: object) -> tuple[float, int, bool]:
+        assert head["orphan"]["policy"] in ("keep", "cancel")
+        length = head.get("max_length") or self.length
+        if head["kind"] == "loglikelihood":
+            context, continuation = item
+            assert len(context) + len(continuation) <= length + 1
+            return (*pair_sum(context, continuation), len(continuation))
+        return (
+            rolling_sum(item, head["prefix_token"], length, head["context_length"]),
+            True,
+            len(item),
+        )
+
+    def _final(self, entry: dict) -> int:
+        slow = float(self.faults.get("slow", 0))
+        n = len(entry["items"])
+        return n if not slow else min(n, int((time.monotonic() - entry["start"]) / slow))
+
+    def poll(self, job: bytes, wait_ms: int = 0, seen: int = 0) -> dict:
+        self.polls += 1
+        if self.polls == int(self.faults.get("die", 0)):
+            print("error: the toy model broke", file=sys.stderr, flush=True)
+            os._exit(70)
+        if self.polls == int(self.faults.get("forget", 0)):
+            self.jobs.clear()
+            self.boot = os.urandom(16)
+        entry = self._job(job)
+        if "nan" in self.faults:
+            return {
+                "state": "failed",
+                "items_done": 0,
+                "items": len(entry["items"]),
+                "progress": {},
+                "error": {"code": "numeric", "message": "NaN in a score", "item": 1, "layer": 3},
+            }
+        until = time.monotonic() + min(wait_ms, 1000) / 1000
+        while self._final(entry) <= seen < len(entry["items"]) and time.monotonic() < until:
+            time.sleep(0.01)
+        n, total = self._final(entry), len(entry["items"])
+        return {
+            "state": "done" if n == total else "running",
+            "items_done": n,
+            "items": total,
+            "progress": {
+                "tokens_done": n * 10,
+                "tokens": total * 10,
+                "tokens_per_s": 100.0,
+                "seconds_left": 1.0,
+                "pass": 0,
+                "passes": 1,
+                "layer": 0,
+                "layers": 2,
+            },
+        }
+
+    def fetch(self, job: bytes, first: int, max_bytes: int = 1024) -> dict:
+        entry = self._job(job)
+        numbers = entry["order"][: self._final(entry)][first : first + 7]
+        results = [entry["results"][i] for i in numbers]
+        n = len(numbers)
+        return {
+            "state": "running",
+            "first": first,
+            "n": n,
+            "numerics": "fake-1",
+            "identity": "ab" * 32,
+            "result": {
+                "item": struct.pack(f"<{n}i", *numbers),
+                "sum": struct.pack(f"<{n}d", *(r[0] for r in results)),
+                "is_greedy": bytes(r[1] for r in results),
+                "count": struct.pack(f"<{n}i", *(r[2] for r in results)),
+                "truncated": bytes(4 * n),
+                "later_column": b"?",
+            },
+        }
+
+    def cancel(self, job: bytes) -> dict:
+        self._job(job)
+        del self.jobs[job]
+        return {"state": "canceled"}
+
+    def release(self, job: bytes) -> dict:
+        self.jobs.pop(job, None)
+        return {"state": "released"}
+
+    def shutdown(self, mode: str) -> dict:
+        assert mode in ("finish", "cancel")
+        self.stop = True
+        return {"state": "draining", "jobs": 0}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("command", choices=["serve"])
+    for name in (
+        "listen",
+        "model",
+        "backend",
+        "dtype",
+        "cpu-variant",
+        "memory-limit",
+        "ready-file",
+        "on-signal",
+    ):
+        parser.add_argument(f"--{name}")
+    for name in ("owner-pid", "device", "max-length", "threads"):
+        parser.add_argument(f"--{name}", type=int)
+    options = parser.parse_args()
+    faults = dict(
+        entry.partition("=")[::2] for entry in os.environ.get("CTW_FAKE", "").split(",") if entry
+    )
+    if not Path(options.model, "config.json").is_file():
+        print(f"error: {options.model}/config.json: no such file", file=sys.stderr)
+        return 66
+    fake = Fake(options, faults)
+    if record := os.environ.get("CTW_FAKE_RECORD"):
+        Path(record).write_text(json.dumps({"pid": os.getpid(), "argv": sys.argv[1:]}))
+    with pynng.Rep0(listen=options.listen, recv_timeout=200) as socket:
+        while not fake.stop:
+            if options.owner_pid and os.getppid() != options.owner_pid:
+                return 0
+            try:
+                data = socket.recv()
+            except pynng.Timeout:
+                continue
+            request = msgpack.unpackb(data, raw=False)
+            try:
+                reply = {"ok": True, **fake.answer(request)}
+            except Fault as fault:
+                reply = {"ok": False, "error": fault.error}
+            socket.send(msgpack.packb({"v": 1, "id": request["id"], **reply}))
+        time.sleep(0.05)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
