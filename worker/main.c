@@ -23,6 +23,7 @@ static const struct command {
     {"health", ctw_cmd_health, "whether a running worker is well; for scripts and probes"},
     {"ps", ctw_cmd_ps, "lists the running workers of this user"},
     {"stop", ctw_cmd_stop, "stops a running worker"},
+    {"inspect", ctw_cmd_inspect, "what a checkpoint is: formats, sizes, memory, hashes of weights"},
     {"score", ctw_cmd_score, "token sequences in, log-probabilities out, as JSON lines"},
 };
 

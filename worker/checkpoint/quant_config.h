@@ -14,7 +14,6 @@ struct ctw_quant_group {
     struct ctw_patterns targets;
     bool quantised;             /* false: its modules stay dense (a scheme without weights) */
     struct ctw_quant_args args; /* of the weights */
-    const char *scale_dtype;    /* "uint8", "float8_e4m3fn" ...; NULL: not said */
     char activations[96];       /* "int8 token dynamic"; empty: none */
 };
 

@@ -11,19 +11,24 @@ struct preset {
     bool is_float, symmetric;
     enum ctw_strategy strategy;
     int64_t group_size;
-    const char *scale_dtype;
     const char *activations;
 };
 
 #define INT_GROUP(name, bits, activations)                                                         \
-    {name, bits, false, true, CTW_STRATEGY_GROUP, 128, NULL, activations}
+    {                                                                                              \
+        name, bits, false, true, CTW_STRATEGY_GROUP, 128, activations                              \
+    }
 #define MX(name, bits, activations)                                                                \
-    {name, bits, true, true, CTW_STRATEGY_GROUP, 32, "uint8", activations}
+    {                                                                                              \
+        name, bits, true, true, CTW_STRATEGY_GROUP, 32, activations                                \
+    }
 #define NVFP4(name, activations)                                                                   \
-    {name, 4, true, true, CTW_STRATEGY_TENSOR_GROUP, 16, "float8_e4m3fn", activations}
+    {                                                                                              \
+        name, 4, true, true, CTW_STRATEGY_TENSOR_GROUP, 16, activations                            \
+    }
 
 static const struct preset presets[] = {
-    {"UNQUANTIZED", 0, false, true, CTW_STRATEGY_TENSOR, 0, NULL, ""},
+    {"UNQUANTIZED", 0, false, true, CTW_STRATEGY_TENSOR, 0, ""},
     INT_GROUP("W2A4", 2, "int4 token dynamic"),
     INT_GROUP("W2A8", 2, "int8 token dynamic"),
     INT_GROUP("W2A16", 2, ""),
@@ -41,12 +46,12 @@ static const struct preset presets[] = {
     INT_GROUP("W7A16", 7, ""),
     INT_GROUP("W8A16", 8, ""),
     INT_GROUP("W4AFP8", 4, "float8 token dynamic"),
-    {"W4A16_ASYM", 4, false, false, CTW_STRATEGY_GROUP, 128, NULL, ""},
-    {"W8A8", 8, false, true, CTW_STRATEGY_CHANNEL, 0, NULL, "int8 token dynamic"},
-    {"INT8", 8, false, true, CTW_STRATEGY_CHANNEL, 0, NULL, "int8 token dynamic"},
-    {"FP8", 8, true, true, CTW_STRATEGY_TENSOR, 0, NULL, "float8 tensor static"},
-    {"FP8_DYNAMIC", 8, true, true, CTW_STRATEGY_CHANNEL, 0, NULL, "float8 token dynamic"},
-    {"FP8_BLOCK", 8, true, true, CTW_STRATEGY_BLOCK, 0, NULL, "float8 group 128 dynamic"},
+    {"W4A16_ASYM", 4, false, false, CTW_STRATEGY_GROUP, 128, ""},
+    {"W8A8", 8, false, true, CTW_STRATEGY_CHANNEL, 0, "int8 token dynamic"},
+    {"INT8", 8, false, true, CTW_STRATEGY_CHANNEL, 0, "int8 token dynamic"},
+    {"FP8", 8, true, true, CTW_STRATEGY_TENSOR, 0, "float8 tensor static"},
+    {"FP8_DYNAMIC", 8, true, true, CTW_STRATEGY_CHANNEL, 0, "float8 token dynamic"},
+    {"FP8_BLOCK", 8, true, true, CTW_STRATEGY_BLOCK, 0, "float8 group 128 dynamic"},
     NVFP4("NVFP4A16", ""),
     NVFP4("NVFP4", "float4 tensor_group 16 local"),
     MX("MXFP4A16", 4, ""),
@@ -71,7 +76,6 @@ bool ctw_quant_preset(const char *name, struct ctw_quant_group *group)
                                               .symmetric = p->symmetric,
                                               .strategy = p->strategy,
                                               .group_size = p->group_size};
-        group->scale_dtype = p->scale_dtype;
         snprintf(group->activations, sizeof(group->activations), "%s", p->activations);
         return true;
     }

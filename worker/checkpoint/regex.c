@@ -71,8 +71,7 @@ static enum ctw_status emit_before(struct parser *p, int begin, struct instr ins
     if (st != CTW_OK)
         return st;
     struct instr *code = p->re->code;
-    memmove(code + begin + 1, code + begin,
-            (size_t)(p->re->n_code - 1 - begin) * sizeof(*code));
+    memmove(code + begin + 1, code + begin, (size_t)(p->re->n_code - 1 - begin) * sizeof(*code));
     code[begin] = instr;
     return CTW_OK;
 }
@@ -302,8 +301,8 @@ static enum ctw_status repeat(struct parser *p, int begin, int min, int max)
     }
     for (int c = max - 1; c >= min && st == CTW_OK; c--) { /* from the last copy to the first */
         int at = begin + c * length;
-        st = emit_before(p, at,
-                         (struct instr){.op = OP_SPLIT, .x = 1, .y = p->re->n_code - at + 1});
+        st =
+            emit_before(p, at, (struct instr){.op = OP_SPLIT, .x = 1, .y = p->re->n_code - at + 1});
     }
     return st;
 }
@@ -346,9 +345,8 @@ static enum ctw_status parse_alternatives(struct parser *p)
         /* split to this branch or on; the branch ends in a jump that is set when all are known */
         enum ctw_status st = emit(p, (struct instr){.op = OP_JUMP, .x = 0});
         if (st == CTW_OK)
-            st = emit_before(p, branch,
-                             (struct instr){.op = OP_SPLIT, .x = 1,
-                                            .y = p->re->n_code - branch + 1});
+            st = emit_before(
+                p, branch, (struct instr){.op = OP_SPLIT, .x = 1, .y = p->re->n_code - branch + 1});
         if (st != CTW_OK)
             return st;
     }

@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+"""Decoded weights of the golden checkpoints against compressed-tensors' own decompress().
+
+    CTWORKER_GOLDEN=DIR check_hashes.py CTWORKER
+
+Every checkpoint is opened with both of its configurations. One whose format and family are listed
+below must give golden.json's hash for every weight; any other must be refused with exit code 65 and
+one line that names what is not supported. Prints one line a checkpoint; exit code 1 if any fails.
+"""
+
+import json
+import os
+import subprocess
+import sys
+
+CONFIGS = ("config.json", "config.transformers4.json")
+FAMILIES = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
+FORMATS = {"dense", "pack-quantized", "nvfp4-pack-quantized"}
+
+
+def formats(config):
+    """The formats that quantization_config names."""
+    quantization = config.get("quantization_config")
+    if quantization is None:
+        return {"dense"}
+    named = {group.get("format") or quantization["format"]
+             for group in quantization["config_groups"].values()}
+    return named
+
+
+def unsupported(config):
+    """Words of which the refusal must name one; empty: the checkpoint is supported."""
+    words = [a for a in config["architectures"] if a not in FAMILIES]
+    return words or sorted(formats(config) - FORMATS)
+
+
+def run(ctworker, folder, config):
+    # inspect reads no other setting than these; the environment's must not reach it.
+    env = {k: v for k, v in os.environ.items() if not k.startswith("CTW_")}
+    return subprocess.run([ctworker, "inspect", "--hashes", "--config", config, folder],
+                          capture_output=True, text=True, timeout=300, env=env)
+
+
+def check(ctworker, folder, config_name):
+    """None, or what is wrong; and a word for the line."""
+    with open(os.path.join(folder, config_name), encoding="utf-8") as f:
+        config = json.load(f)
+    with open(os.path.join(folder, "golden.json"), encoding="utf-8") as f:
+        golden = json.load(f)["weights"]
+    result = run(ctworker, folder, config_name)
+    words = unsupported(config)
+    if words:
+        last = result.stderr.strip().splitlines()[-1:] or ["nothing"]
+        if result.returncode != 65 or result.stdout:
+            return f"expected a refusal, got exit code {result.returncode}: {last[0]}", ""
+        if not any(word in last[0] for word in words):
+            return f"the refusal names none of {words}: {last[0]}", ""
+        return None, "refused"
+    if result.returncode != 0:
+        return f"exit code {result.returncode}: {result.stderr.strip()}", ""
+    found = {}
+    for line in result.stdout.splitlines():
+        name, n, k, dtype, sha256 = line.split()
+        if name in found:
+            return f"{name} is listed twice", ""
+        found[name] = {"shape": [int(n), int(k)], "dtype": dtype, "sha256": sha256}
+    for name in sorted(golden.keys() | found.keys()):
+        if golden.get(name) != found.get(name):
+            return f"{name}: found {found.get(name)}, expected {golden.get(name)}", ""
+    return None, f"{len(found)} weights"
+
+
+def main():
+    root = os.environ.get("CTWORKER_GOLDEN")
+    if len(sys.argv) != 2 or not root:
+        print(__doc__.strip(), file=sys.stderr)
+        return 64
+    names = sorted(d for d in os.listdir(root)
+                   if os.path.exists(os.path.join(root, d, "golden.json")))
+    bad = equal = refused = 0
+    for name in names:
+        outcomes = [check(sys.argv[1], os.path.join(root, name), config) for config in CONFIGS]
+        for config, (wrong, _) in zip(CONFIGS, outcomes):
+            if wrong:
+                bad += 1
+                print(f"{name}: FAILED with {config}: {wrong}")
+        if not any(wrong for wrong, _ in outcomes):
+            word = outcomes[0][1]
+            refused += word == "refused"
+            equal += word != "refused"
+            print(f"{name}: {word}, both configurations")
+    print(f"{equal} checkpoints equal, {refused} refused, {bad} failures")
+    return 1 if bad or not equal else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

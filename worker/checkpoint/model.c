@@ -1,0 +1,313 @@
+#include "worker/model.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/sha256.h"
+#include "worker/arch/arch.h"
+#include "worker/checkpoint/weights.h"
+
+enum { MAX_NAME = 512 };
+
+/* ---- layers ---- */
+
+static int64_t dim(const struct ctw_config *c, enum ctw_dim d)
+{
+    switch (d) {
+    case CTW_DIM_HIDDEN:
+        return c->hidden;
+    case CTW_DIM_Q:
+        return c->n_head * c->head;
+    case CTW_DIM_KV:
+        return c->n_kv * c->head;
+    case CTW_DIM_HEAD:
+        return c->head;
+    case CTW_DIM_INNER:
+        return c->inner;
+    default:
+        return c->vocab;
+    }
+}
+
+static bool is_there(const struct ctw_config *c, enum ctw_when when)
+{
+    return when == CTW_ALWAYS || (when == CTW_IF_ATTENTION_BIAS && c->attention_bias) ||
+           (when == CTW_IF_MLP_BIAS && c->mlp_bias);
+}
+
+static enum ctw_status open_decoder(struct ctw_loader *loader, struct ctw_layer *layer, int64_t i,
+                                    struct ctw_err *err)
+{
+    const struct ctw_config *c = loader->config;
+    const struct ctw_arch *a = c->arch;
+    char name[MAX_NAME];
+    enum ctw_status st = CTW_OK;
+    layer->n_head = (int)c->n_head;
+    layer->n_kv = (int)c->n_kv;
+    layer->head = (int)c->head;
+    layer->window = c->windows[i];
+    layer->rope = 0;
+    layer->attn_scale = (float)pow((double)c->head, -0.5);
+    layer->inner = c->inner;
+    for (int r = 0; r < a->n_matrices && st == CTW_OK; r++) {
+        const struct ctw_matrix_row *row = &a->matrices[r];
+        snprintf(name, sizeof(name), "%s.%" PRId64 ".%s", a->layers, i, row->name);
+        st = ctw_matrix_open(loader, &layer->matrix[row->role], name, "Linear", dim(c, row->n),
+                             dim(c, row->k), err);
+    }
+    for (int r = 0; r < a->n_vectors && st == CTW_OK; r++) {
+        const struct ctw_vector_row *row = &a->vectors[r];
+        if (!is_there(c, row->when))
+            continue;
+        snprintf(name, sizeof(name), "%s.%" PRId64 ".%s", a->layers, i, row->name);
+        st = ctw_vector_open(loader, &layer->vector[row->role], name, dim(c, row->n), err);
+    }
+    return st;
+}
+
+static enum ctw_status open_layers(struct ctw_model *m, struct ctw_loader *loader,
+                                   struct ctw_err *err)
+{
+    const struct ctw_config *c = loader->config;
+    const struct ctw_arch *a = c->arch;
+    char name[MAX_NAME];
+    m->n_decoders = (int)c->n_decoders;
+    m->layers = ctw_calloc((size_t)c->n_decoders + 2, sizeof(*m->layers));
+    if (m->layers == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "out of memory for %" PRId64 " layers", c->n_decoders);
+    m->n_layers = m->n_decoders + 2;
+    struct ctw_layer *first = &m->layers[0], *last = &m->layers[m->n_layers - 1];
+    first->rope = last->rope = -1;
+    enum ctw_status st = ctw_matrix_open(loader, &first->matrix[CTW_M_EMBED], a->embed, "Embedding",
+                                         c->vocab, c->hidden, err);
+    for (int i = 0; i < m->n_decoders && st == CTW_OK; i++)
+        st = open_decoder(loader, &m->layers[i + 1], i, err);
+    snprintf(name, sizeof(name), "%s.weight", a->final_norm);
+    if (st == CTW_OK)
+        st = ctw_vector_open(loader, &last->vector[CTW_V_FINAL_NORM], name, c->hidden, err);
+    if (st == CTW_OK)
+        st = c->tied ? ctw_matrix_tie(loader, &last->matrix[CTW_M_HEAD],
+                                      &first->matrix[CTW_M_EMBED], a->head, err)
+                     : ctw_matrix_open(loader, &last->matrix[CTW_M_HEAD], a->head, "Linear",
+                                       c->vocab, c->hidden, err);
+    return st;
+}
+
+/* ---- what is derived from the layers ---- */
+
+static void count_weights(struct ctw_model *m)
+{
+    double bits = 0, quantised = 0;
+    for (int l = 0; l < m->n_layers; l++) {
+        const struct ctw_layer *layer = &m->layers[l];
+        for (int i = 0; i < CTW_N_MATRICES; i++) {
+            const struct ctw_weight *w = &layer->matrix[i].weight;
+            if (layer->matrix[i].name == NULL || (i == CTW_M_HEAD && m->tied))
+                continue;
+            m->n_params += w->n * w->k;
+            if (w->format->id == CTW_FORMAT_dense)
+                continue;
+            bits += 8.0 * (double)ctw_weight_bytes(w);
+            quantised += (double)w->n * (double)w->k;
+        }
+        for (int i = 0; i < CTW_N_VECTORS; i++)
+            m->n_params += layer->vector[i] != NULL ? layer->vector[i]->shape[0] : 0;
+    }
+    m->weight_bits = quantised > 0 ? bits / quantised : 0;
+}
+
+/*
+ * The dtype of a configuration that names none: that of the tensors which are not quantised. (So
+ * does transformers, by the first one.)
+ */
+static enum ctw_status infer_dtype(struct ctw_model *m, const struct ctw_config *c,
+                                   struct ctw_err *err)
+{
+    const struct ctw_tensor *seen = NULL;
+    for (int64_t i = 0; i < ctw_container_count(m->container); i++) {
+        const struct ctw_tensor *t = ctw_container_at(m->container, i);
+        if (t->dtype != CTW_BF16 && t->dtype != CTW_F16 && t->dtype != CTW_F32)
+            continue;
+        size_t n = strlen(t->name);
+        if (n < 7 || strcmp(t->name + n - 7, ".weight") != 0)
+            continue;
+        if (seen != NULL && seen->dtype != t->dtype)
+            return ctw_fail(err, CTW_EFORMAT,
+                            "%s: no dtype is given, and the tensors have several (%s is %s, %s is "
+                            "%s); add \"dtype\", the one to compute in",
+                            c->file, seen->name, ctw_dtype_name(seen->dtype), t->name,
+                            ctw_dtype_name(t->dtype));
+        seen = t;
+    }
+    if (seen == NULL)
+        return ctw_fail(err, CTW_EFORMAT, "%s: no dtype is given; add \"dtype\"", c->file);
+    m->dtype = seen->dtype;
+    ctw_info("%s: no dtype is given; taking %s, that of the tensors", c->file,
+             ctw_dtype_name(m->dtype));
+    return CTW_OK;
+}
+
+/* Appends "text" or "; text" once. */
+static void append(char *buf, size_t bytes, const char *text)
+{
+    size_t n = strlen(buf);
+    if (text[0] != '\0' && strstr(buf, text) == NULL)
+        snprintf(buf + n, bytes - n, "%s%s", n > 0 ? "; " : "", text);
+}
+
+static enum ctw_status describe_activations(struct ctw_model *m, const struct ctw_loader *loader,
+                                            bool kv_scales, struct ctw_err *err)
+{
+    const struct ctw_quant_config *qc = &loader->config->quant;
+    char text[512] = "", kv[96];
+    for (int64_t i = 0; i < qc->n_groups; i++)
+        if (loader->group_used[i])
+            append(text, sizeof(text), qc->groups[i].activations);
+    snprintf(kv, sizeof(kv), "K/V cache %s", qc->kv_cache);
+    if (qc->kv_cache[0] != '\0')
+        append(text, sizeof(text), kv);
+    else if (kv_scales)
+        append(text, sizeof(text), "K/V cache scales");
+    if (text[0] == '\0')
+        return CTW_OK;
+    m->activations = ctw_strdup(text);
+    return m->activations != NULL
+               ? CTW_OK
+               : ctw_fail(err, CTW_ENOMEM, "out of memory for the model's description");
+}
+
+static void identify(struct ctw_model *m, const struct ctw_config *c)
+{
+    struct ctw_sha256 sha;
+    size_t bytes = 0;
+    const char *source = ctw_json_source(ctw_json_root(c->doc), &bytes);
+    ctw_sha256_init(&sha);
+    ctw_sha256_update(&sha, source, bytes);
+    for (int64_t i = 0; i < ctw_container_count(m->container); i++) {
+        const struct ctw_tensor *t = ctw_container_at(m->container, i);
+        const char *file = ctw_container_file(m->container, t->file);
+        char place[256];
+        int n = snprintf(place, sizeof(place), "%s %d", ctw_dtype_name(t->dtype), t->n_dims);
+        for (int d = 0; d < t->n_dims; d++)
+            n += snprintf(place + n, sizeof(place) - (size_t)n, " %" PRId64, t->shape[d]);
+        n +=
+            snprintf(place + n, sizeof(place) - (size_t)n, " %" PRIu64 " %zu", t->offset, t->bytes);
+        ctw_sha256_update(&sha, t->name, strlen(t->name) + 1);
+        ctw_sha256_update(&sha, place, (size_t)n + 1);
+        ctw_sha256_update(&sha, file, strlen(file) + 1);
+    }
+    ctw_sha256_final_hex(&sha, m->identity);
+}
+
+/* ---- opening ---- */
+
+static enum ctw_status fill(struct ctw_model *m, const char *dir, const struct ctw_config *c,
+                            struct ctw_err *err)
+{
+    m->dir = ctw_strdup(dir);
+    m->architecture = ctw_strdup(c->architecture);
+    m->model_type = ctw_strdup(c->model_type);
+    m->rope[0].inv_freq = ctw_calloc((size_t)c->head / 2, sizeof(float));
+    if (m->dir == NULL || m->architecture == NULL || m->model_type == NULL ||
+        m->rope[0].inv_freq == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "out of memory for the model's description");
+    m->dtype = c->dtype;
+    m->hidden = c->hidden;
+    m->vocab = c->vocab;
+    m->max_length = c->max_length;
+    m->norm_eps = (float)c->norm_eps;
+    m->norm_offset = 0.0f;
+    m->embed_scale = 1.0f;
+    m->act = c->act;
+    m->head_scale = 1.0f;
+    m->head_softcap = 0.0f;
+    m->tied = c->tied;
+    m->n_ropes = 1;
+    m->rope[0].pairing = c->arch->pairing;
+    m->rope[0].rot_dim = (int)c->head;
+    m->rope[0].scale = (float)c->rope.attention_factor;
+    ctw_rope_frequencies(&c->rope, (int)c->head, m->rope[0].inv_freq);
+    return CTW_OK;
+}
+
+/* dir/file, allocated. */
+static char *join(const char *dir, const char *file)
+{
+    size_t bytes = strlen(dir) + strlen(file) + 2;
+    char *path = ctw_calloc(bytes, 1);
+    if (path != NULL)
+        snprintf(path, bytes, "%s/%s", dir, file);
+    return path;
+}
+
+enum ctw_status ctw_model_open(struct ctw_model **out, const char *dir, const char *config_name,
+                               struct ctw_err *err)
+{
+    struct ctw_config config = {0};
+    struct ctw_loader loader = {.config = &config};
+    bool kv_scales = false;
+    const char *file = config_name != NULL ? config_name : "config.json";
+    char *path = join(dir, file);
+    struct ctw_model *m = ctw_calloc(1, sizeof(*m));
+    enum ctw_status st = CTW_OK;
+    if (path == NULL || m == NULL) {
+        st = ctw_fail(err, CTW_ENOMEM, "out of memory for a model");
+        goto done;
+    }
+    st = ctw_config_read(&config, path, file, err);
+    if (st == CTW_OK)
+        st = ctw_container_open(&m->container, dir, err);
+    if (st == CTW_OK)
+        st = fill(m, dir, &config, err);
+    if (st != CTW_OK)
+        goto done;
+    loader.container = m->container;
+    loader.group_used = ctw_calloc((size_t)config.quant.n_groups, sizeof(bool));
+    if (loader.group_used == NULL) {
+        st = ctw_fail(err, CTW_ENOMEM, "out of memory for a model");
+        goto done;
+    }
+    st = open_layers(m, &loader, err);
+    if (st == CTW_OK && !config.has_dtype)
+        st = infer_dtype(m, &config, err);
+    if (st == CTW_OK)
+        st = ctw_unused_check(&loader, m, &kv_scales, err);
+    if (st == CTW_OK)
+        st = describe_activations(m, &loader, kv_scales, err);
+    if (st != CTW_OK)
+        goto done;
+    count_weights(m);
+    identify(m, &config);
+done:
+    ctw_free(loader.group_used);
+    ctw_config_close(&config);
+    ctw_free(path);
+    if (st != CTW_OK) {
+        ctw_model_close(m);
+        m = NULL;
+    }
+    *out = m;
+    return st;
+}
+
+void ctw_model_close(struct ctw_model *m)
+{
+    if (m == NULL)
+        return;
+    for (int l = 0; l < m->n_layers; l++)
+        for (int i = 0; i < CTW_N_MATRICES; i++)
+            ctw_matrix_close(&m->layers[l].matrix[i]);
+    for (int i = 0; i < CTW_MAX_ROPES; i++)
+        ctw_free(m->rope[i].inv_freq);
+    ctw_free(m->layers);
+    ctw_container_close(m->container);
+    ctw_free(m->activations);
+    ctw_free(m->model_type);
+    ctw_free(m->architecture);
+    ctw_free(m->dir);
+    ctw_free(m);
+}

@@ -1,0 +1,167 @@
+/* One QuantizationArgs object of a scheme: of weights, or of activations. */
+#include "worker/checkpoint/quant_args.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+/* As stored, for weights and activations alike. */
+struct raw_args {
+    const char *type, *strategy, *actorder;
+    int64_t num_bits, group_size;
+    bool symmetric, dynamic, dynamic_local;
+};
+
+enum ctw_status ctw_quant_known_keys(const struct ctw_json_node *object, const char *const *keys,
+                                     size_t n, struct ctw_err *err)
+{
+    for (const struct ctw_json_node *m = ctw_json_first(object); m != NULL; m = ctw_json_next(m)) {
+        size_t i = 0;
+        while (i < n && strcmp(ctw_json_key(m), keys[i]) != 0)
+            i++;
+        if (i == n && !ctw_json_is_null(m))
+            return ctw_json_fail(m, err, CTW_EUNSUP,
+                                 "this key of a quantisation scheme is not known here, so the "
+                                 "weights might be read wrongly; a newer version of ctworker may "
+                                 "know it");
+    }
+    return CTW_OK;
+}
+
+/* A member that may be a bool or a string. */
+static enum ctw_status read_dynamic(struct raw_args *a, const struct ctw_json_node *node,
+                                    struct ctw_err *err)
+{
+    const struct ctw_json_node *dynamic = ctw_json_get(node, "dynamic");
+    const char *word = dynamic != NULL ? ctw_json_string(dynamic) : NULL;
+    if (word == NULL)
+        return ctw_json_read_bool(node, "dynamic", CTW_JSON_OPTIONAL, &a->dynamic, err);
+    if (strcasecmp(word, "local") != 0)
+        return ctw_json_fail(dynamic, err, CTW_EFORMAT, "expected true, false or \"local\"");
+    a->dynamic_local = true;
+    return CTW_OK;
+}
+
+static enum ctw_status read_actorder(struct raw_args *a, const struct ctw_json_node *node,
+                                     struct ctw_err *err)
+{
+    static const char *const words[] = {"group", "weight", "dynamic", "static"};
+    const struct ctw_json_node *actorder = ctw_json_get(node, "actorder");
+    if (actorder != NULL && ctw_json_type(actorder) == CTW_JSON_BOOL) {
+        bool on = false;
+        enum ctw_status st = ctw_json_as_bool(actorder, &on, err);
+        a->actorder = on ? "group" : NULL;
+        return st;
+    }
+    enum ctw_status st =
+        ctw_json_read_string(node, "actorder", CTW_JSON_OPTIONAL, &a->actorder, err);
+    if (st != CTW_OK || a->actorder == NULL)
+        return st;
+    for (size_t i = 0; i < CTW_COUNT(words); i++)
+        if (strcasecmp(a->actorder, words[i]) == 0) {
+            a->actorder = i % 2 == 0 ? "group" : "weight"; /* dynamic and static: older names */
+            return CTW_OK;
+        }
+    return ctw_json_fail(actorder, err, CTW_EUNSUP,
+                         "\"%s\" is not supported; supported: group, weight", a->actorder);
+}
+
+static enum ctw_status read_raw(struct raw_args *a, const struct ctw_json_node *node,
+                                struct ctw_err *err)
+{
+    static const char *const keys[] = {
+        "num_bits", "type",     "symmetric",   "group_size", "strategy", "block_structure",
+        "dynamic",  "actorder", "scale_dtype", "zp_dtype",   "observer", "observer_kwargs"};
+    *a = (struct raw_args){.num_bits = 8, .type = "int", .symmetric = true};
+    enum ctw_status st = ctw_json_expect(node, CTW_JSON_OBJECT, err);
+    if (st == CTW_OK)
+        st = ctw_quant_known_keys(node, keys, CTW_COUNT(keys), err);
+    if (st == CTW_OK)
+        st = ctw_json_read_int(node, "num_bits", CTW_JSON_OPTIONAL, 1, 64, &a->num_bits, err);
+    if (st == CTW_OK)
+        st = ctw_json_read_string(node, "type", CTW_JSON_OPTIONAL, &a->type, err);
+    if (st == CTW_OK)
+        st = ctw_json_read_bool(node, "symmetric", CTW_JSON_OPTIONAL, &a->symmetric, err);
+    if (st == CTW_OK)
+        st = ctw_json_read_int(node, "group_size", CTW_JSON_OPTIONAL, -1, CTW_MAX_DIM,
+                               &a->group_size, err);
+    if (st == CTW_OK)
+        st = ctw_json_read_string(node, "strategy", CTW_JSON_OPTIONAL, &a->strategy, err);
+    if (st == CTW_OK)
+        st = read_dynamic(a, node, err);
+    if (st == CTW_OK)
+        st = read_actorder(a, node, err);
+    if (st != CTW_OK)
+        return st;
+    if (strcasecmp(a->type, "int") != 0 && strcasecmp(a->type, "float") != 0)
+        return ctw_json_fail(ctw_json_get(node, "type"), err, CTW_EUNSUP,
+                             "\"%s\" is not supported; expected int or float", a->type);
+    if (a->strategy == NULL)
+        a->strategy = a->group_size > 0 ? "group" : a->group_size < 0 ? "channel" : "tensor";
+    return CTW_OK;
+}
+
+enum ctw_status ctw_quant_read_weights(struct ctw_quant_group *g, const struct ctw_json_node *node,
+                                       struct ctw_err *err)
+{
+    static const struct {
+        const char *name;
+        enum ctw_strategy strategy;
+    } strategies[] = {
+        {"tensor", CTW_STRATEGY_TENSOR},
+        {"channel", CTW_STRATEGY_CHANNEL},
+        {"group", CTW_STRATEGY_GROUP},
+        {"block", CTW_STRATEGY_BLOCK},
+        {"tensor_group", CTW_STRATEGY_TENSOR_GROUP},
+    };
+    struct raw_args a;
+    size_t s = 0;
+    enum ctw_status st = read_raw(&a, node, err);
+    if (st != CTW_OK)
+        return st;
+    while (s < CTW_COUNT(strategies) && strcasecmp(a.strategy, strategies[s].name) != 0)
+        s++;
+    if (s == CTW_COUNT(strategies))
+        return ctw_json_fail(node, err, CTW_EUNSUP,
+                             "strategy \"%s\" is not supported for weights; supported: tensor, "
+                             "channel, group, block, tensor_group",
+                             a.strategy);
+    bool grouped = strategies[s].strategy == CTW_STRATEGY_GROUP ||
+                   strategies[s].strategy == CTW_STRATEGY_TENSOR_GROUP;
+    if (grouped != (a.group_size > 0))
+        return ctw_json_fail(node, err, CTW_EFORMAT,
+                             "strategy \"%s\" with group_size %" PRId64
+                             ": only group and tensor_group have a group size above 0, and need it",
+                             a.strategy, a.group_size);
+    if (a.dynamic || a.dynamic_local)
+        return ctw_json_fail(node, err, CTW_EFORMAT, "weights cannot be quantised dynamically");
+    g->quantised = true;
+    g->args.present = true;
+    g->args.num_bits = (int)a.num_bits;
+    g->args.is_float = strcasecmp(a.type, "float") == 0;
+    g->args.symmetric = a.symmetric;
+    g->args.strategy = strategies[s].strategy;
+    g->args.group_size = a.group_size > 0 ? a.group_size : 0;
+    g->args.actorder_group = a.actorder != NULL && strcmp(a.actorder, "group") == 0;
+    return CTW_OK;
+}
+
+enum ctw_status ctw_quant_read_activations(char *text, size_t bytes,
+                                           const struct ctw_json_node *node, struct ctw_err *err)
+{
+    struct raw_args a;
+    char group[32] = "";
+    enum ctw_status st = read_raw(&a, node, err);
+    if (st != CTW_OK)
+        return st;
+    if (a.group_size > 0)
+        snprintf(group, sizeof(group), " %" PRId64, a.group_size);
+    snprintf(text, bytes, "%s%" PRId64 " %s%s %s%s",
+             strcasecmp(a.type, "float") == 0 ? "float" : "int", a.num_bits, a.strategy, group,
+             a.dynamic_local ? "local"
+             : a.dynamic     ? "dynamic"
+                             : "static",
+             a.symmetric ? "" : " asymmetric");
+    return CTW_OK;
+}

@@ -1,0 +1,312 @@
+#include "worker/checkpoint/quant_config.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "worker/checkpoint/quant_args.h"
+
+enum { MAX_GROUPS = 4096 };
+
+/* ---- groups ---- */
+
+static enum ctw_status check_format(const char *format, const struct ctw_json_node *node,
+                                    struct ctw_err *err)
+{
+    char known[256] = "";
+    size_t at = 0;
+    for (int i = 0; ctw_formats[i] != NULL; i++) {
+        if (strcmp(format, ctw_formats[i]->name) == 0)
+            return CTW_OK;
+        if (at < sizeof(known))
+            at += (size_t)snprintf(known + at, sizeof(known) - at, "%s, ", ctw_formats[i]->name);
+    }
+    return ctw_json_fail(
+        node, err, CTW_EUNSUP,
+        "format \"%s\" is not supported; supported: %sand mixed-precision of these", format, known);
+}
+
+static enum ctw_status read_group_format(struct ctw_quant_group *g, const char *global,
+                                         const struct ctw_json_node *scheme, struct ctw_err *err)
+{
+    enum ctw_status st =
+        ctw_json_read_string(scheme, "format", CTW_JSON_OPTIONAL, &g->args.format, err);
+    if (st != CTW_OK)
+        return st;
+    if (g->args.format == NULL) {
+        g->args.format = global;
+        return CTW_OK;
+    }
+    return check_format(g->args.format, ctw_json_get(scheme, "format"), err);
+}
+
+static enum ctw_status read_scheme(struct ctw_quant_group *g, const char *global_format,
+                                   const struct ctw_json_node *scheme, struct ctw_err *err)
+{
+    static const char *const keys[] = {"targets", "weights", "input_activations",
+                                       "output_activations", "format"};
+    char input[48] = "", output[48] = "";
+    enum ctw_status st = ctw_json_expect(scheme, CTW_JSON_OBJECT, err);
+    if (st == CTW_OK)
+        st = ctw_quant_known_keys(scheme, keys, CTW_COUNT(keys), err);
+    if (st == CTW_OK)
+        st = ctw_patterns_read(&g->targets, ctw_json_get(scheme, "targets"), err);
+    if (st == CTW_OK && ctw_json_has(scheme, "weights"))
+        st = ctw_quant_read_weights(g, ctw_json_get(scheme, "weights"), err);
+    if (st == CTW_OK && ctw_json_has(scheme, "input_activations"))
+        st = ctw_quant_read_activations(input, sizeof(input),
+                                        ctw_json_get(scheme, "input_activations"), err);
+    if (st == CTW_OK && ctw_json_has(scheme, "output_activations"))
+        st = ctw_quant_read_activations(output, sizeof(output),
+                                        ctw_json_get(scheme, "output_activations"), err);
+    if (st == CTW_OK)
+        st = read_group_format(g, global_format, scheme, err);
+    snprintf(g->activations, sizeof(g->activations), "%s%s%s", input,
+             output[0] != '\0' ? (input[0] != '\0' ? ", output " : "output ") : "", output);
+    return st;
+}
+
+static enum ctw_status read_groups(struct ctw_quant_config *qc, const struct ctw_json_node *node,
+                                   struct ctw_err *err)
+{
+    const struct ctw_json_node *groups = NULL;
+    enum ctw_status st =
+        ctw_json_read_node(node, "config_groups", CTW_JSON_REQUIRED, CTW_JSON_OBJECT, &groups, err);
+    if (st != CTW_OK)
+        return st;
+    if (ctw_json_count(groups) > MAX_GROUPS)
+        return ctw_json_fail(groups, err, CTW_EUNSUP, "more than %d groups", MAX_GROUPS);
+    qc->groups = ctw_calloc((size_t)ctw_json_count(groups), sizeof(*qc->groups));
+    if (qc->groups == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "out of memory for the quantisation groups");
+    for (const struct ctw_json_node *m = ctw_json_first(groups); m != NULL; m = ctw_json_next(m)) {
+        struct ctw_quant_group *g = &qc->groups[qc->n_groups++];
+        g->name = ctw_json_key(m);
+        if (ctw_json_type(m) == CTW_JSON_ARRAY) { /* a preset's name: its targets */
+            if (!ctw_quant_preset(g->name, g))
+                return ctw_json_fail(m, err, CTW_EUNSUP,
+                                     "no such preset scheme (a list of targets needs one as its "
+                                     "name, such as W4A16 or NVFP4)");
+            g->args.format = qc->format;
+            st = ctw_patterns_read(&g->targets, m, err);
+        } else {
+            st = read_scheme(g, qc->format, m, err);
+        }
+        if (st != CTW_OK)
+            return st;
+    }
+    return CTW_OK;
+}
+
+/* ---- the rest of the object ---- */
+
+static enum ctw_status check_transform(const struct ctw_json_node *group, struct ctw_err *err)
+{
+    const struct ctw_json_node *apply = NULL;
+    enum ctw_status st =
+        ctw_json_read_node(group, "apply", CTW_JSON_REQUIRED, CTW_JSON_ARRAY, &apply, err);
+    if (st != CTW_OK)
+        return st;
+    for (const struct ctw_json_node *a = ctw_json_first(apply); a != NULL; a = ctw_json_next(a)) {
+        const char *location = NULL;
+        st = ctw_json_read_string(a, "location", CTW_JSON_REQUIRED, &location, err);
+        if (st != CTW_OK)
+            return st;
+        if (strcmp(location, "weight_input") != 0 && strcmp(location, "weight_output") != 0)
+            return ctw_json_fail(a, err, CTW_EUNSUP,
+                                 "an online transform (location \"%s\") is not supported; only "
+                                 "those that are fused into the weights are",
+                                 location);
+    }
+    return CTW_OK;
+}
+
+/* Rotations: those that are fused into the weights need nothing, others change the activations. */
+static enum ctw_status check_transforms(const struct ctw_json_node *quantization,
+                                        struct ctw_err *err)
+{
+    const struct ctw_json_node *node = NULL, *groups = NULL;
+    enum ctw_status st = ctw_json_read_node(quantization, "transform_config", CTW_JSON_OPTIONAL,
+                                            CTW_JSON_OBJECT, &node, err);
+    if (st != CTW_OK || node == NULL || ctw_json_count(node) == 0)
+        return st;
+    st =
+        ctw_json_read_node(node, "config_groups", CTW_JSON_REQUIRED, CTW_JSON_OBJECT, &groups, err);
+    if (st != CTW_OK)
+        return st;
+    for (const struct ctw_json_node *g = ctw_json_first(groups); g != NULL && st == CTW_OK;
+         g = ctw_json_next(g))
+        st = check_transform(g, err);
+    return st;
+}
+
+static enum ctw_status check_sparsity(const struct ctw_json_node *node, struct ctw_err *err)
+{
+    const char *format = NULL;
+    if (node == NULL || ctw_json_count(node) == 0)
+        return CTW_OK;
+    enum ctw_status st = ctw_json_read_string(node, "format", CTW_JSON_OPTIONAL, &format, err);
+    if (st == CTW_OK && format != NULL && strcmp(format, "dense") != 0)
+        return ctw_json_fail(node, err, CTW_EUNSUP,
+                             "sparse weights (format \"%s\") are not supported; decompress the "
+                             "checkpoint with compressed-tensors",
+                             format);
+    return st;
+}
+
+/* CT ignores unknown members here; so do we, but for those that would change the weights. */
+static enum ctw_status check_members(const struct ctw_json_node *node, struct ctw_err *err)
+{
+    static const char *const known[] = {
+        "quant_method",    "format",          "quantization_status", "global_compression_ratio",
+        "version",         "config_groups",   "run_compressed",      "ignore",
+        "kv_cache_scheme", "sparsity_config", "transform_config"};
+    for (const struct ctw_json_node *m = ctw_json_first(node); m != NULL; m = ctw_json_next(m)) {
+        size_t i = 0;
+        while (i < CTW_COUNT(known) && strcmp(ctw_json_key(m), known[i]) != 0)
+            i++;
+        bool empty = ctw_json_is_null(m) || (ctw_json_type(m) >= CTW_JSON_STRING &&
+                                             ctw_json_count(m) == 0 && ctw_json_string(m) == NULL);
+        if (i == CTW_COUNT(known) && !empty)
+            return ctw_json_fail(m, err, CTW_EUNSUP,
+                                 "this key is not known here, so the weights might be read "
+                                 "wrongly; a newer version of ctworker may know it");
+    }
+    return CTW_OK;
+}
+
+static enum ctw_status check_method(const struct ctw_json_node *node, bool required,
+                                    struct ctw_err *err)
+{
+    const char *method = NULL, *status = NULL;
+    enum ctw_status st = ctw_json_read_string(
+        node, "quant_method", required ? CTW_JSON_REQUIRED : CTW_JSON_OPTIONAL, &method, err);
+    if (st != CTW_OK)
+        return st;
+    if (method != NULL && strcmp(method, "compressed-tensors") != 0)
+        return ctw_json_fail(ctw_json_get(node, "quant_method"), err, CTW_EUNSUP,
+                             "\"%s\" is not supported; only compressed-tensors is (llm-compressor "
+                             "can convert some others)",
+                             method);
+    st = check_members(node, err);
+    if (st != CTW_OK)
+        return st;
+    st = ctw_json_read_string(node, "quantization_status", CTW_JSON_OPTIONAL, &status, err);
+    if (st == CTW_OK && status != NULL && strcmp(status, "compressed") != 0)
+        return ctw_json_fail(
+            ctw_json_get(node, "quantization_status"), err, CTW_EUNSUP,
+            "\"%s\" is not supported: its weights are not compressed on disk; save "
+            "the checkpoint with save_compressed=True",
+            status);
+    return st;
+}
+
+/* The object, where files have it; *out NULL: none. */
+static enum ctw_status find_object(const struct ctw_json_node *root,
+                                   const struct ctw_json_node **out,
+                                   const struct ctw_json_node **sparsity, struct ctw_err *err)
+{
+    const struct ctw_json_node *node = NULL, *old = NULL;
+    *out = *sparsity = NULL;
+    enum ctw_status st = ctw_json_read_node(root, "quantization_config", CTW_JSON_OPTIONAL,
+                                            CTW_JSON_OBJECT, &node, err);
+    if (st == CTW_OK)
+        st = ctw_json_read_node(root, "compression_config", CTW_JSON_OPTIONAL, CTW_JSON_OBJECT,
+                                &old, err);
+    if (st != CTW_OK)
+        return st;
+    if (node != NULL && old != NULL)
+        return ctw_json_fail(old, err, CTW_EFORMAT,
+                             "found beside quantization_config; expected only one of them");
+    if (node != NULL) {
+        *out = node;
+        *sparsity = ctw_json_get(node, "sparsity_config");
+        return CTW_OK;
+    }
+    if (old == NULL)
+        return CTW_OK;
+    /* compressed-tensors up to 0.6: nested one deeper, or flat. */
+    *sparsity = ctw_json_get(old, "sparsity_config");
+    *out = ctw_json_has(old, "quantization_config") ? ctw_json_get(old, "quantization_config")
+           : ctw_json_has(old, "config_groups")     ? old
+                                                    : NULL;
+    return CTW_OK;
+}
+
+enum ctw_status ctw_quant_config_read(struct ctw_quant_config *out,
+                                      const struct ctw_json_node *root, struct ctw_err *err)
+{
+    const struct ctw_json_node *node, *sparsity;
+    *out = (struct ctw_quant_config){0};
+    enum ctw_status st = find_object(root, &node, &sparsity, err);
+    if (st == CTW_OK)
+        st = check_sparsity(sparsity, err);
+    if (st != CTW_OK || node == NULL)
+        return st;
+    st = ctw_json_expect(node, CTW_JSON_OBJECT, err);
+    if (st == CTW_OK)
+        st = check_method(node, ctw_json_has(root, "quantization_config"), err);
+    if (st == CTW_OK)
+        st = ctw_json_read_string(node, "format", CTW_JSON_OPTIONAL, &out->format, err);
+    if (st != CTW_OK)
+        return st;
+    if (out->format != NULL &&
+        (strcmp(out->format, "mixed-precision") == 0 || strcmp(out->format, "fakequant") == 0))
+        out->format = NULL; /* says nothing: look at the groups and the tensors */
+    else if (out->format != NULL)
+        st = check_format(out->format, ctw_json_get(node, "format"), err);
+    if (st == CTW_OK)
+        st = check_transforms(node, err);
+    if (st == CTW_OK)
+        st = read_groups(out, node, err);
+    if (st == CTW_OK)
+        st = ctw_patterns_read(&out->ignore, ctw_json_get(node, "ignore"), err);
+    if (st == CTW_OK && ctw_json_has(node, "kv_cache_scheme"))
+        st = ctw_quant_read_activations(out->kv_cache, sizeof(out->kv_cache),
+                                        ctw_json_get(node, "kv_cache_scheme"), err);
+    return st;
+}
+
+void ctw_quant_config_close(struct ctw_quant_config *qc)
+{
+    for (int64_t i = 0; i < qc->n_groups; i++)
+        ctw_patterns_close(&qc->groups[i].targets);
+    ctw_free(qc->groups);
+    ctw_patterns_close(&qc->ignore);
+    *qc = (struct ctw_quant_config){0};
+}
+
+/*
+ * As compressed-tensors' match_targets(): among the targets that fit, names come before
+ * expressions before classes, and equal kinds in the order of their texts. A target that two groups
+ * have is the later group's (its table is keyed by targets).
+ */
+enum ctw_status ctw_quant_config_find(const struct ctw_quant_config *qc, const char *name,
+                                      const char *class_name, const struct ctw_quant_group **out,
+                                      struct ctw_err *err)
+{
+    enum ctw_match best = CTW_MATCH_NONE;
+    const char *best_text = "";
+    bool ignored = false;
+    *out = NULL;
+    for (int64_t i = 0; i < qc->n_groups; i++)
+        for (int64_t j = 0; j < qc->groups[i].targets.n; j++) {
+            const struct ctw_pattern *p = &qc->groups[i].targets.items[j];
+            enum ctw_match match;
+            enum ctw_status st = ctw_pattern_match(p, name, class_name, &match, err);
+            if (st != CTW_OK)
+                return st;
+            if (match == CTW_MATCH_NONE || match > best ||
+                (match == best && strcmp(p->text, best_text) > 0))
+                continue;
+            best = match;
+            best_text = p->text;
+            *out = &qc->groups[i];
+        }
+    if (*out == NULL)
+        return CTW_OK;
+    enum ctw_status st = ctw_patterns_match(&qc->ignore, name, class_name, &ignored, err);
+    if (ignored || !(*out)->quantised)
+        *out = NULL;
+    return st;
+}

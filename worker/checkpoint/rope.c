@@ -1,0 +1,319 @@
+#include "worker/checkpoint/rope.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- reading ---- */
+
+enum { USED_DEFAULT = 1, USED_LINEAR = 2, USED_LLAMA3 = 4, USED_YARN = 8, USED_ALL = 15 };
+
+static const struct {
+    const char *name;
+    enum ctw_rope_type type;
+    unsigned used;
+} types[] = {
+    {"default", CTW_ROPE_DEFAULT, USED_DEFAULT},
+    {"linear", CTW_ROPE_LINEAR, USED_LINEAR},
+    {"llama3", CTW_ROPE_LLAMA3, USED_LLAMA3},
+    {"yarn", CTW_ROPE_YARN, USED_YARN},
+};
+
+/* Which types use a member; with another type it would be ignored, so it is refused. */
+static const struct {
+    const char *name;
+    unsigned used;
+} members[] = {
+    {"rope_type", USED_ALL},
+    {"type", USED_ALL},
+    {"rope_theta", USED_ALL},
+    {"partial_rotary_factor", USED_ALL}, /* must be 1 */
+    {"factor", USED_LINEAR | USED_LLAMA3 | USED_YARN},
+    {"low_freq_factor", USED_LLAMA3},
+    {"high_freq_factor", USED_LLAMA3},
+    {"original_max_position_embeddings", USED_LLAMA3 | USED_YARN},
+    {"attention_factor", USED_YARN},
+    {"beta_fast", USED_YARN},
+    {"beta_slow", USED_YARN},
+    {"mscale", USED_YARN},
+    {"mscale_all_dim", USED_YARN},
+    {"truncate", USED_YARN},
+};
+
+static enum ctw_status read_type(struct ctw_rope_params *p, const struct ctw_json_node *node,
+                                 unsigned *used, struct ctw_err *err)
+{
+    const char *type = NULL, *old = NULL;
+    enum ctw_status st = ctw_json_read_string(node, "rope_type", CTW_JSON_OPTIONAL, &type, err);
+    if (st == CTW_OK)
+        st = ctw_json_read_string(node, "type", CTW_JSON_OPTIONAL, &old, err);
+    if (st != CTW_OK)
+        return st;
+    if (type != NULL && old != NULL && strcmp(type, old) != 0)
+        return ctw_json_fail(node, err, CTW_EFORMAT,
+                             "rope_type \"%s\" and type \"%s\" differ; versions of transformers "
+                             "take one or the other",
+                             type, old);
+    type = type != NULL ? type : old != NULL ? old : "default";
+    for (size_t i = 0; i < CTW_COUNT(types); i++)
+        if (strcmp(type, types[i].name) == 0) {
+            p->type = types[i].type;
+            *used = types[i].used;
+            return CTW_OK;
+        }
+    return ctw_json_fail(node, err, CTW_EUNSUP,
+                         "RoPE type \"%s\" is not supported; supported: default, linear, llama3, "
+                         "yarn",
+                         type);
+}
+
+static enum ctw_status check_members(const struct ctw_json_node *node, unsigned used,
+                                     struct ctw_err *err)
+{
+    for (const struct ctw_json_node *m = ctw_json_first(node); m != NULL; m = ctw_json_next(m)) {
+        size_t i = 0;
+        if (ctw_json_is_null(m))
+            continue;
+        if (ctw_json_type(m) == CTW_JSON_OBJECT)
+            return ctw_json_fail(m, err, CTW_EUNSUP,
+                                 "RoPE parameters of their own for a kind of layers are not "
+                                 "supported for this family");
+        while (i < CTW_COUNT(members) && strcmp(ctw_json_key(m), members[i].name) != 0)
+            i++;
+        if (i == CTW_COUNT(members))
+            return ctw_json_fail(m, err, CTW_EUNSUP,
+                                 "this RoPE parameter is not known here, so positions might be "
+                                 "computed wrongly");
+        if ((members[i].used & used) == 0)
+            return ctw_json_fail(m, err, CTW_EFORMAT,
+                                 "this RoPE parameter has no meaning with this rope_type; remove "
+                                 "it or correct the type");
+    }
+    return CTW_OK;
+}
+
+/* A number that may stand in the RoPE object, or at the top (transformers 4); it must not differ.
+ */
+static enum ctw_status read_either(double *out, const struct ctw_json_node *root,
+                                   const struct ctw_json_node *object, const char *key,
+                                   struct ctw_err *err)
+{
+    double top = NAN, inner = NAN;
+    enum ctw_status st = ctw_json_read_double(root, key, CTW_JSON_OPTIONAL, &top, err);
+    if (st == CTW_OK && object != NULL)
+        st = ctw_json_read_double(object, key, CTW_JSON_OPTIONAL, &inner, err);
+    if (st != CTW_OK)
+        return st;
+    if (!isnan(top) && !isnan(inner) && top != inner)
+        return ctw_json_fail(ctw_json_get(root, key), err, CTW_EFORMAT,
+                             "found %g, and %g in the RoPE parameters; versions of transformers "
+                             "take one or the other",
+                             top, inner);
+    *out = !isnan(inner) ? inner : !isnan(top) ? top : *out;
+    return CTW_OK;
+}
+
+static enum ctw_status positive(const struct ctw_json_node *node, const char *key, double value,
+                                double above, struct ctw_err *err)
+{
+    if (value > above && value < 1e12)
+        return CTW_OK;
+    return ctw_json_fail(node, err, CTW_EFORMAT, "%s: found %g, expected a number above %g", key,
+                         value, above);
+}
+
+static enum ctw_status read_llama3(struct ctw_rope_params *p, const struct ctw_json_node *node,
+                                   struct ctw_err *err)
+{
+    enum ctw_status st =
+        ctw_json_read_double(node, "low_freq_factor", CTW_JSON_REQUIRED, &p->low_freq_factor, err);
+    if (st == CTW_OK)
+        st = ctw_json_read_double(node, "high_freq_factor", CTW_JSON_REQUIRED, &p->high_freq_factor,
+                                  err);
+    if (st == CTW_OK)
+        st = positive(node, "low_freq_factor", p->low_freq_factor, 0, err);
+    if (st == CTW_OK)
+        st = positive(node, "high_freq_factor", p->high_freq_factor, p->low_freq_factor, err);
+    return st;
+}
+
+static double mscale(double scale, double m)
+{
+    return scale <= 1.0 ? 1.0 : 0.1 * m * log(scale) + 1.0;
+}
+
+static enum ctw_status read_yarn(struct ctw_rope_params *p, const struct ctw_json_node *node,
+                                 struct ctw_err *err)
+{
+    double m = 0, m_all = 0, attention = NAN;
+    p->beta_fast = p->beta_slow = 0;
+    p->truncate = true;
+    enum ctw_status st =
+        ctw_json_read_double(node, "attention_factor", CTW_JSON_OPTIONAL, &attention, err);
+    if (st == CTW_OK)
+        st = ctw_json_read_double(node, "mscale", CTW_JSON_OPTIONAL, &m, err);
+    if (st == CTW_OK)
+        st = ctw_json_read_double(node, "mscale_all_dim", CTW_JSON_OPTIONAL, &m_all, err);
+    if (st == CTW_OK)
+        st = ctw_json_read_double(node, "beta_fast", CTW_JSON_OPTIONAL, &p->beta_fast, err);
+    if (st == CTW_OK)
+        st = ctw_json_read_double(node, "beta_slow", CTW_JSON_OPTIONAL, &p->beta_slow, err);
+    if (st == CTW_OK)
+        st = ctw_json_read_bool(node, "truncate", CTW_JSON_OPTIONAL, &p->truncate, err);
+    if (st != CTW_OK)
+        return st;
+    p->beta_fast = p->beta_fast == 0 ? 32 : p->beta_fast; /* 0 as absent, as there */
+    p->beta_slow = p->beta_slow == 0 ? 1 : p->beta_slow;
+    if (!isnan(attention))
+        p->attention_factor = attention;
+    else if (m != 0 && m_all != 0)
+        p->attention_factor = mscale(p->factor, m) / mscale(p->factor, m_all);
+    else
+        p->attention_factor = mscale(p->factor, 1);
+    st = positive(node, "beta_fast", p->beta_fast, 0, err);
+    if (st == CTW_OK)
+        st = positive(node, "beta_slow", p->beta_slow, 0, err);
+    if (st == CTW_OK)
+        st = positive(node, "attention_factor", p->attention_factor, 0, err);
+    return st;
+}
+
+/* The object, under the name of transformers 4 or 5; NULL: none, or an empty one. */
+static enum ctw_status find_object(const struct ctw_json_node *root,
+                                   const struct ctw_json_node **out, struct ctw_err *err)
+{
+    const struct ctw_json_node *old = NULL, *now = NULL;
+    enum ctw_status st =
+        ctw_json_read_node(root, "rope_scaling", CTW_JSON_OPTIONAL, CTW_JSON_OBJECT, &old, err);
+    if (st == CTW_OK)
+        st = ctw_json_read_node(root, "rope_parameters", CTW_JSON_OPTIONAL, CTW_JSON_OBJECT, &now,
+                                err);
+    if (st == CTW_OK && old != NULL && now != NULL)
+        st = ctw_json_fail(old, err, CTW_EFORMAT,
+                           "found beside rope_parameters; versions of transformers take one or the "
+                           "other: remove one");
+    *out = old != NULL ? old : now;
+    return st;
+}
+
+enum ctw_status ctw_rope_read(struct ctw_rope_params *out, const struct ctw_json_node *root,
+                              double default_theta, int64_t max_length, struct ctw_err *err)
+{
+    const struct ctw_json_node *node;
+    unsigned used = USED_DEFAULT;
+    double partial = 1.0;
+    *out = (struct ctw_rope_params){.type = CTW_ROPE_DEFAULT,
+                                    .theta = default_theta,
+                                    .factor = 1,
+                                    .original_length = (double)max_length,
+                                    .attention_factor = 1};
+    enum ctw_status st = find_object(root, &node, err);
+    if (st == CTW_OK && node != NULL)
+        st = read_type(out, node, &used, err);
+    if (st == CTW_OK && node != NULL)
+        st = check_members(node, used, err);
+    if (st == CTW_OK)
+        st = read_either(&out->theta, root, node, "rope_theta", err);
+    if (st == CTW_OK)
+        st = positive(root, "rope_theta", out->theta, 1, err);
+    if (st == CTW_OK)
+        st = read_either(&partial, root, node, "partial_rotary_factor", err);
+    if (st == CTW_OK && partial != 1.0)
+        st = ctw_json_fail(root, err, CTW_EUNSUP,
+                           "partial_rotary_factor: found %g, expected 1: turning a part of each "
+                           "head is not supported for this family",
+                           partial);
+    if (st == CTW_OK)
+        st =
+            read_either(&out->original_length, root, node, "original_max_position_embeddings", err);
+    if (st == CTW_OK)
+        st = positive(root, "original_max_position_embeddings", out->original_length, 0, err);
+    if (st != CTW_OK || out->type == CTW_ROPE_DEFAULT)
+        return st;
+    const struct ctw_json_node *factor = ctw_json_get(node, "factor");
+    if (out->type == CTW_ROPE_YARN && factor != NULL && ctw_json_is_null(factor))
+        out->factor = (double)max_length / out->original_length;
+    else
+        st = ctw_json_read_double(node, "factor", CTW_JSON_REQUIRED, &out->factor, err);
+    if (st == CTW_OK)
+        st = positive(node, "factor", out->factor, 0, err);
+    if (st == CTW_OK && out->type == CTW_ROPE_LLAMA3)
+        st = read_llama3(out, node, err);
+    if (st == CTW_OK && out->type == CTW_ROPE_YARN)
+        st = read_yarn(out, node, err);
+    return st;
+}
+
+/* ---- frequencies ---- */
+
+/*
+ * theta^(2i / rot_dim) in fp32, rounded once. (torch's own vectorised pow is off by one unit in the
+ * last place for about one value in a hundred, which ones depends on the machine.)
+ */
+static float position_scale(const struct ctw_rope_params *p, int rot_dim, int i)
+{
+    float exponent = (float)(2 * i) / (float)rot_dim;
+    return (float)pow((double)(float)p->theta, (double)exponent);
+}
+
+/* torch writes scalar / tensor as reciprocal(tensor) * scalar. */
+static float divide_scalar(double scalar, float tensor)
+{
+    return 1.0f / tensor * (float)scalar;
+}
+
+static float llama3(const struct ctw_rope_params *p, float inv_freq)
+{
+    const float factor = (float)p->factor, low = (float)p->low_freq_factor;
+    const float low_wavelen = (float)(p->original_length / p->low_freq_factor);
+    const float high_wavelen = (float)(p->original_length / p->high_freq_factor);
+    float wavelen = divide_scalar(2 * 3.141592653589793, inv_freq);
+    float scaled = wavelen > low_wavelen ? inv_freq / factor : inv_freq;
+    if (wavelen < high_wavelen || wavelen > low_wavelen)
+        return scaled;
+    float smooth = (divide_scalar(p->original_length, wavelen) - low) /
+                   (float)(p->high_freq_factor - p->low_freq_factor);
+    return (1.0f - smooth) * scaled / factor + smooth * scaled;
+}
+
+/* The dimension whose wavelength turns n_rotations times within the original length. */
+static double correction_dim(const struct ctw_rope_params *p, int rot_dim, double n_rotations)
+{
+    return rot_dim * log(p->original_length / (n_rotations * 2 * 3.141592653589793)) /
+           (2 * log(p->theta));
+}
+
+static void yarn(const struct ctw_rope_params *p, int rot_dim, float *inv_freq)
+{
+    double low = correction_dim(p, rot_dim, p->beta_fast);
+    double high = correction_dim(p, rot_dim, p->beta_slow);
+    if (p->truncate) {
+        low = floor(low);
+        high = ceil(high);
+    }
+    low = low > 0 ? low : 0;
+    high = high < rot_dim - 1 ? high : rot_dim - 1;
+    if (low == high)
+        high += 0.001;
+    for (int i = 0; i < rot_dim / 2; i++) {
+        float scale = position_scale(p, rot_dim, i);
+        float ramp = ((float)i - (float)low) / (float)(high - low);
+        ramp = ramp < 0.0f ? 0.0f : ramp > 1.0f ? 1.0f : ramp;
+        float keep = 1.0f - ramp;
+        float interpolated = 1.0f / ((float)p->factor * scale);
+        inv_freq[i] = interpolated * (1.0f - keep) + 1.0f / scale * keep;
+    }
+}
+
+void ctw_rope_frequencies(const struct ctw_rope_params *p, int rot_dim, float *inv_freq)
+{
+    if (p->type == CTW_ROPE_YARN) {
+        yarn(p, rot_dim, inv_freq);
+        return;
+    }
+    for (int i = 0; i < rot_dim / 2; i++) {
+        float f = 1.0f / position_scale(p, rot_dim, i);
+        inv_freq[i] = p->type == CTW_ROPE_LINEAR   ? f / (float)p->factor
+                      : p->type == CTW_ROPE_LLAMA3 ? llama3(p, f)
+                                                   : f;
+    }
+}
