@@ -1,0 +1,585 @@
+"""What goes wrong on real machines: dead clients, dead workers, foreign files, signals, early closes."""
+
+import os
+import random
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+import pynng
+
+import worker_process as w
+
+SLOW = {"us_per_token": 2000}  # a pass of 256 tokens takes half a second
+LONG = [([1] * 60, [2] * 4)]   # 63 tokens
+
+
+def until(what, timeout_s=15):
+    end = time.monotonic() + timeout_s
+    while not what():
+        assert time.monotonic() < end, "it did not come about"
+        time.sleep(0.02)
+
+
+def ended(worker, timeout_s=20):
+    try:
+        return worker.end(timeout_s)
+    except subprocess.TimeoutExpired:
+        raise AssertionError("the worker goes on: " + worker.text())
+
+
+def start_fails(code, part, *args, **kw):
+    with w.Worker(*args, wait=False, **kw) as worker:
+        got = ended(worker)
+        assert got == code, f"exit code {got}, expected {code}: {worker.text()}"
+        text = worker.text()
+        assert part in text, f"{part!r} is not in: {text}"
+        assert not worker.ready.exists()
+        return text
+
+
+class Addresses(unittest.TestCase):
+    def test_places_and_modes(self):
+        with w.Worker() as a:
+            path = a.dir / "w.sock"
+            self.assertEqual(stat.S_IMODE(path.stat().st_mode), 0o600)
+            self.assertTrue((a.dir / "w.sock.lock").exists())
+            a.process.send_signal(signal.SIGTERM)
+            self.assertEqual(ended(a), 0)
+            self.assertEqual(sorted(p.name for p in a.dir.iterdir()), ["log", "model", "run"])
+            self.assertEqual(list((a.runtime / "ctworker").iterdir()), [])
+
+    def test_default_address(self):
+        with tempfile.TemporaryDirectory(prefix="ctw-") as d:
+            os.chmod(d, 0o700)
+            (Path(d) / "m").mkdir()
+            argv = [str(w.FAKE), "serve", "--model", f"{d}/m", "--name", "here", "--ready-file",
+                    f"{d}/ready"]
+            p = subprocess.Popen(argv, env=os.environ | {"XDG_RUNTIME_DIR": d},
+                                 stderr=subprocess.DEVNULL)
+            try:
+                until(Path(d, "ready").exists)
+                self.assertEqual(Path(d, "ready").read_text(), f"ipc://{d}/ctworker/here.sock\n")
+                self.assertEqual(stat.S_IMODE(os.stat(f"{d}/ctworker").st_mode), 0o700)
+            finally:
+                p.terminate()
+                self.assertEqual(p.wait(20), 0)
+            self.assertEqual(os.listdir(f"{d}/ctworker"), [])
+
+    def test_runtime_folder_of_others_is_refused(self):
+        with tempfile.TemporaryDirectory(prefix="ctw-") as d:
+            os.chmod(d, 0o700)
+            os.mkdir(f"{d}/ctworker", 0o755)
+            os.chmod(f"{d}/ctworker", 0o755)
+            start_fails(74, "mode 0700", env={"XDG_RUNTIME_DIR": d})
+
+    def test_a_second_worker_is_told_and_the_first_lives(self):
+        with w.Worker() as a, a.client() as c:
+            for _ in range(5):
+                start_fails(75, f"another worker (process {a.process.pid})", listen=a.url)
+            self.assertEqual(c.call("health")["state"], "ready")
+            with a.client(timeout_s=1) as new:  # the probe of nng 1.5 would have ended the listener
+                self.assertEqual(new.call("health")["state"], "ready")
+
+    def test_other_files_are_left_alone(self):
+        with tempfile.TemporaryDirectory(prefix="ctw-") as d:
+            place = Path(d, "model.safetensors")
+            place.write_bytes(b"precious")
+            start_fails(64, "is no socket: it is left alone", listen=f"ipc://{place}")
+            self.assertEqual(place.read_bytes(), b"precious")
+            link = Path(d, "link")
+            link.symlink_to(place)
+            start_fails(64, "is no socket", listen=f"ipc://{link}")
+            self.assertEqual(place.read_bytes(), b"precious")
+            start_fails(64, "is no socket", listen=f"ipc://{d}")
+            lock = Path(d, "w.sock.lock")
+            lock.symlink_to(place)
+            start_fails(74, "w.sock.lock", listen=f"ipc://{d}/w.sock")
+            self.assertEqual(place.read_bytes(), b"precious")
+
+    def test_bad_addresses(self):
+        start_fails(64, "the system allows 107", listen="ipc:///tmp/" + "x" * 120)
+        start_fails(64, "does not exist", listen="ipc:///nowhere/at/all/w.sock")
+        start_fails(64, "expected ipc:///PATH or tcp://HOST:PORT", listen="http://localhost:80")
+        start_fails(64, "expected tcp://HOST:PORT", listen="tcp://127.0.0.1")
+        for host in ("0.0.0.0", "*", "", "[::]", "0", "0x0", "[::ffff:0.0.0.0]"):
+            start_fails(64, "--insecure-bind-any", listen=f"tcp://{host}:0")
+
+    def test_tcp(self):
+        with w.Worker(listen="tcp://127.0.0.1:0") as a, a.client() as c:
+            self.assertRegex(a.url, r"^tcp://127\.0\.0\.1:[1-9]\d*$")
+            self.assertEqual(c.call("info")["models"][0]["path"], "")
+            pairs = w.random_pairs(5)
+            self.assertEqual(c.run_pairs(pairs)[3][0], w.expect_pair(*pairs[3])[0])
+            start_fails(75, "in use", listen=a.url)
+        with w.Worker("--insecure-bind-any", listen="tcp://0.0.0.0:0") as a:
+            with w.Client(a.url.replace("0.0.0.0", "127.0.0.1")) as c:
+                self.assertEqual(c.call("health")["state"], "ready")
+
+    def test_a_killed_workers_socket_is_taken_over(self):
+        with w.Worker() as a:
+            a.process.kill()
+            a.end()
+            self.assertTrue((a.dir / "w.sock").exists())
+            with w.Worker(listen=a.url) as b, b.client() as c:
+                self.assertEqual(c.call("health")["state"], "ready")
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root can become another user")
+    def test_other_users_are_refused(self):
+        with w.Worker() as a, a.client() as c:
+            for p in (a.dir, a.runtime, a.dir / "w.sock"):
+                os.chmod(p, 0o777)
+            code = (f"import os, pynng\nos.setuid(65534)\n"
+                    f"s = pynng.Req0(resend_time=-1, recv_timeout=1500, send_timeout=1500)\n"
+                    f"s.dial({a.url!r}, block=False)\n"
+                    f"try:\n    s.send(b'x'); s.recv(); print('answered')\n"
+                    f"except pynng.exceptions.NNGException as e: print('refused', e)\n")
+            got = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                                 timeout=30)
+            self.assertTrue(got.stdout.startswith("refused"), got)
+            self.assertIn("another user was refused", a.text())
+            self.assertEqual(c.call("health")["state"], "ready")
+
+
+class Connections(unittest.TestCase):
+    def test_early_closes(self):
+        """nng 1.5 stops accepting for good when a client closes before the handshake."""
+        with w.Worker() as a, a.client() as old:
+            path = a.url.removeprefix("ipc://")
+            job = old.pairs(w.random_pairs(3), seal=False)
+            for _ in range(200):
+                s = socket.socket(socket.AF_UNIX)
+                s.connect(path)
+                s.close()
+            self.assertEqual(old.call("poll", job=job)["state"], "open")
+            start = time.monotonic()
+            with a.client(timeout_s=20) as new:
+                self.assertEqual(new.call("poll", job=job)["state"], "open")
+            print(f"early closes: a new client was answered after {time.monotonic() - start:.1f} s; "
+                  f"healed {a.text().count('listening anew')} times", file=sys.stderr)
+            self.assertEqual(old.call("health")["state"], "ready")
+            self.assertEqual(stat.S_IMODE(os.stat(path).st_mode), 0o600)
+
+    def test_half_open_and_babbling_clients(self):
+        with w.Worker() as a:
+            path = a.url.removeprefix("ipc://")
+            keep = []
+            for data in (b"", b"\0", b"GET / HTTP/1.1\r\n\r\n", b"\0SP\0\0\x30\0\0",
+                         b"\0SP\0\0\x30\0\0" + b"\x01" + b"\xff" * 8):
+                s = socket.socket(socket.AF_UNIX)
+                s.connect(path)
+                s.sendall(data)
+                keep.append(s)
+            with a.client(timeout_s=20) as c:
+                self.assertEqual(c.call("health")["state"], "ready")
+            for s in keep:
+                s.close()
+            with a.client(timeout_s=20) as c:
+                self.assertEqual(c.call("health")["state"], "ready")
+
+    def test_oversized_message(self):
+        """The worker closes the connection; a client with resends off sees it at once."""
+        with w.Worker() as a, a.client() as other:
+            with a.client(timeout_s=10) as c:
+                c.call("health")
+                start = time.monotonic()
+                with self.assertRaises((pynng.exceptions.ConnectionReset, pynng.exceptions.Closed)):
+                    c.raw(b"\xc6" + (w.MESSAGE_BYTES).to_bytes(4, "big") + bytes(w.MESSAGE_BYTES))
+                self.assertLess(time.monotonic() - start, 5)
+                self.assertEqual(c.call("health")["state"], "ready")  # dials again by itself
+            self.assertEqual(other.call("health")["state"], "ready")
+            # exactly as large as allowed is read, and refused for what it is
+            size = w.MESSAGE_BYTES - 5
+            reply = other.raw(b"\xc6" + size.to_bytes(4, "big") + bytes(size))
+            self.assertIn("no msgpack map", reply["error"]["message"])
+
+    def test_bombs_take_no_memory(self):
+        with w.Worker() as a, a.client() as c:
+            def rss():
+                text = Path(f"/proc/{a.process.pid}/status").read_text()
+                return int(text.split("VmHWM:")[1].split()[0])
+            before = rss()
+            for bomb in (b"\xdd\xff\xff\xff\xff", b"\xdd\x10\x00\x00\x00" + bytes(1000),
+                         b"\xdd\x00\x7f\xff\xff" + bytes(0x7fffff), b"\x91" * 500000 + b"\xc0"):
+                self.assertFalse(c.raw(bomb)["ok"])
+            grown = rss() - before
+            self.assertLess(grown, 64 << 10, "KiB")
+
+    def test_a_lost_client_finds_its_job_again(self):
+        with w.Worker(engine=SLOW) as a:
+            with a.client() as c:
+                job = c.pairs(LONG * 8)
+            with a.client() as c:
+                self.assertEqual(c.wait(job)["state"], "done")
+                self.assertEqual(len(c.fetch(job)), 8)
+
+
+class Orphans(unittest.TestCase):
+    def submit_and_die(self, worker, policy, ttl_s):
+        """A client process that submits a long job and is killed; returns the job's id."""
+        job = random.randbytes(16)
+        code = (f"import sys, time\nsys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+                f"import worker_process as w\nc = w.Client({worker.url!r})\n"
+                f"c.pairs({LONG!r} * 60, job={job!r}, orphan={{'policy': {policy!r}, 'ttl_s': {ttl_s}}})\n"
+                f"print('ok', flush=True)\ntime.sleep(100)\n")
+        p = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+        self.assertEqual(p.stdout.readline(), b"ok\n")
+        p.kill()
+        p.wait()
+        p.stdout.close()
+        return job
+
+    def jobs(self, c):
+        return {j["job"]: j["state"] for j in c.call("info")["jobs"]}
+
+    def test_cancel_when_the_connection_is_lost(self):
+        with w.Worker(engine=SLOW) as a, a.client() as c:
+            job = self.submit_and_die(a, "cancel", 600)
+            start = time.monotonic()
+            until(lambda: job not in self.jobs(c))
+            self.assertTrue(4 < time.monotonic() - start < 8)
+            self.assertIn("lost its client", a.text())
+            begin = time.monotonic()
+            c.run_pairs([([1], [2])])
+            self.assertLess(time.monotonic() - begin, 1, "the orphan still computes")
+
+    def test_cancel_when_the_client_is_silent(self):
+        with w.Worker(engine=SLOW) as a, a.client() as c, a.client() as silent:
+            job = silent.pairs(LONG * 60, orphan={"policy": "cancel", "ttl_s": 1})
+            start = time.monotonic()
+            until(lambda: job not in self.jobs(c))
+            self.assertTrue(0.8 < time.monotonic() - start < 2)
+
+    def test_polling_is_contact(self):
+        with w.Worker(engine=SLOW) as a, a.client() as c:
+            job = c.pairs(LONG * 20, orphan={"policy": "cancel", "ttl_s": 1})
+            self.assertEqual(c.wait(job)["state"], "done")
+
+    def test_another_connection_saves_the_job(self):
+        with w.Worker(engine=SLOW) as a, a.client() as c:
+            job = self.submit_and_die(a, "cancel", 600)
+            end = time.monotonic() + 7
+            while time.monotonic() < end:
+                self.assertEqual(c.call("poll", job=job, wait_ms=500)["state"], "running")
+            c.call("cancel", job=job)
+
+    def test_keep(self):
+        with w.Worker(engine={"us_per_token": 300}) as a, a.client() as c:
+            job = self.submit_and_die(a, "keep", 2)
+            until(lambda: self.jobs(c)[job] == "done")
+            time.sleep(1)  # info is no contact
+            self.assertEqual(len(c.fetch(job)), 60)
+            time.sleep(1.2)
+            self.assertEqual(len(c.fetch(job)), 60)  # fetch is
+            until(lambda: job not in self.jobs(c))
+
+    def test_unsealed_jobs_are_forgotten(self):
+        with w.Worker() as a, a.client() as c:
+            job = c.pairs(LONG, seal=False, orphan={"policy": "keep", "ttl_s": 1})
+            until(lambda: job not in self.jobs(c), 3)
+
+
+class Endings(unittest.TestCase):
+    def test_first_signal_finishes(self):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            with w.Worker(engine=SLOW) as a, a.client() as c:
+                job = c.pairs(LONG * 8)
+                time.sleep(0.2)
+                a.process.send_signal(number)
+                until(lambda: c.call("health")["state"] == "draining")
+                with self.assertRaises(w.Refused) as e:
+                    c.pairs(LONG)
+                self.assertEqual((e.exception.code, e.exception.retry_ms), ("busy", None))
+                self.assertEqual(c.wait(job)["state"], "done")
+                self.assertEqual(len(c.fetch(job)), 8)
+                c.call("release", job=job)
+                self.assertEqual(ended(a), 0)
+                self.assertFalse((a.dir / "w.sock").exists())
+                self.assertFalse(a.ready.exists())
+
+    def test_second_signal_stops_at_once(self):
+        with w.Worker(engine=SLOW) as a, a.client() as c:
+            c.pairs(LONG * 60)
+            time.sleep(0.2)
+            a.process.send_signal(signal.SIGTERM)
+            time.sleep(0.3)
+            start = time.monotonic()
+            a.process.send_signal(signal.SIGTERM)
+            self.assertEqual(ended(a), 143)
+            self.assertLess(time.monotonic() - start, 1.5)
+            self.assertFalse((a.dir / "w.sock").exists())
+            self.assertEqual(list((a.runtime / "ctworker").iterdir()), [])
+
+    def test_grace(self):
+        with w.Worker("--grace", "1", engine=SLOW) as a, a.client() as c:
+            c.pairs(LONG * 60)
+            time.sleep(0.2)
+            start = time.monotonic()
+            a.process.send_signal(signal.SIGINT)
+            self.assertEqual(ended(a), 130)
+            self.assertTrue(0.9 < time.monotonic() - start < 3)
+
+    def test_cancel_on_signal(self):
+        with w.Worker("--on-signal", "cancel", engine=SLOW) as a, a.client() as c:
+            job = c.pairs(LONG * 60)
+            time.sleep(0.2)
+            a.process.send_signal(signal.SIGTERM)
+            r = c.wait(job)
+            self.assertEqual((r["state"], r["error"]["code"]), ("canceled", "canceled"))
+            self.assertEqual(ended(a), 0)
+
+    def test_shutdown_lets_clients_fetch(self):
+        with w.Worker(engine=SLOW) as a, a.client() as c:
+            job, never = c.pairs(LONG * 6), c.pairs(LONG, seal=False)
+            r = c.call("shutdown", mode="finish")
+            self.assertEqual((r["state"], r["jobs"]), ("draining", 1))
+            self.assertEqual(c.call("poll", job=never)["state"], "canceled")
+            self.assertEqual(c.wait(job)["state"], "done")
+            for _ in range(4):
+                time.sleep(1)  # not silent for 2 s
+                self.assertEqual(len(c.fetch(job)), 6)
+            self.assertEqual(ended(a), 0)
+
+    def test_shutdown_cancel(self):
+        with w.Worker(engine=SLOW) as a, a.client() as c:
+            job = c.pairs(LONG * 60)
+            c.call("shutdown", mode="cancel")
+            self.assertEqual(c.call("poll", job=job)["state"], "canceled")
+            c.call("release", job=job)
+            start = time.monotonic()
+            self.assertEqual(ended(a), 0)
+            self.assertLess(time.monotonic() - start, 1.5)
+
+    def test_drain_keeps_answering(self):
+        with w.Worker(engine=SLOW) as a, a.client() as c:
+            job = c.pairs(LONG * 4)
+            c.call("drain", mode="finish")
+            self.assertEqual(c.wait(job)["state"], "done")
+            time.sleep(2.5)
+            self.assertEqual(len(c.fetch(job)), 4)
+            self.assertIsNone(a.process.poll())
+
+    def test_owner(self):
+        owner = subprocess.Popen(["sleep", "100"])
+        with w.Worker("--owner-pid", str(owner.pid), engine=SLOW) as a, a.client() as c:
+            c.pairs(LONG * 60)
+            time.sleep(0.3)
+            self.assertIsNone(a.process.poll())
+            owner.kill()
+            owner.wait()
+            start = time.monotonic()
+            self.assertEqual(ended(a), 0)
+            self.assertLess(time.monotonic() - start, 2)
+        start_fails(64, "there is no process", "--owner-pid", str(owner.pid))
+
+    def test_ready_fd(self):
+        r, wr = os.pipe()
+        with tempfile.TemporaryDirectory(prefix="ctw-") as d:
+            p = subprocess.Popen([str(w.FAKE), "serve", "--model", d, "--listen", f"ipc://{d}/s",
+                                  "--ready-fd", str(wr)], pass_fds=[wr], stderr=subprocess.DEVNULL)
+            os.close(wr)
+            with os.fdopen(r) as f:
+                self.assertEqual(f.read(), f"ipc://{d}/s\n")
+            p.terminate()
+            self.assertEqual(p.wait(20), 0)
+
+
+class Failures(unittest.TestCase):
+    def test_a_load_error_can_be_read(self):
+        with w.Worker(models=["broken"], wait=False) as a:
+            until(lambda: (a.dir / "w.sock").exists())
+            with a.client() as c:
+                until(lambda: c.call("health")["state"] == "failed")
+                self.assertIn("broken/config.json: it is broken", c.call("health")["message"])
+                m = c.call("info")["models"][0]
+                self.assertEqual(m["state"], "failed")
+                self.assertIn("it is broken", m["message"])
+                with self.assertRaises(w.Refused) as e:
+                    c.pairs(LONG)
+                self.assertIn("it is broken", e.exception.message)
+            self.assertEqual(ended(a), 65)
+            self.assertIn("it is broken", a.text())
+            self.assertFalse((a.dir / "w.sock").exists())
+
+    def test_a_load_error_without_a_reader_ends_at_once(self):
+        with tempfile.TemporaryDirectory(prefix="ctw-") as d:
+            Path(d, "broken").mkdir()
+            start = time.monotonic()
+            got = subprocess.run([str(w.FAKE), "serve", "--model", f"{d}/broken", "--listen",
+                                  f"ipc://{d}/s"], capture_output=True, text=True, timeout=20)
+            self.assertEqual(got.returncode, 65)
+            self.assertLess(time.monotonic() - start, 2)
+
+    def test_missing_folder(self):
+        got = subprocess.run([str(w.FAKE), "serve", "--model", "/nowhere/at/all"],
+                             capture_output=True, text=True, timeout=20)
+        self.assertEqual(got.returncode, 66)
+        self.assertIn("/nowhere/at/all: No such file", got.stderr)
+
+    def test_loading(self):
+        with w.Worker(engine={"open_ms": 1500}, wait=False) as a:
+            until(lambda: (a.dir / "w.sock").exists())
+            with a.client() as c:
+                self.assertEqual(c.call("health")["state"], "loading")
+                self.assertEqual(c.call("info")["models"][0]["state"], "loading")
+                self.assertFalse(a.ready.exists())
+                with self.assertRaises(w.Refused) as e:
+                    c.pairs(LONG)
+                self.assertEqual((e.exception.code, e.exception.retry_ms), ("busy", 500))
+                self.assertEqual(a.command("health", a.url).returncode, 0)
+                self.assertEqual(a.command("health", a.url, "--ready").returncode, 1)
+                until(lambda: c.call("health")["state"] == "ready")
+                a.wait_ready()
+                self.assertEqual(a.command("health", a.url, "--ready").returncode, 0)
+
+    def test_a_signal_while_loading(self):
+        with w.Worker(engine={"open_ms": 1500}, wait=False) as a:
+            until(lambda: (a.dir / "w.sock").exists())
+            a.process.terminate()
+            self.assertEqual(ended(a), 0)
+
+    def test_device_failure_ends_the_worker(self):
+        with w.Worker(engine={"device_token": 13}) as a, a.client() as c:
+            job = c.pairs([([1, 13], [2])])
+            r = c.wait(job)
+            self.assertEqual((r["state"], r["error"]["code"]), ("failed", "device"))
+            self.assertEqual(c.call("health")["state"], "failed")
+            self.assertEqual(ended(a), 69)
+
+    def test_memory_failure_spares_other_jobs(self):
+        with w.Worker(engine={"memory_token": 14, "pass_tokens": 64}) as a, a.client() as c:
+            bad = c.pairs([([1, 14], [2])])
+            self.assertEqual(c.wait(bad)["error"]["code"], "memory")
+            self.assertEqual(len(c.run_pairs(LONG)), 1)
+
+
+class Models(unittest.TestCase):
+    def test_several(self):
+        with w.Worker(models=["one", "two"]) as a, a.client() as c:
+            self.assertEqual([m["name"] for m in c.call("info")["models"]], ["one", "two"])
+            pairs = w.random_pairs(5)
+            for name in ("", "one", "two"):
+                self.assertEqual(c.run_pairs(pairs, model=name)[2][0], w.expect_pair(*pairs[2])[0])
+
+    def test_load_and_unload(self):
+        with tempfile.TemporaryDirectory(prefix="ctw-") as d:
+            for name in ("b", "slow", "broken", "out"):
+                Path(d, name).mkdir()
+            Path(d, "root").mkdir()
+            for name in ("b", "broken"):
+                os.rename(f"{d}/{name}", f"{d}/root/{name}")
+            Path(d, "root/link").symlink_to(f"{d}/out")
+            root = f"{d}/root"
+            with w.Worker("--allow-load", root) as a, a.client() as c:
+                states = lambda: {m["name"]: m["state"] for m in c.call("info")["models"]}
+                r = c.call("load", path=f"{root}/b")
+                self.assertEqual((r["model"], r["state"]), ("b", "loading"))
+                until(lambda: states()["b"] == "ready")
+                c.call("load", path=f"{root}/b", model="again")
+                until(lambda: states()["again"] == "ready")
+                for path in (f"{d}/out", f"{root}/../out", f"{root}/link", "b", f"{root}x", "/",
+                             f"{root}/none"):
+                    with self.assertRaises(w.Refused) as e:
+                        c.call("load", path=path)
+                    self.assertEqual(e.exception.code, "invalid")
+                with self.assertRaises(w.Refused) as e:
+                    c.call("load", path=f"{root}/b")
+                self.assertIn("there already", e.exception.message)
+                c.call("load", path=f"{root}/broken")
+                until(lambda: states()["broken"] == "failed")
+                self.assertEqual(c.call("health")["state"], "ready")
+                job = c.pairs(LONG, model="b", seal=False)
+                with self.assertRaises(w.Refused) as e:
+                    c.call("unload", model="b")
+                self.assertEqual(e.exception.code, "busy")
+                c.call("cancel", job=job)
+                c.call("unload", model="b")
+                until(lambda: "b" not in states())
+                with self.assertRaises(w.Refused) as e:
+                    c.pairs(LONG, model="b")
+                self.assertEqual(e.exception.code, "not_found")
+                c.run_pairs(LONG, model="again")
+                c.run_pairs(LONG)
+
+
+class Commands(unittest.TestCase):
+    def test_info_ps_stop(self):
+        with w.Worker("--name", "first") as a:
+            out = a.command("info")
+            self.assertEqual(out.returncode, 0, out.stderr)
+            self.assertIn("fake-c/float32/1", out.stdout)
+            import json
+            info = json.loads(a.command("info", "first", "--json").stdout)
+            self.assertEqual((info["url"], info["models"][0]["vocab"]), (a.url, w.VOCAB))
+            ps = json.loads(a.command("ps", "--json").stdout)
+            self.assertEqual([(p["name"], p["pid"], p["state"]) for p in ps],
+                             [("first", a.process.pid, "ready")])
+            self.assertIn("first", a.command("ps").stdout)
+            self.assertEqual(json.loads(a.command("health", "--json").stdout)["state"], "ready")
+            out = a.command("stop")
+            self.assertEqual(out.returncode, 0, out.stderr)
+            self.assertEqual(ended(a), 0)
+            self.assertEqual(a.command("ps").stdout, "no workers\n")
+            for command in ("info", "health", "stop"):
+                out = a.command(command)
+                self.assertEqual(out.returncode, 66)
+                self.assertIn("no worker", out.stderr)
+                out = a.command(command, a.url)
+                self.assertEqual(out.returncode, 66)
+
+    def test_two_workers_must_be_named(self):
+        with w.Worker("--name", "x") as a, w.Worker("--name", "y", env=None) as b:
+            env = b.env | {"XDG_RUNTIME_DIR": a.env["XDG_RUNTIME_DIR"]}
+            extra = subprocess.Popen([str(w.FAKE), "serve", "--model", str(b.dir), "--name", "z"],
+                                     env=env, stderr=subprocess.DEVNULL)
+            try:
+                until(lambda: "z" in a.command("ps").stdout)
+                out = a.command("info")
+                self.assertEqual(out.returncode, 64)
+                self.assertIn("2 workers run here (x, z)", out.stderr)
+                self.assertEqual(a.command("stop", "z").returncode, 0)
+                self.assertEqual(extra.wait(20), 0)
+                self.assertEqual(a.command("info").returncode, 0)
+            finally:
+                extra.kill()
+                extra.wait()
+
+    def test_ps_cleans_up_after_a_killed_worker(self):
+        with w.Worker("--name", "dead") as a:
+            folder = a.runtime / "ctworker"
+            a.process.kill()
+            a.end()
+            self.assertEqual([p.name for p in folder.iterdir()], ["dead.json"])
+            (folder / "broken.json").write_text("{")
+            out = a.command("ps")
+            self.assertEqual(out.stdout, "no workers\n")
+            self.assertIn("broken.json", out.stderr)
+            self.assertEqual([p.name for p in folder.iterdir()], ["broken.json"])
+            self.assertFalse((a.dir / "w.sock").exists())
+
+    def test_no_answer(self):
+        with tempfile.TemporaryDirectory(prefix="ctw-") as d:
+            s = socket.socket(socket.AF_UNIX)
+            s.bind(f"{d}/deaf")
+            s.listen()
+            out = subprocess.run([str(w.FAKE), "health", f"ipc://{d}/deaf", "--timeout", "1"],
+                                 capture_output=True, text=True, timeout=20)
+            self.assertEqual(out.returncode, 74)
+            self.assertIn("no answer within 1000 ms", out.stderr)
+            s.close()
+
+    def test_help(self):
+        for command in ("serve", "info", "health", "ps", "stop"):
+            out = subprocess.run([str(w.FAKE), command, "--help"], capture_output=True, text=True)
+            self.assertEqual((out.returncode, out.stderr), (0, ""))
+            self.assertTrue(max(map(len, out.stdout.splitlines())) <= 100, out.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,527 @@
+"""docs/PROTOCOL.md, sentence by sentence, against a worker on the fake engine."""
+
+import random
+import threading
+import time
+import unittest
+
+import msgpack
+
+import worker_process as w
+
+
+class OneWorker(unittest.TestCase):
+    ENGINE = {}
+    ARGS = ()
+
+    @classmethod
+    def setUpClass(cls):
+        cls.worker = w.Worker(*cls.ARGS, engine=cls.ENGINE)
+        cls.c = cls.worker.client()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.c.__exit__()
+        alive = cls.worker.process.poll() is None
+        cls.worker.__exit__()
+        assert alive, "the worker died"
+
+    def tearDown(self):
+        for job in self.c.call("info")["jobs"]:
+            self.c.call("cancel", job=job["job"])
+            self.c.call("release", job=job["job"])
+
+    def refused(self, code, part, call, *args, **kw):
+        with self.assertRaises(w.Refused) as e:
+            call(*args, **kw)
+        self.assertEqual(e.exception.code, code, e.exception)
+        self.assertIn(part, e.exception.message)
+        return e.exception
+
+
+class Scores(OneWorker):
+    def test_loglikelihood(self):
+        pairs = w.random_pairs(50)
+        job = self.c.pairs(pairs, columns=["logprob", "greedy"])
+        self.assertEqual(self.c.wait(job)["state"], "done")
+        got = self.c.fetch(job)
+        self.assertEqual(len(got), 50)
+        for i, (context, continuation) in enumerate(pairs):
+            self.assertEqual(got[i], w.expect_pair(context, continuation), f"item {i}")
+        self.assertTrue(any(x[3] > 0 for x in got.values()), "nothing was truncated")
+        self.assertTrue(any(x[2] for x in got.values()) and not all(x[2] for x in got.values()))
+
+    def test_rolling(self):
+        rng = random.Random(2)
+        for length, context in ((0, None), (10, 1), (10, 5), (7, 7), (1, 1)):
+            texts = [[rng.randrange(w.VOCAB) for _ in range(n)] for n in (0, 1, 9, 10, 11, 64, 65, 200)]
+            head = {} if context is None else {"context_length": context}
+            job = self.c.rolling(texts, 5, columns=["logprob", "greedy"], max_length=length, **head)
+            self.c.wait(job)
+            got = self.c.fetch(job)
+            for i, text in enumerate(texts):
+                want = w.expect_rolling(text, 5, length or w.MAX_LENGTH, context or 1)
+                self.assertEqual(got[i], want, f"{length} {context} item {i}")
+            self.assertEqual(got[0][:2], (0.0, 0))
+
+    def test_max_length_of_the_job(self):
+        context, continuation = list(range(30)), list(range(8))
+        got = self.c.run_pairs([(context, continuation)], max_length=8)[0]
+        self.assertEqual(got[:4], w.expect_pair(context, continuation, 8)[:4])
+        self.assertEqual(got[3], 29)
+
+    def test_no_columns_unless_asked(self):
+        got = self.c.run_pairs([([1], [2])])[0]
+        self.assertEqual(got[4:], (None, None))
+
+    def test_company_changes_nothing(self):
+        pairs = w.random_pairs(60, seed=3)
+        alone = {}
+        for i, p in enumerate(pairs):
+            alone[i] = self.c.run_pairs([p])[0]
+        order = list(range(60))
+        random.Random(4).shuffle(order)
+        jobs = [self.c.pairs([pairs[i] for i in order[k::7]]) for k in range(7)]
+        for k, job in enumerate(jobs):
+            self.c.wait(job)
+            for at, got in self.c.fetch(job).items():
+                self.assertEqual(got, alone[order[k::7][at]])
+
+    def test_many_items_and_parts(self):
+        pairs = w.random_pairs(3000, seed=5, longest=6)
+        job = random.randbytes(16)
+        for part in range(3):
+            r = self.c.submit(job, part, w.pair_items(pairs[part * 1000:(part + 1) * 1000]),
+                              {"kind": "loglikelihood"} if part == 0 else None)
+            self.assertEqual((r["state"], r["parts"], r["items"]),
+                             ("open", part + 1, (part + 1) * 1000))
+        self.c.call("seal", job=job, parts=3)
+        self.assertEqual(self.c.wait(job)["state"], "done")
+        got = self.c.fetch(job, max_bytes=5000)
+        self.assertEqual(sorted(got), list(range(3000)))
+        for i in range(0, 3000, 97):
+            self.assertEqual(got[i][0], w.expect_pair(*pairs[i])[0])
+
+
+class Parts(OneWorker):
+    head = {"kind": "loglikelihood"}
+    one, two = w.pair_items([([1, 2], [3])]), w.pair_items([([1, 2], [4])])
+
+    def test_repeats_are_harmless(self):
+        job = random.randbytes(16)
+        self.assertFalse(self.c.submit(job, 0, self.one, self.head)["repeated"])
+        self.assertTrue(self.c.submit(job, 0, self.one, self.head)["repeated"])
+        self.assertEqual(self.c.submit(job, 1, self.two)["items"], 2)
+        self.assertEqual(self.c.submit(job, 0, self.one, self.head)["items"], 2)
+        for _ in range(3):
+            self.assertEqual(self.c.call("seal", job=job, parts=2)["items"], 2)
+        self.c.wait(job)
+        self.assertTrue(self.c.submit(job, 1, self.two)["repeated"])
+        self.assertEqual(self.c.call("seal", job=job, parts=2)["state"], "done")
+        self.assertEqual(len(self.c.fetch(job)), 2)
+
+    def test_contradictions_are_errors(self):
+        job = random.randbytes(16)
+        self.c.submit(job, 0, self.one, self.head)
+        self.refused("invalid", "other content", self.c.submit, job, 0, self.two, self.head)
+        self.refused("invalid", "other content", self.c.submit, job, 0, self.one,
+                     {"kind": "loglikelihood", "columns": ["greedy"]})
+        self.refused("invalid", "before part 1", self.c.submit, job, 2, self.one)
+        self.refused("invalid", "1 parts here, not 2", self.c.call, "seal", job=job, parts=2)
+        self.refused("invalid", "head", self.c.submit, job, 1, self.one, self.head)
+        self.refused("invalid", "head", self.c.submit, random.randbytes(16), 0, self.one)
+        self.refused("not_found", "no such job", self.c.submit, random.randbytes(16), 1, self.one)
+        self.refused("invalid", "16", self.c.submit, b"short", 0, self.one, self.head)
+        self.c.call("seal", job=job, parts=1)
+        self.refused("invalid", "takes no more parts", self.c.submit, job, 1, self.one)
+
+    def test_nothing_is_scored_before_seal(self):
+        job = self.c.pairs([([1], [2])], seal=False)
+        r = self.c.call("poll", job=job, wait_ms=300)
+        self.assertEqual((r["state"], r["items_done"]), ("open", 0))
+        self.c.call("seal", job=job, parts=1)
+        self.assertEqual(self.c.wait(job)["state"], "done")
+
+    def test_a_refused_part_leaves_the_job_as_it_was(self):
+        job = random.randbytes(16)
+        self.c.submit(job, 0, self.one, self.head)
+        e = self.refused("invalid", "item 2: token 1 is 1000", self.c.submit, job, 1,
+                         w.pair_items([([1], [2]), ([1], [1000])]))
+        self.assertEqual(e.item, 2)
+        self.assertEqual(self.c.submit(job, 1, self.two)["items"], 2)
+
+    def test_empty_job(self):
+        job = self.c.pairs([])
+        self.assertEqual(self.c.wait(job)["state"], "done")
+        self.assertEqual(self.c.fetch(job), {})
+
+
+class Refusals(OneWorker):
+    def items(self, code, part, items, head=None, item=None):
+        head = {"kind": "loglikelihood"} | (head or {})
+        e = self.refused(code, part, self.c.submit, random.randbytes(16), 0, items, head)
+        self.assertEqual(e.item, item)
+
+    def test_items(self):
+        pair, ints = w.pair_items, w.ints
+        good = ([1, 2], [3])
+        self.items("invalid", "context is empty", pair([good, ([], [3])]), item=1)
+        self.items("invalid", "continuation is empty", pair([good, ([3], [])]), item=1)
+        self.items("invalid", "65 tokens, more than max_length 64", pair([([1], [2] * 65)]), item=0)
+        self.items("invalid", "9 tokens, more than max_length 8", pair([([1], [2] * 9)]),
+                   {"max_length": 8}, item=0)
+        self.items("invalid", "token 2 is -1", pair([([1, 2], [-1])]), item=0)
+        self.items("invalid", "0..999", pair([([1, 2], [5000])]), item=0)
+        self.items("invalid", "only 0 are left", {"tokens": b"", "n_context": ints([1]),
+                                                  "n_continuation": ints([1])}, item=0)
+        self.items("invalid", "column tokens 4", {"tokens": ints([1] * 4), "n_context": ints([1]),
+                                                  "n_continuation": ints([1])})
+        self.items("invalid", "negative", {"tokens": ints([1] * 4), "n_context": ints([-2]),
+                                           "n_continuation": ints([6])}, item=0)
+        self.items("invalid", "multiple of 4", {"tokens": b"123", "n_context": b"",
+                                                "n_continuation": b""})
+        self.items("invalid", "1 items, n_continuation 2",
+                   {"tokens": ints([1] * 3), "n_context": ints([1]), "n_continuation": ints([1, 1])})
+        self.items("invalid", "n_context, n_continuation", w.rolling_items([[1]]))
+        self.items("invalid", "n_tokens", pair([good]),
+                   {"kind": "loglikelihood_rolling", "prefix_token": 0})
+        self.items("invalid", "only 1 are left", {"tokens": ints([1]), "n_tokens": ints([2**31 - 1])},
+                   {"kind": "loglikelihood_rolling", "prefix_token": 0}, item=0)
+
+    def test_heads(self):
+        good = w.pair_items([([1], [2])])
+        text = w.rolling_items([[1, 2]])
+        rolling = {"kind": "loglikelihood_rolling"}
+        self.items("unsupported", "loglikelihood, loglikelihood_rolling", good, {"kind": "generate"})
+        self.items("unsupported", '"rank"; this worker has logprob, greedy', good,
+                   {"columns": ["logprob", "rank"]})
+        self.items("invalid", "max_length 65 is more than the 64", good, {"max_length": 65})
+        self.items("not_found", '"other"', good, {"model": "other"})
+        self.items("invalid", "neither keep nor cancel", good,
+                   {"orphan": {"policy": "drop", "ttl_s": 5}})
+        self.items("invalid", "ttl_s 0", good, {"orphan": {"policy": "keep", "ttl_s": 0}})
+        self.items("invalid", "belong to kind loglikelihood_rolling", good, {"prefix_token": 1})
+        self.items("invalid", "needs prefix_token", text, rolling)
+        self.items("invalid", "prefix_token 1000", text, rolling | {"prefix_token": 1000})
+        self.items("invalid", "context_length 9", text,
+                   rolling | {"prefix_token": 1, "max_length": 8, "context_length": 9})
+        self.items("invalid", "context_length 0", text,
+                   rolling | {"prefix_token": 1, "context_length": 0})
+
+    def test_calls(self):
+        c, job = self.c, random.randbytes(16)
+        self.refused("unsupported", "info, health, submit", c.call, "generate")
+        self.refused("format", 'unknown key "extra"', c.call, "info", extra=1)
+        self.refused("format", 'unknown key "?[31mred"', c.call, "info", **{"\x1b[31mred": 1})
+        self.refused("format", '"parts" (an unsigned integer) is missing', c.call, "seal", job=job)
+        self.refused("format", '"job" must be a bin', c.call, "poll", job="x" * 16)
+        self.refused("format", "unsigned", c.call, "seal", job=job, parts=-1)
+        self.refused("format", "unsigned", c.call, "seal", job=job, parts=1.0)
+        self.refused("invalid", "wait_ms 1001", c.call, "poll", job=job, wait_ms=1001)
+        self.refused("not_found", "no such job", c.call, "poll", job=job)
+        self.refused("not_found", "no such job", c.call, "fetch", job=job, first=0)
+        self.refused("not_found", "no such job", c.call, "cancel", job=job)
+        self.assertEqual(c.call("release", job=job)["state"], "released")
+        self.refused("invalid", "neither finish nor cancel", c.call, "drain", mode="now")
+        self.refused("unsupported", "--allow-load", c.call, "load", path="/etc")
+        self.refused("not_found", '"other"', c.call, "unload", model="other")
+        self.refused("format", "longer than 4096", c.call, "unload", model="x" * 5000)
+
+    def test_malformed(self):
+        good = msgpack.packb({"v": 1, "op": "health", "id": 7})
+        many = msgpack.packb({"v": 1, "op": "health", "id": 7, "x": [1] * 10000})
+        deep = b"\x81\xa1x" + b"\x91" * 20 + b"\xc0"
+        cases = [
+            (b"", 0, "cut"), (b"\xc0", 0, "no msgpack map"), (b"\x93\x01\x02\x03", 0, "no msgpack map"),
+            (b"\xdd\xff\xff\xff\xff", 0, "claims 4294967295 elements"),
+            (b"\xdf\xff\xff\xff\xff", 0, "claims 8589934590 elements"),
+            (b"\xc6\xff\xff\xff\xff", 0, "claims 4294967295 bytes"),
+            (b"\xdd\x10\x00\x00\x00" + b"\x01" * 100, 0, "elements"),
+            (good + b"\xc0", 0, "1 bytes follow"), (good[:-1], 0, "cut"), (b"\xc1", 0, "0xc1"),
+            (b"\x81\xa1x\xd4\x01\x02", 0, "extension"), (many, 0, "more than 8192 elements"),
+            (deep, 0, "more than 8 deep"),
+            (b"\x84" + good[1:] + b"\xa2id\x08", 0, '"id"'),
+            (b"\x84" + good[1:] + b"\xa2op\xa4info", 7, '"op"'),
+            (b"\x85" + good[1:] + b"\xa1y\x01\xa1y\x02", 7, "unknown key"),
+            (b"\x84" + good[1:] + b"\x01\x02", 7, "not text"),
+            (msgpack.packb({"v": 1, "op": "health"}), 0, '"id"'),
+            (msgpack.packb({"op": "health", "id": 9}), 9, '"v"'),
+            (msgpack.packb({"v": 1, "op": 3, "id": 9}), 9, '"op"'),
+        ]
+        for data, ident, part in cases:
+            reply = self.c.raw(data)
+            self.assertFalse(reply["ok"], data)
+            self.assertEqual((reply["id"], reply["error"]["code"]), (ident, "format"), reply)
+            self.assertIn(part, reply["error"]["message"])
+        reply = self.c.raw(msgpack.packb({"v": 2, "op": "health", "id": 9}))
+        self.assertEqual((reply["id"], reply["error"]["code"]), (9, "unsupported"))
+        twice = b"\x84\xa1v\x01\xa2op\xa6unload\xa2id\x05\xa5model\xa1a"
+        reply = self.c.raw(b"\x85" + twice[1:] + b"\xa5model\xa1b")
+        self.assertIn('"model" is there twice', reply["error"]["message"])
+        bad_text = b"\x84\xa1v\x01\xa2op\xa6unload\xa2id\x05\xa5model\xa2\xc0\xaf"
+        self.assertIn("UTF-8", self.c.raw(bad_text)["error"]["message"])
+
+    def test_random_bytes(self):
+        """Mutations of a good submit: every one gets a reply, and the worker lives."""
+        rng = random.Random(6)
+        good = bytearray(msgpack.packb(
+            {"v": 1, "op": "submit", "id": 1, "job": b"j" * 16, "part": 0,
+             "head": {"kind": "loglikelihood", "columns": ["logprob"],
+                      "orphan": {"policy": "cancel", "ttl_s": 1}},
+             "items": w.pair_items([([1, 2], [3])])}))
+        for _ in range(3000):
+            data = bytearray(good)
+            for _ in range(rng.randint(1, 4)):
+                data[rng.randrange(len(data))] = rng.randrange(256)
+            if rng.random() < 0.2:
+                data = data[:rng.randrange(len(data))]
+            self.assertIn("ok", self.c.raw(bytes(data)))
+        self.assertEqual(self.c.call("health")["state"], "ready")
+
+
+class Bounds(OneWorker):
+    ARGS = ("--queue-bytes", "40MiB")
+    ENGINE = {"us_per_token": 100}
+
+    def test_part_bytes(self):
+        n = (16 << 20) // 4 - 2
+        items = {"tokens": w.ints([1]) * (n + 1), "n_context": w.ints([n]),
+                 "n_continuation": w.ints([1])}
+        self.refused("invalid", "16777220 bytes", self.c.submit, random.randbytes(16), 0, items,
+                     {"kind": "loglikelihood"})
+
+    def test_queue_bytes(self):
+        n = 3 << 20
+        items = {"tokens": w.ints([1]) * n, "n_context": w.ints([n - 1]),
+                 "n_continuation": w.ints([1])}
+        jobs = [random.randbytes(16) for _ in range(4)]
+        head = {"kind": "loglikelihood", "max_length": 4}
+        for job in jobs[:3]:
+            self.c.submit(job, 0, items, head)
+        e = self.refused("busy", "release", self.c.submit, jobs[3], 0, items, head)
+        self.assertGreater(e.retry_ms, 0)
+        e = self.refused("invalid", "split it", self.many_parts, jobs[0], items)
+        for job in jobs[:3]:
+            self.c.call("cancel", job=job)
+            self.c.call("release", job=job)
+        self.c.submit(jobs[3], 0, items, head)
+        self.c.call("cancel", job=jobs[3])
+        self.c.call("release", job=jobs[3])
+
+    def many_parts(self, job, items):
+        for part in range(1, 5):
+            try:
+                self.c.submit(job, part, items)
+            except w.Refused as e:
+                if e.code != "busy":
+                    raise
+                # others' jobs fill the queue: only this one's own size is asked about here
+                for other in self.c.call("info")["jobs"]:
+                    if other["job"] != job:
+                        self.c.call("cancel", job=other["job"])
+                        self.c.call("release", job=other["job"])
+                self.c.submit(job, part, items)
+
+    def test_jobs(self):
+        jobs = [self.c.pairs([([1], [2])], seal=False) for _ in range(64)]
+        e = self.refused("busy", "64 jobs", self.c.pairs, [([1], [2])])
+        self.assertGreater(e.retry_ms, 0)
+        self.assertEqual(self.c.call("health")["jobs"], 64)
+        self.assertEqual(len(self.c.call("info")["jobs"]), 64)
+        for job in jobs:
+            self.c.call("cancel", job=job)
+            self.c.call("release", job=job)
+        self.assertEqual(self.c.call("info")["jobs"], [])
+
+    def test_fetch_bytes(self):
+        pairs = w.random_pairs(40, seed=8)
+        job = self.c.pairs(pairs, columns=["logprob"])
+        self.c.wait(job)
+        r = self.c.call("fetch", job=job, first=0, max_bytes=1)
+        self.assertEqual(r["n"], 1)
+        r = self.c.call("fetch", job=job, first=0, max_bytes=1000)
+        size = sum(len(v) for v in r["result"].values())
+        self.assertTrue(1 < r["n"] < 40 and size <= 1000, (r["n"], size))
+        self.refused("invalid", "only 40 items", self.c.call, "fetch", job=job, first=41)
+        self.assertEqual(self.c.call("fetch", job=job, first=40)["n"], 0)
+
+
+class Running(OneWorker):
+    """A slow engine: 2 ms a token, passes of 256 tokens (half a second)."""
+
+    ENGINE = {"us_per_token": 2000}
+
+    def test_progress(self):
+        job = self.c.pairs([([1] * 60, [2] * 4)] * 16)
+        done, items, seen, last = 0, 0, set(), None
+        while True:
+            r = self.c.call("poll", job=job, wait_ms=100, seen=items)
+            p = r["progress"]
+            self.assertGreaterEqual(p["tokens_done"], done)
+            self.assertGreaterEqual(r["items_done"], items)
+            done, items = p["tokens_done"], r["items_done"]
+            self.assertEqual(p["tokens"], 16 * 63)
+            if r["state"] == "done":
+                break
+            seen.add((p["pass"], p["layer"]))
+            if p["tokens_per_s"] > 0:
+                last = p
+                self.assertGreaterEqual(p["seconds_left"], 0)
+            self.assertLessEqual(p["pass"], p["passes"])
+        self.assertEqual((done, items, p["seconds_left"]), (16 * 63, 16, 0))
+        self.assertGreater(len(seen), 4)
+        self.assertIsNotNone(last)
+        self.assertTrue(300 < last["tokens_per_s"] < 600, last)
+
+    def test_items_are_final_before_the_job_ends(self):
+        job = self.c.pairs([([1] * 60, [2] * 4)] * 12 + [([1], [2])])
+        r = self.c.call("poll", job=job, wait_ms=1000, seen=0)
+        self.assertEqual(r["state"], "running")
+        self.assertTrue(0 < r["items_done"] < 13)
+        got = self.c.fetch(job)
+        self.assertEqual(len(got), r["items_done"])
+        self.assertNotIn(12, got, "the longest come first")
+        for i, x in got.items():
+            self.assertEqual(x[0], w.expect_pair([1] * 60, [2] * 4)[0])
+        self.c.wait(job)
+        self.assertEqual(len(self.c.fetch(job)), 13)
+
+    def test_small_job_does_not_wait_for_a_large_one(self):
+        large = self.c.pairs([([1] * 60, [2] * 4)] * 60)
+        time.sleep(0.1)
+        start = time.monotonic()
+        small = self.c.pairs([([3], [4])] * 5)
+        self.assertEqual(self.c.wait(small)["state"], "done")
+        self.assertLess(time.monotonic() - start, 1.6)  # the running pass and its own
+        r = self.c.call("poll", job=large)
+        self.assertEqual(r["state"], "running")
+        self.assertGreater(r["progress"]["tokens"] - r["progress"]["tokens_done"], 2000)
+        self.c.call("cancel", job=large)
+
+    def test_cancel(self):
+        job = self.c.pairs([([1] * 60, [2] * 4)] * 60)
+        time.sleep(0.2)
+        self.refused("invalid", "cancel it first", self.c.call, "release", job=job)
+        self.assertEqual(self.c.call("cancel", job=job)["state"], "canceled")
+        r = self.c.call("poll", job=job)
+        self.assertEqual((r["state"], r["error"]["code"]), ("canceled", "canceled"))
+        self.assertEqual(self.c.call("cancel", job=job)["state"], "canceled")
+        start = time.monotonic()
+        self.c.run_pairs([([1], [2])])
+        self.assertLess(time.monotonic() - start, 0.5, "the pass went on")
+        self.c.call("release", job=job)
+        self.refused("not_found", "no such job", self.c.call, "poll", job=job)
+
+    def test_cancelled_jobs_stay_cancelled_while_others_share_the_pass(self):
+        a = self.c.pairs([([1] * 20, [2] * 4)] * 4)
+        b = self.c.pairs([([1] * 20, [2] * 4)] * 4)
+        time.sleep(0.1)
+        self.c.call("cancel", job=a)
+        self.assertEqual(self.c.wait(b)["state"], "done")
+        self.assertEqual(len(self.c.fetch(b)), 4)
+        self.assertEqual(self.c.call("poll", job=a)["state"], "canceled")
+
+    def test_control_is_answered_while_many_poll(self):
+        job = self.c.pairs([([1] * 60, [2] * 4)] * 20)
+        stop = threading.Event()
+
+        def poll():
+            with self.worker.client() as c:
+                while not stop.is_set():
+                    c.call("poll", job=job, wait_ms=1000)
+
+        threads = [threading.Thread(target=poll) for _ in range(24)]
+        for t in threads:
+            t.start()
+        try:
+            with self.worker.client() as c:
+                worst = 0
+                for _ in range(50):
+                    start = time.monotonic()
+                    c.call("health")
+                    worst = max(worst, time.monotonic() - start)
+                    time.sleep(0.01)
+            self.assertLess(worst, 0.5)
+        finally:
+            self.c.call("cancel", job=job)
+            stop.set()
+            for t in threads:
+                t.join()
+
+    def test_poll_wakes_at_once(self):
+        job = self.c.pairs([([1] * 30, [2] * 4)])  # 66 ms
+        start = time.monotonic()
+        r = self.c.call("poll", job=job, wait_ms=1000)
+        self.assertEqual(r["state"], "done")
+        self.assertLess(time.monotonic() - start, 0.4)
+
+    def test_resends_score_once(self):
+        """A client with nng's resend timer on: the same requests arrive again and again."""
+        before = self.c.call("info")["jobs"]
+        with self.worker.client(resend_ms=50) as c:
+            job = c.pairs([([1] * 60, [2] * 4)] * 8)
+            for _ in range(5):
+                c.call("poll", job=job, wait_ms=400, seen=100)
+            r = c.wait(job)
+            self.assertEqual(r["items_done"], 8)
+            self.assertEqual(r["progress"]["tokens_done"], 8 * 63)
+            self.assertEqual(len(c.fetch(job)), 8)
+        self.assertEqual(len(self.c.call("info")["jobs"]), len(before) + 1)
+
+
+class Numeric(OneWorker):
+    ENGINE = {"nan_token": 666}
+
+    def test_nan_names_item_and_layer_and_spares_others(self):
+        good = w.random_pairs(40, seed=9)
+        good = [(c, k) for c, k in good if 666 not in c + k]
+        bad = self.c.pairs(good[:10] + [([1, 666, 2], [3])])
+        other = self.c.pairs(good)
+        r = self.c.wait(bad)
+        self.assertEqual(r["state"], "failed")
+        e = r["error"]
+        self.assertEqual((e["code"], e["item"], e["layer"]), ("numeric", 10, 2))
+        self.assertIn("item 10", e["message"])
+        self.assertIn("layer 2", e["message"])
+        self.assertNotIn(10, self.c.fetch(bad))
+        self.assertEqual(self.c.wait(other)["state"], "done")
+        for i, p in enumerate(good):
+            self.assertEqual(self.c.fetch(other)[i][0], w.expect_pair(*p)[0])
+        self.assertEqual(self.c.call("health")["state"], "ready")
+
+
+class Info(OneWorker):
+    def test_info(self):
+        r = self.c.call("info")
+        self.assertEqual((r["protocol"], r["state"], r["pid"]),
+                         (1, "ready", self.worker.process.pid))
+        self.assertEqual(len(r["boot"]), 16)
+        self.assertEqual(r["boot"], self.c.call("health")["boot"])
+        m = r["models"][0]
+        self.assertEqual((m["name"], m["vocab"], m["max_length"], m["numerics"]),
+                         ("model", w.VOCAB, w.MAX_LENGTH, "fake-c/float32/1"))
+        self.assertEqual(set(r["limits"]), {"message_bytes", "part_bytes", "fetch_bytes", "jobs",
+                                            "job_items", "queue_bytes", "ttl_s", "wait_ms"})
+        self.assertEqual(r["limits"]["message_bytes"], 64 << 20)
+        job = self.c.pairs([([1], [2])])
+        self.c.wait(job)
+        r = self.c.call("fetch", job=job, first=0)
+        self.assertEqual((r["numerics"], r["identity"]), (m["numerics"], m["identity"]))
+
+    def test_largest_part_and_reply(self):
+        """16 MiB of items in, about as much out."""
+        n = (16 << 20) // 4 - 1
+        job = random.randbytes(16)
+        self.c.submit(job, 0, {"tokens": w.ints([7]) * n, "n_tokens": w.ints([n])},
+                      {"kind": "loglikelihood_rolling", "prefix_token": 1,
+                       "columns": ["logprob", "greedy"]})
+        self.c.call("seal", job=job, parts=1)
+        r = self.c.wait(job, timeout_s=60)
+        self.assertEqual(r["state"], "done", r)
+        r = self.c.call("fetch", job=job, first=0)
+        self.assertEqual((r["n"], len(r["result"]["logprob"])), (1, 4 * n))
+        self.c.call("release", job=job)
+
+
+if __name__ == "__main__":
+    unittest.main()
