@@ -135,11 +135,11 @@ class Fake:
             "jobs": [],
             "limits": {
                 "message_bytes": 64 << 20,
-                "part_bytes": int(self.faults.get("part", 4096)),
+                "part_bytes": int(self.faults.get("part", 16 << 20)),
                 "fetch_bytes": 1024,
                 "jobs": 4,
                 "job_items": int(self.faults.get("items", 1000)),
-                "queue_bytes": 1 << 20,
+                "queue_bytes": 1 << 28,
                 "ttl_s": 604800,
                 "wait_ms": 1000,
             },
@@ -163,9 +163,8 @@ class Fake:
             self.jobs[job] = {"head": head, "items": [], "parts": 0, "sealed": False, "fetched": 0}
         entry = self.jobs[job]
         assert part == entry["parts"], "parts come in order"
-        assert len(job) == 16 and len(items["tokens"]) <= max(
-            4096, int(self.faults.get("part", 4096))
-        )
+        assert len(job) == 16
+        assert sum(map(len, items.values())) <= int(self.faults.get("part", 16 << 20))
         tokens = array("i", items["tokens"])
         assert all(0 <= token < VOCAB for token in tokens)
         start = 0

@@ -109,6 +109,11 @@ class Scorer:
         """
         waiting = list(self._groups(range(len(self.items))))[::-1]  # pop() takes the first
         active: list[_Job] = []
+        for i, item in enumerate(self.items):
+            if _item_bytes(item) > self.part_bytes:
+                most = (self.part_bytes - 8) // 4
+                message = f"it has {len(item.tokens)} tokens, the worker takes at most {most} in one"
+                raise WorkerError("invalid", message, item=i)
         try:
             while waiting or active:
                 if waiting and len(active) < 2:
