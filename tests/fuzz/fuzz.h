@@ -1,0 +1,44 @@
+/*
+ * A fuzz target is one file fuzz_NAME.c here with LLVMFuzzerTestOneInput(), and optionally seeds
+ * and words (below); CMake finds it. It is built
+ *   - with standalone.c, under any compiler: a ctest (label fuzz) that runs the seeds and a fixed
+ *     number of mutations of them, the same ones every time;
+ *   - with -DCTW_FUZZ=ON and clang, as fuzz_NAME_libfuzzer too, for long runs:
+ *       fuzz_NAME -write_seeds=DIR && fuzz_NAME_libfuzzer DIR
+ * A target must not leak, must not depend on earlier inputs, and checks what it is given back with
+ * fuzz_check().
+ */
+#ifndef CTW_TESTS_FUZZ_H
+#define CTW_TESTS_FUZZ_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+
+struct fuzz_seed {
+    const char *data;
+    size_t bytes;
+};
+
+/* Optional. Inputs to begin with, ended by {NULL, 0}. FUZZ_SEED takes a string literal. */
+extern const struct fuzz_seed fuzz_seeds[] __attribute__((weak));
+#define FUZZ_SEED(literal)                                                                         \
+    {                                                                                              \
+        literal, sizeof(literal) - 1                                                               \
+    }
+
+/* Optional. What the format is made of ("\"dtype\":"), to be put into inputs; ended by NULL. */
+extern const char *const fuzz_words[] __attribute__((weak));
+
+#define fuzz_check(condition)                                                                      \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            (void)fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);          \
+            abort();                                                                               \
+        }                                                                                          \
+    } while (0)
+
+#endif
