@@ -1,39 +1,15 @@
 /*
- * Thompson's construction: the pattern becomes a small program, run for all its threads at once.
+ * Compiling a pattern.
  *
  * A fragment of program is code[begin .. end) that falls through at its end. Operators that need an
  * instruction before a fragment shift it, jumps being relative to their own place.
  */
-#include "worker/checkpoint/regex.h"
-
-#include <stdint.h>
 #include <string.h>
 
 #include "base/mem.h"
+#include "worker/checkpoint/regex_program.h"
 
 enum { MAX_CODE = 4096, MAX_REPEAT = 255, MAX_NESTING = 50 };
-
-enum op {
-    OP_SET,   /* one character of `set`, then on */
-    OP_SPLIT, /* on at both +x and +y */
-    OP_JUMP,  /* on at +x */
-    OP_START, /* assertions */
-    OP_END,
-    OP_WORD_EDGE,
-    OP_NOT_WORD_EDGE,
-    OP_MATCH
-};
-
-struct instr {
-    enum op op;
-    int x, y; /* relative */
-    uint32_t set[8];
-};
-
-struct ctw_regex {
-    struct instr *code;
-    int n_code;
-};
 
 struct parser {
     const char *pattern, *at;
@@ -48,13 +24,13 @@ static enum ctw_status refuse(struct parser *p, enum ctw_status status, const ch
                     what, (int)(p->at - p->pattern) + 1);
 }
 
-static enum ctw_status emit(struct parser *p, struct instr instr)
+static enum ctw_status emit(struct parser *p, struct regex_instr instr)
 {
     struct ctw_regex *re = p->re;
     if (re->n_code == MAX_CODE)
         return refuse(p, CTW_EUNSUP, "it becomes too large");
     if ((re->n_code & (re->n_code - 1)) == 0) { /* capacity: powers of two */
-        struct instr *code =
+        struct regex_instr *code =
             ctw_realloc(re->code, re->n_code == 0 ? 1 : (size_t)re->n_code * 2, sizeof(*code));
         if (code == NULL)
             return ctw_fail(p->err, CTW_ENOMEM, "out of memory for a regular expression");
@@ -65,12 +41,12 @@ static enum ctw_status emit(struct parser *p, struct instr instr)
 }
 
 /* Puts one instruction before the fragment that begins at `begin` and lasts to the end. */
-static enum ctw_status emit_before(struct parser *p, int begin, struct instr instr)
+static enum ctw_status emit_before(struct parser *p, int begin, struct regex_instr instr)
 {
     enum ctw_status st = emit(p, instr);
     if (st != CTW_OK)
         return st;
-    struct instr *code = p->re->code;
+    struct regex_instr *code = p->re->code;
     memmove(code + begin + 1, code + begin, (size_t)(p->re->n_code - 1 - begin) * sizeof(*code));
     code[begin] = instr;
     return CTW_OK;
@@ -82,11 +58,6 @@ static void set_add(uint32_t set[8], unsigned first, unsigned last)
 {
     for (unsigned c = first; c <= last; c++)
         set[c >> 5] |= 1u << (c & 31);
-}
-
-static bool set_has(const uint32_t set[8], unsigned char c)
-{
-    return (set[c >> 5] >> (c & 31) & 1u) != 0;
 }
 
 static void set_invert(uint32_t set[8])
@@ -202,7 +173,7 @@ static enum ctw_status parse_group(struct parser *p)
 
 static enum ctw_status parse_escape(struct parser *p)
 {
-    struct instr instr = {.op = OP_SET};
+    struct regex_instr instr = {.op = OP_SET};
     char c = *p->at;
     if (c == 'b' || c == 'B')
         instr.op = c == 'b' ? OP_WORD_EDGE : OP_NOT_WORD_EDGE;
@@ -218,7 +189,7 @@ static enum ctw_status parse_escape(struct parser *p)
 
 static enum ctw_status parse_atom(struct parser *p)
 {
-    struct instr instr = {.op = OP_SET};
+    struct regex_instr instr = {.op = OP_SET};
     unsigned char c = (unsigned char)*p->at++;
     switch (c) {
     case '(':
@@ -294,15 +265,16 @@ static enum ctw_status repeat(struct parser *p, int begin, int min, int max)
         return st;
     if (max < 0) { /* the last copy loops: body, split back; before it, if 0 will do, a way past */
         int last = p->re->n_code - length;
-        st = emit(p, (struct instr){.op = OP_SPLIT, .x = -length, .y = 1});
+        st = emit(p, (struct regex_instr){.op = OP_SPLIT, .x = -length, .y = 1});
         if (st == CTW_OK && min == 0)
-            st = emit_before(p, last, (struct instr){.op = OP_SPLIT, .x = 1, .y = length + 2});
+            st =
+                emit_before(p, last, (struct regex_instr){.op = OP_SPLIT, .x = 1, .y = length + 2});
         return st;
     }
     for (int c = max - 1; c >= min && st == CTW_OK; c--) { /* from the last copy to the first */
         int at = begin + c * length;
-        st =
-            emit_before(p, at, (struct instr){.op = OP_SPLIT, .x = 1, .y = p->re->n_code - at + 1});
+        st = emit_before(p, at,
+                         (struct regex_instr){.op = OP_SPLIT, .x = 1, .y = p->re->n_code - at + 1});
     }
     return st;
 }
@@ -343,10 +315,11 @@ static enum ctw_status parse_alternatives(struct parser *p)
             break;
         p->at++;
         /* split to this branch or on; the branch ends in a jump that is set when all are known */
-        enum ctw_status st = emit(p, (struct instr){.op = OP_JUMP, .x = 0});
+        enum ctw_status st = emit(p, (struct regex_instr){.op = OP_JUMP, .x = 0});
         if (st == CTW_OK)
             st = emit_before(
-                p, branch, (struct instr){.op = OP_SPLIT, .x = 1, .y = p->re->n_code - branch + 1});
+                p, branch,
+                (struct regex_instr){.op = OP_SPLIT, .x = 1, .y = p->re->n_code - branch + 1});
         if (st != CTW_OK)
             return st;
     }
@@ -366,7 +339,7 @@ enum ctw_status ctw_regex_compile(struct ctw_regex **out, const char *pattern, s
     if (st == CTW_OK && *p.at != '\0')
         st = refuse(&p, CTW_EFORMAT, "a closing parenthesis without its group stands");
     if (st == CTW_OK)
-        st = emit(&p, (struct instr){.op = OP_MATCH});
+        st = emit(&p, (struct regex_instr){.op = OP_MATCH});
     if (st != CTW_OK) {
         ctw_regex_close(p.re);
         return st;
@@ -381,93 +354,4 @@ void ctw_regex_close(struct ctw_regex *re)
         return;
     ctw_free(re->code);
     ctw_free(re);
-}
-
-/* ---- running ---- */
-
-/* The instructions at which a thread stands, in no order, each once. */
-struct threads {
-    int n;
-    int *at;   /* [n_code] */
-    int *mark; /* [n_code]: the step in which it was last added */
-};
-
-static bool is_word(char c)
-{
-    uint32_t set[8] = {0};
-    (void)set_add_class(set, 'w');
-    return c != '\0' && set_has(set, (unsigned char)c);
-}
-
-static bool holds(enum op op, const char *name, size_t i)
-{
-    bool edge = (i > 0 && is_word(name[i - 1])) != is_word(name[i]);
-    switch (op) {
-    case OP_START:
-        return i == 0;
-    case OP_END:
-        return name[i] == '\0' || (name[i] == '\n' && name[i + 1] == '\0');
-    case OP_WORD_EDGE:
-        return edge;
-    default:
-        return !edge;
-    }
-}
-
-/* Adds a thread at pc and wherever it gets without a character. true: it reaches the match. */
-static bool add(const struct ctw_regex *re, struct threads *t, int *stack, int pc, int step,
-                const char *name, size_t i)
-{
-    int depth = 0;
-    stack[depth++] = pc;
-    while (depth > 0) {
-        pc = stack[--depth];
-        if (t->mark[pc] == step)
-            continue;
-        t->mark[pc] = step;
-        const struct instr *in = &re->code[pc];
-        switch (in->op) {
-        case OP_MATCH:
-            return true;
-        case OP_SET:
-            t->at[t->n++] = pc;
-            break;
-        case OP_SPLIT:
-            stack[depth++] = pc + in->y;
-            stack[depth++] = pc + in->x;
-            break;
-        case OP_JUMP:
-            stack[depth++] = pc + in->x;
-            break;
-        default:
-            if (holds(in->op, name, i))
-                stack[depth++] = pc + 1;
-        }
-    }
-    return false;
-}
-
-enum ctw_status ctw_regex_match(const struct ctw_regex *re, const char *name, bool *out,
-                                struct ctw_err *err)
-{
-    size_t n = (size_t)re->n_code;
-    /* Each instruction is pushed at most twice a step, by its two predecessors' kinds. */
-    int *memory = ctw_calloc(5 * n + 2, sizeof(*memory));
-    if (memory == NULL)
-        return ctw_fail(err, CTW_ENOMEM, "out of memory for a regular expression");
-    int *stack = memory + 3 * n;
-    struct threads now = {0, memory, memory + 2 * n}, next = {0, memory + n, memory + 2 * n};
-    bool matched = add(re, &now, stack, 0, 1, name, 0);
-    for (size_t i = 0; !matched && now.n > 0 && name[i] != '\0'; i++) {
-        next.n = 0;
-        for (int t = 0; t < now.n && !matched; t++)
-            if (set_has(re->code[now.at[t]].set, (unsigned char)name[i]))
-                matched = add(re, &next, stack, now.at[t] + 1, (int)i + 2, name, i + 1);
-        struct threads swap = now;
-        now = next;
-        next = swap;
-    }
-    ctw_free(memory);
-    *out = matched;
-    return CTW_OK;
 }

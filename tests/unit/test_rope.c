@@ -1,0 +1,167 @@
+/* Rotary frequencies against transformers, and how the two generations of files say them. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "worker/checkpoint/rope.h"
+
+struct rope_case {
+    const char *name;
+    int head;
+    int64_t max_length;
+    const char *config;
+    uint32_t attention_factor;
+    uint32_t inv_freq[64]; /* [head / 2] */
+};
+
+#include "rope_vectors.h"
+
+static uint32_t bits(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, sizeof(u));
+    return u;
+}
+
+static enum ctw_status read_text(struct ctw_rope_params *p, const char *text, int64_t max_length,
+                                 struct ctw_err *err)
+{
+    struct ctw_json *doc;
+    enum ctw_status st = ctw_json_parse(&doc, "config.json", text, strlen(text), 65536, err);
+    assert_int_equal(st, CTW_OK);
+    st = ctw_rope_read(p, ctw_json_root(doc), 10000.0, max_length, err);
+    ctw_json_close(doc);
+    return st;
+}
+
+static void read_ok(struct ctw_rope_params *p, const char *text, int64_t max_length)
+{
+    struct ctw_err err = {0};
+    if (read_text(p, text, max_length, &err) != CTW_OK)
+        fail_msg("%s", err.msg);
+}
+
+static void frequencies_equal_transformers(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < CTW_COUNT(rope_cases); i++) {
+        const struct rope_case *c = &rope_cases[i];
+        struct ctw_rope_params p;
+        float inv_freq[64];
+        read_ok(&p, c->config, c->max_length);
+        ctw_rope_frequencies(&p, c->head, inv_freq);
+        for (int j = 0; j < c->head / 2; j++)
+            if (bits(inv_freq[j]) != c->inv_freq[j])
+                fail_msg("%s: inv_freq[%d] is 0x%08x, expected 0x%08x", c->name, j,
+                         bits(inv_freq[j]), c->inv_freq[j]);
+        assert_int_equal(bits((float)p.attention_factor), c->attention_factor);
+    }
+}
+
+/* transformers 4 has the same at other places. */
+static void both_generations_agree(void **state)
+{
+    (void)state;
+    static const char *const same[] = {
+        "{\"rope_parameters\": {\"rope_type\": \"llama3\", \"rope_theta\": 500000.0, \"factor\": 8,"
+        " \"low_freq_factor\": 1, \"high_freq_factor\": 4, "
+        "\"original_max_position_embeddings\": 8192}}",
+        "{\"rope_theta\": 500000.0, \"rope_scaling\": {\"type\": \"llama3\", \"factor\": 8.0, "
+        "\"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, "
+        "\"original_max_position_embeddings\": 8192}}",
+        "{\"rope_theta\": 500000, \"original_max_position_embeddings\": 8192, \"rope_scaling\": "
+        "{\"rope_type\": \"llama3\", \"type\": \"llama3\", \"factor\": 8.0, \"low_freq_factor\": "
+        "1.0, \"high_freq_factor\": 4.0}, \"rope_parameters\": null}",
+    };
+    float want[64], got[64];
+    struct ctw_rope_params p;
+    read_ok(&p, same[0], 131072);
+    ctw_rope_frequencies(&p, 128, want);
+    for (size_t i = 1; i < CTW_COUNT(same); i++) {
+        read_ok(&p, same[i], 131072);
+        ctw_rope_frequencies(&p, 128, got);
+        assert_memory_equal(got, want, sizeof(want));
+    }
+}
+
+static void defaults(void **state)
+{
+    (void)state;
+    static const char *const plain[] = {
+        "{}", "{\"rope_scaling\": null, \"rope_theta\": 10000.0}", "{\"rope_scaling\": {}}",
+        "{\"rope_parameters\": {\"rope_type\": \"default\"}, \"partial_rotary_factor\": 1.0}"};
+    struct ctw_rope_params p;
+    for (size_t i = 0; i < CTW_COUNT(plain); i++) {
+        read_ok(&p, plain[i], 2048);
+        assert_int_equal(p.type, CTW_ROPE_DEFAULT);
+        assert_true(p.theta == 10000.0 && p.attention_factor == 1.0);
+    }
+    /* The original length is the maximum one; a null factor is their ratio; 0 is as absent. */
+    read_ok(&p, "{\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4.0, \"beta_fast\": 0}}",
+            2048);
+    assert_true(p.original_length == 2048 && p.beta_fast == 32 && p.beta_slow == 1 && p.truncate);
+    assert_true(fabs(p.attention_factor - (0.1 * log(4.0) + 1)) < 1e-15);
+    read_ok(&p,
+            "{\"rope_scaling\": {\"type\": \"yarn\", \"factor\": null, "
+            "\"original_max_position_embeddings\": 512}}",
+            2048);
+    assert_true(p.factor == 4.0);
+}
+
+static void refusals(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *config, *words;
+    } rows[] = {
+        {"{\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}}",
+         "rope_scaling: RoPE type \"dynamic\" is not supported"},
+        {"{\"rope_scaling\": {\"rope_type\": \"longrope\"}}", "\"longrope\" is not supported"},
+        {"{\"rope_scaling\": {\"type\": \"mrope\", \"mrope_section\": [16, 24, 24]}}", "\"mrope\""},
+        {"{\"rope_scaling\": {\"type\": \"default\", \"mrope_section\": [16, 24, 24]}}",
+         "rope_scaling.mrope_section: this RoPE parameter is not known"},
+        {"{\"rope_parameters\": {\"full_attention\": {\"rope_theta\": 1e6}}}",
+         "rope_parameters.full_attention: RoPE parameters of their own"},
+        {"{\"rope_scaling\": {\"type\": \"linear\"}}", "factor"},
+        {"{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 0}}", "factor: found 0"},
+        {"{\"rope_scaling\": {\"type\": \"linear\", \"factor\": \"2\"}}", "factor: expected a"},
+        {"{\"rope_scaling\": {\"factor\": 8}}", "factor: this RoPE parameter has no meaning"},
+        {"{\"rope_scaling\": {\"type\": \"linear\", \"rope_type\": \"yarn\", \"factor\": 8}}",
+         "differ"},
+        {"{\"rope_scaling\": {\"type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4, "
+         "\"high_freq_factor\": 4}}",
+         "high_freq_factor: found 4, expected a number above 4"},
+        {"{\"rope_theta\": 1e4, \"rope_parameters\": {\"rope_theta\": 1e6}}",
+         "rope_theta: found 10000, and 1e+06 in the RoPE parameters"},
+        {"{\"rope_theta\": 1}", "rope_theta: found 1, expected a number above 1"},
+        {"{\"partial_rotary_factor\": 0.5}", "partial_rotary_factor: found 0.5"},
+        {"{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}, \"rope_parameters\": "
+         "{\"rope_type\": \"default\"}}",
+         "found beside rope_parameters"},
+        {"{\"rope_scaling\": \"linear\"}", "rope_scaling: expected an object"},
+    };
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        struct ctw_rope_params p;
+        struct ctw_err err = {0};
+        assert_int_not_equal(read_text(&p, rows[i].config, 2048, &err), CTW_OK);
+        if (strstr(err.msg, rows[i].words) == NULL)
+            fail_msg("%s: \"%s\" does not say \"%s\"", rows[i].config, err.msg, rows[i].words);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(frequencies_equal_transformers),
+        cmocka_unit_test(both_generations_agree),
+        cmocka_unit_test(defaults),
+        cmocka_unit_test(refusals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

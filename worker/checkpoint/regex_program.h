@@ -1,0 +1,39 @@
+/*
+ * A regular expression as a program for all its threads at once (Thompson's construction): made by
+ * regex.c, run by regex_run.c.
+ */
+#ifndef CTW_WORKER_REGEX_PROGRAM_H
+#define CTW_WORKER_REGEX_PROGRAM_H
+
+#include <stdint.h>
+
+#include "worker/checkpoint/regex.h"
+
+enum regex_op {
+    OP_SET,   /* one character of `set`, then on */
+    OP_SPLIT, /* on at both +x and +y */
+    OP_JUMP,  /* on at +x */
+    OP_START, /* assertions */
+    OP_END,
+    OP_WORD_EDGE,
+    OP_NOT_WORD_EDGE,
+    OP_MATCH
+};
+
+struct regex_instr {
+    enum regex_op op;
+    int x, y; /* relative */
+    uint32_t set[8];
+};
+
+struct ctw_regex {
+    struct regex_instr *code;
+    int n_code;
+};
+
+static inline bool regex_set_has(const uint32_t set[8], unsigned char c)
+{
+    return (set[c >> 5] >> (c & 31) & 1u) != 0;
+}
+
+#endif
