@@ -45,7 +45,8 @@ enum ctw_status ctw_client_open(struct ctw_client **out, const char *url, struct
     if (rc == 0)
         rc = nng_socket_set_ms(c->socket, NNG_OPT_REQ_RESENDTIME, NNG_DURATION_INFINITE);
     if (rc == 0)
-        rc = nng_socket_set_size(c->socket, NNG_OPT_RECVMAXSZ, CTW_IPC_MESSAGE_BYTES);
+        rc = nng_socket_set_size(c->socket, NNG_OPT_RECVMAXSZ,
+                                 CTW_IPC_MESSAGE_BYTES + CTW_IPC_HEADER_BYTES);
     if (rc == 0)
         rc = nng_socket_set_ms(c->socket, NNG_OPT_RECONNMINT, 50);
     if (rc == 0)
@@ -74,6 +75,15 @@ void ctw_client_close(struct ctw_client *c)
     ctw_free(c);
 }
 
+static enum ctw_status call_failed(const struct ctw_client *c, int rc, int timeout_ms,
+                                   struct ctw_err *err)
+{
+    if (rc == NNG_ETIMEDOUT) /* of sending: no connection came about */
+        return ctw_fail(err, CTW_EIO, "%s: no answer within %d ms: is it a ctworker, and alive?",
+                        c->endpoint.url, timeout_ms);
+    return ctw_fail(err, CTW_EIO, "%s: %s", c->endpoint.url, nng_strerror(rc));
+}
+
 static enum ctw_status send_request(struct ctw_client *c, const struct ctw_request *request,
                                     int timeout_ms, struct ctw_err *err)
 {
@@ -87,7 +97,7 @@ static enum ctw_status send_request(struct ctw_client *c, const struct ctw_reque
     if (rc == 0)
         rc = nng_send(c->socket, w.data, w.n, 0);
     if (rc != 0)
-        st = ctw_fail(err, CTW_EIO, "%s: %s", c->endpoint.url, nng_strerror(rc));
+        st = call_failed(c, rc, timeout_ms, err);
 done:
     ctw_writer_fini(&w);
     return st;
@@ -105,11 +115,8 @@ enum ctw_status ctw_client_call(struct ctw_client *c, struct ctw_request *reques
         nng_msg_free(c->msg);
     c->msg = NULL;
     int rc = nng_recvmsg(c->socket, &c->msg, 0);
-    if (rc == NNG_ETIMEDOUT)
-        return ctw_fail(err, CTW_EIO, "%s: no answer within %d ms: is it a ctworker, and alive?",
-                        c->endpoint.url, timeout_ms);
     if (rc != 0)
-        return ctw_fail(err, CTW_EIO, "%s: %s", c->endpoint.url, nng_strerror(rc));
+        return call_failed(c, rc, timeout_ms, err);
     st = ctw_reply_decode(reply, request->op, nng_msg_body(c->msg), nng_msg_len(c->msg), err);
     if (st == CTW_OK && reply->id != request->id)
         st = ctw_fail(err, CTW_EFORMAT, "the reply is to another request");

@@ -23,6 +23,9 @@ enum ctw_status ctw_reader_open(struct ctw_reader *r, const void *data, size_t b
                                 struct ctw_err *err)
 {
     r->parsed = NULL;
+    if (bytes > CTW_IPC_MESSAGE_BYTES)
+        return ctw_fail(err, CTW_EFORMAT, "the message has %zu bytes, at most %d are allowed",
+                        bytes, CTW_IPC_MESSAGE_BYTES);
     enum ctw_status st = ctw_wire_scan(data, bytes, err);
     if (st != CTW_OK)
         return st;

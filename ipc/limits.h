@@ -10,6 +10,7 @@
 enum {
     CTW_PROTOCOL_VERSION = 1,
     CTW_IPC_MESSAGE_BYTES = 64 << 20, /* of one message, both directions */
+    CTW_IPC_HEADER_BYTES = 1024,      /* nng counts its own header to a message */
     CTW_IPC_PART_BYTES = 16 << 20,    /* of the items of one part */
     CTW_IPC_FETCH_BYTES = 16 << 20,   /* of the columns of one reply, but at least one item */
     CTW_IPC_DEPTH = 8,                /* of maps and arrays in each other */

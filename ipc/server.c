@@ -188,7 +188,8 @@ static enum ctw_status open_socket(struct ctw_server *s, struct ctw_err *err)
     if (rc != 0)
         return nng_failed(err, "nng", rc);
     s->socket_open = true;
-    rc = nng_socket_set_size(s->socket, NNG_OPT_RECVMAXSZ, CTW_IPC_MESSAGE_BYTES);
+    rc = nng_socket_set_size(s->socket, NNG_OPT_RECVMAXSZ,
+                             CTW_IPC_MESSAGE_BYTES + CTW_IPC_HEADER_BYTES);
     if (rc == 0)
         rc = nng_pipe_notify(s->socket, NNG_PIPE_EV_ADD_PRE, on_pipe_add, s);
     if (rc == 0)

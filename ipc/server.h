@@ -26,7 +26,7 @@ struct ctw_server_options {
     const char *url; /* "ipc:///path" or "tcp://host:port" (port 0: any free one) */
     bool allow_any;  /* --insecure-bind-any */
     int n_threads;   /* 0: 16 */
-    int probe_ms;    /* between self-probes; 0: 3000 for nng before 1.6, else 30000 */
+    int probe_ms;    /* between self-probes; 0: 1000 for nng before 1.6, else 30000 */
     void *arg;
     /*
      * reply comes zeroed but for id and op: fill body and set ok, or ctw_reply_fail(). Called from

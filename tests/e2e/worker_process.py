@@ -91,7 +91,7 @@ class Refused(Exception):
 class Client:
     def __init__(self, url, timeout_s=10, resend_ms=-1):
         self.sock = pynng.Req0(resend_time=resend_ms, recv_timeout=int(timeout_s * 1000),
-                               send_timeout=int(timeout_s * 1000), recv_max_size=MESSAGE_BYTES)
+                               send_timeout=int(timeout_s * 1000), recv_max_size=MESSAGE_BYTES + 1024)
         self.sock.dial(url, block=False)
         self.ids = 0
 

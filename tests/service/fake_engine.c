@@ -40,6 +40,7 @@ static void read_env(void)
     fake_engine.open_ms = from_env("CTW_FAKE_OPEN_MS", fake_engine.open_ms);
     fake_engine.nan_token = from_env("CTW_FAKE_NAN_TOKEN", fake_engine.nan_token);
     fake_engine.device_token = from_env("CTW_FAKE_DEVICE_TOKEN", fake_engine.device_token);
+    fake_engine.memory_token = from_env("CTW_FAKE_MEMORY_TOKEN", fake_engine.memory_token);
     fake_engine.pass_tokens = from_env("CTW_FAKE_PASS_TOKENS", fake_engine.pass_tokens);
 }
 
