@@ -42,6 +42,7 @@ static void print_help(void)
          "  ctworker --version        version, commit, compiler and libraries\n"
          "\n"
          "Examples:\n"
+         "  ctworker inspect ./SmolLM2-135M\n"
          "  echo '{\"id\": 1, \"tokens\": [1, 15, 27]}' | ctworker score --model ./SmolLM2-135M\n"
          "  lm_eval --model ctworker --model_args pretrained=./SmolLM2-135M --tasks wikitext\n"
          "\n"

@@ -1,0 +1,57 @@
+#!/bin/sh
+# The program's own words: cli.sh PATH-OF-CTWORKER
+# Checks --help, --version, exit codes and one-line errors of every command.
+set -u
+worker=$1
+fail=0
+out=$(mktemp) err=$(mktemp)
+trap 'rm -f "$out" "$err"' EXIT
+
+# expect CODE STREAM PIECE -- ARGUMENTS: the exit code, and a piece of that stream (out or err).
+expect() {
+    code=$1 stream=$2 piece=$3
+    shift 4
+    "$worker" "$@" >"$out" 2>"$err" </dev/null
+    got=$?
+    if [ "$stream" = out ]; then file=$out; else file=$err; fi
+    if [ $got -ne "$code" ] || ! grep -qF -e "$piece" "$file"; then
+        echo "ctworker $*: exit code $got (expected $code), expected on $stream: $piece"
+        cat "$out" "$err"
+        fail=1
+    fi
+    if [ "$stream" = err ] && { [ -s "$out" ] || [ "$(wc -l <"$err")" -ne 1 ]; }; then
+        echo "ctworker $*: expected one line on standard error and nothing on standard output"
+        cat "$out" "$err"
+        fail=1
+    fi
+}
+
+expect 0 out "Usage: ctworker COMMAND" -- --help
+expect 0 out "Usage: ctworker COMMAND" -- -h
+expect 0 out "Usage: ctworker COMMAND" -- help
+expect 0 out "ctworker " -- --version
+expect 0 out "nng      " -- --version
+expect 64 err "name a command" --
+expect 64 err 'no command "scroe"; did you mean "score"; ctworker --help lists all' -- scroe
+expect 64 err 'no command "benchmark"; ctworker --help lists all' -- benchmark
+expect 64 err 'no command "--verbose"' -- --verbose
+for command in $("$worker" --help | sed -n 's/^  \([a-z]*\) .* .*/\1/p' | grep -v ctworker); do
+    case $command in echo | lm_eval | "") continue ;; esac
+    expect 0 out "Usage: ctworker $command" -- "$command" --help
+    expect 64 err "unknown option --hepl; did you mean --help" -- "$command" --hepl
+done
+
+# A full disk and a reader that went away are errors, not silence and not a signal.
+"$worker" --help >/dev/full 2>"$err"
+got=$?
+if [ $got -ne 74 ] || ! grep -q "cannot write to standard output" "$err"; then
+    echo "--help to a full disk: exit code $got"
+    fail=1
+fi
+# "true" reads nothing: its end of the pipe is closed by the time we write.
+code=$({ (sleep 0.2; "$worker" --help 2>/dev/null; echo $? >&3) | true; } 3>&1)
+if [ "$code" != 74 ]; then
+    echo "--help to a closed pipe: exit code $code"
+    fail=1
+fi
+exit $fail
