@@ -17,7 +17,8 @@
 
 enum {
     TASK_LANES = 8 * ATTN_LANES, /* lanes that share a packed tile of keys */
-    LANE_PANELS = ATTN_LANES / NR
+    LANE_PANELS = ATTN_LANES / NR,
+    PREFETCH_KEYS = 8
 };
 
 /* Queries first .. first+n-1 of one sequence. */
@@ -31,6 +32,7 @@ struct attn_job {
     const struct ctw_op_attention *op;
     enum mode mode;
     int group;         /* query heads of a key head */
+    bool scale_late;   /* scores are scaled within the exponent */
     int64_t kw;        /* words of a head */
     int64_t width;     /* elements of a head, up to a multiple of NR */
     int64_t max_lanes; /* of a task, up to a multiple of ATTN_LANES */
@@ -130,6 +132,14 @@ INLINE bool all_finite(const float *row, int64_t n)
     return vf_sum(zero) == 0;
 }
 
+/* Rows of one head lie far apart: processors' own prefetching does not see them coming. */
+INLINE void prefetch_head(const void *array, enum ctw_dtype dtype, int64_t from, int head)
+{
+    uintptr_t row = (uintptr_t)array + (uintptr_t)from * ctw_dtype_bytes(dtype);
+    for (size_t b = 0; b < (size_t)head * ctw_dtype_bytes(dtype); b += 64)
+        __builtin_prefetch((const void *)(row + b)); /* may lie past the array's end */
+}
+
 /* Value rows 2j and 2j+1 of the tile (one, where mode is FLOATS) into their place. */
 static void pack_values(const struct attn_job *job, struct attn_local *l, int64_t j,
                         const float *even, const float *odd)
@@ -158,8 +168,11 @@ static void pack_keys(const struct attn_job *job, int kv, struct key_cursor *cur
     float *values[2] = {l->tmp + ATTN_ROWS * stride, l->tmp + (ATTN_ROWS + 1) * stride};
     memset(l->tmp, 0, (size_t)((ATTN_ROWS + 2) * stride) * sizeof(float));
     l->v_finite = true;
+    const int64_t ahead = (int64_t)PREFETCH_KEYS * op->n_kv * op->head;
     for (int key = 0; key < l->n_keys; key++) {
         int64_t from = (key_row(cursor, l->key0 + key) * op->n_kv + kv) * op->head;
+        prefetch_head(op->k, op->dtype, from + ahead, op->head);
+        prefetch_head(op->v, op->dtype, from + ahead, op->head);
         to_words(job->mode, l->tmp + key % ATTN_ROWS * stride, at(op->k, op->dtype, from),
                  op->dtype, op->head);
         float *value = values[job->mode == PAIRS ? key % 2 : 0];
@@ -203,44 +216,59 @@ INLINE void score_tile(enum mode mode, const struct attn_job *job, const struct 
     }
 }
 
-/* Scales and caps the scores of VL lanes, masks keys outside low..high, returns the largest. */
-INLINE vf finish_scores(const struct ctw_op_attention *op, float *p, int n_keys, bool masked,
-                        const float *low, const float *high, vf largest)
+/*
+ * The largest score of VL lanes, with keys outside low..high masked. Scores are left as products
+ * where the scale can be applied later; else they are scaled and capped here.
+ */
+INLINE vf largest_score(const struct attn_job *job, float *p, int n_keys, bool masked,
+                        const float *low, const float *high)
 {
-    const vf scale = vf_set1(op->scale), none = vf_set1(-INFINITY);
-    for (int key = 0; key < n_keys; key++) {
-        vf s = vf_mul(vf_load(p + key * ATTN_LANES), scale);
-        if (op->softcap > 0)
-            s = vf_softcap(s, op->softcap);
-        if (masked) {
-            vf at_key = vf_set1((float)key);
+    const vf none = vf_set1(-INFINITY);
+    vf largest = none;
+    if (!job->scale_late) {
+        const vf scale = vf_set1(job->op->scale);
+        for (int key = 0; key < n_keys; key++) {
+            vf s = vf_mul(vf_load(p + key * ATTN_LANES), scale);
+            if (job->op->softcap > 0)
+                s = vf_softcap(s, job->op->softcap);
+            vf_store(p + key * ATTN_LANES, s);
+        }
+    }
+    if (masked) {
+        for (int key = 0; key < n_keys; key++) {
+            vf s = vf_load(p + key * ATTN_LANES), at_key = vf_set1((float)key);
             s = vf_select_le(at_key, vf_load(high), s, none);
             s = vf_select_le(vf_load(low), at_key, s, none);
+            vf_store(p + key * ATTN_LANES, s);
         }
-        largest = vf_max(s, largest); /* keeps the other where s is NaN */
-        vf_store(p + key * ATTN_LANES, s);
     }
+    for (int key = 0; key < n_keys; key++)
+        largest = vf_max(vf_load(p + key * ATTN_LANES), largest); /* not the one that is NaN */
     return largest;
 }
 
-/* Scores become weights exp(score - max) for ATTN_LANES lanes; max and sum move on, alpha is the
- * factor for what was summed before. */
+/*
+ * Scores become weights exp(scale * score - max) for ATTN_LANES lanes; max and sum move on, alpha
+ * is the factor for what was summed before.
+ */
 INLINE void softmax_tile(enum mode mode, const struct attn_job *job, struct attn_local *l,
                          int64_t lane0, int n_keys, bool masked)
 {
+    const vf scale = vf_set1(job->scale_late ? job->op->scale : 1);
     for (int v = 0; v < ATTN_LANES; v += VL) {
         float *p = l->p + v;
         vf old = vf_load(l->max + lane0 + v);
-        vf max = finish_scores(job->op, p, n_keys, masked, l->low + v, l->high + v, old);
+        vf max = largest_score(job, p, n_keys, masked, l->low + v, l->high + v);
+        max = vf_max(vf_mul(max, scale), old);
         /* Where no key was seen so far, subtract 0 instead of -infinity. */
         vf shift = vf_select_le(max, vf_set1(-INFINITY), vf_zero(), max);
-        vf sum = vf_zero();
+        vf minus = vf_sub(vf_zero(), shift), sum = vf_zero();
         for (int key = 0; key < n_keys; key++) {
-            vf e = vf_exp(vf_sub(vf_load(p + key * ATTN_LANES), shift));
+            vf e = vf_exp_weight(vf_fma(vf_load(p + key * ATTN_LANES), scale, minus));
             sum = vf_add(sum, e);
             vf_store(p + key * ATTN_LANES, e);
         }
-        vf alpha = vf_exp(vf_sub(old, shift));
+        vf alpha = vf_exp_weight(vf_sub(old, shift));
         vf_store(l->alpha + v, alpha);
         vf_store(l->max + lane0 + v, max);
         vf_store(l->sum + lane0 + v, vf_fma(vf_load(l->sum + lane0 + v), alpha, sum));
@@ -428,7 +456,7 @@ static int64_t shape_attention(struct attn_job *job, int group, int head, enum m
 static enum ctw_status fast_attention(struct ctw_cpu *cpu, const struct ctw_op_attention *op,
                                       struct ctw_err *err)
 {
-    struct attn_job job = {.op = op};
+    struct attn_job job = {.op = op, .scale_late = op->scale > 0 && op->softcap == 0};
     shape_attention(&job, op->n_head / op->n_kv, op->head, mode_of(op->dtype));
     int64_t per_block = max64(1, TASK_LANES / job.group);
     int64_t n_blocks = cut_blocks(op, per_block, NULL);

@@ -4,11 +4,21 @@
 
 #include <math.h>
 
+/* e^r for |r| <= 0.347: e^r - 1 - r = r^2 times a minimax polynomial of degree 4 (0.05 ulp). */
+INLINE vf vf_exp_part(vf r)
+{
+    vf p = vf_set1(0.001381459878757596f);
+    p = vf_fma(p, r, vf_set1(0.008368716575205326f));
+    p = vf_fma(p, r, vf_set1(0.04166838899254799f));
+    p = vf_fma(p, r, vf_set1(0.1666652113199234f));
+    p = vf_fma(p, r, vf_set1(0.4999999403953552f));
+    return vf_add(vf_fma(p, vf_mul(r, r), r), vf_set1(1.0f));
+}
+
 /*
  * e^x within 1 ulp (subnormal results: within one of their steps). exp(0) is exactly 1,
  * exp(-inf) exactly 0; infinity from 88.73 on; NaN stays NaN.
- * e^x = 2^n e^r with n = round(x / ln 2), |r| <= 0.347; e^r - 1 - r = r^2 times a minimax
- * polynomial of degree 4 (0.05 ulp).
+ * e^x = 2^n e^r with n = round(x / ln 2), |r| <= 0.347.
  */
 INLINE vf vf_exp(vf x)
 {
@@ -17,13 +27,22 @@ INLINE vf vf_exp(vf x)
     vf n = vf_round(vf_mul(x, vf_set1(0x1.715476p+0f)));
     vf r = vf_fma(n, vf_set1(-0x1.62e4p-1f), x); /* exact: 14 bits times 8 */
     r = vf_fma(n, vf_set1(-0x1.7f7d1cp-20f), r);
-    vf p = vf_set1(0.001381459878757596f);
-    p = vf_fma(p, r, vf_set1(0.008368716575205326f));
-    p = vf_fma(p, r, vf_set1(0.04166838899254799f));
-    p = vf_fma(p, r, vf_set1(0.1666652113199234f));
-    p = vf_fma(p, r, vf_set1(0.4999999403953552f));
-    p = vf_add(vf_fma(p, vf_mul(r, r), r), vf_set1(1.0f));
-    return vf_scale2(p, n);
+    return vf_scale2(vf_exp_part(r), n);
+}
+
+/*
+ * e^x of x <= 1 for weights of a softmax: within 1 ulp, and exactly 0 where e^x is below 2^-126.5,
+ * which is nothing beside the largest weight, 1. NaN stays NaN. n + 127 is the low byte of
+ * x / ln 2 + 1.5 * 2^23 + 127.
+ */
+INLINE vf vf_exp_weight(vf x)
+{
+    const vf magic = vf_set1(0x1.8p23f + 127);
+    x = vf_max(vf_set1(-88.0f), x); /* n = -127: 2^n becomes 0 */
+    vf t = vf_fma(x, vf_set1(0x1.715476p+0f), magic), n = vf_sub(t, magic);
+    vf r = vf_fma(n, vf_set1(-0x1.62e4p-1f), x);
+    r = vf_fma(n, vf_set1(-0x1.7f7d1cp-20f), r);
+    return vf_mul(vf_exp_part(r), vf_low_byte_exponent(t));
 }
 
 /* tanh(x) within 2 ulp. */

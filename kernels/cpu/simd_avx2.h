@@ -124,6 +124,12 @@ INLINE vf vf_scale2(vf a, vf n)
     return _mm256_mul_ps(_mm256_mul_ps(a, s0), s1);
 }
 
+/* The bits of each lane shifted left by 23: its low byte as an exponent. */
+INLINE vf vf_low_byte_exponent(vf a)
+{
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(a), 23));
+}
+
 /* In one fixed order. */
 INLINE float vf_sum(vf v)
 {

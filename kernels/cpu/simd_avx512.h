@@ -105,6 +105,11 @@ INLINE vf vf_scale2(vf a, vf n)
     return _mm512_scalef_ps(a, n);
 }
 
+INLINE vf vf_low_byte_exponent(vf a)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(a), 23));
+}
+
 INLINE float vf_sum(vf v)
 {
     __m256 h = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));

@@ -6,6 +6,7 @@
  *
  *   OMP_NUM_THREADS=2 bench_gemm [--threads 2] [--rows 2048] [--repeat 7] [--variant NAME]
  *                                [--dtype float32|bfloat16] [--cpu-time]
+ *                                [--only linear|formats|attention|head]
  *
  * --cpu-time counts the process's CPU time instead of the wall clock's, for 1 thread on a machine
  * with other work.
@@ -26,6 +27,7 @@ struct settings {
     int n_threads, n_repeat;
     int64_t n_rows;
     const char *variant;
+    const char *only; /* "linear", "formats", "attention", "head"; NULL: all */
     enum ctw_dtype dtype;
     clockid_t clock;
 };
@@ -302,6 +304,17 @@ static void bench_shape(struct ctw_backend *be, const struct settings *s, const 
     ctw_free_aligned(z);
 }
 
+static void bench_linear(struct ctw_backend *be, const struct settings *s)
+{
+    printf("%-8s %6s %6s %6s | %-21s | %-21s | ours over oneDNN's\n", "shape", "m", "n", "k",
+           "ours: median best +-", "oneDNN: median best");
+    bench_shape(be, s, "qkv", 960, 576);
+    bench_shape(be, s, "o", 576, 576);
+    bench_shape(be, s, "gate up", 3072, 576);
+    bench_shape(be, s, "down", 576, 1536);
+    bench_shape(be, s, "square", 2048, 2048);
+}
+
 /* What decoding costs: the same products from other formats, in turn. */
 static void bench_formats(struct ctw_backend *be, const struct settings *s)
 {
@@ -412,6 +425,11 @@ static void bench_head(struct ctw_backend *be, const struct settings *s)
     ctw_free(out);
 }
 
+static bool wanted(const struct settings *s, const char *what)
+{
+    return s->only == NULL || strcmp(s->only, what) == 0;
+}
+
 static bool read_settings(struct settings *s, int argc, char **argv)
 {
     for (int i = 1; i < argc; i++) {
@@ -428,6 +446,8 @@ static bool read_settings(struct settings *s, int argc, char **argv)
             s->n_repeat = atoi(value);
         else if (strcmp(argv[i], "--variant") == 0)
             s->variant = value;
+        else if (strcmp(argv[i], "--only") == 0)
+            s->only = value;
         else if (strcmp(argv[i], "--dtype") == 0)
             s->dtype = strcmp(value, "bfloat16") == 0 ? CTW_BF16 : CTW_F32;
         else
@@ -441,8 +461,9 @@ int main(int argc, char **argv)
 {
     struct settings s = {.n_threads = 1, .n_repeat = 7, .n_rows = 2048, .clock = CLOCK_MONOTONIC};
     if (!read_settings(&s, argc, argv)) {
-        fprintf(stderr, "usage: bench_gemm [--threads N] [--rows N] [--repeat N] [--variant NAME] "
-                        "[--dtype float32|bfloat16] [--cpu-time]\n");
+        fprintf(stderr,
+                "usage: bench_gemm [--threads N] [--rows N] [--repeat N] [--variant NAME] "
+                "[--dtype float32|bfloat16] [--cpu-time] [--only linear|formats|attention|head]\n");
         return 64;
     }
     struct ctw_backend *be;
@@ -457,16 +478,14 @@ int main(int argc, char **argv)
            info.device, info.variant, info.n_threads, ctw_dtype_name(s.dtype), v->major, v->minor,
            v->patch, getenv("OMP_NUM_THREADS") == NULL ? "(all)" : getenv("OMP_NUM_THREADS"),
            s.n_repeat);
-    printf("%-8s %6s %6s %6s | %-21s | %-21s | ours over oneDNN's\n", "shape", "m", "n", "k",
-           "ours: median best +-", "oneDNN: median best");
-    bench_shape(be, &s, "qkv", 960, 576);
-    bench_shape(be, &s, "o", 576, 576);
-    bench_shape(be, &s, "gate up", 3072, 576);
-    bench_shape(be, &s, "down", 576, 1536);
-    bench_shape(be, &s, "square", 2048, 2048);
-    bench_formats(be, &s);
-    bench_attention(be, &s);
-    bench_head(be, &s);
+    if (wanted(&s, "linear"))
+        bench_linear(be, &s);
+    if (wanted(&s, "formats"))
+        bench_formats(be, &s);
+    if (wanted(&s, "attention"))
+        bench_attention(be, &s);
+    if (wanted(&s, "head"))
+        bench_head(be, &s);
     ctw_backend_close(be);
     return 0;
 }
