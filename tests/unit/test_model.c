@@ -1,0 +1,413 @@
+/* Checkpoints, written by the test, as models: what they become and why they are refused. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "worker/model.h"
+
+/* ---- writing a checkpoint: 1 layer, hidden 32, inner 64, 4 heads of 8, 2 of keys, 16 tokens ----
+ */
+
+struct tensor {
+    const char *name, *dtype, *shape;
+    size_t bytes;
+    const char *data; /* NULL: zeros */
+};
+
+struct checkpoint {
+    char dir[64];
+    struct tensor tensors[64];
+    int n;
+    const char *config; /* more members of config.json, each after a comma */
+};
+
+#define CONFIG                                                                                     \
+    "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"hidden_size\": 32, " \
+    "\"intermediate_size\": 64, \"num_hidden_layers\": 1, \"num_attention_heads\": 4, "            \
+    "\"num_key_value_heads\": 2, \"vocab_size\": 16, \"max_position_embeddings\": 128"
+#define BF16_CONFIG ", \"dtype\": \"bfloat16\""
+#define LAYER "model.layers.0."
+
+static const struct tensor dense[] = {
+    {"model.embed_tokens.weight", "BF16", "16, 32", 1024, NULL},
+    {LAYER "input_layernorm.weight", "BF16", "32", 64, NULL},
+    {LAYER "post_attention_layernorm.weight", "BF16", "32", 64, NULL},
+    {LAYER "self_attn.q_proj.weight", "BF16", "32, 32", 2048, NULL},
+    {LAYER "self_attn.k_proj.weight", "BF16", "16, 32", 1024, NULL},
+    {LAYER "self_attn.v_proj.weight", "BF16", "16, 32", 1024, NULL},
+    {LAYER "self_attn.o_proj.weight", "BF16", "32, 32", 2048, NULL},
+    {LAYER "mlp.gate_proj.weight", "BF16", "64, 32", 4096, NULL},
+    {LAYER "mlp.up_proj.weight", "BF16", "64, 32", 4096, NULL},
+    {LAYER "mlp.down_proj.weight", "BF16", "32, 64", 4096, NULL},
+    {"model.norm.weight", "BF16", "32", 64, NULL},
+    {"lm_head.weight", "BF16", "16, 32", 1024, NULL},
+};
+
+static int set_up(void **state)
+{
+    struct checkpoint *c = calloc(1, sizeof(*c));
+    if (c == NULL)
+        return -1;
+    (void)snprintf(c->dir, sizeof(c->dir), "/tmp/ctw-model-XXXXXX");
+    if (mkdtemp(c->dir) == NULL)
+        return -1;
+    memcpy(c->tensors, dense, sizeof(dense));
+    c->n = (int)CTW_COUNT(dense);
+    c->config = BF16_CONFIG;
+    ctw_log_set_level(CTW_LOG_ERROR);
+    *state = c;
+    return 0;
+}
+
+static void path_of(const struct checkpoint *c, const char *name, char path[128])
+{
+    (void)snprintf(path, 128, "%s/%s", c->dir, name);
+}
+
+static int tear_down(void **state)
+{
+    struct checkpoint *c = *state;
+    char path[128];
+    path_of(c, "model.safetensors", path);
+    (void)remove(path);
+    path_of(c, "config.json", path);
+    (void)remove(path);
+    int st = rmdir(c->dir);
+    free(c);
+    return st;
+}
+
+static struct tensor *find(struct checkpoint *c, const char *name)
+{
+    for (int i = 0; i < c->n; i++)
+        if (strcmp(c->tensors[i].name, name) == 0)
+            return &c->tensors[i];
+    fail_msg("the test has no tensor %s", name);
+    return NULL;
+}
+
+static void drop(struct checkpoint *c, const char *name)
+{
+    struct tensor *t = find(c, name);
+    *t = c->tensors[--c->n];
+}
+
+static void add(struct checkpoint *c, const char *name, const char *dtype, const char *shape,
+                size_t bytes, const char *data)
+{
+    c->tensors[c->n++] = (struct tensor){name, dtype, shape, bytes, data};
+}
+
+static void write_config(const struct checkpoint *c)
+{
+    char path[128];
+    path_of(c, "config.json", path);
+    FILE *to = fopen(path, "wb");
+    assert_non_null(to);
+    (void)fprintf(to, CONFIG "%s}", c->config);
+    assert_int_equal(fclose(to), 0);
+}
+
+static void write_it(const struct checkpoint *c)
+{
+    static char header[16384];
+    static const char zeros[4096];
+    char path[128];
+    size_t at = 0, offset = 0;
+    for (int i = 0; i < c->n; i++) {
+        at += (size_t)snprintf(
+            header + at, sizeof(header) - at,
+            "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[%s],\"data_offsets\":[%zu,%zu]}",
+            i == 0 ? "{" : ",", c->tensors[i].name, c->tensors[i].dtype, c->tensors[i].shape,
+            offset, offset + c->tensors[i].bytes);
+        offset += c->tensors[i].bytes;
+    }
+    header[at++] = '}';
+    path_of(c, "model.safetensors", path);
+    FILE *to = fopen(path, "wb");
+    assert_non_null(to);
+    uint64_t n = at;
+    assert_int_equal(fwrite(&n, 1, 8, to), 8);
+    assert_int_equal(fwrite(header, 1, at, to), at);
+    for (int i = 0; i < c->n; i++)
+        assert_int_equal(fwrite(c->tensors[i].data != NULL ? c->tensors[i].data : zeros, 1,
+                                c->tensors[i].bytes, to),
+                         c->tensors[i].bytes);
+    assert_int_equal(fclose(to), 0);
+    write_config(c);
+}
+
+static struct ctw_model *open_ok(struct checkpoint *c)
+{
+    struct ctw_model *m;
+    struct ctw_err err = {0};
+    write_it(c);
+    if (ctw_model_open(&m, c->dir, NULL, &err) != CTW_OK)
+        fail_msg("%s", err.msg);
+    return m;
+}
+
+static void expect_refusal(struct checkpoint *c, const char *words)
+{
+    struct ctw_model *m;
+    struct ctw_err err = {0};
+    write_it(c);
+    enum ctw_status st = ctw_model_open(&m, c->dir, NULL, &err);
+    assert_true(st == CTW_EFORMAT || st == CTW_EUNSUP);
+    assert_null(m);
+    if (strstr(err.msg, words) == NULL)
+        fail_msg("\"%s\" does not say \"%s\"", err.msg, words);
+}
+
+/* ---- quantised parts ---- */
+
+#define PACK(targets, ignore)                                                                      \
+    BF16_CONFIG                                                                                    \
+        ", \"quantization_config\": {\"quant_method\": \"compressed-tensors\", "                   \
+        "\"format\": \"pack-quantized\", \"config_groups\": {\"g\": {\"targets\": [" targets       \
+        "], \"input_activations\": {\"num_bits\": 8, \"dynamic\": true, "                          \
+        "\"strategy\": \"token\"}, \"weights\": {\"num_bits\": 4, \"group_size\": 16}}}, "         \
+        "\"ignore\": [" ignore "]}"
+
+/* Makes the dense [n, 32] matrix NAME.weight a 4-bit one of groups of 16. */
+static void pack(struct checkpoint *c, const char *name, const char *packed, const char *scale,
+                 int64_t n)
+{
+    char full[128];
+    static char shapes[8][2][16];
+    static int next;
+    char(*shape)[16] = shapes[next++ % 8];
+    (void)snprintf(full, sizeof(full), "%s.weight", name);
+    (void)snprintf(shape[0], 16, "%d, 4", (int)n);
+    (void)snprintf(shape[1], 16, "%d, 2", (int)n);
+    drop(c, full);
+    add(c, packed, "I32", shape[0], (size_t)n * 16, NULL);
+    add(c, scale, "BF16", shape[1], (size_t)n * 4, NULL);
+}
+
+#define PACK_MATRIX(c, name, n) pack(c, name, name ".weight_packed", name ".weight_scale", n)
+
+/* ---- tests ---- */
+
+static void a_dense_model(void **state)
+{
+    struct checkpoint *c = *state;
+    struct ctw_model *m = open_ok(c);
+    assert_string_equal(m->architecture, "LlamaForCausalLM");
+    assert_int_equal(m->n_layers, 3);
+    assert_int_equal(m->n_decoders, 1);
+    assert_true(m->dtype == CTW_BF16 && m->hidden == 32 && m->vocab == 16 && !m->tied);
+    assert_true(m->max_length == 128 && m->activations == NULL && m->weight_bits == 0);
+    /* 2 embeddings, q, o, k, v, 3 of the MLP, 3 norms */
+    assert_int_equal(m->n_params, 2 * 512 + 2 * 1024 + 2 * 512 + 3 * 2048 + 3 * 32);
+    const struct ctw_layer *l = &m->layers[1];
+    assert_true(l->n_head == 4 && l->n_kv == 2 && l->head == 8 && l->window == 0 && l->rope == 0);
+    assert_true(l->attn_scale == (float)(1 / sqrt(8.0)) && l->inner == 64);
+    assert_string_equal(l->matrix[CTW_M_K].name, LAYER "self_attn.k_proj");
+    assert_true(l->matrix[CTW_M_K].weight.n == 16 && l->matrix[CTW_M_K].weight.k == 32);
+    assert_true(l->matrix[CTW_M_EMBED].name == NULL && l->vector[CTW_V_Q_BIAS] == NULL);
+    assert_non_null(l->vector[CTW_V_MLP_NORM]);
+    assert_non_null(m->layers[2].vector[CTW_V_FINAL_NORM]);
+    assert_int_equal(m->rope[0].rot_dim, 8);
+    assert_int_equal(strlen(m->identity), 64);
+    ctw_model_close(m);
+}
+
+static void identity_tells_checkpoints_apart(void **state)
+{
+    struct checkpoint *c = *state;
+    char first[65];
+    struct ctw_model *m = open_ok(c);
+    memcpy(first, m->identity, sizeof(first));
+    ctw_model_close(m);
+    m = open_ok(c);
+    assert_string_equal(m->identity, first);
+    ctw_model_close(m);
+    c->config = BF16_CONFIG ", \"rope_theta\": 5000";
+    m = open_ok(c);
+    assert_string_not_equal(m->identity, first);
+    ctw_model_close(m);
+    c->config = BF16_CONFIG;
+    add(c, LAYER "self_attn.rotary_emb.inv_freq", "F32", "4", 16, NULL);
+    m = open_ok(c);
+    assert_string_not_equal(m->identity, first);
+    ctw_model_close(m);
+}
+
+static void biases(void **state)
+{
+    struct checkpoint *c = *state;
+    c->config = BF16_CONFIG ", \"attention_bias\": true";
+    expect_refusal(c, "no tensor " LAYER "self_attn.q_proj.bias, which config.json needs as [32]");
+    add(c, LAYER "self_attn.q_proj.bias", "BF16", "32", 64, NULL);
+    add(c, LAYER "self_attn.k_proj.bias", "F32", "16", 64, NULL);
+    add(c, LAYER "self_attn.v_proj.bias", "BF16", "16", 32, NULL);
+    add(c, LAYER "self_attn.o_proj.bias", "BF16", "32", 64, NULL);
+    ctw_model_close(open_ok(c));
+    c->config = BF16_CONFIG;
+    expect_refusal(c, "model.safetensors: " LAYER "self_attn.q_proj.bias (BF16 [32]) and 3 more");
+}
+
+static void tied_heads(void **state)
+{
+    struct checkpoint *c = *state;
+    char other[1024] = {1};
+    c->config = BF16_CONFIG ", \"tie_word_embeddings\": true";
+    struct ctw_model *m = open_ok(c); /* stored twice, equal */
+    ctw_model_close(m);
+    find(c, "lm_head.weight")->data = other;
+    expect_refusal(c, "model.safetensors: lm_head.weight differs from the embedding");
+    drop(c, "lm_head.weight");
+    m = open_ok(c);
+    const struct ctw_matrix *head = &m->layers[2].matrix[CTW_M_HEAD];
+    assert_true(m->tied && head->part[CTW_PART_VALUES] ==
+                               m->layers[0].matrix[CTW_M_EMBED].part[CTW_PART_VALUES]);
+    assert_string_equal(head->name, "lm_head");
+    assert_int_equal(m->n_params, 512 + 2 * 1024 + 2 * 512 + 3 * 2048 + 3 * 32);
+    ctw_model_close(m);
+    add(c, "lm_head.weight_packed", "I32", "16, 4", 256, NULL);
+    expect_refusal(c, "lm_head.weight_packed (I32 [16, 4])");
+    drop(c, "lm_head.weight_packed");
+    c->config = BF16_CONFIG;
+    expect_refusal(c, "no tensor lm_head.weight");
+}
+
+static void tensors_must_fit_the_config(void **state)
+{
+    struct checkpoint *c = *state;
+    struct tensor *k = find(c, LAYER "self_attn.k_proj.weight"), was = *k;
+    k->shape = "32, 16";
+    expect_refusal(c, "model.safetensors: " LAYER "self_attn.k_proj: weight: found BF16 [32, 16], "
+                      "expected [16, 32] by config.json");
+    *k = was;
+    k->dtype = "I16";
+    expect_refusal(c, LAYER "self_attn.k_proj: its tensors look like");
+    *k = was;
+    drop(c, LAYER "mlp.up_proj.weight");
+    expect_refusal(c, "no tensor " LAYER "mlp.up_proj.weight (or .weight_packed), which "
+                      "config.json needs as a [64, 32] matrix");
+    add(c, LAYER "mlp.up_proj.weight", "BF16", "64, 32", 4096, NULL);
+    find(c, "model.norm.weight")->dtype = "U16";
+    expect_refusal(c, "model.norm.weight: found U16 [32], expected BF16, F16 or F32 [32]");
+    find(c, "model.norm.weight")->dtype = "BF16";
+    add(c, "model.layers.1.input_layernorm.weight", "BF16", "32", 64, NULL);
+    expect_refusal(c, "model.layers.1.input_layernorm.weight (BF16 [32]) and 0 more");
+}
+
+static void harmless_leftovers(void **state)
+{
+    struct checkpoint *c = *state;
+    add(c, LAYER "self_attn.rotary_emb.inv_freq", "F32", "4", 16, NULL);
+    struct ctw_model *m = open_ok(c);
+    assert_null(m->activations);
+    ctw_model_close(m);
+    add(c, LAYER "self_attn.k_scale", "BF16", "1", 2, NULL);
+    add(c, LAYER "self_attn.v_scale", "BF16", "1", 2, NULL);
+    m = open_ok(c);
+    assert_string_equal(m->activations, "K/V cache scales");
+    ctw_model_close(m);
+}
+
+static void quantised_matrices(void **state)
+{
+    struct checkpoint *c = *state;
+    c->config = PACK("\"re:.*[qk]_proj\"", "\"re:.*k_proj\"");
+    PACK_MATRIX(c, LAYER "self_attn.q_proj", 32);
+    struct ctw_model *m = open_ok(c);
+    const struct ctw_weight *w = &m->layers[1].matrix[CTW_M_Q].weight;
+    assert_true(w->format->id == CTW_FORMAT_pack_quantized && w->bits == 4 && w->group_size == 16);
+    assert_string_equal(m->activations, "int8 token dynamic");
+    assert_true(m->weight_bits == 5.0); /* 4 + 16 / 16 */
+    ctw_model_close(m);
+    c->config = PACK("\"Linear\"", "\"re:.*\"");
+    expect_refusal(c, LAYER "self_attn.q_proj: its tensors are pack-quantized, but "
+                            "quantization_config has no config group");
+    c->config = PACK("\"re:.*[qk]_proj\"", "");
+    expect_refusal(c, LAYER "self_attn.k_proj: weight is stored dense (BF16), but");
+    add(c, LAYER "self_attn.q_proj.weight", "BF16", "32, 32", 2048, NULL);
+    expect_refusal(c, "q_proj has both weight_packed and weight");
+}
+
+static void quantised_embeddings_and_heads(void **state)
+{
+    struct checkpoint *c = *state;
+    c->config = PACK("\"lm_head\"", "");
+    PACK_MATRIX(c, "lm_head", 16);
+    ctw_model_close(open_ok(c));
+    PACK_MATRIX(c, "model.embed_tokens", 16);
+    expect_refusal(c, "model.embed_tokens: its tensors are pack-quantized, but");
+    c->config = PACK("\"lm_head\", \"Embedding\"", "");
+    ctw_model_close(open_ok(c));
+    /* Tied: the head is the quantised embedding. */
+    drop(c, "lm_head.weight_packed");
+    drop(c, "lm_head.weight_scale");
+    c->config = PACK("\"Embedding\"", "") ", \"tie_word_embeddings\": true";
+    struct ctw_model *m = open_ok(c);
+    assert_true(m->layers[2].matrix[CTW_M_HEAD].weight.format->id == CTW_FORMAT_pack_quantized);
+    ctw_model_close(m);
+    c->config = PACK("\"lm_head\", \"Embedding\"", "") ", \"tie_word_embeddings\": true";
+    expect_refusal(c, "config.json: quantization_config quantises lm_head, but");
+}
+
+static void a_missing_dtype_is_that_of_the_tensors(void **state)
+{
+    struct checkpoint *c = *state;
+    c->config = "";
+    struct ctw_model *m = open_ok(c);
+    assert_int_equal(m->dtype, CTW_BF16);
+    ctw_model_close(m);
+    find(c, "model.norm.weight")->dtype = "F16";
+    expect_refusal(c, "no dtype is given, and the tensors have several");
+}
+
+/* Every allocation fails once, and all after it: an error each time, and nothing leaks. */
+static void out_of_memory_is_an_error(void **state)
+{
+    struct checkpoint *c = *state;
+    struct ctw_model *m = NULL;
+    struct ctw_err err;
+    c->config = PACK("\"re:.*q_proj\"", "");
+    PACK_MATRIX(c, LAYER "self_attn.q_proj", 32);
+    write_it(c);
+    int64_t n = 0;
+    for (enum ctw_status st = CTW_ENOMEM; st != CTW_OK; n++) {
+        ctw_mem_fail_at(n + 1);
+        st = ctw_model_open(&m, c->dir, NULL, &err);
+        ctw_mem_fail_at(0);
+        if (st != CTW_OK && st != CTW_ENOMEM)
+            fail_msg("allocation %d: %s", (int)n + 1, err.msg);
+        assert_true((st == CTW_OK) == (m != NULL));
+    }
+    assert_true(n > 30);
+    ctw_model_close(m);
+    ctw_model_close(NULL);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(a_dense_model),
+        TEST(identity_tells_checkpoints_apart),
+        TEST(biases),
+        TEST(tied_heads),
+        TEST(tensors_must_fit_the_config),
+        TEST(harmless_leftovers),
+        TEST(quantised_matrices),
+        TEST(quantised_embeddings_and_heads),
+        TEST(a_missing_dtype_is_that_of_the_tensors),
+        TEST(out_of_memory_is_an_error),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

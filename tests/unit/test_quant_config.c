@@ -1,0 +1,267 @@
+/* quantization_config: schemes, targets and ignore, and what is refused. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "worker/checkpoint/quant_config.h"
+
+struct opened {
+    struct ctw_json *doc;
+    struct ctw_quant_config qc;
+};
+
+static enum ctw_status open_text(struct opened *o, const char *text, struct ctw_err *err)
+{
+    enum ctw_status st = ctw_json_parse(&o->doc, "config.json", text, strlen(text), 1 << 20, err);
+    if (st != CTW_OK)
+        fail_msg("%s", err->msg);
+    return ctw_quant_config_read(&o->qc, ctw_json_root(o->doc), err);
+}
+
+static void open_ok(struct opened *o, const char *text)
+{
+    struct ctw_err err = {0};
+    if (open_text(o, text, &err) != CTW_OK)
+        fail_msg("%s", err.msg);
+}
+
+static void close_it(struct opened *o)
+{
+    ctw_quant_config_close(&o->qc);
+    ctw_json_close(o->doc);
+}
+
+/* The name of the group that a module has; "" for none. */
+static const char *group_of(const struct opened *o, const char *name, const char *class_name)
+{
+    const struct ctw_quant_group *g;
+    struct ctw_err err;
+    assert_int_equal(ctw_quant_config_find(&o->qc, name, class_name, &g, &err), CTW_OK);
+    return g == NULL ? "" : g->name;
+}
+
+#define INT4 "{\"num_bits\": 4, \"type\": \"int\", \"strategy\": \"group\", \"group_size\": 128}"
+#define HEAD                                                                                       \
+    "{\"quantization_config\": {\"quant_method\": \"compressed-tensors\", "                        \
+    "\"quantization_status\": \"compressed\", "
+
+static void a_file_of_llm_compressor(void **state)
+{
+    (void)state;
+    struct opened o;
+    open_ok(&o, HEAD
+            "\"config_groups\": {\"group_0\": {\"format\": \"pack-quantized\", "
+            "\"input_activations\": null, \"output_activations\": null, \"targets\": [\"Linear\"], "
+            "\"weights\": {\"actorder\": null, \"block_structure\": null, \"dynamic\": false, "
+            "\"group_size\": 128, \"num_bits\": 4, \"observer\": \"memoryless_minmax\", "
+            "\"observer_kwargs\": {}, \"scale_dtype\": null, \"strategy\": \"group\", "
+            "\"symmetric\": false, \"type\": \"int\", \"zp_dtype\": \"torch.int8\"}}}, "
+            "\"format\": \"pack-quantized\", \"global_compression_ratio\": null, \"ignore\": "
+            "[\"lm_head\"], \"kv_cache_scheme\": null, \"sparsity_config\": {}, "
+            "\"transform_config\": {}, \"version\": \"0.19.0\"}}");
+    assert_int_equal(o.qc.n_groups, 1);
+    const struct ctw_quant_args *a = &o.qc.groups[0].args;
+    assert_true(a->present && a->num_bits == 4 && !a->is_float && !a->symmetric);
+    assert_true(a->strategy == CTW_STRATEGY_GROUP && a->group_size == 128 && !a->actorder_group);
+    assert_string_equal(a->format, "pack-quantized");
+    assert_string_equal(group_of(&o, "model.layers.0.mlp.up_proj", "Linear"), "group_0");
+    assert_string_equal(group_of(&o, "lm_head", "Linear"), "");
+    assert_string_equal(group_of(&o, "model.embed_tokens", "Embedding"), "");
+    close_it(&o);
+}
+
+static void no_config_means_dense(void **state)
+{
+    (void)state;
+    static const char *const none[] = {
+        "{}", "{\"quantization_config\": null}",
+        "{\"compression_config\": {\"sparsity_config\": {\"format\": \"dense\"}}}"};
+    for (size_t i = 0; i < CTW_COUNT(none); i++) {
+        struct opened o;
+        open_ok(&o, none[i]);
+        assert_string_equal(group_of(&o, "lm_head", "Linear"), "");
+        close_it(&o);
+    }
+}
+
+/* A name before an expression before a class; among equals the text that sorts first. */
+static void the_most_particular_target_decides(void **state)
+{
+    (void)state;
+    struct opened o;
+    open_ok(&o,
+            HEAD "\"format\": \"mixed-precision\", \"config_groups\": {"
+                 "\"class\": {\"targets\": [\"Linear\"], \"weights\": " INT4 "},"
+                 "\"late\": {\"targets\": [\"re:.*up_proj\"], \"weights\": " INT4 "},"
+                 "\"early\": {\"targets\": [\"re:.*up.*\"], \"weights\": " INT4 "},"
+                 "\"name\": {\"targets\": [\"model.layers.1.mlp.up_proj\"], \"weights\": " INT4 "},"
+                 "\"none\": {\"targets\": [\"re:.*o_proj\"]},"
+                 "\"shared\": {\"targets\": [\"Embedding\"], \"weights\": " INT4 "},"
+                 "\"later\": {\"targets\": [\"Embedding\"], \"weights\": " INT4 "}},"
+                 "\"ignore\": [\"re:.*layers\\\\.3\\\\.\", \"model.layers.4.mlp.up_proj\"]}}");
+    assert_null(o.qc.format);
+    assert_string_equal(group_of(&o, "model.layers.0.mlp.gate_proj", "Linear"), "class");
+    assert_string_equal(group_of(&o, "model.layers.0.mlp.up_proj", "Linear"), "early");
+    assert_string_equal(group_of(&o, "model.layers.1.mlp.up_proj", "Linear"), "name");
+    assert_string_equal(group_of(&o, "model.layers.3.mlp.up_proj", "Linear"), "");
+    assert_string_equal(group_of(&o, "model.layers.4.mlp.up_proj", "Linear"), "");
+    assert_string_equal(group_of(&o, "model.layers.0.self_attn.o_proj", "Linear"), "");
+    assert_string_equal(group_of(&o, "model.embed_tokens", "Embedding"), "later");
+    close_it(&o);
+}
+
+static void args_have_their_defaults(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *weights;
+        int bits;
+        enum ctw_strategy strategy;
+        int64_t group_size;
+        bool is_float, symmetric, actorder_group;
+    } rows[] = {
+        {"{}", 8, CTW_STRATEGY_TENSOR, 0, false, true, false},
+        {"{\"group_size\": 64, \"num_bits\": 3}", 3, CTW_STRATEGY_GROUP, 64, false, true, false},
+        {"{\"group_size\": -1}", 8, CTW_STRATEGY_CHANNEL, 0, false, true, false},
+        {"{\"strategy\": \"CHANNEL\", \"type\": \"FLOAT\", \"symmetric\": false}", 8,
+         CTW_STRATEGY_CHANNEL, 0, true, false, false},
+        {"{\"group_size\": 16, \"strategy\": \"tensor_group\", \"type\": \"float\", \"num_bits\": "
+         "4, \"scale_dtype\": \"torch.float8_e4m3fn\"}",
+         4, CTW_STRATEGY_TENSOR_GROUP, 16, true, true, false},
+        {"{\"group_size\": 64, \"actorder\": \"group\"}", 8, CTW_STRATEGY_GROUP, 64, false, true,
+         true},
+        {"{\"group_size\": 64, \"actorder\": true}", 8, CTW_STRATEGY_GROUP, 64, false, true, true},
+        {"{\"group_size\": 64, \"actorder\": \"Dynamic\"}", 8, CTW_STRATEGY_GROUP, 64, false, true,
+         true},
+        {"{\"group_size\": 64, \"actorder\": \"static\"}", 8, CTW_STRATEGY_GROUP, 64, false, true,
+         false},
+        {"{\"group_size\": 64, \"actorder\": false}", 8, CTW_STRATEGY_GROUP, 64, false, true,
+         false},
+    };
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        char text[512];
+        struct opened o;
+        snprintf(text, sizeof(text),
+                 HEAD "\"config_groups\": {\"g\": {\"targets\": [], \"weights\": %s}}}}",
+                 rows[i].weights);
+        open_ok(&o, text);
+        const struct ctw_quant_args *a = &o.qc.groups[0].args;
+        assert_true(a->present && a->format == NULL);
+        assert_int_equal(a->num_bits, rows[i].bits);
+        assert_int_equal(a->strategy, rows[i].strategy);
+        assert_int_equal(a->group_size, rows[i].group_size);
+        assert_int_equal(a->is_float, rows[i].is_float);
+        assert_int_equal(a->symmetric, rows[i].symmetric);
+        assert_int_equal(a->actorder_group, rows[i].actorder_group);
+        close_it(&o);
+    }
+}
+
+static void presets_and_old_files(void **state)
+{
+    (void)state;
+    struct opened o;
+    open_ok(&o, HEAD "\"format\": \"nvfp4-pack-quantized\", \"config_groups\": {\"nvfp4\": "
+                     "[\"Linear\"]}, \"ignore\": null}}");
+    const struct ctw_quant_group *g = &o.qc.groups[0];
+    assert_true(g->args.is_float && g->args.num_bits == 4 && g->args.group_size == 16);
+    assert_string_equal(g->activations, "float4 tensor_group 16 local");
+    assert_string_equal(group_of(&o, "lm_head", "Linear"), "nvfp4");
+    close_it(&o);
+    open_ok(&o, "{\"compression_config\": {\"quantization_config\": {\"config_groups\": {\"old\": "
+                "{\"targets\": [\"Linear\"], \"weights\": " INT4 "}}, \"format\": "
+                "\"pack-quantized\", \"quantization_status\": \"compressed\"}, "
+                "\"sparsity_config\": {}}}");
+    assert_string_equal(group_of(&o, "lm_head", "Linear"), "old");
+    close_it(&o);
+    open_ok(&o, HEAD
+            "\"config_groups\": {\"g\": {\"targets\": [\"Linear\"], \"weights\": {\"num_bits\": 8, "
+            "\"strategy\": \"channel\"}, \"input_activations\": {\"num_bits\": 8, \"strategy\": "
+            "\"token\", \"dynamic\": true, \"symmetric\": false}, \"output_activations\": "
+            "{\"strategy\": \"tensor\", \"type\": \"float\"}}}, \"kv_cache_scheme\": "
+            "{\"num_bits\": 8, \"type\": \"float\", \"strategy\": \"tensor\"}, "
+            "\"transform_config\": {\"config_groups\": {\"R1\": {\"type\": \"hadamard\", "
+            "\"apply\": [{\"targets\": [\"Linear\"], \"location\": \"weight_input\"}]}}}}}");
+    assert_string_equal(o.qc.groups[0].activations,
+                        "int8 token dynamic asymmetric, output float8 tensor static");
+    assert_string_equal(o.qc.kv_cache, "float8 tensor static");
+    close_it(&o);
+}
+
+static void refusals(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *words;
+    } rows[] = {
+        {"{\"quantization_config\": {\"quant_method\": \"gptq\", \"bits\": 4}}",
+         "quantization_config.quant_method: \"gptq\" is not supported"},
+        {"{\"quantization_config\": {\"config_groups\": {}}}", "\"quant_method\" is missing"},
+        {"{\"quantization_config\": [1]}", "quantization_config: expected an object"},
+        {"{\"quantization_config\": {\"quant_method\": \"compressed-tensors\", "
+         "\"quantization_status\": \"frozen\", \"config_groups\": {}}}",
+         "\"frozen\" is not supported: its weights are not compressed"},
+        {HEAD "\"format\": \"float-quantized\", \"config_groups\": {}}}",
+         "format \"float-quantized\" is not supported; supported: dense, pack-quantized"},
+        {HEAD "\"format\": \"marlin-24\", \"config_groups\": {}}}", "\"marlin-24\""},
+        {HEAD "\"config_groups\": {\"g\": {\"targets\": [], \"format\": \"mxfp4-pack-quantized\"}}"
+              "}}",
+         "config_groups.g.format: format \"mxfp4-pack-quantized\""},
+        {HEAD "\"sparsity_config\": {\"format\": \"sparse-24-bitmask\"}, \"config_groups\": {}}}",
+         "sparse weights (format \"sparse-24-bitmask\")"},
+        {HEAD "\"config_groups\": {}, \"transform_config\": {\"config_groups\": {\"R4\": "
+              "{\"apply\": [{\"location\": \"input\"}]}}}}}",
+         "an online transform (location \"input\")"},
+        {HEAD "\"config_groups\": {}, \"moe_sparsity_config\": {\"x\": 1}}}",
+         "moe_sparsity_config: this key is not known"},
+        {HEAD "\"format\": \"dense\"}}", "\"config_groups\" is missing"},
+        {HEAD "\"config_groups\": {\"W5A3\": [\"Linear\"]}}}",
+         "config_groups.W5A3: no such preset"},
+        {HEAD "\"config_groups\": {\"g\": {\"targets\": [], \"weights\": {\"nbits\": 4}}}}}",
+         "weights.nbits: this key"},
+        {HEAD "\"config_groups\": {\"g\": {\"targets\": [], \"rotation\": 4}}}}",
+         "g.rotation: this key"},
+        {HEAD "\"config_groups\": {\"g\": {\"weights\": {\"type\": \"nf4\"}}}}}", "\"nf4\""},
+        {HEAD "\"config_groups\": {\"g\": {\"weights\": {\"strategy\": \"token\"}}}}}",
+         "strategy \"token\" is not supported for weights"},
+        {HEAD "\"config_groups\": {\"g\": {\"weights\": {\"strategy\": \"group\"}}}}}",
+         "strategy \"group\" with group_size 0"},
+        {HEAD "\"config_groups\": {\"g\": {\"weights\": {\"strategy\": \"channel\", "
+              "\"group_size\": 64}}}}}",
+         "strategy \"channel\" with group_size 64"},
+        {HEAD "\"config_groups\": {\"g\": {\"weights\": {\"dynamic\": true}}}}}", "dynamically"},
+        {HEAD "\"config_groups\": {\"g\": {\"weights\": {\"actorder\": \"col\"}}}}}", "\"col\""},
+        {HEAD "\"config_groups\": {\"g\": {\"weights\": {\"num_bits\": 4.5}}}}}", "num_bits"},
+        {HEAD "\"config_groups\": {\"g\": {\"targets\": [\"re:(?!x)\"]}}}}",
+         "targets[0]: regular expression"},
+        {HEAD "\"config_groups\": {}, \"ignore\": \"lm_head\"}}", "ignore: expected an array"},
+        {"{\"compression_config\": {\"config_groups\": {}}, \"quantization_config\": {}}",
+         "found beside quantization_config"},
+    };
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        struct opened o;
+        struct ctw_err err = {0};
+        assert_int_not_equal(open_text(&o, rows[i].text, &err), CTW_OK);
+        if (strstr(err.msg, rows[i].words) == NULL || strncmp(err.msg, "config.json: ", 13) != 0)
+            fail_msg("%s: \"%s\" does not say \"%s\"", rows[i].text, err.msg, rows[i].words);
+        close_it(&o);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_file_of_llm_compressor),
+        cmocka_unit_test(no_config_means_dense),
+        cmocka_unit_test(the_most_particular_target_decides),
+        cmocka_unit_test(args_have_their_defaults),
+        cmocka_unit_test(presets_and_old_files),
+        cmocka_unit_test(refusals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
