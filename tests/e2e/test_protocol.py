@@ -22,9 +22,9 @@ class OneWorker(unittest.TestCase):
     @classmethod
     def tearDownClass(cls):
         cls.c.__exit__()
-        alive = cls.worker.process.poll() is None
-        cls.worker.__exit__()
-        assert alive, "the worker died"
+        with cls.worker:  # in order, so that a leak sanitizer has its say
+            cls.worker.process.terminate()
+            assert cls.worker.end(60) == 0, cls.worker.text()
 
     def tearDown(self):
         for job in self.c.call("info")["jobs"]:
