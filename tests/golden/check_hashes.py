@@ -89,7 +89,8 @@ def main():
             refused += word == "refused"
             equal += word != "refused"
             print(f"{name}: {word}, both configurations")
-    print(f"{equal} checkpoints equal, {refused} refused, {bad} failures")
+    print(f"{equal} checkpoints equal, {refused} refused")
+    print(f"{len(names) * len(CONFIGS) - bad} passed, {bad} failed")
     return 1 if bad or not equal else 0
 
 

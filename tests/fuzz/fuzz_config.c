@@ -1,0 +1,105 @@
+/*
+ * worker/checkpoint/config: any config.json is refused with a message, or becomes a configuration
+ * that is sound.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "fuzz.h"
+#include "worker/arch/arch.h"
+
+enum { MAX_BYTES = 4096 };
+
+static void check_config(const struct ctw_config *c)
+{
+    static const char *const names[] = {"lm_head", "model.layers.0.self_attn.q_proj",
+                                        "model.layers.11.mlp.down_proj"};
+    fuzz_check(c->arch != NULL && c->architecture != NULL && c->model_type != NULL);
+    fuzz_check(c->vocab >= 1 && c->hidden >= 1 && c->inner >= 1 && c->max_length >= 1);
+    fuzz_check(c->n_decoders >= 1 && c->n_decoders <= 4096);
+    fuzz_check(c->n_head >= 1 && c->n_kv >= 1 && c->n_head % c->n_kv == 0);
+    fuzz_check(c->head >= 2 && c->head <= 1024 && c->head % 2 == 0);
+    for (int64_t i = 0; i < c->n_decoders; i++)
+        fuzz_check(c->windows[i] >= 0);
+    fuzz_check(isfinite(c->rope.attention_factor) && c->rope.attention_factor > 0);
+    float inv_freq[512];
+    ctw_rope_frequencies(&c->rope, (int)c->head, inv_freq);
+    for (size_t i = 0; i < CTW_COUNT(names); i++) {
+        const struct ctw_quant_group *g = NULL;
+        enum ctw_status st = ctw_quant_config_find(&c->quant, names[i], "Linear", &g, NULL);
+        fuzz_check(st == CTW_OK || st == CTW_ENOMEM);
+        fuzz_check(g == NULL || (g->quantised && g->args.present));
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+    struct ctw_config c;
+    struct ctw_err err = {0};
+    if (bytes > MAX_BYTES)
+        return 0;
+    enum ctw_status st = ctw_config_parse(&c, (const char *)data, bytes, "config.json", &err);
+    if (st == CTW_OK)
+        check_config(&c);
+    else
+        fuzz_check((st == CTW_EFORMAT || st == CTW_EUNSUP || st == CTW_ENOMEM) &&
+                   err.msg[0] != '\0');
+    ctw_config_close(&c);
+    return 0;
+}
+
+#define HEAD                                                                                       \
+    "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\",\"num_hidden_layers\":2,"  \
+    "\"torch_dtype\":\"bfloat16\""
+#define SCHEME(group, ignore)                                                                      \
+    ",\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"quantization_status\":"   \
+    "\"compressed\",\"config_groups\":{" group "},\"ignore\":[" ignore "],\"sparsity_config\":{}," \
+    "\"kv_cache_scheme\":null}}"
+
+const struct fuzz_seed fuzz_seeds[] = {
+    FUZZ_SEED(HEAD "}"),
+    FUZZ_SEED(HEAD ",\"rope_theta\":500000.0,\"rope_scaling\":{\"rope_type\":\"llama3\","
+                   "\"factor\":8.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,"
+                   "\"original_max_position_embeddings\":8192}}"),
+    FUZZ_SEED(HEAD ",\"rope_parameters\":{\"rope_type\":\"yarn\",\"rope_theta\":1e4,\"factor\":4,"
+                   "\"original_max_position_embeddings\":64,\"beta_fast\":32,\"truncate\":false}}"),
+    FUZZ_SEED("{\"model_type\":\"qwen2\",\"num_hidden_layers\":3,\"use_sliding_window\":true,"
+              "\"sliding_window\":48,\"layer_types\":[\"full_attention\",\"sliding_attention\","
+              "\"full_attention\"],\"dtype\":\"float16\",\"head_dim\":64}"),
+    FUZZ_SEED("{\"model_type\":\"mistral\",\"num_hidden_layers\":2,\"sliding_window\":null}"),
+    FUZZ_SEED(HEAD SCHEME(
+        "\"g\":{\"targets\":[\"Linear\"],\"weights\":{\"num_bits\":4,\"group_size\":128,\"type\":"
+        "\"int\",\"strategy\":\"group\",\"symmetric\":false,\"actorder\":\"group\"},"
+        "\"input_activations\":{\"dynamic\":\"local\",\"strategy\":\"tensor_group\","
+        "\"group_size\":16},\"format\":\"pack-quantized\"}",
+        "\"lm_head\",\"re:.*layers\\\\.(0|1\\\\d?)\\\\.[a-z_]+$\"")),
+    FUZZ_SEED(HEAD SCHEME("\"NVFP4\":[\"re:model.*(q|k){1,2}_proj\",\"lm_head\"]", "")),
+    {NULL, 0},
+};
+
+const char *const fuzz_words[] = {"\"head_dim\":",
+                                  "\"layer_types\":",
+                                  "\"rope_scaling\":",
+                                  "\"rope_parameters\":",
+                                  "\"type\":\"linear\"",
+                                  "\"factor\":",
+                                  "\"quantization_config\":",
+                                  "\"targets\":",
+                                  "\"weights\":",
+                                  "\"re:",
+                                  "(?:",
+                                  "{2,9}",
+                                  "{255}",
+                                  "[^a]",
+                                  "\\\\d",
+                                  "|",
+                                  "*",
+                                  "null",
+                                  "true",
+                                  "1e400",
+                                  "-1",
+                                  "\"group_size\":",
+                                  "\"strategy\":\"channel\"",
+                                  "\"num_hidden_layers\":4096",
+                                  NULL};
