@@ -55,6 +55,7 @@ bool ctw_cpu_has_c(void);
 bool ctw_cpu_has_avx2(void);       /* AVX2, FMA, F16C */
 bool ctw_cpu_has_avx512(void);     /* those, and AVX512 F, BW, DQ, VL */
 bool ctw_cpu_has_avx512bf16(void); /* those, and AVX512_BF16 */
+bool ctw_cpu_is_intel(void);
 /* The processor's name, "unknown" where it has none. */
 void ctw_cpu_name(char *out, size_t n);
 

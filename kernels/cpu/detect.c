@@ -58,6 +58,13 @@ bool ctw_cpu_has_avx512bf16(void)
     return ctw_cpu_has_avx512() && (cpuid(7, 1).eax & (1u << 5)) != 0;
 }
 
+bool ctw_cpu_is_intel(void)
+{
+    struct leaf vendor = cpuid(0, 0);
+    return vendor.ebx == signature_INTEL_ebx && vendor.ecx == signature_INTEL_ecx &&
+           vendor.edx == signature_INTEL_edx;
+}
+
 void ctw_cpu_name(char *out, size_t n)
 {
     char name[49] = "";
@@ -92,6 +99,11 @@ bool ctw_cpu_has_avx512(void)
 }
 
 bool ctw_cpu_has_avx512bf16(void)
+{
+    return false;
+}
+
+bool ctw_cpu_is_intel(void)
 {
     return false;
 }

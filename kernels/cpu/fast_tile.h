@@ -55,13 +55,19 @@ INLINE void tile_rows(enum mode mode, const int n_rows, int64_t n, const float *
 {
     vf acc[MR][NV];
     tile_product(mode, acc, n_rows, n, a, 1, MR, b);
+    if (!first) {
+        UNROLL
+        for (int i = 0; i < n_rows; i++) {
+            UNROLL
+            for (int v = 0; v < NV; v++)
+                acc[i][v] = vf_add(vf_load(c + i * ldc + v * VL), acc[i][v]);
+        }
+    }
     UNROLL
     for (int i = 0; i < n_rows; i++) {
         UNROLL
-        for (int v = 0; v < NV; v++) {
-            float *p = c + i * ldc + v * VL;
-            vf_store(p, first ? acc[i][v] : vf_add(vf_load(p), acc[i][v]));
-        }
+        for (int v = 0; v < NV; v++)
+            vf_store(c + i * ldc + v * VL, acc[i][v]);
     }
 }
 
