@@ -1,0 +1,112 @@
+"""Model arguments: hf's names, what is refused and how, devices."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from ctworker.arguments import parse
+from ctworker.errors import ArgumentError
+
+
+def test_hf_names_work() -> None:
+    settings = parse(
+        {
+            "pretrained": "dir", "tokenizer": "tok", "revision": 7, "subfolder": "", "dtype": "float32",
+            "max_length": 2048, "batch_size": "auto:4", "max_batch_size": 64, "device": "cpu",
+            "add_bos_token": None, "prefix_token_id": 5, "trust_remote_code": True, "truncation": False,
+            "softmax_dtype": "float32", "logits_cache": True, "use_fast_tokenizer": True,
+            "backend": "causal", "parallelize": False, "peft": None, "delta": None, "autogptq": False,
+            "gguf_file": None, "mixed_precision_dtype": None, "think_end_token": None,
+        }
+    )  # fmt: skip
+    assert settings.pretrained == "dir" and settings.tokenizer == "tok" and settings.revision == "7"
+    assert (
+        settings.dtype == "float32"
+        and settings.max_length == 2048
+        and settings.prefix_token_id == 5
+    )
+    assert settings.backend == "cpu" and settings.add_bos_token is None
+
+
+@pytest.mark.parametrize("value", [True, "True", 1])
+def test_add_bos_token(value: object) -> None:
+    assert parse({"pretrained": "d", "add_bos_token": value}).add_bos_token is True
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"peft": "lora"}, ["'peft'", "merge"]),
+        ({"delta": "x"}, ["'delta'"]),
+        ({"gguf_file": "x.gguf"}, ["'gguf_file'", "safetensors"]),
+        ({"autogptq": True}, ["'autogptq'"]),
+        ({"load_in_4bit": True}, ["'load_in_4bit'"]),
+        ({"softmax_dtype": "bfloat16"}, ["'softmax_dtype'", "float32"]),
+        ({"mixed_precision_dtype": "float16"}, ["'mixed_precision_dtype'", "dtype="]),
+        ({"tensor_parallel_size": 2}, ["'tensor_parallel_size'"]),
+        ({"pretraned": "x"}, ["'pretraned' is unknown", "did you mean 'pretrained'"]),
+        ({"qqqq": 1}, ["'qqqq' is unknown", "pretrained"]),
+        ({"backend": "seq2seq"}, ["backend=seq2seq", "causal"]),
+        ({"dtype": "int8"}, ["dtype='int8'", "bfloat16"]),
+        ({"max_length": 0}, ["max_length=0"]),
+        ({"max_length": "long"}, ["max_length='long'"]),
+        (
+            {"max_length": 5, "max_model_len": 6},
+            ["max_length=5", "max_model_len=6", "same argument"],
+        ),
+        ({"device": "tpu"}, ["device=tpu", "cuda:N"]),
+        ({"timeout": -1}, ["timeout=-1"]),
+        ({"memory_limit": "much"}, ["memory_limit='much'", "20GiB"]),
+        ({"batch_size": "many"}, ["batch_size='many'"]),
+        ({"add_bos_token": "maybe"}, ["add_bos_token='maybe'"]),
+    ],
+)
+def test_refusals_name_the_argument(arguments: dict, words: list[str]) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        parse({"pretrained": "d", **arguments})
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_model_is_needed() -> None:
+    with pytest.raises(ArgumentError, match="pretrained="):
+        parse({})
+    assert parse({"endpoint": "ipc:///x"}).pretrained is None
+
+
+@pytest.mark.parametrize(
+    ("device", "written", "backend", "number", "wish"),
+    [
+        ("cuda:0", False, "auto", None, False),  # lm-eval's own default
+        ("cuda:0", True, "cuda", 0, True),
+        ("cuda:1", True, "cuda", 1, True),
+        ("cuda", True, "cuda", None, True),
+        (1, True, "cuda", 1, True),
+        ("cpu", True, "cpu", None, True),
+        ("auto", True, "auto", None, False),
+        (None, True, "auto", None, False),
+    ],
+)
+def test_device(
+    device: object, written: bool, backend: str, number: int | None, wish: bool
+) -> None:
+    wishes = {"pretrained", "device"} if written else {"pretrained"}
+    settings = parse({"pretrained": "d", "device": device}, wishes=wishes)
+    assert (settings.backend, settings.device, settings.device_is_wish) == (backend, number, wish)
+
+
+def test_harmless_arguments_are_noted_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    parse(
+        {"pretrained": "d", "logits_cache": True, "attn_implementation": "sdpa", "batch_size": 16}
+    )
+    (record,) = caplog.records
+    for name in ("logits_cache", "attn_implementation", "batch_size"):
+        assert name in record.getMessage()
+
+
+def test_defaults_of_lm_eval_are_not_noted(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    parse({"pretrained": "d", "batch_size": 1, "max_batch_size": 64}, wishes={"pretrained"})
+    assert not caplog.records

@@ -1,0 +1,134 @@
+"""Hub names: what is downloaded, what the cache gives, what is said when it cannot be had."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import pytest
+from ctworker import hub
+from ctworker.arguments import Settings
+from ctworker.errors import ArgumentError, CtworkerError
+
+REPOSITORY = [
+    "config.json", "generation_config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors",
+    "model.safetensors.index.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+    "chat_template.jinja", "additional_chat_templates/rag.jinja",
+]  # fmt: skip
+UNWANTED = [
+    "original/consolidated.00.pth", "original/tokenizer.model", "consolidated.safetensors", "pytorch_model.bin",
+    "onnx/model.onnx", "README.md", ".gitattributes", "original/model.safetensors", "flax_model.msgpack", "x.gguf",
+]  # fmt: skip
+
+
+@pytest.fixture
+def fake_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """A hub with one repository; returns the calls made."""
+    calls: list[dict[str, Any]] = []
+    remote = {name: b"x" for name in REPOSITORY + UNWANTED}
+    remote["model.safetensors.index.json"] = json.dumps(
+        {"weight_map": {"a": REPOSITORY[2], "b": REPOSITORY[3], "c": "odd-name.safetensors"}}
+    ).encode()
+    remote["odd-name.safetensors"] = b"x"
+
+    def snapshot_download(
+        name: str, *, revision: str, allow_patterns: list[str], **more: Any
+    ) -> str:
+        calls.append({"name": name, "revision": revision, **more})
+        if name != "org/model":
+            raise OSError(f"401 Client Error: {name}")
+        root = tmp_path / "snapshots" / "c0ffee"
+        for file, data in remote.items():
+            if any(fnmatch.fnmatch(file, pattern) for pattern in allow_patterns):
+                (root / file).parent.mkdir(parents=True, exist_ok=True)
+                (root / file).write_bytes(data)
+        return str(root)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    return calls
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_only_what_is_needed(fake_hub: list[dict[str, Any]]) -> None:
+    got = hub.resolve("org/model", Settings(revision="v1", token="t"), weights=True)
+    assert files(got.folder) == {*REPOSITORY, "odd-name.safetensors"}
+    assert (got.name, got.revision, got.commit) == ("org/model", "v1", "c0ffee")
+    assert fake_hub[0] == {"name": "org/model", "revision": "v1", "token": "t"}
+
+
+def test_a_tokenizer_needs_no_weights(fake_hub: list[dict[str, Any]]) -> None:
+    got = hub.resolve("org/model", Settings(), weights=False)
+    assert "tokenizer.json" in files(got.folder) and not any(
+        "safetensors" in name for name in files(got.folder)
+    )
+
+
+def test_unknown_repository(fake_hub: list[dict[str, Any]]) -> None:
+    with pytest.raises(
+        CtworkerError, match=r"no folder org/none.*OSError: 401 Client Error.*HF_TOKEN"
+    ):
+        hub.resolve("org/none", Settings(), weights=True)
+
+
+@pytest.mark.parametrize("name", ["/no/such/folder", "./none", "a/b/c", "~/none", "org/model.gguf"])
+def test_paths_are_not_asked_from_the_hub(name: str) -> None:
+    with pytest.raises(ArgumentError, match="no folder"):
+        hub.resolve(name, Settings(), weights=True)
+
+
+def test_a_file_is_no_checkpoint(tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(b"")
+    with pytest.raises(ArgumentError, match="is no folder"):
+        hub.resolve(str(file), Settings(), weights=True)
+    (tmp_path / "sub").mkdir()
+    assert (
+        hub.resolve(str(tmp_path), Settings(subfolder="sub"), weights=True).folder
+        == tmp_path / "sub"
+    )
+
+
+def cache(folder: Path, checkpoint: Path) -> Path:
+    """A cache as huggingface_hub lays it out, with one snapshot under `main`."""
+    repository = folder / "models--org--model"
+    snapshot = repository / "snapshots" / ("ab" * 20)
+    shutil.copytree(checkpoint, snapshot)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("ab" * 20)
+    return snapshot
+
+
+def test_offline_from_the_cache(checkpoint: Path, tmp_path: Path) -> None:
+    """The real huggingface_hub, offline (HF_HUB_OFFLINE=1 is set for all tests)."""
+    snapshot = cache(tmp_path, checkpoint)
+    got = hub.resolve("org/model", Settings(cache_dir=str(tmp_path)), weights=True)
+    assert got.folder == snapshot and got.commit == "ab" * 20
+    with pytest.raises(CtworkerError, match=r"org/other.*not to be had"):
+        hub.resolve("org/other", Settings(cache_dir=str(tmp_path)), weights=True)
+    with pytest.raises(CtworkerError, match=r"revision v9"):
+        hub.resolve("org/model", Settings(cache_dir=str(tmp_path), revision="v9"), weights=True)
+
+
+def test_a_cache_with_holes(checkpoint: Path, tmp_path: Path) -> None:
+    snapshot = cache(tmp_path, checkpoint)
+    for file in snapshot.glob("*.safetensors"):
+        file.unlink()
+    with pytest.raises(CtworkerError, match=r"no model\*\.safetensors"):
+        hub.resolve("org/model", Settings(cache_dir=str(tmp_path)), weights=True)
+    (snapshot / "model.safetensors.index.json").write_text(
+        '{"weight_map": {"a": "model-1.safetensors"}}'
+    )
+    with pytest.raises(
+        CtworkerError, match=r"1 of 1 weight files.*model-1\.safetensors.*HF_HUB_OFFLINE"
+    ):
+        hub.resolve("org/model", Settings(cache_dir=str(tmp_path)), weights=True)
+    (snapshot / "model.safetensors.index.json").write_text("[]")
+    with pytest.raises(CtworkerError, match="is no index"):
+        hub.resolve("org/model", Settings(cache_dir=str(tmp_path)), weights=True)

@@ -1,0 +1,147 @@
+"""Token ids against those of transformers; chat templates."""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import datetime
+from pathlib import Path
+
+import jinja2
+import pytest
+import tokenizer_cases
+from ctworker.errors import ArgumentError
+from ctworker.tokenizer import TextTokenizer
+
+EXPECTED = json.loads((tokenizer_cases.DATA / "tokenizer_ids.json").read_text(encoding="utf-8"))[
+    "cases"
+]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return tokenizer_cases.write(tmp_path_factory.mktemp("tokenizers"))
+
+
+@pytest.mark.parametrize("name", list(EXPECTED))
+@pytest.mark.parametrize("add_bos", [None, True, False])
+def test_ids_are_those_of_transformers(
+    folders: dict[str, Path], name: str, add_bos: bool | None
+) -> None:
+    tokenizer = TextTokenizer(folders[name], name=name, add_bos_token=add_bos)
+    expected = EXPECTED[name]
+    for text, (with_special, without) in zip(
+        tokenizer_cases.TEXTS, expected[f"ids {add_bos}"], strict=True
+    ):
+        assert tokenizer.encode(text) == with_special, text
+        assert tokenizer.encode(text, add_special_tokens=False) == without, text
+    assert list(tokenizer.encode_batch(tokenizer_cases.TEXTS)) == [
+        pair[0] for pair in expected[f"ids {add_bos}"]
+    ]
+    for key in ("bos_token_id", "eos_token_id", "vocab_size", "model_max_length"):
+        assert getattr(tokenizer, key) == expected[key], key
+    assert len(tokenizer) == expected["length"]
+    ids = tokenizer.encode(tokenizer_cases.TEXTS[5], add_special_tokens=False)
+    assert tokenizer.decode(ids) == expected["decoded"]
+
+
+def test_every_case_is_covered(folders: dict[str, Path]) -> None:
+    assert set(folders) == set(EXPECTED)
+
+
+def test_says_where_transformers_4_differs(
+    folders: dict[str, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    TextTokenizer(folders["llama2"], name="x")
+    assert not caplog.records
+    TextTokenizer(folders["llama2-says-no-bos"], name="x")
+    assert "transformers 4" in caplog.text and "add_bos_token=True or False" in caplog.text
+
+
+def test_missing_files_name_the_remedy(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"no tokenizer\.json.*tokenizer="):
+        TextTokenizer(tmp_path, name="x")
+    (tmp_path / "tokenizer.model").write_bytes(b"x")
+    with pytest.raises(
+        ArgumentError, match=r"tokenizer\.model but no tokenizer\.json.*save_pretrained"
+    ):
+        TextTokenizer(tmp_path, name="x")
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"model": {"type": "Nope"}}'])
+def test_broken_tokenizer_json(tmp_path: Path, text: str) -> None:
+    (tmp_path / "tokenizer.json").write_text(text)
+    with pytest.raises(ArgumentError, match=r"tokenizer\.json"):
+        TextTokenizer(tmp_path, name="x")
+
+
+@pytest.fixture
+def smol(folders: dict[str, Path], tmp_path: Path) -> Path:
+    for file in folders["smollm2"].iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    return tmp_path
+
+
+CHAT = (
+    "{%- for message in messages %}\n{{- bos_token + message['role'] + '\\n' + message['content'] | trim }}"
+    "{{ eos_token }}\n{% endfor %}\n{% if add_generation_prompt %}{{ bos_token }}assistant\n{% endif %}"
+)
+MESSAGES = [{"role": "user", "content": "hi "}, {"role": "assistant", "content": "so "}]
+
+
+def test_chat_template(smol: Path) -> None:
+    (smol / "chat_template.jinja").write_text(CHAT)
+    tokenizer = TextTokenizer(smol, name="x")
+    assert tokenizer.chat_template == CHAT
+    start, end = "<|im_start|>", "<|im_end|>"
+    text = tokenizer.apply_chat_template(MESSAGES[:1], add_generation_prompt=True)
+    assert text == f"{start}user\nhi{end}\n{start}assistant\n"
+    # The template trims the message, so its own trailing blank is gone too.
+    text = tokenizer.apply_chat_template(MESSAGES, continue_final_message=True)
+    assert text == f"{start}user\nhi{end}\n{start}assistant\nso"
+
+
+def test_template_functions(smol: Path) -> None:
+    template = (
+        "{{ strftime_now('%Y') }}|{{ {'b': '\u00e4<'} | tojson }}|{% generation %}x{% endgeneration %}|"
+        "{% for m in messages %}{% if loop.index == 2 %}{% break %}{% endif %}{{ m.role }}{% endfor %}|{{ more }}"
+    )
+    (smol / "chat_template.jinja").write_text(template)
+    text = TextTokenizer(smol, name="x").apply_chat_template(MESSAGES, more="m")
+    assert text == f'{datetime.now():%Y}|{{"b": "\u00e4<"}}|x|user|m'
+
+
+def test_templates_are_sandboxed(smol: Path) -> None:
+    for attack in ("{{ messages.append(1) }}", "{{ ''.__class__.__mro__[1].__subclasses__() }}"):
+        (smol / "chat_template.jinja").write_text(attack)
+        with pytest.raises(jinja2.exceptions.SecurityError):
+            TextTokenizer(smol, name="x").apply_chat_template(MESSAGES)
+
+
+def test_template_refuses(smol: Path) -> None:
+    (smol / "chat_template.jinja").write_text("{{ raise_exception('no system role') }}")
+    with pytest.raises(jinja2.exceptions.TemplateError, match="no system role"):
+        TextTokenizer(smol, name="x").apply_chat_template(MESSAGES)
+
+
+def test_named_templates(smol: Path) -> None:
+    with pytest.raises(ArgumentError, match="no chat template"):
+        TextTokenizer(smol, name="x").apply_chat_template(MESSAGES)
+    config = json.loads((smol / "tokenizer_config.json").read_text())
+    config["chat_template"] = [
+        {"name": "default", "template": "d"},
+        {"name": "rag", "template": "r"},
+    ]
+    (smol / "tokenizer_config.json").write_text(json.dumps(config))
+    tokenizer = TextTokenizer(smol, name="x")
+    assert tokenizer.apply_chat_template(MESSAGES) == "d"
+    assert tokenizer.apply_chat_template(MESSAGES, template_name="rag") == "r"
+    with pytest.raises(ArgumentError, match="'tools'; it has default, rag"):
+        tokenizer.apply_chat_template(MESSAGES, template_name="tools")
+    # Files go before the configuration.
+    (smol / "chat_template.jinja").write_text("f")
+    assert TextTokenizer(smol, name="x").apply_chat_template(MESSAGES) == "f"
+    (smol / "additional_chat_templates").mkdir()
+    (smol / "additional_chat_templates" / "tools.jinja").write_text("t")
+    assert TextTokenizer(smol, name="x").apply_chat_template(MESSAGES, template_name="tools") == "t"
