@@ -60,6 +60,15 @@ CTW_HD_FORCE float ctw_widen_f16(uint16_t h)
     return ctw_bits_to_f32(r | sign);
 }
 
+/* ctw_load_float, without branches. */
+CTW_HD_FORCE float ctw_load_value(const void *p, enum ctw_dtype dtype, int64_t i)
+{
+    const uint8_t *at = (const uint8_t *)p + i * (dtype == CTW_F32 ? 4 : 2);
+    return dtype == CTW_F32    ? ctw_load_f32(at)
+           : dtype == CTW_BF16 ? ctw_bf16_to_f32(ctw_load_u16(at))
+                               : ctw_widen_f16(ctw_load_u16(at));
+}
+
 /* f, whose low 16 bits are clear if it is NaN, rounded to dtype (F32, BF16, F16). */
 CTW_HD_FORCE float ctw_round_value(float f, enum ctw_dtype dtype)
 {

@@ -30,51 +30,64 @@ struct ctw_key {
     double min, max; /* of what the file may say, inclusive; not for bools */
 };
 
-#define CTW_FIELD(member) offsetof(struct ctw_config, member)
+#define CTW_CONFIG_FIELD(member) offsetof(struct ctw_config, member)
 
 /*
  * Rows that all families so far share but for their defaults. n_kv 0: as many as query heads;
  * head 0: hidden / n_head.
  */
-#define CTW_KEYS_DIMS(vocab_, hidden_, inner_, layers_, heads_, kv_, max_length_)                   \
-    {"vocab_size", CTW_KEY_INT, CTW_FIELD(vocab), vocab_, CTW_NULL_REFUSED, 1, 1 << 24},            \
-        {"hidden_size", CTW_KEY_INT, CTW_FIELD(hidden), hidden_, CTW_NULL_REFUSED, 1, 1 << 18},     \
-        {"intermediate_size", CTW_KEY_INT, CTW_FIELD(inner), inner_, CTW_NULL_REFUSED, 1, 1 << 20}, \
-        {"num_hidden_layers",                                                                       \
-         CTW_KEY_INT,                                                                               \
-         CTW_FIELD(n_decoders),                                                                     \
-         layers_,                                                                                   \
-         CTW_NULL_REFUSED,                                                                          \
-         1,                                                                                         \
-         4096},                                                                                     \
-        {"num_attention_heads", CTW_KEY_INT, CTW_FIELD(n_head), heads_, CTW_NULL_REFUSED, 1, 4096}, \
-        {"num_key_value_heads", CTW_KEY_INT, CTW_FIELD(n_kv), kv_, 0, 1, 4096},                     \
-        {"max_position_embeddings",                                                                 \
-         CTW_KEY_INT,                                                                               \
-         CTW_FIELD(max_length),                                                                     \
-         max_length_,                                                                               \
-         CTW_NULL_REFUSED,                                                                          \
-         1,                                                                                         \
-         1 << 30},                                                                                  \
-        {"hidden_act", CTW_KEY_ACT, CTW_FIELD(act), CTW_ACT_SILU, CTW_NULL_REFUSED, 0, 0},          \
-        {"rms_norm_eps", CTW_KEY_FLOAT, CTW_FIELD(norm_eps), 1e-6, CTW_NULL_REFUSED, 0, 1},         \
-    {                                                                                               \
-        "tie_word_embeddings", CTW_KEY_BOOL, CTW_FIELD(tied), false, CTW_NULL_REFUSED, 0, 0         \
+#define CTW_KEYS_DIMS(vocab_, hidden_, inner_, layers_, heads_, kv_, max_length_)                  \
+    {"vocab_size", CTW_KEY_INT, CTW_CONFIG_FIELD(vocab), vocab_, CTW_NULL_REFUSED, 1, 1 << 24},    \
+        {"hidden_size", CTW_KEY_INT, CTW_CONFIG_FIELD(hidden), hidden_, CTW_NULL_REFUSED, 1,       \
+         1 << 18},                                                                                 \
+        {"intermediate_size",                                                                      \
+         CTW_KEY_INT,                                                                              \
+         CTW_CONFIG_FIELD(inner),                                                                  \
+         inner_,                                                                                   \
+         CTW_NULL_REFUSED,                                                                         \
+         1,                                                                                        \
+         1 << 20},                                                                                 \
+        {"num_hidden_layers",                                                                      \
+         CTW_KEY_INT,                                                                              \
+         CTW_CONFIG_FIELD(n_decoders),                                                             \
+         layers_,                                                                                  \
+         CTW_NULL_REFUSED,                                                                         \
+         1,                                                                                        \
+         4096},                                                                                    \
+        {"num_attention_heads",                                                                    \
+         CTW_KEY_INT,                                                                              \
+         CTW_CONFIG_FIELD(n_head),                                                                 \
+         heads_,                                                                                   \
+         CTW_NULL_REFUSED,                                                                         \
+         1,                                                                                        \
+         4096},                                                                                    \
+        {"num_key_value_heads", CTW_KEY_INT, CTW_CONFIG_FIELD(n_kv), kv_, 0, 1, 4096},             \
+        {"max_position_embeddings",                                                                \
+         CTW_KEY_INT,                                                                              \
+         CTW_CONFIG_FIELD(max_length),                                                             \
+         max_length_,                                                                              \
+         CTW_NULL_REFUSED,                                                                         \
+         1,                                                                                        \
+         1 << 30},                                                                                 \
+        {"hidden_act", CTW_KEY_ACT, CTW_CONFIG_FIELD(act), CTW_ACT_SILU, CTW_NULL_REFUSED, 0, 0},  \
+        {"rms_norm_eps", CTW_KEY_FLOAT, CTW_CONFIG_FIELD(norm_eps), 1e-6, CTW_NULL_REFUSED, 0, 1}, \
+    {                                                                                              \
+        "tie_word_embeddings", CTW_KEY_BOOL, CTW_CONFIG_FIELD(tied), false, CTW_NULL_REFUSED, 0, 0 \
     }
 
 /* Qwen's window keys: used as qwen2.c says. */
 #define CTW_KEYS_LAYER_WINDOWS                                                                     \
     {"use_sliding_window",                                                                         \
      CTW_KEY_BOOL,                                                                                 \
-     CTW_FIELD(use_sliding_window),                                                                \
+     CTW_CONFIG_FIELD(use_sliding_window),                                                         \
      false,                                                                                        \
      CTW_NULL_REFUSED,                                                                             \
      0,                                                                                            \
      0},                                                                                           \
-        {"sliding_window", CTW_KEY_INT, CTW_FIELD(sliding_window), 4096, 0, 1, 1 << 30},           \
+        {"sliding_window", CTW_KEY_INT, CTW_CONFIG_FIELD(sliding_window), 4096, 0, 1, 1 << 30},    \
     {                                                                                              \
-        "max_window_layers", CTW_KEY_INT, CTW_FIELD(max_window_layers), 28, CTW_NULL_REFUSED, 0,   \
-            1 << 20                                                                                \
+        "max_window_layers", CTW_KEY_INT, CTW_CONFIG_FIELD(max_window_layers), 28,                 \
+            CTW_NULL_REFUSED, 0, 1 << 20                                                           \
     }
 
 /* ---- tensors ---- */

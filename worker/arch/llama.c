@@ -7,9 +7,10 @@ extern const struct ctw_arch ctw_arch_llama;
 
 static const struct ctw_key keys[] = {
     CTW_KEYS_DIMS(32000, 4096, 11008, 32, 32, 0, 2048),
-    {"head_dim", CTW_KEY_INT, CTW_FIELD(head), 0, 0, 2, 1024},
-    {"attention_bias", CTW_KEY_BOOL, CTW_FIELD(attention_bias), false, CTW_NULL_REFUSED, 0, 0},
-    {"mlp_bias", CTW_KEY_BOOL, CTW_FIELD(mlp_bias), false, CTW_NULL_REFUSED, 0, 0},
+    {"head_dim", CTW_KEY_INT, CTW_CONFIG_FIELD(head), 0, 0, 2, 1024},
+    {"attention_bias", CTW_KEY_BOOL, CTW_CONFIG_FIELD(attention_bias), false, CTW_NULL_REFUSED, 0,
+     0},
+    {"mlp_bias", CTW_KEY_BOOL, CTW_CONFIG_FIELD(mlp_bias), false, CTW_NULL_REFUSED, 0, 0},
 };
 
 static const struct ctw_matrix_row matrices[] = {CTW_MATRICES_LLAMA};

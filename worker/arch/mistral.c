@@ -7,8 +7,8 @@ extern const struct ctw_arch ctw_arch_mistral;
 
 static const struct ctw_key keys[] = {
     CTW_KEYS_DIMS(32000, 4096, 14336, 32, 32, 8, 131072),
-    {"head_dim", CTW_KEY_INT, CTW_FIELD(head), 0, 0, 2, 1024},
-    {"sliding_window", CTW_KEY_INT, CTW_FIELD(sliding_window), 4096, 0, 1, 1 << 30},
+    {"head_dim", CTW_KEY_INT, CTW_CONFIG_FIELD(head), 0, 0, 2, 1024},
+    {"sliding_window", CTW_KEY_INT, CTW_CONFIG_FIELD(sliding_window), 4096, 0, 1, 1 << 30},
 };
 
 static const struct ctw_matrix_row matrices[] = {CTW_MATRICES_LLAMA};

@@ -7,7 +7,8 @@ extern const struct ctw_arch ctw_arch_qwen2;
 
 static const struct ctw_key keys[] = {
     CTW_KEYS_DIMS(151936, 4096, 22016, 32, 32, 32, 32768),
-    {"head_dim", CTW_KEY_INT, CTW_FIELD(head), 0, 0, 2, 1024}, /* not its own, but used if there */
+    {"head_dim", CTW_KEY_INT, CTW_CONFIG_FIELD(head), 0, 0, 2,
+     1024}, /* not its own, but used if there */
     CTW_KEYS_LAYER_WINDOWS,
 };
 

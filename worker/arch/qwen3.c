@@ -7,8 +7,9 @@ extern const struct ctw_arch ctw_arch_qwen3;
 
 static const struct ctw_key keys[] = {
     CTW_KEYS_DIMS(151936, 4096, 22016, 32, 32, 32, 32768),
-    {"head_dim", CTW_KEY_INT, CTW_FIELD(head), 128, CTW_NULL_REFUSED, 2, 1024},
-    {"attention_bias", CTW_KEY_BOOL, CTW_FIELD(attention_bias), false, CTW_NULL_REFUSED, 0, 0},
+    {"head_dim", CTW_KEY_INT, CTW_CONFIG_FIELD(head), 128, CTW_NULL_REFUSED, 2, 1024},
+    {"attention_bias", CTW_KEY_BOOL, CTW_CONFIG_FIELD(attention_bias), false, CTW_NULL_REFUSED, 0,
+     0},
     CTW_KEYS_LAYER_WINDOWS,
 };
 

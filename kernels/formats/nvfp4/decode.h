@@ -20,7 +20,7 @@ CTW_HD_FORCE float ctw_nvfp4_value(uint32_t code)
     return ctw_bits_to_f32(ctw_f32_to_bits(magnitude) | (code & 8u) << 28);
 }
 
-#if CTW_VECTOR
+#if CTW_VECTOR && (defined(__AVX2__) || !defined(__x86_64__)) /* SSE2 has no such shifts */
 /* The eight values in a word of codes, with scale a. */
 CTW_HD_FORCE void ctw_nvfp4_values8(uint32_t word, float a, float *dst)
 {
@@ -47,7 +47,7 @@ CTW_HD void ctw_nvfp4_decode(const struct ctw_weight *w, const struct ctw_weight
     for (int64_t c = 0; c < n_col; c += CTW_NVFP4_GROUP, src += CTW_NVFP4_GROUP / 2) {
         float a = ctw_e4m3_to_f32(*scale++) / global;
         int n = n_col - c < CTW_NVFP4_GROUP ? (int)(n_col - c) : CTW_NVFP4_GROUP;
-#if CTW_VECTOR
+#if CTW_VECTOR && (defined(__AVX2__) || !defined(__x86_64__)) /* SSE2 has no such shifts */
         if (n == CTW_NVFP4_GROUP) {
             ctw_nvfp4_values8(ctw_load_u32(src), a, dst + c);
             ctw_nvfp4_values8(ctw_load_u32(src + 4), a, dst + c + 8);

@@ -78,14 +78,14 @@ CTW_HD_FORCE void ctw_pack_block(const uint8_t *p, int bits, int32_t zero, float
 
 /* The zero point, as a code, of group g in a row. */
 CTW_HD_FORCE int32_t ctw_pack_zero(const struct ctw_weight *w, const struct ctw_weight_data *data,
-                                   int64_t row, int64_t g)
+                                   int64_t row, int64_t g, int bits)
 {
     const uint8_t *zero = (const uint8_t *)data->part[CTW_PART_ZERO_POINT];
     if (w->symmetric)
-        return 1 << (w->bits - 1);
+        return 1 << (bits - 1);
     if (!w->zero_packed)
-        return (int32_t)(int8_t)zero[row * w->scale_stride + g] + (1 << (w->bits - 1));
-    return (int32_t)ctw_pack_code(zero + 4 * (size_t)g, 4 * (size_t)w->n_groups, row, w->bits,
+        return (int32_t)(int8_t)zero[row * w->scale_stride + g] + (1 << (bits - 1));
+    return (int32_t)ctw_pack_code(zero + 4 * (size_t)g, 4 * (size_t)w->n_groups, row, bits,
                                   w->whole_codes);
 }
 
@@ -116,47 +116,80 @@ CTW_HD_FORCE void ctw_pack_span(const struct ctw_weight *w, const struct ctw_wei
     int64_t end = col0 + n_col;
     for (int64_t c = col0, g = col0 / w->group_size; c < end; g++) {
         int64_t stop = (g + 1) * w->group_size < end ? (g + 1) * w->group_size : end;
-        ctw_pack_run(src, c, stop, bits, w->whole_codes, ctw_pack_zero(w, data, row, g),
-                     ctw_load_float(scales, dtype, row * w->scale_stride + g), dtype,
+        ctw_pack_run(src, c, stop, bits, w->whole_codes, ctw_pack_zero(w, data, row, g, bits),
+                     ctw_load_value(scales, dtype, row * w->scale_stride + g), dtype,
                      dst + (c - col0));
         c = stop;
     }
 }
 
-/* A span whose columns name their groups one by one (activation order). */
-CTW_HD void ctw_pack_span_indexed(const struct ctw_weight *w, const struct ctw_weight_data *data,
-                                  int64_t row, int64_t col0, int64_t n_col, float *dst)
+/*
+ * A span whose columns name their groups one by one (activation order): 32 columns at a time get
+ * their scales and zero points gathered, then go on as above.
+ */
+CTW_HD_FORCE void ctw_pack_span_indexed(const struct ctw_weight *w,
+                                        const struct ctw_weight_data *data, int64_t row,
+                                        int64_t col0, int64_t n_col, int bits, enum ctw_dtype dtype,
+                                        float *dst)
 {
     const uint8_t *src = (const uint8_t *)data->part[CTW_PART_VALUES] + (size_t)row * w->row_bytes;
-    const uint8_t *index = (const uint8_t *)data->part[CTW_PART_GROUP_INDEX] + 4 * (size_t)col0;
+    const uint8_t *index = (const uint8_t *)data->part[CTW_PART_GROUP_INDEX];
     const void *scales = data->part[CTW_PART_SCALE];
-    for (int64_t i = 0; i < n_col; i++) {
-        int64_t g = ctw_load_u32(index + 4 * i);
-        int32_t code = (int32_t)ctw_pack_code(src, 4, col0 + i, w->bits, w->whole_codes);
-        dst[i] =
-            ctw_pack_value(code, ctw_pack_zero(w, data, row, g),
-                           ctw_load_float(scales, w->dtype, row * w->scale_stride + g), w->dtype);
+    for (int64_t c = col0; c < col0 + n_col; c += 32, dst += 32) {
+        int n = col0 + n_col - c < 32 ? (int)(col0 + n_col - c) : 32;
+        int32_t zero[32];
+        float scale[32];
+        for (int i = 0; i < n; i++) {
+            int64_t g = ctw_load_u32(index + 4 * (c + i));
+            scale[i] = ctw_load_value(scales, dtype, row * w->scale_stride + g);
+            zero[i] = ctw_pack_zero(w, data, row, g, bits);
+        }
+#if CTW_VECTOR
+        if (n == 32 && c % 32 == 0 && !w->whole_codes) {
+            for (int u = 0; u < 4; u++) {
+                ctw_i32x8 code, z;
+                ctw_f32x8 s;
+                memcpy(&z, zero + 8 * u, sizeof(z));
+                memcpy(&s, scale + 8 * u, sizeof(s));
+                ctw_pack_codes8(src + (size_t)(c / 32 * bits) * 4, bits, u, &code);
+                s *= __builtin_convertvector(code - z, ctw_f32x8);
+                ctw_round_value8(&s, dtype);
+                memcpy(dst + 8 * u, &s, sizeof(s));
+            }
+            continue;
+        }
+#endif
+        for (int i = 0; i < n; i++)
+            dst[i] = ctw_pack_value((int32_t)ctw_pack_code(src, 4, c + i, bits, w->whole_codes),
+                                    zero[i], scale[i], dtype);
     }
+}
+
+/* With bits and dtype constants. */
+CTW_HD_FORCE void ctw_pack_any_span(const struct ctw_weight *w, const struct ctw_weight_data *data,
+                                    int64_t row, int64_t col0, int64_t n_col, int bits,
+                                    enum ctw_dtype dtype, float *dst)
+{
+    if (w->indexed)
+        ctw_pack_span_indexed(w, data, row, col0, n_col, bits, dtype, dst);
+    else
+        ctw_pack_span(w, data, row, col0, n_col, bits, dtype, dst);
 }
 
 #define CTW_PACK_CASE(b)                                                                           \
     case b:                                                                                        \
         if (w->dtype == CTW_BF16)                                                                  \
-            ctw_pack_span(w, data, row, col0, n_col, b, CTW_BF16, dst);                            \
+            ctw_pack_any_span(w, data, row, col0, n_col, b, CTW_BF16, dst);                        \
         else if (w->dtype == CTW_F16)                                                              \
-            ctw_pack_span(w, data, row, col0, n_col, b, CTW_F16, dst);                             \
+            ctw_pack_any_span(w, data, row, col0, n_col, b, CTW_F16, dst);                         \
         else                                                                                       \
-            ctw_pack_span(w, data, row, col0, n_col, b, CTW_F32, dst);                             \
+            ctw_pack_any_span(w, data, row, col0, n_col, b, CTW_F32, dst);                         \
         break;
 
 CTW_HD void ctw_pack_quantized_decode(const struct ctw_weight *w,
                                       const struct ctw_weight_data *data, int64_t row, int64_t col0,
                                       int64_t n_col, float *dst)
 {
-    if (w->indexed) {
-        ctw_pack_span_indexed(w, data, row, col0, n_col, dst);
-        return;
-    }
     switch (w->bits) {
         CTW_PACK_CASE(1)
         CTW_PACK_CASE(2)
