@@ -1,0 +1,336 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "fake_engine.h"
+#include "worker/clock.h"
+#include "worker/scorer.h"
+
+enum { WAIT_MS = 10000 };
+
+struct bench {
+    struct ctw_queue queue;
+    struct ctw_scorer scorer;
+    pthread_t thread;
+    bool started;
+};
+
+static void *scorer_main(void *scorer)
+{
+    ctw_scorer_run(scorer);
+    return NULL;
+}
+
+static enum ctw_status open_bench(struct bench *b, struct ctw_err *err)
+{
+    char name[CTW_MODEL_NAME_MAX];
+    memset(b, 0, sizeof(*b));
+    enum ctw_status st = ctw_queue_init(&b->queue, 1 << 24, 8, err);
+    assert_int_equal(st, CTW_OK);
+    b->queue.n_initial = 1;
+    st = ctw_queue_load(&b->queue, "/models/fake", NULL, name, err);
+    if (st != CTW_OK)
+        return st;
+    assert_string_equal(name, "fake");
+    b->scorer.queue = &b->queue;
+    b->started = pthread_create(&b->thread, NULL, scorer_main, &b->scorer) == 0;
+    assert_true(b->started);
+    return CTW_OK;
+}
+
+static void close_bench(struct bench *b)
+{
+    ctw_queue_stop(&b->queue);
+    if (b->started)
+        pthread_join(b->thread, NULL);
+    ctw_scorer_fini(&b->scorer);
+    ctw_queue_fini(&b->queue);
+    assert_int_equal(fake_engine_n_open(), 0);
+}
+
+static enum ctw_model_state wait_for_model(struct bench *b)
+{
+    enum ctw_model_state state = CTW_MODEL_LOADING;
+    for (int64_t end = ctw_now_ms() + WAIT_MS; state == CTW_MODEL_LOADING;) {
+        struct timespec ts = {.tv_nsec = 1000000};
+        nanosleep(&ts, NULL);
+        pthread_mutex_lock(&b->queue.lock);
+        state = b->queue.models[0]->state;
+        pthread_mutex_unlock(&b->queue.lock);
+        assert_true(ctw_now_ms() < end);
+    }
+    return state;
+}
+
+static struct ctw_contact contact(void)
+{
+    return (struct ctw_contact){.pipe = 1, .now_ms = ctw_now_ms()};
+}
+
+static struct ctw_slice id_of(const char *id)
+{
+    return (struct ctw_slice){.data = id, .n = CTW_IPC_JOB_ID_BYTES};
+}
+
+/* n_items pairs of n_context and one token, the last being `token`; ids are 16 characters. */
+static enum ctw_status submit(struct bench *b, const char *id, int n_items, int n_context,
+                              int32_t token, bool seal, struct ctw_err *err)
+{
+    int n_tok = n_items * (n_context + 1);
+    int32_t *tokens = calloc((size_t)n_tok, 4), *contexts = calloc((size_t)n_items, 4);
+    int32_t *continuations = calloc((size_t)n_items, 4);
+    assert_true(tokens != NULL && contexts != NULL && continuations != NULL);
+    for (int i = 0; i < n_tok; i++)
+        tokens[i] = i % (n_context + 1) == n_context ? token : i % 500;
+    for (int i = 0; i < n_items; i++) {
+        contexts[i] = n_context;
+        continuations[i] = 1;
+    }
+    struct ctw_slice bins[3] = {{(char *)tokens, (size_t)n_tok * 4},
+                                {(char *)contexts, (size_t)n_items * 4},
+                                {(char *)continuations, (size_t)n_items * 4}};
+    struct ctw_submit s = {.has = 1u << CTW_SUBMIT_HEAD,
+                           .job = id_of(id),
+                           .head = {.kind = ctw_slice_of("loglikelihood")},
+                           .items = {.has = 1u << CTW_ITEMS_TOKENS | 1u << CTW_ITEMS_N_CONTEXT |
+                                            1u << CTW_ITEMS_N_CONTINUATION,
+                                     .tokens = bins[0],
+                                     .n_context = bins[1],
+                                     .n_continuation = bins[2]}};
+    struct ctw_submit_reply reply;
+    struct ctw_seal_reply sealed;
+    struct ctw_seal seal_request = {.job = id_of(id), .parts = 1};
+    struct ctw_contact c = contact();
+    int64_t bad_item;
+    int retry_ms;
+    enum ctw_status st = ctw_queue_submit(&b->queue, &c, &s, &reply, &bad_item, &retry_ms, err);
+    if (st == CTW_OK && seal)
+        st = ctw_queue_seal(&b->queue, &c, &seal_request, &sealed, err);
+    free(tokens);
+    free(contexts);
+    free(continuations);
+    return st;
+}
+
+/* The job's last state, as text that lives; its error in *err. */
+static const char *wait_for_job(struct bench *b, const char *id, struct ctw_err *err)
+{
+    static const char *const final[] = {"done", "failed", "canceled"};
+    for (int64_t end = ctw_now_ms() + WAIT_MS; ctw_now_ms() < end;) {
+        struct ctw_reply reply = {.op = CTW_OP_POLL};
+        struct ctw_poll poll = {
+            .has = 1u << CTW_POLL_WAIT_MS, .job = id_of(id), .wait_ms = CTW_IPC_WAIT_MS};
+        struct ctw_contact c = contact();
+        enum ctw_status st = ctw_queue_poll(&b->queue, &c, &poll, &reply, err);
+        struct ctw_slice state = reply.body.poll.state;
+        ctw_reply_close(&reply);
+        if (st != CTW_OK)
+            return "refused";
+        for (size_t i = 0; i < CTW_COUNT(final); i++) {
+            if (ctw_slice_is(state, final[i]))
+                return final[i];
+        }
+    }
+    return "late";
+}
+
+static int64_t fetch(struct bench *b, const char *id, double *sum, struct ctw_err *err)
+{
+    struct ctw_reply reply = {.op = CTW_OP_FETCH};
+    struct ctw_fetch f = {.job = id_of(id)};
+    struct ctw_contact c = contact();
+    int64_t n = -1;
+    if (ctw_queue_fetch(&b->queue, &c, &f, &reply, err) == CTW_OK) {
+        n = (int64_t)reply.body.fetch.n;
+        *sum = 0;
+        for (int64_t i = 0; i < n; i++)
+            *sum += ((const double *)(const void *)reply.body.fetch.result.sum.data)[i];
+    }
+    ctw_reply_close(&reply);
+    return n;
+}
+
+static void small_jobs_share_a_pass(void **state)
+{
+    (void)state;
+    struct bench b;
+    struct ctw_err err;
+    int64_t calls, seqs, most;
+    fake_engine.us_per_token = 1000;
+    fake_engine.pass_tokens = 256;
+    assert_int_equal(open_bench(&b, &err), CTW_OK);
+    assert_int_equal(wait_for_model(&b), CTW_MODEL_READY);
+    fake_engine_reset_counts();
+    assert_int_equal(submit(&b, "large-----------", 40, 63, 7, true, &err), CTW_OK);
+    char id[17] = "small-0---------";
+    for (id[6] = '0'; id[6] < '8'; id[6]++)
+        assert_int_equal(submit(&b, id, 3, 10, 7, true, &err), CTW_OK);
+    for (id[6] = '0'; id[6] < '8'; id[6]++)
+        assert_string_equal(wait_for_job(&b, id, &err), "done");
+    fake_engine_counts(&calls, &seqs, &most);
+    /* 240 tokens of eight jobs: with their fair shares, in the three passes after the first. */
+    assert_true(calls <= 4);
+    assert_true(most <= 256);
+    struct ctw_contact c = contact();
+    struct ctw_slice job_state;
+    assert_int_equal(ctw_queue_cancel(&b.queue, &c, id_of("large-----------"), &job_state, &err),
+                     CTW_OK);
+    close_bench(&b);
+    fake_engine.us_per_token = 0;
+}
+
+/* A job that comes later does not make up for the past; equal jobs end at about the same time. */
+static void equal_jobs_get_equal_shares(void **state)
+{
+    (void)state;
+    struct bench b;
+    struct ctw_err err;
+    double sum;
+    fake_engine.us_per_token = 200;
+    fake_engine.pass_tokens = 256;
+    assert_int_equal(open_bench(&b, &err), CTW_OK);
+    assert_int_equal(wait_for_model(&b), CTW_MODEL_READY);
+    assert_int_equal(submit(&b, "first-----------", 60, 63, 7, true, &err), CTW_OK);
+    struct timespec ts = {.tv_nsec = 300000000};
+    nanosleep(&ts, NULL);
+    int64_t before = fetch(&b, "first-----------", &sum, &err);
+    assert_true(before > 8);
+    assert_int_equal(submit(&b, "second----------", 60, 63, 7, true, &err), CTW_OK);
+    assert_string_equal(wait_for_job(&b, "first-----------", &err), "done");
+    int64_t second = fetch(&b, "second----------", &sum, &err);
+    /* From then on 60 - before of each, give or take two passes of four. */
+    assert_in_range(second, 60 - before - 8, 60 - before + 8);
+    assert_string_equal(wait_for_job(&b, "second----------", &err), "done");
+    close_bench(&b);
+    fake_engine.us_per_token = 0;
+}
+
+static void infinity_is_no_score(void **state)
+{
+    (void)state;
+    struct bench b;
+    struct ctw_err err;
+    double sum;
+    fake_engine.inf_token = 77;
+    assert_int_equal(open_bench(&b, &err), CTW_OK);
+    assert_int_equal(wait_for_model(&b), CTW_MODEL_READY);
+    assert_int_equal(submit(&b, "infinite--------", 2, 5, 77, true, &err), CTW_OK);
+    assert_string_equal(wait_for_job(&b, "infinite--------", &err), "failed");
+    assert_int_equal(fetch(&b, "infinite--------", &sum, &err), 0);
+    assert_int_equal(submit(&b, "finite----------", 2, 5, 7, true, &err), CTW_OK);
+    assert_string_equal(wait_for_job(&b, "finite----------", &err), "done");
+    close_bench(&b);
+    fake_engine.inf_token = -1;
+}
+
+static void bytes_are_given_back(void **state)
+{
+    (void)state;
+    struct bench b;
+    struct ctw_err err;
+    struct ctw_slice job_state;
+    assert_int_equal(open_bench(&b, &err), CTW_OK);
+    assert_int_equal(wait_for_model(&b), CTW_MODEL_READY);
+    assert_int_equal(submit(&b, "one-------------", 100, 5, 7, true, &err), CTW_OK);
+    assert_int_equal(submit(&b, "two-------------", 100, 5, 7, false, &err), CTW_OK);
+    assert_true(b.queue.bytes > 2 * 100 * 6 * 4);
+    assert_string_equal(wait_for_job(&b, "one-------------", &err), "done");
+    struct ctw_contact c = contact();
+    assert_int_equal(ctw_queue_cancel(&b.queue, &c, id_of("two-------------"), &job_state, &err),
+                     CTW_OK);
+    assert_int_equal(ctw_queue_release(&b.queue, &c, id_of("one-------------"), &job_state, &err),
+                     CTW_OK);
+    assert_int_equal(ctw_queue_release(&b.queue, &c, id_of("two-------------"), &job_state, &err),
+                     CTW_OK);
+    /* The pass that scored a job may hold it a little longer. */
+    bool empty = false;
+    for (int64_t end = ctw_now_ms() + WAIT_MS; !empty && ctw_now_ms() < end;) {
+        pthread_mutex_lock(&b.queue.lock);
+        empty = b.queue.bytes == 0 && b.queue.n_jobs == 0;
+        pthread_mutex_unlock(&b.queue.lock);
+    }
+    assert_true(empty);
+    close_bench(&b);
+}
+
+/* A whole life with the n-th allocation failing; true when none failed any more. */
+static bool life_with_failing_allocation(int64_t n, double expected)
+{
+    struct bench b;
+    struct ctw_err err = {0};
+    double sum = 0;
+    int64_t got = -1;
+    int64_t before = ctw_mem_count();
+    ctw_mem_fail_at(n);
+    enum ctw_status st = open_bench(&b, &err);
+    if (st == CTW_OK && wait_for_model(&b) != CTW_MODEL_READY)
+        st = b.queue.models[0]->error.status;
+    if (st == CTW_OK)
+        st = submit(&b, "torture---------", 300, 5, 7, true, &err);
+    if (st == CTW_OK) {
+        const char *end = wait_for_job(&b, "torture---------", &err);
+        assert_true(strcmp(end, "done") == 0 || strcmp(end, "failed") == 0 ||
+                    strcmp(end, "refused") == 0);
+        got = fetch(&b, "torture---------", &sum, &err);
+        st = got == 300 ? CTW_OK : CTW_ENOMEM;
+    }
+    ctw_mem_fail_at(0);
+    bool reached = ctw_mem_count() - before >= n;
+    close_bench(&b);
+    assert_true(st == CTW_OK || st == CTW_ENOMEM);
+    if (got == 300)
+        assert_true(sum == expected);
+    assert_true(reached || got == 300);
+    return !reached;
+}
+
+static void every_allocation_may_fail(void **state)
+{
+    (void)state;
+    double expected = 0;
+    int32_t tokens[6];
+    for (int i = 0; i < 300; i++) {
+        for (int k = 0; k < 5; k++)
+            tokens[k] = (i * 6 + k) % 500;
+        tokens[5] = 7;
+        expected += (double)fake_logprob(tokens, 5);
+    }
+    int64_t n = 1;
+    while (!life_with_failing_allocation(n, expected))
+        assert_true(++n < 1000);
+    assert_true(n > 15);
+    print_message("%lld allocations failed, one after another\n", (long long)n - 1);
+}
+
+static void rates(void **state)
+{
+    (void)state;
+    struct ctw_rate r = {0};
+    assert_true(ctw_rate_per_s(&r) == 0);
+    for (int i = 0; i <= 1000; i++)
+        ctw_rate_add(&r, 1000 + i * 100, i * 50.0);
+    assert_true(ctw_rate_per_s(&r) == 500);
+    for (int i = 1; i <= 1000; i++) /* half a minute later only the new rate counts */
+        ctw_rate_add(&r, 101000 + i * 100, 50000 + i * 10.0);
+    assert_true(ctw_rate_per_s(&r) == 100);
+    ctw_rate_reset(&r);
+    assert_true(ctw_rate_per_s(&r) == 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(small_jobs_share_a_pass),   cmocka_unit_test(equal_jobs_get_equal_shares),
+        cmocka_unit_test(infinity_is_no_score),      cmocka_unit_test(bytes_are_given_back),
+        cmocka_unit_test(every_allocation_may_fail), cmocka_unit_test(rates),
+    };
+    ctw_log_set_level(CTW_LOG_ERROR);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
