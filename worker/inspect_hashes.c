@@ -1,6 +1,7 @@
 #include "worker/inspect_hashes.h"
 
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -9,7 +10,7 @@
 #include "base/sha256.h"
 #include "base/threads.h"
 
-enum { BLOCK_BYTES = 1 << 20 };
+enum { BLOCK_BYTES = 1 << 20, SHOW_FROM = 100000000 /* elements: some seconds */ };
 
 struct job {
     const struct ctw_matrix *matrix;
@@ -24,6 +25,8 @@ struct hashing {
     void **scratch;       /* [n_threads], each for one row and at least BLOCK_BYTES */
     size_t scratch_bytes;
     int64_t n_jobs;
+    int64_t n_elements;
+    atomic_llong n_elements_done;
 };
 
 const char *ctw_inspect_dtype(enum ctw_dtype dtype)
@@ -51,8 +54,9 @@ static void hash_matrix(void *arg, int64_t item, int thread)
         ctw_sha256_update(&sha, h->scratch[thread], (size_t)n * row_bytes);
     }
     ctw_sha256_final_hex(&sha, job->hex);
-    if (thread == 0)
-        ctw_log_progress("hashing weights: %s", job->matrix->name);
+    int64_t done = atomic_fetch_add(&h->n_elements_done, job->elements) + job->elements;
+    if (h->n_elements >= SHOW_FROM)
+        ctw_log_progress("hashing weights: %.0f %%", 100.0 * (double)done / (double)h->n_elements);
 }
 
 static int larger_first(const void *a, const void *b)
@@ -78,7 +82,7 @@ static enum ctw_status collect(struct hashing *h, struct ctw_err *err)
             h->scratch_bytes = row_bytes > h->scratch_bytes ? row_bytes : h->scratch_bytes;
             h->jobs[h->n_jobs] = (struct job){.matrix = m, .elements = m->weight.n * m->weight.k};
             h->by_size[h->n_jobs] = &h->jobs[h->n_jobs];
-            h->n_jobs++;
+            h->n_elements += h->jobs[h->n_jobs++].elements;
         }
     qsort(h->by_size, (size_t)h->n_jobs, sizeof(struct job *), larger_first);
     return CTW_OK;
@@ -107,7 +111,7 @@ enum ctw_status ctw_inspect_hashes(const struct ctw_model *model, int n_threads,
         goto done;
     }
     ctw_threads_for(pool, h.n_jobs, hash_matrix, &h);
-    ctw_log_progress(NULL);
+    ctw_log_progress("%s", "");
     for (int64_t i = 0; i < h.n_jobs; i++)
         printf("%s.weight  %" PRId64 "  %" PRId64 "  %s  %s\n", h.jobs[i].matrix->name,
                h.jobs[i].matrix->weight.n, h.jobs[i].matrix->weight.k,

@@ -173,11 +173,11 @@ static void expect_refusal(struct checkpoint *c, const char *words)
 
 #define PACK(targets, ignore)                                                                      \
     BF16_CONFIG                                                                                    \
-        ", \"quantization_config\": {\"quant_method\": \"compressed-tensors\", "                   \
-        "\"format\": \"pack-quantized\", \"config_groups\": {\"g\": {\"targets\": [" targets       \
-        "], \"input_activations\": {\"num_bits\": 8, \"dynamic\": true, "                          \
-        "\"strategy\": \"token\"}, \"weights\": {\"num_bits\": 4, \"group_size\": 16}}}, "         \
-        "\"ignore\": [" ignore "]}"
+    ", \"quantization_config\": {\"quant_method\": \"compressed-tensors\", "                       \
+    "\"format\": \"pack-quantized\", \"config_groups\": {\"g\": {\"targets\": [" targets           \
+    "], \"input_activations\": {\"num_bits\": 8, \"dynamic\": true, "                              \
+    "\"strategy\": \"token\"}, \"weights\": {\"num_bits\": 4, \"group_size\": 16}}}, "             \
+    "\"ignore\": [" ignore "]}"
 
 /* Makes the dense [n, 32] matrix NAME.weight a 4-bit one of groups of 16. */
 static void pack(struct checkpoint *c, const char *name, const char *packed, const char *scale,
@@ -370,6 +370,22 @@ static void a_missing_dtype_is_that_of_the_tensors(void **state)
     expect_refusal(c, "no dtype is given, and the tensors have several");
 }
 
+static void a_wrong_folder(void **state)
+{
+    struct checkpoint *c = *state;
+    struct ctw_model *m;
+    struct ctw_err err = {0};
+    assert_int_equal(ctw_model_open(&m, c->dir, NULL, &err), CTW_ENOTFOUND);
+    assert_non_null(strstr(err.msg, "the folder has no config.json"));
+    assert_int_equal(ctw_model_open(&m, "/tmp/ctw-no-such-folder", NULL, &err), CTW_ENOTFOUND);
+    assert_non_null(strstr(err.msg, "no such folder"));
+    write_config(c);
+    assert_int_equal(ctw_model_open(&m, c->dir, NULL, &err), CTW_ENOTFOUND);
+    assert_int_equal(ctw_model_open(&m, c->dir, "other.json", &err), CTW_ENOTFOUND);
+    assert_non_null(strstr(err.msg, "no other.json"));
+    assert_null(m);
+}
+
 /* Every allocation fails once, and all after it: an error each time, and nothing leaks. */
 static void out_of_memory_is_an_error(void **state)
 {
@@ -407,6 +423,7 @@ int main(void)
         TEST(quantised_matrices),
         TEST(quantised_embeddings_and_heads),
         TEST(a_missing_dtype_is_that_of_the_tensors),
+        TEST(a_wrong_folder),
         TEST(out_of_memory_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -34,6 +34,8 @@ static const char *const harmless_keys[] = {
     "unk_token_id",
     /* training */
     "attention_dropout",
+    "attention_probs_dropout_prob",
+    "dropout",
     "embd_pdrop",
     "gradient_checkpointing",
     "hidden_dropout",
@@ -41,6 +43,7 @@ static const char *const harmless_keys[] = {
     "resid_pdrop",
     /* how the forward is run or cut up, not what it computes (pretraining_tp: transformers 5) */
     "chunk_size_feed_forward",
+    "max_sequence_length",
     "is_decoder",
     "output_attentions",
     "output_hidden_states",

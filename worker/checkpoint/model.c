@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/log.h"
 #include "base/mem.h"
@@ -234,6 +235,21 @@ static enum ctw_status fill(struct ctw_model *m, const char *dir, const struct c
     return CTW_OK;
 }
 
+/* In place of "cannot be opened", which says too little when the wrong folder was named. */
+static enum ctw_status no_config(const char *dir, const char *file, struct ctw_err *err)
+{
+    struct stat st;
+    if (stat(dir, &st) != 0 || !S_ISDIR(st.st_mode))
+        return ctw_fail(err, CTW_ENOTFOUND,
+                        "no such folder; expected a checkpoint folder with %s and "
+                        "model.safetensors (or its shards and index)",
+                        file);
+    return ctw_fail(err, CTW_ENOTFOUND,
+                    "the folder has no %s; expected a checkpoint folder as Hugging Face has it, "
+                    "with %s and model.safetensors (or its shards and index)",
+                    file, file);
+}
+
 /* dir/file, allocated. */
 static char *join(const char *dir, const char *file)
 {
@@ -259,6 +275,8 @@ enum ctw_status ctw_model_open(struct ctw_model **out, const char *dir, const ch
         goto done;
     }
     st = ctw_config_read(&config, path, file, err);
+    if (st == CTW_ENOTFOUND)
+        st = no_config(dir, file, err);
     if (st == CTW_OK)
         st = ctw_container_open(&m->container, dir, err);
     if (st == CTW_OK)

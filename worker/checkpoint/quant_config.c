@@ -157,10 +157,19 @@ static enum ctw_status check_sparsity(const struct ctw_json_node *node, struct c
 /* CT ignores unknown members here; so do we, but for those that would change the weights. */
 static enum ctw_status check_members(const struct ctw_json_node *node, struct ctw_err *err)
 {
-    static const char *const known[] = {
-        "quant_method",    "format",          "quantization_status", "global_compression_ratio",
-        "version",         "config_groups",   "run_compressed",      "ignore",
-        "kv_cache_scheme", "sparsity_config", "transform_config"};
+    static const char *const known[] = {"quant_method",
+                                        "format",
+                                        "quantization_status",
+                                        "global_compression_ratio",
+                                        "version",
+                                        "config_groups",
+                                        "run_compressed",
+                                        "ignore",
+                                        "kv_cache_scheme",
+                                        "sparsity_config",
+                                        "transform_config",
+                                        "dequantize",
+                                        "use_optimized_inference"};
     for (const struct ctw_json_node *m = ctw_json_first(node); m != NULL; m = ctw_json_next(m)) {
         size_t i = 0;
         while (i < CTW_COUNT(known) && strcmp(ctw_json_key(m), known[i]) != 0)
