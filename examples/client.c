@@ -1,0 +1,405 @@
+/*
+ * A client of a ctworker in C, with nng and msgpack-c and nothing else: docs/PROTOCOL.md as a
+ * program.
+ *
+ *   client URL CONTEXT CONTINUATION [CONTEXT CONTINUATION ...]
+ *
+ * Each CONTEXT and CONTINUATION is a list of token ids, "1,15,27". For each pair one line is
+ * printed: the continuation's log-probability, whether the model would have chosen every token
+ * itself, and the log-probability of each token. An empty CONTEXT is not allowed: put the model's
+ * BOS token there.
+ *
+ *   cc client.c -o client -lnng -lmsgpackc
+ *   ctworker serve --model DIR --listen ipc:///tmp/w.sock &
+ *   ./client ipc:///tmp/w.sock 1,5,9 12,13  1,5,9 14
+ */
+#include <errno.h>
+#include <msgpack.h>
+#include <nng/nng.h>
+#include <nng/protocol/reqrep0/req.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+
+/* All numbers in `bin` fields are little-endian; this client copies them as they are. */
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "swap the bytes on this machine");
+
+enum { MAX_PAIRS = 1000, MAX_TOKENS = 1 << 20, TIMEOUT_MS = 5000, MESSAGE_BYTES = 65 << 20 };
+
+struct client {
+    nng_socket socket;
+    uint64_t next_id;
+    uint8_t job[16];
+};
+
+/* A list of items to score: columns, as `submit` takes them. */
+struct items {
+    int32_t *tokens, n_context[MAX_PAIRS], n_continuation[MAX_PAIRS];
+    uint32_t n_tokens, n;
+};
+
+/* A reply: its bytes, and the map that msgpack-c made of them (which points into the bytes). */
+struct reply {
+    void *bytes;
+    size_t size;
+    msgpack_unpacked unpacked;
+    msgpack_object_map map;
+};
+
+static void die(const char *what, const char *why)
+{
+    fprintf(stderr, "client: %s: %s\n", what, why);
+    exit(1);
+}
+
+/* ---- reading maps ---- */
+
+/* The value of a key; one of type NIL when it is not there. Unknown keys are passed over. */
+static msgpack_object get(msgpack_object_map map, const char *key)
+{
+    for (uint32_t i = 0; i < map.size; i++) {
+        msgpack_object k = map.ptr[i].key;
+        if (k.type == MSGPACK_OBJECT_STR && k.via.str.size == strlen(key) &&
+            memcmp(k.via.str.ptr, key, k.via.str.size) == 0)
+            return map.ptr[i].val;
+    }
+    return (msgpack_object){.type = MSGPACK_OBJECT_NIL};
+}
+
+static uint64_t get_uint(msgpack_object_map map, const char *key)
+{
+    msgpack_object v = get(map, key);
+    if (v.type != MSGPACK_OBJECT_POSITIVE_INTEGER)
+        die(key, "missing in the reply");
+    return v.via.u64;
+}
+
+static bool str_is(msgpack_object v, const char *text)
+{
+    return v.type == MSGPACK_OBJECT_STR && v.via.str.size == strlen(text) &&
+           memcmp(v.via.str.ptr, text, v.via.str.size) == 0;
+}
+
+/* A column of `n` values of `size` bytes. */
+static const char *get_column(msgpack_object_map map, const char *key, size_t n, size_t size)
+{
+    msgpack_object v = get(map, key);
+    if (v.type != MSGPACK_OBJECT_BIN || v.via.bin.size != n * size)
+        die(key, "missing in the result, or of another length");
+    return v.via.bin.ptr;
+}
+
+/* ---- one call ---- */
+
+static void pack_str(msgpack_packer *pk, const char *text)
+{
+    msgpack_pack_str(pk, strlen(text));
+    msgpack_pack_str_body(pk, text, strlen(text));
+}
+
+static void pack_bin(msgpack_packer *pk, const char *key, const void *data, size_t n)
+{
+    pack_str(pk, key);
+    msgpack_pack_bin(pk, n);
+    msgpack_pack_bin_body(pk, data, n);
+}
+
+/* The envelope and `job`; the caller adds n_more pairs of key and value. */
+static void begin(struct client *c, msgpack_sbuffer *buf, msgpack_packer *pk, const char *op,
+                  uint32_t n_more)
+{
+    msgpack_sbuffer_init(buf);
+    msgpack_packer_init(pk, buf, msgpack_sbuffer_write);
+    msgpack_pack_map(pk, 4 + n_more);
+    pack_str(pk, "v");
+    msgpack_pack_uint32(pk, 1);
+    pack_str(pk, "op");
+    pack_str(pk, op);
+    pack_str(pk, "id");
+    msgpack_pack_uint64(pk, ++c->next_id);
+    pack_bin(pk, "job", c->job, sizeof(c->job));
+}
+
+static void close_reply(struct reply *r)
+{
+    msgpack_unpacked_destroy(&r->unpacked);
+    nng_free(r->bytes, r->size);
+}
+
+static void sleep_ms(long ms)
+{
+    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
+}
+
+/*
+ * Sends and receives. Every request may be repeated without harm, so after a lost connection, which
+ * nng dials again by itself, this one is repeated.
+ */
+static struct reply exchange(struct client *c, const msgpack_sbuffer *buf)
+{
+    struct reply r = {0};
+    int rc = 0;
+    for (int attempt = 0; attempt < 10; attempt++) {
+        rc = nng_send(c->socket, buf->data, buf->size, 0);
+        if (rc == 0)
+            rc = nng_recv(c->socket, &r.bytes, &r.size, NNG_FLAG_ALLOC);
+        if (rc != NNG_ECONNRESET)
+            break;
+        sleep_ms(200);
+    }
+    if (rc != 0)
+        die("no answer from the worker", nng_strerror(rc));
+    size_t at = 0;
+    msgpack_unpacked_init(&r.unpacked);
+    if (msgpack_unpack_next(&r.unpacked, r.bytes, r.size, &at) != MSGPACK_UNPACK_SUCCESS ||
+        r.unpacked.data.type != MSGPACK_OBJECT_MAP)
+        die("the reply", "is no msgpack map");
+    r.map = r.unpacked.data.via.map;
+    return r;
+}
+
+/*
+ * The reply, when it is `ok`. `busy` with `retry_ms` is waited out; any other error ends the
+ * program with the worker's own sentence.
+ */
+static struct reply call(struct client *c, msgpack_sbuffer *buf)
+{
+    for (;;) {
+        struct reply r = exchange(c, buf);
+        msgpack_object ok = get(r.map, "ok");
+        if (get_uint(r.map, "id") != c->next_id)
+            die("the reply", "belongs to another request");
+        if (ok.type == MSGPACK_OBJECT_BOOLEAN && ok.via.boolean) {
+            msgpack_sbuffer_destroy(buf);
+            return r;
+        }
+        msgpack_object error = get(r.map, "error");
+        if (error.type != MSGPACK_OBJECT_MAP)
+            die("the reply", "is neither ok nor an error");
+        msgpack_object message = get(error.via.map, "message");
+        msgpack_object retry = get(error.via.map, "retry_ms");
+        if (retry.type != MSGPACK_OBJECT_POSITIVE_INTEGER) {
+            fprintf(stderr, "client: %.*s\n", (int)message.via.str.size, message.via.str.ptr);
+            exit(1);
+        }
+        sleep_ms((long)retry.via.u64);
+        close_reply(&r);
+    }
+}
+
+/* ---- a job, step by step ---- */
+
+/* Part 0, which is the only one here: the head, then the items. Larger jobs go in more parts. */
+static void submit(struct client *c, const struct items *items)
+{
+    msgpack_sbuffer buf;
+    msgpack_packer pk;
+    begin(c, &buf, &pk, "submit", 3);
+    pack_str(&pk, "part");
+    msgpack_pack_uint32(&pk, 0);
+
+    pack_str(&pk, "head");
+    msgpack_pack_map(&pk, 3);
+    pack_str(&pk, "kind");
+    pack_str(&pk, "loglikelihood");
+    pack_str(&pk, "columns");
+    msgpack_pack_array(&pk, 1);
+    pack_str(&pk, "logprob");
+    /* If we die, the worker need not go on. */
+    pack_str(&pk, "orphan");
+    msgpack_pack_map(&pk, 2);
+    pack_str(&pk, "policy");
+    pack_str(&pk, "cancel");
+    pack_str(&pk, "ttl_s");
+    msgpack_pack_uint32(&pk, 60);
+
+    pack_str(&pk, "items");
+    msgpack_pack_map(&pk, 3);
+    pack_bin(&pk, "tokens", items->tokens, items->n_tokens * sizeof(int32_t));
+    pack_bin(&pk, "n_context", items->n_context, items->n * sizeof(int32_t));
+    pack_bin(&pk, "n_continuation", items->n_continuation, items->n * sizeof(int32_t));
+    struct reply r = call(c, &buf);
+    close_reply(&r);
+}
+
+/* Says that the job is complete; only now is it scored. */
+static void seal(struct client *c)
+{
+    msgpack_sbuffer buf;
+    msgpack_packer pk;
+    begin(c, &buf, &pk, "seal", 1);
+    pack_str(&pk, "parts");
+    msgpack_pack_uint32(&pk, 1);
+    struct reply r = call(c, &buf);
+    close_reply(&r);
+}
+
+/* Asks until the job is final; each call waits for at most a second in the worker. */
+static void wait_until_done(struct client *c)
+{
+    for (;;) {
+        msgpack_sbuffer buf;
+        msgpack_packer pk;
+        begin(c, &buf, &pk, "poll", 1);
+        pack_str(&pk, "wait_ms");
+        msgpack_pack_uint32(&pk, 1000);
+        struct reply r = call(c, &buf);
+        msgpack_object state = get(r.map, "state"), error = get(r.map, "error");
+        bool done = str_is(state, "done");
+        if (error.type == MSGPACK_OBJECT_MAP) { /* failed, or cancelled */
+            msgpack_object message = get(error.via.map, "message");
+            fprintf(stderr, "client: %.*s\n", (int)message.via.str.size, message.via.str.ptr);
+            exit(1);
+        }
+        if (!done)
+            fprintf(stderr, "client: %llu of %u items\n",
+                    (unsigned long long)get_uint(r.map, "items_done"),
+                    (unsigned)get_uint(r.map, "items"));
+        close_reply(&r);
+        if (done)
+            return;
+    }
+}
+
+/* One line for each item of one reply; returns how many there were. */
+static uint64_t keep_lines(const struct reply *r, char **lines)
+{
+    msgpack_object result = get(r->map, "result");
+    uint64_t n = get_uint(r->map, "n");
+    size_t n_targets = 0;
+    if (result.type != MSGPACK_OBJECT_MAP)
+        die("result", "missing in the reply");
+    const char *item = get_column(result.via.map, "item", n, 4);
+    const char *sum = get_column(result.via.map, "sum", n, 8);
+    const char *count = get_column(result.via.map, "count", n, 4);
+    const char *is_greedy = get_column(result.via.map, "is_greedy", n, 1);
+    for (uint64_t i = 0; i < n; i++) {
+        int32_t targets;
+        memcpy(&targets, count + 4 * i, 4); /* a bin may lie anywhere: never cast its address */
+        n_targets += (size_t)targets;
+    }
+    const char *logprob = get_column(result.via.map, "logprob", n_targets, 4);
+    for (uint64_t i = 0; i < n; i++) {
+        int32_t which, targets;
+        double total;
+        memcpy(&which, item + 4 * i, 4);
+        memcpy(&targets, count + 4 * i, 4);
+        memcpy(&total, sum + 8 * i, 8);
+        size_t room = 64 + 20 * (size_t)targets, at;
+        char *line = malloc(room);
+        if (line == NULL || which < 0 || which >= MAX_PAIRS)
+            die("fetch", "out of memory, or an item that was not asked for");
+        at = (size_t)snprintf(line, room, "%.17g %s", total, is_greedy[i] ? "greedy" : "-");
+        for (int32_t t = 0; t < targets; t++, logprob += 4) {
+            float value;
+            memcpy(&value, logprob, 4);
+            at += (size_t)snprintf(line + at, room - at, " %.9g", (double)value);
+        }
+        lines[which] = line;
+    }
+    return n;
+}
+
+/* Results come in the order in which they became final: `first` counts what we have already. */
+static void fetch_and_print(struct client *c, uint32_t n_items)
+{
+    char *lines[MAX_PAIRS] = {NULL};
+    for (uint64_t first = 0; first < n_items;) {
+        msgpack_sbuffer buf;
+        msgpack_packer pk;
+        begin(c, &buf, &pk, "fetch", 1);
+        pack_str(&pk, "first");
+        msgpack_pack_uint64(&pk, first);
+        struct reply r = call(c, &buf);
+        uint64_t n = keep_lines(&r, lines);
+        close_reply(&r);
+        if (n == 0)
+            die("fetch", "the job is done, but results are missing");
+        first += n;
+    }
+    for (uint32_t i = 0; i < n_items; i++) {
+        puts(lines[i]);
+        free(lines[i]);
+    }
+}
+
+/* Lets the worker forget the job. */
+static void release(struct client *c)
+{
+    msgpack_sbuffer buf;
+    msgpack_packer pk;
+    begin(c, &buf, &pk, "release", 0);
+    struct reply r = call(c, &buf);
+    close_reply(&r);
+}
+
+/* ---- program ---- */
+
+/* Appends "1,15,27"; returns how many there were. */
+static int32_t read_tokens(const char *text, struct items *items)
+{
+    int32_t n = 0;
+    for (const char *at = text; *at != '\0'; n++) {
+        char *end;
+        errno = 0;
+        long token = strtol(at, &end, 10);
+        if (end == at || (*end != ',' && *end != '\0') || errno != 0 || token < 0 ||
+            token > INT32_MAX || items->n_tokens == MAX_TOKENS)
+            die(text, "expected token ids separated by commas");
+        items->tokens[items->n_tokens++] = (int32_t)token;
+        at = *end == ',' ? end + 1 : end;
+    }
+    return n;
+}
+
+static void connect_to(struct client *c, const char *url)
+{
+    int rc = nng_req0_open(&c->socket);
+    /* Never send a request twice by a timer: a lost connection is seen and handled instead. */
+    if (rc == 0)
+        rc = nng_socket_set_ms(c->socket, NNG_OPT_REQ_RESENDTIME, NNG_DURATION_INFINITE);
+    if (rc == 0)
+        rc = nng_socket_set_size(c->socket, NNG_OPT_RECVMAXSZ, MESSAGE_BYTES);
+    if (rc == 0)
+        rc = nng_socket_set_ms(c->socket, NNG_OPT_SENDTIMEO, TIMEOUT_MS);
+    if (rc == 0)
+        rc = nng_socket_set_ms(c->socket, NNG_OPT_RECVTIMEO, TIMEOUT_MS);
+    if (rc == 0)
+        rc = nng_dial(c->socket, url, NULL, NNG_FLAG_NONBLOCK);
+    if (rc != 0)
+        die(url, nng_strerror(rc));
+    if (getrandom(c->job, sizeof(c->job), 0) != sizeof(c->job))
+        die("a job id", strerror(errno));
+}
+
+int main(int argc, char **argv)
+{
+    static struct items items;
+    struct client c = {0};
+    if (argc < 4 || argc % 2 != 0 || argc / 2 - 1 > MAX_PAIRS) {
+        fputs("usage: client URL CONTEXT CONTINUATION [CONTEXT CONTINUATION ...]\n"
+              "each a list of token ids, as 1,15,27\n",
+              stderr);
+        return 64;
+    }
+    items.tokens = calloc(MAX_TOKENS, sizeof(int32_t));
+    if (items.tokens == NULL)
+        die("tokens", "out of memory");
+    for (int i = 2; i < argc; i += 2, items.n++) {
+        items.n_context[items.n] = read_tokens(argv[i], &items);
+        items.n_continuation[items.n] = read_tokens(argv[i + 1], &items);
+    }
+    connect_to(&c, argv[1]);
+    submit(&c, &items);
+    seal(&c);
+    wait_until_done(&c);
+    fetch_and_print(&c, items.n);
+    release(&c);
+    nng_close(c.socket);
+    free(items.tokens);
+    return 0;
+}
