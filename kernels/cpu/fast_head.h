@@ -76,12 +76,7 @@ static void head_columns(const struct head_job *job, const struct linear_local *
                      min64(NR, n - p * NR), op->dtype);
     for (int64_t t = 0; t < op->n_rows; t += MC) {
         int64_t rows = min64(MC, op->n_rows - t);
-#if CTW_HAS_PAIRS
-        if (job->mode == PAIRS)
-            block_product(PAIRS, job->a + t * job->kw, rows, l->panels, n_panels, job->kw, l->c);
-        else
-#endif
-            block_product(FLOATS, job->a + t * job->kw, rows, l->panels, n_panels, job->kw, l->c);
+        block_product(job->mode, job->a + t * job->kw, rows, l->panels, n_panels, job->kw, l->c);
         for (int64_t i = 0; i < rows; i++) {
             float *x = l->c + i * n_panels * NR;
             int64_t target = op->targets[t + i] - id0;

@@ -155,12 +155,7 @@ static void linear_item(void *arg, int64_t item, int thread)
     }
     for (int64_t t = t0; t < t1; t += MC) {
         int64_t rows = min64(MC, t1 - t);
-#if CTW_HAS_PAIRS
-        if (job->mode == PAIRS)
-            block_product(PAIRS, job->a + t * job->kw, rows, l.panels, width / NR, job->kw, l.c);
-        else
-#endif
-            block_product(FLOATS, job->a + t * job->kw, rows, l.panels, width / NR, job->kw, l.c);
+        block_product(job->mode, job->a + t * job->kw, rows, l.panels, width / NR, job->kw, l.c);
         for (int64_t i = 0; i < rows; i++)
             finish_row(job, &l, l.c + i * width, width / job->n_matrices, t + i, col0, n);
     }

@@ -208,16 +208,23 @@ static void decode_panel(enum mode mode, float *dst, float *tmp, const struct ct
 /* ---- activations -------------------------------------------------------------------------- */
 
 /* Packs n_rows <= MR rows of x, `ld` elements apart, into dst [words of k][MR]; missing rows are
- * zero. tmp: MR * SPAN floats. */
+ * zero. tmp: MR * SPAN floats. Rows that are words already are read in place. */
 static void pack_tile(enum mode mode, float *dst, float *tmp, const void *x, enum ctw_dtype dtype,
                       int64_t ld, int64_t n_rows, int64_t k)
 {
+    const int64_t per_word = mode == PAIRS ? 2 : 1;
+    bool words = n_rows == MR && (mode == PAIRS || dtype == CTW_F32) && ld % per_word == 0;
     memset(tmp + n_rows * SPAN, 0, (size_t)(MR - n_rows) * SPAN * sizeof(*tmp));
     for (int64_t c = 0; c < k; c += SPAN) {
         int64_t n = min64(SPAN, k - c);
+        float *to = dst + n_words(mode, c) * MR;
+        if (words && n % (VL * per_word) == 0) {
+            pack_rows(to, at(x, dtype, c), ld / per_word, MR, n / per_word);
+            continue;
+        }
         for (int r = 0; r < n_rows; r++)
             to_words(mode, tmp + r * SPAN, at(x, dtype, r * ld + c), dtype, n);
-        pack_rows(dst + n_words(mode, c) * MR, tmp, SPAN, MR, n_words(mode, n));
+        pack_rows(to, tmp, SPAN, MR, n_words(mode, n));
     }
 }
 

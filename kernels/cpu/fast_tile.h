@@ -7,7 +7,7 @@
 #define CTW_KERNELS_CPU_FAST_TILE_H
 
 #ifdef __clang__
-#define UNROLL _Pragma("unroll")
+#define UNROLL _Pragma("clang loop unroll(full)")
 #else
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
@@ -71,18 +71,44 @@ INLINE void tile_rows(enum mode mode, const int n_rows, int64_t n, const float *
     }
 }
 
-/* One tile with fewer rows where that saves much: scores of few tokens. */
-INLINE void tile(enum mode mode, int64_t n_rows, int64_t n, const float *a, const float *b,
-                 float *c, int64_t ldc, bool first)
+/*
+ * The sizes that are compiled: fewer rows save much where tokens are few. They are functions, not
+ * inlined, because compilers merge inlined copies back into one with a variable number of rows,
+ * whose sums then live in memory.
+ */
+#define TILE(name, mode, n_rows)                                                                   \
+    static __attribute__((noinline)) void name(int64_t n, const float *a, const float *b,          \
+                                               float *c, int64_t ldc, bool first)                  \
+    {                                                                                              \
+        tile_rows(mode, n_rows, n, a, b, c, ldc, first);                                           \
+    }
+TILE(tile_floats_full, FLOATS, MR)
+TILE(tile_floats_half, FLOATS, MR / 2)
+TILE(tile_floats_2, FLOATS, 2)
+TILE(tile_floats_1, FLOATS, 1)
+#if CTW_HAS_PAIRS
+TILE(tile_pairs_full, PAIRS, MR)
+TILE(tile_pairs_half, PAIRS, MR / 2)
+TILE(tile_pairs_2, PAIRS, 2)
+TILE(tile_pairs_1, PAIRS, 1)
+#endif
+#undef TILE
+
+typedef void tile_fn(int64_t n, const float *a, const float *b, float *c, int64_t ldc, bool first);
+
+/* The smallest that has n_rows rows. */
+INLINE tile_fn *tile_for(enum mode mode, int64_t n_rows)
 {
-    if (n_rows > MR / 2)
-        tile_rows(mode, MR, n, a, b, c, ldc, first);
-    else if (n_rows > 2)
-        tile_rows(mode, MR / 2, n, a, b, c, ldc, first);
-    else if (n_rows == 2)
-        tile_rows(mode, 2, n, a, b, c, ldc, first);
-    else
-        tile_rows(mode, 1, n, a, b, c, ldc, first);
+    int size = n_rows > MR / 2 ? 0 : n_rows > 2 ? 1 : n_rows == 2 ? 2 : 3;
+    static tile_fn *const floats[] = {tile_floats_full, tile_floats_half, tile_floats_2,
+                                      tile_floats_1};
+#if CTW_HAS_PAIRS
+    static tile_fn *const pairs[] = {tile_pairs_full, tile_pairs_half, tile_pairs_2, tile_pairs_1};
+    if (mode == PAIRS)
+        return pairs[size];
+#endif
+    (void)mode;
+    return floats[size];
 }
 
 /* The length of a sweep over kw words: equal parts of at most KC, multiples of 8. */
@@ -95,17 +121,19 @@ INLINE int64_t sweep_words(int64_t kw)
  * c = a b for n_rows rows (packed tiles of kw words) and n_panels panels of columns: c is
  * [n_rows rounded up to MR][n_panels * NR]. A sum over k is the sum, in order, of its sweeps' sums.
  */
-INLINE void block_product(enum mode mode, const float *a, int64_t n_rows, const float *b,
+static void block_product(enum mode mode, const float *a, int64_t n_rows, const float *b,
                           int64_t n_panels, int64_t kw, float *c)
 {
-    int64_t step = sweep_words(kw), ldc = n_panels * NR;
+    int64_t step = sweep_words(kw), ldc = n_panels * NR, last = (n_rows - 1) / MR * MR;
+    tile_fn *full = tile_for(mode, MR), *rest = tile_for(mode, n_rows - last);
     for (int64_t k0 = 0; k0 < kw; k0 += step) {
         int64_t n = min64(step, kw - k0);
         for (int64_t p = 0; p < n_panels; p++) {
-            const float *bp = b + (p * kw + k0) * NR;
-            for (int64_t r = 0; r < n_rows; r += MR)
-                tile(mode, n_rows - r, n, a + r * kw + k0 * MR, bp, c + r * ldc + p * NR, ldc,
-                     k0 == 0);
+            const float *bp = b + (p * kw + k0) * NR, *ap = a + k0 * MR;
+            float *cp = c + p * NR;
+            for (int64_t r = 0; r < last; r += MR)
+                full(n, ap + r * kw, bp, cp + r * ldc, ldc, k0 == 0);
+            rest(n, ap + last * kw, bp, cp + last * ldc, ldc, k0 == 0);
         }
     }
 }
