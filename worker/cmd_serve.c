@@ -22,7 +22,7 @@ static const char about[] =
     "by\n"
     "signal n with jobs unfinished.\n";
 
-enum { MAX_MORE = CTW_IPC_MODELS - 1, N_OWN = 12 };
+enum { MAX_MORE = CTW_IPC_MODELS - 1, N_PLACE = 5, N_LIFE = 7, N_OWN = N_PLACE + N_LIFE };
 
 struct values {
     const char *model, *listen, *name, *allow_load, *ready_file, *on_signal, *log;
@@ -31,7 +31,8 @@ struct values {
     uint64_t queue_bytes;
 };
 
-static void fill_rows(struct ctw_option *rows, struct values *v)
+/* What is served, and where. */
+static void fill_place_rows(struct ctw_option *rows, struct values *v)
 {
     const struct ctw_option own[] = {
         {.name = "model",
@@ -61,6 +62,15 @@ static void fill_rows(struct ctw_option *rows, struct values *v)
          .value = &v->allow_load,
          .meta = "DIR",
          .help = "let clients load models from folders below DIR (default: they cannot)"},
+    };
+    _Static_assert(CTW_COUNT(own) == N_PLACE, "count the rows");
+    memcpy(rows, own, sizeof(own));
+}
+
+/* When it is ready, and when and how it ends. */
+static void fill_life_rows(struct ctw_option *rows, struct values *v)
+{
+    const struct ctw_option own[] = {
         {.name = "ready-file",
          .type = CTW_OPT_STRING,
          .value = &v->ready_file,
@@ -104,7 +114,7 @@ static void fill_rows(struct ctw_option *rows, struct values *v)
          .choices = "debug|info|warn|error",
          .help = "how much is told on standard error"},
     };
-    _Static_assert(CTW_COUNT(own) == N_OWN, "count the rows");
+    _Static_assert(CTW_COUNT(own) == N_LIFE, "count the rows");
     memcpy(rows, own, sizeof(own));
 }
 
@@ -123,7 +133,8 @@ int ctw_cmd_serve(int argc, char **argv)
         .ready_fd = -1, .on_signal = "finish", .grace_s = 20, .queue_bytes = CTW_IPC_QUEUE_BYTES};
     const char *models[1 + MAX_MORE];
     struct ctw_option options[N_OWN + CTW_N_ENGINE_OPTIONS];
-    fill_rows(options, &v);
+    fill_place_rows(options, &v);
+    fill_life_rows(options + N_PLACE, &v);
     ctw_engine_option_rows(options + N_OWN, &engine);
     const struct ctw_command_line line = {.name = "serve",
                                           .synopsis = "--model DIR [DIR...] [--listen URL]",

@@ -98,7 +98,7 @@ struct ctw_job {
 
     double served;      /* tokens, for fair shares */
     int64_t contact_ms; /* last contact */
-    int64_t ended_ms;
+    int64_t sealed_ms, ended_ms;
     int64_t gone_ms; /* when its client's connection was lost; 0: it was not */
     uint32_t pipe;
     int pins; /* users outside the lock; freed when it has none and is removed */

@@ -142,18 +142,21 @@ static int64_t deadline(const struct ctw_job *j)
 
 void ctw_queue_tick(struct ctw_queue *q, int64_t now_ms)
 {
+    int n_lost = 0;
     pthread_mutex_lock(&q->lock);
     for (struct ctw_job *j = q->jobs, *next; j != NULL; j = next) {
         next = j->next;
         if (j->removed || now_ms < deadline(j))
             continue;
         if (!ctw_job_is_final(j)) {
-            ctw_info("a job of %" PRId64 " items has lost its client: cancelled", j->n_items);
+            n_lost++;
             cancel(q, j, "its client was silent for too long (orphan policy)");
         }
         ctw_queue_remove(q, j);
     }
     pthread_mutex_unlock(&q->lock);
+    if (n_lost > 0) /* not under the lock: standard error may be a full pipe */
+        ctw_info("%d unfinished job%s lost the client: cancelled", n_lost, n_lost == 1 ? "" : "s");
 }
 
 int ctw_queue_drain(struct ctw_queue *q, bool all, bool shut_down)

@@ -85,7 +85,7 @@ static enum ctw_status usable_model(struct ctw_queue *q, const char *name, int *
     if (m == NULL || m->state == CTW_MODEL_CLOSING)
         return ctw_fail(err, CTW_ENOTFOUND, "no model is named \"%s\"; info lists them", name);
     if (m->state == CTW_MODEL_FAILED)
-        return ctw_fail_prefix((*err = m->error, err), "model %s", m->name);
+        return ctw_fail(err, m->error.status, "model %s: %s", m->name, m->error.msg);
     if (m->state == CTW_MODEL_LOADING) {
         *retry_ms = 500;
         return ctw_fail(err, CTW_EBUSY, "model %s is still loading", m->name);
@@ -239,6 +239,7 @@ static enum ctw_status seal_job(struct ctw_queue *q, struct ctw_job *j, uint64_t
     if (j->state != CTW_JOB_OPEN)
         return CTW_OK; /* repeated */
     j->state = CTW_JOB_QUEUED;
+    j->sealed_ms = ctw_now_ms();
     if (j->n_items == 0)
         ctw_queue_end(q, j, CTW_JOB_DONE, NULL);
     pthread_cond_signal(&q->work);

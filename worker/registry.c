@@ -112,7 +112,7 @@ static enum ctw_status read_text(const struct ctw_json_node *root, const char *k
     if (st == CTW_OK && strlen(text) >= capacity)
         return ctw_fail(err, CTW_EFORMAT, "%s is too long", key);
     if (st == CTW_OK)
-        strcpy(out, text);
+        memcpy(out, text, strlen(text) + 1);
     return st;
 }
 

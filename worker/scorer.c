@@ -1,13 +1,64 @@
 #include "worker/scorer.h"
 
 #include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
-#include "base/log.h"
 #include "base/mem.h"
 #include "worker/clock.h"
 
+/* ---- the log ---- */
+
+/* Lock held. Of more lines than there is room for, the first ones are kept. */
+static void note(struct ctw_scorer *s, enum ctw_log_level level, const char *fmt, ...)
+    CTW_PRINTF(3, 4);
+
+static void note(struct ctw_scorer *s, enum ctw_log_level level, const char *fmt, ...)
+{
+    if (s->n_notes == CTW_SCORER_NOTES)
+        return;
+    va_list ap;
+    va_start(ap, fmt);
+    s->notes[s->n_notes].level = level;
+    vsnprintf(s->notes[s->n_notes].text, CTW_SCORER_NOTE_MAX, fmt, ap);
+    va_end(ap);
+    s->n_notes++;
+}
+
+/* Lock not held. */
+static void write_notes(struct ctw_scorer *s)
+{
+    for (int i = 0; i < s->n_notes; i++)
+        ctw_log(s->notes[i].level, "%s", s->notes[i].text);
+    s->n_notes = 0;
+}
+
+static void note_end(struct ctw_scorer *s, const struct ctw_job *j)
+{
+    double seconds = (double)(j->ended_ms - j->sealed_ms) / 1000;
+    note(s, CTW_LOG_INFO,
+         "job of %" PRId64 " items, %" PRId64 " tokens: done after %.1f s, %.0f tokens/s",
+         j->n_items, j->n_input, seconds, seconds > 0 ? (double)j->n_input / seconds : 0);
+}
+
 /* ---- models ---- */
+
+static void announce(const struct ctw_model_slot *m, const struct ctw_engine_info *info,
+                     int64_t took_ms)
+{
+    const double mib = 1024 * 1024;
+    ctw_info("%s is ready after %.1f s: %s, %s, %d threads, %s", m->name, (double)took_ms / 1000,
+             info->model->architecture, info->numerics, info->backend.n_threads,
+             info->backend.device);
+    ctw_info("maximum length %" PRId64 ", passes of up to %" PRId64 " tokens, memory beyond the "
+             "weights %.0f MiB (limit %.0f MiB)",
+             info->max_length, info->pass_tokens, (double)info->memory_planned / mib,
+             (double)info->memory_limit / mib);
+    if (info->model->activations != NULL)
+        ctw_info("the file declares activation quantisation (%s); weights only are scored",
+                 info->model->activations);
+}
 
 /* Lock held; given up meanwhile. */
 static void open_model(struct ctw_scorer *s, struct ctw_model_slot *m)
@@ -24,8 +75,7 @@ static void open_model(struct ctw_scorer *s, struct ctw_model_slot *m)
     enum ctw_status st = ctw_engine_open(&engine, &options, &err);
     if (st == CTW_OK) {
         ctw_engine_get_info(engine, &info);
-        ctw_info("%s is ready after %.1f s: %s", m->name, (double)(ctw_now_ms() - start) / 1000,
-                 info.numerics);
+        announce(m, &info, ctw_now_ms() - start);
     } else {
         ctw_error("%s", err.msg);
     }
@@ -212,13 +262,15 @@ static void take_result(struct ctw_scorer *s, int64_t i)
     u->taken = true;
     enum ctw_status st = ctw_job_take(j, u->unit, s->seqs[i].bad_layer, s->n_decoders, &err);
     if (st != CTW_OK) {
-        ctw_error("a job fails: %s", err.msg);
+        note(s, CTW_LOG_ERROR, "a job fails: %s", err.msg);
         ctw_queue_end(q, j, CTW_JOB_FAILED, &err);
         return;
     }
     j->pass_tok_done += ctw_unit_input(&j->units[u->unit]);
-    if (j->n_done == j->n_items)
+    if (j->n_done == j->n_items) {
         ctw_queue_end(q, j, CTW_JOB_DONE, NULL);
+        note_end(s, j);
+    }
 }
 
 static void on_done(void *arg, int64_t first, int64_t n)
@@ -229,6 +281,7 @@ static void on_done(void *arg, int64_t first, int64_t n)
         take_result(s, i);
     pthread_cond_broadcast(&s->queue->changed);
     pthread_mutex_unlock(&s->queue->lock);
+    write_notes(s);
 }
 
 static bool is_cancelled(void *arg)
@@ -237,10 +290,11 @@ static bool is_cancelled(void *arg)
     return atomic_load(&s->queue->stop) || atomic_load(&s->queue->n_live) == 0;
 }
 
-/* A line for people, a few times a second. Lock held. */
-static void show(struct ctw_scorer *s, int64_t now_ms)
+/* A line for people, a few times a second; "" when it is not time. Lock held. */
+static void progress_line(struct ctw_scorer *s, int64_t now_ms, char *out, size_t capacity)
 {
     const struct ctw_queue *q = s->queue;
+    out[0] = '\0';
     if (now_ms - s->shown_ms < 250)
         return;
     s->shown_ms = now_ms;
@@ -258,22 +312,25 @@ static void show(struct ctw_scorer *s, int64_t now_ms)
     double rate = ctw_rate_per_s(&q->rate);
     if (n_jobs == 0 || rate <= 0)
         return;
-    ctw_log_progress("%d job%s, %.0f of %.0f tokens (%.0f %%), %.0f tokens/s, %.0f s left, "
-                     "layer %d of %d",
-                     n_jobs, n_jobs == 1 ? "" : "s", done, total, 100 * done / total, rate,
-                     (total - done) / rate, q->pass.layer, q->pass.n_layers);
+    snprintf(out, capacity,
+             "%d job%s, %.0f of %.0f tokens (%.0f %%), %.0f tokens/s, %.0f s left, layer %d of %d",
+             n_jobs, n_jobs == 1 ? "" : "s", done, total, 100 * done / total, rate,
+             (total - done) / rate, q->pass.layer, q->pass.n_layers - 1);
 }
 
 static void on_progress(void *arg, const struct ctw_progress *p)
 {
     struct ctw_scorer *s = arg;
     struct ctw_queue *q = s->queue;
+    char line[256];
     pthread_mutex_lock(&q->lock);
     q->pass = *p;
     q->beat_ms = ctw_now_ms();
     ctw_rate_add(&q->rate, q->beat_ms, q->work_before + (double)p->tok_done);
-    show(s, q->beat_ms);
+    progress_line(s, q->beat_ms, line, sizeof(line));
     pthread_mutex_unlock(&q->lock);
+    if (line[0] != '\0')
+        ctw_log_progress("%s", line);
 }
 
 /* The engine said no: its jobs cannot go on, and perhaps the worker neither. */
@@ -281,7 +338,7 @@ static void fail_pass(struct ctw_scorer *s, const struct ctw_err *err)
 {
     struct ctw_queue *q = s->queue;
     bool fatal = err->status == CTW_EDEVICE || err->status == CTW_EINTERNAL;
-    ctw_error("%s", err->msg);
+    note(s, CTW_LOG_ERROR, "%s", err->msg);
     for (int64_t i = 0; i < s->n; i++)
         ctw_queue_end(q, s->units[i].job, CTW_JOB_FAILED, err);
     if (!fatal)
@@ -344,25 +401,48 @@ static void cancel_all(struct ctw_queue *q)
         ctw_queue_end(q, j, CTW_JOB_CANCELED, &err);
 }
 
+/* One thing to do, if there is one. Lock held; given up meanwhile. */
+static bool step(struct ctw_scorer *s)
+{
+    struct ctw_queue *q = s->queue;
+    if (s->n_notes > 0) {
+        pthread_mutex_unlock(&q->lock);
+        write_notes(s);
+        pthread_mutex_lock(&q->lock);
+        return true;
+    }
+    if (tend_models(s) || plan_next(q))
+        return true;
+    struct ctw_model_slot *m = make_pass(s);
+    if (m != NULL)
+        run_pass(s, m);
+    return m != NULL;
+}
+
 void ctw_scorer_run(struct ctw_scorer *s)
 {
     struct ctw_queue *q = s->queue;
+    bool idle = true;
     pthread_mutex_lock(&q->lock);
     while (!atomic_load(&q->stop)) {
-        if (tend_models(s) || plan_next(q))
-            continue;
-        struct ctw_model_slot *m = make_pass(s);
-        if (m != NULL) {
-            run_pass(s, m);
+        if (step(s)) {
+            idle = false;
             continue;
         }
-        ctw_log_progress("%s", "");
+        if (!idle) { /* look again afterwards: the lock is given up to clear the progress line */
+            pthread_mutex_unlock(&q->lock);
+            ctw_log_progress("%s", "");
+            pthread_mutex_lock(&q->lock);
+            idle = true;
+            continue;
+        }
         pthread_cond_wait(&q->work, &q->lock);
         ctw_rate_reset(&q->rate);
         ctw_rate_add(&q->rate, ctw_now_ms(), q->work_before);
     }
     cancel_all(q);
     pthread_mutex_unlock(&q->lock);
+    write_notes(s);
     ctw_log_progress("%s", "");
 }
 

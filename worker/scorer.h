@@ -7,6 +7,7 @@
 #ifndef CTW_WORKER_SCORER_H
 #define CTW_WORKER_SCORER_H
 
+#include "base/log.h"
 #include "worker/queue.h"
 
 struct ctw_pass_unit {
@@ -14,6 +15,8 @@ struct ctw_pass_unit {
     int64_t unit;
     bool taken;
 };
+
+enum { CTW_SCORER_NOTES = 16, CTW_SCORER_NOTE_MAX = 512 };
 
 struct ctw_scorer {
     struct ctw_queue *queue;
@@ -24,6 +27,12 @@ struct ctw_scorer {
     int64_t n, cap;
     int n_decoders;
     int64_t shown_ms;
+    /* Lines for the log, written when the lock is not held: standard error may be a full pipe. */
+    struct {
+        enum ctw_log_level level;
+        char text[CTW_SCORER_NOTE_MAX];
+    } notes[CTW_SCORER_NOTES];
+    int n_notes;
 };
 
 /* Runs until ctw_queue_stop(); then all unfinished jobs are cancelled. */

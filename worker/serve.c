@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/mem.h"
 #include "ipc/endpoint.h"
 #include "worker/clock.h"
 #include "worker/handlers.h"
@@ -285,6 +286,7 @@ static struct timespec wall_in(int64_t ms)
     return ts;
 }
 
+/* Ends and frees it all. */
 static void stop(struct serve *s, int code)
 {
     ctw_queue_stop(&s->queue);
@@ -294,8 +296,10 @@ static void stop(struct serve *s, int code)
         unlink(s->options->ready_file);
     if (s->scorer_started) {
         struct timespec until = wall_in(ABORT_JOIN_MS);
+        /* A chunk may take longer than anybody wants to wait: the process's end ends that thread,
+         * and until then it keeps what it uses. */
         if (code > 128 && pthread_timedjoin_np(s->scorer_thread, NULL, &until) != 0)
-            _exit(code); /* a chunk takes longer than anybody wants to wait */
+            return;
         if (code <= 128)
             pthread_join(s->scorer_thread, NULL);
     }
@@ -303,32 +307,39 @@ static void stop(struct serve *s, int code)
     if (s->owner_fd >= 0)
         close(s->owner_fd);
     ctw_queue_fini(&s->queue);
+    ctw_free(s);
+}
+
+static void block_signals(sigset_t *signals)
+{
+    sigemptyset(signals);
+    sigaddset(signals, SIGTERM);
+    sigaddset(signals, SIGINT);
+    sigaddset(signals, SIGHUP);
+    /* Before any thread is made: they inherit it, and only run() takes signals. */
+    pthread_sigmask(SIG_BLOCK, signals, NULL);
 }
 
 int ctw_serve(const struct ctw_serve_options *options)
 {
-    struct serve s = {.options = options, .owner_fd = -1};
     struct ctw_err err;
     sigset_t signals;
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGTERM);
-    sigaddset(&signals, SIGINT);
-    sigaddset(&signals, SIGHUP);
-    /* Before any thread is made: they inherit it, and only run() takes signals. */
-    pthread_sigmask(SIG_BLOCK, &signals, NULL);
-    enum ctw_status st = ctw_queue_init(&s.queue, options->queue_bytes, MAX_WAITING, &err);
+    struct serve *s = ctw_calloc(1, sizeof(*s));
+    block_signals(&signals);
+    enum ctw_status st = s == NULL
+                             ? ctw_fail(&err, CTW_ENOMEM, "out of memory")
+                             : ctw_queue_init(&s->queue, options->queue_bytes, MAX_WAITING, &err);
     if (st != CTW_OK) {
         ctw_error("serve: %s", err.msg);
+        ctw_free(s);
         return ctw_status_exit_code(st);
     }
-    int code;
-    st = start(&s, &err);
-    if (st != CTW_OK) {
+    s->options = options;
+    s->owner_fd = -1;
+    st = start(s, &err);
+    if (st != CTW_OK)
         ctw_error("serve: %s", err.msg);
-        code = ctw_status_exit_code(st);
-    } else {
-        code = run(&s, &signals);
-    }
-    stop(&s, code);
+    int code = st == CTW_OK ? run(s, &signals) : ctw_status_exit_code(st);
+    stop(s, code);
     return code;
 }
