@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# Builds the wheel, installs it with lm-eval in an empty virtual environment outside the tree, and runs
+# plain `lm_eval` there. Usage: check_wheel.sh [WORK_FOLDER]; prints "N passed, N failed" last.
+# PYTHON: the interpreter (default python3). KEEP=1 keeps the folder.
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+work=${1:-$(mktemp -d "${TMPDIR:-/tmp}/ctworker-wheel.XXXXXX")}
+mkdir -p "$work"
+work=$(cd "$work" && pwd)
+[ "${KEEP:-}" = 1 ] || trap 'rm -rf "$work"' EXIT
+passed=0
+
+step() { # step NAME COMMAND...: one check; its output is shown when it fails
+  local name=$1
+  shift
+  if "$@" >"$work/log" 2>&1; then
+    passed=$((passed + 1))
+    echo "ok   $name"
+  else
+    echo "FAIL $name: $*"
+    tail -n 40 "$work/log"
+    echo "$passed passed, 1 failed"
+    exit 1
+  fi
+}
+
+unset PYTHONPATH CTWORKER_BIN CTWORKER
+export HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1
+step "empty environment" "${PYTHON:-python3}" -m venv "$work/venv"
+bin=$work/venv/bin
+step "wheel" "$bin/pip" wheel -q --no-deps -w "$work/dist" "$root/harness_adapter"
+wheel=$(ls "$work"/dist/ctworker-*.whl)
+step "install" "$bin/pip" install -q "$wheel" "lm-eval==0.4.13"
+step "no torch" sh -c "! '$bin/python' -c 'import torch'"
+
+cd "$work"
+program=$("$bin/python" -c 'import ctworker.launcher as l; print(l.find_binary())')
+step "the program is the package's" sh -c "case '$program' in $work/venv/*) ;; *) exit 1 ;; esac"
+step "runs" "$program" --version
+step "console script" "$bin/ctworker" --version
+# Only the C library may come from the system; libcjson from beside the program.
+step "carries its libraries" sh -c "
+  needed=\$(objdump -p '$program' | sed -n 's/ *NEEDED *//p')
+  for lib in \$needed; do
+    case \$lib in
+      libc.so.* | libm.so.* | libpthread.so.* | ld-linux* | libgcc_s.so.* | libdl.so.* | librt.so.*) ;;
+      *) ldd '$program' | grep -F \"\$lib => $work/venv/\" || { echo \"\$lib is not carried\"; exit 1; } ;;
+    esac
+  done"
+step "no package file outside" "$bin/python" - <<'PY'
+import importlib.metadata as m
+files = [str(f) for f in m.files("ctworker")]
+odd = [f for f in files if not f.startswith(("ctworker/", "ctworker-", "_ctworker_hook", "__pycache__/_ctworker_hook",
+                                             "ctworker.pth", "../../../bin/ctworker"))]
+assert not odd, odd
+assert "ctworker.pth" in files and "ctworker/bin/ctworker" in files, files
+PY
+
+golden=${CTWORKER_GOLDEN:-$root/../shared/data/golden}
+if [ -d "$golden" ]; then
+  model=$golden/llama-w4a16_g128
+else
+  model=$work/llama
+  step "tiny checkpoint" "${PYTHON:-python3}" "$root/tests/tools/tiny_checkpoint.py" llama dense "$model"
+fi
+step "tasks" "$bin/python" -c "import sys; sys.path.insert(0, '$root/tests/python'); import data_tasks, pathlib
+data_tasks.write(pathlib.Path('$work/tasks'))"
+step "plain lm_eval" sh -c "'$bin/lm_eval' --model ctworker --model_args 'pretrained=$model' --include_path tasks \
+  --tasks toy_rolling,toy_choices --output_path out >table && grep -q word_perplexity table && grep -q acc_norm table"
+step "lm_eval ls knows the others" "$bin/python" -c "
+import lm_eval.models
+from lm_eval.api.registry import get_model, model_registry
+assert 'hf' in model_registry and get_model('ctworker').__module__ == 'ctworker.lm'"
+step "uninstall leaves nothing" sh -c "'$bin/pip' uninstall -q -y ctworker && '$bin/python' -c 'import lm_eval' &&
+  ! ls '$work'/venv/lib/python3*/site-packages | grep -i ctworker"
+echo "$passed passed, 0 failed"
