@@ -10,15 +10,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import fake_worker
 import pytest
-import tokenizer_cases
-from conftest import alive, wait_for
 from ctworker.errors import ArgumentError, CtworkerError
 from ctworker.lm import CTWorkerLM
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import CachingLM, TemplateLM
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+
+import fake_worker
+import tokenizer_cases
+from conftest import alive, wait_for
 
 BOS, EOS = 256, 257
 
@@ -170,7 +171,7 @@ def test_a_continuation_without_tokens_is_refused(
 
 def test_many_items_in_parts_and_jobs(make: Callable[..., CTWorkerLM]) -> None:
     """Small limits: several jobs of several parts, results fetched seven at a time and out of order."""
-    texts = [("context %d" % i, " then %s" % ("x" * (i % 40))) for i in range(500)]
+    texts = [(f"context {i}", f" then {'x' * (i % 40)}") for i in range(500)]
     answers = make("part=4096,items=150,busy=2").loglikelihood(
         requests("loglikelihood", *texts), disable_tqdm=True
     )
@@ -180,7 +181,7 @@ def test_many_items_in_parts_and_jobs(make: Callable[..., CTWorkerLM]) -> None:
 def test_a_restarted_worker_gets_the_rest_again(
     make: Callable[..., CTWorkerLM], caplog: pytest.LogCaptureFixture
 ) -> None:
-    texts = [("context %d" % i, " then") for i in range(30)]
+    texts = [(f"context {i}", " then") for i in range(30)]
     answers = make("slow=0.02,forget=3").loglikelihood(
         requests("loglikelihood", *texts), disable_tqdm=True
     )
@@ -192,7 +193,7 @@ def test_use_cache_keeps_every_final_answer(
     make: Callable[..., CTWorkerLM], tmp_path: Path
 ) -> None:
     """A run that dies half way leaves what was final, and the next run asks only for the rest."""
-    texts = [("context %d" % i, " then") for i in range(40)]
+    texts = [(f"context {i}", " then") for i in range(40)]
     model = make("slow=0.03,die=2")
     cached = CachingLM(model, str(tmp_path / "cache.db"))
     with pytest.raises(CtworkerError, match=r"exit code 70.*the toy model broke"):
@@ -318,7 +319,10 @@ def test_prefix_token(make: Callable[..., CTWorkerLM], tmp_path: Path, checkpoin
 def test_chat(make: Callable[..., CTWorkerLM], tmp_path: Path, checkpoint: Path) -> None:
     for file in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(checkpoint / file, tmp_path)
-    template = "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no') }}{% endif %}{{ m.content }}|{% endfor %}{{ x }}"
+    template = (
+        "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no') }}{% endif %}"
+        "{{ m.content }}|{% endfor %}{{ x }}"
+    )
     (tmp_path / "chat_template.jinja").write_text(template)
     model = make(tokenizer=str(tmp_path), chat_template_args={"x": "y"})
     assert model.chat_template(True) == template

@@ -11,9 +11,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 import data_tasks
 import fake_worker
-import pytest
 from conftest import HERE, SRC, alive, wait_for
 
 INSTALLED = os.environ.get("CTWORKER_TEST_INSTALLED") == "1"

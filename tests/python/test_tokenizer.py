@@ -9,9 +9,10 @@ from pathlib import Path
 
 import jinja2
 import pytest
-import tokenizer_cases
 from ctworker.errors import ArgumentError
 from ctworker.tokenizer import TextTokenizer
+
+import tokenizer_cases
 
 EXPECTED = json.loads((tokenizer_cases.DATA / "tokenizer_ids.json").read_text(encoding="utf-8"))[
     "cases"

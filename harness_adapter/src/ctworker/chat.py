@@ -6,7 +6,7 @@ import json
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jinja2
 import jinja2.ext
@@ -22,7 +22,7 @@ _CONTINUE = (
 class _GenerationTag(jinja2.ext.Extension):
     """`{% generation %}...{% endgeneration %}`, which marks assistant text for training: its body is kept."""
 
-    tags = {"generation"}
+    tags: ClassVar[set[str]] = {"generation"}
 
     def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
         next(parser.stream)

@@ -112,7 +112,9 @@ class Scorer:
         for i, item in enumerate(self.items):
             if _item_bytes(item) > self.part_bytes:
                 most = (self.part_bytes - 8) // 4
-                message = f"it has {len(item.tokens)} tokens, the worker takes at most {most} in one"
+                message = (
+                    f"it has {len(item.tokens)} tokens, the worker takes at most {most} in one"
+                )
                 raise WorkerError("invalid", message, item=i)
         try:
             while waiting or active:

@@ -1,0 +1,195 @@
+"""The same through the real worker: golden scores, lm_eval's command line, stops. Needs CTWORKER_BIN (CI gives it)."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from ctworker.errors import ArgumentError, CtworkerError
+from ctworker.lm import CTWorkerLM
+from lm_eval.api.instance import Instance
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+
+import data_tasks
+from conftest import alive, golden_folder, wait_for
+from test_processes import LM_EVAL, run
+
+pytestmark = pytest.mark.usefixtures("real_worker")
+GOLDEN = golden_folder()
+NAMES = [
+    "llama-dense",
+    "llama-w4a16_g128",
+    "llama-nvfp4a16",
+    "qwen2-dense",
+    "qwen3-dense",
+    "mistral_swa-dense",
+]
+
+
+def instances(kind: str, *arguments: tuple) -> list[Instance]:
+    return [Instance(kind, {}, args, i, metadata=("toy", i, 1)) for i, args in enumerate(arguments)]
+
+
+@pytest.mark.skipif(GOLDEN is None, reason="no golden checkpoints: set CTWORKER_GOLDEN")
+@pytest.mark.parametrize("name", NAMES)
+def test_golden_scores(name: str) -> None:
+    """float32 mode: every golden sum within 1e-4 a token of transformers' float64, greedy as there."""
+    assert GOLDEN is not None
+    stored = json.loads((GOLDEN / name / "golden.json").read_text())
+    model = CTWorkerLM(str(GOLDEN / name), dtype="float32")
+    sequences = [
+        entry for entry in stored["sequences"] if len(entry["tokens"]) <= model.max_length + 1
+    ]
+    answers = model._loglikelihood_tokens(
+        [(None, s["tokens"][:1], s["tokens"][1:]) for s in sequences], disable_tqdm=True
+    )
+    model.close()
+    for entry, (total, greedy) in zip(sequences, answers, strict=True):
+        assert abs(total - sum(entry["f64"])) <= 1e-4 * len(entry["f64"])
+        assert greedy == (entry["tokens"][1:] == entry["greedy"])
+
+
+def test_rolling_is_the_sum_of_its_windows(checkpoint: Path) -> None:
+    """The worker's windows against lm-eval's, each scored as a pair of its own; to the last bit, as sums in double."""
+    model = CTWorkerLM(str(checkpoint), dtype="float32", max_length=24)
+    texts = ["", "a", "b" * 24, "the quick brown fox " * 6]
+    totals = model.loglikelihood_rolling(
+        instances("loglikelihood_rolling", *((text,) for text in texts)), disable_tqdm=True
+    )
+    for text, total in zip(texts, totals, strict=True):
+        windows = list(
+            map(make_disjoint_window, get_rolling_token_windows(model.tok_encode(text), 256, 24, 1))
+        )
+        sums = model._loglikelihood_tokens(
+            [(None, context, targets) for context, targets in windows], disable_tqdm=True
+        )
+        assert total == pytest.approx(sum(value for value, _ in sums), rel=1e-12)
+    model.close()
+
+
+def test_no_answer_depends_on_the_others(checkpoint: Path) -> None:
+    """Bit for bit: alone, in any order, in any company, in either of two workers."""
+    draw = random.Random(5)
+    texts = [("c" * draw.randrange(1, 90), "x" * draw.randrange(1, 30)) for _ in range(25)]
+    model = CTWorkerLM(str(checkpoint))
+    together = model.loglikelihood(instances("loglikelihood", *texts), disable_tqdm=True)
+    order = list(range(25))
+    draw.shuffle(order)
+    shuffled = model.loglikelihood(
+        instances("loglikelihood", *(texts[i] for i in order)), disable_tqdm=True
+    )
+    assert [shuffled[order.index(i)] for i in range(25)] == together
+    other = CTWorkerLM(str(checkpoint), threads=1)
+    for i in (0, 7, 24):
+        assert other.loglikelihood(instances("loglikelihood", texts[i]), disable_tqdm=True) == [
+            together[i]
+        ]
+    model.close()
+    other.close()
+
+
+def test_load_errors(checkpoint: Path, tmp_path: Path) -> None:
+    """The worker's sentence is the exception's."""
+    for file in checkpoint.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    config = json.loads((checkpoint / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"hidden_act": "no_such_act"}))
+    with pytest.raises(CtworkerError, match="no_such_act"):
+        CTWorkerLM(str(tmp_path))
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(CtworkerError, match=r"config\.json"):
+        CTWorkerLM(str(tmp_path))
+    with pytest.raises(ArgumentError, match="device=cuda:7"):
+        CTWorkerLM(str(checkpoint), device="cuda:7")
+    with pytest.raises(CtworkerError, match="cpu-variant"):
+        CTWorkerLM(str(checkpoint), cpu_variant="abacus")
+
+
+def test_command_line(checkpoint: Path, tmp_path: Path) -> None:
+    tasks = data_tasks.write(tmp_path / "tasks")
+    command = [
+        *LM_EVAL,
+        "--model",
+        "ctworker",
+        "--model_args",
+        f"pretrained={checkpoint},dtype=float32",
+    ]
+    command += [
+        "--include_path",
+        str(tasks),
+        "--tasks",
+        "toy_rolling,toy_choices",
+        "--use_cache",
+        str(tmp_path / "c"),
+    ]
+    first = run([*command, "--output_path", str(tmp_path / "a")])
+    again = run([*command, "--output_path", str(tmp_path / "b")])
+    results = [
+        json.loads(next((tmp_path / name).rglob("results_*.json")).read_text()) for name in "ab"
+    ]
+    assert results[0]["results"] == results[1]["results"]
+    assert (
+        "Running loglikelihood requests:" in first.stderr
+        and "Running loglikelihood requests:" not in again.stderr
+    )
+    assert results[0]["config"]["ctworker"]["numerics"].startswith("cpu-")
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])
+def test_the_worker_ends_with_its_owner(checkpoint: Path, sign: signal.Signals) -> None:
+    text = (
+        "import sys, time; from ctworker.lm import CTWorkerLM; m = CTWorkerLM(sys.argv[1]);"
+        "print(m._session._worker.pid, m._session.url, flush=True); time.sleep(60)"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", text, str(checkpoint)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert child.stdout is not None
+    pid, url = child.stdout.readline().decode().split()
+    assert alive(int(pid))
+    child.send_signal(sign)
+    child.wait(10)
+    child.stdout.close()
+    wait_for(lambda: not alive(int(pid)), 10)
+    assert not os.path.exists(url.removeprefix("ipc://"))
+
+
+def test_a_running_worker(checkpoint: Path, tmp_path: Path, real_worker: str) -> None:
+    """endpoint=: used by several models one after another, and left running."""
+    url = f"ipc://{tmp_path}/w.sock"
+    with (tmp_path / "log").open("wb") as log:
+        worker = subprocess.Popen(
+            [real_worker, "serve", "--model", str(checkpoint), "--listen", url], stderr=log
+        )
+    try:
+        wait_for(Path(url.removeprefix("ipc://")).exists)
+        answers = []
+        for _ in range(3):
+            for attempt in range(100):  # it may still be loading
+                try:
+                    model = CTWorkerLM(endpoint=url)
+                    break
+                except CtworkerError as error:
+                    assert "loading" in str(error) and attempt < 99
+                    time.sleep(0.1)
+            answers.append(
+                model.loglikelihood(instances("loglikelihood", ("a", "b")), disable_tqdm=True)
+            )
+            model.close()
+        assert answers[0] == answers[1] == answers[2] and worker.poll() is None
+        worker.terminate()
+        assert worker.wait(20) == 0
+        with pytest.raises(CtworkerError, match="is the worker running"):
+            CTWorkerLM(endpoint=url, pretrained=str(checkpoint), timeout=0.3)
+    finally:
+        worker.kill()
+        worker.wait()
