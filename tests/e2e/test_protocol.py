@@ -279,6 +279,32 @@ class Refusals(OneWorker):
         self.assertEqual(self.c.call("health")["state"], "ready")
 
 
+class Page(OneWorker):
+    def test_the_example_of_the_page(self):
+        """docs/PROTOCOL.md's own bytes, in and out."""
+        text = (w.ROOT / "docs/PROTOCOL.md").read_text()
+        block = text.split("byte by byte")[1].split("```")[1].replace("\n  ", " ")
+        lines = [line for line in block.splitlines() if line]
+        self.assertEqual([line[0] for line in lines], [">", "<"] * 3)
+        for request, reply in zip(lines[::2], lines[1::2]):
+            self.c.sock.send(bytes.fromhex(request[1:]))
+            self.assertEqual(self.c.sock.recv().hex(" "), reply[1:].strip(), request)
+        job = bytes(range(16))
+        self.assertEqual(self.c.wait(job)["state"], "done")
+        self.assertEqual(self.c.fetch(job)[0][:2], w.expect_pair([1, 5, 9], [12, 13])[:2])
+
+    def test_every_operation_and_limit_is_on_the_page(self):
+        text = (w.ROOT / "docs/PROTOCOL.md").read_text()
+        with self.assertRaises(w.Refused) as e:
+            self.c.call("none")
+        for op in e.exception.message.split("has ")[1].split(", "):
+            self.assertIn(f"| `{op}`", text.replace("| `load`, `unload`", "| `load` | `unload`"))
+        info = self.c.call("info")
+        for key in [*info, *info["models"][0], *info["limits"], *info["libraries"]]:
+            if key not in ("v", "id", "ok"):
+                self.assertTrue(f"`{key}`" in text, key)
+
+
 class Bounds(OneWorker):
     ARGS = ("--queue-bytes", "40MiB")
     ENGINE = {"us_per_token": 100}
