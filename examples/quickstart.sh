@@ -81,7 +81,8 @@ get_text() { # sets task_args and text_from
     text_from="the WikiText-2 test set from the Hugging Face hub"
     return
   else
-    text_from="Python's own manual (pydoc_data.topics), because neither the hub nor CTWORKER_WIKITEXT is there: not comparable with any published number"
+    text_from="Python's own manual (pydoc_data.topics), because neither the hub nor CTWORKER_WIKITEXT \
+is there: not comparable with any published number"
     export CTWORKER_WIKITEXT=$PWD/$DIR/pydoc_topics.jsonl
     "$PY" examples/quickstart_report.py pydoc "$CTWORKER_WIKITEXT"
   fi

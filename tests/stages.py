@@ -21,8 +21,11 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
 LOGS = BUILD / "test-logs"
 WORKER = BUILD / "ci/worker/ctworker"
+DATA = BUILD / "test-data"
+TINY = DATA / "tiny"
 JOBS = str(os.cpu_count() or 1)
 PY = sys.executable
+PYTEST = [PY, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
 
 
 @dataclass
@@ -58,17 +61,69 @@ def build_steps(preset, targets=()):
     return [configure, Step(build), *(Step([*build, "--target", t]) for t in targets)]
 
 
+def sanitizer_stage(name, about, ctest_options, environment):
+    """The unit tests, the protocol and a few scores in a sanitized build."""
+    worker, fake = BUILD / name / "worker/ctworker", BUILD / name / "tests/fake_worker"
+    env = environment | {"CTW_FAKE_WORKER": str(fake)}
+    return Stage(name, about, [
+        *build_steps(name, ["invariance"]),
+        Step(["ctest", "--preset", name, "-j", JOBS, *ctest_options], "ctest", env),
+        Step([*PYTEST, "tests/e2e"], "pytest", env),
+        Step([PY, "tests/golden/check_scores.py", "--tiny", TINY, "--only", "qwen3", "--worker",
+              worker], "lines", env),
+        Step([BUILD / name / "tests/invariance", TINY / "mistral_swa-w8a16_channel", "auto", "1",
+              "1"], env=env),
+    ], fast=False, limit_s=1200)
+
+
+def golden_stage():
+    golden = golden_folder()
+    if golden is None:
+        return Stage("golden", "golden checkpoints, where there are any", [],
+                     note="no golden checkpoints here (CTWORKER_GOLDEN): self-written ones only")
+    return Stage("golden", "golden checkpoints: hashes, scores, refusals", [
+        Step([PY, "tests/golden/check_hashes.py", WORKER], "lines", {"CTWORKER_GOLDEN": golden}),
+        Step([PY, "tests/golden/check_scores.py", "--golden", golden], "lines")])
+
+
 def stages():
-    out = [
+    return [
         Stage("lint", "includes, libraries, banned calls, sizes, headers",
               [Step([PY, "tests/lint/check_tree.py"], "lines")]),
         Stage("build", "warnings are errors; installs", [
-            *build_steps("ci"),
-            Step(["cmake", "--install", "build/ci", "--prefix", str(BUILD / "ci-install")])]),
-        Stage("unit", "unit tests, kernels against definitions, short fuzzing",
+            *build_steps("ci", ["invariance"]),
+            Step(["cmake", "--install", "build/ci", "--prefix", BUILD / "ci-install"]),
+            Step([BUILD / "ci-install/bin/ctworker", "--version"])], limit_s=1200),
+        Stage("unit", "unit tests, kernels against definitions, queue, short fuzzing",
               [Step(["ctest", "--preset", "ci", "-j", JOBS], "ctest")]),
+        golden_stage(),
+        Stage("tiny", "every family and format against the float64 model", [
+            Step([PY, "tests/tools/tiny_checkpoint.py", "--all", TINY]),
+            Step([PY, "tests/golden/check_scores.py", "--tiny", TINY], "lines")]),
+        Stage("variants", "the same scores by every CPU variant of this machine", [
+            Step([PY, "tests/golden/check_scores.py", "--tiny", TINY, "--variants", "--only", f],
+                 "lines") for f in ("llama-bf16", "qwen2-w4a16", "qwen3-nvfp4", "mistral_swa-w8a16",
+                                    "llama_bias-w4a16", "llama-fp16")], fast=False),
+        Stage("invariance", "the same bits in any company, order, chunk, pass, thread count", [
+            Step([PY, "tests/invariance/check_invariance.py", "--tiny", TINY, "--scratch", DATA,
+                  "--program", BUILD / "ci/tests/invariance"], "lines")], fast=False, limit_s=900),
+        Stage("service", "protocol, faults, example client", [
+            Step([*PYTEST, "tests/e2e"], "pytest")]),
+        Stage("adapter", "the Python package against real lm-eval", [
+            Step([*PYTEST, "tests/python"], "pytest", {"CTWORKER_BIN": WORKER})], limit_s=900),
+        Stage("smollm2", "a real model through lm_eval, as it is and quantised", [
+            Step([PY, "tests/e2e/check_smollm2.py", "--scratch", DATA / "smollm2"], "lines", {
+                "PYTHONPATH": ROOT / "harness_adapter/src", "CTWORKER_BIN": WORKER})],
+              fast=False, limit_s=900),
+        Stage("wheel", "the package in an empty environment, outside the tree", [
+            Step(["bash", "tests/python/check_wheel.sh"], "lines", {"PYTHON": PY})],
+              fast=False, limit_s=900),
+        sanitizer_stage("asan", "address and undefined-behaviour sanitizers", [], {
+            "ASAN_OPTIONS": "abort_on_error=1:detect_leaks=1", "UBSAN_OPTIONS":
+            "print_stacktrace=1:halt_on_error=1"}),
+        sanitizer_stage("tsan", "thread sanitizer", ["-LE", "fuzz"], {
+            "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1"}),
     ]
-    return out
 
 
 def checks_of(step, text, code):
@@ -93,7 +148,8 @@ def checks_of(step, text, code):
 
 def run_step(step, log, deadline):
     """Its exit status; 124 when it ran past the deadline (it and its children are then ended)."""
-    env = os.environ | {"PYTHONUNBUFFERED": "1", "CTWORKER": str(WORKER)} | step.env
+    env = os.environ | {"PYTHONUNBUFFERED": "1", "CTWORKER": str(WORKER)}
+    env |= {k: str(v) for k, v in step.env.items()}
     log.write(f"$ {' '.join(map(str, step.argv))}\n".encode())
     log.flush()
     child = subprocess.Popen([str(a) for a in step.argv], cwd=ROOT, env=env, stdout=log,
@@ -113,7 +169,7 @@ def run_step(step, log, deadline):
 
 
 def run_stage(stage):
-    start, passed, failed = time.monotonic(), 0, 0
+    start, passed, failed, text = time.monotonic(), 0, 0, ""
     path = LOGS / f"{stage.name}.log"
     with open(path, "wb") as log:
         for step in stage.steps:

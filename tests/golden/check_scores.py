@@ -4,7 +4,8 @@
     check_scores.py --golden DIR     golden checkpoints: scores by transformers, in float64 and in
                                      16 bit, with either style of configuration
     check_scores.py --tiny DIR       checkpoints of tests/tools/tiny_checkpoint.py: the same two
-                                     scores by tests/tools/reference_model.py
+                                     scores, and every decoded weight's hash, by
+                                     tests/tools/reference_model.py
 
 --dtype float32 must meet every log-probability within 1e-4; --dtype auto must have a mean error
 no larger than the 16-bit run's (10 % for chance). Prints a line a checkpoint, configuration and
@@ -149,6 +150,16 @@ def refusal_is_clear(error):
     return error.code == 65 and len(error.message) > 30 and "\n" not in error.message
 
 
+def check_hashes(worker, folder):
+    """One line (ok, text): `inspect --hashes` against the reference model's decoding."""
+    expected = {row[0]: [str(x) for x in row[1:]] for row in reference_model.Model(folder).hashes()}
+    found = worker_cli.hashes(worker, folder)
+    wrong = [n for n in sorted(expected.keys() | found.keys()) if expected.get(n) != found.get(n)]
+    text = f"{len(expected)} decoded weights" if not wrong else (
+        f"{wrong[0]}: found {found.get(wrong[0])}, expected {expected.get(wrong[0])}")
+    return not wrong, f"{folder.name:26} {text}"
+
+
 def check_folder(worker, folder, expect, required, variants):
     """Lines (ok, text) of one checkpoint: both configurations with the best variant, and every
     other variant with the first."""
@@ -167,6 +178,8 @@ def check_folder(worker, folder, expect, required, variants):
         lines.append((ok, f"{name} {text}"))
         if not required:
             break
+    if expect is tiny_expected:
+        lines.append(check_hashes(worker, folder))
     return lines
 
 

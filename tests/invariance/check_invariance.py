@@ -96,7 +96,7 @@ def main():
     parser.add_argument("--program", required=True, help="the built tests/invariance/invariance.c")
     parser.add_argument("--worker", default=worker_cli.default_worker())
     parser.add_argument("--seed", type=int, default=time.time_ns() % 10**6)
-    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=2)
     args = parser.parse_args()
     print(f"seed {args.seed}")
     variants = worker_cli.machine_variants()

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 C_DIRS = ("base", "kernels", "ipc", "worker")
 # Lines. The aims are 400 and 40; past these it fails.
 MAX_FILE, MAX_TEST_FILE, MAX_FUNCTION, MAX_NUMERIC_FUNCTION = 500, 700, 70, 120
-MAX_COLUMNS = {".c": 106, ".h": 106, ".cu": 106, ".py": 135, ".sh": 110}
+MAX_COLUMNS = {".c": 106, ".h": 106, ".cu": 106, ".py": 140, ".sh": 130}
 
 # Layer -> the layers its files may include.
 MAY_INCLUDE = {

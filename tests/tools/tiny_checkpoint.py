@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes small random checkpoints of every family and format, in both styles of configuration.
 
-    tiny_checkpoint.py OUT --family qwen3 --format w4a16_g32_asym [--hidden 2048 ...]
-    tiny_checkpoint.py OUT --all        one folder each, and OUT/list.json
+    tiny_checkpoint.py FAMILY FORMAT OUT [--hidden 2048 ...]      e.g. qwen3 w4a16_g32_asym OUT
+    tiny_checkpoint.py --all OUT        one folder each, and OUT/list.json
 
 The same arguments always give the same bytes. Weights have the spread that keeps activations
 near 1 and log-probabilities varied, so that a mistake anywhere shows in the scores.
@@ -209,6 +209,7 @@ def write(folder, family="llama", fmt="bf16", seed=1, shards=1, **sizes):
     """Writes one checkpoint with config.json and config.transformers4.json."""
     if family not in FAMILIES:
         raise ValueError(f"family {family} is unknown; known: {', '.join(FAMILIES)}")
+    fmt = "bf16" if fmt == "dense" else fmt
     if fmt not in FORMATS:
         raise ValueError(f"format {fmt} is unknown; known: {', '.join(FORMATS)}")
     dtype, scheme = FORMATS[fmt]
@@ -234,21 +235,27 @@ def write_all(out):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("out", metavar="OUT")
-    parser.add_argument("--all", action="store_true", help="one folder for each family and format")
-    parser.add_argument("--family", default="llama", choices=FAMILIES)
-    parser.add_argument("--format", default="bf16", choices=FORMATS, metavar="FORMAT",
-                        help=", ".join(FORMATS))
+    parser.add_argument("family", nargs="?", metavar="FAMILY", help=", ".join(FAMILIES))
+    parser.add_argument("format", nargs="?", metavar="FORMAT",
+                        help="dense (that is bf16), " + ", ".join(FORMATS))
+    parser.add_argument("out", nargs="?", metavar="OUT")
+    parser.add_argument("--all", metavar="OUT", help="one folder for each family and format")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--shards", type=int, default=1)
     for name, size in SIZES.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, help=f"default {size}")
     args = vars(parser.parse_args())
     out, every, fmt = args.pop("out"), args.pop("all"), args.pop("format")
-    if every:
-        print(f"{out}: {len(write_all(out))} checkpoints")
-    else:
-        write(out, fmt=fmt, **args)
+    try:
+        if every:
+            print(f"{every}: {len(write_all(every))} checkpoints")
+        elif out is None:
+            parser.error("give FAMILY FORMAT OUT, or --all OUT")
+        else:
+            write(out, fmt=fmt, **args)
+    except (OSError, ValueError) as e:
+        print(f"tiny_checkpoint: {e}", file=sys.stderr)
+        return 65
     return 0
 
 

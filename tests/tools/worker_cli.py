@@ -37,15 +37,27 @@ def machine_variants():
     return [v for v, needed in VARIANTS.items() if needed <= flags]
 
 
-def score(worker, model, items, *options, limit_s=600):
-    """Results of `ctworker score`, one dict an item. Raises Refused."""
-    text = "".join(json.dumps(item) + "\n" for item in items)
-    done = subprocess.run([str(worker), "score", "--model", str(model), *map(str, options)],
-                          input=text, capture_output=True, text=True, timeout=limit_s, check=False)
+def run(worker, *arguments, text="", limit_s=600):
+    """Standard output of one command. Raises Refused."""
+    done = subprocess.run([str(worker), *map(str, arguments)], input=text, capture_output=True,
+                          text=True, timeout=limit_s, check=False)
     if done.returncode:
         lines = [x for x in done.stderr.splitlines() if x.strip()]
         raise Refused(done.returncode, lines[-1] if lines else "(no message)")
-    results = [json.loads(line) for line in done.stdout.splitlines()]
+    return done.stdout
+
+
+def hashes(worker, model):
+    """Matrix name -> [n, k, dtype, sha256 of the decoded bytes], as text."""
+    rows = (line.split() for line in run(worker, "inspect", "--hashes", model).splitlines())
+    return {row[0]: row[1:] for row in rows}
+
+
+def score(worker, model, items, *options, limit_s=600):
+    """Results of `ctworker score`, one dict an item. Raises Refused."""
+    text = "".join(json.dumps(item) + "\n" for item in items)
+    out = run(worker, "score", "--model", model, *options, text=text, limit_s=limit_s)
+    results = [json.loads(line) for line in out.splitlines()]
     if [r["id"] for r in results] != [i["id"] for i in items]:
         raise Refused(0, f"{len(results)} results for {len(items)} items, or out of order")
     return results
