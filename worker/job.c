@@ -153,6 +153,20 @@ int64_t ctw_unit_input(const struct ctw_unit *u)
     return u->n_tok - 1;
 }
 
+double ctw_unit_cost(const struct ctw_job *j, const struct ctw_unit *u)
+{
+    double n = (double)ctw_unit_input(u);
+    return n + j->head.pair_cost * n * (n + 1) / 2;
+}
+
+double ctw_model_pair_cost(const struct ctw_model *model)
+{
+    double pair = 0; /* multiply-adds: q with k, then with v; a weight is one for each token */
+    for (int i = 1; model->layers != NULL && i <= model->n_decoders; i++)
+        pair += 2.0 * model->layers[i].n_head * model->layers[i].head;
+    return model->n_params > 0 ? pair / (double)model->n_params : 0;
+}
+
 /* Place of the unit's first target in logprob[] and greedy[]. */
 static int64_t unit_out(const struct ctw_job *j, const struct ctw_unit *u)
 {
@@ -211,6 +225,7 @@ enum ctw_status ctw_job_take(struct ctw_job *j, int64_t unit, int bad_layer, int
             return not_finite(j, u->item, n_decoders, n_decoders, err);
     }
     j->tok_done += ctw_unit_input(u);
+    j->cost_done += ctw_unit_cost(j, u);
     if (--j->items[u->item].units_left == 0)
         finish_item(j, u->item);
     return CTW_OK;

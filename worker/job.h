@@ -31,6 +31,7 @@ struct ctw_job_head {
     enum ctw_job_kind kind;
     char model[CTW_MODEL_NAME_MAX];
     int64_t max_length; /* of the model's input; the model's own where the client gave none */
+    double pair_cost;   /* of attention: one query with one key, in tokens' linear layers */
     int64_t vocab;
     bool want_logprob, want_greedy;
     bool keep; /* orphan policy */
@@ -90,11 +91,13 @@ struct ctw_job {
     int32_t *greedy;
     int32_t *order; /* [n_items]: items as they became final */
     int64_t n_done;
-    int64_t tok_done; /* input tokens of scored units */
+    int64_t tok_done;       /* input tokens of scored units */
+    double cost, cost_done; /* what they take, see ctw_unit_cost() */
 
     /* the running pass */
     int64_t pass_tok, pass_tok_done; /* its share, in input tokens */
-    int n_passes;                    /* that took units of it, the running one included */
+    double pass_cost, pass_cost_done;
+    int n_passes; /* that took units of it, the running one included */
 
     double served;      /* tokens, for fair shares */
     int64_t contact_ms; /* last contact */
@@ -117,6 +120,7 @@ static inline bool ctw_job_is_final(const struct ctw_job *j)
 struct ctw_model_limits {
     const char *name;
     int64_t max_length, vocab;
+    double pair_cost;
 };
 
 /* CTW_EINVAL, CTW_EUNSUP (kind, column). */
@@ -152,6 +156,14 @@ enum ctw_status ctw_job_plan(struct ctw_job *j, int64_t *n_done,
 /* The unit as a sequence for the engine; results go into the job. */
 struct ctw_seq ctw_job_seq(const struct ctw_job *j, int64_t unit);
 int64_t ctw_unit_input(const struct ctw_unit *u); /* tokens that the model reads */
+/*
+ * Time for the unit, in units of one token's linear layers: a long sequence's tokens take longer,
+ * by attention, and the longest come first. For telling the time left; sliding windows are passed
+ * over.
+ */
+double ctw_unit_cost(const struct ctw_job *j, const struct ctw_unit *u);
+/* pair_cost of a model. */
+double ctw_model_pair_cost(const struct ctw_model *model);
 /*
  * Takes a scored unit in. CTW_ENUMERIC: its numbers are not finite; error_item and error_layer are
  * set; the item never becomes final.

@@ -77,7 +77,8 @@ static enum ctw_status read_rolling(struct ctw_job_head *out, const struct ctw_h
 enum ctw_status ctw_job_read_head(struct ctw_job_head *out, const struct ctw_head_map *map,
                                   const struct ctw_model_limits *model, struct ctw_err *err)
 {
-    *out = (struct ctw_job_head){.vocab = model->vocab, .max_length = model->max_length};
+    *out = (struct ctw_job_head){
+        .vocab = model->vocab, .max_length = model->max_length, .pair_cost = model->pair_cost};
     if (ctw_slice_is(map->kind, "loglikelihood_rolling"))
         out->kind = CTW_JOB_ROLLING;
     else if (!ctw_slice_is(map->kind, "loglikelihood"))

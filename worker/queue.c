@@ -205,7 +205,7 @@ void ctw_rate_reset(struct ctw_rate *r)
     r->next = 0;
 }
 
-void ctw_rate_add(struct ctw_rate *r, int64_t now_ms, double tokens)
+void ctw_rate_add(struct ctw_rate *r, int64_t now_ms, double tokens, double cost)
 {
     enum { SPACING_MS = 500 }; /* the ring then holds half a minute */
     int last = (r->next + CTW_RATE_SAMPLES - 1) % CTW_RATE_SAMPLES;
@@ -213,51 +213,73 @@ void ctw_rate_add(struct ctw_rate *r, int64_t now_ms, double tokens)
         return;
     r->ms[r->next] = now_ms;
     r->tokens[r->next] = tokens;
+    r->cost[r->next] = cost;
     r->next = (r->next + 1) % CTW_RATE_SAMPLES;
     if (r->n < CTW_RATE_SAMPLES)
         r->n++;
 }
 
-double ctw_rate_per_s(const struct ctw_rate *r)
+static double per_s(const struct ctw_rate *r, const double *work)
 {
     if (r->n < 2)
         return 0;
     int last = (r->next + CTW_RATE_SAMPLES - 1) % CTW_RATE_SAMPLES;
     int oldest = (r->next + CTW_RATE_SAMPLES - r->n) % CTW_RATE_SAMPLES;
-    return (r->tokens[last] - r->tokens[oldest]) * 1000 / (double)(r->ms[last] - r->ms[oldest]);
+    return (work[last] - work[oldest]) * 1000 / (double)(r->ms[last] - r->ms[oldest]);
+}
+
+double ctw_rate_tokens_per_s(const struct ctw_rate *r)
+{
+    return per_s(r, r->tokens);
+}
+
+double ctw_rate_cost_per_s(const struct ctw_rate *r)
+{
+    return per_s(r, r->cost);
 }
 
 /* ---- progress ---- */
 
-static double tokens_done(const struct ctw_queue *q, const struct ctw_job *j)
+/* Work done of a job: of earlier passes, and of this one either what is final or its share. */
+static double so_far(const struct ctw_queue *q, double done, double in_pass, double in_pass_done)
 {
-    double in_pass = (double)j->pass_tok_done;
-    if (q->in_pass && j->pass_tok > 0 && q->pass.tok_total > 0) {
-        double share = (double)q->pass.tok_done / (double)q->pass.tok_total;
-        double so_far = share * (double)j->pass_tok;
-        in_pass = so_far > in_pass ? so_far : in_pass;
+    double now = in_pass_done;
+    if (q->in_pass && q->pass.tok_total > 0) {
+        double share = in_pass * (double)q->pass.tok_done / (double)q->pass.tok_total;
+        now = share > now ? share : now;
     }
-    return (double)(j->tok_done - j->pass_tok_done) + in_pass;
+    return done - in_pass_done + now;
 }
 
-/* Tokens until j ends: its own, and those that others get in fair shares meanwhile. */
-static double tokens_before_end(const struct ctw_queue *q, const struct ctw_job *j)
+static double tokens_done(const struct ctw_queue *q, const struct ctw_job *j)
 {
-    double own = (double)j->n_input - tokens_done(q, j);
+    return so_far(q, (double)j->tok_done, (double)j->pass_tok, (double)j->pass_tok_done);
+}
+
+static double cost_left(const struct ctw_queue *q, const struct ctw_job *j)
+{
+    return j->cost - so_far(q, j->cost_done, j->pass_cost, j->pass_cost_done);
+}
+
+/* Until j ends: its own work, and what others get in fair shares meanwhile. */
+static double cost_before_end(const struct ctw_queue *q, const struct ctw_job *j)
+{
+    double own = cost_left(q, j);
     double sum = own;
     for (const struct ctw_job *o = q->jobs; o != NULL; o = o->next) {
         if (o == j || o->removed || (o->state != CTW_JOB_QUEUED && o->state != CTW_JOB_RUNNING))
             continue;
-        double other = (double)o->n_input - tokens_done(q, o);
+        double other = cost_left(q, o);
         sum += other < own ? other : own;
     }
-    return sum;
+    return sum > 0 ? sum : 0;
 }
 
 void ctw_queue_progress(const struct ctw_queue *q, const struct ctw_job *j,
                         struct ctw_progress_map *out)
 {
-    double rate = ctw_rate_per_s(&q->rate);
+    double rate = ctw_rate_tokens_per_s(&q->rate);
+    double speed = ctw_rate_cost_per_s(&q->rate);
     double done = tokens_done(q, j);
     bool waiting = j->state == CTW_JOB_QUEUED || j->state == CTW_JOB_RUNNING;
     *out = (struct ctw_progress_map){.tokens_done = (uint64_t)done,
@@ -265,8 +287,8 @@ void ctw_queue_progress(const struct ctw_queue *q, const struct ctw_job *j,
                                      .tokens_per_s = rate,
                                      .seconds_left = ctw_job_is_final(j) ? 0 : -1,
                                      .pass = (uint64_t)j->n_passes};
-    if (waiting && rate > 0)
-        out->seconds_left = tokens_before_end(q, j) / rate;
+    if (waiting && j->planned && speed > 0)
+        out->seconds_left = cost_before_end(q, j) / speed;
     const struct ctw_model_slot *m = ctw_queue_model(q, j->head.model);
     int64_t pass_tokens = m != NULL && m->state == CTW_MODEL_READY ? m->info.pass_tokens : 0;
     int64_t left = j->n_input - (j->tok_done - j->pass_tok_done) - j->pass_tok;

@@ -32,10 +32,10 @@ struct ctw_model_slot {
 
 enum { CTW_RATE_SAMPLES = 64 };
 
-/* Work over time, for rates: a ring of (ms, tokens) samples. */
+/* Work over time, for rates: a ring of samples. Costs are those of ctw_unit_cost(). */
 struct ctw_rate {
     int64_t ms[CTW_RATE_SAMPLES];
-    double tokens[CTW_RATE_SAMPLES];
+    double tokens[CTW_RATE_SAMPLES], cost[CTW_RATE_SAMPLES];
     int n, next;
 };
 
@@ -63,8 +63,8 @@ struct ctw_queue {
     atomic_int n_live; /* jobs in it that still want their results */
     struct ctw_progress pass;
     bool in_pass;
-    double work_before; /* tokens of earlier passes, for rates */
-    int64_t beat_ms;    /* last sign of progress */
+    double tok_before, cost_before; /* of earlier passes, for rates */
+    int64_t beat_ms;                /* last sign of progress */
     struct ctw_rate rate;
 };
 
@@ -144,7 +144,8 @@ void ctw_queue_progress(const struct ctw_queue *q, const struct ctw_job *j,
                         struct ctw_progress_map *out);
 
 void ctw_rate_reset(struct ctw_rate *r);
-void ctw_rate_add(struct ctw_rate *r, int64_t now_ms, double tokens);
-double ctw_rate_per_s(const struct ctw_rate *r); /* 0: unknown */
+void ctw_rate_add(struct ctw_rate *r, int64_t now_ms, double tokens, double cost);
+double ctw_rate_tokens_per_s(const struct ctw_rate *r); /* 0: unknown */
+double ctw_rate_cost_per_s(const struct ctw_rate *r);
 
 #endif

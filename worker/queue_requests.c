@@ -138,8 +138,10 @@ static enum ctw_status meet(struct ctw_queue *q, struct arrival *a, bool *repeat
     st = usable_model(q, name, a->retry_ms, &m, err);
     if (st != CTW_OK)
         return st;
-    struct ctw_model_limits limits = {
-        .name = m->name, .max_length = m->info.max_length, .vocab = m->info.vocab};
+    struct ctw_model_limits limits = {.name = m->name,
+                                      .max_length = m->info.max_length,
+                                      .vocab = m->info.vocab,
+                                      .pair_cost = ctw_model_pair_cost(m->info.model)};
     st = ctw_job_read_head(&a->head, &s->head, &limits, err);
     if (st != CTW_OK)
         return st;

@@ -61,47 +61,6 @@ enum ctw_status ctw_write_file_atomically(const char *path, const char *text, si
     return st;
 }
 
-/* ---- writing ---- */
-
-enum ctw_status ctw_registry_add(const char *dir, struct ctw_registry_entry *entry,
-                                 char path[CTW_REGISTRY_PATH_MAX], struct ctw_err *err)
-{
-    struct ctw_json_writer w = {0};
-    const char *text;
-    size_t bytes;
-    entry->pid = getpid();
-    entry->started = ctw_process_started(entry->pid);
-    entry->started_unix_s = (int64_t)time(NULL);
-    int n = snprintf(path, CTW_REGISTRY_PATH_MAX, "%s/%s.json", dir, entry->name);
-    if (n < 0 || n >= CTW_REGISTRY_PATH_MAX)
-        return ctw_fail(err, CTW_EINVAL, "%s: the path is too long", dir);
-    ctw_json_write_open(&w, '{');
-    ctw_json_write_key(&w, "url");
-    ctw_json_write_string(&w, entry->url);
-    ctw_json_write_key(&w, "models");
-    ctw_json_write_string(&w, entry->models);
-    ctw_json_write_key(&w, "boot");
-    ctw_json_write_string(&w, entry->boot);
-    ctw_json_write_key(&w, "pid");
-    ctw_json_write_int(&w, entry->pid);
-    ctw_json_write_key(&w, "started");
-    ctw_json_write_int(&w, entry->started);
-    ctw_json_write_key(&w, "started_unix_s");
-    ctw_json_write_int(&w, entry->started_unix_s);
-    ctw_json_write_close(&w, '}');
-    enum ctw_status st = ctw_json_writer_text(&w, &text, &bytes, err);
-    if (st == CTW_OK)
-        st = ctw_write_file_atomically(path, text, bytes, err);
-    ctw_json_writer_fini(&w);
-    return st;
-}
-
-void ctw_registry_remove(const char *path)
-{
-    if (path[0] != '\0')
-        unlink(path);
-}
-
 /* ---- reading ---- */
 
 static enum ctw_status read_text(const struct ctw_json_node *root, const char *key, char *out,
@@ -147,6 +106,17 @@ static enum ctw_status read_entry(const char *path, const char *file, struct ctw
     return st;
 }
 
+static const char *base_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash == NULL ? path : slash + 1;
+}
+
+static bool is_alive(const struct ctw_registry_entry *e)
+{
+    return ctw_process_started(e->pid) == e->started;
+}
+
 /* The dead worker's file, and its socket and lock if it was on ipc. */
 static void clean(const char *path, const struct ctw_registry_entry *e)
 {
@@ -156,6 +126,83 @@ static void clean(const char *path, const struct ctw_registry_entry *e)
         (void)ctw_endpoint_clean(endpoint.path);
     unlink(path);
 }
+
+/* ---- writing ---- */
+
+/*
+ * Like ctw_write_file_atomically(), but never over the file of a living worker: link() fails where
+ * rename() would replace.
+ */
+static enum ctw_status write_new(const char *path, const char *text, size_t bytes,
+                                 struct ctw_err *err)
+{
+    char temporary[CTW_REGISTRY_PATH_MAX + 32];
+    snprintf(temporary, sizeof(temporary), "%s.%ld.new", path, (long)getpid());
+    enum ctw_status st = ctw_write_file_atomically(temporary, text, bytes, err);
+    if (st != CTW_OK)
+        return st;
+    for (int attempt = 0; st == CTW_OK && link(temporary, path) != 0; attempt++) {
+        struct ctw_registry_entry old = {0};
+        if (errno != EEXIST || attempt > 2) {
+            st = ctw_fail(err, CTW_EIO, "%s: %s", path, strerror(errno));
+        } else if (read_entry(path, base_name(path), &old, NULL) != CTW_OK) {
+            unlink(path);
+        } else if (is_alive(&old)) {
+            st = ctw_fail(err, CTW_EBUSY,
+                          "a worker named %s runs already (process %ld): give another --name",
+                          old.name, (long)old.pid);
+        } else {
+            clean(path, &old);
+        }
+    }
+    unlink(temporary);
+    return st;
+}
+
+enum ctw_status ctw_registry_add(const char *dir, struct ctw_registry_entry *entry,
+                                 char path[CTW_REGISTRY_PATH_MAX], struct ctw_err *err)
+{
+    struct ctw_json_writer w = {0};
+    const char *text;
+    size_t bytes;
+    entry->pid = getpid();
+    entry->started = ctw_process_started(entry->pid);
+    entry->started_unix_s = (int64_t)time(NULL);
+    int n = snprintf(path, CTW_REGISTRY_PATH_MAX, "%s/%s.json", dir, entry->name);
+    if (n < 0 || n >= CTW_REGISTRY_PATH_MAX) {
+        path[0] = '\0';
+        return ctw_fail(err, CTW_EINVAL, "%s: the path is too long", dir);
+    }
+    ctw_json_write_open(&w, '{');
+    ctw_json_write_key(&w, "url");
+    ctw_json_write_string(&w, entry->url);
+    ctw_json_write_key(&w, "models");
+    ctw_json_write_string(&w, entry->models);
+    ctw_json_write_key(&w, "boot");
+    ctw_json_write_string(&w, entry->boot);
+    ctw_json_write_key(&w, "pid");
+    ctw_json_write_int(&w, entry->pid);
+    ctw_json_write_key(&w, "started");
+    ctw_json_write_int(&w, entry->started);
+    ctw_json_write_key(&w, "started_unix_s");
+    ctw_json_write_int(&w, entry->started_unix_s);
+    ctw_json_write_close(&w, '}');
+    enum ctw_status st = ctw_json_writer_text(&w, &text, &bytes, err);
+    if (st == CTW_OK)
+        st = write_new(path, text, bytes, err);
+    ctw_json_writer_fini(&w);
+    if (st != CTW_OK)
+        path[0] = '\0';
+    return st;
+}
+
+void ctw_registry_remove(const char *path)
+{
+    if (path[0] != '\0')
+        unlink(path);
+}
+
+/* ---- listing ---- */
 
 static bool is_entry_name(const char *name)
 {
@@ -189,7 +236,7 @@ enum ctw_status ctw_registry_list(const char *dir, struct ctw_registry_entry **o
             ctw_warn("%s", why.msg);
             continue;
         }
-        if (ctw_process_started(e.pid) != e.started) {
+        if (!is_alive(&e)) {
             clean(path, &e);
             continue;
         }

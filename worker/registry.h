@@ -29,7 +29,7 @@ bool ctw_registry_name_ok(const char *name);
 
 /*
  * Writes DIR/NAME.json atomically; pid, started and started_unix_s are filled in. *path gets the
- * file's path.
+ * file's path, "" after a failure. CTW_EBUSY: a living worker has the name.
  */
 enum ctw_status ctw_registry_add(const char *dir, struct ctw_registry_entry *entry,
                                  char path[CTW_REGISTRY_PATH_MAX],

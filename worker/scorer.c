@@ -133,6 +133,8 @@ static void enter(struct ctw_queue *q, struct ctw_job *job)
         least = !any || j->served < least ? j->served : least;
         any = true;
     }
+    for (int64_t i = 0; i < job->n_units; i++)
+        job->cost += ctw_unit_cost(job, &job->units[i]);
     job->served = least; /* it gets its share from now on, not of the past */
     job->planned = true;
 }
@@ -202,17 +204,22 @@ static bool grow(struct ctw_scorer *s)
 static void take_unit(struct ctw_scorer *s, struct ctw_job *j)
 {
     int64_t n_tok = ctw_unit_input(&j->units[j->next_unit]);
+    double cost = ctw_unit_cost(j, &j->units[j->next_unit]);
     if (j->pass_tok == 0) {
         j->state = CTW_JOB_RUNNING;
         j->pins++;
         j->n_passes++;
         j->pass_tok_done = 0;
+        j->pass_cost = 0;
+        j->pass_cost_done = 0;
         atomic_fetch_add(&s->queue->n_live, 1);
     }
     s->seqs[s->n] = ctw_job_seq(j, j->next_unit);
     s->units[s->n] = (struct ctw_pass_unit){.job = j, .unit = j->next_unit};
     s->n++;
     j->pass_tok += n_tok;
+    j->pass_cost += cost;
+    s->pass_cost += cost;
     j->served += (double)n_tok;
     j->next_unit++;
 }
@@ -224,6 +231,7 @@ static struct ctw_model_slot *make_pass(struct ctw_scorer *s)
     struct ctw_model_slot *m = NULL;
     int64_t n_tok = 0;
     s->n = 0;
+    s->pass_cost = 0;
     atomic_store(&q->n_live, 0);
     for (;;) {
         struct ctw_job *j = next_job(q, m);
@@ -267,6 +275,7 @@ static void take_result(struct ctw_scorer *s, int64_t i)
         return;
     }
     j->pass_tok_done += ctw_unit_input(&j->units[u->unit]);
+    j->pass_cost_done += ctw_unit_cost(j, &j->units[u->unit]);
     if (j->n_done == j->n_items) {
         ctw_queue_end(q, j, CTW_JOB_DONE, NULL);
         note_end(s, j);
@@ -298,7 +307,7 @@ static void progress_line(struct ctw_scorer *s, int64_t now_ms, char *out, size_
     if (now_ms - s->shown_ms < 250)
         return;
     s->shown_ms = now_ms;
-    double done = 0, total = 0;
+    double done = 0, total = 0, seconds_left = 0;
     int n_jobs = 0;
     for (const struct ctw_job *j = q->jobs; j != NULL; j = j->next) {
         struct ctw_progress_map p;
@@ -307,15 +316,16 @@ static void progress_line(struct ctw_scorer *s, int64_t now_ms, char *out, size_
         ctw_queue_progress(q, j, &p);
         done += (double)p.tokens_done;
         total += (double)p.tokens;
+        seconds_left = p.seconds_left > seconds_left ? p.seconds_left : seconds_left;
         n_jobs++;
     }
-    double rate = ctw_rate_per_s(&q->rate);
+    double rate = ctw_rate_tokens_per_s(&q->rate);
     if (n_jobs == 0 || rate <= 0)
         return;
     snprintf(out, capacity,
              "%d job%s, %.0f of %.0f tokens (%.0f %%), %.0f tokens/s, %.0f s left, layer %d of %d",
-             n_jobs, n_jobs == 1 ? "" : "s", done, total, 100 * done / total, rate,
-             (total - done) / rate, q->pass.layer, q->pass.n_layers - 1);
+             n_jobs, n_jobs == 1 ? "" : "s", done, total, 100 * done / total, rate, seconds_left,
+             q->pass.layer, q->pass.n_layers - 1);
 }
 
 static void on_progress(void *arg, const struct ctw_progress *p)
@@ -326,7 +336,9 @@ static void on_progress(void *arg, const struct ctw_progress *p)
     pthread_mutex_lock(&q->lock);
     q->pass = *p;
     q->beat_ms = ctw_now_ms();
-    ctw_rate_add(&q->rate, q->beat_ms, q->work_before + (double)p->tok_done);
+    double share = p->tok_total > 0 ? (double)p->tok_done / (double)p->tok_total : 0;
+    ctw_rate_add(&q->rate, q->beat_ms, q->tok_before + (double)p->tok_done,
+                 q->cost_before + share * s->pass_cost);
     progress_line(s, q->beat_ms, line, sizeof(line));
     pthread_mutex_unlock(&q->lock);
     if (line[0] != '\0')
@@ -355,14 +367,17 @@ static void end_pass(struct ctw_scorer *s)
     q->in_pass = false;
     q->beat_ms = ctw_now_ms();
     for (int64_t i = 0; i < s->n; i++)
-        q->work_before += (double)(s->seqs[i].n_tok - 1);
-    ctw_rate_add(&q->rate, q->beat_ms, q->work_before);
+        q->tok_before += (double)(s->seqs[i].n_tok - 1);
+    q->cost_before += s->pass_cost;
+    ctw_rate_add(&q->rate, q->beat_ms, q->tok_before, q->cost_before);
     for (struct ctw_job *j = q->jobs, *next; j != NULL; j = next) {
         next = j->next;
         if (j->pass_tok == 0)
             continue;
         j->pass_tok = 0;
         j->pass_tok_done = 0;
+        j->pass_cost = 0;
+        j->pass_cost_done = 0;
         ctw_queue_unpin(q, j); /* may free it, but it only */
     }
     s->n = 0;
@@ -438,7 +453,7 @@ void ctw_scorer_run(struct ctw_scorer *s)
         }
         pthread_cond_wait(&q->work, &q->lock);
         ctw_rate_reset(&q->rate);
-        ctw_rate_add(&q->rate, ctw_now_ms(), q->work_before);
+        ctw_rate_add(&q->rate, ctw_now_ms(), q->tok_before, q->cost_before);
     }
     cancel_all(q);
     pthread_mutex_unlock(&q->lock);

@@ -25,6 +25,7 @@ struct ctw_scorer {
     struct ctw_seq *seqs;
     struct ctw_pass_unit *units;
     int64_t n, cap;
+    double pass_cost;
     int n_decoders;
     int64_t shown_ms;
     /* Lines for the log, written when the lock is not held: standard error may be a full pipe. */

@@ -561,6 +561,16 @@ class Commands(unittest.TestCase):
                 extra.kill()
                 extra.wait()
 
+    def test_a_name_is_taken_by_one(self):
+        with w.Worker("--name", "same") as a:
+            shared = {"XDG_RUNTIME_DIR": a.env["XDG_RUNTIME_DIR"]}
+            start_fails(75, "a worker named same runs already", "--name", "same", env=shared)
+            self.assertIn("same", a.command("ps").stdout)
+            a.process.kill()
+            a.end()
+            with w.Worker("--name", "same", env=shared) as b:  # a dead one's name is free
+                self.assertIn(str(b.process.pid), a.command("ps").stdout)
+
     def test_ps_cleans_up_after_a_killed_worker(self):
         with w.Worker("--name", "dead") as a:
             folder = a.runtime / "ctworker"

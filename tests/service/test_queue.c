@@ -163,7 +163,7 @@ static void small_jobs_share_a_pass(void **state)
     struct bench b;
     struct ctw_err err;
     int64_t calls, seqs, most;
-    fake_engine.us_per_token = 1000;
+    fake_engine.us_per_token = 2000;
     fake_engine.pass_tokens = 256;
     assert_int_equal(open_bench(&b, &err), CTW_OK);
     assert_int_equal(wait_for_model(&b), CTW_MODEL_READY);
@@ -313,15 +313,31 @@ static void rates(void **state)
 {
     (void)state;
     struct ctw_rate r = {0};
-    assert_true(ctw_rate_per_s(&r) == 0);
+    assert_true(ctw_rate_tokens_per_s(&r) == 0);
     for (int i = 0; i <= 1000; i++)
-        ctw_rate_add(&r, 1000 + i * 100, i * 50.0);
-    assert_true(ctw_rate_per_s(&r) == 500);
+        ctw_rate_add(&r, 1000 + i * 100, i * 50.0, i * 100.0);
+    assert_true(ctw_rate_tokens_per_s(&r) == 500);
+    assert_true(ctw_rate_cost_per_s(&r) == 1000);
     for (int i = 1; i <= 1000; i++) /* half a minute later only the new rate counts */
-        ctw_rate_add(&r, 101000 + i * 100, 50000 + i * 10.0);
-    assert_true(ctw_rate_per_s(&r) == 100);
+        ctw_rate_add(&r, 101000 + i * 100, 50000 + i * 10.0, 0);
+    assert_true(ctw_rate_tokens_per_s(&r) == 100);
     ctw_rate_reset(&r);
-    assert_true(ctw_rate_per_s(&r) == 0);
+    assert_true(ctw_rate_tokens_per_s(&r) == 0);
+}
+
+/* Attention's share of the time: 2 * layers * heads * head size pairs against the parameters. */
+static void long_sequences_cost_more(void **state)
+{
+    (void)state;
+    struct ctw_layer layers[4] = {{0}};
+    layers[1].n_head = layers[2].n_head = 8;
+    layers[1].head = layers[2].head = 16;
+    struct ctw_model m = {.n_decoders = 2, .n_layers = 4, .layers = layers, .n_params = 51200};
+    struct ctw_job j = {.head = {.pair_cost = ctw_model_pair_cost(&m)}};
+    assert_true(j.head.pair_cost == 0.01);
+    struct ctw_unit one = {.n_tok = 2}, hundred = {.n_tok = 101};
+    assert_true(ctw_unit_cost(&j, &one) == 1.01);
+    assert_true(ctw_unit_cost(&j, &hundred) == 100 + 0.01 * 5050);
 }
 
 int main(void)
@@ -330,6 +346,7 @@ int main(void)
         cmocka_unit_test(small_jobs_share_a_pass),   cmocka_unit_test(equal_jobs_get_equal_shares),
         cmocka_unit_test(infinity_is_no_score),      cmocka_unit_test(bytes_are_given_back),
         cmocka_unit_test(every_allocation_may_fail), cmocka_unit_test(rates),
+        cmocka_unit_test(long_sequences_cost_more),
     };
     ctw_log_set_level(CTW_LOG_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
