@@ -334,6 +334,76 @@ static void wrong_calls_are_refused(void **state)
     ctw_backend_close(be);
 }
 
+/* What operations take for themselves is at most what the planner was told. */
+static void scratch_is_as_promised(void **state)
+{
+    (void)state;
+    enum { N_TOK = 300, MAX_K = 700, HEADS = 6, HEAD = 112, VOCAB = 3001 };
+    for (int v = 0; ctw_cpu_variants[v] != NULL; v++) {
+        if (!ctw_cpu_variants[v]->runs_here())
+            continue;
+        struct ctw_backend *be = backend(ctw_cpu_variants[v]->name, 3);
+        size_t promised = ctw_backend_scratch_bytes(be, N_TOK, MAX_K);
+        struct test_weight w;
+        weight_open(&w, W_BF16, VOCAB, MAX_K, 0);
+        struct buf x = buf_random(CTW_F32, (int64_t)N_TOK * MAX_K, 1, 0);
+        struct buf y = buf_open((size_t)N_TOK * VOCAB * sizeof(float), 0);
+        int32_t tokens[N_TOK] = {0};
+        struct ctw_kv_run runs[N_TOK];
+        struct ctw_attn_seq seqs[N_TOK];
+        for (int i = 0; i < N_TOK; i++) { /* one block of queries each, the most there can be */
+            runs[i] = (struct ctw_kv_run){i, 1};
+            seqs[i] = (struct ctw_attn_seq){.q_row = i, .n_q = 1, .runs = &runs[i], .n_runs = 1};
+        }
+        struct ctw_op_embed embed = {
+            .table = &w.shard, .scale = 1, .n_tok = N_TOK, .tokens = tokens, .y = y.p};
+        struct ctw_op_linear linear = {.shards = &w.shard,
+                                       .n_shards = 1,
+                                       .n_tok = N_TOK,
+                                       .x = x.p,
+                                       .ldx = MAX_K,
+                                       .y = y.p,
+                                       .ldy = VOCAB};
+        struct ctw_op_attention attention = {.n_head = HEADS,
+                                             .n_kv = 1,
+                                             .head = HEAD,
+                                             .scale = 1,
+                                             .q = x.p,
+                                             .k = x.p,
+                                             .v = x.p,
+                                             .out = y.p,
+                                             .seqs = seqs,
+                                             .n_seqs = N_TOK};
+        struct ctw_op_head head = {.weight = &w.shard,
+                                   .scale = 1,
+                                   .n_vocab = VOCAB,
+                                   .n_rows = N_TOK,
+                                   .x = x.p,
+                                   .targets = tokens,
+                                   .out = y.p};
+        OK(ctw_embed(be, &embed, &last_err));
+        OK(ctw_linear(be, &linear, &last_err));
+        OK(ctw_attention(be, &attention, &last_err));
+        OK(ctw_head(be, &head, &last_err));
+        size_t taken = ((struct ctw_cpu *)be)->scratch_bytes;
+        assert_true(taken > 0);
+        assert_true(taken <= promised);
+        buf_close(&x);
+        buf_close(&y);
+        weight_close(&w);
+        ctw_backend_close(be);
+    }
+}
+
+/* SmolLM2-135M in chunks of 4096 tokens on two threads: little beside the activations. */
+static void scratch_is_small(void **state)
+{
+    (void)state;
+    struct ctw_backend *be = backend(NULL, 2);
+    assert_true(ctw_backend_scratch_bytes(be, 4096, 1536) < (size_t)40 << 20);
+    ctw_backend_close(be);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -344,6 +414,8 @@ int main(void)
         cmocka_unit_test(qkv_agrees),
         cmocka_unit_test(opening_names_what_there_is),
         cmocka_unit_test(wrong_calls_are_refused),
+        cmocka_unit_test(scratch_is_as_promised),
+        cmocka_unit_test(scratch_is_small),
     };
     return cmocka_run_group_tests(tests, ops_setup, NULL);
 }
