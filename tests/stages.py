@@ -188,8 +188,9 @@ def run_stage(stage):
     print(f"{word:4} {stage.name:12} {passed:5} checks {time.monotonic() - start:7.1f} s{note}",
           flush=True)
     if failed:
-        lines = text.splitlines()[-60:]
-        print("\n".join(f"     | {line[:300]}" for line in lines), flush=True)
+        lines = text.splitlines()
+        told = [x for x in lines if re.match(r"\s*(FAIL|E  )", x)][:40] or lines[:-15][-45:]
+        print("\n".join(f"     | {x[:400]}" for x in told + lines[-15:]), flush=True)
     return passed, failed
 
 

@@ -126,7 +126,7 @@ def decode_nvfp4(t, stem, args):
 
 
 def decode(t, name, config):
-    """(dtype, fp32 values) of one weight matrix; dtype is the one that decompress gives."""
+    """(dtype, fp32 values) of one weight matrix, as decompress gives it to the model."""
     if name in t:
         dtype, raw = t[name]
         return dtype, widen(dtype, raw)
@@ -134,7 +134,9 @@ def decode(t, name, config):
     # the tools and golden files here have one group; that it covers the matrix shows in the file
     (group,) = config["quantization_config"]["config_groups"].values()
     if stem + "weight_global_scale" in t:
-        return decode_nvfp4(t, stem, group["weights"])
+        dtype, w = decode_nvfp4(t, stem, group["weights"])
+        model = config.get("dtype") or config.get("torch_dtype")
+        return ("F16", round_to(w, "F16")) if model == "float16" else (dtype, w)
     return decode_packed(t, stem, group["weights"])
 
 
@@ -233,11 +235,7 @@ class Model:
 
     def weight(self, name):
         if name not in self.cache:
-            dtype, w = decode(self.tensors, name, self.config)
-            model = self.config.get("dtype") or self.config.get("torch_dtype")
-            if model == "float16" and dtype == "BF16":  # nvfp4 in an fp16 model
-                w = round_to(w, "F16")
-            self.cache[name] = w.astype(np.float64)
+            self.cache[name] = decode(self.tensors, name, self.config)[1].astype(np.float64)
         return self.cache[name]
 
     def linear(self, x, module):
