@@ -1,6 +1,5 @@
-/* Definitions: embedding, gather, RMSNorm, and the split of q, k, v with its norms and RoPE. */
+/* Definitions: embedding, RMSNorm, and the split of q, k, v with its norms and RoPE. */
 #include <math.h>
-#include <string.h>
 
 #include "kernels/cpu/cpu.h"
 
@@ -36,20 +35,6 @@ enum ctw_status ctw_cpu_embed_c(struct ctw_cpu *cpu, const struct ctw_op_embed *
     return CTW_OK;
 }
 
-/* ---- gather ------------------------------------------------------------------------------- */
-
-enum ctw_status ctw_cpu_gather_c(struct ctw_cpu *cpu, const struct ctw_op_gather *op,
-                                 struct ctw_err *err)
-{
-    (void)cpu;
-    (void)err;
-    size_t bytes = (size_t)op->dim * ctw_dtype_bytes(op->dtype);
-    for (int64_t i = 0; i < op->n_rows; i++)
-        memcpy((char *)op->y + (size_t)i * bytes, (const char *)op->x + (size_t)op->rows[i] * bytes,
-               bytes);
-    return CTW_OK;
-}
-
 /* ---- RMSNorm ------------------------------------------------------------------------------ */
 
 static double sum_of_squares(const void *x, enum ctw_dtype dtype, int64_t at, int64_t dim)
@@ -66,13 +51,14 @@ static void norm_one(void *arg, int64_t t, int thread)
 {
     (void)thread;
     const struct ctw_op_rms_norm *op = arg;
-    double sum = sum_of_squares(op->x, op->dtype, t * op->dim, op->dim);
+    int64_t from = (op->rows == NULL ? t : op->rows[t]) * op->dim;
+    double sum = sum_of_squares(op->x, op->x_dtype, from, op->dim);
     if (op->bad != NULL && op->bad[t] < 0 && !isfinite((float)sum))
         op->bad[t] = op->stamp;
     double r = 1 / sqrt(sum / (double)op->dim + op->eps);
     for (int64_t i = 0; i < op->dim; i++) {
         double w = (double)ctw_load_float(op->weight, op->weight_dtype, i) + op->weight_offset;
-        double v = ctw_load_float(op->x, op->dtype, t * op->dim + i);
+        double v = ctw_load_float(op->x, op->x_dtype, from + i);
         ctw_store_float(op->y, op->dtype, t * op->dim + i, (float)(v * r * w));
     }
 }

@@ -58,15 +58,16 @@ static void one_column(void *arg, int64_t o, int thread)
     int64_t at = o;
     const struct ctw_shard *s = shard_of(op, &at);
     double bias = weight_row(s, at, op->dtype, row), up_bias = 0;
+    enum ctw_dtype y_dtype = op->epilogue == CTW_EPI_ADD ? op->residual_dtype : op->dtype;
     if (op->epilogue == CTW_EPI_GATE)
         up_bias = weight_row(&op->shards[1], o, op->dtype, up_row);
     for (int64_t t = 0; t < op->n_tok; t++) {
         double sum = dot(op, t, row, job->k) + bias;
         if (op->epilogue == CTW_EPI_ADD)
-            sum += ctw_load_float(op->y, op->dtype, t * op->ldy + o);
+            sum += ctw_load_float(op->y, y_dtype, t * op->ldy + o);
         if (op->epilogue == CTW_EPI_GATE)
             sum = activate(op->act, sum) * (dot(op, t, up_row, job->k) + up_bias);
-        ctw_store_float(op->y, op->dtype, t * op->ldy + o, (float)sum);
+        ctw_store_float(op->y, y_dtype, t * op->ldy + o, (float)sum);
     }
 }
 

@@ -1,4 +1,4 @@
-/* Embedding, gather, RMSNorm, and q, k, v: rows widened to fp32, worked on, narrowed once. */
+/* Embedding, RMSNorm, and q, k, v: rows widened to fp32, worked on, narrowed once. */
 #ifndef CTW_KERNELS_CPU_FAST_ELEMENTWISE_H
 #define CTW_KERNELS_CPU_FAST_ELEMENTWISE_H
 
@@ -27,7 +27,7 @@ static enum ctw_status each_row(struct ctw_cpu *cpu, int64_t n,
     return CTW_OK;
 }
 
-/* ---- embed and gather --------------------------------------------------------------------- */
+/* ---- embed -------------------------------------------------------------------------------- */
 
 static void embed_row(const void *arg, int64_t t)
 {
@@ -50,20 +50,6 @@ static enum ctw_status fast_embed(struct ctw_cpu *cpu, const struct ctw_op_embed
     return each_row(cpu, op->n_tok, embed_row, op);
 }
 
-static void gather_row(const void *arg, int64_t i)
-{
-    const struct ctw_op_gather *op = arg;
-    size_t bytes = (size_t)op->dim * ctw_dtype_bytes(op->dtype);
-    memcpy(at(op->y, op->dtype, i * op->dim), at(op->x, op->dtype, op->rows[i] * op->dim), bytes);
-}
-
-static enum ctw_status fast_gather(struct ctw_cpu *cpu, const struct ctw_op_gather *op,
-                                   struct ctw_err *err)
-{
-    (void)err;
-    return each_row(cpu, op->n_rows, gather_row, op);
-}
-
 /* ---- RMSNorm ------------------------------------------------------------------------------ */
 
 /* Adds the squares of n values to the lanes of sum; row is overwritten beyond n. */
@@ -82,10 +68,11 @@ static void norm_row(const void *arg, int64_t t)
 {
     const struct ctw_op_rms_norm *op = arg;
     float row[ROW_SPAN], weight[ROW_SPAN];
+    const void *x = at(op->x, op->x_dtype, (op->rows == NULL ? t : op->rows[t]) * op->dim);
     vf lanes = vf_zero();
     for (int64_t c = 0; c < op->dim; c += ROW_SPAN) {
         int64_t n = min64(ROW_SPAN, op->dim - c);
-        widen(row, at(op->x, op->dtype, t * op->dim + c), op->dtype, n);
+        widen(row, at(x, op->x_dtype, c), op->x_dtype, n);
         lanes = add_squares(lanes, row, n);
     }
     float sum = vf_sum(lanes);
@@ -95,7 +82,7 @@ static void norm_row(const void *arg, int64_t t)
     const vf offset = vf_set1(op->weight_offset);
     for (int64_t c = 0; c < op->dim; c += ROW_SPAN) {
         int64_t n = min64(ROW_SPAN, op->dim - c);
-        widen(row, at(op->x, op->dtype, t * op->dim + c), op->dtype, n);
+        widen(row, at(x, op->x_dtype, c), op->x_dtype, n);
         widen(weight, at(op->weight, op->weight_dtype, c), op->weight_dtype, n);
         for (int64_t i = 0; i < n; i += VL) {
             vf w = vf_add(vf_load(weight + i), offset);

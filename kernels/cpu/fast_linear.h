@@ -115,7 +115,8 @@ static void finish_row(const struct linear_job *job, const struct linear_local *
                        int64_t up, int64_t t, int64_t col0, int64_t n)
 {
     const struct ctw_op_linear *op = job->op;
-    void *y = at(op->y, op->dtype, t * op->ldy + col0);
+    enum ctw_dtype y_dtype = op->epilogue == CTW_EPI_ADD ? op->residual_dtype : op->dtype;
+    void *y = at(op->y, y_dtype, t * op->ldy + col0);
     if (job->has_bias) {
         add_row(c, l->row, n);
         if (job->n_matrices == 2)
@@ -123,13 +124,13 @@ static void finish_row(const struct linear_job *job, const struct linear_local *
     }
     if (op->epilogue == CTW_EPI_ADD) {
         float *old = l->row + 2 * MAX_COLUMNS;
-        widen(old, y, op->dtype, n);
+        widen(old, y, y_dtype, n);
         add_row(c, old, n);
     } else if (op->epilogue == CTW_EPI_GATE) {
         for (int64_t i = 0; i < n; i += VL)
             vf_store(c + i, vf_mul(activate(op->act, vf_load(c + i)), vf_load(c + up + i)));
     }
-    narrow(y, op->dtype, c, n);
+    narrow(y, y_dtype, c, n);
 }
 
 static void linear_item(void *arg, int64_t item, int thread)

@@ -34,7 +34,7 @@ static size_t fast_scratch_bytes(const struct ctw_cpu *cpu, int64_t n_tok, int64
     {                                                                                              \
         .name = (variant_name), .runs_here = (runs), .scratch_bytes = fast_scratch_bytes,          \
         .embed = fast_embed, .rms_norm = fast_rms_norm, .linear = fast_linear, .qkv = fast_qkv,    \
-        .attention = fast_attention, .head = fast_head, .gather = fast_gather                      \
+        .attention = fast_attention, .head = fast_head                                             \
     }
 
 #endif

@@ -197,11 +197,12 @@ INLINE vf vf_dot_pairs(vf acc, vf a, vf b)
                             (__m512bh)_mm512_castps_si512(b));
 }
 
-/* bf16(low) | bf16(high) << 16 in each lane. */
+/* bf16(low) | bf16(high) << 16 in each lane; subnormals become zero, as vf_dot_pairs takes them. */
 INLINE vf vf_make_pairs(vf low, vf high)
 {
-    __m512i h = _mm512_slli_epi32(bf16_bits(high), 16);
-    return _mm512_castsi512_ps(_mm512_or_si512(h, bf16_bits(low)));
+    __m512i l = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(low));
+    __m512i h = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(high));
+    return _mm512_castsi512_ps(_mm512_or_si512(l, _mm512_slli_epi32(h, 16)));
 }
 #else
 #define CTW_HAS_PAIRS 0
