@@ -44,14 +44,15 @@ step "carries its libraries" sh -c "
   for lib in \$needed; do
     case \$lib in
       libc.so.* | libm.so.* | libpthread.so.* | ld-linux* | libgcc_s.so.* | libdl.so.* | librt.so.*) ;;
-      *) ldd '$program' | grep -F \"\$lib => $work/venv/\" || { echo \"\$lib is not carried\"; exit 1; } ;;
+      *) ldd '$program' | grep -F \"\$lib => $work/venv/\" || { echo \"not carried: \$lib\"; exit 1; } ;;
     esac
   done"
 step "no package file outside" "$bin/python" - <<'PY'
 import importlib.metadata as m
 files = [str(f) for f in m.files("ctworker")]
-odd = [f for f in files if not f.startswith(("ctworker/", "ctworker-", "_ctworker_hook", "__pycache__/_ctworker_hook",
-                                             "ctworker.pth", "../../../bin/ctworker"))]
+ours = ("ctworker/", "ctworker-", "_ctworker_hook", "__pycache__/_ctworker_hook", "ctworker.pth",
+        "../../../bin/ctworker")
+odd = [f for f in files if not f.startswith(ours)]
 assert not odd, odd
 assert "ctworker.pth" in files and "ctworker/bin/ctworker" in files, files
 PY
@@ -63,14 +64,21 @@ else
   model=$work/llama
   step "tiny checkpoint" "${PYTHON:-python3}" "$root/tests/tools/tiny_checkpoint.py" llama dense "$model"
 fi
-step "tasks" "$bin/python" -c "import sys; sys.path.insert(0, '$root/tests/python'); import data_tasks, pathlib
-data_tasks.write(pathlib.Path('$work/tasks'))"
-step "plain lm_eval" sh -c "'$bin/lm_eval' --model ctworker --model_args 'pretrained=$model' --include_path tasks \
-  --tasks toy_rolling,toy_choices --output_path out >table && grep -q word_perplexity table && grep -q acc_norm table"
+step "tasks" "$bin/python" - "$root/tests/python" <<'PY'
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import data_tasks
+data_tasks.write(Path("tasks"))
+PY
+step "plain lm_eval" sh -c "'$bin/lm_eval' --model ctworker --model_args 'pretrained=$model' \
+  --include_path tasks --tasks toy_rolling,toy_choices --output_path out >table &&
+  grep -q word_perplexity table && grep -q acc_norm table"
 step "lm_eval ls knows the others" "$bin/python" -c "
 import lm_eval.models
 from lm_eval.api.registry import get_model, model_registry
 assert 'hf' in model_registry and get_model('ctworker').__module__ == 'ctworker.lm'"
-step "uninstall leaves nothing" sh -c "'$bin/pip' uninstall -q -y ctworker && '$bin/python' -c 'import lm_eval' &&
+step "uninstall leaves nothing" sh -c "'$bin/pip' uninstall -q -y ctworker &&
+  '$bin/python' -c 'import lm_eval' &&
   ! ls '$work'/venv/lib/python3*/site-packages | grep -i ctworker"
 echo "$passed passed, 0 failed"

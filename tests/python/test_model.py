@@ -374,3 +374,30 @@ def test_dropping_the_model_stops_its_worker(fake: Callable[[str], Path], checkp
         del model
         wait_for(lambda pid=pid: not alive(pid))
         assert not folder.exists()
+
+
+def test_folders_of_killed_owners_are_removed(
+    make: Callable[..., CTWorkerLM],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    base = tmp_path_factory.mktemp("r")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(base))
+    stale, other = base / "ctworker-of-4194999-x", base / "ctworker-of-1-x"
+    for folder in (stale, other):
+        folder.mkdir()
+        (folder / "log").touch()
+    model = make()
+    if len(str(base)) < 60:
+        assert not stale.exists() and other.exists()
+        assert Path(model._session.url.removeprefix("ipc://")).parent.parent == base
+
+
+def test_a_stalled_worker_is_told(
+    make: Callable[..., CTWorkerLM],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("ctworker.scoring._BUSY_NOTE_S", 0.3)
+    make("slow=2").loglikelihood(requests("loglikelihood", ("a", "b")), disable_tqdm=True)
+    assert "no progress on this job" in caplog.text

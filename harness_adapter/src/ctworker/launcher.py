@@ -25,6 +25,7 @@ log = logging.getLogger("lm_eval.ctworker")
 _LOADING_NOTE_S = 15.0
 _LOG_TAIL_BYTES = 16384
 _STOP_S = 10.0
+_PREFIX = "ctworker-of-"  # of a worker's folder; then its owner's process id
 
 
 def find_binary() -> Path:
@@ -93,7 +94,8 @@ class Worker:
         log_file: where the worker's log goes; None: a file that is removed with the worker.
         """
         binary = find_binary()
-        folder = tempfile.mkdtemp(prefix="ctworker-", dir=_runtime_dir())
+        _remove_stale()
+        folder = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=_runtime_dir())
         self.url = f"ipc://{folder}/w.sock"
         self.log_path = Path(log_file) if log_file else Path(folder) / "log"
         command = [
@@ -206,6 +208,19 @@ class Worker:
     def close(self) -> None:
         """Stops the worker; harmless when repeated."""
         self._finalizer()
+
+
+def _remove_stale() -> None:
+    """Removes folders that killed owners could not: those of ours whose owner is no more."""
+    base = Path(_runtime_dir() or tempfile.gettempdir())
+    for folder in base.glob(f"{_PREFIX}*"):
+        owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
+        try:
+            mine = folder.lstat().st_uid == os.getuid()
+        except OSError:
+            continue
+        if mine and owner.isdigit() and not Path(f"/proc/{owner}").exists():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _runtime_dir() -> str | None:

@@ -99,6 +99,7 @@ class Scorer:
         self._n_done = 0
         self._restarts = 0
         self._cost_done = 0.0
+        self._moved, self._last = time.monotonic(), (0.0, 0)  # when progress was last seen, and it
         self._cost_total = sum(len(item.tokens) for item in items) or 1
 
     def run(self) -> None:
@@ -312,6 +313,7 @@ class Scorer:
             (job.reply.get("progress", {}).get("tokens_per_s", 0.0) for job in active), default=0.0
         )
         cost = self._cost_done + sum(job.cost * job.fraction for job in active)
+        self._note_stall((cost, self._n_done))
         self.on_progress(
             Progress(
                 min(1.0, cost / self._cost_total),
@@ -320,6 +322,17 @@ class Scorer:
                 max(left, default=None),
             )
         )
+
+    def _note_stall(self, now: tuple[float, int]) -> None:
+        """Says once a minute that nothing moves: the worker answers, but other clients' jobs may go first."""
+        if now != self._last:
+            self._moved, self._last = time.monotonic(), now
+        elif time.monotonic() - self._moved > _BUSY_NOTE_S:
+            self._moved = time.monotonic()
+            log.warning(
+                "the worker at %s has made no progress on this job for %.0f s (see: ctworker health %s)",
+                self.client.url, _BUSY_NOTE_S, self.client.url,
+            )  # fmt: skip
 
     def _abandon(self, jobs: Sequence[_Job]) -> None:
         """Cancels jobs at the worker; nothing that goes wrong here matters (their time to live ends them)."""
