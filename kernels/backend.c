@@ -97,6 +97,7 @@ static bool shard_ok(const struct ctw_shard *s)
 static enum ctw_status check_linear(const struct ctw_op_linear *op, struct ctw_err *err)
 {
     REQUIRE("linear", is_float(op->dtype));
+    REQUIRE("linear", op->epilogue != CTW_EPI_ADD || is_float(op->residual_dtype));
     REQUIRE("linear", op->n_tok >= 0);
     REQUIRE("linear", op->n_shards >= 1 && op->n_shards <= CTW_MAX_SHARDS);
     int64_t n = 0;
@@ -166,6 +167,8 @@ enum ctw_status ctw_rms_norm(struct ctw_backend *be, const struct ctw_op_rms_nor
                              struct ctw_err *err)
 {
     REQUIRE("rms_norm", is_float(op->dtype) && is_float(op->weight_dtype));
+    REQUIRE("rms_norm", is_float(op->x_dtype));
+    REQUIRE("rms_norm", op->y != op->x || (op->dtype == op->x_dtype && op->rows == NULL));
     REQUIRE("rms_norm", op->n_tok >= 0 && op->dim >= 1);
     return be->ops->rms_norm(be, op, err);
 }
@@ -198,12 +201,4 @@ enum ctw_status ctw_head(struct ctw_backend *be, const struct ctw_op_head *op, s
     REQUIRE("head", op->n_vocab >= 1 && op->n_vocab <= op->weight->weight->n);
     REQUIRE("head", op->n_vocab <= INT32_MAX);
     return be->ops->head(be, op, err);
-}
-
-enum ctw_status ctw_gather(struct ctw_backend *be, const struct ctw_op_gather *op,
-                           struct ctw_err *err)
-{
-    REQUIRE("gather", is_float(op->dtype));
-    REQUIRE("gather", op->n_rows >= 0 && op->dim >= 1);
-    return be->ops->gather(be, op, err);
 }

@@ -52,7 +52,7 @@ enum ctw_activation { CTW_ACT_SILU, CTW_ACT_GELU, CTW_ACT_GELU_TANH };
 
 enum ctw_epilogue {
     CTW_EPI_STORE, /* y[t, o] = sum + bias */
-    CTW_EPI_ADD,   /* y[t, o] = y[t, o] + (sum + bias), in fp32, rounded once */
+    CTW_EPI_ADD,   /* y[t, o] = y[t, o] + (sum + bias), in fp32, rounded once to residual_dtype */
     CTW_EPI_GATE   /* two shards of n rows: y[t, o] = act(gate) * up; ldy >= n */
 };
 
@@ -64,7 +64,8 @@ struct ctw_op_linear {
     int n_shards; /* 1..CTW_MAX_SHARDS; all have the same k */
     enum ctw_dtype dtype;
     enum ctw_epilogue epilogue;
-    enum ctw_activation act; /* CTW_EPI_GATE only */
+    enum ctw_activation act;       /* CTW_EPI_GATE only */
+    enum ctw_dtype residual_dtype; /* CTW_EPI_ADD only: of y, which otherwise has dtype */
     int64_t n_tok;
     const void *x; /* device [n_tok, k], leading dimension ldx */
     int64_t ldx;
@@ -84,18 +85,20 @@ struct ctw_op_embed {
     void *y;               /* device [n_tok, k] */
 };
 
-/* y[t] = x[t] / sqrt(mean(x[t]^2) + eps) * (weight + weight_offset) */
+/* y[t] = x[r] / sqrt(mean(x[r]^2) + eps) * (weight + weight_offset), r = t or rows[t] */
 struct ctw_op_rms_norm {
-    enum ctw_dtype dtype;
+    enum ctw_dtype dtype; /* of y */
     int64_t n_tok, dim;
-    const void *x; /* device [n_tok, dim] */
-    const void *weight; /* device [dim] of weight_dtype */
+    const void *x; /* device [.., dim] of x_dtype */
+    enum ctw_dtype x_dtype;
+    const int64_t *rows; /* device [n_tok], or NULL */
+    const void *weight;  /* device [dim] of weight_dtype */
     enum ctw_dtype weight_dtype;
     float weight_offset;
     float eps;
-    void *y; /* device [n_tok, dim]; may be x */
+    void *y; /* device [n_tok, dim]; may be x, where the dtypes are equal and rows is NULL */
     /*
-     * device [n_tok] or NULL: where row t's sum of squares is not finite and bad[t] is negative,
+     * device [n_tok] or NULL: where y's row t has no finite sum of squares and bad[t] is negative,
      * bad[t] = stamp. So the first operation that meets a bad row leaves its mark.
      */
     int16_t *bad;
@@ -123,9 +126,9 @@ struct ctw_op_qkv {
     enum ctw_rope_pairing pairing;
     int rot_dim;
     const int32_t *positions; /* device [n_tok] */
-    const float *cos_sin;     /* device [max position + 1, rot_dim]: rot_dim/2 cosines, then sines */
-    void *q;                  /* device [n_tok, n_head * head] */
-    void *k, *v;              /* device [n_tok, n_kv * head] */
+    const float *cos_sin; /* device [max position + 1, rot_dim]: rot_dim/2 cosines, then sines */
+    void *q;              /* device [n_tok, n_head * head] */
+    void *k, *v;          /* device [n_tok, n_kv * head] */
 };
 
 /* ---- attention ---------------------------------------------------------------------------- */
@@ -156,11 +159,11 @@ struct ctw_op_attention {
     enum ctw_dtype dtype;
     int n_head, n_kv, head;
     float scale;
-    int64_t window;  /* keys seen, the query's own included; 0: all */
-    float softcap;   /* 0: none; else scores become softcap * tanh(score / softcap) */
-    const void *q;   /* device [rows, n_head * head] */
+    int64_t window;    /* keys seen, the query's own included; 0: all */
+    float softcap;     /* 0: none; else scores become softcap * tanh(score / softcap) */
+    const void *q;     /* device [rows, n_head * head] */
     const void *k, *v; /* device [rows, n_kv * head] */
-    void *out;       /* device [rows, n_head * head] */
+    void *out;         /* device [rows, n_head * head] */
     const struct ctw_attn_seq *seqs; /* host */
     int64_t n_seqs;
 };
@@ -169,7 +172,7 @@ struct ctw_op_attention {
 
 /* The result for one row. */
 struct ctw_head_result {
-    float logprob; /* log softmax(logits)[target], natural log */
+    float logprob;  /* log softmax(logits)[target], natural log */
     int32_t greedy; /* the first id with the largest logit */
 };
 
@@ -185,18 +188,9 @@ struct ctw_op_head {
     float softcap;   /* 0: none */
     int64_t n_vocab; /* rows of w that are tokens */
     int64_t n_rows;
-    const void *x;            /* device [n_rows, k] */
-    const int32_t *targets;   /* device [n_rows], 0..n_vocab-1 */
+    const void *x;               /* device [n_rows, k] */
+    const int32_t *targets;      /* device [n_rows], 0..n_vocab-1 */
     struct ctw_head_result *out; /* device [n_rows] */
-};
-
-/* y[i] = x[rows[i]]; y must not overlap x. */
-struct ctw_op_gather {
-    enum ctw_dtype dtype;
-    int64_t n_rows, dim;
-    const void *x;
-    const int64_t *rows; /* device [n_rows] */
-    void *y;
 };
 
 /* ---- the table ---------------------------------------------------------------------------- */
@@ -232,8 +226,6 @@ struct ctw_backend_ops {
                                  struct ctw_err *err);
     enum ctw_status (*head)(struct ctw_backend *be, const struct ctw_op_head *op,
                             struct ctw_err *err);
-    enum ctw_status (*gather)(struct ctw_backend *be, const struct ctw_op_gather *op,
-                              struct ctw_err *err);
 };
 
 extern const struct ctw_backend_ops ctw_backend_cpu;
@@ -270,7 +262,5 @@ enum ctw_status ctw_attention(struct ctw_backend *be, const struct ctw_op_attent
                               struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_head(struct ctw_backend *be, const struct ctw_op_head *op,
                          struct ctw_err *err) CTW_MUST_CHECK;
-enum ctw_status ctw_gather(struct ctw_backend *be, const struct ctw_op_gather *op,
-                           struct ctw_err *err) CTW_MUST_CHECK;
 
 #endif

@@ -63,7 +63,7 @@ enum ctw_status ctw_forward_open(struct ctw_forward **out, const struct ctw_mode
         void **at;
         size_t bytes;
     } buffers[] = {
-        {&f->x, pass * hidden * es},
+        {&f->x, pass * hidden * ctw_dtype_bytes(CTW_RESIDUAL)},
         {&f->norm, chunk * hidden * es},
         {&f->wide, chunk * wide * es},
         {&f->q, chunk * q * es},
@@ -118,7 +118,7 @@ static struct ctw_shard shard_of(const struct ctw_layer *layer, const struct ctw
 /* Row `tok` of the residual stream. */
 static void *residual_at(const struct ctw_forward *f, int64_t tok)
 {
-    return (char *)f->x + (size_t)tok * (size_t)f->model->hidden * ctw_dtype_bytes(f->dtype);
+    return (char *)f->x + (size_t)tok * (size_t)f->model->hidden * ctw_dtype_bytes(CTW_RESIDUAL);
 }
 
 static enum ctw_status norm_residual(struct ctw_forward *f, int layer,
@@ -132,6 +132,7 @@ static enum ctw_status norm_residual(struct ctw_forward *f, int layer,
                             .n_tok = chunk->n_tok,
                             .dim = f->model->hidden,
                             .x = residual_at(f, chunk->tok0),
+                            .x_dtype = CTW_RESIDUAL,
                             .weight = data->vector[weight],
                             .weight_dtype = f->model->layers[layer].vector[weight]->dtype,
                             .weight_offset = f->model->norm_offset,
@@ -154,6 +155,7 @@ static enum ctw_status add_to_residual(struct ctw_forward *f, const struct ctw_s
                           .n_shards = 1,
                           .dtype = f->dtype,
                           .epilogue = CTW_EPI_ADD,
+                          .residual_dtype = CTW_RESIDUAL,
                           .n_tok = chunk->n_tok,
                           .x = y,
                           .ldx = ldy,
@@ -278,7 +280,7 @@ enum ctw_status ctw_forward_embed(struct ctw_forward *f, const struct ctw_layer_
     return ctw_embed(f->be,
                      &(struct ctw_op_embed){
                          .table = &table,
-                         .dtype = f->dtype,
+                         .dtype = CTW_RESIDUAL,
                          .scale = f->model->embed_scale,
                          .n_tok = n_tok,
                          .tokens = f->tokens + tok0,
@@ -309,31 +311,21 @@ enum ctw_status ctw_forward_head(struct ctw_forward *f, const struct ctw_layer_d
                                  int64_t row0, int64_t n_rows, struct ctw_err *err)
 {
     const struct ctw_layer *l = &f->model->layers[f->model->n_layers - 1];
-    enum ctw_status st = ctw_gather(f->be,
-                                    &(struct ctw_op_gather){
-                                        .dtype = f->dtype,
-                                        .n_rows = n_rows,
-                                        .dim = f->model->hidden,
-                                        .x = f->x,
-                                        .rows = f->rows + row0,
-                                        .y = f->norm,
-                                    },
-                                    err);
-    if (st != CTW_OK)
-        return st;
-    st = ctw_rms_norm(f->be,
-                      &(struct ctw_op_rms_norm){
-                          .dtype = f->dtype,
-                          .n_tok = n_rows,
-                          .dim = f->model->hidden,
-                          .x = f->norm,
-                          .weight = data->vector[CTW_V_FINAL_NORM],
-                          .weight_dtype = l->vector[CTW_V_FINAL_NORM]->dtype,
-                          .weight_offset = f->model->norm_offset,
-                          .eps = f->model->norm_eps,
-                          .y = f->norm,
-                      },
-                      err);
+    enum ctw_status st = ctw_rms_norm(f->be,
+                                      &(struct ctw_op_rms_norm){
+                                          .dtype = f->dtype,
+                                          .n_tok = n_rows,
+                                          .dim = f->model->hidden,
+                                          .x = f->x,
+                                          .x_dtype = CTW_RESIDUAL,
+                                          .rows = f->rows + row0,
+                                          .weight = data->vector[CTW_V_FINAL_NORM],
+                                          .weight_dtype = l->vector[CTW_V_FINAL_NORM]->dtype,
+                                          .weight_offset = f->model->norm_offset,
+                                          .eps = f->model->norm_eps,
+                                          .y = f->norm,
+                                      },
+                                      err);
     if (st != CTW_OK)
         return st;
     struct ctw_shard head = shard_of(l, data, CTW_M_HEAD, -1);

@@ -17,7 +17,7 @@ struct ctw_forward {
     enum ctw_dtype dtype;
     struct ctw_plan plan;
     /* device arrays; `pass` and `chunk` are the plan's token counts */
-    void *x;         /* [pass, hidden]: the residual stream */
+    void *x;         /* [pass, hidden] of CTW_RESIDUAL: the residual stream */
     void *norm;      /* [chunk, hidden] */
     void *wide;      /* [chunk, max(q + 2 kv, inner)]: qkv; attention's output; the MLP's inside */
     void *q;         /* [chunk, n_head * head] */

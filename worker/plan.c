@@ -55,7 +55,7 @@ static void add_up(struct ctw_plan *plan, const struct ctw_plan_request *r, stru
     size_t es = ctw_dtype_bytes(r->dtype);
     size_t chunk = (size_t)plan->chunk_tokens, pass = (size_t)plan->pass_tokens;
     plan->kv_tokens = r->longest + plan->chunk_tokens;
-    plan->residual = pass * (size_t)r->model->hidden * es;
+    plan->residual = pass * (size_t)r->model->hidden * ctw_dtype_bytes(CTW_RESIDUAL);
     plan->activations = chunk * (size_t)(r->model->hidden + w.wide + w.q) * es;
     plan->kv = 2 * (size_t)plan->kv_tokens * (size_t)w.kv * es;
     /* tokens, positions, marks; row, target and result of a scored position; RoPE */

@@ -7,6 +7,12 @@
 
 #include "worker/model.h"
 
+/*
+ * The residual stream is kept in fp32 whatever the activations' dtype: every layer adds to it, and
+ * rounding these sums is most of a 16-bit run's error.
+ */
+#define CTW_RESIDUAL CTW_F32
+
 struct ctw_plan_request {
     const struct ctw_model *model;
     const struct ctw_backend *backend;

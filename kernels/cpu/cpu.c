@@ -30,7 +30,6 @@ const struct ctw_cpu_variant ctw_cpu_c = {
     .qkv = ctw_cpu_qkv_c,
     .attention = ctw_cpu_attention_c,
     .head = ctw_cpu_head_c,
-    .gather = ctw_cpu_gather_c,
 };
 
 static struct ctw_cpu *cpu_of(struct ctw_backend *be)
@@ -195,12 +194,6 @@ static enum ctw_status cpu_head(struct ctw_backend *be, const struct ctw_op_head
     return cpu_of(be)->variant->head(cpu_of(be), op, err);
 }
 
-static enum ctw_status cpu_gather(struct ctw_backend *be, const struct ctw_op_gather *op,
-                                  struct ctw_err *err)
-{
-    return cpu_of(be)->variant->gather(cpu_of(be), op, err);
-}
-
 const struct ctw_backend_ops ctw_backend_cpu = {
     .name = "cpu",
     .open = cpu_open,
@@ -219,5 +212,4 @@ const struct ctw_backend_ops ctw_backend_cpu = {
     .qkv = cpu_qkv,
     .attention = cpu_attention,
     .head = cpu_head,
-    .gather = cpu_gather,
 };

@@ -25,8 +25,6 @@ struct ctw_cpu_variant {
     enum ctw_status (*attention)(struct ctw_cpu *cpu, const struct ctw_op_attention *op,
                                  struct ctw_err *err);
     enum ctw_status (*head)(struct ctw_cpu *cpu, const struct ctw_op_head *op, struct ctw_err *err);
-    enum ctw_status (*gather)(struct ctw_cpu *cpu, const struct ctw_op_gather *op,
-                              struct ctw_err *err);
 };
 
 struct ctw_cpu {
@@ -72,7 +70,5 @@ enum ctw_status ctw_cpu_attention_c(struct ctw_cpu *cpu, const struct ctw_op_att
                                     struct ctw_err *err);
 enum ctw_status ctw_cpu_head_c(struct ctw_cpu *cpu, const struct ctw_op_head *op,
                                struct ctw_err *err);
-enum ctw_status ctw_cpu_gather_c(struct ctw_cpu *cpu, const struct ctw_op_gather *op,
-                                 struct ctw_err *err);
 
 #endif

@@ -24,6 +24,11 @@ struct problem {
     int64_t n_columns;
 };
 
+static enum ctw_dtype y_dtype(const struct problem *p)
+{
+    return p->op.epilogue == CTW_EPI_ADD ? p->op.residual_dtype : p->op.dtype;
+}
+
 /* The shape's n is that of all shards together, or of each where two are gated. */
 static void problem_open(struct problem *p, const struct shape *s, enum ctw_dtype dtype,
                          enum ctw_epilogue epilogue)
@@ -32,6 +37,7 @@ static void problem_open(struct problem *p, const struct shape *s, enum ctw_dtyp
     p->op = (struct ctw_op_linear){
         .shards = p->shards, .n_shards = 1, .dtype = dtype, .epilogue = epilogue, .n_tok = s->m};
     p->op.act = (enum ctw_activation)rng_below(3);
+    p->op.residual_dtype = rng_below(2) == 0 ? dtype : CTW_F32;
     int64_t left = p->n_columns = s->n;
     if (epilogue == CTW_EPI_GATE) {
         p->op.n_shards = 2;
@@ -54,7 +60,7 @@ static void problem_open(struct problem *p, const struct shape *s, enum ctw_dtyp
     p->op.ldx = s->k + rng_below(5);
     p->op.ldy = s->n + rng_below(5);
     p->x = buf_random(dtype, s->m * p->op.ldx, 1, (size_t)(2 * rng_below(9)));
-    p->y = buf_random(dtype, s->m * p->op.ldy, 1, (size_t)(2 * rng_below(9)));
+    p->y = buf_random(y_dtype(p), s->m * p->op.ldy, 1, (size_t)(4 * rng_below(5)));
     p->op.x = p->x.p;
 }
 
@@ -69,7 +75,7 @@ static void problem_close(struct problem *p)
 /* Runs it on a copy of y. */
 static struct buf problem_run(const struct problem *p, struct ctw_backend *be)
 {
-    struct buf y = buf_copy(&p->y, 2 * (size_t)rng_below(9));
+    struct buf y = buf_copy(&p->y, 4 * (size_t)rng_below(5));
     struct ctw_op_linear op = p->op;
     op.y = y.p;
     OK(ctw_linear(be, &op, &last_err));
@@ -111,12 +117,12 @@ static double bound(const struct problem *p, int64_t t, int64_t o, double want)
     double e = u * sums(p, t, o, &sum), tiny = 0x1p-120;
     if (p->op.epilogue == CTW_EPI_ADD)
         e += 0x1p-24 *
-             (fabs(sum) + fabs((double)ctw_load_float(p->y.p, p->op.dtype, t * p->op.ldy + o)));
+             (fabs(sum) + fabs((double)ctw_load_float(p->y.p, y_dtype(p), t * p->op.ldy + o)));
     if (p->op.epilogue == CTW_EPI_GATE) {
         double e_up = u * sums(p, t, o + p->n_columns, &up);
         e = 1.13 * e * (fabs(up) + e_up) + fabs(sum) * e_up + 16 * 0x1p-24 * fabs(sum * up);
     }
-    return e + 2 * half_step(p->op.dtype, fabs(want) + e) + tiny;
+    return e + 2 * half_step(y_dtype(p), fabs(want) + e) + tiny;
 }
 
 static void compare(const struct problem *p, const struct buf *got, const struct buf *want,
@@ -130,15 +136,15 @@ static void compare(const struct problem *p, const struct buf *got, const struct
     for (int64_t t = 0; t < p->op.n_tok; t++) {
         for (int64_t o = 0; o < p->op.ldy; o++) {
             int64_t at = t * p->op.ldy + o;
-            double g = ctw_load_float(got->p, p->op.dtype, at);
-            double w = ctw_load_float(want->p, p->op.dtype, at);
+            double g = ctw_load_float(got->p, y_dtype(p), at);
+            double w = ctw_load_float(want->p, y_dtype(p), at);
             if (o >= p->n_columns) { /* between rows: untouched */
-                assert_memory_equal(element(got->p, p->op.dtype, at),
-                                    element(p->y.p, p->op.dtype, at), ctw_dtype_bytes(p->op.dtype));
+                assert_memory_equal(element(got->p, y_dtype(p), at),
+                                    element(p->y.p, y_dtype(p), at), ctw_dtype_bytes(y_dtype(p)));
                 continue;
             }
             /* The exact bound is slow to compute: always for what differs, else for some. */
-            if (fabs(g - w) > half_step(p->op.dtype, w) || rng_below(some) == 0)
+            if (fabs(g - w) > half_step(y_dtype(p), w) || rng_below(some) == 0)
                 near(g, w, bound(p, t, o, w), what, at);
         }
     }
@@ -194,7 +200,7 @@ static void a_row_is_the_same_in_any_company(void **state)
                 for (int64_t t = 0; t < p.op.n_tok; t += pieces[q]) {
                     struct ctw_op_linear op = p.op;
                     op.x = element(p.op.x, op.dtype, t * op.ldx);
-                    op.y = element(got.p, op.dtype, t * op.ldy);
+                    op.y = element(got.p, y_dtype(&p), t * op.ldy);
                     op.n_tok = pieces[q] < p.op.n_tok - t ? pieces[q] : p.op.n_tok - t;
                     OK(ctw_linear(be, &op, &last_err));
                 }

@@ -77,7 +77,7 @@ static void whole_set_stays_below_the_promise(void **state)
     assert_true(plan.chunk_tokens >= 2048);
     assert_int_equal(plan.total,
                      plan.residual + plan.activations + plan.kv + plan.tables + plan.scratch);
-    assert_int_equal(plan.residual, (size_t)plan.pass_tokens * 576 * 2);
+    assert_int_equal(plan.residual, (size_t)plan.pass_tokens * 576 * 4);
 }
 
 static void limit_is_kept_by_smaller_passes_then_chunks(void **state)
