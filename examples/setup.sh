@@ -71,6 +71,10 @@ ctw_setup_system() {
 ctw_setup_python() {
   local dir=$1 stamp
   shift
+  if ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))'; then
+    ctw_say "python3 is $(python3 --version 2>&1); 3.10 or newer is needed"
+    return 1
+  fi
   stamp=$(printf '%s\n' "$@" | cksum)
   if [ ! -x "$dir/bin/python" ] || [ "$(cat "$dir/requirements.stamp" 2>/dev/null)" != "$stamp" ]; then
     ctw_say "Python packages into $dir ..."
