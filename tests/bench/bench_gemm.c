@@ -4,7 +4,7 @@
  * ratio. oneDNN's weights are put into its own layout before the clock starts; ours are decoded
  * and packed from the checkpoint's layout within it.
  *
- *   OMP_NUM_THREADS=2 bench_gemm [--threads 2] [--rows 2048] [--repeat 7] [--variant NAME]
+ *   bench_gemm [--threads 2] [--rows 2048] [--repeat 7] [--variant NAME]
  *                                [--dtype float32|bfloat16] [--cpu-time]
  *                                [--only linear|formats|attention|head]
  *
@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/mem.h"
 #include "kernels/backend.h"
@@ -457,6 +458,24 @@ static bool read_settings(struct settings *s, int argc, char **argv)
     return s->n_threads > 0 && s->n_rows > 0 && s->n_repeat > 0 && s->n_repeat <= MAX_REPEAT;
 }
 
+/*
+ * oneDNN's threads are OpenMP's, which reads its settings when the program starts: start again with
+ * as many threads as ours, which sleep between its turns. (By default they spin for a while, on the
+ * cores and the clock of our turn.)
+ */
+static void settle_openmp(int n_threads, char **argv)
+{
+    char n[16];
+    if (getenv("OMP_WAIT_POLICY") != NULL && getenv("OMP_NUM_THREADS") != NULL)
+        return;
+    snprintf(n, sizeof(n), "%d", n_threads);
+    setenv("OMP_WAIT_POLICY", "passive", 1);
+    setenv("OMP_NUM_THREADS", n, 1);
+    execv("/proc/self/exe", argv);
+    fprintf(stderr, "cannot start again; set OMP_WAIT_POLICY and OMP_NUM_THREADS\n");
+    exit(1);
+}
+
 int main(int argc, char **argv)
 {
     struct settings s = {.n_threads = 1, .n_repeat = 7, .n_rows = 2048, .clock = CLOCK_MONOTONIC};
@@ -466,6 +485,7 @@ int main(int argc, char **argv)
                 "[--dtype float32|bfloat16] [--cpu-time] [--only linear|formats|attention|head]\n");
         return 64;
     }
+    settle_openmp(s.n_threads, argv);
     struct ctw_backend *be;
     ok(ctw_backend_open(
         &be, "cpu", &(struct ctw_backend_options){.variant = s.variant, .n_threads = s.n_threads},
@@ -473,11 +493,10 @@ int main(int argc, char **argv)
     struct ctw_backend_info info;
     ctw_backend_get_info(be, &info);
     const dnnl_version_t *v = dnnl_version();
-    printf("%s, variant %s, %d threads, %s; oneDNN %d.%d.%d with OMP_NUM_THREADS=%s; %d "
+    printf("%s, variant %s, %d threads, %s; oneDNN %d.%d.%d, OMP_NUM_THREADS=%s; %d "
            "repetitions; GFLOP/s\n",
            info.device, info.variant, info.n_threads, ctw_dtype_name(s.dtype), v->major, v->minor,
-           v->patch, getenv("OMP_NUM_THREADS") == NULL ? "(all)" : getenv("OMP_NUM_THREADS"),
-           s.n_repeat);
+           v->patch, getenv("OMP_NUM_THREADS"), s.n_repeat);
     if (wanted(&s, "linear"))
         bench_linear(be, &s);
     if (wanted(&s, "formats"))
