@@ -98,8 +98,8 @@ struct ctw_op_rms_norm {
     float eps;
     void *y; /* device [n_tok, dim]; may be x, where the dtypes are equal and rows is NULL */
     /*
-     * device [n_tok] or NULL: where y's row t has no finite sum of squares and bad[t] is negative,
-     * bad[t] = stamp. So the first operation that meets a bad row leaves its mark.
+     * device, as many as rows of x, or NULL: where row r has no finite sum of squares and bad[r] is
+     * negative, bad[r] = stamp. So the first operation that meets a bad row leaves its mark.
      */
     int16_t *bad;
     int16_t stamp;

@@ -234,7 +234,12 @@ static enum ctw_status run_passes(struct ctw_engine *e, struct ctw_seq *seqs, in
         r->pass_tok = 0;
         for (int64_t i = first; i < first + n; i++)
             r->pass_tok += ctw_seq_inputs(&seqs[i]);
-        enum ctw_status st = ctw_pass_run(e->forward, e->provider, seqs + first, n, &hooks, err);
+        /* Before, lest a shortened file kill us; after, lest an overwritten one gave numbers. */
+        enum ctw_status st = ctw_container_check(e->model->container, err);
+        if (st == CTW_OK)
+            st = ctw_pass_run(e->forward, e->provider, seqs + first, n, &hooks, err);
+        if (st == CTW_OK)
+            st = ctw_container_check(e->model->container, err);
         if (st != CTW_OK)
             return st;
         if (r->hooks != NULL && r->hooks->done != NULL)

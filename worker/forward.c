@@ -324,6 +324,8 @@ enum ctw_status ctw_forward_head(struct ctw_forward *f, const struct ctw_layer_d
                                           .weight_offset = f->model->norm_offset,
                                           .eps = f->model->norm_eps,
                                           .y = f->norm,
+                                          .bad = f->bad,
+                                          .stamp = (int16_t)(f->model->n_decoders - 1),
                                       },
                                       err);
     if (st != CTW_OK)

@@ -51,10 +51,10 @@ static void norm_one(void *arg, int64_t t, int thread)
 {
     (void)thread;
     const struct ctw_op_rms_norm *op = arg;
-    int64_t from = (op->rows == NULL ? t : op->rows[t]) * op->dim;
+    int64_t row = op->rows == NULL ? t : op->rows[t], from = row * op->dim;
     double sum = sum_of_squares(op->x, op->x_dtype, from, op->dim);
-    if (op->bad != NULL && op->bad[t] < 0 && !isfinite((float)sum))
-        op->bad[t] = op->stamp;
+    if (op->bad != NULL && op->bad[row] < 0 && !isfinite((float)sum))
+        op->bad[row] = op->stamp;
     double r = 1 / sqrt(sum / (double)op->dim + op->eps);
     for (int64_t i = 0; i < op->dim; i++) {
         double w = (double)ctw_load_float(op->weight, op->weight_dtype, i) + op->weight_offset;

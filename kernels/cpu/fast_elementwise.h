@@ -68,7 +68,8 @@ static void norm_row(const void *arg, int64_t t)
 {
     const struct ctw_op_rms_norm *op = arg;
     float row[ROW_SPAN], weight[ROW_SPAN];
-    const void *x = at(op->x, op->x_dtype, (op->rows == NULL ? t : op->rows[t]) * op->dim);
+    int64_t r = op->rows == NULL ? t : op->rows[t];
+    const void *x = at(op->x, op->x_dtype, r * op->dim);
     vf lanes = vf_zero();
     for (int64_t c = 0; c < op->dim; c += ROW_SPAN) {
         int64_t n = min64(ROW_SPAN, op->dim - c);
@@ -76,8 +77,8 @@ static void norm_row(const void *arg, int64_t t)
         lanes = add_squares(lanes, row, n);
     }
     float sum = vf_sum(lanes);
-    if (op->bad != NULL && op->bad[t] < 0 && !isfinite(sum))
-        op->bad[t] = op->stamp;
+    if (op->bad != NULL && op->bad[r] < 0 && !isfinite(sum))
+        op->bad[r] = op->stamp;
     const vf scale = vf_set1(1.0f / sqrtf(sum / (float)op->dim + op->eps));
     const vf offset = vf_set1(op->weight_offset);
     for (int64_t c = 0; c < op->dim; c += ROW_SPAN) {

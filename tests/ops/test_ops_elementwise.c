@@ -156,6 +156,16 @@ static void rms_norm_marks_bad_rows(void **state)
         for (int i = 0; i < N; i++)
             assert_int_equal(bad[i], i == 9 ? 3 : i == 4 || i == 17 || i == 30 ? 7 : -1);
         buf_close(&y);
+        const int64_t rows[] = {3, 17, 30}; /* marks go by x's rows */
+        bad[17] = -1;
+        p.op.rows = rows;
+        p.op.n_tok = 3;
+        p.op.stamp = 8;
+        y = norm_run(&p, be);
+        assert_int_equal(bad[3], -1);
+        assert_int_equal(bad[17], 8);
+        assert_int_equal(bad[30], 7);
+        buf_close(&y);
         norm_close(&p);
         ctw_backend_close(be);
     }

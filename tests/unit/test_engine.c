@@ -1,0 +1,298 @@
+/* The engine on a checkpoint that this test writes: one layer of a Llama, all values simple. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/mem.h"
+#include "worker/engine.h"
+
+enum { HIDDEN = 16, INNER = 24, VOCAB = 10, N_TENSORS = 11 };
+
+static const struct {
+    const char *name;
+    int rows, cols; /* cols 0: a vector */
+} tensors[N_TENSORS] = {
+    {"model.embed_tokens.weight", VOCAB, HIDDEN},
+    {"model.layers.0.self_attn.q_proj.weight", HIDDEN, HIDDEN},
+    {"model.layers.0.self_attn.k_proj.weight", HIDDEN, HIDDEN},
+    {"model.layers.0.self_attn.v_proj.weight", HIDDEN, HIDDEN},
+    {"model.layers.0.self_attn.o_proj.weight", HIDDEN, HIDDEN},
+    {"model.layers.0.mlp.gate_proj.weight", INNER, HIDDEN},
+    {"model.layers.0.mlp.up_proj.weight", INNER, HIDDEN},
+    {"model.layers.0.mlp.down_proj.weight", HIDDEN, INNER},
+    {"model.layers.0.input_layernorm.weight", HIDDEN, 0},
+    {"model.layers.0.post_attention_layernorm.weight", HIDDEN, 0},
+    {"model.norm.weight", HIDDEN, 0},
+};
+
+static char dir[] = "/tmp/ctw_test_engine_XXXXXX";
+
+static void path_of(char *path, size_t cap, const char *name)
+{
+    snprintf(path, cap, "%s/%s", dir, name);
+}
+
+static void write_file(const char *name, const void *head, size_t head_bytes, const void *data,
+                       size_t bytes)
+{
+    char path[256];
+    path_of(path, sizeof(path), name);
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(head, 1, head_bytes, f), head_bytes);
+    assert_int_equal(fwrite(data, 1, bytes, f), bytes);
+    assert_int_equal(fclose(f), 0);
+}
+
+/* `bad`: the tensor whose first value is NaN; -1: none. */
+static void write_checkpoint(int bad)
+{
+    static const char config[] =
+        "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"dtype\": "
+        "\"float32\", \"hidden_size\": 16, \"intermediate_size\": 24, \"num_hidden_layers\": 1, "
+        "\"num_attention_heads\": 2, \"num_key_value_heads\": 2, \"vocab_size\": 10, "
+        "\"max_position_embeddings\": 32, \"tie_word_embeddings\": true, \"rms_norm_eps\": 1e-5}";
+    static char header[8 + 4096];
+    static float data[4096];
+    size_t used = 0, n = 0;
+    memset(header, 0, sizeof(header));
+    used += (size_t)snprintf(header + 8 + used, sizeof(header) - 8 - used, "{");
+    for (int i = 0; i < N_TENSORS; i++) {
+        size_t count = (size_t)tensors[i].rows * (size_t)(tensors[i].cols ? tensors[i].cols : 1);
+        char shape[40];
+        if (tensors[i].cols != 0)
+            snprintf(shape, sizeof(shape), "%d,%d", tensors[i].rows, tensors[i].cols);
+        else
+            snprintf(shape, sizeof(shape), "%d", tensors[i].rows);
+        used += (size_t)snprintf(header + 8 + used, sizeof(header) - 8 - used,
+                                 "%s\"%s\":{\"dtype\":\"F32\",\"shape\":[%s],\"data_offsets\":[%zu,"
+                                 "%zu]}",
+                                 i == 0 ? "" : ",", tensors[i].name, shape, 4 * n, 4 * (n + count));
+        for (size_t k = 0; k < count; k++)
+            data[n + k] =
+                tensors[i].cols == 0 ? 1 : (float)((k * 7 + (size_t)i * 3) % 11) / 10 - 0.5f;
+        if (i == bad)
+            data[n] = NAN;
+        n += count;
+    }
+    used += (size_t)snprintf(header + 8 + used, sizeof(header) - 8 - used, "}");
+    for (int b = 0; b < 8; b++)
+        header[b] = (char)(used >> (8 * b));
+    write_file("config.json", config, sizeof(config) - 1, NULL, 0);
+    write_file("model.safetensors", header, 8 + used, data, n * sizeof(float));
+}
+
+static struct ctw_engine *open_engine(void)
+{
+    struct ctw_engine *e;
+    struct ctw_err err;
+    const struct ctw_engine_options opt = {.model_dir = dir, .n_threads = 1, .chunk_tokens = 2};
+    if (ctw_engine_open(&e, &opt, &err) != CTW_OK)
+        fail_msg("%s", err.msg);
+    return e;
+}
+
+static const int32_t tokens[] = {1, 4, 2, 9, 3, 3};
+static float logprob[2][5];
+static int32_t greedy[2][5];
+
+static struct ctw_seq sequence(int i)
+{
+    return (struct ctw_seq){
+        .tokens = tokens, .n_tok = 6, .first = 1, .logprob = logprob[i], .greedy = greedy[i]};
+}
+
+static void scores_are_probabilities(void **state)
+{
+    (void)state;
+    struct ctw_err err;
+    write_checkpoint(-1);
+    struct ctw_engine *e = open_engine();
+    double total = 0; /* of the last token's probability over all ids */
+    for (int32_t id = 0; id < VOCAB; id++) {
+        int32_t ids[] = {1, 4, 2, id};
+        struct ctw_seq seq = sequence(0);
+        seq.tokens = ids;
+        seq.n_tok = 4;
+        seq.first = 3;
+        assert_int_equal(ctw_engine_score(e, &seq, 1, NULL, &err), CTW_OK);
+        assert_int_equal(seq.bad_layer, -1);
+        total += exp((double)logprob[0][0]);
+    }
+    assert_true(fabs(total - 1) < 1e-5);
+    ctw_engine_close(e);
+}
+
+static void bad_sequences_are_refused(void **state)
+{
+    (void)state;
+    struct ctw_err err;
+    struct ctw_engine *e = open_engine();
+    static const int32_t outside[] = {1, VOCAB};
+    static const int32_t many[40];
+    struct ctw_seq cases[5];
+    for (int i = 0; i < 5; i++)
+        cases[i] = sequence(0);
+    cases[0].n_tok = 1;
+    cases[1].first = 0;
+    cases[2].first = 6;
+    cases[3].tokens = outside;
+    cases[3].n_tok = 2;
+    cases[4].tokens = many;
+    cases[4].n_tok = 34; /* 33 inputs */
+    static const char *const words[] = {"sequence 1", "sequence 1", "sequence 1", "vocabulary",
+                                        "--max-length"};
+    for (int i = 0; i < 5; i++) {
+        struct ctw_seq seqs[2] = {sequence(0), cases[i]};
+        assert_int_equal(ctw_engine_score(e, seqs, 2, NULL, &err), CTW_EINVAL);
+        assert_non_null(strstr(err.msg, words[i]));
+    }
+    ctw_engine_close(e);
+}
+
+static void nan_names_its_layer(void **state)
+{
+    (void)state;
+    static const struct {
+        int tensor, layer;
+    } cases[] = {{4, 0}, {7, 0}, {10, 1}}; /* o_proj; down_proj; the final norm is the head's */
+    for (size_t i = 0; i < CTW_COUNT(cases); i++) {
+        struct ctw_err err;
+        write_checkpoint(cases[i].tensor);
+        struct ctw_engine *e = open_engine();
+        struct ctw_seq seq = sequence(0);
+        assert_int_equal(ctw_engine_score(e, &seq, 1, NULL, &err), CTW_OK);
+        assert_int_equal(seq.bad_layer, cases[i].layer);
+        ctw_engine_close(e);
+    }
+    write_checkpoint(-1);
+}
+
+static void a_changed_file_is_noticed(void **state)
+{
+    (void)state;
+    struct ctw_err err;
+    struct ctw_engine *e = open_engine();
+    struct ctw_seq seq = sequence(0);
+    assert_int_equal(ctw_engine_score(e, &seq, 1, NULL, &err), CTW_OK);
+    char path[256];
+    path_of(path, sizeof(path), "model.safetensors");
+    assert_int_equal(truncate(path, 100), 0);
+    assert_int_equal(ctw_engine_score(e, &seq, 1, NULL, &err), CTW_EIO);
+    assert_non_null(strstr(err.msg, "model.safetensors"));
+    ctw_engine_close(e);
+    write_checkpoint(-1);
+}
+
+struct watch {
+    int64_t calls, cancel_at, n_done;
+    int64_t last_done;
+};
+
+static bool cancel_late(void *arg)
+{
+    struct watch *w = arg;
+    return ++w->calls == w->cancel_at;
+}
+
+static void count_done(void *arg, int64_t first, int64_t n)
+{
+    struct watch *w = arg;
+    assert_int_equal(first, w->n_done);
+    w->n_done += n;
+}
+
+static void grows(void *arg, const struct ctw_progress *p)
+{
+    struct watch *w = arg;
+    assert_true(p->tok_done >= w->last_done);
+    assert_true(p->tok_done <= p->tok_total);
+    w->last_done = p->tok_done;
+}
+
+/* Cancelled at every moment in turn, the next run gives the bits of the first. */
+static void cancelling_leaves_no_trace(void **state)
+{
+    (void)state;
+    struct ctw_err err;
+    struct ctw_engine *e = open_engine();
+    struct ctw_seq first = sequence(0);
+    assert_int_equal(ctw_engine_score(e, &first, 1, NULL, &err), CTW_OK);
+    enum ctw_status st = CTW_ECANCELED;
+    for (int64_t at = 1; st == CTW_ECANCELED; at++) {
+        struct watch w = {.cancel_at = at};
+        const struct ctw_hooks hooks = {
+            .arg = &w, .cancelled = cancel_late, .done = count_done, .progress = grows};
+        struct ctw_seq seqs[] = {sequence(1), sequence(1)};
+        st = ctw_engine_score(e, seqs, 2, &hooks, &err);
+        assert_int_equal(w.n_done, st == CTW_OK ? 2 : 0);
+        struct ctw_seq again = sequence(1);
+        assert_int_equal(ctw_engine_score(e, &again, 1, NULL, &err), CTW_OK);
+        assert_memory_equal(logprob[1], logprob[0], sizeof(logprob[0]));
+        assert_memory_equal(greedy[1], greedy[0], sizeof(greedy[0]));
+        assert_true(at < 1000);
+    }
+    assert_int_equal(st, CTW_OK);
+    ctw_engine_close(e);
+}
+
+static void failed_allocations_are_reported(void **state)
+{
+    (void)state;
+    enum ctw_status st = CTW_ENOMEM;
+    for (int64_t n = 1; st == CTW_ENOMEM; n++) {
+        struct ctw_engine *e = NULL;
+        struct ctw_err err;
+        struct ctw_seq seq = sequence(0);
+        const struct ctw_engine_options opt = {.model_dir = dir, .n_threads = 1};
+        ctw_mem_fail_at(n);
+        st = ctw_engine_open(&e, &opt, &err);
+        if (st == CTW_OK)
+            st = ctw_engine_score(e, &seq, 1, NULL, &err);
+        ctw_mem_fail_at(0);
+        ctw_engine_close(st == CTW_OK || e != NULL ? e : NULL);
+        assert_true(n < 5000);
+    }
+    assert_int_equal(st, CTW_OK);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    if (mkdtemp(dir) == NULL)
+        return -1;
+    write_checkpoint(-1);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    char path[256];
+    path_of(path, sizeof(path), "config.json");
+    unlink(path);
+    path_of(path, sizeof(path), "model.safetensors");
+    unlink(path);
+    return rmdir(dir);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(scores_are_probabilities),
+        cmocka_unit_test(bad_sequences_are_refused),
+        cmocka_unit_test(nan_names_its_layer),
+        cmocka_unit_test(a_changed_file_is_noticed),
+        cmocka_unit_test(cancelling_leaves_no_trace),
+        cmocka_unit_test(failed_allocations_are_reported),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
