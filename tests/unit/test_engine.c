@@ -86,7 +86,7 @@ static void write_checkpoint(int bad)
     used += (size_t)snprintf(header + 8 + used, sizeof(header) - 8 - used, "}");
     for (int b = 0; b < 8; b++)
         header[b] = (char)(used >> (8 * b));
-    write_file("config.json", config, sizeof(config) - 1, NULL, 0);
+    write_file("config.json", config, sizeof(config) - 1, "", 0);
     write_file("model.safetensors", header, 8 + used, data, n * sizeof(float));
 }
 
