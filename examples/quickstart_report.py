@@ -8,16 +8,17 @@ import sys
 import textwrap
 from pathlib import Path
 
-PAGE_CHARACTERS = 20000  # about as long as an article of WikiText-2
+PAGE_CHARACTERS = 16000  # about as long as an article of WikiText-2
 
 
 def write_pydoc(path):
     """Python's manual as a file like WikiText-2's: JSON lines with `page`."""
     pages, page = [], ""
     for _, text in sorted(pydoc_data.topics.topics.items()):
-        page += text
-        if len(page) >= PAGE_CHARACTERS:
-            pages, page = [*pages, page], ""
+        for line in text.splitlines(keepends=True):
+            page += line
+            if len(page) >= PAGE_CHARACTERS:
+                pages, page = [*pages, page], ""
     if page:
         pages.append(page)
     with open(path, "w", encoding="utf-8") as f:
