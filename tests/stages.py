@@ -182,6 +182,7 @@ def run_stage(stage):
             ok, bad = checks_of(step, text, code)
             passed, failed = passed + ok, failed + bad
             if bad:
+                text += f"\nexit status {code}"
                 break
     word = "FAIL" if failed else "ok"
     note = f"  ({stage.note})" if stage.note else ""
