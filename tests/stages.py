@@ -209,6 +209,8 @@ def main():
         return 0
     chosen = [s for s in every if (s.name in args.only if args.only else s.fast or not args.fast)]
     LOGS.mkdir(parents=True, exist_ok=True)
+    # A shell's background job is started with it ignored, and the tests' processes would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     start, passed, failed = time.monotonic(), 0, 0
     for stage in chosen:
         ok, bad = run_stage(stage)
