@@ -205,7 +205,7 @@ INLINE void score_tile(enum mode mode, const struct attn_job *job, const struct 
         const float *q = l->q + (lane0 + c * NR) * job->kw;
         for (int key = 0; key < n_keys; key += ATTN_ROWS) {
             vf acc[ATTN_ROWS][NV];
-            tile_product(mode, acc, ATTN_ROWS, job->kw, l->k + key * job->kw, 1, ATTN_ROWS, q);
+            tile_product(mode, acc, ATTN_ROWS, job->kw, l->k + key * job->kw, 1, ATTN_ROWS, 0, q);
             UNROLL
             for (int i = 0; i < ATTN_ROWS; i++) {
                 UNROLL
@@ -295,7 +295,7 @@ INLINE void value_rows(enum mode mode, const struct attn_job *job, const struct 
     const float *p = (mode == PAIRS ? l->pairs : l->p) + lane;
     for (int64_t d = 0; d < job->width; d += NR) {
         vf acc[ATTN_ROWS][NV];
-        tile_product(mode, acc, n_rows, n_words(mode, n_keys), p, 1, ATTN_LANES,
+        tile_product(mode, acc, n_rows, n_words(mode, n_keys), p, 1, ATTN_LANES, 0,
                      v + d * tile_words);
         UNROLL
         for (int i = 0; i < n_rows; i++) {
@@ -333,7 +333,7 @@ static void value_lanes_apart(enum mode mode, const struct attn_job *job, struct
             }
             vf acc[1][NV];
             const float *p = (mode == PAIRS ? l->pairs : l->p) + lane;
-            tile_product(mode, acc, 1, n_words(mode, n_keys), p, 1, ATTN_LANES, kept);
+            tile_product(mode, acc, 1, n_words(mode, n_keys), p, 1, ATTN_LANES, 0, kept);
             float *out = l->out + (lane0 + lane) * job->width + d;
             for (int c = 0; c < NV; c++)
                 vf_store(out + c * VL,

@@ -18,7 +18,7 @@ struct head_job {
     enum mode mode;
     int64_t k, kw;
     int64_t block;             /* ids of a block, a multiple of MAX_COLUMNS */
-    float *a;                  /* packed x */
+    struct rows a;             /* packed x */
     float *target;             /* [n_rows]: the target's logit */
     struct head_state *states; /* [blocks][n_rows] */
     float *local;
@@ -76,7 +76,7 @@ static void head_columns(const struct head_job *job, const struct linear_local *
                      min64(NR, n - p * NR), op->dtype);
     for (int64_t t = 0; t < op->n_rows; t += MC) {
         int64_t rows = min64(MC, op->n_rows - t);
-        block_product(job->mode, job->a + t * job->kw, rows, l->panels, n_panels, job->kw, l->c);
+        block_product(job->mode, &job->a, t, rows, l->panels, n_panels, l->c);
         for (int64_t i = 0; i < rows; i++) {
             float *x = l->c + i * n_panels * NR;
             int64_t target = op->targets[t + i] - id0;
@@ -147,11 +147,11 @@ static enum ctw_status fast_head(struct ctw_cpu *cpu, const struct ctw_op_head *
         cpu, bytes + (size_t)(n_blocks * op->n_rows) * sizeof(*job.states), &scratch, err);
     if (st != CTW_OK)
         return st;
-    job.a = scratch;
-    job.target = job.a + a_floats;
+    job.a = rows_open(scratch, op->n_rows, job.kw);
+    job.target = job.a.words + a_floats;
     job.local = job.target + targets;
     job.states = (struct head_state *)((char *)scratch + bytes);
-    pack_x(cpu, job.mode, job.a, op->x, op->dtype, job.k, op->n_rows, job.k);
+    pack_x(cpu, job.mode, &job.a, op->x, op->dtype, job.k, op->n_rows, job.k);
     ctw_threads_for(cpu->threads, n_blocks, head_item, &job);
     ctw_threads_for(cpu->threads, ceil_div(op->n_rows, MC), merge_item, &job);
     return CTW_OK;

@@ -29,7 +29,7 @@ struct linear_job {
     int64_t n_columns;         /* of y */
     int n_matrices;            /* 2: gate and up */
     int64_t n_blocks, n_parts; /* tasks: column blocks times row parts */
-    float *a;                  /* packed x */
+    struct rows a;             /* packed x */
     float *local;
     int64_t local_floats; /* of one thread */
     bool has_bias;
@@ -57,6 +57,11 @@ INLINE int64_t packed_floats(int64_t n_tok, int64_t kw)
     return round_up(round_up(n_tok, MR) * kw + VL, 16);
 }
 
+INLINE struct rows rows_open(float *words, int64_t n_tok, int64_t kw)
+{
+    return (struct rows){words, round_up(n_tok, MR), kw};
+}
+
 /* ---- packing x ---------------------------------------------------------------------------- */
 
 struct pack_job {
@@ -64,21 +69,27 @@ struct pack_job {
     enum ctw_dtype dtype;
     const void *x;
     int64_t ldx, n_tok, k;
-    float *a;
+    const struct rows *a;
 };
 
 static void pack_item(void *arg, int64_t item, int thread)
 {
     (void)thread;
     const struct pack_job *job = arg;
-    int64_t kw = n_words(job->mode, job->k), end = min64((item + 1) * MC, job->n_tok);
+    const int64_t per_word = job->mode == PAIRS ? 2 : 1, kw = job->a->kw, step = sweep_words(kw);
+    int64_t end = min64((item + 1) * MC, job->n_tok);
     float tmp[MR * SPAN];
-    for (int64_t t = item * MC; t < end; t += MR)
-        pack_tile(job->mode, job->a + t * kw, tmp, at(job->x, job->dtype, t * job->ldx), job->dtype,
-                  job->ldx, min64(MR, end - t), job->k);
+    for (int64_t t = item * MC; t < end; t += MR) {
+        for (int64_t k0 = 0; k0 < kw; k0 += step) {
+            int64_t n = min64(step, kw - k0);
+            pack_tile(job->mode, rows_tile(job->a, t, k0, n), tmp,
+                      at(job->x, job->dtype, t * job->ldx + k0 * per_word), job->dtype, job->ldx,
+                      min64(MR, end - t), min64(n * per_word, job->k - k0 * per_word));
+        }
+    }
 }
 
-static void pack_x(struct ctw_cpu *cpu, enum mode mode, float *a, const void *x,
+static void pack_x(struct ctw_cpu *cpu, enum mode mode, const struct rows *a, const void *x,
                    enum ctw_dtype dtype, int64_t ldx, int64_t n_tok, int64_t k)
 {
     struct pack_job job = {mode, dtype, x, ldx, n_tok, k, a};
@@ -156,7 +167,7 @@ static void linear_item(void *arg, int64_t item, int thread)
     }
     for (int64_t t = t0; t < t1; t += MC) {
         int64_t rows = min64(MC, t1 - t);
-        block_product(job->mode, job->a + t * job->kw, rows, l.panels, width / NR, job->kw, l.c);
+        block_product(job->mode, &job->a, t, rows, l.panels, width / NR, l.c);
         for (int64_t i = 0; i < rows; i++)
             finish_row(job, &l, l.c + i * width, width / job->n_matrices, t + i, col0, n);
     }
@@ -208,10 +219,10 @@ static enum ctw_status fast_linear(struct ctw_cpu *cpu, const struct ctw_op_line
     enum ctw_status st = ctw_cpu_scratch(cpu, bytes, &scratch, err);
     if (st != CTW_OK)
         return st;
-    job.a = scratch;
-    job.local = job.a + a_floats;
+    job.a = rows_open(scratch, op->n_tok, job.kw);
+    job.local = job.a.words + a_floats;
     cut_linear(&job, n_threads);
-    pack_x(cpu, job.mode, job.a, op->x, op->dtype, op->ldx, op->n_tok, job.k);
+    pack_x(cpu, job.mode, &job.a, op->x, op->dtype, op->ldx, op->n_tok, job.k);
     ctw_threads_for(cpu->threads, job.n_blocks * job.n_parts, linear_item, &job);
     return CTW_OK;
 }

@@ -164,6 +164,11 @@ static void weight_words(enum mode mode, float *words, const struct ctw_shard *s
     const struct ctw_weight *w = s->weight;
     float tmp[SPAN];
     float *values = mode == PAIRS ? tmp : words;
+    if (mode == PAIRS && w->format->id == CTW_FORMAT_dense && w->dtype == CTW_BF16) {
+        const char *stored = s->data->part[CTW_PART_VALUES];
+        to_words(PAIRS, words, stored + 2 * (row * w->k + col0), CTW_BF16, n);
+        return;
+    }
     decoders[w->format->id](w, s->data, row, col0, n, values);
     if (mode == PAIRS) {
         uint16_t half[SPAN];

@@ -14,10 +14,11 @@
 
 /*
  * acc[i][v] = sum over w < n of a[i * a_row + w * a_word] * b[w * NR + v * VL ..], in words.
- * n_rows, a_row and a_word are constants at every call.
+ * n_rows, a_row, a_word and ahead are constants at every call. `ahead` > 0: a is fetched so many
+ * words before it is used, also what follows its n words.
  */
 INLINE void tile_product(enum mode mode, vf acc[][NV], const int n_rows, int64_t n, const float *a,
-                         const int a_row, const int a_word, const float *b)
+                         const int a_row, const int a_word, const int ahead, const float *b)
 {
     UNROLL
     for (int i = 0; i < n_rows; i++) {
@@ -27,6 +28,8 @@ INLINE void tile_product(enum mode mode, vf acc[][NV], const int n_rows, int64_t
     }
     for (int64_t w = 0; w < n; w++) {
         vf bv[NV];
+        if (ahead > 0) /* may lie past the array's end */
+            __builtin_prefetch((const void *)((uintptr_t)a + sizeof(float) * ahead * a_word));
         UNROLL
         for (int v = 0; v < NV; v++)
             bv[v] = vf_load(b + v * VL);
@@ -54,7 +57,7 @@ INLINE void tile_rows(enum mode mode, const int n_rows, int64_t n, const float *
                       float *c, int64_t ldc, bool first)
 {
     vf acc[MR][NV];
-    tile_product(mode, acc, n_rows, n, a, 1, MR, b);
+    tile_product(mode, acc, n_rows, n, a, 1, MR, AHEAD, b);
     if (!first) {
         UNROLL
         for (int i = 0; i < n_rows; i++) {
@@ -118,22 +121,38 @@ INLINE int64_t sweep_words(int64_t kw)
 }
 
 /*
- * c = a b for n_rows rows (packed tiles of kw words) and n_panels panels of columns: c is
+ * Packed rows: sweep after sweep, tile after tile in a sweep, [words of the sweep][MR] in a tile.
+ * A block so reads each sweep from one end to the other, which is easy to fetch ahead.
+ */
+struct rows {
+    float *words;
+    int64_t n, kw; /* rows, up to a multiple of MR, and words of each */
+};
+
+/* The tile at row r, a multiple of MR, in the sweep of n words from k0 on. */
+INLINE float *rows_tile(const struct rows *a, int64_t r, int64_t k0, int64_t n)
+{
+    return a->words + k0 * a->n + r * n;
+}
+
+/*
+ * c = a b for n_rows rows from row0 (a multiple of MR) on and n_panels panels of columns: c is
  * [n_rows rounded up to MR][n_panels * NR]. A sum over k is the sum, in order, of its sweeps' sums.
  */
-static void block_product(enum mode mode, const float *a, int64_t n_rows, const float *b,
-                          int64_t n_panels, int64_t kw, float *c)
+static void block_product(enum mode mode, const struct rows *a, int64_t row0, int64_t n_rows,
+                          const float *b, int64_t n_panels, float *c)
 {
+    const int64_t kw = a->kw;
     int64_t step = sweep_words(kw), ldc = n_panels * NR, last = (n_rows - 1) / MR * MR;
     tile_fn *full = tile_for(mode, MR), *rest = tile_for(mode, n_rows - last);
     for (int64_t k0 = 0; k0 < kw; k0 += step) {
         int64_t n = min64(step, kw - k0);
         for (int64_t p = 0; p < n_panels; p++) {
-            const float *bp = b + (p * kw + k0) * NR, *ap = a + k0 * MR;
+            const float *bp = b + (p * kw + k0) * NR, *ap = rows_tile(a, row0, k0, n);
             float *cp = c + p * NR;
             for (int64_t r = 0; r < last; r += MR)
-                full(n, ap + r * kw, bp, cp + r * ldc, ldc, k0 == 0);
-            rest(n, ap + last * kw, bp, cp + last * ldc, ldc, k0 == 0);
+                full(n, ap + r * n, bp, cp + r * ldc, ldc, k0 == 0);
+            rest(n, ap + last * n, bp, cp + last * ldc, ldc, k0 == 0);
         }
     }
 }

@@ -20,6 +20,7 @@ enum {
     NR = NV * VL,    /* columns of a product tile */
     MR = 6,          /* rows of a product tile: 12 accumulators, 2 vectors of b, 1 of a */
     KC = 320,        /* words of k per sweep: a panel of b (20 KiB) and a tile of a stay in L1 */
+    AHEAD = 64,      /* words of a that are fetched before their use */
     ATTN_ROWS = 6,   /* rows of a product tile in attention; divides ATTN_LANES and ATTN_KEYS */
     ATTN_LANES = 48, /* queries side by side, a multiple of NR */
     ATTN_KEYS = 96   /* keys of a tile */

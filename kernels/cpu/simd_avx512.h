@@ -15,8 +15,9 @@ enum {
     VL = 16,
     NV = 2,
     NR = NV * VL,
-    MR = 12,  /* 24 accumulators, 2 vectors of b */
-    KC = 192, /* a panel of b of 24 KiB */
+    MR = 12,    /* 24 accumulators, 2 vectors of b */
+    KC = 192,   /* a panel of b of 24 KiB */
+    AHEAD = 64, /* 3 KiB of packed rows */
     ATTN_ROWS = 8,
     ATTN_LANES = 64,
     ATTN_KEYS = 96
