@@ -2,23 +2,44 @@
  * What fails here is a mistake of the caller, never of a checkpoint or a client. */
 #include "kernels/backend.h"
 
+#include <stdio.h>
 #include <string.h>
 
-static const struct ctw_backend_ops *const backends[] = {&ctw_backend_cpu};
+static const struct ctw_backend_options no_options;
+
+static enum ctw_status open_cuda(struct ctw_backend **out, const struct ctw_backend_options *opt,
+                                 struct ctw_err *err)
+{
+    const struct ctw_backend_ops *ops;
+    enum ctw_status st = ctw_cuda_load(&ops, err);
+    return st != CTW_OK ? st : ops->open(out, opt, err);
+}
 
 enum ctw_status ctw_backend_open(struct ctw_backend **out, const char *name,
                                  const struct ctw_backend_options *opt, struct ctw_err *err)
 {
-    static const struct ctw_backend_options none = {0};
     *out = NULL;
-    if (name == NULL || strcmp(name, "auto") == 0)
-        name = "cpu";
-    for (size_t i = 0; i < CTW_COUNT(backends); i++) {
-        if (strcmp(name, backends[i]->name) == 0)
-            return backends[i]->open(out, opt == NULL ? &none : opt, err);
+    opt = opt == NULL ? &no_options : opt;
+    bool is_auto = name == NULL || strcmp(name, "auto") == 0;
+    struct ctw_err no_gpu = {.msg = "asked for"};
+    if (is_auto || strcmp(name, "cuda") == 0) {
+        enum ctw_status st = open_cuda(out, opt, is_auto ? &no_gpu : err);
+        if (st == CTW_OK) {
+            snprintf((*out)->reason, sizeof((*out)->reason), is_auto ? "a GPU is here" : "asked for");
+            return CTW_OK;
+        }
+        /* A machine without a GPU is no error; a mistyped option or a broken GPU is. */
+        if (!is_auto || st != CTW_EUNSUP)
+            return is_auto ? ctw_fail(err, st, "%s", no_gpu.msg) : st;
+    } else if (strcmp(name, "cpu") != 0) {
+        return ctw_fail(err, CTW_EINVAL,
+                        "backend \"%s\" is unknown; this program has: auto, cpu, cuda", name);
     }
-    return ctw_fail(err, CTW_EINVAL, "backend \"%s\" is unknown; this program has: auto, cpu",
-                    name);
+    enum ctw_status st = ctw_backend_cpu.open(out, opt, err);
+    if (st == CTW_OK)
+        snprintf((*out)->reason, sizeof((*out)->reason), "%.*s", (int)sizeof((*out)->reason) - 1,
+                 no_gpu.msg);
+    return st;
 }
 
 void ctw_backend_close(struct ctw_backend *be)
@@ -29,12 +50,30 @@ void ctw_backend_close(struct ctw_backend *be)
 
 void ctw_backend_get_info(const struct ctw_backend *be, struct ctw_backend_info *out)
 {
+    *out = (struct ctw_backend_info){0};
     be->ops->info(be, out);
+    memcpy(out->reason, be->reason, sizeof(out->reason));
 }
 
-size_t ctw_backend_scratch_bytes(const struct ctw_backend *be, int64_t n_tok, int64_t max_k)
+const struct ctw_backend_traits *ctw_backend_traits(const struct ctw_backend *be)
 {
-    return be->ops->scratch_bytes(be, n_tok, max_k);
+    return &be->ops->traits;
+}
+
+size_t ctw_backend_scratch_bytes(const struct ctw_backend *be, const struct ctw_reserve *r)
+{
+    return be->ops->scratch_bytes(be, r);
+}
+
+enum ctw_status ctw_backend_reserve(struct ctw_backend *be, const struct ctw_reserve *r,
+                                    struct ctw_err *err)
+{
+    return be->ops->reserve(be, r, err);
+}
+
+uint64_t ctw_backend_memory_free(const struct ctw_backend *be)
+{
+    return be->ops->memory_free(be);
 }
 
 enum ctw_status ctw_backend_sync(struct ctw_backend *be, struct ctw_err *err)
@@ -73,6 +112,35 @@ enum ctw_status ctw_device_copy(struct ctw_backend *be, void *dst, const void *s
     return be->ops->copy(be, dst, src, bytes, err);
 }
 
+enum ctw_status ctw_stage_alloc(struct ctw_backend *be, void **out, size_t bytes,
+                                struct ctw_err *err)
+{
+    *out = NULL;
+    return be->ops->stage_alloc(be, out, bytes, err);
+}
+
+void ctw_stage_free(struct ctw_backend *be, void *p)
+{
+    if (p != NULL)
+        be->ops->stage_free(be, p);
+}
+
+enum ctw_status ctw_upload_begin(struct ctw_backend *be, void *dst, const void *stage, size_t bytes,
+                                 uint64_t *ticket, struct ctw_err *err)
+{
+    return be->ops->upload_begin(be, dst, stage, bytes, ticket, err);
+}
+
+enum ctw_status ctw_upload_wait(struct ctw_backend *be, uint64_t ticket, struct ctw_err *err)
+{
+    return be->ops->upload_wait(be, ticket, err);
+}
+
+enum ctw_status ctw_upload_join(struct ctw_backend *be, struct ctw_err *err)
+{
+    return be->ops->upload_join(be, err);
+}
+
 /* ---- checks ------------------------------------------------------------------------------- */
 
 /* CTW_EINTERNAL with the rule that is broken. */
@@ -94,12 +162,13 @@ static bool shard_ok(const struct ctw_shard *s)
            (s->bias == NULL || is_float(s->bias_dtype));
 }
 
-static enum ctw_status check_linear(const struct ctw_op_linear *op, struct ctw_err *err)
+/* What ctw_prepare() and ctw_linear() have in common; *n_out: columns of y. */
+static enum ctw_status check_shards(const struct ctw_op_linear *op, int64_t *n_out,
+                                    struct ctw_err *err)
 {
     REQUIRE("linear", is_float(op->dtype));
-    REQUIRE("linear", op->epilogue != CTW_EPI_ADD || is_float(op->residual_dtype));
-    REQUIRE("linear", op->n_tok >= 0);
     REQUIRE("linear", op->n_shards >= 1 && op->n_shards <= CTW_MAX_SHARDS);
+    REQUIRE("linear", op->slot >= 0 && op->slot < CTW_N_SLOTS);
     int64_t n = 0;
     for (int i = 0; i < op->n_shards; i++) {
         REQUIRE("linear", shard_ok(&op->shards[i]));
@@ -111,6 +180,18 @@ static enum ctw_status check_linear(const struct ctw_op_linear *op, struct ctw_e
         REQUIRE("linear", op->shards[0].weight->n == op->shards[1].weight->n);
         n /= 2;
     }
+    *n_out = n;
+    return CTW_OK;
+}
+
+static enum ctw_status check_linear(const struct ctw_op_linear *op, struct ctw_err *err)
+{
+    int64_t n;
+    enum ctw_status st = check_shards(op, &n, err);
+    if (st != CTW_OK)
+        return st;
+    REQUIRE("linear", op->epilogue != CTW_EPI_ADD || is_float(op->residual_dtype));
+    REQUIRE("linear", op->n_tok >= 0);
     REQUIRE("linear", op->ldx >= op->shards[0].weight->k);
     REQUIRE("linear", op->ldy >= n);
     REQUIRE("linear", op->n_tok == 0 || (op->x != NULL && op->y != NULL));
@@ -171,6 +252,18 @@ enum ctw_status ctw_rms_norm(struct ctw_backend *be, const struct ctw_op_rms_nor
     REQUIRE("rms_norm", op->y != op->x || (op->dtype == op->x_dtype && op->rows == NULL));
     REQUIRE("rms_norm", op->n_tok >= 0 && op->dim >= 1);
     return be->ops->rms_norm(be, op, err);
+}
+
+enum ctw_status ctw_prepare(struct ctw_backend *be, const struct ctw_op_linear *op,
+                            struct ctw_err *err)
+{
+    int64_t n;
+    if (op->n_shards != 0) {
+        enum ctw_status st = check_shards(op, &n, err);
+        if (st != CTW_OK)
+            return st;
+    }
+    return be->ops->prepare(be, op, err);
 }
 
 enum ctw_status ctw_linear(struct ctw_backend *be, const struct ctw_op_linear *op,

@@ -18,24 +18,41 @@
 
 #include "kernels/formats/format.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 struct ctw_backend_ops;
 
 /* Every backend's own struct starts with this one. */
 struct ctw_backend {
     const struct ctw_backend_ops *ops;
+    char reason[256]; /* why this backend was taken; set by ctw_backend_open() */
 };
 
 struct ctw_backend_options {
-    const char *variant; /* NULL: the best that this machine runs; else its name */
-    int n_threads;       /* CPU; 0: all */
-    int device;          /* GPU index */
+    const char *variant;      /* CPU; NULL: the best that this machine runs; else its name */
+    const char *cuda_variant; /* likewise for the GPU */
+    int n_threads;            /* CPU; 0: all */
+    int device;               /* GPU index */
 };
 
 struct ctw_backend_info {
-    const char *backend; /* "cpu" */
-    const char *variant; /* "c", "avx2", "avx512", "avx512bf16" */
-    char device[96];     /* the processor's name */
-    int n_threads;
+    const char *backend;   /* "cpu", "cuda" */
+    const char *variant;   /* "c", "avx2", "avx512", "avx512bf16"; "general", "hopper" */
+    char device[96];       /* the processor's name */
+    char numerics[96];     /* what a score's last bit depends on: "cpu-avx2", "cuda-hopper-sm90-.." */
+    char reason[256];      /* why this backend was taken */
+    int n_threads;         /* CPU */
+    uint64_t memory_total; /* bytes of the GPU; 0 on the CPU */
+};
+
+/* What the planner must know of a backend. */
+struct ctw_backend_traits {
+    bool host_memory;     /* operations read the mapped files; nothing is uploaded */
+    int64_t chunk_tokens; /* rows from which on its products run at their full rate */
+    int64_t pass_tokens;  /* more tokens in a pass gain nothing worth having */
+    double pass_flops;    /* about a minute of work */
 };
 
 /* ---- linear ------------------------------------------------------------------------------- */
@@ -58,10 +75,14 @@ enum ctw_epilogue {
 
 enum { CTW_MAX_SHARDS = 4 };
 
+/* Which of a layer's products it is: each has its own place for weights decoded ahead. */
+enum ctw_slot { CTW_SLOT_QKV, CTW_SLOT_O, CTW_SLOT_GATE_UP, CTW_SLOT_DOWN, CTW_N_SLOTS };
+
 /* y[t, o] = epilogue(sum over i of x[t, i] * w[o, i]); the shards' rows stand one after another. */
 struct ctw_op_linear {
     const struct ctw_shard *shards;
     int n_shards; /* 1..CTW_MAX_SHARDS; all have the same k */
+    enum ctw_slot slot;
     enum ctw_dtype dtype;
     enum ctw_epilogue epilogue;
     enum ctw_activation act;       /* CTW_EPI_GATE only */
@@ -195,16 +216,32 @@ struct ctw_op_head {
 
 /* ---- the table ---------------------------------------------------------------------------- */
 
+/* What operations will be asked for; a backend allocates for itself accordingly. */
+struct ctw_reserve {
+    enum ctw_dtype dtype;
+    int64_t n_tok;                   /* rows of a chunk, and of a call of ctw_head() */
+    int64_t max_k;                   /* the largest inner width of a product */
+    int64_t max_n;                   /* the most columns of a product, gate and up together */
+    int64_t slot_elems[CTW_N_SLOTS]; /* the largest n * k of a slot's shards together */
+    int64_t n_seqs;                  /* sequences in a chunk */
+};
+
 /* All members are required; backend.c is their only caller. */
 struct ctw_backend_ops {
     const char *name;
+    struct ctw_backend_traits traits;
     enum ctw_status (*open)(struct ctw_backend **out, const struct ctw_backend_options *opt,
                             struct ctw_err *err);
     void (*close)(struct ctw_backend *be);
     void (*info)(const struct ctw_backend *be, struct ctw_backend_info *out);
-    /* The most bytes that operations allocate for themselves on chunks of up to n_tok rows with
-     * inner widths up to max_k (they keep it for reuse). For the planner. */
-    size_t (*scratch_bytes)(const struct ctw_backend *be, int64_t n_tok, int64_t max_k);
+    /* The most bytes that operations within r allocate for themselves (they keep it for reuse). For
+     * the planner. */
+    size_t (*scratch_bytes)(const struct ctw_backend *be, const struct ctw_reserve *r);
+    /* Allocates that now, where doing so in the middle of a pass could fail. */
+    enum ctw_status (*reserve)(struct ctw_backend *be, const struct ctw_reserve *r,
+                               struct ctw_err *err);
+    /* Bytes of device memory that can still be allocated; UINT64_MAX where not known. */
+    uint64_t (*memory_free)(const struct ctw_backend *be);
     enum ctw_status (*alloc)(struct ctw_backend *be, void **out, size_t bytes, struct ctw_err *err);
     void (*free)(struct ctw_backend *be, void *p);
     enum ctw_status (*upload)(struct ctw_backend *be, void *dst, const void *src, size_t bytes,
@@ -214,6 +251,16 @@ struct ctw_backend_ops {
     enum ctw_status (*copy)(struct ctw_backend *be, void *dst, const void *src, size_t bytes,
                             struct ctw_err *err); /* device to device, may overlap */
     enum ctw_status (*sync)(struct ctw_backend *be, struct ctw_err *err);
+    /* Uploads by other threads; see ctw_upload_begin(). Not called where traits.host_memory. */
+    enum ctw_status (*stage_alloc)(struct ctw_backend *be, void **out, size_t bytes,
+                                   struct ctw_err *err);
+    void (*stage_free)(struct ctw_backend *be, void *p);
+    enum ctw_status (*upload_begin)(struct ctw_backend *be, void *dst, const void *stage,
+                                    size_t bytes, uint64_t *ticket, struct ctw_err *err);
+    enum ctw_status (*upload_wait)(struct ctw_backend *be, uint64_t ticket, struct ctw_err *err);
+    enum ctw_status (*upload_join)(struct ctw_backend *be, struct ctw_err *err);
+    enum ctw_status (*prepare)(struct ctw_backend *be, const struct ctw_op_linear *op,
+                               struct ctw_err *err);
     enum ctw_status (*embed)(struct ctw_backend *be, const struct ctw_op_embed *op,
                              struct ctw_err *err);
     enum ctw_status (*rms_norm)(struct ctw_backend *be, const struct ctw_op_rms_norm *op,
@@ -230,14 +277,38 @@ struct ctw_backend_ops {
 
 extern const struct ctw_backend_ops ctw_backend_cpu;
 
-/* name: "auto" or "cpu" (later "cuda"). CTW_EINVAL for an unknown name or variant, naming those
- * that this machine has. */
+/*
+ * The CUDA backend is a shared object of its own, opened when it is asked for: beside the program, in
+ * ../lib of it, or where CTWORKER_CUDA_LIBRARY says. CTW_EUNSUP: it is not there, something it needs
+ * is not, or it is of another version; the message says which.
+ */
+enum ctw_status ctw_cuda_load(const struct ctw_backend_ops **out, struct ctw_err *err) CTW_MUST_CHECK;
+
+/* What the shared object exports; `abi` is the caller's CTW_BACKEND_ABI. NULL: not the same. */
+typedef const struct ctw_backend_ops *ctw_backend_entry_fn(uint64_t abi);
+#define CTW_CUDA_ENTRY "ctw_cuda_entry"
+/* Differs when a struct of this contract changed its size; raise the number for other changes. */
+#define CTW_BACKEND_ABI                                                                            \
+    ((uint64_t)1 << 48 ^ (uint64_t)sizeof(struct ctw_backend_ops) << 32 ^                          \
+     (uint64_t)sizeof(struct ctw_backend_info) << 24 ^ (uint64_t)sizeof(struct ctw_reserve) << 20 ^ \
+     (uint64_t)sizeof(struct ctw_weight) << 10 ^ (uint64_t)sizeof(struct ctw_op_linear) ^          \
+     (uint64_t)sizeof(struct ctw_op_qkv) << 5 ^ (uint64_t)sizeof(struct ctw_op_attention) << 14)
+
+/*
+ * name: "auto", "cpu" or "cuda". auto (or NULL) takes the GPU where the library, a driver and a GPU
+ * that it supports are there, else the CPU; info's `reason` says which and why. CTW_EINVAL for an
+ * unknown name or variant, naming those that this machine has; CTW_EUNSUP where "cuda" cannot be had.
+ */
 enum ctw_status ctw_backend_open(struct ctw_backend **out, const char *name,
                                  const struct ctw_backend_options *opt,
                                  struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_backend_close(struct ctw_backend *be); /* NULL is fine */
 void ctw_backend_get_info(const struct ctw_backend *be, struct ctw_backend_info *out);
-size_t ctw_backend_scratch_bytes(const struct ctw_backend *be, int64_t n_tok, int64_t max_k);
+const struct ctw_backend_traits *ctw_backend_traits(const struct ctw_backend *be);
+size_t ctw_backend_scratch_bytes(const struct ctw_backend *be, const struct ctw_reserve *r);
+enum ctw_status ctw_backend_reserve(struct ctw_backend *be, const struct ctw_reserve *r,
+                                    struct ctw_err *err) CTW_MUST_CHECK;
+uint64_t ctw_backend_memory_free(const struct ctw_backend *be);
 enum ctw_status ctw_backend_sync(struct ctw_backend *be, struct ctw_err *err) CTW_MUST_CHECK;
 
 enum ctw_status ctw_device_alloc(struct ctw_backend *be, void **out, size_t bytes,
@@ -249,6 +320,31 @@ enum ctw_status ctw_device_download(struct ctw_backend *be, void *dst, const voi
                                     size_t bytes, struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_device_copy(struct ctw_backend *be, void *dst, const void *src, size_t bytes,
                                 struct ctw_err *err) CTW_MUST_CHECK;
+
+/*
+ * Weights on their way to the device, from threads of the layer provider's own (the four may be
+ * called from any thread, all others only from the one that uses the backend). A stage is host
+ * memory that copies fast. An upload that was begun has read its stage once ctw_upload_wait() of its
+ * ticket returns. Operations called after ctw_upload_join() see all uploads begun before it; it does
+ * not wait.
+ */
+enum ctw_status ctw_stage_alloc(struct ctw_backend *be, void **out, size_t bytes,
+                                struct ctw_err *err) CTW_MUST_CHECK;
+void ctw_stage_free(struct ctw_backend *be, void *p); /* NULL is fine */
+enum ctw_status ctw_upload_begin(struct ctw_backend *be, void *dst, const void *stage, size_t bytes,
+                                 uint64_t *ticket, struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_upload_wait(struct ctw_backend *be, uint64_t ticket,
+                                struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_upload_join(struct ctw_backend *be, struct ctw_err *err) CTW_MUST_CHECK;
+
+/*
+ * Announces products with op's shards, dtype, epilogue and slot (the rest is not read), whose weights
+ * a backend may decode now, once, into the slot. Linear operations of that slot that name the same
+ * shards use it until the next ctw_prepare() of the slot; the bytes of the shards must not change
+ * until then. n_shards 0: forgets what is in the slot. Without it, each operation decodes.
+ */
+enum ctw_status ctw_prepare(struct ctw_backend *be, const struct ctw_op_linear *op,
+                            struct ctw_err *err) CTW_MUST_CHECK;
 
 enum ctw_status ctw_embed(struct ctw_backend *be, const struct ctw_op_embed *op,
                           struct ctw_err *err) CTW_MUST_CHECK;
@@ -262,5 +358,9 @@ enum ctw_status ctw_attention(struct ctw_backend *be, const struct ctw_op_attent
                               struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_head(struct ctw_backend *be, const struct ctw_op_head *op,
                          struct ctw_err *err) CTW_MUST_CHECK;
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -22,7 +22,7 @@ struct ctw_engine {
     int64_t chunk_tokens, pass_tokens; /* as asked; 0: planned */
     uint64_t memory_limit;
     struct ctw_plan plan; /* for sequences of the usual length */
-    char numerics[128];
+    char numerics[160];
 };
 
 static enum ctw_status choose_dtype(enum ctw_dtype *out, const char *name,
@@ -74,7 +74,9 @@ enum ctw_status ctw_engine_open(struct ctw_engine **out, const struct ctw_engine
     if (e == NULL)
         return ctw_fail(err, CTW_ENOMEM, "out of memory");
     struct ctw_backend_options be_opt = {
-        .variant = opt->variant, .n_threads = opt->n_threads, .device = opt->device};
+        .variant = opt->variant,
+        .cuda_variant = opt->cuda_variant,
+        .n_threads = opt->n_threads, .device = opt->device};
     struct ctw_backend_info info;
     enum ctw_status st = ctw_model_open(&e->model, opt->model_dir, opt->config_name, err);
     if (st != CTW_OK)
@@ -101,7 +103,7 @@ enum ctw_status ctw_engine_open(struct ctw_engine **out, const struct ctw_engine
     if (st != CTW_OK)
         goto fail;
     ctw_backend_get_info(e->be, &info);
-    snprintf(e->numerics, sizeof(e->numerics), "%s-%s/%s/%d", info.backend, info.variant,
+    snprintf(e->numerics, sizeof(e->numerics), "%s/%s/%d", info.numerics,
              dtype_long_name(e->dtype), NUMERICS_VERSION);
     *out = e;
     return CTW_OK;

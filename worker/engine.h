@@ -13,7 +13,8 @@ struct ctw_engine_options {
     const char *model_dir;
     const char *config_name;   /* NULL: config.json */
     const char *backend;       /* NULL: auto */
-    const char *variant;       /* NULL: best */
+    const char *variant;       /* of the CPU backend; NULL: best */
+    const char *cuda_variant;  /* of the CUDA backend; NULL: best */
     const char *dtype;         /* NULL or "auto", "bfloat16", "float16", "float32" */
     int n_threads;             /* 0: all CPUs */
     int device;

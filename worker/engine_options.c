@@ -13,13 +13,25 @@ void ctw_engine_option_rows(struct ctw_option *rows, struct ctw_engine_option_va
         {.name = "backend",
          .type = CTW_OPT_CHOICE,
          .value = &v->backend,
-         .choices = "auto|cpu",
-         .help = "what computes (default: auto)"},
+         .choices = "auto|cpu|cuda",
+         .help = "what computes (default: auto, a GPU where there is one)"},
+        {.name = "device",
+         .type = CTW_OPT_INT,
+         .value = &v->device,
+         .min = 0,
+         .max = 255,
+         .meta = "N",
+         .help = "which GPU, as nvidia-smi numbers those that are visible (default: 0)"},
         {.name = "cpu-variant",
          .type = CTW_OPT_CHOICE,
          .value = &v->variant,
          .choices = "auto|c|avx2|avx512|avx512bf16",
          .help = "force one set of CPU kernels (default: auto, the best that this machine runs)"},
+        {.name = "cuda-variant",
+         .type = CTW_OPT_CHOICE,
+         .value = &v->cuda_variant,
+         .choices = "auto|general|hopper",
+         .help = "force one set of GPU kernels (default: auto, the best that the GPU runs)"},
         {.name = "dtype",
          .type = CTW_OPT_CHOICE,
          .value = &v->dtype,
@@ -37,7 +49,7 @@ void ctw_engine_option_rows(struct ctw_option *rows, struct ctw_engine_option_va
          .type = CTW_OPT_BYTES,
          .value = &v->memory_limit,
          .meta = "SIZE",
-         .help = "memory beyond the mapped weights, such as 2GiB (default: a quarter of what is "
+         .help = "memory beyond the weights, such as 2GiB (default: a quarter of what is "
                  "available)"},
         {.name = "max-length",
          .type = CTW_OPT_INT,
@@ -67,15 +79,22 @@ void ctw_engine_option_rows(struct ctw_option *rows, struct ctw_engine_option_va
     memcpy(rows, all, sizeof(all));
 }
 
+/* "auto" is the default's other name. */
+static const char *named(const char *variant)
+{
+    return variant == NULL || strcmp(variant, "auto") == 0 ? NULL : variant;
+}
+
 struct ctw_engine_options ctw_engine_options_from(const struct ctw_engine_option_values *v,
                                                   const char *model_dir)
 {
-    bool any_variant = v->variant == NULL || strcmp(v->variant, "auto") == 0;
     return (struct ctw_engine_options){
         .model_dir = model_dir,
         .config_name = v->config,
         .backend = v->backend,
-        .variant = any_variant ? NULL : v->variant,
+        .variant = named(v->variant),
+        .cuda_variant = named(v->cuda_variant),
+        .device = (int)v->device,
         .dtype = v->dtype,
         .n_threads = (int)v->n_threads,
         .memory_limit = v->memory_limit,

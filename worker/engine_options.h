@@ -7,12 +7,12 @@
 #include "worker/engine.h"
 #include "worker/options.h"
 
-enum { CTW_N_ENGINE_OPTIONS = 9 };
+enum { CTW_N_ENGINE_OPTIONS = 11 };
 
 /* Where the parser puts them; start from {0}. */
 struct ctw_engine_option_values {
-    const char *config, *backend, *variant, *dtype;
-    int64_t n_threads, max_length, chunk_tokens, pass_tokens;
+    const char *config, *backend, *variant, *cuda_variant, *dtype;
+    int64_t n_threads, device, max_length, chunk_tokens, pass_tokens;
     uint64_t memory_limit;
 };
 

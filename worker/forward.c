@@ -76,7 +76,8 @@ enum ctw_status ctw_forward_open(struct ctw_forward **out, const struct ctw_mode
         {(void **)&f->targets, pass * sizeof(*f->targets)},
         {(void **)&f->results, pass * sizeof(*f->results)},
     };
-    enum ctw_status st = CTW_OK;
+    const struct ctw_reserve reserve = ctw_plan_reserve(model, dtype, plan);
+    enum ctw_status st = ctw_backend_reserve(be, &reserve, err);
     for (size_t i = 0; st == CTW_OK && i < CTW_COUNT(buffers); i++)
         st = ctw_device_alloc(be, buffers[i].at, buffers[i].bytes, err);
     for (int i = 0; st == CTW_OK && i < model->n_ropes; i++)
@@ -146,13 +147,14 @@ static enum ctw_status norm_residual(struct ctw_forward *f, int layer,
 
 /* x += w y + bias, for attention's and the MLP's last matrix */
 static enum ctw_status add_to_residual(struct ctw_forward *f, const struct ctw_shard *shard,
-                                       const void *y, int64_t ldy, const struct ctw_chunk *chunk,
+                                       enum ctw_slot slot, const void *y, int64_t ldy, const struct ctw_chunk *chunk,
                                        struct ctw_err *err)
 {
     return ctw_linear(f->be,
                       &(struct ctw_op_linear){
                           .shards = shard,
                           .n_shards = 1,
+                          .slot = slot,
                           .dtype = f->dtype,
                           .epilogue = CTW_EPI_ADD,
                           .residual_dtype = CTW_RESIDUAL,
@@ -178,6 +180,7 @@ static enum ctw_status project_qkv(struct ctw_forward *f, const struct ctw_layer
                                     &(struct ctw_op_linear){
                                         .shards = shards,
                                         .n_shards = 3,
+                                        .slot = CTW_SLOT_QKV,
                                         .dtype = f->dtype,
                                         .epilogue = CTW_EPI_STORE,
                                         .n_tok = chunk->n_tok,
@@ -242,7 +245,7 @@ static enum ctw_status attend(struct ctw_forward *f, const struct ctw_layer *l,
     if (st != CTW_OK)
         return st;
     struct ctw_shard o = shard_of(l, data, CTW_M_O, CTW_V_O_BIAS);
-    return add_to_residual(f, &o, f->wide, (int64_t)l->n_head * l->head, chunk, err);
+    return add_to_residual(f, &o, CTW_SLOT_O, f->wide, (int64_t)l->n_head * l->head, chunk, err);
 }
 
 static enum ctw_status gated_mlp(struct ctw_forward *f, const struct ctw_layer *l,
@@ -257,6 +260,7 @@ static enum ctw_status gated_mlp(struct ctw_forward *f, const struct ctw_layer *
                                     &(struct ctw_op_linear){
                                         .shards = shards,
                                         .n_shards = 2,
+                                        .slot = CTW_SLOT_GATE_UP,
                                         .dtype = f->dtype,
                                         .epilogue = CTW_EPI_GATE,
                                         .act = f->model->act,
@@ -270,7 +274,37 @@ static enum ctw_status gated_mlp(struct ctw_forward *f, const struct ctw_layer *
     if (st != CTW_OK)
         return st;
     struct ctw_shard down = shard_of(l, data, CTW_M_DOWN, CTW_V_DOWN_BIAS);
-    return add_to_residual(f, &down, f->wide, l->inner, chunk, err);
+    return add_to_residual(f, &down, CTW_SLOT_DOWN, f->wide, l->inner, chunk, err);
+}
+
+enum ctw_status ctw_forward_prepare(struct ctw_forward *f, int layer,
+                                    const struct ctw_layer_data *data, struct ctw_err *err)
+{
+    static const struct {
+        int n;
+        enum ctw_epilogue epilogue;
+        enum ctw_matrix_role matrix[3];
+    } slots[CTW_N_SLOTS] = {
+        [CTW_SLOT_QKV] = {3, CTW_EPI_STORE, {CTW_M_Q, CTW_M_K, CTW_M_V}},
+        [CTW_SLOT_O] = {1, CTW_EPI_ADD, {CTW_M_O}},
+        [CTW_SLOT_GATE_UP] = {2, CTW_EPI_GATE, {CTW_M_GATE, CTW_M_UP}},
+        [CTW_SLOT_DOWN] = {1, CTW_EPI_ADD, {CTW_M_DOWN}},
+    };
+    for (int s = 0; s < CTW_N_SLOTS; s++) {
+        struct ctw_shard shards[3];
+        for (int i = 0; i < slots[s].n; i++)
+            shards[i] = shard_of(&f->model->layers[layer], data, slots[s].matrix[i], -1);
+        const struct ctw_op_linear op = {.shards = shards,
+                                         .n_shards = slots[s].n,
+                                         .slot = (enum ctw_slot)s,
+                                         .dtype = f->dtype,
+                                         .epilogue = slots[s].epilogue,
+                                         .residual_dtype = CTW_RESIDUAL};
+        enum ctw_status st = ctw_prepare(f->be, &op, err);
+        if (st != CTW_OK)
+            return st;
+    }
+    return CTW_OK;
 }
 
 enum ctw_status ctw_forward_embed(struct ctw_forward *f, const struct ctw_layer_data *data,

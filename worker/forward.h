@@ -2,8 +2,10 @@
  * One model's operations on one chunk of a pass, in the order of the layer: the only code that
  * knows what a decoder layer computes. It owns the device buffers that a plan asks for.
  *
- *   x += attention(qkv(norm(x)))     q, k, v: biases, per-head norms, RoPE, window as the layer
- * says x += down(act(gate(norm(x))) * up(norm(x)))
+ *   x += attention(qkv(norm(x)))
+ *   x += down(act(gate(norm(x))) * up(norm(x)))
+ *
+ * with the biases, per-head norms, RoPE and window that the layer has.
  */
 #ifndef CTW_WORKER_FORWARD_H
 #define CTW_WORKER_FORWARD_H
@@ -44,6 +46,12 @@ enum ctw_status ctw_forward_open(struct ctw_forward **out, const struct ctw_mode
                                  struct ctw_backend *be, enum ctw_dtype dtype,
                                  const struct ctw_plan *plan, struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_forward_close(struct ctw_forward *f); /* NULL is fine */
+
+/* Lets the backend decode decoder layer `layer`'s weights once for all its chunks. The bytes at
+ * `data` must stay until another layer is prepared. */
+enum ctw_status ctw_forward_prepare(struct ctw_forward *f, int layer,
+                                    const struct ctw_layer_data *data,
+                                    struct ctw_err *err) CTW_MUST_CHECK;
 
 /* x[tok0 ..] = embedding of tokens[tok0 ..] */
 enum ctw_status ctw_forward_embed(struct ctw_forward *f, const struct ctw_layer_data *data,

@@ -134,6 +134,9 @@ static enum ctw_status run_decoder(struct pass *p, int layer, const struct ctw_l
     const struct ctw_layer *l = &f->model->layers[layer];
     int64_t seq0 = 0;     /* the sequence of the chunk's first token */
     int64_t seq0_row = 0; /* where its keys begin after the previous chunk */
+    enum ctw_status prepared = ctw_forward_prepare(f, layer, data, err);
+    if (prepared != CTW_OK)
+        return prepared;
     for (int64_t tok0 = 0; tok0 < p->n_tok; tok0 += f->plan.chunk_tokens) {
         int64_t tok1 = tok0 + f->plan.chunk_tokens;
         tok1 = tok1 < p->n_tok ? tok1 : p->n_tok;

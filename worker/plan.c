@@ -5,14 +5,7 @@
 
 #include "base/mem.h"
 
-enum {
-    CHUNK_TOKENS = 4096, /* decoding a weight costs under 1 % of using it from here on */
-    CHUNK_TOKENS_MIN = 64,
-    PASS_TOKENS_MAX = 32768, /* keeps the residual small; results come out pass by pass */
-    PASS_TOKENS_MIN = 8192,
-};
-/* About a minute on a small machine: a pass is also how often results become final. */
-static const double PASS_FLOPS = 1.2e13;
+enum { CHUNK_TOKENS_MIN = 64, PASS_TOKENS_MIN = 8192 };
 static const uint64_t LIMIT_FLOOR = 512ull << 20;
 
 static int64_t max64(int64_t a, int64_t b)
@@ -48,6 +41,35 @@ static struct widths model_widths(const struct ctw_model *model)
     return w;
 }
 
+struct ctw_reserve ctw_plan_reserve(const struct ctw_model *model, enum ctw_dtype dtype,
+                                    const struct ctw_plan *plan)
+{
+    static const struct {
+        enum ctw_matrix_role first;
+        int n;
+    } slots[CTW_N_SLOTS] = {[CTW_SLOT_QKV] = {CTW_M_Q, 3},
+                            [CTW_SLOT_O] = {CTW_M_O, 1},
+                            [CTW_SLOT_GATE_UP] = {CTW_M_GATE, 2},
+                            [CTW_SLOT_DOWN] = {CTW_M_DOWN, 1}};
+    struct ctw_reserve r = {.dtype = dtype,
+                            .n_tok = plan->chunk_tokens,
+                            .max_k = model_widths(model).inner_k,
+                            .n_seqs = plan->chunk_tokens};
+    for (int i = 1; i <= model->n_decoders; i++) {
+        for (int s = 0; s < CTW_N_SLOTS; s++) {
+            int64_t n = 0, elems = 0;
+            for (int m = 0; m < slots[s].n; m++) {
+                const struct ctw_weight *w = &model->layers[i].matrix[slots[s].first + m].weight;
+                n += w->n;
+                elems += w->n * w->k;
+            }
+            r.max_n = max64(r.max_n, n);
+            r.slot_elems[s] = max64(r.slot_elems[s], elems);
+        }
+    }
+    return r;
+}
+
 /* Dimensions were range-checked when the model was opened, and token counts are below 2^32, so
  * no product here reaches 2^63. */
 static void add_up(struct ctw_plan *plan, const struct ctw_plan_request *r, struct widths w)
@@ -62,7 +84,8 @@ static void add_up(struct ctw_plan *plan, const struct ctw_plan_request *r, stru
     plan->tables = pass * (2 * sizeof(int32_t) + sizeof(int16_t)) +
                    pass * (sizeof(int64_t) + sizeof(int32_t) + sizeof(struct ctw_head_result)) +
                    (size_t)r->longest * (size_t)w.rot * sizeof(float);
-    plan->scratch = ctw_backend_scratch_bytes(r->backend, plan->chunk_tokens, w.inner_k);
+    const struct ctw_reserve reserve = ctw_plan_reserve(r->model, r->dtype, plan);
+    plan->scratch = ctw_backend_scratch_bytes(r->backend, &reserve);
     plan->total = plan->residual + plan->activations + plan->kv + plan->tables + plan->scratch;
 }
 
@@ -70,14 +93,15 @@ enum ctw_status ctw_plan_make(struct ctw_plan *out, const struct ctw_plan_reques
                               struct ctw_err *err)
 {
     struct widths w = model_widths(r->model);
+    const struct ctw_backend_traits *traits = ctw_backend_traits(r->backend);
     struct ctw_plan plan = {.longest = r->longest};
     int64_t pass = r->pass_tokens;
     if (pass == 0)
-        pass =
-            max64(PASS_TOKENS_MIN,
-                  min64(PASS_TOKENS_MAX, (int64_t)(PASS_FLOPS / ctw_plan_layer_flops(r->model))));
+        pass = max64(PASS_TOKENS_MIN,
+                     min64(traits->pass_tokens,
+                           (int64_t)(traits->pass_flops / ctw_plan_layer_flops(r->model))));
     pass = max64(min64(pass, r->total), r->longest);
-    int64_t chunk = r->chunk_tokens != 0 ? r->chunk_tokens : CHUNK_TOKENS;
+    int64_t chunk = r->chunk_tokens != 0 ? r->chunk_tokens : traits->chunk_tokens;
     for (;;) {
         plan.pass_tokens = pass;
         plan.chunk_tokens = min64(chunk, pass);
@@ -97,9 +121,12 @@ enum ctw_status ctw_plan_make(struct ctw_plan *out, const struct ctw_plan_reques
         return ctw_fail(
             err, CTW_ENOMEM,
             "a sequence of %lld tokens needs %s beyond the weights, but the memory limit is "
-            "%s: raise --memory-limit or lower --max-length",
+            "%s: raise --memory-limit or lower %s",
             (long long)r->longest, ctw_format_bytes(need, sizeof(need), (double)plan.total),
-            ctw_format_bytes(have, sizeof(have), (double)r->memory_limit));
+            ctw_format_bytes(have, sizeof(have), (double)r->memory_limit),
+            r->pass_tokens != 0    ? "--pass-tokens"
+            : r->chunk_tokens != 0 ? "--chunk-tokens"
+                                   : "--max-length");
     }
     *out = plan;
     return CTW_OK;

@@ -37,6 +37,10 @@ struct ctw_plan {
 enum ctw_status ctw_plan_make(struct ctw_plan *out, const struct ctw_plan_request *request,
                               struct ctw_err *err) CTW_MUST_CHECK;
 
+/* What operations of such a plan ask of the backend. */
+struct ctw_reserve ctw_plan_reserve(const struct ctw_model *model, enum ctw_dtype dtype,
+                                    const struct ctw_plan *plan);
+
 /* A quarter of the memory that is available now, at least 512 MiB. */
 uint64_t ctw_plan_default_limit(void);
 

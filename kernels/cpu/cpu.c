@@ -115,13 +115,30 @@ static void cpu_info(const struct ctw_backend *be, struct ctw_backend_info *out)
     *out = (struct ctw_backend_info){.backend = "cpu",
                                      .variant = cpu->variant->name,
                                      .n_threads = ctw_threads_count(cpu->threads)};
+    snprintf(out->numerics, sizeof(out->numerics), "cpu-%s", cpu->variant->name);
     ctw_cpu_name(out->device, sizeof(out->device));
 }
 
-static size_t cpu_scratch_bytes(const struct ctw_backend *be, int64_t n_tok, int64_t max_k)
+static size_t cpu_scratch_bytes(const struct ctw_backend *be, const struct ctw_reserve *r)
 {
     const struct ctw_cpu *cpu = (const struct ctw_cpu *)be;
-    return cpu->variant->scratch_bytes(cpu, n_tok, max_k);
+    return cpu->variant->scratch_bytes(cpu, r->n_tok, r->max_k);
+}
+
+/* Scratch is small and taken when first used. */
+static enum ctw_status cpu_reserve(struct ctw_backend *be, const struct ctw_reserve *r,
+                                   struct ctw_err *err)
+{
+    (void)be;
+    (void)r;
+    (void)err;
+    return CTW_OK;
+}
+
+static uint64_t cpu_memory_free(const struct ctw_backend *be)
+{
+    (void)be;
+    return UINT64_MAX;
 }
 
 static enum ctw_status cpu_alloc(struct ctw_backend *be, void **out, size_t bytes,
@@ -154,6 +171,36 @@ static enum ctw_status cpu_copy(struct ctw_backend *be, void *dst, const void *s
 static enum ctw_status cpu_sync(struct ctw_backend *be, struct ctw_err *err)
 {
     (void)be;
+    (void)err;
+    return CTW_OK;
+}
+
+/* Weights are read where they are mapped, so nothing is staged. */
+static enum ctw_status cpu_stage_alloc(struct ctw_backend *be, void **out, size_t bytes,
+                                       struct ctw_err *err)
+{
+    return cpu_alloc(be, out, bytes, err);
+}
+
+static enum ctw_status cpu_upload_begin(struct ctw_backend *be, void *dst, const void *stage,
+                                        size_t bytes, uint64_t *ticket, struct ctw_err *err)
+{
+    *ticket = 0;
+    return cpu_copy(be, dst, stage, bytes, err);
+}
+
+static enum ctw_status cpu_upload_wait(struct ctw_backend *be, uint64_t ticket, struct ctw_err *err)
+{
+    (void)ticket;
+    return cpu_sync(be, err);
+}
+
+/* A product decodes what it needs as it goes (docs/ARCHITECTURE.md). */
+static enum ctw_status cpu_prepare(struct ctw_backend *be, const struct ctw_op_linear *op,
+                                   struct ctw_err *err)
+{
+    (void)be;
+    (void)op;
     (void)err;
     return CTW_OK;
 }
@@ -196,16 +243,28 @@ static enum ctw_status cpu_head(struct ctw_backend *be, const struct ctw_op_head
 
 const struct ctw_backend_ops ctw_backend_cpu = {
     .name = "cpu",
+    .traits = {.host_memory = true,
+               .chunk_tokens = 4096, /* decoding a weight costs under 1 % of using it from here on */
+               .pass_tokens = 32768, /* keeps the residual small; results come out pass by pass */
+               .pass_flops = 1.2e13},
     .open = cpu_open,
     .close = cpu_close,
     .info = cpu_info,
     .scratch_bytes = cpu_scratch_bytes,
+    .reserve = cpu_reserve,
+    .memory_free = cpu_memory_free,
     .alloc = cpu_alloc,
     .free = cpu_free,
     .upload = cpu_copy,
     .download = cpu_copy,
     .copy = cpu_copy,
     .sync = cpu_sync,
+    .stage_alloc = cpu_stage_alloc,
+    .stage_free = cpu_free,
+    .upload_begin = cpu_upload_begin,
+    .upload_wait = cpu_upload_wait,
+    .upload_join = cpu_sync,
+    .prepare = cpu_prepare,
     .embed = cpu_embed,
     .rms_norm = cpu_rms_norm,
     .linear = cpu_linear,

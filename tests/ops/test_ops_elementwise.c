@@ -341,7 +341,8 @@ static void scratch_is_as_promised(void **state)
         if (!ctw_cpu_variants[v]->runs_here())
             continue;
         struct ctw_backend *be = backend(ctw_cpu_variants[v]->name, 3);
-        size_t promised = ctw_backend_scratch_bytes(be, N_TOK, MAX_K);
+        size_t promised = ctw_backend_scratch_bytes(
+            be, &(struct ctw_reserve){.n_tok = N_TOK, .max_k = MAX_K});
         struct test_weight w;
         weight_open(&w, W_BF16, VOCAB, MAX_K, 0);
         struct buf x = buf_random(CTW_F32, (int64_t)N_TOK * MAX_K, 1, 0);
@@ -398,7 +399,8 @@ static void scratch_is_small(void **state)
 {
     (void)state;
     struct ctw_backend *be = backend(NULL, 2);
-    assert_true(ctw_backend_scratch_bytes(be, 4096, 1536) < (size_t)40 << 20);
+    const struct ctw_reserve reserve = {.n_tok = 4096, .max_k = 1536};
+    assert_true(ctw_backend_scratch_bytes(be, &reserve) < (size_t)40 << 20);
     ctw_backend_close(be);
 }
 

@@ -1,0 +1,171 @@
+/*
+ * The CUDA backend's own struct and what its files share. One file an operation; every operation is
+ * queued on `stream` and returns at once. Kernels take plain numbers and pointers; what varies in type
+ * is a template parameter, and the list of instances stands at the end of its file.
+ *
+ * Rules of this folder: no atomics in sums, no split of a sum over blocks whose number depends on the
+ * tokens, tile orders counted from the start of a row or sequence. So a row's result is the same bit
+ * for bit in any company (kernels/backend.h).
+ */
+#ifndef CTW_KERNELS_CUDA_CUDA_H
+#define CTW_KERNELS_CUDA_CUDA_H
+
+#include <cublasLt.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include "kernels/backend.h"
+
+/* Device memory that grows when asked for more; its content is then lost. */
+struct ctw_cuda_buffer {
+    void *p;
+    size_t bytes;
+};
+
+/* A product's weights, decoded ahead. */
+struct ctw_cuda_slot {
+    struct ctw_cuda_buffer w; /* [n, k] of `dtype` */
+    int n_shards;             /* 0: nothing is in it */
+    struct {
+        const struct ctw_weight *weight;
+        const void *values;
+    } shard[CTW_MAX_SHARDS];
+    enum ctw_dtype dtype;
+    bool interleaved;   /* gate and up rows in turn, in blocks of CTW_CUDA_GATE_BLOCK */
+    cudaEvent_t ready;  /* on the decode stream: decoded */
+    cudaEvent_t unused; /* on the operations' stream: the last product that read it */
+};
+
+/* Host memory through which small tables travel to the device, used in turn. */
+struct ctw_cuda_ring {
+    char *host;   /* pinned */
+    char *device;
+    size_t bytes, at;
+    cudaEvent_t freed[4]; /* the quarters */
+    int quarter;
+};
+
+enum ctw_cuda_scratch {
+    CTW_CUDA_PRODUCT, /* gate and up side by side before they are combined; converted biases */
+    CTW_CUDA_LOGITS,  /* a tile of logits, and its rows' states */
+    CTW_CUDA_WEIGHT,  /* rows of a weight that is in no slot */
+    CTW_CUDA_N_SCRATCH
+};
+
+enum { CTW_CUDA_TICKETS = 64, CTW_CUDA_WORKSPACE = 32 << 20, CTW_CUDA_GATE_BLOCK = 64 };
+
+struct ctw_cuda_gemms; /* gemm.cu: the algorithms chosen so far */
+
+struct ctw_cuda {
+    struct ctw_backend backend;
+    int device, n_sm, major, minor;
+    bool hopper; /* the variant: kernels for sm_90a where there are some; else the general ones */
+    size_t memory_total;
+    char name[96], numerics[96];
+    cudaStream_t stream; /* operations, one after another */
+    cudaStream_t ahead;  /* weights decoded ahead */
+    cudaStream_t copy;   /* uploads begun by other threads */
+    cublasLtHandle_t lt;
+    void *workspace; /* of cuBLASLt on `stream`, CTW_CUDA_WORKSPACE bytes */
+    struct ctw_cuda_gemms *gemms;
+    struct ctw_cuda_slot slot[CTW_N_SLOTS];
+    struct ctw_cuda_buffer scratch[CTW_CUDA_N_SCRATCH];
+    struct ctw_cuda_ring ring;
+    cudaEvent_t joined;
+    cudaEvent_t ticket[CTW_CUDA_TICKETS];
+    uint64_t n_tickets; /* uploads begun; under `lock` */
+    void *lock;         /* pthread_mutex_t */
+};
+
+/* ---- cuda.cu ------------------------------------------------------------------------------ */
+
+/* CTW_OK, or what failed: "cuda: WHAT: NAME: text". Out of memory is CTW_ENOMEM, all else CTW_EDEVICE:
+ * after it the backend can only be closed. */
+enum ctw_status ctw_cuda_check(cudaError_t e, const char *what, struct ctw_err *err);
+
+/* The last launch's own error (not that of running it, which a later call meets). */
+enum ctw_status ctw_cuda_launched(const char *what, struct ctw_err *err);
+
+/* Makes it at least so large. Waits for the device when it must be replaced. */
+enum ctw_status ctw_cuda_grow(struct ctw_cuda *cu, struct ctw_cuda_buffer *b, size_t bytes,
+                              struct ctw_err *err);
+
+/* Copies a table of at most a quarter of the ring to the device, in the stream's order; *device stays
+ * valid for operations that are queued before the ring has gone round (three quarters of it). */
+enum ctw_status ctw_cuda_table(struct ctw_cuda *cu, const void *host, size_t bytes, void **device,
+                               struct ctw_err *err);
+
+/* ---- decode.cu ---------------------------------------------------------------------------- */
+
+/*
+ * Rows row0 .. row0+n_rows-1 of a weight, decoded into dst [n_rows, k] of dtype. group_rows > 0: rows go
+ * to dst in blocks of group_rows, block b at row b * stride_rows (for gate and up in turn). On `stream`.
+ */
+enum ctw_status ctw_cuda_decode(struct ctw_cuda *cu, cudaStream_t stream, const struct ctw_shard *shard,
+                                int64_t row0, int64_t n_rows, enum ctw_dtype dtype, void *dst,
+                                int64_t group_rows, int64_t stride_rows, struct ctw_err *err);
+
+/* The weights of op's product as one matrix [n, k] of op->dtype, row-major without gaps: from its slot
+ * (the operations' stream then waits until they are decoded), the checkpoint's own bytes where these
+ * are such a matrix, or decoded now. *interleaved: gate and up rows in turn. */
+enum ctw_status ctw_cuda_weights(struct ctw_cuda *cu, const struct ctw_op_linear *op, const void **w,
+                                 bool *interleaved, struct ctw_err *err);
+/* To be called after the product that used them has been queued. */
+enum ctw_status ctw_cuda_weights_used(struct ctw_cuda *cu, const struct ctw_op_linear *op,
+                                      struct ctw_err *err);
+
+/* ---- gemm.cu ------------------------------------------------------------------------------ */
+
+/* y [m, n] of y_dtype = x [m, k] w [n, k]^T + bias (+ y where `add`), sums in fp32, rounded once. x and w
+ * have `dtype`; bias is fp32 [n] on the device, or NULL. Pointers are aligned to 16 bytes. */
+struct ctw_cuda_gemm {
+    int64_t m, n, k;
+    enum ctw_dtype dtype, y_dtype;
+    const void *x;
+    int64_t ldx;
+    const void *w;
+    int64_t ldw;
+    void *y;
+    int64_t ldy;
+    const float *bias;
+    bool add;
+};
+
+enum ctw_status ctw_cuda_gemm(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g, struct ctw_err *err);
+enum ctw_status ctw_cuda_gemms_open(struct ctw_cuda *cu, struct ctw_err *err);
+void ctw_cuda_gemms_close(struct ctw_cuda *cu);
+
+/* ---- gemm_hopper.cu ----------------------------------------------------------------------- */
+
+/* As ctw_cuda_gemm, on sm_90a, bf16 or fp16; *done false: the shape is not for it (nothing was done). */
+enum ctw_status ctw_cuda_gemm_hopper(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g, bool *done,
+                                     struct ctw_err *err);
+/*
+ * y [m, n / 2] of dtype = act(gate) * up, where w's n rows are gate and up in turn in blocks of
+ * CTW_CUDA_GATE_BLOCK. Otherwise as above; the bias is in the same order as w's rows.
+ */
+enum ctw_status ctw_cuda_gate_hopper(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
+                                     enum ctw_activation act, bool *done, struct ctw_err *err);
+/* Can it do the gated product of this shape? Asked when weights are decoded, to order their rows. */
+bool ctw_cuda_gate_hopper_can(const struct ctw_cuda *cu, enum ctw_dtype dtype, int64_t n, int64_t k);
+
+/* ---- operations, one file each ------------------------------------------------------------ */
+
+enum ctw_status ctw_cuda_embed(struct ctw_cuda *cu, const struct ctw_op_embed *op, struct ctw_err *err);
+enum ctw_status ctw_cuda_rms_norm(struct ctw_cuda *cu, const struct ctw_op_rms_norm *op,
+                                  struct ctw_err *err);
+enum ctw_status ctw_cuda_prepare(struct ctw_cuda *cu, const struct ctw_op_linear *op,
+                                 struct ctw_err *err);
+enum ctw_status ctw_cuda_linear(struct ctw_cuda *cu, const struct ctw_op_linear *op,
+                                struct ctw_err *err);
+enum ctw_status ctw_cuda_qkv(struct ctw_cuda *cu, const struct ctw_op_qkv *op, struct ctw_err *err);
+enum ctw_status ctw_cuda_attention(struct ctw_cuda *cu, const struct ctw_op_attention *op,
+                                   struct ctw_err *err);
+enum ctw_status ctw_cuda_head(struct ctw_cuda *cu, const struct ctw_op_head *op, struct ctw_err *err);
+
+/* What each may allocate of scratch[] for operations within r; kept by ctw_cuda_grow(). */
+size_t ctw_cuda_linear_scratch(const struct ctw_cuda *cu, const struct ctw_reserve *r);
+size_t ctw_cuda_head_scratch(const struct ctw_cuda *cu, const struct ctw_reserve *r);
+
+#endif

@@ -1,0 +1,73 @@
+/* Opens libctworker_cuda.so when it is asked for. */
+#include <dlfcn.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "kernels/backend.h"
+
+static const char LIBRARY[] = "libctworker_cuda.so";
+
+/* The folder of the running program; "" if it cannot be told. */
+static void program_folder(char *dir, size_t cap)
+{
+    char path[PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 1);
+    path[n < 0 ? 0 : n] = '\0';
+    char *slash = strrchr(path, '/');
+    if (slash != NULL)
+        *slash = '\0';
+    snprintf(dir, cap, "%s", slash == NULL ? "" : path);
+}
+
+/* Opens the first of the places where it is found. A library that is there and does not load is an
+ * error of its own: the next place must not hide it. */
+static enum ctw_status open_library(void **lib, struct ctw_err *err)
+{
+    char dir[PATH_MAX], path[PATH_MAX + 64];
+    program_folder(dir, sizeof(dir));
+    const char *asked = getenv("CTWORKER_CUDA_LIBRARY");
+    /* installed: beside the program or in ../lib; in a build folder: ../kernels/cuda */
+    static const char *const places[] = {"", "../lib/", "../lib64/", "../kernels/cuda/"};
+    for (size_t i = 0; i < (asked != NULL ? 1 : CTW_COUNT(places)); i++) {
+        if (asked != NULL)
+            snprintf(path, sizeof(path), "%s", asked);
+        else
+            snprintf(path, sizeof(path), "%s/%s%s", dir, places[i], LIBRARY);
+        if (asked == NULL && access(path, F_OK) != 0)
+            continue;
+        *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        if (*lib != NULL)
+            return CTW_OK;
+        return ctw_fail(err, CTW_EUNSUP, "no GPU: %s", dlerror());
+    }
+    return ctw_fail(err, CTW_EUNSUP,
+                    "no GPU: %s is not beside the program nor in ../lib of it (this build is without "
+                    "CUDA)",
+                    LIBRARY);
+}
+
+enum ctw_status ctw_cuda_load(const struct ctw_backend_ops **out, struct ctw_err *err)
+{
+    static const struct ctw_backend_ops *loaded; /* a library is opened once and never closed */
+    const struct ctw_backend_ops *ops = __atomic_load_n(&loaded, __ATOMIC_ACQUIRE);
+    void *lib;
+    if (ops == NULL) {
+        enum ctw_status st = open_library(&lib, err);
+        if (st != CTW_OK)
+            return st;
+        ctw_backend_entry_fn *entry;
+        *(void **)&entry = dlsym(lib, CTW_CUDA_ENTRY);
+        ops = entry == NULL ? NULL : entry(CTW_BACKEND_ABI);
+        if (ops == NULL)
+            return ctw_fail(err, CTW_EUNSUP,
+                            "no GPU: %s is of another version than this program: install both "
+                            "together",
+                            LIBRARY);
+        __atomic_store_n(&loaded, ops, __ATOMIC_RELEASE);
+    }
+    *out = ops;
+    return CTW_OK;
+}
