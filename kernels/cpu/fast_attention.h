@@ -184,7 +184,7 @@ static void pack_keys(const struct attn_job *job, int kv, struct key_cursor *cur
                    (size_t)((ATTN_ROWS - 1 - key % ATTN_ROWS) * stride) * sizeof(float));
         if (last || key % ATTN_ROWS == ATTN_ROWS - 1)
             pack_rows(l->k + key / ATTN_ROWS * ATTN_ROWS * job->kw, l->tmp, stride, ATTN_ROWS,
-                      job->kw);
+                      job->kw, false);
         if (job->mode == FLOATS) {
             pack_values(job, l, key, value, NULL);
         } else if (last || key % 2 == 1) {

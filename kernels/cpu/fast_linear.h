@@ -10,6 +10,7 @@ enum {
     MC = 96,           /* rows of a block: a multiple of MR; its words of a sweep stay in L2 */
     MAX_COLUMNS = 128, /* columns that a task decodes, a gate and its up counted as two */
     MAX_PANELS = MAX_COLUMNS / NR,
+    FETCH_ROWS = 8,      /* rows of y that are fetched before they are finished */
     MIN_TASK_ROWS = 256, /* splitting rows repeats the decoding */
     DECODE_ROWS = 16     /* decoding a column costs about as much as multiplying so many rows */
 };
@@ -121,12 +122,25 @@ INLINE void add_row(float *c, const float *add, int64_t n)
         vf_store(c + i, vf_add(vf_load(c + i), vf_load(add + i)));
 }
 
+INLINE enum ctw_dtype y_dtype_of(const struct ctw_op_linear *op)
+{
+    return op->epilogue == CTW_EPI_ADD ? op->residual_dtype : op->dtype;
+}
+
+/* Asks for row t of y, columns col0 .. col0+n-1, to be at hand for writing. */
+INLINE void fetch_row(const struct ctw_op_linear *op, int64_t t, int64_t col0, int64_t n)
+{
+    const char *y = at(op->y, y_dtype_of(op), t * op->ldy + col0);
+    for (size_t b = 0; b < (size_t)n * ctw_dtype_bytes(y_dtype_of(op)); b += 64)
+        __builtin_prefetch(y + b, 1);
+}
+
 /* Row t of y, columns col0 .. col0+n-1, from its sums c; those of up lie `up` floats further. */
 static void finish_row(const struct linear_job *job, const struct linear_local *l, float *c,
                        int64_t up, int64_t t, int64_t col0, int64_t n)
 {
     const struct ctw_op_linear *op = job->op;
-    enum ctw_dtype y_dtype = op->epilogue == CTW_EPI_ADD ? op->residual_dtype : op->dtype;
+    enum ctw_dtype y_dtype = y_dtype_of(op);
     void *y = at(op->y, y_dtype, t * op->ldy + col0);
     if (job->has_bias) {
         add_row(c, l->row, n);
@@ -168,8 +182,11 @@ static void linear_item(void *arg, int64_t item, int thread)
     for (int64_t t = t0; t < t1; t += MC) {
         int64_t rows = min64(MC, t1 - t);
         block_product(job->mode, &job->a, t, rows, l.panels, width / NR, l.c);
-        for (int64_t i = 0; i < rows; i++)
+        for (int64_t i = 0; i < rows; i++) {
+            if (i + FETCH_ROWS < rows)
+                fetch_row(op, t + i + FETCH_ROWS, col0, n);
             finish_row(job, &l, l.c + i * width, width / job->n_matrices, t + i, col0, n);
+        }
     }
 }
 

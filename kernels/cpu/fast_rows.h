@@ -11,6 +11,12 @@
 #include "kernels/formats/all.h"
 #include "kernels/formats/list.h"
 
+#ifdef __clang__
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
 enum mode {
     FLOATS, /* words are fp32, products fp32 FMA */
     PAIRS   /* words are pairs of bf16 */
@@ -46,6 +52,12 @@ INLINE enum mode mode_of(enum ctw_dtype dtype)
 INLINE int64_t n_words(enum mode mode, int64_t k)
 {
     return mode == PAIRS ? (k + 1) / 2 : k;
+}
+
+/* Asks for element i of an array to be in L2 soon; it may lie past the end. */
+INLINE void fetch_l2(const float *p, int64_t i)
+{
+    __builtin_prefetch((const void *)((uintptr_t)p + (uintptr_t)i * sizeof(*p)), 0, 2);
 }
 
 /* Element i of an array of dtype. */
@@ -130,13 +142,19 @@ static void pack_columns(float *dst, const float *rows, int64_t stride, int64_t 
 /*
  * Rows for a product: dst[word * n_rows + r] = rows[r][word], n_rows <= VL. Whole vectors are
  * stored, each overwriting what the one before left beyond its n_rows words; the last stops short.
+ * `next`: the rows that follow are packed next.
  */
 INLINE void pack_rows(float *dst, const float *rows, int64_t stride, const int n_rows,
-                      int64_t n_words)
+                      int64_t n_words, const bool next)
 {
     for (int64_t w = 0; w < n_words; w += VL) {
         int n = (int)min64(VL, n_words - w);
         vf r[VL];
+        if (next) {
+            UNROLL
+            for (int i = 0; i < n_rows; i++)
+                fetch_l2(rows, (n_rows + i) * stride + w);
+        }
         for (int i = 0; i < VL; i++)
             r[i] = i < n_rows ? vf_load(rows + i * stride + w) : vf_zero();
         vf_transpose(r);
@@ -157,6 +175,12 @@ INLINE void pack_rows(float *dst, const float *rows, int64_t stride, const int n
 static ctw_decode_fn *const decoders[CTW_N_FORMATS] = {CTW_FORMATS(DECODER)};
 #undef DECODER
 
+/* Is it stored as the words of pair mode? */
+INLINE bool stored_in_pairs(const struct ctw_weight *w)
+{
+    return w->format->id == CTW_FORMAT_dense && w->dtype == CTW_BF16;
+}
+
 /* Row `row`, columns col0 .. col0+n-1, as words of the activations' dtype; n <= SPAN. */
 static void weight_words(enum mode mode, float *words, const struct ctw_shard *s, int64_t row,
                          int64_t col0, int64_t n, enum ctw_dtype dtype)
@@ -164,7 +188,7 @@ static void weight_words(enum mode mode, float *words, const struct ctw_shard *s
     const struct ctw_weight *w = s->weight;
     float tmp[SPAN];
     float *values = mode == PAIRS ? tmp : words;
-    if (mode == PAIRS && w->format->id == CTW_FORMAT_dense && w->dtype == CTW_BF16) {
+    if (mode == PAIRS && stored_in_pairs(w)) {
         const char *stored = s->data->part[CTW_PART_VALUES];
         to_words(PAIRS, words, stored + 2 * (row * w->k + col0), CTW_BF16, n);
         return;
@@ -202,7 +226,14 @@ static void decode_panel(enum mode mode, float *dst, float *tmp, const struct ct
             row[r] -= shard[r]++->weight->n;
     }
     memset(tmp + n_rows * SPAN, 0, (size_t)(NR - n_rows) * SPAN * sizeof(*tmp));
-    for (int64_t c = 0; c < k; c += SPAN) {
+    int64_t c = 0;
+    if (mode == PAIRS && n_rows == NR && shard[NR - 1] == shard[0] && k % 2 == 0 &&
+        stored_in_pairs(shard[0]->weight)) { /* whole vectors are read where they lie */
+        const char *stored = shard[0]->data->part[CTW_PART_VALUES];
+        c = k / (2 * VL) * (2 * VL);
+        pack_columns(dst, (const float *)(const void *)(stored + 2 * row[0] * k), k / 2, c / 2);
+    }
+    for (; c < k; c += SPAN) {
         int64_t n = min64(SPAN, k - c);
         for (int r = 0; r < n_rows; r++)
             weight_words(mode, tmp + r * SPAN, shard[r], row[r], c, n, dtype);
@@ -224,12 +255,12 @@ static void pack_tile(enum mode mode, float *dst, float *tmp, const void *x, enu
         int64_t n = min64(SPAN, k - c);
         float *to = dst + n_words(mode, c) * MR;
         if (words && n % (VL * per_word) == 0) {
-            pack_rows(to, at(x, dtype, c), ld / per_word, MR, n / per_word);
+            pack_rows(to, at(x, dtype, c), ld / per_word, MR, n / per_word, true);
             continue;
         }
         for (int r = 0; r < n_rows; r++)
             to_words(mode, tmp + r * SPAN, at(x, dtype, r * ld + c), dtype, n);
-        pack_rows(to, tmp, SPAN, MR, n_words(mode, n));
+        pack_rows(to, tmp, SPAN, MR, n_words(mode, n), false);
     }
 }
 

@@ -6,12 +6,6 @@
 #ifndef CTW_KERNELS_CPU_FAST_TILE_H
 #define CTW_KERNELS_CPU_FAST_TILE_H
 
-#ifdef __clang__
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
-
 /*
  * acc[i][v] = sum over w < n of a[i * a_row + w * a_word] * b[w * NR + v * VL ..], in words.
  * n_rows, a_row, a_word and ahead are constants at every call. `ahead` > 0: a is fetched so many
