@@ -67,19 +67,23 @@ ctw_setup_system() {
     install --no-install-recommends "${names[@]}" >&2
 }
 
-# Installs anew only when the list of requirements changed.
+# Installs anew only when the list of requirements changed; makes the environment anew when Python did, or
+# when an earlier run was cut short.
 ctw_setup_python() {
-  local dir=$1 stamp
+  local dir=$1 python stamp found
   shift
   if ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))'; then
     ctw_say "python3 is $(python3 --version 2>&1); 3.10 or newer is needed"
     return 1
   fi
-  stamp=$(printf '%s\n' "$@" | cksum)
-  if [ ! -x "$dir/bin/python" ] || [ "$(cat "$dir/requirements.stamp" 2>/dev/null)" != "$stamp" ]; then
-    ctw_say "Python packages into $dir ..."
-    [ -x "$dir/bin/python" ] || python3 -m venv "$dir" || return 1
-    "$dir/bin/python" -m pip install -q --retries 5 --disable-pip-version-check "$@" >&2 || return 1
-    printf '%s\n' "$stamp" >"$dir/requirements.stamp"
-  fi
+  python="$(python3 --version 2>&1) of $(command -v python3)"
+  stamp="$python: $(printf '%s\n' "$@" | cksum)"
+  found=$(cat "$dir/requirements.stamp" 2>/dev/null || true)
+  "$dir/bin/python" -c 'import pip' 2>/dev/null || found=""
+  [ "$found" = "$stamp" ] && return 0
+  ctw_say "Python packages into $dir ..."
+  rm -f "$dir/requirements.stamp"
+  [ "${found%%: *}" = "$python" ] || python3 -m venv --clear "$dir" || return 1
+  "$dir/bin/python" -m pip install -q --retries 5 --disable-pip-version-check "$@" >&2 || return 1
+  printf '%s\n' "$stamp" >"$dir/requirements.stamp"
 }
