@@ -9,7 +9,7 @@
  * itself, and the log-probability of each token. An empty CONTEXT is not allowed: put the model's
  * BOS token there.
  *
- *   cc client.c -o client -lnng -lmsgpackc
+ *   cc client.c -o client -lnng -lmsgpackc     (Debian 13 and later, Ubuntu 24.04: -lmsgpack-c)
  *   ctworker serve --model DIR --listen ipc:///tmp/w.sock &
  *   ./client ipc:///tmp/w.sock 1,5,9 12,13  1,5,9 14
  */
@@ -28,7 +28,8 @@
 /* All numbers in `bin` fields are little-endian; this client copies them as they are. */
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "swap the bytes on this machine");
 
-enum { MAX_PAIRS = 1000, MAX_TOKENS = 1 << 20, TIMEOUT_MS = 5000, MESSAGE_BYTES = 65 << 20 };
+/* A first answer may take some seconds, see "The client's socket" in docs/PROTOCOL.md. */
+enum { MAX_PAIRS = 1000, MAX_TOKENS = 1 << 20, TIMEOUT_MS = 10000, MESSAGE_BYTES = 65 << 20 };
 
 struct client {
     nng_socket socket;
@@ -137,19 +138,22 @@ static void sleep_ms(long ms)
 
 /*
  * Sends and receives. Every request may be repeated without harm, so after a lost connection, which
- * nng dials again by itself, this one is repeated.
+ * nng dials again by itself, this one is repeated; after silence too, three times. When it cannot
+ * even be sent, nobody listens.
  */
 static struct reply exchange(struct client *c, const msgpack_sbuffer *buf)
 {
     struct reply r = {0};
     int rc = 0;
-    for (int attempt = 0; attempt < 10; attempt++) {
+    for (int lost = 0, silent = 0; lost < 10 && silent < 3; sleep_ms(200)) {
         rc = nng_send(c->socket, buf->data, buf->size, 0);
-        if (rc == 0)
-            rc = nng_recv(c->socket, &r.bytes, &r.size, NNG_FLAG_ALLOC);
-        if (rc != NNG_ECONNRESET)
+        if (rc != 0)
             break;
-        sleep_ms(200);
+        rc = nng_recv(c->socket, &r.bytes, &r.size, NNG_FLAG_ALLOC);
+        if (rc != NNG_ECONNRESET && rc != NNG_ETIMEDOUT)
+            break;
+        lost += rc == NNG_ECONNRESET;
+        silent += rc == NNG_ETIMEDOUT;
     }
     if (rc != 0)
         die("no answer from the worker", nng_strerror(rc));
@@ -171,9 +175,10 @@ static struct reply call(struct client *c, msgpack_sbuffer *buf)
     for (;;) {
         struct reply r = exchange(c, buf);
         msgpack_object ok = get(r.map, "ok");
-        if (get_uint(r.map, "id") != c->next_id)
-            die("the reply", "belongs to another request");
         if (ok.type == MSGPACK_OBJECT_BOOLEAN && ok.via.boolean) {
+            /* An error's id is 0 where the worker could not read the request's. */
+            if (get_uint(r.map, "id") != c->next_id)
+                die("the reply", "belongs to another request");
             msgpack_sbuffer_destroy(buf);
             return r;
         }
