@@ -89,8 +89,9 @@ class Client:
     def poll(self, job: bytes, *, wait_ms: int = 0, seen: int = 0) -> dict[str, Any]:
         return self.call("poll", job=job, wait_ms=wait_ms, seen=seen)
 
-    def fetch(self, job: bytes, first: int) -> dict[str, Any]:
-        return self.call("fetch", job=job, first=first)
+    def fetch(self, job: bytes, first: int, max_bytes: int | None = None) -> dict[str, Any]:
+        more = {} if max_bytes is None else {"max_bytes": max_bytes}
+        return self.call("fetch", job=job, first=first, **more)
 
     def cancel(self, job: bytes, *, timeout: float | None = None) -> dict[str, Any]:
         return self.call("cancel", job=job, timeout=timeout)

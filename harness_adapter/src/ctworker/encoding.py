@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from .errors import ArgumentError
@@ -79,13 +79,17 @@ class Encoder:
                 known[text] = ids
         return [known[text] for text in texts]  # type: ignore[misc]
 
-    def pairs(self, requests: Sequence[tuple[str, str]]) -> Iterator[Pair]:
+    def pairs(
+        self,
+        requests: Sequence[tuple[str, str]],
+        where: Callable[[int], str] = "request {}".format,
+    ) -> Iterator[Pair]:
         """Context and continuation of each request (a slice at a time, for memory and for progress).
 
         White space at the end of a context moves to the continuation. The two are encoded together and cut
         where the context alone would end; a token across the border stays with the context. Without
         context, or with one of white space that encodes to nothing, the prefix token stands before the
-        continuation, unless it begins with it.
+        continuation, unless it begins with it. where(i) names a request for people.
         """
         for start in range(0, len(requests), _BATCH_TEXTS):
             part = [_move_space(*request) for request in requests[start : start + _BATCH_TEXTS]]
@@ -94,8 +98,8 @@ class Encoder:
             bare = iter(
                 self.encode_many([continuation for _, continuation, empty in part if empty], False)
             )
-            for (context, continuation, empty), context_ids, whole_ids in zip(
-                part, contexts, wholes, strict=True
+            for i, (context, continuation, empty), context_ids, whole_ids in zip(
+                range(start, start + len(part)), part, contexts, wholes, strict=True
             ):
                 if empty:
                     yield self._after_prefix(next(bare))
@@ -105,7 +109,7 @@ class Encoder:
                     pair = Pair(context_ids, whole_ids[len(context_ids) :])
                     if not pair.continuation and continuation:
                         raise ArgumentError(
-                            f"the continuation {continuation[:60]!r} has no token of its own after the context "
+                            f"{where(i)}: the continuation {continuation[:60]!r} has no token of its own after the context "
                             f"{context[-60:]!r}: all of it is in the context's last token, so it has no log-probability"
                         )
                     yield pair

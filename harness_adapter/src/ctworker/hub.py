@@ -47,7 +47,7 @@ def resolve(name: str, settings: Settings, *, weights: bool) -> Checkpoint:
     """The folder of a checkpoint (weights) or of a tokenizer. Raises ArgumentError or CtworkerError."""
     local = Path(name).expanduser()
     if local.exists():
-        folder = local / settings.subfolder if settings.subfolder and weights else local
+        folder = local / settings.subfolder
         if not folder.is_dir():
             raise ArgumentError(
                 f"{folder} is no folder: expected one with config.json and safetensors files"

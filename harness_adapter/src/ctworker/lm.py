@@ -35,6 +35,7 @@ class CTWorkerLM(TemplateLM):
         wishes = kwargs.pop("_wishes", None)
         given = kwargs if pretrained is None else {"pretrained": pretrained, **kwargs}
         settings = self._settings = arguments.parse(given, wishes=wishes)
+        arguments.check_one_process()
         guard.install()
         self._checkpoint = None
         if settings.pretrained is not None:
@@ -160,9 +161,15 @@ class CTWorkerLM(TemplateLM):
         self, requests: list[Instance], disable_tqdm: bool = False
     ) -> list[tuple[float, bool]]:
         """(sum of the continuation's log-probabilities, whether greedy decoding gives it), per request."""
+        if self._settings.enable_thinking:
+            names = ", ".join(sorted({str(r.task_name) for r in requests if r.task_name}))
+            raise ArgumentError(
+                "enable_thinking=True is not compatible with loglikelihood tasks: the answer would be scored in the "
+                f"place of the model's thoughts; say enable_thinking=False (tasks: {names})"
+            )
         texts = [request.args for request in requests]
         pairs = tqdm(
-            self._encoder.pairs(texts),
+            self._encoder.pairs(texts, lambda i: self._where(requests, i)),
             desc="Tokenizing inputs",
             total=len(texts),
             disable=disable_tqdm,
@@ -289,6 +296,7 @@ class CTWorkerLM(TemplateLM):
                     self._session.limits,
                     on_score=keep,
                     on_progress=bar.update,
+                    source=self._session.model,
                 ).run()
             bar.finish()
         except WorkerError as error:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+import random
 import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,10 @@ log = logging.getLogger("lm_eval.ctworker")
 _POLL_MS = 500  # short, so that Ctrl-C is felt and progress moves
 _MAX_RESTARTS = 3
 _BUSY_FIRST_S, _BUSY_MAX_S, _BUSY_NOTE_S = 0.1, 5.0, 60.0
+#: So long a job waits with some of its parts at a full worker; then they make room for others' jobs.
+_HOLD_S = 30.0
+#: Most bytes of one message over tcp://: a slow line moves that much well before a request is given up.
+_TCP_BYTES = 1 << 20
 #: A client that falls silent for this long has its jobs cancelled by the worker.
 _ORPHAN = {"policy": "cancel", "ttl_s": 120}
 
@@ -60,6 +65,11 @@ class _Job:
     id: bytes
     items: list[int]  # global item numbers
     cost: int  # tokens
+    parts: list[list[int]]  # its items, as they are sent
+    n_sent: int = 0  # of the parts
+    not_before: float = 0.0  # when a busy worker is asked again
+    pause: float = _BUSY_FIRST_S
+    busy_since: float | None = None
     fetched: int = 0
     left: set[int] = field(default_factory=set)
     state: str = "open"
@@ -70,7 +80,8 @@ class _Job:
 class Scorer:
     """Scores one list of items.
 
-    kind, head: as in the protocol; limits: `info`'s.
+    kind, head: as in the protocol; limits: `info`'s. source: `numerics` and `identity` that every result
+    must have; where they are missing, the first result's.
     on_score(i, score) is called once for each item, as soon as it is final; on_progress(Progress) often.
     """
 
@@ -84,6 +95,7 @@ class Scorer:
         *,
         on_score: Callable[[int, Score], None],
         on_progress: Callable[[Progress], None] = lambda progress: None,
+        source: dict[str, Any] | None = None,
     ) -> None:
         self.client = client
         self.kind = kind
@@ -92,12 +104,14 @@ class Scorer:
         self.part_bytes = max(1, limits.get("part_bytes", 16 << 20))
         self.job_items = max(1, limits.get("job_items", 1 << 20))
         # Half of the queue: another job of ours can wait while one is computed.
-        self.job_bytes = max(self.part_bytes, limits.get("queue_bytes", 1 << 30) // 2)
+        self.job_bytes = max(1, limits.get("queue_bytes", 1 << 30) // 2)
+        self.message_bytes = _TCP_BYTES if client.url.startswith("tcp://") else None
         self.on_score, self.on_progress = on_score, on_progress
-        self.numerics: str | None = None
-        self.identity: str | None = None
+        self.numerics: str | None = (source or {}).get("numerics")
+        self.identity: str | None = (source or {}).get("identity")
         self._n_done = 0
         self._restarts = 0
+        self._busy_noted = 0.0
         self._cost_done = 0.0
         self._moved, self._last = time.monotonic(), (0.0, 0)  # when progress was last seen, and it
         self._cost_total = sum(len(item.tokens) for item in items) or 1
@@ -109,6 +123,7 @@ class Scorer:
         still open at the worker are cancelled before, also on Ctrl-C.
         """
         waiting = list(self._groups(range(len(self.items))))[::-1]  # pop() takes the first
+        opening: _Job | None = None  # not sealed yet
         active: list[_Job] = []
         for i, item in enumerate(self.items):
             if _item_bytes(item) > self.part_bytes:
@@ -118,13 +133,17 @@ class Scorer:
                 )
                 raise WorkerError("invalid", message, item=i)
         try:
-            while waiting or active:
-                if waiting and len(active) < 2:
-                    job = self._start(waiting[-1], may_wait=not active)
-                    if job is not None:
-                        waiting.pop()
-                        active.append(job)
-                        continue
+            while waiting or opening or active:
+                if opening is None and waiting and len(active) < 2:
+                    opening = self._new_job(waiting.pop())
+                if opening is not None and self._send(opening):
+                    active.append(opening)
+                    opening = None
+                    continue
+                if opening is not None and not active:
+                    time.sleep(
+                        max(0.0, min(_POLL_MS / 1000, opening.not_before - time.monotonic()))
+                    )
                 for job in list(active):  # all of them: a job that nobody asks for is cancelled
                     self._step(job, wait_ms=_POLL_MS if job is active[0] else 0)
                 for job in list(active):
@@ -138,9 +157,10 @@ class Scorer:
                         active.remove(job)
                         self._cost_done += job.cost
                         self.client.release(job.id)
-                self._report(active)
+                if active or opening is None:
+                    self._report(active)
         except BaseException:
-            self._abandon(active)
+            self._abandon([*([opening] if opening else []), *active])
             raise
 
     def _groups(self, numbers: Sequence[int]) -> Iterator[list[int]]:
@@ -148,7 +168,7 @@ class Scorer:
         group: list[int] = []
         n_bytes = 0
         for i in numbers:
-            size = _item_bytes(self.items[i])
+            size = self._queue_bytes(self.items[i])
             if group and (len(group) == self.job_items or n_bytes + size > self.job_bytes):
                 yield group
                 group, n_bytes = [], 0
@@ -157,12 +177,21 @@ class Scorer:
         if group:
             yield group
 
+    def _queue_bytes(self, item: Item) -> int:
+        """What the worker counts for an item: its tokens, two results a target, the item and its windows."""
+        n_targets = len(item.tokens) - item.n_context
+        n_windows = 1
+        if self.kind == "loglikelihood_rolling" and self.head.get("max_length"):
+            n_windows += n_targets // self.head["max_length"]
+        return 4 * len(item.tokens) + 8 * n_targets + 16 * n_windows + 96
+
     def _parts(self, numbers: Sequence[int]) -> Iterator[list[int]]:
         part: list[int] = []
         n_bytes = 0
+        most = min(self.part_bytes, self.message_bytes or self.part_bytes)
         for i in numbers:
             size = _item_bytes(self.items[i])
-            if part and n_bytes + size > self.part_bytes:
+            if part and n_bytes + size > most:
                 yield part
                 part, n_bytes = [], 0
             part.append(i)
@@ -180,43 +209,60 @@ class Scorer:
             "n_continuation": pack((len(item.tokens) - item.n_context for item in items), INT32),
         }
 
-    def _start(self, numbers: list[int], *, may_wait: bool) -> _Job | None:
-        """Submits and seals a job. None: the worker is busy and `may_wait` is false."""
-        job = _Job(
-            Client.new_job(),
-            numbers,
-            sum(len(self.items[i].tokens) for i in numbers),
-            left=set(numbers),
-        )
-        pause, asked = _BUSY_FIRST_S, time.monotonic()
-        noted = asked
-        while True:
-            try:
-                n_parts = 0
-                for part in self._parts(numbers):
-                    self.client.submit(job.id, n_parts, self._encode(part), self.head)
-                    n_parts += 1
-                self.client.seal(job.id, n_parts)
-                return job
-            except WorkerError as error:
-                if error.code != "busy" or error.retry_ms is None:
-                    raise self._explain(error, job) from error
-                if not may_wait:
-                    return None
-                now = time.monotonic()
-                if now - noted >= _BUSY_NOTE_S:
-                    noted = now
-                    log.info(
-                        "the worker at %s is busy for %.0f s: %s",
-                        self.client.url,
-                        now - asked,
-                        error,
-                    )
-                time.sleep(max(error.retry_ms / 1000, pause))
-                pause = min(2 * pause, _BUSY_MAX_S)
-            except BaseException:
-                self._abandon([job])
-                raise
+    def _new_job(self, numbers: list[int]) -> _Job:
+        cost = sum(len(self.items[i].tokens) for i in numbers)
+        parts = list(self._parts(numbers))
+        return _Job(Client.new_job(), numbers, cost, parts, left=set(numbers))
+
+    def _send(self, job: _Job) -> bool:
+        """Sends the parts that the worker does not have yet, and seals. False: it is busy, ask again later."""
+        if time.monotonic() < job.not_before:
+            return False
+        try:
+            while job.n_sent < len(job.parts):
+                part = self._encode(job.parts[job.n_sent])
+                self.client.submit(job.id, job.n_sent, part, self.head)
+                job.n_sent += 1
+                job.busy_since, job.pause = None, _BUSY_FIRST_S
+            self.client.seal(job.id, len(job.parts))
+            return True
+        except WorkerError as error:
+            if error.code == "not_found" and job.n_sent:
+                self._count_restart(len(job.items), len(job.items), error)
+                job.id, job.n_sent = Client.new_job(), 0
+            elif error.code == "busy" and error.retry_ms is not None:
+                self._wait(job, error)
+            else:
+                raise self._explain(error, job) from error
+            return False
+
+    def _wait(self, job: _Job, error: WorkerError) -> None:
+        """Says when a busy worker is asked again, and now and then says so to people."""
+        now = time.monotonic()
+        if job.busy_since is None:
+            job.busy_since = self._busy_noted = now
+        if now - self._busy_noted >= _BUSY_NOTE_S:
+            self._busy_noted = now
+            log.info("the worker at %s is busy: %s", self.client.url, error)
+        if job.n_sent and now - job.busy_since > _HOLD_S:
+            # Clients that wait for each other with half a job each would wait for ever.
+            self._abandon([job])
+            job.id, job.n_sent = Client.new_job(), 0
+            job.busy_since, job.pause = now, _BUSY_MAX_S * random.random()
+        job.not_before = now + max((error.retry_ms or 0) / 1000, job.pause)
+        job.pause = min(2 * job.pause, _BUSY_MAX_S)
+
+    def _count_restart(self, n_left: int, n_items: int, error: WorkerError) -> None:
+        """A job is gone. Raises CtworkerError when that happens again and again."""
+        self._restarts += 1
+        if self._restarts > _MAX_RESTARTS:
+            raise CtworkerError(
+                f"the worker at {self.client.url} has lost this job {self._restarts} times (it restarts?): {error}"
+            ) from error
+        log.warning(
+            "the worker at %s has been restarted: submitting %d of %d requests again",
+            self.client.url, n_left, n_items,
+        )  # fmt: skip
 
     def _step(self, job: _Job, wait_ms: int) -> None:
         """One poll, and fetches until nothing new is there."""
@@ -227,17 +273,7 @@ class Scorer:
         except WorkerError as error:
             if error.code != "not_found":
                 raise self._explain(error, job) from error
-            self._restarts += 1
-            if self._restarts > _MAX_RESTARTS:
-                raise CtworkerError(
-                    f"the worker at {self.client.url} has lost this job {self._restarts} times (it restarts?): {error}"
-                ) from error
-            log.warning(
-                "the worker at %s has been restarted: submitting %d of %d requests again",
-                self.client.url,
-                len(job.left),
-                len(job.items),
-            )
+            self._count_restart(len(job.left), len(job.items), error)
             job.state = "lost"
             return
         progress = reply.get("progress") or {}
@@ -260,7 +296,7 @@ class Scorer:
             )
 
     def _fetch(self, job: _Job) -> None:
-        reply = self.client.fetch(job.id, job.fetched)
+        reply = self.client.fetch(job.id, job.fetched, self.message_bytes)
         n = reply["n"]
         if reply["first"] != job.fetched or n < 1:
             raise ProtocolError(
@@ -290,8 +326,8 @@ class Scorer:
             before, now = getattr(self, name), reply.get(name)
             if before is not None and now != before:
                 raise CtworkerError(
-                    f"the worker's {name} changed during the run from '{before}' to '{now}': "
-                    "its results cannot be mixed; run again"
+                    f"the worker's {name} changed during the run from '{before}' to '{now}' (another worker, or "
+                    "another model under this name): its results cannot be mixed; run again"
                 )
             setattr(self, name, now)
 
@@ -340,10 +376,13 @@ class Scorer:
             try:
                 self.client.cancel(job.id, timeout=1.0)
                 self.client.release(job.id, timeout=1.0)
+            except WorkerError as error:  # it never had the job, or lost it
+                log.debug("cancelling a job: %s", error)
             except Exception as error:
                 log.debug("cancelling a job: %s", error)
                 return
 
 
 def _item_bytes(item: Item) -> int:
+    """In a message."""
     return 4 * len(item.tokens) + 8
