@@ -4,7 +4,10 @@ every log-probability can be computed by hand. Run as `fake_worker.py serve --li
 
 Faults come from CTW_FAKE, a comma-separated list: load=TEXT, slow=SECONDS (a job's items become
 final one by one, one each so many seconds), die=N (exit at the N-th poll), busy=N (the first N
-submits), nan, forget=N (at the N-th poll every job is forgotten, as after a restart), device=NAME.
+submits), full=N (the N-th submit and the three after it), nan, forget=N (at the N-th poll every job is
+forgotten, as after a restart), forgets=N (at the N-th submit), device=NAME, loading=N (info says so N
+times), scored=TEXT (numerics of the results), invalid=N (the N-th submit). CTW_FAKE_LOG names a file
+for a line a request.
 """
 
 from __future__ import annotations
@@ -72,6 +75,7 @@ class Fake:
     def __init__(self, options: argparse.Namespace, faults: dict[str, str]) -> None:
         self.options, self.faults = options, faults
         self.boot, self.jobs, self.polls, self.submits = os.urandom(16), {}, 0, 0
+        self.infos = 0
         config = json.loads((Path(options.model) / "config.json").read_text())
         self.length = options.max_length or config.get("max_position_embeddings", 2048)
         self.stop = False
@@ -116,6 +120,9 @@ class Fake:
             "health": set(),
         }
         op = request["op"]
+        if path := os.environ.get("CTW_FAKE_LOG"):
+            with open(path, "a") as file:
+                file.write(f"{op} {request.get('job', b'').hex()} {request.get('part', '')}\n")
         extra = set(request) - {"v", "op", "id"} - known[op]
         if extra or request["v"] != 1:
             raise Fault("format", f"unknown key {extra} in {op}")
@@ -124,14 +131,16 @@ class Fake:
         )
 
     def info(self) -> dict:
+        self.infos += 1
+        loading = self.infos <= int(self.faults.get("loading", 0))
         return {
             "version": "0.1.0-fake",
             "protocol": 1,
             "boot": self.boot,
             "pid": os.getpid(),
-            "state": "ready",
-            "message": "",
-            "models": [self.model()],
+            "state": "loading" if loading else "ready",
+            "message": "weights" if loading else "",
+            "models": [self.model() | ({"state": "loading"} if loading else {})],
             "jobs": [],
             "limits": {
                 "message_bytes": 64 << 20,
@@ -159,6 +168,14 @@ class Fake:
         self.submits += 1
         if self.submits <= int(self.faults.get("busy", 0)):
             raise Fault("busy", "the queue is full", retry_ms=10)
+        if 0 <= self.submits - int(self.faults.get("full", 1 << 30)) < 4:
+            raise Fault("busy", "the queue is full", retry_ms=10)
+        if self.submits == int(self.faults.get("invalid", 0)):
+            raise Fault("invalid", "item 0: no", item=0)
+        if self.submits == int(self.faults.get("forgets", 0)):
+            self.jobs.clear()
+        if part:
+            self._job(job)
         if part == 0:
             self.jobs[job] = {"head": head, "items": [], "parts": 0, "sealed": False, "fetched": 0}
         entry = self.jobs[job]
@@ -271,7 +288,7 @@ class Fake:
             "state": "running",
             "first": first,
             "n": n,
-            "numerics": "fake-1",
+            "numerics": self.faults.get("scored", "fake-1"),
             "identity": "ab" * 32,
             "result": {
                 "item": struct.pack(f"<{n}i", *numbers),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
-from ctworker.arguments import parse
+from ctworker.arguments import check_one_process, parse
 from ctworker.errors import ArgumentError
 
 
@@ -27,6 +27,27 @@ def test_hf_names_work() -> None:
         and settings.prefix_token_id == 5
     )
     assert settings.backend == "cpu" and settings.add_bos_token is None
+
+
+@pytest.mark.parametrize(
+    "value", ['{"enable_thinking": false, "x": 1}', {"enable_thinking": False, "x": 1}]
+)
+def test_chat_template_args(value: object) -> None:
+    settings = parse({"pretrained": "d", "chat_template_args": value})
+    assert settings.chat_template_args == {"enable_thinking": False, "x": 1}
+    assert settings.enable_thinking is None
+    settings = parse({"pretrained": "d", "chat_template_args": value, "enable_thinking": "True"})
+    assert settings.chat_template_args == {"enable_thinking": True, "x": 1}
+    assert settings.enable_thinking is True
+
+
+def test_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    for size in ("", "1"):
+        monkeypatch.setenv("WORLD_SIZE", size)
+        check_one_process()
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(ArgumentError, match="WORLD_SIZE=4.*torchrun"):
+        check_one_process()
 
 
 @pytest.mark.parametrize("value", [True, "True", 1])
@@ -60,6 +81,7 @@ def test_add_bos_token(value: object) -> None:
         ({"memory_limit": "much"}, ["memory_limit='much'", "20GiB"]),
         ({"batch_size": "many"}, ["batch_size='many'"]),
         ({"add_bos_token": "maybe"}, ["add_bos_token='maybe'"]),
+        ({"chat_template_args": "thinking"}, ["chat_template_args='thinking'", "JSON"]),
     ],
 )
 def test_refusals_name_the_argument(arguments: dict, words: list[str]) -> None:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import shutil
+from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import ctworker
 import pytest
+from ctworker import arguments, launcher
+from ctworker.client import Client
 from ctworker.errors import ArgumentError, CtworkerError
+from ctworker.hub import Checkpoint
 from ctworker.lm import CTWorkerLM
+from ctworker.scoring import Item, Scorer
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import CachingLM, TemplateLM
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
@@ -165,7 +172,9 @@ def test_a_continuation_without_tokens_is_refused(
         for i in range(1, len(text))
         if len(model.tok_encode(text[:i])) >= len(model.tok_encode(text))
     )
-    with pytest.raises(ArgumentError, match="no token of its own"):
+    with pytest.raises(
+        ArgumentError, match=r"request 0 \(task toy, document 0\): .*no token of its own"
+    ):
         model.loglikelihood(requests("loglikelihood", (text[:cut], text[cut:])), disable_tqdm=True)
 
 
@@ -176,6 +185,87 @@ def test_many_items_in_parts_and_jobs(make: Callable[..., CTWorkerLM]) -> None:
         requests("loglikelihood", *texts), disable_tqdm=True
     )
     assert answers == [fake_worker.pair_sum(ids(a), ids(b)) for a, b in texts]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], list[list[str]]]:
+    """asked() returns the words of each request that a fake worker got."""
+    path = tmp_path / "requests"
+    monkeypatch.setenv("CTW_FAKE_LOG", str(path))
+    return lambda: [line.split(" ") for line in path.read_text().splitlines()]
+
+
+TEXTS = [(f"context {i}", f" then {'x' * (i % 40)}") for i in range(200)]
+
+
+def test_a_full_worker_keeps_the_parts_it_has(
+    make: Callable[..., CTWorkerLM], asked: Callable[[], list[list[str]]]
+) -> None:
+    answers = make("part=4096,full=3").loglikelihood(
+        requests("loglikelihood", *TEXTS), disable_tqdm=True
+    )
+    assert answers == [fake_worker.pair_sum(ids(a), ids(b)) for a, b in TEXTS]
+    parts = [words[2] for words in asked() if words[0] == "submit"]
+    assert parts[:7] == ["0", "1", "2", "2", "2", "2", "2"] and parts.count("1") == 1
+
+
+def test_a_job_that_waits_too_long_makes_room(
+    make: Callable[..., CTWorkerLM],
+    asked: Callable[[], list[list[str]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ctworker.scoring._HOLD_S", 0.01)
+    monkeypatch.setattr("ctworker.scoring._BUSY_MAX_S", 0.05)
+    answers = make("part=4096,full=3").loglikelihood(
+        requests("loglikelihood", *TEXTS), disable_tqdm=True
+    )
+    assert answers == [fake_worker.pair_sum(ids(a), ids(b)) for a, b in TEXTS]
+    (canceled,) = [words[1] for words in asked() if words[0] == "cancel"]
+    assert canceled == asked()[[words[0] for words in asked()].index("submit")][1]
+
+
+def test_a_restart_between_parts(
+    make: Callable[..., CTWorkerLM], caplog: pytest.LogCaptureFixture
+) -> None:
+    answers = make("part=4096,forgets=3").loglikelihood(
+        requests("loglikelihood", *TEXTS), disable_tqdm=True
+    )
+    assert answers == [fake_worker.pair_sum(ids(a), ids(b)) for a, b in TEXTS]
+    assert "submitting 200 of 200 requests again" in caplog.text
+
+
+def test_a_job_that_is_not_sealed_is_abandoned(
+    make: Callable[..., CTWorkerLM], asked: Callable[[], list[list[str]]]
+) -> None:
+    with pytest.raises(CtworkerError, match="item 0: no"):
+        make("part=4096,invalid=3").loglikelihood(
+            requests("loglikelihood", *TEXTS), disable_tqdm=True
+        )
+    job = next(words[1] for words in asked() if words[0] == "submit")
+    assert ["cancel", job, ""] in asked()
+
+
+def test_results_of_another_model_are_refused(make: Callable[..., CTWorkerLM]) -> None:
+    with pytest.raises(CtworkerError, match="numerics changed .*from 'fake-1' to 'fake-2'"):
+        make("scored=fake-2").loglikelihood(
+            requests("loglikelihood", ("a", "b")), disable_tqdm=True
+        )
+
+
+def test_jobs_fit_the_queue() -> None:
+    """As worker/job_part.c counts: 4 bytes a token, 8 a target, and the item with its windows."""
+    limits = {"queue_bytes": 40_000, "part_bytes": 1 << 20, "job_items": 1000}
+    items = [Item(array("i", range(n))) for n in (1, 400, 800, 1000, 5, 900)]
+    for kind, head in (("loglikelihood_rolling", {"max_length": 10}), ("loglikelihood", {})):
+        scorer = Scorer(Client("ipc:///x"), kind, items, head, limits, on_score=lambda i, s: None)
+        groups = list(scorer._groups(range(len(items))))
+        assert [i for group in groups for i in group] == list(range(len(items))) and len(groups) > 1
+        for group in groups:
+            tokens = sum(len(items[i].tokens) for i in group)
+            assert 12 * tokens + 80 * len(group) <= 20_000
+    scorer = Scorer(Client("tcp://h:1"), "loglikelihood", [Item(array("i", [1] * 200_000), 1)] * 3, {},
+                    {}, on_score=lambda i, s: None)  # fmt: skip
+    assert list(scorer._parts(range(3))) == [[0], [1], [2]]
 
 
 def test_a_restarted_worker_gets_the_rest_again(
@@ -334,6 +424,13 @@ def test_chat(make: Callable[..., CTWorkerLM], tmp_path: Path, checkpoint: Path)
     )
 
 
+def test_thinking(make: Callable[..., CTWorkerLM]) -> None:
+    model = make(enable_thinking=True)
+    model.loglikelihood_rolling(requests("loglikelihood_rolling", ("a",)), disable_tqdm=True)
+    with pytest.raises(ArgumentError, match="enable_thinking=True is not compatible.*toy"):
+        model.loglikelihood(requests("loglikelihood", ("a", "b")), disable_tqdm=True)
+
+
 def test_generation_is_refused(make: Callable[..., CTWorkerLM]) -> None:
     with pytest.raises(NotImplementedError, match="toy need"):
         make().generate_until(requests("generate_until", ("a", {})))
@@ -348,8 +445,11 @@ def test_endpoint(running_fake: Callable[..., str], checkpoint: Path, tmp_path: 
     ]
     model.close()
     assert CTWorkerLM(endpoint=url, pretrained=str(checkpoint)).max_length == 32  # it runs on
+    (tmp_path / "link").symlink_to(checkpoint)
+    session = model._session
+    session._check_running(arguments.Settings(), Checkpoint(tmp_path / "link", "hub/name"))
     shutil.copytree(checkpoint, tmp_path / "other")
-    for arguments, words in [
+    for given, words in [
         ({"pretrained": str(tmp_path / "other")}, "has loaded"),
         ({"max_length": 64}, "at most 32"),
         ({"dtype": "bfloat16"}, "computes in float32"),
@@ -357,11 +457,21 @@ def test_endpoint(running_fake: Callable[..., str], checkpoint: Path, tmp_path: 
         ({"model": "nobody"}, "has no model 'nobody'"),
     ]:
         with pytest.raises(CtworkerError, match=words):
-            CTWorkerLM(**{"endpoint": url, **arguments})
+            CTWorkerLM(**{"endpoint": url, **given})
     with pytest.raises(CtworkerError, match="is the worker running"):
         CTWorkerLM(
             endpoint=f"ipc://{tmp_path}/nobody.sock", timeout=0.2, pretrained=str(checkpoint)
         )
+
+
+def test_a_loading_worker_is_waited_for(
+    running_fake: Callable[..., str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    assert CTWorkerLM(endpoint=running_fake("loading=2")).max_length == 2048
+    assert "is loading" in caplog.text
+    with pytest.raises(CtworkerError, match=r"still loading after 0.5 s: weights.*load_timeout="):
+        CTWorkerLM(endpoint=running_fake("loading=99"), load_timeout=0.5)
 
 
 def test_dropping_the_model_stops_its_worker(fake: Callable[[str], Path], checkpoint: Path) -> None:
@@ -383,14 +493,42 @@ def test_folders_of_killed_owners_are_removed(
 ) -> None:
     base = tmp_path_factory.mktemp("r")
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(base))
-    stale, other = base / "ctworker-of-4194999-x", base / "ctworker-of-1-x"
-    for folder in (stale, other):
+    if len(str(base)) >= 60:
+        pytest.skip(f"{base} is too long a path for sockets")
+    stale, other, young = (base / f"ctworker-of-4194999-{name}" for name in "soy")
+    for folder in (stale, other, young):
         folder.mkdir()
         (folder / "log").touch()
-    model = make()
-    if len(str(base)) < 60:
-        assert not stale.exists() and other.exists()
-        assert Path(model._session.url.removeprefix("ipc://")).parent.parent == base
+    for folder in (stale, other):
+        (folder / "lock").touch()
+    with (
+        other / "lock"
+    ).open() as lock:  # as a process of another container, whose number says nothing here
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        model = make()
+        own = Path(model._session.url.removeprefix("ipc://")).parent
+        assert not stale.exists() and other.exists() and young.exists() and own.parent == base
+        make()
+        assert own.exists()
+        model.close()
+        assert not own.exists()
+
+
+def test_the_worker_program(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, checkpoint: Path
+) -> None:
+    script = tmp_path / "ctworker"
+    script.write_text("#!/usr/bin/python3\nfrom ctworker.__main__ import main\nmain()\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("CTWORKER_BIN", str(script))
+    with pytest.raises(ArgumentError, match="this package's own command"):
+        launcher.find_binary()
+    monkeypatch.delenv("CTWORKER_BIN")
+    program = tmp_path / "site" / "bin" / "ctworker"  # an editable installation's second folder
+    program.parent.mkdir(parents=True)
+    shutil.copy("/bin/true", program)
+    monkeypatch.setattr(ctworker, "__path__", [*ctworker.__path__, str(tmp_path / "site")])
+    assert launcher.find_binary() == program
 
 
 def test_a_stalled_worker_is_told(

@@ -5,8 +5,11 @@ Every argument is used, noted (harmless here, listed once) or refused by name wi
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import json
 import logging
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -33,6 +36,7 @@ class Settings:
     add_bos_token: bool | None = None
     prefix_token_id: int | None = None
     chat_template_args: dict[str, Any] = field(default_factory=dict)
+    enable_thinking: bool | None = None  # also in chat_template_args then
     token: str | bool | None = None
     cache_dir: str | None = None
     local_files_only: bool = False
@@ -117,10 +121,14 @@ def _bytes(name: str, value: Any) -> str:
 
 
 def _mapping(name: str, value: Any) -> dict[str, Any]:
+    if isinstance(value, str):  # lm_eval's command line makes no mapping of it
+        with contextlib.suppress(ValueError):
+            value = json.loads(value)
     if isinstance(value, dict):
         return dict(value)
     raise ArgumentError(
-        f"{name}={value!r}: expected a mapping, as in --model_args '{{\"{name}\": {{...}}}}'"
+        f"{name}={value!r}: expected a mapping in JSON, as in --model_args '{name}={{\"enable_thinking\": false}}' "
+        f'(with a comma in it, all of --model_args must be JSON: \'{{"pretrained": ..., "{name}": {{...}}}}\')'
     )
 
 
@@ -138,6 +146,7 @@ _USED: dict[str, Callable[[str, Any], Any]] = {
     "add_bos_token": _flag,
     "prefix_token_id": _token_id,
     "chat_template_args": _mapping,
+    "enable_thinking": _flag,
     "token": lambda name, value: value if isinstance(value, bool) else _text(name, value),
     "cache_dir": _path,
     "local_files_only": _flag,
@@ -243,10 +252,6 @@ _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
         (*_OFF, 1, "1"),
         "the worker spreads work over its devices itself; leave it out",
     ),
-    "enable_thinking": (
-        (None, "None"),
-        "give it as chat_template_args='{\"enable_thinking\": ...}'",
-    ),
     "use_safetensors": ((None, True, "True", "true", 1), "only safetensors files are read"),
     "variant": (_OFF, "download the files of that variant to a folder and give it as pretrained="),
     "rope_scaling": (_OFF, "write it into the checkpoint's config.json"),
@@ -294,6 +299,8 @@ def parse(given: dict[str, Any], *, wishes: set[str] | None = None) -> Settings:
                 )
         else:
             raise ArgumentError(_unknown(name))
+    if settings.enable_thinking is not None:
+        settings.chat_template_args["enable_thinking"] = settings.enable_thinking
     _backend(given.get("backend"))
     _batch_size(given.get("batch_size"), noted)
     _device(settings, given.get("device"), wish="device" in wishes)
@@ -313,6 +320,16 @@ def parse(given: dict[str, Any], *, wishes: set[str] | None = None) -> Settings:
             "; ".join(f"{name} ({why})" for name, why in sorted(noted.items())),
         )
     return settings
+
+
+def check_one_process() -> None:
+    """Raises ArgumentError under torchrun, accelerate launch and the like: each process would score everything."""
+    size = os.environ.get("WORLD_SIZE", "")
+    if size.isdigit() and int(size) > 1:
+        raise ArgumentError(
+            f"WORLD_SIZE={size}: lm_eval was started as one of {size} processes (torchrun, accelerate launch), and "
+            "each would score all requests: start one lm_eval without a launcher, or unset WORLD_SIZE"
+        )
 
 
 def _unknown(name: str) -> str:

@@ -5,17 +5,21 @@ The worker watches its owner (--owner-pid) and ends when that process is gone, h
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import logging
 import os
 import shutil
 import signal
 import stat
 import subprocess
+import sys
 import tempfile
 import time
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from .client import Client
 from .errors import ArgumentError, ConnectionLost, CtworkerError, WorkerDied
@@ -26,6 +30,7 @@ _LOADING_NOTE_S = 15.0
 _LOG_TAIL_BYTES = 16384
 _STOP_S = 10.0
 _PREFIX = "ctworker-of-"  # of a worker's folder; then its owner's process id
+_LOCK = "lock"  # a file in that folder, locked while the owner lives
 
 
 def find_binary() -> Path:
@@ -39,10 +44,17 @@ def find_binary() -> Path:
             raise ArgumentError(
                 f"CTWORKER_BIN={override} is not an executable program: correct or unset it"
             )
+        if _is_console_script(Path(override)):
+            raise ArgumentError(
+                f"CTWORKER_BIN={override} is this package's own command, which only looks for the worker program: "
+                "unset it, or name a built worker (build/release/worker/ctworker)"
+            )
         return Path(override)
-    packaged = Path(__file__).parent / "bin" / "ctworker"
-    if _is_program(packaged):
-        return packaged
+    # An editable installation has two folders: that of the sources and the one with the program.
+    for package in dict.fromkeys([*sys.modules[__package__].__path__, str(Path(__file__).parent)]):
+        packaged = Path(package) / "bin" / "ctworker"
+        if _is_program(packaged):
+            return packaged
     for folder in os.get_exec_path():
         candidate = Path(folder) / "ctworker"
         if _is_program(candidate):
@@ -64,7 +76,16 @@ def _is_program(path: Path, *, script_ok: bool = False) -> bool:
         return False
 
 
-def _stop(process: subprocess.Popen[bytes], folder: str, url: str, owner: int) -> None:
+def _is_console_script(path: Path) -> bool:
+    """Starting it with CTWORKER_BIN set to itself would go on for ever."""
+    with path.open("rb") as file:
+        head = file.read(4096)
+    return head.startswith(b"#!") and b"ctworker.__main__" in head
+
+
+def _stop(
+    process: subprocess.Popen[bytes], folder: str, url: str, owner: int, lock: BinaryIO
+) -> None:
     """Ends the process and removes its folder. In a forked child it does nothing."""
     if os.getpid() != owner:
         return
@@ -82,6 +103,7 @@ def _stop(process: subprocess.Popen[bytes], folder: str, url: str, owner: int) -
                 process.send_signal(sign)
         process.wait()
     shutil.rmtree(folder, ignore_errors=True)
+    lock.close()
 
 
 class Worker:
@@ -96,6 +118,7 @@ class Worker:
         binary = find_binary()
         _remove_stale()
         folder = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=_runtime_dir())
+        lock = _lock_folder(Path(folder))
         self.url = f"ipc://{folder}/w.sock"
         self.log_path = Path(log_file) if log_file else Path(folder) / "log"
         command = [
@@ -122,11 +145,12 @@ class Worker:
                 )
         except OSError as error:
             shutil.rmtree(folder, ignore_errors=True)
+            lock.close()
             raise CtworkerError(
                 f"cannot start {binary} with its log in {self.log_path}: {error}"
             ) from error
         self._finalizer = weakref.finalize(
-            self, _stop, self._process, folder, self.url, os.getpid()
+            self, _stop, self._process, folder, self.url, os.getpid(), lock
         )
 
     @property
@@ -210,17 +234,28 @@ class Worker:
         self._finalizer()
 
 
+def _lock_folder(folder: Path) -> BinaryIO:
+    """Marks a worker's folder as in use for as long as the returned file is open, here or in a forked child."""
+    lock = (folder / f"{_LOCK}.new").open("wb")
+    with contextlib.suppress(OSError):  # where there are no locks nobody can take it either
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.rename(lock.name, folder / _LOCK)  # never there unlocked
+    return lock
+
+
 def _remove_stale() -> None:
-    """Removes folders that killed owners could not: those of ours whose owner is no more."""
+    """Removes folders that killed owners could not: those of ours whose lock can be taken. Process ids would
+    not tell, since containers that share a folder number their processes each for themselves."""
     base = Path(_runtime_dir() or tempfile.gettempdir())
     for folder in base.glob(f"{_PREFIX}*"):
-        owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
         try:
-            mine = folder.lstat().st_uid == os.getuid()
-        except OSError:
+            if folder.lstat().st_uid != os.getuid():
+                continue
+            with (folder / _LOCK).open("rb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+        except OSError:  # in use, or only just being made
             continue
-        if mine and owner.isdigit() and not Path(f"/proc/{owner}").exists():
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _runtime_dir() -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from .hub import Checkpoint
 from .launcher import Worker, find_binary
 
 log = logging.getLogger("lm_eval.ctworker")
+
+_LOADING_NOTE_S, _LOADING_PAUSE_S = 15.0, 0.2
 
 
 def serve_options(settings: Settings, folder: Path) -> list[str]:
@@ -68,10 +71,9 @@ class Session:
             if self._worker is not None:
                 self._worker.wait_ready(settings.load_timeout)
             with self.client() as client:
-                info = client.info()
+                info, self.model = self._wait_loaded(client, settings)
             self.version: str = info.get("version", "")
             self.limits: dict[str, int] = info.get("limits", {})
-            self.model = self._choose(info, settings)
             if self._worker is None:
                 self._check_running(settings, checkpoint)
         except BaseException:
@@ -87,33 +89,60 @@ class Session:
         alive = None if self._worker is None else self._worker.check_alive
         return Client(self.url, timeout=self._timeout, check_alive=alive)
 
-    def _choose(self, info: dict[str, Any], settings: Settings) -> dict[str, Any]:
-        """The model to use. Raises CtworkerError when it is not there or not ready."""
+    def _wait_loaded(
+        self, client: Client, settings: Settings
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """`info` and the model to use, when that is ready. Raises CtworkerError when it will not be."""
+        start, noted = time.monotonic(), None
+        while True:
+            info = client.info()
+            model = self._choose(info, settings)
+            state = "loading" if model is None else model["state"]
+            name = "it" if model is None else f"model {model['name']}"
+            message = (model or {}).get("message") or info.get("message", "")
+            if state == "ready" and model is not None:
+                return info, model
+            now = time.monotonic()
+            if state != "loading":
+                raise CtworkerError(
+                    f"the worker at {self.url} is not ready: {name} is {state}{': ' + message if message else ''}"
+                )
+            if settings.load_timeout is not None and now - start > settings.load_timeout:
+                raise CtworkerError(
+                    f"the worker at {self.url} is still loading after {settings.load_timeout:g} s"
+                    f"{': ' + message if message else ''} (load_timeout=)"
+                )
+            if noted is None or now - noted >= _LOADING_NOTE_S:
+                noted = now
+                log.info("the worker at %s is loading: %s", self.url, message or name)
+            time.sleep(_LOADING_PAUSE_S)
+
+    def _choose(self, info: dict[str, Any], settings: Settings) -> dict[str, Any] | None:
+        """The model to use; None: a worker that is still loading may have it later. Raises CtworkerError
+        when it is not there."""
         models = info.get("models") or []
         names = ", ".join(model["name"] for model in models) or "none"
-        chosen = [
-            model for model in models if not settings.model or model["name"] == settings.model
-        ]
-        if not chosen:
+        for model in models:
+            if not settings.model or model["name"] == settings.model:
+                return model
+        if info.get("state") == "loading":
+            return None
+        if not models and info.get("message"):
             raise CtworkerError(
-                f"the worker at {self.url} has no model '{settings.model}' (it has: {names})"
-                if settings.model
-                else f"the worker at {self.url} has no model"
+                f"the worker at {self.url} is {info.get('state')}: {info['message']}"
             )
-        model = chosen[0]
-        if model["state"] != "ready":
-            raise CtworkerError(
-                f"the worker at {self.url} is not ready: model {model['name']} is {model['state']}"
-                f"{': ' + model['message'] if model.get('message') else ''}"
-            )
-        return model
+        raise CtworkerError(
+            f"the worker at {self.url} has no model '{settings.model}' (it has: {names})"
+            if settings.model
+            else f"the worker at {self.url} has no model"
+        )
 
     def _check_running(self, settings: Settings, checkpoint: Checkpoint | None) -> None:
         """What the arguments ask for must be what the running worker has. Raises ArgumentError."""
         model, where = self.model, f"the worker at {self.url}"
         if checkpoint is not None and model.get("path"):
             theirs = Path(model["path"])
-            if theirs.exists() and theirs.resolve() != checkpoint.folder:
+            if theirs.exists() and theirs.resolve() != checkpoint.folder.resolve():
                 raise ArgumentError(
                     f"pretrained={checkpoint.name} is {checkpoint.folder}, but {where} has loaded {theirs}: "
                     "leave pretrained= out, or start a worker with that model"
