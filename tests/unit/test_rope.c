@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "capture.h"
 #include "worker/checkpoint/rope.h"
 
 struct rope_case {
@@ -114,6 +115,74 @@ static void defaults(void **state)
     assert_true(p.factor == 4.0);
 }
 
+/* Files that say it twice, for both generations. */
+static void both_objects(void **state)
+{
+    (void)state;
+    static const char *const rows[] = {
+        "{\"rope_scaling\": {}, \"rope_parameters\": {\"rope_type\": \"linear\", \"factor\": 2, "
+        "\"rope_theta\": 5e5}}",
+        "{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}, \"rope_theta\": 5e5, "
+        "\"rope_parameters\": {}}",
+        "{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}, \"rope_theta\": 5e5, "
+        "\"rope_parameters\": {\"rope_type\": \"linear\", \"factor\": 2.0, \"rope_theta\": "
+        "500000}}",
+    };
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        struct ctw_rope_params p;
+        read_ok(&p, rows[i], 2048);
+        assert_true(p.type == CTW_ROPE_LINEAR && p.factor == 2 && p.theta == 5e5);
+    }
+}
+
+/* What is read as transformers reads it, though others read it otherwise. */
+static void warnings(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *config, *words;
+        double factor, attention_factor;
+    } rows[] = {
+        /* DeepSeek-R1-0528-Qwen3-8B */
+        {"{\"rope_scaling\": {\"attn_factor\": 0.8782488562869419, \"factor\": 4.0, "
+         "\"original_max_position_embeddings\": 32768, \"rope_type\": \"yarn\"}}",
+         "config.json: rope_scaling.attn_factor: found 0.878249, ignored as transformers does: "
+         "cosines and sines are scaled by 1.13863; with it, by 1",
+         4, 1.138629436},
+        {"{\"rope_scaling\": {\"attn_factor\": 1, \"factor\": 4.0, \"rope_type\": \"yarn\"}}", "",
+         4, 1.138629436},
+        {"{\"rope_scaling\": {\"finetuned\": true, \"factor\": 4.0, \"type\": \"yarn\"}}",
+         "rope_scaling.finetuned: ignored as transformers does", 4, 1.138629436},
+        {"{\"rope_parameters\": {\"factor\": 16, \"original_max_position_embeddings\": 32768, "
+         "\"rope_type\": \"yarn\"}}",
+         "config.json: rope_parameters.factor: 16 is used, though max_position_embeddings / "
+         "original_max_position_embeddings is 4",
+         16, 1.2772588722},
+        {"{\"rope_scaling\": {\"factor\": 4, \"original_max_position_embeddings\": 131072, "
+         "\"type\": "
+         "\"yarn\"}}",
+         "original_max_position_embeddings is 1", 4, 1.138629436},
+        {"{\"rope_scaling\": {\"factor\": 4, \"type\": \"yarn\"}}", "", 4, 1.138629436},
+        {"{\"rope_scaling\": {\"factor\": 4, \"original_max_position_embeddings\": 32768, "
+         "\"type\": "
+         "\"yarn\"}}",
+         "", 4, 1.138629436},
+    };
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        struct ctw_rope_params p;
+        struct capture c;
+        struct ctw_err err = {0};
+        capture_start(&c, CTW_LOG_WARN);
+        enum ctw_status st = read_text(&p, rows[i].config, 131072, &err);
+        capture_stop(&c);
+        if (st != CTW_OK)
+            fail_msg("%s", err.msg);
+        capture_expect(&c, rows[i].words);
+        assert_true(p.factor == rows[i].factor);
+        assert_true(fabs(p.attention_factor - rows[i].attention_factor) < 1e-9);
+    }
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -143,7 +212,17 @@ static void refusals(void **state)
         {"{\"partial_rotary_factor\": 0.5}", "partial_rotary_factor: found 0.5"},
         {"{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}, \"rope_parameters\": "
          "{\"rope_type\": \"default\"}}",
-         "found beside rope_parameters"},
+         "rope_scaling: found beside rope_parameters, and the two differ"},
+        {"{\"rope_scaling\": {\"rope_type\": \"default\"}, \"rope_parameters\": "
+         "{\"rope_theta\": 500000}}",
+         "the two differ"},
+        {"{\"rope_scaling\": {\"type\": \"linear\"}, \"rope_parameters\": {\"rope_type\": "
+         "\"linear\", \"factor\": 2}}",
+         "rope_scaling"},
+        {"{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2, \"attn_factor\": 1}}",
+         "attn_factor: this RoPE parameter has no meaning"},
+        {"{\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2, \"attn_factor\": \"1\"}}",
+         "attn_factor: expected a"},
         {"{\"rope_scaling\": \"linear\"}", "rope_scaling: expected an object"},
     };
     for (size_t i = 0; i < CTW_COUNT(rows); i++) {
@@ -161,6 +240,8 @@ int main(void)
         cmocka_unit_test(frequencies_equal_transformers),
         cmocka_unit_test(both_generations_agree),
         cmocka_unit_test(defaults),
+        cmocka_unit_test(both_objects),
+        cmocka_unit_test(warnings),
         cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,11 @@
 #include "worker/checkpoint/rope.h"
 
 #include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
+
+#include "base/log.h"
 
 /* ---- reading ---- */
 
@@ -37,6 +41,9 @@ static const struct {
     {"mscale", USED_YARN},
     {"mscale_all_dim", USED_YARN},
     {"truncate", USED_YARN},
+    /* transformers ignores these; so do we, and warn */
+    {"attn_factor", USED_YARN},
+    {"finetuned", USED_YARN},
 };
 
 static enum ctw_status read_type(struct ctw_rope_params *p, const struct ctw_json_node *node,
@@ -177,28 +184,11 @@ static enum ctw_status read_yarn(struct ctw_rope_params *p, const struct ctw_jso
     return st;
 }
 
-/* The object, under the name of transformers 4 or 5; NULL: none, or an empty one. */
-static enum ctw_status find_object(const struct ctw_json_node *root,
-                                   const struct ctw_json_node **out, struct ctw_err *err)
+/* With the parameters in `node`; NULL: none. */
+static enum ctw_status read_with(struct ctw_rope_params *out, const struct ctw_json_node *root,
+                                 const struct ctw_json_node *node, double default_theta,
+                                 int64_t max_length, struct ctw_err *err)
 {
-    const struct ctw_json_node *old = NULL, *now = NULL;
-    enum ctw_status st =
-        ctw_json_read_node(root, "rope_scaling", CTW_JSON_OPTIONAL, CTW_JSON_OBJECT, &old, err);
-    if (st == CTW_OK)
-        st = ctw_json_read_node(root, "rope_parameters", CTW_JSON_OPTIONAL, CTW_JSON_OBJECT, &now,
-                                err);
-    if (st == CTW_OK && old != NULL && now != NULL)
-        st = ctw_json_fail(old, err, CTW_EFORMAT,
-                           "found beside rope_parameters; versions of transformers take one or the "
-                           "other: remove one");
-    *out = old != NULL ? old : now;
-    return st;
-}
-
-enum ctw_status ctw_rope_read(struct ctw_rope_params *out, const struct ctw_json_node *root,
-                              double default_theta, int64_t max_length, struct ctw_err *err)
-{
-    const struct ctw_json_node *node;
     unsigned used = USED_DEFAULT;
     double partial = 1.0;
     *out = (struct ctw_rope_params){.type = CTW_ROPE_DEFAULT,
@@ -206,8 +196,8 @@ enum ctw_status ctw_rope_read(struct ctw_rope_params *out, const struct ctw_json
                                     .factor = 1,
                                     .original_length = (double)max_length,
                                     .attention_factor = 1};
-    enum ctw_status st = find_object(root, &node, err);
-    if (st == CTW_OK && node != NULL)
+    enum ctw_status st = CTW_OK;
+    if (node != NULL)
         st = read_type(out, node, &used, err);
     if (st == CTW_OK && node != NULL)
         st = check_members(node, used, err);
@@ -240,6 +230,95 @@ enum ctw_status ctw_rope_read(struct ctw_rope_params *out, const struct ctw_json
         st = read_llama3(out, node, err);
     if (st == CTW_OK && out->type == CTW_ROPE_YARN)
         st = read_yarn(out, node, err);
+    return st;
+}
+
+/* The object of that name; NULL: none, or an empty one. */
+static enum ctw_status find_object(const struct ctw_json_node *root, const char *name,
+                                   const struct ctw_json_node **out, struct ctw_err *err)
+{
+    *out = NULL;
+    enum ctw_status st =
+        ctw_json_read_node(root, name, CTW_JSON_OPTIONAL, CTW_JSON_OBJECT, out, err);
+    if (st == CTW_OK && *out != NULL && ctw_json_count(*out) == 0)
+        *out = NULL;
+    return st;
+}
+
+static bool equal(const struct ctw_rope_params *a, const struct ctw_rope_params *b)
+{
+    return a->type == b->type && a->theta == b->theta && a->factor == b->factor &&
+           a->low_freq_factor == b->low_freq_factor && a->high_freq_factor == b->high_freq_factor &&
+           a->original_length == b->original_length && a->beta_fast == b->beta_fast &&
+           a->beta_slow == b->beta_slow && a->attention_factor == b->attention_factor &&
+           a->truncate == b->truncate;
+}
+
+/* A warning that begins as ctw_json_fail()'s messages do. */
+CTW_PRINTF(2, 3) static void warn(const struct ctw_json_node *node, const char *fmt, ...)
+{
+    struct ctw_err err;
+    char text[256];
+    va_list ap;
+    va_start(ap, fmt);
+    (void)vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    (void)ctw_json_fail(node, &err, CTW_EFORMAT, "%s", text);
+    ctw_warn("%s", err.msg);
+}
+
+/* What YaRN's parameters leave open, and we read as transformers does. */
+static enum ctw_status warn_yarn(const struct ctw_rope_params *p, const struct ctw_json_node *root,
+                                 const struct ctw_json_node *node, int64_t max_length,
+                                 struct ctw_err *err)
+{
+    static const char original[] = "original_max_position_embeddings";
+    double extra = 1, ratio = (double)max_length / p->original_length;
+    bool finetuned = false;
+    enum ctw_status st = ctw_json_read_double(node, "attn_factor", CTW_JSON_OPTIONAL, &extra, err);
+    if (st == CTW_OK)
+        st = ctw_json_read_bool(node, "finetuned", CTW_JSON_OPTIONAL, &finetuned, err);
+    if (st != CTW_OK)
+        return st;
+    if (extra != 1)
+        warn(ctw_json_get(node, "attn_factor"),
+             "found %g, ignored as transformers does: cosines and sines are scaled by %g; with "
+             "it, by %g",
+             extra, p->attention_factor, extra * p->attention_factor);
+    if (finetuned)
+        warn(ctw_json_get(node, "finetuned"),
+             "ignored as transformers does; in YaRN's own code it changes only how frequencies "
+             "follow the length of a text, which these do not");
+    bool given = ctw_json_has(node, original) || ctw_json_has(root, original);
+    if (given && p->factor != ratio)
+        warn(ctw_json_get(node, "factor"),
+             "%g is used, though max_position_embeddings / %s is %g; transformers before 4.56 "
+             "took the latter",
+             p->factor, original, ratio);
+    return CTW_OK;
+}
+
+enum ctw_status ctw_rope_read(struct ctw_rope_params *out, const struct ctw_json_node *root,
+                              double default_theta, int64_t max_length, struct ctw_err *err)
+{
+    /* The names of transformers 4 and 5. */
+    const struct ctw_json_node *old, *now = NULL;
+    struct ctw_rope_params other;
+    enum ctw_status st = find_object(root, "rope_scaling", &old, err);
+    if (st == CTW_OK)
+        st = find_object(root, "rope_parameters", &now, err);
+    const struct ctw_json_node *node = old != NULL ? old : now;
+    if (st == CTW_OK)
+        st = read_with(out, root, node, default_theta, max_length, err);
+    if (st == CTW_OK && old != NULL && now != NULL) {
+        st = read_with(&other, root, now, default_theta, max_length, err);
+        if (st == CTW_OK && !equal(out, &other))
+            st = ctw_json_fail(old, err, CTW_EFORMAT,
+                               "found beside rope_parameters, and the two differ; versions of "
+                               "transformers take one or the other: remove one");
+    }
+    if (st == CTW_OK && out->type == CTW_ROPE_YARN)
+        st = warn_yarn(out, root, node, max_length, err);
     return st;
 }
 
