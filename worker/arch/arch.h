@@ -75,6 +75,17 @@ struct ctw_key {
         "tie_word_embeddings", CTW_KEY_BOOL, CTW_CONFIG_FIELD(tied), false, CTW_NULL_REFUSED, 0, 0 \
     }
 
+/* Its range is checked with that of heads that follow from hidden_size. */
+#define CTW_KEY_HEAD_DIM(absent_, null_)                                                           \
+    {                                                                                              \
+        "head_dim", CTW_KEY_INT, CTW_CONFIG_FIELD(head), absent_, null_, 1, 1 << 18                \
+    }
+#define CTW_KEY_ATTENTION_BIAS                                                                     \
+    {                                                                                              \
+        "attention_bias", CTW_KEY_BOOL, CTW_CONFIG_FIELD(attention_bias), false, CTW_NULL_REFUSED, \
+            0, 0                                                                                   \
+    }
+
 /* Qwen's window keys: used as qwen2.c says. */
 #define CTW_KEYS_LAYER_WINDOWS                                                                     \
     {"use_sliding_window",                                                                         \
@@ -129,6 +140,17 @@ struct ctw_vector_row {
         CTW_V_MLP_NORM, "post_attention_layernorm.weight", CTW_DIM_HIDDEN, CTW_ALWAYS              \
     }
 
+#define CTW_BIASES_QKV(when_)                                                                      \
+    {CTW_V_Q_BIAS, "self_attn.q_proj.bias", CTW_DIM_Q, when_},                                     \
+        {CTW_V_K_BIAS, "self_attn.k_proj.bias", CTW_DIM_KV, when_},                                \
+    {                                                                                              \
+        CTW_V_V_BIAS, "self_attn.v_proj.bias", CTW_DIM_KV, when_                                   \
+    }
+#define CTW_BIAS_O(when_)                                                                          \
+    {                                                                                              \
+        CTW_V_O_BIAS, "self_attn.o_proj.bias", CTW_DIM_HIDDEN, when_                               \
+    }
+
 /* ---- the family ---- */
 
 /* How config.json decides a layer's sliding window. */
@@ -154,6 +176,16 @@ struct ctw_arch {
     enum ctw_window_rule window;
     double rope_theta; /* where the file has none */
 };
+
+/*
+ * For a family whose modules are called as Llama's, which turns heads as it does, and whose tables
+ * are keys[], matrices[] and vectors[] of its file.
+ */
+#define CTW_ARCH_AS_LLAMA                                                                          \
+    .keys = keys, .n_keys = CTW_COUNT(keys), .layers = "model.layers", .matrices = matrices,       \
+    .n_matrices = CTW_COUNT(matrices), .vectors = vectors, .n_vectors = CTW_COUNT(vectors),        \
+    .embed = "model.embed_tokens", .final_norm = "model.norm", .head = "lm_head",                  \
+    .pairing = CTW_ROPE_HALVES, .rope_theta = 10000.0
 
 /* NULL-terminated. */
 extern const struct ctw_arch *const ctw_archs[];

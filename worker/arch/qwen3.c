@@ -7,9 +7,8 @@ extern const struct ctw_arch ctw_arch_qwen3;
 
 static const struct ctw_key keys[] = {
     CTW_KEYS_DIMS(151936, 4096, 22016, 32, 32, 32, 32768),
-    {"head_dim", CTW_KEY_INT, CTW_CONFIG_FIELD(head), 128, CTW_NULL_REFUSED, 2, 1024},
-    {"attention_bias", CTW_KEY_BOOL, CTW_CONFIG_FIELD(attention_bias), false, CTW_NULL_REFUSED, 0,
-     0},
+    CTW_KEY_HEAD_DIM(128, CTW_NULL_REFUSED),
+    CTW_KEY_ATTENTION_BIAS,
     CTW_KEYS_LAYER_WINDOWS,
 };
 
@@ -19,26 +18,13 @@ static const struct ctw_vector_row vectors[] = {
     CTW_NORMS_LLAMA,
     {CTW_V_Q_NORM, "self_attn.q_norm.weight", CTW_DIM_HEAD, CTW_ALWAYS},
     {CTW_V_K_NORM, "self_attn.k_norm.weight", CTW_DIM_HEAD, CTW_ALWAYS},
-    {CTW_V_Q_BIAS, "self_attn.q_proj.bias", CTW_DIM_Q, CTW_IF_ATTENTION_BIAS},
-    {CTW_V_K_BIAS, "self_attn.k_proj.bias", CTW_DIM_KV, CTW_IF_ATTENTION_BIAS},
-    {CTW_V_V_BIAS, "self_attn.v_proj.bias", CTW_DIM_KV, CTW_IF_ATTENTION_BIAS},
-    {CTW_V_O_BIAS, "self_attn.o_proj.bias", CTW_DIM_HIDDEN, CTW_IF_ATTENTION_BIAS},
+    CTW_BIASES_QKV(CTW_IF_ATTENTION_BIAS),
+    CTW_BIAS_O(CTW_IF_ATTENTION_BIAS),
 };
 
 const struct ctw_arch ctw_arch_qwen3 = {
     .architecture = "Qwen3ForCausalLM",
     .model_type = "qwen3",
-    .keys = keys,
-    .n_keys = CTW_COUNT(keys),
-    .layers = "model.layers",
-    .matrices = matrices,
-    .n_matrices = CTW_COUNT(matrices),
-    .vectors = vectors,
-    .n_vectors = CTW_COUNT(vectors),
-    .embed = "model.embed_tokens",
-    .final_norm = "model.norm",
-    .head = "lm_head",
-    .pairing = CTW_ROPE_HALVES,
+    CTW_ARCH_AS_LLAMA,
     .window = CTW_WINDOW_LAYER_TYPES,
-    .rope_theta = 10000.0,
 };
