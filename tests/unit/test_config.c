@@ -116,7 +116,8 @@ static void a_file_of_transformers_4(void **state)
                  "\"rope_interleaved\": false, \"rope_scaling\": null, \"rope_theta\": 100000, "
                  "\"tie_word_embeddings\": true, \"torch_dtype\": \"bfloat16\", "
                  "\"transformers_version\": \"4.40.1\", \"use_cache\": true, \"vocab_size\": "
-                 "49152, \"eos_token_id_\": null, \"transformers.js_config\": {\"kv_cache\": 1}}");
+                 "49152, \"eos_token_id_\": null, \"is_causal\": true, \"transformers.js_config\": "
+                 "{\"kv_cache\": 1}}");
     assert_true(c.tied && c.has_dtype && c.dtype == CTW_BF16 && c.head == 64);
     assert_true(c.rope.theta == 100000.0 && c.norm_eps == 1e-05);
     ctw_config_close(&c);
@@ -151,7 +152,14 @@ static void refusals(void **state)
          "hidden_size 100 is not a multiple of num_attention_heads 3"},
         {LLAMA ", \"num_attention_heads\": 32, \"num_key_value_heads\": 5}",
          "num_attention_heads 32 is not a multiple of num_key_value_heads 5"},
-        {LLAMA ", \"head_dim\": 33}", "a head of 33 elements"},
+        {LLAMA ", \"head_dim\": 33}", "head_dim: found 33, expected an even number, 2 to 256"},
+        {LLAMA ", \"head_dim\": 258}", "head_dim: found 258, expected an even number, 2 to 256"},
+        {QWEN3 ", \"head_dim\": 2048}", "head_dim: found 2048, expected an even"},
+        {LLAMA ", \"num_attention_heads\": 8}",
+         "head_dim (hidden_size / num_attention_heads): found 512, expected an even"},
+        {LLAMA ", \"is_causal\": false}", "is_causal: found false, expected true"},
+        {LLAMA ", \"is_causal\": null}", "is_causal: found null, expected true"},
+        {QWEN3 ", \"is_causal\": 0}", "is_causal: found the number 0, expected true"},
         {QWEN3 ", \"head_dim\": null}", "head_dim: found null"},
         {LLAMA ", \"hidden_act\": \"relu\"}", "hidden_act: \"relu\" is not supported"},
         {LLAMA ", \"rms_norm_eps\": -1}", "rms_norm_eps: found -1"},

@@ -67,6 +67,11 @@ static const char *const special_keys[] = {
     "quantization_config", "compression_config", "original_max_position_embeddings",
 };
 
+/* Absent, these are true; anything else changes what is computed. */
+static const char *const true_keys[] = {
+    "is_causal", /* transformers 5: else every token sees the later ones too */
+};
+
 static bool in_list(const char *const *list, size_t n, const char *key)
 {
     for (size_t i = 0; i < n; i++)
@@ -94,19 +99,33 @@ static bool is_off(const struct ctw_json_node *node)
     }
 }
 
+static bool is_true(const struct ctw_json_node *node)
+{
+    bool on = false;
+    return ctw_json_type(node) == CTW_JSON_BOOL && ctw_json_as_bool(node, &on, NULL) == CTW_OK &&
+           on;
+}
+
 static enum ctw_status check_keys(const struct ctw_config *c, struct ctw_err *err)
 {
     const struct ctw_json_node *root = ctw_json_root(c->doc);
     for (const struct ctw_json_node *m = ctw_json_first(root); m != NULL; m = ctw_json_next(m)) {
         const char *key = ctw_json_key(m);
         char value[128];
+        bool must_be_true = in_list(true_keys, CTW_COUNT(true_keys), key);
         bool known = in_list(special_keys, CTW_COUNT(special_keys), key) ||
-                     in_list(harmless_keys, CTW_COUNT(harmless_keys), key) || is_off(m);
+                     in_list(harmless_keys, CTW_COUNT(harmless_keys), key) ||
+                     (must_be_true ? is_true(m) : is_off(m));
         for (int i = 0; i < c->arch->n_keys && !known; i++)
             known = strcmp(c->arch->keys[i].name, key) == 0;
         if (known)
             continue;
         ctw_json_describe(m, value, sizeof(value));
+        if (must_be_true)
+            return ctw_json_fail(m, err, CTW_EUNSUP,
+                                 "found %s, expected true, as if it were absent: what it turns off "
+                                 "cannot be turned off here",
+                                 value);
         return ctw_json_fail(m, err, CTW_EUNSUP,
                              "found %s, but this key is not known for model_type \"%s\"; if it "
                              "does not change what the model computes, remove it from the file, "
@@ -302,6 +321,7 @@ static enum ctw_status read_windows(struct ctw_config *c, struct ctw_err *err)
 
 static enum ctw_status check_dims(struct ctw_config *c, struct ctw_err *err)
 {
+    bool given = c->head != 0;
     if (c->n_kv == 0)
         c->n_kv = c->n_head;
     if (c->n_head % c->n_kv != 0)
@@ -309,7 +329,7 @@ static enum ctw_status check_dims(struct ctw_config *c, struct ctw_err *err)
                         "%s: num_attention_heads %" PRId64
                         " is not a multiple of num_key_value_heads %" PRId64,
                         c->file, c->n_head, c->n_kv);
-    if (c->head == 0) {
+    if (!given) {
         if (c->hidden % c->n_head != 0)
             return ctw_fail(err, CTW_EFORMAT,
                             "%s: hidden_size %" PRId64
@@ -318,10 +338,10 @@ static enum ctw_status check_dims(struct ctw_config *c, struct ctw_err *err)
                             c->file, c->hidden, c->n_head);
         c->head = c->hidden / c->n_head;
     }
-    if (c->head % 2 != 0 || c->head < 2 || c->head > 1024)
-        return ctw_fail(err, CTW_EUNSUP,
-                        "%s: a head of %" PRId64 " elements; expected an even number, 2 to 1024",
-                        c->file, c->head);
+    if (c->head % 2 != 0 || c->head > CTW_MAX_HEAD)
+        return ctw_fail(
+            err, CTW_EUNSUP, "%s: head_dim%s: found %" PRId64 ", expected an even number, 2 to %d",
+            c->file, given ? "" : " (hidden_size / num_attention_heads)", c->head, CTW_MAX_HEAD);
     return CTW_OK;
 }
 
