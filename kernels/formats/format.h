@@ -71,7 +71,7 @@ struct ctw_weight {
     int64_t n, k;         /* logical shape */
     enum ctw_dtype dtype; /* of the decoded values: F32, BF16 or F16 */
     int bits;             /* of one stored value, for reports and decoders */
-    bool symmetric;
+    bool symmetric;       /* no zero points are stored: the code 2^(bits-1) is 0 */
     int64_t group_size;   /* columns that share a scale; k where a whole row does */
     int64_t n_groups;     /* scales in a row */
     int64_t scale_stride; /* scales (and unpacked zero points) from a row to the next: n_groups, or

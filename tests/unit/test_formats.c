@@ -396,9 +396,6 @@ static void contradictions_are_refused(void **state)
     m.args.symmetric = true;
     expect_refusal(&m, NULL, "weight_zero_point: found I32 [3, 5], expected none");
     make_pack(&m, &plain, false);
-    m.args.actorder_group = true;
-    expect_refusal(&m, NULL, "weight_g_idx: found absent");
-    make_pack(&m, &plain, false);
     m.args.num_bits = 3;
     expect_refusal(&m, NULL, "weight_packed: found I32 [24, 20], expected I32 [24, 15]");
     make_pack(&m, &plain, false);
@@ -415,6 +412,29 @@ static void contradictions_are_refused(void **state)
     make_pack(&m, &plain, false);
     (void)add_part(&m, CTW_PART_GLOBAL_SCALE, CTW_F32, 1, 1, 0);
     expect_refusal(&m, NULL, "weight_global_scale: found F32 [1]");
+}
+
+/* compressed-tensors leaves out an index that was never set, and once left out zero points that
+ * are all 0: as a symmetric weight of sequential groups. */
+static void parts_that_say_nothing_may_be_absent(void **state)
+{
+    (void)state;
+    struct pack_case c = plain;
+    float want[160], got[160];
+    struct made m;
+    c.symmetric = true;
+    make_pack(&m, &c, false);
+    check_ok(&m);
+    m.w.format->decode(&m.w, &m.data, 23, 0, 160, want);
+    finish(&m);
+    make_pack(&m, &c, false);
+    m.args.symmetric = false;
+    m.args.actorder_group = true;
+    check_ok(&m);
+    assert_true(!m.w.indexed && m.w.symmetric && !m.w.zero_packed);
+    m.w.format->decode(&m.w, &m.data, 23, 0, 160, got);
+    assert_memory_equal(got, want, sizeof(want));
+    finish(&m);
 }
 
 static void ambiguous_packing_is_refused(void **state)
@@ -504,6 +524,7 @@ int main(void)
         cmocka_unit_test(dense_is_widened_exactly),
         cmocka_unit_test(spans_agree_with_rows),
         cmocka_unit_test(contradictions_are_refused),
+        cmocka_unit_test(parts_that_say_nothing_may_be_absent),
         cmocka_unit_test(ambiguous_packing_is_refused),
         cmocka_unit_test(group_indices_are_checked),
         cmocka_unit_test(nvfp4_refusals),

@@ -13,6 +13,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "capture.h"
 #include "worker/model.h"
 
 /* ---- writing a checkpoint: 1 layer, hidden 32, inner 64, 4 heads of 8, 2 of keys, 16 tokens ----
@@ -28,13 +29,16 @@ struct checkpoint {
     char dir[64];
     struct tensor tensors[64];
     int n;
+    const char *family; /* LLAMA, QWEN3 */
     const char *config; /* more members of config.json, each after a comma */
 };
 
 #define CONFIG                                                                                     \
-    "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"hidden_size\": 32, " \
+    ", \"hidden_size\": 32, "                                                                      \
     "\"intermediate_size\": 64, \"num_hidden_layers\": 1, \"num_attention_heads\": 4, "            \
     "\"num_key_value_heads\": 2, \"vocab_size\": 16, \"max_position_embeddings\": 128"
+#define LLAMA "\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\""
+#define QWEN3 "\"architectures\": [\"Qwen3ForCausalLM\"], \"model_type\": \"qwen3\""
 #define BF16_CONFIG ", \"dtype\": \"bfloat16\""
 #define LAYER "model.layers.0."
 
@@ -63,6 +67,7 @@ static int set_up(void **state)
         return -1;
     memcpy(c->tensors, dense, sizeof(dense));
     c->n = (int)CTW_COUNT(dense);
+    c->family = LLAMA;
     c->config = BF16_CONFIG;
     ctw_log_set_level(CTW_LOG_ERROR);
     *state = c;
@@ -114,7 +119,7 @@ static void write_config(const struct checkpoint *c)
     path_of(c, "config.json", path);
     FILE *to = fopen(path, "wb");
     assert_non_null(to);
-    (void)fprintf(to, CONFIG "%s}", c->config);
+    (void)fprintf(to, "{%s" CONFIG "%s}", c->family, c->config);
     assert_int_equal(fclose(to), 0);
 }
 
@@ -178,6 +183,14 @@ static void expect_refusal(struct checkpoint *c, const char *words)
     "], \"input_activations\": {\"num_bits\": 8, \"dynamic\": true, "                              \
     "\"strategy\": \"token\"}, \"weights\": {\"num_bits\": 4, \"group_size\": 16}}}, "             \
     "\"ignore\": [" ignore "]}"
+
+/* q_proj quantised by a file of 2024. */
+#define FROZEN(format, args)                                                                       \
+    BF16_CONFIG                                                                                    \
+    ", \"quantization_config\": {\"quant_method\": \"compressed-tensors\", "                       \
+    "\"quantization_status\": "                                                                    \
+    "\"frozen\", \"format\": \"" format "\", \"config_groups\": {\"g\": {\"targets\": "            \
+    "[\"re:.*q_proj\"], \"weights\": {\"num_bits\": 4, \"group_size\": 16" args "}}}}"
 
 /* Makes the dense [n, 32] matrix NAME.weight a 4-bit one of groups of 16. */
 static void pack(struct checkpoint *c, const char *name, const char *packed, const char *scale,
@@ -338,6 +351,40 @@ static void quantised_matrices(void **state)
     expect_refusal(c, "q_proj has both weight_packed and weight");
 }
 
+/* "frozen": the stored tensors decide. */
+static void frozen_checkpoints(void **state)
+{
+    struct checkpoint *c = *state;
+    c->config = FROZEN("pack-quantized", "");
+    PACK_MATRIX(c, LAYER "self_attn.q_proj", 32);
+    ctw_model_close(open_ok(c));
+    drop(c, LAYER "self_attn.q_proj.weight_packed");
+    drop(c, LAYER "self_attn.q_proj.weight_scale");
+    add(c, LAYER "self_attn.q_proj.weight", "BF16", "32, 32", 2048, NULL);
+    expect_refusal(c, LAYER "self_attn.q_proj: weight is stored dense (BF16), but "
+                            "quantization_config quantises it and says quantization_status");
+    c->config = FROZEN("dense", "");
+    expect_refusal(c, LAYER "self_attn.q_proj: weight is stored dense (BF16), but "
+                            "quantization_config quantises it and says quantization_status");
+}
+
+/* Told once, not for every matrix. */
+static void parts_that_were_left_out_are_told(void **state)
+{
+    struct checkpoint *c = *state;
+    struct capture log;
+    c->config = FROZEN("pack-quantized", ", \"actorder\": \"group\", \"symmetric\": false");
+    PACK_MATRIX(c, LAYER "self_attn.q_proj", 32);
+    write_it(c);
+    capture_start(&log, CTW_LOG_INFO);
+    ctw_model_close(open_ok(c));
+    capture_stop(&log);
+    capture_expect(&log, "1 matrix (the first is " LAYER "self_attn.q_proj) has no weight_g_idx");
+    capture_expect(&log,
+                   "1 matrix (the first is " LAYER "self_attn.q_proj) has no weight_zero_point");
+    assert_true(strstr(strstr(log.text, "weight_g_idx") + 1, "weight_g_idx") == NULL);
+}
+
 static void quantised_embeddings_and_heads(void **state)
 {
     struct checkpoint *c = *state;
@@ -421,6 +468,8 @@ int main(void)
         TEST(tensors_must_fit_the_config),
         TEST(harmless_leftovers),
         TEST(quantised_matrices),
+        TEST(frozen_checkpoints),
+        TEST(parts_that_were_left_out_are_told),
         TEST(quantised_embeddings_and_heads),
         TEST(a_missing_dtype_is_that_of_the_tensors),
         TEST(a_wrong_folder),

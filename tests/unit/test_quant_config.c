@@ -80,7 +80,8 @@ static void no_config_means_dense(void **state)
     (void)state;
     static const char *const none[] = {
         "{}", "{\"quantization_config\": null}",
-        "{\"compression_config\": {\"sparsity_config\": {\"format\": \"dense\"}}}"};
+        "{\"compression_config\": {\"sparsity_config\": {\"format\": \"dense\"}}}",
+        HEAD "\"format\": \"dense\"}}", HEAD "\"config_groups\": null, \"ignore\": []}}"};
     for (size_t i = 0; i < CTW_COUNT(none); i++) {
         struct opened o;
         open_ok(&o, none[i]);
@@ -193,6 +194,22 @@ static void presets_and_old_files(void **state)
     close_it(&o);
 }
 
+/* compressed-tensors of 2024 wrote "frozen" for weights that are compressed, and for others. */
+static void frozen_is_told(void **state)
+{
+    (void)state;
+    struct opened o;
+    open_ok(&o, "{\"quantization_config\": {\"quant_method\": \"compressed-tensors\", "
+                "\"quantization_status\": \"frozen\", \"format\": \"pack-quantized\", "
+                "\"config_groups\": {\"g\": {\"targets\": [\"Linear\"], \"weights\": " INT4 "}}}}");
+    assert_true(o.qc.frozen);
+    assert_string_equal(group_of(&o, "lm_head", "Linear"), "g");
+    close_it(&o);
+    open_ok(&o, HEAD "\"config_groups\": {}}}");
+    assert_false(o.qc.frozen);
+    close_it(&o);
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -204,8 +221,8 @@ static void refusals(void **state)
         {"{\"quantization_config\": {\"config_groups\": {}}}", "\"quant_method\" is missing"},
         {"{\"quantization_config\": [1]}", "quantization_config: expected an object"},
         {"{\"quantization_config\": {\"quant_method\": \"compressed-tensors\", "
-         "\"quantization_status\": \"frozen\", \"config_groups\": {}}}",
-         "\"frozen\" is not supported: its weights are not compressed"},
+         "\"quantization_status\": \"calibration\", \"config_groups\": {}}}",
+         "\"calibration\" is not supported: its weights are not compressed"},
         {HEAD "\"format\": \"float-quantized\", \"config_groups\": {}}}",
          "format \"float-quantized\" is not supported; supported: dense, pack-quantized"},
         {HEAD "\"format\": \"marlin-24\", \"config_groups\": {}}}", "\"marlin-24\""},
@@ -219,7 +236,6 @@ static void refusals(void **state)
          "an online transform (location \"input\")"},
         {HEAD "\"config_groups\": {}, \"moe_sparsity_config\": {\"x\": 1}}}",
          "moe_sparsity_config: this key is not known"},
-        {HEAD "\"format\": \"dense\"}}", "\"config_groups\" is missing"},
         {HEAD "\"config_groups\": {\"W5A3\": [\"Linear\"]}}}",
          "config_groups.W5A3: no such preset"},
         {HEAD "\"config_groups\": {\"g\": {\"targets\": [], \"weights\": {\"nbits\": 4}}}}}",
@@ -261,6 +277,7 @@ int main(void)
         cmocka_unit_test(the_most_particular_target_decides),
         cmocka_unit_test(args_have_their_defaults),
         cmocka_unit_test(presets_and_old_files),
+        cmocka_unit_test(frozen_is_told),
         cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

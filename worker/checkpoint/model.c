@@ -152,6 +152,27 @@ static enum ctw_status infer_dtype(struct ctw_model *m, const struct ctw_config 
     return CTW_OK;
 }
 
+/* What compressed-tensors leaves out of a file because it says nothing. */
+static void tell_lacking(const struct ctw_loader *loader)
+{
+    const struct {
+        const struct ctw_lacking *lacking;
+        const char *part, *meaning;
+    } rows[] = {
+        {&loader->index, "weight_g_idx",
+         "though actorder is group: it was never set, so the groups are sequential"},
+        {&loader->zero_points, "weight_zero_point",
+         "though symmetric is false: they were all 0, so the weights are symmetric"},
+    };
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        int64_t n = rows[i].lacking->n;
+        if (n > 0)
+            ctw_info("%s: %" PRId64 " %s (the first is %s) %s no %s, %s", loader->config->file, n,
+                     n == 1 ? "matrix" : "matrices", rows[i].lacking->first,
+                     n == 1 ? "has" : "have", rows[i].part, rows[i].meaning);
+    }
+}
+
 /* Appends "text" or "; text" once. */
 static void append(char *buf, size_t bytes, const char *text)
 {
@@ -298,6 +319,7 @@ enum ctw_status ctw_model_open(struct ctw_model **out, const char *dir, const ch
         st = describe_activations(m, &loader, kv_scales, err);
     if (st != CTW_OK)
         goto done;
+    tell_lacking(&loader);
     count_weights(m);
     identify(m, &config);
 done:

@@ -71,8 +71,8 @@ static enum ctw_status read_groups(struct ctw_quant_config *qc, const struct ctw
 {
     const struct ctw_json_node *groups = NULL;
     enum ctw_status st =
-        ctw_json_read_node(node, "config_groups", CTW_JSON_REQUIRED, CTW_JSON_OBJECT, &groups, err);
-    if (st != CTW_OK)
+        ctw_json_read_node(node, "config_groups", CTW_JSON_OPTIONAL, CTW_JSON_OBJECT, &groups, err);
+    if (st != CTW_OK || groups == NULL) /* none: a sparsity_config alone, and the like */
         return st;
     if (ctw_json_count(groups) > MAX_GROUPS)
         return ctw_json_fail(groups, err, CTW_EUNSUP, "more than %d groups", MAX_GROUPS);
@@ -187,7 +187,7 @@ static enum ctw_status check_members(const struct ctw_json_node *node, struct ct
 static enum ctw_status check_method(const struct ctw_json_node *node, bool required,
                                     struct ctw_err *err)
 {
-    const char *method = NULL, *status = NULL;
+    const char *method = NULL;
     enum ctw_status st = ctw_json_read_string(
         node, "quant_method", required ? CTW_JSON_REQUIRED : CTW_JSON_OPTIONAL, &method, err);
     if (st != CTW_OK)
@@ -197,17 +197,28 @@ static enum ctw_status check_method(const struct ctw_json_node *node, bool requi
                              "\"%s\" is not supported; only compressed-tensors is (llm-compressor "
                              "can convert some others)",
                              method);
-    st = check_members(node, err);
-    if (st != CTW_OK)
+    return check_members(node, err);
+}
+
+/*
+ * compressed-tensors of 2024 wrote "frozen" also for weights that it had compressed; the stored
+ * tensors tell, and ctw_matrix_open() refuses those that are not.
+ */
+static enum ctw_status read_status(struct ctw_quant_config *qc, const struct ctw_json_node *node,
+                                   struct ctw_err *err)
+{
+    const char *status = NULL;
+    enum ctw_status st =
+        ctw_json_read_string(node, "quantization_status", CTW_JSON_OPTIONAL, &status, err);
+    if (st != CTW_OK || status == NULL)
         return st;
-    st = ctw_json_read_string(node, "quantization_status", CTW_JSON_OPTIONAL, &status, err);
-    if (st == CTW_OK && status != NULL && strcmp(status, "compressed") != 0)
-        return ctw_json_fail(
-            ctw_json_get(node, "quantization_status"), err, CTW_EUNSUP,
-            "\"%s\" is not supported: its weights are not compressed on disk; save "
-            "the checkpoint with save_compressed=True",
-            status);
-    return st;
+    qc->frozen = strcmp(status, "frozen") == 0;
+    if (qc->frozen || strcmp(status, "compressed") == 0)
+        return CTW_OK;
+    return ctw_json_fail(ctw_json_get(node, "quantization_status"), err, CTW_EUNSUP,
+                         "\"%s\" is not supported: its weights are not compressed on disk; save "
+                         "the checkpoint with save_compressed=True",
+                         status);
 }
 
 /* The object, where files have it; *out NULL: none. */
@@ -255,6 +266,8 @@ enum ctw_status ctw_quant_config_read(struct ctw_quant_config *out,
     st = ctw_json_expect(node, CTW_JSON_OBJECT, err);
     if (st == CTW_OK)
         st = check_method(node, ctw_json_has(root, "quantization_config"), err);
+    if (st == CTW_OK)
+        st = read_status(out, node, err);
     if (st == CTW_OK)
         st = ctw_json_read_string(node, "format", CTW_JSON_OPTIONAL, &out->format, err);
     if (st != CTW_OK)

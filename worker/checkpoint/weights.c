@@ -79,6 +79,13 @@ static enum ctw_status read_shape(const struct ctw_loader *loader, const struct 
     return CTW_OK;
 }
 
+static void count_lacking(struct ctw_lacking *lacking, const struct ctw_matrix *m,
+                          enum ctw_part_kind kind)
+{
+    if (m->part[kind] == NULL && lacking->n++ == 0)
+        lacking->first = m->name;
+}
+
 /* The part of the work whose messages get the file's and the matrix's name before them. */
 static enum ctw_status check_matrix(struct ctw_loader *loader, struct ctw_matrix *m,
                                     const struct ctw_quant_args *args, struct ctw_err *err)
@@ -87,6 +94,13 @@ static enum ctw_status check_matrix(struct ctw_loader *loader, struct ctw_matrix
     int64_t shape[2];
     const int64_t *stored_shape = NULL;
     enum ctw_status st = ctw_format_find(&m->weight.format, m->weight.part, err);
+    if (st == CTW_OK && args->present && m->weight.format->id == CTW_FORMAT_dense &&
+        loader->config->quant.frozen)
+        return ctw_fail(err, CTW_EUNSUP,
+                        "weight is stored dense (%s), but quantization_config quantises it and "
+                        "says quantization_status \"frozen\": it is rounded only when it runs; "
+                        "save the checkpoint with save_compressed=True",
+                        ctw_dtype_name(m->part[CTW_PART_VALUES]->dtype));
     if (st == CTW_OK && m->part[CTW_PART_SHAPE] != NULL) {
         st = read_shape(loader, m, shape, err);
         stored_shape = shape;
@@ -135,6 +149,12 @@ enum ctw_status ctw_matrix_open(struct ctw_loader *loader, struct ctw_matrix *m,
         return ctw_fail_prefix(
             err, "%s: %s", ctw_container_file(loader->container, m->part[CTW_PART_VALUES]->file),
             name);
+    if (st != CTW_OK || m->weight.format->id == CTW_FORMAT_dense)
+        return st;
+    if (args.actorder_group)
+        count_lacking(&loader->index, m, CTW_PART_GROUP_INDEX);
+    if (!args.symmetric)
+        count_lacking(&loader->zero_points, m, CTW_PART_ZERO_POINT);
     return st;
 }
 

@@ -8,10 +8,17 @@
 #include "worker/checkpoint/config.h"
 #include "worker/model.h"
 
+/* Matrices that lack a part which quantization_config lets one expect. */
+struct ctw_lacking {
+    int64_t n;
+    const char *first; /* its name, the model's */
+};
+
 struct ctw_loader {
     const struct ctw_config *config;
     struct ctw_container *container;
     bool *group_used; /* [config->quant.n_groups] */
+    struct ctw_lacking index, zero_points;
 };
 
 /*

@@ -117,9 +117,10 @@ static enum ctw_status check_zero_point(struct ctw_weight *w, struct ctw_err *er
                                  "none, as quantization_config says symmetric");
         return CTW_OK;
     }
-    if (!ctw_part_present(zero))
-        return ctw_part_fail(w, CTW_PART_ZERO_POINT, err,
-                             "zero points, as quantization_config says asymmetric");
+    if (!ctw_part_present(zero)) { /* all 0, and so not written by compressed-tensors of 2024 */
+        w->symmetric = true;
+        return CTW_OK;
+    }
     if (w->scale_stride == 0) {
         if (zero->dtype != CTW_I8 || (!ctw_part_is_scalar(zero) && !ctw_part_has_shape(zero, 1, 1)))
             return ctw_part_fail(w, CTW_PART_ZERO_POINT, err, "one I8 value (strategy tensor)");
@@ -147,9 +148,7 @@ static enum ctw_status check_group_index(struct ctw_weight *w, const struct ctw_
 {
     const struct ctw_part *index = &w->part[CTW_PART_GROUP_INDEX];
     w->indexed = ctw_part_present(index);
-    if (!w->indexed && args->actorder_group)
-        return ctw_part_fail(w, CTW_PART_GROUP_INDEX, err,
-                             "I32 [%" PRId64 "], as quantization_config says actorder group", w->k);
+    /* Absent although actorder says group: never set, and so not written. Groups are sequential. */
     if (w->indexed && !args->actorder_group)
         return ctw_part_fail(w, CTW_PART_GROUP_INDEX, err,
                              "none, as quantization_config does not say actorder group");
