@@ -53,7 +53,7 @@ enum ctw_cuda_scratch {
     CTW_CUDA_N_SCRATCH
 };
 
-enum { CTW_CUDA_TICKETS = 64, CTW_CUDA_WORKSPACE = 32 << 20, CTW_CUDA_GATE_BLOCK = 64 };
+enum { CTW_CUDA_TICKETS = 64, CTW_CUDA_WORKSPACE = 32 << 20, CTW_CUDA_GATE_BLOCK = 8 };
 
 struct ctw_cuda_gemms; /* gemm.cu: the algorithms chosen so far */
 
