@@ -43,7 +43,4 @@ struct ctw_json {
 enum ctw_status ctw_json_scan(struct ctw_json_nodes *nodes, const char *text, size_t bytes,
                               const char *what, struct ctw_err *err);
 
-/* Bytes of the well-formed UTF-8 sequence at p[0 .. n-1] (n > 0); 0: there is none. */
-size_t ctw_utf8_step(const unsigned char *p, size_t n);
-
 #endif

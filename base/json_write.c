@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "base/json.h"
-#include "base/json_tree.h"
 #include "base/mem.h"
+#include "base/utf8.h"
 
 static void put(struct ctw_json_writer *w, const char *text, size_t bytes)
 {

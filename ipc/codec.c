@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/utf8.h"
 #include "ipc/limits.h"
 
 static const char *const type_names[] = {
@@ -99,32 +100,12 @@ bool ctw_reader_bool(const struct ctw_reader *r, const char *key, bool *out)
     return true;
 }
 
-/* Bytes of the UTF-8 sequence at p, 0 when there is none (RFC 3629: shortest form, no surrogates).
- */
-static size_t utf8_sequence(const uint8_t *p, size_t left)
-{
-    uint8_t c = p[0];
-    size_t n = c < 0x80 ? 1 : c >= 0xc2 && c < 0xe0 ? 2 : (c & 0xf0) == 0xe0 ? 3 : 0;
-    if (c >= 0xf0 && c < 0xf5)
-        n = 4;
-    if (n == 0 || n > left)
-        return 0;
-    for (size_t i = 1; i < n; i++) {
-        if ((p[i] & 0xc0) != 0x80)
-            return 0;
-    }
-    if ((c == 0xe0 && p[1] < 0xa0) || (c == 0xed && p[1] >= 0xa0) || (c == 0xf0 && p[1] < 0x90) ||
-        (c == 0xf4 && p[1] >= 0x90))
-        return 0;
-    return n;
-}
-
 /* Text goes into logs, tables and paths: no control characters. */
 static bool is_text(const char *data, size_t n)
 {
     const uint8_t *p = (const uint8_t *)data;
     for (size_t at = 0, step; at < n; at += step) {
-        step = utf8_sequence(p + at, n - at);
+        step = ctw_utf8_step(p + at, n - at);
         if (step == 0 || (step == 1 && (p[at] < 0x20 || p[at] == 0x7f)))
             return false;
     }
@@ -135,7 +116,7 @@ void ctw_text_clean(char *text, size_t n)
 {
     for (size_t at = 0, step; at < n; at += step) {
         const uint8_t *p = (const uint8_t *)text + at;
-        step = utf8_sequence(p, n - at);
+        step = ctw_utf8_step(p, n - at);
         if (step == 0 || (step == 1 && (*p < 0x20 || *p == 0x7f))) {
             text[at] = '?';
             step = 1;
