@@ -5,7 +5,9 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "worker/dtype_name.h"
 #include "worker/engine_options.h"
+#include "worker/inspect_device.h"
 #include "worker/inspect_hashes.h"
 #include "worker/main.h"
 #include "worker/plan.h"
@@ -36,7 +38,7 @@ static void describe_kind(const struct ctw_weight *w, char *buf, size_t bytes)
 {
     char group[40] = "";
     if (w->format->id == CTW_FORMAT_dense) {
-        snprintf(buf, bytes, "%s %s", w->format->name, ctw_inspect_dtype(w->dtype));
+        snprintf(buf, bytes, "%s %s", w->format->name, ctw_dtype_long_name(w->dtype));
         return;
     }
     if (w->scale_stride == 0)
@@ -136,7 +138,7 @@ static void print_model(const struct ctw_model *m)
     print_windows(m);
     printf("vocabulary    %" PRId64 "%s\n", m->vocab, m->tied ? ", tied to the head" : "");
     printf("max length    %" PRId64 "\n", m->max_length);
-    printf("dtype         %s\n", ctw_inspect_dtype(m->dtype));
+    printf("dtype         %s\n", ctw_dtype_long_name(m->dtype));
     printf("parameters    %" PRId64 "\n", m->n_params);
     printf("size on disk  %s in %d file%s\n",
            ctw_format_bytes(size, sizeof(size), (double)ctw_container_bytes(m->container)),
@@ -153,16 +155,18 @@ static enum ctw_status print_memory_plan(const struct ctw_engine_options *opt, s
     struct ctw_engine *engine = NULL;
     struct ctw_engine_info info;
     char planned[32], limit[32];
-    enum ctw_status st = ctw_engine_open(&engine, opt, err);
+    struct ctw_engine_options plan = *opt;
+    plan.plan_only = true;
+    enum ctw_status st = ctw_engine_open(&engine, &plan, err);
     if (st != CTW_OK)
         return st;
     ctw_engine_get_info(engine, &info);
     printf(
-        "\nmemory beyond the mapped weights: %s planned (limit %s) with backend %s-%s, dtype %s, "
+        "\nmemory beyond the weights: %s planned (limit %s) with backend %s-%s, dtype %s, "
         "%d threads:\npasses of %" PRId64 " tokens in chunks of %" PRId64 "\n",
         ctw_format_bytes(planned, sizeof(planned), (double)info.memory_planned),
         ctw_format_bytes(limit, sizeof(limit), (double)info.memory_limit), info.backend.backend,
-        info.backend.variant, ctw_inspect_dtype(info.dtype), info.backend.n_threads,
+        info.backend.variant, ctw_dtype_long_name(info.dtype), info.backend.n_threads,
         info.pass_tokens, info.chunk_tokens);
     ctw_engine_close(engine);
     return CTW_OK;
@@ -176,7 +180,10 @@ static enum ctw_status inspect(const struct ctw_engine_options *opt, bool hashes
     if (st != CTW_OK)
         return st;
     if (hashes) {
-        st = ctw_inspect_hashes(m, opt->n_threads, err);
+        /* Only a GPU that is asked for: the definition needs none, and is what the hashes are of. */
+        bool on_gpu = opt->backend != NULL && strcmp(opt->backend, "cuda") == 0;
+        st = on_gpu ? ctw_inspect_device_hashes(m, opt, err)
+                    : ctw_inspect_hashes(m, opt->n_threads, err);
     } else {
         print_model(m);
         print_formats(m);

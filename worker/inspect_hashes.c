@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "base/sha256.h"
 #include "base/threads.h"
+#include "worker/dtype_name.h"
 
 enum { BLOCK_BYTES = 1 << 20, SHOW_FROM = 100000000 /* elements: some seconds */ };
 
@@ -28,11 +29,6 @@ struct hashing {
     int64_t n_elements;
     atomic_llong n_elements_done;
 };
-
-const char *ctw_inspect_dtype(enum ctw_dtype dtype)
-{
-    return dtype == CTW_BF16 ? "bfloat16" : dtype == CTW_F16 ? "float16" : "float32";
-}
 
 static void hash_matrix(void *arg, int64_t item, int thread)
 {
@@ -115,7 +111,7 @@ enum ctw_status ctw_inspect_hashes(const struct ctw_model *model, int n_threads,
     for (int64_t i = 0; i < h.n_jobs; i++)
         printf("%s.weight  %" PRId64 "  %" PRId64 "  %s  %s\n", h.jobs[i].matrix->name,
                h.jobs[i].matrix->weight.n, h.jobs[i].matrix->weight.k,
-               ctw_inspect_dtype(model->dtype), h.jobs[i].hex);
+               ctw_dtype_long_name(model->dtype), h.jobs[i].hex);
 done:
     for (int i = 0; h.scratch != NULL && i < n; i++)
         ctw_free_aligned(h.scratch[i]);

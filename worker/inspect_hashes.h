@@ -12,7 +12,4 @@
 enum ctw_status ctw_inspect_hashes(const struct ctw_model *model, int n_threads,
                                    struct ctw_err *err) CTW_MUST_CHECK;
 
-/* "bfloat16", "float16", "float32". */
-const char *ctw_inspect_dtype(enum ctw_dtype dtype);
-
 #endif
