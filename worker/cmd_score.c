@@ -47,8 +47,8 @@ struct score {
     FILE *out;
     struct ctw_json_writer writer;
     struct ctw_progress_line line;
-    enum ctw_status st; /* of writing inside a hook */
-    struct ctw_err *err;
+    enum ctw_status st;      /* of writing inside a hook, */
+    struct ctw_err hook_err; /* and why: the engine then says only that it was cancelled */
 };
 
 static enum ctw_status read_items(struct score *s, FILE *in, const struct ctw_engine_info *info,
@@ -116,7 +116,7 @@ static void on_done(void *arg, int64_t first, int64_t n)
         return;
     for (int64_t i = first; i < first + n; i++)
         s->items[s->item_of[i]].seq.bad_layer = s->seqs[i].bad_layer;
-    s->st = write_up_to(s, s->item_of[first + n - 1] + 1, s->err);
+    s->st = write_up_to(s, s->item_of[first + n - 1] + 1, &s->hook_err);
 }
 
 static void on_progress(void *arg, const struct ctw_progress *p)
@@ -135,12 +135,13 @@ static enum ctw_status score_items(struct score *s, struct ctw_err *err)
 {
     const struct ctw_hooks hooks = {
         .arg = s, .progress = on_progress, .cancelled = is_cancelled, .done = on_done};
-    s->err = err;
     ctw_progress_line_start(&s->line);
     enum ctw_status st = ctw_engine_score(s->engine, s->seqs, s->n_seqs, &hooks, err);
-    ctw_progress_line_end(&s->line);
-    if (s->st != CTW_OK)
+    ctw_progress_line_end(&s->line, st == CTW_OK);
+    if (s->st != CTW_OK) {
+        *err = s->hook_err;
         return s->st;
+    }
     if (st == CTW_ECANCELED)
         return ctw_fail(err, CTW_ECANCELED, "interrupted after %lld of %lld items",
                         (long long)s->n_written, (long long)s->n_items);

@@ -32,6 +32,7 @@ void ctw_progress_line_show(struct ctw_progress_line *line, const struct ctw_pro
 {
     double now = now_s();
     line->tok_total = p->tok_total;
+    line->tok_done = p->tok_done;
     if (now - line->shown_s < 0.2)
         return;
     line->shown_s = now;
@@ -47,13 +48,18 @@ void ctw_progress_line_show(struct ctw_progress_line *line, const struct ctw_pro
         p->layer, p->n_layers - 1);
 }
 
-void ctw_progress_line_end(struct ctw_progress_line *line)
+void ctw_progress_line_end(struct ctw_progress_line *line, bool completed)
 {
     ctw_log_progress("%s", "");
     double elapsed = now_s() - line->started_s;
-    if (line->tok_total > 0)
+    if (line->tok_total == 0)
+        return;
+    if (completed)
         ctw_info("%lld tokens in %.1f s: %.0f tokens/s", (long long)line->tok_total, elapsed,
                  (double)line->tok_total / elapsed);
+    else
+        ctw_info("%lld of %lld tokens in %.1f s: %.0f tokens/s", (long long)line->tok_done,
+                 (long long)line->tok_total, elapsed, (double)line->tok_done / elapsed);
 }
 
 void ctw_progress_announce(const struct ctw_engine_info *info)

@@ -11,7 +11,7 @@
 
 struct ctw_engine {
     struct ctw_model model;
-    int64_t max_length;
+    int64_t max_length, pass_tokens;
     char dir[256];
 };
 
@@ -86,6 +86,8 @@ enum ctw_status ctw_engine_open(struct ctw_engine **out, const struct ctw_engine
                                   .weight_bits = 4.25};
     memset(e->model.identity, 'a', 64);
     e->max_length = opt->max_length != 0 ? opt->max_length : FAKE_MAX_LENGTH;
+    e->pass_tokens = fake_engine.pass_tokens != 0 ? fake_engine.pass_tokens : 256;
+    e->pass_tokens = opt->pass_tokens != 0 ? opt->pass_tokens : e->pass_tokens;
     pthread_mutex_lock(&lock);
     n_open++;
     pthread_mutex_unlock(&lock);
@@ -111,7 +113,7 @@ void ctw_engine_get_info(const struct ctw_engine *e, struct ctw_engine_info *out
         .max_length = e->max_length,
         .vocab = FAKE_VOCAB,
         .chunk_tokens = 16,
-        .pass_tokens = fake_engine.pass_tokens != 0 ? fake_engine.pass_tokens : 256,
+        .pass_tokens = e->pass_tokens,
         .memory_planned = 1000,
         .memory_limit = 2000,
         .numerics = "fake-c/float32/1",
@@ -160,6 +162,34 @@ static enum ctw_status check(const struct ctw_engine *e, const struct ctw_seq *s
     return CTW_OK;
 }
 
+static int64_t take_pass(const struct ctw_engine *e, const struct ctw_seq *seqs, int64_t n_seqs)
+{
+    int64_t n = 1, n_tok = seqs[0].n_tok - 1;
+    while (n < n_seqs && n_tok + seqs[n].n_tok - 1 <= e->pass_tokens)
+        n_tok += seqs[n++].n_tok - 1;
+    return n;
+}
+
+static enum ctw_status run_pass(struct ctw_seq *seqs, int64_t first, int64_t n,
+                                struct ctw_progress *p, const struct ctw_hooks *hooks,
+                                struct ctw_err *err)
+{
+    int64_t before = p->tok_done, n_tok = 0;
+    for (int64_t i = first; i < first + n; i++)
+        n_tok += seqs[i].n_tok - 1;
+    for (p->layer = 0; p->layer < p->n_layers; p->layer++) {
+        if (hooks->cancelled != NULL && hooks->cancelled(hooks->arg))
+            return ctw_fail(err, CTW_ECANCELED, "cancelled");
+        sleep_us(n_tok * fake_engine.us_per_token / p->n_layers);
+        p->tok_done = before + n_tok * (p->layer + 1) / p->n_layers;
+        hooks->progress(hooks->arg, p);
+    }
+    for (int64_t i = first; i < first + n; i++)
+        score_one(&seqs[i]);
+    hooks->done(hooks->arg, first, n);
+    return CTW_OK;
+}
+
 enum ctw_status ctw_engine_score(struct ctw_engine *e, struct ctw_seq *seqs, int64_t n_seqs,
                                  const struct ctw_hooks *hooks, struct ctw_err *err)
 {
@@ -172,17 +202,12 @@ enum ctw_status ctw_engine_score(struct ctw_engine *e, struct ctw_seq *seqs, int
     sequences += n_seqs;
     most = p.tok_total > most ? p.tok_total : most;
     pthread_mutex_unlock(&lock);
-    for (p.layer = 0; p.layer < p.n_layers; p.layer++) {
-        if (hooks->cancelled != NULL && hooks->cancelled(hooks->arg))
-            return ctw_fail(err, CTW_ECANCELED, "cancelled");
-        sleep_us(p.tok_total * fake_engine.us_per_token / p.n_layers);
-        p.tok_done = p.tok_total * (p.layer + 1) / p.n_layers;
-        hooks->progress(hooks->arg, &p);
+    for (int64_t first = 0, n; first < n_seqs && st == CTW_OK; first += n) {
+        n = take_pass(e, seqs + first, n_seqs - first);
+        st = run_pass(seqs, first, n, &p, hooks, err);
+        p.pass++;
     }
-    for (int64_t i = 0; i < n_seqs; i++)
-        score_one(&seqs[i]);
-    hooks->done(hooks->arg, 0, n_seqs);
-    return CTW_OK;
+    return st;
 }
 
 void fake_engine_counts(int64_t *n_calls, int64_t *n_seqs, int64_t *most_tokens)

@@ -18,7 +18,7 @@ struct fake_engine_options {
     int inf_token;    /* a target of this gets -inf and no bad_layer; -1: none */
     int device_token; /* a sequence with it makes score() fail with CTW_EDEVICE; -1: none */
     int memory_token; /* likewise, CTW_ENOMEM */
-    int pass_tokens;  /* 0: 256 */
+    int pass_tokens;  /* 0: 256; --pass-tokens goes first */
 };
 
 extern struct fake_engine_options fake_engine;

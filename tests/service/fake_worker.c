@@ -1,5 +1,5 @@
 /*
- * `ctworker` with the fake engine: the real serve, info, health, ps and stop, for tests of the
+ * `ctworker` with the fake engine: the real serve, score, info, health, ps and stop, for tests of the
  * protocol and of faults. See fake_engine.h for the environment variables that steer the engine.
  */
 #include <signal.h>
@@ -14,6 +14,7 @@ int main(int argc, char **argv)
         const char *name;
         ctw_command_fn *run;
     } commands[] = {{"serve", ctw_cmd_serve},
+                    {"score", ctw_cmd_score},
                     {"info", ctw_cmd_info},
                     {"health", ctw_cmd_health},
                     {"ps", ctw_cmd_ps},
@@ -23,6 +24,6 @@ int main(int argc, char **argv)
         if (strcmp(argv[1], commands[i].name) == 0)
             return commands[i].run(argc - 1, argv + 1);
     }
-    fputs("fake_worker: serve, info, health, ps or stop?\n", stderr);
+    fputs("fake_worker: serve, score, info, health, ps or stop?\n", stderr);
     return 64;
 }
