@@ -385,6 +385,20 @@ static void parts_that_were_left_out_are_told(void **state)
     assert_true(strstr(strstr(log.text, "weight_g_idx") + 1, "weight_g_idx") == NULL);
 }
 
+static void norms_of_queries_and_keys_have_one_dtype(void **state)
+{
+    struct checkpoint *c = *state;
+    c->config = ", \"dtype\": \"bfloat16\", \"head_dim\": 8";
+    c->family = QWEN3;
+    add(c, LAYER "self_attn.q_norm.weight", "BF16", "8", 16, NULL);
+    add(c, LAYER "self_attn.k_norm.weight", "BF16", "8", 16, NULL);
+    ctw_model_close(open_ok(c));
+    drop(c, LAYER "self_attn.k_norm.weight");
+    add(c, LAYER "self_attn.k_norm.weight", "F32", "8", 32, NULL);
+    expect_refusal(c, LAYER "self_attn.q_norm.weight is BF16, " LAYER
+                            "self_attn.k_norm.weight F32; expected one dtype for both");
+}
+
 static void quantised_embeddings_and_heads(void **state)
 {
     struct checkpoint *c = *state;
@@ -470,6 +484,7 @@ int main(void)
         TEST(quantised_matrices),
         TEST(frozen_checkpoints),
         TEST(parts_that_were_left_out_are_told),
+        TEST(norms_of_queries_and_keys_have_one_dtype),
         TEST(quantised_embeddings_and_heads),
         TEST(a_missing_dtype_is_that_of_the_tensors),
         TEST(a_wrong_folder),

@@ -40,6 +40,18 @@ static bool is_there(const struct ctw_config *c, enum ctw_when when)
            (when == CTW_IF_MLP_BIAS && c->mlp_bias);
 }
 
+/* ctw_op_qkv has one dtype for both. */
+static enum ctw_status check_head_norms(const struct ctw_loader *loader,
+                                        const struct ctw_layer *layer, struct ctw_err *err)
+{
+    const struct ctw_tensor *q = layer->vector[CTW_V_Q_NORM], *k = layer->vector[CTW_V_K_NORM];
+    if (q == NULL || k == NULL || q->dtype == k->dtype)
+        return CTW_OK;
+    return ctw_fail(err, CTW_EUNSUP, "%s: %s is %s, %s %s; expected one dtype for both",
+                    ctw_container_file(loader->container, k->file), q->name,
+                    ctw_dtype_name(q->dtype), k->name, ctw_dtype_name(k->dtype));
+}
+
 static enum ctw_status open_decoder(struct ctw_loader *loader, struct ctw_layer *layer, int64_t i,
                                     struct ctw_err *err)
 {
@@ -67,7 +79,7 @@ static enum ctw_status open_decoder(struct ctw_loader *loader, struct ctw_layer 
         snprintf(name, sizeof(name), "%s.%" PRId64 ".%s", a->layers, i, row->name);
         st = ctw_vector_open(loader, &layer->vector[row->role], name, dim(c, row->n), err);
     }
-    return st;
+    return st == CTW_OK ? check_head_norms(loader, layer, err) : st;
 }
 
 static enum ctw_status open_layers(struct ctw_model *m, struct ctw_loader *loader,
