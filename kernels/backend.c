@@ -235,6 +235,16 @@ static enum ctw_status check_attention(const struct ctw_op_attention *op, struct
 
 /* ---- operations --------------------------------------------------------------------------- */
 
+enum ctw_status ctw_decode(struct ctw_backend *be, const struct ctw_op_decode *op,
+                           struct ctw_err *err)
+{
+    REQUIRE("decode", is_float(op->dtype));
+    REQUIRE("decode", shard_ok(op->shard));
+    REQUIRE("decode", op->row0 >= 0 && op->n_rows >= 0);
+    REQUIRE("decode", op->row0 + op->n_rows <= op->shard->weight->n);
+    return be->ops->decode(be, op, err);
+}
+
 enum ctw_status ctw_embed(struct ctw_backend *be, const struct ctw_op_embed *op,
                           struct ctw_err *err)
 {

@@ -214,6 +214,17 @@ struct ctw_op_head {
     struct ctw_head_result *out; /* device [n_rows] */
 };
 
+/* ---- decoding ----------------------------------------------------------------------------- */
+
+/* dst = rows row0 .. row0+n_rows-1 of a weight, as compressed-tensors' decompress() gives them, in
+ * `dtype` (rounded once more where that is narrower). For inspection; products decode for themselves. */
+struct ctw_op_decode {
+    const struct ctw_shard *shard;
+    int64_t row0, n_rows;
+    enum ctw_dtype dtype;
+    void *dst; /* device [n_rows, k] */
+};
+
 /* ---- the table ---------------------------------------------------------------------------- */
 
 /* What operations will be asked for; a backend allocates for itself accordingly. */
@@ -261,6 +272,8 @@ struct ctw_backend_ops {
     enum ctw_status (*upload_join)(struct ctw_backend *be, struct ctw_err *err);
     enum ctw_status (*prepare)(struct ctw_backend *be, const struct ctw_op_linear *op,
                                struct ctw_err *err);
+    enum ctw_status (*decode)(struct ctw_backend *be, const struct ctw_op_decode *op,
+                              struct ctw_err *err);
     enum ctw_status (*embed)(struct ctw_backend *be, const struct ctw_op_embed *op,
                              struct ctw_err *err);
     enum ctw_status (*rms_norm)(struct ctw_backend *be, const struct ctw_op_rms_norm *op,
@@ -346,6 +359,8 @@ enum ctw_status ctw_upload_join(struct ctw_backend *be, struct ctw_err *err) CTW
 enum ctw_status ctw_prepare(struct ctw_backend *be, const struct ctw_op_linear *op,
                             struct ctw_err *err) CTW_MUST_CHECK;
 
+enum ctw_status ctw_decode(struct ctw_backend *be, const struct ctw_op_decode *op,
+                           struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_embed(struct ctw_backend *be, const struct ctw_op_embed *op,
                           struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_rms_norm(struct ctw_backend *be, const struct ctw_op_rms_norm *op,

@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "worker/dtype_name.h"
 #include "worker/engine_options.h"
+#include "worker/inspect_device.h"
 #include "worker/inspect_hashes.h"
 #include "worker/main.h"
 #include "worker/plan.h"
@@ -154,12 +155,14 @@ static enum ctw_status print_memory_plan(const struct ctw_engine_options *opt, s
     struct ctw_engine *engine = NULL;
     struct ctw_engine_info info;
     char planned[32], limit[32];
-    enum ctw_status st = ctw_engine_open(&engine, opt, err);
+    struct ctw_engine_options plan = *opt;
+    plan.plan_only = true;
+    enum ctw_status st = ctw_engine_open(&engine, &plan, err);
     if (st != CTW_OK)
         return st;
     ctw_engine_get_info(engine, &info);
     printf(
-        "\nmemory beyond the mapped weights: %s planned (limit %s) with backend %s-%s, dtype %s, "
+        "\nmemory beyond the weights: %s planned (limit %s) with backend %s-%s, dtype %s, "
         "%d threads:\npasses of %" PRId64 " tokens in chunks of %" PRId64 "\n",
         ctw_format_bytes(planned, sizeof(planned), (double)info.memory_planned),
         ctw_format_bytes(limit, sizeof(limit), (double)info.memory_limit), info.backend.backend,
@@ -177,7 +180,10 @@ static enum ctw_status inspect(const struct ctw_engine_options *opt, bool hashes
     if (st != CTW_OK)
         return st;
     if (hashes) {
-        st = ctw_inspect_hashes(m, opt->n_threads, err);
+        /* Only a GPU that is asked for: the definition needs none, and is what the hashes are of. */
+        bool on_gpu = opt->backend != NULL && strcmp(opt->backend, "cuda") == 0;
+        st = on_gpu ? ctw_inspect_device_hashes(m, opt, err)
+                    : ctw_inspect_hashes(m, opt->n_threads, err);
     } else {
         print_model(m);
         print_formats(m);

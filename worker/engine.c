@@ -67,6 +67,17 @@ static enum ctw_status plan_usual(struct ctw_engine *e, struct ctw_err *err)
                          err);
 }
 
+/* On a GPU: most of what its memory holds beside the weights; else see ctw_plan_default_limit(). */
+static uint64_t default_limit(const struct ctw_engine *e)
+{
+    if (ctw_backend_traits(e->be)->host_memory)
+        return ctw_plan_default_limit();
+    uint64_t have = ctw_backend_memory_free(e->be), weights = 0;
+    if (e->provider == NULL) /* not read yet, as only a plan is wanted */
+        weights = ctw_container_bytes(e->model->container);
+    return have > weights ? (have - weights) / 10 * 9 : 0;
+}
+
 enum ctw_status ctw_engine_open(struct ctw_engine **out, const struct ctw_engine_options *opt,
                                 struct ctw_err *err)
 {
@@ -87,10 +98,15 @@ enum ctw_status ctw_engine_open(struct ctw_engine **out, const struct ctw_engine
     st = ctw_backend_open(&e->be, opt->backend == NULL ? "auto" : opt->backend, &be_opt, err);
     if (st != CTW_OK)
         goto fail;
-    st = ctw_provider_open_mapped(&e->provider, e->model, err);
+    if (ctw_backend_traits(e->be)->host_memory)
+        st = ctw_provider_open_mapped(&e->provider, e->model, err);
+    else if (!opt->plan_only)
+        st = ctw_provider_open_resident(&e->provider, e->model, e->be, err);
     if (st != CTW_OK)
         goto fail;
     e->max_length = opt->max_length != 0 ? opt->max_length : e->model->max_length;
+    if (opt->max_length == 0 && e->max_length > MAX_LENGTH)
+        e->max_length = MAX_LENGTH;
     if (e->max_length < 1 || e->max_length > MAX_LENGTH) {
         st = ctw_fail(err, CTW_EINVAL, "--max-length %lld is not in 1..%d",
                       (long long)e->max_length, MAX_LENGTH);
@@ -98,7 +114,7 @@ enum ctw_status ctw_engine_open(struct ctw_engine **out, const struct ctw_engine
     }
     e->chunk_tokens = opt->chunk_tokens;
     e->pass_tokens = opt->pass_tokens;
-    e->memory_limit = opt->memory_limit != 0 ? opt->memory_limit : ctw_plan_default_limit();
+    e->memory_limit = opt->memory_limit != 0 ? opt->memory_limit : default_limit(e);
     st = plan_usual(e, err);
     if (st != CTW_OK)
         goto fail;
@@ -237,10 +253,11 @@ static enum ctw_status run_passes(struct ctw_engine *e, struct ctw_seq *seqs, in
         for (int64_t i = first; i < first + n; i++)
             r->pass_tok += ctw_seq_inputs(&seqs[i]);
         /* Before, lest a shortened file kill us; after, lest an overwritten one gave numbers. */
-        enum ctw_status st = ctw_container_check(e->model->container, err);
+        bool files = ctw_provider_needs_files(e->provider);
+        enum ctw_status st = files ? ctw_container_check(e->model->container, err) : CTW_OK;
         if (st == CTW_OK)
             st = ctw_pass_run(e->forward, e->provider, seqs + first, n, &hooks, err);
-        if (st == CTW_OK)
+        if (st == CTW_OK && files)
             st = ctw_container_check(e->model->container, err);
         if (st != CTW_OK)
             return st;

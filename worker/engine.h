@@ -18,10 +18,11 @@ struct ctw_engine_options {
     const char *dtype;         /* NULL or "auto", "bfloat16", "float16", "float32" */
     int n_threads;             /* 0: all CPUs */
     int device;
-    uint64_t memory_limit;     /* bytes beyond the mapped weights; 0: the default */
+    uint64_t memory_limit;     /* bytes beyond the weights; 0: the default */
     int64_t max_length;        /* 0: the model's own */
     int64_t chunk_tokens;      /* 0: planned. For tests and tuning; never changes a score */
     int64_t pass_tokens;       /* 0: planned. Likewise */
+    bool plan_only;            /* only ctw_engine_get_info() is wanted: no weights are uploaded */
 };
 
 /*
@@ -62,7 +63,7 @@ struct ctw_engine_info {
     int64_t max_length;
     int64_t vocab;
     int64_t chunk_tokens, pass_tokens;
-    uint64_t memory_planned, memory_limit; /* bytes beyond the mapped weights */
+    uint64_t memory_planned, memory_limit; /* bytes beyond the weights */
     const char *numerics; /* id: backend, variant, dtype, version: equal ids give equal bits */
     const struct ctw_model *model;
 };

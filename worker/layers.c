@@ -1,11 +1,13 @@
-#include "worker/layers.h"
+/* The calls of every provider, and the mapped one. */
+#include "worker/layers_provider.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/mem.h"
 
-struct ctw_provider {
+struct mapped {
+    struct ctw_provider base;
     const struct ctw_model *model;
     struct ctw_layer_data *layers; /* [n_layers]: a table of pointers, not of weights */
 };
@@ -25,32 +27,6 @@ static void fill_layer(const struct ctw_model *model, const struct ctw_layer *la
     }
 }
 
-enum ctw_status ctw_provider_open_mapped(struct ctw_provider **out, const struct ctw_model *model,
-                                         struct ctw_err *err)
-{
-    struct ctw_provider *p = ctw_calloc(1, sizeof(*p));
-    if (p == NULL)
-        return ctw_fail(err, CTW_ENOMEM, "layers: out of memory");
-    p->model = model;
-    p->layers = ctw_calloc((size_t)model->n_layers, sizeof(*p->layers));
-    if (p->layers == NULL) {
-        ctw_provider_close(p);
-        return ctw_fail(err, CTW_ENOMEM, "layers: out of memory");
-    }
-    for (int i = 0; i < model->n_layers; i++)
-        fill_layer(model, &model->layers[i], &p->layers[i]);
-    *out = p;
-    return CTW_OK;
-}
-
-void ctw_provider_close(struct ctw_provider *p)
-{
-    if (p == NULL)
-        return;
-    ctw_free(p->layers);
-    ctw_free(p);
-}
-
 /* Asks the kernel to read a tensor's pages soon. Only a hint: its failure means nothing. */
 static void read_ahead(const struct ctw_model *model, const struct ctw_tensor *t)
 {
@@ -62,9 +38,10 @@ static void read_ahead(const struct ctw_model *model, const struct ctw_tensor *t
     (void)madvise((void *)start, t->bytes + (at - start), MADV_WILLNEED);
 }
 
-enum ctw_status ctw_provider_acquire(struct ctw_provider *p, int layer,
-                                     const struct ctw_layer_data **out, struct ctw_err *err)
+static enum ctw_status mapped_acquire(struct ctw_provider *base, int layer,
+                                      const struct ctw_layer_data **out, struct ctw_err *err)
 {
+    struct mapped *p = (struct mapped *)base;
     (void)err; /* mapped layers are always there; other providers can fail */
     if (layer + 1 < p->model->n_layers) {
         const struct ctw_layer *next = &p->model->layers[layer + 1];
@@ -76,8 +53,66 @@ enum ctw_status ctw_provider_acquire(struct ctw_provider *p, int layer,
     return CTW_OK;
 }
 
+static void mapped_release(struct ctw_provider *base, int layer)
+{
+    (void)base;
+    (void)layer;
+}
+
+static bool mapped_needs_files(struct ctw_provider *base)
+{
+    (void)base;
+    return true;
+}
+
+static void mapped_close(struct ctw_provider *base)
+{
+    struct mapped *p = (struct mapped *)base;
+    ctw_free(p->layers);
+    ctw_free(p);
+}
+
+enum ctw_status ctw_provider_open_mapped(struct ctw_provider **out, const struct ctw_model *model,
+                                         struct ctw_err *err)
+{
+    static const struct ctw_provider_ops ops = {mapped_acquire, mapped_release, mapped_needs_files,
+                                                mapped_close};
+    struct mapped *p = ctw_calloc(1, sizeof(*p));
+    if (p == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "layers: out of memory");
+    p->base.ops = &ops;
+    p->model = model;
+    p->layers = ctw_calloc((size_t)model->n_layers, sizeof(*p->layers));
+    if (p->layers == NULL) {
+        mapped_close(&p->base);
+        return ctw_fail(err, CTW_ENOMEM, "layers: out of memory");
+    }
+    for (int i = 0; i < model->n_layers; i++)
+        fill_layer(model, &model->layers[i], &p->layers[i]);
+    *out = &p->base;
+    return CTW_OK;
+}
+
+/* ---- the calls ---------------------------------------------------------------------------- */
+
+enum ctw_status ctw_provider_acquire(struct ctw_provider *p, int layer,
+                                     const struct ctw_layer_data **out, struct ctw_err *err)
+{
+    return p->ops->acquire(p, layer, out, err);
+}
+
 void ctw_provider_release(struct ctw_provider *p, int layer)
 {
-    (void)p;
-    (void)layer;
+    p->ops->release(p, layer);
+}
+
+bool ctw_provider_needs_files(struct ctw_provider *p)
+{
+    return p->ops->needs_files(p);
+}
+
+void ctw_provider_close(struct ctw_provider *p)
+{
+    if (p != NULL)
+        p->ops->close(p);
 }

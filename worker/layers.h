@@ -1,8 +1,9 @@
 /*
  * Layer providers: where a layer's tensors are while it is in use. The pass acquires a layer, uses
- * the pointers, and releases it; nobody keeps a pointer to a tensor beyond that. The only provider
- * so far hands out pointers into the mapped files; resident, streamed and gathered ones come
- * behind the same three calls.
+ * the pointers, and releases it; nobody keeps a pointer to a tensor beyond that. Mapped: pointers
+ * into the files, for backends that read host memory. Resident: the checkpoint's own bytes in the
+ * device's memory, one block a layer, read by several threads while the first pass already computes.
+ * Streamed and gathered ones come behind the same three calls.
  */
 #ifndef CTW_WORKER_LAYERS_H
 #define CTW_WORKER_LAYERS_H
@@ -20,9 +21,19 @@ struct ctw_provider;
 /* The model must outlive the provider. */
 enum ctw_status ctw_provider_open_mapped(struct ctw_provider **out, const struct ctw_model *model,
                                          struct ctw_err *err) CTW_MUST_CHECK;
+/*
+ * Allocates device memory for all layers and starts reading them, in order, in the background.
+ * CTW_ENOMEM says how much is needed. The backend must outlive it. Errors of reading come out of
+ * ctw_provider_acquire().
+ */
+enum ctw_status ctw_provider_open_resident(struct ctw_provider **out, const struct ctw_model *model,
+                                           struct ctw_backend *be,
+                                           struct ctw_err *err) CTW_MUST_CHECK;
+/* Will the files be read again, so that they must not change? */
+bool ctw_provider_needs_files(struct ctw_provider *p);
 void ctw_provider_close(struct ctw_provider *p); /* NULL is fine */
 
-/* Valid until the release of the same layer. Also starts reading the next layer ahead. */
+/* Valid until the release of the same layer. Waits until it is there. */
 enum ctw_status ctw_provider_acquire(struct ctw_provider *p, int layer,
                                      const struct ctw_layer_data **out,
                                      struct ctw_err *err) CTW_MUST_CHECK;

@@ -205,6 +205,16 @@ static enum ctw_status cpu_prepare(struct ctw_backend *be, const struct ctw_op_l
     return CTW_OK;
 }
 
+static enum ctw_status cpu_decode(struct ctw_backend *be, const struct ctw_op_decode *op,
+                                  struct ctw_err *err)
+{
+    (void)be;
+    (void)err;
+    ctw_weight_decode(op->shard->weight, op->shard->data, op->row0, op->n_rows, op->dtype, op->dst,
+                      op->shard->weight->k);
+    return CTW_OK;
+}
+
 static enum ctw_status cpu_embed(struct ctw_backend *be, const struct ctw_op_embed *op,
                                  struct ctw_err *err)
 {
@@ -265,6 +275,7 @@ const struct ctw_backend_ops ctw_backend_cpu = {
     .upload_wait = cpu_upload_wait,
     .upload_join = cpu_sync,
     .prepare = cpu_prepare,
+    .decode = cpu_decode,
     .embed = cpu_embed,
     .rms_norm = cpu_rms_norm,
     .linear = cpu_linear,

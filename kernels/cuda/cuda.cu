@@ -9,9 +9,13 @@
 
 enum { RING_BYTES = 8 << 20, MIN_MAJOR = 8 };
 
+/* Also makes its GPU the calling thread's, since one thread may use several backends. */
 static struct ctw_cuda *cuda_of(struct ctw_backend *be)
 {
-    return (struct ctw_cuda *)be;
+    struct ctw_cuda *cu = (struct ctw_cuda *)be;
+    if (cu != NULL)
+        (void)cudaSetDevice(cu->device);
+    return cu;
 }
 
 static const struct ctw_cuda *cuda_of(const struct ctw_backend *be)
@@ -43,7 +47,7 @@ enum ctw_status ctw_cuda_launched(const char *what, struct ctw_err *err)
 static enum ctw_status cuda_alloc(struct ctw_backend *be, void **out, size_t bytes,
                                   struct ctw_err *err)
 {
-    (void)be;
+    (void)cuda_of(be);
     cudaError_t e = cudaMalloc(out, bytes > 0 ? bytes : 1);
     if (e == cudaErrorMemoryAllocation) {
         size_t free_bytes = 0, total = 0;
@@ -58,7 +62,7 @@ static enum ctw_status cuda_alloc(struct ctw_backend *be, void **out, size_t byt
 
 static void cuda_free(struct ctw_backend *be, void *p)
 {
-    (void)be;
+    (void)cuda_of(be);
     (void)cudaFree(p);
 }
 
@@ -84,7 +88,7 @@ enum ctw_status ctw_cuda_grow(struct ctw_cuda *cu, struct ctw_cuda_buffer *b, si
 
 static uint64_t cuda_memory_free(const struct ctw_backend *be)
 {
-    (void)be;
+    (void)cudaSetDevice(cuda_of(be)->device);
     size_t free_bytes = 0, total = 0;
     return cudaMemGetInfo(&free_bytes, &total) == cudaSuccess ? free_bytes : 0;
 }
@@ -145,13 +149,12 @@ static enum ctw_status cuda_sync(struct ctw_backend *be, struct ctw_err *err)
 static enum ctw_status cuda_stage_alloc(struct ctw_backend *be, void **out, size_t bytes,
                                         struct ctw_err *err)
 {
-    enum ctw_status st = ctw_cuda_check(cudaSetDevice(cuda_of(be)->device), "choosing it", err);
-    if (st == CTW_OK && cudaMallocHost(out, bytes) != cudaSuccess) {
-        (void)cudaGetLastError();
-        st = ctw_fail(err, CTW_ENOMEM, "cuda: no host memory for %zu MiB that the GPU can read",
-                      bytes >> 20);
-    }
-    return st;
+    (void)cuda_of(be);
+    if (cudaMallocHost(out, bytes) == cudaSuccess)
+        return CTW_OK;
+    (void)cudaGetLastError();
+    return ctw_fail(err, CTW_ENOMEM, "cuda: no host memory for %zu MiB that the GPU can read",
+                    bytes >> 20);
 }
 
 static void cuda_stage_free(struct ctw_backend *be, void *p)
@@ -165,11 +168,8 @@ static enum ctw_status cuda_upload_begin(struct ctw_backend *be, void *dst, cons
 {
     struct ctw_cuda *cu = cuda_of(be);
     pthread_mutex_t *lock = (pthread_mutex_t *)cu->lock;
-    enum ctw_status st = ctw_cuda_check(cudaSetDevice(cu->device), "choosing it", err);
-    if (st != CTW_OK)
-        return st;
     pthread_mutex_lock(lock);
-    st = ctw_cuda_check(cudaMemcpyAsync(dst, stage, bytes, cudaMemcpyHostToDevice, cu->copy),
+    enum ctw_status st = ctw_cuda_check(cudaMemcpyAsync(dst, stage, bytes, cudaMemcpyHostToDevice, cu->copy),
                         "uploading weights", err);
     *ticket = cu->n_tickets;
     if (st == CTW_OK)
@@ -236,7 +236,6 @@ static void cuda_close(struct ctw_backend *be)
     struct ctw_cuda *cu = cuda_of(be);
     if (cu == NULL)
         return;
-    (void)cudaSetDevice(cu->device);
     (void)cudaDeviceSynchronize();
     ctw_cuda_gemms_close(cu);
     for (int i = 0; i < CTW_N_SLOTS; i++) {
@@ -463,6 +462,14 @@ static enum ctw_status cuda_prepare(struct ctw_backend *be, const struct ctw_op_
     return ctw_cuda_prepare(cuda_of(be), op, err);
 }
 
+static enum ctw_status cuda_decode(struct ctw_backend *be, const struct ctw_op_decode *op,
+                                   struct ctw_err *err)
+{
+    struct ctw_cuda *cu = cuda_of(be);
+    return ctw_cuda_decode(cu, cu->stream, op->shard, op->row0, op->n_rows, op->dtype, op->dst, 0, 0,
+                           err);
+}
+
 extern const struct ctw_backend_ops ctw_backend_cuda;
 const struct ctw_backend_ops ctw_backend_cuda = {
     "cuda",
@@ -488,6 +495,7 @@ const struct ctw_backend_ops ctw_backend_cuda = {
     cuda_upload_wait,
     cuda_upload_join,
     cuda_prepare,
+    cuda_decode,
     cuda_embed,
     cuda_rms_norm,
     cuda_linear,

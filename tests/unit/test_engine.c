@@ -13,6 +13,7 @@
 
 #include "base/mem.h"
 #include "worker/engine.h"
+#include "worker/layers.h"
 
 enum { HIDDEN = 16, INNER = 24, VOCAB = 10, N_TENSORS = 11 };
 
@@ -284,6 +285,80 @@ static int teardown(void **state)
     return rmdir(dir);
 }
 
+/* Every tensor's bytes, as the mapped provider has them; the CPU backend's "device" is the host. */
+static void resident_layers_hold_the_files_bytes(void **state)
+{
+    (void)state;
+    struct ctw_model *m;
+    struct ctw_backend *be;
+    struct ctw_provider *mapped, *resident;
+    struct ctw_err err;
+    write_checkpoint(-1);
+    assert_int_equal(ctw_model_open(&m, dir, NULL, &err), CTW_OK);
+    assert_int_equal(ctw_backend_open(&be, "cpu", NULL, &err), CTW_OK);
+    assert_int_equal(ctw_provider_open_mapped(&mapped, m, &err), CTW_OK);
+    assert_int_equal(ctw_provider_open_resident(&resident, m, be, &err), CTW_OK);
+    int n_tensors = 0;
+    for (int layer = 0; layer < m->n_layers; layer++) {
+        const struct ctw_layer_data *a, *b;
+        const struct ctw_layer *l = &m->layers[layer];
+        assert_int_equal(ctw_provider_acquire(mapped, layer, &a, &err), CTW_OK);
+        assert_int_equal(ctw_provider_acquire(resident, layer, &b, &err), CTW_OK);
+        for (int i = 0; i < CTW_N_MATRICES; i++) {
+            const struct ctw_tensor *t = l->matrix[i].part[CTW_PART_VALUES];
+            const void *x = a->matrix[i].part[CTW_PART_VALUES];
+            const void *y = b->matrix[i].part[CTW_PART_VALUES];
+            assert_int_equal(x == NULL, y == NULL);
+            if (t == NULL)
+                continue;
+            n_tensors++;
+            assert_true(x != y && (uintptr_t)y % 64 == 0);
+            assert_memory_equal(x, y, t->bytes);
+        }
+        for (int i = 0; i < CTW_N_VECTORS; i++) {
+            assert_int_equal(a->vector[i] == NULL, b->vector[i] == NULL);
+            if (a->vector[i] == NULL)
+                continue;
+            n_tensors++;
+            assert_memory_equal(a->vector[i], b->vector[i], l->vector[i]->bytes);
+        }
+        ctw_provider_release(mapped, layer);
+        ctw_provider_release(resident, layer);
+    }
+    assert_int_equal(n_tensors, N_TENSORS + 1); /* the tied head is the table once more */
+    assert_false(ctw_provider_needs_files(resident));
+    assert_true(ctw_provider_needs_files(mapped));
+    ctw_provider_close(resident);
+    ctw_provider_close(mapped);
+    ctw_backend_close(be);
+    ctw_model_close(m);
+}
+
+static void a_layer_that_cannot_be_read_is_an_error(void **state)
+{
+    (void)state;
+    struct ctw_model *m;
+    struct ctw_backend *be;
+    struct ctw_provider *resident;
+    struct ctw_err err = {0};
+    char path[256];
+    write_checkpoint(-1);
+    path_of(path, sizeof(path), "model.safetensors");
+    assert_int_equal(ctw_model_open(&m, dir, NULL, &err), CTW_OK);
+    assert_int_equal(ctw_backend_open(&be, "cpu", NULL, &err), CTW_OK);
+    assert_int_equal(truncate(path, 2000), 0);
+    assert_int_equal(ctw_provider_open_resident(&resident, m, be, &err), CTW_OK);
+    enum ctw_status st = CTW_OK;
+    const struct ctw_layer_data *data;
+    for (int layer = 0; st == CTW_OK && layer < m->n_layers; layer++)
+        st = ctw_provider_acquire(resident, layer, &data, &err);
+    assert_int_equal(st, CTW_EIO);
+    assert_non_null(strstr(err.msg, "became shorter"));
+    ctw_provider_close(resident);
+    ctw_backend_close(be);
+    ctw_model_close(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -293,6 +368,8 @@ int main(void)
         cmocka_unit_test(a_changed_file_is_noticed),
         cmocka_unit_test(cancelling_leaves_no_trace),
         cmocka_unit_test(failed_allocations_are_reported),
+        cmocka_unit_test(resident_layers_hold_the_files_bytes),
+        cmocka_unit_test(a_layer_that_cannot_be_read_is_an_error),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -332,6 +332,23 @@ uint64_t ctw_container_bytes(const struct ctw_container *c)
     return bytes;
 }
 
+enum ctw_status ctw_container_read(const struct ctw_container *c, int file, uint64_t offset,
+                                   void *dst, size_t bytes, struct ctw_err *err)
+{
+    const char *name = ctw_container_file(c, file);
+    for (size_t at = 0; at < bytes;) {
+        ssize_t n = pread(c->files[file].fd, (char *)dst + at, bytes - at, (off_t)(offset + at));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return ctw_fail(err, CTW_EIO, "%s: cannot read: %s", name, strerror(errno));
+        if (n == 0)
+            return ctw_fail(err, CTW_EIO, "%s: it became shorter while it was read", name);
+        at += (size_t)n;
+    }
+    return CTW_OK;
+}
+
 enum ctw_status ctw_container_check(const struct ctw_container *c, struct ctw_err *err)
 {
     for (int i = 0; i < c->n_files; i++) {

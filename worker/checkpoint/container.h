@@ -53,6 +53,10 @@ const struct ctw_tensor *ctw_container_at(const struct ctw_container *c, int64_t
 const struct ctw_tensor *ctw_container_find(const struct ctw_container *c, const char *name);
 /* The tensor's bytes in the map. */
 const void *ctw_container_data(const struct ctw_container *c, const struct ctw_tensor *t);
+/* Reads bytes offset .. offset+bytes-1 of a file into dst, without the map: many threads, large
+ * blocks. CTW_EIO names the file. */
+enum ctw_status ctw_container_read(const struct ctw_container *c, int file, uint64_t offset,
+                                   void *dst, size_t bytes, struct ctw_err *err) CTW_MUST_CHECK;
 /* The file's name in the folder, for messages. */
 const char *ctw_container_file(const struct ctw_container *c, int file);
 int ctw_container_n_files(const struct ctw_container *c);
