@@ -118,7 +118,8 @@ enum ctw_status ctw_cuda_weights_used(struct ctw_cuda *cu, const struct ctw_op_l
 /* ---- gemm.cu ------------------------------------------------------------------------------ */
 
 /* y [m, n] of y_dtype = x [m, k] w [n, k]^T + bias (+ y where `add`), sums in fp32, rounded once. x and w
- * have `dtype`; bias is fp32 [n] on the device, or NULL. Pointers are aligned to 16 bytes. */
+ * have `dtype`; bias is fp32 [n] on the device, or NULL. What is fast needs pointers aligned to 16 bytes,
+ * and k and leading dimensions that are multiples of 8. */
 struct ctw_cuda_gemm {
     int64_t m, n, k;
     enum ctw_dtype dtype, y_dtype;
@@ -130,11 +131,23 @@ struct ctw_cuda_gemm {
     int64_t ldy;
     const float *bias;
     bool add;
+    const void *bias_y; /* the same in y_dtype where that is 16 bits and holds them exactly, or NULL */
 };
 
+/* The first of each kind (n, k, dtypes, add, bias) chooses an algorithm: up to half a second, for which
+ * CTW_CUDA_CHOOSE bytes are allocated, and the stream is waited for. */
 enum ctw_status ctw_cuda_gemm(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g, struct ctw_err *err);
+enum { CTW_CUDA_CHOOSE = 128 << 20 };
 enum ctw_status ctw_cuda_gemms_open(struct ctw_cuda *cu, struct ctw_err *err);
 void ctw_cuda_gemms_close(struct ctw_cuda *cu);
+/* One line for each kind of product so far, and what was chosen for it; the length as of snprintf(). */
+size_t ctw_cuda_gemms_describe(const struct ctw_cuda *cu, char *buf, size_t cap);
+
+/* ---- gemm_f32.cu -------------------------------------------------------------------------- */
+
+/* As ctw_cuda_gemm, without tensor cores: any shape, stride and alignment, each sum one chain over k. */
+enum ctw_status ctw_cuda_gemm_simt(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
+                                   struct ctw_err *err);
 
 /* ---- gemm_hopper.cu ----------------------------------------------------------------------- */
 
