@@ -92,7 +92,8 @@ struct ctw_model {
     double weight_bits;     /* mean bits per weight of the quantised matrices, scales included */
     int64_t n_params;       /* logical elements of all matrices and vectors, a tied one once */
     char identity[65];      /* sha256, hex, over the config and every tensor's name, dtype, shape
-                               and place: which checkpoint this is, cheaply */
+                               and place, and a sample of its data: which checkpoint this is,
+                               cheaply */
 };
 
 /* Opens and validates a checkpoint folder. `config_name` is NULL for "config.json". */

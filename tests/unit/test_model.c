@@ -255,6 +255,25 @@ static void identity_tells_checkpoints_apart(void **state)
     m = open_ok(c);
     assert_string_not_equal(m->identity, first);
     ctw_model_close(m);
+    drop(c, LAYER "self_attn.rotary_emb.inv_freq");
+    /* Another quantisation of the same layout: one byte of any tensor's sample. */
+    static const size_t places[] = {0, 63, 15 * (4096 / 16 + 1), 15 * (4096 / 16 + 1) + 63};
+    for (size_t i = 0; i < CTW_COUNT(places); i++) {
+        char data[4096] = {0};
+        data[places[i]] = 1;
+        find(c, LAYER "mlp.up_proj.weight")->data = data;
+        m = open_ok(c);
+        find(c, LAYER "mlp.up_proj.weight")->data = NULL;
+        assert_string_not_equal(m->identity, first);
+        ctw_model_close(m);
+    }
+    /* A small tensor is covered whole, its last byte included. */
+    char norm[64] = {0};
+    norm[63] = 1;
+    find(c, "model.norm.weight")->data = norm;
+    m = open_ok(c);
+    assert_string_not_equal(m->identity, first);
+    ctw_model_close(m);
 }
 
 static void biases(void **state)

@@ -8,8 +8,8 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/sha256.h"
 #include "worker/arch/arch.h"
+#include "worker/checkpoint/identity.h"
 #include "worker/checkpoint/weights.h"
 
 enum { MAX_NAME = 512 };
@@ -214,29 +214,6 @@ static enum ctw_status describe_activations(struct ctw_model *m, const struct ct
                : ctw_fail(err, CTW_ENOMEM, "out of memory for the model's description");
 }
 
-static void identify(struct ctw_model *m, const struct ctw_config *c)
-{
-    struct ctw_sha256 sha;
-    size_t bytes = 0;
-    const char *source = ctw_json_source(ctw_json_root(c->doc), &bytes);
-    ctw_sha256_init(&sha);
-    ctw_sha256_update(&sha, source, bytes);
-    for (int64_t i = 0; i < ctw_container_count(m->container); i++) {
-        const struct ctw_tensor *t = ctw_container_at(m->container, i);
-        const char *file = ctw_container_file(m->container, t->file);
-        char place[256];
-        int n = snprintf(place, sizeof(place), "%s %d", ctw_dtype_name(t->dtype), t->n_dims);
-        for (int d = 0; d < t->n_dims; d++)
-            n += snprintf(place + n, sizeof(place) - (size_t)n, " %" PRId64, t->shape[d]);
-        n +=
-            snprintf(place + n, sizeof(place) - (size_t)n, " %" PRIu64 " %zu", t->offset, t->bytes);
-        ctw_sha256_update(&sha, t->name, strlen(t->name) + 1);
-        ctw_sha256_update(&sha, place, (size_t)n + 1);
-        ctw_sha256_update(&sha, file, strlen(file) + 1);
-    }
-    ctw_sha256_final_hex(&sha, m->identity);
-}
-
 /* ---- opening ---- */
 
 static enum ctw_status fill(struct ctw_model *m, const char *dir, const struct ctw_config *c,
@@ -316,6 +293,8 @@ enum ctw_status ctw_model_open(struct ctw_model **out, const char *dir, const ch
         st = fill(m, dir, &config, err);
     if (st != CTW_OK)
         goto done;
+    /* First, as it also brings in the weight_shape tensors, which are read one by one below. */
+    ctw_identify(m->identity, config.doc, m->container);
     loader.container = m->container;
     loader.group_used = ctw_calloc((size_t)config.quant.n_groups, sizeof(bool));
     if (loader.group_used == NULL) {
@@ -333,7 +312,6 @@ enum ctw_status ctw_model_open(struct ctw_model **out, const char *dir, const ch
         goto done;
     tell_lacking(&loader);
     count_weights(m);
-    identify(m, &config);
 done:
     ctw_free(loader.group_used);
     ctw_config_close(&config);
