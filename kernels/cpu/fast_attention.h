@@ -15,276 +15,127 @@
 
 #include <stdlib.h>
 
-enum {
-    TASK_LANES = 8 * ATTN_LANES, /* lanes that share a packed tile of keys */
-    LANE_PANELS = ATTN_LANES / NR,
-    PREFETCH_KEYS = 8
-};
-
-/* Queries first .. first+n-1 of one sequence. */
-struct attn_block {
-    const struct ctw_attn_seq *seq;
-    int64_t first, n;
-    int64_t cost; /* keys seen, all queries together */
-};
-
-struct attn_job {
-    const struct ctw_op_attention *op;
-    enum mode mode;
-    int group;         /* query heads of a key head */
-    bool scale_late;   /* scores are scaled within the exponent */
-    int64_t kw;        /* words of a head */
-    int64_t width;     /* elements of a head, up to a multiple of NR */
-    int64_t max_lanes; /* of a task, up to a multiple of ATTN_LANES */
-    struct attn_block *blocks;
-    float *local;
-    int64_t local_floats;
-};
-
-/* One thread's memory, and where its task stands. */
-struct attn_local {
-    float *q;     /* [max_lanes / NR][kw][NR] */
-    float *out;   /* [max_lanes][width]: sums of P V */
-    float *max;   /* [max_lanes]: the largest score so far, and the sum of exp(score - max) */
-    float *sum;   /* [max_lanes] */
-    float *k;     /* [ATTN_KEYS / ATTN_ROWS][kw][ATTN_ROWS] */
-    float *v;     /* [width / NR][words of ATTN_KEYS][NR] */
-    float *p;     /* [ATTN_KEYS][ATTN_LANES]: scores, then weights */
-    float *pairs; /* [ATTN_KEYS / 2][ATTN_LANES]: weights in pair mode */
-    float *tmp;   /* [NR][CTW_MAX_HEAD + VL] */
-    float *alpha; /* [ATTN_LANES] */
-    float *low;   /* [ATTN_LANES]: the first and the last key in the tile that the lane sees */
-    float *high;
-    int64_t n_lanes, key0;
-    int n_keys;
-    bool v_finite;
-};
-
-/* The task's place in the runs, for keys in ascending order. */
-struct key_cursor {
-    const struct ctw_kv_run *run;
-    int64_t start; /* position of the run's first key */
-};
-
-INLINE int64_t key_row(struct key_cursor *c, int64_t pos)
-{
-    while (pos >= c->start + c->run->n_tok)
-        c->start += c->run++->n_tok;
-    return c->run->row + (pos - c->start);
-}
-
-INLINE int64_t take(float *base, int64_t *used, float **out, int64_t floats)
-{
-    *out = base == NULL ? NULL : base + *used;
-    *used += round_up(floats, 16);
-    return *used;
-}
-
-/* Lays one thread's memory out from base on (NULL: only counts); returns its floats. */
-static int64_t attn_layout(const struct attn_job *job, float *base, struct attn_local *l)
-{
-    const int64_t stride = CTW_MAX_HEAD + VL;
-    int64_t used = 0;
-    take(base, &used, &l->q, job->max_lanes * job->kw);
-    take(base, &used, &l->out, job->max_lanes * job->width);
-    take(base, &used, &l->max, job->max_lanes);
-    take(base, &used, &l->sum, job->max_lanes);
-    take(base, &used, &l->k, ATTN_KEYS * job->kw + VL);
-    take(base, &used, &l->v, ATTN_KEYS * job->width);
-    take(base, &used, &l->p, ATTN_KEYS * ATTN_LANES);
-    take(base, &used, &l->pairs, ATTN_KEYS / 2 * ATTN_LANES);
-    take(base, &used, &l->tmp, NR * stride);
-    take(base, &used, &l->alpha, ATTN_LANES);
-    take(base, &used, &l->low, ATTN_LANES);
-    return take(base, &used, &l->high, ATTN_LANES);
-}
-
-/* ---- packing ------------------------------------------------------------------------------ */
-
-static void pack_queries(const struct attn_job *job, const struct attn_block *b, int kv,
-                         struct attn_local *l)
-{
-    const struct ctw_op_attention *op = job->op;
-    const int64_t stride = CTW_MAX_HEAD + VL;
-    int64_t end = round_up(l->n_lanes, ATTN_LANES);
-    for (int64_t lane0 = 0; lane0 < end; lane0 += NR) {
-        memset(l->tmp, 0, (size_t)(NR * stride) * sizeof(float));
-        for (int64_t i = 0; i < NR && lane0 + i < l->n_lanes; i++) {
-            int64_t row = b->seq->q_row + b->first + (lane0 + i) / job->group;
-            int64_t head = kv * job->group + (lane0 + i) % job->group;
-            to_words(job->mode, l->tmp + i * stride,
-                     at(op->q, op->dtype, (row * op->n_head + head) * op->head), op->dtype,
-                     op->head);
-        }
-        pack_columns(l->q + lane0 * job->kw, l->tmp, stride, job->kw);
-    }
-    memset(l->out, 0, (size_t)(end * job->width) * sizeof(float));
-    memset(l->sum, 0, (size_t)end * sizeof(float));
-    for (int64_t i = 0; i < end; i++)
-        l->max[i] = -INFINITY;
-}
-
-INLINE bool all_finite(const float *row, int64_t n)
-{
-    vf zero = vf_zero();
-    for (int64_t i = 0; i < n; i += VL)
-        zero = vf_fma(vf_load(row + i), vf_zero(), zero);
-    return vf_sum(zero) == 0;
-}
-
-/* Rows of one head lie far apart: processors' own prefetching does not see them coming. */
-INLINE void prefetch_head(const void *array, enum ctw_dtype dtype, int64_t from, int head)
-{
-    uintptr_t row = (uintptr_t)array + (uintptr_t)from * ctw_dtype_bytes(dtype);
-    for (size_t b = 0; b < (size_t)head * ctw_dtype_bytes(dtype); b += 64)
-        __builtin_prefetch((const void *)(row + b)); /* may lie past the array's end */
-}
-
-/* Value rows 2j and 2j+1 of the tile (one, where mode is FLOATS) into their place. */
-static void pack_values(const struct attn_job *job, struct attn_local *l, int64_t j,
-                        const float *even, const float *odd)
-{
-    const int64_t tile_words = job->mode == PAIRS ? ATTN_KEYS / 2 : ATTN_KEYS;
-    for (int64_t d = 0; d < job->width; d += VL) {
-        float *to = l->v + (d / NR * tile_words + j) * NR + d % NR;
-#if CTW_HAS_PAIRS
-        if (job->mode == PAIRS) {
-            vf_store(to, vf_make_pairs(vf_load(even + d), vf_load(odd + d)));
-            continue;
-        }
-#endif
-        vf_store(to, vf_load(even + d));
-    }
-    (void)odd;
-}
-
-/* Gathers keys key0 .. key0+n_keys-1 and their values. Missing keys of the last product tile, and
- * the missing half of a last pair, are zero. */
-static void pack_keys(const struct attn_job *job, int kv, struct key_cursor *cursor,
-                      struct attn_local *l)
-{
-    const struct ctw_op_attention *op = job->op;
-    const int64_t stride = CTW_MAX_HEAD + VL;
-    float *values[2] = {l->tmp + ATTN_ROWS * stride, l->tmp + (ATTN_ROWS + 1) * stride};
-    memset(l->tmp, 0, (size_t)((ATTN_ROWS + 2) * stride) * sizeof(float));
-    l->v_finite = true;
-    const int64_t ahead = (int64_t)PREFETCH_KEYS * op->n_kv * op->head;
-    for (int key = 0; key < l->n_keys; key++) {
-        int64_t from = (key_row(cursor, l->key0 + key) * op->n_kv + kv) * op->head;
-        prefetch_head(op->k, op->dtype, from + ahead, op->head);
-        prefetch_head(op->v, op->dtype, from + ahead, op->head);
-        to_words(job->mode, l->tmp + key % ATTN_ROWS * stride, at(op->k, op->dtype, from),
-                 op->dtype, op->head);
-        float *value = values[job->mode == PAIRS ? key % 2 : 0];
-        widen(value, at(op->v, op->dtype, from), op->dtype, op->head);
-        l->v_finite &= all_finite(value, job->width);
-        bool last = key + 1 == l->n_keys;
-        if (last && key % ATTN_ROWS + 1 < ATTN_ROWS)
-            memset(l->tmp + (key % ATTN_ROWS + 1) * stride, 0,
-                   (size_t)((ATTN_ROWS - 1 - key % ATTN_ROWS) * stride) * sizeof(float));
-        if (last || key % ATTN_ROWS == ATTN_ROWS - 1)
-            pack_rows(l->k + key / ATTN_ROWS * ATTN_ROWS * job->kw, l->tmp, stride, ATTN_ROWS,
-                      job->kw, false);
-        if (job->mode == FLOATS) {
-            pack_values(job, l, key, value, NULL);
-        } else if (last || key % 2 == 1) {
-            if (key % 2 == 0)
-                memset(values[1], 0, (size_t)job->width * sizeof(float));
-            pack_values(job, l, key / 2, values[0], values[1]);
-        }
-    }
-}
-
 /* ---- one tile of keys for ATTN_LANES lanes ------------------------------------------------ */
 
-/* p[key][lane] = q k for n_keys keys, up to a multiple of ATTN_ROWS. */
-INLINE void score_tile(enum mode mode, const struct attn_job *job, const struct attn_local *l,
-                       int64_t lane0, int n_keys)
+/* p[key][lane] = q k for n_rows keys and NR lanes of the tile; largest takes them in. */
+INLINE void score_rows(enum mode mode, const struct attn_job *job, const struct attn_local *l,
+                       int64_t lane0, int lane, int key, const int n_rows, vf largest[NV])
 {
-    for (int c = 0; c < LANE_PANELS; c++) {
-        const float *q = l->q + (lane0 + c * NR) * job->kw;
-        for (int key = 0; key < n_keys; key += ATTN_ROWS) {
-            vf acc[ATTN_ROWS][NV];
-            tile_product(mode, acc, ATTN_ROWS, job->kw, l->k + key * job->kw, 1, ATTN_ROWS, 0, q);
-            UNROLL
-            for (int i = 0; i < ATTN_ROWS; i++) {
-                UNROLL
-                for (int v = 0; v < NV; v++)
-                    vf_store(l->p + (key + i) * ATTN_LANES + c * NR + v * VL, acc[i][v]);
-            }
+    vf acc[ATTN_ROWS][NV];
+    tile_product(mode, acc, n_rows, job->kw, l->k + key * job->kw, 1, ATTN_ROWS, 0,
+                 l->q + (lane0 + lane) * job->kw);
+    UNROLL
+    for (int i = 0; i < n_rows; i++) {
+        UNROLL
+        for (int v = 0; v < NV; v++) {
+            largest[v] = vf_max(acc[i][v], largest[v]); /* not the one that is NaN */
+            vf_store(l->p + (key + i) * ATTN_LANES + lane + v * VL, acc[i][v]);
         }
     }
+}
+
+/* The same for n_keys keys, up to a multiple of ATTN_ROWS / 2; all of them are in largest. */
+INLINE void score_panel(enum mode mode, const struct attn_job *job, const struct attn_local *l,
+                        int64_t lane0, int lane, int n_keys, vf largest[NV])
+{
+    int key = 0;
+    for (int v = 0; v < NV; v++)
+        largest[v] = vf_set1(-INFINITY);
+    for (; key + ATTN_ROWS / 2 < n_keys; key += ATTN_ROWS)
+        score_rows(mode, job, l, lane0, lane, key, ATTN_ROWS, largest);
+    if (key < n_keys)
+        score_rows(mode, job, l, lane0, lane, key, ATTN_ROWS / 2, largest);
 }
 
 /*
- * The largest score of VL lanes, with keys outside low..high masked. Scores are left as products
- * where the scale can be applied later; else they are scaled and capped here.
+ * The largest score of VL lanes, NaN left out, with keys outside low..high masked. Scores are left
+ * as products where the scale can be applied later; else they are scaled and capped here.
  */
 INLINE vf largest_score(const struct attn_job *job, float *p, int n_keys, bool masked,
                         const float *low, const float *high)
 {
-    const vf none = vf_set1(-INFINITY);
+    const vf none = vf_set1(-INFINITY), scale = vf_set1(job->op->scale);
     vf largest = none;
-    if (!job->scale_late) {
-        const vf scale = vf_set1(job->op->scale);
-        for (int key = 0; key < n_keys; key++) {
-            vf s = vf_mul(vf_load(p + key * ATTN_LANES), scale);
+    for (int key = 0; key < n_keys; key++) {
+        vf s = vf_load(p + key * ATTN_LANES);
+        if (!job->scale_late) {
+            s = vf_mul(s, scale);
             if (job->op->softcap > 0)
                 s = vf_softcap(s, job->op->softcap);
-            vf_store(p + key * ATTN_LANES, s);
         }
-    }
-    if (masked) {
-        for (int key = 0; key < n_keys; key++) {
-            vf s = vf_load(p + key * ATTN_LANES), at_key = vf_set1((float)key);
+        if (masked) {
+            vf at_key = vf_set1((float)key);
             s = vf_select_le(at_key, vf_load(high), s, none);
             s = vf_select_le(vf_load(low), at_key, s, none);
-            vf_store(p + key * ATTN_LANES, s);
         }
+        vf_store(p + key * ATTN_LANES, s);
+        largest = vf_max(s, largest); /* not the one that is NaN */
     }
-    for (int key = 0; key < n_keys; key++)
-        largest = vf_max(vf_load(p + key * ATTN_LANES), largest); /* not the one that is NaN */
     return largest;
 }
 
+/* The weights exp(scale * p + minus) of NR lanes from `lane` on for n_keys keys from `key` on;
+ * added to sum in the order of keys. n_keys is a constant: 1, or ATTN_STEP. */
+INLINE void weigh(enum mode mode, struct attn_local *l, int lane, int key, const int n_keys,
+                  vf scale, const vf minus[NV], vf sum[NV])
+{
+    float *p = l->p + key * ATTN_LANES + lane;
+    vf e[ATTN_STEP * NV];
+    UNROLL
+    for (int i = 0; i < n_keys * NV; i++)
+        e[i] = vf_fma(vf_load(p + i / NV * ATTN_LANES + i % NV * VL), scale, minus[i % NV]);
+    vf_exp_weights(e, n_keys * NV);
+    UNROLL
+    for (int i = 0; i < n_keys * NV; i++)
+        sum[i % NV] = vf_add(sum[i % NV], e[i]);
+#if CTW_HAS_PAIRS
+    if (mode == PAIRS) {
+        UNROLL
+        for (int v = 0; v < NV; v++)
+            vf_store(l->pairs + key / 2 * ATTN_LANES + lane + v * VL,
+                     vf_make_pairs(e[v], n_keys == 2 ? e[NV + v] : vf_zero()));
+        return;
+    }
+#endif
+    UNROLL
+    for (int i = 0; i < n_keys * NV; i++)
+        vf_store(p + i / NV * ATTN_LANES + i % NV * VL, e[i]);
+    (void)mode;
+}
+
 /*
- * Scores become weights exp(scale * score - max) for ATTN_LANES lanes; max and sum move on, alpha
- * is the factor for what was summed before.
+ * Scores become weights exp(scale * score - max) for NR lanes of the tile from `lane` on; max and
+ * sum move on, alpha is the factor for what was summed before.
  */
-INLINE void softmax_tile(enum mode mode, const struct attn_job *job, struct attn_local *l,
-                         int64_t lane0, int n_keys, bool masked)
+INLINE void softmax_panel(enum mode mode, const struct attn_job *job, struct attn_local *l,
+                          int64_t lane0, int lane, int n_keys, bool masked)
 {
     const vf scale = vf_set1(job->scale_late ? job->op->scale : 1);
-    for (int v = 0; v < ATTN_LANES; v += VL) {
-        float *p = l->p + v;
-        vf old = vf_load(l->max + lane0 + v);
-        vf max = largest_score(job, p, n_keys, masked, l->low + v, l->high + v);
-        max = vf_max(vf_mul(max, scale), old);
+    vf largest[NV], minus[NV], sum[NV];
+    score_panel(mode, job, l, lane0, lane, n_keys, largest);
+    bool known = job->scale_late && !masked && n_keys % ATTN_ROWS == 0;
+    for (int v = 0; v < NV; v++) {
+        int64_t at_v = lane + v * VL;
+        if (!known)
+            largest[v] =
+                largest_score(job, l->p + at_v, n_keys, masked, l->low + at_v, l->high + at_v);
+        vf old = vf_load(l->max + lane0 + at_v), max = vf_max(vf_mul(largest[v], scale), old);
         /* Where no key was seen so far, subtract 0 instead of -infinity. */
         vf shift = vf_select_le(max, vf_set1(-INFINITY), vf_zero(), max);
-        vf minus = vf_sub(vf_zero(), shift), sum = vf_zero();
-        for (int key = 0; key < n_keys; key++) {
-            vf e = vf_exp_weight(vf_fma(vf_load(p + key * ATTN_LANES), scale, minus));
-            sum = vf_add(sum, e);
-            vf_store(p + key * ATTN_LANES, e);
-        }
-        vf alpha = vf_exp_weight(vf_sub(old, shift));
-        vf_store(l->alpha + v, alpha);
-        vf_store(l->max + lane0 + v, max);
-        vf_store(l->sum + lane0 + v, vf_fma(vf_load(l->sum + lane0 + v), alpha, sum));
-#if CTW_HAS_PAIRS
-        if (mode == PAIRS) {
-            if (n_keys % 2 == 1)
-                vf_store(p + n_keys * ATTN_LANES, vf_zero());
-            for (int j = 0; j < (n_keys + 1) / 2; j++) {
-                const float *even = p + 2 * j * ATTN_LANES;
-                vf_store(l->pairs + j * ATTN_LANES + v,
-                         vf_make_pairs(vf_load(even), vf_load(even + ATTN_LANES)));
-            }
-        }
-#endif
+        minus[v] = vf_sub(vf_zero(), shift);
+        sum[v] = vf_zero();
+        vf_store(l->max + lane0 + at_v, max);
+        vf_store(l->alpha + at_v, vf_exp_weight(vf_sub(old, shift)));
     }
-    (void)mode;
+    int key = 0;
+    for (; key + ATTN_STEP <= n_keys; key += ATTN_STEP)
+        weigh(mode, l, lane, key, ATTN_STEP, scale, minus, sum);
+    if (key < n_keys)
+        weigh(mode, l, lane, key, 1, scale, minus, sum);
+    for (int v = 0; v < NV; v++) {
+        float *old = l->sum + lane0 + lane + v * VL;
+        vf_store(old, vf_fma(vf_load(old), vf_load(l->alpha + lane + v * VL), sum[v]));
+    }
 }
 
 /* out = out * alpha + P V for lanes lane .. lane+n_rows-1 of the tile at lane0. */
@@ -360,14 +211,27 @@ INLINE void attend(enum mode mode, const struct attn_job *job, const struct attn
             l->low[i] = window > 0 ? (float)max64(0, min64(pos - window + 1, ATTN_KEYS)) : 0;
         }
     }
-    score_tile(mode, job, l, lane0, n_keys);
-    softmax_tile(mode, job, l, lane0, n_keys, masked);
+    for (int lane = 0; lane < n; lane += NR)
+        softmax_panel(mode, job, l, lane0, lane, n_keys, masked);
     if (masked && !l->v_finite) {
         value_lanes_apart(mode, job, l, lane0, (int)n, n_keys);
         return;
     }
-    for (int lane = 0; lane < n; lane += ATTN_ROWS)
+    int lane =
+        0; /* the last rows may lie past the task's lanes: computed from anything, not used */
+    for (; lane + ATTN_ROWS / 2 < n; lane += ATTN_ROWS)
         value_rows(mode, job, l, lane0, lane, ATTN_ROWS, l->v, n_keys);
+    if (lane < n)
+        value_rows(mode, job, l, lane0, lane, ATTN_ROWS / 2, l->v, n_keys);
+}
+
+/* One tile of keys for all the task's lanes. */
+INLINE void attend_keys(enum mode mode, const struct attn_job *job, const struct attn_block *b,
+                        int kv, struct key_cursor *cursor, struct attn_local *l)
+{
+    pack_keys(mode, job, kv, cursor, l);
+    for (int64_t lane0 = 0; lane0 < l->n_lanes; lane0 += ATTN_LANES)
+        attend(mode, job, b, l, lane0);
 }
 
 /* ---- tasks -------------------------------------------------------------------------------- */
@@ -403,15 +267,13 @@ static void attn_item(void *arg, int64_t item, int thread)
     int64_t from = job->op->window > 0 ? max64(0, pos - job->op->window + 1) : 0;
     for (l.key0 = from / ATTN_KEYS * ATTN_KEYS; l.key0 <= last; l.key0 += ATTN_KEYS) {
         l.n_keys = (int)min64(ATTN_KEYS, last + 1 - l.key0);
-        pack_keys(job, kv, &cursor, &l);
-        for (int64_t lane0 = 0; lane0 < l.n_lanes; lane0 += ATTN_LANES) {
 #if CTW_HAS_PAIRS
-            if (job->mode == PAIRS)
-                attend(PAIRS, job, b, &l, lane0);
-            else
-#endif
-                attend(FLOATS, job, b, &l, lane0);
+        if (job->mode == PAIRS) {
+            attend_keys(PAIRS, job, b, kv, &cursor, &l);
+            continue;
         }
+#endif
+        attend_keys(FLOATS, job, b, kv, &cursor, &l);
     }
     store_lanes(job, b, kv, &l);
 }

@@ -4,6 +4,12 @@
 
 #include <math.h>
 
+#ifdef __clang__
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
 /* e^r for |r| <= 0.347: e^r - 1 - r = r^2 times a minimax polynomial of degree 4 (0.05 ulp). */
 INLINE vf vf_exp_part(vf r)
 {
@@ -30,19 +36,39 @@ INLINE vf vf_exp(vf x)
     return vf_scale2(vf_exp_part(r), n);
 }
 
+#define EACH(step)              \
+    UNROLL                      \
+    for (int i = 0; i < n; i++) \
+        step;
+
 /*
  * e^x of x <= 1 for weights of a softmax: within 1.01 ulp, and exactly 0 where e^x is below 2^-126.5,
  * which is nothing beside the largest weight, 1. NaN stays NaN. n + 127 is the low byte of
  * x / ln 2 + 1.5 * 2^23 + 127.
  */
+INLINE void vf_exp_weights(vf *x, const int n)
+{
+    enum { MOST = 8 };
+    const vf magic = vf_set1(0x1.8p23f + 127);
+    vf t[MOST], m[MOST], p[MOST];
+    EACH(x[i] = vf_max(vf_set1(-88.0f), x[i])) /* n = -127: 2^n becomes 0 */
+    EACH(t[i] = vf_fma(x[i], vf_set1(0x1.715476p+0f), magic))
+    EACH(m[i] = vf_sub(t[i], magic))
+    EACH(x[i] = vf_fma(m[i], vf_set1(-0x1.62e4p-1f), x[i]))
+    EACH(x[i] = vf_fma(m[i], vf_set1(-0x1.7f7d1cp-20f), x[i]))
+    EACH(t[i] = vf_low_byte_exponent(t[i]))
+    EACH(p[i] = vf_fma(x[i], vf_set1(0.001381459878757596f), vf_set1(0.008368716575205326f)))
+    EACH(p[i] = vf_fma(p[i], x[i], vf_set1(0.04166838899254799f)))
+    EACH(p[i] = vf_fma(p[i], x[i], vf_set1(0.1666652113199234f)))
+    EACH(p[i] = vf_fma(p[i], x[i], vf_set1(0.4999999403953552f)))
+    EACH(p[i] = vf_fma(p[i], vf_mul(x[i], x[i]), x[i]))
+    EACH(x[i] = vf_mul(vf_add(p[i], vf_set1(1.0f)), t[i]))
+}
+
 INLINE vf vf_exp_weight(vf x)
 {
-    const vf magic = vf_set1(0x1.8p23f + 127);
-    x = vf_max(vf_set1(-88.0f), x); /* n = -127: 2^n becomes 0 */
-    vf t = vf_fma(x, vf_set1(0x1.715476p+0f), magic), n = vf_sub(t, magic);
-    vf r = vf_fma(n, vf_set1(-0x1.62e4p-1f), x);
-    r = vf_fma(n, vf_set1(-0x1.7f7d1cp-20f), r);
-    return vf_mul(vf_exp_part(r), vf_low_byte_exponent(t));
+    vf_exp_weights(&x, 1);
+    return x;
 }
 
 /* tanh(x) within 1.4 ulp. */

@@ -11,12 +11,6 @@
 #include "kernels/formats/all.h"
 #include "kernels/formats/list.h"
 
-#ifdef __clang__
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
-
 enum mode {
     FLOATS, /* words are fp32, products fp32 FMA */
     PAIRS   /* words are pairs of bf16 */

@@ -13,6 +13,7 @@
 #include "kernels/cpu/fast_tile.h"
 #include "kernels/cpu/fast_linear.h"
 #include "kernels/cpu/fast_elementwise.h"
+#include "kernels/cpu/fast_keys.h"
 #include "kernels/cpu/fast_attention.h"
 #include "kernels/cpu/fast_head.h"
 /* clang-format on */

@@ -23,7 +23,8 @@ enum {
     AHEAD = 64,      /* words of a that are fetched before their use */
     ATTN_ROWS = 6,   /* rows of a product tile in attention; divides ATTN_LANES and ATTN_KEYS */
     ATTN_LANES = 48, /* queries side by side, a multiple of NR */
-    ATTN_KEYS = 96   /* keys of a tile */
+    ATTN_KEYS = 96,  /* keys of a tile */
+    ATTN_STEP = 1    /* keys whose weights are computed at a time */
 };
 
 typedef __m256 vf;

@@ -18,9 +18,10 @@ enum {
     MR = 12,    /* 24 accumulators, 2 vectors of b */
     KC = 192,   /* a panel of b of 24 KiB */
     AHEAD = 64, /* 3 KiB of packed rows */
-    ATTN_ROWS = 8,
-    ATTN_LANES = 64,
-    ATTN_KEYS = 96
+    ATTN_ROWS = 12,
+    ATTN_LANES = 96,
+    ATTN_KEYS = 96,
+    ATTN_STEP = 2
 };
 
 typedef __m512 vf;

@@ -1,0 +1,201 @@
+/*
+ * What attention keeps of a task, and how queries, keys and values get into the layouts that its
+ * products read. See fast_attention.h.
+ */
+#ifndef CTW_KERNELS_CPU_FAST_KEYS_H
+#define CTW_KERNELS_CPU_FAST_KEYS_H
+
+enum {
+    TASK_LANES = 8 * ATTN_LANES, /* lanes that share a packed tile of keys */
+    PREFETCH_KEYS = 8
+};
+
+/* Queries first .. first+n-1 of one sequence. */
+struct attn_block {
+    const struct ctw_attn_seq *seq;
+    int64_t first, n;
+    int64_t cost; /* keys seen, all queries together */
+};
+
+struct attn_job {
+    const struct ctw_op_attention *op;
+    enum mode mode;
+    int group;         /* query heads of a key head */
+    bool scale_late;   /* scores are scaled within the exponent */
+    int64_t kw;        /* words of a head */
+    int64_t width;     /* elements of a head, up to a multiple of NR */
+    int64_t max_lanes; /* of a task, up to a multiple of ATTN_LANES */
+    struct attn_block *blocks;
+    float *local;
+    int64_t local_floats;
+};
+
+/* One thread's memory, and where its task stands. */
+struct attn_local {
+    float *q;     /* [max_lanes / NR][kw][NR] */
+    float *out;   /* [max_lanes][width]: sums of P V */
+    float *max;   /* [max_lanes]: the largest score so far, and the sum of exp(score - max) */
+    float *sum;   /* [max_lanes] */
+    float *k;     /* [ATTN_KEYS / ATTN_ROWS][kw][ATTN_ROWS] */
+    float *v;     /* [width / NR][words of ATTN_KEYS][NR] */
+    float *p;     /* [ATTN_KEYS][ATTN_LANES]: scores, then weights */
+    float *pairs; /* [ATTN_KEYS / 2][ATTN_LANES]: weights in pair mode */
+    float *tmp;   /* [NR][CTW_MAX_HEAD + VL] */
+    float *alpha; /* [ATTN_LANES] */
+    float *low;   /* [ATTN_LANES]: the first and the last key in the tile that the lane sees */
+    float *high;
+    int64_t n_lanes, key0;
+    int n_keys;
+    bool v_finite;
+};
+
+/* The task's place in the runs, for keys in ascending order. */
+struct key_cursor {
+    const struct ctw_kv_run *run;
+    int64_t start; /* position of the run's first key */
+};
+
+INLINE int64_t key_row(struct key_cursor *c, int64_t pos)
+{
+    while (pos >= c->start + c->run->n_tok)
+        c->start += c->run++->n_tok;
+    return c->run->row + (pos - c->start);
+}
+
+/* How many keys from pos on, where the cursor stands, lie one after another. */
+INLINE int64_t keys_left(const struct key_cursor *c, int64_t pos)
+{
+    return c->start + c->run->n_tok - pos;
+}
+
+INLINE int64_t take(float *base, int64_t *used, float **out, int64_t floats)
+{
+    *out = base == NULL ? NULL : base + *used;
+    *used += round_up(floats, 16);
+    return *used;
+}
+
+/* Lays one thread's memory out from base on (NULL: only counts); returns its floats. */
+static int64_t attn_layout(const struct attn_job *job, float *base, struct attn_local *l)
+{
+    const int64_t stride = CTW_MAX_HEAD + VL;
+    int64_t used = 0;
+    take(base, &used, &l->q, job->max_lanes * job->kw);
+    take(base, &used, &l->out, job->max_lanes * job->width);
+    take(base, &used, &l->max, job->max_lanes);
+    take(base, &used, &l->sum, job->max_lanes);
+    take(base, &used, &l->k, ATTN_KEYS * job->kw + VL);
+    take(base, &used, &l->v, ATTN_KEYS * job->width);
+    take(base, &used, &l->p, ATTN_KEYS * ATTN_LANES);
+    take(base, &used, &l->pairs, ATTN_KEYS / 2 * ATTN_LANES);
+    take(base, &used, &l->tmp, NR * stride);
+    take(base, &used, &l->alpha, ATTN_LANES);
+    take(base, &used, &l->low, ATTN_LANES);
+    return take(base, &used, &l->high, ATTN_LANES);
+}
+
+/* ---- packing ------------------------------------------------------------------------------ */
+
+static void pack_queries(const struct attn_job *job, const struct attn_block *b, int kv,
+                         struct attn_local *l)
+{
+    const struct ctw_op_attention *op = job->op;
+    const int64_t stride = CTW_MAX_HEAD + VL;
+    int64_t end = round_up(l->n_lanes, NR);
+    for (int64_t lane0 = 0; lane0 < end; lane0 += NR) {
+        int64_t n = min64(NR, l->n_lanes - lane0);
+        memset(l->tmp + n * stride, 0, (size_t)((NR - n) * stride) * sizeof(float));
+        for (int64_t i = 0; i < n; i++) {
+            int64_t row = b->seq->q_row + b->first + (lane0 + i) / job->group;
+            int64_t head = kv * job->group + (lane0 + i) % job->group;
+            to_words(job->mode, l->tmp + i * stride,
+                     at(op->q, op->dtype, (row * op->n_head + head) * op->head), op->dtype,
+                     op->head);
+        }
+        pack_columns(l->q + lane0 * job->kw, l->tmp, stride, job->kw);
+    }
+    memset(l->out, 0, (size_t)(end * job->width) * sizeof(float));
+    memset(l->sum, 0, (size_t)end * sizeof(float));
+    for (int64_t i = 0; i < end; i++)
+        l->max[i] = -INFINITY;
+}
+
+/* Rows of one head lie far apart: processors' own prefetching does not see them coming. */
+INLINE void prefetch_head(const void *array, enum ctw_dtype dtype, int64_t from, int head)
+{
+    uintptr_t row = (uintptr_t)array + (uintptr_t)from * ctw_dtype_bytes(dtype);
+    for (size_t b = 0; b < (size_t)head * ctw_dtype_bytes(dtype); b += 64)
+        __builtin_prefetch((const void *)(row + b)); /* may lie past the array's end */
+}
+
+/*
+ * Value rows 2j and 2j+1 of the tile (one, where mode is FLOATS) into their place. Returns zero
+ * plus 0 times each value: 0, unless one is not finite.
+ */
+INLINE vf pack_values(enum mode mode, const struct attn_job *job, struct attn_local *l, int64_t j,
+                      const float *even, const float *odd, vf zero)
+{
+    const int64_t tile_words = mode == PAIRS ? ATTN_KEYS / 2 : ATTN_KEYS;
+    for (int64_t d = 0; d < job->width; d += VL) {
+        float *to = l->v + (d / NR * tile_words + j) * NR + d % NR;
+        vf x = vf_load(even + d);
+        zero = vf_fma(x, vf_zero(), zero);
+#if CTW_HAS_PAIRS
+        if (mode == PAIRS) {
+            vf y = vf_load(odd + d);
+            zero = vf_fma(y, vf_zero(), zero);
+            x = vf_make_pairs(x, y);
+        }
+#endif
+        vf_store(to, x);
+    }
+    (void)odd;
+    return zero;
+}
+
+/* Gathers keys key0 .. key0+n_keys-1 and their values. Missing keys of the last product tile, and
+ * the missing half of a last pair, are zero. */
+INLINE void pack_keys(enum mode mode, const struct attn_job *job, int kv, struct key_cursor *cursor,
+                      struct attn_local *l)
+{
+    const struct ctw_op_attention *op = job->op;
+    const int64_t stride = CTW_MAX_HEAD + VL, row = (int64_t)op->n_kv * op->head;
+    const int64_t per_word = mode == PAIRS ? 2 : 1;
+    /* Keys that are whole vectors of words already are packed where they lie. */
+    const bool words = (mode == PAIRS || op->dtype == CTW_F32) && op->head % (VL * per_word) == 0;
+    float *values[2] = {l->tmp + ATTN_ROWS * stride, l->tmp + (ATTN_ROWS + 1) * stride};
+    vf zero = vf_zero();
+    for (int i = 0; i < 2; i++)
+        memset(values[i], 0, (size_t)job->width * sizeof(float));
+    for (int key0 = 0; key0 < l->n_keys; key0 += ATTN_ROWS) {
+        int n = (int)min64(ATTN_ROWS, l->n_keys - key0);
+        int64_t from = (key_row(cursor, l->key0 + key0) * op->n_kv + kv) * op->head;
+        bool here = words && n == ATTN_ROWS && keys_left(cursor, l->key0 + key0) >= n;
+        if (here)
+            pack_rows(l->k + key0 * job->kw, at(op->k, op->dtype, from), row / per_word, ATTN_ROWS,
+                      job->kw, false);
+        for (int i = 0; i < n; i++) {
+            from = (key_row(cursor, l->key0 + key0 + i) * op->n_kv + kv) * op->head;
+            prefetch_head(op->k, op->dtype, from + PREFETCH_KEYS * row, op->head);
+            prefetch_head(op->v, op->dtype, from + PREFETCH_KEYS * row, op->head);
+            if (!here)
+                to_words(mode, l->tmp + i * stride, at(op->k, op->dtype, from), op->dtype,
+                         op->head);
+            int key = key0 + i;
+            widen(values[key % per_word], at(op->v, op->dtype, from), op->dtype, op->head);
+            if (key % per_word == per_word - 1)
+                zero = pack_values(mode, job, l, key / per_word, values[0], values[1], zero);
+        }
+        if (here)
+            continue;
+        memset(l->tmp + n * stride, 0, (size_t)((ATTN_ROWS - n) * stride) * sizeof(float));
+        pack_rows(l->k + key0 * job->kw, l->tmp, stride, ATTN_ROWS, job->kw, false);
+    }
+    if (l->n_keys % per_word != 0) {
+        memset(values[1], 0, (size_t)job->width * sizeof(float));
+        zero = pack_values(mode, job, l, l->n_keys / per_word, values[0], values[1], zero);
+    }
+    l->v_finite = vf_sum(zero) == 0;
+}
+
+#endif
