@@ -57,11 +57,17 @@ enum ctw_status ctw_client_open(struct ctw_client **out, const char *url, struct
         st = ctw_fail(err, CTW_EIO, "%s: %s", url, nng_strerror(rc));
         goto fail;
     }
+    c->next_id = 1;
     *out = c;
     return CTW_OK;
 fail:
     ctw_client_close(c);
     return st;
+}
+
+void ctw_client_set_next_id(struct ctw_client *c, uint64_t id)
+{
+    c->next_id = id;
 }
 
 void ctw_client_close(struct ctw_client *c)
@@ -107,7 +113,7 @@ enum ctw_status ctw_client_call(struct ctw_client *c, struct ctw_request *reques
                                 struct ctw_reply *reply, struct ctw_err *err)
 {
     memset(reply, 0, sizeof(*reply));
-    request->id = ++c->next_id;
+    request->id = c->next_id++;
     enum ctw_status st = send_request(c, request, timeout_ms, err);
     if (st != CTW_OK)
         return st;

@@ -12,6 +12,8 @@ struct ctw_client;
 enum ctw_status ctw_client_open(struct ctw_client **out, const char *url,
                                 struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_client_close(struct ctw_client *c); /* NULL is fine */
+/* Of the next request; from there on they are counted. 1 at first. */
+void ctw_client_set_next_id(struct ctw_client *c, uint64_t id);
 
 /*
  * One request and its reply. CTW_EIO: no answer within timeout_ms, or the connection was lost. A

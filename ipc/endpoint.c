@@ -54,9 +54,15 @@ static enum ctw_status parse_tcp(struct ctw_endpoint *e, const char *url, struct
         host++;
         n -= 2;
     }
+    e->port = (int)port;
+    /* The wildcards that nng listens on but cannot dial, as the self-probe and clients must. */
+    if (n == 0 || (n == 1 && host[0] == '*')) {
+        snprintf(e->host, sizeof(e->host), "0.0.0.0");
+        snprintf(e->url, sizeof(e->url), "tcp://0.0.0.0:%d", e->port);
+        return CTW_OK;
+    }
     memcpy(e->host, host, n);
     e->host[n] = '\0';
-    e->port = (int)port;
     snprintf(e->url, sizeof(e->url), "%s", url);
     return CTW_OK;
 }
@@ -87,18 +93,16 @@ static bool is_wildcard(const struct sockaddr *a)
 
 static enum ctw_status check_host(const struct ctw_endpoint *e, struct ctw_err *err)
 {
-    bool any = e->host[0] == '\0' || strcmp(e->host, "*") == 0;
+    bool any = false;
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list = NULL;
-    if (!any) {
-        /* By the resolver, since it takes "0" and "0x0" for the wildcard too. */
-        int rc = getaddrinfo(e->host, NULL, &hints, &list);
-        if (rc != 0)
-            return ctw_fail(err, CTW_EINVAL, "\"%s\": %s: give an address of this machine", e->url,
-                            gai_strerror(rc));
-        for (struct addrinfo *a = list; a != NULL; a = a->ai_next)
-            any = any || is_wildcard(a->ai_addr);
-        freeaddrinfo(list);
-    }
+    /* By the resolver, since it takes "0" and "0x0" for the wildcard too. */
+    int rc = getaddrinfo(e->host, NULL, &hints, &list);
+    if (rc != 0)
+        return ctw_fail(err, CTW_EINVAL, "\"%s\": %s: give an address of this machine", e->url,
+                        gai_strerror(rc));
+    for (struct addrinfo *a = list; a != NULL; a = a->ai_next)
+        any = any || is_wildcard(a->ai_addr);
+    freeaddrinfo(list);
     if (any)
         return ctw_fail(err, CTW_EINVAL,
                         "\"%s\" would listen on every network of this machine, and whoever can "
@@ -220,6 +224,23 @@ void ctw_endpoint_release(struct ctw_endpoint *e)
         return;
     drop_lock(e->path, e->lock_fd);
     e->lock_fd = -1;
+}
+
+bool ctw_endpoint_held(const char *path, int64_t *pid)
+{
+    char name[CTW_URL_MAX], text[32];
+    *pid = 0;
+    lock_path(path, name);
+    int fd = open(name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0)
+        return false;
+    bool held = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    close(fd);
+    if (held) {
+        read_pid(path, text);
+        *pid = strtoll(text, NULL, 10);
+    }
+    return held;
 }
 
 bool ctw_endpoint_clean(const char *path)

@@ -11,13 +11,14 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "base/status.h"
 
 enum { CTW_URL_MAX = 256 };
 
 struct ctw_endpoint {
-    char url[CTW_URL_MAX]; /* as nng takes it; ipc paths absolute */
+    char url[CTW_URL_MAX]; /* as nng takes it; ipc paths absolute, tcp "*" as 0.0.0.0 */
     const char *path;      /* within url; NULL: tcp */
     char host[CTW_URL_MAX];
     int port;    /* tcp */
@@ -39,6 +40,12 @@ enum ctw_status ctw_endpoint_parse(struct ctw_endpoint *out, const char *url,
 enum ctw_status ctw_endpoint_claim(struct ctw_endpoint *e, bool allow_any,
                                    struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_endpoint_release(struct ctw_endpoint *e); /* removes the lock file; fine twice */
+
+/*
+ * Does a process hold the path's lock, as a worker does from before it listens until its end? *pid:
+ * which (as its own system counts), 0 when there is none or the file does not say.
+ */
+bool ctw_endpoint_held(const char *path, int64_t *pid);
 
 /*
  * Removes the socket and the lock of a worker that is gone. False: somebody holds the lock, or a

@@ -45,8 +45,10 @@ static bool answers(const struct ctw_server *s)
     struct ctw_request request = {.op = CTW_OP_HEALTH};
     struct ctw_reply reply = {0};
     enum ctw_status st = ctw_client_open(&client, s->url, NULL);
-    if (st == CTW_OK)
+    if (st == CTW_OK) {
+        ctw_client_set_next_id(client, s->probe_id);
         st = ctw_client_call(client, &request, ANSWER_MS, &reply, NULL);
+    }
     ctw_reply_close(&reply);
     ctw_client_close(client);
     return st == CTW_OK;
@@ -60,7 +62,6 @@ static void heal(struct ctw_server *s)
     for (int i = 0; i < 50; i++) {
         enum ctw_status st = ctw_server_listen(s, &err);
         if (st == CTW_OK) {
-            atomic_fetch_add(&s->heals, 1);
             ctw_warn("%s accepted no new connections; listening anew", s->url);
             return;
         }

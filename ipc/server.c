@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -18,7 +19,8 @@
 #error "this needs nng 1.x (1.5 to 1.12): nng 2 has another interface"
 #endif
 
-enum { N_THREADS = 16 };
+/* A client that asks and asks and reads nothing must not keep the threads. */
+enum { N_THREADS = 16, SEND_MS = 30000 };
 
 static enum ctw_status nng_failed(struct ctw_err *err, const char *what, int rc)
 {
@@ -69,13 +71,14 @@ static nng_msg *encode(struct ctw_reply *reply)
     struct ctw_writer w = {0};
     struct ctw_err err;
     nng_msg *msg = NULL;
-    if (ctw_reply_encode(reply, &w, &err) == CTW_OK)
+    enum ctw_status st = ctw_reply_encode(reply, &w, &err);
+    if (st == CTW_OK)
         msg = message_of(&w);
-    else
-        (void)ctw_fail_prefix(&err, "reply");
     ctw_writer_fini(&w);
     if (msg == NULL && reply->ok) { /* a short one may still fit */
-        (void)ctw_fail(&err, CTW_ENOMEM, "out of memory for the reply");
+        if (st == CTW_OK)
+            (void)ctw_fail(&err, CTW_ENOMEM, "out of memory");
+        (void)ctw_fail_prefix(&err, "the reply");
         ctw_reply_fail(reply, &err);
         return encode(reply);
     }
@@ -93,6 +96,7 @@ static nng_msg *answer(struct ctw_server *s, nng_msg *in)
     enum ctw_status st = ctw_request_decode(&request, nng_msg_body(in), nng_msg_len(in), &err);
     reply.id = request.id;
     reply.op = request.op;
+    peer.self = request.op == CTW_OP_HEALTH && request.id == s->probe_id;
     if (st == CTW_OK)
         s->options.handle(s->options.arg, &peer, &request, &reply);
     else
@@ -105,6 +109,7 @@ static nng_msg *answer(struct ctw_server *s, nng_msg *in)
 
 static int receive_request(struct ctw_server_thread *t, nng_msg **out)
 {
+    nng_aio_set_timeout(t->aio, NNG_DURATION_INFINITE);
     nng_ctx_recv(t->ctx, t->aio);
     nng_aio_wait(t->aio);
     int rc = nng_aio_result(t->aio);
@@ -115,9 +120,11 @@ static int receive_request(struct ctw_server_thread *t, nng_msg **out)
 static void send_reply(struct ctw_server_thread *t, nng_msg *msg)
 {
     nng_aio_set_msg(t->aio, msg);
+    nng_aio_set_timeout(t->aio, t->server->options.send_ms);
     nng_ctx_send(t->ctx, t->aio);
     nng_aio_wait(t->aio);
-    if (nng_aio_result(t->aio) != 0) /* the client is gone; the message is still ours */
+    if (nng_aio_result(t->aio) !=
+        0) /* the client is gone, or reads nothing; the message is still ours */
         nng_msg_free(msg);
 }
 
@@ -245,6 +252,10 @@ enum ctw_status ctw_server_open(struct ctw_server **out, const struct ctw_server
         return ctw_fail(err, CTW_ENOMEM, "server: out of memory");
     init_wait(s);
     s->options = *options;
+    if (s->options.send_ms == 0)
+        s->options.send_ms = SEND_MS;
+    if (getrandom(&s->probe_id, sizeof(s->probe_id), 0) != (ssize_t)sizeof(s->probe_id))
+        s->probe_id = UINT64_MAX;
     enum ctw_status st = ctw_endpoint_parse(&s->endpoint, options->url, err);
     if (st == CTW_OK)
         st = ctw_endpoint_claim(&s->endpoint, options->allow_any, err);
@@ -285,11 +296,6 @@ void ctw_server_close(struct ctw_server *s)
 const char *ctw_server_url(const struct ctw_server *s)
 {
     return s->url;
-}
-
-int ctw_server_heals(struct ctw_server *s)
-{
-    return atomic_load(&s->heals);
 }
 
 const char *ctw_ipc_nng_version(void)

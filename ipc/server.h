@@ -5,7 +5,8 @@
  *
  * Over ipc only processes of the same user are let in. The server dials itself now and then, and
  * listens anew when it gets no answer: Debian 12's nng stops accepting for good after a client that
- * connects and closes at once (nng issue 1518, fixed in 1.6). Living connections are not touched.
+ * connects and closes at once (nng issue 1518, fixed in 1.6). The connections of the old listener
+ * are closed with it; clients dial again.
  *
  * Do not fork after ctw_server_open(): nng does not survive it.
  */
@@ -20,12 +21,14 @@ struct ctw_server;
 struct ctw_peer {
     uint32_t pipe; /* the connection; never 0 */
     bool local;    /* over ipc: a process of this user */
+    bool self;     /* the server's own probe */
 };
 
 struct ctw_server_options {
     const char *url; /* "ipc:///path" or "tcp://host:port" (port 0: any free one) */
     bool allow_any;  /* --insecure-bind-any */
     int n_threads;   /* 0: 16 */
+    int send_ms;     /* until a reply that the client does not take is dropped; 0: 30000 */
     int probe_ms;    /* between self-probes; 0: 1000 for nng before 1.6, else 30000 */
     void *arg;
     /*
@@ -46,7 +49,5 @@ void ctw_server_close(struct ctw_server *s);
 
 /* The address to dial, with the real port. */
 const char *ctw_server_url(const struct ctw_server *s);
-/* How often the listener had to be healed. */
-int ctw_server_heals(struct ctw_server *s);
 
 #endif

@@ -4,7 +4,6 @@
 
 #include <nng/nng.h>
 #include <pthread.h>
-#include <stdatomic.h>
 
 #include "ipc/endpoint.h"
 #include "ipc/server.h"
@@ -32,7 +31,7 @@ struct ctw_server {
     pthread_mutex_t lock;
     pthread_cond_t wake; /* the probe, to stop */
     bool stop;           /* under lock */
-    atomic_int heals;
+    uint64_t probe_id;   /* of the probe's requests: a random number */
 };
 
 /* Makes a listener and starts it. */
