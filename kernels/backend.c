@@ -71,6 +71,11 @@ enum ctw_status ctw_backend_reserve(struct ctw_backend *be, const struct ctw_res
     return be->ops->reserve(be, r, err);
 }
 
+void ctw_backend_trim(struct ctw_backend *be)
+{
+    be->ops->trim(be);
+}
+
 uint64_t ctw_backend_memory_free(const struct ctw_backend *be)
 {
     return be->ops->memory_free(be);

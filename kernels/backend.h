@@ -251,6 +251,8 @@ struct ctw_backend_ops {
     /* Allocates that now, where doing so in the middle of a pass could fail. */
     enum ctw_status (*reserve)(struct ctw_backend *be, const struct ctw_reserve *r,
                                struct ctw_err *err);
+    /* Gives back what operations allocated for themselves. */
+    void (*trim)(struct ctw_backend *be);
     /* Bytes of device memory that can still be allocated; UINT64_MAX where not known. */
     uint64_t (*memory_free)(const struct ctw_backend *be);
     enum ctw_status (*alloc)(struct ctw_backend *be, void **out, size_t bytes, struct ctw_err *err);
@@ -321,6 +323,7 @@ const struct ctw_backend_traits *ctw_backend_traits(const struct ctw_backend *be
 size_t ctw_backend_scratch_bytes(const struct ctw_backend *be, const struct ctw_reserve *r);
 enum ctw_status ctw_backend_reserve(struct ctw_backend *be, const struct ctw_reserve *r,
                                     struct ctw_err *err) CTW_MUST_CHECK;
+void ctw_backend_trim(struct ctw_backend *be);
 uint64_t ctw_backend_memory_free(const struct ctw_backend *be);
 enum ctw_status ctw_backend_sync(struct ctw_backend *be, struct ctw_err *err) CTW_MUST_CHECK;
 

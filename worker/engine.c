@@ -128,6 +128,13 @@ fail:
     return st;
 }
 
+void ctw_engine_trim(struct ctw_engine *e)
+{
+    ctw_forward_close(e->forward);
+    e->forward = NULL;
+    ctw_backend_trim(e->be);
+}
+
 void ctw_engine_close(struct ctw_engine *e)
 {
     if (e == NULL)
@@ -201,8 +208,7 @@ static enum ctw_status prepare(struct ctw_engine *e, int64_t longest, int64_t to
         if (have->chunk_tokens >= plan.chunk_tokens && have->pass_tokens >= plan.pass_tokens &&
             have->kv_tokens >= longest + have->chunk_tokens && have->longest >= longest)
             return CTW_OK;
-        ctw_forward_close(e->forward);
-        e->forward = NULL;
+        ctw_engine_trim(e);
     }
     return ctw_forward_open(&e->forward, e->model, e->be, e->dtype, &plan, err);
 }

@@ -71,6 +71,9 @@ struct ctw_engine_info {
 enum ctw_status ctw_engine_open(struct ctw_engine **out, const struct ctw_engine_options *opt,
                                 struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_engine_close(struct ctw_engine *e); /* NULL is fine */
+/* Gives back what scoring allocated (it is allocated again when needed), so that one of several
+ * engines holds memory at a time. */
+void ctw_engine_trim(struct ctw_engine *e);
 void ctw_engine_get_info(const struct ctw_engine *e, struct ctw_engine_info *out);
 
 /*

@@ -6,7 +6,6 @@
 #include "base/mem.h"
 
 enum { CHUNK_TOKENS_MIN = 64, PASS_TOKENS_MIN = 8192 };
-static const uint64_t LIMIT_FLOOR = 512ull << 20;
 
 static int64_t max64(int64_t a, int64_t b)
 {
@@ -130,21 +129,6 @@ enum ctw_status ctw_plan_make(struct ctw_plan *out, const struct ctw_plan_reques
     }
     *out = plan;
     return CTW_OK;
-}
-
-uint64_t ctw_plan_default_limit(void)
-{
-    unsigned long long kib = 0;
-    FILE *f = fopen("/proc/meminfo", "re");
-    if (f != NULL) {
-        char line[128];
-        while (fgets(line, sizeof(line), f) != NULL)
-            if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
-                break;
-        fclose(f);
-    }
-    uint64_t quarter = (uint64_t)kib * 1024 / 4;
-    return quarter > LIMIT_FLOOR ? quarter : LIMIT_FLOOR;
 }
 
 double ctw_plan_layer_flops(const struct ctw_model *model)

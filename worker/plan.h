@@ -41,7 +41,8 @@ enum ctw_status ctw_plan_make(struct ctw_plan *out, const struct ctw_plan_reques
 struct ctw_reserve ctw_plan_reserve(const struct ctw_model *model, enum ctw_dtype dtype,
                                     const struct ctw_plan *plan);
 
-/* A quarter of the memory that is available now, at least 512 MiB. */
+/* A quarter of the memory that is available now, to this machine and to the control groups that the
+ * process is in; at least 512 MiB. */
 uint64_t ctw_plan_default_limit(void);
 
 /* Floating-point operations for one token: all linear layers, without attention's and the head's.

@@ -135,6 +135,14 @@ static enum ctw_status cpu_reserve(struct ctw_backend *be, const struct ctw_rese
     return CTW_OK;
 }
 
+static void cpu_trim(struct ctw_backend *be)
+{
+    struct ctw_cpu *cpu = cpu_of(be);
+    ctw_free_aligned(cpu->scratch);
+    cpu->scratch = NULL;
+    cpu->scratch_bytes = 0;
+}
+
 static uint64_t cpu_memory_free(const struct ctw_backend *be)
 {
     (void)be;
@@ -262,6 +270,7 @@ const struct ctw_backend_ops ctw_backend_cpu = {
     .info = cpu_info,
     .scratch_bytes = cpu_scratch_bytes,
     .reserve = cpu_reserve,
+    .trim = cpu_trim,
     .memory_free = cpu_memory_free,
     .alloc = cpu_alloc,
     .free = cpu_free,

@@ -86,6 +86,24 @@ enum ctw_status ctw_cuda_grow(struct ctw_cuda *cu, struct ctw_cuda_buffer *b, si
     return st;
 }
 
+static void drop(struct ctw_cuda_buffer *b)
+{
+    (void)cudaFree(b->p); /* waits for the device */
+    b->p = NULL;
+    b->bytes = 0;
+}
+
+static void cuda_trim(struct ctw_backend *be)
+{
+    struct ctw_cuda *cu = cuda_of(be);
+    for (int i = 0; i < CTW_N_SLOTS; i++) {
+        cu->slot[i].n_shards = 0;
+        drop(&cu->slot[i].w);
+    }
+    for (int i = 0; i < CTW_CUDA_N_SCRATCH; i++)
+        drop(&cu->scratch[i]);
+}
+
 static uint64_t cuda_memory_free(const struct ctw_backend *be)
 {
     (void)cudaSetDevice(cuda_of(be)->device);
@@ -237,16 +255,14 @@ static void cuda_close(struct ctw_backend *be)
     if (cu == NULL)
         return;
     (void)cudaDeviceSynchronize();
+    cuda_trim(be);
     ctw_cuda_gemms_close(cu);
     for (int i = 0; i < CTW_N_SLOTS; i++) {
-        (void)cudaFree(cu->slot[i].w.p);
         if (cu->slot[i].ready != NULL)
             (void)cudaEventDestroy(cu->slot[i].ready);
         if (cu->slot[i].unused != NULL)
             (void)cudaEventDestroy(cu->slot[i].unused);
     }
-    for (int i = 0; i < CTW_CUDA_N_SCRATCH; i++)
-        (void)cudaFree(cu->scratch[i].p);
     for (int i = 0; i < CTW_CUDA_TICKETS; i++)
         if (cu->ticket[i] != NULL)
             (void)cudaEventDestroy(cu->ticket[i]);
@@ -482,6 +498,7 @@ const struct ctw_backend_ops ctw_backend_cuda = {
     cuda_info,
     cuda_scratch_bytes,
     cuda_reserve,
+    cuda_trim,
     cuda_memory_free,
     cuda_alloc,
     cuda_free,
