@@ -84,7 +84,7 @@ INLINE void weigh(enum mode mode, struct attn_local *l, int lane, int key, const
     UNROLL
     for (int i = 0; i < n_keys * NV; i++)
         e[i] = vf_fma(vf_load(p + i / NV * ATTN_LANES + i % NV * VL), scale, minus[i % NV]);
-    vf_exp_weights(e, n_keys * NV);
+    vf_exp_weight_each(e, n_keys * NV);
     UNROLL
     for (int i = 0; i < n_keys * NV; i++)
         sum[i % NV] = vf_add(sum[i % NV], e[i]);

@@ -30,6 +30,16 @@ INLINE int64_t head_block(int64_t n_vocab)
     return max64(HEAD_BLOCK_MIN, round_up(ceil_div(n_vocab, HEAD_BLOCKS), MAX_COLUMNS));
 }
 
+/* sum + exp(x - shift) for n vectors, a constant, in order. */
+INLINE vf add_exp_each(vf sum, const float *x, vf shift, const int n)
+{
+    vf e[EACH_MOST];
+    EACH(e[i] = vf_sub(vf_load(x + i * VL), shift))
+    vf_exp_each(e, n);
+    EACH(sum = vf_add(sum, e[i]))
+    return sum;
+}
+
 /* Adds n logits (the rest of the last vector is -infinity) to a row's state. */
 INLINE void add_logits(struct head_state *s, const float *x, int n, int32_t id0)
 {
@@ -39,13 +49,16 @@ INLINE void add_logits(struct head_state *s, const float *x, int n, int32_t id0)
     float max = vf_largest(largest);
     if (max > s->max) {
         int i = 0;
-        while (x[i] != max)
-            i++;
-        s->greedy = id0 + i;
+        while (vf_first_equal(vf_load(x + i), max) == VL)
+            i += VL;
+        s->greedy = id0 + i + vf_first_equal(vf_load(x + i), max);
     }
     const float shift = max == -INFINITY ? 0 : max;
-    for (int i = 0; i < n; i += VL)
-        sum = vf_add(sum, vf_exp(vf_sub(vf_load(x + i), vf_set1(shift))));
+    int i = 0;
+    for (; i + EACH_AT_ONCE * VL <= n; i += EACH_AT_ONCE * VL)
+        sum = add_exp_each(sum, x + i, vf_set1(shift), EACH_AT_ONCE);
+    for (; i < n; i += VL)
+        sum = add_exp_each(sum, x + i, vf_set1(shift), 1);
     float old[VL];
     vf_store(old, vf_exp(vf_set1(s->max - shift)));
     s->sum = s->sum * old[0] + vf_sum(sum);

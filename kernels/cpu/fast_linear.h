@@ -110,9 +110,16 @@ static void load_bias(float *dst, const struct ctw_shard *shards, int64_t row0, 
     }
 }
 
-INLINE vf activate(enum ctw_activation act, vf g)
+/* c = act(c) * up for n vectors, a constant. */
+INLINE void gate_each(enum ctw_activation act, float *c, const float *up, const int n)
 {
-    return act == CTW_ACT_SILU ? vf_silu(g) : act == CTW_ACT_GELU ? vf_gelu(g) : vf_gelu_tanh(g);
+    vf g[EACH_MOST];
+    EACH(g[i] = vf_load(c + i * VL))
+    if (act == CTW_ACT_SILU)
+        vf_silu_each(g, n);
+    else
+        EACH(g[i] = act == CTW_ACT_GELU ? vf_gelu(g[i]) : vf_gelu_tanh(g[i]))
+    EACH(vf_store(c + i * VL, vf_mul(g[i], vf_load(up + i * VL))))
 }
 
 /* c[i] += add[i] for n columns, up to the next whole vector. */
@@ -152,8 +159,11 @@ static void finish_row(const struct linear_job *job, const struct linear_local *
         widen(old, y, y_dtype, n);
         add_row(c, old, n);
     } else if (op->epilogue == CTW_EPI_GATE) {
-        for (int64_t i = 0; i < n; i += VL)
-            vf_store(c + i, vf_mul(activate(op->act, vf_load(c + i)), vf_load(c + up + i)));
+        int64_t i = 0;
+        for (; i + EACH_AT_ONCE * VL <= n; i += EACH_AT_ONCE * VL)
+            gate_each(op->act, c + i, c + up + i, EACH_AT_ONCE);
+        for (; i < n; i += VL)
+            gate_each(op->act, c + i, c + up + i, 1);
     }
     narrow(y, y_dtype, c, n);
 }

@@ -10,64 +10,71 @@
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
-/* e^r for |r| <= 0.347: e^r - 1 - r = r^2 times a minimax polynomial of degree 4 (0.05 ulp). */
-INLINE vf vf_exp_part(vf r)
-{
-    vf p = vf_set1(0.001381459878757596f);
-    p = vf_fma(p, r, vf_set1(0.008368716575205326f));
-    p = vf_fma(p, r, vf_set1(0.04166838899254799f));
-    p = vf_fma(p, r, vf_set1(0.1666652113199234f));
-    p = vf_fma(p, r, vf_set1(0.4999999403953552f));
-    return vf_add(vf_fma(p, vf_mul(r, r), r), vf_set1(1.0f));
-}
-
 /*
- * e^x within 1.01 ulp (subnormal results: within one of their steps). exp(0) is exactly 1,
- * exp(-inf) exactly 0; infinity from 88.73 on; NaN stays NaN.
- * e^x = 2^n e^r with n = round(x / ln 2), |r| <= 0.347.
+ * Functions named _each take n <= EACH_MOST vectors through every step together: one vector's
+ * chain of dependent operations is long, and a processor looks ahead only so far. n is a constant.
  */
-INLINE vf vf_exp(vf x)
-{
-    x = vf_max(vf_set1(-104.0f), x); /* NaN, the second operand, passes */
-    x = vf_min(vf_set1(89.0f), x);
-    vf n = vf_round(vf_mul(x, vf_set1(0x1.715476p+0f)));
-    vf r = vf_fma(n, vf_set1(-0x1.62e4p-1f), x); /* exact: 14 bits times 8 */
-    r = vf_fma(n, vf_set1(-0x1.7f7d1cp-20f), r);
-    return vf_scale2(vf_exp_part(r), n);
-}
-
+enum { EACH_MOST = 4 };
 #define EACH(step)              \
     UNROLL                      \
     for (int i = 0; i < n; i++) \
         step;
 
-/*
- * e^x of x <= 1 for weights of a softmax: within 1.01 ulp, and exactly 0 where e^x is below 2^-126.5,
- * which is nothing beside the largest weight, 1. NaN stays NaN. n + 127 is the low byte of
- * x / ln 2 + 1.5 * 2^23 + 127.
- */
-INLINE void vf_exp_weights(vf *x, const int n)
+/* r = e^r for |r| <= 0.347: e^r - 1 - r = r^2 times a minimax polynomial of degree 4 (0.05 ulp). */
+INLINE void vf_exp_part_each(vf *r, const int n)
 {
-    enum { MOST = 8 };
+    vf p[EACH_MOST];
+    EACH(p[i] = vf_fma(vf_set1(0.001381459878757596f), r[i], vf_set1(0.008368716575205326f)))
+    EACH(p[i] = vf_fma(p[i], r[i], vf_set1(0.04166838899254799f)))
+    EACH(p[i] = vf_fma(p[i], r[i], vf_set1(0.1666652113199234f)))
+    EACH(p[i] = vf_fma(p[i], r[i], vf_set1(0.4999999403953552f)))
+    EACH(r[i] = vf_add(vf_fma(p[i], vf_mul(r[i], r[i]), r[i]), vf_set1(1.0f)))
+}
+
+/*
+ * x = e^x within 1.01 ulp (subnormal results: within one of their steps). exp(0) is exactly 1,
+ * exp(-inf) exactly 0; infinity from 88.73 on; NaN stays NaN.
+ * e^x = 2^n e^r with n = round(x / ln 2), |r| <= 0.347.
+ */
+INLINE void vf_exp_each(vf *x, const int n)
+{
+    vf e[EACH_MOST];
+    EACH(x[i] = vf_max(vf_set1(-104.0f), x[i])) /* NaN, the second operand, passes */
+    EACH(x[i] = vf_min(vf_set1(89.0f), x[i]))
+    EACH(e[i] = vf_round(vf_mul(x[i], vf_set1(0x1.715476p+0f))))
+    EACH(x[i] = vf_fma(e[i], vf_set1(-0x1.62e4p-1f), x[i])) /* exact: 14 bits times 8 */
+    EACH(x[i] = vf_fma(e[i], vf_set1(-0x1.7f7d1cp-20f), x[i]))
+    vf_exp_part_each(x, n);
+    EACH(x[i] = vf_scale2(x[i], e[i]))
+}
+
+INLINE vf vf_exp(vf x)
+{
+    vf_exp_each(&x, 1);
+    return x;
+}
+
+/*
+ * x = e^x of x <= 1 for weights of a softmax: within 1.01 ulp, and exactly 0 where e^x is below
+ * 2^-126.5, which is nothing beside the largest weight, 1. NaN stays NaN. n + 127 is the low byte
+ * of x / ln 2 + 1.5 * 2^23 + 127.
+ */
+INLINE void vf_exp_weight_each(vf *x, const int n)
+{
     const vf magic = vf_set1(0x1.8p23f + 127);
-    vf t[MOST], m[MOST], p[MOST];
+    vf t[EACH_MOST], e[EACH_MOST];
     EACH(x[i] = vf_max(vf_set1(-88.0f), x[i])) /* n = -127: 2^n becomes 0 */
     EACH(t[i] = vf_fma(x[i], vf_set1(0x1.715476p+0f), magic))
-    EACH(m[i] = vf_sub(t[i], magic))
-    EACH(x[i] = vf_fma(m[i], vf_set1(-0x1.62e4p-1f), x[i]))
-    EACH(x[i] = vf_fma(m[i], vf_set1(-0x1.7f7d1cp-20f), x[i]))
-    EACH(t[i] = vf_low_byte_exponent(t[i]))
-    EACH(p[i] = vf_fma(x[i], vf_set1(0.001381459878757596f), vf_set1(0.008368716575205326f)))
-    EACH(p[i] = vf_fma(p[i], x[i], vf_set1(0.04166838899254799f)))
-    EACH(p[i] = vf_fma(p[i], x[i], vf_set1(0.1666652113199234f)))
-    EACH(p[i] = vf_fma(p[i], x[i], vf_set1(0.4999999403953552f)))
-    EACH(p[i] = vf_fma(p[i], vf_mul(x[i], x[i]), x[i]))
-    EACH(x[i] = vf_mul(vf_add(p[i], vf_set1(1.0f)), t[i]))
+    EACH(e[i] = vf_sub(t[i], magic))
+    EACH(x[i] = vf_fma(e[i], vf_set1(-0x1.62e4p-1f), x[i]))
+    EACH(x[i] = vf_fma(e[i], vf_set1(-0x1.7f7d1cp-20f), x[i]))
+    vf_exp_part_each(x, n);
+    EACH(x[i] = vf_mul(x[i], vf_low_byte_exponent(t[i])))
 }
 
 INLINE vf vf_exp_weight(vf x)
 {
-    vf_exp_weights(&x, 1);
+    vf_exp_weight_each(&x, 1);
     return x;
 }
 
@@ -86,10 +93,12 @@ INLINE vf vf_tanh(vf x)
     return vf_select_le(a, vf_set1(0.625f), small, vf_copysign(large, x));
 }
 
-INLINE vf vf_silu(vf g)
+INLINE void vf_silu_each(vf *g, const int n)
 {
-    vf e = vf_exp(vf_sub(vf_zero(), g));
-    return vf_div(g, vf_add(e, vf_set1(1.0f)));
+    vf e[EACH_MOST];
+    EACH(e[i] = vf_sub(vf_zero(), g[i]))
+    vf_exp_each(e, n);
+    EACH(g[i] = vf_div(g[i], vf_add(e[i], vf_set1(1.0f))))
 }
 
 INLINE vf vf_gelu_tanh(vf g)

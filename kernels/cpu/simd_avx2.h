@@ -24,7 +24,8 @@ enum {
     ATTN_ROWS = 6,   /* rows of a product tile in attention; divides ATTN_LANES and ATTN_KEYS */
     ATTN_LANES = 48, /* queries side by side, a multiple of NR */
     ATTN_KEYS = 96,  /* keys of a tile */
-    ATTN_STEP = 1    /* keys whose weights are computed at a time */
+    ATTN_STEP = 1,   /* keys whose weights are computed at a time */
+    EACH_AT_ONCE = 2 /* vectors that the head and gates take through a function together */
 };
 
 typedef __m256 vf;
@@ -145,6 +146,13 @@ INLINE float vf_largest(vf v)
     __m128 s = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
     s = _mm_max_ps(s, _mm_movehl_ps(s, s));
     return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
+}
+
+/* The first lane equal to f, or VL. */
+INLINE int vf_first_equal(vf a, float f)
+{
+    unsigned equal = (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, _mm256_set1_ps(f), _CMP_EQ_OQ));
+    return equal == 0 ? VL : __builtin_ctz(equal);
 }
 
 INLINE vf vf_load_bf16(const void *p)

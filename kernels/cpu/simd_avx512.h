@@ -21,7 +21,8 @@ enum {
     ATTN_ROWS = 12,
     ATTN_LANES = 96,
     ATTN_KEYS = 96,
-    ATTN_STEP = 2
+    ATTN_STEP = 2,
+    EACH_AT_ONCE = 4
 };
 
 typedef __m512 vf;
@@ -126,6 +127,13 @@ INLINE float vf_largest(vf v)
     __m128 s = _mm_max_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
     s = _mm_max_ps(s, _mm_movehl_ps(s, s));
     return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
+}
+
+/* The first lane equal to f, or VL. */
+INLINE int vf_first_equal(vf a, float f)
+{
+    unsigned equal = _mm512_cmp_ps_mask(a, _mm512_set1_ps(f), _CMP_EQ_OQ);
+    return equal == 0 ? VL : __builtin_ctz(equal);
 }
 
 INLINE vf vf_load_bf16(const void *p)
