@@ -1,0 +1,337 @@
+/*
+ * Products on sm_90a: y = x w^T, with what is done to the sums before they are stored.
+ *
+ * The grid is one block an SM, in clusters of two, and each cluster walks its share of the product's
+ * tiles. A cluster's tile is 256 rows of x by 256 of w; each block has 128 rows of x and all 256 of w,
+ * of which each block fetches half for both. In a block, two warpgroups multiply, 64 rows of x each,
+ * with all sums in registers, and three warps of a third fetch: one w, one each half of x, into rings
+ * of their own. So the one warpgroup may be ahead of the other: while it stores its tile, the other
+ * still has products to run, and has the tensor cores to itself (`lead` is by how many steps of 64 of k).
+ *
+ * The sum of an element is one fp32 accumulator to which k is added in order, 16 at a time. Tile and
+ * order are the same whatever m is; rows beyond m are read as zeros and not stored.
+ */
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/gemm_hopper.h"
+
+/* ---- the two sides ------------------------------------------------------------------------ */
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+/* Where barriers and rings are in shared memory. */
+struct place {
+    uint32_t w, full_w, empty_w; /* [W_SLOTS] of W_BYTES; barriers */
+    uint32_t x, full_x, empty_x; /* [2][X_SLOTS] of X_BYTES, one warpgroup's after the other's; barriers */
+    uint32_t ahead;              /* a barrier: the first warpgroup is `lead` steps into the tile */
+};
+
+CTW_DEV struct place place_of(uint32_t base)
+{
+    struct place s;
+    s.w = base;
+    s.x = s.w + W_SLOTS * W_BYTES;
+    s.full_w = s.x + 2 * X_SLOTS * X_BYTES;
+    s.empty_w = s.full_w + W_SLOTS * 8;
+    s.full_x = s.empty_w + W_SLOTS * 8;
+    s.empty_x = s.full_x + 2 * X_SLOTS * 8;
+    s.ahead = s.empty_x + 2 * X_SLOTS * 8;
+    return s;
+}
+
+CTW_DEV void init_barriers(const struct place &s)
+{
+    for (int i = 0; i < W_SLOTS; i++) {
+        barrier_init(s.full_w + 8 * i, 1);
+        barrier_init(s.empty_w + 8 * i, 2 * 8); /* the multiplying warps of both blocks */
+    }
+    for (int i = 0; i < 2 * X_SLOTS; i++) {
+        barrier_init(s.full_x + 8 * i, 1);
+        barrier_init(s.empty_x + 8 * i, 4);
+    }
+    barrier_init(s.ahead, 1);
+    barrier_init_fence();
+}
+
+struct turn {
+    uint32_t slot, parity;
+};
+
+template <int SLOTS> CTW_DEV void next_slot(struct turn *t)
+{
+    if (++t->slot == SLOTS) {
+        t->slot = 0;
+        t->parity ^= 1;
+    }
+}
+
+/* One warp: its block's half of each box of w, for both blocks. */
+CTW_DEV void fetch_w(const struct product &p, const CUtensorMap *map, const struct place &s, int lane)
+{
+    uint32_t block = block_in_cluster();
+    struct turn t = {0, 1};
+    for (int i = blockIdx.x / 2; i < p.n_tiles; i += gridDim.x / 2) {
+        struct tile tile = tile_at(p, i);
+        for (int step = 0; step < p.n_steps; step++) {
+            barrier_wait(s.empty_w + 8 * t.slot, t.parity);
+            if (lane == 0) {
+                barrier_expect(s.full_w + 8 * t.slot, W_BYTES);
+                tensor_load_all(s.w + t.slot * W_BYTES + block * (W_BYTES / 2), map, step * STEP,
+                                tile.col + (int)block * (TILE_N / 2), s.full_w + 8 * t.slot, 3);
+            }
+            next_slot<W_SLOTS>(&t);
+        }
+    }
+}
+
+/* One warp: the 64 rows of x of one warpgroup; and asks L2 for what will be added to. */
+template <int EPI>
+CTW_DEV void fetch_x(const struct product &p, const CUtensorMap *map, const struct place &s, int group,
+                     int lane)
+{
+    int first_row = (int)block_in_cluster() * TILE_M + group * 64;
+    uint32_t ring = s.x + group * X_SLOTS * X_BYTES;
+    uint32_t full = s.full_x + group * X_SLOTS * 8, empty = s.empty_x + group * X_SLOTS * 8;
+    struct turn t = {0, 1};
+    for (int i = blockIdx.x / 2; i < p.n_tiles; i += gridDim.x / 2) {
+        struct tile tile = tile_at(p, i);
+        int row0 = tile.row + first_row;
+        for (int step = 0; step < p.n_steps; step++) {
+            barrier_wait(empty + 8 * t.slot, t.parity);
+            if (lane == 0) {
+                barrier_expect(full + 8 * t.slot, X_BYTES);
+                tensor_load(ring + t.slot * X_BYTES, map, step * STEP, row0, full + 8 * t.slot);
+            }
+            next_slot<X_SLOTS>(&t);
+            if (EPI == EPI_ADD32 && step == max(p.n_steps - 8, 0)) {
+                const float *y = (const float *)p.y + tile.col;
+                uint32_t bytes = (uint32_t)min(p.n - tile.col, TILE_N) * 4;
+                for (int r = row0 + lane; r < min(row0 + 64, p.m); r += 32)
+                    prefetch_l2(y + r * p.ldy, bytes);
+            }
+        }
+    }
+}
+
+/* One warpgroup: products, then what is done with the sums. */
+template <bool F16, int EPI>
+CTW_DEV void multiply(const struct product &p, const struct place &s, int group, int thread)
+{
+    float d[128];
+    int lane = thread % 32, warp = thread / 32;
+    struct turn tw = {0, 0}, tx = {0, 0};
+    uint32_t tile_parity = 0;
+    uint64_t w = matrix_descriptor(s.w), x = matrix_descriptor(s.x + group * X_SLOTS * X_BYTES);
+    uint32_t full_x = s.full_x + group * X_SLOTS * 8, empty_x = s.empty_x + group * X_SLOTS * 8;
+    uint32_t empty_w = address_in_block(s.empty_w, lane & 1);
+    int first_row = (int)block_in_cluster() * TILE_M + group * 64 + warp * 16 + lane / 4;
+    for (int i = blockIdx.x / 2; i < p.n_tiles; i += gridDim.x / 2, tile_parity ^= 1) {
+        uint32_t last_w = 0, last_x = 0;
+        if (group == 1 && p.lead > 0)
+            barrier_wait(s.ahead, tile_parity);
+#pragma unroll 1
+        for (int step = 0; step < p.n_steps; step++) {
+            barrier_wait(s.full_w + 8 * tw.slot, tw.parity);
+            barrier_wait(full_x + 8 * tx.slot, tx.parity);
+            uint64_t dw = w + tw.slot * (W_BYTES / 16), dx = x + tx.slot * (X_BYTES / 16);
+            products_fence();
+#pragma unroll
+            for (int j = 0; j < STEP / 16; j++)
+                product_64_256_16<F16>(d, dx + 2 * j, dw + 2 * j, step + j);
+            products_commit();
+            products_wait<1>(); /* the step before this one */
+            if (step > 0) {
+                if (lane < 2)
+                    barrier_arrive_far(empty_w + 8 * last_w);
+                else if (lane == 2)
+                    barrier_arrive(empty_x + 8 * last_x);
+                if (group == 0 && step == p.lead && thread == 0)
+                    barrier_arrive(s.ahead);
+            }
+            last_w = tw.slot;
+            last_x = tx.slot;
+            next_slot<W_SLOTS>(&tw);
+            next_slot<X_SLOTS>(&tx);
+        }
+        products_wait<0>();
+        accumulators_ready(d);
+        if (lane < 2)
+            barrier_arrive_far(empty_w + 8 * last_w);
+        else if (lane == 2)
+            barrier_arrive(empty_x + 8 * last_x);
+        struct tile tile = tile_at(p, i);
+        finish<F16, EPI>(p, d, tile.row + first_row, tile.col, lane);
+    }
+}
+
+#endif
+
+template <bool F16, int EPI>
+static __global__ void __launch_bounds__(THREADS, 1)
+    product_kernel(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ CUtensorMap w_map,
+                   const __grid_constant__ struct product p)
+{
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    extern __shared__ char memory[];
+    struct place s = place_of((shared_address(memory) + 1023) & ~1023u);
+    int warp = __shfl_sync(0xFFFFFFFF, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
+    if (threadIdx.x == 0) {
+        tensor_prefetch_map(&x_map);
+        tensor_prefetch_map(&w_map);
+        init_barriers(s);
+    }
+    cluster_sync();
+    if (warp >= 8) {
+        registers_fewer<40>();
+        if (warp == 8)
+            fetch_w(p, &w_map, s, lane);
+        else if (warp < 11)
+            fetch_x<EPI>(p, &x_map, s, warp - 9, lane);
+    } else {
+        registers_more<232>();
+        multiply<F16, EPI>(p, s, warp / 4, threadIdx.x % 128);
+    }
+    /* No block leaves while the other may still arrive at its barriers. */
+    cluster_sync();
+#endif
+}
+
+/* ---- launching ---------------------------------------------------------------------------- */
+
+typedef CUresult encode_fn(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
+                           const cuuint64_t *, const cuuint32_t *, const cuuint32_t *,
+                           CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
+                           CUtensorMapFloatOOBfill);
+
+/* A matrix [rows, cols] of 16-bit elements, fetched in boxes of box_rows by STEP. */
+static enum ctw_status make_map(CUtensorMap *map, enum ctw_dtype dtype, const void *p, int64_t rows,
+                                int64_t cols, int64_t ld, int box_rows, struct ctw_err *err)
+{
+    static encode_fn *encode;
+    if (encode == NULL) {
+        void *fn = NULL;
+        enum cudaDriverEntryPointQueryResult found;
+        enum ctw_status st = ctw_cuda_check(
+            cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &fn, 12000, cudaEnableDefault,
+                                             &found),
+            "asking for tensor maps", err);
+        if (st != CTW_OK)
+            return st;
+        if (fn == NULL || found != cudaDriverEntryPointSuccess)
+            return ctw_fail(err, CTW_EDEVICE, "cuda: the driver has no cuTensorMapEncodeTiled");
+        encode = (encode_fn *)fn;
+    }
+    cuuint64_t size[2] = {(cuuint64_t)cols, (cuuint64_t)rows}, stride[1] = {(cuuint64_t)ld * 2};
+    cuuint32_t box[2] = {STEP, (cuuint32_t)box_rows}, one[2] = {1, 1};
+    CUresult r = encode(map,
+                        dtype == CTW_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                         : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                        2, (void *)p, size, stride, box, one, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                        CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    if (r != CUDA_SUCCESS)
+        return ctw_fail(err, CTW_EDEVICE, "cuda: a tensor map of [%lld, %lld] by %lld: error %d",
+                        (long long)rows, (long long)cols, (long long)ld, (int)r);
+    return CTW_OK;
+}
+
+typedef void kernel_fn(CUtensorMap, CUtensorMap, struct product);
+
+#define KERNELS(f16)                                                                               \
+    {                                                                                              \
+        product_kernel<f16, EPI_STORE16>, product_kernel<f16, EPI_STORE32>,                        \
+            product_kernel<f16, EPI_ADD16>, product_kernel<f16, EPI_ADD32>,                        \
+            product_kernel<f16, EPI_SILU>, product_kernel<f16, EPI_GELU>,                          \
+            product_kernel<f16, EPI_GELU_TANH>                                                     \
+    }
+static kernel_fn *const kernels[2][N_EPI] = {KERNELS(false), KERNELS(true)};
+
+/* What tests/gpu/test_gemm.cu varies: see tile_at() and multiply(). No bit of a result depends on it. */
+static int tile_group = 8, lead_steps = 2;
+
+static bool aligned(const void *p, int64_t ld, size_t bytes)
+{
+    return (uintptr_t)p % 16 == 0 && (size_t)ld * bytes % 16 == 0;
+}
+
+static bool fits(const struct ctw_cuda *cu, const struct ctw_cuda_gemm *g)
+{
+    const int64_t most = (int64_t)1 << 30;
+    return cu->hopper && (g->dtype == CTW_BF16 || g->dtype == CTW_F16) && g->m > 0 && g->n > 0 &&
+           g->k > 0 && g->m < most && g->n < most && g->k < most && g->n % 8 == 0 && g->k % 8 == 0 &&
+           (g->m / 256 + 1) * (g->n / 256 + 1) < most && aligned(g->x, g->ldx, 2) &&
+           aligned(g->w, g->ldw, 2) && aligned(g->y, g->ldy, ctw_dtype_bytes(g->y_dtype));
+}
+
+static enum ctw_status launch(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g, int epilogue,
+                              struct ctw_err *err)
+{
+    CUtensorMap x_map, w_map;
+    enum ctw_status st = make_map(&x_map, g->dtype, g->x, g->m, g->k, g->ldx, 64, err);
+    if (st == CTW_OK)
+        st = make_map(&w_map, g->dtype, g->w, g->n, g->k, g->ldw, TILE_N / 2, err);
+    if (st != CTW_OK)
+        return st;
+    struct product p;
+    p.m = (int)g->m;
+    p.n = (int)g->n;
+    p.n_steps = (int)((g->k + STEP - 1) / STEP);
+    p.rows = (int)((g->m + 2 * TILE_M - 1) / (2 * TILE_M));
+    p.cols = (int)((g->n + TILE_N - 1) / TILE_N);
+    p.n_tiles = p.rows * p.cols;
+    p.group = tile_group;
+    /* The first warpgroup must not run a whole tile ahead, and it may be W_SLOTS steps ahead. */
+    p.lead = p.n_steps > 2 * W_SLOTS ? lead_steps : 0;
+    p.y = g->y;
+    p.ldy = g->ldy;
+    p.bias = g->bias;
+    kernel_fn *kernel = kernels[g->dtype == CTW_F16][epilogue];
+    st = ctw_cuda_check(cudaFuncSetAttribute((const void *)kernel,
+                                             cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                             SHARED_BYTES),
+                        "a product's shared memory", err);
+    if (st != CTW_OK)
+        return st;
+    int clusters = p.n_tiles < cu->n_sm / 2 ? p.n_tiles : cu->n_sm / 2;
+    cudaLaunchAttribute attribute[1];
+    attribute[0].id = cudaLaunchAttributeClusterDimension;
+    attribute[0].val.clusterDim.x = 2;
+    attribute[0].val.clusterDim.y = attribute[0].val.clusterDim.z = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(2 * (unsigned)clusters);
+    config.blockDim = dim3(THREADS);
+    config.dynamicSmemBytes = SHARED_BYTES;
+    config.stream = cu->stream;
+    config.attrs = attribute;
+    config.numAttrs = 1;
+    return ctw_cuda_check(cudaLaunchKernelEx(&config, kernel, x_map, w_map, p), "a product", err);
+}
+
+enum ctw_status ctw_cuda_gemm_hopper(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g, bool *done,
+                                     struct ctw_err *err)
+{
+    *done = fits(cu, g) && (g->y_dtype == CTW_F32 || g->y_dtype == g->dtype);
+    if (!*done)
+        return CTW_OK;
+    int wide = g->y_dtype == CTW_F32;
+    return launch(cu, g, g->add ? EPI_ADD16 + wide : EPI_STORE16 + wide, err);
+}
+
+bool ctw_cuda_gate_hopper_can(const struct ctw_cuda *cu, enum ctw_dtype dtype, int64_t n, int64_t k)
+{
+    return cu->hopper && (dtype == CTW_BF16 || dtype == CTW_F16) &&
+           n % (2 * CTW_CUDA_GATE_BLOCK) == 0 && k % 8 == 0;
+}
+
+enum ctw_status ctw_cuda_gate_hopper(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
+                                     enum ctw_activation act, bool *done, struct ctw_err *err)
+{
+    *done = fits(cu, g) && ctw_cuda_gate_hopper_can(cu, g->dtype, g->n, g->k) && !g->add &&
+            g->y_dtype == g->dtype;
+    if (!*done)
+        return CTW_OK;
+    return launch(cu, g,
+                  act == CTW_ACT_SILU   ? EPI_SILU
+                  : act == CTW_ACT_GELU ? EPI_GELU
+                                        : EPI_GELU_TANH,
+                  err);
+}

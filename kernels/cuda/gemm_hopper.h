@@ -1,0 +1,277 @@
+/* Of gemm_hopper.cu: the sizes of its tiles, their order, and what is done with a tile's sums. */
+#ifndef CTW_KERNELS_CUDA_GEMM_HOPPER_H
+#define CTW_KERNELS_CUDA_GEMM_HOPPER_H
+
+#include "kernels/cuda/ptx_hopper.h"
+
+enum {
+    TILE_M = 128, /* rows of x of a block */
+    TILE_N = 256, /* rows of w of a cluster */
+    STEP = 64,    /* of k */
+    W_SLOTS = 5,
+    X_SLOTS = 4,
+    W_BYTES = TILE_N * STEP * 2,
+    X_BYTES = 64 * STEP * 2, /* of one warpgroup */
+    /* 1024: rings start at a multiple of it. 256: 27 barriers. */
+    SHARED_BYTES = 1024 + W_SLOTS * W_BYTES + 2 * X_SLOTS * X_BYTES + 256,
+    THREADS = 3 * 128
+};
+
+/* y = sums, or y + sums, of 16 or 32 bits; or act(gate) * up. */
+enum {
+    EPI_STORE16,
+    EPI_STORE32,
+    EPI_ADD16,
+    EPI_ADD32,
+    EPI_SILU,
+    EPI_GELU,
+    EPI_GELU_TANH,
+    N_EPI
+};
+
+struct product {
+    int m, n, n_steps;
+    int rows, cols, n_tiles; /* tiles of clusters: 2 TILE_M by TILE_N */
+    int group, lead;
+    int64_t ldy;
+    void *y;
+    const float *bias; /* [n] or NULL */
+};
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+struct tile {
+    int row, col; /* the first of x and of w */
+};
+
+/* Tiles go down `group` tiles of rows, then a column further: what runs at a time shares rows of x and
+ * of w in L2. */
+CTW_DEV struct tile tile_at(const struct product &p, int i)
+{
+    int per_group = p.group * p.cols, g = i / per_group, r = i % per_group;
+    int height = min(p.rows - g * p.group, p.group);
+    struct tile t;
+    t.row = (g * p.group + r % height) * (2 * TILE_M);
+    t.col = r / height * TILE_N;
+    return t;
+}
+
+/* ---- 16-bit pairs ------------------------------------------------------------------------- */
+
+template <bool F16> CTW_DEV uint32_t pack(float lo, float hi)
+{
+    uint32_t r;
+    if constexpr (F16)
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+    else
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+    return r;
+}
+
+template <bool F16> CTW_DEV float2 unpack(uint32_t v)
+{
+    if constexpr (F16) {
+        __half2 h;
+        memcpy(&h, &v, 4);
+        return __half22float2(h);
+    } else {
+        return make_float2(__uint_as_float(v << 16), __uint_as_float(v & 0xFFFF0000));
+    }
+}
+
+/*
+ * Among the four lanes of a row: lane q gives v[i], its part of block i, and gets the parts of block q
+ * in the order of the lanes, which are 16 bytes side by side. It is its own inverse.
+ */
+CTW_DEV void exchange(uint32_t (&v)[4], int lane)
+{
+#pragma unroll
+    for (int bit = 1; bit <= 2; bit *= 2)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if ((i & bit) == 0) {
+                bool upper = lane & bit;
+                uint32_t got = __shfl_xor_sync(0xFFFFFFFF, upper ? v[i] : v[i + bit], bit);
+                v[i] = upper ? got : v[i];
+                v[i + bit] = upper ? v[i + bit] : got;
+            }
+}
+
+/* ---- activations -------------------------------------------------------------------------- */
+
+/*
+ * Two of v / (1 + exp(-z)), z = v for SiLU. exp is ex2.approx of z log2(e): 2^-22 relative, and for
+ * that argument's own rounding |z| 2^-24; the reciprocal, of both denominators at once, 2^-22. Beyond
+ * exp(-z) = 2^60 the result is v 2^-60: so off by less than 2^-60 |v|, and the two denominators'
+ * product is in range. NaN comes back through v.
+ */
+CTW_DEV void sigmoid_times(float v[2], const float z[2])
+{
+    float e[2], r;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        float t = fminf(z[i] * -1.44269504f, 60.0f);
+        asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e[i]) : "f"(t));
+        e[i] += 1.0f;
+    }
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(e[0] * e[1]));
+    v[0] *= r * e[1];
+    v[1] *= r * e[0];
+}
+
+/* g[i] = act(g[i]) * u[i] */
+template <int EPI> CTW_DEV void gate(float g[2], const float u[2])
+{
+    if (EPI == EPI_SILU) {
+        float z[2] = {g[0], g[1]};
+        sigmoid_times(g, z);
+    } else if (EPI == EPI_GELU_TANH) {
+        /* (1 + tanh(c)) / 2 = 1 / (1 + exp(-2 c)), c = sqrt(2 / pi) (g + 0.044715 g^3) */
+        float z[2];
+        for (int i = 0; i < 2; i++)
+            z[i] = g[i] * fmaf(g[i] * g[i], 0.0713548163f, 1.59576912f);
+        sigmoid_times(g, z);
+    } else {
+        for (int i = 0; i < 2; i++)
+            g[i] *= 0.5f * erfcf(g[i] * -0.707106781f);
+    }
+    g[0] *= u[0];
+    g[1] *= u[1];
+}
+
+/* ---- a tile's end ------------------------------------------------------------------------- */
+
+/*
+ * d is a thread's part of 64 rows by 256 columns (see product_64_256_16()), `row` its upper row, col0
+ * the tile's first column.
+ */
+
+/* y, or y + d, of 16 bits: 32 columns at a time, of which the lane stores 8. */
+template <bool F16, bool ADD>
+CTW_DEV void store_16(const struct product &p, float (&d)[128], int row, int col0, int lane)
+{
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        int r = row + 8 * h;
+        uint16_t *y = (uint16_t *)p.y + r * p.ldy + col0 + 8 * (lane & 3);
+#pragma unroll
+        for (int c = 0; c < 8; c++) {
+            bool mine = r < p.m && col0 + 32 * c + 8 * (lane & 3) < p.n;
+            uint32_t v[4];
+            if (ADD) {
+                uint4 old = mine ? *(const uint4 *)(y + 32 * c) : make_uint4(0, 0, 0, 0);
+                v[0] = old.x, v[1] = old.y, v[2] = old.z, v[3] = old.w;
+                exchange(v, lane);
+            }
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const float *f = d + 16 * c + 4 * i + 2 * h;
+                float2 old = ADD ? unpack<F16>(v[i]) : make_float2(0, 0);
+                v[i] = ADD ? pack<F16>(old.x + f[0], old.y + f[1]) : pack<F16>(f[0], f[1]);
+            }
+            exchange(v, lane);
+            if (mine)
+                *(uint4 *)(y + 32 * c) = make_uint4(v[0], v[1], v[2], v[3]);
+        }
+    }
+}
+
+CTW_DEV void store_32(const struct product &p, float (&d)[128], int row, int col0, int lane)
+{
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        float *y = (float *)p.y + (row + 8 * h) * p.ldy + col0 + 2 * (lane & 3);
+        if (row + 8 * h < p.m)
+#pragma unroll
+            for (int j = 0; j < 32; j++)
+                if (col0 + 8 * j < p.n)
+                    *(float2 *)(y + 8 * j) = make_float2(d[4 * j + 2 * h], d[4 * j + 2 * h + 1]);
+    }
+}
+
+/* 16 of a thread's 64 pairs of y: blocks 8 c .. 8 c + 7 of 8 columns, both rows. */
+CTW_DEV void load_pairs(float2 (&v)[16], const struct product &p, const float *y, int row, int col0,
+                        int c)
+{
+#pragma unroll
+    for (int i = 0; i < 16; i++) {
+        int j = 8 * c + i / 2, h = i % 2;
+        v[i] = row + 8 * h < p.m && col0 + 8 * j < p.n
+                   ? __ldcg((const float2 *)(y + h * 8 * p.ldy + 8 * j))
+                   : make_float2(0, 0);
+    }
+}
+
+/* y + d: the next pairs of y are on their way while the last are added to. */
+CTW_DEV void add_32(const struct product &p, float (&d)[128], int row, int col0, int lane)
+{
+    float *y = (float *)p.y + row * p.ldy + col0 + 2 * (lane & 3);
+    float2 old[2][16];
+    load_pairs(old[0], p, y, row, col0, 0);
+#pragma unroll
+    for (int c = 0; c < 4; c++) {
+        if (c < 3)
+            load_pairs(old[(c + 1) % 2], p, y, row, col0, c + 1);
+#pragma unroll
+        for (int i = 0; i < 16; i++) {
+            int j = 8 * c + i / 2, h = i % 2;
+            float2 v = old[c % 2][i];
+            v.x += d[4 * j + 2 * h];
+            v.y += d[4 * j + 2 * h + 1];
+            if (row + 8 * h < p.m && col0 + 8 * j < p.n)
+                *(float2 *)(y + h * 8 * p.ldy + 8 * j) = v;
+        }
+    }
+}
+
+/* Blocks of 8 columns are gate and up in turn; 64 columns make 32, of which the lane stores 8. */
+template <bool F16, int EPI>
+CTW_DEV void store_gated(const struct product &p, float (&d)[128], int row, int col0, int lane)
+{
+    int out0 = col0 / 2 + 8 * (lane & 3);
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        int r = row + 8 * h;
+        uint16_t *y = (uint16_t *)p.y + r * p.ldy + out0;
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+            uint32_t v[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                float *f = d + 32 * c + 8 * i + 2 * h;
+                gate<EPI>(f, f + 4);
+                v[i] = pack<F16>(f[0], f[1]);
+            }
+            exchange(v, lane);
+            if (r < p.m && out0 + 32 * c < p.n / 2)
+                *(uint4 *)(y + 32 * c) = make_uint4(v[0], v[1], v[2], v[3]);
+        }
+    }
+}
+
+template <bool F16, int EPI>
+CTW_DEV void finish(const struct product &p, float (&d)[128], int row, int col0, int lane)
+{
+    if (p.bias != NULL) {
+        const float *bias = p.bias + col0 + 2 * (lane & 3);
+#pragma unroll
+        for (int j = 0; j < 32; j++) {
+            float2 b = col0 + 8 * j < p.n ? __ldg((const float2 *)(bias + 8 * j)) : make_float2(0, 0);
+            d[4 * j] += b.x;
+            d[4 * j + 1] += b.y;
+            d[4 * j + 2] += b.x;
+            d[4 * j + 3] += b.y;
+        }
+    }
+    if (EPI == EPI_STORE16 || EPI == EPI_ADD16)
+        store_16<F16, EPI == EPI_ADD16>(p, d, row, col0, lane);
+    else if (EPI == EPI_STORE32)
+        store_32(p, d, row, col0, lane);
+    else if (EPI == EPI_ADD32)
+        add_32(p, d, row, col0, lane);
+    else
+        store_gated<F16, EPI>(p, d, row, col0, lane);
+}
+
+#endif
+#endif
