@@ -142,8 +142,14 @@ int main(int argc, char **argv)
     uint64_t seed = argc > 3 ? strtoull(argv[3], NULL, 0) : 1;
     int rounds = argc > 4 ? (int)strtol(argv[4], NULL, 0) : 12;
     rng_state = seed;
-    struct ctw_engine_options opt = {
-        .model_dir = argv[1], .variant = argc > 2 && strcmp(argv[2], "auto") != 0 ? argv[2] : NULL};
+    struct ctw_engine_options opt = {.model_dir = argv[1]};
+    if (argc > 2 && strncmp(argv[2], "cuda-", 5) == 0) {
+        opt.backend = "cuda";
+        opt.cuda_variant = argv[2] + 5;
+    } else if (argc > 2 && strcmp(argv[2], "auto") != 0) {
+        opt.backend = "cpu";
+        opt.variant = argv[2];
+    }
     struct ctw_engine *e = open_engine(opt);
     struct ctw_engine_info info;
     ctw_engine_get_info(e, &info);

@@ -1,0 +1,288 @@
+#!/usr/bin/env python3
+"""Writes a checkpoint of a published shape with random weights in one of our formats, quickly.
+
+    make_checkpoint.py llama-8b OUT --format w4a16
+
+For measuring, and for holding backends against each other, on machines that reach no hub: scores are
+finite and vary, but mean nothing. Weights have a standard deviation of 0.02 (codes are uniform,
+scales vary by a quarter), norms are about 1. The same seed gives the same file.
+"""
+
+import argparse
+import json
+import os
+import re
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+
+import numpy as np
+
+import checkpoint_io as cio
+import encoders
+
+STD = 0.02
+SHARD_BYTES = 4_800_000_000
+BLOCK = 8 << 20  # bytes made at a time
+
+LLAMA3_ROPE = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+               "original_max_position_embeddings": 8192, "rope_type": "llama3"}
+
+
+def llama(hidden, inner, layers, heads, kv_heads, vocab, head=128, **more):
+    return {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": hidden,
+            "intermediate_size": inner, "num_hidden_layers": layers, "num_attention_heads": heads,
+            "num_key_value_heads": kv_heads, "head_dim": head, "vocab_size": vocab,
+            "max_position_embeddings": 131072, "rms_norm_eps": 1e-05, "rope_theta": 500000.0,
+            "tie_word_embeddings": False, **more}
+
+
+# The shapes of published models, by their config.json.
+SHAPES = {
+    "smollm2-135m": llama(576, 1536, 30, 9, 3, 49152, head=64, max_position_embeddings=8192,
+                          rope_theta=100000.0, tie_word_embeddings=True),
+    "llama-1b": llama(2048, 8192, 16, 32, 8, 128256, head=64, tie_word_embeddings=True,
+                      rope_scaling={**LLAMA3_ROPE, "factor": 32.0}),
+    "llama-8b": llama(4096, 14336, 32, 32, 8, 128256, rope_scaling=LLAMA3_ROPE),
+    "llama-70b": llama(8192, 28672, 80, 64, 8, 128256, rope_scaling=LLAMA3_ROPE),
+    "mistral-7b": llama(4096, 14336, 32, 32, 8, 32768, max_position_embeddings=32768,
+                        rope_theta=1e6, model_type="mistral",
+                        architectures=["MistralForCausalLM"]),
+    "qwen3-8b": llama(4096, 12288, 36, 32, 8, 151936, max_position_embeddings=40960, rope_theta=1e6,
+                      rms_norm_eps=1e-06, model_type="qwen3", architectures=["Qwen3ForCausalLM"]),
+    "qwen3-32b": llama(5120, 25600, 64, 64, 8, 151936, max_position_embeddings=40960, rope_theta=1e6,
+                       rms_norm_eps=1e-06, model_type="qwen3",
+                       architectures=["Qwen3ForCausalLM"]),
+}
+
+
+class Dense:
+    """Not quantised."""
+
+    name = None
+
+    def specs(self, n, k, dtype):
+        return {"weight": (dtype, (n, k))}
+
+
+def scheme_of(text, group):
+    if text in ("bf16", "fp16"):
+        return Dense()
+    if text == "nvfp4":
+        return encoders.Nvfp4Scheme()
+    found = re.fullmatch(r"w([2-8])a16(_asym)?", text)
+    if not found:
+        raise SystemExit(f"make_checkpoint: format {text} is unknown; known: bf16, fp16, nvfp4, "
+                         "w2a16 .. w8a16, w4a16_asym ..")
+    return encoders.IntScheme(int(found[1]), group, not found[2], "")
+
+
+# ---- what a tensor holds: functions of random bits, a block at a time ----------------------------
+
+def normal_table(dtype, std):
+    """16 random bits -> a value of N(0, std^2), as stored."""
+    rng = np.random.default_rng(12)
+    values = np.sort(rng.standard_normal(65536).astype(np.float32)) * np.float32(std)
+    return cio.encode(values, dtype)
+
+
+def scale_table(dtype, mean):
+    values = mean * np.linspace(0.75, 1.25, 65536, dtype=np.float32)
+    return cio.encode(values, dtype).view(np.uint16).copy()
+
+
+def code_table(bits):
+    """16 random bits -> whole codes, the lowest of which, -2^(bits-1), has become 0: else their mean
+    is not 0, and all weights together act as one that is the same everywhere."""
+    table = np.arange(65536, dtype=np.uint32)
+    for at in range(0, 16, bits):
+        lowest = (table >> at) & ((1 << bits) - 1) == 0
+        table |= np.where(lowest, np.uint32(1 << (at + bits - 1)), np.uint32(0))
+    return table.astype("<u2")
+
+
+def fp8_scale_table():
+    """16 random bits -> E4M3 codes of 16 .. 60."""
+    return (0x58 + np.arange(65536) * 16 // 65536).astype(np.uint8)
+
+
+NVFP4_STD = 2.9  # of a random E2M1 code
+NVFP4_SCALE = 33.0  # mean of fp8_scale_table()
+
+
+def content(suffix, dtype, shape, scheme, kind):
+    """How a tensor's blocks are made: ("bits",), ("table", array) or ("all", array)."""
+    if kind == "norm":
+        return "all", cio.encode(np.linspace(0.9, 1.1, shape[0], dtype=np.float32), dtype)
+    if suffix == "weight":
+        return "table", normal_table(dtype, STD)
+    if suffix == "weight_packed":
+        bits = getattr(scheme, "bits", 3)
+        return ("bits",) if 16 % bits else ("table", code_table(bits))
+    if suffix == "weight_global_scale":
+        return "all", np.array([NVFP4_SCALE * NVFP4_STD / STD], np.float32)
+    if suffix == "weight_scale" and dtype == "F8_E4M3":
+        return "table", fp8_scale_table()
+    if suffix == "weight_scale":
+        table = scale_table(dtype, STD / (2.0 ** scheme.bits / np.sqrt(12)))
+        if 16 % scheme.bits:  # codes whose mean is not 0 get scales whose mean is
+            table[::2] ^= 0x8000
+        return "table", table
+    return ("bits",)  # zero points
+
+
+def write_block(path, at, size, seed, how):
+    rng = np.random.Generator(np.random.SFC64(seed))
+    if how[0] == "bits":
+        data = rng.bytes(size)
+    else:
+        item = how[1].dtype.itemsize
+        data = how[1][np.frombuffer(rng.bytes(2 * (size // item)), np.uint16)].tobytes()
+    fd = os.open(path, os.O_WRONLY)
+    try:
+        done = 0
+        while done < size:
+            done += os.pwrite(fd, memoryview(data)[done:], at + done)
+    finally:
+        os.close(fd)
+    return size
+
+
+# ---- the checkpoint ------------------------------------------------------------------------------
+
+def tensors_of(config, scheme, dtype):
+    """(name, dtype, shape, how) of every tensor, in the order of the model."""
+    h, inner, vocab = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
+    head = config["head_dim"]
+    q, kv = config["num_attention_heads"] * head, config["num_key_value_heads"] * head
+
+    def plain(name, shape, kind="weight"):
+        return (name, dtype, shape, content("weight", dtype, shape, scheme, kind))
+
+    def linear(name, n, k):
+        for suffix, (t, shape) in scheme.specs(n, k, dtype).items():
+            how = content(suffix, t, shape, scheme, "linear")
+            if suffix == "weight_shape":
+                how = ("all", np.array([n, k], np.int64))
+            yield (f"{name}.{suffix}", t, shape, how)
+
+    yield plain("model.embed_tokens.weight", (vocab, h))
+    for i in range(config["num_hidden_layers"]):
+        p = f"model.layers.{i}"
+        yield plain(f"{p}.input_layernorm.weight", (h,), "norm")
+        yield from linear(f"{p}.self_attn.q_proj", q, h)
+        yield from linear(f"{p}.self_attn.k_proj", kv, h)
+        yield from linear(f"{p}.self_attn.v_proj", kv, h)
+        yield from linear(f"{p}.self_attn.o_proj", h, q)
+        if config["model_type"] == "qwen3":
+            yield plain(f"{p}.self_attn.q_norm.weight", (head,), "norm")
+            yield plain(f"{p}.self_attn.k_norm.weight", (head,), "norm")
+        yield plain(f"{p}.post_attention_layernorm.weight", (h,), "norm")
+        yield from linear(f"{p}.mlp.gate_proj", inner, h)
+        yield from linear(f"{p}.mlp.up_proj", inner, h)
+        yield from linear(f"{p}.mlp.down_proj", h, inner)
+    yield plain("model.norm.weight", (h,), "norm")
+    if not config["tie_word_embeddings"]:
+        yield plain("lm_head.weight", (vocab, h))
+
+
+def bytes_of(tensor):
+    return int(np.prod(tensor[2], dtype=np.int64)) * cio.item_bytes(tensor[1])
+
+
+def split(tensors):
+    """Lists of tensors, a file each."""
+    files, room = [[]], SHARD_BYTES
+    for t in tensors:
+        if bytes_of(t) > room and files[-1]:
+            files.append([])
+            room = SHARD_BYTES
+        files[-1].append(t)
+        room -= bytes_of(t)
+    return files
+
+
+def layout(path, tensors):
+    """Writes a file's header and its size; returns (offset, tensor) pairs."""
+    header, at, places = {"__metadata__": {"format": "pt"}}, 0, []
+    for t in sorted(tensors, key=lambda t: -cio.item_bytes(t[1])):
+        size = bytes_of(t)
+        header[t[0]] = {"dtype": t[1], "shape": list(t[2]), "data_offsets": [at, at + size]}
+        places.append((at, t))
+        at += size
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-(8 + len(text)) % 4096)
+    with open(path, "wb") as f:
+        f.write(len(text).to_bytes(8, "little") + text)
+        f.truncate(8 + len(text) + at)
+    return [(8 + len(text) + place, t) for place, t in places]
+
+
+def make(config, scheme, dtype, out, seed, jobs):
+    files = split(list(tensors_of(config, scheme, dtype)))
+    weight_map, total = {}, 0
+    with ProcessPoolExecutor(jobs) as pool:
+        pending = []
+        for i, tensors in enumerate(files):
+            name = ("model.safetensors" if len(files) == 1
+                    else f"model-{i + 1:05d}-of-{len(files):05d}.safetensors")
+            path = os.path.join(out, name)
+            for at, t in layout(path, tensors):
+                weight_map[t[0]] = name
+                size = bytes_of(t)
+                total += size
+                if t[3][0] == "all":
+                    with open(path, "r+b") as f:
+                        f.seek(at)
+                        f.write(np.ascontiguousarray(t[3][1]).tobytes())
+                    continue
+                for first in range(0, size, BLOCK):
+                    n = min(BLOCK, size - first)
+                    pending.append(pool.submit(write_block, path, at + first, n,
+                                               [seed, i, at + first], t[3]))
+        done = 0
+        for p in pending:
+            done += p.result()
+            if sys.stderr.isatty():
+                print(f"\r{done / 1e9:.1f} of {total / 1e9:.1f} GB", end="", file=sys.stderr)
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
+    if len(files) > 1:
+        cio.write_json(os.path.join(out, "model.safetensors.index.json"),
+                       {"metadata": {"total_size": total}, "weight_map": weight_map})
+    return total
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("shape", choices=sorted(SHAPES))
+    parser.add_argument("out", metavar="OUT", help="folder to write")
+    parser.add_argument("--format", default="w4a16",
+                        help="bf16, fp16, nvfp4, w2a16 .. w8a16, w4a16_asym (default: w4a16)")
+    parser.add_argument("--group", type=int, default=128, help="0: one scale a row (default: 128)")
+    parser.add_argument("--layers", type=int, help="fewer layers than the published model")
+    parser.add_argument("--vocab", type=int, help="a smaller vocabulary")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    args = parser.parse_args()
+    dtype = "F16" if args.format == "fp16" else "BF16"
+    config = {**SHAPES[args.shape], "hidden_act": "silu", "attention_bias": False,
+              "mlp_bias": False, "attention_dropout": 0.0, "bos_token_id": 1, "eos_token_id": 2,
+              "dtype": "float16" if dtype == "F16" else "bfloat16"}
+    config["num_hidden_layers"] = args.layers or config["num_hidden_layers"]
+    config["vocab_size"] = args.vocab or config["vocab_size"]
+    scheme = scheme_of(args.format, args.group)
+    if scheme.name:
+        config["quantization_config"] = encoders.quantization_config(scheme, ["lm_head"])
+    os.makedirs(args.out, exist_ok=True)
+    start = time.monotonic()
+    total = make(config, scheme, dtype, args.out, args.seed, args.jobs)
+    cio.write_json(os.path.join(args.out, "config.json"), config)
+    seconds = time.monotonic() - start
+    print(f"{args.out}: {args.shape}, {config['num_hidden_layers']} layers, {args.format}, "
+          f"{total / 1e9:.2f} GB in {seconds:.1f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
