@@ -34,6 +34,7 @@ struct ctw_cuda_slot {
     enum ctw_dtype dtype;
     bool interleaved;   /* gate and up rows in turn, in blocks of CTW_CUDA_GATE_BLOCK */
     cudaEvent_t ready;  /* on the decode stream: decoded */
+    bool waited;        /* the operations' stream waits for `ready` already */
     cudaEvent_t unused; /* on the operations' stream: the last product that read it */
 };
 
@@ -105,6 +106,11 @@ enum ctw_status ctw_cuda_table(struct ctw_cuda *cu, const void *host, size_t byt
 enum ctw_status ctw_cuda_decode(struct ctw_cuda *cu, cudaStream_t stream, const struct ctw_shard *shard,
                                 int64_t row0, int64_t n_rows, enum ctw_dtype dtype, void *dst,
                                 int64_t group_rows, int64_t stride_rows, struct ctw_err *err);
+
+/* Rows rows[0 .. n_rows-1] (device) of a weight, likewise, on the operations' stream. */
+enum ctw_status ctw_cuda_decode_rows(struct ctw_cuda *cu, const struct ctw_shard *shard,
+                                     const int32_t *rows, int64_t n_rows, enum ctw_dtype dtype, void *dst,
+                                     struct ctw_err *err);
 
 /* The weights of op's product as one matrix [n, k] of op->dtype, row-major without gaps: from its slot
  * (the operations' stream then waits until they are decoded), the checkpoint's own bytes where these

@@ -40,8 +40,12 @@ CTW_HD_FORCE float ctw_load_f32(const void *p)
  */
 CTW_HD_FORCE float ctw_round_bf16(float f)
 {
+#ifdef __CUDA_ARCH__ /* a NaN that a GPU makes has all its low bits set */
+    return ctw_bf16_to_f32(ctw_f32_to_bf16(f));
+#else
     uint32_t u = ctw_f32_to_bits(f);
     return ctw_bits_to_f32((u + 0x7fffu + ((u >> 16) & 1u)) & 0xffff0000u);
+#endif
 }
 
 /* b where mask is all ones, a where it is 0. Not `?:`, which compilers may turn into branches. */

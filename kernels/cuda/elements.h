@@ -1,0 +1,135 @@
+/*
+ * Elements of arrays in device code: conversions by the processor's own instructions (to nearest, ties to
+ * even, subnormals kept: the values of kernels/dtype.h, but for a NaN's payload, which is the processor's
+ * own), and accesses of up to 16 bytes.
+ */
+#ifndef CTW_KERNELS_CUDA_ELEMENTS_H
+#define CTW_KERNELS_CUDA_ELEMENTS_H
+
+#include "kernels/cuda/cuda.h"
+
+/* CALL(type) for the type of a dtype, which is one of F32, BF16 and F16. */
+#define CTW_CUDA_FLOAT_SWITCH(dtype, CALL)                                                               \
+    do {                                                                                                 \
+        if ((dtype) == CTW_F32)                                                                          \
+            CALL(float);                                                                                 \
+        else if ((dtype) == CTW_BF16)                                                                    \
+            CALL(__nv_bfloat16);                                                                         \
+        else                                                                                             \
+            CALL(__half);                                                                                \
+    } while (0)
+
+template <typename A, typename B> constexpr bool ctw_cuda_same_type = false;
+template <typename A> constexpr bool ctw_cuda_same_type<A, A> = true;
+
+static __device__ __forceinline__ float ctw_cuda_widen(float v)
+{
+    return v;
+}
+
+static __device__ __forceinline__ float ctw_cuda_widen(__nv_bfloat16 v)
+{
+    return __bfloat162float(v);
+}
+
+static __device__ __forceinline__ float ctw_cuda_widen(__half v)
+{
+    return __half2float(v);
+}
+
+static __device__ __forceinline__ void ctw_cuda_narrow(float v, float *out)
+{
+    *out = v;
+}
+
+static __device__ __forceinline__ void ctw_cuda_narrow(float v, __nv_bfloat16 *out)
+{
+    *out = __float2bfloat16_rn(v);
+}
+
+static __device__ __forceinline__ void ctw_cuda_narrow(float v, __half *out)
+{
+    *out = __float2half_rn(v);
+}
+
+/* Two at a time, which is one instruction. */
+static __device__ __forceinline__ void ctw_cuda_narrow2(float a, float b, float *out)
+{
+    out[0] = a;
+    out[1] = b;
+}
+
+static __device__ __forceinline__ void ctw_cuda_narrow2(float a, float b, __nv_bfloat16 *out)
+{
+    *(__nv_bfloat162 *)out = __floats2bfloat162_rn(a, b);
+}
+
+static __device__ __forceinline__ void ctw_cuda_narrow2(float a, float b, __half *out)
+{
+    *(__half2 *)out = __floats2half2_rn(a, b);
+}
+
+/* v rounded to dtype (F32, BF16 or F16) and widened again. */
+static __device__ __forceinline__ float ctw_cuda_round(float v, enum ctw_dtype dtype)
+{
+    return dtype == CTW_F32    ? v
+           : dtype == CTW_BF16 ? __bfloat162float(__float2bfloat16_rn(v))
+                               : __half2float(__float2half_rn(v));
+}
+
+/*
+ * N elements from p, aligned to their size or to 16 bytes, whichever is less. ONCE: they will not be read
+ * again soon, so the caches need not keep them.
+ */
+template <bool ONCE, typename T, int N>
+static __device__ __forceinline__ void ctw_cuda_load(const T *p, float (&v)[N])
+{
+    constexpr int BYTES = N * (int)sizeof(T);
+    static_assert(BYTES == 8 || BYTES % 16 == 0, "vectors of 8 or 16 bytes");
+    alignas(16) T raw[N];
+    if constexpr (BYTES == 8) {
+        *(uint2 *)raw = ONCE ? __ldcs((const uint2 *)p) : *(const uint2 *)p;
+    } else {
+#pragma unroll
+        for (int i = 0; i < BYTES / 16; i++)
+            ((uint4 *)raw)[i] = ONCE ? __ldcs((const uint4 *)p + i) : ((const uint4 *)p)[i];
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        v[i] = ctw_cuda_widen(raw[i]);
+}
+
+/* Likewise to p, each rounded once. */
+template <typename T, int N>
+static __device__ __forceinline__ void ctw_cuda_store(T *p, const float (&v)[N])
+{
+    constexpr int BYTES = N * (int)sizeof(T);
+    static_assert(BYTES == 8 || BYTES % 16 == 0, "vectors of 8 or 16 bytes");
+    alignas(16) T raw[N];
+#pragma unroll
+    for (int i = 0; i < N; i += 2)
+        ctw_cuda_narrow2(v[i], v[i + 1], raw + i);
+    if constexpr (BYTES == 8) {
+        *(uint2 *)p = *(const uint2 *)raw;
+    } else {
+#pragma unroll
+        for (int i = 0; i < BYTES / 16; i++)
+            ((uint4 *)p)[i] = ((const uint4 *)raw)[i];
+    }
+}
+
+/* The sum over groups of `lanes` (a power of two) neighbouring lanes, the same bits in each of them. */
+static __device__ __forceinline__ float ctw_cuda_lanes_sum(float v, int lanes)
+{
+    for (int i = lanes / 2; i > 0; i /= 2)
+        v += __shfl_xor_sync(0xffffffffu, v, i);
+    return v;
+}
+
+/* Host: is p aligned for accesses of 16 bytes? */
+static inline bool ctw_cuda_aligned16(const void *p)
+{
+    return (uintptr_t)p % 16 == 0;
+}
+
+#endif

@@ -1,0 +1,247 @@
+/*
+ * The LM head: log softmax of a row's logits at its target, and the first of the largest logits. Logits are
+ * made in tiles of fp32, small enough to stay near the L2 cache, and reduced on the spot to a state for each
+ * row. Tiles' columns are cut by the vocabulary alone, and a tile is reduced in one fixed order, so the rows
+ * that are computed together may be any.
+ */
+#include "kernels/cuda/elements.h"
+
+/*
+ * Columns of a tile, and the most rows. Where the weight must be decoded, a tile of it has to fit into
+ * memory too, and so is narrower.
+ */
+enum { COLS = 8192, ROWS = 2048, DECODED_COLS = 2048, DECODED_ROWS = 4096 };
+enum { THREADS = 256, VECTORS = COLS / (4 * THREADS), WARPS = THREADS / 32 };
+
+/* Of the logits so far: the largest, the sum of exp(logit - max), and what else is wanted of the row. */
+struct state {
+    double sum;
+    float max, target;
+    int32_t greedy;
+};
+
+struct tile {
+    const float *logits; /* [rows, COLS or DECODED_COLS] */
+    int ld, n;           /* columns of them that there are */
+    int32_t id0;         /* the first's token */
+    bool first, last;
+    float scale, softcap;
+    const int32_t *targets;
+    struct state *state;
+    struct ctw_head_result *out;
+};
+
+/* A logit as the model defines it: scaled and capped. */
+static __device__ __forceinline__ float logit(const struct tile &a, float x)
+{
+    x *= a.scale;
+    return a.softcap > 0 ? a.softcap * tanhf(x / a.softcap) : x;
+}
+
+/* The tile's largest logit and its first id, over all threads. NaN counts as -infinity here. */
+static __device__ __forceinline__ void find_largest(float *best, int32_t *id)
+{
+    __shared__ float warp_best[WARPS];
+    __shared__ int32_t warp_id[WARPS];
+#pragma unroll
+    for (int i = 16; i > 0; i /= 2) {
+        float b = __shfl_xor_sync(0xffffffffu, *best, i);
+        int32_t o = __shfl_xor_sync(0xffffffffu, *id, i);
+        if (b > *best || (b == *best && o < *id)) {
+            *best = b;
+            *id = o;
+        }
+    }
+    if (threadIdx.x % 32 == 0) {
+        warp_best[threadIdx.x / 32] = *best;
+        warp_id[threadIdx.x / 32] = *id;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) {
+        if (warp_best[w] > *best || (warp_best[w] == *best && warp_id[w] < *id)) {
+            *best = warp_best[w];
+            *id = warp_id[w];
+        }
+    }
+}
+
+/* s with the logits of a tile added to it. In double: one thread a row and tile. */
+static __device__ void state_add(struct state *s, float max, double sum, int32_t greedy)
+{
+    float both = fmaxf(s->max, max);
+    if (both == -INFINITY) { /* nothing yet but -infinity, whose sum is 0, and NaN, whose sum is NaN */
+        s->sum += sum;
+    } else {
+        /* max infinite: the sum is NaN already, of exp(inf - inf) */
+        s->sum = s->sum * exp((double)s->max - both) + sum * exp((double)max - both);
+    }
+    if (max > s->max)
+        s->greedy = greedy;
+    s->max = both;
+}
+
+/*
+ * A block is a row of the tile. Thread t has columns (i * THREADS + t) * 4 .. + 3 for i = 0 .. VECTORS-1.
+ * The sum of exp(logit - largest): a chain of VECTORS for each of the four, these by halves, the lanes by
+ * halves, all in fp32; the warps in order, in double. (Each rounding is to nearest, so the errors of the
+ * rows have no common sign; the sum is within 2e-6, typically 1e-7.)
+ */
+__global__ void __launch_bounds__(THREADS) reduce_tile(const __grid_constant__ struct tile a)
+{
+    __shared__ float warp_sum[WARPS];
+    int64_t row = blockIdx.x;
+    const float *x = a.logits + row * a.ld;
+    float v[VECTORS][4];
+#pragma unroll
+    for (int i = 0; i < VECTORS; i++) {
+        int at = (i * THREADS + (int)threadIdx.x) * 4;
+        if (at + 4 <= a.n) {
+            ctw_cuda_load<true>(x + at, v[i]);
+        } else {
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                v[i][j] = at + j < a.n ? x[at + j] : 0.0f;
+        }
+    }
+    float best = -INFINITY;
+    int32_t id = a.id0 + (int32_t)threadIdx.x * 4;
+#pragma unroll
+    for (int i = 0; i < VECTORS; i++) {
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            int at = (i * THREADS + (int)threadIdx.x) * 4 + j;
+            v[i][j] = at < a.n ? logit(a, v[i][j]) : -INFINITY;
+            if (v[i][j] > best) {
+                best = v[i][j];
+                id = a.id0 + at;
+            }
+        }
+    }
+    find_largest(&best, &id);
+    float from = best == -INFINITY ? 0.0f : best, s[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (int i = 0; i < VECTORS; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            s[j] += expf(v[i][j] - from); /* NaN stays NaN */
+    float sum = ctw_cuda_lanes_sum((s[0] + s[1]) + (s[2] + s[3]), 32);
+    if (threadIdx.x % 32 == 0)
+        warp_sum[threadIdx.x / 32] = sum;
+    __syncthreads();
+    if (threadIdx.x != 0)
+        return;
+    double total = 0;
+    for (int w = 0; w < WARPS; w++)
+        total += (double)warp_sum[w];
+    struct state st = {0, -INFINITY, 0, 0};
+    if (!a.first)
+        st = a.state[row];
+    state_add(&st, best, total, id);
+    int32_t target = a.targets[row] - a.id0;
+    if (target >= 0 && target < a.n)
+        st.target = logit(a, x[target]);
+    if (a.last) {
+        struct ctw_head_result out = {
+            (float)((double)st.target - (double)st.max - log(st.sum)),
+            st.greedy,
+        };
+        a.out[row] = out;
+    } else {
+        a.state[row] = st;
+    }
+}
+
+/* ---- host --------------------------------------------------------------------------------- */
+
+/* The parts of scratch[CTW_CUDA_LOGITS]: states, logits, a tile of the weight where it is decoded. */
+struct parts {
+    size_t logits, weight, bytes; /* offsets, and all */
+};
+
+static struct parts parts_of(int64_t n_rows, int64_t k, enum ctw_dtype dtype, bool decoded)
+{
+    struct parts p;
+    int64_t cols = decoded ? DECODED_COLS : COLS, most = decoded ? DECODED_ROWS : ROWS;
+    size_t rows = (size_t)(n_rows < most ? n_rows : most);
+    p.logits = ((size_t)n_rows * sizeof(struct state) + 255) / 256 * 256;
+    p.weight = p.logits + rows * (size_t)cols * sizeof(float);
+    p.bytes = p.weight + (decoded ? (size_t)cols * (size_t)k * ctw_dtype_bytes(dtype) : 0);
+    return p;
+}
+
+size_t ctw_cuda_head_scratch(const struct ctw_cuda *cu, const struct ctw_reserve *r)
+{
+    (void)cu;
+    size_t stored = parts_of(r->n_tok, r->max_k, r->dtype, false).bytes;
+    size_t decoded = parts_of(r->n_tok, r->max_k, r->dtype, true).bytes;
+    return stored > decoded ? stored : decoded;
+}
+
+/* One tile of columns for all rows; w is its first row of the weight. */
+static enum ctw_status head_tile(struct ctw_cuda *cu, const struct ctw_op_head *op, struct tile *a,
+                                 const void *w, int64_t most_rows, float *logits, struct state *state,
+                                 struct ctw_err *err)
+{
+    int64_t k = op->weight->weight->k;
+    size_t row_bytes = (size_t)k * ctw_dtype_bytes(op->dtype);
+    enum ctw_status st = CTW_OK;
+    for (int64_t t = 0; st == CTW_OK && t < op->n_rows; t += most_rows) {
+        int64_t n = op->n_rows - t < most_rows ? op->n_rows - t : most_rows;
+        struct ctw_cuda_gemm g = {};
+        g.m = n;
+        g.n = a->n;
+        g.k = g.ldx = g.ldw = k;
+        g.dtype = op->dtype;
+        g.y_dtype = CTW_F32;
+        g.x = (const char *)op->x + (size_t)t * row_bytes;
+        g.w = w;
+        g.y = logits;
+        g.ldy = a->ld;
+        st = ctw_cuda_gemm(cu, &g, err);
+        if (st != CTW_OK)
+            break;
+        a->targets = op->targets + t;
+        a->state = state + t;
+        a->out = op->out + t;
+        reduce_tile<<<(unsigned)n, THREADS, 0, cu->stream>>>(*a);
+        st = ctw_cuda_launched("head", err);
+    }
+    return st;
+}
+
+/* Tiles of columns outermost, so that each is decoded once. */
+enum ctw_status ctw_cuda_head(struct ctw_cuda *cu, const struct ctw_op_head *op, struct ctw_err *err)
+{
+    const struct ctw_weight *weight = op->weight->weight;
+    const char *values = (const char *)op->weight->data->part[CTW_PART_VALUES];
+    if (op->n_rows == 0)
+        return CTW_OK;
+    bool decoded = weight->format->id != CTW_FORMAT_dense || weight->dtype != op->dtype ||
+                   !ctw_cuda_aligned16(values);
+    struct parts parts = parts_of(op->n_rows, weight->k, op->dtype, decoded);
+    struct ctw_cuda_buffer *b = &cu->scratch[CTW_CUDA_LOGITS];
+    enum ctw_status st = ctw_cuda_grow(cu, b, parts.bytes, err);
+    int64_t cols = decoded ? DECODED_COLS : COLS;
+    for (int64_t id = 0; st == CTW_OK && id < op->n_vocab; id += cols) {
+        struct tile a = {};
+        const void *w = values + (size_t)id * weight->row_bytes;
+        a.logits = (const float *)((char *)b->p + parts.logits);
+        a.ld = (int)cols;
+        a.n = (int)(op->n_vocab - id < cols ? op->n_vocab - id : cols);
+        a.id0 = (int32_t)id;
+        a.first = id == 0;
+        a.last = id + cols >= op->n_vocab;
+        a.scale = op->scale;
+        a.softcap = op->softcap;
+        if (decoded) {
+            w = (char *)b->p + parts.weight;
+            st = ctw_cuda_decode(cu, cu->stream, op->weight, id, a.n, op->dtype,
+                                 (char *)b->p + parts.weight, 0, 0, err);
+        }
+        if (st == CTW_OK)
+            st = head_tile(cu, op, &a, w, decoded ? DECODED_ROWS : ROWS,
+                           (float *)((char *)b->p + parts.logits), (struct state *)b->p, err);
+    }
+    return st;
+}
