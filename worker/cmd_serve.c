@@ -1,4 +1,10 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/log.h"
 #include "ipc/limits.h"
@@ -40,8 +46,8 @@ static void fill_place_rows(struct ctw_option *rows, struct values *v)
          .value = &v->model,
          .meta = "DIR",
          .required = true,
-         .help = "the checkpoint folder; more folders may follow as plain words, each a model "
-                 "named by its last part"},
+         .help = "the checkpoint folder; more may follow as plain words. A model is named by its "
+                 "folder's last part, or by NAME=DIR"},
         {.name = "listen",
          .type = CTW_OPT_STRING,
          .value = &v->listen,
@@ -118,12 +124,59 @@ static void fill_life_rows(struct ctw_option *rows, struct values *v)
     memcpy(rows, own, sizeof(own));
 }
 
-static bool check_name(const char *name)
+static enum ctw_status check_folder(const char *option, const char *path, struct ctw_err *err)
 {
-    if (name == NULL || ctw_registry_name_ok(name))
-        return true;
-    ctw_error("serve: --name %s: expected 1 to 64 letters, digits, '.', '_' or '-'", name);
-    return false;
+    struct stat st;
+    if (stat(path, &st) != 0)
+        return ctw_fail(err, errno == ENOENT ? CTW_ENOTFOUND : CTW_EIO, "%s: the folder %s: %s",
+                        option, path, strerror(errno));
+    return S_ISDIR(st.st_mode) ? CTW_OK
+                               : ctw_fail(err, CTW_EINVAL, "%s: %s is no folder", option, path);
+}
+
+static enum ctw_status check_ready_file(const char *path, struct ctw_err *err)
+{
+    char dir[PATH_MAX];
+    struct stat st;
+    const char *slash = strrchr(path, '/');
+    int n = slash == NULL ? 1 : slash == path ? 1 : (int)(slash - path);
+    if (strlen(path) >= sizeof(dir))
+        return ctw_fail(err, CTW_EINVAL, "--ready-file: the path is too long");
+    snprintf(dir, sizeof(dir), "%.*s", n, slash == NULL ? "." : path);
+    if (path[0] == '\0' || (stat(path, &st) == 0 && S_ISDIR(st.st_mode)))
+        return ctw_fail(err, CTW_EINVAL, "--ready-file %s: expected a file's name", path);
+    if (check_folder("--ready-file", dir, err) != CTW_OK)
+        return err->status;
+    return access(dir, W_OK | X_OK) == 0
+               ? CTW_OK
+               : ctw_fail(err, CTW_EIO, "--ready-file: the folder %s: %s", dir, strerror(errno));
+}
+
+static enum ctw_status check_ready_fd(int fd, struct ctw_err *err)
+{
+    int flags = fcntl(fd, F_GETFL);
+    if (flags < 0 || (flags & O_ACCMODE) == O_RDONLY)
+        return ctw_fail(err, CTW_EINVAL, "--ready-fd %d: %s", fd,
+                        flags < 0 ? "it is not open" : "it is open for reading only");
+    return CTW_OK;
+}
+
+/* What would else fail only when the models are loaded. */
+static enum ctw_status check_values(const struct values *v, struct ctw_err *err)
+{
+    enum ctw_status st = CTW_OK;
+    if (v->name != NULL && !ctw_registry_name_ok(v->name))
+        return ctw_fail(err, CTW_EINVAL,
+                        "--name %s: expected 1 to 64 letters, digits, '.', '_' or '-'", v->name);
+    if (v->queue_bytes == 0)
+        return ctw_fail(err, CTW_EINVAL, "--queue-bytes 0: no job would have room");
+    if (v->allow_load != NULL)
+        st = check_folder("--allow-load", v->allow_load, err);
+    if (st == CTW_OK && v->ready_file != NULL)
+        st = check_ready_file(v->ready_file, err);
+    if (st == CTW_OK && v->ready_fd >= 0)
+        st = check_ready_fd((int)v->ready_fd, err);
+    return st;
 }
 
 int ctw_cmd_serve(int argc, char **argv)
@@ -137,7 +190,8 @@ int ctw_cmd_serve(int argc, char **argv)
     fill_life_rows(options + N_PLACE, &v);
     ctw_engine_option_rows(options + N_OWN, &engine);
     const struct ctw_command_line line = {.name = "serve",
-                                          .synopsis = "--model DIR [DIR...] [--listen URL]",
+                                          .synopsis =
+                                              "--model [NAME=]DIR [[NAME=]DIR...] [--listen URL]",
                                           .about = about,
                                           .options = options,
                                           .n_options = (int)CTW_COUNT(options),
@@ -151,11 +205,15 @@ int ctw_cmd_serve(int argc, char **argv)
     enum ctw_log_level level;
     if (v.log != NULL && ctw_log_level_parse(v.log, &level))
         ctw_log_set_level(level);
-    if (!check_name(v.name))
-        return 64;
+    struct ctw_err err;
+    enum ctw_status st = check_values(&v, &err);
+    if (st != CTW_OK) {
+        ctw_error("serve: %s", err.msg);
+        return ctw_status_exit_code(st);
+    }
     models[0] = v.model;
     const struct ctw_serve_options serve = {
-        .model_dirs = models,
+        .models = models,
         .n_models = 1 + n_more,
         .listen = v.listen,
         .name = v.name,

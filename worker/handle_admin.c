@@ -6,9 +6,20 @@
 
 #include "base/mem.h"
 #include "worker/clock.h"
+#include "worker/dtype_name.h"
 #include "worker/handlers.h"
 
 /* ---- state ---- */
+
+static const struct ctw_model_slot *initial_model(const struct ctw_queue *q,
+                                                  enum ctw_model_state state)
+{
+    for (int i = 0; i < q->n_models; i++) {
+        if (q->models[i]->initial && q->models[i]->state == state)
+            return q->models[i];
+    }
+    return NULL;
+}
 
 const char *ctw_service_state(const struct ctw_queue *q, const char **message)
 {
@@ -17,19 +28,17 @@ const char *ctw_service_state(const struct ctw_queue *q, const char **message)
         *message = q->fatal.msg;
         return "failed";
     }
-    for (int i = 0; i < q->n_initial && i < q->n_models; i++) {
-        if (q->models[i]->state == CTW_MODEL_FAILED) {
-            *message = q->models[i]->error.msg;
-            return "failed";
-        }
+    const struct ctw_model_slot *m = initial_model(q, CTW_MODEL_FAILED);
+    if (m != NULL) {
+        *message = m->error.msg;
+        return "failed";
     }
     if (q->draining)
         return "draining";
-    for (int i = 0; i < q->n_initial && i < q->n_models; i++) {
-        if (q->models[i]->state == CTW_MODEL_LOADING) {
-            *message = q->models[i]->path;
-            return "loading";
-        }
+    m = initial_model(q, CTW_MODEL_LOADING);
+    if (m != NULL) {
+        *message = m->name; /* not the path, which clients over tcp have no business with */
+        return "loading";
     }
     return "ready";
 }
@@ -79,10 +88,7 @@ static bool fill_model(struct ctw_reply *reply, const struct ctw_model_slot *m, 
     out->pass_tokens = (uint64_t)info->pass_tokens;
     out->memory_planned = info->memory_planned;
     out->memory_limit = info->memory_limit;
-    const char *dtype = info->dtype == CTW_BF16  ? "bfloat16"
-                        : info->dtype == CTW_F16 ? "float16"
-                                                 : "float32";
-    out->dtype = ctw_slice_of(dtype);
+    out->dtype = ctw_slice_of(ctw_dtype_long_name(info->dtype));
     return ctw_reply_copy(reply, info->model->architecture, &out->architecture) &&
            ctw_reply_copy(reply, info->model->model_type, &out->model_type) &&
            ctw_reply_copy(reply, info->model->identity, &out->identity) &&
@@ -204,7 +210,7 @@ enum ctw_status ctw_handle_load(struct ctw_handler_call *c, struct ctw_err *err)
                         CTW_MODEL_NAME_MAX - 1);
     enum ctw_status st = allowed_path(c->service->allow_load, request->path, path, err);
     if (st == CTW_OK)
-        st = ctw_queue_load(c->service->queue, path, asked, name, err);
+        st = ctw_queue_load(c->service->queue, path, asked, name, &c->retry_ms, err);
     if (st != CTW_OK)
         return st;
     r->state = ctw_slice_of(ctw_model_state_name(CTW_MODEL_LOADING));
@@ -219,7 +225,7 @@ enum ctw_status ctw_handle_unload(struct ctw_handler_call *c, struct ctw_err *er
     struct ctw_model_reply *r = &c->reply->body.model;
     if (!ctw_slice_copy(c->request->body.unload.model, name, sizeof(name)))
         return ctw_fail(err, CTW_ENOTFOUND, "unload: no model has so long a name");
-    enum ctw_status st = ctw_queue_unload(c->service->queue, name, err);
+    enum ctw_status st = ctw_queue_unload(c->service->queue, name, &c->retry_ms, err);
     r->state = ctw_slice_of(ctw_model_state_name(CTW_MODEL_CLOSING));
     r->model = c->request->body.unload.model;
     return st;

@@ -23,7 +23,8 @@ void ctw_handle(void *arg, const struct ctw_peer *peer, const struct ctw_request
         .bad_item = -1,
     };
     struct ctw_err err;
-    atomic_fetch_add(&call.service->n_requests, 1);
+    if (!peer->self)
+        atomic_fetch_add(&call.service->n_requests, 1);
     enum ctw_status st = handlers[request->op](&call, &err);
     reply->ok = st == CTW_OK;
     if (st == CTW_OK)

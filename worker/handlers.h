@@ -16,8 +16,8 @@ struct ctw_service {
     const char *version;
     uint8_t boot[CTW_BOOT_BYTES];
     int64_t started_ms;
-    const char *allow_load; /* folder below which clients may load models; NULL: none */
-    atomic_llong n_requests;
+    const char *allow_load;  /* folder below which clients may load models; NULL: none */
+    atomic_llong n_requests; /* of clients */
 };
 
 struct ctw_handler_call {

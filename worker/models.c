@@ -5,6 +5,8 @@
 #include "base/mem.h"
 #include "worker/queue.h"
 
+enum { BUSY_MS = 1000 }; /* before a refused client asks again */
+
 const char *ctw_model_state_name(enum ctw_model_state state)
 {
     static const char *const names[] = {[CTW_MODEL_LOADING] = "loading",
@@ -40,13 +42,14 @@ static bool last_name(const char *path, char out[CTW_MODEL_NAME_MAX])
 }
 
 static enum ctw_status add_slot(struct ctw_queue *q, const char *path, const char *name,
-                                struct ctw_err *err)
+                                int *retry_ms, struct ctw_err *err)
 {
     const struct ctw_model_slot *same = ctw_queue_model(q, name);
     if (same != NULL && same->state != CTW_MODEL_FAILED)
         return ctw_fail(err, CTW_EINVAL,
-                        "a model named %s is there already (%s): give another name", name,
-                        ctw_model_state_name(same->state));
+                        "a model named %s is there already (%s): give this one another name "
+                        "(serve: NAME=DIR; load: model)",
+                        name, ctw_model_state_name(same->state));
     if (same != NULL) { /* another try */
         struct ctw_model_slot *again = ctw_queue_model(q, name);
         char *copy = ctw_strdup(path);
@@ -57,9 +60,11 @@ static enum ctw_status add_slot(struct ctw_queue *q, const char *path, const cha
         again->state = CTW_MODEL_LOADING;
         return CTW_OK;
     }
-    if (q->n_models == CTW_IPC_MODELS)
+    if (q->n_models == CTW_IPC_MODELS) {
+        *retry_ms = BUSY_MS;
         return ctw_fail(err, CTW_EBUSY, "%d models are loaded, which is the bound: unload one",
                         CTW_IPC_MODELS);
+    }
     struct ctw_model_slot *m = ctw_calloc(1, sizeof(*m));
     char *copy = ctw_strdup(path);
     if (m == NULL || copy == NULL) {
@@ -74,8 +79,10 @@ static enum ctw_status add_slot(struct ctw_queue *q, const char *path, const cha
 }
 
 enum ctw_status ctw_queue_load(struct ctw_queue *q, const char *path, const char *name,
-                               char out_name[CTW_MODEL_NAME_MAX], struct ctw_err *err)
+                               char out_name[CTW_MODEL_NAME_MAX], int *retry_ms,
+                               struct ctw_err *err)
 {
+    *retry_ms = 0;
     bool named = name != NULL && name[0] != '\0';
     bool fits = named ? ctw_slice_copy(ctw_slice_of(name), out_name, CTW_MODEL_NAME_MAX)
                       : last_name(path, out_name);
@@ -86,17 +93,19 @@ enum ctw_status ctw_queue_load(struct ctw_queue *q, const char *path, const char
     ctw_text_clean(out_name, strlen(out_name)); /* it goes over the wire */
     pthread_mutex_lock(&q->lock);
     enum ctw_status st = q->draining ? ctw_fail(err, CTW_EBUSY, "the worker is draining")
-                                     : add_slot(q, path, out_name, err);
+                                     : add_slot(q, path, out_name, retry_ms, err);
     pthread_cond_broadcast(&q->work);
     pthread_mutex_unlock(&q->lock);
     return st;
 }
 
-static enum ctw_status mark_closing(struct ctw_queue *q, const char *name, struct ctw_err *err)
+static enum ctw_status mark_closing(struct ctw_queue *q, const char *name, int *retry_ms,
+                                    struct ctw_err *err)
 {
     struct ctw_model_slot *m = name[0] == '\0' ? NULL : ctw_queue_model(q, name);
     if (m == NULL)
         return ctw_fail(err, CTW_ENOTFOUND, "no model is named \"%s\"", name);
+    *retry_ms = BUSY_MS;
     if (m->state == CTW_MODEL_LOADING)
         return ctw_fail(err, CTW_EBUSY, "model %s is loading", name);
     for (const struct ctw_job *j = q->jobs; j != NULL; j = j->next) {
@@ -104,15 +113,18 @@ static enum ctw_status mark_closing(struct ctw_queue *q, const char *name, struc
             return ctw_fail(err, CTW_EBUSY, "model %s has unfinished jobs: cancel them first",
                             name);
     }
+    *retry_ms = 0;
     m->state = CTW_MODEL_CLOSING;
     pthread_cond_broadcast(&q->work);
     return CTW_OK;
 }
 
-enum ctw_status ctw_queue_unload(struct ctw_queue *q, const char *name, struct ctw_err *err)
+enum ctw_status ctw_queue_unload(struct ctw_queue *q, const char *name, int *retry_ms,
+                                 struct ctw_err *err)
 {
+    *retry_ms = 0;
     pthread_mutex_lock(&q->lock);
-    enum ctw_status st = mark_closing(q, name, err);
+    enum ctw_status st = mark_closing(q, name, retry_ms, err);
     pthread_mutex_unlock(&q->lock);
     return st;
 }

@@ -9,8 +9,7 @@
 
 enum {
     GONE_GRACE_MS = 5000, /* for a client to connect again, under policy cancel */
-    REPLY_MS = 200,       /* for a reply to leave */
-    SILENT_MS = 2000      /* before a worker that shuts down gives a client up */
+    REPLY_MS = 200        /* for a reply to leave */
 };
 
 static void init_cond(pthread_cond_t *c)
@@ -117,11 +116,30 @@ static void cancel(struct ctw_queue *q, struct ctw_job *j, const char *why)
 void ctw_queue_peer_gone(struct ctw_queue *q, uint32_t pipe, int64_t now_ms)
 {
     pthread_mutex_lock(&q->lock);
+    q->gone[q->n_gone] = pipe;
+    q->n_gone = (q->n_gone + 1) % CTW_GONE_PIPES;
     for (struct ctw_job *j = q->jobs; j != NULL; j = j->next) {
         if (j->pipe == pipe)
             j->gone_ms = now_ms;
     }
     pthread_mutex_unlock(&q->lock);
+}
+
+static bool is_gone(const struct ctw_queue *q, uint32_t pipe)
+{
+    for (int i = 0; i < CTW_GONE_PIPES; i++) {
+        if (pipe != 0 && q->gone[i] == pipe)
+            return true;
+    }
+    return false;
+}
+
+void ctw_queue_touch(struct ctw_queue *q, struct ctw_job *j, const struct ctw_contact *contact)
+{
+    j->contact_ms = contact->now_ms;
+    j->pipe = contact->pipe;
+    /* Of a lost connection nobody will tell us again. */
+    j->gone_ms = is_gone(q, contact->pipe) ? contact->now_ms : 0;
 }
 
 /* When the job's time without contact is over. */
@@ -180,7 +198,7 @@ bool ctw_queue_may_end(struct ctw_queue *q, int64_t now_ms)
     bool quiet = q->shut_down_ms != 0 && now_ms - q->shut_down_ms >= REPLY_MS;
     for (const struct ctw_job *j = q->jobs; j != NULL; j = j->next) {
         int64_t since = j->ended_ms > j->contact_ms ? j->ended_ms : j->contact_ms;
-        if (!j->removed && (!ctw_job_is_final(j) || now_ms - since < SILENT_MS))
+        if (!j->removed && (!ctw_job_is_final(j) || now_ms - since < CTW_QUEUE_SILENT_MS))
             quiet = false;
     }
     pthread_mutex_unlock(&q->lock);
@@ -192,6 +210,8 @@ void ctw_queue_stop(struct ctw_queue *q)
     pthread_mutex_lock(&q->lock);
     q->draining = true;
     atomic_store(&q->stop, true);
+    for (struct ctw_job *j = q->jobs; j != NULL; j = j->next)
+        cancel(q, j, "the worker is stopping");
     pthread_cond_broadcast(&q->changed);
     pthread_cond_broadcast(&q->work);
     pthread_mutex_unlock(&q->lock);

@@ -28,9 +28,14 @@ struct ctw_model_slot {
     struct ctw_err error;        /* FAILED */
     struct ctw_engine *engine;   /* READY, CLOSING */
     struct ctw_engine_info info; /* READY */
+    bool initial;                /* of the command line: must load for the worker to be of use */
 };
 
-enum { CTW_RATE_SAMPLES = 64 };
+enum {
+    CTW_RATE_SAMPLES = 64,
+    CTW_GONE_PIPES = 256,       /* more than requests that are being handled */
+    CTW_QUEUE_SILENT_MS = 2000, /* before a worker that shuts down gives a client up */
+};
 
 /* Work over time, for rates: a ring of samples. Costs are those of ctw_unit_cost(). */
 struct ctw_rate {
@@ -46,13 +51,15 @@ struct ctw_queue {
 
     struct ctw_model_slot *models[CTW_IPC_MODELS];
     int n_models;
-    int n_initial; /* the first of them, which must load for the worker to be of use */
 
     struct ctw_job *jobs; /* newest last */
     int n_jobs;
     size_t bytes; /* of all jobs */
     size_t max_bytes;
     int n_waiting, max_waiting; /* polls */
+    /* Connections that were lost of late: a request of one may be handled after its loss. */
+    uint32_t gone[CTW_GONE_PIPES]; /* 0: none */
+    int n_gone;                    /* place of the next */
 
     bool draining;        /* no new jobs */
     int64_t shut_down_ms; /* when it was asked for; 0: it was not */
@@ -75,12 +82,14 @@ void ctw_queue_fini(struct ctw_queue *q); /* after all threads ended */
 
 /* ---- models ---- */
 
-/* CTW_EINVAL: the name is taken, too long or empty; CTW_EBUSY: too many. name NULL: the path's
- * last. */
+/*
+ * CTW_EINVAL: the name is taken, too long or empty; CTW_EBUSY: too many. name NULL: the path's
+ * last. *retry_ms comes with an error, 0 when it does not apply.
+ */
 enum ctw_status ctw_queue_load(struct ctw_queue *q, const char *path, const char *name,
-                               char out_name[CTW_MODEL_NAME_MAX],
+                               char out_name[CTW_MODEL_NAME_MAX], int *retry_ms,
                                struct ctw_err *err) CTW_MUST_CHECK;
-enum ctw_status ctw_queue_unload(struct ctw_queue *q, const char *name,
+enum ctw_status ctw_queue_unload(struct ctw_queue *q, const char *name, int *retry_ms,
                                  struct ctw_err *err) CTW_MUST_CHECK;
 const char *ctw_model_state_name(enum ctw_model_state state);
 
@@ -115,7 +124,8 @@ enum ctw_status ctw_queue_release(struct ctw_queue *q, const struct ctw_contact 
 
 /* ---- life ---- */
 
-/* A connection is lost: jobs whose last contact came over it wait only a little longer. */
+/* A connection is lost: jobs whose last contact came over it wait only a little longer. pipe > 0.
+ */
 void ctw_queue_peer_gone(struct ctw_queue *q, uint32_t pipe, int64_t now_ms);
 /* Cancels and forgets jobs whose time is over. */
 void ctw_queue_tick(struct ctw_queue *q, int64_t now_ms);
@@ -126,12 +136,14 @@ int ctw_queue_drain(struct ctw_queue *q, bool cancel, bool shut_down);
  * client silent for 2 s, and the reply to the one who asked is on its way.
  */
 bool ctw_queue_may_end(struct ctw_queue *q, int64_t now_ms);
-/* Ends waiting polls and the scoring thread, which cancels the running pass. */
+/* Cancels all jobs; ends waiting polls, the running pass and the scoring thread. */
 void ctw_queue_stop(struct ctw_queue *q);
 
 /* ---- with the lock held ---- */
 
 int ctw_queue_unfinished(const struct ctw_queue *q);
+/* A client asked about the job. */
+void ctw_queue_touch(struct ctw_queue *q, struct ctw_job *j, const struct ctw_contact *contact);
 struct ctw_model_slot *ctw_queue_model(const struct ctw_queue *q,
                                        const char *name); /* NULL: none */
 /* Ends a job that is not final; err NULL: DONE. */

@@ -17,9 +17,7 @@ static enum ctw_status find(struct ctw_queue *q, const struct ctw_contact *conta
     for (struct ctw_job *j = q->jobs; j != NULL; j = j->next) {
         if (j->removed || memcmp(j->id, id.data, id.n) != 0)
             continue;
-        j->contact_ms = contact->now_ms;
-        j->pipe = contact->pipe;
-        j->gone_ms = 0;
+        ctw_queue_touch(q, j, contact);
         *out = j;
         return CTW_OK;
     }
@@ -85,7 +83,7 @@ static enum ctw_status usable_model(struct ctw_queue *q, const char *name, int *
     if (m == NULL || m->state == CTW_MODEL_CLOSING)
         return ctw_fail(err, CTW_ENOTFOUND, "no model is named \"%s\"; info lists them", name);
     if (m->state == CTW_MODEL_FAILED)
-        return ctw_fail(err, m->error.status, "model %s: %s", m->name, m->error.msg);
+        return ctw_fail(err, CTW_EINVAL, "model %s could not be loaded: %s", m->name, m->error.msg);
     if (m->state == CTW_MODEL_LOADING) {
         *retry_ms = 500;
         return ctw_fail(err, CTW_EBUSY, "model %s is still loading", m->name);
@@ -93,16 +91,33 @@ static enum ctw_status usable_model(struct ctw_queue *q, const char *name, int *
     return CTW_OK;
 }
 
+static size_t open_bytes(const struct ctw_queue *q)
+{
+    size_t bytes = 0;
+    for (const struct ctw_job *j = q->jobs; j != NULL; j = j->next)
+        bytes += j->state == CTW_JOB_OPEN && !j->removed ? j->bytes : 0;
+    return bytes;
+}
+
+/* For a new job. */
 static enum ctw_status check_room(const struct ctw_queue *q, int *retry_ms, struct ctw_err *err)
 {
     if (q->draining)
         return ctw_fail(err, CTW_EBUSY, "the worker is draining and takes no new jobs");
-    if (q->n_jobs < CTW_IPC_JOBS)
-        return CTW_OK;
     *retry_ms = 1000;
-    return ctw_fail(err, CTW_EBUSY,
-                    "%d jobs are here, which is the bound: release finished ones, or wait",
-                    CTW_IPC_JOBS);
+    if (q->n_jobs >= CTW_IPC_JOBS)
+        return ctw_fail(err, CTW_EBUSY,
+                        "%d jobs are here, which is the bound: release finished ones, or wait",
+                        CTW_IPC_JOBS);
+    /* The rest is for what is still to come of these: else none of them might ever be sealed. */
+    size_t bytes = open_bytes(q);
+    if (bytes >= q->max_bytes - q->max_bytes / 4)
+        return ctw_fail(err, CTW_EBUSY,
+                        "jobs that are not sealed yet fill %zu of the queue's %zu bytes: seal or "
+                        "release them, or wait",
+                        bytes, q->max_bytes);
+    *retry_ms = 0;
+    return CTW_OK;
 }
 
 /* First look, with the lock: is it a repeat, and under which head is the part to be read? */
@@ -155,11 +170,24 @@ static void append_job(struct ctw_queue *q, struct arrival *a)
     while (*at != NULL)
         at = &(*at)->next;
     *at = a->job;
-    a->job->contact_ms = a->contact->now_ms;
-    a->job->pipe = a->contact->pipe;
+    ctw_queue_touch(q, a->job, a->contact);
     a->job = NULL;
     q->n_jobs++;
     q->bytes += (*at)->bytes;
+}
+
+/* Is the model still the one under whose limits the part of a new job was read? */
+static enum ctw_status check_model(struct ctw_queue *q, const struct arrival *a,
+                                   struct ctw_err *err)
+{
+    const struct ctw_model_slot *m;
+    enum ctw_status st = usable_model(q, a->head.model, a->retry_ms, &m, err);
+    if (st == CTW_OK && strcmp(m->info.numerics, a->job->numerics) == 0 &&
+        strcmp(m->info.model->identity, a->job->identity) == 0)
+        return CTW_OK;
+    *a->retry_ms = 500;
+    return ctw_fail(err, CTW_EBUSY, "model %s was unloaded or loaded anew meanwhile: ask again",
+                    a->head.model);
 }
 
 /* Second look, with the lock: things may have changed while the part was read. */
@@ -177,6 +205,9 @@ static enum ctw_status admit(struct ctw_queue *q, struct arrival *a, struct ctw_
             fill_reply(j, true, reply);
         return st;
     }
+    st = j == NULL ? check_model(q, a, err) : CTW_OK;
+    if (st != CTW_OK)
+        return st;
     size_t job_bytes = (j != NULL ? j->bytes : sizeof(*j)) + a->part->bytes;
     if (job_bytes > q->max_bytes)
         return ctw_fail(err, CTW_EINVAL,
@@ -324,6 +355,8 @@ enum ctw_status ctw_queue_poll(struct ctw_queue *q, const struct ctw_contact *co
         j->pins++;
         if (poll->wait_ms > 0)
             wait_for_news(q, j, poll, contact->now_ms + (int64_t)poll->wait_ms);
+        if (j->gone_ms == 0) /* the client was there all the time */
+            j->contact_ms = ctw_now_ms();
         st = fill_poll(q, j, reply, err);
         ctw_queue_unpin(q, j);
     }

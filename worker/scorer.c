@@ -361,14 +361,22 @@ static void fail_pass(struct ctw_scorer *s, const struct ctw_err *err)
         ctw_queue_end(q, j, CTW_JOB_FAILED, err);
 }
 
-static void end_pass(struct ctw_scorer *s)
+/* What counts for rates is what was done: all of it, or up to the last sign of progress. */
+static void end_pass(struct ctw_scorer *s, bool completed)
 {
     struct ctw_queue *q = s->queue;
     q->in_pass = false;
     q->beat_ms = ctw_now_ms();
+    int64_t n_tok = 0;
     for (int64_t i = 0; i < s->n; i++)
-        q->tok_before += (double)(s->seqs[i].n_tok - 1);
-    q->cost_before += s->pass_cost;
+        n_tok += s->seqs[i].n_tok - 1;
+    if (completed) {
+        q->tok_before += (double)n_tok;
+        q->cost_before += s->pass_cost;
+    } else if (n_tok > 0) {
+        q->tok_before += (double)q->pass.tok_done;
+        q->cost_before += (double)q->pass.tok_done / (double)n_tok * s->pass_cost;
+    }
     ctw_rate_add(&q->rate, q->beat_ms, q->tok_before, q->cost_before);
     for (struct ctw_job *j = q->jobs, *next; j != NULL; j = next) {
         next = j->next;
@@ -402,19 +410,11 @@ static void run_pass(struct ctw_scorer *s, struct ctw_model_slot *m)
     } else if (st != CTW_ECANCELED) {
         fail_pass(s, &err);
     }
-    end_pass(s);
+    end_pass(s, st == CTW_OK);
     pthread_cond_broadcast(&q->changed);
 }
 
 /* ---- the thread ---- */
-
-static void cancel_all(struct ctw_queue *q)
-{
-    struct ctw_err err;
-    (void)ctw_fail(&err, CTW_ECANCELED, "the worker is stopping");
-    for (struct ctw_job *j = q->jobs; j != NULL; j = j->next)
-        ctw_queue_end(q, j, CTW_JOB_CANCELED, &err);
-}
 
 /* One thing to do, if there is one. Lock held; given up meanwhile. */
 static bool step(struct ctw_scorer *s)
@@ -455,7 +455,6 @@ void ctw_scorer_run(struct ctw_scorer *s)
         ctw_rate_reset(&q->rate);
         ctw_rate_add(&q->rate, ctw_now_ms(), q->tok_before, q->cost_before);
     }
-    cancel_all(q);
     pthread_mutex_unlock(&q->lock);
     write_notes(s);
     ctw_log_progress("%s", "");

@@ -2,7 +2,8 @@
  * The thread that owns the engines: opens and closes models, plans jobs, and scores one pass after
  * another. A pass takes units of all jobs of one model, one unit at a time from the job that has
  * been served the fewest tokens so far, until the engine's pass is full. So no job waits for
- * another one's end, and small jobs ride along. Scores do not depend on it (DESIGN, bet 4).
+ * another one's end, and small jobs ride along. A sequence's score does not depend on what else is
+ * in its pass.
  */
 #ifndef CTW_WORKER_SCORER_H
 #define CTW_WORKER_SCORER_H
@@ -36,7 +37,7 @@ struct ctw_scorer {
     int n_notes;
 };
 
-/* Runs until ctw_queue_stop(); then all unfinished jobs are cancelled. */
+/* Runs until ctw_queue_stop(), which cancels all jobs. */
 void ctw_scorer_run(struct ctw_scorer *s);
 void ctw_scorer_fini(struct ctw_scorer *s);
 

@@ -81,20 +81,36 @@ static bool owner_gone(const struct serve *s)
     return s->owner_polled && kill(s->options->owner_pid, 0) != 0 && errno == ESRCH;
 }
 
+/* `model`: DIR, or NAME=DIR, where NAME has no slash. */
+static enum ctw_status load_model(struct serve *s, const char *model, struct ctw_err *err)
+{
+    char asked[CTW_MODEL_NAME_MAX] = "", name[CTW_MODEL_NAME_MAX], path[PATH_MAX];
+    size_t n = strcspn(model, "=/");
+    const char *dir = model[n] == '=' ? model + n + 1 : model;
+    struct ctw_slice given = {.data = model, .n = n};
+    int retry_ms;
+    if (dir != model && (n == 0 || !ctw_slice_copy(given, asked, sizeof(asked))))
+        return ctw_fail(err, CTW_EINVAL,
+                        "--model %s: expected a name of 1..%d bytes before the =", model,
+                        CTW_MODEL_NAME_MAX - 1);
+    if (realpath(dir, path) == NULL)
+        return ctw_fail(err, errno == ENOENT ? CTW_ENOTFOUND : CTW_EIO, "--model %s: %s%s", model,
+                        strerror(errno),
+                        dir != model ? " (a folder with = in its name: ./NAME)" : "");
+    if (ctw_queue_load(&s->queue, path, asked, name, &retry_ms, err) != CTW_OK)
+        return ctw_fail_prefix(err, "--model %s", model);
+    return CTW_OK;
+}
+
+/* Before any other thread was started. */
 static enum ctw_status load_models(struct serve *s, struct ctw_err *err)
 {
-    for (int i = 0; i < s->options->n_models; i++) {
-        char name[CTW_MODEL_NAME_MAX], path[PATH_MAX];
-        const char *dir = s->options->model_dirs[i];
-        if (realpath(dir, path) == NULL)
-            return ctw_fail(err, errno == ENOENT ? CTW_ENOTFOUND : CTW_EIO, "--model %s: %s", dir,
-                            strerror(errno));
-        enum ctw_status st = ctw_queue_load(&s->queue, path, NULL, name, err);
-        if (st != CTW_OK)
-            return ctw_fail_prefix(err, "--model %s", dir);
-    }
-    s->queue.n_initial = s->options->n_models;
-    return CTW_OK;
+    enum ctw_status st = CTW_OK;
+    for (int i = 0; i < s->options->n_models && st == CTW_OK; i++)
+        st = load_model(s, s->options->models[i], err);
+    for (int i = 0; i < s->queue.n_models; i++)
+        s->queue.models[i]->initial = true;
+    return st;
 }
 
 static enum ctw_status listen_at(struct serve *s, struct ctw_err *err)
@@ -111,14 +127,16 @@ static enum ctw_status listen_at(struct serve *s, struct ctw_err *err)
     return ctw_server_open(&s->server, &server, err);
 }
 
-static void model_names(const struct ctw_queue *q, char *out, size_t capacity)
+static void model_names(struct ctw_queue *q, char *out, size_t capacity)
 {
     size_t at = 0;
     out[0] = '\0';
+    pthread_mutex_lock(&q->lock);
     for (int i = 0; i < q->n_models && at < capacity; i++) {
         int n = snprintf(out + at, capacity - at, "%s%s", i == 0 ? "" : ", ", q->models[i]->name);
         at += n < 0 ? capacity : (size_t)n;
     }
+    pthread_mutex_unlock(&q->lock);
 }
 
 static enum ctw_status register_worker(struct serve *s, struct ctw_err *err)
@@ -206,8 +224,8 @@ static enum ctw_status failure(struct serve *s, bool *ready)
     pthread_mutex_lock(&q->lock);
     const char *state = ctw_service_state(q, &message);
     st = q->fatal.status;
-    for (int i = 0; i < q->n_initial && i < q->n_models; i++) {
-        if (q->models[i]->state == CTW_MODEL_FAILED)
+    for (int i = 0; i < q->n_models; i++) {
+        if (q->models[i]->initial && q->models[i]->state == CTW_MODEL_FAILED)
             st = q->models[i]->error.status;
     }
     *ready = strcmp(state, "ready") == 0;
@@ -257,8 +275,8 @@ static int look(struct serve *s, int64_t now)
         return 0;
     if (s->signals == 0 || now < s->stop_by_ms)
         return -1;
-    if (unfinished(s) == 0)
-        return 0; /* clients had their time to fetch */
+    if (unfinished(s) == 0) /* the last one may just have ended: clients get their time to fetch */
+        return now < s->stop_by_ms + CTW_QUEUE_SILENT_MS ? -1 : 0;
     ctw_warn("the grace is over: unfinished jobs are cancelled");
     return 128 + s->last_signal;
 }
@@ -278,44 +296,75 @@ static int run(struct serve *s, const sigset_t *signals)
 
 /* ---- stopping ---- */
 
-static struct timespec wall_in(int64_t ms)
+static bool join_for_a_tick(pthread_t thread)
 {
-    struct timespec ts;
-    clock_gettime(CLOCK_REALTIME, &ts);
-    ts.tv_sec += ms / 1000;
-    return ts;
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += TICK_MS * 1000000L;
+    if (until.tv_nsec >= 1000000000L) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000L;
+    }
+    return pthread_timedjoin_np(thread, NULL, &until) == 0;
 }
 
-/* Ends and frees it all. */
-static void stop(struct serve *s, int code)
+/*
+ * Waits for the scoring thread, which may be in a chunk or open a model. False: it took longer than
+ * anybody wants to wait; *code is the exit code in any case. Signals count on from run().
+ */
+static bool join_scorer(struct serve *s, const sigset_t *signals, int *code)
+{
+    const struct timespec at_once = {0};
+    int64_t hurry_ms = *code > 128 ? ctw_now_ms() : 0; /* since when; 0: no hurry */
+    while (!join_for_a_tick(s->scorer_thread)) {
+        int64_t now = ctw_now_ms();
+        int signal_number = sigtimedwait(signals, NULL, &at_once);
+        if (signal_number > 0) {
+            s->signals++;
+            s->last_signal = signal_number;
+            ctw_info("signal %d: %s", signal_number,
+                     s->signals > 1 ? "not waiting any longer" : "stopping already");
+        }
+        if (signal_number > 0 && s->signals > 1) {
+            *code = 128 + signal_number;
+            return false;
+        }
+        if (hurry_ms == 0 && owner_gone(s))
+            hurry_ms = now;
+        if (hurry_ms != 0 && now - hurry_ms > ABORT_JOIN_MS)
+            return false;
+    }
+    return true;
+}
+
+/* Ends and frees it all; returns the exit code. While the socket is there, so is the process. */
+static int stop(struct serve *s, const sigset_t *signals, int code)
 {
     ctw_queue_stop(&s->queue);
+    bool joined = !s->scorer_started || join_scorer(s, signals, &code);
     ctw_registry_remove(s->registry_path);
     ctw_server_close(s->server); /* socket and lock disappear */
     if (s->options->ready_file != NULL && s->announced)
         unlink(s->options->ready_file);
-    if (s->scorer_started) {
-        struct timespec until = wall_in(ABORT_JOIN_MS);
-        /* A chunk may take longer than anybody wants to wait: the process's end ends that thread,
-         * and until then it keeps what it uses. */
-        if (code > 128 && pthread_timedjoin_np(s->scorer_thread, NULL, &until) != 0)
-            return;
-        if (code <= 128)
-            pthread_join(s->scorer_thread, NULL);
-    }
+    if (!joined) /* the process's end ends that thread, and until then it keeps what it uses */
+        return code;
     ctw_scorer_fini(&s->scorer);
     if (s->owner_fd >= 0)
         close(s->owner_fd);
     ctw_queue_fini(&s->queue);
     ctw_free(s);
+    return code;
 }
 
 static void block_signals(sigset_t *signals)
 {
+    struct sigaction hup;
     sigemptyset(signals);
     sigaddset(signals, SIGTERM);
     sigaddset(signals, SIGINT);
-    sigaddset(signals, SIGHUP);
+    /* Under nohup it is ignored, and stays so: a blocked signal would be received all the same. */
+    if (sigaction(SIGHUP, NULL, &hup) != 0 || hup.sa_handler != SIG_IGN)
+        sigaddset(signals, SIGHUP);
     /* Before any thread is made: they inherit it, and only run() takes signals. */
     pthread_sigmask(SIG_BLOCK, signals, NULL);
 }
@@ -340,6 +389,5 @@ int ctw_serve(const struct ctw_serve_options *options)
     if (st != CTW_OK)
         ctw_error("serve: %s", err.msg);
     int code = st == CTW_OK ? run(s, &signals) : ctw_status_exit_code(st);
-    stop(s, code);
-    return code;
+    return stop(s, &signals, code);
 }

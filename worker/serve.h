@@ -10,7 +10,7 @@
 #include "worker/engine.h"
 
 struct ctw_serve_options {
-    const char *const *model_dirs;
+    const char *const *models; /* DIR or NAME=DIR; else the folder's last part is the name */
     int n_models;
     const char *listen; /* NULL: ipc, DIR/NAME.sock in the runtime folder */
     const char *name;   /* NULL: the process id */
@@ -22,7 +22,7 @@ struct ctw_serve_options {
     bool cancel_on_signal;  /* else running jobs are finished, for at most grace_ms */
     int64_t grace_ms;
     uint64_t queue_bytes;
-    struct ctw_engine_options engine; /* model_dir is taken from model_dirs */
+    struct ctw_engine_options engine; /* without model_dir */
     const char *version;
 };
 
@@ -32,6 +32,7 @@ struct ctw_serve_options {
  *   64..75    what ctw_status_exit_code() says of the failure that kept it from starting, or of
  *             the device that failed later
  *   128 + n   signal n came a second time, or the grace was over with jobs unfinished
+ * SIGHUP is left alone when it is ignored (nohup).
  * Call it from the main thread before any other was started.
  */
 int ctw_serve(const struct ctw_serve_options *options);

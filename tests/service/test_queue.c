@@ -34,8 +34,8 @@ static enum ctw_status open_bench(struct bench *b, struct ctw_err *err)
     memset(b, 0, sizeof(*b));
     enum ctw_status st = ctw_queue_init(&b->queue, 1 << 24, 8, err);
     assert_int_equal(st, CTW_OK);
-    b->queue.n_initial = 1;
-    st = ctw_queue_load(&b->queue, "/models/fake", NULL, name, err);
+    int retry_ms;
+    st = ctw_queue_load(&b->queue, "/models/fake", NULL, name, &retry_ms, err);
     if (st != CTW_OK)
         return st;
     assert_string_equal(name, "fake");
@@ -309,6 +309,110 @@ static void every_allocation_may_fail(void **state)
     print_message("%lld allocations failed, one after another\n", (long long)n - 1);
 }
 
+static bool is_there(struct bench *b, const char *id)
+{
+    bool there = false;
+    pthread_mutex_lock(&b->queue.lock);
+    for (const struct ctw_job *j = b->queue.jobs; j != NULL; j = j->next)
+        there = there || (!j->removed && memcmp(j->id, id, CTW_IPC_JOB_ID_BYTES) == 0);
+    pthread_mutex_unlock(&b->queue.lock);
+    return there;
+}
+
+/* policy cancel with this ttl, of a job that no longer takes parts */
+static void make_orphan(struct bench *b, const char *id, int64_t ttl_ms)
+{
+    pthread_mutex_lock(&b->queue.lock);
+    for (struct ctw_job *j = b->queue.jobs; j != NULL; j = j->next) {
+        if (memcmp(j->id, id, CTW_IPC_JOB_ID_BYTES) != 0)
+            continue;
+        j->head.keep = false;
+        j->head.ttl_ms = ttl_ms;
+    }
+    pthread_mutex_unlock(&b->queue.lock);
+}
+
+/* The loss of a connection may be told before its last request is handled. */
+static void a_request_of_a_lost_connection_saves_no_job(void **state)
+{
+    (void)state;
+    struct bench b;
+    struct ctw_err err;
+    const char *id = "orphan----------";
+    assert_int_equal(open_bench(&b, &err), CTW_OK);
+    assert_int_equal(wait_for_model(&b), CTW_MODEL_READY);
+    assert_int_equal(submit(&b, id, 2, 5, 7, true, &err), CTW_OK);
+    assert_string_equal(wait_for_job(&b, id, &err), "done");
+    make_orphan(&b, id, 600000);
+    struct ctw_contact c = {.pipe = 9, .now_ms = ctw_now_ms()};
+    struct ctw_reply reply = {.op = CTW_OP_POLL};
+    struct ctw_poll poll = {.job = id_of(id)};
+    ctw_queue_peer_gone(&b.queue, 9, c.now_ms);
+    assert_int_equal(ctw_queue_poll(&b.queue, &c, &poll, &reply, &err), CTW_OK);
+    ctw_queue_tick(&b.queue, c.now_ms + 4900);
+    assert_true(is_there(&b, id));
+    ctw_queue_tick(&b.queue, c.now_ms + 5100);
+    assert_false(is_there(&b, id));
+    ctw_reply_close(&reply);
+    close_bench(&b);
+}
+
+static void a_poll_is_contact_until_its_end(void **state)
+{
+    (void)state;
+    struct bench b;
+    struct ctw_err err;
+    const char *id = "polled----------";
+    assert_int_equal(open_bench(&b, &err), CTW_OK);
+    assert_int_equal(wait_for_model(&b), CTW_MODEL_READY);
+    assert_int_equal(submit(&b, id, 2, 5, 7, false, &err), CTW_OK);
+    make_orphan(&b, id, 1000);
+    struct ctw_contact c = contact();
+    struct ctw_reply reply = {.op = CTW_OP_POLL};
+    struct ctw_poll poll = {.has = 1u << CTW_POLL_WAIT_MS, .job = id_of(id), .wait_ms = 200};
+    assert_int_equal(ctw_queue_poll(&b.queue, &c, &poll, &reply, &err), CTW_OK);
+    ctw_queue_tick(&b.queue, c.now_ms + 1100);
+    assert_true(is_there(&b, id));
+    ctw_queue_tick(&b.queue, ctw_now_ms() + 1000);
+    assert_false(is_there(&b, id));
+    ctw_reply_close(&reply);
+    close_bench(&b);
+}
+
+/* Rates count what was done of a pass that was cancelled. */
+static void a_cancelled_pass_is_not_done(void **state)
+{
+    (void)state;
+    struct bench b;
+    struct ctw_err err;
+    struct ctw_slice job_state;
+    const char *id = "cancelled-------";
+    fake_engine.us_per_token = 2000;
+    fake_engine.pass_tokens = 256;
+    assert_int_equal(open_bench(&b, &err), CTW_OK);
+    assert_int_equal(wait_for_model(&b), CTW_MODEL_READY);
+    assert_int_equal(submit(&b, id, 4, 63, 7, true, &err), CTW_OK);
+    struct timespec ts = {.tv_nsec = 100000000}; /* of half a second */
+    nanosleep(&ts, NULL);
+    struct ctw_contact c = contact();
+    assert_int_equal(ctw_queue_cancel(&b.queue, &c, id_of(id), &job_state, &err), CTW_OK);
+    assert_int_equal(ctw_queue_release(&b.queue, &c, id_of(id), &job_state, &err), CTW_OK);
+    for (int64_t end = ctw_now_ms() + WAIT_MS; ctw_now_ms() < end;) {
+        pthread_mutex_lock(&b.queue.lock);
+        int n_jobs = b.queue.n_jobs;
+        pthread_mutex_unlock(&b.queue.lock);
+        if (n_jobs == 0)
+            break;
+    }
+    pthread_mutex_lock(&b.queue.lock);
+    assert_int_equal(b.queue.n_jobs, 0);
+    assert_true(b.queue.tok_before < 4 * 63);
+    assert_true(b.queue.cost_before < 4 * 63);
+    pthread_mutex_unlock(&b.queue.lock);
+    close_bench(&b);
+    fake_engine.us_per_token = 0;
+}
+
 static void rates(void **state)
 {
     (void)state;
@@ -343,10 +447,16 @@ static void long_sequences_cost_more(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(small_jobs_share_a_pass),   cmocka_unit_test(equal_jobs_get_equal_shares),
-        cmocka_unit_test(infinity_is_no_score),      cmocka_unit_test(bytes_are_given_back),
-        cmocka_unit_test(every_allocation_may_fail), cmocka_unit_test(rates),
+        cmocka_unit_test(small_jobs_share_a_pass),
+        cmocka_unit_test(equal_jobs_get_equal_shares),
+        cmocka_unit_test(infinity_is_no_score),
+        cmocka_unit_test(bytes_are_given_back),
+        cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(rates),
         cmocka_unit_test(long_sequences_cost_more),
+        cmocka_unit_test(a_request_of_a_lost_connection_saves_no_job),
+        cmocka_unit_test(a_poll_is_contact_until_its_end),
+        cmocka_unit_test(a_cancelled_pass_is_not_done),
     };
     ctw_log_set_level(CTW_LOG_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
