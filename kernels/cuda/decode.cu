@@ -1,12 +1,12 @@
 /*
  * Weights decoded into matrices for products: bit-equal to kernels/formats, but for the payload of a NaN.
  *
- * Kernels: pack_fast (4 and 8 bits to the scales' own 16-bit type), pack_any (every pack-quantized weight),
- * nvfp4_units, dense_units (nothing but moving and converting), and any_format, which calls a format's own
- * decode function, for what the others do not take: odd widths and alignments, and formats to come.
- * All but the last give a thread a unit of 8 (or 4) columns of ROWS rows: a warp then stores 512 bytes
- * side by side, and has ROWS loads on their way at once. Such a kernel moves 2 bytes and more for each
- * element and must spend at most some 15 instructions on it to be bound by memory.
+ * Kernels: pack_fast (4 and 8 bits to the scales' own 16-bit type), pack_any (every pack-quantized
+ * weight), nvfp4_units, dense_units (nothing but moving and converting), and any_format, which calls a
+ * format's own decode function, for what the others do not take: odd widths and alignments, and formats
+ * to come. All but the last give a thread a unit of 8 (or 4) columns of ROWS rows: a warp then stores 512
+ * bytes side by side, and each thread has ROWS loads on their way at once. Such a kernel moves 2 bytes
+ * and more for each element and must spend at most some 15 instructions on it to be bound by memory.
  */
 #include "kernels/cuda/elements.h"
 #include "kernels/formats/all.h"
@@ -46,7 +46,8 @@ static __device__ __forceinline__ int64_t plane_row(const struct plane &p, uint3
 }
 
 /* The weight's rows for ours from r0 on. Past the last it is the last, so that loads need no branches. */
-static __device__ __forceinline__ void plane_rows(const struct plane &p, uint32_t r0, int64_t (&row)[ROWS])
+static __device__ __forceinline__ void plane_rows(const struct plane &p, uint32_t r0,
+                                                  int64_t (&row)[ROWS])
 {
 #pragma unroll
     for (int i = 0; i < ROWS; i++)
@@ -179,7 +180,8 @@ static __device__ __forceinline__ void unit_codes(const struct ctw_weight &w, co
         code[i] = (uint32_t)(v >> (i * w.bits)) & ((1u << w.bits) - 1u);
 }
 
-/* Any pack-quantized weight, of any alignment, to any type. A unit is 8 columns, the last perhaps less. */
+/* Any pack-quantized weight, of any alignment, to any type. A unit is 8 columns, the last perhaps less;
+ * whole: none is less, and dst is aligned. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     pack_any(const __grid_constant__ struct plane p, const __grid_constant__ struct source s, bool whole)
@@ -228,8 +230,8 @@ __global__ void __launch_bounds__(THREADS)
 /* ---- nvfp4 -------------------------------------------------------------------------------- */
 
 /*
- * A unit of 8 columns is one word. An E2M1 code's three low bits, put where a float's exponent ends and its
- * mantissa begins, are its magnitude times 2^-126 (0.5 is a subnormal there too, and exact).
+ * A unit of 8 columns is one word. An E2M1 code's three low bits, put where a float's exponent ends and
+ * its mantissa begins, are its magnitude times 2^-126 (0.5 is a subnormal there too, and exact).
  */
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
@@ -306,9 +308,9 @@ __global__ void __launch_bounds__(THREADS)
 /* ---- any format --------------------------------------------------------------------------- */
 
 /*
- * A block is one warp. Each lane decodes a span of CTW_DECODE_ALIGN columns with the format's own function
- * into its row of shared memory (one word longer than a span, so that lanes use banks of their own); then
- * the lanes store the spans together.
+ * A block is one warp. Each lane decodes a span of CTW_DECODE_ALIGN columns with the format's own
+ * function into its row of shared memory (one word longer than a span, so that lanes use banks of their
+ * own); then the lanes store the spans together.
  */
 template <typename T>
 __global__ void __launch_bounds__(SPANS)
@@ -394,7 +396,7 @@ static void decode_dense(cudaStream_t stream, struct plane *p, const S *values, 
 {
     unsigned blocks = plane_cut(p, sizeof(S) == 4 || dtype == CTW_F32 ? 4 : 8);
 #define TO(T)                                                                                            \
-    dense_units<S, T, sizeof(S) == 4 || sizeof(T) == 4 ? 4 : 8><<<blocks, THREADS, 0, stream>>>(*p, values)
+    dense_units<S, T, sizeof(S) + sizeof(T) == 4 ? 8 : 4><<<blocks, THREADS, 0, stream>>>(*p, values)
     CTW_CUDA_FLOAT_SWITCH(dtype, TO);
 #undef TO
 }
@@ -459,131 +461,4 @@ enum ctw_status ctw_cuda_decode_rows(struct ctw_cuda *cu, const struct ctw_shard
 {
     struct plane p = {rows, 0, (uint32_t)n_rows, shard->weight->k, 0, 0, 31, 0, dst};
     return decode(cu->stream, shard, &p, dtype, err);
-}
-
-/* ---- a product's weights ------------------------------------------------------------------ */
-
-/* Are the checkpoint's bytes the matrix that the product needs? */
-static bool in_place(const struct ctw_op_linear *op)
-{
-    const struct ctw_weight *w = op->shards[0].weight;
-    return op->n_shards == 1 && w->format->id == CTW_FORMAT_dense && w->dtype == op->dtype &&
-           ctw_cuda_aligned16(op->shards[0].data->part[CTW_PART_VALUES]);
-}
-
-static int64_t rows_of(const struct ctw_op_linear *op)
-{
-    int64_t n = 0;
-    for (int i = 0; i < op->n_shards; i++)
-        n += op->shards[i].weight->n;
-    return n;
-}
-
-/* Do gate and up rows take turns? */
-static bool interleaves(const struct ctw_cuda *cu, const struct ctw_op_linear *op)
-{
-    const struct ctw_weight *w = op->shards[0].weight;
-    return cu->hopper && op->epilogue == CTW_EPI_GATE && op->n_shards == 2 &&
-           op->shards[1].weight->n == w->n && w->n % CTW_CUDA_GATE_BLOCK == 0 &&
-           ctw_cuda_gate_hopper_can(cu, op->dtype, 2 * w->n, w->k);
-}
-
-static size_t weights_bytes(const struct ctw_op_linear *op)
-{
-    return (size_t)rows_of(op) * (size_t)op->shards[0].weight->k * ctw_dtype_bytes(op->dtype);
-}
-
-/* All shards of op into dst. */
-static enum ctw_status decode_shards(struct ctw_cuda *cu, cudaStream_t stream,
-                                     const struct ctw_op_linear *op, void *dst, bool interleaved,
-                                     struct ctw_err *err)
-{
-    size_t row_bytes = (size_t)op->shards[0].weight->k * ctw_dtype_bytes(op->dtype);
-    enum ctw_status st = CTW_OK;
-    char *at = (char *)dst;
-    for (int i = 0; st == CTW_OK && i < op->n_shards; i++) {
-        int64_t n = op->shards[i].weight->n;
-        st = ctw_cuda_decode(cu, stream, &op->shards[i], 0, n, op->dtype, at,
-                             interleaved ? CTW_CUDA_GATE_BLOCK : 0,
-                             interleaved ? 2 * CTW_CUDA_GATE_BLOCK : 0, err);
-        at += row_bytes * (size_t)(interleaved ? (int64_t)CTW_CUDA_GATE_BLOCK : n);
-    }
-    return st;
-}
-
-/* The slot that holds op's weights, or NULL. */
-static struct ctw_cuda_slot *slot_of(struct ctw_cuda *cu, const struct ctw_op_linear *op)
-{
-    struct ctw_cuda_slot *slot = &cu->slot[op->slot];
-    if (slot->n_shards != op->n_shards || slot->dtype != op->dtype ||
-        (slot->interleaved && op->epilogue != CTW_EPI_GATE))
-        return NULL;
-    for (int i = 0; i < op->n_shards; i++)
-        if (slot->shard[i].weight != op->shards[i].weight ||
-            slot->shard[i].values != op->shards[i].data->part[CTW_PART_VALUES])
-            return NULL;
-    return slot;
-}
-
-enum ctw_status ctw_cuda_prepare(struct ctw_cuda *cu, const struct ctw_op_linear *op, struct ctw_err *err)
-{
-    struct ctw_cuda_slot *slot = &cu->slot[op->slot];
-    slot->n_shards = 0;
-    if (op->n_shards == 0 || in_place(op))
-        return CTW_OK;
-    enum ctw_status st = ctw_cuda_grow(cu, &slot->w, weights_bytes(op), err);
-    if (st == CTW_OK) /* what was in it may still be read; an event never recorded is no wait */
-        st = ctw_cuda_check(cudaStreamWaitEvent(cu->ahead, slot->unused, 0), "decoding ahead", err);
-    bool interleaved = interleaves(cu, op);
-    if (st == CTW_OK)
-        st = decode_shards(cu, cu->ahead, op, slot->w.p, interleaved, err);
-    if (st == CTW_OK)
-        st = ctw_cuda_check(cudaEventRecord(slot->ready, cu->ahead), "decoding ahead", err);
-    if (st != CTW_OK)
-        return st;
-    slot->n_shards = op->n_shards;
-    slot->dtype = op->dtype;
-    slot->interleaved = interleaved;
-    slot->waited = false;
-    for (int i = 0; i < op->n_shards; i++) {
-        slot->shard[i].weight = op->shards[i].weight;
-        slot->shard[i].values = op->shards[i].data->part[CTW_PART_VALUES];
-    }
-    return CTW_OK;
-}
-
-enum ctw_status ctw_cuda_weights(struct ctw_cuda *cu, const struct ctw_op_linear *op, const void **w,
-                                 bool *interleaved, struct ctw_err *err)
-{
-    struct ctw_cuda_slot *slot = slot_of(cu, op);
-    enum ctw_status st = CTW_OK;
-    *interleaved = false;
-    if (slot != NULL) {
-        *w = slot->w.p;
-        *interleaved = slot->interleaved;
-        if (!slot->waited)
-            st = ctw_cuda_check(cudaStreamWaitEvent(cu->stream, slot->ready, 0), "decoding ahead", err);
-        slot->waited = st == CTW_OK;
-        return st;
-    }
-    if (in_place(op)) {
-        *w = op->shards[0].data->part[CTW_PART_VALUES];
-        return CTW_OK;
-    }
-    struct ctw_cuda_buffer *b = &cu->scratch[CTW_CUDA_WEIGHT];
-    st = ctw_cuda_grow(cu, b, weights_bytes(op), err);
-    if (st != CTW_OK)
-        return st;
-    *w = b->p;
-    *interleaved = interleaves(cu, op);
-    return decode_shards(cu, cu->stream, op, b->p, *interleaved, err);
-}
-
-enum ctw_status ctw_cuda_weights_used(struct ctw_cuda *cu, const struct ctw_op_linear *op,
-                                      struct ctw_err *err)
-{
-    struct ctw_cuda_slot *slot = slot_of(cu, op);
-    if (slot == NULL)
-        return CTW_OK;
-    return ctw_cuda_check(cudaEventRecord(slot->unused, cu->stream), "running", err);
 }

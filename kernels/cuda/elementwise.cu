@@ -63,7 +63,8 @@ struct norm {
 
 /* Elements at .. at+V-1 of a row of dim; 0 past its end. */
 template <bool ONCE, typename T, int V>
-static __device__ __forceinline__ void row_load(const T *x, int at, int dim, bool vectors, float (&v)[V])
+static __device__ __forceinline__ void row_load(const T *x, int at, int dim, bool vectors,
+                                                float (&v)[V])
 {
     if (vectors && at < dim) {
         ctw_cuda_load<ONCE>(x + at, v);
@@ -100,9 +101,9 @@ static __device__ __forceinline__ void norm_store(const struct norm &a, Y *y, in
 
 /*
  * A block is a row. Its threads are as many as dim asks for (norm_threads), and thread t takes elements
- * (i * threads + t) * V .. + V - 1 for i = 0, 1, ..: one chain of fused multiply-adds; then the lanes of a
- * warp by halves, then the warps by halves. The order is the same whether vectors can be used or not. The
- * first KEPT elements stay in registers; those of rows longer than 16384 are read a second time.
+ * (i * threads + t) * V .. + V - 1 for i = 0, 1, ..: one chain of fused multiply-adds; then the lanes of
+ * a warp by halves, then the warps by halves. The order is the same whether vectors can be used or not.
+ * A thread's first KEPT elements stay in registers; the others (rows longer than 16384) are read twice.
  */
 template <typename X, typename Y>
 __global__ void __launch_bounds__(NORM_THREADS) norm_row(const __grid_constant__ struct norm a)
@@ -218,8 +219,8 @@ static __device__ __forceinline__ struct head_job head_job(const struct split &a
 }
 
 /* Elements 8 * vector .. of a head times r and the norm's weight. */
-static __device__ __forceinline__ void head_norm(const struct split &a, const void *norm, int vector, float r,
-                                                 float (&v)[8])
+static __device__ __forceinline__ void head_norm(const struct split &a, const void *norm, int vector,
+                                                 float r, float (&v)[8])
 {
     float w[8];
 #define WEIGHT(T) ctw_cuda_load<false>((const T *)norm + vector * 8, w)

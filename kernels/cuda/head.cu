@@ -1,8 +1,8 @@
 /*
- * The LM head: log softmax of a row's logits at its target, and the first of the largest logits. Logits are
- * made in tiles of fp32, small enough to stay near the L2 cache, and reduced on the spot to a state for each
- * row. Tiles' columns are cut by the vocabulary alone, and a tile is reduced in one fixed order, so the rows
- * that are computed together may be any.
+ * The LM head: log softmax of a row's logits at its target, and the first of the largest logits. Logits
+ * are made in tiles of fp32, small enough to stay near the L2 cache, and reduced on the spot to a state
+ * for each row. Tiles' columns are cut by the vocabulary alone, and a tile is reduced in one fixed order,
+ * so the rows that are computed together may be any.
  */
 #include "kernels/cuda/elements.h"
 

@@ -1,0 +1,130 @@
+/*
+ * The weights of a product as one matrix: the checkpoint's own bytes where they are one, what was decoded
+ * ahead into the product's slot, or decoded now.
+ */
+#include "kernels/cuda/elements.h"
+
+/* Are the checkpoint's bytes the matrix that the product needs? */
+static bool in_place(const struct ctw_op_linear *op)
+{
+    const struct ctw_weight *w = op->shards[0].weight;
+    return op->n_shards == 1 && w->format->id == CTW_FORMAT_dense && w->dtype == op->dtype &&
+           ctw_cuda_aligned16(op->shards[0].data->part[CTW_PART_VALUES]);
+}
+
+static int64_t rows_of(const struct ctw_op_linear *op)
+{
+    int64_t n = 0;
+    for (int i = 0; i < op->n_shards; i++)
+        n += op->shards[i].weight->n;
+    return n;
+}
+
+/* Do gate and up rows take turns? */
+static bool interleaves(const struct ctw_cuda *cu, const struct ctw_op_linear *op)
+{
+    const struct ctw_weight *w = op->shards[0].weight;
+    return cu->hopper && op->epilogue == CTW_EPI_GATE && op->n_shards == 2 &&
+           op->shards[1].weight->n == w->n && w->n % CTW_CUDA_GATE_BLOCK == 0 &&
+           ctw_cuda_gate_hopper_can(cu, op->dtype, 2 * w->n, w->k);
+}
+
+static size_t weights_bytes(const struct ctw_op_linear *op)
+{
+    return (size_t)rows_of(op) * (size_t)op->shards[0].weight->k * ctw_dtype_bytes(op->dtype);
+}
+
+/* All shards of op into dst. */
+static enum ctw_status decode_shards(struct ctw_cuda *cu, cudaStream_t stream,
+                                     const struct ctw_op_linear *op, void *dst, bool interleaved,
+                                     struct ctw_err *err)
+{
+    size_t row_bytes = (size_t)op->shards[0].weight->k * ctw_dtype_bytes(op->dtype);
+    enum ctw_status st = CTW_OK;
+    char *at = (char *)dst;
+    for (int i = 0; st == CTW_OK && i < op->n_shards; i++) {
+        int64_t n = op->shards[i].weight->n;
+        st = ctw_cuda_decode(cu, stream, &op->shards[i], 0, n, op->dtype, at,
+                             interleaved ? CTW_CUDA_GATE_BLOCK : 0,
+                             interleaved ? 2 * CTW_CUDA_GATE_BLOCK : 0, err);
+        at += row_bytes * (size_t)(interleaved ? (int64_t)CTW_CUDA_GATE_BLOCK : n);
+    }
+    return st;
+}
+
+/* The slot that holds op's weights, or NULL. */
+static struct ctw_cuda_slot *slot_of(struct ctw_cuda *cu, const struct ctw_op_linear *op)
+{
+    struct ctw_cuda_slot *slot = &cu->slot[op->slot];
+    if (slot->n_shards != op->n_shards || slot->dtype != op->dtype ||
+        (slot->interleaved && op->epilogue != CTW_EPI_GATE))
+        return NULL;
+    for (int i = 0; i < op->n_shards; i++)
+        if (slot->shard[i].weight != op->shards[i].weight ||
+            slot->shard[i].values != op->shards[i].data->part[CTW_PART_VALUES])
+            return NULL;
+    return slot;
+}
+
+enum ctw_status ctw_cuda_prepare(struct ctw_cuda *cu, const struct ctw_op_linear *op, struct ctw_err *err)
+{
+    struct ctw_cuda_slot *slot = &cu->slot[op->slot];
+    slot->n_shards = 0;
+    if (op->n_shards == 0 || in_place(op))
+        return CTW_OK;
+    enum ctw_status st = ctw_cuda_grow(cu, &slot->w, weights_bytes(op), err);
+    if (st == CTW_OK) /* what was in it may still be read; an event never recorded is no wait */
+        st = ctw_cuda_check(cudaStreamWaitEvent(cu->ahead, slot->unused, 0), "decoding ahead", err);
+    bool interleaved = interleaves(cu, op);
+    if (st == CTW_OK)
+        st = decode_shards(cu, cu->ahead, op, slot->w.p, interleaved, err);
+    if (st == CTW_OK)
+        st = ctw_cuda_check(cudaEventRecord(slot->ready, cu->ahead), "decoding ahead", err);
+    if (st != CTW_OK)
+        return st;
+    slot->n_shards = op->n_shards;
+    slot->dtype = op->dtype;
+    slot->interleaved = interleaved;
+    slot->waited = false;
+    for (int i = 0; i < op->n_shards; i++) {
+        slot->shard[i].weight = op->shards[i].weight;
+        slot->shard[i].values = op->shards[i].data->part[CTW_PART_VALUES];
+    }
+    return CTW_OK;
+}
+
+enum ctw_status ctw_cuda_weights(struct ctw_cuda *cu, const struct ctw_op_linear *op, const void **w,
+                                 bool *interleaved, struct ctw_err *err)
+{
+    struct ctw_cuda_slot *slot = slot_of(cu, op);
+    enum ctw_status st = CTW_OK;
+    *interleaved = false;
+    if (slot != NULL) {
+        *w = slot->w.p;
+        *interleaved = slot->interleaved;
+        if (!slot->waited)
+            st = ctw_cuda_check(cudaStreamWaitEvent(cu->stream, slot->ready, 0), "decoding ahead", err);
+        slot->waited = st == CTW_OK;
+        return st;
+    }
+    if (in_place(op)) {
+        *w = op->shards[0].data->part[CTW_PART_VALUES];
+        return CTW_OK;
+    }
+    struct ctw_cuda_buffer *b = &cu->scratch[CTW_CUDA_WEIGHT];
+    st = ctw_cuda_grow(cu, b, weights_bytes(op), err);
+    if (st != CTW_OK)
+        return st;
+    *w = b->p;
+    *interleaved = interleaves(cu, op);
+    return decode_shards(cu, cu->stream, op, b->p, *interleaved, err);
+}
+
+enum ctw_status ctw_cuda_weights_used(struct ctw_cuda *cu, const struct ctw_op_linear *op,
+                                      struct ctw_err *err)
+{
+    struct ctw_cuda_slot *slot = slot_of(cu, op);
+    if (slot == NULL)
+        return CTW_OK;
+    return ctw_cuda_check(cudaEventRecord(slot->unused, cu->stream), "running", err);
+}
