@@ -35,11 +35,14 @@ int64_t ctw_process_started(pid_t pid)
     if (n <= 0)
         return -1;
     text[n] = '\0';
-    /* proc(5): field 2 is the command in parentheses and may hold anything; 22 is the start. */
+    /* proc(5): field 2 is the command in parentheses and may hold anything; 3 is the state, 22 the
+     * start. */
     char *at = strrchr(text, ')');
+    if (at == NULL || at[1] != ' ' || at[2] == 'Z' || at[2] == 'X')
+        return -1;
     for (int field = 2; at != NULL && field < 22; field++)
         at = strchr(at + 1, ' ');
-    return at == NULL ? -1 : strtoll(at + 1, NULL, 10);
+    return at == NULL ? -1 : (int64_t)strtoll(at + 1, NULL, 10);
 }
 
 enum ctw_status ctw_write_file_atomically(const char *path, const char *text, size_t bytes,
@@ -112,9 +115,22 @@ static const char *base_name(const char *path)
     return slash == NULL ? path : slash + 1;
 }
 
+/* *holder: the process that holds the lock of the entry's address, 0 for none. */
+static bool is_held(const struct ctw_registry_entry *e, int64_t *holder)
+{
+    struct ctw_endpoint endpoint;
+    *holder = 0;
+    return ctw_endpoint_parse(&endpoint, e->url, NULL) == CTW_OK && endpoint.path != NULL &&
+           ctw_endpoint_held(endpoint.path, holder);
+}
+
 static bool is_alive(const struct ctw_registry_entry *e)
 {
-    return ctw_process_started(e->pid) == e->started;
+    int64_t holder;
+    if (ctw_process_started(e->pid) == e->started)
+        return true;
+    /* One in a container, say, which we cannot see. */
+    return is_held(e, &holder) && holder == e->pid;
 }
 
 /* The dead worker's file, and its socket and lock if it was on ipc. */
@@ -237,7 +253,10 @@ enum ctw_status ctw_registry_list(const char *dir, struct ctw_registry_entry **o
             continue;
         }
         if (!is_alive(&e)) {
-            clean(path, &e);
+            /* Whoever has its address now may be about to write this very file: not ours then. */
+            int64_t holder;
+            if (!is_held(&e, &holder))
+                clean(path, &e);
             continue;
         }
         struct ctw_registry_entry *list = ctw_realloc(*out, (size_t)*n + 1, sizeof(*list));

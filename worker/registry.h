@@ -37,13 +37,13 @@ enum ctw_status ctw_registry_add(const char *dir, struct ctw_registry_entry *ent
 void ctw_registry_remove(const char *path); /* "" is fine */
 
 /*
- * Living workers, by name; the caller frees *out with ctw_free(). Files of dead ones are removed. A
- * file that cannot be read is reported and left alone.
+ * Living workers, by name; the caller frees *out with ctw_free(). Files of dead ones are removed,
+ * unless somebody holds their address. A file that cannot be read is reported and left alone.
  */
 enum ctw_status ctw_registry_list(const char *dir, struct ctw_registry_entry **out, int *n,
                                   struct ctw_err *err) CTW_MUST_CHECK;
 
-/* Start time of a process in clock ticks since boot; -1: no such process. */
+/* Start time of a process in clock ticks since boot; -1: no such process, or it has ended. */
 int64_t ctw_process_started(pid_t pid);
 
 /* Writes text to PATH by way of a temporary file beside it, so that no reader sees a part. */

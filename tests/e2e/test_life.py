@@ -1,0 +1,285 @@
+"""A worker's life at its edges: how it is started, told to stop, waited for, and what `score` says."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+import worker_process as w
+from test_faults import LONG, SLOW, ended, first_answer, start_fails, until
+
+def stop(worker, *args, env=None, timeout=60):
+    return subprocess.run([str(w.FAKE), "stop", *args], env=worker.env | (env or {}),
+                          capture_output=True, text=True, timeout=timeout,
+                          stdin=subprocess.DEVNULL)
+
+
+class Signals(unittest.TestCase):
+    def test_nohup(self):
+        """An ignored SIGHUP stays ignored, though the others are waited for."""
+        with tempfile.TemporaryDirectory(prefix="ctw-") as d:
+            argv = ["sh", "-c", "trap '' HUP; exec \"$@\"", "sh", str(w.FAKE), "serve", "--model", d,
+                    "--listen", f"ipc://{d}/s", "--ready-file", f"{d}/ready"]
+            p = subprocess.Popen(argv, stderr=subprocess.DEVNULL)
+            try:
+                until(Path(d, "ready").exists)
+                p.send_signal(signal.SIGHUP)
+                time.sleep(0.4)
+                with w.Client(f"ipc://{d}/s") as c:
+                    self.assertEqual(c.call("health")["state"], "ready")
+                p.terminate()
+                self.assertEqual(p.wait(20), 0)
+            finally:
+                p.kill()
+                p.wait()
+
+    def test_the_socket_is_there_until_the_process_is_done(self):
+        """The scoring thread opens a model for 2 s; nobody waits for it with closed ears."""
+        with w.Worker(engine={"open_ms": 2000}, wait=False) as a:
+            until(lambda: (a.dir / "w.sock").exists())
+            a.process.terminate()
+            time.sleep(1)
+            self.assertIsNone(a.process.poll())
+            self.assertEqual(first_answer(a, "health")["state"], "draining")
+            self.assertEqual(ended(a), 0)
+            self.assertFalse((a.dir / "w.sock").exists())
+
+    def test_a_second_signal_ends_the_wait_for_a_model(self):
+        with w.Worker(engine={"open_ms": 8000}, wait=False) as a:
+            until(lambda: (a.dir / "w.sock").exists())
+            a.process.terminate()
+            time.sleep(1)
+            start = time.monotonic()
+            a.process.send_signal(signal.SIGINT)
+            self.assertEqual(ended(a), 130)
+            self.assertLess(time.monotonic() - start, 2)
+            self.assertFalse((a.dir / "w.sock").exists())
+            self.assertEqual(list((a.runtime / "ctworker").iterdir()), [])
+
+    def test_a_lost_owner_ends_the_wait_for_a_model(self):
+        owner = subprocess.Popen(["sleep", "100"])
+        with w.Worker("--owner-pid", str(owner.pid), engine={"open_ms": 12000}, wait=False) as a:
+            until(lambda: (a.dir / "w.sock").exists())
+            owner.kill()
+            owner.wait()
+            start = time.monotonic()
+            self.assertEqual(ended(a), 0)
+            self.assertLess(time.monotonic() - start, 6)
+
+    def test_what_ends_within_the_grace_can_be_fetched_after_it(self):
+        with w.Worker("--grace", "1", engine=SLOW) as a, a.client() as c:
+            job = c.pairs(LONG * 4)  # half a second
+            a.process.terminate()
+            end = time.monotonic() + 2
+            while time.monotonic() < end:
+                time.sleep(0.2)
+                r = c.call("poll", job=job)
+            self.assertEqual(r["state"], "done")
+            self.assertEqual(len(c.fetch(job)), 4)
+            c.call("release", job=job)
+            self.assertEqual(ended(a), 0)
+
+
+class Stop(unittest.TestCase):
+    def test_returns_when_the_process_has_ended(self):
+        with w.Worker(engine={"open_ms": 2500}, wait=False) as a:
+            until(lambda: a.command("info").returncode == 0)
+            out = stop(a)
+            self.assertEqual(out.returncode, 0, out.stderr)
+            self.assertIsNotNone(a.process.poll(), "it runs yet")
+
+    def test_without_a_registry(self):
+        """By the lock over ipc, by unanswered calls over tcp."""
+        for listen in (None, "tcp://127.0.0.1:0"):
+            with tempfile.TemporaryDirectory(prefix="ctw-") as other, \
+                    w.Worker(listen=listen, engine=SLOW) as a, a.client() as c:
+                c.pairs(LONG * 12)
+                start = time.monotonic()
+                out = stop(a, a.url, env={"XDG_RUNTIME_DIR": other})
+                self.assertEqual(out.returncode, 0, out.stderr)
+                self.assertGreater(time.monotonic() - start, 1)
+                self.assertEqual(ended(a, 2), 0)
+
+    def test_timeout(self):
+        with w.Worker(engine=SLOW) as a, a.client() as c:
+            c.pairs(LONG * 60)
+            out = stop(a, "--timeout", "1")
+            self.assertEqual(out.returncode, 75)
+            self.assertIn("still finishing 1 jobs after 1 s", out.stderr)
+            self.assertEqual(stop(a, "--cancel").returncode, 0)
+            self.assertEqual(ended(a, 2), 0)
+
+
+class Start(unittest.TestCase):
+    def test_wildcard_that_cannot_be_dialled(self):
+        for host in ("*", ""):
+            with w.Worker("--insecure-bind-any", listen=f"tcp://{host}:0") as a:
+                self.assertRegex(a.url, r"^tcp://0\.0\.0\.0:[1-9]\d*$")
+                self.assertEqual(a.command("health").returncode, 0)
+                time.sleep(3)  # a self-probe or two of nng 1.5
+                self.assertNotIn("listening anew", a.text())
+
+    def test_values_are_checked_before_loading(self):
+        slow = {"open_ms": 5000}
+        with tempfile.TemporaryDirectory(prefix="ctw-") as d:
+            Path(d, "file").write_text("")
+            for code, part, *args in (
+                    (64, "--queue-bytes 0: no job", "--queue-bytes", "0"),
+                    (66, "/nowhere: No such file", "--ready-file", "/nowhere/ready"),
+                    (64, "expected a file's name", "--ready-file", d),
+                    (64, "is no folder", "--ready-file", f"{d}/file/ready"),
+                    (64, "--ready-fd 77: it is not open", "--ready-fd", "77"),
+                    (66, "/nowhere: No such file", "--allow-load", "/nowhere"),
+                    (64, "is no folder", "--allow-load", f"{d}/file")):
+                start = time.monotonic()
+                start_fails(code, part, *args, engine=slow)
+                self.assertLess(time.monotonic() - start, 3)
+
+    def test_named_models(self):
+        with tempfile.TemporaryDirectory(prefix="ctw-") as d:
+            for name in ("a/m", "b/m", "b/x=y"):
+                Path(d, name).mkdir(parents=True)
+            start_fails(64, "NAME=DIR", f"{d}/a/m", f"{d}/b/m")
+            start_fails(64, "a name of 1..127 bytes", f"={d}/a/m")
+            start_fails(66, "No such file", "name=/nowhere")
+            with w.Worker(f"other={d}/a/m", f"{d}/b/m", f"{d}/b/x=y") as a, a.client() as c:
+                models = [(m["name"], m["path"]) for m in c.call("info")["models"]]
+                self.assertEqual(models[1:], [("other", f"{d}/a/m"), ("m", f"{d}/b/m"),
+                                              ("x=y", f"{d}/b/x=y")])
+                self.assertEqual(len(c.run_pairs(LONG, model="other")), 1)
+
+    def test_the_self_probe_is_no_reader(self):
+        """Nobody asked: a worker whose model fails to load ends at once."""
+        with tempfile.TemporaryDirectory(prefix="ctw-") as d:
+            Path(d, "broken").mkdir()
+            start = time.monotonic()
+            got = subprocess.run([str(w.FAKE), "serve", "--model", f"{d}/broken", "--listen",
+                                  f"ipc://{d}/s"], capture_output=True, text=True, timeout=20,
+                                 env=os.environ | {"CTW_FAKE_OPEN_MS": "2500"})
+            self.assertEqual(got.returncode, 65)
+            self.assertLess(time.monotonic() - start, 5)
+
+    def test_loading_names_the_model_and_no_path(self):
+        with w.Worker(listen="tcp://127.0.0.1:0", engine={"open_ms": 2500}, wait=False) as a:
+            until(lambda: a.command("info").returncode == 0)
+            url = json.loads(a.command("ps", "--json").stdout)[0]["url"]
+            with w.Client(url) as c:
+                r = c.call("health")
+                self.assertEqual((r["state"], r["message"]), ("loading", "model"))
+
+
+class Registry(unittest.TestCase):
+    def test_an_entry_stays_while_its_address_is_held(self):
+        """The holder may be about to write this very file."""
+        with w.Worker("--name", "new") as a:
+            folder = a.runtime / "ctworker"
+            e = json.loads((folder / "new.json").read_text())
+            dead = subprocess.Popen(["true"])
+            dead.wait()
+            (folder / "old.json").write_text(json.dumps(e | {"pid": dead.pid, "started": 1}))
+            names = lambda: [p["name"] for p in json.loads(a.command("ps", "--json").stdout)]
+            self.assertEqual(names(), ["new"])
+            self.assertTrue((folder / "old.json").exists())
+            self.assertTrue((a.dir / "w.sock").exists())
+            # one whose process cannot be seen from here lives while it holds its lock
+            (folder / "new.json").write_text(json.dumps(e | {"started": 1}))
+            self.assertEqual(names(), ["new"])
+            a.process.kill()
+            a.end()
+            self.assertEqual(names(), [])
+            self.assertEqual(list(folder.iterdir()), [])
+
+
+class Models(unittest.TestCase):
+    def test_an_initial_model_is_one_wherever_it_stands(self):
+        with tempfile.TemporaryDirectory(prefix="ctw-") as d:
+            Path(d, "broken").mkdir()
+            with w.Worker("--allow-load", d, models=["one", "two"]) as a, a.client() as c:
+                states = lambda: {m["name"]: m["state"] for m in c.call("info")["models"]}
+                c.call("unload", model="one")
+                until(lambda: "one" not in states())
+                c.call("load", path=f"{d}/broken")
+                until(lambda: states().get("broken") == "failed")
+                time.sleep(0.3)
+                self.assertEqual(c.call("health")["state"], "ready")
+                self.assertEqual(len(c.run_pairs(LONG)), 1)
+                with self.assertRaises(w.Refused) as e:  # the request is wrong, not its form
+                    c.pairs(LONG, model="broken")
+                self.assertEqual((e.exception.code, e.exception.retry_ms), ("invalid", None))
+                self.assertIn("it is broken", e.exception.message)
+
+    def test_busy_says_when_to_come_again(self):
+        with w.Worker() as a, a.client() as c:
+            job = c.pairs(LONG, seal=False)
+            with self.assertRaises(w.Refused) as e:
+                c.call("unload", model="model")
+            self.assertEqual((e.exception.code, e.exception.retry_ms), ("busy", 1000))
+            c.call("cancel", job=job)
+
+
+class Room(unittest.TestCase):
+    def test_open_jobs_leave_room_for_their_own_parts(self):
+        items = w.rolling_items([[1] * 100000])
+        head = {"kind": "loglikelihood_rolling", "prefix_token": 1}
+        with w.Worker("--queue-bytes", "16MiB") as a, a.client() as c:
+            jobs = []
+            with self.assertRaises(w.Refused) as e:
+                while len(jobs) < 60:
+                    job = random.randbytes(16)
+                    c.submit(job, 0, items, head)
+                    jobs.append(job)
+            self.assertEqual((e.exception.code, e.exception.retry_ms), ("busy", 1000))
+            self.assertIn("not sealed yet", e.exception.message)
+            self.assertFalse(c.submit(jobs[0], 1, items)["repeated"])  # there is room for this
+            c.call("seal", job=jobs[0], parts=2)
+            c.wait(jobs[0])
+            c.submit(random.randbytes(16), 0, items, head)
+
+
+class Score(unittest.TestCase):
+    ITEMS = [([1, 2, i], [3]) for i in range(4, 44)]
+
+    def score(self, *args, items=None, out=None, **env):
+        text = "".join(json.dumps({"context": c, "continuation": k}) + "\n"
+                       for c, k in items or self.ITEMS)
+        with tempfile.TemporaryDirectory(prefix="ctw-") as d:
+            Path(d, "m").mkdir()
+            argv = [str(w.FAKE), "score", "--model", f"{d}/m", "--pass-tokens", "6", *args]
+            env = os.environ | {f"CTW_FAKE_{k.upper()}": str(v) for k, v in env.items()}
+            if out is not None:
+                with open(out, "w", encoding="utf-8") as f:
+                    return subprocess.run(argv, input=text, stdout=f, stderr=subprocess.PIPE,
+                                          text=True, timeout=60, env=env)
+            return subprocess.run(argv, input=text, capture_output=True, text=True, timeout=60,
+                                  env=env)
+
+    def test_scores(self):
+        got = self.score()
+        self.assertEqual(got.returncode, 0, got.stderr)
+        lines = [json.loads(line) for line in got.stdout.splitlines()]
+        self.assertEqual([x["sum"] for x in lines], [w.expect_pair(*p)[0] for p in self.ITEMS])
+        self.assertRegex(got.stderr, r": 120 tokens in ")
+
+    def test_a_full_disk_is_named(self):
+        for got in (self.score("--out", "/dev/full"), self.score(out="/dev/full")):
+            self.assertEqual(got.returncode, 74, got.stderr)
+            self.assertIn("cannot write results: No space left on device", got.stderr)
+            self.assertNotIn("cancelled", got.stderr)
+
+    def test_nan_in_the_middle_is_named(self):
+        items = [*self.ITEMS[:10], ([1, 666, 2], [3]), *self.ITEMS[10:]]
+        got = self.score(items=items, nan_token=666)
+        self.assertEqual(got.returncode, 65, got.stderr)
+        self.assertIn("line 11: scores are not finite", got.stderr)
+        self.assertIn("layer 2", got.stderr)
+        self.assertEqual(len(got.stdout.splitlines()), 10)
+        self.assertRegex(got.stderr, r"36 of 123 tokens in ")
+
+
+if __name__ == "__main__":
+    unittest.main()
