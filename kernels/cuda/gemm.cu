@@ -1,0 +1,308 @@
+/*
+ * Products by cuBLASLt, in row-major terms: fp32 sums, no split of k, no reduction outside a tile. The
+ * algorithm of a kind of product is chosen at its first use (gemm.h says by which rule), which is in the
+ * first pass through a model: about five kinds, up to half a second each, or none of it where the file
+ * of choices knows them.
+ *
+ * cuBLASLt takes a bias in D's type alone, so in 16 bits only one that is exact there. Where it has no
+ * algorithm with a bias for a pair of types, the bias goes into y first and the product is added to it.
+ */
+#include "kernels/cuda/gemm.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+
+static cudaDataType_t lt_type(enum ctw_dtype dtype)
+{
+    return dtype == CTW_F32 ? CUDA_R_32F : dtype == CTW_BF16 ? CUDA_R_16BF : CUDA_R_16F;
+}
+
+/* ---- one product -------------------------------------------------------------------------- */
+
+cublasStatus_t ctw_gemm_lt_open(struct ctw_gemm_lt *p, const struct ctw_cuda_gemm *g)
+{
+    cublasOperation_t trans = CUBLAS_OP_T;
+    cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+    const void *bias = g->y_dtype == CTW_F32 ? (const void *)g->bias : g->bias_y;
+    cublasStatus_t s = cublasLtMatmulDescInit(&p->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    if (s == CUBLAS_STATUS_SUCCESS)
+        s = cublasLtMatmulDescSetAttribute(&p->desc, CUBLASLT_MATMUL_DESC_TRANSA, &trans, sizeof(trans));
+    if (s == CUBLAS_STATUS_SUCCESS && g->bias != NULL)
+        s = cublasLtMatmulDescSetAttribute(&p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
+                                           sizeof(epilogue));
+    if (s == CUBLAS_STATUS_SUCCESS && g->bias != NULL)
+        s = cublasLtMatmulDescSetAttribute(&p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
+                                           sizeof(bias));
+    cudaDataType_t in = lt_type(g->dtype), out = lt_type(g->y_dtype);
+    uint64_t m = (uint64_t)g->m, n = (uint64_t)g->n, k = (uint64_t)g->k;
+    if (s == CUBLAS_STATUS_SUCCESS)
+        s = cublasLtMatrixLayoutInit(&p->a, in, k, n, g->ldw);
+    if (s == CUBLAS_STATUS_SUCCESS)
+        s = cublasLtMatrixLayoutInit(&p->b, in, k, m, g->ldx);
+    if (s == CUBLAS_STATUS_SUCCESS)
+        s = cublasLtMatrixLayoutInit(&p->d, out, n, m, g->ldy);
+    return s;
+}
+
+cublasStatus_t ctw_gemm_lt_run(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
+                               const cublasLtMatmulAlgo_t *algo)
+{
+    struct ctw_gemm_lt p;
+    float one = 1, beta = g->add ? 1 : 0;
+    cublasStatus_t s = ctw_gemm_lt_open(&p, g);
+    if (s == CUBLAS_STATUS_SUCCESS)
+        s = cublasLtMatmul(cu->lt, &p.desc, &one, g->w, &p.a, g->x, &p.b, &beta, g->y, &p.d, g->y, &p.d,
+                           algo, cu->workspace, CTW_CUDA_WORKSPACE, cu->stream);
+    return s;
+}
+
+bool ctw_gemm_lt_takes(struct ctw_cuda *cu, const struct ctw_gemm_kind *kind, int64_t m,
+                       const cublasLtMatmulAlgo_t *algo)
+{
+    struct ctw_cuda_gemm g = {};
+    struct ctw_gemm_lt p;
+    cublasLtMatmulHeuristicResult_t result;
+    g.m = m;
+    g.n = kind->n;
+    g.k = g.ldx = g.ldw = kind->k;
+    g.ldy = (kind->n + 7) / 8 * 8;
+    g.dtype = kind->dtype;
+    g.y_dtype = kind->y_dtype;
+    g.bias = kind->bias ? (const float *)cu->workspace : NULL; /* only its alignment matters */
+    g.bias_y = g.bias;
+    return ctw_gemm_lt_open(&p, &g) == CUBLAS_STATUS_SUCCESS &&
+           cublasLtMatmulAlgoCheck(cu->lt, &p.desc, &p.a, &p.b, &p.d, &p.d, algo, &result) ==
+               CUBLAS_STATUS_SUCCESS &&
+           result.workspaceSize <= CTW_CUDA_WORKSPACE;
+}
+
+/* By what is the same for all rows of a product, so that all of them take the same way. */
+static bool library_can(const struct ctw_cuda_gemm *g)
+{
+    uintptr_t at = (uintptr_t)g->x | (uintptr_t)g->w | (uintptr_t)g->y;
+    bool narrow = g->y_dtype != CTW_F32;
+    return at % 16 == 0 && g->k % 8 == 0 && g->ldx % 8 == 0 && g->ldw % 8 == 0 &&
+           g->ldy % (narrow ? 8 : 4) == 0 && !(g->bias != NULL && narrow && g->bias_y == NULL);
+}
+
+/* ---- classes ------------------------------------------------------------------------------ */
+
+static bool same_kind(const struct ctw_gemm_kind *a, const struct ctw_gemm_kind *b)
+{
+    return a->n == b->n && a->k == b->k && a->dtype == b->dtype && a->y_dtype == b->y_dtype &&
+           a->add == b->add && a->bias == b->bias;
+}
+
+/* The class of g, chosen now if this is its first use. */
+static enum ctw_status class_of(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
+                                const struct ctw_gemm_class **out, struct ctw_err *err)
+{
+    struct ctw_gemm_kind kind = {g->n, g->k, g->dtype, g->y_dtype, g->add, g->bias != NULL};
+    struct ctw_gemm_class *c = NULL;
+    for (size_t i = 0; c == NULL && i < cu->gemms->n; i++)
+        if (same_kind(&cu->gemms->classes[i].kind, &kind))
+            c = &cu->gemms->classes[i];
+    *out = c;
+    if (c != NULL && !c->from_file)
+        return CTW_OK;
+    bool right = false;
+    enum ctw_status st = CTW_OK;
+    if (c != NULL) {
+        st = ctw_gemm_still_right(cu, g, c, &right, err);
+        if (st == CTW_OK && !right)
+            ctw_warn("cuda: the choice that %s has for products of %lld x %lld does not hold; choosing "
+                     "anew",
+                     cu->gemms->path, (long long)g->n, (long long)g->k);
+    }
+    if (st != CTW_OK)
+        return st;
+    if (!right) {
+        struct ctw_gemm_class fresh = {};
+        fresh.kind = kind;
+        st = ctw_gemm_choose(cu, g, &fresh, err);
+        if (st != CTW_OK)
+            return st;
+        if (c == NULL && (c = ctw_gemm_add(cu->gemms)) == NULL)
+            return ctw_fail(err, CTW_ENOMEM, "cuda: out of memory");
+        *c = fresh;
+        if (c->library)
+            ctw_gemm_file_save(cu);
+    }
+    c->from_file = false;
+    *out = c;
+    return CTW_OK;
+}
+
+static enum ctw_status run_class(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
+                                 const struct ctw_gemm_class *c, struct ctw_err *err)
+{
+    const struct ctw_gemm_algo *algo = &c->choice[g->m <= 256 ? 0 : g->m <= 1024 ? 1 : 2].algo;
+    bool done = false;
+    if (algo->own) {
+        enum ctw_status st = ctw_cuda_gemm_hopper(cu, g, &done, err);
+        if (st != CTW_OK || done)
+            return st;
+        algo = &c->reference;
+    }
+    cublasStatus_t s = ctw_gemm_lt_run(cu, g, &algo->lt);
+    if (s == CUBLAS_STATUS_NOT_SUPPORTED || s == CUBLAS_STATUS_INVALID_VALUE)
+        s = ctw_gemm_lt_run(cu, g, &c->reference.lt); /* the same bits, at these strides too */
+    if (s == CUBLAS_STATUS_SUCCESS)
+        return CTW_OK;
+    return ctw_fail(err, CTW_EDEVICE, "cuda: cuBLASLt fails on a product [%lld, %lld] x %lld: %s",
+                    (long long)g->m, (long long)g->k, (long long)g->n, cublasLtGetStatusString(s));
+}
+
+/* ---- a bias that goes in first ------------------------------------------------------------ */
+
+static __global__ void fill_kernel(int64_t m, int64_t n, const float *bias, void *y, int64_t ldy,
+                                   enum ctw_dtype y_dtype, bool add)
+{
+    int64_t col = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (col >= n)
+        return;
+    float b = bias[col];
+    for (int64_t row = blockIdx.y; row < m; row += gridDim.y) {
+        int64_t at = row * ldy + col;
+        if (y_dtype == CTW_F32)
+            ((float *)y)[at] = add ? ((float *)y)[at] + b : b;
+        else if (y_dtype == CTW_BF16)
+            ((__nv_bfloat16 *)y)[at] = __float2bfloat16_rn(b);
+        else
+            ((__half *)y)[at] = __float2half_rn(b);
+    }
+}
+
+/* Puts the bias into y, exactly but for the rounding of an fp32 addition; the product is then added. */
+static enum ctw_status fill_bias(struct ctw_cuda *cu, struct ctw_cuda_gemm *g, struct ctw_err *err)
+{
+    dim3 grid((unsigned)((g->n + 255) / 256), (unsigned)(g->m < 4096 ? g->m : 4096));
+    fill_kernel<<<grid, 256, 0, cu->stream>>>(g->m, g->n, g->bias, g->y, g->ldy, g->y_dtype, g->add);
+    g->bias = NULL;
+    g->bias_y = NULL;
+    g->add = true;
+    return ctw_cuda_launched("putting biases", err);
+}
+
+/* ---- the operation ------------------------------------------------------------------------ */
+
+/* A kind for which cuBLASLt has nothing that keeps the rules. */
+static enum ctw_status without_library(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
+                                       struct ctw_err *err)
+{
+    bool done = false;
+    enum ctw_status st = cu->hopper ? ctw_cuda_gemm_hopper(cu, g, &done, err) : CTW_OK;
+    if (st != CTW_OK || done)
+        return st;
+    if (!cu->gemms->warned)
+        ctw_warn("cuda: cuBLASLt has no algorithm for products of %lld x %lld (%s to %s) that gives "
+                 "equal bits at every number of rows; they run without tensor cores",
+                 (long long)g->n, (long long)g->k, ctw_dtype_name(g->dtype), ctw_dtype_name(g->y_dtype));
+    cu->gemms->warned = true;
+    return ctw_cuda_gemm_simt(cu, g, err);
+}
+
+enum ctw_status ctw_cuda_gemm(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g, struct ctw_err *err)
+{
+    if (g->m == 0 || g->n == 0)
+        return CTW_OK;
+    if (g->dtype == CTW_F32)
+        return ctw_cuda_gemm_simt(cu, g, err);
+    if (CTW_HOPPER_OWN_CLASS && cu->hopper) {
+        bool done = false;
+        enum ctw_status st = ctw_cuda_gemm_hopper(cu, g, &done, err);
+        if (st != CTW_OK || done)
+            return st;
+    }
+    if (!library_can(g))
+        return ctw_cuda_gemm_simt(cu, g, err);
+    const struct ctw_gemm_class *c;
+    enum ctw_status st = class_of(cu, g, &c, err);
+    if (st != CTW_OK)
+        return st;
+    if (c->library)
+        return run_class(cu, g, c, err);
+    if (g->bias == NULL || (g->add && g->y_dtype != CTW_F32))
+        return without_library(cu, g, err);
+    struct ctw_cuda_gemm rest = *g;
+    rest.bias = NULL;
+    rest.bias_y = NULL;
+    rest.add = true;
+    st = class_of(cu, &rest, &c, err);
+    if (st != CTW_OK)
+        return st;
+    if (!c->library)
+        return without_library(cu, g, err);
+    rest = *g;
+    st = fill_bias(cu, &rest, err);
+    return st != CTW_OK ? st : run_class(cu, &rest, c, err);
+}
+
+/* ---- opening, closing, telling ------------------------------------------------------------ */
+
+enum ctw_status ctw_cuda_gemms_open(struct ctw_cuda *cu, struct ctw_err *err)
+{
+    cu->gemms = (struct ctw_cuda_gemms *)ctw_calloc(1, sizeof(*cu->gemms));
+    if (cu->gemms == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "cuda: out of memory");
+    return ctw_gemm_file_open(cu, err);
+}
+
+void ctw_cuda_gemms_close(struct ctw_cuda *cu)
+{
+    if (cu->gemms == NULL)
+        return;
+    ctw_free(cu->gemms->classes);
+    ctw_free(cu->gemms->path);
+    ctw_free(cu->gemms);
+    cu->gemms = NULL;
+}
+
+static int attribute(const cublasLtMatmulAlgo_t *algo, cublasLtMatmulAlgoConfigAttributes_t what)
+{
+    int32_t v = 0; /* a cluster's shape is two bytes, the others are four */
+    size_t bytes = what == CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID ? 2 : 4, written;
+    return cublasLtMatmulAlgoConfigGetAttribute(algo, what, &v, bytes, &written) ==
+                   CUBLAS_STATUS_SUCCESS
+               ? v
+               : -1;
+}
+
+size_t ctw_cuda_gemms_describe(const struct ctw_cuda *cu, char *buf, size_t cap)
+{
+    size_t at = 0;
+    if (cap > 0)
+        buf[0] = '\0';
+    for (size_t i = 0; cu->gemms != NULL && i < cu->gemms->n; i++) {
+        const struct ctw_gemm_class *c = &cu->gemms->classes[i];
+        if (c->from_file)
+            continue;
+        char line[512];
+        int n = snprintf(line, sizeof(line), "n %lld k %lld %s to %s%s%s:", (long long)c->kind.n,
+                         (long long)c->kind.k, ctw_dtype_name(c->kind.dtype),
+                         ctw_dtype_name(c->kind.y_dtype), c->kind.add ? " add" : "",
+                         c->kind.bias ? " bias" : "");
+        for (int s = 0; c->library && s < CTW_GEMM_SIZES; s++) {
+            const struct ctw_gemm_choice *ch = &c->choice[s];
+            const cublasLtMatmulAlgo_t *lt = &ch->algo.lt;
+            double rate = 2e-6 * (double)ch->m * (double)c->kind.n * (double)c->kind.k / ch->us;
+            char name[96] = "own";
+            if (!ch->algo.own)
+                snprintf(name, sizeof(name), "%d/tile %d/stages %d/cluster %d",
+                         attribute(lt, CUBLASLT_ALGO_CONFIG_ID),
+                         attribute(lt, CUBLASLT_ALGO_CONFIG_TILE_ID),
+                         attribute(lt, CUBLASLT_ALGO_CONFIG_STAGES_ID),
+                         attribute(lt, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID));
+            n += snprintf(line + n, sizeof(line) - (size_t)n, " [m %lld] %s %.1f us %.0f TFLOP/s",
+                          (long long)ch->m, name, ch->us, rate);
+        }
+        n += snprintf(line + n, sizeof(line) - (size_t)n, "%s\n", c->library ? "" : " not cuBLASLt");
+        if (at < cap)
+            snprintf(buf + at, cap - at, "%s", line);
+        at += (size_t)n;
+    }
+    return at;
+}

@@ -1,0 +1,90 @@
+/*
+ * What gemm.cu, gemm_choose.cu and gemm_file.cu share: kinds of products and the algorithms chosen for
+ * them.
+ *
+ * A kind of product has one class of algorithms: those whose results are equal to its reference's bit for
+ * bit at every number of rows and every place of a row that is tried. Which of them runs is a question of
+ * speed alone, so neither the clock nor the file of choices can change a score. The reference is the
+ * first that cuBLASLt proposes for 2048 rows without splitting k and that is equal to itself so.
+ */
+#ifndef CTW_KERNELS_CUDA_GEMM_H
+#define CTW_KERNELS_CUDA_GEMM_H
+
+#include "kernels/cuda/cuda.h"
+
+/* 1: where gemm_hopper.cu can do a product it does, and cuBLASLt is not asked; its bits are then the
+ * class. 0: it competes with cuBLASLt's algorithms, on the condition of equal bits. */
+#ifndef CTW_HOPPER_OWN_CLASS
+#define CTW_HOPPER_OWN_CLASS 0
+#endif
+
+struct ctw_gemm_kind {
+    int64_t n, k;
+    enum ctw_dtype dtype, y_dtype;
+    bool add, bias;
+};
+
+struct ctw_gemm_algo {
+    bool own; /* gemm_hopper.cu's; else cuBLASLt's */
+    cublasLtMatmulAlgo_t lt;
+};
+
+/* One each for at most 256 rows, at most 1024, and more. */
+enum { CTW_GEMM_SIZES = 3 };
+
+struct ctw_gemm_choice {
+    struct ctw_gemm_algo algo;
+    float us;  /* what it took */
+    int64_t m; /* with so many rows */
+};
+
+struct ctw_gemm_class {
+    struct ctw_gemm_kind kind;
+    bool library;   /* cuBLASLt can do it; else the rest is void */
+    bool from_file; /* and not looked at since */
+    struct ctw_gemm_algo reference;
+    struct ctw_gemm_choice choice[CTW_GEMM_SIZES];
+};
+
+struct ctw_cuda_gemms {
+    struct ctw_gemm_class *classes;
+    size_t n, cap;
+    char *path;  /* of the file of choices; NULL: none */
+    bool warned; /* that something runs on the slow kernel */
+};
+
+/* ---- gemm.cu ------------------------------------------------------------------------------ */
+
+/* A product as cuBLASLt sees it: D [n, m] = A^T B with A = w [k, n] and B = x [k, m], column-major. */
+struct ctw_gemm_lt {
+    cublasLtMatmulDescOpaque_t desc;
+    cublasLtMatrixLayoutOpaque_t a, b, d;
+};
+
+cublasStatus_t ctw_gemm_lt_open(struct ctw_gemm_lt *p, const struct ctw_cuda_gemm *g);
+cublasStatus_t ctw_gemm_lt_run(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
+                               const cublasLtMatmulAlgo_t *algo);
+/* Does cuBLASLt take this algorithm for m rows of this kind? */
+bool ctw_gemm_lt_takes(struct ctw_cuda *cu, const struct ctw_gemm_kind *kind, int64_t m,
+                       const cublasLtMatmulAlgo_t *algo);
+
+/* ---- gemm_choose.cu ----------------------------------------------------------------------- */
+
+/* Fills all but c->kind. g is the product at hand: its x, and its y where it will be overwritten, serve
+ * for measuring. Waits for the stream. */
+enum ctw_status ctw_gemm_choose(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
+                                struct ctw_gemm_class *c, struct ctw_err *err);
+/* Are a remembered class's choices still fit for use? */
+enum ctw_status ctw_gemm_still_right(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
+                                     const struct ctw_gemm_class *c, bool *right, struct ctw_err *err);
+
+/* ---- gemm_file.cu ------------------------------------------------------------------------- */
+
+/* Reads the file of choices for this GPU and these versions, where there is one. */
+enum ctw_status ctw_gemm_file_open(struct ctw_cuda *cu, struct ctw_err *err);
+/* Writes all choices; a failure is a warning, once. */
+void ctw_gemm_file_save(struct ctw_cuda *cu);
+/* Adds a class; NULL when out of memory. Pointers to other classes are void. */
+struct ctw_gemm_class *ctw_gemm_add(struct ctw_cuda_gemms *gemms);
+
+#endif

@@ -1,0 +1,317 @@
+/*
+ * Linear layers: weights and biases brought into shape, one product (gemm.cu), and what follows it.
+ *
+ * A bias is added to the fp32 sum. cuBLASLt takes it only in y's own type, so where y is 16 bits and the
+ * checkpoint's bias is of another type, the product goes to scratch in fp32 and is rounded from there:
+ * slower, met in no model that we know of, and still one rounding.
+ */
+#include "kernels/cuda/elements.h"
+
+enum {
+    THREADS = 256,
+    VECTOR = 8, /* columns that a thread takes at a time */
+    /* Scratch for products on their way: whole chunks lose least, but memory is for weights. With the
+     * fused kernel few products need any. */
+    GENERAL_BYTES = 256 << 20,
+    HOPPER_BYTES = 64 << 20,
+    FEWEST_ROWS = 128,
+    MOST_ROWS = 32768 /* of a grid's second dimension */
+};
+
+static int64_t round_up(int64_t n, int64_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+static int64_t product_bytes(const struct ctw_cuda *cu)
+{
+    return (int64_t)(cu->hopper ? HOPPER_BYTES : GENERAL_BYTES);
+}
+
+static size_t bias_bytes(int64_t n)
+{
+    return (size_t)(round_up(4 * n, 256) + round_up(2 * n, 256));
+}
+
+/* Rows of m that go through scratch at a time: [rows, ld] of `bytes` each. Equal parts, nearly. */
+static int64_t rows_at_once(const struct ctw_cuda *cu, int64_t m, int64_t ld, size_t bytes)
+{
+    int64_t most = product_bytes(cu) / (ld * (int64_t)bytes);
+    most = most < FEWEST_ROWS ? (int64_t)FEWEST_ROWS : most - most % FEWEST_ROWS;
+    most = most > MOST_ROWS ? (int64_t)MOST_ROWS : most;
+    if (m <= most)
+        return m;
+    int64_t parts = (m + most - 1) / most;
+    return round_up((m + parts - 1) / parts, FEWEST_ROWS);
+}
+
+size_t ctw_cuda_linear_scratch(const struct ctw_cuda *cu, const struct ctw_reserve *r)
+{
+    int64_t ld = round_up(r->max_n, VECTOR);
+    int64_t most = product_bytes(cu);
+    most = most < FEWEST_ROWS * ld * 4 ? FEWEST_ROWS * ld * 4 : most;
+    int64_t all = r->n_tok * ld * 4;
+    return bias_bytes(r->max_n) + (size_t)(all < most ? all : most);
+}
+
+/* ---- bias --------------------------------------------------------------------------------- */
+
+struct bias_parts {
+    const uint8_t *p[CTW_MAX_SHARDS]; /* NULL: zeros; not aligned */
+    enum ctw_dtype dtype[CTW_MAX_SHARDS];
+    int64_t n[CTW_MAX_SHARDS];
+    int count;
+    int64_t block; /* of gate and up in turn; 0: one after another */
+};
+
+/* The shards' biases side by side, in fp32 and in y_dtype (read only where that is 16 bits). */
+static __global__ void bias_kernel(struct bias_parts b, int64_t n, enum ctw_dtype y_dtype, float *wide,
+                                   uint16_t *narrow)
+{
+    int64_t o = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, row = o;
+    if (o >= n)
+        return;
+    int s = 0;
+    if (b.block > 0) {
+        s = (int)(o / b.block % 2);
+        row = o / (2 * b.block) * b.block + o % b.block;
+    } else {
+        while (s + 1 < b.count && row >= b.n[s])
+            row -= b.n[s++];
+    }
+    float v = 0;
+    if (b.p[s] != NULL) {
+        const uint8_t *p = b.p[s] + row * (int64_t)ctw_dtype_bytes(b.dtype[s]);
+        uint32_t low = p[0] | (uint32_t)p[1] << 8;
+        v = b.dtype[s] == CTW_BF16  ? ctw_bf16_to_f32((uint16_t)low)
+            : b.dtype[s] == CTW_F16 ? ctw_f16_to_f32((uint16_t)low)
+                                    : ctw_bits_to_f32(low | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24);
+    }
+    wide[o] = v;
+    narrow[o] = y_dtype == CTW_BF16 ? ctw_f32_to_bf16(v) : ctw_f32_to_f16(v);
+}
+
+/* Sets g's bias, in `scratch`, where some shard has one. */
+static enum ctw_status put_bias(struct ctw_cuda *cu, const struct ctw_op_linear *op, int64_t block,
+                                char *scratch, struct ctw_cuda_gemm *g, struct ctw_err *err)
+{
+    struct bias_parts b = {};
+    bool exact = true, some = false;
+    b.count = op->n_shards;
+    b.block = block;
+    for (int i = 0; i < op->n_shards; i++) {
+        const struct ctw_shard *s = &op->shards[i];
+        b.p[i] = (const uint8_t *)s->bias;
+        b.dtype[i] = s->bias_dtype;
+        b.n[i] = s->weight->n;
+        some = some || s->bias != NULL;
+        exact = exact && (s->bias == NULL || s->bias_dtype == g->y_dtype);
+    }
+    if (!some)
+        return CTW_OK;
+    float *wide = (float *)scratch;
+    uint16_t *narrow = (uint16_t *)(scratch + round_up(4 * g->n, 256));
+    bias_kernel<<<(unsigned)((g->n + THREADS - 1) / THREADS), THREADS, 0, cu->stream>>>(
+        b, g->n, g->y_dtype, wide, narrow);
+    g->bias = wide;
+    g->bias_y = exact && g->y_dtype != CTW_F32 ? narrow : NULL;
+    return ctw_cuda_launched("joining biases", err);
+}
+
+/* ---- activations -------------------------------------------------------------------------- */
+
+/*
+ * In fp32, about 3 steps of relative error; gelu_tanh is g / (1 + exp(-2 z)), as 1 + tanh(z) would
+ * cancel below 0. Of -infinity they make NaN, as the definition does.
+ */
+static __device__ float activate(enum ctw_activation act, float g)
+{
+    if (act == CTW_ACT_SILU)
+        return g / (1.0f + expf(-g));
+    if (act == CTW_ACT_GELU)
+        return 0.5f * g * erfcf(-0.70710678118654752f * g);
+    float z2 = 1.5957691216057308f * (g + 0.044715f * g * g * g);
+    return g / (1.0f + expf(-z2));
+}
+
+/* 8 columns at once where rows and blocks of columns are whole vectors; else one by one. */
+struct gate {
+    int m, n;  /* of y */
+    int block; /* gate's columns b * 2 block .. + block - 1 of p, then up's; n: each in one piece */
+    int64_t ldp, ldy;
+    enum ctw_activation act;
+    bool vector;
+};
+
+template <typename P, typename Y>
+static __global__ void __launch_bounds__(THREADS) gate_kernel(struct gate a, const P *p, Y *y)
+{
+    int64_t row = blockIdx.y;
+    int col = (int)(blockIdx.x * THREADS + threadIdx.x) * VECTOR;
+    p += row * a.ldp;
+    y += row * a.ldy;
+    if (col >= a.n)
+        return;
+    if (a.vector) {
+        int at = col / a.block * 2 * a.block + col % a.block;
+        float g[VECTOR], u[VECTOR];
+        ctw_cuda_load<true>(p + at, g);
+        ctw_cuda_load<true>(p + at + a.block, u);
+#pragma unroll
+        for (int i = 0; i < VECTOR; i++)
+            g[i] = activate(a.act, g[i]) * u[i];
+        ctw_cuda_store(y + col, g);
+        return;
+    }
+    for (int c = col; c < a.n && c < col + VECTOR; c++) {
+        int at = c / a.block * 2 * a.block + c % a.block;
+        float g = ctw_cuda_widen(p[at]), u = ctw_cuda_widen(p[at + a.block]);
+        ctw_cuda_narrow(activate(a.act, g) * u, &y[c]);
+    }
+}
+
+/* y = p, or y + p: what is left of a product that went to scratch in fp32. */
+template <typename Y>
+static __global__ void round_kernel(int64_t n, const float *p, int64_t ldp, Y *y, int64_t ldy, bool add)
+{
+    int64_t col = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, row = blockIdx.y;
+    if (col >= n)
+        return;
+    float v = p[row * ldp + col];
+    if (add)
+        v += ctw_cuda_widen(y[row * ldy + col]);
+    ctw_cuda_narrow(v, &y[row * ldy + col]);
+}
+
+/* ---- products through scratch ------------------------------------------------------------- */
+
+static void launch_gate(struct ctw_cuda *cu, const struct gate *a, const void *p, enum ctw_dtype p_dtype,
+                        void *y, enum ctw_dtype y_dtype)
+{
+    dim3 grid((unsigned)((a->n + THREADS * VECTOR - 1) / (THREADS * VECTOR)), (unsigned)a->m);
+    cudaStream_t stream = cu->stream;
+    if (p_dtype == CTW_BF16)
+        gate_kernel<<<grid, THREADS, 0, stream>>>(*a, (const __nv_bfloat16 *)p, (__nv_bfloat16 *)y);
+    else if (p_dtype == CTW_F16)
+        gate_kernel<<<grid, THREADS, 0, stream>>>(*a, (const __half *)p, (__half *)y);
+    else if (y_dtype == CTW_F32)
+        gate_kernel<<<grid, THREADS, 0, stream>>>(*a, (const float *)p, (float *)y);
+    else if (y_dtype == CTW_BF16)
+        gate_kernel<<<grid, THREADS, 0, stream>>>(*a, (const float *)p, (__nv_bfloat16 *)y);
+    else
+        gate_kernel<<<grid, THREADS, 0, stream>>>(*a, (const float *)p, (__half *)y);
+}
+
+static void launch_round(struct ctw_cuda *cu, const struct ctw_cuda_gemm *part, void *y,
+                         enum ctw_dtype y_dtype, int64_t ldy, bool add)
+{
+    dim3 grid((unsigned)((part->n + THREADS - 1) / THREADS), (unsigned)part->m);
+    const float *p = (const float *)part->y;
+    if (y_dtype == CTW_BF16)
+        round_kernel<<<grid, THREADS, 0, cu->stream>>>(part->n, p, part->ldy, (__nv_bfloat16 *)y, ldy,
+                                                       add);
+    else
+        round_kernel<<<grid, THREADS, 0, cu->stream>>>(part->n, p, part->ldy, (__half *)y, ldy, add);
+}
+
+/* g's rows go block by block to scratch, and from there to op->y. */
+static enum ctw_status through_scratch(struct ctw_cuda *cu, const struct ctw_op_linear *op,
+                                       const struct ctw_cuda_gemm *g, char *scratch, int64_t block,
+                                       struct ctw_err *err)
+{
+    enum ctw_status st = CTW_OK;
+    bool exact = g->bias == NULL || g->bias_y != NULL;
+    bool gated = op->epilogue == CTW_EPI_GATE;
+    enum ctw_dtype y_dtype = g->y_dtype, p_dtype = gated && exact ? y_dtype : CTW_F32;
+    int64_t ld = round_up(g->n, VECTOR), left = g->m;
+    int64_t rows = rows_at_once(cu, g->m, ld, ctw_dtype_bytes(p_dtype));
+    for (int64_t t = 0; st == CTW_OK && left > 0; t += rows, left -= rows) {
+        struct ctw_cuda_gemm part = *g;
+        part.m = left < rows ? left : rows;
+        part.x = (const char *)g->x + (size_t)(t * g->ldx) * ctw_dtype_bytes(g->dtype);
+        part.y = scratch;
+        part.ldy = ld;
+        part.y_dtype = p_dtype;
+        part.add = false;
+        part.bias_y = p_dtype == y_dtype ? g->bias_y : NULL;
+        st = ctw_cuda_gemm(cu, &part, err);
+        if (st != CTW_OK)
+            return st;
+        char *y = (char *)op->y + (size_t)(t * op->ldy) * ctw_dtype_bytes(y_dtype);
+        if (gated) {
+            int n = (int)(g->n / 2);
+            struct gate a = {(int)part.m, n, block > 0 ? (int)block : n, ld, op->ldy, op->act, false};
+            a.vector = a.block % VECTOR == 0 && a.n % VECTOR == 0 && a.ldy % VECTOR == 0 &&
+                       ctw_cuda_aligned16(op->y);
+            launch_gate(cu, &a, scratch, p_dtype, y, y_dtype);
+        } else {
+            launch_round(cu, &part, y, y_dtype, op->ldy, g->add);
+        }
+        st = ctw_cuda_launched("finishing a product", err);
+    }
+    return st;
+}
+
+/* ---- the operation ------------------------------------------------------------------------ */
+
+static enum ctw_status multiply(struct ctw_cuda *cu, const struct ctw_op_linear *op,
+                                struct ctw_cuda_gemm *g, bool interleaved, struct ctw_err *err)
+{
+    bool gated = op->epilogue == CTW_EPI_GATE, some = false, done = false;
+    int64_t block = interleaved ? CTW_CUDA_GATE_BLOCK : 0, ld = round_up(g->n, VECTOR);
+    for (int i = 0; i < op->n_shards; i++)
+        some = some || op->shards[i].bias != NULL;
+    /* The scratch of all that may follow, at once: growing it loses what is in it. */
+    size_t first = some ? bias_bytes(g->n) : 0, bytes = first;
+    if (gated || some)
+        bytes += (size_t)(rows_at_once(cu, g->m, ld, 4) * ld) * 4;
+    if (gated && g->y_dtype != CTW_F32) {
+        size_t narrow_bytes = first + (size_t)(rows_at_once(cu, g->m, ld, 2) * ld) * 2;
+        bytes = bytes < narrow_bytes ? narrow_bytes : bytes;
+    }
+    enum ctw_status st = CTW_OK;
+    if (gated && interleaved && !some) {
+        st = ctw_cuda_gate_hopper(cu, g, op->act, &done, err);
+        if (st != CTW_OK || done)
+            return st;
+    }
+    struct ctw_cuda_buffer *scratch = &cu->scratch[CTW_CUDA_PRODUCT];
+    st = ctw_cuda_grow(cu, scratch, bytes, err);
+    if (st == CTW_OK && some)
+        st = put_bias(cu, op, block, (char *)scratch->p, g, err);
+    if (st == CTW_OK && gated && interleaved && some)
+        st = ctw_cuda_gate_hopper(cu, g, op->act, &done, err);
+    if (st != CTW_OK || done)
+        return st;
+    bool narrow_y = g->y_dtype != CTW_F32;
+    if (gated || (some && narrow_y && (g->bias_y == NULL || g->add)))
+        return through_scratch(cu, op, g, (char *)scratch->p + first, block, err);
+    return ctw_cuda_gemm(cu, g, err);
+}
+
+enum ctw_status ctw_cuda_linear(struct ctw_cuda *cu, const struct ctw_op_linear *op,
+                                struct ctw_err *err)
+{
+    struct ctw_cuda_gemm g = {};
+    bool interleaved = false;
+    if (op->n_tok == 0)
+        return CTW_OK;
+    enum ctw_status st = ctw_cuda_weights(cu, op, &g.w, &interleaved, err);
+    if (st != CTW_OK)
+        return st;
+    g.m = op->n_tok;
+    g.k = op->shards[0].weight->k;
+    for (int i = 0; i < op->n_shards; i++)
+        g.n += op->shards[i].weight->n;
+    g.dtype = op->dtype;
+    g.x = op->x;
+    g.ldx = op->ldx;
+    g.ldw = g.k;
+    g.y = op->y;
+    g.ldy = op->ldy;
+    g.add = op->epilogue == CTW_EPI_ADD;
+    g.y_dtype = g.add ? op->residual_dtype : op->dtype;
+    st = multiply(cu, op, &g, interleaved, err);
+    enum ctw_status used = ctw_cuda_weights_used(cu, op, st == CTW_OK ? err : NULL);
+    return st != CTW_OK ? st : used;
+}
