@@ -109,18 +109,28 @@ static void to_words(enum mode mode, float *words, const void *src, enum ctw_dty
         widen(words, src, dtype, n);
 }
 
+/* VL words from element i of an array on: floats, or 16-bit values widened. */
+INLINE vf load_words(const void *p, const enum ctw_dtype dtype, int64_t i)
+{
+    return dtype == CTW_BF16  ? vf_load_bf16((const uint16_t *)p + i)
+           : dtype == CTW_F16 ? vf_load_f16((const uint16_t *)p + i)
+                              : vf_load((const float *)p + i);
+}
+
 /*
- * Columns for a product: dst[word * NR + r] = rows[r][word] for n_words words. The rows
- * lie `stride` words apart and are readable up to a multiple of VL words.
+ * Columns for a product: dst[word * NR + r] = rows[r][word] for n_words words. The rows lie
+ * `stride` elements apart and are readable up to a multiple of VL words. dtype is a constant:
+ * CTW_F32 for words as they are.
  */
-static void pack_columns(float *dst, const float *rows, int64_t stride, int64_t n_words)
+INLINE void pack_columns_of(const enum ctw_dtype dtype, float *dst, const void *rows,
+                            int64_t stride, int64_t n_words)
 {
     for (int64_t w = 0; w < n_words; w += VL) {
         int n = (int)min64(VL, n_words - w);
         for (int v = 0; v < NV; v++) {
             vf r[VL];
             for (int i = 0; i < VL; i++)
-                r[i] = vf_load(rows + (v * VL + i) * stride + w);
+                r[i] = load_words(rows, dtype, (v * VL + i) * stride + w);
             vf_transpose(r);
             if (n == VL) {
                 for (int i = 0; i < VL; i++)
@@ -131,6 +141,11 @@ static void pack_columns(float *dst, const float *rows, int64_t stride, int64_t 
             }
         }
     }
+}
+
+static void pack_columns(float *dst, const float *rows, int64_t stride, int64_t n_words)
+{
+    pack_columns_of(CTW_F32, dst, rows, stride, n_words);
 }
 
 /*
@@ -169,10 +184,28 @@ INLINE void pack_rows(float *dst, const float *rows, int64_t stride, const int n
 static ctw_decode_fn *const decoders[CTW_N_FORMATS] = {CTW_FORMATS(DECODER)};
 #undef DECODER
 
-/* Is it stored as the words of pair mode? */
-INLINE bool stored_in_pairs(const struct ctw_weight *w)
+/* Is it stored as words of this mode, or as values that only need widening? */
+INLINE bool stored_ready(enum mode mode, const struct ctw_weight *w, enum ctw_dtype dtype)
 {
-    return w->format->id == CTW_FORMAT_dense && w->dtype == CTW_BF16;
+    return w->format->id == CTW_FORMAT_dense &&
+           (w->dtype == dtype || (mode == FLOATS && dtype == CTW_F32));
+}
+
+/* Packs the first n columns of NR rows from `row` on where they lie; n and k are whole vectors and
+ * whole words. */
+static void pack_stored(enum mode mode, float *dst, const struct ctw_shard *s, int64_t row,
+                        int64_t n)
+{
+    const struct ctw_weight *w = s->weight;
+    const void *rows = at(s->data->part[CTW_PART_VALUES], w->dtype, row * w->k);
+    if (mode == PAIRS)
+        pack_columns(dst, rows, w->k / 2, n / 2);
+    else if (w->dtype == CTW_BF16)
+        pack_columns_of(CTW_BF16, dst, rows, w->k, n);
+    else if (w->dtype == CTW_F16)
+        pack_columns_of(CTW_F16, dst, rows, w->k, n);
+    else
+        pack_columns(dst, rows, w->k, n);
 }
 
 /* Row `row`, columns col0 .. col0+n-1, as words of the activations' dtype; n <= SPAN. */
@@ -182,7 +215,7 @@ static void weight_words(enum mode mode, float *words, const struct ctw_shard *s
     const struct ctw_weight *w = s->weight;
     float tmp[SPAN];
     float *values = mode == PAIRS ? tmp : words;
-    if (mode == PAIRS && stored_in_pairs(w)) {
+    if (mode == PAIRS && stored_ready(mode, w, dtype)) {
         const char *stored = s->data->part[CTW_PART_VALUES];
         to_words(PAIRS, words, stored + 2 * (row * w->k + col0), CTW_BF16, n);
         return;
@@ -221,11 +254,10 @@ static void decode_panel(enum mode mode, float *dst, float *tmp, const struct ct
     }
     memset(tmp + n_rows * SPAN, 0, (size_t)(NR - n_rows) * SPAN * sizeof(*tmp));
     int64_t c = 0;
-    if (mode == PAIRS && n_rows == NR && shard[NR - 1] == shard[0] && k % 2 == 0 &&
-        stored_in_pairs(shard[0]->weight)) { /* whole vectors are read where they lie */
-        const char *stored = shard[0]->data->part[CTW_PART_VALUES];
-        c = k / (2 * VL) * (2 * VL);
-        pack_columns(dst, (const float *)(const void *)(stored + 2 * row[0] * k), k / 2, c / 2);
+    if (n_rows == NR && shard[NR - 1] == shard[0] && k % 2 == 0 &&
+        stored_ready(mode, shard[0]->weight, dtype)) {
+        c = k % (2 * VL) == 0 ? k : k / SPAN * SPAN;
+        pack_stored(mode, dst, shard[0], row[0], c);
     }
     for (; c < k; c += SPAN) {
         int64_t n = min64(SPAN, k - c);
