@@ -222,9 +222,9 @@ static void weight_words(enum mode mode, float *words, const struct ctw_shard *s
     }
     decoders[w->format->id](w, s->data, row, col0, n, values);
     if (mode == PAIRS) {
-        uint16_t half[SPAN];
-        narrow(half, CTW_BF16, values, n);
-        to_words(PAIRS, words, half, CTW_BF16, n);
+        for (int64_t i = n_words(mode, n) - 1; i < round_up(n_words(mode, n), VL); i++)
+            words[i] = 0;
+        narrow(words, CTW_BF16, values, n);
         return;
     }
     if (dtype != CTW_F32 && dtype != w->dtype) {
