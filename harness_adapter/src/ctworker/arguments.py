@@ -127,8 +127,8 @@ def _mapping(name: str, value: Any) -> dict[str, Any]:
     if isinstance(value, dict):
         return dict(value)
     raise ArgumentError(
-        f"{name}={value!r}: expected a mapping in JSON, as in --model_args '{name}={{\"enable_thinking\": false}}' "
-        f'(with a comma in it, all of --model_args must be JSON: \'{{"pretrained": ..., "{name}": {{...}}}}\')'
+        f"{name}={value!r}: expected a mapping in JSON, apart from other arguments: --model_args pretrained=DIR "
+        f"'{name}={{\"enable_thinking\": false}}'"
     )
 
 
