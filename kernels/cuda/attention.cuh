@@ -1,0 +1,335 @@
+/*
+ * What the attention kernels share.
+ *
+ * Work comes in tiles: some neighbouring query positions of one sequence, times `pack` query heads of
+ * one key head, which stand one after another as the rows of a matrix: row r is position r / pack and
+ * head r % pack of them. So a short sequence fills a tile, and keys are read once for several heads.
+ *
+ * Bits. Keys are taken in tiles of a fixed size, counted from position 0 of the sequence, in order. What
+ * a row computes depends only on its own query and the keys it sees: a masked key's weight is exactly 0,
+ * and a key tile of which a row sees nothing multiplies its sums by exactly 1 and adds exactly 0. So it
+ * makes no difference which rows share a tile, where tiles begin, nor whether such a key tile is skipped.
+ *
+ * What is not finite. 0 times infinity is NaN, so a value that is not finite would spoil rows of the tile
+ * that do not see it. A tile with a result that is not finite is therefore computed once more with such
+ * values taken as 0, which gives the other rows their bits, and then NaN is written where one is seen.
+ * Values behind the end of a sequence, which may be anyone's, are taken as 0 from the start.
+ */
+#ifndef CTW_KERNELS_CUDA_ATTENTION_CUH
+#define CTW_KERNELS_CUDA_ATTENTION_CUH
+
+#include "kernels/cuda/cuda.h"
+
+/* Rows of q from q_row on hold positions pos .. pos+n_q-1. Keys are needed up to key_end (of the whole
+ * sequence in this call, not only of the tile); their runs are n_runs from run_at on. */
+struct ctw_attn_tile {
+    int32_t q_row, n_q, pos, key_end, run_at, n_runs;
+    int32_t bad; /* set by a kernel: to be computed once more */
+    int32_t group; /* host: order of the list */
+};
+
+/* Keys of positions below `end` (and not of the run before) lie in row position + shift. */
+struct ctw_attn_run {
+    int32_t shift, end;
+};
+
+enum { CTW_ATTN_ALL = 1 << 30 }; /* more than any position */
+enum { CTW_ATTN_NEXT, CTW_ATTN_BAD, CTW_ATTN_STATES = 64 }; /* of `state`, all 0 at first */
+
+struct ctw_attn {
+    const void *q, *k, *v; /* [.., n_head * head], [.., n_kv * head] twice */
+    void *out;
+    struct ctw_attn_tile *tiles;
+    const struct ctw_attn_run *runs;
+    int32_t *state;
+    int64_t q_rows, kv_rows; /* the least that the arrays have */
+    int32_t n_tiles;
+    int32_t head, n_head, n_kv;
+    int32_t group, pack, n_sub; /* query heads of a key head, in a tile, tiles for all of them */
+    int32_t window;             /* CTW_ATTN_ALL: all keys are seen */
+    float factor;               /* exp(scale * s) = 2^(factor * s), s capped where there is a cap */
+    float cap, cap_in;          /* s becomes cap * tanh(s * scale / cap); tanh by 2^(cap_in * s) */
+    enum ctw_dtype dtype;
+    bool aligned; /* vectors of 16 bytes may be loaded and stored */
+};
+
+/* Calls launch() for the op's tiles, in as many parts as their table needs. rows: of a tile; keys: of a
+ * key tile. */
+typedef enum ctw_status ctw_attn_launch_fn(struct ctw_cuda *cu, const struct ctw_attn *a,
+                                           struct ctw_err *err);
+enum ctw_status ctw_attn_each(struct ctw_cuda *cu, const struct ctw_op_attention *op, int rows, int keys,
+                              ctw_attn_launch_fn *launch, struct ctw_err *err);
+
+/* fp32; bf16 and fp16 on any GPU. */
+enum ctw_status ctw_cuda_attention_f32(struct ctw_cuda *cu, const struct ctw_op_attention *op,
+                                       struct ctw_err *err);
+enum ctw_status ctw_cuda_attention_general(struct ctw_cuda *cu, const struct ctw_op_attention *op,
+                                           struct ctw_err *err);
+/* On sm_90a. *done false: heads of this size, or arrays aligned so, are not for it. */
+enum ctw_status ctw_cuda_attention_hopper(struct ctw_cuda *cu, const struct ctw_op_attention *op,
+                                          bool *done, struct ctw_err *err);
+
+#ifdef __CUDACC__
+
+#define ATTN_DEV static __device__ __forceinline__
+
+/* 2^x; relative error below 2^-22, 2^0 is 1, results below 2^-126 are 0. */
+ATTN_DEV float attn_exp2(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+ATTN_DEV float attn_reciprocal(float x)
+{
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+ATTN_DEV bool attn_finite(float x)
+{
+    return (__float_as_uint(x) & 0x7F800000u) != 0x7F800000u;
+}
+
+template <typename T> struct attn_type;
+template <> struct attn_type<__nv_bfloat16> {
+    static constexpr bool half = false;
+    static constexpr uint32_t exponent = 0x7F80;
+};
+template <> struct attn_type<__half> {
+    static constexpr bool half = true;
+    static constexpr uint32_t exponent = 0x7C00;
+};
+
+/* Two numbers rounded to T, in one word. */
+template <typename T> ATTN_DEV uint32_t attn_pair(float lo, float hi)
+{
+    uint32_t r;
+    if constexpr (attn_type<T>::half)
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+    else
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+    return r;
+}
+
+/* The two 16-bit floats of a word, each replaced by 0 if it is not finite. */
+template <typename T> ATTN_DEV uint32_t attn_pair_finite(uint32_t w)
+{
+    const uint32_t exponent = attn_type<T>::exponent;
+    uint32_t lo = (w & exponent) == exponent ? 0 : w & 0xFFFF;
+    uint32_t hi = (w >> 16 & exponent) == exponent ? 0 : w & 0xFFFF0000u;
+    return lo | hi;
+}
+
+/* ---- rows of keys ------------------------------------------------------------------------- */
+
+/* Where a walk through a sequence's keys stands: the run that has the position asked for last. */
+struct attn_walk {
+    int run, shift, end;
+};
+
+ATTN_DEV struct attn_walk attn_walk_begin(const struct ctw_attn_run *runs, int run)
+{
+    struct attn_walk w = {run, runs[run].shift, runs[run].end};
+    return w;
+}
+
+/* pos is below the end of all keys, and not before the run where the walk stands. */
+ATTN_DEV void attn_walk_to(struct attn_walk &w, const struct ctw_attn_run *runs, int pos)
+{
+    while (pos >= w.end)
+        w = attn_walk_begin(runs, w.run + 1);
+}
+
+/* The row of the key at a position from where the walk stands on, which stays there. */
+ATTN_DEV int attn_walk_row(const struct attn_walk &w, const struct ctw_attn_run *runs, int pos)
+{
+    if (pos < w.end)
+        return pos + w.shift;
+    struct attn_walk far = w;
+    attn_walk_to(far, runs, pos);
+    return pos + far.shift;
+}
+
+/* The first key tile (of `keys` keys) that a row of the work tile sees, and how many from there on. */
+ATTN_DEV int attn_first_key_tile(const struct ctw_attn &a, const struct ctw_attn_tile &t, int keys)
+{
+    return t.pos >= a.window ? (t.pos - a.window + 1) / keys : 0;
+}
+
+ATTN_DEV int attn_end_key_tile(const struct ctw_attn_tile &t, int keys)
+{
+    return (t.pos + t.n_q - 1) / keys + 1;
+}
+
+/* ---- the online softmax of fragments ------------------------------------------------------ */
+
+/*
+ * A thread holds two rows of a tile of scores, as the matrix instructions leave them: s[4 * j + 2 * h + e]
+ * is column 8 * j + 2 * (lane % 4) + e of row h. The four lanes that share a row hold all of it. `max` is
+ * of all of a row's columns so far, `sum` of the thread's own.
+ */
+struct attn_rows {
+    float max[2], sum[2];
+};
+
+/* -infinity where a key is not seen; pos: of the rows' queries, key0: of the tile's first key. */
+template <int N> ATTN_DEV void attn_mask(float (&s)[N], const int (&pos)[2], int key0, int window)
+{
+    int first = key0 + 2 * (threadIdx.x & 3);
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        int last_seen = pos[h] - first, last_unseen = last_seen - window;
+#pragma unroll
+        for (int j = 0; j < N / 4; j++)
+#pragma unroll
+            for (int e = 0; e < 2; e++)
+                if (8 * j + e > last_seen || 8 * j + e <= last_unseen)
+                    s[4 * j + 2 * h + e] = -INFINITY;
+    }
+}
+
+/* tanh(x) = 1 - 2 / (e^(2 x) + 1): the capped score is off by less than cap * 2^-21. */
+template <int N> ATTN_DEV void attn_cap(float (&s)[N], float cap, float cap_in)
+{
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        s[i] = fmaf(-2 * cap, attn_reciprocal(attn_exp2(s[i] * cap_in) + 1), cap);
+}
+
+/* s becomes 2^(factor * (s - max)); alpha: by what the rows' earlier sums are to be multiplied, which
+ * must be exactly 1 where the maximum did not change. A row of which nothing is seen yet has maximum
+ * -infinity, and sums 0. fmaxf() passes NaN over; then s - max is NaN. */
+template <int N>
+ATTN_DEV void attn_softmax(float (&s)[N], struct attn_rows &r, float (&alpha)[2], float factor)
+{
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        float m0 = r.max[h], m1 = s[2 * h + 1], t0 = 0, t1 = 0;
+#pragma unroll
+        for (int j = 0; j < N / 4; j++) {
+            m0 = fmaxf(m0, s[4 * j + 2 * h]);
+            m1 = fmaxf(m1, s[4 * j + 2 * h + 1]);
+        }
+        m0 = fmaxf(m0, m1);
+        m0 = fmaxf(m0, __shfl_xor_sync(0xFFFFFFFFu, m0, 1));
+        m0 = fmaxf(m0, __shfl_xor_sync(0xFFFFFFFFu, m0, 2));
+        float base = m0 == -INFINITY ? 0 : m0, offset = base * factor;
+        alpha[h] = attn_exp2((r.max[h] - base) * factor);
+        r.max[h] = m0;
+#pragma unroll
+        for (int j = 0; j < N / 4; j++) {
+            float p0 = attn_exp2(fmaf(s[4 * j + 2 * h], factor, -offset));
+            float p1 = attn_exp2(fmaf(s[4 * j + 2 * h + 1], factor, -offset));
+            s[4 * j + 2 * h] = p0;
+            s[4 * j + 2 * h + 1] = p1;
+            t0 += p0;
+            t1 += p1;
+        }
+        r.sum[h] = fmaf(r.sum[h], alpha[h], t0 + t1);
+    }
+}
+
+template <int N> ATTN_DEV void attn_rescale(float (&o)[N], const float (&alpha)[2])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        o[i] *= alpha[i / 2 % 2];
+}
+
+/* ---- results ------------------------------------------------------------------------------ */
+
+/*
+ * Stores row h of a thread's fragment o, times `inverse`, to `to` (NULL: nowhere); all lanes of a warp
+ * call it together. False if something is not finite. Zeros become +0: a masked value may have changed
+ * their sign. With vectors, the four lanes of a row exchange words so that each has 8 columns in a row.
+ */
+template <typename T, int N>
+ATTN_DEV bool attn_store(T *to, const float (&o)[N], int h, float inverse, int head, bool aligned)
+{
+    const int q = threadIdx.x & 3;
+    float check = 0;
+#pragma unroll
+    for (int b = 0; b < N / 16; b++) {
+        uint32_t x[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float lo = fmaf(o[16 * b + 4 * i + 2 * h], inverse, 0.0f);
+            float hi = fmaf(o[16 * b + 4 * i + 2 * h + 1], inverse, 0.0f);
+            check = fmaf(lo, 0.0f, fmaf(hi, 0.0f, check));
+            x[i] = attn_pair<T>(lo, hi);
+            if (!aligned && to != NULL) {
+                int d = 32 * b + 8 * i + 2 * q;
+                if (d < head)
+                    to[d] = (T)lo;
+                if (d + 1 < head)
+                    to[d + 1] = (T)hi;
+            }
+        }
+        if (!aligned)
+            continue;
+#pragma unroll
+        for (int i = 0; i < 4; i += 2) { /* words (i, i + 1) between lanes q and q ^ 1 */
+            uint32_t give = q & 1 ? x[i] : x[i + 1];
+            give = __shfl_xor_sync(0xFFFFFFFFu, give, 1);
+            x[i] = q & 1 ? give : x[i];
+            x[i + 1] = q & 1 ? x[i + 1] : give;
+        }
+#pragma unroll
+        for (int i = 0; i < 2; i++) { /* words (i, i + 2) between lanes q and q ^ 2 */
+            uint32_t give = q & 2 ? x[i] : x[i + 2];
+            give = __shfl_xor_sync(0xFFFFFFFFu, give, 2);
+            x[i] = q & 2 ? give : x[i];
+            x[i + 2] = q & 2 ? x[i + 2] : give;
+        }
+        int d = 32 * b + 8 * q;
+        if (to != NULL && d < head)
+            *(uint4 *)(to + d) = make_uint4(x[0], x[1], x[2], x[3]);
+    }
+    return to == NULL || check == 0;
+}
+
+/* A row's sum over its four lanes, inverted. No sum is 0 unless all of the row's scores are -infinity;
+ * then the result is NaN, 0 times infinity. */
+ATTN_DEV float attn_inverse(float sum)
+{
+    sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 1);
+    sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 2);
+    return 1.0f / sum;
+}
+
+/*
+ * Writes NaN to the results of rows row0 .. row1-1 of a tile that see a value that is not finite. sub:
+ * which of the tiles that share kv's heads. Called by n threads with their number in `thread`, after
+ * all of them have stored their results.
+ */
+template <typename T>
+static __device__ __noinline__ void attn_spoil(const struct ctw_attn &a, const struct ctw_attn_tile &t,
+                                               int kv, int sub, int row0, int row1, int thread, int n)
+{
+    const T *v = (const T *)a.v;
+    T *out = (T *)a.out;
+    int begin = t.pos >= a.window ? t.pos - a.window + 1 : 0;
+    int heads = min(a.pack, a.group - sub * a.pack);
+    for (int d = thread; d < a.head; d += n) {
+        struct attn_walk w = attn_walk_begin(a.runs, t.run_at);
+        int bad = -1;
+        for (int pos = begin; pos < t.pos + t.n_q; pos++) {
+            attn_walk_to(w, a.runs, pos);
+            if (!attn_finite((float)v[((int64_t)(pos + w.shift) * a.n_kv + kv) * a.head + d]))
+                bad = pos;
+            int p = pos - t.pos;
+            if (p < 0 || bad < 0 || pos - bad >= a.window)
+                continue;
+            for (int h = 0; h < heads; h++)
+                if (p * a.pack + h >= row0 && p * a.pack + h < row1)
+                    out[((int64_t)(t.q_row + p) * a.n_head + kv * a.group + sub * a.pack + h) * a.head +
+                        d] = (T)NAN;
+        }
+    }
+}
+
+#endif
+#endif

@@ -1,0 +1,350 @@
+/*
+ * Attention in bf16 and fp16 on any GPU from sm_80 on, with mma.sync m16n8k16. A block of 4 warps takes one
+ * tile of rows, a warp 16 * MT of them; key tiles of 64. Scores, softmax and sums are fp32; the weights P
+ * are rounded to 16 bits for P V, not for their sum.
+ *
+ * Shared memory: Q, one tile of K and one of V, rows of HD elements (the head padded with zeros) in chunks
+ * of 16 bytes, swizzled so that 8 rows' chunks of one column lie in different banks. While scores are
+ * computed V is on its way, during softmax and P V the next K.
+ */
+#include "kernels/cuda/attention.cuh"
+
+enum { THREADS = 128, KEYS = 64 };
+
+ATTN_DEV uint32_t shared_at(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/* The bytes from the tile's start to a row's chunk. */
+template <int HD> ATTN_DEV uint32_t chunk_at(int row, int chunk)
+{
+    int mask = HD % 64 == 0 ? row & 7 : row >> 1 & 3;
+    return (uint32_t)(row * HD * 2 + ((chunk ^ mask) << 4));
+}
+
+ATTN_DEV void load_4(uint32_t (&r)[4], uint32_t address)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address)
+                 : "memory");
+}
+
+ATTN_DEV void load_4_transposed(uint32_t (&r)[4], uint32_t address)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address)
+                 : "memory");
+}
+
+#define PRODUCT(type)                                                                                \
+    asm("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 "                               \
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                            \
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                             \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
+
+/* d [16, 8] += a [16, 16] b [16, 8] */
+template <typename T> ATTN_DEV void product(float *d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    if constexpr (attn_type<T>::half)
+        PRODUCT("f16");
+    else
+        PRODUCT("bf16");
+}
+
+/* ---- loading ------------------------------------------------------------------------------ */
+
+ATTN_DEV void copy_16(uint32_t to, const void *from, int bytes) /* 16, or 0: zeros */
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
+                 : "memory");
+}
+
+ATTN_DEV void copies_commit(void)
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+ATTN_DEV void copies_wait(void)
+{
+    asm volatile("cp.async.wait_group 0;" ::: "memory");
+}
+
+/* Elements d .. d+7 of the n that are at `from`, the rest 0; finite: and those that are not. */
+template <typename T> ATTN_DEV void load_slowly(uint32_t to, const T *from, int d, int n, bool finite)
+{
+    uint32_t w[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        float lo = d + 2 * i < n ? (float)from[d + 2 * i] : 0.0f;
+        float hi = d + 2 * i + 1 < n ? (float)from[d + 2 * i + 1] : 0.0f;
+        w[i] = attn_pair<T>(lo, hi); /* exact */
+        if (finite)
+            w[i] = attn_pair_finite<T>(w[i]);
+    }
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(w[0]), "r"(w[1]), "r"(w[2]),
+                 "r"(w[3])
+                 : "memory");
+}
+
+template <typename T, int HD, int ROWS>
+ATTN_DEV void load_queries(uint32_t to, const struct ctw_attn &a, const struct ctw_attn_tile &t, int kv,
+                           int sub)
+{
+    const int chunks = HD / 8;
+    const T *q = (const T *)a.q;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < ROWS * chunks; i += THREADS) {
+        int r = i / chunks, d = i % chunks * 8, p = r / a.pack, h = r - p * a.pack + sub * a.pack;
+        int n = p < t.n_q && h < a.group ? a.head : 0;
+        const T *from = q + ((int64_t)(t.q_row + p) * a.n_head + kv * a.group + h) * a.head;
+        if (a.aligned)
+            copy_16(to + chunk_at<HD>(r, d / 8), d < n ? from + d : q, d < n ? 16 : 0);
+        else
+            load_slowly<T>(to + chunk_at<HD>(r, d / 8), from, d, n, false);
+    }
+}
+
+/* The tile of keys or values from position key0 on, row by row; behind the sequence's end, zeros. */
+template <typename T, int HD>
+static __device__ __noinline__ void load_rows(uint32_t to, const T *x, struct attn_walk walk,
+                                              const struct ctw_attn &a, int key0, int key_end,
+                                              bool finite)
+{
+    const int chunks = HD / 8;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < KEYS * chunks; i += THREADS) {
+        int r = i / chunks, d = i % chunks * 8;
+        const T *from = x;
+        int n = 0;
+        if (key0 + r < key_end) {
+            n = a.head;
+            from += (int64_t)attn_walk_row(walk, a.runs, key0 + r) * (a.n_kv * a.head);
+        }
+        if (a.aligned && !finite)
+            copy_16(to + chunk_at<HD>(r, d / 8), d < n ? from + d : x, d < n ? 16 : 0);
+        else
+            load_slowly<T>(to + chunk_at<HD>(r, d / 8), from, d, n, finite);
+    }
+}
+
+/* The same; where it lies in one piece, as quickly as that allows. */
+template <typename T, int HD>
+ATTN_DEV void load_keys(uint32_t to, const void *x, struct attn_walk &walk, const struct ctw_attn &a,
+                        int kv, int key0, int key_end, bool finite)
+{
+    const int chunks = HD / 8, stride = a.n_kv * a.head;
+    const T *rows = (const T *)x + kv * a.head;
+    attn_walk_to(walk, a.runs, key0);
+    if (key0 + KEYS > walk.end || !a.aligned || finite) {
+        load_rows<T, HD>(to, rows, walk, a, key0, key_end, finite);
+        return;
+    }
+    rows += (int64_t)(key0 + walk.shift) * stride;
+#pragma unroll
+    for (int k = 0; k < KEYS * chunks / THREADS; k++) {
+        int i = threadIdx.x + k * THREADS, r = i / chunks, d = i % chunks * 8;
+        copy_16(to + chunk_at<HD>(r, d / 8), d < a.head ? rows + (int64_t)r * stride + d : rows,
+                d < a.head ? 16 : 0);
+    }
+}
+
+/* ---- the two products --------------------------------------------------------------------- */
+
+/* s [16 * MT rows, 64 keys] = q k^T */
+template <typename T, int HD, int MT>
+ATTN_DEV void scores(float (&s)[MT][32], uint32_t q, uint32_t k)
+{
+    const int lane = threadIdx.x & 31;
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int i = 0; i < 32; i++)
+            s[m][i] = 0;
+#pragma unroll
+    for (int c = 0; c < HD / 8; c += 2) { /* 16 elements of the head */
+        uint32_t qf[MT][4];
+#pragma unroll
+        for (int m = 0; m < MT; m++)
+            load_4(qf[m], q + chunk_at<HD>(16 * m + (lane & 15), c + (lane >> 4)));
+#pragma unroll
+        for (int n = 0; n < 4; n++) { /* 16 keys */
+            uint32_t kf[4];
+            load_4(kf, k + chunk_at<HD>(16 * n + (lane & 7) + (lane >> 4) * 8, c + (lane >> 3 & 1)));
+#pragma unroll
+            for (int m = 0; m < MT; m++) {
+                product<T>(&s[m][8 * n], qf[m], kf[0], kf[1]);
+                product<T>(&s[m][8 * n + 4], qf[m], kf[2], kf[3]);
+            }
+        }
+    }
+}
+
+/* o [16 * MT rows, HD] += p [.., 64 keys] v [64, HD] */
+template <typename T, int HD, int MT>
+ATTN_DEV void add_values(float (&o)[MT][HD / 2], const float (&p)[MT][32], uint32_t v)
+{
+    const int lane = threadIdx.x & 31;
+#pragma unroll
+    for (int n = 0; n < 4; n++) { /* 16 keys */
+        uint32_t pf[MT][4];
+#pragma unroll
+        for (int m = 0; m < MT; m++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                pf[m][i] = attn_pair<T>(p[m][8 * n + 2 * i], p[m][8 * n + 2 * i + 1]);
+#pragma unroll
+        for (int c = 0; c < HD / 8; c += 2) { /* 16 elements of the head */
+            uint32_t vf[4];
+            load_4_transposed(vf, v + chunk_at<HD>(16 * n + (lane & 15), c + (lane >> 4)));
+#pragma unroll
+            for (int m = 0; m < MT; m++) {
+                product<T>(&o[m][4 * c], pf[m], vf[0], vf[1]);
+                product<T>(&o[m][4 * c + 4], pf[m], vf[2], vf[3]);
+            }
+        }
+    }
+}
+
+/* ---- the kernel --------------------------------------------------------------------------- */
+
+template <typename T, int HD, int MT>
+ATTN_DEV bool one_tile(const struct ctw_attn &a, const struct ctw_attn_tile &t, int kv, int sub,
+                       bool finite, uint32_t shared)
+{
+    const int lane = threadIdx.x & 31, rows = 64 * MT, row0 = threadIdx.x / 32 * 16 * MT;
+    const uint32_t sq = shared, sk = sq + rows * HD * 2, sv = sk + KEYS * HD * 2;
+    struct attn_walk walk = attn_walk_begin(a.runs, t.run_at);
+    struct attn_rows r[MT];
+    float s[MT][32], o[MT][HD / 2], alpha[2];
+#pragma unroll
+    for (int m = 0; m < MT; m++) {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            r[m].max[h] = -INFINITY;
+            r[m].sum[h] = 0;
+        }
+#pragma unroll
+        for (int i = 0; i < HD / 2; i++)
+            o[m][i] = 0;
+    }
+    /* Positions that the warp's rows have; those behind the tile's last see no more than that one. */
+    const int first_pos = t.pos + row0 / a.pack;
+    const int last_pos = min(t.pos + t.n_q - 1, t.pos + (row0 + 16 * MT - 1) / a.pack);
+    int tile = attn_first_key_tile(a, t, KEYS), end = attn_end_key_tile(t, KEYS);
+
+    load_queries<T, HD, rows>(sq, a, t, kv, sub);
+    load_keys<T, HD>(sk, a.k, walk, a, kv, tile * KEYS, t.key_end, false);
+    copies_commit();
+    for (; tile < end; tile++) {
+        const int key0 = tile * KEYS;
+        const bool sees = key0 <= last_pos && key0 + KEYS - 1 > first_pos - a.window;
+        copies_wait();
+        __syncthreads(); /* K is there, and nobody reads the last V */
+        load_keys<T, HD>(sv, a.v, walk, a, kv, key0, t.key_end, finite);
+        copies_commit();
+        if (sees)
+            scores<T, HD, MT>(s, sq + row0 * HD * 2, sk);
+        copies_wait();
+        __syncthreads(); /* V is there, and nobody reads this K */
+        if (tile + 1 < end)
+            load_keys<T, HD>(sk, a.k, walk, a, kv, key0 + KEYS, t.key_end, false);
+        copies_commit();
+        if (!sees)
+            continue;
+#pragma unroll
+        for (int m = 0; m < MT; m++) {
+            if (a.cap > 0)
+                attn_cap(s[m], a.cap, a.cap_in);
+            if (key0 + KEYS - 1 > first_pos || key0 <= last_pos - a.window) {
+                int row = row0 + 16 * m + lane / 4;
+                int pos[2] = {t.pos + row / a.pack, t.pos + (row + 8) / a.pack};
+                attn_mask(s[m], pos, key0, a.window);
+            }
+            attn_softmax(s[m], r[m], alpha, a.factor);
+            attn_rescale(o[m], alpha);
+        }
+        add_values<T, HD, MT>(o, s, sv);
+    }
+
+    bool good = true;
+    T *out = (T *)a.out;
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            int row = row0 + 16 * m + 8 * h + lane / 4, p = row / a.pack;
+            int head = row - p * a.pack + sub * a.pack;
+            T *to = NULL;
+            if (p < t.n_q && head < a.group)
+                to = out + ((int64_t)(t.q_row + p) * a.n_head + kv * a.group + head) * a.head;
+            good &= attn_store<T>(to, o[m], h, attn_inverse(r[m].sum[h]), a.head, a.aligned);
+        }
+    return good;
+}
+
+template <typename T, int HD, int MT>
+__global__ void __launch_bounds__(THREADS) attention_general(const __grid_constant__ struct ctw_attn a)
+{
+    extern __shared__ __align__(128) unsigned char memory[];
+    const int heads = a.n_kv * a.n_sub, which = blockIdx.x % heads;
+    const int kv = which / a.n_sub, sub = which % a.n_sub;
+    __shared__ struct ctw_attn_tile t; /* there, to save registers */
+    if (threadIdx.x == 0)
+        t = a.tiles[blockIdx.x / heads];
+    __syncthreads();
+    bool finite = false;
+    for (;;) {
+        bool good = one_tile<T, HD, MT>(a, t, kv, sub, finite, shared_at(memory));
+        if (__syncthreads_and(good) || finite)
+            break;
+        finite = true;
+    }
+    if (finite)
+        attn_spoil<T>(a, t, kv, sub, 0, 64 * MT, threadIdx.x, THREADS);
+}
+
+/* ---- launching ---------------------------------------------------------------------------- */
+
+template <typename T, int HD, int MT>
+static enum ctw_status launch(const struct ctw_cuda *cu, const struct ctw_attn *a, struct ctw_err *err)
+{
+    const int bytes = (64 * MT + 2 * KEYS) * HD * 2;
+    enum ctw_status st = ctw_cuda_check(
+        cudaFuncSetAttribute(attention_general<T, HD, MT>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             bytes),
+        "attention", err);
+    if (st != CTW_OK)
+        return st;
+    unsigned blocks = (unsigned)a->n_tiles * (unsigned)(a->n_kv * a->n_sub);
+    attention_general<T, HD, MT><<<blocks, THREADS, bytes, cu->stream>>>(*a);
+    return ctw_cuda_launched("attention", err);
+}
+
+/* The instances: heads padded to these widths. Wide heads take 16 rows a warp, for want of registers. */
+template <typename T>
+static enum ctw_status launch_head(const struct ctw_cuda *cu, const struct ctw_attn *a,
+                                   struct ctw_err *err)
+{
+    if (a->head <= 64)
+        return launch<T, 64, 2>(cu, a, err);
+    if (a->head <= 96)
+        return launch<T, 96, 2>(cu, a, err);
+    if (a->head <= 128)
+        return launch<T, 128, 2>(cu, a, err);
+    return launch<T, 256, 1>(cu, a, err);
+}
+
+static enum ctw_status launch_dtype(struct ctw_cuda *cu, const struct ctw_attn *a, struct ctw_err *err)
+{
+    return a->dtype == CTW_BF16 ? launch_head<__nv_bfloat16>(cu, a, err)
+                                : launch_head<__half>(cu, a, err);
+}
+
+enum ctw_status ctw_cuda_attention_general(struct ctw_cuda *cu, const struct ctw_op_attention *op,
+                                           struct ctw_err *err)
+{
+    return ctw_attn_each(cu, op, op->head <= 128 ? 128 : 64, KEYS, launch_dtype, err);
+}

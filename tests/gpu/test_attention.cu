@@ -1,0 +1,689 @@
+/*
+ * Attention on the GPU: against a plain kernel in double, bit for bit in other company, and its speed.
+ * Needs a GPU; links what it tests, without the rest of the backend. From the repository's root:
+ *
+ *   nvcc -std=c++17 -O3 --expt-relaxed-constexpr -diag-suppress=177 \
+ *     -gencode arch=compute_90a,code=sm_90a -I. -o /tmp/test_attention tests/gpu/test_attention.cu \
+ *     kernels/cuda/attention.cu kernels/cuda/attention_f32.cu kernels/cuda/attention_general.cu \
+ *     kernels/cuda/attention_hopper.cu base/mem.c base/status.c kernels/dtype.c && /tmp/test_attention
+ *
+ * (Other GPUs: another -gencode.) Arguments: "check", "time", or none for both.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+extern "C" {
+#include "base/mem.h"
+}
+#include "kernels/cuda/cuda.h"
+
+enum { MAX_SEQS = 12, MAX_RUNS = 40 };
+
+static int n_passed, n_failed;
+static struct ctw_err last_err;
+
+#define CU(call)                                                                                   \
+    do {                                                                                           \
+        cudaError_t e_ = (call);                                                                   \
+        if (e_ != cudaSuccess) {                                                                   \
+            printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(e_));           \
+            _Exit(1);                                                                              \
+        }                                                                                          \
+    } while (0)
+
+#define OK(call)                                                                                   \
+    do {                                                                                           \
+        if ((call) != CTW_OK) {                                                                    \
+            printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #call, last_err.msg);                     \
+            _Exit(1);                                                                              \
+        }                                                                                          \
+    } while (0)
+
+/* ---- what attention needs of the backend -------------------------------------------------- */
+
+enum ctw_status ctw_cuda_check(cudaError_t e, const char *what, struct ctw_err *err)
+{
+    return e == cudaSuccess ? CTW_OK
+                            : ctw_fail(err, CTW_EDEVICE, "%s: %s", what, cudaGetErrorString(e));
+}
+
+enum ctw_status ctw_cuda_launched(const char *what, struct ctw_err *err)
+{
+    return ctw_cuda_check(cudaGetLastError(), what, err);
+}
+
+/* Like the backend's own, but waiting when it goes round. */
+enum ctw_status ctw_cuda_table(struct ctw_cuda *cu, const void *host, size_t bytes, void **device,
+                               struct ctw_err *err)
+{
+    struct ctw_cuda_ring *r = &cu->ring;
+    size_t need = (bytes + 255) & ~(size_t)255;
+    if (need > r->bytes / 4)
+        return ctw_fail(err, CTW_EINTERNAL, "a table of %zu bytes", bytes);
+    if (r->at + need > r->bytes) {
+        CU(cudaStreamSynchronize(cu->stream));
+        r->at = 0;
+    }
+    memcpy(r->host + r->at, host, bytes);
+    *device = r->device + r->at;
+    r->at += need;
+    return ctw_cuda_check(
+        cudaMemcpyAsync(*device, r->host + (r->at - need), bytes, cudaMemcpyHostToDevice, cu->stream),
+        "table", err);
+}
+
+/* ---- numbers ------------------------------------------------------------------------------ */
+
+static uint64_t rng = 88172645463325252u;
+
+static uint32_t rng_next(void)
+{
+    rng ^= rng << 13;
+    rng ^= rng >> 7;
+    rng ^= rng << 17;
+    return (uint32_t)(rng >> 32);
+}
+
+static int64_t rng_below(int64_t n)
+{
+    return (int64_t)(rng_next() % (uint64_t)n);
+}
+
+/* About normal: the sum of 3 uniform ones, up to 3 in size. */
+static float rng_normal(void)
+{
+    float s = -1.5f;
+    for (int i = 0; i < 3; i++)
+        s += (float)(rng_next() >> 8) * 0x1p-24f;
+    return 2 * s;
+}
+
+static uint16_t to_16(float x, enum ctw_dtype dtype)
+{
+    uint16_t r;
+    if (dtype == CTW_BF16) {
+        __nv_bfloat16 b = __float2bfloat16(x);
+        memcpy(&r, &b, 2);
+    } else {
+        __half h = __float2half(x);
+        memcpy(&r, &h, 2);
+    }
+    return r;
+}
+
+static void store(void *p, enum ctw_dtype dtype, int64_t i, float x)
+{
+    if (dtype == CTW_F32)
+        ((float *)p)[i] = x;
+    else
+        ((uint16_t *)p)[i] = to_16(x, dtype);
+}
+
+__host__ __device__ static double load(const void *p, int dtype, int64_t i)
+{
+    if (dtype == CTW_F32)
+        return (double)((const float *)p)[i];
+    if (dtype == CTW_BF16)
+        return (double)__bfloat162float(((const __nv_bfloat16 *)p)[i]);
+    return (double)__half2float(((const __half *)p)[i]);
+}
+
+/* ---- problems ----------------------------------------------------------------------------- */
+
+struct shape {
+    int n_head, n_kv, head;
+    int64_t window;
+    float softcap;
+};
+
+/* An array on both sides. */
+struct array {
+    char *host, *device;
+    size_t bytes;
+};
+
+struct problem {
+    struct ctw_op_attention op;
+    struct ctw_attn_seq seqs[MAX_SEQS];
+    struct ctw_kv_run runs[MAX_SEQS][MAX_RUNS];
+    int64_t q_rows, kv_rows;
+    struct array q, k, v, out;
+};
+
+static struct array array_new(size_t bytes)
+{
+    struct array a = {(char *)ctw_calloc(bytes, 1), NULL, bytes};
+    if (a.host == NULL)
+        _Exit(2);
+    CU(cudaMalloc((void **)&a.device, bytes));
+    return a;
+}
+
+static void array_upload(const struct array *a)
+{
+    CU(cudaMemcpy(a->device, a->host, a->bytes, cudaMemcpyHostToDevice));
+}
+
+static void array_close(struct array *a)
+{
+    ctw_free(a->host);
+    CU(cudaFree(a->device));
+}
+
+static void problem_close(struct problem *p)
+{
+    array_close(&p->q);
+    array_close(&p->k);
+    array_close(&p->v);
+    array_close(&p->out);
+}
+
+/* Sequences of these lengths; rows that belong to nobody are NaN. pieces: keys lie in up to so many runs,
+ * in the reverse order. */
+static void problem_open(struct problem *p, const struct shape *s, enum ctw_dtype dtype,
+                         const int64_t *lengths, int n_seqs, int pieces)
+{
+    memset(p, 0, sizeof(*p));
+    struct ctw_op_attention *op = &p->op;
+    op->dtype = dtype;
+    op->n_head = s->n_head;
+    op->n_kv = s->n_kv;
+    op->head = s->head;
+    op->window = s->window;
+    op->softcap = s->softcap;
+    op->scale = 1.0f / sqrtf((float)s->head);
+    op->seqs = p->seqs;
+    op->n_seqs = n_seqs;
+    for (int i = 0; i < n_seqs; i++) {
+        struct ctw_attn_seq *q = &p->seqs[i];
+        q->pos0 = i % 3 == 1 ? rng_below(lengths[i]) : 0;
+        q->n_q = lengths[i] - q->pos0;
+        q->q_row = p->q_rows + rng_below(3);
+        p->q_rows = q->q_row + q->n_q;
+        q->runs = p->runs[i];
+        int64_t left = lengths[i];
+        while (left > 0) {
+            int64_t n = q->n_runs + 1 < pieces ? 1 + rng_below(left) : left;
+            p->runs[i][q->n_runs++].n_tok = n;
+            left -= n;
+        }
+        for (int r = q->n_runs - 1; r >= 0; r--) {
+            p->runs[i][r].row = p->kv_rows + rng_below(4);
+            p->kv_rows = p->runs[i][r].row + p->runs[i][r].n_tok;
+        }
+    }
+    p->q_rows += 1;
+    p->kv_rows += 2;
+    size_t b = ctw_dtype_bytes(dtype), q_row = (size_t)s->n_head * s->head, k_row = (size_t)s->n_kv * s->head;
+    p->q = array_new(p->q_rows * q_row * b);
+    p->k = array_new(p->kv_rows * k_row * b);
+    p->v = array_new(p->kv_rows * k_row * b);
+    p->out = array_new(p->q_rows * q_row * b);
+    for (size_t i = 0; i < p->q_rows * q_row; i++)
+        store(p->q.host, dtype, i, NAN);
+    for (size_t i = 0; i < p->kv_rows * k_row; i++) {
+        store(p->k.host, dtype, i, NAN);
+        store(p->v.host, dtype, i, NAN);
+    }
+    for (int i = 0; i < n_seqs; i++) {
+        for (size_t e = 0; e < p->seqs[i].n_q * q_row; e++)
+            store(p->q.host, dtype, p->seqs[i].q_row * q_row + e, 2 * rng_normal());
+        for (int r = 0; r < p->seqs[i].n_runs; r++)
+            for (size_t e = 0; e < p->runs[i][r].n_tok * k_row; e++) {
+                store(p->k.host, dtype, p->runs[i][r].row * k_row + e, 1.5f * rng_normal());
+                store(p->v.host, dtype, p->runs[i][r].row * k_row + e, rng_normal());
+            }
+    }
+    array_upload(&p->q);
+    array_upload(&p->k);
+    array_upload(&p->v);
+    op->q = p->q.device;
+    op->k = p->k.device;
+    op->v = p->v.device;
+    op->out = p->out.device;
+}
+
+static void poison(struct problem *p)
+{
+    CU(cudaMemset(p->out.device, 0xFF, p->out.bytes)); /* NaN in every dtype */
+}
+
+/* The results of op on the host, the caller's to free. */
+static char *results(struct ctw_cuda *cu, struct problem *p, const struct ctw_op_attention *op)
+{
+    char *r = (char *)ctw_calloc(p->out.bytes, 1);
+    OK(ctw_cuda_attention(cu, op, &last_err));
+    CU(cudaStreamSynchronize(cu->stream));
+    CU(cudaMemcpy(r, p->out.device, p->out.bytes, cudaMemcpyDeviceToHost));
+    return r;
+}
+
+static void told(bool good, const char *what, const char *variant, const struct problem *p,
+                 const char *more)
+{
+    n_passed += good;
+    n_failed += !good;
+    printf("%s %-9s %-7s %-4s heads %3d / %d of %3d window %3d cap %2g  %s\n", good ? "ok  " : "FAIL",
+           what, variant, ctw_dtype_name(p->op.dtype), p->op.n_head, p->op.n_kv, p->op.head,
+           (int)p->op.window, (double)p->op.softcap, more);
+}
+
+/* ---- the definition ----------------------------------------------------------------------- */
+
+/* One block a query and head, 128 threads. key_row [n_keys]: the rows of the keys; want and size:
+ * [n_q, n_head, head], the results and the sums of weight * |value|. */
+__global__ void reference(struct ctw_op_attention op, int64_t q_row, int64_t pos0,
+                          const int32_t *key_row, double *want, double *size)
+{
+    extern __shared__ double score[];
+    __shared__ double reduced;
+    int64_t i = blockIdx.x / op.n_head, h = blockIdx.x % op.n_head, kv = h / (op.n_head / op.n_kv);
+    int64_t pos = pos0 + i, first = op.window > 0 && pos + 1 > op.window ? pos + 1 - op.window : 0;
+    for (int64_t j = first + threadIdx.x; j <= pos; j += blockDim.x) {
+        double s = 0;
+        for (int d = 0; d < op.head; d++)
+            s += load(op.q, op.dtype, ((q_row + i) * op.n_head + h) * op.head + d) *
+                 load(op.k, op.dtype, (key_row[j] * (int64_t)op.n_kv + kv) * op.head + d);
+        s *= op.scale;
+        score[j] = op.softcap > 0 ? op.softcap * tanh(s / op.softcap) : s;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        double m = -INFINITY, total = 0;
+        for (int64_t j = first; j <= pos; j++)
+            m = fmax(m, score[j]);
+        for (int64_t j = first; j <= pos; j++) {
+            score[j] = exp(score[j] - m);
+            total += score[j];
+        }
+        reduced = total;
+    }
+    __syncthreads();
+    for (int d = threadIdx.x; d < op.head; d += blockDim.x) {
+        double sum = 0, abs = 0;
+        for (int64_t j = first; j <= pos; j++) {
+            double v = load(op.v, op.dtype, (key_row[j] * (int64_t)op.n_kv + kv) * op.head + d);
+            sum += score[j] * v;
+            abs += score[j] * fabs(v);
+        }
+        want[((i * op.n_head) + h) * op.head + d] = sum / reduced;
+        size[((i * op.n_head) + h) * op.head + d] = abs / reduced;
+    }
+}
+
+/* Rounding P and the result: half a step each; scores and sums in fp32, fp16's smallest P: the rest. */
+static double bound(enum ctw_dtype dtype, double want, double size)
+{
+    if (dtype == CTW_F32)
+        return 4e-6 * size + 1e-6;
+    double half_step = dtype == CTW_BF16 ? 0x1p-9 : 0x1p-12;
+    return half_step * 1.02 * (size + fabs(want)) + 1e-5 * size + (dtype == CTW_F16 ? 3e-5 : 1e-6);
+}
+
+static void check_values(struct ctw_cuda *cu, struct problem *p, const char *variant)
+{
+    poison(p);
+    char *got = results(cu, p, &p->op);
+    int64_t n_bad = 0, row_len = (int64_t)p->op.n_head * p->op.head, n_owned = 0, n_nan = 0;
+    double worst = 0;
+    for (int s = 0; s < p->op.n_seqs; s++) {
+        const struct ctw_attn_seq *q = &p->seqs[s];
+        int64_t n_keys = q->pos0 + q->n_q, n = q->n_q * row_len, pos = 0;
+        int32_t *rows = (int32_t *)ctw_calloc(n_keys, 4), *rows_dev;
+        for (int r = 0; r < q->n_runs; r++)
+            for (int64_t j = 0; j < q->runs[r].n_tok && pos < n_keys; j++)
+                rows[pos++] = (int32_t)(q->runs[r].row + j);
+        struct array want = array_new(n * 8), size = array_new(n * 8);
+        CU(cudaMalloc((void **)&rows_dev, n_keys * 4));
+        CU(cudaMemcpy(rows_dev, rows, n_keys * 4, cudaMemcpyHostToDevice));
+        reference<<<(unsigned)(q->n_q * p->op.n_head), 128, n_keys * 8>>>(
+            p->op, q->q_row, q->pos0, rows_dev, (double *)want.device, (double *)size.device);
+        CU(cudaGetLastError());
+        CU(cudaMemcpy(want.host, want.device, n * 8, cudaMemcpyDeviceToHost));
+        CU(cudaMemcpy(size.host, size.device, n * 8, cudaMemcpyDeviceToHost));
+        for (int64_t i = 0; i < n; i++) {
+            double w = ((double *)want.host)[i], b = bound(p->op.dtype, w, ((double *)size.host)[i]);
+            double g = load(got, p->op.dtype, q->q_row * row_len + i), e = fabs(g - w) / b;
+            n_bad += !(e <= 1);
+            worst = e > worst ? e : worst;
+        }
+        n_owned += n;
+        array_close(&want);
+        array_close(&size);
+        CU(cudaFree(rows_dev));
+        ctw_free(rows);
+    }
+    size_t b = ctw_dtype_bytes(p->op.dtype), poisoned = 0;
+    for (size_t i = 0; i < p->out.bytes / b; i++) {
+        uint32_t x = 0, all = 0xFFFFFFFFu;
+        memcpy(&x, got + i * b, b);
+        poisoned += memcmp(&x, &all, b) == 0;
+        n_nan += isnan(load(got, p->op.dtype, (int64_t)i));
+    }
+    bool stray = (int64_t)poisoned != (int64_t)(p->out.bytes / b) - n_owned || (int64_t)poisoned != n_nan;
+    char more[96];
+    snprintf(more, sizeof(more), "worst %.3f of the bound, %lld beyond%s", worst, (long long)n_bad,
+             stray ? ", stray or missing results" : "");
+    told(n_bad == 0 && !stray, "values", variant, p, more);
+    ctw_free(got);
+}
+
+/* ---- the same bits ------------------------------------------------------------------------ */
+
+static bool same_rows(const struct problem *p, const char *a, int64_t row_a, const char *b, int64_t row_b,
+                      int64_t n)
+{
+    size_t row = (size_t)p->op.n_head * p->op.head * ctw_dtype_bytes(p->op.dtype);
+    return memcmp(a + row_a * row, b + row_b * row, n * row) == 0;
+}
+
+/* Each sequence alone; and each cut into three calls, in a batch with others cut elsewhere. */
+static void check_company(struct ctw_cuda *cu, struct problem *p, const char *variant)
+{
+    poison(p);
+    char *all = results(cu, p, &p->op);
+    int n_alone = 0, n_cut = 0;
+    for (int s = 0; s < p->op.n_seqs; s++) {
+        struct ctw_op_attention one = p->op;
+        one.seqs = &p->seqs[s];
+        one.n_seqs = 1;
+        poison(p);
+        char *got = results(cu, p, &one);
+        n_alone += !same_rows(p, got, p->seqs[s].q_row, all, p->seqs[s].q_row, p->seqs[s].n_q);
+        ctw_free(got);
+    }
+    struct ctw_attn_seq part[MAX_SEQS];
+    poison(p);
+    char *got = NULL;
+    int64_t cut[MAX_SEQS][4];
+    for (int s = 0; s < p->op.n_seqs; s++) {
+        int64_t n = p->seqs[s].n_q;
+        cut[s][0] = 0;
+        cut[s][1] = n > 2 ? rng_below(n) : 0;
+        cut[s][2] = n > 2 ? cut[s][1] + rng_below(n - cut[s][1]) : 0;
+        cut[s][3] = n;
+    }
+    for (int c = 0; c < 3; c++) {
+        for (int s = 0; s < p->op.n_seqs; s++) {
+            part[s] = p->seqs[s];
+            part[s].q_row += cut[s][c];
+            part[s].pos0 += cut[s][c];
+            part[s].n_q = cut[s][c + 1] - cut[s][c];
+        }
+        struct ctw_op_attention op = p->op;
+        op.seqs = part;
+        ctw_free(got);
+        got = results(cu, p, &op);
+    }
+    for (int s = 0; s < p->op.n_seqs; s++)
+        n_cut += !same_rows(p, got, p->seqs[s].q_row, all, p->seqs[s].q_row, p->seqs[s].n_q);
+    char more[96];
+    snprintf(more, sizeof(more), "%d differ alone, %d cut into calls", n_alone, n_cut);
+    told(n_alone == 0 && n_cut == 0, "company", variant, p, more);
+    ctw_free(all);
+    ctw_free(got);
+}
+
+/* The same keys in one run instead of several. */
+static void check_runs(struct ctw_cuda *cu, struct problem *p, const char *variant)
+{
+    poison(p);
+    char *several = results(cu, p, &p->op);
+    struct problem one = *p;
+    size_t row = (size_t)p->op.n_kv * p->op.head * ctw_dtype_bytes(p->op.dtype);
+    int n_differ = 0;
+    one.k = array_new(p->k.bytes);
+    one.v = array_new(p->v.bytes);
+    memset(one.k.host, 0xFF, one.k.bytes);
+    memset(one.v.host, 0xFF, one.v.bytes);
+    int64_t at = 0;
+    for (int s = 0; s < p->op.n_seqs; s++) {
+        one.runs[s][0].row = at;
+        for (int r = 0; r < p->seqs[s].n_runs; r++) {
+            size_t n = (size_t)p->runs[s][r].n_tok * row;
+            memcpy(one.k.host + at * row, p->k.host + p->runs[s][r].row * row, n);
+            memcpy(one.v.host + at * row, p->v.host + p->runs[s][r].row * row, n);
+            at += p->runs[s][r].n_tok;
+        }
+        one.runs[s][0].n_tok = at - one.runs[s][0].row;
+        one.seqs[s].runs = one.runs[s];
+        one.seqs[s].n_runs = 1;
+    }
+    array_upload(&one.k);
+    array_upload(&one.v);
+    one.op.k = one.k.device;
+    one.op.v = one.v.device;
+    one.op.seqs = one.seqs;
+    poison(p);
+    char *got = results(cu, p, &one.op);
+    for (int s = 0; s < p->op.n_seqs; s++)
+        n_differ += !same_rows(p, got, p->seqs[s].q_row, several, p->seqs[s].q_row, p->seqs[s].n_q);
+    char more[96];
+    snprintf(more, sizeof(more), "%d differ in one run", n_differ);
+    told(n_differ == 0, "runs", variant, p, more);
+    array_close(&one.k);
+    array_close(&one.v);
+    ctw_free(several);
+    ctw_free(got);
+}
+
+/* A key or value that is not finite spoils what sees it, and leaves no trace in the rest. */
+static void check_not_finite(struct ctw_cuda *cu, struct problem *p, const char *variant, int seq)
+{
+    int n_hidden = 0, n_spoilt = 0;
+    size_t b = ctw_dtype_bytes(p->op.dtype);
+    poison(p);
+    char *clean = results(cu, p, &p->op);
+    const struct ctw_attn_seq *q = &p->seqs[seq];
+    for (int round = 0; round < 4; round++) {
+        struct array *a = round < 2 ? &p->v : &p->k;
+        int64_t bad = rng_below(q->pos0 + q->n_q), left = bad, kv = rng_below(p->op.n_kv);
+        int64_t el = rng_below(p->op.head);
+        int r = 0;
+        while (left >= q->runs[r].n_tok)
+            left -= q->runs[r++].n_tok;
+        int64_t at = ((q->runs[r].row + left) * p->op.n_kv + kv) * p->op.head + el;
+        char was[4];
+        memcpy(was, a->host + at * b, b);
+        store(a->host, p->op.dtype, at, round % 2 == 0 ? NAN : INFINITY);
+        array_upload(a);
+        poison(p);
+        char *got = results(cu, p, &p->op);
+        for (int64_t i = 0; i < (int64_t)(p->out.bytes / b); i++) {
+            int64_t row = i / ((int64_t)p->op.n_head * p->op.head), h = i / p->op.head % p->op.n_head;
+            int64_t pos = row - q->q_row + q->pos0;
+            bool sees = row >= q->q_row && row < q->q_row + q->n_q && pos >= bad &&
+                        (p->op.window == 0 || pos - bad < p->op.window) &&
+                        h / (p->op.n_head / p->op.n_kv) == kv;
+            if (!sees)
+                n_spoilt += memcmp(got + i * b, clean + i * b, b) != 0;
+            else if (round < 2 && i % p->op.head == el)
+                n_hidden += isfinite(load(got, p->op.dtype, i));
+            else if (round == 2)
+                n_hidden += !isnan(load(got, p->op.dtype, i));
+        }
+        ctw_free(got);
+        memcpy(a->host + at * b, was, b);
+        array_upload(a);
+    }
+    char more[96];
+    snprintf(more, sizeof(more), "%d hidden, %d spoilt that do not see it", n_hidden, n_spoilt);
+    told(n_hidden == 0 && n_spoilt == 0, "nan", variant, p, more);
+    ctw_free(clean);
+}
+
+/* ---- speed -------------------------------------------------------------------------------- */
+
+__global__ void fill(uint16_t *p, size_t n, uint32_t seed, bool bf16)
+{
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x) {
+        uint32_t x = (uint32_t)i * 2654435761u ^ seed;
+        float s = -2;
+        for (int k = 0; k < 4; k++) {
+            x ^= x << 13, x ^= x >> 17, x ^= x << 5;
+            s += (float)(x >> 8) * 0x1p-24f;
+        }
+        s *= 1.7f; /* about normal, standard deviation 1 */
+        if (bf16)
+            ((__nv_bfloat16 *)p)[i] = __float2bfloat16(s);
+        else
+            ((__half *)p)[i] = __float2half(s);
+    }
+}
+
+static int by_size(const void *a, const void *b)
+{
+    float x = *(const float *)a, y = *(const float *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* n sequences of `length` and, if extra > 0, one more of so many tokens. */
+static void time_one(struct ctw_cuda *cu, const char *variant, int64_t n, int64_t length, int64_t extra,
+                     int n_head, int n_kv, int head, int64_t window)
+{
+    enum { TIMES = 30 };
+    int64_t rows = n * length + extra, n_seqs = n + (extra > 0);
+    size_t q_n = (size_t)rows * n_head * head, k_n = (size_t)rows * n_kv * head;
+    struct ctw_attn_seq *seqs = (struct ctw_attn_seq *)ctw_calloc(n_seqs, sizeof(*seqs));
+    struct ctw_kv_run *runs = (struct ctw_kv_run *)ctw_calloc(n_seqs, sizeof(*runs));
+    uint16_t *q, *k, *v, *out;
+    double flops = 0;
+    int64_t at = 0;
+    for (int64_t i = 0; i < n_seqs; i++) {
+        int64_t len = i < n ? length : extra, w = window > 0 && window < len ? window : len;
+        runs[i].row = seqs[i].q_row = at;
+        runs[i].n_tok = seqs[i].n_q = len;
+        seqs[i].runs = &runs[i];
+        seqs[i].n_runs = 1;
+        at += len;
+        flops += 4.0 * head * n_head * (0.5 * w * (w + 1) + (double)(len - w) * w);
+    }
+    CU(cudaMalloc((void **)&q, q_n * 2));
+    CU(cudaMalloc((void **)&k, k_n * 2));
+    CU(cudaMalloc((void **)&v, k_n * 2));
+    CU(cudaMalloc((void **)&out, q_n * 2));
+    fill<<<1024, 256>>>(q, q_n, 1, true);
+    fill<<<1024, 256>>>(k, k_n, 2, true);
+    fill<<<1024, 256>>>(v, k_n, 3, true);
+    CU(cudaDeviceSynchronize());
+    struct ctw_op_attention op;
+    memset(&op, 0, sizeof(op));
+    op.dtype = CTW_BF16;
+    op.n_head = n_head, op.n_kv = n_kv, op.head = head;
+    op.scale = 1.0f / sqrtf((float)head);
+    op.window = window;
+    op.q = q, op.k = k, op.v = v, op.out = out;
+    op.seqs = seqs, op.n_seqs = n_seqs;
+    float ms[TIMES], all;
+    cudaEvent_t a, b;
+    CU(cudaEventCreate(&a));
+    CU(cudaEventCreate(&b));
+    for (int i = -3; i < TIMES; i++) {
+        CU(cudaEventRecord(a, cu->stream));
+        OK(ctw_cuda_attention(cu, &op, &last_err));
+        CU(cudaEventRecord(b, cu->stream));
+        CU(cudaEventSynchronize(b));
+        if (i >= 0)
+            CU(cudaEventElapsedTime(&ms[i], a, b));
+    }
+    qsort(ms, TIMES, sizeof(ms[0]), by_size);
+    int more = (int)(700 / ms[TIMES / 2]) + 1; /* about 0.7 s without a pause */
+    CU(cudaEventRecord(a, cu->stream));
+    for (int i = 0; i < more; i++)
+        OK(ctw_cuda_attention(cu, &op, &last_err));
+    CU(cudaEventRecord(b, cu->stream));
+    CU(cudaEventSynchronize(b));
+    CU(cudaEventElapsedTime(&all, a, b));
+    printf("%-7s %5lld x %5lld + %5lld  heads %2d / %d of %3d window %4d  %8.3f ms %6.1f TFLOP/s, "
+           "sustained %6.1f\n",
+           variant, (long long)n, (long long)length, (long long)extra, n_head, n_kv, head, (int)window,
+           (double)ms[TIMES / 2], flops / ms[TIMES / 2] * 1e-9, flops * more / all * 1e-9);
+    CU(cudaEventDestroy(a));
+    CU(cudaEventDestroy(b));
+    CU(cudaFree(q));
+    CU(cudaFree(k));
+    CU(cudaFree(v));
+    CU(cudaFree(out));
+    ctw_free(runs);
+    ctw_free(seqs);
+}
+
+static void time_all(struct ctw_cuda *cu, const char *variant)
+{
+    time_one(cu, variant, 8, 2048, 0, 32, 8, 128, 0);
+    time_one(cu, variant, 2, 8192, 0, 32, 8, 128, 0);
+    time_one(cu, variant, 8, 2048, 0, 32, 8, 64, 0);
+    time_one(cu, variant, 2, 8192, 0, 32, 8, 64, 0);
+    time_one(cu, variant, 8, 2048, 0, 16, 8, 256, 0);
+    time_one(cu, variant, 8, 2048, 0, 32, 32, 96, 0);
+    time_one(cu, variant, 2, 8192, 0, 32, 8, 128, 1024);
+    time_one(cu, variant, 160, 100, 0, 32, 8, 128, 0);
+    time_one(cu, variant, 2000, 8, 8192, 32, 8, 128, 0);
+}
+
+/* ---- all ---------------------------------------------------------------------------------- */
+
+static void check_shape(struct ctw_cuda *cu, const char *variant, const struct shape *s,
+                        enum ctw_dtype dtype)
+{
+    static const int64_t lengths[] = {1, 129, 2, 65, 1000, 63, 64, 127, 128, 200};
+    struct problem p;
+    rng = 88172645463325252u + (uint64_t)s->head * 977 + (uint64_t)s->n_head * 31 + (uint64_t)dtype;
+    problem_open(&p, s, dtype, lengths, CTW_COUNT(lengths), 6);
+    check_values(cu, &p, variant);
+    check_company(cu, &p, variant);
+    check_runs(cu, &p, variant);
+    check_not_finite(cu, &p, variant, 4);
+    problem_close(&p);
+    problem_open(&p, s, dtype, lengths, CTW_COUNT(lengths), 1);
+    check_values(cu, &p, variant);
+    check_company(cu, &p, variant);
+    check_not_finite(cu, &p, variant, 1);
+    problem_close(&p);
+}
+
+static const struct shape shapes[] = {
+    {4, 1, 128, 0, 0},  {8, 1, 64, 0, 0},    {2, 2, 128, 0, 0},   {7, 1, 64, 0, 0},    {4, 2, 80, 0, 0},
+    {2, 1, 96, 0, 0},   {4, 4, 112, 0, 0},   {2, 1, 192, 0, 0},   {2, 2, 256, 0, 0},   {7, 1, 40, 0, 0},
+    {2, 1, 7, 0, 0},    {4, 2, 128, 1, 0},   {8, 2, 64, 5, 0},    {4, 1, 128, 64, 0},  {7, 1, 128, 100, 0},
+    {4, 4, 256, 100, 0}, {4, 2, 128, 0, 30}, {8, 4, 64, 100, 50}, {71, 1, 32, 0, 0},   {3, 1, 33, 200, 0},
+};
+
+int main(int argc, char **argv)
+{
+    bool check = argc < 2 || strcmp(argv[1], "check") == 0;
+    bool speed = argc < 2 || strcmp(argv[1], "time") == 0;
+    static struct ctw_cuda cu;
+    cudaDeviceProp prop;
+    CU(cudaGetDeviceProperties(&prop, 0));
+    cu.n_sm = prop.multiProcessorCount;
+    cu.major = prop.major;
+    cu.minor = prop.minor;
+    bool hopper = prop.major == 9 && prop.minor == 0;
+    CU(cudaStreamCreateWithFlags(&cu.stream, cudaStreamNonBlocking));
+    cu.ring.bytes = 8 << 20;
+    CU(cudaMallocHost((void **)&cu.ring.host, cu.ring.bytes));
+    CU(cudaMalloc((void **)&cu.ring.device, cu.ring.bytes));
+    for (size_t i = 0; check && i < CTW_COUNT(shapes); i++) {
+        cu.hopper = false;
+        check_shape(&cu, "general", &shapes[i], CTW_F32);
+        check_shape(&cu, "general", &shapes[i], CTW_BF16);
+        check_shape(&cu, "general", &shapes[i], CTW_F16);
+        cu.hopper = hopper;
+        if (!hopper)
+            continue;
+        check_shape(&cu, "hopper", &shapes[i], CTW_BF16);
+        check_shape(&cu, "hopper", &shapes[i], CTW_F16);
+    }
+    if (check)
+        printf("%d passed, %d failed\n", n_passed, n_failed);
+    for (int i = 0; speed && i < (hopper ? 2 : 1); i++) {
+        cu.hopper = i == 1;
+        time_all(&cu, i == 1 ? "hopper" : "general");
+    }
+    fflush(stdout);
+    return n_failed > 0;
+}
