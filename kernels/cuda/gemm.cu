@@ -96,6 +96,38 @@ static bool same_kind(const struct ctw_gemm_kind *a, const struct ctw_gemm_kind 
            a->add == b->add && a->bias == b->bias;
 }
 
+static int attribute(const cublasLtMatmulAlgo_t *algo, cublasLtMatmulAlgoConfigAttributes_t what)
+{
+    int32_t v = 0; /* a cluster's shape is two bytes, the others are four */
+    size_t bytes = what == CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID ? 2 : 4, written;
+    return cublasLtMatmulAlgoConfigGetAttribute(algo, what, &v, bytes, &written) ==
+                   CUBLAS_STATUS_SUCCESS
+               ? v
+               : -1;
+}
+
+/* The class's line, with its end. */
+static void describe(const struct ctw_gemm_class *c, char *out, size_t cap)
+{
+    const struct ctw_gemm_kind *k = &c->kind;
+    int n = snprintf(out, cap, "n %lld k %lld %s to %s%s%s:%s", (long long)k->n, (long long)k->k,
+                     ctw_dtype_name(k->dtype), ctw_dtype_name(k->y_dtype), k->add ? " add" : "",
+                     k->bias ? " bias" : "", c->library ? "" : " not cuBLASLt");
+    for (int s = 0; c->library && s < CTW_GEMM_SIZES; s++) {
+        const struct ctw_gemm_choice *ch = &c->choice[s];
+        const cublasLtMatmulAlgo_t *lt = &ch->algo.lt;
+        char name[80] = "ours";
+        if (!ch->algo.own)
+            snprintf(name, sizeof(name), "cublaslt %d/tile %d/stages %d/cluster %d",
+                     attribute(lt, CUBLASLT_ALGO_CONFIG_ID),
+                     attribute(lt, CUBLASLT_ALGO_CONFIG_TILE_ID),
+                     attribute(lt, CUBLASLT_ALGO_CONFIG_STAGES_ID),
+                     attribute(lt, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID));
+        n += snprintf(out + n, cap - (size_t)n, " [m %lld] %s %.1f us %.0f TFLOP/s", (long long)ch->m,
+                      name, ch->us, 2e-6 * (double)ch->m * (double)k->n * (double)k->k / ch->us);
+    }
+}
+
 /* The class of g, chosen now if this is its first use. */
 static enum ctw_status class_of(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
                                 const struct ctw_gemm_class **out, struct ctw_err *err)
@@ -133,6 +165,9 @@ static enum ctw_status class_of(struct ctw_cuda *cu, const struct ctw_cuda_gemm 
     }
     c->from_file = false;
     *out = c;
+    char line[768];
+    describe(c, line, sizeof(line));
+    ctw_debug("cuda: products: %s%s", right ? "remembered: " : "", line);
     return CTW_OK;
 }
 
@@ -261,47 +296,17 @@ void ctw_cuda_gemms_close(struct ctw_cuda *cu)
     cu->gemms = NULL;
 }
 
-static int attribute(const cublasLtMatmulAlgo_t *algo, cublasLtMatmulAlgoConfigAttributes_t what)
-{
-    int32_t v = 0; /* a cluster's shape is two bytes, the others are four */
-    size_t bytes = what == CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID ? 2 : 4, written;
-    return cublasLtMatmulAlgoConfigGetAttribute(algo, what, &v, bytes, &written) ==
-                   CUBLAS_STATUS_SUCCESS
-               ? v
-               : -1;
-}
-
 size_t ctw_cuda_gemms_describe(const struct ctw_cuda *cu, char *buf, size_t cap)
 {
     size_t at = 0;
+    char line[768];
     if (cap > 0)
         buf[0] = '\0';
     for (size_t i = 0; cu->gemms != NULL && i < cu->gemms->n; i++) {
-        const struct ctw_gemm_class *c = &cu->gemms->classes[i];
-        if (c->from_file)
+        if (cu->gemms->classes[i].from_file) /* not used yet */
             continue;
-        char line[512];
-        int n = snprintf(line, sizeof(line), "n %lld k %lld %s to %s%s%s:", (long long)c->kind.n,
-                         (long long)c->kind.k, ctw_dtype_name(c->kind.dtype),
-                         ctw_dtype_name(c->kind.y_dtype), c->kind.add ? " add" : "",
-                         c->kind.bias ? " bias" : "");
-        for (int s = 0; c->library && s < CTW_GEMM_SIZES; s++) {
-            const struct ctw_gemm_choice *ch = &c->choice[s];
-            const cublasLtMatmulAlgo_t *lt = &ch->algo.lt;
-            double rate = 2e-6 * (double)ch->m * (double)c->kind.n * (double)c->kind.k / ch->us;
-            char name[96] = "own";
-            if (!ch->algo.own)
-                snprintf(name, sizeof(name), "%d/tile %d/stages %d/cluster %d",
-                         attribute(lt, CUBLASLT_ALGO_CONFIG_ID),
-                         attribute(lt, CUBLASLT_ALGO_CONFIG_TILE_ID),
-                         attribute(lt, CUBLASLT_ALGO_CONFIG_STAGES_ID),
-                         attribute(lt, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID));
-            n += snprintf(line + n, sizeof(line) - (size_t)n, " [m %lld] %s %.1f us %.0f TFLOP/s",
-                          (long long)ch->m, name, ch->us, rate);
-        }
-        n += snprintf(line + n, sizeof(line) - (size_t)n, "%s\n", c->library ? "" : " not cuBLASLt");
-        if (at < cap)
-            snprintf(buf + at, cap - at, "%s", line);
+        describe(&cu->gemms->classes[i], line, sizeof(line));
+        int n = snprintf(at < cap ? buf + at : NULL, at < cap ? cap - at : 0, "%s\n", line);
         at += (size_t)n;
     }
     return at;

@@ -1,0 +1,709 @@
+/*
+ * ctw_linear() on the GPU: against the definition on the CPU, the same bits in any company, choices of
+ * algorithms that change nothing, and rates. From the repository's root, with a built backend:
+ *
+ *   cc -std=gnu11 -O2 -ffp-contract=off -D_GNU_SOURCE -I. -Itests/ops -o test_linear
+ *     tests/gpu/test_linear.c BUILD/kernels/libctw_kernels.a BUILD/base/libctw_base.a
+ *     -lcmocka -ldl -lm -pthread
+ *   CTWORKER_CUDA_LIBRARY=BUILD/kernels/cuda/libctworker_cuda.so ./test_linear
+ *
+ * About a minute. CTW_TEST_RATES=0 leaves the rates out, CTW_LOG=info the algorithms chosen.
+ */
+#include <dirent.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "ops.h"
+
+struct shape {
+    int64_t m, n, k;
+};
+
+/* Odd ones, around tiles of 128 and steps of 16; then whole vectors, for cuBLASLt's sake. */
+static const struct shape shapes[] = {
+    {1, 1, 1},       {1, 16, 8},       {2, 17, 16},     {3, 15, 31},     {5, 31, 32},     {33, 127, 64},
+    {64, 128, 257},  {65, 129, 64},    {127, 130, 32},  {128, 16, 256},  {129, 80, 96},   {257, 255, 17},
+    {13, 300, 321},  {4, 640, 576},    {1, 70, 4097},   {300, 40, 48},   {600, 20, 16},   {1, 256, 512},
+    {7, 384, 1024},  {128, 512, 256},  {129, 256, 768}, {300, 384, 640}, {31, 1152, 320}, {40, 8, 64},
+    {17, 576, 1536}, {255, 192, 2048}, {40, 24, 64},    {40, 33, 64},    {100, 264, 72},  {999, 128, 128},
+};
+
+static const enum ctw_dtype dtypes[] = {CTW_F32, CTW_BF16, CTW_F16};
+
+/* ---- backends ----------------------------------------------------------------------------- */
+
+static const char *const variants[] = {"general", "hopper"};
+
+/* NULL: this GPU does not run the variant. */
+static struct ctw_backend *gpu(const char *variant)
+{
+    struct ctw_backend *be;
+    enum ctw_status st = ctw_backend_open(
+        &be, "cuda", &(struct ctw_backend_options){.cuda_variant = variant}, &last_err);
+    if (st == CTW_EINVAL)
+        return NULL;
+    if (st != CTW_OK)
+        fail_msg("%s", last_err.msg);
+    return be;
+}
+
+/* Device memory with a copy of `bytes` bytes, `misalign` past a multiple of 256, GUARD bytes around. */
+struct dev {
+    struct ctw_backend *be;
+    char *base, *p;
+    size_t bytes;
+};
+
+static struct dev dev_open(struct ctw_backend *be, const void *src, size_t bytes, size_t misalign)
+{
+    struct dev d = {.be = be, .bytes = bytes};
+    void *p;
+    size_t all = bytes + 512 + misalign;
+    OK(ctw_device_alloc(be, &p, all, &last_err));
+    d.base = p;
+    d.p = d.base + 256 + misalign;
+    uint8_t *host = malloc(all);
+    assert_non_null(host);
+    memset(host, GUARD_BYTE, all);
+    memcpy(host + 256 + misalign, src, bytes);
+    OK(ctw_device_upload(be, d.base, host, all, &last_err));
+    free(host);
+    return d;
+}
+
+/* Its bytes into dst; checks the guards. */
+static void dev_read(const struct dev *d, void *dst)
+{
+    size_t before = (size_t)(d->p - d->base), all = d->bytes + before + 256;
+    uint8_t *host = malloc(all);
+    assert_non_null(host);
+    OK(ctw_device_download(d->be, host, d->base, all, &last_err));
+    for (size_t i = 0; i < all; i++)
+        if ((i < before || i >= before + d->bytes) && host[i] != GUARD_BYTE)
+            fail_msg("byte %zd of %zu of device memory was written", (ssize_t)(i - before), d->bytes);
+    memcpy(dst, host + before, d->bytes);
+    free(host);
+}
+
+static void dev_close(struct dev *d)
+{
+    ctw_device_free(d->be, d->base);
+    d->base = NULL;
+}
+
+/* ---- problems ----------------------------------------------------------------------------- */
+
+struct problem {
+    struct ctw_op_linear op;
+    struct test_weight w[3];
+    struct ctw_shard shards[3];
+    struct buf x, y; /* y as it was before */
+    int64_t n_columns;
+    bool aligned;
+    size_t x_shift, y_shift; /* bytes past a multiple of 256 */
+    float *rows;             /* all weights as products see them */
+};
+
+/* The same on a device. */
+struct placed {
+    struct ctw_weight_data data[3];
+    struct ctw_shard shards[3];
+    struct dev part[3][CTW_N_PARTS], bias[3], x;
+};
+
+static enum ctw_dtype y_dtype(const struct problem *p)
+{
+    return p->op.epilogue == CTW_EPI_ADD ? p->op.residual_dtype : p->op.dtype;
+}
+
+/* aligned: strides that tensor cores take; else whatever comes. */
+static void problem_open(struct problem *p, const struct shape *s, enum ctw_dtype dtype,
+                         enum ctw_epilogue epilogue, bool aligned, bool dense)
+{
+    memset(p, 0, sizeof(*p));
+    p->op = (struct ctw_op_linear){
+        .shards = p->shards, .n_shards = 1, .dtype = dtype, .epilogue = epilogue, .n_tok = s->m};
+    p->op.act = (enum ctw_activation)rng_below(3);
+    p->op.slot = (enum ctw_slot)rng_below(CTW_N_SLOTS);
+    p->op.residual_dtype = rng_below(3) == 0 ? dtype : CTW_F32;
+    p->aligned = aligned;
+    int64_t left = p->n_columns = s->n;
+    if (epilogue == CTW_EPI_GATE) {
+        p->op.n_shards = 2;
+    } else if (s->n >= 3 && rng_below(2) == 0) {
+        p->op.n_shards = 3;
+    }
+    for (int i = 0; i < p->op.n_shards; i++) {
+        enum weight_kind kind;
+        do
+            kind = dense ? W_BF16 : (enum weight_kind)rng_below(N_WEIGHT_KINDS);
+        while (!weight_possible(kind, s->k));
+        int64_t n = s->n;
+        if (epilogue != CTW_EPI_GATE) {
+            n = i + 1 == p->op.n_shards ? left : 1 + rng_below(left - (p->op.n_shards - 1 - i));
+            left -= n;
+        }
+        weight_open(&p->w[i], kind, n, s->k, (int)rng_below(2));
+        p->shards[i] = p->w[i].shard;
+    }
+    p->op.ldx = aligned ? (s->k + 7) / 8 * 8 + 8 * rng_below(3) : s->k + rng_below(5);
+    p->op.ldy = aligned ? (s->n + 7) / 8 * 8 + 8 * rng_below(3) : s->n + rng_below(5);
+    p->x = buf_random(dtype, s->m * p->op.ldx, 1, 0);
+    p->y = buf_random(y_dtype(p), s->m * p->op.ldy, 1, 0);
+    p->op.x = p->x.p;
+    p->x_shift = aligned ? 0 : ctw_dtype_bytes(dtype) * (size_t)rng_below(9);
+    p->y_shift = aligned ? 0 : ctw_dtype_bytes(y_dtype(p)) * (size_t)rng_below(5);
+}
+
+static void problem_close(struct problem *p)
+{
+    for (int i = 0; i < p->op.n_shards; i++)
+        weight_close(&p->w[i]);
+    buf_close(&p->x);
+    buf_close(&p->y);
+    free(p->rows);
+}
+
+/* What the checkpoint holds lies anywhere, as in its files. */
+static void place(struct placed *d, const struct problem *p, struct ctw_backend *be)
+{
+    memset(d, 0, sizeof(*d));
+    for (int i = 0; i < p->op.n_shards; i++) {
+        const struct test_weight *w = &p->w[i];
+        d->shards[i] = p->shards[i];
+        d->shards[i].data = &d->data[i];
+        for (int k = 0; k < CTW_N_PARTS; k++) {
+            if (w->data.part[k] == NULL)
+                continue;
+            size_t misalign = p->aligned && rng_below(2) == 0 ? 0 : (size_t)rng_below(14);
+            d->part[i][k] = dev_open(be, w->data.part[k], w->part[k].bytes, misalign);
+            d->data[i].part[k] = d->part[i][k].p;
+        }
+        if (w->bias.base != NULL) {
+            d->bias[i] = dev_open(be, w->bias.p, w->bias.bytes, (size_t)rng_below(7));
+            d->shards[i].bias = d->bias[i].p;
+        }
+    }
+    d->x = dev_open(be, p->x.p, p->x.bytes, p->x_shift);
+}
+
+static void unplace(struct placed *d)
+{
+    for (int i = 0; i < 3; i++) {
+        for (int k = 0; k < CTW_N_PARTS; k++)
+            if (d->part[i][k].base != NULL)
+                dev_close(&d->part[i][k]);
+        if (d->bias[i].base != NULL)
+            dev_close(&d->bias[i]);
+    }
+    dev_close(&d->x);
+}
+
+static struct buf run_cpu(const struct problem *p, struct ctw_backend *be)
+{
+    struct buf y = buf_copy(&p->y, 0);
+    struct ctw_op_linear op = p->op;
+    op.y = y.p;
+    OK(ctw_linear(be, &op, &last_err));
+    return y;
+}
+
+/* `piece` rows at a time; `prepared`: with the weights decoded ahead. */
+static struct buf run_gpu(const struct problem *p, const struct placed *d, struct ctw_backend *be,
+                          int64_t piece, bool prepared)
+{
+    struct buf y = buf_open(p->y.bytes, 0);
+    struct dev dy = dev_open(be, p->y.p, p->y.bytes, p->y_shift);
+    struct ctw_op_linear op = p->op;
+    op.shards = d->shards;
+    if (prepared)
+        OK(ctw_prepare(be, &op, &last_err));
+    for (int64_t t = 0; t < p->op.n_tok; t += piece) {
+        op.n_tok = piece < p->op.n_tok - t ? piece : p->op.n_tok - t;
+        op.x = element(d->x.p, op.dtype, t * op.ldx);
+        op.y = element(dy.p, y_dtype(p), t * op.ldy);
+        OK(ctw_linear(be, &op, &last_err));
+    }
+    dev_read(&dy, y.p);
+    dev_close(&dy);
+    if (prepared) {
+        op.n_shards = 0;
+        OK(ctw_prepare(be, &op, &last_err));
+    }
+    return y;
+}
+
+/* ---- against the definition --------------------------------------------------------------- */
+
+static void decode_rows(struct problem *p)
+{
+    int64_t k = p->w[0].w.k, at = 0;
+    p->rows = malloc((size_t)(2 * p->n_columns * k) * sizeof(*p->rows));
+    assert_non_null(p->rows);
+    for (int i = 0; i < p->op.n_shards; i++)
+        for (int64_t o = 0; o < p->w[i].w.n; o++)
+            weight_row(&p->w[i], o, p->op.dtype, p->rows + k * at++);
+}
+
+/* sum of |x w| + |bias| for column o of token t, and the sum itself */
+static double sums(const struct problem *p, int64_t t, int64_t o, double *sum)
+{
+    int i = 0;
+    int64_t k = p->w[0].w.k;
+    const float *row = p->rows + o * k;
+    while (o >= p->w[i].w.n)
+        o -= p->w[i++].w.n;
+    const struct ctw_shard *s = &p->shards[i];
+    *sum = s->bias == NULL ? 0 : ctw_load_float(s->bias, s->bias_dtype, o);
+    double all = fabs(*sum);
+    for (int64_t c = 0; c < k; c++) {
+        double v = (double)ctw_load_float(p->op.x, p->op.dtype, t * p->op.ldx + c) * row[c];
+        *sum += v;
+        all += fabs(v);
+    }
+    return all;
+}
+
+/*
+ * A chain of k additions, of which tensor cores cut off rather than round: at most k steps of 2^-23 of
+ * sum |x w|; on random numbers an eighth of it is far off. Gate and up may be rounded to dtype.
+ */
+static double bound(const struct problem *p, int64_t t, int64_t o, double want)
+{
+    double k = (double)p->w[0].w.k, sum, up;
+    double u = (8 + k / 8) * 0x1p-23;
+    double e = u * sums(p, t, o, &sum), tiny = 0x1p-120;
+    if (p->op.epilogue == CTW_EPI_ADD)
+        e += 0x1p-23 *
+             (fabs(sum) + fabs((double)ctw_load_float(p->y.p, y_dtype(p), t * p->op.ldy + o)));
+    if (p->op.epilogue == CTW_EPI_GATE) {
+        double e_up = u * sums(p, t, o + p->n_columns, &up);
+        if (p->op.dtype != CTW_F32) {
+            e += half_step(p->op.dtype, fabs(sum) + e);
+            e_up += half_step(p->op.dtype, fabs(up) + e_up);
+        }
+        e = 1.13 * e * (fabs(up) + e_up) + fabs(sum) * e_up + 16 * 0x1p-24 * fabs(sum * up);
+    }
+    return e + 2 * half_step(y_dtype(p), fabs(want) + e) + tiny;
+}
+
+static void compare(const struct problem *p, const struct buf *got, const struct buf *want,
+                    const char *variant)
+{
+    char what[200];
+    snprintf(what, sizeof(what), "%s %s%s epilogue %d act %d m %" PRId64 " n %" PRId64 " k %" PRId64,
+             variant, ctw_dtype_name(p->op.dtype), p->aligned ? " aligned" : "", (int)p->op.epilogue,
+             (int)p->op.act, p->op.n_tok, p->n_columns, p->w[0].w.k);
+    int64_t some = 1 + p->op.n_tok * p->n_columns * p->w[0].w.k / 1000000;
+    for (int64_t t = 0; t < p->op.n_tok; t++) {
+        for (int64_t o = 0; o < p->op.ldy; o++) {
+            int64_t at = t * p->op.ldy + o;
+            double g = ctw_load_float(got->p, y_dtype(p), at);
+            double w = ctw_load_float(want->p, y_dtype(p), at);
+            if (o >= p->n_columns) { /* between rows: untouched */
+                assert_memory_equal(element(got->p, y_dtype(p), at),
+                                    element(p->y.p, y_dtype(p), at), ctw_dtype_bytes(y_dtype(p)));
+                continue;
+            }
+            /* The exact bound is slow to compute: for what differs by more than a rounding or two. */
+            if (!(fabs(g - w) <= 2 * half_step(y_dtype(p), w)) || rng_below(some) == 0)
+                near(g, w, bound(p, t, o, w), what, at);
+        }
+    }
+}
+
+static void it_agrees_with_the_definition(void **state)
+{
+    (void)state;
+    struct ctw_backend *c = backend("c", 0);
+    for (size_t v = 0; v < CTW_COUNT(variants); v++) {
+        struct ctw_backend *be = gpu(variants[v]);
+        if (be == NULL)
+            continue;
+        int n = 0;
+        for (size_t s = 0; s < CTW_COUNT(shapes); s++) {
+            for (size_t d = 0; d < CTW_COUNT(dtypes); d++) {
+                for (int aligned = 0; aligned < 2; aligned++) {
+                    struct problem p;
+                    struct placed on;
+                    enum ctw_epilogue epilogue = (enum ctw_epilogue)((s + d + (size_t)aligned) % 3);
+                    problem_open(&p, &shapes[s], dtypes[d], epilogue, aligned != 0, false);
+                    place(&on, &p, be);
+                    decode_rows(&p);
+                    struct buf want = run_cpu(&p, c);
+                    struct buf got = run_gpu(&p, &on, be, p.op.n_tok, rng_below(2) == 0);
+                    compare(&p, &got, &want, variants[v]);
+                    buf_close(&got);
+                    buf_close(&want);
+                    unplace(&on);
+                    problem_close(&p);
+                    n++;
+                }
+            }
+        }
+        ctw_backend_close(be);
+        printf("ok: %s: %d products agree with the definition\n", variants[v], n);
+    }
+    ctw_backend_close(c);
+}
+
+/* ---- the same in any company -------------------------------------------------------------- */
+
+static void a_row_is_the_same_in_any_company(void **state)
+{
+    (void)state;
+    static const struct shape some[] = {{300, 256, 512}, {1030, 384, 96},   {2100, 128, 256},
+                                        {131, 200, 33},  {513, 1024, 2048}, {260, 33, 64}};
+    static const int64_t pieces[] = {1, 2, 7, 64, 127, 128, 129, 256, 257, 1000, 1024, 1025};
+    for (size_t v = 0; v < CTW_COUNT(variants); v++) {
+        struct ctw_backend *be = gpu(variants[v]);
+        if (be == NULL)
+            continue;
+        for (size_t s = 0; s < 9 * CTW_COUNT(some); s++) {
+            struct problem p;
+            struct placed on;
+            problem_open(&p, &some[s / 9], dtypes[s % 3], (enum ctw_epilogue)(s / 3 % 3),
+                         s / 9 != 3 && s / 9 != 5, false);
+            place(&on, &p, be);
+            struct buf want = run_gpu(&p, &on, be, p.op.n_tok, true);
+            for (size_t q = 0; q < CTW_COUNT(pieces); q++) {
+                if (pieces[q] >= p.op.n_tok || (pieces[q] < 7 && p.op.n_tok > 300))
+                    continue;
+                struct buf got = run_gpu(&p, &on, be, pieces[q], true);
+                if (memcmp(got.p, want.p, want.bytes) != 0)
+                    fail_msg("%s %s epilogue %d m %" PRId64 " n %" PRId64 ": other bits in pieces of %d",
+                             variants[v], ctw_dtype_name(p.op.dtype), (int)p.op.epilogue, p.op.n_tok,
+                             p.n_columns, (int)pieces[q]);
+                buf_close(&got);
+            }
+            buf_close(&want);
+            unplace(&on);
+            problem_close(&p);
+        }
+        ctw_backend_close(be);
+        printf("ok: %s: a row is the same in any company\n", variants[v]);
+    }
+}
+
+/* NaN and infinity reach all columns of their own row, and no other row. */
+static void what_is_not_finite_stays_in_its_row(void **state)
+{
+    (void)state;
+    static const struct shape shape = {140, 128, 256};
+    for (size_t v = 0; v < 2 * CTW_COUNT(variants); v++) {
+        struct ctw_backend *be = gpu(variants[v / 2]);
+        if (be == NULL)
+            continue;
+        for (size_t d = 0; d < 2 * CTW_COUNT(dtypes); d++) {
+            struct problem p;
+            struct placed on;
+            problem_open(&p, &shape, dtypes[d / 2], d % 2 != 0 ? CTW_EPI_GATE : CTW_EPI_STORE, v % 2 != 0,
+                         true);
+            place(&on, &p, be);
+            struct buf want = run_gpu(&p, &on, be, p.op.n_tok, true);
+            unplace(&on);
+            ctw_store_float(p.x.p, p.op.dtype, 5 * p.op.ldx + 9, NAN);
+            ctw_store_float(p.x.p, p.op.dtype, 6 * p.op.ldx + 3, INFINITY);
+            place(&on, &p, be);
+            struct buf got = run_gpu(&p, &on, be, p.op.n_tok, true);
+            for (int64_t t = 0; t < shape.m; t++) {
+                for (int64_t o = 0; o < shape.n; o++) {
+                    float g = ctw_load_float(got.p, p.op.dtype, t * p.op.ldy + o);
+                    float w = ctw_load_float(want.p, p.op.dtype, t * p.op.ldy + o);
+                    if (t == 5 ? !isnan(g) : t == 6 ? d % 2 == 0 && isfinite(g) : g != w)
+                        fail_msg("row %d column %d: %g, before %g", (int)t, (int)o, g, w);
+                }
+            }
+            buf_close(&want);
+            buf_close(&got);
+            unplace(&on);
+            problem_close(&p);
+        }
+        ctw_backend_close(be);
+    }
+    printf("ok: what is not finite stays in its row\n");
+}
+
+/* ---- activations -------------------------------------------------------------------------- */
+
+/* act(x) of single numbers, through a layer of one weight. */
+static void activations_are_accurate(void **state)
+{
+    (void)state;
+    enum { N = 20000 };
+    struct problem p;
+    struct placed on;
+    static const struct shape shape = {N, 1, 1};
+    struct ctw_backend *be = gpu("general");
+    rng_state = 7;
+    problem_open(&p, &shape, CTW_F32, CTW_EPI_GATE, false, true);
+    float one = 1;
+    for (int i = 0; i < 2; i++) {
+        if (p.w[i].bias.base != NULL)
+            buf_close(&p.w[i].bias);
+        p.shards[i].bias = NULL;
+        ctw_store_float(p.w[i].part[CTW_PART_VALUES].p, CTW_BF16, 0, i == 0 ? 1 : 0);
+    }
+    p.w[1].bias = buf_open(sizeof(one), 0); /* up = 0 * x + 1 */
+    memcpy(p.w[1].bias.p, &one, sizeof(one));
+    p.shards[1].bias = p.w[1].bias.p;
+    p.shards[1].bias_dtype = CTW_F32;
+    for (int i = 0; i < N; i++)
+        ctw_store_float(p.x.p, CTW_F32, i * p.op.ldx,
+                        i < 200 ? (float)(i - 100) : rng_normal() * ldexpf(1, -(int)(i % 30) + 5));
+    place(&on, &p, be);
+    double worst[3] = {0};
+    for (int a = 0; a < 3; a++) {
+        p.op.act = (enum ctw_activation)a;
+        struct buf y = run_gpu(&p, &on, be, N, false);
+        for (int t = 0; t < N; t++) {
+            double g = ctw_load_float(p.x.p, CTW_F32, t * p.op.ldx), want;
+            double got = ctw_load_float(y.p, CTW_F32, t * p.op.ldy);
+            double inner = 0.7978845608028654 * (g + 0.044715 * g * g * g);
+            if (a == CTW_ACT_SILU)
+                want = g / (1 + exp(-g));
+            else if (a == CTW_ACT_GELU)
+                want = 0.5 * g * erfc(-g * M_SQRT1_2);
+            else
+                want = g / (1 + exp(-2 * inner));
+            double e = a == CTW_ACT_SILU   ? 8 * 0x1p-24 * fabs(want)
+                       : a == CTW_ACT_GELU ? (12 + 2 * g * g) * 0x1p-24 * fabs(want)
+                                           : (12 + 16 * fabs(inner)) * 0x1p-24 * fabs(want);
+            near(got, want, e + 0x1p-120, "activation", t);
+            if (fabs(g) < 4 && want != 0)
+                worst[a] = fmax(worst[a], fabs(got / want - 1) * 0x1p24);
+        }
+        buf_close(&y);
+    }
+    printf("ok: activations; worst relative errors below 4: silu %.1f gelu %.1f gelu_tanh %.1f x 2^-24\n",
+           worst[0], worst[1], worst[2]);
+    unplace(&on);
+    problem_close(&p);
+    ctw_backend_close(be);
+}
+
+/* ---- the file of choices ------------------------------------------------------------------ */
+
+static char cache[] = "/tmp/ctw-cache-XXXXXX";
+
+/* Puts `text` at the start of every file of choices, or removes them. Their number. */
+static int spoil(const char *text)
+{
+    char folder[64], path[400];
+    int n = 0;
+    snprintf(folder, sizeof(folder), "%s/ctworker", cache);
+    DIR *dir = opendir(folder);
+    for (struct dirent *e; dir != NULL && (e = readdir(dir)) != NULL;) {
+        if (strncmp(e->d_name, "gemm-", 5) != 0)
+            continue;
+        snprintf(path, sizeof(path), "%s/%s", folder, e->d_name);
+        n++;
+        if (text == NULL) {
+            unlink(path);
+            continue;
+        }
+        FILE *f = fopen(path, "r+");
+        assert_non_null(f);
+        fputs(text, f);
+        fclose(f);
+    }
+    if (dir != NULL)
+        closedir(dir);
+    return n;
+}
+
+static void choices_change_nothing(void **state)
+{
+    (void)state;
+    static const struct shape shape = {700, 1024, 1024};
+    for (size_t v = 0; v < CTW_COUNT(variants); v++) {
+        struct problem p;
+        struct buf want = {0};
+        problem_open(&p, &shape, CTW_BF16, CTW_EPI_STORE, true, true);
+        for (int round = 0; round < 4; round++) { /* new, remembered, spoiled, removed */
+            struct ctw_backend *be = gpu(variants[v]);
+            struct placed on;
+            if (be == NULL)
+                break;
+            place(&on, &p, be);
+            struct buf got = run_gpu(&p, &on, be, p.op.n_tok, true);
+            if (round > 0)
+                assert_memory_equal(got.p, want.p, want.bytes);
+            else
+                want = buf_copy(&got, 0);
+            buf_close(&got);
+            unplace(&on);
+            ctw_backend_close(be);
+            if (round > 0)
+                assert_true(spoil(round == 1 ? "spoiled" : NULL) > 0);
+        }
+        if (want.base != NULL)
+            buf_close(&want);
+        problem_close(&p);
+    }
+    printf("ok: remembered, spoiled or gone: choices change no bit\n");
+}
+
+/* ---- rates -------------------------------------------------------------------------------- */
+
+static double now_s(void)
+{
+    struct timespec t;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* `count` numbers of dtype: a million random ones over and over. */
+static struct dev dev_random(struct ctw_backend *be, enum ctw_dtype dtype, int64_t count)
+{
+    enum { PERIOD = 999983 };
+    size_t step = ctw_dtype_bytes(dtype), bytes = (size_t)count * step;
+    struct buf once = buf_random(dtype, PERIOD, 1, 0);
+    char *all = malloc(bytes);
+    assert_non_null(all);
+    for (size_t at = 0; at < bytes; at += PERIOD * step)
+        memcpy(all + at, once.p, bytes - at < PERIOD * step ? bytes - at : PERIOD * step);
+    struct dev d = dev_open(be, all, bytes, 0);
+    free(all);
+    buf_close(&once);
+    return d;
+}
+
+static double rate(struct ctw_backend *be, struct ctw_op_linear *op, double flop)
+{
+    int n = 1;
+    double s = 0;
+    for (int warm = 0; warm < 3; warm++)
+        OK(ctw_linear(be, op, &last_err));
+    OK(ctw_backend_sync(be, &last_err));
+    while (s < 0.15) {
+        double from = now_s();
+        for (int i = 0; i < n; i++)
+            OK(ctw_linear(be, op, &last_err));
+        OK(ctw_backend_sync(be, &last_err));
+        s = now_s() - from;
+        n = s < 0.15 ? 1 + (int)(n * fmin(100, 0.25 / (s + 1e-9))) : n;
+    }
+    return flop * n / s * 1e-12;
+}
+
+static void rates(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        int64_t n, k;
+        enum ctw_epilogue epilogue;
+        enum ctw_dtype dtype;
+        bool bias;
+    } layers[] = {{"qkv", 6144, 4096, CTW_EPI_STORE, CTW_BF16, false},
+                  {"qkv bias", 6144, 4096, CTW_EPI_STORE, CTW_BF16, true},
+                  {"o", 4096, 4096, CTW_EPI_ADD, CTW_BF16, false},
+                  {"gate_up", 14336, 4096, CTW_EPI_GATE, CTW_BF16, false},
+                  {"down", 4096, 14336, CTW_EPI_ADD, CTW_BF16, false},
+                  {"qkv fp32", 6144, 4096, CTW_EPI_STORE, CTW_F32, false}};
+    static const int64_t rows[] = {8192, 2048, 256};
+    const char *wish = getenv("CTW_TEST_RATES");
+    if (wish != NULL && strcmp(wish, "0") == 0)
+        skip();
+    char table[4096] = "";
+    int at = 0;
+    for (size_t v = 0; v < CTW_COUNT(variants); v++) {
+        struct ctw_backend *be = gpu(variants[v]);
+        for (size_t i = 0; be != NULL && i < CTW_COUNT(layers); i++) {
+            int64_t n = layers[i].n, k = layers[i].k;
+            int parts = layers[i].epilogue == CTW_EPI_GATE ? 2 : 1;
+            enum ctw_dtype dtype = layers[i].dtype;
+            enum ctw_dtype y_type = layers[i].epilogue == CTW_EPI_ADD ? CTW_F32 : dtype;
+            struct test_weight like;
+            weight_open(&like, dtype == CTW_F32 ? W_F32 : W_BF16, 1, 8, 0);
+            like.w.n = n;
+            like.w.k = k;
+            like.w.row_bytes = (size_t)k * ctw_dtype_bytes(dtype);
+            like.w.group_size = k;
+            like.w.part[CTW_PART_VALUES].shape[0] = n;
+            like.w.part[CTW_PART_VALUES].shape[1] = k;
+            like.w.part[CTW_PART_VALUES].bytes = (size_t)n * like.w.row_bytes;
+            struct ctw_weight weights[2] = {like.w, like.w};
+            struct dev w[2], bias = dev_random(be, CTW_BF16, n), x = dev_random(be, dtype, rows[0] * k);
+            struct dev y = dev_random(be, y_type, rows[0] * n);
+            struct ctw_weight_data data[2] = {0};
+            struct ctw_shard shards[2] = {0};
+            for (int q = 0; q < parts; q++) {
+                w[q] = dev_random(be, dtype, n * k);
+                data[q].part[CTW_PART_VALUES] = w[q].p;
+                shards[q] = (struct ctw_shard){.weight = &weights[q], .data = &data[q]};
+                shards[q].bias = layers[i].bias ? bias.p : NULL;
+                shards[q].bias_dtype = CTW_BF16;
+            }
+            struct ctw_op_linear op = {.shards = shards,
+                                       .n_shards = parts,
+                                       .slot = CTW_SLOT_QKV,
+                                       .dtype = dtype,
+                                       .epilogue = layers[i].epilogue,
+                                       .residual_dtype = CTW_F32,
+                                       .x = x.p,
+                                       .ldx = k,
+                                       .y = y.p,
+                                       .ldy = n};
+            OK(ctw_prepare(be, &op, &last_err));
+            at += snprintf(table + at, sizeof(table) - (size_t)at, "%-8s %-9s", variants[v],
+                           layers[i].name);
+            for (size_t r = 0; r < CTW_COUNT(rows); r++) {
+                double from = now_s();
+                op.n_tok = rows[r];
+                OK(ctw_linear(be, &op, &last_err));
+                OK(ctw_backend_sync(be, &last_err));
+                double first = now_s() - from;
+                double flop = 2.0 * (double)(rows[r] * n * parts) * (double)k;
+                at += snprintf(table + at, sizeof(table) - (size_t)at, " %7.1f", rate(be, &op, flop));
+                if (r == 0)
+                    printf("%s %s: first product %.3f s\n", variants[v], layers[i].name, first);
+            }
+            at += snprintf(table + at, sizeof(table) - (size_t)at, "\n");
+            op.n_shards = 0;
+            OK(ctw_prepare(be, &op, &last_err));
+            for (int q = 0; q < parts; q++)
+                dev_close(&w[q]);
+            dev_close(&bias);
+            dev_close(&x);
+            dev_close(&y);
+            weight_close(&like);
+        }
+        ctw_backend_close(be);
+    }
+    printf("TFLOP/s  at m =      8192    2048     256\n%s", table);
+}
+
+static int setup(void **state)
+{
+    assert_non_null(mkdtemp(cache));
+    setenv("XDG_CACHE_HOME", cache, 1);
+    setenv("CTW_LOG", "debug", 0); /* which tells the algorithms chosen */
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    return ops_setup(state);
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    char folder[64];
+    (void)spoil(NULL);
+    snprintf(folder, sizeof(folder), "%s/ctworker", cache);
+    (void)rmdir(folder);
+    (void)rmdir(cache);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(it_agrees_with_the_definition),
+        cmocka_unit_test(a_row_is_the_same_in_any_company),
+        cmocka_unit_test(what_is_not_finite_stays_in_its_row),
+        cmocka_unit_test(activations_are_accurate),
+        cmocka_unit_test(choices_change_nothing),
+        cmocka_unit_test(rates),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
