@@ -9,6 +9,10 @@
 
 #include "base/status.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 enum ctw_log_level { CTW_LOG_DEBUG, CTW_LOG_INFO, CTW_LOG_WARN, CTW_LOG_ERROR };
 
 void ctw_log_set_level(enum ctw_log_level level);
@@ -28,5 +32,9 @@ void ctw_log_progress(const char *fmt, ...) CTW_PRINTF(1, 2);
 #define ctw_info(...) ctw_log(CTW_LOG_INFO, __VA_ARGS__)
 #define ctw_warn(...) ctw_log(CTW_LOG_WARN, __VA_ARGS__)
 #define ctw_error(...) ctw_log(CTW_LOG_ERROR, __VA_ARGS__)
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

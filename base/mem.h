@@ -11,6 +11,10 @@
 
 #include "base/status.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* *out = a * b (or a + b); false, with *out untouched, when it does not fit in size_t. */
 bool ctw_size_mul(size_t a, size_t b, size_t *out) CTW_MUST_CHECK;
 bool ctw_size_add(size_t a, size_t b, size_t *out) CTW_MUST_CHECK;
@@ -34,5 +38,9 @@ void ctw_free_aligned(void *p);
 void ctw_mem_fail_at(int64_t n);
 /* Allocations made since the start of the process. */
 int64_t ctw_mem_count(void);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

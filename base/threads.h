@@ -14,6 +14,10 @@
 
 #include "base/status.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 struct ctw_threads;
 
 typedef void ctw_thread_fn(void *arg, int64_t item, int thread);
@@ -27,5 +31,9 @@ void ctw_threads_for(struct ctw_threads *pool, int64_t n, ctw_thread_fn *fn, voi
 
 /* CPUs in this process's affinity mask, lowered by a cgroup's quota; at least 1. */
 int ctw_cpu_count(void);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif
