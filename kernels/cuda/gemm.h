@@ -1,6 +1,6 @@
 /*
- * What gemm.cu, gemm_choose.cu and gemm_file.cu share: kinds of products and the algorithms chosen for
- * them.
+ * What gemm.cu, gemm_choose.cu, gemm_trial.cu and gemm_file.cu share: kinds of products and the
+ * algorithms chosen for them.
  *
  * A kind of product has one class of algorithms: those whose results are equal to its reference's bit for
  * bit at every number of rows and every place of a row that is tried. Which of them runs is a question of
@@ -77,6 +77,54 @@ enum ctw_status ctw_gemm_choose(struct ctw_cuda *cu, const struct ctw_cuda_gemm 
 /* Are a remembered class's choices still fit for use? */
 enum ctw_status ctw_gemm_still_right(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
                                      const struct ctw_gemm_class *c, bool *right, struct ctw_err *err);
+
+/* ---- gemm_trial.cu ------------------------------------------------------------------------ */
+
+enum {
+    CTW_GEMM_X_BYTES = 56 << 20,
+    CTW_GEMM_W_BYTES = 32 << 20,
+    CTW_GEMM_Y_BYTES = 32 << 20, /* together with W_BYTES where the weights at hand are used */
+    CTW_GEMM_BIAS_BYTES = 4 << 20,
+    CTW_GEMM_HASHES = 16384,
+    CTW_GEMM_WINDOWS = 7
+};
+
+/* One matrix w on which algorithms are tried. */
+struct ctw_gemm_stage {
+    const void *w;
+    int64_t n, m, ldw;
+    void *y;
+    int64_t ldy;
+    struct {
+        int64_t row, rows;
+    } window[CTW_GEMM_WINDOWS]; /* the first is all rows */
+    int n_windows;
+    uint64_t *want; /* host [m]: the reference's hashes */
+};
+
+/* Device memory with random numbers for products of g's kind. */
+struct ctw_gemm_trial {
+    struct ctw_cuda *cu;
+    const struct ctw_cuda_gemm *g;
+    char *base, *x, *w, *bias, *bias_y; /* device; base is what was allocated */
+    uint64_t *hashes;                   /* device [CTW_GEMM_HASHES] */
+    uint64_t *host;                     /* [3][CTW_GEMM_HASHES] */
+    struct ctw_gemm_stage tile, whole;  /* random columns of w; g's own w */
+};
+
+/* *fits false: rows are too long to try anything. */
+enum ctw_status ctw_gemm_trial_open(struct ctw_gemm_trial *t, struct ctw_cuda *cu,
+                                    const struct ctw_cuda_gemm *g, bool *fits, struct ctw_err *err);
+void ctw_gemm_trial_close(struct ctw_gemm_trial *t); /* half-open is fine */
+/* Rows row .. row+rows-1 of x times the stage's w; at most stage->m rows are there. */
+struct ctw_cuda_gemm ctw_gemm_trial_product(const struct ctw_gemm_trial *t,
+                                            const struct ctw_gemm_stage *s, int64_t row, int64_t rows);
+/* Queues it; *done false: the algorithm does not do this product. */
+enum ctw_status ctw_gemm_trial_run(struct ctw_gemm_trial *t, const struct ctw_gemm_algo *algo,
+                                   const struct ctw_cuda_gemm *g, bool *done, struct ctw_err *err);
+/* Does it give the reference's bits in every window? is_reference: its own, which are then kept. */
+enum ctw_status ctw_gemm_trial_equal(struct ctw_gemm_trial *t, const struct ctw_gemm_algo *algo,
+                                     bool is_reference, bool *equal, struct ctw_err *err);
 
 /* ---- gemm_file.cu ------------------------------------------------------------------------- */
 
