@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Decoded weights of the golden checkpoints against compressed-tensors' own decompress().
 
-    CTWORKER_GOLDEN=DIR check_hashes.py CTWORKER
+    CTWORKER_GOLDEN=DIR check_hashes.py CTWORKER [OPTION ..]
+
+OPTIONs go to `ctworker inspect` (--backend cuda: the GPU's decoding).
 
 Every checkpoint is opened with both of its configurations. One whose format and family are listed
 below must give golden.json's hash for every weight; any other must be refused with exit code 65 and
@@ -12,6 +14,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 CONFIGS = ("config.json", "config.transformers4.json")
 FAMILIES = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
@@ -34,20 +37,20 @@ def unsupported(config):
     return words or sorted(formats(config) - FORMATS)
 
 
-def run(ctworker, folder, config):
+def run(ctworker, folder, config, options):
     # inspect reads no other setting than these; the environment's must not reach it.
     env = {k: v for k, v in os.environ.items() if not k.startswith("CTW_")}
-    return subprocess.run([ctworker, "inspect", "--hashes", "--config", config, folder],
+    return subprocess.run([ctworker, "inspect", "--hashes", "--config", config, *options, folder],
                           capture_output=True, text=True, timeout=300, env=env)
 
 
-def check(ctworker, folder, config_name):
+def check(ctworker, folder, config_name, options):
     """None, or what is wrong; and a word for the line."""
     with open(os.path.join(folder, config_name), encoding="utf-8") as f:
         config = json.load(f)
     with open(os.path.join(folder, "golden.json"), encoding="utf-8") as f:
         golden = json.load(f)["weights"]
-    result = run(ctworker, folder, config_name)
+    result = run(ctworker, folder, config_name, options)
     words = unsupported(config)
     if words:
         last = result.stderr.strip().splitlines()[-1:] or ["nothing"]
@@ -72,14 +75,19 @@ def check(ctworker, folder, config_name):
 
 def main():
     root = os.environ.get("CTWORKER_GOLDEN")
-    if len(sys.argv) != 2 or not root:
+    if len(sys.argv) < 2 or not root:
         print(__doc__.strip(), file=sys.stderr)
         return 64
     names = sorted(d for d in os.listdir(root)
                    if os.path.exists(os.path.join(root, d, "golden.json")))
     bad = equal = refused = 0
-    for name in names:
-        outcomes = [check(sys.argv[1], os.path.join(root, name), config) for config in CONFIGS]
+
+    def both(name):
+        return [check(sys.argv[1], os.path.join(root, name), c, sys.argv[2:]) for c in CONFIGS]
+
+    with ThreadPoolExecutor(min(8, os.cpu_count())) as pool:
+        found = list(pool.map(both, names))
+    for name, outcomes in zip(names, found):
         for config, (wrong, _) in zip(CONFIGS, outcomes):
             if wrong:
                 bad += 1

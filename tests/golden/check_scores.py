@@ -9,7 +9,8 @@
 
 --dtype float32 must meet every log-probability within 1e-4; --dtype auto must have a mean error
 no larger than the 16-bit run's (10 % for chance). Prints a line a checkpoint, configuration and
-variant, and ends with "N passed, N failed".
+variant, and ends with "N passed, N failed". What an option does not set, the environment's CTW_
+variables do (CTW_BACKEND=cuda: on the GPU).
 """
 
 import argparse
@@ -160,10 +161,10 @@ def check_hashes(worker, folder):
     return not wrong, f"{folder.name:26} {text}"
 
 
-def check_folder(worker, folder, expect, required, variants):
+def check_folder(worker, folder, expect, required, variants, configs=CONFIGS):
     """Lines (ok, text) of one checkpoint: both configurations with the best variant, and every
     other variant with the first."""
-    lines, runs = [], [(c, None) for c in CONFIGS] + [(CONFIGS[0], v) for v in variants]
+    lines, runs = [], [(c, None) for c in configs] + [(CONFIGS[0], v) for v in variants]
     expected = expect(folder)
     for config, variant in runs:
         name = f"{folder.name:26} {config.removesuffix('.json'):20} {variant or 'best':10}"
@@ -191,6 +192,8 @@ def main():
     parser.add_argument("--only", help="folders whose name contains this")
     parser.add_argument("--variants", action="store_true",
                         help="also every CPU variant that this machine runs")
+    parser.add_argument("--one-config", action="store_true", help="leave out the older style")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="checkpoints side by side")
     args = parser.parse_args()
     if (args.golden is None) == (args.tiny is None):
         parser.error("give --golden DIR or --tiny DIR")
@@ -201,10 +204,11 @@ def main():
              if args.golden]
     names = [n for n in names if not args.only or args.only in n]
     variants = worker_cli.machine_variants() if args.variants else []
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    configs = CONFIGS[:1] if args.one_config else CONFIGS
+    with ThreadPoolExecutor(args.jobs) as pool:
         for some in pool.map(lambda n: check_folder(args.worker, folder / n, expect,
                                                     args.tiny is not None or n in SUPPORTED,
-                                                    variants), names):
+                                                    variants, configs), names):
             for ok, text in some:
                 print("ok  " if ok else "FAIL", text, flush=True)
             lines += some

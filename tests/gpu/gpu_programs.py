@@ -1,0 +1,248 @@
+"""What tests/gpu/run and tests/gpu/bench share: where the programs and CUDA's libraries are, how they
+are called within a time limit, generated checkpoints, and a running worker as a client sees it."""
+
+import glob
+import importlib.util
+import json
+import os
+import re
+import shutil
+import signal
+import site
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+TOOLS = ROOT / "tests/tools"
+GOLDEN = ROOT / "../shared/data/golden"  # where CTWORKER_GOLDEN and a bundle say nothing else
+
+
+class Late(Exception):
+    """A command ran past its limit."""
+
+
+class Refused(Exception):
+    """A command ended with an exit status other than 0."""
+
+    def __init__(self, done, argv):
+        lines = [x for x in (done.stderr or done.stdout).splitlines() if x.strip()]
+        super().__init__(f"{Path(str(argv[0])).name}: exit status {done.returncode}: "
+                         f"{lines[-1] if lines else '(no message)'}")
+        self.code = done.returncode
+
+
+def call(argv, limit_s, env=None, text=""):
+    """Like subprocess.run with both outputs as text, but nothing it started outlives the limit."""
+    argv = [str(a) for a in argv]
+    with tempfile.TemporaryFile("w+") as given:
+        given.write(text)
+        given.seek(0)
+        child = subprocess.Popen(argv, stdin=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                 text=True, errors="replace", env=env, start_new_session=True)
+        try:
+            out, err = child.communicate(timeout=max(1.0, limit_s))
+        except subprocess.TimeoutExpired as e:
+            raise Late(f"{Path(argv[0]).name} took more than {limit_s:.0f} s") from e
+        finally:
+            try:
+                os.killpg(child.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            child.wait()
+    return subprocess.CompletedProcess(argv, child.returncode, out, err)
+
+
+# ---- libraries -----------------------------------------------------------------------------------
+
+def library_folders():
+    """Where CUDA's own libraries may be."""
+    found = ["/usr/local/cuda/lib64", *glob.glob("/usr/local/cuda*/targets/*/lib")]
+    packages = {sysconfig.get_path("purelib"), *sys.path}
+    try:
+        packages |= {*site.getsitepackages(), site.getusersitepackages()}
+    except AttributeError:  # some virtual environments
+        pass
+    for folder in sorted(p for p in packages if p):
+        found += sorted(glob.glob(os.path.join(folder, "nvidia/*/lib")))
+    return found
+
+
+def missing_libraries(programs, env):
+    """Names of shared libraries that the programs need and the loader does not find."""
+    names = set()
+    for program in programs:
+        out = subprocess.run(["ldd", str(program)], capture_output=True, text=True, check=False,
+                             env=env).stdout
+        names |= set(re.findall(r"^\s*(\S+) => not found", out, re.MULTILINE))
+    return names
+
+
+def with_libraries(programs, own):
+    """The environment in which the programs find their libraries, and what they still lack."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("CTW_")}
+    path = [str(own)] if own else []
+    path += [p for p in env.get("LD_LIBRARY_PATH", "").split(":") if p]
+    env["LD_LIBRARY_PATH"] = ":".join(path)
+    for folder in library_folders():
+        wanted = missing_libraries(programs, env)
+        if any(os.path.exists(os.path.join(folder, name)) for name in wanted):
+            path.append(folder)
+            env["LD_LIBRARY_PATH"] = ":".join(path)
+    return env, missing_libraries(programs, env)
+
+
+# ---- programs ------------------------------------------------------------------------------------
+
+class Programs:
+    """Paths of one bundle or build folder, and the environment to run them in."""
+
+    def __init__(self, bundle=None, build=None, scratch=None):
+        if bundle:
+            place = Path(bundle).resolve()
+            self.worker, self.invariance = place / "bin/ctworker", place / "bin/invariance"
+            self.library, own = place / "bin/libctworker_cuda.so", place / "lib"
+            self.tests, self.golden = place / "bin", place / "golden"
+        else:
+            place, own = Path(build).resolve(), None
+            self.worker, self.invariance = place / "worker/ctworker", place / "tests/invariance"
+            self.library = place / "kernels/cuda/libctworker_cuda.so"
+            self.tests = place / "tests/gpu"
+            self.golden = Path(os.environ.get("CTWORKER_GOLDEN", GOLDEN)).resolve()
+        for path in (self.worker, self.library):
+            if not path.exists():
+                raise SystemExit(f"{path} is not there: build it, or name another --bundle or --build")
+        self.env, self.missing = with_libraries(
+            [self.worker, self.library], own if own and own.is_dir() else None)
+        # Choices of GEMM algorithms are remembered for one run, not beyond it.
+        if scratch:
+            self.env["XDG_CACHE_HOME"] = str(Path(scratch) / "cache")
+
+    def test_programs(self):
+        return sorted(p for p in self.tests.glob("test_*")
+                      if p.is_file() and os.access(p, os.X_OK) and p.suffix == "")
+
+    def score(self, model, items, *options, limit_s=120, env=None):
+        """(results by order, stderr) of one `ctworker score`. Raises Refused, Late."""
+        argv = [self.worker, "score", "--model", model, *options]
+        text = "".join(json.dumps(item) + "\n" for item in items)
+        done = call(argv, limit_s, self.env | (env or {}), text)
+        if done.returncode:
+            raise Refused(done, argv)
+        results = [json.loads(line) for line in done.stdout.splitlines()]
+        if [r["id"] for r in results] != [i["id"] for i in items]:
+            done.returncode, done.stderr = 1, "results are missing or out of order"
+            raise Refused(done, argv)
+        return results, done.stderr
+
+
+def make_checkpoint(folder, shape, fmt, *options, limit_s=300):
+    """Writes a generated checkpoint, unless it is there. Returns its folder."""
+    folder = Path(folder)
+    if not (folder / "config.json").exists():
+        argv = [sys.executable, TOOLS / "make_checkpoint.py", shape, folder, "--format", fmt, *options]
+        done = call(argv, limit_s, os.environ | {"OPENBLAS_NUM_THREADS": "1"})
+        if done.returncode:
+            raise Refused(done, argv)
+    return folder
+
+
+def has_module(name):
+    return importlib.util.find_spec(name) is not None
+
+
+def gpu_line():
+    """Name, driver and memory of the first GPU; None: there is none."""
+    if not shutil.which("nvidia-smi"):
+        return None
+    done = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version,memory.used,memory.total",
+                           "--format=csv,noheader"], capture_output=True, text=True, check=False)
+    lines = done.stdout.strip().splitlines()
+    return lines[0] if done.returncode == 0 and lines else None
+
+
+# ---- a worker that serves ------------------------------------------------------------------------
+
+class Served:
+    """`ctworker serve` with one model, spoken to through the Python package's client."""
+
+    def __init__(self, programs, model, *options, limit_s=120):
+        sys.path.insert(0, str(ROOT / "harness_adapter/src"))
+        from ctworker import client, wire  # needs msgpack
+        self._wire = wire
+        self._dir = tempfile.TemporaryDirectory(prefix="ctw-gpu-")
+        ready, self._log = Path(self._dir.name) / "ready", Path(self._dir.name) / "log"
+        with open(self._log, "wb") as log:
+            self.process = subprocess.Popen(
+                [str(programs.worker), "serve", "--model", str(model), "--listen",
+                 f"ipc://{self._dir.name}/w.sock", "--ready-file", str(ready), "--owner-pid",
+                 str(os.getpid()), *map(str, options)], env=programs.env, stdin=subprocess.DEVNULL,
+                stdout=log, stderr=log)
+        end = time.monotonic() + limit_s
+        while not ready.exists():
+            if self.process.poll() is not None or time.monotonic() > end:
+                text = self.text()
+                self.close()
+                raise Late(f"ctworker serve is not ready: {text[-300:]}")
+            time.sleep(0.01)
+        self.client = client.Client(ready.read_text().strip())
+
+    def text(self):
+        return self._log.read_text(errors="replace")
+
+    def submit(self, pairs, columns=("logprob", "greedy")):
+        """Begins a job of (context, continuation) pairs; returns its id."""
+        pack, job = self._wire.pack, self.client.new_job()
+        items = {"tokens": pack([t for pair in pairs for side in pair for t in side]),
+                 "n_context": pack([len(c) for c, _ in pairs]),
+                 "n_continuation": pack([len(k) for _, k in pairs])}
+        self.client.submit(job, 0, items, {"kind": "loglikelihood", "columns": list(columns)})
+        self.client.seal(job, 1)
+        return job
+
+    def result(self, job, n, limit_s=120):
+        """Item -> (sum, log-probabilities, greedy ids). Raises Late, Refused."""
+        end, seen = time.monotonic() + limit_s, 0
+        while True:
+            reply = self.client.poll(job, wait_ms=1000, seen=seen)
+            seen = reply["items_done"]
+            if reply["state"] in ("done", "failed", "canceled"):
+                break
+            if time.monotonic() > end:
+                raise Late(f"a job took more than {limit_s:.0f} s")
+        if reply["state"] != "done":
+            raise Late(f"a job is {reply['state']}: {reply.get('error')}")
+        out, first = {}, 0
+        while first < n:
+            reply = self.client.fetch(job, first)
+            got = self._wire.decode_columns(reply["result"], reply["n"])
+            at = 0
+            for i in range(reply["n"]):
+                to = at + got["count"][i]
+                out[got["item"][i]] = (got["sum"][i], tuple(got.get("logprob", ())[at:to]),
+                                       tuple(got.get("greedy", ())[at:to]))
+                at = to
+            first += reply["n"]
+        self.client.release(job)
+        return out
+
+    def close(self):
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+        self.process.wait()
+        self._dir.cleanup()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.client.close()
+        self.close()
