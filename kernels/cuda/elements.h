@@ -8,6 +8,8 @@
 
 #include "kernels/cuda/cuda.h"
 
+#ifdef __CUDACC__
+
 /* CALL(type) for the type of a dtype, which is one of F32, BF16 and F16. */
 #define CTW_CUDA_FLOAT_SWITCH(dtype, CALL)                                                               \
     do {                                                                                                 \
@@ -132,4 +134,5 @@ static inline bool ctw_cuda_aligned16(const void *p)
     return (uintptr_t)p % 16 == 0;
 }
 
+#endif
 #endif

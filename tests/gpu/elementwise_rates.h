@@ -1,0 +1,234 @@
+/* Of test_elementwise.cu: rates, counting bytes read and written, beside a device copy. */
+
+static double copy_rate; /* bytes a second */
+
+typedef void work_fn(void *arg);
+
+/* The median time of a run on `stream`, in seconds. */
+static double time_of(work_fn *work, void *arg, cudaStream_t stream)
+{
+    enum { WARM = 3, RUNS = 15 };
+    cudaEvent_t event[RUNS + 1];
+    float ms[RUNS];
+    for (int i = 0; i <= RUNS; i++)
+        must(cudaEventCreate(&event[i]), "event");
+    for (int i = 0; i < WARM; i++)
+        work(arg);
+    must(cudaEventRecord(event[0], stream), "event");
+    for (int i = 0; i < RUNS; i++) {
+        work(arg);
+        must(cudaEventRecord(event[i + 1], stream), "event");
+    }
+    must(cudaDeviceSynchronize(), "running");
+    for (int i = 0; i < RUNS; i++) {
+        float t;
+        int at = i;
+        must(cudaEventElapsedTime(&t, event[i], event[i + 1]), "event");
+        for (; at > 0 && ms[at - 1] > t; at--)
+            ms[at] = ms[at - 1];
+        ms[at] = t;
+    }
+    for (int i = 0; i <= RUNS; i++)
+        must(cudaEventDestroy(event[i]), "event");
+    return ms[RUNS / 2] * 1e-3;
+}
+
+static void print_rate(const char *what, double seconds, double bytes)
+{
+    printf("%-52s %8.1f us %8.0f GB/s %5.1f %% of copy\n", what, seconds * 1e6, bytes / seconds * 1e-9,
+           100 * bytes / seconds / copy_rate);
+}
+
+struct copy_work {
+    struct buf a, b;
+};
+
+static void do_copy(void *arg)
+{
+    struct copy_work *w = (struct copy_work *)arg;
+    must(cudaMemcpyAsync(w->b.p, w->a.p, w->a.bytes, cudaMemcpyDeviceToDevice, cu->stream), "copy");
+}
+
+struct decode_work {
+    const struct made *m;
+    enum ctw_dtype dtype;
+    void *dst;
+    bool in_turn; /* as gate and up rows are */
+};
+
+static void do_decode(void *arg)
+{
+    struct decode_work *w = (struct decode_work *)arg;
+    OK(ctw_cuda_decode(cu, cu->stream, &w->m->shard, 0, w->m->w.n, w->dtype, w->dst,
+                       w->in_turn ? CTW_CUDA_GATE_BLOCK : 0, w->in_turn ? 2 * CTW_CUDA_GATE_BLOCK : 0,
+                       &last_err));
+}
+
+static void rate_decode(const struct kind *c, enum ctw_dtype dtype)
+{
+    struct made m;
+    weight_open(&m, c);
+    size_t out = (size_t)(c->n * c->k) * ctw_dtype_bytes(dtype), in = ctw_weight_bytes(&m.w);
+    struct buf dst = buf_open(2 * out, 0);
+    char what[160];
+    for (int in_turn = 0; in_turn < (c->n > 4096 ? 2 : 1); in_turn++) {
+        struct decode_work w = {&m, dtype, dst.p, in_turn != 0};
+        snprintf(what, sizeof(what), "decode %s [%d, %d] to %s%s", c->name, (int)c->n, (int)c->k,
+                 ctw_dtype_name(dtype), in_turn ? ", in turn" : "");
+        print_rate(what, time_of(do_decode, &w, cu->stream), (double)(in + out));
+    }
+    buf_close(&dst);
+    weight_close(&m);
+}
+
+static void do_embed(void *arg)
+{
+    OK(ctw_cuda_embed(cu, (struct ctw_op_embed *)arg, &last_err));
+}
+
+static void do_norm(void *arg)
+{
+    OK(ctw_cuda_rms_norm(cu, (struct ctw_op_rms_norm *)arg, &last_err));
+}
+
+static void do_qkv(void *arg)
+{
+    OK(ctw_cuda_qkv(cu, (struct ctw_op_qkv *)arg, &last_err));
+}
+
+static void do_head(void *arg)
+{
+    OK(ctw_cuda_head(cu, (struct ctw_op_head *)arg, &last_err));
+}
+
+static void rate_norm(int64_t n_tok, int64_t dim, enum ctw_dtype x_dtype, enum ctw_dtype dtype)
+{
+    float *values = (float *)host_random(x_dtype, n_tok * dim, 1);
+    struct buf x = buf_from(values, (size_t)(n_tok * dim) * ctw_dtype_bytes(x_dtype), 0);
+    struct buf y = buf_open((size_t)(n_tok * dim) * ctw_dtype_bytes(dtype), 0);
+    struct ctw_op_rms_norm op = {};
+    op.dtype = dtype;
+    op.n_tok = n_tok;
+    op.dim = dim;
+    op.x = op.weight = x.p;
+    op.x_dtype = x_dtype;
+    op.weight_dtype = CTW_BF16;
+    op.eps = 1e-5f;
+    op.y = y.p;
+    char what[160];
+    snprintf(what, sizeof(what), "rms_norm [%d, %d] %s to %s", (int)n_tok, (int)dim,
+             ctw_dtype_name(x_dtype), ctw_dtype_name(dtype));
+    print_rate(what, time_of(do_norm, &op, cu->stream), (double)(x.bytes + y.bytes));
+    free(values);
+    buf_close(&x);
+    buf_close(&y);
+}
+
+static void rate_qkv(int norms)
+{
+    enum { N = 8192, HEADS = 32, KV = 8, HEAD = 128, POSITIONS = 2048 };
+    size_t bytes = (size_t)N * (HEADS + 2 * KV) * HEAD * 2;
+    void *values = host_random(CTW_BF16, (int64_t)bytes / 2, 1);
+    float *angles = (float *)host_random(CTW_F32, POSITIONS * HEAD, 1);
+    int32_t *positions = (int32_t *)malloc(N * sizeof(*positions));
+    for (int i = 0; i < N; i++)
+        positions[i] = i % POSITIONS;
+    struct buf x = buf_from(values, bytes, 0), y = buf_open(bytes, 0);
+    struct buf t = buf_from(angles, POSITIONS * HEAD * sizeof(float), 0);
+    struct buf p = buf_from(positions, N * sizeof(*positions), 0);
+    struct ctw_op_qkv op = {};
+    op.dtype = CTW_BF16;
+    op.n_tok = N;
+    op.n_head = HEADS;
+    op.n_kv = KV;
+    op.head = op.rot_dim = HEAD;
+    op.qkv = x.p;
+    op.q_norm = op.k_norm = norms ? x.p : NULL;
+    op.norm_dtype = CTW_BF16;
+    op.norm_eps = 1e-6f;
+    op.positions = (int32_t *)p.p;
+    op.cos_sin = (float *)t.p;
+    op.q = y.p;
+    op.k = y.p + (size_t)N * HEADS * HEAD * 2;
+    op.v = y.p + (size_t)N * (HEADS + KV) * HEAD * 2;
+    print_rate(norms ? "qkv 8192 x 32/8/8 heads of 128, with norms" : "qkv 8192 x 32/8/8 heads of 128",
+               time_of(do_qkv, &op, cu->stream), 2.0 * (double)bytes);
+    free(values), free(angles), free(positions);
+    buf_close(&x), buf_close(&y), buf_close(&t), buf_close(&p);
+}
+
+/* Embedding from, and the head over, the table of an 8B model. */
+static void rate_table(void)
+{
+    enum { N = 8192, VOCAB = 128256, K = 4096 };
+    static const struct kind kind = {"", DENSE, 16, CTW_BF16, 0, NO_ZEROS, false, false, 0, VOCAB, 64};
+    struct made m;
+    weight_open(&m, &kind); /* its values are replaced by enough for K columns */
+    m.w.k = m.w.group_size = K;
+    m.w.row_bytes = K * 2;
+    uint16_t *noise = (uint16_t *)malloc((size_t)VOCAB * K * 2);
+    for (size_t i = 0; i < (size_t)VOCAB * K / 2; i++) /* +-2^-7 .. 2^-5 */
+        ((uint32_t *)noise)[i] = (rng() & 0x80ff80ff) | 0x3c003c00;
+    struct buf table = buf_from(noise, (size_t)VOCAB * K * 2, 0),
+               x = buf_from(noise, (size_t)N * K * 2, 0);
+    struct buf y = buf_open((size_t)N * K * 4, 0),
+               out = buf_open(N * sizeof(struct ctw_head_result), 0);
+    m.device.part[CTW_PART_VALUES] = table.p;
+    int32_t *ids = (int32_t *)malloc(N * sizeof(*ids));
+    for (int i = 0; i < N; i++)
+        ids[i] = (int32_t)(rng() % VOCAB);
+    struct buf ids_d = buf_from(ids, N * sizeof(*ids), 0);
+    struct ctw_op_embed embed = {&m.shard, CTW_F32, 1, N, (int32_t *)ids_d.p, y.p};
+    print_rate("embed 8192 x 4096 BF16 to F32", time_of(do_embed, &embed, cu->stream),
+               (double)N * K * 6);
+    struct ctw_op_head head = {
+        &m.shard, CTW_BF16, 1, 0, VOCAB, N, x.p, (int32_t *)ids_d.p, (struct ctw_head_result *)out.p};
+#ifdef ALONE
+    skip_products = true;
+    double seconds = time_of(do_head, &head, cu->stream);
+    print_rate("head 8192 x 128256: reducing alone (L2 not hot)", seconds, (double)N * VOCAB * 4);
+    skip_products = false;
+#else
+    double seconds = time_of(do_head, &head, cu->stream);
+    printf("%-52s %8.1f us %8.0f TFLOP/s\n", "head 8192 x 128256, k 4096", seconds * 1e6,
+           2.0 * N * VOCAB * K / seconds * 1e-12);
+    m.w.k = m.w.group_size = 64; /* what is not the product */
+    m.w.row_bytes = 128;
+    seconds = time_of(do_head, &head, cu->stream);
+    print_rate("head 8192 x 128256, k 64 (logits out and in)", seconds, 2.0 * N * VOCAB * 4);
+#endif
+    free(noise), free(ids);
+    buf_close(&table), buf_close(&x), buf_close(&y), buf_close(&out), buf_close(&ids_d);
+    weight_close(&m);
+}
+
+static void print_rates(void)
+{
+    static const struct kind kinds_timed[] = {
+        {"int4 g128", PACK, 4, CTW_BF16, 128, NO_ZEROS, false, false, 0, 4096, 14336},
+        {"int4 g128", PACK, 4, CTW_BF16, 128, NO_ZEROS, false, false, 0, 14336, 4096},
+        {"int4 g128 zeros", PACK, 4, CTW_BF16, 128, PACKED_ZEROS, false, false, 0, 4096, 14336},
+        {"int4 g32", PACK, 4, CTW_F16, 32, NO_ZEROS, false, false, 0, 4096, 14336},
+        {"int8 channel", PACK, 8, CTW_BF16, 0, NO_ZEROS, false, false, 0, 4096, 14336},
+        {"nvfp4", NVFP4, 4, CTW_BF16, 16, NO_ZEROS, false, false, 0, 4096, 14336},
+        {"bf16", DENSE, 16, CTW_BF16, 0, NO_ZEROS, false, false, 0, 14336, 4096},
+        {"int3 g128", PACK, 3, CTW_BF16, 128, NO_ZEROS, false, false, 0, 4096, 14336},
+        {"int6 g128", PACK, 6, CTW_BF16, 128, NO_ZEROS, false, false, 0, 4096, 14336},
+        {"int4 g128 by index", PACK, 4, CTW_BF16, 128, PACKED_ZEROS, true, false, 0, 4096, 14208},
+    };
+    struct copy_work copy = {buf_open((size_t)1 << 29, 0), buf_open((size_t)1 << 29, 0)};
+    copy_rate = 2.0 * (double)copy.a.bytes / time_of(do_copy, &copy, cu->stream);
+    printf("device copy %.0f GB/s, read and written\n", copy_rate * 1e-9);
+    buf_close(&copy.a);
+    buf_close(&copy.b);
+    for (size_t i = 0; i < CTW_COUNT(kinds_timed); i++)
+        rate_decode(&kinds_timed[i], kinds_timed[i].format == DENSE ? CTW_BF16 : kinds_timed[i].dtype);
+    rate_decode(&kinds_timed[6], CTW_F32);
+    rate_norm(8192, 4096, CTW_F32, CTW_BF16);
+    rate_norm(8192, 8192, CTW_F32, CTW_BF16);
+    rate_norm(8192, 5120, CTW_F32, CTW_F16);
+    rate_norm(32768, 576, CTW_F32, CTW_BF16);
+    rate_qkv(0);
+    rate_qkv(1);
+    rate_table();
+}

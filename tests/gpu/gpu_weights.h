@@ -1,0 +1,278 @@
+/*
+ * Of test_elementwise.cu: the machine's side of it (buffers between guard bytes, random numbers,
+ * checks), and weights of every format with random contents, on the host and on the device.
+ */
+#ifndef CTW_TESTS_GPU_WEIGHTS_H
+#define CTW_TESTS_GPU_WEIGHTS_H
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+extern "C" {
+#include "kernels/formats/format.h"
+}
+#include "kernels/cuda/cuda.h"
+
+static int n_failed, n_checks;
+static struct ctw_err last_err;
+
+static void must(cudaError_t e, const char *what)
+{
+    if (e != cudaSuccess) {
+        printf("FAILED %s: %s\n", what, cudaGetErrorString(e));
+        exit(1);
+    }
+}
+
+#define OK(call)                                                                                       \
+    do {                                                                                               \
+        if ((call) != CTW_OK) {                                                                        \
+            printf("FAILED %s: %s\n", #call, last_err.msg);                                            \
+            exit(1);                                                                                   \
+        }                                                                                              \
+    } while (0)
+
+/* One line, and the count. */
+static void report(bool ok, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    printf("%s ", ok ? "ok    " : "FAILED");
+    vprintf(fmt, ap);
+    printf("\n");
+    va_end(ap);
+    n_checks++;
+    n_failed += !ok;
+}
+
+/* ---- random numbers ----------------------------------------------------------------------- */
+
+static uint64_t rng_state = 1;
+
+static uint32_t rng(void)
+{
+    rng_state = rng_state * 6364136223846793005u + 1442695040888963407u;
+    uint64_t x = rng_state ^ rng_state >> 29;
+    return (uint32_t)((x * 0x9e3779b97f4a7c15u) >> 32);
+}
+
+static float rng_normal(void)
+{
+    float sum = 0;
+    for (int i = 0; i < 4; i++)
+        sum += (float)(rng() >> 8) * 0x1p-24f - 0.5f;
+    return sum * 1.7320508f;
+}
+
+/* ---- buffers ------------------------------------------------------------------------------ */
+
+enum { GUARD = 1024, POISON = 0xa5 };
+
+/* Device memory whose bytes, and those around it, are POISON. `misalign` bytes past a multiple of 256.
+ */
+struct buf {
+    char *base, *p;
+    size_t bytes;
+};
+
+static struct buf buf_open(size_t bytes, size_t misalign)
+{
+    struct buf b;
+    b.bytes = bytes;
+    must(cudaMalloc((void **)&b.base, bytes + 2 * GUARD + 64), "cudaMalloc");
+    must(cudaMemset(b.base, POISON, bytes + 2 * GUARD + 64), "cudaMemset");
+    must(cudaDeviceSynchronize(), "cudaMemset");
+    b.p = b.base + GUARD + misalign;
+    return b;
+}
+
+static struct buf buf_from(const void *host, size_t bytes, size_t misalign)
+{
+    struct buf b = buf_open(bytes, misalign);
+    must(cudaMemcpy(b.p, host, bytes, cudaMemcpyHostToDevice), "upload");
+    return b;
+}
+
+/* Waits for the device; its content in memory of malloc(). */
+static void *buf_read(const struct buf *b)
+{
+    void *host = malloc(b->bytes + 1);
+    must(cudaDeviceSynchronize(), "running");
+    must(cudaMemcpy(host, b->p, b->bytes, cudaMemcpyDeviceToHost), "download");
+    return host;
+}
+
+static bool guards_whole(const struct buf *b)
+{
+    size_t all = b->bytes + 2 * GUARD + 64, bad = 0, from = (size_t)(b->p - b->base);
+    uint8_t *host = (uint8_t *)malloc(all);
+    must(cudaDeviceSynchronize(), "running");
+    must(cudaMemcpy(host, b->base, all, cudaMemcpyDeviceToHost), "download");
+    for (size_t i = 0; i < all; i++)
+        bad += (i < from || i >= from + b->bytes) && host[i] != POISON;
+    free(host);
+    return bad == 0;
+}
+
+static void buf_close(struct buf *b)
+{
+    must(cudaFree(b->base), "cudaFree");
+    b->base = NULL;
+}
+
+/* n elements of dtype on the host, normal with deviation `scale`. */
+static void *host_random(enum ctw_dtype dtype, int64_t n, float scale)
+{
+    void *p = malloc((size_t)n * ctw_dtype_bytes(dtype) + 1);
+    for (int64_t i = 0; i < n; i++)
+        ctw_store_float(p, dtype, i, rng_normal() * scale);
+    return p;
+}
+
+/* ---- weights ------------------------------------------------------------------------------ */
+
+enum format { DENSE, PACK, NVFP4 };
+enum zeros { NO_ZEROS, PACKED_ZEROS, INT8_ZEROS };
+
+struct kind {
+    const char *name;
+    enum format format;
+    int bits;
+    enum ctw_dtype dtype; /* of values, or of scales */
+    int group;            /* 0: a row; -1: the whole matrix */
+    enum zeros zeros;
+    bool indexed, whole; /* activation order; whole codes in each word */
+    int misalign;
+    int64_t n, k;
+};
+
+struct made {
+    struct ctw_weight w;
+    struct ctw_weight_data host, device;
+    struct ctw_shard shard;
+    struct buf part[CTW_N_PARTS];
+};
+
+static uint8_t *add_part(struct made *m, enum ctw_part_kind kind, enum ctw_dtype dtype, int n_dims,
+                         int64_t d0, int64_t d1)
+{
+    struct ctw_part *part = &m->w.part[kind];
+    part->dtype = dtype;
+    part->n_dims = n_dims;
+    part->shape[0] = d0;
+    part->shape[1] = d1;
+    part->bytes = ctw_dtype_bytes(dtype) * (size_t)d0 * (size_t)d1;
+    uint8_t *p = (uint8_t *)malloc(part->bytes + 1);
+    for (size_t i = 0; i < part->bytes; i++)
+        p[i] = (uint8_t)(rng() >> 13);
+    m->host.part[kind] = p;
+    return p;
+}
+
+static int64_t words(int64_t n, int bits, bool whole)
+{
+    return whole ? (n + 32 / bits - 1) / (32 / bits) : (n * bits + 31) / 32;
+}
+
+static void make_floats(uint8_t *p, enum ctw_dtype dtype, int64_t n, bool scales)
+{
+    for (int64_t i = 0; i < n; i++)
+        ctw_store_float(p, dtype, i, scales ? 0.002f * (float)((int)(rng() % 129) - 64) : rng_normal());
+}
+
+static void make_pack(struct made *m, const struct kind *c, struct ctw_quant_args *args)
+{
+    int64_t rows = c->group < 0 ? 1 : c->n, groups = c->group > 0 ? c->k / c->group : 1;
+    args->num_bits = c->bits;
+    args->symmetric = c->zeros == NO_ZEROS;
+    args->strategy = c->group < 0   ? CTW_STRATEGY_TENSOR
+                     : c->group > 0 ? CTW_STRATEGY_GROUP
+                                    : CTW_STRATEGY_CHANNEL;
+    args->group_size = c->group > 0 ? c->group : 0;
+    args->actorder_group = c->indexed;
+    add_part(m, CTW_PART_VALUES, CTW_I32, 2, c->n, words(c->k, c->bits, c->whole));
+    make_floats(add_part(m, CTW_PART_SCALE, c->dtype, 2, rows, groups), c->dtype, rows * groups, true);
+    if (c->zeros == PACKED_ZEROS)
+        add_part(m, CTW_PART_ZERO_POINT, CTW_I32, 2, words(rows, c->bits, c->whole), groups);
+    if (c->zeros == INT8_ZEROS) {
+        uint8_t *p = add_part(m, CTW_PART_ZERO_POINT, CTW_I8, 2, rows, groups);
+        for (int64_t i = 0; i < rows * groups; i++)
+            p[i] = (uint8_t)((p[i] & ((1u << c->bits) - 1u)) - (1u << (c->bits - 1)));
+    }
+    if (c->indexed) {
+        uint8_t *p = add_part(m, CTW_PART_GROUP_INDEX, CTW_I32, 1, c->k, 1);
+        for (int64_t i = 0; i < c->k; i++) {
+            int32_t g = (int32_t)(i * 7 % groups); /* groups is no multiple of 7 */
+            memcpy(p + 4 * i, &g, 4);
+        }
+    }
+}
+
+static void make_nvfp4(struct made *m, const struct kind *c, struct ctw_quant_args *args)
+{
+    args->num_bits = 4;
+    args->is_float = args->symmetric = true;
+    args->strategy = CTW_STRATEGY_TENSOR_GROUP;
+    args->group_size = 16;
+    add_part(m, CTW_PART_VALUES, CTW_U8, 2, c->n, c->k / 2);
+    uint8_t *scale = add_part(m, CTW_PART_SCALE, CTW_F8_E4M3, 2, c->n, c->k / 16);
+    for (int64_t i = 0; i < c->n * c->k / 16; i++)
+        scale[i] = (scale[i] & 0x7f) == 0x7f ? 0x7e : scale[i]; /* NaN's payload is not the same */
+    ctw_store_float(add_part(m, CTW_PART_GLOBAL_SCALE, CTW_F32, 1, 1, 1), CTW_F32, 0, 37.3f);
+}
+
+static void weight_open(struct made *m, const struct kind *c)
+{
+    struct ctw_quant_args args;
+    memset(&args, 0, sizeof(args));
+    memset(m, 0, sizeof(*m));
+    for (int i = 0; i < CTW_N_PARTS; i++)
+        m->w.part[i].n_dims = -1;
+    m->w.n = c->n;
+    m->w.k = c->k;
+    args.present = c->format != DENSE;
+    if (c->format == DENSE)
+        make_floats(add_part(m, CTW_PART_VALUES, c->dtype, 2, c->n, c->k), c->dtype, c->n * c->k,
+                    false);
+    else if (c->format == PACK)
+        make_pack(m, c, &args);
+    else
+        make_nvfp4(m, c, &args);
+    OK(ctw_format_find(&m->w.format, m->w.part, &last_err));
+    OK(m->w.format->check(&m->w, &args, NULL, &last_err));
+    if (m->w.format->check_data != NULL)
+        OK(m->w.format->check_data(&m->w, &m->host, &last_err));
+    for (int i = 0; i < CTW_N_PARTS; i++) {
+        if (m->host.part[i] == NULL)
+            continue;
+        m->part[i] = buf_from(m->host.part[i], m->w.part[i].bytes, (size_t)c->misalign);
+        m->device.part[i] = m->part[i].p;
+    }
+    m->shard.weight = &m->w;
+    m->shard.data = &m->device;
+}
+
+static void weight_close(struct made *m)
+{
+    for (int i = 0; i < CTW_N_PARTS; i++) {
+        free((void *)(uintptr_t)m->host.part[i]);
+        if (m->part[i].base != NULL)
+            buf_close(&m->part[i]);
+    }
+}
+
+/* All rows as the host decodes them. */
+static void *weight_decoded(const struct made *m, enum ctw_dtype dtype)
+{
+    void *p = malloc((size_t)(m->w.n * m->w.k) * ctw_dtype_bytes(dtype));
+    ctw_weight_decode(&m->w, &m->host, 0, m->w.n, dtype, p, m->w.k);
+    return p;
+}
+
+#endif

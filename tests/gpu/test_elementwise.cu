@@ -1,0 +1,283 @@
+/*
+ * Decoding, embedding, RMSNorm, q/k/v and the head on a GPU: against the formats' definitions bit by
+ * bit, against double arithmetic, the same in any company; and how fast, beside a device copy.
+ *
+ * It is built with the backend (target gpu_tests). Alone, from the repository's root (products then are
+ * a plain kernel of this file):
+ *
+ *   nvcc -std=c++17 -O3 --expt-relaxed-constexpr -diag-suppress=177 -gencode
+ * arch=compute_90a,code=sm_90a -I. -DALONE -o test_elementwise tests/gpu/test_elementwise.cu
+ *     kernels/cuda/{decode,weights,elementwise,head}.cu $(find kernels/formats -name '*.c')
+ *     kernels/dtype.c base/status.c base/mem.c && ./test_elementwise
+ *
+ * test_elementwise check | rates: only the one.
+ */
+#include "gpu_weights.h"
+
+static struct ctw_cuda *cu;
+static const enum ctw_dtype dtypes[] = {CTW_F32, CTW_BF16, CTW_F16};
+
+#include "elementwise_backend.h"
+#include "elementwise_rates.h"
+
+/* ---- decoding ----------------------------------------------------------------------------- */
+
+/* clang-format off */
+static const struct kind kinds[] = {
+    /* name, format, bits, dtype, group, zeros, indexed, whole, misalign, n, k */
+    {"bf16", DENSE, 16, CTW_BF16, 0, NO_ZEROS, false, false, 0, 37, 1536},
+    {"fp16", DENSE, 16, CTW_F16, 0, NO_ZEROS, false, false, 0, 33, 1032},
+    {"fp32", DENSE, 32, CTW_F32, 0, NO_ZEROS, false, false, 0, 35, 2056},
+    {"bf16 odd k", DENSE, 16, CTW_BF16, 0, NO_ZEROS, false, false, 0, 31, 777},
+    {"fp16 odd k, odd address", DENSE, 16, CTW_F16, 0, NO_ZEROS, false, false, 1, 9, 301},
+    {"fp32 odd address", DENSE, 32, CTW_F32, 0, NO_ZEROS, false, false, 6, 19, 512},
+    {"int4 g128", PACK, 4, CTW_BF16, 128, NO_ZEROS, false, false, 0, 66, 2048},
+    {"int4 g128 fp16", PACK, 4, CTW_F16, 128, NO_ZEROS, false, false, 0, 33, 1152},
+    {"int4 g32 packed zeros", PACK, 4, CTW_BF16, 32, PACKED_ZEROS, false, false, 0, 37, 1056},
+    {"int4 g64 int8 zeros", PACK, 4, CTW_F16, 64, INT8_ZEROS, false, false, 0, 21, 1088},
+    {"int4 channel packed zeros", PACK, 4, CTW_BF16, 0, PACKED_ZEROS, false, false, 0, 43, 2040},
+    {"int4 tensor int8 zero", PACK, 4, CTW_BF16, -1, INT8_ZEROS, false, false, 0, 17, 264},
+    {"int4 g12", PACK, 4, CTW_BF16, 12, PACKED_ZEROS, false, false, 0, 33, 1044},
+    {"int4 fp32 scales", PACK, 4, CTW_F32, 0, PACKED_ZEROS, false, false, 0, 19, 45},
+    {"int4 odd address", PACK, 4, CTW_BF16, 32, PACKED_ZEROS, false, false, 3, 19, 512},
+    {"int4 activation order", PACK, 4, CTW_BF16, 128, PACKED_ZEROS, true, false, 0, 21, 1024},
+    {"int8 channel", PACK, 8, CTW_BF16, 0, NO_ZEROS, false, false, 0, 39, 2048},
+    {"int8 g32 packed zeros fp16", PACK, 8, CTW_F16, 32, PACKED_ZEROS, false, false, 0, 37, 1056},
+    {"int8 g128 int8 zeros", PACK, 8, CTW_BF16, 128, INT8_ZEROS, false, false, 0, 18, 1280},
+    {"int8 k 301", PACK, 8, CTW_BF16, 0, NO_ZEROS, false, false, 0, 7, 301},
+    {"int1 g64", PACK, 1, CTW_BF16, 64, PACKED_ZEROS, false, false, 0, 40, 320},
+    {"int2 g16", PACK, 2, CTW_F16, 16, PACKED_ZEROS, false, false, 0, 21, 528},
+    {"int2 k 299", PACK, 2, CTW_BF16, 0, NO_ZEROS, false, false, 0, 5, 299},
+    {"int3 g40", PACK, 3, CTW_F16, 40, PACKED_ZEROS, false, false, 0, 43, 1000},
+    {"int3 g40 whole codes", PACK, 3, CTW_F16, 40, PACKED_ZEROS, false, true, 0, 43, 1000},
+    {"int3 activation order", PACK, 3, CTW_F16, 40, NO_ZEROS, true, false, 0, 12, 400},
+    {"int5 whole codes", PACK, 5, CTW_BF16, 0, NO_ZEROS, false, true, 2, 9, 333},
+    {"int5 k 333", PACK, 5, CTW_BF16, 0, PACKED_ZEROS, false, false, 0, 41, 333},
+    {"int6 g128", PACK, 6, CTW_BF16, 128, INT8_ZEROS, false, false, 0, 23, 1024},
+    {"int7 g96", PACK, 7, CTW_F32, 96, PACKED_ZEROS, false, false, 1, 37, 960},
+    {"nvfp4", NVFP4, 4, CTW_BF16, 16, NO_ZEROS, false, false, 0, 35, 2064},
+    {"nvfp4 odd address", NVFP4, 4, CTW_BF16, 16, NO_ZEROS, false, false, 5, 35, 544},
+};
+/* clang-format on */
+
+/* Rows as in `want` [n, k], at row (r / group) * stride + r % group; all between must be untouched. */
+static bool rows_are(const char *got, const char *want, int64_t n, size_t row_bytes, int64_t group,
+                     int64_t stride, int64_t total)
+{
+    bool ok = true;
+    char *all = (char *)malloc((size_t)total * row_bytes);
+    memset(all, POISON, (size_t)total * row_bytes);
+    for (int64_t r = 0; r < n; r++)
+        memcpy(all + (size_t)(group > 0 ? r / group * stride + r % group : r) * row_bytes,
+               want + (size_t)r * row_bytes, row_bytes);
+    ok = memcmp(all, got, (size_t)total * row_bytes) == 0;
+    free(all);
+    return ok;
+}
+
+static void check_decoding(const struct kind *c)
+{
+    struct made m;
+    weight_open(&m, c);
+    char failed[256] = "";
+    for (int d = 0; d < 3; d++) {
+        size_t row_bytes = (size_t)c->k * ctw_dtype_bytes(dtypes[d]);
+        char *want = (char *)weight_decoded(&m, dtypes[d]);
+        for (int way = 0; way < 4; way++) { /* all; a part to an odd place; in turn; by number */
+            int64_t row0 = way == 1 ? 3 : 0, n = way == 1 ? c->n - 4 : way == 3 ? 11 : c->n;
+            int64_t group = way == 2 ? 8 : 0, stride = way == 2 ? 16 : 0;
+            int64_t total = way == 2 ? (n - 1) / 8 * 16 + (n - 1) % 8 + 1 : n;
+            struct buf dst = buf_open((size_t)total * row_bytes, way == 1 ? 4 : 0);
+            int32_t rows[11];
+            char picked[11 * 4 * 2100];
+            for (int i = 0; i < 11; i++) {
+                rows[i] = i == 0 ? (int32_t)c->n - 1 : (int32_t)(rng() % c->n);
+                memcpy(picked + i * row_bytes, want + rows[i] * row_bytes, row_bytes);
+            }
+            struct buf numbers = buf_from(rows, sizeof(rows), 0);
+            if (way == 3)
+                OK(ctw_cuda_decode_rows(cu, &m.shard, (int32_t *)numbers.p, n, dtypes[d], dst.p,
+                                        &last_err));
+            else
+                OK(ctw_cuda_decode(cu, cu->stream, &m.shard, row0, n, dtypes[d], dst.p, group, stride,
+                                   &last_err));
+            char *got = (char *)buf_read(&dst);
+            if (!rows_are(got, way == 3 ? picked : want + (size_t)row0 * row_bytes, n, row_bytes, group,
+                          stride, total) ||
+                !guards_whole(&dst))
+                snprintf(failed + strlen(failed), sizeof(failed) - strlen(failed), " %s/%d",
+                         ctw_dtype_name(dtypes[d]), way);
+            free(got);
+            buf_close(&numbers);
+            buf_close(&dst);
+        }
+        free(want);
+    }
+    report(failed[0] == '\0', "decode %s [%d, %d]%s", c->name, (int)c->n, (int)c->k, failed);
+    weight_close(&m);
+}
+
+/* NaN scales must come out as NaN, in every kernel. */
+static void check_nan_scales(void)
+{
+    for (size_t i = 0; i < CTW_COUNT(kinds); i++) {
+        const struct kind *c = &kinds[i];
+        if (c->format != NVFP4 && (c->format != PACK || c->n < 33))
+            continue;
+        struct made m;
+        weight_open(&m, c);
+        uint8_t code = 0x7f;
+        float nan = NAN;
+        uint16_t nan16 = 0x7fff;
+        must(cudaMemcpy(m.part[CTW_PART_SCALE].p,
+                        c->format == NVFP4    ? (void *)&code
+                        : c->dtype == CTW_F32 ? (void *)&nan
+                                              : (void *)&nan16,
+                        c->format == NVFP4 ? 1 : ctw_dtype_bytes(c->dtype), cudaMemcpyHostToDevice),
+             "upload");
+        struct buf dst = buf_open((size_t)c->k * 2, 0);
+        OK(ctw_cuda_decode(cu, cu->stream, &m.shard, 0, 1, CTW_BF16, dst.p, 0, 0, &last_err));
+        void *got = buf_read(&dst);
+        int n_nan = 0;
+        for (int j = 0; j < c->k; j++)
+            n_nan += isnan(ctw_load_float(got, CTW_BF16, j)) != 0;
+        int group = c->group > 0 ? c->group : (int)c->k;
+        report(n_nan == group, "NaN scale, %s: %d NaN, expected %d", c->name, n_nan, group);
+        free(got);
+        buf_close(&dst);
+        weight_close(&m);
+    }
+}
+
+/* ---- embed -------------------------------------------------------------------------------- */
+
+static void check_embed(const struct kind *c)
+{
+    enum { N = 29 };
+    struct made m;
+    weight_open(&m, c);
+    int32_t tokens[N];
+    for (int i = 0; i < N; i++)
+        tokens[i] = i == 0 ? (int32_t)c->n - 1 : (int32_t)(rng() % c->n);
+    struct buf tokens_d = buf_from(tokens, sizeof(tokens), 0);
+    bool ok = true;
+    for (int s = 0; s < 6; s++) {
+        enum ctw_dtype dtype = dtypes[s % 3];
+        size_t es = ctw_dtype_bytes(dtype);
+        void *rows = weight_decoded(&m, dtype), *want = malloc((size_t)(N * c->k) * es);
+        struct ctw_op_embed op = {&m.shard, dtype, s < 3 ? 1.0f : 27.75f, N, (int32_t *)tokens_d.p,
+                                  NULL};
+        struct buf y = buf_open((size_t)(N * c->k) * es, s == 4 ? 8 : 0);
+        op.y = y.p;
+        for (int64_t i = 0; i < N * c->k; i++)
+            ctw_store_float(want, dtype, i,
+                            ctw_load_float(rows, dtype, tokens[i / c->k] * c->k + i % c->k) * op.scale);
+        OK(ctw_cuda_embed(cu, &op, &last_err));
+        void *got = buf_read(&y);
+        ok = ok && memcmp(got, want, y.bytes) == 0 && guards_whole(&y);
+        free(rows);
+        free(want);
+        free(got);
+        buf_close(&y);
+    }
+    report(ok, "embed %s", c->name);
+    buf_close(&tokens_d);
+    weight_close(&m);
+}
+
+/* ---- a product's weights ------------------------------------------------------------------ */
+
+/* Does a product of these shards get the rows that it should, from its slot or without? */
+static bool weights_are_right(const struct ctw_op_linear *op, const struct made *m)
+{
+    const void *w = NULL;
+    bool interleaved = false, ok = true;
+    size_t row_bytes = (size_t)m[0].w.k * ctw_dtype_bytes(op->dtype), n_rows = 0;
+    for (int i = 0; i < op->n_shards; i++)
+        n_rows += (size_t)m[i].w.n;
+    OK(ctw_cuda_weights(cu, op, &w, &interleaved, &last_err));
+    char *got = (char *)malloc(n_rows * row_bytes), *at = got;
+    must(cudaMemcpyAsync(got, w, n_rows * row_bytes, cudaMemcpyDeviceToHost, cu->stream), "download");
+    OK(ctw_cuda_weights_used(cu, op, &last_err));
+    must(cudaStreamSynchronize(cu->stream), "running");
+    const int block = CTW_CUDA_GATE_BLOCK;
+    for (int i = 0; i < op->n_shards; i++) {
+        char *want = (char *)weight_decoded(&m[i], op->dtype);
+        for (int64_t r = 0; r < m[i].w.n; r++) {
+            const char *row =
+                interleaved ? got + (size_t)(r / block * 2 * block + i * block + r % block) * row_bytes
+                            : at + (size_t)r * row_bytes;
+            ok = ok && memcmp(row, want + (size_t)r * row_bytes, row_bytes) == 0;
+        }
+        at += (size_t)m[i].w.n * row_bytes;
+        free(want);
+    }
+    free(got);
+    return ok && (!interleaved || op->epilogue == CTW_EPI_GATE);
+}
+
+static void check_weights(void)
+{
+    static const struct kind a = {"", PACK, 4, CTW_BF16, 128, PACKED_ZEROS, false, false, 0, 512, 1024};
+    static const struct kind b = {"", DENSE, 16, CTW_BF16, 0, NO_ZEROS, false, false, 0, 512, 1024};
+    for (int epilogue = 0; epilogue < 2; epilogue++) {
+        struct made m[4];
+        struct ctw_shard shards[4];
+        bool ok = true;
+        for (int i = 0; i < 4; i++) {
+            weight_open(&m[i], i % 2 == epilogue ? &a : &b);
+            shards[i] = m[i].shard;
+        }
+        struct ctw_op_linear op = {};
+        op.n_shards = 2;
+        op.slot = epilogue ? CTW_SLOT_GATE_UP : CTW_SLOT_QKV;
+        op.epilogue = epilogue ? CTW_EPI_GATE : CTW_EPI_STORE;
+        op.dtype = CTW_BF16;
+        op.shards = shards;
+        ok = weights_are_right(&op, m); /* unprepared */
+        for (int i = 0; i < 12; i++) {  /* two layers by turns; each prepared while the other is read */
+            op.shards = shards + i % 2 * 2;
+            OK(ctw_cuda_prepare(cu, &op, &last_err));
+            ok = weights_are_right(&op, m + i % 2 * 2) && ok;
+            ok = weights_are_right(&op, m + i % 2 * 2) && ok;
+        }
+        op.shards = shards; /* these are not in the slot now */
+        ok = weights_are_right(&op, m) && ok;
+        op.n_shards = 0;
+        OK(ctw_cuda_prepare(cu, &op, &last_err));
+        op.n_shards = 1; /* in place */
+        op.shards = shards + (epilogue ? 0 : 1);
+        op.epilogue = CTW_EPI_STORE;
+        OK(ctw_cuda_prepare(cu, &op, &last_err));
+        const void *w;
+        bool interleaved;
+        OK(ctw_cuda_weights(cu, &op, &w, &interleaved, &last_err));
+        ok = ok && w == op.shards[0].data->part[CTW_PART_VALUES] && !interleaved;
+        report(ok, "a product's weights, %s", epilogue ? "gate and up" : "one after another");
+        for (int i = 0; i < 4; i++)
+            weight_close(&m[i]);
+    }
+}
+
+#include "elementwise_ops.h"
+
+int main(int argc, char **argv)
+{
+    const char *what = argc > 1 ? argv[1] : "all";
+    backend_open();
+    if (strcmp(what, "rates") != 0) {
+        for (size_t i = 0; i < CTW_COUNT(kinds); i++)
+            check_decoding(&kinds[i]);
+        check_nan_scales();
+        for (size_t i = 0; i < CTW_COUNT(kinds); i += 3)
+            check_embed(&kinds[i]);
+        check_weights();
+        check_norms();
+        check_splits();
+        check_heads();
+    }
+    if (strcmp(what, "check") != 0)
+        print_rates();
+    printf("%d checks, %d failed\n", n_checks, n_failed);
+    return n_failed != 0;
+}
