@@ -169,6 +169,29 @@ enum ctw_status ctw_cuda_gate_hopper(struct ctw_cuda *cu, const struct ctw_cuda_
 /* Can it do the gated product of this shape? Asked when weights are decoded, to order their rows. */
 bool ctw_cuda_gate_hopper_can(const struct ctw_cuda *cu, enum ctw_dtype dtype, int64_t n, int64_t k);
 
+/* What is known of a row's logits of one tile of CTW_CUDA_HEAD_TILE tokens: the largest (NaN not counted)
+ * and the first token that has it, the sum of exp(logit - max), or of exp(logit) where max is -infinity,
+ * and the target's logit, if it is in the tile. */
+struct ctw_cuda_head_state {
+    float max, sum, target;
+    int32_t greedy;
+};
+enum { CTW_CUDA_HEAD_TILE = 256 };
+
+/*
+ * The head without logits in memory, for one without a softcap. First for all tokens, in one call or
+ * several: tokens id0 .. id0+n-1, whose weights are g->w [n, k]; n may be any number in the last call, and
+ * is a multiple of CTW_CUDA_HEAD_TILE in the others. g->y and ldy are not used, there is no bias; states is
+ * [n_tiles of n_vocab][m]. Then join makes results of them.
+ */
+enum ctw_status ctw_cuda_head_tile_hopper(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
+                                          const int32_t *targets, int32_t id0, float scale,
+                                          struct ctw_cuda_head_state *states, bool *done,
+                                          struct ctw_err *err);
+enum ctw_status ctw_cuda_head_join_hopper(struct ctw_cuda *cu, const struct ctw_cuda_head_state *states,
+                                          int64_t n_vocab, int64_t m, const int32_t *targets,
+                                          struct ctw_head_result *out, struct ctw_err *err);
+
 /* ---- operations, one file each ------------------------------------------------------------ */
 
 enum ctw_status ctw_cuda_embed(struct ctw_cuda *cu, const struct ctw_op_embed *op, struct ctw_err *err);

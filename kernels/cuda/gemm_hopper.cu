@@ -21,7 +21,7 @@
 /* Where barriers and rings are in shared memory. */
 struct place {
     uint32_t w, full_w, empty_w; /* [W_SLOTS] of W_BYTES; barriers */
-    uint32_t x, full_x, empty_x; /* [2][X_SLOTS] of X_BYTES, one warpgroup's after the other's; barriers */
+    uint32_t x, full_x, empty_x; /* [2][X_SLOTS] of X_BYTES, for each warpgroup; barriers */
     uint32_t ahead;              /* a barrier: the first warpgroup is `lead` steps into the tile */
 };
 
@@ -116,7 +116,6 @@ CTW_DEV void fetch_x(const struct product &p, const CUtensorMap *map, const stru
 template <bool F16, int EPI>
 CTW_DEV void multiply(const struct product &p, const struct place &s, int group, int thread)
 {
-    float d[128];
     int lane = thread % 32, warp = thread / 32;
     struct turn tw = {0, 0}, tx = {0, 0};
     uint32_t tile_parity = 0;
@@ -125,6 +124,7 @@ CTW_DEV void multiply(const struct product &p, const struct place &s, int group,
     uint32_t empty_w = address_in_block(s.empty_w, lane & 1);
     int first_row = (int)block_in_cluster() * TILE_M + group * 64 + warp * 16 + lane / 4;
     for (int i = blockIdx.x / 2; i < p.n_tiles; i += gridDim.x / 2, tile_parity ^= 1) {
+        float d[128];
         uint32_t last_w = 0, last_x = 0;
         if (group == 1 && p.lead > 0)
             barrier_wait(s.ahead, tile_parity);
@@ -241,12 +241,11 @@ typedef void kernel_fn(CUtensorMap, CUtensorMap, struct product);
         product_kernel<f16, EPI_STORE16>, product_kernel<f16, EPI_STORE32>,                        \
             product_kernel<f16, EPI_ADD16>, product_kernel<f16, EPI_ADD32>,                        \
             product_kernel<f16, EPI_SILU>, product_kernel<f16, EPI_GELU>,                          \
-            product_kernel<f16, EPI_GELU_TANH>                                                     \
+            product_kernel<f16, EPI_GELU_TANH>, product_kernel<f16, EPI_HEAD>                      \
     }
 static kernel_fn *const kernels[2][N_EPI] = {KERNELS(false), KERNELS(true)};
 
-/* What tests/gpu/test_gemm.cu varies: see tile_at() and multiply(). No bit of a result depends on it. */
-static int tile_group = 8, lead_steps = 2;
+int ctw_hopper_group = 8, ctw_hopper_lead = 2;
 
 static bool aligned(const void *p, int64_t ld, size_t bytes)
 {
@@ -257,13 +256,37 @@ static bool fits(const struct ctw_cuda *cu, const struct ctw_cuda_gemm *g)
 {
     const int64_t most = (int64_t)1 << 30;
     return cu->hopper && (g->dtype == CTW_BF16 || g->dtype == CTW_F16) && g->m > 0 && g->n > 0 &&
-           g->k > 0 && g->m < most && g->n < most && g->k < most && g->n % 8 == 0 && g->k % 8 == 0 &&
+           g->k > 0 && g->m < most && g->n < most && g->k < most && g->k % 8 == 0 &&
            (g->m / 256 + 1) * (g->n / 256 + 1) < most && aligned(g->x, g->ldx, 2) &&
-           aligned(g->w, g->ldw, 2) && aligned(g->y, g->ldy, ctw_dtype_bytes(g->y_dtype));
+           aligned(g->w, g->ldw, 2) && aligned(g->bias, 0, 4);
 }
 
-static enum ctw_status launch(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g, int epilogue,
-                              struct ctw_err *err)
+static bool fits_y(const struct ctw_cuda_gemm *g)
+{
+    return g->n % 8 == 0 && aligned(g->y, g->ldy, ctw_dtype_bytes(g->y_dtype));
+}
+
+/* What is the same for every epilogue. */
+static struct product product_of(const struct ctw_cuda_gemm *g)
+{
+    struct product p = {};
+    p.m = (int)g->m;
+    p.n = (int)g->n;
+    p.n_steps = (int)((g->k + STEP - 1) / STEP);
+    p.rows = (int)((g->m + 2 * TILE_M - 1) / (2 * TILE_M));
+    p.cols = (int)((g->n + TILE_N - 1) / TILE_N);
+    p.n_tiles = p.rows * p.cols;
+    p.group = ctw_hopper_group;
+    /* The first warpgroup must not run a whole tile ahead, and it may be W_SLOTS steps ahead. */
+    p.lead = p.n_steps > 2 * W_SLOTS ? ctw_hopper_lead : 0;
+    p.y = g->y;
+    p.ldy = g->ldy;
+    p.bias = g->bias;
+    return p;
+}
+
+static enum ctw_status launch(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
+                              const struct product *p, int epilogue, struct ctw_err *err)
 {
     CUtensorMap x_map, w_map;
     enum ctw_status st = make_map(&x_map, g->dtype, g->x, g->m, g->k, g->ldx, 64, err);
@@ -271,19 +294,6 @@ static enum ctw_status launch(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g
         st = make_map(&w_map, g->dtype, g->w, g->n, g->k, g->ldw, TILE_N / 2, err);
     if (st != CTW_OK)
         return st;
-    struct product p;
-    p.m = (int)g->m;
-    p.n = (int)g->n;
-    p.n_steps = (int)((g->k + STEP - 1) / STEP);
-    p.rows = (int)((g->m + 2 * TILE_M - 1) / (2 * TILE_M));
-    p.cols = (int)((g->n + TILE_N - 1) / TILE_N);
-    p.n_tiles = p.rows * p.cols;
-    p.group = tile_group;
-    /* The first warpgroup must not run a whole tile ahead, and it may be W_SLOTS steps ahead. */
-    p.lead = p.n_steps > 2 * W_SLOTS ? lead_steps : 0;
-    p.y = g->y;
-    p.ldy = g->ldy;
-    p.bias = g->bias;
     kernel_fn *kernel = kernels[g->dtype == CTW_F16][epilogue];
     st = ctw_cuda_check(cudaFuncSetAttribute((const void *)kernel,
                                              cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -291,7 +301,7 @@ static enum ctw_status launch(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g
                         "a product's shared memory", err);
     if (st != CTW_OK)
         return st;
-    int clusters = p.n_tiles < cu->n_sm / 2 ? p.n_tiles : cu->n_sm / 2;
+    int clusters = p->n_tiles < cu->n_sm / 2 ? p->n_tiles : cu->n_sm / 2;
     cudaLaunchAttribute attribute[1];
     attribute[0].id = cudaLaunchAttributeClusterDimension;
     attribute[0].val.clusterDim.x = 2;
@@ -303,17 +313,18 @@ static enum ctw_status launch(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g
     config.stream = cu->stream;
     config.attrs = attribute;
     config.numAttrs = 1;
-    return ctw_cuda_check(cudaLaunchKernelEx(&config, kernel, x_map, w_map, p), "a product", err);
+    return ctw_cuda_check(cudaLaunchKernelEx(&config, kernel, x_map, w_map, *p), "a product", err);
 }
 
 enum ctw_status ctw_cuda_gemm_hopper(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g, bool *done,
                                      struct ctw_err *err)
 {
-    *done = fits(cu, g) && (g->y_dtype == CTW_F32 || g->y_dtype == g->dtype);
+    *done = fits(cu, g) && fits_y(g) && (g->y_dtype == CTW_F32 || g->y_dtype == g->dtype);
     if (!*done)
         return CTW_OK;
     int wide = g->y_dtype == CTW_F32;
-    return launch(cu, g, g->add ? EPI_ADD16 + wide : EPI_STORE16 + wide, err);
+    struct product p = product_of(g);
+    return launch(cu, g, &p, g->add ? EPI_ADD16 + wide : EPI_STORE16 + wide, err);
 }
 
 bool ctw_cuda_gate_hopper_can(const struct ctw_cuda *cu, enum ctw_dtype dtype, int64_t n, int64_t k)
@@ -325,13 +336,93 @@ bool ctw_cuda_gate_hopper_can(const struct ctw_cuda *cu, enum ctw_dtype dtype, i
 enum ctw_status ctw_cuda_gate_hopper(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
                                      enum ctw_activation act, bool *done, struct ctw_err *err)
 {
-    *done = fits(cu, g) && ctw_cuda_gate_hopper_can(cu, g->dtype, g->n, g->k) && !g->add &&
+    *done = fits(cu, g) && fits_y(g) && ctw_cuda_gate_hopper_can(cu, g->dtype, g->n, g->k) && !g->add &&
             g->y_dtype == g->dtype;
     if (!*done)
         return CTW_OK;
-    return launch(cu, g,
+    struct product p = product_of(g);
+    return launch(cu, g, &p,
                   act == CTW_ACT_SILU   ? EPI_SILU
                   : act == CTW_ACT_GELU ? EPI_GELU
                                         : EPI_GELU_TANH,
                   err);
+}
+
+/* ---- the LM head -------------------------------------------------------------------------- */
+
+enum { JOIN_ROWS = 32, JOIN_PARTS = 8 };
+
+/*
+ * 32 rows a block; part i of a row has tiles i, i + 8, ...; the parts are added in order. In double, so
+ * the tiles' own sums bound the error.
+ */
+static __global__ void __launch_bounds__(JOIN_ROWS *JOIN_PARTS)
+    join_kernel(const struct ctw_cuda_head_state *states, int n_tiles, int64_t m, const int32_t *targets,
+                struct ctw_head_result *out)
+{
+    __shared__ float max[JOIN_PARTS][JOIN_ROWS];
+    __shared__ int32_t greedy[JOIN_PARTS][JOIN_ROWS];
+    __shared__ double sum[JOIN_PARTS][JOIN_ROWS];
+    int part = threadIdx.y, lane = threadIdx.x;
+    int64_t row = (int64_t)blockIdx.x * JOIN_ROWS + lane;
+    float best = -INFINITY;
+    int32_t first = 0;
+    for (int t = part; row < m && t < n_tiles; t += JOIN_PARTS) {
+        const struct ctw_cuda_head_state *s = &states[t * m + row];
+        if (s->max > best) {
+            best = s->max;
+            first = s->greedy;
+        }
+    }
+    max[part][lane] = best;
+    greedy[part][lane] = first;
+    __syncthreads();
+    for (int i = 0; i < JOIN_PARTS; i++) {
+        float b = max[i][lane];
+        if (b > best || (b == best && greedy[i][lane] < first)) {
+            best = b;
+            first = greedy[i][lane];
+        }
+    }
+    double total = 0;
+    for (int t = part; row < m && t < n_tiles; t += JOIN_PARTS) {
+        const struct ctw_cuda_head_state *s = &states[t * m + row];
+        /* max -infinity: nothing but -infinity, whose sum is 0, and NaN, whose sum is NaN */
+        total += s->max == -INFINITY ? (double)s->sum : s->sum * exp((double)s->max - (double)best);
+    }
+    sum[part][lane] = total;
+    __syncthreads();
+    if (part != 0 || row >= m)
+        return;
+    for (int i = 1; i < JOIN_PARTS; i++)
+        total += sum[i][lane];
+    double target = states[targets[row] / CTW_CUDA_HEAD_TILE * m + row].target;
+    struct ctw_head_result r = {(float)(target - (double)best - log(total)), first};
+    out[row] = r;
+}
+
+enum ctw_status ctw_cuda_head_tile_hopper(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
+                                          const int32_t *targets, int32_t id0, float scale,
+                                          struct ctw_cuda_head_state *states, bool *done,
+                                          struct ctw_err *err)
+{
+    *done = fits(cu, g) && id0 % CTW_CUDA_HEAD_TILE == 0;
+    if (!*done)
+        return CTW_OK;
+    struct product p = product_of(g);
+    p.y = states + id0 / CTW_CUDA_HEAD_TILE * g->m;
+    p.targets = targets;
+    p.id0 = id0;
+    p.scale = scale;
+    return launch(cu, g, &p, EPI_HEAD, err);
+}
+
+enum ctw_status ctw_cuda_head_join_hopper(struct ctw_cuda *cu, const struct ctw_cuda_head_state *states,
+                                          int64_t n_vocab, int64_t m, const int32_t *targets,
+                                          struct ctw_head_result *out, struct ctw_err *err)
+{
+    int n_tiles = (int)((n_vocab + CTW_CUDA_HEAD_TILE - 1) / CTW_CUDA_HEAD_TILE);
+    join_kernel<<<(unsigned)((m + JOIN_ROWS - 1) / JOIN_ROWS), dim3(JOIN_ROWS, JOIN_PARTS), 0,
+                  cu->stream>>>(states, n_tiles, m, targets, out);
+    return ctw_cuda_launched("head", err);
 }

@@ -17,7 +17,7 @@ enum {
     THREADS = 3 * 128
 };
 
-/* y = sums, or y + sums, of 16 or 32 bits; or act(gate) * up. */
+/* y = sums, or y + sums, of 16 or 32 bits; act(gate) * up; or a row's logits reduced to a state. */
 enum {
     EPI_STORE16,
     EPI_STORE32,
@@ -26,8 +26,12 @@ enum {
     EPI_SILU,
     EPI_GELU,
     EPI_GELU_TANH,
+    EPI_HEAD,
     N_EPI
 };
+
+/* What tests/gpu/test_gemm.cu varies: see tile_at() and multiply(). No bit of a result depends on it. */
+extern int ctw_hopper_group, ctw_hopper_lead;
 
 struct product {
     int m, n, n_steps;
@@ -36,6 +40,10 @@ struct product {
     int64_t ldy;
     void *y;
     const float *bias; /* [n] or NULL */
+    /* EPI_HEAD: y is states [cols, m]; column 0 is token id0 */
+    const int32_t *targets; /* [m] */
+    int32_t id0;
+    float scale;
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -249,10 +257,80 @@ CTW_DEV void store_gated(const struct product &p, float (&d)[128], int row, int 
     }
 }
 
+/* v, in a way that the compiler does not see through. It would else carry the accumulators from step to
+ * step as the integers that a shuffle of one of them takes, and move them all back and forth. */
+CTW_DEV float opaque(float v)
+{
+    float r;
+    asm("mov.f32 %0, %1;" : "=f"(r) : "f"(v));
+    return r;
+}
+
+/*
+ * The tile's columns of each row to one state. Sums of exp(logit - max) are four chains of 16 in each of
+ * four lanes, added by halves, in fp32; exp is ex2.approx, 2^-22 relative, of (logit - max) log2(e).
+ */
+CTW_DEV void reduce_logits(const struct product &p, float (&d)[128], int row, int col0, int lane)
+{
+    if (p.scale != 1.0f)
+#pragma unroll
+        for (int i = 0; i < 128; i++)
+            d[i] *= p.scale;
+    if (col0 + TILE_N > p.n)
+#pragma unroll
+        for (int i = 0; i < 128; i++)
+            if (col0 + 8 * (i / 4) + 2 * (lane & 3) + i % 2 >= p.n)
+                d[i] = -INFINITY;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        int r = row + 8 * h, first = 0, target = r < p.m ? p.targets[r] - p.id0 - col0 : -1;
+        float best = -INFINITY, s[4] = {0, 0, 0, 0}, wanted = 0;
+#pragma unroll
+        for (int i = 0; i < 64; i++) {
+            float v = d[4 * (i / 2) + 2 * h + i % 2];
+            if (v > best) {
+                best = v;
+                first = 8 * (i / 2) + 2 * (lane & 3) + i % 2;
+            }
+        }
+        best = opaque(best);
+#pragma unroll
+        for (int bit = 1; bit <= 2; bit *= 2) {
+            float b = __shfl_xor_sync(0xFFFFFFFF, best, bit);
+            int f = __shfl_xor_sync(0xFFFFFFFF, first, bit);
+            if (b > best || (b == best && f < first)) {
+                best = b;
+                first = f;
+            }
+        }
+        float from = best == -INFINITY ? 0.0f : best;
+#pragma unroll
+        for (int i = 0; i < 64; i++) {
+            float e;
+            asm("ex2.approx.ftz.f32 %0, %1;"
+                : "=f"(e)
+                : "f"((d[4 * (i / 2) + 2 * h + i % 2] - from) * 1.44269504f));
+            s[i % 4] += e; /* NaN stays */
+        }
+        float sum = (s[0] + s[1]) + (s[2] + s[3]);
+        sum += __shfl_xor_sync(0xFFFFFFFF, sum, 1);
+        sum += __shfl_xor_sync(0xFFFFFFFF, sum, 2);
+        if ((unsigned)target < TILE_N)
+#pragma unroll
+            for (int i = 0; i < 64; i++)
+                if (target == 8 * (i / 2) + 2 * (lane & 3) + i % 2)
+                    wanted = d[4 * (i / 2) + 2 * h + i % 2];
+        wanted = __shfl_sync(0xFFFFFFFF, opaque(wanted), (lane & ~3) | (target >> 1 & 3));
+        struct ctw_cuda_head_state state = {best, sum, wanted, p.id0 + col0 + first};
+        if ((lane & 3) == 0 && r < p.m)
+            ((struct ctw_cuda_head_state *)p.y)[(int64_t)(col0 / TILE_N) * p.m + r] = state;
+    }
+}
+
 template <bool F16, int EPI>
 CTW_DEV void finish(const struct product &p, float (&d)[128], int row, int col0, int lane)
 {
-    if (p.bias != NULL) {
+    if (EPI != EPI_HEAD && p.bias != NULL) {
         const float *bias = p.bias + col0 + 2 * (lane & 3);
 #pragma unroll
         for (int j = 0; j < 32; j++) {
@@ -269,6 +347,8 @@ CTW_DEV void finish(const struct product &p, float (&d)[128], int row, int col0,
         store_32(p, d, row, col0, lane);
     else if (EPI == EPI_ADD32)
         add_32(p, d, row, col0, lane);
+    else if (EPI == EPI_HEAD)
+        reduce_logits(p, d, row, col0, lane);
     else
         store_gated<F16, EPI>(p, d, row, col0, lane);
 }
