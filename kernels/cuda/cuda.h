@@ -180,9 +180,9 @@ enum { CTW_CUDA_HEAD_TILE = 256 };
 
 /*
  * The head without logits in memory, for one without a softcap. First for all tokens, in one call or
- * several: tokens id0 .. id0+n-1, whose weights are g->w [n, k]; n may be any number in the last call, and
- * is a multiple of CTW_CUDA_HEAD_TILE in the others. g->y and ldy are not used, there is no bias; states is
- * [n_tiles of n_vocab][m]. Then join makes results of them.
+ * several: tokens id0 .. id0+n-1, whose weights are g->w [n, k]; n may be any number in the last call,
+ * and is a multiple of CTW_CUDA_HEAD_TILE in the others. g->y and ldy are not used, there is no bias;
+ * states is [n_tiles of n_vocab][m]. Then join makes results of them.
  */
 enum ctw_status ctw_cuda_head_tile_hopper(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
                                           const int32_t *targets, int32_t id0, float scale,
