@@ -391,6 +391,14 @@ static void end_pass(struct ctw_scorer *s, bool completed)
     s->n = 0;
 }
 
+/* Several engines may each plan for all the memory there is: only the one in use holds buffers. */
+static void trim_others(struct ctw_queue *q, const struct ctw_engine *in_use)
+{
+    for (int i = 0; i < q->n_models; i++)
+        if (q->models[i]->engine != NULL && q->models[i]->engine != in_use)
+            ctw_engine_trim(q->models[i]->engine);
+}
+
 static void run_pass(struct ctw_scorer *s, struct ctw_model_slot *m)
 {
     struct ctw_queue *q = s->queue;
@@ -398,6 +406,9 @@ static void run_pass(struct ctw_scorer *s, struct ctw_model_slot *m)
         .arg = s, .progress = on_progress, .cancelled = is_cancelled, .done = on_done};
     struct ctw_err err = {0};
     s->n_decoders = m->info.model->n_decoders;
+    if (s->engine != m->engine)
+        trim_others(q, m->engine);
+    s->engine = m->engine;
     q->pass = (struct ctw_progress){0};
     q->in_pass = true;
     q->beat_ms = ctw_now_ms();

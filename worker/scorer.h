@@ -28,6 +28,7 @@ struct ctw_scorer {
     int64_t n, cap;
     double pass_cost;
     int n_decoders;
+    const struct ctw_engine *engine; /* of the last pass */
     int64_t shown_ms;
     /* Lines for the log, written when the lock is not held: standard error may be a full pipe. */
     struct {

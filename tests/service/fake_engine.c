@@ -105,6 +105,11 @@ void ctw_engine_close(struct ctw_engine *e)
     ctw_free(e);
 }
 
+void ctw_engine_trim(struct ctw_engine *e)
+{
+    (void)e;
+}
+
 void ctw_engine_get_info(const struct ctw_engine *e, struct ctw_engine_info *out)
 {
     *out = (struct ctw_engine_info){
