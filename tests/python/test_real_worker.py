@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from ctworker.errors import ArgumentError, CtworkerError
+from ctworker.errors import CtworkerError
 from ctworker.lm import CTWorkerLM
 from lm_eval.api.instance import Instance
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
@@ -106,7 +106,7 @@ def test_load_errors(checkpoint: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").unlink()
     with pytest.raises(CtworkerError, match=r"config\.json"):
         CTWorkerLM(str(tmp_path))
-    with pytest.raises(ArgumentError, match="device=cuda:7"):
+    with pytest.raises(CtworkerError, match="(?i)device=cuda:7|gpu"):  # ours, or the worker's words
         CTWorkerLM(str(checkpoint), device="cuda:7")
     with pytest.raises(CtworkerError, match="cpu-variant"):
         CTWorkerLM(str(checkpoint), cpu_variant="abacus")
