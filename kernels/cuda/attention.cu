@@ -27,9 +27,10 @@ struct plan {
     char *table;
     size_t limit; /* bytes of a table */
     int32_t n_tiles, n_runs;
+    int32_t group; /* the first tile of those that are still to be put in order */
 };
 
-/* Heads of a group in one tile of `rows` rows: so that most rows are used, and then as many as possible. */
+/* Heads of a group in one tile of `rows` rows: so that most rows are used, then as many as possible. */
 static int choose_pack(int group, int rows)
 {
     int best = 1;
@@ -65,8 +66,8 @@ static struct ctw_attn describe(const struct ctw_op_attention *op, int rows)
     a.cap = op->softcap > 0 ? op->softcap : 0;
     a.cap_in = a.cap > 0 ? (float)(2 * to_base_2 * (double)op->scale / (double)a.cap) : 0;
     a.dtype = op->dtype;
-    a.aligned = (((uintptr_t)op->q | (uintptr_t)op->k | (uintptr_t)op->v | (uintptr_t)op->out) & 15) == 0 &&
-                op->head % 8 == 0;
+    uintptr_t bits = (uintptr_t)op->q | (uintptr_t)op->k | (uintptr_t)op->v | (uintptr_t)op->out;
+    a.aligned = (bits & 15) == 0 && op->head % 8 == 0;
     return a;
 }
 
@@ -79,15 +80,21 @@ static int longest_first(const void *x, const void *y)
 }
 
 /* `bad` is the cost here, until the list is sorted. */
-static int tile_order(const void *x, const void *y)
+static int costly_first(const void *x, const void *y)
 {
     const struct ctw_attn_tile *a = (const struct ctw_attn_tile *)x;
     const struct ctw_attn_tile *b = (const struct ctw_attn_tile *)y;
-    if (a->group != b->group)
-        return a->group < b->group ? -1 : 1;
     if (a->bad != b->bad)
         return a->bad > b->bad ? -1 : 1;
     return a->q_row < b->q_row ? -1 : a->q_row > b->q_row;
+}
+
+/* Ends a group of sequences that are taken at the same time. */
+static void plan_order(struct plan *p)
+{
+    qsort(p->tiles + p->group, (size_t)(p->n_tiles - p->group), sizeof(*p->tiles), costly_first);
+    for (; p->group < p->n_tiles; p->group++)
+        p->tiles[p->group].bad = 0;
 }
 
 /* Sends what has been listed. */
@@ -98,9 +105,7 @@ static enum ctw_status plan_flush(struct plan *p, struct ctw_err *err)
     size_t state_bytes = CTW_ATTN_STATES * sizeof(int32_t);
     size_t tile_bytes = (size_t)p->n_tiles * sizeof(*p->tiles);
     size_t run_bytes = (size_t)p->n_runs * sizeof(*p->runs);
-    qsort(p->tiles, (size_t)p->n_tiles, sizeof(*p->tiles), tile_order);
-    for (int32_t i = 0; i < p->n_tiles; i++)
-        p->tiles[i].bad = 0;
+    plan_order(p);
     memset(p->table, 0, state_bytes);
     memcpy(p->table + state_bytes, p->tiles, tile_bytes);
     memcpy(p->table + state_bytes + tile_bytes, p->runs, run_bytes);
@@ -114,7 +119,7 @@ static enum ctw_status plan_flush(struct plan *p, struct ctw_err *err)
     a.tiles = (struct ctw_attn_tile *)((char *)device + state_bytes);
     a.runs = (const struct ctw_attn_run *)((char *)device + state_bytes + tile_bytes);
     a.n_tiles = p->n_tiles;
-    p->n_tiles = p->n_runs = 0;
+    p->n_tiles = p->n_runs = p->group = 0;
     return p->launch(p->cu, &a, err);
 }
 
@@ -144,13 +149,12 @@ static void plan_runs(struct plan *p, const struct ctw_attn_seq *s, int64_t n_ke
     }
 }
 
-static enum ctw_status plan_seq(struct plan *p, const struct ctw_attn_seq *s, int32_t group,
-                                struct ctw_err *err)
+static enum ctw_status plan_seq(struct plan *p, const struct ctw_attn_seq *s, struct ctw_err *err)
 {
     int64_t n_keys = s->pos0 + s->n_q, step = p->rows / p->a.pack;
-    int32_t run_at = -1, n_runs = 0;
+    int32_t run = -1;
     for (int64_t at = 0; at < s->n_q; at += step) {
-        if (run_at < 0 || !plan_has_room(p, 1, 0)) {
+        if (run < 0 || !plan_has_room(p, 1, 0)) {
             if (!plan_has_room(p, 1, s->n_runs)) {
                 enum ctw_status st = plan_flush(p, err);
                 if (st != CTW_OK)
@@ -158,21 +162,22 @@ static enum ctw_status plan_seq(struct plan *p, const struct ctw_attn_seq *s, in
             }
             if (!plan_has_room(p, 1, s->n_runs))
                 return ctw_fail(err, CTW_EUNSUP, "cuda: attention over keys in %d pieces", s->n_runs);
-            run_at = p->n_runs;
+            run = p->n_runs;
             plan_runs(p, s, n_keys);
-            n_runs = p->n_runs - run_at;
         }
         int64_t pos = s->pos0 + at, n = s->n_q - at < step ? s->n_q - at : step;
         int64_t first = pos >= p->a.window ? (pos - p->a.window + 1) / p->keys : 0;
+        while (p->runs[run].end <= first * p->keys)
+            run++;
         p->tiles[p->n_tiles++] = (struct ctw_attn_tile){
             .q_row = (int32_t)(s->q_row + at),
             .n_q = (int32_t)n,
             .pos = (int32_t)pos,
             .key_end = (int32_t)n_keys,
-            .run_at = run_at,
-            .n_runs = n_runs,
-            .bad = (int32_t)((pos + n - 1) / p->keys + 1 - first), /* the cost, until it is sorted */
-            .group = group};
+            .run = run,
+            .shift = p->runs[run].shift,
+            .end = p->runs[run].end,
+            .bad = (int32_t)((pos + n - 1) / p->keys + 1 - first)};
     }
     return CTW_OK;
 }
@@ -213,7 +218,6 @@ enum ctw_status ctw_attn_each(struct ctw_cuda *cu, const struct ctw_op_attention
     p.limit = cu->ring.bytes / 4;
     const struct ctw_attn_seq **order = NULL;
     int64_t n_tiles = 0, n_runs = 0, bytes = 0;
-    int32_t group = 0;
     enum ctw_status st = measure(&p, &n_tiles, &n_runs, err);
     if (st != CTW_OK || n_tiles == 0)
         return st;
@@ -237,11 +241,11 @@ enum ctw_status ctw_attn_each(struct ctw_cuda *cu, const struct ctw_op_attention
         int64_t more = (order[i]->pos0 + order[i]->n_q) * op->n_kv * op->head *
                        (int64_t)(2 * ctw_dtype_bytes(op->dtype));
         if (bytes > 0 && bytes + more > GROUP_BYTES) {
-            group++;
+            plan_order(&p);
             bytes = 0;
         }
         bytes += more;
-        st = plan_seq(&p, order[i], group, err);
+        st = plan_seq(&p, order[i], err);
     }
     if (st == CTW_OK)
         st = plan_flush(&p, err);
@@ -255,6 +259,9 @@ enum ctw_status ctw_attn_each(struct ctw_cuda *cu, const struct ctw_op_attention
 enum ctw_status ctw_cuda_attention(struct ctw_cuda *cu, const struct ctw_op_attention *op,
                                    struct ctw_err *err)
 {
+    if (!(op->scale > 0))
+        return ctw_fail(err, CTW_EUNSUP, "cuda: attention with scale %g; it must be positive",
+                        (double)op->scale);
     if (op->dtype == CTW_F32)
         return ctw_cuda_attention_f32(cu, op, err);
     bool done = false;

@@ -20,12 +20,14 @@
 
 #include "kernels/cuda/cuda.h"
 
-/* Rows of q from q_row on hold positions pos .. pos+n_q-1. Keys are needed up to key_end (of the whole
- * sequence in this call, not only of the tile); their runs are n_runs from run_at on. */
-struct ctw_attn_tile {
-    int32_t q_row, n_q, pos, key_end, run_at, n_runs;
+/*
+ * Rows of q from q_row on hold positions pos .. pos+n_q-1. Keys are needed up to key_end (of the whole
+ * sequence in this call, not only of the tile). The first that the tile needs is in run number `run`, a
+ * copy of which stands here.
+ */
+struct __align__(16) ctw_attn_tile {
+    int32_t q_row, n_q, pos, key_end, run, shift, end;
     int32_t bad; /* set by a kernel: to be computed once more */
-    int32_t group; /* host: order of the list */
 };
 
 /* Keys of positions below `end` (and not of the run before) lie in row position + shift. */
@@ -130,17 +132,20 @@ struct attn_walk {
     int run, shift, end;
 };
 
-ATTN_DEV struct attn_walk attn_walk_begin(const struct ctw_attn_run *runs, int run)
+ATTN_DEV struct attn_walk attn_walk_begin(const struct ctw_attn_tile &t)
 {
-    struct attn_walk w = {run, runs[run].shift, runs[run].end};
+    struct attn_walk w = {t.run, t.shift, t.end};
     return w;
 }
 
 /* pos is below the end of all keys, and not before the run where the walk stands. */
 ATTN_DEV void attn_walk_to(struct attn_walk &w, const struct ctw_attn_run *runs, int pos)
 {
-    while (pos >= w.end)
-        w = attn_walk_begin(runs, w.run + 1);
+    while (pos >= w.end) {
+        w.run++;
+        w.shift = runs[w.run].shift;
+        w.end = runs[w.run].end;
+    }
 }
 
 /* The row of the key at a position from where the walk stands on, which stays there. */
@@ -167,9 +172,9 @@ ATTN_DEV int attn_end_key_tile(const struct ctw_attn_tile &t, int keys)
 /* ---- the online softmax of fragments ------------------------------------------------------ */
 
 /*
- * A thread holds two rows of a tile of scores, as the matrix instructions leave them: s[4 * j + 2 * h + e]
- * is column 8 * j + 2 * (lane % 4) + e of row h. The four lanes that share a row hold all of it. `max` is
- * of all of a row's columns so far, `sum` of the thread's own.
+ * A thread holds two rows of a tile of scores, as the matrix instructions leave them: s[4 * j + 2 * h +
+ * e] is column 8 * j + 2 * (lane % 4) + e of row h. The four lanes that share a row hold all of it.
+ * `max` is of all of a row's columns so far, `sum` of the thread's own.
  */
 struct attn_rows {
     float max[2], sum[2];
@@ -314,7 +319,7 @@ static __device__ __noinline__ void attn_spoil(const struct ctw_attn &a, const s
     int begin = t.pos >= a.window ? t.pos - a.window + 1 : 0;
     int heads = min(a.pack, a.group - sub * a.pack);
     for (int d = thread; d < a.head; d += n) {
-        struct attn_walk w = attn_walk_begin(a.runs, t.run_at);
+        struct attn_walk w = attn_walk_begin(t);
         int bad = -1;
         for (int pos = begin; pos < t.pos + t.n_q; pos++) {
             attn_walk_to(w, a.runs, pos);

@@ -1,15 +1,15 @@
 /*
- * Attention in fp32: exactness before speed. A block of 256 threads takes one tile of 32 rows; key tiles of
- * 32. Thread (ty, tx) = (thread / 16, thread % 16) computes the scores of rows ty and ty + 16 with keys tx
- * and tx + 16, each one chain of fused multiply-adds in the order of the head's elements, and of the same
- * rows the results 4 * tx .. 4 * tx + 3 of every 64, a chain in the order of keys.
+ * Attention in fp32: exactness before speed. A block of 256 threads takes one tile of 32 rows; key tiles
+ * of 32. Thread (ty, tx) = (thread / 16, thread % 16) computes the scores of rows ty and ty + 16 with
+ * keys tx and tx + 16, each one chain of fused multiply-adds in the order of the head's elements; and of
+ * the same rows the results 4 * tx .. 4 * tx + 3 of every 64, each a chain in the order of keys.
  */
 #include "kernels/cuda/attention.cuh"
 
 enum { THREADS = 256, ROWS = 32, KEYS = 32, P_STRIDE = KEYS + 4 };
 
-/* Shared memory. Rows of Q and K are 4 floats longer than the head, so that neighbouring rows' vectors lie
- * in different banks. P takes K's place once the scores are there. */
+/* Shared memory. Rows of Q and K are 4 floats longer than the head, so that neighbouring rows' vectors
+ * lie in different banks. P takes K's place once the scores are there. */
 template <int HD> struct shared_f32 {
     static constexpr int stride = HD + 4;
     float q[ROWS * stride];
@@ -131,7 +131,7 @@ ATTN_DEV bool one_tile_f32(struct shared_f32<HD> &sh, const struct ctw_attn &a,
 {
     const int ty = threadIdx.x / 16, tx = threadIdx.x % 16, stride = HD + 4;
     const float *q = (const float *)a.q;
-    struct attn_walk walk = attn_walk_begin(a.runs, t.run_at);
+    struct attn_walk walk = attn_walk_begin(t);
     float o[2][HD / 16] = {{0}, {0}}, max[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
     int pos[2] = {t.pos + ty / a.pack, t.pos + (ty + 16) / a.pack};
 

@@ -1,11 +1,11 @@
 /*
- * Attention in bf16 and fp16 on any GPU from sm_80 on, with mma.sync m16n8k16. A block of 4 warps takes one
- * tile of rows, a warp 16 * MT of them; key tiles of 64. Scores, softmax and sums are fp32; the weights P
- * are rounded to 16 bits for P V, not for their sum.
+ * Attention in bf16 and fp16 on any GPU from sm_80 on, with mma.sync m16n8k16. A block of 4 warps takes
+ * one tile of rows, a warp 16 * MT of them; key tiles of 64. Scores, softmax and sums are fp32; the
+ * weights P are rounded to 16 bits for P V, not for their sum.
  *
- * Shared memory: Q, one tile of K and one of V, rows of HD elements (the head padded with zeros) in chunks
- * of 16 bytes, swizzled so that 8 rows' chunks of one column lie in different banks. While scores are
- * computed V is on its way, during softmax and P V the next K.
+ * Shared memory: Q, one tile of K and one of V, rows of HD elements (the head padded with zeros) in
+ * chunks of 16 bytes, swizzled so that 8 rows' chunks of one column lie in different banks. While scores
+ * are computed V is on its way, during softmax and P V the next K.
  */
 #include "kernels/cuda/attention.cuh"
 
@@ -216,7 +216,7 @@ ATTN_DEV bool one_tile(const struct ctw_attn &a, const struct ctw_attn_tile &t, 
 {
     const int lane = threadIdx.x & 31, rows = 64 * MT, row0 = threadIdx.x / 32 * 16 * MT;
     const uint32_t sq = shared, sk = sq + rows * HD * 2, sv = sk + KEYS * HD * 2;
-    struct attn_walk walk = attn_walk_begin(a.runs, t.run_at);
+    struct attn_walk walk = attn_walk_begin(t);
     struct attn_rows r[MT];
     float s[MT][32], o[MT][HD / 2], alpha[2];
 #pragma unroll

@@ -216,7 +216,8 @@ static void problem_open(struct problem *p, const struct shape *s, enum ctw_dtyp
     }
     p->q_rows += 1;
     p->kv_rows += 2;
-    size_t b = ctw_dtype_bytes(dtype), q_row = (size_t)s->n_head * s->head, k_row = (size_t)s->n_kv * s->head;
+    size_t b = ctw_dtype_bytes(dtype);
+    size_t q_row = (size_t)s->n_head * s->head, k_row = (size_t)s->n_kv * s->head;
     p->q = array_new(p->q_rows * q_row * b);
     p->k = array_new(p->kv_rows * k_row * b);
     p->v = array_new(p->kv_rows * k_row * b);
@@ -648,8 +649,9 @@ static void check_shape(struct ctw_cuda *cu, const char *variant, const struct s
 static const struct shape shapes[] = {
     {4, 1, 128, 0, 0},  {8, 1, 64, 0, 0},    {2, 2, 128, 0, 0},   {7, 1, 64, 0, 0},    {4, 2, 80, 0, 0},
     {2, 1, 96, 0, 0},   {4, 4, 112, 0, 0},   {2, 1, 192, 0, 0},   {2, 2, 256, 0, 0},   {7, 1, 40, 0, 0},
-    {2, 1, 7, 0, 0},    {4, 2, 128, 1, 0},   {8, 2, 64, 5, 0},    {4, 1, 128, 64, 0},  {7, 1, 128, 100, 0},
-    {4, 4, 256, 100, 0}, {4, 2, 128, 0, 30}, {8, 4, 64, 100, 50}, {71, 1, 32, 0, 0},   {3, 1, 33, 200, 0},
+    {2, 1, 7, 0, 0},     {4, 2, 128, 1, 0},  {8, 2, 64, 5, 0},    {4, 1, 128, 64, 0},
+    {4, 4, 256, 100, 0}, {4, 2, 128, 0, 30}, {8, 4, 64, 100, 50}, {71, 1, 32, 0, 0},
+    {7, 1, 128, 100, 0}, {3, 1, 33, 200, 0},
 };
 
 int main(int argc, char **argv)
