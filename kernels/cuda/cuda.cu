@@ -437,7 +437,7 @@ static size_t cuda_scratch_bytes(const struct ctw_backend *be, const struct ctw_
     size_t bytes = ctw_cuda_linear_scratch(cu, r) + ctw_cuda_head_scratch(cu, r);
     for (int s = 0; s < CTW_N_SLOTS; s++)
         bytes += slot_bytes(r, s);
-    return bytes + RING_BYTES + CTW_CUDA_WORKSPACE;
+    return bytes + RING_BYTES + CTW_CUDA_WORKSPACE + CTW_CUDA_CHOOSE;
 }
 
 static enum ctw_status cuda_reserve(struct ctw_backend *be, const struct ctw_reserve *r,

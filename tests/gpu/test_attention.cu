@@ -319,7 +319,7 @@ static double bound(enum ctw_dtype dtype, double want, double size)
 {
     if (dtype == CTW_F32)
         return 4e-6 * size + 1e-6;
-    double half_step = dtype == CTW_BF16 ? 0x1p-9 : 0x1p-12;
+    double half_step = dtype == CTW_BF16 ? 0x1p-8 : 0x1p-11;
     return half_step * 1.02 * (size + fabs(want)) + 1e-5 * size + (dtype == CTW_F16 ? 3e-5 : 1e-6);
 }
 

@@ -155,7 +155,7 @@ static __global__ void compare(struct ctw_cuda_gemm g, const double *sum, const 
         bound = steps * u * size[r * g.n + c] + 4 * u * (fabs(want) + fabs(old));
     }
     if (g.y_dtype != CTW_F32)
-        bound += fabs(want) * (g.y_dtype == CTW_BF16 ? 1.0 / 500 : 1.0 / 4000) + 6e-8;
+        bound += fabs(want) * (g.y_dtype == CTW_BF16 ? 1.0 / 250 : 1.0 / 2000) + 6e-8;
     double error = fabs(get(g.y, r * g.ldy + c, g.y_dtype) - want);
     if (!(error <= bound))
         atomicAdd(&out->bad, 1ull);
