@@ -63,12 +63,14 @@ static __device__ __forceinline__ void ctw_cuda_narrow2(float a, float b, float 
 
 static __device__ __forceinline__ void ctw_cuda_narrow2(float a, float b, __nv_bfloat16 *out)
 {
-    *(__nv_bfloat162 *)out = __floats2bfloat162_rn(a, b);
+    const __nv_bfloat162 both = __floats2bfloat162_rn(a, b);
+    memcpy(out, &both, sizeof(both));
 }
 
 static __device__ __forceinline__ void ctw_cuda_narrow2(float a, float b, __half *out)
 {
-    *(__half2 *)out = __floats2half2_rn(a, b);
+    const __half2 both = __floats2half2_rn(a, b);
+    memcpy(out, &both, sizeof(both));
 }
 
 /* v rounded to dtype (F32, BF16 or F16) and widened again. */
@@ -88,13 +90,16 @@ static __device__ __forceinline__ void ctw_cuda_load(const T *p, float (&v)[N])
 {
     constexpr int BYTES = N * (int)sizeof(T);
     static_assert(BYTES == 8 || BYTES % 16 == 0, "vectors of 8 or 16 bytes");
-    alignas(16) T raw[N];
+    T raw[N];
     if constexpr (BYTES == 8) {
-        *(uint2 *)raw = ONCE ? __ldcs((const uint2 *)p) : *(const uint2 *)p;
+        const uint2 part = ONCE ? __ldcs((const uint2 *)p) : *(const uint2 *)p;
+        memcpy(raw, &part, 8);
     } else {
 #pragma unroll
-        for (int i = 0; i < BYTES / 16; i++)
-            ((uint4 *)raw)[i] = ONCE ? __ldcs((const uint4 *)p + i) : ((const uint4 *)p)[i];
+        for (int i = 0; i < BYTES / 16; i++) {
+            const uint4 part = ONCE ? __ldcs((const uint4 *)p + i) : ((const uint4 *)p)[i];
+            memcpy(raw + i * (16 / sizeof(T)), &part, 16);
+        }
     }
 #pragma unroll
     for (int i = 0; i < N; i++)
@@ -107,16 +112,21 @@ static __device__ __forceinline__ void ctw_cuda_store(T *p, const float (&v)[N])
 {
     constexpr int BYTES = N * (int)sizeof(T);
     static_assert(BYTES == 8 || BYTES % 16 == 0, "vectors of 8 or 16 bytes");
-    alignas(16) T raw[N];
+    T raw[N];
 #pragma unroll
     for (int i = 0; i < N; i += 2)
         ctw_cuda_narrow2(v[i], v[i + 1], raw + i);
     if constexpr (BYTES == 8) {
-        *(uint2 *)p = *(const uint2 *)raw;
+        uint2 part;
+        memcpy(&part, raw, 8);
+        *(uint2 *)p = part;
     } else {
 #pragma unroll
-        for (int i = 0; i < BYTES / 16; i++)
-            ((uint4 *)p)[i] = ((const uint4 *)raw)[i];
+        for (int i = 0; i < BYTES / 16; i++) {
+            uint4 part;
+            memcpy(&part, raw + i * (16 / sizeof(T)), 16);
+            ((uint4 *)p)[i] = part;
+        }
     }
 }
 
