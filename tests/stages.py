@@ -10,6 +10,7 @@ is in build/test-logs/STAGE.log; the end of it is shown when the stage fails.
 import argparse
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -56,7 +57,7 @@ def golden_folder():
 
 
 def build_steps(preset, targets=()):
-    configure = Step(["cmake", "--preset", preset])
+    configure = Step(["cmake", "--preset", preset, "-DCTW_CUDA=OFF"])  # that is the stage cuda
     build = ["cmake", "--build", "--preset", preset, "-j", JOBS]
     return [configure, Step(build), *(Step([*build, "--target", t]) for t in targets)]
 
@@ -84,6 +85,24 @@ def golden_stage():
     return Stage("golden", "golden checkpoints: hashes, scores, refusals", [
         Step([PY, "tests/golden/check_hashes.py", WORKER], "lines", {"CTWORKER_GOLDEN": golden}),
         Step([PY, "tests/golden/check_scores.py", "--golden", golden], "lines")])
+
+
+def cuda_stage():
+    """Compiles the CUDA backend for every architecture; tests/gpu/run tests it, where there is a GPU."""
+    nvcc = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
+    text = subprocess.run([nvcc, "--version"], capture_output=True, text=True,
+                          check=False).stdout if nvcc else ""
+    version = re.search(r"release (\d+)\.(\d+)", text)
+    about = "the CUDA backend and its tests compile, for every architecture"
+    if not version or (int(version[1]), int(version[2])) < (12, 8):
+        return Stage("cuda", about, [], fast=False, note="skipped: no nvcc of 12.8 or newer")
+    build = BUILD / "cuda"
+    return Stage("cuda", about, [
+        Step(["cmake", "-S", ROOT, "-B", build, "-DCTW_CUDA=ON", "-DCTW_TESTS=ON", "-DCTW_WERROR=ON",
+              f"-DCMAKE_CUDA_COMPILER={nvcc}"]),
+        Step(["cmake", "--build", build, "-j", JOBS, "--target", "ctworker", "ctworker_cuda",
+              "invariance", "gpu_tests"]),
+    ], fast=False, limit_s=1500, note=f"nvcc {version[1]}.{version[2]}")
 
 
 def stages():
@@ -115,6 +134,7 @@ def stages():
             Step([PY, "tests/e2e/check_smollm2.py", "--scratch", DATA / "smollm2"], "lines", {
                 "PYTHONPATH": ROOT / "harness_adapter/src", "CTWORKER_BIN": WORKER})],
               fast=False, limit_s=900),
+        cuda_stage(),
         Stage("wheel", "the package in an empty environment, outside the tree", [
             Step(["bash", "tests/python/check_wheel.sh"], "lines", {"PYTHON": PY})],
               fast=False, limit_s=900),
