@@ -30,18 +30,14 @@ struct plan {
     int32_t group; /* the first tile of those that are still to be put in order */
 };
 
-/* Heads of a group in one tile of `rows` rows: so that most rows are used, then as many as possible. */
+/* Heads of a group in one tile of `rows` rows: as many as leave at most a tenth of the rows unused. */
 static int choose_pack(int group, int rows)
 {
     int best = 1;
-    int64_t best_used = 0; /* of rows, times tiles: used = group * positions / tiles */
-    for (int pack = 1; pack <= group && pack <= MAX_PACK && pack <= rows; pack++) {
-        int64_t n_sub = (group + pack - 1) / pack;
-        int64_t used = (int64_t)group * (rows / pack) * 10000 / n_sub;
-        if (used >= best_used) {
+    for (int pack = 2; pack <= group && pack <= MAX_PACK && pack <= rows; pack++) {
+        int n_sub = (group + pack - 1) / pack;
+        if ((int64_t)group * (rows / pack) * 10 >= (int64_t)rows * n_sub * 9)
             best = pack;
-            best_used = used;
-        }
     }
     return best;
 }

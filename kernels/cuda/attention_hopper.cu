@@ -254,11 +254,11 @@ CTW_DEV void compute(float (&o)[HD / 2], struct attn_rows &r, const struct ctw_a
     /* A pass ends with the sums of the tile before n still running, so that the compiler, which moves
      * waits up, keeps them behind the softmax. */
     for (int i = 1; i < tiles; i++, n++) {
-        const int stage = (n + 1) % STAGES, before = n % STAGES;
+        const int stage = (n + 1) % STAGES, before = n % STAGES, done = (n + STAGES - 1) % STAGES;
         products_wait<0>();
         sums_ready(o);
         if (i > 1)
-            release(c.v_empty[stage]);
+            release(c.v_empty[done]);
         attn_rescale(o, alpha);
         round_weights<T, N>(p, w);
         barrier_wait(at(c.k_full[stage]), (n + 1) / STAGES & 1);
@@ -278,7 +278,7 @@ CTW_DEV void compute(float (&o)[HD / 2], struct attn_rows &r, const struct ctw_a
     products_wait<0>();
     sums_ready(o);
     if (tiles > 1)
-        release(c.v_empty[(n + 1) % STAGES]);
+        release(c.v_empty[(n + STAGES - 1) % STAGES]);
     attn_rescale(o, alpha);
     round_weights<T, N>(p, w);
     barrier_wait(at(c.v_full[n % STAGES]), n / STAGES & 1);

@@ -591,7 +591,8 @@ static void time_one(struct ctw_cuda *cu, const char *variant, int64_t n, int64_
             CU(cudaEventElapsedTime(&ms[i], a, b));
     }
     qsort(ms, TIMES, sizeof(ms[0]), by_size);
-    int more = (int)(700 / ms[TIMES / 2]) + 1; /* about 0.7 s without a pause */
+    /* About 0.7 s without a pause for what is compared with others, 0.1 s for the rest. */
+    int more = (int)((n_kv < n_head && head == 128 && length >= 2048 ? 700 : 100) / ms[TIMES / 2]) + 1;
     CU(cudaEventRecord(a, cu->stream));
     for (int i = 0; i < more; i++)
         OK(ctw_cuda_attention(cu, &op, &last_err));
@@ -639,6 +640,8 @@ static void check_shape(struct ctw_cuda *cu, const char *variant, const struct s
     check_runs(cu, &p, variant);
     check_not_finite(cu, &p, variant, 4);
     problem_close(&p);
+    if (dtype != CTW_BF16)
+        return;
     problem_open(&p, s, dtype, lengths, CTW_COUNT(lengths), 1);
     check_values(cu, &p, variant);
     check_company(cu, &p, variant);
