@@ -2,7 +2,10 @@
 
 #include <string.h>
 
-void ctw_engine_option_rows(struct ctw_option *rows, struct ctw_engine_option_values *v)
+enum { N_WHERE = 5, N_HOW = CTW_N_ENGINE_OPTIONS - N_WHERE };
+
+/* What is computed on. */
+static void where_rows(struct ctw_option rows[N_WHERE], struct ctw_engine_option_values *v)
 {
     const struct ctw_option all[] = {
         {.name = "config",
@@ -32,6 +35,15 @@ void ctw_engine_option_rows(struct ctw_option *rows, struct ctw_engine_option_va
          .value = &v->cuda_variant,
          .choices = "auto|general|hopper",
          .help = "force one set of GPU kernels (default: auto, the best that the GPU runs)"},
+    };
+    _Static_assert(CTW_COUNT(all) == N_WHERE, "count the rows");
+    memcpy(rows, all, sizeof(all));
+}
+
+/* How, and how much at a time. */
+static void how_rows(struct ctw_option rows[N_HOW], struct ctw_engine_option_values *v)
+{
+    const struct ctw_option all[] = {
         {.name = "dtype",
          .type = CTW_OPT_CHOICE,
          .value = &v->dtype,
@@ -75,8 +87,14 @@ void ctw_engine_option_rows(struct ctw_option *rows, struct ctw_engine_option_va
          .help = "tokens that go through the layers together (default: 0, planned; never changes a "
                  "score)"},
     };
-    _Static_assert(CTW_COUNT(all) == CTW_N_ENGINE_OPTIONS, "count the rows");
+    _Static_assert(CTW_COUNT(all) == N_HOW, "count the rows");
     memcpy(rows, all, sizeof(all));
+}
+
+void ctw_engine_option_rows(struct ctw_option *rows, struct ctw_engine_option_values *values)
+{
+    where_rows(rows, values);
+    how_rows(rows + N_WHERE, values);
 }
 
 /* "auto" is the default's other name. */

@@ -152,8 +152,8 @@ static enum ctw_status norm_residual(struct ctw_forward *f, int layer,
 
 /* x += w y + bias, for attention's and the MLP's last matrix */
 static enum ctw_status add_to_residual(struct ctw_forward *f, const struct ctw_shard *shard,
-                                       enum ctw_slot slot, const void *y, int64_t ldy, const struct ctw_chunk *chunk,
-                                       struct ctw_err *err)
+                                       enum ctw_slot slot, const void *y, int64_t ldy,
+                                       const struct ctw_chunk *chunk, struct ctw_err *err)
 {
     return ctw_linear(f->be,
                       &(struct ctw_op_linear){

@@ -53,7 +53,8 @@ struct ctw_reserve ctw_plan_reserve(const struct ctw_model *model, enum ctw_dtyp
     struct ctw_reserve r = {.dtype = dtype,
                             .n_tok = plan->chunk_tokens,
                             .max_k = model_widths(model).inner_k,
-                            .n_seqs = plan->chunk_tokens};
+                            .n_seqs = plan->chunk_tokens,
+                            .n_vocab = model->vocab};
     for (int i = 1; i <= model->n_decoders; i++) {
         for (int s = 0; s < CTW_N_SLOTS; s++) {
             int64_t n = 0, elems = 0;

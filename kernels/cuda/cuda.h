@@ -79,6 +79,13 @@ struct ctw_cuda {
     void *lock;         /* pthread_mutex_t */
 };
 
+/* ---- device.cu ---------------------------------------------------------------------------- */
+
+/* Fills in device .. name and the variant. CTW_EUNSUP: there is no GPU that can be used, and why. */
+enum ctw_status ctw_cuda_find_device(struct ctw_cuda *cu, const struct ctw_backend_options *opt,
+                                     struct ctw_err *err);
+enum ctw_status ctw_cuda_make_streams(struct ctw_cuda *cu, struct ctw_err *err);
+
 /* ---- cuda.cu ------------------------------------------------------------------------------ */
 
 /* CTW_OK, or what failed: "cuda: WHAT: NAME: text". Out of memory is CTW_ENOMEM, all else CTW_EDEVICE:

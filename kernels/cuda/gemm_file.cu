@@ -7,6 +7,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,31 +57,46 @@ static void key_line(const struct ctw_cuda *cu, char *out, size_t cap)
 
 /* ---- writing ------------------------------------------------------------------------------ */
 
-static void put_algo(char **at, const struct ctw_gemm_algo *algo)
+/* A line that grows; all that is ever put into it fits. */
+struct line {
+    char text[MAX_LINE];
+    size_t n;
+};
+
+__attribute__((format(printf, 2, 3))) static void put(struct line *l, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    int n = vsnprintf(l->text + l->n, sizeof(l->text) - l->n, fmt, args);
+    va_end(args);
+    l->n += n > 0 ? (size_t)n : 0;
+}
+
+static void put_algo(struct line *l, const struct ctw_gemm_algo *algo)
 {
     if (algo->own) {
-        *at += sprintf(*at, "own");
+        put(l, "own");
         return;
     }
     uint8_t bytes[ALGO_BYTES];
     memcpy(bytes, &algo->lt, ALGO_BYTES);
     for (int i = 0; i < ALGO_BYTES; i++)
-        *at += sprintf(*at, "%02x", bytes[i]);
+        put(l, "%02x", bytes[i]);
 }
 
 static void put_class(FILE *f, const struct ctw_gemm_class *c)
 {
-    char line[MAX_LINE], *at = line;
+    struct line l = {};
     const struct ctw_gemm_kind *k = &c->kind;
-    at += sprintf(at, "%lld %lld %s %s %d %d ", (long long)k->n, (long long)k->k,
-                  ctw_dtype_name(k->dtype), ctw_dtype_name(k->y_dtype), k->add, k->bias);
-    put_algo(&at, &c->reference);
+    put(&l, "%lld %lld %s %s %d %d ", (long long)k->n, (long long)k->k, ctw_dtype_name(k->dtype),
+        ctw_dtype_name(k->y_dtype), k->add, k->bias);
+    put_algo(&l, &c->reference);
     for (int i = 0; i < CTW_GEMM_SIZES; i++) {
-        *at++ = ' ';
-        put_algo(&at, &c->choice[i].algo);
-        at += sprintf(at, " %.1f %lld", c->choice[i].us, (long long)c->choice[i].m);
+        put(&l, " ");
+        put_algo(&l, &c->choice[i].algo);
+        put(&l, " %.1f %lld", c->choice[i].us, (long long)c->choice[i].m);
     }
-    fprintf(f, "%s %016llx\n", line, (unsigned long long)checksum(line, (size_t)(at - line)));
+    fprintf(f, "%s %016llx\n", l.text, (unsigned long long)checksum(l.text, l.n));
 }
 
 void ctw_gemm_file_save(struct ctw_cuda *cu)

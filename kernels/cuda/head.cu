@@ -1,8 +1,9 @@
 /*
- * The LM head: log softmax of a row's logits at its target, and the first of the largest logits. Logits
- * are made in tiles of fp32, small enough to stay near the L2 cache, and reduced on the spot to a state
- * for each row. Tiles' columns are cut by the vocabulary alone, and a tile is reduced in one fixed order,
- * so the rows that are computed together may be any.
+ * The LM head: log softmax of a row's logits at its target, and the first of the largest logits. On
+ * Hopper the product reduces its own tiles; elsewhere logits are made in tiles of fp32, small enough to
+ * stay near the L2 cache, and reduced on the spot to a state for each row. Tiles' columns are cut by the
+ * vocabulary alone, and a tile is reduced in one fixed order, so the rows that are computed together may
+ * be any.
  */
 #include "kernels/cuda/elements.h"
 
@@ -159,6 +160,26 @@ struct parts {
     size_t logits, weight, bytes; /* offsets, and all */
 };
 
+/*
+ * Where the product itself reduces its tiles (gemm_hopper.cu): a state for each row and tile of the
+ * vocabulary, no logits. Whether it does depends on the model alone, never on the rows.
+ */
+static bool reduces(const struct ctw_cuda *cu, enum ctw_dtype dtype, float softcap)
+{
+    return cu->hopper && dtype != CTW_F32 && softcap == 0;
+}
+
+static struct parts reducing_parts(int64_t n_rows, int64_t n_vocab, int64_t k, enum ctw_dtype dtype,
+                                   bool decoded)
+{
+    struct parts p = {};
+    size_t n_tiles = (size_t)((n_vocab + CTW_CUDA_HEAD_TILE - 1) / CTW_CUDA_HEAD_TILE);
+    p.weight = (size_t)n_rows * n_tiles * sizeof(struct ctw_cuda_head_state);
+    p.weight = (p.weight + 255) / 256 * 256;
+    p.bytes = p.weight + (decoded ? (size_t)DECODED_COLS * (size_t)k * ctw_dtype_bytes(dtype) : 0);
+    return p;
+}
+
 static struct parts parts_of(int64_t n_rows, int64_t k, enum ctw_dtype dtype, bool decoded)
 {
     struct parts p;
@@ -172,10 +193,49 @@ static struct parts parts_of(int64_t n_rows, int64_t k, enum ctw_dtype dtype, bo
 
 size_t ctw_cuda_head_scratch(const struct ctw_cuda *cu, const struct ctw_reserve *r)
 {
-    (void)cu;
     size_t stored = parts_of(r->n_tok, r->max_k, r->dtype, false).bytes;
     size_t decoded = parts_of(r->n_tok, r->max_k, r->dtype, true).bytes;
-    return stored > decoded ? stored : decoded;
+    size_t most = stored > decoded ? stored : decoded;
+    if (reduces(cu, r->dtype, 0)) {
+        size_t reducing = reducing_parts(r->n_tok, r->n_vocab, r->max_k, r->dtype, true).bytes;
+        most = reducing > most ? reducing : most;
+    }
+    return most;
+}
+
+/* The head by products that reduce their own tiles. *done false: the weight is not for them. */
+static enum ctw_status head_reducing(struct ctw_cuda *cu, const struct ctw_op_head *op, bool decoded,
+                                     bool *done, struct ctw_err *err)
+{
+    const struct ctw_weight *weight = op->weight->weight;
+    const char *values = (const char *)op->weight->data->part[CTW_PART_VALUES];
+    struct parts parts = reducing_parts(op->n_rows, op->n_vocab, weight->k, op->dtype, decoded);
+    struct ctw_cuda_buffer *b = &cu->scratch[CTW_CUDA_LOGITS];
+    enum ctw_status st = ctw_cuda_grow(cu, b, parts.bytes, err);
+    struct ctw_cuda_head_state *states = (struct ctw_cuda_head_state *)b->p;
+    int64_t cols = decoded ? (int64_t)DECODED_COLS : op->n_vocab;
+    *done = true;
+    for (int64_t id = 0; st == CTW_OK && *done && id < op->n_vocab; id += cols) {
+        struct ctw_cuda_gemm g = {};
+        g.m = op->n_rows;
+        g.n = op->n_vocab - id < cols ? op->n_vocab - id : cols;
+        g.k = g.ldx = g.ldw = weight->k;
+        g.dtype = op->dtype;
+        g.y_dtype = CTW_F32;
+        g.x = op->x;
+        g.w = values;
+        if (decoded) {
+            g.w = (char *)b->p + parts.weight;
+            st = ctw_cuda_decode(cu, cu->stream, op->weight, id, g.n, op->dtype,
+                                 (char *)b->p + parts.weight, 0, 0, err);
+        }
+        if (st == CTW_OK)
+            st = ctw_cuda_head_tile_hopper(cu, &g, op->targets, (int32_t)id, op->scale, states, done,
+                                           err);
+    }
+    if (st != CTW_OK || !*done)
+        return st;
+    return ctw_cuda_head_join_hopper(cu, states, op->n_vocab, op->n_rows, op->targets, op->out, err);
 }
 
 /* One tile of columns for all rows; w is its first row of the weight. */
@@ -219,6 +279,12 @@ enum ctw_status ctw_cuda_head(struct ctw_cuda *cu, const struct ctw_op_head *op,
         return CTW_OK;
     bool decoded = weight->format->id != CTW_FORMAT_dense || weight->dtype != op->dtype ||
                    !ctw_cuda_aligned16(values);
+    if (reduces(cu, op->dtype, op->softcap)) {
+        bool done;
+        enum ctw_status reduced = head_reducing(cu, op, decoded, &done, err);
+        if (reduced != CTW_OK || done)
+            return reduced;
+    }
     struct parts parts = parts_of(op->n_rows, weight->k, op->dtype, decoded);
     struct ctw_cuda_buffer *b = &cu->scratch[CTW_CUDA_LOGITS];
     enum ctw_status st = ctw_cuda_grow(cu, b, parts.bytes, err);

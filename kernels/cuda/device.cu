@@ -1,0 +1,93 @@
+/* Which GPU, which variant of the kernels, and the streams and events that operations need. */
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/cuda/cuda.h"
+
+enum { MIN_MAJOR = 8 }; /* compute capability */
+
+/* Is there a GPU that we can use? CTW_EUNSUP says why not, as opposed to one that is broken. */
+static enum ctw_status find(struct ctw_cuda *cu, const struct ctw_backend_options *opt,
+                            struct ctw_err *err)
+{
+    int n = 0;
+    cudaError_t e = cudaGetDeviceCount(&n);
+    if (e == cudaErrorInsufficientDriver) {
+        int has = 0, needs = 0;
+        (void)cudaDriverGetVersion(&has);
+        (void)cudaRuntimeGetVersion(&needs);
+        return ctw_fail(err, CTW_EUNSUP,
+                        has == 0 ? "no GPU: there is no NVIDIA driver"
+                                 : "no GPU: the NVIDIA driver is for CUDA %d.%d, this program needs "
+                                   "%d.%d: update the driver",
+                        has / 1000, has % 1000 / 10, needs / 1000, needs % 1000 / 10);
+    }
+    if (e == cudaErrorNoDevice || (e == cudaSuccess && n == 0))
+        return ctw_fail(err, CTW_EUNSUP, "no GPU: the driver shows none (CUDA_VISIBLE_DEVICES?)");
+    if (e != cudaSuccess)
+        return ctw_cuda_check(e, "looking for GPUs", err);
+    if (opt->device < 0 || opt->device >= n)
+        return ctw_fail(err, CTW_EINVAL, "device %d: this machine has %d GPU%s, numbered from 0",
+                        opt->device, n, n == 1 ? "" : "s");
+    cudaDeviceProp p;
+    enum ctw_status st = ctw_cuda_check(cudaGetDeviceProperties(&p, opt->device), "asking it", err);
+    if (st != CTW_OK)
+        return st;
+    if (p.major < MIN_MAJOR)
+        return ctw_fail(err, CTW_EUNSUP,
+                        "no GPU: %s has compute capability %d.%d; 8.0 or newer is needed", p.name,
+                        p.major, p.minor);
+    cu->device = opt->device;
+    cu->n_sm = p.multiProcessorCount;
+    cu->major = p.major;
+    cu->minor = p.minor;
+    cu->memory_total = p.totalGlobalMem;
+    snprintf(cu->name, sizeof(cu->name), "%.95s", p.name);
+    return CTW_OK;
+}
+
+static enum ctw_status choose_variant(struct ctw_cuda *cu, const char *name, struct ctw_err *err)
+{
+    bool can = cu->major == 9 && cu->minor == 0;
+    if (name != NULL && strcmp(name, "general") != 0 && strcmp(name, "hopper") != 0)
+        return ctw_fail(err, CTW_EINVAL, "cuda variant \"%s\" is unknown; there are: general, hopper",
+                        name);
+    if (name != NULL && strcmp(name, "hopper") == 0 && !can)
+        return ctw_fail(err, CTW_EINVAL,
+                        "cuda variant \"hopper\" does not run on %s; this machine has: general",
+                        cu->name);
+    cu->hopper = can && (name == NULL || strcmp(name, "hopper") == 0);
+    return CTW_OK;
+}
+
+enum ctw_status ctw_cuda_find_device(struct ctw_cuda *cu, const struct ctw_backend_options *opt,
+                                     struct ctw_err *err)
+{
+    enum ctw_status st = find(cu, opt, err);
+    return st != CTW_OK ? st : choose_variant(cu, opt->cuda_variant, err);
+}
+
+enum ctw_status ctw_cuda_make_streams(struct ctw_cuda *cu, struct ctw_err *err)
+{
+    cudaStream_t *streams[] = {&cu->stream, &cu->ahead, &cu->copy};
+    cudaEvent_t *events[CTW_CUDA_TICKETS + 2 * CTW_N_SLOTS + 5];
+    size_t n = 0;
+    enum ctw_status st = CTW_OK;
+    for (size_t i = 0; st == CTW_OK && i < CTW_COUNT(streams); i++)
+        st = ctw_cuda_check(cudaStreamCreateWithFlags(streams[i], cudaStreamNonBlocking),
+                            "opening a stream", err);
+    for (int i = 0; i < CTW_CUDA_TICKETS; i++)
+        events[n++] = &cu->ticket[i];
+    for (int i = 0; i < CTW_N_SLOTS; i++) {
+        events[n++] = &cu->slot[i].ready;
+        events[n++] = &cu->slot[i].unused;
+    }
+    for (int i = 0; i < 4; i++)
+        events[n++] = &cu->ring.freed[i];
+    events[n++] = &cu->joined;
+    for (size_t i = 0; st == CTW_OK && i < n; i++)
+        st = ctw_cuda_check(
+            cudaEventCreateWithFlags(events[i], cudaEventDisableTiming | cudaEventBlockingSync),
+            "opening an event", err);
+    return st;
+}
