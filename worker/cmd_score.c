@@ -11,6 +11,7 @@
 #include "worker/main.h"
 #include "worker/progress.h"
 #include "worker/score_lines.h"
+#include "worker/score_writer.h"
 
 static const char about[] =
     "Scores token sequences without Python or a socket. Reads one JSON object a line,\n"
@@ -43,12 +44,9 @@ struct score {
     struct ctw_seq *seqs; /* of the items that have something to score */
     int64_t *item_of;     /* [n_seqs] */
     int64_t n_seqs;
-    int64_t n_written; /* items */
     FILE *out;
-    struct ctw_json_writer writer;
+    struct ctw_score_writer *writer;
     struct ctw_progress_line line;
-    enum ctw_status st;      /* of writing inside a hook, */
-    struct ctw_err hook_err; /* and why: the engine then says only that it was cancelled */
 };
 
 static enum ctw_status read_items(struct score *s, FILE *in, const struct ctw_engine_info *info,
@@ -95,28 +93,12 @@ static enum ctw_status collect_seqs(struct score *s, struct ctw_err *err)
     return CTW_OK;
 }
 
-/* Writes every item before `end` that has not been written yet. */
-static enum ctw_status write_up_to(struct score *s, int64_t end, struct ctw_err *err)
-{
-    for (; s->n_written < end; s->n_written++) {
-        enum ctw_status st =
-            ctw_score_item_write(&s->items[s->n_written], s->n_decoders, s->out, &s->writer, err);
-        if (st != CTW_OK)
-            return st;
-    }
-    if (fflush(s->out) != 0)
-        return ctw_fail(err, CTW_EIO, "cannot write results: %s", strerror(errno));
-    return CTW_OK;
-}
-
 static void on_done(void *arg, int64_t first, int64_t n)
 {
     struct score *s = arg;
-    if (s->st != CTW_OK)
-        return;
     for (int64_t i = first; i < first + n; i++)
         s->items[s->item_of[i]].seq.bad_layer = s->seqs[i].bad_layer;
-    s->st = write_up_to(s, s->item_of[first + n - 1] + 1, &s->hook_err);
+    ctw_score_writer_advance(s->writer, s->item_of[first + n - 1] + 1);
 }
 
 static void on_progress(void *arg, const struct ctw_progress *p)
@@ -128,24 +110,34 @@ static void on_progress(void *arg, const struct ctw_progress *p)
 static bool is_cancelled(void *arg)
 {
     const struct score *s = arg;
-    return interrupted != 0 || s->st != CTW_OK;
+    return interrupted != 0 || ctw_score_writer_failed(s->writer);
 }
 
 static enum ctw_status score_items(struct score *s, struct ctw_err *err)
 {
     const struct ctw_hooks hooks = {
         .arg = s, .progress = on_progress, .cancelled = is_cancelled, .done = on_done};
+    int64_t n_written;
+    struct ctw_err write_err;
+    enum ctw_status st =
+        ctw_score_writer_open(&s->writer, s->items, s->n_decoders, s->out, err);
+    if (st != CTW_OK)
+        return st;
     ctw_progress_line_start(&s->line);
-    enum ctw_status st = ctw_engine_score(s->engine, s->seqs, s->n_seqs, &hooks, err);
-    ctw_progress_line_end(&s->line, st == CTW_OK);
-    if (s->st != CTW_OK) {
-        *err = s->hook_err;
-        return s->st;
+    st = ctw_engine_score(s->engine, s->seqs, s->n_seqs, &hooks, err);
+    if (st == CTW_OK)
+        ctw_score_writer_advance(s->writer, s->n_items);
+    /* Why writing failed goes before what it led to: that the rest was cancelled. */
+    enum ctw_status written = ctw_score_writer_close(s->writer, &n_written, &write_err);
+    ctw_progress_line_end(&s->line, st == CTW_OK && written == CTW_OK);
+    if (written != CTW_OK) {
+        *err = write_err;
+        return written;
     }
     if (st == CTW_ECANCELED)
         return ctw_fail(err, CTW_ECANCELED, "interrupted after %lld of %lld items",
-                        (long long)s->n_written, (long long)s->n_items);
-    return st != CTW_OK ? st : write_up_to(s, s->n_items, err);
+                        (long long)n_written, (long long)s->n_items);
+    return st;
 }
 
 static enum ctw_status open_stream(FILE **f, const char *path, const char *mode, FILE *standard,
@@ -252,6 +244,5 @@ int ctw_cmd_score(int argc, char **argv)
     ctw_free(s.items);
     ctw_free(s.seqs);
     ctw_free(s.item_of);
-    ctw_json_writer_fini(&s.writer);
     return interrupted != 0 ? 128 + interrupted : ctw_status_exit_code(st);
 }
