@@ -138,8 +138,12 @@ struct ctw_model_map {
     uint64_t max_length, vocab, params;
     double weight_bits;
     uint64_t chunk_tokens, pass_tokens, memory_planned, memory_limit;
+    struct ctw_slice reason, products;
 };
-enum { CTW_MODEL_READY_BITS = 0x3ffff << 4 }; /* the 18 members that only a ready model has */
+enum {
+    CTW_MODEL_READY_BITS = 0x3ffff << 4, /* the 18 members that only a ready model has */
+    CTW_MODEL_MORE_BITS = 3 << 22        /* reason and products, likewise */
+};
 
 struct ctw_job_map {
     uint32_t has;

@@ -29,8 +29,14 @@ enum ctw_status ctw_backend_open(struct ctw_backend **out, const char *name,
             return CTW_OK;
         }
         /* A machine without a GPU is no error; a mistyped option or a broken GPU is. */
-        if (!is_auto || st != CTW_EUNSUP)
-            return is_auto ? ctw_fail(err, st, "%s", no_gpu.msg) : st;
+        if (is_auto && st != CTW_EUNSUP)
+            return ctw_fail(err, st, "%s", no_gpu.msg);
+        if (!is_auto && st == CTW_EUNSUP && err != NULL) {
+            struct ctw_err why = *err;
+            return ctw_fail(err, st, "%s (--backend cpu needs no GPU)", why.msg);
+        }
+        if (!is_auto)
+            return st;
     } else if (strcmp(name, "cpu") != 0) {
         return ctw_fail(err, CTW_EINVAL,
                         "backend \"%s\" is unknown; this program has: auto, cpu, cuda", name);
@@ -53,6 +59,11 @@ void ctw_backend_get_info(const struct ctw_backend *be, struct ctw_backend_info 
     *out = (struct ctw_backend_info){0};
     be->ops->info(be, out);
     memcpy(out->reason, be->reason, sizeof(out->reason));
+}
+
+void ctw_backend_describe(const struct ctw_backend *be, char *buf, size_t cap)
+{
+    be->ops->describe(be, buf, cap);
 }
 
 const struct ctw_backend_traits *ctw_backend_traits(const struct ctw_backend *be)

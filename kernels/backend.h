@@ -246,6 +246,8 @@ struct ctw_backend_ops {
                             struct ctw_err *err);
     void (*close)(struct ctw_backend *be);
     void (*info)(const struct ctw_backend *be, struct ctw_backend_info *out);
+    /* The choices that operations have made so far, a line each; "" where there are none. */
+    void (*describe)(const struct ctw_backend *be, char *buf, size_t cap);
     /* The most bytes that operations within r allocate for themselves (they keep it for reuse). For
      * the planner. */
     size_t (*scratch_bytes)(const struct ctw_backend *be, const struct ctw_reserve *r);
@@ -320,6 +322,7 @@ enum ctw_status ctw_backend_open(struct ctw_backend **out, const char *name,
                                  struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_backend_close(struct ctw_backend *be); /* NULL is fine */
 void ctw_backend_get_info(const struct ctw_backend *be, struct ctw_backend_info *out);
+void ctw_backend_describe(const struct ctw_backend *be, char *buf, size_t cap); /* cut to fit */
 const struct ctw_backend_traits *ctw_backend_traits(const struct ctw_backend *be);
 size_t ctw_backend_scratch_bytes(const struct ctw_backend *be, const struct ctw_reserve *r);
 enum ctw_status ctw_backend_reserve(struct ctw_backend *be, const struct ctw_reserve *r,

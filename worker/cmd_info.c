@@ -42,6 +42,8 @@ static void write_model(struct ctw_json_writer *w, const struct ctw_model_map *m
         ctw_json_write_key_uint(w, "pass_tokens", m->pass_tokens);
         ctw_json_write_key_uint(w, "memory_planned", m->memory_planned);
         ctw_json_write_key_uint(w, "memory_limit", m->memory_limit);
+        ctw_json_write_slice(w, "reason", m->reason);
+        ctw_json_write_slice(w, "products", m->products);
     }
     ctw_json_write_close(w, '}');
 }
@@ -120,16 +122,20 @@ static void print_model(const struct ctw_model_map *m)
     printf("  parameters  %" PRIu64 ", %.2f bits a quantised weight\n", m->params, m->weight_bits);
     if (m->activations.n > 0)
         printf("  activations %.*s in the file, not simulated\n", TEXT(m->activations));
-    printf("  runs on     %.*s-%.*s, %.*s, %" PRIu64 " threads\n", TEXT(m->backend),
-           TEXT(m->variant), TEXT(m->device), m->threads);
+    printf("  runs on     %.*s-%.*s, %.*s", TEXT(m->backend), TEXT(m->variant), TEXT(m->device));
+    if (m->threads > 0)
+        printf(", %" PRIu64 " threads", m->threads);
+    printf(" (%.*s)\n", TEXT(m->reason));
     printf("  dtype       %.*s\n", TEXT(m->dtype));
     printf("  max length  %" PRIu64 " tokens, vocabulary %" PRIu64 "\n", m->max_length, m->vocab);
     printf("  passes      of up to %" PRIu64 " tokens in chunks of %" PRIu64 "\n", m->pass_tokens,
            m->chunk_tokens);
-    printf("  memory      %.1f MiB beyond the mapped weights, limit %.1f MiB\n",
+    printf("  memory      %.1f MiB beyond the weights, limit %.1f MiB\n",
            (double)m->memory_planned / mib, (double)m->memory_limit / mib);
     printf("  numerics    %.*s\n", TEXT(m->numerics));
     printf("  identity    %.*s\n", TEXT(m->identity));
+    if (m->products.n > 0)
+        printf("  products by\n%.*s", TEXT(m->products));
 }
 
 static void print_table(const struct ctw_info_reply *r, const char *url)

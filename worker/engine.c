@@ -162,6 +162,11 @@ void ctw_engine_get_info(const struct ctw_engine *e, struct ctw_engine_info *out
     ctw_backend_get_info(e->be, &out->backend);
 }
 
+void ctw_engine_describe(const struct ctw_engine *e, char *buf, size_t cap)
+{
+    ctw_backend_describe(e->be, buf, cap);
+}
+
 /* ---- scoring ------------------------------------------------------------------------------ */
 
 static enum ctw_status check_seq(const struct ctw_engine *e, const struct ctw_seq *seq, int64_t i,

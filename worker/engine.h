@@ -75,6 +75,9 @@ void ctw_engine_close(struct ctw_engine *e); /* NULL is fine */
  * engines holds memory at a time. */
 void ctw_engine_trim(struct ctw_engine *e);
 void ctw_engine_get_info(const struct ctw_engine *e, struct ctw_engine_info *out);
+/* How its products are computed, a line each, where the backend chooses (a GPU's algorithms, as they
+ * are first used); "" where it does not. Cut to fit. */
+void ctw_engine_describe(const struct ctw_engine *e, char *buf, size_t cap);
 
 /*
  * Scores seqs in passes. CTW_EINVAL: a sequence breaks the rules above (the message says which);

@@ -78,7 +78,7 @@ static bool fill_model(struct ctw_reply *reply, const struct ctw_model_slot *m, 
     if (m->state != CTW_MODEL_READY || !ok)
         return ok;
     const struct ctw_engine_info *info = &m->info;
-    out->has = CTW_MODEL_READY_BITS;
+    out->has = CTW_MODEL_READY_BITS | CTW_MODEL_MORE_BITS;
     out->threads = (uint64_t)info->backend.n_threads;
     out->max_length = (uint64_t)info->max_length;
     out->vocab = (uint64_t)info->vocab;
@@ -96,6 +96,8 @@ static bool fill_model(struct ctw_reply *reply, const struct ctw_model_slot *m, 
            ctw_reply_copy(reply, info->backend.backend, &out->backend) &&
            ctw_reply_copy(reply, info->backend.variant, &out->variant) &&
            ctw_reply_copy(reply, info->backend.device, &out->device) &&
+           ctw_reply_copy(reply, info->backend.reason, &out->reason) &&
+           ctw_reply_copy(reply, m->products, &out->products) &&
            ctw_reply_copy(reply, info->model->activations, &out->activations);
 }
 

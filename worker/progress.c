@@ -65,10 +65,14 @@ void ctw_progress_line_end(struct ctw_progress_line *line, bool completed)
 void ctw_progress_announce(const struct ctw_engine_info *info)
 {
     char planned[32], limit[32];
-    ctw_info("%s: %s, %lld parameters, %s-%s on %s, %d threads, activations %s", info->model->dir,
-             info->model->architecture, (long long)info->model->n_params, info->backend.backend,
-             info->backend.variant, info->backend.device, info->backend.n_threads,
-             ctw_dtype_name(info->dtype));
+    ctw_info("%s: %s, %lld parameters, activations %s", info->model->dir, info->model->architecture,
+             (long long)info->model->n_params, ctw_dtype_name(info->dtype));
+    if (info->backend.n_threads > 0)
+        ctw_info("%s-%s on %s, %d threads (%s)", info->backend.backend, info->backend.variant,
+                 info->backend.device, info->backend.n_threads, info->backend.reason);
+    else
+        ctw_info("%s-%s on %s (%s)", info->backend.backend, info->backend.variant,
+                 info->backend.device, info->backend.reason);
     ctw_info(
         "maximum length %lld, passes of up to %lld tokens in chunks of %lld, memory beyond the "
         "weights %s (limit %s)",

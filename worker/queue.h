@@ -28,6 +28,7 @@ struct ctw_model_slot {
     struct ctw_err error;        /* FAILED */
     struct ctw_engine *engine;   /* READY, CLOSING */
     struct ctw_engine_info info; /* READY */
+    char products[2048];         /* how the engine computes its products, as far as it has chosen */
     bool initial;                /* of the command line: must load for the worker to be of use */
 };
 

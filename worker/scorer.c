@@ -48,9 +48,8 @@ static void announce(const struct ctw_model_slot *m, const struct ctw_engine_inf
                      int64_t took_ms)
 {
     const double mib = 1024 * 1024;
-    ctw_info("%s is ready after %.1f s: %s, %s, %d threads, %s", m->name, (double)took_ms / 1000,
-             info->model->architecture, info->numerics, info->backend.n_threads,
-             info->backend.device);
+    ctw_info("%s is ready after %.1f s: %s, %s on %s (%s)", m->name, (double)took_ms / 1000,
+             info->model->architecture, info->numerics, info->backend.device, info->backend.reason);
     ctw_info("maximum length %" PRId64 ", passes of up to %" PRId64 " tokens, memory beyond the "
              "weights %.0f MiB (limit %.0f MiB)",
              info->max_length, info->pass_tokens, (double)info->memory_planned / mib,
@@ -415,6 +414,7 @@ static void run_pass(struct ctw_scorer *s, struct ctw_model_slot *m)
     pthread_mutex_unlock(&q->lock);
     enum ctw_status st = ctw_engine_score(m->engine, s->seqs, s->n, &hooks, &err);
     pthread_mutex_lock(&q->lock);
+    ctw_engine_describe(m->engine, m->products, sizeof(m->products));
     if (st == CTW_OK) {
         for (int64_t i = 0; i < s->n; i++)
             take_result(s, i);

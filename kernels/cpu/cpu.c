@@ -119,6 +119,13 @@ static void cpu_info(const struct ctw_backend *be, struct ctw_backend_info *out)
     ctw_cpu_name(out->device, sizeof(out->device));
 }
 
+static void cpu_describe(const struct ctw_backend *be, char *buf, size_t cap)
+{
+    (void)be;
+    if (cap > 0)
+        buf[0] = '\0';
+}
+
 static size_t cpu_scratch_bytes(const struct ctw_backend *be, const struct ctw_reserve *r)
 {
     const struct ctw_cpu *cpu = (const struct ctw_cpu *)be;
@@ -268,6 +275,7 @@ const struct ctw_backend_ops ctw_backend_cpu = {
     .open = cpu_open,
     .close = cpu_close,
     .info = cpu_info,
+    .describe = cpu_describe,
     .scratch_bytes = cpu_scratch_bytes,
     .reserve = cpu_reserve,
     .trim = cpu_trim,

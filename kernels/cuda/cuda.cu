@@ -344,6 +344,11 @@ static void cuda_info(const struct ctw_backend *be, struct ctw_backend_info *out
     out->memory_total = cu->memory_total;
 }
 
+static void cuda_describe(const struct ctw_backend *be, char *buf, size_t cap)
+{
+    (void)ctw_cuda_gemms_describe(cuda_of(be), buf, cap);
+}
+
 /* ---- scratch ------------------------------------------------------------------------------ */
 
 static size_t slot_bytes(const struct ctw_reserve *r, int slot)
@@ -416,6 +421,7 @@ const struct ctw_backend_ops ctw_backend_cuda = {
     cuda_open,
     cuda_close,
     cuda_info,
+    cuda_describe,
     cuda_scratch_bytes,
     cuda_reserve,
     cuda_trim,

@@ -377,19 +377,17 @@ def test_worker_options(fake: Callable[[str], Path], checkpoint: Path, tmp_path:
     assert log.exists()
 
 
-def test_a_gpu_that_is_not_there(make: Callable[..., CTWorkerLM], checkpoint: Path) -> None:
-    with pytest.raises(ArgumentError, match="device=cuda:1 .*without CUDA.*device=cpu"):
-        make(device="cuda:1")
-    model = CTWorkerLM.create_from_arg_obj(
-        {"pretrained": str(checkpoint)}, {"device": "cuda:0", "batch_size": 1}
-    )
-    model.close()  # lm-eval's own default is no wish
-    with pytest.raises(ArgumentError, match="device=cuda:0"):
-        CTWorkerLM.create_from_arg_obj(
-            {"pretrained": str(checkpoint), "device": "cuda:0"}, {"device": "cuda:0"}
-        )
-    with pytest.raises(ArgumentError, match="device=cuda:3"):
-        CTWorkerLM.create_from_arg_obj({"pretrained": str(checkpoint)}, {"device": "cuda:3"})
+def test_which_gpu(fake: Callable[[str], Path], checkpoint: Path) -> None:
+    record = fake()
+
+    def options(given: dict[str, str], added: dict[str, object]) -> str:
+        CTWorkerLM.create_from_arg_obj({"pretrained": str(checkpoint), **given}, added).close()
+        return " ".join(json.loads(record.read_text())["argv"])
+
+    assert "--backend cuda --dtype auto --device 3" in options({}, {"device": "cuda:3"})
+    assert "--backend cuda --dtype auto --device 0" in options({"device": "cuda:0"}, {"device": "cuda:0"})
+    assert "--device 2" in options({"device": "cuda:2"}, {"device": "cuda:0"})
+    assert "--backend auto" in options({}, {"device": "cuda:0"})  # lm-eval's own default is no wish
 
 
 def test_prefix_token(make: Callable[..., CTWorkerLM], tmp_path: Path, checkpoint: Path) -> None:

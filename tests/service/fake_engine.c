@@ -105,6 +105,13 @@ void ctw_engine_close(struct ctw_engine *e)
     ctw_free(e);
 }
 
+void ctw_engine_describe(const struct ctw_engine *e, char *buf, size_t cap)
+{
+    (void)e;
+    if (cap > 0)
+        buf[0] = '\0';
+}
+
 void ctw_engine_trim(struct ctw_engine *e)
 {
     (void)e;

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from .arguments import Settings
 from .client import Client
 from .errors import ArgumentError, CtworkerError
 from .hub import Checkpoint
-from .launcher import Worker, find_binary
+from .launcher import Worker
 
 log = logging.getLogger("lm_eval.ctworker")
 
@@ -35,21 +34,6 @@ def serve_options(settings: Settings, folder: Path) -> list[str]:
     return options
 
 
-def check_cuda(settings: Settings) -> None:
-    """Raises ArgumentError when a GPU is asked for and the worker program knows of none."""
-    if settings.backend != "cuda":
-        return
-    binary = find_binary()
-    text = subprocess.run(
-        [str(binary), "serve", "--help"], capture_output=True, text=True, check=False, timeout=30
-    ).stdout
-    if "cuda" not in text.lower():
-        raise ArgumentError(
-            f"device=cuda{'' if settings.device is None else f':{settings.device}'} was asked for, but "
-            f"{binary} is built without CUDA: leave it out, or say device=cpu"
-        )
-
-
 class Session:
     """A ready worker. `model` is its description (docs/PROTOCOL.md, "info"), `limits` its bounds."""
 
@@ -60,7 +44,6 @@ class Session:
         self._owner = os.getpid()
         if settings.endpoint is None:
             assert checkpoint is not None
-            check_cuda(settings)
             self._worker = Worker(
                 serve_options(settings, checkpoint.folder), log_file=settings.worker_log
             )
