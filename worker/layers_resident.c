@@ -13,9 +13,9 @@
 
 enum {
     ALIGN = 256,            /* of each tensor in its layer's block */
-    STAGE_BYTES = 16 << 20, /* large enough for the disk's and the bus's full rate */
+    STAGE_BYTES = 4 << 20, /* large enough for full rates; host memory that a GPU reads is slow to get */
     N_STAGES = 2,           /* a thread's: one is read into while the other is copied */
-    MAX_READERS = 8
+    MAX_READERS = 12
 };
 
 /* A stretch of one tensor, and where it goes. */
