@@ -263,7 +263,9 @@ static enum ctw_status multiply(struct ctw_cuda *cu, const struct ctw_op_linear 
         some = some || op->shards[i].bias != NULL;
     /* The scratch of all that may follow, at once: growing it loses what is in it. */
     size_t first = some ? bias_bytes(g->n) : 0, bytes = first;
-    if (gated || some)
+    /* cuBLASLt's 16-bit sums with y were seen to round the product before they add it. */
+    bool narrow_sum = g->add && g->y_dtype != CTW_F32;
+    if (gated || some || narrow_sum)
         bytes += (size_t)(rows_at_once(cu, g->m, ld, 4) * ld) * 4;
     if (gated && g->y_dtype != CTW_F32) {
         size_t narrow_bytes = first + (size_t)(rows_at_once(cu, g->m, ld, 2) * ld) * 2;
@@ -283,8 +285,8 @@ static enum ctw_status multiply(struct ctw_cuda *cu, const struct ctw_op_linear 
         st = ctw_cuda_gate_hopper(cu, g, op->act, &done, err);
     if (st != CTW_OK || done)
         return st;
-    bool narrow_y = g->y_dtype != CTW_F32;
-    if (gated || (some && narrow_y && (g->bias_y == NULL || g->add)))
+    bool rounds_bias = some && g->y_dtype != CTW_F32 && g->bias_y == NULL;
+    if (gated || narrow_sum || rounds_bias)
         return through_scratch(cu, op, g, (char *)scratch->p + first, block, err);
     return ctw_cuda_gemm(cu, g, err);
 }
