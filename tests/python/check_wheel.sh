@@ -28,7 +28,9 @@ unset PYTHONPATH CTWORKER_BIN CTWORKER
 export HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1
 step "empty environment" "${PYTHON:-python3}" -m venv "$work/venv"
 bin=$work/venv/bin
-step "wheel" "$bin/pip" wheel -q --no-deps -w "$work/dist" "$root/harness_adapter"
+# The GPU backend for one architecture: that it compiles for all is another test's (stage cuda).
+step "wheel" "$bin/pip" wheel -q --no-deps -w "$work/dist" -Ccmake.define.CTW_CUDA_ARCHITECTURES=90a \
+  "$root/harness_adapter"
 wheel=$(ls "$work"/dist/ctworker-*.whl)
 step "install" "$bin/pip" install -q "$wheel" "lm-eval==0.4.13"
 step "no torch" sh -c "! '$bin/python' -c 'import torch'"
@@ -63,6 +65,11 @@ if [ -d "$golden" ]; then
 else
   model=$work/llama
   step "tiny checkpoint" "${PYTHON:-python3}" "$root/tests/tools/tiny_checkpoint.py" llama dense "$model"
+fi
+if [ -e "$(dirname "$program")/../lib/libctworker_cuda.so" ]; then
+  # It is found and loads; whether there is a GPU is not this test's.
+  step "carries the GPU backend" sh -c "'$program' score --backend cuda --model '$model' </dev/null 2>said ||
+    ! grep -E 'libctworker_cuda|another version' said"
 fi
 step "tasks" "$bin/python" - "$root/tests/python" <<'PY'
 import sys
