@@ -6,19 +6,22 @@ elseif(NOT CTW_CUDA STREQUAL "OFF")
   include(CheckLanguage)
   find_package(CUDAToolkit 12.8 QUIET)
   if(CUDAToolkit_FOUND AND NOT CMAKE_CUDA_COMPILER)
-    set(CMAKE_CUDA_COMPILER "${CUDAToolkit_NVCC_EXECUTABLE}")
+    set(ENV{CUDACXX} "${CUDAToolkit_NVCC_EXECUTABLE}")
+  endif()
+  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+    set(CMAKE_CUDA_ARCHITECTURES OFF) # the target says
   endif()
   if(CUDAToolkit_FOUND AND TARGET CUDA::cublasLt)
-    if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-      set(CMAKE_CUDA_ARCHITECTURES OFF) # the target says
-    endif()
+    check_language(CUDA) # a toolkit whose nvcc does not work here is none
+  endif()
+  if(CMAKE_CUDA_COMPILER)
     enable_language(CUDA)
     set(CTW_HAS_CUDA ON)
     message(STATUS "CUDA: ${CUDAToolkit_VERSION}, for ${CTW_CUDA_ARCHITECTURES}")
   elseif(CTW_CUDA STREQUAL "ON")
-    message(FATAL_ERROR "CTW_CUDA is ON, but no CUDA toolkit of 12.8 or newer with cuBLAS was found: "
+    message(FATAL_ERROR "CTW_CUDA is ON, but no CUDA toolkit of 12.8 or newer with cuBLAS works here: "
                         "install one, or put its nvcc on PATH")
   else()
-    message(STATUS "CUDA: no toolkit of 12.8 or newer with cuBLAS found; without the GPU backend")
+    message(STATUS "CUDA: no toolkit of 12.8 or newer with cuBLAS works here; without the GPU backend")
   endif()
 endif()

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -111,7 +112,9 @@ static int receive_request(struct ctw_server_thread *t, nng_msg **out)
 {
     nng_aio_set_timeout(t->aio, NNG_DURATION_INFINITE);
     nng_ctx_recv(t->ctx, t->aio);
+    atomic_store(&t->receiving, true);
     nng_aio_wait(t->aio);
+    atomic_store(&t->receiving, false);
     int rc = nng_aio_result(t->aio);
     *out = rc == 0 ? nng_aio_get_msg(t->aio) : NULL;
     return rc;
@@ -131,7 +134,7 @@ static void send_reply(struct ctw_server_thread *t, nng_msg *msg)
 static void *thread_main(void *arg)
 {
     struct ctw_server_thread *t = arg;
-    for (;;) {
+    while (!atomic_load(&t->server->ending)) {
         nng_msg *in;
         int rc = receive_request(t, &in);
         if (rc == NNG_ECLOSED || rc == NNG_ECANCELED)
@@ -145,6 +148,27 @@ static void *thread_main(void *arg)
         nng_msg_free(in);
         if (out != NULL)
             send_reply(t, out);
+    }
+    return NULL;
+}
+
+/*
+ * Ends a thread: one that waits for a request at once, one that answers after its reply, or after a
+ * second. Closing the socket under it instead makes nng 1.5 lock a mutex that is gone, now and then.
+ */
+static void end_thread(struct ctw_server_thread *t)
+{
+    enum { SLICE_MS = 10, REPLY_MS = 1000 };
+    for (int waited_ms = 0;; waited_ms += SLICE_MS) {
+        struct timespec until;
+        if (atomic_load(&t->receiving) || waited_ms >= REPLY_MS)
+            nng_aio_cancel(t->aio);
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += SLICE_MS * 1000000L;
+        until.tv_sec += until.tv_nsec / 1000000000L;
+        until.tv_nsec %= 1000000000L;
+        if (pthread_timedjoin_np(t->thread, NULL, &until) == 0)
+            return;
     }
 }
 
@@ -281,12 +305,13 @@ void ctw_server_close(struct ctw_server *s)
     pthread_mutex_unlock(&s->lock);
     if (s->probe_started)
         pthread_join(s->probe, NULL);
+    atomic_store(&s->ending, true);
+    for (int i = 0; i < s->n_threads; i++)
+        end_thread(&s->threads[i]);
     if (s->socket_open)
         nng_close(s->socket);
-    for (int i = 0; i < s->n_threads; i++) {
-        pthread_join(s->threads[i].thread, NULL);
+    for (int i = 0; i < s->n_threads; i++)
         nng_aio_free(s->threads[i].aio);
-    }
     ctw_endpoint_release(&s->endpoint);
     pthread_cond_destroy(&s->wake);
     pthread_mutex_destroy(&s->lock);

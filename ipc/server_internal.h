@@ -4,6 +4,7 @@
 
 #include <nng/nng.h>
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "ipc/endpoint.h"
 #include "ipc/server.h"
@@ -15,6 +16,7 @@ struct ctw_server_thread {
     pthread_t thread;
     nng_ctx ctx;
     nng_aio *aio;
+    atomic_bool receiving; /* waits for a request: may be cancelled at once */
 };
 
 struct ctw_server {
@@ -31,6 +33,7 @@ struct ctw_server {
     pthread_mutex_t lock;
     pthread_cond_t wake; /* the probe, to stop */
     bool stop;           /* under lock */
+    atomic_bool ending;  /* threads take no more requests */
     uint64_t probe_id;   /* of the probe's requests: a random number */
 };
 

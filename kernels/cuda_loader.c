@@ -29,8 +29,10 @@ static enum ctw_status open_library(void **lib, struct ctw_err *err)
     char dir[PATH_MAX], path[PATH_MAX + 64];
     program_folder(dir, sizeof(dir));
     const char *asked = getenv("CTWORKER_CUDA_LIBRARY");
+    if (asked != NULL && asked[0] == '\0')
+        asked = NULL;
     /* installed: beside the program or in ../lib; in a build folder: ../kernels/cuda */
-    static const char *const places[] = {"", "../lib/", "../lib64/", "../kernels/cuda/"};
+    static const char *const places[] = {"", CTW_LIB_FROM_BIN, "../lib/", "../kernels/cuda/"};
     for (size_t i = 0; i < (asked != NULL ? 1 : CTW_COUNT(places)); i++) {
         if (asked != NULL)
             snprintf(path, sizeof(path), "%s", asked);
@@ -44,9 +46,8 @@ static enum ctw_status open_library(void **lib, struct ctw_err *err)
         return ctw_fail(err, CTW_EUNSUP, "no GPU: %s", dlerror());
     }
     return ctw_fail(err, CTW_EUNSUP,
-                    "no GPU: %s is not beside the program nor in ../lib of it (this build is without "
-                    "CUDA)",
-                    LIBRARY);
+                    "no GPU: %s is neither beside the program nor in %s of it (a build without CUDA?)",
+                    LIBRARY, CTW_LIB_FROM_BIN);
 }
 
 enum ctw_status ctw_cuda_load(const struct ctw_backend_ops **out, struct ctw_err *err)

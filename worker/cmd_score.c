@@ -47,6 +47,7 @@ struct score {
     FILE *out;
     struct ctw_score_writer *writer;
     struct ctw_progress_line line;
+    bool bad; /* some item has no finite result: the writer will say which */
 };
 
 static enum ctw_status read_items(struct score *s, FILE *in, const struct ctw_engine_info *info,
@@ -96,8 +97,10 @@ static enum ctw_status collect_seqs(struct score *s, struct ctw_err *err)
 static void on_done(void *arg, int64_t first, int64_t n)
 {
     struct score *s = arg;
-    for (int64_t i = first; i < first + n; i++)
+    for (int64_t i = first; i < first + n; i++) {
         s->items[s->item_of[i]].seq.bad_layer = s->seqs[i].bad_layer;
+        s->bad = s->bad || s->seqs[i].bad_layer >= 0;
+    }
     ctw_score_writer_advance(s->writer, s->item_of[first + n - 1] + 1);
 }
 
@@ -110,7 +113,7 @@ static void on_progress(void *arg, const struct ctw_progress *p)
 static bool is_cancelled(void *arg)
 {
     const struct score *s = arg;
-    return interrupted != 0 || ctw_score_writer_failed(s->writer);
+    return interrupted != 0 || s->bad || ctw_score_writer_failed(s->writer);
 }
 
 static enum ctw_status score_items(struct score *s, struct ctw_err *err)

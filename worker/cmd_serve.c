@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -203,8 +204,10 @@ int ctw_cmd_serve(int argc, char **argv)
     if (exit_code >= 0)
         return exit_code;
     enum ctw_log_level level;
-    if (v.log != NULL && ctw_log_level_parse(v.log, &level))
+    if (v.log != NULL && ctw_log_level_parse(v.log, &level)) {
         ctw_log_set_level(level);
+        setenv("CTW_LOG", v.log, 1); /* for the CUDA backend, a library that logs for itself */
+    }
     struct ctw_err err;
     enum ctw_status st = check_values(&v, &err);
     if (st != CTW_OK) {

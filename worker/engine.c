@@ -21,6 +21,8 @@ struct ctw_engine {
     int64_t max_length;
     int64_t chunk_tokens, pass_tokens; /* as asked; 0: planned */
     uint64_t memory_limit;
+    bool limit_is_default;
+    bool files_checked; /* after the last byte of them was read */
     struct ctw_plan plan; /* for sequences of the usual length */
     char numerics[160];
 };
@@ -114,6 +116,7 @@ enum ctw_status ctw_engine_open(struct ctw_engine **out, const struct ctw_engine
     }
     e->chunk_tokens = opt->chunk_tokens;
     e->pass_tokens = opt->pass_tokens;
+    e->limit_is_default = opt->memory_limit == 0;
     e->memory_limit = opt->memory_limit != 0 ? opt->memory_limit : default_limit(e);
     st = plan_usual(e, err);
     if (st != CTW_OK)
@@ -196,6 +199,9 @@ static enum ctw_status prepare(struct ctw_engine *e, int64_t longest, int64_t to
                                struct ctw_err *err)
 {
     struct ctw_plan plan;
+    /* Other engines may since have come to this GPU, or left it. */
+    if (e->limit_is_default && e->forward == NULL && !ctw_backend_traits(e->be)->host_memory)
+        e->memory_limit = default_limit(e);
     enum ctw_status st = ctw_plan_make(&plan,
                                        &(struct ctw_plan_request){.model = e->model,
                                                                   .backend = e->be,
@@ -264,12 +270,13 @@ static enum ctw_status run_passes(struct ctw_engine *e, struct ctw_seq *seqs, in
         for (int64_t i = first; i < first + n; i++)
             r->pass_tok += ctw_seq_inputs(&seqs[i]);
         /* Before, lest a shortened file kill us; after, lest an overwritten one gave numbers. */
-        bool files = ctw_provider_needs_files(e->provider);
+        bool reading = ctw_provider_needs_files(e->provider), files = reading || !e->files_checked;
         enum ctw_status st = files ? ctw_container_check(e->model->container, err) : CTW_OK;
         if (st == CTW_OK)
             st = ctw_pass_run(e->forward, e->provider, seqs + first, n, &hooks, err);
         if (st == CTW_OK && files)
             st = ctw_container_check(e->model->container, err);
+        e->files_checked = e->files_checked || (st == CTW_OK && !reading);
         if (st != CTW_OK)
             return st;
         if (r->hooks != NULL && r->hooks->done != NULL)

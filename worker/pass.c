@@ -122,8 +122,20 @@ static enum ctw_status carry_keys(struct pass *p, const struct ctw_layer *l, int
         return CTW_OK;
     size_t row_bytes = (size_t)l->n_kv * (size_t)l->head * ctw_dtype_bytes(f->dtype);
     size_t from = (size_t)from_row * row_bytes, bytes = (size_t)n_rows * row_bytes;
-    enum ctw_status st = ctw_device_copy(f->be, f->k, (char *)f->k + from, bytes, err);
-    return st != CTW_OK ? st : ctw_device_copy(f->be, f->v, (char *)f->v + from, bytes, err);
+    void *arrays[] = {f->k, f->v};
+    enum ctw_status st = CTW_OK;
+    for (size_t i = 0; st == CTW_OK && i < CTW_COUNT(arrays); i++) {
+        const void *source = (char *)arrays[i] + from;
+        /* Where the two overlap, by way of f->q, which is free now: a sequence that does not start at
+         * row 0 began in the previous chunk, so its keys are fewer than a chunk's queries. */
+        if (from_row < n_rows) {
+            st = ctw_device_copy(f->be, f->q, source, bytes, err);
+            source = f->q;
+        }
+        if (st == CTW_OK)
+            st = ctw_device_copy(f->be, arrays[i], source, bytes, err);
+    }
+    return st;
 }
 
 /* One decoder layer over all chunks. */

@@ -121,9 +121,10 @@ enum ctw_status ctw_plan_make(struct ctw_plan *out, const struct ctw_plan_reques
         return ctw_fail(
             err, CTW_ENOMEM,
             "a sequence of %lld tokens needs %s beyond the weights, but the memory limit is "
-            "%s: raise --memory-limit or lower %s",
+            "%s: %s or lower %s",
             (long long)r->longest, ctw_format_bytes(need, sizeof(need), (double)plan.total),
             ctw_format_bytes(have, sizeof(have), (double)r->memory_limit),
+            traits->host_memory ? "raise --memory-limit" : "raise --memory-limit, take another GPU",
             r->pass_tokens != 0    ? "--pass-tokens"
             : r->chunk_tokens != 0 ? "--chunk-tokens"
                                    : "--max-length");

@@ -59,6 +59,14 @@ static void announce(const struct ctw_model_slot *m, const struct ctw_engine_inf
                  info->model->activations);
 }
 
+/* Several engines may each plan for all the memory there is: only the one in use holds buffers. */
+static void trim_others(struct ctw_queue *q, const struct ctw_engine *in_use)
+{
+    for (int i = 0; i < q->n_models; i++)
+        if (q->models[i]->engine != NULL && q->models[i]->engine != in_use)
+            ctw_engine_trim(q->models[i]->engine);
+}
+
 /* Lock held; given up meanwhile. */
 static void open_model(struct ctw_scorer *s, struct ctw_model_slot *m)
 {
@@ -68,6 +76,8 @@ static void open_model(struct ctw_scorer *s, struct ctw_model_slot *m)
     struct ctw_engine_info info;
     struct ctw_err err;
     options.model_dir = m->path; /* a loading slot's does not change */
+    trim_others(q, NULL);        /* so that the new one sees what memory there is */
+    s->engine = NULL;
     pthread_mutex_unlock(&q->lock);
     ctw_info("loading %s", options.model_dir);
     int64_t start = ctw_now_ms();
@@ -388,14 +398,6 @@ static void end_pass(struct ctw_scorer *s, bool completed)
         ctw_queue_unpin(q, j); /* may free it, but it only */
     }
     s->n = 0;
-}
-
-/* Several engines may each plan for all the memory there is: only the one in use holds buffers. */
-static void trim_others(struct ctw_queue *q, const struct ctw_engine *in_use)
-{
-    for (int i = 0; i < q->n_models; i++)
-        if (q->models[i]->engine != NULL && q->models[i]->engine != in_use)
-            ctw_engine_trim(q->models[i]->engine);
 }
 
 static void run_pass(struct ctw_scorer *s, struct ctw_model_slot *m)

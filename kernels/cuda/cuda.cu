@@ -252,9 +252,12 @@ enum ctw_status ctw_cuda_table(struct ctw_cuda *cu, const void *host, size_t byt
 
 static void cuda_close(struct ctw_backend *be)
 {
-    struct ctw_cuda *cu = cuda_of(be);
-    if (cu == NULL)
+    struct ctw_cuda *cu = (struct ctw_cuda *)be;
+    if (cu == NULL || cu->name[0] == '\0') { /* no GPU was taken: touch none */
+        ctw_free(cu);
         return;
+    }
+    (void)cudaSetDevice(cu->device);
     (void)cudaDeviceSynchronize();
     cuda_trim(be);
     ctw_cuda_gemms_close(cu);
@@ -312,8 +315,9 @@ static enum ctw_status open_all(struct ctw_cuda *cu, const struct ctw_backend_op
     if (st == CTW_OK)
         st = ctw_cuda_gemms_open(cu, err);
     if (st == CTW_OK)
-        snprintf(cu->numerics, sizeof(cu->numerics), "cuda-%s-sm%d%d-cublaslt%zu",
-                 cu->hopper ? "hopper" : "general", cu->major, cu->minor, cublasLtGetVersion());
+        snprintf(cu->numerics, sizeof(cu->numerics), "cuda-%s-sm%d%d-%d-cublaslt%zu",
+                 cu->hopper ? "hopper" : "general", cu->major, cu->minor, cu->n_sm,
+                 cublasLtGetVersion());
     return st;
 }
 

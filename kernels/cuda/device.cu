@@ -22,6 +22,9 @@ static enum ctw_status find(struct ctw_cuda *cu, const struct ctw_backend_option
                                    "%d.%d: update the driver",
                         has / 1000, has % 1000 / 10, needs / 1000, needs % 1000 / 10);
     }
+    if (e == cudaErrorStubLibrary || e == cudaErrorCompatNotSupportedOnDevice)
+        return ctw_fail(err, CTW_EUNSUP, "no GPU: the driver's library is not for it: %s",
+                        cudaGetErrorString(e));
     if (e == cudaErrorNoDevice || (e == cudaSuccess && n == 0))
         return ctw_fail(err, CTW_EUNSUP, "no GPU: the driver shows none (CUDA_VISIBLE_DEVICES?)");
     if (e != cudaSuccess)
