@@ -11,6 +11,7 @@
  * Heads are padded with zeros (which tensor copies give beyond an array's end) to HD = 64, 128 or 256.
  */
 #include "kernels/cuda/attention_wgmma.cuh"
+#include "kernels/cuda/tensor_map.h"
 
 enum { STAGES = 2, SLOTS = 4, AGAIN_NEXT = 2 /* of ctw_attn.state */ };
 
@@ -378,42 +379,14 @@ __global__ void __launch_bounds__(128 * (WGS + 1), 1)
 
 /* ---- launching ---------------------------------------------------------------------------- */
 
-typedef CUresult encode_fn(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
-                           const cuuint64_t *, const cuuint32_t *, const cuuint32_t *,
-                           CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
-                           CUtensorMapFloatOOBfill);
-
 /* An array [rows, heads, head], fetched in boxes of box_rows, box_heads and 64 elements. */
 static enum ctw_status make_map(CUtensorMap *map, enum ctw_dtype dtype, const void *p, int64_t rows,
                                 int heads, int head, int box_rows, int box_heads, struct ctw_err *err)
 {
-    static encode_fn *encode;
-    if (encode == NULL) {
-        void *fn = NULL;
-        enum cudaDriverEntryPointQueryResult found;
-        enum ctw_status st = ctw_cuda_check(
-            cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &fn, 12000, cudaEnableDefault,
-                                             &found),
-            "asking for tensor maps", err);
-        if (st != CTW_OK)
-            return st;
-        if (fn == NULL || found != cudaDriverEntryPointSuccess)
-            return ctw_fail(err, CTW_EDEVICE, "cuda: the driver has no cuTensorMapEncodeTiled");
-        encode = (encode_fn *)fn;
-    }
-    cuuint64_t size[3] = {(cuuint64_t)head, (cuuint64_t)heads, (cuuint64_t)rows};
-    cuuint64_t stride[2] = {(cuuint64_t)head * 2, (cuuint64_t)heads * (cuuint64_t)head * 2};
-    cuuint32_t box[3] = {64, (cuuint32_t)box_heads, (cuuint32_t)box_rows}, one[3] = {1, 1, 1};
-    CUresult r = encode(map,
-                        dtype == CTW_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                                         : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-                        3, (void *)p, size, stride, box, one, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                        CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    if (r != CUDA_SUCCESS)
-        return ctw_fail(err, CTW_EDEVICE, "cuda: a tensor map of [%lld, %d, %d]: error %d",
-                        (long long)rows, heads, head, (int)r);
-    return CTW_OK;
+    const cuuint64_t size[3] = {(cuuint64_t)head, (cuuint64_t)heads, (cuuint64_t)rows};
+    const cuuint64_t stride[2] = {(cuuint64_t)head * 2, (cuuint64_t)heads * (cuuint64_t)head * 2};
+    const cuuint32_t box[3] = {64, (cuuint32_t)box_heads, (cuuint32_t)box_rows};
+    return ctw_tensor_map(map, dtype, p, 3, size, stride, box, err);
 }
 
 template <typename T, int HD, int N, int WGS>

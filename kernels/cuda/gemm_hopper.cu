@@ -13,6 +13,7 @@
  */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/gemm_hopper.h"
+#include "kernels/cuda/tensor_map.h"
 
 /* ---- the two sides ------------------------------------------------------------------------ */
 
@@ -197,41 +198,13 @@ static __global__ void __launch_bounds__(THREADS, 1)
 
 /* ---- launching ---------------------------------------------------------------------------- */
 
-typedef CUresult encode_fn(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
-                           const cuuint64_t *, const cuuint32_t *, const cuuint32_t *,
-                           CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
-                           CUtensorMapFloatOOBfill);
-
 /* A matrix [rows, cols] of 16-bit elements, fetched in boxes of box_rows by STEP. */
 static enum ctw_status make_map(CUtensorMap *map, enum ctw_dtype dtype, const void *p, int64_t rows,
                                 int64_t cols, int64_t ld, int box_rows, struct ctw_err *err)
 {
-    static encode_fn *encode;
-    if (encode == NULL) {
-        void *fn = NULL;
-        enum cudaDriverEntryPointQueryResult found;
-        enum ctw_status st = ctw_cuda_check(
-            cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &fn, 12000, cudaEnableDefault,
-                                             &found),
-            "asking for tensor maps", err);
-        if (st != CTW_OK)
-            return st;
-        if (fn == NULL || found != cudaDriverEntryPointSuccess)
-            return ctw_fail(err, CTW_EDEVICE, "cuda: the driver has no cuTensorMapEncodeTiled");
-        encode = (encode_fn *)fn;
-    }
-    cuuint64_t size[2] = {(cuuint64_t)cols, (cuuint64_t)rows}, stride[1] = {(cuuint64_t)ld * 2};
-    cuuint32_t box[2] = {STEP, (cuuint32_t)box_rows}, one[2] = {1, 1};
-    CUresult r = encode(map,
-                        dtype == CTW_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                                         : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-                        2, (void *)p, size, stride, box, one, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                        CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    if (r != CUDA_SUCCESS)
-        return ctw_fail(err, CTW_EDEVICE, "cuda: a tensor map of [%lld, %lld] by %lld: error %d",
-                        (long long)rows, (long long)cols, (long long)ld, (int)r);
-    return CTW_OK;
+    const cuuint64_t size[2] = {(cuuint64_t)cols, (cuuint64_t)rows}, stride[1] = {(cuuint64_t)ld * 2};
+    const cuuint32_t box[2] = {STEP, (cuuint32_t)box_rows};
+    return ctw_tensor_map(map, dtype, p, 2, size, stride, box, err);
 }
 
 typedef void kernel_fn(CUtensorMap, CUtensorMap, struct product);

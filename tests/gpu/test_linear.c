@@ -266,12 +266,12 @@ static double sums(const struct problem *p, int64_t t, int64_t o, double *sum)
 
 /*
  * A chain of k additions, of which tensor cores cut off rather than round: at most k steps of 2^-23 of
- * sum |x w|; on random numbers a quarter of it is far off. Gate and up may be rounded to dtype.
+ * sum |x w|; on random numbers an eighth of it is far off. Gate and up may be rounded to dtype.
  */
 static double bound(const struct problem *p, int64_t t, int64_t o, double want)
 {
     double k = (double)p->w[0].w.k, sum, up;
-    double u = (8 + k / 4) * 0x1p-23;
+    double u = (8 + k / 8) * 0x1p-23;
     double e = u * sums(p, t, o, &sum), tiny = 0x1p-120;
     if (p->op.epilogue == CTW_EPI_ADD)
         e += 0x1p-23 *
