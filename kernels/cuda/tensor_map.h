@@ -12,9 +12,9 @@ typedef CUresult ctw_encode_fn(CUtensorMap *, CUtensorMapDataType, cuuint32_t, v
                            CUtensorMapFloatOOBfill);
 
 /*
- * An array of n_dims dimensions, the innermost first: size[] in elements, stride[] in bytes of all but the
- * innermost, fetched in boxes of box[] elements, swizzled by 128 bytes. What lies outside reads as 0. The
- * driver's function is asked for by name, so that nothing links libcuda.
+ * An array of n_dims dimensions, the innermost first: size[] in elements, stride[] in bytes of all but
+ * the innermost, fetched in boxes of box[] elements, swizzled by 128 bytes. What lies outside reads as 0.
+ * The driver's function is asked for by name, so that nothing links libcuda.
  */
 static inline enum ctw_status ctw_tensor_map(CUtensorMap *map, enum ctw_dtype dtype, const void *p,
                                              int n_dims, const cuuint64_t *size,
@@ -27,8 +27,8 @@ static inline enum ctw_status ctw_tensor_map(CUtensorMap *map, enum ctw_dtype dt
         void *fn = NULL;
         enum cudaDriverEntryPointQueryResult found;
         enum ctw_status st = ctw_cuda_check(
-            cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &fn, 12000, cudaEnableDefault,
-                                             &found),
+            cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &fn, 12000,
+                                             cudaEnableDefault, &found),
             "asking for tensor maps", err);
         if (st != CTW_OK)
             return st;
@@ -43,8 +43,9 @@ static inline enum ctw_status ctw_tensor_map(CUtensorMap *map, enum ctw_dtype dt
                         CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (r != CUDA_SUCCESS)
-        return ctw_fail(err, CTW_EDEVICE, "cuda: a tensor map of %d dimensions, [.., %llu, %llu]: error %d",
-                        n_dims, (unsigned long long)size[1], (unsigned long long)size[0], (int)r);
+        return ctw_fail(err, CTW_EDEVICE,
+                        "cuda: a tensor map of %d dimensions, [.., %llu, %llu]: error %d", n_dims,
+                        (unsigned long long)size[1], (unsigned long long)size[0], (int)r);
     return CTW_OK;
 }
 
