@@ -229,9 +229,26 @@ __global__ void __launch_bounds__(THREADS)
 
 /* ---- nvfp4 -------------------------------------------------------------------------------- */
 
+/* One row's unit: a is its scale; where PLAIN, 2^126 times it. */
+template <typename T, bool PLAIN>
+static __device__ __forceinline__ void nvfp4_values8(uint32_t word, float a, T *dst)
+{
+    float v[8];
+#pragma unroll
+    for (int c = 0; c < 8; c++) {
+        uint32_t code = word >> (4 * c);
+        float e2m1 = __uint_as_float((code & 8u) << 28 | (code & 7u) << 22);
+        v[c] = (PLAIN ? e2m1 : e2m1 * 0x1p126f) * a;
+        if constexpr (!ctw_cuda_same_type<T, __nv_bfloat16>)
+            v[c] = ctw_cuda_round(v[c], CTW_BF16);
+    }
+    ctw_cuda_store(dst, v);
+}
+
 /*
  * A unit of 8 columns is one word. An E2M1 code's three low bits, put where a float's exponent ends and
- * its mantissa begins, are its magnitude times 2^-126 (0.5 is a subnormal there too, and exact).
+ * its mantissa begins, are its magnitude times 2^-126 (0.5 is a subnormal there too, and exact). Of a
+ * usual global scale, which makes a scale at most 448 / 256, the scale takes the 2^126.
  */
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
@@ -242,8 +259,6 @@ __global__ void __launch_bounds__(THREADS)
         return;
     const uint32_t *values = (const uint32_t *)s.data.part[CTW_PART_VALUES] + unit;
     const uint8_t *scales = (const uint8_t *)s.data.part[CTW_PART_SCALE] + unit / 2;
-    float global = ctw_load_value(s.data.part[CTW_PART_GLOBAL_SCALE],
-                                  s.w.part[CTW_PART_GLOBAL_SCALE].dtype, 0);
     int64_t row[ROWS];
     uint32_t word[ROWS];
     uint8_t scale[ROWS];
@@ -253,20 +268,20 @@ __global__ void __launch_bounds__(THREADS)
         word[i] = values[row[i] * p.units];
         scale[i] = scales[row[i] * s.w.scale_stride];
     }
+    /* After the loads above, which would else wait for its dtype's branches. */
+    float global = ctw_load_value(s.data.part[CTW_PART_GLOBAL_SCALE],
+                                  s.w.part[CTW_PART_GLOBAL_SCALE].dtype, 0);
+    bool plain = global >= 256.0f && global <= 0x1p60f;
+    float inverse = __frcp_rn(global);
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
         if (r0 + i >= p.n_rows)
             break;
-        float a = __fdiv_rn(ctw_e4m3_to_f32(scale[i]), global), v[8];
-#pragma unroll
-        for (int c = 0; c < 8; c++) {
-            uint32_t code = word[i] >> (4 * c);
-            float e2m1 = __uint_as_float((code & 8u) << 28 | (code & 7u) << 22) * 0x1p126f;
-            v[c] = e2m1 * a;
-            if constexpr (!ctw_cuda_same_type<T, __nv_bfloat16>)
-                v[c] = ctw_cuda_round(v[c], CTW_BF16);
-        }
-        ctw_cuda_store((T *)p.dst + plane_at(p, r0 + i) + (int64_t)unit * 8, v);
+        T *dst = (T *)p.dst + plane_at(p, r0 + i) + (int64_t)unit * 8;
+        if (plain)
+            nvfp4_values8<T, true>(word[i], ctw_nvfp4_scale(scale[i], global, inverse) * 0x1p126f, dst);
+        else
+            nvfp4_values8<T, false>(word[i], __fdiv_rn(ctw_e4m3_to_f32(scale[i]), global), dst);
     }
 }
 

@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "base/sha256.h"
-#include "kernels/formats/format.h"
+#include "kernels/formats/nvfp4/decode.h"
 
 /* ---- making weights ---- */
 
@@ -318,6 +318,29 @@ static void nvfp4_keeps_minus_zero(void **state)
     finish(&m);
 }
 
+/* All significands of a scale over all of a global scale's, and all codes over some with exponents. */
+static void nvfp4_scales_divide_without_dividing(void **state)
+{
+    (void)state;
+    static const float globals[] = {0x1p-60f, 0x1.fffffep-60f, 3.7e-5f,  1,
+                                    37.3f,    2688,            53760.1f, 0x1p60f};
+    int64_t n_wrong = 0;
+    for (uint32_t mantissa = 0; mantissa < 1u << 23; mantissa++) {
+        float global = ctw_bits_to_f32(0x3f800000u | mantissa), inverse = 1 / global;
+        for (uint8_t code = 0x38; code < 0x40; code++) { /* 1 .. 1.875 */
+            float want = ctw_e4m3_to_f32(code) / global, got = ctw_nvfp4_scale(code, global, inverse);
+            n_wrong += ctw_f32_to_bits(got) != ctw_f32_to_bits(want);
+        }
+    }
+    assert_int_equal(n_wrong, 0);
+    for (size_t i = 0; i < CTW_COUNT(globals); i++)
+        for (unsigned code = 0; code < 256; code++) {
+            float want = ctw_e4m3_to_f32((uint8_t)code) / globals[i];
+            float got = ctw_nvfp4_scale((uint8_t)code, globals[i], 1 / globals[i]);
+            assert_true(isnan(want) ? isnan(got) : ctw_f32_to_bits(got) == ctw_f32_to_bits(want));
+        }
+}
+
 static void dense_is_widened_exactly(void **state)
 {
     (void)state;
@@ -521,6 +544,7 @@ int main(void)
         cmocka_unit_test(nvfp4_equals_compressed_tensors),
         cmocka_unit_test(known_words),
         cmocka_unit_test(nvfp4_keeps_minus_zero),
+        cmocka_unit_test(nvfp4_scales_divide_without_dividing),
         cmocka_unit_test(dense_is_widened_exactly),
         cmocka_unit_test(spans_agree_with_rows),
         cmocka_unit_test(contradictions_are_refused),

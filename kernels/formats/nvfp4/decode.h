@@ -6,6 +6,8 @@
 #ifndef CTW_KERNELS_FORMATS_NVFP4_DECODE_H
 #define CTW_KERNELS_FORMATS_NVFP4_DECODE_H
 
+#include <math.h>
+
 #include "kernels/formats/convert.h"
 #include "kernels/formats/format.h"
 
@@ -18,6 +20,23 @@ CTW_HD_FORCE float ctw_nvfp4_value(uint32_t code)
     uint32_t twice = (0xc8643210u >> ((code & 7u) * 4u)) & 15u;
     float magnitude = (float)(int32_t)twice * 0.5f;
     return ctw_bits_to_f32(ctw_f32_to_bits(magnitude) | (code & 8u) << 28);
+}
+
+/*
+ * ctw_e4m3_to_f32(code) / global, the same bits without a division: global within 2^-60 .. 2^60,
+ * inverse = 1 / global rounded once. q is next to the quotient, what it leaves is exact, and one more
+ * step rounds as a division does: seen for all significands of both (tests/unit/test_formats.c); powers
+ * of two change nothing as long as no step underflows.
+ */
+CTW_HD_FORCE float ctw_nvfp4_scale(uint8_t code, float global, float inverse)
+{
+    uint32_t magnitude = code & 0x7fu, sign = (uint32_t)(code & 0x80u) << 24;
+    /* The code's exponent and mantissa where a float's are are 2^-120 times it, subnormals too. */
+    float s = ctw_bits_to_f32(magnitude << 20) * 0x1p120f;
+    s = magnitude == 0x7fu ? ctw_bits_to_f32(0x7fc00000u) : s;
+    float q = s * inverse;
+    q = fmaf(fmaf(-q, global, s), inverse, q);
+    return ctw_bits_to_f32(ctw_f32_to_bits(q) ^ sign);
 }
 
 #if CTW_VECTOR && (defined(__AVX2__) || !defined(__x86_64__)) /* SSE2 has no such shifts */
