@@ -168,8 +168,9 @@ static enum ctw_status cuda_stage_alloc(struct ctw_backend *be, void **out, size
                                         struct ctw_err *err)
 {
     (void)cuda_of(be);
-    if (cudaMallocHost(out, bytes) == cudaSuccess)
-        return CTW_OK;
+    cudaError_t e = cudaMallocHost(out, bytes);
+    if (e != cudaErrorMemoryAllocation)
+        return ctw_cuda_check(e, "allocating host memory", err);
     (void)cudaGetLastError();
     return ctw_fail(err, CTW_ENOMEM, "cuda: no host memory for %zu MiB that the GPU can read",
                     bytes >> 20);
@@ -295,8 +296,6 @@ static enum ctw_status open_all(struct ctw_cuda *cu, const struct ctw_backend_op
                                 struct ctw_err *err)
 {
     enum ctw_status st = ctw_cuda_find_device(cu, opt, err);
-    if (st == CTW_OK)
-        st = ctw_cuda_check(cudaSetDevice(cu->device), "choosing it", err);
     if (st == CTW_OK)
         st = ctw_cuda_make_streams(cu, err);
     if (st == CTW_OK && (cu->lock = ctw_calloc(1, sizeof(pthread_mutex_t))) == NULL)

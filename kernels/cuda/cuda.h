@@ -81,7 +81,8 @@ struct ctw_cuda {
 
 /* ---- device.cu ---------------------------------------------------------------------------- */
 
-/* Fills in device .. name and the variant. CTW_EUNSUP: there is no GPU that can be used, and why. */
+/* Fills in device .. name and the variant, and makes the GPU the calling thread's. CTW_EUNSUP: there is
+ * no GPU that can be used, and why. */
 enum ctw_status ctw_cuda_find_device(struct ctw_cuda *cu, const struct ctw_backend_options *opt,
                                      struct ctw_err *err);
 enum ctw_status ctw_cuda_make_streams(struct ctw_cuda *cu, struct ctw_err *err);

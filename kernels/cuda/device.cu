@@ -6,7 +6,35 @@
 
 enum { MIN_MAJOR = 8 }; /* compute capability */
 
-/* Is there a GPU that we can use? CTW_EUNSUP says why not, as opposed to one that is broken. */
+/* Compiled for what every kernel here is compiled for, but those of *_hopper.cu; never launched. */
+static __global__ void any_kernel(void)
+{
+}
+
+/* Makes p's GPU the calling thread's. CTW_EUNSUP: this library has no code for it. */
+static enum ctw_status take(const cudaDeviceProp *p, int device, struct ctw_err *err)
+{
+    cudaFuncAttributes found;
+    enum ctw_status st = ctw_cuda_check(cudaSetDevice(device), "choosing it", err);
+    if (st != CTW_OK)
+        return st;
+    cudaError_t e = cudaFuncGetAttributes(&found, any_kernel);
+    if (e == cudaSuccess)
+        return CTW_OK;
+    (void)cudaGetLastError();
+    (void)cudaDeviceReset(); /* whoever goes on without this GPU must not hold its memory */
+    if (e == cudaErrorNoKernelImageForDevice || e == cudaErrorInvalidDeviceFunction ||
+        e == cudaErrorUnsupportedPtxVersion || e == cudaErrorInvalidPtx ||
+        e == cudaErrorJitCompilerNotFound || e == cudaErrorJitCompilationDisabled)
+        return ctw_fail(err, CTW_EUNSUP,
+                        "no GPU: %s has compute capability %d.%d, and this build is for "
+                        CTW_CUDA_BUILT_FOR " (%s): build with -DCTW_CUDA_ARCHITECTURES=\"%d%d;90a\"",
+                        p->name, p->major, p->minor, cudaGetErrorString(e), p->major, p->minor);
+    return ctw_cuda_check(e, "loading kernels", err);
+}
+
+/* Is there a GPU that we can use? CTW_EUNSUP says why not, as opposed to one that is broken. Then it is
+ * the calling thread's. */
 static enum ctw_status find(struct ctw_cuda *cu, const struct ctw_backend_options *opt,
                             struct ctw_err *err)
 {
@@ -40,6 +68,9 @@ static enum ctw_status find(struct ctw_cuda *cu, const struct ctw_backend_option
         return ctw_fail(err, CTW_EUNSUP,
                         "no GPU: %s has compute capability %d.%d; 8.0 or newer is needed", p.name,
                         p.major, p.minor);
+    st = take(&p, opt->device, err);
+    if (st != CTW_OK)
+        return st;
     cu->device = opt->device;
     cu->n_sm = p.multiProcessorCount;
     cu->major = p.major;

@@ -54,6 +54,14 @@ static __device__ __forceinline__ void ctw_cuda_narrow(float v, __half *out)
     *out = __float2half_rn(v);
 }
 
+/* p[i] = v where the type is known only when it runs: dtype is F32, BF16 or F16. */
+static __device__ __forceinline__ void ctw_cuda_put(void *p, enum ctw_dtype dtype, int64_t i, float v)
+{
+#define CTW_CUDA_PUT(type) ctw_cuda_narrow(v, (type *)p + i)
+    CTW_CUDA_FLOAT_SWITCH(dtype, CTW_CUDA_PUT);
+#undef CTW_CUDA_PUT
+}
+
 /* Two at a time, which is one instruction. */
 static __device__ __forceinline__ void ctw_cuda_narrow2(float a, float b, float *out)
 {

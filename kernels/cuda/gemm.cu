@@ -5,7 +5,8 @@
  * of choices knows them.
  *
  * cuBLASLt takes a bias in D's type alone, so in 16 bits only one that is exact there. Where it has no
- * algorithm with a bias for a pair of types, the bias goes into y first and the product is added to it.
+ * algorithm with a bias for fp32 results, the bias goes into y first and the product is added to it (not
+ * in 16 bits, where cuBLASLt would round the product before it adds it).
  */
 #include "kernels/cuda/gemm.h"
 
@@ -145,9 +146,9 @@ static enum ctw_status class_of(struct ctw_cuda *cu, const struct ctw_cuda_gemm 
     if (c != NULL) {
         st = ctw_gemm_still_right(cu, g, c, &right, err);
         if (st == CTW_OK && !right)
-            ctw_warn("cuda: the choice that %s has for products of %lld x %lld does not hold; choosing "
+            ctw_warn("cuda: the algorithm remembered for products of %lld x %lld does not hold; choosing "
                      "anew",
-                     cu->gemms->path, (long long)g->n, (long long)g->k);
+                     (long long)g->n, (long long)g->k);
     }
     if (st != CTW_OK)
         return st;
@@ -193,8 +194,8 @@ static enum ctw_status run_class(struct ctw_cuda *cu, const struct ctw_cuda_gemm
 
 /* ---- a bias that goes in first ------------------------------------------------------------ */
 
-static __global__ void fill_kernel(int64_t m, int64_t n, const float *bias, void *y, int64_t ldy,
-                                   enum ctw_dtype y_dtype, bool add)
+static __global__ void fill_kernel(int64_t m, int64_t n, const float *bias, float *y, int64_t ldy,
+                                   bool add)
 {
     int64_t col = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (col >= n)
@@ -202,20 +203,16 @@ static __global__ void fill_kernel(int64_t m, int64_t n, const float *bias, void
     float b = bias[col];
     for (int64_t row = blockIdx.y; row < m; row += gridDim.y) {
         int64_t at = row * ldy + col;
-        if (y_dtype == CTW_F32)
-            ((float *)y)[at] = add ? ((float *)y)[at] + b : b;
-        else if (y_dtype == CTW_BF16)
-            ((__nv_bfloat16 *)y)[at] = __float2bfloat16_rn(b);
-        else
-            ((__half *)y)[at] = __float2half_rn(b);
+        y[at] = add ? y[at] + b : b;
     }
 }
 
-/* Puts the bias into y, exactly but for the rounding of an fp32 addition; the product is then added. */
+/* Puts the bias into y, which is fp32, exactly but for the rounding where it is added to what is there;
+ * the product is then added. */
 static enum ctw_status fill_bias(struct ctw_cuda *cu, struct ctw_cuda_gemm *g, struct ctw_err *err)
 {
     dim3 grid((unsigned)((g->n + 255) / 256), (unsigned)(g->m < 4096 ? g->m : 4096));
-    fill_kernel<<<grid, 256, 0, cu->stream>>>(g->m, g->n, g->bias, g->y, g->ldy, g->y_dtype, g->add);
+    fill_kernel<<<grid, 256, 0, cu->stream>>>(g->m, g->n, g->bias, (float *)g->y, g->ldy, g->add);
     g->bias = NULL;
     g->bias_y = NULL;
     g->add = true;
@@ -260,7 +257,7 @@ enum ctw_status ctw_cuda_gemm(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g
         return st;
     if (c->library)
         return run_class(cu, g, c, err);
-    if (g->bias == NULL || (g->add && g->y_dtype != CTW_F32))
+    if (g->bias == NULL || g->y_dtype != CTW_F32)
         return without_library(cu, g, err);
     struct ctw_cuda_gemm rest = *g;
     rest.bias = NULL;

@@ -27,16 +27,6 @@ static __device__ float load(const void *p, enum ctw_dtype dtype, int64_t i)
                                : __half2float(((const __half *)p)[i]);
 }
 
-static __device__ void store(void *p, enum ctw_dtype dtype, int64_t i, float v)
-{
-    if (dtype == CTW_F32)
-        ((float *)p)[i] = v;
-    else if (dtype == CTW_BF16)
-        ((__nv_bfloat16 *)p)[i] = __float2bfloat16_rn(v);
-    else
-        ((__half *)p)[i] = __float2half_rn(v);
-}
-
 /*
  * A thread's share of a 128 x 16 piece of x or w: rows row0 + 4 j (j 0..3), columns col and col + 8. A
  * warp's load touches 4 rows of 8 neighbours (whole 32-byte sectors of fp32), and its store into
@@ -150,7 +140,7 @@ static __global__ void __launch_bounds__(THREADS, 2) product_kernel(struct produ
                 v += p.bias[col];
             if (p.add)
                 v += load(p.y, p.y_dtype, row * p.ldy + col);
-            store(p.y, p.y_dtype, row * p.ldy + col, v);
+            ctw_cuda_put(p.y, p.y_dtype, row * p.ldy + col, v);
         }
     }
 }

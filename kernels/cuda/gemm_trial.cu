@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "kernels/cuda/elements.h"
 
 enum { MAX_ROWS = 8192, TRIED_ROWS = 2048 };
 static_assert(CTW_GEMM_X_BYTES + CTW_GEMM_W_BYTES + CTW_GEMM_Y_BYTES + CTW_GEMM_BIAS_BYTES +
@@ -37,12 +38,7 @@ static __global__ void random_kernel(void *p, enum ctw_dtype dtype, int64_t coun
         float v = scale * (float)(int32_t)(r >> 32) * 0x1p-31f;
         if (coarse)
             v = ((float)(int)(r >> 58) - 32.0f) * 0.125f;
-        if (dtype == CTW_F32)
-            ((float *)p)[i] = v;
-        else if (dtype == CTW_BF16)
-            ((__nv_bfloat16 *)p)[i] = __float2bfloat16_rn(v);
-        else
-            ((__half *)p)[i] = __float2half_rn(v);
+        ctw_cuda_put(p, dtype, i, v);
     }
 }
 

@@ -64,7 +64,7 @@ struct bias_parts {
     int64_t block; /* of gate and up in turn; 0: one after another */
 };
 
-/* The shards' biases side by side, in fp32 and in y_dtype (read only where that is 16 bits). */
+/* The shards' biases side by side, in fp32 and, unless `narrow` is NULL, in y_dtype, which is 16 bits. */
 static __global__ void bias_kernel(struct bias_parts b, int64_t n, enum ctw_dtype y_dtype, float *wide,
                                    uint16_t *narrow)
 {
@@ -88,7 +88,8 @@ static __global__ void bias_kernel(struct bias_parts b, int64_t n, enum ctw_dtyp
                                     : ctw_bits_to_f32(low | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24);
     }
     wide[o] = v;
-    narrow[o] = y_dtype == CTW_BF16 ? ctw_f32_to_bf16(v) : ctw_f32_to_f16(v);
+    if (narrow != NULL)
+        narrow[o] = y_dtype == CTW_BF16 ? ctw_f32_to_bf16(v) : ctw_f32_to_f16(v);
 }
 
 /* Sets g's bias, in `scratch`, where some shard has one. */
@@ -96,7 +97,7 @@ static enum ctw_status put_bias(struct ctw_cuda *cu, const struct ctw_op_linear 
                                 char *scratch, struct ctw_cuda_gemm *g, struct ctw_err *err)
 {
     struct bias_parts b = {};
-    bool exact = true, some = false;
+    bool exact = g->y_dtype != CTW_F32, some = false; /* exact in 16 bits */
     b.count = op->n_shards;
     b.block = block;
     for (int i = 0; i < op->n_shards; i++) {
@@ -110,11 +111,11 @@ static enum ctw_status put_bias(struct ctw_cuda *cu, const struct ctw_op_linear 
     if (!some)
         return CTW_OK;
     float *wide = (float *)scratch;
-    uint16_t *narrow = (uint16_t *)(scratch + round_up(4 * g->n, 256));
+    uint16_t *narrow = exact ? (uint16_t *)(scratch + round_up(4 * g->n, 256)) : NULL;
     bias_kernel<<<(unsigned)((g->n + THREADS - 1) / THREADS), THREADS, 0, cu->stream>>>(
         b, g->n, g->y_dtype, wide, narrow);
     g->bias = wide;
-    g->bias_y = exact && g->y_dtype != CTW_F32 ? narrow : NULL;
+    g->bias_y = narrow;
     return ctw_cuda_launched("joining biases", err);
 }
 
