@@ -89,8 +89,8 @@ static void add_up(struct ctw_plan *plan, const struct ctw_plan_request *r, stru
     plan->total = plan->residual + plan->activations + plan->kv + plan->tables + plan->scratch;
 }
 
-enum ctw_status ctw_plan_make(struct ctw_plan *out, const struct ctw_plan_request *r,
-                              struct ctw_err *err)
+/* The largest plan within the limit; false, with the smallest there is, where none is. */
+static bool find_plan(struct ctw_plan *out, const struct ctw_plan_request *r)
 {
     struct widths w = model_widths(r->model);
     const struct ctw_backend_traits *traits = ctw_backend_traits(r->backend);
@@ -116,21 +116,46 @@ enum ctw_status ctw_plan_make(struct ctw_plan *out, const struct ctw_plan_reques
         else
             break;
     }
-    if (plan.total > r->memory_limit) {
-        char need[32], have[32];
-        return ctw_fail(
-            err, CTW_ENOMEM,
-            "a sequence of %lld tokens needs %s beyond the weights, but the memory limit is "
-            "%s: %s or lower %s",
-            (long long)r->longest, ctw_format_bytes(need, sizeof(need), (double)plan.total),
-            ctw_format_bytes(have, sizeof(have), (double)r->memory_limit),
-            traits->host_memory ? "raise --memory-limit" : "raise --memory-limit, take another GPU",
-            r->pass_tokens != 0    ? "--pass-tokens"
-            : r->chunk_tokens != 0 ? "--chunk-tokens"
-                                   : "--max-length");
-    }
     *out = plan;
-    return CTW_OK;
+    return plan.total <= r->memory_limit;
+}
+
+/* The longest sequence that fits, alone in its pass; 0: none. */
+static int64_t longest_that_fits(const struct ctw_plan_request *r)
+{
+    struct ctw_plan plan;
+    int64_t fits = 0, too_long = r->longest;
+    while (too_long - fits > 1) {
+        struct ctw_plan_request shorter = *r;
+        shorter.longest = shorter.total = fits + (too_long - fits) / 2;
+        if (find_plan(&plan, &shorter))
+            fits = shorter.longest;
+        else
+            too_long = shorter.longest;
+    }
+    return fits;
+}
+
+enum ctw_status ctw_plan_make(struct ctw_plan *out, const struct ctw_plan_request *r,
+                              struct ctw_err *err)
+{
+    char need[32], have[32], enough[64] = "";
+    if (find_plan(out, r))
+        return CTW_OK;
+    if (r->pass_tokens == 0 && r->chunk_tokens == 0)
+        snprintf(enough, sizeof(enough), ", enough for %lld tokens", (long long)longest_that_fits(r));
+    return ctw_fail(
+        err, CTW_ENOMEM,
+        "a sequence of %lld tokens needs %s beyond the weights, but the memory limit is %s%s: %s or "
+        "lower %s",
+        (long long)r->longest, ctw_format_bytes(need, sizeof(need), (double)out->total),
+        ctw_format_bytes(have, sizeof(have), (double)r->memory_limit),
+        enough,
+        ctw_backend_traits(r->backend)->host_memory ? "raise --memory-limit"
+                                                    : "raise --memory-limit, take another GPU",
+        r->pass_tokens != 0    ? "--pass-tokens"
+        : r->chunk_tokens != 0 ? "--chunk-tokens"
+                               : "--max-length");
 }
 
 double ctw_plan_layer_flops(const struct ctw_model *model)

@@ -33,7 +33,8 @@ struct ctw_plan {
     size_t total;
 };
 
-/* CTW_ENOMEM: even the smallest plan exceeds the limit; the message says what would be needed. */
+/* CTW_ENOMEM: even the smallest plan exceeds the limit; the message says what would be needed, and
+ * how long a sequence would fit. */
 enum ctw_status ctw_plan_make(struct ctw_plan *out, const struct ctw_plan_request *request,
                               struct ctw_err *err) CTW_MUST_CHECK;
 

@@ -3,6 +3,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -102,6 +103,15 @@ static void limit_is_kept_by_smaller_passes_then_chunks(void **state)
     assert_int_equal(ctw_plan_make(&plan, &r, &err), CTW_ENOMEM);
     assert_non_null(strstr(err.msg, "2048 tokens"));
     assert_non_null(strstr(err.msg, "--memory-limit"));
+    /* What it says would fit does, and one token more does not. */
+    const char *enough = strstr(err.msg, "enough for ");
+    assert_non_null(enough);
+    r.longest = r.total = atoll(enough + strlen("enough for "));
+    assert_true(r.longest > 0 && r.longest < 2048);
+    assert_int_equal(ctw_plan_make(&plan, &r, &err), CTW_OK);
+    r.longest++;
+    r.total++;
+    assert_int_equal(ctw_plan_make(&plan, &r, &err), CTW_ENOMEM);
 }
 
 static void small_work_takes_little(void **state)
