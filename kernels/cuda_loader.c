@@ -23,10 +23,10 @@ static void program_folder(char *dir, size_t cap)
 }
 
 /* Opens the first of the places where it is found. A library that is there and does not load is an
- * error of its own: the next place must not hide it. */
-static enum ctw_status open_library(void **lib, struct ctw_err *err)
+ * error of its own: the next place must not hide it. path: where. */
+static enum ctw_status open_library(void **lib, char *path, size_t cap, struct ctw_err *err)
 {
-    char dir[PATH_MAX], path[PATH_MAX + 64];
+    char dir[PATH_MAX];
     program_folder(dir, sizeof(dir));
     const char *asked = getenv("CTWORKER_CUDA_LIBRARY");
     if (asked != NULL && asked[0] == '\0')
@@ -35,9 +35,9 @@ static enum ctw_status open_library(void **lib, struct ctw_err *err)
     static const char *const places[] = {"", CTW_LIB_FROM_BIN, "../lib/", "../kernels/cuda/"};
     for (size_t i = 0; i < (asked != NULL ? 1 : CTW_COUNT(places)); i++) {
         if (asked != NULL)
-            snprintf(path, sizeof(path), "%s", asked);
+            snprintf(path, cap, "%s", asked);
         else
-            snprintf(path, sizeof(path), "%s/%s%s", dir, places[i], LIBRARY);
+            snprintf(path, cap, "%s/%s%s", dir, places[i], LIBRARY);
         if (asked == NULL && access(path, F_OK) != 0)
             continue;
         *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
@@ -54,9 +54,10 @@ enum ctw_status ctw_cuda_load(const struct ctw_backend_ops **out, struct ctw_err
 {
     static const struct ctw_backend_ops *loaded; /* a library is opened once and never closed */
     const struct ctw_backend_ops *ops = __atomic_load_n(&loaded, __ATOMIC_ACQUIRE);
+    char path[PATH_MAX + 64];
     void *lib;
     if (ops == NULL) {
-        enum ctw_status st = open_library(&lib, err);
+        enum ctw_status st = open_library(&lib, path, sizeof(path), err);
         if (st != CTW_OK)
             return st;
         ctw_backend_entry_fn *entry;
@@ -66,7 +67,7 @@ enum ctw_status ctw_cuda_load(const struct ctw_backend_ops **out, struct ctw_err
             return ctw_fail(err, CTW_EUNSUP,
                             "no GPU: %s is of another version than this program: install both "
                             "together",
-                            LIBRARY);
+                            path);
         __atomic_store_n(&loaded, ops, __ATOMIC_RELEASE);
     }
     *out = ops;

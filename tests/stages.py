@@ -126,7 +126,7 @@ def stages():
         Stage("invariance", "the same bits in any company, order, chunk, pass, thread count", [
             Step([PY, "tests/invariance/check_invariance.py", "--tiny", TINY, "--scratch", DATA,
                   "--program", BUILD / "ci/tests/invariance"], "lines")], fast=False, limit_s=900),
-        Stage("service", "protocol, faults, example client", [
+        Stage("service", "protocol, faults, a GPU that is none, example client", [
             Step([*PYTEST, "tests/e2e"], "pytest")]),
         Stage("adapter", "the Python package against real lm-eval", [
             Step([*PYTEST, "tests/python"], "pytest", {"CTWORKER_BIN": WORKER})], limit_s=900),

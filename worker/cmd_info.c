@@ -1,5 +1,6 @@
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/log.h"
 #include "worker/client_command.h"
@@ -108,6 +109,18 @@ static enum ctw_status print_json(const struct ctw_info_reply *r, const char *ur
 
 /* ---- for people ---- */
 
+/* A line for each kind of product; they come with ';' between them. */
+static void print_products(struct ctw_slice products)
+{
+    for (size_t at = 0; at < products.n;) {
+        const char *from = products.data + at;
+        const char *end = memchr(from, ';', products.n - at);
+        size_t n = end == NULL ? products.n - at : (size_t)(end - from);
+        printf("%s%.*s\n", at == 0 ? "  products    " : "              ", (int)n, from);
+        at += n + 1;
+    }
+}
+
 static void print_model(const struct ctw_model_map *m)
 {
     const double mib = 1024 * 1024;
@@ -134,8 +147,7 @@ static void print_model(const struct ctw_model_map *m)
            (double)m->memory_planned / mib, (double)m->memory_limit / mib);
     printf("  numerics    %.*s\n", TEXT(m->numerics));
     printf("  identity    %.*s\n", TEXT(m->identity));
-    if (m->products.n > 0)
-        printf("  products by\n%.*s", TEXT(m->products));
+    print_products(m->products);
 }
 
 static void print_table(const struct ctw_info_reply *r, const char *url)

@@ -70,14 +70,17 @@ static enum ctw_status plan_usual(struct ctw_engine *e, struct ctw_err *err)
 }
 
 /* On a GPU: most of what its memory holds beside the weights; else see ctw_plan_default_limit(). */
-static uint64_t default_limit(const struct ctw_engine *e)
+static enum ctw_status set_default_limit(struct ctw_engine *e, struct ctw_err *err)
 {
-    if (ctw_backend_traits(e->be)->host_memory)
-        return ctw_plan_default_limit();
+    if (ctw_backend_traits(e->be)->host_memory) {
+        e->memory_limit = ctw_plan_default_limit();
+        return CTW_OK;
+    }
     uint64_t have = ctw_backend_memory_free(e->be), weights = 0;
     if (e->provider == NULL) /* not read yet, as only a plan is wanted */
         weights = ctw_container_bytes(e->model->container);
-    return have > weights ? (have - weights) / 10 * 9 : 0;
+    e->memory_limit = have > weights ? (have - weights) / 10 * 9 : 0;
+    return ctw_backend_sync(e->be, err); /* one that failed has nothing free: then say that */
 }
 
 enum ctw_status ctw_engine_open(struct ctw_engine **out, const struct ctw_engine_options *opt,
@@ -117,8 +120,11 @@ enum ctw_status ctw_engine_open(struct ctw_engine **out, const struct ctw_engine
     e->chunk_tokens = opt->chunk_tokens;
     e->pass_tokens = opt->pass_tokens;
     e->limit_is_default = opt->memory_limit == 0;
-    e->memory_limit = opt->memory_limit != 0 ? opt->memory_limit : default_limit(e);
-    st = plan_usual(e, err);
+    e->memory_limit = opt->memory_limit;
+    if (e->limit_is_default)
+        st = set_default_limit(e, err);
+    if (st == CTW_OK)
+        st = plan_usual(e, err);
     if (st != CTW_OK)
         goto fail;
     ctw_backend_get_info(e->be, &info);
@@ -142,8 +148,8 @@ void ctw_engine_close(struct ctw_engine *e)
 {
     if (e == NULL)
         return;
+    ctw_provider_close(e->provider); /* first: freeing waits for what is being uploaded */
     ctw_forward_close(e->forward);
-    ctw_provider_close(e->provider);
     ctw_backend_close(e->be);
     ctw_model_close(e->model);
     ctw_free(e);
@@ -199,19 +205,21 @@ static enum ctw_status prepare(struct ctw_engine *e, int64_t longest, int64_t to
                                struct ctw_err *err)
 {
     struct ctw_plan plan;
+    enum ctw_status st = CTW_OK;
     /* Other engines may since have come to this GPU, or left it. */
     if (e->limit_is_default && e->forward == NULL && !ctw_backend_traits(e->be)->host_memory)
-        e->memory_limit = default_limit(e);
-    enum ctw_status st = ctw_plan_make(&plan,
-                                       &(struct ctw_plan_request){.model = e->model,
-                                                                  .backend = e->be,
-                                                                  .dtype = e->dtype,
-                                                                  .memory_limit = e->memory_limit,
-                                                                  .longest = longest,
-                                                                  .total = total,
-                                                                  .chunk_tokens = e->chunk_tokens,
-                                                                  .pass_tokens = e->pass_tokens},
-                                       err);
+        st = set_default_limit(e, err);
+    if (st == CTW_OK)
+        st = ctw_plan_make(&plan,
+                           &(struct ctw_plan_request){.model = e->model,
+                                                      .backend = e->be,
+                                                      .dtype = e->dtype,
+                                                      .memory_limit = e->memory_limit,
+                                                      .longest = longest,
+                                                      .total = total,
+                                                      .chunk_tokens = e->chunk_tokens,
+                                                      .pass_tokens = e->pass_tokens},
+                           err);
     if (st != CTW_OK)
         return st;
     if (e->forward != NULL) {
@@ -221,7 +229,10 @@ static enum ctw_status prepare(struct ctw_engine *e, int64_t longest, int64_t to
             return CTW_OK;
         ctw_engine_trim(e);
     }
-    return ctw_forward_open(&e->forward, e->model, e->be, e->dtype, &plan, err);
+    st = ctw_forward_open(&e->forward, e->model, e->be, e->dtype, &plan, err);
+    if (st != CTW_OK)
+        ctw_engine_trim(e); /* what was reserved would count twice in the next plan */
+    return st;
 }
 
 /* How many of the sequences from `first` on make up the next pass; at least one. */

@@ -67,6 +67,17 @@ enum ctw_status ctw_handle_health(struct ctw_handler_call *c, struct ctw_err *er
 
 /* ---- info; lock held ---- */
 
+/* Lines become one text, ';' between them: a newline is a control character, which no str holds. */
+static bool copy_products(struct ctw_reply *reply, const struct ctw_model_slot *m,
+                          struct ctw_slice *out)
+{
+    char text[sizeof(m->products)];
+    memcpy(text, m->products, sizeof(text));
+    for (char *end = strchr(text, '\n'); end != NULL; end = strchr(end, '\n'))
+        *end = end[1] == '\0' ? '\0' : ';';
+    return ctw_reply_copy(reply, text, out);
+}
+
 static bool fill_model(struct ctw_reply *reply, const struct ctw_model_slot *m, bool local,
                        struct ctw_model_map *out)
 {
@@ -97,7 +108,7 @@ static bool fill_model(struct ctw_reply *reply, const struct ctw_model_slot *m, 
            ctw_reply_copy(reply, info->backend.variant, &out->variant) &&
            ctw_reply_copy(reply, info->backend.device, &out->device) &&
            ctw_reply_copy(reply, info->backend.reason, &out->reason) &&
-           ctw_reply_copy(reply, m->products, &out->products) &&
+           copy_products(reply, m, &out->products) &&
            ctw_reply_copy(reply, info->model->activations, &out->activations);
 }
 

@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "base/threads.h"
 #include "worker/layers_provider.h"
+#include "worker/plan.h"
 
 enum {
     ALIGN = 256,            /* of each tensor in its layer's block */
@@ -161,13 +162,15 @@ static enum ctw_status allocate(struct resident *p, struct ctw_err *err)
     size_t total = 0;
     for (int i = 0; i < p->model->n_layers; i++)
         total += p->layers[i].bytes;
+    char need[32], free_text[32];
     uint64_t have = ctw_backend_memory_free(p->be);
-    if (total > have)
-        return ctw_fail(err, CTW_ENOMEM,
-                        "the weights take %.1f GiB as they are stored, but only %.1f GiB of the "
-                        "GPU's memory are free: take another GPU, or --backend cpu",
-                        (double)total / (1 << 30), (double)have / (1 << 30));
-    enum ctw_status st = CTW_OK;
+    enum ctw_status st = ctw_backend_sync(p->be, err); /* one that failed has nothing free */
+    if (st == CTW_OK && total > have)
+        st = ctw_fail(err, CTW_ENOMEM,
+                      "the weights take %s as they are stored, but only %s of the GPU's memory are "
+                      "free: take another GPU, or --backend cpu",
+                      ctw_format_bytes(need, sizeof(need), (double)total),
+                      ctw_format_bytes(free_text, sizeof(free_text), (double)have));
     for (int i = 0; st == CTW_OK && i < p->model->n_layers; i++)
         if (p->layers[i].bytes > 0)
             st = ctw_device_alloc(p->be, &p->layers[i].block, p->layers[i].bytes, err);
@@ -243,16 +246,20 @@ static const struct batch *take_batch(struct resident *p)
     return b;
 }
 
-static void batch_begun(struct resident *p, const struct batch *b, enum ctw_status st,
-                        const struct ctw_err *err)
+static void batch_begun(struct resident *p, const struct batch *b)
 {
     pthread_mutex_lock(&p->lock);
-    if (st == CTW_OK) {
-        p->layers[b->layer].n_waiting--;
-        p->n_begun++;
-    } else if (p->err.status == CTW_OK) {
+    p->layers[b->layer].n_waiting--;
+    p->n_begun++;
+    pthread_cond_broadcast(&p->changed);
+    pthread_mutex_unlock(&p->lock);
+}
+
+static void reading_failed(struct resident *p, const struct ctw_err *err)
+{
+    pthread_mutex_lock(&p->lock);
+    if (p->err.status == CTW_OK)
         p->err = *err;
-    }
     pthread_cond_broadcast(&p->changed);
     pthread_mutex_unlock(&p->lock);
 }
@@ -277,15 +284,18 @@ static void *read_layers(void *arg)
             st = read_batch(p, b, stage[s], &ticket[s], &err);
             busy[s] = st == CTW_OK;
         }
-        batch_begun(p, b, st, &err);
-        if (st != CTW_OK)
+        if (st != CTW_OK) {
+            reading_failed(p, &err);
             break;
+        }
+        batch_begun(p, b);
     }
     for (int s = 0; s < N_STAGES; s++) {
         struct ctw_err err;
         if (busy[s] && ctw_upload_wait(p->be, ticket[s], &err) != CTW_OK)
-            continue; /* the device failed: its driver may still read the stage */
-        ctw_stage_free(p->be, stage[s]);
+            reading_failed(p, &err); /* and its driver may still read the stage: it stays */
+        else
+            ctw_stage_free(p->be, stage[s]);
     }
     return NULL;
 }
@@ -312,7 +322,8 @@ static enum ctw_status resident_acquire(struct ctw_provider *base, int layer,
     while (l->n_waiting > 0 && p->err.status == CTW_OK)
         pthread_cond_wait(&p->changed, &p->lock);
     enum ctw_status st = CTW_OK;
-    if (l->n_waiting > 0)
+    /* An upload that failed may be one of this layer's, though it began well. */
+    if (l->n_waiting > 0 || p->err.status == CTW_EDEVICE)
         st = ctw_fail(err, p->err.status, "reading the weights: %s", p->err.msg);
     pthread_mutex_unlock(&p->lock);
     if (st == CTW_OK && !l->joined)

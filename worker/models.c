@@ -92,8 +92,9 @@ enum ctw_status ctw_queue_load(struct ctw_queue *q, const char *path, const char
                         named ? name : path, CTW_MODEL_NAME_MAX - 1);
     ctw_text_clean(out_name, strlen(out_name)); /* it goes over the wire */
     pthread_mutex_lock(&q->lock);
-    enum ctw_status st = q->draining ? ctw_fail(err, CTW_EBUSY, "the worker is draining")
-                                     : add_slot(q, path, out_name, retry_ms, err);
+    enum ctw_status st = ctw_queue_admits(q, err);
+    if (st == CTW_OK)
+        st = add_slot(q, path, out_name, retry_ms, err);
     pthread_cond_broadcast(&q->work);
     pthread_mutex_unlock(&q->lock);
     return st;

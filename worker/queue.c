@@ -61,6 +61,15 @@ int ctw_queue_unfinished(const struct ctw_queue *q)
     return n;
 }
 
+enum ctw_status ctw_queue_admits(const struct ctw_queue *q, struct ctw_err *err)
+{
+    if (q->fatal.status != CTW_OK)
+        return ctw_fail(err, q->fatal.status, "the worker has failed and is ending: %s", q->fatal.msg);
+    if (q->draining)
+        return ctw_fail(err, CTW_EBUSY, "the worker is draining and takes no new jobs or models");
+    return CTW_OK;
+}
+
 static void free_if_unused(struct ctw_queue *q, struct ctw_job *job)
 {
     if (!job->removed || job->pins > 0)

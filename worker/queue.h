@@ -143,6 +143,8 @@ void ctw_queue_stop(struct ctw_queue *q);
 /* ---- with the lock held ---- */
 
 int ctw_queue_unfinished(const struct ctw_queue *q);
+/* Not CTW_OK: no new jobs and models, since the worker has failed (and how), or is draining. */
+enum ctw_status ctw_queue_admits(const struct ctw_queue *q, struct ctw_err *err) CTW_MUST_CHECK;
 /* A client asked about the job. */
 void ctw_queue_touch(struct ctw_queue *q, struct ctw_job *j, const struct ctw_contact *contact);
 struct ctw_model_slot *ctw_queue_model(const struct ctw_queue *q,

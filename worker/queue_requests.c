@@ -102,8 +102,8 @@ static size_t open_bytes(const struct ctw_queue *q)
 /* For a new job. */
 static enum ctw_status check_room(const struct ctw_queue *q, int *retry_ms, struct ctw_err *err)
 {
-    if (q->draining)
-        return ctw_fail(err, CTW_EBUSY, "the worker is draining and takes no new jobs");
+    if (ctw_queue_admits(q, err) != CTW_OK)
+        return err->status;
     *retry_ms = 1000;
     if (q->n_jobs >= CTW_IPC_JOBS)
         return ctw_fail(err, CTW_EBUSY,

@@ -202,9 +202,11 @@ def random_pairs(n, seed=1, longest=40):
 
 
 class Worker:
-    """A fake worker in a folder of its own, ended with the `with` block."""
+    """A fake worker (or `program`) in a folder of its own, ended with the `with` block."""
 
-    def __init__(self, *args, models=("model",), listen=None, wait=True, engine=None, env=None):
+    def __init__(self, *args, models=("model",), listen=None, wait=True, engine=None, env=None,
+                 program=FAKE):
+        self.program = str(program)
         self.folder = tempfile.TemporaryDirectory(prefix="ctw-")
         self.dir = Path(self.folder.name)
         self.runtime = self.dir / "run"
@@ -218,7 +220,7 @@ class Worker:
         self.env = os.environ | {"XDG_RUNTIME_DIR": str(self.runtime)} | (env or {})
         self.env |= {f"CTW_FAKE_{k.upper()}": str(v) for k, v in (engine or {}).items()}
         self.log = open(self.dir / "log", "w+", encoding="utf-8")
-        self.argv = [str(FAKE), "serve", "--model", *paths, "--listen", self.url,
+        self.argv = [self.program, "serve", "--model", *paths, "--listen", self.url,
                      "--ready-file", str(self.ready), *args]
         self.process = subprocess.Popen(self.argv, env=self.env, stderr=self.log,
                                         stdin=subprocess.DEVNULL, stdout=self.log)
@@ -241,7 +243,7 @@ class Worker:
         return Client(self.url, **kw)
 
     def command(self, *argv, timeout=60):
-        return subprocess.run([str(FAKE), *argv], env=self.env, capture_output=True, text=True,
+        return subprocess.run([self.program, *argv], env=self.env, capture_output=True, text=True,
                               timeout=timeout, stdin=subprocess.DEVNULL)
 
     def end(self, timeout_s=20):

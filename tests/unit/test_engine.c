@@ -1,4 +1,5 @@
-/* The engine on a checkpoint that this test writes: one layer of a Llama, all values simple. */
+/* The engine on a checkpoint that this test writes: one layer of a Llama, all values simple. Once on the
+ * CPU, and once on a GPU that is none (tests/service/fake_device.c). */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -34,6 +35,7 @@ static const struct {
     {"model.norm.weight", HIDDEN, 0},
 };
 
+static const char *backend;
 static char dir[] = "/tmp/ctw_test_engine_XXXXXX";
 
 static void path_of(char *path, size_t cap, const char *name)
@@ -95,7 +97,8 @@ static struct ctw_engine *open_engine(void)
 {
     struct ctw_engine *e;
     struct ctw_err err;
-    const struct ctw_engine_options opt = {.model_dir = dir, .n_threads = 1, .chunk_tokens = 2};
+    const struct ctw_engine_options opt = {
+        .model_dir = dir, .backend = backend, .n_threads = 1, .chunk_tokens = 2};
     if (ctw_engine_open(&e, &opt, &err) != CTW_OK)
         fail_msg("%s", err.msg);
     return e;
@@ -184,11 +187,18 @@ static void a_changed_file_is_noticed(void **state)
     struct ctw_engine *e = open_engine();
     struct ctw_seq seq = sequence(0);
     assert_int_equal(ctw_engine_score(e, &seq, 1, NULL, &err), CTW_OK);
+    assert_int_equal(ctw_engine_score(e, &seq, 1, NULL, &err), CTW_OK);
     char path[256];
     path_of(path, sizeof(path), "model.safetensors");
     assert_int_equal(truncate(path, 100), 0);
-    assert_int_equal(ctw_engine_score(e, &seq, 1, NULL, &err), CTW_EIO);
-    assert_non_null(strstr(err.msg, "model.safetensors"));
+    if (strcmp(backend, "cuda") == 0) { /* it has no more need of it */
+        struct ctw_seq again = sequence(1);
+        assert_int_equal(ctw_engine_score(e, &again, 1, NULL, &err), CTW_OK);
+        assert_memory_equal(logprob[1], logprob[0], sizeof(logprob[0]));
+    } else {
+        assert_int_equal(ctw_engine_score(e, &seq, 1, NULL, &err), CTW_EIO);
+        assert_non_null(strstr(err.msg, "model.safetensors"));
+    }
     ctw_engine_close(e);
     write_checkpoint(-1);
 }
@@ -253,7 +263,7 @@ static void failed_allocations_are_reported(void **state)
         struct ctw_engine *e = NULL;
         struct ctw_err err;
         struct ctw_seq seq = sequence(0);
-        const struct ctw_engine_options opt = {.model_dir = dir, .n_threads = 1};
+        const struct ctw_engine_options opt = {.model_dir = dir, .backend = backend, .n_threads = 1};
         ctw_mem_fail_at(n);
         st = ctw_engine_open(&e, &opt, &err);
         if (st == CTW_OK)
@@ -265,27 +275,17 @@ static void failed_allocations_are_reported(void **state)
     assert_int_equal(st, CTW_OK);
 }
 
-static int setup(void **state)
+static void remove_checkpoint(void)
 {
-    (void)state;
-    if (mkdtemp(dir) == NULL)
-        return -1;
-    write_checkpoint(-1);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
     char path[256];
     path_of(path, sizeof(path), "config.json");
     unlink(path);
     path_of(path, sizeof(path), "model.safetensors");
     unlink(path);
-    return rmdir(dir);
+    rmdir(dir);
 }
 
-/* Every tensor's bytes, as the mapped provider has them; the CPU backend's "device" is the host. */
+/* Every tensor's bytes, as the mapped provider has them; either "device" is the host. */
 static void resident_layers_hold_the_files_bytes(void **state)
 {
     (void)state;
@@ -295,7 +295,7 @@ static void resident_layers_hold_the_files_bytes(void **state)
     struct ctw_err err;
     write_checkpoint(-1);
     assert_int_equal(ctw_model_open(&m, dir, NULL, &err), CTW_OK);
-    assert_int_equal(ctw_backend_open(&be, "cpu", NULL, &err), CTW_OK);
+    assert_int_equal(ctw_backend_open(&be, backend, NULL, &err), CTW_OK);
     assert_int_equal(ctw_provider_open_mapped(&mapped, m, &err), CTW_OK);
     assert_int_equal(ctw_provider_open_resident(&resident, m, be, &err), CTW_OK);
     int n_tensors = 0;
@@ -304,6 +304,7 @@ static void resident_layers_hold_the_files_bytes(void **state)
         const struct ctw_layer *l = &m->layers[layer];
         assert_int_equal(ctw_provider_acquire(mapped, layer, &a, &err), CTW_OK);
         assert_int_equal(ctw_provider_acquire(resident, layer, &b, &err), CTW_OK);
+        assert_int_equal(ctw_backend_sync(be, &err), CTW_OK);
         for (int i = 0; i < CTW_N_MATRICES; i++) {
             const struct ctw_tensor *t = l->matrix[i].part[CTW_PART_VALUES];
             const void *x = a->matrix[i].part[CTW_PART_VALUES];
@@ -334,6 +335,54 @@ static void resident_layers_hold_the_files_bytes(void **state)
     ctw_model_close(m);
 }
 
+static size_t round_up(size_t bytes, size_t to)
+{
+    return (bytes + to - 1) / to * to;
+}
+
+/* The memory that all layers take: each tensor aligned to 256 bytes, each layer to the fake's 512. */
+static size_t layers_take(const struct ctw_model *m)
+{
+    size_t total = 0;
+    for (int layer = 0; layer < m->n_layers; layer++) {
+        const struct ctw_layer *l = &m->layers[layer];
+        size_t bytes = 0;
+        for (int i = 0; i < CTW_N_MATRICES; i++)
+            if (l->matrix[i].name != NULL && i != CTW_M_HEAD)
+                bytes += round_up(l->matrix[i].part[CTW_PART_VALUES]->bytes, 256);
+        for (int i = 0; i < CTW_N_VECTORS; i++)
+            bytes += l->vector[i] == NULL ? 0 : round_up(l->vector[i]->bytes, 256);
+        total += round_up(bytes, 512);
+    }
+    return total;
+}
+
+static void a_tied_head_is_uploaded_once(void **state)
+{
+    (void)state;
+    struct ctw_model *m;
+    struct ctw_backend *be;
+    struct ctw_provider *resident;
+    struct ctw_err err;
+    const struct ctw_layer_data *table, *head;
+    write_checkpoint(-1);
+    assert_int_equal(ctw_model_open(&m, dir, NULL, &err), CTW_OK);
+    assert_true(m->tied);
+    assert_int_equal(ctw_backend_open(&be, "cuda", NULL, &err), CTW_OK);
+    uint64_t before = ctw_backend_memory_free(be);
+    assert_int_equal(ctw_provider_open_resident(&resident, m, be, &err), CTW_OK);
+    assert_int_equal(before - ctw_backend_memory_free(be), layers_take(m));
+    assert_int_equal(ctw_provider_acquire(resident, 0, &table, &err), CTW_OK);
+    assert_int_equal(ctw_provider_acquire(resident, m->n_layers - 1, &head, &err), CTW_OK);
+    assert_non_null(head->matrix[CTW_M_HEAD].part[CTW_PART_VALUES]);
+    assert_ptr_equal(head->matrix[CTW_M_HEAD].part[CTW_PART_VALUES],
+                     table->matrix[CTW_M_EMBED].part[CTW_PART_VALUES]);
+    ctw_provider_close(resident);
+    assert_int_equal(ctw_backend_memory_free(be), before);
+    ctw_backend_close(be);
+    ctw_model_close(m);
+}
+
 static void a_layer_that_cannot_be_read_is_an_error(void **state)
 {
     (void)state;
@@ -345,7 +394,7 @@ static void a_layer_that_cannot_be_read_is_an_error(void **state)
     write_checkpoint(-1);
     path_of(path, sizeof(path), "model.safetensors");
     assert_int_equal(ctw_model_open(&m, dir, NULL, &err), CTW_OK);
-    assert_int_equal(ctw_backend_open(&be, "cpu", NULL, &err), CTW_OK);
+    assert_int_equal(ctw_backend_open(&be, backend, NULL, &err), CTW_OK);
     assert_int_equal(truncate(path, 2000), 0);
     assert_int_equal(ctw_provider_open_resident(&resident, m, be, &err), CTW_OK);
     enum ctw_status st = CTW_OK;
@@ -371,5 +420,16 @@ int main(void)
         cmocka_unit_test(resident_layers_hold_the_files_bytes),
         cmocka_unit_test(a_layer_that_cannot_be_read_is_an_error),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    const struct CMUnitTest on_a_gpu[] = {cmocka_unit_test(a_tied_head_is_uploaded_once)};
+    setenv("CTWORKER_CUDA_LIBRARY", CTW_FAKE_DEVICE, 1);
+    if (mkdtemp(dir) == NULL)
+        return 1;
+    write_checkpoint(-1);
+    backend = "cpu";
+    int failed = cmocka_run_group_tests_name("engine on the CPU", tests, NULL, NULL);
+    backend = "cuda";
+    failed += cmocka_run_group_tests_name("engine on a GPU", tests, NULL, NULL);
+    failed += cmocka_run_group_tests(on_a_gpu, NULL, NULL);
+    remove_checkpoint();
+    return failed;
 }

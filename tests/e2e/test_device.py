@@ -1,0 +1,392 @@
+"""The real worker on a GPU that is none (tests/service/fake_device.c): choosing it, loading, memory,
+faults. It computes with the CPU's kernels, so every score must equal the CPU's bit for bit."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+import worker_process as w
+from test_faults import ended, until
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
+import checkpoint_io  # noqa: E402
+import tiny_checkpoint  # noqa: E402
+
+BUILD = w.FAKE.parents[1]
+WORKER, DEVICE = BUILD / "worker/ctworker", BUILD / "tests/libctw_fake_device.so"
+MODELS = {"tied": ("llama_tied", "bf16", {}), "int4": ("qwen2", "w4a16_g32_asym", {}),
+          "fp4": ("qwen3", "nvfp4", {}), "int8": ("mistral_swa", "w8a16_channel", {}),
+          "tied_int4": ("llama_tied", "w4a16_g32", {}), "fp32": ("llama_bias", "fp32", {}),
+          "fp16": ("qwen3_tied", "fp16", {}),
+          "deep": ("llama", "bf16", {"layers": 40, "hidden": 64, "inner": 96, "heads": 2,
+                                     "kv_heads": 1, "head": 32})}
+N_IDS = 300  # of tiny_checkpoint's vocabulary
+
+
+def setUpModule():
+    global FOLDER
+    FOLDER = tempfile.TemporaryDirectory(prefix="ctw-")
+    for seed, (name, (family, fmt, sizes)) in enumerate(MODELS.items()):
+        tiny_checkpoint.write(os.path.join(FOLDER.name, name), family, fmt, seed=seed, **sizes)
+
+
+def tearDownModule():
+    FOLDER.cleanup()
+
+
+def model(name):
+    return os.path.join(FOLDER.name, name)
+
+
+def environment(**gpu):
+    return {"CTWORKER_CUDA_LIBRARY": str(DEVICE)} | {
+        f"CTW_FAKE_GPU_{k.upper()}": str(v) for k, v in gpu.items()}
+
+
+def random_pairs(n=12, longest=50, seed=1):
+    rng = random.Random(seed)
+    return [([rng.randrange(N_IDS) for _ in range(rng.randint(1, longest))],
+             [rng.randrange(N_IDS) for _ in range(rng.randint(1, 8))]) for _ in range(n)]
+
+
+PAIRS = random_pairs()
+
+
+def run(*argv, text="", env=None, **gpu):
+    done = subprocess.run([str(WORKER), *map(str, argv)], input=text, capture_output=True, text=True,
+                          env=os.environ | environment(**gpu) | (env or {}), timeout=120, check=False)
+    assert "Sanitizer" not in done.stderr and "fake GPU: " not in done.stderr, done.stderr
+    return done
+
+
+def score(name, *options, pairs=None, **gpu):
+    lines = [json.dumps({"id": i, "context": c, "continuation": k})
+             for i, (c, k) in enumerate(PAIRS if pairs is None else pairs)]
+    return run("score", "--model", model(name), "--threads", 2, *options,
+               text="".join(line + "\n" for line in lines), **gpu)
+
+
+def on_cpu(name, pairs=None):
+    """What the CPU says: the lines of `score`."""
+    done = score(name, "--backend", "cpu", pairs=pairs)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def expected(name, pairs):
+    """{item: log-probabilities} by the CPU, as Client.fetch() gives them."""
+    lines = map(json.loads, on_cpu(name, pairs).splitlines())
+    return {r["id"]: [w.f32(x) for x in r["logprobs"]] for r in lines}
+
+
+def server(*args, models=("tied",), **gpu):
+    return w.Worker("--threads", "2", "--backend", "cuda", *args, program=WORKER,
+                    models=[model(m) for m in models], env=environment(**gpu))
+
+
+def scores_by(client, pairs, **head):
+    job = client.pairs(pairs, columns=["logprob"], **head)
+    r = client.wait(job)
+    assert r["state"] == "done", r
+    return {i: item[4] for i, item in client.fetch(job).items()}
+
+
+def counts_of(model_info):
+    """What fake_device.c tells of itself where a GPU tells its algorithms."""
+    return {k: int(v) for k, v in (x.rsplit(" ", 1) for x in model_info["products"].split(";"))}
+
+
+class Device(unittest.TestCase):
+    def assert_refused(self, done, code, *parts):
+        """Ended with this exit code and one error, which has these words."""
+        errors = [x for x in done.stderr.splitlines() if x.startswith("ctworker: error")]
+        self.assertEqual((done.returncode, len(errors)), (code, 1), done.stderr)
+        for part in parts:
+            self.assertIn(part, errors[0])
+
+    def assert_failed(self, client, job, code, part):
+        r = client.wait(job)
+        self.assertEqual((r["state"], r["error"]["code"]), ("failed", code), r)
+        self.assertIn(part, r["error"]["message"])
+
+    def assert_ends(self, worker, client, code, part):
+        """It takes nothing more, says why, and ends with this exit code."""
+        self.assertEqual(client.call("health")["state"], "failed")
+        with self.assertRaises(w.Refused) as e:
+            client.pairs(PAIRS)
+        self.assertEqual(e.exception.code, "device")
+        self.assertIn(part, e.exception.message)
+        self.assertIn(part, client.call("health")["message"])
+        worker.process.terminate()  # nobody else wants to read why
+        self.assertEqual(ended(worker), code)
+
+
+class Scores(Device):
+    def test_the_same_bits_as_the_cpu(self):
+        for name in MODELS:
+            done = score(name, "--backend", "cuda", "--pass-tokens", 120, "--chunk-tokens", 40)
+            self.assertEqual((done.returncode, done.stdout), (0, on_cpu(name)), done.stderr)
+        variants = {"c", "avx2"} if "avx2" in Path("/proc/cpuinfo").read_text() else {"c"}
+        by = {v: [score("int4", "--backend", b, "--cpu-variant", v).stdout for b in ("cpu", "cuda")]
+              for v in variants}
+        for v in variants:
+            self.assertEqual(by[v][0], by[v][1])
+            self.assertTrue(by[v][0])
+
+    def test_the_first_pass_computes_while_layers_are_uploaded(self):
+        pairs = random_pairs(3, seed=2) * 5
+        n = sum(len(c) + len(k) - 1 for c, k in pairs[:3])
+        done = score("deep", "--backend", "cuda", "--pass-tokens", n, pairs=pairs, copy_us=20000)
+        self.assertEqual((done.returncode, done.stdout), (0, on_cpu("deep", pairs)), done.stderr)
+        results = [json.loads(x)["logprobs"] for x in done.stdout.splitlines()]
+        for i in range(3, 15):
+            self.assertEqual(results[i], results[i % 3])
+
+    def test_hashes(self):
+        for name in ("tied", "int4", "fp4", "int8"):
+            here = run("inspect", "--hashes", "--backend", "cuda", model(name))
+            there = run("inspect", "--hashes", model(name))
+            self.assertEqual((here.returncode, there.returncode), (0, 0), here.stderr)
+            self.assertEqual(here.stdout, there.stdout)
+            self.assertTrue(here.stdout)
+
+    def test_numbers_that_are_not_finite(self):
+        with tempfile.TemporaryDirectory(prefix="ctw-") as d:
+            shutil.copytree(model("tied"), d, dirs_exist_ok=True)
+            name = "model.layers.1.mlp.down_proj.weight"
+            at = checkpoint_io.Checkpoint(d).records[name][3]
+            with open(f"{d}/model.safetensors", "r+b") as f:
+                f.seek(at)
+                f.write(b"\xc0\x7f")
+            done = score(d, "--backend", "cuda")
+            self.assert_refused(done, 65, "not finite", "out of layer 1")
+            self.assertEqual(score(d, "--backend", "cpu").stderr.splitlines()[-1],
+                             done.stderr.splitlines()[-1])
+
+    def test_info(self):
+        with server() as a, a.client() as c:
+            scores_by(c, PAIRS)
+            m = json.loads(a.command("info", "--json").stdout)["models"][0]
+            self.assertEqual((m["backend"], m["variant"], m["device"], m["reason"]),
+                             ("cuda", "hopper", "fake GPU 0", "asked for"))
+            self.assertTrue(m["numerics"].startswith("fake-"), m)
+            counts = counts_of(m)
+            # every product of a decoder layer used what had been announced for it
+            self.assertEqual(counts["products"], counts["prepared"])
+            self.assertGreaterEqual(counts["products"], 8)
+            # every tensor was uploaded once: the tied head is no other
+            size = os.path.getsize(model("tied") + "/model.safetensors")
+            self.assertLess(counts["uploaded bytes"], size + 30 * 256)
+            text = a.command("info").stdout
+            self.assertIn("cuda-hopper, fake GPU 0 (asked for)", text)
+            self.assertIn(f"  products    products {counts['products']}\n              prepared ", text)
+
+
+class Choosing(Device):
+    def test_auto_takes_it_and_says_why(self):
+        done = score("tied")
+        self.assertEqual((done.returncode, done.stdout), (0, on_cpu("tied")), done.stderr)
+        self.assertIn("cuda-hopper on fake GPU 0 (a GPU is here)", done.stderr)
+
+    def test_auto_without_one_takes_the_cpu_and_says_why(self):
+        done = score("tied", open="none")
+        self.assertEqual((done.returncode, done.stdout), (0, on_cpu("tied")), done.stderr)
+        self.assertRegex(done.stderr, r"cpu-.* \(no GPU: the fake driver shows none\)")
+
+    def test_a_broken_one_is_an_error(self):
+        for options in ((), ("--backend", "cuda")):
+            self.assert_refused(score("tied", *options, open="broken"), 69, "the GPU does not answer")
+        self.assertEqual(score("tied", "--backend", "cpu", open="broken").returncode, 0)
+
+    def test_asked_for_and_not_there(self):
+        for gpu, part in (({"open": "none"}, "no GPU: the fake driver shows none"),
+                          ({"abi": 1}, f"{DEVICE} is of another version than this program"),
+                          ({"env": {"CTWORKER_CUDA_LIBRARY": "/nowhere/lib.so"}}, "/nowhere/lib.so"),
+                          ({"env": {"CTWORKER_CUDA_LIBRARY": "libm.so.6"}}, "of another version")):
+            done = run("inspect", "--backend", "cuda", model("tied"), **gpu)
+            self.assert_refused(done, 65, part, "(--backend cpu needs no GPU)")
+        self.assertRegex(score("tied", abi=1).stderr, r"cpu-.*\(no GPU: .*of another version")
+
+    def test_which_one_and_how(self):
+        done = score("tied", "--device", 1, "--cuda-variant", "general")
+        self.assertIn("cuda-general on fake GPU 1 (a GPU is here)", done.stderr)
+        self.assert_refused(score("tied", "--device", 2), 64, "device 2: this machine has 2 GPUs")
+        self.assertEqual(score("tied", "--cuda-variant", "fermi").returncode, 64)
+
+
+class Memory(Device):
+    def test_too_little_for_the_weights(self):
+        self.assert_refused(score("tied", memory=300000), 71, "the weights take 1.", "MiB",
+                            "only 293.0 KiB of the GPU's memory are free", "--backend cpu")
+
+    def test_too_little_for_the_rest(self):
+        for options, memory in ((("--memory-limit", "1MiB"), 1 << 28), ((), 3 << 20)):
+            done = score("tied", *options, memory=memory)
+            self.assert_refused(done, 71, "a sequence of 2048 tokens needs", "enough for",
+                                "raise --memory-limit, take another GPU or lower --max-length")
+            error = done.stderr.splitlines()[-1]
+            fits = int(error.split("enough for ")[1].split()[0])
+            self.assertGreater(fits, 0)
+            again = score("tied", *options, "--max-length", fits, memory=memory)
+            self.assertEqual((again.returncode, again.stdout), (0, on_cpu("tied")), again.stderr)
+
+    def test_in_a_pass(self):
+        """The job fails, the worker lives, the next job is right."""
+        want = expected("tied", PAIRS)
+        for op in (1, 8, 20):
+            with server(nomem_op=op) as a, a.client() as c:
+                self.assert_failed(c, c.pairs(PAIRS), "memory", "no memory for this operation")
+                self.assertEqual(scores_by(c, PAIRS), want)
+                self.assertEqual(c.call("health")["state"], "ready")
+
+    def test_before_a_pass(self):
+        """The limit that was asked for is more than there is; a smaller job fits."""
+        long, short = [([1] * 1500, [2])] * 6, PAIRS
+        with server("--memory-limit", "1GiB", memory=8 << 20) as a, a.client() as c:
+            for _ in range(2):
+                self.assert_failed(c, c.pairs(long), "memory", "no memory for")
+            self.assertEqual(scores_by(c, short), expected("tied", short))
+
+    def test_two_models_take_turns(self):
+        """There is room for the buffers of one."""
+        long = [([i] * 1000, [2, 3]) for i in range(3)]
+        want = {m: expected(m, long) for m in ("tied", "int4")}
+        with server("--memory-limit", "6MiB", models=("tied", "int4"),
+                    memory=8 << 20) as a, a.client() as c:
+            for m in ("tied", "int4") * 2:
+                self.assertEqual(scores_by(c, long, model=m), want[m])
+            info = json.loads(a.command("info", "--json").stdout)
+            for m in info["models"]:
+                self.assertGreaterEqual(counts_of(m)["trims"], 1)
+
+
+class Failures(Device):
+    def test_at_every_moment_of_a_score(self):
+        """Whatever was written before is right, and nothing else was."""
+        want, failed = on_cpu("tied"), 0
+        for op in range(1, 400, 9):
+            done = score("tied", "--backend", "cuda", "--pass-tokens", 120, fail_op=op)
+            if done.returncode == 0:
+                self.assertEqual(done.stdout, want)
+                break
+            self.assert_refused(done, 69, "the GPU has fallen off the bus")
+            self.assertTrue(want.startswith(done.stdout) and done.stdout != want)
+            failed += 1
+        self.assertEqual(done.returncode, 0)
+        self.assertGreater(failed, 5)
+
+    def test_at_every_moment_of_loading(self):
+        want = on_cpu("deep")
+        for copy in (1, 2, 20, 41, 42):
+            done = score("deep", "--backend", "cuda", fail_copy=copy)
+            self.assert_refused(done, 69, "the GPU has fallen off the bus")
+            self.assertTrue(want.startswith(done.stdout) and done.stdout != want)
+        self.assertEqual(score("deep", "--backend", "cuda", fail_copy=43).stdout, want)
+
+    def test_in_a_pass(self):
+        with server(fail_op=30, op_us=20000) as a, a.client() as c:
+            jobs = [c.pairs(PAIRS) for _ in range(3)]
+            open_job = c.pairs(PAIRS, seal=False)
+            for job in (*jobs, open_job):
+                self.assert_failed(c, job, "device", "the GPU has fallen off the bus")
+            self.assert_ends(a, c, 69, "the GPU has fallen off the bus")
+
+    def test_in_an_upload(self):
+        with server(models=("deep",), fail_copy=30, copy_us=10000) as a, a.client() as c:
+            self.assert_failed(c, c.pairs(PAIRS), "device", "the GPU has fallen off the bus")
+            self.assert_ends(a, c, 69, "the GPU has fallen off the bus")
+
+    def test_while_idle(self):
+        """It is then not told to be short of memory, though none is free."""
+        for models in (("tied",), ("tied", "int4")):  # with two, in trimming the first
+            with tempfile.TemporaryDirectory(prefix="ctw-") as d:
+                with server(models=models, fail_file=f"{d}/now") as a, a.client() as c:
+                    self.assertEqual(scores_by(c, PAIRS), expected("tied", PAIRS))
+                    Path(d, "now").touch()
+                    job = c.pairs(PAIRS, model=models[-1])
+                    self.assert_failed(c, job, "device", "the GPU has fallen off the bus")
+                    self.assert_ends(a, c, 69, "the GPU has fallen off the bus")
+
+    def test_before_loading(self):
+        with tempfile.TemporaryDirectory(prefix="ctw-") as d:
+            Path(d, "now").touch()
+            self.assert_refused(score("tied", fail_file=f"{d}/now"), 69, "fallen off the bus")
+
+
+class Loading(Device):
+    def test_a_file_that_is_cut_meanwhile(self):
+        with tempfile.TemporaryDirectory(prefix="ctw-") as d:
+            for m in ("deep", "tied"):
+                shutil.copytree(model(m), f"{d}/{m}")
+            models = (f"{d}/deep", f"{d}/tied")
+            with server(models=models, copy_us=50000) as a, a.client() as c:
+                jobs = [c.pairs(PAIRS, model="deep")]
+                time.sleep(0.3)
+                os.truncate(f"{d}/deep/model.safetensors", 1000)
+                jobs += [c.pairs(PAIRS, model="deep")]
+                for job in jobs:
+                    self.assert_failed(c, job, "io", "model.safetensors")
+                self.assertEqual(scores_by(c, PAIRS, model="tied"), expected("tied", PAIRS))
+
+    def test_signals(self):
+        with server(models=("deep",), copy_us=30000) as a:
+            a.process.terminate()
+            self.assertEqual(ended(a), 0)
+        with server("--on-signal", "cancel", models=("deep",), copy_us=30000) as a, a.client() as c:
+            job = c.pairs(PAIRS)
+            time.sleep(0.2)
+            a.process.terminate()
+            self.assertEqual(c.wait(job)["state"], "canceled")
+            c.call("release", job=job)
+            self.assertEqual(ended(a), 0)
+        with server(models=("deep",), copy_us=30000) as a, a.client() as c:
+            job = c.pairs(PAIRS)
+            a.process.terminate()
+            self.assertEqual(c.wait(job)["state"], "done")  # it is finished, with what is still to come
+            c.call("release", job=job)
+            self.assertEqual(ended(a), 0)
+        with server(models=("deep",), copy_us=200000) as a, a.client() as c:
+            c.pairs(PAIRS)
+            a.process.terminate()
+            time.sleep(0.2)
+            a.process.send_signal(signal.SIGTERM)
+            self.assertEqual(ended(a, 10), 143)
+
+    def test_unloaded_meanwhile(self):
+        """Its memory is free for the next: there is not room for two."""
+        size = os.path.getsize(model("deep") + "/model.safetensors")
+        with server("--allow-load", FOLDER.name, "--memory-limit", "4MiB", models=("tied",),
+                    copy_us=20000, memory=size + (7 << 20)) as a, a.client() as c:
+            states = lambda: {m["name"]: m["state"] for m in c.call("info")["models"]}
+            for _ in range(3):
+                c.call("load", path=model("deep"))
+                until(lambda: states()["deep"] == "ready")
+                c.call("unload", model="deep")
+                until(lambda: "deep" not in states())
+            c.call("load", path=model("deep"))
+            until(lambda: states()["deep"] == "ready")
+            self.assertEqual(scores_by(c, PAIRS, model="deep"), expected("deep", PAIRS))
+            a.process.terminate()
+            self.assertEqual(ended(a), 0)
+
+    def test_cancelled_in_a_pass(self):
+        want = expected("deep", PAIRS)
+        with server(models=("deep",), op_us=1500) as a, a.client() as c:
+            for wait_s in (0.1, 0.4):  # while it loads, and after
+                job = c.pairs(PAIRS)
+                until(lambda: c.call("poll", job=job)["state"] == "running")
+                time.sleep(wait_s)
+                c.call("cancel", job=job)
+                self.assertEqual(scores_by(c, PAIRS), want)
+
+
+if __name__ == "__main__":
+    unittest.main()

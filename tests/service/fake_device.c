@@ -1,0 +1,459 @@
+/*
+ * A backend for tests, loaded in place of the CUDA one (CTWORKER_CUDA_LIBRARY): computes with the CPU
+ * backend's kernels, so its scores equal the CPU's bit for bit, but has a GPU's nature: memory of its
+ * own, uploads that take their time, weights announced ahead, faults. --cpu-variant and --threads
+ * choose the kernels; --cuda-variant and --device are taken as a GPU takes them. What an operation
+ * gets is checked to lie in the memory it claims. fake_device_gpu.h says how to make it fail.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "base/mem.h"
+#include "fake_device_gpu.h"
+#include "kernels/backend.h"
+
+enum { N_DEVICES = 2 };
+
+/* A product whose weights were announced. */
+struct slot {
+    int n_shards; /* 0: none */
+    struct {
+        const struct ctw_weight *weight;
+        const void *values;
+    } shard[CTW_MAX_SHARDS];
+    uint64_t digest; /* of all their bytes, which must not change */
+};
+
+struct fake {
+    struct ctw_backend backend; /* first: a struct ctw_backend * is a struct fake * */
+    struct ctw_backend *cpu;
+    int device;
+    char variant[16];
+    uint64_t joined;     /* uploads before this ticket come before the next operation */
+    uint64_t scratch;    /* bytes taken by reserve() */
+    struct slot slot[CTW_N_SLOTS];
+    uint64_t n_linear, n_prepared, n_trims;
+};
+
+static const struct ctw_backend_ops fake_ops; /* at the end */
+
+static struct fake *fake_of(struct ctw_backend *be)
+{
+    return (struct fake *)be;
+}
+
+static size_t area(int64_t n_rows, int64_t ld, int64_t row, enum ctw_dtype dtype)
+{
+    return n_rows == 0 ? 0 : (size_t)((n_rows - 1) * ld + row) * ctw_dtype_bytes(dtype);
+}
+
+/* ---- opening ------------------------------------------------------------------------------ */
+
+static void fake_close(struct ctw_backend *be)
+{
+    struct fake *f = fake_of(be);
+    ctw_backend_cpu.close(f->cpu);
+    gpu_give(f->scratch);
+    gpu_close();
+    ctw_free(f);
+}
+
+static enum ctw_status fake_open(struct ctw_backend **out, const struct ctw_backend_options *opt,
+                                 struct ctw_err *err)
+{
+    if (opt->device < 0 || opt->device >= N_DEVICES)
+        return ctw_fail(err, CTW_EINVAL, "device %d: this machine has %d GPUs, numbered from 0",
+                        opt->device, N_DEVICES);
+    struct fake *f = ctw_calloc(1, sizeof(*f));
+    if (f == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "fake: out of memory");
+    f->backend.ops = &fake_ops;
+    f->device = opt->device;
+    snprintf(f->variant, sizeof(f->variant), "%s",
+             opt->cuda_variant == NULL ? "hopper" : opt->cuda_variant);
+    enum ctw_status st = ctw_backend_cpu.open(&f->cpu, opt, err);
+    if (st == CTW_OK) {
+        st = gpu_open(err);
+        if (st != CTW_OK)
+            ctw_backend_cpu.close(f->cpu);
+    }
+    if (st != CTW_OK) {
+        ctw_free(f);
+        return st;
+    }
+    *out = &f->backend;
+    return CTW_OK;
+}
+
+static void fake_info(const struct ctw_backend *be, struct ctw_backend_info *out)
+{
+    const struct fake *f = (const struct fake *)be;
+    ctw_backend_cpu.info(f->cpu, out);
+    snprintf(out->numerics, sizeof(out->numerics), "fake-%s", out->variant);
+    snprintf(out->device, sizeof(out->device), "fake GPU %d", f->device);
+    out->backend = "cuda";
+    out->variant = f->variant;
+    out->n_threads = 0;
+    out->memory_total = gpu_memory_total();
+}
+
+static void fake_describe(const struct ctw_backend *be, char *buf, size_t cap)
+{
+    const struct fake *f = (const struct fake *)be;
+    snprintf(buf, cap,
+             "products %llu\nprepared %llu\ntrims %llu\nuploads %llu\nuploaded bytes %llu\n",
+             (unsigned long long)f->n_linear, (unsigned long long)f->n_prepared,
+             (unsigned long long)f->n_trims, (unsigned long long)gpu_uploads_begun(),
+             (unsigned long long)gpu_bytes_uploaded());
+}
+
+/* ---- memory ------------------------------------------------------------------------------- */
+
+static size_t fake_scratch_bytes(const struct ctw_backend *be, const struct ctw_reserve *r)
+{
+    size_t bytes = (size_t)(r->n_tok * r->max_n) * ctw_dtype_bytes(r->dtype);
+    (void)be;
+    for (int s = 0; s < CTW_N_SLOTS; s++)
+        bytes += (size_t)r->slot_elems[s] * ctw_dtype_bytes(r->dtype);
+    return bytes;
+}
+
+static enum ctw_status fake_reserve(struct ctw_backend *be, const struct ctw_reserve *r,
+                                    struct ctw_err *err)
+{
+    struct fake *f = fake_of(be);
+    size_t bytes = fake_scratch_bytes(be, r);
+    if (bytes <= f->scratch)
+        return CTW_OK;
+    enum ctw_status st = gpu_take(bytes - f->scratch, err);
+    if (st == CTW_OK)
+        f->scratch = bytes;
+    return st;
+}
+
+static void fake_trim(struct ctw_backend *be)
+{
+    struct fake *f = fake_of(be);
+    gpu_give(f->scratch);
+    f->scratch = 0;
+    memset(f->slot, 0, sizeof(f->slot));
+    f->n_trims++;
+}
+
+static uint64_t fake_memory_free(const struct ctw_backend *be)
+{
+    (void)be;
+    return gpu_memory_free();
+}
+
+static enum ctw_status fake_alloc(struct ctw_backend *be, void **out, size_t bytes,
+                                  struct ctw_err *err)
+{
+    (void)be;
+    return gpu_alloc(out, bytes, err);
+}
+
+static void fake_free(struct ctw_backend *be, void *p)
+{
+    (void)be;
+    gpu_free(p);
+}
+
+static enum ctw_status fake_sync(struct ctw_backend *be, struct ctw_err *err)
+{
+    return gpu_sync(fake_of(be)->joined, err);
+}
+
+static enum ctw_status fake_upload(struct ctw_backend *be, void *dst, const void *src, size_t bytes,
+                                   struct ctw_err *err)
+{
+    gpu_check(dst, bytes, "upload: the target");
+    gpu_check_host(src, "upload: the source");
+    enum ctw_status st = fake_sync(be, err);
+    if (st == CTW_OK && bytes > 0)
+        memcpy(dst, src, bytes);
+    return st;
+}
+
+static enum ctw_status fake_download(struct ctw_backend *be, void *dst, const void *src,
+                                     size_t bytes, struct ctw_err *err)
+{
+    gpu_check_host(dst, "download: the target");
+    gpu_check(src, bytes, "download: the source");
+    enum ctw_status st = fake_sync(be, err);
+    if (st == CTW_OK && bytes > 0)
+        memcpy(dst, src, bytes);
+    return st;
+}
+
+static enum ctw_status fake_copy(struct ctw_backend *be, void *dst, const void *src, size_t bytes,
+                                 struct ctw_err *err)
+{
+    bool lost;
+    gpu_check(dst, bytes, "copy: the target");
+    gpu_check(src, bytes, "copy: the source");
+    enum ctw_status st = gpu_begin(fake_of(be)->joined, &lost, err);
+    if (st == CTW_OK && !lost && bytes > 0)
+        memmove(dst, src, bytes);
+    return st;
+}
+
+/* ---- uploads of other threads ------------------------------------------------------------- */
+
+static enum ctw_status fake_stage_alloc(struct ctw_backend *be, void **out, size_t bytes,
+                                        struct ctw_err *err)
+{
+    (void)be;
+    return gpu_stage_alloc(out, bytes, err);
+}
+
+static void fake_stage_free(struct ctw_backend *be, void *p)
+{
+    (void)be;
+    gpu_stage_free(p);
+}
+
+static enum ctw_status fake_upload_begin(struct ctw_backend *be, void *dst, const void *stage,
+                                         size_t bytes, uint64_t *ticket, struct ctw_err *err)
+{
+    (void)be;
+    return gpu_upload_begin(dst, stage, bytes, ticket, err);
+}
+
+static enum ctw_status fake_upload_wait(struct ctw_backend *be, uint64_t ticket, struct ctw_err *err)
+{
+    (void)be;
+    return gpu_upload_wait(ticket, err);
+}
+
+static enum ctw_status fake_upload_join(struct ctw_backend *be, struct ctw_err *err)
+{
+    fake_of(be)->joined = gpu_uploads_begun();
+    return gpu_sync(0, err);
+}
+
+/* ---- weights ------------------------------------------------------------------------------ */
+
+static void check_shard(const struct ctw_shard *s, const char *what)
+{
+    for (int i = 0; i < CTW_N_PARTS; i++)
+        if (s->data->part[i] != NULL)
+            gpu_check(s->data->part[i], s->weight->part[i].bytes, what);
+    if (s->bias != NULL)
+        gpu_check(s->bias, area(1, 0, s->weight->n, s->bias_dtype), what);
+}
+
+static uint64_t digest_of(const struct ctw_op_linear *op)
+{
+    uint64_t digest = 0;
+    for (int i = 0; i < op->n_shards; i++)
+        for (int p = 0; p < CTW_N_PARTS; p++)
+            if (op->shards[i].data->part[p] != NULL)
+                digest = ctw_hash(digest, op->shards[i].data->part[p],
+                                  op->shards[i].weight->part[p].bytes);
+    return digest;
+}
+
+/* Has op's slot been prepared with op's shards? */
+static bool is_prepared(const struct fake *f, const struct ctw_op_linear *op)
+{
+    const struct slot *slot = &f->slot[op->slot];
+    bool same = slot->n_shards == op->n_shards;
+    for (int i = 0; same && i < op->n_shards; i++)
+        same = slot->shard[i].weight == op->shards[i].weight &&
+               slot->shard[i].values == op->shards[i].data->part[CTW_PART_VALUES];
+    return same;
+}
+
+static enum ctw_status fake_prepare(struct ctw_backend *be, const struct ctw_op_linear *op,
+                                    struct ctw_err *err)
+{
+    struct fake *f = fake_of(be);
+    struct slot *slot = &f->slot[op->slot];
+    bool lost;
+    slot->n_shards = 0;
+    for (int i = 0; i < op->n_shards; i++)
+        check_shard(&op->shards[i], "prepare: a weight");
+    enum ctw_status st = gpu_begin(f->joined, &lost, err);
+    if (st != CTW_OK || lost)
+        return st;
+    slot->digest = digest_of(op);
+    slot->n_shards = op->n_shards;
+    for (int i = 0; i < op->n_shards; i++) {
+        slot->shard[i].weight = op->shards[i].weight;
+        slot->shard[i].values = op->shards[i].data->part[CTW_PART_VALUES];
+    }
+    return CTW_OK;
+}
+
+static enum ctw_status fake_linear(struct ctw_backend *be, const struct ctw_op_linear *op,
+                                   struct ctw_err *err)
+{
+    struct fake *f = fake_of(be);
+    int64_t n = 0;
+    bool lost;
+    for (int i = 0; i < op->n_shards; i++) {
+        check_shard(&op->shards[i], "linear: a weight");
+        n += op->shards[i].weight->n;
+    }
+    n = op->epilogue == CTW_EPI_GATE ? n / 2 : n;
+    gpu_check(op->x, area(op->n_tok, op->ldx, op->shards[0].weight->k, op->dtype), "linear: x");
+    gpu_check(op->y, area(op->n_tok, op->ldy, n,
+                          op->epilogue == CTW_EPI_ADD ? op->residual_dtype : op->dtype),
+              "linear: y");
+    enum ctw_status st = gpu_begin(f->joined, &lost, err);
+    if (st != CTW_OK || lost)
+        return st;
+    bool prepared = is_prepared(f, op);
+    if (prepared && f->slot[op->slot].digest != digest_of(op))
+        gpu_die("linear: the bytes of a prepared weight have changed");
+    f->n_linear++;
+    f->n_prepared += prepared;
+    return ctw_backend_cpu.linear(f->cpu, op, err);
+}
+
+static enum ctw_status fake_decode(struct ctw_backend *be, const struct ctw_op_decode *op,
+                                   struct ctw_err *err)
+{
+    struct fake *f = fake_of(be);
+    int64_t k = op->shard->weight->k;
+    bool lost;
+    check_shard(op->shard, "decode: the weight");
+    gpu_check(op->dst, area(op->n_rows, k, k, op->dtype), "decode: dst");
+    enum ctw_status st = gpu_begin(f->joined, &lost, err);
+    return st != CTW_OK || lost ? st : ctw_backend_cpu.decode(f->cpu, op, err);
+}
+
+/* ---- the other operations ----------------------------------------------------------------- */
+
+static enum ctw_status fake_embed(struct ctw_backend *be, const struct ctw_op_embed *op,
+                                  struct ctw_err *err)
+{
+    struct fake *f = fake_of(be);
+    int64_t k = op->table->weight->k;
+    bool lost;
+    check_shard(op->table, "embed: the table");
+    gpu_check(op->tokens, (size_t)op->n_tok * sizeof(*op->tokens), "embed: tokens");
+    gpu_check(op->y, area(op->n_tok, k, k, op->dtype), "embed: y");
+    enum ctw_status st = gpu_begin(f->joined, &lost, err);
+    return st != CTW_OK || lost ? st : ctw_backend_cpu.embed(f->cpu, op, err);
+}
+
+static enum ctw_status fake_rms_norm(struct ctw_backend *be, const struct ctw_op_rms_norm *op,
+                                     struct ctw_err *err)
+{
+    struct fake *f = fake_of(be);
+    int64_t n_x = op->rows == NULL ? op->n_tok : 0;
+    bool lost;
+    gpu_check(op->weight, area(1, 0, op->dim, op->weight_dtype), "rms_norm: weight");
+    gpu_check(op->y, area(op->n_tok, op->dim, op->dim, op->dtype), "rms_norm: y");
+    if (op->rows != NULL)
+        gpu_check(op->rows, (size_t)op->n_tok * sizeof(*op->rows), "rms_norm: rows");
+    for (int64_t t = 0; op->rows != NULL && t < op->n_tok; t++)
+        n_x = op->rows[t] >= n_x ? op->rows[t] + 1 : n_x;
+    gpu_check(op->x, area(n_x, op->dim, op->dim, op->x_dtype), "rms_norm: x");
+    if (op->bad != NULL)
+        gpu_check(op->bad, (size_t)n_x * sizeof(*op->bad), "rms_norm: bad");
+    enum ctw_status st = gpu_begin(f->joined, &lost, err);
+    return st != CTW_OK || lost ? st : ctw_backend_cpu.rms_norm(f->cpu, op, err);
+}
+
+static enum ctw_status fake_qkv(struct ctw_backend *be, const struct ctw_op_qkv *op,
+                                struct ctw_err *err)
+{
+    struct fake *f = fake_of(be);
+    int64_t q = (int64_t)op->n_head * op->head, kv = (int64_t)op->n_kv * op->head;
+    int32_t last = 0;
+    bool lost;
+    gpu_check(op->qkv, area(op->n_tok, q + 2 * kv, q + 2 * kv, op->dtype), "qkv: qkv");
+    gpu_check(op->q, area(op->n_tok, q, q, op->dtype), "qkv: q");
+    gpu_check(op->k, area(op->n_tok, kv, kv, op->dtype), "qkv: k");
+    gpu_check(op->v, area(op->n_tok, kv, kv, op->dtype), "qkv: v");
+    if (op->q_norm != NULL)
+        gpu_check(op->q_norm, area(1, 0, op->head, op->norm_dtype), "qkv: q_norm");
+    if (op->k_norm != NULL)
+        gpu_check(op->k_norm, area(1, 0, op->head, op->norm_dtype), "qkv: k_norm");
+    if (op->rot_dim > 0 && op->n_tok > 0) {
+        gpu_check(op->positions, (size_t)op->n_tok * sizeof(*op->positions), "qkv: positions");
+        for (int64_t t = 0; t < op->n_tok; t++)
+            last = op->positions[t] > last ? op->positions[t] : last;
+        gpu_check(op->cos_sin, area(last + 1, op->rot_dim, op->rot_dim, CTW_F32), "qkv: cos_sin");
+    }
+    enum ctw_status st = gpu_begin(f->joined, &lost, err);
+    return st != CTW_OK || lost ? st : ctw_backend_cpu.qkv(f->cpu, op, err);
+}
+
+static enum ctw_status fake_attention(struct ctw_backend *be, const struct ctw_op_attention *op,
+                                      struct ctw_err *err)
+{
+    struct fake *f = fake_of(be);
+    int64_t q = (int64_t)op->n_head * op->head, kv = (int64_t)op->n_kv * op->head;
+    int64_t n_q = 0, n_kv = 0;
+    bool lost;
+    for (int64_t i = 0; i < op->n_seqs; i++) {
+        const struct ctw_attn_seq *s = &op->seqs[i];
+        n_q = s->q_row + s->n_q > n_q ? s->q_row + s->n_q : n_q;
+        for (int r = 0; r < s->n_runs; r++)
+            n_kv = s->runs[r].row + s->runs[r].n_tok > n_kv ? s->runs[r].row + s->runs[r].n_tok : n_kv;
+    }
+    gpu_check(op->q, area(n_q, q, q, op->dtype), "attention: q");
+    gpu_check(op->k, area(n_kv, kv, kv, op->dtype), "attention: k");
+    gpu_check(op->v, area(n_kv, kv, kv, op->dtype), "attention: v");
+    gpu_check(op->out, area(n_q, q, q, op->dtype), "attention: out");
+    enum ctw_status st = gpu_begin(f->joined, &lost, err);
+    return st != CTW_OK || lost ? st : ctw_backend_cpu.attention(f->cpu, op, err);
+}
+
+static enum ctw_status fake_head(struct ctw_backend *be, const struct ctw_op_head *op,
+                                 struct ctw_err *err)
+{
+    struct fake *f = fake_of(be);
+    int64_t k = op->weight->weight->k;
+    bool lost;
+    check_shard(op->weight, "head: the weight");
+    gpu_check(op->x, area(op->n_rows, k, k, op->dtype), "head: x");
+    gpu_check(op->targets, (size_t)op->n_rows * sizeof(*op->targets), "head: targets");
+    gpu_check(op->out, (size_t)op->n_rows * sizeof(*op->out), "head: out");
+    enum ctw_status st = gpu_begin(f->joined, &lost, err);
+    return st != CTW_OK || lost ? st : ctw_backend_cpu.head(f->cpu, op, err);
+}
+
+static const struct ctw_backend_ops fake_ops = {
+    .name = "cuda",
+    .traits = {.host_memory = false, .chunk_tokens = 256, .pass_tokens = 8192, .pass_flops = 1e13},
+    .open = fake_open,
+    .close = fake_close,
+    .info = fake_info,
+    .describe = fake_describe,
+    .scratch_bytes = fake_scratch_bytes,
+    .reserve = fake_reserve,
+    .trim = fake_trim,
+    .memory_free = fake_memory_free,
+    .alloc = fake_alloc,
+    .free = fake_free,
+    .upload = fake_upload,
+    .download = fake_download,
+    .copy = fake_copy,
+    .sync = fake_sync,
+    .stage_alloc = fake_stage_alloc,
+    .stage_free = fake_stage_free,
+    .upload_begin = fake_upload_begin,
+    .upload_wait = fake_upload_wait,
+    .upload_join = fake_upload_join,
+    .prepare = fake_prepare,
+    .decode = fake_decode,
+    .embed = fake_embed,
+    .rms_norm = fake_rms_norm,
+    .linear = fake_linear,
+    .qkv = fake_qkv,
+    .attention = fake_attention,
+    .head = fake_head,
+};
+
+__attribute__((visibility("default"))) const struct ctw_backend_ops *ctw_cuda_entry(uint64_t abi);
+const struct ctw_backend_ops *ctw_cuda_entry(uint64_t abi)
+{
+    return abi == CTW_BACKEND_ABI && getenv("CTW_FAKE_GPU_ABI") == NULL ? &fake_ops : NULL;
+}

@@ -1,0 +1,192 @@
+/* A model is unloaded, or another one loaded in its place, while a job's first part is being read,
+ * which happens without the queue's lock. ctw_job_part_create() is wrapped (see CMakeLists.txt), so
+ * that it happens just then. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <string.h>
+
+#include "fake_engine.h"
+#include "worker/clock.h"
+#include "worker/scorer.h"
+
+static struct ctw_queue queue;
+static struct ctw_scorer scorer;
+static pthread_t thread;
+static void (*meanwhile)(void);
+
+enum ctw_status __real_ctw_job_part_create(struct ctw_job_part **out,
+                                           const struct ctw_items_map *items,
+                                           const struct ctw_job_head *head, int64_t first_item,
+                                           int64_t *bad_item, struct ctw_err *err);
+enum ctw_status __wrap_ctw_job_part_create(struct ctw_job_part **out,
+                                           const struct ctw_items_map *items,
+                                           const struct ctw_job_head *head, int64_t first_item,
+                                           int64_t *bad_item, struct ctw_err *err);
+
+enum ctw_status __wrap_ctw_job_part_create(struct ctw_job_part **out,
+                                           const struct ctw_items_map *items,
+                                           const struct ctw_job_head *head, int64_t first_item,
+                                           int64_t *bad_item, struct ctw_err *err)
+{
+    if (meanwhile != NULL)
+        meanwhile();
+    meanwhile = NULL;
+    return __real_ctw_job_part_create(out, items, head, first_item, bad_item, err);
+}
+
+static void *scorer_main(void *arg)
+{
+    ctw_scorer_run(arg);
+    return NULL;
+}
+
+/* Until there are n models, and none is being loaded. */
+static void wait_for_models(int n)
+{
+    for (int64_t end = ctw_now_ms() + 10000;;) {
+        const struct timespec ts = {.tv_nsec = 1000000};
+        pthread_mutex_lock(&queue.lock);
+        bool settled = queue.n_models == n;
+        for (int i = 0; i < queue.n_models; i++)
+            settled = settled && queue.models[i]->state == CTW_MODEL_READY;
+        pthread_mutex_unlock(&queue.lock);
+        if (settled)
+            return;
+        assert_true(ctw_now_ms() < end);
+        nanosleep(&ts, NULL);
+    }
+}
+
+static void load(void)
+{
+    char name[CTW_MODEL_NAME_MAX];
+    int retry_ms;
+    struct ctw_err err;
+    assert_int_equal(ctw_queue_load(&queue, "/models/fake", NULL, name, &retry_ms, &err), CTW_OK);
+    wait_for_models(1);
+}
+
+static void unload(void)
+{
+    int retry_ms;
+    struct ctw_err err;
+    assert_int_equal(ctw_queue_unload(&queue, "fake", &retry_ms, &err), CTW_OK);
+    wait_for_models(0);
+}
+
+static void load_again(void)
+{
+    unload();
+    load();
+}
+
+static void load_another(void)
+{
+    load_again();
+    pthread_mutex_lock(&queue.lock);
+    queue.models[0]->info.numerics = "fake-c/bfloat16/1";
+    pthread_mutex_unlock(&queue.lock);
+}
+
+static enum ctw_status submit(const char id[CTW_IPC_JOB_ID_BYTES + 1], int *retry_ms,
+                              struct ctw_err *err)
+{
+    static const int32_t tokens[] = {1, 2, 3}, n_context[] = {2}, n_continuation[] = {1};
+    const struct ctw_contact contact = {.pipe = 1, .now_ms = ctw_now_ms()};
+    const struct ctw_slice job = {.data = id, .n = CTW_IPC_JOB_ID_BYTES};
+    const struct ctw_submit s = {
+        .has = 1u << CTW_SUBMIT_HEAD,
+        .job = job,
+        .head = {.kind = ctw_slice_of("loglikelihood"), .model = ctw_slice_of("fake")},
+        .items = {.has = 1u << CTW_ITEMS_TOKENS | 1u << CTW_ITEMS_N_CONTEXT |
+                         1u << CTW_ITEMS_N_CONTINUATION,
+                  .tokens = {(const char *)tokens, sizeof(tokens)},
+                  .n_context = {(const char *)n_context, sizeof(n_context)},
+                  .n_continuation = {(const char *)n_continuation, sizeof(n_continuation)}}};
+    struct ctw_submit_reply reply;
+    int64_t bad_item;
+    return ctw_queue_submit(&queue, &contact, &s, &reply, &bad_item, retry_ms, err);
+}
+
+static void no_job_came_of_it(void)
+{
+    pthread_mutex_lock(&queue.lock);
+    assert_int_equal(queue.n_jobs, 0);
+    assert_int_equal(queue.bytes, 0);
+    pthread_mutex_unlock(&queue.lock);
+}
+
+static void unloaded(void **state)
+{
+    (void)state;
+    struct ctw_err err;
+    int retry_ms;
+    load();
+    meanwhile = unload;
+    assert_int_equal(submit("unloaded--------", &retry_ms, &err), CTW_EBUSY);
+    assert_null(meanwhile);
+    assert_non_null(strstr(err.msg, "model fake was unloaded"));
+    assert_true(retry_ms > 0);
+    no_job_came_of_it();
+    assert_int_equal(submit("unloaded--------", &retry_ms, &err), CTW_ENOTFOUND);
+    assert_int_equal(retry_ms, 0);
+}
+
+static void another_in_its_place(void **state)
+{
+    (void)state;
+    struct ctw_err err;
+    int retry_ms;
+    load();
+    meanwhile = load_another;
+    assert_int_equal(submit("another---------", &retry_ms, &err), CTW_EBUSY);
+    assert_null(meanwhile);
+    assert_true(retry_ms > 0);
+    no_job_came_of_it();
+    assert_int_equal(submit("another---------", &retry_ms, &err), CTW_OK);
+}
+
+static void the_same_again(void **state)
+{
+    (void)state;
+    struct ctw_err err;
+    int retry_ms;
+    load();
+    meanwhile = load_again;
+    assert_int_equal(submit("same------------", &retry_ms, &err), CTW_OK);
+    assert_null(meanwhile);
+}
+
+static int setup(void **state)
+{
+    struct ctw_err err;
+    (void)state;
+    if (ctw_queue_init(&queue, 1 << 20, 8, &err) != CTW_OK)
+        return -1;
+    scorer = (struct ctw_scorer){.queue = &queue};
+    return pthread_create(&thread, NULL, scorer_main, &scorer);
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    ctw_queue_stop(&queue);
+    pthread_join(thread, NULL);
+    ctw_scorer_fini(&scorer);
+    ctw_queue_fini(&queue);
+    return fake_engine_n_open();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(unloaded, setup, teardown),
+        cmocka_unit_test_setup_teardown(another_in_its_place, setup, teardown),
+        cmocka_unit_test_setup_teardown(the_same_again, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
