@@ -9,9 +9,12 @@ import json
 import statistics
 import sys
 import time
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+
+from bench_plan import attention_flops, matrices
 
 BF16 = torch.bfloat16
 
@@ -41,16 +44,9 @@ def random(*shape):
 
 # ---- limits --------------------------------------------------------------------------------------
 
-def matrices(c):
-    """Name -> (n, k) of a decoder layer's products, as few as can be, and of the head."""
-    h, inner, head = c["hidden_size"], c["intermediate_size"], c["head_dim"]
-    q, kv = c["num_attention_heads"] * head, c["num_key_value_heads"] * head
-    return {"qkv": (q + 2 * kv, h), "o": (h, q), "gate_up": (2 * inner, h), "down": (h, inner),
-            "lm_head": (c["vocab_size"], h)}
-
-
-def gemm_step(m, n, k):
-    x, w, out = random(m, k), random(n, k) * 0.02, torch.empty(m, n, device="cuda", dtype=BF16)
+def gemm_step(m, n, k, w=None):
+    x, out = random(m, k), torch.empty(m, n, device="cuda", dtype=BF16)
+    w = random(n, k) * 0.02 if w is None else w
     return lambda: torch.mm(x, w.t(), out=out)
 
 
@@ -82,29 +78,20 @@ def attention_step(c, batch, length):
         return lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True), "torch's choice"
 
 
-def attention_flops(c, length):
-    """Of one sequence, the causal half."""
-    return 2 * length * length * c["num_attention_heads"] * c["head_dim"]
-
-
 def limit(request):
-    """Tokens per second that products and attention alone allow, on windows of `window`."""
-    c, m, loop = request["config"], request["m"], request["seconds"]
-    layers, window = c["num_hidden_layers"], request["window"]
-    rates, token_s = {}, 0.0
+    """Rates of products and of attention, on windows of `window`; all of it as one loop, in tokens/s."""
+    c, m, loop, window = request["config"], request["m"], request["seconds"], request["window"]
+    rates = {}
     for name, (n, k) in matrices(c).items():
-        s = seconds_of(gemm_step(m, n, k), loop)
-        rates[name] = 2 * m * n * k / s / 1e12
-        token_s += s / m * (1 if name == "lm_head" else layers)
-    out = {"gemm_tflops": rates, "gemm_token_s": token_s, "attention_tflops": {}}
+        rates[name] = 2 * m * n * k / seconds_of(gemm_step(m, n, k), loop) / 1e12
+    out = {"gemm_tflops": rates, "attention_tflops": {}}
     for length in (window, 4 * window):
         batch = max(1, 8 * window // length)
         step, out["attention_by"] = attention_step(c, batch, length)
         s = seconds_of(step, loop)
         out["attention_tflops"][length] = batch * attention_flops(c, length) / s / 1e12
         if length == window:
-            token_s += layers * s / (batch * length)
-    out["tokens_per_s"] = 1 / token_s
+            out["attention_token_s"] = s / (batch * length)  # of one layer
     out["mixed_tokens_per_s"] = mixed_limit(c, m, window, max(loop, 3.0))
     return out
 
@@ -123,6 +110,102 @@ def mixed_limit(c, m, window, loop):
         head()
     return m / seconds_of(model, loop)
 
+
+# ---- weights as checkpoints hold them ------------------------------------------------------------
+
+E2M1 = (0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6)
+TYPES = {"BF16": BF16, "F32": torch.float32, "I32": torch.int32, "I64": torch.int64,
+         "U8": torch.uint8, "F8_E4M3": torch.float8_e4m3fn}
+
+
+def tensors_of(folder, prefix):
+    """Suffix -> tensor, on the CPU, of a matrix in a checkpoint."""
+    found = {}
+    for path in sorted(Path(folder).glob("*.safetensors")):
+        with open(path, "rb") as f:
+            n = int.from_bytes(f.read(8), "little")
+            for name, t in json.loads(f.read(n)).items():
+                if not name.startswith(prefix + ".") or t.get("dtype") not in TYPES:
+                    continue
+                begin, end = t["data_offsets"]
+                f.seek(8 + n + begin)
+                data = torch.frombuffer(bytearray(f.read(end - begin)), dtype=torch.uint8)
+                found[name[len(prefix) + 1:]] = data.view(TYPES[t["dtype"]]).reshape(t["shape"])
+    return found
+
+
+def decoded(folder, prefix, device):
+    """A matrix [n, k] in bf16: dense, NVFP4, or 4 bits with symmetric groups."""
+    t = {name: x.to(device) for name, x in tensors_of(folder, prefix).items()}
+    if "weight" in t:
+        return t["weight"].to(BF16)
+    packed, scale = t["weight_packed"], t["weight_scale"]
+    if "weight_global_scale" in t:
+        codes = torch.stack((packed & 15, packed >> 4), -1).flatten(1).long()
+        values = torch.tensor(E2M1, device=device)[codes]
+        scale = scale.to(torch.float32) / t["weight_global_scale"]
+    elif packed.shape[1] * 8 == int(t["weight_shape"][1]) and "weight_zero_point" not in t:
+        codes = torch.stack([packed >> 4 * i & 15 for i in range(8)], -1).flatten(1)
+        values = (codes - 8).to(torch.float32)
+    else:
+        raise ValueError(f"{prefix}: only bf16, nvfp4 and w4a16 are decoded here")
+    n, k = values.shape
+    return (values.view(n, scale.shape[1], -1) * scale.float()[:, :, None]).view(n, k).to(BF16)
+
+
+PRODUCTS = {"qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+            "o": ("self_attn.o_proj",), "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
+            "down": ("mlp.down_proj",)}
+
+
+def drawn():
+    """Watts now; None where it cannot be told."""
+    try:
+        return torch.cuda.power_draw() / 1e3
+    except Exception:  # no package for it, or none that fits the driver
+        return None
+
+
+def in_turn(steps, rounds, slice_s):
+    """Name -> (mean seconds of a step, mean watts), slices of each in turn; the first round warms up."""
+    count = {name: max(1, round(slice_s / seconds_of(step, 0.05))) for name, step in steps.items()}
+    seconds, watts = {name: 0.0 for name in steps}, {name: [] for name in steps}
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    for i in range(rounds + 1):
+        for name, step in steps.items():
+            begin.record()
+            for _ in range(count[name]):
+                step()
+            end.record()
+            time.sleep(slice_s / 2)
+            power = drawn()
+            torch.cuda.synchronize()
+            if i > 0:
+                seconds[name] += begin.elapsed_time(end) / 1e3 / count[name] / rounds
+                watts[name] += [power] if power is not None else []
+    return {name: (s, statistics.mean(watts[name]) if watts[name] else None)
+            for name, s in seconds.items()}
+
+
+def data(request):
+    """Kind of weights ("randn", formats) -> product -> {tflops, watts}: a layer's products on its own
+    weights and on random ones, so that only the values differ."""
+    c, m = request["config"], request["m"]
+    layer = f"model.layers.{c['num_hidden_layers'] // 2}"
+    out = {kind: {} for kind in ("randn", *request["folders"])}
+    for name, (n, k) in matrices(c).items():
+        if name not in PRODUCTS:
+            continue
+        steps = {"randn": gemm_step(m, n, k)}
+        for kind, folder in request["folders"].items():
+            w = torch.cat([decoded(folder, f"{layer}.{p}", "cuda") for p in PRODUCTS[name]])
+            steps[kind] = gemm_step(m, n, k, w)
+        for kind, (s, watts) in in_turn(steps, request["rounds"], request["slice_s"]).items():
+            out[kind][name] = {"tflops": 2 * m * n * k / s / 1e12, "watts": watts}
+    return out
+
+
+# ---- copies --------------------------------------------------------------------------------------
 
 def copies(_):
     """Bytes per second: device to device (read and written), and from pinned host memory."""
@@ -237,7 +320,7 @@ def drop(_):
     return {}
 
 
-DO = {f.__name__: f for f in (limit, copies, build, score, first_score, drop)}
+DO = {f.__name__: f for f in (limit, data, copies, build, score, first_score, drop)}
 
 
 def main():

@@ -5,6 +5,7 @@ import glob
 import importlib.util
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -19,6 +20,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 TOOLS = ROOT / "tests/tools"
+SHIM = "libgpu_fault.so"  # fault_shim.cu
 GOLDEN = ROOT / "../shared/data/golden"  # where CTWORKER_GOLDEN and a bundle say nothing else
 
 
@@ -151,6 +153,15 @@ def make_checkpoint(folder, shape, fmt, *options, limit_s=300):
     return folder
 
 
+def weight_bytes(folder):
+    """Of the tensors in a checkpoint, without the headers."""
+    total = 0
+    for path in Path(folder).glob("*.safetensors"):
+        with open(path, "rb") as f:
+            total += path.stat().st_size - 8 - int.from_bytes(f.read(8), "little")
+    return total
+
+
 def has_module(name):
     return importlib.util.find_spec(name) is not None
 
@@ -165,12 +176,36 @@ def gpu_line():
     return lines[0] if done.returncode == 0 and lines else None
 
 
+def compute_capability():
+    """Of the first GPU: 90 for 9.0."""
+    text = subprocess.run(["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"],
+                          capture_output=True, text=True, check=True).stdout.split()[0]
+    return int(text.replace(".", ""))
+
+
+# ---- items and results ---------------------------------------------------------------------------
+
+def bits(results):
+    """(sequence it came from, text of its numbers) of every result; equal text is equal bits."""
+    return [(r["id"] if isinstance(r["id"], int) else r["id"][1],
+             json.dumps([r["logprobs"], r["greedy"], r["sum"]])) for r in results]
+
+
+def wide_items(model, lengths, seed):
+    """Random sequences; every third shares a prefix."""
+    vocab = json.loads((model / "config.json").read_text())["vocab_size"]
+    rng = random.Random(seed)
+    common = [rng.randrange(vocab) for _ in range(max(lengths))]
+    return [{"id": i, "tokens": common[:n] if i % 3 == 0
+             else [rng.randrange(vocab) for _ in range(n)]} for i, n in enumerate(lengths)]
+
+
 # ---- a worker that serves ------------------------------------------------------------------------
 
 class Served:
     """`ctworker serve` with one model, spoken to through the Python package's client."""
 
-    def __init__(self, programs, model, *options, limit_s=120):
+    def __init__(self, programs, model, *options, limit_s=120, env=None):
         sys.path.insert(0, str(ROOT / "harness_adapter/src"))
         from ctworker import client, wire  # needs msgpack
         self._wire = wire
@@ -180,8 +215,8 @@ class Served:
             self.process = subprocess.Popen(
                 [str(programs.worker), "serve", "--model", str(model), "--listen",
                  f"ipc://{self._dir.name}/w.sock", "--ready-file", str(ready), "--owner-pid",
-                 str(os.getpid()), *map(str, options)], env=programs.env, stdin=subprocess.DEVNULL,
-                stdout=log, stderr=log)
+                 str(os.getpid()), *map(str, options)], env=programs.env | (env or {}),
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         end = time.monotonic() + limit_s
         while not ready.exists():
             if self.process.poll() is not None or time.monotonic() > end:
@@ -204,16 +239,20 @@ class Served:
         self.client.seal(job, 1)
         return job
 
-    def result(self, job, n, limit_s=120):
-        """Item -> (sum, log-probabilities, greedy ids). Raises Late, Refused."""
+    def wait(self, job, limit_s=120):
+        """The poll's reply when the job has ended. Raises Late."""
         end, seen = time.monotonic() + limit_s, 0
         while True:
             reply = self.client.poll(job, wait_ms=1000, seen=seen)
             seen = reply["items_done"]
             if reply["state"] in ("done", "failed", "canceled"):
-                break
+                return reply
             if time.monotonic() > end:
                 raise Late(f"a job took more than {limit_s:.0f} s")
+
+    def result(self, job, n, limit_s=120):
+        """Item -> (sum, log-probabilities, greedy ids). Raises Late."""
+        reply = self.wait(job, limit_s)
         if reply["state"] != "done":
             raise Late(f"a job is {reply['state']}: {reply.get('error')}")
         out, first = {}, 0

@@ -1,0 +1,107 @@
+"""What tests/gpu does before it needs a GPU: arguments, arithmetic of shapes, reading what programs print."""
+
+import json
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+GPU = Path(__file__).resolve().parents[1] / "gpu"
+sys.path.insert(0, str(GPU))
+import bench_plan as plan  # noqa: E402
+import gpu_faults  # noqa: E402
+import gpu_programs  # noqa: E402
+
+
+def ask(program, *args):
+    done = subprocess.run([sys.executable, GPU / program, *args], capture_output=True, text=True,
+                          check=False, timeout=60)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("shape", ["llama-8b", "llama-1b", "qwen3-32b"])
+def test_a_bench_is_planned_without_a_gpu(shape):
+    code, out, _ = ask("bench", "--plan", "--shape", shape, "--parts",
+                       "limit,data,ours,memory,load,peerload,head,stages")
+    assert code == 0
+    assert all(f"{part} " in out for part in ("checkpoints", "data", "ours", "peerload", "head"))
+
+
+@pytest.mark.parametrize("args, words", [
+    (["--plan", "--shape", "gpt"], "--shape: invalid choice"),
+    (["--plan", "--parts", "ours,heat"], "no part heat; there are limit"),
+    (["--plan", "--formats", "w4a16,int9"], "format int9 is unknown; known: bf16"),
+    (["--plan", "--windows", "0"], "--windows must be more than 0"),
+    (["--parts", "head"], "--build DIR or --bundle DIR is missing"),
+])
+def test_wrong_arguments_of_a_bench(args, words):
+    code, _, err = ask("bench", *args)
+    assert code == 2 and words in err
+
+
+def test_the_parts_of_run():
+    code, out, _ = ask("run", "--list")
+    assert code == 0 and "faults " in out
+    code, _, err = ask("run", "--only", "fault")
+    assert code == 2 and "no part fault" in err
+
+
+def predicted(**more):
+    args = {"shape": "llama-8b", "layers": None, "parts": ["ours"], "formats": ["w4a16"], "windows": 141,
+            "reps": 1, "loop": 2.5, "limit": 345}
+    return dict(plan.predict(SimpleNamespace(**(args | more))))
+
+
+def test_predictions_follow_the_work():
+    one, two = predicted(), predicted(windows=282)
+    window_s = 2048 * plan.token_flops(plan.config_of("llama-8b")) / plan.GEMM_FLOPS
+    assert set(one) == {"checkpoints", "ours"}
+    assert two["ours"] - one["ours"] == pytest.approx(3 * 141 * window_s)  # N windows, then twice N
+    assert "memory" in predicted(parts=["memory"]) and "memory" not in predicted(parts=["ours", "memory"])
+    # Too large for transformers, so only our own part is left.
+    assert predicted(shape="llama-70b", parts=["single"], formats=["nvfp4"])["torch"] == plan.TORCH_S
+
+
+@pytest.mark.parametrize("fmt", ["bf16", "w4a16", "nvfp4", "w3a16", "w4a16_asym"])
+def test_stored_bytes_are_what_is_written(tmp_path, fmt):
+    folder = gpu_programs.make_checkpoint(tmp_path / "m", "qwen3-8b", fmt, "--layers", "1", "--vocab", "64")
+    config = json.loads((folder / "config.json").read_text())
+    assert plan.stored_bytes(config, fmt) == gpu_programs.weight_bytes(folder)
+
+
+def test_the_limit_of_a_shape():
+    c = plan.config_of("llama-8b")
+    weights = 32 * (6144 * 4096 + 4096 * 4096 + 28672 * 4096 + 4096 * 14336) + 128256 * 4096
+    even = {name: 500.0 for name in plan.matrices(c)}
+    assert plan.tokens_per_s(c, even, 0) == pytest.approx(500e12 / (2 * weights))
+    halved = plan.tokens_per_s(c, even, 0, {name: 0.5 for name in even})
+    assert halved == pytest.approx(plan.tokens_per_s(c, even, 0) / 2)
+    attention = 32 * plan.attention_flops(c, 2048) / 2048
+    assert plan.token_flops(c) == pytest.approx(2 * weights + attention)
+
+
+def test_rates_of_heads_are_read():
+    line = ("%5d x %6d x %-6d %-13s burst %6.1f   sustained %6.1f TFLOP/s   %.3f of cuBLASLt\n")
+    text = "NVIDIA H200, 132 multiprocessors\n" + line % (8192, 6144, 4096, "cuBLASLt", 700, 690, 1)
+    for n, k, rate in ((128256, 4096, 660), (262144, 2048, 640)):
+        for what, r in (("cuBLASLt", 650), ("bf16 store16", 655), ("bf16 head", rate)):
+            text += line % (2048, n, k, what, r + 10, r, r / 650)
+    assert plan.head_rates(text + "all ok\n") == [(128256, 4096, 660.0, 650.0), (262144, 2048, 640.0, 650.0)]
+
+
+def fatbin(*architectures):
+    entries = b""
+    for i, arch in enumerate(architectures):
+        head = struct.pack("<HHIQ", 1 + i % 2, 257, 64, 24) + bytes(12) + struct.pack("<I", arch) + bytes(32)
+        entries += head + bytes([i]) * 24
+    return gpu_faults.FATBIN.pack(gpu_faults.FATBIN_MAGIC, 1, 16, len(entries)) + entries
+
+
+def test_a_library_gets_another_architecture():
+    stray = struct.pack("<I", gpu_faults.FATBIN_MAGIC) + bytes(28)  # the number alone is no code
+    data = bytearray(b"ELF" + fatbin(80, 90) + stray + fatbin(90) + b"end")
+    assert gpu_faults.patch_architectures(data, 121) == 3
+    assert data == b"ELF" + fatbin(121, 121) + stray + fatbin(121) + b"end"

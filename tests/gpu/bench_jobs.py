@@ -1,0 +1,153 @@
+"""Parts of tests/gpu/bench that are short: one window, some questions, loading."""
+
+import mmap
+import os
+import statistics
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from bench_plan import QUESTION_BATCHES, WINDOW
+from bench_tools import MIB, say
+from gpu_programs import Served, make_checkpoint, weight_bytes
+
+
+# ---- small jobs ----------------------------------------------------------------------------------
+
+def question_pairs(b, n=40, choices=4):
+    pairs = []
+    for _ in range(n):
+        context = b.tokens(b.rng.randint(95, 180))
+        pairs += [(context, b.tokens(b.rng.randint(5, 20))) for _ in range(choices)]
+    return pairs
+
+
+def time_served(worker, pairs, limit_s, reps=7):
+    """Median seconds from submit to the last result, after two that do not count."""
+    times = []
+    for i in range(reps + 2):
+        start = time.perf_counter()
+        worker.result(worker.submit(pairs, columns=()), len(pairs), limit_s)
+        if i >= 2:
+            times.append(time.perf_counter() - start)
+    return {"seconds": statistics.median(times), "all": times}
+
+
+def part_small(b, parts):
+    jobs = {}
+    if "single" in parts:
+        window = b.tokens(WINDOW + 1)
+        jobs["single"] = ([(window[:1], window[1:])], (1,), "a single window")
+    if "questions" in parts:
+        jobs["questions"] = (question_pairs(b), QUESTION_BATCHES, "40 questions of 4 choices")
+    theirs = {}
+    for name, (pairs, batches, about) in jobs.items():
+        if not b.peer_ok or b.peer.model(b.config) is None:
+            continue
+        rows, found = [[len(c), c + k] for c, k in pairs], {}
+        for batch in batches:
+            answer = b.peer.ask("score", rows=rows, batch=batch, reps=7)
+            if "error" not in answer:
+                found[batch] = answer["seconds"]
+        if found:
+            theirs[name] = min(found.values())
+            b.numbers[f"transformers_{name}"] = found
+            say(f"transformers, {about}, ms by batch: " + ", ".join(
+                f"{k}: {1e3 * v:.1f}" for k, v in found.items()))
+    for f in b.args.formats:
+        with Served(b.p, b.folders[f], *b.options(), limit_s=b.clock.left()) as worker:
+            for name, (pairs, _, about) in jobs.items():
+                ours = time_served(worker, pairs, b.clock.left())
+                b.numbers["formats"][f][name] = ours
+                say(f"{f}, {about}: {1e3 * ours['seconds']:.1f} ms")
+                peer = theirs.get(name)
+                b.add(f"{f}: {about}, ms", f"{1e3 * ours['seconds']:.1f}",
+                      f"{1e3 * peer:.1f}" if peer else "", ours["seconds"] / peer if peer else None,
+                      0.9 if peer else None, False)
+
+
+# ---- loading -------------------------------------------------------------------------------------
+
+def forget(folder):
+    """Drops a checkpoint's pages from the page cache."""
+    for path in Path(folder).glob("*.safetensors"):
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(fd)
+
+
+def disk_rate(folder, most=4 << 30):
+    """Bytes per second of reading past the page cache, in 8 threads."""
+    path = max(Path(folder).glob("*.safetensors"), key=lambda p: p.stat().st_size)
+    block, size = 16 * MIB, min(path.stat().st_size, most) // (16 * MIB) * 16 * MIB
+    if size == 0:
+        return None
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
+    local = threading.local()
+
+    def read(at):
+        if not hasattr(local, "page"):
+            local.page = mmap.mmap(-1, block)
+        return os.preadv(fd, [local.page], at)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            start = time.perf_counter()
+            done = sum(pool.map(read, range(0, size, block)))
+            return done / (time.perf_counter() - start)
+    except OSError as e:
+        say(f"reading past the page cache: {e}")
+        return None
+    finally:
+        os.close(fd)
+
+
+def part_load(b):
+    short = b.item_file("short", [[1, 2, 3]])
+    tiny = b.tiny()
+    b.score_file(tiny, short)
+    idle = min(b.score_file(tiny, short)[0] for _ in range(3))
+    b.numbers["start_s"] = idle
+    copies = b.numbers.get("copies") or {}
+    for f in b.args.formats:
+        folder, found = b.folders[f], b.numbers["formats"][f]
+        stored = weight_bytes(folder)
+        b.score_file(f, short)
+        warm = min(b.score_file(f, short)[0] for _ in range(3))
+        forget(folder)
+        disk = disk_rate(folder)
+        forget(folder)
+        cold = b.score_file(f, short)[0]
+        found["load"] = {"warm_s": warm, "cold_s": cold, "disk_bytes_per_s": disk, "bytes": stored}
+        say(f"{f}: first score after {warm:.2f} s warm, {cold:.2f} s cold ({idle:.2f} s of it without "
+            f"a model)")
+        up = copies.get("host_bytes_per_s")
+        for name, seconds, most in (("warm", warm, up), ("cold", cold, disk)):
+            rate = stored / max(seconds - idle, 1e-9)
+            b.add(f"{f}: load, {name}, GB/s", f"{rate / 1e9:.1f}",
+                  f"{most / 1e9:.1f}" if most else "", rate / most if most else None,
+                  0.9 if most else None)
+
+
+def part_peerload(b):
+    """transformers from a dense checkpoint on disk, in a fresh process (imports not counted)."""
+    more = [] if b.args.layers is None else ["--layers", str(b.args.layers)]
+    folder = make_checkpoint(b.scratch / f"{b.args.shape}-dense", b.args.shape, "bf16", *more,
+                             limit_s=b.clock.left())
+    b.peer.ask("drop")
+    for name in ("warm", "cold"):
+        if name == "cold":
+            forget(folder)
+        answer = b.peer.ask("first_score", folder=str(folder))
+        b.peer.ask("drop")
+        if "error" not in answer:
+            b.numbers[f"transformers_first_score_{name}_s"] = answer["seconds"]
+            for f in b.args.formats:
+                ours = b.numbers["formats"][f].get("load", {}).get(f"{name}_s")
+                if ours:
+                    b.add(f"{f}: first score, {name}, s, to transformers", f"{ours:.2f}",
+                          f"{answer['seconds']:.2f}", ours / answer["seconds"], None)
+    b.peer.built = None

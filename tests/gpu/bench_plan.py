@@ -1,0 +1,135 @@
+"""Shape arithmetic of tests/gpu/bench: what a model's pass is made of, what a checkpoint weighs, how long
+the parts of a run will take, and what the test programs' tables say. Needs no GPU."""
+
+import os
+import re
+import sys
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "tools")]
+import make_checkpoint as mc  # noqa: E402
+
+WINDOW = 2048
+DATA_ROUNDS, DATA_SLICE_S = 5, 0.3  # of the part `data`: rounds that count, a slice of each kind
+BATCHES, QUESTION_BATCHES = (1, 2, 4, 8), (8, 16, 32, 64)  # of transformers
+
+# What durations are predicted from: one H200, 16 cores and a network disk, as seen in 2026-11.
+GEMM_FLOPS = 6.4e14
+PEER_SHARE = 0.75  # transformers' rate over ours
+WRITE_BYTES_PER_CORE, WRITE_BYTES = 1.5e8, 1.5e9  # make_checkpoint.py, a second
+WARM_BYTES, COLD_BYTES = 2.5e10, 1.3e9  # read in a second
+PEER_MOST_BYTES = 1.3e11  # a dense model beyond it is left out
+START_S, CHOOSE_S, TORCH_S = 0.7, 2.5, 12.0
+QUESTION_TOKENS = 160 * 150  # of the part `questions`
+
+
+# ---- shapes --------------------------------------------------------------------------------------
+
+def config_of(shape, layers=None):
+    """The shape's config, as far as arithmetic needs it."""
+    config = dict(mc.SHAPES[shape])
+    config["num_hidden_layers"] = layers or config["num_hidden_layers"]
+    return config
+
+
+def matrices(c):
+    """Name -> (n, k) of a decoder layer's products, as few as can be, and of the head."""
+    h, inner, head = c["hidden_size"], c["intermediate_size"], c["head_dim"]
+    q, kv = c["num_attention_heads"] * head, c["num_key_value_heads"] * head
+    return {"qkv": (q + 2 * kv, h), "o": (h, q), "gate_up": (2 * inner, h), "down": (h, inner),
+            "lm_head": (c["vocab_size"], h)}
+
+
+def attention_flops(c, length):
+    """Of one sequence in one layer, the causal half."""
+    return 2 * length * length * c["num_attention_heads"] * c["head_dim"]
+
+
+def tokens_per_s(c, gemm_tflops, attention_s, factors=None):
+    """The limit: a token's products at these rates (by name, TFLOP/s; factors multiply some of them), and
+    its attention, attention_s seconds a layer."""
+    seconds = c["num_hidden_layers"] * attention_s
+    for name, (n, k) in matrices(c).items():
+        rate = gemm_tflops[name] * 1e12 * (factors or {}).get(name, 1.0)
+        seconds += 2 * n * k / rate * (1 if name == "lm_head" else c["num_hidden_layers"])
+    return 1 / seconds
+
+
+def token_flops(c, length=WINDOW):
+    """Of one token in a window, all layers and the head."""
+    layers = c["num_hidden_layers"]
+    each = {name: 2 * n * k for name, (n, k) in matrices(c).items()}
+    head = each.pop("lm_head")
+    return layers * (sum(each.values()) + attention_flops(c, length) / length) + head
+
+
+def stored_bytes(config, fmt, group=128):
+    """Of a checkpoint's tensors."""
+    dtype = "F16" if fmt == "fp16" else "BF16"
+    return sum(map(mc.bytes_of, mc.tensors_of(config, mc.scheme_of(fmt, group), dtype)))
+
+
+# ---- durations -----------------------------------------------------------------------------------
+
+def predict(args):
+    """[(what, seconds)] of a run with these arguments, in the order in which it goes."""
+    c, parts = config_of(args.shape, args.layers), set(args.parts)
+    token_s = token_flops(c) / GEMM_FLOPS
+    window_s = WINDOW * token_s
+    peer_s = window_s / PEER_SHARE
+    write = min(WRITE_BYTES, WRITE_BYTES_PER_CORE * (os.cpu_count() or 1))
+    stored = {f: stored_bytes(c, f) for f in args.formats}
+    dense = stored_bytes(c, "bf16")
+    once = {f: START_S + n / WARM_BYTES for f, n in stored.items()}  # a process that loads it
+    n_windows, reps, loop = args.windows, args.reps, args.loop
+    torch = bool(parts & {"limit", "data", "transformers", "single", "questions", "peerload"})
+    peer = bool(parts & {"transformers", "single", "questions"}) and dense < PEER_MOST_BYTES
+    peer_s = peer_s if peer else 0
+    batches = sum(b + 16 for b in BATCHES) + 16 + max(BATCHES)
+    return [(name, s) for name, s in (
+        ("checkpoints", sum(stored.values()) / write),
+        ("torch", (TORCH_S if torch else 0) + (6 + dense / 1e10 if peer else 0)),
+        ("limit", 7 * (loop + 0.5) + max(loop, 3.0) + 4 if "limit" in parts else 0),
+        ("data", 4 * (1 + len(stored)) * ((1 + DATA_ROUNDS) * DATA_SLICE_S + 0.5) + 4 if "data" in parts else 0),
+        ("ours", 6 + sum(once[f] + CHOOSE_S + reps * (2 * once[f] + 3 * n_windows * window_s)
+                         for f in stored) if "ours" in parts else 0),
+        ("memory", 6 + sum(once[f] + CHOOSE_S + n_windows * window_s for f in stored)
+         if "memory" in parts and "ours" not in parts else 0),
+        ("transformers", (batches + reps * (n_windows + 4)) * peer_s if "transformers" in parts else 0),
+        ("single", 8 * peer_s + sum(once.values()) + 9 * len(stored) * window_s
+         if "single" in parts else 0),
+        ("questions", QUESTION_TOKENS / WINDOW * (8 * len(QUESTION_BATCHES) * peer_s +
+                                                  9 * len(stored) * window_s) + sum(once.values())
+         if "questions" in parts else 0),
+        ("load", 5 * START_S + sum(5 * once[f] + (min(n, 4e9) + n) / COLD_BYTES
+                                   for f, n in stored.items()) if "load" in parts else 0),
+        ("peerload", dense / write + dense / 4e9 + dense / COLD_BYTES + 4 if "peerload" in parts else 0),
+        ("head", 25 if "head" in parts else 0),
+        ("stages", 40 if "stages" in parts else 0),
+        ("kernels", 150 if "kernels" in parts else 0)) if s]
+
+
+def plan_lines(args):
+    """What is said before anything is measured."""
+    steps = predict(args)
+    total = sum(s for _, s in steps)
+    yield ("predicted seconds: " + ", ".join(f"{name} {s:.0f}" for name, s in steps) +
+           f"; {total:.0f} of --limit {args.limit:.0f}")
+    if total > args.limit:
+        yield ("warning: that is more than the limit, and what comes last will be left out: fewer --windows, "
+               "--formats or --parts, or a larger --limit")
+
+
+# ---- what programs print -------------------------------------------------------------------------
+
+RATE = re.compile(r"^\s*(\d+) x\s+(\d+) x (\d+)\s+(\S.*?)\s+burst\s+([\d.]+)\s+sustained\s+([\d.]+) "
+                  r"TFLOP/s\s+([\d.]+) of cuBLASLt$", re.MULTILINE)
+
+
+def head_rates(text):
+    """[(n, k, the head's TFLOP/s, its product's by cuBLASLt)] of `test_gemm head`."""
+    found = {}
+    for m, n, k, what, _, rate, _ in RATE.findall(text):
+        found.setdefault((int(m), int(n), int(k)), {})[what] = float(rate)
+    return [(n, k, by["bf16 head"], by["cuBLASLt"]) for (_, n, k), by in found.items()
+            if "bf16 head" in by and "cuBLASLt" in by]
