@@ -233,6 +233,7 @@ static enum ctw_status check_attention(const struct ctw_op_attention *op, struct
     REQUIRE("attention", is_float(op->dtype));
     REQUIRE("attention", op->n_head >= 1 && op->n_kv >= 1 && op->n_head % op->n_kv == 0);
     REQUIRE("attention", op->head >= 1 && op->window >= 0 && op->n_seqs >= 0);
+    REQUIRE("attention", op->sinks == NULL || is_float(op->sinks_dtype));
     if (op->head > CTW_MAX_HEAD)
         return ctw_fail(err, CTW_EUNSUP, "attention heads of %d elements; the most is %d", op->head,
                         CTW_MAX_HEAD);

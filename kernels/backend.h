@@ -174,14 +174,23 @@ struct ctw_attn_seq {
     int n_runs;
 };
 
-/* out = softmax(scale * q k^T, causal) v, with grouped heads (query head h uses key head
- * h / (n_head / n_kv)); scores, softmax and sums in fp32. */
+/*
+ * out = softmax(scale * q k^T, causal) v, with grouped heads (query head h uses key head
+ * h / (n_head / n_kv)); scores, softmax and sums in fp32.
+ *
+ * With sinks, the softmax of query head h is over one more logit, sinks[h], as it stands (neither
+ * scaled nor capped), which every query sees and which has no value: of scores s and m, the largest of
+ * s and sinks[h], key j has weight exp(s[j] - m) / (exp(sinks[h] - m) + sum over keys of exp(s - m)).
+ * -infinity: the same bits as without; NaN and +infinity: all of the head's results are NaN.
+ */
 struct ctw_op_attention {
     enum ctw_dtype dtype;
     int n_head, n_kv, head;
     float scale;
     int64_t window;    /* keys seen, the query's own included; 0: all */
     float softcap;     /* 0: none; else scores become softcap * tanh(score / softcap) */
+    const void *sinks; /* device [n_head] of sinks_dtype, or NULL */
+    enum ctw_dtype sinks_dtype;
     const void *q;     /* device [rows, n_head * head] */
     const void *k, *v; /* device [rows, n_kv * head] */
     void *out;         /* device [rows, n_head * head] */

@@ -1,6 +1,6 @@
 /*
  * Definition: causal softmax attention of one query row and head at a time, in two sweeps over
- * the keys (the largest score; then sums), everything in double.
+ * the keys (the largest of scores and sink; then sums), everything in double.
  */
 #include <math.h>
 
@@ -56,12 +56,16 @@ static void one_query(const struct job *job, int64_t i, int h)
     int64_t first = op->window > 0 && pos + 1 > op->window ? pos + 1 - op->window : 0;
     int64_t q_at = ((job->seq->q_row + i) * op->n_head + h) * op->head;
 
-    double max = -INFINITY, total = 0, sum[CTW_MAX_HEAD] = {0};
+    double sink = -INFINITY, sum[CTW_MAX_HEAD] = {0};
+    if (op->sinks != NULL)
+        sink = ctw_load_float(op->sinks, op->sinks_dtype, h);
+    double max = sink;
     struct walk w = walk_to(job->seq, first);
     for (int64_t p = first; p <= pos; p++) {
         int64_t k_at = (walk_next(&w, p == pos) * op->n_kv + kv) * op->head;
         max = fmax(max, score(op, q_at, k_at));
     }
+    double total = exp(sink - max);
     w = walk_to(job->seq, first);
     for (int64_t p = first; p <= pos; p++) {
         int64_t k_at = (walk_next(&w, p == pos) * op->n_kv + kv) * op->head;

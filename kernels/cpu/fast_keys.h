@@ -34,8 +34,8 @@ struct attn_job {
 struct attn_local {
     float *q;     /* [max_lanes / NR][kw][NR] */
     float *out;   /* [max_lanes][width]: sums of P V */
-    float *max;   /* [max_lanes]: the largest score so far, and the sum of exp(score - max) */
-    float *sum;   /* [max_lanes] */
+    float *max;   /* [max_lanes]: the largest of the sink and the scores so far, and their sum of */
+    float *sum;   /* [max_lanes]: exp(score - max) */
     float *k;     /* [ATTN_KEYS / ATTN_ROWS][kw][ATTN_ROWS] */
     float *v;     /* [width / NR][words of ATTN_KEYS][NR] */
     float *p;     /* [ATTN_KEYS][ATTN_LANES]: scores, then weights */
@@ -115,9 +115,13 @@ static void pack_queries(const struct attn_job *job, const struct attn_block *b,
         pack_columns(l->q + lane0 * job->kw, l->tmp, stride, job->kw);
     }
     memset(l->out, 0, (size_t)(end * job->width) * sizeof(float));
-    memset(l->sum, 0, (size_t)end * sizeof(float));
-    for (int64_t i = 0; i < end; i++)
-        l->max[i] = -INFINITY;
+    for (int64_t i = 0; i < end; i++) {
+        float sink = -INFINITY;
+        if (op->sinks != NULL && i < l->n_lanes)
+            sink = ctw_load_float(op->sinks, op->sinks_dtype, kv * job->group + i % job->group);
+        l->max[i] = sink;
+        l->sum[i] = sink > -INFINITY ? 1 : 0; /* NaN is passed on by max */
+    }
 }
 
 /* Rows of one head lie far apart: processors' own prefetching does not see them coming. */

@@ -62,6 +62,8 @@ static struct ctw_attn describe(const struct ctw_op_attention *op, int rows)
     a.cap = op->softcap > 0 ? op->softcap : 0;
     a.cap_in = a.cap > 0 ? (float)(2 * to_base_2 * (double)op->scale / (double)a.cap) : 0;
     a.dtype = op->dtype;
+    a.sinks = op->sinks;
+    a.sinks_dtype = op->sinks_dtype;
     uintptr_t bits = (uintptr_t)op->q | (uintptr_t)op->k | (uintptr_t)op->v | (uintptr_t)op->out;
     a.aligned = (bits & 15) == 0 && op->head % 8 == 0;
     return a;

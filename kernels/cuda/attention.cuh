@@ -9,6 +9,7 @@
  * a row computes depends only on its own query and the keys it sees: a masked key's weight is exactly 0,
  * and a key tile of which a row sees nothing multiplies its sums by exactly 1 and adds exactly 0. So it
  * makes no difference which rows share a tile, where tiles begin, nor whether such a key tile is skipped.
+ * A row's sink joins its sums behind the last key tile.
  *
  * What is not finite. 0 times infinity is NaN, so a value that is not finite would spoil rows of the tile
  * that do not see it. A tile with a result that is not finite is therefore computed once more with such
@@ -19,6 +20,7 @@
 #define CTW_KERNELS_CUDA_ATTENTION_CUH
 
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/elements.h"
 
 /*
  * Rows of q from q_row on hold positions pos .. pos+n_q-1. Keys are needed up to key_end (of the whole
@@ -52,7 +54,9 @@ struct ctw_attn {
     float factor;               /* exp(scale * s) = 2^(factor * s), s capped where there is a cap */
     float cap, cap_in;          /* s becomes cap * tanh(s * scale / cap); tanh by 2^(cap_in * s) */
     enum ctw_dtype dtype;
-    bool aligned; /* vectors of 16 bytes may be loaded and stored */
+    bool aligned;      /* vectors of 16 bytes may be loaded and stored */
+    const void *sinks; /* [n_head], or NULL */
+    enum ctw_dtype sinks_dtype;
 };
 
 /* Calls launch() for the op's tiles, in as many parts as their table needs. rows: of a tile; keys: of a
@@ -296,12 +300,32 @@ ATTN_DEV bool attn_store(T *to, const float (&o)[N], int h, float inverse, int h
     return to == NULL || check == 0;
 }
 
-/* A row's sum over its four lanes, inverted. No sum is 0 unless all of the row's scores are -infinity;
- * then the result is NaN, 0 times infinity. */
-ATTN_DEV float attn_inverse(float sum)
+/*
+ * What a query head's sink adds to the sum of a row's weights, which count from max, the largest score
+ * that the row sees. -infinity adds exactly 0, +infinity NaN; a sink far above the scores may add
+ * infinity, which makes the row 0.
+ */
+ATTN_DEV float attn_sink(const struct ctw_attn &a, int head, float max)
 {
+    float sink = a.sinks_dtype == CTW_F32 ? ((const float *)a.sinks)[head]
+                 : a.sinks_dtype == CTW_BF16
+                     ? ctw_cuda_widen(((const __nv_bfloat16 *)a.sinks)[head])
+                     : ctw_cuda_widen(((const __half *)a.sinks)[head]);
+    return sink < INFINITY ? exp2f(fmaf(max, -a.factor, sink * 1.44269504f)) : NAN;
+}
+
+/*
+ * 1 over the sum of a row, over its four lanes and the sink; head: the row's query head (behind the last
+ * one: any, its results are nobody's). No sum is 0 unless all of the row's scores and its sink are
+ * -infinity; then the result is NaN, 0 times infinity.
+ */
+ATTN_DEV float attn_inverse(const struct ctw_attn &a, const struct attn_rows &r, int h, int head)
+{
+    float sum = r.sum[h];
     sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 1);
     sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 2);
+    if (a.sinks != NULL)
+        sum += attn_sink(a, min(head, a.n_head - 1), r.max[h]);
     return 1.0f / sum;
 }
 

@@ -167,6 +167,8 @@ ATTN_DEV bool one_tile_f32(struct shared_f32<HD> &sh, const struct ctw_attn &a,
             continue;
         float *to = (float *)a.out +
                     ((int64_t)(t.q_row + p) * a.n_head + kv * a.group + head) * a.head;
+        if (a.sinks != NULL)
+            sum[h] += attn_sink(a, kv * a.group + head, max[h]);
 #pragma unroll
         for (int i = 0; i < HD / 16; i++) {
             int d = i / 4 * 64 + 4 * tx + i % 4;

@@ -320,10 +320,11 @@ CTW_DEV void consumer(const struct ctw_attn &a, const struct place &s, bool agai
         for (int h = 0; h < 2; h++) {
             int row = 64 * group + thread / 32 * 16 + 8 * h + (thread & 31) / 4, p = row / a.pack;
             int head = row - p * a.pack + sub * a.pack;
+            float inverse = attn_inverse(a, r, h, kv * a.group + head);
             T *to = NULL;
             if (p < t.n_q && head < a.group)
                 to = (T *)a.out + ((int64_t)(t.q_row + p) * a.n_head + kv * a.group + head) * a.head;
-            good &= attn_store<T>(to, o, h, attn_inverse(r.sum[h]), a.head, true);
+            good &= attn_store<T>(to, o, h, inverse, a.head, true);
         }
         if (again) {
             meet(MEET_GROUP + group, 128);

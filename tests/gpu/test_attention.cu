@@ -149,7 +149,7 @@ struct problem {
     struct ctw_attn_seq seqs[MAX_SEQS];
     struct ctw_kv_run runs[MAX_SEQS][MAX_RUNS];
     int64_t q_rows, kv_rows;
-    struct array q, k, v, out;
+    struct array q, k, v, out, sinks; /* sinks: not there unless given */
 };
 
 static struct array array_new(size_t bytes)
@@ -166,7 +166,7 @@ static void array_upload(const struct array *a)
     CU(cudaMemcpy(a->device, a->host, a->bytes, cudaMemcpyHostToDevice));
 }
 
-static void array_close(struct array *a)
+static void array_close(struct array *a) /* also one that is not there */
 {
     ctw_free(a->host);
     CU(cudaFree(a->device));
@@ -178,6 +178,7 @@ static void problem_close(struct problem *p)
     array_close(&p->k);
     array_close(&p->v);
     array_close(&p->out);
+    array_close(&p->sinks);
 }
 
 /* Sequences of these lengths; rows that belong to nobody are NaN. pieces: keys lie in up to so many runs,
@@ -246,6 +247,17 @@ static void problem_open(struct problem *p, const struct shape *s, enum ctw_dtyp
     op->out = p->out.device;
 }
 
+/* A random sink for each query head, about as large as scores are. */
+static void give_sinks(struct problem *p, enum ctw_dtype dtype)
+{
+    p->sinks = array_new(p->op.n_head * ctw_dtype_bytes(dtype));
+    for (int h = 0; h < p->op.n_head; h++)
+        store(p->sinks.host, dtype, h, 3 * rng_normal());
+    array_upload(&p->sinks);
+    p->op.sinks = p->sinks.device;
+    p->op.sinks_dtype = dtype;
+}
+
 static void poison(struct problem *p)
 {
     CU(cudaMemset(p->out.device, 0xFF, p->out.bytes)); /* NaN in every dtype */
@@ -266,9 +278,9 @@ static void told(bool good, const char *what, const char *variant, const struct 
 {
     n_passed += good;
     n_failed += !good;
-    printf("%s %-9s %-7s %-4s heads %3d / %d of %3d window %3d cap %2g  %s\n", good ? "ok  " : "FAIL",
+    printf("%s %-9s %-7s %-4s heads %3d / %d of %3d window %3d cap %2g %s %s\n", good ? "ok  " : "FAIL",
            what, variant, ctw_dtype_name(p->op.dtype), p->op.n_head, p->op.n_kv, p->op.head,
-           (int)p->op.window, (double)p->op.softcap, more);
+           (int)p->op.window, (double)p->op.softcap, p->op.sinks != NULL ? "sinks" : "     ", more);
 }
 
 /* ---- the definition ----------------------------------------------------------------------- */
@@ -292,9 +304,10 @@ __global__ void reference(struct ctw_op_attention op, int64_t q_row, int64_t pos
     }
     __syncthreads();
     if (threadIdx.x == 0) {
-        double m = -INFINITY, total = 0;
+        double sink = op.sinks != NULL ? load(op.sinks, op.sinks_dtype, h) : -INFINITY, m = sink;
         for (int64_t j = first; j <= pos; j++)
             m = fmax(m, score[j]);
+        double total = exp(sink - m);
         for (int64_t j = first; j <= pos; j++) {
             score[j] = exp(score[j] - m);
             total += score[j];
@@ -516,116 +529,42 @@ static void check_not_finite(struct ctw_cuda *cu, struct problem *p, const char 
     ctw_free(clean);
 }
 
-/* ---- speed -------------------------------------------------------------------------------- */
-
-__global__ void fill(uint16_t *p, size_t n, uint32_t seed, bool bf16)
+/* One head's sink at its limits, the other heads' -infinity, which is none. */
+static void check_limits(struct ctw_cuda *cu, struct problem *p, const char *variant)
 {
-    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
-         i += (size_t)gridDim.x * blockDim.x) {
-        uint32_t x = (uint32_t)i * 2654435761u ^ seed;
-        float s = -2;
-        for (int k = 0; k < 4; k++) {
-            x ^= x << 13, x ^= x >> 17, x ^= x << 5;
-            s += (float)(x >> 8) * 0x1p-24f;
+    static const float limits[] = {-INFINITY, 60000, NAN, INFINITY, -60000};
+    struct ctw_op_attention none = p->op;
+    int n_wrong = 0;
+    size_t b = ctw_dtype_bytes(p->op.dtype);
+    none.sinks = NULL;
+    poison(p);
+    char *without = results(cu, p, &none);
+    for (size_t limit = 0; limit < CTW_COUNT(limits); limit++) {
+        int64_t head = rng_below(p->op.n_head);
+        for (int64_t h = 0; h < p->op.n_head; h++)
+            store(p->sinks.host, p->op.sinks_dtype, h, h == head ? limits[limit] : -INFINITY);
+        array_upload(&p->sinks);
+        poison(p);
+        char *got = results(cu, p, &p->op);
+        for (int s = 0; s < p->op.n_seqs; s++) {
+            int64_t row_len = (int64_t)p->op.n_head * p->op.head, first = p->seqs[s].q_row * row_len;
+            for (int64_t i = first; i < first + p->seqs[s].n_q * row_len; i++) {
+                double g = load(got, p->op.dtype, i);
+                if (i / p->op.head % p->op.n_head != head || limits[limit] < 0)
+                    n_wrong += memcmp(got + i * b, without + i * b, b) != 0;
+                else
+                    n_wrong += isfinite(limits[limit]) ? g != 0 : !isnan(g);
+            }
         }
-        s *= 1.7f; /* about normal, standard deviation 1 */
-        if (bf16)
-            ((__nv_bfloat16 *)p)[i] = __float2bfloat16(s);
-        else
-            ((__half *)p)[i] = __float2half(s);
+        ctw_free(got);
     }
+    char more[96];
+    snprintf(more, sizeof(more), "%d results are wrong", n_wrong);
+    told(n_wrong == 0, "limits", variant, p, more);
+    ctw_free(without);
 }
 
-static int by_size(const void *a, const void *b)
-{
-    float x = *(const float *)a, y = *(const float *)b;
-    return x < y ? -1 : x > y;
-}
-
-/* n sequences of `length` and, if extra > 0, one more of so many tokens. */
-static void time_one(struct ctw_cuda *cu, const char *variant, int64_t n, int64_t length, int64_t extra,
-                     int n_head, int n_kv, int head, int64_t window)
-{
-    enum { TIMES = 30 };
-    int64_t rows = n * length + extra, n_seqs = n + (extra > 0);
-    size_t q_n = (size_t)rows * n_head * head, k_n = (size_t)rows * n_kv * head;
-    struct ctw_attn_seq *seqs = (struct ctw_attn_seq *)ctw_calloc(n_seqs, sizeof(*seqs));
-    struct ctw_kv_run *runs = (struct ctw_kv_run *)ctw_calloc(n_seqs, sizeof(*runs));
-    uint16_t *q, *k, *v, *out;
-    double flops = 0;
-    int64_t at = 0;
-    for (int64_t i = 0; i < n_seqs; i++) {
-        int64_t len = i < n ? length : extra, w = window > 0 && window < len ? window : len;
-        runs[i].row = seqs[i].q_row = at;
-        runs[i].n_tok = seqs[i].n_q = len;
-        seqs[i].runs = &runs[i];
-        seqs[i].n_runs = 1;
-        at += len;
-        flops += 4.0 * head * n_head * (0.5 * w * (w + 1) + (double)(len - w) * w);
-    }
-    CU(cudaMalloc((void **)&q, q_n * 2));
-    CU(cudaMalloc((void **)&k, k_n * 2));
-    CU(cudaMalloc((void **)&v, k_n * 2));
-    CU(cudaMalloc((void **)&out, q_n * 2));
-    fill<<<1024, 256>>>(q, q_n, 1, true);
-    fill<<<1024, 256>>>(k, k_n, 2, true);
-    fill<<<1024, 256>>>(v, k_n, 3, true);
-    CU(cudaDeviceSynchronize());
-    struct ctw_op_attention op;
-    memset(&op, 0, sizeof(op));
-    op.dtype = CTW_BF16;
-    op.n_head = n_head, op.n_kv = n_kv, op.head = head;
-    op.scale = 1.0f / sqrtf((float)head);
-    op.window = window;
-    op.q = q, op.k = k, op.v = v, op.out = out;
-    op.seqs = seqs, op.n_seqs = n_seqs;
-    float ms[TIMES], all;
-    cudaEvent_t a, b;
-    CU(cudaEventCreate(&a));
-    CU(cudaEventCreate(&b));
-    for (int i = -3; i < TIMES; i++) {
-        CU(cudaEventRecord(a, cu->stream));
-        OK(ctw_cuda_attention(cu, &op, &last_err));
-        CU(cudaEventRecord(b, cu->stream));
-        CU(cudaEventSynchronize(b));
-        if (i >= 0)
-            CU(cudaEventElapsedTime(&ms[i], a, b));
-    }
-    qsort(ms, TIMES, sizeof(ms[0]), by_size);
-    /* About 0.7 s without a pause for what is compared with others, 0.1 s for the rest. */
-    int more = (int)((n_kv < n_head && head == 128 && length >= 2048 ? 700 : 100) / ms[TIMES / 2]) + 1;
-    CU(cudaEventRecord(a, cu->stream));
-    for (int i = 0; i < more; i++)
-        OK(ctw_cuda_attention(cu, &op, &last_err));
-    CU(cudaEventRecord(b, cu->stream));
-    CU(cudaEventSynchronize(b));
-    CU(cudaEventElapsedTime(&all, a, b));
-    printf("%-7s %5lld x %5lld + %5lld  heads %2d / %d of %3d window %4d  %8.3f ms %6.1f TFLOP/s, "
-           "sustained %6.1f\n",
-           variant, (long long)n, (long long)length, (long long)extra, n_head, n_kv, head, (int)window,
-           (double)ms[TIMES / 2], flops / ms[TIMES / 2] * 1e-9, flops * more / all * 1e-9);
-    CU(cudaEventDestroy(a));
-    CU(cudaEventDestroy(b));
-    CU(cudaFree(q));
-    CU(cudaFree(k));
-    CU(cudaFree(v));
-    CU(cudaFree(out));
-    ctw_free(runs);
-    ctw_free(seqs);
-}
-
-static void time_all(struct ctw_cuda *cu, const char *variant)
-{
-    time_one(cu, variant, 8, 2048, 0, 32, 8, 128, 0);
-    time_one(cu, variant, 2, 8192, 0, 32, 8, 128, 0);
-    time_one(cu, variant, 8, 2048, 0, 32, 8, 64, 0);
-    time_one(cu, variant, 2, 8192, 0, 32, 8, 64, 0);
-    time_one(cu, variant, 8, 2048, 0, 16, 8, 256, 0);
-    time_one(cu, variant, 8, 2048, 0, 32, 32, 96, 0);
-    time_one(cu, variant, 2, 8192, 0, 32, 8, 128, 1024);
-    time_one(cu, variant, 160, 100, 0, 32, 8, 128, 0);
-    time_one(cu, variant, 2000, 8, 8192, 32, 8, 128, 0);
-}
+#include "attention_rates.h"
 
 /* ---- all ---------------------------------------------------------------------------------- */
 
@@ -635,12 +574,18 @@ static void check_shape(struct ctw_cuda *cu, const char *variant, const struct s
     static const int64_t lengths[] = {1, 129, 2, 65, 1000, 63, 64, 127, 128, 200};
     struct problem p;
     rng = 88172645463325252u + (uint64_t)s->head * 977 + (uint64_t)s->n_head * 31 + (uint64_t)dtype;
-    problem_open(&p, s, dtype, lengths, CTW_COUNT(lengths), 6);
-    check_values(cu, &p, variant);
-    check_company(cu, &p, variant);
-    check_runs(cu, &p, variant);
-    check_not_finite(cu, &p, variant, 4);
-    problem_close(&p);
+    for (int sinks = 0; sinks < 2; sinks++) {
+        problem_open(&p, s, dtype, lengths, CTW_COUNT(lengths), 6);
+        if (sinks > 0)
+            give_sinks(&p, (enum ctw_dtype)rng_below(3));
+        check_values(cu, &p, variant);
+        check_company(cu, &p, variant);
+        check_runs(cu, &p, variant);
+        check_not_finite(cu, &p, variant, 4);
+        if (sinks > 0)
+            check_limits(cu, &p, variant);
+        problem_close(&p);
+    }
     if (dtype != CTW_BF16)
         return;
     problem_open(&p, s, dtype, lengths, CTW_COUNT(lengths), 1);

@@ -7,9 +7,9 @@ struct problem {
     struct ctw_op_attention op;
     struct ctw_attn_seq seqs[MAX_SEQS];
     struct ctw_kv_run runs[MAX_SEQS][MAX_RUNS];
-    struct buf q, k, v, out;
-    int64_t n_rows;  /* of q and out */
-    int64_t kv_rows; /* of k and v */
+    struct buf q, k, v, out, sinks; /* sinks: not there unless given */
+    int64_t n_rows;                 /* of q and out */
+    int64_t kv_rows;                /* of k and v */
 };
 
 struct shape {
@@ -78,8 +78,19 @@ static void problem_open(struct problem *p, const struct shape *s, enum ctw_dtyp
     p->op.v = p->v.p;
 }
 
+/* A random sink for each query head, about as large as scores are. */
+static void give_sinks(struct problem *p)
+{
+    p->op.sinks_dtype = dtypes[rng_below(3)];
+    p->sinks = buf_random(p->op.sinks_dtype, p->op.n_head, 3, (size_t)rng_below(9));
+    p->op.sinks = p->sinks.p;
+}
+
 static void problem_close(struct problem *p)
 {
+    if (p->sinks.base != NULL)
+        buf_close(&p->sinks);
+    p->op.sinks = NULL;
     buf_close(&p->q);
     buf_close(&p->k);
     buf_close(&p->v);
@@ -120,9 +131,9 @@ static void compare(const struct problem *p, const struct buf *got, const struct
                     const char *variant)
 {
     char what[160];
-    snprintf(what, sizeof(what), "%s %s heads %d / %d of %d window %" PRId64 " cap %g", variant,
+    snprintf(what, sizeof(what), "%s %s heads %d / %d of %d window %" PRId64 " cap %g%s", variant,
              ctw_dtype_name(p->op.dtype), p->op.n_head, p->op.n_kv, p->op.head, p->op.window,
-             (double)p->op.softcap);
+             (double)p->op.softcap, p->op.sinks != NULL ? ", sinks" : "");
     int64_t row_len = (int64_t)p->op.n_head * p->op.head;
     for (int64_t i = 0; i < p->n_rows * row_len; i++) {
         bool asked = false;
@@ -143,11 +154,13 @@ static void variants_agree_with_the_definition(void **state)
 {
     (void)state;
     struct ctw_backend *c = backend("c", 2);
-    for (size_t s = 0; s < 3 * CTW_COUNT(shapes); s++) {
+    for (size_t s = 0; s < 6 * CTW_COUNT(shapes); s++) {
         struct problem p;
-        const struct shape *shape = &shapes[s / 3];
+        const struct shape *shape = &shapes[s / 6];
         problem_open(&p, shape, dtypes[s % 3],
                      shape->n_head * shape->head > 2000 ? 60 : 40 + rng_below(250));
+        if (s % 6 >= 3)
+            give_sinks(&p);
         struct buf want = problem_run(&p, c);
         const char *v;
         for (int i = 0; (v = fast_variant(i)) != NULL; i++) {
@@ -195,6 +208,8 @@ static void cuts_change_no_bit(void **state)
         for (size_t s = 0; s < 3 * CTW_COUNT(some); s++) {
             struct problem p;
             one_sequence(&p, &some[s / 3], dtypes[s % 3], N);
+            if (s % 2 == 1)
+                give_sinks(&p);
             struct buf want = problem_run(&p, be);
             for (int threads = 1; threads <= 7; threads += threads == 3 ? 4 : 1) {
                 struct ctw_backend *more = backend(v, threads);
@@ -236,6 +251,8 @@ static void company_changes_no_bit(void **state)
         for (size_t s = 0; s < CTW_COUNT(shapes); s++) {
             struct problem p;
             problem_open(&p, &shapes[s], dtypes[s % 3], 130);
+            if (s % 2 == 1)
+                give_sinks(&p);
             struct buf want = problem_run(&p, be), got = buf_copy(&p.out, 0);
             for (int64_t q = p.op.n_seqs - 1; q >= 0; q--) {
                 struct ctw_op_attention one = p.op;
@@ -263,10 +280,12 @@ static void what_is_not_finite_spoils_only_who_sees_it(void **state)
     for (int i = 0; (v = fast_variant(i)) != NULL || i == 0; i++) {
         v = v == NULL ? "c" : v;
         struct ctw_backend *be = backend(v, 2);
-        for (int round = 0; round < 24; round++) {
+        for (int round = 0; round < 48; round++) {
             const struct shape *s = &some[round % 2];
             struct problem p;
             one_sequence(&p, s, dtypes[round % 3], N);
+            if (round >= 24)
+                give_sinks(&p);
             struct buf want = problem_run(&p, be);
             int64_t bad = rng_below(N), row_len = (int64_t)s->n_head * s->head;
             struct buf *where = round % 4 < 2 ? &p.v : &p.k;
@@ -296,6 +315,127 @@ static void what_is_not_finite_spoils_only_who_sees_it(void **state)
     }
 }
 
+/* Queries of zeros score 0 with every key; values are 1: the result of n keys is n / (n + e^sink),
+ * whatever scale and cap are. */
+static void a_sink_is_one_more_logit(void **state)
+{
+    (void)state;
+    static const struct shape some[] = {{6, 2, 40, 0, 0}, {2, 2, 64, 5, 0.5f}, {3, 1, 8, 100, 0}};
+    enum { N = 113 };
+    const char *v;
+    for (int i = 0; (v = fast_variant(i)) != NULL || i == 0; i++) {
+        v = v == NULL ? "c" : v;
+        struct ctw_backend *be = backend(v, 2);
+        for (size_t s = 0; s < 3 * CTW_COUNT(some); s++) {
+            struct problem p;
+            one_sequence(&p, &some[s / 3], dtypes[s % 3], N);
+            give_sinks(&p);
+            for (int64_t at = 0; at < N * p.op.n_head * p.op.head; at++)
+                ctw_store_float(p.q.p, p.op.dtype, at, 0);
+            for (int64_t at = 0; at < N * p.op.n_kv * p.op.head; at++)
+                ctw_store_float(p.v.p, p.op.dtype, at, 1);
+            struct buf got = problem_run(&p, be);
+            for (int64_t at = 0; at < N * p.op.n_head * p.op.head; at++) {
+                int64_t row = at / p.op.head / p.op.n_head, h = at / p.op.head % p.op.n_head;
+                double n = (double)(p.op.window > 0 && row >= p.op.window ? p.op.window : row + 1);
+                double want = n / (n + exp(ctw_load_float(p.sinks.p, p.op.sinks_dtype, h)));
+                double more = p.op.dtype == CTW_BF16 ? 0x1p-8 * want : 0; /* weights in pair mode */
+                near(ctw_load_float(got.p, p.op.dtype, at), want,
+                     1e-6 + more + half_step(p.op.dtype, want), v, at);
+            }
+            buf_close(&got);
+            problem_close(&p);
+        }
+        ctw_backend_close(be);
+    }
+}
+
+/* One head's sink at its limits; the other heads' stay -infinity. */
+static void sinks_at_their_limits(void **state)
+{
+    (void)state;
+    static const struct shape some[] = {
+        {6, 2, 64, 0, 0}, {3, 3, 40, 37, 0}, {4, 1, 24, 0, 20}, {2, 1, 128, 100, 5}};
+    static const float limits[] = {-INFINITY, 60000, NAN, INFINITY, -60000};
+    enum { N = 205 };
+    const char *v;
+    for (int i = 0; (v = fast_variant(i)) != NULL || i == 0; i++) {
+        v = v == NULL ? "c" : v;
+        struct ctw_backend *be = backend(v, 2);
+        for (size_t s = 0; s < 3 * CTW_COUNT(some); s++) {
+            struct problem p;
+            one_sequence(&p, &some[s / 3], dtypes[s % 3], N);
+            struct buf none = problem_run(&p, be);
+            give_sinks(&p);
+            for (size_t limit = 0; limit < CTW_COUNT(limits); limit++) {
+                int64_t bad = rng_below(p.op.n_head);
+                for (int64_t h = 0; h < p.op.n_head; h++)
+                    ctw_store_float(p.sinks.p, p.op.sinks_dtype, h,
+                                    h == bad ? limits[limit] : -INFINITY);
+                struct buf got = problem_run(&p, be);
+                for (int64_t at = 0; at < N * p.op.n_head * p.op.head; at++) {
+                    float g = ctw_load_float(got.p, p.op.dtype, at);
+                    if (at / p.op.head % p.op.n_head != bad || limits[limit] < 0)
+                        assert_memory_equal(element(got.p, p.op.dtype, at),
+                                            element(none.p, p.op.dtype, at),
+                                            ctw_dtype_bytes(p.op.dtype));
+                    else
+                        assert_true(isfinite(limits[limit]) ? g == 0 : isnan(g));
+                }
+                buf_close(&got);
+            }
+            buf_close(&none);
+            problem_close(&p);
+        }
+        ctw_backend_close(be);
+    }
+}
+
+/* A query whose scores are all -infinity has weight for nothing but its sink. */
+static void a_sink_alone(void **state)
+{
+    (void)state;
+    const char *v;
+    for (int i = 0; (v = fast_variant(i)) != NULL || i == 0; i++) {
+        v = v == NULL ? "c" : v;
+        struct ctw_backend *be = backend(v, 1);
+        struct problem p;
+        one_sequence(&p, &(struct shape){2, 1, 16, 0, 0}, CTW_F32, 3);
+        give_sinks(&p);
+        for (int64_t at = 0; at < 16; at++) { /* the first key, and row 0's first head */
+            ((float *)p.q.p)[at] = 1;
+            ((float *)p.k.p)[at] = at == 5 ? -INFINITY : 0;
+        }
+        struct buf got = problem_run(&p, be);
+        for (int64_t at = 0; at < 16; at++)
+            assert_true(((float *)got.p)[at] == 0);
+        buf_close(&p.sinks);
+        p.sinks.base = NULL;
+        p.op.sinks = NULL;
+        run_into(&p.op, be, &got);
+        for (int64_t at = 0; at < 16; at++)
+            assert_true(isnan(((float *)got.p)[at]));
+        buf_close(&got);
+        problem_close(&p);
+        ctw_backend_close(be);
+    }
+}
+
+static void sinks_are_floats(void **state)
+{
+    (void)state;
+    struct ctw_backend *be = backend("c", 1);
+    struct problem p;
+    one_sequence(&p, &shapes[0], CTW_F32, 3);
+    give_sinks(&p);
+    p.op.out = p.out.p;
+    p.op.sinks_dtype = CTW_I8;
+    assert_int_equal(ctw_attention(be, &p.op, &last_err), CTW_EINTERNAL);
+    assert_non_null(strstr(last_err.msg, "sinks_dtype"));
+    problem_close(&p);
+    ctw_backend_close(be);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -303,6 +443,10 @@ int main(void)
         cmocka_unit_test(cuts_change_no_bit),
         cmocka_unit_test(company_changes_no_bit),
         cmocka_unit_test(what_is_not_finite_spoils_only_who_sees_it),
+        cmocka_unit_test(a_sink_is_one_more_logit),
+        cmocka_unit_test(sinks_at_their_limits),
+        cmocka_unit_test(a_sink_alone),
+        cmocka_unit_test(sinks_are_floats),
     };
     return cmocka_run_group_tests(tests, ops_setup, NULL);
 }
