@@ -1,16 +1,16 @@
 /*
- * A GPU that falls over in the middle of a pass, for tests/gpu/run. Loaded before ctworker (LD_PRELOAD), it
- * stands before cuBLASLt's product; on the one numbered CTW_FAULT_AT (from 1) it launches a kernel that
- * traps on the product's stream. The context is then lost: every later call on it fails.
+ * A GPU that falls over in the middle of a pass, for tests/gpu/run. Loaded before ctworker (LD_PRELOAD),
+ * it stands before cuBLASLt's product; after the one numbered CTW_FAULT_AT (from 1) it launches a kernel
+ * that traps on the product's stream. The context is then lost: every later call on it fails.
  *
  * ctworker's kernels are launched by a copy of the runtime of its own, which nothing can stand before; of
  * what its library calls by name (nm -D), cuBLASLt's product is the one that passes are made of.
  */
-#include <cublasLt.h>
-#include <cuda_runtime.h>
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+#include "kernels/cuda/cuda.h"
 
 #define TEXT_OF(x) #x
 #define TEXT(x) TEXT_OF(x)

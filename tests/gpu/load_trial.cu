@@ -1,12 +1,12 @@
 /*
- * What a warm load is made of (worker/layers_resident.c): getting host memory that the GPU reads fast, device
- * memory, reading from the page cache, copying, and all of it together. For choosing between ways to do it.
+ * What a warm load is made of (worker/layers_resident.c): getting host memory that the GPU reads fast,
+ * device memory, reading from the page cache, copying, and all of it together. For choosing between ways
+ * to do it.
  *
  *   load_trial FILE      a checkpoint's file, of a few GB; it is read before, so that it is cached
  *
- * Prints one table: what, how, milliseconds the first time and at least, GB/s. About 40 seconds with 6 GB.
+ * Prints one table: what, how, milliseconds the first time and at least, GB/s. 40 seconds with 6 GB.
  */
-#include <cuda_runtime.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -19,8 +19,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "kernels/cuda/cuda.h"
+
 enum { MAX_THREADS = 16, MAX_STAGE = 8 << 20, N_STAGES = 2, N_BLOCKS = 33, REPEAT = 3 };
-enum { STAGE = 4 << 20, READERS = 12, ALL_STAGES = READERS * N_STAGES * STAGE }; /* as the worker has them */
+enum { STAGE = 4 << 20, READERS = 12, ALL_STAGES = READERS * N_STAGES * STAGE }; /* the worker's */
 
 static int fd;
 static int64_t file_bytes;
@@ -151,8 +153,9 @@ static void host_memory(void)
                 for (int k = 0; k < want.n_pieces; k++)
                     drop_piece(want.piece[k], (size_t)ALL_STAGES / (size_t)want.n_pieces);
             }
-            snprintf(how, sizeof(how), "%d MiB in %d piece%s, %d thread%s", ALL_STAGES >> 20, want.n_pieces,
-                     want.n_pieces == 1 ? "" : "s", want.n_threads, want.n_threads == 1 ? "" : "s");
+            snprintf(how, sizeof(how), "%d MiB in %d piece%s, %d thread%s", ALL_STAGES >> 20,
+                     want.n_pieces, want.n_pieces == 1 ? "" : "s", want.n_threads,
+                     want.n_threads == 1 ? "" : "s");
             row(way_names[w], how, &took, ALL_STAGES);
         }
     }
@@ -213,7 +216,8 @@ static void *read_file(void *arg)
     cudaEvent_t copied[N_STAGES];
     for (int s = 0; s < N_STAGES; s++) {
         stage[s] = job.stages + (size_t)(me * N_STAGES + s) * MAX_STAGE;
-        must(cudaEventCreateWithFlags(&copied[s], cudaEventDisableTiming | cudaEventBlockingSync), "event");
+        must(cudaEventCreateWithFlags(&copied[s], cudaEventDisableTiming | cudaEventBlockingSync),
+             "an event");
     }
     for (int64_t i = 0;; i++) {
         int64_t at = __atomic_fetch_add(&job.next, (int64_t)job.stage_bytes, __ATOMIC_RELAXED);
@@ -223,7 +227,8 @@ static void *read_file(void *arg)
         int64_t left = file_bytes - at;
         size_t n = left < (int64_t)job.stage_bytes ? (size_t)left : job.stage_bytes;
         if (job.fresh && i < N_STAGES) {
-            must(cudaHostAlloc((void **)&job.own[me][s], job.stage_bytes, cudaHostAllocDefault), "host memory");
+            must(cudaHostAlloc((void **)&job.own[me][s], job.stage_bytes, cudaHostAllocDefault),
+                 "cudaHostAlloc");
             stage[s] = job.own[me][s];
         }
         if (job.upload && i >= N_STAGES)
@@ -292,8 +297,9 @@ static void copying(void)
         for (int r = 0; r < REPEAT; r++) {
             double from = now_s();
             for (int64_t at = 0; at + (int64_t)bytes <= file_bytes; at += (int64_t)bytes)
-                must(cudaMemcpyAsync(job.to + at, job.stages + (size_t)at % ((size_t)MAX_STAGE * MAX_THREADS),
-                                     bytes, cudaMemcpyHostToDevice, job.stream), "copying");
+                must(cudaMemcpyAsync(job.to + at, job.stages + at % ((int64_t)MAX_STAGE * MAX_THREADS),
+                                     bytes, cudaMemcpyHostToDevice, job.stream),
+                     "copying");
             must(cudaStreamSynchronize(job.stream), "copying");
             count(&took, now_s() - from);
         }
@@ -331,14 +337,15 @@ int main(int argc, char **argv)
     count(&took, now_s() - from);
     cudaDeviceProp p;
     must(cudaGetDeviceProperties(&p, 0), "asking the GPU");
-    printf("%s; %s, %.2f GB; %ld processors; each %d times\n\n", p.name, argv[1], (double)file_bytes / 1e9,
-           sysconf(_SC_NPROCESSORS_ONLN), REPEAT);
+    printf("%s; %s, %.2f GB; %ld processors; each %d times\n\n", p.name, argv[1],
+           (double)file_bytes / 1e9, sysconf(_SC_NPROCESSORS_ONLN), REPEAT);
     printf("| %-36s | %-32s | %8s | %8s | %6s |\n| --- | --- | ---: | ---: | ---: |\n", "what", "how",
            "first ms", "least ms", "GB/s");
     row("opening the GPU", "", &took, 0);
     host_memory();
     device_memory();
-    must(cudaHostAlloc((void **)&job.stages, (size_t)MAX_THREADS * N_STAGES * MAX_STAGE, cudaHostAllocDefault),
+    must(cudaHostAlloc((void **)&job.stages, (size_t)MAX_THREADS * N_STAGES * MAX_STAGE,
+                       cudaHostAllocDefault),
          "cudaHostAlloc");
     must(cudaMalloc((void **)&job.to, (size_t)file_bytes), "cudaMalloc");
     must(cudaStreamCreateWithFlags(&job.stream, cudaStreamNonBlocking), "a stream");
