@@ -103,7 +103,8 @@ static void defaults(void **state)
         assert_int_equal(p.type, CTW_ROPE_DEFAULT);
         assert_true(p.theta == 10000.0 && p.attention_factor == 1.0);
     }
-    /* The original length is the maximum one; a null factor is their ratio; 0 is as absent. */
+    /* The original length is the maximum one; a null factor is their ratio; 0 is as absent, and so is
+     * null, but for truncate, which it makes false. */
     read_ok(&p, "{\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4.0, \"beta_fast\": 0}}",
             2048);
     assert_true(p.original_length == 2048 && p.beta_fast == 32 && p.beta_slow == 1 && p.truncate);
@@ -112,7 +113,13 @@ static void defaults(void **state)
             "{\"rope_scaling\": {\"type\": \"yarn\", \"factor\": null, "
             "\"original_max_position_embeddings\": 512}}",
             2048);
-    assert_true(p.factor == 4.0);
+    assert_true(p.factor == 4.0 && p.truncate);
+    read_ok(&p,
+            "{\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4.0, \"truncate\": null, "
+            "\"beta_slow\": null, \"mscale\": null, \"attention_factor\": null}}",
+            2048);
+    assert_true(!p.truncate && p.beta_slow == 1);
+    assert_true(fabs(p.attention_factor - (0.1 * log(4.0) + 1)) < 1e-15);
 }
 
 /* Files that say it twice, for both generations. */

@@ -152,8 +152,9 @@ static enum ctw_status read_yarn(struct ctw_rope_params *p, const struct ctw_jso
                                  struct ctw_err *err)
 {
     double m = 0, m_all = 0, attention = NAN;
+    const struct ctw_json_node *truncate = ctw_json_get(node, "truncate");
     p->beta_fast = p->beta_slow = 0;
-    p->truncate = true;
+    p->truncate = truncate == NULL || !ctw_json_is_null(truncate); /* null is false, as there */
     enum ctw_status st =
         ctw_json_read_double(node, "attention_factor", CTW_JSON_OPTIONAL, &attention, err);
     if (st == CTW_OK)
