@@ -138,6 +138,8 @@ def cases() -> Iterator[tuple[str, Tokenizer, dict[str, Any], str, dict[str, Any
     yield "qwen2", tokenizer, config, "qwen2", None
     yield "qwen2-no-class", tokenizer, {"eos_token": "<|im_end|>"}, "qwen2", None
     yield "qwen3", tokenizer, {**config, "eos_token": "<|im_end|>"}, "qwen3", None
+    tokenizer = _byte_level(stored["bytes"], _split(LLAMA3), smol)  # not what the class does
+    yield "qwen3-no-class", tokenizer, {"eos_token": "<|im_end|>"}, "qwen3", None
 
     tokenizer = _sentencepiece(stored["pieces"], ["<unk>", "<s>", "</s>"])
     tokenizer.normalizer = normalizers.Sequence(

@@ -107,6 +107,9 @@ _PLAIN_MODEL_TYPES = {
 #: Model types for which transformers knows the class better than their files.
 _FORCED_CLASS = {"qwen2": "Qwen2Tokenizer"}
 
+#: Model types whose class is this one when no file names any.
+_CLASS_WHEN_UNNAMED = {"qwen3": "Qwen2Tokenizer"}
+
 #: Qwen2's pre-tokenizer, as its own tokenizer.json has it.
 _QWEN2_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -173,11 +176,12 @@ def read(folder: Path) -> TokenizerFiles:
     config = _read_json(folder / "tokenizer_config.json")
     model_config = _read_json(folder / "config.json")
     tokenizer_json = _read_json(folder / "tokenizer.json") or None
-    name = config.get("tokenizer_class") or model_config.get("tokenizer_class") or ""
+    model_type = model_config.get("model_type")
+    name = config.get("tokenizer_class") or model_config.get("tokenizer_class")
+    name = name or _CLASS_WHEN_UNNAMED.get(model_type, "")
     files = TokenizerFiles(
         folder, config, model_config, str(name).removesuffix("Fast"), tokenizer_json
     )
-    model_type = model_config.get("model_type")
     files.class_name = _FORCED_CLASS.get(model_type, files.class_name)
     if model_type in _PLAIN_MODEL_TYPES:
         files.class_name = ""
