@@ -315,16 +315,17 @@ ATTN_DEV float attn_sink(const struct ctw_attn &a, int head, float max)
 }
 
 /*
- * 1 over the sum of a row, over its four lanes and the sink; head: the row's query head (behind the last
- * one: any, its results are nobody's). No sum is 0 unless all of the row's scores and its sink are
- * -infinity; then the result is NaN, 0 times infinity.
+ * 1 over the sum of a row, over its four lanes and, with sinks, the sink; head: the row's query head
+ * (behind the last one: any, its results are nobody's). No sum is 0 unless all of the row's scores and
+ * its sink are -infinity; then the result is NaN, 0 times infinity.
  */
-ATTN_DEV float attn_inverse(const struct ctw_attn &a, const struct attn_rows &r, int h, int head)
+ATTN_DEV float attn_inverse(const struct ctw_attn &a, bool sinks, const struct attn_rows &r, int h,
+                            int head)
 {
     float sum = r.sum[h];
     sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 1);
     sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 2);
-    if (a.sinks != NULL)
+    if (sinks)
         sum += attn_sink(a, min(head, a.n_head - 1), r.max[h]);
     return 1.0f / sum;
 }

@@ -277,7 +277,7 @@ ATTN_DEV bool one_tile(const struct ctw_attn &a, const struct ctw_attn_tile &t, 
         for (int h = 0; h < 2; h++) {
             int row = row0 + 16 * m + 8 * h + lane / 4, p = row / a.pack;
             int head = row - p * a.pack + sub * a.pack;
-            float inverse = attn_inverse(a, r[m], h, kv * a.group + head);
+            float inverse = attn_inverse(a, a.sinks != NULL, r[m], h, kv * a.group + head);
             T *to = NULL;
             if (p < t.n_q && head < a.group)
                 to = out + ((int64_t)(t.q_row + p) * a.n_head + kv * a.group + head) * a.head;

@@ -291,7 +291,7 @@ CTW_DEV void compute(float (&o)[HD / 2], struct attn_rows &r, const struct ctw_a
     release(c.v_empty[n % STAGES]);
 }
 
-template <typename T, int HD, int N, int WGS>
+template <typename T, int HD, int N, int WGS, bool SINKS>
 CTW_DEV void consumer(const struct ctw_attn &a, const struct place &s, bool again)
 {
     using S = sizes<HD, N, WGS>;
@@ -320,7 +320,7 @@ CTW_DEV void consumer(const struct ctw_attn &a, const struct place &s, bool agai
         for (int h = 0; h < 2; h++) {
             int row = 64 * group + thread / 32 * 16 + 8 * h + (thread & 31) / 4, p = row / a.pack;
             int head = row - p * a.pack + sub * a.pack;
-            float inverse = attn_inverse(a, r, h, kv * a.group + head);
+            float inverse = attn_inverse(a, SINKS, r, h, kv * a.group + head);
             T *to = NULL;
             if (p < t.n_q && head < a.group)
                 to = (T *)a.out + ((int64_t)(t.q_row + p) * a.n_head + kv * a.group + head) * a.head;
@@ -337,8 +337,9 @@ CTW_DEV void consumer(const struct ctw_attn &a, const struct place &s, bool agai
 }
 #endif
 
-/* again: computes those tiles once more of which a result was not finite, see attention.cuh. */
-template <typename T, int HD, int N, int WGS>
+/* again: computes those tiles once more of which a result was not finite, see attention.cuh. SINKS: an
+ * instance of its own, so that the loop without is as the compiler orders it at its fastest. */
+template <typename T, int HD, int N, int WGS, bool SINKS>
 __global__ void __launch_bounds__(128 * (WGS + 1), 1)
     attention_hopper(const __grid_constant__ CUtensorMap q_map, const __grid_constant__ CUtensorMap k_map,
                      const __grid_constant__ CUtensorMap v_map, const __grid_constant__ struct ctw_attn a,
@@ -373,7 +374,7 @@ __global__ void __launch_bounds__(128 * (WGS + 1), 1)
         producer<T, HD, N, WGS>(a, s, &q_map, &k_map, &v_map, again);
     } else {
         registers_more<WGS == 2 ? 240 : 160>();
-        consumer<T, HD, N, WGS>(a, s, again);
+        consumer<T, HD, N, WGS, SINKS>(a, s, again);
     }
 #endif
 }
@@ -390,7 +391,7 @@ static enum ctw_status make_map(CUtensorMap *map, enum ctw_dtype dtype, const vo
     return ctw_tensor_map(map, dtype, p, 3, size, stride, box, err);
 }
 
-template <typename T, int HD, int N, int WGS>
+template <typename T, int HD, int N, int WGS, bool SINKS>
 static enum ctw_status launch(struct ctw_cuda *cu, const struct ctw_attn *a, struct ctw_err *err)
 {
     using S = sizes<HD, N, WGS>;
@@ -402,14 +403,14 @@ static enum ctw_status launch(struct ctw_cuda *cu, const struct ctw_attn *a, str
     if (st == CTW_OK)
         st = make_map(&v, a->dtype, a->v, a->kv_rows, a->n_kv, a->head, N, 1, err);
     if (st == CTW_OK)
-        st = ctw_cuda_check(cudaFuncSetAttribute(attention_hopper<T, HD, N, WGS>,
+        st = ctw_cuda_check(cudaFuncSetAttribute(attention_hopper<T, HD, N, WGS, SINKS>,
                                                  cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                  S::shared_bytes),
                             "attention", err);
     int64_t items = (int64_t)a->n_tiles * a->n_kv * a->n_sub;
     unsigned blocks = (unsigned)(items < cu->n_sm ? items : cu->n_sm);
     for (int again = 0; st == CTW_OK && again < 2; again++) {
-        attention_hopper<T, HD, N, WGS>
+        attention_hopper<T, HD, N, WGS, SINKS>
             <<<blocks, S::threads, S::shared_bytes, cu->stream>>>(q, k, v, *a, again == 1);
         st = ctw_cuda_launched("attention", err);
     }
@@ -417,9 +418,11 @@ static enum ctw_status launch(struct ctw_cuda *cu, const struct ctw_attn *a, str
 }
 
 /* The instances: tiles of 192 or 128 rows by 128 or 64 keys. */
+#define BY_SINKS(T, HD, N, WGS)                                                                    \
+    (a->sinks != NULL ? launch<T, HD, N, WGS, true>(cu, a, err)                                    \
+                      : launch<T, HD, N, WGS, false>(cu, a, err))
 #define BY_DTYPE(HD, N, WGS)                                                                       \
-    (a->dtype == CTW_BF16 ? launch<__nv_bfloat16, HD, N, WGS>(cu, a, err)                          \
-                          : launch<__half, HD, N, WGS>(cu, a, err))
+    (a->dtype == CTW_BF16 ? BY_SINKS(__nv_bfloat16, HD, N, WGS) : BY_SINKS(__half, HD, N, WGS))
 
 static enum ctw_status launch_64(struct ctw_cuda *cu, const struct ctw_attn *a, struct ctw_err *err)
 {
