@@ -67,7 +67,7 @@ def test_predictions_follow_the_work():
 
 @pytest.mark.parametrize("fmt", ["bf16", "w4a16", "nvfp4", "w3a16", "w4a16_asym"])
 def test_stored_bytes_are_what_is_written(tmp_path, fmt):
-    folder = gpu_programs.make_checkpoint(tmp_path / "m", "qwen3-8b", fmt, "--layers", "1", "--vocab", "64")
+    folder = gpu_programs.make_checkpoint(tmp_path / "m", "llama-1b", fmt, "--layers", "1", "--vocab", "64")
     config = json.loads((folder / "config.json").read_text())
     assert plan.stored_bytes(config, fmt) == gpu_programs.weight_bytes(folder)
 
