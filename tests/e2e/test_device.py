@@ -51,7 +51,7 @@ def environment(**gpu):
         f"CTW_FAKE_GPU_{k.upper()}": str(v) for k, v in gpu.items()}
 
 
-def random_pairs(n=12, longest=50, seed=1):
+def random_pairs(n=9, longest=40, seed=1):
     rng = random.Random(seed)
     return [([rng.randrange(N_IDS) for _ in range(rng.randint(1, longest))],
              [rng.randrange(N_IDS) for _ in range(rng.randint(1, 8))]) for _ in range(n)]
@@ -135,8 +135,8 @@ class Scores(Device):
             done = score(name, "--backend", "cuda", "--pass-tokens", 120, "--chunk-tokens", 40)
             self.assertEqual((done.returncode, done.stdout), (0, on_cpu(name)), done.stderr)
         variants = {"c", "avx2"} if "avx2" in Path("/proc/cpuinfo").read_text() else {"c"}
-        by = {v: [score("int4", "--backend", b, "--cpu-variant", v).stdout for b in ("cpu", "cuda")]
-              for v in variants}
+        by = {v: [score("int4", "--backend", b, "--cpu-variant", v, pairs=PAIRS[:2]).stdout
+                  for b in ("cpu", "cuda")] for v in variants}
         for v in variants:
             self.assertEqual(by[v][0], by[v][1])
             self.assertTrue(by[v][0])
@@ -151,7 +151,7 @@ class Scores(Device):
             self.assertEqual(results[i], results[i % 3])
 
     def test_hashes(self):
-        for name in ("tied", "int4", "fp4", "int8"):
+        for name in ("tied", "int4", "fp4"):
             here = run("inspect", "--hashes", "--backend", "cuda", model(name))
             there = run("inspect", "--hashes", model(name))
             self.assertEqual((here.returncode, there.returncode), (0, 0), here.stderr)
@@ -257,10 +257,10 @@ class Memory(Device):
 
     def test_two_models_take_turns(self):
         """There is room for the buffers of one."""
-        long = [([i] * 1000, [2, 3]) for i in range(3)]
+        long = [([i] * 400, [2, 3]) for i in range(3)]
         want = {m: expected(m, long) for m in ("tied", "int4")}
-        with server("--memory-limit", "6MiB", models=("tied", "int4"),
-                    memory=8 << 20) as a, a.client() as c:
+        with server("--memory-limit", "5MiB", models=("tied", "int4"),
+                    memory=6 << 20) as a, a.client() as c:
             for m in ("tied", "int4") * 2:
                 self.assertEqual(scores_by(c, long, model=m), want[m])
             info = json.loads(a.command("info", "--json").stdout)
@@ -292,7 +292,7 @@ class Failures(Device):
         self.assertEqual(score("deep", "--backend", "cuda", fail_copy=43).stdout, want)
 
     def test_in_a_pass(self):
-        with server(fail_op=30, op_us=20000) as a, a.client() as c:
+        with server(fail_op=15, op_us=40000) as a, a.client() as c:
             jobs = [c.pairs(PAIRS) for _ in range(3)]
             open_job = c.pairs(PAIRS, seal=False)
             for job in (*jobs, open_job):
@@ -337,23 +337,23 @@ class Loading(Device):
                 self.assertEqual(scores_by(c, PAIRS, model="tied"), expected("tied", PAIRS))
 
     def test_signals(self):
-        with server(models=("deep",), copy_us=30000) as a:
+        with server(models=("deep",), copy_us=15000) as a:
             a.process.terminate()
             self.assertEqual(ended(a), 0)
-        with server("--on-signal", "cancel", models=("deep",), copy_us=30000) as a, a.client() as c:
+        with server("--on-signal", "cancel", models=("deep",), copy_us=15000) as a, a.client() as c:
             job = c.pairs(PAIRS)
             time.sleep(0.2)
             a.process.terminate()
             self.assertEqual(c.wait(job)["state"], "canceled")
             c.call("release", job=job)
             self.assertEqual(ended(a), 0)
-        with server(models=("deep",), copy_us=30000) as a, a.client() as c:
+        with server(models=("deep",), copy_us=15000) as a, a.client() as c:
             job = c.pairs(PAIRS)
             a.process.terminate()
             self.assertEqual(c.wait(job)["state"], "done")  # it is finished, with what is still to come
             c.call("release", job=job)
             self.assertEqual(ended(a), 0)
-        with server(models=("deep",), copy_us=200000) as a, a.client() as c:
+        with server(models=("deep",), copy_us=100000) as a, a.client() as c:
             c.pairs(PAIRS)
             a.process.terminate()
             time.sleep(0.2)
@@ -364,7 +364,7 @@ class Loading(Device):
         """Its memory is free for the next: there is not room for two."""
         size = os.path.getsize(model("deep") + "/model.safetensors")
         with server("--allow-load", FOLDER.name, "--memory-limit", "4MiB", models=("tied",),
-                    copy_us=20000, memory=size + (7 << 20)) as a, a.client() as c:
+                    copy_us=8000, memory=size + (7 << 20)) as a, a.client() as c:
             states = lambda: {m["name"]: m["state"] for m in c.call("info")["models"]}
             for _ in range(3):
                 c.call("load", path=model("deep"))
@@ -378,9 +378,9 @@ class Loading(Device):
             self.assertEqual(ended(a), 0)
 
     def test_cancelled_in_a_pass(self):
-        want = expected("deep", PAIRS)
-        with server(models=("deep",), op_us=1500) as a, a.client() as c:
-            for wait_s in (0.1, 0.4):  # while it loads, and after
+        want = expected("tied", PAIRS)
+        with server(op_us=15000, copy_us=50000) as a, a.client() as c:
+            for wait_s in (0.05, 0.3):  # while it loads, and after
                 job = c.pairs(PAIRS)
                 until(lambda: c.call("poll", job=job)["state"] == "running")
                 time.sleep(wait_s)
