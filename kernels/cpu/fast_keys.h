@@ -120,7 +120,7 @@ static void pack_queries(const struct attn_job *job, const struct attn_block *b,
         if (op->sinks != NULL && i < l->n_lanes)
             sink = ctw_load_float(op->sinks, op->sinks_dtype, kv * job->group + i % job->group);
         l->max[i] = sink;
-        l->sum[i] = sink > -INFINITY ? 1 : 0; /* NaN is passed on by max */
+        l->sum[i] = 1; /* exp(sink - max): where there is none, the first tile takes it out */
     }
 }
 
