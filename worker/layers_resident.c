@@ -246,20 +246,16 @@ static const struct batch *take_batch(struct resident *p)
     return b;
 }
 
-static void batch_begun(struct resident *p, const struct batch *b)
+static void batch_begun(struct resident *p, const struct batch *b, enum ctw_status st,
+                        const struct ctw_err *err)
 {
     pthread_mutex_lock(&p->lock);
-    p->layers[b->layer].n_waiting--;
-    p->n_begun++;
-    pthread_cond_broadcast(&p->changed);
-    pthread_mutex_unlock(&p->lock);
-}
-
-static void reading_failed(struct resident *p, const struct ctw_err *err)
-{
-    pthread_mutex_lock(&p->lock);
-    if (p->err.status == CTW_OK)
+    if (st == CTW_OK) {
+        p->layers[b->layer].n_waiting--;
+        p->n_begun++;
+    } else if (p->err.status == CTW_OK) {
         p->err = *err;
+    }
     pthread_cond_broadcast(&p->changed);
     pthread_mutex_unlock(&p->lock);
 }
@@ -284,18 +280,15 @@ static void *read_layers(void *arg)
             st = read_batch(p, b, stage[s], &ticket[s], &err);
             busy[s] = st == CTW_OK;
         }
-        if (st != CTW_OK) {
-            reading_failed(p, &err);
+        batch_begun(p, b, st, &err);
+        if (st != CTW_OK)
             break;
-        }
-        batch_begun(p, b);
     }
     for (int s = 0; s < N_STAGES; s++) {
         struct ctw_err err;
         if (busy[s] && ctw_upload_wait(p->be, ticket[s], &err) != CTW_OK)
-            reading_failed(p, &err); /* and its driver may still read the stage: it stays */
-        else
-            ctw_stage_free(p->be, stage[s]);
+            continue; /* the device failed: its driver may still read the stage */
+        ctw_stage_free(p->be, stage[s]);
     }
     return NULL;
 }
@@ -322,8 +315,7 @@ static enum ctw_status resident_acquire(struct ctw_provider *base, int layer,
     while (l->n_waiting > 0 && p->err.status == CTW_OK)
         pthread_cond_wait(&p->changed, &p->lock);
     enum ctw_status st = CTW_OK;
-    /* An upload that failed may be one of this layer's, though it began well. */
-    if (l->n_waiting > 0 || p->err.status == CTW_EDEVICE)
+    if (l->n_waiting > 0)
         st = ctw_fail(err, p->err.status, "reading the weights: %s", p->err.msg);
     pthread_mutex_unlock(&p->lock);
     if (st == CTW_OK && !l->joined)

@@ -383,6 +383,31 @@ static void a_tied_head_is_uploaded_once(void **state)
     ctw_model_close(m);
 }
 
+/* Buffers that do not fit leave nothing behind, which the next plan would count once more. */
+static void what_did_not_fit_is_given_back(void **state)
+{
+    enum { N_SEQS = 1000 }; /* 5000 tokens: half a megabyte */
+    static struct ctw_seq seqs[N_SEQS];
+    const struct ctw_engine_options opt = {
+        .model_dir = dir, .backend = "cuda", .n_threads = 1, .memory_limit = 1 << 30};
+    struct ctw_backend *watch;
+    struct ctw_engine *e;
+    struct ctw_err err;
+    (void)state;
+    setenv("CTW_FAKE_GPU_MEMORY", "200000", 1);
+    assert_int_equal(ctw_backend_open(&watch, "cuda", NULL, &err), CTW_OK);
+    assert_int_equal(ctw_engine_open(&e, &opt, &err), CTW_OK);
+    uint64_t before = ctw_backend_memory_free(watch);
+    for (int i = 0; i < N_SEQS; i++)
+        seqs[i] = sequence(0);
+    assert_int_equal(ctw_engine_score(e, seqs, N_SEQS, NULL, &err), CTW_ENOMEM);
+    assert_int_equal(ctw_backend_memory_free(watch), before);
+    assert_int_equal(ctw_engine_score(e, seqs, 1, NULL, &err), CTW_OK);
+    ctw_engine_close(e);
+    ctw_backend_close(watch);
+    unsetenv("CTW_FAKE_GPU_MEMORY");
+}
+
 static void a_layer_that_cannot_be_read_is_an_error(void **state)
 {
     (void)state;
@@ -420,7 +445,8 @@ int main(void)
         cmocka_unit_test(resident_layers_hold_the_files_bytes),
         cmocka_unit_test(a_layer_that_cannot_be_read_is_an_error),
     };
-    const struct CMUnitTest on_a_gpu[] = {cmocka_unit_test(a_tied_head_is_uploaded_once)};
+    const struct CMUnitTest on_a_gpu[] = {cmocka_unit_test(a_tied_head_is_uploaded_once),
+                                          cmocka_unit_test(what_did_not_fit_is_given_back)};
     setenv("CTWORKER_CUDA_LIBRARY", CTW_FAKE_DEVICE, 1);
     if (mkdtemp(dir) == NULL)
         return 1;
