@@ -79,6 +79,7 @@ def test_add_bos_token(value: object) -> None:
         ({"device": "tpu"}, ["device=tpu", "cuda:N"]),
         ({"timeout": -1}, ["timeout=-1"]),
         ({"memory_limit": "much"}, ["memory_limit='much'", "20GiB"]),
+        ({"memory_limit": "20G"}, ["memory_limit='20G'", "20GiB"]),
         ({"batch_size": "many"}, ["batch_size='many'"]),
         ({"add_bos_token": "maybe"}, ["add_bos_token='maybe'"]),
         ({"chat_template_args": "thinking"}, ["chat_template_args='thinking'", "JSON"]),

@@ -463,6 +463,10 @@ static void a_wrong_folder(void **state)
     assert_int_equal(ctw_model_open(&m, c->dir, NULL, &err), CTW_ENOTFOUND);
     assert_int_equal(ctw_model_open(&m, c->dir, "other.json", &err), CTW_ENOTFOUND);
     assert_non_null(strstr(err.msg, "no other.json"));
+    char path[128];
+    path_of(c, "config.json", path);
+    assert_int_equal(ctw_model_open(&m, path, NULL, &err), CTW_ENOTFOUND);
+    assert_non_null(strstr(err.msg, "a file, not a folder"));
     assert_null(m);
 }
 

@@ -249,11 +249,12 @@ static enum ctw_status fill(struct ctw_model *m, const char *dir, const struct c
 static enum ctw_status no_config(const char *dir, const char *file, struct ctw_err *err)
 {
     struct stat st;
-    if (stat(dir, &st) != 0 || !S_ISDIR(st.st_mode))
+    bool there = stat(dir, &st) == 0;
+    if (!there || !S_ISDIR(st.st_mode))
         return ctw_fail(err, CTW_ENOTFOUND,
-                        "no such folder; expected a checkpoint folder with %s and "
-                        "model.safetensors (or its shards and index)",
-                        file);
+                        "%s; expected a checkpoint folder with %s and model.safetensors (or its "
+                        "shards and index)",
+                        there ? "a file, not a folder" : "no such folder", file);
     return ctw_fail(err, CTW_ENOTFOUND,
                     "the folder has no %s; expected a checkpoint folder as Hugging Face has it, "
                     "with %s and model.safetensors (or its shards and index)",

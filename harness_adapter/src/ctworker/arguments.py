@@ -115,7 +115,7 @@ def _dtype(name: str, value: Any) -> str:
 
 def _bytes(name: str, value: Any) -> str:
     text = _text(name, value)
-    if not re.fullmatch(r"\d+(\.\d+)?\s*([KMGT]i?B?|B)?", text, re.IGNORECASE):
+    if not re.fullmatch(r"\d+(\.\d+)?\s*(([KMGT]i?)?B)?", text, re.IGNORECASE):
         raise ArgumentError(f"{name}={value!r}: expected a size such as 20GiB")
     return text.replace(" ", "")
 
