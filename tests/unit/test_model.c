@@ -287,7 +287,8 @@ static void biases(void **state)
     add(c, LAYER "self_attn.o_proj.bias", "BF16", "32", 64, NULL);
     ctw_model_close(open_ok(c));
     c->config = BF16_CONFIG;
-    expect_refusal(c, "model.safetensors: " LAYER "self_attn.q_proj.bias (BF16 [32]) and 3 more");
+    expect_refusal(c, "model.safetensors: " LAYER "self_attn.q_proj.bias (BF16 [32]) and 3 more "
+                       "tensors have no use");
 }
 
 static void tied_heads(void **state)
@@ -333,7 +334,7 @@ static void tensors_must_fit_the_config(void **state)
     expect_refusal(c, "model.norm.weight: found U16 [32], expected BF16, F16 or F32 [32]");
     find(c, "model.norm.weight")->dtype = "BF16";
     add(c, "model.layers.1.input_layernorm.weight", "BF16", "32", 64, NULL);
-    expect_refusal(c, "model.layers.1.input_layernorm.weight (BF16 [32]) and 0 more");
+    expect_refusal(c, "model.layers.1.input_layernorm.weight (BF16 [32]) has no use in a llama model");
 }
 
 static void harmless_leftovers(void **state)

@@ -312,13 +312,13 @@ enum ctw_status ctw_unused_check(const struct ctw_loader *loader, const struct c
     if (n_unknown == 0)
         return CTW_OK;
     struct ctw_part part = as_part(first);
-    char found[96];
+    char found[96], more[48] = " has";
+    if (n_unknown > 1)
+        snprintf(more, sizeof(more), " and %" PRId64 " more tensors have", n_unknown - 1);
     return ctw_fail(err, CTW_EUNSUP,
-                    "%s: %s (%s) and %" PRId64
-                    " more tensors have no use in a %s model as %s describes it; the "
-                    "configuration does not fit the checkpoint, or this kind of it is not "
-                    "supported",
+                    "%s: %s (%s)%s no use in a %s model as %s describes it; the configuration does "
+                    "not fit the checkpoint, or this kind of it is not supported",
                     ctw_container_file(loader->container, first->file), first->name,
-                    ctw_part_text(&part, found, sizeof(found)), n_unknown - 1, m->model_type,
+                    ctw_part_text(&part, found, sizeof(found)), more, m->model_type,
                     loader->config->file);
 }
