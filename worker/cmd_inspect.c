@@ -154,19 +154,21 @@ static enum ctw_status print_memory_plan(const struct ctw_engine_options *opt, s
 {
     struct ctw_engine *engine = NULL;
     struct ctw_engine_info info;
-    char planned[32], limit[32];
+    char planned[32], limit[32], threads[32] = ""; /* of a GPU: none */
     struct ctw_engine_options plan = *opt;
     plan.plan_only = true;
     enum ctw_status st = ctw_engine_open(&engine, &plan, err);
     if (st != CTW_OK)
         return st;
     ctw_engine_get_info(engine, &info);
+    if (info.backend.n_threads > 0)
+        snprintf(threads, sizeof(threads), ", %d threads", info.backend.n_threads);
     printf(
-        "\nmemory beyond the weights: %s planned (limit %s) with backend %s-%s, dtype %s, "
-        "%d threads:\npasses of %" PRId64 " tokens in chunks of %" PRId64 "\n",
+        "\nmemory beyond the weights: %s planned (limit %s) with backend %s-%s, dtype %s%s:\n"
+        "passes of %" PRId64 " tokens in chunks of %" PRId64 "\n",
         ctw_format_bytes(planned, sizeof(planned), (double)info.memory_planned),
         ctw_format_bytes(limit, sizeof(limit), (double)info.memory_limit), info.backend.backend,
-        info.backend.variant, ctw_dtype_long_name(info.dtype), info.backend.n_threads,
+        info.backend.variant, ctw_dtype_long_name(info.dtype), threads,
         info.pass_tokens, info.chunk_tokens);
     ctw_engine_close(engine);
     return CTW_OK;

@@ -150,6 +150,15 @@ class Scores(Device):
         for i in range(3, 15):
             self.assertEqual(results[i], results[i % 3])
 
+    def test_the_same_bits_in_any_company(self):
+        for name in ("int8", "tied_int4"):
+            done = subprocess.run([BUILD / "tests/invariance", model(name), "cuda-hopper", "7", "1"],
+                                  env=os.environ | environment(copy_us=3000), capture_output=True,
+                                  text=True, timeout=120)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("same bits", done.stdout)
+            self.assertIn("fake-", done.stdout)
+
     def test_hashes(self):
         for name in ("tied", "int4", "fp4"):
             here = run("inspect", "--hashes", "--backend", "cuda", model(name))
@@ -220,6 +229,8 @@ class Choosing(Device):
         self.assertIn("cuda-general on fake GPU 1 (a GPU is here)", done.stderr)
         self.assert_refused(score("tied", "--device", 2), 64, "device 2: this machine has 2 GPUs")
         self.assertEqual(score("tied", "--cuda-variant", "fermi").returncode, 64)
+        done = run("inspect", "--backend", "cuda", "--cuda-variant", "general", model("tied"))
+        self.assertIn("with backend cuda-general, dtype bfloat16:\n", done.stdout)
 
 
 class Memory(Device):
