@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -161,6 +162,32 @@ def test_the_worker_ends_with_its_owner(checkpoint: Path, sign: signal.Signals) 
     child.stdout.close()
     wait_for(lambda: not alive(int(pid)), 10)
     assert not os.path.exists(url.removeprefix("ipc://"))
+
+
+def test_the_model_of_pretrained_is_chosen(
+    checkpoint: Path, tmp_path: Path, real_worker: str
+) -> None:
+    """Of several at an endpoint, unless model= names one."""
+    copy = tmp_path / "copy"
+    shutil.copytree(checkpoint, copy)
+    url = f"ipc://{tmp_path}/w.sock"
+    worker = subprocess.Popen(
+        [real_worker, "serve", "--model", f"a={checkpoint}", f"b={copy}", "--listen", url]
+    )
+    try:
+        wait_for(Path(url.removeprefix("ipc://")).exists)
+        for given, name in [
+            ({}, "a"),
+            ({"pretrained": str(checkpoint)}, "a"),
+            ({"pretrained": str(copy)}, "b"),
+            ({"model": "b"}, "b"),
+        ]:
+            assert CTWorkerLM(endpoint=url, **given)._session.model["name"] == name
+        with pytest.raises(CtworkerError, match="has loaded"):
+            CTWorkerLM(endpoint=url, pretrained=str(copy), model="a")
+    finally:
+        worker.kill()
+        worker.wait()
 
 
 def test_a_running_worker(checkpoint: Path, tmp_path: Path, real_worker: str) -> None:

@@ -34,6 +34,11 @@ def serve_options(settings: Settings, folder: Path) -> list[str]:
     return options
 
 
+def _is_at(model: dict[str, Any], folder: Path) -> bool:
+    """Whether a worker's model is the checkpoint in this folder."""
+    return bool(model.get("path")) and Path(model["path"]).resolve() == folder.resolve()
+
+
 class Session:
     """A ready worker. `model` is its description (docs/PROTOCOL.md, "info"), `limits` its bounds."""
 
@@ -54,7 +59,7 @@ class Session:
             if self._worker is not None:
                 self._worker.wait_ready(settings.load_timeout)
             with self.client() as client:
-                info, self.model = self._wait_loaded(client, settings)
+                info, self.model = self._wait_loaded(client, settings, checkpoint)
             self.version: str = info.get("version", "")
             self.limits: dict[str, int] = info.get("limits", {})
             if self._worker is None:
@@ -73,13 +78,13 @@ class Session:
         return Client(self.url, timeout=self._timeout, check_alive=alive)
 
     def _wait_loaded(
-        self, client: Client, settings: Settings
+        self, client: Client, settings: Settings, checkpoint: Checkpoint | None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """`info` and the model to use, when that is ready. Raises CtworkerError when it will not be."""
         start, noted = time.monotonic(), None
         while True:
             info = client.info()
-            model = self._choose(info, settings)
+            model = self._choose(info, settings, checkpoint)
             state = "loading" if model is None else model["state"]
             name = "it" if model is None else f"model {model['name']}"
             message = (model or {}).get("message") or info.get("message", "")
@@ -100,14 +105,19 @@ class Session:
                 log.info("the worker at %s is loading: %s", self.url, message or name)
             time.sleep(_LOADING_PAUSE_S)
 
-    def _choose(self, info: dict[str, Any], settings: Settings) -> dict[str, Any] | None:
-        """The model to use; None: a worker that is still loading may have it later. Raises CtworkerError
-        when it is not there."""
+    def _choose(
+        self, info: dict[str, Any], settings: Settings, checkpoint: Checkpoint | None
+    ) -> dict[str, Any] | None:
+        """The model to use: that of the name, else that of pretrained=, else the first. None: a worker that is
+        still loading may have it later. Raises CtworkerError when it is not there."""
         models = info.get("models") or []
         names = ", ".join(model["name"] for model in models) or "none"
         for model in models:
-            if not settings.model or model["name"] == settings.model:
+            if model["name"] == settings.model:
                 return model
+        if models and not settings.model:
+            same = (m for m in models if checkpoint is not None and _is_at(m, checkpoint.folder))
+            return next(same, models[0])
         if info.get("state") == "loading":
             return None
         if not models and info.get("message"):
@@ -125,7 +135,7 @@ class Session:
         model, where = self.model, f"the worker at {self.url}"
         if checkpoint is not None and model.get("path"):
             theirs = Path(model["path"])
-            if theirs.exists() and theirs.resolve() != checkpoint.folder.resolve():
+            if theirs.exists() and not _is_at(model, checkpoint.folder):
                 raise ArgumentError(
                     f"pretrained={checkpoint.name} is {checkpoint.folder}, but {where} has loaded {theirs}: "
                     "leave pretrained= out, or start a worker with that model"
