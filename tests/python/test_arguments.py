@@ -72,6 +72,7 @@ def test_add_bos_token(value: object) -> None:
         ({"dtype": "int8"}, ["dtype='int8'", "bfloat16"]),
         ({"max_length": 0}, ["max_length=0"]),
         ({"max_length": "long"}, ["max_length='long'"]),
+        ({"max_length": float("inf")}, ["max_length=inf"]),
         (
             {"max_length": 5, "max_model_len": 6},
             ["max_length=5", "max_model_len=6", "same argument"],
@@ -90,6 +91,20 @@ def test_refusals_name_the_argument(arguments: dict, words: list[str]) -> None:
         parse({"pretrained": "d", **arguments})
     for word in words:
         assert word in str(caught.value)
+
+
+class TorchDtype:
+    """As torch's prints itself."""
+
+    def __str__(self) -> str:
+        return "torch.float32"
+
+
+def test_dtypes_of_torch() -> None:
+    given = {"pretrained": "d", "dtype": TorchDtype(), "softmax_dtype": TorchDtype()}
+    assert parse(given).dtype == "float32"
+    with pytest.raises(ArgumentError, match=r"mixed_precision_dtype=torch\.float32"):
+        parse({"pretrained": "d", "mixed_precision_dtype": TorchDtype()})
 
 
 def test_a_model_is_needed() -> None:

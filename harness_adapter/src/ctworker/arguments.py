@@ -74,7 +74,7 @@ def _flag(name: str, value: Any) -> bool:
 def _count(name: str, value: Any, least: int = 1) -> int:
     try:
         number = int(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = least - 1
     if isinstance(value, bool) or number < least or number != float(value):
         raise ArgumentError(f"{name}={value!r}: expected a whole number of at least {least}")
@@ -290,8 +290,9 @@ def parse(given: dict[str, Any], *, wishes: set[str] | None = None) -> Settings:
             noted[name] = _NOTED[name]
         elif name in _REFUSED:
             harmless, remedy = _REFUSED[name]
+            found = str(value) if name.endswith("_dtype") else value  # torch's own, from Python
             if not any(
-                value is allowed or (type(value) is type(allowed) and value == allowed)
+                found is allowed or (type(found) is type(allowed) and found == allowed)
                 for allowed in harmless
             ):
                 raise ArgumentError(
