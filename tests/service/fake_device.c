@@ -402,6 +402,8 @@ static enum ctw_status fake_attention(struct ctw_backend *be, const struct ctw_o
     gpu_check(op->k, area(n_kv, kv, kv, op->dtype), "attention: k");
     gpu_check(op->v, area(n_kv, kv, kv, op->dtype), "attention: v");
     gpu_check(op->out, area(n_q, q, q, op->dtype), "attention: out");
+    if (op->sinks != NULL)
+        gpu_check(op->sinks, area(1, 0, op->n_head, op->sinks_dtype), "attention: sinks");
     enum ctw_status st = gpu_begin(f->joined, &lost, err);
     return st != CTW_OK || lost ? st : ctw_backend_cpu.attention(f->cpu, op, err);
 }
