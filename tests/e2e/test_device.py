@@ -302,7 +302,7 @@ class Failures(Device):
         self.assertEqual(score("deep", "--backend", "cuda", fail_copy=43).stdout, want)
 
     def test_in_a_pass(self):
-        with server(fail_op=15, op_us=40000) as a, a.client() as c:
+        with server(fail_op=15, op_us=80000) as a, a.client() as c:
             jobs = [c.pairs(PAIRS) for _ in range(3)]
             open_job = c.pairs(PAIRS, seal=False)
             for job in (*jobs, open_job):
@@ -337,7 +337,7 @@ class Loading(Device):
             for m in ("deep", "tied"):
                 shutil.copytree(model(m), f"{d}/{m}")
             models = (f"{d}/deep", f"{d}/tied")
-            with server(models=models, copy_us=50000) as a, a.client() as c:
+            with server(models=models, copy_us=100000) as a, a.client() as c:
                 jobs = [c.pairs(PAIRS, model="deep")]
                 time.sleep(0.3)
                 os.truncate(f"{d}/deep/model.safetensors", 1000)
@@ -350,7 +350,7 @@ class Loading(Device):
         with server(models=("deep",), copy_us=15000) as a:
             a.process.terminate()
             self.assertEqual(ended(a), 0)
-        with server("--on-signal", "cancel", models=("deep",), copy_us=15000) as a, a.client() as c:
+        with server("--on-signal", "cancel", models=("deep",), copy_us=50000) as a, a.client() as c:
             job = c.pairs(PAIRS)
             time.sleep(0.2)
             a.process.terminate()
