@@ -132,7 +132,10 @@ static void print_model(const struct ctw_model_map *m)
     if ((m->has & CTW_MODEL_READY_BITS) != CTW_MODEL_READY_BITS)
         return;
     printf("  family      %.*s (%.*s)\n", TEXT(m->architecture), TEXT(m->model_type));
-    printf("  parameters  %" PRIu64 ", %.2f bits a quantised weight\n", m->params, m->weight_bits);
+    printf("  parameters  %" PRIu64, m->params);
+    if (m->weight_bits > 0)
+        printf(", %.2f bits a quantised weight", m->weight_bits);
+    putchar('\n');
     if (m->activations.n > 0)
         printf("  activations %.*s in the file, not simulated\n", TEXT(m->activations));
     printf("  runs on     %.*s-%.*s, %.*s", TEXT(m->backend), TEXT(m->variant), TEXT(m->device));

@@ -27,7 +27,7 @@ struct ctw_model_slot *ctw_queue_model(const struct ctw_queue *q, const char *na
     return NULL;
 }
 
-/* "/models/Llama-3/" -> "Llama-3" */
+/* "/models/Llama-3/" -> "Llama-3"; its beginning, where it is too long */
 static bool last_name(const char *path, char out[CTW_MODEL_NAME_MAX])
 {
     size_t end = strlen(path);
@@ -36,9 +36,10 @@ static bool last_name(const char *path, char out[CTW_MODEL_NAME_MAX])
     size_t start = end;
     while (start > 0 && path[start - 1] != '/')
         start--;
-    return ctw_slice_copy((struct ctw_slice){.data = path + start, .n = end - start}, out,
+    size_t n = end - start < CTW_MODEL_NAME_MAX ? end - start : CTW_MODEL_NAME_MAX - 1;
+    return ctw_slice_copy((struct ctw_slice){.data = path + start, .n = n}, out,
                           CTW_MODEL_NAME_MAX) &&
-           end > start;
+           n > 0;
 }
 
 static enum ctw_status add_slot(struct ctw_queue *q, const char *path, const char *name,

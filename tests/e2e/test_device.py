@@ -195,6 +195,7 @@ class Scores(Device):
             self.assertLess(counts["uploaded bytes"], size + 30 * 256)
             text = a.command("info").stdout
             self.assertIn("cuda-hopper, fake GPU 0 (asked for)", text)
+            self.assertNotIn("bits a quantised weight", text)
             self.assertIn(f"  products    products {counts['products']}\n              prepared ", text)
 
 

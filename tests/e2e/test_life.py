@@ -153,6 +153,13 @@ class Start(unittest.TestCase):
                                               ("x=y", f"{d}/b/x=y")])
                 self.assertEqual(len(c.run_pairs(LONG, model="other")), 1)
 
+    def test_a_long_folder_name_is_cut(self):
+        with tempfile.TemporaryDirectory(prefix="ctw-") as d:
+            long = "m" * 126 + "\u00e4" + "n" * 100  # the 127th byte is half a letter
+            Path(d, long).mkdir()
+            with w.Worker(f"{d}/{long}") as a, a.client() as c:
+                self.assertEqual(c.call("info")["models"][1]["name"], "m" * 126 + "?")
+
     def test_the_self_probe_is_no_reader(self):
         """Nobody asked: a worker whose model fails to load ends at once."""
         with tempfile.TemporaryDirectory(prefix="ctw-") as d:

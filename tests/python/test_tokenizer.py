@@ -103,6 +103,14 @@ def test_chat_template(smol: Path) -> None:
     assert text == f"{start}user\nhi{end}\n{start}assistant\nso"
 
 
+def test_a_message_printed_twice_cannot_be_continued(smol: Path) -> None:
+    (smol / "chat_template.jinja").write_text("{{ messages[-1].content }}|{{ messages[-1].content }}")
+    tokenizer = TextTokenizer(smol, name="x")
+    assert tokenizer.apply_chat_template(MESSAGES) == "so |so "
+    with pytest.raises(ArgumentError, match="more than once"):
+        tokenizer.apply_chat_template(MESSAGES, continue_final_message=True)
+
+
 def test_template_functions(smol: Path) -> None:
     template = (
         "{{ strftime_now('%Y') }}|{{ {'b': '\u00e4<'} | tojson }}|{% generation %}x{% endgeneration %}|"

@@ -115,5 +115,9 @@ def render(
         raise ArgumentError(
             "the chat template drops (part of) the last message, so it cannot be continued"
         )
+    if text.find(_CONTINUE.strip()) < place:
+        raise ArgumentError(
+            "the chat template prints the last message more than once, so it cannot be continued"
+        )
     kept = text[place:].startswith(_CONTINUE)
     return text[:place] if kept else text[:place].rstrip()
