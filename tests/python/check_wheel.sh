@@ -29,8 +29,8 @@ export HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1
 step "empty environment" "${PYTHON:-python3}" -m venv "$work/venv"
 bin=$work/venv/bin
 # The GPU backend for one architecture: that it compiles for all is another test's (stage cuda).
-step "wheel" "$bin/pip" wheel -q --no-deps -w "$work/dist" -Ccmake.define.CTW_CUDA_ARCHITECTURES=90a \
-  "$root/harness_adapter"
+step "wheel" "$bin/pip" wheel -q --no-deps -w "$work/dist" \
+  --config-settings=cmake.define.CTW_CUDA_ARCHITECTURES=90a "$root/harness_adapter"
 wheel=$(ls "$work"/dist/ctworker-*.whl)
 step "install" "$bin/pip" install -q "$wheel" "lm-eval==0.4.13"
 step "no torch" sh -c "! '$bin/python' -c 'import torch'"
