@@ -22,14 +22,15 @@ static enum ctw_status take(const cudaDeviceProp *p, int device, struct ctw_err 
     if (e == cudaSuccess)
         return CTW_OK;
     (void)cudaGetLastError();
-    (void)cudaDeviceReset(); /* whoever goes on without this GPU must not hold its memory */
     if (e == cudaErrorNoKernelImageForDevice || e == cudaErrorInvalidDeviceFunction ||
         e == cudaErrorUnsupportedPtxVersion || e == cudaErrorInvalidPtx ||
-        e == cudaErrorJitCompilerNotFound || e == cudaErrorJitCompilationDisabled)
+        e == cudaErrorJitCompilerNotFound || e == cudaErrorJitCompilationDisabled) {
+        (void)cudaDeviceReset(); /* whoever goes on without this GPU must not hold its memory */
         return ctw_fail(err, CTW_EUNSUP,
                         "no GPU: %s has compute capability %d.%d, and this build is for "
                         CTW_CUDA_BUILT_FOR " (%s): build with -DCTW_CUDA_ARCHITECTURES=\"%d%d;90a\"",
                         p->name, p->major, p->minor, cudaGetErrorString(e), p->major, p->minor);
+    }
     return ctw_cuda_check(e, "loading kernels", err);
 }
 
