@@ -403,18 +403,18 @@ static void a_sink_alone(void **state)
         one_sequence(&p, &(struct shape){2, 1, 16, 0, 0}, CTW_F32, 3);
         give_sinks(&p);
         for (int64_t at = 0; at < 16; at++) { /* the first key, and row 0's first head */
-            ((float *)p.q.p)[at] = 1;
-            ((float *)p.k.p)[at] = at == 5 ? -INFINITY : 0;
+            ctw_store_float(p.q.p, CTW_F32, at, 1);
+            ctw_store_float(p.k.p, CTW_F32, at, at == 5 ? -INFINITY : 0);
         }
         struct buf got = problem_run(&p, be);
         for (int64_t at = 0; at < 16; at++)
-            assert_true(((float *)got.p)[at] == 0);
+            assert_true(ctw_load_float(got.p, CTW_F32, at) == 0);
         buf_close(&p.sinks);
         p.sinks.base = NULL;
         p.op.sinks = NULL;
         run_into(&p.op, be, &got);
         for (int64_t at = 0; at < 16; at++)
-            assert_true(isnan(((float *)got.p)[at]));
+            assert_true(isnan(ctw_load_float(got.p, CTW_F32, at)));
         buf_close(&got);
         problem_close(&p);
         ctw_backend_close(be);
