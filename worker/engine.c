@@ -53,20 +53,27 @@ static const char *dtype_long_name(enum ctw_dtype dtype)
     return dtype == CTW_BF16 ? "bfloat16" : dtype == CTW_F16 ? "float16" : "float32";
 }
 
-/* The plan for windows of min(max_length, 2048) tokens, many of them: what people ask about. */
-static enum ctw_status plan_usual(struct ctw_engine *e, struct ctw_err *err)
+/* The plan for `total` tokens in sequences of up to `longest`, within the engine's limits. */
+static enum ctw_status make_plan(const struct ctw_engine *e, int64_t longest, int64_t total,
+                                 struct ctw_plan *plan, struct ctw_err *err)
 {
-    int64_t longest = e->max_length < 2048 ? e->max_length : 2048;
-    return ctw_plan_make(&e->plan,
+    return ctw_plan_make(plan,
                          &(struct ctw_plan_request){.model = e->model,
                                                     .backend = e->be,
                                                     .dtype = e->dtype,
                                                     .memory_limit = e->memory_limit,
                                                     .longest = longest,
-                                                    .total = INT64_MAX,
+                                                    .total = total,
                                                     .chunk_tokens = e->chunk_tokens,
                                                     .pass_tokens = e->pass_tokens},
                          err);
+}
+
+/* The plan for windows of min(max_length, 2048) tokens, many of them: what people ask about. */
+static enum ctw_status plan_usual(struct ctw_engine *e, struct ctw_err *err)
+{
+    int64_t longest = e->max_length < 2048 ? e->max_length : 2048;
+    return make_plan(e, longest, INT64_MAX, &e->plan, err);
 }
 
 /* On a GPU: most of what its memory holds beside the weights; else see ctw_plan_default_limit(). */
@@ -210,16 +217,7 @@ static enum ctw_status prepare(struct ctw_engine *e, int64_t longest, int64_t to
     if (e->limit_is_default && e->forward == NULL && !ctw_backend_traits(e->be)->host_memory)
         st = set_default_limit(e, err);
     if (st == CTW_OK)
-        st = ctw_plan_make(&plan,
-                           &(struct ctw_plan_request){.model = e->model,
-                                                      .backend = e->be,
-                                                      .dtype = e->dtype,
-                                                      .memory_limit = e->memory_limit,
-                                                      .longest = longest,
-                                                      .total = total,
-                                                      .chunk_tokens = e->chunk_tokens,
-                                                      .pass_tokens = e->pass_tokens},
-                           err);
+        st = make_plan(e, longest, total, &plan, err);
     if (st != CTW_OK)
         return st;
     if (e->forward != NULL) {

@@ -202,8 +202,7 @@ static void cuts_change_no_bit(void **state)
         {9, 3, 64, 0, 0}, {2, 1, 40, 70, 0}, {5, 5, 16, 0, 20}, {7, 1, 128, 96, 0}};
     enum { N = 211 };
     const char *v;
-    for (int i = 0; (v = fast_variant(i)) != NULL || i == 0; i++) {
-        v = v == NULL ? "c" : v;
+    for (int i = 0; (v = fast_variant_or_c(i)) != NULL; i++) {
         struct ctw_backend *be = backend(v, 2);
         for (size_t s = 0; s < 3 * CTW_COUNT(some); s++) {
             struct problem p;
@@ -277,8 +276,7 @@ static void what_is_not_finite_spoils_only_who_sees_it(void **state)
     static const struct shape some[] = {{6, 2, 64, 0, 0}, {3, 3, 40, 37, 0}};
     enum { N = 205 };
     const char *v;
-    for (int i = 0; (v = fast_variant(i)) != NULL || i == 0; i++) {
-        v = v == NULL ? "c" : v;
+    for (int i = 0; (v = fast_variant_or_c(i)) != NULL; i++) {
         struct ctw_backend *be = backend(v, 2);
         for (int round = 0; round < 48; round++) {
             const struct shape *s = &some[round % 2];
@@ -323,8 +321,7 @@ static void a_sink_is_one_more_logit(void **state)
     static const struct shape some[] = {{6, 2, 40, 0, 0}, {2, 2, 64, 5, 0.5f}, {3, 1, 8, 100, 0}};
     enum { N = 113 };
     const char *v;
-    for (int i = 0; (v = fast_variant(i)) != NULL || i == 0; i++) {
-        v = v == NULL ? "c" : v;
+    for (int i = 0; (v = fast_variant_or_c(i)) != NULL; i++) {
         struct ctw_backend *be = backend(v, 2);
         for (size_t s = 0; s < 3 * CTW_COUNT(some); s++) {
             struct problem p;
@@ -359,8 +356,7 @@ static void sinks_at_their_limits(void **state)
     static const float limits[] = {-INFINITY, 60000, NAN, INFINITY, -60000};
     enum { N = 205 };
     const char *v;
-    for (int i = 0; (v = fast_variant(i)) != NULL || i == 0; i++) {
-        v = v == NULL ? "c" : v;
+    for (int i = 0; (v = fast_variant_or_c(i)) != NULL; i++) {
         struct ctw_backend *be = backend(v, 2);
         for (size_t s = 0; s < 3 * CTW_COUNT(some); s++) {
             struct problem p;
@@ -396,8 +392,7 @@ static void a_sink_alone(void **state)
 {
     (void)state;
     const char *v;
-    for (int i = 0; (v = fast_variant(i)) != NULL || i == 0; i++) {
-        v = v == NULL ? "c" : v;
+    for (int i = 0; (v = fast_variant_or_c(i)) != NULL; i++) {
         struct ctw_backend *be = backend(v, 1);
         struct problem p;
         one_sequence(&p, &(struct shape){2, 1, 16, 0, 0}, CTW_F32, 3);

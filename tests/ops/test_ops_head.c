@@ -161,8 +161,8 @@ static void the_first_of_equals_is_greedy(void **state)
     struct test_weight w;
     weight_open(&w, W_F32, VOCAB, K, 0);
     const char *v;
-    for (int i = 0; (v = fast_variant(i)) != NULL || i == 0; i++) {
-        struct ctw_backend *be = backend(v == NULL ? "c" : v, 2);
+    for (int i = 0; (v = fast_variant_or_c(i)) != NULL; i++) {
+        struct ctw_backend *be = backend(v, 2);
         for (int round = 0; round < 30; round++) {
             int64_t first = rng_below(VOCAB), second = first + rng_below(VOCAB - first);
             float x[K] = {1}, *values = w.part[CTW_PART_VALUES].p;
@@ -195,8 +195,8 @@ static void what_is_not_finite_is_seen(void **state)
     struct test_weight w;
     weight_open(&w, W_F32, VOCAB, K, 0);
     const char *v;
-    for (int i = 0; (v = fast_variant(i)) != NULL || i == 0; i++) {
-        struct ctw_backend *be = backend(v == NULL ? "c" : v, 2);
+    for (int i = 0; (v = fast_variant_or_c(i)) != NULL; i++) {
+        struct ctw_backend *be = backend(v, 2);
         for (int round = 0; round < 12; round++) {
             float x[2 * K] = {1, 0, 0, 0, 0, 1};
             int32_t targets[2] = {3, 3};

@@ -220,8 +220,8 @@ static void what_is_not_finite_stays_in_its_row(void **state)
     (void)state;
     static const struct shape shape = {14, 40, 64};
     const char *v;
-    for (int i = 0; (v = fast_variant(i)) != NULL || i == 0; i++) {
-        struct ctw_backend *be = backend(v == NULL ? "c" : v, 2);
+    for (int i = 0; (v = fast_variant_or_c(i)) != NULL; i++) {
+        struct ctw_backend *be = backend(v, 2);
         for (size_t d = 0; d < CTW_COUNT(dtypes); d++) {
             struct problem p;
             problem_open(&p, &shape, dtypes[d], CTW_EPI_STORE);
@@ -279,8 +279,8 @@ static void activations_are_accurate(void **state)
                                .y = y.p,
                                .ldy = 1};
     const char *v;
-    for (int i = 0; (v = fast_variant(i)) != NULL || i == 0; i++) {
-        struct ctw_backend *be = backend(v == NULL ? "c" : v, 2);
+    for (int i = 0; (v = fast_variant_or_c(i)) != NULL; i++) {
+        struct ctw_backend *be = backend(v, 2);
         for (int a = 0; a < 3; a++) {
             op.act = (enum ctw_activation)a;
             OK(ctw_linear(be, &op, &last_err));
