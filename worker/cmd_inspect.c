@@ -233,10 +233,7 @@ int ctw_cmd_inspect(int argc, char **argv)
     struct ctw_engine_options opt = ctw_engine_options_from(&values, dir);
     struct ctw_err err = {0};
     enum ctw_status st = inspect(&opt, hashes, tensors, &err);
-    /* A message about the folder names it already. */
-    size_t n = strlen(dir);
-    bool named = strncmp(err.msg, dir, n) == 0 && err.msg[n] == ':';
     if (st != CTW_OK)
-        ctw_error("inspect: %s%s%s", named ? "" : dir, named ? "" : ": ", err.msg);
+        ctw_error("inspect: %s: %s", dir, err.msg);
     return ctw_status_exit_code(st);
 }

@@ -252,13 +252,13 @@ static enum ctw_status no_config(const char *dir, const char *file, struct ctw_e
     bool there = stat(dir, &st) == 0;
     if (!there || !S_ISDIR(st.st_mode))
         return ctw_fail(err, CTW_ENOTFOUND,
-                        "%s: %s; expected a checkpoint folder with %s and model.safetensors (or "
-                        "its shards and index)",
-                        dir, there ? "a file, not a folder" : "no such folder", file);
+                        "%s; expected a checkpoint folder with %s and model.safetensors (or its "
+                        "shards and index)",
+                        there ? "a file, not a folder" : "no such folder", file);
     return ctw_fail(err, CTW_ENOTFOUND,
-                    "%s: the folder has no %s; expected a checkpoint folder as Hugging Face has "
-                    "it, with %s and model.safetensors (or its shards and index)",
-                    dir, file, file);
+                    "the folder has no %s; expected a checkpoint folder as Hugging Face has it, "
+                    "with %s and model.safetensors (or its shards and index)",
+                    file, file);
 }
 
 /* dir/file, allocated. */
