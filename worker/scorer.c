@@ -85,8 +85,8 @@ static void open_model(struct ctw_scorer *s, struct ctw_model_slot *m)
     if (st == CTW_OK) {
         ctw_engine_get_info(engine, &info);
         announce(m, &info, ctw_now_ms() - start);
-    } else {
-        ctw_error("%s", err.msg);
+    } else { /* the log may name the folder; clients over tcp have no business with it */
+        ctw_error("%s: %s", options.model_dir, err.msg);
     }
     pthread_mutex_lock(&q->lock);
     if (st == CTW_OK) {

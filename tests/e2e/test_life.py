@@ -169,6 +169,7 @@ class Start(unittest.TestCase):
                                   f"ipc://{d}/s"], capture_output=True, text=True, timeout=20,
                                  env=os.environ | {"CTW_FAKE_OPEN_MS": "2500"})
             self.assertEqual(got.returncode, 65)
+            self.assertIn(f"error: {d}/broken: ", got.stderr)  # which of several it was
             self.assertLess(time.monotonic() - start, 5)
 
     def test_loading_names_the_model_and_no_path(self):
