@@ -228,6 +228,20 @@ static enum ctw_status check_qkv(const struct ctw_op_qkv *op, struct ctw_err *er
     return CTW_OK;
 }
 
+/* Is the one's y what the other splits? Both are right by themselves. */
+static enum ctw_status check_linear_qkv(const struct ctw_op_linear *op, const struct ctw_op_qkv *qkv,
+                                        struct ctw_err *err)
+{
+    int64_t n, columns = (int64_t)(qkv->n_head + 2 * qkv->n_kv) * qkv->head;
+    enum ctw_status st = check_shards(op, &n, err);
+    if (st != CTW_OK)
+        return st;
+    REQUIRE("linear_qkv", op->epilogue == CTW_EPI_STORE);
+    REQUIRE("linear_qkv", op->dtype == qkv->dtype && op->n_tok == qkv->n_tok);
+    REQUIRE("linear_qkv", op->y == qkv->qkv && n == columns && op->ldy == columns);
+    return CTW_OK;
+}
+
 static enum ctw_status check_attention(const struct ctw_op_attention *op, struct ctw_err *err)
 {
     REQUIRE("attention", is_float(op->dtype));
@@ -304,6 +318,24 @@ enum ctw_status ctw_qkv(struct ctw_backend *be, const struct ctw_op_qkv *op, str
 {
     enum ctw_status st = check_qkv(op, err);
     return st != CTW_OK ? st : be->ops->qkv(be, op, err);
+}
+
+enum ctw_status ctw_linear_qkv(struct ctw_backend *be, const struct ctw_op_linear *op,
+                               const struct ctw_op_qkv *qkv, struct ctw_err *err)
+{
+    bool done = false;
+    enum ctw_status st = check_linear(op, err);
+    if (st == CTW_OK)
+        st = check_qkv(qkv, err);
+    if (st == CTW_OK)
+        st = check_linear_qkv(op, qkv, err);
+    if (st == CTW_OK && be->ops->linear_qkv != NULL)
+        st = be->ops->linear_qkv(be, op, qkv, &done, err);
+    if (st == CTW_OK && !done)
+        st = be->ops->linear(be, op, err);
+    if (st == CTW_OK && !done)
+        st = be->ops->qkv(be, qkv, err);
+    return st;
 }
 
 enum ctw_status ctw_attention(struct ctw_backend *be, const struct ctw_op_attention *op,

@@ -247,7 +247,7 @@ struct ctw_reserve {
     int64_t n_vocab;                 /* of the head */
 };
 
-/* All members are required; backend.c is their only caller. */
+/* All members but linear_qkv are required; backend.c is their only caller. */
 struct ctw_backend_ops {
     const char *name;
     struct ctw_backend_traits traits;
@@ -296,6 +296,9 @@ struct ctw_backend_ops {
                               struct ctw_err *err);
     enum ctw_status (*qkv)(struct ctw_backend *be, const struct ctw_op_qkv *op,
                            struct ctw_err *err);
+    /* ctw_linear_qkv() in one step. *done false: not at this shape; nothing was done. NULL: never. */
+    enum ctw_status (*linear_qkv)(struct ctw_backend *be, const struct ctw_op_linear *op,
+                                  const struct ctw_op_qkv *qkv, bool *done, struct ctw_err *err);
     enum ctw_status (*attention)(struct ctw_backend *be, const struct ctw_op_attention *op,
                                  struct ctw_err *err);
     enum ctw_status (*head)(struct ctw_backend *be, const struct ctw_op_head *op,
@@ -385,6 +388,12 @@ enum ctw_status ctw_linear(struct ctw_backend *be, const struct ctw_op_linear *o
                            struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_qkv(struct ctw_backend *be, const struct ctw_op_qkv *op,
                         struct ctw_err *err) CTW_MUST_CHECK;
+/*
+ * ctw_linear() with CTW_EPI_STORE, and then ctw_qkv() of its y, which is qkv->qkv: one step where the
+ * backend can, which depends on the model and never on n_tok. What is in y afterwards is not defined.
+ */
+enum ctw_status ctw_linear_qkv(struct ctw_backend *be, const struct ctw_op_linear *op,
+                               const struct ctw_op_qkv *qkv, struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_attention(struct ctw_backend *be, const struct ctw_op_attention *op,
                               struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_head(struct ctw_backend *be, const struct ctw_op_head *op,

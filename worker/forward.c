@@ -181,46 +181,41 @@ static enum ctw_status project_qkv(struct ctw_forward *f, const struct ctw_layer
         shard_of(l, data, CTW_M_K, CTW_V_K_BIAS),
         shard_of(l, data, CTW_M_V, CTW_V_V_BIAS),
     };
-    enum ctw_status st = ctw_linear(f->be,
-                                    &(struct ctw_op_linear){
-                                        .shards = shards,
-                                        .n_shards = 3,
-                                        .slot = CTW_SLOT_QKV,
-                                        .dtype = f->dtype,
-                                        .epilogue = CTW_EPI_STORE,
-                                        .n_tok = chunk->n_tok,
-                                        .x = f->norm,
-                                        .ldx = f->model->hidden,
-                                        .y = f->wide,
-                                        .ldy = (int64_t)(l->n_head + 2 * l->n_kv) * l->head,
-                                    },
-                                    err);
-    if (st != CTW_OK)
-        return st;
+    const struct ctw_op_linear product = {
+        .shards = shards,
+        .n_shards = 3,
+        .slot = CTW_SLOT_QKV,
+        .dtype = f->dtype,
+        .epilogue = CTW_EPI_STORE,
+        .n_tok = chunk->n_tok,
+        .x = f->norm,
+        .ldx = f->model->hidden,
+        .y = f->wide,
+        .ldy = (int64_t)(l->n_head + 2 * l->n_kv) * l->head,
+    };
     size_t kv_row_bytes = (size_t)l->n_kv * (size_t)l->head * ctw_dtype_bytes(f->dtype);
     const struct ctw_tensor *norm = l->vector[CTW_V_Q_NORM];
     const struct ctw_rope *rope = l->rope < 0 ? NULL : &f->model->rope[l->rope];
-    return ctw_qkv(f->be,
-                   &(struct ctw_op_qkv){
-                       .dtype = f->dtype,
-                       .n_tok = chunk->n_tok,
-                       .n_head = l->n_head,
-                       .n_kv = l->n_kv,
-                       .head = l->head,
-                       .qkv = f->wide,
-                       .q_norm = data->vector[CTW_V_Q_NORM],
-                       .k_norm = data->vector[CTW_V_K_NORM],
-                       .norm_dtype = norm == NULL ? f->dtype : norm->dtype,
-                       .norm_eps = f->model->norm_eps,
-                       .pairing = rope == NULL ? CTW_ROPE_HALVES : rope->pairing,
-                       .rot_dim = rope == NULL ? 0 : rope->rot_dim,
-                       .positions = f->positions + chunk->tok0,
-                       .cos_sin = rope == NULL ? NULL : f->cos_sin[l->rope],
-                       .q = f->q,
-                       .k = (char *)f->k + (size_t)chunk->kv_row * kv_row_bytes,
-                       .v = (char *)f->v + (size_t)chunk->kv_row * kv_row_bytes,
-                   },
-                   err);
+    const struct ctw_op_qkv split = {
+        .dtype = f->dtype,
+        .n_tok = chunk->n_tok,
+        .n_head = l->n_head,
+        .n_kv = l->n_kv,
+        .head = l->head,
+        .qkv = f->wide,
+        .q_norm = data->vector[CTW_V_Q_NORM],
+        .k_norm = data->vector[CTW_V_K_NORM],
+        .norm_dtype = norm == NULL ? f->dtype : norm->dtype,
+        .norm_eps = f->model->norm_eps,
+        .pairing = rope == NULL ? CTW_ROPE_HALVES : rope->pairing,
+        .rot_dim = rope == NULL ? 0 : rope->rot_dim,
+        .positions = f->positions + chunk->tok0,
+        .cos_sin = rope == NULL ? NULL : f->cos_sin[l->rope],
+        .q = f->q,
+        .k = (char *)f->k + (size_t)chunk->kv_row * kv_row_bytes,
+        .v = (char *)f->v + (size_t)chunk->kv_row * kv_row_bytes,
+    };
+    return ctw_linear_qkv(f->be, &product, &split, err);
 }
 
 static enum ctw_status attend(struct ctw_forward *f, const struct ctw_layer *l,

@@ -400,6 +400,12 @@ OPERATION(attention)
 OPERATION(head)
 #undef OPERATION
 
+static enum ctw_status cuda_linear_qkv(struct ctw_backend *be, const struct ctw_op_linear *op,
+                                       const struct ctw_op_qkv *qkv, bool *done, struct ctw_err *err)
+{
+    return ctw_cuda_linear_qkv(cuda_of(be), op, qkv, done, err);
+}
+
 static enum ctw_status cuda_prepare(struct ctw_backend *be, const struct ctw_op_linear *op,
                                     struct ctw_err *err)
 {
@@ -446,6 +452,7 @@ const struct ctw_backend_ops ctw_backend_cuda = {
     cuda_rms_norm,
     cuda_linear,
     cuda_qkv,
+    cuda_linear_qkv,
     cuda_attention,
     cuda_head,
 };

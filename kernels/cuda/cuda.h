@@ -177,6 +177,16 @@ enum ctw_status ctw_cuda_gate_hopper(struct ctw_cuda *cu, const struct ctw_cuda_
 /* Can it do the gated product of this shape? Asked when weights are decoded, to order their rows. */
 bool ctw_cuda_gate_hopper_can(const struct ctw_cuda *cu, enum ctw_dtype dtype, int64_t n, int64_t k);
 
+/*
+ * The product and then ctw_cuda_qkv() of it, bit for bit: sums and bias are rounded to g->dtype before
+ * anything else, but not stored; g->y, ldy and op->qkv are not used. *done as above. ..._can() is asked
+ * before g->w is there.
+ */
+enum ctw_status ctw_cuda_qkv_hopper(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
+                                    const struct ctw_op_qkv *op, bool *done, struct ctw_err *err);
+bool ctw_cuda_qkv_hopper_can(const struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
+                             const struct ctw_op_qkv *op);
+
 /* What is known of a row's logits of one tile of CTW_CUDA_HEAD_TILE tokens: the largest (NaN not counted)
  * and the first token that has it, the sum of exp(logit - max), or of exp(logit) where max is -infinity,
  * and the target's logit, if it is in the tile. */
@@ -210,6 +220,9 @@ enum ctw_status ctw_cuda_prepare(struct ctw_cuda *cu, const struct ctw_op_linear
 enum ctw_status ctw_cuda_linear(struct ctw_cuda *cu, const struct ctw_op_linear *op,
                                 struct ctw_err *err);
 enum ctw_status ctw_cuda_qkv(struct ctw_cuda *cu, const struct ctw_op_qkv *op, struct ctw_err *err);
+/* linear.cu: both, if the product can do it itself; *done false: it cannot, nothing was done. */
+enum ctw_status ctw_cuda_linear_qkv(struct ctw_cuda *cu, const struct ctw_op_linear *op,
+                                    const struct ctw_op_qkv *qkv, bool *done, struct ctw_err *err);
 enum ctw_status ctw_cuda_attention(struct ctw_cuda *cu, const struct ctw_op_attention *op,
                                    struct ctw_err *err);
 enum ctw_status ctw_cuda_head(struct ctw_cuda *cu, const struct ctw_op_head *op, struct ctw_err *err);

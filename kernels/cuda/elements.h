@@ -146,6 +146,25 @@ static __device__ __forceinline__ float ctw_cuda_lanes_sum(float v, int lanes)
     return v;
 }
 
+/*
+ * Heads of queries and keys are finished by elementwise.cu, or by the product itself (gemm_hopper_qkv.h);
+ * for equal bits both do it with these. A head's sum of squares is of fours: elements i, i + 1 and those
+ * half a head further, i = 8 j + 2 q. Those of one q are added by halves of j; then q = 0 and 1, 2 and 3;
+ * then both.
+ */
+static __device__ __forceinline__ float ctw_cuda_squares(const float *a, const float *b)
+{
+    return fmaf(b[1], b[1], fmaf(b[0], b[0], fmaf(a[1], a[1], a[0] * a[0])));
+}
+
+/* (a, b) turned: RoPE of one pair. */
+static __device__ __forceinline__ void ctw_cuda_turn(float *a, float *b, float cosine, float sine)
+{
+    float x = *a, y = *b;
+    *a = fmaf(x, cosine, -(y * sine));
+    *b = fmaf(y, cosine, x * sine);
+}
+
 /* Host: is p aligned for accesses of 16 bytes? */
 static inline bool ctw_cuda_aligned16(const void *p)
 {

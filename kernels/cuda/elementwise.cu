@@ -231,14 +231,6 @@ static __device__ __forceinline__ void head_norm(const struct split &a, const vo
         v[i] = v[i] * r * w[i];
 }
 
-/* (a, b) turned. */
-static __device__ __forceinline__ void turn(float *a, float *b, float c, float s)
-{
-    float x = *a, y = *b;
-    *a = fmaf(x, c, -(y * s));
-    *b = fmaf(y, c, x * s);
-}
-
 /* Vectors of 8 whose pairs are neighbours: elements 8 * vector .. */
 static __device__ __forceinline__ void turn_neighbours(const struct split &a, const float *cos_sin,
                                                        int vector, float (&v)[8])
@@ -250,13 +242,12 @@ static __device__ __forceinline__ void turn_neighbours(const struct split &a, co
     ctw_cuda_load<false>(cos_sin + a.rot_dim / 2 + vector * 4, s);
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        turn(&v[2 * i], &v[2 * i + 1], c[i], s[i]);
+        ctw_cuda_turn(&v[2 * i], &v[2 * i + 1], c[i], s[i]);
 }
 
 /*
  * Heads and rot_dim that are multiples of 16. A lane has two vectors of 8 elements: where halves turn,
- * those that turn with each other; else any two. A norm's sum: one chain over both, then the head's lanes
- * by halves.
+ * those that turn with each other; else any two. A norm's sum: in the order of ctw_cuda_squares().
  */
 template <typename T>
 __global__ void __launch_bounds__(THREADS) split_vectors(const __grid_constant__ struct split a)
@@ -276,16 +267,12 @@ __global__ void __launch_bounds__(THREADS) split_vectors(const __grid_constant__
     ctw_cuda_load<true>(src + va * 8, x);
     ctw_cuda_load<true>(src + vb * 8, y);
     if (a.q_norm != NULL || a.k_norm != NULL) {
-        float sum = 0;
+        float s[4];
 #pragma unroll
-        for (int i = 0; i < 8; i++)
-            sum = fmaf(x[i], x[i], sum);
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            sum = fmaf(y[i], y[i], sum);
-        sum = ctw_cuda_lanes_sum(live ? sum : 0.0f, 1 << a.shift);
+        for (int i = 0; i < 4; i++)
+            s[i] = ctw_cuda_lanes_sum(live ? ctw_cuda_squares(x + 2 * i, y + 2 * i) : 0.0f, 1 << a.shift);
         if (job.norm != NULL) {
-            float r = 1.0f / sqrtf(sum / (float)a.head + a.eps);
+            float r = 1.0f / sqrtf(((s[0] + s[1]) + (s[2] + s[3])) / (float)a.head + a.eps);
             head_norm(a, job.norm, va, r, x);
             head_norm(a, job.norm, vb, r, y);
         }
@@ -296,7 +283,7 @@ __global__ void __launch_bounds__(THREADS) split_vectors(const __grid_constant__
         ctw_cuda_load<false>(job.cos_sin + a.rot_dim / 2 + va * 8, s);
 #pragma unroll
         for (int i = 0; i < 8; i++)
-            turn(&x[i], &y[i], c[i], s[i]);
+            ctw_cuda_turn(&x[i], &y[i], c[i], s[i]);
     } else if (!halves && job.cos_sin != NULL) {
         turn_neighbours(a, job.cos_sin, va, x);
         turn_neighbours(a, job.cos_sin, vb, y);
@@ -343,9 +330,9 @@ __global__ void __launch_bounds__(THREADS) split_any(const __grid_constant__ str
             int pair = a.halves ? (first ? i : other) : i / 2;
             float c = job.cos_sin[pair], s = job.cos_sin[half + pair];
             if (first)
-                turn(&x, &y, c, s);
+                ctw_cuda_turn(&x, &y, c, s);
             else
-                turn(&y, &x, c, s);
+                ctw_cuda_turn(&y, &x, c, s);
         }
         ctw_cuda_narrow(x, (T *)job.dst + job.to + i);
     }

@@ -12,7 +12,7 @@
  * order are the same whatever m is; rows beyond m are read as zeros and not stored.
  */
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/gemm_hopper.h"
+#include "kernels/cuda/gemm_hopper_qkv.h"
 #include "kernels/cuda/tensor_map.h"
 
 /* ---- the two sides ------------------------------------------------------------------------ */
@@ -103,7 +103,7 @@ CTW_DEV void fetch_x(const struct product &p, const CUtensorMap *map, const stru
                 tensor_load(ring + t.slot * X_BYTES, map, step * STEP, row0, full + 8 * t.slot);
             }
             next_slot<X_SLOTS>(&t);
-            if (EPI == EPI_ADD32 && step == max(p.n_steps - 8, 0)) {
+            if (EPI >= EPI_ADD32 && EPI <= EPI_ADD32_IN_L2 && step == max(p.n_steps - 8, 0)) {
                 const float *y = (const float *)p.y + tile.col;
                 uint32_t bytes = (uint32_t)min(p.n - tile.col, TILE_N) * 4;
                 for (int r = row0 + lane; r < min(row0 + 64, p.m); r += 32)
@@ -117,6 +117,7 @@ CTW_DEV void fetch_x(const struct product &p, const CUtensorMap *map, const stru
 template <bool F16, int EPI>
 CTW_DEV void multiply(const struct product &p, const struct place &s, int group, int thread)
 {
+    constexpr int HEAD = EPI >= EPI_QKV_64 ? 64 << (EPI - EPI_QKV_64) : 0;
     int lane = thread % 32, warp = thread / 32;
     struct turn tw = {0, 0}, tx = {0, 0};
     uint32_t tile_parity = 0;
@@ -127,6 +128,9 @@ CTW_DEV void multiply(const struct product &p, const struct place &s, int group,
     for (int i = blockIdx.x / 2; i < p.n_tiles; i += gridDim.x / 2, tile_parity ^= 1) {
         float d[128];
         uint32_t last_w = 0, last_x = 0;
+        int32_t position[2] = {0, 0};
+        if (HEAD > 0)
+            load_positions(p, tile_at(p, i).row + first_row, position);
         if (group == 1 && p.lead > 0)
             barrier_wait(s.ahead, tile_parity);
 #pragma unroll 1
@@ -153,14 +157,23 @@ CTW_DEV void multiply(const struct product &p, const struct place &s, int group,
             next_slot<W_SLOTS>(&tw);
             next_slot<X_SLOTS>(&tx);
         }
+        struct tile tile = tile_at(p, i);
+        int row = tile.row + first_row;
+        float4 first[8]; /* of what the sums will meet */
+        if constexpr (EPI == EPI_ADD32_VECTORS)
+            load_fours(first, p, row, tile.col + 4 * (lane & 3), 0);
+        else if constexpr (HEAD > 0)
+            start_heads<HEAD>(p, first, position, tile.col, lane);
         products_wait<0>();
         accumulators_ready(d);
         if (lane < 2)
             barrier_arrive_far(empty_w + 8 * last_w);
         else if (lane == 2)
             barrier_arrive(empty_x + 8 * last_x);
-        struct tile tile = tile_at(p, i);
-        finish<F16, EPI>(p, d, tile.row + first_row, tile.col, lane);
+        if constexpr (HEAD > 0)
+            finish_heads<F16, HEAD>(p, d, first, position, row, tile.col, lane);
+        else
+            finish<F16, EPI>(p, d, first, row, tile.col, lane);
     }
 }
 
@@ -213,12 +226,15 @@ typedef void kernel_fn(CUtensorMap, CUtensorMap, struct product);
     {                                                                                              \
         product_kernel<f16, EPI_STORE16>, product_kernel<f16, EPI_STORE32>,                        \
             product_kernel<f16, EPI_ADD16>, product_kernel<f16, EPI_ADD32>,                        \
+            product_kernel<f16, EPI_ADD32_VECTORS>, product_kernel<f16, EPI_ADD32_IN_L2>,          \
             product_kernel<f16, EPI_SILU>, product_kernel<f16, EPI_GELU>,                          \
-            product_kernel<f16, EPI_GELU_TANH>, product_kernel<f16, EPI_HEAD>                      \
+            product_kernel<f16, EPI_GELU_TANH>, product_kernel<f16, EPI_HEAD>,                     \
+            product_kernel<f16, EPI_QKV_64>, product_kernel<f16, EPI_QKV_128>,                     \
+            product_kernel<f16, EPI_QKV_256>                                                       \
     }
 static kernel_fn *const kernels[2][N_EPI] = {KERNELS(false), KERNELS(true)};
 
-int ctw_hopper_group = 8, ctw_hopper_lead = 2;
+int ctw_hopper_group = 8, ctw_hopper_lead = 2, ctw_hopper_add = 0;
 
 static bool aligned(const void *p, int64_t ld, size_t bytes)
 {
@@ -295,9 +311,12 @@ enum ctw_status ctw_cuda_gemm_hopper(struct ctw_cuda *cu, const struct ctw_cuda_
     *done = fits(cu, g) && fits_y(g) && (g->y_dtype == CTW_F32 || g->y_dtype == g->dtype);
     if (!*done)
         return CTW_OK;
-    int wide = g->y_dtype == CTW_F32;
+    bool wide = g->y_dtype == CTW_F32;
     struct product p = product_of(g);
-    return launch(cu, g, &p, g->add ? EPI_ADD16 + wide : EPI_STORE16 + wide, err);
+    int epilogue = g->add ? EPI_ADD16 : EPI_STORE16;
+    if (wide)
+        epilogue = g->add ? EPI_ADD32 + ctw_hopper_add : EPI_STORE32;
+    return launch(cu, g, &p, epilogue, err);
 }
 
 bool ctw_cuda_gate_hopper_can(const struct ctw_cuda *cu, enum ctw_dtype dtype, int64_t n, int64_t k)
@@ -318,6 +337,41 @@ enum ctw_status ctw_cuda_gate_hopper(struct ctw_cuda *cu, const struct ctw_cuda_
                   act == CTW_ACT_SILU   ? EPI_SILU
                   : act == CTW_ACT_GELU ? EPI_GELU
                                         : EPI_GELU_TANH,
+                  err);
+}
+
+/* ---- queries, keys and values -------------------------------------------------------------- */
+
+bool ctw_cuda_qkv_hopper_can(const struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
+                             const struct ctw_op_qkv *op)
+{
+    bool turns = op->rot_dim > 0, norm = op->q_norm != NULL || op->k_norm != NULL;
+    return fits(cu, g) && (op->head == 64 || op->head == 128 || op->head == 256) &&
+           g->n == (int64_t)(op->n_head + 2 * op->n_kv) * op->head &&
+           (!turns || (op->rot_dim == op->head && op->pairing == CTW_ROPE_HALVES)) &&
+           (!norm || op->norm_dtype == g->dtype) && aligned(op->q_norm, 0, 2) &&
+           aligned(op->k_norm, 0, 2) && aligned(op->cos_sin, 0, 4) && aligned(op->q, 0, 2) &&
+           aligned(op->k, 0, 2) && aligned(op->v, 0, 2);
+}
+
+enum ctw_status ctw_cuda_qkv_hopper(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
+                                    const struct ctw_op_qkv *op, bool *done, struct ctw_err *err)
+{
+    *done = ctw_cuda_qkv_hopper_can(cu, g, op);
+    if (!*done)
+        return CTW_OK;
+    struct product p = product_of(g);
+    p.heads.q_cols = op->n_head * op->head;
+    p.heads.kv_cols = op->n_kv * op->head;
+    p.heads.q = (uint16_t *)op->q;
+    p.heads.k = (uint16_t *)op->k;
+    p.heads.v = (uint16_t *)op->v;
+    p.heads.q_norm = (const uint16_t *)op->q_norm;
+    p.heads.k_norm = (const uint16_t *)op->k_norm;
+    p.heads.eps = op->norm_eps;
+    p.heads.positions = op->positions;
+    p.heads.cos_sin = op->rot_dim > 0 ? op->cos_sin : NULL;
+    return launch(cu, g, &p, op->head == 64 ? EPI_QKV_64 : op->head == 128 ? EPI_QKV_128 : EPI_QKV_256,
                   err);
 }
 

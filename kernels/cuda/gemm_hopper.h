@@ -17,21 +17,38 @@ enum {
     THREADS = 3 * 128
 };
 
-/* y = sums, or y + sums, of 16 or 32 bits; act(gate) * up; or a row's logits reduced to a state. */
+/* y = sums, or y + sums, of 16 or 32 bits; act(gate) * up; a row's logits reduced to a state; or heads of
+ * 64, 128 or 256 columns, each done with and put in its array (gemm_hopper_qkv.h). */
 enum {
     EPI_STORE16,
     EPI_STORE32,
     EPI_ADD16,
-    EPI_ADD32,
+    EPI_ADD32,         /* 8 bytes a lane */
+    EPI_ADD32_VECTORS, /* 16 bytes a lane */
+    EPI_ADD32_IN_L2,   /* the same, and the addition is L2's */
     EPI_SILU,
     EPI_GELU,
     EPI_GELU_TANH,
     EPI_HEAD,
+    EPI_QKV_64,
+    EPI_QKV_128,
+    EPI_QKV_256,
     N_EPI
 };
 
-/* What tests/gpu/test_gemm.cu varies: see tile_at() and multiply(). No bit of a result depends on it. */
-extern int ctw_hopper_group, ctw_hopper_lead;
+/* What tests/gpu/test_gemm.cu varies: see tile_at() and multiply(); EPI_ADD32 + ctw_hopper_add is used.
+ * No bit of a result depends on it, but that the addition in L2 takes subnormal numbers for zeros. */
+extern int ctw_hopper_group, ctw_hopper_lead, ctw_hopper_add;
+
+/* Of EPI_QKV_*: queries [m, q_cols], keys and values [m, kv_cols]. */
+struct heads {
+    int q_cols, kv_cols;
+    uint16_t *q, *k, *v;
+    const uint16_t *q_norm, *k_norm; /* [head] of the sums' 16-bit type, or NULL */
+    float eps;
+    const int32_t *positions; /* [m] */
+    const float *cos_sin;     /* [position, head]: half cosines, then sines; NULL: nothing turns */
+};
 
 struct product {
     int m, n, n_steps;
@@ -44,6 +61,7 @@ struct product {
     const int32_t *targets; /* [m] */
     int32_t id0;
     float scale;
+    struct heads heads;
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -154,6 +172,15 @@ template <int EPI> CTW_DEV void gate(float g[2], const float u[2])
  * the tile's first column.
  */
 
+/* v, in a way that the compiler does not see through. Accumulators of which integers are made, or which
+ * are made of integers, it would else carry from step to step as such, and move all back and forth. */
+CTW_DEV float opaque(float v)
+{
+    float r;
+    asm("mov.f32 %0, %1;" : "=f"(r) : "f"(v));
+    return r;
+}
+
 /* y, or y + d, of 16 bits: 32 columns at a time, of which the lane stores 8. */
 template <bool F16, bool ADD>
 CTW_DEV void store_16(const struct product &p, float (&d)[128], int row, int col0, int lane)
@@ -232,6 +259,66 @@ CTW_DEV void add_32(const struct product &p, float (&d)[128], int row, int col0,
     }
 }
 
+/* Of 16 columns of a row, lane q of four has 2 q, 2 q + 1, 8 + 2 q, 9 + 2 q; it gets 4 q .. 4 q + 3. */
+CTW_DEV void exchange_16(float (&v)[4], int lane)
+{
+#pragma unroll
+    for (int bit = 2; bit >= 1; bit /= 2)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            bool upper = lane & bit;
+            float got = __shfl_xor_sync(0xFFFFFFFF, upper ? v[i] : v[i + 2], bit);
+            v[i] = upper ? got : v[i];
+            v[i + 2] = upper ? v[i + 2] : got;
+        }
+}
+
+/* A thread's fours i = 8 c .. 8 c + 7 of y: 16 columns from 16 (i / 2) on, of which 4; row i % 2. */
+CTW_DEV void load_fours(float4 (&v)[8], const struct product &p, int row, int col, int c)
+{
+    const float *y = (const float *)p.y + row * p.ldy + col;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        int j = 4 * c + i / 2, h = i % 2;
+        v[i] = row + 8 * h < p.m && col + 16 * j < p.n
+                   ? __ldcg((const float4 *)(y + h * 8 * p.ldy + 16 * j))
+                   : make_float4(0, 0, 0, 0);
+    }
+}
+
+/* As add_32(), 16 bytes a lane, which are 64 of a row; the first fours were asked for while the last
+ * products ran. IN_L2: sent there to be added to what it has. */
+template <bool IN_L2>
+CTW_DEV void add_32_vectors(const struct product &p, float (&d)[128], const float4 (&first)[8], int row,
+                            int col0, int lane)
+{
+    int col = col0 + 4 * (lane & 3);
+    float *y = (float *)p.y + row * p.ldy + col;
+    float4 old[2][8];
+#pragma unroll
+    for (int i = 0; i < 8 && !IN_L2; i++)
+        old[0][i] = first[i];
+#pragma unroll
+    for (int c = 0; c < 4; c++) {
+        if (!IN_L2 && c < 3)
+            load_fours(old[(c + 1) % 2], p, row, col, c + 1);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            int j = 4 * c + i / 2, h = i % 2;
+            float *f = d + 8 * j + 2 * h, *to = y + h * 8 * p.ldy + 16 * j;
+            float v[4] = {f[0], f[1], f[4], f[5]};
+            exchange_16(v, lane);
+            if (row + 8 * h < p.m && col + 16 * j < p.n) {
+                float4 o = old[c % 2][i];
+                if (IN_L2)
+                    add_in_l2(to, v[0], v[1], v[2], v[3]);
+                else
+                    *(float4 *)to = make_float4(o.x + v[0], o.y + v[1], o.z + v[2], o.w + v[3]);
+            }
+        }
+    }
+}
+
 /* Blocks of 8 columns are gate and up in turn; 64 columns make 32, of which the lane stores 8. */
 template <bool F16, int EPI>
 CTW_DEV void store_gated(const struct product &p, float (&d)[128], int row, int col0, int lane)
@@ -255,15 +342,6 @@ CTW_DEV void store_gated(const struct product &p, float (&d)[128], int row, int 
                 *(uint4 *)(y + 32 * c) = make_uint4(v[0], v[1], v[2], v[3]);
         }
     }
-}
-
-/* v, in a way that the compiler does not see through. It would else carry the accumulators from step to
- * step as the integers that a shuffle of one of them takes, and move them all back and forth. */
-CTW_DEV float opaque(float v)
-{
-    float r;
-    asm("mov.f32 %0, %1;" : "=f"(r) : "f"(v));
-    return r;
 }
 
 /*
@@ -327,26 +405,35 @@ CTW_DEV void reduce_logits(const struct product &p, float (&d)[128], int row, in
     }
 }
 
-template <bool F16, int EPI>
-CTW_DEV void finish(const struct product &p, float (&d)[128], int row, int col0, int lane)
+CTW_DEV void add_bias(const struct product &p, float (&d)[128], int col0, int lane)
 {
-    if (EPI != EPI_HEAD && p.bias != NULL) {
-        const float *bias = p.bias + col0 + 2 * (lane & 3);
+    const float *bias = p.bias + col0 + 2 * (lane & 3);
+    if (p.bias == NULL)
+        return;
 #pragma unroll
-        for (int j = 0; j < 32; j++) {
-            float2 b = col0 + 8 * j < p.n ? __ldg((const float2 *)(bias + 8 * j)) : make_float2(0, 0);
-            d[4 * j] += b.x;
-            d[4 * j + 1] += b.y;
-            d[4 * j + 2] += b.x;
-            d[4 * j + 3] += b.y;
-        }
+    for (int j = 0; j < 32; j++) {
+        float2 b = col0 + 8 * j < p.n ? __ldg((const float2 *)(bias + 8 * j)) : make_float2(0, 0);
+        d[4 * j] += b.x;
+        d[4 * j + 1] += b.y;
+        d[4 * j + 2] += b.x;
+        d[4 * j + 3] += b.y;
     }
+}
+
+template <bool F16, int EPI>
+CTW_DEV void finish(const struct product &p, float (&d)[128], const float4 (&first)[8], int row, int col0,
+                    int lane)
+{
+    if (EPI != EPI_HEAD)
+        add_bias(p, d, col0, lane);
     if (EPI == EPI_STORE16 || EPI == EPI_ADD16)
         store_16<F16, EPI == EPI_ADD16>(p, d, row, col0, lane);
     else if (EPI == EPI_STORE32)
         store_32(p, d, row, col0, lane);
     else if (EPI == EPI_ADD32)
         add_32(p, d, row, col0, lane);
+    else if (EPI == EPI_ADD32_VECTORS || EPI == EPI_ADD32_IN_L2)
+        add_32_vectors<EPI == EPI_ADD32_IN_L2>(p, d, first, row, col0, lane);
     else if (EPI == EPI_HEAD)
         reduce_logits(p, d, row, col0, lane);
     else

@@ -92,12 +92,20 @@ static __global__ void bias_kernel(struct bias_parts b, int64_t n, enum ctw_dtyp
         narrow[o] = y_dtype == CTW_BF16 ? ctw_f32_to_bf16(v) : ctw_f32_to_f16(v);
 }
 
+static bool has_bias(const struct ctw_op_linear *op)
+{
+    bool some = false;
+    for (int i = 0; i < op->n_shards; i++)
+        some = some || op->shards[i].bias != NULL;
+    return some;
+}
+
 /* Sets g's bias, in `scratch`, where some shard has one. */
 static enum ctw_status put_bias(struct ctw_cuda *cu, const struct ctw_op_linear *op, int64_t block,
                                 char *scratch, struct ctw_cuda_gemm *g, struct ctw_err *err)
 {
     struct bias_parts b = {};
-    bool exact = g->y_dtype != CTW_F32, some = false; /* exact in 16 bits */
+    bool exact = g->y_dtype != CTW_F32; /* in 16 bits */
     b.count = op->n_shards;
     b.block = block;
     for (int i = 0; i < op->n_shards; i++) {
@@ -105,10 +113,9 @@ static enum ctw_status put_bias(struct ctw_cuda *cu, const struct ctw_op_linear 
         b.p[i] = (const uint8_t *)s->bias;
         b.dtype[i] = s->bias_dtype;
         b.n[i] = s->weight->n;
-        some = some || s->bias != NULL;
         exact = exact && (s->bias == NULL || s->bias_dtype == g->y_dtype);
     }
-    if (!some)
+    if (!has_bias(op))
         return CTW_OK;
     float *wide = (float *)scratch;
     uint16_t *narrow = exact ? (uint16_t *)(scratch + round_up(4 * g->n, 256)) : NULL;
@@ -258,10 +265,8 @@ static enum ctw_status through_scratch(struct ctw_cuda *cu, const struct ctw_op_
 static enum ctw_status multiply(struct ctw_cuda *cu, const struct ctw_op_linear *op,
                                 struct ctw_cuda_gemm *g, bool interleaved, struct ctw_err *err)
 {
-    bool gated = op->epilogue == CTW_EPI_GATE, some = false, done = false;
+    bool gated = op->epilogue == CTW_EPI_GATE, some = has_bias(op), done = false;
     int64_t block = interleaved ? CTW_CUDA_GATE_BLOCK : 0, ld = round_up(g->n, VECTOR);
-    for (int i = 0; i < op->n_shards; i++)
-        some = some || op->shards[i].bias != NULL;
     /* The scratch of all that may follow, at once: growing it loses what is in it. */
     size_t first = some ? bias_bytes(g->n) : 0, bytes = first;
     /* cuBLASLt's 16-bit sums with y were seen to round the product before they add it. */
@@ -292,16 +297,10 @@ static enum ctw_status multiply(struct ctw_cuda *cu, const struct ctw_op_linear 
     return ctw_cuda_gemm(cu, g, err);
 }
 
-enum ctw_status ctw_cuda_linear(struct ctw_cuda *cu, const struct ctw_op_linear *op,
-                                struct ctw_err *err)
+/* op's product, but for its weights. */
+static struct ctw_cuda_gemm gemm_of(const struct ctw_op_linear *op)
 {
     struct ctw_cuda_gemm g = {};
-    bool interleaved = false;
-    if (op->n_tok == 0)
-        return CTW_OK;
-    enum ctw_status st = ctw_cuda_weights(cu, op, &g.w, &interleaved, err);
-    if (st != CTW_OK)
-        return st;
     g.m = op->n_tok;
     g.k = op->shards[0].weight->k;
     for (int i = 0; i < op->n_shards; i++)
@@ -314,7 +313,42 @@ enum ctw_status ctw_cuda_linear(struct ctw_cuda *cu, const struct ctw_op_linear 
     g.ldy = op->ldy;
     g.add = op->epilogue == CTW_EPI_ADD;
     g.y_dtype = g.add ? op->residual_dtype : op->dtype;
+    return g;
+}
+
+enum ctw_status ctw_cuda_linear(struct ctw_cuda *cu, const struct ctw_op_linear *op,
+                                struct ctw_err *err)
+{
+    struct ctw_cuda_gemm g = gemm_of(op);
+    bool interleaved = false;
+    if (op->n_tok == 0)
+        return CTW_OK;
+    enum ctw_status st = ctw_cuda_weights(cu, op, &g.w, &interleaved, err);
+    if (st != CTW_OK)
+        return st;
     st = multiply(cu, op, &g, interleaved, err);
+    enum ctw_status used = ctw_cuda_weights_used(cu, op, st == CTW_OK ? err : NULL);
+    return st != CTW_OK ? st : used;
+}
+
+enum ctw_status ctw_cuda_linear_qkv(struct ctw_cuda *cu, const struct ctw_op_linear *op,
+                                    const struct ctw_op_qkv *qkv, bool *done, struct ctw_err *err)
+{
+    struct ctw_cuda_gemm g = gemm_of(op);
+    bool interleaved = false;
+    *done = ctw_cuda_qkv_hopper_can(cu, &g, qkv);
+    if (!*done)
+        return CTW_OK;
+    enum ctw_status st = ctw_cuda_weights(cu, op, &g.w, &interleaved, err);
+    if (st != CTW_OK)
+        return st;
+    struct ctw_cuda_buffer *scratch = &cu->scratch[CTW_CUDA_PRODUCT];
+    if (has_bias(op))
+        st = ctw_cuda_grow(cu, scratch, bias_bytes(g.n), err);
+    if (st == CTW_OK)
+        st = put_bias(cu, op, 0, (char *)scratch->p, &g, err);
+    if (st == CTW_OK)
+        st = ctw_cuda_qkv_hopper(cu, &g, qkv, done, err);
     enum ctw_status used = ctw_cuda_weights_used(cu, op, st == CTW_OK ? err : NULL);
     return st != CTW_OK ? st : used;
 }

@@ -101,7 +101,10 @@ struct contender {
     struct ctw_cuda_gemm g;
     struct head head; /* what == HEADED */
     struct peer *peer; /* NULL: ours */
-    int what, algo, group, lead;
+#ifndef ALONE
+    struct qkv qkv; /* what == SPLIT, FUSED */
+#endif
+    int what, algo, group, lead, add;
     double burst, seconds, products;
 };
 
@@ -113,6 +116,13 @@ static void start(const struct contender *c)
     }
     ctw_hopper_group = c->group;
     ctw_hopper_lead = c->lead;
+    ctw_hopper_add = c->add;
+#ifndef ALONE
+    if (c->what == SPLIT || c->what == FUSED) {
+        run_qkv(&c->qkv, c->what == FUSED);
+        return;
+    }
+#endif
     if (c->what == HEADED)
         run_head(&c->head);
     else
@@ -201,6 +211,50 @@ static void make_head(struct contender *c, int32_t *targets)
 /* The heads come last; `first` is where to begin. */
 enum { N_RATED = 11, FIRST_HEAD = 8 };
 
+/* Those beside cuBLASLt's product and ours: what is done with the sums, in each way. Returns how many. */
+static int add_contenders(struct contender *c, const struct ctw_cuda_gemm *g, int what, int32_t *ids,
+                          float *cos_sin)
+{
+    int n = what == ADDED ? N_ADDS : 1;
+    for (int i = 0; i < n; i++)
+        new_contender(&c[i], g, what, NULL);
+    for (int i = 0; what == ADDED && i < n; i++)
+        c[i].add = i;
+    if (what == HEADED)
+        make_head(&c[0], ids);
+    (void)cos_sin;
+#ifndef ALONE
+    if (what == STORED) {
+        for (n = 0; n < 2; n++) {
+            new_contender(&c[n], g, n == 0 ? SPLIT : FUSED, NULL);
+            make_qkv(&c[n].qkv, g, ids, cos_sin);
+        }
+    }
+#endif
+    return n;
+}
+
+static __global__ void make_positions(int32_t *p, int m)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < m)
+        p[i] = i % 2048;
+}
+
+static void print_contender(const struct contender *c, const struct contender *beside)
+{
+    static const char *const adds[N_ADDS] = {"", " by 16 bytes", " in L2"};
+    char name[96];
+    double lt = flops(beside) * beside->products / beside->seconds / 1e12;
+    double rate = flops(c) * c->products / c->seconds / 1e12;
+    snprintf(name, sizeof(name), "%s%s",
+             c->peer ? "cuBLASLt" : name_of(c->what, CTW_BF16, c->g.y_dtype), adds[c->add]);
+    printf("%5lld x %6lld x %-6lld %-24s burst %6.1f   sustained %6.1f TFLOP/s   %7.1f us   "
+           "%.3f of cuBLASLt\n",
+           (long long)c->g.m, (long long)c->g.n, (long long)c->g.k, name, flops(c) / c->burst / 1e12,
+           rate, 1e6 * c->seconds / c->products, rate / lt);
+}
+
 static void rates(int first)
 {
     const int64_t shapes[N_RATED][4] = {
@@ -209,43 +263,34 @@ static void rates(int first)
         {8192, 57344, 8192, GATED},   {8192, 8192, 28672, ADDED},   {2048, 128256, 4096, HEADED},
         {2048, 262144, 4096, HEADED}, {2048, 262144, 2048, HEADED}};
     char *x = (char *)device((size_t)8192 * 28672 * 2), *w = (char *)device((size_t)262144 * 4096 * 2);
-    char *y = (char *)device((size_t)2048 * 262144 * 2), lines[N_RATED][3][160] = {};
-    int32_t *targets = (int32_t *)device(2048 * 4);
+    char *y = (char *)device((size_t)2048 * 262144 * 2);
+    int32_t *targets = (int32_t *)device(2048 * 4), *positions = (int32_t *)device(8192 * 4);
+    float *cos_sin = (float *)device(2048 * 128 * 4);
     fill<<<512, 256, 0, cu.stream>>>(x, (int64_t)8192 * 28672, CTW_BF16, 1, 1);
     fill<<<512, 256, 0, cu.stream>>>(w, (int64_t)262144 * 4096, CTW_BF16, 1 / 64.0f, 2);
+    fill<<<64, 256, 0, cu.stream>>>(cos_sin, 2048 * 128, CTW_F32, 0.7f, 3);
     make_targets<<<8, 256, 0, cu.stream>>>(targets, 2048, 128256);
+    make_positions<<<32, 256, 0, cu.stream>>>(positions, 8192);
     for (int i = first; i < N_RATED; i++) {
         struct ctw_cuda_gemm g = {};
         struct peer p;
-        struct contender c[3];
-        int what = (int)shapes[i][3], n = what == STORED ? 2 : 3;
+        struct contender c[2 + N_ADDS];
+        int what = (int)shapes[i][3];
         g.m = shapes[i][0], g.n = g.ldy = shapes[i][1], g.k = g.ldx = g.ldw = shapes[i][2];
         g.dtype = g.y_dtype = CTW_BF16;
         g.x = x, g.w = w, g.y = y;
         open_peer(&p, &g);
         new_contender(&c[0], &g, STORED, &p);
         new_contender(&c[1], &g, STORED, NULL);
-        new_contender(&c[2], &g, what, NULL);
-        make_head(&c[2], targets);
+        int n = 2 + add_contenders(c + 2, &g, what, what == HEADED ? targets : positions, cos_sin);
         c[0].algo = fastest(&c[0]);
         must(cudaMemsetAsync(y, 0, (size_t)8192 * 8192 * 4, cu.stream), "memset"); /* to add to */
         race(c, n, 7, 0.25);
-        for (int j = 0; j < n; j++) {
-            double lt = flops(&c[0]) * c[0].products / c[0].seconds / 1e12;
-            double rate = flops(&c[j]) * c[j].products / c[j].seconds / 1e12;
-            snprintf(lines[i][j], sizeof(lines[i][j]),
-                     "%5lld x %6lld x %-6lld %-13s burst %6.1f   sustained %6.1f TFLOP/s   "
-                     "%.3f of cuBLASLt",
-                     (long long)g.m, (long long)g.n, (long long)g.k,
-                     c[j].peer ? "cuBLASLt" : name_of(c[j].what, CTW_BF16, c[j].g.y_dtype),
-                     flops(&c[j]) / c[j].burst / 1e12, rate, rate / lt);
-        }
+        for (int j = 0; j < n; j++)
+            print_contender(&c[j], &c[0]);
         close_peer(&p);
     }
-    for (int i = 0; i < 3 * N_RATED; i++)
-        if (lines[i / 3][i % 3][0] != 0)
-            printf("%s\n", lines[i / 3][i % 3]);
-    cudaFree(x), cudaFree(w), cudaFree(y), cudaFree(targets);
+    cudaFree(x), cudaFree(w), cudaFree(y), cudaFree(targets), cudaFree(positions), cudaFree(cos_sin);
 }
 
 /* Tile orders and leads. */

@@ -5,6 +5,8 @@
  *   nvcc -std=c++17 -O3 --expt-relaxed-constexpr -gencode arch=compute_90a,code=sm_90a -I. -DALONE
  *     -o test_gemm tests/gpu/test_gemm.cu -lcublasLt && ./test_gemm
  *
+ * which leaves out the product that finishes queries, keys and values.
+ *
  * test_gemm check | rates | head | tune: only the checks; only the rates (a minute); only those of the LM
  * head (20 s); rates of other tile orders.
  */
@@ -39,10 +41,11 @@ enum ctw_status ctw_cuda_launched(const char *what, struct ctw_err *err)
     return ctw_cuda_check(cudaGetLastError(), what, err);
 }
 #else
-extern int ctw_hopper_group, ctw_hopper_lead;
+extern int ctw_hopper_group, ctw_hopper_lead, ctw_hopper_add;
 #endif
 
-enum { STORED, ADDED, GATED, HEADED };
+enum { STORED, ADDED, GATED, HEADED, SPLIT, FUSED }; /* SPLIT, FUSED: q k v, in two steps or one */
+enum { N_ADDS = 3 }; /* ways to add to 32 bits */
 enum { GUARD = 4096 }; /* bytes before and after an output */
 
 static struct ctw_cuda cu;
@@ -186,6 +189,8 @@ static const char *name_of(int what, enum ctw_dtype dtype, enum ctw_dtype y_dtyp
     static char s[64];
     snprintf(s, sizeof(s), "%s %s", dtype == CTW_F16 ? "f16" : "bf16",
              what == HEADED  ? "head"
+             : what == SPLIT ? "store, split"
+             : what == FUSED ? "qkv"
              : what == GATED ? "gated"
              : what == ADDED ? (y_dtype == CTW_F32 ? "add32" : "add16")
                              : (y_dtype == CTW_F32 ? "store32" : "store16"));
@@ -273,7 +278,7 @@ static void check_shapes(void)
     fill<<<64, 256, 0, cu.stream>>>(a.bias, 65536 / 4, CTW_F32, 1, 3);
     for (int f16 = 0; f16 < 2; f16++) {
         enum ctw_dtype t = f16 ? CTW_F16 : CTW_BF16;
-        counts all[8] = {};
+        counts all[9] = {};
         for (int i = 0; i < 216; i++) {
             struct ctw_cuda_gemm g = {};
             g.m = ms[i % 6], g.n = ns[i / 6 % 6], g.k = ks[i / 36];
@@ -290,12 +295,15 @@ static void check_shapes(void)
             check_one(&a, g, STORED, CTW_F32, CTW_ACT_SILU, bias, &all[1]);
             check_one(&a, g, ADDED, t, CTW_ACT_SILU, bias, &all[2]);
             fill<<<512, 256, 0, cu.stream>>>(a.before, 1000 * 1008, CTW_F32, 1, 7);
-            check_one(&a, g, ADDED, CTW_F32, CTW_ACT_SILU, bias, &all[3]);
+            for (ctw_hopper_add = 0; ctw_hopper_add < N_ADDS; ctw_hopper_add++)
+                check_one(&a, g, ADDED, CTW_F32, CTW_ACT_SILU, bias, &all[3 + ctw_hopper_add]);
+            ctw_hopper_add = 0;
             for (int act = 0; act < 3 && g.n % 16 == 0; act++)
-                check_one(&a, g, GATED, t, (enum ctw_activation)act, bias, &all[4 + act]);
+                check_one(&a, g, GATED, t, (enum ctw_activation)act, bias, &all[6 + act]);
         }
-        const char *names[] = {"store16", "store32", "add16", "add32", "silu", "gelu", "gelu_tanh"};
-        for (int e = 0; e < 7; e++)
+        const char *names[] = {"store16",     "store32", "add16", "add32",    "add32 by 16 bytes",
+                               "add32 in L2", "silu",    "gelu",  "gelu_tanh"};
+        for (int e = 0; e < 9; e++)
             printf("%s %s %s: %llu wrong, %llu guards, worst error %.2f of its bound\n",
                    all[e].bad || all[e].guards ? "FAILED" : "ok", f16 ? "f16" : "bf16", names[e],
                    all[e].bad, all[e].guards, all[e].worst);
@@ -304,7 +312,7 @@ static void check_shapes(void)
     cudaFree(a.sum), cudaFree(a.size), cudaFree(a.result);
 }
 
-/* Rows alone, at other places, under other tile orders: equal bits. */
+/* Rows alone, at other places, under other tile orders and ways to add: equal bits. */
 static void check_company(void)
 {
     const int64_t m = 3000, n = 2048, k = 4096, rows[] = {0, 63, 127, 128, 500, 2303, 2999};
@@ -320,19 +328,20 @@ static void check_company(void)
         g.ldy = what == GATED ? n / 2 : n;
         g.x = x, g.w = w, g.y = y, g.m = m;
         size_t row = g.ldy * ctw_dtype_bytes(g.y_dtype);
+        int before = what == ADDED ? 0x3F : 0; /* 0.747 */
         unsigned long long bad = 0;
         fill<<<512, 256, 0, cu.stream>>>(x, m * k, g.dtype, 1, 1);
         fill<<<512, 256, 0, cu.stream>>>(w, n * k, g.dtype, 1 / 64.0f, 2);
-        must(cudaMemsetAsync(y, 0, m * n * 4, cu.stream), "memset");
+        must(cudaMemsetAsync(y, before, m * n * 4, cu.stream), "memset");
         run(&g, what, CTW_ACT_SILU);
         for (size_t i = 0; i < CTW_COUNT(rows); i++) {
             g.m = 1, g.x = x + rows[i] * k * 2, g.y = z;
-            must(cudaMemsetAsync(z, 0, row, cu.stream), "memset");
+            must(cudaMemsetAsync(z, before, row, cu.stream), "memset");
             run(&g, what, CTW_ACT_SILU);
             bad += differences(y + rows[i] * row, z, row);
         }
         g.m = m - 37, g.x = x + 37 * k * 2;
-        must(cudaMemsetAsync(z, 0, m * n * 4, cu.stream), "memset");
+        must(cudaMemsetAsync(z, before, m * n * 4, cu.stream), "memset");
         run(&g, what, CTW_ACT_SILU);
         bad += differences(y + 37 * row, z, (m - 37) * row);
         g.m = m, g.x = x;
@@ -340,11 +349,12 @@ static void check_company(void)
             const int groups[] = {1, 8, 64};
             ctw_hopper_lead = i % 4;
             ctw_hopper_group = groups[i / 4];
-            must(cudaMemsetAsync(z, 0, m * n * 4, cu.stream), "memset");
+            ctw_hopper_add = i % N_ADDS;
+            must(cudaMemsetAsync(z, before, m * n * 4, cu.stream), "memset");
             run(&g, what, CTW_ACT_SILU);
             bad += differences(y, z, m * row);
         }
-        ctw_hopper_lead = 2, ctw_hopper_group = 8;
+        ctw_hopper_lead = 2, ctw_hopper_group = 8, ctw_hopper_add = 0;
         n_failed += bad != 0;
         printf("%s company, %s: %llu differences\n", bad ? "FAILED" : "ok",
                name_of(what, g.dtype, g.y_dtype), bad);
@@ -353,6 +363,9 @@ static void check_company(void)
 }
 
 #include "tests/gpu/gemm_head.h"
+#ifndef ALONE
+#include "tests/gpu/gemm_qkv.h"
+#endif
 #include "tests/gpu/gemm_rates.h"
 
 int main(int argc, char **argv)
@@ -373,6 +386,9 @@ int main(int argc, char **argv)
         check_shapes();
         check_company();
         check_head();
+#ifndef ALONE
+        check_qkv();
+#endif
         check_peer();
     }
     if (only[0] == 0 || strcmp(only, "rates") == 0)

@@ -310,6 +310,52 @@ static void activations_are_accurate(void **state)
     weight_close(&one[1]);
 }
 
+#include "linear_qkv.h"
+
+static void heads_are_the_same_in_one_step(void **state)
+{
+    (void)state;
+    const char *v = "c";
+    for (int i = 0; v != NULL; v = fast_variant(i++)) {
+        struct ctw_backend *be = backend(v, 2);
+        split_check(be, v);
+        ctw_backend_close(be);
+    }
+}
+
+static void refused(struct ctw_backend *be, struct ctw_op_linear op, struct ctw_op_qkv qkv,
+                    const char *why)
+{
+    struct ctw_err err;
+    assert_int_equal(ctw_linear_qkv(be, &op, &qkv, &err), CTW_EINTERNAL);
+    assert_non_null(strstr(err.msg, why));
+}
+
+static void steps_that_do_not_fit_are_refused(void **state)
+{
+    (void)state;
+    struct ctw_backend *be = backend("c", 1);
+    struct split_problem p, q;
+    split_open(&p, be, &split_shapes[0], CTW_BF16, 0);
+    q = p;
+    q.op.epilogue = CTW_EPI_ADD;
+    refused(be, q.op, p.qkv, "CTW_EPI_STORE");
+    q = p;
+    q.qkv.n_tok--;
+    refused(be, p.op, q.qkv, "n_tok");
+    q.qkv = p.qkv;
+    q.qkv.qkv = p.op.x;
+    refused(be, p.op, q.qkv, "op->y");
+    q.qkv = p.qkv;
+    q.qkv.n_kv--;
+    refused(be, p.op, q.qkv, "columns");
+    q.op = p.op;
+    q.op.ldy += 8;
+    refused(be, q.op, p.qkv, "columns");
+    split_close(&p, be);
+    ctw_backend_close(be);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -317,6 +363,8 @@ int main(void)
         cmocka_unit_test(a_row_is_the_same_in_any_company),
         cmocka_unit_test(what_is_not_finite_stays_in_its_row),
         cmocka_unit_test(activations_are_accurate),
+        cmocka_unit_test(heads_are_the_same_in_one_step),
+        cmocka_unit_test(steps_that_do_not_fit_are_refused),
     };
     return cmocka_run_group_tests(tests, ops_setup, NULL);
 }
