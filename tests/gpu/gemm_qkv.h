@@ -133,8 +133,8 @@ static void check_qkv(void)
         cudaFree(a.out[i]);
 }
 
-/* As in a Llama: `n` columns of heads of 128, a quarter as many keys as queries, and values; 8192 rows in
- * windows of 2048. Its results lie in y, behind the product's. */
+/* As in a Llama: heads of 128, 8 of keys and of values, the others queries; windows of 2048. Its results
+ * lie in y, behind the product's. */
 static void make_qkv(struct qkv *q, const struct ctw_cuda_gemm *g, int32_t *positions, float *cos_sin)
 {
     int n_all = (int)g->n / 128;

@@ -209,7 +209,7 @@ static void make_head(struct contender *c, int32_t *targets)
 }
 
 /* The heads come last; `first` is where to begin. */
-enum { N_RATED = 11, FIRST_HEAD = 8 };
+enum { N_RATED = 13, FIRST_HEAD = 10 };
 
 /* Those beside cuBLASLt's product and ours: what is done with the sums, in each way. Returns how many. */
 static int add_contenders(struct contender *c, const struct ctw_cuda_gemm *g, int what, int32_t *ids,
@@ -260,8 +260,9 @@ static void rates(int first)
     const int64_t shapes[N_RATED][4] = {
         {8192, 6144, 4096, STORED},   {8192, 4096, 4096, ADDED},    {8192, 28672, 4096, GATED},
         {8192, 4096, 14336, ADDED},   {8192, 10240, 8192, STORED},  {8192, 8192, 8192, ADDED},
-        {8192, 57344, 8192, GATED},   {8192, 8192, 28672, ADDED},   {2048, 128256, 4096, HEADED},
-        {2048, 262144, 4096, HEADED}, {2048, 262144, 2048, HEADED}};
+        {8192, 57344, 8192, GATED},   {8192, 8192, 28672, ADDED},   {2048, 6144, 4096, STORED},
+        {256, 6144, 4096, STORED},    {2048, 128256, 4096, HEADED}, {2048, 262144, 4096, HEADED},
+        {2048, 262144, 2048, HEADED}};
     char *x = (char *)device((size_t)8192 * 28672 * 2), *w = (char *)device((size_t)262144 * 4096 * 2);
     char *y = (char *)device((size_t)2048 * 262144 * 2);
     int32_t *targets = (int32_t *)device(2048 * 4), *positions = (int32_t *)device(8192 * 4);

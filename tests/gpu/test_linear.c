@@ -586,6 +586,33 @@ static void heads_are_the_same_in_one_step(void **state)
     }
 }
 
+/* Where the product finishes heads, it does not write y: so it can be seen that it does. */
+static void the_product_finishes_heads_itself(void **state)
+{
+    (void)state;
+    struct ctw_backend *be = gpu("hopper");
+    for (size_t s = 0; be != NULL && s < 3; s++) {
+        struct split_problem p;
+        split_open(&p, be, &split_shapes[s], s == 1 ? CTW_F16 : CTW_BF16, 0);
+        p.qkv.pairing = CTW_ROPE_HALVES;
+        size_t bytes = (size_t)(SPLIT_ROWS * p.op.ldy) * 2;
+        struct buf before = buf_open(bytes, 0), after = buf_open(bytes, 0);
+        OK(ctw_device_download(be, before.p, p.op.y, bytes, &last_err));
+        struct buf out = split_run(&p, be, SPLIT_ROWS, true);
+        OK(ctw_device_download(be, after.p, p.op.y, bytes, &last_err));
+        assert_memory_equal(before.p, after.p, bytes);
+        buf_close(&out);
+        out = split_run(&p, be, SPLIT_ROWS, false);
+        OK(ctw_device_download(be, after.p, p.op.y, bytes, &last_err));
+        assert_memory_not_equal(before.p, after.p, bytes);
+        buf_close(&out);
+        buf_close(&before);
+        buf_close(&after);
+        split_close(&p, be);
+    }
+    ctw_backend_close(be);
+}
+
 static int setup(void **state)
 {
     assert_non_null(mkdtemp(cache));
@@ -614,6 +641,7 @@ int main(void)
         cmocka_unit_test(what_is_not_finite_stays_in_its_row),
         cmocka_unit_test(activations_are_accurate),
         cmocka_unit_test(heads_are_the_same_in_one_step),
+        cmocka_unit_test(the_product_finishes_heads_itself),
         cmocka_unit_test(choices_change_nothing),
         cmocka_unit_test(rates),
     };
