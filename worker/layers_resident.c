@@ -2,7 +2,7 @@
  * The resident provider: each layer's tensors in one block of device memory, in the file's order.
  * Threads take the blocks' batches in order, read them into stages (host memory that copies fast)
  * and begin their uploads; a layer can be acquired as soon as all of its uploads have begun, since
- * the backend orders what is computed after them.
+ * the backend orders what is computed after them. The blocks are allocated while the first are read.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -34,7 +34,7 @@ struct batch {
 };
 
 struct layer_place {
-    void *block; /* device */
+    void *block; /* device; NULL until it is allocated; under lock while that goes on */
     size_t bytes;
     int64_t n_waiting; /* batches whose upload has not begun; under lock */
     bool joined;
@@ -157,7 +157,8 @@ static enum ctw_status place_layers(struct resident *p, struct ctw_err *err)
     return st;
 }
 
-static enum ctw_status allocate(struct resident *p, struct ctw_err *err)
+/* Do all blocks fit? */
+static enum ctw_status check_room(const struct resident *p, struct ctw_err *err)
 {
     size_t total = 0;
     for (int i = 0; i < p->model->n_layers; i++)
@@ -171,9 +172,22 @@ static enum ctw_status allocate(struct resident *p, struct ctw_err *err)
                       "free: take another GPU, or --backend cpu",
                       ctw_format_bytes(need, sizeof(need), (double)total),
                       ctw_format_bytes(free_text, sizeof(free_text), (double)have));
-    for (int i = 0; st == CTW_OK && i < p->model->n_layers; i++)
+    return st;
+}
+
+/* Readers may be waiting for each block. */
+static enum ctw_status allocate(struct resident *p, struct ctw_err *err)
+{
+    enum ctw_status st = CTW_OK;
+    for (int i = 0; st == CTW_OK && i < p->model->n_layers; i++) {
+        void *block = NULL;
         if (p->layers[i].bytes > 0)
-            st = ctw_device_alloc(p->be, &p->layers[i].block, p->layers[i].bytes, err);
+            st = ctw_device_alloc(p->be, &block, p->layers[i].bytes, err);
+        pthread_mutex_lock(&p->lock);
+        p->layers[i].block = block;
+        pthread_cond_broadcast(&p->changed);
+        pthread_mutex_unlock(&p->lock);
+    }
     return st;
 }
 
@@ -221,9 +235,22 @@ static void fill_data(struct resident *p)
 
 /* ---- readers ------------------------------------------------------------------------------ */
 
+/* The layer's block, once there is one. CTW_ECANCELED: there will be none. */
+static enum ctw_status wait_for_block(struct resident *p, int layer, char **block,
+                                      struct ctw_err *err)
+{
+    pthread_mutex_lock(&p->lock);
+    while (p->layers[layer].block == NULL && !p->stop && p->err.status == CTW_OK)
+        pthread_cond_wait(&p->changed, &p->lock);
+    *block = p->layers[layer].block;
+    pthread_mutex_unlock(&p->lock);
+    return *block != NULL ? CTW_OK : ctw_fail(err, CTW_ECANCELED, "layers: given up");
+}
+
 static enum ctw_status read_batch(struct resident *p, const struct batch *b, char *stage,
                                   uint64_t *ticket, struct ctw_err *err)
 {
+    char *block;
     const struct piece *first = &p->pieces[b->first], *last = &p->pieces[b->first + b->n - 1];
     for (const struct piece *i = first; i <= last; i++) {
         enum ctw_status st = ctw_container_read(p->model->container, i->tensor->file, i->offset,
@@ -231,8 +258,11 @@ static enum ctw_status read_batch(struct resident *p, const struct batch *b, cha
         if (st != CTW_OK)
             return st;
     }
-    return ctw_upload_begin(p->be, (char *)p->layers[b->layer].block + first->at, stage,
-                            last->at + last->bytes - first->at, ticket, err);
+    enum ctw_status st = wait_for_block(p, b->layer, &block, err);
+    if (st != CTW_OK)
+        return st;
+    return ctw_upload_begin(p->be, block + first->at, stage, last->at + last->bytes - first->at,
+                            ticket, err);
 }
 
 /* The next batch, or NULL: none is left or wanted. */
@@ -347,6 +377,7 @@ static void resident_close(struct ctw_provider *base)
     struct resident *p = (struct resident *)base;
     pthread_mutex_lock(&p->lock);
     p->stop = true;
+    pthread_cond_broadcast(&p->changed);
     pthread_mutex_unlock(&p->lock);
     for (int i = 0; i < p->n_readers; i++)
         pthread_join(p->reader[i], NULL);
@@ -376,11 +407,13 @@ enum ctw_status ctw_provider_open_resident(struct ctw_provider **out, const stru
     p->layers = ctw_calloc((size_t)model->n_layers, sizeof(*p->layers));
     enum ctw_status st = p->layers == NULL ? no_memory(err) : place_layers(p, err);
     if (st == CTW_OK)
-        st = allocate(p, err);
-    if (st == CTW_OK) {
-        fill_data(p);
+        st = check_room(p, err);
+    if (st == CTW_OK)
         st = start_readers(p, err);
-    }
+    if (st == CTW_OK)
+        st = allocate(p, err);
+    if (st == CTW_OK)
+        fill_data(p);
     if (st != CTW_OK) {
         resident_close(&p->base);
         return st;
