@@ -103,7 +103,7 @@ CTW_DEV void fetch_x(const struct product &p, const CUtensorMap *map, const stru
                 tensor_load(ring + t.slot * X_BYTES, map, step * STEP, row0, full + 8 * t.slot);
             }
             next_slot<X_SLOTS>(&t);
-            if (EPI >= EPI_ADD32 && EPI <= EPI_ADD32_IN_L2 && step == max(p.n_steps - 8, 0)) {
+            if (EPI == EPI_ADD32 && step == max(p.n_steps - 8, 0)) {
                 const float *y = (const float *)p.y + tile.col;
                 uint32_t bytes = (uint32_t)min(p.n - tile.col, TILE_N) * 4;
                 for (int r = row0 + lane; r < min(row0 + 64, p.m); r += 32)
@@ -159,10 +159,8 @@ CTW_DEV void multiply(const struct product &p, const struct place &s, int group,
         }
         struct tile tile = tile_at(p, i);
         int row = tile.row + first_row;
-        float4 first[8]; /* of what the sums will meet */
-        if constexpr (EPI == EPI_ADD32_VECTORS)
-            load_fours(first, p, row, tile.col + 4 * (lane & 3), 0);
-        else if constexpr (HEAD > 0)
+        float4 first[8]; /* angles */
+        if constexpr (HEAD > 0)
             start_heads<HEAD>(p, first, position, tile.col, lane);
         products_wait<0>();
         accumulators_ready(d);
@@ -173,7 +171,7 @@ CTW_DEV void multiply(const struct product &p, const struct place &s, int group,
         if constexpr (HEAD > 0)
             finish_heads<F16, HEAD>(p, d, first, position, row, tile.col, lane);
         else
-            finish<F16, EPI>(p, d, first, row, tile.col, lane);
+            finish<F16, EPI>(p, d, row, tile.col, lane);
     }
 }
 
@@ -226,7 +224,6 @@ typedef void kernel_fn(CUtensorMap, CUtensorMap, struct product);
     {                                                                                              \
         product_kernel<f16, EPI_STORE16>, product_kernel<f16, EPI_STORE32>,                        \
             product_kernel<f16, EPI_ADD16>, product_kernel<f16, EPI_ADD32>,                        \
-            product_kernel<f16, EPI_ADD32_VECTORS>, product_kernel<f16, EPI_ADD32_IN_L2>,          \
             product_kernel<f16, EPI_SILU>, product_kernel<f16, EPI_GELU>,                          \
             product_kernel<f16, EPI_GELU_TANH>, product_kernel<f16, EPI_HEAD>,                     \
             product_kernel<f16, EPI_QKV_64>, product_kernel<f16, EPI_QKV_128>,                     \
@@ -234,7 +231,7 @@ typedef void kernel_fn(CUtensorMap, CUtensorMap, struct product);
     }
 static kernel_fn *const kernels[2][N_EPI] = {KERNELS(false), KERNELS(true)};
 
-int ctw_hopper_group = 8, ctw_hopper_lead = 2, ctw_hopper_add = 0;
+int ctw_hopper_group = 8, ctw_hopper_lead = 2;
 
 static bool aligned(const void *p, int64_t ld, size_t bytes)
 {
@@ -315,7 +312,7 @@ enum ctw_status ctw_cuda_gemm_hopper(struct ctw_cuda *cu, const struct ctw_cuda_
     struct product p = product_of(g);
     int epilogue = g->add ? EPI_ADD16 : EPI_STORE16;
     if (wide)
-        epilogue = g->add ? EPI_ADD32 + ctw_hopper_add : EPI_STORE32;
+        epilogue = g->add ? EPI_ADD32 : EPI_STORE32;
     return launch(cu, g, &p, epilogue, err);
 }
 

@@ -23,9 +23,7 @@ enum {
     EPI_STORE16,
     EPI_STORE32,
     EPI_ADD16,
-    EPI_ADD32,         /* 8 bytes a lane */
-    EPI_ADD32_VECTORS, /* 16 bytes a lane */
-    EPI_ADD32_IN_L2,   /* the same, and the addition is L2's */
+    EPI_ADD32,
     EPI_SILU,
     EPI_GELU,
     EPI_GELU_TANH,
@@ -36,9 +34,8 @@ enum {
     N_EPI
 };
 
-/* What tests/gpu/test_gemm.cu varies: see tile_at() and multiply(); EPI_ADD32 + ctw_hopper_add is used.
- * No bit of a result depends on it, but that the addition in L2 takes subnormal numbers for zeros. */
-extern int ctw_hopper_group, ctw_hopper_lead, ctw_hopper_add;
+/* What tests/gpu/test_gemm.cu varies: see tile_at() and multiply(). No bit of a result depends on it. */
+extern int ctw_hopper_group, ctw_hopper_lead;
 
 /* Of EPI_QKV_*: queries [m, q_cols], keys and values [m, kv_cols]. */
 struct heads {
@@ -224,41 +221,6 @@ CTW_DEV void store_32(const struct product &p, float (&d)[128], int row, int col
     }
 }
 
-/* 16 of a thread's 64 pairs of y: blocks 8 c .. 8 c + 7 of 8 columns, both rows. */
-CTW_DEV void load_pairs(float2 (&v)[16], const struct product &p, const float *y, int row, int col0,
-                        int c)
-{
-#pragma unroll
-    for (int i = 0; i < 16; i++) {
-        int j = 8 * c + i / 2, h = i % 2;
-        v[i] = row + 8 * h < p.m && col0 + 8 * j < p.n
-                   ? __ldcg((const float2 *)(y + h * 8 * p.ldy + 8 * j))
-                   : make_float2(0, 0);
-    }
-}
-
-/* y + d: the next pairs of y are on their way while the last are added to. */
-CTW_DEV void add_32(const struct product &p, float (&d)[128], int row, int col0, int lane)
-{
-    float *y = (float *)p.y + row * p.ldy + col0 + 2 * (lane & 3);
-    float2 old[2][16];
-    load_pairs(old[0], p, y, row, col0, 0);
-#pragma unroll
-    for (int c = 0; c < 4; c++) {
-        if (c < 3)
-            load_pairs(old[(c + 1) % 2], p, y, row, col0, c + 1);
-#pragma unroll
-        for (int i = 0; i < 16; i++) {
-            int j = 8 * c + i / 2, h = i % 2;
-            float2 v = old[c % 2][i];
-            v.x += d[4 * j + 2 * h];
-            v.y += d[4 * j + 2 * h + 1];
-            if (row + 8 * h < p.m && col0 + 8 * j < p.n)
-                *(float2 *)(y + h * 8 * p.ldy + 8 * j) = v;
-        }
-    }
-}
-
 /* Of 16 columns of a row, lane q of four has 2 q, 2 q + 1, 8 + 2 q, 9 + 2 q; it gets 4 q .. 4 q + 3. */
 CTW_DEV void exchange_16(float (&v)[4], int lane)
 {
@@ -273,48 +235,35 @@ CTW_DEV void exchange_16(float (&v)[4], int lane)
         }
 }
 
-/* A thread's fours i = 8 c .. 8 c + 7 of y: 16 columns from 16 (i / 2) on, of which 4; row i % 2. */
-CTW_DEV void load_fours(float4 (&v)[8], const struct product &p, int row, int col, int c)
+/*
+ * Are all of v so large that adding them is the same whether subnormal numbers count as zeros or not? From
+ * 2^-100 on: a sum that is not 0 is a multiple of 2^-124, and a subnormal y is less than a quarter of v's
+ * last place.
+ */
+CTW_DEV bool none_tiny(const float (&v)[4])
 {
-    const float *y = (const float *)p.y + row * p.ldy + col;
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        int j = 4 * c + i / 2, h = i % 2;
-        v[i] = row + 8 * h < p.m && col + 16 * j < p.n
-                   ? __ldcg((const float4 *)(y + h * 8 * p.ldy + 16 * j))
-                   : make_float4(0, 0, 0, 0);
-    }
+    return fminf(fminf(fabsf(v[0]), fabsf(v[1])), fminf(fabsf(v[2]), fabsf(v[3]))) >= 0x1p-100f;
 }
 
-/* As add_32(), 16 bytes a lane, which are 64 of a row; the first fours were asked for while the last
- * products ran. IN_L2: sent there to be added to what it has. */
-template <bool IN_L2>
-CTW_DEV void add_32_vectors(const struct product &p, float (&d)[128], const float4 (&first)[8], int row,
-                            int col0, int lane)
+/* y + d, 16 bytes a lane, which are 64 of a row. Sent to L2 to be added there, once to each element: y
+ * need not come here first. */
+CTW_DEV void add_32(const struct product &p, float (&d)[128], int row, int col0, int lane)
 {
     int col = col0 + 4 * (lane & 3);
     float *y = (float *)p.y + row * p.ldy + col;
-    float4 old[2][8];
 #pragma unroll
-    for (int i = 0; i < 8 && !IN_L2; i++)
-        old[0][i] = first[i];
-#pragma unroll
-    for (int c = 0; c < 4; c++) {
-        if (!IN_L2 && c < 3)
-            load_fours(old[(c + 1) % 2], p, row, col, c + 1);
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            int j = 4 * c + i / 2, h = i % 2;
-            float *f = d + 8 * j + 2 * h, *to = y + h * 8 * p.ldy + 16 * j;
-            float v[4] = {f[0], f[1], f[4], f[5]};
-            exchange_16(v, lane);
-            if (row + 8 * h < p.m && col + 16 * j < p.n) {
-                float4 o = old[c % 2][i];
-                if (IN_L2)
-                    add_in_l2(to, v[0], v[1], v[2], v[3]);
-                else
-                    *(float4 *)to = make_float4(o.x + v[0], o.y + v[1], o.z + v[2], o.w + v[3]);
-            }
+    for (int i = 0; i < 32; i++) {
+        int j = i / 2, h = i % 2;
+        float *f = d + 8 * j + 2 * h, *to = y + h * 8 * p.ldy + 16 * j;
+        float v[4] = {f[0], f[1], f[4], f[5]};
+        exchange_16(v, lane);
+        if (row + 8 * h >= p.m || col + 16 * j >= p.n)
+            continue;
+        if (none_tiny(v)) {
+            add_in_l2(to, v);
+        } else {
+            float4 old = __ldcg((const float4 *)to);
+            *(float4 *)to = make_float4(old.x + v[0], old.y + v[1], old.z + v[2], old.w + v[3]);
         }
     }
 }
@@ -421,8 +370,7 @@ CTW_DEV void add_bias(const struct product &p, float (&d)[128], int col0, int la
 }
 
 template <bool F16, int EPI>
-CTW_DEV void finish(const struct product &p, float (&d)[128], const float4 (&first)[8], int row, int col0,
-                    int lane)
+CTW_DEV void finish(const struct product &p, float (&d)[128], int row, int col0, int lane)
 {
     if (EPI != EPI_HEAD)
         add_bias(p, d, col0, lane);
@@ -432,8 +380,6 @@ CTW_DEV void finish(const struct product &p, float (&d)[128], const float4 (&fir
         store_32(p, d, row, col0, lane);
     else if (EPI == EPI_ADD32)
         add_32(p, d, row, col0, lane);
-    else if (EPI == EPI_ADD32_VECTORS || EPI == EPI_ADD32_IN_L2)
-        add_32_vectors<EPI == EPI_ADD32_IN_L2>(p, d, first, row, col0, lane);
     else if (EPI == EPI_HEAD)
         reduce_logits(p, d, row, col0, lane);
     else

@@ -117,11 +117,11 @@ CTW_DEV void prefetch_l2(const void *p, uint32_t bytes)
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes) : "memory");
 }
 
-/* p[0 .. 3] += a .. d, at a multiple of 16 bytes. Rounded to nearest; subnormal numbers become zeros. */
-CTW_DEV void add_in_l2(float *p, float a, float b, float c, float d)
+/* p[0 .. 3] += v, at a multiple of 16 bytes. Rounded to nearest; subnormal numbers may become zeros. */
+CTW_DEV void add_in_l2(float *p, const float (&v)[4])
 {
-    asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(p), "f"(a), "f"(b),
-                 "f"(c), "f"(d)
+    asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(p), "f"(v[0]),
+                 "f"(v[1]), "f"(v[2]), "f"(v[3])
                  : "memory");
 }
 

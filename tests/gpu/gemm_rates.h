@@ -104,7 +104,7 @@ struct contender {
 #ifndef ALONE
     struct qkv qkv; /* what == SPLIT, FUSED */
 #endif
-    int what, algo, group, lead, add;
+    int what, algo, group, lead;
     double burst, seconds, products;
 };
 
@@ -116,7 +116,6 @@ static void start(const struct contender *c)
     }
     ctw_hopper_group = c->group;
     ctw_hopper_lead = c->lead;
-    ctw_hopper_add = c->add;
 #ifndef ALONE
     if (c->what == SPLIT || c->what == FUSED) {
         run_qkv(&c->qkv, c->what == FUSED);
@@ -215,11 +214,8 @@ enum { N_RATED = 13, FIRST_HEAD = 10 };
 static int add_contenders(struct contender *c, const struct ctw_cuda_gemm *g, int what, int32_t *ids,
                           float *cos_sin)
 {
-    int n = what == ADDED ? N_ADDS : 1;
-    for (int i = 0; i < n; i++)
-        new_contender(&c[i], g, what, NULL);
-    for (int i = 0; what == ADDED && i < n; i++)
-        c[i].add = i;
+    int n = 1;
+    new_contender(&c[0], g, what, NULL);
     if (what == HEADED)
         make_head(&c[0], ids);
     (void)cos_sin;
@@ -243,12 +239,9 @@ static __global__ void make_positions(int32_t *p, int m)
 
 static void print_contender(const struct contender *c, const struct contender *beside)
 {
-    static const char *const adds[N_ADDS] = {"", " by 16 bytes", " in L2"};
-    char name[96];
     double lt = flops(beside) * beside->products / beside->seconds / 1e12;
     double rate = flops(c) * c->products / c->seconds / 1e12;
-    snprintf(name, sizeof(name), "%s%s",
-             c->peer ? "cuBLASLt" : name_of(c->what, CTW_BF16, c->g.y_dtype), adds[c->add]);
+    const char *name = c->peer ? "cuBLASLt" : name_of(c->what, CTW_BF16, c->g.y_dtype);
     printf("%5lld x %6lld x %-6lld %-24s burst %6.1f   sustained %6.1f TFLOP/s   %7.1f us   "
            "%.3f of cuBLASLt\n",
            (long long)c->g.m, (long long)c->g.n, (long long)c->g.k, name, flops(c) / c->burst / 1e12,
@@ -275,7 +268,7 @@ static void rates(int first)
     for (int i = first; i < N_RATED; i++) {
         struct ctw_cuda_gemm g = {};
         struct peer p;
-        struct contender c[2 + N_ADDS];
+        struct contender c[4];
         int what = (int)shapes[i][3];
         g.m = shapes[i][0], g.n = g.ldy = shapes[i][1], g.k = g.ldx = g.ldw = shapes[i][2];
         g.dtype = g.y_dtype = CTW_BF16;

@@ -1,0 +1,58 @@
+/* Of test_gemm.cu: sums of fp32 with what is there, tiny numbers among them. */
+
+/* Row r of w by 2^-(r % 140); every 11th is 0. So sums are of all sizes down to subnormal numbers. */
+static __global__ void scale_rows(__nv_bfloat16 *w, int64_t k)
+{
+    for (int64_t i = threadIdx.x; i < k; i += blockDim.x) {
+        __nv_bfloat16 *at = &w[blockIdx.x * k + i];
+        float by = blockIdx.x % 11 == 5 ? 0 : ldexpf(1, -(int)(blockIdx.x % 140));
+        *at = __float2bfloat16_rn(__bfloat162float(*at) * by);
+    }
+}
+
+/* What makes a sum hard: nearly its opposite, subnormal, zero, or of its size. */
+static __global__ void hard_to_add(const float *sum, float *y, int64_t n)
+{
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
+        switch (i / 3 % 5) {
+        case 0: y[i] = -__uint_as_float(__float_as_uint(sum[i]) ^ (unsigned)(i & 1)); break;
+        case 1: y[i] = __uint_as_float((unsigned)(i * 2654435761u) & 0x807FFFFF); break;
+        case 2: y[i] = i & 1 ? -0.0f : 0.0f; break;
+        case 3: y[i] = __uint_as_float((unsigned)(i * 2654435761u) & 0x8DFFFFFF); break;
+        default: y[i] = sum[i] * 0.7f;
+        }
+}
+
+static __global__ void add_plainly(const float *sum, float *y, int64_t n)
+{
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
+        y[i] = sum[i] + y[i];
+}
+
+/* A sum is rounded once, to nearest, and no number counts as zero: bit for bit the stored product's sum
+ * with what was there, added by itself. */
+static void check_hard_sums(void)
+{
+    const int64_t m = 300, n = 1544, k = 64;
+    struct ctw_cuda_gemm g = {};
+    size_t bytes = (size_t)(m * n) * 4;
+    char *x = (char *)device(m * k * 2), *w = (char *)device(n * k * 2);
+    char *sum = (char *)device(bytes), *want = (char *)device(bytes), *y = (char *)device(bytes);
+    g.m = m, g.n = g.ldy = n, g.k = g.ldx = g.ldw = k;
+    g.dtype = CTW_BF16, g.y_dtype = CTW_F32;
+    g.x = x, g.w = w, g.y = sum;
+    fill<<<512, 256, 0, cu.stream>>>(x, m * k, CTW_BF16, 1, 11);
+    fill<<<512, 256, 0, cu.stream>>>(w, n * k, CTW_BF16, 1, 12);
+    scale_rows<<<(unsigned)n, 64, 0, cu.stream>>>((__nv_bfloat16 *)w, k);
+    run(&g, STORED, CTW_ACT_SILU);
+    hard_to_add<<<256, 256, 0, cu.stream>>>((const float *)sum, (float *)y, m * n);
+    must(cudaMemcpyAsync(want, y, bytes, cudaMemcpyDeviceToDevice, cu.stream), "copy");
+    add_plainly<<<256, 256, 0, cu.stream>>>((const float *)sum, (float *)want, m * n);
+    g.y = y, g.add = true;
+    run(&g, ADDED, CTW_ACT_SILU);
+    unsigned long long bad = differences(want, y, bytes);
+    n_failed += bad != 0;
+    printf("%s sums with tiny numbers and near opposites: %llu half-words differ\n", bad ? "FAILED" : "ok",
+           bad);
+    cudaFree(x), cudaFree(w), cudaFree(sum), cudaFree(want), cudaFree(y);
+}
