@@ -14,7 +14,7 @@
 
 enum {
     ALIGN = 256,            /* of each tensor in its layer's block */
-    STAGE_BYTES = 4 << 20, /* large enough for full rates; host memory that a GPU reads is slow to get */
+    STAGE_BYTES = 4 << 20, /* large enough for full rates, and all readers' are still in a cache */
     N_STAGES = 2,           /* a thread's: one is read into while the other is copied */
     MAX_READERS = 12
 };
@@ -293,7 +293,7 @@ static void batch_begun(struct resident *p, const struct batch *b, enum ctw_stat
 static void *read_layers(void *arg)
 {
     struct resident *p = arg;
-    void *stage[N_STAGES] = {NULL};
+    void *stages = NULL; /* got here, by all readers at once: it takes a while */
     uint64_t ticket[N_STAGES];
     bool busy[N_STAGES] = {false}; /* being copied, as ticket[] says */
     int64_t n = 0;
@@ -302,24 +302,26 @@ static void *read_layers(void *arg)
         struct ctw_err err = {0};
         int s = (int)(n++ % N_STAGES);
         enum ctw_status st = CTW_OK;
-        if (stage[s] == NULL)
-            st = ctw_stage_alloc(p->be, &stage[s], STAGE_BYTES, &err);
+        if (stages == NULL)
+            st = ctw_stage_alloc(p->be, &stages, (size_t)N_STAGES * STAGE_BYTES, &err);
         else if (busy[s])
             st = ctw_upload_wait(p->be, ticket[s], &err);
         if (st == CTW_OK) {
-            st = read_batch(p, b, stage[s], &ticket[s], &err);
+            char *stage = (char *)stages + (size_t)s * STAGE_BYTES;
+            st = read_batch(p, b, stage, &ticket[s], &err);
             busy[s] = st == CTW_OK;
         }
         batch_begun(p, b, st, &err);
         if (st != CTW_OK)
             break;
     }
+    bool read = true;
     for (int s = 0; s < N_STAGES; s++) {
         struct ctw_err err;
-        if (busy[s] && ctw_upload_wait(p->be, ticket[s], &err) != CTW_OK)
-            continue; /* the device failed: its driver may still read the stage */
-        ctw_stage_free(p->be, stage[s]);
+        read = read && (!busy[s] || ctw_upload_wait(p->be, ticket[s], &err) == CTW_OK);
     }
+    if (read) /* else the device failed, and its driver may still read the stages */
+        ctw_stage_free(p->be, stages);
     return NULL;
 }
 

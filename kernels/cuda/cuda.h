@@ -5,7 +5,8 @@
  *
  * Rules of this folder: no atomics in sums, no split of a sum over blocks whose number depends on the
  * tokens, tile orders counted from the start of a row or sequence. So a row's result is the same bit
- * for bit in any company (kernels/backend.h).
+ * for bit in any company (kernels/backend.h). (What hopper's products add to the residual stream is added
+ * by L2's atomic addition, once to each element: there is no order to it.)
  */
 #ifndef CTW_KERNELS_CUDA_CUDA_H
 #define CTW_KERNELS_CUDA_CUDA_H

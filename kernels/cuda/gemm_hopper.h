@@ -236,9 +236,9 @@ CTW_DEV void exchange_16(float (&v)[4], int lane)
 }
 
 /*
- * Are all of v so large that adding them is the same whether subnormal numbers count as zeros or not? From
- * 2^-100 on: a sum that is not 0 is a multiple of 2^-124, and a subnormal y is less than a quarter of v's
- * last place.
+ * Are all of v so large that adding them is the same whether subnormal numbers count as zeros or not?
+ * From 2^-100 on: a sum that is not 0 is a multiple of 2^-124, and a subnormal y is less than a quarter
+ * of v's last place.
  */
 CTW_DEV bool none_tiny(const float (&v)[4])
 {

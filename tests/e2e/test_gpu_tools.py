@@ -105,3 +105,12 @@ def test_a_library_gets_another_architecture():
     data = bytearray(b"ELF" + fatbin(80, 90) + stray + fatbin(90) + b"end")
     assert gpu_faults.patch_architectures(data, 121) == 3
     assert data == b"ELF" + fatbin(121, 121) + stray + fatbin(121) + b"end"
+
+
+def test_hazards_of_cublaslt_are_not_ours():
+    theirs = "Error: Race reported between Read access at nvjet_sm90_tss_64x16_h_badd_TNT+0xb00"
+    ours = "Error: Race reported between Read access at void product_kernel<0, 1>+0x10"
+    invalid = "Invalid __global__ read of size 4 bytes"
+    said = ["COMPUTE-SANITIZER", theirs, "and Write access at nvjet_sm90_tss_64x16_h_badd_TNT+0x28f0"]
+    assert gpu_programs.hazards(said) == ([], 1)
+    assert gpu_programs.hazards([*said, theirs, ours, invalid]) == ([ours, invalid], 2)

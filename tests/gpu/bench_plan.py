@@ -101,8 +101,8 @@ def predict(args):
         ("questions", QUESTION_TOKENS / WINDOW * (8 * len(QUESTION_BATCHES) * peer_s +
                                                   9 * len(stored) * window_s) + sum(once.values())
          if "questions" in parts else 0),
-        ("load", 5 * START_S + sum(5 * once[f] + (min(n, 4e9) + n) / COLD_BYTES
-                                   for f, n in stored.items()) if "load" in parts else 0),
+        ("load", START_S + sum(9 * START_S + 11 * once[f] + (min(n, 4e9) + n) / COLD_BYTES
+                               for f, n in stored.items()) if "load" in parts else 0),
         ("peerload", dense / write + dense / 4e9 + dense / COLD_BYTES + 4 if "peerload" in parts else 0),
         ("head", 25 if "head" in parts else 0),
         ("stages", 40 if "stages" in parts else 0),

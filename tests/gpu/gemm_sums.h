@@ -52,7 +52,7 @@ static void check_hard_sums(void)
     run(&g, ADDED, CTW_ACT_SILU);
     unsigned long long bad = differences(want, y, bytes);
     n_failed += bad != 0;
-    printf("%s sums with tiny numbers and near opposites: %llu half-words differ\n", bad ? "FAILED" : "ok",
-           bad);
+    printf("%s sums with tiny numbers and near opposites: %llu half-words differ\n",
+           bad ? "FAILED" : "ok", bad);
     cudaFree(x), cudaFree(w), cudaFree(sum), cudaFree(want), cudaFree(y);
 }

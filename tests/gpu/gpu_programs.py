@@ -200,6 +200,14 @@ def wide_items(model, lengths, seed):
              else [rng.randrange(vocab) for _ in range(n)]} for i, n in enumerate(lengths)]
 
 
+def hazards(said):
+    """Of compute-sanitizer's lines: what it found in our kernels, and how often in cuBLASLt's (racecheck
+    does not see all that those of CUDA 13 wait for)."""
+    found = [x for x in said if x.startswith("Error:") or x.startswith("Warning:") or "Invalid" in x]
+    theirs = [x for x in found if re.search(r" access at nvjet_", x)]
+    return [x for x in found if x not in theirs], len(theirs)
+
+
 # ---- a worker that serves ------------------------------------------------------------------------
 
 class Served:
