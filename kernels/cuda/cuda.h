@@ -106,7 +106,7 @@ enum ctw_status ctw_cuda_grow(struct ctw_cuda *cu, struct ctw_cuda_buffer *b, si
 enum ctw_status ctw_cuda_table(struct ctw_cuda *cu, const void *host, size_t bytes, void **device,
                                struct ctw_err *err);
 
-/* ---- decode.cu, weights.cu ---------------------------------------------------------------- */
+/* ---- decode.cu, decode_pack.cu, weights.cu ------------------------------------------------ */
 
 /*
  * Rows row0 .. row0+n_rows-1 of a weight, decoded into dst [n_rows, k] of dtype. group_rows > 0: rows go

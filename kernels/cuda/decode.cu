@@ -1,231 +1,14 @@
 /*
  * Weights decoded into matrices for products: bit-equal to kernels/formats, but for the payload of a NaN.
  *
- * Kernels: pack_fast (4 and 8 bits to the scales' own 16-bit type), pack_any (every pack-quantized
- * weight), nvfp4_units, dense_units (nothing but moving and converting), and any_format, which calls a
- * format's own decode function, for what the others do not take: odd widths and alignments, and formats
- * to come. All but the last give a thread a unit of 8 (or 4) columns of ROWS rows: a warp then stores 512
- * bytes side by side, and each thread has ROWS loads on their way at once. Such a kernel moves 2 bytes
- * and more for each element and must spend at most some 15 instructions on it to be bound by memory.
+ * Kernels: those of decode_pack.cu, nvfp4_units, dense_units (nothing but moving and converting), and
+ * any_format, which calls a format's own decode function, for what the others do not take: odd
+ * alignments, and formats to come.
  */
-#include "kernels/cuda/elements.h"
+#include "kernels/cuda/decode.cuh"
 #include "kernels/formats/all.h"
 
-enum { THREADS = 128, ROWS = 4, SPANS = 32 };
-
-/* Which rows are decoded, and where they go. */
-struct plane {
-    const int32_t *rows; /* device: the weight's row for each of ours; NULL: row0 + r */
-    int64_t row0;
-    uint32_t n_rows;
-    int64_t k;
-    uint32_t units, col_blocks; /* units in a row, and blocks of THREADS units */
-    int shift;                  /* our rows go to dst in blocks of 1 << shift, */
-    int64_t stride;             /* which start at every stride-th row of dst */
-    void *dst;
-};
-
-/* The weight, as device code sees it. */
-struct source {
-    struct ctw_weight w;
-    struct ctw_weight_data data;
-};
-
-/* The thread's unit and the first of its ROWS rows; false: it has none. */
-static __device__ __forceinline__ bool plane_place(const struct plane &p, uint32_t *unit, uint32_t *r0)
-{
-    uint32_t block = blockIdx.x / p.col_blocks;
-    *unit = (blockIdx.x - block * p.col_blocks) * THREADS + threadIdx.x;
-    *r0 = block * ROWS;
-    return *unit < p.units;
-}
-
-static __device__ __forceinline__ int64_t plane_row(const struct plane &p, uint32_t r)
-{
-    return p.rows != NULL ? p.rows[r] : p.row0 + r;
-}
-
-/* The weight's rows for ours from r0 on. Past the last it is the last, so that loads need no branches. */
-static __device__ __forceinline__ void plane_rows(const struct plane &p, uint32_t r0,
-                                                  int64_t (&row)[ROWS])
-{
-#pragma unroll
-    for (int i = 0; i < ROWS; i++)
-        row[i] = r0 + i < p.n_rows ? r0 + i : p.n_rows - 1;
-    if (p.rows != NULL) {
-#pragma unroll
-        for (int i = 0; i < ROWS; i++)
-            row[i] = p.rows[row[i]];
-    } else {
-#pragma unroll
-        for (int i = 0; i < ROWS; i++)
-            row[i] += p.row0;
-    }
-}
-
-/* The index in dst of the first element of our row r. */
-static __device__ __forceinline__ int64_t plane_at(const struct plane &p, uint32_t r)
-{
-    return ((r >> p.shift) * p.stride + (r & ((1u << p.shift) - 1u))) * p.k;
-}
-
-/* ---- pack-quantized ----------------------------------------------------------------------- */
-
-/* An exact float from a small integer: 2^23 + v as bits, less 2^23. */
-static __device__ __forceinline__ float above_2_23(uint32_t v)
-{
-    return __uint_as_float(0x4b000000u | v);
-}
-
-/* The zero points, as codes, of group g in each row. 32 % BITS is 0: none crosses a word's end. */
-template <int BITS>
-static __device__ __forceinline__ void pack_zeros(const struct source &s, const int64_t (&row)[ROWS],
-                                                  int64_t g, int32_t (&zero)[ROWS])
-{
-    const void *zeros = s.data.part[CTW_PART_ZERO_POINT];
-    if (s.w.symmetric) {
-#pragma unroll
-        for (int i = 0; i < ROWS; i++)
-            zero[i] = 1 << (BITS - 1);
-    } else if (s.w.zero_packed) {
-#pragma unroll
-        for (int i = 0; i < ROWS; i++)
-            zero[i] = (int32_t)((const uint32_t *)zeros)[row[i] * BITS / 32 * s.w.n_groups + g];
-#pragma unroll
-        for (int i = 0; i < ROWS; i++)
-            zero[i] = (int32_t)((uint32_t)zero[i] >> (int)(row[i] * BITS % 32) & ((1u << BITS) - 1u));
-    } else {
-#pragma unroll
-        for (int i = 0; i < ROWS; i++)
-            zero[i] = ((const int8_t *)zeros)[row[i] * s.w.scale_stride + g] + (1 << (BITS - 1));
-    }
-}
-
-/*
- * BITS 4 or 8: a unit is one or two words, in either layout. group_units: units that share a scale.
- * T is the type of scales and of dst. (u - z) is exact, so the product is the format's, rounded to fp32
- * and then to T as there.
- */
-template <int BITS, typename T>
-__global__ void __launch_bounds__(THREADS)
-    pack_fast(const __grid_constant__ struct plane p, const __grid_constant__ struct source s,
-              uint32_t group_units)
-{
-    constexpr int WORDS = BITS / 4;
-    uint32_t unit, r0;
-    if (!plane_place(p, &unit, &r0))
-        return;
-    int64_t g = unit / group_units;
-    const uint8_t *values = (const uint8_t *)s.data.part[CTW_PART_VALUES] + (size_t)unit * BITS;
-    const T *scales = (const T *)s.data.part[CTW_PART_SCALE];
-    int64_t row[ROWS];
-    uint32_t word[ROWS][WORDS];
-    int32_t zero[ROWS];
-    T scale[ROWS];
-    plane_rows(p, r0, row);
-#pragma unroll
-    for (int i = 0; i < ROWS; i++) {
-        const uint8_t *at = values + (size_t)row[i] * s.w.row_bytes;
-        if constexpr (WORDS == 1) {
-            word[i][0] = *(const uint32_t *)at;
-        } else {
-            uint2 two = *(const uint2 *)at;
-            word[i][0] = two.x;
-            word[i][1] = two.y;
-        }
-        scale[i] = scales[row[i] * s.w.scale_stride + g];
-    }
-    pack_zeros<BITS>(s, row, g, zero);
-#pragma unroll
-    for (int i = 0; i < ROWS; i++) {
-        if (r0 + i >= p.n_rows)
-            break;
-        float v[8], base = 8388608.0f + (float)zero[i], a = ctw_cuda_widen(scale[i]); /* exact */
-#pragma unroll
-        for (int c = 0; c < 8; c++) {
-            uint32_t code = word[i][c * BITS / 32] >> (c * BITS % 32) & ((1u << BITS) - 1u);
-            v[c] = (above_2_23(code) - base) * a;
-        }
-        ctw_cuda_store((T *)p.dst + plane_at(p, r0 + i) + (int64_t)unit * 8, v);
-    }
-}
-
-/* Codes 8 * unit .. of a row: `bits` bytes from byte unit * bits on. Past the row's end they are 0. */
-static __device__ __forceinline__ void unit_codes(const struct ctw_weight &w, const uint8_t *row,
-                                                  uint32_t unit, uint32_t (&code)[8])
-{
-    if (w.whole_codes) {
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            code[i] = (int64_t)unit * 8 + i < w.k
-                          ? ctw_pack_code(row, 4, (int64_t)unit * 8 + i, w.bits, true)
-                          : 0;
-        return;
-    }
-    bool aligned = (uintptr_t)row % 4 == 0;
-    size_t byte = (size_t)unit * w.bits, first = byte / 4;
-    uint32_t word[3];
-#pragma unroll
-    for (int i = 0; i < 3; i++) {
-        const uint8_t *at = row + (first + i) * 4;
-        word[i] = (first + i) * 4 >= w.row_bytes ? 0
-                  : aligned                      ? *(const uint32_t *)at
-                                                 : ctw_load_u32(at);
-    }
-    int skip = (int)(byte % 4) * 8;
-    uint64_t v = (uint64_t)__funnelshift_r(word[1], word[2], skip) << 32 |
-                 __funnelshift_r(word[0], word[1], skip);
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        code[i] = (uint32_t)(v >> (i * w.bits)) & ((1u << w.bits) - 1u);
-}
-
-/* Any pack-quantized weight, of any alignment, to any type. A unit is 8 columns, the last perhaps less;
- * whole: none is less, and dst is aligned. */
-template <typename T>
-__global__ void __launch_bounds__(THREADS)
-    pack_any(const __grid_constant__ struct plane p, const __grid_constant__ struct source s, bool whole)
-{
-    uint32_t unit, r0;
-    if (!plane_place(p, &unit, &r0))
-        return;
-    const struct ctw_weight &w = s.w;
-    const uint8_t *index = (const uint8_t *)s.data.part[CTW_PART_GROUP_INDEX];
-    uint32_t c0 = unit * 8, group_size = (uint32_t)w.group_size;
-    uint32_t n = p.k - c0 < 8 ? (uint32_t)(p.k - c0) : 8, group[8];
-#pragma unroll
-    for (uint32_t i = 0; i < 8; i++) {
-        uint32_t c = c0 + (i < n ? i : 0);
-        group[i] = w.indexed ? ctw_load_u32(index + (size_t)c * 4) : c / group_size;
-    }
-#pragma unroll 1
-    for (uint32_t r = r0; r < p.n_rows && r < r0 + ROWS; r++) {
-        int64_t row = plane_row(p, r);
-        uint32_t code[8];
-        unit_codes(w, (const uint8_t *)s.data.part[CTW_PART_VALUES] + (size_t)row * w.row_bytes, unit,
-                   code);
-        float v[8], scale = 0;
-        int32_t zero = 0;
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            if (i == 0 || group[i] != group[i - 1]) {
-                scale = ctw_load_value(s.data.part[CTW_PART_SCALE], w.dtype,
-                                       row * w.scale_stride + group[i]);
-                zero = ctw_pack_zero(&w, &s.data, row, group[i], w.bits);
-            }
-            v[i] = ctw_cuda_round((float)((int32_t)code[i] - zero) * scale, w.dtype);
-        }
-        T *dst = (T *)p.dst + plane_at(p, r) + c0;
-        if (whole) {
-            ctw_cuda_store(dst, v);
-        } else {
-#pragma unroll
-            for (uint32_t i = 0; i < 8; i++)
-                if (i < n)
-                    ctw_cuda_narrow(v[i], dst + i);
-        }
-    }
-}
+enum { SPANS = 32 };
 
 /* ---- nvfp4 -------------------------------------------------------------------------------- */
 
@@ -259,14 +42,14 @@ __global__ void __launch_bounds__(THREADS)
         return;
     const uint32_t *values = (const uint32_t *)s.data.part[CTW_PART_VALUES] + unit;
     const uint8_t *scales = (const uint8_t *)s.data.part[CTW_PART_SCALE] + unit / 2;
-    int64_t row[ROWS];
-    uint32_t word[ROWS];
+    T *dst = (T *)p.dst + plane_at(p, r0) + unit * 8;
+    uint32_t row[ROWS], word[ROWS];
     uint8_t scale[ROWS];
     plane_rows(p, r0, row);
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
-        word[i] = values[row[i] * p.units];
-        scale[i] = scales[row[i] * s.w.scale_stride];
+        word[i] = values[(uint64_t)row[i] * p.units];
+        scale[i] = scales[(uint64_t)row[i] * (uint32_t)s.w.scale_stride];
     }
     /* After the loads above, which would else wait for its dtype's branches. */
     float global = ctw_load_value(s.data.part[CTW_PART_GLOBAL_SCALE],
@@ -277,11 +60,11 @@ __global__ void __launch_bounds__(THREADS)
     for (int i = 0; i < ROWS; i++) {
         if (r0 + i >= p.n_rows)
             break;
-        T *dst = (T *)p.dst + plane_at(p, r0 + i) + (int64_t)unit * 8;
+        T *to = dst + (uint64_t)i * p.k;
         if (plain)
-            nvfp4_values8<T, true>(word[i], ctw_nvfp4_scale(scale[i], global, inverse) * 0x1p126f, dst);
+            nvfp4_values8<T, true>(word[i], ctw_nvfp4_scale(scale[i], global, inverse) * 0x1p126f, to);
         else
-            nvfp4_values8<T, false>(word[i], __fdiv_rn(ctw_e4m3_to_f32(scale[i]), global), dst);
+            nvfp4_values8<T, false>(word[i], __fdiv_rn(ctw_e4m3_to_f32(scale[i]), global), to);
     }
 }
 
@@ -295,28 +78,28 @@ __global__ void __launch_bounds__(THREADS)
     uint32_t unit, r0;
     if (!plane_place(p, &unit, &r0))
         return;
-    int64_t row[ROWS];
+    uint32_t row[ROWS];
     plane_rows(p, r0, row);
-    values += (int64_t)unit * U;
-    T *dst = (T *)p.dst + (int64_t)unit * U;
+    values += unit * U;
+    T *dst = (T *)p.dst + plane_at(p, r0) + unit * U;
     if constexpr (ctw_cuda_same_type<S, T>) { /* U elements are 16 bytes */
         uint4 v[ROWS];
 #pragma unroll
         for (int i = 0; i < ROWS; i++)
-            v[i] = __ldcs((const uint4 *)(values + row[i] * p.k));
+            v[i] = __ldcs((const uint4 *)(values + (uint64_t)row[i] * p.k));
 #pragma unroll
         for (int i = 0; i < ROWS; i++)
             if (r0 + i < p.n_rows)
-                *(uint4 *)(dst + plane_at(p, r0 + i)) = v[i];
+                *(uint4 *)(dst + (uint64_t)i * p.k) = v[i];
     } else {
         float v[ROWS][U];
 #pragma unroll
         for (int i = 0; i < ROWS; i++)
-            ctw_cuda_load<true>(values + row[i] * p.k, v[i]);
+            ctw_cuda_load<true>(values + (uint64_t)row[i] * p.k, v[i]);
 #pragma unroll
         for (int i = 0; i < ROWS; i++)
             if (r0 + i < p.n_rows)
-                ctw_cuda_store(dst + plane_at(p, r0 + i), v[i]);
+                ctw_cuda_store(dst + (uint64_t)i * p.k, v[i]);
     }
 }
 
@@ -368,48 +151,10 @@ __global__ void __launch_bounds__(SPANS)
 
 /* ---- choosing ----------------------------------------------------------------------------- */
 
-/* Cuts the rows into units of so many columns; the number of blocks. */
-static unsigned plane_cut(struct plane *p, int unit)
-{
-    p->units = (uint32_t)((p->k + unit - 1) / unit);
-    p->col_blocks = (p->units + THREADS - 1) / THREADS;
-    return p->col_blocks * ((p->n_rows + ROWS - 1) / ROWS);
-}
-
-static bool is_aligned(const void *p, size_t bytes)
-{
-    return (uintptr_t)p % bytes == 0;
-}
-
-static void decode_pack(cudaStream_t stream, struct plane *p, const struct source *s,
-                        enum ctw_dtype dtype)
-{
-    const struct ctw_weight *w = &s->w;
-    bool whole = p->k % 8 == 0 && ctw_cuda_aligned16(p->dst);
-    bool fast = whole && (w->bits == 4 || w->bits == 8) && !w->indexed && w->group_size % 8 == 0 &&
-                dtype == w->dtype && dtype != CTW_F32 && is_aligned(s->data.part[CTW_PART_SCALE], 2) &&
-                is_aligned(s->data.part[CTW_PART_VALUES], (size_t)w->bits) &&
-                (!w->zero_packed || is_aligned(s->data.part[CTW_PART_ZERO_POINT], 4));
-    unsigned blocks = plane_cut(p, 8);
-    uint32_t group_units = (uint32_t)(w->group_size / 8);
-#define ANY(T) pack_any<T><<<blocks, THREADS, 0, stream>>>(*p, *s, whole)
-    if (!fast)
-        CTW_CUDA_FLOAT_SWITCH(dtype, ANY);
-    else if (w->bits == 4 && dtype == CTW_BF16)
-        pack_fast<4, __nv_bfloat16><<<blocks, THREADS, 0, stream>>>(*p, *s, group_units);
-    else if (w->bits == 4)
-        pack_fast<4, __half><<<blocks, THREADS, 0, stream>>>(*p, *s, group_units);
-    else if (dtype == CTW_BF16)
-        pack_fast<8, __nv_bfloat16><<<blocks, THREADS, 0, stream>>>(*p, *s, group_units);
-    else
-        pack_fast<8, __half><<<blocks, THREADS, 0, stream>>>(*p, *s, group_units);
-#undef ANY
-}
-
 template <typename S>
 static void decode_dense(cudaStream_t stream, struct plane *p, const S *values, enum ctw_dtype dtype)
 {
-    unsigned blocks = plane_cut(p, sizeof(S) == 4 || dtype == CTW_F32 ? 4 : 8);
+    const dim3 blocks = plane_cut(p, sizeof(S) == 4 || dtype == CTW_F32 ? 4 : 8, THREADS, ROWS);
 #define TO(T)                                                                                            \
     dense_units<S, T, sizeof(S) + sizeof(T) == 4 ? 8 : 4><<<blocks, THREADS, 0, stream>>>(*p, values)
     CTW_CUDA_FLOAT_SWITCH(dtype, TO);
@@ -426,9 +171,9 @@ static enum ctw_status decode(cudaStream_t stream, const struct ctw_shard *shard
     if (p->n_rows == 0)
         return CTW_OK;
     if (id == CTW_FORMAT_pack_quantized) {
-        decode_pack(stream, p, &s, dtype);
+        ctw_cuda_decode_pack(stream, p, &s, dtype);
     } else if (id == CTW_FORMAT_nvfp4 && dst_aligned && is_aligned(values, 4)) {
-        unsigned blocks = plane_cut(p, 8);
+        const dim3 blocks = plane_cut(p, 8, THREADS, ROWS);
 #define TO(T) nvfp4_units<T><<<blocks, THREADS, 0, stream>>>(*p, s)
         CTW_CUDA_FLOAT_SWITCH(dtype, TO);
 #undef TO
@@ -453,13 +198,13 @@ enum ctw_status ctw_cuda_decode(struct ctw_cuda *cu, cudaStream_t stream, const 
 {
     (void)cu;
     const struct ctw_weight *w = shard->weight;
-    struct plane p = {NULL, row0, (uint32_t)n_rows, w->k, 0, 0, 31, 0, dst};
+    struct plane p = {NULL, (uint32_t)row0, (uint32_t)n_rows, (uint32_t)w->k, 0, 31, 0, dst};
     if (group_rows > 0) {
         for (p.shift = 0; (int64_t)1 << p.shift < group_rows;)
             p.shift++;
-        p.stride = stride_rows;
-        if ((int64_t)1 << p.shift != group_rows)
-            return ctw_fail(err, CTW_EINTERNAL, "cuda: rows in groups that are no power of two");
+        p.stride = (uint32_t)stride_rows;
+        if ((int64_t)1 << p.shift != group_rows || group_rows < ROWS)
+            return ctw_fail(err, CTW_EINTERNAL, "cuda: rows in groups of no power of two, or too small");
     } else if (w->format->id == CTW_FORMAT_dense && dtype == w->dtype) {
         const char *src = (const char *)shard->data->part[CTW_PART_VALUES];
         return ctw_cuda_check(cudaMemcpyAsync(dst, src + (size_t)row0 * w->row_bytes,
@@ -474,6 +219,6 @@ enum ctw_status ctw_cuda_decode_rows(struct ctw_cuda *cu, const struct ctw_shard
                                      const int32_t *rows, int64_t n_rows, enum ctw_dtype dtype, void *dst,
                                      struct ctw_err *err)
 {
-    struct plane p = {rows, 0, (uint32_t)n_rows, shard->weight->k, 0, 0, 31, 0, dst};
+    struct plane p = {rows, 0, (uint32_t)n_rows, (uint32_t)shard->weight->k, 0, 31, 0, dst};
     return decode(cu->stream, shard, &p, dtype, err);
 }

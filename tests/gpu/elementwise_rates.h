@@ -210,11 +210,20 @@ static void print_rates(void)
         {"int4 g128 zeros", PACK, 4, CTW_BF16, 128, PACKED_ZEROS, false, false, 0, 4096, 14336},
         {"int4 g32", PACK, 4, CTW_F16, 32, NO_ZEROS, false, false, 0, 4096, 14336},
         {"int8 channel", PACK, 8, CTW_BF16, 0, NO_ZEROS, false, false, 0, 4096, 14336},
-        {"nvfp4", NVFP4, 4, CTW_BF16, 16, NO_ZEROS, false, false, 0, 4096, 14336},
+        {"nvfp4", NVFP4, 4, CTW_BF16, 3210, NO_ZEROS, false, false, 0, 4096, 14336},
         {"bf16", DENSE, 16, CTW_BF16, 0, NO_ZEROS, false, false, 0, 14336, 4096},
         {"int3 g128", PACK, 3, CTW_BF16, 128, NO_ZEROS, false, false, 0, 4096, 14336},
         {"int6 g128", PACK, 6, CTW_BF16, 128, NO_ZEROS, false, false, 0, 4096, 14336},
         {"int4 g128 by index", PACK, 4, CTW_BF16, 128, PACKED_ZEROS, true, false, 0, 4096, 14208},
+        {"nvfp4, small global scale", NVFP4, 4, CTW_BF16, 37, NO_ZEROS, false, false, 0, 4096, 14336},
+        {"int2 g64 zeros", PACK, 2, CTW_BF16, 64, PACKED_ZEROS, false, false, 0, 4096, 14336},
+        {"int3 g128 zeros", PACK, 3, CTW_BF16, 128, PACKED_ZEROS, false, false, 0, 4096, 14336},
+        {"int3 g128 whole codes", PACK, 3, CTW_BF16, 128, NO_ZEROS, false, true, 0, 4096, 14336},
+        {"int5 channel", PACK, 5, CTW_BF16, 0, NO_ZEROS, false, false, 0, 4096, 14336},
+        {"int7 channel", PACK, 7, CTW_BF16, 0, NO_ZEROS, false, false, 0, 4096, 14336},
+        {"int4 g128 by index, symmetric", PACK, 4, CTW_BF16, 128, NO_ZEROS, true, false, 0, 4096, 4096},
+        {"int4 g32 by index", PACK, 4, CTW_F16, 32, PACKED_ZEROS, true, false, 0, 4096, 14368},
+        {"int8 g128 by index", PACK, 8, CTW_BF16, 128, NO_ZEROS, true, false, 0, 4096, 14208},
     };
     struct copy_work copy = {buf_open((size_t)1 << 29, 0), buf_open((size_t)1 << 29, 0)};
     copy_rate = 2.0 * (double)copy.a.bytes / time_of(do_copy, &copy, cu->stream);

@@ -145,7 +145,7 @@ struct kind {
     enum format format;
     int bits;
     enum ctw_dtype dtype; /* of values, or of scales */
-    int group;            /* 0: a row; -1: the whole matrix */
+    int group;            /* 0: a row; -1: the whole matrix. NVFP4: about its global scale */
     enum zeros zeros;
     bool indexed, whole; /* activation order; whole codes in each word */
     int misalign;
@@ -224,7 +224,8 @@ static void make_nvfp4(struct made *m, const struct kind *c, struct ctw_quant_ar
     uint8_t *scale = add_part(m, CTW_PART_SCALE, CTW_F8_E4M3, 2, c->n, c->k / 16);
     for (int64_t i = 0; i < c->n * c->k / 16; i++)
         scale[i] = (scale[i] & 0x7f) == 0x7f ? 0x7e : scale[i]; /* NaN's payload is not the same */
-    ctw_store_float(add_part(m, CTW_PART_GLOBAL_SCALE, CTW_F32, 1, 1, 1), CTW_F32, 0, 37.3f);
+    ctw_store_float(add_part(m, CTW_PART_GLOBAL_SCALE, CTW_F32, 1, 1, 1), CTW_F32, 0,
+                    (float)c->group + 0.3f);
 }
 
 static void weight_open(struct made *m, const struct kind *c)

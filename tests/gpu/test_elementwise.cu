@@ -7,7 +7,7 @@
  *
  *   nvcc -std=c++17 -O3 --expt-relaxed-constexpr -diag-suppress=177 -gencode
  * arch=compute_90a,code=sm_90a -I. -DALONE -o test_elementwise tests/gpu/test_elementwise.cu
- *     kernels/cuda/{decode,weights,elementwise,head}.cu $(find kernels/formats -name '*.c')
+ *     kernels/cuda/{decode,decode_pack,weights,elementwise,head}.cu $(find kernels/formats -name '*.c')
  *     kernels/dtype.c base/status.c base/mem.c && ./test_elementwise
  *
  * test_elementwise check | rates: only the one.
@@ -55,8 +55,28 @@ static const struct kind kinds[] = {
     {"int5 k 333", PACK, 5, CTW_BF16, 0, PACKED_ZEROS, false, false, 0, 41, 333},
     {"int6 g128", PACK, 6, CTW_BF16, 128, INT8_ZEROS, false, false, 0, 23, 1024},
     {"int7 g96", PACK, 7, CTW_F32, 96, PACKED_ZEROS, false, false, 1, 37, 960},
-    {"nvfp4", NVFP4, 4, CTW_BF16, 16, NO_ZEROS, false, false, 0, 35, 2064},
-    {"nvfp4 odd address", NVFP4, 4, CTW_BF16, 16, NO_ZEROS, false, false, 5, 35, 544},
+    {"int1 k 4 mod 8", PACK, 1, CTW_F16, 0, INT8_ZEROS, false, false, 0, 9, 1028},
+    {"int2 channel", PACK, 2, CTW_BF16, 0, PACKED_ZEROS, false, false, 0, 35, 1096},
+    {"int2 activation order", PACK, 2, CTW_BF16, 16, INT8_ZEROS, true, false, 0, 34, 2064},
+    {"int3 g128", PACK, 3, CTW_BF16, 128, PACKED_ZEROS, false, false, 0, 70, 1152},
+    {"int3 whole codes", PACK, 3, CTW_BF16, 0, INT8_ZEROS, false, true, 0, 34, 1096},
+    {"int3 activation order, whole codes", PACK, 3, CTW_BF16, 40, PACKED_ZEROS, true, true, 0, 45, 2000},
+    {"int4 activation order, 257 groups", PACK, 4, CTW_F16, 8, PACKED_ZEROS, true, false, 0, 37, 2056},
+    {"int4 activation order, odd address", PACK, 4, CTW_F16, 32, NO_ZEROS, true, false, 4, 33, 1056},
+    {"int4 many rows", PACK, 4, CTW_BF16, 0, NO_ZEROS, false, false, 0, 131081, 8},
+    {"int5 g64", PACK, 5, CTW_BF16, 64, PACKED_ZEROS, false, false, 0, 37, 1088},
+    {"int5 g64 whole codes", PACK, 5, CTW_F16, 64, PACKED_ZEROS, false, true, 0, 37, 1088},
+    {"int5 activation order", PACK, 5, CTW_BF16, 64, PACKED_ZEROS, true, false, 0, 37, 320},
+    {"int6 packed zeros", PACK, 6, CTW_F16, 56, PACKED_ZEROS, false, false, 0, 39, 1064},
+    {"int6 whole codes", PACK, 6, CTW_BF16, 56, PACKED_ZEROS, false, true, 0, 39, 1064},
+    {"int7 g96 bf16", PACK, 7, CTW_BF16, 96, PACKED_ZEROS, false, false, 0, 41, 1056},
+    {"int7 whole codes", PACK, 7, CTW_F16, 96, PACKED_ZEROS, false, true, 0, 41, 1056},
+    {"int8 tensor", PACK, 8, CTW_F16, -1, INT8_ZEROS, false, false, 0, 33, 1032},
+    {"int8 at 4 mod 8", PACK, 8, CTW_BF16, 64, PACKED_ZEROS, false, false, 4, 33, 1088},
+    {"int8 activation order", PACK, 8, CTW_BF16, 32, INT8_ZEROS, true, false, 0, 34, 1056},
+    {"nvfp4", NVFP4, 4, CTW_BF16, 3210, NO_ZEROS, false, false, 0, 35, 2064},
+    {"nvfp4 small global scale", NVFP4, 4, CTW_BF16, 37, NO_ZEROS, false, false, 0, 34, 528},
+    {"nvfp4 odd address", NVFP4, 4, CTW_BF16, 37, NO_ZEROS, false, false, 5, 35, 544},
 };
 /* clang-format on */
 
@@ -141,7 +161,7 @@ static void check_nan_scales(void)
         int n_nan = 0;
         for (int j = 0; j < c->k; j++)
             n_nan += isnan(ctw_load_float(got, CTW_BF16, j)) != 0;
-        int group = c->group > 0 ? c->group : (int)c->k;
+        int group = c->format == NVFP4 ? 16 : c->group > 0 ? c->group : (int)c->k;
         report(n_nan == group, "NaN scale, %s: %d NaN, expected %d", c->name, n_nan, group);
         free(got);
         buf_close(&dst);

@@ -1,0 +1,99 @@
+/*
+ * What the kernels that decode weights share: which rows they decode and where these go.
+ *
+ * A thread has a unit of 8 (or 4) neighbouring columns of ROWS rows: a warp then stores 512 bytes side
+ * by side, and each thread has ROWS loads on their way at once. Such a kernel moves 2 bytes and more for
+ * each element and must spend at most some 12 instructions on it, those for addresses included, to be
+ * bound by memory: so addresses are products of 32 bits each, which are one instruction.
+ */
+#ifndef CTW_KERNELS_CUDA_DECODE_CUH
+#define CTW_KERNELS_CUDA_DECODE_CUH
+
+#include "kernels/cuda/elements.h"
+#include "kernels/formats/format.h"
+
+enum { THREADS = 128, ROWS = 4 };
+
+/* Which rows are decoded, and where they go. Rows and columns are at most CTW_MAX_DIM. */
+struct plane {
+    const int32_t *rows; /* device: the weight's row for each of ours; NULL: row0 + r */
+    uint32_t row0, n_rows, k;
+    uint32_t units;  /* in a row */
+    int shift;       /* our rows go to dst in blocks of 1 << shift (ROWS or more), */
+    uint32_t stride; /* which start at every stride-th row of dst */
+    void *dst;
+};
+
+/* The weight, as device code sees it. */
+struct source {
+    struct ctw_weight w;
+    struct ctw_weight_data data;
+};
+
+/*
+ * Blocks for units of `unit` columns, `block_units` of them and `block_rows` rows for each block: x
+ * counts along a row, y and z together the rows. The last z may have blocks without rows.
+ */
+static inline dim3 plane_cut(struct plane *p, uint32_t unit, uint32_t block_units, uint32_t block_rows)
+{
+    uint32_t down = (p->n_rows + block_rows - 1) / block_rows, z = (down + 32767) / 32768;
+    p->units = (p->k + unit - 1) / unit;
+    return dim3((p->units + block_units - 1) / block_units, (down + z - 1) / z, z);
+}
+
+/* The first of the block's rows, of which it has block_rows; n_rows or more: it has none. */
+static __device__ __forceinline__ uint32_t plane_row0(uint32_t block_rows)
+{
+    return (blockIdx.z * gridDim.y + blockIdx.y) * block_rows;
+}
+
+/* The thread's unit and the first of its ROWS rows; false: it has none. */
+static __device__ __forceinline__ bool plane_place(const struct plane &p, uint32_t *unit, uint32_t *r0)
+{
+    *unit = blockIdx.x * THREADS + threadIdx.x;
+    *r0 = plane_row0(ROWS);
+    return *unit < p.units && *r0 < p.n_rows;
+}
+
+static __device__ __forceinline__ uint32_t plane_row(const struct plane &p, uint32_t r)
+{
+    return p.rows != NULL ? (uint32_t)p.rows[r] : p.row0 + r;
+}
+
+/* The weight's rows for ours from r0 on. Past the last it is the last, so that loads need no branches. */
+static __device__ __forceinline__ void plane_rows(const struct plane &p, uint32_t r0,
+                                                  uint32_t (&row)[ROWS])
+{
+#pragma unroll
+    for (int i = 0; i < ROWS; i++)
+        row[i] = r0 + i < p.n_rows ? r0 + i : p.n_rows - 1;
+    if (p.rows != NULL) {
+#pragma unroll
+        for (int i = 0; i < ROWS; i++)
+            row[i] = (uint32_t)p.rows[row[i]];
+    } else {
+#pragma unroll
+        for (int i = 0; i < ROWS; i++)
+            row[i] += p.row0;
+    }
+}
+
+/* The index in dst of the first element of our row r. That of row r + i, r a multiple of ROWS and i less
+ * than it, is i * k more. */
+static __device__ __forceinline__ uint64_t plane_at(const struct plane &p, uint32_t r)
+{
+    uint32_t row = (r >> p.shift) * p.stride + (r & ((1u << p.shift) - 1u));
+    return (uint64_t)row * p.k;
+}
+
+/* Host: is p aligned for accesses of so many bytes? */
+static inline bool is_aligned(const void *p, size_t bytes)
+{
+    return (uintptr_t)p % bytes == 0;
+}
+
+/* decode_pack.cu: any pack-quantized weight. */
+void ctw_cuda_decode_pack(cudaStream_t stream, struct plane *p, const struct source *s,
+                          enum ctw_dtype dtype);
+
+#endif
