@@ -25,7 +25,7 @@ static __device__ __forceinline__ void nvfp4_values8(uint32_t word, float a, T *
         if constexpr (!ctw_cuda_same_type<T, __nv_bfloat16>)
             v[c] = ctw_cuda_round(v[c], CTW_BF16);
     }
-    ctw_cuda_store(dst, v);
+    unit_store(dst, v);
 }
 
 /*
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
         for (int i = 0; i < ROWS; i++)
             if (r0 + i < p.n_rows)
-                *(uint4 *)(dst + (uint64_t)i * p.k) = v[i];
+                store16((uint4 *)(dst + (uint64_t)i * p.k), v[i]);
     } else {
         float v[ROWS][U];
 #pragma unroll

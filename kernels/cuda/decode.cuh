@@ -86,6 +86,29 @@ static __device__ __forceinline__ uint64_t plane_at(const struct plane &p, uint3
     return (uint64_t)row * p.k;
 }
 
+/* *p = v, which the compiler (13.0) cuts into words where it reckons p from another store's address. */
+static __device__ __forceinline__ void store16(uint4 *p, uint4 v)
+{
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(p)), "r"(v.x),
+                 "r"(v.y), "r"(v.z), "r"(v.w)
+                 : "memory");
+}
+
+/* A unit's values to p, each rounded once. */
+template <typename T> static __device__ __forceinline__ void unit_store(T *p, const float (&v)[8])
+{
+    T raw[8];
+#pragma unroll
+    for (int i = 0; i < 8; i += 2)
+        ctw_cuda_narrow2(v[i], v[i + 1], raw + i);
+#pragma unroll
+    for (int i = 0; i < (int)sizeof(T) / 2; i++) {
+        uint4 part;
+        memcpy(&part, raw + i * (16 / sizeof(T)), 16);
+        store16((uint4 *)p + i, part);
+    }
+}
+
 /* Host: is p aligned for accesses of so many bytes? */
 static inline bool is_aligned(const void *p, size_t bytes)
 {

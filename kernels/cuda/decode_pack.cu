@@ -22,6 +22,14 @@ static __device__ __forceinline__ float above_2_23(uint32_t v)
     return __uint_as_float(0x4b000000u | v);
 }
 
+/* bits & mask | more in one instruction: of two constants the compiler makes two. */
+static __device__ __forceinline__ uint32_t masked(uint32_t bits, uint32_t mask, uint32_t more)
+{
+    uint32_t v;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(v) : "r"(bits), "r"(mask), "r"(more));
+    return v;
+}
+
 /* Where code i of a stream begins, in bits. whole: no code crosses a word's end. */
 template <int BITS> static __device__ __forceinline__ uint32_t code_bit(uint32_t i, bool whole)
 {
@@ -90,7 +98,7 @@ static __device__ __forceinline__ void unit_floats(const uint32_t (&word)[WORDS<
                                          : joined<32>(word, BITS % 4 == 0 ? 0 : at.skip);
 #pragma unroll
     for (int c = 0; c < 8; c++)
-        code[c] = ((uint32_t)(v >> (c * BITS)) & ((1u << BITS) - 1u)) | (0x4b000000u + OFFSET);
+        code[c] = masked((uint32_t)(v >> (c * BITS)), (1u << BITS) - 1u, 0x4b000000u + OFFSET);
 }
 
 /* The zero points, as codes, of group g in each row. */
@@ -165,7 +173,7 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
         for (int c = 0; c < 8; c++)
             v[c] = (__uint_as_float(code[c]) - base) * a;
-        ctw_cuda_store(dst + (uint64_t)i * p.k, v);
+        unit_store(dst + (uint64_t)i * p.k, v);
     }
 }
 
@@ -179,10 +187,42 @@ template <typename T> static __device__ __forceinline__ uint32_t scale_and_zero(
 
 template <typename T> static __device__ __forceinline__ float scale_of(uint32_t word)
 {
-    uint16_t bits = (uint16_t)(word >> 16);
-    T scale;
-    memcpy(&scale, &bits, 2);
-    return ctw_cuda_widen(scale);
+    if constexpr (ctw_cuda_same_type<T, __nv_bfloat16>)
+        return __uint_as_float(word & 0xffff0000u);
+    __half2 halves;
+    memcpy(&halves, &word, 4);
+    return __high2float(halves);
+}
+
+static __device__ __forceinline__ float zero_of(uint32_t word)
+{
+    return __uint_as_float(masked(word, 0xffffu, 0x4b000000u));
+}
+
+/* A unit of ROWS rows from r on; `scales` of each group are theirs. */
+template <int BITS, typename T>
+static __device__ __forceinline__ void
+indexed_quad(const struct plane &p, uint32_t r, uint32_t unit, const uint32_t (&word)[ROWS][WORDS<BITS>],
+             const struct unit_words &at, bool whole, const uint32_t (&group)[8], const uint4 *scales)
+{
+    T *dst = (T *)p.dst + plane_at(p, r) + unit * 8;
+    uint32_t code[ROWS][8];
+    float v[ROWS][8];
+#pragma unroll
+    for (int i = 0; i < ROWS; i++)
+        unit_floats<BITS>(word[i], at, whole, code[i]);
+#pragma unroll
+    for (int c = 0; c < 8; c++) {
+        const uint4 of = scales[group[c]];
+        const uint32_t both[ROWS] = {of.x, of.y, of.z, of.w};
+#pragma unroll
+        for (int i = 0; i < ROWS; i++)
+            v[i][c] = (__uint_as_float(code[i][c]) - zero_of(both[i])) * scale_of<T>(both[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < ROWS; i++)
+        if (r + i < p.n_rows)
+            unit_store(dst + (uint64_t)i * p.k, v[i]);
 }
 
 /*
@@ -192,7 +232,7 @@ template <typename T> static __device__ __forceinline__ float scale_of(uint32_t 
  * all the rows.
  */
 template <int BITS, typename T>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, BITS == 8 ? 6 : 7)
     pack_indexed(const __grid_constant__ struct plane p, const __grid_constant__ struct source s,
                  uint32_t block_units)
 {
@@ -234,31 +274,13 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
             for (int i = 0; i < ROWS; i++)
                 load_words<BITS>(s, row[q][i], at, word[q][i]);
+        const uint4 *scales = table;
+#pragma unroll 1
+        for (uint32_t r = r0; r < r0 + QUADS * ROWS && r < p.n_rows; r += ROWS, scales += n_groups) {
+            indexed_quad<BITS, T>(p, r, unit, word[0], at, s.w.whole_codes, group, scales);
 #pragma unroll
-        for (int q = 0; q < QUADS; q++) {
-            uint32_t r = r0 + q * ROWS;
-            T *dst = (T *)p.dst + plane_at(p, r) + unit * 8;
-            float v[ROWS][8];
-#pragma unroll
-            for (int i = 0; i < ROWS; i++) {
-                uint32_t code[8];
-                unit_floats<BITS>(word[q][i], at, s.w.whole_codes, code);
-#pragma unroll
-                for (int c = 0; c < 8; c++)
-                    v[i][c] = __uint_as_float(code[c]);
-            }
-#pragma unroll
-            for (int c = 0; c < 8; c++) {
-                const uint4 of = table[q * n_groups + group[c]];
-                const uint32_t both[ROWS] = {of.x, of.y, of.z, of.w};
-#pragma unroll
-                for (int i = 0; i < ROWS; i++)
-                    v[i][c] = (v[i][c] - above_2_23(both[i] & 0xffffu)) * scale_of<T>(both[i]);
-            }
-#pragma unroll
-            for (int i = 0; i < ROWS; i++)
-                if (r + i < p.n_rows)
-                    ctw_cuda_store(dst + (uint64_t)i * p.k, v[i]);
+            for (int q = 1; q < QUADS; q++)
+                memcpy(word[q - 1], word[q], sizeof(word[q]));
         }
     }
 }
@@ -330,7 +352,7 @@ __global__ void __launch_bounds__(THREADS)
         }
         T *dst = (T *)p.dst + plane_at(p, r) + c0;
         if (whole) {
-            ctw_cuda_store(dst, v);
+            unit_store(dst, v);
         } else {
 #pragma unroll
             for (uint32_t i = 0; i < 8; i++)
@@ -361,6 +383,12 @@ static void launch_fast(cudaStream_t stream, struct plane *p, const struct sourc
     pack_fast<BITS, T><<<blocks, THREADS, 0, stream>>>(*p, *s, per_unit);
 }
 
+/* The widths that are found in activation order. */
+static constexpr bool has_indexed(int bits)
+{
+    return bits == 2 || bits == 3 || bits == 4 || bits == 8;
+}
+
 /* A block decodes the more columns, the more groups it has: their table costs it an eighth or so. */
 template <int BITS, typename T>
 static void launch_indexed(cudaStream_t stream, struct plane *p, const struct source *s)
@@ -377,10 +405,12 @@ static void launch_suited(cudaStream_t stream, struct plane *p, const struct sou
 {
 #define CASE(bits)                                                                                       \
     case bits:                                                                                           \
-        if (s->w.indexed)                                                                                \
-            launch_indexed<bits, T>(stream, p, s);                                                       \
-        else                                                                                             \
-            launch_fast<bits, T>(stream, p, s);                                                          \
+        if constexpr (has_indexed(bits))                                                                 \
+            if (s->w.indexed) {                                                                          \
+                launch_indexed<bits, T>(stream, p, s);                                                   \
+                break;                                                                                   \
+            }                                                                                            \
+        launch_fast<bits, T>(stream, p, s);                                                              \
         break;
     switch (s->w.bits) {
         CASE(1)
@@ -403,7 +433,7 @@ void ctw_cuda_decode_pack(cudaStream_t stream, struct plane *p, const struct sou
     const struct ctw_weight *w = &s->w;
     uint64_t units = p->k / 8, group_units = (uint64_t)w->group_size / 8;
     bool by_unit = w->group_size % 8 == 0 && units * group_units < (uint64_t)1 << 31; /* for per_unit */
-    bool by_table = is_aligned(s->data.part[CTW_PART_GROUP_INDEX], 16) &&
+    bool by_table = has_indexed(w->bits) && is_aligned(s->data.part[CTW_PART_GROUP_INDEX], 16) &&
                     (uint64_t)w->n_groups * QUADS * sizeof(uint4) <= TABLE_BYTES;
     if (!suits(p, s, dtype) || !(w->indexed ? by_table : by_unit)) {
         const dim3 blocks = plane_cut(p, 8, THREADS, ROWS);

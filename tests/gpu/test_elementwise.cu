@@ -55,7 +55,7 @@ static const struct kind kinds[] = {
     {"int5 k 333", PACK, 5, CTW_BF16, 0, PACKED_ZEROS, false, false, 0, 41, 333},
     {"int6 g128", PACK, 6, CTW_BF16, 128, INT8_ZEROS, false, false, 0, 23, 1024},
     {"int7 g96", PACK, 7, CTW_F32, 96, PACKED_ZEROS, false, false, 1, 37, 960},
-    {"int1 k 4 mod 8", PACK, 1, CTW_F16, 0, INT8_ZEROS, false, false, 0, 9, 1028},
+    {"int1 channel", PACK, 1, CTW_F16, 0, INT8_ZEROS, false, false, 0, 9, 1032},
     {"int2 channel", PACK, 2, CTW_BF16, 0, PACKED_ZEROS, false, false, 0, 35, 1096},
     {"int2 activation order", PACK, 2, CTW_BF16, 16, INT8_ZEROS, true, false, 0, 34, 2064},
     {"int3 g128", PACK, 3, CTW_BF16, 128, PACKED_ZEROS, false, false, 0, 70, 1152},
