@@ -61,19 +61,19 @@ static __device__ __forceinline__ uint32_t plane_row(const struct plane &p, uint
 }
 
 /* The weight's rows for ours from r0 on. Past the last it is the last, so that loads need no branches. */
-static __device__ __forceinline__ void plane_rows(const struct plane &p, uint32_t r0,
-                                                  uint32_t (&row)[ROWS])
+template <int N>
+static __device__ __forceinline__ void plane_rows(const struct plane &p, uint32_t r0, uint32_t (&row)[N])
 {
 #pragma unroll
-    for (int i = 0; i < ROWS; i++)
+    for (int i = 0; i < N; i++)
         row[i] = r0 + i < p.n_rows ? r0 + i : p.n_rows - 1;
     if (p.rows != NULL) {
 #pragma unroll
-        for (int i = 0; i < ROWS; i++)
+        for (int i = 0; i < N; i++)
             row[i] = (uint32_t)p.rows[row[i]];
     } else {
 #pragma unroll
-        for (int i = 0; i < ROWS; i++)
+        for (int i = 0; i < N; i++)
             row[i] += p.row0;
     }
 }

@@ -102,20 +102,20 @@ static __device__ __forceinline__ void unit_floats(const uint32_t (&word)[WORDS<
 }
 
 /* The zero points, as codes, of group g in each row. */
-template <int BITS>
-static __device__ __forceinline__ void pack_zeros(const struct source &s, const uint32_t (&row)[ROWS],
-                                                  uint32_t g, int32_t (&zero)[ROWS])
+template <int BITS, int N>
+static __device__ __forceinline__ void pack_zeros(const struct source &s, const uint32_t (&row)[N],
+                                                  uint32_t g, int32_t (&zero)[N])
 {
     const void *zeros = s.data.part[CTW_PART_ZERO_POINT];
     uint32_t n_groups = (uint32_t)s.w.n_groups;
     if (s.w.symmetric) {
 #pragma unroll
-        for (int i = 0; i < ROWS; i++)
+        for (int i = 0; i < N; i++)
             zero[i] = 1 << (BITS - 1);
     } else if (s.w.zero_packed) {
-        uint32_t low[ROWS], high[ROWS];
+        uint32_t low[N], high[N];
 #pragma unroll
-        for (int i = 0; i < ROWS; i++) {
+        for (int i = 0; i < N; i++) {
             uint32_t bit = code_bit<BITS>(row[i], s.w.whole_codes);
             low[i] = ((const uint32_t *)zeros)[(uint64_t)(bit / 32) * n_groups + g];
             high[i] = 32 % BITS == 0
@@ -123,13 +123,13 @@ static __device__ __forceinline__ void pack_zeros(const struct source &s, const 
                           : ((const uint32_t *)zeros)[(uint64_t)((bit + BITS - 1) / 32) * n_groups + g];
         }
 #pragma unroll
-        for (int i = 0; i < ROWS; i++) {
+        for (int i = 0; i < N; i++) {
             uint32_t skip = code_bit<BITS>(row[i], s.w.whole_codes) % 32;
             zero[i] = (int32_t)(__funnelshift_r(low[i], high[i], skip) & ((1u << BITS) - 1u));
         }
     } else {
 #pragma unroll
-        for (int i = 0; i < ROWS; i++)
+        for (int i = 0; i < N; i++)
             zero[i] = ((const int8_t *)zeros)[(uint64_t)row[i] * (uint32_t)s.w.scale_stride + g] +
                       (1 << (BITS - 1));
     }
@@ -240,26 +240,26 @@ __global__ void __launch_bounds__(THREADS, BITS == 8 ? 6 : 7)
     uint32_t n_groups = (uint32_t)s.w.n_groups, r0 = plane_row0(QUADS * ROWS);
     uint32_t first = blockIdx.x * block_units;
     uint32_t end = first + block_units < p.units ? first + block_units : p.units;
-    uint32_t row[QUADS][ROWS];
+    uint32_t row[QUADS * ROWS];
     if (r0 >= p.n_rows)
         return;
+    plane_rows(p, r0, row);
+    for (uint32_t g = threadIdx.x; g < n_groups; g += THREADS) {
+        const T *scales = (const T *)s.data.part[CTW_PART_SCALE] + g;
+        T scale[QUADS * ROWS];
+        int32_t zero[QUADS * ROWS];
+        uint32_t both[QUADS * ROWS];
 #pragma unroll
-    for (int q = 0; q < QUADS; q++) {
-        const T *scales = (const T *)s.data.part[CTW_PART_SCALE];
-        plane_rows(p, r0 + q * ROWS, row[q]);
-        for (uint32_t g = threadIdx.x; g < n_groups; g += THREADS) {
-            int32_t zero[ROWS];
-            uint32_t both[ROWS];
-            T scale[ROWS];
+        for (int i = 0; i < QUADS * ROWS; i++)
+            scale[i] = scales[(uint64_t)row[i] * (uint32_t)s.w.scale_stride];
+        pack_zeros<BITS>(s, row, g, zero);
 #pragma unroll
-            for (int i = 0; i < ROWS; i++)
-                scale[i] = scales[(uint64_t)row[q][i] * (uint32_t)s.w.scale_stride + g];
-            pack_zeros<BITS>(s, row[q], g, zero);
+        for (int i = 0; i < QUADS * ROWS; i++)
+            both[i] = scale_and_zero(scale[i], zero[i]);
 #pragma unroll
-            for (int i = 0; i < ROWS; i++)
-                both[i] = scale_and_zero(scale[i], zero[i]);
-            table[q * n_groups + g] = make_uint4(both[0], both[1], both[2], both[3]);
-        }
+        for (int q = 0; q < QUADS; q++)
+            table[q * n_groups + g] = make_uint4(both[q * ROWS], both[q * ROWS + 1], both[q * ROWS + 2],
+                                                 both[q * ROWS + 3]);
     }
     __syncthreads();
 #pragma unroll 1
@@ -270,10 +270,8 @@ __global__ void __launch_bounds__(THREADS, BITS == 8 ? 6 : 7)
         const uint32_t group[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
         uint32_t word[QUADS][ROWS][WORDS<BITS>];
 #pragma unroll
-        for (int q = 0; q < QUADS; q++)
-#pragma unroll
-            for (int i = 0; i < ROWS; i++)
-                load_words<BITS>(s, row[q][i], at, word[q][i]);
+        for (int i = 0; i < QUADS * ROWS; i++)
+            load_words<BITS>(s, row[i], at, word[i / ROWS][i % ROWS]);
         const uint4 *scales = table;
 #pragma unroll 1
         for (uint32_t r = r0; r < r0 + QUADS * ROWS && r < p.n_rows; r += ROWS, scales += n_groups) {
