@@ -203,7 +203,7 @@ enum ctw_status ctw_cuda_decode(struct ctw_cuda *cu, cudaStream_t stream, const 
         for (p.shift = 0; (int64_t)1 << p.shift < group_rows;)
             p.shift++;
         p.stride = (uint32_t)stride_rows;
-        if ((int64_t)1 << p.shift != group_rows || group_rows < ROWS)
+        if ((int64_t)1 << p.shift != group_rows || group_rows < QUADS * ROWS)
             return ctw_fail(err, CTW_EINTERNAL, "cuda: rows in groups of no power of two, or too small");
     } else if (w->format->id == CTW_FORMAT_dense && dtype == w->dtype) {
         const char *src = (const char *)shard->data->part[CTW_PART_VALUES];

@@ -8,11 +8,10 @@
 #include "kernels/formats/pack_quantized/decode.h"
 
 /*
- * pack_indexed: QUADS times ROWS rows of a block have their scales and zero points in shared memory,
- * at most TABLE_BYTES. A float of 24 bits of integer holds codes and zero points + OFFSET, which is more
- * than any zero point is below 0.
+ * TABLE_BYTES: what pack_indexed may have in shared memory. Codes and zero points are held + OFFSET, which
+ * is more than any zero point (of 8 bits) is below 0, so that both can be put into a float's mantissa.
  */
-enum { QUADS = 2, TABLE_BYTES = 48 << 10, OFFSET = 256 };
+enum { TABLE_BYTES = 48 << 10, OFFSET = 256 };
 
 /* ---- codes -------------------------------------------------------------------------------- */
 
@@ -199,13 +198,12 @@ static __device__ __forceinline__ float zero_of(uint32_t word)
     return __uint_as_float(masked(word, 0xffffu, 0x4b000000u));
 }
 
-/* A unit of ROWS rows from r on; `scales` of each group are theirs. */
+/* A unit of ROWS rows (of which `rows` are to be stored) to dst; `scales` of each group are theirs. */
 template <int BITS, typename T>
 static __device__ __forceinline__ void
-indexed_quad(const struct plane &p, uint32_t r, uint32_t unit, const uint32_t (&word)[ROWS][WORDS<BITS>],
-             const struct unit_words &at, bool whole, const uint32_t (&group)[8], const uint4 *scales)
+indexed_quad(const uint32_t (&word)[ROWS][WORDS<BITS>], const struct unit_words &at, bool whole,
+             const uint32_t (&group)[8], const uint4 *scales, T *dst, uint32_t k, uint32_t rows)
 {
-    T *dst = (T *)p.dst + plane_at(p, r) + unit * 8;
     uint32_t code[ROWS][8];
     float v[ROWS][8];
 #pragma unroll
@@ -220,9 +218,9 @@ indexed_quad(const struct plane &p, uint32_t r, uint32_t unit, const uint32_t (&
             v[i][c] = (__uint_as_float(code[i][c]) - zero_of(both[i])) * scale_of<T>(both[i]);
     }
 #pragma unroll
-    for (int i = 0; i < ROWS; i++)
-        if (r + i < p.n_rows)
-            unit_store(dst + (uint64_t)i * p.k, v[i]);
+    for (uint32_t i = 0; i < ROWS; i++)
+        if (i < rows)
+            unit_store(dst + (uint64_t)i * k, v[i]);
 }
 
 /*
@@ -232,7 +230,7 @@ indexed_quad(const struct plane &p, uint32_t r, uint32_t unit, const uint32_t (&
  * all the rows.
  */
 template <int BITS, typename T>
-__global__ void __launch_bounds__(THREADS, BITS == 8 ? 6 : 7)
+__global__ void __launch_bounds__(THREADS, BITS == 8 || BITS == 3 ? 6 : 7)
     pack_indexed(const __grid_constant__ struct plane p, const __grid_constant__ struct source s,
                  uint32_t block_units)
 {
@@ -273,9 +271,12 @@ __global__ void __launch_bounds__(THREADS, BITS == 8 ? 6 : 7)
         for (int i = 0; i < QUADS * ROWS; i++)
             load_words<BITS>(s, row[i], at, word[i / ROWS][i % ROWS]);
         const uint4 *scales = table;
+        T *dst = (T *)p.dst + plane_at(p, r0) + unit * 8;
 #pragma unroll 1
-        for (uint32_t r = r0; r < r0 + QUADS * ROWS && r < p.n_rows; r += ROWS, scales += n_groups) {
-            indexed_quad<BITS, T>(p, r, unit, word[0], at, s.w.whole_codes, group, scales);
+        for (uint32_t r = r0; r < r0 + QUADS * ROWS && r < p.n_rows; r += ROWS) {
+            indexed_quad<BITS>(word[0], at, s.w.whole_codes, group, scales, dst, p.k, p.n_rows - r);
+            scales += n_groups;
+            dst += (uint64_t)p.k * ROWS;
 #pragma unroll
             for (int q = 1; q < QUADS; q++)
                 memcpy(word[q - 1], word[q], sizeof(word[q]));
@@ -387,12 +388,16 @@ static constexpr bool has_indexed(int bits)
     return bits == 2 || bits == 3 || bits == 4 || bits == 8;
 }
 
-/* A block decodes the more columns, the more groups it has: their table costs it an eighth or so. */
+/*
+ * A thread decodes a unit for every 64 groups, so that filling the table costs an eighth or so; but no
+ * more than 4, for enough blocks.
+ */
 template <int BITS, typename T>
 static void launch_indexed(cudaStream_t stream, struct plane *p, const struct source *s)
 {
     uint32_t n_groups = (uint32_t)s->w.n_groups;
-    uint32_t block_units = (n_groups + THREADS - 1) / THREADS * THREADS;
+    uint32_t thread_units = (n_groups + 63) / 64 < 4 ? (n_groups + 63) / 64 : 4;
+    uint32_t block_units = thread_units * THREADS;
     const dim3 blocks = plane_cut(p, 8, block_units, QUADS * ROWS);
     size_t bytes = QUADS * n_groups * sizeof(uint4);
     pack_indexed<BITS, T><<<blocks, THREADS, bytes, stream>>>(*p, *s, block_units);
