@@ -8,18 +8,15 @@
 #include "kernels/formats/pack_quantized/decode.h"
 
 /*
- * TABLE_BYTES: what pack_indexed may have in shared memory. Codes and zero points are held + OFFSET, which
- * is more than any zero point (of 8 bits) is below 0, so that both can be put into a float's mantissa.
+ * Codes and zero points are held + OFFSET, which is more than any zero point (of 8 bits) is below 0, as
+ * integers in a float's mantissa: such a float's bits are FLOAT + 0 .. 2^23 - 1, its value 2^23 + these.
  */
-enum { TABLE_BYTES = 48 << 10, OFFSET = 256 };
+enum { FLOAT = 0x4b000000, OFFSET = 256 };
+
+/* What pack_indexed may have in shared memory. */
+enum { TABLE_BYTES = 48 << 10 };
 
 /* ---- codes -------------------------------------------------------------------------------- */
-
-/* An exact float from a small integer: 2^23 + v as bits, less 2^23. */
-static __device__ __forceinline__ float above_2_23(uint32_t v)
-{
-    return __uint_as_float(0x4b000000u | v);
-}
 
 /* bits & mask | more in one instruction: of two constants the compiler makes two. */
 static __device__ __forceinline__ uint32_t masked(uint32_t bits, uint32_t mask, uint32_t more)
@@ -87,7 +84,7 @@ static __device__ __forceinline__ uint64_t joined(const uint32_t (&word)[N], uin
     return v;
 }
 
-/* 2^23 + OFFSET + each code, as floats' bits. */
+/* The codes as such floats' bits. */
 template <int BITS>
 static __device__ __forceinline__ void unit_floats(const uint32_t (&word)[WORDS<BITS>],
                                                    const struct unit_words &at, bool whole,
@@ -97,7 +94,7 @@ static __device__ __forceinline__ void unit_floats(const uint32_t (&word)[WORDS<
                                          : joined<32>(word, BITS % 4 == 0 ? 0 : at.skip);
 #pragma unroll
     for (int c = 0; c < 8; c++)
-        code[c] = masked((uint32_t)(v >> (c * BITS)), (1u << BITS) - 1u, 0x4b000000u + OFFSET);
+        code[c] = masked((uint32_t)(v >> (c * BITS)), (1u << BITS) - 1u, FLOAT + OFFSET);
 }
 
 /* The zero points, as codes, of group g in each row. */
@@ -166,7 +163,7 @@ __global__ void __launch_bounds__(THREADS)
     for (int i = 0; i < ROWS; i++) {
         if (r0 + i >= p.n_rows)
             break;
-        float v[8], base = above_2_23((uint32_t)(zero[i] + OFFSET)), a = ctw_cuda_widen(scale[i]);
+        float v[8], base = __uint_as_float(FLOAT + OFFSET + zero[i]), a = ctw_cuda_widen(scale[i]);
         uint32_t code[8];
         unit_floats<BITS>(word[i], at, s.w.whole_codes, code);
 #pragma unroll
@@ -195,7 +192,7 @@ template <typename T> static __device__ __forceinline__ float scale_of(uint32_t 
 
 static __device__ __forceinline__ float zero_of(uint32_t word)
 {
-    return __uint_as_float(masked(word, 0xffffu, 0x4b000000u));
+    return __uint_as_float(masked(word, 0xffffu, FLOAT));
 }
 
 /* A unit of ROWS rows (of which `rows` are to be stored) to dst; `scales` of each group are theirs. */
