@@ -287,7 +287,8 @@ static void cuda_close(struct ctw_backend *be)
     if (cu->joined != NULL)
         (void)cudaEventDestroy(cu->joined);
     (void)cudaFree(cu->ring.device);
-    (void)cudaFreeHost(cu->ring.host);
+    if (cu->ring.host != NULL)
+        cuda_stage_free(&cu->backend, cu->ring.host);
     (void)cudaFree(cu->workspace);
     if (cu->lt != NULL)
         (void)cublasLtDestroy(cu->lt);
