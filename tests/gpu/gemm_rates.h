@@ -58,8 +58,8 @@ static void close_peer(struct peer *p)
 
 static void run_peer(const struct peer *p, const struct ctw_cuda_gemm *g, int i)
 {
-    float one = 1, zero = 0;
-    sure(cublasLtMatmul(cu.lt, p->desc, &one, g->w, p->a, g->x, p->b, &zero, g->y, p->d, g->y, p->d,
+    float one = 1, beta = g->add;
+    sure(cublasLtMatmul(cu.lt, p->desc, &one, g->w, p->a, g->x, p->b, &beta, g->y, p->d, g->y, p->d,
                         &p->best[i].algo, cu.workspace, CTW_CUDA_WORKSPACE, cu.stream),
          "matmul");
 }
@@ -210,14 +210,21 @@ static void make_head(struct contender *c, int32_t *targets)
 /* The heads come last; `first` is where to begin. */
 enum { N_RATED = 13, FIRST_HEAD = 10 };
 
-/* Those beside cuBLASLt's product and ours: what is done with the sums, in each way. Returns how many. */
+/* Those beside cuBLASLt's product and ours: what is done with the sums. Returns how many. For an fp32 sum
+ * with what is there, `adds` is cuBLASLt's. */
 static int add_contenders(struct contender *c, const struct ctw_cuda_gemm *g, int what, int32_t *ids,
-                          float *cos_sin)
+                          float *cos_sin, struct peer *adds)
 {
     int n = 1;
     new_contender(&c[0], g, what, NULL);
     if (what == HEADED)
         make_head(&c[0], ids);
+    if (what == ADDED) {
+        new_contender(&c[n], g, what, adds);
+        open_peer(adds, &c[n].g);
+        c[n].algo = fastest(&c[n]);
+        n++;
+    }
     (void)cos_sin;
 #ifndef ALONE
     if (what == STORED) {
@@ -241,7 +248,9 @@ static void print_contender(const struct contender *c, const struct contender *b
 {
     double lt = flops(beside) * beside->products / beside->seconds / 1e12;
     double rate = flops(c) * c->products / c->seconds / 1e12;
-    const char *name = c->peer ? "cuBLASLt" : name_of(c->what, CTW_BF16, c->g.y_dtype);
+    const char *name = !c->peer    ? name_of(c->what, CTW_BF16, c->g.y_dtype)
+                       : c->g.add ? "cuBLASLt, add32"
+                                  : "cuBLASLt";
     printf("%5lld x %6lld x %-6lld %-24s burst %6.1f   sustained %6.1f TFLOP/s   %7.1f us   "
            "%.3f of cuBLASLt\n",
            (long long)c->g.m, (long long)c->g.n, (long long)c->g.k, name, flops(c) / c->burst / 1e12,
@@ -276,13 +285,16 @@ static void rates(int first)
         open_peer(&p, &g);
         new_contender(&c[0], &g, STORED, &p);
         new_contender(&c[1], &g, STORED, NULL);
-        int n = 2 + add_contenders(c + 2, &g, what, what == HEADED ? targets : positions, cos_sin);
+        struct peer adds;
+        int n = 2 + add_contenders(c + 2, &g, what, what == HEADED ? targets : positions, cos_sin, &adds);
         c[0].algo = fastest(&c[0]);
         must(cudaMemsetAsync(y, 0, (size_t)8192 * 8192 * 4, cu.stream), "memset"); /* to add to */
         race(c, n, 7, 0.25);
         for (int j = 0; j < n; j++)
             print_contender(&c[j], &c[0]);
         close_peer(&p);
+        if (what == ADDED)
+            close_peer(&adds);
     }
     cudaFree(x), cudaFree(w), cudaFree(y), cudaFree(targets), cudaFree(positions), cudaFree(cos_sin);
 }
