@@ -123,7 +123,7 @@ def plan_lines(args):
 # ---- what programs print -------------------------------------------------------------------------
 
 RATE = re.compile(r"^\s*(\d+) x\s+(\d+) x (\d+)\s+(\S.*?)\s+burst\s+([\d.]+)\s+sustained\s+([\d.]+) "
-                  r"TFLOP/s\s+([\d.]+) of cuBLASLt$", re.MULTILINE)
+                  r"TFLOP/s\s+[\d.]+ us\s+([\d.]+) of cuBLASLt$", re.MULTILINE)
 
 
 def head_rates(text):
