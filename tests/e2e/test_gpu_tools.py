@@ -117,3 +117,5 @@ def test_hazards_of_cublaslt_are_not_ours():
     said = ["COMPUTE-SANITIZER", theirs, "and Write access at nvjet_sm90_tss_64x16_h_badd_TNT+0x28f0"]
     assert gpu_programs.hazards(said) == ([], 1)
     assert gpu_programs.hazards([*said, theirs, ours, invalid]) == ([ours, invalid], 2)
+    kept = "RACECHECK SUMMARY: 33 hazards were not printed. Use --print-limit option to adjust"
+    assert gpu_programs.hazards([*said, kept]) == ([kept], 1)
