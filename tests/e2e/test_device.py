@@ -150,6 +150,10 @@ class Scores(Device):
         for i in range(3, 15):
             self.assertEqual(results[i], results[i % 3])
 
+    def test_files_are_read_while_blocks_are_allocated(self):
+        done = score("deep", "--backend", "cuda", alloc_us=3000)
+        self.assertEqual((done.returncode, done.stdout), (0, on_cpu("deep")), done.stderr)
+
     def test_the_same_bits_in_any_company(self):
         done = subprocess.run([BUILD / "tests/invariance", model("int8"), "cuda-hopper", "7", "1"],
                               env=os.environ | environment(copy_us=3000), capture_output=True,
@@ -297,7 +301,7 @@ class Failures(Device):
     def test_at_every_moment_of_loading(self):
         want = on_cpu("deep")
         for copy in (1, 2, 20, 41, 42):
-            done = score("deep", "--backend", "cuda", fail_copy=copy)
+            done = score("deep", "--backend", "cuda", fail_copy=copy, alloc_us=copy % 2 * 3000)
             self.assert_refused(done, 69, "the GPU has fallen off the bus")
             self.assertTrue(want.startswith(done.stdout) and done.stdout != want)
         self.assertEqual(score("deep", "--backend", "cuda", fail_copy=43).stdout, want)

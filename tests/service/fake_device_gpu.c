@@ -45,7 +45,7 @@ static struct {
     bool failed;
     int n_late; /* operations accepted since */
     /* settings, read by gpu_open() */
-    uint64_t copy_us, op_us, fail_op, fail_copy, nomem_op;
+    uint64_t alloc_us, copy_us, op_us, fail_op, fail_copy, nomem_op;
     const char *fail_file;
 } gpu = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
@@ -210,6 +210,7 @@ static uint64_t remove_block(void *p, enum kind kind)
 enum ctw_status gpu_alloc(void **out, size_t bytes, struct ctw_err *err)
 {
     bytes = granules(bytes);
+    sleep_us(gpu.alloc_us);
     enum ctw_status st = gpu_take(bytes, err);
     if (st == CTW_OK && !add_block(out, bytes, DEVICE)) {
         gpu_give(bytes);
@@ -352,6 +353,7 @@ enum ctw_status gpu_open(struct ctw_err *err)
     pthread_mutex_lock(&gpu.lock);
     if (gpu.n_open == 0) {
         gpu.total = setting("CTW_FAKE_GPU_MEMORY", 256 << 20);
+        gpu.alloc_us = setting("CTW_FAKE_GPU_ALLOC_US", 0);
         gpu.copy_us = setting("CTW_FAKE_GPU_COPY_US", 1000);
         gpu.op_us = setting("CTW_FAKE_GPU_OP_US", 0);
         gpu.fail_op = setting("CTW_FAKE_GPU_FAIL_OP", 0);

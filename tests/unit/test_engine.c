@@ -383,6 +383,31 @@ static void a_tied_head_is_uploaded_once(void **state)
     ctw_model_close(m);
 }
 
+/* All bytes fit, but not all blocks, which take more: readers are waiting for the last by then. */
+static void a_block_that_does_not_fit_is_an_error(void **state)
+{
+    (void)state;
+    struct ctw_model *m;
+    struct ctw_backend *be;
+    struct ctw_provider *resident;
+    struct ctw_err err;
+    char bytes[32];
+    write_checkpoint(-1);
+    assert_int_equal(ctw_model_open(&m, dir, NULL, &err), CTW_OK);
+    snprintf(bytes, sizeof(bytes), "%zu", layers_take(m) - 1);
+    setenv("CTW_FAKE_GPU_MEMORY", bytes, 1);
+    setenv("CTW_FAKE_GPU_ALLOC_US", "30000", 1);
+    assert_int_equal(ctw_backend_open(&be, "cuda", NULL, &err), CTW_OK);
+    uint64_t before = ctw_backend_memory_free(be);
+    assert_int_equal(ctw_provider_open_resident(&resident, m, be, &err), CTW_ENOMEM);
+    assert_non_null(strstr(err.msg, "no memory for 512 bytes"));
+    assert_int_equal(ctw_backend_memory_free(be), before);
+    ctw_backend_close(be);
+    ctw_model_close(m);
+    unsetenv("CTW_FAKE_GPU_ALLOC_US");
+    unsetenv("CTW_FAKE_GPU_MEMORY");
+}
+
 /* Buffers that do not fit leave nothing behind, which the next plan would count once more. */
 static void what_did_not_fit_is_given_back(void **state)
 {
@@ -446,6 +471,7 @@ int main(void)
         cmocka_unit_test(a_layer_that_cannot_be_read_is_an_error),
     };
     const struct CMUnitTest on_a_gpu[] = {cmocka_unit_test(a_tied_head_is_uploaded_once),
+                                          cmocka_unit_test(a_block_that_does_not_fit_is_an_error),
                                           cmocka_unit_test(what_did_not_fit_is_given_back)};
     setenv("CTWORKER_CUDA_LIBRARY", CTW_FAKE_DEVICE, 1);
     if (mkdtemp(dir) == NULL)
