@@ -390,7 +390,8 @@ enum ctw_status ctw_qkv(struct ctw_backend *be, const struct ctw_op_qkv *op,
                         struct ctw_err *err) CTW_MUST_CHECK;
 /*
  * ctw_linear() with CTW_EPI_STORE, and then ctw_qkv() of its y, which is qkv->qkv: one step where the
- * backend can, which depends on the model and never on n_tok. What is in y afterwards is not defined.
+ * backend can, which depends on the model and never on n_tok. So q, k and v must not overlap x; and what
+ * is in y afterwards is not defined.
  */
 enum ctw_status ctw_linear_qkv(struct ctw_backend *be, const struct ctw_op_linear *op,
                                const struct ctw_op_qkv *qkv, struct ctw_err *err) CTW_MUST_CHECK;
