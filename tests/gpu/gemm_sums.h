@@ -1,4 +1,4 @@
-/* Of test_gemm.cu: sums of fp32 with what is there, tiny numbers among them. */
+/* Of test_gemm.cu: sums of fp32 with what is there, tiny numbers and some not finite among them. */
 
 /* Row r of w by 2^-(r % 140); every 11th is 0. So sums are of all sizes down to subnormal numbers. */
 static __global__ void scale_rows(__nv_bfloat16 *w, int64_t k)
@@ -10,17 +10,26 @@ static __global__ void scale_rows(__nv_bfloat16 *w, int64_t k)
     }
 }
 
-/* What makes a sum hard: nearly its opposite, subnormal, zero, or of its size. */
+/* What makes a sum hard: nearly its opposite, subnormal, zero, of its size, or not finite. */
 static __global__ void hard_to_add(const float *sum, float *y, int64_t n)
 {
     for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
-        switch (i / 3 % 5) {
+        switch (i / 3 % 6) {
         case 0: y[i] = -__uint_as_float(__float_as_uint(sum[i]) ^ (unsigned)(i & 1)); break;
         case 1: y[i] = __uint_as_float((unsigned)(i * 2654435761u) & 0x807FFFFF); break;
         case 2: y[i] = i & 1 ? -0.0f : 0.0f; break;
         case 3: y[i] = __uint_as_float((unsigned)(i * 2654435761u) & 0x8DFFFFFF); break;
+        case 4: y[i] = i % 3 == 0 ? NAN : i % 3 == 1 ? INFINITY : -INFINITY; break;
         default: y[i] = sum[i] * 0.7f;
         }
+}
+
+/* All NaN are one: what a NaN's payload is is nobody's concern. */
+static __global__ void one_nan(float *y, int64_t n)
+{
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
+        if (isnan(y[i]))
+            y[i] = __uint_as_float(0x7FFFFFFF);
 }
 
 static __global__ void add_plainly(const float *sum, float *y, int64_t n)
@@ -44,15 +53,19 @@ static void check_hard_sums(void)
     fill<<<512, 256, 0, cu.stream>>>(x, m * k, CTW_BF16, 1, 11);
     fill<<<512, 256, 0, cu.stream>>>(w, n * k, CTW_BF16, 1, 12);
     scale_rows<<<(unsigned)n, 64, 0, cu.stream>>>((__nv_bfloat16 *)w, k);
+    set_half(x, 5 * k + 3, 0x7FFF); /* NaN; below, infinity, which by a row of zeros is NaN */
+    set_half(x, 7 * k + 3, 0x7F80);
     run(&g, STORED, CTW_ACT_SILU);
     hard_to_add<<<256, 256, 0, cu.stream>>>((const float *)sum, (float *)y, m * n);
     must(cudaMemcpyAsync(want, y, bytes, cudaMemcpyDeviceToDevice, cu.stream), "copy");
     add_plainly<<<256, 256, 0, cu.stream>>>((const float *)sum, (float *)want, m * n);
     g.y = y, g.add = true;
     run(&g, ADDED, CTW_ACT_SILU);
+    one_nan<<<256, 256, 0, cu.stream>>>((float *)want, m * n);
+    one_nan<<<256, 256, 0, cu.stream>>>((float *)y, m * n);
     unsigned long long bad = differences(want, y, bytes);
     n_failed += bad != 0;
-    printf("%s sums with tiny numbers and near opposites: %llu half-words differ\n",
+    printf("%s sums with tiny numbers, near opposites, NaN and infinity: %llu half-words differ\n",
            bad ? "FAILED" : "ok", bad);
     cudaFree(x), cudaFree(w), cudaFree(sum), cudaFree(want), cudaFree(y);
 }

@@ -357,9 +357,8 @@ static void check_company(void)
     cudaFree(x), cudaFree(w), cudaFree(y), cudaFree(z);
 }
 
-#include "tests/gpu/gemm_sums.h"
-
 #include "tests/gpu/gemm_head.h"
+#include "tests/gpu/gemm_sums.h"
 #ifndef ALONE
 #include "tests/gpu/gemm_qkv.h"
 #endif
