@@ -38,6 +38,23 @@ static __global__ void add_plainly(const float *sum, float *y, int64_t n)
         y[i] = sum[i] + y[i];
 }
 
+/* For information: cuBLASLt's sums beside plain ones. Which adds, it or ours, may depend on the number of
+ * rows, and kernels/cuda/gemm_trial.cu tries ordinary numbers only. */
+static void sums_of_peer(const struct ctw_cuda_gemm *g, const char *before, const char *want, int64_t n)
+{
+    struct peer p;
+    open_peer(&p, g);
+    printf("beside plain sums of fp32, cuBLASLt's: half-words that differ:");
+    for (int i = 0; i < p.n; i++) {
+        must(cudaMemcpyAsync(g->y, before, n * 4, cudaMemcpyDeviceToDevice, cu.stream), "copy");
+        run_peer(&p, g, i);
+        one_nan<<<256, 256, 0, cu.stream>>>((float *)g->y, n);
+        printf(" %.4f%%", 100.0 * (double)differences(want, g->y, n * 4) / (2.0 * (double)n));
+    }
+    printf("\n");
+    close_peer(&p);
+}
+
 /* A sum is rounded once, to nearest, and no number counts as zero: bit for bit the stored product's sum
  * with what was there, added by itself. */
 static void check_hard_sums(void)
@@ -47,6 +64,7 @@ static void check_hard_sums(void)
     size_t bytes = (size_t)(m * n) * 4;
     char *x = (char *)device(m * k * 2), *w = (char *)device(n * k * 2);
     char *sum = (char *)device(bytes), *want = (char *)device(bytes), *y = (char *)device(bytes);
+    char *before = (char *)device(bytes);
     g.m = m, g.n = g.ldy = n, g.k = g.ldx = g.ldw = k;
     g.dtype = CTW_BF16, g.y_dtype = CTW_F32;
     g.x = x, g.w = w, g.y = sum;
@@ -58,6 +76,7 @@ static void check_hard_sums(void)
     run(&g, STORED, CTW_ACT_SILU);
     hard_to_add<<<256, 256, 0, cu.stream>>>((const float *)sum, (float *)y, m * n);
     must(cudaMemcpyAsync(want, y, bytes, cudaMemcpyDeviceToDevice, cu.stream), "copy");
+    must(cudaMemcpyAsync(before, y, bytes, cudaMemcpyDeviceToDevice, cu.stream), "copy");
     add_plainly<<<256, 256, 0, cu.stream>>>((const float *)sum, (float *)want, m * n);
     g.y = y, g.add = true;
     run(&g, ADDED, CTW_ACT_SILU);
@@ -67,5 +86,6 @@ static void check_hard_sums(void)
     n_failed += bad != 0;
     printf("%s sums with tiny numbers, near opposites, NaN and infinity: %llu half-words differ\n",
            bad ? "FAILED" : "ok", bad);
-    cudaFree(x), cudaFree(w), cudaFree(sum), cudaFree(want), cudaFree(y);
+    sums_of_peer(&g, before, want, m * n);
+    cudaFree(x), cudaFree(w), cudaFree(sum), cudaFree(want), cudaFree(y), cudaFree(before);
 }

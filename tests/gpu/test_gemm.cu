@@ -358,11 +358,11 @@ static void check_company(void)
 }
 
 #include "tests/gpu/gemm_head.h"
-#include "tests/gpu/gemm_sums.h"
 #ifndef ALONE
 #include "tests/gpu/gemm_qkv.h"
 #endif
 #include "tests/gpu/gemm_rates.h"
+#include "tests/gpu/gemm_sums.h"
 
 int main(int argc, char **argv)
 {
