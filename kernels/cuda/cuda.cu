@@ -165,12 +165,14 @@ static enum ctw_status cuda_sync(struct ctw_backend *be, struct ctw_err *err)
 /* ---- uploads of other threads ------------------------------------------------------------- */
 
 /* Of pages of 2 MiB where the system has them: to lock 8 MiB of these takes the driver 0.7 ms, in several
- * threads at a time; cudaMallocHost takes 4 ms, one thread after another. */
+ * threads at a time; cudaMallocHost takes 4 ms, one thread after another. From 4 MiB on memory has its
+ * pages to itself; less might share one with another stage, and no page is locked twice. */
 static enum ctw_status cuda_stage_alloc(struct ctw_backend *be, void **out, size_t bytes,
                                         struct ctw_err *err)
 {
     (void)cuda_of(be);
-    void *p = ctw_alloc_aligned(bytes);
+    const size_t least = (size_t)4 << 20;
+    void *p = ctw_alloc_aligned(bytes > least ? bytes : least);
     cudaError_t e = p == NULL ? cudaErrorMemoryAllocation
                               : cudaHostRegister(p, bytes, cudaHostRegisterDefault);
     if (e == cudaSuccess) {
