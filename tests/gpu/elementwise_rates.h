@@ -190,12 +190,6 @@ static void rate_table(void)
                (double)N * K * 6);
     struct ctw_op_head head = {
         &m.shard, CTW_BF16, 1, 0, VOCAB, N, x.p, (int32_t *)ids_d.p, (struct ctw_head_result *)out.p};
-#ifdef ALONE
-    skip_products = true;
-    double seconds = time_of(do_head, &head, cu->stream);
-    print_rate("head 8192 x 128256: reducing alone (L2 not hot)", seconds, (double)N * VOCAB * 4);
-    skip_products = false;
-#else
     double seconds = time_of(do_head, &head, cu->stream);
     printf("%-52s %8.1f us %8.0f TFLOP/s\n", "head 8192 x 128256, k 4096", seconds * 1e6,
            2.0 * N * VOCAB * K / seconds * 1e-12);
@@ -203,7 +197,6 @@ static void rate_table(void)
     m.w.row_bytes = 128;
     seconds = time_of(do_head, &head, cu->stream);
     print_rate("head 8192 x 128256, k 64 (logits out and in)", seconds, 2.0 * N * VOCAB * 4);
-#endif
     free(noise), free(ids);
     buf_close(&table), buf_close(&x), buf_close(&y), buf_close(&out), buf_close(&ids_d);
     weight_close(&m);

@@ -2,22 +2,25 @@
  * Decoding, embedding, RMSNorm, q/k/v and the head on a GPU: against the formats' definitions bit by
  * bit, against double arithmetic, the same in any company; and how fast, beside a device copy.
  *
- * It is built with the backend (target gpu_tests). Alone, from the repository's root (products then are
- * a plain kernel of this file):
- *
- *   nvcc -std=c++17 -O3 --expt-relaxed-constexpr -diag-suppress=177 -gencode
- * arch=compute_90a,code=sm_90a -I. -DALONE -o test_elementwise tests/gpu/test_elementwise.cu
- *     kernels/cuda/{decode,decode_pack,weights,elementwise,head}.cu $(find kernels/formats -name '*.c')
- *     kernels/dtype.c base/status.c base/mem.c && ./test_elementwise
- *
- * test_elementwise check | rates: only the one.
+ * It is built with the backend (target gpu_tests). test_elementwise check | rates: only the one.
  */
 #include "gpu_weights.h"
 
 static struct ctw_cuda *cu;
 static const enum ctw_dtype dtypes[] = {CTW_F32, CTW_BF16, CTW_F16};
 
-#include "elementwise_backend.h"
+extern "C" const struct ctw_backend_ops *ctw_cuda_entry(uint64_t abi);
+
+static void backend_open(void)
+{
+    struct ctw_backend_options opt = {};
+    struct ctw_backend *be;
+    opt.cuda_variant = getenv("CTW_TEST_CUDA_VARIANT");
+    OK(ctw_cuda_entry(CTW_BACKEND_ABI)->open(&be, &opt, &last_err));
+    cu = (struct ctw_cuda *)be;
+    printf("%s, %s\n", cu->name, cu->numerics);
+}
+
 #include "elementwise_rates.h"
 
 /* ---- decoding ----------------------------------------------------------------------------- */
