@@ -106,8 +106,9 @@ static void check_decoding(const struct kind *c)
     for (int d = 0; d < 3; d++) {
         size_t row_bytes = (size_t)c->k * ctw_dtype_bytes(dtypes[d]);
         char *want = (char *)weight_decoded(&m, dtypes[d]);
-        for (int way = 0; way < 4; way++) { /* all; a part to an odd place; in turn; by number */
-            int64_t row0 = way == 1 ? 3 : 0, n = way == 1 ? c->n - 4 : way == 3 ? 11 : c->n;
+        for (int way = 0; way < 5; way++) { /* all; a part to an odd place; in turn; by number; a part */
+            bool part = way == 1 || way == 4;
+            int64_t row0 = part ? 3 : 0, n = part ? c->n - 4 : way == 3 ? 11 : c->n;
             int64_t group = way == 2 ? 8 : 0, stride = way == 2 ? 16 : 0;
             int64_t total = way == 2 ? (n - 1) / 8 * 16 + (n - 1) % 8 + 1 : n;
             struct buf dst = buf_open((size_t)total * row_bytes, way == 1 ? 4 : 0);
