@@ -210,12 +210,12 @@ static void print_rates(void)
         {"int4 g128 zeros", PACK, 4, CTW_BF16, 128, PACKED_ZEROS, false, false, 0, 4096, 14336},
         {"int4 g32", PACK, 4, CTW_F16, 32, NO_ZEROS, false, false, 0, 4096, 14336},
         {"int8 channel", PACK, 8, CTW_BF16, 0, NO_ZEROS, false, false, 0, 4096, 14336},
-        {"nvfp4", NVFP4, 4, CTW_BF16, 3210, NO_ZEROS, false, false, 0, 4096, 14336},
+        {"nvfp4", NVFP4, 4, CTW_F32, 3210, NO_ZEROS, false, false, 0, 4096, 14336},
         {"bf16", DENSE, 16, CTW_BF16, 0, NO_ZEROS, false, false, 0, 14336, 4096},
         {"int3 g128", PACK, 3, CTW_BF16, 128, NO_ZEROS, false, false, 0, 4096, 14336},
         {"int6 g128", PACK, 6, CTW_BF16, 128, NO_ZEROS, false, false, 0, 4096, 14336},
         {"int4 g128 by index", PACK, 4, CTW_BF16, 128, PACKED_ZEROS, true, false, 0, 4096, 14208},
-        {"nvfp4, small global scale", NVFP4, 4, CTW_BF16, 37, NO_ZEROS, false, false, 0, 4096, 14336},
+        {"nvfp4, small global scale", NVFP4, 4, CTW_F32, 37, NO_ZEROS, false, false, 0, 4096, 14336},
         {"int2 g64 zeros", PACK, 2, CTW_BF16, 64, PACKED_ZEROS, false, false, 0, 4096, 14336},
         {"int3 g128 zeros", PACK, 3, CTW_BF16, 128, PACKED_ZEROS, false, false, 0, 4096, 14336},
         {"int3 g128 whole codes", PACK, 3, CTW_BF16, 128, NO_ZEROS, false, true, 0, 4096, 14336},
@@ -233,7 +233,7 @@ static void print_rates(void)
     buf_close(&copy.a);
     buf_close(&copy.b);
     for (size_t i = 0; i < CTW_COUNT(kinds_timed); i++)
-        rate_decode(&kinds_timed[i], kinds_timed[i].format == DENSE ? CTW_BF16 : kinds_timed[i].dtype);
+        rate_decode(&kinds_timed[i], kinds_timed[i].format == PACK ? kinds_timed[i].dtype : CTW_BF16);
     rate_decode(&kinds_timed[6], CTW_F32);
     rate_norm(8192, 4096, CTW_F32, CTW_BF16);
     rate_norm(8192, 8192, CTW_F32, CTW_BF16);

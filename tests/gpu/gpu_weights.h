@@ -144,11 +144,11 @@ struct kind {
     const char *name;
     enum format format;
     int bits;
-    enum ctw_dtype dtype; /* of values, or of scales */
+    enum ctw_dtype dtype; /* of values, or of scales; NVFP4: of its global scale */
     int group;            /* 0: a row; -1: the whole matrix. NVFP4: about its global scale */
     enum zeros zeros;
     bool indexed, whole; /* activation order; whole codes in each word */
-    int misalign;
+    int misalign; /* bytes; below 0: of all parts but the values */
     int64_t n, k;
 };
 
@@ -224,7 +224,7 @@ static void make_nvfp4(struct made *m, const struct kind *c, struct ctw_quant_ar
     uint8_t *scale = add_part(m, CTW_PART_SCALE, CTW_F8_E4M3, 2, c->n, c->k / 16);
     for (int64_t i = 0; i < c->n * c->k / 16; i++)
         scale[i] = (scale[i] & 0x7f) == 0x7f ? 0x7e : scale[i]; /* NaN's payload is not the same */
-    ctw_store_float(add_part(m, CTW_PART_GLOBAL_SCALE, CTW_F32, 1, 1, 1), CTW_F32, 0,
+    ctw_store_float(add_part(m, CTW_PART_GLOBAL_SCALE, c->dtype, 1, 1, 1), c->dtype, 0,
                     (float)c->group + 0.3f);
 }
 
@@ -252,7 +252,8 @@ static void weight_open(struct made *m, const struct kind *c)
     for (int i = 0; i < CTW_N_PARTS; i++) {
         if (m->host.part[i] == NULL)
             continue;
-        m->part[i] = buf_from(m->host.part[i], m->w.part[i].bytes, (size_t)c->misalign);
+        int misalign = c->misalign >= 0 ? c->misalign : i == CTW_PART_VALUES ? 0 : -c->misalign;
+        m->part[i] = buf_from(m->host.part[i], m->w.part[i].bytes, (size_t)misalign);
         m->device.part[i] = m->part[i].p;
     }
     m->shard.weight = &m->w;

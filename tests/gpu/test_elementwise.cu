@@ -66,6 +66,13 @@ static const struct kind kinds[] = {
     {"int3 activation order, whole codes", PACK, 3, CTW_BF16, 40, PACKED_ZEROS, true, true, 0, 45, 2000},
     {"int4 activation order, 257 groups", PACK, 4, CTW_F16, 8, PACKED_ZEROS, true, false, 0, 37, 2056},
     {"int4 activation order, odd address", PACK, 4, CTW_F16, 32, NO_ZEROS, true, false, 4, 33, 1056},
+    {"int4 activation order, k 1044", PACK, 4, CTW_BF16, 12, PACKED_ZEROS, true, false, 0, 35, 1044},
+    {"int4 activation order, full table", PACK, 4, CTW_BF16, 8, PACKED_ZEROS, true, false, 0, 21, 12288},
+    {"int4 activation order, 1537 groups", PACK, 4, CTW_BF16, 8, PACKED_ZEROS, true, false, 0, 21, 12296},
+    {"int4 odd scales", PACK, 4, CTW_BF16, 32, NO_ZEROS, false, false, -1, 35, 1056},
+    {"int4 odd zeros", PACK, 4, CTW_BF16, 32, PACKED_ZEROS, false, false, -2, 35, 1056},
+    /* The fewest columns of which unit * per_unit >> 31 is not the group of all. */
+    {"int4 channel, k 371280", PACK, 4, CTW_BF16, 0, NO_ZEROS, false, false, 0, 13, 371280},
     {"int4 many rows", PACK, 4, CTW_BF16, 0, NO_ZEROS, false, false, 0, 131081, 8},
     {"int5 g64", PACK, 5, CTW_BF16, 64, PACKED_ZEROS, false, false, 0, 37, 1088},
     {"int5 g64 whole codes", PACK, 5, CTW_F16, 64, PACKED_ZEROS, false, true, 0, 37, 1088},
@@ -77,9 +84,10 @@ static const struct kind kinds[] = {
     {"int8 tensor", PACK, 8, CTW_F16, -1, INT8_ZEROS, false, false, 0, 33, 1032},
     {"int8 at 4 mod 8", PACK, 8, CTW_BF16, 64, PACKED_ZEROS, false, false, 4, 33, 1088},
     {"int8 activation order", PACK, 8, CTW_BF16, 32, INT8_ZEROS, true, false, 0, 34, 1056},
-    {"nvfp4", NVFP4, 4, CTW_BF16, 3210, NO_ZEROS, false, false, 0, 35, 2064},
-    {"nvfp4 small global scale", NVFP4, 4, CTW_BF16, 37, NO_ZEROS, false, false, 0, 34, 528},
+    {"nvfp4", NVFP4, 4, CTW_F32, 3210, NO_ZEROS, false, false, 0, 35, 2064},
+    {"nvfp4 small global scale", NVFP4, 4, CTW_F32, 37, NO_ZEROS, false, false, 0, 34, 528},
     {"nvfp4 odd address", NVFP4, 4, CTW_BF16, 37, NO_ZEROS, false, false, 5, 35, 544},
+    {"nvfp4 odd scales, fp16 global scale", NVFP4, 4, CTW_F16, 3210, NO_ZEROS, false, false, -5, 35, 544},
 };
 /* clang-format on */
 
@@ -113,7 +121,7 @@ static void check_decoding(const struct kind *c)
             int64_t total = way == 2 ? (n - 1) / 8 * 16 + (n - 1) % 8 + 1 : n;
             struct buf dst = buf_open((size_t)total * row_bytes, way == 1 ? 4 : 0);
             int32_t rows[11];
-            char picked[11 * 4 * 2100];
+            char *picked = (char *)malloc(11 * row_bytes);
             for (int i = 0; i < 11; i++) {
                 rows[i] = i == 0 ? (int32_t)c->n - 1 : (int32_t)(rng() % c->n);
                 memcpy(picked + i * row_bytes, want + rows[i] * row_bytes, row_bytes);
@@ -132,6 +140,7 @@ static void check_decoding(const struct kind *c)
                 snprintf(failed + strlen(failed), sizeof(failed) - strlen(failed), " %s/%d",
                          ctw_dtype_name(dtypes[d]), way);
             free(got);
+            free(picked);
             buf_close(&numbers);
             buf_close(&dst);
         }
