@@ -200,11 +200,8 @@ static void make_pack(struct made *m, const struct kind *c, struct ctw_quant_arg
     make_floats(add_part(m, CTW_PART_SCALE, c->dtype, 2, rows, groups), c->dtype, rows * groups, true);
     if (c->zeros == PACKED_ZEROS)
         add_part(m, CTW_PART_ZERO_POINT, CTW_I32, 2, words(rows, c->bits, c->whole), groups);
-    if (c->zeros == INT8_ZEROS) {
-        uint8_t *p = add_part(m, CTW_PART_ZERO_POINT, CTW_I8, 2, rows, groups);
-        for (int64_t i = 0; i < rows * groups; i++)
-            p[i] = (uint8_t)((p[i] & ((1u << c->bits) - 1u)) - (1u << (c->bits - 1)));
-    }
+    if (c->zeros == INT8_ZEROS) /* any, also those that are no code: no check refuses them */
+        add_part(m, CTW_PART_ZERO_POINT, CTW_I8, 2, rows, groups);
     if (c->indexed) {
         uint8_t *p = add_part(m, CTW_PART_GROUP_INDEX, CTW_I32, 1, c->k, 1);
         for (int64_t i = 0; i < c->k; i++) {
