@@ -168,12 +168,13 @@ static void check_nan_scales(void)
                                               : (void *)&nan16,
                         c->format == NVFP4 ? 1 : ctw_dtype_bytes(c->dtype), cudaMemcpyHostToDevice),
              "upload");
-        struct buf dst = buf_open((size_t)c->k * 2, 0);
-        OK(ctw_cuda_decode(cu, cu->stream, &m.shard, 0, 1, CTW_BF16, dst.p, 0, 0, &last_err));
+        enum ctw_dtype dtype = m.w.dtype; /* the fast kernels' */
+        struct buf dst = buf_open((size_t)c->k * ctw_dtype_bytes(dtype), 0);
+        OK(ctw_cuda_decode(cu, cu->stream, &m.shard, 0, 1, dtype, dst.p, 0, 0, &last_err));
         void *got = buf_read(&dst);
         int n_nan = 0;
         for (int j = 0; j < c->k; j++)
-            n_nan += isnan(ctw_load_float(got, CTW_BF16, j)) != 0;
+            n_nan += isnan(ctw_load_float(got, dtype, j)) != 0;
         int group = c->format == NVFP4 ? 16 : c->group > 0 ? c->group : (int)c->k;
         report(n_nan == group, "NaN scale, %s: %d NaN, expected %d", c->name, n_nan, group);
         free(got);
