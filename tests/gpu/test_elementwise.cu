@@ -269,7 +269,7 @@ static void check_weights(void)
         op.dtype = CTW_BF16;
         op.shards = shards;
         ok = weights_are_right(&op, m); /* unprepared */
-        for (int i = 0; i < 12; i++) {  /* two layers by turns; each prepared while the other is read */
+        for (int i = 0; i < 12; i++) {  /* two layers by turns */
             op.shards = shards + i % 2 * 2;
             OK(ctw_cuda_prepare(cu, &op, &last_err));
             ok = weights_are_right(&op, m + i % 2 * 2) && ok;
@@ -293,6 +293,58 @@ static void check_weights(void)
     }
 }
 
+/* Keeps a stream busy. */
+static __global__ void dawdle(uint64_t ns)
+{
+    uint64_t begin, now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begin));
+    do {
+        asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    } while (now - begin < ns);
+}
+
+/* Two layers by turns in one slot, nothing waited for: are weights read only when they are decoded (while
+ * the decoding dawdles), and overwritten only when they are read (while the reading does)? */
+static void check_slot_order(void)
+{
+    enum { N = 512, K = 1024, TURNS = 8 };
+    static const struct kind kind = {"", PACK, 4, CTW_BF16, 128, NO_ZEROS, false, false, 0, N, K};
+    struct made m[2];
+    struct buf read[TURNS];
+    struct ctw_op_linear op = {};
+    bool ok = true;
+    for (int i = 0; i < 2; i++)
+        weight_open(&m[i], &kind);
+    for (int i = 0; i < TURNS; i++)
+        read[i] = buf_open((size_t)N * K * 2, 0);
+    op.n_shards = 1;
+    op.slot = CTW_SLOT_DOWN;
+    op.dtype = CTW_BF16;
+    for (int i = 0; i < TURNS; i++) {
+        const void *w = NULL;
+        bool interleaved;
+        op.shards = &m[i % 2].shard;
+        if (i < TURNS / 2)
+            dawdle<<<1, 1, 0, cu->ahead>>>(5000000);
+        OK(ctw_cuda_prepare(cu, &op, &last_err));
+        OK(ctw_cuda_weights(cu, &op, &w, &interleaved, &last_err));
+        if (i >= TURNS / 2)
+            dawdle<<<1, 1, 0, cu->stream>>>(5000000);
+        must(cudaMemcpyAsync(read[i].p, w, read[i].bytes, cudaMemcpyDeviceToDevice, cu->stream), "copy");
+        OK(ctw_cuda_weights_used(cu, &op, &last_err));
+    }
+    for (int i = 0; i < TURNS; i++) {
+        void *got = buf_read(&read[i]), *want = weight_decoded(&m[i % 2], CTW_BF16);
+        ok = ok && memcmp(got, want, read[i].bytes) == 0;
+        free(got);
+        free(want);
+        buf_close(&read[i]);
+    }
+    report(ok, "a product's weights are read only when decoded, and replaced only when read");
+    for (int i = 0; i < 2; i++)
+        weight_close(&m[i]);
+}
+
 #include "elementwise_ops.h"
 
 int main(int argc, char **argv)
@@ -306,6 +358,7 @@ int main(int argc, char **argv)
         for (size_t i = 0; i < CTW_COUNT(kinds); i += 3)
             check_embed(&kinds[i]);
         check_weights();
+        check_slot_order();
         check_norms();
         check_splits();
         check_heads();
