@@ -164,22 +164,27 @@ static enum ctw_status cuda_sync(struct ctw_backend *be, struct ctw_err *err)
 
 /* ---- uploads of other threads ------------------------------------------------------------- */
 
+/* Memory in *out that is locked, and freed where it is not. */
+static cudaError_t lock_pages(void **out, size_t bytes)
+{
+    const size_t least = (size_t)4 << 20; /* less might share a page, which would be locked twice */
+    void *p = ctw_alloc_aligned(bytes > least ? bytes : least);
+    if (p == NULL)
+        return cudaErrorMemoryAllocation;
+    cudaError_t e = cudaHostRegister(p, bytes, cudaHostRegisterDefault);
+    if (e == cudaSuccess)
+        *out = p;
+    else
+        ctw_free_aligned(p);
+    return e;
+}
+
 /* Of pages of 2 MiB where the system has them: to lock 8 MiB of these takes the driver 0.7 ms, in several
- * threads at a time; cudaMallocHost takes 4 ms, one thread after another. From 4 MiB on memory has its
- * pages to itself; less might share one with another stage, and no page is locked twice. */
+ * threads at a time; cudaMallocHost takes 4 ms, one thread after another, and is for GPUs that cannot. */
 static enum ctw_status cuda_stage_alloc(struct ctw_backend *be, void **out, size_t bytes,
                                         struct ctw_err *err)
 {
-    (void)cuda_of(be);
-    const size_t least = (size_t)4 << 20;
-    void *p = ctw_alloc_aligned(bytes > least ? bytes : least);
-    cudaError_t e = p == NULL ? cudaErrorMemoryAllocation
-                              : cudaHostRegister(p, bytes, cudaHostRegisterDefault);
-    if (e == cudaSuccess) {
-        *out = p;
-        return CTW_OK;
-    }
-    ctw_free_aligned(p);
+    cudaError_t e = cuda_of(be)->can_register ? lock_pages(out, bytes) : cudaMallocHost(out, bytes);
     if (e != cudaErrorMemoryAllocation)
         return ctw_cuda_check(e, "allocating host memory", err);
     (void)cudaGetLastError();
@@ -189,8 +194,9 @@ static enum ctw_status cuda_stage_alloc(struct ctw_backend *be, void **out, size
 
 static void cuda_stage_free(struct ctw_backend *be, void *p)
 {
-    (void)be;
-    if (cudaHostUnregister(p) == cudaSuccess) /* else the GPU may still read it */
+    if (!cuda_of(be)->can_register)
+        (void)cudaFreeHost(p);
+    else if (cudaHostUnregister(p) == cudaSuccess) /* else the GPU may still read it */
         ctw_free_aligned(p);
 }
 

@@ -63,6 +63,7 @@ struct ctw_cuda {
     struct ctw_backend backend;
     int device, n_sm, major, minor;
     bool hopper; /* the variant: kernels for sm_90a where there are some; else the general ones */
+    bool can_register; /* host memory that is there already can be locked for the GPU to read */
     size_t memory_total;
     char name[96], numerics[96];
     cudaStream_t stream; /* operations, one after another */

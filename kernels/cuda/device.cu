@@ -77,6 +77,7 @@ static enum ctw_status find(struct ctw_cuda *cu, const struct ctw_backend_option
     cu->major = p.major;
     cu->minor = p.minor;
     cu->memory_total = p.totalGlobalMem;
+    cu->can_register = p.hostRegisterSupported != 0;
     snprintf(cu->name, sizeof(cu->name), "%.95s", p.name);
     return CTW_OK;
 }

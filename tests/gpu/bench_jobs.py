@@ -8,7 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from bench_plan import QUESTION_BATCHES, WINDOW
+from bench_plan import LOADS, QUESTION_BATCHES, WINDOW
 from bench_tools import MIB, say
 from gpu_programs import Served, make_checkpoint, weight_bytes
 
@@ -103,9 +103,6 @@ def disk_rate(folder, most=4 << 30):
         return None
     finally:
         os.close(fd)
-
-
-LOADS = 9  # a process's start varies by tens of milliseconds, a third of a load
 
 
 def part_load(b):

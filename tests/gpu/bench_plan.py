@@ -11,6 +11,7 @@ import make_checkpoint as mc  # noqa: E402
 
 WINDOW = 2048
 DATA_ROUNDS, DATA_SLICE_S = 5, 0.3  # of the part `data`: rounds that count, a slice of each kind
+LOADS = 9  # of the part `load`: a process's start varies by a third of what a load takes
 BATCHES, QUESTION_BATCHES = (1, 2, 4, 8), (8, 16, 32, 64)  # of transformers
 
 # What durations are predicted from: one H200, 16 cores and a network disk, as seen in 2026-11.
@@ -101,7 +102,7 @@ def predict(args):
         ("questions", QUESTION_TOKENS / WINDOW * (8 * len(QUESTION_BATCHES) * peer_s +
                                                   9 * len(stored) * window_s) + sum(once.values())
          if "questions" in parts else 0),
-        ("load", START_S + sum(9 * START_S + 11 * once[f] + (min(n, 4e9) + n) / COLD_BYTES
+        ("load", START_S + sum(LOADS * START_S + (LOADS + 2) * once[f] + (min(n, 4e9) + n) / COLD_BYTES
                                for f, n in stored.items()) if "load" in parts else 0),
         ("peerload", dense / write + dense / 4e9 + dense / COLD_BYTES + 4 if "peerload" in parts else 0),
         ("head", 25 if "head" in parts else 0),
