@@ -119,8 +119,16 @@ def test_silence_ends_in_time(urls: list[str]) -> None:
         assert time.monotonic() - start < 3
 
 
-def test_not_a_worker(tmp_path: Path) -> None:
-    """Another program's socket, and another protocol's."""
+@pytest.mark.parametrize("late", [0.0, 0.05])
+def test_not_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: float) -> None:
+    """Another program's socket, which may be closed before we have said a word, and another protocol's."""
+    connect = socket.socket.connect
+
+    def connect_and_wait(sock: socket.socket, address: str) -> None:
+        connect(sock, address)
+        time.sleep(late)
+
+    monkeypatch.setattr(socket.socket, "connect", connect_and_wait)
     path = f"{tmp_path}/x.sock"
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(path)

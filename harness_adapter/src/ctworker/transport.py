@@ -12,6 +12,7 @@ set; the reply starts with the same id.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import socket
@@ -78,7 +79,8 @@ class ReqSocket:
                 sock = socket.create_connection(self._target, timeout)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            sock.sendall(_HANDSHAKE.pack(_MAGIC, _REQ, 0))
+            with contextlib.suppress(BrokenPipeError):  # it has closed, but may have said who it is
+                sock.sendall(_HANDSHAKE.pack(_MAGIC, _REQ, 0))
             magic, protocol, _ = _HANDSHAKE.unpack(
                 _read(sock, _HANDSHAKE.size, time.monotonic() + timeout)
             )
