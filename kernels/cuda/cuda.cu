@@ -164,78 +164,31 @@ static enum ctw_status cuda_sync(struct ctw_backend *be, struct ctw_err *err)
 
 /* ---- uploads of other threads ------------------------------------------------------------- */
 
-/* Memory in *out that is locked, and freed where it is not. */
-static cudaError_t lock_pages(void **out, size_t bytes)
-{
-    const size_t least = (size_t)4 << 20; /* less might share a page, which would be locked twice */
-    void *p = ctw_alloc_aligned(bytes > least ? bytes : least);
-    if (p == NULL)
-        return cudaErrorMemoryAllocation;
-    cudaError_t e = cudaHostRegister(p, bytes, cudaHostRegisterDefault);
-    if (e == cudaSuccess)
-        *out = p;
-    else
-        ctw_free_aligned(p);
-    return e;
-}
-
-/* Of pages of 2 MiB where the system has them: to lock 8 MiB of these takes the driver 0.7 ms, in several
- * threads at a time; cudaMallocHost takes 4 ms, one thread after another, and is for GPUs that cannot. */
 static enum ctw_status cuda_stage_alloc(struct ctw_backend *be, void **out, size_t bytes,
                                         struct ctw_err *err)
 {
-    cudaError_t e = cuda_of(be)->can_register ? lock_pages(out, bytes) : cudaMallocHost(out, bytes);
-    if (e != cudaErrorMemoryAllocation)
-        return ctw_cuda_check(e, "allocating host memory", err);
-    (void)cudaGetLastError();
-    return ctw_fail(err, CTW_ENOMEM, "cuda: no host memory for %zu MiB that the GPU can read",
-                    bytes >> 20);
+    return ctw_cuda_stage_alloc(cuda_of(be), out, bytes, err);
 }
 
 static void cuda_stage_free(struct ctw_backend *be, void *p)
 {
-    if (!cuda_of(be)->can_register)
-        (void)cudaFreeHost(p);
-    else if (cudaHostUnregister(p) == cudaSuccess) /* else the GPU may still read it */
-        ctw_free_aligned(p);
+    ctw_cuda_stage_free(cuda_of(be), p);
 }
 
 static enum ctw_status cuda_upload_begin(struct ctw_backend *be, void *dst, const void *stage,
                                          size_t bytes, uint64_t *ticket, struct ctw_err *err)
 {
-    struct ctw_cuda *cu = cuda_of(be);
-    pthread_mutex_t *lock = (pthread_mutex_t *)cu->lock;
-    pthread_mutex_lock(lock);
-    enum ctw_status st =
-        ctw_cuda_check(cudaMemcpyAsync(dst, stage, bytes, cudaMemcpyHostToDevice, cu->copy),
-                       "uploading weights", err);
-    *ticket = cu->n_tickets;
-    if (st == CTW_OK)
-        st = ctw_cuda_check(
-            cudaEventRecord(cu->ticket[cu->n_tickets++ % CTW_CUDA_TICKETS], cu->copy),
-            "uploading weights", err);
-    pthread_mutex_unlock(lock);
-    return st;
+    return ctw_cuda_upload_begin(cuda_of(be), dst, stage, bytes, ticket, err);
 }
 
-/* A ticket's event may since have been recorded again for a later upload of the same stream; waiting
- * for that one is waiting long enough. */
 static enum ctw_status cuda_upload_wait(struct ctw_backend *be, uint64_t ticket, struct ctw_err *err)
 {
-    struct ctw_cuda *cu = cuda_of(be);
-    return ctw_cuda_check(cudaEventSynchronize(cu->ticket[ticket % CTW_CUDA_TICKETS]),
-                          "uploading weights", err);
+    return ctw_cuda_upload_wait(cuda_of(be), ticket, err);
 }
 
 static enum ctw_status cuda_upload_join(struct ctw_backend *be, struct ctw_err *err)
 {
-    struct ctw_cuda *cu = cuda_of(be);
-    enum ctw_status st = ctw_cuda_check(cudaEventRecord(cu->joined, cu->copy), "uploading", err);
-    if (st == CTW_OK)
-        st = ctw_cuda_check(cudaStreamWaitEvent(cu->stream, cu->joined, 0), "uploading", err);
-    if (st == CTW_OK)
-        st = ctw_cuda_check(cudaStreamWaitEvent(cu->ahead, cu->joined, 0), "uploading", err);
-    return st;
+    return ctw_cuda_upload_join(cuda_of(be), err);
 }
 
 /* ---- small tables ------------------------------------------------------------------------- */
@@ -296,7 +249,7 @@ static void cuda_close(struct ctw_backend *be)
         (void)cudaEventDestroy(cu->joined);
     (void)cudaFree(cu->ring.device);
     if (cu->ring.host != NULL)
-        cuda_stage_free(&cu->backend, cu->ring.host);
+        ctw_cuda_stage_free(cu, cu->ring.host);
     (void)cudaFree(cu->workspace);
     if (cu->lt != NULL)
         (void)cublasLtDestroy(cu->lt);
@@ -323,7 +276,7 @@ static enum ctw_status open_all(struct ctw_cuda *cu, const struct ctw_backend_op
         return st;
     pthread_mutex_init((pthread_mutex_t *)cu->lock, NULL);
     cu->ring.bytes = RING_BYTES;
-    st = cuda_stage_alloc(&cu->backend, (void **)&cu->ring.host, RING_BYTES, err);
+    st = ctw_cuda_stage_alloc(cu, (void **)&cu->ring.host, RING_BYTES, err);
     if (st == CTW_OK)
         st = cuda_alloc(&cu->backend, (void **)&cu->ring.device, RING_BYTES, err);
     if (st == CTW_OK)

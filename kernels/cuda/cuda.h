@@ -107,6 +107,16 @@ enum ctw_status ctw_cuda_grow(struct ctw_cuda *cu, struct ctw_cuda_buffer *b, si
 enum ctw_status ctw_cuda_table(struct ctw_cuda *cu, const void *host, size_t bytes, void **device,
                                struct ctw_err *err);
 
+/* ---- upload.cu ---------------------------------------------------------------------------- */
+
+/* As kernels/backend.h has them: each from any thread but the last. */
+enum ctw_status ctw_cuda_stage_alloc(struct ctw_cuda *cu, void **out, size_t bytes, struct ctw_err *err);
+void ctw_cuda_stage_free(struct ctw_cuda *cu, void *p);
+enum ctw_status ctw_cuda_upload_begin(struct ctw_cuda *cu, void *dst, const void *stage, size_t bytes,
+                                      uint64_t *ticket, struct ctw_err *err);
+enum ctw_status ctw_cuda_upload_wait(struct ctw_cuda *cu, uint64_t ticket, struct ctw_err *err);
+enum ctw_status ctw_cuda_upload_join(struct ctw_cuda *cu, struct ctw_err *err);
+
 /* ---- decode.cu, decode_pack.cu, weights.cu ------------------------------------------------ */
 
 /*

@@ -1,0 +1,80 @@
+/*
+ * Weights on their way to the GPU, from any thread: stages, which are host memory that the GPU reads by
+ * itself, and uploads from them on a stream of their own.
+ */
+#include "kernels/cuda/cuda.h"
+
+#include <pthread.h>
+
+#include "base/mem.h"
+
+/* *out: memory that was there and is locked now. */
+static cudaError_t lock_pages(void **out, size_t bytes)
+{
+    const size_t least = (size_t)4 << 20; /* less might share a page, which would be locked twice */
+    void *p = ctw_alloc_aligned(bytes > least ? bytes : least);
+    if (p == NULL)
+        return cudaErrorMemoryAllocation;
+    cudaError_t e = cudaHostRegister(p, bytes, cudaHostRegisterDefault);
+    if (e == cudaSuccess)
+        *out = p;
+    else
+        ctw_free_aligned(p);
+    return e;
+}
+
+/* Of pages of 2 MiB where the system has them: to lock 8 MiB of these takes the driver 0.7 ms, in several
+ * threads at a time; cudaMallocHost takes 4 ms, one thread after another, and is for GPUs that cannot. */
+enum ctw_status ctw_cuda_stage_alloc(struct ctw_cuda *cu, void **out, size_t bytes,
+                                     struct ctw_err *err)
+{
+    cudaError_t e = cu->can_register ? lock_pages(out, bytes) : cudaMallocHost(out, bytes);
+    if (e != cudaErrorMemoryAllocation)
+        return ctw_cuda_check(e, "allocating host memory", err);
+    (void)cudaGetLastError();
+    return ctw_fail(err, CTW_ENOMEM, "cuda: no host memory for %zu MiB that the GPU can read",
+                    bytes >> 20);
+}
+
+void ctw_cuda_stage_free(struct ctw_cuda *cu, void *p)
+{
+    if (!cu->can_register)
+        (void)cudaFreeHost(p);
+    else if (cudaHostUnregister(p) == cudaSuccess) /* else the GPU may still read it */
+        ctw_free_aligned(p);
+}
+
+enum ctw_status ctw_cuda_upload_begin(struct ctw_cuda *cu, void *dst, const void *stage, size_t bytes,
+                                      uint64_t *ticket, struct ctw_err *err)
+{
+    pthread_mutex_t *lock = (pthread_mutex_t *)cu->lock;
+    pthread_mutex_lock(lock);
+    enum ctw_status st =
+        ctw_cuda_check(cudaMemcpyAsync(dst, stage, bytes, cudaMemcpyHostToDevice, cu->copy),
+                       "uploading weights", err);
+    *ticket = cu->n_tickets;
+    if (st == CTW_OK)
+        st = ctw_cuda_check(
+            cudaEventRecord(cu->ticket[cu->n_tickets++ % CTW_CUDA_TICKETS], cu->copy),
+            "uploading weights", err);
+    pthread_mutex_unlock(lock);
+    return st;
+}
+
+/* A ticket's event may since have been recorded again for a later upload of the same stream; waiting
+ * for that one is waiting long enough. */
+enum ctw_status ctw_cuda_upload_wait(struct ctw_cuda *cu, uint64_t ticket, struct ctw_err *err)
+{
+    return ctw_cuda_check(cudaEventSynchronize(cu->ticket[ticket % CTW_CUDA_TICKETS]),
+                          "uploading weights", err);
+}
+
+enum ctw_status ctw_cuda_upload_join(struct ctw_cuda *cu, struct ctw_err *err)
+{
+    enum ctw_status st = ctw_cuda_check(cudaEventRecord(cu->joined, cu->copy), "uploading", err);
+    if (st == CTW_OK)
+        st = ctw_cuda_check(cudaStreamWaitEvent(cu->stream, cu->joined, 0), "uploading", err);
+    if (st == CTW_OK)
+        st = ctw_cuda_check(cudaStreamWaitEvent(cu->ahead, cu->joined, 0), "uploading", err);
+    return st;
+}
