@@ -119,3 +119,10 @@ def test_hazards_of_cublaslt_are_not_ours():
     assert gpu_programs.hazards([*said, theirs, ours, invalid]) == ([ours, invalid], 2)
     kept = "RACECHECK SUMMARY: 33 hazards were not printed. Use --print-limit option to adjust"
     assert gpu_programs.hazards([*said, kept]) == ([kept], 1)
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_zero_points_are_in_the_middle(bits):
+    table, mask, middle = plan.mc.zero_point_table(bits), (1 << bits) - 1, 1 << (bits - 1)
+    codes = {int(word) >> at & mask for word in table for at in range(0, 16, bits)}
+    assert codes == {middle - 1, middle, middle + 1}

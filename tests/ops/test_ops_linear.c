@@ -344,6 +344,9 @@ static void steps_that_do_not_fit_are_refused(void **state)
     q.qkv.n_tok--;
     refused(be, p.op, q.qkv, "n_tok");
     q.qkv = p.qkv;
+    q.qkv.dtype = CTW_F16;
+    refused(be, p.op, q.qkv, "op->dtype == qkv->dtype");
+    q.qkv = p.qkv;
     q.qkv.qkv = p.op.x;
     refused(be, p.op, q.qkv, "op->y");
     q.qkv = p.qkv;
