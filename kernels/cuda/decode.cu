@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(THREADS)
     plane_rows(p, r0, row);
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
-        word[i] = values[(uint64_t)row[i] * p.units];
+        word[i] = __ldcs(values + (uint64_t)row[i] * p.units);
         scale[i] = scales[(uint64_t)row[i] * (uint32_t)s.w.scale_stride];
     }
     /* After the loads above, which would else wait for its dtype's branches. */
@@ -203,7 +203,7 @@ enum ctw_status ctw_cuda_decode(struct ctw_cuda *cu, cudaStream_t stream, const 
         for (p.shift = 0; (int64_t)1 << p.shift < group_rows;)
             p.shift++;
         p.stride = (uint32_t)stride_rows;
-        if ((int64_t)1 << p.shift != group_rows || group_rows < QUADS * ROWS)
+        if ((int64_t)1 << p.shift != group_rows || group_rows < MAX_BLOCK_ROWS)
             return ctw_fail(err, CTW_EINTERNAL, "cuda: rows in groups of no power of two, or too small");
     } else if (w->format->id == CTW_FORMAT_dense && dtype == w->dtype) {
         const char *src = (const char *)shard->data->part[CTW_PART_VALUES];

@@ -12,14 +12,14 @@
 #include "kernels/cuda/elements.h"
 #include "kernels/formats/format.h"
 
-enum { THREADS = 128, ROWS = 4, QUADS = 2 }; /* pack_indexed: QUADS times ROWS rows */
+enum { THREADS = 128, ROWS = 2, MAX_BLOCK_ROWS = 8 };
 
 /* Which rows are decoded, and where they go. Rows and columns are at most CTW_MAX_DIM. */
 struct plane {
     const int32_t *rows; /* device: the weight's row for each of ours; NULL: row0 + r */
     uint32_t row0, n_rows, k;
     uint32_t units;  /* in a row */
-    int shift;       /* our rows go to dst in blocks of 1 << shift (QUADS * ROWS or more), */
+    int shift;       /* our rows go to dst in blocks of 1 << shift (MAX_BLOCK_ROWS or more), */
     uint32_t stride; /* which start at every stride-th row of dst */
     void *dst;
 };
@@ -78,8 +78,8 @@ static __device__ __forceinline__ void plane_rows(const struct plane &p, uint32_
     }
 }
 
-/* The index in dst of the first element of our row r. That of row r + i, r a multiple of ROWS (or of
- * QUADS * ROWS) and i less than it, is i * k more. */
+/* The index in dst of the first element of our row r. That of row r + i, r a multiple of a block's
+ * rows and i less than these, is i * k more. */
 static __device__ __forceinline__ uint64_t plane_at(const struct plane &p, uint32_t r)
 {
     uint32_t row = (r >> p.shift) * p.stride + (r & ((1u << p.shift) - 1u));
@@ -89,7 +89,7 @@ static __device__ __forceinline__ uint64_t plane_at(const struct plane &p, uint3
 /* *p = v, which the compiler (13.0) cuts into words where it reckons p from another store's address. */
 static __device__ __forceinline__ void store16(uint4 *p, uint4 v)
 {
-    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(p)), "r"(v.x),
+    asm volatile("st.global.cs.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(p)), "r"(v.x),
                  "r"(v.y), "r"(v.z), "r"(v.w)
                  : "memory");
 }

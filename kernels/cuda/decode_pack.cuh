@@ -1,0 +1,220 @@
+/*
+ * What the kernels share that decode pack-quantized weights to the scales' own type T, of 16 bits. They
+ * compute in T, two columns at a time: codes less zero points are integers of at most +-255, which either
+ * type holds, and their product with a scale is rounded once, as the format's is (there it is exact in
+ * fp32, or infinite where it is in T too, and then rounded to T).
+ */
+#ifndef CTW_KERNELS_CUDA_DECODE_PACK_CUH
+#define CTW_KERNELS_CUDA_DECODE_PACK_CUH
+
+#include "kernels/cuda/decode.cuh"
+
+/* ---- codes -------------------------------------------------------------------------------- */
+
+/* bits & mask | more in one instruction: of two constants the compiler makes two. */
+static __device__ __forceinline__ uint32_t masked(uint32_t bits, uint32_t mask, uint32_t more)
+{
+    uint32_t v;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(v) : "r"(bits), "r"(mask), "r"(more));
+    return v;
+}
+
+/* Where code i of a stream begins, in bits. whole: no code crosses a word's end. */
+template <int BITS> static __device__ __forceinline__ uint32_t code_bit(uint32_t i, bool whole)
+{
+    if (32 % BITS != 0 && whole)
+        return i / (32 / BITS) * 32 + i % (32 / BITS) * BITS;
+    return i * BITS;
+}
+
+/* The words of a row that hold a unit of 8 codes: first .. last; its first code begins at bit `skip`. */
+struct unit_words {
+    uint32_t first, last, skip;
+};
+
+template <int BITS>
+static __device__ __forceinline__ struct unit_words words_of(uint32_t unit, bool whole)
+{
+    uint32_t bit = code_bit<BITS>(unit * 8, whole);
+    struct unit_words at = {bit / 32, (code_bit<BITS>(unit * 8 + 7, whole) + BITS - 1) / 32, bit % 32};
+    return at;
+}
+
+/* How many words these may be. */
+template <int BITS> constexpr int WORDS = 32 % BITS == 0 ? (BITS + 3) / 4 : BITS < 6 ? 2 : 3;
+
+template <int BITS>
+static __device__ __forceinline__ void load_words(const struct source &s, uint32_t row,
+                                                  const struct unit_words &at,
+                                                  uint32_t (&word)[WORDS<BITS>])
+{
+    const uint32_t *words = (const uint32_t *)((const char *)s.data.part[CTW_PART_VALUES] +
+                                               (uint64_t)row * (uint32_t)s.w.row_bytes) +
+                            at.first;
+    if constexpr (BITS == 8) {
+        uint2 two = __ldcs((const uint2 *)words);
+        word[0] = two.x;
+        word[1] = two.y;
+    } else {
+        word[0] = __ldcs(words);
+#pragma unroll
+        for (uint32_t i = 1; i < WORDS<BITS>; i++)
+            word[i] = at.first + i <= at.last ? __ldcs(words + i) : 0;
+    }
+}
+
+/* The unit's codes one after another from bit 0 on, of words that have USED bits each. */
+template <int USED, int N>
+static __device__ __forceinline__ uint64_t joined(const uint32_t (&word)[N], uint32_t skip)
+{
+    constexpr uint32_t MASK = 0xffffffffu >> (32 - USED);
+    uint64_t v = word[0] & MASK;
+    if constexpr (N > 1)
+        v |= (uint64_t)(word[1] & MASK) << USED;
+    v >>= skip;
+    if constexpr (N > 2) /* in two steps, as it may be by 64 */
+        v |= (uint64_t)word[2] << (2 * USED - 1 - skip) << 1;
+    return v;
+}
+
+/* ---- pairs: a word has two columns' numbers of type T, the first in its lower half ---------- */
+
+template <typename T> struct pair_type {
+    typedef __nv_bfloat162 type;
+};
+template <> struct pair_type<__half> {
+    typedef __half2 type;
+};
+
+template <typename T> static __device__ __forceinline__ typename pair_type<T>::type as_pair(uint32_t word)
+{
+    typename pair_type<T>::type p;
+    memcpy(&p, &word, 4);
+    return p;
+}
+
+template <typename P> static __device__ __forceinline__ uint32_t as_word(P pair)
+{
+    uint32_t word;
+    memcpy(&word, &pair, 4);
+    return word;
+}
+
+/* (code - zero) * scale */
+template <typename T>
+static __device__ __forceinline__ uint32_t pair_value(uint32_t code, uint32_t zero, uint32_t scale)
+{
+    return as_word(__hmul2_rn(__hsub2_rn(as_pair<T>(code), as_pair<T>(zero)), as_pair<T>(scale)));
+}
+
+/* Of two words: their lower halves, their upper halves. */
+static __device__ __forceinline__ uint32_t lower(uint32_t a, uint32_t b)
+{
+    return __byte_perm(a, b, 0x5410);
+}
+
+static __device__ __forceinline__ uint32_t upper(uint32_t a, uint32_t b)
+{
+    return __byte_perm(a, b, 0x7632);
+}
+
+/* A number's bits in T. */
+template <typename T> static __device__ __forceinline__ uint32_t bits_of(T v)
+{
+    uint16_t bits;
+    memcpy(&bits, &v, 2);
+    return bits;
+}
+
+template <typename T> static __device__ __forceinline__ uint32_t integer_bits(int32_t i)
+{
+    T v;
+    ctw_cuda_narrow((float)i, &v);
+    return bits_of(v);
+}
+
+template <typename T> constexpr uint32_t LARGE = 0x43004300; /* 128, whose last bit counts 1 */
+template <> constexpr uint32_t LARGE<__half> = 0x64006400;   /* 1024, likewise */
+
+/* Integers below 128 as numbers; each is in a half's last bits, the others are LARGE's. */
+template <typename T> static __device__ __forceinline__ uint32_t pair_of_integers(uint32_t with_large)
+{
+    return as_word(__hsub2_rn(as_pair<T>(with_large), as_pair<T>(LARGE<T>)));
+}
+
+/* The codes of a unit's columns. */
+template <int BITS, typename T>
+static __device__ __forceinline__ void unit_pairs(const uint32_t (&word)[WORDS<BITS>],
+                                                  const struct unit_words &at, bool whole,
+                                                  uint32_t (&pair)[4])
+{
+    constexpr uint32_t NIBBLES = 0x000f000f;
+    if constexpr (BITS == 4) {
+        uint32_t far[4]; /* columns i and i + 4 */
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            far[i] = pair_of_integers<T>(masked(word[0] >> (4 * i), NIBBLES, LARGE<T>));
+        pair[0] = lower(far[0], far[1]);
+        pair[1] = lower(far[2], far[3]);
+        pair[2] = upper(far[0], far[1]);
+        pair[3] = upper(far[2], far[3]);
+    } else if constexpr (BITS == 8) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            uint32_t two = __byte_perm(word[i / 2], 0, i % 2 == 0 ? 0x4140 : 0x4342);
+            uint32_t low = pair_of_integers<T>(masked(two, NIBBLES, LARGE<T>));
+            uint32_t high = pair_of_integers<T>(masked(two >> 4, NIBBLES, LARGE<T>));
+            uint32_t sixteen = ctw_cuda_same_type<T, __nv_bfloat16> ? 0x41804180 : 0x4c004c00;
+            pair[i] = as_word(__hfma2(as_pair<T>(high), as_pair<T>(sixteen), as_pair<T>(low)));
+        }
+    } else {
+        constexpr uint32_t MASK = (1u << BITS) - 1u;
+        uint64_t v = 32 % BITS != 0 && whole ? joined<32 / BITS * BITS>(word, at.skip)
+                                             : joined<32>(word, at.skip);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            uint32_t two = (uint32_t)(v >> (2 * i * BITS));
+            two = masked(two << (16 - BITS), MASK << 16, masked(two, MASK, LARGE<T>));
+            pair[i] = pair_of_integers<T>(two);
+        }
+    }
+}
+
+/* The zero points, as codes, of group g in each row. */
+template <int BITS, int N>
+static __device__ __forceinline__ void pack_zeros(const struct source &s, const uint32_t (&row)[N],
+                                                  uint32_t g, int32_t (&zero)[N])
+{
+    const void *zeros = s.data.part[CTW_PART_ZERO_POINT];
+    uint32_t n_groups = (uint32_t)s.w.n_groups;
+    if (s.w.symmetric) {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            zero[i] = 1 << (BITS - 1);
+    } else if (s.w.zero_packed) {
+        uint32_t low[N], high[N];
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            uint32_t bit = code_bit<BITS>(row[i], s.w.whole_codes);
+            low[i] = ((const uint32_t *)zeros)[(uint64_t)(bit / 32) * n_groups + g];
+            high[i] = 32 % BITS == 0
+                          ? 0
+                          : ((const uint32_t *)zeros)[(uint64_t)((bit + BITS - 1) / 32) * n_groups + g];
+        }
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            uint32_t skip = code_bit<BITS>(row[i], s.w.whole_codes) % 32;
+            zero[i] = (int32_t)(__funnelshift_r(low[i], high[i], skip) & ((1u << BITS) - 1u));
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            zero[i] = ((const int8_t *)zeros)[(uint64_t)row[i] * (uint32_t)s.w.scale_stride + g] +
+                      (1 << (BITS - 1));
+    }
+}
+
+/* decode_indexed.cu: weights in activation order, of a suited layout. False: not these. */
+bool ctw_cuda_decode_indexed(cudaStream_t stream, struct plane *p, const struct source *s);
+
+#endif
