@@ -65,27 +65,30 @@ void ctw_free(void *p)
     free(p);
 }
 
+/* calloc() knows which memory the system gives it zeroed, and leaves that to be there when it is used.
+ * What it gave lies before p, and its address just before it. */
 void *ctw_alloc_aligned(size_t bytes)
 {
     size_t align = bytes >= 2 * (size_t)HUGE_PAGE ? HUGE_PAGE : ALIGNMENT;
-    size_t rounded;
-    if (!ctw_size_add(bytes, align - 1, &rounded) || !may_allocate())
+    size_t all;
+    if (!ctw_size_add(bytes, 2 * align, &all) || !may_allocate())
         return NULL;
-    rounded &= ~(align - 1);
-    if (rounded == 0)
-        rounded = align;
-    void *p = aligned_alloc(align, rounded);
-    if (p == NULL)
+    char *given = calloc(all, 1);
+    if (given == NULL)
         return NULL;
+    char *p = given + align - (uintptr_t)given % align;
     if (align == HUGE_PAGE)
-        (void)madvise(p, rounded, MADV_HUGEPAGE);
-    memset(p, 0, rounded);
+        (void)madvise(p, bytes, MADV_HUGEPAGE);
+    memcpy(p - sizeof(given), &given, sizeof(given));
     return p;
 }
 
 void ctw_free_aligned(void *p)
 {
-    free(p);
+    char *given = NULL;
+    if (p != NULL)
+        memcpy(&given, (char *)p - sizeof(given), sizeof(given));
+    free(given);
 }
 
 void ctw_mem_fail_at(int64_t n)

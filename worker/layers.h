@@ -2,8 +2,8 @@
  * Layer providers: where a layer's tensors are while it is in use. The pass acquires a layer, uses
  * the pointers, and releases it; nobody keeps a pointer to a tensor beyond that. Mapped: pointers
  * into the files, for backends that read host memory. Resident: the checkpoint's own bytes in the
- * device's memory, one block a layer, read by several threads while the first pass already computes.
- * Streamed and gathered ones come behind the same three calls.
+ * device's memory, read by several threads while the first pass already computes. Streamed and
+ * gathered ones come behind the same three calls.
  */
 #ifndef CTW_WORKER_LAYERS_H
 #define CTW_WORKER_LAYERS_H

@@ -1,9 +1,12 @@
 #include "worker/pass.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "base/mem.h"
+#include "worker/clock.h"
 
 struct pass {
     struct ctw_forward *f;
@@ -299,13 +302,18 @@ enum ctw_status ctw_pass_run(struct ctw_forward *f, struct ctw_provider *provide
                              const struct ctw_pass_hooks *hooks, struct ctw_err *err)
 {
     struct pass p = {.f = f, .provider = provider, .hooks = hooks, .seqs = seqs, .n_seqs = n_seqs};
+    double started_s = ctw_now_s();
     enum ctw_status st = allocate(&p, err);
     if (st == CTW_OK)
         st = upload(&p, err);
     if (st == CTW_OK)
         st = run_layers(&p, err);
+    double queued_s = ctw_now_s(); /* a GPU computes on */
     if (st == CTW_OK)
         st = collect(&p, err);
+    if (st == CTW_OK)
+        ctw_debug("pass: %" PRId64 " tokens, queued after %.1f ms, computed after %.1f ms", p.n_tok,
+                  1e3 * (queued_s - started_s), 1e3 * (ctw_now_s() - started_s));
     release(&p);
     return st;
 }

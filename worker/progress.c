@@ -1,17 +1,10 @@
 #include "worker/progress.h"
 
 #include <stdio.h>
-#include <time.h>
 
 #include "base/log.h"
+#include "worker/clock.h"
 #include "worker/plan.h"
-
-static double now_s(void)
-{
-    struct timespec ts;
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
-}
 
 static const char *format_time(char *buf, size_t cap, double seconds)
 {
@@ -25,12 +18,12 @@ static const char *format_time(char *buf, size_t cap, double seconds)
 
 void ctw_progress_line_start(struct ctw_progress_line *line)
 {
-    *line = (struct ctw_progress_line){.started_s = now_s()};
+    *line = (struct ctw_progress_line){.started_s = ctw_now_s()};
 }
 
 void ctw_progress_line_show(struct ctw_progress_line *line, const struct ctw_progress *p)
 {
-    double now = now_s();
+    double now = ctw_now_s();
     line->tok_total = p->tok_total;
     line->tok_done = p->tok_done;
     if (now - line->shown_s < 0.2)
@@ -51,7 +44,7 @@ void ctw_progress_line_show(struct ctw_progress_line *line, const struct ctw_pro
 void ctw_progress_line_end(struct ctw_progress_line *line, bool completed)
 {
     ctw_log_progress("%s", "");
-    double elapsed = now_s() - line->started_s;
+    double elapsed = ctw_now_s() - line->started_s;
     if (line->tok_total == 0)
         return;
     if (completed)

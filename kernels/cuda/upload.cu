@@ -8,13 +8,16 @@
 
 #include "base/mem.h"
 
-/* *out: memory that was there and is locked now. */
+/* *out: memory that is there, as each page was touched, and is locked now. */
 static cudaError_t lock_pages(void **out, size_t bytes)
 {
     const size_t least = (size_t)4 << 20; /* less might share a page, which would be locked twice */
-    void *p = ctw_alloc_aligned(bytes > least ? bytes : least);
+    const size_t page = 4 << 10;
+    char *p = (char *)ctw_alloc_aligned(bytes > least ? bytes : least);
     if (p == NULL)
         return cudaErrorMemoryAllocation;
+    for (size_t i = 0; i < bytes; i += page)
+        *(volatile char *)(p + i) = 0;
     cudaError_t e = cudaHostRegister(p, bytes, cudaHostRegisterDefault);
     if (e == cudaSuccess)
         *out = p;

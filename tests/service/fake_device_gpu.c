@@ -10,7 +10,7 @@
 #include "base/mem.h"
 
 enum {
-    GRANULE = 512,   /* bytes: the device's memory is handed out in such */
+    GRANULE = 4096,  /* bytes: the device's memory is handed out in such */
     COPIES = 64,     /* that can wait */
     LATE = 4         /* operations that are still accepted after the one that it fell over in */
 };

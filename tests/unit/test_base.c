@@ -47,6 +47,34 @@ static void sizes_do_not_wrap(void **state)
     assert_null(ctw_realloc(NULL, SIZE_MAX / 2, 3));
 }
 
+/* Of new memory, and of memory that was used before. */
+static void aligned_memory_is_zeroed(void **state)
+{
+    (void)state;
+    static const size_t sizes[] = {0, 1, 63, 64, 1000, 1 << 20, (4 << 20) - 1, 4 << 20, (9 << 20) + 5};
+    for (size_t i = 0; i < 3 * CTW_COUNT(sizes); i++) {
+        size_t bytes = sizes[i % CTW_COUNT(sizes)];
+        char *p = ctw_alloc_aligned(bytes), *beside = ctw_alloc_aligned(bytes);
+        assert_non_null(p);
+        assert_non_null(beside);
+        assert_int_equal((uintptr_t)p % (bytes >= 4 << 20 ? 2 << 20 : 64), 0);
+        for (size_t b = 0; b < bytes; b++)
+            assert_true(p[b] == 0);
+        memset(p, 1, bytes);
+        for (size_t b = 0; b < bytes; b++)
+            assert_true(beside[b] == 0);
+        ctw_free_aligned(p);
+        ctw_free_aligned(beside);
+    }
+    ctw_free_aligned(NULL);
+    assert_null(ctw_alloc_aligned(SIZE_MAX));
+    assert_null(ctw_alloc_aligned(SIZE_MAX - 64));
+    ctw_mem_fail_at(1);
+    void *none = ctw_alloc_aligned(8);
+    ctw_mem_fail_at(0);
+    assert_null(none);
+}
+
 static void allocations_can_be_made_to_fail(void **state)
 {
     (void)state;
@@ -97,6 +125,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fail_keeps_message_and_prefix), cmocka_unit_test(long_message_is_cut),
         cmocka_unit_test(sizes_do_not_wrap),
+        cmocka_unit_test(aligned_memory_is_zeroed),
         cmocka_unit_test(allocations_can_be_made_to_fail),
         cmocka_unit_test(every_item_runs_once),
     };
