@@ -397,7 +397,7 @@ const struct ctw_backend_ops ctw_backend_cuda = {
     "cuda",
     {/* host_memory */ false,
      /* chunk_tokens */ 8192, /* products reach their full rate from about 4096 rows on */
-     /* pass_tokens */ 61440, /* decoding is then 0.35 % of a pass; 8B takes 2 GiB beyond its weights */
+     /* pass_tokens */ 57344, /* decoding is then 0.4 % of a pass; 8B takes 2 GiB beyond its weights */
      /* pass_flops */ 3.6e16},
     cuda_open,
     cuda_close,

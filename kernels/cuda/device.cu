@@ -57,7 +57,10 @@ static enum ctw_status find(struct ctw_cuda *cu, const struct ctw_backend_option
     if (e == cudaErrorNoDevice || (e == cudaSuccess && n == 0))
         return ctw_fail(err, CTW_EUNSUP, "no GPU: the driver shows none (CUDA_VISIBLE_DEVICES?)");
     if (e != cudaSuccess)
-        return ctw_cuda_check(e, "looking for GPUs", err);
+        return ctw_fail(err, CTW_EDEVICE,
+                        "cuda: looking for GPUs: %s: %s (does nvidia-smi show them? --backend cpu "
+                        "needs none)",
+                        cudaGetErrorName(e), cudaGetErrorString(e));
     if (opt->device < 0 || opt->device >= n)
         return ctw_fail(err, CTW_EINVAL, "device %d: this machine has %d GPU%s, numbered from 0",
                         opt->device, n, n == 1 ? "" : "s");
