@@ -26,9 +26,9 @@ def ask(program, *args):
 @pytest.mark.parametrize("shape", ["llama-8b", "llama-1b", "qwen3-32b"])
 def test_a_bench_is_planned_without_a_gpu(shape):
     code, out, _ = ask("bench", "--plan", "--shape", shape, "--parts",
-                       "limit,data,ours,memory,load,peerload,head,stages")
+                       "limit,data,ours,memory,mix,load,peerload,head,stages")
     assert code == 0
-    assert all(f"{part} " in out for part in ("checkpoints", "data", "ours", "peerload", "head"))
+    assert all(f"{part} " in out for part in ("checkpoints", "data", "ours", "mix", "peerload", "head"))
 
 
 @pytest.mark.parametrize("args, words", [

@@ -8,7 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from bench_plan import LOADS, QUESTION_BATCHES, WINDOW
+from bench_plan import LOADS, MIX_DOCUMENT, MIX_ITEMS, QUESTION_BATCHES, WINDOW, seconds_of_load
 from bench_tools import MIB, say
 from gpu_programs import Served, make_checkpoint, weight_bytes
 
@@ -23,13 +23,13 @@ def question_pairs(b, n=40, choices=4):
     return pairs
 
 
-def time_served(worker, pairs, limit_s, reps=7):
-    """Median seconds from submit to the last result, after two that do not count."""
+def time_served(worker, pairs, limit_s, reps=7, warm=2):
+    """Median seconds from submit to the last result, after `warm` that do not count."""
     times = []
-    for i in range(reps + 2):
+    for i in range(reps + warm):
         start = time.perf_counter()
         worker.result(worker.submit(pairs, columns=()), len(pairs), limit_s)
-        if i >= 2:
+        if i >= warm:
             times.append(time.perf_counter() - start)
     return {"seconds": statistics.median(times), "all": times}
 
@@ -65,6 +65,35 @@ def part_small(b, parts):
                 b.add(f"{f}: {about}, ms", f"{1e3 * ours['seconds']:.1f}",
                       f"{1e3 * peer:.1f}" if peer else "", ours["seconds"] / peer if peer else None,
                       0.9 if peer else None, False)
+
+
+def n_inputs(pairs):
+    return sum(len(c) + len(k) - 1 for c, k in pairs)
+
+
+def part_mix(b):
+    """A long document among short questions, and windows of as many tokens (which have logits at each
+    token, not only at the answers'); in turn."""
+    document = b.tokens(MIX_DOCUMENT + 1)
+    mixed = [(document[:1], document[1:])] + question_pairs(b, MIX_ITEMS // 4)
+    windows = []
+    while n_inputs(windows) < n_inputs(mixed):
+        window = b.tokens(WINDOW + 1)
+        windows.append((window[:1], window[1:]))
+    for f in b.args.formats:
+        seconds = {"mixed": [], "windows": []}
+        with Served(b.p, b.folders[f], *b.options(), limit_s=b.clock.left()) as worker:
+            for i in range(4):  # the first does not count
+                for name, pairs in (("mixed", mixed), ("windows", windows)):
+                    took = time_served(worker, pairs, b.clock.left(), reps=1, warm=0)["seconds"]
+                    seconds[name] += [took] if i else []
+        rates = [n_inputs(mixed) / statistics.median(seconds["mixed"]),
+                 n_inputs(windows) / statistics.median(seconds["windows"])]
+        b.numbers["formats"][f]["mix"] = {"tokens_per_s": rates[0], "windows_tokens_per_s": rates[1],
+                                          "tokens": n_inputs(mixed)}
+        say(f"{f}: a document among {MIX_ITEMS} questions, {n_inputs(mixed)} tokens: {rates[0]:.0f} tokens/s")
+        b.add(f"{f}: a document among questions, tokens/s, to windows", f"{rates[0]:.0f}",
+              f"{rates[1]:.0f}", rates[0] / rates[1], None)
 
 
 # ---- loading -------------------------------------------------------------------------------------
@@ -106,7 +135,8 @@ def disk_rate(folder, most=4 << 30):
 
 
 def part_load(b):
-    """To the first score, less that of a tiny model; these two in turn, medians of each."""
+    """Loads, as the worker tells of them, and processes that score three tokens, beside such without a
+    model; in turn, medians."""
     short = b.item_file("short", [[1, 2, 3]])
     tiny = b.tiny()
     b.score_file(tiny, short)
@@ -115,19 +145,26 @@ def part_load(b):
         folder, found = b.folders[f], b.numbers["formats"][f]
         stored = weight_bytes(folder)
         b.score_file(f, short)
-        pairs = [(b.score_file(tiny, short)[0], b.score_file(f, short)[0]) for _ in range(LOADS)]
-        idle, warm = (statistics.median(x) for x in zip(*pairs))
+        idle, warm, loads = [], [], []
+        for _ in range(LOADS):
+            idle.append(b.score_file(tiny, short)[0])
+            seconds, log = b.score_file(f, short, log="debug")
+            warm.append(seconds)
+            loads.append(seconds_of_load(log))
         forget(folder)
         disk = disk_rate(folder)
         forget(folder)
-        cold = b.score_file(f, short)[0]
-        found["load"] = {"warm_s": warm, "cold_s": cold, "start_s": idle, "pairs_s": pairs,
-                         "disk_bytes_per_s": disk, "bytes": stored}
-        say(f"{f}: first score after {warm:.2f} s warm, {cold:.2f} s cold ({idle:.2f} s of it without "
-            f"a model)")
-        up = copies.get("host_bytes_per_s")
-        for name, seconds, most in (("warm", warm, up), ("cold", cold, disk)):
-            rate = stored / max(seconds - idle, 1e-9)
+        cold, log = b.score_file(f, short, log="debug")
+        load = {"warm": statistics.median(loads), "cold": seconds_of_load(log)}
+        found["load"] = {"warm_s": statistics.median(warm), "cold_s": cold,
+                         "start_s": statistics.median(idle), "loads_s": loads, "cold_load_s": load["cold"],
+                         "all_warm_s": warm, "all_start_s": idle, "disk_bytes_per_s": disk,
+                         "bytes": stored}
+        say(f"{f}: first score after {found['load']['warm_s']:.2f} s warm, {cold:.2f} s cold "
+            f"({found['load']['start_s']:.2f} s without a model); loads of {1e3 * min(loads):.0f} to "
+            f"{1e3 * max(loads):.0f} ms")
+        for name, most in (("warm", copies.get("host_bytes_per_s")), ("cold", disk)):
+            rate = stored / load[name]
             b.add(f"{f}: load, {name}, GB/s", f"{rate / 1e9:.1f}",
                   f"{most / 1e9:.1f}" if most else "", rate / most if most else None,
                   0.9 if most else None)

@@ -11,7 +11,8 @@ import make_checkpoint as mc  # noqa: E402
 
 WINDOW = 2048
 DATA_ROUNDS, DATA_SLICE_S = 5, 0.3  # of the part `data`: rounds that count, a slice of each kind
-LOADS = 9  # of the part `load`: a process's start varies by a third of what a load takes
+LOADS = 9  # of the part `load`
+MIX_DOCUMENT, MIX_ITEMS = 8192, 1000  # of the part `mix`: tokens, contexts with an answer
 BATCHES, QUESTION_BATCHES = (1, 2, 4, 8), (8, 16, 32, 64)  # of transformers
 
 # What durations are predicted from: one H200, 16 cores and a network disk, as seen in 2026-11.
@@ -92,7 +93,7 @@ def predict(args):
         ("torch", (TORCH_S if torch else 0) + (6 + dense / 1e10 if peer else 0)),
         ("limit", 7 * (loop + 0.5) + max(loop, 3.0) + 4 if "limit" in parts else 0),
         ("data", 4 * (1 + len(stored)) * ((1 + DATA_ROUNDS) * DATA_SLICE_S + 0.5) + 4 if "data" in parts else 0),
-        ("ours", 6 + sum(once[f] + CHOOSE_S + reps * (2 * once[f] + 3 * n_windows * window_s)
+        ("ours", 6 + sum(once[f] + CHOOSE_S + reps * (once[f] + 3 * n_windows * window_s)
                          for f in stored) if "ours" in parts else 0),
         ("memory", 6 + sum(once[f] + CHOOSE_S + n_windows * window_s for f in stored)
          if "memory" in parts and "ours" not in parts else 0),
@@ -102,6 +103,8 @@ def predict(args):
         ("questions", QUESTION_TOKENS / WINDOW * (8 * len(QUESTION_BATCHES) * peer_s +
                                                   9 * len(stored) * window_s) + sum(once.values())
          if "questions" in parts else 0),
+        ("mix", sum(once.values()) + 8 * len(stored) * (MIX_DOCUMENT / WINDOW + MIX_ITEMS * 150 / WINDOW) *
+         window_s if "mix" in parts else 0),
         ("load", START_S + sum(LOADS * START_S + (LOADS + 2) * once[f] + (min(n, 4e9) + n) / COLD_BYTES
                                for f, n in stored.items()) if "load" in parts else 0),
         ("peerload", dense / write + dense / 4e9 + dense / COLD_BYTES + 4 if "peerload" in parts else 0),
@@ -122,6 +125,17 @@ def plan_lines(args):
 
 
 # ---- what programs print -------------------------------------------------------------------------
+
+LOADED = re.compile(r"weights: \S+ \S+ on the GPU after ([\d.]+) s")
+
+
+def seconds_of_load(log):
+    """From a worker's log at level debug: from the load's beginning until all weights were on the GPU."""
+    found = LOADED.search(log)
+    if found is None:
+        raise ValueError(f"a log that tells of no load: {log[-200:]}")
+    return float(found[1])
+
 
 RATE = re.compile(r"^\s*(\d+) x\s+(\d+) x (\d+)\s+(\S.*?)\s+burst\s+([\d.]+)\s+sustained\s+([\d.]+) "
                   r"TFLOP/s\s+[\d.]+ us\s+([\d.]+) of cuBLASLt$", re.MULTILINE)

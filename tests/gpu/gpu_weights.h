@@ -204,9 +204,12 @@ static void make_pack(struct made *m, const struct kind *c, struct ctw_quant_arg
         add_part(m, CTW_PART_ZERO_POINT, CTW_I8, 2, rows, groups);
     if (c->indexed) {
         uint8_t *p = add_part(m, CTW_PART_GROUP_INDEX, CTW_I32, 1, c->k, 1);
-        for (int64_t i = 0; i < c->k; i++) {
-            int32_t g = (int32_t)(i * 7 % groups); /* groups is no multiple of 7 */
-            memcpy(p + 4 * i, &g, 4);
+        for (int64_t i = 0; i < c->k; i++) { /* a shuffle, as activation order is one */
+            int64_t other = (int64_t)(rng() % (uint32_t)(i + 1));
+            int32_t g = (int32_t)(i * groups / c->k), there;
+            memcpy(&there, p + 4 * other, 4);
+            memcpy(p + 4 * i, &there, 4);
+            memcpy(p + 4 * other, &g, 4);
         }
     }
 }

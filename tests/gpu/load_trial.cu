@@ -1,5 +1,5 @@
 /*
- * What a warm load is made of (worker/layers_resident.c): getting host memory that the GPU reads fast,
+ * What a warm load is made of (worker/loader.c): getting host memory that the GPU reads fast,
  * device memory, reading from the page cache, copying, and all of it together. For choosing between ways
  * to do it.
  *
@@ -22,7 +22,7 @@
 #include "kernels/cuda/cuda.h"
 
 enum { MAX_THREADS = 16, MAX_STAGE = 8 << 20, N_STAGES = 2, N_BLOCKS = 33, REPEAT = 3 };
-enum { STAGE = 4 << 20, READERS = 12, ALL_STAGES = READERS * N_STAGES * STAGE }; /* the worker's */
+enum { STAGE = 4 << 20, READERS = 12, ALL_STAGES = READERS * N_STAGES * STAGE };
 
 static int fd;
 static int64_t file_bytes;
@@ -187,7 +187,7 @@ static void device_memory(void)
 /* How the file comes into the stages, by pread() or from a mapping, and whether it goes on to the GPU. */
 static struct {
     bool from_mapping, upload;
-    bool fresh; /* each thread gets a stage when it first needs it, as the worker does */
+    bool fresh; /* each thread gets a stage when it first needs it */
     size_t stage_bytes;
     int64_t next; /* of the file, taken by all threads in turn */
     char *to;     /* device */

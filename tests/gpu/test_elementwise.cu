@@ -183,6 +183,46 @@ static void check_nan_scales(void)
     }
 }
 
+/* Any 16 bits as a scale (subnormal, overflowing, infinite) by any code and zero point, bit for bit. */
+static void check_every_scale(void)
+{
+    enum { N = 65536, K = 64 };
+    static const struct kind all[] = {
+        {"int4", PACK, 4, CTW_BF16, 0, PACKED_ZEROS, false, false, 0, N, K},
+        {"int4 fp16", PACK, 4, CTW_F16, 0, INT8_ZEROS, false, false, 0, N, K},
+        {"int3", PACK, 3, CTW_BF16, 0, NO_ZEROS, false, false, 0, N, K},
+        {"int7 fp16", PACK, 7, CTW_F16, 0, PACKED_ZEROS, false, false, 0, N, K},
+        {"int8", PACK, 8, CTW_BF16, 0, INT8_ZEROS, false, false, 0, N, K},
+        {"int8 fp16", PACK, 8, CTW_F16, 0, NO_ZEROS, false, false, 0, N, K},
+        {"int4 activation order", PACK, 4, CTW_BF16, K / 2, INT8_ZEROS, true, false, 0, N / 2, K},
+        {"int8 activation order, fp16", PACK, 8, CTW_F16, K / 2, INT8_ZEROS, true, false, 0, N / 2, K},
+    };
+    for (size_t c = 0; c < CTW_COUNT(all); c++) {
+        struct made m;
+        weight_open(&m, &all[c]);
+        uint16_t *scales = (uint16_t *)m.host.part[CTW_PART_SCALE];
+        for (int i = 0; i < N; i++)
+            scales[i] = (uint16_t)i;
+        must(cudaMemcpy(m.part[CTW_PART_SCALE].p, scales, N * 2, cudaMemcpyHostToDevice), "upload");
+        int64_t n = all[c].n * K, wrong = 0, n_nan = 0;
+        uint16_t *want = (uint16_t *)weight_decoded(&m, all[c].dtype);
+        struct buf dst = buf_open((size_t)n * 2, 0);
+        OK(ctw_cuda_decode(cu, cu->stream, &m.shard, 0, all[c].n, all[c].dtype, dst.p, 0, 0, &last_err));
+        uint16_t *got = (uint16_t *)buf_read(&dst);
+        for (int64_t i = 0; i < n; i++) {
+            bool nan = isnan(ctw_load_float(want, all[c].dtype, i));
+            n_nan += nan;
+            wrong += nan ? !isnan(ctw_load_float(got, all[c].dtype, i)) : got[i] != want[i];
+        }
+        report(wrong == 0 && n_nan > 0 && n_nan < n / 2, "every scale, %s: %lld of %lld differ",
+               all[c].name, (long long)wrong, (long long)n);
+        free(want);
+        free(got);
+        buf_close(&dst);
+        weight_close(&m);
+    }
+}
+
 /* ---- embed -------------------------------------------------------------------------------- */
 
 static void check_embed(const struct kind *c)
@@ -355,6 +395,7 @@ int main(int argc, char **argv)
         for (size_t i = 0; i < CTW_COUNT(kinds); i++)
             check_decoding(&kinds[i]);
         check_nan_scales();
+        check_every_scale();
         for (size_t i = 0; i < CTW_COUNT(kinds); i += 3)
             check_embed(&kinds[i]);
         check_weights();
