@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """The stages of tests/run, which sets up the machine and then calls this file.
 
-    tests/run [--fast] [--only STAGE ...] [--list]
+    tests/run [--fast] [--only STAGE ...] [--at-once N] [--list]
 
-Prints one line a stage, and last "N passed, N failed" (checks, not stages). What a stage printed
+Stages run two at a time, since many of them leave a processor idle now and then. Prints one line a
+stage as it ends, and last "N passed, N failed" (checks, not stages). What a stage printed
 is in build/test-logs/STAGE.log; the end of it is shown when the stage fails.
 """
 
@@ -15,6 +16,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,6 +29,8 @@ TINY = DATA / "tiny"
 JOBS = str(os.cpu_count() or 1)
 PY = sys.executable
 PYTEST = [PY, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+# These mostly wait: for processes, and for time to pass. A class has a worker for all of its tests.
+E2E = [*PYTEST, "-n", "4", "--dist", "loadscope", "tests/e2e"]
 
 
 @dataclass
@@ -44,8 +48,9 @@ class Stage:
     name: str
     about: str
     steps: list
+    needs: tuple = ("build",)  # stages that must have ended
     fast: bool = True  # part of --fast
-    limit_s: int = 600
+    limit_s: int = 900
     note: str = ""
 
 
@@ -65,16 +70,16 @@ def build_steps(preset, targets=()):
 def sanitizer_stage(name, about, ctest_options, environment):
     """The unit tests, the protocol and a few scores in a sanitized build."""
     worker, fake = BUILD / name / "worker/ctworker", BUILD / name / "tests/fake_worker"
-    env = environment | {"CTW_FAKE_WORKER": str(fake)}
+    env = environment | {"CTW_FAKE_WORKER": str(fake), "CTW_TEST_PATIENCE": "3"}
     return Stage(name, about, [
         *build_steps(name, ["invariance"]),
         Step(["ctest", "--preset", name, "-j", JOBS, *ctest_options], "ctest", env),
-        Step([*PYTEST, "tests/e2e"], "pytest", env),
+        Step(E2E, "pytest", env),
         Step([PY, "tests/golden/check_scores.py", "--tiny", TINY, "--only", "qwen3", "--worker",
               worker], "lines", env),
         Step([BUILD / name / "tests/invariance", TINY / "mistral_swa-w8a16_channel", "auto", "1",
               "1"], env=env),
-    ], fast=False, limit_s=1200)
+    ], needs=("tiny",), fast=False, limit_s=1800)
 
 
 def golden_stage():
@@ -102,47 +107,52 @@ def cuda_stage():
               f"-DCMAKE_CUDA_COMPILER={nvcc}"]),
         Step(["cmake", "--build", build, "-j", JOBS, "--target", "ctworker", "ctworker_cuda",
               "invariance", "gpu_tests"]),
-    ], fast=False, limit_s=1500, note=f"nvcc {version[1]}.{version[2]}")
+        Step([*PYTEST, "tests/gpu/test_drivers.py"], "pytest", {"CTW_CUDA_BUILD": build}),
+    ], fast=False, limit_s=1800, note=f"nvcc {version[1]}.{version[2]}")
 
 
 def stages():
+    """In the order in which they are begun: what others need, then the long ones."""
     return [
         Stage("lint", "includes, libraries, banned calls, sizes, headers",
-              [Step([PY, "tests/lint/check_tree.py"], "lines")]),
+              [Step([PY, "tests/lint/check_tree.py"], "lines")], needs=()),
         Stage("build", "warnings are errors; installs", [
             *build_steps("ci", ["invariance"]),
             Step(["cmake", "--install", "build/ci", "--prefix", BUILD / "ci-install"]),
-            Step([BUILD / "ci-install/bin/ctworker", "--version"])], limit_s=1200),
+            Step([BUILD / "ci-install/bin/ctworker", "--version"])], needs=(), limit_s=1800),
         Stage("unit", "unit tests, kernels against definitions, queue, short fuzzing",
               [Step(["ctest", "--preset", "ci", "-j", JOBS], "ctest")]),
-        golden_stage(),
         Stage("tiny", "every family and format against the float64 model", [
             Step([PY, "tests/tools/tiny_checkpoint.py", "--all", TINY]),
             Step([PY, "tests/golden/check_scores.py", "--tiny", TINY], "lines")]),
-        Stage("variants", "the same scores by every CPU variant of this machine", [
-            Step([PY, "tests/golden/check_scores.py", "--tiny", TINY, "--variants", "--only", f],
-                 "lines") for f in ("llama-bf16", "qwen2-w4a16", "qwen3-nvfp4", "mistral_swa-w8a16",
-                                    "llama_bias-w4a16", "llama-fp16")], fast=False),
-        Stage("invariance", "the same bits in any company, order, chunk, pass, thread count", [
-            Step([PY, "tests/invariance/check_invariance.py", "--tiny", TINY, "--scratch", DATA,
-                  "--program", BUILD / "ci/tests/invariance"], "lines")], fast=False, limit_s=900),
-        Stage("service", "protocol, faults, a GPU that is none, example client", [
-            Step([*PYTEST, "tests/e2e"], "pytest")]),
-        Stage("adapter", "the Python package against real lm-eval", [
-            Step([*PYTEST, "tests/python"], "pytest", {"CTWORKER_BIN": WORKER})], limit_s=900),
-        Stage("smollm2", "a real model through lm_eval, as it is and quantised", [
-            Step([PY, "tests/e2e/check_smollm2.py", "--scratch", DATA / "smollm2"], "lines", {
-                "PYTHONPATH": ROOT / "harness_adapter/src", "CTWORKER_BIN": WORKER})],
-              fast=False, limit_s=900),
+        golden_stage(),
         cuda_stage(),
-        Stage("wheel", "the package in an empty environment, outside the tree", [
-            Step(["bash", "tests/python/check_wheel.sh"], "lines", {"PYTHON": PY})],
-              fast=False, limit_s=900),
+        sanitizer_stage("tsan", "thread sanitizer", ["-LE", "fuzz"], {
+            "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1"}),
         sanitizer_stage("asan", "address and undefined-behaviour sanitizers", [], {
             "ASAN_OPTIONS": "abort_on_error=1:detect_leaks=1", "UBSAN_OPTIONS":
             "print_stacktrace=1:halt_on_error=1"}),
-        sanitizer_stage("tsan", "thread sanitizer", ["-LE", "fuzz"], {
-            "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1"}),
+        Stage("wheel", "the package in an empty environment, outside the tree", [
+            Step(["bash", "tests/python/check_wheel.sh"], "lines", {"PYTHON": PY})],
+              fast=False),
+        Stage("adapter", "the Python package against real lm-eval", [
+            Step([*PYTEST, "-n", "3", "--dist", "worksteal", "tests/python"], "pytest",
+                 {"CTWORKER_BIN": WORKER})]),
+        Stage("invariance", "the same bits in any company, order, chunk, pass, thread count", [
+            Step([PY, "tests/invariance/check_invariance.py", "--tiny", TINY, "--scratch", DATA,
+                  "--program", BUILD / "ci/tests/invariance"], "lines")],
+              needs=("tiny",), fast=False),
+        Stage("smollm2", "a real model through lm_eval, as it is and quantised", [
+            Step([PY, "tests/e2e/check_smollm2.py", "--scratch", DATA / "smollm2"], "lines", {
+                "PYTHONPATH": ROOT / "harness_adapter/src", "CTWORKER_BIN": WORKER})],
+              fast=False),
+        Stage("service", "protocol, faults, a GPU that is none, example client", [
+            Step(E2E, "pytest", {"CTW_TEST_PATIENCE": "2"})]),
+        Stage("variants", "the same scores by every CPU variant of this machine", [
+            Step([PY, "tests/golden/check_scores.py", "--tiny", TINY, "--variants", "--only", f],
+                 "lines") for f in ("llama-bf16", "qwen2-w4a16", "qwen3-nvfp4", "mistral_swa-w8a16",
+                                    "llama_bias-w4a16", "llama-fp16")],
+              needs=("tiny",), fast=False),
     ]
 
 
@@ -166,6 +176,16 @@ def checks_of(step, text, code):
     return passed, max(failed, 1) if code else failed
 
 
+children = {}  # of the steps that run now
+
+
+def kill(child):
+    try:
+        os.killpg(child.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
 def run_step(step, log, deadline):
     """Its exit status; 124 when it ran past the deadline (it and its children are then ended)."""
     env = os.environ | {"PYTHONUNBUFFERED": "1", "CTWORKER": str(WORKER)}
@@ -175,17 +195,16 @@ def run_step(step, log, deadline):
     child = subprocess.Popen([str(a) for a in step.argv], cwd=ROOT, env=env, stdout=log,
                              stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
                              start_new_session=True)
+    children[child.pid] = child
     try:
         return child.wait(max(1, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
         log.write(b"\ntests/run: past the time limit of the stage\n")
         return 124
     finally:
-        try:  # nothing of a stage outlives it
-            os.killpg(child.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+        kill(child)  # nothing of a stage outlives it
         child.wait()
+        del children[child.pid]
 
 
 def run_stage(stage):
@@ -206,12 +225,36 @@ def run_stage(stage):
                 break
     word = "FAIL" if failed else "ok"
     note = f"  ({stage.note})" if stage.note else ""
-    print(f"{word:4} {stage.name:12} {passed:5} checks {time.monotonic() - start:7.1f} s{note}",
-          flush=True)
+    told = [f"{word:4} {stage.name:12} {passed:5} checks {time.monotonic() - start:7.1f} s{note}"]
     if failed:
         lines = text.splitlines()
-        told = [x for x in lines if re.match(r"\s*(FAIL|E  )", x)][:40] or lines[:-15][-45:]
-        print("\n".join(f"     | {x[:400]}" for x in told + lines[-15:]), flush=True)
+        why = [x for x in lines if re.match(r"\s*(FAIL|E  |.*Test +#.*\*\*\*)", x)][:40]
+        told += [f"     | {x[:400]}" for x in (why or lines[:-15][-45:]) + lines[-15:]]
+    print("\n".join(told), flush=True)
+    return passed, failed
+
+
+def run_stages(chosen, at_once):
+    """(passed, failed) of all. A stage that is needed but was not chosen has been run before."""
+    waiting, running, passed, failed = list(chosen), {}, 0, 0
+    with ThreadPoolExecutor(at_once) as pool:
+        try:
+            while waiting or running:
+                pending = {s.name for s in [*waiting, *running.values()]}
+                ready = [s for s in waiting if not pending.intersection(s.needs)]
+                for stage in ready[:at_once - len(running)]:
+                    waiting.remove(stage)
+                    running[pool.submit(run_stage, stage)] = stage
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    stage, (ok, bad) = running.pop(future), future.result()
+                    passed, failed = passed + ok, failed + bad
+                    if bad and stage.name == "build":
+                        print("nothing else can run without the build")
+                        waiting.clear()
+        except BaseException:
+            for child in list(children.values()):
+                kill(child)
+            raise
     return passed, failed
 
 
@@ -221,6 +264,8 @@ def main():
     parser.add_argument("--fast", action="store_true", help="leave out the slow stages")
     parser.add_argument("--only", action="append", metavar="STAGE", help="may be repeated",
                         choices=[s.name for s in every])
+    parser.add_argument("--at-once", type=int, default=2, choices=range(1, 9), metavar="N",
+                        help="so many stages run at a time (default: 2)")
     parser.add_argument("--list", action="store_true", help="name the stages and stop")
     args = parser.parse_args()
     if args.list:
@@ -231,13 +276,8 @@ def main():
     LOGS.mkdir(parents=True, exist_ok=True)
     # A shell's background job is started with it ignored, and the tests' processes would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    start, passed, failed = time.monotonic(), 0, 0
-    for stage in chosen:
-        ok, bad = run_stage(stage)
-        passed, failed = passed + ok, failed + bad
-        if bad and stage.name == "build":
-            print("nothing else can run without the build")
-            break
+    start = time.monotonic()
+    passed, failed = run_stages(chosen, args.at_once)
     print(f"total {time.monotonic() - start:.0f} s; logs in {LOGS.relative_to(ROOT)}")
     print(f"{passed} passed, {failed} failed")
     return 1 if failed else 0

@@ -4,6 +4,7 @@ faults. It computes with the CPU's kernels, so every score must equal the CPU's 
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -17,7 +18,9 @@ import worker_process as w
 from test_faults import ended, until
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu"))
 import checkpoint_io  # noqa: E402
+from bench_plan import seconds_of_load  # noqa: E402
 import tiny_checkpoint  # noqa: E402
 
 BUILD = w.FAKE.parents[1]
@@ -150,9 +153,27 @@ class Scores(Device):
         for i in range(3, 15):
             self.assertEqual(results[i], results[i % 3])
 
-    def test_files_are_read_while_blocks_are_allocated(self):
+    def test_files_are_read_while_memory_is_allocated(self):
         done = score("deep", "--backend", "cuda", alloc_us=3000)
         self.assertEqual((done.returncode, done.stdout), (0, on_cpu("deep")), done.stderr)
+
+    def test_a_load_is_told(self):
+        """From its beginning until all weights are there, which copies of 20 ms each make long."""
+        for name, copy_us in (("deep", 20000), ("deep", 0), ("tied_int4", 0)):
+            started = time.monotonic()
+            done = score(name, "--backend", "cuda", env={"CTW_LOG": "debug"}, copy_us=copy_us)
+            whole = time.monotonic() - started
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(done.stderr.count("on the GPU after"), 1, done.stderr)
+            self.assertRegex(done.stderr, r"pass: \d+ tokens, queued after [\d.]+ ms, computed after ")
+            seconds = seconds_of_load(done.stderr)
+            began = re.search(r"weights: memory for them after ([\d.]+) s, the first copy after ([\d.]+) s",
+                              done.stderr)
+            times = [0, float(began[1]), float(began[2]), seconds, whole]
+            self.assertEqual(times, sorted(times), done.stderr)
+            if copy_us:
+                self.assertGreater(seconds, 0.02 * 40)  # a layer each
+                self.assertLess(float(began[2]), seconds / 2)
 
     def test_the_same_bits_in_any_company(self):
         done = subprocess.run([BUILD / "tests/invariance", model("int8"), "cuda-hopper", "7", "1"],
@@ -350,6 +371,28 @@ class Loading(Device):
                 for job in jobs:
                     self.assert_failed(c, job, "io", "model.safetensors")
                 self.assertEqual(scores_by(c, PAIRS, model="tied"), expected("tied", PAIRS))
+
+    def test_layers_of_many_stages(self):
+        """Tensors larger than a stage, more stages than there are; a copy that fails, a file cut short."""
+        with tempfile.TemporaryDirectory(prefix="ctw-") as d:
+            tiny_checkpoint.write(f"{d}/m", "llama", "bf16", layers=2, hidden=1024, inner=4608, heads=8,
+                                  kv_heads=2, head=64)
+            pairs = random_pairs(2, longest=9)
+            want = score(f"{d}/m", "--backend", "cpu", pairs=pairs).stdout
+            for copy_us in (0, 3000):
+                done = score(f"{d}/m", "--backend", "cuda", pairs=pairs, copy_us=copy_us)
+                self.assertEqual((done.returncode, done.stdout), (0, want), done.stderr)
+            for copy in (3, 9):
+                self.assert_refused(score(f"{d}/m", "--backend", "cuda", pairs=pairs, fail_copy=copy), 69,
+                                    "the GPU has fallen off the bus")
+            with server(models=(f"{d}/m",), copy_us=300000) as a, a.client() as c:
+                job = c.pairs(pairs)
+                time.sleep(0.15)
+                os.truncate(f"{d}/m/model.safetensors", 50 << 20)
+                self.assert_failed(c, job, "io", "model.safetensors")
+                a.process.terminate()
+                a.process.wait(20)
+                self.assertNotIn("on the GPU after", a.text())
 
     def test_signals(self):
         with server(models=("deep",), copy_us=15000) as a:

@@ -21,7 +21,7 @@ LONG = [([1] * 60, [2] * 4)]   # 63 tokens
 
 
 def until(what, timeout_s=15):
-    end = time.monotonic() + timeout_s
+    end = time.monotonic() + timeout_s * w.PATIENCE
     while not what():
         assert time.monotonic() < end, "it did not come about"
         time.sleep(0.02)

@@ -27,9 +27,13 @@ class OneWorker(unittest.TestCase):
             assert cls.worker.end(60) == 0, cls.worker.text()
 
     def tearDown(self):
+        """Leaves no job behind; that of an orphan whose time is over goes by itself, at any moment."""
         for job in self.c.call("info")["jobs"]:
-            self.c.call("cancel", job=job["job"])
-            self.c.call("release", job=job["job"])
+            for op in ("cancel", "release"):
+                try:
+                    self.c.call(op, job=job["job"])
+                except w.Refused as e:
+                    self.assertEqual(e.code, "not_found", e)
 
     def refused(self, code, part, call, *args, **kw):
         with self.assertRaises(w.Refused) as e:

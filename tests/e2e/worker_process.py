@@ -15,6 +15,9 @@ ROOT = Path(__file__).resolve().parents[2]
 FAKE = Path(os.environ.get("CTW_FAKE_WORKER", ROOT / "build/ci/tests/fake_worker"))
 VOCAB, MAX_LENGTH, DECODERS = 1000, 64, 4
 MESSAGE_BYTES = 64 << 20
+# So many times as long is waited for what must come about: sanitizers and other work make it late. Bounds
+# that tests assert do not grow with it.
+PATIENCE = float(os.environ.get("CTW_TEST_PATIENCE", "1"))
 
 
 def ints(values):
@@ -90,8 +93,9 @@ class Refused(Exception):
 
 class Client:
     def __init__(self, url, timeout_s=10, resend_ms=-1):
-        self.sock = pynng.Req0(resend_time=resend_ms, recv_timeout=int(timeout_s * 1000),
-                               send_timeout=int(timeout_s * 1000), recv_max_size=MESSAGE_BYTES + 1024)
+        limit_ms = int(timeout_s * PATIENCE * 1000)
+        self.sock = pynng.Req0(resend_time=resend_ms, recv_timeout=limit_ms, send_timeout=limit_ms,
+                               recv_max_size=MESSAGE_BYTES + 1024)
         self.sock.dial(url, block=False)
         self.ids = 0
 
@@ -137,7 +141,7 @@ class Client:
         return job
 
     def wait(self, job, timeout_s=20):
-        end = time.monotonic() + timeout_s
+        end = time.monotonic() + timeout_s * PATIENCE
         while time.monotonic() < end:
             r = self.call("poll", job=job, wait_ms=1000)
             if r["state"] in ("done", "failed", "canceled"):
@@ -218,7 +222,10 @@ class Worker:
             paths.append(str(self.dir / name))
         self.url = listen or f"ipc://{self.dir}/w.sock"
         self.env = os.environ | {"XDG_RUNTIME_DIR": str(self.runtime)} | (env or {})
-        self.env |= {f"CTW_FAKE_{k.upper()}": str(v) for k, v in (engine or {}).items()}
+        engine = engine or {}
+        if "open_ms" in engine:
+            engine = engine | {"open_ms": int(engine["open_ms"] * PATIENCE)}
+        self.env |= {f"CTW_FAKE_{k.upper()}": str(v) for k, v in engine.items()}
         self.log = open(self.dir / "log", "w+", encoding="utf-8")
         self.argv = [self.program, "serve", "--model", *paths, "--listen", self.url,
                      "--ready-file", str(self.ready), *args]
@@ -228,7 +235,7 @@ class Worker:
             self.wait_ready()
 
     def wait_ready(self, timeout_s=20):
-        end = time.monotonic() + timeout_s
+        end = time.monotonic() + timeout_s * PATIENCE
         while not self.ready.exists():
             assert self.process.poll() is None, self.text()
             assert time.monotonic() < end, "not ready: " + self.text()
@@ -247,7 +254,7 @@ class Worker:
                               timeout=timeout, stdin=subprocess.DEVNULL)
 
     def end(self, timeout_s=20):
-        return self.process.wait(timeout_s)
+        return self.process.wait(timeout_s * PATIENCE)
 
     def __enter__(self):
         return self

@@ -121,7 +121,7 @@ def main():
             return job[0], [str(e)]
 
     failed = 0
-    with ThreadPoolExecutor(max(1, os.cpu_count() // 2)) as pool:
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
         for name, wrong in pool.map(attempt, jobs):
             print("FAIL" if wrong else "ok  ", name, *wrong[:3], sep="  ", flush=True)
             failed += bool(wrong)

@@ -10,7 +10,7 @@ static const struct split_shape split_shapes[] = {
     {2, 2, 128, 32, 128},  {5, 1, 40, 20, 64},    {7, 1, 64, 64, 1024}, {14, 2, 128, 128, 512},
 };
 
-enum { SPLIT_ROWS = 80, SPLIT_POSITIONS = 500, SPLIT_MEMORY = 32 };
+enum { SPLIT_ROWS = THIN == 1 ? 80 : 20, SPLIT_POSITIONS = 500, SPLIT_MEMORY = 32 };
 
 /* All pointers are the backend's. */
 struct split_problem {
@@ -135,7 +135,7 @@ static void split_check(struct ctw_backend *be, const char *variant)
 {
     static const enum ctw_dtype types[] = {CTW_F32, CTW_BF16, CTW_F16};
     static const int64_t pieces[] = {SPLIT_ROWS, 13};
-    for (size_t s = 0; s < 12 * CTW_COUNT(split_shapes); s++) {
+    for (size_t s = 0; s < 12 * CTW_COUNT(split_shapes); s += THIN) {
         struct split_problem p;
         split_open(&p, be, &split_shapes[s / 12], types[s % 3], (int)(s / 3 % 4));
         struct buf want = split_run(&p, be, SPLIT_ROWS, false);

@@ -154,22 +154,20 @@ static void variants_agree_with_the_definition(void **state)
 {
     (void)state;
     struct ctw_backend *c = backend("c", 2);
-    for (size_t s = 0; s < CTW_COUNT(shapes); s++) {
-        for (size_t d = 0; d < CTW_COUNT(dtypes); d++) {
-            struct problem p;
-            problem_open(&p, &shapes[s], dtypes[d], (enum ctw_epilogue)((s + d) % 3));
-            struct buf want = problem_run(&p, c);
-            const char *v;
-            for (int i = 0; (v = fast_variant(i)) != NULL; i++) {
-                struct ctw_backend *be = backend(v, 1 + (int)rng_below(3));
-                struct buf got = problem_run(&p, be);
-                compare(&p, &got, &want, v);
-                buf_close(&got);
-                ctw_backend_close(be);
-            }
-            buf_close(&want);
-            problem_close(&p);
+    for (size_t s = 0; s < 3 * CTW_COUNT(shapes); s += THIN) {
+        struct problem p;
+        problem_open(&p, &shapes[s / 3], dtypes[s % 3], (enum ctw_epilogue)((s / 3 + s) % 3));
+        struct buf want = problem_run(&p, c);
+        const char *v;
+        for (int i = 0; (v = fast_variant(i)) != NULL; i++) {
+            struct ctw_backend *be = backend(v, 1 + (int)rng_below(3));
+            struct buf got = problem_run(&p, be);
+            compare(&p, &got, &want, v);
+            buf_close(&got);
+            ctw_backend_close(be);
         }
+        buf_close(&want);
+        problem_close(&p);
     }
     ctw_backend_close(c);
 }

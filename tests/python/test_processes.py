@@ -110,7 +110,7 @@ def start_slow(
     seen = b""
     assert child.stderr is not None
     os.set_blocking(child.stderr.fileno(), False)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240  # lm-eval takes 15 s to start, and more beside other work
     while b"Running loglikelihood_rolling requests:" not in seen:
         assert time.monotonic() < deadline and child.poll() is None, seen[-2000:]
         seen += child.stderr.read() or b""
