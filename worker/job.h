@@ -101,6 +101,7 @@ struct ctw_job {
 
     double served;      /* tokens, for fair shares */
     int64_t contact_ms; /* last contact */
+    int n_polls;        /* that wait for its news: contact as long as they do */
     int64_t sealed_ms, ended_ms;
     int64_t gone_ms; /* when its client's connection was lost; 0: it was not */
     uint32_t pipe;

@@ -128,8 +128,11 @@ void ctw_queue_peer_gone(struct ctw_queue *q, uint32_t pipe, int64_t now_ms)
     q->gone[q->n_gone] = pipe;
     q->n_gone = (q->n_gone + 1) % CTW_GONE_PIPES;
     for (struct ctw_job *j = q->jobs; j != NULL; j = j->next) {
-        if (j->pipe == pipe)
-            j->gone_ms = now_ms;
+        if (j->pipe != pipe)
+            continue;
+        j->gone_ms = now_ms;
+        if (j->n_polls > 0)
+            j->contact_ms = now_ms;
     }
     pthread_mutex_unlock(&q->lock);
 }
@@ -155,6 +158,8 @@ void ctw_queue_touch(struct ctw_queue *q, struct ctw_job *j, const struct ctw_co
 static int64_t deadline(const struct ctw_job *j)
 {
     bool final = ctw_job_is_final(j);
+    if (j->n_polls > 0 && j->gone_ms == 0)
+        return INT64_MAX;
     if (j->state == CTW_JOB_OPEN)
         return j->contact_ms + j->head.ttl_ms;
     if (j->head.keep && !final)

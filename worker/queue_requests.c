@@ -302,19 +302,21 @@ static struct timespec time_at(int64_t ms)
 }
 
 /* Waits for news of the job, which the caller has pinned. */
-static void wait_for_news(struct ctw_queue *q, const struct ctw_job *j, const struct ctw_poll *poll,
+static void wait_for_news(struct ctw_queue *q, struct ctw_job *j, const struct ctw_poll *poll,
                           int64_t until_ms)
 {
     bool counts = poll->has >> CTW_POLL_SEEN & 1;
     if (q->n_waiting >= q->max_waiting) /* the other threads are for everything else */
         return;
     q->n_waiting++;
+    j->n_polls++;
     struct timespec until = time_at(until_ms);
     while (!ctw_job_is_final(j) && !j->removed && !atomic_load(&q->stop) &&
            !(counts && (uint64_t)j->n_done > poll->seen)) {
         if (pthread_cond_timedwait(&q->changed, &q->lock, &until) == ETIMEDOUT)
             break;
     }
+    j->n_polls--;
     q->n_waiting--;
 }
 

@@ -379,6 +379,43 @@ static void a_poll_is_contact_until_its_end(void **state)
     close_bench(&b);
 }
 
+static void *poll_main(void *bench)
+{
+    struct ctw_err err;
+    (void)wait_for_job(bench, "waited for------", &err);
+    return NULL;
+}
+
+/* However much longer it waits than the job's time without contact; a lost connection ends it. */
+static void a_waiting_poll_is_contact(void **state)
+{
+    (void)state;
+    struct bench b;
+    struct ctw_err err;
+    const char *id = "waited for------";
+    pthread_t thread;
+    assert_int_equal(open_bench(&b, &err), CTW_OK);
+    assert_int_equal(wait_for_model(&b), CTW_MODEL_READY);
+    assert_int_equal(submit(&b, id, 2, 5, 7, false, &err), CTW_OK);
+    make_orphan(&b, id, 1000);
+    assert_int_equal(pthread_create(&thread, NULL, poll_main, &b), 0);
+    for (bool waits = false; !waits;) {
+        pthread_mutex_lock(&b.queue.lock);
+        waits = b.queue.n_waiting == 1;
+        pthread_mutex_unlock(&b.queue.lock);
+    }
+    int64_t now_ms = ctw_now_ms() + 5000;
+    ctw_queue_tick(&b.queue, now_ms);
+    assert_true(is_there(&b, id));
+    ctw_queue_peer_gone(&b.queue, contact().pipe, now_ms);
+    ctw_queue_tick(&b.queue, now_ms + 900);
+    assert_true(is_there(&b, id));
+    ctw_queue_tick(&b.queue, now_ms + 1000);
+    assert_false(is_there(&b, id));
+    pthread_join(thread, NULL);
+    close_bench(&b);
+}
+
 /* Rates count what was done of a pass that was cancelled. */
 static void a_cancelled_pass_is_not_done(void **state)
 {
@@ -456,6 +493,7 @@ int main(void)
         cmocka_unit_test(long_sequences_cost_more),
         cmocka_unit_test(a_request_of_a_lost_connection_saves_no_job),
         cmocka_unit_test(a_poll_is_contact_until_its_end),
+        cmocka_unit_test(a_waiting_poll_is_contact),
         cmocka_unit_test(a_cancelled_pass_is_not_done),
     };
     ctw_log_set_level(CTW_LOG_ERROR);
