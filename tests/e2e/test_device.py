@@ -173,7 +173,7 @@ class Scores(Device):
             self.assertEqual(times, sorted(times), done.stderr)
             if copy_us:
                 self.assertGreater(seconds, 0.02 * 40)  # a layer each
-                self.assertLess(float(began[2]), seconds / 2)
+                self.assertGreater(seconds - float(began[2]), 0.02 * 38)  # all but its first follow
 
     def test_the_same_bits_in_any_company(self):
         done = subprocess.run([BUILD / "tests/invariance", model("int8"), "cuda-hopper", "7", "1"],
@@ -385,7 +385,7 @@ class Loading(Device):
             for copy in (3, 9):
                 self.assert_refused(score(f"{d}/m", "--backend", "cuda", pairs=pairs, fail_copy=copy), 69,
                                     "the GPU has fallen off the bus")
-            with server(models=(f"{d}/m",), copy_us=300000) as a, a.client() as c:
+            with server(models=(f"{d}/m",), copy_us=900000) as a, a.client() as c:
                 job = c.pairs(pairs)
                 time.sleep(0.15)
                 os.truncate(f"{d}/m/model.safetensors", 50 << 20)

@@ -18,6 +18,8 @@ import worker_process as w
 
 SLOW = {"us_per_token": 2000}  # a pass of 256 tokens takes half a second
 LONG = [([1] * 60, [2] * 4)]   # 63 tokens
+# Half a minute when SLOW: what ends within ENDED_S did not wait for it, however slow the machine is.
+ENDLESS, ENDED_S = LONG * 240, 12
 
 
 def until(what, timeout_s=15):
@@ -32,6 +34,14 @@ def ended(worker, timeout_s=20):
         return worker.end(timeout_s)
     except subprocess.TimeoutExpired:
         raise AssertionError("the worker goes on: " + worker.text())
+
+
+def ended_at_once(worker):
+    """Its exit code, of one that has an ENDLESS job."""
+    start = time.monotonic()
+    code = ended(worker)
+    assert time.monotonic() - start < ENDED_S, "it waited for its job"
+    return code
 
 
 def start_fails(code, part, *args, **kw):
@@ -197,10 +207,8 @@ class Connections(unittest.TestCase):
         with w.Worker() as a, a.client() as other:
             with a.client(timeout_s=10) as c:
                 c.call("health")
-                start = time.monotonic()
                 with self.assertRaises((pynng.exceptions.ConnectionReset, pynng.exceptions.Closed)):
                     c.raw(bytes(w.MESSAGE_BYTES + 2048))
-                self.assertLess(time.monotonic() - start, 5)
                 self.assertEqual(c.call("health")["state"], "ready")  # dials again by itself
             self.assertEqual(other.call("health")["state"], "ready")
             # exactly as large as allowed is read, and refused for what it is
@@ -232,49 +240,51 @@ class Connections(unittest.TestCase):
 
 
 class Orphans(unittest.TestCase):
-    def submit_and_die(self, worker, policy, ttl_s):
-        """A client process that submits a long job and is killed; returns the job's id."""
+    def submit_and_die(self, worker, policy, ttl_s, n=240):
+        """A client process that submits a long job and is killed; (the job's id, when it was)."""
         job = random.randbytes(16)
         code = (f"import sys, time\nsys.path.insert(0, {str(Path(__file__).parent)!r})\n"
                 f"import worker_process as w\nc = w.Client({worker.url!r})\n"
-                f"c.pairs({LONG!r} * 60, job={job!r}, orphan={{'policy': {policy!r}, 'ttl_s': {ttl_s}}})\n"
+                f"c.pairs({LONG!r} * {n}, job={job!r}, orphan={{'policy': {policy!r}, 'ttl_s': {ttl_s}}})\n"
                 f"print('ok', flush=True)\ntime.sleep(100)\n")
         p = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
         self.assertEqual(p.stdout.readline(), b"ok\n")
+        killed = time.monotonic()
         p.kill()
         p.wait()
         p.stdout.close()
-        return job
+        return job, killed
 
     def jobs(self, c):
         return {j["job"]: j["state"] for j in c.call("info")["jobs"]}
 
     def test_cancel_when_the_connection_is_lost(self):
         with w.Worker(engine=SLOW) as a, a.client() as c:
-            job = self.submit_and_die(a, "cancel", 600)
-            start = time.monotonic()
+            job, killed = self.submit_and_die(a, "cancel", 600)
             until(lambda: job not in self.jobs(c))
-            self.assertTrue(4 < time.monotonic() - start < 8)
-            self.assertIn("lost the client: cancelled", a.text())
+            self.assertGreaterEqual(time.monotonic() - killed, 5)
+            until(lambda: "lost the client: cancelled" in a.text())
             begin = time.monotonic()
             c.run_pairs([([1], [2])])
-            self.assertLess(time.monotonic() - begin, 1, "the orphan still computes")
+            self.assertLess(time.monotonic() - begin, ENDED_S, "the orphan still computes")
 
     def test_cancel_when_the_client_is_silent(self):
         with w.Worker(engine=SLOW) as a, a.client() as c, a.client() as silent:
-            job = silent.pairs(LONG * 60, orphan={"policy": "cancel", "ttl_s": 1})
             start = time.monotonic()
+            job = silent.pairs(ENDLESS, orphan={"policy": "cancel", "ttl_s": 1})
             until(lambda: job not in self.jobs(c))
-            self.assertTrue(0.8 < time.monotonic() - start < 2)
+            self.assertGreaterEqual(time.monotonic() - start, 1)
+            until(lambda: "lost the client: cancelled" in a.text())
 
     def test_polling_is_contact(self):
+        ttl_s = int(w.PATIENCE)  # a client that comes later than this, since it has to wait, is silent
         with w.Worker(engine=SLOW) as a, a.client() as c:
-            job = c.pairs(LONG * 20, orphan={"policy": "cancel", "ttl_s": 1})
+            job = c.pairs(LONG * 20 * ttl_s, orphan={"policy": "cancel", "ttl_s": ttl_s})
             self.assertEqual(c.wait(job)["state"], "done")
 
     def test_another_connection_saves_the_job(self):
         with w.Worker(engine=SLOW) as a, a.client() as c:
-            job = self.submit_and_die(a, "cancel", 600)
+            job, _ = self.submit_and_die(a, "cancel", 600)
             end = time.monotonic() + 7
             while time.monotonic() < end:
                 self.assertEqual(c.call("poll", job=job, wait_ms=500)["state"], "running")
@@ -282,18 +292,18 @@ class Orphans(unittest.TestCase):
 
     def test_keep(self):
         with w.Worker(engine={"us_per_token": 300}) as a, a.client() as c:
-            job = self.submit_and_die(a, "keep", 2)
+            job, _ = self.submit_and_die(a, "keep", 4, 60)
             until(lambda: self.jobs(c)[job] == "done")
-            time.sleep(1)  # info is no contact
+            time.sleep(2.2)  # info is no contact
             self.assertEqual(len(c.fetch(job)), 60)
-            time.sleep(1.2)
+            time.sleep(2.2)
             self.assertEqual(len(c.fetch(job)), 60)  # fetch is
             until(lambda: job not in self.jobs(c))
 
     def test_unsealed_jobs_are_forgotten(self):
         with w.Worker() as a, a.client() as c:
             job = c.pairs(LONG, seal=False, orphan={"policy": "keep", "ttl_s": 1})
-            until(lambda: job not in self.jobs(c), 3)
+            until(lambda: job not in self.jobs(c))
 
 
 class Endings(unittest.TestCase):
@@ -316,29 +326,27 @@ class Endings(unittest.TestCase):
 
     def test_second_signal_stops_at_once(self):
         with w.Worker(engine=SLOW) as a, a.client() as c:
-            c.pairs(LONG * 60)
+            c.pairs(ENDLESS)
             time.sleep(0.2)
             a.process.send_signal(signal.SIGTERM)
-            time.sleep(0.3)
-            start = time.monotonic()
+            until(lambda: c.call("health")["state"] == "draining")
             a.process.send_signal(signal.SIGTERM)
-            self.assertEqual(ended(a), 143)
-            self.assertLess(time.monotonic() - start, 1.5)
+            self.assertEqual(ended_at_once(a), 143)
             self.assertFalse((a.dir / "w.sock").exists())
             self.assertEqual(list((a.runtime / "ctworker").iterdir()), [])
 
     def test_grace(self):
         with w.Worker("--grace", "1", engine=SLOW) as a, a.client() as c:
-            c.pairs(LONG * 60)
+            c.pairs(ENDLESS)
             time.sleep(0.2)
             start = time.monotonic()
             a.process.send_signal(signal.SIGINT)
-            self.assertEqual(ended(a), 130)
-            self.assertTrue(0.9 < time.monotonic() - start < 3)
+            self.assertEqual(ended_at_once(a), 130)
+            self.assertGreaterEqual(time.monotonic() - start, 1)
 
     def test_cancel_on_signal(self):
         with w.Worker("--on-signal", "cancel", engine=SLOW) as a, a.client() as c:
-            job = c.pairs(LONG * 60)
+            job = c.pairs(ENDLESS)
             time.sleep(0.2)
             a.process.send_signal(signal.SIGTERM)
             r = c.wait(job)
@@ -352,20 +360,18 @@ class Endings(unittest.TestCase):
             self.assertEqual((r["state"], r["jobs"]), ("draining", 1))
             self.assertEqual(c.call("poll", job=never)["state"], "canceled")
             self.assertEqual(c.wait(job)["state"], "done")
-            for _ in range(4):
-                time.sleep(1)  # not silent for 2 s
+            for _ in range(8):
+                time.sleep(0.5)  # not silent for 2 s
                 self.assertEqual(len(c.fetch(job)), 6)
             self.assertEqual(ended(a), 0)
 
     def test_shutdown_cancel(self):
         with w.Worker(engine=SLOW) as a, a.client() as c:
-            job = c.pairs(LONG * 60)
+            job = c.pairs(ENDLESS)
             c.call("shutdown", mode="cancel")
             self.assertEqual(c.call("poll", job=job)["state"], "canceled")
             c.call("release", job=job)
-            start = time.monotonic()
-            self.assertEqual(ended(a), 0)
-            self.assertLess(time.monotonic() - start, 1.5)
+            self.assertEqual(ended_at_once(a), 0)
 
     def test_drain_keeps_answering(self):
         with w.Worker(engine=SLOW) as a, a.client() as c:
@@ -379,14 +385,12 @@ class Endings(unittest.TestCase):
     def test_owner(self):
         owner = subprocess.Popen(["sleep", "100"])
         with w.Worker("--owner-pid", str(owner.pid), engine=SLOW) as a, a.client() as c:
-            c.pairs(LONG * 60)
+            c.pairs(ENDLESS)
             time.sleep(0.3)
             self.assertIsNone(a.process.poll())
             owner.kill()
             owner.wait()
-            start = time.monotonic()
-            self.assertEqual(ended(a), 0)
-            self.assertLess(time.monotonic() - start, 2)
+            self.assertEqual(ended_at_once(a), 0)
         start_fails(64, "there is no process", "--owner-pid", str(owner.pid))
 
     def test_ready_fd(self):
@@ -425,7 +429,7 @@ class Failures(unittest.TestCase):
             got = subprocess.run([str(w.FAKE), "serve", "--model", f"{d}/broken", "--listen",
                                   f"ipc://{d}/s"], capture_output=True, text=True, timeout=20)
             self.assertEqual(got.returncode, 65)
-            self.assertLess(time.monotonic() - start, 2)
+            self.assertLess(time.monotonic() - start, 5, "it waited for readers")
 
     def test_missing_folder(self):
         got = subprocess.run([str(w.FAKE), "serve", "--model", "/nowhere/at/all"],

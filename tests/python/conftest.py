@@ -102,7 +102,7 @@ def running_fake(checkpoint: Path, tmp_path: Path) -> Iterator[Callable[[str], s
         child.wait()
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 10.0) -> None:
+def wait_for(condition: Callable[[], object], seconds: float = 60.0) -> None:
     """Returns when the condition holds; fails the test when it does not in time."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -214,7 +214,7 @@ def test_a_running_worker(checkpoint: Path, tmp_path: Path, real_worker: str) ->
             model.close()
         assert answers[0] == answers[1] == answers[2] and worker.poll() is None
         worker.terminate()
-        assert worker.wait(20) == 0
+        assert worker.wait(60) == 0
         with pytest.raises(CtworkerError, match="is the worker running"):
             CTWorkerLM(endpoint=url, pretrained=str(checkpoint), timeout=0.3)
     finally:

@@ -69,7 +69,7 @@ def urls(tmp_path: Path) -> list[str]:
 def test_speaks_to_nng(urls: list[str], which: int) -> None:
     url = urls[which]
     sizes = [1, 1000, 3_000_000]
-    with pynng.Rep0(listen=url.replace("localhost", "127.0.0.1"), recv_timeout=5000) as server:
+    with pynng.Rep0(listen=url.replace("localhost", "127.0.0.1"), recv_timeout=30000) as server:
 
         def serve() -> None:
             for _ in sizes:
@@ -80,7 +80,7 @@ def test_speaks_to_nng(urls: list[str], which: int) -> None:
         client = ReqSocket(url)
         for n in sizes:
             data = os.urandom(n)
-            assert client.request(data, 5.0) == data[::-1]
+            assert client.request(data, 30.0) == data[::-1]
         thread.join()
         client.close()
 
@@ -108,7 +108,7 @@ def test_nobody_there(tmp_path: Path) -> None:
     start = time.monotonic()
     with pytest.raises(ConnectionLost, match="No such file.*is the worker running"):
         Client(f"ipc://{tmp_path}/none.sock", timeout=0.3).info()
-    assert time.monotonic() - start < 2
+    assert time.monotonic() - start < 10
 
 
 def test_silence_ends_in_time(urls: list[str]) -> None:
@@ -116,7 +116,7 @@ def test_silence_ends_in_time(urls: list[str]) -> None:
         start = time.monotonic()
         with pytest.raises(ConnectionLost, match="timed out"):
             Client(urls[0], timeout=0.5).info()
-        assert time.monotonic() - start < 3
+        assert time.monotonic() - start < 10
 
 
 @pytest.mark.parametrize("late", [0.0, 0.05])
@@ -142,10 +142,10 @@ def test_not_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: flo
         thread = threading.Thread(target=serve)
         thread.start()
         with pytest.raises(CtworkerError, match="is no ctworker"):
-            Client(f"ipc://{path}", timeout=1).info()
+            Client(f"ipc://{path}", timeout=20).info()
         thread.join()
     with pynng.Pub0(listen=f"ipc://{tmp_path}/pub.sock"), pytest.raises(CtworkerError):
-        Client(f"ipc://{tmp_path}/pub.sock", timeout=1).info()
+        Client(f"ipc://{tmp_path}/pub.sock", timeout=20).info()
 
 
 def test_oversized_reply_is_not_read(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_oversized_reply_is_not_read(tmp_path: Path) -> None:
         thread = threading.Thread(target=serve)
         thread.start()
         with pytest.raises(ConnectionLost, match="at most"):
-            ReqSocket(f"ipc://{path}").request(b"x", 2.0)
+            ReqSocket(f"ipc://{path}").request(b"x", 20.0)
         thread.join()
 
 
@@ -174,10 +174,10 @@ def test_repeats_after_a_lost_connection(urls: list[str]) -> None:
     url = urls[0]
 
     def serve() -> None:
-        with pynng.Rep0(listen=url, recv_timeout=5000) as first:
+        with pynng.Rep0(listen=url, recv_timeout=30000) as first:
             first.recv()
         time.sleep(0.2)
-        with pynng.Rep0(listen=url, recv_timeout=5000) as second:
+        with pynng.Rep0(listen=url, recv_timeout=30000) as second:
             request = msgpack.unpackb(second.recv())
             second.send(msgpack.packb({"v": 1, "id": request["id"], "ok": True, "state": "ready"}))
             time.sleep(0.2)
@@ -185,5 +185,5 @@ def test_repeats_after_a_lost_connection(urls: list[str]) -> None:
     thread = threading.Thread(target=serve)
     thread.start()
     time.sleep(0.1)
-    assert Client(url, timeout=10).health()["state"] == "ready"
+    assert Client(url, timeout=30).health()["state"] == "ready"
     thread.join()
