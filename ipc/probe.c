@@ -7,7 +7,7 @@
 #include "ipc/client.h"
 #include "ipc/server_internal.h"
 
-enum { ANSWER_MS = 1500, OLD_NNG_MS = 1000, NEW_NNG_MS = 30000 };
+enum { ANSWER_MS = 3000, OLD_NNG_MS = 1000, NEW_NNG_MS = 30000 };
 
 static int interval_ms(const struct ctw_server *s)
 {
@@ -38,22 +38,25 @@ static bool wait_ms(struct ctw_server *s, int ms)
     return go_on;
 }
 
-/* Does a new connection get an answer? */
-static bool answers(const struct ctw_server *s)
+/* Is a new connection accepted? An answer may come late, where all threads are busy. */
+static bool accepts(struct ctw_server *s)
 {
+    int answer_ms = s->options.answer_ms != 0 ? s->options.answer_ms : ANSWER_MS;
+    unsigned before = atomic_load(&s->n_accepted);
     struct ctw_client *client = NULL;
     struct ctw_request request = {.op = CTW_OP_HEALTH};
     struct ctw_reply reply = {0};
     enum ctw_status st = ctw_client_open(&client, s->url, NULL);
     if (st == CTW_OK) {
         ctw_client_set_next_id(client, s->probe_id);
-        st = ctw_client_call(client, &request, ANSWER_MS, &reply, NULL);
+        st = ctw_client_call(client, &request, answer_ms, &reply, NULL);
     }
     ctw_reply_close(&reply);
     ctw_client_close(client);
-    return st == CTW_OK;
+    return st == CTW_OK || atomic_load(&s->n_accepted) != before;
 }
 
+/* Existing connections end with their listener: their clients dial again. */
 static void heal(struct ctw_server *s)
 {
     struct ctw_err err;
@@ -76,7 +79,8 @@ void *ctw_server_probe_main(void *server)
     struct ctw_server *s = server;
     int ms = interval_ms(s);
     while (wait_ms(s, ms)) {
-        if (!answers(s) && wait_ms(s, 0))
+        /* twice: the first time the machine may have been paused */
+        if (!accepts(s) && wait_ms(s, 0) && !accepts(s) && wait_ms(s, 0))
             heal(s);
     }
     return NULL;

@@ -37,6 +37,7 @@ static void on_pipe_add(nng_pipe p, nng_pipe_ev ev, void *arg)
     struct ctw_server *s = arg;
     uint64_t uid;
     (void)ev;
+    atomic_fetch_add(&s->n_accepted, 1);
     if (s->endpoint.path == NULL)
         return;
     if (nng_pipe_get_uint64(p, NNG_OPT_IPC_PEER_UID, &uid) != 0 || uid != (uint64_t)geteuid()) {

@@ -30,6 +30,7 @@ struct ctw_server_options {
     int n_threads;   /* 0: 16 */
     int send_ms;     /* until a reply that the client does not take is dropped; 0: 30000 */
     int probe_ms;    /* between self-probes; 0: 1000 for nng before 1.6, else 30000 */
+    int answer_ms;   /* that a self-probe waits; 0: 3000 */
     void *arg;
     /*
      * reply comes zeroed but for id and op: fill body and set ok, or ctw_reply_fail(). Called from

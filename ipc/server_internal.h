@@ -35,6 +35,7 @@ struct ctw_server {
     bool stop;           /* under lock */
     atomic_bool ending;  /* threads take no more requests */
     uint64_t probe_id;   /* of the probe's requests: a random number */
+    atomic_uint n_accepted; /* connections, ever */
 };
 
 /* Makes a listener and starts it. */

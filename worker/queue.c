@@ -172,10 +172,25 @@ static int64_t deadline(const struct ctw_job *j)
     return at;
 }
 
+/* Time in which we did not run is nobody's silence. */
+static void forgive(struct ctw_queue *q, int64_t now_ms)
+{
+    enum { LATE_MS = 5 * CTW_QUEUE_TICK_MS }; /* as a loaded machine makes it */
+    int64_t lost_ms = q->tick_ms == 0 ? 0 : now_ms - q->tick_ms - LATE_MS;
+    q->tick_ms = now_ms;
+    for (struct ctw_job *j = q->jobs; j != NULL && lost_ms > 0; j = j->next) {
+        int64_t since = j->ended_ms > j->contact_ms ? j->ended_ms : j->contact_ms;
+        j->contact_ms = since + lost_ms < now_ms ? since + lost_ms : now_ms;
+        if (j->gone_ms != 0)
+            j->gone_ms = j->gone_ms + lost_ms < now_ms ? j->gone_ms + lost_ms : now_ms;
+    }
+}
+
 void ctw_queue_tick(struct ctw_queue *q, int64_t now_ms)
 {
     int n_lost = 0;
     pthread_mutex_lock(&q->lock);
+    forgive(q, now_ms);
     for (struct ctw_job *j = q->jobs, *next; j != NULL; j = next) {
         next = j->next;
         if (j->removed || now_ms < deadline(j))

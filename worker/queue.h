@@ -35,6 +35,7 @@ struct ctw_model_slot {
 enum {
     CTW_RATE_SAMPLES = 64,
     CTW_GONE_PIPES = 256,       /* more than requests that are being handled */
+    CTW_QUEUE_TICK_MS = 100,
     CTW_QUEUE_SILENT_MS = 2000, /* before a worker that shuts down gives a client up */
 };
 
@@ -62,6 +63,7 @@ struct ctw_queue {
     uint32_t gone[CTW_GONE_PIPES]; /* 0: none */
     int n_gone;                    /* place of the next */
 
+    int64_t tick_ms;      /* the last; 0: none yet */
     bool draining;        /* no new jobs */
     int64_t shut_down_ms; /* when it was asked for; 0: it was not */
     atomic_bool stop;     /* scoring and polls end now */
@@ -128,7 +130,8 @@ enum ctw_status ctw_queue_release(struct ctw_queue *q, const struct ctw_contact 
 /* A connection is lost: jobs whose last contact came over it wait only a little longer. pipe > 0.
  */
 void ctw_queue_peer_gone(struct ctw_queue *q, uint32_t pipe, int64_t now_ms);
-/* Cancels and forgets jobs whose time is over. */
+/* Cancels and forgets jobs whose time is over. Ticks that come much later than each CTW_QUEUE_TICK_MS
+ * tell of time in which we did not run (a stopped process, a paused machine): it does not count. */
 void ctw_queue_tick(struct ctw_queue *q, int64_t now_ms);
 /* No new jobs; open ones are cancelled, and with `cancel` all others. Returns unfinished jobs. */
 int ctw_queue_drain(struct ctw_queue *q, bool cancel, bool shut_down);

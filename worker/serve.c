@@ -21,7 +21,6 @@
 #include "worker/scorer.h"
 
 enum {
-    TICK_MS = 100,
     MAX_WAITING = 8,         /* polls, of the server's 16 threads */
     FAILED_LINGER_MS = 5000, /* so that a client can read why */
     ABORT_JOIN_MS = 3000
@@ -283,7 +282,7 @@ static int look(struct serve *s, int64_t now)
 
 static int run(struct serve *s, const sigset_t *signals)
 {
-    const struct timespec tick = {.tv_nsec = TICK_MS * 1000000L};
+    const struct timespec tick = {.tv_nsec = CTW_QUEUE_TICK_MS * 1000000L};
     for (;;) {
         int code = look(s, ctw_now_ms());
         if (code >= 0)
@@ -300,7 +299,7 @@ static bool join_for_a_tick(pthread_t thread)
 {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += TICK_MS * 1000000L;
+    until.tv_nsec += CTW_QUEUE_TICK_MS * 1000000L;
     if (until.tv_nsec >= 1000000000L) {
         until.tv_sec++;
         until.tv_nsec -= 1000000000L;

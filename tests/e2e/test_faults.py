@@ -292,11 +292,11 @@ class Orphans(unittest.TestCase):
 
     def test_keep(self):
         with w.Worker(engine={"us_per_token": 300}) as a, a.client() as c:
-            job, _ = self.submit_and_die(a, "keep", 4, 60)
+            job, _ = self.submit_and_die(a, "keep", 5, 60)
             until(lambda: self.jobs(c)[job] == "done")
-            time.sleep(2.2)  # info is no contact
+            time.sleep(2.8)  # info is no contact
             self.assertEqual(len(c.fetch(job)), 60)
-            time.sleep(2.2)
+            time.sleep(2.8)
             self.assertEqual(len(c.fetch(job)), 60)  # fetch is
             until(lambda: job not in self.jobs(c))
 

@@ -259,12 +259,14 @@ class Worker:
     def __enter__(self):
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, failure, *_):
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
-        # Sanitizers report on standard error; nothing of theirs may pass unseen.
         text = self.text()
+        if failure is not None:
+            print(f"the worker at {self.url}:\n{text}")
+        # Sanitizers report on standard error; nothing of theirs may pass unseen.
         self.log.close()
         self.folder.cleanup()
         assert "Sanitizer" not in text and "runtime error" not in text, text

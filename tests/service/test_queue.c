@@ -408,11 +408,34 @@ static void a_waiting_poll_is_contact(void **state)
     ctw_queue_tick(&b.queue, now_ms);
     assert_true(is_there(&b, id));
     ctw_queue_peer_gone(&b.queue, contact().pipe, now_ms);
+    ctw_queue_tick(&b.queue, now_ms + 500);
     ctw_queue_tick(&b.queue, now_ms + 900);
     assert_true(is_there(&b, id));
     ctw_queue_tick(&b.queue, now_ms + 1000);
     assert_false(is_there(&b, id));
     pthread_join(thread, NULL);
+    close_bench(&b);
+}
+
+/* A minute in which nobody ticks, but for the half second that a tick may be late. */
+static void time_in_which_we_did_not_run_does_not_count(void **state)
+{
+    (void)state;
+    struct bench b;
+    struct ctw_err err;
+    const char *id = "stopped---------";
+    assert_int_equal(open_bench(&b, &err), CTW_OK);
+    assert_int_equal(wait_for_model(&b), CTW_MODEL_READY);
+    assert_int_equal(submit(&b, id, 2, 5, 7, false, &err), CTW_OK);
+    make_orphan(&b, id, 1000);
+    int64_t now_ms = ctw_now_ms();
+    ctw_queue_tick(&b.queue, now_ms);
+    now_ms += 60000;
+    ctw_queue_tick(&b.queue, now_ms);
+    ctw_queue_tick(&b.queue, now_ms + 400);
+    assert_true(is_there(&b, id));
+    ctw_queue_tick(&b.queue, now_ms + 800);
+    assert_false(is_there(&b, id));
     close_bench(&b);
 }
 
@@ -494,6 +517,7 @@ int main(void)
         cmocka_unit_test(a_request_of_a_lost_connection_saves_no_job),
         cmocka_unit_test(a_poll_is_contact_until_its_end),
         cmocka_unit_test(a_waiting_poll_is_contact),
+        cmocka_unit_test(time_in_which_we_did_not_run_does_not_count),
         cmocka_unit_test(a_cancelled_pass_is_not_done),
     };
     ctw_log_set_level(CTW_LOG_ERROR);

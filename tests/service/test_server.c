@@ -28,7 +28,16 @@ struct bench {
     char *large;
     size_t bytes; /* of a fetch's column */
     atomic_int n_self, n_other;
+    atomic_int late_ms;  /* that answers to probes are */
+    atomic_uint client;  /* the last one's pipe */
+    atomic_bool is_lost; /* that client's connection */
 };
+
+static void sleep_ms(int ms)
+{
+    const struct timespec ts = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L};
+    nanosleep(&ts, NULL);
+}
 
 /* health: an empty one; fetch: one large column */
 static void handle(void *arg, const struct ctw_peer *peer, const struct ctw_request *request,
@@ -37,11 +46,22 @@ static void handle(void *arg, const struct ctw_peer *peer, const struct ctw_requ
     struct bench *b = arg;
     atomic_fetch_add(peer->self ? &b->n_self : &b->n_other, 1);
     reply->ok = true;
+    if (peer->self)
+        sleep_ms(atomic_load(&b->late_ms));
+    else
+        atomic_store(&b->client, peer->pipe);
     if (request->op == CTW_OP_FETCH)
         reply->body.fetch.result.sum = (struct ctw_slice){.data = b->large, .n = b->bytes};
 }
 
-static void open_bench(struct bench *b, int send_ms, int probe_ms)
+static void peer_gone(void *arg, uint32_t pipe)
+{
+    struct bench *b = arg;
+    if (pipe == atomic_load(&b->client))
+        atomic_store(&b->is_lost, true);
+}
+
+static void open_bench(struct bench *b, int send_ms, int probe_ms, int answer_ms)
 {
     struct ctw_err err;
     memset(b, 0, sizeof(*b));
@@ -55,8 +75,10 @@ static void open_bench(struct bench *b, int send_ms, int probe_ms)
                                          .n_threads = 2,
                                          .send_ms = send_ms,
                                          .probe_ms = probe_ms,
+                                         .answer_ms = answer_ms,
                                          .arg = b,
-                                         .handle = handle};
+                                         .handle = handle,
+                                         .peer_gone = peer_gone};
     assert_int_equal(ctw_server_open(&b->server, &options, &err), CTW_OK);
 }
 
@@ -120,11 +142,10 @@ static void a_client_that_reads_nothing_keeps_no_thread(void **state)
     (void)state;
     struct bench b;
     struct ctw_err err;
-    open_bench(&b, 300, NEVER_MS);
+    open_bench(&b, 300, NEVER_MS, 0);
     int fd = ask_without_reading(&b, 6);
     while (atomic_load(&b.n_other) < 3) { /* the first reply is nng's, two wait behind it */
-        struct timespec ts = {.tv_nsec = 1000000};
-        nanosleep(&ts, NULL);
+        sleep_ms(1);
     }
     if (call(&b, CTW_OP_HEALTH, 8000, &err) != CTW_OK)
         fail_msg("%s", err.msg);
@@ -137,7 +158,7 @@ static void too_large_a_reply_is_told(void **state)
     (void)state;
     struct bench b;
     struct ctw_err err;
-    open_bench(&b, 0, NEVER_MS);
+    open_bench(&b, 0, NEVER_MS, 0);
     b.bytes = CTW_IPC_MESSAGE_BYTES;
     assert_int_equal(call(&b, CTW_OP_FETCH, 8000, &err), CTW_EINVAL);
     assert_non_null(strstr(err.msg, "the reply: the message has 671"));
@@ -151,14 +172,36 @@ static void probes_are_told_from_clients(void **state)
     (void)state;
     struct bench b;
     struct ctw_err err;
-    open_bench(&b, 0, 20);
+    open_bench(&b, 0, 20, 0);
     for (int i = 0; i < 3; i++)
         assert_int_equal(call(&b, CTW_OP_HEALTH, 8000, &err), CTW_OK);
     while (atomic_load(&b.n_self) < 2) {
-        struct timespec ts = {.tv_nsec = 1000000};
-        nanosleep(&ts, NULL);
+        sleep_ms(1);
     }
     assert_int_equal(atomic_load(&b.n_other), 3);
+    close_bench(&b);
+}
+
+/* A server whose threads are all busy is not deaf: nobody is thrown out. */
+static void late_answers_cost_no_connection(void **state)
+{
+    (void)state;
+    struct bench b;
+    struct ctw_err err;
+    struct ctw_client *c;
+    struct ctw_request request = {.op = CTW_OP_HEALTH};
+    struct ctw_reply reply;
+    open_bench(&b, 0, 20, 300);
+    assert_int_equal(ctw_client_open(&c, b.url, &err), CTW_OK);
+    assert_int_equal(ctw_client_call(c, &request, 8000, &reply, &err), CTW_OK);
+    ctw_reply_close(&reply);
+    atomic_store(&b.late_ms, 700);
+    for (int before = atomic_load(&b.n_self); atomic_load(&b.n_self) < before + 5;)
+        sleep_ms(1);
+    assert_false(atomic_load(&b.is_lost));
+    ctw_client_close(c);
+    while (!atomic_load(&b.is_lost)) /* it would have been told */
+        sleep_ms(1);
     close_bench(&b);
 }
 
@@ -183,7 +226,7 @@ static void a_held_lock_is_seen(void **state)
     struct bench b;
     char path[64];
     int64_t pid;
-    open_bench(&b, 0, NEVER_MS);
+    open_bench(&b, 0, NEVER_MS, 0);
     snprintf(path, sizeof(path), "%s/s", b.dir);
     assert_true(ctw_endpoint_held(path, &pid));
     assert_int_equal(pid, getpid());
@@ -200,6 +243,7 @@ int main(void)
         cmocka_unit_test(a_client_that_reads_nothing_keeps_no_thread),
         cmocka_unit_test(too_large_a_reply_is_told),
         cmocka_unit_test(probes_are_told_from_clients),
+        cmocka_unit_test(late_answers_cost_no_connection),
         cmocka_unit_test(wildcards_become_addresses),
         cmocka_unit_test(a_held_lock_is_seen),
     };
