@@ -65,15 +65,38 @@ void ctw_free(void *p)
     free(p);
 }
 
+static size_t alignment(size_t bytes)
+{
+    return bytes >= 2 * (size_t)HUGE_PAGE ? HUGE_PAGE : ALIGNMENT;
+}
+
+#ifdef __SANITIZE_ADDRESS__
+
+/* Nothing beside it may be touched. */
+void *ctw_alloc_aligned(size_t bytes)
+{
+    void *p = NULL;
+    if (bytes > PTRDIFF_MAX || !may_allocate() ||
+        posix_memalign(&p, alignment(bytes), bytes == 0 ? 1 : bytes) != 0)
+        return NULL;
+    return memset(p, 0, bytes);
+}
+
+void ctw_free_aligned(void *p)
+{
+    free(p);
+}
+
+#else
+
 /* calloc() knows which memory the system gives it zeroed, and leaves that to be there when it is used.
  * What it gave lies before p, and its address just before it. */
 void *ctw_alloc_aligned(size_t bytes)
 {
-    size_t align = bytes >= 2 * (size_t)HUGE_PAGE ? HUGE_PAGE : ALIGNMENT;
-    size_t all;
-    if (!ctw_size_add(bytes, 2 * align, &all) || !may_allocate())
+    size_t align = alignment(bytes);
+    if (bytes > PTRDIFF_MAX || !may_allocate())
         return NULL;
-    char *given = calloc(all, 1);
+    char *given = calloc(bytes + align, 1);
     if (given == NULL)
         return NULL;
     char *p = given + align - (uintptr_t)given % align;
@@ -90,6 +113,8 @@ void ctw_free_aligned(void *p)
         memcpy(&given, (char *)p - sizeof(given), sizeof(given));
     free(given);
 }
+
+#endif
 
 void ctw_mem_fail_at(int64_t n)
 {

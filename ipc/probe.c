@@ -7,7 +7,7 @@
 #include "ipc/client.h"
 #include "ipc/server_internal.h"
 
-enum { ANSWER_MS = 3000, OLD_NNG_MS = 1000, NEW_NNG_MS = 30000 };
+enum { ANSWER_MS = 1500, OLD_NNG_MS = 1000, NEW_NNG_MS = 30000 };
 
 static int interval_ms(const struct ctw_server *s)
 {

@@ -4,9 +4,9 @@
  * has a context of its own; that enough of them stay free is the handler's business.
  *
  * Over ipc only processes of the same user are let in. The server dials itself now and then, and
- * listens anew when it gets no answer: Debian 12's nng stops accepting for good after a client that
- * connects and closes at once (nng issue 1518, fixed in 1.6). The connections of the old listener
- * are closed with it; clients dial again.
+ * listens anew where twice nothing is accepted: Debian 12's nng stops accepting for good after a
+ * client that connects and closes at once (nng issue 1518, fixed in 1.6). The connections of the old
+ * listener are closed with it; clients dial again.
  *
  * Do not fork after ctw_server_open(): nng does not survive it.
  */
@@ -30,7 +30,7 @@ struct ctw_server_options {
     int n_threads;   /* 0: 16 */
     int send_ms;     /* until a reply that the client does not take is dropped; 0: 30000 */
     int probe_ms;    /* between self-probes; 0: 1000 for nng before 1.6, else 30000 */
-    int answer_ms;   /* that a self-probe waits; 0: 3000 */
+    int answer_ms;   /* that a self-probe waits; 0: 1500 */
     void *arg;
     /*
      * reply comes zeroed but for id and op: fill body and set ok, or ctw_reply_fail(). Called from

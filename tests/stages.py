@@ -177,6 +177,7 @@ def checks_of(step, text, code):
 
 
 children = {}  # of the steps that run now
+stopping = False
 
 
 def kill(child):
@@ -196,6 +197,8 @@ def run_step(step, log, deadline):
                              stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
                              start_new_session=True)
     children[child.pid] = child
+    if stopping:  # by now nobody else ends it
+        kill(child)
     try:
         return child.wait(max(1, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
@@ -252,6 +255,8 @@ def run_stages(chosen, at_once):
                         print("nothing else can run without the build")
                         waiting.clear()
         except BaseException:
+            global stopping
+            stopping = True
             for child in list(children.values()):
                 kill(child)
             raise

@@ -236,6 +236,7 @@ static enum ctw_status slice_read(struct ctw_loader *l, struct batch *b, struct 
         return gave_up(err);
     struct stage *s = b->stage;
     void *to = l->memory + b->from;
+    double now_s = ctw_now_s();
     pthread_mutex_unlock(&l->lock);
     enum ctw_status st = ctw_upload_begin(l->be, to, s->p, b->to - b->from, &s->ticket, err);
     pthread_mutex_lock(&l->lock);
@@ -243,7 +244,7 @@ static enum ctw_status slice_read(struct ctw_loader *l, struct batch *b, struct 
         return st;
     s->begun = true;
     if (l->n_begun == 0)
-        l->begun_s = ctw_now_s();
+        l->begun_s = now_s;
     l->n_waiting[b->layer]--;
     l->n_begun++;
     free_stage(l, s);

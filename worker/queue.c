@@ -175,14 +175,16 @@ static int64_t deadline(const struct ctw_job *j)
 /* Time in which we did not run is nobody's silence. */
 static void forgive(struct ctw_queue *q, int64_t now_ms)
 {
-    enum { LATE_MS = 5 * CTW_QUEUE_TICK_MS }; /* as a loaded machine makes it */
-    int64_t lost_ms = q->tick_ms == 0 ? 0 : now_ms - q->tick_ms - LATE_MS;
+    enum { LATE_MS = 3 * CTW_QUEUE_TICK_MS }; /* as a loaded machine makes it */
+    int64_t gap_ms = q->tick_ms == 0 ? 0 : now_ms - q->tick_ms;
+    int64_t lost_ms = gap_ms > LATE_MS ? gap_ms - CTW_QUEUE_TICK_MS : 0;
     q->tick_ms = now_ms;
     for (struct ctw_job *j = q->jobs; j != NULL && lost_ms > 0; j = j->next) {
-        int64_t since = j->ended_ms > j->contact_ms ? j->ended_ms : j->contact_ms;
-        j->contact_ms = since + lost_ms < now_ms ? since + lost_ms : now_ms;
-        if (j->gone_ms != 0)
-            j->gone_ms = j->gone_ms + lost_ms < now_ms ? j->gone_ms + lost_ms : now_ms;
+        int64_t *times[] = {&j->contact_ms, &j->ended_ms, &j->gone_ms};
+        for (size_t i = 0; i < CTW_COUNT(times); i++) {
+            if (*times[i] != 0) /* 0: not yet */
+                *times[i] = *times[i] + lost_ms < now_ms ? *times[i] + lost_ms : now_ms;
+        }
     }
 }
 

@@ -259,8 +259,8 @@ class Orphans(unittest.TestCase):
         return {j["job"]: j["state"] for j in c.call("info")["jobs"]}
 
     def test_cancel_when_the_connection_is_lost(self):
-        with w.Worker(engine=SLOW) as a, a.client() as c:
-            job, killed = self.submit_and_die(a, "cancel", 600)
+        with w.Worker(engine={"us_per_token": 100000}) as a, a.client() as c:  # a pass of 25 s
+            job, killed = self.submit_and_die(a, "cancel", 600, 4)
             until(lambda: job not in self.jobs(c))
             self.assertGreaterEqual(time.monotonic() - killed, 5)
             until(lambda: "lost the client: cancelled" in a.text())

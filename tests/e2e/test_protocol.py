@@ -425,9 +425,6 @@ class Running(OneWorker):
         r = self.c.call("poll", job=job)
         self.assertEqual((r["state"], r["error"]["code"]), ("canceled", "canceled"))
         self.assertEqual(self.c.call("cancel", job=job)["state"], "canceled")
-        start = time.monotonic()
-        self.c.run_pairs([([1], [2])])
-        self.assertLess(time.monotonic() - start, 12, "the job went on")
         self.c.call("release", job=job)
         self.refused("not_found", "no such job", self.c.call, "poll", job=job)
 

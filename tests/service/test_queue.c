@@ -373,16 +373,29 @@ static void a_poll_is_contact_until_its_end(void **state)
     assert_int_equal(ctw_queue_poll(&b.queue, &c, &poll, &reply, &err), CTW_OK);
     ctw_queue_tick(&b.queue, c.now_ms + 1100);
     assert_true(is_there(&b, id));
+    b.queue.tick_ms = 0;
     ctw_queue_tick(&b.queue, ctw_now_ms() + 1000);
     assert_false(is_there(&b, id));
     ctw_reply_close(&reply);
     close_bench(&b);
 }
 
-static void *poll_main(void *bench)
+struct waiting_poll {
+    struct bench *b;
+    const char *job;
+    int64_t now_ms; /* ahead of the clock, so that it waits for its job alone */
+    enum ctw_status status;
+};
+
+static void *poll_main(void *arg)
 {
+    struct waiting_poll *w = arg;
     struct ctw_err err;
-    (void)wait_for_job(bench, "waited for------", &err);
+    struct ctw_reply reply = {.op = CTW_OP_POLL};
+    struct ctw_contact c = {.pipe = contact().pipe, .now_ms = w->now_ms};
+    struct ctw_poll poll = {.has = 1u << CTW_POLL_WAIT_MS, .job = id_of(w->job), .wait_ms = 1000};
+    w->status = ctw_queue_poll(&w->b->queue, &c, &poll, &reply, &err);
+    ctw_reply_close(&reply);
     return NULL;
 }
 
@@ -393,31 +406,33 @@ static void a_waiting_poll_is_contact(void **state)
     struct bench b;
     struct ctw_err err;
     const char *id = "waited for------";
+    struct waiting_poll poll = {&b, id, ctw_now_ms() + 60000, CTW_OK};
     pthread_t thread;
     assert_int_equal(open_bench(&b, &err), CTW_OK);
     assert_int_equal(wait_for_model(&b), CTW_MODEL_READY);
     assert_int_equal(submit(&b, id, 2, 5, 7, false, &err), CTW_OK);
     make_orphan(&b, id, 1000);
-    assert_int_equal(pthread_create(&thread, NULL, poll_main, &b), 0);
+    assert_int_equal(pthread_create(&thread, NULL, poll_main, &poll), 0);
     for (bool waits = false; !waits;) {
         pthread_mutex_lock(&b.queue.lock);
         waits = b.queue.n_waiting == 1;
         pthread_mutex_unlock(&b.queue.lock);
     }
-    int64_t now_ms = ctw_now_ms() + 5000;
+    int64_t now_ms = poll.now_ms + 5000;
     ctw_queue_tick(&b.queue, now_ms);
     assert_true(is_there(&b, id));
     ctw_queue_peer_gone(&b.queue, contact().pipe, now_ms);
-    ctw_queue_tick(&b.queue, now_ms + 500);
-    ctw_queue_tick(&b.queue, now_ms + 900);
+    for (int i = 1; i < 10; i++)
+        ctw_queue_tick(&b.queue, now_ms + (int64_t)i * 100);
     assert_true(is_there(&b, id));
     ctw_queue_tick(&b.queue, now_ms + 1000);
     assert_false(is_there(&b, id));
     pthread_join(thread, NULL);
+    assert_int_equal(poll.status, CTW_OK);
     close_bench(&b);
 }
 
-/* A minute in which nobody ticks, but for the half second that a tick may be late. */
+/* A minute in which nobody ticks: but for the tenth of a second in which nobody should. */
 static void time_in_which_we_did_not_run_does_not_count(void **state)
 {
     (void)state;
@@ -428,13 +443,14 @@ static void time_in_which_we_did_not_run_does_not_count(void **state)
     assert_int_equal(wait_for_model(&b), CTW_MODEL_READY);
     assert_int_equal(submit(&b, id, 2, 5, 7, false, &err), CTW_OK);
     make_orphan(&b, id, 1000);
-    int64_t now_ms = ctw_now_ms();
+    int64_t now_ms = b.queue.jobs->contact_ms;
     ctw_queue_tick(&b.queue, now_ms);
     now_ms += 60000;
     ctw_queue_tick(&b.queue, now_ms);
-    ctw_queue_tick(&b.queue, now_ms + 400);
+    for (int i = 1; i < 9; i++)
+        ctw_queue_tick(&b.queue, now_ms + (int64_t)i * 100);
     assert_true(is_there(&b, id));
-    ctw_queue_tick(&b.queue, now_ms + 800);
+    ctw_queue_tick(&b.queue, now_ms + 900);
     assert_false(is_there(&b, id));
     close_bench(&b);
 }
