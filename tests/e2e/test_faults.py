@@ -1,7 +1,6 @@
 """What goes wrong on real machines: dead clients, dead workers, foreign files, signals, early closes."""
 
 import os
-import random
 import signal
 import socket
 import stat
@@ -19,7 +18,7 @@ import worker_process as w
 SLOW = {"us_per_token": 2000}  # a pass of 256 tokens takes half a second
 LONG = [([1] * 60, [2] * 4)]   # 63 tokens
 # Half a minute when SLOW: what ends within ENDED_S did not wait for it, however slow the machine is.
-ENDLESS, ENDED_S = LONG * 240, 12
+ENDLESS, ENDED_S = LONG * 240, 5
 
 
 def until(what, timeout_s=15):
@@ -239,73 +238,6 @@ class Connections(unittest.TestCase):
                 self.assertEqual(len(c.fetch(job)), 8)
 
 
-class Orphans(unittest.TestCase):
-    def submit_and_die(self, worker, policy, ttl_s, n=240):
-        """A client process that submits a long job and is killed; (the job's id, when it was)."""
-        job = random.randbytes(16)
-        code = (f"import sys, time\nsys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-                f"import worker_process as w\nc = w.Client({worker.url!r})\n"
-                f"c.pairs({LONG!r} * {n}, job={job!r}, orphan={{'policy': {policy!r}, 'ttl_s': {ttl_s}}})\n"
-                f"print('ok', flush=True)\ntime.sleep(100)\n")
-        p = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
-        self.assertEqual(p.stdout.readline(), b"ok\n")
-        killed = time.monotonic()
-        p.kill()
-        p.wait()
-        p.stdout.close()
-        return job, killed
-
-    def jobs(self, c):
-        return {j["job"]: j["state"] for j in c.call("info")["jobs"]}
-
-    def test_cancel_when_the_connection_is_lost(self):
-        with w.Worker(engine={"us_per_token": 100000}) as a, a.client() as c:  # a pass of 25 s
-            job, killed = self.submit_and_die(a, "cancel", 600, 4)
-            until(lambda: job not in self.jobs(c))
-            self.assertGreaterEqual(time.monotonic() - killed, 5)
-            until(lambda: "lost the client: cancelled" in a.text())
-            begin = time.monotonic()
-            c.run_pairs([([1], [2])])
-            self.assertLess(time.monotonic() - begin, ENDED_S, "the orphan still computes")
-
-    def test_cancel_when_the_client_is_silent(self):
-        with w.Worker(engine=SLOW) as a, a.client() as c, a.client() as silent:
-            start = time.monotonic()
-            job = silent.pairs(ENDLESS, orphan={"policy": "cancel", "ttl_s": 1})
-            until(lambda: job not in self.jobs(c))
-            self.assertGreaterEqual(time.monotonic() - start, 1)
-            until(lambda: "lost the client: cancelled" in a.text())
-
-    def test_polling_is_contact(self):
-        ttl_s = int(w.PATIENCE)  # a client that comes later than this, since it has to wait, is silent
-        with w.Worker(engine=SLOW) as a, a.client() as c:
-            job = c.pairs(LONG * 20 * ttl_s, orphan={"policy": "cancel", "ttl_s": ttl_s})
-            self.assertEqual(c.wait(job)["state"], "done")
-
-    def test_another_connection_saves_the_job(self):
-        with w.Worker(engine=SLOW) as a, a.client() as c:
-            job, _ = self.submit_and_die(a, "cancel", 600)
-            end = time.monotonic() + 7
-            while time.monotonic() < end:
-                self.assertEqual(c.call("poll", job=job, wait_ms=500)["state"], "running")
-            c.call("cancel", job=job)
-
-    def test_keep(self):
-        with w.Worker(engine={"us_per_token": 300}) as a, a.client() as c:
-            job, _ = self.submit_and_die(a, "keep", 5, 60)
-            until(lambda: self.jobs(c)[job] == "done")
-            time.sleep(2.8)  # info is no contact
-            self.assertEqual(len(c.fetch(job)), 60)
-            time.sleep(2.8)
-            self.assertEqual(len(c.fetch(job)), 60)  # fetch is
-            until(lambda: job not in self.jobs(c))
-
-    def test_unsealed_jobs_are_forgotten(self):
-        with w.Worker() as a, a.client() as c:
-            job = c.pairs(LONG, seal=False, orphan={"policy": "keep", "ttl_s": 1})
-            until(lambda: job not in self.jobs(c))
-
-
 class Endings(unittest.TestCase):
     def test_first_signal_finishes(self):
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -429,7 +361,7 @@ class Failures(unittest.TestCase):
             got = subprocess.run([str(w.FAKE), "serve", "--model", f"{d}/broken", "--listen",
                                   f"ipc://{d}/s"], capture_output=True, text=True, timeout=20)
             self.assertEqual(got.returncode, 65)
-            self.assertLess(time.monotonic() - start, 5, "it waited for readers")
+            self.assertLess(time.monotonic() - start, 4, "it waited for readers")
 
     def test_missing_folder(self):
         got = subprocess.run([str(w.FAKE), "serve", "--model", "/nowhere/at/all"],
@@ -521,89 +453,6 @@ class Models(unittest.TestCase):
                 self.assertEqual(e.exception.code, "not_found")
                 c.run_pairs(LONG, model="again")
                 c.run_pairs(LONG)
-
-
-class Commands(unittest.TestCase):
-    def test_info_ps_stop(self):
-        with w.Worker("--name", "first") as a:
-            out = a.command("info")
-            self.assertEqual(out.returncode, 0, out.stderr)
-            self.assertIn("fake-c/float32/1", out.stdout)
-            import json
-            info = json.loads(a.command("info", "first", "--json").stdout)
-            self.assertEqual((info["url"], info["models"][0]["vocab"]), (a.url, w.VOCAB))
-            ps = json.loads(a.command("ps", "--json").stdout)
-            self.assertEqual([(p["name"], p["pid"], p["state"]) for p in ps],
-                             [("first", a.process.pid, "ready")])
-            self.assertIn("first", a.command("ps").stdout)
-            self.assertEqual(json.loads(a.command("health", "--json").stdout)["state"], "ready")
-            out = a.command("stop")
-            self.assertEqual(out.returncode, 0, out.stderr)
-            self.assertEqual(ended(a), 0)
-            self.assertEqual(a.command("ps").stdout, "no workers\n")
-            for command in ("info", "health", "stop"):
-                out = a.command(command)
-                self.assertEqual(out.returncode, 66)
-                self.assertIn("no worker", out.stderr)
-                out = a.command(command, a.url)
-                self.assertEqual(out.returncode, 66)
-
-    def test_two_workers_must_be_named(self):
-        with w.Worker("--name", "x") as a, w.Worker("--name", "y", env=None) as b:
-            env = b.env | {"XDG_RUNTIME_DIR": a.env["XDG_RUNTIME_DIR"]}
-            extra = subprocess.Popen([str(w.FAKE), "serve", "--model", str(b.dir), "--name", "z"],
-                                     env=env, stderr=subprocess.DEVNULL)
-            try:
-                until(lambda: "z" in a.command("ps").stdout)
-                out = a.command("info")
-                self.assertEqual(out.returncode, 64)
-                self.assertIn("2 workers run here (x, z)", out.stderr)
-                self.assertEqual(a.command("stop", "z").returncode, 0)
-                self.assertEqual(extra.wait(20), 0)
-                self.assertEqual(a.command("info").returncode, 0)
-            finally:
-                extra.kill()
-                extra.wait()
-
-    def test_a_name_is_taken_by_one(self):
-        with w.Worker("--name", "same") as a:
-            shared = {"XDG_RUNTIME_DIR": a.env["XDG_RUNTIME_DIR"]}
-            start_fails(75, "a worker named same runs already", "--name", "same", env=shared)
-            self.assertIn("same", a.command("ps").stdout)
-            a.process.kill()
-            a.end()
-            with w.Worker("--name", "same", env=shared) as b:  # a dead one's name is free
-                self.assertIn(str(b.process.pid), a.command("ps").stdout)
-
-    def test_ps_cleans_up_after_a_killed_worker(self):
-        with w.Worker("--name", "dead") as a:
-            folder = a.runtime / "ctworker"
-            a.process.kill()
-            a.end()
-            self.assertEqual([p.name for p in folder.iterdir()], ["dead.json"])
-            (folder / "broken.json").write_text("{")
-            out = a.command("ps")
-            self.assertEqual(out.stdout, "no workers\n")
-            self.assertIn("broken.json", out.stderr)
-            self.assertEqual([p.name for p in folder.iterdir()], ["broken.json"])
-            self.assertFalse((a.dir / "w.sock").exists())
-
-    def test_no_answer(self):
-        with tempfile.TemporaryDirectory(prefix="ctw-") as d:
-            s = socket.socket(socket.AF_UNIX)
-            s.bind(f"{d}/deaf")
-            s.listen()
-            out = subprocess.run([str(w.FAKE), "health", f"ipc://{d}/deaf", "--timeout", "1"],
-                                 capture_output=True, text=True, timeout=20)
-            s.close()
-            self.assertEqual(out.returncode, 74)
-            self.assertIn("no answer within 1000 ms", out.stderr)
-
-    def test_help(self):
-        for command in ("serve", "info", "health", "ps", "stop"):
-            out = subprocess.run([str(w.FAKE), command, "--help"], capture_output=True, text=True)
-            self.assertEqual((out.returncode, out.stderr), (0, ""))
-            self.assertTrue(max(map(len, out.stdout.splitlines())) <= 100, out.stdout)
 
 
 if __name__ == "__main__":

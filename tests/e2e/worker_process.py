@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parents[2]
 FAKE = Path(os.environ.get("CTW_FAKE_WORKER", ROOT / "build/ci/tests/fake_worker"))
 VOCAB, MAX_LENGTH, DECODERS = 1000, 64, 4
 MESSAGE_BYTES = 64 << 20
-# So many times as long is waited for what must come about: sanitizers and other work make it late. A bound
-# that a test asserts grows with it only where what it must tell apart does.
+# So many times as long is waited for what must come about: sanitizers and other work make it late. Bounds
+# that tests assert do not grow with it.
 PATIENCE = float(os.environ.get("CTW_TEST_PATIENCE", "1"))
 
 

@@ -1,0 +1,172 @@
+/* What the tests of the queue share: one with a scoring thread on the fake engine, and requests to it. */
+#ifndef CTW_TESTS_QUEUE_BENCH_H
+#define CTW_TESTS_QUEUE_BENCH_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "fake_engine.h"
+#include "worker/clock.h"
+#include "worker/scorer.h"
+
+enum { WAIT_MS = 10000 };
+
+struct bench {
+    struct ctw_queue queue;
+    struct ctw_scorer scorer;
+    pthread_t thread;
+    bool started;
+};
+
+static void *scorer_main(void *scorer)
+{
+    ctw_scorer_run(scorer);
+    return NULL;
+}
+
+static enum ctw_status open_bench(struct bench *b, struct ctw_err *err)
+{
+    char name[CTW_MODEL_NAME_MAX];
+    memset(b, 0, sizeof(*b));
+    enum ctw_status st = ctw_queue_init(&b->queue, 1 << 24, 8, err);
+    assert_int_equal(st, CTW_OK);
+    int retry_ms;
+    st = ctw_queue_load(&b->queue, "/models/fake", NULL, name, &retry_ms, err);
+    if (st != CTW_OK)
+        return st;
+    assert_string_equal(name, "fake");
+    b->scorer.queue = &b->queue;
+    b->started = pthread_create(&b->thread, NULL, scorer_main, &b->scorer) == 0;
+    assert_true(b->started);
+    return CTW_OK;
+}
+
+static void close_bench(struct bench *b)
+{
+    ctw_queue_stop(&b->queue);
+    if (b->started)
+        pthread_join(b->thread, NULL);
+    ctw_scorer_fini(&b->scorer);
+    ctw_queue_fini(&b->queue);
+    assert_int_equal(fake_engine_n_open(), 0);
+}
+
+static enum ctw_model_state wait_for_model(struct bench *b)
+{
+    enum ctw_model_state state = CTW_MODEL_LOADING;
+    for (int64_t end = ctw_now_ms() + WAIT_MS; state == CTW_MODEL_LOADING;) {
+        struct timespec ts = {.tv_nsec = 1000000};
+        nanosleep(&ts, NULL);
+        pthread_mutex_lock(&b->queue.lock);
+        state = b->queue.models[0]->state;
+        pthread_mutex_unlock(&b->queue.lock);
+        assert_true(ctw_now_ms() < end);
+    }
+    return state;
+}
+
+static void open_ready(struct bench *b)
+{
+    struct ctw_err err;
+    assert_int_equal(open_bench(b, &err), CTW_OK);
+    assert_int_equal(wait_for_model(b), CTW_MODEL_READY);
+}
+
+static struct ctw_contact contact(void)
+{
+    return (struct ctw_contact){.pipe = 1, .now_ms = ctw_now_ms()};
+}
+
+static struct ctw_slice id_of(const char *id)
+{
+    return (struct ctw_slice){.data = id, .n = CTW_IPC_JOB_ID_BYTES};
+}
+
+/* n_items pairs of n_context and one token, the last being `token`; ids are 16 characters. */
+static enum ctw_status submit(struct bench *b, const char *id, int n_items, int n_context,
+                              int32_t token, bool seal, struct ctw_err *err)
+{
+    int n_tok = n_items * (n_context + 1);
+    int32_t *tokens = calloc((size_t)n_tok, 4), *contexts = calloc((size_t)n_items, 4);
+    int32_t *continuations = calloc((size_t)n_items, 4);
+    assert_true(tokens != NULL && contexts != NULL && continuations != NULL);
+    for (int i = 0; i < n_tok; i++)
+        tokens[i] = i % (n_context + 1) == n_context ? token : i % 500;
+    for (int i = 0; i < n_items; i++) {
+        contexts[i] = n_context;
+        continuations[i] = 1;
+    }
+    struct ctw_slice bins[3] = {{(char *)tokens, (size_t)n_tok * 4},
+                                {(char *)contexts, (size_t)n_items * 4},
+                                {(char *)continuations, (size_t)n_items * 4}};
+    struct ctw_submit s = {.has = 1u << CTW_SUBMIT_HEAD,
+                           .job = id_of(id),
+                           .head = {.kind = ctw_slice_of("loglikelihood")},
+                           .items = {.has = 1u << CTW_ITEMS_TOKENS | 1u << CTW_ITEMS_N_CONTEXT |
+                                            1u << CTW_ITEMS_N_CONTINUATION,
+                                     .tokens = bins[0],
+                                     .n_context = bins[1],
+                                     .n_continuation = bins[2]}};
+    struct ctw_submit_reply reply;
+    struct ctw_seal_reply sealed;
+    struct ctw_seal seal_request = {.job = id_of(id), .parts = 1};
+    struct ctw_contact c = contact();
+    int64_t bad_item;
+    int retry_ms;
+    enum ctw_status st = ctw_queue_submit(&b->queue, &c, &s, &reply, &bad_item, &retry_ms, err);
+    if (st == CTW_OK && seal)
+        st = ctw_queue_seal(&b->queue, &c, &seal_request, &sealed, err);
+    free(tokens);
+    free(contexts);
+    free(continuations);
+    return st;
+}
+
+/* The job's last state, as text that lives; its error in *err. */
+static const char *wait_for_job(struct bench *b, const char *id, struct ctw_err *err)
+{
+    static const char *const final[] = {"done", "failed", "canceled"};
+    for (int64_t end = ctw_now_ms() + WAIT_MS; ctw_now_ms() < end;) {
+        struct ctw_reply reply = {.op = CTW_OP_POLL};
+        struct ctw_poll poll = {
+            .has = 1u << CTW_POLL_WAIT_MS, .job = id_of(id), .wait_ms = CTW_IPC_WAIT_MS};
+        struct ctw_contact c = contact();
+        enum ctw_status st = ctw_queue_poll(&b->queue, &c, &poll, &reply, err);
+        struct ctw_slice state = reply.body.poll.state;
+        ctw_reply_close(&reply);
+        if (st != CTW_OK)
+            return "refused";
+        for (size_t i = 0; i < CTW_COUNT(final); i++) {
+            if (ctw_slice_is(state, final[i]))
+                return final[i];
+        }
+    }
+    return "late";
+}
+
+static __attribute__((unused)) int64_t fetch(struct bench *b, const char *id, double *sum,
+                                             struct ctw_err *err)
+{
+    struct ctw_reply reply = {.op = CTW_OP_FETCH};
+    struct ctw_fetch f = {.job = id_of(id)};
+    struct ctw_contact c = contact();
+    int64_t n = -1;
+    if (ctw_queue_fetch(&b->queue, &c, &f, &reply, err) == CTW_OK) {
+        n = (int64_t)reply.body.fetch.n;
+        *sum = 0;
+        for (int64_t i = 0; i < n; i++)
+            *sum += ((const double *)(const void *)reply.body.fetch.result.sum.data)[i];
+    }
+    ctw_reply_close(&reply);
+    return n;
+}
+
+#endif
