@@ -89,24 +89,53 @@ static void *poll_main(void *arg)
     return NULL;
 }
 
+/* Of a job that is not sealed, with a ttl of 1 s; returns when the poll waits. */
+static pthread_t start_poll(struct waiting_poll *w)
+{
+    pthread_t thread;
+    struct ctw_err err;
+    open_ready(w->b);
+    assert_int_equal(submit(w->b, w->job, 2, 5, 7, false, &err), CTW_OK);
+    make_orphan(w->b, w->job, 1000);
+    w->now_ms = ctw_now_ms() + 60000;
+    assert_int_equal(pthread_create(&thread, NULL, poll_main, w), 0);
+    for (bool waits = false; !waits;) {
+        pthread_mutex_lock(&w->b->queue.lock);
+        waits = w->b->queue.n_waiting == 1;
+        pthread_mutex_unlock(&w->b->queue.lock);
+    }
+    return thread;
+}
+
+static void assert_woken(const struct waiting_poll *w, pthread_t thread)
+{
+    pthread_join(thread, NULL);
+    assert_int_equal(w->status, CTW_OK);
+    assert_true(ctw_now_ms() < w->now_ms);
+}
+
+static void a_cancel_wakes_who_waits(void **state)
+{
+    (void)state;
+    struct bench b;
+    struct ctw_err err;
+    struct ctw_slice job_state;
+    struct waiting_poll poll = {.b = &b, .job = "cancelled-------"};
+    pthread_t thread = start_poll(&poll);
+    struct ctw_contact c = contact();
+    assert_int_equal(ctw_queue_cancel(&b.queue, &c, id_of(poll.job), &job_state, &err), CTW_OK);
+    assert_woken(&poll, thread);
+    close_bench(&b);
+}
+
 /* However much longer it waits than the job's time without contact; a lost connection ends it. */
 static void a_waiting_poll_is_contact(void **state)
 {
     (void)state;
     struct bench b;
-    struct ctw_err err;
     const char *id = "waited for------";
-    struct waiting_poll poll = {&b, id, ctw_now_ms() + 60000, CTW_OK};
-    pthread_t thread;
-    open_ready(&b);
-    assert_int_equal(submit(&b, id, 2, 5, 7, false, &err), CTW_OK);
-    make_orphan(&b, id, 1000);
-    assert_int_equal(pthread_create(&thread, NULL, poll_main, &poll), 0);
-    for (bool waits = false; !waits;) {
-        pthread_mutex_lock(&b.queue.lock);
-        waits = b.queue.n_waiting == 1;
-        pthread_mutex_unlock(&b.queue.lock);
-    }
+    struct waiting_poll poll = {.b = &b, .job = id};
+    pthread_t thread = start_poll(&poll);
     int64_t now_ms = poll.now_ms + 5000;
     ctw_queue_tick(&b.queue, now_ms);
     assert_true(is_there(&b, id));
@@ -116,8 +145,7 @@ static void a_waiting_poll_is_contact(void **state)
     assert_true(is_there(&b, id));
     ctw_queue_tick(&b.queue, now_ms + 1000);
     assert_false(is_there(&b, id));
-    pthread_join(thread, NULL);
-    assert_int_equal(poll.status, CTW_OK);
+    assert_woken(&poll, thread);
     close_bench(&b);
 }
 
@@ -148,6 +176,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_request_of_a_lost_connection_saves_no_job),
         cmocka_unit_test(a_poll_is_contact_until_its_end),
+        cmocka_unit_test(a_cancel_wakes_who_waits),
         cmocka_unit_test(a_waiting_poll_is_contact),
         cmocka_unit_test(time_in_which_we_did_not_run_does_not_count),
     };
