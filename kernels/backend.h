@@ -244,7 +244,7 @@ struct ctw_reserve {
     int64_t max_n;                   /* the most columns of a product, gate and up together */
     int64_t slot_elems[CTW_N_SLOTS]; /* the largest n * k of a slot's shards together */
     int64_t n_seqs;                  /* sequences in a chunk */
-    int64_t n_vocab;                 /* of the head */
+    int64_t n_vocab, head_k;         /* of the head: its rows, and their width */
 };
 
 /* All members but linear_qkv are required; backend.c is their only caller. */

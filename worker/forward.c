@@ -6,12 +6,6 @@
 
 /* ---- buffers ------------------------------------------------------------------------------ */
 
-static int64_t wide_of(const struct ctw_layer *l)
-{
-    int64_t qkv = (int64_t)(l->n_head + 2 * l->n_kv) * l->head;
-    return qkv > l->inner ? qkv : l->inner;
-}
-
 /*
  * cos and sin of fl32(position * inv_freq), as transformers does it: the angle in fp32, which for
  * late positions is coarse, and must be coarse in the same way. Made and sent in slices.
@@ -53,12 +47,10 @@ enum ctw_status ctw_forward_open(struct ctw_forward **out, const struct ctw_mode
         return ctw_fail(err, CTW_ENOMEM, "out of memory");
     *f = (struct ctw_forward){.model = model, .be = be, .dtype = dtype, .plan = *plan};
     size_t es = ctw_dtype_bytes(dtype), hidden = (size_t)model->hidden;
-    size_t q = 0, kv = 0, wide = 0;
+    size_t kv = 0, wide = 0;
     for (int i = 1; i <= model->n_decoders; i++) {
         const struct ctw_layer *l = &model->layers[i];
-        size_t q_l = (size_t)l->n_head * (size_t)l->head, kv_l = (size_t)l->n_kv * (size_t)l->head;
-        size_t wide_l = (size_t)wide_of(l);
-        q = q_l > q ? q_l : q;
+        size_t kv_l = (size_t)l->n_kv * (size_t)l->head, wide_l = (size_t)ctw_plan_wide(l);
         kv = kv_l > kv ? kv_l : kv;
         wide = wide_l > wide ? wide_l : wide;
     }
@@ -70,8 +62,7 @@ enum ctw_status ctw_forward_open(struct ctw_forward **out, const struct ctw_mode
     } buffers[] = {
         {&f->x, pass * hidden * ctw_dtype_bytes(CTW_RESIDUAL)},
         {&f->norm, chunk * hidden * es},
-        {&f->wide, chunk * wide * es},
-        {&f->q, chunk * q * es},
+        {&f->wide, (chunk * wide + CTW_PLAN_WIDE_ALIGN) * es},
         {&f->k, kv_bytes},
         {&f->v, kv_bytes},
         {(void **)&f->tokens, pass * sizeof(*f->tokens)},
@@ -99,8 +90,8 @@ void ctw_forward_close(struct ctw_forward *f)
 {
     if (f == NULL)
         return;
-    void *buffers[] = {f->x,      f->norm,      f->wide, f->q,    f->k,       f->v,
-                       f->tokens, f->positions, f->bad,  f->rows, f->targets, f->results};
+    void *buffers[] = {f->x,         f->norm, f->wide, f->k,       f->v,      f->tokens,
+                       f->positions, f->bad,  f->rows, f->targets, f->results};
     for (size_t i = 0; i < CTW_COUNT(buffers); i++)
         ctw_device_free(f->be, buffers[i]);
     for (int i = 0; i < CTW_MAX_ROPES; i++)
@@ -172,6 +163,13 @@ static enum ctw_status add_to_residual(struct ctw_forward *f, const struct ctw_s
                       err);
 }
 
+/* The chunk's queries, [n_tok, n_head * head], behind its q, k and v. */
+static void *queries_at(const struct ctw_forward *f, const struct ctw_layer *l)
+{
+    return (char *)f->wide +
+           (size_t)ctw_plan_queries(l, f->plan.chunk_tokens) * ctw_dtype_bytes(f->dtype);
+}
+
 static enum ctw_status project_qkv(struct ctw_forward *f, const struct ctw_layer *l,
                                    const struct ctw_layer_data *data, const struct ctw_chunk *chunk,
                                    struct ctw_err *err)
@@ -211,7 +209,7 @@ static enum ctw_status project_qkv(struct ctw_forward *f, const struct ctw_layer
         .rot_dim = rope == NULL ? 0 : rope->rot_dim,
         .positions = f->positions + chunk->tok0,
         .cos_sin = rope == NULL ? NULL : f->cos_sin[l->rope],
-        .q = f->q,
+        .q = queries_at(f, l),
         .k = (char *)f->k + (size_t)chunk->kv_row * kv_row_bytes,
         .v = (char *)f->v + (size_t)chunk->kv_row * kv_row_bytes,
     };
@@ -234,7 +232,7 @@ static enum ctw_status attend(struct ctw_forward *f, const struct ctw_layer *l,
                            .scale = l->attn_scale,
                            .window = l->window,
                            .softcap = l->attn_softcap,
-                           .q = f->q,
+                           .q = queries_at(f, l),
                            .k = f->k,
                            .v = f->v,
                            .out = f->wide,

@@ -19,12 +19,11 @@ struct ctw_forward {
     enum ctw_dtype dtype;
     struct ctw_plan plan;
     /* device arrays; `pass` and `chunk` are the plan's token counts */
-    void *x;         /* [pass, hidden] of CTW_RESIDUAL: the residual stream */
-    void *norm;      /* [chunk, hidden] */
-    void *wide;      /* [chunk, max(q + 2 kv, inner)]: qkv; attention's output; the MLP's inside */
-    void *q;         /* [chunk, n_head * head] */
-    void *k, *v;     /* [kv_tokens, n_kv * head] */
-    int32_t *tokens; /* [pass] */
+    void *x;            /* [pass, hidden] of CTW_RESIDUAL: the residual stream */
+    void *norm;         /* [chunk, hidden] */
+    void *wide;         /* ctw_plan_wide(): qkv and queries; attention's output; the MLP's inside */
+    void *k, *v;        /* [kv_tokens, n_kv * head] */
+    int32_t *tokens;    /* [pass] */
     int32_t *positions; /* [pass], each within its sequence */
     int16_t *bad;       /* [pass]: -1, or the layer after which the token's state is not finite */
     int64_t *rows;      /* [pass]: rows of x that are scored */

@@ -129,11 +129,11 @@ static enum ctw_status carry_keys(struct pass *p, const struct ctw_layer *l, int
     enum ctw_status st = CTW_OK;
     for (size_t i = 0; st == CTW_OK && i < CTW_COUNT(arrays); i++) {
         const void *source = (char *)arrays[i] + from;
-        /* Where the two overlap, by way of f->q, which is free now: a sequence that does not start at
-         * row 0 began in the previous chunk, so its keys are fewer than a chunk's queries. */
+        /* Where the two overlap, by way of f->wide, which is free now: a sequence that does not start
+         * at row 0 began in the previous chunk, so it has fewer keys than a chunk. */
         if (from_row < n_rows) {
-            st = ctw_device_copy(f->be, f->q, source, bytes, err);
-            source = f->q;
+            st = ctw_device_copy(f->be, f->wide, source, bytes, err);
+            source = f->wide;
         }
         if (st == CTW_OK)
             st = ctw_device_copy(f->be, arrays[i], source, bytes, err);

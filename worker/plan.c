@@ -19,21 +19,30 @@ static int64_t min64(int64_t a, int64_t b)
 
 /* The largest widths over all layers, in elements. */
 struct widths {
-    int64_t q, kv, wide; /* wide: q, k and v side by side, or the MLP's inner width */
+    int64_t kv, wide;    /* wide: ctw_plan_wide() */
     int64_t inner_k;     /* the largest inner dimension of a product */
     int64_t rot;         /* of all RoPE tables together */
 };
+
+int64_t ctw_plan_wide(const struct ctw_layer *l)
+{
+    return max64(2 * (int64_t)(l->n_head + l->n_kv) * l->head, l->inner);
+}
+
+int64_t ctw_plan_queries(const struct ctw_layer *l, int64_t chunk_tokens)
+{
+    int64_t at = chunk_tokens * (l->n_head + 2 * l->n_kv) * l->head;
+    return (at + CTW_PLAN_WIDE_ALIGN - 1) / CTW_PLAN_WIDE_ALIGN * CTW_PLAN_WIDE_ALIGN;
+}
 
 static struct widths model_widths(const struct ctw_model *model)
 {
     struct widths w = {.inner_k = model->hidden};
     for (int i = 1; i <= model->n_decoders; i++) {
         const struct ctw_layer *l = &model->layers[i];
-        int64_t q = (int64_t)l->n_head * l->head, kv = (int64_t)l->n_kv * l->head;
-        w.q = max64(w.q, q);
-        w.kv = max64(w.kv, kv);
-        w.wide = max64(w.wide, max64(q + 2 * kv, l->inner));
-        w.inner_k = max64(w.inner_k, max64(q, l->inner));
+        w.kv = max64(w.kv, (int64_t)l->n_kv * l->head);
+        w.wide = max64(w.wide, ctw_plan_wide(l));
+        w.inner_k = max64(w.inner_k, max64((int64_t)l->n_head * l->head, l->inner));
     }
     for (int i = 0; i < model->n_ropes; i++)
         w.rot += model->rope[i].rot_dim;
@@ -54,7 +63,8 @@ struct ctw_reserve ctw_plan_reserve(const struct ctw_model *model, enum ctw_dtyp
                             .n_tok = plan->chunk_tokens,
                             .max_k = model_widths(model).inner_k,
                             .n_seqs = plan->chunk_tokens,
-                            .n_vocab = model->vocab};
+                            .n_vocab = model->vocab,
+                            .head_k = model->hidden};
     for (int i = 1; i <= model->n_decoders; i++) {
         for (int s = 0; s < CTW_N_SLOTS; s++) {
             int64_t n = 0, elems = 0;
@@ -78,7 +88,7 @@ static void add_up(struct ctw_plan *plan, const struct ctw_plan_request *r, stru
     size_t chunk = (size_t)plan->chunk_tokens, pass = (size_t)plan->pass_tokens;
     plan->kv_tokens = r->longest + plan->chunk_tokens;
     plan->residual = pass * (size_t)r->model->hidden * ctw_dtype_bytes(CTW_RESIDUAL);
-    plan->activations = chunk * (size_t)(r->model->hidden + w.wide + w.q) * es;
+    plan->activations = (chunk * (size_t)(r->model->hidden + w.wide) + CTW_PLAN_WIDE_ALIGN) * es;
     plan->kv = 2 * (size_t)plan->kv_tokens * (size_t)w.kv * es;
     /* tokens, positions, marks; row, target and result of a scored position; RoPE */
     plan->tables = pass * (2 * sizeof(int32_t) + sizeof(int16_t)) +

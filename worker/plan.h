@@ -46,6 +46,16 @@ struct ctw_reserve ctw_plan_reserve(const struct ctw_model *model, enum ctw_dtyp
  * process is in; at least 512 MiB. */
 uint64_t ctw_plan_default_limit(void);
 
+/*
+ * What a token takes of ctw_forward's `wide`, in elements: its q, k and v side by side and beyond
+ * them, for all tokens of the chunk, its queries, which begin at element ctw_plan_queries(); or the
+ * MLP's inside.
+ */
+int64_t ctw_plan_wide(const struct ctw_layer *l);
+int64_t ctw_plan_queries(const struct ctw_layer *l, int64_t chunk_tokens);
+/* Elements that `wide` has beyond its tokens', for queries that begin at a multiple of so many. */
+enum { CTW_PLAN_WIDE_ALIGN = 128 };
+
 /* Floating-point operations for one token: all linear layers, without attention's and the head's.
  */
 double ctw_plan_layer_flops(const struct ctw_model *model);

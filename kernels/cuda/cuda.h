@@ -49,11 +49,19 @@ struct ctw_cuda_ring {
 };
 
 enum ctw_cuda_scratch {
-    CTW_CUDA_PRODUCT, /* gate and up side by side before they are combined; converted biases */
-    CTW_CUDA_LOGITS,  /* a tile of logits, and its rows' states */
-    CTW_CUDA_WEIGHT,  /* rows of a weight that is in no slot */
+    /* Of one operation, before it has ended: products that are still to be combined or rounded, and
+     * converted biases; logits, and their rows' states. */
+    CTW_CUDA_PRODUCT,
+    CTW_CUDA_WEIGHT, /* rows of a weight that is in no slot */
     CTW_CUDA_N_SCRATCH
 };
+
+/*
+ * Rows of a chunk: 33 times the 256 of a cluster's tile, which is half of the 66 clusters of a GPU with
+ * 132 multiprocessors. So products whose columns are a multiple of 512 come out in whole waves there
+ * (8192 rows leave 1 to 3 % of the multiprocessors without work); on others it is as good as any.
+ */
+enum { CTW_CUDA_CHUNK = 33 * 256 };
 
 enum { CTW_CUDA_TICKETS = 64, CTW_CUDA_WORKSPACE = 32 << 20, CTW_CUDA_GATE_BLOCK = 8 };
 

@@ -9,7 +9,7 @@
 
 #include "base/log.h"
 
-enum { MAX_ROWS = 8192, MAX_CANDIDATES = 16, ROUNDS = 5 };
+enum { MAX_CANDIDATES = 16, ROUNDS = 5 };
 
 static const double MAX_SECONDS = 0.4; /* of timing */
 
@@ -81,7 +81,7 @@ static void collect(struct chooser *t)
     static const struct {
         int64_t m;
         int count;
-    } ask[] = {{2048, 8}, {8192, 6}, {129, 4}, {1024, 4}, {4096, 4}};
+    } ask[] = {{2048, 8}, {CTW_CUDA_CHUNK, 6}, {129, 4}, {1024, 4}, {4096, 4}};
     for (size_t i = 0; i < CTW_COUNT(ask); i++) {
         propose(t, ask[i].m, ask[i].count);
         if (i == 0)
@@ -153,7 +153,7 @@ static enum ctw_status fastest(struct chooser *t, const struct ctw_cuda_gemm *g,
 
 static enum ctw_status time_all(struct chooser *t, struct ctw_gemm_class *c, struct ctw_err *err)
 {
-    static const int64_t rows[CTW_GEMM_SIZES] = {256, 1024, MAX_ROWS};
+    static const int64_t rows[CTW_GEMM_SIZES] = {256, 1024, CTW_CUDA_CHUNK};
     const struct ctw_gemm_trial *tr = &t->trial;
     double start = now_s();
     enum ctw_status st = CTW_OK;

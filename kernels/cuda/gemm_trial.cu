@@ -11,7 +11,7 @@
 #include "base/mem.h"
 #include "kernels/cuda/elements.h"
 
-enum { MAX_ROWS = 8192, TRIED_ROWS = 2048 };
+enum { TRIED_ROWS = 2048 };
 static_assert(CTW_GEMM_X_BYTES + CTW_GEMM_W_BYTES + CTW_GEMM_Y_BYTES + CTW_GEMM_BIAS_BYTES +
                       CTW_GEMM_HASHES * 8 <=
                   CTW_CUDA_CHOOSE,
@@ -118,7 +118,8 @@ static bool plan(struct ctw_gemm_trial *t)
     most -= most % (most < 128 ? 8 : 128);
     tile->n = least(g->n, most);
     whole->n = g->n;
-    whole->m = least(least(rows, (CTW_GEMM_W_BYTES + CTW_GEMM_Y_BYTES) / (y_bytes * ldy)), MAX_ROWS);
+    whole->m = least(least(rows, (CTW_GEMM_W_BYTES + CTW_GEMM_Y_BYTES) / (y_bytes * ldy)),
+                     CTW_CUDA_CHUNK);
     return tile->n >= 1 && whole->m >= 1 && (g->bias == NULL || g->n * 6 + 512 <= CTW_GEMM_BIAS_BYTES);
 }
 

@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(THREADS) reduce_tile(const __grid_constant__ s
 
 /* ---- host --------------------------------------------------------------------------------- */
 
-/* The parts of scratch[CTW_CUDA_LOGITS]: states, logits, a tile of the weight where it is decoded. */
+/* The parts of scratch[CTW_CUDA_PRODUCT]: states, logits, a tile of the weight where it is decoded. */
 struct parts {
     size_t logits, weight, bytes; /* offsets, and all */
 };
@@ -193,11 +193,11 @@ static struct parts parts_of(int64_t n_rows, int64_t k, enum ctw_dtype dtype, bo
 
 size_t ctw_cuda_head_scratch(const struct ctw_cuda *cu, const struct ctw_reserve *r)
 {
-    size_t stored = parts_of(r->n_tok, r->max_k, r->dtype, false).bytes;
-    size_t decoded = parts_of(r->n_tok, r->max_k, r->dtype, true).bytes;
+    size_t stored = parts_of(r->n_tok, r->head_k, r->dtype, false).bytes;
+    size_t decoded = parts_of(r->n_tok, r->head_k, r->dtype, true).bytes;
     size_t most = stored > decoded ? stored : decoded;
     if (reduces(cu, r->dtype, 0)) {
-        size_t reducing = reducing_parts(r->n_tok, r->n_vocab, r->max_k, r->dtype, true).bytes;
+        size_t reducing = reducing_parts(r->n_tok, r->n_vocab, r->head_k, r->dtype, true).bytes;
         most = reducing > most ? reducing : most;
     }
     return most;
@@ -210,7 +210,7 @@ static enum ctw_status head_reducing(struct ctw_cuda *cu, const struct ctw_op_he
     const struct ctw_weight *weight = op->weight->weight;
     const char *values = (const char *)op->weight->data->part[CTW_PART_VALUES];
     struct parts parts = reducing_parts(op->n_rows, op->n_vocab, weight->k, op->dtype, decoded);
-    struct ctw_cuda_buffer *b = &cu->scratch[CTW_CUDA_LOGITS];
+    struct ctw_cuda_buffer *b = &cu->scratch[CTW_CUDA_PRODUCT];
     enum ctw_status st = ctw_cuda_grow(cu, b, parts.bytes, err);
     struct ctw_cuda_head_state *states = (struct ctw_cuda_head_state *)b->p;
     int64_t cols = decoded ? (int64_t)DECODED_COLS : op->n_vocab;
@@ -286,7 +286,7 @@ enum ctw_status ctw_cuda_head(struct ctw_cuda *cu, const struct ctw_op_head *op,
             return reduced;
     }
     struct parts parts = parts_of(op->n_rows, weight->k, op->dtype, decoded);
-    struct ctw_cuda_buffer *b = &cu->scratch[CTW_CUDA_LOGITS];
+    struct ctw_cuda_buffer *b = &cu->scratch[CTW_CUDA_PRODUCT];
     enum ctw_status st = ctw_cuda_grow(cu, b, parts.bytes, err);
     int64_t cols = decoded ? DECODED_COLS : COLS;
     for (int64_t id = 0; st == CTW_OK && id < op->n_vocab; id += cols) {
