@@ -316,15 +316,18 @@ static void *read_slices(void *arg)
 enum ctw_status ctw_loader_start(struct ctw_loader *l, struct ctw_err *err)
 {
     int n = ctw_cpu_count() < MAX_READERS ? ctw_cpu_count() : MAX_READERS;
-    pthread_mutex_lock(&l->lock); /* until it is known which of them is the last */
-    for (int i = 0; i < n && i < l->n_slices; i++) {
-        if (pthread_create(&l->reader[i], NULL, read_slices, l) != 0)
-            break;
+    n = n < l->n_slices ? n : (int)l->n_slices;
+    l->n_reading = n; /* the first begins at once */
+    while (l->n_readers < n && pthread_create(&l->reader[l->n_readers], NULL, read_slices, l) == 0)
         l->n_readers++;
-    }
-    l->n_reading = l->n_readers;
+    pthread_mutex_lock(&l->lock);
+    l->n_reading -= n - l->n_readers;
+    /* Of fewer than these, the last that ended did not know that it was. */
+    bool ended = l->n_readers > 0 && l->n_readers < n && l->n_reading == 0;
     pthread_mutex_unlock(&l->lock);
-    return l->n_readers > 0 || l->n_slices == 0
+    if (ended)
+        finish(l);
+    return l->n_readers > 0 || n == 0
                ? CTW_OK
                : ctw_fail(err, CTW_ENOMEM, "loading: cannot start a thread");
 }
