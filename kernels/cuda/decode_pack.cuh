@@ -77,6 +77,18 @@ static __device__ __forceinline__ uint64_t joined(const uint32_t (&word)[N], uin
     return v;
 }
 
+/* The same of codes that together take at most 32 bits. */
+template <int BITS>
+static __device__ __forceinline__ uint32_t joined_low(const uint32_t (&word)[WORDS<BITS>],
+                                                      const struct unit_words &at, bool whole)
+{
+    if constexpr (WORDS<BITS> == 1)
+        return word[0] >> at.skip;
+    uint32_t used = whole ? 32 / BITS * BITS : 32;
+    return (word[0] & 0xffffffff >> (32 - used)) >> at.skip |
+           __funnelshift_lc(0, word[1], used - at.skip); /* by up to 32 */
+}
+
 /* ---- pairs: a word has two columns' numbers of type T, the first in its lower half ---------- */
 
 template <typename T> struct pair_type {
@@ -100,11 +112,16 @@ template <typename P> static __device__ __forceinline__ uint32_t as_word(P pair)
     return word;
 }
 
+template <typename T> static __device__ __forceinline__ uint32_t pair_times(uint32_t a, uint32_t b)
+{
+    return as_word(__hmul2_rn(as_pair<T>(a), as_pair<T>(b)));
+}
+
 /* (code - zero) * scale */
 template <typename T>
 static __device__ __forceinline__ uint32_t pair_value(uint32_t code, uint32_t zero, uint32_t scale)
 {
-    return as_word(__hmul2_rn(__hsub2_rn(as_pair<T>(code), as_pair<T>(zero)), as_pair<T>(scale)));
+    return pair_times<T>(as_word(__hsub2_rn(as_pair<T>(code), as_pair<T>(zero))), scale);
 }
 
 /* Of two words: their lower halves, their upper halves. */
@@ -136,24 +153,25 @@ template <typename T> static __device__ __forceinline__ uint32_t integer_bits(in
 template <typename T> constexpr uint32_t LARGE = 0x43004300; /* 128, whose last bit counts 1 */
 template <> constexpr uint32_t LARGE<__half> = 0x64006400;   /* 1024, likewise */
 
-/* Integers below 128 as numbers; each is in a half's last bits, the others are LARGE's. */
-template <typename T> static __device__ __forceinline__ uint32_t pair_of_integers(uint32_t with_large)
+/* Integers below 128, less MIDDLE, as numbers; each is in a half's last bits, the others are LARGE's. */
+template <typename T, int MIDDLE>
+static __device__ __forceinline__ uint32_t pair_of_integers(uint32_t with_large)
 {
-    return as_word(__hsub2_rn(as_pair<T>(with_large), as_pair<T>(LARGE<T>)));
+    return as_word(__hsub2_rn(as_pair<T>(with_large), as_pair<T>(LARGE<T> + MIDDLE * 0x10001)));
 }
 
-/* The codes of a unit's columns. */
-template <int BITS, typename T>
+/* The codes of a unit's columns, less MIDDLE, which is 0 or the middle of what they may be. */
+template <int BITS, typename T, int MIDDLE = 0>
 static __device__ __forceinline__ void unit_pairs(const uint32_t (&word)[WORDS<BITS>],
                                                   const struct unit_words &at, bool whole,
                                                   uint32_t (&pair)[4])
 {
-    constexpr uint32_t NIBBLES = 0x000f000f;
+    constexpr uint32_t NIBBLES = 0x000f000f, MASK = (1u << BITS) - 1u;
     if constexpr (BITS == 4) {
         uint32_t far[4]; /* columns i and i + 4 */
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            far[i] = pair_of_integers<T>(masked(word[0] >> (4 * i), NIBBLES, LARGE<T>));
+            far[i] = pair_of_integers<T, MIDDLE>(masked(word[0] >> (4 * i), NIBBLES, LARGE<T>));
         pair[0] = lower(far[0], far[1]);
         pair[1] = lower(far[2], far[3]);
         pair[2] = upper(far[0], far[1]);
@@ -162,20 +180,30 @@ static __device__ __forceinline__ void unit_pairs(const uint32_t (&word)[WORDS<B
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             uint32_t two = __byte_perm(word[i / 2], 0, i % 2 == 0 ? 0x4140 : 0x4342);
-            uint32_t low = pair_of_integers<T>(masked(two, NIBBLES, LARGE<T>));
-            uint32_t high = pair_of_integers<T>(masked(two >> 4, NIBBLES, LARGE<T>));
+            uint32_t low = pair_of_integers<T, 0>(masked(two, NIBBLES, LARGE<T>));
+            uint32_t high = pair_of_integers<T, MIDDLE / 16>(masked(two >> 4, NIBBLES, LARGE<T>));
             uint32_t sixteen = ctw_cuda_same_type<T, __nv_bfloat16> ? 0x41804180 : 0x4c004c00;
             pair[i] = as_word(__hfma2(as_pair<T>(high), as_pair<T>(sixteen), as_pair<T>(low)));
         }
+    } else if constexpr (BITS < 4) {
+        uint32_t v = joined_low<BITS>(word, at, whole);
+        /* v in the lower half, v from its second code on in the upper */
+        uint32_t both = __byte_perm(v, v << (16 - BITS), 0x7610);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int first = 2 * i * BITS, second = first + BITS;
+            uint32_t two = second <= 16 ? masked(both >> first, MASK * 0x10001, LARGE<T>)
+                                        : masked(v >> (second - 16), MASK << 16,
+                                                 masked(v >> first, MASK, LARGE<T>));
+            pair[i] = pair_of_integers<T, MIDDLE>(two);
+        }
     } else {
-        constexpr uint32_t MASK = (1u << BITS) - 1u;
-        uint64_t v = 32 % BITS != 0 && whole ? joined<32 / BITS * BITS>(word, at.skip)
-                                             : joined<32>(word, at.skip);
+        uint64_t v = whole ? joined<32 / BITS * BITS>(word, at.skip) : joined<32>(word, at.skip);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             uint32_t two = (uint32_t)(v >> (2 * i * BITS));
             two = masked(two << (16 - BITS), MASK << 16, masked(two, MASK, LARGE<T>));
-            pair[i] = pair_of_integers<T>(two);
+            pair[i] = pair_of_integers<T, MIDDLE>(two);
         }
     }
 }

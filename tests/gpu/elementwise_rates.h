@@ -203,7 +203,8 @@ static void rate_table(void)
     weight_close(&m);
 }
 
-static void print_rates(void)
+/* All; or of weights whose name has `word`. */
+static void print_rates(const char *word)
 {
     static const struct kind kinds_timed[] = {
         {"int4 g128", PACK, 4, CTW_BF16, 128, NO_ZEROS, false, false, 0, 4096, 14336},
@@ -223,8 +224,18 @@ static void print_rates(void)
         {"int5 channel", PACK, 5, CTW_BF16, 0, NO_ZEROS, false, false, 0, 4096, 14336},
         {"int7 channel", PACK, 7, CTW_BF16, 0, NO_ZEROS, false, false, 0, 4096, 14336},
         {"int4 g128 by index, symmetric", PACK, 4, CTW_BF16, 128, NO_ZEROS, true, false, 0, 4096, 4096},
+        {"int4 g128 by index, symmetric", PACK, 4, CTW_BF16, 128, NO_ZEROS, true, false, 0, 4096, 14336},
+        {"int4 g128 by index, symmetric", PACK, 4, CTW_BF16, 128, NO_ZEROS, true, false, 0, 14336, 4096},
+        {"int4 g64 by index, symmetric", PACK, 4, CTW_BF16, 64, NO_ZEROS, true, false, 0, 4096, 14336},
+        {"int4 g32 by index, symmetric", PACK, 4, CTW_BF16, 32, NO_ZEROS, true, false, 0, 4096, 14336},
         {"int4 g32 by index", PACK, 4, CTW_F16, 32, PACKED_ZEROS, true, false, 0, 4096, 14368},
-        {"int8 g128 by index", PACK, 8, CTW_BF16, 128, NO_ZEROS, true, false, 0, 4096, 14208},
+        {"int4 g64 by index", PACK, 4, CTW_BF16, 64, PACKED_ZEROS, true, false, 0, 4096, 14336},
+        {"int2 g64 by index, symmetric", PACK, 2, CTW_BF16, 64, NO_ZEROS, true, false, 0, 4096, 14336},
+        {"int2 g128 by index", PACK, 2, CTW_BF16, 128, PACKED_ZEROS, true, false, 0, 4096, 14336},
+        {"int3 g128 by index, symmetric", PACK, 3, CTW_BF16, 128, NO_ZEROS, true, false, 0, 4096, 14336},
+        {"int3 g128 by index", PACK, 3, CTW_BF16, 128, PACKED_ZEROS, true, false, 0, 4096, 14336},
+        {"int8 g128 by index, symmetric", PACK, 8, CTW_BF16, 128, NO_ZEROS, true, false, 0, 4096, 14336},
+        {"int8 g128 by index", PACK, 8, CTW_BF16, 128, PACKED_ZEROS, true, false, 0, 4096, 14336},
     };
     struct copy_work copy = {buf_open((size_t)1 << 29, 0), buf_open((size_t)1 << 29, 0)};
     copy_rate = 2.0 * (double)copy.a.bytes / time_of(do_copy, &copy, cu->stream);
@@ -238,7 +249,10 @@ static void print_rates(void)
     buf_close(&copy.a);
     buf_close(&copy.b);
     for (size_t i = 0; i < CTW_COUNT(kinds_timed); i++)
-        rate_decode(&kinds_timed[i], kinds_timed[i].format == PACK ? kinds_timed[i].dtype : CTW_BF16);
+        if (word == NULL || strstr(kinds_timed[i].name, word) != NULL)
+            rate_decode(&kinds_timed[i], kinds_timed[i].format == PACK ? kinds_timed[i].dtype : CTW_BF16);
+    if (word != NULL)
+        return;
     rate_decode(&kinds_timed[6], CTW_F32);
     rate_norm(8192, 4096, CTW_F32, CTW_BF16);
     rate_norm(8192, 8192, CTW_F32, CTW_BF16);

@@ -2,7 +2,8 @@
  * Decoding, embedding, RMSNorm, q/k/v and the head on a GPU: against the formats' definitions bit by
  * bit, against double arithmetic, the same in any company; and how fast, beside a device copy.
  *
- * It is built with the backend (target gpu_tests). test_elementwise check | rates: only the one.
+ * It is built with the backend (target gpu_tests). test_elementwise check | rates [WORD]: only the one,
+ * of the rates only those of decoding weights whose name has the word.
  */
 #include "gpu_weights.h"
 
@@ -76,6 +77,14 @@ static const struct kind kinds[] = {
     {"int4 many rows", PACK, 4, CTW_BF16, 0, NO_ZEROS, false, false, 0, 131081, 8},
     {"int5 g64", PACK, 5, CTW_BF16, 64, PACKED_ZEROS, false, false, 0, 37, 1088},
     {"int5 g64 whole codes", PACK, 5, CTW_F16, 64, PACKED_ZEROS, false, true, 0, 37, 1088},
+    {"int2 symmetric activation order", PACK, 2, CTW_BF16, 16, NO_ZEROS, true, false, 0, 34, 2064},
+    {"int3 symmetric activation order", PACK, 3, CTW_BF16, 8, NO_ZEROS, true, false, 0, 29, 2056},
+    {"int3 symmetric, whole codes", PACK, 3, CTW_F16, 40, NO_ZEROS, true, true, 0, 45, 2000},
+    {"int4 symmetric activation order", PACK, 4, CTW_BF16, 8, NO_ZEROS, true, false, 0, 37, 2056},
+    {"int4 symmetric, full table", PACK, 4, CTW_F16, 8, NO_ZEROS, true, false, 0, 21, 24576},
+    {"int4 symmetric, 3073 groups", PACK, 4, CTW_F16, 8, NO_ZEROS, true, false, 0, 13, 24584},
+    {"int8 symmetric activation order", PACK, 8, CTW_BF16, 32, NO_ZEROS, true, false, 0, 34, 1056},
+    {"int8 symmetric activation order, fp16", PACK, 8, CTW_F16, 64, NO_ZEROS, true, false, 0, 23, 2112},
     {"int5 activation order", PACK, 5, CTW_BF16, 64, PACKED_ZEROS, true, false, 0, 37, 320},
     {"int6 packed zeros", PACK, 6, CTW_F16, 56, PACKED_ZEROS, false, false, 0, 39, 1064},
     {"int6 whole codes", PACK, 6, CTW_BF16, 56, PACKED_ZEROS, false, true, 0, 39, 1064},
@@ -405,7 +414,7 @@ int main(int argc, char **argv)
         check_heads();
     }
     if (strcmp(what, "check") != 0)
-        print_rates();
+        print_rates(argc > 2 ? argv[2] : NULL);
     printf("%d checks, %d failed\n", n_checks, n_failed);
     return n_failed != 0;
 }
