@@ -46,25 +46,16 @@ enum ctw_status ctw_forward_open(struct ctw_forward **out, const struct ctw_mode
     if (f == NULL)
         return ctw_fail(err, CTW_ENOMEM, "out of memory");
     *f = (struct ctw_forward){.model = model, .be = be, .dtype = dtype, .plan = *plan};
-    size_t es = ctw_dtype_bytes(dtype), hidden = (size_t)model->hidden;
-    size_t kv = 0, wide = 0;
-    for (int i = 1; i <= model->n_decoders; i++) {
-        const struct ctw_layer *l = &model->layers[i];
-        size_t kv_l = (size_t)l->n_kv * (size_t)l->head, wide_l = (size_t)ctw_plan_wide(l);
-        kv = kv_l > kv ? kv_l : kv;
-        wide = wide_l > wide ? wide_l : wide;
-    }
-    size_t pass = (size_t)plan->pass_tokens, chunk = (size_t)plan->chunk_tokens;
-    size_t kv_bytes = (size_t)plan->kv_tokens * kv * es;
+    size_t pass = (size_t)plan->pass_tokens;
     const struct {
         void **at;
         size_t bytes;
     } buffers[] = {
-        {&f->x, pass * hidden * ctw_dtype_bytes(CTW_RESIDUAL)},
-        {&f->norm, chunk * hidden * es},
-        {&f->wide, (chunk * wide + CTW_PLAN_WIDE_ALIGN) * es},
-        {&f->k, kv_bytes},
-        {&f->v, kv_bytes},
+        {&f->x, plan->residual},
+        {&f->norm, plan->activations - plan->wide},
+        {&f->wide, plan->wide},
+        {&f->k, plan->kv / 2},
+        {&f->v, plan->kv / 2},
         {(void **)&f->tokens, pass * sizeof(*f->tokens)},
         {(void **)&f->positions, pass * sizeof(*f->positions)},
         {(void **)&f->bad, pass * sizeof(*f->bad)},
@@ -167,7 +158,7 @@ static enum ctw_status add_to_residual(struct ctw_forward *f, const struct ctw_s
 static void *queries_at(const struct ctw_forward *f, const struct ctw_layer *l)
 {
     return (char *)f->wide +
-           (size_t)ctw_plan_queries(l, f->plan.chunk_tokens) * ctw_dtype_bytes(f->dtype);
+           (size_t)ctw_plan_queries_at(l, f->plan.chunk_tokens) * ctw_dtype_bytes(f->dtype);
 }
 
 static enum ctw_status project_qkv(struct ctw_forward *f, const struct ctw_layer *l,

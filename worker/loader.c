@@ -264,8 +264,8 @@ static void tell(const struct ctw_loader *l)
             l->memory_s - l->started_s, l->begun_s - l->started_s);
 }
 
-/* By the last thread. Where an upload that began has failed the stages stay: the driver may still
- * read them. */
+/* By the last thread, or by ctw_loader_start() where all had ended. Where an upload that began has
+ * failed the stages stay: the driver may still read them. */
 static void finish(struct ctw_loader *l)
 {
     bool ended = true;
@@ -315,15 +315,17 @@ static void *read_slices(void *arg)
 
 enum ctw_status ctw_loader_start(struct ctw_loader *l, struct ctw_err *err)
 {
-    int n = ctw_cpu_count() < MAX_READERS ? ctw_cpu_count() : MAX_READERS;
+    int n = ctw_cpu_count();
+    n = n < MAX_READERS ? n : MAX_READERS;
     n = n < l->n_slices ? n : (int)l->n_slices;
     l->n_reading = n; /* the first begins at once */
     while (l->n_readers < n && pthread_create(&l->reader[l->n_readers], NULL, read_slices, l) == 0)
         l->n_readers++;
     pthread_mutex_lock(&l->lock);
     l->n_reading -= n - l->n_readers;
-    /* Of fewer than these, the last that ended did not know that it was. */
-    bool ended = l->n_readers > 0 && l->n_readers < n && l->n_reading == 0;
+    /* Those that could not be started were counted: where all others have ended, none took itself
+     * for the last. */
+    bool ended = l->n_readers < n && l->n_reading == 0;
     pthread_mutex_unlock(&l->lock);
     if (ended)
         finish(l);

@@ -19,20 +19,23 @@ static int64_t min64(int64_t a, int64_t b)
 
 /* The largest widths over all layers, in elements. */
 struct widths {
-    int64_t kv, wide;    /* wide: ctw_plan_wide() */
-    int64_t inner_k;     /* the largest inner dimension of a product */
-    int64_t rot;         /* of all RoPE tables together */
+    int64_t kv, wide; /* wide: ctw_plan_wide() */
+    int64_t inner_k;  /* the largest inner dimension of a product */
+    int64_t rot;      /* of all RoPE tables together */
 };
+
+/* Elements. Queries begin at a multiple of so many, before which as many may be lost. */
+enum { QUERIES_ALIGN = 128 };
 
 int64_t ctw_plan_wide(const struct ctw_layer *l)
 {
     return max64(2 * (int64_t)(l->n_head + l->n_kv) * l->head, l->inner);
 }
 
-int64_t ctw_plan_queries(const struct ctw_layer *l, int64_t chunk_tokens)
+int64_t ctw_plan_queries_at(const struct ctw_layer *l, int64_t chunk_tokens)
 {
     int64_t at = chunk_tokens * (l->n_head + 2 * l->n_kv) * l->head;
-    return (at + CTW_PLAN_WIDE_ALIGN - 1) / CTW_PLAN_WIDE_ALIGN * CTW_PLAN_WIDE_ALIGN;
+    return (at + QUERIES_ALIGN - 1) / QUERIES_ALIGN * QUERIES_ALIGN;
 }
 
 static struct widths model_widths(const struct ctw_model *model)
@@ -88,7 +91,8 @@ static void add_up(struct ctw_plan *plan, const struct ctw_plan_request *r, stru
     size_t chunk = (size_t)plan->chunk_tokens, pass = (size_t)plan->pass_tokens;
     plan->kv_tokens = r->longest + plan->chunk_tokens;
     plan->residual = pass * (size_t)r->model->hidden * ctw_dtype_bytes(CTW_RESIDUAL);
-    plan->activations = (chunk * (size_t)(r->model->hidden + w.wide) + CTW_PLAN_WIDE_ALIGN) * es;
+    plan->wide = (chunk * (size_t)w.wide + QUERIES_ALIGN) * es;
+    plan->activations = chunk * (size_t)r->model->hidden * es + plan->wide;
     plan->kv = 2 * (size_t)plan->kv_tokens * (size_t)w.kv * es;
     /* tokens, positions, marks; row, target and result of a scored position; RoPE */
     plan->tables = pass * (2 * sizeof(int32_t) + sizeof(int16_t)) +
@@ -97,6 +101,14 @@ static void add_up(struct ctw_plan *plan, const struct ctw_plan_request *r, stru
     const struct ctw_reserve reserve = ctw_plan_reserve(r->model, r->dtype, plan);
     plan->scratch = ctw_backend_scratch_bytes(r->backend, &reserve);
     plan->total = plan->residual + plan->activations + plan->kv + plan->tables + plan->scratch;
+}
+
+/* Half a chunk or, as products come in tiles of rows, somewhat less: whole tiles. */
+static int64_t smaller_chunk(int64_t chunk)
+{
+    enum { TILE = 256 };
+    chunk = max64(chunk / 2, CHUNK_TOKENS_MIN);
+    return chunk > TILE ? chunk - chunk % TILE : chunk;
 }
 
 /* The largest plan within the limit; false, with the smallest there is, where none is. */
@@ -122,7 +134,7 @@ static bool find_plan(struct ctw_plan *out, const struct ctw_plan_request *r)
         if (pass > max64(r->longest, chunk) && r->pass_tokens == 0)
             pass = max64(max64(r->longest, chunk), pass / 2);
         else if (chunk > CHUNK_TOKENS_MIN && r->chunk_tokens == 0)
-            chunk = chunk / 2;
+            chunk = smaller_chunk(chunk);
         else
             break;
     }

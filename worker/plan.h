@@ -30,6 +30,7 @@ struct ctw_plan {
     int64_t longest;      /* positions of the RoPE tables */
     /* bytes */
     size_t residual, activations, kv, tables, scratch;
+    size_t wide; /* of the activations */
     size_t total;
 };
 
@@ -47,14 +48,13 @@ struct ctw_reserve ctw_plan_reserve(const struct ctw_model *model, enum ctw_dtyp
 uint64_t ctw_plan_default_limit(void);
 
 /*
- * What a token takes of ctw_forward's `wide`, in elements: its q, k and v side by side and beyond
- * them, for all tokens of the chunk, its queries, which begin at element ctw_plan_queries(); or the
- * MLP's inside.
+ * ctw_forward's `wide` holds, one after another: q, k and v side by side, [chunk, q + 2 kv], and
+ * from element ctw_plan_queries_at() on the queries as attention takes them, [chunk, q];
+ * attention's output, over the former; the MLP's inside. ctw_plan_wide(): elements for a token of a
+ * layer.
  */
 int64_t ctw_plan_wide(const struct ctw_layer *l);
-int64_t ctw_plan_queries(const struct ctw_layer *l, int64_t chunk_tokens);
-/* Elements that `wide` has beyond its tokens', for queries that begin at a multiple of so many. */
-enum { CTW_PLAN_WIDE_ALIGN = 128 };
+int64_t ctw_plan_queries_at(const struct ctw_layer *l, int64_t chunk_tokens);
 
 /* Floating-point operations for one token: all linear layers, without attention's and the head's.
  */

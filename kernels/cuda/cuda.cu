@@ -331,7 +331,8 @@ static size_t slot_bytes(const struct ctw_reserve *r, int slot)
     return (size_t)r->slot_elems[slot] * ctw_dtype_bytes(r->dtype);
 }
 
-static size_t product_bytes(const struct ctw_cuda *cu, const struct ctw_reserve *r)
+/* Of scratch[CTW_CUDA_PRODUCT]. */
+static size_t operation_bytes(const struct ctw_cuda *cu, const struct ctw_reserve *r)
 {
     size_t linear = ctw_cuda_linear_scratch(cu, r), head = ctw_cuda_head_scratch(cu, r);
     return linear > head ? linear : head;
@@ -340,7 +341,7 @@ static size_t product_bytes(const struct ctw_cuda *cu, const struct ctw_reserve 
 static size_t cuda_scratch_bytes(const struct ctw_backend *be, const struct ctw_reserve *r)
 {
     const struct ctw_cuda *cu = cuda_of(be);
-    size_t bytes = product_bytes(cu, r);
+    size_t bytes = operation_bytes(cu, r);
     for (int s = 0; s < CTW_N_SLOTS; s++)
         bytes += slot_bytes(r, s);
     return bytes + RING_BYTES + CTW_CUDA_WORKSPACE + CTW_CUDA_CHOOSE;
@@ -356,7 +357,7 @@ static enum ctw_status cuda_reserve(struct ctw_backend *be, const struct ctw_res
         st = ctw_cuda_grow(cu, &cu->slot[s].w, slot_bytes(r, s), err);
     }
     if (st == CTW_OK)
-        st = ctw_cuda_grow(cu, &cu->scratch[CTW_CUDA_PRODUCT], product_bytes(cu, r), err);
+        st = ctw_cuda_grow(cu, &cu->scratch[CTW_CUDA_PRODUCT], operation_bytes(cu, r), err);
     return st;
 }
 
@@ -401,7 +402,7 @@ const struct ctw_backend_ops ctw_backend_cuda = {
     "cuda",
     {/* host_memory */ false,
      /* chunk_tokens */ CTW_CUDA_CHUNK, /* products reach their full rate from about 4096 rows on */
-     /* decoding is then 0.4 % of a pass; 8B takes 2 GiB beyond its weights */
+     /* decoding is then 0.4 % of a pass; an 8B takes 1.9 GiB beyond its weights */
      /* pass_tokens */ 8 * CTW_CUDA_CHUNK,
      /* pass_flops */ 3.6e16},
     cuda_open,

@@ -50,9 +50,9 @@ struct ctw_cuda_ring {
 
 enum ctw_cuda_scratch {
     /* Of one operation, before it has ended: products that are still to be combined or rounded, and
-     * converted biases; logits, and their rows' states. */
+     * converted biases; logits, their rows' states, and a tile of the head's weight. */
     CTW_CUDA_PRODUCT,
-    CTW_CUDA_WEIGHT, /* rows of a weight that is in no slot */
+    CTW_CUDA_WEIGHT, /* rows of a linear layer's weight that is in no slot */
     CTW_CUDA_N_SCRATCH
 };
 

@@ -68,10 +68,7 @@ template <int USED, int N>
 static __device__ __forceinline__ uint64_t joined(const uint32_t (&word)[N], uint32_t skip)
 {
     constexpr uint32_t MASK = 0xffffffffu >> (32 - USED);
-    uint64_t v = word[0] & MASK;
-    if constexpr (N > 1)
-        v |= (uint64_t)(word[1] & MASK) << USED;
-    v >>= skip;
+    uint64_t v = ((uint64_t)(word[1] & MASK) << USED | (word[0] & MASK)) >> skip;
     if constexpr (N > 2) /* in two steps, as it may be by 64 */
         v |= (uint64_t)word[2] << (2 * USED - 1 - skip) << 1;
     return v;
@@ -82,11 +79,13 @@ template <int BITS>
 static __device__ __forceinline__ uint32_t joined_low(const uint32_t (&word)[WORDS<BITS>],
                                                       const struct unit_words &at, bool whole)
 {
-    if constexpr (WORDS<BITS> == 1)
+    if constexpr (WORDS<BITS> == 1) {
         return word[0] >> at.skip;
-    uint32_t used = whole ? 32 / BITS * BITS : 32;
-    return (word[0] & 0xffffffff >> (32 - used)) >> at.skip |
-           __funnelshift_lc(0, word[1], used - at.skip); /* by up to 32 */
+    } else {
+        uint32_t used = whole ? 32 / BITS * BITS : 32;
+        return (word[0] & 0xffffffff >> (32 - used)) >> at.skip |
+               __funnelshift_lc(0, word[1], used - at.skip); /* by up to 32 */
+    }
 }
 
 /* ---- pairs: a word has two columns' numbers of type T, the first in its lower half ---------- */

@@ -16,6 +16,7 @@ static_assert(CTW_GEMM_X_BYTES + CTW_GEMM_W_BYTES + CTW_GEMM_Y_BYTES + CTW_GEMM_
                       CTW_GEMM_HASHES * 8 <=
                   CTW_CUDA_CHOOSE,
               "memory");
+static_assert(CTW_CUDA_CHUNK + 2 * (1 + 129 + 1000) <= CTW_GEMM_HASHES, "a hash a row of all windows");
 
 /* ---- kernels ------------------------------------------------------------------------------ */
 

@@ -239,6 +239,11 @@ class Connections(unittest.TestCase):
 
 
 class Endings(unittest.TestCase):
+    def setUp(self):
+        """As a worker inherits it: under nohup it would leave SIGHUP alone (test_life.py)."""
+        before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        self.addCleanup(signal.signal, signal.SIGHUP, before)
+
     def test_first_signal_finishes(self):
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             with w.Worker(engine=SLOW) as a, a.client() as c:

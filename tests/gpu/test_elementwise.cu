@@ -205,6 +205,11 @@ static void check_every_scale(void)
         {"int8 fp16", PACK, 8, CTW_F16, 0, NO_ZEROS, false, false, 0, N, K},
         {"int4 activation order", PACK, 4, CTW_BF16, K / 2, INT8_ZEROS, true, false, 0, N / 2, K},
         {"int8 activation order, fp16", PACK, 8, CTW_F16, K / 2, INT8_ZEROS, true, false, 0, N / 2, K},
+        {"int2 by index, fp16", PACK, 2, CTW_F16, K / 2, NO_ZEROS, true, false, 0, N / 2, K},
+        {"int3 by index", PACK, 3, CTW_BF16, K / 2, NO_ZEROS, true, false, 0, N / 2, K},
+        {"int4 by index", PACK, 4, CTW_BF16, K / 2, NO_ZEROS, true, false, 0, N / 2, K},
+        {"int8 by index", PACK, 8, CTW_BF16, K / 2, NO_ZEROS, true, false, 0, N / 2, K},
+        {"int8 by index, fp16", PACK, 8, CTW_F16, K / 2, NO_ZEROS, true, false, 0, N / 2, K},
     };
     for (size_t c = 0; c < CTW_COUNT(all); c++) {
         struct made m;

@@ -114,6 +114,32 @@ static void limit_is_kept_by_smaller_passes_then_chunks(void **state)
     assert_int_equal(ctw_plan_make(&plan, &r, &err), CTW_ENOMEM);
 }
 
+/* Of chunks that are no power of 2: whole tiles of rows, and never fewer than 64. */
+static void chunks_are_halved_to_whole_tiles(void **state)
+{
+    struct fixture *f = *state;
+    const struct ctw_backend_ops *const ops = f->be->ops;
+    struct ctw_backend_ops odd = *ops;
+    struct ctw_plan_request r = request(f);
+    struct ctw_plan plan;
+    struct ctw_err err;
+    odd.traits.chunk_tokens = 33 * 256;
+    odd.traits.pass_tokens = 8 * 33 * 256;
+    f->be->ops = &odd;
+    r.longest = 64;
+    static const int64_t want[] = {8448, 4096, 2048, 1024, 512, 256, 128, 64};
+    size_t at = 0;
+    for (r.memory_limit = 1 << 30; ctw_plan_make(&plan, &r, &err) == CTW_OK;
+         r.memory_limit = plan.total - 1) {
+        if (plan.chunk_tokens != want[at])
+            at++;
+        assert_true(at < CTW_COUNT(want));
+        assert_int_equal(plan.chunk_tokens, want[at]);
+    }
+    f->be->ops = ops;
+    assert_int_equal(at, CTW_COUNT(want) - 1);
+}
+
 static void small_work_takes_little(void **state)
 {
     struct ctw_plan_request r = request(*state);
@@ -156,6 +182,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(whole_set_stays_below_the_promise),
         cmocka_unit_test(limit_is_kept_by_smaller_passes_then_chunks),
+        cmocka_unit_test(chunks_are_halved_to_whole_tiles),
         cmocka_unit_test(small_work_takes_little),
         cmocka_unit_test(what_was_asked_for_is_kept),
         cmocka_unit_test(sizes_read_well),
