@@ -140,6 +140,34 @@ static void chunks_are_halved_to_whole_tiles(void **state)
     assert_int_equal(at, CTW_COUNT(want) - 1);
 }
 
+/* Of any chunk and layer: they begin behind q, k and v, aligned, and end within `wide`. */
+static void queries_have_their_place(void **state)
+{
+    struct fixture *f = *state;
+    struct ctw_plan_request r = request(f);
+    struct ctw_plan plan;
+    struct ctw_err err;
+    struct ctw_layer *odd = &f->layers[2];
+    const struct ctw_layer before = *odd;
+    odd->n_head = 37; /* wider than the MLP */
+    odd->n_kv = 1;
+    odd->head = 43;
+    for (r.chunk_tokens = 1; r.chunk_tokens <= 301; r.chunk_tokens += 50) {
+        assert_int_equal(ctw_plan_make(&plan, &r, &err), CTW_OK);
+        assert_int_equal(plan.chunk_tokens, r.chunk_tokens);
+        assert_true(plan.activations > plan.wide);
+        for (int i = 1; i <= N_DECODERS; i++) {
+            const struct ctw_layer *l = &f->layers[i];
+            int64_t q = (int64_t)l->n_head * l->head, kv = (int64_t)l->n_kv * l->head;
+            int64_t at = ctw_plan_queries_at(l, plan.chunk_tokens);
+            assert_true(at >= plan.chunk_tokens * (q + 2 * kv) && at % 128 == 0);
+            assert_true((size_t)(at + plan.chunk_tokens * q) * 2 <= plan.wide);
+            assert_true((size_t)(plan.chunk_tokens * l->inner) * 2 <= plan.wide);
+        }
+    }
+    *odd = before;
+}
+
 static void small_work_takes_little(void **state)
 {
     struct ctw_plan_request r = request(*state);
@@ -183,6 +211,7 @@ int main(void)
         cmocka_unit_test(whole_set_stays_below_the_promise),
         cmocka_unit_test(limit_is_kept_by_smaller_passes_then_chunks),
         cmocka_unit_test(chunks_are_halved_to_whole_tiles),
+        cmocka_unit_test(queries_have_their_place),
         cmocka_unit_test(small_work_takes_little),
         cmocka_unit_test(what_was_asked_for_is_kept),
         cmocka_unit_test(sizes_read_well),
