@@ -79,6 +79,9 @@ static void whole_set_stays_below_the_promise(void **state)
     assert_int_equal(plan.total,
                      plan.residual + plan.activations + plan.kv + plan.tables + plan.scratch);
     assert_int_equal(plan.residual, (size_t)plan.pass_tokens * 576 * 4);
+    const struct ctw_reserve reserve = ctw_plan_reserve(r.model, r.dtype, &plan);
+    assert_true(reserve.n_tok == plan.chunk_tokens && reserve.n_vocab == 49152);
+    assert_true(reserve.head_k == 576 && reserve.max_k == 1536);
 }
 
 static void limit_is_kept_by_smaller_passes_then_chunks(void **state)
