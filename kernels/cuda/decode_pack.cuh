@@ -152,14 +152,48 @@ template <typename T> static __device__ __forceinline__ uint32_t integer_bits(in
 template <typename T> constexpr uint32_t LARGE = 0x43004300; /* 128, whose last bit counts 1 */
 template <> constexpr uint32_t LARGE<__half> = 0x64006400;   /* 1024, likewise */
 
+/* For MIDDLE: codes as they are, of 8 bits alone in halves, else beside LARGE's bits; for pair_less(). */
+enum { AS_CODES = -1 };
+
 /* Integers below 128, less MIDDLE, as numbers; each is in a half's last bits, the others are LARGE's. */
 template <typename T, int MIDDLE>
 static __device__ __forceinline__ uint32_t pair_of_integers(uint32_t with_large)
 {
-    return as_word(__hsub2_rn(as_pair<T>(with_large), as_pair<T>(LARGE<T> + MIDDLE * 0x10001)));
+    if constexpr (MIDDLE == AS_CODES)
+        return with_large;
+    else
+        return as_word(__hsub2_rn(as_pair<T>(with_large), as_pair<T>(LARGE<T> + MIDDLE * 0x10001)));
 }
 
-/* The codes of a unit's columns, less MIDDLE, which is 0 or the middle of what they may be. */
+/* Integers below 512, each in a half of its own, less 16 * SIXTEENS, as numbers. */
+template <typename T, int SIXTEENS>
+static __device__ __forceinline__ uint32_t pair_of_long_integers(uint32_t two)
+{
+    constexpr uint32_t SIXTEEN = ctw_cuda_same_type<T, __nv_bfloat16> ? 0x41804180 : 0x4c004c00;
+    uint32_t low = pair_of_integers<T, 0>(masked(two, 0x000f000f, LARGE<T>));
+    uint32_t high = pair_of_integers<T, SIXTEENS>(masked(two >> 4, 0x001f001f, LARGE<T>));
+    return as_word(__hfma2(as_pair<T>(high), as_pair<T>(SIXTEEN), as_pair<T>(low)));
+}
+
+/* Codes less zero points, as numbers, of codes and zero points AS_CODES. */
+template <int BITS, typename T>
+static __device__ __forceinline__ uint32_t pair_less(uint32_t code, uint32_t zero)
+{
+    if constexpr (BITS < 8)
+        return as_word(__hsub2_rn(as_pair<T>(code), as_pair<T>(zero)));
+    else
+        return pair_of_long_integers<T, 16>(code + 0x01000100 - zero); /* 256: no half borrows */
+}
+
+/* The same of zero points that are signed bytes, of which each half has one plus 128. */
+template <int BITS, typename T>
+static __device__ __forceinline__ uint32_t pair_less_bytes(uint32_t code, uint32_t zero)
+{
+    constexpr uint32_t MORE = (256 + 128 - (1 << (BITS - 1))) * 0x10001u - (BITS < 8 ? LARGE<T> : 0);
+    return pair_of_long_integers<T, 16>(code + MORE - zero);
+}
+
+/* The codes of a unit's columns, less MIDDLE, which is 0, the middle of what they may be, or AS_CODES. */
 template <int BITS, typename T, int MIDDLE = 0>
 static __device__ __forceinline__ void unit_pairs(const uint32_t (&word)[WORDS<BITS>],
                                                   const struct unit_words &at, bool whole,
@@ -179,10 +213,10 @@ static __device__ __forceinline__ void unit_pairs(const uint32_t (&word)[WORDS<B
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             uint32_t two = __byte_perm(word[i / 2], 0, i % 2 == 0 ? 0x4140 : 0x4342);
-            uint32_t low = pair_of_integers<T, 0>(masked(two, NIBBLES, LARGE<T>));
-            uint32_t high = pair_of_integers<T, MIDDLE / 16>(masked(two >> 4, NIBBLES, LARGE<T>));
-            uint32_t sixteen = ctw_cuda_same_type<T, __nv_bfloat16> ? 0x41804180 : 0x4c004c00;
-            pair[i] = as_word(__hfma2(as_pair<T>(high), as_pair<T>(sixteen), as_pair<T>(low)));
+            if constexpr (MIDDLE == AS_CODES)
+                pair[i] = two;
+            else
+                pair[i] = pair_of_long_integers<T, MIDDLE / 16>(two);
         }
     } else if constexpr (BITS < 4) {
         uint32_t v = joined_low<BITS>(word, at, whole);
@@ -204,6 +238,29 @@ static __device__ __forceinline__ void unit_pairs(const uint32_t (&word)[WORDS<B
             two = masked(two << (16 - BITS), MASK << 16, masked(two, MASK, LARGE<T>));
             pair[i] = pair_of_integers<T, MIDDLE>(two);
         }
+    }
+}
+
+/* The codes of a unit in two rows, first and second: pair[c] has column c's, AS_CODES. */
+template <int BITS, typename T>
+static __device__ __forceinline__ void row_pairs(const uint32_t (&first)[WORDS<BITS>],
+                                                 const uint32_t (&second)[WORDS<BITS>],
+                                                 const struct unit_words &at, bool whole,
+                                                 uint32_t (&pair)[8])
+{
+    constexpr uint32_t MASK = ((1u << BITS) - 1u) * 0x10001, TWICE[4] = {0x4400, 0x5511, 0x6622, 0x7733};
+    if constexpr (BITS == 8) {
+#pragma unroll
+        for (int c = 0; c < 8; c++)
+            pair[c] = __byte_perm(first[c / 4], second[c / 4], TWICE[c % 4]) & MASK;
+    } else {
+        constexpr int HALF = 16 / BITS; /* codes that 16 bits hold whole */
+        uint32_t a = joined_low<BITS>(first, at, whole), b = joined_low<BITS>(second, at, whole);
+        uint32_t low = lower(a, b);
+        uint32_t high = HALF * BITS == 16 ? upper(a, b) : lower(a >> (HALF * BITS), b >> (HALF * BITS));
+#pragma unroll
+        for (int c = 0; c < 8; c++)
+            pair[c] = masked((c < HALF ? low : high) >> (c % HALF * BITS), MASK, LARGE<T>);
     }
 }
 

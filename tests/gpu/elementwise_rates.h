@@ -229,6 +229,8 @@ static void print_rates(const char *word)
         {"int4 g64 by index, symmetric", PACK, 4, CTW_BF16, 64, NO_ZEROS, true, false, 0, 4096, 14336},
         {"int4 g32 by index, symmetric", PACK, 4, CTW_BF16, 32, NO_ZEROS, true, false, 0, 4096, 14336},
         {"int4 g32 by index", PACK, 4, CTW_F16, 32, PACKED_ZEROS, true, false, 0, 4096, 14368},
+        {"int4 g32 by index", PACK, 4, CTW_BF16, 32, PACKED_ZEROS, true, false, 0, 4096, 14336},
+        {"int4 g128 by index, int8", PACK, 4, CTW_BF16, 128, INT8_ZEROS, true, false, 0, 4096, 14336},
         {"int4 g64 by index", PACK, 4, CTW_BF16, 64, PACKED_ZEROS, true, false, 0, 4096, 14336},
         {"int2 g64 by index, symmetric", PACK, 2, CTW_BF16, 64, NO_ZEROS, true, false, 0, 4096, 14336},
         {"int2 g128 by index", PACK, 2, CTW_BF16, 128, PACKED_ZEROS, true, false, 0, 4096, 14336},
