@@ -79,11 +79,12 @@ def attention_step(c, batch, length):
 
 
 def limit(request):
-    """Rates of products and of attention, on windows of `window`; all of it as one loop, in tokens/s."""
-    c, m, loop, window = request["config"], request["m"], request["seconds"], request["window"]
+    """Rates of products with each of `rows`, and of attention, on windows of `window`; all of it on rows[0]
+    as one loop, in tokens/s."""
+    c, rows, loop, window = request["config"], request["rows"], request["seconds"], request["window"]
     rates = {}
     for name, (n, k) in matrices(c).items():
-        rates[name] = 2 * m * n * k / seconds_of(gemm_step(m, n, k), loop) / 1e12
+        rates[name] = [2 * m * n * k / seconds_of(gemm_step(m, n, k), loop) / 1e12 for m in rows]
     out = {"gemm_tflops": rates, "attention_tflops": {}}
     for length in (window, 4 * window):
         batch = max(1, 8 * window // length)
@@ -92,7 +93,7 @@ def limit(request):
         out["attention_tflops"][length] = batch * attention_flops(c, length) / s / 1e12
         if length == window:
             out["attention_token_s"] = s / (batch * length)  # of one layer
-    out["mixed_tokens_per_s"] = mixed_limit(c, m, window, max(loop, 3.0))
+    out["mixed_tokens_per_s"] = mixed_limit(c, rows[0], window, max(loop, 3.0))
     return out
 
 

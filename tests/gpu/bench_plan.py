@@ -12,6 +12,7 @@ import make_checkpoint as mc  # noqa: E402
 WINDOW = 2048
 DATA_ROUNDS, DATA_SLICE_S = 5, 0.3  # of the part `data`: rounds that count, a slice of each kind
 LOADS = 9  # of the part `load`
+LIMIT_ROWS = 8192, 8448  # of the limit's products: four windows; whole waves of an H200, as chunks are
 MIX_DOCUMENT, MIX_ITEMS = 8192, 1000  # of the part `mix`: tokens, contexts with an answer
 BATCHES, QUESTION_BATCHES = (1, 2, 4, 8), (8, 16, 32, 64)  # of transformers
 
@@ -91,7 +92,7 @@ def predict(args):
     return [(name, s) for name, s in (
         ("checkpoints", sum(stored.values()) / write),
         ("torch", (TORCH_S if torch else 0) + (6 + dense / 1e10 if peer else 0)),
-        ("limit", 7 * (loop + 0.5) + max(loop, 3.0) + 4 if "limit" in parts else 0),
+        ("limit", (2 + 5 * len(LIMIT_ROWS)) * (loop + 0.5) + max(loop, 3.0) + 4 if "limit" in parts else 0),
         ("data", 4 * (1 + len(stored)) * ((1 + DATA_ROUNDS) * DATA_SLICE_S + 0.5) + 4 if "data" in parts else 0),
         ("ours", 6 + sum(once[f] + CHOOSE_S + reps * (once[f] + 3 * n_windows * window_s)
                          for f in stored) if "ours" in parts else 0),
