@@ -9,6 +9,7 @@
 #include "kernels/cuda/decode_pack.cuh"
 
 enum { QUAD = 4, BLOCK_ROWS = 2 * QUAD, BLOCK_UNITS = 256 };
+static_assert(BLOCK_ROWS == 8, "as many zero points are a unit of codes, and fit a word");
 static_assert(MAX_BLOCK_ROWS % BLOCK_ROWS == 0, "for plane_at()");
 static_assert(BLOCK_UNITS / 32 == BLOCK_ROWS, "a warp copies a row's codes");
 
@@ -25,12 +26,12 @@ constexpr int ZERO_BITS = BITS == 8 || ZEROS == BYTE_ZEROS ? 8 : 4;
 template <int BITS, enum zeros ZEROS>
 constexpr int ZERO_WORDS = ZEROS == NO_ZEROS ? 0 : ZERO_BITS<BITS, ZEROS> / 4;
 
-/* Words of a row's codes that a block may need, and how far they may begin in 16 bytes. */
+/* Room for a row's codes of a block: whole pieces of 16 bytes around them, wherever in a piece the first
+ * code lies. */
 template <int BITS> constexpr int ROW_WORDS = BLOCK_UNITS * 8 / (32 / BITS) / 4 * 4 + 8;
 
-/* Of a block's rows, in shared memory. */
-template <int BITS, enum zeros ZEROS>
-struct tables {
+/* What a block has in shared memory. */
+template <int BITS> struct tables {
     uint4 index[2][BLOCK_UNITS];                /* a unit's first 4 and last 4 columns' groups */
     uint32_t code[BLOCK_ROWS][ROW_WORDS<BITS>]; /* from the words' first 16 bytes on */
     uint2 scale[]; /* [2][n_groups]: of the first QUAD rows, the others; two rows in a word. Then
@@ -72,8 +73,8 @@ static __device__ __forceinline__ void row_words(const uint32_t *from,
     }
 }
 
-/* A unit of QUAD rows (of which `rows` are to be stored) to dst. zeros_skip: bits of the words that
- * are the quad's before. */
+/* A unit of QUAD rows (of which `rows` are to be stored) to dst. zeros_skip: how far the words of zero
+ * points are shifted to have this quad's first. */
 template <int BITS, typename T, enum zeros ZEROS>
 static __device__ __forceinline__ void
 decode_quad(const uint32_t *code, const struct unit_words &at, bool whole, const uint4 *index,
@@ -118,8 +119,8 @@ decode_quad(const uint32_t *code, const struct unit_words &at, bool whole, const
 
 /* ---- shared memory ------------------------------------------------------------------------ */
 
-/* 16 bytes, or 4, on their way to shared memory; CACHED: others of the multiprocessor will want
- * them. */
+/* 16 bytes, or 4, on their way to shared memory. CACHED: by way of L1, for what other blocks will want
+ * too; only 16 bytes can go past it. */
 template <int BYTES, bool CACHED>
 static __device__ __forceinline__ void copy_async(void *dst, const void *src)
 {
@@ -169,26 +170,23 @@ static __device__ __forceinline__ void copy_codes(const struct plane &p, const s
     }
 }
 
-/* What a thread loads of a group for the block's rows: zero points, packed as a unit of codes down
- * a column, or bytes, two rows in a word. */
-template <int BITS, enum zeros ZEROS>
-struct zero_words {
+/* A group's zero points of the block's rows: packed, the words of that unit of codes, which goes down a
+ * column; bytes, 128 more than they are, two rows in a word. */
+template <int BITS, enum zeros ZEROS> struct zero_words {
     uint32_t word[ZEROS == BYTE_ZEROS ? 4 : WORDS<BITS>];
 };
 
 template <int BITS, enum zeros ZEROS>
-static __device__ __forceinline__ struct zero_words<BITS, ZEROS>
-load_zeros(const struct plane &p, const struct source &s, uint32_t r0, const struct unit_words &at,
-           uint32_t g) {
-    struct zero_words<BITS, ZEROS> z = {
-    };
+static __device__ __forceinline__ void load_zeros(const struct plane &p, const struct source &s,
+                                                  uint32_t r0, const struct unit_words &at, uint32_t g,
+                                                  struct zero_words<BITS, ZEROS> &z)
+{
     if constexpr (ZEROS == PACKED_ZEROS) {
         const uint32_t *from = (const uint32_t *)s.data.part[CTW_PART_ZERO_POINT] + g;
 #pragma unroll
         for (uint32_t i = 0; i < WORDS<BITS>; i++)
-            z.word[i] = at.first + i <= at.last
-                            ? from[(uint64_t)(at.first + i) * (uint32_t)s.w.n_groups]
-                            : 0;
+            z.word[i] =
+                at.first + i <= at.last ? from[(uint64_t)(at.first + i) * (uint32_t)s.w.n_groups] : 0;
     } else if constexpr (ZEROS == BYTE_ZEROS) {
         const int8_t *from = (const int8_t *)s.data.part[CTW_PART_ZERO_POINT] + g;
 #pragma unroll
@@ -198,7 +196,6 @@ load_zeros(const struct plane &p, const struct source &s, uint32_t r0, const str
             z.word[i] = (uint32_t)(first + 128) | (uint32_t)(second + 128) << 16;
         }
     }
-    return z;
 }
 
 /* Group g's place in the tables, from its rows' scales, two in a word, and what load_zeros() gave.
@@ -212,7 +209,7 @@ put_group(const uint32_t (&scale)[BLOCK_ROWS / 2], const struct zero_words<BITS,
     scales[g] = make_uint2(scale[0], scale[1]);
     scales[n_groups + g] = make_uint2(scale[2], scale[3]);
     if constexpr (ZEROS == PACKED_ZEROS)
-        unit_pairs<BITS, T, AS_CODES>(z.word, at, whole, zero);
+        code_pairs<BITS, T>(z.word, at, whole, zero);
     else if constexpr (ZEROS == BYTE_ZEROS)
         memcpy(zero, z.word, sizeof(zero));
     if constexpr (ZERO_WORDS<BITS, ZEROS> == 1) {
@@ -249,8 +246,8 @@ static __device__ __forceinline__ void make_tables(const struct plane &p, const 
                 loaded[i] = bits_of(*from);
         }
 #pragma unroll
-        for (uint32_t k = 0; k < EACH; k++)
-            zeros[k] = load_zeros<BITS, ZEROS>(p, s, r0, at, g + k);
+        for (uint32_t i = 0; i < EACH; i++)
+            load_zeros<BITS, ZEROS>(p, s, r0, at, g + i, zeros[i]);
 #pragma unroll
         for (int i = 0; i < BLOCK_ROWS / 2; i++) {
             scale[0][i] = lower(loaded[2 * i], loaded[2 * i + 1]);
@@ -258,8 +255,8 @@ static __device__ __forceinline__ void make_tables(const struct plane &p, const 
                 scale[1][i] = upper(loaded[2 * i], loaded[2 * i + 1]);
         }
 #pragma unroll
-        for (uint32_t k = 0; k < EACH; k++)
-            put_group<BITS, T, ZEROS>(scale[k], zeros[k], at, whole, n_groups, table, g + k);
+        for (uint32_t i = 0; i < EACH; i++)
+            put_group<BITS, T, ZEROS>(scale[i], zeros[i], at, whole, n_groups, table, g + i);
     }
 }
 
@@ -270,7 +267,7 @@ __global__ void __launch_bounds__(BLOCK_UNITS, (ZEROS == BYTE_ZEROS ? 4 : 5))
                  bool in_16, bool pairs)
 {
     extern __shared__ uint4 shared[];
-    struct tables<BITS, ZEROS> &t = *(struct tables<BITS, ZEROS> *)shared;
+    struct tables<BITS> &t = *(struct tables<BITS> *)shared;
     bool whole = s.w.whole_codes;
     uint32_t unit0 = blockIdx.x * BLOCK_UNITS, unit = unit0 + threadIdx.x,
              r0 = plane_row0(BLOCK_ROWS);
@@ -311,18 +308,18 @@ __global__ void __launch_bounds__(BLOCK_UNITS, (ZEROS == BYTE_ZEROS ? 4 : 5))
 
 /* ---- choosing ----------------------------------------------------------------------------- */
 
-/* What a block may have of shared memory without asking for more. */
+/* What a block may have of shared memory without asking for more: with room for more than 1000 groups of
+ * any kind, 1625 of 4 bits with packed zero points. With more pack_any decodes. */
 enum { SHARED_BYTES = 48 << 10 };
 
 template <int BITS, typename T, enum zeros ZEROS>
 static bool launch(cudaStream_t stream, struct plane *p, const struct source *s)
 {
     const struct ctw_weight *w = &s->w;
-    size_t bytes = sizeof(struct tables<BITS, ZEROS>) +
+    size_t bytes = sizeof(struct tables<BITS>) +
                    (size_t)w->n_groups * (2 * sizeof(uint2) + 4 * ZERO_WORDS<BITS, ZEROS>);
     bool in_16 = w->row_bytes % 16 == 0 && is_aligned(s->data.part[CTW_PART_VALUES], 16);
-    bool pairs = w->scale_stride % 2 == 0 && w->n_groups % 2 == 0 &&
-                 is_aligned(s->data.part[CTW_PART_SCALE], 4);
+    bool pairs = w->n_groups % 2 == 0 && is_aligned(s->data.part[CTW_PART_SCALE], 4);
     if (bytes > SHARED_BYTES || (ZEROS == PACKED_ZEROS && p->row0 % BLOCK_ROWS != 0))
         return false;
     const dim3 blocks = plane_cut(p, 8, BLOCK_UNITS, BLOCK_ROWS);

@@ -2,11 +2,79 @@
  * Pack-quantized weights decoded into matrices: bit-equal to kernels/formats, but for a NaN's payload.
  *
  * Kernels: pack_fast (groups of whole units, to the scales' own 16-bit type), that of decode_indexed.cu
- * (likewise, where each column names its group), and pack_any, for every other layout, alignment and
+ * (to the same, where each column names its group), and pack_any, for every other layout, alignment and
  * type.
  */
 #include "kernels/cuda/decode_pack.cuh"
 #include "kernels/formats/pack_quantized/decode.h"
+
+template <int BITS>
+static __device__ __forceinline__ void load_words(const struct source &s, uint32_t row,
+                                                  const struct unit_words &at,
+                                                  uint32_t (&word)[WORDS<BITS>])
+{
+    const uint32_t *words = (const uint32_t *)((const char *)s.data.part[CTW_PART_VALUES] +
+                                               (uint64_t)row * (uint32_t)s.w.row_bytes) +
+                            at.first;
+    if constexpr (BITS == 8) {
+        uint2 two = __ldcs((const uint2 *)words);
+        word[0] = two.x;
+        word[1] = two.y;
+    } else {
+        word[0] = __ldcs(words);
+#pragma unroll
+        for (uint32_t i = 1; i < WORDS<BITS>; i++)
+            word[i] = at.first + i <= at.last ? __ldcs(words + i) : 0;
+    }
+}
+
+template <typename T> static __device__ __forceinline__ uint32_t integer_bits(int32_t i)
+{
+    T v;
+    ctw_cuda_narrow((float)i, &v);
+    return bits_of(v);
+}
+
+/* (code - zero) * scale */
+template <typename T>
+static __device__ __forceinline__ uint32_t pair_value(uint32_t code, uint32_t zero, uint32_t scale)
+{
+    return pair_times<T>(as_word(__hsub2_rn(as_pair<T>(code), as_pair<T>(zero))), scale);
+}
+
+/* The zero points, as codes, of group g in each row. */
+template <int BITS, int N>
+static __device__ __forceinline__ void pack_zeros(const struct source &s, const uint32_t (&row)[N],
+                                                  uint32_t g, int32_t (&zero)[N])
+{
+    const void *zeros = s.data.part[CTW_PART_ZERO_POINT];
+    uint32_t n_groups = (uint32_t)s.w.n_groups;
+    if (s.w.symmetric) {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            zero[i] = 1 << (BITS - 1);
+    } else if (s.w.zero_packed) {
+        uint32_t low[N], high[N];
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            uint32_t bit = code_bit<BITS>(row[i], s.w.whole_codes);
+            low[i] = ((const uint32_t *)zeros)[(uint64_t)(bit / 32) * n_groups + g];
+            high[i] = 32 % BITS == 0
+                          ? 0
+                          : ((const uint32_t *)zeros)[(uint64_t)((bit + BITS - 1) / 32) * n_groups + g];
+        }
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            uint32_t skip = code_bit<BITS>(row[i], s.w.whole_codes) % 32;
+            zero[i] = (int32_t)(__funnelshift_r(low[i], high[i], skip) & ((1u << BITS) - 1u));
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            zero[i] = ((const int8_t *)zeros)[(uint64_t)row[i] * (uint32_t)s.w.scale_stride + g] +
+                      (1 << (BITS - 1));
+    }
+}
 
 /*
  * A unit's group is unit * per_unit >> 31. T is the type of scales and of dst.
@@ -38,10 +106,10 @@ __global__ void __launch_bounds__(THREADS)
         if (r0 + i >= p.n_rows)
             break;
         uint32_t z = integer_bits<T>(zero[i]) * 0x10001u, a = bits_of(scale[i]) * 0x10001u, pair[4];
-        unit_pairs<BITS, T>(word[i], at, s.w.whole_codes, pair);
+        code_pairs<BITS, T>(word[i], at, s.w.whole_codes, pair);
 #pragma unroll
         for (int c = 0; c < 4; c++)
-            pair[c] = pair_value<T>(pair[c], z, a);
+            pair[c] = pair_value<T>(pair_number<BITS, T>(pair[c]), z, a);
         store16((uint4 *)(dst + (uint64_t)i * p.k), make_uint4(pair[0], pair[1], pair[2], pair[3]));
     }
 }

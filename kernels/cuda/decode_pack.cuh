@@ -1,8 +1,8 @@
 /*
  * What the kernels share that decode pack-quantized weights to the scales' own type T, of 16 bits. They
- * compute in T, two columns at a time: codes less zero points are integers of at most +-255, which either
- * type holds, and their product with a scale is rounded once, as the format's is (there it is exact in
- * fp32, or infinite where it is in T too, and then rounded to T).
+ * compute in T, two columns or two rows at a time: codes less zero points are integers of at most +-255,
+ * which either type holds, and their product with a scale is rounded once, as the format's is (there it
+ * is exact in fp32, or infinite where it is in T too, and then rounded to T).
  */
 #ifndef CTW_KERNELS_CUDA_DECODE_PACK_CUH
 #define CTW_KERNELS_CUDA_DECODE_PACK_CUH
@@ -43,26 +43,6 @@ static __device__ __forceinline__ struct unit_words words_of(uint32_t unit, bool
 /* How many words these may be. */
 template <int BITS> constexpr int WORDS = 32 % BITS == 0 ? (BITS + 3) / 4 : BITS < 6 ? 2 : 3;
 
-template <int BITS>
-static __device__ __forceinline__ void load_words(const struct source &s, uint32_t row,
-                                                  const struct unit_words &at,
-                                                  uint32_t (&word)[WORDS<BITS>])
-{
-    const uint32_t *words = (const uint32_t *)((const char *)s.data.part[CTW_PART_VALUES] +
-                                               (uint64_t)row * (uint32_t)s.w.row_bytes) +
-                            at.first;
-    if constexpr (BITS == 8) {
-        uint2 two = __ldcs((const uint2 *)words);
-        word[0] = two.x;
-        word[1] = two.y;
-    } else {
-        word[0] = __ldcs(words);
-#pragma unroll
-        for (uint32_t i = 1; i < WORDS<BITS>; i++)
-            word[i] = at.first + i <= at.last ? __ldcs(words + i) : 0;
-    }
-}
-
 /* The unit's codes one after another from bit 0 on, of words that have USED bits each. */
 template <int USED, int N>
 static __device__ __forceinline__ uint64_t joined(const uint32_t (&word)[N], uint32_t skip)
@@ -88,7 +68,7 @@ static __device__ __forceinline__ uint32_t joined_low(const uint32_t (&word)[WOR
     }
 }
 
-/* ---- pairs: a word has two columns' numbers of type T, the first in its lower half ---------- */
+/* ---- pairs: a word has two numbers of type T, the first in its lower half ------------------- */
 
 template <typename T> struct pair_type {
     typedef __nv_bfloat162 type;
@@ -116,13 +96,6 @@ template <typename T> static __device__ __forceinline__ uint32_t pair_times(uint
     return as_word(__hmul2_rn(as_pair<T>(a), as_pair<T>(b)));
 }
 
-/* (code - zero) * scale */
-template <typename T>
-static __device__ __forceinline__ uint32_t pair_value(uint32_t code, uint32_t zero, uint32_t scale)
-{
-    return pair_times<T>(as_word(__hsub2_rn(as_pair<T>(code), as_pair<T>(zero))), scale);
-}
-
 /* Of two words: their lower halves, their upper halves. */
 static __device__ __forceinline__ uint32_t lower(uint32_t a, uint32_t b)
 {
@@ -142,40 +115,35 @@ template <typename T> static __device__ __forceinline__ uint32_t bits_of(T v)
     return bits;
 }
 
-template <typename T> static __device__ __forceinline__ uint32_t integer_bits(int32_t i)
-{
-    T v;
-    ctw_cuda_narrow((float)i, &v);
-    return bits_of(v);
-}
-
 template <typename T> constexpr uint32_t LARGE = 0x43004300; /* 128, whose last bit counts 1 */
 template <> constexpr uint32_t LARGE<__half> = 0x64006400;   /* 1024, likewise */
 
-/* For MIDDLE: codes as they are, of 8 bits alone in halves, else beside LARGE's bits; for pair_less(). */
-enum { AS_CODES = -1 };
-
-/* Integers below 128, less MIDDLE, as numbers; each is in a half's last bits, the others are LARGE's. */
-template <typename T, int MIDDLE>
+/* Integers below 128, less LESS, as numbers; each is in a half's last bits, the others are LARGE's. */
+template <typename T, int LESS = 0>
 static __device__ __forceinline__ uint32_t pair_of_integers(uint32_t with_large)
 {
-    if constexpr (MIDDLE == AS_CODES)
-        return with_large;
-    else
-        return as_word(__hsub2_rn(as_pair<T>(with_large), as_pair<T>(LARGE<T> + MIDDLE * 0x10001)));
+    return as_word(__hsub2_rn(as_pair<T>(with_large), as_pair<T>(LARGE<T> + LESS * 0x10001)));
 }
 
-/* Integers below 512, each in a half of its own, less 16 * SIXTEENS, as numbers. */
-template <typename T, int SIXTEENS>
+/* Integers below 512, a half each, less 16 * SIXTEENS, which leaves at most +-256. */
+template <typename T, int SIXTEENS = 0>
 static __device__ __forceinline__ uint32_t pair_of_long_integers(uint32_t two)
 {
     constexpr uint32_t SIXTEEN = ctw_cuda_same_type<T, __nv_bfloat16> ? 0x41804180 : 0x4c004c00;
-    uint32_t low = pair_of_integers<T, 0>(masked(two, 0x000f000f, LARGE<T>));
+    uint32_t low = pair_of_integers<T>(masked(two, 0x000f000f, LARGE<T>));
     uint32_t high = pair_of_integers<T, SIXTEENS>(masked(two >> 4, 0x001f001f, LARGE<T>));
     return as_word(__hfma2(as_pair<T>(high), as_pair<T>(SIXTEEN), as_pair<T>(low)));
 }
 
-/* Codes less zero points, as numbers, of codes and zero points AS_CODES. */
+/* ---- codes and zero points in pairs: in halves, those of less than 8 bits beside LARGE's bits - */
+
+/* Codes as numbers. */
+template <int BITS, typename T> static __device__ __forceinline__ uint32_t pair_number(uint32_t code)
+{
+    return BITS < 8 ? pair_of_integers<T>(code) : pair_of_long_integers<T>(code);
+}
+
+/* Codes less zero points, as numbers. */
 template <int BITS, typename T>
 static __device__ __forceinline__ uint32_t pair_less(uint32_t code, uint32_t zero)
 {
@@ -193,31 +161,26 @@ static __device__ __forceinline__ uint32_t pair_less_bytes(uint32_t code, uint32
     return pair_of_long_integers<T, 16>(code + MORE - zero);
 }
 
-/* The codes of a unit's columns, less MIDDLE, which is 0, the middle of what they may be, or AS_CODES. */
-template <int BITS, typename T, int MIDDLE = 0>
-static __device__ __forceinline__ void unit_pairs(const uint32_t (&word)[WORDS<BITS>],
+/* The codes of a unit's columns. */
+template <int BITS, typename T>
+static __device__ __forceinline__ void code_pairs(const uint32_t (&word)[WORDS<BITS>],
                                                   const struct unit_words &at, bool whole,
                                                   uint32_t (&pair)[4])
 {
-    constexpr uint32_t NIBBLES = 0x000f000f, MASK = (1u << BITS) - 1u;
+    constexpr uint32_t MASK = (1u << BITS) - 1u;
     if constexpr (BITS == 4) {
         uint32_t far[4]; /* columns i and i + 4 */
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            far[i] = pair_of_integers<T, MIDDLE>(masked(word[0] >> (4 * i), NIBBLES, LARGE<T>));
+            far[i] = masked(word[0] >> (4 * i), MASK * 0x10001, LARGE<T>);
         pair[0] = lower(far[0], far[1]);
         pair[1] = lower(far[2], far[3]);
         pair[2] = upper(far[0], far[1]);
         pair[3] = upper(far[2], far[3]);
     } else if constexpr (BITS == 8) {
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            uint32_t two = __byte_perm(word[i / 2], 0, i % 2 == 0 ? 0x4140 : 0x4342);
-            if constexpr (MIDDLE == AS_CODES)
-                pair[i] = two;
-            else
-                pair[i] = pair_of_long_integers<T, MIDDLE / 16>(two);
-        }
+        for (int i = 0; i < 4; i++)
+            pair[i] = __byte_perm(word[i / 2], 0, i % 2 == 0 ? 0x4140 : 0x4342);
     } else if constexpr (BITS < 4) {
         uint32_t v = joined_low<BITS>(word, at, whole);
         /* v in the lower half, v from its second code on in the upper */
@@ -225,23 +188,21 @@ static __device__ __forceinline__ void unit_pairs(const uint32_t (&word)[WORDS<B
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             int first = 2 * i * BITS, second = first + BITS;
-            uint32_t two = second <= 16 ? masked(both >> first, MASK * 0x10001, LARGE<T>)
-                                        : masked(v >> (second - 16), MASK << 16,
-                                                 masked(v >> first, MASK, LARGE<T>));
-            pair[i] = pair_of_integers<T, MIDDLE>(two);
+            pair[i] = second <= 16 ? masked(both >> first, MASK * 0x10001, LARGE<T>)
+                                   : masked(v >> (second - 16), MASK << 16,
+                                            masked(v >> first, MASK, LARGE<T>));
         }
     } else {
         uint64_t v = whole ? joined<32 / BITS * BITS>(word, at.skip) : joined<32>(word, at.skip);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             uint32_t two = (uint32_t)(v >> (2 * i * BITS));
-            two = masked(two << (16 - BITS), MASK << 16, masked(two, MASK, LARGE<T>));
-            pair[i] = pair_of_integers<T, MIDDLE>(two);
+            pair[i] = masked(two << (16 - BITS), MASK << 16, masked(two, MASK, LARGE<T>));
         }
     }
 }
 
-/* The codes of a unit in two rows, first and second: pair[c] has column c's, AS_CODES. */
+/* The codes of a unit in two rows, first and second: pair[c] has column c's. */
 template <int BITS, typename T>
 static __device__ __forceinline__ void row_pairs(const uint32_t (&first)[WORDS<BITS>],
                                                  const uint32_t (&second)[WORDS<BITS>],
@@ -261,40 +222,6 @@ static __device__ __forceinline__ void row_pairs(const uint32_t (&first)[WORDS<B
 #pragma unroll
         for (int c = 0; c < 8; c++)
             pair[c] = masked((c < HALF ? low : high) >> (c % HALF * BITS), MASK, LARGE<T>);
-    }
-}
-
-/* The zero points, as codes, of group g in each row. */
-template <int BITS, int N>
-static __device__ __forceinline__ void pack_zeros(const struct source &s, const uint32_t (&row)[N],
-                                                  uint32_t g, int32_t (&zero)[N])
-{
-    const void *zeros = s.data.part[CTW_PART_ZERO_POINT];
-    uint32_t n_groups = (uint32_t)s.w.n_groups;
-    if (s.w.symmetric) {
-#pragma unroll
-        for (int i = 0; i < N; i++)
-            zero[i] = 1 << (BITS - 1);
-    } else if (s.w.zero_packed) {
-        uint32_t low[N], high[N];
-#pragma unroll
-        for (int i = 0; i < N; i++) {
-            uint32_t bit = code_bit<BITS>(row[i], s.w.whole_codes);
-            low[i] = ((const uint32_t *)zeros)[(uint64_t)(bit / 32) * n_groups + g];
-            high[i] = 32 % BITS == 0
-                          ? 0
-                          : ((const uint32_t *)zeros)[(uint64_t)((bit + BITS - 1) / 32) * n_groups + g];
-        }
-#pragma unroll
-        for (int i = 0; i < N; i++) {
-            uint32_t skip = code_bit<BITS>(row[i], s.w.whole_codes) % 32;
-            zero[i] = (int32_t)(__funnelshift_r(low[i], high[i], skip) & ((1u << BITS) - 1u));
-        }
-    } else {
-#pragma unroll
-        for (int i = 0; i < N; i++)
-            zero[i] = ((const int8_t *)zeros)[(uint64_t)row[i] * (uint32_t)s.w.scale_stride + g] +
-                      (1 << (BITS - 1));
     }
 }
 
