@@ -78,6 +78,16 @@ static const struct kind kinds[] = {
     {"int3 by index, packed zeros", PACK, 3, CTW_BF16, 128, PACKED_ZEROS, true, false, 0, 70, 6144},
     {"int3 by index, whole codes, k 6400", PACK, 3, CTW_F16, 64, PACKED_ZEROS, true, true, 0, 43, 6400},
     {"int3 by index, whole codes, k 4984", PACK, 3, CTW_BF16, 8, INT8_ZEROS, true, true, 0, 9, 4984},
+    {"int2 by index, packed zeros, fp16", PACK, 2, CTW_F16, 32, PACKED_ZEROS, true, false, 0, 19, 2112},
+    {"int2 by index, int8 zeros, fp16", PACK, 2, CTW_F16, 64, INT8_ZEROS, true, false, 0, 26, 2176},
+    {"int2 by index, symmetric", PACK, 2, CTW_BF16, 64, NO_ZEROS, true, false, 0, 20, 4352},
+    {"int3 by index, int8 zeros, fp16", PACK, 3, CTW_F16, 128, INT8_ZEROS, true, false, 0, 21, 2304},
+    {"int4 by index, int8 zeros, fp16", PACK, 4, CTW_F16, 64, INT8_ZEROS, true, false, 0, 27, 2176},
+    {"int4 by index, 576 groups", PACK, 4, CTW_BF16, 32, NO_ZEROS, true, false, 0, 12, 18432},
+    {"int4 by index, 576 groups, fp16", PACK, 4, CTW_F16, 32, PACKED_ZEROS, true, false, 0, 12, 18432},
+    {"int8 by index, packed zeros", PACK, 8, CTW_BF16, 64, PACKED_ZEROS, true, false, 0, 22, 4352},
+    {"int8 by index, packed zeros, fp16", PACK, 8, CTW_F16, 64, PACKED_ZEROS, true, false, 0, 22, 2176},
+    {"int4 by index, many rows", PACK, 4, CTW_BF16, 8, PACKED_ZEROS, true, false, 0, 262209, 8},
     {"int4 odd scales", PACK, 4, CTW_BF16, 32, NO_ZEROS, false, false, -1, 35, 1056},
     {"int4 odd zeros", PACK, 4, CTW_BF16, 32, PACKED_ZEROS, false, false, -2, 35, 1056},
     /* The fewest columns of which unit * per_unit >> 31 is not the group of all. */
@@ -89,8 +99,8 @@ static const struct kind kinds[] = {
     {"int3 symmetric activation order", PACK, 3, CTW_BF16, 8, NO_ZEROS, true, false, 0, 29, 2056},
     {"int3 symmetric, whole codes", PACK, 3, CTW_F16, 40, NO_ZEROS, true, true, 0, 45, 2000},
     {"int4 symmetric activation order", PACK, 4, CTW_BF16, 8, NO_ZEROS, true, false, 0, 37, 2056},
-    {"int4 symmetric, full table", PACK, 4, CTW_F16, 8, NO_ZEROS, true, false, 0, 21, 24576},
-    {"int4 symmetric, 3073 groups", PACK, 4, CTW_F16, 8, NO_ZEROS, true, false, 0, 13, 24584},
+    {"int4 symmetric, full table", PACK, 4, CTW_F16, 8, NO_ZEROS, true, false, 0, 21, 16256},
+    {"int4 symmetric, 2033 groups", PACK, 4, CTW_F16, 8, NO_ZEROS, true, false, 0, 13, 16264},
     {"int8 symmetric activation order", PACK, 8, CTW_BF16, 32, NO_ZEROS, true, false, 0, 34, 1056},
     {"int8 symmetric activation order, fp16", PACK, 8, CTW_F16, 64, NO_ZEROS, true, false, 0, 23, 2112},
     {"int5 activation order", PACK, 5, CTW_BF16, 64, PACKED_ZEROS, true, false, 0, 37, 320},
@@ -131,9 +141,11 @@ static void check_decoding(const struct kind *c)
     for (int d = 0; d < 3; d++) {
         size_t row_bytes = (size_t)c->k * ctw_dtype_bytes(dtypes[d]);
         char *want = (char *)weight_decoded(&m, dtypes[d]);
-        for (int way = 0; way < 5; way++) { /* all; a part to an odd place; in turn; by number; a part */
+        for (int way = 0; way < 6; way++) {
+            /* all; a part to an odd place; in turn; by number; a part; one that begins as blocks may */
             bool part = way == 1 || way == 4;
-            int64_t row0 = part ? 3 : 0, n = part ? c->n - 4 : way == 3 ? 11 : c->n;
+            int64_t row0 = part ? 3 : way == 5 && c->n > 8 ? 8 : 0;
+            int64_t n = part ? c->n - 4 : way == 3 ? 11 : c->n - row0;
             int64_t group = way == 2 ? 8 : 0, stride = way == 2 ? 16 : 0;
             int64_t total = way == 2 ? (n - 1) / 8 * 16 + (n - 1) % 8 + 1 : n;
             struct buf dst = buf_open((size_t)total * row_bytes, way == 1 ? 4 : 0);
@@ -213,6 +225,8 @@ static void check_every_scale(void)
         {"int8 fp16", PACK, 8, CTW_F16, 0, NO_ZEROS, false, false, 0, N, K},
         {"int4 activation order", PACK, 4, CTW_BF16, K / 2, INT8_ZEROS, true, false, 0, N / 2, K},
         {"int8 activation order, fp16", PACK, 8, CTW_F16, K / 2, INT8_ZEROS, true, false, 0, N / 2, K},
+        {"int4 by index, packed zeros", PACK, 4, CTW_BF16, K / 2, PACKED_ZEROS, true, false, 0, N / 2, K},
+        {"int3 by index, zeros, fp16", PACK, 3, CTW_F16, K / 2, PACKED_ZEROS, true, false, 0, N / 2, K},
         {"int2 by index, fp16", PACK, 2, CTW_F16, K / 2, NO_ZEROS, true, false, 0, N / 2, K},
         {"int3 by index", PACK, 3, CTW_BF16, K / 2, NO_ZEROS, true, false, 0, N / 2, K},
         {"int4 by index", PACK, 4, CTW_BF16, K / 2, NO_ZEROS, true, false, 0, N / 2, K},
