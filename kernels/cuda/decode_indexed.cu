@@ -1,10 +1,9 @@
 /*
  * Pack-quantized weights in activation order, where each column names its group.
  *
- * A block has 8 rows of 256 units of 8 columns, a thread one unit. Codes and columns' groups come
- * to shared memory by copies that take no registers; meanwhile the block turns its rows' scales
- * into a table by group, so that a column takes those of 4 rows in one load, and copies their zero
- * points.
+ * A block has 8 rows of 256 units of 8 columns, a thread one unit. Codes and columns' groups come to
+ * shared memory by copies that take no registers; meanwhile the block makes tables by group of its rows'
+ * scales and zero points, so that a column takes those of 4 rows in one load each.
  */
 #include "kernels/cuda/decode_pack.cuh"
 
@@ -33,7 +32,7 @@ template <int BITS> constexpr int ROW_WORDS = BLOCK_UNITS * 8 / (32 / BITS) / 4 
 /* What a block has in shared memory. */
 template <int BITS> struct tables {
     uint4 index[2][BLOCK_UNITS];                /* a unit's first 4 and last 4 columns' groups */
-    uint32_t code[BLOCK_ROWS][ROW_WORDS<BITS>]; /* from the words' first 16 bytes on */
+    uint32_t code[BLOCK_ROWS][ROW_WORDS<BITS>]; /* from the piece on that has the first code */
     uint2 scale[]; /* [2][n_groups]: of the first QUAD rows, the others; two rows in a word. Then
                       zero points, uint32_t [ZERO_WORDS][n_groups] */
 };
@@ -221,8 +220,8 @@ put_group(const uint32_t (&scale)[BLOCK_ROWS / 2], const struct zero_words<BITS,
     }
 }
 
-/* The tables. PAIRS: a thread loads two groups' scales at a time, so that all that a block needs
- * for 512 groups is on its way together; in every row pairs are aligned. */
+/* The tables. PAIRS: the number of groups is even and rows of scales are aligned, and a thread loads two
+ * groups' scales at a time; so all that a block needs for 512 groups is on its way together. */
 template <int BITS, typename T, enum zeros ZEROS, bool PAIRS>
 static __device__ __forceinline__ void make_tables(const struct plane &p, const struct source &s,
                                                    uint32_t r0, uint2 *table)
@@ -260,9 +259,12 @@ static __device__ __forceinline__ void make_tables(const struct plane &p, const 
     }
 }
 
+/* Blocks on a multiprocessor, for which registers suffice. */
+template <enum zeros ZEROS> constexpr int BLOCKS = ZEROS == BYTE_ZEROS ? 4 : 5;
+
 /* in_16: see copy_codes(); pairs: see make_tables(). */
 template <int BITS, typename T, enum zeros ZEROS>
-__global__ void __launch_bounds__(BLOCK_UNITS, (ZEROS == BYTE_ZEROS ? 4 : 5))
+__global__ void __launch_bounds__(BLOCK_UNITS, BLOCKS<ZEROS>)
     pack_indexed(const __grid_constant__ struct plane p, const __grid_constant__ struct source s,
                  bool in_16, bool pairs)
 {
