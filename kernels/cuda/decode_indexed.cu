@@ -141,7 +141,8 @@ static __device__ __forceinline__ void copies_done(void)
     __syncthreads();
 }
 
-/* Our row r0 + i as a row of the weight; past the last it is the last. */
+/* Our row r0 + i as a row of the weight, one of those that plane_rows() gives; the plane has no numbers.
+ */
 static __device__ __forceinline__ uint32_t row_of(const struct plane &p, uint32_t r0, uint32_t i)
 {
     return p.row0 + (r0 + i < p.n_rows ? r0 + i : p.n_rows - 1);

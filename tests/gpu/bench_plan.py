@@ -92,7 +92,8 @@ def predict(args):
     return [(name, s) for name, s in (
         ("checkpoints", sum(stored.values()) / write),
         ("torch", (TORCH_S if torch else 0) + (6 + dense / 1e10 if peer else 0)),
-        ("limit", (2 + 5 * len(LIMIT_ROWS)) * (loop + 0.5) + max(loop, 3.0) + 4 if "limit" in parts else 0),
+        ("limit", (2 + len(matrices(c)) * len(LIMIT_ROWS)) * (loop + 0.5) + max(loop, 3.0) + 4
+         if "limit" in parts else 0),
         ("data", 4 * (1 + len(stored)) * ((1 + DATA_ROUNDS) * DATA_SLICE_S + 0.5) + 4 if "data" in parts else 0),
         ("ours", 6 + sum(once[f] + CHOOSE_S + reps * (once[f] + 3 * n_windows * window_s)
                          for f in stored) if "ours" in parts else 0),
