@@ -62,9 +62,8 @@ static __device__ __forceinline__ uint32_t joined_low(const uint32_t (&word)[WOR
     if constexpr (WORDS<BITS> == 1) {
         return word[0] >> at.skip;
     } else {
-        uint32_t used = whole ? 32 / BITS * BITS : 32;
-        return (word[0] & 0xffffffff >> (32 - used)) >> at.skip |
-               __funnelshift_lc(0, word[1], used - at.skip); /* by up to 32 */
+        uint32_t unused = whole ? 32 % BITS : 0;
+        return __funnelshift_r(word[0] << unused, word[1], at.skip + unused);
     }
 }
 
@@ -151,14 +150,6 @@ static __device__ __forceinline__ uint32_t pair_less(uint32_t code, uint32_t zer
         return as_word(__hsub2_rn(as_pair<T>(code), as_pair<T>(zero)));
     else
         return pair_of_long_integers<T, 16>(code + 0x01000100 - zero); /* 256: no half borrows */
-}
-
-/* The same of zero points that are signed bytes, of which each half has one plus 128. */
-template <int BITS, typename T>
-static __device__ __forceinline__ uint32_t pair_less_bytes(uint32_t code, uint32_t zero)
-{
-    constexpr uint32_t MORE = (256 + 128 - (1 << (BITS - 1))) * 0x10001u - (BITS < 8 ? LARGE<T> : 0);
-    return pair_of_long_integers<T, 16>(code + MORE - zero);
 }
 
 /* The codes of a unit's columns. */
