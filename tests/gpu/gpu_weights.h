@@ -138,7 +138,8 @@ static void *host_random(enum ctw_dtype dtype, int64_t n, float scale)
 /* ---- weights ------------------------------------------------------------------------------ */
 
 enum format { DENSE, PACK, NVFP4 };
-enum zeros { NO_ZEROS, PACKED_ZEROS, INT8_ZEROS };
+/* Bytes: any, also those that are no code, as no check refuses them; codes; codes but for the last. */
+enum zeros { NO_ZEROS, PACKED_ZEROS, INT8_ZEROS, INT8_CODES, INT8_STRAY };
 
 struct kind {
     const char *name;
@@ -148,7 +149,7 @@ struct kind {
     int group;            /* 0: a row; -1: the whole matrix. NVFP4: about its global scale */
     enum zeros zeros;
     bool indexed, whole; /* activation order; whole codes in each word */
-    int misalign; /* bytes; below 0: of all parts but the values */
+    int misalign; /* bytes; below 0: of all parts but the values; -100 * part - bytes: of this one */
     int64_t n, k;
 };
 
@@ -200,8 +201,14 @@ static void make_pack(struct made *m, const struct kind *c, struct ctw_quant_arg
     make_floats(add_part(m, CTW_PART_SCALE, c->dtype, 2, rows, groups), c->dtype, rows * groups, true);
     if (c->zeros == PACKED_ZEROS)
         add_part(m, CTW_PART_ZERO_POINT, CTW_I32, 2, words(rows, c->bits, c->whole), groups);
-    if (c->zeros == INT8_ZEROS) /* any, also those that are no code: no check refuses them */
-        add_part(m, CTW_PART_ZERO_POINT, CTW_I8, 2, rows, groups);
+    if (c->zeros >= INT8_ZEROS) {
+        int8_t *zero = (int8_t *)add_part(m, CTW_PART_ZERO_POINT, CTW_I8, 2, rows, groups);
+        int64_t n = c->zeros == INT8_ZEROS ? 0 : rows * groups;
+        for (int64_t i = 0; i < n; i++)
+            zero[i] = (int8_t)((zero[i] & ((1 << c->bits) - 1)) - (1 << (c->bits - 1)));
+        if (c->zeros == INT8_STRAY)
+            zero[n - 1] = (int8_t)(1 << (c->bits - 1));
+    }
     if (c->indexed) {
         uint8_t *p = add_part(m, CTW_PART_GROUP_INDEX, CTW_I32, 1, c->k, 1);
         for (int64_t i = 0; i < c->k; i++) { /* a shuffle, as activation order is one */
@@ -252,7 +259,9 @@ static void weight_open(struct made *m, const struct kind *c)
     for (int i = 0; i < CTW_N_PARTS; i++) {
         if (m->host.part[i] == NULL)
             continue;
-        int misalign = c->misalign >= 0 ? c->misalign : i == CTW_PART_VALUES ? 0 : -c->misalign;
+        int bytes = abs(c->misalign) % 100, part = abs(c->misalign) / 100;
+        bool all = c->misalign > 0 || (part == 0 && i != CTW_PART_VALUES);
+        int misalign = all || part == i ? bytes : 0;
         m->part[i] = buf_from(m->host.part[i], m->w.part[i].bytes, (size_t)misalign);
         m->device.part[i] = m->part[i].p;
     }
