@@ -52,23 +52,16 @@ struct two_groups {
     bool second; /* is there group g + far? */
 };
 
-/* Elements g and g + far of a row, the second in the word's upper half, or its second byte. */
-template <bool PAIRS>
-static __device__ __forceinline__ uint32_t load_two(const uint16_t *row, const struct two_groups &at)
+/* Elements g and g + far of a row, one after the other in a word from its lowest bits on. */
+template <bool PAIRS, typename E>
+static __device__ __forceinline__ uint32_t load_two(const E *row, const struct two_groups &at)
 {
-    if constexpr (PAIRS)
+    if constexpr (PAIRS && sizeof(E) == 2)
         return *(const uint32_t *)(row + at.g);
-    else
-        return row[at.g] | (at.second ? (uint32_t)row[at.g + at.far] << 16 : 0);
-}
-
-template <bool PAIRS>
-static __device__ __forceinline__ uint32_t load_two(const uint8_t *row, const struct two_groups &at)
-{
-    if constexpr (PAIRS)
+    else if constexpr (PAIRS)
         return *(const uint16_t *)(row + at.g);
     else
-        return row[at.g] | (at.second ? (uint32_t)row[at.g + at.far] << 8 : 0);
+        return row[at.g] | (at.second ? (uint32_t)row[at.g + at.far] << (8 * sizeof(E)) : 0);
 }
 
 /* Of each of N rows from our row r0 on, the elements that load_two() gives. */
