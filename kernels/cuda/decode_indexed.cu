@@ -5,8 +5,8 @@
  * shared memory by copies that take no registers; meanwhile the block makes its tables by group.
  *
  * Beside the GPU's memory two things bound it. Shared memory: columns' groups are as good as random, and
- * some three lanes of a warp meet in a bank; so a column's zero points are one word, loaded once for both
- * quads. Registers: five blocks on a multiprocessor leave 48 to a thread.
+ * some three lanes of a warp meet in a bank; so zero points of 4 bits are one word for both quads, which the
+ * compiler loads ahead of them (and better than by hand: 0.99). Registers: five blocks on a multiprocessor leave 48 to a thread.
  */
 #include "kernels/cuda/decode_table.cuh"
 #include "kernels/formats/pack_quantized/decode.h"
@@ -23,8 +23,8 @@ template <int BITS> struct block_memory {
     uint4 index[2][BLOCK_UNITS];                /* a unit's first 4 and last 4 columns' groups */
     uint32_t code[BLOCK_ROWS][ROW_WORDS<BITS>]; /* from the piece on that has the first code */
     uint4 tables[];
+    static_assert(ROW_WORDS<BITS> % 4 == 0, "copies of 16 bytes to each row");
 };
-static_assert(sizeof(struct block_memory<3>) % sizeof(uint4) == 0, "as put_two() stores");
 
 /* ---- decoding ----------------------------------------------------------------------------- */
 
@@ -59,13 +59,16 @@ static __device__ __forceinline__ void row_words(const uint32_t *from,
     }
 }
 
-/* A unit of QUAD rows (of which `rows` are to be stored) to dst. zeros_order: for __byte_perm() with 0,
- * it puts the quad's two bytes of zero points in a word's halves. */
+/* For __byte_perm() of a word with 0: a quad's two bytes of zero points to the word's halves. */
+enum { FIRST_QUAD = 0x4140, SECOND_QUAD = 0x4342 };
+
+/* A unit of QUAD rows (of which `rows` are to be stored) to dst. zeros_of: one of the above, where zero
+ * points have less than 8 bits; else `zeros` are the quad's. */
 template <int BITS, typename T, enum zeros ZEROS>
 static __device__ __forceinline__ void decode_quad(const uint32_t *code, const struct unit_words &at,
                                                    bool whole, const uint4 *index,
                                                    const uint2 *scales, const uint32_t *zeros,
-                                                   uint32_t zeros_order, T *dst, uint32_t k,
+                                                   uint32_t zeros_of, T *dst, uint32_t k,
                                                    uint32_t rows)
 {
     uint32_t pair[QUAD / 2][8];
@@ -87,7 +90,7 @@ static __device__ __forceinline__ void decode_quad(const uint32_t *code, const s
             if constexpr (ZEROS != NO_ZEROS)
                 zero = zeros[group[c]];
             if constexpr (ZEROS != NO_ZEROS && BITS < 8)
-                zero = __byte_perm(zero, 0, zeros_order);
+                zero = __byte_perm(zero, 0, zeros_of);
 #pragma unroll
             for (int i = 0; i < QUAD / 2; i++)
                 pair[i][half * 4 + c] =
@@ -106,7 +109,8 @@ static __device__ __forceinline__ void decode_quad(const uint32_t *code, const s
     }
 }
 
-/* A block's unit where zero points are no codes, which no sound file has: one element after another. */
+/* A block's unit where zero points are no codes, which quantisation never makes but no check refuses: one
+ * element after another. */
 template <int BITS, typename T>
 static __device__ __forceinline__ void decode_strays(const struct plane &p, const struct source &s,
                                                      uint32_t r0, uint32_t unit)
@@ -144,14 +148,10 @@ static __device__ __forceinline__ void copy_async(void *dst, const void *src)
                      : "memory");
 }
 
-/* Until all copies, and what other threads have stored, are there. ASKED: do all threads say yes? */
-template <bool ASKED> static __device__ __forceinline__ bool copies_done(bool yes)
+/* Until the thread's own copies are there. */
+static __device__ __forceinline__ void copies_done(void)
 {
     asm volatile("cp.async.wait_all;" ::: "memory");
-    if constexpr (ASKED)
-        return __syncthreads_and(yes);
-    __syncthreads();
-    return yes;
 }
 
 /* Words first .. last of each row's codes; in_16: the weight's rows begin at multiples of 16 bytes. */
@@ -175,7 +175,7 @@ static __device__ __forceinline__ void copy_codes(const struct plane &p, const s
     }
 }
 
-/* in_16: see copy_codes(); pairs: see make_tables(). */
+/* in_16: see copy_codes(); pairs: see struct two_groups. */
 template <int BITS, typename T, enum zeros ZEROS>
 __global__ void __launch_bounds__(BLOCK_THREADS, BLOCKS)
     pack_indexed(const __grid_constant__ struct plane p, const __grid_constant__ struct source s,
@@ -200,7 +200,11 @@ __global__ void __launch_bounds__(BLOCK_THREADS, BLOCKS)
     constexpr bool MAY_STRAY = ZEROS == BYTE_ZEROS && BITS < 8;
     bool codes = pairs ? make_tables<BITS, T, ZEROS, true>(p, s, r0, t)
                        : make_tables<BITS, T, ZEROS, false>(p, s, r0, t);
-    codes = copies_done<MAY_STRAY>(codes);
+    copies_done();
+    if constexpr (MAY_STRAY)
+        codes = __syncthreads_and(codes);
+    else
+        __syncthreads();
     if (unit >= p.units)
         return;
     if (MAY_STRAY && !codes) {
@@ -215,7 +219,7 @@ __global__ void __launch_bounds__(BLOCK_THREADS, BLOCKS)
 #pragma unroll 1
     for (uint32_t i = 0; i < BLOCK_ROWS && r0 + i < p.n_rows; i += QUAD) {
         decode_quad<BITS, T, ZEROS>(code, at, whole, &m.index[0][threadIdx.x], scales, zeros,
-                                    i == 0 ? 0x4140 : 0x4342, dst, p.k, p.n_rows - r0 - i);
+                                    i == 0 ? FIRST_QUAD : SECOND_QUAD, dst, p.k, p.n_rows - r0 - i);
         code += QUAD * ROW_WORDS<BITS>;
         scales += (uint32_t)s.w.n_groups;
         if (BITS == 8)

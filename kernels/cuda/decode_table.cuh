@@ -1,6 +1,6 @@
 /*
  * Of decode_indexed.cu: a block's tables, in shared memory, of its rows' scales and zero points by group,
- * from which a column takes those of a quad of rows in one load each.
+ * from which a column takes those of several rows in one load.
  */
 #ifndef CTW_KERNELS_CUDA_DECODE_TABLE_CUH
 #define CTW_KERNELS_CUDA_DECODE_TABLE_CUH
@@ -45,8 +45,8 @@ static __device__ __forceinline__ uint32_t row_of(const struct plane &p, uint32_
 
 /* ---- two groups --------------------------------------------------------------------------- */
 
-/* What a thread makes at a time: the places of groups g and g + far. PAIRS, below: the number of groups is
- * even, far is 1, and rows are aligned so that one load has both. */
+/* What a thread makes at a time: the places of groups g and g + far. Where PAIRS is true, in what follows,
+ * the number of groups is even, far is 1, and rows are aligned so that one load has both. */
 struct two_groups {
     uint32_t g, far;
     bool second; /* is there group g + far? */
@@ -77,8 +77,8 @@ static __device__ __forceinline__ void load_rows(const struct plane &p, const st
                                  at);
 }
 
-/* Packed zero points of either group: the words that have its unit of codes, which goes down a column. */
-template <int BITS, bool PAIRS>
+/* Packed zero points of either group: the words of the unit of codes that goes down its column. */
+template <int BITS>
 static __device__ __forceinline__ void load_packed(const struct source &s, const struct unit_words &unit,
                                                    const struct two_groups &at,
                                                    uint32_t (&word)[2][WORDS<BITS>])
@@ -94,15 +94,15 @@ static __device__ __forceinline__ void load_packed(const struct source &s, const
     }
 }
 
-/* Zero points that are bytes, the e-th of each of two rows', as codes in a word's halves; *strays gets bits
- * if one is no code. */
+/* Zero points that are bytes, the e-th of each of two rows', as codes in a word's halves. *strays gets bits
+ * if one is no code: with 256 added, of the bits above a code's, codes have that one alone. */
 template <int BITS>
 static __device__ __forceinline__ uint32_t byte_codes(uint32_t first, uint32_t second, int e,
                                                       uint32_t *strays)
 {
     constexpr uint32_t MORE = ((1 << (BITS - 1)) + 128) * 0x10001, MASK = ((1 << BITS) - 1) * 0x10001;
-    uint32_t zero = __byte_perm(first, second, e == 0 ? 0x2420 : 0x2521) ^ 0x00800080; /* 128 more */
-    uint32_t code = zero + MORE;                                                       /* 256 more */
+    uint32_t zero = __byte_perm(first, second, e == 0 ? 0x2420 : 0x2521) ^ 0x00800080; /* byte + 128 */
+    uint32_t code = zero + MORE;                                                       /* code + 256 */
     *strays |= (code & ~MASK) ^ 0x01000100;
     return code & MASK;
 }
@@ -133,7 +133,8 @@ static __device__ __forceinline__ void put_two(E *table, const struct two_groups
     }
 }
 
-/* Of N quads from `quad` on, the zero points of both groups, [group][quad], to their places. */
+/* Of N quads from `quad` on, the zero points of both groups, [group][quad], to their places; of one quad
+ * they have halves of words whose others are another thread's. */
 template <int BITS, int N, bool PAIRS>
 static __device__ __forceinline__ void put_zeros(uint32_t *table, uint32_t n_groups, uint32_t quad,
                                                  const struct two_groups &at, const uint32_t (&zero)[2][N])
@@ -165,8 +166,9 @@ static __device__ __forceinline__ bool make_tables(const struct plane &p, const 
     constexpr uint32_t TEAM = BLOCK_THREADS / QUADS * N; /* threads that have the same quads */
     bool whole = s.w.whole_codes;
     uint32_t n_groups = (uint32_t)s.w.n_groups, strays = 0, quad = threadIdx.x / TEAM;
-    struct unit_words unit = words_of<BITS>((p.row0 + r0) / BLOCK_ROWS, whole);
-    unit.last = (code_bit<BITS>(row_of(p, r0, BLOCK_ROWS - 1), whole) + BITS - 1) / 32;
+    struct unit_words zero_unit = words_of<BITS>((p.row0 + r0) / BLOCK_ROWS, whole);
+    /* The part may end with our last row's. */
+    zero_unit.last = (code_bit<BITS>(row_of(p, r0, BLOCK_ROWS - 1), whole) + BITS - 1) / 32;
     struct two_groups at = {(PAIRS ? 2 : 1) * (threadIdx.x % TEAM), PAIRS ? 1 : TEAM, true};
 #pragma unroll 1
     for (; at.g < n_groups; at.g += 2 * TEAM) {
@@ -177,7 +179,7 @@ static __device__ __forceinline__ bool make_tables(const struct plane &p, const 
         if constexpr (ZEROS == BYTE_ZEROS)
             load_rows<PAIRS, uint8_t>(p, s, CTW_PART_ZERO_POINT, r0 + quad * QUAD, at, byte);
         else if constexpr (ZEROS == PACKED_ZEROS)
-            load_packed<BITS, PAIRS>(s, unit, at, packed);
+            load_packed<BITS>(s, zero_unit, at, packed);
 #pragma unroll
         for (int q = 0; q < N; q++) {
             const uint32_t *two = scale + q * QUAD;
@@ -189,7 +191,7 @@ static __device__ __forceinline__ bool make_tables(const struct plane &p, const 
         for (int e = 0; e < 2; e++) {
             uint32_t pair[BLOCK_ROWS / 2];
             if constexpr (ZEROS == PACKED_ZEROS) {
-                code_pairs<BITS, T>(packed[e], unit, whole, pair);
+                code_pairs<BITS, T>(packed[e], zero_unit, whole, pair);
             } else if constexpr (ZEROS == BYTE_ZEROS) {
 #pragma unroll
                 for (int i = 0; i < N * QUAD / 2; i++)

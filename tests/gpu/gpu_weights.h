@@ -138,8 +138,12 @@ static void *host_random(enum ctw_dtype dtype, int64_t n, float scale)
 /* ---- weights ------------------------------------------------------------------------------ */
 
 enum format { DENSE, PACK, NVFP4 };
-/* Bytes: any, also those that are no code, as no check refuses them; codes; codes but for the last. */
-enum zeros { NO_ZEROS, PACKED_ZEROS, INT8_ZEROS, INT8_CODES, INT8_STRAY };
+/* Bytes: any, also those that are no code, as no check refuses them; codes; codes but for the first,
+ * which is one less than any, or the last, which is one more. */
+enum zeros { NO_ZEROS, PACKED_ZEROS, INT8_ZEROS, INT8_CODES, INT8_LOW, INT8_HIGH };
+
+/* struct kind's misalign: of this part alone. */
+#define MISALIGN_ONLY(part, bytes) (-100 * (part) - (bytes))
 
 struct kind {
     const char *name;
@@ -149,7 +153,7 @@ struct kind {
     int group;            /* 0: a row; -1: the whole matrix. NVFP4: about its global scale */
     enum zeros zeros;
     bool indexed, whole; /* activation order; whole codes in each word */
-    int misalign; /* bytes; below 0: of all parts but the values; -100 * part - bytes: of this one */
+    int misalign; /* bytes; below 0: of all parts but the values; or MISALIGN_ONLY() */
     int64_t n, k;
 };
 
@@ -206,7 +210,9 @@ static void make_pack(struct made *m, const struct kind *c, struct ctw_quant_arg
         int64_t n = c->zeros == INT8_ZEROS ? 0 : rows * groups;
         for (int64_t i = 0; i < n; i++)
             zero[i] = (int8_t)((zero[i] & ((1 << c->bits) - 1)) - (1 << (c->bits - 1)));
-        if (c->zeros == INT8_STRAY)
+        if (c->zeros == INT8_LOW)
+            zero[0] = (int8_t)(-(1 << (c->bits - 1)) - 1);
+        if (c->zeros == INT8_HIGH)
             zero[n - 1] = (int8_t)(1 << (c->bits - 1));
     }
     if (c->indexed) {
