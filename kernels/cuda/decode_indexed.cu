@@ -5,8 +5,9 @@
  * shared memory by copies that take no registers; meanwhile the block makes its tables by group.
  *
  * Beside the GPU's memory two things bound it. Shared memory: columns' groups are as good as random, and
- * some three lanes of a warp meet in a bank; so zero points of 4 bits are one word for both quads, which the
- * compiler loads ahead of them (and better than by hand: 0.99). Registers: five blocks on a multiprocessor leave 48 to a thread.
+ * some three lanes of a warp meet in a bank. So zero points of 4 bits are one word for both quads, which
+ * the compiler loads before either (and better than by hand). Registers: five blocks on a multiprocessor
+ * leave 48 to a thread.
  */
 #include "kernels/cuda/decode_table.cuh"
 #include "kernels/formats/pack_quantized/decode.h"
