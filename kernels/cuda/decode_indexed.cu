@@ -111,7 +111,8 @@ static __device__ __forceinline__ void decode_quad(const uint32_t *code, const s
 }
 
 /* A block's unit where zero points are no codes, which quantisation never makes but no check refuses: one
- * element after another. */
+ * element after another, since the format's function for a span of them would make the others' registers
+ * spill. */
 template <int BITS, typename T>
 static __device__ __forceinline__ void decode_strays(const struct plane &p, const struct source &s,
                                                      uint32_t r0, uint32_t unit)
