@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The stages of tests/run, which sets up the machine and then calls this file.
 
-    tests/run [--fast] [--only STAGE ...] [--at-once N] [--list]
+    tests/run [--quick] [--only STAGE ...] [--all-architectures] [--at-once N] [--list]
 
 Stages run two at a time, since many of them leave a processor idle now and then. Prints one line a
 stage as it ends, and last "N passed, N failed" (checks, not stages). What a stage printed
@@ -29,6 +29,9 @@ TINY = DATA / "tiny"
 JOBS = str(os.cpu_count() or 1)
 PY = sys.executable
 PYTEST = [PY, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+# The GPU architectures that are compiled: the oldest, which the general variant runs on, and Hopper's.
+# --all-architectures compiles the default of CTW_CUDA_ARCHITECTURES (CMakeLists.txt) instead.
+TWO_ARCHITECTURES = "80;90a"
 # These mostly wait: for processes, and for time to pass. A class has a worker for all of its tests.
 E2E = [*PYTEST, "-n", "4", "--dist", "loadscope", "tests/e2e"]
 
@@ -49,7 +52,7 @@ class Stage:
     about: str
     steps: list
     needs: tuple = ("build",)  # stages that must have ended
-    fast: bool = True  # part of --fast
+    quick: bool = True  # part of --quick
     limit_s: int = 900
     note: str = ""
 
@@ -79,7 +82,7 @@ def sanitizer_stage(name, about, ctest_options, environment):
               worker], "lines", env),
         Step([BUILD / name / "tests/invariance", TINY / "mistral_swa-w8a16_channel", "auto", "1",
               "1"], env=env),
-    ], needs=("tiny",), fast=False, limit_s=1800)
+    ], needs=("tiny",), quick=False, limit_s=1800)
 
 
 def golden_stage():
@@ -92,26 +95,29 @@ def golden_stage():
         Step([PY, "tests/golden/check_scores.py", "--golden", golden], "lines")])
 
 
-def cuda_stage():
-    """Compiles the CUDA backend for every architecture; tests/gpu/run tests it, where there is a GPU."""
+def cuda_stage(all_architectures):
+    """Compiles the CUDA backend; tests/gpu/run tests it on a machine with a GPU."""
     nvcc = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
     text = subprocess.run([nvcc, "--version"], capture_output=True, text=True,
                           check=False).stdout if nvcc else ""
     version = re.search(r"release (\d+)\.(\d+)", text)
-    about = "the CUDA backend and its tests compile, for every architecture"
+    about = "the CUDA backend and its tests compile"
     if not version or (int(version[1]), int(version[2])) < (12, 8):
-        return Stage("cuda", about, [], fast=False, note="skipped: no nvcc of 12.8 or newer")
+        return Stage("cuda", about, [], quick=False, note="skipped: no nvcc of 12.8 or newer")
     build = BUILD / "cuda"
+    chosen, told = f"-DCTW_CUDA_ARCHITECTURES={TWO_ARCHITECTURES}", f"sm_{TWO_ARCHITECTURES}"
+    if all_architectures:
+        chosen, told = "-UCTW_CUDA_ARCHITECTURES", "all architectures"
     return Stage("cuda", about, [
         Step(["cmake", "-S", ROOT, "-B", build, "-DCTW_CUDA=ON", "-DCTW_TESTS=ON", "-DCTW_WERROR=ON",
-              f"-DCMAKE_CUDA_COMPILER={nvcc}"]),
+              f"-DCMAKE_CUDA_COMPILER={nvcc}", chosen]),
         Step(["cmake", "--build", build, "-j", JOBS, "--target", "ctworker", "ctworker_cuda",
               "invariance", "gpu_tests"]),
         Step([*PYTEST, "tests/gpu/test_drivers.py"], "pytest", {"CTW_CUDA_BUILD": build}),
-    ], fast=False, limit_s=1800, note=f"nvcc {version[1]}.{version[2]}")
+    ], quick=False, limit_s=1800, note=f"nvcc {version[1]}.{version[2]}, {told}")
 
 
-def stages():
+def stages(all_architectures=False):
     """In the order in which they are begun: what others need, then the long ones."""
     return [
         Stage("lint", "includes, libraries, banned calls, sizes, headers",
@@ -126,7 +132,7 @@ def stages():
             Step([PY, "tests/tools/tiny_checkpoint.py", "--all", TINY]),
             Step([PY, "tests/golden/check_scores.py", "--tiny", TINY], "lines")]),
         golden_stage(),
-        cuda_stage(),
+        cuda_stage(all_architectures),
         sanitizer_stage("tsan", "thread sanitizer", ["-LE", "fuzz"], {
             "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1"}),
         sanitizer_stage("asan", "address and undefined-behaviour sanitizers", [], {
@@ -134,25 +140,25 @@ def stages():
             "print_stacktrace=1:halt_on_error=1"}),
         Stage("wheel", "the package in an empty environment, outside the tree", [
             Step(["bash", "tests/python/check_wheel.sh"], "lines", {"PYTHON": PY})],
-              fast=False),
+              quick=False),
         Stage("adapter", "the Python package against real lm-eval", [
             Step([*PYTEST, "-n", "3", "--dist", "worksteal", "tests/python"], "pytest",
                  {"CTWORKER_BIN": WORKER})]),
         Stage("invariance", "the same bits in any company, order, chunk, pass, thread count", [
             Step([PY, "tests/invariance/check_invariance.py", "--tiny", TINY, "--scratch", DATA,
                   "--program", BUILD / "ci/tests/invariance"], "lines")],
-              needs=("tiny",), fast=False),
+              needs=("tiny",), quick=False),
         Stage("smollm2", "a real model through lm_eval, as it is and quantised", [
             Step([PY, "tests/e2e/check_smollm2.py", "--scratch", DATA / "smollm2"], "lines", {
                 "PYTHONPATH": ROOT / "harness_adapter/src", "CTWORKER_BIN": WORKER})],
-              fast=False),
+              quick=False),
         Stage("service", "protocol, faults, a GPU that is none, example client", [
             Step(E2E, "pytest", {"CTW_TEST_PATIENCE": "2"})]),
         Stage("variants", "the same scores by every CPU variant of this machine", [
             Step([PY, "tests/golden/check_scores.py", "--tiny", TINY, "--variants", "--only", f],
                  "lines") for f in ("llama-bf16", "qwen2-w4a16", "qwen3-nvfp4", "mistral_swa-w8a16",
                                     "llama_bias-w4a16", "llama-fp16")],
-              needs=("tiny",), fast=False),
+              needs=("tiny",), quick=False),
     ]
 
 
@@ -264,20 +270,22 @@ def run_stages(chosen, at_once):
 
 
 def main():
-    every = stages()
     parser = argparse.ArgumentParser(prog="tests/run", description=__doc__.split("\n")[0])
-    parser.add_argument("--fast", action="store_true", help="leave out the slow stages")
+    parser.add_argument("--quick", action="store_true", help="leave out the slow stages")
+    parser.add_argument("--all-architectures", action="store_true",
+                        help="compile the CUDA backend for every GPU architecture, as a release needs")
     parser.add_argument("--only", action="append", metavar="STAGE", help="may be repeated",
-                        choices=[s.name for s in every])
+                        choices=[s.name for s in stages()])
     parser.add_argument("--at-once", type=int, default=2, choices=range(1, 9), metavar="N",
                         help="so many stages run at a time (default: 2)")
     parser.add_argument("--list", action="store_true", help="name the stages and stop")
     args = parser.parse_args()
+    every = stages(args.all_architectures)
     if args.list:
         for s in every:
-            print(f"{s.name:12} {s.about}{'' if s.fast else '  [not with --fast]'}")
+            print(f"{s.name:12} {s.about}{'' if s.quick else '  [not with --quick]'}")
         return 0
-    chosen = [s for s in every if (s.name in args.only if args.only else s.fast or not args.fast)]
+    chosen = [s for s in every if (s.name in args.only if args.only else s.quick or not args.quick)]
     LOGS.mkdir(parents=True, exist_ok=True)
     # A shell's background job is started with it ignored, and the tests' processes would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
