@@ -41,21 +41,21 @@ static bool is_there(const struct ctw_config *c, enum ctw_when when)
 }
 
 /* ctw_op_qkv has one dtype for both. */
-static enum ctw_status check_head_norms(const struct ctw_loader *loader,
+static enum ctw_status check_head_norms(const struct ctw_finder *finder,
                                         const struct ctw_layer *layer, struct ctw_err *err)
 {
     const struct ctw_tensor *q = layer->vector[CTW_V_Q_NORM], *k = layer->vector[CTW_V_K_NORM];
     if (q == NULL || k == NULL || q->dtype == k->dtype)
         return CTW_OK;
     return ctw_fail(err, CTW_EUNSUP, "%s: %s is %s, %s %s; expected one dtype for both",
-                    ctw_container_file(loader->container, k->file), q->name,
+                    ctw_container_file(finder->container, k->file), q->name,
                     ctw_dtype_name(q->dtype), k->name, ctw_dtype_name(k->dtype));
 }
 
-static enum ctw_status open_decoder(struct ctw_loader *loader, struct ctw_layer *layer, int64_t i,
+static enum ctw_status open_decoder(struct ctw_finder *finder, struct ctw_layer *layer, int64_t i,
                                     struct ctw_err *err)
 {
-    const struct ctw_config *c = loader->config;
+    const struct ctw_config *c = finder->config;
     const struct ctw_arch *a = c->arch;
     char name[MAX_NAME];
     enum ctw_status st = CTW_OK;
@@ -69,7 +69,7 @@ static enum ctw_status open_decoder(struct ctw_loader *loader, struct ctw_layer 
     for (int r = 0; r < a->n_matrices && st == CTW_OK; r++) {
         const struct ctw_matrix_row *row = &a->matrices[r];
         snprintf(name, sizeof(name), "%s.%" PRId64 ".%s", a->layers, i, row->name);
-        st = ctw_matrix_open(loader, &layer->matrix[row->role], name, "Linear", dim(c, row->n),
+        st = ctw_matrix_open(finder, &layer->matrix[row->role], name, "Linear", dim(c, row->n),
                              dim(c, row->k), err);
     }
     for (int r = 0; r < a->n_vectors && st == CTW_OK; r++) {
@@ -77,15 +77,15 @@ static enum ctw_status open_decoder(struct ctw_loader *loader, struct ctw_layer 
         if (!is_there(c, row->when))
             continue;
         snprintf(name, sizeof(name), "%s.%" PRId64 ".%s", a->layers, i, row->name);
-        st = ctw_vector_open(loader, &layer->vector[row->role], name, dim(c, row->n), err);
+        st = ctw_vector_open(finder, &layer->vector[row->role], name, dim(c, row->n), err);
     }
-    return st == CTW_OK ? check_head_norms(loader, layer, err) : st;
+    return st == CTW_OK ? check_head_norms(finder, layer, err) : st;
 }
 
-static enum ctw_status open_layers(struct ctw_model *m, struct ctw_loader *loader,
+static enum ctw_status open_layers(struct ctw_model *m, struct ctw_finder *finder,
                                    struct ctw_err *err)
 {
-    const struct ctw_config *c = loader->config;
+    const struct ctw_config *c = finder->config;
     const struct ctw_arch *a = c->arch;
     char name[MAX_NAME];
     m->n_decoders = (int)c->n_decoders;
@@ -95,17 +95,17 @@ static enum ctw_status open_layers(struct ctw_model *m, struct ctw_loader *loade
     m->n_layers = m->n_decoders + 2;
     struct ctw_layer *first = &m->layers[0], *last = &m->layers[m->n_layers - 1];
     first->rope = last->rope = -1;
-    enum ctw_status st = ctw_matrix_open(loader, &first->matrix[CTW_M_EMBED], a->embed, "Embedding",
+    enum ctw_status st = ctw_matrix_open(finder, &first->matrix[CTW_M_EMBED], a->embed, "Embedding",
                                          c->vocab, c->hidden, err);
     for (int i = 0; i < m->n_decoders && st == CTW_OK; i++)
-        st = open_decoder(loader, &m->layers[i + 1], i, err);
+        st = open_decoder(finder, &m->layers[i + 1], i, err);
     snprintf(name, sizeof(name), "%s.weight", a->final_norm);
     if (st == CTW_OK)
-        st = ctw_vector_open(loader, &last->vector[CTW_V_FINAL_NORM], name, c->hidden, err);
+        st = ctw_vector_open(finder, &last->vector[CTW_V_FINAL_NORM], name, c->hidden, err);
     if (st == CTW_OK)
-        st = c->tied ? ctw_matrix_tie(loader, &last->matrix[CTW_M_HEAD],
+        st = c->tied ? ctw_matrix_tie(finder, &last->matrix[CTW_M_HEAD],
                                       &first->matrix[CTW_M_EMBED], a->head, err)
-                     : ctw_matrix_open(loader, &last->matrix[CTW_M_HEAD], a->head, "Linear",
+                     : ctw_matrix_open(finder, &last->matrix[CTW_M_HEAD], a->head, "Linear",
                                        c->vocab, c->hidden, err);
     return st;
 }
@@ -165,21 +165,21 @@ static enum ctw_status infer_dtype(struct ctw_model *m, const struct ctw_config 
 }
 
 /* What compressed-tensors leaves out of a file because it says nothing. */
-static void tell_lacking(const struct ctw_loader *loader)
+static void tell_lacking(const struct ctw_finder *finder)
 {
     const struct {
         const struct ctw_lacking *lacking;
         const char *part, *meaning;
     } rows[] = {
-        {&loader->index, "weight_g_idx",
+        {&finder->index, "weight_g_idx",
          "though actorder is group: it was never set, so the groups are sequential"},
-        {&loader->zero_points, "weight_zero_point",
+        {&finder->zero_points, "weight_zero_point",
          "though symmetric is false: they were all 0, so the weights are symmetric"},
     };
     for (size_t i = 0; i < CTW_COUNT(rows); i++) {
         int64_t n = rows[i].lacking->n;
         if (n > 0)
-            ctw_info("%s: %" PRId64 " %s (the first is %s) %s no %s, %s", loader->config->file, n,
+            ctw_info("%s: %" PRId64 " %s (the first is %s) %s no %s, %s", finder->config->file, n,
                      n == 1 ? "matrix" : "matrices", rows[i].lacking->first,
                      n == 1 ? "has" : "have", rows[i].part, rows[i].meaning);
     }
@@ -193,13 +193,13 @@ static void append(char *buf, size_t bytes, const char *text)
         snprintf(buf + n, bytes - n, "%s%s", n > 0 ? "; " : "", text);
 }
 
-static enum ctw_status describe_activations(struct ctw_model *m, const struct ctw_loader *loader,
+static enum ctw_status describe_activations(struct ctw_model *m, const struct ctw_finder *finder,
                                             bool kv_scales, struct ctw_err *err)
 {
-    const struct ctw_quant_config *qc = &loader->config->quant;
+    const struct ctw_quant_config *qc = &finder->config->quant;
     char text[512] = "", kv[96];
     for (int64_t i = 0; i < qc->n_groups; i++)
-        if (loader->group_used[i])
+        if (finder->group_used[i])
             append(text, sizeof(text), qc->groups[i].activations);
     snprintf(kv, sizeof(kv), "K/V cache %s", qc->kv_cache);
     if (qc->kv_cache[0] != '\0')
@@ -275,7 +275,7 @@ enum ctw_status ctw_model_open(struct ctw_model **out, const char *dir, const ch
                                struct ctw_err *err)
 {
     struct ctw_config config = {0};
-    struct ctw_loader loader = {.config = &config};
+    struct ctw_finder finder = {.config = &config};
     bool kv_scales = false;
     const char *file = config_name != NULL ? config_name : "config.json";
     char *path = join(dir, file);
@@ -296,25 +296,25 @@ enum ctw_status ctw_model_open(struct ctw_model **out, const char *dir, const ch
         goto done;
     /* First, as it also brings in the weight_shape tensors, which are read one by one below. */
     ctw_identify(m->identity, config.doc, m->container);
-    loader.container = m->container;
-    loader.group_used = ctw_calloc((size_t)config.quant.n_groups, sizeof(bool));
-    if (loader.group_used == NULL) {
+    finder.container = m->container;
+    finder.group_used = ctw_calloc((size_t)config.quant.n_groups, sizeof(bool));
+    if (finder.group_used == NULL) {
         st = ctw_fail(err, CTW_ENOMEM, "out of memory for a model");
         goto done;
     }
-    st = open_layers(m, &loader, err);
+    st = open_layers(m, &finder, err);
     if (st == CTW_OK && !config.has_dtype)
         st = infer_dtype(m, &config, err);
     if (st == CTW_OK)
-        st = ctw_unused_check(&loader, m, &kv_scales, err);
+        st = ctw_unused_check(&finder, m, &kv_scales, err);
     if (st == CTW_OK)
-        st = describe_activations(m, &loader, kv_scales, err);
+        st = describe_activations(m, &finder, kv_scales, err);
     if (st != CTW_OK)
         goto done;
-    tell_lacking(&loader);
+    tell_lacking(&finder);
     count_weights(m);
 done:
-    ctw_free(loader.group_used);
+    ctw_free(finder.group_used);
     ctw_config_close(&config);
     ctw_free(path);
     if (st != CTW_OK) {

@@ -17,22 +17,22 @@ static struct ctw_part as_part(const struct ctw_tensor *t)
 }
 
 /* A tensor that is there must be one that we can read. */
-static enum ctw_status find(const struct ctw_loader *loader, const char *module, const char *name,
+static enum ctw_status find(const struct ctw_finder *finder, const char *module, const char *name,
                             const struct ctw_tensor **out, struct ctw_err *err)
 {
     char full[MAX_NAME];
     snprintf(full, sizeof(full), "%s%s%s", module, module[0] != '\0' ? "." : "", name);
-    *out = ctw_container_find(loader->container, full);
+    *out = ctw_container_find(finder->container, full);
     if (*out != NULL && (*out)->unusable != NULL)
         return ctw_fail(err, CTW_EUNSUP, "%s: %s: %s",
-                        ctw_container_file(loader->container, (*out)->file), full,
+                        ctw_container_file(finder->container, (*out)->file), full,
                         (*out)->unusable);
     return CTW_OK;
 }
 
 /* ---- matrices ---- */
 
-static enum ctw_status find_parts(const struct ctw_loader *loader, struct ctw_matrix *m,
+static enum ctw_status find_parts(const struct ctw_finder *finder, struct ctw_matrix *m,
                                   struct ctw_err *err)
 {
     for (int kind = 0; kind < CTW_N_PARTS; kind++) {
@@ -40,12 +40,12 @@ static enum ctw_status find_parts(const struct ctw_loader *loader, struct ctw_ma
         m->weight.part[kind].n_dims = -1;
         for (int i = 0; (name = ctw_part_name((enum ctw_part_kind)kind, i)) != NULL; i++) {
             const struct ctw_tensor *t;
-            enum ctw_status st = find(loader, m->name, name, &t, err);
+            enum ctw_status st = find(finder, m->name, name, &t, err);
             if (st != CTW_OK)
                 return st;
             if (t != NULL && m->part[kind] != NULL)
                 return ctw_fail(err, CTW_EFORMAT, "%s: %s has both %s and %s; expected one of them",
-                                ctw_container_file(loader->container, t->file), m->name,
+                                ctw_container_file(finder->container, t->file), m->name,
                                 ctw_part_name((enum ctw_part_kind)kind, 0), name);
             if (t == NULL)
                 continue;
@@ -57,7 +57,7 @@ static enum ctw_status find_parts(const struct ctw_loader *loader, struct ctw_ma
 }
 
 /* The content of weight_shape: two I64 (or I32). */
-static enum ctw_status read_shape(const struct ctw_loader *loader, const struct ctw_matrix *m,
+static enum ctw_status read_shape(const struct ctw_finder *finder, const struct ctw_matrix *m,
                                   int64_t shape[2], struct ctw_err *err)
 {
     const struct ctw_tensor *t = m->part[CTW_PART_SHAPE];
@@ -66,7 +66,7 @@ static enum ctw_status read_shape(const struct ctw_loader *loader, const struct 
     if ((t->dtype != CTW_I64 && t->dtype != CTW_I32) || t->n_dims != 1 || t->shape[0] != 2)
         return ctw_fail(err, CTW_EFORMAT, "weight_shape: found %s, expected I64 [2]",
                         ctw_part_text(part, found, sizeof(found)));
-    const char *data = ctw_container_data(loader->container, t);
+    const char *data = ctw_container_data(finder->container, t);
     for (int i = 0; i < 2; i++) {
         int32_t narrow;
         if (t->dtype == CTW_I64) {
@@ -87,7 +87,7 @@ static void count_lacking(struct ctw_lacking *lacking, const struct ctw_matrix *
 }
 
 /* The part of the work whose messages get the file's and the matrix's name before them. */
-static enum ctw_status check_matrix(struct ctw_loader *loader, struct ctw_matrix *m,
+static enum ctw_status check_matrix(struct ctw_finder *finder, struct ctw_matrix *m,
                                     const struct ctw_quant_args *args, struct ctw_err *err)
 {
     struct ctw_weight_data data;
@@ -95,14 +95,14 @@ static enum ctw_status check_matrix(struct ctw_loader *loader, struct ctw_matrix
     const int64_t *stored_shape = NULL;
     enum ctw_status st = ctw_format_find(&m->weight.format, m->weight.part, err);
     if (st == CTW_OK && args->present && m->weight.format->id == CTW_FORMAT_dense &&
-        loader->config->quant.frozen)
+        finder->config->quant.frozen)
         return ctw_fail(err, CTW_EUNSUP,
                         "weight is stored dense (%s), but quantization_config quantises it and "
                         "says quantization_status \"frozen\": it is rounded only when it runs; "
                         "save the checkpoint with save_compressed=True",
                         ctw_dtype_name(m->part[CTW_PART_VALUES]->dtype));
     if (st == CTW_OK && m->part[CTW_PART_SHAPE] != NULL) {
-        st = read_shape(loader, m, shape, err);
+        st = read_shape(finder, m, shape, err);
         stored_shape = shape;
     }
     if (st == CTW_OK)
@@ -115,13 +115,13 @@ static enum ctw_status check_matrix(struct ctw_loader *loader, struct ctw_matrix
                         m->weight.format->name, args->format);
     for (int kind = 0; kind < CTW_N_PARTS; kind++)
         data.part[kind] =
-            m->part[kind] != NULL ? ctw_container_data(loader->container, m->part[kind]) : NULL;
+            m->part[kind] != NULL ? ctw_container_data(finder->container, m->part[kind]) : NULL;
     if (m->weight.format->check_data != NULL)
         st = m->weight.format->check_data(&m->weight, &data, err);
     return st;
 }
 
-enum ctw_status ctw_matrix_open(struct ctw_loader *loader, struct ctw_matrix *m, const char *name,
+enum ctw_status ctw_matrix_open(struct ctw_finder *finder, struct ctw_matrix *m, const char *name,
                                 const char *class_name, int64_t n, int64_t k, struct ctw_err *err)
 {
     const struct ctw_quant_group *group = NULL;
@@ -130,31 +130,31 @@ enum ctw_status ctw_matrix_open(struct ctw_loader *loader, struct ctw_matrix *m,
     m->name = ctw_strdup(name);
     if (m->name == NULL)
         return ctw_fail(err, CTW_ENOMEM, "out of memory for the names of the matrices");
-    enum ctw_status st = find_parts(loader, m, err);
+    enum ctw_status st = find_parts(finder, m, err);
     if (st == CTW_OK && m->part[CTW_PART_VALUES] == NULL)
         st = ctw_fail(err, CTW_EFORMAT,
                       "the checkpoint has no tensor %s.weight (or .weight_packed), which %s needs "
                       "as a [%" PRId64 ", %" PRId64 "] matrix",
-                      name, loader->config->file, n, k);
+                      name, finder->config->file, n, k);
     if (st == CTW_OK)
-        st = ctw_quant_config_find(&loader->config->quant, name, class_name, &group, err);
+        st = ctw_quant_config_find(&finder->config->quant, name, class_name, &group, err);
     if (st != CTW_OK)
         return st;
     if (group != NULL) {
         args = group->args;
-        loader->group_used[group - loader->config->quant.groups] = true;
+        finder->group_used[group - finder->config->quant.groups] = true;
     }
-    st = check_matrix(loader, m, &args, err);
+    st = check_matrix(finder, m, &args, err);
     if (st != CTW_OK && st != CTW_ENOMEM)
         return ctw_fail_prefix(
-            err, "%s: %s", ctw_container_file(loader->container, m->part[CTW_PART_VALUES]->file),
+            err, "%s: %s", ctw_container_file(finder->container, m->part[CTW_PART_VALUES]->file),
             name);
     if (st != CTW_OK || m->weight.format->id == CTW_FORMAT_dense)
         return st;
     if (args.actorder_group)
-        count_lacking(&loader->index, m, CTW_PART_GROUP_INDEX);
+        count_lacking(&finder->index, m, CTW_PART_GROUP_INDEX);
     if (!args.symmetric)
-        count_lacking(&loader->zero_points, m, CTW_PART_ZERO_POINT);
+        count_lacking(&finder->zero_points, m, CTW_PART_ZERO_POINT);
     return st;
 }
 
@@ -164,33 +164,33 @@ void ctw_matrix_close(struct ctw_matrix *m)
     m->name = NULL;
 }
 
-enum ctw_status ctw_matrix_tie(struct ctw_loader *loader, struct ctw_matrix *head,
+enum ctw_status ctw_matrix_tie(struct ctw_finder *finder, struct ctw_matrix *head,
                                const struct ctw_matrix *embed, const char *name,
                                struct ctw_err *err)
 {
     const struct ctw_quant_group *group;
     const struct ctw_tensor *own, *table = embed->part[CTW_PART_VALUES];
-    enum ctw_status st = ctw_quant_config_find(&loader->config->quant, name, "Linear", &group, err);
+    enum ctw_status st = ctw_quant_config_find(&finder->config->quant, name, "Linear", &group, err);
     if (st == CTW_OK && group != NULL)
         st = ctw_fail(err, CTW_EUNSUP,
                       "%s: quantization_config quantises %s, but tie_word_embeddings makes it the "
                       "embedding; add %s to its ignore list, or untie the checkpoint",
-                      loader->config->file, name, name);
+                      finder->config->file, name, name);
     if (st == CTW_OK)
-        st = find(loader, name, "weight", &own, err);
+        st = find(finder, name, "weight", &own, err);
     if (st != CTW_OK)
         return st;
     /* Some files have both. transformers then ties only what is equal. */
     bool equal =
         own == NULL || (own->dtype == table->dtype && own->bytes == table->bytes &&
-                        memcmp(ctw_container_data(loader->container, own),
-                               ctw_container_data(loader->container, table), own->bytes) == 0);
+                        memcmp(ctw_container_data(finder->container, own),
+                               ctw_container_data(finder->container, table), own->bytes) == 0);
     if (!equal)
         return ctw_fail(err, CTW_EFORMAT,
                         "%s: %s.weight differs from the embedding, but %s says "
                         "tie_word_embeddings; set it to false, or remove the tensor",
-                        ctw_container_file(loader->container, own->file), name,
-                        loader->config->file);
+                        ctw_container_file(finder->container, own->file), name,
+                        finder->config->file);
     *head = *embed;
     head->name = ctw_strdup(name);
     return head->name != NULL
@@ -200,25 +200,25 @@ enum ctw_status ctw_matrix_tie(struct ctw_loader *loader, struct ctw_matrix *hea
 
 /* ---- vectors ---- */
 
-enum ctw_status ctw_vector_open(struct ctw_loader *loader, const struct ctw_tensor **out,
+enum ctw_status ctw_vector_open(struct ctw_finder *finder, const struct ctw_tensor **out,
                                 const char *name, int64_t n, struct ctw_err *err)
 {
     char found[96];
-    enum ctw_status st = find(loader, "", name, out, err);
+    enum ctw_status st = find(finder, "", name, out, err);
     if (st != CTW_OK)
         return st;
     const struct ctw_tensor *t = *out;
     if (t == NULL)
         return ctw_fail(err, CTW_EFORMAT,
                         "the checkpoint has no tensor %s, which %s needs as [%" PRId64 "]", name,
-                        loader->config->file, n);
+                        finder->config->file, n);
     bool is_float = t->dtype == CTW_BF16 || t->dtype == CTW_F16 || t->dtype == CTW_F32;
     if (!is_float || t->n_dims != 1 || t->shape[0] != n) {
         struct ctw_part part = as_part(t);
         return ctw_fail(err, CTW_EFORMAT,
                         "%s: %s: found %s, expected BF16, F16 or F32 [%" PRId64 "] by %s",
-                        ctw_container_file(loader->container, t->file), name,
-                        ctw_part_text(&part, found, sizeof(found)), n, loader->config->file);
+                        ctw_container_file(finder->container, t->file), name,
+                        ctw_part_text(&part, found, sizeof(found)), n, finder->config->file);
     }
     return CTW_OK;
 }
@@ -284,7 +284,7 @@ static size_t list_used(const struct ctw_model *m, const struct ctw_tensor **lis
     return n;
 }
 
-enum ctw_status ctw_unused_check(const struct ctw_loader *loader, const struct ctw_model *m,
+enum ctw_status ctw_unused_check(const struct ctw_finder *finder, const struct ctw_model *m,
                                  bool *kv_scales, struct ctw_err *err)
 {
     const struct ctw_tensor *first = NULL, *tied = NULL;
@@ -296,11 +296,11 @@ enum ctw_status ctw_unused_check(const struct ctw_loader *loader, const struct c
     (void)list_used(m, used);
     qsort(used, n_used, sizeof(struct ctw_tensor *), by_address);
     if (m->tied) /* seen by ctw_matrix_tie() to be the embedding's bytes again */
-        (void)find(loader, m->layers[m->n_layers - 1].matrix[CTW_M_HEAD].name, "weight", &tied,
+        (void)find(finder, m->layers[m->n_layers - 1].matrix[CTW_M_HEAD].name, "weight", &tied,
                    NULL);
     *kv_scales = false;
-    for (int64_t i = 0; i < ctw_container_count(loader->container); i++) {
-        const struct ctw_tensor *t = ctw_container_at(loader->container, i);
+    for (int64_t i = 0; i < ctw_container_count(finder->container); i++) {
+        const struct ctw_tensor *t = ctw_container_at(finder->container, i);
         if (t == tied || bsearch(&t, used, n_used, sizeof(struct ctw_tensor *), by_address) != NULL)
             continue;
         enum leftover what = classify(t->name);
@@ -318,7 +318,7 @@ enum ctw_status ctw_unused_check(const struct ctw_loader *loader, const struct c
     return ctw_fail(err, CTW_EUNSUP,
                     "%s: %s (%s)%s no use in a %s model as %s describes it; the configuration does "
                     "not fit the checkpoint, or this kind of it is not supported",
-                    ctw_container_file(loader->container, first->file), first->name,
+                    ctw_container_file(finder->container, first->file), first->name,
                     ctw_part_text(&part, found, sizeof(found)), more, m->model_type,
-                    loader->config->file);
+                    finder->config->file);
 }
