@@ -247,51 +247,25 @@ static int64_t take_pass(const struct ctw_seq *seqs, int64_t first, int64_t n_se
     return n;
 }
 
-struct report {
-    const struct ctw_hooks *hooks;
-    struct ctw_progress progress;
-    int64_t pass_first_tok, pass_tok;
-};
-
-static void report_share(void *arg, double share, int layer)
-{
-    struct report *r = arg;
-    r->progress.layer = layer;
-    r->progress.tok_done = r->pass_first_tok + (int64_t)(share * (double)r->pass_tok);
-    if (r->hooks != NULL && r->hooks->progress != NULL)
-        r->hooks->progress(r->hooks->arg, &r->progress);
-}
-
-static bool report_cancelled(void *arg)
-{
-    struct report *r = arg;
-    return r->hooks != NULL && r->hooks->cancelled != NULL && r->hooks->cancelled(r->hooks->arg);
-}
-
 static enum ctw_status run_passes(struct ctw_engine *e, struct ctw_seq *seqs, int64_t n_seqs,
-                                  struct report *r, struct ctw_err *err)
+                                  const struct ctw_hooks *hooks, struct ctw_progress *progress,
+                                  struct ctw_err *err)
 {
-    const struct ctw_pass_hooks hooks = {
-        .arg = r, .progress = report_share, .cancelled = report_cancelled};
     for (int64_t first = 0; first < n_seqs;) {
         int64_t n = take_pass(seqs, first, n_seqs, e->forward->plan.pass_tokens);
-        r->pass_tok = 0;
-        for (int64_t i = first; i < first + n; i++)
-            r->pass_tok += ctw_seq_inputs(&seqs[i]);
         /* Before, lest a shortened file kill us; after, lest an overwritten one gave numbers. */
         bool reading = ctw_provider_needs_files(e->provider), files = reading || !e->files_checked;
         enum ctw_status st = files ? ctw_container_check(e->model->container, err) : CTW_OK;
         if (st == CTW_OK)
-            st = ctw_pass_run(e->forward, e->provider, seqs + first, n, &hooks, err);
+            st = ctw_pass_run(e->forward, e->provider, seqs + first, n, hooks, progress, err);
         if (st == CTW_OK && files)
             st = ctw_container_check(e->model->container, err);
         e->files_checked = e->files_checked || (st == CTW_OK && !reading);
         if (st != CTW_OK)
             return st;
-        if (r->hooks != NULL && r->hooks->done != NULL)
-            r->hooks->done(r->hooks->arg, first, n);
-        r->pass_first_tok += r->pass_tok;
-        r->progress.pass++;
+        if (hooks != NULL && hooks->done != NULL)
+            hooks->done(hooks->arg, first, n);
+        progress->pass++;
         first += n;
     }
     return CTW_OK;
@@ -314,9 +288,8 @@ enum ctw_status ctw_engine_score(struct ctw_engine *e, struct ctw_seq *seqs, int
     enum ctw_status st = prepare(e, longest, total, err);
     if (st != CTW_OK)
         return st;
-    struct report r = {.hooks = hooks,
-                       .progress = {.tok_total = total, .n_layers = e->model->n_layers}};
-    for (int64_t first = 0; first < n_seqs; r.progress.n_passes++)
+    struct ctw_progress progress = {.tok_total = total, .n_layers = e->model->n_layers};
+    for (int64_t first = 0; first < n_seqs; progress.n_passes++)
         first += take_pass(seqs, first, n_seqs, e->forward->plan.pass_tokens);
-    return run_passes(e, seqs, n_seqs, &r, err);
+    return run_passes(e, seqs, n_seqs, hooks, &progress, err);
 }

@@ -11,7 +11,9 @@
 struct pass {
     struct ctw_forward *f;
     struct ctw_provider *provider;
-    const struct ctw_pass_hooks *hooks;
+    const struct ctw_hooks *hooks;
+    struct ctw_progress *progress;
+    int64_t tok_before; /* of earlier passes */
     struct ctw_seq *seqs;
     int64_t n_seqs;
     int64_t n_tok;  /* inputs of all sequences */
@@ -34,10 +36,13 @@ static enum ctw_status no_memory(struct ctw_err *err)
 static enum ctw_status step(struct pass *p, double cost, int layer, struct ctw_err *err)
 {
     p->cost_done += cost;
+    p->progress->layer = layer;
+    p->progress->tok_done =
+        p->tok_before + (int64_t)(p->cost_done / p->cost_total * (double)p->n_tok);
     if (p->hooks == NULL)
         return CTW_OK;
     if (p->hooks->progress != NULL)
-        p->hooks->progress(p->hooks->arg, p->cost_done / p->cost_total, layer);
+        p->hooks->progress(p->hooks->arg, p->progress);
     if (p->hooks->cancelled != NULL && p->hooks->cancelled(p->hooks->arg))
         return ctw_fail(err, CTW_ECANCELED, "cancelled");
     return CTW_OK;
@@ -299,9 +304,16 @@ static enum ctw_status collect(struct pass *p, struct ctw_err *err)
 
 enum ctw_status ctw_pass_run(struct ctw_forward *f, struct ctw_provider *provider,
                              struct ctw_seq *seqs, int64_t n_seqs,
-                             const struct ctw_pass_hooks *hooks, struct ctw_err *err)
+                             const struct ctw_hooks *hooks, struct ctw_progress *progress,
+                             struct ctw_err *err)
 {
-    struct pass p = {.f = f, .provider = provider, .hooks = hooks, .seqs = seqs, .n_seqs = n_seqs};
+    struct pass p = {.f = f,
+                     .provider = provider,
+                     .hooks = hooks,
+                     .progress = progress,
+                     .tok_before = progress->tok_done,
+                     .seqs = seqs,
+                     .n_seqs = n_seqs};
     double started_s = ctw_now_s();
     enum ctw_status st = allocate(&p, err);
     if (st == CTW_OK)
@@ -311,6 +323,8 @@ enum ctw_status ctw_pass_run(struct ctw_forward *f, struct ctw_provider *provide
     double queued_s = ctw_now_s(); /* a GPU computes on */
     if (st == CTW_OK)
         st = collect(&p, err);
+    if (st == CTW_OK)
+        progress->tok_done = p.tok_before + p.n_tok;
     if (st == CTW_OK)
         ctw_debug("pass: %" PRId64 " tokens, queued after %.1f ms, computed after %.1f ms", p.n_tok,
                   1e3 * (queued_s - started_s), 1e3 * (ctw_now_s() - started_s));

@@ -14,22 +14,14 @@ static inline int64_t ctw_seq_inputs(const struct ctw_seq *seq)
     return seq->n_tok - 1;
 }
 
-/* Called often with the share of the pass that is done, 0..1. */
-typedef void ctw_pass_progress_fn(void *arg, double share, int layer);
-
-struct ctw_pass_hooks {
-    void *arg;
-    ctw_pass_progress_fn *progress; /* may be NULL */
-    bool (*cancelled)(void *arg);   /* may be NULL */
-};
-
 /*
  * Scores seqs[0 .. n_seqs-1], whose inputs together fit f's plan. On CTW_OK every logprob, greedy,
- * hidden and bad_layer is written; otherwise none is to be used.
+ * hidden and bad_layer is written; otherwise none is to be used. Sets progress->layer, adds to
+ * progress->tok_done, and shows *progress to the hooks (NULL: none) after every chunk.
  */
 enum ctw_status ctw_pass_run(struct ctw_forward *f, struct ctw_provider *provider,
                              struct ctw_seq *seqs, int64_t n_seqs,
-                             const struct ctw_pass_hooks *hooks,
+                             const struct ctw_hooks *hooks, struct ctw_progress *progress,
                              struct ctw_err *err) CTW_MUST_CHECK;
 
 #endif

@@ -255,6 +255,42 @@ static void cancelling_leaves_no_trace(void **state)
     ctw_engine_close(e);
 }
 
+struct course {
+    struct ctw_progress last;
+    int64_t calls;
+};
+
+static void goes_on(void *arg, const struct ctw_progress *p)
+{
+    struct course *c = arg;
+    assert_true(p->tok_done >= c->last.tok_done);
+    assert_true(p->pass > c->last.pass || p->layer >= c->last.layer);
+    assert_true(p->pass < p->n_passes && p->layer < p->n_layers);
+    assert_true(p->tok_done >= 5 * p->pass && p->tok_done <= 5 * (p->pass + 1)); /* of this pass */
+    c->last = *p;
+    c->calls++;
+}
+
+/* Three passes of five tokens: each goes on where the former ended, up to all tokens. */
+static void progress_counts_all_passes(void **state)
+{
+    (void)state;
+    struct ctw_err err;
+    struct ctw_engine *e;
+    struct course course = {0};
+    const struct ctw_engine_options opt = {
+        .model_dir = dir, .backend = backend, .n_threads = 1, .chunk_tokens = 2, .pass_tokens = 5};
+    const struct ctw_hooks hooks = {.arg = &course, .progress = goes_on};
+    struct ctw_seq seqs[] = {sequence(0), sequence(0), sequence(1)};
+    assert_int_equal(ctw_engine_open(&e, &opt, &err), CTW_OK);
+    assert_int_equal(ctw_engine_score(e, seqs, 3, &hooks, &err), CTW_OK);
+    assert_int_equal(course.last.n_passes, 3);
+    assert_int_equal(course.last.tok_total, 15);
+    assert_int_equal(course.last.tok_done, 15);
+    assert_int_equal(course.calls, 3 * (3 + 3)); /* chunks of 2, 2, 1: the layer's and the head's */
+    ctw_engine_close(e);
+}
+
 static void failed_allocations_are_reported(void **state)
 {
     (void)state;
@@ -467,6 +503,7 @@ int main(void)
         cmocka_unit_test(nan_names_its_layer),
         cmocka_unit_test(a_changed_file_is_noticed),
         cmocka_unit_test(cancelling_leaves_no_trace),
+        cmocka_unit_test(progress_counts_all_passes),
         cmocka_unit_test(failed_allocations_are_reported),
         cmocka_unit_test(resident_layers_hold_the_files_bytes),
         cmocka_unit_test(a_layer_that_cannot_be_read_is_an_error),
