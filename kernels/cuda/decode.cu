@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(SPANS)
 template <typename S>
 static void decode_dense(cudaStream_t stream, struct plane *p, const S *values, enum ctw_dtype dtype)
 {
-    const dim3 blocks = plane_cut(p, sizeof(S) == 4 || dtype == CTW_F32 ? 4 : 8, THREADS, ROWS);
+    const dim3 blocks = plane_cut(p, sizeof(S) == 4 || dtype == CTW_F32 ? 4 : 8);
 #define TO(T)                                                                                            \
     dense_units<S, T, sizeof(S) + sizeof(T) == 4 ? 8 : 4><<<blocks, THREADS, 0, stream>>>(*p, values)
     CTW_CUDA_FLOAT_SWITCH(dtype, TO);
@@ -173,7 +173,7 @@ static enum ctw_status decode(cudaStream_t stream, const struct ctw_shard *shard
     if (id == CTW_FORMAT_pack_quantized) {
         ctw_cuda_decode_pack(stream, p, &s, dtype);
     } else if (id == CTW_FORMAT_nvfp4 && dst_aligned && is_aligned(values, 4)) {
-        const dim3 blocks = plane_cut(p, 8, THREADS, ROWS);
+        const dim3 blocks = plane_cut(p, 8);
 #define TO(T) nvfp4_units<T><<<blocks, THREADS, 0, stream>>>(*p, s)
         CTW_CUDA_FLOAT_SWITCH(dtype, TO);
 #undef TO
@@ -203,7 +203,7 @@ enum ctw_status ctw_cuda_decode(struct ctw_cuda *cu, cudaStream_t stream, const 
         for (p.shift = 0; (int64_t)1 << p.shift < group_rows;)
             p.shift++;
         p.stride = (uint32_t)stride_rows;
-        if ((int64_t)1 << p.shift != group_rows || group_rows < MAX_BLOCK_ROWS)
+        if ((int64_t)1 << p.shift != group_rows || group_rows < ROWS)
             return ctw_fail(err, CTW_EINTERNAL, "cuda: rows in groups of no power of two, or too small");
     } else if (w->format->id == CTW_FORMAT_dense && dtype == w->dtype) {
         const char *src = (const char *)shard->data->part[CTW_PART_VALUES];

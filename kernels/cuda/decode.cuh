@@ -12,14 +12,14 @@
 #include "kernels/cuda/elements.h"
 #include "kernels/formats/format.h"
 
-enum { THREADS = 128, ROWS = 2, MAX_BLOCK_ROWS = 8 };
+enum { THREADS = 128, ROWS = 2 };
 
 /* Which rows are decoded, and where they go. Rows and columns are at most CTW_MAX_DIM. */
 struct plane {
     const int32_t *rows; /* device: the weight's row for each of ours; NULL: row0 + r */
     uint32_t row0, n_rows, k;
     uint32_t units;  /* in a row */
-    int shift;       /* our rows go to dst in blocks of 1 << shift (MAX_BLOCK_ROWS or more), */
+    int shift;       /* our rows go to dst in blocks of 1 << shift (ROWS or more), */
     uint32_t stride; /* which start at every stride-th row of dst */
     void *dst;
 };
@@ -31,27 +31,21 @@ struct source {
 };
 
 /*
- * Blocks for units of `unit` columns, `block_units` of them and `block_rows` rows for each block: x
- * counts along a row, y and z together the rows. The last z may have blocks without rows.
+ * Blocks for units of `unit` columns, THREADS of them and ROWS rows for each block: x counts along a
+ * row, y and z together the rows. The last z may have blocks without rows.
  */
-static inline dim3 plane_cut(struct plane *p, uint32_t unit, uint32_t block_units, uint32_t block_rows)
+static inline dim3 plane_cut(struct plane *p, uint32_t unit)
 {
-    uint32_t down = (p->n_rows + block_rows - 1) / block_rows, z = (down + 32767) / 32768;
+    uint32_t down = (p->n_rows + ROWS - 1) / ROWS, z = (down + 32767) / 32768;
     p->units = (p->k + unit - 1) / unit;
-    return dim3((p->units + block_units - 1) / block_units, (down + z - 1) / z, z);
-}
-
-/* The first of the block's rows, of which it has block_rows; n_rows or more: it has none. */
-static __device__ __forceinline__ uint32_t plane_row0(uint32_t block_rows)
-{
-    return (blockIdx.z * gridDim.y + blockIdx.y) * block_rows;
+    return dim3((p->units + THREADS - 1) / THREADS, (down + z - 1) / z, z);
 }
 
 /* The thread's unit and the first of its ROWS rows; false: it has none. */
 static __device__ __forceinline__ bool plane_place(const struct plane &p, uint32_t *unit, uint32_t *r0)
 {
     *unit = blockIdx.x * THREADS + threadIdx.x;
-    *r0 = plane_row0(ROWS);
+    *r0 = (blockIdx.z * gridDim.y + blockIdx.y) * ROWS;
     return *unit < p.units && *r0 < p.n_rows;
 }
 

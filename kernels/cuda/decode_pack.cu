@@ -1,9 +1,8 @@
 /*
  * Pack-quantized weights decoded into matrices: bit-equal to kernels/formats, but for a NaN's payload.
  *
- * Kernels: pack_fast (groups of whole units, to the scales' own 16-bit type), that of decode_indexed.cu
- * (to the same, where each column names its group), and pack_any, for every other layout, alignment and
- * type.
+ * Kernels: pack_fast (groups of whole units, to the scales' own 16-bit type) and pack_any, for every
+ * other layout, alignment and type, and for columns that name their groups.
  */
 #include "kernels/cuda/decode_pack.cuh"
 #include "kernels/formats/pack_quantized/decode.h"
@@ -193,13 +192,13 @@ __global__ void __launch_bounds__(THREADS)
 
 /* ---- choosing ----------------------------------------------------------------------------- */
 
-/* Do kernels that compute in the scales' type take it? Rows begin at words, so whole units have their
- * words aligned. */
+/* Does pack_fast take it, but for its groups? Rows begin at words, so whole units have their words
+ * aligned. */
 static bool suits(const struct plane *p, const struct source *s, enum ctw_dtype dtype)
 {
     const struct ctw_weight *w = &s->w;
-    return p->k % 8 == 0 && ctw_cuda_aligned16(p->dst) && dtype == w->dtype && dtype != CTW_F32 &&
-           is_aligned(s->data.part[CTW_PART_SCALE], 2) &&
+    return !w->indexed && p->k % 8 == 0 && ctw_cuda_aligned16(p->dst) && dtype == w->dtype &&
+           dtype != CTW_F32 && is_aligned(s->data.part[CTW_PART_SCALE], 2) &&
            is_aligned(s->data.part[CTW_PART_VALUES], w->bits == 8 ? 8 : 4) &&
            (!w->zero_packed || is_aligned(s->data.part[CTW_PART_ZERO_POINT], 4));
 }
@@ -210,7 +209,7 @@ static bool decode_fast(cudaStream_t stream, struct plane *p, const struct sourc
     uint64_t units = p->k / 8, group_units = (uint64_t)s->w.group_size / 8;
     if (s->w.group_size % 8 != 0 || units * group_units >= (uint64_t)1 << 31)
         return false;
-    const dim3 blocks = plane_cut(p, 8, THREADS, ROWS);
+    const dim3 blocks = plane_cut(p, 8);
     uint32_t per_unit = (uint32_t)((((uint64_t)1 << 31) + group_units - 1) / group_units);
 #define CASE(bits)                                                                                       \
     case bits:                                                                                           \
@@ -237,10 +236,9 @@ static bool decode_fast(cudaStream_t stream, struct plane *p, const struct sourc
 void ctw_cuda_decode_pack(cudaStream_t stream, struct plane *p, const struct source *s,
                           enum ctw_dtype dtype)
 {
-    if (suits(p, s, dtype) &&
-        (s->w.indexed ? ctw_cuda_decode_indexed(stream, p, s) : decode_fast(stream, p, s)))
+    if (suits(p, s, dtype) && decode_fast(stream, p, s))
         return;
-    const dim3 blocks = plane_cut(p, 8, THREADS, ROWS);
+    const dim3 blocks = plane_cut(p, 8);
     bool whole = p->k % 8 == 0 && ctw_cuda_aligned16(p->dst);
 #define ANY(T) pack_any<T><<<blocks, THREADS, 0, stream>>>(*p, *s, whole)
     CTW_CUDA_FLOAT_SWITCH(dtype, ANY);

@@ -1,6 +1,6 @@
 /*
- * What the kernels share that decode pack-quantized weights to the scales' own type T, of 16 bits. They
- * compute in T, two columns or two rows at a time: codes less zero points are integers of at most +-255,
+ * Of decode_pack.cu: codes of pack-quantized weights as numbers of the scales' own type T, of 16 bits, in
+ * which pack_fast computes, two columns at a time: codes less zero points are integers of at most +-255,
  * which either type holds, and their product with a scale is rounded once, as the format's is (there it
  * is exact in fp32, or infinite where it is in T too, and then rounded to T).
  */
@@ -117,39 +117,27 @@ template <typename T> static __device__ __forceinline__ uint32_t bits_of(T v)
 template <typename T> constexpr uint32_t LARGE = 0x43004300; /* 128, whose last bit counts 1 */
 template <> constexpr uint32_t LARGE<__half> = 0x64006400;   /* 1024, likewise */
 
-/* Integers below 128, less LESS, as numbers; each is in a half's last bits, the others are LARGE's. */
-template <typename T, int LESS = 0>
-static __device__ __forceinline__ uint32_t pair_of_integers(uint32_t with_large)
+/* Integers below 128 as numbers; each is in a half's last bits, the others are LARGE's. */
+template <typename T> static __device__ __forceinline__ uint32_t pair_of_integers(uint32_t with_large)
 {
-    return as_word(__hsub2_rn(as_pair<T>(with_large), as_pair<T>(LARGE<T> + LESS * 0x10001)));
+    return as_word(__hsub2_rn(as_pair<T>(with_large), as_pair<T>(LARGE<T>)));
 }
 
-/* Integers below 512, a half each, less 16 * SIXTEENS, which leaves at most +-256. */
-template <typename T, int SIXTEENS = 0>
-static __device__ __forceinline__ uint32_t pair_of_long_integers(uint32_t two)
+/* Integers below 512, a half each. */
+template <typename T> static __device__ __forceinline__ uint32_t pair_of_long_integers(uint32_t two)
 {
     constexpr uint32_t SIXTEEN = ctw_cuda_same_type<T, __nv_bfloat16> ? 0x41804180 : 0x4c004c00;
     uint32_t low = pair_of_integers<T>(masked(two, 0x000f000f, LARGE<T>));
-    uint32_t high = pair_of_integers<T, SIXTEENS>(masked(two >> 4, 0x001f001f, LARGE<T>));
+    uint32_t high = pair_of_integers<T>(masked(two >> 4, 0x001f001f, LARGE<T>));
     return as_word(__hfma2(as_pair<T>(high), as_pair<T>(SIXTEEN), as_pair<T>(low)));
 }
 
-/* ---- codes and zero points in pairs: in halves, those of less than 8 bits beside LARGE's bits - */
+/* ---- codes in pairs: in halves, those of less than 8 bits beside LARGE's bits --------------- */
 
 /* Codes as numbers. */
 template <int BITS, typename T> static __device__ __forceinline__ uint32_t pair_number(uint32_t code)
 {
     return BITS < 8 ? pair_of_integers<T>(code) : pair_of_long_integers<T>(code);
-}
-
-/* Codes less zero points, as numbers. */
-template <int BITS, typename T>
-static __device__ __forceinline__ uint32_t pair_less(uint32_t code, uint32_t zero)
-{
-    if constexpr (BITS < 8)
-        return as_word(__hsub2_rn(as_pair<T>(code), as_pair<T>(zero)));
-    else
-        return pair_of_long_integers<T, 16>(code + 0x01000100 - zero); /* 256: no half borrows */
 }
 
 /* The codes of a unit's columns. */
@@ -192,31 +180,5 @@ static __device__ __forceinline__ void code_pairs(const uint32_t (&word)[WORDS<B
         }
     }
 }
-
-/* The codes of a unit in two rows, first and second: pair[c] has column c's. */
-template <int BITS, typename T>
-static __device__ __forceinline__ void row_pairs(const uint32_t (&first)[WORDS<BITS>],
-                                                 const uint32_t (&second)[WORDS<BITS>],
-                                                 const struct unit_words &at, bool whole,
-                                                 uint32_t (&pair)[8])
-{
-    constexpr uint32_t MASK = ((1u << BITS) - 1u) * 0x10001, TWICE[4] = {0x4400, 0x5511, 0x6622, 0x7733};
-    if constexpr (BITS == 8) {
-#pragma unroll
-        for (int c = 0; c < 8; c++)
-            pair[c] = __byte_perm(first[c / 4], second[c / 4], TWICE[c % 4]) & MASK;
-    } else {
-        constexpr int HALF = 16 / BITS; /* codes that 16 bits hold whole */
-        uint32_t a = joined_low<BITS>(first, at, whole), b = joined_low<BITS>(second, at, whole);
-        uint32_t low = lower(a, b);
-        uint32_t high = HALF * BITS == 16 ? upper(a, b) : lower(a >> (HALF * BITS), b >> (HALF * BITS));
-#pragma unroll
-        for (int c = 0; c < 8; c++)
-            pair[c] = masked((c < HALF ? low : high) >> (c % HALF * BITS), MASK, LARGE<T>);
-    }
-}
-
-/* decode_indexed.cu: weights in activation order, of a suited layout. False: not these. */
-bool ctw_cuda_decode_indexed(cudaStream_t stream, struct plane *p, const struct source *s);
 
 #endif

@@ -138,12 +138,8 @@ static void *host_random(enum ctw_dtype dtype, int64_t n, float scale)
 /* ---- weights ------------------------------------------------------------------------------ */
 
 enum format { DENSE, PACK, NVFP4 };
-/* Bytes: any, also those that are no code, as no check refuses them; codes; codes but for the first,
- * which is one less than any, or the last, which is one more. */
-enum zeros { NO_ZEROS, PACKED_ZEROS, INT8_ZEROS, INT8_CODES, INT8_LOW, INT8_HIGH };
-
-/* struct kind's misalign: of this part alone. */
-#define MISALIGN_ONLY(part, bytes) (-100 * (part) - (bytes))
+/* Bytes: any, also those that are no code, as no check refuses them. */
+enum zeros { NO_ZEROS, PACKED_ZEROS, INT8_ZEROS };
 
 struct kind {
     const char *name;
@@ -153,7 +149,7 @@ struct kind {
     int group;            /* 0: a row; -1: the whole matrix. NVFP4: about its global scale */
     enum zeros zeros;
     bool indexed, whole; /* activation order; whole codes in each word */
-    int misalign; /* bytes; below 0: of all parts but the values; or MISALIGN_ONLY() */
+    int misalign; /* bytes; below 0: of all parts but the values */
     int64_t n, k;
 };
 
@@ -205,16 +201,8 @@ static void make_pack(struct made *m, const struct kind *c, struct ctw_quant_arg
     make_floats(add_part(m, CTW_PART_SCALE, c->dtype, 2, rows, groups), c->dtype, rows * groups, true);
     if (c->zeros == PACKED_ZEROS)
         add_part(m, CTW_PART_ZERO_POINT, CTW_I32, 2, words(rows, c->bits, c->whole), groups);
-    if (c->zeros >= INT8_ZEROS) {
-        int8_t *zero = (int8_t *)add_part(m, CTW_PART_ZERO_POINT, CTW_I8, 2, rows, groups);
-        int64_t n = c->zeros == INT8_ZEROS ? 0 : rows * groups;
-        for (int64_t i = 0; i < n; i++)
-            zero[i] = (int8_t)((zero[i] & ((1 << c->bits) - 1)) - (1 << (c->bits - 1)));
-        if (c->zeros == INT8_LOW)
-            zero[0] = (int8_t)(-(1 << (c->bits - 1)) - 1);
-        if (c->zeros == INT8_HIGH)
-            zero[n - 1] = (int8_t)(1 << (c->bits - 1));
-    }
+    if (c->zeros == INT8_ZEROS)
+        add_part(m, CTW_PART_ZERO_POINT, CTW_I8, 2, rows, groups);
     if (c->indexed) {
         uint8_t *p = add_part(m, CTW_PART_GROUP_INDEX, CTW_I32, 1, c->k, 1);
         for (int64_t i = 0; i < c->k; i++) { /* a shuffle, as activation order is one */
@@ -265,9 +253,7 @@ static void weight_open(struct made *m, const struct kind *c)
     for (int i = 0; i < CTW_N_PARTS; i++) {
         if (m->host.part[i] == NULL)
             continue;
-        int bytes = abs(c->misalign) % 100, part = abs(c->misalign) / 100;
-        bool all = c->misalign > 0 || (part == 0 && i != CTW_PART_VALUES);
-        int misalign = all || part == i ? bytes : 0;
+        int misalign = c->misalign < 0 && i == CTW_PART_VALUES ? 0 : abs(c->misalign);
         m->part[i] = buf_from(m->host.part[i], m->w.part[i].bytes, (size_t)misalign);
         m->device.part[i] = m->part[i].p;
     }
