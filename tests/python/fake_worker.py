@@ -6,8 +6,8 @@ Faults come from CTW_FAKE, a comma-separated list: load=TEXT, slow=SECONDS (a jo
 final one by one, one each so many seconds), die=N (exit at the N-th poll), busy=N (the first N
 submits), full=N (the N-th submit and the three after it), nan, forget=N (at the N-th poll every job is
 forgotten, as after a restart), forgets=N (at the N-th submit), device=NAME, loading=N (info says so N
-times), scored=TEXT (numerics of the results), invalid=N (the N-th submit). CTW_FAKE_LOG names a file
-for a line a request.
+times), hot (polls are answered at once), again=MS (likewise, with `again_ms`), scored=TEXT (numerics
+of the results), invalid=N (the N-th submit). CTW_FAKE_LOG names a file for a line a request.
 """
 
 from __future__ import annotations
@@ -259,7 +259,8 @@ class Fake:
                 "progress": {},
                 "error": {"code": "numeric", "message": "NaN in a score", "item": 1, "layer": 3},
             }
-        until = time.monotonic() + min(wait_ms, 1000) / 1000
+        held = 0 if {"hot", "again"} & self.faults.keys() else min(wait_ms, 1000) / 1000
+        until = time.monotonic() + held
         while self._final(entry) <= seen < len(entry["items"]) and time.monotonic() < until:
             time.sleep(0.01)
         n, total = self._final(entry), len(entry["items"])
@@ -267,6 +268,7 @@ class Fake:
             "state": "done" if n == total else "running",
             "items_done": n,
             "items": total,
+            **({"again_ms": int(self.faults["again"])} if "again" in self.faults else {}),
             "progress": {
                 "tokens_done": n * 10,
                 "tokens": total * 10,

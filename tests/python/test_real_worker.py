@@ -215,8 +215,8 @@ def test_a_running_worker(checkpoint: Path, tmp_path: Path, real_worker: str) ->
         assert answers[0] == answers[1] == answers[2] and worker.poll() is None
         worker.terminate()
         assert worker.wait(60) == 0
-        with pytest.raises(CtworkerError, match="is the worker running"):
-            CTWorkerLM(endpoint=url, pretrained=str(checkpoint), timeout=0.3)
+        with pytest.raises(CtworkerError, match="no worker listens there"):
+            CTWorkerLM(endpoint=url, pretrained=str(checkpoint))
     finally:
         worker.kill()
         worker.wait()

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import secrets
-import time
 from collections.abc import Callable
 from typing import Any
 
+from .clock import Clock
 from .errors import ConnectionLost, WorkerError
 from .transport import ReqSocket
 from .wire import decode_reply, encode_request
 
+log = logging.getLogger("lm_eval.ctworker")
+
 _ATTEMPT_S = 30.0  # a worker answers every request within about a second, however much it computes
+_LAST_ATTEMPT_S = 1.0
 _RETRY_FIRST_S, _RETRY_MAX_S = 0.05, 2.0
+_NOTE_FIRST_S, _NOTE_S = 1.5, 30.0  # when people are told that an answer is waited for
 
 
 class Client:
@@ -29,8 +35,10 @@ class Client:
         self.url = url
         self.timeout = timeout
         self._check_alive = check_alive or (lambda: None)
-        self._socket = ReqSocket(url)
+        self._clock = Clock()
+        self._socket = ReqSocket(url, self._clock)
         self._id = 0
+        self._began = self._deadline = self._next_note = 0.0  # of the request under way
 
     def close(self) -> None:
         """Closes the connection; the next request opens it again."""
@@ -48,26 +56,45 @@ class Client:
 
         Raises WorkerError when the worker refuses, ConnectionLost after `timeout` seconds without answer.
         """
-        deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
-        pause = _RETRY_FIRST_S
+        seconds = self.timeout if timeout is None else timeout
+        self._began = self._clock.now()
+        self._deadline = self._began + seconds
+        self._next_note = self._began + _NOTE_FIRST_S if seconds > _NOTE_FIRST_S else math.inf
+        noted, pause, last = self._next_note, _RETRY_FIRST_S, False
         while True:
             self._id += 1
-            left = deadline - time.monotonic()
+            attempt_s = max(self._deadline - self._clock.now(), min(seconds, _LAST_ATTEMPT_S))
             try:
                 data = self._socket.request(
-                    encode_request(op, self._id, fields), max(0.05, min(_ATTEMPT_S, left))
+                    encode_request(op, self._id, fields), min(_ATTEMPT_S, attempt_s), self._note
                 )
-                return decode_reply(data, self._id)
             except ConnectionLost as error:
                 self._socket.close()
                 self._check_alive()
-                left = deadline - time.monotonic()
-                if left <= pause:
+                if last:
                     raise ConnectionLost(
                         f"{error}; is the worker running? (try: ctworker health {self.url})"
                     ) from error
-            time.sleep(pause)
+                self._note(error)
+                last = self._deadline - self._clock.now() <= pause
+            else:
+                if self._next_note != noted:
+                    log.info("the worker at %s answers again", self.url)
+                return decode_reply(data, self._id)
+            self._clock.sleep(0 if last else pause)
             pause = min(2 * pause, _RETRY_MAX_S)
+
+    def _note(self, error: ConnectionLost | None = None) -> None:
+        """Now and then tells people that an answer is waited for, and for how long yet."""
+        now = self._clock.now()
+        if now >= self._next_note:
+            self._next_note = now + _NOTE_S
+            log.warning(
+                "waiting for the worker at %s: %s; it is given up in %.0f s (timeout=)",
+                self.url,
+                error or f"no answer for {now - self._began:.0f} s",
+                max(0.0, self._deadline - now),
+            )
 
     def info(self) -> dict[str, Any]:
         return self.call("info")

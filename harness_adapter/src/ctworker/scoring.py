@@ -1,7 +1,4 @@
-"""Runs a list of items through a worker's job queue: submit, poll, fetch, and again what was lost.
-
-Memory: a token list is an `array('i')`, 4 bytes a token; a job's parts are packed one at a time.
-"""
+"""Runs a list of items through a worker's job queue: submit, poll, fetch, and again what was lost."""
 
 from __future__ import annotations
 
@@ -10,34 +7,28 @@ import math
 import random
 import time
 from array import array
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from .batches import BUSY_FIRST_S, Batches, Item, Job
 from .client import Client, describe
 from .errors import CtworkerError, ProtocolError, WorkerError
-from .wire import INT32, decode_columns, pack
+from .wire import INT32, decode_columns
 
 log = logging.getLogger("lm_eval.ctworker")
 
 _POLL_MS = 500  # short, so that Ctrl-C is felt and progress moves
 _MAX_RESTARTS = 3
-_BUSY_FIRST_S, _BUSY_MAX_S, _BUSY_NOTE_S = 0.1, 5.0, 60.0
+_BUSY_MAX_S, _BUSY_NOTE_S = 5.0, 60.0
+#: The pause after a poll that came back early without news, however the worker excuses that.
+_QUIET_FIRST_S, _QUIET_MAX_S = 0.1, 0.5
+_AGAIN_MAX_S = 60.0  # of what a worker says: well before it takes silence for the client's end
 #: So long a job waits with some of its parts at a full worker; then they make room for others' jobs.
 _HOLD_S = 30.0
-#: Most bytes of one message over tcp://: a slow line moves that much well before a request is given up.
-_TCP_BYTES = 1 << 20
 #: A client that falls silent for this long has its jobs cancelled by the worker.
 _ORPHAN = {"policy": "cancel", "ttl_s": 120}
-
-
-@dataclass(frozen=True)
-class Item:
-    """tokens: context then continuation (`loglikelihood`), or a text (`loglikelihood_rolling`).
-    n_context: tokens of the context; 0 for rolling."""
-
-    tokens: array
-    n_context: int = 0
+_FINAL = ("done", "failed", "canceled")
 
 
 @dataclass(frozen=True)
@@ -58,23 +49,6 @@ class Progress:
     done: int
     tokens_per_s: float | None
     seconds_left: float | None
-
-
-@dataclass
-class _Job:
-    id: bytes
-    items: list[int]  # global item numbers
-    cost: int  # tokens
-    parts: list[list[int]]  # its items, as they are sent
-    n_sent: int = 0  # of the parts
-    not_before: float = 0.0  # when a busy worker is asked again
-    pause: float = _BUSY_FIRST_S
-    busy_since: float | None = None
-    fetched: int = 0
-    left: set[int] = field(default_factory=set)
-    state: str = "open"
-    fraction: float = 0.0
-    reply: dict[str, Any] = field(default_factory=dict)
 
 
 class Scorer:
@@ -101,11 +75,7 @@ class Scorer:
         self.kind = kind
         self.items = items
         self.head = {**head, "kind": kind, "orphan": _ORPHAN}
-        self.part_bytes = max(1, limits.get("part_bytes", 16 << 20))
-        self.job_items = max(1, limits.get("job_items", 1 << 20))
-        # Half of the queue: another job of ours can wait while one is computed.
-        self.job_bytes = max(1, limits.get("queue_bytes", 1 << 30) // 2)
-        self.message_bytes = _TCP_BYTES if client.url.startswith("tcp://") else None
+        self.batches = Batches(kind, items, self.head, limits, client.url)
         self.on_score, self.on_progress = on_score, on_progress
         self.numerics: str | None = (source or {}).get("numerics")
         self.identity: str | None = (source or {}).get("identity")
@@ -122,28 +92,18 @@ class Scorer:
         Raises WorkerError (its `item` counts over all items), ConnectionLost, WorkerDied; jobs that are
         still open at the worker are cancelled before, also on Ctrl-C.
         """
-        waiting = list(self._groups(range(len(self.items))))[::-1]  # pop() takes the first
-        opening: _Job | None = None  # not sealed yet
-        active: list[_Job] = []
-        for i, item in enumerate(self.items):
-            if _item_bytes(item) > self.part_bytes:
-                most = (self.part_bytes - 8) // 4
-                message = (
-                    f"it has {len(item.tokens)} tokens, the worker takes at most {most} in one"
-                )
-                raise WorkerError("invalid", message, item=i)
+        self.batches.check()
+        waiting = list(self.batches.groups(range(len(self.items))))[::-1]  # pop() takes the first
+        opening: Job | None = None  # not sealed yet
+        active: list[Job] = []
         try:
             while waiting or opening or active:
                 if opening is None and waiting and len(active) < 2:
-                    opening = self._new_job(waiting.pop())
+                    opening = self.batches.new_job(waiting.pop())
                 if opening is not None and self._send(opening):
                     active.append(opening)
                     opening = None
                     continue
-                if opening is not None and not active:
-                    time.sleep(
-                        max(0.0, min(_POLL_MS / 1000, opening.not_before - time.monotonic()))
-                    )
                 for job in list(active):  # all of them: a job that nobody asks for is cancelled
                     self._step(job, wait_ms=_POLL_MS if job is active[0] else 0)
                 for job in list(active):
@@ -152,79 +112,37 @@ class Scorer:
                         self._cost_done += job.cost - sum(
                             len(self.items[i].tokens) for i in job.left
                         )
-                        waiting.extend(list(self._groups(sorted(job.left)))[::-1])
+                        waiting.extend(list(self.batches.groups(sorted(job.left)))[::-1])
                     elif job.state == "done" and not job.left:
                         active.remove(job)
                         self._cost_done += job.cost
                         self.client.release(job.id)
                 if active or opening is None:
                     self._report(active)
+                if opening is not None or not waiting or len(active) == 2:
+                    self._rest([*([opening] if opening else []), *active])
         except BaseException:
             self._abandon([*([opening] if opening else []), *active])
             raise
 
-    def _groups(self, numbers: Sequence[int]) -> Iterator[list[int]]:
-        """Cuts item numbers into jobs that fit the worker's limits."""
-        group: list[int] = []
-        n_bytes = 0
-        for i in numbers:
-            size = self._queue_bytes(self.items[i])
-            if group and (len(group) == self.job_items or n_bytes + size > self.job_bytes):
-                yield group
-                group, n_bytes = [], 0
-            group.append(i)
-            n_bytes += size
-        if group:
-            yield group
+    @staticmethod
+    def _rest(jobs: Sequence[Job]) -> None:
+        """Sleeps until the worker may be asked about one of them."""
+        if jobs:
+            pause = min(job.not_before for job in jobs) - time.monotonic()
+            time.sleep(max(0.0, pause))
 
-    def _queue_bytes(self, item: Item) -> int:
-        """What the worker counts for an item: its tokens, two results a target, the item and its windows."""
-        n_targets = len(item.tokens) - item.n_context
-        n_windows = 1
-        if self.kind == "loglikelihood_rolling" and self.head.get("max_length"):
-            n_windows += n_targets // self.head["max_length"]
-        return 4 * len(item.tokens) + 8 * n_targets + 16 * n_windows + 96
-
-    def _parts(self, numbers: Sequence[int]) -> Iterator[list[int]]:
-        part: list[int] = []
-        n_bytes = 0
-        most = min(self.part_bytes, self.message_bytes or self.part_bytes)
-        for i in numbers:
-            size = _item_bytes(self.items[i])
-            if part and n_bytes + size > most:
-                yield part
-                part, n_bytes = [], 0
-            part.append(i)
-            n_bytes += size
-        yield part
-
-    def _encode(self, part: Sequence[int]) -> dict[str, bytes]:
-        items = [self.items[i] for i in part]
-        tokens = b"".join(pack(item.tokens) for item in items)
-        if self.kind == "loglikelihood_rolling":
-            return {"tokens": tokens, "n_tokens": pack((len(item.tokens) for item in items), INT32)}
-        return {
-            "tokens": tokens,
-            "n_context": pack((item.n_context for item in items), INT32),
-            "n_continuation": pack((len(item.tokens) - item.n_context for item in items), INT32),
-        }
-
-    def _new_job(self, numbers: list[int]) -> _Job:
-        cost = sum(len(self.items[i].tokens) for i in numbers)
-        parts = list(self._parts(numbers))
-        return _Job(Client.new_job(), numbers, cost, parts, left=set(numbers))
-
-    def _send(self, job: _Job) -> bool:
+    def _send(self, job: Job) -> bool:
         """Sends the parts that the worker does not have yet, and seals. False: it is busy, ask again later."""
         if time.monotonic() < job.not_before:
             return False
         try:
             while job.n_sent < len(job.parts):
-                part = self._encode(job.parts[job.n_sent])
+                part = self.batches.encode(job.parts[job.n_sent])
                 self.client.submit(job.id, job.n_sent, part, self.head)
                 job.n_sent += 1
-                job.busy_since, job.pause = None, _BUSY_FIRST_S
-            self.client.seal(job.id, len(job.parts))
+                job.busy_since, job.pause = None, BUSY_FIRST_S
+            job.state = self.client.seal(job.id, len(job.parts))["state"]
             return True
         except WorkerError as error:
             if error.code == "not_found" and job.n_sent:
@@ -236,7 +154,7 @@ class Scorer:
                 raise self._explain(error, job) from error
             return False
 
-    def _wait(self, job: _Job, error: WorkerError) -> None:
+    def _wait(self, job: Job, error: WorkerError) -> None:
         """Says when a busy worker is asked again, and now and then says so to people."""
         now = time.monotonic()
         if job.busy_since is None:
@@ -244,7 +162,7 @@ class Scorer:
         if now - self._busy_noted >= _BUSY_NOTE_S:
             self._busy_noted = now
             log.info("the worker at %s is busy: %s", self.client.url, error)
-        if job.n_sent and now - job.busy_since > _HOLD_S:
+        if job.state == "open" and job.n_sent and now - job.busy_since > _HOLD_S:
             # Clients that wait for each other with half a job each would wait for ever.
             self._abandon([job])
             job.id, job.n_sent = Client.new_job(), 0
@@ -260,22 +178,30 @@ class Scorer:
                 f"the worker at {self.client.url} has lost this job {self._restarts} times (it restarts?): {error}"
             ) from error
         log.warning(
-            "the worker at %s has been restarted: submitting %d of %d requests again",
-            self.client.url, n_left, n_items,
+            "the worker at %s no longer has this job (it was restarted, or did not hear from here for %d s): submitting "
+            "%d of %d requests again", self.client.url, _ORPHAN["ttl_s"], n_left, n_items,
         )  # fmt: skip
 
-    def _step(self, job: _Job, wait_ms: int) -> None:
-        """One poll, and fetches until nothing new is there."""
+    def _step(self, job: Job, wait_ms: int) -> None:
+        """One poll, and fetches until nothing new is there; nothing before the job's time."""
+        asked = time.monotonic()
+        if asked < job.not_before:
+            return
         try:
             job.reply = reply = self.client.poll(job.id, wait_ms=wait_ms, seen=job.fetched)
+            self._pace(job, wait_ms, time.monotonic() - asked)
             while job.fetched < reply["items_done"]:
                 self._fetch(job)
         except WorkerError as error:
+            if error.code == "busy" and error.retry_ms is not None:
+                self._wait(job, error)
+                return
             if error.code != "not_found":
                 raise self._explain(error, job) from error
             self._count_restart(len(job.left), len(job.items), error)
             job.state = "lost"
             return
+        job.busy_since, job.pause = None, BUSY_FIRST_S
         progress = reply.get("progress") or {}
         job.fraction = min(1.0, progress.get("tokens_done", 0) / max(1, progress.get("tokens", 0)))
         job.state = reply["state"]
@@ -295,8 +221,21 @@ class Scorer:
                 f"the worker says that a job is done, but {len(job.left)} of its items have no result"
             )
 
-    def _fetch(self, job: _Job) -> None:
-        reply = self.client.fetch(job.id, job.fetched, self.message_bytes)
+    @staticmethod
+    def _pace(job: Job, wait_ms: int, took_s: float) -> None:
+        """When the job may be polled again: as the worker says, and never at once after a poll that came
+        back early without news (a worker of before `again_ms` answers so when many clients wait)."""
+        reply = job.reply
+        news = reply["items_done"] > job.fetched or reply["state"] in _FINAL
+        if news or took_s >= max(wait_ms / 2000, _QUIET_FIRST_S):
+            job.quiet = 0.0
+        else:
+            job.quiet = min(2 * job.quiet or _QUIET_FIRST_S, _QUIET_MAX_S)
+        again_s = min(reply.get("again_ms", 0) / 1000, _AGAIN_MAX_S)
+        job.not_before = time.monotonic() + max(again_s, job.quiet)
+
+    def _fetch(self, job: Job) -> None:
+        reply = self.client.fetch(job.id, job.fetched, self.batches.message_bytes)
         n = reply["n"]
         if reply["first"] != job.fetched or n < 1:
             raise ProtocolError(
@@ -324,14 +263,14 @@ class Scorer:
         """Every result of a run must come from the same checkpoint under the same numerics."""
         for name in ("numerics", "identity"):
             before, now = getattr(self, name), reply.get(name)
-            if before is not None and now != before:
+            if before and now != before:
                 raise CtworkerError(
                     f"the worker's {name} changed during the run from '{before}' to '{now}' (another worker, or "
                     "another model under this name): its results cannot be mixed; run again"
                 )
             setattr(self, name, now)
 
-    def _explain(self, error: WorkerError, job: _Job) -> WorkerError:
+    def _explain(self, error: WorkerError, job: Job) -> WorkerError:
         """The same error with the item counted over all items, and where it came from."""
         item = (
             job.items[error.item]
@@ -340,7 +279,7 @@ class Scorer:
         )
         return WorkerError(error.code, describe(error), item=item, layer=error.layer)
 
-    def _report(self, active: list[_Job]) -> None:
+    def _report(self, active: list[Job]) -> None:
         left = [
             job.reply["progress"]["seconds_left"] for job in active if job.reply.get("progress")
         ]
@@ -370,7 +309,7 @@ class Scorer:
                 self.client.url, _BUSY_NOTE_S, self.client.url,
             )  # fmt: skip
 
-    def _abandon(self, jobs: Sequence[_Job]) -> None:
+    def _abandon(self, jobs: Sequence[Job]) -> None:
         """Cancels jobs at the worker; nothing that goes wrong here matters (their time to live ends them)."""
         for job in jobs:
             try:
@@ -381,8 +320,3 @@ class Scorer:
             except Exception as error:
                 log.debug("cancelling a job: %s", error)
                 return
-
-
-def _item_bytes(item: Item) -> int:
-    """In a message."""
-    return 4 * len(item.tokens) + 8

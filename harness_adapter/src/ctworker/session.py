@@ -13,6 +13,7 @@ from .client import Client
 from .errors import ArgumentError, CtworkerError
 from .hub import Checkpoint
 from .launcher import Worker
+from .transport import missing_path
 
 log = logging.getLogger("lm_eval.ctworker")
 
@@ -55,6 +56,12 @@ class Session:
             self.url = self._worker.url
         else:
             self.url = settings.endpoint
+            path = missing_path(self.url)
+            if path is not None:
+                raise ArgumentError(
+                    f"endpoint={self.url}: there is no {path}, so no worker listens there: start one (ctworker serve "
+                    f"--model DIR --listen {self.url}), or take the endpoint of one that runs (ctworker ps)"
+                )
         try:
             if self._worker is not None:
                 self._worker.wait_ready(settings.load_timeout)

@@ -13,12 +13,15 @@ set; the reply starts with the same id.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import random
+import select
 import socket
 import struct
-import time
+from collections.abc import Callable
 
+from .clock import SLICE_S, Clock
 from .errors import ArgumentError, ConnectionLost, ProtocolError
 from .wire import MESSAGE_BYTES
 
@@ -51,13 +54,24 @@ def _address(url: str) -> tuple[str | bytes | tuple[str, int], bool]:
     )
 
 
+def missing_path(url: str) -> str | None:
+    """The path of an `ipc://` URL at which there is nothing, so that nobody can listen there; else None."""
+    target, is_ipc = _address(url)
+    return target if is_ipc and isinstance(target, str) and not os.path.exists(target) else None
+
+
 class ReqSocket:
     """One connection to a REP socket. Not for several threads at once. A forked child must not use it;
-    closing or dropping it there does no harm."""
+    closing or dropping it there does no harm.
 
-    def __init__(self, url: str) -> None:
+    clock: what timeouts are counted in.
+    """
+
+    def __init__(self, url: str, clock: Clock | None = None) -> None:
         self.url = url
         self._target, self._ipc = _address(url)
+        self._clock = clock or Clock()
+        self._while_waiting: Callable[[], None] | None = None
         self._socket: socket.socket | None = None
         self._next_id = random.getrandbits(31)
 
@@ -69,21 +83,13 @@ class ReqSocket:
         """Connects and shakes hands. Raises ConnectionLost."""
         if self._socket is not None:
             return
+        deadline = self._clock.now() + timeout
         sock: socket.socket | None = None
         try:
-            if self._ipc:
-                sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-                sock.settimeout(timeout)
-                sock.connect(self._target)
-            else:
-                sock = socket.create_connection(self._target, timeout)
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            sock = self._dial(deadline)
             with contextlib.suppress(BrokenPipeError):  # it has closed, but may have said who it is
-                sock.sendall(_HANDSHAKE.pack(_MAGIC, _REQ, 0))
-            magic, protocol, _ = _HANDSHAKE.unpack(
-                _read(sock, _HANDSHAKE.size, time.monotonic() + timeout)
-            )
+                self._send(sock, _HANDSHAKE.pack(_MAGIC, _REQ, 0), deadline)
+            magic, protocol, _ = _HANDSHAKE.unpack(self._read(sock, _HANDSHAKE.size, deadline))
         except OSError as error:
             if sock is not None:
                 sock.close()
@@ -99,23 +105,28 @@ class ReqSocket:
             )
         self._socket = sock
 
-    def request(self, body: bytes, timeout: float) -> bytes:
+    def request(
+        self, body: bytes, timeout: float, while_waiting: Callable[[], None] | None = None
+    ) -> bytes:
         """Sends one request and returns its reply's bytes; connects first where needed.
+
+        while_waiting: called a few times a second as long as nothing comes.
 
         Raises ConnectionLost when the connection fails or no reply came within `timeout` seconds;
         the connection is then closed, and the request may be repeated.
         """
-        deadline = time.monotonic() + timeout
-        self.connect(timeout)
-        sock = self._socket
-        assert sock is not None
-        self._next_id = (self._next_id + 1) & 0x7FFFFFFF
-        header = struct.pack(">I", self._next_id | 0x80000000)
-        lead = (b"\1" if self._ipc else b"") + struct.pack(">Q", len(header) + len(body)) + header
+        deadline = self._clock.now() + timeout
+        self._while_waiting = while_waiting
         try:
-            sock.settimeout(timeout)
-            sock.sendall(lead)
-            sock.sendall(body)
+            self.connect(timeout)
+            sock = self._socket
+            assert sock is not None
+            self._next_id = (self._next_id + 1) & 0x7FFFFFFF
+            header = struct.pack(">I", self._next_id | 0x80000000)
+            n_bytes = struct.pack(">Q", len(header) + len(body))
+            lead = (b"\1" if self._ipc else b"") + n_bytes + header
+            self._send(sock, lead, deadline)
+            self._send(sock, body, deadline)
             while True:
                 reply = self._receive(sock, deadline)
                 if reply[:4] == header:
@@ -126,35 +137,91 @@ class ReqSocket:
         except BaseException:  # also KeyboardInterrupt: what is under way is unknown now
             self.close()
             raise
-
-    def _receive(self, sock: socket.socket, deadline: float) -> bytes:
-        if self._ipc and _read(sock, 1, deadline) != b"\1":
-            raise OSError("the reply's frame is not one of the ipc transport")
-        (n_bytes,) = struct.unpack(">Q", _read(sock, 8, deadline))
-        if n_bytes > MESSAGE_BYTES:
-            raise OSError(f"the reply has {n_bytes} bytes, at most {MESSAGE_BYTES} are allowed")
-        return _read(sock, n_bytes, deadline)
+        finally:
+            self._while_waiting = None  # it holds its owner
 
     def close(self) -> None:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
 
+    def _dial(self, deadline: float) -> socket.socket:
+        """A connected socket that does not block."""
+        if self._ipc:
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                sock.settimeout(SLICE_S)
+                sock.connect(self._target)
+                sock.setblocking(False)
+            except BaseException:
+                sock.close()
+                raise
+            return sock
+        host, port = self._target
+        found: OSError = ConnectionRefusedError("the host has no address")
+        for family, kind, protocol, _, address in socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM
+        ):
+            sock = socket.socket(family, kind, protocol)
+            try:
+                sock.setblocking(False)
+                code = sock.connect_ex(address)
+                if code == errno.EINPROGRESS:
+                    self._wait(sock, select.POLLOUT, deadline)
+                    code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                if code:
+                    raise OSError(code, os.strerror(code))
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                return sock
+            except OSError as error:
+                sock.close()
+                found = error
+            except BaseException:
+                sock.close()
+                raise
+        raise found
 
-def _read(sock: socket.socket, n_bytes: int, deadline: float) -> bytes:
-    """Exactly n_bytes. Raises OSError (TimeoutError at the deadline)."""
-    data = bytearray(n_bytes)
-    view, got = memoryview(data), 0
-    while got < n_bytes:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("timed out")
-        sock.settimeout(left)
-        n = sock.recv_into(view[got:])
-        if n == 0:
-            raise ConnectionResetError("the worker closed the connection")
-        got += n
-    return bytes(data)
+    def _wait(self, sock: socket.socket, event: int, deadline: float) -> None:
+        """Until the socket is ready for it. Raises TimeoutError at the deadline."""
+        poller = select.poll()
+        poller.register(sock, event)
+        while not poller.poll(1000 * SLICE_S):
+            if self._clock.now() >= deadline:
+                raise TimeoutError("timed out")
+            if self._while_waiting is not None:
+                self._while_waiting()
+
+    def _send(self, sock: socket.socket, data: bytes, deadline: float) -> None:
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[sock.send(view) :]
+            except BlockingIOError:
+                self._wait(sock, select.POLLOUT, deadline)
+
+    def _receive(self, sock: socket.socket, deadline: float) -> bytes:
+        if self._ipc and self._read(sock, 1, deadline) != b"\1":
+            raise OSError("the reply's frame is not one of the ipc transport")
+        (n_bytes,) = struct.unpack(">Q", self._read(sock, 8, deadline))
+        if n_bytes > MESSAGE_BYTES:
+            raise OSError(f"the reply has {n_bytes} bytes, at most {MESSAGE_BYTES} are allowed")
+        return self._read(sock, n_bytes, deadline)
+
+    def _read(self, sock: socket.socket, n_bytes: int, deadline: float) -> bytes:
+        """Exactly n_bytes. Raises OSError (TimeoutError at the deadline)."""
+        data = bytearray(n_bytes)
+        view, got = memoryview(data), 0
+        while got < n_bytes:
+            try:
+                n = sock.recv_into(view[got:])
+            except BlockingIOError:
+                self._wait(sock, select.POLLIN, deadline)
+                continue
+            if n == 0:
+                raise ConnectionResetError("the worker closed the connection")
+            got += n
+        return bytes(data)
 
 
 def _reason(error: OSError) -> str:

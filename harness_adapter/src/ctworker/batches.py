@@ -1,0 +1,135 @@
+"""Cuts items into jobs, and jobs into the parts that are sent, by the worker's limits.
+
+Memory: a token list is an `array('i')`, 4 bytes a token; a job's parts are packed one at a time.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .client import Client
+from .errors import WorkerError
+from .wire import INT32, pack
+
+#: Most bytes of one message over tcp://: a slow line moves that much well before a request is given up.
+_TCP_BYTES = 1 << 20
+BUSY_FIRST_S = 0.1
+
+
+@dataclass(frozen=True)
+class Item:
+    """tokens: context then continuation (`loglikelihood`), or a text (`loglikelihood_rolling`).
+    n_context: tokens of the context; 0 for rolling."""
+
+    tokens: array
+    n_context: int = 0
+
+
+@dataclass
+class Job:
+    """Items that are at the worker under one id, or on their way there."""
+
+    id: bytes
+    items: list[int]  # numbers of its items, in its order
+    cost: int  # tokens
+    parts: list[list[int]]  # its items, as they are sent
+    n_sent: int = 0  # of the parts
+    not_before: float = 0.0  # when the worker may be asked about it again
+    pause: float = BUSY_FIRST_S  # after the next `busy`
+    busy_since: float | None = None
+    quiet: float = 0.0  # the pause after a poll that came back early and brought nothing
+    fetched: int = 0
+    left: set[int] = field(default_factory=set)
+    state: str = "open"
+    fraction: float = 0.0
+    reply: dict[str, Any] = field(default_factory=dict)
+
+
+class Batches:
+    """kind, items, head: as Scorer's; limits: `info`'s; url: the worker's."""
+
+    def __init__(
+        self,
+        kind: str,
+        items: Sequence[Item],
+        head: dict[str, Any],
+        limits: dict[str, int],
+        url: str,
+    ) -> None:
+        self.kind, self.items, self.head = kind, items, head
+        self.part_bytes = max(1, limits.get("part_bytes", 16 << 20))
+        self.job_items = max(1, limits.get("job_items", 1 << 20))
+        # Half of the queue: another job of ours can wait while one is computed.
+        self.job_bytes = max(1, limits.get("queue_bytes", 1 << 30) // 2)
+        self.message_bytes = _TCP_BYTES if url.startswith("tcp://") else None
+
+    def check(self) -> None:
+        """Raises WorkerError when an item is larger than a message may be."""
+        for i, item in enumerate(self.items):
+            if _item_bytes(item) > self.part_bytes:
+                most = (self.part_bytes - 8) // 4
+                message = (
+                    f"it has {len(item.tokens)} tokens, the worker takes at most {most} in one"
+                )
+                raise WorkerError("invalid", message, item=i)
+
+    def groups(self, numbers: Sequence[int]) -> Iterator[list[int]]:
+        """Cuts item numbers into jobs that fit the worker's limits."""
+        group: list[int] = []
+        n_bytes = 0
+        for i in numbers:
+            size = self._queue_bytes(self.items[i])
+            if group and (len(group) == self.job_items or n_bytes + size > self.job_bytes):
+                yield group
+                group, n_bytes = [], 0
+            group.append(i)
+            n_bytes += size
+        if group:
+            yield group
+
+    def _queue_bytes(self, item: Item) -> int:
+        """What the worker counts for an item: its tokens, two results a target, the item and its windows."""
+        n_targets = len(item.tokens) - item.n_context
+        n_windows = 1
+        if self.kind == "loglikelihood_rolling" and self.head.get("max_length"):
+            n_windows += n_targets // self.head["max_length"]
+        return 4 * len(item.tokens) + 8 * n_targets + 16 * n_windows + 96
+
+    def parts(self, numbers: Sequence[int]) -> Iterator[list[int]]:
+        """Cuts a job's item numbers into parts."""
+        part: list[int] = []
+        n_bytes = 0
+        most = min(self.part_bytes, self.message_bytes or self.part_bytes)
+        for i in numbers:
+            size = _item_bytes(self.items[i])
+            if part and n_bytes + size > most:
+                yield part
+                part, n_bytes = [], 0
+            part.append(i)
+            n_bytes += size
+        yield part
+
+    def encode(self, part: Sequence[int]) -> dict[str, bytes]:
+        """A part's columns, as they are sent."""
+        items = [self.items[i] for i in part]
+        tokens = b"".join(pack(item.tokens) for item in items)
+        if self.kind == "loglikelihood_rolling":
+            return {"tokens": tokens, "n_tokens": pack((len(item.tokens) for item in items), INT32)}
+        return {
+            "tokens": tokens,
+            "n_context": pack((item.n_context for item in items), INT32),
+            "n_continuation": pack((len(item.tokens) - item.n_context for item in items), INT32),
+        }
+
+    def new_job(self, numbers: list[int]) -> Job:
+        cost = sum(len(self.items[i].tokens) for i in numbers)
+        parts = list(self.parts(numbers))
+        return Job(Client.new_job(), numbers, cost, parts, left=set(numbers))
+
+
+def _item_bytes(item: Item) -> int:
+    """In a message."""
+    return 4 * len(item.tokens) + 8

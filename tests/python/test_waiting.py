@@ -1,0 +1,132 @@
+"""How a client waits: no hot loop, no silence, no deadline that passes while it is stopped itself."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+
+import pynng
+import pytest
+from ctworker.client import Client
+from ctworker.errors import ConnectionLost
+from ctworker.scoring import Item, Score, Scorer
+
+import fake_worker
+
+SCORE = """
+import sys, time
+from array import array
+from ctworker.client import Client
+from ctworker.scoring import Item, Scorer
+scores = {}
+items = [Item(array("i", [1, 2, i]), 1) for i in range(int(sys.argv[2]))]
+with Client(sys.argv[1], timeout=float(sys.argv[3])) as client:
+    print("begin", flush=True)
+    Scorer(client, "loglikelihood", items, {}, client.info()["limits"], on_score=scores.__setitem__).run()
+print("scores", len(scores), flush=True)
+"""
+
+
+def score(url: str, n_items: int) -> dict[int, Score]:
+    scores: dict[int, Score] = {}
+    items = [Item(array("i", [1, 2, i]), 1) for i in range(n_items)]
+    with Client(url, timeout=30) as client:
+        limits = client.info()["limits"]
+        Scorer(client, "loglikelihood", items, {}, limits, on_score=scores.__setitem__).run()
+    return scores
+
+
+@pytest.mark.parametrize(
+    ("fault", "most"),
+    [
+        ("hot", 28),  # a worker of before `again_ms`, or a broken one
+        ("again=0", 28),
+        ("again=900", 7),
+        ("items=3", 12),  # two jobs at a time, polls held
+        ("hot,items=3", 56),
+    ],
+)
+def test_no_poll_is_hot(
+    running_fake: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    fault: str,
+    most: int,
+) -> None:
+    """Whatever the worker answers, and when."""
+    monkeypatch.setenv("CTW_FAKE_LOG", str(tmp_path / "requests"))
+    url = running_fake(f"slow=0.5,{fault}")
+    scores = score(url, 6)
+    assert [scores[i].sum for i in range(6)] == [
+        fake_worker.pair_sum([1], [2, i])[0] for i in range(6)
+    ]
+    polls = [
+        line for line in (tmp_path / "requests").read_text().splitlines() if "poll" in line
+    ]
+    assert 2 <= len(polls) <= most
+
+
+def test_a_stopped_client_goes_on(running_fake: Callable[..., str]) -> None:
+    """Three times as long as it waits for an answer."""
+    url = running_fake("slow=0.5")
+    child = subprocess.Popen(
+        [sys.executable, "-c", SCORE, url, "8", "2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert child.stdout is not None and child.stdout.readline() == b"begin\n"
+    time.sleep(0.7)
+    os.kill(child.pid, signal.SIGSTOP)
+    time.sleep(6)
+    os.kill(child.pid, signal.SIGCONT)
+    out, err = child.communicate(timeout=60)
+    assert out == b"scores 8\n", err.decode()[-500:]
+
+
+def test_a_last_attempt_is_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The time is over, but the worker is back."""
+    client = Client(f"ipc://{tmp_path}/x.sock", timeout=0.01)
+    seen: list[float] = []
+
+    def request(body: bytes, timeout: float, *_: object) -> bytes:
+        seen.append(timeout)
+        raise ConnectionLost("nobody")
+
+    monkeypatch.setattr(client._socket, "request", request)
+    with pytest.raises(ConnectionLost, match="nobody; is the worker running"):
+        client.info()
+    assert len(seen) == 2
+
+
+def first_note(caplog: pytest.LogCaptureFixture, start: float) -> tuple[float, str]:
+    notes = [record for record in caplog.records if "waiting for" in record.getMessage()]
+    assert notes, caplog.text
+    return notes[0].created - start, notes[0].getMessage()
+
+
+def test_waiting_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Within 2 s, for whom, and for how long: nobody listens, or nobody answers."""
+    caplog.set_level(logging.INFO)
+    dead = tmp_path / "dead.sock"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(dead))
+    start = time.time()
+    with pytest.raises(ConnectionLost, match="refused.*is the worker running"):
+        Client(f"ipc://{dead}", timeout=3).info()
+    after, text = first_note(caplog, start)
+    assert after < 3 and f"ipc://{dead}: cannot connect" in text and "given up in 1 s" in text
+
+    caplog.clear()
+    silent = f"ipc://{tmp_path}/silent.sock"
+    with pynng.Rep0(listen=silent):
+        start = time.time()
+        with pytest.raises(ConnectionLost, match="timed out"):
+            Client(silent, timeout=4).info()
+    after, text = first_note(caplog, start)
+    assert after < 3 and "no answer for 2 s" in text and "given up in 2 s" in text
