@@ -15,9 +15,11 @@
 static const char about[] =
     "Says what a checkpoint is, without scoring anything: family, shape, weight formats with their "
     "bits\n"
-    "per weight, size, and the memory that scoring needs beyond the mapped weights. A checkpoint "
-    "that\n"
-    "is damaged or not supported ends with code 65 and one line that says what, where and why.\n"
+    "per weight, size, the keys of config.json that are not read, and the memory that scoring "
+    "needs\n"
+    "beyond the mapped weights. A checkpoint that is damaged or not supported ends with code 65 "
+    "and\n"
+    "one line that says what, where and why.\n"
     "\n"
     "With --hashes: one line a linear layer, NAME  N  K  DTYPE  SHA-256 of its decoded values, row "
     "by\n"
@@ -137,7 +139,8 @@ static void print_model(const struct ctw_model *m)
            layer->head);
     print_windows(m);
     printf("vocabulary    %" PRId64 "%s\n", m->vocab, m->tied ? ", tied to the head" : "");
-    printf("max length    %" PRId64 "\n", m->max_length);
+    printf("max length    %" PRId64 "%s\n", m->max_length,
+           m->length_limit != 0 ? ", never more: RoPE type dynamic is supported up to here" : "");
     printf("dtype         %s\n", ctw_dtype_long_name(m->dtype));
     printf("parameters    %" PRId64 "\n", m->n_params);
     printf("size on disk  %s in %d file%s\n",
@@ -147,6 +150,23 @@ static void print_model(const struct ctw_model *m)
     printf("identity      %s\n", m->identity);
     if (m->activations != NULL)
         printf("activations   the file declares %s: not simulated, weights only\n", m->activations);
+}
+
+/* On lines of about 100 columns, cut after commas. */
+static void print_unread(const char *keys)
+{
+    enum { MAX_COLUMNS = 98 };
+    printf("\nkeys of config.json that are not read, as they cannot change a score:\n");
+    for (const char *next; *keys != '\0'; keys = next) {
+        next = keys + strlen(keys);
+        if (next - keys > MAX_COLUMNS) {
+            const char *cut = keys + MAX_COLUMNS;
+            while (cut > keys && cut[-1] != ' ')
+                cut--;
+            next = cut > keys ? cut : next;
+        }
+        printf("  %.*s\n", (int)(next - keys) - (next[-1] == ' '), keys);
+    }
 }
 
 /* What scoring would take beyond the mapped weights, with these options, on this machine. */
@@ -191,6 +211,8 @@ static enum ctw_status inspect(const struct ctw_engine_options *opt, bool hashes
         print_formats(m);
         if (tensors)
             print_tensors(m);
+        if (m->unread != NULL)
+            print_unread(m->unread);
         st = print_memory_plan(opt, err);
     }
     ctw_model_close(m);

@@ -124,6 +124,14 @@ enum ctw_status ctw_engine_open(struct ctw_engine **out, const struct ctw_engine
                       (long long)e->max_length, MAX_LENGTH);
         goto fail;
     }
+    if (e->model->length_limit != 0 && e->max_length > e->model->length_limit) {
+        st = ctw_fail(err, CTW_EUNSUP,
+                      "--max-length %lld is more than max_position_embeddings = %lld, and RoPE "
+                      "type dynamic of config.json is supported only up to there, where it equals "
+                      "default; expected at most that",
+                      (long long)e->max_length, (long long)e->model->length_limit);
+        goto fail;
+    }
     e->chunk_tokens = opt->chunk_tokens;
     e->pass_tokens = opt->pass_tokens;
     e->limit_is_default = opt->memory_limit == 0;

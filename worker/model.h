@@ -73,7 +73,8 @@ struct ctw_model {
     char *model_type;   /* "llama" */
     enum ctw_dtype dtype; /* the checkpoint's own: config's dtype */
     int64_t hidden, vocab;
-    int64_t max_length; /* max_position_embeddings */
+    int64_t max_length;   /* max_position_embeddings */
+    int64_t length_limit; /* the longest sequence that the RoPE tables hold for; 0: any */
     float norm_eps, norm_offset;
     float embed_scale;
     enum ctw_activation act;
@@ -89,6 +90,7 @@ struct ctw_model {
     struct ctw_container *container;
     char *activations; /* activation quantisation that the file declares and that is not simulated
                           ("int8 per token"); NULL: none */
+    char *unread;      /* keys of config.json that are not read: "a, b"; NULL: none */
     double weight_bits;     /* mean bits per weight of the quantised matrices, scales included */
     int64_t n_params;       /* logical elements of all matrices and vectors, a tied one once */
     char identity[65];      /* sha256, hex, over the config and every tensor's name, dtype, shape

@@ -291,6 +291,40 @@ static void progress_counts_all_passes(void **state)
     ctw_engine_close(e);
 }
 
+/* RoPE type dynamic equals default only up to max_position_embeddings, here 32. */
+static void a_dynamic_rope_bounds_the_length(void **state)
+{
+    (void)state;
+    static const char config[] =
+        "{\"model_type\": \"llama\", \"dtype\": \"float32\", \"hidden_size\": 16, "
+        "\"intermediate_size\": 24, \"num_hidden_layers\": 1, \"num_attention_heads\": 2, "
+        "\"vocab_size\": 10, \"max_position_embeddings\": 32, \"tie_word_embeddings\": true, "
+        "\"rms_norm_eps\": 1e-5, \"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2.0}}";
+    struct ctw_err err;
+    float plain[5], dynamic[5];
+    struct ctw_seq seq = sequence(0);
+    struct ctw_engine *e = open_engine();
+    seq.logprob = plain;
+    assert_int_equal(ctw_engine_score(e, &seq, 1, NULL, &err), CTW_OK);
+    ctw_engine_close(e);
+    write_file("config.json", config, sizeof(config) - 1, "", 0);
+    e = open_engine();
+    seq.logprob = dynamic;
+    assert_int_equal(ctw_engine_score(e, &seq, 1, NULL, &err), CTW_OK);
+    ctw_engine_close(e);
+    assert_memory_equal(plain, dynamic, sizeof(plain));
+    for (int64_t length = 32; length <= 33; length++) {
+        const struct ctw_engine_options opt = {
+            .model_dir = dir, .backend = backend, .n_threads = 1, .max_length = length};
+        enum ctw_status st = ctw_engine_open(&e, &opt, &err);
+        assert_int_equal(st, length == 32 ? CTW_OK : CTW_EUNSUP);
+        if (st == CTW_OK)
+            ctw_engine_close(e);
+    }
+    assert_non_null(strstr(err.msg, "--max-length 33 is more than max_position_embeddings = 32"));
+    write_checkpoint(-1);
+}
+
 static void failed_allocations_are_reported(void **state)
 {
     (void)state;
@@ -504,6 +538,7 @@ int main(void)
         cmocka_unit_test(a_changed_file_is_noticed),
         cmocka_unit_test(cancelling_leaves_no_trace),
         cmocka_unit_test(progress_counts_all_passes),
+        cmocka_unit_test(a_dynamic_rope_bounds_the_length),
         cmocka_unit_test(failed_allocations_are_reported),
         cmocka_unit_test(resident_layers_hold_the_files_bytes),
         cmocka_unit_test(a_layer_that_cannot_be_read_is_an_error),

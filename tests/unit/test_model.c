@@ -351,6 +351,23 @@ static void harmless_leftovers(void **state)
     ctw_model_close(m);
 }
 
+/* Kept for `inspect`; another folder's keys are its own. */
+static void unread_keys_are_kept(void **state)
+{
+    struct checkpoint *c = *state;
+    struct ctw_model *m = open_ok(c);
+    assert_null(m->unread);
+    assert_int_equal(m->length_limit, 0);
+    ctw_model_close(m);
+    c->config = BF16_CONFIG ", \"sliding_window\": 64, \"rope_scaling\": {\"type\": \"dynamic\", "
+                            "\"factor\": 2.0, \"alpha\": 8}";
+    m = open_ok(c);
+    assert_string_equal(m->unread, "sliding_window, rope_scaling.alpha");
+    assert_int_equal(m->layers[1].window, 0);
+    assert_int_equal(m->length_limit, 128);
+    ctw_model_close(m);
+}
+
 static void quantised_matrices(void **state)
 {
     struct checkpoint *c = *state;
@@ -506,6 +523,7 @@ int main(void)
         TEST(tied_heads),
         TEST(tensors_must_fit_the_config),
         TEST(harmless_leftovers),
+        TEST(unread_keys_are_kept),
         TEST(quantised_matrices),
         TEST(frozen_checkpoints),
         TEST(parts_that_were_left_out_are_told),

@@ -79,9 +79,12 @@ static void no_config_means_dense(void **state)
 {
     (void)state;
     static const char *const none[] = {
-        "{}", "{\"quantization_config\": null}",
+        "{}",
+        "{\"quantization_config\": null}",
         "{\"compression_config\": {\"sparsity_config\": {\"format\": \"dense\"}}}",
-        HEAD "\"format\": \"dense\"}}", HEAD "\"config_groups\": null, \"ignore\": []}}"};
+        HEAD "\"format\": \"dense\"}}",
+        HEAD "\"provider\": \"auto-round\", \"packing\": {\"x\": 1}}}",
+        HEAD "\"config_groups\": null, \"ignore\": []}}"};
     for (size_t i = 0; i < CTW_COUNT(none); i++) {
         struct opened o;
         open_ok(&o, none[i]);
@@ -234,8 +237,6 @@ static void refusals(void **state)
         {HEAD "\"config_groups\": {}, \"transform_config\": {\"config_groups\": {\"R4\": "
               "{\"apply\": [{\"location\": \"input\"}]}}}}}",
          "an online transform (location \"input\")"},
-        {HEAD "\"config_groups\": {}, \"moe_sparsity_config\": {\"x\": 1}}}",
-         "moe_sparsity_config: this key is not known"},
         {HEAD "\"config_groups\": {\"W5A3\": [\"Linear\"]}}}",
          "config_groups.W5A3: no such preset"},
         {HEAD "\"config_groups\": {\"g\": {\"targets\": [], \"weights\": {\"nbits\": 4}}}}}",

@@ -96,7 +96,11 @@ static void defaults(void **state)
     (void)state;
     static const char *const plain[] = {
         "{}", "{\"rope_scaling\": null, \"rope_theta\": 10000.0}", "{\"rope_scaling\": {}}",
-        "{\"rope_parameters\": {\"rope_type\": \"default\"}, \"partial_rotary_factor\": 1.0}"};
+        "{\"rope_parameters\": {\"rope_type\": \"default\"}, \"partial_rotary_factor\": 1.0}",
+        /* What transformers' function for the type does not read */
+        "{\"rope_scaling\": {\"type\": \"default\", \"mrope_section\": [16, 24, 24], \"factor\": "
+        "8}}",
+        "{\"partial_rotary_factor\": 0.5, \"original_max_position_embeddings\": -1}"};
     struct ctw_rope_params p;
     for (size_t i = 0; i < CTW_COUNT(plain); i++) {
         read_ok(&p, plain[i], 2048);
@@ -120,6 +124,22 @@ static void defaults(void **state)
             2048);
     assert_true(!p.truncate && p.beta_slow == 1);
     assert_true(fabs(p.attention_factor - (0.1 * log(4.0) + 1)) < 1e-15);
+}
+
+/* Within the length that it was trained for, which is all that is supported. */
+static void dynamic_is_the_default(void **state)
+{
+    (void)state;
+    struct ctw_rope_params p;
+    float want[64], got[64];
+    read_ok(&p, "{\"rope_theta\": 5e5}", 2048);
+    ctw_rope_frequencies(&p, 128, want);
+    read_ok(&p, "{\"rope_theta\": 5e5, \"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 8.0}}",
+            2048);
+    assert_int_equal(p.type, CTW_ROPE_DYNAMIC);
+    assert_true(p.attention_factor == 1.0);
+    ctw_rope_frequencies(&p, 128, got);
+    assert_memory_equal(got, want, sizeof(want));
 }
 
 /* Files that say it twice, for both generations. */
@@ -196,18 +216,17 @@ static void refusals(void **state)
     static const struct {
         const char *config, *words;
     } rows[] = {
-        {"{\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}}",
-         "rope_scaling: RoPE type \"dynamic\" is not supported"},
+        {"{\"rope_scaling\": {\"type\": \"dynamic\"}}", "factor"},
+        {"{\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}, \"partial_rotary_factor\": "
+         "0.5}",
+         "partial_rotary_factor: found 0.5"},
         {"{\"rope_scaling\": {\"rope_type\": \"longrope\"}}", "\"longrope\" is not supported"},
         {"{\"rope_scaling\": {\"type\": \"mrope\", \"mrope_section\": [16, 24, 24]}}", "\"mrope\""},
-        {"{\"rope_scaling\": {\"type\": \"default\", \"mrope_section\": [16, 24, 24]}}",
-         "rope_scaling.mrope_section: this RoPE parameter is not known"},
         {"{\"rope_parameters\": {\"full_attention\": {\"rope_theta\": 1e6}}}",
          "rope_parameters.full_attention: RoPE parameters of their own"},
         {"{\"rope_scaling\": {\"type\": \"linear\"}}", "factor"},
         {"{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 0}}", "factor: found 0"},
         {"{\"rope_scaling\": {\"type\": \"linear\", \"factor\": \"2\"}}", "factor: expected a"},
-        {"{\"rope_scaling\": {\"factor\": 8}}", "factor: this RoPE parameter has no meaning"},
         {"{\"rope_scaling\": {\"type\": \"linear\", \"rope_type\": \"yarn\", \"factor\": 8}}",
          "differ"},
         {"{\"rope_scaling\": {\"type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4, "
@@ -216,7 +235,9 @@ static void refusals(void **state)
         {"{\"rope_theta\": 1e4, \"rope_parameters\": {\"rope_theta\": 1e6}}",
          "rope_theta: found 10000, and 1e+06 in the RoPE parameters"},
         {"{\"rope_theta\": 1}", "rope_theta: found 1, expected a number above 1"},
-        {"{\"partial_rotary_factor\": 0.5}", "partial_rotary_factor: found 0.5"},
+        {"{\"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 2, "
+         "\"partial_rotary_factor\": 0.5}}",
+         "partial_rotary_factor: found 0.5"},
         {"{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}, \"rope_parameters\": "
          "{\"rope_type\": \"default\"}}",
          "rope_scaling: found beside rope_parameters, and the two differ"},
@@ -226,8 +247,6 @@ static void refusals(void **state)
         {"{\"rope_scaling\": {\"type\": \"linear\"}, \"rope_parameters\": {\"rope_type\": "
          "\"linear\", \"factor\": 2}}",
          "rope_scaling"},
-        {"{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2, \"attn_factor\": 1}}",
-         "attn_factor: this RoPE parameter has no meaning"},
         {"{\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2, \"attn_factor\": \"1\"}}",
          "attn_factor: expected a"},
         {"{\"rope_scaling\": \"linear\"}", "rope_scaling: expected an object"},
@@ -247,6 +266,7 @@ int main(void)
         cmocka_unit_test(frequencies_equal_transformers),
         cmocka_unit_test(both_generations_agree),
         cmocka_unit_test(defaults),
+        cmocka_unit_test(dynamic_is_the_default),
         cmocka_unit_test(both_objects),
         cmocka_unit_test(warnings),
         cmocka_unit_test(refusals),

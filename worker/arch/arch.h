@@ -9,7 +9,14 @@
 #include "worker/checkpoint/config.h"
 #include "worker/model.h"
 
-/* ---- keys of config.json ---- */
+/*
+ * ---- keys of config.json ----
+ *
+ * A row for every key that transformers' class for the family reads and that can change a score. A
+ * key without a row is not read (beyond those that config.c, rope.c and quant_config.c read for all
+ * families), and `inspect` lists it. So a row that is missing is a wrong score: read the class's
+ * configuration_*.py and modeling_*.py.
+ */
 
 enum ctw_key_type {
     CTW_KEY_INT,   /* int64_t */
@@ -86,7 +93,10 @@ struct ctw_key {
             0, 0                                                                                   \
     }
 
-/* Qwen's window keys: used as qwen2.c says. */
+/*
+ * Qwen's window keys. Unless use_sliding_window is true, sliding_window may be anything, since the
+ * class drops it.
+ */
 #define CTW_KEYS_LAYER_WINDOWS                                                                     \
     {"use_sliding_window",                                                                         \
      CTW_KEY_BOOL,                                                                                 \
@@ -95,7 +105,8 @@ struct ctw_key {
      CTW_NULL_REFUSED,                                                                             \
      0,                                                                                            \
      0},                                                                                           \
-        {"sliding_window", CTW_KEY_INT, CTW_CONFIG_FIELD(sliding_window), 4096, 0, 1, 1 << 30},    \
+        {"sliding_window", CTW_KEY_INT, CTW_CONFIG_FIELD(sliding_window), 4096, 0,                 \
+         -(1 << 30),       1 << 30},                                                               \
     {                                                                                              \
         "max_window_layers", CTW_KEY_INT, CTW_CONFIG_FIELD(max_window_layers), 28,                 \
             CTW_NULL_REFUSED, 0, 1 << 20                                                           \
@@ -162,7 +173,8 @@ enum ctw_window_rule {
 };
 
 struct ctw_arch {
-    const char *architecture; /* config.json's architectures[0] */
+    const char *architecture;     /* config.json's architectures[0] */
+    const char *old_architecture; /* an older spelling of it; NULL: none */
     const char *model_type;
     const struct ctw_key *keys;
     int n_keys;

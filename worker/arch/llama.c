@@ -25,6 +25,7 @@ static const struct ctw_vector_row vectors[] = {
 
 const struct ctw_arch ctw_arch_llama = {
     .architecture = "LlamaForCausalLM",
+    .old_architecture = "LLaMAForCausalLM",
     .model_type = "llama",
     CTW_ARCH_AS_LLAMA,
     .window = CTW_WINDOW_NONE,

@@ -6,7 +6,6 @@
 
 #include "base/mem.h"
 #include "worker/arch/arch.h"
-#include "worker/checkpoint/config_harmless.h"
 
 enum { MAX_CONFIG_BYTES = 16 << 20 };
 
@@ -18,12 +17,19 @@ static enum ctw_status unsupported_family(const struct ctw_config *c, struct ctw
     size_t at = 0;
     for (int i = 0; ctw_archs[i] != NULL; i++)
         if (at < sizeof(known))
-            at += (size_t)snprintf(known + at, sizeof(known) - at, "%s%s", i > 0 ? ", " : "",
-                                   ctw_archs[i]->architecture);
+            at += (size_t)snprintf(known + at, sizeof(known) - at, "%s%s (%s)", i > 0 ? ", " : "",
+                                   ctw_archs[i]->model_type, ctw_archs[i]->architecture);
     return ctw_fail(err, CTW_EUNSUP,
-                    "%s: architecture \"%s\" (model_type \"%s\") is not supported; supported: %s",
-                    c->file, c->architecture != NULL ? c->architecture : "not said",
-                    c->model_type != NULL ? c->model_type : "not said", known);
+                    "%s: model_type \"%s\" (architecture \"%s\") is not supported; supported: %s",
+                    c->file, c->model_type != NULL ? c->model_type : "not said",
+                    c->architecture != NULL ? c->architecture : "not said", known);
+}
+
+static bool has_name(const struct ctw_arch *a, const char *architecture)
+{
+    return architecture != NULL &&
+           (strcmp(a->architecture, architecture) == 0 ||
+            (a->old_architecture != NULL && strcmp(a->old_architecture, architecture) == 0));
 }
 
 static enum ctw_status find_family(struct ctw_config *c, struct ctw_err *err)
@@ -45,7 +51,7 @@ static enum ctw_status find_family(struct ctw_config *c, struct ctw_err *err)
     for (int i = 0; ctw_archs[i] != NULL && c->arch == NULL; i++) {
         const struct ctw_arch *a = ctw_archs[i];
         bool type = c->model_type != NULL && strcmp(a->model_type, c->model_type) == 0;
-        bool name = c->architecture != NULL && strcmp(a->architecture, c->architecture) == 0;
+        bool name = has_name(a, c->architecture);
         /* Both must fit, as far as they are there; the type decides which rules apply. */
         if ((type || c->model_type == NULL) && (name || c->architecture == NULL) && (type || name))
             c->arch = a;
@@ -59,17 +65,27 @@ static enum ctw_status find_family(struct ctw_config *c, struct ctw_err *err)
 
 /* ---- keys ---- */
 
-/* Read by code of their own, below or in rope.c and quant_config.c. */
-static const char *const special_keys[] = {
-    "architectures",       "model_type",         "dtype",
-    "torch_dtype",         "rope_theta",         "rope_scaling",
-    "rope_parameters",     "layer_types",        "partial_rotary_factor",
-    "quantization_config", "compression_config", "original_max_position_embeddings",
+/* Read for every family: here, in rope.c and in quant_config.c. */
+static const char *const common_keys[] = {
+    "architectures",   "model_type",          "dtype",
+    "torch_dtype",     "rope_theta",          "rope_scaling",
+    "rope_parameters", "quantization_config", "compression_config",
 };
 
-/* Absent, these are true; anything else changes what is computed. */
-static const char *const true_keys[] = {
-    "is_causal", /* transformers 5: else every token sees the later ones too */
+/*
+ * Read by transformers' base class, whatever the family. Each asks for something that is absent
+ * here unless its value is null or empty, as if the key were absent; is_causal must be true.
+ */
+static const struct {
+    const char *name, *asks_for;
+} base_keys[] = {
+    {"is_causal", "tokens that see the later ones too"},
+    {"per_layer_config", "settings of their own for some layers"},
+    {"text_config", "a text model inside another"},
+    {"decoder", "a text model inside another"},
+    {"generator", "a text model inside another"},
+    {"configuration_files", "another configuration file, which its version of transformers names"},
+    {"transformers_weights", "a weights file of another name"},
 };
 
 static bool in_list(const char *const *list, size_t n, const char *key)
@@ -80,23 +96,11 @@ static bool in_list(const char *const *list, size_t n, const char *key)
     return false;
 }
 
-/* null, false, "", [] and {}: whatever it would switch on stays off. */
-static bool is_off(const struct ctw_json_node *node)
+static bool is_empty(const struct ctw_json_node *node)
 {
-    bool on = false;
-    switch (ctw_json_type(node)) {
-    case CTW_JSON_NULL:
-        return true;
-    case CTW_JSON_BOOL:
-        return ctw_json_as_bool(node, &on, NULL) == CTW_OK && !on;
-    case CTW_JSON_STRING:
-        return ctw_json_string(node)[0] == '\0';
-    case CTW_JSON_ARRAY:
-    case CTW_JSON_OBJECT:
-        return ctw_json_count(node) == 0;
-    default:
-        return false;
-    }
+    enum ctw_json_type type = ctw_json_type(node);
+    return type == CTW_JSON_NULL ||
+           ((type == CTW_JSON_ARRAY || type == CTW_JSON_OBJECT) && ctw_json_count(node) == 0);
 }
 
 static bool is_true(const struct ctw_json_node *node)
@@ -106,33 +110,49 @@ static bool is_true(const struct ctw_json_node *node)
            on;
 }
 
-static enum ctw_status check_keys(const struct ctw_config *c, struct ctw_err *err)
+static enum ctw_status check_base_keys(const struct ctw_config *c, struct ctw_err *err)
 {
     const struct ctw_json_node *root = ctw_json_root(c->doc);
-    for (const struct ctw_json_node *m = ctw_json_first(root); m != NULL; m = ctw_json_next(m)) {
-        const char *key = ctw_json_key(m);
+    for (size_t i = 0; i < CTW_COUNT(base_keys); i++) {
+        const struct ctw_json_node *m = ctw_json_get(root, base_keys[i].name);
+        bool causal = strcmp(base_keys[i].name, "is_causal") == 0;
         char value[128];
-        bool must_be_true = in_list(true_keys, CTW_COUNT(true_keys), key);
-        bool known = in_list(special_keys, CTW_COUNT(special_keys), key) ||
-                     in_list(harmless_keys, CTW_COUNT(harmless_keys), key) ||
-                     (must_be_true ? is_true(m) : is_off(m));
-        for (int i = 0; i < c->arch->n_keys && !known; i++)
-            known = strcmp(c->arch->keys[i].name, key) == 0;
-        if (known)
+        if (m == NULL || (causal ? is_true(m) : is_empty(m)))
             continue;
         ctw_json_describe(m, value, sizeof(value));
-        if (must_be_true)
-            return ctw_json_fail(m, err, CTW_EUNSUP,
-                                 "found %s, expected true, as if it were absent: what it turns off "
-                                 "cannot be turned off here",
-                                 value);
         return ctw_json_fail(m, err, CTW_EUNSUP,
-                             "found %s, but this key is not known for model_type \"%s\"; if it "
-                             "does not change what the model computes, remove it from the file, "
-                             "else this checkpoint is not supported",
-                             value, c->model_type);
+                             "found %s, which asks for %s: not supported; expected %s", value,
+                             base_keys[i].asks_for, causal ? "true" : "null, or no such key");
     }
     return CTW_OK;
+}
+
+static bool is_read(const struct ctw_config *c, const char *key)
+{
+    if (in_list(common_keys, CTW_COUNT(common_keys), key) || ctw_rope_reads(&c->rope, key))
+        return true;
+    if (c->arch->window == CTW_WINDOW_LAYER_TYPES && strcmp(key, "layer_types") == 0)
+        return true;
+    for (size_t i = 0; i < CTW_COUNT(base_keys); i++)
+        if (strcmp(base_keys[i].name, key) == 0)
+            return true;
+    for (int i = 0; i < c->arch->n_keys; i++)
+        if (strcmp(c->arch->keys[i].name, key) == 0)
+            return true;
+    return false;
+}
+
+static enum ctw_status list_unread(struct ctw_config *c, struct ctw_err *err)
+{
+    const struct ctw_json_node *root = ctw_json_root(c->doc);
+    enum ctw_status st = CTW_OK;
+    for (const struct ctw_json_node *m = ctw_json_first(root); m != NULL && st == CTW_OK;
+         m = ctw_json_next(m))
+        if (!is_read(c, ctw_json_key(m)))
+            st = ctw_unread_add(&c->unread, m, err);
+    if (st == CTW_OK)
+        st = ctw_rope_list_unread(&c->rope, root, &c->unread, err);
+    return st == CTW_OK ? ctw_quant_config_list_unread(root, &c->unread, err) : st;
 }
 
 static enum ctw_status read_activation(const struct ctw_json_node *node, enum ctw_activation *out,
@@ -272,17 +292,37 @@ static enum ctw_status check_layer_types(const struct ctw_config *c,
     return CTW_OK;
 }
 
+static enum ctw_status read_layer_type(bool *sliding, const struct ctw_json_node *node,
+                                       struct ctw_err *err)
+{
+    const char *type = NULL;
+    enum ctw_status st = ctw_json_as_string(node, &type, err);
+    if (st != CTW_OK)
+        return st;
+    *sliding = strcmp(type, "sliding_attention") == 0;
+    if (*sliding || strcmp(type, "full_attention") == 0)
+        return CTW_OK;
+    return ctw_json_fail(node, err, CTW_EUNSUP,
+                         "\"%s\" is not supported; supported: full_attention, sliding_attention",
+                         type);
+}
+
 /*
- * The window of every layer. With CTW_WINDOW_LAYER_TYPES layer_types decides; with the other rules
- * it may be there, but must say what the family does anyway.
+ * The window of every layer. Only with CTW_WINDOW_LAYER_TYPES does transformers' class read
+ * layer_types and, for a family that has that switch, sliding_window at all.
  */
 static enum ctw_status read_windows(struct ctw_config *c, struct ctw_err *err)
 {
-    const struct ctw_json_node *types = NULL, *t;
+    const struct ctw_json_node *root = ctw_json_root(c->doc), *types = NULL, *t;
     bool by_type = c->arch->window == CTW_WINDOW_LAYER_TYPES;
     int64_t window = by_type && !c->use_sliding_window ? 0 : c->sliding_window;
-    enum ctw_status st = ctw_json_read_node(ctw_json_root(c->doc), "layer_types", CTW_JSON_OPTIONAL,
-                                            CTW_JSON_ARRAY, &types, err);
+    enum ctw_status st = CTW_OK;
+    if (by_type && c->use_sliding_window && ctw_json_has(root, "sliding_window") && window < 1)
+        st = ctw_json_fail(ctw_json_get(root, "sliding_window"), err, CTW_EFORMAT,
+                           "found %" PRId64 ", expected at least 1", window);
+    if (st == CTW_OK && by_type)
+        st =
+            ctw_json_read_node(root, "layer_types", CTW_JSON_OPTIONAL, CTW_JSON_ARRAY, &types, err);
     if (st == CTW_OK && types != NULL)
         st = check_layer_types(c, types, err);
     if (st != CTW_OK)
@@ -294,22 +334,13 @@ static enum ctw_status read_windows(struct ctw_config *c, struct ctw_err *err)
     for (int64_t i = 0; i < c->n_decoders; i++) {
         bool sliding = window != 0 && (!by_type || i >= c->max_window_layers);
         if (t != NULL) {
-            const char *type = NULL;
-            st = ctw_json_as_string(t, &type, err);
+            st = read_layer_type(&sliding, t, err);
+            if (st == CTW_OK && sliding && window == 0)
+                st = ctw_json_fail(t, err, CTW_EFORMAT,
+                                   "found \"sliding_attention\", but use_sliding_window and "
+                                   "sliding_window give no window");
             if (st != CTW_OK)
                 return st;
-            bool says = strcmp(type, "sliding_attention") == 0;
-            if (!says && strcmp(type, "full_attention") != 0)
-                return ctw_json_fail(t, err, CTW_EUNSUP,
-                                     "\"%s\" is not supported; supported: full_attention, "
-                                     "sliding_attention",
-                                     type);
-            if ((says && window == 0) || (!by_type && says != sliding))
-                return ctw_json_fail(t, err, CTW_EFORMAT,
-                                     "found \"%s\", but the other keys (sliding_window, "
-                                     "use_sliding_window) say otherwise for model_type \"%s\"",
-                                     type, c->model_type);
-            sliding = says;
             t = ctw_json_next(t);
         }
         c->windows[i] = sliding ? window : 0;
@@ -352,7 +383,7 @@ static enum ctw_status read_all(struct ctw_config *c, struct ctw_err *err)
     if (st == CTW_OK)
         st = ctw_quant_config_read(&c->quant, root, err);
     if (st == CTW_OK)
-        st = check_keys(c, err);
+        st = check_base_keys(c, err);
     for (int i = 0; st == CTW_OK && i < c->arch->n_keys; i++)
         st = read_key(c, &c->arch->keys[i], err);
     if (st == CTW_OK)
@@ -363,7 +394,7 @@ static enum ctw_status read_all(struct ctw_config *c, struct ctw_err *err)
         st = read_windows(c, err);
     if (st == CTW_OK)
         st = ctw_rope_read(&c->rope, root, c->arch->rope_theta, c->max_length, err);
-    return st;
+    return st == CTW_OK ? list_unread(c, err) : st;
 }
 
 enum ctw_status ctw_config_parse(struct ctw_config *out, const char *text, size_t bytes,
@@ -384,6 +415,7 @@ enum ctw_status ctw_config_read(struct ctw_config *out, const char *path, const 
 
 void ctw_config_close(struct ctw_config *c)
 {
+    ctw_unread_close(&c->unread);
     ctw_quant_config_close(&c->quant);
     ctw_free(c->windows);
     ctw_json_close(c->doc);

@@ -1,7 +1,9 @@
 /*
- * config.json, read against a family's table of keys (worker/arch): every key that changes the
- * numbers is used, or has the default that transformers documents, or is refused by name. The same
- * result comes from what transformers 4 writes and what 5 writes.
+ * config.json, read against a family's table of keys (worker/arch). Every key that transformers'
+ * own class for the family reads, and that can change a score, is used or has transformers'
+ * default, or is refused by name if it asks for something absent here. A key that the class does
+ * not read cannot change its numbers: it is ignored and listed. The same result comes from what
+ * transformers 4 writes and what 5 writes.
  */
 #ifndef CTW_WORKER_CONFIG_H
 #define CTW_WORKER_CONFIG_H
@@ -9,6 +11,7 @@
 #include "kernels/backend.h"
 #include "worker/checkpoint/quant_config.h"
 #include "worker/checkpoint/rope.h"
+#include "worker/checkpoint/unread.h"
 
 struct ctw_arch;
 
@@ -30,6 +33,7 @@ struct ctw_config {
     int64_t *windows; /* [n_decoders], 0: none */
     struct ctw_rope_params rope;
     struct ctw_quant_config quant;
+    struct ctw_unread unread;
 };
 
 /* `file` is the path's last component. Close *out also after a failure. */

@@ -230,6 +230,7 @@ static enum ctw_status fill(struct ctw_model *m, const char *dir, const struct c
     m->hidden = c->hidden;
     m->vocab = c->vocab;
     m->max_length = c->max_length;
+    m->length_limit = c->rope.type == CTW_ROPE_DYNAMIC ? c->max_length : 0;
     m->norm_eps = (float)c->norm_eps;
     m->norm_offset = 0.0f;
     m->embed_scale = 1.0f;
@@ -311,6 +312,12 @@ enum ctw_status ctw_model_open(struct ctw_model **out, const char *dir, const ch
         st = describe_activations(m, &finder, kv_scales, err);
     if (st != CTW_OK)
         goto done;
+    m->unread = config.unread.text;
+    config.unread.text = NULL;
+    if (m->length_limit != 0)
+        ctw_info("%s: RoPE type dynamic equals default up to max_position_embeddings = %" PRId64
+                 " tokens; longer sequences are refused",
+                 file, m->length_limit);
     tell_lacking(&finder);
     count_weights(m);
 done:
@@ -336,6 +343,7 @@ void ctw_model_close(struct ctw_model *m)
         ctw_free(m->rope[i].inv_freq);
     ctw_free(m->layers);
     ctw_container_close(m->container);
+    ctw_free(m->unread);
     ctw_free(m->activations);
     ctw_free(m->model_type);
     ctw_free(m->architecture);

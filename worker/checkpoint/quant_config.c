@@ -154,36 +154,6 @@ static enum ctw_status check_sparsity(const struct ctw_json_node *node, struct c
     return st;
 }
 
-/* CT ignores unknown members here; so do we, but for those that would change the weights. */
-static enum ctw_status check_members(const struct ctw_json_node *node, struct ctw_err *err)
-{
-    static const char *const known[] = {"quant_method",
-                                        "format",
-                                        "quantization_status",
-                                        "global_compression_ratio",
-                                        "version",
-                                        "config_groups",
-                                        "run_compressed",
-                                        "ignore",
-                                        "kv_cache_scheme",
-                                        "sparsity_config",
-                                        "transform_config",
-                                        "dequantize",
-                                        "use_optimized_inference"};
-    for (const struct ctw_json_node *m = ctw_json_first(node); m != NULL; m = ctw_json_next(m)) {
-        size_t i = 0;
-        while (i < CTW_COUNT(known) && strcmp(ctw_json_key(m), known[i]) != 0)
-            i++;
-        bool empty = ctw_json_is_null(m) || (ctw_json_type(m) >= CTW_JSON_STRING &&
-                                             ctw_json_count(m) == 0 && ctw_json_string(m) == NULL);
-        if (i == CTW_COUNT(known) && !empty)
-            return ctw_json_fail(m, err, CTW_EUNSUP,
-                                 "this key is not known here, so the weights might be read "
-                                 "wrongly; a newer version of ctworker may know it");
-    }
-    return CTW_OK;
-}
-
 static enum ctw_status check_method(const struct ctw_json_node *node, bool required,
                                     struct ctw_err *err)
 {
@@ -197,7 +167,7 @@ static enum ctw_status check_method(const struct ctw_json_node *node, bool requi
                              "\"%s\" is not supported; only compressed-tensors is (llm-compressor "
                              "can convert some others)",
                              method);
-    return check_members(node, err);
+    return CTW_OK;
 }
 
 /*
@@ -286,6 +256,31 @@ enum ctw_status ctw_quant_config_read(struct ctw_quant_config *out,
     if (st == CTW_OK && ctw_json_has(node, "kv_cache_scheme"))
         st = ctw_quant_read_activations(out->kv_cache, sizeof(out->kv_cache),
                                         ctw_json_get(node, "kv_cache_scheme"), err);
+    return st;
+}
+
+/*
+ * compressed-tensors' class ignores members that it does not have (extra="ignore"), other than in a
+ * scheme and its arguments, where it forbids them.
+ */
+enum ctw_status ctw_quant_config_list_unread(const struct ctw_json_node *root,
+                                             struct ctw_unread *unread, struct ctw_err *err)
+{
+    static const char *const read[] = {"quant_method",    "format",          "quantization_status",
+                                       "config_groups",   "ignore",          "kv_cache_scheme",
+                                       "sparsity_config", "transform_config"};
+    const struct ctw_json_node *node, *sparsity;
+    enum ctw_status st = find_object(root, &node, &sparsity, err);
+    if (st != CTW_OK || node == NULL)
+        return st;
+    for (const struct ctw_json_node *m = ctw_json_first(node); m != NULL && st == CTW_OK;
+         m = ctw_json_next(m)) {
+        size_t i = 0;
+        while (i < CTW_COUNT(read) && strcmp(ctw_json_key(m), read[i]) != 0)
+            i++;
+        if (i == CTW_COUNT(read))
+            st = ctw_unread_add(unread, m, err);
+    }
     return st;
 }
 

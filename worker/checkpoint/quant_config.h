@@ -8,6 +8,7 @@
 
 #include "kernels/formats/format.h"
 #include "worker/checkpoint/match.h"
+#include "worker/checkpoint/unread.h"
 
 struct ctw_quant_group {
     const char *name;
@@ -33,6 +34,10 @@ struct ctw_quant_config {
 enum ctw_status ctw_quant_config_read(struct ctw_quant_config *out,
                                       const struct ctw_json_node *root,
                                       struct ctw_err *err) CTW_MUST_CHECK;
+/* Adds the members of root's quantization_config that compressed-tensors does not read either. */
+enum ctw_status ctw_quant_config_list_unread(const struct ctw_json_node *root,
+                                             struct ctw_unread *unread,
+                                             struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_quant_config_close(struct ctw_quant_config *qc);
 
 /* The group of a module, e.g. "model.layers.0.mlp.up_proj" of class "Linear"; *out NULL: dense. */

@@ -9,20 +9,27 @@
 
 /* ---- reading ---- */
 
-enum { USED_DEFAULT = 1, USED_LINEAR = 2, USED_LLAMA3 = 4, USED_YARN = 8, USED_ALL = 15 };
+enum {
+    USED_DEFAULT = 1,
+    USED_LINEAR = 2,
+    USED_DYNAMIC = 4,
+    USED_LLAMA3 = 8,
+    USED_YARN = 16,
+    USED_SCALED = 30, /* all but default */
+    USED_ALL = 31
+};
 
 static const struct {
     const char *name;
-    enum ctw_rope_type type;
     unsigned used;
 } types[] = {
-    {"default", CTW_ROPE_DEFAULT, USED_DEFAULT},
-    {"linear", CTW_ROPE_LINEAR, USED_LINEAR},
-    {"llama3", CTW_ROPE_LLAMA3, USED_LLAMA3},
-    {"yarn", CTW_ROPE_YARN, USED_YARN},
+    [CTW_ROPE_DEFAULT] = {"default", USED_DEFAULT}, [CTW_ROPE_LINEAR] = {"linear", USED_LINEAR},
+    [CTW_ROPE_DYNAMIC] = {"dynamic", USED_DYNAMIC}, [CTW_ROPE_LLAMA3] = {"llama3", USED_LLAMA3},
+    [CTW_ROPE_YARN] = {"yarn", USED_YARN},
 };
 
-/* Which types use a member; with another type it would be ignored, so it is refused. */
+/* Which types read a member, in transformers' functions for them; others ignore it, and so do we.
+ */
 static const struct {
     const char *name;
     unsigned used;
@@ -30,8 +37,8 @@ static const struct {
     {"rope_type", USED_ALL},
     {"type", USED_ALL},
     {"rope_theta", USED_ALL},
-    {"partial_rotary_factor", USED_ALL}, /* must be 1 */
-    {"factor", USED_LINEAR | USED_LLAMA3 | USED_YARN},
+    {"partial_rotary_factor", USED_SCALED}, /* must be 1 */
+    {"factor", USED_SCALED},
     {"low_freq_factor", USED_LLAMA3},
     {"high_freq_factor", USED_LLAMA3},
     {"original_max_position_embeddings", USED_LLAMA3 | USED_YARN},
@@ -41,10 +48,15 @@ static const struct {
     {"mscale", USED_YARN},
     {"mscale_all_dim", USED_YARN},
     {"truncate", USED_YARN},
-    /* transformers ignores these; so do we, and warn */
-    {"attn_factor", USED_YARN},
-    {"finetuned", USED_YARN},
 };
+
+static bool is_used(const char *key, unsigned used)
+{
+    for (size_t i = 0; i < CTW_COUNT(members); i++)
+        if (strcmp(members[i].name, key) == 0)
+            return (members[i].used & used) != 0;
+    return false;
+}
 
 static enum ctw_status read_type(struct ctw_rope_params *p, const struct ctw_json_node *node,
                                  unsigned *used, struct ctw_err *err)
@@ -63,38 +75,24 @@ static enum ctw_status read_type(struct ctw_rope_params *p, const struct ctw_jso
     type = type != NULL ? type : old != NULL ? old : "default";
     for (size_t i = 0; i < CTW_COUNT(types); i++)
         if (strcmp(type, types[i].name) == 0) {
-            p->type = types[i].type;
+            p->type = (enum ctw_rope_type)i;
             *used = types[i].used;
             return CTW_OK;
         }
     return ctw_json_fail(node, err, CTW_EUNSUP,
-                         "RoPE type \"%s\" is not supported; supported: default, linear, llama3, "
-                         "yarn",
+                         "RoPE type \"%s\" is not supported; supported: default, linear, dynamic, "
+                         "llama3, yarn",
                          type);
 }
 
-static enum ctw_status check_members(const struct ctw_json_node *node, unsigned used,
-                                     struct ctw_err *err)
+/* transformers 5 has an object for each kind of layers, in families that have several RoPEs. */
+static enum ctw_status check_members(const struct ctw_json_node *node, struct ctw_err *err)
 {
-    for (const struct ctw_json_node *m = ctw_json_first(node); m != NULL; m = ctw_json_next(m)) {
-        size_t i = 0;
-        if (ctw_json_is_null(m))
-            continue;
+    for (const struct ctw_json_node *m = ctw_json_first(node); m != NULL; m = ctw_json_next(m))
         if (ctw_json_type(m) == CTW_JSON_OBJECT)
             return ctw_json_fail(m, err, CTW_EUNSUP,
                                  "RoPE parameters of their own for a kind of layers are not "
                                  "supported for this family");
-        while (i < CTW_COUNT(members) && strcmp(ctw_json_key(m), members[i].name) != 0)
-            i++;
-        if (i == CTW_COUNT(members))
-            return ctw_json_fail(m, err, CTW_EUNSUP,
-                                 "this RoPE parameter is not known here, so positions might be "
-                                 "computed wrongly");
-        if ((members[i].used & used) == 0)
-            return ctw_json_fail(m, err, CTW_EFORMAT,
-                                 "this RoPE parameter has no meaning with this rope_type; remove "
-                                 "it or correct the type");
-    }
     return CTW_OK;
 }
 
@@ -185,6 +183,13 @@ static enum ctw_status read_yarn(struct ctw_rope_params *p, const struct ctw_jso
     return st;
 }
 
+static enum ctw_status read_original_length(double *out, const struct ctw_json_node *root,
+                                            const struct ctw_json_node *node, struct ctw_err *err)
+{
+    enum ctw_status st = read_either(out, root, node, "original_max_position_embeddings", err);
+    return st == CTW_OK ? positive(root, "original_max_position_embeddings", *out, 0, err) : st;
+}
+
 /* With the parameters in `node`; NULL: none. */
 static enum ctw_status read_with(struct ctw_rope_params *out, const struct ctw_json_node *root,
                                  const struct ctw_json_node *node, double default_theta,
@@ -201,24 +206,22 @@ static enum ctw_status read_with(struct ctw_rope_params *out, const struct ctw_j
     if (node != NULL)
         st = read_type(out, node, &used, err);
     if (st == CTW_OK && node != NULL)
-        st = check_members(node, used, err);
+        st = check_members(node, err);
     if (st == CTW_OK)
         st = read_either(&out->theta, root, node, "rope_theta", err);
     if (st == CTW_OK)
         st = positive(root, "rope_theta", out->theta, 1, err);
-    if (st == CTW_OK)
-        st = read_either(&partial, root, node, "partial_rotary_factor", err);
+    if (st != CTW_OK || out->type == CTW_ROPE_DEFAULT)
+        return st;
+    st = read_either(&partial, root, node, "partial_rotary_factor", err);
     if (st == CTW_OK && partial != 1.0)
         st = ctw_json_fail(root, err, CTW_EUNSUP,
                            "partial_rotary_factor: found %g, expected 1: turning a part of each "
                            "head is not supported for this family",
                            partial);
-    if (st == CTW_OK)
-        st =
-            read_either(&out->original_length, root, node, "original_max_position_embeddings", err);
-    if (st == CTW_OK)
-        st = positive(root, "original_max_position_embeddings", out->original_length, 0, err);
-    if (st != CTW_OK || out->type == CTW_ROPE_DEFAULT)
+    if (st == CTW_OK && (used & (USED_LLAMA3 | USED_YARN)) != 0)
+        st = read_original_length(&out->original_length, root, node, err);
+    if (st != CTW_OK)
         return st;
     const struct ctw_json_node *factor = ctw_json_get(node, "factor");
     if (out->type == CTW_ROPE_YARN && factor != NULL && ctw_json_is_null(factor))
@@ -320,6 +323,32 @@ enum ctw_status ctw_rope_read(struct ctw_rope_params *out, const struct ctw_json
     }
     if (st == CTW_OK && out->type == CTW_ROPE_YARN)
         st = warn_yarn(out, root, node, max_length, err);
+    return st;
+}
+
+bool ctw_rope_reads(const struct ctw_rope_params *p, const char *key)
+{
+    static const char *const top[] = {"rope_theta", "partial_rotary_factor",
+                                      "original_max_position_embeddings"};
+    for (size_t i = 0; i < CTW_COUNT(top); i++)
+        if (strcmp(key, top[i]) == 0)
+            return is_used(key, types[p->type].used);
+    return false;
+}
+
+enum ctw_status ctw_rope_list_unread(const struct ctw_rope_params *p,
+                                     const struct ctw_json_node *root, struct ctw_unread *unread,
+                                     struct ctw_err *err)
+{
+    static const char *const objects[] = {"rope_scaling", "rope_parameters"};
+    enum ctw_status st = CTW_OK;
+    for (size_t i = 0; i < CTW_COUNT(objects); i++) {
+        const struct ctw_json_node *object = ctw_json_get(root, objects[i]);
+        const struct ctw_json_node *m = object != NULL ? ctw_json_first(object) : NULL;
+        for (; m != NULL && st == CTW_OK; m = ctw_json_next(m))
+            if (!is_used(ctw_json_key(m), types[p->type].used))
+                st = ctw_unread_add(unread, m, err);
+    }
     return st;
 }
 

@@ -8,9 +8,17 @@
 
 #include <stdint.h>
 
-#include "base/json.h"
+#include "worker/checkpoint/unread.h"
 
-enum ctw_rope_type { CTW_ROPE_DEFAULT, CTW_ROPE_LINEAR, CTW_ROPE_LLAMA3, CTW_ROPE_YARN };
+enum ctw_rope_type {
+    CTW_ROPE_DEFAULT,
+    CTW_ROPE_LINEAR,
+    /* Equals default in sequences of up to max_position_embeddings tokens; in longer ones every
+     * frequency depends on the sequence's length, which is not supported. */
+    CTW_ROPE_DYNAMIC,
+    CTW_ROPE_LLAMA3,
+    CTW_ROPE_YARN
+};
 
 struct ctw_rope_params {
     enum ctw_rope_type type;
@@ -27,12 +35,20 @@ struct ctw_rope_params {
 };
 
 /*
- * Reads root's rope_theta, rope_scaling, rope_parameters, partial_rotary_factor and
- * original_max_position_embeddings. CTW_EUNSUP names a type or key that is not supported.
+ * Reads root's rope_theta, rope_scaling, rope_parameters, and, for the types that read them,
+ * partial_rotary_factor and original_max_position_embeddings. CTW_EUNSUP names a type or key that
+ * is not supported.
  */
 enum ctw_status ctw_rope_read(struct ctw_rope_params *out, const struct ctw_json_node *root,
                               double default_theta, int64_t max_length,
                               struct ctw_err *err) CTW_MUST_CHECK;
+
+/* Does this type read that key of root (other than the two objects)? */
+bool ctw_rope_reads(const struct ctw_rope_params *p, const char *key) CTW_MUST_CHECK;
+/* Adds the members of the two objects that this type does not read. */
+enum ctw_status ctw_rope_list_unread(const struct ctw_rope_params *p,
+                                     const struct ctw_json_node *root, struct ctw_unread *unread,
+                                     struct ctw_err *err) CTW_MUST_CHECK;
 
 /* inv_freq[i], i = 0 .. rot_dim/2-1: the angle of position p is fl32(p * inv_freq[i]). */
 void ctw_rope_frequencies(const struct ctw_rope_params *p, int rot_dim, float *inv_freq);
