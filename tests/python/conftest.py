@@ -60,8 +60,8 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], Pat
         program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{FAKE}" "$@"\n')
         program.chmod(0o755)
         monkeypatch.setenv("CTWORKER_BIN", str(program))
-        monkeypatch.setenv("CTW_FAKE", faults)
-        monkeypatch.setenv("CTW_FAKE_RECORD", str(record))
+        monkeypatch.setenv("FAKE_FAULTS", faults)
+        monkeypatch.setenv("FAKE_RECORD", str(record))
         return record
 
     return use
@@ -92,7 +92,7 @@ def running_fake(checkpoint: Path, tmp_path: Path) -> Iterator[Callable[[str], s
             "auto",
         ]
         command += ["--model", str(checkpoint), *options]
-        children.append(subprocess.Popen(command, env=os.environ | {"CTW_FAKE": faults}))
+        children.append(subprocess.Popen(command, env=os.environ | {"FAKE_FAULTS": faults}))
         wait_for(socket.exists)
         return f"ipc://{socket}"
 

@@ -2,12 +2,13 @@
 """A stand-in for the worker: docs/PROTOCOL.md over nng's own REP socket, with a toy model whose
 every log-probability can be computed by hand. Run as `fake_worker.py serve --listen URL --model DIR`.
 
-Faults come from CTW_FAKE, a comma-separated list: load=TEXT, slow=SECONDS (a job's items become
+Faults come from FAKE_FAULTS, a comma-separated list: load=TEXT, slow=SECONDS (a job's items become
 final one by one, one each so many seconds), die=N (exit at the N-th poll), busy=N (the first N
-submits), full=N (the N-th submit and the three after it), nan, forget=N (at the N-th poll every job is
-forgotten, as after a restart), forgets=N (at the N-th submit), device=NAME, loading=N (info says so N
-times), hot (polls are answered at once), again=MS (likewise, with `again_ms`), scored=TEXT (numerics
-of the results), invalid=N (the N-th submit). CTW_FAKE_LOG names a file for a line a request.
+submits), full=N (the N-th submit and the three after it), nan, forget=N (at the N-th poll every job
+is forgotten, as after a restart), forgets=N (at the N-th submit), device=NAME, loading=N (info says
+so N times), unknown=N (and gives no identity), identity=HEX, hot (polls are answered at once),
+again=MS (likewise, with `again_ms`), scored=TEXT (numerics of the results), invalid=N (the N-th
+submit). FAKE_LOG names a file for a line a request.
 """
 
 from __future__ import annotations
@@ -76,6 +77,7 @@ class Fake:
         self.options, self.faults = options, faults
         self.boot, self.jobs, self.polls, self.submits = os.urandom(16), {}, 0, 0
         self.infos = 0
+        self.identity = faults.get("identity", "ab" * 32)
         config = json.loads((Path(options.model) / "config.json").read_text())
         self.length = options.max_length or config.get("max_position_embeddings", 2048)
         self.stop = False
@@ -89,7 +91,7 @@ class Fake:
             "message": "",
             "architecture": "LlamaForCausalLM",
             "model_type": "llama",
-            "identity": "ab" * 32,
+            "identity": self.identity if self.infos > int(self.faults.get("unknown", 0)) else "",
             "numerics": "fake-1",
             "backend": "cpu",
             "variant": "toy",
@@ -120,7 +122,7 @@ class Fake:
             "health": set(),
         }
         op = request["op"]
-        if path := os.environ.get("CTW_FAKE_LOG"):
+        if path := os.environ.get("FAKE_LOG"):
             with open(path, "a") as file:
                 file.write(f"{op} {request.get('job', b'').hex()} {request.get('part', '')}\n")
         extra = set(request) - {"v", "op", "id"} - known[op]
@@ -291,7 +293,7 @@ class Fake:
             "first": first,
             "n": n,
             "numerics": self.faults.get("scored", "fake-1"),
-            "identity": "ab" * 32,
+            "identity": self.identity,
             "result": {
                 "item": struct.pack(f"<{n}i", *numbers),
                 "sum": struct.pack(f"<{n}d", *(r[0] for r in results)),
@@ -335,14 +337,17 @@ def main() -> int:
         parser.add_argument(f"--{name}", type=int)
     options = parser.parse_args()
     faults = dict(
-        entry.partition("=")[::2] for entry in os.environ.get("CTW_FAKE", "").split(",") if entry
+        entry.partition("=")[::2] for entry in os.environ.get("FAKE_FAULTS", "").split(",") if entry
     )
     if not Path(options.model, "config.json").is_file():
         print(f"error: {options.model}/config.json: no such file", file=sys.stderr)
         return 66
     fake = Fake(options, faults)
-    if record := os.environ.get("CTW_FAKE_RECORD"):
-        Path(record).write_text(json.dumps({"pid": os.getpid(), "argv": sys.argv[1:]}))
+    if record := os.environ.get("FAKE_RECORD"):
+        given = {name: value for name, value in os.environ.items() if name.startswith("CTW_")}
+        Path(record).write_text(
+            json.dumps({"pid": os.getpid(), "argv": sys.argv[1:], "options": given})
+        )
     with pynng.Rep0(listen=options.listen, recv_timeout=200) as socket:
         while not fake.stop:
             if options.owner_pid and os.getppid() != options.owner_pid:

@@ -191,7 +191,7 @@ def test_many_items_in_parts_and_jobs(make: Callable[..., CTWorkerLM]) -> None:
 def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], list[list[str]]]:
     """asked() returns the words of each request that a fake worker got."""
     path = tmp_path / "requests"
-    monkeypatch.setenv("CTW_FAKE_LOG", str(path))
+    monkeypatch.setenv("FAKE_LOG", str(path))
     return lambda: [line.split(" ") for line in path.read_text().splitlines()]
 
 

@@ -62,7 +62,7 @@ def test_no_poll_is_hot(
     most: int,
 ) -> None:
     """Whatever the worker answers, and when."""
-    monkeypatch.setenv("CTW_FAKE_LOG", str(tmp_path / "requests"))
+    monkeypatch.setenv("FAKE_LOG", str(tmp_path / "requests"))
     url = running_fake(f"slow=0.5,{fault}")
     scores = score(url, 6)
     assert [scores[i].sum for i in range(6)] == [

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import logging
 import os
+import shlex
 import shutil
 import signal
 import stat
@@ -29,6 +31,8 @@ log = logging.getLogger("lm_eval.ctworker")
 _LOADING_NOTE_S = 15.0
 _LOG_TAIL_BYTES = 16384
 _STOP_S = 10.0
+_INHERITED = {"CTW_LOG"}  # how much the worker's log tells
+_OUR_OWN = {"CTW_TOKEN", "CTW_TOKEN_FILE"}  # a worker of our own needs none
 _PREFIX = "ctworker-of-"  # of a worker's folder; then its owner's process id
 _LOCK = "lock"  # a file in that folder, locked while the owner lives
 
@@ -83,6 +87,23 @@ def _is_console_script(path: Path) -> bool:
     return head.startswith(b"#!") and b"ctworker.__main__" in head
 
 
+def _environment() -> dict[str, str]:
+    """For a worker of our own: without `CTW_*`, the options that a user set for workers started by hand. A model
+    argument that was not given must mean its documented default."""
+    ours = {name for name in os.environ if name.startswith("CTW_")} - _INHERITED
+    options = tuple(sorted(ours - _OUR_OWN))
+    if options:
+        _tell_ignored(options)
+    return {name: value for name, value in os.environ.items() if name not in ours}
+
+
+@functools.cache
+def _tell_ignored(names: tuple[str, ...]) -> None:
+    log.warning(
+        "ignored: %s (for workers started by hand; this one is set up by arguments alone)", ", ".join(names)
+    )  # fmt: skip
+
+
 def _stop(
     process: subprocess.Popen[bytes], folder: str, url: str, owner: int, lock: BinaryIO
 ) -> None:
@@ -115,13 +136,13 @@ class Worker:
 
         log_file: where the worker's log goes; None: a file that is removed with the worker.
         """
-        binary = find_binary()
+        binary, environment = find_binary(), _environment()
         _remove_stale()
-        folder = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=_runtime_dir())
+        folder = _make_folder()
         lock = _lock_folder(Path(folder))
         self.url = f"ipc://{folder}/w.sock"
         self.log_path = Path(log_file) if log_file else Path(folder) / "log"
-        command = [
+        self._command = [
             str(binary),
             "serve",
             "--listen",
@@ -132,12 +153,13 @@ class Worker:
             "cancel",
             *options,
         ]
-        log.debug("starting %s", " ".join(command))
+        log.debug("starting %s", shlex.join(self._command))
         try:
             with self.log_path.open("ab") as sink:
                 self._log_start = sink.tell()
                 self._process = subprocess.Popen(
-                    command,
+                    self._command,
+                    env=environment,
                     stdin=subprocess.DEVNULL,
                     stdout=sink,
                     stderr=subprocess.STDOUT,
@@ -169,7 +191,7 @@ class Worker:
         )
         hint = " (out of memory? see dmesg)" if code == -signal.SIGKILL else ""
         raise WorkerDied(
-            f"the worker (process {self.pid}) {how}{hint}; its last words: {self.last_words()}"
+            f"the worker (process {self.pid}) {how}{hint}; its last words: {self.last_words() or '(none)'}"
         )
 
     def last_words(self, n_lines: int = 5) -> str:
@@ -182,15 +204,18 @@ class Worker:
         except OSError:
             text = ""
         lines = [line.strip() for line in text.splitlines() if line.strip()]
-        return " | ".join(lines[-n_lines:]) or "(none)"
+        return " | ".join(lines[-n_lines:])
 
     def error_text(self) -> str:
-        """What the worker said went wrong: its last error line, else the end of its log."""
+        """Why the worker ended before it was ready: its last error line, else the end of its log."""
         for line in reversed(self.last_words(50).split(" | ")):
             for mark in ("error: ", "fatal: "):
                 if mark in line:
                     return line.split(mark, 1)[1]
-        return self.last_words()
+        return self.last_words() or (
+            f"{self._command[0]} ended with exit code {self._process.returncode} and printed nothing (run as: "
+            f"{shlex.join(self._command)}): expected was a ctworker; is CTWORKER_BIN set to another program?"
+        )
 
     def wait_ready(self, timeout: float | None = None) -> None:
         """Returns when the model is loaded.
@@ -226,12 +251,25 @@ class Worker:
             self.check_alive()
             return "starting", str(error)
         if reply["state"] == "failed":
-            raise CtworkerError(reply.get("message") or self.error_text())
+            raise CtworkerError(reply.get("message") or self.last_words() or "the worker has failed")
         return reply["state"], reply.get("message", "")
 
     def close(self) -> None:
         """Stops the worker; harmless when repeated."""
         self._finalizer()
+
+
+def _make_folder() -> str:
+    """A folder for a worker's socket and log. Raises CtworkerError with the remedy."""
+    base = _runtime_dir()
+    try:
+        return tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=base)
+    except OSError as error:
+        name = "XDG_RUNTIME_DIR" if base == os.environ.get("XDG_RUNTIME_DIR") else "TMPDIR"
+        raise CtworkerError(
+            f"no folder for the worker's socket can be made in {base or tempfile.gettempdir()} ({error.strerror}): set "
+            f"{name} to a folder that this user can write, or unset it"
+        ) from error
 
 
 def _lock_folder(folder: Path) -> BinaryIO:
