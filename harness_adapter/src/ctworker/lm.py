@@ -10,10 +10,10 @@ from typing import Any
 
 import jinja2
 from lm_eval.api.instance import Instance
-from lm_eval.api.model import TemplateLM
+from lm_eval.api.model import CacheHook, TemplateLM
 from tqdm import tqdm
 
-from . import arguments, guard, hub, report
+from . import arguments, cache, guard, hub, report
 from .arguments import DEFAULT_DEVICE
 from .bar import Bar
 from .encoding import Encoder, Pair, make_item
@@ -148,12 +148,23 @@ class CTWorkerLM(TemplateLM):
 
     def get_model_info(self) -> dict[str, Any]:
         """For the results: hf's keys, and under `ctworker` what the scores depend on."""
-        used = {
+        self._session.source()
+        return report.model_info(self._session, self._checkpoint, self._settings, self._used())
+
+    def _used(self) -> dict[str, Any]:
+        """Arguments on which scores depend."""
+        return {
             "max_length_used": self.max_length,
             "add_bos_token": self._settings.add_bos_token,
             "prefix_token_id": self.prefix_token_id,
         }
-        return report.model_info(self._session, self._checkpoint, self._settings, used)
+
+    def set_cache_hook(self, cache_hook: CacheHook) -> None:
+        """--use_cache: answers of another checkpoint, numerics id, tokenizer or window are no answers of ours."""
+        super().set_cache_hook(cache_hook)
+        if getattr(cache_hook, "dbdict", None) is not None:
+            source = self._session.source() | self._used()
+            cache.separate(cache_hook, source | {"tokenizer": self.tokenizer.fingerprint})
 
     # -- scoring --------------------------------------------------------------------------------------------
 
@@ -288,7 +299,7 @@ class CTWorkerLM(TemplateLM):
         head = {"model": self._session.model["name"], "max_length": self.max_length, **head}
         try:
             with self._session.client() as client:
-                Scorer(
+                scorer = Scorer(
                     client,
                     kind,
                     items,
@@ -297,7 +308,9 @@ class CTWorkerLM(TemplateLM):
                     on_score=keep,
                     on_progress=bar.update,
                     source=self._session.model,
-                ).run()
+                )
+                scorer.run()
+                self._session.settle(scorer.numerics, scorer.identity)
             bar.finish()
         except WorkerError as error:
             if error.item is None:

@@ -84,6 +84,30 @@ class Session:
         alive = None if self._worker is None else self._worker.check_alive
         return Client(self.url, timeout=self._timeout, check_alive=alive)
 
+    def source(self) -> dict[str, str]:
+        """`identity` and `numerics` of the scores. A worker on a GPU knows its identity when all is loaded, which is
+        waited for here. Raises CtworkerError."""
+        if self.model.get("identity"):
+            return {name: self.model[name] for name in ("identity", "numerics")}
+        log.info("waiting for the identity of model %s", self.model["name"])
+        with self.client() as client:
+            while True:
+                models = {model["name"]: model for model in client.info().get("models") or []}
+                now = models.get(self.model["name"]) or {"state": "gone"}
+                if now["state"] != "ready":
+                    raise CtworkerError(
+                        f"the worker at {self.url} is not ready: model {self.model['name']} is {now['state']}"
+                    )
+                self.settle(now.get("numerics"), now.get("identity"))
+                if self.model["identity"]:
+                    return self.source()
+                time.sleep(_LOADING_PAUSE_S)
+
+    def settle(self, numerics: str | None, identity: str | None) -> None:
+        """From where the scores of this session come, as results say it, or `info`."""
+        self.model["numerics"] = numerics or self.model.get("numerics", "")
+        self.model["identity"] = identity or self.model.get("identity", "")
+
     def _wait_loaded(
         self, client: Client, settings: Settings, checkpoint: Checkpoint | None
     ) -> tuple[dict[str, Any], dict[str, Any]]:

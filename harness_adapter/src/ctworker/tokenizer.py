@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -50,6 +51,12 @@ class TextTokenizer:
     eos_token_id = property(lambda self: self._id("eos_token"))
     pad_token_id = property(lambda self: self._id("pad_token"))
     unk_token_id = property(lambda self: self._id("unk_token"))
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for tokenizers that give equal ids."""
+        text = self._tokenizer.to_str() + repr(sorted(self._special.items()))
+        return hashlib.sha256(text.encode()).hexdigest()
 
     @property
     def special_tokens_map(self) -> dict[str, str]:

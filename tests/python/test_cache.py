@@ -1,0 +1,113 @@
+"""--use_cache: one file, several checkpoints and settings; each is answered with its own numbers."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ctworker.errors import CtworkerError
+from ctworker.lm import CTWorkerLM
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import CacheHook, CachingLM
+
+import fake_worker
+
+ASKED = Instance("loglikelihood", {}, ("ab", "cd"), 0, metadata=("toy", 0, 1))
+
+
+@pytest.fixture
+def answer(
+    fake: Callable[[str], Path], checkpoint: Path, tmp_path: Path
+) -> Iterator[Callable[..., tuple[Any, int, dict]]]:
+    """answer(faults, arguments...): the answer, how many requests the model got, what the report says."""
+    models: list[CTWorkerLM] = []
+
+    def ask(faults: str = "", **arguments: Any) -> tuple[Any, int, dict]:
+        fake(faults)
+        model = CTWorkerLM(**{"pretrained": str(checkpoint), **arguments})
+        models.append(model)
+        n_asked = 0
+        original = model._loglikelihood_tokens
+
+        def count(requests: list, **more: Any) -> list:
+            nonlocal n_asked
+            n_asked += len(requests)
+            return original(requests, **more)
+
+        model._loglikelihood_tokens = count
+        cached = CachingLM(model, str(tmp_path / "cache.db"))
+        (got,) = cached.loglikelihood([ASKED])
+        cached.dbdict.close()
+        return got, n_asked, model.get_model_info()["ctworker"]
+
+    yield ask
+    for model in models:
+        model.close()
+
+
+def test_another_checkpoint_is_asked_anew(answer: Callable[..., tuple[Any, int, dict]]) -> None:
+    one, two = "11" * 32, "22" * 32
+    assert answer(f"identity={one}")[1:2] == (1,)
+    got, n_asked, report = answer(f"identity={two}")
+    assert n_asked == 1 and report["identity"] == two
+    assert got == fake_worker.pair_sum([97, 98], [99, 100])
+    got, n_asked, report = answer(f"identity={one}")
+    assert n_asked == 0 and report["identity"] == one  # both are kept
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"max_length": 16}, {"add_bos_token": True}, {"prefix_token_id": 9}]
+)
+def test_other_arguments_are_asked_anew(
+    answer: Callable[..., tuple[Any, int, dict]], arguments: dict[str, Any]
+) -> None:
+    assert [answer()[1], answer(**arguments)[1], answer(**arguments)[1]] == [1, 1, 0]
+
+
+def test_another_tokenizer_is_asked_anew(
+    answer: Callable[..., tuple[Any, int, dict]], checkpoint: Path, tmp_path: Path
+) -> None:
+    for name in ("same", "other"):
+        (tmp_path / name).mkdir()
+        for file in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(checkpoint / file, tmp_path / name)
+    path = tmp_path / "other" / "tokenizer.json"
+    text = path.read_text()
+    assert '"<s>"' in text
+    path.write_text(text.replace('"<s>"', '"<begin>"'))
+    path = tmp_path / "other" / "tokenizer_config.json"
+    path.write_text(path.read_text().replace('"<s>"', '"<begin>"'))
+    asked = [answer(tokenizer=str(tmp_path / name))[1] for name in ("same", "other", "same")]
+    assert asked == [1, 1, 0]
+
+
+def test_an_identity_that_comes_late_is_waited_for(
+    answer: Callable[..., tuple[Any, int, dict]],
+) -> None:
+    """As on a GPU, which loads while it already computes."""
+    assert answer("unknown=3")[2]["identity"] == "ab" * 32
+    assert answer()[1] == 0
+
+
+def test_a_cache_of_another_kind_is_refused(fake: Callable[[str], Path], checkpoint: Path) -> None:
+    fake()
+    model = CTWorkerLM(str(checkpoint))
+    model.set_cache_hook(CacheHook(None))  # no cache
+    with pytest.raises(CtworkerError, match="caches in a dict.*run without --use_cache"):
+        model.set_cache_hook(SimpleNamespace(dbdict={}, add_partial=None))
+    model.close()
+
+
+def test_the_report_names_the_source_of_the_scores(
+    fake: Callable[[str], Path], checkpoint: Path
+) -> None:
+    """Also when `info` did not know it yet."""
+    fake("unknown=99")
+    model = CTWorkerLM(str(checkpoint))
+    model.loglikelihood([ASKED], disable_tqdm=True)
+    assert model.get_model_info()["ctworker"]["identity"] == "ab" * 32
+    model.close()
