@@ -139,10 +139,12 @@ struct ctw_model_map {
     double weight_bits;
     uint64_t chunk_tokens, pass_tokens, memory_planned, memory_limit;
     struct ctw_slice reason, products;
+    uint64_t fit_length;
 };
 enum {
     CTW_MODEL_READY_BITS = 0x3ffff << 4, /* the 18 members that only a ready model has */
-    CTW_MODEL_MORE_BITS = 3 << 22        /* reason and products, likewise */
+    CTW_MODEL_MORE_BITS = 7 << 22,       /* reason, products and fit_length, likewise */
+    CTW_MODEL_FIT_LENGTH = 24
 };
 
 struct ctw_job_map {

@@ -45,6 +45,8 @@ static void write_model(struct ctw_json_writer *w, const struct ctw_model_map *m
         ctw_json_write_key_uint(w, "memory_limit", m->memory_limit);
         ctw_json_write_slice(w, "reason", m->reason);
         ctw_json_write_slice(w, "products", m->products);
+        if (m->has >> CTW_MODEL_FIT_LENGTH & 1)
+            ctw_json_write_key_uint(w, "fit_length", m->fit_length);
     }
     ctw_json_write_close(w, '}');
 }
@@ -146,8 +148,11 @@ static void print_model(const struct ctw_model_map *m)
     printf("  max length  %" PRIu64 " tokens, vocabulary %" PRIu64 "\n", m->max_length, m->vocab);
     printf("  passes      of up to %" PRIu64 " tokens in chunks of %" PRIu64 "\n", m->pass_tokens,
            m->chunk_tokens);
-    printf("  memory      %.1f MiB beyond the weights, limit %.1f MiB\n",
+    printf("  memory      %.1f MiB beyond the weights, limit %.1f MiB",
            (double)m->memory_planned / mib, (double)m->memory_limit / mib);
+    if ((m->has >> CTW_MODEL_FIT_LENGTH & 1) && m->fit_length < m->max_length)
+        printf(", enough for inputs of %" PRIu64 " tokens", m->fit_length);
+    putchar('\n');
     printf("  numerics    %.*s\n", TEXT(m->numerics));
     printf("  identity    %.*s\n", TEXT(m->identity));
     print_products(m->products);

@@ -18,7 +18,7 @@ struct ctw_engine {
     struct ctw_provider *provider;
     struct ctw_forward *forward; /* kept between calls while its plan suffices */
     enum ctw_dtype dtype;
-    int64_t max_length;
+    int64_t max_length, fit_length;
     int64_t chunk_tokens, pass_tokens; /* as asked; 0: planned */
     uint64_t memory_limit;
     bool limit_is_default;
@@ -53,20 +53,33 @@ static const char *dtype_long_name(enum ctw_dtype dtype)
     return dtype == CTW_BF16 ? "bfloat16" : dtype == CTW_F16 ? "float16" : "float32";
 }
 
+static struct ctw_plan_request plan_request(const struct ctw_engine *e, int64_t longest,
+                                            int64_t total)
+{
+    return (struct ctw_plan_request){.model = e->model,
+                                     .backend = e->be,
+                                     .dtype = e->dtype,
+                                     .memory_limit = e->memory_limit,
+                                     .longest = longest,
+                                     .total = total,
+                                     .chunk_tokens = e->chunk_tokens,
+                                     .pass_tokens = e->pass_tokens};
+}
+
 /* The plan for `total` tokens in sequences of up to `longest`, within the engine's limits. */
 static enum ctw_status make_plan(const struct ctw_engine *e, int64_t longest, int64_t total,
                                  struct ctw_plan *plan, struct ctw_err *err)
 {
-    return ctw_plan_make(plan,
-                         &(struct ctw_plan_request){.model = e->model,
-                                                    .backend = e->be,
-                                                    .dtype = e->dtype,
-                                                    .memory_limit = e->memory_limit,
-                                                    .longest = longest,
-                                                    .total = total,
-                                                    .chunk_tokens = e->chunk_tokens,
-                                                    .pass_tokens = e->pass_tokens},
-                         err);
+    const struct ctw_plan_request request = plan_request(e, longest, total);
+    return ctw_plan_make(plan, &request, err);
+}
+
+/* See struct ctw_engine_info. */
+static int64_t find_fit_length(const struct ctw_engine *e)
+{
+    const struct ctw_plan_request request = plan_request(e, e->max_length, e->max_length);
+    bool found_anew = e->limit_is_default && !ctw_backend_traits(e->be)->host_memory;
+    return found_anew ? e->max_length : ctw_plan_longest(&request);
 }
 
 /* The plan for windows of min(max_length, 2048) tokens, many of them: what people ask about. */
@@ -142,6 +155,7 @@ enum ctw_status ctw_engine_open(struct ctw_engine **out, const struct ctw_engine
         st = plan_usual(e, err);
     if (st != CTW_OK)
         goto fail;
+    e->fit_length = find_fit_length(e);
     ctw_backend_get_info(e->be, &info);
     snprintf(e->numerics, sizeof(e->numerics), "%s/%s/%d", info.numerics,
              dtype_long_name(e->dtype), NUMERICS_VERSION);
@@ -175,6 +189,7 @@ void ctw_engine_get_info(const struct ctw_engine *e, struct ctw_engine_info *out
     *out = (struct ctw_engine_info){
         .dtype = e->dtype,
         .max_length = e->max_length,
+        .fit_length = e->fit_length,
         .vocab = e->model->vocab,
         .chunk_tokens = e->plan.chunk_tokens,
         .pass_tokens = e->plan.pass_tokens,

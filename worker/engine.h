@@ -61,6 +61,9 @@ struct ctw_engine_info {
     struct ctw_backend_info backend;
     enum ctw_dtype dtype;
     int64_t max_length;
+    /* The longest input that fits the memory limit, at most max_length. Equal to it where the limit
+     * is found anew for a pass (a GPU's, unless it was given), so that nobody knows before. */
+    int64_t fit_length;
     int64_t vocab;
     int64_t chunk_tokens, pass_tokens;
     uint64_t memory_planned, memory_limit; /* bytes beyond the weights */

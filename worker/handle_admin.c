@@ -92,6 +92,7 @@ static bool fill_model(struct ctw_reply *reply, const struct ctw_model_slot *m, 
     out->has = CTW_MODEL_READY_BITS | CTW_MODEL_MORE_BITS;
     out->threads = (uint64_t)info->backend.n_threads;
     out->max_length = (uint64_t)info->max_length;
+    out->fit_length = (uint64_t)info->fit_length;
     out->vocab = (uint64_t)info->vocab;
     out->params = (uint64_t)info->model->n_params;
     out->weight_bits = info->model->weight_bits;

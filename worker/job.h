@@ -31,6 +31,8 @@ struct ctw_job_head {
     enum ctw_job_kind kind;
     char model[CTW_MODEL_NAME_MAX];
     int64_t max_length; /* of the model's input; the model's own where the client gave none */
+    int64_t fit_length; /* the longest input for which there is memory */
+    uint64_t memory_limit;
     double pair_cost;   /* of attention: one query with one key, in tokens' linear layers */
     int64_t vocab;
     bool want_logprob, want_greedy;
@@ -98,6 +100,7 @@ struct ctw_job {
     int64_t pass_tok, pass_tok_done; /* its share, in input tokens */
     double pass_cost, pass_cost_done;
     int n_passes; /* that took units of it, the running one included */
+    bool alone;   /* its next pass takes no other job: a pass of several found no memory */
 
     double served;      /* tokens, for fair shares */
     int64_t contact_ms; /* last contact */
@@ -120,7 +123,8 @@ static inline bool ctw_job_is_final(const struct ctw_job *j)
 /* What a job of this model may ask for. */
 struct ctw_model_limits {
     const char *name;
-    int64_t max_length, vocab;
+    int64_t max_length, fit_length, vocab;
+    uint64_t memory_limit;
     double pair_cost;
 };
 
@@ -134,7 +138,8 @@ uint64_t ctw_job_part_digest(const struct ctw_submit *submit);
 
 /*
  * Checks and copies the items of one submit. first_item is how many the job has already, for
- * messages; *bad_item is the item an error is about, or -1.
+ * messages; *bad_item is the item an error is about, or -1. CTW_ENOMEM with an item: its input is
+ * longer than what fits the memory limit.
  */
 enum ctw_status ctw_job_part_create(struct ctw_job_part **out, const struct ctw_items_map *items,
                                     const struct ctw_job_head *head, int64_t first_item,

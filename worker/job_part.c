@@ -77,8 +77,11 @@ static enum ctw_status read_rolling(struct ctw_job_head *out, const struct ctw_h
 enum ctw_status ctw_job_read_head(struct ctw_job_head *out, const struct ctw_head_map *map,
                                   const struct ctw_model_limits *model, struct ctw_err *err)
 {
-    *out = (struct ctw_job_head){
-        .vocab = model->vocab, .max_length = model->max_length, .pair_cost = model->pair_cost};
+    *out = (struct ctw_job_head){.vocab = model->vocab,
+                                 .max_length = model->max_length,
+                                 .fit_length = model->fit_length,
+                                 .memory_limit = model->memory_limit,
+                                 .pair_cost = model->pair_cost};
     if (ctw_slice_is(map->kind, "loglikelihood_rolling"))
         out->kind = CTW_JOB_ROLLING;
     else if (!ctw_slice_is(map->kind, "loglikelihood"))
@@ -235,6 +238,27 @@ static void set_item(struct ctw_item *it, int32_t *tokens, int64_t n_context, in
                             .is_greedy = true};
 }
 
+/* An input that can never be scored is told now, not when its pass is prepared. */
+static enum ctw_status check_memory(int64_t item, const struct ctw_item *it,
+                                    const struct ctw_job_head *head, struct ctw_err *err)
+{
+    const double mib = 1024 * 1024;
+    bool rolling = head->kind == CTW_JOB_ROLLING;
+    int64_t n_input = it->n_tok - 1;
+    if (rolling && n_input > head->max_length) /* its windows */
+        n_input = head->max_length;
+    if (n_input <= head->fit_length)
+        return CTW_OK;
+    return ctw_fail(err, CTW_ENOMEM,
+                    "item %" PRId64 ": its input of %" PRId64
+                    " tokens does not fit the memory limit of %.1f MiB beyond the weights, enough "
+                    "for %" PRId64
+                    " tokens: start the worker with a larger --memory-limit or with --max-length "
+                    "%" PRId64,
+                    item, n_input, (double)head->memory_limit / mib, head->fit_length,
+                    head->fit_length);
+}
+
 static void count_item(struct ctw_job_part *p, struct ctw_item *it, const struct ctw_job_head *head)
 {
     it->out = p->n_targets;
@@ -275,6 +299,9 @@ static enum ctw_status read_items(struct ctw_job_part *p, const struct columns *
         to += n;
         from += n;
         set_item(&p->items[i], start, c->rolling ? 1 : n_context, n_targets, head);
+        st = check_memory(first_item + i, &p->items[i], head, err);
+        if (st != CTW_OK)
+            return st;
         count_item(p, &p->items[i], head);
     }
     *bad_item = -1;

@@ -158,6 +158,14 @@ static int64_t longest_that_fits(const struct ctw_plan_request *r)
     return fits;
 }
 
+int64_t ctw_plan_longest(const struct ctw_plan_request *request)
+{
+    struct ctw_plan plan;
+    struct ctw_plan_request alone = *request;
+    alone.total = alone.longest;
+    return find_plan(&plan, &alone) ? alone.longest : longest_that_fits(&alone);
+}
+
 enum ctw_status ctw_plan_make(struct ctw_plan *out, const struct ctw_plan_request *r,
                               struct ctw_err *err)
 {

@@ -39,6 +39,9 @@ struct ctw_plan {
 enum ctw_status ctw_plan_make(struct ctw_plan *out, const struct ctw_plan_request *request,
                               struct ctw_err *err) CTW_MUST_CHECK;
 
+/* The longest sequence, of at most request->longest tokens, that fits alone; 0: none. */
+int64_t ctw_plan_longest(const struct ctw_plan_request *request);
+
 /* What operations of such a plan ask of the backend. */
 struct ctw_reserve ctw_plan_reserve(const struct ctw_model *model, enum ctw_dtype dtype,
                                     const struct ctw_plan *plan);

@@ -155,6 +155,8 @@ static enum ctw_status meet(struct ctw_queue *q, struct arrival *a, bool *repeat
         return st;
     struct ctw_model_limits limits = {.name = m->name,
                                       .max_length = m->info.max_length,
+                                      .fit_length = m->info.fit_length,
+                                      .memory_limit = m->info.memory_limit,
                                       .vocab = m->info.vocab,
                                       .pair_cost = ctw_model_pair_cost(m->info.model)};
     st = ctw_job_read_head(&a->head, &s->head, &limits, err);

@@ -54,6 +54,10 @@ static void announce(const struct ctw_model_slot *m, const struct ctw_engine_inf
              "weights %.0f MiB (limit %.0f MiB)",
              info->max_length, info->pass_tokens, (double)info->memory_planned / mib,
              (double)info->memory_limit / mib);
+    if (info->fit_length < info->max_length)
+        ctw_warn("inputs of more than %" PRId64 " tokens do not fit the memory limit and are "
+                 "refused: raise --memory-limit, or say --max-length %" PRId64,
+                 info->fit_length, info->fit_length);
     if (info->model->activations != NULL)
         ctw_info("the file declares activation quantisation (%s); weights only are scored",
                  info->model->activations);
@@ -174,98 +178,6 @@ static bool plan_next(struct ctw_queue *q)
     return true;
 }
 
-/* ---- making a pass ---- */
-
-static bool has_work(const struct ctw_job *j)
-{
-    return j->planned && !j->removed && !ctw_job_is_final(j) && j->next_unit < j->n_units;
-}
-
-/* The job of this model (NULL: of any) that has been served least; the oldest of equals. */
-static struct ctw_job *next_job(const struct ctw_queue *q, const struct ctw_model_slot *m)
-{
-    struct ctw_job *best = NULL;
-    for (struct ctw_job *j = q->jobs; j != NULL; j = j->next) {
-        const struct ctw_model_slot *of = has_work(j) ? ctw_queue_model(q, j->head.model) : NULL;
-        if (of == NULL || of->state != CTW_MODEL_READY || (m != NULL && of != m))
-            continue;
-        if (best == NULL || j->served < best->served)
-            best = j;
-    }
-    return best;
-}
-
-static bool grow(struct ctw_scorer *s)
-{
-    int64_t cap = s->cap == 0 ? 256 : s->cap * 2;
-    struct ctw_seq *seqs = ctw_realloc(s->seqs, (size_t)cap, sizeof(*seqs));
-    if (seqs == NULL)
-        return false;
-    s->seqs = seqs;
-    struct ctw_pass_unit *units = ctw_realloc(s->units, (size_t)cap, sizeof(*units));
-    if (units == NULL)
-        return false;
-    s->units = units;
-    s->cap = cap;
-    return true;
-}
-
-static void take_unit(struct ctw_scorer *s, struct ctw_job *j)
-{
-    int64_t n_tok = ctw_unit_input(&j->units[j->next_unit]);
-    double cost = ctw_unit_cost(j, &j->units[j->next_unit]);
-    if (j->pass_tok == 0) {
-        j->state = CTW_JOB_RUNNING;
-        j->pins++;
-        j->n_passes++;
-        j->pass_tok_done = 0;
-        j->pass_cost = 0;
-        j->pass_cost_done = 0;
-        atomic_fetch_add(&s->queue->n_live, 1);
-    }
-    s->seqs[s->n] = ctw_job_seq(j, j->next_unit);
-    s->units[s->n] = (struct ctw_pass_unit){.job = j, .unit = j->next_unit};
-    s->n++;
-    j->pass_tok += n_tok;
-    j->pass_cost += cost;
-    s->pass_cost += cost;
-    j->served += (double)n_tok;
-    j->next_unit++;
-}
-
-/* Fills the pass; returns its model, NULL when there is nothing to do. */
-static struct ctw_model_slot *make_pass(struct ctw_scorer *s)
-{
-    struct ctw_queue *q = s->queue;
-    struct ctw_model_slot *m = NULL;
-    int64_t n_tok = 0;
-    s->n = 0;
-    s->pass_cost = 0;
-    atomic_store(&q->n_live, 0);
-    for (;;) {
-        struct ctw_job *j = next_job(q, m);
-        if (j == NULL)
-            break;
-        if (m == NULL)
-            m = ctw_queue_model(q, j->head.model);
-        int64_t more = ctw_unit_input(&j->units[j->next_unit]);
-        if (s->n > 0 && n_tok + more > m->info.pass_tokens)
-            break;
-        if (s->n == s->cap && !grow(s)) {
-            struct ctw_err err;
-            if (s->n > 0)
-                break;
-            (void)ctw_fail(&err, CTW_ENOMEM, "out of memory for a pass");
-            ctw_queue_end(q, j, CTW_JOB_FAILED, &err);
-            m = NULL;
-            continue;
-        }
-        take_unit(s, j);
-        n_tok += more;
-    }
-    return s->n > 0 ? m : NULL;
-}
-
 /* ---- running a pass ---- */
 
 static void take_result(struct ctw_scorer *s, int64_t i)
@@ -354,11 +266,69 @@ static void on_progress(void *arg, const struct ctw_progress *p)
         ctw_log_progress("%s", line);
 }
 
+/* Several jobs want their units of this pass. */
+static bool is_shared(const struct ctw_scorer *s)
+{
+    const struct ctw_job *first = NULL;
+    for (int64_t i = 0; i < s->n; i++) {
+        if (ctw_job_is_final(s->units[i].job))
+            continue;
+        if (first != NULL && s->units[i].job != first)
+            return true;
+        first = s->units[i].job;
+    }
+    return false;
+}
+
+/* There was no memory for the company: each job tries by itself. */
+static void part_pass(struct ctw_scorer *s, const struct ctw_err *err)
+{
+    note(s, CTW_LOG_WARN, "a pass of several jobs found no memory; each gets its own: %s", err->msg);
+    for (int64_t i = s->n - 1; i >= 0; i--) {
+        struct ctw_job *j = s->units[i].job;
+        if (ctw_job_is_final(j) || s->units[i].taken)
+            continue;
+        j->alone = true;
+        j->next_unit = s->units[i].unit; /* a job's units come in order, and are taken in order */
+        j->served -= (double)ctw_unit_input(&j->units[s->units[i].unit]);
+    }
+}
+
+/* The longest input is what memory is planned for: says whose it is. */
+static void fail_for_memory(struct ctw_scorer *s, const struct ctw_err *err)
+{
+    const struct ctw_pass_unit *longest = NULL;
+    int64_t n_tok = 0;
+    for (int64_t i = 0; i < s->n; i++) {
+        const struct ctw_pass_unit *u = &s->units[i];
+        if (!ctw_job_is_final(u->job) && !u->taken && s->seqs[i].n_tok > n_tok) {
+            longest = u;
+            n_tok = s->seqs[i].n_tok;
+        }
+    }
+    if (longest == NULL) /* all were cancelled meanwhile */
+        return;
+    struct ctw_err named = *err;
+    int32_t item = longest->job->units[longest->unit].item;
+    longest->job->error_item = item;
+    (void)ctw_fail_prefix(&named, "item %d, with %" PRId64 " input tokens the longest of its pass",
+                          item, n_tok - 1);
+    note(s, CTW_LOG_ERROR, "a job fails: %s", named.msg);
+    ctw_queue_end(s->queue, longest->job, CTW_JOB_FAILED, &named);
+}
+
 /* The engine said no: its jobs cannot go on, and perhaps the worker neither. */
 static void fail_pass(struct ctw_scorer *s, const struct ctw_err *err)
 {
     struct ctw_queue *q = s->queue;
     bool fatal = err->status == CTW_EDEVICE || err->status == CTW_EINTERNAL;
+    if (err->status == CTW_ENOMEM) {
+        if (is_shared(s))
+            part_pass(s, err);
+        else
+            fail_for_memory(s, err);
+        return;
+    }
     note(s, CTW_LOG_ERROR, "%s", err->msg);
     for (int64_t i = 0; i < s->n; i++)
         ctw_queue_end(q, s->units[i].job, CTW_JOB_FAILED, err);
@@ -418,6 +388,7 @@ static void run_pass(struct ctw_scorer *s, struct ctw_model_slot *m)
     pthread_mutex_lock(&q->lock);
     ctw_engine_describe(m->engine, m->products, sizeof(m->products));
     if (st == CTW_OK) {
+        s->units[0].job->alone = false;
         for (int64_t i = 0; i < s->n; i++)
             take_result(s, i);
     } else if (st != CTW_ECANCELED) {
@@ -441,7 +412,7 @@ static bool step(struct ctw_scorer *s)
     }
     if (tend_models(s) || plan_next(q))
         return true;
-    struct ctw_model_slot *m = make_pass(s);
+    struct ctw_model_slot *m = ctw_scorer_make_pass(s);
     if (m != NULL)
         run_pass(s, m);
     return m != NULL;

@@ -4,6 +4,9 @@
  * been served the fewest tokens so far, until the engine's pass is full. So no job waits for
  * another one's end, and small jobs ride along. A sequence's score does not depend on what else is
  * in its pass.
+ *
+ * Which sequence is too long for the memory may show only when its pass is prepared. Then each job of
+ * that pass gets a pass to itself, and only a job whose own pass finds no memory fails.
  */
 #ifndef CTW_WORKER_SCORER_H
 #define CTW_WORKER_SCORER_H
@@ -41,5 +44,8 @@ struct ctw_scorer {
 /* Runs until ctw_queue_stop(), which cancels all jobs. */
 void ctw_scorer_run(struct ctw_scorer *s);
 void ctw_scorer_fini(struct ctw_scorer *s);
+
+/* Fills the pass; returns its model, NULL when there is nothing to do. Lock held. */
+struct ctw_model_slot *ctw_scorer_make_pass(struct ctw_scorer *s);
 
 #endif

@@ -35,6 +35,7 @@ static const struct ctw_field model_fields[] = {
     CTW_FIELD(UINT, struct ctw_model_map, memory_limit, OPTIONAL),
     CTW_FIELD(STR, struct ctw_model_map, reason, OPTIONAL),
     CTW_FIELD(STR, struct ctw_model_map, products, OPTIONAL),
+    CTW_FIELD(UINT, struct ctw_model_map, fit_length, OPTIONAL),
 };
 static const struct ctw_schema model =
     CTW_SCHEMA("info.models", struct ctw_model_map, model_fields);

@@ -291,6 +291,45 @@ class Memory(Device):
                 self.assert_failed(c, c.pairs(long), "memory", "no memory for")
             self.assertEqual(scores_by(c, short), expected("tied", short))
 
+    def test_two_jobs_of_which_one_does_not_fit(self):
+        """The longest input that fits is published; what is longer is refused by itself, at once."""
+        options = ("--backend", "cpu", "--memory-limit", "8MiB", "--max-length", "4096")
+        with server(*options) as a, a.client() as c:
+            m = c.call("info")["models"][0]
+            fits = m["fit_length"]
+            self.assertTrue(0 < fits < m["max_length"], m)
+            self.assertIn(f"enough for inputs of {fits} tokens", a.command("info").stdout)
+            self.assertIn(f"inputs of more than {fits} tokens do not fit", a.text())
+            good = c.pairs(PAIRS, columns=["logprob"], seal=False)
+            with self.assertRaises(w.Refused) as e:
+                c.pairs([*PAIRS, ([1] * fits, [2, 3])])
+            self.assertEqual((e.exception.code, e.exception.item), ("memory", len(PAIRS)))
+            self.assertIn(f"item {len(PAIRS)}: its input of {fits + 1} tokens", e.exception.message)
+            self.assertIn(f"--max-length {fits}", e.exception.message)
+            with self.assertRaises(w.Refused) as e:
+                c.rolling([[1] * 5, [1] * (fits + 9)], 1)
+            self.assertEqual((e.exception.code, e.exception.item), ("memory", 1))
+            longest = c.pairs([([1] * fits, [2])])
+            c.call("seal", job=good, parts=1)
+            self.assertEqual(c.wait(good)["state"], "done")
+            self.assertEqual({i: r[4] for i, r in c.fetch(good).items()}, expected("tied", PAIRS))
+            self.assertEqual(c.wait(longest)["state"], "done")
+            c.run_pairs([([1] * (fits + 50), [2])], max_length=fits)  # cut from the left
+        with server("--backend", "cpu") as a, a.client() as c:
+            m = c.call("info")["models"][0]
+            self.assertEqual(m["fit_length"], m["max_length"])
+
+    def test_a_pass_that_finds_no_memory_costs_the_long_job_only(self):
+        """The limit that was asked for is more than there is: it shows when the pass is prepared."""
+        with server("--memory-limit", "1GiB", memory=8 << 20, models=("tied",)) as a, a.client() as c:
+            long = c.pairs([([1] * 1500, [2])] * 6, seal=False)
+            good = c.pairs(PAIRS, columns=["logprob"], seal=False)
+            c.call("seal", job=good, parts=1)
+            c.call("seal", job=long, parts=1)
+            self.assert_failed(c, long, "memory", "no memory for")
+            self.assertEqual(c.wait(good)["state"], "done")
+            self.assertEqual({i: r[4] for i, r in c.fetch(good).items()}, expected("tied", PAIRS))
+
     def test_two_models_take_turns(self):
         """There is room for the buffers of one."""
         long = [([i] * 400, [2, 3]) for i in range(3)]

@@ -407,7 +407,8 @@ class Failures(unittest.TestCase):
     def test_memory_failure_spares_other_jobs(self):
         with w.Worker(engine={"memory_token": 14, "pass_tokens": 64}) as a, a.client() as c:
             bad = c.pairs([([1, 14], [2])])
-            self.assertEqual(c.wait(bad)["error"]["code"], "memory")
+            error = c.wait(bad)["error"]
+            self.assertEqual((error["code"], error["item"]), ("memory", 0))
             self.assertEqual(len(c.run_pairs(LONG)), 1)
 
 

@@ -42,6 +42,7 @@ static void read_env(void)
     fake_engine.device_token = from_env("CTW_FAKE_DEVICE_TOKEN", fake_engine.device_token);
     fake_engine.memory_token = from_env("CTW_FAKE_MEMORY_TOKEN", fake_engine.memory_token);
     fake_engine.pass_tokens = from_env("CTW_FAKE_PASS_TOKENS", fake_engine.pass_tokens);
+    fake_engine.fit_length = from_env("CTW_FAKE_FIT_LENGTH", fake_engine.fit_length);
 }
 
 static uint64_t hash(const int32_t *tokens, int64_t n)
@@ -123,6 +124,7 @@ void ctw_engine_get_info(const struct ctw_engine *e, struct ctw_engine_info *out
         .backend = {.backend = "fake", .variant = "c", .device = "none", .n_threads = 1},
         .dtype = CTW_F32,
         .max_length = e->max_length,
+        .fit_length = fake_engine.fit_length != 0 ? fake_engine.fit_length : e->max_length,
         .vocab = FAKE_VOCAB,
         .chunk_tokens = 16,
         .pass_tokens = e->pass_tokens,

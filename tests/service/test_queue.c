@@ -100,6 +100,72 @@ static void bytes_are_given_back(void **state)
     close_bench(&b);
 }
 
+/* What a job's poll says of its error's item; -1: nothing. */
+static int64_t error_item(struct bench *b, const char *id)
+{
+    struct ctw_err err;
+    struct ctw_reply reply = {.op = CTW_OP_POLL};
+    struct ctw_poll poll = {.job = id_of(id)};
+    struct ctw_contact c = contact();
+    assert_int_equal(ctw_queue_poll(&b->queue, &c, &poll, &reply, &err), CTW_OK);
+    const struct ctw_error_map *e = &reply.body.poll.error;
+    int64_t item = e->has >> CTW_ERROR_ITEM & 1 ? (int64_t)e->item : -1;
+    ctw_reply_close(&reply);
+    return item;
+}
+
+/* An input for which there is no memory is refused with its item, before anything is scored. */
+static void what_cannot_fit_is_told_at_submit(void **state)
+{
+    (void)state;
+    struct bench b;
+    struct ctw_err err;
+    fake_engine.fit_length = 30;
+    open_ready(&b);
+    assert_int_equal(submit(&b, "fits------------", 3, 30, 7, true, &err), CTW_OK);
+    assert_int_equal(submit(&b, "long------------", 3, 31, 7, true, &err), CTW_ENOMEM);
+    assert_non_null(strstr(err.msg, "item 0: its input of 31 tokens"));
+    assert_non_null(strstr(err.msg, "enough for 30 tokens"));
+    assert_non_null(strstr(err.msg, "--memory-limit"));
+    assert_non_null(strstr(err.msg, "--max-length 30"));
+    assert_string_equal(wait_for_job(&b, "fits------------", &err), "done");
+    close_bench(&b);
+    fake_engine.fit_length = 0;
+}
+
+/* Of three jobs in one pass, one finds no memory: it fails alone, whoever is longest. */
+static void a_lack_of_memory_is_one_jobs(void **state)
+{
+    (void)state;
+    struct bench b;
+    struct ctw_err err;
+    double sum;
+    int64_t calls, seqs, most;
+    fake_engine.us_per_token = 1000;
+    fake_engine.memory_token = 666;
+    open_ready(&b);
+    fake_engine_reset_counts();
+    assert_int_equal(submit(&b, "before----------", 4, 63, 7, true, &err), CTW_OK);
+    struct timespec ts = {.tv_nsec = 50000000}; /* of a pass of 256 ms */
+    nanosleep(&ts, NULL);
+    assert_int_equal(submit(&b, "longest---------", 2, 40, 7, true, &err), CTW_OK);
+    assert_int_equal(submit(&b, "too-large-------", 2, 20, 666, true, &err), CTW_OK);
+    assert_int_equal(submit(&b, "small-----------", 2, 10, 7, true, &err), CTW_OK);
+    assert_string_equal(wait_for_job(&b, "longest---------", &err), "done");
+    assert_string_equal(wait_for_job(&b, "small-----------", &err), "done");
+    assert_string_equal(wait_for_job(&b, "too-large-------", &err), "failed");
+    assert_int_equal(error_item(&b, "too-large-------"), 0);
+    assert_int_equal(fetch(&b, "longest---------", &sum, &err), 2);
+    assert_int_equal(fetch(&b, "small-----------", &sum, &err), 2);
+    fake_engine_counts(&calls, &seqs, &most);
+    assert_int_equal(calls, 3); /* those that began: one for each job that was scored */
+    assert_int_equal(submit(&b, "after-----------", 2, 10, 7, true, &err), CTW_OK);
+    assert_string_equal(wait_for_job(&b, "after-----------", &err), "done");
+    close_bench(&b);
+    fake_engine.us_per_token = 0;
+    fake_engine.memory_token = -1;
+}
+
 /* A whole life with the n-th allocation failing; true when none failed any more. */
 static bool life_with_failing_allocation(int64_t n, double expected)
 {
@@ -220,6 +286,8 @@ int main(void)
         cmocka_unit_test(equal_jobs_get_equal_shares),
         cmocka_unit_test(infinity_is_no_score),
         cmocka_unit_test(bytes_are_given_back),
+        cmocka_unit_test(what_cannot_fit_is_told_at_submit),
+        cmocka_unit_test(a_lack_of_memory_is_one_jobs),
         cmocka_unit_test(every_allocation_may_fail),
         cmocka_unit_test(rates),
         cmocka_unit_test(long_sequences_cost_more),
