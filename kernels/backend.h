@@ -310,19 +310,20 @@ extern const struct ctw_backend_ops ctw_backend_cpu;
 /*
  * The CUDA backend is a shared object of its own, opened when it is asked for: beside the program, in
  * ../lib of it, or where CTWORKER_CUDA_LIBRARY says. CTW_EUNSUP: it is not there, something it needs
- * is not, or it is of another version; the message says which.
+ * is not, or its contract is another than this program's; the message says which.
  */
 enum ctw_status ctw_cuda_load(const struct ctw_backend_ops **out, struct ctw_err *err) CTW_MUST_CHECK;
 
-/* What the shared object exports; `abi` is the caller's CTW_BACKEND_ABI. NULL: not the same. */
-typedef const struct ctw_backend_ops *ctw_backend_entry_fn(uint64_t abi);
-#define CTW_CUDA_ENTRY "ctw_cuda_entry"
-/* Differs when a struct of this contract changed its size; raise the number for other changes. */
-#define CTW_BACKEND_ABI                                                                            \
-    ((uint64_t)1 << 48 ^ (uint64_t)sizeof(struct ctw_backend_ops) << 32 ^                          \
-     (uint64_t)sizeof(struct ctw_backend_info) << 24 ^ (uint64_t)sizeof(struct ctw_reserve) << 20 ^ \
-     (uint64_t)sizeof(struct ctw_weight) << 10 ^ (uint64_t)sizeof(struct ctw_op_linear) ^          \
-     (uint64_t)sizeof(struct ctw_op_qkv) << 5 ^ (uint64_t)sizeof(struct ctw_op_attention) << 14)
+/*
+ * What the shared object exports. ctw_cuda_contract() gives the CTW_CONTRACT that it was compiled with
+ * (kernels/contract.h, which the build makes): a hash of this header and of all that it shares with the
+ * program, formats and their decoders among them. Only where it is the program's own may anything else
+ * be called.
+ */
+typedef const char *ctw_cuda_contract_fn(void);
+typedef const struct ctw_backend_ops *ctw_cuda_ops_fn(void);
+#define CTW_CUDA_CONTRACT_SYMBOL "ctw_cuda_contract"
+#define CTW_CUDA_OPS_SYMBOL "ctw_cuda_ops"
 
 /*
  * name: "auto", "cpu" or "cuda". auto (or NULL) takes the GPU where the library, a driver and a GPU

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "kernels/backend.h"
+#include "kernels/contract.h"
 
 static const char LIBRARY[] = "libctworker_cuda.so";
 
@@ -50,6 +51,24 @@ static enum ctw_status open_library(void **lib, char *path, size_t cap, struct c
                     LIBRARY, CTW_LIB_FROM_BIN);
 }
 
+/* *ops: those of an open library, if it was compiled with this program's contract. */
+static enum ctw_status ask_library(void *lib, const char *path, const struct ctw_backend_ops **ops,
+                                   struct ctw_err *err)
+{
+    ctw_cuda_contract_fn *contract;
+    ctw_cuda_ops_fn *get;
+    *(void **)&contract = dlsym(lib, CTW_CUDA_CONTRACT_SYMBOL);
+    *(void **)&get = dlsym(lib, CTW_CUDA_OPS_SYMBOL);
+    const char *found = contract == NULL || get == NULL ? "none" : contract();
+    if (strcmp(found, CTW_CONTRACT) != 0)
+        return ctw_fail(err, CTW_EUNSUP,
+                        "no GPU: %s has the contract %s, this program has %s: build both from one "
+                        "source tree and install them together",
+                        path, found, CTW_CONTRACT);
+    *ops = get();
+    return CTW_OK;
+}
+
 enum ctw_status ctw_cuda_load(const struct ctw_backend_ops **out, struct ctw_err *err)
 {
     static const struct ctw_backend_ops *loaded; /* a library is opened once and never closed */
@@ -60,14 +79,9 @@ enum ctw_status ctw_cuda_load(const struct ctw_backend_ops **out, struct ctw_err
         enum ctw_status st = open_library(&lib, path, sizeof(path), err);
         if (st != CTW_OK)
             return st;
-        ctw_backend_entry_fn *entry;
-        *(void **)&entry = dlsym(lib, CTW_CUDA_ENTRY);
-        ops = entry == NULL ? NULL : entry(CTW_BACKEND_ABI);
-        if (ops == NULL)
-            return ctw_fail(err, CTW_EUNSUP,
-                            "no GPU: %s is of another version than this program: install both "
-                            "together",
-                            path);
+        st = ask_library(lib, path, &ops, err);
+        if (st != CTW_OK)
+            return st;
         __atomic_store_n(&loaded, ops, __ATOMIC_RELEASE);
     }
     *out = ops;

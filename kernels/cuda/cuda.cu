@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "kernels/contract.h"
 
 enum { RING_BYTES = 8 << 20 };
 
@@ -435,8 +436,12 @@ const struct ctw_backend_ops ctw_backend_cuda = {
     cuda_head,
 };
 
-extern "C" __attribute__((visibility("default"))) const struct ctw_backend_ops *
-ctw_cuda_entry(uint64_t abi)
+extern "C" __attribute__((visibility("default"))) const char *ctw_cuda_contract(void)
 {
-    return abi == CTW_BACKEND_ABI ? &ctw_backend_cuda : NULL;
+    return CTW_CONTRACT;
+}
+
+extern "C" __attribute__((visibility("default"))) const struct ctw_backend_ops *ctw_cuda_ops(void)
+{
+    return &ctw_backend_cuda;
 }

@@ -10,14 +10,14 @@
 static struct ctw_cuda *cu;
 static const enum ctw_dtype dtypes[] = {CTW_F32, CTW_BF16, CTW_F16};
 
-extern "C" const struct ctw_backend_ops *ctw_cuda_entry(uint64_t abi);
+extern "C" ctw_cuda_ops_fn ctw_cuda_ops;
 
 static void backend_open(void)
 {
     struct ctw_backend_options opt = {};
     struct ctw_backend *be;
     opt.cuda_variant = getenv("CTW_TEST_CUDA_VARIANT");
-    OK(ctw_cuda_entry(CTW_BACKEND_ABI)->open(&be, &opt, &last_err));
+    OK(ctw_cuda_ops()->open(&be, &opt, &last_err));
     cu = (struct ctw_cuda *)be;
     printf("%s, %s\n", cu->name, cu->numerics);
 }

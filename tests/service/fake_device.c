@@ -13,6 +13,7 @@
 #include "base/mem.h"
 #include "fake_device_gpu.h"
 #include "kernels/backend.h"
+#include "kernels/contract.h"
 
 enum { N_DEVICES = 2 };
 
@@ -454,8 +455,14 @@ static const struct ctw_backend_ops fake_ops = {
     .head = fake_head,
 };
 
-__attribute__((visibility("default"))) const struct ctw_backend_ops *ctw_cuda_entry(uint64_t abi);
-const struct ctw_backend_ops *ctw_cuda_entry(uint64_t abi)
+__attribute__((visibility("default"))) ctw_cuda_contract_fn ctw_cuda_contract;
+const char *ctw_cuda_contract(void)
 {
-    return abi == CTW_BACKEND_ABI && getenv("CTW_FAKE_GPU_ABI") == NULL ? &fake_ops : NULL;
+    return CTW_CONTRACT;
+}
+
+__attribute__((visibility("default"))) ctw_cuda_ops_fn ctw_cuda_ops;
+const struct ctw_backend_ops *ctw_cuda_ops(void)
+{
+    return &fake_ops;
 }

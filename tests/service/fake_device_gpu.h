@@ -7,7 +7,6 @@
  * The environment says how it behaves; nothing but the tests sets these:
  *
  *   CTW_FAKE_GPU_OPEN       "none": there is no GPU (CTW_EUNSUP); "broken": CTW_EDEVICE
- *   CTW_FAKE_GPU_ABI        set: the library is of another version
  *   CTW_FAKE_GPU_MEMORY     bytes of it (256 MiB)
  *   CTW_FAKE_GPU_ALLOC_US   to allocate of it takes so long (0)
  *   CTW_FAKE_GPU_COPY_US    an upload by another thread takes so long (1000)
