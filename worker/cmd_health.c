@@ -10,9 +10,8 @@ static const char about[] =
     "Asks a running worker whether it is well, for scripts and probes. URL is its address or its\n"
     "name; without one, the only worker of this user.\n"
     "\n"
-    "Exit codes: 0 it answers and has not failed (with --ready: it has loaded its models and "
-    "takes\n"
-    "jobs); 1 it answers otherwise; 66 no such worker; 74 it does not answer.\n";
+    "Exit codes: 0 it answers and has not failed (with --ready: it takes jobs, and at least one\n"
+    "model is ready for them); 1 it answers otherwise; 66 no such worker; 74 it does not answer.\n";
 
 static enum ctw_status print(const struct ctw_health_reply *r, bool json, struct ctw_err *err)
 {

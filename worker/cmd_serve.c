@@ -29,10 +29,11 @@ static const char about[] =
     "by\n"
     "signal n with jobs unfinished.\n";
 
-enum { MAX_MORE = CTW_IPC_MODELS - 1, N_PLACE = 5, N_LIFE = 7, N_OWN = N_PLACE + N_LIFE };
+enum { N_PLACE = 5, N_LIFE = 7, N_OWN = N_PLACE + N_LIFE };
 
 struct values {
-    const char *model, *listen, *name, *allow_load, *ready_file, *on_signal, *log;
+    struct ctw_option_list models;
+    const char *listen, *name, *allow_load, *ready_file, *on_signal, *log;
     bool insecure;
     int64_t ready_fd, owner_pid, grace_s;
     uint64_t queue_bytes;
@@ -43,12 +44,14 @@ static void fill_place_rows(struct ctw_option *rows, struct values *v)
 {
     const struct ctw_option own[] = {
         {.name = "model",
-         .type = CTW_OPT_STRING,
-         .value = &v->model,
+         .type = CTW_OPT_LIST,
+         .value = &v->models,
          .meta = "DIR",
          .required = true,
-         .help = "the checkpoint folder; more may follow as plain words. A model is named by its "
-                 "folder's last part, or by NAME=DIR"},
+         .help =
+             "a checkpoint folder; may be given several times, and more may follow as plain "
+             "words. A model is named by its folder's last part, or by NAME=DIR; jobs that name "
+             "none get the first. The variable names one model, and counts only without --model"},
         {.name = "listen",
          .type = CTW_OPT_STRING,
          .value = &v->listen,
@@ -180,25 +183,40 @@ static enum ctw_status check_values(const struct values *v, struct ctw_err *err)
     return st;
 }
 
+/* Plain words after those of --model. */
+static enum ctw_status add_models(struct ctw_option_list *models, const char *const *more, int n,
+                                  struct ctw_err *err)
+{
+    if (models->n + n > models->max)
+        return ctw_fail(err, CTW_EINVAL, "%d models: at most %d are allowed", models->n + n,
+                        models->max);
+    for (int i = 0; i < n; i++)
+        models->values[models->n++] = more[i];
+    return CTW_OK;
+}
+
 int ctw_cmd_serve(int argc, char **argv)
 {
     struct ctw_engine_option_values engine = {0};
-    struct values v = {
-        .ready_fd = -1, .on_signal = "finish", .grace_s = 20, .queue_bytes = CTW_IPC_QUEUE_BYTES};
-    const char *models[1 + MAX_MORE];
+    const char *models[CTW_IPC_MODELS], *more[CTW_IPC_MODELS];
+    struct values v = {.models = {.values = models, .max = CTW_IPC_MODELS},
+                       .ready_fd = -1,
+                       .on_signal = "finish",
+                       .grace_s = 20,
+                       .queue_bytes = CTW_IPC_QUEUE_BYTES};
     struct ctw_option options[N_OWN + CTW_N_ENGINE_OPTIONS];
     fill_place_rows(options, &v);
     fill_life_rows(options + N_PLACE, &v);
     ctw_engine_option_rows(options + N_OWN, &engine);
     const struct ctw_command_line line = {.name = "serve",
                                           .synopsis =
-                                              "--model [NAME=]DIR [[NAME=]DIR...] [--listen URL]",
+                                              "--model [NAME=]DIR [--model ...] [--listen URL]",
                                           .about = about,
                                           .options = options,
                                           .n_options = (int)CTW_COUNT(options),
                                           .positional = "DIR",
-                                          .n_positional_max = MAX_MORE,
-                                          .positionals = models + 1};
+                                          .n_positional_max = CTW_IPC_MODELS,
+                                          .positionals = more};
     int exit_code;
     int n_more = ctw_options_parse(&line, argc, argv, &exit_code);
     if (exit_code >= 0)
@@ -210,14 +228,15 @@ int ctw_cmd_serve(int argc, char **argv)
     }
     struct ctw_err err;
     enum ctw_status st = check_values(&v, &err);
+    if (st == CTW_OK)
+        st = add_models(&v.models, more, n_more, &err);
     if (st != CTW_OK) {
         ctw_error("serve: %s", err.msg);
         return ctw_status_exit_code(st);
     }
-    models[0] = v.model;
     const struct ctw_serve_options serve = {
         .models = models,
-        .n_models = 1 + n_more,
+        .n_models = v.models.n,
         .listen = v.listen,
         .name = v.name,
         .insecure_bind_any = v.insecure,

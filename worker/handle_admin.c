@@ -21,8 +21,42 @@ static const struct ctw_model_slot *initial_model(const struct ctw_queue *q,
     return NULL;
 }
 
-const char *ctw_service_state(const struct ctw_queue *q, const char **message)
+static const struct ctw_model_slot *model_in(const struct ctw_queue *q, enum ctw_model_state state)
 {
+    for (int i = 0; i < q->n_models; i++) {
+        if (q->models[i]->state == state)
+            return q->models[i];
+    }
+    return NULL;
+}
+
+/* The models are as the command line asked at first; what has become of them since? */
+static const char *models_state(const struct ctw_service *service, const char **message)
+{
+    const struct ctw_queue *q = service->queue;
+    const struct ctw_model_slot *m = model_in(q, CTW_MODEL_LOADING);
+    if (model_in(q, CTW_MODEL_READY) != NULL)
+        return "ready";
+    if (m != NULL) {
+        *message = m->name; /* not the path, which clients over tcp have no business with */
+        return "loading";
+    }
+    m = model_in(q, CTW_MODEL_FAILED);
+    if (m != NULL) {
+        *message = m->error.msg;
+        return "failed";
+    }
+    *message =
+        service->allow_load != NULL
+            ? "no model is loaded: load one below the folder of --allow-load"
+            : "no model is loaded, and clients cannot load one (--allow-load): start another "
+              "worker";
+    return "empty";
+}
+
+const char *ctw_service_state(const struct ctw_service *service, const char **message)
+{
+    const struct ctw_queue *q = service->queue;
     *message = "";
     if (q->fatal.status != CTW_OK) {
         *message = q->fatal.msg;
@@ -37,10 +71,10 @@ const char *ctw_service_state(const struct ctw_queue *q, const char **message)
         return "draining";
     m = initial_model(q, CTW_MODEL_LOADING);
     if (m != NULL) {
-        *message = m->name; /* not the path, which clients over tcp have no business with */
+        *message = m->name; /* likewise no path */
         return "loading";
     }
-    return "ready";
+    return models_state(service, message);
 }
 
 static uint64_t stalled_ms(const struct ctw_queue *q, int64_t now_ms)
@@ -56,7 +90,7 @@ enum ctw_status ctw_handle_health(struct ctw_handler_call *c, struct ctw_err *er
     struct ctw_health_reply *r = &c->reply->body.health;
     const char *message;
     pthread_mutex_lock(&q->lock);
-    r->state = ctw_slice_of(ctw_service_state(q, &message));
+    r->state = ctw_slice_of(ctw_service_state(c->service, &message));
     bool copied = ctw_reply_copy(c->reply, message, &r->message);
     r->jobs = (uint64_t)ctw_queue_unfinished(q);
     r->stalled_ms = stalled_ms(q, c->contact.now_ms);
@@ -161,7 +195,7 @@ enum ctw_status ctw_handle_info(struct ctw_handler_call *c, struct ctw_err *err)
     struct ctw_info_reply *r = &c->reply->body.info;
     const char *message;
     pthread_mutex_lock(&q->lock);
-    r->state = ctw_slice_of(ctw_service_state(q, &message));
+    r->state = ctw_slice_of(ctw_service_state(c->service, &message));
     bool ok = ctw_reply_copy(c->reply, message, &r->message) &&
               fill_models(c->reply, q, c->peer->local) && fill_jobs(c->reply, q);
     size_t max_bytes = q->max_bytes;

@@ -41,7 +41,10 @@ void ctw_handle(void *arg, const struct ctw_peer *peer, const struct ctw_request
                 struct ctw_reply *reply);
 void ctw_handle_peer_gone(void *arg, uint32_t pipe);
 
-/* The worker's state as a whole; lock held. *message lives as long as the lock is held. */
-const char *ctw_service_state(const struct ctw_queue *q, const char **message);
+/*
+ * The worker's state as a whole; lock held. *message lives as long as the lock is held. "ready"
+ * only while some job can succeed: a model is ready, and new jobs are taken.
+ */
+const char *ctw_service_state(const struct ctw_service *service, const char **message);
 
 #endif

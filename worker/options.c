@@ -111,6 +111,13 @@ static enum ctw_status set_value(const struct ctw_option *o, const char *source,
     case CTW_OPT_STRING:
         *(const char **)o->value = text;
         return CTW_OK;
+    case CTW_OPT_LIST: {
+        struct ctw_option_list *list = o->value;
+        if (list->n == list->max)
+            return ctw_fail(err, CTW_EINVAL, "%s: at most %d are allowed", source, list->max);
+        list->values[list->n++] = text;
+        return CTW_OK;
+    }
     case CTW_OPT_INT:
         if (!parse_int(text, &v) || v < o->min || v > o->max)
             return ctw_fail(err, CTW_EINVAL,
@@ -198,15 +205,20 @@ static enum ctw_status fail_unknown(const struct ctw_command_line *line, const c
 
 /* ---- the command line ---- */
 
-static enum ctw_status read_environment(const struct ctw_command_line *line, struct ctw_err *err)
+/* Options, or with `lists` those of which the command line gave none. */
+static enum ctw_status read_environment(const struct ctw_command_line *line, bool lists,
+                                        struct ctw_err *err)
 {
     for (int i = 0; i < line->n_options; i++) {
+        const struct ctw_option *o = &line->options[i];
         char name[MAX_ENV_NAME];
-        ctw_option_env_name(&line->options[i], name, sizeof(name));
+        ctw_option_env_name(o, name, sizeof(name));
         const char *text = getenv(name);
-        if (text == NULL || *text == '\0')
+        if (text == NULL || *text == '\0' || (o->type == CTW_OPT_LIST) != lists)
             continue;
-        enum ctw_status st = set_value(&line->options[i], name, text, err);
+        if (lists && ((const struct ctw_option_list *)o->value)->n > 0)
+            continue;
+        enum ctw_status st = set_value(o, name, text, err);
         if (st != CTW_OK)
             return st;
     }
@@ -257,7 +269,8 @@ static enum ctw_status check_all_there(const struct ctw_command_line *line, int 
         const struct ctw_option *o = &line->options[i];
         char name[MAX_ENV_NAME];
         bool pointer = o->type == CTW_OPT_STRING || o->type == CTW_OPT_CHOICE;
-        if (!o->required || !pointer || *(const char **)o->value != NULL)
+        bool list = o->type == CTW_OPT_LIST && ((const struct ctw_option_list *)o->value)->n == 0;
+        if (!o->required || (pointer ? *(const char **)o->value != NULL : !list))
             continue;
         ctw_option_env_name(o, name, sizeof(name));
         return ctw_fail(err, CTW_EINVAL, "--%s %s is missing (or set %s): %s", o->name,
@@ -280,7 +293,7 @@ enum ctw_status ctw_options_read(const struct ctw_command_line *line, int argc, 
         *help = strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0;
     if (*help)
         return CTW_OK;
-    enum ctw_status st = read_environment(line, err);
+    enum ctw_status st = read_environment(line, false, err);
     for (int i = 1; i < argc && st == CTW_OK; i++) {
         const char *word = argv[i];
         if (!only_positional && strcmp(word, "--") == 0) {
@@ -295,6 +308,8 @@ enum ctw_status ctw_options_read(const struct ctw_command_line *line, int argc, 
             line->positionals[(*n_positional)++] = word;
         }
     }
+    if (st == CTW_OK)
+        st = read_environment(line, true, err);
     return st == CTW_OK ? check_all_there(line, *n_positional, err) : st;
 }
 

@@ -4,7 +4,8 @@
  * one counts as not set); the command line wins.
  *
  * Accepted: --name VALUE, --name=VALUE, a flag as --name or --name=yes|no, -h, --help, and -- after
- * which everything is positional. An option given twice takes the last value.
+ * which everything is positional. An option given twice takes the last value, unless it is a list.
+ * A list's environment variable holds one value, which counts only where the command line has none.
  */
 #ifndef CTW_WORKER_OPTIONS_H
 #define CTW_WORKER_OPTIONS_H
@@ -17,9 +18,15 @@
 enum ctw_option_type {
     CTW_OPT_FLAG,   /* bool */
     CTW_OPT_STRING, /* const char * */
+    CTW_OPT_LIST,   /* struct ctw_option_list: each time it is given adds one */
     CTW_OPT_INT,    /* int64_t, within min..max */
     CTW_OPT_BYTES,  /* uint64_t: 4096, 512MiB, 20GiB, 1.5GB */
     CTW_OPT_CHOICE  /* const char *, one of `choices`, separated by '|' */
+};
+
+struct ctw_option_list {
+    const char **values; /* [max], filled */
+    int n, max;
 };
 
 struct ctw_option {
@@ -30,7 +37,7 @@ struct ctw_option {
     const char *choices; /* CTW_OPT_CHOICE */
     const char *meta;    /* "DIR", for --help */
     const char *help;    /* --help adds the default, unless this speaks of one */
-    bool required;       /* STRING, CHOICE: must be given, unless the default is not NULL */
+    bool required;       /* STRING, CHOICE, LIST: must be given, unless it has a default */
 };
 
 struct ctw_command_line {

@@ -34,6 +34,8 @@ static void format_default(const struct ctw_option *o, char *buf, size_t cap)
     case CTW_OPT_CHOICE:
         text = *(const char *const *)o->value != NULL ? *(const char *const *)o->value : "";
         break;
+    case CTW_OPT_LIST:
+        break;
     case CTW_OPT_INT:
         (void)snprintf(buf, cap, "%" PRId64, *(const int64_t *)o->value);
         return;
@@ -80,12 +82,12 @@ static void print_row(FILE *to, const char *left, const char *text)
 static void print_option(FILE *to, const struct ctw_option *o)
 {
     char left[160], env[64], initial[128], text[MAX_TEXT];
-    const char *meta = o->meta != NULL             ? o->meta
-                       : o->type == CTW_OPT_CHOICE ? o->choices
-                       : o->type == CTW_OPT_INT    ? "N"
-                       : o->type == CTW_OPT_BYTES  ? "SIZE"
-                       : o->type == CTW_OPT_STRING ? "VALUE"
-                                                   : "";
+    const char *meta = o->meta != NULL                                        ? o->meta
+                       : o->type == CTW_OPT_CHOICE                            ? o->choices
+                       : o->type == CTW_OPT_INT                               ? "N"
+                       : o->type == CTW_OPT_BYTES                             ? "SIZE"
+                       : o->type == CTW_OPT_STRING || o->type == CTW_OPT_LIST ? "VALUE"
+                                                                              : "";
     (void)snprintf(left, sizeof(left), "--%s%s%s", o->name, *meta != '\0' ? " " : "", meta);
     ctw_option_env_name(o, env, sizeof(env));
     format_default(o, initial, sizeof(initial));

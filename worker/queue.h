@@ -25,7 +25,7 @@ struct ctw_model_slot {
     char name[CTW_MODEL_NAME_MAX];
     char *path;
     enum ctw_model_state state;
-    struct ctw_err error;        /* FAILED */
+    struct ctw_err error;        /* FAILED: it could not be opened, or its files have changed */
     struct ctw_engine *engine;   /* READY, CLOSING */
     struct ctw_engine_info info; /* READY */
     char products[2048];         /* how the engine computes its products, as far as it has chosen */

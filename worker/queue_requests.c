@@ -83,7 +83,7 @@ static enum ctw_status usable_model(struct ctw_queue *q, const char *name, int *
     if (m == NULL || m->state == CTW_MODEL_CLOSING)
         return ctw_fail(err, CTW_ENOTFOUND, "no model is named \"%s\"; info lists them", name);
     if (m->state == CTW_MODEL_FAILED)
-        return ctw_fail(err, CTW_EINVAL, "model %s could not be loaded: %s", m->name, m->error.msg);
+        return ctw_fail(err, CTW_EINVAL, "model %s has failed: %s", m->name, m->error.msg);
     if (m->state == CTW_MODEL_LOADING) {
         *retry_ms = 500;
         return ctw_fail(err, CTW_EBUSY, "model %s is still loading", m->name);

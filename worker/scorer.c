@@ -317,8 +317,31 @@ static void fail_for_memory(struct ctw_scorer *s, const struct ctw_err *err)
     ctw_queue_end(s->queue, longest->job, CTW_JOB_FAILED, &named);
 }
 
+/*
+ * The model's files are no longer what was opened: none of its jobs can succeed. It stays in the
+ * list with the reason; `load` under its name opens it anew. Lock held; given up meanwhile.
+ */
+static void fail_model(struct ctw_scorer *s, struct ctw_model_slot *m, const struct ctw_err *err)
+{
+    struct ctw_queue *q = s->queue;
+    struct ctw_engine *engine = m->engine;
+    for (struct ctw_job *j = q->jobs; j != NULL; j = j->next) {
+        if (strcmp(j->head.model, m->name) == 0)
+            ctw_queue_end(q, j, CTW_JOB_FAILED, err);
+    }
+    note(s, CTW_LOG_ERROR, "model %s has failed and takes no more jobs: %s", m->name, err->msg);
+    m->error = *err;
+    m->state = CTW_MODEL_FAILED;
+    m->initial = false; /* results are there to be fetched: the worker does not end */
+    m->engine = NULL;
+    s->engine = NULL;
+    pthread_mutex_unlock(&q->lock);
+    ctw_engine_close(engine);
+    pthread_mutex_lock(&q->lock);
+}
+
 /* The engine said no: its jobs cannot go on, and perhaps the worker neither. */
-static void fail_pass(struct ctw_scorer *s, const struct ctw_err *err)
+static void fail_pass(struct ctw_scorer *s, struct ctw_model_slot *m, const struct ctw_err *err)
 {
     struct ctw_queue *q = s->queue;
     bool fatal = err->status == CTW_EDEVICE || err->status == CTW_EINTERNAL;
@@ -327,6 +350,10 @@ static void fail_pass(struct ctw_scorer *s, const struct ctw_err *err)
             part_pass(s, err);
         else
             fail_for_memory(s, err);
+        return;
+    }
+    if (err->status == CTW_EIO || err->status == CTW_EFORMAT || err->status == CTW_ENOTFOUND) {
+        fail_model(s, m, err);
         return;
     }
     note(s, CTW_LOG_ERROR, "%s", err->msg);
@@ -392,7 +419,7 @@ static void run_pass(struct ctw_scorer *s, struct ctw_model_slot *m)
         for (int64_t i = 0; i < s->n; i++)
             take_result(s, i);
     } else if (st != CTW_ECANCELED) {
-        fail_pass(s, &err);
+        fail_pass(s, m, &err);
     }
     end_pass(s, st == CTW_OK);
     pthread_cond_broadcast(&q->changed);

@@ -221,7 +221,7 @@ static enum ctw_status failure(struct serve *s, bool *ready)
     enum ctw_status st;
     const char *message;
     pthread_mutex_lock(&q->lock);
-    const char *state = ctw_service_state(q, &message);
+    const char *state = ctw_service_state(&s->service, &message);
     st = q->fatal.status;
     for (int i = 0; i < q->n_models; i++) {
         if (q->models[i]->initial && q->models[i]->state == CTW_MODEL_FAILED)

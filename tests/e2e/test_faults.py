@@ -1,5 +1,6 @@
 """What goes wrong on real machines: dead clients, dead workers, foreign files, signals, early closes."""
 
+import json
 import os
 import signal
 import socket
@@ -404,6 +405,46 @@ class Failures(unittest.TestCase):
             self.assertEqual(c.call("health")["state"], "failed")
             self.assertEqual(ended(a), 69)
 
+    def test_a_model_whose_files_change_is_not_ready(self):
+        """Its jobs fail, those of other models go on; loaded anew it is ready again."""
+        with w.Worker(models=["one", "two"], engine={"io_token": 15}) as a, a.client() as c:
+            ready = lambda: a.command("health", "--ready").returncode
+            state = lambda: json.loads(a.command("ps", "--json").stdout)[0]["state"]
+            bad, open_ = c.pairs([([1, 15], [2])], seal=False), c.pairs(LONG, seal=False)
+            c.call("seal", job=bad, parts=1)
+            self.assertEqual(c.wait(bad)["error"]["code"], "io")
+            self.assertEqual(c.wait(open_)["error"]["code"], "io")
+            self.assertEqual([m["state"] for m in c.call("info")["models"]], ["failed", "ready"])
+            self.assertEqual((c.call("health")["state"], ready(), state()), ("ready", 0, "ready"))
+            self.assertEqual(len(c.run_pairs(LONG, model="two")), 1)
+            with self.assertRaises(w.Refused) as e:
+                c.pairs(LONG)
+            self.assertIn("model.safetensors was changed", e.exception.message)
+            self.assertEqual(c.wait(c.pairs([([1, 15], [2])], model="two"))["error"]["code"], "io")
+            r = c.call("health")
+            self.assertEqual((r["state"], ready(), state()), ("failed", 1, "failed"))
+            self.assertIn("model.safetensors was changed", r["message"])
+
+    def test_a_worker_without_models_is_not_ready(self):
+        with tempfile.TemporaryDirectory(prefix="ctw-") as d:
+            for args, words in (((), "start another worker"), (("--allow-load", d), "load one")):
+                with w.Worker(*args) as a, a.client() as c:
+                    self.assertEqual(a.command("health", "--ready").returncode, 0)
+                    c.call("unload", model="model")
+                    until(lambda: not c.call("info")["models"])
+                    r = c.call("health")
+                    self.assertEqual(r["state"], "empty")
+                    self.assertIn(words, r["message"])
+                    out = a.command("health", "--ready")
+                    self.assertEqual(out.returncode, 1)
+                    self.assertIn(f"empty: {r['message']}", out.stdout)
+                    self.assertEqual(a.command("health").returncode, 0)
+                    self.assertIn("empty", a.command("ps").stdout)
+                    if args:
+                        Path(d, "new").mkdir()
+                        c.call("load", path=f"{d}/new")
+                        until(lambda: c.call("health")["state"] == "ready")
+
     def test_memory_failure_spares_other_jobs(self):
         with w.Worker(engine={"memory_token": 14, "pass_tokens": 64}) as a, a.client() as c:
             bad = c.pairs([([1, 14], [2])])
@@ -413,6 +454,19 @@ class Failures(unittest.TestCase):
 
 
 class Models(unittest.TestCase):
+    def test_each_model_option_counts(self):
+        with tempfile.TemporaryDirectory(prefix="ctw-") as d:
+            for name in ("a", "b", "c", "e"):
+                Path(d, name).mkdir()
+            names = lambda a: [m["name"] for m in a.client().call("info")["models"]]
+            more = ("--model", f"one={d}/a", "--model", f"two={d}/b", f"{d}/c")
+            with w.Worker(*more) as a:
+                self.assertEqual(names(a), ["model", "one", "two", "c"])
+            with w.Worker(f"{d}/c", env={"CTW_MODEL": f"{d}/e"}) as a:  # the option wins
+                self.assertEqual(names(a), ["model", "c"])
+            start_fails(64, "a model named a is there already", "--model", f"{d}/a",
+                        "--model", f"{d}/a")
+
     def test_several(self):
         with w.Worker(models=["one", "two"]) as a, a.client() as c:
             self.assertEqual([m["name"] for m in c.call("info")["models"]], ["one", "two"])

@@ -16,7 +16,7 @@ struct ctw_engine {
 };
 
 struct fake_engine_options fake_engine = {
-    .nan_token = -1, .inf_token = -1, .device_token = -1, .memory_token = -1};
+    .nan_token = -1, .inf_token = -1, .device_token = -1, .memory_token = -1, .io_token = -1};
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int64_t calls, sequences, most;
@@ -41,6 +41,7 @@ static void read_env(void)
     fake_engine.nan_token = from_env("CTW_FAKE_NAN_TOKEN", fake_engine.nan_token);
     fake_engine.device_token = from_env("CTW_FAKE_DEVICE_TOKEN", fake_engine.device_token);
     fake_engine.memory_token = from_env("CTW_FAKE_MEMORY_TOKEN", fake_engine.memory_token);
+    fake_engine.io_token = from_env("CTW_FAKE_IO_TOKEN", fake_engine.io_token);
     fake_engine.pass_tokens = from_env("CTW_FAKE_PASS_TOKENS", fake_engine.pass_tokens);
     fake_engine.fit_length = from_env("CTW_FAKE_FIT_LENGTH", fake_engine.fit_length);
 }
@@ -171,6 +172,8 @@ static enum ctw_status check(const struct ctw_engine *e, const struct ctw_seq *s
             return ctw_fail(err, CTW_EDEVICE, "the device fell off the bus");
         if (contains(s, fake_engine.memory_token))
             return ctw_fail(err, CTW_ENOMEM, "no memory for this pass");
+        if (contains(s, fake_engine.io_token))
+            return ctw_fail(err, CTW_EIO, "%s/model.safetensors was changed", e->dir);
         *n_tok += s->n_tok - 1;
     }
     return CTW_OK;

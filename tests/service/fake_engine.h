@@ -18,6 +18,7 @@ struct fake_engine_options {
     int inf_token;    /* a target of this gets -inf and no bad_layer; -1: none */
     int device_token; /* a sequence with it makes score() fail with CTW_EDEVICE; -1: none */
     int memory_token; /* likewise, CTW_ENOMEM */
+    int io_token;     /* likewise, CTW_EIO, as when a checkpoint's file was changed */
     int pass_tokens;  /* 0: 256; --pass-tokens goes first */
     int fit_length;   /* the longest input that it says it has memory for; 0: any */
 };

@@ -205,6 +205,57 @@ static void environment_sets_and_is_named(void **state)
         assert_int_equal(unsetenv(names[i]), 0);
 }
 
+/* Each time a list is given counts; the environment's value only where it is not given at all. */
+static void lists_take_every_value(void **state)
+{
+    (void)state;
+    const char *values[3];
+    struct {
+        const char *env;
+        char *argv[8];
+        int n; /* -1: refused */
+        const char *first, *last;
+    } cases[] = {
+        {NULL, {W("test"), W("--dir"), W("a=A"), W("--dir=b=B")}, 2, "a=A", "b=B"},
+        {"e", {W("test"), W("--dir"), W("a")}, 1, "a", "a"},
+        {"e", {W("test")}, 1, "e", "e"},
+        {"", {W("test")}, -1, "--dir DIR is missing (or set CTW_DIR): folders", ""},
+        {NULL,
+         {W("test"), W("--dir=1"), W("--dir=2"), W("--dir=3"), W("--dir=4")},
+         -1,
+         "--dir: at most 3 are allowed",
+         ""},
+    };
+    for (size_t i = 0; i < CTW_COUNT(cases); i++) {
+        struct ctw_option_list list = {.values = values, .max = 3};
+        const struct ctw_option option = {.name = "dir",
+                                          .type = CTW_OPT_LIST,
+                                          .value = &list,
+                                          .meta = "DIR",
+                                          .help = "folders",
+                                          .required = true};
+        const struct ctw_command_line line = {.name = "test", .options = &option, .n_options = 1};
+        struct ctw_err err = {0};
+        int n_positional, argc = 0;
+        bool help;
+        while (cases[i].argv[argc] != NULL)
+            argc++;
+        if (cases[i].env != NULL)
+            assert_int_equal(setenv("CTW_DIR", cases[i].env, 1), 0);
+        enum ctw_status st =
+            ctw_options_read(&line, argc, cases[i].argv, &n_positional, &help, &err);
+        assert_int_equal(unsetenv("CTW_DIR"), 0);
+        assert_int_equal(st, cases[i].n < 0 ? CTW_EINVAL : CTW_OK);
+        if (cases[i].n < 0) {
+            assert_string_equal(err.msg, cases[i].first);
+            continue;
+        }
+        assert_int_equal(list.n, cases[i].n);
+        assert_string_equal(list.values[0], cases[i].first);
+        assert_string_equal(list.values[list.n - 1], cases[i].last);
+    }
+}
+
 static void sizes(void **state)
 {
     (void)state;
@@ -343,6 +394,7 @@ int main(void)
         cmocka_unit_test(positionals_and_the_double_dash),
         cmocka_unit_test(wrong_lines_get_one_clear_message),
         cmocka_unit_test(environment_sets_and_is_named),
+        cmocka_unit_test(lists_take_every_value),
         cmocka_unit_test(sizes),
         cmocka_unit_test(nearest_word),
         cmocka_unit_test(help_is_whole_and_fits),
