@@ -80,13 +80,13 @@ void ctw_request_close(struct ctw_request *request)
     ctw_reader_close(&request->reader);
 }
 
-static enum ctw_status written(const struct ctw_writer *w, struct ctw_err *err)
+static enum ctw_status written(const struct ctw_writer *w, size_t most, struct ctw_err *err)
 {
     if (w->failed)
         return ctw_fail(err, CTW_ENOMEM, "message: out of memory");
-    if (w->n > CTW_IPC_MESSAGE_BYTES)
-        return ctw_fail(err, CTW_EINVAL, "the message has %zu bytes, at most %d are allowed", w->n,
-                        CTW_IPC_MESSAGE_BYTES);
+    if (w->n > most)
+        return ctw_fail(err, CTW_EINVAL, "the message has %zu bytes, at most %zu are allowed", w->n,
+                        most);
     return CTW_OK;
 }
 
@@ -99,7 +99,7 @@ enum ctw_status ctw_request_encode(const struct ctw_request *request, struct ctw
     ctw_write_key_str(w, "op", ctw_slice_of(m->op));
     ctw_write_key_uint(w, "id", request->id);
     ctw_write_struct(w, m->request, &request->body);
-    return written(w, err);
+    return written(w, CTW_IPC_REQUEST_BYTES, err);
 }
 
 /* ---- replies ---- */
@@ -126,7 +126,7 @@ enum ctw_status ctw_reply_encode(const struct ctw_reply *reply, struct ctw_write
     ctw_write_key_uint(w, "id", reply->id);
     ctw_write_key_bool(w, "ok", reply->ok);
     ctw_write_struct(w, schema, body);
-    return written(w, err);
+    return written(w, CTW_IPC_MESSAGE_BYTES, err);
 }
 
 enum ctw_status ctw_reply_decode(struct ctw_reply *out, enum ctw_op op, const void *data,

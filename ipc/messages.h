@@ -156,6 +156,7 @@ struct ctw_job_map {
 struct ctw_limits_map {
     uint32_t has;
     uint64_t message_bytes, part_bytes, fetch_bytes, jobs, job_items, queue_bytes, ttl_s, wait_ms;
+    uint64_t request_bytes, connections, unanswered, waiting, requests_per_s, unhandled_bytes;
 };
 
 struct ctw_info_reply {
@@ -204,6 +205,7 @@ struct ctw_poll_reply {
     uint64_t items_done, items;
     struct ctw_progress_map progress;
     struct ctw_error_map error;
+    uint64_t again_ms;
 };
 enum { CTW_POLL_REPLY_ERROR = 4 };
 

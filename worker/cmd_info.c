@@ -75,6 +75,12 @@ static void write_limits(struct ctw_json_writer *w, const struct ctw_limits_map 
     ctw_json_write_key_uint(w, "queue_bytes", l->queue_bytes);
     ctw_json_write_key_uint(w, "ttl_s", l->ttl_s);
     ctw_json_write_key_uint(w, "wait_ms", l->wait_ms);
+    ctw_json_write_key_uint(w, "request_bytes", l->request_bytes);
+    ctw_json_write_key_uint(w, "connections", l->connections);
+    ctw_json_write_key_uint(w, "unanswered", l->unanswered);
+    ctw_json_write_key_uint(w, "waiting", l->waiting);
+    ctw_json_write_key_uint(w, "requests_per_s", l->requests_per_s);
+    ctw_json_write_key_uint(w, "unhandled_bytes", l->unhandled_bytes);
     ctw_json_write_close(w, '}');
 }
 

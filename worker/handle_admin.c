@@ -214,7 +214,13 @@ enum ctw_status ctw_handle_info(struct ctw_handler_call *c, struct ctw_err *err)
                                         .job_items = CTW_IPC_JOB_ITEMS,
                                         .queue_bytes = max_bytes,
                                         .ttl_s = CTW_IPC_TTL_S,
-                                        .wait_ms = CTW_IPC_WAIT_MS};
+                                        .wait_ms = CTW_IPC_WAIT_MS,
+                                        .request_bytes = CTW_IPC_REQUEST_BYTES,
+                                        .connections = CTW_IPC_CONNECTIONS,
+                                        .unanswered = CTW_IPC_UNANSWERED,
+                                        .waiting = CTW_IPC_WAITING,
+                                        .requests_per_s = CTW_IPC_REQUESTS_PER_S,
+                                        .unhandled_bytes = CTW_IPC_UNHANDLED_BYTES};
     return ok ? CTW_OK : ctw_fail(err, CTW_ENOMEM, "info: out of memory");
 }
 

@@ -14,7 +14,8 @@ enum ctw_status ctw_handle_seal(struct ctw_handler_call *c, struct ctw_err *err)
 
 enum ctw_status ctw_handle_poll(struct ctw_handler_call *c, struct ctw_err *err)
 {
-    return ctw_queue_poll(c->service->queue, &c->contact, &c->request->body.poll, c->reply, err);
+    return ctw_queue_poll(c->service->queue, &c->contact, &c->request->body.poll, c->wait, c->reply,
+                          err);
 }
 
 enum ctw_status ctw_handle_fetch(struct ctw_handler_call *c, struct ctw_err *err)

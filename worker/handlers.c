@@ -12,19 +12,19 @@ static ctw_handler_fn *const handlers[CTW_N_OPS] = {
 };
 
 void ctw_handle(void *arg, const struct ctw_peer *peer, const struct ctw_request *request,
-                struct ctw_reply *reply)
+                struct ctw_wait *wait, struct ctw_reply *reply)
 {
     struct ctw_handler_call call = {
         .service = arg,
         .peer = peer,
         .contact = {.pipe = peer->pipe, .now_ms = ctw_now_ms()},
         .request = request,
+        .wait = wait,
         .reply = reply,
         .bad_item = -1,
     };
     struct ctw_err err;
-    if (!peer->self)
-        atomic_fetch_add(&call.service->n_requests, 1);
+    atomic_fetch_add(&call.service->n_requests, 1);
     enum ctw_status st = handlers[request->op](&call, &err);
     reply->ok = st == CTW_OK;
     if (st == CTW_OK)

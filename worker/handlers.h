@@ -17,7 +17,7 @@ struct ctw_service {
     uint8_t boot[CTW_BOOT_BYTES];
     int64_t started_ms;
     const char *allow_load;  /* folder below which clients may load models; NULL: none */
-    atomic_llong n_requests; /* of clients */
+    atomic_llong n_requests;
 };
 
 struct ctw_handler_call {
@@ -25,6 +25,7 @@ struct ctw_handler_call {
     const struct ctw_peer *peer;
     struct ctw_contact contact;
     const struct ctw_request *request;
+    struct ctw_wait *wait;
     struct ctw_reply *reply;
     int64_t bad_item; /* -1 */
     int retry_ms;     /* 0: no retry */
@@ -38,7 +39,7 @@ ctw_handler_fn ctw_handle_info, ctw_handle_health, ctw_handle_submit, ctw_handle
 
 /* For struct ctw_server_options; arg is the service. */
 void ctw_handle(void *arg, const struct ctw_peer *peer, const struct ctw_request *request,
-                struct ctw_reply *reply);
+                struct ctw_wait *wait, struct ctw_reply *reply);
 void ctw_handle_peer_gone(void *arg, uint32_t pipe);
 
 /*

@@ -9,6 +9,8 @@
 #ifndef CTW_WORKER_JOB_H
 #define CTW_WORKER_JOB_H
 
+#include <string.h>
+
 #include "ipc/limits.h"
 #include "ipc/messages.h"
 #include "worker/engine.h"
@@ -103,8 +105,8 @@ struct ctw_job {
     bool alone;   /* its next pass takes no other job: a pass of several found no memory */
 
     double served;      /* tokens, for fair shares */
-    int64_t contact_ms; /* last contact */
-    int n_polls;        /* that wait for its news: contact as long as they do */
+    int64_t contact_ms; /* last contact; to come, while a poll waits */
+    bool news;          /* n_done has changed, and polls are not told yet */
     int64_t sealed_ms, ended_ms;
     int64_t gone_ms; /* when its client's connection was lost; 0: it was not */
     uint32_t pipe;
@@ -115,6 +117,14 @@ struct ctw_job {
 
 const char *ctw_job_state_name(enum ctw_job_state state);
 const char *ctw_job_kind_name(enum ctw_job_kind kind);
+/* What a poll of the job waits for; never 0. */
+static inline uint64_t ctw_job_key(const uint8_t id[CTW_IPC_JOB_ID_BYTES])
+{
+    uint64_t key;
+    memcpy(&key, id, sizeof(key));
+    return key | 1;
+}
+
 static inline bool ctw_job_is_final(const struct ctw_job *j)
 {
     return j->state >= CTW_JOB_DONE;

@@ -21,17 +21,14 @@ static void init_cond(pthread_cond_t *c)
     pthread_condattr_destroy(&attr);
 }
 
-enum ctw_status ctw_queue_init(struct ctw_queue *q, size_t max_bytes, int max_waiting,
-                               struct ctw_err *err)
+enum ctw_status ctw_queue_init(struct ctw_queue *q, size_t max_bytes, struct ctw_err *err)
 {
     memset(q, 0, sizeof(*q));
-    if (max_bytes == 0 || max_waiting < 1)
-        return ctw_fail(err, CTW_EINVAL, "queue: %zu bytes, %d waiting", max_bytes, max_waiting);
+    if (max_bytes == 0)
+        return ctw_fail(err, CTW_EINVAL, "queue: expected more than 0 bytes");
     q->max_bytes = max_bytes;
-    q->max_waiting = max_waiting;
     pthread_mutex_init(&q->lock, NULL);
     init_cond(&q->work);
-    init_cond(&q->changed);
     return CTW_OK;
 }
 
@@ -47,7 +44,6 @@ void ctw_queue_fini(struct ctw_queue *q)
         ctw_free(q->models[i]);
     }
     pthread_cond_destroy(&q->work);
-    pthread_cond_destroy(&q->changed);
     pthread_mutex_destroy(&q->lock);
 }
 
@@ -64,7 +60,8 @@ int ctw_queue_unfinished(const struct ctw_queue *q)
 enum ctw_status ctw_queue_admits(const struct ctw_queue *q, struct ctw_err *err)
 {
     if (q->fatal.status != CTW_OK)
-        return ctw_fail(err, q->fatal.status, "the worker has failed and is ending: %s", q->fatal.msg);
+        return ctw_fail(err, q->fatal.status, "the worker has failed and is ending: %s",
+                        q->fatal.msg);
     if (q->draining)
         return ctw_fail(err, CTW_EBUSY, "the worker is draining and takes no new jobs or models");
     return CTW_OK;
@@ -85,11 +82,26 @@ static void free_if_unused(struct ctw_queue *q, struct ctw_job *job)
     ctw_job_destroy(job);
 }
 
+static void tell(const struct ctw_queue *q, const struct ctw_job *j)
+{
+    if (q->wake != NULL)
+        q->wake(q->wake_arg, ctw_job_key(j->id));
+}
+
+void ctw_queue_tell(struct ctw_queue *q)
+{
+    for (struct ctw_job *j = q->jobs; j != NULL; j = j->next) {
+        if (j->news)
+            tell(q, j);
+        j->news = false;
+    }
+}
+
 void ctw_queue_remove(struct ctw_queue *q, struct ctw_job *j)
 {
     j->removed = true;
+    tell(q, j);
     free_if_unused(q, j);
-    pthread_cond_broadcast(&q->changed);
 }
 
 void ctw_queue_unpin(struct ctw_queue *q, struct ctw_job *j)
@@ -109,7 +121,7 @@ void ctw_queue_end(struct ctw_queue *q, struct ctw_job *j, enum ctw_job_state st
     j->ended_ms = ctw_now_ms();
     if (err != NULL)
         j->error = *err;
-    pthread_cond_broadcast(&q->changed);
+    tell(q, j);
     pthread_cond_signal(&q->work);
 }
 
@@ -125,41 +137,27 @@ static void cancel(struct ctw_queue *q, struct ctw_job *j, const char *why)
 void ctw_queue_peer_gone(struct ctw_queue *q, uint32_t pipe, int64_t now_ms)
 {
     pthread_mutex_lock(&q->lock);
-    q->gone[q->n_gone] = pipe;
-    q->n_gone = (q->n_gone + 1) % CTW_GONE_PIPES;
     for (struct ctw_job *j = q->jobs; j != NULL; j = j->next) {
         if (j->pipe != pipe)
             continue;
         j->gone_ms = now_ms;
-        if (j->n_polls > 0)
+        if (j->contact_ms > now_ms) /* its poll waits no more */
             j->contact_ms = now_ms;
     }
     pthread_mutex_unlock(&q->lock);
 }
 
-static bool is_gone(const struct ctw_queue *q, uint32_t pipe)
-{
-    for (int i = 0; i < CTW_GONE_PIPES; i++) {
-        if (pipe != 0 && q->gone[i] == pipe)
-            return true;
-    }
-    return false;
-}
-
-void ctw_queue_touch(struct ctw_queue *q, struct ctw_job *j, const struct ctw_contact *contact)
+void ctw_queue_touch(struct ctw_job *j, const struct ctw_contact *contact)
 {
     j->contact_ms = contact->now_ms;
     j->pipe = contact->pipe;
-    /* Of a lost connection nobody will tell us again. */
-    j->gone_ms = is_gone(q, contact->pipe) ? contact->now_ms : 0;
+    j->gone_ms = 0;
 }
 
 /* When the job's time without contact is over. */
 static int64_t deadline(const struct ctw_job *j)
 {
     bool final = ctw_job_is_final(j);
-    if (j->n_polls > 0 && j->gone_ms == 0)
-        return INT64_MAX;
     if (j->state == CTW_JOB_OPEN)
         return j->contact_ms + j->head.ttl_ms;
     if (j->head.keep && !final)
@@ -243,7 +241,8 @@ void ctw_queue_stop(struct ctw_queue *q)
     atomic_store(&q->stop, true);
     for (struct ctw_job *j = q->jobs; j != NULL; j = j->next)
         cancel(q, j, "the worker is stopping");
-    pthread_cond_broadcast(&q->changed);
+    if (q->wake != NULL)
+        q->wake(q->wake_arg, 0);
     pthread_cond_broadcast(&q->work);
     pthread_mutex_unlock(&q->lock);
 }

@@ -12,6 +12,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "ipc/server.h"
 #include "worker/job.h"
 
 enum ctw_model_state {
@@ -34,7 +35,6 @@ struct ctw_model_slot {
 
 enum {
     CTW_RATE_SAMPLES = 64,
-    CTW_GONE_PIPES = 256,       /* more than requests that are being handled */
     CTW_QUEUE_TICK_MS = 100,
     CTW_QUEUE_SILENT_MS = 2000, /* before a worker that shuts down gives a client up */
 };
@@ -48,8 +48,11 @@ struct ctw_rate {
 
 struct ctw_queue {
     pthread_mutex_t lock;
-    pthread_cond_t work;    /* for the scoring thread */
-    pthread_cond_t changed; /* for polls: a job's state or n_done */
+    pthread_cond_t work; /* for the scoring thread */
+    /* For polls that wait: a job's state or n_done has changed. Called under the lock. 0: all jobs.
+     */
+    void (*wake)(void *arg, uint64_t key);
+    void *wake_arg;
 
     struct ctw_model_slot *models[CTW_IPC_MODELS];
     int n_models;
@@ -58,10 +61,6 @@ struct ctw_queue {
     int n_jobs;
     size_t bytes; /* of all jobs */
     size_t max_bytes;
-    int n_waiting, max_waiting; /* polls */
-    /* Connections that were lost of late: a request of one may be handled after its loss. */
-    uint32_t gone[CTW_GONE_PIPES]; /* 0: none */
-    int n_gone;                    /* place of the next */
 
     int64_t tick_ms;      /* the last; 0: none yet */
     bool draining;        /* no new jobs */
@@ -78,8 +77,8 @@ struct ctw_queue {
     struct ctw_rate rate;
 };
 
-/* max_bytes of all jobs; max_waiting polls at a time. */
-enum ctw_status ctw_queue_init(struct ctw_queue *q, size_t max_bytes, int max_waiting,
+/* max_bytes of all jobs. */
+enum ctw_status ctw_queue_init(struct ctw_queue *q, size_t max_bytes,
                                struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_queue_fini(struct ctw_queue *q); /* after all threads ended */
 
@@ -111,10 +110,10 @@ enum ctw_status ctw_queue_submit(struct ctw_queue *q, const struct ctw_contact *
 enum ctw_status ctw_queue_seal(struct ctw_queue *q, const struct ctw_contact *contact,
                                const struct ctw_seal *seal, struct ctw_seal_reply *reply,
                                struct ctw_err *err) CTW_MUST_CHECK;
-/* Waits. The reply's error text comes from `memory`. */
+/* With nothing new to tell it sets wait->until_ms, and the reply is not filled. */
 enum ctw_status ctw_queue_poll(struct ctw_queue *q, const struct ctw_contact *contact,
-                               const struct ctw_poll *poll, struct ctw_reply *reply,
-                               struct ctw_err *err) CTW_MUST_CHECK;
+                               const struct ctw_poll *poll, struct ctw_wait *wait,
+                               struct ctw_reply *reply, struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_queue_fetch(struct ctw_queue *q, const struct ctw_contact *contact,
                                 const struct ctw_fetch *fetch, struct ctw_reply *reply,
                                 struct ctw_err *err) CTW_MUST_CHECK;
@@ -130,8 +129,9 @@ enum ctw_status ctw_queue_release(struct ctw_queue *q, const struct ctw_contact 
 /* A connection is lost: jobs whose last contact came over it wait only a little longer. pipe > 0.
  */
 void ctw_queue_peer_gone(struct ctw_queue *q, uint32_t pipe, int64_t now_ms);
-/* Cancels and forgets jobs whose time is over. Ticks that come much later than each CTW_QUEUE_TICK_MS
- * tell of time in which we did not run (a stopped process, a paused machine): it does not count. */
+/* Cancels and forgets jobs whose time is over. Ticks that come much later than each
+ * CTW_QUEUE_TICK_MS tell of time in which we did not run (a stopped process, a paused machine): it
+ * does not count. */
 void ctw_queue_tick(struct ctw_queue *q, int64_t now_ms);
 /* No new jobs; open ones are cancelled, and with `cancel` all others. Returns unfinished jobs. */
 int ctw_queue_drain(struct ctw_queue *q, bool cancel, bool shut_down);
@@ -149,12 +149,14 @@ int ctw_queue_unfinished(const struct ctw_queue *q);
 /* Not CTW_OK: no new jobs and models, since the worker has failed (and how), or is draining. */
 enum ctw_status ctw_queue_admits(const struct ctw_queue *q, struct ctw_err *err) CTW_MUST_CHECK;
 /* A client asked about the job. */
-void ctw_queue_touch(struct ctw_queue *q, struct ctw_job *j, const struct ctw_contact *contact);
+void ctw_queue_touch(struct ctw_job *j, const struct ctw_contact *contact);
 struct ctw_model_slot *ctw_queue_model(const struct ctw_queue *q,
                                        const char *name); /* NULL: none */
 /* Ends a job that is not final; err NULL: DONE. */
 void ctw_queue_end(struct ctw_queue *q, struct ctw_job *j, enum ctw_job_state state,
                    const struct ctw_err *err);
+/* Wakes the polls of all jobs that have news. */
+void ctw_queue_tell(struct ctw_queue *q);
 void ctw_queue_unpin(struct ctw_queue *q, struct ctw_job *j);
 /* Frees what is removed and not pinned; else it stays in the list, and nobody finds it. */
 void ctw_queue_remove(struct ctw_queue *q, struct ctw_job *j);

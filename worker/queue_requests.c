@@ -1,5 +1,4 @@
 /* What clients ask of the queue. */
-#include <errno.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -17,7 +16,7 @@ static enum ctw_status find(struct ctw_queue *q, const struct ctw_contact *conta
     for (struct ctw_job *j = q->jobs; j != NULL; j = j->next) {
         if (j->removed || memcmp(j->id, id.data, id.n) != 0)
             continue;
-        ctw_queue_touch(q, j, contact);
+        ctw_queue_touch(j, contact);
         *out = j;
         return CTW_OK;
     }
@@ -172,7 +171,7 @@ static void append_job(struct ctw_queue *q, struct arrival *a)
     while (*at != NULL)
         at = &(*at)->next;
     *at = a->job;
-    ctw_queue_touch(q, a->job, a->contact);
+    ctw_queue_touch(a->job, a->contact);
     a->job = NULL;
     q->n_jobs++;
     q->bytes += (*at)->bytes;
@@ -298,28 +297,28 @@ enum ctw_status ctw_queue_seal(struct ctw_queue *q, const struct ctw_contact *co
 
 /* ---- poll ---- */
 
-static struct timespec time_at(int64_t ms)
-{
-    return (struct timespec){.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
-}
-
-/* Waits for news of the job, which the caller has pinned. */
-static void wait_for_news(struct ctw_queue *q, struct ctw_job *j, const struct ctw_poll *poll,
-                          int64_t until_ms)
+/*
+ * Is there nothing to tell yet? Then *wait says what the poll waits for, unless there is no room
+ * for it; again_ms is when the client may ask again.
+ */
+static bool put_off(const struct ctw_queue *q, struct ctw_job *j, const struct ctw_poll *poll,
+                    struct ctw_wait *wait, int64_t now_ms, uint64_t *again_ms)
 {
     bool counts = poll->has >> CTW_POLL_SEEN & 1;
-    if (q->n_waiting >= q->max_waiting) /* the other threads are for everything else */
-        return;
-    q->n_waiting++;
-    j->n_polls++;
-    struct timespec until = time_at(until_ms);
-    while (!ctw_job_is_final(j) && !j->removed && !atomic_load(&q->stop) &&
-           !(counts && (uint64_t)j->n_done > poll->seen)) {
-        if (pthread_cond_timedwait(&q->changed, &q->lock, &until) == ETIMEDOUT)
-            break;
+    bool news = ctw_job_is_final(j) || atomic_load(&q->stop) ||
+                (counts && (uint64_t)j->n_done > poll->seen);
+    int64_t until_ms = wait->since_ms + (int64_t)poll->wait_ms;
+    *again_ms = !news && poll->wait_ms == 0 ? CTW_IPC_POLL_MS : 0;
+    if (news || now_ms >= until_ms)
+        return false;
+    if (!wait->allowed) {
+        *again_ms = CTW_IPC_WAIT_MS;
+        return false;
     }
-    j->n_polls--;
-    q->n_waiting--;
+    wait->until_ms = until_ms;
+    wait->key = ctw_job_key(j->id);
+    j->contact_ms = until_ms; /* the client is there until then */
+    return true;
 }
 
 static enum ctw_status fill_poll(const struct ctw_queue *q, const struct ctw_job *j,
@@ -346,24 +345,18 @@ static enum ctw_status fill_poll(const struct ctw_queue *q, const struct ctw_job
 }
 
 enum ctw_status ctw_queue_poll(struct ctw_queue *q, const struct ctw_contact *contact,
-                               const struct ctw_poll *poll, struct ctw_reply *reply,
-                               struct ctw_err *err)
+                               const struct ctw_poll *poll, struct ctw_wait *wait,
+                               struct ctw_reply *reply, struct ctw_err *err)
 {
     struct ctw_job *j;
+    uint64_t *again_ms = &reply->body.poll.again_ms;
     if (poll->wait_ms > CTW_IPC_WAIT_MS)
         return ctw_fail(err, CTW_EINVAL, "poll: wait_ms %" PRIu64 " is not in 0..%d", poll->wait_ms,
                         CTW_IPC_WAIT_MS);
     pthread_mutex_lock(&q->lock);
     enum ctw_status st = find(q, contact, poll->job, &j, err);
-    if (st == CTW_OK) {
-        j->pins++;
-        if (poll->wait_ms > 0)
-            wait_for_news(q, j, poll, contact->now_ms + (int64_t)poll->wait_ms);
-        if (j->gone_ms == 0) /* the client was there all the time */
-            j->contact_ms = ctw_now_ms();
+    if (st == CTW_OK && !put_off(q, j, poll, wait, contact->now_ms, again_ms))
         st = fill_poll(q, j, reply, err);
-        ctw_queue_unpin(q, j);
-    }
     pthread_mutex_unlock(&q->lock);
     return st;
 }

@@ -170,7 +170,8 @@ static bool plan_next(struct ctw_queue *q)
         j->n_done = n_done;
         if (j->n_done == j->n_items)
             ctw_queue_end(q, j, CTW_JOB_DONE, NULL);
-        pthread_cond_broadcast(&q->changed);
+        j->news = true;
+        ctw_queue_tell(q);
     } else {
         ctw_queue_end(q, j, CTW_JOB_FAILED, &err);
     }
@@ -195,6 +196,7 @@ static void take_result(struct ctw_scorer *s, int64_t i)
         ctw_queue_end(q, j, CTW_JOB_FAILED, &err);
         return;
     }
+    j->news = true;
     j->pass_tok_done += ctw_unit_input(&j->units[u->unit]);
     j->pass_cost_done += ctw_unit_cost(j, &j->units[u->unit]);
     if (j->n_done == j->n_items) {
@@ -209,7 +211,7 @@ static void on_done(void *arg, int64_t first, int64_t n)
     pthread_mutex_lock(&s->queue->lock);
     for (int64_t i = first; i < first + n; i++)
         take_result(s, i);
-    pthread_cond_broadcast(&s->queue->changed);
+    ctw_queue_tell(s->queue);
     pthread_mutex_unlock(&s->queue->lock);
     write_notes(s);
 }
@@ -422,7 +424,7 @@ static void run_pass(struct ctw_scorer *s, struct ctw_model_slot *m)
         fail_pass(s, m, &err);
     }
     end_pass(s, st == CTW_OK);
-    pthread_cond_broadcast(&q->changed);
+    ctw_queue_tell(q);
 }
 
 /* ---- the thread ---- */

@@ -21,7 +21,6 @@
 #include "worker/scorer.h"
 
 enum {
-    MAX_WAITING = 8,         /* polls, of the server's 16 threads */
     FAILED_LINGER_MS = 5000, /* so that a client can read why */
     ABORT_JOIN_MS = 3000
 };
@@ -112,6 +111,11 @@ static enum ctw_status load_models(struct serve *s, struct ctw_err *err)
     return st;
 }
 
+static void wake(void *server, uint64_t key)
+{
+    ctw_server_wake(server, key);
+}
+
 static enum ctw_status listen_at(struct serve *s, struct ctw_err *err)
 {
     const struct ctw_serve_options *o = s->options;
@@ -123,7 +127,14 @@ static enum ctw_status listen_at(struct serve *s, struct ctw_err *err)
                                         .arg = &s->service,
                                         .handle = ctw_handle,
                                         .peer_gone = ctw_handle_peer_gone};
-    return ctw_server_open(&s->server, &server, err);
+    enum ctw_status st = ctw_server_open(&s->server, &server, err);
+    if (st != CTW_OK)
+        return st;
+    pthread_mutex_lock(&s->queue.lock);
+    s->queue.wake = wake;
+    s->queue.wake_arg = s->server;
+    pthread_mutex_unlock(&s->queue.lock);
+    return CTW_OK;
 }
 
 static void model_names(struct ctw_queue *q, char *out, size_t capacity)
@@ -374,9 +385,8 @@ int ctw_serve(const struct ctw_serve_options *options)
     sigset_t signals;
     struct serve *s = ctw_calloc(1, sizeof(*s));
     block_signals(&signals);
-    enum ctw_status st = s == NULL
-                             ? ctw_fail(&err, CTW_ENOMEM, "out of memory")
-                             : ctw_queue_init(&s->queue, options->queue_bytes, MAX_WAITING, &err);
+    enum ctw_status st = s == NULL ? ctw_fail(&err, CTW_ENOMEM, "out of memory")
+                                   : ctw_queue_init(&s->queue, options->queue_bytes, &err);
     if (st != CTW_OK) {
         ctw_error("serve: %s", err.msg);
         ctw_free(s);

@@ -59,6 +59,12 @@ static const struct ctw_field limit_fields[] = {
     CTW_FIELD(UINT, struct ctw_limits_map, queue_bytes, REQUIRED),
     CTW_FIELD(UINT, struct ctw_limits_map, ttl_s, REQUIRED),
     CTW_FIELD(UINT, struct ctw_limits_map, wait_ms, REQUIRED),
+    CTW_FIELD(UINT, struct ctw_limits_map, request_bytes, REQUIRED),
+    CTW_FIELD(UINT, struct ctw_limits_map, connections, REQUIRED),
+    CTW_FIELD(UINT, struct ctw_limits_map, unanswered, REQUIRED),
+    CTW_FIELD(UINT, struct ctw_limits_map, waiting, REQUIRED),
+    CTW_FIELD(UINT, struct ctw_limits_map, requests_per_s, REQUIRED),
+    CTW_FIELD(UINT, struct ctw_limits_map, unhandled_bytes, REQUIRED),
 };
 static const struct ctw_schema limits =
     CTW_SCHEMA("info.limits", struct ctw_limits_map, limit_fields);

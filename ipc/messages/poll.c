@@ -26,6 +26,7 @@ static const struct ctw_field reply_fields[] = {
     CTW_FIELD(UINT, struct ctw_poll_reply, items, REQUIRED),
     CTW_FIELD_OF(MAP, struct ctw_poll_reply, progress, REQUIRED, &progress_schema),
     CTW_FIELD_OF(MAP, struct ctw_poll_reply, error, OPTIONAL, &ctw_error_schema),
+    CTW_FIELD(UINT, struct ctw_poll_reply, again_ms, REQUIRED),
 };
 static const struct ctw_schema reply =
     CTW_SCHEMA("poll reply", struct ctw_poll_reply, reply_fields);

@@ -122,8 +122,6 @@ class Start(unittest.TestCase):
             with w.Worker("--insecure-bind-any", listen=f"tcp://{host}:0") as a:
                 self.assertRegex(a.url, r"^tcp://0\.0\.0\.0:[1-9]\d*$")
                 self.assertEqual(a.command("health").returncode, 0)
-                time.sleep(3)  # a self-probe or two of nng 1.5
-                self.assertNotIn("listening anew", a.text())
 
     def test_values_are_checked_before_loading(self):
         slow = {"open_ms": 5000}
@@ -161,7 +159,7 @@ class Start(unittest.TestCase):
             with w.Worker(f"{d}/{long}") as a, a.client() as c:
                 self.assertEqual(c.call("info")["models"][1]["name"], "m" * 126 + "?")
 
-    def test_the_self_probe_is_no_reader(self):
+    def test_without_readers_nothing_waits(self):
         """Nobody asked: a worker whose model fails to load ends at once."""
         with tempfile.TemporaryDirectory(prefix="ctw-") as d:
             Path(d, "broken").mkdir()

@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FAKE = Path(os.environ.get("CTW_FAKE_WORKER", ROOT / "build/ci/tests/fake_worker"))
 VOCAB, MAX_LENGTH, DECODERS = 1000, 64, 4
 MESSAGE_BYTES = 64 << 20
+REQUEST_BYTES = (16 << 20) + (64 << 10)
 # So many times as long is waited for what must come about: sanitizers and other work make it late. Bounds
 # that tests assert do not grow with it.
 PATIENCE = float(os.environ.get("CTW_TEST_PATIENCE", "1"))

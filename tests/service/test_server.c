@@ -4,15 +4,18 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <poll.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "ipc/client.h"
@@ -20,17 +23,18 @@
 #include "ipc/limits.h"
 #include "ipc/server.h"
 
-enum { LARGE = 8 << 20, NEVER_MS = 1 << 30 };
+enum { LARGE = 8 << 20, KEY = 7, PATIENCE_MS = 1000 };
 
 struct bench {
     char dir[32], url[64];
     struct ctw_server *server;
     char *large;
     size_t bytes; /* of a fetch's column */
-    atomic_int n_self, n_other;
-    atomic_int late_ms;  /* that answers to probes are */
-    atomic_uint client;  /* the last one's pipe */
-    atomic_bool is_lost; /* that client's connection */
+    atomic_int n_handled, n_waiting;
+    atomic_bool woken;
+    atomic_uint reader;  /* the pipe of the last fetch */
+    atomic_bool is_lost; /* that connection */
+    atomic_int n_lost;   /* connections */
 };
 
 static void sleep_ms(int ms)
@@ -39,29 +43,38 @@ static void sleep_ms(int ms)
     nanosleep(&ts, NULL);
 }
 
-/* health: an empty one; fetch: one large column */
+/* health: an empty one; fetch: one large column; poll: once it is woken, or after wait_ms */
 static void handle(void *arg, const struct ctw_peer *peer, const struct ctw_request *request,
-                   struct ctw_reply *reply)
+                   struct ctw_wait *wait, struct ctw_reply *reply)
 {
     struct bench *b = arg;
-    atomic_fetch_add(peer->self ? &b->n_self : &b->n_other, 1);
+    atomic_fetch_add(&b->n_handled, 1);
+    assert_non_null(strstr(peer->address, "process "));
     reply->ok = true;
-    if (peer->self)
-        sleep_ms(atomic_load(&b->late_ms));
-    else
-        atomic_store(&b->client, peer->pipe);
-    if (request->op == CTW_OP_FETCH)
+    if (request->op == CTW_OP_FETCH) {
+        atomic_store(&b->reader, peer->pipe);
         reply->body.fetch.result.sum = (struct ctw_slice){.data = b->large, .n = b->bytes};
+    }
+    int64_t until_ms = wait->since_ms + (int64_t)request->body.poll.wait_ms;
+    if (request->op != CTW_OP_POLL || atomic_load(&b->woken) || ctw_now_ms() >= until_ms)
+        return;
+    reply->body.poll.again_ms = 1;
+    if (!wait->allowed)
+        return;
+    wait->until_ms = until_ms;
+    wait->key = KEY;
+    atomic_fetch_add(&b->n_waiting, 1);
 }
 
 static void peer_gone(void *arg, uint32_t pipe)
 {
     struct bench *b = arg;
-    if (pipe == atomic_load(&b->client))
+    atomic_fetch_add(&b->n_lost, 1);
+    if (pipe == atomic_load(&b->reader))
         atomic_store(&b->is_lost, true);
 }
 
-static void open_bench(struct bench *b, int send_ms, int probe_ms, int answer_ms)
+static void open_bench(struct bench *b, int stall_ms)
 {
     struct ctw_err err;
     memset(b, 0, sizeof(*b));
@@ -73,9 +86,8 @@ static void open_bench(struct bench *b, int send_ms, int probe_ms, int answer_ms
     assert_non_null(b->large);
     struct ctw_server_options options = {.url = b->url,
                                          .n_threads = 2,
-                                         .send_ms = send_ms,
-                                         .probe_ms = probe_ms,
-                                         .answer_ms = answer_ms,
+                                         .send_ms = stall_ms,
+                                         .receive_ms = stall_ms,
                                          .arg = b,
                                          .handle = handle,
                                          .peer_gone = peer_gone};
@@ -89,33 +101,75 @@ static void close_bench(struct bench *b)
     assert_int_equal(rmdir(b->dir), 0); /* nothing is left there */
 }
 
-/* A client by hand: nng's handshake, then requests, whose replies it does not read. */
-static int ask_without_reading(struct bench *b, int n)
+/* ---- clients by hand ---- */
+
+static int connect_to(const struct bench *b)
 {
     static const unsigned char hello[8] = {0, 'S', 'P', 0, 0, 0x30, 0, 0};
     struct sockaddr_un to = {.sun_family = AF_UNIX};
-    unsigned char theirs[8], head[13] = {1};
-    char job[16] = "0123456789abcdef";
-    struct ctw_request request = {.id = 1, .op = CTW_OP_FETCH};
-    struct ctw_writer w = {0};
-    struct ctw_err err;
-    request.body.fetch.job = (struct ctw_slice){.data = job, .n = sizeof(job)};
-    assert_int_equal(ctw_request_encode(&request, &w, &err), CTW_OK);
+    unsigned char theirs[8];
     snprintf(to.sun_path, sizeof(to.sun_path), "%s/s", b->dir);
     int fd = socket(AF_UNIX, SOCK_STREAM, 0);
     assert_int_equal(connect(fd, (const struct sockaddr *)&to, sizeof(to)), 0);
     assert_int_equal(write(fd, hello, 8), 8);
     assert_int_equal(recv(fd, theirs, 8, MSG_WAITALL), 8);
+    return fd;
+}
+
+/* Sends n requests of this operation in one go; returns when all are in the socket. */
+static void ask(int fd, enum ctw_op op, int n)
+{
+    unsigned char bytes[64 * 1024];
+    size_t at = 0;
+    struct ctw_request request = {.id = 1, .op = op};
+    struct ctw_writer w = {0};
+    struct ctw_err err;
+    if (op != CTW_OP_HEALTH) /* all others here begin with the job */
+        request.body.fetch.job = (struct ctw_slice){.data = "0123456789abcdef", .n = 16};
+    if (op == CTW_OP_POLL) {
+        request.body.poll.has = 1u << CTW_POLL_WAIT_MS;
+        request.body.poll.wait_ms = 60000;
+    }
+    assert_int_equal(ctw_request_encode(&request, &w, &err), CTW_OK);
     for (int i = 0; i < n; i++) {
-        head[8] = (unsigned char)(4 + w.n); /* the last byte of the length: request id and body */
-        head[9] = 0x80;
-        head[12] = (unsigned char)(i + 1);
-        assert_true(4 + w.n < 256);
-        assert_int_equal(write(fd, head, sizeof(head)), sizeof(head));
-        assert_int_equal(write(fd, w.data, w.n), (ssize_t)w.n);
+        assert_true(4 + w.n < 256 && at + 13 + w.n <= sizeof(bytes));
+        const unsigned char head[13] = {1,
+                                        0,
+                                        0,
+                                        0,
+                                        0,
+                                        0,
+                                        0,
+                                        0,
+                                        (unsigned char)(4 + w.n),
+                                        0x80,
+                                        0,
+                                        (unsigned char)(i >> 8),
+                                        (unsigned char)i};
+        memcpy(bytes + at, head, sizeof(head));
+        memcpy(bytes + at + sizeof(head), w.data, w.n);
+        at += sizeof(head) + w.n;
     }
     ctw_writer_fini(&w);
-    return fd;
+    assert_int_equal(write(fd, bytes, at), (ssize_t)at);
+}
+
+/* Reads one reply and drops it; false: none came in time, or the connection is closed. */
+static bool take_reply(int fd, int timeout_ms)
+{
+    static char bytes[64 * 1024];
+    unsigned char head[9];
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    if (poll(&p, 1, timeout_ms) != 1 || recv(fd, head, 9, MSG_WAITALL) != 9)
+        return false;
+    size_t left = (size_t)head[5] << 24 | (size_t)head[6] << 16 | (size_t)head[7] << 8 | head[8];
+    while (left > 0) {
+        ssize_t n = recv(fd, bytes, left < sizeof(bytes) ? left : sizeof(bytes), 0);
+        if (n <= 0)
+            return false;
+        left -= (size_t)n;
+    }
+    return true;
 }
 
 static enum ctw_status call(struct bench *b, enum ctw_op op, int timeout_ms, struct ctw_err *err)
@@ -136,20 +190,256 @@ static enum ctw_status call(struct bench *b, enum ctw_op op, int timeout_ms, str
     return st;
 }
 
-/* Both threads have a reply for it; they drop it after a while, and answer others. */
-static void a_client_that_reads_nothing_keeps_no_thread(void **state)
+/* What is logged from here on, to be read by end_log(). */
+static FILE *begin_log(int *saved)
+{
+    FILE *f = tmpfile();
+    assert_non_null(f);
+    fflush(stderr);
+    *saved = dup(2);
+    dup2(fileno(f), 2);
+    ctw_log_set_level(CTW_LOG_WARN);
+    return f;
+}
+
+static void end_log(FILE *f, int saved, char *out, size_t capacity)
+{
+    fflush(stderr);
+    dup2(saved, 2);
+    close(saved);
+    ctw_log_set_level(CTW_LOG_ERROR);
+    rewind(f);
+    size_t n = fread(out, 1, capacity - 1, f);
+    out[n] = '\0';
+    fclose(f);
+}
+
+static void assert_others_are_served(struct bench *b, int n)
+{
+    struct ctw_err err;
+    for (int i = 0; i < n; i++) {
+        if (call(b, CTW_OP_HEALTH, PATIENCE_MS, &err) != CTW_OK)
+            fail_msg("%s", err.msg);
+    }
+}
+
+/* Three hundred large replies that nobody reads: one is on its way, and few requests are read. */
+static void a_client_that_reads_nothing_costs_only_itself(void **state)
 {
     (void)state;
     struct bench b;
-    struct ctw_err err;
-    open_bench(&b, 300, NEVER_MS, 0);
-    int fd = ask_without_reading(&b, 6);
-    while (atomic_load(&b.n_other) < 3) { /* the first reply is nng's, two wait behind it */
+    char log[4096];
+    int saved;
+    open_bench(&b, 1000);
+    FILE *f = begin_log(&saved);
+    int fd = connect_to(&b);
+    ask(fd, CTW_OP_FETCH, 300);
+    while (atomic_load(&b.n_handled) < 1)
         sleep_ms(1);
-    }
-    if (call(&b, CTW_OP_HEALTH, 8000, &err) != CTW_OK)
-        fail_msg("%s", err.msg);
+    assert_others_are_served(&b, 25);
+    while (!atomic_load(&b.is_lost))
+        sleep_ms(1);
+    end_log(f, saved, log, sizeof(log));
+    assert_int_equal(atomic_load(&b.n_handled), 1 + 25);
+    assert_non_null(strstr(log, "it has taken no byte of its replies for 1000 ms"));
+    assert_non_null(strstr(log, "process "));
+    assert_null(strchr(strchr(log, '\n') + 1, '\n')); /* one line */
     close(fd);
+    close_bench(&b);
+}
+
+/* Small replies too: the socket's buffers are full at some time. */
+static void requests_without_end_are_not_read(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_bench(&b, 1000);
+    b.bytes = 16384;
+    int fd = connect_to(&b);
+    ask(fd, CTW_OP_FETCH, 900);
+    assert_others_are_served(&b, 5);
+    while (!atomic_load(&b.is_lost))
+        sleep_ms(1);
+    assert_true(atomic_load(&b.n_handled) < 200);
+    close(fd);
+    close_bench(&b);
+}
+
+/* Of a begun request no more comes: its connection ends, and with it what it holds. */
+static void half_a_request_is_given_up(void **state)
+{
+    (void)state;
+    struct bench b;
+    static const unsigned char head[9] = {1, 0, 0, 0, 0, 1, 0, 0, 0}; /* 16 MiB */
+    static char body[1 << 16];
+    enum { N = 20 }; /* 320 MiB: more than there is room for */
+    int fds[N];
+    open_bench(&b, 1000);
+    for (int i = 0; i < N; i++) {
+        fds[i] = connect_to(&b);
+        assert_int_equal(write(fds[i], head, 9), 9);
+        assert_int_equal(write(fds[i], body, sizeof(body)), sizeof(body));
+    }
+    assert_others_are_served(&b, 5);
+    int fd = connect_to(&b); /* a request that finds no room: comes when they are gone */
+    const unsigned char short_head[9] = {1, 0, 0, 0, 0, 0, 1, 0, 0};
+    assert_int_equal(write(fd, short_head, 9), 9);
+    body[0] = (char)0x80;
+    assert_int_equal(write(fd, body, sizeof(body)), sizeof(body));
+    assert_true(take_reply(fd, 8 * PATIENCE_MS)); /* "format" */
+    while (atomic_load(&b.n_lost) < 5 + N)
+        sleep_ms(1);
+    for (int i = 0; i < N; i++)
+        close(fds[i]);
+    close(fd);
+    close_bench(&b);
+}
+
+static void too_large_a_request_is_refused(void **state)
+{
+    (void)state;
+    struct bench b;
+    char log[4096];
+    int saved;
+    static const unsigned char head[9] = {1, 0, 0, 0, 0, 0x40, 0, 0, 0};
+    open_bench(&b, 0);
+    FILE *f = begin_log(&saved);
+    int fd = connect_to(&b);
+    assert_int_equal(write(fd, head, 9), 9);
+    assert_false(take_reply(fd, 8 * PATIENCE_MS));
+    end_log(f, saved, log, sizeof(log));
+    assert_non_null(strstr(log, "its request has 1073741824 bytes, at most 16842752 are allowed"));
+    close(fd);
+    close_bench(&b);
+}
+
+/* ---- waiting ---- */
+
+static void a_hundred_that_wait_wake_at_once(void **state)
+{
+    (void)state;
+    struct bench b;
+    enum { N = 100 };
+    int fds[N];
+    open_bench(&b, 0);
+    for (int i = 0; i < N; i++) {
+        fds[i] = connect_to(&b);
+        ask(fds[i], CTW_OP_POLL, 1);
+    }
+    while (atomic_load(&b.n_waiting) < N)
+        sleep_ms(1);
+    assert_others_are_served(&b, 3); /* no thread waits */
+    ctw_server_wake(b.server, KEY + 1);
+    assert_false(take_reply(fds[0], 50));
+    assert_int_equal(atomic_load(&b.n_waiting), N);
+    atomic_store(&b.woken, true);
+    int64_t since_ms = ctw_now_ms();
+    ctw_server_wake(b.server, KEY);
+    for (int i = 0; i < N; i++)
+        assert_true(take_reply(fds[i], PATIENCE_MS));
+    assert_true(ctw_now_ms() - since_ms < PATIENCE_MS);
+    for (int i = 0; i < N; i++)
+        close(fds[i]);
+    close_bench(&b);
+}
+
+/* Of one connection only some may wait; the rest is answered at once. Its other requests pass. */
+static void one_connection_does_not_take_all_places(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_bench(&b, 0);
+    int fd = connect_to(&b);
+    ask(fd, CTW_OP_POLL, 200);
+    for (int i = 0; i < 200 - CTW_IPC_CONNECTION_WAITING; i++)
+        assert_true(take_reply(fd, PATIENCE_MS));
+    assert_false(take_reply(fd, 50));
+    assert_int_equal(atomic_load(&b.n_waiting), CTW_IPC_CONNECTION_WAITING);
+    ask(fd, CTW_OP_HEALTH, 1);
+    assert_true(take_reply(fd, PATIENCE_MS));
+    close(fd);
+    while (atomic_load(&b.n_lost) < 1) /* the loss is seen while its polls wait */
+        sleep_ms(1);
+    close_bench(&b);
+}
+
+/* All that wait get their replies before the socket goes. */
+static void closing_wakes_those_that_wait(void **state)
+{
+    (void)state;
+    struct bench b;
+    open_bench(&b, 0);
+    int fd = connect_to(&b);
+    ask(fd, CTW_OP_POLL, 1);
+    while (atomic_load(&b.n_waiting) < 1)
+        sleep_ms(1);
+    ctw_server_close(b.server);
+    b.server = NULL;
+    assert_true(take_reply(fd, PATIENCE_MS));
+    close(fd);
+    close_bench(&b);
+}
+
+/* A loop without a pause: after the first thousand its requests are read late. */
+static void requests_a_second_are_bounded(void **state)
+{
+    (void)state;
+    struct bench b;
+    enum { MORE = 50 };
+    open_bench(&b, 0);
+    int fd = connect_to(&b);
+    int64_t since_ms = ctw_now_ms();
+    for (int i = 0; i < CTW_IPC_REQUESTS_AT_ONCE + MORE; i++) {
+        ask(fd, CTW_OP_HEALTH, 1);
+        assert_true(take_reply(fd, PATIENCE_MS));
+    }
+    assert_true(ctw_now_ms() - since_ms >= (MORE - 1) * 1000 / CTW_IPC_REQUESTS_PER_S - 20);
+    close(fd);
+    close_bench(&b);
+}
+
+/* ---- connections ---- */
+
+/* nng's own listener of Debian 12 goes deaf after one of these (nng issue 1518). */
+static void connections_that_end_at_once_do_no_harm(void **state)
+{
+    (void)state;
+    struct bench b;
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    open_bench(&b, 0);
+    snprintf(to.sun_path, sizeof(to.sun_path), "%s/s", b.dir);
+    for (int i = 0; i < 2000; i++) {
+        int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+        assert_int_equal(connect(fd, (const struct sockaddr *)&to, sizeof(to)), 0);
+        if (i % 3 == 1)
+            assert_int_equal(write(fd, "\0SP", 3), 3);
+        close(fd);
+    }
+    assert_others_are_served(&b, 3);
+    close_bench(&b);
+}
+
+static void more_connections_than_the_bound_are_refused(void **state)
+{
+    (void)state;
+    struct bench b;
+    static int fds[CTW_IPC_CONNECTIONS];
+    struct rlimit most;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &most), 0);
+    most.rlim_cur = most.rlim_max;
+    if (most.rlim_max < 3 * CTW_IPC_CONNECTIONS || setrlimit(RLIMIT_NOFILE, &most) != 0)
+        skip();
+    open_bench(&b, 0);
+    for (int i = 0; i < CTW_IPC_CONNECTIONS; i++)
+        fds[i] = connect_to(&b);
+    ask(fds[CTW_IPC_CONNECTIONS - 1], CTW_OP_HEALTH, 1);
+    assert_true(take_reply(fds[CTW_IPC_CONNECTIONS - 1], 8 * PATIENCE_MS));
+    assert_int_equal(call(&b, CTW_OP_HEALTH, 300, NULL) == CTW_OK, false);
+    for (int i = 0; i < CTW_IPC_CONNECTIONS; i++)
+        close(fds[i]);
+    while (atomic_load(&b.n_lost) < CTW_IPC_CONNECTIONS)
+        sleep_ms(1);
+    assert_others_are_served(&b, 1);
     close_bench(&b);
 }
 
@@ -158,50 +448,12 @@ static void too_large_a_reply_is_told(void **state)
     (void)state;
     struct bench b;
     struct ctw_err err;
-    open_bench(&b, 0, NEVER_MS, 0);
+    open_bench(&b, 0);
     b.bytes = CTW_IPC_MESSAGE_BYTES;
     assert_int_equal(call(&b, CTW_OP_FETCH, 8000, &err), CTW_EINVAL);
     assert_non_null(strstr(err.msg, "the reply: the message has 671"));
     b.bytes = LARGE;
     assert_int_equal(call(&b, CTW_OP_FETCH, 8000, &err), CTW_OK);
-    close_bench(&b);
-}
-
-static void probes_are_told_from_clients(void **state)
-{
-    (void)state;
-    struct bench b;
-    struct ctw_err err;
-    open_bench(&b, 0, 20, 0);
-    for (int i = 0; i < 3; i++)
-        assert_int_equal(call(&b, CTW_OP_HEALTH, 8000, &err), CTW_OK);
-    while (atomic_load(&b.n_self) < 2) {
-        sleep_ms(1);
-    }
-    assert_int_equal(atomic_load(&b.n_other), 3);
-    close_bench(&b);
-}
-
-/* A server whose threads are all busy is not deaf: nobody is thrown out. */
-static void late_answers_cost_no_connection(void **state)
-{
-    (void)state;
-    struct bench b;
-    struct ctw_err err;
-    struct ctw_client *c;
-    struct ctw_request request = {.op = CTW_OP_HEALTH};
-    struct ctw_reply reply;
-    open_bench(&b, 0, 20, 300);
-    assert_int_equal(ctw_client_open(&c, b.url, &err), CTW_OK);
-    assert_int_equal(ctw_client_call(c, &request, 8000, &reply, &err), CTW_OK);
-    ctw_reply_close(&reply);
-    atomic_store(&b.late_ms, 700);
-    for (int before = atomic_load(&b.n_self); atomic_load(&b.n_self) < before + 5;)
-        sleep_ms(1);
-    assert_false(atomic_load(&b.is_lost));
-    ctw_client_close(c);
-    while (!atomic_load(&b.is_lost)) /* it would have been told */
-        sleep_ms(1);
     close_bench(&b);
 }
 
@@ -226,7 +478,7 @@ static void a_held_lock_is_seen(void **state)
     struct bench b;
     char path[64];
     int64_t pid;
-    open_bench(&b, 0, NEVER_MS, 0);
+    open_bench(&b, 0);
     snprintf(path, sizeof(path), "%s/s", b.dir);
     assert_true(ctw_endpoint_held(path, &pid));
     assert_int_equal(pid, getpid());
@@ -240,10 +492,17 @@ static void a_held_lock_is_seen(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_client_that_reads_nothing_keeps_no_thread),
+        cmocka_unit_test(a_client_that_reads_nothing_costs_only_itself),
+        cmocka_unit_test(requests_without_end_are_not_read),
+        cmocka_unit_test(half_a_request_is_given_up),
+        cmocka_unit_test(too_large_a_request_is_refused),
+        cmocka_unit_test(a_hundred_that_wait_wake_at_once),
+        cmocka_unit_test(one_connection_does_not_take_all_places),
+        cmocka_unit_test(closing_wakes_those_that_wait),
+        cmocka_unit_test(requests_a_second_are_bounded),
+        cmocka_unit_test(connections_that_end_at_once_do_no_harm),
+        cmocka_unit_test(more_connections_than_the_bound_are_refused),
         cmocka_unit_test(too_large_a_reply_is_told),
-        cmocka_unit_test(probes_are_told_from_clients),
-        cmocka_unit_test(late_answers_cost_no_connection),
         cmocka_unit_test(wildcards_become_addresses),
         cmocka_unit_test(a_held_lock_is_seen),
     };

@@ -165,7 +165,7 @@ static int setup(void **state)
 {
     struct ctw_err err;
     (void)state;
-    if (ctw_queue_init(&queue, 1 << 20, 8, &err) != CTW_OK)
+    if (ctw_queue_init(&queue, 1 << 20, &err) != CTW_OK)
         return -1;
     scorer = (struct ctw_scorer){.queue = &queue};
     return pthread_create(&thread, NULL, scorer_main, &scorer);

@@ -1,0 +1,418 @@
+/* One connection: its bytes, framed as nng's request/reply protocol frames them. */
+#include <arpa/inet.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "ipc/server_internal.h"
+
+enum { HELLO_MS = 10000 };
+
+static const unsigned char hello_of_rep[CTW_HELLO_BYTES] = {0, 'S', 'P', 0, 0, 0x31, 0, 0};
+static const unsigned char hello_of_req[CTW_HELLO_BYTES] = {0, 'S', 'P', 0, 0, 0x30, 0, 0};
+
+static bool is_local(const struct ctw_connection *c)
+{
+    return c->server->endpoint.path != NULL;
+}
+
+static size_t frame_bytes(const struct ctw_connection *c)
+{
+    return is_local(c) ? CTW_FRAME_BYTES : CTW_FRAME_BYTES - 1;
+}
+
+/* ---- ends ---- */
+
+void ctw_connection_drop(struct ctw_connection *c, const char *why)
+{
+    struct ctw_server *s = c->server;
+    if (c->closing)
+        return;
+    if (why != NULL)
+        ctw_warn("%s: %s: its connection is closed", c->address, why);
+    c->closing = true;
+    nng_stream_close(c->stream);
+    if (c->waits_for_room) {
+        struct ctw_connection **at = &s->room_first;
+        while (*at != c)
+            at = &(*at)->next_room;
+        *at = c->next_room;
+        if (s->room_end == &c->next_room)
+            s->room_end = at;
+        c->waits_for_room = false;
+    }
+    if (c->receiving != NULL && !c->rx_busy) {
+        ctw_exchange_free(c->receiving);
+        c->receiving = NULL;
+    }
+    ctw_dispatch_forget(c);
+    ctw_dispatch_look_at(s, 0);
+}
+
+bool ctw_connection_is_free(const struct ctw_connection *c)
+{
+    return c->closing && !c->rx_busy && !c->tx_busy && c->active == NULL;
+}
+
+void ctw_connection_free(struct ctw_connection *c)
+{
+    if (c == NULL)
+        return;
+    nng_aio_free(c->rx); /* waits for the callback's end */
+    nng_aio_free(c->tx);
+    nng_stream_free(c->stream);
+    ctw_free(c);
+}
+
+/* ---- sending ---- */
+
+static void start_sending(struct ctw_connection *c)
+{
+    struct ctw_exchange *e = c->active;
+    const unsigned char *first = c->hello_sent ? e->head : hello_of_rep;
+    size_t n_first = c->hello_sent ? e->n_head : CTW_HELLO_BYTES;
+    nng_iov iov[2];
+    unsigned n = 0;
+    if (c->sent < n_first)
+        iov[n++] = (nng_iov){.iov_buf = (void *)(uintptr_t)(first + c->sent),
+                             .iov_len = n_first - c->sent};
+    if (c->hello_sent) {
+        size_t done = c->sent < n_first ? 0 : c->sent - n_first;
+        iov[n++] = (nng_iov){.iov_buf = e->reply.data + done, .iov_len = e->reply.n - done};
+    }
+    nng_aio_set_iov(c->tx, n, iov);
+    nng_aio_set_timeout(c->tx, c->server->options.send_ms);
+    c->tx_busy = true;
+    nng_stream_send(c->stream, c->tx);
+}
+
+void ctw_connection_send(struct ctw_connection *c)
+{
+    if (c->closing || c->tx_busy || c->active == NULL || c->active->n_head == 0)
+        return;
+    c->sent = 0;
+    c->sending_ms = ctw_now_ms();
+    start_sending(c);
+}
+
+/* All of the hello, or of a reply, is sent. */
+static void finish_sending(struct ctw_connection *c)
+{
+    if (!c->hello_sent) {
+        c->hello_sent = true;
+    } else {
+        struct ctw_exchange *e = c->active;
+        c->active = NULL;
+        ctw_exchange_free(e);
+        ctw_dispatch_next(c);
+        ctw_connection_receive(c);
+    }
+    ctw_connection_send(c);
+}
+
+static void fail_sending(struct ctw_connection *c, int rc)
+{
+    char why[96];
+    snprintf(why, sizeof(why), "it has taken no byte of its replies for %d ms (%d are waiting)",
+             c->server->options.send_ms, c->n_exchanges);
+    ctw_connection_drop(c, rc == NNG_ETIMEDOUT && c->hello_sent ? why : NULL);
+}
+
+static void on_sent(void *arg)
+{
+    struct ctw_connection *c = arg;
+    struct ctw_server *s = c->server;
+    pthread_mutex_lock(&s->lock);
+    int rc = nng_aio_result(c->tx);
+    c->tx_busy = false;
+    if (rc != 0)
+        fail_sending(c, rc);
+    if (c->closing) {
+        if (c->active != NULL && c->active->n_head > 0) { /* no thread has it */
+            ctw_exchange_free(c->active);
+            c->active = NULL;
+        }
+        ctw_dispatch_look_at(s, 0);
+    } else {
+        size_t all = c->hello_sent ? c->active->n_head + c->active->reply.n : CTW_HELLO_BYTES;
+        c->sent += nng_aio_count(c->tx);
+        if (c->sent < all)
+            start_sending(c);
+        else
+            finish_sending(c);
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* ---- receiving ---- */
+
+static void start_receiving(struct ctw_connection *c)
+{
+    bool body = c->state == CTW_RECEIVING_BODY;
+    nng_iov iov = {.iov_buf = (body ? c->receiving->data : c->in) + c->got,
+                   .iov_len = c->want - c->got};
+    int ms = c->server->options.receive_ms;
+    if (c->state == CTW_RECEIVING_HELLO)
+        ms = HELLO_MS;
+    else if (!body && c->got == 0)
+        ms = NNG_DURATION_INFINITE;
+    nng_aio_set_iov(c->rx, 1, &iov);
+    nng_aio_set_timeout(c->rx, ms);
+    c->rx_busy = true;
+    nng_stream_recv(c->stream, c->rx);
+}
+
+static void expect(struct ctw_connection *c, enum ctw_receiving state, size_t n)
+{
+    c->state = state;
+    c->got = 0;
+    c->want = n;
+}
+
+void ctw_connection_receive(struct ctw_connection *c)
+{
+    bool may_begin = c->state != CTW_RECEIVING_FRAME || c->got > 0 ||
+                     (c->n_exchanges < CTW_IPC_UNANSWERED && c->resume_ms == 0);
+    if (!c->closing && !c->rx_busy && !c->waits_for_room && may_begin && !c->server->ending)
+        start_receiving(c);
+}
+
+/* A request of so many bytes is announced: may it be read now? */
+static bool take_room(struct ctw_server *s, size_t n, size_t *charge)
+{
+    *charge = n > CTW_IPC_SMALL_BYTES ? n : 0;
+    if (*charge > CTW_IPC_UNHANDLED_BYTES - s->unhandled)
+        return false;
+    s->unhandled += *charge;
+    return true;
+}
+
+static void begin_body(struct ctw_connection *c, size_t n, size_t charge)
+{
+    struct ctw_exchange *e = ctw_calloc(1, sizeof(*e));
+    unsigned char *data = e == NULL ? NULL : ctw_calloc(1, n);
+    if (data == NULL) {
+        c->server->unhandled -= charge;
+        ctw_free(e);
+        ctw_connection_drop(c, "there is no memory for its request");
+        return;
+    }
+    e->conn = c;
+    e->data = data;
+    e->n = n;
+    e->charge = charge;
+    c->receiving = e;
+    c->receiving_ms = ctw_now_ms();
+    expect(c, CTW_RECEIVING_BODY, n);
+}
+
+void ctw_connections_admit(struct ctw_server *s)
+{
+    struct ctw_connection *c;
+    size_t charge;
+    while ((c = s->room_first) != NULL && take_room(s, c->want, &charge)) {
+        s->room_first = c->next_room;
+        if (s->room_first == NULL)
+            s->room_end = &s->room_first;
+        c->waits_for_room = false;
+        begin_body(c, c->want, charge);
+        ctw_connection_receive(c);
+    }
+}
+
+static void read_frame(struct ctw_connection *c)
+{
+    size_t at = frame_bytes(c) - 8;
+    uint64_t n = 0;
+    char why[96];
+    for (size_t i = at; i < at + 8; i++)
+        n = n << 8 | c->in[i];
+    if (at == 1 && c->in[0] != 1) {
+        ctw_connection_drop(c, "it does not speak nng's protocol");
+        return;
+    }
+    if (n < 4 || n > CTW_IPC_REQUEST_BYTES + CTW_TRACE_BYTES) {
+        snprintf(why, sizeof(why), "its request has %" PRIu64 " bytes, at most %d are allowed", n,
+                 CTW_IPC_REQUEST_BYTES);
+        ctw_connection_drop(c, why);
+        return;
+    }
+    size_t charge;
+    if (c->server->room_first == NULL || n <= CTW_IPC_SMALL_BYTES) {
+        if (take_room(c->server, (size_t)n, &charge)) {
+            begin_body(c, (size_t)n, charge);
+            return;
+        }
+    }
+    c->want = (size_t)n;
+    c->waits_for_room = true;
+    c->next_room = NULL;
+    *c->server->room_end = c;
+    c->server->room_end = &c->next_room;
+    ctw_dispatch_look_at(c->server, ctw_now_ms() + CTW_SLOW_MS);
+}
+
+/* Where nng's header ends: after the first word with its highest bit set. 0: nowhere. */
+static size_t trace_bytes(const struct ctw_exchange *e)
+{
+    for (size_t n = 4; n <= e->n && n <= CTW_TRACE_BYTES; n += 4) {
+        if (e->data[n - 4] & 0x80)
+            return n;
+    }
+    return 0;
+}
+
+/* What was wanted is there. */
+static void finish_receiving(struct ctw_connection *c)
+{
+    struct ctw_exchange *e = c->receiving;
+    switch (c->state) {
+    case CTW_RECEIVING_HELLO:
+        if (memcmp(c->in, hello_of_req, CTW_HELLO_BYTES) != 0)
+            ctw_connection_drop(c, "it is no nng REQ socket");
+        expect(c, CTW_RECEIVING_FRAME, frame_bytes(c));
+        return;
+    case CTW_RECEIVING_FRAME:
+        read_frame(c);
+        return;
+    case CTW_RECEIVING_BODY:
+        c->receiving = NULL;
+        expect(c, CTW_RECEIVING_FRAME, frame_bytes(c));
+        e->n_trace = trace_bytes(e);
+        if (e->n_trace > 0) {
+            ctw_dispatch_add(e);
+            return;
+        }
+        ctw_exchange_free(e);
+        ctw_connection_drop(c, "it does not speak nng's protocol");
+    }
+}
+
+static void on_received(void *arg)
+{
+    struct ctw_connection *c = arg;
+    struct ctw_server *s = c->server;
+    char why[96];
+    pthread_mutex_lock(&s->lock);
+    int rc = nng_aio_result(c->rx);
+    c->rx_busy = false;
+    if (rc != 0) {
+        snprintf(why, sizeof(why), "%zu of a request's %zu bytes came, and no more for %d ms",
+                 c->got, c->want, s->options.receive_ms);
+        ctw_connection_drop(c, rc == NNG_ETIMEDOUT && c->state == CTW_RECEIVING_BODY ? why : NULL);
+    }
+    if (c->closing) {
+        if (c->receiving != NULL)
+            ctw_exchange_free(c->receiving);
+        c->receiving = NULL;
+        ctw_dispatch_look_at(s, 0);
+    } else {
+        c->got += nng_aio_count(c->rx);
+        if (c->got == c->want)
+            finish_receiving(c);
+        ctw_connection_receive(c);
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* ---- slow ones ---- */
+
+static bool is_slow(size_t bytes, int64_t since_ms, int64_t now_ms)
+{
+    int64_t ms = now_ms - since_ms;
+    return ms >= CTW_SLOW_MS && (int64_t)bytes < ms * CTW_SLOW_BYTES_PER_MS;
+}
+
+void ctw_connections_hurry(struct ctw_server *s, int64_t now_ms)
+{
+    for (struct ctw_connection *c = s->connections; c != NULL; c = c->next) {
+        const struct ctw_exchange *in = c->receiving, *out = c->active;
+        if (s->room_first != NULL && in != NULL && in->charge > 0 &&
+            is_slow(c->got, c->receiving_ms, now_ms))
+            ctw_connection_drop(c, "it is slow with a large request, and others wait");
+        if (s->fetch_waits && out != NULL && out->n_head > 0 && out->charge > 0 &&
+            is_slow(c->sent, c->sending_ms, now_ms))
+            ctw_connection_drop(c, "it is slow to take a large reply, and others wait");
+    }
+}
+
+/* ---- opening ---- */
+
+static void name_peer(struct ctw_connection *c)
+{
+    nng_sockaddr a;
+    uint64_t pid;
+    char ip[INET6_ADDRSTRLEN] = "?";
+    if (is_local(c)) {
+        if (nng_stream_get_uint64(c->stream, NNG_OPT_IPC_PEER_PID, &pid) == 0)
+            snprintf(c->address, sizeof(c->address), "process %" PRIu64, pid);
+        else
+            snprintf(c->address, sizeof(c->address), "a process");
+        return;
+    }
+    int port = 0;
+    if (nng_stream_get_addr(c->stream, NNG_OPT_REMADDR, &a) != 0)
+        a.s_family = NNG_AF_UNSPEC;
+    if (a.s_family == NNG_AF_INET) {
+        inet_ntop(AF_INET, &a.s_in.sa_addr, ip, sizeof(ip));
+        port = ntohs(a.s_in.sa_port);
+    } else if (a.s_family == NNG_AF_INET6) {
+        inet_ntop(AF_INET6, a.s_in6.sa_addr, ip, sizeof(ip));
+        port = ntohs(a.s_in6.sa_port);
+    }
+    snprintf(c->address, sizeof(c->address), a.s_family == NNG_AF_INET6 ? "[%s]:%d" : "%s:%d", ip,
+             port);
+}
+
+static bool is_welcome(struct ctw_server *s, nng_stream *stream)
+{
+    uint64_t uid;
+    int64_t now = ctw_now_ms();
+    if (s->ending)
+        return false;
+    if (s->endpoint.path != NULL &&
+        (nng_stream_get_uint64(stream, NNG_OPT_IPC_PEER_UID, &uid) != 0 ||
+         uid != (uint64_t)geteuid())) {
+        ctw_warn("a connection of another user was refused");
+        return false;
+    }
+    if (s->n_connections < CTW_IPC_CONNECTIONS)
+        return true;
+    if (now >= s->refused_ms) {
+        ctw_warn("a connection was refused: there are %d already, which is the bound",
+                 CTW_IPC_CONNECTIONS);
+        s->refused_ms = now + 60000; /* a line a minute */
+    }
+    return false;
+}
+
+void ctw_connection_open(struct ctw_server *s, nng_stream *stream)
+{
+    struct ctw_connection *c = is_welcome(s, stream) ? ctw_calloc(1, sizeof(*c)) : NULL;
+    if (c == NULL || nng_aio_alloc(&c->rx, on_received, c) != 0 ||
+        nng_aio_alloc(&c->tx, on_sent, c) != 0) {
+        nng_stream_close(stream);
+        if (c != NULL)
+            nng_aio_free(c->rx);
+        ctw_free(c);
+        nng_stream_free(stream);
+        return;
+    }
+    c->server = s;
+    c->stream = stream;
+    c->id = ++s->next_id;
+    c->allowance = CTW_IPC_REQUESTS_AT_ONCE;
+    c->allowed_ms = ctw_now_ms();
+    ctw_exchanges_init(&c->pending);
+    name_peer(c);
+    c->next = s->connections;
+    s->connections = c;
+    s->n_connections++;
+    expect(c, CTW_RECEIVING_HELLO, CTW_HELLO_BYTES);
+    start_sending(c);
+    start_receiving(c);
+}

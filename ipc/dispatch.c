@@ -1,0 +1,359 @@
+/* Requests on their way: from connections to the handler, those that wait, and back. */
+#include <limits.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "ipc/server_internal.h"
+
+enum { FETCH_AGAIN_MS = 20, TIMER_MS = 5 /* between two looks */ };
+
+/* ---- lists ---- */
+
+void ctw_exchanges_init(struct ctw_exchanges *list)
+{
+    list->first = NULL;
+    list->end = &list->first;
+}
+
+static void append(struct ctw_exchanges *list, struct ctw_exchange *e)
+{
+    e->next = NULL;
+    *list->end = e;
+    list->end = &e->next;
+}
+
+/* Takes the one out that *at points to. */
+static struct ctw_exchange *take(struct ctw_exchanges *list, struct ctw_exchange **at)
+{
+    struct ctw_exchange *e = *at;
+    *at = e->next;
+    if (list->end == &e->next)
+        list->end = at;
+    e->next = NULL;
+    return e;
+}
+
+/* ---- exchanges ---- */
+
+void ctw_exchange_handled(struct ctw_exchange *e)
+{
+    struct ctw_server *s = e->conn->server;
+    if (e->data == NULL)
+        return;
+    ctw_free(e->data);
+    e->data = NULL;
+    s->unhandled -= e->charge;
+    e->charge = 0;
+    ctw_connections_admit(s);
+}
+
+void ctw_exchange_free(struct ctw_exchange *e)
+{
+    ctw_exchange_handled(e);
+    e->conn->server->unsent -= e->charge; /* of the reply */
+    if (e->counted)
+        e->conn->n_exchanges--;
+    ctw_writer_fini(&e->reply);
+    ctw_free(e);
+}
+
+/* More requests than a connection may send are read late. */
+static void count_request(struct ctw_connection *c)
+{
+    int64_t now = ctw_now_ms();
+    c->allowance += (double)(now - c->allowed_ms) * CTW_IPC_REQUESTS_PER_S / 1000;
+    if (c->allowance > CTW_IPC_REQUESTS_AT_ONCE)
+        c->allowance = CTW_IPC_REQUESTS_AT_ONCE;
+    c->allowed_ms = now;
+    c->allowance -= 1;
+    if (c->allowance >= 0)
+        return;
+    c->resume_ms = now + 1000 / CTW_IPC_REQUESTS_PER_S;
+    ctw_dispatch_look_at(c->server, c->resume_ms);
+}
+
+void ctw_dispatch_add(struct ctw_exchange *e)
+{
+    struct ctw_connection *c = e->conn;
+    count_request(c);
+    c->n_exchanges++;
+    e->counted = true;
+    append(&c->pending, e);
+    ctw_dispatch_next(c);
+}
+
+void ctw_dispatch_next(struct ctw_connection *c)
+{
+    struct ctw_server *s = c->server;
+    if (c->closing || c->active != NULL || c->pending.first == NULL)
+        return;
+    c->active = take(&c->pending, &c->pending.first);
+    append(&s->ready, c->active);
+    pthread_cond_signal(&s->work);
+}
+
+void ctw_dispatch_forget(struct ctw_connection *c)
+{
+    struct ctw_server *s = c->server;
+    while (c->pending.first != NULL)
+        ctw_exchange_free(take(&c->pending, &c->pending.first));
+    for (struct ctw_exchange **at = &s->waiting.first; *at != NULL;) {
+        if ((*at)->conn != c) {
+            at = &(*at)->next;
+            continue;
+        }
+        s->n_waiting--;
+        c->n_waiting--;
+        ctw_exchange_free(take(&s->waiting, at));
+        at = &s->waiting.first; /* freeing lets others read, and that may fail and forget too */
+    }
+}
+
+/* ---- waiting ---- */
+
+/* Takes those out that `key` (0: any) or the time wakes. */
+static void wake(struct ctw_server *s, uint64_t key, int64_t now_ms)
+{
+    for (struct ctw_exchange **at = &s->waiting.first; *at != NULL;) {
+        bool due = now_ms != 0 ? (*at)->until_ms <= now_ms : key == 0 || (*at)->key == key;
+        if (!due) {
+            at = &(*at)->next;
+            continue;
+        }
+        struct ctw_exchange *e = take(&s->waiting, at);
+        s->n_waiting--;
+        e->conn->n_waiting--;
+        append(&e->conn->pending, e);
+        ctw_dispatch_next(e->conn);
+    }
+}
+
+void ctw_dispatch_wake(struct ctw_server *s, uint64_t key)
+{
+    s->n_wakes++;
+    wake(s, key, 0);
+}
+
+static void put_off(struct ctw_exchange *e, const struct ctw_wait *wait, unsigned n_wakes)
+{
+    struct ctw_connection *c = e->conn;
+    struct ctw_server *s = c->server;
+    c->active = NULL;
+    e->key = wait->key;
+    e->until_ms = wait->until_ms;
+    if (n_wakes != s->n_wakes) { /* perhaps by this key, before it was here */
+        append(&c->pending, e);
+    } else {
+        append(&s->waiting, e);
+        s->n_waiting++;
+        c->n_waiting++;
+        ctw_dispatch_look_at(s, e->until_ms);
+    }
+    ctw_dispatch_next(c);
+}
+
+/* ---- handling ---- */
+
+/* A reply that cannot be encoded (too large, no memory) becomes an error, which fits. */
+static bool encode(struct ctw_reply *reply, struct ctw_writer *w)
+{
+    struct ctw_err err;
+    if (ctw_reply_encode(reply, w, &err) == CTW_OK)
+        return true;
+    ctw_writer_fini(w);
+    *w = (struct ctw_writer){0};
+    if (!reply->ok)
+        return false;
+    (void)ctw_fail_prefix(&err, "the reply");
+    ctw_reply_fail(reply, &err);
+    return encode(reply, w);
+}
+
+/* Without the lock: the reply in *w, or wait->until_ms. False: there is no memory for any reply. */
+static bool answer(struct ctw_exchange *e, bool may_fetch, struct ctw_wait *wait,
+                   struct ctw_writer *w)
+{
+    struct ctw_server *s = e->conn->server;
+    struct ctw_peer peer = {
+        .pipe = e->conn->id, .local = s->endpoint.path != NULL, .address = e->conn->address};
+    struct ctw_request request;
+    struct ctw_err err;
+    struct ctw_reply reply = {0};
+    enum ctw_status st =
+        ctw_request_decode(&request, e->data + e->n_trace, e->n - e->n_trace, &err);
+    reply.id = request.id;
+    reply.op = request.op;
+    if (st == CTW_OK && request.op == CTW_OP_FETCH && !may_fetch)
+        wait->until_ms = ctw_now_ms() + FETCH_AGAIN_MS;
+    else if (st == CTW_OK)
+        s->options.handle(s->options.arg, &peer, &request, wait, &reply);
+    else
+        ctw_reply_fail(&reply, &err);
+    bool done = wait->until_ms != 0 || encode(&reply, w);
+    ctw_request_close(&request);
+    ctw_reply_close(&reply);
+    return done;
+}
+
+/* nng's frame and header in front of the reply. */
+static void frame(struct ctw_exchange *e)
+{
+    bool local = e->conn->server->endpoint.path != NULL;
+    uint64_t n = e->n_trace + e->reply.n;
+    unsigned char *at = e->head;
+    if (local)
+        *at++ = 1;
+    for (int i = 7; i >= 0; i--)
+        *at++ = (unsigned char)(n >> (8 * i));
+    memcpy(at, e->data, e->n_trace);
+    e->n_head = (size_t)(at - e->head) + e->n_trace;
+}
+
+static void handle(struct ctw_server *s, struct ctw_exchange *e)
+{
+    struct ctw_connection *c = e->conn;
+    unsigned n_wakes = s->n_wakes;
+    bool may_fetch = s->unsent < CTW_IPC_UNSENT_BYTES || s->ending;
+    if (e->since_ms == 0)
+        e->since_ms = ctw_now_ms();
+    struct ctw_wait wait = {
+        .since_ms = e->since_ms,
+        .allowed = !s->ending && s->n_waiting < CTW_IPC_WAITING &&
+                   c->n_waiting < CTW_IPC_CONNECTION_WAITING,
+    };
+    if (s->fetch_waits && may_fetch)
+        s->fetch_waits = false;
+    bool gone = c->closing;
+    pthread_mutex_unlock(&s->lock);
+    bool done = gone || answer(e, may_fetch, &wait, &e->reply);
+    pthread_mutex_lock(&s->lock);
+    if (!c->closing && done && wait.until_ms != 0) {
+        s->fetch_waits = s->fetch_waits || !may_fetch;
+        put_off(e, &wait, n_wakes);
+        return;
+    }
+    if (!c->closing && done) {
+        frame(e);
+        ctw_exchange_handled(e);
+        e->charge = e->reply.n > CTW_IPC_SMALL_BYTES ? e->reply.n : 0;
+        s->unsent += e->charge;
+        ctw_connection_send(c);
+        return;
+    }
+    c->active = NULL;
+    ctw_exchange_free(e);
+    ctw_connection_drop(c, "there is no memory for a reply");
+    ctw_dispatch_look_at(s, 0);
+}
+
+void *ctw_dispatch_main(void *server)
+{
+    struct ctw_server *s = server;
+    pthread_mutex_lock(&s->lock);
+    for (;;) {
+        while (s->ready.first == NULL && !s->ended)
+            pthread_cond_wait(&s->work, &s->lock);
+        if (s->ready.first == NULL)
+            break;
+        handle(s, take(&s->ready, &s->ready.first));
+    }
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+/* ---- time ---- */
+
+void ctw_dispatch_look_at(struct ctw_server *s, int64_t ms)
+{
+    if (ms >= s->timer_ms)
+        return;
+    s->timer_ms = ms;
+    pthread_cond_signal(&s->timed);
+}
+
+/* Frees connections that have ended. The lock is let go of meanwhile. */
+static void free_connections(struct ctw_server *s)
+{
+    for (struct ctw_connection **at = &s->connections; *at != NULL;) {
+        struct ctw_connection *c = *at;
+        if (!ctw_connection_is_free(c)) {
+            at = &c->next;
+            continue;
+        }
+        *at = c->next;
+        s->n_connections--;
+        pthread_mutex_unlock(&s->lock);
+        if (s->options.peer_gone != NULL)
+            s->options.peer_gone(s->options.arg, c->id);
+        ctw_connection_free(c);
+        pthread_mutex_lock(&s->lock);
+        at = &s->connections; /* the list may have changed */
+    }
+    pthread_cond_broadcast(&s->idle);
+}
+
+static int64_t earlier(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Everything that is due; returns when the next thing will be. */
+static int64_t look(struct ctw_server *s, int64_t now)
+{
+    int64_t next = INT64_MAX;
+    wake(s, 0, now);
+    for (const struct ctw_exchange *e = s->waiting.first; e != NULL; e = e->next)
+        next = earlier(next, e->until_ms);
+    if (s->room_first != NULL || s->fetch_waits) {
+        ctw_connections_hurry(s, now);
+        next = earlier(next, now + 1000);
+    }
+    for (struct ctw_connection *c = s->connections; c != NULL; c = c->next) {
+        if (c->resume_ms != 0 && c->resume_ms <= now) {
+            c->resume_ms = 0;
+            ctw_connection_receive(c);
+        } else if (c->resume_ms != 0) {
+            next = earlier(next, c->resume_ms);
+        }
+    }
+    if (s->accept_ms != 0 && s->accept_ms <= now)
+        ctw_server_accept(s);
+    else if (s->accept_ms != 0)
+        next = earlier(next, s->accept_ms);
+    return next;
+}
+
+static void wait_until(struct ctw_server *s, int64_t ms)
+{
+    struct timespec until = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
+    if (ms == INT64_MAX)
+        pthread_cond_wait(&s->timed, &s->lock);
+    else
+        pthread_cond_timedwait(&s->timed, &s->lock, &until);
+}
+
+void *ctw_dispatch_timer_main(void *server)
+{
+    struct ctw_server *s = server;
+    int64_t looked = 0;
+    pthread_mutex_lock(&s->lock);
+    while (!s->ended) {
+        int64_t now = ctw_now_ms();
+        if (now < looked + TIMER_MS) {
+            wait_until(s, looked + TIMER_MS);
+            continue;
+        }
+        if (now < s->timer_ms) {
+            wait_until(s, s->timer_ms);
+            continue;
+        }
+        looked = now;
+        s->timer_ms = INT64_MAX;
+        free_connections(s);
+        ctw_dispatch_look_at(s, look(s, now));
+    }
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
