@@ -47,7 +47,7 @@ static const char *look(const struct ctw_part *part)
     if (dtype == CTW_F8_E4M3 && scale && part[CTW_PART_SCALE].dtype == CTW_U8)
         return "mxfp8-quantized";
     if (dtype == CTW_F8_E4M3 || dtype == CTW_F8_E5M2)
-        return "float-quantized (FP8)";
+        return "FP8 (float-quantized, or ModelOpt's or AutoFP8's)";
     if (dtype == CTW_I8)
         return "int-quantized (int8)";
     if (dtype == CTW_U8 && scale && part[CTW_PART_SCALE].dtype == CTW_U8)

@@ -220,8 +220,11 @@ static void refusals(void **state)
         const char *text, *words;
     } rows[] = {
         {"{\"quantization_config\": {\"quant_method\": \"gptq\", \"bits\": 4}}",
-         "quantization_config.quant_method: \"gptq\" is not supported"},
-        {"{\"quantization_config\": {\"config_groups\": {}}}", "\"quant_method\" is missing"},
+         "quantization_config.quant_method: format \"GPTQ\" is not supported; expected "
+         "compressed-tensors or unquantised weights: quantise the original model with"},
+        {"{\"quantization_config\": {\"config_groups\": {}}}",
+         "\"quant_method\" is missing, and no other key tells the format; expected "
+         "\"compressed-tensors\""},
         {"{\"quantization_config\": [1]}", "quantization_config: expected an object"},
         {"{\"quantization_config\": {\"quant_method\": \"compressed-tensors\", "
          "\"quantization_status\": \"calibration\", \"config_groups\": {}}}",
@@ -270,6 +273,64 @@ static void refusals(void **state)
     }
 }
 
+#define QC "{\"quantization_config\": "
+
+/* Other tools' formats: each is named, with the way out. */
+static void other_formats_are_named(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *where, *name, *remedy;
+    } rows[] = {
+        {QC "{\"quant_method\": \"awq\", \"bits\": 4}}", "quantization_config.quant_method", "AWQ",
+         "AutoAWQConverter"},
+        {QC "{\"quant_method\": \"fp8\", \"weight_block_size\": [128, 128]}}", "quant_method",
+         "FP8 in blocks", "FP8BlockDequantizer"},
+        {QC "{\"quant_method\": \"fp8\", \"activation_scheme\": \"static\"}}", "quant_method",
+         "FP8", "llm-compressor"},
+        {QC "{\"quant_method\": \"bitsandbytes\", \"load_in_4bit\": true}}", "quant_method",
+         "bitsandbytes", "llm-compressor"},
+        {QC "{\"quant_method\": \"exl3\", \"bits\": 4.0}}", "quant_method", "EXL3", "quantise"},
+        {QC "{\"quant_method\": \"mxfp4\"}}", "quant_method", "MXFP4", "quantise"},
+        {QC "{\"quant_method\": \"auto-round\", \"bits\": 4}}", "quant_method", "AutoRound",
+         "llm_compressor"},
+        {QC "{\"quant_method\": \"new-method\"}}", "quant_method", "new-method", "quantise"},
+        {QC "{\"quant_method\": \"modelopt\", \"quant_algo\": \"NVFP4\"}}",
+         "quantization_config.quant_algo", "ModelOpt NVFP4", "ModelOptNvfp4Converter"},
+        {QC "{\"quant_algo\": \"FP8\", \"kv_cache_scheme\": \"FP8\", \"config_groups\": {}}}",
+         "quant_algo", "ModelOpt FP8", "quantise"},
+        {QC "{\"activation_scheme\": \"static\", \"ignored_layers\": []}}", "quantization_config",
+         "FP8", "quantise"},
+        {QC "{\"bits\": 4, \"group_size\": 128, \"desc_act\": true}}", "quantization_config",
+         "GPTQ", "quantise"},
+        {QC "{\"w_bit\": 4, \"q_group_size\": 128}}", "quantization_config", "AWQ", "quantise"},
+        {QC "{\"load_in_8bit\": true}}", "quantization_config", "bitsandbytes", "quantise"},
+        {QC "{\"group_size\": 64, \"bits\": 4, \"mode\": \"affine\"}}", "quantization_config",
+         "MLX", "quantise"},
+        {"{\"quantization\": {\"group_size\": 64, \"bits\": 4}}", "quantization", "MLX",
+         "quantise"},
+        {"{\"quantize\": \"w8a8_dynamic\"}", "quantize", "msModelSlim", "quantise"},
+    };
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        struct opened o;
+        struct ctw_err err = {0};
+        char name[64];
+        (void)snprintf(name, sizeof(name), ": format \"%s\" is not supported; ", rows[i].name);
+        assert_int_equal(open_text(&o, rows[i].text, &err), CTW_EUNSUP);
+        if (strstr(err.msg, name) == NULL || strstr(err.msg, rows[i].remedy) == NULL ||
+            strstr(err.msg, rows[i].where) == NULL)
+            fail_msg("%s: \"%s\"", rows[i].text, err.msg);
+        close_it(&o);
+    }
+    /* The keys of other tools beside a proper object, or saying nothing. */
+    struct opened o;
+    open_ok(&o,
+            HEAD "\"format\": \"dense\"}, \"quantization\": {\"bits\": 4, \"group_size\": 64}}");
+    close_it(&o);
+    open_ok(&o, "{\"quantization\": {}, \"quantize\": \"\"}");
+    close_it(&o);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -280,6 +341,7 @@ int main(void)
         cmocka_unit_test(presets_and_old_files),
         cmocka_unit_test(frozen_is_told),
         cmocka_unit_test(refusals),
+        cmocka_unit_test(other_formats_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

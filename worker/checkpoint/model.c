@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "worker/arch/arch.h"
+#include "worker/checkpoint/foreign.h"
 #include "worker/checkpoint/identity.h"
 #include "worker/checkpoint/weights.h"
 
@@ -251,6 +252,11 @@ static enum ctw_status no_config(const char *dir, const char *file, struct ctw_e
 {
     struct stat st;
     bool there = stat(dir, &st) == 0;
+    if (there && ctw_foreign_is_gguf(dir))
+        return ctw_fail(err, CTW_EUNSUP,
+                        "format \"GGUF\" is not supported; give the folder of the safetensors "
+                        "checkpoint that it was made from, with %s",
+                        file);
     if (!there || !S_ISDIR(st.st_mode))
         return ctw_fail(err, CTW_ENOTFOUND,
                         "%s; expected a checkpoint folder with %s and model.safetensors (or its "
@@ -289,6 +295,8 @@ enum ctw_status ctw_model_open(struct ctw_model **out, const char *dir, const ch
     st = ctw_config_read(&config, path, file, err);
     if (st == CTW_ENOTFOUND)
         st = no_config(dir, file, err);
+    if (st == CTW_OK && !config.quant.present)
+        st = ctw_foreign_check_folder(dir, err);
     if (st == CTW_OK)
         st = ctw_container_open(&m->container, dir, err);
     if (st == CTW_OK)

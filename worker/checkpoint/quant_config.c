@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "worker/checkpoint/foreign.h"
 #include "worker/checkpoint/quant_args.h"
 
 enum { MAX_GROUPS = 4096 };
@@ -21,9 +22,12 @@ static enum ctw_status check_format(const char *format, const struct ctw_json_no
         if (at < sizeof(known))
             at += (size_t)snprintf(known + at, sizeof(known) - at, "%s, ", ctw_formats[i]->name);
     }
-    return ctw_json_fail(
-        node, err, CTW_EUNSUP,
-        "format \"%s\" is not supported; supported: %sand mixed-precision of these", format, known);
+    return ctw_json_fail(node, err, CTW_EUNSUP,
+                         "format \"%s\" is not supported; supported: %sand mixed-precision of "
+                         "these; make a dense copy "
+                         "of the same weights with compressed-tensors' convert_checkpoint() and "
+                         "CompressedTensorsDequantizer",
+                         format, known);
 }
 
 static enum ctw_status read_group_format(struct ctw_quant_group *g, const char *global,
@@ -154,22 +158,6 @@ static enum ctw_status check_sparsity(const struct ctw_json_node *node, struct c
     return st;
 }
 
-static enum ctw_status check_method(const struct ctw_json_node *node, bool required,
-                                    struct ctw_err *err)
-{
-    const char *method = NULL;
-    enum ctw_status st = ctw_json_read_string(
-        node, "quant_method", required ? CTW_JSON_REQUIRED : CTW_JSON_OPTIONAL, &method, err);
-    if (st != CTW_OK)
-        return st;
-    if (method != NULL && strcmp(method, "compressed-tensors") != 0)
-        return ctw_json_fail(ctw_json_get(node, "quant_method"), err, CTW_EUNSUP,
-                             "\"%s\" is not supported; only compressed-tensors is (llm-compressor "
-                             "can convert some others)",
-                             method);
-    return CTW_OK;
-}
-
 /*
  * compressed-tensors of 2024 wrote "frozen" also for weights that it had compressed; the stored
  * tensors tell, and ctw_matrix_open() refuses those that are not.
@@ -226,16 +214,21 @@ static enum ctw_status find_object(const struct ctw_json_node *root,
 enum ctw_status ctw_quant_config_read(struct ctw_quant_config *out,
                                       const struct ctw_json_node *root, struct ctw_err *err)
 {
+    static const char method[] = "quant_method";
     const struct ctw_json_node *node, *sparsity;
     *out = (struct ctw_quant_config){0};
     enum ctw_status st = find_object(root, &node, &sparsity, err);
     if (st == CTW_OK)
         st = check_sparsity(sparsity, err);
+    if (st == CTW_OK && node == NULL)
+        st = ctw_foreign_check_root(root, err);
     if (st != CTW_OK || node == NULL)
         return st;
+    out->present = true;
     st = ctw_json_expect(node, CTW_JSON_OBJECT, err);
-    if (st == CTW_OK)
-        st = check_method(node, ctw_json_has(root, "quantization_config"), err);
+    /* The older object has no quant_method. */
+    if (st == CTW_OK && (ctw_json_has(root, "quantization_config") || ctw_json_has(node, method)))
+        st = ctw_foreign_check(node, err);
     if (st == CTW_OK)
         st = read_status(out, node, err);
     if (st == CTW_OK)

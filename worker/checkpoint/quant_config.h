@@ -22,6 +22,7 @@ struct ctw_quant_config {
     struct ctw_quant_group *groups;
     int64_t n_groups;
     struct ctw_patterns ignore;
+    bool present;       /* config.json has one */
     bool frozen;        /* quantization_status "frozen": the weights may be compressed or not */
     const char *format; /* the global one; NULL: not said, or mixed-precision */
     char kv_cache[64];  /* "float8 tensor"; empty: none */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "worker/checkpoint/foreign.h"
 
 enum { MAX_NAME = 512 };
 
@@ -121,8 +122,9 @@ static enum ctw_status check_matrix(struct ctw_finder *finder, struct ctw_matrix
     return st;
 }
 
-enum ctw_status ctw_matrix_open(struct ctw_finder *finder, struct ctw_matrix *m, const char *name,
-                                const char *class_name, int64_t n, int64_t k, struct ctw_err *err)
+static enum ctw_status open_matrix(struct ctw_finder *finder, struct ctw_matrix *m,
+                                   const char *name, const char *class_name, int64_t n, int64_t k,
+                                   struct ctw_err *err)
 {
     const struct ctw_quant_group *group = NULL;
     struct ctw_quant_args args = {.present = false};
@@ -156,6 +158,13 @@ enum ctw_status ctw_matrix_open(struct ctw_finder *finder, struct ctw_matrix *m,
     if (!args.symmetric)
         count_lacking(&finder->zero_points, m, CTW_PART_ZERO_POINT);
     return st;
+}
+
+enum ctw_status ctw_matrix_open(struct ctw_finder *finder, struct ctw_matrix *m, const char *name,
+                                const char *class_name, int64_t n, int64_t k, struct ctw_err *err)
+{
+    enum ctw_status st = open_matrix(finder, m, name, class_name, n, k, err);
+    return st == CTW_OK ? st : ctw_foreign_explain(finder->container, name, st, err);
 }
 
 void ctw_matrix_close(struct ctw_matrix *m)

@@ -1,0 +1,226 @@
+#include "worker/checkpoint/foreign.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "base/mem.h"
+
+enum { MAX_BYTES = 16 << 20 };
+
+#define QUANTISE "quantise the original model with llm-compressor"
+#define CONVERT(converter, result)                                                                 \
+    "make a " result " copy with compressed-tensors' convert_checkpoint() and " converter          \
+    ", or " QUANTISE
+#define CONVERT_AWQ CONVERT("AutoAWQConverter", "pack-quantized")
+#define CONVERT_FP8 CONVERT("FP8BlockDequantizer", "dense")
+#define CONVERT_NVFP4 CONVERT("ModelOptNvfp4Converter", "nvfp4-pack-quantized")
+
+/* quant_method -> the format's name, and the way out. */
+static const struct {
+    const char *method, *name, *remedy;
+} methods[] = {
+    {"gptq", "GPTQ", QUANTISE},
+    {"awq", "AWQ", CONVERT_AWQ},
+    {"fp8", "FP8", QUANTISE},
+    {"fbgemm_fp8", "FBGEMM FP8", QUANTISE},
+    {"bitsandbytes", "bitsandbytes", QUANTISE},
+    {"exl2", "EXL2", QUANTISE},
+    {"exl3", "EXL3", QUANTISE},
+    {"gguf", "GGUF", QUANTISE},
+    {"mxfp4", "MXFP4", QUANTISE},
+    {"modelopt", "ModelOpt", QUANTISE},
+    {"modelopt_fp4", "ModelOpt NVFP4", CONVERT_NVFP4},
+    {"auto-round", "AutoRound", "export it again with AutoRound's format llm_compressor"},
+    {"intel/auto-round", "AutoRound", "export it again with AutoRound's format llm_compressor"},
+    {"quark", "Quark", QUANTISE},
+    {"torchao", "torchao", QUANTISE},
+    {"hqq", "HQQ", QUANTISE},
+    {"aqlm", "AQLM", QUANTISE},
+    {"vptq", "VPTQ", QUANTISE},
+    {"quanto", "Quanto", QUANTISE},
+    {"eetq", "EETQ", QUANTISE},
+    {"bitnet", "BitNet", QUANTISE},
+    {"ascend", "msModelSlim", QUANTISE},
+};
+
+static enum ctw_status refuse(const struct ctw_json_node *node, const char *name,
+                              const char *remedy, struct ctw_err *err)
+{
+    return ctw_json_fail(node, err, CTW_EUNSUP,
+                         "format \"%s\" is not supported; expected compressed-tensors or "
+                         "unquantised weights: %s",
+                         name, remedy);
+}
+
+static const char *string_of(const struct ctw_json_node *object, const char *key)
+{
+    const struct ctw_json_node *m = ctw_json_get(object, key);
+    return m != NULL ? ctw_json_string(m) : NULL;
+}
+
+/* ModelOpt's quant_algo: "FP8", "NVFP4", "MIXED_PRECISION". */
+static enum ctw_status refuse_modelopt(const struct ctw_json_node *node, const char *algo,
+                                       struct ctw_err *err)
+{
+    char name[64];
+    (void)snprintf(name, sizeof(name), "ModelOpt %.40s", algo);
+    return refuse(node, name, strcasecmp(algo, "NVFP4") == 0 ? CONVERT_NVFP4 : QUANTISE, err);
+}
+
+static enum ctw_status refuse_fp8(const struct ctw_json_node *node,
+                                  const struct ctw_json_node *quantization, struct ctw_err *err)
+{
+    return ctw_json_has(quantization, "weight_block_size")
+               ? refuse(node, "FP8 in blocks", CONVERT_FP8, err)
+               : refuse(node, "FP8", QUANTISE, err);
+}
+
+static enum ctw_status refuse_method(const struct ctw_json_node *quantization, const char *method,
+                                     struct ctw_err *err)
+{
+    const struct ctw_json_node *node = ctw_json_get(quantization, "quant_method");
+    if (strcmp(method, "fp8") == 0)
+        return refuse_fp8(node, quantization, err);
+    for (size_t i = 0; i < CTW_COUNT(methods); i++)
+        if (strcasecmp(method, methods[i].method) == 0)
+            return refuse(node, methods[i].name, methods[i].remedy, err);
+    return refuse(node, method, QUANTISE, err);
+}
+
+/* The first row of which a key is there tells whose an object without quant_method is. */
+static const struct {
+    const char *key, *method;
+} signs[] = {
+    {"weight_block_size", "fp8"},
+    {"activation_scheme", "fp8"},
+    {"load_in_4bit", "bitsandbytes"},
+    {"load_in_8bit", "bitsandbytes"},
+    {"_load_in_4bit", "bitsandbytes"},
+    {"_load_in_8bit", "bitsandbytes"},
+    {"desc_act", "gptq"},
+    {"checkpoint_format", "gptq"},
+    {"w_bit", "awq"},
+    {"zero_point", "awq"},
+};
+
+static bool is_mlx(const struct ctw_json_node *object)
+{
+    return ctw_json_has(object, "bits") && ctw_json_has(object, "group_size");
+}
+
+enum ctw_status ctw_foreign_check(const struct ctw_json_node *quantization, struct ctw_err *err)
+{
+    const char *method = NULL, *algo = string_of(quantization, "quant_algo");
+    enum ctw_status st =
+        ctw_json_read_string(quantization, "quant_method", CTW_JSON_OPTIONAL, &method, err);
+    if (st != CTW_OK || (method != NULL && strcmp(method, "compressed-tensors") == 0))
+        return st;
+    if (algo != NULL)
+        return refuse_modelopt(ctw_json_get(quantization, "quant_algo"), algo, err);
+    if (method != NULL)
+        return refuse_method(quantization, method, err);
+    for (size_t i = 0; i < CTW_COUNT(signs); i++) {
+        const struct ctw_json_node *sign = ctw_json_get(quantization, signs[i].key);
+        if (sign == NULL)
+            continue;
+        if (strcmp(signs[i].method, "fp8") == 0)
+            return refuse_fp8(quantization, quantization, err);
+        for (size_t k = 0; k < CTW_COUNT(methods); k++)
+            if (strcmp(methods[k].method, signs[i].method) == 0)
+                return refuse(quantization, methods[k].name, methods[k].remedy, err);
+    }
+    if (is_mlx(quantization))
+        return refuse(quantization, "MLX", QUANTISE, err);
+    return ctw_json_fail(quantization, err, CTW_EFORMAT,
+                         "\"quant_method\" is missing, and no other key tells the format; expected "
+                         "\"compressed-tensors\"");
+}
+
+enum ctw_status ctw_foreign_check_root(const struct ctw_json_node *root, struct ctw_err *err)
+{
+    const struct ctw_json_node *mlx = ctw_json_get(root, "quantization");
+    const struct ctw_json_node *slim = ctw_json_get(root, "quantize");
+    if (mlx != NULL && is_mlx(mlx))
+        return refuse(mlx, "MLX", QUANTISE, err);
+    if (slim != NULL && ctw_json_string(slim) != NULL && ctw_json_string(slim)[0] != '\0')
+        return refuse(slim, "msModelSlim", QUANTISE, err);
+    return CTW_OK;
+}
+
+enum ctw_status ctw_foreign_check_folder(const char *dir, struct ctw_err *err)
+{
+    static const char file[] = "hf_quant_config.json";
+    struct ctw_json *doc = NULL;
+    size_t bytes = strlen(dir) + sizeof(file) + 1;
+    char *path = ctw_calloc(bytes, 1);
+    if (path == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "out of memory for a path");
+    (void)snprintf(path, bytes, "%s/%s", dir, file);
+    enum ctw_status st = ctw_json_parse_file(&doc, file, path, MAX_BYTES, err);
+    ctw_free(path);
+    if (st == CTW_ENOTFOUND)
+        return CTW_OK;
+    if (st == CTW_OK) {
+        const struct ctw_json_node *q = ctw_json_get(ctw_json_root(doc), "quantization");
+        const char *algo = q != NULL ? string_of(q, "quant_algo") : NULL;
+        if (algo != NULL) /* null: only the K/V cache is quantised */
+            st = refuse_modelopt(ctw_json_get(q, "quant_algo"), algo, err);
+    }
+    ctw_json_close(doc);
+    return st;
+}
+
+static bool ends_with_gguf(const char *name)
+{
+    size_t n = strlen(name);
+    return n > 5 && strcasecmp(name + n - 5, ".gguf") == 0;
+}
+
+bool ctw_foreign_is_gguf(const char *path)
+{
+    const struct dirent *entry;
+    bool found = false;
+    DIR *listing = opendir(path);
+    if (listing == NULL)
+        return ends_with_gguf(path);
+    while (!found && (entry = readdir(listing)) != NULL)
+        found = ends_with_gguf(entry->d_name);
+    (void)closedir(listing);
+    return found;
+}
+
+/* ---- tensors ---- */
+
+enum ctw_status ctw_foreign_explain(const struct ctw_container *container, const char *matrix,
+                                    enum ctw_status status, struct ctw_err *err)
+{
+    static const struct {
+        const char *part, *name, *remedy;
+    } parts[] = {
+        {"trellis", "EXL3", QUANTISE},
+        {"q_weight", "EXL2", QUANTISE},
+        {"qweight", "GPTQ or AWQ", QUANTISE},
+        {"weight_scale_inv", "FP8 in blocks", CONVERT_FP8},
+        {"weight_scale_2", "ModelOpt NVFP4", CONVERT_NVFP4},
+        {"weight.absmax", "bitsandbytes", QUANTISE},
+        {"SCB", "bitsandbytes", QUANTISE},
+        {"weight_offset", "msModelSlim", QUANTISE},
+        {"biases", "MLX", QUANTISE},
+    };
+    char name[512];
+    if (status != CTW_EFORMAT && status != CTW_EUNSUP)
+        return status;
+    for (size_t i = 0; i < CTW_COUNT(parts); i++) {
+        (void)snprintf(name, sizeof(name), "%s.%s", matrix, parts[i].part);
+        const struct ctw_tensor *t = ctw_container_find(container, name);
+        if (t != NULL)
+            return ctw_fail(err, CTW_EUNSUP,
+                            "%s: %s: format \"%s\" is not supported; expected compressed-tensors "
+                            "or unquantised weights: %s",
+                            ctw_container_file(container, t->file), name, parts[i].name,
+                            parts[i].remedy);
+    }
+    return status;
+}
