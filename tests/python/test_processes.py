@@ -83,20 +83,35 @@ def test_mixed_tasks_are_refused_at_once(
         last = done.stderr.strip().splitlines()[-1]
         assert "toy_generate" in last and "generate_until" in last and "toy_choices" not in last
         assert "Running" not in done.stderr and "Building contexts" not in done.stderr
+        assert "Traceback" not in done.stderr
 
 
-def test_errors_end_in_one_sentence(fake: Callable[[str], Path], command: list[str]) -> None:
-    fake("load=model.layers.0.mlp.up_proj.weight: not there; is a shard missing?")
-    last = run([*command, "toy_rolling"], code=1).stderr.strip().splitlines()[-1]
-    assert last.endswith(
-        "CtworkerError: model.layers.0.mlp.up_proj.weight: not there; is a shard missing?"
-    )
+def test_errors_end_in_one_sentence(
+    fake: Callable[[str], Path], command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is wrong, and the sentence stands alone: no traceback unless it is asked for."""
+    words = "model.layers.0.mlp.up_proj.weight: not there; is a shard missing?"
+    fake(f"load={words}")
+    said = run([*command, "toy_rolling"], code=1).stderr
+    assert said.splitlines()[-1] == f"ctworker: {words}" and "Traceback" not in said
+    wrong = [part.replace("pretrained=", "pretraned=") for part in command]
+    said = run([*wrong, "toy_rolling"], code=1).stderr
+    assert "did you mean 'pretrained'" in said.splitlines()[-1] and "Traceback" not in said
+    monkeypatch.setenv("CTWORKER_TRACEBACK", "1")
+    assert "Traceback" in run([*wrong, "toy_rolling"], code=1).stderr
+
+
+def test_other_programs_keep_their_tracebacks(fake: Callable[[str], Path]) -> None:
+    text = "from ctworker.lm import CTWorkerLM; CTWorkerLM.create_from_arg_string('pretraned=x')"
+    said = run([sys.executable, "-c", text], code=1).stderr
+    assert "Traceback" in said and "did you mean" in said.splitlines()[-1]
 
 
 def test_a_dying_worker(fake: Callable[[str], Path], command: list[str]) -> None:
     fake("slow=0.2,die=3")
-    last = run([*command, "toy_rolling"], code=1).stderr.strip().splitlines()[-1]
-    assert "exit code 70" in last and "the toy model broke" in last
+    said = run([*command, "toy_rolling"], code=1).stderr
+    last = said.strip().splitlines()[-1]
+    assert "exit code 70" in last and "the toy model broke" in last and "Traceback" not in said
 
 
 def start_slow(

@@ -13,12 +13,18 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from .errors import CtworkerError
+
 _MARK = "_ctworker_guard"
 
 
-def no_generation(names: list[str]) -> str:
-    """The text of the refusal."""
-    return (
+class GenerationRefusedError(CtworkerError, NotImplementedError):
+    """Tasks that need generated text."""
+
+
+def no_generation(names: list[str]) -> GenerationRefusedError:
+    """The refusal."""
+    return GenerationRefusedError(
         f"ctworker scores given text and generates none, but {', '.join(names)} need(s) generate_until: leave "
         f"{'it' if len(names) == 1 else 'them'} out of --tasks, or run {'it' if len(names) == 1 else 'them'} with another "
         "--model (nothing of it was run)"
@@ -49,7 +55,7 @@ def _output_type(task: Any) -> str | None:
 
 
 def check(lm: Any, task_dict: Any) -> None:
-    """Raises NotImplementedError, naming the tasks, when `lm` is ours and tasks need generation."""
+    """Raises GenerationRefusedError, naming the tasks, when `lm` is ours and tasks need generation."""
     lm = getattr(lm, "lm", lm)  # --use_cache wraps the model
     if not type(lm).__module__.startswith("ctworker."):
         return
@@ -57,7 +63,7 @@ def check(lm: Any, task_dict: Any) -> None:
         {name for name, task in _tasks(task_dict) if _output_type(task) == "generate_until"}
     )
     if names:
-        raise NotImplementedError(no_generation(names))
+        raise no_generation(names)
 
 
 def wrap(evaluate: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,7 +13,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.model import CacheHook, TemplateLM
 from tqdm import tqdm
 
-from . import arguments, cache, guard, hub, report
+from . import arguments, cache, excepthook, guard, hub, report
 from .arguments import DEFAULT_DEVICE
 from .bar import Bar
 from .encoding import Encoder, Pair, make_item
@@ -69,6 +69,7 @@ class CTWorkerLM(TemplateLM):
         cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None
     ) -> CTWorkerLM:
         """What the user wrote in --model_args goes before what lm-eval adds to it (device, batch_size)."""
+        excepthook.install()
         added = {
             name: value for name, value in (additional_config or {}).items() if value is not None
         }
@@ -277,9 +278,7 @@ class CTWorkerLM(TemplateLM):
         return sums
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        raise NotImplementedError(
-            guard.no_generation(sorted({str(request.task_name) for request in requests}))
-        )
+        raise guard.no_generation(sorted({str(request.task_name) for request in requests}))
 
     def _score(
         self,
