@@ -6,14 +6,15 @@ Faults come from FAKE_FAULTS, a comma-separated list: load=TEXT, slow=SECONDS (a
 final one by one, one each so many seconds), die=N (exit at the N-th poll), busy=N (the first N
 submits), full=N (the N-th submit and the three after it), nan, forget=N (at the N-th poll every job
 is forgotten, as after a restart), forgets=N (at the N-th submit), device=NAME, loading=N (info says
-so N times), unknown=N (and gives no identity), identity=HEX, hot (polls are answered at once),
-again=MS (likewise, with `again_ms`), scored=TEXT (numerics of the results), invalid=N (the N-th
-submit). FAKE_LOG names a file for a line a request.
+so N times), unknown=N (and gives no identity), identity=HEX, hidden (no path, as over tcp), hot
+(polls are answered at once), again=MS (likewise, with `again_ms`), scored=TEXT (numerics of the
+results), invalid=N (the N-th submit). FAKE_LOG names a file for a line a request.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import itertools
 import json
 import os
@@ -86,7 +87,7 @@ class Fake:
     def model(self) -> dict:
         return {
             "name": Path(self.options.model).name,
-            "path": self.options.model,
+            "path": "" if "hidden" in self.faults else self.options.model,
             "state": "ready",
             "message": "",
             "architecture": "LlamaForCausalLM",
@@ -319,7 +320,15 @@ class Fake:
         return {"state": "draining", "jobs": 0}
 
 
+def identity_of(folder: Path) -> str:
+    """What `inspect` prints."""
+    return hashlib.sha256((folder / "config.json").read_bytes()).hexdigest()
+
+
 def main() -> int:
+    if sys.argv[1] == "inspect":
+        print(f"checkpoint    {sys.argv[-1]}\nidentity      {identity_of(Path(sys.argv[-1]))}")
+        return 0
     parser = argparse.ArgumentParser()
     parser.add_argument("command", choices=["serve"])
     for name in (

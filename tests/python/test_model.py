@@ -14,10 +14,9 @@ from typing import Any
 
 import ctworker
 import pytest
-from ctworker import arguments, launcher
+from ctworker import launcher
 from ctworker.client import Client
 from ctworker.errors import ArgumentError, CtworkerError
-from ctworker.hub import Checkpoint
 from ctworker.lm import CTWorkerLM
 from ctworker.scoring import Item, Scorer
 from lm_eval.api.instance import Instance
@@ -444,8 +443,7 @@ def test_endpoint(running_fake: Callable[..., str], checkpoint: Path, tmp_path: 
     model.close()
     assert CTWorkerLM(endpoint=url, pretrained=str(checkpoint)).max_length == 32  # it runs on
     (tmp_path / "link").symlink_to(checkpoint)
-    session = model._session
-    session._check_running(arguments.Settings(), Checkpoint(tmp_path / "link", "hub/name"))
+    CTWorkerLM(endpoint=url, pretrained=str(tmp_path / "link"))
     shutil.copytree(checkpoint, tmp_path / "other")
     for given, words in [
         ({"pretrained": str(tmp_path / "other")}, "has loaded"),

@@ -167,9 +167,12 @@ def test_the_worker_ends_with_its_owner(checkpoint: Path, sign: signal.Signals) 
 def test_the_model_of_pretrained_is_chosen(
     checkpoint: Path, tmp_path: Path, real_worker: str
 ) -> None:
-    """Of several at an endpoint, unless model= names one."""
-    copy = tmp_path / "copy"
+    """Of several at an endpoint, by path or by identity, unless model= names one."""
+    copy, moved = tmp_path / "copy", tmp_path / "moved"
     shutil.copytree(checkpoint, copy)
+    config = json.loads((checkpoint / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 1024}))
+    shutil.copytree(copy, moved)
     url = f"ipc://{tmp_path}/w.sock"
     worker = subprocess.Popen(
         [real_worker, "serve", "--model", f"a={checkpoint}", f"b={copy}", "--listen", url]
@@ -180,10 +183,11 @@ def test_the_model_of_pretrained_is_chosen(
             ({}, "a"),
             ({"pretrained": str(checkpoint)}, "a"),
             ({"pretrained": str(copy)}, "b"),
+            ({"pretrained": str(moved)}, "b"),
             ({"model": "b"}, "b"),
         ]:
             assert CTWorkerLM(endpoint=url, **given)._session.model["name"] == name
-        with pytest.raises(CtworkerError, match="has loaded"):
+        with pytest.raises(CtworkerError, match="has loaded a, which is [0-9a-f]{64}: leave"):
             CTWorkerLM(endpoint=url, pretrained=str(copy), model="a")
     finally:
         worker.kill()

@@ -87,7 +87,7 @@ def _is_console_script(path: Path) -> bool:
     return head.startswith(b"#!") and b"ctworker.__main__" in head
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """For a worker of our own: without `CTW_*`, the options that a user set for workers started by hand. A model
     argument that was not given must mean its documented default."""
     ours = {name for name in os.environ if name.startswith("CTW_")} - _INHERITED
@@ -136,7 +136,7 @@ class Worker:
 
         log_file: where the worker's log goes; None: a file that is removed with the worker.
         """
-        binary, environment = find_binary(), _environment()
+        binary = find_binary()
         _remove_stale()
         folder = _make_folder()
         lock = _lock_folder(Path(folder))
@@ -159,7 +159,7 @@ class Worker:
                 self._log_start = sink.tell()
                 self._process = subprocess.Popen(
                     self._command,
-                    env=environment,
+                    env=environment(),
                     stdin=subprocess.DEVNULL,
                     stdout=sink,
                     stderr=subprocess.STDOUT,

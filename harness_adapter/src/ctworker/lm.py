@@ -369,7 +369,7 @@ class CTWorkerLM(TemplateLM):
                 f"the prefix token {self.prefix_token_id} is outside the model's vocabulary of "
                 f"{model['vocab']}: is tokenizer= that of another model?"
             )
-        report.announce(model, self._settings, self.max_length)
+        report.announce(self._session, self._settings, self.max_length)
 
     def close(self) -> None:
         """Stops a worker of our own."""

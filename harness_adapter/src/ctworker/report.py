@@ -21,16 +21,17 @@ _KEPT = (
 )  # fmt: skip
 
 
-def notes(model: dict[str, Any]) -> list[str]:
-    """What is computed otherwise than the checkpoint says."""
-    declared = model.get("activations")
+def notes(session: Session) -> list[str]:
+    """What is computed otherwise than the checkpoint says, and what could not be checked."""
+    declared = session.model.get("activations")
     if not declared:
-        return []
-    return [f"activation quantisation is declared, not simulated: {declared}"]
+        return session.notes
+    return [f"activation quantisation is declared, not simulated: {declared}", *session.notes]
 
 
-def announce(model: dict[str, Any], settings: Settings, max_length: int) -> None:
+def announce(session: Session, settings: Settings, max_length: int) -> None:
     """Logs the model, its dtype, where it runs, the window, and the notes."""
+    model = session.model
     bits = f", {model['weight_bits']:.2f} bits a weight" if model.get("weight_bits") else ""
     log.info(
         "%s: %s%s on %s %s (%s), max_length %d%s", model["name"], model["dtype"], bits,
@@ -39,7 +40,7 @@ def announce(model: dict[str, Any], settings: Settings, max_length: int) -> None
     )  # fmt: skip
     if settings.backend == "auto" and settings.endpoint is None and model["backend"] == "cpu":
         log.info("device: no GPU is used, the worker computes on the CPU")
-    for note in notes(model):
+    for note in notes(session):
         log.warning("%s: %s", model["name"], note)
 
 
@@ -58,7 +59,7 @@ def model_info(
     """hf's keys, and under `ctworker` everything that the scores depend on."""
     model = session.model
     worker = {name: model[name] for name in _KEPT if name in model}
-    worker |= {"version": session.version, "adapter": __version__, "notes": notes(model)}
+    worker |= {"version": session.version, "adapter": __version__, "notes": notes(session)}
     return {
         "model_num_parameters": model.get("params", -1),
         "model_dtype": model["dtype"],

@@ -10,6 +10,7 @@ from typing import Any
 
 from .arguments import Settings
 from .client import Client
+from .compare import LocalIdentity, has_weights, is_at
 from .errors import ArgumentError, CtworkerError
 from .hub import Checkpoint
 from .launcher import Worker
@@ -35,11 +36,6 @@ def serve_options(settings: Settings, folder: Path) -> list[str]:
     return options
 
 
-def _is_at(model: dict[str, Any], folder: Path) -> bool:
-    """Whether a worker's model is the checkpoint in this folder."""
-    return bool(model.get("path")) and Path(model["path"]).resolve() == folder.resolve()
-
-
 class Session:
     """A ready worker. `model` is its description (docs/PROTOCOL.md, "info"), `limits` its bounds."""
 
@@ -48,6 +44,8 @@ class Session:
         self._timeout = settings.timeout
         self._worker: Worker | None = None
         self._owner = os.getpid()
+        self.notes: list[str] = []  # what a reader of the results should know
+        self._local = LocalIdentity(checkpoint.folder) if checkpoint is not None else None
         if settings.endpoint is None:
             assert checkpoint is not None
             self._worker = Worker(
@@ -147,8 +145,7 @@ class Session:
             if model["name"] == settings.model:
                 return model
         if models and not settings.model:
-            same = (m for m in models if checkpoint is not None and _is_at(m, checkpoint.folder))
-            return next(same, models[0])
+            return self._of_pretrained(models) or models[0]
         if info.get("state") == "loading":
             return None
         if not models and info.get("message"):
@@ -161,16 +158,43 @@ class Session:
             else f"the worker at {self.url} has no model"
         )
 
+    def _of_pretrained(self, models: list[dict[str, Any]]) -> dict[str, Any] | None:
+        """The model that is the checkpoint of pretrained=, by its folder or else by its identity."""
+        if self._local is None:
+            return None
+        for model in models:
+            if is_at(model, self._local.folder):
+                return model
+        if len(models) > 1:
+            ours, _ = self._local.get()
+            return next((model for model in models if ours and model.get("identity") == ours), None)
+        return None
+
+    def _check_checkpoint(self, name: str, local: LocalIdentity) -> None:
+        """pretrained= must be what the running worker has loaded. Raises ArgumentError."""
+        model, where = self.model, f"the worker at {self.url}"
+        if is_at(model, local.folder):
+            return
+        ours, why = local.get()
+        theirs = self.source()["identity"]
+        if ours and ours != theirs:
+            raise ArgumentError(
+                f"pretrained={name} is the checkpoint {ours}, but {where} has loaded {model['name']}, which is {theirs}: "
+                "leave pretrained= out (tokenizer= names a tokenizer alone), or start a worker with that checkpoint"
+            )
+        if not ours and model.get("path") and Path(model["path"]).exists() and has_weights(local.folder):
+            raise ArgumentError(
+                f"pretrained={name} is {local.folder}, but {where} has loaded {model['path']}, and the two cannot be "
+                f"compared ({why}): leave pretrained= out, or start a worker with that model"
+            )
+        if not ours:
+            self.notes.append(f"pretrained={name} was not compared with the worker's checkpoint: {why}")
+
     def _check_running(self, settings: Settings, checkpoint: Checkpoint | None) -> None:
         """What the arguments ask for must be what the running worker has. Raises ArgumentError."""
         model, where = self.model, f"the worker at {self.url}"
-        if checkpoint is not None and model.get("path"):
-            theirs = Path(model["path"])
-            if theirs.exists() and not _is_at(model, checkpoint.folder):
-                raise ArgumentError(
-                    f"pretrained={checkpoint.name} is {checkpoint.folder}, but {where} has loaded {theirs}: "
-                    "leave pretrained= out, or start a worker with that model"
-                )
+        if checkpoint is not None and self._local is not None:
+            self._check_checkpoint(checkpoint.name, self._local)
         if settings.dtype not in ("auto", model["dtype"]):
             raise ArgumentError(
                 f"dtype={settings.dtype}, but {where} computes in {model['dtype']}: start one with --dtype "

@@ -1,0 +1,63 @@
+"""endpoint= with pretrained=: the identities of the two checkpoints are compared, wherever they lie."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from ctworker.errors import ArgumentError
+from ctworker.lm import CTWorkerLM
+
+import fake_worker
+
+
+@pytest.fixture
+def copies(checkpoint: Path, tmp_path: Path) -> dict[str, Path]:
+    """The checkpoint elsewhere: the same, one with another config.json, and one without weights."""
+    folders = {name: tmp_path / name for name in ("same", "other", "bare")}
+    for folder in folders.values():
+        shutil.copytree(checkpoint, folder)
+    config = json.loads((checkpoint / "config.json").read_text())
+    (folders["other"] / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 0.5}))
+    for file in folders["bare"].glob("*.safetensors"):
+        file.unlink()
+    return folders
+
+
+@pytest.mark.parametrize("hidden", [",hidden", ""])  # over tcp:// the worker hides its path
+def test_identities_are_compared(
+    fake: Callable[[str], Path],
+    running_fake: Callable[..., str],
+    checkpoint: Path,
+    copies: dict[str, Path],
+    caplog: pytest.LogCaptureFixture,
+    hidden: str,
+) -> None:
+    fake()  # the program that inspects
+    ours, theirs = (fake_worker.identity_of(path) for path in (copies["other"], checkpoint))
+    url = running_fake(f"identity={theirs}{hidden}")
+    model = CTWorkerLM(endpoint=url, pretrained=str(copies["same"]))
+    assert model.get_model_info()["ctworker"]["notes"] == []
+    with pytest.raises(ArgumentError, match=f"other is the checkpoint {ours}.*which is {theirs}"):
+        CTWorkerLM(endpoint=url, pretrained=str(copies["other"]))
+    assert "was not compared" not in caplog.text
+    model = CTWorkerLM(endpoint=url, pretrained=str(copies["bare"]))
+    (note,) = model.get_model_info()["ctworker"]["notes"]
+    assert "was not compared" in note and "holds no weights" in note and note in caplog.text
+    assert CTWorkerLM(endpoint=url, tokenizer=str(copies["bare"])).get_model_info()["ctworker"]["notes"] == []  # fmt: skip
+
+
+def test_without_a_program(
+    running_fake: Callable[..., str], copies: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other folders are refused if they can be told apart; else the report says that nobody looked."""
+    visible, hidden = running_fake(""), running_fake("hidden")
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(ArgumentError, match="cannot be compared .there is no ctworker program"):
+        CTWorkerLM(endpoint=visible, pretrained=str(copies["same"]))
+    model = CTWorkerLM(endpoint=hidden, pretrained=str(copies["same"]))
+    (note,) = model.get_model_info()["ctworker"]["notes"]
+    assert "there is no ctworker program on this machine" in note
