@@ -1,6 +1,7 @@
 # Finds the libraries that the system's packages provide. Names of packages and of their CMake
 # targets differ between Debian 12, 13 and Ubuntu 24.04.
-#   ctw_nng, ctw_msgpack, ctw_cjson: interface targets. Only ipc/ links the first two, only base/ the last.
+#   ctw_nng, ctw_msgpack, ctw_cjson, ctw_xxhash: interface targets. Only ipc/ links the first two, only
+#   base/ the others; of xxHash only the header is used.
 find_package(Threads REQUIRED)
 
 function(ctw_missing what packages)
@@ -30,6 +31,15 @@ ctw_library(CJSON cjson/cJSON.h "libcjson-dev" LIBS cjson)
 ctw_library(MSGPACK msgpack.h "libmsgpack-dev (Debian 12) or libmsgpack-c-dev (Debian 13, Ubuntu 24.04)"
   LIBS msgpackc msgpack-c STATIC_LIBS libmsgpackc.a libmsgpack-c.a)
 ctw_library(NNG nng/nng.h "libnng-dev" LIBS nng STATIC_LIBS libnng.a)
+
+find_path(XXHASH_INCLUDE xxhash.h)
+if(NOT XXHASH_INCLUDE)
+  ctw_missing(XXHASH "libxxhash-dev")
+endif()
+mark_as_advanced(XXHASH_INCLUDE)
+add_library(ctw_xxhash INTERFACE)
+target_include_directories(ctw_xxhash SYSTEM INTERFACE ${XXHASH_INCLUDE})
+message(STATUS "XXHASH: ${XXHASH_INCLUDE}/xxhash.h")
 
 if(CTW_STATIC_DEPS)
   # Debian's static nng calls mbedTLS.

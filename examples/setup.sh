@@ -15,6 +15,7 @@ CTW_SYSTEM_PROBES=(
   "/usr/include/cjson/cJSON.h libcjson-dev"
   "/usr/include/msgpack.h msgpack"
   "/usr/include/mbedtls/ssl.h libmbedtls-dev"
+  "/usr/include/xxhash.h libxxhash-dev"
 )
 
 ctw_say() { printf '%s\n' "$*" >&2; }

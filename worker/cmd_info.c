@@ -160,7 +160,10 @@ static void print_model(const struct ctw_model_map *m)
         printf(", enough for inputs of %" PRIu64 " tokens", m->fit_length);
     putchar('\n');
     printf("  numerics    %.*s\n", TEXT(m->numerics));
-    printf("  identity    %.*s\n", TEXT(m->identity));
+    if (m->identity.n > 0)
+        printf("  identity    %.*s\n", TEXT(m->identity));
+    else
+        printf("  identity    (told once all weights are read)\n");
     print_products(m->products);
 }
 

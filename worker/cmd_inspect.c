@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "worker/checkpoint/identity.h"
 #include "worker/dtype_name.h"
 #include "worker/engine_options.h"
 #include "worker/inspect_device.h"
@@ -147,7 +148,8 @@ static void print_model(const struct ctw_model *m)
            ctw_format_bytes(size, sizeof(size), (double)ctw_container_bytes(m->container)),
            ctw_container_n_files(m->container),
            ctw_container_n_files(m->container) == 1 ? "" : "s");
-    printf("identity      %s\n", m->identity);
+    if (ctw_identity_text(m->identity)[0] != '\0')
+        printf("identity      %s\n", ctw_identity_text(m->identity));
     if (m->activations != NULL)
         printf("activations   the file declares %s: not simulated, weights only\n", m->activations);
 }
@@ -194,13 +196,17 @@ static enum ctw_status print_memory_plan(const struct ctw_engine_options *opt, s
     return CTW_OK;
 }
 
-static enum ctw_status inspect(const struct ctw_engine_options *opt, bool hashes, bool tensors,
-                               struct ctw_err *err)
+static enum ctw_status inspect(const struct ctw_engine_options *opt, bool identity, bool hashes,
+                               bool tensors, struct ctw_err *err)
 {
     struct ctw_model *m = NULL;
     enum ctw_status st = ctw_model_open(&m, opt->model_dir, opt->config_name, err);
-    if (st != CTW_OK)
+    if (st == CTW_OK && identity)
+        st = ctw_identity_read(m->identity, m->container, opt->n_threads, NULL, err);
+    if (st != CTW_OK) {
+        ctw_model_close(m);
         return st;
+    }
     if (hashes) {
         /* Only a GPU that is asked for: the definition needs none, and is what the hashes are of. */
         bool on_gpu = opt->backend != NULL && strcmp(opt->backend, "cuda") == 0;
@@ -224,9 +230,13 @@ static enum ctw_status inspect(const struct ctw_engine_options *opt, bool hashes
 int ctw_cmd_inspect(int argc, char **argv)
 {
     const char *dir = NULL;
-    bool hashes = false, tensors = false;
+    bool identity = false, hashes = false, tensors = false;
     struct ctw_engine_option_values values = {0};
-    struct ctw_option options[2 + CTW_N_ENGINE_OPTIONS] = {
+    struct ctw_option options[3 + CTW_N_ENGINE_OPTIONS] = {
+        {.name = "identity",
+         .type = CTW_OPT_FLAG,
+         .value = &identity,
+         .help = "also print the identity that results carry; reads all weights"},
         {.name = "hashes",
          .type = CTW_OPT_FLAG,
          .value = &hashes,
@@ -236,10 +246,10 @@ int ctw_cmd_inspect(int argc, char **argv)
          .value = &tensors,
          .help = "also print one line a matrix: shape, bits per weight, format"},
     };
-    ctw_engine_option_rows(options + 2, &values);
+    ctw_engine_option_rows(options + 3, &values);
     const struct ctw_command_line line = {
         .name = "inspect",
-        .synopsis = "[--hashes | --tensors] DIR",
+        .synopsis = "[--identity] [--hashes | --tensors] DIR",
         .about = about,
         .options = options,
         .n_options = (int)CTW_COUNT(options),
@@ -254,7 +264,7 @@ int ctw_cmd_inspect(int argc, char **argv)
         return exit_code;
     struct ctw_engine_options opt = ctw_engine_options_from(&values, dir);
     struct ctw_err err = {0};
-    enum ctw_status st = inspect(&opt, hashes, tensors, &err);
+    enum ctw_status st = inspect(&opt, identity, hashes, tensors, &err);
     if (st != CTW_OK)
         ctw_error("inspect: %s: %s", dir, err.msg);
     return ctw_status_exit_code(st);

@@ -1,9 +1,11 @@
 #include "worker/engine.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/mem.h"
+#include "worker/checkpoint/identity.h"
 #include "worker/pass.h"
 
 /* Raised whenever a change of ours can change a score's last bit (docs/NUMERICS.md). */
@@ -103,6 +105,19 @@ static enum ctw_status set_default_limit(struct ctw_engine *e, struct ctw_err *e
     return ctw_backend_sync(e->be, err); /* one that failed has nothing free: then say that */
 }
 
+/* All bytes are read once for the identity, which also brings them into memory. */
+static enum ctw_status open_mapped(struct ctw_engine *e, const struct ctw_engine_options *opt,
+                                   struct ctw_err *err)
+{
+    enum ctw_status st = ctw_provider_open_mapped(&e->provider, e->model, err);
+    if (st == CTW_OK && !opt->plan_only)
+        st = ctw_identity_read(e->model->identity, e->model->container, opt->n_threads, opt->stop,
+                               err);
+    if (st == CTW_OK && !opt->plan_only)
+        st = ctw_container_check(e->model->container, err);
+    return st;
+}
+
 enum ctw_status ctw_engine_open(struct ctw_engine **out, const struct ctw_engine_options *opt,
                                 struct ctw_err *err)
 {
@@ -124,7 +139,7 @@ enum ctw_status ctw_engine_open(struct ctw_engine **out, const struct ctw_engine
     if (st != CTW_OK)
         goto fail;
     if (ctw_backend_traits(e->be)->host_memory)
-        st = ctw_provider_open_mapped(&e->provider, e->model, err);
+        st = open_mapped(e, opt, err);
     else if (!opt->plan_only)
         st = ctw_provider_open_resident(&e->provider, e->model, e->be, err);
     if (st != CTW_OK)
@@ -199,6 +214,24 @@ void ctw_engine_get_info(const struct ctw_engine *e, struct ctw_engine_info *out
         .model = e->model,
     };
     ctw_backend_get_info(e->be, &out->backend);
+}
+
+const char *ctw_engine_identity(const struct ctw_engine *e)
+{
+    return ctw_identity_text(e->model->identity);
+}
+
+enum ctw_status ctw_engine_wait_identity(struct ctw_engine *e, struct ctw_err *err)
+{
+    const struct ctw_layer_data *data;
+    enum ctw_status st = CTW_OK;
+    for (int l = 0; st == CTW_OK && l < e->model->n_layers; l++) {
+        st = ctw_provider_acquire(e->provider, l, &data, err);
+        if (st == CTW_OK)
+            ctw_provider_release(e->provider, l);
+    }
+    assert(st != CTW_OK || ctw_engine_identity(e)[0] != '\0');
+    return st;
 }
 
 void ctw_engine_describe(const struct ctw_engine *e, char *buf, size_t cap)

@@ -5,6 +5,8 @@
 #ifndef CTW_WORKER_ENGINE_H
 #define CTW_WORKER_ENGINE_H
 
+#include <stdatomic.h>
+
 #include "worker/model.h"
 
 struct ctw_engine;
@@ -22,7 +24,8 @@ struct ctw_engine_options {
     int64_t max_length;        /* 0: the model's own */
     int64_t chunk_tokens;      /* 0: planned. For tests and tuning; never changes a score */
     int64_t pass_tokens;       /* 0: planned. Likewise */
-    bool plan_only;            /* only ctw_engine_get_info() is wanted: no weights are uploaded */
+    bool plan_only;            /* only ctw_engine_get_info() is wanted: no weights are read */
+    const atomic_bool *stop;   /* NULL, or set by another thread: give up opening (CTW_ECANCELED) */
 };
 
 /*
@@ -78,6 +81,12 @@ void ctw_engine_close(struct ctw_engine *e); /* NULL is fine */
  * engines holds memory at a time. */
 void ctw_engine_trim(struct ctw_engine *e);
 void ctw_engine_get_info(const struct ctw_engine *e, struct ctw_engine_info *out);
+/* Which checkpoint it scores: 64 hex digits over every byte that the model reads. "" while a GPU's
+ * weights are still being read; known before any sequence is final. Any thread; lives as long as
+ * the engine. */
+const char *ctw_engine_identity(const struct ctw_engine *e);
+/* Until it is known. Fails as reading the weights did. */
+enum ctw_status ctw_engine_wait_identity(struct ctw_engine *e, struct ctw_err *err) CTW_MUST_CHECK;
 /* How its products are computed, a line each, where the backend chooses (a GPU's algorithms, as they
  * are first used); "" where it does not. Cut to fit. */
 void ctw_engine_describe(const struct ctw_engine *e, char *buf, size_t cap);

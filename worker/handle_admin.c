@@ -137,7 +137,7 @@ static bool fill_model(struct ctw_reply *reply, const struct ctw_model_slot *m, 
     out->dtype = ctw_slice_of(ctw_dtype_long_name(info->dtype));
     return ctw_reply_copy(reply, info->model->architecture, &out->architecture) &&
            ctw_reply_copy(reply, info->model->model_type, &out->model_type) &&
-           ctw_reply_copy(reply, info->model->identity, &out->identity) &&
+           ctw_reply_copy(reply, ctw_engine_identity(m->engine), &out->identity) &&
            ctw_reply_copy(reply, info->numerics, &out->numerics) &&
            ctw_reply_copy(reply, info->backend.backend, &out->backend) &&
            ctw_reply_copy(reply, info->backend.variant, &out->variant) &&

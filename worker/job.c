@@ -22,7 +22,7 @@ const char *ctw_job_kind_name(enum ctw_job_kind kind)
 }
 
 struct ctw_job *ctw_job_create(const void *id, const struct ctw_job_head *head,
-                               const char *numerics, const char *identity)
+                               const char *numerics)
 {
     struct ctw_job *j = ctw_calloc(1, sizeof(*j));
     if (j == NULL)
@@ -33,8 +33,7 @@ struct ctw_job *ctw_job_create(const void *id, const struct ctw_job_head *head,
     j->error_layer = -1;
     j->bytes = sizeof(*j);
     j->numerics = ctw_strdup(numerics);
-    j->identity = ctw_strdup(identity);
-    if (j->numerics == NULL || j->identity == NULL) {
+    if (j->numerics == NULL) {
         ctw_job_destroy(j);
         return NULL;
     }
@@ -49,7 +48,6 @@ void ctw_job_destroy(struct ctw_job *j)
         ctw_job_part_destroy(j->parts[i]);
     ctw_free(j->parts);
     ctw_free(j->numerics);
-    ctw_free(j->identity);
     ctw_free(j->items);
     ctw_free(j->units);
     ctw_free(j->logprob);

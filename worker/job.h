@@ -81,7 +81,8 @@ struct ctw_job {
     int64_t n_parts, cap_parts;
     int64_t n_items, n_targets, n_units, n_input;
     size_t bytes;
-    char *numerics, *identity; /* of the model */
+    char *numerics;            /* of the model */
+    char identity[65];         /* likewise; "" until the first item is final */
     struct ctw_err error;      /* FAILED, CANCELED */
     int64_t error_item;        /* -1: none */
     int error_layer;           /* -1: none */
@@ -157,8 +158,8 @@ enum ctw_status ctw_job_part_create(struct ctw_job_part **out, const struct ctw_
 void ctw_job_part_destroy(struct ctw_job_part *p); /* NULL is fine */
 
 struct ctw_job *ctw_job_create(const void *id, const struct ctw_job_head *head,
-                               const char *numerics, const char *identity); /* NULL: no memory */
-void ctw_job_destroy(struct ctw_job *j);                                    /* NULL is fine */
+                               const char *numerics); /* NULL: no memory */
+void ctw_job_destroy(struct ctw_job *j);              /* NULL is fine */
 /* Takes the part over. CTW_ENOMEM leaves both as they were. */
 enum ctw_status ctw_job_add_part(struct ctw_job *j, struct ctw_job_part *p,
                                  struct ctw_err *err) CTW_MUST_CHECK;

@@ -3,9 +3,11 @@
  * device memory, which a loader fills. A layer can be acquired as soon as all of its uploads have
  * begun, since the backend orders what is computed after them.
  */
+#include <assert.h>
 #include <stdlib.h>
 
 #include "base/mem.h"
+#include "worker/checkpoint/identity.h"
 #include "worker/layers_provider.h"
 #include "worker/loader.h"
 #include "worker/plan.h"
@@ -75,10 +77,29 @@ static enum ctw_status place_layers(struct resident *p, struct ctw_err *err)
         p->layers[layer].at = p->bytes;
         for (int i = 0; st == CTW_OK && i < n; i++) {
             const struct ctw_tensor *t = tensors[i];
-            st = ctw_loader_add(p->loader, layer, t->file, t->offset, t->bytes, p->bytes, err);
+            st = ctw_loader_add(p->loader, layer, t, p->bytes, err);
             p->bytes = align_up(p->bytes + t->bytes);
         }
     }
+    return st;
+}
+
+/* What no decoder reads is not loaded, but part of the identity. */
+static enum ctw_status add_shapes(const struct ctw_model *m, struct ctw_err *err)
+{
+    enum ctw_status st = CTW_OK;
+    for (int layer = 0; layer < m->n_layers; layer++)
+        for (int i = 0; st == CTW_OK && i < CTW_N_MATRICES; i++) {
+            const struct ctw_tensor *t = m->layers[layer].matrix[i].part[CTW_PART_SHAPE];
+            int64_t numbers[2]; /* that is what it was checked to hold */
+            if (t == NULL)
+                continue;
+            assert(t->bytes <= sizeof(numbers));
+            st = ctw_container_read(m->container, t->file, t->offset, numbers, t->bytes, err);
+            if (st == CTW_OK)
+                ctw_identity_add(m->identity, ctw_identity_first_block(m->identity, t), numbers,
+                                 t->bytes);
+        }
     return st;
 }
 
@@ -174,11 +195,13 @@ static enum ctw_status open_all(struct resident *p, struct ctw_err *err)
     p->layers = ctw_calloc((size_t)n_layers, sizeof(*p->layers));
     if (p->layers == NULL)
         return ctw_fail(err, CTW_ENOMEM, "layers: out of memory");
-    enum ctw_status st = ctw_loader_open(&p->loader, p->model->container, p->be, n_layers, err);
+    enum ctw_status st = ctw_loader_open(&p->loader, p->model, p->be, err);
     if (st == CTW_OK)
         st = place_layers(p, err);
     if (st == CTW_OK)
         st = ctw_loader_start(p->loader, err);
+    if (st == CTW_OK)
+        st = add_shapes(p->model, err);
     if (st == CTW_OK)
         st = check_room(p, err);
     if (st == CTW_OK)

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/threads.h"
+#include "worker/checkpoint/identity.h"
 #include "worker/clock.h"
 #include "worker/plan.h"
 
@@ -14,13 +15,14 @@
  * closest to the link's rate, while the stages together must not take long to lock for the GPU (0.1
  * ms a MiB and more), and stay in the processors' cache.
  */
-enum { STAGE_BYTES = 8 << 20, N_STAGES = 6, SLICE_BYTES = 1 << 20, MAX_READERS = 12 };
+enum { STAGE_BYTES = 8 << 20, N_STAGES = 6, SLICE_BYTES = CTW_BLOCK_BYTES, MAX_READERS = 12 };
 
-/* A stretch of a file, and where it goes in the device's memory. */
+/* A stretch of a file, one block of its tensor, and where it goes in the device's memory. */
 struct piece {
     int file;
     uint64_t offset;
     size_t bytes, at;
+    int64_t block; /* of the identity */
 };
 
 /* Pieces that one thread reads; neighbours, at most SLICE_BYTES from end to end. */
@@ -46,7 +48,7 @@ struct batch {
 };
 
 struct ctw_loader {
-    const struct ctw_container *container;
+    const struct ctw_model *model;
     struct ctw_backend *be;
     struct piece *pieces;
     struct slice *slices;
@@ -125,14 +127,18 @@ static enum ctw_status add_piece(struct ctw_loader *l, int layer, const struct p
     return CTW_OK;
 }
 
-enum ctw_status ctw_loader_add(struct ctw_loader *l, int layer, int file, uint64_t offset,
-                               size_t bytes, size_t at, struct ctw_err *err)
+enum ctw_status ctw_loader_add(struct ctw_loader *l, int layer, const struct ctw_tensor *t,
+                               size_t at, struct ctw_err *err)
 {
+    int64_t block = ctw_identity_first_block(l->model->identity, t);
     enum ctw_status st = CTW_OK;
-    for (size_t done = 0; st == CTW_OK && done < bytes;) {
-        size_t n = bytes - done < SLICE_BYTES ? bytes - done : SLICE_BYTES;
-        const struct piece piece = {
-            .file = file, .offset = offset + done, .bytes = n, .at = at + done};
+    for (size_t done = 0; st == CTW_OK && done < t->bytes; block++) {
+        size_t n = t->bytes - done < SLICE_BYTES ? t->bytes - done : SLICE_BYTES;
+        const struct piece piece = {.file = t->file,
+                                    .offset = t->offset + done,
+                                    .bytes = n,
+                                    .at = at + done,
+                                    .block = block};
         st = add_piece(l, layer, &piece, err);
         done += n;
     }
@@ -212,6 +218,7 @@ static enum ctw_status stage_of(struct ctw_loader *l, int64_t slice, struct stag
     return given_up(l) ? gave_up(err) : CTW_OK;
 }
 
+/* Each piece is digested while it is in the thread's cache. */
 static enum ctw_status read_slice(const struct ctw_loader *l, const struct slice *slice,
                                   char *stage, struct ctw_err *err)
 {
@@ -219,8 +226,11 @@ static enum ctw_status read_slice(const struct ctw_loader *l, const struct slice
     enum ctw_status st = CTW_OK;
     for (int64_t i = slice->first; st == CTW_OK && i < slice->first + slice->n; i++) {
         const struct piece *piece = &l->pieces[i];
-        st = ctw_container_read(l->container, piece->file, piece->offset,
-                                stage + (piece->at - from), piece->bytes, err);
+        char *to = stage + (piece->at - from);
+        st = ctw_container_read(l->model->container, piece->file, piece->offset, to, piece->bytes,
+                                err);
+        if (st == CTW_OK)
+            ctw_identity_add(l->model->identity, piece->block, to, piece->bytes);
     }
     return st;
 }
@@ -365,17 +375,17 @@ bool ctw_loader_all_begun(struct ctw_loader *l)
     return all;
 }
 
-enum ctw_status ctw_loader_open(struct ctw_loader **out, const struct ctw_container *container,
-                                struct ctw_backend *be, int n_layers, struct ctw_err *err)
+enum ctw_status ctw_loader_open(struct ctw_loader **out, const struct ctw_model *model,
+                                struct ctw_backend *be, struct ctw_err *err)
 {
     struct ctw_loader *l = ctw_calloc(1, sizeof(*l));
-    int64_t *n_waiting = ctw_calloc((size_t)n_layers, sizeof(*n_waiting));
+    int64_t *n_waiting = ctw_calloc((size_t)model->n_layers, sizeof(*n_waiting));
     if (l == NULL || n_waiting == NULL) {
         ctw_free(l);
         ctw_free(n_waiting);
         return no_memory(err);
     }
-    l->container = container;
+    l->model = model;
     l->be = be;
     l->n_waiting = n_waiting;
     l->started_s = ctw_now_s();

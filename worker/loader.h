@@ -6,21 +6,20 @@
 #define CTW_WORKER_LOADER_H
 
 #include "kernels/backend.h"
-#include "worker/checkpoint/container.h"
+#include "worker/model.h"
 
 struct ctw_loader;
 
-/* The container and the backend must outlive it. */
-enum ctw_status ctw_loader_open(struct ctw_loader **out, const struct ctw_container *container,
-                                struct ctw_backend *be, int n_layers,
-                                struct ctw_err *err) CTW_MUST_CHECK;
+/* The model and the backend must outlive it. */
+enum ctw_status ctw_loader_open(struct ctw_loader **out, const struct ctw_model *model,
+                                struct ctw_backend *be, struct ctw_err *err) CTW_MUST_CHECK;
 /* Stops reading and waits for what has begun. NULL is fine. */
 void ctw_loader_close(struct ctw_loader *l);
 
-/* `bytes` from `offset` of a file go to `at` in the device's memory. One layer after another, by
- * rising `at`; before ctw_loader_start(). */
-enum ctw_status ctw_loader_add(struct ctw_loader *l, int layer, int file, uint64_t offset,
-                               size_t bytes, size_t at, struct ctw_err *err) CTW_MUST_CHECK;
+/* The tensor goes to `at` in the device's memory, and into the identity as it is read. One layer
+ * after another, by rising `at`; before ctw_loader_start(). */
+enum ctw_status ctw_loader_add(struct ctw_loader *l, int layer, const struct ctw_tensor *t,
+                               size_t at, struct ctw_err *err) CTW_MUST_CHECK;
 /* Starts reading. What has been read is uploaded once ctw_loader_set_memory() has told where to. */
 enum ctw_status ctw_loader_start(struct ctw_loader *l, struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_loader_set_memory(struct ctw_loader *l, void *device);

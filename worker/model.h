@@ -93,9 +93,7 @@ struct ctw_model {
     char *unread;      /* keys of config.json that are not read: "a, b"; NULL: none */
     double weight_bits;     /* mean bits per weight of the quantised matrices, scales included */
     int64_t n_params;       /* logical elements of all matrices and vectors, a tied one once */
-    char identity[65];      /* sha256, hex, over the config and every tensor's name, dtype, shape
-                               and place, and a sample of its data: which checkpoint this is,
-                               cheaply */
+    struct ctw_identity *identity; /* which checkpoint this is; known once all of it was read */
 };
 
 /* Opens and validates a checkpoint folder. `config_name` is NULL for "config.json". */

@@ -29,6 +29,7 @@ struct ctw_model_slot {
     struct ctw_err error;        /* FAILED: it could not be opened, or its files have changed */
     struct ctw_engine *engine;   /* READY, CLOSING */
     struct ctw_engine_info info; /* READY */
+    uint64_t opened;             /* READY: which opening of all this queue's it is */
     char products[2048];         /* how the engine computes its products, as far as it has chosen */
     bool initial;                /* of the command line: must load for the worker to be of use */
 };
@@ -56,6 +57,7 @@ struct ctw_queue {
 
     struct ctw_model_slot *models[CTW_IPC_MODELS];
     int n_models;
+    uint64_t n_opened;
 
     struct ctw_job *jobs; /* newest last */
     int n_jobs;

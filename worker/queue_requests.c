@@ -1,5 +1,6 @@
 /* What clients ask of the queue. */
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -42,6 +43,8 @@ struct arrival {
     int64_t n_items; /* of the job so far */
     struct ctw_job_part *part;
     struct ctw_job *job; /* new, not yet in the queue */
+    uint64_t opened;     /* its model */
+    char identity[65];   /* its model's, "" when not known */
     int *retry_ms;
 };
 
@@ -161,7 +164,9 @@ static enum ctw_status meet(struct ctw_queue *q, struct arrival *a, bool *repeat
     st = ctw_job_read_head(&a->head, &s->head, &limits, err);
     if (st != CTW_OK)
         return st;
-    a->job = ctw_job_create(s->job.data, &a->head, m->info.numerics, m->info.model->identity);
+    a->opened = m->opened;
+    snprintf(a->identity, sizeof(a->identity), "%s", ctw_engine_identity(m->engine));
+    a->job = ctw_job_create(s->job.data, &a->head, m->info.numerics);
     return a->job != NULL ? CTW_OK : ctw_fail(err, CTW_ENOMEM, "submit: out of memory");
 }
 
@@ -183,8 +188,10 @@ static enum ctw_status check_model(struct ctw_queue *q, const struct arrival *a,
 {
     const struct ctw_model_slot *m;
     enum ctw_status st = usable_model(q, a->head.model, a->retry_ms, &m, err);
-    if (st == CTW_OK && strcmp(m->info.numerics, a->job->numerics) == 0 &&
-        strcmp(m->info.model->identity, a->job->identity) == 0)
+    if (st == CTW_OK && m->opened == a->opened)
+        return CTW_OK;
+    if (st == CTW_OK && strcmp(m->info.numerics, a->job->numerics) == 0 && a->identity[0] != '\0' &&
+        strcmp(ctw_engine_identity(m->engine), a->identity) == 0)
         return CTW_OK;
     *a->retry_ms = 500;
     return ctw_fail(err, CTW_EBUSY, "model %s was unloaded or loaded anew meanwhile: ask again",
@@ -380,8 +387,7 @@ static enum ctw_status copy_results(const struct ctw_job *j, const struct ctw_fe
         ctw_job_columns(j, (int64_t)fetch->first, n_done, max_bytes, reply, &n, err);
     r->first = fetch->first;
     r->n = (uint64_t)n;
-    if (st == CTW_OK && (!ctw_reply_copy(reply, j->numerics, &r->numerics) ||
-                         !ctw_reply_copy(reply, j->identity, &r->identity)))
+    if (st == CTW_OK && !ctw_reply_copy(reply, j->numerics, &r->numerics))
         st = ctw_fail(err, CTW_ENOMEM, "fetch: out of memory");
     return st;
 }
@@ -398,11 +404,14 @@ enum ctw_status ctw_queue_fetch(struct ctw_queue *q, const struct ctw_contact *c
         j->pins++;
         n_done = j->n_done;
         reply->body.fetch.state = state_of(j);
+        if (!ctw_reply_copy(reply, j->identity, &reply->body.fetch.identity))
+            st = ctw_fail(err, CTW_ENOMEM, "fetch: out of memory");
     }
     pthread_mutex_unlock(&q->lock);
-    if (st != CTW_OK)
+    if (j == NULL)
         return st;
-    st = copy_results(j, fetch, n_done, reply, err);
+    if (st == CTW_OK)
+        st = copy_results(j, fetch, n_done, reply, err);
     pthread_mutex_lock(&q->lock);
     ctw_queue_unpin(q, j);
     pthread_mutex_unlock(&q->lock);

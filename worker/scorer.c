@@ -79,6 +79,7 @@ static void open_model(struct ctw_scorer *s, struct ctw_model_slot *m)
     struct ctw_engine *engine = NULL;
     struct ctw_engine_info info;
     struct ctw_err err;
+    options.stop = &q->stop;
     options.model_dir = m->path; /* a loading slot's does not change */
     trim_others(q, NULL);        /* so that the new one sees what memory there is */
     s->engine = NULL;
@@ -96,6 +97,7 @@ static void open_model(struct ctw_scorer *s, struct ctw_model_slot *m)
     if (st == CTW_OK) {
         m->engine = engine;
         m->info = info;
+        m->opened = ++q->n_opened;
         m->state = CTW_MODEL_READY;
     } else {
         m->error = err;
@@ -136,6 +138,13 @@ static bool tend_models(struct ctw_scorer *s)
 
 /* ---- planning ---- */
 
+/* Before its first item is final: by then the engine knows. Lock held. */
+static void name_source(struct ctw_job *j, const struct ctw_engine *engine)
+{
+    if (j->identity[0] == '\0')
+        snprintf(j->identity, sizeof(j->identity), "%s", ctw_engine_identity(engine));
+}
+
 static void enter(struct ctw_queue *q, struct ctw_job *job)
 {
     double least = 0;
@@ -161,12 +170,17 @@ static bool plan_next(struct ctw_queue *q)
         return false;
     struct ctw_err err;
     int64_t n_done;
+    struct ctw_engine *engine = ctw_queue_model(q, j->head.model)->engine; /* ready, as j is live */
     j->pins++;
     pthread_mutex_unlock(&q->lock);
     enum ctw_status st = ctw_job_plan(j, &n_done, &err);
+    if (st == CTW_OK && n_done > 0)
+        st = ctw_engine_wait_identity(engine, &err);
     pthread_mutex_lock(&q->lock);
     if (st == CTW_OK) {
         enter(q, j);
+        if (n_done > 0)
+            name_source(j, engine);
         j->n_done = n_done;
         if (j->n_done == j->n_items)
             ctw_queue_end(q, j, CTW_JOB_DONE, NULL);
@@ -190,6 +204,7 @@ static void take_result(struct ctw_scorer *s, int64_t i)
     if (u->taken || ctw_job_is_final(j))
         return;
     u->taken = true;
+    name_source(j, s->engine);
     enum ctw_status st = ctw_job_take(j, u->unit, s->seqs[i].bad_layer, s->n_decoders, &err);
     if (st != CTW_OK) {
         note(s, CTW_LOG_ERROR, "a job fails: %s", err.msg);

@@ -64,7 +64,7 @@ static void check_job(const struct ctw_submit *submit)
         fuzz_check(err.msg[0] != '\0');
         return;
     }
-    struct ctw_job *j = ctw_job_create(id, &head, "numerics", "identity");
+    struct ctw_job *j = ctw_job_create(id, &head, "numerics");
     if (j == NULL || part->n_units > MAX_UNITS || ctw_job_add_part(j, part, &err) != CTW_OK) {
         ctw_job_part_destroy(part);
     } else if (ctw_job_plan(j, &n_done, &err) == CTW_OK) {

@@ -26,6 +26,7 @@ MAY_INCLUDE = {
 # Header pattern -> where it may be included.
 LIBRARIES = [
     (re.compile(r"cjson/"), re.compile(r"base/json[^/]*$")),
+    (re.compile(r"xxh"), re.compile(r"base/digest\.c$")),
     (re.compile(r"nng/|msgpack"), re.compile(r"(ipc|examples|tests)/")),
     (re.compile(r"cuda|cublas|nccl"), re.compile(r"kernels/cuda/")),
     (re.compile(r"(imm|x86)intrin\.h"), re.compile(r"kernels/cpu/|tests/")),

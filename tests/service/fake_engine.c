@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,7 @@ struct ctw_engine {
     struct ctw_model model;
     int64_t max_length, pass_tokens;
     char dir[256];
+    atomic_bool identity_known;
 };
 
 struct fake_engine_options fake_engine = {
@@ -42,6 +44,7 @@ static void read_env(void)
     fake_engine.device_token = from_env("CTW_FAKE_DEVICE_TOKEN", fake_engine.device_token);
     fake_engine.memory_token = from_env("CTW_FAKE_MEMORY_TOKEN", fake_engine.memory_token);
     fake_engine.io_token = from_env("CTW_FAKE_IO_TOKEN", fake_engine.io_token);
+    fake_engine.late_identity = from_env("CTW_FAKE_LATE_IDENTITY", fake_engine.late_identity);
     fake_engine.pass_tokens = from_env("CTW_FAKE_PASS_TOKENS", fake_engine.pass_tokens);
     fake_engine.fit_length = from_env("CTW_FAKE_FIT_LENGTH", fake_engine.fit_length);
 }
@@ -86,7 +89,7 @@ enum ctw_status ctw_engine_open(struct ctw_engine **out, const struct ctw_engine
                                   .n_layers = FAKE_DECODERS + 2,
                                   .n_params = 12345,
                                   .weight_bits = 4.25};
-    memset(e->model.identity, 'a', 64);
+    atomic_store(&e->identity_known, fake_engine.late_identity == 0);
     e->max_length = opt->max_length != 0 ? opt->max_length : FAKE_MAX_LENGTH;
     e->pass_tokens = fake_engine.pass_tokens != 0 ? fake_engine.pass_tokens : 256;
     e->pass_tokens = opt->pass_tokens != 0 ? opt->pass_tokens : e->pass_tokens;
@@ -105,6 +108,20 @@ void ctw_engine_close(struct ctw_engine *e)
     n_open--;
     pthread_mutex_unlock(&lock);
     ctw_free(e);
+}
+
+const char *ctw_engine_identity(const struct ctw_engine *e)
+{
+    return atomic_load(&e->identity_known)
+               ? "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+               : "";
+}
+
+enum ctw_status ctw_engine_wait_identity(struct ctw_engine *e, struct ctw_err *err)
+{
+    (void)err;
+    atomic_store(&e->identity_known, true);
+    return CTW_OK;
 }
 
 void ctw_engine_describe(const struct ctw_engine *e, char *buf, size_t cap)
@@ -187,8 +204,8 @@ static int64_t take_pass(const struct ctw_engine *e, const struct ctw_seq *seqs,
     return n;
 }
 
-static enum ctw_status run_pass(struct ctw_seq *seqs, int64_t first, int64_t n,
-                                struct ctw_progress *p, const struct ctw_hooks *hooks,
+static enum ctw_status run_pass(struct ctw_engine *e, struct ctw_seq *seqs, int64_t first,
+                                int64_t n, struct ctw_progress *p, const struct ctw_hooks *hooks,
                                 struct ctw_err *err)
 {
     int64_t before = p->tok_done, n_tok = 0;
@@ -203,6 +220,7 @@ static enum ctw_status run_pass(struct ctw_seq *seqs, int64_t first, int64_t n,
     }
     for (int64_t i = first; i < first + n; i++)
         score_one(&seqs[i]);
+    atomic_store(&e->identity_known, true);
     hooks->done(hooks->arg, first, n);
     return CTW_OK;
 }
@@ -221,7 +239,7 @@ enum ctw_status ctw_engine_score(struct ctw_engine *e, struct ctw_seq *seqs, int
     pthread_mutex_unlock(&lock);
     for (int64_t first = 0, n; first < n_seqs && st == CTW_OK; first += n) {
         n = take_pass(e, seqs + first, n_seqs - first);
-        st = run_pass(seqs, first, n, &p, hooks, err);
+        st = run_pass(e, seqs, first, n, &p, hooks, err);
         p.pass++;
     }
     return st;

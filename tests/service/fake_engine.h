@@ -19,6 +19,7 @@ struct fake_engine_options {
     int device_token; /* a sequence with it makes score() fail with CTW_EDEVICE; -1: none */
     int memory_token; /* likewise, CTW_ENOMEM */
     int io_token;     /* likewise, CTW_EIO, as when a checkpoint's file was changed */
+    int late_identity; /* 1: it is known only when the first pass is done */
     int pass_tokens;  /* 0: 256; --pass-tokens goes first */
     int fit_length;   /* the longest input that it says it has memory for; 0: any */
 };

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "capture.h"
+#include "worker/checkpoint/identity.h"
 #include "worker/model.h"
 
 /* ---- writing a checkpoint: 1 layer, hidden 32, inner 64, 4 heads of 8, 2 of keys, 16 tokens ----
@@ -232,47 +233,73 @@ static void a_dense_model(void **state)
     assert_non_null(l->vector[CTW_V_MLP_NORM]);
     assert_non_null(m->layers[2].vector[CTW_V_FINAL_NORM]);
     assert_int_equal(m->rope[0].rot_dim, 8);
-    assert_int_equal(strlen(m->identity), 64);
+    assert_string_equal(ctw_identity_text(m->identity), ""); /* nothing has been read */
+    ctw_model_close(m);
+}
+
+/* What the checkpoint is, as a whole read of it says, by so many threads. */
+static void read_identity(struct checkpoint *c, int n_threads, char out[65])
+{
+    struct ctw_err err = {0};
+    struct ctw_model *m = open_ok(c);
+    assert_int_equal(ctw_identity_read(m->identity, m->container, n_threads, NULL, &err), CTW_OK);
+    assert_int_equal(ctw_identity_verify(m->identity, m->container, n_threads, NULL, &err), CTW_OK);
+    assert_int_equal(strlen(ctw_identity_text(m->identity)), 64);
+    memcpy(out, ctw_identity_text(m->identity), 65);
     ctw_model_close(m);
 }
 
 static void identity_tells_checkpoints_apart(void **state)
 {
     struct checkpoint *c = *state;
-    char first[65];
-    struct ctw_model *m = open_ok(c);
-    memcpy(first, m->identity, sizeof(first));
-    ctw_model_close(m);
-    m = open_ok(c);
-    assert_string_equal(m->identity, first);
-    ctw_model_close(m);
+    char first[65], other[65];
+    read_identity(c, 1, first);
+    read_identity(c, 3, other);
+    assert_string_equal(other, first);
     c->config = BF16_CONFIG ", \"rope_theta\": 5000";
-    m = open_ok(c);
-    assert_string_not_equal(m->identity, first);
-    ctw_model_close(m);
+    read_identity(c, 1, other);
+    assert_string_not_equal(other, first);
     c->config = BF16_CONFIG;
+    /* What the model does not read cannot change a score. It does change where the others lie. */
     add(c, LAYER "self_attn.rotary_emb.inv_freq", "F32", "4", 16, NULL);
-    m = open_ok(c);
-    assert_string_not_equal(m->identity, first);
-    ctw_model_close(m);
+    read_identity(c, 1, other);
+    assert_string_equal(other, first);
     drop(c, LAYER "self_attn.rotary_emb.inv_freq");
-    /* Another quantisation of the same layout: one byte of any tensor's sample. */
-    static const size_t places[] = {0, 63, 15 * (4096 / 16 + 1), 15 * (4096 / 16 + 1) + 63};
-    for (size_t i = 0; i < CTW_COUNT(places); i++) {
-        char data[4096] = {0};
-        data[places[i]] = 1;
-        find(c, LAYER "mlp.up_proj.weight")->data = data;
-        m = open_ok(c);
-        find(c, LAYER "mlp.up_proj.weight")->data = NULL;
-        assert_string_not_equal(m->identity, first);
-        ctw_model_close(m);
+    /* Every byte of every tensor. */
+    for (int i = 0; i < c->n; i++) {
+        static char data[4096];
+        assert_true(c->tensors[i].bytes <= sizeof(data));
+        c->tensors[i].data = data;
+        for (size_t at = 0; at < c->tensors[i].bytes; at += 61) {
+            data[at] = 1;
+            read_identity(c, 2, other);
+            data[at] = 0;
+            assert_string_not_equal(other, first);
+        }
+        read_identity(c, 2, other);
+        assert_string_equal(other, first);
+        c->tensors[i].data = NULL;
     }
-    /* A small tensor is covered whole, its last byte included. */
-    char norm[64] = {0};
-    norm[63] = 1;
-    find(c, "model.norm.weight")->data = norm;
-    m = open_ok(c);
-    assert_string_not_equal(m->identity, first);
+}
+
+/* A block counts once; the identity is known with the last, whatever the order. */
+static void identity_takes_blocks_in_any_order(void **state)
+{
+    struct checkpoint *c = *state;
+    struct ctw_err err = {0};
+    char first[65];
+    read_identity(c, 1, first);
+    struct ctw_model *m = open_ok(c);
+    for (int64_t i = ctw_container_count(m->container) - 1; i >= 0; i--) {
+        const struct ctw_tensor *t = ctw_container_at(m->container, i);
+        assert_string_equal(ctw_identity_text(m->identity), "");
+        for (int twice = 0; twice < 2; twice++)
+            ctw_identity_add(m->identity, ctw_identity_first_block(m->identity, t),
+                             ctw_container_data(m->container, t), t->bytes);
+    }
+    assert_string_equal(ctw_identity_text(m->identity), first);
+    atomic_bool stop = true;
+    assert_int_equal(ctw_identity_verify(m->identity, m->container, 1, &stop, &err), CTW_ECANCELED);
     ctw_model_close(m);
 }
 
@@ -587,6 +614,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(a_dense_model),
         TEST(identity_tells_checkpoints_apart),
+        TEST(identity_takes_blocks_in_any_order),
         TEST(biases),
         TEST(tied_heads),
         TEST(tensors_must_fit_the_config),

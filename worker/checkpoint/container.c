@@ -349,6 +349,20 @@ enum ctw_status ctw_container_read(const struct ctw_container *c, int file, uint
     return CTW_OK;
 }
 
+void ctw_container_read_ahead(const struct ctw_container *c)
+{
+    enum { SMALL_BYTES = 64 };
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), done = 0;
+    for (int64_t i = 0; i < c->n_tensors; i++) {
+        const struct ctw_tensor *t = &c->tensors[i];
+        uintptr_t data = (uintptr_t)ctw_container_data(c, t), start = data & ~(page - 1);
+        if (t->bytes == 0 || t->bytes > SMALL_BYTES || start == done) /* many share a page */
+            continue;
+        (void)madvise((void *)start, data + t->bytes - start, MADV_WILLNEED);
+        done = start;
+    }
+}
+
 enum ctw_status ctw_container_check(const struct ctw_container *c, struct ctw_err *err)
 {
     for (int i = 0; i < c->n_files; i++) {

@@ -57,6 +57,9 @@ const void *ctw_container_data(const struct ctw_container *c, const struct ctw_t
  * blocks. CTW_EIO names the file. */
 enum ctw_status ctw_container_read(const struct ctw_container *c, int file, uint64_t offset,
                                    void *dst, size_t bytes, struct ctw_err *err) CTW_MUST_CHECK;
+/* Asks the kernel for all small tensors at once, which would each take a disk's latency when they
+ * are read through the map one by one. Only a hint. */
+void ctw_container_read_ahead(const struct ctw_container *c);
 /* The file's name in the folder, for messages. */
 const char *ctw_container_file(const struct ctw_container *c, int file);
 int ctw_container_n_files(const struct ctw_container *c);

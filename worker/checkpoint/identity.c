@@ -1,73 +1,289 @@
 #include "worker/checkpoint/identity.h"
 
-#include <inttypes.h>
-#include <stdio.h>
+#include <assert.h>
+#include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
+#include "base/digest.h"
+#include "base/log.h"
+#include "base/mem.h"
 #include "base/sha256.h"
+#include "base/threads.h"
+#include "worker/clock.h"
 
-enum { N_PLACES = 16, PLACE_BYTES = 64 };
+struct ctw_identity {
+    const struct ctw_tensor **tensors; /* [n_tensors], in the order of the files */
+    const struct ctw_tensor **by_name; /* [n_tensors] */
+    int64_t *first;                    /* [n_tensors + 1]: blocks before each of tensors */
+    int64_t n_tensors;
+    struct ctw_digest *digests; /* [n_blocks] */
+    atomic_bool *is_in;         /* [n_blocks] */
+    int64_t n_blocks;
+    struct ctw_sha256 sha; /* fed with the config */
+    atomic_llong n_left;   /* blocks that are not in */
+    atomic_bool known;
+    char text[65]; /* when known */
+};
 
-/* The place's bytes in the map; 0: the tensor has no such place. A small tensor is covered whole.
- */
-static size_t place(const struct ctw_container *c, const struct ctw_tensor *t, int i,
-                    const char **data)
+/* ---- the text ---- */
+
+static void feed_number(struct ctw_sha256 *sha, uint64_t n)
 {
-    size_t at = (size_t)i * (t->bytes / N_PLACES + 1);
-    if (at >= t->bytes)
-        return 0;
-    *data = (const char *)ctw_container_data(c, t) + at;
-    return t->bytes - at < PLACE_BYTES ? t->bytes - at : PLACE_BYTES;
+    unsigned char bytes[8];
+    for (int i = 0; i < 8; i++)
+        bytes[i] = (unsigned char)(n >> (8 * i));
+    ctw_sha256_update(sha, bytes, sizeof(bytes));
 }
 
-/*
- * Asks for all places at once. Read one by one, pages that are not in memory would take a disk's
- * latency each, and the kernel's read-ahead would read much around every one of them.
- */
-static void read_ahead(const struct ctw_container *c)
+static void feed_text(struct ctw_sha256 *sha, const char *text, size_t bytes)
 {
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), done = 0;
-    const char *data = NULL;
-    for (int64_t i = 0; i < ctw_container_count(c); i++)
-        for (int p = 0; p < N_PLACES; p++) {
-            size_t bytes = place(c, ctw_container_at(c, i), p, &data);
-            uintptr_t start = (uintptr_t)data & ~(page - 1), end = (uintptr_t)data + bytes;
-            if (bytes == 0 || start == done) /* many small tensors share a page */
-                continue;
-            (void)madvise((void *)start, end - start, MADV_WILLNEED); /* only a hint */
-            done = end - start <= page ? start : 0;
-        }
+    feed_number(sha, bytes);
+    ctw_sha256_update(sha, text, bytes);
 }
 
-static void hash_tensor(struct ctw_sha256 *sha, const struct ctw_container *c,
+static void feed_tensor(const struct ctw_identity *id, struct ctw_sha256 *sha,
                         const struct ctw_tensor *t)
 {
-    const char *file = ctw_container_file(c, t->file), *data = NULL;
-    char where[256];
-    int n = snprintf(where, sizeof(where), "%s %d", ctw_dtype_name(t->dtype), t->n_dims);
+    const char *dtype = ctw_dtype_name(t->dtype);
+    feed_text(sha, t->name, strlen(t->name));
+    feed_text(sha, dtype, strlen(dtype));
+    feed_number(sha, (uint64_t)t->n_dims);
     for (int d = 0; d < t->n_dims; d++)
-        n += snprintf(where + n, sizeof(where) - (size_t)n, " %" PRId64, t->shape[d]);
-    n += snprintf(where + n, sizeof(where) - (size_t)n, " %" PRIu64 " %zu", t->offset, t->bytes);
-    ctw_sha256_update(sha, t->name, strlen(t->name) + 1);
-    ctw_sha256_update(sha, where, (size_t)n + 1);
-    ctw_sha256_update(sha, file, strlen(file) + 1);
-    for (int p = 0; p < N_PLACES; p++) {
-        size_t bytes = place(c, t, p, &data);
-        ctw_sha256_update(sha, data, bytes);
-    }
+        feed_number(sha, (uint64_t)t->shape[d]);
+    int64_t n = (int64_t)((t->bytes + CTW_BLOCK_BYTES - 1) / CTW_BLOCK_BYTES);
+    const struct ctw_digest *digests = id->digests + ctw_identity_first_block(id, t);
+    ctw_sha256_update(sha, digests, (size_t)n * sizeof(*digests));
 }
 
-void ctw_identify(char hex[65], const struct ctw_json *config, const struct ctw_container *c)
+/* All blocks are in. */
+static void finish(struct ctw_identity *id)
 {
-    struct ctw_sha256 sha;
+    struct ctw_sha256 sha = id->sha;
+    for (int64_t i = 0; i < id->n_tensors; i++)
+        feed_tensor(id, &sha, id->by_name[i]);
+    ctw_sha256_final_hex(&sha, id->text);
+    atomic_store(&id->known, true);
+}
+
+const char *ctw_identity_text(const struct ctw_identity *id)
+{
+    return atomic_load(&id->known) ? id->text : "";
+}
+
+/* ---- blocks ---- */
+
+/* The container's tensors are one array in the order of the files. */
+static int by_place(const void *a, const void *b)
+{
+    const struct ctw_tensor *x = *(const struct ctw_tensor *const *)a;
+    const struct ctw_tensor *y = *(const struct ctw_tensor *const *)b;
+    return x < y ? -1 : x > y;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp((*(const struct ctw_tensor *const *)a)->name,
+                  (*(const struct ctw_tensor *const *)b)->name);
+}
+
+int64_t ctw_identity_first_block(const struct ctw_identity *id, const struct ctw_tensor *t)
+{
+    const struct ctw_tensor **at =
+        bsearch(&t, id->tensors, (size_t)id->n_tensors, sizeof(*id->tensors), by_place);
+    assert(at != NULL);
+    return id->first[at - id->tensors];
+}
+
+void ctw_identity_add(struct ctw_identity *id, int64_t block, const void *data, size_t bytes)
+{
+    assert(block >= 0 && block < id->n_blocks && bytes <= CTW_BLOCK_BYTES);
+    if (atomic_exchange(&id->is_in[block], true))
+        return;
+    id->digests[block] = ctw_digest_of(data, bytes);
+    if (atomic_fetch_sub(&id->n_left, 1) == 1)
+        finish(id);
+}
+
+enum ctw_status ctw_identity_open(struct ctw_identity **out, const struct ctw_json *config,
+                                  const struct ctw_tensor *const *tensors, int64_t n_tensors,
+                                  struct ctw_err *err)
+{
+    struct ctw_identity *id = ctw_calloc(1, sizeof(*id));
+    if (id == NULL)
+        goto no_memory;
+    id->tensors = ctw_calloc((size_t)n_tensors, sizeof(*id->tensors));
+    id->by_name = ctw_calloc((size_t)n_tensors, sizeof(*id->by_name));
+    id->first = ctw_calloc((size_t)n_tensors + 1, sizeof(*id->first));
+    if (id->tensors == NULL || id->by_name == NULL || id->first == NULL)
+        goto no_memory;
+    memcpy(id->by_name, tensors, (size_t)n_tensors * sizeof(*tensors));
+    qsort(id->by_name, (size_t)n_tensors, sizeof(*id->by_name), by_place);
+    for (int64_t i = 0; i < n_tensors; i++)
+        if (i == 0 || id->by_name[i] != id->by_name[i - 1])
+            id->tensors[id->n_tensors++] = id->by_name[i];
+    for (int64_t i = 0; i < id->n_tensors; i++) {
+        id->by_name[i] = id->tensors[i];
+        id->first[i] = id->n_blocks;
+        id->n_blocks += (int64_t)((id->tensors[i]->bytes + CTW_BLOCK_BYTES - 1) / CTW_BLOCK_BYTES);
+    }
+    id->first[id->n_tensors] = id->n_blocks;
+    qsort(id->by_name, (size_t)id->n_tensors, sizeof(*id->by_name), by_name);
+    id->digests = ctw_calloc((size_t)id->n_blocks, sizeof(*id->digests));
+    id->is_in = ctw_calloc((size_t)id->n_blocks, sizeof(*id->is_in));
+    if (id->digests == NULL || id->is_in == NULL)
+        goto no_memory;
     size_t bytes = 0;
     const char *source = ctw_json_source(ctw_json_root(config), &bytes);
-    ctw_sha256_init(&sha);
-    ctw_sha256_update(&sha, source, bytes);
-    read_ahead(c);
-    for (int64_t i = 0; i < ctw_container_count(c); i++)
-        hash_tensor(&sha, c, ctw_container_at(c, i));
-    ctw_sha256_final_hex(&sha, hex);
+    ctw_sha256_init(&id->sha);
+    feed_text(&id->sha, source, bytes);
+    feed_number(&id->sha, (uint64_t)id->n_tensors);
+    atomic_store(&id->n_left, id->n_blocks);
+    if (id->n_blocks == 0)
+        finish(id);
+    *out = id;
+    return CTW_OK;
+no_memory:
+    ctw_identity_close(id);
+    return ctw_fail(err, CTW_ENOMEM, "out of memory for a model");
+}
+
+void ctw_identity_close(struct ctw_identity *id)
+{
+    if (id == NULL)
+        return;
+    ctw_free(id->tensors);
+    ctw_free(id->by_name);
+    ctw_free(id->first);
+    ctw_free(id->digests);
+    ctw_free(id->is_in);
+    ctw_free(id);
+}
+
+/* ---- reading all ---- */
+
+struct reading {
+    struct ctw_identity *add; /* NULL: compare */
+    const struct ctw_identity *id;
+    const struct ctw_container *container;
+    const atomic_bool *stop;
+    char *buffers; /* a block for each thread */
+    uint64_t bytes;
+    atomic_ullong bytes_done;
+    double told_s;
+    pthread_mutex_t lock;
+    atomic_bool failed;
+    struct ctw_err err; /* under lock: the first failure */
+};
+
+/* The tensor that holds a block. */
+static int64_t tensor_of(const struct ctw_identity *id, int64_t block)
+{
+    int64_t low = 0, high = id->n_tensors - 1; /* the last one that does not begin behind it */
+    while (low < high) {
+        int64_t middle = (low + high + 1) / 2;
+        if (id->first[middle] <= block)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
+static void tell_progress(struct reading *r, uint64_t done)
+{
+    enum { TELL_S = 2 };
+    double now_s = ctw_now_s();
+    const double gib = 1024.0 * 1024 * 1024;
+    if (now_s - r->told_s < TELL_S)
+        return;
+    r->told_s = now_s;
+    ctw_info("reading the weights: %.1f of %.1f GiB", (double)done / gib, (double)r->bytes / gib);
+}
+
+static enum ctw_status read_block(struct reading *r, int64_t block, char *buffer,
+                                  struct ctw_err *err)
+{
+    int64_t i = tensor_of(r->id, block);
+    const struct ctw_tensor *t = r->id->tensors[i];
+    uint64_t at = (uint64_t)(block - r->id->first[i]) * CTW_BLOCK_BYTES;
+    size_t bytes = t->bytes - at < CTW_BLOCK_BYTES ? t->bytes - at : CTW_BLOCK_BYTES;
+    if (r->stop != NULL && atomic_load(r->stop))
+        return ctw_fail(err, CTW_ECANCELED, "reading the weights: given up");
+    enum ctw_status st =
+        ctw_container_read(r->container, t->file, t->offset + at, buffer, bytes, err);
+    if (st != CTW_OK)
+        return st;
+    atomic_fetch_add(&r->bytes_done, bytes);
+    if (r->add != NULL) {
+        ctw_identity_add(r->add, block, buffer, bytes);
+        return CTW_OK;
+    }
+    struct ctw_digest now = ctw_digest_of(buffer, bytes);
+    if (memcmp(&now, &r->id->digests[block], sizeof(now)) != 0)
+        return ctw_fail(err, CTW_EIO,
+                        "%s: the file changed while it was in use (tensor %s has other bytes); "
+                        "load the model again once it is complete",
+                        ctw_container_file(r->container, t->file), t->name);
+    return CTW_OK;
+}
+
+static void read_blocks(void *arg, int64_t block, int thread)
+{
+    struct reading *r = arg;
+    struct ctw_err err;
+    if (atomic_load(&r->failed))
+        return;
+    if (read_block(r, block, r->buffers + (size_t)thread * CTW_BLOCK_BYTES, &err) != CTW_OK) {
+        pthread_mutex_lock(&r->lock);
+        if (!atomic_exchange(&r->failed, true))
+            r->err = err;
+        pthread_mutex_unlock(&r->lock);
+    }
+    if (thread == 0)
+        tell_progress(r, atomic_load(&r->bytes_done));
+}
+
+static enum ctw_status read_all(struct reading *r, int n_threads, struct ctw_err *err)
+{
+    struct ctw_threads *threads = NULL;
+    int64_t n = r->id->n_blocks;
+    n_threads = n_threads == 0 ? ctw_cpu_count() : n_threads;
+    n_threads = n < n_threads ? (int)n : n_threads;
+    if (n == 0)
+        return CTW_OK;
+    for (int64_t i = 0; i < r->id->n_tensors; i++)
+        r->bytes += r->id->tensors[i]->bytes;
+    r->told_s = ctw_now_s();
+    r->buffers = ctw_alloc_aligned((size_t)n_threads * CTW_BLOCK_BYTES);
+    enum ctw_status st = r->buffers != NULL
+                             ? ctw_threads_open(&threads, n_threads, err)
+                             : ctw_fail(err, CTW_ENOMEM, "reading the weights: out of memory");
+    if (st == CTW_OK) {
+        pthread_mutex_init(&r->lock, NULL);
+        ctw_threads_for(threads, n, read_blocks, r);
+        pthread_mutex_destroy(&r->lock);
+        if (atomic_load(&r->failed)) {
+            *err = r->err;
+            st = r->err.status;
+        }
+    }
+    ctw_threads_close(threads);
+    ctw_free_aligned(r->buffers);
+    return st;
+}
+
+enum ctw_status ctw_identity_read(struct ctw_identity *id, const struct ctw_container *c,
+                                  int n_threads, const atomic_bool *stop, struct ctw_err *err)
+{
+    struct reading r = {.add = id, .id = id, .container = c, .stop = stop};
+    return read_all(&r, n_threads, err);
+}
+
+enum ctw_status ctw_identity_verify(const struct ctw_identity *id, const struct ctw_container *c,
+                                    int n_threads, const atomic_bool *stop, struct ctw_err *err)
+{
+    struct reading r = {.id = id, .container = c, .stop = stop};
+    assert(atomic_load(&id->known));
+    return read_all(&r, n_threads, err);
 }

@@ -247,6 +247,30 @@ static enum ctw_status fill(struct ctw_model *m, const char *dir, const struct c
     return CTW_OK;
 }
 
+/* Of all tensors that the layers are made of. */
+static enum ctw_status open_identity(struct ctw_model *m, const struct ctw_config *config,
+                                     struct ctw_err *err)
+{
+    size_t most = (size_t)m->n_layers * (CTW_N_MATRICES * CTW_N_PARTS + CTW_N_VECTORS);
+    const struct ctw_tensor **tensors = ctw_calloc(most, sizeof(*tensors));
+    int64_t n = 0;
+    if (tensors == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "out of memory for a model");
+    for (int l = 0; l < m->n_layers; l++) {
+        const struct ctw_layer *layer = &m->layers[l];
+        for (int i = 0; i < CTW_N_MATRICES; i++)
+            for (int part = 0; part < CTW_N_PARTS; part++)
+                if (layer->matrix[i].part[part] != NULL)
+                    tensors[n++] = layer->matrix[i].part[part];
+        for (int i = 0; i < CTW_N_VECTORS; i++)
+            if (layer->vector[i] != NULL)
+                tensors[n++] = layer->vector[i];
+    }
+    enum ctw_status st = ctw_identity_open(&m->identity, config->doc, tensors, n, err);
+    ctw_free(tensors);
+    return st;
+}
+
 /* In place of "cannot be opened", which says too little when the wrong folder was named. */
 static enum ctw_status no_config(const char *dir, const char *file, struct ctw_err *err)
 {
@@ -303,8 +327,7 @@ enum ctw_status ctw_model_open(struct ctw_model **out, const char *dir, const ch
         st = fill(m, dir, &config, err);
     if (st != CTW_OK)
         goto done;
-    /* First, as it also brings in the weight_shape tensors, which are read one by one below. */
-    ctw_identify(m->identity, config.doc, m->container);
+    ctw_container_read_ahead(m->container); /* the weight_shape tensors are read one by one */
     finder.container = m->container;
     finder.group_used = ctw_calloc((size_t)config.quant.n_groups, sizeof(bool));
     if (finder.group_used == NULL) {
@@ -318,6 +341,8 @@ enum ctw_status ctw_model_open(struct ctw_model **out, const char *dir, const ch
         st = ctw_unused_check(&finder, m, &kv_scales, err);
     if (st == CTW_OK)
         st = describe_activations(m, &finder, kv_scales, err);
+    if (st == CTW_OK)
+        st = open_identity(m, &config, err);
     if (st != CTW_OK)
         goto done;
     m->unread = config.unread.text;
@@ -350,6 +375,7 @@ void ctw_model_close(struct ctw_model *m)
     for (int i = 0; i < CTW_MAX_ROPES; i++)
         ctw_free(m->rope[i].inv_freq);
     ctw_free(m->layers);
+    ctw_identity_close(m->identity);
     ctw_container_close(m->container);
     ctw_free(m->unread);
     ctw_free(m->activations);

@@ -1,0 +1,136 @@
+"""What a checkpoint's files are to a worker: their identity."""
+
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+import worker_process as w
+from test_device import PAIRS, WORKER, environment, run
+from test_faults import until
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
+import checkpoint_io  # noqa: E402
+import tiny_checkpoint  # noqa: E402
+
+SHAPES = {"int4": ("qwen2", "w4a16_g32_asym", {}), "fp4": ("qwen3", "nvfp4", {}),
+          "tied": ("llama_tied", "bf16", {}),
+          # so many layers that a GPU's load waits for its copies
+          "deep": ("llama", "bf16", {"layers": 40, "hidden": 64, "inner": 96, "heads": 2,
+                                     "kv_heads": 1, "head": 32}),
+          # tensors of several blocks of 1 MiB, the last one not full
+          "wide": ("llama", "bf16", {"layers": 2, "hidden": 1024, "inner": 1500, "heads": 8,
+                                     "kv_heads": 2, "head": 64})}
+SINGLE = "model.safetensors"
+
+
+def setUpModule():
+    global FOLDER
+    FOLDER = tempfile.TemporaryDirectory(prefix="ctw-")
+    for seed, (name, (family, fmt, sizes)) in enumerate(SHAPES.items()):
+        tiny_checkpoint.write(os.path.join(FOLDER.name, name), family, fmt, seed=seed, **sizes)
+
+
+def tearDownModule():
+    FOLDER.cleanup()
+
+
+def model(name):
+    return os.path.join(FOLDER.name, name)
+
+
+def server(folder, *args, backend="cpu", **gpu):
+    return w.Worker("--threads", "2", "--backend", backend, *args, program=WORKER, models=[folder],
+                    env=environment(**gpu))
+
+
+def identity(folder):
+    """As `inspect` tells it."""
+    done = run("inspect", "--identity", folder)
+    assert done.returncode == 0, done.stderr
+    return re.search(r"^identity      ([0-9a-f]{64})$", done.stdout, re.MULTILINE)[1]
+
+
+def overwrite(folder, at, data):
+    """Returns what was there."""
+    with open(f"{folder}/{SINGLE}", "r+b") as f:
+        f.seek(at)
+        before = f.read(len(data))
+        f.seek(at)
+        f.write(data)
+    assert before != data
+    return before
+
+
+def reshard(source, folder, n_shards):
+    c = checkpoint_io.Checkpoint(source)
+    batches = [checkpoint_io.Batch([(name, c.dtype(name), c.shape(name))],
+                                   lambda name=name: [c.carrier(name)]) for name in c.names()]
+    shutil.copytree(source, folder, ignore=shutil.ignore_patterns(SINGLE))
+    checkpoint_io.write_sharded(folder, batches, n_shards)
+
+
+class Identity(unittest.TestCase):
+    def test_every_byte_counts(self):
+        with tempfile.TemporaryDirectory(prefix="ctw-") as d:
+            folder = f"{d}/m"
+            shutil.copytree(model("wide"), folder)
+            before, seen = identity(folder), set()
+            records = checkpoint_io.Checkpoint(folder).records
+            first, last = records["model.layers.1.mlp.down_proj.weight"][3:]
+            row = records["model.embed_tokens.weight"][3] + 123 * 1024 * 2
+            middle = first + (last - first) // 2
+            for at, data in ((middle, b"\1\2\3\4"), (middle, b"\xc0\x7f"), (row, bytes(1024 * 2)),
+                             (last - 1, b"\x55"), (first + (1 << 20) - 1, b"\x55"),
+                             (first + (1 << 20), b"\x55")):
+                was = overwrite(folder, at, data)
+                seen.add(identity(folder))
+                overwrite(folder, at, was)
+            self.assertEqual(len(seen), 6)
+            self.assertNotIn(before, seen)
+            self.assertEqual(identity(folder), before)
+
+    def test_files_do_not_count(self):
+        for name in SHAPES:
+            with tempfile.TemporaryDirectory(prefix="ctw-") as d:
+                shutil.copytree(model(name), f"{d}/copy")
+                for n in (2, 5):
+                    reshard(model(name), f"{d}/{n}", n)
+                self.assertEqual({identity(f"{d}/{x}") for x in os.listdir(d)},
+                                 {identity(model(name))})
+
+    def test_inspect_reads_the_weights_only_when_asked(self):
+        self.assertNotIn("identity", run("inspect", model("tied")).stdout)
+
+    def test_results_carry_it(self):
+        for name in SHAPES:
+            for backend in ("cpu", "cuda"):
+                with server(model(name), backend=backend) as a, a.client() as c:
+                    job = c.pairs(PAIRS)
+                    c.wait(job)
+                    self.assertEqual(c.call("fetch", job=job, first=0)["identity"],
+                                     identity(model(name)))
+                    self.assertEqual(c.call("info")["models"][0]["identity"],
+                                     identity(model(name)))
+
+    def test_it_is_known_when_a_gpu_has_loaded(self):
+        with server(model("deep"), backend="cuda", copy_us=80000) as a, a.client() as c:
+            known = lambda: c.call("info")["models"][0]["identity"]
+            self.assertEqual(known(), "")
+            self.assertIn("(told once all weights are read)", a.command("info").stdout)
+            # An item without tokens needs no pass, but its result carries the identity too.
+            job = c.rolling([[]], 1)
+            self.assertEqual(c.wait(job)["state"], "done")
+            self.assertEqual(c.call("fetch", job=job, first=0)["identity"], identity(model("deep")))
+            until(lambda: known() == identity(model("deep")))
+            self.assertIn(known(), a.command("info").stdout)
+            self.assertEqual(json.loads(a.command("info", "--json").stdout)["models"][0]["identity"],
+                             known())
+
+
+if __name__ == "__main__":
+    unittest.main()
