@@ -6,9 +6,10 @@ Faults come from FAKE_FAULTS, a comma-separated list: load=TEXT, slow=SECONDS (a
 final one by one, one each so many seconds), die=N (exit at the N-th poll), busy=N (the first N
 submits), full=N (the N-th submit and the three after it), nan, forget=N (at the N-th poll every job
 is forgotten, as after a restart), forgets=N (at the N-th submit), device=NAME, loading=N (info says
-so N times), unknown=N (and gives no identity), identity=HEX, hidden (no path, as over tcp), hot
-(polls are answered at once), again=MS (likewise, with `again_ms`), scored=TEXT (numerics of the
-results), invalid=N (the N-th submit). FAKE_LOG names a file for a line a request.
+so N times), unknown=N (and gives no identity), identity=HEX, hidden (no path, as over tcp),
+token=TEXT (asked of every request), hot (polls are answered at once), again=MS (likewise, with
+`again_ms`), scored=TEXT (numerics of the results), invalid=N (the N-th submit). FAKE_LOG names a
+file for a line a request.
 """
 
 from __future__ import annotations
@@ -126,7 +127,9 @@ class Fake:
         if path := os.environ.get("FAKE_LOG"):
             with open(path, "a") as file:
                 file.write(f"{op} {request.get('job', b'').hex()} {request.get('part', '')}\n")
-        extra = set(request) - {"v", "op", "id"} - known[op]
+        if "token" in self.faults and request.get("token") != self.faults["token"]:
+            raise Fault("refused", "refused")
+        extra = set(request) - {"v", "op", "id", "token"} - known[op]
         if extra or request["v"] != 1:
             raise Fault("format", f"unknown key {extra} in {op}")
         return getattr(self, op)(

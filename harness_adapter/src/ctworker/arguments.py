@@ -41,6 +41,7 @@ class Settings:
     cache_dir: str | None = None
     local_files_only: bool = False
     endpoint: str | None = None
+    token_file: str | None = None
     model: str = ""
     backend: str = "auto"  # the worker's: auto, cpu, cuda
     device: int | None = None  # CUDA device number
@@ -151,6 +152,7 @@ _USED: dict[str, Callable[[str, Any], Any]] = {
     "cache_dir": _path,
     "local_files_only": _flag,
     "endpoint": _endpoint,
+    "token_file": _path,
     "model": _text,
     "cpu_variant": _text,
     "threads": _count,

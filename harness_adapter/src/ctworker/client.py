@@ -25,14 +25,21 @@ class Client:
     """Speaks to one worker. Not for several threads at once.
 
     url: `ipc:///path` or `tcp://host:port`.
+    token: what a worker on tcp:// asks for (client_token()).
     timeout: seconds without an answer after which the worker is given up (ConnectionLost).
     check_alive: called before every repetition; raises when waiting is pointless (the process is dead).
     """
 
     def __init__(
-        self, url: str, *, timeout: float = 120.0, check_alive: Callable[[], None] | None = None
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        timeout: float = 120.0,
+        check_alive: Callable[[], None] | None = None,
     ) -> None:
         self.url = url
+        self._envelope = {} if token is None else {"token": token}
         self.timeout = timeout
         self._check_alive = check_alive or (lambda: None)
         self._clock = Clock()
@@ -66,7 +73,9 @@ class Client:
             attempt_s = max(self._deadline - self._clock.now(), min(seconds, _LAST_ATTEMPT_S))
             try:
                 data = self._socket.request(
-                    encode_request(op, self._id, fields), min(_ATTEMPT_S, attempt_s), self._note
+                    encode_request(op, self._id, self._envelope | fields),
+                    min(_ATTEMPT_S, attempt_s),
+                    self._note,
                 )
             except ConnectionLost as error:
                 self._socket.close()
@@ -80,9 +89,23 @@ class Client:
             else:
                 if self._next_note != noted:
                     log.info("the worker at %s answers again", self.url)
-                return decode_reply(data, self._id)
+                return self._decode(data)
             self._clock.sleep(0 if last else pause)
             pause = min(2 * pause, _RETRY_MAX_S)
+
+    def _decode(self, data: bytes) -> dict[str, Any]:
+        """The reply. Raises WorkerError; a bare "refused" gets its remedy."""
+        try:
+            return decode_reply(data, self._id)
+        except WorkerError as error:
+            if error.code != "refused":
+                raise
+            found = "its token is not one that the worker knows" if self._envelope else "it gave no token"
+            raise WorkerError(
+                "refused",
+                f"the worker at {self.url} refused this client: {found}; give the worker's token (token_file=FILE, or "
+                "CTW_TOKEN)",
+            ) from error
 
     def _note(self, error: ConnectionLost | None = None) -> None:
         """Now and then tells people that an answer is waited for, and for how long yet."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .arguments import Settings
+from .auth import client_token
 from .client import Client
 from .compare import LocalIdentity, has_weights, is_at
 from .errors import ArgumentError, CtworkerError
@@ -43,6 +44,7 @@ class Session:
         """Starts a worker, or looks at the running one. Raises CtworkerError with the worker's own words."""
         self._timeout = settings.timeout
         self._worker: Worker | None = None
+        self._token: str | None = None  # a worker of our own asks for none
         self._owner = os.getpid()
         self.notes: list[str] = []  # what a reader of the results should know
         self._local = LocalIdentity(checkpoint.folder) if checkpoint is not None else None
@@ -54,6 +56,7 @@ class Session:
             self.url = self._worker.url
         else:
             self.url = settings.endpoint
+            self._token = client_token(settings.token_file)
             path = missing_path(self.url)
             if path is not None:
                 raise ArgumentError(
@@ -80,7 +83,7 @@ class Session:
                 f"this model belongs to process {self._owner}; a forked process must make its own"
             )
         alive = None if self._worker is None else self._worker.check_alive
-        return Client(self.url, timeout=self._timeout, check_alive=alive)
+        return Client(self.url, token=self._token, timeout=self._timeout, check_alive=alive)
 
     def source(self) -> dict[str, str]:
         """`identity` and `numerics` of the scores. A worker on a GPU knows its identity when all is loaded, which is

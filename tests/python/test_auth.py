@@ -1,0 +1,51 @@
+"""Tokens: from the argument's file or the environment, in every request; a refusal says what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from ctworker.auth import client_token
+from ctworker.errors import ArgumentError, WorkerError
+from ctworker.lm import CTWorkerLM
+from lm_eval.api.instance import Instance
+
+import fake_worker
+
+SECRET = "0123456789abcdef"
+
+
+@pytest.mark.parametrize(
+    "text", [SECRET, f"{SECRET}\n", f"# who\n\nme admin {SECRET}\r\nyou score other\n"]
+)
+def test_token_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("CTW_TOKEN", "the environment's")
+    (tmp_path / "token").write_text(text)
+    assert client_token(str(tmp_path / "token")) == SECRET
+    assert client_token() == "the environment's"
+
+
+@pytest.mark.parametrize(("content", "words"), [(None, "No such file"), (b"# a\n", "holds no token"), (b"\xff", "no text")])
+def test_bad_token_files(tmp_path: Path, content: bytes | None, words: str) -> None:
+    if content is not None:
+        (tmp_path / "token").write_bytes(content)
+    with pytest.raises(ArgumentError, match=f"token_file=.*{words}"):
+        client_token(str(tmp_path / "token"))
+
+
+def test_the_token_is_sent(
+    running_fake: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = running_fake(f"token={SECRET}")
+    with pytest.raises(WorkerError, match="refused this client: it gave no token; give .*token_file="):
+        CTWorkerLM(endpoint=url)
+    monkeypatch.setenv("CTW_TOKEN", "another")
+    with pytest.raises(WorkerError, match="its token is not one that the worker knows"):
+        CTWorkerLM(endpoint=url)
+    (tmp_path / "token").write_text(f"me score {SECRET}\n")
+    model = CTWorkerLM(endpoint=url, token_file=str(tmp_path / "token"))
+    asked = Instance("loglikelihood", {}, ("a", "b"), 0, metadata=("toy", 0, 1))
+    assert model.loglikelihood([asked], disable_tqdm=True) == [fake_worker.pair_sum([97], [98])]
+    monkeypatch.setenv("CTW_TOKEN", SECRET)
+    CTWorkerLM(endpoint=url)
