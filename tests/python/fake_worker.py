@@ -3,13 +3,13 @@
 every log-probability can be computed by hand. Run as `fake_worker.py serve --listen URL --model DIR`.
 
 Faults come from FAKE_FAULTS, a comma-separated list: load=TEXT, slow=SECONDS (a job's items become
-final one by one, one each so many seconds), die=N (exit at the N-th poll), busy=N (the first N
-submits), full=N (the N-th submit and the three after it), nan, forget=N (at the N-th poll every job
-is forgotten, as after a restart), forgets=N (at the N-th submit), device=NAME, loading=N (info says
-so N times), unknown=N (and gives no identity), identity=HEX, hidden (no path, as over tcp),
-token=TEXT (asked of every request), hot (polls are answered at once), again=MS (likewise, with
-`again_ms`), scored=TEXT (numerics of the results), invalid=N (the N-th submit). FAKE_LOG names a
-file for a line a request.
+final one by one, one each so many seconds), die=N (exit at the N-th poll with a reason), crash=N
+(killed there), busy=N (the first N submits), full=N (the N-th submit and the three after it), nan,
+forget=N (at the N-th poll every job is forgotten, as after a restart), forgets=N (at the N-th
+submit), device=NAME, loading=N (info says so N times), unknown=N (and gives no identity),
+identity=HEX, hidden (no path, as over tcp), token=TEXT (asked of every request), hot (polls are
+answered at once), again=MS (likewise, with `again_ms`), scored=TEXT (numerics of the results),
+invalid=N (the N-th submit). FAKE_LOG names a file for a line a request.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import hashlib
 import itertools
 import json
 import os
+import signal
 import struct
 import sys
 import time
@@ -253,6 +254,8 @@ class Fake:
         if self.polls == int(self.faults.get("die", 0)):
             print("error: the toy model broke", file=sys.stderr, flush=True)
             os._exit(70)
+        if self.polls == int(self.faults.get("crash", 0)):
+            os.kill(os.getpid(), signal.SIGKILL)
         if self.polls == int(self.faults.get("forget", 0)):
             self.jobs.clear()
             self.boot = os.urandom(16)

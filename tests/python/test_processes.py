@@ -147,16 +147,6 @@ def test_the_worker_ends_with_lm_eval(
     child.stderr.close()
 
 
-def test_killing_the_worker(fake: Callable[[str], Path], command: list[str]) -> None:
-    child, worker = start_slow(fake, command)
-    os.kill(worker, signal.SIGKILL)
-    assert child.wait(60) == 1
-    assert child.stderr is not None
-    os.set_blocking(child.stderr.fileno(), True)
-    assert b"was killed by SIGKILL" in child.stderr.read().strip().splitlines()[-1]
-    child.stderr.close()
-
-
 def script(text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return run([sys.executable, "-c", text, *arguments])
 

@@ -33,6 +33,7 @@ _LOG_TAIL_BYTES = 16384
 _STOP_S = 10.0
 _INHERITED = {"CTW_LOG"}  # how much the worker's log tells
 _OUR_OWN = {"CTW_TOKEN", "CTW_TOKEN_FILE"}  # a worker of our own needs none
+_STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # somebody wanted it to end
 _PREFIX = "ctworker-of-"  # of a worker's folder; then its owner's process id
 _LOCK = "lock"  # a file in that folder, locked while the owner lives
 
@@ -194,6 +195,14 @@ class Worker:
             f"the worker (process {self.pid}) {how}{hint}; its last words: {self.last_words() or '(none)'}"
         )
 
+    @property
+    def crashed(self) -> bool:
+        """Whether it has ended unasked and without a reason of its own: it may be tried again."""
+        code = self._process.poll()
+        if not code or -code in _STOPPING or code - 128 in _STOPPING:
+            return False
+        return code < 0 or self._error_line() is None
+
     def last_words(self, n_lines: int = 5) -> str:
         """The end of the worker's log."""
         try:
@@ -208,14 +217,17 @@ class Worker:
 
     def error_text(self) -> str:
         """Why the worker ended before it was ready: its last error line, else the end of its log."""
+        return self._error_line() or self.last_words() or (
+            f"{self._command[0]} ended with exit code {self._process.returncode} and printed nothing (run as: "
+            f"{shlex.join(self._command)}): expected was a ctworker; is CTWORKER_BIN set to another program?"
+        )
+
+    def _error_line(self) -> str | None:
         for line in reversed(self.last_words(50).split(" | ")):
             for mark in ("error: ", "fatal: "):
                 if mark in line:
                     return line.split(mark, 1)[1]
-        return self.last_words() or (
-            f"{self._command[0]} ended with exit code {self._process.returncode} and printed nothing (run as: "
-            f"{shlex.join(self._command)}): expected was a ctworker; is CTWORKER_BIN set to another program?"
-        )
+        return None
 
     def wait_ready(self, timeout: float | None = None) -> None:
         """Returns when the model is loaded.

@@ -307,8 +307,10 @@ class CTWorkerLM(TemplateLM):
                     on_score=keep,
                     on_progress=bar.update,
                     source=self._session.model,
+                    restart=self._session.restart,
                 )
                 scorer.run()
+                scorer.client.close()  # another one, when the worker was started again
                 self._session.settle(scorer.numerics, scorer.identity)
             bar.finish()
         except WorkerError as error:

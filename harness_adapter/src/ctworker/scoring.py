@@ -13,7 +13,7 @@ from typing import Any
 
 from .batches import BUSY_FIRST_S, Batches, Item, Job
 from .client import Client, describe
-from .errors import CtworkerError, ProtocolError, WorkerError
+from .errors import CtworkerError, ProtocolError, WorkerDied, WorkerError
 from .wire import INT32, decode_columns
 
 log = logging.getLogger("lm_eval.ctworker")
@@ -23,6 +23,8 @@ _MAX_RESTARTS = 3
 _BUSY_MAX_S, _BUSY_NOTE_S = 5.0, 60.0
 #: The pause after a poll that came back early without news, however the worker excuses that.
 _QUIET_FIRST_S, _QUIET_MAX_S = 0.1, 0.5
+#: So often a worker of our own may crash without a new result in between, and in all.
+_MAX_CRASHES, _MAX_CRASHES_IN_ALL = 3, 10
 _AGAIN_MAX_S = 60.0  # of what a worker says: well before it takes silence for the client's end
 #: So long a job waits with some of its parts at a full worker; then they make room for others' jobs.
 _HOLD_S = 30.0
@@ -56,7 +58,8 @@ class Scorer:
 
     kind, head: as in the protocol; limits: `info`'s. source: `numerics` and `identity` that every result
     must have; where they are missing, the first result's.
-    on_score(i, score) is called once for each item, as soon as it is final; on_progress(Progress) often.
+    restart(error, n): starts a worker of our own again after its n-th crash in a row and returns a client of it, or
+    raises the error. on_score(i, score) is called once for each item, as soon as it is final; on_progress(Progress) often.
     """
 
     def __init__(
@@ -70,17 +73,22 @@ class Scorer:
         on_score: Callable[[int, Score], None],
         on_progress: Callable[[Progress], None] = lambda progress: None,
         source: dict[str, Any] | None = None,
+        restart: Callable[[WorkerDied, int], Client] | None = None,
     ) -> None:
         self.client = client
         self.kind = kind
         self.items = items
         self.head = {**head, "kind": kind, "orphan": _ORPHAN}
         self.batches = Batches(kind, items, self.head, limits, client.url)
-        self.on_score, self.on_progress = on_score, on_progress
+        self.on_score, self.on_progress, self._restart = on_score, on_progress, restart
         self.numerics: str | None = (source or {}).get("numerics")
         self.identity: str | None = (source or {}).get("identity")
         self._n_done = 0
+        self._waiting: list[list[int]] = []  # item numbers of jobs to come; pop() takes the first
+        self._opening: Job | None = None  # not sealed yet
+        self._active: list[Job] = []
         self._restarts = 0
+        self._crashes: list[int] = []  # results that were there at each
         self._busy_noted = 0.0
         self._cost_done = 0.0
         self._moved, self._last = time.monotonic(), (0.0, 0)  # when progress was last seen, and it
@@ -93,37 +101,70 @@ class Scorer:
         still open at the worker are cancelled before, also on Ctrl-C.
         """
         self.batches.check()
-        waiting = list(self.batches.groups(range(len(self.items))))[::-1]  # pop() takes the first
-        opening: Job | None = None  # not sealed yet
-        active: list[Job] = []
+        self._queue(range(len(self.items)))
         try:
-            while waiting or opening or active:
-                if opening is None and waiting and len(active) < 2:
-                    opening = self.batches.new_job(waiting.pop())
-                if opening is not None and self._send(opening):
-                    active.append(opening)
-                    opening = None
-                    continue
-                for job in list(active):  # all of them: a job that nobody asks for is cancelled
-                    self._step(job, wait_ms=_POLL_MS if job is active[0] else 0)
-                for job in list(active):
-                    if job.state == "lost":
-                        active.remove(job)
-                        self._cost_done += job.cost - sum(
-                            len(self.items[i].tokens) for i in job.left
-                        )
-                        waiting.extend(list(self.batches.groups(sorted(job.left)))[::-1])
-                    elif job.state == "done" and not job.left:
-                        active.remove(job)
-                        self._cost_done += job.cost
-                        self.client.release(job.id)
-                if active or opening is None:
-                    self._report(active)
-                if opening is not None or not waiting or len(active) == 2:
-                    self._rest([*([opening] if opening else []), *active])
+            while self._waiting or self._open_jobs():
+                try:
+                    self._turn()
+                except WorkerDied as error:
+                    self._revive(error)
         except BaseException:
-            self._abandon([*([opening] if opening else []), *active])
+            self._abandon(self._open_jobs())
             raise
+
+    def _open_jobs(self) -> list[Job]:
+        return [*([self._opening] if self._opening else []), *self._active]
+
+    def _queue(self, numbers: Sequence[int]) -> None:
+        """Makes jobs of items, which are then the next."""
+        self._waiting.extend(list(self.batches.groups(numbers))[::-1])
+
+    def _turn(self) -> None:
+        """Sends what is to be sent, asks about every job once, and rests."""
+        if self._opening is None and self._waiting and len(self._active) < 2:
+            self._opening = self.batches.new_job(self._waiting.pop())
+        if self._opening is not None and self._send(self._opening):
+            self._active.append(self._opening)
+            self._opening = None
+            return
+        for job in list(self._active):  # all of them: a job that nobody asks for is cancelled
+            self._step(job, wait_ms=_POLL_MS if job is self._active[0] else 0)
+        for job in list(self._active):
+            if job.state == "lost":
+                self._active.remove(job)
+                self._lose(job)
+            elif job.state == "done" and not job.left:
+                self._active.remove(job)
+                self._cost_done += job.cost
+                self.client.release(job.id)
+        if self._active or self._opening is None:
+            self._report(self._active)
+        if self._opening is not None or not self._waiting or len(self._active) == 2:
+            self._rest(self._open_jobs())
+
+    def _lose(self, job: Job) -> None:
+        """Its results that were fetched are kept; the rest is to be scored again."""
+        self._cost_done += job.cost - sum(len(self.items[i].tokens) for i in job.left)
+        self._queue(sorted(job.left))
+
+    def _revive(self, error: WorkerDied) -> None:
+        """Goes on with a new worker. Raises WorkerDied when crashes repeat, or when this one had its reason."""
+        if self._restart is None:
+            raise error
+        in_a_row = 1 + sum(n == self._n_done for n in self._crashes)
+        self._crashes.append(self._n_done)
+        if in_a_row == _MAX_CRASHES or len(self._crashes) > _MAX_CRASHES_IN_ALL:
+            n_left = len(self.items) - self._n_done
+            raise WorkerDied(
+                f"{error}; that was crash {len(self._crashes)} of this run, {in_a_row} of them without a result in between, "
+                f"so it is given up with {n_left} of {len(self.items)} requests unscored"
+            ) from error
+        client = self._restart(error, in_a_row)
+        jobs, self._opening, self._active = self._open_jobs(), None, []
+        for job in reversed(jobs):
+            self._lose(job)
+        self.client = client
+        log.info("submitting %d of %d requests again", len(self.items) - self._n_done, len(self.items))
 
     @staticmethod
     def _rest(jobs: Sequence[Job]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from .arguments import Settings
 from .auth import client_token
 from .client import Client
 from .compare import LocalIdentity, has_weights, is_at
-from .errors import ArgumentError, CtworkerError
+from .errors import ArgumentError, CtworkerError, WorkerDied
 from .hub import Checkpoint
 from .launcher import Worker
 from .transport import missing_path
@@ -20,6 +21,7 @@ from .transport import missing_path
 log = logging.getLogger("lm_eval.ctworker")
 
 _LOADING_NOTE_S, _LOADING_PAUSE_S = 15.0, 0.2
+_RESTART_PAUSE_S = 0.5
 
 
 def serve_options(settings: Settings, folder: Path) -> list[str]:
@@ -46,14 +48,11 @@ class Session:
         self._worker: Worker | None = None
         self._token: str | None = None  # a worker of our own asks for none
         self._owner = os.getpid()
+        self._settings, self._checkpoint = settings, checkpoint
         self.notes: list[str] = []  # what a reader of the results should know
         self._local = LocalIdentity(checkpoint.folder) if checkpoint is not None else None
         if settings.endpoint is None:
-            assert checkpoint is not None
-            self._worker = Worker(
-                serve_options(settings, checkpoint.folder), log_file=settings.worker_log
-            )
-            self.url = self._worker.url
+            self._start()
         else:
             self.url = settings.endpoint
             self._token = client_token(settings.token_file)
@@ -75,6 +74,31 @@ class Session:
         except BaseException:
             self.close()
             raise
+
+    def _start(self) -> None:
+        assert self._checkpoint is not None
+        options = serve_options(self._settings, self._checkpoint.folder)
+        self._worker = Worker(options, log_file=self._settings.worker_log)
+        self.url = self._worker.url
+
+    @property
+    def restart(self) -> Callable[[WorkerDied, int], Client] | None:
+        """As Scorer takes it; None for a worker at an endpoint, which others may start again."""
+        return None if self._worker is None else self._restart
+
+    def _restart(self, error: WorkerDied, n: int) -> Client:
+        """Starts a worker of our own again after its n-th crash in a row, and returns a client of it. Raises the error
+        when that worker has said why it ended, or was stopped."""
+        assert self._worker is not None
+        if not self._worker.crashed:
+            raise error
+        pause = _RESTART_PAUSE_S * 2 ** (n - 1)
+        log.warning("%s; it is started again in %g s", error, pause)
+        time.sleep(pause)
+        self._worker.close()
+        self._start()
+        self._worker.wait_ready(self._settings.load_timeout)
+        return self.client()
 
     def client(self) -> Client:
         """A new connection. Raises CtworkerError in a forked child."""
