@@ -57,10 +57,11 @@ class Stage:
     note: str = ""
 
 
-def golden_folder():
-    folder = Path(os.environ.get("CTWORKER_GOLDEN", ROOT / "../shared/data/golden"))
-    if "CTWORKER_GOLDEN" in os.environ and not folder.is_dir():
-        sys.exit(f"CTWORKER_GOLDEN={folder}: no such folder")
+def data_folder(variable, name):
+    """The folder that an environment variable names, or shared/data/NAME; None: there is none."""
+    folder = Path(os.environ.get(variable, ROOT / "../shared/data" / name))
+    if variable in os.environ and not folder.is_dir():
+        sys.exit(f"{variable}={folder}: no such folder")
     return folder.resolve() if folder.is_dir() else None
 
 
@@ -86,11 +87,15 @@ def sanitizer_stage(name, about, ctest_options, environment):
 
 
 def golden_stage():
-    golden = golden_folder()
+    golden = data_folder("CTWORKER_GOLDEN", "golden")
+    configs = data_folder("CTWORKER_CONFIGS", "configs")
+    published = [Step([PY, "tests/golden/check_configs.py", WORKER], "lines",
+                      {"CTWORKER_CONFIGS": configs})] if configs else []
     if golden is None:
-        return Stage("golden", "golden checkpoints, where there are any", [],
+        return Stage("golden", "golden checkpoints, where there are any", published,
                      note="no golden checkpoints here (CTWORKER_GOLDEN): self-written ones only")
-    return Stage("golden", "golden checkpoints: hashes, scores, refusals", [
+    return Stage("golden", "golden checkpoints: hashes, scores, refusals; published configurations", [
+        *published,
         Step([PY, "tests/golden/check_hashes.py", WORKER], "lines", {"CTWORKER_GOLDEN": golden}),
         Step([PY, "tests/golden/check_scores.py", "--golden", golden], "lines")])
 

@@ -23,6 +23,7 @@ static void check_config(const struct ctw_config *c)
     for (int64_t i = 0; i < c->n_decoders; i++)
         fuzz_check(c->windows[i] >= 0);
     fuzz_check(isfinite(c->rope.attention_factor) && c->rope.attention_factor > 0);
+    fuzz_check(c->unread.text == NULL || strlen(c->unread.text) == c->unread.bytes);
     float inv_freq[512];
     ctw_rope_frequencies(&c->rope, (int)c->head, inv_freq);
     for (size_t i = 0; i < CTW_COUNT(names); i++) {
@@ -67,6 +68,11 @@ const struct fuzz_seed fuzz_seeds[] = {
     FUZZ_SEED("{\"model_type\":\"qwen2\",\"num_hidden_layers\":3,\"use_sliding_window\":true,"
               "\"sliding_window\":48,\"layer_types\":[\"full_attention\",\"sliding_attention\","
               "\"full_attention\"],\"dtype\":\"float16\",\"head_dim\":64}"),
+    FUZZ_SEED(HEAD ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2.0,\"alpha\":1},"
+                   "\"partial_rotary_factor\":1.0,\"seq_length\":2048,\"is_causal\":true,"
+                   "\"per_layer_config\":{}}"),
+    FUZZ_SEED(HEAD ",\"quantization_config\":{\"quant_method\":\"fp8\",\"weight_block_size\":"
+                   "[128,128],\"quant_algo\":null,\"bits\":4,\"group_size\":64}}"),
     FUZZ_SEED("{\"model_type\":\"mistral\",\"num_hidden_layers\":2,\"sliding_window\":null}"),
     FUZZ_SEED(HEAD SCHEME(
         "\"g\":{\"targets\":[\"Linear\"],\"weights\":{\"num_bits\":4,\"group_size\":128,\"type\":"
