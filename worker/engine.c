@@ -9,7 +9,7 @@
 #include "worker/pass.h"
 
 /* Raised whenever a change of ours can change a score's last bit (docs/NUMERICS.md). */
-#define NUMERICS_VERSION 2
+#define NUMERICS_VERSION 3
 
 /* Longer sequences are refused at open; RoPE tables and int32 positions rely on it. */
 enum { MAX_LENGTH = 1 << 24 };

@@ -1,20 +1,15 @@
 #include "worker/forward.h"
 
-#include <math.h>
-
 #include "base/mem.h"
+#include "worker/checkpoint/rope.h"
 
 /* ---- buffers ------------------------------------------------------------------------------ */
 
-/*
- * cos and sin of fl32(position * inv_freq), as transformers does it: the angle in fp32, which for
- * late positions is coarse, and must be coarse in the same way. Made and sent in slices.
- */
+/* Made and sent in slices. */
 static enum ctw_status make_cos_sin(struct ctw_forward *f, int rope, struct ctw_err *err)
 {
     enum { SLICE = 4096 };
     const struct ctw_rope *r = &f->model->rope[rope];
-    int half = r->rot_dim / 2;
     size_t row_bytes = (size_t)r->rot_dim * sizeof(float);
     float *slice = ctw_calloc(SLICE, row_bytes);
     if (slice == NULL)
@@ -23,14 +18,8 @@ static enum ctw_status make_cos_sin(struct ctw_forward *f, int rope, struct ctw_
                                           (size_t)f->plan.longest * row_bytes, err);
     for (int64_t pos0 = 0; st == CTW_OK && pos0 < f->plan.longest; pos0 += SLICE) {
         int64_t n = f->plan.longest - pos0 < SLICE ? f->plan.longest - pos0 : SLICE;
-        for (int64_t p = 0; p < n; p++) {
-            float *row = slice + p * r->rot_dim;
-            for (int i = 0; i < half; i++) {
-                float angle = (float)(pos0 + p) * r->inv_freq[i];
-                row[i] = (float)cos((double)angle) * r->scale;
-                row[half + i] = (float)sin((double)angle) * r->scale;
-            }
-        }
+        for (int64_t p = 0; p < n; p++)
+            ctw_rope_row(r->inv_freq, r->rot_dim, r->scale, pos0 + p, slice + p * r->rot_dim);
         st = ctw_device_upload(f->be, (char *)f->cos_sin[rope] + (size_t)pos0 * row_bytes, slice,
                                (size_t)n * row_bytes, err);
     }

@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/math.h"
 
 struct job {
     const struct ctw_op_attention *op;
@@ -45,7 +46,7 @@ static double score(const struct ctw_op_attention *op, int64_t q_at, int64_t k_a
         sum += (double)ctw_load_float(op->q, op->dtype, q_at + i) *
                ctw_load_float(op->k, op->dtype, k_at + i);
     sum *= op->scale;
-    return op->softcap > 0 ? op->softcap * tanh(sum / op->softcap) : sum;
+    return op->softcap > 0 ? op->softcap * ctw_tanh(sum / op->softcap) : sum;
 }
 
 static void one_query(const struct job *job, int64_t i, int h)
@@ -65,11 +66,11 @@ static void one_query(const struct job *job, int64_t i, int h)
         int64_t k_at = (walk_next(&w, p == pos) * op->n_kv + kv) * op->head;
         max = fmax(max, score(op, q_at, k_at));
     }
-    double total = exp(sink - max);
+    double total = ctw_exp(sink - max);
     w = walk_to(job->seq, first);
     for (int64_t p = first; p <= pos; p++) {
         int64_t k_at = (walk_next(&w, p == pos) * op->n_kv + kv) * op->head;
-        double e = exp(score(op, q_at, k_at) - max);
+        double e = ctw_exp(score(op, q_at, k_at) - max);
         total += e;
         for (int d = 0; d < op->head; d++)
             sum[d] += e * ctw_load_float(op->v, op->dtype, k_at + d);

@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/math.h"
 
 enum { ROWS = 32 }; /* rows that share one sweep over the vocabulary */
 
@@ -23,7 +24,7 @@ static float logit(const struct ctw_op_head *op, int64_t t, const float *w, int6
     for (int64_t i = 0; i < k; i++)
         sum += (double)ctw_load_float(op->x, op->dtype, t * k + i) * w[i];
     sum *= op->scale;
-    return (float)(op->softcap > 0 ? op->softcap * tanh(sum / op->softcap) : sum);
+    return (float)(op->softcap > 0 ? op->softcap * ctw_tanh(sum / op->softcap) : sum);
 }
 
 static void add_logit(struct state *s, float x, int32_t id, int32_t target)
@@ -35,10 +36,10 @@ static void add_logit(struct state *s, float x, int32_t id, int32_t target)
         s->greedy = id;
     }
     if (x > s->max) {
-        s->sum = s->sum * exp(s->max - x) + exp(x - x); /* + 1; NaN for infinity */
+        s->sum = s->sum * ctw_exp(s->max - x) + ctw_exp(x - x); /* + 1; NaN for infinity */
         s->max = x;
     } else if (x != -INFINITY) {
-        s->sum += exp(x - s->max); /* NaN stays in the sum */
+        s->sum += ctw_exp(x - s->max); /* NaN stays in the sum */
     }
 }
 
@@ -61,7 +62,7 @@ static void some_rows(void *arg, int64_t item, int thread)
     }
     for (int64_t i = 0; i < n; i++)
         op->out[t0 + i] = (struct ctw_head_result){
-            .logprob = (float)(state[i].target - state[i].max - log(state[i].sum)),
+            .logprob = (float)(state[i].target - state[i].max - ctw_ln(state[i].sum)),
             .greedy = state[i].greedy};
 }
 

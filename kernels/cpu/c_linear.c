@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/math.h"
 
 struct job {
     const struct ctw_op_linear *op;
@@ -42,11 +43,11 @@ static double activate(enum ctw_activation act, double g)
 {
     switch (act) {
     case CTW_ACT_SILU:
-        return g / (1 + exp(-g));
+        return g / (1 + ctw_exp(-g));
     case CTW_ACT_GELU:
-        return 0.5 * g * (1 + erf(g * M_SQRT1_2));
+        return 0.5 * g * ctw_erfc(-g * M_SQRT1_2);
     default:
-        return 0.5 * g * (1 + tanh(0.5 * M_2_SQRTPI * M_SQRT2 * (g + 0.044715 * g * g * g)));
+        return 0.5 * g * (1 + ctw_tanh(0.5 * M_2_SQRTPI * M_SQRT2 * (g + 0.044715 * g * g * g)));
     }
 }
 

@@ -6,6 +6,8 @@
 #ifndef CTW_KERNELS_CPU_FAST_HEAD_H
 #define CTW_KERNELS_CPU_FAST_HEAD_H
 
+#include "kernels/math.h"
+
 enum { HEAD_BLOCKS = 64, HEAD_BLOCK_MIN = 1024 };
 
 struct head_state {
@@ -127,9 +129,9 @@ static void merge_row(const struct head_job *job, int64_t t)
     double sum = 0;
     for (int64_t b = 0; b < n_blocks; b++) {
         const struct head_state *s = &job->states[b * op->n_rows + t];
-        sum += s->sum * exp((double)s->max - best->max);
+        sum += s->sum * ctw_exp((double)s->max - best->max);
     }
-    double logprob = (double)job->target[t] - best->max - log(sum);
+    double logprob = (double)job->target[t] - best->max - ctw_ln(sum);
     op->out[t] = (struct ctw_head_result){(float)logprob, best->greedy};
 }
 

@@ -65,7 +65,7 @@ static enum ctw_status open_decoder(struct ctw_finder *finder, struct ctw_layer 
     layer->head = (int)c->head;
     layer->window = c->windows[i];
     layer->rope = 0;
-    layer->attn_scale = (float)pow((double)c->head, -0.5);
+    layer->attn_scale = (float)(1 / sqrt((double)c->head));
     layer->inner = c->inner;
     for (int r = 0; r < a->n_matrices && st == CTW_OK; r++) {
         const struct ctw_matrix_row *row = &a->matrices[r];

@@ -53,4 +53,10 @@ enum ctw_status ctw_rope_list_unread(const struct ctw_rope_params *p,
 /* inv_freq[i], i = 0 .. rot_dim/2-1: the angle of position p is fl32(p * inv_freq[i]). */
 void ctw_rope_frequencies(const struct ctw_rope_params *p, int rot_dim, float *inv_freq);
 
+/*
+ * The cosines of a position's rot_dim / 2 angles, then their sines, each times scale. The angle is in
+ * fp32, as in transformers: for late positions that is coarse, and must be coarse in the same way.
+ */
+void ctw_rope_row(const float *inv_freq, int rot_dim, float scale, int64_t position, float *row);
+
 #endif
