@@ -265,6 +265,26 @@ static void cuda_close(struct ctw_backend *be)
     (void)cudaGetLastError();
 }
 
+/*
+ * All that a score's last bit depends on beside the version of our own code. nvcc chooses instructions
+ * and brings exp and its like; a GPU without code of its own in this library runs an older
+ * architecture's, or what the driver compiles from PTX.
+ */
+static void name_numerics(struct ctw_cuda *cu)
+{
+    char code[48] = "";
+    int own = 10 * cu->major + cu->minor, driver = 0;
+    if (cu->code != own) {
+        snprintf(code, sizeof(code), "-code%d", cu->code);
+    } else if (cu->ptx != own) {
+        (void)cudaDriverGetVersion(&driver);
+        snprintf(code, sizeof(code), "-ptx%d-driver%d", cu->ptx, driver);
+    }
+    snprintf(cu->numerics, sizeof(cu->numerics), "cuda-%s-sm%d-%d%s-nvcc%d.%d.%d-cublaslt%zu",
+             cu->hopper ? "hopper" : "general", own, cu->n_sm, code, __CUDACC_VER_MAJOR__,
+             __CUDACC_VER_MINOR__, __CUDACC_VER_BUILD__, cublasLtGetVersion());
+}
+
 static enum ctw_status open_all(struct ctw_cuda *cu, const struct ctw_backend_options *opt,
                                 struct ctw_err *err)
 {
@@ -287,9 +307,7 @@ static enum ctw_status open_all(struct ctw_cuda *cu, const struct ctw_backend_op
     if (st == CTW_OK)
         st = ctw_cuda_gemms_open(cu, err);
     if (st == CTW_OK)
-        snprintf(cu->numerics, sizeof(cu->numerics), "cuda-%s-sm%d%d-%d-cublaslt%zu",
-                 cu->hopper ? "hopper" : "general", cu->major, cu->minor, cu->n_sm,
-                 cublasLtGetVersion());
+        name_numerics(cu);
     return st;
 }
 

@@ -70,6 +70,7 @@ struct ctw_cuda_gemms; /* gemm.cu: the algorithms chosen so far */
 struct ctw_cuda {
     struct ctw_backend backend;
     int device, n_sm, major, minor;
+    int code, ptx; /* architectures of the code that runs and of the PTX that it was made of: 90 */
     bool hopper; /* the variant: kernels for sm_90a where there are some; else the general ones */
     bool can_register; /* host memory that is there already can be locked for the GPU to read */
     size_t memory_total;

@@ -12,15 +12,19 @@ static __global__ void any_kernel(void)
 }
 
 /* Makes p's GPU the calling thread's. CTW_EUNSUP: this library has no code for it. */
-static enum ctw_status take(const cudaDeviceProp *p, int device, struct ctw_err *err)
+static enum ctw_status take(struct ctw_cuda *cu, const cudaDeviceProp *p, int device,
+                            struct ctw_err *err)
 {
     cudaFuncAttributes found;
     enum ctw_status st = ctw_cuda_check(cudaSetDevice(device), "choosing it", err);
     if (st != CTW_OK)
         return st;
     cudaError_t e = cudaFuncGetAttributes(&found, any_kernel);
-    if (e == cudaSuccess)
+    if (e == cudaSuccess) {
+        cu->code = found.binaryVersion;
+        cu->ptx = found.ptxVersion;
         return CTW_OK;
+    }
     (void)cudaGetLastError();
     if (e == cudaErrorNoKernelImageForDevice || e == cudaErrorInvalidDeviceFunction ||
         e == cudaErrorUnsupportedPtxVersion || e == cudaErrorInvalidPtx ||
@@ -72,7 +76,7 @@ static enum ctw_status find(struct ctw_cuda *cu, const struct ctw_backend_option
         return ctw_fail(err, CTW_EUNSUP,
                         "no GPU: %s has compute capability %d.%d; 8.0 or newer is needed", p.name,
                         p.major, p.minor);
-    st = take(&p, opt->device, err);
+    st = take(cu, &p, opt->device, err);
     if (st != CTW_OK)
         return st;
     cu->device = opt->device;
