@@ -327,13 +327,15 @@ class Fake:
 
 
 def identity_of(folder: Path) -> str:
-    """What `inspect` prints."""
+    """What `inspect --identity` prints."""
     return hashlib.sha256((folder / "config.json").read_bytes()).hexdigest()
 
 
 def main() -> int:
     if sys.argv[1] == "inspect":
-        print(f"checkpoint    {sys.argv[-1]}\nidentity      {identity_of(Path(sys.argv[-1]))}")
+        print(f"checkpoint    {sys.argv[-1]}")
+        if "--identity" in sys.argv:
+            print(f"identity      {identity_of(Path(sys.argv[-1]))}")
         return 0
     parser = argparse.ArgumentParser()
     parser.add_argument("command", choices=["serve"])

@@ -46,7 +46,7 @@ class LocalIdentity:
         log.info("computing the identity of %s", self.folder)
         try:
             done = subprocess.run(
-                [binary, "inspect", "--backend", "cpu", str(self.folder)],
+                [binary, "inspect", "--identity", "--backend", "cpu", str(self.folder)],
                 capture_output=True, text=True, errors="replace", check=False, env=environment(),
                 stdin=subprocess.DEVNULL,
             )  # fmt: skip
