@@ -17,6 +17,7 @@
 #include <msgpack.h>
 #include <nng/nng.h>
 #include <nng/protocol/reqrep0/req.h>
+#include <nng/supplemental/util/platform.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -28,7 +29,7 @@
 /* All numbers in `bin` fields are little-endian; this client copies them as they are. */
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "swap the bytes on this machine");
 
-/* A first answer may take some seconds, see "The client's socket" in docs/PROTOCOL.md. */
+/* See "The client's socket" in docs/PROTOCOL.md. */
 enum { MAX_PAIRS = 1000, MAX_TOKENS = 1 << 20, TIMEOUT_MS = 10000, MESSAGE_BYTES = 65 << 20 };
 
 struct client {
@@ -243,7 +244,10 @@ static void seal(struct client *c)
     close_reply(&r);
 }
 
-/* Asks until the job is final; each call waits for at most a second in the worker. */
+/*
+ * Asks until the job is final. Each call waits for at most a second in the worker, and its reply
+ * says how long to wait here before the next.
+ */
 static void wait_until_done(struct client *c)
 {
     for (;;) {
@@ -264,6 +268,7 @@ static void wait_until_done(struct client *c)
             fprintf(stderr, "client: %llu of %u items\n",
                     (unsigned long long)get_uint(r.map, "items_done"),
                     (unsigned)get_uint(r.map, "items"));
+        nng_msleep((nng_duration)get_uint(r.map, "again_ms"));
         close_reply(&r);
         if (done)
             return;

@@ -95,7 +95,7 @@ void ctw_connection_send(struct ctw_connection *c)
     if (c->closing || c->tx_busy || c->active == NULL || c->active->n_head == 0)
         return;
     c->sent = 0;
-    c->sending_ms = ctw_now_ms();
+    c->sending_pace = (struct ctw_pace){0};
     start_sending(c);
 }
 
@@ -206,7 +206,7 @@ static void begin_body(struct ctw_connection *c, size_t n, size_t charge)
     e->n = n;
     e->charge = charge;
     c->receiving = e;
-    c->receiving_ms = ctw_now_ms();
+    c->receiving_pace = (struct ctw_pace){0};
     expect(c, CTW_RECEIVING_BODY, n);
 }
 
@@ -253,7 +253,7 @@ static void read_frame(struct ctw_connection *c)
     c->next_room = NULL;
     *c->server->room_end = c;
     c->server->room_end = &c->next_room;
-    ctw_dispatch_look_at(c->server, ctw_now_ms() + CTW_SLOW_MS);
+    ctw_dispatch_look_at(c->server, ctw_now_ms());
 }
 
 /* Where nng's header ends: after the first word with its highest bit set. 0: nowhere. */
@@ -321,21 +321,23 @@ static void on_received(void *arg)
 
 /* ---- slow ones ---- */
 
-static bool is_slow(size_t bytes, int64_t since_ms, int64_t now_ms)
+static bool is_slow(struct ctw_pace *pace, size_t bytes)
 {
-    int64_t ms = now_ms - since_ms;
-    return ms >= CTW_SLOW_MS && (int64_t)bytes < ms * CTW_SLOW_BYTES_PER_MS;
+    bool slow = bytes < pace->seen + CTW_SLOW_BYTES_PER_S;
+    pace->n_slow = slow ? pace->n_slow + 1 : 0;
+    pace->seen = bytes;
+    return pace->n_slow > CTW_SLOW_S;
 }
 
-void ctw_connections_hurry(struct ctw_server *s, int64_t now_ms)
+void ctw_connections_hurry(struct ctw_server *s)
 {
     for (struct ctw_connection *c = s->connections; c != NULL; c = c->next) {
         const struct ctw_exchange *in = c->receiving, *out = c->active;
         if (s->room_first != NULL && in != NULL && in->charge > 0 &&
-            is_slow(c->got, c->receiving_ms, now_ms))
+            is_slow(&c->receiving_pace, c->got))
             ctw_connection_drop(c, "it is slow with a large request, and others wait");
         if (s->fetch_waits && out != NULL && out->n_head > 0 && out->charge > 0 &&
-            is_slow(c->sent, c->sending_ms, now_ms))
+            is_slow(&c->sending_pace, c->sent))
             ctw_connection_drop(c, "it is slow to take a large reply, and others wait");
     }
 }

@@ -307,8 +307,11 @@ static int64_t look(struct ctw_server *s, int64_t now)
     for (const struct ctw_exchange *e = s->waiting.first; e != NULL; e = e->next)
         next = earlier(next, e->until_ms);
     if (s->room_first != NULL || s->fetch_waits) {
-        ctw_connections_hurry(s, now);
-        next = earlier(next, now + 1000);
+        if (s->hurry_ms <= now) {
+            ctw_connections_hurry(s);
+            s->hurry_ms = now + 1000;
+        }
+        next = earlier(next, s->hurry_ms);
     }
     for (struct ctw_connection *c = s->connections; c != NULL; c = c->next) {
         if (c->resume_ms != 0 && c->resume_ms <= now) {

@@ -26,9 +26,9 @@ enum {
     CTW_TRACE_BYTES = 4 * 16, /* request id and the hops before it: nng allows 15 */
     CTW_FRAME_BYTES = 9,      /* ipc: 1 and the length; tcp: the length */
     CTW_HELLO_BYTES = 8,
-    /* A message that takes longer than this and is slower makes room when others wait for it. */
-    CTW_SLOW_MS = 5000,
-    CTW_SLOW_BYTES_PER_MS = 64
+    /* A message that is slower than this for so long makes room, if others wait for it. */
+    CTW_SLOW_BYTES_PER_S = 65536,
+    CTW_SLOW_S = 5
 };
 
 struct ctw_exchange {
@@ -51,6 +51,12 @@ struct ctw_exchanges {
 };
 
 enum ctw_receiving { CTW_RECEIVING_HELLO, CTW_RECEIVING_FRAME, CTW_RECEIVING_BODY };
+
+/* How a message moves, while others wait for its room: a look each second. */
+struct ctw_pace {
+    size_t seen; /* bytes at the last look */
+    int n_slow;  /* looks in a row that found it slow */
+};
 
 struct ctw_connection {
     struct ctw_server *server;
@@ -75,12 +81,11 @@ struct ctw_connection {
     int n_exchanges; /* unanswered */
     int n_waiting;   /* of these */
 
-    size_t sent;          /* of the hello or the active exchange's reply */
-    int64_t receiving_ms; /* since when: the body */
-    int64_t sending_ms;   /* since when: the reply */
-    double allowance;     /* requests that may come at once */
-    int64_t allowed_ms;   /* when that was */
-    int64_t resume_ms;    /* reading pauses until then; 0: it does not */
+    size_t sent; /* of the hello or the active exchange's reply */
+    struct ctw_pace receiving_pace, sending_pace;
+    double allowance;   /* requests that may come at once */
+    int64_t allowed_ms; /* when that was */
+    int64_t resume_ms;  /* reading pauses until then; 0: it does not */
 };
 
 struct ctw_server {
@@ -109,6 +114,7 @@ struct ctw_server {
     uint32_t next_id;
     struct ctw_connection *room_first, **room_end; /* waiting for room, oldest first */
     size_t unhandled, unsent;                      /* bytes of large requests and replies */
+    int64_t hurry_ms;                              /* of the next look at paces */
     bool fetch_waits;                              /* for replies to leave */
     struct ctw_exchanges ready, waiting;
     int n_waiting;
@@ -129,7 +135,7 @@ void ctw_connection_drop(struct ctw_connection *c, const char *why);
 /* Reads on what waited for room, as far as there is room now. */
 void ctw_connections_admit(struct ctw_server *s);
 /* Drops connections that are slow with a message while others wait for its room. */
-void ctw_connections_hurry(struct ctw_server *s, int64_t now_ms);
+void ctw_connections_hurry(struct ctw_server *s);
 bool ctw_connection_is_free(const struct ctw_connection *c);
 /* Without the lock, out of the server's list. */
 void ctw_connection_free(struct ctw_connection *c);

@@ -265,6 +265,33 @@ static void requests_without_end_are_not_read(void **state)
     close_bench(&b);
 }
 
+/* A fetch waits for their room; they lose it, since they take too little. */
+static void replies_that_nobody_takes_make_room(void **state)
+{
+    (void)state;
+    struct bench b;
+    struct ctw_err err;
+    enum { N = 5, MIB = 1 << 20 };
+    int fds[N];
+    open_bench(&b, 0);
+    b.bytes = 60 * MIB;
+    for (int i = 0; i < N; i++) {
+        fds[i] = connect_to(&b);
+        ask(fds[i], CTW_OP_FETCH, 1);
+    }
+    for (int i = 0; i < N; i++) {
+        struct pollfd begun = {.fd = fds[i], .events = POLLIN};
+        assert_int_equal(poll(&begun, 1, -1), 1);
+    }
+    assert_others_are_served(&b, 5);
+    assert_int_equal(call(&b, CTW_OP_FETCH, 60 * PATIENCE_MS, &err), CTW_OK);
+    while (atomic_load(&b.n_lost) < N + 6)
+        sleep_ms(1);
+    for (int i = 0; i < N; i++)
+        close(fds[i]);
+    close_bench(&b);
+}
+
 /* Of a begun request no more comes: its connection ends, and with it what it holds. */
 static void half_a_request_is_given_up(void **state)
 {
@@ -494,6 +521,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_client_that_reads_nothing_costs_only_itself),
         cmocka_unit_test(requests_without_end_are_not_read),
+        cmocka_unit_test(replies_that_nobody_takes_make_room),
         cmocka_unit_test(half_a_request_is_given_up),
         cmocka_unit_test(too_large_a_request_is_refused),
         cmocka_unit_test(a_hundred_that_wait_wake_at_once),

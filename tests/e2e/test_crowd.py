@@ -1,0 +1,138 @@
+"""Many clients, and hostile ones: what one does costs the others nothing (docs/PROTOCOL.md, Bounds)."""
+
+import random
+import socket
+import struct
+import threading
+import time
+import unittest
+from pathlib import Path
+
+import msgpack
+import worker_process as w
+
+HELLO = b"\0SP\0\0\x30\0\0"
+SLOW = {"us_per_token": 100}
+MIB = 1 << 20
+
+
+def connect(worker):
+    """A client by hand, after nng's handshake."""
+    s = socket.socket(socket.AF_UNIX)
+    s.settimeout(20 * w.PATIENCE)
+    s.connect(worker.url.removeprefix("ipc://"))
+    s.sendall(HELLO)
+    assert s.recv(8, socket.MSG_WAITALL) == b"\0SP\0\0\x31\0\0"
+    return s
+
+
+def frame(n, request_id=1):
+    """nng's head of a message of n bytes."""
+    return b"\x01" + struct.pack(">QI", n + 4, 0x80000000 | request_id)
+
+
+def rss(worker):
+    text = Path(f"/proc/{worker.process.pid}/status").read_text()
+    return int(text.split("VmRSS:")[1].split()[0]) * 1024
+
+
+class Crowd(unittest.TestCase):
+    def test_unfinished_requests_are_bounded(self):
+        """40 connections each send 15 of a claimed 16 MiB: 600 MiB that would otherwise be held."""
+        with w.Worker() as a, a.client() as c:
+            c.call("health")
+            before = rss(a)
+            senders = []
+            for _ in range(40):
+                s = connect(a)
+                s.settimeout(0.2)
+                s.sendall(frame(16 * MIB))
+                try:
+                    s.sendall(bytes(15 * MIB))
+                except TimeoutError:
+                    pass  # it is not read: there is no room
+                senders.append(s)
+            self.assertLess(rss(a) - before, 256 * MIB + 32 * MIB)
+            start = time.monotonic()
+            for _ in range(25):
+                c.call("health")
+            self.assertLess(time.monotonic() - start, 1 * w.PATIENCE)
+            # A large request comes to its turn: those that stand still make room for it.
+            n = 2 * MIB
+            c.sock.recv_timeout = int(60000 * w.PATIENCE)
+            job = random.randbytes(16)
+            c.submit(job, 0, {"tokens": w.ints([7]) * n, "n_tokens": w.ints([n])},
+                     {"kind": "loglikelihood_rolling", "prefix_token": 1})
+            self.assertIn("it is slow with a large request, and others wait", a.text())
+            for s in senders:
+                s.close()
+            c.call("cancel", job=job)
+
+    def test_a_client_that_reads_nothing(self):
+        """300 requests, no reply read: the health of others is told within a second."""
+        with w.Worker() as a:
+            with a.client() as c:
+                n = 200000
+                job = random.randbytes(16)
+                c.submit(job, 0, {"tokens": w.ints([7]) * n, "n_tokens": w.ints([n])},
+                         {"kind": "loglikelihood_rolling", "prefix_token": 1,
+                          "columns": ["logprob"]})
+                c.call("seal", job=job, parts=1)
+                c.wait(job, timeout_s=60)
+            s = connect(a)
+            request = msgpack.packb({"v": 1, "op": "fetch", "id": 1, "job": job, "first": 0})
+            s.sendall(b"".join(frame(len(request), i + 1) + request for i in range(300)))
+            for _ in range(25):
+                start = time.monotonic()
+                with a.client() as c:
+                    self.assertEqual(c.call("health")["state"], "ready")
+                self.assertLess(time.monotonic() - start, 1 * w.PATIENCE)
+            s.close()
+
+    def test_a_hundred_polls_wait(self):
+        """All of them are held, and told of the end at once."""
+        n = 100
+        with w.Worker(engine={"us_per_token": 30000}) as a, a.client() as c:
+            job = c.pairs([([1] * 30, [2] * 20)])
+            clients = [a.client(timeout_s=20) for _ in range(n)]
+            answers, n_requests = [], [0] * n
+
+            def wait(i):
+                while True:
+                    n_requests[i] += 1
+                    r = clients[i].call("poll", job=job, wait_ms=1000)
+                    if r["state"] == "done":
+                        answers.append(time.monotonic())
+                        return
+                    assert r["again_ms"] == 0, r
+
+            threads = [threading.Thread(target=wait, args=(i,)) for i in range(n)]
+            start = time.monotonic()
+            for t in threads:
+                t.start()
+            for t in threads:
+                t.join()
+            for each in clients:
+                each.sock.close()
+            self.assertEqual(len(answers), n)
+            self.assertLess(max(answers) - min(answers), 1 * w.PATIENCE)
+            seconds = max(answers) - start
+            self.assertLessEqual(max(n_requests), seconds + 2)  # one a second, no spinning
+
+    def test_a_poll_in_a_tight_loop(self):
+        """It is told to wait, and slowed down when it does not."""
+        with w.Worker(engine=SLOW) as a, a.client() as c:
+            job = c.pairs([([1], [2])], seal=False)
+            self.assertEqual(c.call("poll", job=job, wait_ms=0)["again_ms"], 100)
+            self.assertEqual(c.call("poll", job=job, wait_ms=50)["again_ms"], 0)
+            for _ in range(1100):
+                c.call("poll", job=job)
+            start = time.monotonic()
+            for _ in range(50):
+                c.call("poll", job=job)
+            self.assertGreater(time.monotonic() - start, 0.45)
+            self.assertEqual(c.call("cancel", job=job)["state"], "canceled")
+
+
+if __name__ == "__main__":
+    unittest.main()
