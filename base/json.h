@@ -163,6 +163,8 @@ void ctw_json_write_float(struct ctw_json_writer *w, float v);
 void ctw_json_write_double(struct ctw_json_writer *w, double v);
 void ctw_json_write_bool(struct ctw_json_writer *w, bool v);
 void ctw_json_write_null(struct ctw_json_writer *w);
+/* Ends a line of JSON lines: the next value begins a line of its own. */
+void ctw_json_write_newline(struct ctw_json_writer *w);
 /* A value that is JSON already. */
 void ctw_json_write_source(struct ctw_json_writer *w, const char *json, size_t bytes);
 

@@ -165,6 +165,12 @@ void ctw_json_write_null(struct ctw_json_writer *w)
     put_value(w, "null");
 }
 
+void ctw_json_write_newline(struct ctw_json_writer *w)
+{
+    put(w, "\n", 1);
+    w->comma = false;
+}
+
 void ctw_json_write_source(struct ctw_json_writer *w, const char *json, size_t bytes)
 {
     begin_value(w);

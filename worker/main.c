@@ -95,8 +95,10 @@ static int run(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    /* A reader that went away is an error of the write, with a message, not a sudden death. */
+    /* A reader that went away, or a file at its size limit, is an error of the write, with a
+     * message, not a sudden death. */
     (void)signal(SIGPIPE, SIG_IGN);
+    (void)signal(SIGXFSZ, SIG_IGN);
     int exit_code = run(argc, argv);
     if (fflush(stdout) != 0 && exit_code == 0) {
         fprintf(stderr, "ctworker: cannot write to standard output: %s\n", strerror(errno));

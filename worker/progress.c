@@ -24,35 +24,32 @@ void ctw_progress_line_start(struct ctw_progress_line *line)
 void ctw_progress_line_show(struct ctw_progress_line *line, const struct ctw_progress *p)
 {
     double now = ctw_now_s();
-    line->tok_total = p->tok_total;
-    line->tok_done = p->tok_done;
     if (now - line->shown_s < 0.2)
         return;
     line->shown_s = now;
     double elapsed = now - line->started_s;
     double rate = elapsed > 0 ? (double)p->tok_done / elapsed : 0;
-    char left[32] = "?";
-    if (rate > 0)
-        format_time(left, sizeof(left), (double)(p->tok_total - p->tok_done) / rate);
-    ctw_log_progress(
-        "%lld of %lld tokens (%.0f %%), %.0f tokens/s, %s left, pass %d of %d, layer %d of %d",
-        (long long)p->tok_done, (long long)p->tok_total,
-        100.0 * (double)p->tok_done / (double)p->tok_total, rate, left, p->pass + 1, p->n_passes,
-        p->layer, p->n_layers - 1);
+    char of[32] = "", share[16] = "", left[48] = "", time[32] = "?";
+    if (p->tok_total > 0) {
+        snprintf(of, sizeof(of), " of about %lld", (long long)p->tok_total);
+        snprintf(share, sizeof(share), " (%.0f %%)",
+                 100.0 * (double)p->tok_done / (double)p->tok_total);
+        if (rate > 0)
+            format_time(time, sizeof(time), (double)(p->tok_total - p->tok_done) / rate);
+        snprintf(left, sizeof(left), ", %s left", time);
+    }
+    ctw_log_progress("%lld%s tokens%s, %.0f tokens/s%s, pass %d, layer %d of %d",
+                     (long long)p->tok_done, of, share, rate, left, p->pass + 1, p->layer,
+                     p->n_layers - 1);
 }
 
-void ctw_progress_line_end(struct ctw_progress_line *line, bool completed)
+void ctw_progress_line_end(struct ctw_progress_line *line, const struct ctw_progress *p)
 {
     ctw_log_progress("%s", "");
     double elapsed = ctw_now_s() - line->started_s;
-    if (line->tok_total == 0)
-        return;
-    if (completed)
-        ctw_info("%lld tokens in %.1f s: %.0f tokens/s", (long long)line->tok_total, elapsed,
-                 (double)line->tok_total / elapsed);
-    else
-        ctw_info("%lld of %lld tokens in %.1f s: %.0f tokens/s", (long long)line->tok_done,
-                 (long long)line->tok_total, elapsed, (double)line->tok_done / elapsed);
+    if (p->tok_done > 0)
+        ctw_info("%lld tokens in %.1f s: %.0f tokens/s", (long long)p->tok_done, elapsed,
+                 (double)p->tok_done / elapsed);
 }
 
 void ctw_progress_announce(const struct ctw_engine_info *info)

@@ -8,15 +8,13 @@
 
 struct ctw_progress_line {
     double started_s, shown_s; /* monotonic clock */
-    int64_t tok_done;          /* when last told */
-    int64_t tok_total;         /* 0: nothing told yet */
 };
 
 void ctw_progress_line_start(struct ctw_progress_line *line);
-/* Cheap when called often: draws at most five times a second. */
+/* Cheap when called often: draws at most five times a second. p->tok_total is an estimate; 0: none. */
 void ctw_progress_line_show(struct ctw_progress_line *line, const struct ctw_progress *p);
 /* Clears the line, and logs tokens, seconds and rate if there was anything. */
-void ctw_progress_line_end(struct ctw_progress_line *line, bool completed);
+void ctw_progress_line_end(struct ctw_progress_line *line, const struct ctw_progress *p);
 
 /* Logs which model runs how: backend, variant, dtype, maximum length, memory. */
 void ctw_progress_announce(const struct ctw_engine_info *info);

@@ -1,12 +1,10 @@
 #include "worker/score_lines.h"
 
-#include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/mem.h"
-
-enum { MAX_LINE_BYTES = 64 << 20 };
 
 /* Appends the ids of one array to item->tokens. */
 static enum ctw_status read_ids(struct ctw_score_item *item, const struct ctw_json_node *root,
@@ -100,7 +98,7 @@ enum ctw_status ctw_score_item_read(struct ctw_score_item *item, int64_t line, c
     char what[40];
     snprintf(what, sizeof(what), "line %lld", (long long)line);
     struct ctw_json *doc;
-    enum ctw_status st = ctw_json_parse(&doc, what, text, bytes, MAX_LINE_BYTES, err);
+    enum ctw_status st = ctw_json_parse(&doc, what, text, bytes, CTW_SCORE_LINE_BYTES, err);
     if (st != CTW_OK)
         return st;
     const struct ctw_json_node *root = ctw_json_root(doc);
@@ -131,8 +129,9 @@ void ctw_score_item_fini(struct ctw_score_item *item)
     *item = (struct ctw_score_item){0};
 }
 
-enum ctw_status ctw_score_item_write(const struct ctw_score_item *item, int n_decoders, FILE *out,
-                                     struct ctw_json_writer *w, struct ctw_err *err)
+/* NaN comes with the layer that it came out of; an infinite result alone need not. */
+static enum ctw_status check_finite(const struct ctw_score_item *item, int n_decoders,
+                                    struct ctw_err *err)
 {
     const struct ctw_seq *s = &item->seq;
     if (s->bad_layer >= 0)
@@ -144,9 +143,22 @@ enum ctw_status ctw_score_item_write(const struct ctw_score_item *item, int n_de
                 : "line %lld: scores are not finite; the first numbers that were not came "
                   "out of layer %d",
             (long long)item->line, s->bad_layer);
+    for (int64_t t = 0; t < s->n_tok - s->first; t++)
+        if (!isfinite(s->logprob[t]))
+            return ctw_fail(err, CTW_ENUMERIC, "line %lld: the score of token %lld is not finite",
+                            (long long)item->line, (long long)(s->first + t));
+    return CTW_OK;
+}
+
+enum ctw_status ctw_score_item_write(const struct ctw_score_item *item, int n_decoders,
+                                     struct ctw_json_writer *w, struct ctw_err *err)
+{
+    const struct ctw_seq *s = &item->seq;
+    enum ctw_status st = check_finite(item, n_decoders, err);
+    if (st != CTW_OK)
+        return st;
     double sum = 0;
     bool is_greedy = true;
-    ctw_json_writer_reset(w);
     ctw_json_write_open(w, '{');
     if (item->id != NULL) {
         ctw_json_write_key(w, "id");
@@ -170,12 +182,52 @@ enum ctw_status ctw_score_item_write(const struct ctw_score_item *item, int n_de
     ctw_json_write_key(w, "is_greedy");
     ctw_json_write_bool(w, is_greedy);
     ctw_json_write_close(w, '}');
-    const char *text;
-    size_t bytes;
-    enum ctw_status st = ctw_json_writer_text(w, &text, &bytes, err);
-    if (st != CTW_OK)
-        return st;
-    if (fwrite(text, 1, bytes, out) != bytes || fputc('\n', out) == EOF)
-        return ctw_fail(err, CTW_EIO, "cannot write results: %s", strerror(errno));
+    ctw_json_write_newline(w);
     return CTW_OK;
+}
+
+/* ---- blocks ---- */
+
+enum ctw_status ctw_score_block_add(struct ctw_score_block *b, const struct ctw_score_item *item,
+                                    struct ctw_err *err)
+{
+    if (b->n_items == b->capacity) {
+        int64_t grown = b->capacity == 0 ? 64 : 2 * b->capacity;
+        struct ctw_score_item *items = ctw_realloc(b->items, (size_t)grown, sizeof(*items));
+        if (items == NULL)
+            return ctw_fail(err, CTW_ENOMEM, "line %lld: out of memory", (long long)item->line);
+        b->items = items;
+        b->capacity = grown;
+    }
+    b->items[b->n_items++] = *item;
+    b->n_tok += ctw_score_item_inputs(item);
+    b->n_held += item->seq.n_tok;
+    return CTW_OK;
+}
+
+enum ctw_status ctw_score_block_collect(struct ctw_score_block *b, struct ctw_err *err)
+{
+    b->seqs = ctw_calloc((size_t)b->n_items, sizeof(*b->seqs));
+    b->item_of = ctw_calloc((size_t)b->n_items, sizeof(*b->item_of));
+    if (b->seqs == NULL || b->item_of == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "out of memory for %lld items", (long long)b->n_items);
+    for (int64_t i = 0; i < b->n_items; i++) {
+        if (ctw_score_item_inputs(&b->items[i]) == 0)
+            continue;
+        b->item_of[b->n_seqs] = i;
+        b->seqs[b->n_seqs++] = b->items[i].seq;
+    }
+    return CTW_OK;
+}
+
+void ctw_score_block_free(struct ctw_score_block *b)
+{
+    if (b == NULL)
+        return;
+    for (int64_t i = 0; i < b->n_items; i++)
+        ctw_score_item_fini(&b->items[i]);
+    ctw_free(b->items);
+    ctw_free(b->seqs);
+    ctw_free(b->item_of);
+    ctw_free(b);
 }

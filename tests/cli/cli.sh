@@ -48,6 +48,13 @@ if [ $got -ne 74 ] || ! grep -q "cannot write to standard output" "$err"; then
     echo "--help to a full disk: exit code $got"
     fail=1
 fi
+# So is a limit on the size of files.
+(ulimit -f 0; exec "$worker" --help) >"$out" 2>/dev/null
+got=$?
+if [ $got -ne 74 ]; then
+    echo "--help to a file at its size limit: exit code $got"
+    fail=1
+fi
 # "true" reads nothing: its end of the pipe is closed by the time we write.
 code=$({ (sleep 0.2; "$worker" --help 2>/dev/null; echo $? >&3) | true; } 3>&1)
 if [ "$code" != 74 ]; then

@@ -20,6 +20,7 @@ int main(int argc, char **argv)
                     {"ps", ctw_cmd_ps},
                     {"stop", ctw_cmd_stop}};
     (void)signal(SIGPIPE, SIG_IGN);
+    (void)signal(SIGXFSZ, SIG_IGN);
     for (size_t i = 0; argc > 1 && i < sizeof(commands) / sizeof(commands[0]); i++) {
         if (strcmp(argv[1], commands[i].name) == 0)
             return commands[i].run(argc - 1, argv + 1);
