@@ -157,6 +157,16 @@ enum ctw_status ctw_upload_join(struct ctw_backend *be, struct ctw_err *err)
     return be->ops->upload_join(be, err);
 }
 
+enum ctw_status ctw_fence_record(struct ctw_backend *be, uint64_t *fence, struct ctw_err *err)
+{
+    return be->ops->fence_record(be, fence, err);
+}
+
+enum ctw_status ctw_fence_wait(struct ctw_backend *be, uint64_t fence, struct ctw_err *err)
+{
+    return be->ops->fence_wait(be, fence, err);
+}
+
 /* ---- checks ------------------------------------------------------------------------------- */
 
 /* CTW_EINTERNAL with the rule that is broken. */

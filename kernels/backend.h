@@ -6,7 +6,8 @@
  * layer provider) and are never dereferenced by the worker. For the CPU they are host pointers.
  *
  * Order. Operations of one backend run in the order of the calls; they may return before they
- * are done. ctw_device_download() and ctw_backend_sync() wait. One thread uses a backend.
+ * are done. ctw_device_download() and ctw_backend_sync() wait; a fence says when memory that they
+ * read may be reused. One thread uses a backend.
  *
  * Activations have one dtype (F32, BF16 or F16) throughout a model: arrays [n_tok, dim] row-major.
  * Every sum is accumulated in fp32 or better, in an order that depends only on the row's own
@@ -49,7 +50,7 @@ struct ctw_backend_info {
 
 /* What the planner must know of a backend. */
 struct ctw_backend_traits {
-    bool host_memory;     /* operations read the mapped files; nothing is uploaded */
+    bool host_memory;     /* operations read the mapped files, before their call returns */
     int64_t chunk_tokens; /* rows from which on its products run at their full rate */
     int64_t pass_tokens;  /* more tokens in a pass gain nothing worth having */
     double pass_flops;    /* about a minute of work */
@@ -284,6 +285,8 @@ struct ctw_backend_ops {
                                     size_t bytes, uint64_t *ticket, struct ctw_err *err);
     enum ctw_status (*upload_wait)(struct ctw_backend *be, uint64_t ticket, struct ctw_err *err);
     enum ctw_status (*upload_join)(struct ctw_backend *be, struct ctw_err *err);
+    enum ctw_status (*fence_record)(struct ctw_backend *be, uint64_t *fence, struct ctw_err *err);
+    enum ctw_status (*fence_wait)(struct ctw_backend *be, uint64_t fence, struct ctw_err *err);
     enum ctw_status (*prepare)(struct ctw_backend *be, const struct ctw_op_linear *op,
                                struct ctw_err *err);
     enum ctw_status (*decode)(struct ctw_backend *be, const struct ctw_op_decode *op,
@@ -371,10 +374,22 @@ enum ctw_status ctw_upload_wait(struct ctw_backend *be, uint64_t ticket,
 enum ctw_status ctw_upload_join(struct ctw_backend *be, struct ctw_err *err) CTW_MUST_CHECK;
 
 /*
+ * Fences, for whoever owns memory that operations read (worker/layers.h). A fence stands for all calls
+ * before it was recorded, ctw_prepare() among them: once ctw_fence_wait() has returned, whatever it
+ * says, none of them reads memory any more. It is recorded by the thread that uses the backend; any
+ * thread may wait for it, and more than once.
+ */
+enum ctw_status ctw_fence_record(struct ctw_backend *be, uint64_t *fence,
+                                 struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_fence_wait(struct ctw_backend *be, uint64_t fence,
+                               struct ctw_err *err) CTW_MUST_CHECK;
+
+/*
  * Announces products with op's shards, dtype, epilogue and slot (the rest is not read), whose weights
  * a backend may decode now, once, into the slot. Linear operations of that slot that name the same
- * shards use it until the next ctw_prepare() of the slot; the bytes of the shards must not change
- * until then. n_shards 0: forgets what is in the slot. Without it, each operation decodes.
+ * shards use what was decoded, until the next ctw_prepare() of the slot: so shards whose bytes are
+ * others since must be announced again before they are named. n_shards 0: forgets what is in the slot.
+ * Without it, each operation decodes. When the bytes may change, a fence says, as for any operation.
  */
 enum ctw_status ctw_prepare(struct ctw_backend *be, const struct ctw_op_linear *op,
                             struct ctw_err *err) CTW_MUST_CHECK;

@@ -46,8 +46,8 @@ enum ctw_status ctw_forward_open(struct ctw_forward **out, const struct ctw_mode
                                  const struct ctw_plan *plan, struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_forward_close(struct ctw_forward *f); /* NULL is fine */
 
-/* Lets the backend decode decoder layer `layer`'s weights once for all its chunks. The bytes at
- * `data` must stay until another layer is prepared. */
+/* Lets the backend decode decoder layer `layer`'s weights once for all its chunks: each time that it
+ * has been acquired, before the first. `data` here and below: valid until the layer's release. */
 enum ctw_status ctw_forward_prepare(struct ctw_forward *f, int layer,
                                     const struct ctw_layer_data *data,
                                     struct ctw_err *err) CTW_MUST_CHECK;

@@ -53,6 +53,7 @@ static enum ctw_status mapped_acquire(struct ctw_provider *base, int layer,
     return CTW_OK;
 }
 
+/* Backends that read host memory have done so when their calls return. */
 static void mapped_release(struct ctw_provider *base, int layer)
 {
     (void)base;

@@ -6,6 +6,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
+#include "base/log.h"
 #include "base/mem.h"
 #include "worker/checkpoint/identity.h"
 #include "worker/layers_provider.h"
@@ -30,6 +31,8 @@ struct resident {
     struct ctw_loader *loader;
     void *memory; /* device */
     size_t bytes;
+    bool fenced;
+    uint64_t fence; /* of the last release; it stands for all before, too */
     struct layer_place *layers; /* [n_layers] */
 };
 
@@ -169,10 +172,14 @@ static enum ctw_status resident_acquire(struct ctw_provider *base, int layer,
     return CTW_OK;
 }
 
+/* One that cannot be recorded is a device's that has failed, and reads nothing more. */
 static void resident_release(struct ctw_provider *base, int layer)
 {
-    (void)base;
+    struct resident *p = (struct resident *)base;
+    struct ctw_err err;
     (void)layer;
+    if (ctw_fence_record(p->be, &p->fence, &err) == CTW_OK)
+        p->fenced = true;
 }
 
 static bool resident_needs_files(struct ctw_provider *base)
@@ -183,7 +190,10 @@ static bool resident_needs_files(struct ctw_provider *base)
 static void resident_close(struct ctw_provider *base)
 {
     struct resident *p = (struct resident *)base;
+    struct ctw_err err;
     ctw_loader_close(p->loader);
+    if (p->fenced && ctw_fence_wait(p->be, p->fence, &err) != CTW_OK)
+        ctw_debug("layers are given back by a device that has failed: %s", err.msg);
     ctw_device_free(p->be, p->memory);
     ctw_free(p->layers);
     ctw_free(p);

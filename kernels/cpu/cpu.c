@@ -210,6 +210,19 @@ static enum ctw_status cpu_upload_wait(struct ctw_backend *be, uint64_t ticket, 
     return cpu_sync(be, err);
 }
 
+static enum ctw_status cpu_fence_record(struct ctw_backend *be, uint64_t *fence,
+                                        struct ctw_err *err)
+{
+    *fence = 0;
+    return cpu_sync(be, err);
+}
+
+static enum ctw_status cpu_fence_wait(struct ctw_backend *be, uint64_t fence, struct ctw_err *err)
+{
+    (void)fence;
+    return cpu_sync(be, err);
+}
+
 /* A product decodes what it needs as it goes (docs/ARCHITECTURE.md). */
 static enum ctw_status cpu_prepare(struct ctw_backend *be, const struct ctw_op_linear *op,
                                    struct ctw_err *err)
@@ -291,6 +304,8 @@ const struct ctw_backend_ops ctw_backend_cpu = {
     .upload_begin = cpu_upload_begin,
     .upload_wait = cpu_upload_wait,
     .upload_join = cpu_sync,
+    .fence_record = cpu_fence_record,
+    .fence_wait = cpu_fence_wait,
     .prepare = cpu_prepare,
     .decode = cpu_decode,
     .embed = cpu_embed,

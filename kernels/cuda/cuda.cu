@@ -192,6 +192,16 @@ static enum ctw_status cuda_upload_join(struct ctw_backend *be, struct ctw_err *
     return ctw_cuda_upload_join(cuda_of(be), err);
 }
 
+static enum ctw_status cuda_fence_record(struct ctw_backend *be, uint64_t *fence, struct ctw_err *err)
+{
+    return ctw_cuda_fence_record(cuda_of(be), fence, err);
+}
+
+static enum ctw_status cuda_fence_wait(struct ctw_backend *be, uint64_t fence, struct ctw_err *err)
+{
+    return ctw_cuda_fence_wait(cuda_of(be), fence, err);
+}
+
 /* ---- small tables ------------------------------------------------------------------------- */
 
 enum ctw_status ctw_cuda_table(struct ctw_cuda *cu, const void *host, size_t bytes, void **device,
@@ -243,6 +253,12 @@ static void cuda_close(struct ctw_backend *be)
     for (int i = 0; i < CTW_CUDA_TICKETS; i++)
         if (cu->ticket[i] != NULL)
             (void)cudaEventDestroy(cu->ticket[i]);
+    for (int i = 0; i < CTW_CUDA_FENCES; i++) {
+        if (cu->fence[i].stream != NULL)
+            (void)cudaEventDestroy(cu->fence[i].stream);
+        if (cu->fence[i].ahead != NULL)
+            (void)cudaEventDestroy(cu->fence[i].ahead);
+    }
     for (int i = 0; i < 4; i++)
         if (cu->ring.freed[i] != NULL)
             (void)cudaEventDestroy(cu->ring.freed[i]);
@@ -443,6 +459,8 @@ const struct ctw_backend_ops ctw_backend_cuda = {
     cuda_upload_begin,
     cuda_upload_wait,
     cuda_upload_join,
+    cuda_fence_record,
+    cuda_fence_wait,
     cuda_prepare,
     cuda_decode,
     cuda_embed,

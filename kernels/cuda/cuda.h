@@ -63,7 +63,8 @@ enum ctw_cuda_scratch {
  */
 enum { CTW_CUDA_CHUNK = 33 * 256 };
 
-enum { CTW_CUDA_TICKETS = 64, CTW_CUDA_WORKSPACE = 32 << 20, CTW_CUDA_GATE_BLOCK = 8 };
+enum { CTW_CUDA_TICKETS = 64, CTW_CUDA_FENCES = 16 };
+enum { CTW_CUDA_WORKSPACE = 32 << 20, CTW_CUDA_GATE_BLOCK = 8 };
 
 struct ctw_cuda_gemms; /* gemm.cu: the algorithms chosen so far */
 
@@ -87,6 +88,10 @@ struct ctw_cuda {
     cudaEvent_t joined;
     cudaEvent_t ticket[CTW_CUDA_TICKETS];
     uint64_t n_tickets; /* uploads begun; under `lock` */
+    struct {
+        cudaEvent_t stream, ahead; /* on the streams that read layers' bytes */
+    } fence[CTW_CUDA_FENCES];
+    uint64_t n_fences; /* recorded */
     void *lock;         /* pthread_mutex_t */
 };
 
@@ -118,13 +123,15 @@ enum ctw_status ctw_cuda_table(struct ctw_cuda *cu, const void *host, size_t byt
 
 /* ---- upload.cu ---------------------------------------------------------------------------- */
 
-/* As kernels/backend.h has them: each from any thread but the last. */
+/* As kernels/backend.h has them: from any thread, but ..._join() and ..._record(). */
 enum ctw_status ctw_cuda_stage_alloc(struct ctw_cuda *cu, void **out, size_t bytes, struct ctw_err *err);
 void ctw_cuda_stage_free(struct ctw_cuda *cu, void *p);
 enum ctw_status ctw_cuda_upload_begin(struct ctw_cuda *cu, void *dst, const void *stage, size_t bytes,
                                       uint64_t *ticket, struct ctw_err *err);
 enum ctw_status ctw_cuda_upload_wait(struct ctw_cuda *cu, uint64_t ticket, struct ctw_err *err);
 enum ctw_status ctw_cuda_upload_join(struct ctw_cuda *cu, struct ctw_err *err);
+enum ctw_status ctw_cuda_fence_record(struct ctw_cuda *cu, uint64_t *fence, struct ctw_err *err);
+enum ctw_status ctw_cuda_fence_wait(struct ctw_cuda *cu, uint64_t fence, struct ctw_err *err);
 
 /* ---- decode.cu, decode_pack.cu, weights.cu ------------------------------------------------ */
 

@@ -113,7 +113,7 @@ enum ctw_status ctw_cuda_find_device(struct ctw_cuda *cu, const struct ctw_backe
 enum ctw_status ctw_cuda_make_streams(struct ctw_cuda *cu, struct ctw_err *err)
 {
     cudaStream_t *streams[] = {&cu->stream, &cu->ahead, &cu->copy};
-    cudaEvent_t *events[CTW_CUDA_TICKETS + 2 * CTW_N_SLOTS + 5];
+    cudaEvent_t *events[CTW_CUDA_TICKETS + 2 * CTW_CUDA_FENCES + 2 * CTW_N_SLOTS + 5];
     size_t n = 0;
     enum ctw_status st = CTW_OK;
     for (size_t i = 0; st == CTW_OK && i < CTW_COUNT(streams); i++)
@@ -121,6 +121,10 @@ enum ctw_status ctw_cuda_make_streams(struct ctw_cuda *cu, struct ctw_err *err)
                             "opening a stream", err);
     for (int i = 0; i < CTW_CUDA_TICKETS; i++)
         events[n++] = &cu->ticket[i];
+    for (int i = 0; i < CTW_CUDA_FENCES; i++) {
+        events[n++] = &cu->fence[i].stream;
+        events[n++] = &cu->fence[i].ahead;
+    }
     for (int i = 0; i < CTW_N_SLOTS; i++) {
         events[n++] = &cu->slot[i].ready;
         events[n++] = &cu->slot[i].unused;

@@ -1,6 +1,6 @@
 /*
  * Weights on their way to the GPU, from any thread: stages, which are host memory that the GPU reads by
- * itself, and uploads from them on a stream of their own.
+ * itself, uploads from them on a stream of their own, and fences, behind which their memory is free.
  */
 #include "kernels/cuda/cuda.h"
 
@@ -80,4 +80,24 @@ enum ctw_status ctw_cuda_upload_join(struct ctw_cuda *cu, struct ctw_err *err)
     if (st == CTW_OK)
         st = ctw_cuda_check(cudaStreamWaitEvent(cu->ahead, cu->joined, 0), "uploading", err);
     return st;
+}
+
+/* Both streams, as a weight that was decoded ahead may be in no operation since. */
+enum ctw_status ctw_cuda_fence_record(struct ctw_cuda *cu, uint64_t *fence, struct ctw_err *err)
+{
+    uint64_t i = cu->n_fences % CTW_CUDA_FENCES;
+    enum ctw_status st = ctw_cuda_check(cudaEventRecord(cu->fence[i].ahead, cu->ahead), "running", err);
+    if (st == CTW_OK)
+        st = ctw_cuda_check(cudaEventRecord(cu->fence[i].stream, cu->stream), "running", err);
+    if (st == CTW_OK)
+        *fence = cu->n_fences++;
+    return st;
+}
+
+/* As with tickets, the events may since be a later fence's: waiting for that is waiting long enough. */
+enum ctw_status ctw_cuda_fence_wait(struct ctw_cuda *cu, uint64_t fence, struct ctw_err *err)
+{
+    uint64_t i = fence % CTW_CUDA_FENCES;
+    enum ctw_status st = ctw_cuda_check(cudaEventSynchronize(cu->fence[i].ahead), "running", err);
+    return st != CTW_OK ? st : ctw_cuda_check(cudaEventSynchronize(cu->fence[i].stream), "running", err);
 }

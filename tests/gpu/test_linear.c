@@ -424,6 +424,55 @@ static void what_is_not_finite_stays_in_its_row(void **state)
     printf("ok: what is not finite stays in its row\n");
 }
 
+/* ---- fences ------------------------------------------------------------------------------- */
+
+/* Weights are spoilt as soon as a fence allows it, behind a long queue of decoding ahead: what was
+ * decoded last must not have seen that. */
+static void a_fence_covers_what_is_decoded_ahead(void **state)
+{
+    (void)state;
+    enum { QUEUE = 200 };
+    static const struct shape shape = {64, 4096, 4096};
+    for (size_t v = 0; v < CTW_COUNT(variants); v++) {
+        struct problem p;
+        struct placed on;
+        uint64_t fence;
+        struct ctw_backend *be = gpu(variants[v]);
+        if (be == NULL)
+            continue;
+        rng_state = 17;
+        problem_open(&p, &shape, CTW_F16, CTW_EPI_STORE, true, true);
+        place(&on, &p, be);
+        struct buf want = run_gpu(&p, &on, be, p.op.n_tok, true), got = buf_open(p.y.bytes, 0);
+        struct dev y = dev_open(be, p.y.p, p.y.bytes, p.y_shift);
+        struct ctw_op_linear op = p.op;
+        op.shards = on.shards;
+        op.x = on.x.p;
+        op.y = y.p;
+        for (int i = 0; i < QUEUE; i++)
+            OK(ctw_prepare(be, &op, &last_err));
+        OK(ctw_fence_record(be, &fence, &last_err));
+        OK(ctw_fence_wait(be, fence, &last_err));
+        for (int i = 0; i < p.op.n_shards; i++) {
+            const struct dev *values = &on.part[i][CTW_PART_VALUES];
+            void *zeros = calloc(1, values->bytes);
+            assert_non_null(zeros);
+            OK(ctw_device_upload(be, values->p, zeros, values->bytes, &last_err));
+            free(zeros);
+        }
+        OK(ctw_linear(be, &op, &last_err));
+        dev_read(&y, got.p);
+        assert_memory_equal(got.p, want.p, want.bytes);
+        dev_close(&y);
+        buf_close(&want);
+        buf_close(&got);
+        unplace(&on);
+        problem_close(&p);
+        ctw_backend_close(be);
+    }
+    printf("ok: a fence covers what is decoded ahead\n");
+}
+
 /* ---- activations -------------------------------------------------------------------------- */
 
 /* act(x) of single numbers, through a layer of one weight. */
@@ -639,6 +688,7 @@ int main(void)
         cmocka_unit_test(it_agrees_with_the_definition),
         cmocka_unit_test(a_row_is_the_same_in_any_company),
         cmocka_unit_test(what_is_not_finite_stays_in_its_row),
+        cmocka_unit_test(a_fence_covers_what_is_decoded_ahead),
         cmocka_unit_test(activations_are_accurate),
         cmocka_unit_test(heads_are_the_same_in_one_step),
         cmocka_unit_test(the_product_finishes_heads_itself),

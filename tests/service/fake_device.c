@@ -170,7 +170,7 @@ static enum ctw_status fake_sync(struct ctw_backend *be, struct ctw_err *err)
 static enum ctw_status fake_upload(struct ctw_backend *be, void *dst, const void *src, size_t bytes,
                                    struct ctw_err *err)
 {
-    gpu_check(dst, bytes, "upload: the target");
+    gpu_check_write(dst, bytes, "upload: the target");
     gpu_check_host(src, "upload: the source");
     enum ctw_status st = fake_sync(be, err);
     if (st == CTW_OK && bytes > 0)
@@ -193,7 +193,7 @@ static enum ctw_status fake_copy(struct ctw_backend *be, void *dst, const void *
                                  struct ctw_err *err)
 {
     bool lost;
-    gpu_check(dst, bytes, "copy: the target");
+    gpu_check_write(dst, bytes, "copy: the target");
     gpu_check(src, bytes, "copy: the source");
     enum ctw_status st = gpu_begin(fake_of(be)->joined, &lost, err);
     if (st == CTW_OK && !lost && bytes > 0)
@@ -235,15 +235,28 @@ static enum ctw_status fake_upload_join(struct ctw_backend *be, struct ctw_err *
     return gpu_sync(0, err);
 }
 
+static enum ctw_status fake_fence_record(struct ctw_backend *be, uint64_t *fence,
+                                         struct ctw_err *err)
+{
+    (void)be;
+    return gpu_fence_record(fence, err);
+}
+
+static enum ctw_status fake_fence_wait(struct ctw_backend *be, uint64_t fence, struct ctw_err *err)
+{
+    (void)be;
+    return gpu_fence_wait(fence, err);
+}
+
 /* ---- weights ------------------------------------------------------------------------------ */
 
-static void check_shard(const struct ctw_shard *s, const char *what)
+static void read_shard(const struct ctw_shard *s, const char *what)
 {
     for (int i = 0; i < CTW_N_PARTS; i++)
         if (s->data->part[i] != NULL)
-            gpu_check(s->data->part[i], s->weight->part[i].bytes, what);
+            gpu_read(s->data->part[i], s->weight->part[i].bytes, what);
     if (s->bias != NULL)
-        gpu_check(s->bias, area(1, 0, s->weight->n, s->bias_dtype), what);
+        gpu_read(s->bias, area(1, 0, s->weight->n, s->bias_dtype), what);
 }
 
 static uint64_t digest_of(const struct ctw_op_linear *op)
@@ -276,7 +289,7 @@ static enum ctw_status fake_prepare(struct ctw_backend *be, const struct ctw_op_
     bool lost;
     slot->n_shards = 0;
     for (int i = 0; i < op->n_shards; i++)
-        check_shard(&op->shards[i], "prepare: a weight");
+        read_shard(&op->shards[i], "prepare: a weight");
     enum ctw_status st = gpu_begin(f->joined, &lost, err);
     if (st != CTW_OK || lost)
         return st;
@@ -296,7 +309,7 @@ static enum ctw_status fake_linear(struct ctw_backend *be, const struct ctw_op_l
     int64_t n = 0;
     bool lost;
     for (int i = 0; i < op->n_shards; i++) {
-        check_shard(&op->shards[i], "linear: a weight");
+        read_shard(&op->shards[i], "linear: a weight");
         n += op->shards[i].weight->n;
     }
     n = op->epilogue == CTW_EPI_GATE ? n / 2 : n;
@@ -321,7 +334,7 @@ static enum ctw_status fake_decode(struct ctw_backend *be, const struct ctw_op_d
     struct fake *f = fake_of(be);
     int64_t k = op->shard->weight->k;
     bool lost;
-    check_shard(op->shard, "decode: the weight");
+    read_shard(op->shard, "decode: the weight");
     gpu_check(op->dst, area(op->n_rows, k, k, op->dtype), "decode: dst");
     enum ctw_status st = gpu_begin(f->joined, &lost, err);
     return st != CTW_OK || lost ? st : ctw_backend_cpu.decode(f->cpu, op, err);
@@ -335,7 +348,7 @@ static enum ctw_status fake_embed(struct ctw_backend *be, const struct ctw_op_em
     struct fake *f = fake_of(be);
     int64_t k = op->table->weight->k;
     bool lost;
-    check_shard(op->table, "embed: the table");
+    read_shard(op->table, "embed: the table");
     gpu_check(op->tokens, (size_t)op->n_tok * sizeof(*op->tokens), "embed: tokens");
     gpu_check(op->y, area(op->n_tok, k, k, op->dtype), "embed: y");
     enum ctw_status st = gpu_begin(f->joined, &lost, err);
@@ -348,7 +361,7 @@ static enum ctw_status fake_rms_norm(struct ctw_backend *be, const struct ctw_op
     struct fake *f = fake_of(be);
     int64_t n_x = op->rows == NULL ? op->n_tok : 0;
     bool lost;
-    gpu_check(op->weight, area(1, 0, op->dim, op->weight_dtype), "rms_norm: weight");
+    gpu_read(op->weight, area(1, 0, op->dim, op->weight_dtype), "rms_norm: weight");
     gpu_check(op->y, area(op->n_tok, op->dim, op->dim, op->dtype), "rms_norm: y");
     if (op->rows != NULL)
         gpu_check(op->rows, (size_t)op->n_tok * sizeof(*op->rows), "rms_norm: rows");
@@ -373,9 +386,9 @@ static enum ctw_status fake_qkv(struct ctw_backend *be, const struct ctw_op_qkv 
     gpu_check(op->k, area(op->n_tok, kv, kv, op->dtype), "qkv: k");
     gpu_check(op->v, area(op->n_tok, kv, kv, op->dtype), "qkv: v");
     if (op->q_norm != NULL)
-        gpu_check(op->q_norm, area(1, 0, op->head, op->norm_dtype), "qkv: q_norm");
+        gpu_read(op->q_norm, area(1, 0, op->head, op->norm_dtype), "qkv: q_norm");
     if (op->k_norm != NULL)
-        gpu_check(op->k_norm, area(1, 0, op->head, op->norm_dtype), "qkv: k_norm");
+        gpu_read(op->k_norm, area(1, 0, op->head, op->norm_dtype), "qkv: k_norm");
     if (op->rot_dim > 0 && op->n_tok > 0) {
         gpu_check(op->positions, (size_t)op->n_tok * sizeof(*op->positions), "qkv: positions");
         for (int64_t t = 0; t < op->n_tok; t++)
@@ -404,7 +417,7 @@ static enum ctw_status fake_attention(struct ctw_backend *be, const struct ctw_o
     gpu_check(op->v, area(n_kv, kv, kv, op->dtype), "attention: v");
     gpu_check(op->out, area(n_q, q, q, op->dtype), "attention: out");
     if (op->sinks != NULL)
-        gpu_check(op->sinks, area(1, 0, op->n_head, op->sinks_dtype), "attention: sinks");
+        gpu_read(op->sinks, area(1, 0, op->n_head, op->sinks_dtype), "attention: sinks");
     enum ctw_status st = gpu_begin(f->joined, &lost, err);
     return st != CTW_OK || lost ? st : ctw_backend_cpu.attention(f->cpu, op, err);
 }
@@ -415,7 +428,7 @@ static enum ctw_status fake_head(struct ctw_backend *be, const struct ctw_op_hea
     struct fake *f = fake_of(be);
     int64_t k = op->weight->weight->k;
     bool lost;
-    check_shard(op->weight, "head: the weight");
+    read_shard(op->weight, "head: the weight");
     gpu_check(op->x, area(op->n_rows, k, k, op->dtype), "head: x");
     gpu_check(op->targets, (size_t)op->n_rows * sizeof(*op->targets), "head: targets");
     gpu_check(op->out, (size_t)op->n_rows * sizeof(*op->out), "head: out");
@@ -445,6 +458,8 @@ static const struct ctw_backend_ops fake_ops = {
     .upload_begin = fake_upload_begin,
     .upload_wait = fake_upload_wait,
     .upload_join = fake_upload_join,
+    .fence_record = fake_fence_record,
+    .fence_wait = fake_fence_wait,
     .prepare = fake_prepare,
     .decode = fake_decode,
     .embed = fake_embed,

@@ -24,6 +24,15 @@ struct block {
     enum kind kind;
 };
 
+/* What operations read since the last fence that was waited for. */
+struct reading {
+    struct reading *next;
+    const char *p;
+    size_t bytes;
+    uint64_t fence; /* how many had been recorded when it was last read */
+    const char *what;
+};
+
 struct copy {
     char *dst;
     const char *stage;
@@ -38,6 +47,8 @@ static struct {
     pthread_t thread;
     bool stop;
     struct block *blocks;
+    struct reading *readings;
+    uint64_t n_fences;
     uint64_t total, used;
     struct copy copies[COPIES];
     uint64_t n_begun, n_done, bytes_begun;
@@ -110,6 +121,71 @@ enum ctw_status gpu_begin(uint64_t joined, bool *lost, struct ctw_err *err)
         st = alive(err);
     pthread_mutex_unlock(&gpu.lock);
     sleep_us(gpu.op_us);
+    return st;
+}
+
+/* ---- fences ------------------------------------------------------------------------------- */
+
+/* A GPU that has failed reads nothing more. Lock held. */
+static void check_not_read(const char *p, size_t bytes, const char *what)
+{
+    for (const struct reading *r = gpu.readings; r != NULL && !gpu.failed; r = r->next) {
+        char text[160];
+        if (p >= r->p + r->bytes || r->p >= p + bytes)
+            continue;
+        snprintf(text, sizeof(text),
+                 "%s: %zu bytes at %p may still be read by an operation (%s): wait for a fence that was "
+                 "recorded after it",
+                 what, bytes, (const void *)p, r->what);
+        gpu_die(text);
+    }
+}
+
+void gpu_read(const void *p, size_t bytes, const char *what)
+{
+    gpu_check(p, bytes, what);
+    if (bytes == 0)
+        return;
+    pthread_mutex_lock(&gpu.lock);
+    struct reading *r = gpu.readings;
+    while (r != NULL && (r->p != p || r->bytes != bytes))
+        r = r->next;
+    if (r == NULL) {
+        r = ctw_calloc(1, sizeof(*r));
+        if (r == NULL)
+            gpu_die("the host's memory is exhausted");
+        *r = (struct reading){.next = gpu.readings, .p = p, .bytes = bytes};
+        gpu.readings = r;
+    }
+    r->fence = gpu.n_fences;
+    r->what = what;
+    pthread_mutex_unlock(&gpu.lock);
+}
+
+enum ctw_status gpu_fence_record(uint64_t *fence, struct ctw_err *err)
+{
+    pthread_mutex_lock(&gpu.lock);
+    enum ctw_status st = alive(err);
+    if (st == CTW_OK)
+        *fence = gpu.n_fences++;
+    pthread_mutex_unlock(&gpu.lock);
+    return st;
+}
+
+enum ctw_status gpu_fence_wait(uint64_t fence, struct ctw_err *err)
+{
+    pthread_mutex_lock(&gpu.lock);
+    for (struct reading **at = &gpu.readings; *at != NULL;) {
+        struct reading *r = *at;
+        if (r->fence > fence) {
+            at = &r->next;
+            continue;
+        }
+        *at = r->next;
+        ctw_free(r);
+    }
+    enum ctw_status st = alive(err);
+    pthread_mutex_unlock(&gpu.lock);
     return st;
 }
 
@@ -194,6 +270,8 @@ static uint64_t remove_block(void *p, enum kind kind)
     struct block *b = *at;
     if (b == NULL)
         gpu_die("freed what was not allocated, or twice");
+    if (kind == DEVICE)
+        check_not_read(b->p, b->bytes, "free");
     for (uint64_t i = gpu.n_done; i < gpu.n_begun; i++) {
         const char *stage = gpu.copies[i % COPIES].stage;
         if (stage >= b->p && stage < b->p + b->bytes)
@@ -242,6 +320,14 @@ void gpu_check(const void *p, size_t bytes, const char *what)
 {
     if (bytes > 0)
         check(p, bytes, DEVICE, what);
+}
+
+void gpu_check_write(const void *p, size_t bytes, const char *what)
+{
+    gpu_check(p, bytes, what);
+    pthread_mutex_lock(&gpu.lock);
+    check_not_read(p, bytes, what);
+    pthread_mutex_unlock(&gpu.lock);
 }
 
 void gpu_check_host(const void *p, const char *what)
@@ -299,7 +385,7 @@ enum ctw_status gpu_upload_begin(void *dst, const void *stage, size_t bytes, uin
                                  struct ctw_err *err)
 {
     check(stage, bytes, STAGE, "upload_begin: the stage");
-    check(dst, bytes, DEVICE, "upload_begin: the target");
+    gpu_check_write(dst, bytes, "upload_begin: the target");
     pthread_mutex_lock(&gpu.lock);
     while (gpu.n_begun - gpu.n_done == COPIES)
         pthread_cond_wait(&gpu.changed, &gpu.lock);
@@ -382,6 +468,11 @@ void gpu_close(void)
     pthread_mutex_lock(&gpu.lock);
     if (gpu.used != 0)
         gpu_die("memory was not given back");
+    while (gpu.readings != NULL) { /* of a GPU that has failed: no other can be freed meanwhile */
+        struct reading *r = gpu.readings;
+        gpu.readings = r->next;
+        ctw_free(r);
+    }
     /* The next one's, in this process, count from 0; what fell over stays so. */
     gpu.n_ops = gpu.n_begun = gpu.n_done = gpu.bytes_begun = 0;
     pthread_mutex_unlock(&gpu.lock);

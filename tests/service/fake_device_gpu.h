@@ -49,6 +49,15 @@ void gpu_give(uint64_t bytes);
 
 /* Ends the process unless bytes p .. p+bytes-1 lie within one allocation. */
 void gpu_check(const void *p, size_t bytes, const char *what);
+/*
+ * An operation reads p .. p+bytes-1, and takes until a fence that was recorded after it has been waited
+ * for: until then, writing there or freeing it ends the process, as the operation would get other bytes.
+ */
+void gpu_read(const void *p, size_t bytes, const char *what);
+void gpu_check_write(const void *p, size_t bytes, const char *what); /* as gpu_check(), and that */
+enum ctw_status gpu_fence_record(uint64_t *fence, struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status gpu_fence_wait(uint64_t fence, struct ctw_err *err) CTW_MUST_CHECK;
+
 /* Ends the process if p is the GPU's memory. */
 void gpu_check_host(const void *p, const char *what);
 
