@@ -233,7 +233,7 @@ class Served:
                 self.close()
                 raise Late(f"ctworker serve is not ready: {text[-300:]}")
             time.sleep(0.01)
-        self.client = client.Client(ready.read_text().strip())
+        self.client = client.Connection(ready.read_text().strip())
 
     def text(self):
         return self._log.read_text(errors="replace")

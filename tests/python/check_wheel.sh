@@ -32,7 +32,23 @@ bin=$work/venv/bin
 step "wheel" "$bin/pip" wheel -q --no-deps -w "$work/dist" \
   --config-settings=cmake.define.CTW_CUDA_ARCHITECTURES=90a "$root/harness_adapter"
 wheel=$(ls "$work"/dist/ctworker-*.whl)
-step "install" "$bin/pip" install -q "$wheel" "lm-eval==0.4.13"
+step "install" "$bin/pip" install -q "$wheel"
+golden=${CTWORKER_GOLDEN:-$root/../shared/data/golden}
+if [ -d "$golden" ]; then
+  model=$(cd "$golden" && pwd)/llama-w4a16_g128
+else
+  model=$work/llama
+  step "tiny checkpoint" "${PYTHON:-python3}" "$root/tests/tools/tiny_checkpoint.py" llama dense "$model"
+fi
+step "the Python API, without lm-eval" "$bin/python" - "$model" <<'PY'
+import importlib.util, sys
+assert all(importlib.util.find_spec(name) is None for name in ("lm_eval", "torch", "numpy"))
+from ctworker import Worker
+with Worker(sys.argv[1]) as worker:
+    (score,) = worker.score([[1, 5, 9]])
+    assert score.count == 2 and score.identity
+PY
+step "install with lm-eval" "$bin/pip" install -q "$wheel[lm-eval]" "lm-eval==0.4.13"
 step "no torch" sh -c "! '$bin/python' -c 'import torch'"
 
 cd "$work"
@@ -56,16 +72,9 @@ ours = ("ctworker/", "ctworker-", "_ctworker_hook", "__pycache__/_ctworker_hook"
         "../../../bin/ctworker")
 odd = [f for f in files if not f.startswith(ours)]
 assert not odd, odd
-assert "ctworker.pth" in files and "ctworker/bin/ctworker" in files, files
+assert {"ctworker.pth", "ctworker/py.typed", "ctworker/bin/ctworker"} <= set(files), files
 PY
 
-golden=${CTWORKER_GOLDEN:-$root/../shared/data/golden}
-if [ -d "$golden" ]; then
-  model=$golden/llama-w4a16_g128
-else
-  model=$work/llama
-  step "tiny checkpoint" "${PYTHON:-python3}" "$root/tests/tools/tiny_checkpoint.py" llama dense "$model"
-fi
 if [ -e "$(dirname "$program")/../lib/libctworker_cuda.so" ]; then
   # It is found and loads; whether there is a GPU is not this test's.
   step "carries the GPU backend" sh -c "'$program' score --backend cuda --model '$model' </dev/null 2>said ||

@@ -308,8 +308,23 @@ class Fake:
                 "count": struct.pack(f"<{n}i", *(r[2] for r in results)),
                 "truncated": bytes(4 * n),
                 "later_column": b"?",
+                **self._columns(entry, numbers),
             },
         }
+
+    def _columns(self, entry: dict, numbers: list[int]) -> dict[str, bytes]:
+        """Those for each target that the job asked for; of texts in one window only."""
+        wanted = entry["head"].get("columns") or []
+        logprobs, greedies = array("f"), array("i")
+        for i in numbers if wanted else []:
+            item, head = entry["items"][i], entry["head"]
+            start = [head["prefix_token"]] if "prefix_token" in head else item[0][-1:]
+            steps = itertools.pairwise([*start, *(item if "prefix_token" in head else item[1])])
+            for before, token in steps:
+                logprobs.append(logprob(before, token))
+                greedies.append(greedy(before))
+        columns = {"logprob": logprobs.tobytes(), "greedy": greedies.tobytes()}
+        return {name: columns[name] for name in wanted}
 
     def cancel(self, job: bytes) -> dict:
         self._job(job)

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from ctworker import launcher
 from ctworker.errors import CtworkerError
-from ctworker.launcher import Worker
+from ctworker.launcher import WorkerProcess
 
 
 @pytest.mark.parametrize(("program", "code"), [("/bin/false", 1), ("/bin/true", 0)])
 def test_another_program(monkeypatch: pytest.MonkeyPatch, program: str, code: int) -> None:
     monkeypatch.setenv("CTWORKER_BIN", program)
-    worker = Worker(["--model", "a b"])
+    worker = WorkerProcess(["--model", "a b"])
     with pytest.raises(CtworkerError) as caught:
         worker.wait_ready()
     worker.close()
@@ -33,7 +33,7 @@ def test_no_folder_for_the_socket(
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/proc")
     monkeypatch.setattr(launcher.os, "access", lambda *_: True)
     with pytest.raises(CtworkerError, match=r"made in /proc \(.*set XDG_RUNTIME_DIR.*or unset it"):
-        Worker([])
+        WorkerProcess([])
 
 
 def test_options_of_the_shell_are_not_the_workers(
@@ -48,7 +48,7 @@ def test_options_of_the_shell_are_not_the_workers(
     for name, value in [("MAX_LENGTH", "128"), ("THREADS", "7"), ("LOG", "debug"), ("TOKEN", "x")]:
         monkeypatch.setenv(f"CTW_{name}", value)
     for _ in range(2):
-        worker = Worker(["--model", str(checkpoint)])
+        worker = WorkerProcess(["--model", str(checkpoint)])
         worker.wait_ready()
         worker.close()
         assert json.loads(record.read_text())["options"] == {"CTW_LOG": "debug"}

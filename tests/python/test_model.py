@@ -15,7 +15,7 @@ from typing import Any
 import ctworker
 import pytest
 from ctworker import launcher
-from ctworker.client import Client
+from ctworker.client import Connection
 from ctworker.errors import ArgumentError, CtworkerError
 from ctworker.lm import CTWorkerLM
 from ctworker.scoring import Item, Scorer
@@ -256,13 +256,13 @@ def test_jobs_fit_the_queue() -> None:
     limits = {"queue_bytes": 40_000, "part_bytes": 1 << 20, "job_items": 1000}
     items = [Item(array("i", range(n))) for n in (1, 400, 800, 1000, 5, 900)]
     for kind, head in (("loglikelihood_rolling", {"max_length": 10}), ("loglikelihood", {})):
-        scorer = Scorer(Client("ipc:///x"), kind, items, head, limits, on_score=lambda i, s: None)
+        scorer = Scorer(Connection("ipc:///x"), kind, items, head, limits, on_score=lambda i, s: None)
         groups = list(scorer.batches.groups(range(len(items))))
         assert [i for group in groups for i in group] == list(range(len(items))) and len(groups) > 1
         for group in groups:
             tokens = sum(len(items[i].tokens) for i in group)
             assert 12 * tokens + 80 * len(group) <= 20_000
-    scorer = Scorer(Client("tcp://h:1"), "loglikelihood", [Item(array("i", [1] * 200_000), 1)] * 3, {},
+    scorer = Scorer(Connection("tcp://h:1"), "loglikelihood", [Item(array("i", [1] * 200_000), 1)] * 3, {},
                     {}, on_score=lambda i, s: None)  # fmt: skip
     assert list(scorer.batches.parts(range(3))) == [[0], [1], [2]]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pynng
 import pytest
-from ctworker.client import Client
+from ctworker.client import Connection
 from ctworker.errors import ConnectionLost
 from ctworker.scoring import Item, Score, Scorer
 
@@ -24,11 +24,11 @@ import fake_worker
 SCORE = """
 import sys, time
 from array import array
-from ctworker.client import Client
+from ctworker.client import Connection
 from ctworker.scoring import Item, Scorer
 scores = {}
 items = [Item(array("i", [1, 2, i]), 1) for i in range(int(sys.argv[2]))]
-with Client(sys.argv[1], timeout=float(sys.argv[3])) as client:
+with Connection(sys.argv[1], timeout=float(sys.argv[3])) as client:
     print("begin", flush=True)
     Scorer(client, "loglikelihood", items, {}, client.info()["limits"], on_score=scores.__setitem__).run()
 print("scores", len(scores), flush=True)
@@ -38,7 +38,7 @@ print("scores", len(scores), flush=True)
 def score(url: str, n_items: int) -> dict[int, Score]:
     scores: dict[int, Score] = {}
     items = [Item(array("i", [1, 2, i]), 1) for i in range(n_items)]
-    with Client(url, timeout=30) as client:
+    with Connection(url, timeout=30) as client:
         limits = client.info()["limits"]
         Scorer(client, "loglikelihood", items, {}, limits, on_score=scores.__setitem__).run()
     return scores
@@ -91,7 +91,7 @@ def test_a_stopped_client_goes_on(running_fake: Callable[..., str]) -> None:
 
 def test_a_last_attempt_is_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The time is over, but the worker is back."""
-    client = Client(f"ipc://{tmp_path}/x.sock", timeout=0.01)
+    client = Connection(f"ipc://{tmp_path}/x.sock", timeout=0.01)
     seen: list[float] = []
 
     def request(body: bytes, timeout: float, *_: object) -> bytes:
@@ -118,7 +118,7 @@ def test_waiting_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> No
         server.bind(str(dead))
     start = time.time()
     with pytest.raises(ConnectionLost, match="refused.*is the worker running"):
-        Client(f"ipc://{dead}", timeout=3).info()
+        Connection(f"ipc://{dead}", timeout=3).info()
     after, text = first_note(caplog, start)
     assert after < 3 and f"ipc://{dead}: cannot connect" in text and "given up in 1 s" in text
 
@@ -127,6 +127,6 @@ def test_waiting_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> No
     with pynng.Rep0(listen=silent):
         start = time.time()
         with pytest.raises(ConnectionLost, match="timed out"):
-            Client(silent, timeout=4).info()
+            Connection(silent, timeout=4).info()
     after, text = first_note(caplog, start)
     assert after < 3 and "no answer for 2 s" in text and "given up in 2 s" in text

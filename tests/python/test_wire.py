@@ -13,7 +13,7 @@ from pathlib import Path
 import msgpack
 import pynng
 import pytest
-from ctworker.client import Client
+from ctworker.client import Connection
 from ctworker.errors import ArgumentError, ConnectionLost, CtworkerError, ProtocolError, WorkerError
 from ctworker.transport import ReqSocket
 from ctworker.wire import decode_columns, decode_reply, encode_request, pack, unpack
@@ -107,7 +107,7 @@ def test_bad_urls_are_refused(url: str) -> None:
 def test_nobody_there(tmp_path: Path) -> None:
     start = time.monotonic()
     with pytest.raises(ConnectionLost, match="No such file.*is the worker running"):
-        Client(f"ipc://{tmp_path}/none.sock", timeout=0.3).info()
+        Connection(f"ipc://{tmp_path}/none.sock", timeout=0.3).info()
     assert time.monotonic() - start < 10
 
 
@@ -115,7 +115,7 @@ def test_silence_ends_in_time(urls: list[str]) -> None:
     with pynng.Rep0(listen=urls[0]):
         start = time.monotonic()
         with pytest.raises(ConnectionLost, match="timed out"):
-            Client(urls[0], timeout=0.5).info()
+            Connection(urls[0], timeout=0.5).info()
         assert time.monotonic() - start < 10
 
 
@@ -142,10 +142,10 @@ def test_not_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: flo
         thread = threading.Thread(target=serve)
         thread.start()
         with pytest.raises(CtworkerError, match="is no ctworker"):
-            Client(f"ipc://{path}", timeout=20).info()
+            Connection(f"ipc://{path}", timeout=20).info()
         thread.join()
     with pynng.Pub0(listen=f"ipc://{tmp_path}/pub.sock"), pytest.raises(CtworkerError):
-        Client(f"ipc://{tmp_path}/pub.sock", timeout=20).info()
+        Connection(f"ipc://{tmp_path}/pub.sock", timeout=20).info()
 
 
 def test_oversized_reply_is_not_read(tmp_path: Path) -> None:
@@ -185,5 +185,5 @@ def test_repeats_after_a_lost_connection(urls: list[str]) -> None:
     thread = threading.Thread(target=serve)
     thread.start()
     time.sleep(0.1)
-    assert Client(url, timeout=30).health()["state"] == "ready"
+    assert Connection(url, timeout=30).health()["state"] == "ready"
     thread.join()

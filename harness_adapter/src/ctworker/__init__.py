@@ -2,6 +2,10 @@
 
     lm_eval --model ctworker --model_args pretrained=DIR --tasks wikitext
 
+    from ctworker import Worker             # docs/PYTHON.md
+    with Worker("DIR") as worker:
+        print(worker.score([[1, 5, 9, 12]])[0].logprobs)
+
 Importing this package imports nothing else; the names below load on first use.
 """
 
@@ -11,13 +15,31 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-_LAZY = {"Client": "client", "Worker": "launcher", "CTWorkerLM": "lm", "TextTokenizer": "tokenizer"}
-__all__ = ["CTWorkerLM", "Client", "TextTokenizer", "Worker", "__version__"]
+_LAZY = {
+    "Client": "api",
+    "CtworkerError": "errors",
+    "Progress": "scoring",
+    "Score": "scoring",
+    "TextTokenizer": "tokenizer",
+    "Worker": "api",
+    "CTWorkerLM": "lm",  # needs lm-eval
+}
+__all__ = [
+    "CTWorkerLM",
+    "Client",
+    "CtworkerError",
+    "Progress",
+    "Score",
+    "TextTokenizer",
+    "Worker",
+    "__version__",
+]
 
 if TYPE_CHECKING:
-    from .client import Client
-    from .launcher import Worker
+    from .api import Client, Worker
+    from .errors import CtworkerError
     from .lm import CTWorkerLM
+    from .scoring import Progress, Score
     from .tokenizer import TextTokenizer
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .client import Client
+from .client import Connection
 from .errors import WorkerError
 from .wire import INT32, pack
 
@@ -127,7 +127,7 @@ class Batches:
     def new_job(self, numbers: list[int]) -> Job:
         cost = sum(len(self.items[i].tokens) for i in numbers)
         parts = list(self.parts(numbers))
-        return Job(Client.new_job(), numbers, cost, parts, left=set(numbers))
+        return Job(Connection.new_job(), numbers, cost, parts, left=set(numbers))
 
 
 def _item_bytes(item: Item) -> int:

@@ -21,7 +21,7 @@ _RETRY_FIRST_S, _RETRY_MAX_S = 0.05, 2.0
 _NOTE_FIRST_S, _NOTE_S = 1.5, 30.0  # when people are told that an answer is waited for
 
 
-class Client:
+class Connection:
     """Speaks to one worker. Not for several threads at once.
 
     url: `ipc:///path` or `tcp://host:port`.
@@ -51,7 +51,7 @@ class Client:
         """Closes the connection; the next request opens it again."""
         self._socket.close()
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> Connection:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from .client import Client
+from .client import Connection
 from .errors import ArgumentError, ConnectionLost, CtworkerError, WorkerDied
 
 log = logging.getLogger("lm_eval.ctworker")
@@ -113,7 +113,7 @@ def _stop(
         return
     if process.poll() is None:
         try:
-            with Client(url) as client:
+            with Connection(url) as client:
                 client.shutdown("cancel", timeout=1.0)
         except CtworkerError:
             process.terminate()
@@ -128,7 +128,7 @@ def _stop(
     lock.close()
 
 
-class Worker:
+class WorkerProcess:
     """A worker process of our own. It ends with close(), when this object is dropped, and when this
     process ends in any way."""
 
@@ -236,7 +236,7 @@ class Worker:
         have gone (None: as long as it takes; a dead worker is noticed at once).
         """
         start = noted = time.monotonic()
-        with Client(self.url) as client:
+        with Connection(self.url) as client:
             while True:
                 state, message = self._health(client)
                 if state == "ready":
@@ -251,7 +251,7 @@ class Worker:
                     log.info("loading for %.0f s: %s", now - start, message or state)
                 time.sleep(0.05)
 
-    def _health(self, client: Client) -> tuple[str, str]:
+    def _health(self, client: Connection) -> tuple[str, str]:
         """(state, message). Raises CtworkerError when loading has failed."""
         try:
             if not Path(self.url.removeprefix("ipc://")).exists():

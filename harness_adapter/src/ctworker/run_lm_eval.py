@@ -3,10 +3,15 @@ which Python reads no .pth files (a zip, --target, PYTHONPATH)."""
 
 from __future__ import annotations
 
+import sys
+from importlib.util import find_spec
+
 
 def main() -> None:
     from importlib import import_module
 
+    if find_spec("lm_eval") is None:
+        sys.exit("ctworker-lm-eval: lm-eval is not installed: pip install 'ctworker[lm-eval]'")
     import_module("_ctworker_hook")  # before anything of lm_eval
     import_module("lm_eval.__main__").cli_evaluate()
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .batches import BUSY_FIRST_S, Batches, Item, Job
-from .client import Client, describe
+from .client import Connection, describe
 from .errors import CtworkerError, ProtocolError, WorkerDied, WorkerError
 from .wire import INT32, decode_columns
 
@@ -35,12 +35,20 @@ _FINAL = ("done", "failed", "canceled")
 
 @dataclass(frozen=True)
 class Score:
-    """log-probability sum (natural log) over `count` targets; truncated: tokens cut from the left."""
+    """log-probability sum (natural log, in double) over `count` targets; truncated: tokens cut from the left.
+
+    logprobs, greedy: of each target its log-probability and the most probable token there, when the job asked for
+    those columns. numerics, identity: on what the numbers depend beside the tokens.
+    """
 
     sum: float
     is_greedy: bool
     count: int
     truncated: int
+    logprobs: array | None = None
+    greedy: array | None = None
+    numerics: str = ""
+    identity: str = ""
 
 
 @dataclass(frozen=True)
@@ -64,7 +72,7 @@ class Scorer:
 
     def __init__(
         self,
-        client: Client,
+        client: Connection,
         kind: str,
         items: Sequence[Item],
         head: dict[str, Any],
@@ -73,7 +81,7 @@ class Scorer:
         on_score: Callable[[int, Score], None],
         on_progress: Callable[[Progress], None] = lambda progress: None,
         source: dict[str, Any] | None = None,
-        restart: Callable[[WorkerDied, int], Client] | None = None,
+        restart: Callable[[WorkerDied, int], Connection] | None = None,
     ) -> None:
         self.client = client
         self.kind = kind
@@ -188,7 +196,7 @@ class Scorer:
         except WorkerError as error:
             if error.code == "not_found" and job.n_sent:
                 self._count_restart(len(job.items), len(job.items), error)
-                job.id, job.n_sent = Client.new_job(), 0
+                job.id, job.n_sent = Connection.new_job(), 0
             elif error.code == "busy" and error.retry_ms is not None:
                 self._wait(job, error)
             else:
@@ -206,7 +214,7 @@ class Scorer:
         if job.state == "open" and job.n_sent and now - job.busy_since > _HOLD_S:
             # Clients that wait for each other with half a job each would wait for ever.
             self._abandon([job])
-            job.id, job.n_sent = Client.new_job(), 0
+            job.id, job.n_sent = Connection.new_job(), 0
             job.busy_since, job.pause = now, _BUSY_MAX_S * random.random()
         job.not_before = now + max((error.retry_ms or 0) / 1000, job.pause)
         job.pause = min(2 * job.pause, _BUSY_MAX_S)
@@ -285,18 +293,22 @@ class Scorer:
         self._check_source(reply)
         columns = decode_columns(reply["result"], n)
         truncated = columns.get("truncated") or array(INT32, bytes(4 * n))
+        end = 0
         for k in range(n):
             place = columns["item"][k]
             i = job.items[place] if 0 <= place < len(job.items) else -1
             if i not in job.left:
                 raise ProtocolError(f"the worker returned item {place} twice or never had it")
-            value = columns["sum"][k]
+            value, count = columns["sum"][k], columns["count"][k]
             if not math.isfinite(value):
                 raise WorkerError("numeric", f"the worker returned {value} for item {i}", item=i)
             job.left.discard(i)
             self._n_done += 1
+            start, end = end, end + count
+            tokens = (columns[c][start:end] if c in columns else None for c in ("logprob", "greedy"))
+            greedy = bool(columns["is_greedy"][k])
             self.on_score(
-                i, Score(value, bool(columns["is_greedy"][k]), columns["count"][k], truncated[k])
+                i, Score(value, greedy, count, truncated[k], *tokens, reply["numerics"], reply["identity"])
             )
         job.fetched += n
 

@@ -11,11 +11,11 @@ from typing import Any
 
 from .arguments import Settings
 from .auth import client_token
-from .client import Client
+from .client import Connection
 from .compare import LocalIdentity, has_weights, is_at
 from .errors import ArgumentError, CtworkerError, WorkerDied
 from .hub import Checkpoint
-from .launcher import Worker
+from .launcher import WorkerProcess
 from .transport import missing_path
 
 log = logging.getLogger("lm_eval.ctworker")
@@ -45,7 +45,7 @@ class Session:
     def __init__(self, settings: Settings, checkpoint: Checkpoint | None) -> None:
         """Starts a worker, or looks at the running one. Raises CtworkerError with the worker's own words."""
         self._timeout = settings.timeout
-        self._worker: Worker | None = None
+        self._worker: WorkerProcess | None = None
         self._token: str | None = None  # a worker of our own asks for none
         self._owner = os.getpid()
         self._settings, self._checkpoint = settings, checkpoint
@@ -78,15 +78,21 @@ class Session:
     def _start(self) -> None:
         assert self._checkpoint is not None
         options = serve_options(self._settings, self._checkpoint.folder)
-        self._worker = Worker(options, log_file=self._settings.worker_log)
+        self._worker = WorkerProcess(options, log_file=self._settings.worker_log)
         self.url = self._worker.url
 
     @property
-    def restart(self) -> Callable[[WorkerDied, int], Client] | None:
+    def pid(self) -> int:
+        """Of a worker of our own."""
+        assert self._worker is not None
+        return self._worker.pid
+
+    @property
+    def restart(self) -> Callable[[WorkerDied, int], Connection] | None:
         """As Scorer takes it; None for a worker at an endpoint, which others may start again."""
         return None if self._worker is None else self._restart
 
-    def _restart(self, error: WorkerDied, n: int) -> Client:
+    def _restart(self, error: WorkerDied, n: int) -> Connection:
         """Starts a worker of our own again after its n-th crash in a row, and returns a client of it. Raises the error
         when that worker has said why it ended, or was stopped."""
         assert self._worker is not None
@@ -100,14 +106,14 @@ class Session:
         self._worker.wait_ready(self._settings.load_timeout)
         return self.client()
 
-    def client(self) -> Client:
+    def client(self) -> Connection:
         """A new connection. Raises CtworkerError in a forked child."""
         if os.getpid() != self._owner:
             raise CtworkerError(
                 f"this model belongs to process {self._owner}; a forked process must make its own"
             )
         alive = None if self._worker is None else self._worker.check_alive
-        return Client(self.url, token=self._token, timeout=self._timeout, check_alive=alive)
+        return Connection(self.url, token=self._token, timeout=self._timeout, check_alive=alive)
 
     def source(self) -> dict[str, str]:
         """`identity` and `numerics` of the scores. A worker on a GPU knows its identity when all is loaded, which is
@@ -134,7 +140,7 @@ class Session:
         self.model["identity"] = identity or self.model.get("identity", "")
 
     def _wait_loaded(
-        self, client: Client, settings: Settings, checkpoint: Checkpoint | None
+        self, client: Connection, settings: Settings, checkpoint: Checkpoint | None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """`info` and the model to use, when that is ready. Raises CtworkerError when it will not be."""
         start, noted = time.monotonic(), None

@@ -1,0 +1,215 @@
+"""The Python API: log-probabilities of token ids, without lm-eval. See docs/PYTHON.md."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
+
+from . import arguments, hub
+from .batches import Item
+from .errors import ArgumentError, CtworkerError, WorkerError
+from .scoring import Progress, Score, Scorer
+from .session import Session
+from .wire import FLOAT32, INT32
+
+#: Token ids: a list, an array, a numpy array ...
+Tokens: TypeAlias = Iterable[int]
+#: A text of which every token but the first is scored, or (context, continuation) of which the second is.
+Sequenced: TypeAlias = Tokens | tuple[Tokens, Tokens]
+
+_COLUMNS = ["logprob", "greedy"]
+
+
+class Client:
+    """A running worker. Not for several threads at once; a forked process makes its own.
+
+    endpoint: `ipc:///path` or `tcp://host:port`. model: which of the worker's models; "": its first.
+    token_file: what a worker on tcp:// asks for; default: the token in CTW_TOKEN.
+    timeout: seconds without any answer after which the worker is given up. load_timeout: seconds to load.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        model: str = "",
+        token_file: str | os.PathLike[str] | None = None,
+        timeout: float = 120.0,
+        load_timeout: float | None = None,
+    ) -> None:
+        given = {"endpoint": endpoint, "token_file": token_file, "timeout": timeout}
+        settings = arguments.parse(given | {"load_timeout": load_timeout, "model": model})
+        self._session = Session(settings, None)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends a worker of our own; one that was running is left running."""
+        self._session.close()
+
+    @property
+    def endpoint(self) -> str:
+        """For other clients of the same worker."""
+        return self._session.url
+
+    @property
+    def model(self) -> dict[str, Any]:
+        """What the worker says of the model: `name`, `dtype`, `backend`, `vocab`, ... (docs/PROTOCOL.md, "info")."""
+        return dict(self._session.model)
+
+    @property
+    def max_length(self) -> int:
+        """Longest model input in tokens."""
+        return self._session.model["max_length"]
+
+    @property
+    def identity(self) -> str:
+        """sha256 of the checkpoint, every byte of its tensors and its config.json."""
+        return self._session.source()["identity"]
+
+    @property
+    def numerics(self) -> str:
+        """Scores of equal tokens under equal `identity` and `numerics` are equal bit for bit."""
+        return self._session.source()["numerics"]
+
+    def score(
+        self,
+        sequences: Iterable[Sequenced],
+        *,
+        max_length: int | None = None,
+        on_score: Callable[[int, Score], None] | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> list[Score]:
+        """Log-probabilities of each sequence's tokens, in the order of the sequences.
+
+        A list of tokens: of tokens 1 .. n-1, each given all before it. A tuple (context, continuation): of the
+        continuation's; a context too long for max_length is cut from the left (`truncated` says by how much).
+        on_score(i, score) is called as soon as a sequence's score is final.
+        Raises CtworkerError; what is wrong with one sequence names its number.
+        """
+        items = [_item(i, sequence) for i, sequence in enumerate(sequences)]
+        head = {"max_length": max_length or self.max_length}
+        return self._run("loglikelihood", items, head, on_score, on_progress)
+
+    def score_rolling(
+        self,
+        texts: Iterable[Tokens],
+        prefix_token: int,
+        *,
+        max_length: int | None = None,
+        context_length: int = 1,
+        on_score: Callable[[int, Score], None] | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> list[Score]:
+        """Log-probabilities of every token of texts of any length, in lm-eval's windows of max_length tokens; the first
+        token is conditioned on prefix_token (BOS, say). Otherwise like score()."""
+        items = [Item(_tokens(i, text)) for i, text in enumerate(texts)]
+        head = {
+            "max_length": max_length or self.max_length,
+            "prefix_token": prefix_token,
+            "context_length": context_length,
+        }
+        return self._run("loglikelihood_rolling", items, head, on_score, on_progress)
+
+    def _run(
+        self,
+        kind: str,
+        items: Sequence[Item],
+        head: dict[str, Any],
+        on_score: Callable[[int, Score], None] | None,
+        on_progress: Callable[[Progress], None] | None,
+    ) -> list[Score]:
+        scores: list[Score | None] = [None] * len(items)
+        asked = [i for i, item in enumerate(items) if len(item.tokens) > item.n_context]
+
+        def keep(k: int, score: Score) -> None:
+            scores[asked[k]] = score
+            if on_score is not None:
+                on_score(asked[k], score)
+
+        head = {"model": self._session.model["name"], "columns": _COLUMNS, **head}
+        with self._session.client() as client:
+            scorer = Scorer(
+                client, kind, [items[i] for i in asked], head, self._session.limits, on_score=keep,
+                on_progress=on_progress or (lambda progress: None), source=self._session.model,
+                restart=self._session.restart,
+            )  # fmt: skip
+            try:
+                scorer.run()
+            except WorkerError as error:
+                if error.item is None:
+                    raise
+                raise CtworkerError(f"sequence {asked[error.item]}: {error}") from error
+            finally:
+                scorer.client.close()
+        self._session.settle(scorer.numerics, scorer.identity)
+        for i, score in enumerate(scores):
+            if score is None:  # nothing to score
+                scores[i] = Score(0.0, True, 0, 0, array(FLOAT32), array(INT32), self.numerics, self.identity)  # fmt: skip
+        return scores  # type: ignore[return-value]
+
+
+class Worker(Client):
+    """A worker of our own, which ends with close(), the `with` block, this object, or this process.
+
+    model: folder of a checkpoint, or hub name. dtype: of activations (auto, bfloat16, float16, float32).
+    device: cpu, cuda, cuda:N; default: a GPU if there is one. options: `max_length`, `threads`, `memory_limit`,
+    `cpu_variant`, `revision`, `subfolder`, `cache_dir`, `worker_log`, `timeout`, `load_timeout`, as in docs/LM_EVAL.md.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str],
+        *,
+        dtype: str = "auto",
+        device: str | None = None,
+        **options: Any,
+    ) -> None:
+        given = {"pretrained": os.fspath(model), "dtype": dtype, "device": device, **options}
+        odd = sorted(set(options) - _WORKER_OPTIONS)
+        if odd:
+            raise ArgumentError(
+                f"Worker() takes no '{odd[0]}': its options are {', '.join(sorted(_WORKER_OPTIONS))}"
+            )
+        settings = arguments.parse(given)
+        self._session = Session(settings, hub.resolve(settings.pretrained or "", settings, weights=True))
+
+    @property
+    def pid(self) -> int:
+        """Of the worker's process."""
+        return self._session.pid
+
+
+_WORKER_OPTIONS = {
+    "max_length", "threads", "memory_limit", "cpu_variant", "revision", "subfolder", "cache_dir", "token",
+    "local_files_only", "worker_log", "timeout", "load_timeout",
+}  # fmt: skip
+
+
+def _tokens(i: int, tokens: Any) -> array:
+    """Raises ArgumentError when these are no token ids."""
+    try:
+        return tokens if isinstance(tokens, array) and tokens.typecode == INT32 else array(INT32, list(tokens))
+    except (TypeError, OverflowError) as error:
+        raise ArgumentError(
+            f"sequence {i}: expected token ids or a tuple (context, continuation) of them: {error}"
+        ) from error
+
+
+def _item(i: int, sequence: Any) -> Item:
+    if isinstance(sequence, tuple) and len(sequence) == 2 and not isinstance(sequence[0], int):
+        context, continuation = _tokens(i, sequence[0]), _tokens(i, sequence[1])
+        if continuation and not context:
+            raise ArgumentError(
+                f"sequence {i}: the context has no token: put the token there on which the first one is conditioned "
+                "(BOS, say)"
+            )
+        return Item(context + continuation, len(context))
+    tokens = _tokens(i, sequence)
+    return Item(tokens, min(1, len(tokens)))

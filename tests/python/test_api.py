@@ -1,0 +1,98 @@
+"""The Python API without lm-eval: docs/PYTHON.md's example, every field, errors."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from ctworker import Client, CtworkerError, Worker
+from ctworker.errors import ArgumentError
+
+import fake_worker
+from conftest import ROOT, alive
+
+
+def test_the_documented_example(checkpoint: Path, real_worker: str, tmp_path: Path) -> None:
+    """As it stands in docs/PYTHON.md, in a process in which lm_eval cannot be imported."""
+    text = (ROOT / "docs/PYTHON.md").read_text()
+    code = text.split("```python\n")[1].split("```")[0].replace("DIR", str(checkpoint))
+    for name in ("lm_eval", "torch", "numpy", "tqdm"):
+        (tmp_path / f"{name}.py").write_text(f"raise SystemExit('{name} was imported')\n")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False,
+        env=os.environ | {"PYTHONPATH": path},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 4 and lines[2].startswith("cpu-") and len(lines[2].split()[-1]) == 64
+    total, count, *_ = lines[0].split()
+    assert float(total) < 0 and count == "3"
+
+
+def test_scores(fake: Callable[[str], Path], checkpoint: Path) -> None:
+    fake()
+    sequences = [[1, 5, 9, 12], ([1, 5], [9, 12]), array("i", [3, 4]), (7, 8), [6], [], ([1], [])]
+    seen: dict[int, object] = {}
+    fractions: list[float] = []
+    with Worker(checkpoint) as worker:
+        pid = worker.pid
+        scores = worker.score(
+            sequences, on_score=seen.__setitem__, on_progress=lambda p: fractions.append(p.fraction)
+        )
+        assert worker.max_length == 2048 and worker.model["vocab"] == 320
+        with Client(worker.endpoint) as client:  # a second one, of the same worker
+            assert client.score(sequences) == scores
+        assert alive(pid)
+    assert not alive(pid)
+    expected = [([1], [5, 9, 12]), ([1, 5], [9, 12]), ([3], [4]), ([7], [8]), ([6], []), ([], []), ([1], [])]
+    for score, (context, continuation) in zip(scores, expected, strict=True):
+        steps = list(zip([*context[-1:], *continuation], continuation))
+        assert list(score.logprobs) == [fake_worker.logprob(a, b) for a, b in steps]
+        assert list(score.greedy) == [fake_worker.greedy(a) for a, _ in steps]
+        assert score.sum == sum(score.logprobs) and score.count == len(continuation)
+        assert (score.numerics, score.identity, score.truncated) == ("fake-1", "ab" * 32, 0)
+    assert sorted(seen) == [0, 1, 2, 3] and seen[1] == scores[1] and fractions
+
+
+def test_rolling(fake: Callable[[str], Path], checkpoint: Path) -> None:
+    fake()
+    with Worker(checkpoint) as worker:
+        whole, empty = worker.score_rolling([[5, 9, 12], []], 1)
+        assert whole.sum == fake_worker.rolling_sum([5, 9, 12], 1, 2048) == sum(whole.logprobs)
+        assert (empty.sum, empty.count) == (0.0, 0)
+
+
+def test_the_real_worker_agrees_with_itself(checkpoint: Path, real_worker: str) -> None:
+    """A list of tokens, pairs and a text are the same numbers, to the last bit."""
+    tokens = [256, *b"the quick brown fox"]
+    with Worker(checkpoint, dtype="float32", threads=1) as worker:
+        whole, *pairs = worker.score([tokens, *((tokens[:i], tokens[i : i + 1]) for i in range(1, len(tokens)))])
+        (text,) = worker.score_rolling([tokens[1:]], tokens[0])
+    assert [p.logprobs[0] for p in pairs] == list(whole.logprobs) == list(text.logprobs)
+    assert whole.sum == text.sum and whole.identity and whole.numerics.startswith("cpu-")
+
+
+def test_errors_name_what_is_wrong(
+    fake: Callable[[str], Path], checkpoint: Path, tmp_path: Path
+) -> None:
+    fake("nan")
+    with Worker(checkpoint) as worker:
+        with pytest.raises(CtworkerError, match=r"sequence 2: NaN in a score \(layer 3\)"):
+            worker.score([[1], [1, 2], [3, 4]])
+        with pytest.raises(ArgumentError, match="sequence 1: the context has no token"):
+            worker.score([[1, 2], ([], [3])])
+        for bad in ("text", [1.5], [1 << 40], 5, [[1, 2]]):
+            with pytest.raises(ArgumentError, match="sequence 0: expected token ids"):
+                worker.score([bad])
+    with pytest.raises(ArgumentError, match="takes no 'thread': its options are"):
+        Worker(checkpoint, thread=1)
+    with pytest.raises(CtworkerError, match="there is no folder"):
+        Worker(tmp_path / "none.json")
+    with pytest.raises(CtworkerError, match="no worker listens there"):
+        Client(f"ipc://{tmp_path}/none.sock")
