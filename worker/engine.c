@@ -263,6 +263,18 @@ static enum ctw_status check_seq(const struct ctw_engine *e, const struct ctw_se
     return CTW_OK;
 }
 
+/* Buffers that were too small are likely to be so again, a little each time: plans for twice of
+ * what is needed, unless passes or chunks become smaller by that. */
+static void plan_ahead(const struct ctw_engine *e, int64_t longest, int64_t total,
+                       struct ctw_plan *plan)
+{
+    struct ctw_plan roomy;
+    int64_t twice = longest < e->max_length / 2 ? 2 * longest : e->max_length;
+    if (make_plan(e, twice, 2 * total, &roomy, NULL) == CTW_OK &&
+        roomy.chunk_tokens >= plan->chunk_tokens && roomy.pass_tokens >= plan->pass_tokens)
+        *plan = roomy;
+}
+
 /* Opens buffers for these sequences, unless those at hand suffice. */
 static enum ctw_status prepare(struct ctw_engine *e, int64_t longest, int64_t total,
                                struct ctw_err *err)
@@ -282,6 +294,11 @@ static enum ctw_status prepare(struct ctw_engine *e, int64_t longest, int64_t to
             have->kv_tokens >= longest + have->chunk_tokens && have->longest >= longest)
             return CTW_OK;
         ctw_engine_trim(e);
+        struct ctw_plan roomy = plan;
+        plan_ahead(e, longest, total, &roomy);
+        if (ctw_forward_open(&e->forward, e->model, e->be, e->dtype, &roomy, NULL) == CTW_OK)
+            return CTW_OK;
+        ctw_engine_trim(e); /* what is needed and no more, then */
     }
     st = ctw_forward_open(&e->forward, e->model, e->be, e->dtype, &plan, err);
     if (st != CTW_OK)

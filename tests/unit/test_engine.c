@@ -325,6 +325,30 @@ static void a_dynamic_rope_bounds_the_length(void **state)
     write_checkpoint(-1);
 }
 
+/* Heap blocks taken to score a sequence of n tokens. */
+static int64_t blocks_taken(struct ctw_engine *e, int64_t n)
+{
+    struct ctw_err err;
+    struct ctw_seq seq = sequence(0);
+    seq.n_tok = n;
+    int64_t before = ctw_mem_count();
+    assert_int_equal(ctw_engine_score(e, &seq, 1, NULL, &err), CTW_OK);
+    return ctw_mem_count() - before;
+}
+
+/* Buffers that grew once have room for more. */
+static void buffers_grow_in_leaps(void **state)
+{
+    (void)state;
+    struct ctw_engine *e = open_engine();
+    int64_t opened = blocks_taken(e, 2), reused = blocks_taken(e, 2);
+    assert_true(reused < opened);
+    assert_int_equal(blocks_taken(e, 3), opened); /* two tokens go in: now there is room for four */
+    assert_int_equal(blocks_taken(e, 4), reused);
+    assert_int_equal(blocks_taken(e, 5), reused);
+    ctw_engine_close(e);
+}
+
 static void failed_allocations_are_reported(void **state)
 {
     (void)state;
@@ -538,6 +562,7 @@ int main(void)
         cmocka_unit_test(a_changed_file_is_noticed),
         cmocka_unit_test(cancelling_leaves_no_trace),
         cmocka_unit_test(progress_counts_all_passes),
+        cmocka_unit_test(buffers_grow_in_leaps),
         cmocka_unit_test(a_dynamic_rope_bounds_the_length),
         cmocka_unit_test(failed_allocations_are_reported),
         cmocka_unit_test(resident_layers_hold_the_files_bytes),
