@@ -8,7 +8,6 @@
 #include "worker/checkpoint/identity.h"
 #include "worker/dtype_name.h"
 #include "worker/engine_options.h"
-#include "worker/inspect_device.h"
 #include "worker/inspect_hashes.h"
 #include "worker/main.h"
 #include "worker/plan.h"
@@ -208,10 +207,7 @@ static enum ctw_status inspect(const struct ctw_engine_options *opt, bool identi
         return st;
     }
     if (hashes) {
-        /* Only a GPU that is asked for: the definition needs none, and is what the hashes are of. */
-        bool on_gpu = opt->backend != NULL && strcmp(opt->backend, "cuda") == 0;
-        st = on_gpu ? ctw_inspect_device_hashes(m, opt, err)
-                    : ctw_inspect_hashes(m, opt->n_threads, err);
+        st = ctw_inspect_hashes(m, opt, err);
     } else {
         print_model(m);
         print_formats(m);
