@@ -20,6 +20,7 @@ static const struct {
     [CTW_ENUMERIC] = {"numeric", 65},
     [CTW_EDEVICE] = {"device", 69},
     [CTW_EINTERNAL] = {"internal", 70},
+    [CTW_EREFUSED] = {"refused", 77},
 };
 
 static void mark_cut(char *msg, size_t cap)

@@ -28,6 +28,7 @@ enum ctw_status {
     CTW_ENUMERIC,  /* NaN or infinity where a finite number is required */
     CTW_EDEVICE,   /* the accelerator failed; the backend must be closed */
     CTW_EINTERNAL, /* our own bug, detected */
+    CTW_EREFUSED,  /* whoever asked may not: a missing or wrong token */
     CTW_N_STATUS
 };
 

@@ -12,6 +12,8 @@
  *   cc client.c -o client -lnng -lmsgpackc     (Debian 13 and later, Ubuntu 24.04: -lmsgpack-c)
  *   ctworker serve --model DIR --listen ipc:///tmp/w.sock &
  *   ./client ipc:///tmp/w.sock 1,5,9 12,13  1,5,9 14
+ *
+ * A worker on tcp asks for a token: set CTW_TOKEN.
  */
 #include <errno.h>
 #include <msgpack.h>
@@ -34,6 +36,7 @@ enum { MAX_PAIRS = 1000, MAX_TOKENS = 1 << 20, TIMEOUT_MS = 10000, MESSAGE_BYTES
 
 struct client {
     nng_socket socket;
+    const char *token; /* for a worker on tcp; NULL: none */
     uint64_t next_id;
     uint8_t job[16];
 };
@@ -116,13 +119,17 @@ static void begin(struct client *c, msgpack_sbuffer *buf, msgpack_packer *pk, co
 {
     msgpack_sbuffer_init(buf);
     msgpack_packer_init(pk, buf, msgpack_sbuffer_write);
-    msgpack_pack_map(pk, 4 + n_more);
+    msgpack_pack_map(pk, 4 + n_more + (c->token != NULL));
     pack_str(pk, "v");
     msgpack_pack_uint32(pk, 1);
     pack_str(pk, "op");
     pack_str(pk, op);
     pack_str(pk, "id");
     msgpack_pack_uint64(pk, ++c->next_id);
+    if (c->token != NULL) {
+        pack_str(pk, "token");
+        pack_str(pk, c->token);
+    }
     pack_bin(pk, "job", c->job, sizeof(c->job));
 }
 
@@ -403,6 +410,7 @@ int main(int argc, char **argv)
         items.n_context[items.n] = read_tokens(argv[i], &items);
         items.n_continuation[items.n] = read_tokens(argv[i + 1], &items);
     }
+    c.token = getenv("CTW_TOKEN");
     connect_to(&c, argv[1]);
     submit(&c, &items);
     seal(&c);

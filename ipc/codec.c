@@ -82,6 +82,16 @@ static const msgpack_object *find(const struct ctw_reader *r, const char *key)
     return found;
 }
 
+bool ctw_reader_has(const struct ctw_reader *r, const char *key)
+{
+    const msgpack_object_map *map = root(r);
+    for (uint32_t i = 0; i < map->size; i++) {
+        if (key_is(&map->ptr[i].key, key))
+            return true;
+    }
+    return false;
+}
+
 bool ctw_reader_uint(const struct ctw_reader *r, const char *key, uint64_t *out)
 {
     const msgpack_object *o = find(r, key);

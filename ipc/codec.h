@@ -112,6 +112,8 @@ void ctw_reader_close(struct ctw_reader *r); /* fine twice */
 /* The scan alone: one complete value of at most that depth and number of elements. */
 enum ctw_status ctw_wire_scan(const void *data, size_t bytes, struct ctw_err *err) CTW_MUST_CHECK;
 
+/* Is there such a key at the top level? */
+bool ctw_reader_has(const struct ctw_reader *r, const char *key) CTW_MUST_CHECK;
 /* Top-level values of the envelope; false when absent, repeated or of another type. */
 bool ctw_reader_uint(const struct ctw_reader *r, const char *key, uint64_t *out) CTW_MUST_CHECK;
 bool ctw_reader_str(const struct ctw_reader *r, const char *key,

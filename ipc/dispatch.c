@@ -185,7 +185,10 @@ static bool answer(struct ctw_exchange *e, bool may_fetch, struct ctw_wait *wait
         ctw_request_decode(&request, e->data + e->n_trace, e->n - e->n_trace, &err);
     reply.id = request.id;
     reply.op = request.op;
-    if (st == CTW_OK && request.op == CTW_OP_FETCH && !may_fetch)
+    if (s->options.admits != NULL && !s->options.admits(s->options.arg, &peer, &request)) {
+        (void)ctw_fail(&err, CTW_EREFUSED, "refused");
+        ctw_reply_fail(&reply, &err);
+    } else if (st == CTW_OK && request.op == CTW_OP_FETCH && !may_fetch)
         wait->until_ms = ctw_now_ms() + FETCH_AGAIN_MS;
     else if (st == CTW_OK)
         s->options.handle(s->options.arg, &peer, &request, wait, &reply);

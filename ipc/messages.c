@@ -7,7 +7,7 @@
 #include "base/mem.h"
 #include "ipc/limits.h"
 
-static const char *const request_envelope[] = {"v", "op", "id", NULL};
+static const char *const request_envelope[] = {"v", "op", "id", "token", NULL};
 static const char *const reply_envelope[] = {"v", "id", "ok", NULL};
 
 /* One line an operation. */
@@ -42,6 +42,10 @@ static enum ctw_status read_envelope(struct ctw_request *out, struct ctw_err *er
 {
     uint64_t version;
     struct ctw_slice op;
+    /* First, so that whoever may not ask learns nothing of what else is wrong. */
+    bool has_token = ctw_reader_has(&out->reader, "token");
+    if (has_token && !ctw_reader_str(&out->reader, "token", &out->token))
+        return ctw_fail(err, CTW_EFORMAT, "the request's \"token\" is no str, or comes twice");
     if (!ctw_reader_uint(&out->reader, "id", &out->id))
         return ctw_fail(err, CTW_EFORMAT, "the request has no \"id\" (an unsigned integer, once)");
     if (!ctw_reader_uint(&out->reader, "v", &version))
@@ -94,10 +98,13 @@ enum ctw_status ctw_request_encode(const struct ctw_request *request, struct ctw
                                    struct ctw_err *err)
 {
     const struct ctw_op_messages *m = ops[request->op];
-    ctw_write_map(w, 3 + ctw_count_pairs(m->request, &request->body));
+    bool has_token = request->token.n > 0;
+    ctw_write_map(w, 3 + has_token + ctw_count_pairs(m->request, &request->body));
     ctw_write_key_uint(w, "v", CTW_PROTOCOL_VERSION);
     ctw_write_key_str(w, "op", ctw_slice_of(m->op));
     ctw_write_key_uint(w, "id", request->id);
+    if (has_token)
+        ctw_write_key_str(w, "token", request->token);
     ctw_write_struct(w, m->request, &request->body);
     return written(w, CTW_IPC_REQUEST_BYTES, err);
 }

@@ -171,7 +171,9 @@ struct ctw_info_reply {
     struct ctw_list models; /* of struct ctw_model_map */
     struct ctw_list jobs;   /* of struct ctw_job_map */
     struct ctw_limits_map limits;
+    bool insecure;
 };
+enum { CTW_INFO_INSECURE = 11 };
 
 struct ctw_health_reply {
     uint32_t has;
@@ -259,6 +261,7 @@ extern const struct ctw_schema ctw_error_schema; /* ipc/messages/error.c */
 struct ctw_request {
     uint64_t id;
     enum ctw_op op;
+    struct ctw_slice token; /* of the envelope; empty: none */
     union {
         struct ctw_empty empty; /* info, health */
         struct ctw_submit submit;

@@ -49,6 +49,11 @@ struct ctw_server_options {
      */
     void (*handle)(void *arg, const struct ctw_peer *peer, const struct ctw_request *request,
                    struct ctw_wait *wait, struct ctw_reply *reply);
+    /*
+     * May the peer ask this at all? Else the answer is `refused` and nothing else. Called also for
+     * a request that cannot be decoded, as far as it was. Must not wait. NULL: everybody may.
+     */
+    bool (*admits)(void *arg, const struct ctw_peer *peer, const struct ctw_request *request);
     /* A connection is lost; none of its requests is handled any more. Must not wait; may be NULL.
      */
     void (*peer_gone)(void *arg, uint32_t pipe);

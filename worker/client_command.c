@@ -62,6 +62,17 @@ enum ctw_status ctw_find_worker(const char *which, char url[CTW_URL_MAX], struct
     return st;
 }
 
+struct ctw_option ctw_token_option(const char **file)
+{
+    return (struct ctw_option){.name = "token-file",
+                               .type = CTW_OPT_STRING,
+                               .value = file,
+                               .meta = "FILE",
+                               .help =
+                                   "the token for a worker on tcp: the last word of the first line "
+                                   "(default: the token in CTW_TOKEN, if set)"};
+}
+
 enum ctw_status ctw_call_worker(struct ctw_client **client, const char *url,
                                 struct ctw_request *request, int timeout_ms,
                                 struct ctw_reply *reply, struct ctw_err *err)
@@ -72,7 +83,15 @@ enum ctw_status ctw_call_worker(struct ctw_client **client, const char *url,
         st = ctw_client_open(client, url, err);
     if (st == CTW_OK)
         st = ctw_client_call(*client, request, timeout_ms, reply, err);
-    return st == CTW_OK ? ctw_reply_status(reply, err) : st;
+    if (st == CTW_OK)
+        st = ctw_reply_status(reply, err);
+    if (st == CTW_EREFUSED)
+        return ctw_fail(
+            err, st, "%s: refused: %s", url,
+            request->token.n == 0
+                ? "give the worker's token (--token-file FILE, or CTW_TOKEN)"
+                : "the token is not one of the worker's, or its role does not allow this");
+    return st;
 }
 
 void ctw_json_write_slice(struct ctw_json_writer *w, const char *key, struct ctw_slice s)

@@ -7,6 +7,8 @@
 #include "base/json.h"
 #include "ipc/client.h"
 #include "ipc/endpoint.h"
+#include "worker/auth.h"
+#include "worker/options.h"
 
 /*
  * A URL, the name of a worker of this user, or NULL for the only one that runs. CTW_ENOTFOUND:
@@ -14,6 +16,9 @@
  */
 enum ctw_status ctw_find_worker(const char *which, char url[CTW_URL_MAX],
                                 struct ctw_err *err) CTW_MUST_CHECK;
+
+/* The option --token-file of a client's command; see ctw_auth_client_token(). */
+struct ctw_option ctw_token_option(const char **file);
 
 /*
  * One request to the worker at url. The client stays open for as long as *reply is used; close

@@ -36,7 +36,7 @@ int ctw_cmd_health(int argc, char **argv)
 {
     bool json = false, ready = false;
     int64_t timeout_s = 5;
-    const char *which = NULL;
+    const char *which = NULL, *token_file = NULL;
     const struct ctw_option options[] = {
         {.name = "ready",
          .type = CTW_OPT_FLAG,
@@ -50,6 +50,7 @@ int ctw_cmd_health(int argc, char **argv)
          .max = 3600,
          .meta = "SECONDS",
          .help = "how long to wait for the answer"},
+        ctw_token_option(&token_file),
     };
     const struct ctw_command_line line = {.name = "health",
                                           .synopsis = "[URL] [--ready] [--json]",
@@ -63,13 +64,16 @@ int ctw_cmd_health(int argc, char **argv)
     ctw_options_parse(&line, argc, argv, &exit_code);
     if (exit_code >= 0)
         return exit_code;
-    char url[CTW_URL_MAX];
+    char url[CTW_URL_MAX], token[CTW_TOKEN_MAX];
     struct ctw_client *client = NULL;
     struct ctw_request request = {.op = CTW_OP_HEALTH};
     struct ctw_reply reply = {0};
     struct ctw_err err;
     bool well = false;
     enum ctw_status st = ctw_find_worker(which, url, &err);
+    if (st == CTW_OK)
+        st = ctw_auth_client_token(token_file, token, &err);
+    request.token = ctw_slice_of(st == CTW_OK ? token : "");
     if (st == CTW_OK)
         st = ctw_call_worker(&client, url, &request, (int)timeout_s * 1000, &reply, &err);
     if (st == CTW_OK) {

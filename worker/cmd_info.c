@@ -98,6 +98,10 @@ static enum ctw_status print_json(const struct ctw_info_reply *r, const char *ur
     ctw_json_write_slice(&w, "state", r->state);
     ctw_json_write_slice(&w, "message", r->message);
     ctw_json_write_key_double(&w, "uptime_s", r->uptime_s);
+    if (r->has >> CTW_INFO_INSECURE & 1) {
+        ctw_json_write_key(&w, "insecure");
+        ctw_json_write_bool(&w, r->insecure);
+    }
     ctw_json_write_slice(&w, "nng", r->libraries.nng);
     ctw_json_write_slice(&w, "msgpack", r->libraries.msgpack);
     ctw_json_write_key(&w, "models");
@@ -174,6 +178,8 @@ static void print_table(const struct ctw_info_reply *r, const char *url)
     printf("worker     %s\n", url);
     printf("state      %.*s%s%.*s\n", TEXT(r->state), r->message.n > 0 ? ": " : "",
            TEXT(r->message));
+    if (r->insecure)
+        puts("access     whoever reaches the address can use and stop it (--insecure)");
     printf("version    %.*s, protocol %" PRIu64 ", nng %.*s, msgpack %.*s\n", TEXT(r->version),
            r->protocol, TEXT(r->libraries.nng), TEXT(r->libraries.msgpack));
     printf("process    %" PRIu64 ", up for %s\n", r->pid,
@@ -190,7 +196,7 @@ int ctw_cmd_info(int argc, char **argv)
 {
     bool json = false;
     int64_t timeout_s = 5;
-    const char *which = NULL;
+    const char *which = NULL, *token_file = NULL;
     const struct ctw_option options[] = {
         {.name = "json", .type = CTW_OPT_FLAG, .value = &json, .help = "print one JSON object"},
         {.name = "timeout",
@@ -200,6 +206,7 @@ int ctw_cmd_info(int argc, char **argv)
          .max = 3600,
          .meta = "SECONDS",
          .help = "how long to wait for the answer"},
+        ctw_token_option(&token_file),
     };
     const struct ctw_command_line line = {.name = "info",
                                           .synopsis = "[URL] [--json]",
@@ -213,12 +220,15 @@ int ctw_cmd_info(int argc, char **argv)
     ctw_options_parse(&line, argc, argv, &exit_code);
     if (exit_code >= 0)
         return exit_code;
-    char url[CTW_URL_MAX];
+    char url[CTW_URL_MAX], token[CTW_TOKEN_MAX];
     struct ctw_client *client = NULL;
     struct ctw_request request = {.op = CTW_OP_INFO};
     struct ctw_reply reply = {0};
     struct ctw_err err;
     enum ctw_status st = ctw_find_worker(which, url, &err);
+    if (st == CTW_OK)
+        st = ctw_auth_client_token(token_file, token, &err);
+    request.token = ctw_slice_of(st == CTW_OK ? token : "");
     if (st == CTW_OK)
         st = ctw_call_worker(&client, url, &request, (int)timeout_s * 1000, &reply, &err);
     if (st == CTW_OK && json)

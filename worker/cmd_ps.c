@@ -14,16 +14,17 @@ static const char about[] =
     "Files of workers that were killed are removed.\n";
 
 /* "ready", ..., or "no answer" */
-static void ask_state(const char *url, char out[32])
+static void ask_state(const char *url, const char *token, char out[32])
 {
     enum { TIMEOUT_MS = 2000 };
     struct ctw_client *client = NULL;
-    struct ctw_request request = {.op = CTW_OP_HEALTH};
+    struct ctw_request request = {.op = CTW_OP_HEALTH, .token = ctw_slice_of(token)};
     struct ctw_reply reply;
-    if (ctw_call_worker(&client, url, &request, TIMEOUT_MS, &reply, NULL) == CTW_OK)
+    enum ctw_status st = ctw_call_worker(&client, url, &request, TIMEOUT_MS, &reply, NULL);
+    if (st == CTW_OK)
         ctw_slice_copy(reply.body.health.state, out, 32);
     else
-        snprintf(out, 32, "no answer");
+        snprintf(out, 32, st == CTW_EREFUSED ? "refused" : "no answer");
     ctw_reply_close(&reply);
     ctw_client_close(client);
 }
@@ -42,7 +43,7 @@ static void write_entry(struct ctw_json_writer *w, const struct ctw_registry_ent
     ctw_json_write_close(w, '}');
 }
 
-static enum ctw_status list_workers(bool json, struct ctw_err *err)
+static enum ctw_status list_workers(bool json, const char *token, struct ctw_err *err)
 {
     char dir[CTW_URL_MAX];
     struct ctw_registry_entry *list = NULL;
@@ -61,7 +62,7 @@ static enum ctw_status list_workers(bool json, struct ctw_err *err)
         printf("%-16s %8s %-10s %10s  %-24s %s\n", "NAME", "PID", "STATE", "UP", "MODELS", "URL");
     for (int i = 0; i < n; i++) {
         char state[32], up[32];
-        ask_state(list[i].url, state);
+        ask_state(list[i].url, token, state);
         if (json) {
             write_entry(&w, &list[i], state);
             continue;
@@ -82,8 +83,11 @@ done:
 int ctw_cmd_ps(int argc, char **argv)
 {
     bool json = false;
+    const char *token_file = NULL;
+    char token[CTW_TOKEN_MAX];
     const struct ctw_option options[] = {
         {.name = "json", .type = CTW_OPT_FLAG, .value = &json, .help = "print one JSON array"},
+        ctw_token_option(&token_file),
     };
     const struct ctw_command_line line = {.name = "ps",
                                           .synopsis = "[--json]",
@@ -95,7 +99,9 @@ int ctw_cmd_ps(int argc, char **argv)
     ctw_options_parse(&line, argc, argv, &exit_code);
     if (exit_code >= 0)
         return exit_code;
-    enum ctw_status st = list_workers(json, &err);
+    enum ctw_status st = ctw_auth_client_token(token_file, token, &err);
+    if (st == CTW_OK)
+        st = list_workers(json, token, &err);
     if (st != CTW_OK)
         ctw_error("ps: %s", err.msg);
     return ctw_status_exit_code(st);

@@ -29,12 +29,13 @@ static const char about[] =
     "by\n"
     "signal n with jobs unfinished.\n";
 
-enum { N_PLACE = 5, N_LIFE = 7, N_OWN = N_PLACE + N_LIFE };
+enum { N_PLACE = 7, N_LIFE = 7, N_OWN = N_PLACE + N_LIFE };
 
 struct values {
     struct ctw_option_list models;
     const char *listen, *name, *allow_load, *ready_file, *on_signal, *log;
-    bool insecure;
+    const char *token_file;
+    bool bind_any, insecure;
     int64_t ready_fd, owner_pid, grace_s;
     uint64_t queue_bytes;
 };
@@ -56,11 +57,21 @@ static void fill_place_rows(struct ctw_option *rows, struct values *v)
          .type = CTW_OPT_STRING,
          .value = &v->listen,
          .meta = "URL",
-         .help = "ipc:///PATH or tcp://HOST:PORT (default: see above). tcp has no password: "
-                 "whoever reaches it can use and stop the worker"},
-        {.name = "insecure-bind-any",
+         .help = "ipc:///PATH or tcp://HOST:PORT (default: see above). tcp needs --token-file or "
+                 "--insecure"},
+        {.name = "token-file",
+         .type = CTW_OPT_STRING,
+         .value = &v->token_file,
+         .meta = "FILE",
+         .help = "who may ask over tcp: lines NAME ROLE TOKEN, ROLE being score or admin, or one "
+                 "bare token, which may do everything. Mode 0600 (default: none)"},
+        {.name = "insecure",
          .type = CTW_OPT_FLAG,
          .value = &v->insecure,
+         .help = "allow tcp without tokens: whoever reaches it can use and stop the worker"},
+        {.name = "insecure-bind-any",
+         .type = CTW_OPT_FLAG,
+         .value = &v->bind_any,
          .help = "allow tcp://0.0.0.0, which every network of the machine reaches"},
         {.name = "name",
          .type = CTW_OPT_STRING,
@@ -239,7 +250,9 @@ int ctw_cmd_serve(int argc, char **argv)
         .n_models = v.models.n,
         .listen = v.listen,
         .name = v.name,
-        .insecure_bind_any = v.insecure,
+        .insecure_bind_any = v.bind_any,
+        .token_file = v.token_file,
+        .insecure = v.insecure,
         .allow_load = v.allow_load,
         .ready_file = v.ready_file,
         .ready_fd = (int)v.ready_fd,

@@ -30,7 +30,7 @@ enum {
 
 /* The worker that is stopped, and how to see that it has ended. */
 struct target {
-    char url[CTW_URL_MAX];
+    char url[CTW_URL_MAX], token[CTW_TOKEN_MAX];
     struct ctw_endpoint endpoint;
     bool met; /* boot is known */
     char boot[BOOT_BYTES];
@@ -47,7 +47,7 @@ struct target {
 static enum ctw_status ask_health(struct target *t, int timeout_ms, struct ctw_err *err)
 {
     struct ctw_client *client = NULL;
-    struct ctw_request request = {.op = CTW_OP_HEALTH};
+    struct ctw_request request = {.op = CTW_OP_HEALTH, .token = ctw_slice_of(t->token)};
     struct ctw_reply reply;
     enum ctw_status st = ctw_call_worker(&client, t->url, &request, timeout_ms, &reply, err);
     struct ctw_slice boot = reply.body.health.boot;
@@ -102,7 +102,7 @@ static enum ctw_status meet(struct target *t, const char *which, struct ctw_err 
 static enum ctw_status shut_down(struct target *t, bool cancel, struct ctw_err *err)
 {
     struct ctw_client *client = NULL;
-    struct ctw_request request = {.op = CTW_OP_SHUTDOWN};
+    struct ctw_request request = {.op = CTW_OP_SHUTDOWN, .token = ctw_slice_of(t->token)};
     struct ctw_reply reply;
     request.body.mode.mode = ctw_slice_of(cancel ? "cancel" : "finish");
     enum ctw_status st = ctw_call_worker(&client, t->url, &request, CALL_MS, &reply, err);
@@ -153,7 +153,7 @@ int ctw_cmd_stop(int argc, char **argv)
 {
     bool cancel = false;
     int64_t timeout_s = 60;
-    const char *which = NULL;
+    const char *which = NULL, *token_file = NULL;
     const struct ctw_option options[] = {
         {.name = "cancel",
          .type = CTW_OPT_FLAG,
@@ -166,6 +166,7 @@ int ctw_cmd_stop(int argc, char **argv)
          .max = 7 * 86400,
          .meta = "SECONDS",
          .help = "how long to wait for its end; 0 does not wait"},
+        ctw_token_option(&token_file),
     };
     const struct ctw_command_line line = {.name = "stop",
                                           .synopsis = "[URL] [--cancel]",
@@ -181,7 +182,9 @@ int ctw_cmd_stop(int argc, char **argv)
         return exit_code;
     struct target t = {0};
     struct ctw_err err;
-    enum ctw_status st = meet(&t, which, &err);
+    enum ctw_status st = ctw_auth_client_token(token_file, t.token, &err);
+    if (st == CTW_OK)
+        st = meet(&t, which, &err);
     if (st == CTW_OK)
         st = shut_down(&t, cancel, &err);
     if (st == CTW_OK && timeout_s > 0)

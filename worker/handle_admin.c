@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "base/mem.h"
 #include "worker/clock.h"
 #include "worker/dtype_name.h"
@@ -91,7 +92,7 @@ enum ctw_status ctw_handle_health(struct ctw_handler_call *c, struct ctw_err *er
     const char *message;
     pthread_mutex_lock(&q->lock);
     r->state = ctw_slice_of(ctw_service_state(c->service, &message));
-    bool copied = ctw_reply_copy(c->reply, message, &r->message);
+    bool copied = ctw_copy_message(c, message, &r->message);
     r->jobs = (uint64_t)ctw_queue_unfinished(q);
     r->stalled_ms = stalled_ms(q, c->contact.now_ms);
     pthread_mutex_unlock(&q->lock);
@@ -112,14 +113,14 @@ static bool copy_products(struct ctw_reply *reply, const struct ctw_model_slot *
     return ctw_reply_copy(reply, text, out);
 }
 
-static bool fill_model(struct ctw_reply *reply, const struct ctw_model_slot *m, bool local,
+static bool fill_model(struct ctw_handler_call *c, const struct ctw_model_slot *m,
                        struct ctw_model_map *out)
 {
+    struct ctw_reply *reply = c->reply;
     out->state = ctw_slice_of(ctw_model_state_name(m->state));
-    bool ok =
-        ctw_reply_copy(reply, m->name, &out->name) &&
-        ctw_reply_copy(reply, local ? m->path : "", &out->path) &&
-        ctw_reply_copy(reply, m->state == CTW_MODEL_FAILED ? m->error.msg : "", &out->message);
+    bool ok = ctw_reply_copy(reply, m->name, &out->name) &&
+              ctw_reply_copy(reply, c->peer->local ? m->path : "", &out->path) &&
+              ctw_copy_message(c, m->state == CTW_MODEL_FAILED ? m->error.msg : "", &out->message);
     if (m->state != CTW_MODEL_READY || !ok)
         return ok;
     const struct ctw_engine_info *info = &m->info;
@@ -147,15 +148,15 @@ static bool fill_model(struct ctw_reply *reply, const struct ctw_model_slot *m, 
            ctw_reply_copy(reply, info->model->activations, &out->activations);
 }
 
-static bool fill_models(struct ctw_reply *reply, const struct ctw_queue *q, bool local)
+static bool fill_models(struct ctw_handler_call *c, const struct ctw_queue *q)
 {
-    struct ctw_list *list = &reply->body.info.models;
-    struct ctw_model_map *maps = ctw_reply_alloc(reply, (size_t)q->n_models * sizeof(*maps));
+    struct ctw_list *list = &c->reply->body.info.models;
+    struct ctw_model_map *maps = ctw_reply_alloc(c->reply, (size_t)q->n_models * sizeof(*maps));
     if (maps == NULL)
         return false;
     *list = (struct ctw_list){.data = maps, .n = (size_t)q->n_models};
     for (int i = 0; i < q->n_models; i++) {
-        if (!fill_model(reply, q->models[i], local, &maps[i]))
+        if (!fill_model(c, q->models[i], &maps[i]))
             return false;
     }
     return true;
@@ -175,15 +176,23 @@ static bool fill_job(struct ctw_reply *reply, const struct ctw_job *j, struct ct
     return ctw_reply_copy(reply, j->head.model, &out->model);
 }
 
-static bool fill_jobs(struct ctw_reply *reply, const struct ctw_queue *q)
+/* An admin sees all, others their own. */
+static bool is_seen(const struct ctw_handler_call *c, const struct ctw_job *j)
 {
+    const char *owner = c->contact.owner != NULL ? c->contact.owner : "";
+    return !j->removed && (c->contact.admin || strcmp(j->owner, owner) == 0);
+}
+
+static bool fill_jobs(struct ctw_handler_call *c, const struct ctw_queue *q)
+{
+    struct ctw_reply *reply = c->reply;
     struct ctw_list *list = &reply->body.info.jobs;
     struct ctw_job_map *maps = ctw_reply_alloc(reply, (size_t)q->n_jobs * sizeof(*maps));
     if (maps == NULL)
         return false;
     *list = (struct ctw_list){.data = maps};
     for (const struct ctw_job *j = q->jobs; j != NULL; j = j->next) {
-        if (!j->removed && !fill_job(reply, j, &maps[list->n++]))
+        if (is_seen(c, j) && !fill_job(reply, j, &maps[list->n++]))
             return false;
     }
     return true;
@@ -196,8 +205,7 @@ enum ctw_status ctw_handle_info(struct ctw_handler_call *c, struct ctw_err *err)
     const char *message;
     pthread_mutex_lock(&q->lock);
     r->state = ctw_slice_of(ctw_service_state(c->service, &message));
-    bool ok = ctw_reply_copy(c->reply, message, &r->message) &&
-              fill_models(c->reply, q, c->peer->local) && fill_jobs(c->reply, q);
+    bool ok = ctw_copy_message(c, message, &r->message) && fill_models(c, q) && fill_jobs(c, q);
     size_t max_bytes = q->max_bytes;
     pthread_mutex_unlock(&q->lock);
     r->version = ctw_slice_of(c->service->version);
@@ -205,6 +213,8 @@ enum ctw_status ctw_handle_info(struct ctw_handler_call *c, struct ctw_err *err)
     r->boot = (struct ctw_slice){.data = (const char *)c->service->boot, .n = CTW_BOOT_BYTES};
     r->pid = (uint64_t)getpid();
     r->uptime_s = (double)(c->contact.now_ms - c->service->started_ms) / 1000;
+    r->insecure = c->service->insecure;
+    r->has |= 1u << CTW_INFO_INSECURE;
     r->libraries.nng = ctw_slice_of(ctw_ipc_nng_version());
     r->libraries.msgpack = ctw_slice_of(ctw_ipc_msgpack_version());
     r->limits = (struct ctw_limits_map){.message_bytes = CTW_IPC_MESSAGE_BYTES,
@@ -233,8 +243,9 @@ static bool is_below(const char *path, const char *root)
     return strncmp(path, root, n) == 0 && (path[n] == '\0' || path[n] == '/' || root[n - 1] == '/');
 }
 
-static enum ctw_status allowed_path(const char *root, struct ctw_slice asked, char out[PATH_MAX],
-                                    struct ctw_err *err)
+/* `local`: the client may know the folder. */
+static enum ctw_status allowed_path(const char *root, struct ctw_slice asked, bool local,
+                                    char out[PATH_MAX], struct ctw_err *err)
 {
     char path[PATH_MAX], real_root[PATH_MAX];
     if (root == NULL)
@@ -244,13 +255,14 @@ static enum ctw_status allowed_path(const char *root, struct ctw_slice asked, ch
     if (!ctw_slice_copy(asked, path, sizeof(path)))
         return ctw_fail(err, CTW_EINVAL, "load: the path is too long");
     if (realpath(root, real_root) == NULL)
-        return ctw_fail(err, CTW_EIO, "load: %s: %s", root, strerror(errno));
+        return ctw_fail(err, CTW_EIO, "load: %s: %s", local ? root : "--allow-load",
+                        strerror(errno));
     /* One message for all that is not below it: a client learns nothing of other files. */
     if (path[0] != '/' || realpath(path, out) == NULL || !is_below(out, real_root))
         return ctw_fail(err, CTW_EINVAL,
-                        "load: %s is not the absolute path of a folder below %s, where this worker "
-                        "may load from (--allow-load)",
-                        path, root);
+                        "load: %s is not the absolute path of a folder below %s%s this worker may "
+                        "load from (--allow-load)",
+                        path, local ? root : "the one", local ? ", where" : " that");
     return CTW_OK;
 }
 
@@ -258,15 +270,18 @@ enum ctw_status ctw_handle_load(struct ctw_handler_call *c, struct ctw_err *err)
 {
     const struct ctw_load *request = &c->request->body.load;
     struct ctw_model_reply *r = &c->reply->body.model;
-    char path[PATH_MAX], asked[CTW_MODEL_NAME_MAX], name[CTW_MODEL_NAME_MAX];
+    char path[PATH_MAX], asked[CTW_MODEL_NAME_MAX], name[CTW_MODEL_NAME_MAX],
+        caller[CTW_CALLER_MAX];
     if (!ctw_slice_copy(request->model, asked, sizeof(asked)))
         return ctw_fail(err, CTW_EINVAL, "load: the name is longer than %d bytes",
                         CTW_MODEL_NAME_MAX - 1);
-    enum ctw_status st = allowed_path(c->service->allow_load, request->path, path, err);
+    enum ctw_status st =
+        allowed_path(c->service->allow_load, request->path, c->peer->local, path, err);
     if (st == CTW_OK)
         st = ctw_queue_load(c->service->queue, path, asked, name, &c->retry_ms, err);
     if (st != CTW_OK)
         return st;
+    ctw_info("%s loads model %s from %s", ctw_caller_name(c, caller), name, path);
     r->state = ctw_slice_of(ctw_model_state_name(CTW_MODEL_LOADING));
     return ctw_reply_copy(c->reply, name, &r->model)
                ? CTW_OK
@@ -275,11 +290,13 @@ enum ctw_status ctw_handle_load(struct ctw_handler_call *c, struct ctw_err *err)
 
 enum ctw_status ctw_handle_unload(struct ctw_handler_call *c, struct ctw_err *err)
 {
-    char name[CTW_MODEL_NAME_MAX];
+    char name[CTW_MODEL_NAME_MAX], caller[CTW_CALLER_MAX];
     struct ctw_model_reply *r = &c->reply->body.model;
     if (!ctw_slice_copy(c->request->body.unload.model, name, sizeof(name)))
         return ctw_fail(err, CTW_ENOTFOUND, "unload: no model has so long a name");
     enum ctw_status st = ctw_queue_unload(c->service->queue, name, &c->retry_ms, err);
+    if (st == CTW_OK)
+        ctw_info("%s unloads model %s", ctw_caller_name(c, caller), name);
     r->state = ctw_slice_of(ctw_model_state_name(CTW_MODEL_CLOSING));
     r->model = c->request->body.unload.model;
     return st;
@@ -293,6 +310,9 @@ static enum ctw_status drain(struct ctw_handler_call *c, bool shut_down, struct 
     bool cancel = ctw_slice_is(mode, "cancel");
     if (!cancel && !ctw_slice_is(mode, "finish"))
         return ctw_fail(err, CTW_EINVAL, "mode is neither finish nor cancel");
+    char caller[CTW_CALLER_MAX];
+    ctw_info("%s asks to %s: unfinished jobs are %s", ctw_caller_name(c, caller),
+             shut_down ? "stop" : "drain", cancel ? "cancelled" : "finished");
     c->reply->body.drain.jobs = (uint64_t)ctw_queue_drain(c->service->queue, cancel, shut_down);
     c->reply->body.drain.state = ctw_slice_of("draining");
     return CTW_OK;

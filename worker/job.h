@@ -26,7 +26,7 @@ enum ctw_job_state {
 
 enum ctw_job_kind { CTW_JOB_LOGLIKELIHOOD, CTW_JOB_ROLLING };
 
-enum { CTW_MODEL_NAME_MAX = 128 };
+enum { CTW_MODEL_NAME_MAX = 128, CTW_OWNER_MAX = 65 };
 
 /* What part 0 says about the whole job, checked. */
 struct ctw_job_head {
@@ -74,7 +74,8 @@ struct ctw_unit {
 };
 
 struct ctw_job {
-    uint8_t id[CTW_IPC_JOB_ID_BYTES];
+    uint8_t id[CTW_IPC_JOB_ID_BYTES]; /* with the owner, no other job has it */
+    char owner[CTW_OWNER_MAX];        /* the name of its client's token; "": a client over ipc */
     struct ctw_job_head head;
     enum ctw_job_state state;
     struct ctw_job_part **parts;

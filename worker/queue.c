@@ -125,7 +125,7 @@ void ctw_queue_end(struct ctw_queue *q, struct ctw_job *j, enum ctw_job_state st
     pthread_cond_signal(&q->work);
 }
 
-static void cancel(struct ctw_queue *q, struct ctw_job *j, const char *why)
+void ctw_queue_cancel_job(struct ctw_queue *q, struct ctw_job *j, const char *why)
 {
     struct ctw_err err;
     (void)ctw_fail(&err, CTW_ECANCELED, "%s", why);
@@ -197,7 +197,7 @@ void ctw_queue_tick(struct ctw_queue *q, int64_t now_ms)
             continue;
         if (!ctw_job_is_final(j)) {
             n_lost++;
-            cancel(q, j, "its client was silent for too long (orphan policy)");
+            ctw_queue_cancel_job(q, j, "its client was silent for too long (orphan policy)");
         }
         ctw_queue_remove(q, j);
     }
@@ -214,7 +214,7 @@ int ctw_queue_drain(struct ctw_queue *q, bool all, bool shut_down)
         q->shut_down_ms = ctw_now_ms();
     for (struct ctw_job *j = q->jobs; j != NULL; j = j->next) {
         if (!ctw_job_is_final(j) && (all || j->state == CTW_JOB_OPEN))
-            cancel(q, j, "the worker is stopping");
+            ctw_queue_cancel_job(q, j, "the worker is stopping");
     }
     int n = ctw_queue_unfinished(q);
     pthread_mutex_unlock(&q->lock);
@@ -240,7 +240,7 @@ void ctw_queue_stop(struct ctw_queue *q)
     q->draining = true;
     atomic_store(&q->stop, true);
     for (struct ctw_job *j = q->jobs; j != NULL; j = j->next)
-        cancel(q, j, "the worker is stopping");
+        ctw_queue_cancel_job(q, j, "the worker is stopping");
     if (q->wake != NULL)
         q->wake(q->wake_arg, 0);
     pthread_cond_broadcast(&q->work);

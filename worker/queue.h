@@ -99,9 +99,17 @@ const char *ctw_model_state_name(enum ctw_model_state state);
 
 /* ---- requests; each fills its reply's body ---- */
 
+struct ctw_foreign {
+    bool is; /* a job of another client was found */
+    char owner[CTW_OWNER_MAX];
+};
+
 struct ctw_contact {
     uint32_t pipe;
     int64_t now_ms;
+    const char *owner;           /* the token's name; NULL or "": this user, over ipc */
+    bool admin;                  /* sees and may end the jobs of all */
+    struct ctw_foreign *foreign; /* NULL, or filled when the job is another client's */
 };
 
 /* *retry_ms and *bad_item come with an error, 0 and -1 when they do not apply. */
@@ -147,6 +155,13 @@ void ctw_queue_stop(struct ctw_queue *q);
 
 /* ---- with the lock held ---- */
 
+/*
+ * The client's own job; with `others`, for an admin, anybody's, which is then no contact: that
+ * one's client is another. Jobs of others are not there for a client.
+ */
+enum ctw_status ctw_queue_find(struct ctw_queue *q, const struct ctw_contact *contact,
+                               struct ctw_slice id, bool others, struct ctw_job **out,
+                               struct ctw_err *err) CTW_MUST_CHECK;
 int ctw_queue_unfinished(const struct ctw_queue *q);
 /* Not CTW_OK: no new jobs and models, since the worker has failed (and how), or is draining. */
 enum ctw_status ctw_queue_admits(const struct ctw_queue *q, struct ctw_err *err) CTW_MUST_CHECK;
@@ -159,6 +174,7 @@ void ctw_queue_end(struct ctw_queue *q, struct ctw_job *j, enum ctw_job_state st
                    const struct ctw_err *err);
 /* Wakes the polls of all jobs that have news. */
 void ctw_queue_tell(struct ctw_queue *q);
+void ctw_queue_cancel_job(struct ctw_queue *q, struct ctw_job *j, const char *why);
 void ctw_queue_unpin(struct ctw_queue *q, struct ctw_job *j);
 /* Frees what is removed and not pinned; else it stays in the list, and nobody finds it. */
 void ctw_queue_remove(struct ctw_queue *q, struct ctw_job *j);

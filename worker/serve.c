@@ -29,6 +29,7 @@ struct serve {
     const struct ctw_serve_options *options;
     struct ctw_queue queue;
     struct ctw_service service;
+    struct ctw_auth auth;
     struct ctw_scorer scorer;
     struct ctw_server *server;
     pthread_t scorer_thread;
@@ -126,6 +127,7 @@ static enum ctw_status listen_at(struct serve *s, struct ctw_err *err)
                                         .allow_any = o->insecure_bind_any,
                                         .arg = &s->service,
                                         .handle = ctw_handle,
+                                        .admits = ctw_handle_admits,
                                         .peer_gone = ctw_handle_peer_gone};
     enum ctw_status st = ctw_server_open(&s->server, &server, err);
     if (st != CTW_OK)
@@ -162,6 +164,29 @@ static enum ctw_status register_worker(struct serve *s, struct ctw_err *err)
     return ctw_registry_add(s->dir, &e, s->registry_path, err);
 }
 
+/* Who may ask over tcp; over ipc it is this user's processes. */
+static enum ctw_status set_access(struct serve *s, struct ctw_err *err)
+{
+    const struct ctw_serve_options *o = s->options;
+    bool tcp = o->listen != NULL && strncmp(o->listen, "tcp://", 6) == 0;
+    enum ctw_status st = CTW_OK;
+    if (tcp && o->token_file == NULL && !o->insecure)
+        return ctw_fail(err, CTW_EINVAL,
+                        "--listen %s: whoever reaches the address could use and stop the worker: "
+                        "give --token-file FILE (mode 0600, lines NAME ROLE TOKEN), or say "
+                        "--insecure",
+                        o->listen);
+    if (o->token_file != NULL)
+        st = ctw_auth_read(&s->auth, o->token_file, err);
+    if (st != CTW_OK)
+        return st;
+    s->service.auth = s->auth.n > 0 ? &s->auth : NULL;
+    s->service.insecure = tcp && s->auth.n == 0;
+    if (s->service.insecure)
+        ctw_warn("--insecure: whoever reaches %s can use and stop this worker", o->listen);
+    return CTW_OK;
+}
+
 static enum ctw_status start(struct serve *s, struct ctw_err *err)
 {
     s->service = (struct ctw_service){.queue = &s->queue,
@@ -170,7 +195,9 @@ static enum ctw_status start(struct serve *s, struct ctw_err *err)
                                       .allow_load = s->options->allow_load};
     if (getrandom(s->service.boot, CTW_BOOT_BYTES, 0) != CTW_BOOT_BYTES)
         return ctw_fail(err, CTW_EIO, "no random bytes: %s", strerror(errno));
-    enum ctw_status st = watch_owner(s, err);
+    enum ctw_status st = set_access(s, err);
+    if (st == CTW_OK)
+        st = watch_owner(s, err);
     if (st == CTW_OK)
         st = ctw_runtime_dir(s->dir, sizeof(s->dir), err);
     if (st == CTW_OK)
@@ -362,6 +389,7 @@ static int stop(struct serve *s, const sigset_t *signals, int code)
     if (s->owner_fd >= 0)
         close(s->owner_fd);
     ctw_queue_fini(&s->queue);
+    ctw_auth_fini(&s->auth);
     ctw_free(s);
     return code;
 }

@@ -15,6 +15,8 @@ struct ctw_serve_options {
     const char *listen; /* NULL: ipc, DIR/NAME.sock in the runtime folder */
     const char *name;   /* NULL: the process id */
     bool insecure_bind_any;
+    const char *token_file; /* NULL: no tokens; then tcp needs `insecure` */
+    bool insecure;
     const char *allow_load; /* NULL: clients cannot load models */
     const char *ready_file; /* NULL: none. Gets the URL when the models are loaded */
     int ready_fd;           /* -1: none. Likewise, then it is closed */

@@ -81,6 +81,7 @@ static const struct ctw_field reply_fields[] = {
     CTW_FIELD_OF(MAPS, struct ctw_info_reply, models, REQUIRED, &model),
     CTW_FIELD_OF(MAPS, struct ctw_info_reply, jobs, REQUIRED, &job),
     CTW_FIELD_OF(MAP, struct ctw_info_reply, limits, REQUIRED, &limits),
+    CTW_FIELD(BOOL, struct ctw_info_reply, insecure, OPTIONAL),
 };
 static const struct ctw_schema reply =
     CTW_SCHEMA("info reply", struct ctw_info_reply, reply_fields);

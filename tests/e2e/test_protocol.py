@@ -342,9 +342,17 @@ class Bounds(OneWorker):
         self.assertEqual(self.c.call("seal", job=jobs[0], parts=3)["items"], 3)
 
     def test_jobs(self):
-        jobs = [self.c.pairs([([1], [2])], seal=False) for _ in range(64)]
-        e = self.refused("busy", "64 jobs", self.c.pairs, [([1], [2])])
+        begin = lambda c: c.pairs([([1], [2])], seal=False)
+        jobs = [begin(self.c) for _ in range(16)]  # a quarter for one client's that are not sealed
+        e = self.refused("busy", "this client has 16 jobs that are not sealed", begin, self.c)
         self.assertGreater(e.retry_ms, 0)
+        others = [self.worker.client() for _ in range(3)]
+        jobs += [begin(c) for c in others for _ in range(16)]
+        with self.worker.client() as c:
+            e = self.refused("busy", "64 jobs", begin, c)
+        self.assertGreater(e.retry_ms, 0)
+        for c in others:
+            c.sock.close()
         self.assertEqual(self.c.call("health")["jobs"], 64)
         self.assertEqual(len(self.c.call("info")["jobs"]), 64)
         for job in jobs:

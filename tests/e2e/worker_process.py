@@ -210,7 +210,7 @@ class Worker:
     """A fake worker (or `program`) in a folder of its own, ended with the `with` block."""
 
     def __init__(self, *args, models=("model",), listen=None, wait=True, engine=None, env=None,
-                 program=FAKE):
+                 program=FAKE, access=None):
         self.program = str(program)
         self.folder = tempfile.TemporaryDirectory(prefix="ctw-")
         self.dir = Path(self.folder.name)
@@ -227,9 +227,11 @@ class Worker:
         if "open_ms" in engine:
             engine = engine | {"open_ms": int(engine["open_ms"] * PATIENCE)}
         self.env |= {f"CTW_FAKE_{k.upper()}": str(v) for k, v in engine.items()}
+        tcp = self.url.startswith("tcp:")
+        access = access if access is not None else ("--insecure",) if tcp else ()
         self.log = open(self.dir / "log", "w+", encoding="utf-8")
         self.argv = [self.program, "serve", "--model", *paths, "--listen", self.url,
-                     "--ready-file", str(self.ready), *args]
+                     "--ready-file", str(self.ready), *access, *args]
         self.process = subprocess.Popen(self.argv, env=self.env, stderr=self.log,
                                         stdin=subprocess.DEVNULL, stdout=self.log)
         if wait:

@@ -1,4 +1,6 @@
 /* Whose silence ends a job, and what is none. */
+#include <stdio.h>
+
 #include "queue_bench.h"
 
 static bool is_there(struct bench *b, const char *id)
@@ -135,6 +137,63 @@ static void time_in_which_we_did_not_run_does_not_count(void **state)
     close_bench(&b);
 }
 
+/* Begins a job of one item over a connection at a time. */
+static enum ctw_status begin(struct bench *b, const char *id, uint32_t pipe, const char *owner,
+                             int64_t now_ms, struct ctw_err *err)
+{
+    static const char one[4] = {1};
+    const struct ctw_slice bin = {.data = one, .n = 4};
+    struct ctw_contact c = {.pipe = pipe, .now_ms = now_ms, .owner = owner};
+    struct ctw_submit s = {.has = 1u << CTW_SUBMIT_HEAD,
+                           .job = id_of(id),
+                           .head = {.kind = ctw_slice_of("loglikelihood_rolling"),
+                                    .has = 1u << CTW_HEAD_PREFIX_TOKEN,
+                                    .prefix_token = 1},
+                           .items = {.has = 1u << CTW_ITEMS_TOKENS | 1u << CTW_ITEMS_N_TOKENS,
+                                     .tokens = bin,
+                                     .n_tokens = bin}};
+    struct ctw_submit_reply reply;
+    int64_t bad_item;
+    int retry_ms;
+    return ctw_queue_submit(&b->queue, &c, &s, &reply, &bad_item, &retry_ms, err);
+}
+
+/* Jobs that are begun and left do not keep other clients out for long; no client may hold all. */
+static void forgotten_jobs_make_room(void **state)
+{
+    (void)state;
+    struct bench b;
+    struct ctw_err err;
+    char id[17] = "forgotten-000000";
+    int64_t now = ctw_now_ms();
+    open_ready(&b);
+    for (int i = 0; i < CTW_IPC_JOBS; i++) {
+        snprintf(id, sizeof(id), "forgotten-%06d", i);
+        uint32_t pipe = 10 + (uint32_t)i / 16;
+        assert_int_equal(begin(&b, id, pipe, NULL, now, &err), CTW_OK);
+        if (i == 15) { /* of this connection no more; of another, under no token, yes */
+            assert_int_equal(begin(&b, "seventeenth-----", pipe, NULL, now, &err), CTW_EBUSY);
+            assert_non_null(strstr(err.msg, "this client has 16 jobs"));
+        }
+    }
+    assert_int_equal(begin(&b, "early-----------", 99, NULL, now + 59000, &err), CTW_EBUSY);
+    assert_int_equal(b.queue.n_jobs, CTW_IPC_JOBS);
+    struct ctw_contact c = {.pipe = 10, .now_ms = now + 30000}; /* one of them goes on */
+    struct ctw_seal seal = {.job = id_of("forgotten-000003"), .parts = 2};
+    struct ctw_seal_reply sealed;
+    assert_int_equal(ctw_queue_seal(&b.queue, &c, &seal, &sealed, &err), CTW_EINVAL);
+    assert_int_equal(begin(&b, "late------------", 99, NULL, now + 61000, &err), CTW_OK);
+    assert_int_equal(b.queue.n_jobs, 2);
+    for (int i = 0; i < 16;
+         i++) { /* a token's clients count together, whatever their connections */
+        snprintf(id, sizeof(id), "token-0000000%03d", i);
+        assert_int_equal(begin(&b, id, 200 + (uint32_t)i, "alice", now + 61000, &err), CTW_OK);
+    }
+    assert_int_equal(begin(&b, "token-more------", 300, "alice", now + 61000, &err), CTW_EBUSY);
+    assert_int_equal(begin(&b, "token-other-----", 300, "bob", now + 61000, &err), CTW_OK);
+    close_bench(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -142,6 +201,7 @@ int main(void)
         cmocka_unit_test(a_cancel_wakes_who_waits),
         cmocka_unit_test(a_waiting_poll_is_contact),
         cmocka_unit_test(time_in_which_we_did_not_run_does_not_count),
+        cmocka_unit_test(forgotten_jobs_make_room),
     };
     ctw_log_set_level(CTW_LOG_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
