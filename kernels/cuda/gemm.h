@@ -128,7 +128,12 @@ enum ctw_status ctw_gemm_trial_equal(struct ctw_gemm_trial *t, const struct ctw_
 
 /* ---- gemm_file.cu ------------------------------------------------------------------------- */
 
-/* Reads the file of choices for this GPU and these versions, where there is one. */
+/* Of the rule by which gemm_choose.cu and gemm_trial.cu choose. Raised when they, or the kernels of ours
+ * that they choose among, change so that other choices may be right: files of older rules are ignored. */
+enum { CTW_GEMM_RULE = 1 };
+
+/* Reads the file of choices of this rule, GPU and these libraries, where there is one; another's is
+ * ignored, which the log tells, and written over when something has been chosen. */
 enum ctw_status ctw_gemm_file_open(struct ctw_cuda *cu, struct ctw_err *err);
 /* Writes all choices; a failure is a warning, once. */
 void ctw_gemm_file_save(struct ctw_cuda *cu);

@@ -51,8 +51,9 @@ static void key_line(const struct ctw_cuda *cu, char *out, size_t cap)
 {
     int driver = 0;
     (void)cudaDriverGetVersion(&driver);
-    snprintf(out, cap, "ctworker-gemm 1 %s %s cublaslt%zu driver%d sms%d\n", cu->name,
-             cu->hopper ? "hopper" : "general", cublasLtGetVersion(), driver, cu->n_sm);
+    snprintf(out, cap, "ctworker-gemm rule%d %s %s cuda%d cublaslt%zu driver%d sms%d\n", CTW_GEMM_RULE,
+             cu->name, cu->hopper ? "hopper" : "general", CUDART_VERSION, cublasLtGetVersion(), driver,
+             cu->n_sm);
 }
 
 /* ---- writing ------------------------------------------------------------------------------ */
@@ -207,7 +208,7 @@ static const char *read_classes(struct ctw_cuda *cu, FILE *f)
     struct ctw_gemm_class c;
     key_line(cu, key, sizeof(key));
     if (fgets(line, sizeof(line), f) == NULL || strcmp(line, key) != 0)
-        return "it is for another machine or version";
+        return "it is of another rule, GPU, library or driver; algorithms are chosen anew";
     while (cu->gemms->n < MAX_CLASSES && fgets(line, sizeof(line), f) != NULL) {
         size_t n = strlen(line);
         if (line[0] == '#')
