@@ -118,7 +118,8 @@ def cuda_stage(all_architectures):
               f"-DCMAKE_CUDA_COMPILER={nvcc}", chosen]),
         Step(["cmake", "--build", build, "-j", JOBS, "--target", "ctworker", "ctworker_cuda",
               "invariance", "gpu_tests"]),
-        Step([*PYTEST, "tests/gpu/test_drivers.py"], "pytest", {"CTW_CUDA_BUILD": build}),
+        Step([*PYTEST, "tests/gpu/test_drivers.py", "tests/gpu/test_build.py"], "pytest",
+             {"CTW_CUDA_BUILD": build}),
     ], quick=False, limit_s=1800, note=f"nvcc {version[1]}.{version[2]}, {told}")
 
 
