@@ -1,12 +1,9 @@
 /* One connection: its bytes, framed as nng's request/reply protocol frames them. */
-#include <arpa/inet.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/clock.h"
-#include "base/log.h"
 #include "base/mem.h"
 #include "ipc/server_internal.h"
 
@@ -15,14 +12,9 @@ enum { HELLO_MS = 10000 };
 static const unsigned char hello_of_rep[CTW_HELLO_BYTES] = {0, 'S', 'P', 0, 0, 0x31, 0, 0};
 static const unsigned char hello_of_req[CTW_HELLO_BYTES] = {0, 'S', 'P', 0, 0, 0x30, 0, 0};
 
-static bool is_local(const struct ctw_connection *c)
-{
-    return c->server->endpoint.path != NULL;
-}
-
 static size_t frame_bytes(const struct ctw_connection *c)
 {
-    return is_local(c) ? CTW_FRAME_BYTES : CTW_FRAME_BYTES - 1;
+    return c->server->endpoint.path != NULL ? CTW_FRAME_BYTES : CTW_FRAME_BYTES - 1;
 }
 
 /* ---- ends ---- */
@@ -33,7 +25,7 @@ void ctw_connection_drop(struct ctw_connection *c, const char *why)
     if (c->closing)
         return;
     if (why != NULL)
-        ctw_warn("%s: %s: its connection is closed", c->address, why);
+        ctw_dispatch_note(s, "%s: %s: its connection is closed", c->address, why);
     c->closing = true;
     nng_stream_close(c->stream);
     if (c->waits_for_room) {
@@ -344,77 +336,15 @@ void ctw_connections_hurry(struct ctw_server *s)
 
 /* ---- opening ---- */
 
-static void name_peer(struct ctw_connection *c)
+bool ctw_connection_start(struct ctw_connection *c)
 {
-    nng_sockaddr a;
-    uint64_t pid;
-    char ip[INET6_ADDRSTRLEN] = "?";
-    if (is_local(c)) {
-        if (nng_stream_get_uint64(c->stream, NNG_OPT_IPC_PEER_PID, &pid) == 0)
-            snprintf(c->address, sizeof(c->address), "process %" PRIu64, pid);
-        else
-            snprintf(c->address, sizeof(c->address), "a process");
-        return;
-    }
-    int port = 0;
-    if (nng_stream_get_addr(c->stream, NNG_OPT_REMADDR, &a) != 0)
-        a.s_family = NNG_AF_UNSPEC;
-    if (a.s_family == NNG_AF_INET) {
-        inet_ntop(AF_INET, &a.s_in.sa_addr, ip, sizeof(ip));
-        port = ntohs(a.s_in.sa_port);
-    } else if (a.s_family == NNG_AF_INET6) {
-        inet_ntop(AF_INET6, a.s_in6.sa_addr, ip, sizeof(ip));
-        port = ntohs(a.s_in6.sa_port);
-    }
-    snprintf(c->address, sizeof(c->address), a.s_family == NNG_AF_INET6 ? "[%s]:%d" : "%s:%d", ip,
-             port);
-}
-
-static bool is_welcome(struct ctw_server *s, nng_stream *stream)
-{
-    uint64_t uid;
-    int64_t now = ctw_now_ms();
-    if (s->ending)
+    if (nng_aio_alloc(&c->rx, on_received, c) != 0 || nng_aio_alloc(&c->tx, on_sent, c) != 0)
         return false;
-    if (s->endpoint.path != NULL &&
-        (nng_stream_get_uint64(stream, NNG_OPT_IPC_PEER_UID, &uid) != 0 ||
-         uid != (uint64_t)geteuid())) {
-        ctw_warn("a connection of another user was refused");
-        return false;
-    }
-    if (s->n_connections < CTW_IPC_CONNECTIONS)
-        return true;
-    if (now >= s->refused_ms) {
-        ctw_warn("a connection was refused: there are %d already, which is the bound",
-                 CTW_IPC_CONNECTIONS);
-        s->refused_ms = now + 60000; /* a line a minute */
-    }
-    return false;
-}
-
-void ctw_connection_open(struct ctw_server *s, nng_stream *stream)
-{
-    struct ctw_connection *c = is_welcome(s, stream) ? ctw_calloc(1, sizeof(*c)) : NULL;
-    if (c == NULL || nng_aio_alloc(&c->rx, on_received, c) != 0 ||
-        nng_aio_alloc(&c->tx, on_sent, c) != 0) {
-        nng_stream_close(stream);
-        if (c != NULL)
-            nng_aio_free(c->rx);
-        ctw_free(c);
-        nng_stream_free(stream);
-        return;
-    }
-    c->server = s;
-    c->stream = stream;
-    c->id = ++s->next_id;
     c->allowance = CTW_IPC_REQUESTS_AT_ONCE;
     c->allowed_ms = ctw_now_ms();
     ctw_exchanges_init(&c->pending);
-    name_peer(c);
-    c->next = s->connections;
-    s->connections = c;
-    s->n_connections++;
     expect(c, CTW_RECEIVING_HELLO, CTW_HELLO_BYTES);
     start_sending(c);
     start_receiving(c);
+    return true;
 }

@@ -1,5 +1,7 @@
 /* Requests on their way: from connections to the handler, those that wait, and back. */
 #include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -266,6 +268,33 @@ void *ctw_dispatch_main(void *server)
     return NULL;
 }
 
+/* ---- notes ---- */
+
+void ctw_dispatch_note(struct ctw_server *s, const char *fmt, ...)
+{
+    va_list args;
+    if (s->n_notes == CTW_NOTES)
+        return;
+    va_start(args, fmt);
+    vsnprintf(s->notes[s->n_notes++], CTW_NOTE_BYTES, fmt, args);
+    va_end(args);
+    ctw_dispatch_look_at(s, 0);
+}
+
+void ctw_dispatch_write_notes(struct ctw_server *s)
+{
+    char notes[CTW_NOTES][CTW_NOTE_BYTES];
+    int n = s->n_notes;
+    if (n == 0)
+        return;
+    memcpy(notes, s->notes, sizeof(notes));
+    s->n_notes = 0;
+    pthread_mutex_unlock(&s->lock);
+    for (int i = 0; i < n; i++)
+        ctw_warn("%s", notes[i]);
+    pthread_mutex_lock(&s->lock);
+}
+
 /* ---- time ---- */
 
 void ctw_dispatch_look_at(struct ctw_server *s, int64_t ms)
@@ -357,6 +386,7 @@ void *ctw_dispatch_timer_main(void *server)
         }
         looked = now;
         s->timer_ms = INT64_MAX;
+        ctw_dispatch_write_notes(s);
         free_connections(s);
         ctw_dispatch_look_at(s, look(s, now));
     }

@@ -5,9 +5,9 @@
 #include <nng/nng.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "base/clock.h"
-#include "base/log.h"
 #include "base/mem.h"
 #include "ipc/server_internal.h"
 
@@ -18,7 +18,6 @@
 enum {
     N_THREADS = 4,
     STALL_MS = 30000,       /* send_ms, receive_ms */
-    ACCEPT_AGAIN_MS = 100,  /* after a lack of file descriptors, say */
     LAST_REPLIES_MS = 1000, /* at the end */
 };
 
@@ -26,36 +25,6 @@ static enum ctw_status nng_failed(struct ctw_err *err, const char *what, int rc)
 {
     enum ctw_status st = rc == NNG_EADDRINUSE ? CTW_EBUSY : rc == NNG_ENOMEM ? CTW_ENOMEM : CTW_EIO;
     return ctw_fail(err, st, "%s: %s", what, nng_strerror(rc));
-}
-
-/* ---- accepting ---- */
-
-void ctw_server_accept(struct ctw_server *s)
-{
-    s->accept_ms = 0;
-    if (s->ending)
-        return;
-    s->accepting = true;
-    nng_stream_listener_accept(s->listener, s->accept);
-}
-
-static void on_accepted(void *arg)
-{
-    struct ctw_server *s = arg;
-    pthread_mutex_lock(&s->lock);
-    int rc = nng_aio_result(s->accept);
-    s->accepting = false;
-    if (rc == 0)
-        ctw_connection_open(s, nng_aio_get_output(s->accept, 0));
-    if (rc == 0 || s->ending) {
-        ctw_server_accept(s);
-    } else {
-        ctw_warn("accepting a connection: %s", nng_strerror(rc));
-        s->accept_ms = ctw_now_ms() + ACCEPT_AGAIN_MS;
-        ctw_dispatch_look_at(s, s->accept_ms);
-    }
-    pthread_cond_broadcast(&s->idle);
-    pthread_mutex_unlock(&s->lock);
 }
 
 /* ---- opening ---- */
@@ -78,7 +47,7 @@ static enum ctw_status set_address(struct ctw_server *s, struct ctw_err *err)
 
 static enum ctw_status start_listening(struct ctw_server *s, struct ctw_err *err)
 {
-    int rc = nng_aio_alloc(&s->accept, on_accepted, s);
+    int rc = nng_aio_alloc(&s->accept, ctw_server_on_accepted, s);
     if (rc == 0)
         rc = nng_stream_listener_alloc(&s->listener, s->endpoint.url);
     if (rc != 0)
@@ -118,6 +87,25 @@ static enum ctw_status start_threads(struct ctw_server *s, int n, struct ctw_err
                    : ctw_fail(err, CTW_ENOMEM, "cannot start a server thread: %s", strerror(rc));
 }
 
+/* As many connections as there are file descriptors for, beside those for all else. */
+static int count_places(void)
+{
+    enum { OTHER_FILES = 256 };
+    struct rlimit files;
+    rlim_t wanted = CTW_IPC_CONNECTIONS + OTHER_FILES;
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0)
+        return CTW_IPC_CONNECTIONS;
+    if (files.rlim_cur < wanted) {
+        files.rlim_cur = files.rlim_max < wanted ? files.rlim_max : wanted;
+        (void)setrlimit(RLIMIT_NOFILE, &files);
+        (void)getrlimit(RLIMIT_NOFILE, &files);
+    }
+    if (files.rlim_cur >= wanted)
+        return CTW_IPC_CONNECTIONS;
+    return files.rlim_cur > 2 * OTHER_FILES ? (int)files.rlim_cur - OTHER_FILES
+                                            : (int)files.rlim_cur / 2;
+}
+
 static void init_waiting(struct ctw_server *s)
 {
     pthread_condattr_t attr;
@@ -146,6 +134,7 @@ enum ctw_status ctw_server_open(struct ctw_server **out, const struct ctw_server
         return ctw_fail(err, CTW_ENOMEM, "server: out of memory");
     init_waiting(s);
     s->options = *options;
+    s->max_connections = count_places();
     if (s->options.send_ms == 0)
         s->options.send_ms = STALL_MS;
     if (s->options.receive_ms == 0)
@@ -203,6 +192,7 @@ void ctw_server_close(struct ctw_server *s)
     if (s->listener != NULL)
         nng_stream_listener_close(s->listener);
     end_connections(s);
+    ctw_dispatch_write_notes(s);
     s->ended = true;
     pthread_cond_broadcast(&s->work);
     pthread_cond_broadcast(&s->timed);

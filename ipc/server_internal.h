@@ -1,5 +1,6 @@
 /*
- * Shared by server.c (opening, accepting, closing), connection.c (bytes) and dispatch.c (requests).
+ * Shared by server.c (opening, closing), accept.c (new connections), connection.c (bytes) and
+ * dispatch.c (requests).
  *
  * One lock guards all of it. nng calls back on threads of its own; a callback takes the lock, moves
  * one connection a step and starts nng's next operation. Nothing of nng's calls back at once, and
@@ -26,6 +27,8 @@ enum {
     CTW_TRACE_BYTES = 4 * 16, /* request id and the hops before it: nng allows 15 */
     CTW_FRAME_BYTES = 9,      /* ipc: 1 and the length; tcp: the length */
     CTW_HELLO_BYTES = 8,
+    CTW_NOTES = 8, /* for the log, until the timer writes them; more are lost */
+    CTW_NOTE_BYTES = 200,
     /* A message that is slower than this for so long makes room, if others wait for it. */
     CTW_SLOW_BYTES_PER_S = 65536,
     CTW_SLOW_S = 5
@@ -107,10 +110,10 @@ struct ctw_server {
     bool ended;           /* the threads leave */
     bool accepting;       /* nng has accept */
     int64_t accept_ms;    /* when accepting is tried again; 0: it is accepting */
-    int64_t refused_ms;   /* when the log last told of too many connections */
+    int64_t refused_ms;   /* before then the log tells of no more connections that failed */
 
     struct ctw_connection *connections;
-    int n_connections;
+    int n_connections, max_connections;
     uint32_t next_id;
     struct ctw_connection *room_first, **room_end; /* waiting for room, oldest first */
     size_t unhandled, unsent;                      /* bytes of large requests and replies */
@@ -119,13 +122,15 @@ struct ctw_server {
     struct ctw_exchanges ready, waiting;
     int n_waiting;
     unsigned n_wakes;
+    char notes[CTW_NOTES][CTW_NOTE_BYTES];
+    int n_notes;
     int64_t timer_ms; /* when the timer looks again; INT64_MAX: when told */
 };
 
 /* ---- connection.c ---- */
 
-/* Takes the stream over; frees it when there is no memory or no place. */
-void ctw_connection_open(struct ctw_server *s, nng_stream *stream);
+/* Says hello. False: there is no memory for it. */
+bool ctw_connection_start(struct ctw_connection *c) CTW_MUST_CHECK;
 /* Reads on, if there is room for one more request. */
 void ctw_connection_receive(struct ctw_connection *c);
 /* Sends the active exchange's reply, as soon as nothing else is being sent. */
@@ -152,6 +157,11 @@ void ctw_dispatch_add(struct ctw_exchange *e);
 void ctw_dispatch_next(struct ctw_connection *c);
 /* Forgets what waits of a connection that is closing. */
 void ctw_dispatch_forget(struct ctw_connection *c);
+/* A warning for the log, which nobody writes with the lock held: standard error may be a full pipe.
+ */
+void ctw_dispatch_note(struct ctw_server *s, const char *fmt, ...) CTW_PRINTF(2, 3);
+/* Writes the notes; lets go of the lock meanwhile. */
+void ctw_dispatch_write_notes(struct ctw_server *s);
 /* Calls all that wait again. */
 void ctw_dispatch_wake(struct ctw_server *s, uint64_t key);
 /* The timer is to look at `ms` at the latest. */
@@ -159,8 +169,9 @@ void ctw_dispatch_look_at(struct ctw_server *s, int64_t ms);
 void *ctw_dispatch_main(void *server);
 void *ctw_dispatch_timer_main(void *server);
 
-/* ---- server.c ---- */
+/* ---- accept.c ---- */
 
 void ctw_server_accept(struct ctw_server *s);
+void ctw_server_on_accepted(void *server); /* nng's callback, without the lock */
 
 #endif

@@ -117,6 +117,15 @@ static void wake(void *server, uint64_t key)
     ctw_server_wake(server, key);
 }
 
+/* The queue tells the server of news from now on; NULL: nobody. */
+static void wake_through(struct serve *s, struct ctw_server *server)
+{
+    pthread_mutex_lock(&s->queue.lock);
+    s->queue.wake = server == NULL ? NULL : wake;
+    s->queue.wake_arg = server;
+    pthread_mutex_unlock(&s->queue.lock);
+}
+
 static enum ctw_status listen_at(struct serve *s, struct ctw_err *err)
 {
     const struct ctw_serve_options *o = s->options;
@@ -130,13 +139,9 @@ static enum ctw_status listen_at(struct serve *s, struct ctw_err *err)
                                         .admits = ctw_handle_admits,
                                         .peer_gone = ctw_handle_peer_gone};
     enum ctw_status st = ctw_server_open(&s->server, &server, err);
-    if (st != CTW_OK)
-        return st;
-    pthread_mutex_lock(&s->queue.lock);
-    s->queue.wake = wake;
-    s->queue.wake_arg = s->server;
-    pthread_mutex_unlock(&s->queue.lock);
-    return CTW_OK;
+    if (st == CTW_OK)
+        wake_through(s, s->server);
+    return st;
 }
 
 static void model_names(struct ctw_queue *q, char *out, size_t capacity)
@@ -380,6 +385,7 @@ static int stop(struct serve *s, const sigset_t *signals, int code)
     ctw_queue_stop(&s->queue);
     bool joined = !s->scorer_started || join_scorer(s, signals, &code);
     ctw_registry_remove(s->registry_path);
+    wake_through(s, NULL);
     ctw_server_close(s->server); /* socket and lock disappear */
     if (s->options->ready_file != NULL && s->announced)
         unlink(s->options->ready_file);

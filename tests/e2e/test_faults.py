@@ -163,7 +163,7 @@ class Addresses(unittest.TestCase):
             got = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
                                  timeout=30)
             self.assertTrue(got.stdout.startswith("refused"), got)
-            self.assertIn("another user was refused", a.text())
+            self.assertIn("a connection was refused: it is another user's", a.text())
             self.assertEqual(c.call("health")["state"], "ready")
 
 
