@@ -233,6 +233,8 @@ static void keys_of_the_base_class(void **state)
          "some "
          "layers: not supported; expected null, or no such key"},
         {QWEN2 ", \"text_config\": {\"hidden_size\": 64}}", "asks for a text model inside another"},
+        {LLAMA ", \"attribute_map\": {\"rms_norm_eps\": \"eps\"}}",
+         "asks for keys under other names"},
         {LLAMA ", \"configuration_files\": [\"config.5.0.0.json\"]}",
          "configuration_files: found an array of 1, which asks for another configuration file"},
         {LLAMA ", \"transformers_weights\": \"other.safetensors\"}",

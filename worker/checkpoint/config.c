@@ -81,6 +81,7 @@ static const struct {
 } base_keys[] = {
     {"is_causal", "tokens that see the later ones too"},
     {"per_layer_config", "settings of their own for some layers"},
+    {"attribute_map", "keys under other names"},
     {"text_config", "a text model inside another"},
     {"decoder", "a text model inside another"},
     {"generator", "a text model inside another"},
