@@ -89,6 +89,12 @@ static void windows_by_layer(void **state)
                "\"full_attention\", \"full_attention\", \"sliding_attention\"]}",
          {8, 0, 0, 8}},
         {MISTRAL ", \"num_hidden_layers\": 4, \"sliding_window\": 48}", {48, 48, 48, 48}},
+        {MISTRAL ", \"num_hidden_layers\": 4, \"sliding_window\": 48, \"layer_types\": null}",
+         {48, 48, 48, 48}},
+        {MISTRAL ", \"num_hidden_layers\": 4, \"sliding_window\": 48, \"layer_types\": "
+                 "[\"full_attention\", \"sliding_attention\", \"full_attention\", "
+                 "\"sliding_attention\"]}",
+         {0, 48, 0, 48}},
         {LLAMA ", \"num_hidden_layers\": 4, \"sliding_window\": null, \"layer_types\": "
                "[\"full_attention\", \"full_attention\", \"full_attention\", \"full_attention\"]}",
          {0, 0, 0, 0}},
@@ -158,8 +164,8 @@ static void unread_keys_change_nothing(void **state)
          "partial_rotary_factor, original_max_position_embeddings"},
         {"{\"architectures\": [\"LLaMAForCausalLM\"], \"model_type\": \"llama\"}", NULL},
         {MISTRAL ", \"sliding_window\": 4096, \"attention_bias\": true, \"mlp_bias\": true, "
-                 "\"layer_types\": [\"full_attention\"], \"use_sliding_window\": false}",
-         "attention_bias, mlp_bias, layer_types, use_sliding_window"},
+                 "\"layer_types\": null, \"use_sliding_window\": false}",
+         "attention_bias, mlp_bias, use_sliding_window"},
         {QWEN2
          ", \"sliding_window\": -1, \"use_sliding_window\": false, \"max_window_layers\": 21, "
          "\"layer_types\": null, \"head_dim\": 128, \"attention_bias\": false, "
@@ -291,6 +297,9 @@ static void refusals(void **state)
         {QWEN2 ", \"num_hidden_layers\": 1, \"layer_types\": [\"linear_attention\"]}",
          "layer_types[0]: \"linear_attention\" is not supported"},
         {QWEN2 ", \"num_hidden_layers\": 1, \"layer_types\": [\"sliding_attention\"]}",
+         "layer_types[0]: found \"sliding_attention\", but"},
+        {MISTRAL ", \"num_hidden_layers\": 1, \"sliding_window\": null, \"layer_types\": "
+                 "[\"sliding_attention\"]}",
          "layer_types[0]: found \"sliding_attention\", but"},
         {QWEN2 ", \"num_hidden_layers\": 2, \"layer_types\": [\"full_attention\"]}",
          "layer_types: found 1 entries, expected num_hidden_layers = 2"},

@@ -167,9 +167,9 @@ struct ctw_vector_row {
 /* How config.json decides a layer's sliding window. */
 enum ctw_window_rule {
     CTW_WINDOW_NONE,
-    CTW_WINDOW_ALL,        /* Mistral: sliding_window, if not null, in every layer */
-    CTW_WINDOW_LAYER_TYPES /* Qwen: sliding_window, if use_sliding_window, in the layers that
-                              layer_types names, or else from max_window_layers on */
+    /* sliding_window, if not null, in the layers that layer_types names, or else ... */
+    CTW_WINDOW_ALL,       /* Mistral: in every layer */
+    CTW_WINDOW_FROM_LAYER /* Qwen: if use_sliding_window, from max_window_layers on */
 };
 
 struct ctw_arch {

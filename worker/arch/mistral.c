@@ -1,4 +1,8 @@
-/* Mistral: Llama's layers, and one sliding window for all of them. Defaults: MistralConfig. */
+/*
+ * Mistral: Llama's layers, and one sliding window for all of them. Defaults: MistralConfig.
+ * transformers' AutoConfig takes a file with layer_types for Ministral, whose layers differ in
+ * nothing but the window that layer_types gives or denies them.
+ */
 #include <stddef.h>
 
 #include "worker/arch/arch.h"

@@ -22,5 +22,5 @@ const struct ctw_arch ctw_arch_qwen2 = {
     .architecture = "Qwen2ForCausalLM",
     .model_type = "qwen2",
     CTW_ARCH_AS_LLAMA,
-    .window = CTW_WINDOW_LAYER_TYPES,
+    .window = CTW_WINDOW_FROM_LAYER,
 };

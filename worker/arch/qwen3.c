@@ -26,5 +26,5 @@ const struct ctw_arch ctw_arch_qwen3 = {
     .architecture = "Qwen3ForCausalLM",
     .model_type = "qwen3",
     CTW_ARCH_AS_LLAMA,
-    .window = CTW_WINDOW_LAYER_TYPES,
+    .window = CTW_WINDOW_FROM_LAYER,
 };

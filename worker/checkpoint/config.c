@@ -132,7 +132,7 @@ static bool is_read(const struct ctw_config *c, const char *key)
 {
     if (in_list(common_keys, CTW_COUNT(common_keys), key) || ctw_rope_reads(&c->rope, key))
         return true;
-    if (c->arch->window == CTW_WINDOW_LAYER_TYPES && strcmp(key, "layer_types") == 0)
+    if (c->arch->window != CTW_WINDOW_NONE && strcmp(key, "layer_types") == 0)
         return true;
     for (size_t i = 0; i < CTW_COUNT(base_keys); i++)
         if (strcmp(base_keys[i].name, key) == 0)
@@ -308,20 +308,17 @@ static enum ctw_status read_layer_type(bool *sliding, const struct ctw_json_node
                          type);
 }
 
-/*
- * The window of every layer. Only with CTW_WINDOW_LAYER_TYPES does transformers' class read
- * layer_types and, for a family that has that switch, sliding_window at all.
- */
+/* The window of every layer: layer_types decides, in families with windows, or else the rule. */
 static enum ctw_status read_windows(struct ctw_config *c, struct ctw_err *err)
 {
     const struct ctw_json_node *root = ctw_json_root(c->doc), *types = NULL, *t;
-    bool by_type = c->arch->window == CTW_WINDOW_LAYER_TYPES;
-    int64_t window = by_type && !c->use_sliding_window ? 0 : c->sliding_window;
+    bool has_switch = c->arch->window == CTW_WINDOW_FROM_LAYER;
+    int64_t window = has_switch && !c->use_sliding_window ? 0 : c->sliding_window;
     enum ctw_status st = CTW_OK;
-    if (by_type && c->use_sliding_window && ctw_json_has(root, "sliding_window") && window < 1)
+    if (has_switch && c->use_sliding_window && ctw_json_has(root, "sliding_window") && window < 1)
         st = ctw_json_fail(ctw_json_get(root, "sliding_window"), err, CTW_EFORMAT,
                            "found %" PRId64 ", expected at least 1", window);
-    if (st == CTW_OK && by_type)
+    if (st == CTW_OK && c->arch->window != CTW_WINDOW_NONE)
         st =
             ctw_json_read_node(root, "layer_types", CTW_JSON_OPTIONAL, CTW_JSON_ARRAY, &types, err);
     if (st == CTW_OK && types != NULL)
@@ -333,7 +330,7 @@ static enum ctw_status read_windows(struct ctw_config *c, struct ctw_err *err)
         return ctw_fail(err, CTW_ENOMEM, "out of memory for %" PRId64 " layers", c->n_decoders);
     t = types != NULL ? ctw_json_first(types) : NULL;
     for (int64_t i = 0; i < c->n_decoders; i++) {
-        bool sliding = window != 0 && (!by_type || i >= c->max_window_layers);
+        bool sliding = window != 0 && (!has_switch || i >= c->max_window_layers);
         if (t != NULL) {
             st = read_layer_type(&sliding, t, err);
             if (st == CTW_OK && sliding && window == 0)
