@@ -16,7 +16,7 @@ _SCRIPTS = ("lm_eval", "lm-eval", "lm-evaluation-harness", "ctworker-lm-eval")
 def _is_command_line() -> bool:
     """Whether this process is an lm_eval command, not a program that imports it."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return (spec is not None and spec.name in _MODULES) or Path(sys.argv[0]).name in _SCRIPTS
+    return (spec is not None and spec.name in _MODULES) or Path((sys.argv or [""])[0]).name in _SCRIPTS
 
 
 def install() -> None:
