@@ -326,7 +326,8 @@ static enum ctw_status run_passes(struct ctw_engine *e, struct ctw_seq *seqs, in
 {
     for (int64_t first = 0; first < n_seqs;) {
         int64_t n = take_pass(seqs, first, n_seqs, e->forward->plan.pass_tokens);
-        /* Before, lest a shortened file kill us; after, lest an overwritten one gave numbers. */
+        /* Before, so that no pass is in vain; after, as what is missing in a file reads as zeros.
+         */
         bool reading = ctw_provider_needs_files(e->provider), files = reading || !e->files_checked;
         enum ctw_status st = files ? ctw_container_check(e->model->container, err) : CTW_OK;
         if (st == CTW_OK)

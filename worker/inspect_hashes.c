@@ -226,8 +226,10 @@ enum ctw_status ctw_inspect_hashes(const struct ctw_model *model,
     if (st == CTW_OK) {
         ctw_threads_for(pool, h.n_jobs, run_job, &h);
         ctw_log_progress("%s", "");
-        st = print_jobs(&h, err);
+        st = ctw_container_check_maps(model->container, err);
     }
+    if (st == CTW_OK)
+        st = print_jobs(&h, err);
     ctw_threads_close(pool);
     release(&h);
     return st;

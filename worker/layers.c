@@ -42,7 +42,6 @@ static enum ctw_status mapped_acquire(struct ctw_provider *base, int layer,
                                       const struct ctw_layer_data **out, struct ctw_err *err)
 {
     struct mapped *p = (struct mapped *)base;
-    (void)err; /* mapped layers are always there; other providers can fail */
     if (layer + 1 < p->model->n_layers) {
         const struct ctw_layer *next = &p->model->layers[layer + 1];
         for (int m = 0; m < CTW_N_MATRICES; m++)
@@ -50,7 +49,7 @@ static enum ctw_status mapped_acquire(struct ctw_provider *base, int layer,
                 read_ahead(p->model, next->matrix[m].part[part]);
     }
     *out = &p->layers[layer];
-    return CTW_OK;
+    return ctw_container_check_maps(p->model->container, err);
 }
 
 /* Backends that read host memory have done so when their calls return. */

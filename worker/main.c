@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/map_guard.h"
 #include "base/status.h"
 #include "ipc/messages.h"
 #include "worker/options.h"
@@ -99,6 +100,7 @@ int main(int argc, char **argv)
      * message, not a sudden death. */
     (void)signal(SIGPIPE, SIG_IGN);
     (void)signal(SIGXFSZ, SIG_IGN);
+    ctw_map_guard_install();
     int exit_code = run(argc, argv);
     if (fflush(stdout) != 0 && exit_code == 0) {
         fprintf(stderr, "ctworker: cannot write to standard output: %s\n", strerror(errno));

@@ -1,11 +1,14 @@
-"""What a checkpoint's files are to a worker: their identity."""
+"""What a checkpoint's files are to a worker: their identity, and what happens when they change."""
 
 import json
 import os
 import re
 import shutil
+import signal
+import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
@@ -72,6 +75,109 @@ def reshard(source, folder, n_shards):
                                    lambda name=name: [c.carrier(name)]) for name in c.names()]
     shutil.copytree(source, folder, ignore=shutil.ignore_patterns(SINGLE))
     checkpoint_io.write_sharded(folder, batches, n_shards)
+
+
+def slow_pairs(n):
+    """A pass of one of them takes the slowest kernels a second or so."""
+    return [([1 + i] * 180, [2, 3]) for i in range(n)]
+
+
+SLOW = ("--threads", "1", "--backend", "cpu", "--cpu-variant", "c")
+
+
+def wait_for_layer(client, job, layer):
+    """Until the pass with the job is in its midst."""
+    until(lambda: client.call("poll", job=job)["progress"]["layer"] >= layer)
+
+
+def cut(path):
+    os.truncate(path, 1000)
+
+
+def copy_over(path):
+    """As cp does, with another checkpoint."""
+    data = bytearray(Path(path).read_bytes())
+    data[-1] ^= 1
+    with open(path, "wb") as f:
+        f.write(data)
+
+
+def refusal(client, **head):
+    try:
+        client.pairs(PAIRS, **head)
+    except w.Refused as e:
+        return e.code, e.message
+    raise AssertionError("it was not refused")
+
+
+class Cut(unittest.TestCase):
+    """A file becomes shorter in the midst of a pass: a sentence, no SIGBUS."""
+
+    def test_serve(self):
+        for spoil in (cut, copy_over):
+            with tempfile.TemporaryDirectory(prefix="ctw-") as d:
+                for name in ("deep", "tied"):
+                    shutil.copytree(model(name), f"{d}/{name}")
+                path = f"{d}/deep/{SINGLE}"
+                with w.Worker(*SLOW, "--allow-load", d, program=WORKER, env=environment(),
+                              models=[f"{d}/deep", f"{d}/tied"]) as a, a.client() as c:
+                    job = c.pairs(slow_pairs(1), model="deep")
+                    wait_for_layer(c, job, 2)
+                    waiting = c.pairs(PAIRS, model="deep")
+                    spoil(path)
+                    for j in (job, waiting):
+                        r = c.wait(j)
+                        self.assertEqual((r["state"], r["error"]["code"]), ("failed", "io"), r)
+                        self.assertRegex(r["error"]["message"], f"{SINGLE}: .*load the model again")
+                        self.assertEqual(c.fetch(j), {})
+                    state = {m["name"]: m["state"] for m in c.call("info")["models"]}
+                    self.assertEqual(state, {"deep": "failed", "tied": "ready"})
+                    code, message = refusal(c, model="deep")
+                    self.assertEqual(code, "invalid")
+                    self.assertIn(SINGLE, message)
+                    self.assertEqual(len(c.run_pairs(PAIRS, model="tied")), len(PAIRS))
+                    shutil.copy(f"{model('deep')}/{SINGLE}", path)
+                    c.call("load", path=f"{d}/deep")
+                    until(lambda: c.call("info")["models"][0]["state"] == "ready")
+                    self.assertEqual(len(c.run_pairs(PAIRS, model="deep")), len(PAIRS))
+
+    def test_score(self):
+        """Lines that are out stay; then one error, and the exit code of `io`."""
+        lines = [json.dumps({"id": i, "context": c, "continuation": k})
+                 for i, (c, k) in enumerate(slow_pairs(4))]
+        for spoil in (cut, copy_over):
+            with tempfile.TemporaryDirectory(prefix="ctw-") as d:
+                shutil.copytree(model("deep"), f"{d}/m")
+                Path(d, "in").write_text("".join(line + "\n" for line in lines))
+                with subprocess.Popen([WORKER, "score", "--model", f"{d}/m", "--in", f"{d}/in", *SLOW,
+                                       "--pass-tokens", "182"], text=True, stdout=subprocess.PIPE,
+                                      stderr=subprocess.PIPE) as p:
+                    self.assertEqual(json.loads(p.stdout.readline())["id"], 0)
+                    time.sleep(0.1)  # the next pass has begun
+                    spoil(f"{d}/m/{SINGLE}")
+                    _, said = p.communicate(timeout=60)
+                self.assertEqual(p.returncode, 74, said)
+                errors = [x for x in said.splitlines() if "error" in x]
+                self.assertEqual(len(errors), 1, said)
+                self.assertRegex(errors[0], f"score: {SINGLE}: .*load the model again")
+
+    def test_a_gpu_that_loads(self):
+        with tempfile.TemporaryDirectory(prefix="ctw-") as d:
+            shutil.copytree(model("deep"), f"{d}/deep")
+            with server(f"{d}/deep", backend="cuda", copy_us=100000) as a, a.client() as c:
+                job = c.pairs(PAIRS)
+                wait_for_layer(c, job, 2)
+                cut(f"{d}/deep/{SINGLE}")
+                r = c.wait(job)
+                self.assertEqual((r["state"], r["error"]["code"]), ("failed", "io"), r)
+                self.assertRegex(r["error"]["message"], f"{SINGLE}: the file became shorter while it was "
+                                 r"in use \(it had \d+ bytes, now 1000\); load the model again")
+                self.assertIn(SINGLE, refusal(c)[1])
+
+    def test_any_other_sigbus_is_fatal(self):
+        with server(model("tied")) as a:
+            a.process.send_signal(signal.SIGBUS)
+            self.assertEqual(a.end(), -signal.SIGBUS)
 
 
 class Identity(unittest.TestCase):

@@ -10,6 +10,7 @@
 
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/map_guard.h"
 #include "base/mem.h"
 #include "worker/checkpoint/container_folder.h"
 #include "worker/checkpoint/safetensors.h"
@@ -24,6 +25,7 @@ struct file {
     char *name;
     int fd; /* kept for ctw_container_check(); -1: not open */
     const char *map;
+    int guard;        /* of the map */
     struct stat info; /* as it was opened */
     struct ctw_safetensors header;
 };
@@ -69,6 +71,7 @@ static enum ctw_status open_shard(struct ctw_container *c, int dir_fd, const cha
 {
     struct file *f = &c->files[c->n_files++];
     f->fd = -1;
+    f->guard = -1;
     f->name = ctw_strdup(name);
     if (f->name == NULL)
         return ctw_fail(err, CTW_ENOMEM, "%s: out of memory", name);
@@ -84,6 +87,7 @@ static enum ctw_status open_shard(struct ctw_container *c, int dir_fd, const cha
         return ctw_fail(err, errno == ENOMEM ? CTW_ENOMEM : CTW_EIO, "%s: cannot be mapped: %s",
                         name, strerror(errno));
     f->map = map;
+    f->guard = ctw_map_guard_add(map, bytes);
     /* No advice for the whole map: providers ask for the layers ahead of them, and the kernel's own
      * read-ahead serves what they do not ask for. */
     return CTW_OK;
@@ -280,6 +284,7 @@ void ctw_container_close(struct ctw_container *c)
         return;
     for (int i = 0; i < c->n_files; i++) {
         struct file *f = &c->files[i];
+        ctw_map_guard_remove(f->guard);
         if (f->map != NULL)
             (void)munmap((void *)(uintptr_t)f->map, (size_t)f->info.st_size);
         if (f->fd >= 0)
@@ -332,18 +337,33 @@ uint64_t ctw_container_bytes(const struct ctw_container *c)
     return bytes;
 }
 
+static enum ctw_status is_shorter(const struct file *f, struct ctw_err *err)
+{
+    struct stat now = {0};
+    (void)fstat(f->fd, &now);
+    if (now.st_size >= f->info.st_size) /* a failing disk, or it was cut for a moment */
+        return ctw_fail(err, CTW_EIO,
+                        "%s: a part of the file could not be read while it was in use; load the "
+                        "model again once it is complete",
+                        f->name);
+    return ctw_fail(err, CTW_EIO,
+                    "%s: the file became shorter while it was in use (it had %lld bytes, now "
+                    "%lld); load the model again once it is complete",
+                    f->name, (long long)f->info.st_size, (long long)now.st_size);
+}
+
 enum ctw_status ctw_container_read(const struct ctw_container *c, int file, uint64_t offset,
                                    void *dst, size_t bytes, struct ctw_err *err)
 {
-    const char *name = ctw_container_file(c, file);
+    const struct file *f = &c->files[file];
     for (size_t at = 0; at < bytes;) {
-        ssize_t n = pread(c->files[file].fd, (char *)dst + at, bytes - at, (off_t)(offset + at));
+        ssize_t n = pread(f->fd, (char *)dst + at, bytes - at, (off_t)(offset + at));
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
-            return ctw_fail(err, CTW_EIO, "%s: cannot read: %s", name, strerror(errno));
+            return ctw_fail(err, CTW_EIO, "%s: cannot read: %s", f->name, strerror(errno));
         if (n == 0)
-            return ctw_fail(err, CTW_EIO, "%s: it became shorter while it was read", name);
+            return is_shorter(f, err);
         at += (size_t)n;
     }
     return CTW_OK;
@@ -363,6 +383,14 @@ void ctw_container_read_ahead(const struct ctw_container *c)
     }
 }
 
+enum ctw_status ctw_container_check_maps(const struct ctw_container *c, struct ctw_err *err)
+{
+    for (int i = 0; i < c->n_files; i++)
+        if (ctw_map_guard_hit(c->files[i].guard))
+            return is_shorter(&c->files[i], err);
+    return CTW_OK;
+}
+
 enum ctw_status ctw_container_check(const struct ctw_container *c, struct ctw_err *err)
 {
     for (int i = 0; i < c->n_files; i++) {
@@ -370,6 +398,8 @@ enum ctw_status ctw_container_check(const struct ctw_container *c, struct ctw_er
         struct stat now;
         if (fstat(f->fd, &now) != 0)
             return ctw_fail(err, CTW_EIO, "%s: %s", f->name, strerror(errno));
+        if (now.st_size < f->info.st_size)
+            return is_shorter(f, err);
         if (now.st_size != f->info.st_size || now.st_mtim.tv_sec != f->info.st_mtim.tv_sec ||
             now.st_mtim.tv_nsec != f->info.st_mtim.tv_nsec)
             return ctw_fail(err, CTW_EIO,
@@ -377,5 +407,5 @@ enum ctw_status ctw_container_check(const struct ctw_container *c, struct ctw_er
                             "%lld); load the model again once it is complete",
                             f->name, (long long)f->info.st_size, (long long)now.st_size);
     }
-    return CTW_OK;
+    return ctw_container_check_maps(c, err);
 }

@@ -2,11 +2,11 @@
  * A checkpoint folder as a set of named tensors. safetensors (one file, or shards with
  * model.safetensors.index.json) is the only producer so far; others yield the same records.
  *
- * Files are mapped read-only and never copied whole. A file that becomes shorter while it is
- * mapped kills the process with SIGBUS when a missing page is touched, as with every mapped file;
- * opening reads headers with pread(), so it fails with a message instead, and
- * ctw_container_check() tells whether the files are still the ones that were opened. Replacing a
- * file by renaming another one over it (what download tools do) is harmless.
+ * Files are mapped read-only and never copied whole. Where a file becomes shorter while it is
+ * mapped, the missing part reads as zeros (base/map_guard.h), so what was computed from the map
+ * counts only after ctw_container_check(), which tells whether the files are still the ones that
+ * were opened. Replacing a file by renaming another one over it (what download tools do) is
+ * harmless.
  *
  * Read-only once open; any number of threads may read it.
  */
@@ -64,7 +64,11 @@ void ctw_container_read_ahead(const struct ctw_container *c);
 const char *ctw_container_file(const struct ctw_container *c, int file);
 int ctw_container_n_files(const struct ctw_container *c);
 uint64_t ctw_container_bytes(const struct ctw_container *c); /* of all files */
-/* CTW_EIO if a file's size or modification time is no longer what it was when it was opened. */
+/* CTW_EIO if a file became shorter, and reads of its map found a part missing. Cheap. */
+enum ctw_status ctw_container_check_maps(const struct ctw_container *c,
+                                         struct ctw_err *err) CTW_MUST_CHECK;
+/* Likewise; and if a file's size or modification time is no longer what it was when it was opened.
+ */
 enum ctw_status ctw_container_check(const struct ctw_container *c,
                                     struct ctw_err *err) CTW_MUST_CHECK;
 

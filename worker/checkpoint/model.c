@@ -343,6 +343,9 @@ enum ctw_status ctw_model_open(struct ctw_model **out, const char *dir, const ch
         st = describe_activations(m, &finder, kv_scales, err);
     if (st == CTW_OK)
         st = open_identity(m, &config, err);
+    /* What is missing in a file that has become shorter was read as zeros. */
+    if (ctw_container_check_maps(m->container, NULL) != CTW_OK)
+        st = ctw_container_check_maps(m->container, err);
     if (st != CTW_OK)
         goto done;
     m->unread = config.unread.text;
