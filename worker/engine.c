@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "base/mem.h"
 #include "worker/checkpoint/identity.h"
 #include "worker/pass.h"
@@ -24,6 +25,8 @@ struct ctw_engine {
     int64_t chunk_tokens, pass_tokens; /* as asked; 0: planned */
     uint64_t memory_limit;
     bool limit_is_default;
+    int n_threads;           /* for reading files */
+    const atomic_bool *stop; /* likewise; or NULL */
     bool files_checked; /* after the last byte of them was read */
     struct ctw_plan plan; /* for sequences of the usual length */
     char numerics[160];
@@ -111,10 +114,9 @@ static enum ctw_status open_mapped(struct ctw_engine *e, const struct ctw_engine
 {
     enum ctw_status st = ctw_provider_open_mapped(&e->provider, e->model, err);
     if (st == CTW_OK && !opt->plan_only)
-        st = ctw_identity_read(e->model->identity, e->model->container, opt->n_threads, opt->stop,
-                               err);
+        st = ctw_identity_read(e->model->identity, e->model->container, e->n_threads, e->stop, err);
     if (st == CTW_OK && !opt->plan_only)
-        st = ctw_container_check(e->model->container, err);
+        st = ctw_container_check_untouched(e->model->container, err);
     return st;
 }
 
@@ -129,6 +131,8 @@ enum ctw_status ctw_engine_open(struct ctw_engine **out, const struct ctw_engine
         .cuda_variant = opt->cuda_variant,
         .n_threads = opt->n_threads, .device = opt->device};
     struct ctw_backend_info info;
+    e->n_threads = opt->n_threads;
+    e->stop = opt->stop;
     enum ctw_status st = ctw_model_open(&e->model, opt->model_dir, opt->config_name, err);
     if (st != CTW_OK)
         goto fail;
@@ -320,21 +324,59 @@ static int64_t take_pass(const struct ctw_seq *seqs, int64_t first, int64_t n_se
     return n;
 }
 
+/*
+ * Are the files still what the identity is of? *touched: they were written to since the last check,
+ * and hold the same bytes now. Whatever was read through the map meanwhile may have been others.
+ */
+static enum ctw_status check_files(struct ctw_engine *e, bool *touched, struct ctw_err *err)
+{
+    struct ctw_model *m = e->model;
+    enum ctw_status st = ctw_container_check(m->container, touched, err);
+    if (st != CTW_OK || !*touched)
+        return st;
+    st = ctw_identity_verify(m->identity, m->container, e->n_threads, e->stop, err);
+    if (st != CTW_OK)
+        return st;
+    ctw_container_accept(m->container);
+    ctw_info("%s: the weights' files were written to, but hold the same bytes: it goes on", m->dir);
+    return CTW_OK;
+}
+
+static enum ctw_status run_pass(struct ctw_engine *e, struct ctw_seq *seqs, int64_t n,
+                                const struct ctw_hooks *hooks, struct ctw_progress *progress,
+                                struct ctw_err *err)
+{
+    enum { MAX_TRIES = 4 };
+    const struct ctw_progress before = *progress;
+    /* A device has its own copy, which was digested: only what was read once must be the files'. */
+    bool mapped = ctw_backend_traits(e->be)->host_memory, touched = false;
+    for (int i = 0; i < MAX_TRIES; i++) {
+        enum ctw_status st = mapped ? check_files(e, &touched, err) : CTW_OK;
+        *progress = before;
+        if (st == CTW_OK)
+            st = ctw_pass_run(e->forward, e->provider, seqs, n, hooks, progress, err);
+        bool reading = ctw_provider_needs_files(e->provider); /* any more? */
+        if (st == CTW_OK && !e->files_checked)
+            st = check_files(e, &touched, err);
+        if (st != CTW_OK)
+            return st;
+        e->files_checked = !reading;
+        if (!mapped || !touched)
+            return CTW_OK;
+    }
+    return ctw_fail(
+        err, CTW_EIO,
+        "the weights' files are written to all the time; load the model again once they "
+        "are complete");
+}
+
 static enum ctw_status run_passes(struct ctw_engine *e, struct ctw_seq *seqs, int64_t n_seqs,
                                   const struct ctw_hooks *hooks, struct ctw_progress *progress,
                                   struct ctw_err *err)
 {
     for (int64_t first = 0; first < n_seqs;) {
         int64_t n = take_pass(seqs, first, n_seqs, e->forward->plan.pass_tokens);
-        /* Before, so that no pass is in vain; after, as what is missing in a file reads as zeros.
-         */
-        bool reading = ctw_provider_needs_files(e->provider), files = reading || !e->files_checked;
-        enum ctw_status st = files ? ctw_container_check(e->model->container, err) : CTW_OK;
-        if (st == CTW_OK)
-            st = ctw_pass_run(e->forward, e->provider, seqs + first, n, hooks, progress, err);
-        if (st == CTW_OK && files)
-            st = ctw_container_check(e->model->container, err);
-        e->files_checked = e->files_checked || (st == CTW_OK && !reading);
+        enum ctw_status st = run_pass(e, seqs + first, n, hooks, progress, err);
         if (st != CTW_OK)
             return st;
         if (hooks != NULL && hooks->done != NULL)

@@ -180,6 +180,96 @@ class Cut(unittest.TestCase):
             self.assertEqual(a.end(), -signal.SIGBUS)
 
 
+def touch(path):
+    os.utime(path)
+
+
+def overwrite_with_the_same(path):
+    """In place, without making it shorter."""
+    data = Path(path).read_bytes()
+    with open(path, "r+b") as f:
+        f.write(data)
+
+
+class Written(unittest.TestCase):
+    """Files are written to and keep their size."""
+
+    def test_the_same_bytes(self):
+        """Jobs go on, with one line in the log."""
+        for backend in ("cpu", "cuda"):
+            for write in (touch, overwrite_with_the_same):
+                with tempfile.TemporaryDirectory(prefix="ctw-") as d:
+                    shutil.copytree(model("tied"), f"{d}/tied")
+                    with server(f"{d}/tied", backend=backend) as a, a.client() as c:
+                        want = c.run_pairs(PAIRS)
+                        for _ in range(2):
+                            write(f"{d}/tied/{SINGLE}")
+                            self.assertEqual(c.run_pairs(PAIRS), want)
+                            self.assertEqual(c.run_pairs(PAIRS), want)
+                        self.assertEqual(a.text().count("hold the same bytes"),
+                                         2 if backend == "cpu" else 0)
+                        self.assertEqual(a.command("health", "--ready").returncode, 0)
+
+    def test_the_same_bytes_in_a_pass(self):
+        """What the pass read from the map may have been others: it is computed again."""
+        with tempfile.TemporaryDirectory(prefix="ctw-") as d:
+            shutil.copytree(model("deep"), f"{d}/deep")
+            name = "model.layers.20.mlp.up_proj.weight"
+            first, last = checkpoint_io.Checkpoint(f"{d}/deep").records[name][3:]
+            with w.Worker(*SLOW, program=WORKER, models=[f"{d}/deep"], env=environment()) as a, \
+                    a.client() as c:
+                want = c.run_pairs(slow_pairs(1))
+                job = c.pairs(slow_pairs(1))
+                wait_for_layer(c, job, 2)
+                was = overwrite(f"{d}/deep", first, bytes(last - first))
+                wait_for_layer(c, job, 25)
+                overwrite(f"{d}/deep", first, was)
+                self.assertEqual(c.wait(job)["state"], "done")
+                self.assertEqual(c.fetch(job), want)
+                self.assertEqual(a.text().count("hold the same bytes"), 1)
+
+    def test_other_bytes(self):
+        with tempfile.TemporaryDirectory(prefix="ctw-") as d:
+            shutil.copytree(model("tied"), f"{d}/tied")
+            with server(f"{d}/tied", "--allow-load", d) as a, a.client() as c:
+                before = c.call("info")["models"][0]["identity"]
+                waiting = c.pairs(PAIRS, seal=False)
+                c.run_pairs(PAIRS)
+                name = "model.layers.1.mlp.down_proj.weight"
+                at = checkpoint_io.Checkpoint(f"{d}/tied").records[name][3]
+                overwrite(f"{d}/tied", at, b"\1\2\3\4")
+                job = c.pairs(PAIRS)
+                for j in (job, waiting):
+                    r = c.wait(j)
+                    self.assertEqual((r["state"], r["error"]["code"]), ("failed", "io"), r)
+                    self.assertRegex(r["error"]["message"], f"{SINGLE}: the file changed while it was in "
+                                     f"use .tensor {name} has other bytes.; load the model again")
+                code, message = refusal(c)
+                self.assertEqual(code, "invalid")
+                self.assertIn(f"tensor {name} has other bytes", message)
+                self.assertNotEqual(a.command("health", "--ready").returncode, 0)
+                c.call("load", path=f"{d}/tied")
+                until(lambda: c.call("info")["models"][0]["state"] == "ready")
+                c.run_pairs(PAIRS)
+                self.assertNotEqual(c.call("info")["models"][0]["identity"], before)
+
+    def test_other_bytes_where_a_gpu_has_read(self):
+        with tempfile.TemporaryDirectory(prefix="ctw-") as d:
+            shutil.copytree(model("deep"), f"{d}/deep")
+            at = checkpoint_io.Checkpoint(f"{d}/deep").records["model.layers.0.mlp.up_proj.weight"][3]
+            with server(f"{d}/deep", backend="cuda", copy_us=50000) as a, a.client() as c:
+                job = c.pairs(PAIRS)
+                wait_for_layer(c, job, 2)
+                overwrite(f"{d}/deep", at, b"\1\2\3\4")
+                r = c.wait(job)
+                self.assertEqual((r["state"], r["error"]["code"]), ("failed", "io"), r)
+                self.assertIn("has other bytes", r["error"]["message"])
+            with server(f"{d}/deep", backend="cuda") as a, a.client() as c:
+                want = c.run_pairs(PAIRS)
+                overwrite(f"{d}/deep", at, b"\5\6\7\10")  # it has its own copy
+                self.assertEqual(c.run_pairs(PAIRS), want)
+
+
 class Identity(unittest.TestCase):
     def test_every_byte_counts(self):
         with tempfile.TemporaryDirectory(prefix="ctw-") as d:

@@ -123,7 +123,7 @@ static void one_file(void **state)
     assert_memory_equal(ctw_container_data(c, b), "\4\5\6\7", 4);
     assert_null(ctw_container_find(c, "B"));
     assert_null(ctw_container_find(c, ""));
-    assert_int_equal(ctw_container_check(c, &err), CTW_OK);
+    assert_int_equal(ctw_container_check_untouched(c, &err), CTW_OK);
     ctw_container_close(c);
     ctw_container_close(NULL);
 }
@@ -268,10 +268,19 @@ static void changed_files_are_noticed(void **state)
 {
     struct folder *f = *state;
     struct ctw_err err;
+    bool touched;
     put_tensors(f, "model.safetensors", two, 8);
     struct ctw_container *c = opened(f);
     assert_int_equal(truncate(path_of(f, "model.safetensors"), 20), 0);
-    assert_int_equal(ctw_container_check(c, &err), CTW_EIO);
+    assert_int_equal(ctw_container_check(c, &touched, &err), CTW_EIO);
+    assert_non_null(
+        strstr(err.msg, "model.safetensors: the file became shorter while it was in use"));
+    char byte;
+    const struct ctw_tensor *t = ctw_container_at(c, 1);
+    assert_int_equal(ctw_container_read(c, t->file, t->offset, &byte, 1, &err), CTW_EIO);
+    assert_non_null(strstr(err.msg, ", now 20); load the model again once it is complete"));
+    assert_int_equal(truncate(path_of(f, "model.safetensors"), 1000), 0);
+    assert_int_equal(ctw_container_check(c, &touched, &err), CTW_EIO);
     assert_non_null(strstr(err.msg, "model.safetensors: the file changed while it was in use"));
     ctw_container_close(c);
     f->n_names--;
@@ -279,7 +288,12 @@ static void changed_files_are_noticed(void **state)
     c = opened(f);
     const struct timespec times[2] = {{.tv_sec = 1}, {.tv_sec = 1}};
     assert_int_equal(utimensat(AT_FDCWD, path_of(f, "model.safetensors"), times, 0), 0);
-    assert_int_equal(ctw_container_check(c, &err), CTW_EIO);
+    assert_int_equal(ctw_container_check_untouched(c, &err), CTW_EIO);
+    assert_int_equal(ctw_container_check(c, &touched, &err), CTW_OK);
+    assert_true(touched);
+    ctw_container_accept(c);
+    assert_int_equal(ctw_container_check(c, &touched, &err), CTW_OK);
+    assert_false(touched);
     ctw_container_close(c);
 }
 

@@ -26,7 +26,8 @@ struct file {
     int fd; /* kept for ctw_container_check(); -1: not open */
     const char *map;
     int guard;        /* of the map */
-    struct stat info; /* as it was opened */
+    struct stat info; /* as it was opened, or accepted since */
+    struct stat seen; /* by the last check */
     struct ctw_safetensors header;
 };
 
@@ -268,7 +269,7 @@ enum ctw_status ctw_container_open(struct ctw_container **out, const char *dir, 
     if (st == CTW_OK)
         st = open_files(c, dir, dir_fd, err);
     if (st == CTW_OK)
-        st = ctw_container_check(c, err);
+        st = ctw_container_check_untouched(c, err);
     (void)close(dir_fd);
     if (st != CTW_OK) {
         ctw_container_close(c);
@@ -391,21 +392,43 @@ enum ctw_status ctw_container_check_maps(const struct ctw_container *c, struct c
     return CTW_OK;
 }
 
-enum ctw_status ctw_container_check(const struct ctw_container *c, struct ctw_err *err)
+static bool is_same_time(const struct timespec *a, const struct timespec *b)
 {
+    return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
+}
+
+enum ctw_status ctw_container_check(struct ctw_container *c, bool *touched, struct ctw_err *err)
+{
+    *touched = false;
     for (int i = 0; i < c->n_files; i++) {
-        const struct file *f = &c->files[i];
-        struct stat now;
-        if (fstat(f->fd, &now) != 0)
+        struct file *f = &c->files[i];
+        if (fstat(f->fd, &f->seen) != 0)
             return ctw_fail(err, CTW_EIO, "%s: %s", f->name, strerror(errno));
-        if (now.st_size < f->info.st_size)
+        if (f->seen.st_size < f->info.st_size)
             return is_shorter(f, err);
-        if (now.st_size != f->info.st_size || now.st_mtim.tv_sec != f->info.st_mtim.tv_sec ||
-            now.st_mtim.tv_nsec != f->info.st_mtim.tv_nsec)
+        if (f->seen.st_size > f->info.st_size)
             return ctw_fail(err, CTW_EIO,
                             "%s: the file changed while it was in use (it had %lld bytes, now "
                             "%lld); load the model again once it is complete",
-                            f->name, (long long)f->info.st_size, (long long)now.st_size);
+                            f->name, (long long)f->info.st_size, (long long)f->seen.st_size);
+        *touched = *touched || !is_same_time(&f->seen.st_mtim, &f->info.st_mtim);
     }
     return ctw_container_check_maps(c, err);
+}
+
+enum ctw_status ctw_container_check_untouched(struct ctw_container *c, struct ctw_err *err)
+{
+    bool touched;
+    enum ctw_status st = ctw_container_check(c, &touched, err);
+    if (st == CTW_OK && touched)
+        st = ctw_fail(err, CTW_EIO,
+                      "the weights' files are being written to; load the model again once they are "
+                      "complete");
+    return st;
+}
+
+void ctw_container_accept(struct ctw_container *c)
+{
+    for (int i = 0; i < c->n_files; i++)
+        c->files[i].info = c->files[i].seen;
 }

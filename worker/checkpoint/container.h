@@ -67,9 +67,14 @@ uint64_t ctw_container_bytes(const struct ctw_container *c); /* of all files */
 /* CTW_EIO if a file became shorter, and reads of its map found a part missing. Cheap. */
 enum ctw_status ctw_container_check_maps(const struct ctw_container *c,
                                          struct ctw_err *err) CTW_MUST_CHECK;
-/* Likewise; and if a file's size or modification time is no longer what it was when it was opened.
- */
-enum ctw_status ctw_container_check(const struct ctw_container *c,
+/* CTW_EIO if a file's size is not what it was, or likewise. *touched: one was written to since it
+ * was opened or accepted, so it may hold other bytes. For one thread at a time, as the next. */
+enum ctw_status ctw_container_check(struct ctw_container *c, bool *touched,
                                     struct ctw_err *err) CTW_MUST_CHECK;
+/* The files as the last check saw them hold the same bytes as before. */
+void ctw_container_accept(struct ctw_container *c);
+/* For opening: *touched is an error, too. */
+enum ctw_status ctw_container_check_untouched(struct ctw_container *c,
+                                              struct ctw_err *err) CTW_MUST_CHECK;
 
 #endif
