@@ -1,3 +1,4 @@
+#define CTW_HAS_PAIRS 0
 #include "kernels/cpu/simd_avx512.h"
 
 #include "kernels/cpu/fast_variant.h"

@@ -1,6 +1,7 @@
 /*
- * The engine's vocabulary for AVX-512 (F, BW, DQ, VL), and with AVX512_BF16 its dot product of
- * pairs. See simd_avx2.h.
+ * The engine's vocabulary for AVX-512 (F, BW, DQ, VL), and the dot product of pairs of AVX512_BF16 if the
+ * file that includes this says so: CTW_HAS_PAIRS. What the compiler may use (-march=native) must not
+ * decide what a variant computes. See simd_avx2.h.
  */
 #ifndef CTW_KERNELS_CPU_SIMD_AVX512_H
 #define CTW_KERNELS_CPU_SIMD_AVX512_H
@@ -196,9 +197,7 @@ INLINE void vf_transpose(vf r[VL])
         r[i] = t[i];
 }
 
-#ifdef __AVX512BF16__
-#define CTW_HAS_PAIRS 1
-
+#if CTW_HAS_PAIRS
 /* acc + a.low * b.low + a.high * b.high for pairs of bf16 in 32-bit lanes. The instruction takes
  * subnormal inputs as zero and flushes subnormal results: at most 2^-126 a step. */
 INLINE vf vf_dot_pairs(vf acc, vf a, vf b)
@@ -214,8 +213,6 @@ INLINE vf vf_make_pairs(vf low, vf high)
     __m512i h = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(high));
     return _mm512_castsi512_ps(_mm512_or_si512(l, _mm512_slli_epi32(h, 16)));
 }
-#else
-#define CTW_HAS_PAIRS 0
 #endif
 
 #endif

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# check_variants.sh CC: `avx512` does not multiply pairs of bf16, as `avx512bf16` does, only because the compiler may
+# (-march=native): the numerics id names the variant, not the compiler's options.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+uses_pairs() {
+  "$1" -std=c11 -D_GNU_SOURCE -I. -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -E "kernels/cpu/$2.c" |
+    grep -c 'vf vf_dot_pairs(' || true
+}
+avx512=$(uses_pairs "$1" avx512) bf16=$(uses_pairs "$1" avx512bf16)
+[ "$avx512" = 0 ] && [ "$bf16" = 1 ] && exit 0
+echo "kernels/cpu: compiled for AVX512_BF16, avx512.c has pairs: $avx512, expected 0; avx512bf16.c: $bf16, expected 1"
+exit 1
