@@ -264,11 +264,33 @@ static bool is_private_dir(const char *dir)
            (st.st_mode & 077) == 0;
 }
 
-enum ctw_status ctw_runtime_dir(char *out, size_t capacity, struct ctw_err *err)
+static const char *xdg_dir(void)
 {
     const char *xdg = getenv("XDG_RUNTIME_DIR");
+    return xdg != NULL && xdg[0] == '/' && is_private_dir(xdg) ? xdg : NULL;
+}
+
+const char *ctw_runtime_dir_passed_over(char *buf, size_t capacity)
+{
+    const char *xdg = getenv("XDG_RUNTIME_DIR");
+    struct stat st;
+    if (xdg == NULL || xdg[0] == '\0' || xdg_dir() != NULL)
+        return NULL;
+    const char *why = "is no absolute path";
+    if (xdg[0] == '/' && lstat(xdg, &st) != 0)
+        why = strerror(errno);
+    else if (xdg[0] == '/')
+        why = "is not a folder that only this user can enter (mode 0700)";
+    snprintf(buf, capacity, "XDG_RUNTIME_DIR=%s is passed over (%s): /tmp/ctworker-%ld is used",
+             xdg, why, (long)geteuid());
+    return buf;
+}
+
+enum ctw_status ctw_runtime_dir(char *out, size_t capacity, struct ctw_err *err)
+{
+    const char *xdg = xdg_dir();
     int n;
-    if (xdg != NULL && xdg[0] == '/' && is_private_dir(xdg))
+    if (xdg != NULL)
         n = snprintf(out, capacity, "%s/ctworker", xdg);
     else
         n = snprintf(out, capacity, "/tmp/ctworker-%ld", (long)geteuid());
@@ -277,9 +299,11 @@ enum ctw_status ctw_runtime_dir(char *out, size_t capacity, struct ctw_err *err)
     if (mkdir(out, 0700) != 0 && errno != EEXIST)
         return ctw_fail(err, CTW_EIO, "%s: cannot make the folder: %s", out, strerror(errno));
     if (!is_private_dir(out))
-        return ctw_fail(err, CTW_EIO,
-                        "%s is not a folder that only this user can enter (mode 0700): remove it, "
-                        "or give --listen ipc:///PATH",
-                        out);
+        return ctw_fail(
+            err, CTW_EIO,
+            "%s is not a folder that only this user can enter (mode 0700): remove it, "
+            "or set XDG_RUNTIME_DIR to one that is; serve can do without, with --listen "
+            "ipc:///PATH",
+            out);
     return CTW_OK;
 }

@@ -58,5 +58,8 @@ bool ctw_endpoint_clean(const char *path);
  * if it is not there. CTW_EIO: it belongs to someone else or others may enter it.
  */
 enum ctw_status ctw_runtime_dir(char *out, size_t capacity, struct ctw_err *err) CTW_MUST_CHECK;
+/* Why XDG_RUNTIME_DIR, though set, is not used, as a sentence into buf; NULL: it is used or not
+ * set. */
+const char *ctw_runtime_dir_passed_over(char *buf, size_t capacity);
 
 #endif

@@ -3,27 +3,46 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "base/mem.h"
 #include "worker/registry.h"
 
+static void add_name(char *names, size_t cap, const char *name)
+{
+    size_t at = strlen(names);
+    snprintf(names + at, cap - at, "%s%s", at == 0 ? "" : ", ", name);
+}
+
+/* The only one; a program's own worker (--owner-pid) is its business, and counts only by name. */
 static enum ctw_status only_one(const struct ctw_registry_entry *list, int n, char url[CTW_URL_MAX],
                                 struct ctw_err *err)
 {
-    if (n == 0)
-        return ctw_fail(err, CTW_ENOTFOUND,
-                        "no worker of this user runs here: start one with `ctworker serve`, or "
-                        "give its URL");
-    if (n > 1) {
-        char names[512] = "";
-        for (int i = 0; i < n; i++) {
-            size_t at = strlen(names);
-            snprintf(names + at, sizeof(names) - at, "%s%s", i == 0 ? "" : ", ", list[i].name);
+    char names[512] = "", private_names[512] = "";
+    int n_shared = 0;
+    for (int i = 0; i < n; i++) {
+        if (list[i].is_private) {
+            add_name(private_names, sizeof(private_names), list[i].name);
+            continue;
         }
-        return ctw_fail(err, CTW_EINVAL, "%d workers run here (%s): name one, or give its URL", n,
-                        names);
+        add_name(names, sizeof(names), list[i].name);
+        snprintf(url, CTW_URL_MAX, "%s", list[i].url);
+        n_shared++;
     }
-    snprintf(url, CTW_URL_MAX, "%s", list[0].url);
-    return CTW_OK;
+    if (n_shared == 1)
+        return CTW_OK;
+    if (n_shared > 1)
+        return ctw_fail(err, CTW_EINVAL, "%d workers run here (%s): name one, or give its URL",
+                        n_shared, names);
+    if (n > 0)
+        return ctw_fail(
+            err, CTW_ENOTFOUND,
+            "no worker of this user runs here but those of other programs (%s): name one "
+            "if it is meant",
+            private_names);
+    return ctw_fail(
+        err, CTW_ENOTFOUND,
+        "no worker of this user runs here: start one with `ctworker serve`, or give its "
+        "URL");
 }
 
 static enum ctw_status by_name(const struct ctw_registry_entry *list, int n, const char *name,
@@ -53,6 +72,9 @@ enum ctw_status ctw_find_worker(const char *which, char url[CTW_URL_MAX], struct
             memcpy(url, e.url, CTW_URL_MAX);
         return st;
     }
+    char text[CTW_URL_MAX + 256];
+    if (ctw_runtime_dir_passed_over(text, sizeof(text)) != NULL)
+        ctw_warn("%s", text);
     enum ctw_status st = ctw_runtime_dir(dir, sizeof(dir), err);
     if (st == CTW_OK)
         st = ctw_registry_list(dir, &list, &n, err);

@@ -11,8 +11,9 @@
 #include "worker/options.h"
 
 /*
- * A URL, the name of a worker of this user, or NULL for the only one that runs. CTW_ENOTFOUND:
- * there is none; CTW_EINVAL: there are several, and the message names them.
+ * A URL, the name of a worker of this user, or NULL for the only one that runs, private ones (see
+ * worker/registry.h) left aside. CTW_ENOTFOUND: there is none; CTW_EINVAL: there are several, and
+ * the message names them.
  */
 enum ctw_status ctw_find_worker(const char *which, char url[CTW_URL_MAX],
                                 struct ctw_err *err) CTW_MUST_CHECK;

@@ -11,6 +11,8 @@
 
 static const char about[] =
     "Lists the workers of this user on this machine: name, process, state, models and address.\n"
+    "A private one belongs to a program, which ends it; other commands mean it only when it is "
+    "named.\n"
     "Files of workers that were killed are removed.\n";
 
 /* "ready", ..., or "no answer" */
@@ -40,6 +42,8 @@ static void write_entry(struct ctw_json_writer *w, const struct ctw_registry_ent
     ctw_json_write_slice(w, "url", ctw_slice_of(e->url));
     ctw_json_write_slice(w, "boot", ctw_slice_of(e->boot));
     ctw_json_write_key_uint(w, "started_unix_s", (uint64_t)e->started_unix_s);
+    ctw_json_write_key(w, "private");
+    ctw_json_write_bool(w, e->is_private);
     ctw_json_write_close(w, '}');
 }
 
@@ -49,6 +53,9 @@ static enum ctw_status list_workers(bool json, const char *token, struct ctw_err
     struct ctw_registry_entry *list = NULL;
     struct ctw_json_writer w = {0};
     int n = 0;
+    char text[CTW_URL_MAX + 256];
+    if (ctw_runtime_dir_passed_over(text, sizeof(text)) != NULL)
+        ctw_warn("%s", text);
     enum ctw_status st = ctw_runtime_dir(dir, sizeof(dir), err);
     if (st == CTW_OK)
         st = ctw_registry_list(dir, &list, &n, err);
@@ -68,8 +75,9 @@ static enum ctw_status list_workers(bool json, const char *token, struct ctw_err
             continue;
         }
         double seconds = difftime(time(NULL), (time_t)list[i].started_unix_s);
-        printf("%-16s %8ld %-10s %10s  %-24s %s\n", list[i].name, (long)list[i].pid, state,
-               ctw_format_duration(up, sizeof(up), seconds), list[i].models, list[i].url);
+        printf("%-16s %8ld %-10s %10s  %-24s %s%s\n", list[i].name, (long)list[i].pid, state,
+               ctw_format_duration(up, sizeof(up), seconds), list[i].models, list[i].url,
+               list[i].is_private ? " (private)" : "");
     }
     if (json) {
         ctw_json_write_close(&w, ']');

@@ -14,7 +14,7 @@
 static const char about[] =
     "Stops a running worker: it takes no more jobs, finishes those it has (or cancels them), lets\n"
     "clients fetch, and ends. URL is its address or its name; without one, the only worker of\n"
-    "this user.\n"
+    "this user, apart from private ones (`ctworker ps`), which their programs end.\n"
     "\n"
     "Exit codes: 0 it has ended (with --timeout 0: it was told); 66 no such worker; 74 it does "
     "not\n"

@@ -104,6 +104,8 @@ static enum ctw_status read_entry(const char *path, const char *file, struct ctw
     if (st == CTW_OK)
         st = ctw_json_read_int(root, "started_unix_s", CTW_JSON_REQUIRED, 0, INT64_MAX,
                                &e->started_unix_s, err);
+    if (st == CTW_OK)
+        st = ctw_json_read_bool(root, "private", CTW_JSON_OPTIONAL, &e->is_private, err);
     e->pid = (pid_t)pid;
     ctw_json_close(doc);
     return st;
@@ -202,6 +204,8 @@ enum ctw_status ctw_registry_add(const char *dir, struct ctw_registry_entry *ent
     ctw_json_write_int(&w, entry->started);
     ctw_json_write_key(&w, "started_unix_s");
     ctw_json_write_int(&w, entry->started_unix_s);
+    ctw_json_write_key(&w, "private");
+    ctw_json_write_bool(&w, entry->is_private);
     ctw_json_write_close(&w, '}');
     enum ctw_status st = ctw_json_writer_text(&w, &text, &bytes, err);
     if (st == CTW_OK)

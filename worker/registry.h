@@ -22,6 +22,7 @@ struct ctw_registry_entry {
     pid_t pid;
     int64_t started; /* of the process, in clock ticks since the machine's boot */
     int64_t started_unix_s;
+    bool is_private; /* of a program that ends it (--owner-pid): not meant unless it is named */
 };
 
 /* A name that can be a file's: 1..64 letters, digits, '.', '_', '-', not starting with '.'. */

@@ -166,6 +166,7 @@ static enum ctw_status register_worker(struct serve *s, struct ctw_err *err)
     for (int i = 0; i < CTW_BOOT_BYTES; i++)
         snprintf(e.boot + 2 * i, 3, "%02x", s->service.boot[i]);
     model_names(&s->queue, e.models, sizeof(e.models));
+    e.is_private = s->options->owner_pid != 0;
     return ctw_registry_add(s->dir, &e, s->registry_path, err);
 }
 
@@ -192,6 +193,20 @@ static enum ctw_status set_access(struct serve *s, struct ctw_err *err)
     return CTW_OK;
 }
 
+/* With --listen the folder is for `ctworker ps` alone: without it, a worker still serves. */
+static enum ctw_status find_folder(struct serve *s, struct ctw_err *err)
+{
+    char text[CTW_URL_MAX + 256];
+    if (ctw_runtime_dir_passed_over(text, sizeof(text)) != NULL)
+        ctw_warn("%s", text);
+    enum ctw_status st = ctw_runtime_dir(s->dir, sizeof(s->dir), err);
+    if (st == CTW_OK || s->options->listen == NULL)
+        return st;
+    ctw_warn("%s. `ctworker ps` will not list this worker: reach it by its URL", err->msg);
+    s->dir[0] = '\0';
+    return CTW_OK;
+}
+
 static enum ctw_status start(struct serve *s, struct ctw_err *err)
 {
     s->service = (struct ctw_service){.queue = &s->queue,
@@ -204,12 +219,12 @@ static enum ctw_status start(struct serve *s, struct ctw_err *err)
     if (st == CTW_OK)
         st = watch_owner(s, err);
     if (st == CTW_OK)
-        st = ctw_runtime_dir(s->dir, sizeof(s->dir), err);
+        st = find_folder(s, err);
     if (st == CTW_OK)
         st = load_models(s, err);
     if (st == CTW_OK)
         st = listen_at(s, err);
-    if (st == CTW_OK)
+    if (st == CTW_OK && s->dir[0] != '\0')
         st = register_worker(s, err);
     if (st != CTW_OK)
         return st;
@@ -389,8 +404,13 @@ static int stop(struct serve *s, const sigset_t *signals, int code)
     ctw_server_close(s->server); /* socket and lock disappear */
     if (s->options->ready_file != NULL && s->announced)
         unlink(s->options->ready_file);
-    if (!joined) /* the process's end ends that thread, and until then it keeps what it uses */
-        return code;
+    /*
+     * The scoring thread is in the midst of something, with a GPU perhaps. exit() would run the
+     * destructors of libraries (CUDA's, OpenMP's) under it, which then crash or hang: end without.
+     * Log lines are flushed one by one, and standard output has nothing of ours.
+     */
+    if (!joined)
+        _exit(code);
     ctw_scorer_fini(&s->scorer);
     if (s->owner_fd >= 0)
         close(s->owner_fd);

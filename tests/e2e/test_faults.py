@@ -92,12 +92,40 @@ class Addresses(unittest.TestCase):
                 self.assertEqual(p.wait(20), 0)
             self.assertEqual(os.listdir(f"{d}/ctworker"), [])
 
-    def test_runtime_folder_of_others_is_refused(self):
+    def test_runtime_folder_of_others(self):
+        """Refused, with a way out that works: with --listen the worker serves, and is not listed."""
         with tempfile.TemporaryDirectory(prefix="ctw-") as d:
             os.chmod(d, 0o700)
             os.mkdir(f"{d}/ctworker", 0o755)
             os.chmod(f"{d}/ctworker", 0o755)
-            start_fails(74, "mode 0700", env={"XDG_RUNTIME_DIR": d})
+            env = {"XDG_RUNTIME_DIR": d}
+            out = subprocess.run([str(w.FAKE), "serve", "--model", d], env=os.environ | env, text=True,
+                                 capture_output=True, timeout=60)
+            self.assertEqual(out.returncode, 74)
+            self.assertIn("mode 0700", out.stderr)
+            self.assertIn("--listen ipc:///PATH", out.stderr)
+            with w.Worker(env=env) as a:
+                self.assertIn("`ctworker ps` will not list this worker", a.text())
+                self.assertEqual(os.listdir(f"{d}/ctworker"), [])
+                out = a.command("health", a.url)
+                self.assertEqual((out.returncode, out.stderr), (0, ""))
+                self.assertEqual(a.command("stop", a.url).returncode, 0)
+                self.assertEqual(ended(a), 0)
+
+    def test_a_runtime_folder_that_is_passed_over_is_named(self):
+        with tempfile.TemporaryDirectory(prefix="ctw-") as d:
+            for folder, mode, words in ((f"{d}/open", 0o755, "(mode 0700)"), (f"{d}/none", 0, "No such"),
+                                        ("relative", 0, "no absolute path")):
+                if mode:
+                    os.mkdir(folder)
+                    os.chmod(folder, mode)
+                with w.Worker(env={"XDG_RUNTIME_DIR": folder}) as a:
+                    told = f"warn: XDG_RUNTIME_DIR={folder} is passed over"
+                    self.assertIn(told, a.text())
+                    self.assertIn(words, a.text())
+                    self.assertIn(told, a.command("info", "nobody").stderr)
+            with w.Worker() as a:
+                self.assertNotIn("passed over", a.text())
 
     def test_a_second_worker_is_told_and_the_first_lives(self):
         with w.Worker() as a, a.client() as c:

@@ -62,6 +62,27 @@ class Signals(unittest.TestCase):
             self.assertFalse((a.dir / "w.sock").exists())
             self.assertEqual(list((a.runtime / "ctworker").iterdir()), [])
 
+    def test_no_destructor_runs_under_a_live_thread(self):
+        """A stop that does not wait for the scoring thread ends without exit(); one that does, with it."""
+        at_exit = {"CTW_FAKE_AT_EXIT": "1"}
+        with w.Worker(engine={"us_per_token": 1000000}, env=at_exit) as a, a.client() as c:
+            job = c.pairs(LONG)  # ten seconds a layer
+            until(lambda: c.call("poll", job=job)["state"] == "running")
+            a.process.terminate()
+            time.sleep(0.4)
+            a.process.send_signal(signal.SIGTERM)
+            time.sleep(0.4)
+            a.process.send_signal(signal.SIGINT)
+            self.assertEqual(ended(a, 2), 128 + signal.SIGINT)
+            self.assertIn("not waiting any longer", a.text())
+            self.assertNotIn("destructors run", a.text())
+            self.assertFalse((a.dir / "w.sock").exists())
+            self.assertEqual(list((a.runtime / "ctworker").iterdir()), [])
+        with w.Worker(env=at_exit) as a:
+            a.process.terminate()
+            self.assertEqual(ended(a), 0)
+            self.assertIn("destructors run", a.text())
+
     def test_a_lost_owner_ends_the_wait_for_a_model(self):
         owner = subprocess.Popen(["sleep", "100"])
         with w.Worker("--owner-pid", str(owner.pid), engine={"open_ms": 12000}, wait=False) as a:
@@ -105,6 +126,25 @@ class Stop(unittest.TestCase):
                 self.assertEqual(out.returncode, 0, out.stderr)
                 self.assertGreater(time.monotonic() - start, 1)
                 self.assertEqual(ended(a, 2), 0)
+
+    def test_private_workers_are_left_alone_unless_named(self):
+        with w.Worker("--owner-pid", str(os.getpid()), "--name", "mine") as a:
+            for command in ("stop", "info", "health"):
+                out = a.command(command)
+                self.assertEqual(out.returncode, 66, out.stdout)
+                self.assertIn("those of other programs (mine): name one", out.stderr)
+            self.assertIs(json.loads(a.command("ps", "--json").stdout)[0]["private"], True)
+            self.assertIn("(private)", a.command("ps").stdout)
+            shared = {"XDG_RUNTIME_DIR": a.env["XDG_RUNTIME_DIR"]}
+            with w.Worker("--name", "shared", env=shared) as b:
+                self.assertEqual(b.command("health").returncode, 0)
+                self.assertEqual(b.command("stop").returncode, 0)
+                self.assertEqual(ended(b), 0)
+                self.assertNotIn("private)", b.command("ps").stdout.split("mine")[0])
+            self.assertEqual(a.command("health", "mine").returncode, 0)
+            self.assertEqual(a.command("stop", "mine").returncode, 0)
+            self.assertEqual(ended(a), 0)
+            self.assertRegex(a.text(), r"process \d+ asks to stop")
 
     def test_timeout(self):
         with w.Worker(engine=SLOW) as a, a.client() as c:
