@@ -151,7 +151,10 @@ struct ctw_job_map {
     uint32_t has;
     struct ctw_slice job, model, kind, state;
     uint64_t items_done, items;
+    uint64_t tokens_done, tokens;
+    double seconds_left;
 };
+enum { CTW_JOB_PROGRESS_BITS = 7 << 6 }; /* the last three */
 
 struct ctw_limits_map {
     uint32_t has;

@@ -51,6 +51,14 @@ static void write_model(struct ctw_json_writer *w, const struct ctw_model_map *m
     ctw_json_write_close(w, '}');
 }
 
+/* Of the job's tokens; one without tokens is done when it has ended. */
+static double percent_of(const struct ctw_job_map *j)
+{
+    if (j->tokens == 0)
+        return ctw_slice_is(j->state, "done") ? 100 : 0;
+    return 100 * (double)j->tokens_done / (double)j->tokens;
+}
+
 static void write_job(struct ctw_json_writer *w, const struct ctw_job_map *j)
 {
     ctw_json_write_open(w, '{');
@@ -60,6 +68,12 @@ static void write_job(struct ctw_json_writer *w, const struct ctw_job_map *j)
     ctw_json_write_slice(w, "state", j->state);
     ctw_json_write_key_uint(w, "items_done", j->items_done);
     ctw_json_write_key_uint(w, "items", j->items);
+    if ((j->has & CTW_JOB_PROGRESS_BITS) == CTW_JOB_PROGRESS_BITS) {
+        ctw_json_write_key_uint(w, "tokens_done", j->tokens_done);
+        ctw_json_write_key_uint(w, "tokens", j->tokens);
+        ctw_json_write_key_double(w, "percent", percent_of(j));
+        ctw_json_write_key_double(w, "seconds_left", j->seconds_left);
+    }
     ctw_json_write_close(w, '}');
 }
 
@@ -171,6 +185,17 @@ static void print_model(const struct ctw_model_map *m)
     print_products(m->products);
 }
 
+static void print_job(const struct ctw_job_map *j)
+{
+    char left[32];
+    printf("  %-9.*s %" PRIu64 " of %" PRIu64 " items", TEXT(j->state), j->items_done, j->items);
+    if ((j->has & CTW_JOB_PROGRESS_BITS) == CTW_JOB_PROGRESS_BITS)
+        printf(", %.0f %% of %" PRIu64 " tokens", percent_of(j), j->tokens);
+    if ((j->has & CTW_JOB_PROGRESS_BITS) == CTW_JOB_PROGRESS_BITS && j->seconds_left > 0)
+        printf(", %s left", ctw_format_duration(left, sizeof(left), j->seconds_left));
+    printf(", %.*s, %.*s\n", TEXT(j->kind), TEXT(j->model));
+}
+
 static void print_table(const struct ctw_info_reply *r, const char *url)
 {
     char uptime[32];
@@ -188,8 +213,7 @@ static void print_table(const struct ctw_info_reply *r, const char *url)
         print_model((const struct ctw_model_map *)r->models.data + i);
     printf("\njobs       %zu\n", r->jobs.n);
     for (size_t i = 0; i < r->jobs.n; i++)
-        printf("  %-9.*s %" PRIu64 " of %" PRIu64 " items, %.*s, %.*s\n", TEXT(jobs[i].state),
-               jobs[i].items_done, jobs[i].items, TEXT(jobs[i].kind), TEXT(jobs[i].model));
+        print_job(&jobs[i]);
 }
 
 int ctw_cmd_info(int argc, char **argv)

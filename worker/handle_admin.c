@@ -162,8 +162,10 @@ static bool fill_models(struct ctw_handler_call *c, const struct ctw_queue *q)
     return true;
 }
 
-static bool fill_job(struct ctw_reply *reply, const struct ctw_job *j, struct ctw_job_map *out)
+static bool fill_job(struct ctw_reply *reply, const struct ctw_queue *q, const struct ctw_job *j,
+                     struct ctw_job_map *out)
 {
+    struct ctw_progress_map progress;
     uint8_t *id = ctw_reply_alloc(reply, sizeof(j->id));
     if (id == NULL)
         return false;
@@ -173,6 +175,11 @@ static bool fill_job(struct ctw_reply *reply, const struct ctw_job *j, struct ct
     out->state = ctw_slice_of(ctw_job_state_name(j->state));
     out->items_done = (uint64_t)j->n_done;
     out->items = (uint64_t)j->n_items;
+    ctw_queue_progress(q, j, &progress);
+    out->tokens_done = progress.tokens_done;
+    out->tokens = progress.tokens;
+    out->seconds_left = progress.seconds_left;
+    out->has = CTW_JOB_PROGRESS_BITS;
     return ctw_reply_copy(reply, j->head.model, &out->model);
 }
 
@@ -192,7 +199,7 @@ static bool fill_jobs(struct ctw_handler_call *c, const struct ctw_queue *q)
         return false;
     *list = (struct ctw_list){.data = maps};
     for (const struct ctw_job *j = q->jobs; j != NULL; j = j->next) {
-        if (is_seen(c, j) && !fill_job(reply, j, &maps[list->n++]))
+        if (is_seen(c, j) && !fill_job(reply, q, j, &maps[list->n++]))
             return false;
     }
     return true;

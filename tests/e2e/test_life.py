@@ -156,6 +156,29 @@ class Stop(unittest.TestCase):
             self.assertEqual(ended(a, 2), 0)
 
 
+class Info(unittest.TestCase):
+    def test_percent_and_time_left_of_each_job(self):
+        with w.Worker(engine=SLOW) as a, a.client() as c:
+            job, waits = c.pairs(LONG * 40), c.pairs(LONG, seal=False)
+            def running():
+                jobs = json.loads(a.command("info", "--json").stdout)["jobs"]
+                return jobs if jobs[0]["tokens_done"] > 0 and jobs[0]["seconds_left"] > 0 else None
+            until(running)
+            first, second = running() or running()
+            self.assertEqual((first["job"], first["state"]), (job.hex(), "running"))
+            self.assertEqual(first["tokens"], 40 * second["tokens"])
+            self.assertTrue(0 < first["percent"] < 100, first)
+            self.assertAlmostEqual(first["percent"], 100 * first["tokens_done"] / first["tokens"])
+            self.assertLess(first["seconds_left"], 60)
+            self.assertEqual((second["state"], second["tokens_done"], second["percent"],
+                              second["seconds_left"]), ("open", 0, 0, -1))
+            lines = a.command("info").stdout.splitlines()
+            self.assertRegex(lines[-2], r"^  running   \d+ of 40 items, \d+ % of \d+ tokens, \d+ s left, logl")
+            self.assertRegex(lines[-1], r"^  open      0 of 1 items, 0 % of \d+ tokens, loglikelihood, model$")
+            c.call("cancel", job=job)
+            c.call("cancel", job=waits)
+
+
 class Start(unittest.TestCase):
     def test_wildcard_that_cannot_be_dialled(self):
         for host in ("*", ""):
