@@ -17,7 +17,7 @@ class Build(unittest.TestCase):
         """Else the compiler makes them, and a decoded weight is not bit-equal to the host's."""
         commands = {Path(c["file"]).name: c["command"] for c in
                     json.loads((BUILD / "compile_commands.json").read_text()) if "/kernels/cuda/" in c["file"]}
-        texts = {p.name: p.read_text() for p in CUDA.iterdir() if p.suffix in (".cu", ".cuh", ".h")}
+        texts = {p.name: p.read_text() for p in CUDA.rglob("*") if p.suffix in (".cu", ".cuh", ".h")}
         decoders = {name for name, text in texts.items() if DECODER.search(text)}
         self.assertEqual({name for name in decoders if not name.endswith(".cu")}, set())
         self.assertGreaterEqual(len(decoders), 2)
