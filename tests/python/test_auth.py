@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from ctworker import Client
 from ctworker.auth import client_token
 from ctworker.errors import ArgumentError, WorkerError
 from ctworker.lm import CTWorkerLM
 from lm_eval.api.instance import Instance
 
 import fake_worker
+from conftest import wait_for
 
 SECRET = "0123456789abcdef"
 
@@ -49,3 +53,34 @@ def test_the_token_is_sent(
     assert model.loglikelihood([asked], disable_tqdm=True) == [fake_worker.pair_sum([97], [98])]
     monkeypatch.setenv("CTW_TOKEN", SECRET)
     CTWorkerLM(endpoint=url)
+
+
+def test_the_real_worker(
+    checkpoint: Path, tmp_path: Path, real_worker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """tcp:// asks for the token; ipc:// asks for none, whatever the environment says."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        tcp = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"me score {SECRET}\n")
+    tokens.chmod(0o600)
+    for url, more in [(tcp, ["--token-file", str(tokens)]), (f"ipc://{tmp_path}/w.sock", [])]:
+        ready = tmp_path / f"ready{len(more)}"
+        worker = subprocess.Popen(
+            [real_worker, "serve", "--model", str(checkpoint), "--listen", url, "--ready-file", str(ready), *more]
+        )  # fmt: skip
+        try:
+            wait_for(ready.exists)
+            monkeypatch.setenv("CTW_TOKEN", "a-token-of-nobody")
+            if url == tcp:
+                with pytest.raises(WorkerError, match="refused this client: its token is not one"):
+                    Client(url)
+                with Client(url, token_file=tokens) as client:
+                    assert client.score([[1, 2, 3]])[0].count == 2
+            else:
+                with Client(url) as client:
+                    assert client.score([[1, 2, 3]])[0].count == 2
+        finally:
+            worker.kill()
+            worker.wait()
