@@ -1,4 +1,4 @@
-#include "worker/checkpoint/container.h"
+#include "worker/checkpoint/container_internal.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -13,32 +13,12 @@
 #include "base/map_guard.h"
 #include "base/mem.h"
 #include "worker/checkpoint/container_folder.h"
-#include "worker/checkpoint/safetensors.h"
 #include "worker/checkpoint/shard_index.h"
 
 _Static_assert(sizeof(size_t) == 8 && sizeof(off_t) == 8, "files are mapped whole: 64 bits needed");
 
 static const char single_name[] = "model.safetensors";
 static const char index_name[] = "model.safetensors.index.json";
-
-struct file {
-    char *name;
-    int fd; /* kept for ctw_container_check(); -1: not open */
-    const char *map;
-    int guard;        /* of the map */
-    struct stat info; /* as it was opened, or accepted since */
-    struct stat seen; /* by the last check */
-    struct ctw_safetensors header;
-};
-
-struct ctw_container {
-    struct file *files;
-    int n_files;
-    struct ctw_tensor *tensors; /* of all files */
-    int64_t n_tensors;
-    uint32_t *slots; /* open addressing: index + 1 into tensors; 0: empty */
-    uint32_t slot_mask;
-};
 
 /* ---- files ---- */
 
@@ -70,7 +50,7 @@ static enum ctw_status open_file(int *fd, struct stat *info, int dir_fd, const c
 static enum ctw_status open_shard(struct ctw_container *c, int dir_fd, const char *name,
                                   struct ctw_err *err)
 {
-    struct file *f = &c->files[c->n_files++];
+    struct ctw_container_file *f = &c->files[c->n_files++];
     f->fd = -1;
     f->guard = -1;
     f->name = ctw_strdup(name);
@@ -284,7 +264,7 @@ void ctw_container_close(struct ctw_container *c)
     if (c == NULL)
         return;
     for (int i = 0; i < c->n_files; i++) {
-        struct file *f = &c->files[i];
+        struct ctw_container_file *f = &c->files[i];
         ctw_map_guard_remove(f->guard);
         if (f->map != NULL)
             (void)munmap((void *)(uintptr_t)f->map, (size_t)f->info.st_size);
@@ -336,99 +316,4 @@ uint64_t ctw_container_bytes(const struct ctw_container *c)
     for (int i = 0; i < c->n_files; i++)
         bytes += (uint64_t)c->files[i].info.st_size;
     return bytes;
-}
-
-static enum ctw_status is_shorter(const struct file *f, struct ctw_err *err)
-{
-    struct stat now = {0};
-    (void)fstat(f->fd, &now);
-    if (now.st_size >= f->info.st_size) /* a failing disk, or it was cut for a moment */
-        return ctw_fail(err, CTW_EIO,
-                        "%s: a part of the file could not be read while it was in use; load the "
-                        "model again once it is complete",
-                        f->name);
-    return ctw_fail(err, CTW_EIO,
-                    "%s: the file became shorter while it was in use (it had %lld bytes, now "
-                    "%lld); load the model again once it is complete",
-                    f->name, (long long)f->info.st_size, (long long)now.st_size);
-}
-
-enum ctw_status ctw_container_read(const struct ctw_container *c, int file, uint64_t offset,
-                                   void *dst, size_t bytes, struct ctw_err *err)
-{
-    const struct file *f = &c->files[file];
-    for (size_t at = 0; at < bytes;) {
-        ssize_t n = pread(f->fd, (char *)dst + at, bytes - at, (off_t)(offset + at));
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return ctw_fail(err, CTW_EIO, "%s: cannot read: %s", f->name, strerror(errno));
-        if (n == 0)
-            return is_shorter(f, err);
-        at += (size_t)n;
-    }
-    return CTW_OK;
-}
-
-void ctw_container_read_ahead(const struct ctw_container *c)
-{
-    enum { SMALL_BYTES = 64 };
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), done = 0;
-    for (int64_t i = 0; i < c->n_tensors; i++) {
-        const struct ctw_tensor *t = &c->tensors[i];
-        uintptr_t data = (uintptr_t)ctw_container_data(c, t), start = data & ~(page - 1);
-        if (t->bytes == 0 || t->bytes > SMALL_BYTES || start == done) /* many share a page */
-            continue;
-        (void)madvise((void *)start, data + t->bytes - start, MADV_WILLNEED);
-        done = start;
-    }
-}
-
-enum ctw_status ctw_container_check_maps(const struct ctw_container *c, struct ctw_err *err)
-{
-    for (int i = 0; i < c->n_files; i++)
-        if (ctw_map_guard_hit(c->files[i].guard))
-            return is_shorter(&c->files[i], err);
-    return CTW_OK;
-}
-
-static bool is_same_time(const struct timespec *a, const struct timespec *b)
-{
-    return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
-}
-
-enum ctw_status ctw_container_check(struct ctw_container *c, bool *touched, struct ctw_err *err)
-{
-    *touched = false;
-    for (int i = 0; i < c->n_files; i++) {
-        struct file *f = &c->files[i];
-        if (fstat(f->fd, &f->seen) != 0)
-            return ctw_fail(err, CTW_EIO, "%s: %s", f->name, strerror(errno));
-        if (f->seen.st_size < f->info.st_size)
-            return is_shorter(f, err);
-        if (f->seen.st_size > f->info.st_size)
-            return ctw_fail(err, CTW_EIO,
-                            "%s: the file changed while it was in use (it had %lld bytes, now "
-                            "%lld); load the model again once it is complete",
-                            f->name, (long long)f->info.st_size, (long long)f->seen.st_size);
-        *touched = *touched || !is_same_time(&f->seen.st_mtim, &f->info.st_mtim);
-    }
-    return ctw_container_check_maps(c, err);
-}
-
-enum ctw_status ctw_container_check_untouched(struct ctw_container *c, struct ctw_err *err)
-{
-    bool touched;
-    enum ctw_status st = ctw_container_check(c, &touched, err);
-    if (st == CTW_OK && touched)
-        st = ctw_fail(err, CTW_EIO,
-                      "the weights' files are being written to; load the model again once they are "
-                      "complete");
-    return st;
-}
-
-void ctw_container_accept(struct ctw_container *c)
-{
-    for (int i = 0; i < c->n_files; i++)
-        c->files[i].info = c->files[i].seen;
 }

@@ -1,0 +1,103 @@
+/* An open container's files: reading them, and whether they are still what they were. */
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/map_guard.h"
+#include "worker/checkpoint/container_internal.h"
+
+static enum ctw_status is_shorter(const struct ctw_container_file *f, struct ctw_err *err)
+{
+    struct stat now = {0};
+    (void)fstat(f->fd, &now);
+    if (now.st_size >= f->info.st_size) /* a failing disk, or it was cut for a moment */
+        return ctw_fail(err, CTW_EIO,
+                        "%s: a part of the file could not be read while it was in use; load the "
+                        "model again once it is complete",
+                        f->name);
+    return ctw_fail(err, CTW_EIO,
+                    "%s: the file became shorter while it was in use (it had %lld bytes, now "
+                    "%lld); load the model again once it is complete",
+                    f->name, (long long)f->info.st_size, (long long)now.st_size);
+}
+
+enum ctw_status ctw_container_read(const struct ctw_container *c, int file, uint64_t offset,
+                                   void *dst, size_t bytes, struct ctw_err *err)
+{
+    const struct ctw_container_file *f = &c->files[file];
+    for (size_t at = 0; at < bytes;) {
+        ssize_t n = pread(f->fd, (char *)dst + at, bytes - at, (off_t)(offset + at));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return ctw_fail(err, CTW_EIO, "%s: cannot read: %s", f->name, strerror(errno));
+        if (n == 0)
+            return is_shorter(f, err);
+        at += (size_t)n;
+    }
+    return CTW_OK;
+}
+
+void ctw_container_read_ahead(const struct ctw_container *c)
+{
+    enum { SMALL_BYTES = 64 };
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), done = 0;
+    for (int64_t i = 0; i < c->n_tensors; i++) {
+        const struct ctw_tensor *t = &c->tensors[i];
+        uintptr_t data = (uintptr_t)ctw_container_data(c, t), start = data & ~(page - 1);
+        if (t->bytes == 0 || t->bytes > SMALL_BYTES || start == done) /* many share a page */
+            continue;
+        (void)madvise((void *)start, data + t->bytes - start, MADV_WILLNEED);
+        done = start;
+    }
+}
+
+enum ctw_status ctw_container_check_maps(const struct ctw_container *c, struct ctw_err *err)
+{
+    for (int i = 0; i < c->n_files; i++)
+        if (ctw_map_guard_hit(c->files[i].guard))
+            return is_shorter(&c->files[i], err);
+    return CTW_OK;
+}
+
+static bool is_same_time(const struct timespec *a, const struct timespec *b)
+{
+    return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
+}
+
+enum ctw_status ctw_container_check(struct ctw_container *c, bool *touched, struct ctw_err *err)
+{
+    *touched = false;
+    for (int i = 0; i < c->n_files; i++) {
+        struct ctw_container_file *f = &c->files[i];
+        if (fstat(f->fd, &f->seen) != 0)
+            return ctw_fail(err, CTW_EIO, "%s: %s", f->name, strerror(errno));
+        if (f->seen.st_size < f->info.st_size)
+            return is_shorter(f, err);
+        if (f->seen.st_size > f->info.st_size)
+            return ctw_fail(err, CTW_EIO,
+                            "%s: the file changed while it was in use (it had %lld bytes, now "
+                            "%lld); load the model again once it is complete",
+                            f->name, (long long)f->info.st_size, (long long)f->seen.st_size);
+        *touched = *touched || !is_same_time(&f->seen.st_mtim, &f->info.st_mtim);
+    }
+    return ctw_container_check_maps(c, err);
+}
+
+enum ctw_status ctw_container_check_untouched(struct ctw_container *c, struct ctw_err *err)
+{
+    bool touched;
+    enum ctw_status st = ctw_container_check(c, &touched, err);
+    if (st == CTW_OK && touched)
+        st = ctw_fail(err, CTW_EIO,
+                      "the weights' files are being written to; load the model again once they are "
+                      "complete");
+    return st;
+}
+
+void ctw_container_accept(struct ctw_container *c)
+{
+    for (int i = 0; i < c->n_files; i++)
+        c->files[i].info = c->files[i].seen;
+}

@@ -1,0 +1,29 @@
+/* A container's inside, for its own files only. */
+#ifndef CTW_WORKER_CONTAINER_INTERNAL_H
+#define CTW_WORKER_CONTAINER_INTERNAL_H
+
+#include <sys/stat.h>
+
+#include "worker/checkpoint/container.h"
+#include "worker/checkpoint/safetensors.h"
+
+struct ctw_container_file {
+    char *name;
+    int fd; /* kept for ctw_container_check(); -1: not open */
+    const char *map;
+    int guard;        /* of the map */
+    struct stat info; /* as it was opened, or accepted since */
+    struct stat seen; /* by the last check */
+    struct ctw_safetensors header;
+};
+
+struct ctw_container {
+    struct ctw_container_file *files;
+    int n_files;
+    struct ctw_tensor *tensors; /* of all files */
+    int64_t n_tensors;
+    uint32_t *slots; /* open addressing: index + 1 into tensors; 0: empty */
+    uint32_t slot_mask;
+};
+
+#endif
