@@ -1,7 +1,7 @@
 /*
- * The engine's vocabulary for AVX-512 (F, BW, DQ, VL), and the dot product of pairs of AVX512_BF16 if the
- * file that includes this says so: CTW_HAS_PAIRS. What the compiler may use (-march=native) must not
- * decide what a variant computes. See simd_avx2.h.
+ * The engine's vocabulary for AVX-512 (F, BW, DQ, VL), and the dot product of pairs of AVX512_BF16
+ * if the file that includes this says so: CTW_HAS_PAIRS. What the compiler may use (-march=native)
+ * must not decide what a variant computes. See simd_avx2.h.
  */
 #ifndef CTW_KERNELS_CPU_SIMD_AVX512_H
 #define CTW_KERNELS_CPU_SIMD_AVX512_H
