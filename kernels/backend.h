@@ -374,8 +374,8 @@ enum ctw_status ctw_upload_wait(struct ctw_backend *be, uint64_t ticket,
 enum ctw_status ctw_upload_join(struct ctw_backend *be, struct ctw_err *err) CTW_MUST_CHECK;
 
 /*
- * Fences, for whoever owns memory that operations read (worker/layers.h). A fence stands for all calls
- * before it was recorded, ctw_prepare() among them: once ctw_fence_wait() has returned, whatever it
+ * Fences, for the owner of memory that operations read (worker/weights/provider.h). A fence stands
+ * for all calls before it was recorded, ctw_prepare() among them: once ctw_fence_wait() has returned, whatever it
  * says, none of them reads memory any more. It is recorded by the thread that uses the backend; any
  * thread may wait for it, and more than once.
  */

@@ -1,5 +1,5 @@
 /* The `ctworker` program: finds the command's row and runs it. */
-#include "worker/main.h"
+#include "worker/cli/commands.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -9,8 +9,8 @@
 #include "base/map_guard.h"
 #include "base/status.h"
 #include "ipc/messages.h"
-#include "worker/options.h"
-#include "worker/version.h"
+#include "worker/cli/options.h"
+#include "worker/cli/version.h"
 
 enum { EXIT_USAGE = 64, EXIT_CANNOT_WRITE = 74 };
 

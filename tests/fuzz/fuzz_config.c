@@ -1,5 +1,5 @@
 /*
- * worker/checkpoint/config: any config.json is refused with a message, or becomes a configuration
+ * worker/model/config: any config.json is refused with a message, or becomes a configuration
  * that is sound.
  */
 #include <math.h>
@@ -7,7 +7,7 @@
 
 #include "base/mem.h"
 #include "fuzz.h"
-#include "worker/arch/arch.h"
+#include "worker/model/families/family.h"
 
 enum { MAX_BYTES = 4096 };
 

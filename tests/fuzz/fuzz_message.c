@@ -1,12 +1,12 @@
 /*
- * ipc/ and worker/job_part.c: whatever decodes encodes to bytes that decode to the same; whatever
+ * ipc/ and worker/service/job_part.c: whatever decodes encodes to bytes that decode to the same; whatever
  * part is accepted is planned into sequences that keep the engine's rules.
  */
 #include <string.h>
 
 #include "base/mem.h"
 #include "fuzz.h"
-#include "worker/job.h"
+#include "worker/service/job.h"
 
 enum { VOCAB = 100, MAX_LENGTH = 8, MAX_UNITS = 1 << 16 };
 

@@ -1,5 +1,5 @@
 /*
- * What a warm load is made of (worker/loader.c): getting host memory that the GPU reads fast,
+ * What a warm load is made of (worker/weights/loader.c): getting host memory that the GPU reads fast,
  * device memory, reading from the page cache, copying, and all of it together. For choosing between ways
  * to do it.
  *

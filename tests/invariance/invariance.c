@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "worker/engine.h"
+#include "worker/engine/engine.h"
 
 enum { N_SEQS = 24, MAX_TOKENS = 300 };
 

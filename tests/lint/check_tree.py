@@ -44,8 +44,8 @@ BANNED = {
 }
 # (file, call) -> why it may.
 CALLS_ALLOWED = {
-    ("worker/cmd_score.c", "free"): "getline's buffer",
-    ("worker/serve.c", "_exit"): "no destructors under a thread that uses a GPU",
+    ("worker/cli/cmd_score.c", "free"): "getline's buffer",
+    ("worker/service/serve.c", "_exit"): "no destructors under a thread that uses a GPU",
     ("ipc/messages.c", "strcat"): "joins the names of our own table of operations",
 }
 # File -> why it may be longer than MAX_FILE.

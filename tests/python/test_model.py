@@ -252,7 +252,7 @@ def test_results_of_another_model_are_refused(make: Callable[..., CTWorkerLM]) -
 
 
 def test_jobs_fit_the_queue() -> None:
-    """As worker/job_part.c counts: 4 bytes a token, 8 a target, and the item with its windows."""
+    """As worker/service/job_part.c counts: 4 bytes a token, 8 a target, and the item with its windows."""
     limits = {"queue_bytes": 40_000, "part_bytes": 1 << 20, "job_items": 1000}
     items = [Item(array("i", range(n))) for n in (1, 400, 800, 1000, 5, 900)]
     for kind, head in (("loglikelihood_rolling", {"max_length": 10}), ("loglikelihood", {})):

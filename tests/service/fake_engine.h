@@ -1,12 +1,12 @@
 /*
  * An engine for tests of what lies above engines: log-probabilities are a hash of the tokens before
  * and of the target, so that they depend on nothing else and any mix-up shows. Linked instead of
- * worker/engine.c.
+ * worker/engine/engine.c.
  */
 #ifndef CTW_TESTS_FAKE_ENGINE_H
 #define CTW_TESTS_FAKE_ENGINE_H
 
-#include "worker/engine.h"
+#include "worker/engine/engine.h"
 
 enum { FAKE_VOCAB = 1000, FAKE_MAX_LENGTH = 64, FAKE_DECODERS = 4 };
 

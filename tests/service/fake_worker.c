@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "worker/main.h"
+#include "worker/cli/commands.h"
 
 /* As the destructors of a GPU's libraries, which must not run under a thread that uses them. */
 static void tell_exit(void)

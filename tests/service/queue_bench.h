@@ -11,11 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "fake_engine.h"
-#include "worker/clock.h"
-#include "worker/scorer.h"
+#include "worker/service/scorer.h"
 
 enum { WAIT_MS = 10000 };
 

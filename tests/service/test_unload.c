@@ -9,9 +9,9 @@
 #include <cmocka.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "fake_engine.h"
-#include "worker/clock.h"
-#include "worker/scorer.h"
+#include "worker/service/scorer.h"
 
 static struct ctw_queue queue;
 static struct ctw_scorer scorer;

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "worker/arch/arch.h"
+#include "worker/model/families/family.h"
 
 static enum ctw_status parse(struct ctw_config *c, const char *text, struct ctw_err *err)
 {

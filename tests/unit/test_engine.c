@@ -13,8 +13,8 @@
 #include <cmocka.h>
 
 #include "base/mem.h"
-#include "worker/engine.h"
-#include "worker/layers.h"
+#include "worker/engine/engine.h"
+#include "worker/weights/provider.h"
 
 enum { HIDDEN = 16, INNER = 24, VOCAB = 10, N_TENSORS = 11 };
 

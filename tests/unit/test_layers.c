@@ -16,8 +16,8 @@
 #include <cmocka.h>
 
 #include "base/mem.h"
-#include "worker/layers_provider.h"
-#include "worker/pass.h"
+#include "worker/engine/pass.h"
+#include "worker/weights/provider_ops.h"
 
 enum { HIDDEN = 16, INNER = 24, VOCAB = 10, N_DECODERS = 4, N_TOK = 6, ARENAS = 2 };
 

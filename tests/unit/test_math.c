@@ -11,7 +11,7 @@
 
 #include "base/status.h"
 #include "kernels/math.h"
-#include "worker/checkpoint/rope.h"
+#include "worker/model/rope.h"
 
 /* The value is y + rest ulps of y. */
 struct value {

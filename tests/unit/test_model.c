@@ -15,7 +15,7 @@
 #include "base/mem.h"
 #include "capture.h"
 #include "worker/checkpoint/identity.h"
-#include "worker/model.h"
+#include "worker/model/model.h"
 
 /* ---- writing a checkpoint: 1 layer, hidden 32, inner 64, 4 heads of 8, 2 of keys, 16 tokens ----
  */

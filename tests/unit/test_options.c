@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
-#include "worker/options.h"
-#include "worker/options_help.h"
+#include "worker/cli/options.h"
+#include "worker/cli/options_help.h"
 
 enum { MAX_ARGS = 16 };
 

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "base/mem.h"
-#include "worker/plan.h"
+#include "worker/engine/plan.h"
 
 enum { N_DECODERS = 30 };
 

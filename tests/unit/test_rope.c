@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "capture.h"
-#include "worker/checkpoint/rope.h"
+#include "worker/model/rope.h"
 
 struct rope_case {
     const char *name;

@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "base/mem.h"
-#include "worker/score_reader.h"
+#include "worker/cli/score_reader.h"
 
 enum { MAX_LENGTH = 8, VOCAB = 100 };
 

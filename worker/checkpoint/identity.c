@@ -5,12 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/digest.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/sha256.h"
 #include "base/threads.h"
-#include "worker/clock.h"
 
 struct ctw_identity {
     const struct ctw_tensor **tensors; /* [n_tensors], in the order of the files */

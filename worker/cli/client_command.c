@@ -1,0 +1,169 @@
+#include "worker/cli/client_command.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "worker/service/registry.h"
+
+static void add_name(char *names, size_t cap, const char *name)
+{
+    size_t at = strlen(names);
+    snprintf(names + at, cap - at, "%s%s", at == 0 ? "" : ", ", name);
+}
+
+/* The only one; a program's own worker (--owner-pid) is its business, and counts only by name. */
+static enum ctw_status only_one(const struct ctw_registry_entry *list, int n, char url[CTW_URL_MAX],
+                                struct ctw_err *err)
+{
+    char names[512] = "", private_names[512] = "";
+    int n_shared = 0;
+    for (int i = 0; i < n; i++) {
+        if (list[i].is_private) {
+            add_name(private_names, sizeof(private_names), list[i].name);
+            continue;
+        }
+        add_name(names, sizeof(names), list[i].name);
+        snprintf(url, CTW_URL_MAX, "%s", list[i].url);
+        n_shared++;
+    }
+    if (n_shared == 1)
+        return CTW_OK;
+    if (n_shared > 1)
+        return ctw_fail(err, CTW_EINVAL, "%d workers run here (%s): name one, or give its URL",
+                        n_shared, names);
+    if (n > 0)
+        return ctw_fail(
+            err, CTW_ENOTFOUND,
+            "no worker of this user runs here but those of other programs (%s): name one "
+            "if it is meant",
+            private_names);
+    return ctw_fail(
+        err, CTW_ENOTFOUND,
+        "no worker of this user runs here: start one with `ctworker serve`, or give its "
+        "URL");
+}
+
+static enum ctw_status by_name(const struct ctw_registry_entry *list, int n, const char *name,
+                               char url[CTW_URL_MAX], struct ctw_err *err)
+{
+    for (int i = 0; i < n; i++) {
+        if (strcmp(list[i].name, name) == 0) {
+            snprintf(url, CTW_URL_MAX, "%s", list[i].url);
+            return CTW_OK;
+        }
+    }
+    return ctw_fail(err, CTW_ENOTFOUND,
+                    "no worker named %s runs here; `ctworker ps` lists them, or give a URL: "
+                    "ipc:///PATH or tcp://HOST:PORT",
+                    name);
+}
+
+enum ctw_status ctw_find_worker(const char *which, char url[CTW_URL_MAX], struct ctw_err *err)
+{
+    char dir[CTW_URL_MAX];
+    struct ctw_registry_entry *list = NULL;
+    int n;
+    if (which != NULL && strstr(which, "://") != NULL) {
+        struct ctw_endpoint e;
+        enum ctw_status st = ctw_endpoint_parse(&e, which, err);
+        if (st == CTW_OK)
+            memcpy(url, e.url, CTW_URL_MAX);
+        return st;
+    }
+    char text[CTW_URL_MAX + 256];
+    if (ctw_runtime_dir_passed_over(text, sizeof(text)) != NULL)
+        ctw_warn("%s", text);
+    enum ctw_status st = ctw_runtime_dir(dir, sizeof(dir), err);
+    if (st == CTW_OK)
+        st = ctw_registry_list(dir, &list, &n, err);
+    if (st == CTW_OK)
+        st = which == NULL ? only_one(list, n, url, err) : by_name(list, n, which, url, err);
+    ctw_free(list);
+    return st;
+}
+
+struct ctw_option ctw_token_option(const char **file)
+{
+    return (struct ctw_option){.name = "token-file",
+                               .type = CTW_OPT_STRING,
+                               .value = file,
+                               .meta = "FILE",
+                               .help =
+                                   "the token for a worker on tcp: the last word of the first line "
+                                   "(default: the token in CTW_TOKEN, if set)"};
+}
+
+enum ctw_status ctw_call_worker(struct ctw_client **client, const char *url,
+                                struct ctw_request *request, int timeout_ms,
+                                struct ctw_reply *reply, struct ctw_err *err)
+{
+    memset(reply, 0, sizeof(*reply));
+    enum ctw_status st = CTW_OK;
+    if (*client == NULL)
+        st = ctw_client_open(client, url, err);
+    if (st == CTW_OK)
+        st = ctw_client_call(*client, request, timeout_ms, reply, err);
+    if (st == CTW_OK)
+        st = ctw_reply_status(reply, err);
+    if (st == CTW_EREFUSED)
+        return ctw_fail(
+            err, st, "%s: refused: %s", url,
+            request->token.n == 0
+                ? "give the worker's token (--token-file FILE, or CTW_TOKEN)"
+                : "the token is not one of the worker's, or its role does not allow this");
+    return st;
+}
+
+void ctw_json_write_slice(struct ctw_json_writer *w, const char *key, struct ctw_slice s)
+{
+    char text[CTW_ERR_MSG_MAX * 4 + 1]; /* CTW_IPC_STR_BYTES */
+    ctw_slice_copy(s, text, sizeof(text));
+    ctw_json_write_key(w, key);
+    ctw_json_write_string(w, text);
+}
+
+void ctw_json_write_hex(struct ctw_json_writer *w, const char *key, struct ctw_slice s)
+{
+    char text[65] = "";
+    for (size_t i = 0; i < s.n && i < 32; i++)
+        snprintf(text + 2 * i, 3, "%02x", (unsigned char)s.data[i]);
+    ctw_json_write_key(w, key);
+    ctw_json_write_string(w, text);
+}
+
+void ctw_json_write_key_uint(struct ctw_json_writer *w, const char *key, uint64_t v)
+{
+    ctw_json_write_key(w, key);
+    ctw_json_write_uint(w, v);
+}
+
+void ctw_json_write_key_double(struct ctw_json_writer *w, const char *key, double v)
+{
+    ctw_json_write_key(w, key);
+    ctw_json_write_double(w, v);
+}
+
+enum ctw_status ctw_json_print(struct ctw_json_writer *w, struct ctw_err *err)
+{
+    const char *text;
+    size_t bytes;
+    enum ctw_status st = ctw_json_writer_text(w, &text, &bytes, err);
+    if (st == CTW_OK && puts(text) < 0)
+        st = ctw_fail(err, CTW_EIO, "cannot write to standard output");
+    ctw_json_writer_fini(w);
+    return st;
+}
+
+const char *ctw_format_duration(char *buf, size_t capacity, double seconds)
+{
+    long s = (long)seconds;
+    if (s < 60)
+        snprintf(buf, capacity, "%ld s", s);
+    else if (s < 86400)
+        snprintf(buf, capacity, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
+    else
+        snprintf(buf, capacity, "%ld d %ld h", s / 86400, s / 3600 % 24);
+    return buf;
+}

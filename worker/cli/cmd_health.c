@@ -1,0 +1,89 @@
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "base/log.h"
+#include "worker/cli/client_command.h"
+#include "worker/cli/commands.h"
+#include "worker/cli/options.h"
+
+static const char about[] =
+    "Asks a running worker whether it is well, for scripts and probes. URL is its address or its\n"
+    "name; without one, the only worker of this user.\n"
+    "\n"
+    "Exit codes: 0 it answers and has not failed (with --ready: it takes jobs, and at least one\n"
+    "model is ready for them); 1 it answers otherwise; 66 no such worker; 74 it does not answer.\n";
+
+static enum ctw_status print(const struct ctw_health_reply *r, bool json, struct ctw_err *err)
+{
+    struct ctw_json_writer w = {0};
+    if (!json) {
+        printf("%.*s%s%.*s, %" PRIu64 " unfinished job%s\n", (int)r->state.n, r->state.data,
+               r->message.n > 0 ? ": " : "", (int)r->message.n, r->message.data, r->jobs,
+               r->jobs == 1 ? "" : "s");
+        return CTW_OK;
+    }
+    ctw_json_write_open(&w, '{');
+    ctw_json_write_slice(&w, "state", r->state);
+    ctw_json_write_slice(&w, "message", r->message);
+    ctw_json_write_hex(&w, "boot", r->boot);
+    ctw_json_write_key_uint(&w, "jobs", r->jobs);
+    ctw_json_write_key_uint(&w, "stalled_ms", r->stalled_ms);
+    ctw_json_write_close(&w, '}');
+    return ctw_json_print(&w, err);
+}
+
+int ctw_cmd_health(int argc, char **argv)
+{
+    bool json = false, ready = false;
+    int64_t timeout_s = 5;
+    const char *which = NULL, *token_file = NULL;
+    const struct ctw_option options[] = {
+        {.name = "ready",
+         .type = CTW_OPT_FLAG,
+         .value = &ready,
+         .help = "succeed only when it is ready for jobs"},
+        {.name = "json", .type = CTW_OPT_FLAG, .value = &json, .help = "print one JSON object"},
+        {.name = "timeout",
+         .type = CTW_OPT_INT,
+         .value = &timeout_s,
+         .min = 1,
+         .max = 3600,
+         .meta = "SECONDS",
+         .help = "how long to wait for the answer"},
+        ctw_token_option(&token_file),
+    };
+    const struct ctw_command_line line = {.name = "health",
+                                          .synopsis = "[URL] [--ready] [--json]",
+                                          .about = about,
+                                          .options = options,
+                                          .n_options = (int)CTW_COUNT(options),
+                                          .positional = "URL",
+                                          .n_positional_max = 1,
+                                          .positionals = &which};
+    int exit_code;
+    ctw_options_parse(&line, argc, argv, &exit_code);
+    if (exit_code >= 0)
+        return exit_code;
+    char url[CTW_URL_MAX], token[CTW_TOKEN_MAX];
+    struct ctw_client *client = NULL;
+    struct ctw_request request = {.op = CTW_OP_HEALTH};
+    struct ctw_reply reply = {0};
+    struct ctw_err err;
+    bool well = false;
+    enum ctw_status st = ctw_find_worker(which, url, &err);
+    if (st == CTW_OK)
+        st = ctw_auth_client_token(token_file, token, &err);
+    request.token = ctw_slice_of(st == CTW_OK ? token : "");
+    if (st == CTW_OK)
+        st = ctw_call_worker(&client, url, &request, (int)timeout_s * 1000, &reply, &err);
+    if (st == CTW_OK) {
+        struct ctw_slice state = reply.body.health.state;
+        well = ready ? ctw_slice_is(state, "ready") : !ctw_slice_is(state, "failed");
+        st = print(&reply.body.health, json, &err);
+    }
+    if (st != CTW_OK)
+        ctw_error("health: %s", err.msg);
+    ctw_reply_close(&reply);
+    ctw_client_close(client);
+    return st != CTW_OK ? ctw_status_exit_code(st) : well ? 0 : 1;
+}

@@ -1,0 +1,267 @@
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "worker/cli/client_command.h"
+#include "worker/cli/commands.h"
+#include "worker/cli/options.h"
+
+static const char about[] =
+    "Tells what a running worker is and does: its version, models and how it runs them, jobs and\n"
+    "limits. URL is its address or its name; without one, the only worker of this user.\n"
+    "\n"
+    "Exit codes: 0; 66 no such worker; 74 it does not answer.\n";
+
+#define TEXT(s) (int)(s).n, (s).data
+
+/* ---- json ---- */
+
+static void write_model(struct ctw_json_writer *w, const struct ctw_model_map *m)
+{
+    ctw_json_write_open(w, '{');
+    ctw_json_write_slice(w, "name", m->name);
+    ctw_json_write_slice(w, "path", m->path);
+    ctw_json_write_slice(w, "state", m->state);
+    ctw_json_write_slice(w, "message", m->message);
+    if ((m->has & CTW_MODEL_READY_BITS) == CTW_MODEL_READY_BITS) {
+        ctw_json_write_slice(w, "architecture", m->architecture);
+        ctw_json_write_slice(w, "model_type", m->model_type);
+        ctw_json_write_slice(w, "identity", m->identity);
+        ctw_json_write_slice(w, "numerics", m->numerics);
+        ctw_json_write_slice(w, "backend", m->backend);
+        ctw_json_write_slice(w, "variant", m->variant);
+        ctw_json_write_slice(w, "device", m->device);
+        ctw_json_write_key_uint(w, "threads", m->threads);
+        ctw_json_write_slice(w, "dtype", m->dtype);
+        ctw_json_write_slice(w, "activations", m->activations);
+        ctw_json_write_key_uint(w, "max_length", m->max_length);
+        ctw_json_write_key_uint(w, "vocab", m->vocab);
+        ctw_json_write_key_uint(w, "params", m->params);
+        ctw_json_write_key_double(w, "weight_bits", m->weight_bits);
+        ctw_json_write_key_uint(w, "chunk_tokens", m->chunk_tokens);
+        ctw_json_write_key_uint(w, "pass_tokens", m->pass_tokens);
+        ctw_json_write_key_uint(w, "memory_planned", m->memory_planned);
+        ctw_json_write_key_uint(w, "memory_limit", m->memory_limit);
+        ctw_json_write_slice(w, "reason", m->reason);
+        ctw_json_write_slice(w, "products", m->products);
+        if (m->has >> CTW_MODEL_FIT_LENGTH & 1)
+            ctw_json_write_key_uint(w, "fit_length", m->fit_length);
+    }
+    ctw_json_write_close(w, '}');
+}
+
+/* Of the job's tokens; one without tokens is done when it has ended. */
+static double percent_of(const struct ctw_job_map *j)
+{
+    if (j->tokens == 0)
+        return ctw_slice_is(j->state, "done") ? 100 : 0;
+    return 100 * (double)j->tokens_done / (double)j->tokens;
+}
+
+static void write_job(struct ctw_json_writer *w, const struct ctw_job_map *j)
+{
+    ctw_json_write_open(w, '{');
+    ctw_json_write_hex(w, "job", j->job);
+    ctw_json_write_slice(w, "model", j->model);
+    ctw_json_write_slice(w, "kind", j->kind);
+    ctw_json_write_slice(w, "state", j->state);
+    ctw_json_write_key_uint(w, "items_done", j->items_done);
+    ctw_json_write_key_uint(w, "items", j->items);
+    if ((j->has & CTW_JOB_PROGRESS_BITS) == CTW_JOB_PROGRESS_BITS) {
+        ctw_json_write_key_uint(w, "tokens_done", j->tokens_done);
+        ctw_json_write_key_uint(w, "tokens", j->tokens);
+        ctw_json_write_key_double(w, "percent", percent_of(j));
+        ctw_json_write_key_double(w, "seconds_left", j->seconds_left);
+    }
+    ctw_json_write_close(w, '}');
+}
+
+static void write_limits(struct ctw_json_writer *w, const struct ctw_limits_map *l)
+{
+    ctw_json_write_key(w, "limits");
+    ctw_json_write_open(w, '{');
+    ctw_json_write_key_uint(w, "message_bytes", l->message_bytes);
+    ctw_json_write_key_uint(w, "part_bytes", l->part_bytes);
+    ctw_json_write_key_uint(w, "fetch_bytes", l->fetch_bytes);
+    ctw_json_write_key_uint(w, "jobs", l->jobs);
+    ctw_json_write_key_uint(w, "job_items", l->job_items);
+    ctw_json_write_key_uint(w, "queue_bytes", l->queue_bytes);
+    ctw_json_write_key_uint(w, "ttl_s", l->ttl_s);
+    ctw_json_write_key_uint(w, "wait_ms", l->wait_ms);
+    ctw_json_write_key_uint(w, "request_bytes", l->request_bytes);
+    ctw_json_write_key_uint(w, "connections", l->connections);
+    ctw_json_write_key_uint(w, "unanswered", l->unanswered);
+    ctw_json_write_key_uint(w, "waiting", l->waiting);
+    ctw_json_write_key_uint(w, "requests_per_s", l->requests_per_s);
+    ctw_json_write_key_uint(w, "unhandled_bytes", l->unhandled_bytes);
+    ctw_json_write_close(w, '}');
+}
+
+static enum ctw_status print_json(const struct ctw_info_reply *r, const char *url,
+                                  struct ctw_err *err)
+{
+    struct ctw_json_writer w = {0};
+    ctw_json_write_open(&w, '{');
+    ctw_json_write_key(&w, "url");
+    ctw_json_write_string(&w, url);
+    ctw_json_write_slice(&w, "version", r->version);
+    ctw_json_write_key_uint(&w, "protocol", r->protocol);
+    ctw_json_write_hex(&w, "boot", r->boot);
+    ctw_json_write_key_uint(&w, "pid", r->pid);
+    ctw_json_write_slice(&w, "state", r->state);
+    ctw_json_write_slice(&w, "message", r->message);
+    ctw_json_write_key_double(&w, "uptime_s", r->uptime_s);
+    if (r->has >> CTW_INFO_INSECURE & 1) {
+        ctw_json_write_key(&w, "insecure");
+        ctw_json_write_bool(&w, r->insecure);
+    }
+    ctw_json_write_slice(&w, "nng", r->libraries.nng);
+    ctw_json_write_slice(&w, "msgpack", r->libraries.msgpack);
+    ctw_json_write_key(&w, "models");
+    ctw_json_write_open(&w, '[');
+    for (size_t i = 0; i < r->models.n; i++)
+        write_model(&w, (const struct ctw_model_map *)r->models.data + i);
+    ctw_json_write_close(&w, ']');
+    ctw_json_write_key(&w, "jobs");
+    ctw_json_write_open(&w, '[');
+    for (size_t i = 0; i < r->jobs.n; i++)
+        write_job(&w, (const struct ctw_job_map *)r->jobs.data + i);
+    ctw_json_write_close(&w, ']');
+    write_limits(&w, &r->limits);
+    ctw_json_write_close(&w, '}');
+    return ctw_json_print(&w, err);
+}
+
+/* ---- for people ---- */
+
+/* A line for each kind of product; they come with ';' between them. */
+static void print_products(struct ctw_slice products)
+{
+    for (size_t at = 0; at < products.n;) {
+        const char *from = products.data + at;
+        const char *end = memchr(from, ';', products.n - at);
+        size_t n = end == NULL ? products.n - at : (size_t)(end - from);
+        printf("%s%.*s\n", at == 0 ? "  products    " : "              ", (int)n, from);
+        at += n + 1;
+    }
+}
+
+static void print_model(const struct ctw_model_map *m)
+{
+    const double mib = 1024 * 1024;
+    printf("\nmodel      %.*s: %.*s\n", TEXT(m->name), TEXT(m->state));
+    if (m->path.n > 0)
+        printf("  path        %.*s\n", TEXT(m->path));
+    if (m->message.n > 0)
+        printf("  message     %.*s\n", TEXT(m->message));
+    if ((m->has & CTW_MODEL_READY_BITS) != CTW_MODEL_READY_BITS)
+        return;
+    printf("  family      %.*s (%.*s)\n", TEXT(m->architecture), TEXT(m->model_type));
+    printf("  parameters  %" PRIu64, m->params);
+    if (m->weight_bits > 0)
+        printf(", %.2f bits a quantised weight", m->weight_bits);
+    putchar('\n');
+    if (m->activations.n > 0)
+        printf("  activations %.*s in the file, not simulated\n", TEXT(m->activations));
+    printf("  runs on     %.*s-%.*s, %.*s", TEXT(m->backend), TEXT(m->variant), TEXT(m->device));
+    if (m->threads > 0)
+        printf(", %" PRIu64 " threads", m->threads);
+    printf(" (%.*s)\n", TEXT(m->reason));
+    printf("  dtype       %.*s\n", TEXT(m->dtype));
+    printf("  max length  %" PRIu64 " tokens, vocabulary %" PRIu64 "\n", m->max_length, m->vocab);
+    printf("  passes      of up to %" PRIu64 " tokens in chunks of %" PRIu64 "\n", m->pass_tokens,
+           m->chunk_tokens);
+    printf("  memory      %.1f MiB beyond the weights, limit %.1f MiB",
+           (double)m->memory_planned / mib, (double)m->memory_limit / mib);
+    if ((m->has >> CTW_MODEL_FIT_LENGTH & 1) && m->fit_length < m->max_length)
+        printf(", enough for inputs of %" PRIu64 " tokens", m->fit_length);
+    putchar('\n');
+    printf("  numerics    %.*s\n", TEXT(m->numerics));
+    if (m->identity.n > 0)
+        printf("  identity    %.*s\n", TEXT(m->identity));
+    else
+        printf("  identity    (told once all weights are read)\n");
+    print_products(m->products);
+}
+
+static void print_job(const struct ctw_job_map *j)
+{
+    char left[32];
+    printf("  %-9.*s %" PRIu64 " of %" PRIu64 " items", TEXT(j->state), j->items_done, j->items);
+    if ((j->has & CTW_JOB_PROGRESS_BITS) == CTW_JOB_PROGRESS_BITS)
+        printf(", %.0f %% of %" PRIu64 " tokens", percent_of(j), j->tokens);
+    if ((j->has & CTW_JOB_PROGRESS_BITS) == CTW_JOB_PROGRESS_BITS && j->seconds_left > 0)
+        printf(", %s left", ctw_format_duration(left, sizeof(left), j->seconds_left));
+    printf(", %.*s, %.*s\n", TEXT(j->kind), TEXT(j->model));
+}
+
+static void print_table(const struct ctw_info_reply *r, const char *url)
+{
+    char uptime[32];
+    const struct ctw_job_map *jobs = r->jobs.data;
+    printf("worker     %s\n", url);
+    printf("state      %.*s%s%.*s\n", TEXT(r->state), r->message.n > 0 ? ": " : "",
+           TEXT(r->message));
+    if (r->insecure)
+        puts("access     whoever reaches the address can use and stop it (--insecure)");
+    printf("version    %.*s, protocol %" PRIu64 ", nng %.*s, msgpack %.*s\n", TEXT(r->version),
+           r->protocol, TEXT(r->libraries.nng), TEXT(r->libraries.msgpack));
+    printf("process    %" PRIu64 ", up for %s\n", r->pid,
+           ctw_format_duration(uptime, sizeof(uptime), r->uptime_s));
+    for (size_t i = 0; i < r->models.n; i++)
+        print_model((const struct ctw_model_map *)r->models.data + i);
+    printf("\njobs       %zu\n", r->jobs.n);
+    for (size_t i = 0; i < r->jobs.n; i++)
+        print_job(&jobs[i]);
+}
+
+int ctw_cmd_info(int argc, char **argv)
+{
+    bool json = false;
+    int64_t timeout_s = 5;
+    const char *which = NULL, *token_file = NULL;
+    const struct ctw_option options[] = {
+        {.name = "json", .type = CTW_OPT_FLAG, .value = &json, .help = "print one JSON object"},
+        {.name = "timeout",
+         .type = CTW_OPT_INT,
+         .value = &timeout_s,
+         .min = 1,
+         .max = 3600,
+         .meta = "SECONDS",
+         .help = "how long to wait for the answer"},
+        ctw_token_option(&token_file),
+    };
+    const struct ctw_command_line line = {.name = "info",
+                                          .synopsis = "[URL] [--json]",
+                                          .about = about,
+                                          .options = options,
+                                          .n_options = (int)CTW_COUNT(options),
+                                          .positional = "URL",
+                                          .n_positional_max = 1,
+                                          .positionals = &which};
+    int exit_code;
+    ctw_options_parse(&line, argc, argv, &exit_code);
+    if (exit_code >= 0)
+        return exit_code;
+    char url[CTW_URL_MAX], token[CTW_TOKEN_MAX];
+    struct ctw_client *client = NULL;
+    struct ctw_request request = {.op = CTW_OP_INFO};
+    struct ctw_reply reply = {0};
+    struct ctw_err err;
+    enum ctw_status st = ctw_find_worker(which, url, &err);
+    if (st == CTW_OK)
+        st = ctw_auth_client_token(token_file, token, &err);
+    request.token = ctw_slice_of(st == CTW_OK ? token : "");
+    if (st == CTW_OK)
+        st = ctw_call_worker(&client, url, &request, (int)timeout_s * 1000, &reply, &err);
+    if (st == CTW_OK && json)
+        st = print_json(&reply.body.info, url, &err);
+    else if (st == CTW_OK)
+        print_table(&reply.body.info, url);
+    if (st != CTW_OK)
+        ctw_error("info: %s", err.msg);
+    ctw_reply_close(&reply);
+    ctw_client_close(client);
+    return ctw_status_exit_code(st);
+}

@@ -1,0 +1,267 @@
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "kernels/dtype_name.h"
+#include "worker/checkpoint/identity.h"
+#include "worker/cli/commands.h"
+#include "worker/cli/engine_options.h"
+#include "worker/cli/inspect_hashes.h"
+#include "worker/engine/plan.h"
+
+static const char about[] =
+    "Says what a checkpoint is, without scoring anything: family, shape, weight formats with their "
+    "bits\n"
+    "per weight, size, the keys of config.json that are not read, and the memory that scoring "
+    "needs\n"
+    "beyond the mapped weights. A checkpoint that is damaged or not supported ends with code 65 "
+    "and\n"
+    "one line that says what, where and why.\n"
+    "\n"
+    "With --hashes: one line a linear layer, NAME  N  K  DTYPE  SHA-256 of its decoded values, row "
+    "by\n"
+    "row, in the checkpoint's dtype (a tied lm_head too): equal lines are equal weights.\n";
+
+/* ---- the table of formats ---- */
+
+/* Matrices that are stored alike. */
+struct kind {
+    char text[96];
+    int64_t n_matrices, n_params;
+    double bytes;
+};
+
+enum { MAX_KINDS = 64 };
+
+static void describe_kind(const struct ctw_weight *w, char *buf, size_t bytes)
+{
+    char group[40] = "";
+    if (w->format->id == CTW_FORMAT_dense) {
+        snprintf(buf, bytes, "%s %s", w->format->name, ctw_dtype_long_name(w->dtype));
+        return;
+    }
+    if (w->scale_stride == 0)
+        snprintf(group, sizeof(group), ", one scale");
+    else if (w->n_groups == 1)
+        snprintf(group, sizeof(group), ", a scale a row");
+    else
+        snprintf(group, sizeof(group), ", groups of %" PRId64, w->group_size);
+    snprintf(buf, bytes, "%s, %d bits%s%s%s", w->format->name, w->bits, group,
+             w->symmetric ? "" : ", asymmetric", w->indexed ? ", activation order" : "");
+}
+
+/* Adds a matrix to its kind; the last of kinds takes what finds no room. */
+static void add_to_kind(struct kind *kinds, int *n_kinds, const struct ctw_weight *w)
+{
+    char text[96];
+    int i = 0;
+    describe_kind(w, text, sizeof(text));
+    while (i < *n_kinds && strcmp(kinds[i].text, text) != 0)
+        i++;
+    if (i == MAX_KINDS) {
+        i = MAX_KINDS - 1;
+        snprintf(kinds[i].text, sizeof(kinds[i].text), "others");
+    } else if (i == *n_kinds) {
+        kinds[i] = (struct kind){0};
+        memcpy(kinds[i].text, text, sizeof(text));
+        ++*n_kinds;
+    }
+    kinds[i].n_matrices++;
+    kinds[i].n_params += w->n * w->k;
+    kinds[i].bytes += (double)ctw_weight_bytes(w);
+}
+
+static void print_formats(const struct ctw_model *m)
+{
+    struct kind kinds[MAX_KINDS];
+    int n_kinds = 0;
+    char size[32];
+    for (int l = 0; l < m->n_layers; l++)
+        for (int i = 0; i < CTW_N_MATRICES; i++)
+            if (m->layers[l].matrix[i].name != NULL && !(i == CTW_M_HEAD && m->tied))
+                add_to_kind(kinds, &n_kinds, &m->layers[l].matrix[i].weight);
+    printf("\n%-58s %8s %15s %8s %10s\n", "format", "matrices", "parameters", "bits", "size");
+    for (int i = 0; i < n_kinds; i++)
+        printf("%-58s %8" PRId64 " %15" PRId64 " %8.3f %10s\n", kinds[i].text, kinds[i].n_matrices,
+               kinds[i].n_params, 8.0 * kinds[i].bytes / (double)kinds[i].n_params,
+               ctw_format_bytes(size, sizeof(size), kinds[i].bytes));
+    if (m->weight_bits > 0)
+        printf("bits per quantised weight, scales and zero points included: %.3f\n",
+               m->weight_bits);
+}
+
+static void print_tensors(const struct ctw_model *m)
+{
+    char text[96];
+    printf("\n");
+    for (int l = 0; l < m->n_layers; l++)
+        for (int i = 0; i < CTW_N_MATRICES; i++) {
+            const struct ctw_matrix *matrix = &m->layers[l].matrix[i];
+            if (matrix->name == NULL)
+                continue;
+            describe_kind(&matrix->weight, text, sizeof(text));
+            printf("%s  %" PRId64 "  %" PRId64 "  %.3f bits  %s%s\n", matrix->name,
+                   matrix->weight.n, matrix->weight.k,
+                   8.0 * (double)ctw_weight_bytes(&matrix->weight) /
+                       ((double)matrix->weight.n * (double)matrix->weight.k),
+                   text, i == CTW_M_HEAD && m->tied ? " (tied)" : "");
+        }
+}
+
+/* ---- the rest ---- */
+
+static void print_windows(const struct ctw_model *m)
+{
+    int n_window = 0;
+    int64_t window = 0;
+    for (int l = 1; l <= m->n_decoders; l++)
+        if (m->layers[l].window != 0) {
+            n_window++;
+            window = m->layers[l].window;
+        }
+    if (n_window > 0)
+        printf("window        %" PRId64 " tokens in %d of %d layers\n", window, n_window,
+               m->n_decoders);
+}
+
+static void print_model(const struct ctw_model *m)
+{
+    const struct ctw_layer *layer = &m->layers[1];
+    char size[32];
+    printf("checkpoint    %s\n", m->dir);
+    printf("family        %s (model_type %s)\n", m->architecture, m->model_type);
+    printf("layers        %d, hidden %" PRId64 ", inner %" PRId64 "\n", m->n_decoders, m->hidden,
+           layer->inner);
+    printf("heads         %d, key-value heads %d, of %d elements\n", layer->n_head, layer->n_kv,
+           layer->head);
+    print_windows(m);
+    printf("vocabulary    %" PRId64 "%s\n", m->vocab, m->tied ? ", tied to the head" : "");
+    printf("max length    %" PRId64 "%s\n", m->max_length,
+           m->length_limit != 0 ? ", never more: RoPE type dynamic is supported up to here" : "");
+    printf("dtype         %s\n", ctw_dtype_long_name(m->dtype));
+    printf("parameters    %" PRId64 "\n", m->n_params);
+    printf("size on disk  %s in %d file%s\n",
+           ctw_format_bytes(size, sizeof(size), (double)ctw_container_bytes(m->container)),
+           ctw_container_n_files(m->container),
+           ctw_container_n_files(m->container) == 1 ? "" : "s");
+    if (ctw_identity_text(m->identity)[0] != '\0')
+        printf("identity      %s\n", ctw_identity_text(m->identity));
+    if (m->activations != NULL)
+        printf("activations   the file declares %s: not simulated, weights only\n", m->activations);
+}
+
+/* On lines of about 100 columns, cut after commas. */
+static void print_unread(const char *keys)
+{
+    enum { MAX_COLUMNS = 98 };
+    printf("\nkeys of config.json that are not read, as they cannot change a score:\n");
+    for (const char *next; *keys != '\0'; keys = next) {
+        next = keys + strlen(keys);
+        if (next - keys > MAX_COLUMNS) {
+            const char *cut = keys + MAX_COLUMNS;
+            while (cut > keys && cut[-1] != ' ')
+                cut--;
+            next = cut > keys ? cut : next;
+        }
+        printf("  %.*s\n", (int)(next - keys) - (next[-1] == ' '), keys);
+    }
+}
+
+/* What scoring would take beyond the mapped weights, with these options, on this machine. */
+static enum ctw_status print_memory_plan(const struct ctw_engine_options *opt, struct ctw_err *err)
+{
+    struct ctw_engine *engine = NULL;
+    struct ctw_engine_info info;
+    char planned[32], limit[32], threads[32] = ""; /* of a GPU: none */
+    struct ctw_engine_options plan = *opt;
+    plan.plan_only = true;
+    enum ctw_status st = ctw_engine_open(&engine, &plan, err);
+    if (st != CTW_OK)
+        return st;
+    ctw_engine_get_info(engine, &info);
+    if (info.backend.n_threads > 0)
+        snprintf(threads, sizeof(threads), ", %d threads", info.backend.n_threads);
+    printf(
+        "\nmemory beyond the weights: %s planned (limit %s) with backend %s-%s, dtype %s%s:\n"
+        "passes of %" PRId64 " tokens in chunks of %" PRId64 "\n",
+        ctw_format_bytes(planned, sizeof(planned), (double)info.memory_planned),
+        ctw_format_bytes(limit, sizeof(limit), (double)info.memory_limit), info.backend.backend,
+        info.backend.variant, ctw_dtype_long_name(info.dtype), threads,
+        info.pass_tokens, info.chunk_tokens);
+    ctw_engine_close(engine);
+    return CTW_OK;
+}
+
+static enum ctw_status inspect(const struct ctw_engine_options *opt, bool identity, bool hashes,
+                               bool tensors, struct ctw_err *err)
+{
+    struct ctw_model *m = NULL;
+    enum ctw_status st = ctw_model_open(&m, opt->model_dir, opt->config_name, err);
+    if (st == CTW_OK && identity)
+        st = ctw_identity_read(m->identity, m->container, opt->n_threads, NULL, err);
+    if (st != CTW_OK) {
+        ctw_model_close(m);
+        return st;
+    }
+    if (hashes) {
+        st = ctw_inspect_hashes(m, opt, err);
+    } else {
+        print_model(m);
+        print_formats(m);
+        if (tensors)
+            print_tensors(m);
+        if (m->unread != NULL)
+            print_unread(m->unread);
+        st = print_memory_plan(opt, err);
+    }
+    ctw_model_close(m);
+    if (fflush(stdout) != 0 && st == CTW_OK)
+        st = ctw_fail(err, CTW_EIO, "cannot write results: %s", strerror(errno));
+    return st;
+}
+
+int ctw_cmd_inspect(int argc, char **argv)
+{
+    const char *dir = NULL;
+    bool identity = false, hashes = false, tensors = false;
+    struct ctw_engine_option_values values = {0};
+    struct ctw_option options[3 + CTW_N_ENGINE_OPTIONS] = {
+        {.name = "identity",
+         .type = CTW_OPT_FLAG,
+         .value = &identity,
+         .help = "also print the identity that results carry; reads all weights"},
+        {.name = "hashes",
+         .type = CTW_OPT_FLAG,
+         .value = &hashes,
+         .help = "print the hash of every linear layer's decoded weight instead"},
+        {.name = "tensors",
+         .type = CTW_OPT_FLAG,
+         .value = &tensors,
+         .help = "also print one line a matrix: shape, bits per weight, format"},
+    };
+    ctw_engine_option_rows(options + 3, &values);
+    const struct ctw_command_line line = {
+        .name = "inspect",
+        .synopsis = "[--identity] [--hashes | --tensors] DIR",
+        .about = about,
+        .options = options,
+        .n_options = (int)CTW_COUNT(options),
+        .positional = "DIR",
+        .n_positional_min = 1,
+        .n_positional_max = 1,
+        .positionals = &dir,
+    };
+    int exit_code;
+    ctw_options_parse(&line, argc, argv, &exit_code);
+    if (exit_code >= 0)
+        return exit_code;
+    struct ctw_engine_options opt = ctw_engine_options_from(&values, dir);
+    struct ctw_err err = {0};
+    enum ctw_status st = inspect(&opt, identity, hashes, tensors, &err);
+    if (st != CTW_OK)
+        ctw_error("inspect: %s: %s", dir, err.msg);
+    return ctw_status_exit_code(st);
+}

@@ -1,0 +1,116 @@
+#include <inttypes.h>
+#include <stdio.h>
+#include <time.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "worker/cli/client_command.h"
+#include "worker/cli/commands.h"
+#include "worker/cli/options.h"
+#include "worker/service/registry.h"
+
+static const char about[] =
+    "Lists the workers of this user on this machine: name, process, state, models and address.\n"
+    "A private one belongs to a program, which ends it; other commands mean it only when it is "
+    "named.\n"
+    "Files of workers that were killed are removed.\n";
+
+/* "ready", ..., or "no answer" */
+static void ask_state(const char *url, const char *token, char out[32])
+{
+    enum { TIMEOUT_MS = 2000 };
+    struct ctw_client *client = NULL;
+    struct ctw_request request = {.op = CTW_OP_HEALTH, .token = ctw_slice_of(token)};
+    struct ctw_reply reply;
+    enum ctw_status st = ctw_call_worker(&client, url, &request, TIMEOUT_MS, &reply, NULL);
+    if (st == CTW_OK)
+        ctw_slice_copy(reply.body.health.state, out, 32);
+    else
+        snprintf(out, 32, st == CTW_EREFUSED ? "refused" : "no answer");
+    ctw_reply_close(&reply);
+    ctw_client_close(client);
+}
+
+static void write_entry(struct ctw_json_writer *w, const struct ctw_registry_entry *e,
+                        const char *state)
+{
+    ctw_json_write_open(w, '{');
+    ctw_json_write_slice(w, "name", ctw_slice_of(e->name));
+    ctw_json_write_key_uint(w, "pid", (uint64_t)e->pid);
+    ctw_json_write_slice(w, "state", ctw_slice_of(state));
+    ctw_json_write_slice(w, "models", ctw_slice_of(e->models));
+    ctw_json_write_slice(w, "url", ctw_slice_of(e->url));
+    ctw_json_write_slice(w, "boot", ctw_slice_of(e->boot));
+    ctw_json_write_key_uint(w, "started_unix_s", (uint64_t)e->started_unix_s);
+    ctw_json_write_key(w, "private");
+    ctw_json_write_bool(w, e->is_private);
+    ctw_json_write_close(w, '}');
+}
+
+static enum ctw_status list_workers(bool json, const char *token, struct ctw_err *err)
+{
+    char dir[CTW_URL_MAX];
+    struct ctw_registry_entry *list = NULL;
+    struct ctw_json_writer w = {0};
+    int n = 0;
+    char text[CTW_URL_MAX + 256];
+    if (ctw_runtime_dir_passed_over(text, sizeof(text)) != NULL)
+        ctw_warn("%s", text);
+    enum ctw_status st = ctw_runtime_dir(dir, sizeof(dir), err);
+    if (st == CTW_OK)
+        st = ctw_registry_list(dir, &list, &n, err);
+    if (st != CTW_OK)
+        goto done;
+    if (json)
+        ctw_json_write_open(&w, '[');
+    else if (n == 0)
+        puts("no workers");
+    else
+        printf("%-16s %8s %-10s %10s  %-24s %s\n", "NAME", "PID", "STATE", "UP", "MODELS", "URL");
+    for (int i = 0; i < n; i++) {
+        char state[32], up[32];
+        ask_state(list[i].url, token, state);
+        if (json) {
+            write_entry(&w, &list[i], state);
+            continue;
+        }
+        double seconds = difftime(time(NULL), (time_t)list[i].started_unix_s);
+        printf("%-16s %8ld %-10s %10s  %-24s %s%s\n", list[i].name, (long)list[i].pid, state,
+               ctw_format_duration(up, sizeof(up), seconds), list[i].models, list[i].url,
+               list[i].is_private ? " (private)" : "");
+    }
+    if (json) {
+        ctw_json_write_close(&w, ']');
+        st = ctw_json_print(&w, err);
+    }
+done:
+    ctw_free(list);
+    return st;
+}
+
+int ctw_cmd_ps(int argc, char **argv)
+{
+    bool json = false;
+    const char *token_file = NULL;
+    char token[CTW_TOKEN_MAX];
+    const struct ctw_option options[] = {
+        {.name = "json", .type = CTW_OPT_FLAG, .value = &json, .help = "print one JSON array"},
+        ctw_token_option(&token_file),
+    };
+    const struct ctw_command_line line = {.name = "ps",
+                                          .synopsis = "[--json]",
+                                          .about = about,
+                                          .options = options,
+                                          .n_options = (int)CTW_COUNT(options)};
+    int exit_code;
+    struct ctw_err err;
+    ctw_options_parse(&line, argc, argv, &exit_code);
+    if (exit_code >= 0)
+        return exit_code;
+    enum ctw_status st = ctw_auth_client_token(token_file, token, &err);
+    if (st == CTW_OK)
+        st = list_workers(json, token, &err);
+    if (st != CTW_OK)
+        ctw_error("ps: %s", err.msg);
+    return ctw_status_exit_code(st);
+}

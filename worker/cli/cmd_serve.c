@@ -1,0 +1,267 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "ipc/limits.h"
+#include "worker/cli/commands.h"
+#include "worker/cli/engine_options.h"
+#include "worker/cli/version.h"
+#include "worker/service/registry.h"
+#include "worker/service/serve.h"
+
+static const char about[] =
+    "Holds one or more models and scores jobs that clients send (docs/PROTOCOL.md).\n"
+    "Answers at once, and says `loading` until the models are there.\n"
+    "\n"
+    "By default it listens on an ipc socket, NAME.sock in the folder $XDG_RUNTIME_DIR/ctworker, "
+    "or\n"
+    "/tmp/ctworker-UID, which only this user can enter. `ctworker ps` lists what runs.\n"
+    "\n"
+    "The first SIGTERM, SIGINT or SIGHUP stops it as --on-signal says, a second one at once. Exit\n"
+    "codes: 0 stopped in order; 64 wrong command line, 65 bad checkpoint, 66 no such folder, 69\n"
+    "device failed, 71 out of memory, 74 input/output error, 75 address in use; 128 + n stopped "
+    "by\n"
+    "signal n with jobs unfinished.\n";
+
+enum { N_PLACE = 7, N_LIFE = 7, N_OWN = N_PLACE + N_LIFE };
+
+struct values {
+    struct ctw_option_list models;
+    const char *listen, *name, *allow_load, *ready_file, *on_signal, *log;
+    const char *token_file;
+    bool bind_any, insecure;
+    int64_t ready_fd, owner_pid, grace_s;
+    uint64_t queue_bytes;
+};
+
+/* What is served, and where. */
+static void fill_place_rows(struct ctw_option *rows, struct values *v)
+{
+    const struct ctw_option own[] = {
+        {.name = "model",
+         .type = CTW_OPT_LIST,
+         .value = &v->models,
+         .meta = "DIR",
+         .required = true,
+         .help =
+             "a checkpoint folder; may be given several times, and more may follow as plain "
+             "words. A model is named by its folder's last part, or by NAME=DIR; jobs that name "
+             "none get the first. The variable names one model, and counts only without --model"},
+        {.name = "listen",
+         .type = CTW_OPT_STRING,
+         .value = &v->listen,
+         .meta = "URL",
+         .help = "ipc:///PATH or tcp://HOST:PORT (default: see above). tcp needs --token-file or "
+                 "--insecure"},
+        {.name = "token-file",
+         .type = CTW_OPT_STRING,
+         .value = &v->token_file,
+         .meta = "FILE",
+         .help = "who may ask over tcp: lines NAME ROLE TOKEN, ROLE being score or admin, or one "
+                 "bare token, which may do everything. Mode 0600 (default: none)"},
+        {.name = "insecure",
+         .type = CTW_OPT_FLAG,
+         .value = &v->insecure,
+         .help = "allow tcp without tokens: whoever reaches it can use and stop the worker"},
+        {.name = "insecure-bind-any",
+         .type = CTW_OPT_FLAG,
+         .value = &v->bind_any,
+         .help = "allow tcp://0.0.0.0, which every network of the machine reaches"},
+        {.name = "name",
+         .type = CTW_OPT_STRING,
+         .value = &v->name,
+         .meta = "NAME",
+         .help = "what `ctworker ps` calls it (default: the process id)"},
+        {.name = "allow-load",
+         .type = CTW_OPT_STRING,
+         .value = &v->allow_load,
+         .meta = "DIR",
+         .help = "let clients load models from folders below DIR (default: they cannot)"},
+    };
+    _Static_assert(CTW_COUNT(own) == N_PLACE, "count the rows");
+    memcpy(rows, own, sizeof(own));
+}
+
+/* When it is ready, and when and how it ends. */
+static void fill_life_rows(struct ctw_option *rows, struct values *v)
+{
+    const struct ctw_option own[] = {
+        {.name = "ready-file",
+         .type = CTW_OPT_STRING,
+         .value = &v->ready_file,
+         .meta = "FILE",
+         .help = "write the URL there once the models are loaded; removed at the end"},
+        {.name = "ready-fd",
+         .type = CTW_OPT_INT,
+         .value = &v->ready_fd,
+         .min = -1,
+         .max = 65535,
+         .meta = "N",
+         .help = "write the URL to this open file descriptor likewise, and close it "
+                 "(default: -1, none)"},
+        {.name = "owner-pid",
+         .type = CTW_OPT_INT,
+         .value = &v->owner_pid,
+         .min = 0,
+         .max = INT32_MAX,
+         .meta = "PID",
+         .help = "end when this process ends (default: 0, none)"},
+        {.name = "on-signal",
+         .type = CTW_OPT_CHOICE,
+         .value = &v->on_signal,
+         .choices = "finish|cancel",
+         .help = "what a first signal does to unfinished jobs"},
+        {.name = "grace",
+         .type = CTW_OPT_INT,
+         .value = &v->grace_s,
+         .min = 0,
+         .max = 7 * 86400,
+         .meta = "SECONDS",
+         .help = "how long jobs are finished after a signal"},
+        {.name = "queue-bytes",
+         .type = CTW_OPT_BYTES,
+         .value = &v->queue_bytes,
+         .meta = "SIZE",
+         .help = "memory for jobs and their results"},
+        {.name = "log",
+         .type = CTW_OPT_CHOICE,
+         .value = &v->log,
+         .choices = "debug|info|warn|error",
+         .help = "how much is told on standard error"},
+    };
+    _Static_assert(CTW_COUNT(own) == N_LIFE, "count the rows");
+    memcpy(rows, own, sizeof(own));
+}
+
+static enum ctw_status check_folder(const char *option, const char *path, struct ctw_err *err)
+{
+    struct stat st;
+    if (stat(path, &st) != 0)
+        return ctw_fail(err, errno == ENOENT ? CTW_ENOTFOUND : CTW_EIO, "%s: the folder %s: %s",
+                        option, path, strerror(errno));
+    return S_ISDIR(st.st_mode) ? CTW_OK
+                               : ctw_fail(err, CTW_EINVAL, "%s: %s is no folder", option, path);
+}
+
+static enum ctw_status check_ready_file(const char *path, struct ctw_err *err)
+{
+    char dir[PATH_MAX];
+    struct stat st;
+    const char *slash = strrchr(path, '/');
+    int n = slash == NULL ? 1 : slash == path ? 1 : (int)(slash - path);
+    if (strlen(path) >= sizeof(dir))
+        return ctw_fail(err, CTW_EINVAL, "--ready-file: the path is too long");
+    snprintf(dir, sizeof(dir), "%.*s", n, slash == NULL ? "." : path);
+    if (path[0] == '\0' || (stat(path, &st) == 0 && S_ISDIR(st.st_mode)))
+        return ctw_fail(err, CTW_EINVAL, "--ready-file %s: expected a file's name", path);
+    if (check_folder("--ready-file", dir, err) != CTW_OK)
+        return err->status;
+    return access(dir, W_OK | X_OK) == 0
+               ? CTW_OK
+               : ctw_fail(err, CTW_EIO, "--ready-file: the folder %s: %s", dir, strerror(errno));
+}
+
+static enum ctw_status check_ready_fd(int fd, struct ctw_err *err)
+{
+    int flags = fcntl(fd, F_GETFL);
+    if (flags < 0 || (flags & O_ACCMODE) == O_RDONLY)
+        return ctw_fail(err, CTW_EINVAL, "--ready-fd %d: %s", fd,
+                        flags < 0 ? "it is not open" : "it is open for reading only");
+    return CTW_OK;
+}
+
+/* What would else fail only when the models are loaded. */
+static enum ctw_status check_values(const struct values *v, struct ctw_err *err)
+{
+    enum ctw_status st = CTW_OK;
+    if (v->name != NULL && !ctw_registry_name_ok(v->name))
+        return ctw_fail(err, CTW_EINVAL,
+                        "--name %s: expected 1 to 64 letters, digits, '.', '_' or '-'", v->name);
+    if (v->queue_bytes == 0)
+        return ctw_fail(err, CTW_EINVAL, "--queue-bytes 0: no job would have room");
+    if (v->allow_load != NULL)
+        st = check_folder("--allow-load", v->allow_load, err);
+    if (st == CTW_OK && v->ready_file != NULL)
+        st = check_ready_file(v->ready_file, err);
+    if (st == CTW_OK && v->ready_fd >= 0)
+        st = check_ready_fd((int)v->ready_fd, err);
+    return st;
+}
+
+/* Plain words after those of --model. */
+static enum ctw_status add_models(struct ctw_option_list *models, const char *const *more, int n,
+                                  struct ctw_err *err)
+{
+    if (models->n + n > models->max)
+        return ctw_fail(err, CTW_EINVAL, "%d models: at most %d are allowed", models->n + n,
+                        models->max);
+    for (int i = 0; i < n; i++)
+        models->values[models->n++] = more[i];
+    return CTW_OK;
+}
+
+int ctw_cmd_serve(int argc, char **argv)
+{
+    struct ctw_engine_option_values engine = {0};
+    const char *models[CTW_IPC_MODELS], *more[CTW_IPC_MODELS];
+    struct values v = {.models = {.values = models, .max = CTW_IPC_MODELS},
+                       .ready_fd = -1,
+                       .on_signal = "finish",
+                       .grace_s = 20,
+                       .queue_bytes = CTW_IPC_QUEUE_BYTES};
+    struct ctw_option options[N_OWN + CTW_N_ENGINE_OPTIONS];
+    fill_place_rows(options, &v);
+    fill_life_rows(options + N_PLACE, &v);
+    ctw_engine_option_rows(options + N_OWN, &engine);
+    const struct ctw_command_line line = {.name = "serve",
+                                          .synopsis =
+                                              "--model [NAME=]DIR [--model ...] [--listen URL]",
+                                          .about = about,
+                                          .options = options,
+                                          .n_options = (int)CTW_COUNT(options),
+                                          .positional = "DIR",
+                                          .n_positional_max = CTW_IPC_MODELS,
+                                          .positionals = more};
+    int exit_code;
+    int n_more = ctw_options_parse(&line, argc, argv, &exit_code);
+    if (exit_code >= 0)
+        return exit_code;
+    enum ctw_log_level level;
+    if (v.log != NULL && ctw_log_level_parse(v.log, &level)) {
+        ctw_log_set_level(level);
+        setenv("CTW_LOG", v.log, 1); /* for the CUDA backend, a library that logs for itself */
+    }
+    struct ctw_err err;
+    enum ctw_status st = check_values(&v, &err);
+    if (st == CTW_OK)
+        st = add_models(&v.models, more, n_more, &err);
+    if (st != CTW_OK) {
+        ctw_error("serve: %s", err.msg);
+        return ctw_status_exit_code(st);
+    }
+    const struct ctw_serve_options serve = {
+        .models = models,
+        .n_models = v.models.n,
+        .listen = v.listen,
+        .name = v.name,
+        .insecure_bind_any = v.bind_any,
+        .token_file = v.token_file,
+        .insecure = v.insecure,
+        .allow_load = v.allow_load,
+        .ready_file = v.ready_file,
+        .ready_fd = (int)v.ready_fd,
+        .owner_pid = (pid_t)v.owner_pid,
+        .cancel_on_signal = strcmp(v.on_signal, "cancel") == 0,
+        .grace_ms = v.grace_s * 1000,
+        .queue_bytes = v.queue_bytes,
+        .engine = ctw_engine_options_from(&engine, NULL),
+        .version = ctw_version(),
+    };
+    return ctw_serve(&serve);
+}

@@ -1,0 +1,195 @@
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "worker/cli/client_command.h"
+#include "worker/cli/commands.h"
+#include "worker/cli/options.h"
+#include "worker/service/registry.h"
+
+static const char about[] =
+    "Stops a running worker: it takes no more jobs, finishes those it has (or cancels them), lets\n"
+    "clients fetch, and ends. URL is its address or its name; without one, the only worker of\n"
+    "this user, apart from private ones (`ctworker ps`), which their programs end.\n"
+    "\n"
+    "Exit codes: 0 it has ended (with --timeout 0: it was told); 66 no such worker; 74 it does "
+    "not\n"
+    "answer; 75 it is still finishing jobs after the timeout.\n";
+
+enum {
+    CALL_MS = 5000,
+    LOOK_MS = 100,    /* between looks at the process or the lock */
+    ASK_MS = 1000,    /* for an answer, where neither can be seen */
+    N_UNANSWERED = 3, /* before such a worker counts as ended */
+    BOOT_BYTES = 16
+};
+
+/* The worker that is stopped, and how to see that it has ended. */
+struct target {
+    char url[CTW_URL_MAX], token[CTW_TOKEN_MAX];
+    struct ctw_endpoint endpoint;
+    bool met; /* boot is known */
+    char boot[BOOT_BYTES];
+    pid_t pid; /* of this machine and user; 0: not known to be */
+    int64_t started;
+    uint64_t n_jobs; /* unfinished, when last heard */
+    int n_unanswered;
+};
+
+/*
+ * Who is there, and how many jobs has it? CTW_ENOTFOUND, after the first time: another worker
+ * answered, so ours has ended.
+ */
+static enum ctw_status ask_health(struct target *t, int timeout_ms, struct ctw_err *err)
+{
+    struct ctw_client *client = NULL;
+    struct ctw_request request = {.op = CTW_OP_HEALTH, .token = ctw_slice_of(t->token)};
+    struct ctw_reply reply;
+    enum ctw_status st = ctw_call_worker(&client, t->url, &request, timeout_ms, &reply, err);
+    struct ctw_slice boot = reply.body.health.boot;
+    if (st == CTW_OK && boot.n != BOOT_BYTES)
+        st = ctw_fail(err, CTW_EFORMAT, "%s: boot has %zu bytes, not %d", t->url, boot.n,
+                      BOOT_BYTES);
+    if (st == CTW_OK && t->met && memcmp(boot.data, t->boot, BOOT_BYTES) != 0)
+        st = ctw_fail(err, CTW_ENOTFOUND, "%s: another worker is there", t->url);
+    if (st == CTW_OK) {
+        memcpy(t->boot, boot.data, BOOT_BYTES);
+        t->met = true;
+        t->n_jobs = reply.body.health.jobs;
+    }
+    ctw_reply_close(&reply);
+    ctw_client_close(client);
+    return st;
+}
+
+/* A worker in our registry runs here: its process can be looked at. */
+static void find_process(struct target *t)
+{
+    char dir[CTW_URL_MAX], boot[2 * BOOT_BYTES + 1];
+    struct ctw_registry_entry *list = NULL;
+    int n = 0;
+    for (int i = 0; i < BOOT_BYTES; i++)
+        snprintf(boot + 2 * i, 3, "%02x", (unsigned char)t->boot[i]);
+    if (ctw_runtime_dir(dir, sizeof(dir), NULL) != CTW_OK ||
+        ctw_registry_list(dir, &list, &n, NULL) != CTW_OK)
+        n = 0;
+    for (int i = 0; i < n; i++) {
+        if (strcmp(list[i].boot, boot) == 0 &&
+            ctw_process_started(list[i].pid) == list[i].started) {
+            t->pid = list[i].pid;
+            t->started = list[i].started;
+        }
+    }
+    ctw_free(list);
+}
+
+static enum ctw_status meet(struct target *t, const char *which, struct ctw_err *err)
+{
+    enum ctw_status st = ctw_find_worker(which, t->url, err);
+    if (st == CTW_OK)
+        st = ctw_endpoint_parse(&t->endpoint, t->url, err);
+    if (st == CTW_OK)
+        st = ask_health(t, CALL_MS, err);
+    if (st == CTW_OK)
+        find_process(t);
+    return st;
+}
+
+static enum ctw_status shut_down(struct target *t, bool cancel, struct ctw_err *err)
+{
+    struct ctw_client *client = NULL;
+    struct ctw_request request = {.op = CTW_OP_SHUTDOWN, .token = ctw_slice_of(t->token)};
+    struct ctw_reply reply;
+    request.body.mode.mode = ctw_slice_of(cancel ? "cancel" : "finish");
+    enum ctw_status st = ctw_call_worker(&client, t->url, &request, CALL_MS, &reply, err);
+    t->n_jobs = st == CTW_OK ? reply.body.drain.jobs : 0;
+    ctw_reply_close(&reply);
+    ctw_client_close(client);
+    return st;
+}
+
+static bool has_ended(struct target *t)
+{
+    struct ctw_err err;
+    int64_t holder;
+    if (t->pid != 0)
+        return ctw_process_started(t->pid) != t->started;
+    if (t->endpoint.path != NULL)
+        return !ctw_endpoint_held(t->endpoint.path, &holder);
+    /* One call may fail for many reasons. */
+    enum ctw_status st = ask_health(t, ASK_MS, &err);
+    t->n_unanswered = st == CTW_OK ? 0 : t->n_unanswered + 1;
+    return st == CTW_ENOTFOUND || t->n_unanswered == N_UNANSWERED;
+}
+
+static enum ctw_status wait_for_end(struct target *t, int64_t timeout_s, struct ctw_err *err)
+{
+    int64_t until = ctw_now_ms() + timeout_s * 1000;
+    const struct timespec pause = {.tv_nsec = LOOK_MS * 1000000L};
+    while (ctw_now_ms() < until) {
+        if (has_ended(t))
+            return CTW_OK;
+        nanosleep(&pause, NULL);
+    }
+    if (ask_health(t, ASK_MS, err) == CTW_ENOTFOUND)
+        return CTW_OK;
+    if (t->n_jobs > 0)
+        return ctw_fail(err, CTW_EBUSY,
+                        "%s is still finishing %" PRIu64 " jobs after %" PRId64 " s: wait, or "
+                        "cancel them with --cancel",
+                        t->url, t->n_jobs, timeout_s);
+    return ctw_fail(err, CTW_EBUSY,
+                    "%s has finished its jobs, but has not ended after %" PRId64
+                    " s: clients still "
+                    "fetch, or a model is being loaded; wait",
+                    t->url, timeout_s);
+}
+
+int ctw_cmd_stop(int argc, char **argv)
+{
+    bool cancel = false;
+    int64_t timeout_s = 60;
+    const char *which = NULL, *token_file = NULL;
+    const struct ctw_option options[] = {
+        {.name = "cancel",
+         .type = CTW_OPT_FLAG,
+         .value = &cancel,
+         .help = "cancel unfinished jobs instead of finishing them"},
+        {.name = "timeout",
+         .type = CTW_OPT_INT,
+         .value = &timeout_s,
+         .min = 0,
+         .max = 7 * 86400,
+         .meta = "SECONDS",
+         .help = "how long to wait for its end; 0 does not wait"},
+        ctw_token_option(&token_file),
+    };
+    const struct ctw_command_line line = {.name = "stop",
+                                          .synopsis = "[URL] [--cancel]",
+                                          .about = about,
+                                          .options = options,
+                                          .n_options = (int)CTW_COUNT(options),
+                                          .positional = "URL",
+                                          .n_positional_max = 1,
+                                          .positionals = &which};
+    int exit_code;
+    ctw_options_parse(&line, argc, argv, &exit_code);
+    if (exit_code >= 0)
+        return exit_code;
+    struct target t = {0};
+    struct ctw_err err;
+    enum ctw_status st = ctw_auth_client_token(token_file, t.token, &err);
+    if (st == CTW_OK)
+        st = meet(&t, which, &err);
+    if (st == CTW_OK)
+        st = shut_down(&t, cancel, &err);
+    if (st == CTW_OK && timeout_s > 0)
+        st = wait_for_end(&t, timeout_s, &err);
+    if (st != CTW_OK)
+        ctw_error("stop: %s", err.msg);
+    return ctw_status_exit_code(st);
+}

@@ -1,0 +1,26 @@
+/*
+ * The command-line options that say how an engine runs, shared by score, serve and inspect.
+ */
+#ifndef CTW_WORKER_ENGINE_OPTIONS_H
+#define CTW_WORKER_ENGINE_OPTIONS_H
+
+#include "worker/cli/options.h"
+#include "worker/engine/engine.h"
+
+enum { CTW_N_ENGINE_OPTIONS = 11 };
+
+/* Where the parser puts them; start from {0}. */
+struct ctw_engine_option_values {
+    const char *config, *backend, *variant, *cuda_variant, *dtype;
+    int64_t n_threads, device, max_length, chunk_tokens, pass_tokens;
+    uint64_t memory_limit;
+};
+
+/* Writes CTW_N_ENGINE_OPTIONS rows that fill *values. */
+void ctw_engine_option_rows(struct ctw_option *rows, struct ctw_engine_option_values *values);
+
+/* The engine options for one model. */
+struct ctw_engine_options ctw_engine_options_from(const struct ctw_engine_option_values *values,
+                                                  const char *model_dir);
+
+#endif

@@ -1,0 +1,330 @@
+#include "worker/cli/options.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "worker/cli/options_help.h"
+
+enum { MAX_ENV_NAME = 64, MAX_CHOICE = 64 };
+
+/* ---- values ---- */
+
+static bool parse_int(const char *text, int64_t *out)
+{
+    const char *digits = text + (*text == '-' || *text == '+');
+    char *end;
+    if (*digits < '0' || *digits > '9')
+        return false;
+    errno = 0;
+    *out = strtoll(text, &end, 10);
+    return errno == 0 && *end == '\0';
+}
+
+static bool parse_bool(const char *text, bool *out)
+{
+    static const char *const yes[] = {"1", "true", "yes", "on"};
+    static const char *const no[] = {"0", "false", "no", "off"};
+    for (size_t i = 0; i < CTW_COUNT(yes); i++) {
+        if (strcasecmp(text, yes[i]) == 0 || strcasecmp(text, no[i]) == 0) {
+            *out = strcasecmp(text, yes[i]) == 0;
+            return true;
+        }
+    }
+    return false;
+}
+
+bool ctw_bytes_parse(const char *text, uint64_t *out)
+{
+    static const struct {
+        const char *name;
+        uint64_t bytes;
+    } units[] = {
+        {"", 1},
+        {"B", 1},
+        {"KB", 1000},
+        {"MB", 1000000},
+        {"GB", 1000000000},
+        {"TB", 1000000000000},
+        {"KiB", 1u << 10},
+        {"MiB", 1u << 20},
+        {"GiB", 1u << 30},
+        {"TiB", (uint64_t)1 << 40},
+    };
+    uint64_t whole = 0;
+    double fraction = 0, place = 1;
+    const char *p = text;
+    if (*p < '0' || *p > '9')
+        return false;
+    for (; *p >= '0' && *p <= '9'; p++)
+        if (__builtin_mul_overflow(whole, 10u, &whole) ||
+            __builtin_add_overflow(whole, (uint64_t)(*p - '0'), &whole))
+            return false;
+    if (*p == '.') {
+        if (p[1] < '0' || p[1] > '9')
+            return false;
+        for (p++; *p >= '0' && *p <= '9'; p++)
+            fraction += (*p - '0') * (place /= 10);
+    }
+    if (*p == ' ')
+        p++;
+    for (size_t i = 0; i < CTW_COUNT(units); i++) {
+        uint64_t bytes;
+        if (strcasecmp(p, units[i].name) != 0)
+            continue;
+        if (__builtin_mul_overflow(whole, units[i].bytes, &bytes) ||
+            __builtin_add_overflow(bytes, (uint64_t)(fraction * (double)units[i].bytes), &bytes))
+            return false;
+        *out = bytes;
+        return true;
+    }
+    return false;
+}
+
+/* Is text one of the words between the bars? */
+static bool is_choice(const char *choices, const char *text)
+{
+    size_t n = strlen(text);
+    for (const char *p = choices; n > 0; p++) {
+        const char *bar = strchrnul(p, '|');
+        if ((size_t)(bar - p) == n && memcmp(p, text, n) == 0)
+            return true;
+        if (*bar == '\0')
+            break;
+        p = bar;
+    }
+    return false;
+}
+
+/* `source`: "--threads" or "CTW_THREADS". */
+static enum ctw_status set_value(const struct ctw_option *o, const char *source, const char *text,
+                                 struct ctw_err *err)
+{
+    int64_t v;
+    switch (o->type) {
+    case CTW_OPT_FLAG:
+        if (parse_bool(text, o->value))
+            return CTW_OK;
+        return ctw_fail(err, CTW_EINVAL, "%s: expected yes or no, found \"%s\"", source, text);
+    case CTW_OPT_STRING:
+        *(const char **)o->value = text;
+        return CTW_OK;
+    case CTW_OPT_LIST: {
+        struct ctw_option_list *list = o->value;
+        if (list->n == list->max)
+            return ctw_fail(err, CTW_EINVAL, "%s: at most %d are allowed", source, list->max);
+        list->values[list->n++] = text;
+        return CTW_OK;
+    }
+    case CTW_OPT_INT:
+        if (!parse_int(text, &v) || v < o->min || v > o->max)
+            return ctw_fail(err, CTW_EINVAL,
+                            "%s: expected a whole number from %lld to %lld, found \"%s\"", source,
+                            (long long)o->min, (long long)o->max, text);
+        *(int64_t *)o->value = v;
+        return CTW_OK;
+    case CTW_OPT_BYTES:
+        if (ctw_bytes_parse(text, o->value))
+            return CTW_OK;
+        return ctw_fail(err, CTW_EINVAL,
+                        "%s: expected a size such as 512MiB, 20GiB or 1.5GB, found \"%s\"", source,
+                        text);
+    case CTW_OPT_CHOICE:
+        if (!is_choice(o->choices, text))
+            return ctw_fail(err, CTW_EINVAL, "%s: expected one of %s, found \"%s\"", source,
+                            o->choices, text);
+        *(const char **)o->value = text;
+        return CTW_OK;
+    }
+    return ctw_fail(err, CTW_EINTERNAL, "%s: an option of no known type", source);
+}
+
+/* ---- suggestions ---- */
+
+static int min3(int a, int b, int c)
+{
+    int m = a < b ? a : b;
+    return m < c ? m : c;
+}
+
+/* Insertions, deletions, replacements and swaps of neighbours that turn a into b (restricted
+ * Damerau-Levenshtein); words of more than 31 letters are as far as can be. */
+static int edit_distance(const char *a, const char *b)
+{
+    enum { MAX = 32 };
+    int rows[3][MAX];
+    int n = (int)strlen(a), m = (int)strlen(b);
+    if (n >= MAX || m >= MAX)
+        return MAX;
+    for (int j = 0; j <= m; j++)
+        rows[0][j] = j;
+    for (int i = 1; i <= n; i++) {
+        int *now = rows[i % 3], *last = rows[(i + 2) % 3], *before = rows[(i + 1) % 3];
+        now[0] = i;
+        for (int j = 1; j <= m; j++) {
+            now[j] = min3(last[j] + 1, now[j - 1] + 1, last[j - 1] + (a[i - 1] != b[j - 1]));
+            bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+            if (swapped && before[j - 2] + 1 < now[j])
+                now[j] = before[j - 2] + 1;
+        }
+    }
+    return rows[n % 3][m];
+}
+
+const char *ctw_closest(const char *word, const char *const *candidates, int n)
+{
+    const char *best = NULL;
+    int best_distance = (int)strlen(word) / 3 + 2; /* this far and farther is not meant */
+    for (int i = 0; i < n; i++) {
+        int distance = edit_distance(word, candidates[i]);
+        if (distance < best_distance) {
+            best = candidates[i];
+            best_distance = distance;
+        }
+    }
+    return best;
+}
+
+static enum ctw_status fail_unknown(const struct ctw_command_line *line, const char *word, int n,
+                                    struct ctw_err *err)
+{
+    enum { MAX_NAMES = 64 };
+    const char *names[MAX_NAMES];
+    char bare[64];
+    int n_names = 0;
+    (void)snprintf(bare, sizeof(bare), "%.*s", n, word);
+    for (int i = 0; i < line->n_options && n_names < MAX_NAMES - 1; i++)
+        names[n_names++] = line->options[i].name;
+    names[n_names++] = "help";
+    const char *best = ctw_closest(bare + strspn(bare, "-"), names, n_names);
+    return ctw_fail(err, CTW_EINVAL, "unknown option %s%s%s; ctworker %s --help lists all", bare,
+                    best != NULL ? "; did you mean --" : "", best != NULL ? best : "", line->name);
+}
+
+/* ---- the command line ---- */
+
+/* Options, or with `lists` those of which the command line gave none. */
+static enum ctw_status read_environment(const struct ctw_command_line *line, bool lists,
+                                        struct ctw_err *err)
+{
+    for (int i = 0; i < line->n_options; i++) {
+        const struct ctw_option *o = &line->options[i];
+        char name[MAX_ENV_NAME];
+        ctw_option_env_name(o, name, sizeof(name));
+        const char *text = getenv(name);
+        if (text == NULL || *text == '\0' || (o->type == CTW_OPT_LIST) != lists)
+            continue;
+        if (lists && ((const struct ctw_option_list *)o->value)->n > 0)
+            continue;
+        enum ctw_status st = set_value(o, name, text, err);
+        if (st != CTW_OK)
+            return st;
+    }
+    return CTW_OK;
+}
+
+static const struct ctw_option *find_option(const struct ctw_command_line *line, const char *name,
+                                            size_t n)
+{
+    for (int i = 0; i < line->n_options; i++)
+        if (strlen(line->options[i].name) == n && memcmp(line->options[i].name, name, n) == 0)
+            return &line->options[i];
+    return NULL;
+}
+
+/* argv[*at] begins with a dash. Moves *at on by one where the value is a word of its own. */
+static enum ctw_status read_option(const struct ctw_command_line *line, int argc, char **argv,
+                                   int *at, struct ctw_err *err)
+{
+    const char *word = argv[*at], *equals = strchrnul(word, '=');
+    const struct ctw_option *o = NULL;
+    if (strncmp(word, "--", 2) == 0)
+        o = find_option(line, word + 2, (size_t)(equals - word) - 2);
+    if (o == NULL)
+        return fail_unknown(line, word, (int)(equals - word), err);
+    char source[64];
+    (void)snprintf(source, sizeof(source), "--%s", o->name);
+    if (*equals == '=')
+        return set_value(o, source, equals + 1, err);
+    if (o->type == CTW_OPT_FLAG) {
+        *(bool *)o->value = true;
+        return CTW_OK;
+    }
+    const char *next = *at + 1 < argc ? argv[*at + 1] : "--";
+    if (strncmp(next, "--", 2) == 0)
+        return ctw_fail(err, CTW_EINVAL, "--%s needs a value: --%s %s", o->name, o->name,
+                        o->meta != NULL      ? o->meta
+                        : o->choices != NULL ? o->choices
+                                             : "VALUE");
+    ++*at;
+    return set_value(o, source, next, err);
+}
+
+static enum ctw_status check_all_there(const struct ctw_command_line *line, int n_positional,
+                                       struct ctw_err *err)
+{
+    for (int i = 0; i < line->n_options; i++) {
+        const struct ctw_option *o = &line->options[i];
+        char name[MAX_ENV_NAME];
+        bool pointer = o->type == CTW_OPT_STRING || o->type == CTW_OPT_CHOICE;
+        bool list = o->type == CTW_OPT_LIST && ((const struct ctw_option_list *)o->value)->n == 0;
+        if (!o->required || (pointer ? *(const char **)o->value != NULL : !list))
+            continue;
+        ctw_option_env_name(o, name, sizeof(name));
+        return ctw_fail(err, CTW_EINVAL, "--%s %s is missing (or set %s): %s", o->name,
+                        o->meta != NULL ? o->meta : "VALUE", name, o->help);
+    }
+    if (n_positional < line->n_positional_min)
+        return ctw_fail(err, CTW_EINVAL, "%s is missing: ctworker %s %s", line->positional,
+                        line->name, line->synopsis);
+    return CTW_OK;
+}
+
+enum ctw_status ctw_options_read(const struct ctw_command_line *line, int argc, char **argv,
+                                 int *n_positional, bool *help, struct ctw_err *err)
+{
+    bool only_positional = false;
+    *n_positional = 0;
+    *help = false;
+    /* --help works whatever else is wrong. */
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0 && !*help; i++)
+        *help = strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0;
+    if (*help)
+        return CTW_OK;
+    enum ctw_status st = read_environment(line, false, err);
+    for (int i = 1; i < argc && st == CTW_OK; i++) {
+        const char *word = argv[i];
+        if (!only_positional && strcmp(word, "--") == 0) {
+            only_positional = true;
+        } else if (!only_positional && word[0] == '-' && word[1] != '\0') {
+            st = read_option(line, argc, argv, &i, err);
+        } else if (*n_positional == line->n_positional_max) {
+            st = ctw_fail(err, CTW_EINVAL,
+                          "unexpected argument \"%s\"; ctworker %s --help lists what it takes",
+                          word, line->name);
+        } else {
+            line->positionals[(*n_positional)++] = word;
+        }
+    }
+    if (st == CTW_OK)
+        st = read_environment(line, true, err);
+    return st == CTW_OK ? check_all_there(line, *n_positional, err) : st;
+}
+
+int ctw_options_parse(const struct ctw_command_line *line, int argc, char **argv, int *out_exit)
+{
+    struct ctw_err err;
+    int n_positional;
+    bool help;
+    *out_exit = -1;
+    if (ctw_options_read(line, argc, argv, &n_positional, &help, &err) != CTW_OK) {
+        (void)fprintf(stderr, "ctworker %s: %s\n", line->name, err.msg);
+        *out_exit = ctw_status_exit_code(err.status);
+    } else if (help) {
+        ctw_options_print_help(line, stdout);
+        *out_exit = 0;
+    }
+    return n_positional;
+}

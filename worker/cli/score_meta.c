@@ -1,0 +1,68 @@
+#include "worker/cli/score_meta.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/json.h"
+#include "kernels/dtype_name.h"
+#include "worker/cli/version.h"
+
+static void write_pair(struct ctw_json_writer *w, const char *key, const char *value)
+{
+    ctw_json_write_key(w, key);
+    ctw_json_write_string(w, value);
+}
+
+static void write_int(struct ctw_json_writer *w, const char *key, int64_t value)
+{
+    ctw_json_write_key(w, key);
+    ctw_json_write_int(w, value);
+}
+
+/* The keys of a model are those of `info` in docs/PROTOCOL.md. */
+static void write_object(struct ctw_json_writer *w, const struct ctw_engine *engine,
+                         const struct ctw_score_counts *counts)
+{
+    struct ctw_engine_info info;
+    ctw_engine_get_info(engine, &info);
+    const struct ctw_model *m = info.model;
+    ctw_json_write_open(w, '{');
+    ctw_json_write_key(w, "complete");
+    ctw_json_write_bool(w, counts->complete);
+    write_int(w, "items", counts->items);
+    write_int(w, "scored_tokens", counts->scored);
+    write_pair(w, "path", m->dir);
+    write_pair(w, "architecture", m->architecture);
+    write_pair(w, "identity", ctw_engine_identity(engine));
+    write_pair(w, "numerics", info.numerics);
+    write_pair(w, "dtype", ctw_dtype_long_name(info.dtype));
+    write_pair(w, "activations", m->activations != NULL ? m->activations : "");
+    write_int(w, "max_length", info.max_length);
+    write_pair(w, "backend", info.backend.backend);
+    write_pair(w, "variant", info.backend.variant);
+    write_pair(w, "device", info.backend.device);
+    write_pair(w, "version", ctw_version());
+    write_pair(w, "commit", ctw_version_commit());
+    ctw_json_write_close(w, '}');
+    ctw_json_write_newline(w);
+}
+
+enum ctw_status ctw_score_meta_write(struct ctw_output_file *f, const struct ctw_engine *engine,
+                                     const struct ctw_score_counts *counts, struct ctw_err *err)
+{
+    struct ctw_json_writer w = {0};
+    const char *text;
+    size_t bytes;
+    write_object(&w, engine, counts);
+    enum ctw_status st = ctw_json_writer_text(&w, &text, &bytes, err);
+    /* In place: on a full disk the room that the first writing took is still there. */
+    if (st == CTW_OK && f->regular && lseek(f->fd, 0, SEEK_SET) != 0)
+        st = ctw_fail(err, CTW_EIO, "%s: %s", f->path, strerror(errno));
+    if (st == CTW_OK)
+        st = ctw_output_file_write(f, text, bytes, err);
+    if (st == CTW_OK && f->regular && ftruncate(f->fd, (off_t)bytes) != 0)
+        st = ctw_fail(err, CTW_EIO, "%s: %s", f->path, strerror(errno));
+    ctw_json_writer_fini(&w);
+    return st;
+}

@@ -1,0 +1,411 @@
+#include "worker/engine/engine.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "worker/checkpoint/identity.h"
+#include "worker/engine/pass.h"
+
+/* Raised whenever a change of ours can change a score's last bit (docs/NUMERICS.md). */
+#define NUMERICS_VERSION 3
+
+/* Longer sequences are refused at open; RoPE tables and int32 positions rely on it. */
+enum { MAX_LENGTH = 1 << 24 };
+
+struct ctw_engine {
+    struct ctw_model *model;
+    struct ctw_backend *be;
+    struct ctw_provider *provider;
+    struct ctw_forward *forward; /* kept between calls while its plan suffices */
+    enum ctw_dtype dtype;
+    int64_t max_length, fit_length;
+    int64_t chunk_tokens, pass_tokens; /* as asked; 0: planned */
+    uint64_t memory_limit;
+    bool limit_is_default;
+    int n_threads;           /* for reading files */
+    const atomic_bool *stop; /* likewise; or NULL */
+    bool files_checked; /* after the last byte of them was read */
+    struct ctw_plan plan; /* for sequences of the usual length */
+    char numerics[160];
+};
+
+static enum ctw_status choose_dtype(enum ctw_dtype *out, const char *name,
+                                    const struct ctw_model *model, struct ctw_err *err)
+{
+    static const struct {
+        const char *name;
+        enum ctw_dtype dtype;
+    } names[] = {{"bfloat16", CTW_BF16}, {"float16", CTW_F16}, {"float32", CTW_F32}};
+    if (name == NULL || strcmp(name, "auto") == 0) {
+        *out = model->dtype;
+        return CTW_OK;
+    }
+    for (size_t i = 0; i < CTW_COUNT(names); i++) {
+        if (strcmp(name, names[i].name) == 0) {
+            *out = names[i].dtype;
+            return CTW_OK;
+        }
+    }
+    return ctw_fail(err, CTW_EINVAL, "--dtype %s is none of auto, bfloat16, float16, float32",
+                    name);
+}
+
+static const char *dtype_long_name(enum ctw_dtype dtype)
+{
+    return dtype == CTW_BF16 ? "bfloat16" : dtype == CTW_F16 ? "float16" : "float32";
+}
+
+static struct ctw_plan_request plan_request(const struct ctw_engine *e, int64_t longest,
+                                            int64_t total)
+{
+    return (struct ctw_plan_request){.model = e->model,
+                                     .backend = e->be,
+                                     .dtype = e->dtype,
+                                     .memory_limit = e->memory_limit,
+                                     .longest = longest,
+                                     .total = total,
+                                     .chunk_tokens = e->chunk_tokens,
+                                     .pass_tokens = e->pass_tokens};
+}
+
+/* The plan for `total` tokens in sequences of up to `longest`, within the engine's limits. */
+static enum ctw_status make_plan(const struct ctw_engine *e, int64_t longest, int64_t total,
+                                 struct ctw_plan *plan, struct ctw_err *err)
+{
+    const struct ctw_plan_request request = plan_request(e, longest, total);
+    return ctw_plan_make(plan, &request, err);
+}
+
+/* See struct ctw_engine_info. */
+static int64_t find_fit_length(const struct ctw_engine *e)
+{
+    const struct ctw_plan_request request = plan_request(e, e->max_length, e->max_length);
+    bool found_anew = e->limit_is_default && !ctw_backend_traits(e->be)->host_memory;
+    return found_anew ? e->max_length : ctw_plan_longest(&request);
+}
+
+/* The plan for windows of min(max_length, 2048) tokens, many of them: what people ask about. */
+static enum ctw_status plan_usual(struct ctw_engine *e, struct ctw_err *err)
+{
+    int64_t longest = e->max_length < 2048 ? e->max_length : 2048;
+    return make_plan(e, longest, INT64_MAX, &e->plan, err);
+}
+
+/* On a GPU: most of what its memory holds beside the weights; else see ctw_plan_default_limit(). */
+static enum ctw_status set_default_limit(struct ctw_engine *e, struct ctw_err *err)
+{
+    if (ctw_backend_traits(e->be)->host_memory) {
+        e->memory_limit = ctw_plan_default_limit();
+        return CTW_OK;
+    }
+    uint64_t have = ctw_backend_memory_free(e->be), weights = 0;
+    if (e->provider == NULL) /* not read yet, as only a plan is wanted */
+        weights = ctw_container_bytes(e->model->container);
+    e->memory_limit = have > weights ? (have - weights) / 10 * 9 : 0;
+    return ctw_backend_sync(e->be, err); /* one that failed has nothing free: then say that */
+}
+
+/* All bytes are read once for the identity, which also brings them into memory. */
+static enum ctw_status open_mapped(struct ctw_engine *e, const struct ctw_engine_options *opt,
+                                   struct ctw_err *err)
+{
+    enum ctw_status st = ctw_provider_open_mapped(&e->provider, e->model, err);
+    if (st == CTW_OK && !opt->plan_only)
+        st = ctw_identity_read(e->model->identity, e->model->container, e->n_threads, e->stop, err);
+    if (st == CTW_OK && !opt->plan_only)
+        st = ctw_container_check_untouched(e->model->container, err);
+    return st;
+}
+
+enum ctw_status ctw_engine_open(struct ctw_engine **out, const struct ctw_engine_options *opt,
+                                struct ctw_err *err)
+{
+    struct ctw_engine *e = ctw_calloc(1, sizeof(*e));
+    if (e == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "out of memory");
+    struct ctw_backend_options be_opt = {
+        .variant = opt->variant,
+        .cuda_variant = opt->cuda_variant,
+        .n_threads = opt->n_threads, .device = opt->device};
+    struct ctw_backend_info info;
+    e->n_threads = opt->n_threads;
+    e->stop = opt->stop;
+    enum ctw_status st = ctw_model_open(&e->model, opt->model_dir, opt->config_name, err);
+    if (st != CTW_OK)
+        goto fail;
+    st = choose_dtype(&e->dtype, opt->dtype, e->model, err);
+    if (st != CTW_OK)
+        goto fail;
+    st = ctw_backend_open(&e->be, opt->backend == NULL ? "auto" : opt->backend, &be_opt, err);
+    if (st != CTW_OK)
+        goto fail;
+    if (ctw_backend_traits(e->be)->host_memory)
+        st = open_mapped(e, opt, err);
+    else if (!opt->plan_only)
+        st = ctw_provider_open_resident(&e->provider, e->model, e->be, err);
+    if (st != CTW_OK)
+        goto fail;
+    e->max_length = opt->max_length != 0 ? opt->max_length : e->model->max_length;
+    if (opt->max_length == 0 && e->max_length > MAX_LENGTH)
+        e->max_length = MAX_LENGTH;
+    if (e->max_length < 1 || e->max_length > MAX_LENGTH) {
+        st = ctw_fail(err, CTW_EINVAL, "--max-length %lld is not in 1..%d",
+                      (long long)e->max_length, MAX_LENGTH);
+        goto fail;
+    }
+    if (e->model->length_limit != 0 && e->max_length > e->model->length_limit) {
+        st = ctw_fail(err, CTW_EUNSUP,
+                      "--max-length %lld is more than max_position_embeddings = %lld, and RoPE "
+                      "type dynamic of config.json is supported only up to there, where it equals "
+                      "default; expected at most that",
+                      (long long)e->max_length, (long long)e->model->length_limit);
+        goto fail;
+    }
+    e->chunk_tokens = opt->chunk_tokens;
+    e->pass_tokens = opt->pass_tokens;
+    e->limit_is_default = opt->memory_limit == 0;
+    e->memory_limit = opt->memory_limit;
+    if (e->limit_is_default)
+        st = set_default_limit(e, err);
+    if (st == CTW_OK)
+        st = plan_usual(e, err);
+    if (st != CTW_OK)
+        goto fail;
+    e->fit_length = find_fit_length(e);
+    ctw_backend_get_info(e->be, &info);
+    snprintf(e->numerics, sizeof(e->numerics), "%s/%s/%d", info.numerics,
+             dtype_long_name(e->dtype), NUMERICS_VERSION);
+    *out = e;
+    return CTW_OK;
+fail:
+    ctw_engine_close(e);
+    return st;
+}
+
+void ctw_engine_trim(struct ctw_engine *e)
+{
+    ctw_forward_close(e->forward);
+    e->forward = NULL;
+    ctw_backend_trim(e->be);
+}
+
+void ctw_engine_close(struct ctw_engine *e)
+{
+    if (e == NULL)
+        return;
+    ctw_provider_close(e->provider); /* first: freeing waits for what is being uploaded */
+    ctw_forward_close(e->forward);
+    ctw_backend_close(e->be);
+    ctw_model_close(e->model);
+    ctw_free(e);
+}
+
+void ctw_engine_get_info(const struct ctw_engine *e, struct ctw_engine_info *out)
+{
+    *out = (struct ctw_engine_info){
+        .dtype = e->dtype,
+        .max_length = e->max_length,
+        .fit_length = e->fit_length,
+        .vocab = e->model->vocab,
+        .chunk_tokens = e->plan.chunk_tokens,
+        .pass_tokens = e->plan.pass_tokens,
+        .memory_planned = e->plan.total,
+        .memory_limit = e->memory_limit,
+        .numerics = e->numerics,
+        .model = e->model,
+    };
+    ctw_backend_get_info(e->be, &out->backend);
+}
+
+const char *ctw_engine_identity(const struct ctw_engine *e)
+{
+    return ctw_identity_text(e->model->identity);
+}
+
+enum ctw_status ctw_engine_wait_identity(struct ctw_engine *e, struct ctw_err *err)
+{
+    const struct ctw_layer_data *data;
+    enum ctw_status st = CTW_OK;
+    for (int l = 0; st == CTW_OK && l < e->model->n_layers; l++) {
+        st = ctw_provider_acquire(e->provider, l, &data, err);
+        if (st == CTW_OK)
+            ctw_provider_release(e->provider, l);
+    }
+    assert(st != CTW_OK || ctw_engine_identity(e)[0] != '\0');
+    return st;
+}
+
+void ctw_engine_describe(const struct ctw_engine *e, char *buf, size_t cap)
+{
+    ctw_backend_describe(e->be, buf, cap);
+}
+
+/* ---- scoring ------------------------------------------------------------------------------ */
+
+static enum ctw_status check_seq(const struct ctw_engine *e, const struct ctw_seq *seq, int64_t i,
+                                 struct ctw_err *err)
+{
+    if (seq->n_tok < 2 || seq->first < 1 || seq->first >= seq->n_tok)
+        return ctw_fail(err, CTW_EINVAL,
+                        "sequence %lld: needs at least one token before the first target and one "
+                        "target (%lld tokens, first target at %lld)",
+                        (long long)i, (long long)seq->n_tok, (long long)seq->first);
+    if (ctw_seq_inputs(seq) > e->max_length)
+        return ctw_fail(
+            err, CTW_EINVAL,
+            "sequence %lld: %lld input tokens exceed the maximum length of %lld: cut it "
+            "or raise --max-length",
+            (long long)i, (long long)ctw_seq_inputs(seq), (long long)e->max_length);
+    for (int64_t t = 0; t < seq->n_tok; t++)
+        if (seq->tokens[t] < 0 || seq->tokens[t] >= e->model->vocab)
+            return ctw_fail(err, CTW_EINVAL,
+                            "sequence %lld: token %lld is %d, outside the vocabulary of %lld",
+                            (long long)i, (long long)t, seq->tokens[t], (long long)e->model->vocab);
+    return CTW_OK;
+}
+
+/* Buffers that were too small are likely to be so again, a little each time: plans for twice of
+ * what is needed, unless passes or chunks become smaller by that. */
+static void plan_ahead(const struct ctw_engine *e, int64_t longest, int64_t total,
+                       struct ctw_plan *plan)
+{
+    struct ctw_plan roomy;
+    int64_t twice = longest < e->max_length / 2 ? 2 * longest : e->max_length;
+    if (make_plan(e, twice, 2 * total, &roomy, NULL) == CTW_OK &&
+        roomy.chunk_tokens >= plan->chunk_tokens && roomy.pass_tokens >= plan->pass_tokens)
+        *plan = roomy;
+}
+
+/* Opens buffers for these sequences, unless those at hand suffice. */
+static enum ctw_status prepare(struct ctw_engine *e, int64_t longest, int64_t total,
+                               struct ctw_err *err)
+{
+    struct ctw_plan plan;
+    enum ctw_status st = CTW_OK;
+    /* Other engines may since have come to this GPU, or left it. */
+    if (e->limit_is_default && e->forward == NULL && !ctw_backend_traits(e->be)->host_memory)
+        st = set_default_limit(e, err);
+    if (st == CTW_OK)
+        st = make_plan(e, longest, total, &plan, err);
+    if (st != CTW_OK)
+        return st;
+    if (e->forward != NULL) {
+        const struct ctw_plan *have = &e->forward->plan;
+        if (have->chunk_tokens >= plan.chunk_tokens && have->pass_tokens >= plan.pass_tokens &&
+            have->kv_tokens >= longest + have->chunk_tokens && have->longest >= longest)
+            return CTW_OK;
+        ctw_engine_trim(e);
+        struct ctw_plan roomy = plan;
+        plan_ahead(e, longest, total, &roomy);
+        if (ctw_forward_open(&e->forward, e->model, e->be, e->dtype, &roomy, NULL) == CTW_OK)
+            return CTW_OK;
+        ctw_engine_trim(e); /* what is needed and no more, then */
+    }
+    st = ctw_forward_open(&e->forward, e->model, e->be, e->dtype, &plan, err);
+    if (st != CTW_OK)
+        ctw_engine_trim(e); /* what was reserved would count twice in the next plan */
+    return st;
+}
+
+/* How many of the sequences from `first` on make up the next pass; at least one. */
+static int64_t take_pass(const struct ctw_seq *seqs, int64_t first, int64_t n_seqs,
+                         int64_t pass_tokens)
+{
+    int64_t n = 0, n_tok = 0;
+    while (first + n < n_seqs) {
+        n_tok += ctw_seq_inputs(&seqs[first + n]);
+        if (n > 0 && n_tok > pass_tokens)
+            break;
+        n++;
+    }
+    return n;
+}
+
+/*
+ * Are the files still what the identity is of? *touched: they were written to since the last check,
+ * and hold the same bytes now. Whatever was read through the map meanwhile may have been others.
+ */
+static enum ctw_status check_files(struct ctw_engine *e, bool *touched, struct ctw_err *err)
+{
+    struct ctw_model *m = e->model;
+    enum ctw_status st = ctw_container_check(m->container, touched, err);
+    if (st != CTW_OK || !*touched)
+        return st;
+    st = ctw_identity_verify(m->identity, m->container, e->n_threads, e->stop, err);
+    if (st != CTW_OK)
+        return st;
+    ctw_container_accept(m->container);
+    ctw_info("%s: the weights' files were written to, but hold the same bytes: it goes on", m->dir);
+    return CTW_OK;
+}
+
+static enum ctw_status run_pass(struct ctw_engine *e, struct ctw_seq *seqs, int64_t n,
+                                const struct ctw_hooks *hooks, struct ctw_progress *progress,
+                                struct ctw_err *err)
+{
+    enum { MAX_TRIES = 4 };
+    const struct ctw_progress before = *progress;
+    /* A device has its own copy, which was digested: only what was read once must be the files'. */
+    bool mapped = ctw_backend_traits(e->be)->host_memory, touched = false;
+    for (int i = 0; i < MAX_TRIES; i++) {
+        enum ctw_status st = mapped ? check_files(e, &touched, err) : CTW_OK;
+        *progress = before;
+        if (st == CTW_OK)
+            st = ctw_pass_run(e->forward, e->provider, seqs, n, hooks, progress, err);
+        bool reading = ctw_provider_needs_files(e->provider); /* any more? */
+        if (st == CTW_OK && !e->files_checked)
+            st = check_files(e, &touched, err);
+        if (st != CTW_OK)
+            return st;
+        e->files_checked = !reading;
+        if (!mapped || !touched)
+            return CTW_OK;
+    }
+    return ctw_fail(
+        err, CTW_EIO,
+        "the weights' files are written to all the time; load the model again once they "
+        "are complete");
+}
+
+static enum ctw_status run_passes(struct ctw_engine *e, struct ctw_seq *seqs, int64_t n_seqs,
+                                  const struct ctw_hooks *hooks, struct ctw_progress *progress,
+                                  struct ctw_err *err)
+{
+    for (int64_t first = 0; first < n_seqs;) {
+        int64_t n = take_pass(seqs, first, n_seqs, e->forward->plan.pass_tokens);
+        enum ctw_status st = run_pass(e, seqs + first, n, hooks, progress, err);
+        if (st != CTW_OK)
+            return st;
+        if (hooks != NULL && hooks->done != NULL)
+            hooks->done(hooks->arg, first, n);
+        progress->pass++;
+        first += n;
+    }
+    return CTW_OK;
+}
+
+enum ctw_status ctw_engine_score(struct ctw_engine *e, struct ctw_seq *seqs, int64_t n_seqs,
+                                 const struct ctw_hooks *hooks, struct ctw_err *err)
+{
+    int64_t longest = 0, total = 0;
+    for (int64_t i = 0; i < n_seqs; i++) {
+        enum ctw_status st = check_seq(e, &seqs[i], i, err);
+        if (st != CTW_OK)
+            return st;
+        int64_t n = ctw_seq_inputs(&seqs[i]);
+        longest = n > longest ? n : longest;
+        total += n;
+    }
+    if (n_seqs == 0)
+        return CTW_OK;
+    enum ctw_status st = prepare(e, longest, total, err);
+    if (st != CTW_OK)
+        return st;
+    struct ctw_progress progress = {.tok_total = total, .n_layers = e->model->n_layers};
+    for (int64_t first = 0; first < n_seqs; progress.n_passes++)
+        first += take_pass(seqs, first, n_seqs, e->forward->plan.pass_tokens);
+    return run_passes(e, seqs, n_seqs, hooks, &progress, err);
+}

@@ -1,0 +1,237 @@
+#include "worker/engine/plan.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+enum { CHUNK_TOKENS_MIN = 64, PASS_TOKENS_MIN = 8192 };
+
+static int64_t max64(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static int64_t min64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* The largest widths over all layers, in elements. */
+struct widths {
+    int64_t kv, wide; /* wide: ctw_plan_wide() */
+    int64_t inner_k;  /* the largest inner dimension of a product */
+    int64_t rot;      /* of all RoPE tables together */
+};
+
+/* Elements. Queries begin at a multiple of so many, before which as many may be lost. */
+enum { QUERIES_ALIGN = 128 };
+
+int64_t ctw_plan_wide(const struct ctw_layer *l)
+{
+    return max64(2 * (int64_t)(l->n_head + l->n_kv) * l->head, l->inner);
+}
+
+int64_t ctw_plan_queries_at(const struct ctw_layer *l, int64_t chunk_tokens)
+{
+    int64_t at = chunk_tokens * (l->n_head + 2 * l->n_kv) * l->head;
+    return (at + QUERIES_ALIGN - 1) / QUERIES_ALIGN * QUERIES_ALIGN;
+}
+
+static struct widths model_widths(const struct ctw_model *model)
+{
+    struct widths w = {.inner_k = model->hidden};
+    for (int i = 1; i <= model->n_decoders; i++) {
+        const struct ctw_layer *l = &model->layers[i];
+        w.kv = max64(w.kv, (int64_t)l->n_kv * l->head);
+        w.wide = max64(w.wide, ctw_plan_wide(l));
+        w.inner_k = max64(w.inner_k, max64((int64_t)l->n_head * l->head, l->inner));
+    }
+    for (int i = 0; i < model->n_ropes; i++)
+        w.rot += model->rope[i].rot_dim;
+    return w;
+}
+
+struct ctw_reserve ctw_plan_reserve(const struct ctw_model *model, enum ctw_dtype dtype,
+                                    const struct ctw_plan *plan)
+{
+    static const struct {
+        enum ctw_matrix_role first;
+        int n;
+    } slots[CTW_N_SLOTS] = {[CTW_SLOT_QKV] = {CTW_M_Q, 3},
+                            [CTW_SLOT_O] = {CTW_M_O, 1},
+                            [CTW_SLOT_GATE_UP] = {CTW_M_GATE, 2},
+                            [CTW_SLOT_DOWN] = {CTW_M_DOWN, 1}};
+    struct ctw_reserve r = {.dtype = dtype,
+                            .n_tok = plan->chunk_tokens,
+                            .max_k = model_widths(model).inner_k,
+                            .n_seqs = plan->chunk_tokens,
+                            .n_vocab = model->vocab,
+                            .head_k = model->hidden};
+    for (int i = 1; i <= model->n_decoders; i++) {
+        for (int s = 0; s < CTW_N_SLOTS; s++) {
+            int64_t n = 0, elems = 0;
+            for (int m = 0; m < slots[s].n; m++) {
+                const struct ctw_weight *w = &model->layers[i].matrix[slots[s].first + m].weight;
+                n += w->n;
+                elems += w->n * w->k;
+            }
+            r.max_n = max64(r.max_n, n);
+            r.slot_elems[s] = max64(r.slot_elems[s], elems);
+        }
+    }
+    return r;
+}
+
+/* Dimensions were range-checked when the model was opened, and token counts are below 2^32, so
+ * no product here reaches 2^63. */
+static void add_up(struct ctw_plan *plan, const struct ctw_plan_request *r, struct widths w)
+{
+    size_t es = ctw_dtype_bytes(r->dtype);
+    size_t chunk = (size_t)plan->chunk_tokens, pass = (size_t)plan->pass_tokens;
+    plan->kv_tokens = r->longest + plan->chunk_tokens;
+    plan->residual = pass * (size_t)r->model->hidden * ctw_dtype_bytes(CTW_RESIDUAL);
+    plan->wide = (chunk * (size_t)w.wide + QUERIES_ALIGN) * es;
+    plan->activations = chunk * (size_t)r->model->hidden * es + plan->wide;
+    plan->kv = 2 * (size_t)plan->kv_tokens * (size_t)w.kv * es;
+    /* tokens, positions, marks; row, target and result of a scored position; RoPE */
+    plan->tables = pass * (2 * sizeof(int32_t) + sizeof(int16_t)) +
+                   pass * (sizeof(int64_t) + sizeof(int32_t) + sizeof(struct ctw_head_result)) +
+                   (size_t)r->longest * (size_t)w.rot * sizeof(float);
+    const struct ctw_reserve reserve = ctw_plan_reserve(r->model, r->dtype, plan);
+    plan->scratch = ctw_backend_scratch_bytes(r->backend, &reserve);
+    plan->total = plan->residual + plan->activations + plan->kv + plan->tables + plan->scratch;
+}
+
+/* Half a chunk or, as products come in tiles of rows, somewhat less: whole tiles. */
+static int64_t smaller_chunk(int64_t chunk)
+{
+    enum { TILE = 256 };
+    chunk = max64(chunk / 2, CHUNK_TOKENS_MIN);
+    return chunk > TILE ? chunk - chunk % TILE : chunk;
+}
+
+/* The largest plan within the limit; false, with the smallest there is, where none is. */
+static bool find_plan(struct ctw_plan *out, const struct ctw_plan_request *r)
+{
+    struct widths w = model_widths(r->model);
+    const struct ctw_backend_traits *traits = ctw_backend_traits(r->backend);
+    struct ctw_plan plan = {.longest = r->longest};
+    int64_t pass = r->pass_tokens;
+    if (pass == 0)
+        pass = max64(PASS_TOKENS_MIN,
+                     min64(traits->pass_tokens,
+                           (int64_t)(traits->pass_flops / ctw_plan_layer_flops(r->model))));
+    pass = max64(min64(pass, r->total), r->longest);
+    int64_t chunk = r->chunk_tokens != 0 ? r->chunk_tokens : traits->chunk_tokens;
+    for (;;) {
+        plan.pass_tokens = pass;
+        plan.chunk_tokens = min64(chunk, pass);
+        add_up(&plan, r, w);
+        if (plan.total <= r->memory_limit)
+            break;
+        /* First fewer tokens in a pass, then smaller chunks. */
+        if (pass > max64(r->longest, chunk) && r->pass_tokens == 0)
+            pass = max64(max64(r->longest, chunk), pass / 2);
+        else if (chunk > CHUNK_TOKENS_MIN && r->chunk_tokens == 0)
+            chunk = smaller_chunk(chunk);
+        else
+            break;
+    }
+    *out = plan;
+    return plan.total <= r->memory_limit;
+}
+
+/* The longest sequence that fits, alone in its pass; 0: none. */
+static int64_t longest_that_fits(const struct ctw_plan_request *r)
+{
+    struct ctw_plan plan;
+    int64_t fits = 0, too_long = r->longest;
+    while (too_long - fits > 1) {
+        struct ctw_plan_request shorter = *r;
+        shorter.longest = shorter.total = fits + (too_long - fits) / 2;
+        if (find_plan(&plan, &shorter))
+            fits = shorter.longest;
+        else
+            too_long = shorter.longest;
+    }
+    return fits;
+}
+
+int64_t ctw_plan_longest(const struct ctw_plan_request *request)
+{
+    struct ctw_plan plan;
+    struct ctw_plan_request alone = *request;
+    alone.total = alone.longest;
+    return find_plan(&plan, &alone) ? alone.longest : longest_that_fits(&alone);
+}
+
+enum ctw_status ctw_plan_make(struct ctw_plan *out, const struct ctw_plan_request *r,
+                              struct ctw_err *err)
+{
+    char need[32], have[32], enough[64] = "";
+    if (find_plan(out, r))
+        return CTW_OK;
+    if (r->pass_tokens == 0 && r->chunk_tokens == 0)
+        snprintf(enough, sizeof(enough), ", enough for %lld tokens", (long long)longest_that_fits(r));
+    return ctw_fail(
+        err, CTW_ENOMEM,
+        "a sequence of %lld tokens needs %s beyond the weights, but the memory limit is %s%s: %s or "
+        "lower %s",
+        (long long)r->longest, ctw_format_bytes(need, sizeof(need), (double)out->total),
+        ctw_format_bytes(have, sizeof(have), (double)r->memory_limit),
+        enough,
+        ctw_backend_traits(r->backend)->host_memory ? "raise --memory-limit"
+                                                    : "raise --memory-limit, take another GPU",
+        r->pass_tokens != 0    ? "--pass-tokens"
+        : r->chunk_tokens != 0 ? "--chunk-tokens"
+                               : "--max-length");
+}
+
+double ctw_plan_layer_flops(const struct ctw_model *model)
+{
+    double flops = 0;
+    for (int i = 1; i <= model->n_decoders; i++) {
+        for (int m = 0; m < CTW_N_MATRICES; m++) {
+            const struct ctw_matrix *matrix = &model->layers[i].matrix[m];
+            if (matrix->name != NULL)
+                flops += 2.0 * (double)matrix->weight.n * (double)matrix->weight.k;
+        }
+    }
+    return flops;
+}
+
+double ctw_plan_head_flops(const struct ctw_model *model)
+{
+    return 2.0 * (double)model->vocab * (double)model->hidden;
+}
+
+const char *ctw_format_bytes(char *buf, size_t cap, double bytes)
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    size_t u = 0;
+    while (bytes >= 1024 && u + 1 < CTW_COUNT(units)) {
+        bytes /= 1024;
+        u++;
+    }
+    snprintf(buf, cap, u == 0 ? "%.0f %s" : "%.1f %s", bytes, units[u]);
+    return buf;
+}
+
+const char *ctw_plan_format(const struct ctw_plan *plan, char *buf, size_t cap)
+{
+    char a[32], b[32], c[32], d[32], e[32], f[32];
+    snprintf(
+        buf, cap,
+        "passes of up to %lld tokens, chunks of %lld, sequences of up to %lld\n"
+        "memory beyond the weights: %s (residual %s, activations %s, keys and values %s, tables "
+        "%s, scratch %s)\n",
+        (long long)plan->pass_tokens, (long long)plan->chunk_tokens, (long long)plan->longest,
+        ctw_format_bytes(a, sizeof(a), (double)plan->total),
+        ctw_format_bytes(b, sizeof(b), (double)plan->residual),
+        ctw_format_bytes(c, sizeof(c), (double)plan->activations),
+        ctw_format_bytes(d, sizeof(d), (double)plan->kv),
+        ctw_format_bytes(e, sizeof(e), (double)plan->tables),
+        ctw_format_bytes(f, sizeof(f), (double)plan->scratch));
+    return buf;
+}

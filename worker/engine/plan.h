@@ -1,0 +1,73 @@
+/*
+ * The memory planner: how many tokens go through the model together, and what that costs beyond
+ * the mapped weights. Nothing it decides can change a score.
+ */
+#ifndef CTW_WORKER_PLAN_H
+#define CTW_WORKER_PLAN_H
+
+#include "worker/model/model.h"
+
+/*
+ * The residual stream is kept in fp32 whatever the activations' dtype: every layer adds to it, and
+ * rounding these sums is most of a 16-bit run's error.
+ */
+#define CTW_RESIDUAL CTW_F32
+
+struct ctw_plan_request {
+    const struct ctw_model *model;
+    const struct ctw_backend *backend;
+    enum ctw_dtype dtype;
+    uint64_t memory_limit;             /* bytes */
+    int64_t longest;                   /* model-input tokens of the longest sequence */
+    int64_t total;                     /* model-input tokens of all sequences together */
+    int64_t chunk_tokens, pass_tokens; /* 0: decide; else as asked */
+};
+
+struct ctw_plan {
+    int64_t chunk_tokens; /* tokens that go through a layer's operations together */
+    int64_t pass_tokens;  /* tokens that go through the layers together */
+    int64_t kv_tokens;    /* rows of the key and value arrays */
+    int64_t longest;      /* positions of the RoPE tables */
+    /* bytes */
+    size_t residual, activations, kv, tables, scratch;
+    size_t wide; /* of the activations */
+    size_t total;
+};
+
+/* CTW_ENOMEM: even the smallest plan exceeds the limit; the message says what would be needed, and
+ * how long a sequence would fit. */
+enum ctw_status ctw_plan_make(struct ctw_plan *out, const struct ctw_plan_request *request,
+                              struct ctw_err *err) CTW_MUST_CHECK;
+
+/* The longest sequence, of at most request->longest tokens, that fits alone; 0: none. */
+int64_t ctw_plan_longest(const struct ctw_plan_request *request);
+
+/* What operations of such a plan ask of the backend. */
+struct ctw_reserve ctw_plan_reserve(const struct ctw_model *model, enum ctw_dtype dtype,
+                                    const struct ctw_plan *plan);
+
+/* A quarter of the memory that is available now, to this machine and to the control groups that the
+ * process is in; at least 512 MiB. */
+uint64_t ctw_plan_default_limit(void);
+
+/*
+ * ctw_forward's `wide` holds, one after another: q, k and v side by side, [chunk, q + 2 kv], and
+ * from element ctw_plan_queries_at() on the queries as attention takes them, [chunk, q];
+ * attention's output, over the former; the MLP's inside. ctw_plan_wide(): elements for a token of a
+ * layer.
+ */
+int64_t ctw_plan_wide(const struct ctw_layer *l);
+int64_t ctw_plan_queries_at(const struct ctw_layer *l, int64_t chunk_tokens);
+
+/* Floating-point operations for one token: all linear layers, without attention's and the head's.
+ */
+double ctw_plan_layer_flops(const struct ctw_model *model);
+double ctw_plan_head_flops(const struct ctw_model *model);
+
+/* "1.5 GiB" into buf, returned. */
+const char *ctw_format_bytes(char *buf, size_t cap, double bytes);
+
+/* The plan as lines for people, each ended by a newline; returns buf. */
+const char *ctw_plan_format(const struct ctw_plan *plan, char *buf, size_t cap);
+
+#endif

@@ -1,0 +1,389 @@
+#include "worker/model/model.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "worker/checkpoint/foreign.h"
+#include "worker/checkpoint/identity.h"
+#include "worker/model/families/family.h"
+#include "worker/model/tensors.h"
+
+enum { MAX_NAME = 512 };
+
+/* ---- layers ---- */
+
+static int64_t dim(const struct ctw_config *c, enum ctw_dim d)
+{
+    switch (d) {
+    case CTW_DIM_HIDDEN:
+        return c->hidden;
+    case CTW_DIM_Q:
+        return c->n_head * c->head;
+    case CTW_DIM_KV:
+        return c->n_kv * c->head;
+    case CTW_DIM_HEAD:
+        return c->head;
+    case CTW_DIM_INNER:
+        return c->inner;
+    default:
+        return c->vocab;
+    }
+}
+
+static bool is_there(const struct ctw_config *c, enum ctw_when when)
+{
+    return when == CTW_ALWAYS || (when == CTW_IF_ATTENTION_BIAS && c->attention_bias) ||
+           (when == CTW_IF_MLP_BIAS && c->mlp_bias);
+}
+
+/* ctw_op_qkv has one dtype for both. */
+static enum ctw_status check_head_norms(const struct ctw_finder *finder,
+                                        const struct ctw_layer *layer, struct ctw_err *err)
+{
+    const struct ctw_tensor *q = layer->vector[CTW_V_Q_NORM], *k = layer->vector[CTW_V_K_NORM];
+    if (q == NULL || k == NULL || q->dtype == k->dtype)
+        return CTW_OK;
+    return ctw_fail(err, CTW_EUNSUP, "%s: %s is %s, %s %s; expected one dtype for both",
+                    ctw_container_file(finder->container, k->file), q->name,
+                    ctw_dtype_name(q->dtype), k->name, ctw_dtype_name(k->dtype));
+}
+
+static enum ctw_status open_decoder(struct ctw_finder *finder, struct ctw_layer *layer, int64_t i,
+                                    struct ctw_err *err)
+{
+    const struct ctw_config *c = finder->config;
+    const struct ctw_arch *a = c->arch;
+    char name[MAX_NAME];
+    enum ctw_status st = CTW_OK;
+    layer->n_head = (int)c->n_head;
+    layer->n_kv = (int)c->n_kv;
+    layer->head = (int)c->head;
+    layer->window = c->windows[i];
+    layer->rope = 0;
+    layer->attn_scale = (float)(1 / sqrt((double)c->head));
+    layer->inner = c->inner;
+    for (int r = 0; r < a->n_matrices && st == CTW_OK; r++) {
+        const struct ctw_matrix_row *row = &a->matrices[r];
+        snprintf(name, sizeof(name), "%s.%" PRId64 ".%s", a->layers, i, row->name);
+        st = ctw_matrix_open(finder, &layer->matrix[row->role], name, "Linear", dim(c, row->n),
+                             dim(c, row->k), err);
+    }
+    for (int r = 0; r < a->n_vectors && st == CTW_OK; r++) {
+        const struct ctw_vector_row *row = &a->vectors[r];
+        if (!is_there(c, row->when))
+            continue;
+        snprintf(name, sizeof(name), "%s.%" PRId64 ".%s", a->layers, i, row->name);
+        st = ctw_vector_open(finder, &layer->vector[row->role], name, dim(c, row->n), err);
+    }
+    return st == CTW_OK ? check_head_norms(finder, layer, err) : st;
+}
+
+static enum ctw_status open_layers(struct ctw_model *m, struct ctw_finder *finder,
+                                   struct ctw_err *err)
+{
+    const struct ctw_config *c = finder->config;
+    const struct ctw_arch *a = c->arch;
+    char name[MAX_NAME];
+    m->n_decoders = (int)c->n_decoders;
+    m->layers = ctw_calloc((size_t)c->n_decoders + 2, sizeof(*m->layers));
+    if (m->layers == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "out of memory for %" PRId64 " layers", c->n_decoders);
+    m->n_layers = m->n_decoders + 2;
+    struct ctw_layer *first = &m->layers[0], *last = &m->layers[m->n_layers - 1];
+    first->rope = last->rope = -1;
+    enum ctw_status st = ctw_matrix_open(finder, &first->matrix[CTW_M_EMBED], a->embed, "Embedding",
+                                         c->vocab, c->hidden, err);
+    for (int i = 0; i < m->n_decoders && st == CTW_OK; i++)
+        st = open_decoder(finder, &m->layers[i + 1], i, err);
+    snprintf(name, sizeof(name), "%s.weight", a->final_norm);
+    if (st == CTW_OK)
+        st = ctw_vector_open(finder, &last->vector[CTW_V_FINAL_NORM], name, c->hidden, err);
+    if (st == CTW_OK)
+        st = c->tied ? ctw_matrix_tie(finder, &last->matrix[CTW_M_HEAD],
+                                      &first->matrix[CTW_M_EMBED], a->head, err)
+                     : ctw_matrix_open(finder, &last->matrix[CTW_M_HEAD], a->head, "Linear",
+                                       c->vocab, c->hidden, err);
+    return st;
+}
+
+/* ---- what is derived from the layers ---- */
+
+static void count_weights(struct ctw_model *m)
+{
+    double bits = 0, quantised = 0;
+    for (int l = 0; l < m->n_layers; l++) {
+        const struct ctw_layer *layer = &m->layers[l];
+        for (int i = 0; i < CTW_N_MATRICES; i++) {
+            const struct ctw_weight *w = &layer->matrix[i].weight;
+            if (layer->matrix[i].name == NULL || (i == CTW_M_HEAD && m->tied))
+                continue;
+            m->n_params += w->n * w->k;
+            if (w->format->id == CTW_FORMAT_dense)
+                continue;
+            bits += 8.0 * (double)ctw_weight_bytes(w);
+            quantised += (double)w->n * (double)w->k;
+        }
+        for (int i = 0; i < CTW_N_VECTORS; i++)
+            m->n_params += layer->vector[i] != NULL ? layer->vector[i]->shape[0] : 0;
+    }
+    m->weight_bits = quantised > 0 ? bits / quantised : 0;
+}
+
+/*
+ * The dtype of a configuration that names none: that of the tensors which are not quantised. (So
+ * does transformers, by the first one.)
+ */
+static enum ctw_status infer_dtype(struct ctw_model *m, const struct ctw_config *c,
+                                   struct ctw_err *err)
+{
+    const struct ctw_tensor *seen = NULL;
+    for (int64_t i = 0; i < ctw_container_count(m->container); i++) {
+        const struct ctw_tensor *t = ctw_container_at(m->container, i);
+        if (t->dtype != CTW_BF16 && t->dtype != CTW_F16 && t->dtype != CTW_F32)
+            continue;
+        size_t n = strlen(t->name);
+        if (n < 7 || strcmp(t->name + n - 7, ".weight") != 0)
+            continue;
+        if (seen != NULL && seen->dtype != t->dtype)
+            return ctw_fail(err, CTW_EFORMAT,
+                            "%s: no dtype is given, and the tensors have several (%s is %s, %s is "
+                            "%s); add \"dtype\", the one to compute in",
+                            c->file, seen->name, ctw_dtype_name(seen->dtype), t->name,
+                            ctw_dtype_name(t->dtype));
+        seen = t;
+    }
+    if (seen == NULL)
+        return ctw_fail(err, CTW_EFORMAT, "%s: no dtype is given; add \"dtype\"", c->file);
+    m->dtype = seen->dtype;
+    ctw_info("%s: no dtype is given; taking %s, that of the tensors", c->file,
+             ctw_dtype_name(m->dtype));
+    return CTW_OK;
+}
+
+/* What compressed-tensors leaves out of a file because it says nothing. */
+static void tell_lacking(const struct ctw_finder *finder)
+{
+    const struct {
+        const struct ctw_lacking *lacking;
+        const char *part, *meaning;
+    } rows[] = {
+        {&finder->index, "weight_g_idx",
+         "though actorder is group: it was never set, so the groups are sequential"},
+        {&finder->zero_points, "weight_zero_point",
+         "though symmetric is false: they were all 0, so the weights are symmetric"},
+    };
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        int64_t n = rows[i].lacking->n;
+        if (n > 0)
+            ctw_info("%s: %" PRId64 " %s (the first is %s) %s no %s, %s", finder->config->file, n,
+                     n == 1 ? "matrix" : "matrices", rows[i].lacking->first,
+                     n == 1 ? "has" : "have", rows[i].part, rows[i].meaning);
+    }
+}
+
+/* Appends "text" or "; text" once. */
+static void append(char *buf, size_t bytes, const char *text)
+{
+    size_t n = strlen(buf);
+    if (text[0] != '\0' && strstr(buf, text) == NULL)
+        snprintf(buf + n, bytes - n, "%s%s", n > 0 ? "; " : "", text);
+}
+
+static enum ctw_status describe_activations(struct ctw_model *m, const struct ctw_finder *finder,
+                                            bool kv_scales, struct ctw_err *err)
+{
+    const struct ctw_quant_config *qc = &finder->config->quant;
+    char text[512] = "", kv[96];
+    for (int64_t i = 0; i < qc->n_groups; i++)
+        if (finder->group_used[i])
+            append(text, sizeof(text), qc->groups[i].activations);
+    snprintf(kv, sizeof(kv), "K/V cache %s", qc->kv_cache);
+    if (qc->kv_cache[0] != '\0')
+        append(text, sizeof(text), kv);
+    else if (kv_scales)
+        append(text, sizeof(text), "K/V cache scales");
+    if (text[0] == '\0')
+        return CTW_OK;
+    m->activations = ctw_strdup(text);
+    return m->activations != NULL
+               ? CTW_OK
+               : ctw_fail(err, CTW_ENOMEM, "out of memory for the model's description");
+}
+
+/* ---- opening ---- */
+
+static enum ctw_status fill(struct ctw_model *m, const char *dir, const struct ctw_config *c,
+                            struct ctw_err *err)
+{
+    m->dir = ctw_strdup(dir);
+    m->architecture = ctw_strdup(c->architecture);
+    m->model_type = ctw_strdup(c->model_type);
+    m->rope[0].inv_freq = ctw_calloc((size_t)c->head / 2, sizeof(float));
+    if (m->dir == NULL || m->architecture == NULL || m->model_type == NULL ||
+        m->rope[0].inv_freq == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "out of memory for the model's description");
+    m->dtype = c->dtype;
+    m->hidden = c->hidden;
+    m->vocab = c->vocab;
+    m->max_length = c->max_length;
+    m->length_limit = c->rope.type == CTW_ROPE_DYNAMIC ? c->max_length : 0;
+    m->norm_eps = (float)c->norm_eps;
+    m->norm_offset = 0.0f;
+    m->embed_scale = 1.0f;
+    m->act = c->act;
+    m->head_scale = 1.0f;
+    m->head_softcap = 0.0f;
+    m->tied = c->tied;
+    m->n_ropes = 1;
+    m->rope[0].pairing = c->arch->pairing;
+    m->rope[0].rot_dim = (int)c->head;
+    m->rope[0].scale = (float)c->rope.attention_factor;
+    ctw_rope_frequencies(&c->rope, (int)c->head, m->rope[0].inv_freq);
+    return CTW_OK;
+}
+
+/* Of all tensors that the layers are made of. */
+static enum ctw_status open_identity(struct ctw_model *m, const struct ctw_config *config,
+                                     struct ctw_err *err)
+{
+    size_t most = (size_t)m->n_layers * (CTW_N_MATRICES * CTW_N_PARTS + CTW_N_VECTORS);
+    const struct ctw_tensor **tensors = ctw_calloc(most, sizeof(*tensors));
+    int64_t n = 0;
+    if (tensors == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "out of memory for a model");
+    for (int l = 0; l < m->n_layers; l++) {
+        const struct ctw_layer *layer = &m->layers[l];
+        for (int i = 0; i < CTW_N_MATRICES; i++)
+            for (int part = 0; part < CTW_N_PARTS; part++)
+                if (layer->matrix[i].part[part] != NULL)
+                    tensors[n++] = layer->matrix[i].part[part];
+        for (int i = 0; i < CTW_N_VECTORS; i++)
+            if (layer->vector[i] != NULL)
+                tensors[n++] = layer->vector[i];
+    }
+    enum ctw_status st = ctw_identity_open(&m->identity, config->doc, tensors, n, err);
+    ctw_free(tensors);
+    return st;
+}
+
+/* In place of "cannot be opened", which says too little when the wrong folder was named. */
+static enum ctw_status no_config(const char *dir, const char *file, struct ctw_err *err)
+{
+    struct stat st;
+    bool there = stat(dir, &st) == 0;
+    if (there && ctw_foreign_is_gguf(dir))
+        return ctw_fail(err, CTW_EUNSUP,
+                        "format \"GGUF\" is not supported; give the folder of the safetensors "
+                        "checkpoint that it was made from, with %s",
+                        file);
+    if (!there || !S_ISDIR(st.st_mode))
+        return ctw_fail(err, CTW_ENOTFOUND,
+                        "%s; expected a checkpoint folder with %s and model.safetensors (or its "
+                        "shards and index)",
+                        there ? "a file, not a folder" : "no such folder", file);
+    return ctw_fail(err, CTW_ENOTFOUND,
+                    "the folder has no %s; expected a checkpoint folder as Hugging Face has it, "
+                    "with %s and model.safetensors (or its shards and index)",
+                    file, file);
+}
+
+/* dir/file, allocated. */
+static char *join(const char *dir, const char *file)
+{
+    size_t bytes = strlen(dir) + strlen(file) + 2;
+    char *path = ctw_calloc(bytes, 1);
+    if (path != NULL)
+        snprintf(path, bytes, "%s/%s", dir, file);
+    return path;
+}
+
+enum ctw_status ctw_model_open(struct ctw_model **out, const char *dir, const char *config_name,
+                               struct ctw_err *err)
+{
+    struct ctw_config config = {0};
+    struct ctw_finder finder = {.config = &config};
+    bool kv_scales = false;
+    const char *file = config_name != NULL ? config_name : "config.json";
+    char *path = join(dir, file);
+    struct ctw_model *m = ctw_calloc(1, sizeof(*m));
+    enum ctw_status st = CTW_OK;
+    if (path == NULL || m == NULL) {
+        st = ctw_fail(err, CTW_ENOMEM, "out of memory for a model");
+        goto done;
+    }
+    st = ctw_config_read(&config, path, file, err);
+    if (st == CTW_ENOTFOUND)
+        st = no_config(dir, file, err);
+    if (st == CTW_OK && !config.quant.present)
+        st = ctw_foreign_check_folder(dir, err);
+    if (st == CTW_OK)
+        st = ctw_container_open(&m->container, dir, err);
+    if (st == CTW_OK)
+        st = fill(m, dir, &config, err);
+    if (st != CTW_OK)
+        goto done;
+    ctw_container_read_ahead(m->container); /* the weight_shape tensors are read one by one */
+    finder.container = m->container;
+    finder.group_used = ctw_calloc((size_t)config.quant.n_groups, sizeof(bool));
+    if (finder.group_used == NULL) {
+        st = ctw_fail(err, CTW_ENOMEM, "out of memory for a model");
+        goto done;
+    }
+    st = open_layers(m, &finder, err);
+    if (st == CTW_OK && !config.has_dtype)
+        st = infer_dtype(m, &config, err);
+    if (st == CTW_OK)
+        st = ctw_unused_check(&finder, m, &kv_scales, err);
+    if (st == CTW_OK)
+        st = describe_activations(m, &finder, kv_scales, err);
+    if (st == CTW_OK)
+        st = open_identity(m, &config, err);
+    /* What is missing in a file that has become shorter was read as zeros. */
+    if (ctw_container_check_maps(m->container, NULL) != CTW_OK)
+        st = ctw_container_check_maps(m->container, err);
+    if (st != CTW_OK)
+        goto done;
+    m->unread = config.unread.text;
+    config.unread.text = NULL;
+    if (m->length_limit != 0)
+        ctw_info("%s: RoPE type dynamic equals default up to max_position_embeddings = %" PRId64
+                 " tokens; longer sequences are refused",
+                 file, m->length_limit);
+    tell_lacking(&finder);
+    count_weights(m);
+done:
+    ctw_free(finder.group_used);
+    ctw_config_close(&config);
+    ctw_free(path);
+    if (st != CTW_OK) {
+        ctw_model_close(m);
+        m = NULL;
+    }
+    *out = m;
+    return st;
+}
+
+void ctw_model_close(struct ctw_model *m)
+{
+    if (m == NULL)
+        return;
+    for (int l = 0; l < m->n_layers; l++)
+        for (int i = 0; i < CTW_N_MATRICES; i++)
+            ctw_matrix_close(&m->layers[l].matrix[i]);
+    for (int i = 0; i < CTW_MAX_ROPES; i++)
+        ctw_free(m->rope[i].inv_freq);
+    ctw_free(m->layers);
+    ctw_identity_close(m->identity);
+    ctw_container_close(m->container);
+    ctw_free(m->unread);
+    ctw_free(m->activations);
+    ctw_free(m->model_type);
+    ctw_free(m->architecture);
+    ctw_free(m->dir);
+    ctw_free(m);
+}

@@ -1,0 +1,352 @@
+#include "worker/model/rope.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "kernels/math.h"
+
+enum {
+    USED_DEFAULT = 1,
+    USED_LINEAR = 2,
+    USED_DYNAMIC = 4,
+    USED_LLAMA3 = 8,
+    USED_YARN = 16,
+    USED_SCALED = 30, /* all but default */
+    USED_ALL = 31
+};
+
+static const struct {
+    const char *name;
+    unsigned used;
+} types[] = {
+    [CTW_ROPE_DEFAULT] = {"default", USED_DEFAULT}, [CTW_ROPE_LINEAR] = {"linear", USED_LINEAR},
+    [CTW_ROPE_DYNAMIC] = {"dynamic", USED_DYNAMIC}, [CTW_ROPE_LLAMA3] = {"llama3", USED_LLAMA3},
+    [CTW_ROPE_YARN] = {"yarn", USED_YARN},
+};
+
+/* Which types read a member, in transformers' functions for them; others ignore it, and so do we.
+ */
+static const struct {
+    const char *name;
+    unsigned used;
+} members[] = {
+    {"rope_type", USED_ALL},
+    {"type", USED_ALL},
+    {"rope_theta", USED_ALL},
+    {"partial_rotary_factor", USED_SCALED}, /* must be 1 */
+    {"factor", USED_SCALED},
+    {"low_freq_factor", USED_LLAMA3},
+    {"high_freq_factor", USED_LLAMA3},
+    {"original_max_position_embeddings", USED_LLAMA3 | USED_YARN},
+    {"attention_factor", USED_YARN},
+    {"beta_fast", USED_YARN},
+    {"beta_slow", USED_YARN},
+    {"mscale", USED_YARN},
+    {"mscale_all_dim", USED_YARN},
+    {"truncate", USED_YARN},
+};
+
+static bool is_used(const char *key, unsigned used)
+{
+    for (size_t i = 0; i < CTW_COUNT(members); i++)
+        if (strcmp(members[i].name, key) == 0)
+            return (members[i].used & used) != 0;
+    return false;
+}
+
+static enum ctw_status read_type(struct ctw_rope_params *p, const struct ctw_json_node *node,
+                                 unsigned *used, struct ctw_err *err)
+{
+    const char *type = NULL, *old = NULL;
+    enum ctw_status st = ctw_json_read_string(node, "rope_type", CTW_JSON_OPTIONAL, &type, err);
+    if (st == CTW_OK)
+        st = ctw_json_read_string(node, "type", CTW_JSON_OPTIONAL, &old, err);
+    if (st != CTW_OK)
+        return st;
+    if (type != NULL && old != NULL && strcmp(type, old) != 0)
+        return ctw_json_fail(node, err, CTW_EFORMAT,
+                             "rope_type \"%s\" and type \"%s\" differ; versions of transformers "
+                             "take one or the other",
+                             type, old);
+    type = type != NULL ? type : old != NULL ? old : "default";
+    for (size_t i = 0; i < CTW_COUNT(types); i++)
+        if (strcmp(type, types[i].name) == 0) {
+            p->type = (enum ctw_rope_type)i;
+            *used = types[i].used;
+            return CTW_OK;
+        }
+    return ctw_json_fail(node, err, CTW_EUNSUP,
+                         "RoPE type \"%s\" is not supported; supported: default, linear, dynamic, "
+                         "llama3, yarn",
+                         type);
+}
+
+/* transformers 5 has an object for each kind of layers, in families that have several RoPEs. */
+static enum ctw_status check_members(const struct ctw_json_node *node, struct ctw_err *err)
+{
+    for (const struct ctw_json_node *m = ctw_json_first(node); m != NULL; m = ctw_json_next(m))
+        if (ctw_json_type(m) == CTW_JSON_OBJECT)
+            return ctw_json_fail(m, err, CTW_EUNSUP,
+                                 "RoPE parameters of their own for a kind of layers are not "
+                                 "supported for this family");
+    return CTW_OK;
+}
+
+/* A number that may stand in the RoPE object, or at the top (transformers 4); it must not differ.
+ */
+static enum ctw_status read_either(double *out, const struct ctw_json_node *root,
+                                   const struct ctw_json_node *object, const char *key,
+                                   struct ctw_err *err)
+{
+    double top = NAN, inner = NAN;
+    enum ctw_status st = ctw_json_read_double(root, key, CTW_JSON_OPTIONAL, &top, err);
+    if (st == CTW_OK && object != NULL)
+        st = ctw_json_read_double(object, key, CTW_JSON_OPTIONAL, &inner, err);
+    if (st != CTW_OK)
+        return st;
+    if (!isnan(top) && !isnan(inner) && top != inner)
+        return ctw_json_fail(ctw_json_get(root, key), err, CTW_EFORMAT,
+                             "found %g, and %g in the RoPE parameters; versions of transformers "
+                             "take one or the other",
+                             top, inner);
+    *out = !isnan(inner) ? inner : !isnan(top) ? top : *out;
+    return CTW_OK;
+}
+
+static enum ctw_status positive(const struct ctw_json_node *node, const char *key, double value,
+                                double above, struct ctw_err *err)
+{
+    if (value > above && value < 1e12)
+        return CTW_OK;
+    return ctw_json_fail(node, err, CTW_EFORMAT, "%s: found %g, expected a number above %g", key,
+                         value, above);
+}
+
+static enum ctw_status read_llama3(struct ctw_rope_params *p, const struct ctw_json_node *node,
+                                   struct ctw_err *err)
+{
+    enum ctw_status st =
+        ctw_json_read_double(node, "low_freq_factor", CTW_JSON_REQUIRED, &p->low_freq_factor, err);
+    if (st == CTW_OK)
+        st = ctw_json_read_double(node, "high_freq_factor", CTW_JSON_REQUIRED, &p->high_freq_factor,
+                                  err);
+    if (st == CTW_OK)
+        st = positive(node, "low_freq_factor", p->low_freq_factor, 0, err);
+    if (st == CTW_OK)
+        st = positive(node, "high_freq_factor", p->high_freq_factor, p->low_freq_factor, err);
+    return st;
+}
+
+static double mscale(double scale, double m)
+{
+    return scale <= 1.0 ? 1.0 : 0.1 * m * ctw_ln(scale) + 1.0;
+}
+
+static enum ctw_status read_yarn(struct ctw_rope_params *p, const struct ctw_json_node *node,
+                                 struct ctw_err *err)
+{
+    double m = 0, m_all = 0, attention = NAN;
+    const struct ctw_json_node *truncate = ctw_json_get(node, "truncate");
+    p->beta_fast = p->beta_slow = 0;
+    p->truncate = truncate == NULL || !ctw_json_is_null(truncate); /* null is false, as there */
+    enum ctw_status st =
+        ctw_json_read_double(node, "attention_factor", CTW_JSON_OPTIONAL, &attention, err);
+    if (st == CTW_OK)
+        st = ctw_json_read_double(node, "mscale", CTW_JSON_OPTIONAL, &m, err);
+    if (st == CTW_OK)
+        st = ctw_json_read_double(node, "mscale_all_dim", CTW_JSON_OPTIONAL, &m_all, err);
+    if (st == CTW_OK)
+        st = ctw_json_read_double(node, "beta_fast", CTW_JSON_OPTIONAL, &p->beta_fast, err);
+    if (st == CTW_OK)
+        st = ctw_json_read_double(node, "beta_slow", CTW_JSON_OPTIONAL, &p->beta_slow, err);
+    if (st == CTW_OK)
+        st = ctw_json_read_bool(node, "truncate", CTW_JSON_OPTIONAL, &p->truncate, err);
+    if (st != CTW_OK)
+        return st;
+    p->beta_fast = p->beta_fast == 0 ? 32 : p->beta_fast; /* 0 as absent, as there */
+    p->beta_slow = p->beta_slow == 0 ? 1 : p->beta_slow;
+    if (!isnan(attention))
+        p->attention_factor = attention;
+    else if (m != 0 && m_all != 0)
+        p->attention_factor = mscale(p->factor, m) / mscale(p->factor, m_all);
+    else
+        p->attention_factor = mscale(p->factor, 1);
+    st = positive(node, "beta_fast", p->beta_fast, 0, err);
+    if (st == CTW_OK)
+        st = positive(node, "beta_slow", p->beta_slow, 0, err);
+    if (st == CTW_OK)
+        st = positive(node, "attention_factor", p->attention_factor, 0, err);
+    return st;
+}
+
+static enum ctw_status read_original_length(double *out, const struct ctw_json_node *root,
+                                            const struct ctw_json_node *node, struct ctw_err *err)
+{
+    enum ctw_status st = read_either(out, root, node, "original_max_position_embeddings", err);
+    return st == CTW_OK ? positive(root, "original_max_position_embeddings", *out, 0, err) : st;
+}
+
+/* With the parameters in `node`; NULL: none. */
+static enum ctw_status read_with(struct ctw_rope_params *out, const struct ctw_json_node *root,
+                                 const struct ctw_json_node *node, double default_theta,
+                                 int64_t max_length, struct ctw_err *err)
+{
+    unsigned used = USED_DEFAULT;
+    double partial = 1.0;
+    *out = (struct ctw_rope_params){.type = CTW_ROPE_DEFAULT,
+                                    .theta = default_theta,
+                                    .factor = 1,
+                                    .original_length = (double)max_length,
+                                    .attention_factor = 1};
+    enum ctw_status st = CTW_OK;
+    if (node != NULL)
+        st = read_type(out, node, &used, err);
+    if (st == CTW_OK && node != NULL)
+        st = check_members(node, err);
+    if (st == CTW_OK)
+        st = read_either(&out->theta, root, node, "rope_theta", err);
+    if (st == CTW_OK)
+        st = positive(root, "rope_theta", out->theta, 1, err);
+    if (st != CTW_OK || out->type == CTW_ROPE_DEFAULT)
+        return st;
+    st = read_either(&partial, root, node, "partial_rotary_factor", err);
+    if (st == CTW_OK && partial != 1.0)
+        st = ctw_json_fail(root, err, CTW_EUNSUP,
+                           "partial_rotary_factor: found %g, expected 1: turning a part of each "
+                           "head is not supported for this family",
+                           partial);
+    if (st == CTW_OK && (used & (USED_LLAMA3 | USED_YARN)) != 0)
+        st = read_original_length(&out->original_length, root, node, err);
+    if (st != CTW_OK)
+        return st;
+    const struct ctw_json_node *factor = ctw_json_get(node, "factor");
+    if (out->type == CTW_ROPE_YARN && factor != NULL && ctw_json_is_null(factor))
+        out->factor = (double)max_length / out->original_length;
+    else
+        st = ctw_json_read_double(node, "factor", CTW_JSON_REQUIRED, &out->factor, err);
+    if (st == CTW_OK)
+        st = positive(node, "factor", out->factor, 0, err);
+    if (st == CTW_OK && out->type == CTW_ROPE_LLAMA3)
+        st = read_llama3(out, node, err);
+    if (st == CTW_OK && out->type == CTW_ROPE_YARN)
+        st = read_yarn(out, node, err);
+    return st;
+}
+
+/* The object of that name; NULL: none, or an empty one. */
+static enum ctw_status find_object(const struct ctw_json_node *root, const char *name,
+                                   const struct ctw_json_node **out, struct ctw_err *err)
+{
+    *out = NULL;
+    enum ctw_status st =
+        ctw_json_read_node(root, name, CTW_JSON_OPTIONAL, CTW_JSON_OBJECT, out, err);
+    if (st == CTW_OK && *out != NULL && ctw_json_count(*out) == 0)
+        *out = NULL;
+    return st;
+}
+
+static bool equal(const struct ctw_rope_params *a, const struct ctw_rope_params *b)
+{
+    return a->type == b->type && a->theta == b->theta && a->factor == b->factor &&
+           a->low_freq_factor == b->low_freq_factor && a->high_freq_factor == b->high_freq_factor &&
+           a->original_length == b->original_length && a->beta_fast == b->beta_fast &&
+           a->beta_slow == b->beta_slow && a->attention_factor == b->attention_factor &&
+           a->truncate == b->truncate;
+}
+
+/* A warning that begins as ctw_json_fail()'s messages do. */
+CTW_PRINTF(2, 3) static void warn(const struct ctw_json_node *node, const char *fmt, ...)
+{
+    struct ctw_err err;
+    char text[256];
+    va_list ap;
+    va_start(ap, fmt);
+    (void)vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    (void)ctw_json_fail(node, &err, CTW_EFORMAT, "%s", text);
+    ctw_warn("%s", err.msg);
+}
+
+/* What YaRN's parameters leave open, and we read as transformers does. */
+static enum ctw_status warn_yarn(const struct ctw_rope_params *p, const struct ctw_json_node *root,
+                                 const struct ctw_json_node *node, int64_t max_length,
+                                 struct ctw_err *err)
+{
+    static const char original[] = "original_max_position_embeddings";
+    double extra = 1, ratio = (double)max_length / p->original_length;
+    bool finetuned = false;
+    enum ctw_status st = ctw_json_read_double(node, "attn_factor", CTW_JSON_OPTIONAL, &extra, err);
+    if (st == CTW_OK)
+        st = ctw_json_read_bool(node, "finetuned", CTW_JSON_OPTIONAL, &finetuned, err);
+    if (st != CTW_OK)
+        return st;
+    if (extra != 1)
+        warn(ctw_json_get(node, "attn_factor"),
+             "found %g, ignored as transformers does: cosines and sines are scaled by %g; with "
+             "it, by %g",
+             extra, p->attention_factor, extra * p->attention_factor);
+    if (finetuned)
+        warn(ctw_json_get(node, "finetuned"),
+             "ignored as transformers does; in YaRN's own code it changes only how frequencies "
+             "follow the length of a text, which these do not");
+    bool given = ctw_json_has(node, original) || ctw_json_has(root, original);
+    if (given && p->factor != ratio)
+        warn(ctw_json_get(node, "factor"),
+             "%g is used, though max_position_embeddings / %s is %g; transformers before 4.56 "
+             "took the latter",
+             p->factor, original, ratio);
+    return CTW_OK;
+}
+
+enum ctw_status ctw_rope_read(struct ctw_rope_params *out, const struct ctw_json_node *root,
+                              double default_theta, int64_t max_length, struct ctw_err *err)
+{
+    /* The names of transformers 4 and 5. */
+    const struct ctw_json_node *old, *now = NULL;
+    struct ctw_rope_params other;
+    enum ctw_status st = find_object(root, "rope_scaling", &old, err);
+    if (st == CTW_OK)
+        st = find_object(root, "rope_parameters", &now, err);
+    const struct ctw_json_node *node = old != NULL ? old : now;
+    if (st == CTW_OK)
+        st = read_with(out, root, node, default_theta, max_length, err);
+    if (st == CTW_OK && old != NULL && now != NULL) {
+        st = read_with(&other, root, now, default_theta, max_length, err);
+        if (st == CTW_OK && !equal(out, &other))
+            st = ctw_json_fail(old, err, CTW_EFORMAT,
+                               "found beside rope_parameters, and the two differ; versions of "
+                               "transformers take one or the other: remove one");
+    }
+    if (st == CTW_OK && out->type == CTW_ROPE_YARN)
+        st = warn_yarn(out, root, node, max_length, err);
+    return st;
+}
+
+bool ctw_rope_reads(const struct ctw_rope_params *p, const char *key)
+{
+    static const char *const top[] = {"rope_theta", "partial_rotary_factor",
+                                      "original_max_position_embeddings"};
+    for (size_t i = 0; i < CTW_COUNT(top); i++)
+        if (strcmp(key, top[i]) == 0)
+            return is_used(key, types[p->type].used);
+    return false;
+}
+
+enum ctw_status ctw_rope_list_unread(const struct ctw_rope_params *p,
+                                     const struct ctw_json_node *root, struct ctw_unread *unread,
+                                     struct ctw_err *err)
+{
+    static const char *const objects[] = {"rope_scaling", "rope_parameters"};
+    enum ctw_status st = CTW_OK;
+    for (size_t i = 0; i < CTW_COUNT(objects); i++) {
+        const struct ctw_json_node *object = ctw_json_get(root, objects[i]);
+        const struct ctw_json_node *m = object != NULL ? ctw_json_first(object) : NULL;
+        for (; m != NULL && st == CTW_OK; m = ctw_json_next(m))
+            if (!is_used(ctw_json_key(m), types[p->type].used))
+                st = ctw_unread_add(unread, m, err);
+    }
+    return st;
+}

@@ -1,0 +1,333 @@
+#include "worker/model/tensors.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "worker/checkpoint/foreign.h"
+
+enum { MAX_NAME = 512 };
+
+static struct ctw_part as_part(const struct ctw_tensor *t)
+{
+    struct ctw_part part = {.dtype = t->dtype, .n_dims = t->n_dims, .bytes = t->bytes};
+    memcpy(part.shape, t->shape, sizeof(part.shape));
+    return part;
+}
+
+/* A tensor that is there must be one that we can read. */
+static enum ctw_status find(const struct ctw_finder *finder, const char *module, const char *name,
+                            const struct ctw_tensor **out, struct ctw_err *err)
+{
+    char full[MAX_NAME];
+    snprintf(full, sizeof(full), "%s%s%s", module, module[0] != '\0' ? "." : "", name);
+    *out = ctw_container_find(finder->container, full);
+    if (*out != NULL && (*out)->unusable != NULL)
+        return ctw_fail(err, CTW_EUNSUP, "%s: %s: %s",
+                        ctw_container_file(finder->container, (*out)->file), full,
+                        (*out)->unusable);
+    return CTW_OK;
+}
+
+/* ---- matrices ---- */
+
+static enum ctw_status find_parts(const struct ctw_finder *finder, struct ctw_matrix *m,
+                                  struct ctw_err *err)
+{
+    for (int kind = 0; kind < CTW_N_PARTS; kind++) {
+        const char *name;
+        m->weight.part[kind].n_dims = -1;
+        for (int i = 0; (name = ctw_part_name((enum ctw_part_kind)kind, i)) != NULL; i++) {
+            const struct ctw_tensor *t;
+            enum ctw_status st = find(finder, m->name, name, &t, err);
+            if (st != CTW_OK)
+                return st;
+            if (t != NULL && m->part[kind] != NULL)
+                return ctw_fail(err, CTW_EFORMAT, "%s: %s has both %s and %s; expected one of them",
+                                ctw_container_file(finder->container, t->file), m->name,
+                                ctw_part_name((enum ctw_part_kind)kind, 0), name);
+            if (t == NULL)
+                continue;
+            m->part[kind] = t;
+            m->weight.part[kind] = as_part(t);
+        }
+    }
+    return CTW_OK;
+}
+
+/* The content of weight_shape: two I64 (or I32). */
+static enum ctw_status read_shape(const struct ctw_finder *finder, const struct ctw_matrix *m,
+                                  int64_t shape[2], struct ctw_err *err)
+{
+    const struct ctw_tensor *t = m->part[CTW_PART_SHAPE];
+    const struct ctw_part *part = &m->weight.part[CTW_PART_SHAPE];
+    char found[96];
+    if ((t->dtype != CTW_I64 && t->dtype != CTW_I32) || t->n_dims != 1 || t->shape[0] != 2)
+        return ctw_fail(err, CTW_EFORMAT, "weight_shape: found %s, expected I64 [2]",
+                        ctw_part_text(part, found, sizeof(found)));
+    const char *data = ctw_container_data(finder->container, t);
+    for (int i = 0; i < 2; i++) {
+        int32_t narrow;
+        if (t->dtype == CTW_I64) {
+            memcpy(&shape[i], data + 8 * i, 8);
+        } else {
+            memcpy(&narrow, data + 4 * i, 4);
+            shape[i] = narrow;
+        }
+    }
+    return CTW_OK;
+}
+
+static void count_lacking(struct ctw_lacking *lacking, const struct ctw_matrix *m,
+                          enum ctw_part_kind kind)
+{
+    if (m->part[kind] == NULL && lacking->n++ == 0)
+        lacking->first = m->name;
+}
+
+/* The part of the work whose messages get the file's and the matrix's name before them. */
+static enum ctw_status check_matrix(struct ctw_finder *finder, struct ctw_matrix *m,
+                                    const struct ctw_quant_args *args, struct ctw_err *err)
+{
+    struct ctw_weight_data data;
+    int64_t shape[2];
+    const int64_t *stored_shape = NULL;
+    enum ctw_status st = ctw_format_find(&m->weight.format, m->weight.part, err);
+    if (st == CTW_OK && args->present && m->weight.format->id == CTW_FORMAT_dense &&
+        finder->config->quant.frozen)
+        return ctw_fail(err, CTW_EUNSUP,
+                        "weight is stored dense (%s), but quantization_config quantises it and "
+                        "says quantization_status \"frozen\": it is rounded only when it runs; "
+                        "save the checkpoint with save_compressed=True",
+                        ctw_dtype_name(m->part[CTW_PART_VALUES]->dtype));
+    if (st == CTW_OK && m->part[CTW_PART_SHAPE] != NULL) {
+        st = read_shape(finder, m, shape, err);
+        stored_shape = shape;
+    }
+    if (st == CTW_OK)
+        st = m->weight.format->check(&m->weight, args, stored_shape, err);
+    if (st != CTW_OK)
+        return st;
+    if (args->present && args->format != NULL && strcmp(args->format, m->weight.format->name) != 0)
+        return ctw_fail(err, CTW_EFORMAT,
+                        "its tensors are %s, but quantization_config says format \"%s\"",
+                        m->weight.format->name, args->format);
+    for (int kind = 0; kind < CTW_N_PARTS; kind++)
+        data.part[kind] =
+            m->part[kind] != NULL ? ctw_container_data(finder->container, m->part[kind]) : NULL;
+    if (m->weight.format->check_data != NULL)
+        st = m->weight.format->check_data(&m->weight, &data, err);
+    return st;
+}
+
+static enum ctw_status open_matrix(struct ctw_finder *finder, struct ctw_matrix *m,
+                                   const char *name, const char *class_name, int64_t n, int64_t k,
+                                   struct ctw_err *err)
+{
+    const struct ctw_quant_group *group = NULL;
+    struct ctw_quant_args args = {.present = false};
+    m->weight = (struct ctw_weight){.n = n, .k = k};
+    m->name = ctw_strdup(name);
+    if (m->name == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "out of memory for the names of the matrices");
+    enum ctw_status st = find_parts(finder, m, err);
+    if (st == CTW_OK && m->part[CTW_PART_VALUES] == NULL)
+        st = ctw_fail(err, CTW_EFORMAT,
+                      "the checkpoint has no tensor %s.weight (or .weight_packed), which %s needs "
+                      "as a [%" PRId64 ", %" PRId64 "] matrix",
+                      name, finder->config->file, n, k);
+    if (st == CTW_OK)
+        st = ctw_quant_config_find(&finder->config->quant, name, class_name, &group, err);
+    if (st != CTW_OK)
+        return st;
+    if (group != NULL) {
+        args = group->args;
+        finder->group_used[group - finder->config->quant.groups] = true;
+    }
+    st = check_matrix(finder, m, &args, err);
+    if (st != CTW_OK && st != CTW_ENOMEM)
+        return ctw_fail_prefix(
+            err, "%s: %s", ctw_container_file(finder->container, m->part[CTW_PART_VALUES]->file),
+            name);
+    if (st != CTW_OK || m->weight.format->id == CTW_FORMAT_dense)
+        return st;
+    if (args.actorder_group)
+        count_lacking(&finder->index, m, CTW_PART_GROUP_INDEX);
+    if (!args.symmetric)
+        count_lacking(&finder->zero_points, m, CTW_PART_ZERO_POINT);
+    return st;
+}
+
+enum ctw_status ctw_matrix_open(struct ctw_finder *finder, struct ctw_matrix *m, const char *name,
+                                const char *class_name, int64_t n, int64_t k, struct ctw_err *err)
+{
+    enum ctw_status st = open_matrix(finder, m, name, class_name, n, k, err);
+    return st == CTW_OK ? st : ctw_foreign_explain(finder->container, name, st, err);
+}
+
+void ctw_matrix_close(struct ctw_matrix *m)
+{
+    ctw_free(m->name);
+    m->name = NULL;
+}
+
+enum ctw_status ctw_matrix_tie(struct ctw_finder *finder, struct ctw_matrix *head,
+                               const struct ctw_matrix *embed, const char *name,
+                               struct ctw_err *err)
+{
+    const struct ctw_quant_group *group;
+    const struct ctw_tensor *own, *table = embed->part[CTW_PART_VALUES];
+    enum ctw_status st = ctw_quant_config_find(&finder->config->quant, name, "Linear", &group, err);
+    if (st == CTW_OK && group != NULL)
+        st = ctw_fail(err, CTW_EUNSUP,
+                      "%s: quantization_config quantises %s, but tie_word_embeddings makes it the "
+                      "embedding; add %s to its ignore list, or untie the checkpoint",
+                      finder->config->file, name, name);
+    if (st == CTW_OK)
+        st = find(finder, name, "weight", &own, err);
+    if (st != CTW_OK)
+        return st;
+    /* Some files have both. transformers then ties only what is equal. */
+    bool equal =
+        own == NULL || (own->dtype == table->dtype && own->bytes == table->bytes &&
+                        memcmp(ctw_container_data(finder->container, own),
+                               ctw_container_data(finder->container, table), own->bytes) == 0);
+    if (!equal)
+        return ctw_fail(err, CTW_EFORMAT,
+                        "%s: %s.weight differs from the embedding, but %s says "
+                        "tie_word_embeddings; set it to false, or remove the tensor",
+                        ctw_container_file(finder->container, own->file), name,
+                        finder->config->file);
+    *head = *embed;
+    head->name = ctw_strdup(name);
+    return head->name != NULL
+               ? CTW_OK
+               : ctw_fail(err, CTW_ENOMEM, "out of memory for the names of the matrices");
+}
+
+/* ---- vectors ---- */
+
+enum ctw_status ctw_vector_open(struct ctw_finder *finder, const struct ctw_tensor **out,
+                                const char *name, int64_t n, struct ctw_err *err)
+{
+    char found[96];
+    enum ctw_status st = find(finder, "", name, out, err);
+    if (st != CTW_OK)
+        return st;
+    const struct ctw_tensor *t = *out;
+    if (t == NULL)
+        return ctw_fail(err, CTW_EFORMAT,
+                        "the checkpoint has no tensor %s, which %s needs as [%" PRId64 "]", name,
+                        finder->config->file, n);
+    bool is_float = t->dtype == CTW_BF16 || t->dtype == CTW_F16 || t->dtype == CTW_F32;
+    if (!is_float || t->n_dims != 1 || t->shape[0] != n) {
+        struct ctw_part part = as_part(t);
+        return ctw_fail(err, CTW_EFORMAT,
+                        "%s: %s: found %s, expected BF16, F16 or F32 [%" PRId64 "] by %s",
+                        ctw_container_file(finder->container, t->file), name,
+                        ctw_part_text(&part, found, sizeof(found)), n, finder->config->file);
+    }
+    return CTW_OK;
+}
+
+/* ---- what is left over ---- */
+
+static bool ends_with(const char *s, const char *end)
+{
+    size_t n = strlen(s), m = strlen(end);
+    return n >= m && strcmp(s + n - m, end) == 0;
+}
+
+enum leftover { LEFT_UNKNOWN, LEFT_HARMLESS, LEFT_KV_SCALE };
+
+/* Tensors that do not change a weight-only score. */
+static enum leftover classify(const char *name)
+{
+    static const char *const kv[] = {
+        ".self_attn.k_scale",   ".self_attn.v_scale",        ".self_attn.q_scale",
+        ".k_proj.k_scale",      ".v_proj.v_scale",           ".k_proj.output_scale",
+        ".v_proj.output_scale", ".k_proj.output_zero_point", ".v_proj.output_zero_point"};
+    static const char *const harmless[] = {
+        ".rotary_emb.inv_freq", /* a buffer that old files hold; computed from config.json */
+        ".input_scale",         ".input_zero_point",  ".input_global_scale",
+        ".output_scale",        ".output_zero_point", /* of activations */
+    };
+    for (size_t i = 0; i < CTW_COUNT(kv); i++)
+        if (ends_with(name, kv[i]))
+            return LEFT_KV_SCALE;
+    for (size_t i = 0; i < CTW_COUNT(harmless); i++)
+        if (ends_with(name, harmless[i]))
+            return LEFT_HARMLESS;
+    return LEFT_UNKNOWN;
+}
+
+static int by_address(const void *a, const void *b)
+{
+    uintptr_t x = (uintptr_t) * (const struct ctw_tensor *const *)a;
+    uintptr_t y = (uintptr_t) * (const struct ctw_tensor *const *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Writes the tensors that the model uses to list (if not NULL) and returns how many. */
+static size_t list_used(const struct ctw_model *m, const struct ctw_tensor **list)
+{
+    size_t n = 0;
+    for (int l = 0; l < m->n_layers; l++) {
+        const struct ctw_layer *layer = &m->layers[l];
+        for (int i = 0; i < CTW_N_MATRICES; i++)
+            for (int p = 0; p < CTW_N_PARTS; p++)
+                if (layer->matrix[i].part[p] != NULL) {
+                    if (list != NULL)
+                        list[n] = layer->matrix[i].part[p];
+                    n++;
+                }
+        for (int i = 0; i < CTW_N_VECTORS; i++)
+            if (layer->vector[i] != NULL) {
+                if (list != NULL)
+                    list[n] = layer->vector[i];
+                n++;
+            }
+    }
+    return n;
+}
+
+enum ctw_status ctw_unused_check(const struct ctw_finder *finder, const struct ctw_model *m,
+                                 bool *kv_scales, struct ctw_err *err)
+{
+    const struct ctw_tensor *first = NULL, *tied = NULL;
+    int64_t n_unknown = 0;
+    size_t n_used = list_used(m, NULL);
+    const struct ctw_tensor **used = ctw_calloc(n_used, sizeof(struct ctw_tensor *));
+    if (used == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "out of memory for the list of tensors");
+    (void)list_used(m, used);
+    qsort(used, n_used, sizeof(struct ctw_tensor *), by_address);
+    if (m->tied) /* seen by ctw_matrix_tie() to be the embedding's bytes again */
+        (void)find(finder, m->layers[m->n_layers - 1].matrix[CTW_M_HEAD].name, "weight", &tied,
+                   NULL);
+    *kv_scales = false;
+    for (int64_t i = 0; i < ctw_container_count(finder->container); i++) {
+        const struct ctw_tensor *t = ctw_container_at(finder->container, i);
+        if (t == tied || bsearch(&t, used, n_used, sizeof(struct ctw_tensor *), by_address) != NULL)
+            continue;
+        enum leftover what = classify(t->name);
+        *kv_scales |= what == LEFT_KV_SCALE;
+        if (what == LEFT_UNKNOWN && n_unknown++ == 0)
+            first = t;
+    }
+    ctw_free(used);
+    if (n_unknown == 0)
+        return CTW_OK;
+    struct ctw_part part = as_part(first);
+    char found[96], more[48] = " has";
+    if (n_unknown > 1)
+        snprintf(more, sizeof(more), " and %" PRId64 " more tensors have", n_unknown - 1);
+    return ctw_fail(err, CTW_EUNSUP,
+                    "%s: %s (%s)%s no use in a %s model as %s describes it; the configuration does "
+                    "not fit the checkpoint, or this kind of it is not supported",
+                    ctw_container_file(finder->container, first->file), first->name,
+                    ctw_part_text(&part, found, sizeof(found)), more, m->model_type,
+                    finder->config->file);
+}

@@ -1,0 +1,146 @@
+#include "worker/service/handlers.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+static ctw_handler_fn *const handlers[CTW_N_OPS] = {
+    [CTW_OP_INFO] = ctw_handle_info,     [CTW_OP_HEALTH] = ctw_handle_health,
+    [CTW_OP_SUBMIT] = ctw_handle_submit, [CTW_OP_SEAL] = ctw_handle_seal,
+    [CTW_OP_POLL] = ctw_handle_poll,     [CTW_OP_FETCH] = ctw_handle_fetch,
+    [CTW_OP_CANCEL] = ctw_handle_cancel, [CTW_OP_RELEASE] = ctw_handle_release,
+    [CTW_OP_LOAD] = ctw_handle_load,     [CTW_OP_UNLOAD] = ctw_handle_unload,
+    [CTW_OP_DRAIN] = ctw_handle_drain,   [CTW_OP_SHUTDOWN] = ctw_handle_shutdown,
+};
+
+/* ---- who asks ---- */
+
+static bool needs_token(const struct ctw_service *service, const struct ctw_peer *peer)
+{
+    return !peer->local && service->auth != NULL;
+}
+
+bool ctw_handle_admits(void *arg, const struct ctw_peer *peer, const struct ctw_request *request)
+{
+    enum { QUIET_MS = 1000 };
+    struct ctw_service *service = arg;
+    if (!needs_token(service, peer) || ctw_auth_find(service->auth, request->token) != NULL)
+        return true;
+    int64_t now = ctw_now_ms();
+    long long last = atomic_load(&service->refused_ms);
+    if ((last == 0 || now - last >= QUIET_MS) &&
+        atomic_compare_exchange_strong(&service->refused_ms, &last, now))
+        ctw_warn("refused: a request of %s with %s token", peer->address,
+                 request->token.n == 0 ? "no" : "a wrong");
+    return false;
+}
+
+static bool is_for_admins(enum ctw_op op)
+{
+    return op == CTW_OP_LOAD || op == CTW_OP_UNLOAD || op == CTW_OP_DRAIN || op == CTW_OP_SHUTDOWN;
+}
+
+/* Fills in the contact's owner and role. The token was found before: ctw_handle_admits(). */
+static enum ctw_status meet(struct ctw_handler_call *c, struct ctw_err *err)
+{
+    c->contact.admin = true;
+    if (!needs_token(c->service, c->peer))
+        return CTW_OK;
+    const struct ctw_auth_entry *e = ctw_auth_find(c->service->auth, c->request->token);
+    if (e == NULL)
+        return ctw_fail(err, CTW_EREFUSED, "refused");
+    c->contact.owner = e->name;
+    c->contact.admin = e->admin;
+    if (!e->admin && is_for_admins(c->request->op))
+        return ctw_fail(err, CTW_EREFUSED, "refused: this needs a token of role admin");
+    return CTW_OK;
+}
+
+const char *ctw_caller_name(const struct ctw_handler_call *c, char buf[CTW_CALLER_MAX])
+{
+    const char *owner = c->contact.owner;
+    snprintf(buf, CTW_CALLER_MAX, "%s%s%s%s", c->peer->address, owner != NULL ? " (token " : "",
+             owner != NULL ? owner : "", owner != NULL ? ")" : "");
+    return buf;
+}
+
+/* ---- what is told ---- */
+
+/* Puts `name` in the place of `path`, in a text of at most cap - 1 bytes. */
+static void replace(char *text, size_t cap, const char *path, const char *name)
+{
+    size_t n_path = strlen(path), n_name = strlen(name);
+    for (char *at = strstr(text, path); n_path > 1 && at != NULL; at = strstr(at + n_name, path)) {
+        size_t rest = strlen(at + n_path) + 1;
+        size_t room = cap - (size_t)(at - text);
+        if (n_name + rest > room)
+            return;
+        memmove(at + n_name, at + n_path, rest);
+        memcpy(at, name, n_name);
+    }
+}
+
+static void hide_paths(const struct ctw_service *service, char *text, size_t cap)
+{
+    const struct ctw_queue *q = service->queue;
+    for (int i = 0; i < q->n_models; i++)
+        replace(text, cap, q->models[i]->path, q->models[i]->name);
+    if (service->allow_load != NULL)
+        replace(text, cap, service->allow_load, "--allow-load");
+}
+
+bool ctw_copy_message(const struct ctw_handler_call *c, const char *text, struct ctw_slice *out)
+{
+    char hidden[CTW_ERR_MSG_MAX * 2];
+    if (c->peer->local)
+        return ctw_reply_copy(c->reply, text, out);
+    snprintf(hidden, sizeof(hidden), "%s", text);
+    hide_paths(c->service, hidden, sizeof(hidden));
+    return ctw_reply_copy(c->reply, hidden, out);
+}
+
+/* ---- answering ---- */
+
+void ctw_handle(void *arg, const struct ctw_peer *peer, const struct ctw_request *request,
+                struct ctw_wait *wait, struct ctw_reply *reply)
+{
+    struct ctw_handler_call call = {
+        .service = arg,
+        .peer = peer,
+        .contact = {.pipe = peer->pipe, .now_ms = ctw_now_ms()},
+        .request = request,
+        .wait = wait,
+        .reply = reply,
+        .bad_item = -1,
+    };
+    struct ctw_err err;
+    atomic_fetch_add(&call.service->n_requests, 1);
+    enum ctw_status st = meet(&call, &err);
+    if (st == CTW_OK)
+        st = handlers[request->op](&call, &err);
+    reply->ok = st == CTW_OK;
+    if (st == CTW_OK)
+        return;
+    if (!peer->local) {
+        pthread_mutex_lock(&call.service->queue->lock);
+        hide_paths(call.service, err.msg, sizeof(err.msg));
+        pthread_mutex_unlock(&call.service->queue->lock);
+    }
+    ctw_reply_fail(reply, &err);
+    if (call.retry_ms > 0) {
+        reply->error.has |= 1u << CTW_ERROR_RETRY_MS;
+        reply->error.retry_ms = (uint64_t)call.retry_ms;
+    }
+    if (call.bad_item >= 0) {
+        reply->error.has |= 1u << CTW_ERROR_ITEM;
+        reply->error.item = (uint64_t)call.bad_item;
+    }
+}
+
+void ctw_handle_peer_gone(void *arg, uint32_t pipe)
+{
+    struct ctw_service *service = arg;
+    ctw_queue_peer_gone(service->queue, pipe, ctw_now_ms());
+}

@@ -1,0 +1,63 @@
+/*
+ * From requests to the queue and back: one function an operation, in handle_job.c and
+ * handle_admin.c, and a table by operation in handlers.c.
+ */
+#ifndef CTW_WORKER_HANDLERS_H
+#define CTW_WORKER_HANDLERS_H
+
+#include "ipc/server.h"
+#include "worker/service/auth.h"
+#include "worker/service/queue.h"
+
+enum { CTW_BOOT_BYTES = 16 };
+
+/* What the handlers answer from. Only the queue and the count change after the start. */
+struct ctw_service {
+    struct ctw_queue *queue;
+    const char *version;
+    uint8_t boot[CTW_BOOT_BYTES];
+    int64_t started_ms;
+    const char *allow_load;  /* folder below which clients may load models; NULL: none */
+    const struct ctw_auth *auth; /* tokens that are asked for over tcp; NULL: none are */
+    bool insecure;               /* listens on tcp and asks for none */
+    atomic_llong n_requests;
+    atomic_llong refused_ms; /* when a refusal was last logged */
+};
+
+struct ctw_handler_call {
+    struct ctw_service *service;
+    const struct ctw_peer *peer;
+    struct ctw_contact contact;
+    const struct ctw_request *request;
+    struct ctw_wait *wait;
+    struct ctw_reply *reply;
+    int64_t bad_item; /* -1 */
+    int retry_ms;     /* 0: no retry */
+};
+
+/* "10.0.0.7:41234 (token NAME)", for logs. */
+enum { CTW_CALLER_MAX = 160 };
+const char *ctw_caller_name(const struct ctw_handler_call *call, char buf[CTW_CALLER_MAX]);
+/* As ctw_reply_copy(), but a client over tcp gets no path of this machine: models' names instead.
+ * With the queue's lock held. */
+bool ctw_copy_message(const struct ctw_handler_call *call, const char *text, struct ctw_slice *out);
+
+typedef enum ctw_status ctw_handler_fn(struct ctw_handler_call *call, struct ctw_err *err);
+
+ctw_handler_fn ctw_handle_info, ctw_handle_health, ctw_handle_submit, ctw_handle_seal,
+    ctw_handle_poll, ctw_handle_fetch, ctw_handle_cancel, ctw_handle_release, ctw_handle_load,
+    ctw_handle_unload, ctw_handle_drain, ctw_handle_shutdown;
+
+/* For struct ctw_server_options; arg is the service. */
+void ctw_handle(void *arg, const struct ctw_peer *peer, const struct ctw_request *request,
+                struct ctw_wait *wait, struct ctw_reply *reply);
+bool ctw_handle_admits(void *arg, const struct ctw_peer *peer, const struct ctw_request *request);
+void ctw_handle_peer_gone(void *arg, uint32_t pipe);
+
+/*
+ * The worker's state as a whole; lock held. *message lives as long as the lock is held. "ready"
+ * only while some job can succeed: a model is ready, and new jobs are taken.
+ */
+const char *ctw_service_state(const struct ctw_service *service, const char **message);
+
+#endif

@@ -1,0 +1,201 @@
+/*
+ * A job: the parts that a client sent, the sequences they are cut into, and the results. Nothing
+ * here locks: worker/service/queue.h says which members are shared.
+ *
+ * Life: parts are added while OPEN; sealing makes it QUEUED; ctw_job_plan() makes its units (one
+ * a sequence) and room for its results; units are scored in any order; an item is final when its
+ * last unit is; the job is DONE when its last item is.
+ */
+#ifndef CTW_WORKER_JOB_H
+#define CTW_WORKER_JOB_H
+
+#include <string.h>
+
+#include "ipc/limits.h"
+#include "ipc/messages.h"
+#include "worker/engine/engine.h"
+
+enum ctw_job_state {
+    CTW_JOB_OPEN,
+    CTW_JOB_QUEUED,
+    CTW_JOB_RUNNING,
+    CTW_JOB_DONE, /* from here on final */
+    CTW_JOB_FAILED,
+    CTW_JOB_CANCELED
+};
+
+enum ctw_job_kind { CTW_JOB_LOGLIKELIHOOD, CTW_JOB_ROLLING };
+
+enum { CTW_MODEL_NAME_MAX = 128, CTW_OWNER_MAX = 65 };
+
+/* What part 0 says about the whole job, checked. */
+struct ctw_job_head {
+    enum ctw_job_kind kind;
+    char model[CTW_MODEL_NAME_MAX];
+    int64_t max_length; /* of the model's input; the model's own where the client gave none */
+    int64_t fit_length; /* the longest input for which there is memory */
+    uint64_t memory_limit;
+    double pair_cost;   /* of attention: one query with one key, in tokens' linear layers */
+    int64_t vocab;
+    bool want_logprob, want_greedy;
+    bool keep; /* orphan policy */
+    int64_t ttl_ms;
+    int32_t prefix_token;   /* rolling */
+    int64_t context_length; /* rolling */
+};
+
+struct ctw_item {
+    const int32_t *tokens; /* the job's; rolling: the prefix token in front */
+    int32_t n_tok;         /* of these, what is left after truncation */
+    int32_t n_targets;     /* the last n_targets tokens */
+    int32_t truncated;
+    int32_t n_units, units_left;
+    int64_t out; /* place of its first target in logprob[] and greedy[] */
+    double sum;
+    bool is_greedy;
+};
+
+/* The content of one submit. */
+struct ctw_job_part {
+    uint64_t digest;
+    int32_t *tokens;
+    struct ctw_item *items; /* until planned; .out counts from the part's first target */
+    int64_t n_items, n_targets, n_units;
+    int64_t n_input; /* tokens that the model will read */
+    size_t bytes;    /* memory of the part, its units and its results */
+};
+
+/* One sequence of an item. */
+struct ctw_unit {
+    int32_t item;
+    int32_t start; /* in the item's tokens */
+    int32_t n_tok;
+    int32_t first; /* first target, from start */
+};
+
+struct ctw_job {
+    uint8_t id[CTW_IPC_JOB_ID_BYTES]; /* with the owner, no other job has it */
+    char owner[CTW_OWNER_MAX];        /* the name of its client's token; "": a client over ipc */
+    struct ctw_job_head head;
+    enum ctw_job_state state;
+    struct ctw_job_part **parts;
+    int64_t n_parts, cap_parts;
+    int64_t n_items, n_targets, n_units, n_input;
+    size_t bytes;
+    char *numerics;            /* of the model */
+    char identity[65];         /* likewise; "" until the first item is final */
+    struct ctw_err error;      /* FAILED, CANCELED */
+    int64_t error_item;        /* -1: none */
+    int error_layer;           /* -1: none */
+
+    /* planned */
+    bool planned;
+    struct ctw_item *items; /* [n_items] */
+    struct ctw_unit *units; /* [n_units], longest first */
+    int64_t next_unit;      /* the first that no pass has taken */
+    float *logprob;         /* [n_targets] */
+    int32_t *greedy;
+    int32_t *order; /* [n_items]: items as they became final */
+    int64_t n_done;
+    int64_t tok_done;       /* input tokens of scored units */
+    double cost, cost_done; /* what they take, see ctw_unit_cost() */
+
+    /* the running pass */
+    int64_t pass_tok, pass_tok_done; /* its share, in input tokens */
+    double pass_cost, pass_cost_done;
+    int n_passes; /* that took units of it, the running one included */
+    bool alone;   /* its next pass takes no other job: a pass of several found no memory */
+
+    double served;      /* tokens, for fair shares */
+    int64_t contact_ms; /* last contact; to come, while a poll waits */
+    bool news;          /* n_done has changed, and polls are not told yet */
+    int64_t sealed_ms, ended_ms;
+    int64_t gone_ms; /* when its client's connection was lost; 0: it was not */
+    uint32_t pipe;
+    int pins; /* users outside the lock; freed when it has none and is removed */
+    bool removed;
+    struct ctw_job *next;
+};
+
+const char *ctw_job_state_name(enum ctw_job_state state);
+const char *ctw_job_kind_name(enum ctw_job_kind kind);
+/* What a poll of the job waits for; never 0. */
+static inline uint64_t ctw_job_key(const uint8_t id[CTW_IPC_JOB_ID_BYTES])
+{
+    uint64_t key;
+    memcpy(&key, id, sizeof(key));
+    return key | 1;
+}
+
+static inline bool ctw_job_is_final(const struct ctw_job *j)
+{
+    return j->state >= CTW_JOB_DONE;
+}
+
+/* What a job of this model may ask for. */
+struct ctw_model_limits {
+    const char *name;
+    int64_t max_length, fit_length, vocab;
+    uint64_t memory_limit;
+    double pair_cost;
+};
+
+/* CTW_EINVAL, CTW_EUNSUP (kind, column). */
+enum ctw_status ctw_job_read_head(struct ctw_job_head *out, const struct ctw_head_map *map,
+                                  const struct ctw_model_limits *model,
+                                  struct ctw_err *err) CTW_MUST_CHECK;
+
+/* Tells equal parts from others; not meant against someone who searches for collisions. */
+uint64_t ctw_job_part_digest(const struct ctw_submit *submit);
+
+/*
+ * Checks and copies the items of one submit. first_item is how many the job has already, for
+ * messages; *bad_item is the item an error is about, or -1. CTW_ENOMEM with an item: its input is
+ * longer than what fits the memory limit.
+ */
+enum ctw_status ctw_job_part_create(struct ctw_job_part **out, const struct ctw_items_map *items,
+                                    const struct ctw_job_head *head, int64_t first_item,
+                                    int64_t *bad_item, struct ctw_err *err) CTW_MUST_CHECK;
+void ctw_job_part_destroy(struct ctw_job_part *p); /* NULL is fine */
+
+struct ctw_job *ctw_job_create(const void *id, const struct ctw_job_head *head,
+                               const char *numerics); /* NULL: no memory */
+void ctw_job_destroy(struct ctw_job *j);              /* NULL is fine */
+/* Takes the part over. CTW_ENOMEM leaves both as they were. */
+enum ctw_status ctw_job_add_part(struct ctw_job *j, struct ctw_job_part *p,
+                                 struct ctw_err *err) CTW_MUST_CHECK;
+
+/*
+ * Makes items, units and room for results; needs no lock while the job is pinned and sealed. Then
+ * the caller sets `planned`, and n_done to *n_done: items without targets are final at once.
+ */
+enum ctw_status ctw_job_plan(struct ctw_job *j, int64_t *n_done,
+                             struct ctw_err *err) CTW_MUST_CHECK;
+/* The unit as a sequence for the engine; results go into the job. */
+struct ctw_seq ctw_job_seq(const struct ctw_job *j, int64_t unit);
+int64_t ctw_unit_input(const struct ctw_unit *u); /* tokens that the model reads */
+/*
+ * Time for the unit, in units of one token's linear layers: a long sequence's tokens take longer,
+ * by attention, and the longest come first. For telling the time left; sliding windows are passed
+ * over.
+ */
+double ctw_unit_cost(const struct ctw_job *j, const struct ctw_unit *u);
+/* pair_cost of a model. */
+double ctw_model_pair_cost(const struct ctw_model *model);
+/*
+ * Takes a scored unit in. CTW_ENUMERIC: its numbers are not finite; error_item and error_layer are
+ * set; the item never becomes final.
+ */
+enum ctw_status ctw_job_take(struct ctw_job *j, int64_t unit, int bad_layer, int n_decoders,
+                             struct ctw_err *err) CTW_MUST_CHECK;
+
+/*
+ * The columns of items order[first .. first+n-1], n as large as max_bytes allows but at least 1 if
+ * there is one. Reads only what is final, up to n_done as given: needs no lock while the job is
+ * pinned. Memory comes from the reply.
+ */
+enum ctw_status ctw_job_columns(const struct ctw_job *j, int64_t first, int64_t n_done,
+                                int64_t max_bytes, struct ctw_reply *reply, int64_t *n,
+                                struct ctw_err *err) CTW_MUST_CHECK;
+
+#endif

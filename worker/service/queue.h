@@ -1,0 +1,189 @@
+/*
+ * All that a worker shares between its threads, under one lock: the models, the jobs, and what the
+ * scoring thread is doing. The server's threads call ctw_queue_*(), the scoring thread runs
+ * ctw_scorer_run() (worker/service/scorer.h), the main thread ticks.
+ *
+ * Nothing slow happens under the lock: parts are checked before they are added, jobs are planned
+ * and models opened by the scoring thread without it, results are copied from pinned jobs.
+ */
+#ifndef CTW_WORKER_QUEUE_H
+#define CTW_WORKER_QUEUE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "ipc/server.h"
+#include "worker/service/job.h"
+
+enum ctw_model_state {
+    CTW_MODEL_LOADING, /* the scoring thread will open it */
+    CTW_MODEL_READY,
+    CTW_MODEL_FAILED,
+    CTW_MODEL_CLOSING /* the scoring thread will close and forget it */
+};
+
+struct ctw_model_slot {
+    char name[CTW_MODEL_NAME_MAX];
+    char *path;
+    enum ctw_model_state state;
+    struct ctw_err error;        /* FAILED: it could not be opened, or its files have changed */
+    struct ctw_engine *engine;   /* READY, CLOSING */
+    struct ctw_engine_info info; /* READY */
+    uint64_t opened;             /* READY: which opening of all this queue's it is */
+    char products[2048];         /* how the engine computes its products, as far as it has chosen */
+    bool initial;                /* of the command line: must load for the worker to be of use */
+};
+
+enum {
+    CTW_RATE_SAMPLES = 64,
+    CTW_QUEUE_TICK_MS = 100,
+    CTW_QUEUE_SILENT_MS = 2000, /* before a worker that shuts down gives a client up */
+};
+
+/* Work over time, for rates: a ring of samples. Costs are those of ctw_unit_cost(). */
+struct ctw_rate {
+    int64_t ms[CTW_RATE_SAMPLES];
+    double tokens[CTW_RATE_SAMPLES], cost[CTW_RATE_SAMPLES];
+    int n, next;
+};
+
+struct ctw_queue {
+    pthread_mutex_t lock;
+    pthread_cond_t work; /* for the scoring thread */
+    /* For polls that wait: a job's state or n_done has changed. Called under the lock. 0: all jobs.
+     */
+    void (*wake)(void *arg, uint64_t key);
+    void *wake_arg;
+
+    struct ctw_model_slot *models[CTW_IPC_MODELS];
+    int n_models;
+    uint64_t n_opened;
+
+    struct ctw_job *jobs; /* newest last */
+    int n_jobs;
+    size_t bytes; /* of all jobs */
+    size_t max_bytes;
+
+    int64_t tick_ms;      /* the last; 0: none yet */
+    bool draining;        /* no new jobs */
+    int64_t shut_down_ms; /* when it was asked for; 0: it was not */
+    atomic_bool stop;     /* scoring and polls end now */
+    struct ctw_err fatal; /* status CTW_OK: none. The engine is of no more use */
+
+    /* the running pass */
+    atomic_int n_live; /* jobs in it that still want their results */
+    struct ctw_progress pass;
+    bool in_pass;
+    double tok_before, cost_before; /* of earlier passes, for rates */
+    int64_t beat_ms;                /* last sign of progress */
+    struct ctw_rate rate;
+};
+
+/* max_bytes of all jobs. */
+enum ctw_status ctw_queue_init(struct ctw_queue *q, size_t max_bytes,
+                               struct ctw_err *err) CTW_MUST_CHECK;
+void ctw_queue_fini(struct ctw_queue *q); /* after all threads ended */
+
+/* ---- models ---- */
+
+/*
+ * CTW_EINVAL: the name is taken, too long or empty; CTW_EBUSY: too many. name NULL: the path's
+ * last. *retry_ms comes with an error, 0 when it does not apply.
+ */
+enum ctw_status ctw_queue_load(struct ctw_queue *q, const char *path, const char *name,
+                               char out_name[CTW_MODEL_NAME_MAX], int *retry_ms,
+                               struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_queue_unload(struct ctw_queue *q, const char *name, int *retry_ms,
+                                 struct ctw_err *err) CTW_MUST_CHECK;
+const char *ctw_model_state_name(enum ctw_model_state state);
+
+/* ---- requests; each fills its reply's body ---- */
+
+struct ctw_foreign {
+    bool is; /* a job of another client was found */
+    char owner[CTW_OWNER_MAX];
+};
+
+struct ctw_contact {
+    uint32_t pipe;
+    int64_t now_ms;
+    const char *owner;           /* the token's name; NULL or "": this user, over ipc */
+    bool admin;                  /* sees and may end the jobs of all */
+    struct ctw_foreign *foreign; /* NULL, or filled when the job is another client's */
+};
+
+/* *retry_ms and *bad_item come with an error, 0 and -1 when they do not apply. */
+enum ctw_status ctw_queue_submit(struct ctw_queue *q, const struct ctw_contact *contact,
+                                 const struct ctw_submit *submit, struct ctw_submit_reply *reply,
+                                 int64_t *bad_item, int *retry_ms,
+                                 struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_queue_seal(struct ctw_queue *q, const struct ctw_contact *contact,
+                               const struct ctw_seal *seal, struct ctw_seal_reply *reply,
+                               struct ctw_err *err) CTW_MUST_CHECK;
+/* With nothing new to tell it sets wait->until_ms, and the reply is not filled. */
+enum ctw_status ctw_queue_poll(struct ctw_queue *q, const struct ctw_contact *contact,
+                               const struct ctw_poll *poll, struct ctw_wait *wait,
+                               struct ctw_reply *reply, struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_queue_fetch(struct ctw_queue *q, const struct ctw_contact *contact,
+                                const struct ctw_fetch *fetch, struct ctw_reply *reply,
+                                struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_queue_cancel(struct ctw_queue *q, const struct ctw_contact *contact,
+                                 struct ctw_slice id, struct ctw_slice *state,
+                                 struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_queue_release(struct ctw_queue *q, const struct ctw_contact *contact,
+                                  struct ctw_slice id, struct ctw_slice *state,
+                                  struct ctw_err *err) CTW_MUST_CHECK;
+
+/* ---- life ---- */
+
+/* A connection is lost: jobs whose last contact came over it wait only a little longer. pipe > 0.
+ */
+void ctw_queue_peer_gone(struct ctw_queue *q, uint32_t pipe, int64_t now_ms);
+/* Cancels and forgets jobs whose time is over. Ticks that come much later than each
+ * CTW_QUEUE_TICK_MS tell of time in which we did not run (a stopped process, a paused machine): it
+ * does not count. */
+void ctw_queue_tick(struct ctw_queue *q, int64_t now_ms);
+/* No new jobs; open ones are cancelled, and with `cancel` all others. Returns unfinished jobs. */
+int ctw_queue_drain(struct ctw_queue *q, bool cancel, bool shut_down);
+/*
+ * A shutdown was asked for and may go on: nothing is unfinished, every job is released or its
+ * client silent for 2 s, and the reply to the one who asked is on its way.
+ */
+bool ctw_queue_may_end(struct ctw_queue *q, int64_t now_ms);
+/* Cancels all jobs; ends waiting polls, the running pass and the scoring thread. */
+void ctw_queue_stop(struct ctw_queue *q);
+
+/* ---- with the lock held ---- */
+
+/*
+ * The client's own job; with `others`, for an admin, anybody's, which is then no contact: that
+ * one's client is another. Jobs of others are not there for a client.
+ */
+enum ctw_status ctw_queue_find(struct ctw_queue *q, const struct ctw_contact *contact,
+                               struct ctw_slice id, bool others, struct ctw_job **out,
+                               struct ctw_err *err) CTW_MUST_CHECK;
+int ctw_queue_unfinished(const struct ctw_queue *q);
+/* Not CTW_OK: no new jobs and models, since the worker has failed (and how), or is draining. */
+enum ctw_status ctw_queue_admits(const struct ctw_queue *q, struct ctw_err *err) CTW_MUST_CHECK;
+/* A client asked about the job. */
+void ctw_queue_touch(struct ctw_job *j, const struct ctw_contact *contact);
+struct ctw_model_slot *ctw_queue_model(const struct ctw_queue *q,
+                                       const char *name); /* NULL: none */
+/* Ends a job that is not final; err NULL: DONE. */
+void ctw_queue_end(struct ctw_queue *q, struct ctw_job *j, enum ctw_job_state state,
+                   const struct ctw_err *err);
+/* Wakes the polls of all jobs that have news. */
+void ctw_queue_tell(struct ctw_queue *q);
+void ctw_queue_cancel_job(struct ctw_queue *q, struct ctw_job *j, const char *why);
+void ctw_queue_unpin(struct ctw_queue *q, struct ctw_job *j);
+/* Frees what is removed and not pinned; else it stays in the list, and nobody finds it. */
+void ctw_queue_remove(struct ctw_queue *q, struct ctw_job *j);
+void ctw_queue_progress(const struct ctw_queue *q, const struct ctw_job *j,
+                        struct ctw_progress_map *out);
+
+void ctw_rate_reset(struct ctw_rate *r);
+void ctw_rate_add(struct ctw_rate *r, int64_t now_ms, double tokens, double cost);
+double ctw_rate_tokens_per_s(const struct ctw_rate *r); /* 0: unknown */
+double ctw_rate_cost_per_s(const struct ctw_rate *r);
+
+#endif

@@ -1,0 +1,354 @@
+/* How jobs come into the queue: submit and seal. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "worker/service/queue.h"
+
+static struct ctw_slice state_of(const struct ctw_job *j)
+{
+    return ctw_slice_of(ctw_job_state_name(j->state));
+}
+
+/* ---- submit ---- */
+
+/* A submit on its way: what is known of its job, without the lock. */
+struct arrival {
+    const struct ctw_submit *submit;
+    const struct ctw_contact *contact;
+    uint64_t digest;
+    bool is_new; /* part 0 of a job that is not there */
+    struct ctw_job_head head;
+    int64_t n_items; /* of the job so far */
+    struct ctw_job_part *part;
+    struct ctw_job *job; /* new, not yet in the queue */
+    uint64_t opened;     /* its model */
+    char identity[65];   /* its model's, "" when not known */
+    int *retry_ms;
+    int n_dropped; /* forgotten jobs that made room */
+};
+
+static void fill_reply(const struct ctw_job *j, bool repeated, struct ctw_submit_reply *reply)
+{
+    *reply = (struct ctw_submit_reply){.state = state_of(j),
+                                       .parts = (uint64_t)j->n_parts,
+                                       .items = (uint64_t)j->n_items,
+                                       .repeated = repeated};
+}
+
+static enum ctw_status check_place(const struct ctw_job *j, const struct arrival *a, bool *repeated,
+                                   struct ctw_err *err)
+{
+    uint64_t part = a->submit->part;
+    *repeated = part < (uint64_t)j->n_parts;
+    if (*repeated && j->parts[part]->digest != a->digest)
+        return ctw_fail(err, CTW_EINVAL,
+                        "part %" PRIu64 " is there already with other content: a job's parts "
+                        "cannot be changed; choose another job id",
+                        part);
+    if (*repeated)
+        return CTW_OK;
+    if (j->state != CTW_JOB_OPEN)
+        return ctw_fail(err, CTW_EINVAL, "part %" PRIu64 ": the job is %s and takes no more parts",
+                        part, ctw_job_state_name(j->state));
+    if (part > (uint64_t)j->n_parts)
+        return ctw_fail(err, CTW_EINVAL, "part %" PRIu64 " came before part %" PRId64, part,
+                        j->n_parts);
+    return CTW_OK;
+}
+
+static enum ctw_status usable_model(struct ctw_queue *q, const char *name, int *retry_ms,
+                                    const struct ctw_model_slot **out, struct ctw_err *err)
+{
+    const struct ctw_model_slot *m = ctw_queue_model(q, name);
+    *out = m;
+    if (m == NULL || m->state == CTW_MODEL_CLOSING)
+        return ctw_fail(err, CTW_ENOTFOUND, "no model is named \"%s\"; info lists them", name);
+    if (m->state == CTW_MODEL_FAILED)
+        return ctw_fail(err, CTW_EINVAL, "model %s has failed: %s", m->name, m->error.msg);
+    if (m->state == CTW_MODEL_LOADING) {
+        *retry_ms = 500;
+        return ctw_fail(err, CTW_EBUSY, "model %s is still loading", m->name);
+    }
+    return CTW_OK;
+}
+
+/* ---- room ---- */
+
+enum {
+    OPEN_JOBS = CTW_IPC_JOBS / 4, /* not sealed yet, of one client */
+    FORGOTTEN_MS = 60000          /* without contact, while others are refused for room */
+};
+
+static bool is_open(const struct ctw_job *j)
+{
+    return j->state == CTW_JOB_OPEN && !j->removed;
+}
+
+static size_t open_bytes(const struct ctw_queue *q)
+{
+    size_t bytes = 0;
+    for (const struct ctw_job *j = q->jobs; j != NULL; j = j->next)
+        bytes += is_open(j) ? j->bytes : 0;
+    return bytes;
+}
+
+/* Of this connection, or of this token over any connection. */
+static int n_open_jobs(const struct ctw_queue *q, const struct ctw_contact *contact)
+{
+    const char *owner = contact->owner != NULL ? contact->owner : "";
+    int n = 0;
+    for (const struct ctw_job *j = q->jobs; j != NULL; j = j->next) {
+        bool of_token = owner[0] != '\0' && strcmp(j->owner, owner) == 0;
+        n += is_open(j) && (of_token || j->pipe == contact->pipe);
+    }
+    return n;
+}
+
+/* When there is no room: whoever began a job and went away does not keep others out. */
+static bool drop_forgotten(struct ctw_queue *q, struct arrival *a)
+{
+    int n = 0;
+    for (struct ctw_job *j = q->jobs, *next; j != NULL; j = next) {
+        next = j->next;
+        if (!is_open(j) || a->contact->now_ms - j->contact_ms < FORGOTTEN_MS)
+            continue;
+        n++;
+        ctw_queue_cancel_job(q, j,
+                             "it was not sealed, and its client was silent while others waited");
+        ctw_queue_remove(q, j);
+    }
+    a->n_dropped += n;
+    return n > 0;
+}
+
+static enum ctw_status find_room(const struct ctw_queue *q, struct ctw_err *err)
+{
+    if (q->n_jobs >= CTW_IPC_JOBS)
+        return ctw_fail(err, CTW_EBUSY,
+                        "%d jobs are here, which is the bound: release finished ones, or wait",
+                        CTW_IPC_JOBS);
+    /* The rest is for what is still to come of these: else none of them might ever be sealed. */
+    size_t bytes = open_bytes(q);
+    if (bytes >= q->max_bytes - q->max_bytes / 4)
+        return ctw_fail(err, CTW_EBUSY,
+                        "jobs that are not sealed yet fill %zu of the queue's %zu bytes: seal or "
+                        "release them, or wait",
+                        bytes, q->max_bytes);
+    return CTW_OK;
+}
+
+/* For a new job. */
+static enum ctw_status check_room(struct ctw_queue *q, struct arrival *a, struct ctw_err *err)
+{
+    if (ctw_queue_admits(q, err) != CTW_OK)
+        return err->status;
+    *a->retry_ms = 1000;
+    if (n_open_jobs(q, a->contact) >= OPEN_JOBS)
+        return ctw_fail(
+            err, CTW_EBUSY,
+            "this client has %d jobs that are not sealed, which is the bound: seal them, "
+            "or cancel and release them",
+            OPEN_JOBS);
+    enum ctw_status st = find_room(q, err);
+    if (st != CTW_OK && drop_forgotten(q, a))
+        st = find_room(q, err);
+    if (st == CTW_OK)
+        *a->retry_ms = 0;
+    return st;
+}
+
+/* ---- two looks at a submit ---- */
+
+/* First look, with the lock: is it a repeat, and under which head is the part to be read? */
+static enum ctw_status meet(struct ctw_queue *q, struct arrival *a, bool *repeated,
+                            struct ctw_submit_reply *reply, struct ctw_err *err)
+{
+    const struct ctw_submit *s = a->submit;
+    bool has_head = s->has >> CTW_SUBMIT_HEAD & 1;
+    struct ctw_job *j;
+    enum ctw_status st = ctw_queue_find(q, a->contact, s->job, false, &j, err);
+    if (st == CTW_EINVAL)
+        return st;
+    if (has_head != (s->part == 0))
+        return ctw_fail(err, CTW_EINVAL, "submit: part 0 has a head, and no other part has one");
+    if (j != NULL) {
+        st = check_place(j, a, repeated, err);
+        a->head = j->head;
+        a->n_items = j->n_items;
+        if (st == CTW_OK && *repeated)
+            fill_reply(j, true, reply);
+        return st;
+    }
+    if (s->part != 0)
+        return st; /* not found */
+    a->is_new = true;
+    st = check_room(q, a, err);
+    if (st != CTW_OK)
+        return st;
+    char name[CTW_MODEL_NAME_MAX];
+    const struct ctw_model_slot *m;
+    if (!ctw_slice_copy(s->head.model, name, sizeof(name)))
+        return ctw_fail(err, CTW_ENOTFOUND, "submit.head: the model's name is too long");
+    st = usable_model(q, name, a->retry_ms, &m, err);
+    if (st != CTW_OK)
+        return st;
+    struct ctw_model_limits limits = {.name = m->name,
+                                      .max_length = m->info.max_length,
+                                      .fit_length = m->info.fit_length,
+                                      .memory_limit = m->info.memory_limit,
+                                      .vocab = m->info.vocab,
+                                      .pair_cost = ctw_model_pair_cost(m->info.model)};
+    st = ctw_job_read_head(&a->head, &s->head, &limits, err);
+    if (st != CTW_OK)
+        return st;
+    a->opened = m->opened;
+    snprintf(a->identity, sizeof(a->identity), "%s", ctw_engine_identity(m->engine));
+    a->job = ctw_job_create(s->job.data, &a->head, m->info.numerics);
+    if (a->job == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "submit: out of memory");
+    if (a->contact->owner != NULL)
+        ctw_slice_copy(ctw_slice_of(a->contact->owner), a->job->owner, sizeof(a->job->owner));
+    return CTW_OK;
+}
+
+static void append_job(struct ctw_queue *q, struct arrival *a)
+{
+    struct ctw_job **at = &q->jobs;
+    while (*at != NULL)
+        at = &(*at)->next;
+    *at = a->job;
+    ctw_queue_touch(a->job, a->contact);
+    a->job = NULL;
+    q->n_jobs++;
+    q->bytes += (*at)->bytes;
+}
+
+/* Is the model still the one under whose limits the part of a new job was read? */
+static enum ctw_status check_model(struct ctw_queue *q, const struct arrival *a,
+                                   struct ctw_err *err)
+{
+    const struct ctw_model_slot *m;
+    enum ctw_status st = usable_model(q, a->head.model, a->retry_ms, &m, err);
+    if (st == CTW_OK && m->opened == a->opened)
+        return CTW_OK;
+    if (st == CTW_OK && strcmp(m->info.numerics, a->job->numerics) == 0 && a->identity[0] != '\0' &&
+        strcmp(ctw_engine_identity(m->engine), a->identity) == 0)
+        return CTW_OK;
+    *a->retry_ms = 500;
+    return ctw_fail(err, CTW_EBUSY, "model %s was unloaded or loaded anew meanwhile: ask again",
+                    a->head.model);
+}
+
+/* Second look, with the lock: things may have changed while the part was read. */
+static enum ctw_status admit(struct ctw_queue *q, struct arrival *a, struct ctw_submit_reply *reply,
+                             struct ctw_err *err)
+{
+    struct ctw_job *j;
+    bool repeated = false;
+    enum ctw_status st = ctw_queue_find(q, a->contact, a->submit->job, false, &j, err);
+    if (st != CTW_OK && !a->is_new)
+        return st;
+    st = j != NULL ? check_place(j, a, &repeated, err) : check_room(q, a, err);
+    if (st != CTW_OK || repeated) {
+        if (st == CTW_OK)
+            fill_reply(j, true, reply);
+        return st;
+    }
+    st = j == NULL ? check_model(q, a, err) : CTW_OK;
+    if (st != CTW_OK)
+        return st;
+    size_t job_bytes = (j != NULL ? j->bytes : sizeof(*j)) + a->part->bytes;
+    if (job_bytes > q->max_bytes)
+        return ctw_fail(err, CTW_EINVAL,
+                        "the job with its results would take %zu bytes, a worker's queue has %zu: "
+                        "split it",
+                        job_bytes, q->max_bytes);
+    if (q->bytes + a->part->bytes > q->max_bytes)
+        drop_forgotten(q, a);
+    if (q->bytes + a->part->bytes > q->max_bytes) {
+        *a->retry_ms = 1000;
+        return ctw_fail(err, CTW_EBUSY,
+                        "the queue holds %zu of %zu bytes: release finished jobs, or wait",
+                        q->bytes, q->max_bytes);
+    }
+    struct ctw_job *to = j != NULL ? j : a->job;
+    st = ctw_job_add_part(to, a->part, err);
+    if (st != CTW_OK)
+        return st;
+    size_t bytes = a->part->bytes;
+    a->part = NULL;
+    if (j != NULL)
+        q->bytes += bytes;
+    else
+        append_job(q, a); /* counts the part too */
+    fill_reply(to, false, reply);
+    return CTW_OK;
+}
+
+enum ctw_status ctw_queue_submit(struct ctw_queue *q, const struct ctw_contact *contact,
+                                 const struct ctw_submit *submit, struct ctw_submit_reply *reply,
+                                 int64_t *bad_item, int *retry_ms, struct ctw_err *err)
+{
+    struct arrival a = {.submit = submit, .contact = contact, .retry_ms = retry_ms};
+    bool repeated = false;
+    *bad_item = -1;
+    *retry_ms = 0;
+    a.digest = ctw_job_part_digest(submit);
+    pthread_mutex_lock(&q->lock);
+    enum ctw_status st = meet(q, &a, &repeated, reply, err);
+    pthread_mutex_unlock(&q->lock);
+    if (st != CTW_OK || repeated)
+        goto done;
+    st = ctw_job_part_create(&a.part, &submit->items, &a.head, a.n_items, bad_item, err);
+    if (st != CTW_OK)
+        goto done;
+    a.part->digest = a.digest;
+    pthread_mutex_lock(&q->lock);
+    st = admit(q, &a, reply, err);
+    pthread_mutex_unlock(&q->lock);
+done:
+    if (a.n_dropped > 0) /* not under the lock: standard error may be a full pipe */
+        ctw_warn(
+            "no room for a new job: %d that were not sealed, without contact for %d s, are dropped",
+            a.n_dropped, FORGOTTEN_MS / 1000);
+    ctw_job_part_destroy(a.part);
+    ctw_job_destroy(a.job);
+    return st;
+}
+
+/* ---- seal ---- */
+
+static enum ctw_status seal_job(struct ctw_queue *q, struct ctw_job *j, uint64_t parts,
+                                struct ctw_err *err)
+{
+    if (parts != (uint64_t)j->n_parts)
+        return ctw_fail(err, CTW_EINVAL, "seal: the job has %" PRId64 " parts here, not %" PRIu64,
+                        j->n_parts, parts);
+    if (j->state != CTW_JOB_OPEN)
+        return CTW_OK; /* repeated */
+    j->state = CTW_JOB_QUEUED;
+    j->sealed_ms = ctw_now_ms();
+    if (j->n_items == 0)
+        ctw_queue_end(q, j, CTW_JOB_DONE, NULL);
+    pthread_cond_signal(&q->work);
+    return CTW_OK;
+}
+
+enum ctw_status ctw_queue_seal(struct ctw_queue *q, const struct ctw_contact *contact,
+                               const struct ctw_seal *seal, struct ctw_seal_reply *reply,
+                               struct ctw_err *err)
+{
+    struct ctw_job *j;
+    pthread_mutex_lock(&q->lock);
+    enum ctw_status st = ctw_queue_find(q, contact, seal->job, false, &j, err);
+    if (st == CTW_OK)
+        st = seal_job(q, j, seal->parts, err);
+    if (st == CTW_OK)
+        *reply = (struct ctw_seal_reply){.state = state_of(j), .items = (uint64_t)j->n_items};
+    pthread_mutex_unlock(&q->lock);
+    return st;
+}

@@ -1,0 +1,118 @@
+/* The calls of every provider, and the mapped one. */
+#include "worker/weights/provider_ops.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+
+struct mapped {
+    struct ctw_provider base;
+    const struct ctw_model *model;
+    struct ctw_layer_data *layers; /* [n_layers]: a table of pointers, not of weights */
+};
+
+static void fill_layer(const struct ctw_model *model, const struct ctw_layer *layer,
+                       struct ctw_layer_data *data)
+{
+    for (int m = 0; m < CTW_N_MATRICES; m++) {
+        for (int p = 0; p < CTW_N_PARTS; p++) {
+            const struct ctw_tensor *t = layer->matrix[m].part[p];
+            data->matrix[m].part[p] = t == NULL ? NULL : ctw_container_data(model->container, t);
+        }
+    }
+    for (int v = 0; v < CTW_N_VECTORS; v++) {
+        const struct ctw_tensor *t = layer->vector[v];
+        data->vector[v] = t == NULL ? NULL : ctw_container_data(model->container, t);
+    }
+}
+
+/* Asks the kernel to read a tensor's pages soon. Only a hint: its failure means nothing. */
+static void read_ahead(const struct ctw_model *model, const struct ctw_tensor *t)
+{
+    if (t == NULL || t->bytes == 0)
+        return;
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t at = (uintptr_t)ctw_container_data(model->container, t);
+    uintptr_t start = at & ~(page - 1);
+    (void)madvise((void *)start, t->bytes + (at - start), MADV_WILLNEED);
+}
+
+static enum ctw_status mapped_acquire(struct ctw_provider *base, int layer,
+                                      const struct ctw_layer_data **out, struct ctw_err *err)
+{
+    struct mapped *p = (struct mapped *)base;
+    if (layer + 1 < p->model->n_layers) {
+        const struct ctw_layer *next = &p->model->layers[layer + 1];
+        for (int m = 0; m < CTW_N_MATRICES; m++)
+            for (int part = 0; part < CTW_N_PARTS; part++)
+                read_ahead(p->model, next->matrix[m].part[part]);
+    }
+    *out = &p->layers[layer];
+    return ctw_container_check_maps(p->model->container, err);
+}
+
+/* Backends that read host memory have done so when their calls return. */
+static void mapped_release(struct ctw_provider *base, int layer)
+{
+    (void)base;
+    (void)layer;
+}
+
+static bool mapped_needs_files(struct ctw_provider *base)
+{
+    (void)base;
+    return true;
+}
+
+static void mapped_close(struct ctw_provider *base)
+{
+    struct mapped *p = (struct mapped *)base;
+    ctw_free(p->layers);
+    ctw_free(p);
+}
+
+enum ctw_status ctw_provider_open_mapped(struct ctw_provider **out, const struct ctw_model *model,
+                                         struct ctw_err *err)
+{
+    static const struct ctw_provider_ops ops = {mapped_acquire, mapped_release, mapped_needs_files,
+                                                mapped_close};
+    struct mapped *p = ctw_calloc(1, sizeof(*p));
+    if (p == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "layers: out of memory");
+    p->base.ops = &ops;
+    p->model = model;
+    p->layers = ctw_calloc((size_t)model->n_layers, sizeof(*p->layers));
+    if (p->layers == NULL) {
+        mapped_close(&p->base);
+        return ctw_fail(err, CTW_ENOMEM, "layers: out of memory");
+    }
+    for (int i = 0; i < model->n_layers; i++)
+        fill_layer(model, &model->layers[i], &p->layers[i]);
+    *out = &p->base;
+    return CTW_OK;
+}
+
+/* ---- the calls ---------------------------------------------------------------------------- */
+
+enum ctw_status ctw_provider_acquire(struct ctw_provider *p, int layer,
+                                     const struct ctw_layer_data **out, struct ctw_err *err)
+{
+    return p->ops->acquire(p, layer, out, err);
+}
+
+void ctw_provider_release(struct ctw_provider *p, int layer)
+{
+    p->ops->release(p, layer);
+}
+
+bool ctw_provider_needs_files(struct ctw_provider *p)
+{
+    return p->ops->needs_files(p);
+}
+
+void ctw_provider_close(struct ctw_provider *p)
+{
+    if (p != NULL)
+        p->ops->close(p);
+}

@@ -1,0 +1,20 @@
+/* What the layer providers share among themselves; all others include worker/weights/provider.h. */
+#ifndef CTW_WORKER_LAYERS_PROVIDER_H
+#define CTW_WORKER_LAYERS_PROVIDER_H
+
+#include "worker/weights/provider.h"
+
+struct ctw_provider_ops {
+    enum ctw_status (*acquire)(struct ctw_provider *p, int layer, const struct ctw_layer_data **out,
+                               struct ctw_err *err);
+    void (*release)(struct ctw_provider *p, int layer);
+    bool (*needs_files)(struct ctw_provider *p);
+    void (*close)(struct ctw_provider *p);
+};
+
+/* Every provider's own struct starts with this one. */
+struct ctw_provider {
+    const struct ctw_provider_ops *ops;
+};
+
+#endif
