@@ -375,9 +375,9 @@ enum ctw_status ctw_upload_join(struct ctw_backend *be, struct ctw_err *err) CTW
 
 /*
  * Fences, for the owner of memory that operations read (worker/weights/provider.h). A fence stands
- * for all calls before it was recorded, ctw_prepare() among them: once ctw_fence_wait() has returned, whatever it
- * says, none of them reads memory any more. It is recorded by the thread that uses the backend; any
- * thread may wait for it, and more than once.
+ * for all calls before it was recorded, ctw_prepare() among them: once ctw_fence_wait() has returned,
+ * with any status, none of them reads memory any more. The thread that uses the backend records it;
+ * any thread may wait for it, and more than once.
  */
 enum ctw_status ctw_fence_record(struct ctw_backend *be, uint64_t *fence,
                                  struct ctw_err *err) CTW_MUST_CHECK;

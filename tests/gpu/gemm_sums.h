@@ -39,7 +39,7 @@ static __global__ void add_plainly(const float *sum, float *y, int64_t n)
 }
 
 /* For information: cuBLASLt's sums beside plain ones. Which adds, it or ours, may depend on the number of
- * rows, and kernels/cuda/gemm_trial.cu tries ordinary numbers only. */
+ * rows, and kernels/cuda/gemm/gemm_trial.cu tries ordinary numbers only. */
 static void sums_of_peer(const struct ctw_cuda_gemm *g, const char *before, const char *want, int64_t n)
 {
     struct peer p;

@@ -4,8 +4,7 @@
  *
  *   nvcc -std=c++17 -O3 --expt-relaxed-constexpr -diag-suppress=177 \
  *     -gencode arch=compute_90a,code=sm_90a -I. -o /tmp/test_attention tests/gpu/test_attention.cu \
- *     kernels/cuda/attention.cu kernels/cuda/attention_f32.cu kernels/cuda/attention_general.cu \
- *     kernels/cuda/attention_hopper.cu base/mem.c base/status.c kernels/dtype.c && /tmp/test_attention
+ *     kernels/cuda/attention/*.cu base/mem.c base/status.c kernels/dtype.c && /tmp/test_attention
  *
  * (Other GPUs: another -gencode.) Arguments: "check", "time", or none for both.
  */

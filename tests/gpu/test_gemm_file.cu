@@ -1,5 +1,5 @@
 /*
- * The file of choices (kernels/cuda/gemm_file.cu): what was saved is read again, and what other
+ * The file of choices (kernels/cuda/gemm/gemm_file.cu): what was saved is read again, and what other
  * hands, another machine or another rule wrote is ignored with one line of the log. Needs no GPU.
  */
 #include <stdio.h>
@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
-#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/gemm/gemm.h"
 
 static int n_checks, n_failed;
 static char folder[] = "/tmp/ctw-gemm-file-XXXXXX";

@@ -8,7 +8,7 @@
 
 #include "kernels/formats/format.h"
 #include "worker/checkpoint/match.h"
-#include "worker/model/unread.h"
+#include "worker/checkpoint/unread.h"
 
 struct ctw_quant_group {
     const char *name;

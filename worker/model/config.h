@@ -1,9 +1,9 @@
 /*
- * config.json, read against a family's table of keys (worker/model/families). Every key that transformers'
- * own class for the family reads, and that can change a score, is used or has transformers'
- * default, or is refused by name if it asks for something absent here. A key that the class does
- * not read cannot change its numbers: it is ignored and listed. The same result comes from what
- * transformers 4 writes and what 5 writes.
+ * config.json, read against a family's table of keys (worker/model/families). Every key that
+ * transformers' own class for the family reads, and that can change a score, is used or has
+ * transformers' default, or is refused by name if it asks for something absent here. A key that the
+ * class does not read cannot change its numbers: it is ignored and listed. Configurations written by
+ * transformers 4 and 5 give the same result.
  */
 #ifndef CTW_WORKER_CONFIG_H
 #define CTW_WORKER_CONFIG_H
@@ -11,7 +11,7 @@
 #include "kernels/backend.h"
 #include "worker/checkpoint/quant_config.h"
 #include "worker/model/rope.h"
-#include "worker/model/unread.h"
+#include "worker/checkpoint/unread.h"
 
 struct ctw_arch;
 

@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#include "worker/model/unread.h"
+#include "worker/checkpoint/unread.h"
 
 enum ctw_rope_type {
     CTW_ROPE_DEFAULT,

@@ -4,7 +4,7 @@
  * Kernels: pack_fast (groups of whole units, to the scales' own 16-bit type) and pack_any, for every
  * other layout, alignment and type, and for columns that name their groups.
  */
-#include "kernels/cuda/decode_pack.cuh"
+#include "kernels/cuda/decode/decode_pack.cuh"
 #include "kernels/formats/pack_quantized/decode.h"
 
 template <int BITS>

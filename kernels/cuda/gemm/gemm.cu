@@ -8,7 +8,7 @@
  * algorithm with a bias for fp32 results, the bias goes into y first and the product is added to it (not
  * in 16 bits, where cuBLASLt would round the product before it adds it).
  */
-#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/gemm/gemm.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -4,7 +4,7 @@
  * keys tx and tx + 16, each one chain of fused multiply-adds in the order of the head's elements; and of
  * the same rows the results 4 * tx .. 4 * tx + 3 of every 64, each a chain in the order of keys.
  */
-#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/attention/attention.cuh"
 
 enum { THREADS = 256, ROWS = 32, KEYS = 32, P_STRIDE = KEYS + 4 };
 

@@ -2,7 +2,7 @@
  * Chooses algorithms for a kind of product: collects cuBLASLt's proposals, finds the class's reference,
  * keeps those that are equal to it bit for bit (gemm_trial.cu), and times these.
  */
-#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/gemm/gemm.h"
 
 #include <string.h>
 #include <time.h>

@@ -4,7 +4,7 @@
  * columns with the weights at hand. Windows of the same rows begin and end at different ones, so a row
  * is seen first, last and in between, alone and in company.
  */
-#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/gemm/gemm.h"
 
 #include <string.h>
 

@@ -7,7 +7,7 @@
  * chunks of 16 bytes, swizzled so that 8 rows' chunks of one column lie in different banks. While scores
  * are computed V is on its way, during softmax and P V the next K.
  */
-#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/attention/attention.cuh"
 
 enum { THREADS = 128, KEYS = 64 };
 

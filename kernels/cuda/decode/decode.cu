@@ -5,7 +5,7 @@
  * any_format, which calls a format's own decode function, for what the others do not take: odd
  * alignments, and formats to come.
  */
-#include "kernels/cuda/decode.cuh"
+#include "kernels/cuda/decode/decode.cuh"
 #include "kernels/formats/all.h"
 
 enum { SPANS = 32 };

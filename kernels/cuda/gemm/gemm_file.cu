@@ -3,7 +3,7 @@
  * text of one line a kind of product; it saves the time of choosing, never changes a result (gemm.h), and
  * may be deleted at any time. Each line ends with a checksum of itself.
  */
-#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/gemm/gemm.h"
 
 #include <ctype.h>
 #include <errno.h>

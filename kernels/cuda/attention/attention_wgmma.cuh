@@ -5,7 +5,7 @@
 #ifndef CTW_KERNELS_CUDA_ATTENTION_WGMMA_CUH
 #define CTW_KERNELS_CUDA_ATTENTION_WGMMA_CUH
 
-#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/attention/attention.cuh"
 #include "kernels/cuda/ptx_hopper.h"
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)

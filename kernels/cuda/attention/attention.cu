@@ -1,5 +1,5 @@
 /* Attention: which kernel an op takes, and the list of its tiles. */
-#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/attention/attention.cuh"
 
 #include <math.h>
 #include <stdlib.h>

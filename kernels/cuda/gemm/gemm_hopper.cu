@@ -12,7 +12,7 @@
  * order are the same whatever m is; rows beyond m are read as zeros and not stored.
  */
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/gemm_hopper_qkv.h"
+#include "kernels/cuda/gemm/gemm_hopper_qkv.h"
 #include "kernels/cuda/tensor_map.h"
 
 /* ---- the two sides ------------------------------------------------------------------------ */

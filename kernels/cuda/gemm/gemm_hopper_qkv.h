@@ -11,7 +11,7 @@
 #define CTW_KERNELS_CUDA_GEMM_HOPPER_QKV_H
 
 #include "kernels/cuda/elements.h"
-#include "kernels/cuda/gemm_hopper.h"
+#include "kernels/cuda/gemm/gemm_hopper.h"
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 

@@ -7,7 +7,7 @@
 #ifndef CTW_KERNELS_CUDA_DECODE_PACK_CUH
 #define CTW_KERNELS_CUDA_DECODE_PACK_CUH
 
-#include "kernels/cuda/decode.cuh"
+#include "kernels/cuda/decode/decode.cuh"
 
 /* ---- codes -------------------------------------------------------------------------------- */
 

@@ -1,4 +1,4 @@
-#include "worker/model/unread.h"
+#include "worker/checkpoint/unread.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -10,7 +10,7 @@
  *
  * Heads are padded with zeros (which tensor copies give beyond an array's end) to HD = 64, 128 or 256.
  */
-#include "kernels/cuda/attention_wgmma.cuh"
+#include "kernels/cuda/attention/attention_wgmma.cuh"
 #include "kernels/cuda/tensor_map.h"
 
 enum { STAGES = 2, SLOTS = 4, AGAIN_NEXT = 2 /* of ctw_attn.state */ };
