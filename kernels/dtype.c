@@ -12,3 +12,8 @@ const char *ctw_dtype_name(enum ctw_dtype dtype)
     };
     return (unsigned)dtype < CTW_N_DTYPES ? names[dtype] : "unknown";
 }
+
+const char *ctw_dtype_long_name(enum ctw_dtype dtype)
+{
+    return dtype == CTW_BF16 ? "bfloat16" : dtype == CTW_F16 ? "float16" : "float32";
+}

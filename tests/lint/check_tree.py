@@ -16,13 +16,33 @@ C_DIRS = ("base", "kernels", "ipc", "worker")
 MAX_FILE, MAX_TEST_FILE, MAX_FUNCTION, MAX_NUMERIC_FUNCTION = 500, 700, 70, 120
 MAX_COLUMNS = {".c": 106, ".h": 106, ".cu": 106, ".py": 140, ".sh": 130}
 
-# Layer -> the layers its files may include.
-MAY_INCLUDE = {
-    "base": {"base"},
-    "kernels": {"base", "kernels"},
-    "ipc": {"base", "ipc"},
-    "worker": {"base", "kernels", "ipc", "worker"},
+# Room -> the rooms that its files may include beside itself; a file name allows that header alone. Every
+# source file belongs to the longest room that its path starts with.
+ROOMS = {
+    "base": (),
+    "ipc": ("base",),
+    "ipc/messages": ("base", "ipc"),
+    "kernels": ("base", "kernels/formats"),
+    "kernels/formats": ("base", "kernels/dtype.h", "kernels/formats/*"),
+    "kernels/formats/*": ("base", "kernels/dtype.h", "kernels/formats"),
+    "kernels/cpu": ("base", "kernels", "kernels/formats"),
+    "kernels/cuda": ("base", "kernels", "kernels/formats", "kernels/cuda/gemm", "kernels/cuda/attention",
+                     "kernels/cuda/decode"),
+    "kernels/cuda/gemm": ("base", "kernels", "kernels/cuda"),
+    "kernels/cuda/attention": ("base", "kernels", "kernels/cuda"),
+    "kernels/cuda/decode": ("base", "kernels", "kernels/formats", "kernels/formats/*", "kernels/cuda"),
+    "worker/checkpoint": ("base", "kernels", "kernels/formats"),
+    "worker/model": ("base", "kernels", "worker/checkpoint", "worker/model/families"),
+    "worker/model/families": ("base", "kernels", "worker/checkpoint", "worker/model"),
+    "worker/weights": ("base", "kernels", "worker/checkpoint", "worker/model"),
+    "worker/engine": ("base", "kernels", "worker/checkpoint", "worker/model", "worker/weights"),
+    "worker/service": ("base", "kernels", "ipc", "worker/model", "worker/engine"),
+    "worker/cli": ("base", "kernels", "ipc", "worker/checkpoint", "worker/model", "worker/weights",
+                   "worker/engine", "worker/service"),
+    "worker": ("base", "ipc", "worker/cli"),
 }
+# Source files that a room's top folder may hold, if it may hold only these.
+ONLY_FILES = {"worker": {"main.c"}}
 # Header pattern -> where it may be included.
 LIBRARIES = [
     (re.compile(r"cjson/"), re.compile(r"base/json[^/]*$")),
@@ -93,14 +113,36 @@ def code_only(text):
     return re.sub(pattern, blank, text, flags=re.DOTALL)
 
 
+def room_of(name):
+    """The room of a file, or None. "kernels/formats/*" stands for every folder in kernels/formats."""
+    folders = name.split("/")[:-1]
+    for n in range(len(folders), 0, -1):
+        for room in ("/".join(folders[:n]), "/".join([*folders[:n - 1], "*"])):
+            if room in ROOMS:
+                return room
+    return None
+
+
+def check_room(name):
+    room = room_of(name)
+    check(room is not None, f"{name}: no room of ROOMS holds it")
+    folder, file = os.path.split(name)
+    check(folder not in ONLY_FILES or file in ONLY_FILES[folder], f"{name}: belongs into a room of {folder}/")
+
+
 def check_includes(name, text):
+    room = room_of(name)
     layer = name.split("/")[0]
     for m in re.finditer(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', text, re.MULTILINE):
         target = m[1]
         head = target.split("/")[0]
-        if layer in MAY_INCLUDE and head in MAY_INCLUDE:
-            check(head in MAY_INCLUDE[layer], f"{name}: {layer} must not include {target}")
-        if layer in MAY_INCLUDE:
+        if layer in C_DIRS and head in C_DIRS:
+            there = room_of(target)
+            same = there == room and (room != "kernels/formats/*" or
+                                      os.path.dirname(target) == os.path.dirname(name))
+            check(same or there in ROOMS[room] or target in ROOMS[room],
+                  f"{name}: {room} must not include {target}")
+        if layer in C_DIRS:
             check(head not in ("tests", "examples"), f"{name}: includes {target}")
         for library, where in LIBRARIES:
             if library.match(target):
@@ -175,8 +217,10 @@ def main():
         if name == "LICENSE" or b"\0" in data:
             continue
         check_text(name, data)
-        if name.endswith((".c", ".h", ".cu")):
+        if name.endswith((".c", ".h", ".cu", ".cuh")):
             text = data.decode(errors="replace")
+            if name.split("/")[0] in C_DIRS:
+                check_room(name)
             check_includes(name, text)
             check_calls(name, code_only(text))
             check_sizes(name, text)

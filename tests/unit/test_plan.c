@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "base/mem.h"
+#include "base/units.h"
 #include "worker/engine/plan.h"
 
 enum { N_DECODERS = 30 };

@@ -155,15 +155,3 @@ enum ctw_status ctw_json_print(struct ctw_json_writer *w, struct ctw_err *err)
     ctw_json_writer_fini(w);
     return st;
 }
-
-const char *ctw_format_duration(char *buf, size_t capacity, double seconds)
-{
-    long s = (long)seconds;
-    if (s < 60)
-        snprintf(buf, capacity, "%ld s", s);
-    else if (s < 86400)
-        snprintf(buf, capacity, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
-    else
-        snprintf(buf, capacity, "%ld d %ld h", s / 86400, s / 3600 % 24);
-    return buf;
-}

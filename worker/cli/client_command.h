@@ -37,7 +37,4 @@ void ctw_json_write_key_double(struct ctw_json_writer *w, const char *key, doubl
 /* Prints the line and frees the writer. */
 enum ctw_status ctw_json_print(struct ctw_json_writer *w, struct ctw_err *err) CTW_MUST_CHECK;
 
-/* "1:02:03" or "12 s" */
-const char *ctw_format_duration(char *buf, size_t capacity, double seconds);
-
 #endif

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/units.h"
 #include "worker/cli/client_command.h"
 #include "worker/cli/commands.h"
 #include "worker/cli/options.h"

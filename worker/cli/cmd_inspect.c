@@ -5,7 +5,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "kernels/dtype_name.h"
+#include "base/units.h"
 #include "worker/checkpoint/identity.h"
 #include "worker/cli/commands.h"
 #include "worker/cli/engine_options.h"

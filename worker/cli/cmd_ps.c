@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/units.h"
 #include "worker/cli/client_command.h"
 #include "worker/cli/commands.h"
 #include "worker/cli/options.h"

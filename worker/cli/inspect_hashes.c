@@ -10,7 +10,6 @@
 #include "base/mem.h"
 #include "base/sha256.h"
 #include "base/threads.h"
-#include "kernels/dtype_name.h"
 #include "worker/weights/provider.h"
 
 enum {

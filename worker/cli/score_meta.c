@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include "base/json.h"
-#include "kernels/dtype_name.h"
 #include "worker/cli/version.h"
 
 static void write_pair(struct ctw_json_writer *w, const char *key, const char *value)

@@ -53,11 +53,6 @@ static enum ctw_status choose_dtype(enum ctw_dtype *out, const char *name,
                     name);
 }
 
-static const char *dtype_long_name(enum ctw_dtype dtype)
-{
-    return dtype == CTW_BF16 ? "bfloat16" : dtype == CTW_F16 ? "float16" : "float32";
-}
-
 static struct ctw_plan_request plan_request(const struct ctw_engine *e, int64_t longest,
                                             int64_t total)
 {
@@ -177,7 +172,7 @@ enum ctw_status ctw_engine_open(struct ctw_engine **out, const struct ctw_engine
     e->fit_length = find_fit_length(e);
     ctw_backend_get_info(e->be, &info);
     snprintf(e->numerics, sizeof(e->numerics), "%s/%s/%d", info.numerics,
-             dtype_long_name(e->dtype), NUMERICS_VERSION);
+             ctw_dtype_long_name(e->dtype), NUMERICS_VERSION);
     *out = e;
     return CTW_OK;
 fail:

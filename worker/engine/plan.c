@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/units.h"
 
 enum { CHUNK_TOKENS_MIN = 64, PASS_TOKENS_MIN = 8192 };
 
@@ -204,18 +205,6 @@ double ctw_plan_layer_flops(const struct ctw_model *model)
 double ctw_plan_head_flops(const struct ctw_model *model)
 {
     return 2.0 * (double)model->vocab * (double)model->hidden;
-}
-
-const char *ctw_format_bytes(char *buf, size_t cap, double bytes)
-{
-    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-    size_t u = 0;
-    while (bytes >= 1024 && u + 1 < CTW_COUNT(units)) {
-        bytes /= 1024;
-        u++;
-    }
-    snprintf(buf, cap, u == 0 ? "%.0f %s" : "%.1f %s", bytes, units[u]);
-    return buf;
 }
 
 const char *ctw_plan_format(const struct ctw_plan *plan, char *buf, size_t cap)

@@ -64,9 +64,6 @@ int64_t ctw_plan_queries_at(const struct ctw_layer *l, int64_t chunk_tokens);
 double ctw_plan_layer_flops(const struct ctw_model *model);
 double ctw_plan_head_flops(const struct ctw_model *model);
 
-/* "1.5 GiB" into buf, returned. */
-const char *ctw_format_bytes(char *buf, size_t cap, double bytes);
-
 /* The plan as lines for people, each ended by a newline; returns buf. */
 const char *ctw_plan_format(const struct ctw_plan *plan, char *buf, size_t cap);
 

@@ -7,7 +7,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "kernels/dtype_name.h"
 #include "worker/service/handlers.h"
 
 /* ---- state ---- */

@@ -7,8 +7,8 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/threads.h"
+#include "base/units.h"
 #include "worker/checkpoint/identity.h"
-#include "worker/engine/plan.h"
 
 /*
  * A stage is read into by all threads, a slice each, and copied by one upload: large copies come

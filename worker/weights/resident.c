@@ -8,8 +8,8 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/units.h"
 #include "worker/checkpoint/identity.h"
-#include "worker/engine/plan.h"
 #include "worker/weights/loader.h"
 #include "worker/weights/provider_ops.h"
 

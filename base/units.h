@@ -1,0 +1,12 @@
+/* Sizes and times as people read them, written into a caller's buffer and returned. */
+#ifndef CTW_BASE_UNITS_H
+#define CTW_BASE_UNITS_H
+
+#include <stddef.h>
+
+/* "812 B", "1.5 GiB" */
+const char *ctw_format_bytes(char *buf, size_t cap, double bytes);
+/* "12 s", "1:02:03", "2 d 3 h" */
+const char *ctw_format_duration(char *buf, size_t capacity, double seconds);
+
+#endif
