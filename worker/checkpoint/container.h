@@ -1,14 +1,14 @@
 /*
  * A checkpoint folder as a set of named tensors. safetensors (one file, or shards with
- * model.safetensors.index.json) is the only producer so far; others yield the same records.
+ * model.safetensors.index.json) is the only source format so far; any other would yield the same
+ * records.
  *
- * Files are mapped read-only and never copied whole. Where a file becomes shorter while it is
- * mapped, the missing part reads as zeros (base/map_guard.h), so what was computed from the map
- * counts only after ctw_container_check(), which tells whether the files are still the ones that
- * were opened. Replacing a file by renaming another one over it (what download tools do) is
- * harmless.
+ * Files are mapped read-only and never copied whole. If a file becomes shorter while it is mapped,
+ * the missing part reads as zeros (base/map_guard.h). So results computed from the map are valid
+ * only after ctw_container_check(), which checks that the files are still the files that were
+ * opened. Replacing a file by renaming another file over it (as download tools do) is harmless.
  *
- * Read-only once open; any number of threads may read it.
+ * Immutable once open: any number of threads may read it.
  */
 #ifndef CTW_WORKER_CONTAINER_H
 #define CTW_WORKER_CONTAINER_H
@@ -17,28 +17,28 @@
 
 struct ctw_container;
 
-/* Where one tensor lies. Valid until the container is closed. */
+/* The location of one tensor. Valid until the container is closed. */
 struct ctw_tensor {
     const char *name;
     /*
-     * NULL, or why we cannot read it ("dtype F4 is not known to this version", "5 dimensions"):
-     * harmless unless the model needs this tensor. dtype is then CTW_N_DTYPES and n_dims 0, which
-     * no check of a weight accepts.
+     * NULL, or why the tensor cannot be read ("its dtype, F4, is not supported"): harmless unless
+     * the model needs this tensor. dtype is then CTW_N_DTYPES and n_dims 0, which no check of a
+     * weight accepts.
      */
     const char *unusable;
     enum ctw_dtype dtype;
     int n_dims; /* 0..CTW_MAX_DIMS */
     int64_t shape[CTW_MAX_DIMS];
     int file;        /* index for ctw_container_file() */
-    uint64_t offset; /* of its first byte in the file; not necessarily aligned */
+    uint64_t offset; /* of the first byte in the file; not necessarily aligned */
     size_t bytes;
 };
 
 /*
- * Opens dir (whose files may be symbolic links). Everything about every header is checked, no
- * tensor's data is read. Messages begin with the file's name in the folder.
+ * Opens dir (whose files may be symbolic links). Checks every header completely and reads no
+ * tensor's data. Messages begin with the file's name in the folder.
  *
- * CTW_ENOTFOUND  no such folder, or nothing in it that can be read; says what is there instead
+ * CTW_ENOTFOUND  no such folder, or no readable checkpoint in it; the message says what is there
  * CTW_EFORMAT    a rule of safetensors.h is broken, or the index and the shards differ
  * CTW_EIO, CTW_ENOMEM
  */
@@ -47,33 +47,34 @@ enum ctw_status ctw_container_open(struct ctw_container **out, const char *dir,
 void ctw_container_close(struct ctw_container *c); /* NULL is fine */
 
 int64_t ctw_container_count(const struct ctw_container *c);
-/* In the order of files and offsets. */
+/* Tensor i, in the order of files and offsets. */
 const struct ctw_tensor *ctw_container_at(const struct ctw_container *c, int64_t i);
 /* NULL: no such tensor. Constant time. */
 const struct ctw_tensor *ctw_container_find(const struct ctw_container *c, const char *name);
 /* The tensor's bytes in the map. */
 const void *ctw_container_data(const struct ctw_container *c, const struct ctw_tensor *t);
-/* Reads bytes offset .. offset+bytes-1 of a file into dst, without the map: many threads, large
- * blocks. CTW_EIO names the file. */
+/* Reads bytes offset .. offset+bytes-1 of a file into dst, bypassing the map: for many threads that
+ * read large blocks. Thread-safe. CTW_EIO names the file. */
 enum ctw_status ctw_container_read(const struct ctw_container *c, int file, uint64_t offset,
                                    void *dst, size_t bytes, struct ctw_err *err) CTW_MUST_CHECK;
-/* Asks the kernel for all small tensors at once, which would each take a disk's latency when they
- * are read through the map one by one. Only a hint. */
+/* Asks the kernel to read all small tensors at once, as reading them one by one through the map
+ * would cost a disk's latency each. Best effort. */
 void ctw_container_read_ahead(const struct ctw_container *c);
 /* The file's name in the folder, for messages. */
 const char *ctw_container_file(const struct ctw_container *c, int file);
 int ctw_container_n_files(const struct ctw_container *c);
 uint64_t ctw_container_bytes(const struct ctw_container *c); /* of all files */
-/* CTW_EIO if a file became shorter, and reads of its map found a part missing. Cheap. */
+/* CTW_EIO if a file became shorter and a read of its map hit the missing part. Cheap. */
 enum ctw_status ctw_container_check_maps(const struct ctw_container *c,
                                          struct ctw_err *err) CTW_MUST_CHECK;
-/* CTW_EIO if a file's size is not what it was, or likewise. *touched: one was written to since it
- * was opened or accepted, so it may hold other bytes. For one thread at a time, as the next. */
+/* CTW_EIO if a file's size changed, or if ctw_container_check_maps() fails. *touched: a file was
+ * written to since it was opened or accepted, so it may hold other bytes. Not thread-safe; neither
+ * is ctw_container_accept(). */
 enum ctw_status ctw_container_check(struct ctw_container *c, bool *touched,
                                     struct ctw_err *err) CTW_MUST_CHECK;
-/* The files as the last check saw them hold the same bytes as before. */
+/* Declares that the files, as the last check saw them, hold the same bytes as before. */
 void ctw_container_accept(struct ctw_container *c);
-/* For opening: *touched is an error, too. */
+/* The check for opening: *touched is an error, too. */
 enum ctw_status ctw_container_check_untouched(struct ctw_container *c,
                                               struct ctw_err *err) CTW_MUST_CHECK;
 

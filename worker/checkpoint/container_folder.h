@@ -7,7 +7,7 @@
 /* Opens the folder for openat(). CTW_ENOTFOUND, CTW_EIO. */
 enum ctw_status ctw_container_open_folder(int *out, const char *dir, struct ctw_err *err);
 
-/* CTW_ENOTFOUND, with what is in the folder instead of safetensors and what to do about it. */
+/* CTW_ENOTFOUND; the message says what the folder holds instead of safetensors, and the remedy. */
 enum ctw_status ctw_container_explain_missing(const char *dir, struct ctw_err *err);
 
 #endif

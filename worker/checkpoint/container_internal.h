@@ -1,4 +1,4 @@
-/* A container's inside, for its own files only. */
+/* The container's internals, private to container*.c. */
 #ifndef CTW_WORKER_CONTAINER_INTERNAL_H
 #define CTW_WORKER_CONTAINER_INTERNAL_H
 
@@ -11,9 +11,9 @@ struct ctw_container_file {
     char *name;
     int fd; /* kept for ctw_container_check(); -1: not open */
     const char *map;
-    int guard;        /* of the map */
-    struct stat info; /* as it was opened, or accepted since */
-    struct stat seen; /* by the last check */
+    int guard;        /* the map's guard */
+    struct stat info; /* when opened or last accepted */
+    struct stat seen; /* at the last check */
     struct ctw_safetensors header;
 };
 

@@ -1,7 +1,7 @@
 /*
- * Weight formats of other tools that are not read: recognised by config.json, by ModelOpt's
+ * Unsupported weight formats of other tools: recognised by config.json, by ModelOpt's
  * hf_quant_config.json or by the names of a matrix's tensors, and refused with the format's name
- * and the way out.
+ * and a remedy.
  */
 #ifndef CTW_WORKER_FOREIGN_H
 #define CTW_WORKER_FOREIGN_H
@@ -11,23 +11,25 @@
 #include "base/json.h"
 #include "worker/checkpoint/container.h"
 
-/* quantization_config, if it is not compressed-tensors': CTW_EUNSUP, or CTW_EFORMAT if nothing
- * tells whose it is. */
+/* Checks quantization_config. If it is not compressed-tensors': CTW_EUNSUP, or CTW_EFORMAT if no
+ * key identifies the tool. */
 enum ctw_status ctw_foreign_check(const struct ctw_json_node *quantization,
                                   struct ctw_err *err) CTW_MUST_CHECK;
-/* A configuration without quantization_config: CTW_EUNSUP if `root` has MLX's or msModelSlim's own
- * key for it. */
+/* Checks a configuration without quantization_config. CTW_EUNSUP: `root` has MLX's or msModelSlim's
+ * own key for quantisation. */
 enum ctw_status ctw_foreign_check_root(const struct ctw_json_node *root,
                                        struct ctw_err *err) CTW_MUST_CHECK;
-/* Likewise: CTW_EUNSUP if the folder's hf_quant_config.json declares quantised weights. */
+/* Checks the folder of such a configuration. CTW_EUNSUP: its hf_quant_config.json declares
+ * quantised weights. */
 enum ctw_status ctw_foreign_check_folder(const char *dir, struct ctw_err *err) CTW_MUST_CHECK;
 
 /* Is this a GGUF file, or a folder that holds one? */
 bool ctw_foreign_is_gguf(const char *path) CTW_MUST_CHECK;
 
 /*
- * To call when a matrix, "model.layers.0.self_attn.q_proj", cannot be read, with the status and the
- * message of that: if its tensors are another tool's, the message names the format instead.
+ * Call it after a matrix, "model.layers.0.self_attn.q_proj", could not be read, with that failure's
+ * status and message. If the tensors are another tool's, the message is replaced by one that names
+ * the format.
  */
 enum ctw_status ctw_foreign_explain(const struct ctw_container *container, const char *matrix,
                                     enum ctw_status status, struct ctw_err *err);

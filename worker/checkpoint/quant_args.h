@@ -1,19 +1,18 @@
 /*
- * QuantizationArgs objects, as quantization_config's schemes hold them: used by quant_config.c
- * only.
+ * QuantizationArgs objects in quantization_config's schemes. Used by quant_config.c only.
  */
 #ifndef CTW_WORKER_QUANT_ARGS_H
 #define CTW_WORKER_QUANT_ARGS_H
 
 #include "worker/checkpoint/quant_config.h"
 
-/* CTW_EUNSUP when the object has a member other than `keys` that is not null. */
+/* CTW_EUNSUP if the object has a member that is neither in `keys` nor null. */
 enum ctw_status ctw_quant_known_keys(const struct ctw_json_node *object, const char *const *keys,
                                      size_t n, struct ctw_err *err) CTW_MUST_CHECK;
 
 /*
- * Fills g->quantised and g->args (all but format). scale_dtype and zp_dtype are not looked at: the
- * tensors' own dtypes say it.
+ * Fills g->quantised and g->args (all but format). Ignores scale_dtype and zp_dtype: the tensors'
+ * own dtypes decide.
  */
 enum ctw_status ctw_quant_read_weights(struct ctw_quant_group *g, const struct ctw_json_node *node,
                                        struct ctw_err *err) CTW_MUST_CHECK;

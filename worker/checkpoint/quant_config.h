@@ -1,7 +1,7 @@
 /*
- * quantization_config of config.json, as compressed-tensors reads it: which scheme each module has,
- * and what the file declares beyond its weights. Everything that would change the weights' numbers
- * and is not known here is refused by name.
+ * config.json's quantization_config, as compressed-tensors reads it: the scheme of each module, and
+ * the declarations that do not concern weights. An unknown setting that would change the weights'
+ * numbers is refused by name.
  */
 #ifndef CTW_WORKER_QUANT_CONFIG_H
 #define CTW_WORKER_QUANT_CONFIG_H
@@ -13,8 +13,8 @@
 struct ctw_quant_group {
     const char *name;
     struct ctw_patterns targets;
-    bool quantised;             /* false: its modules stay dense (a scheme without weights) */
-    struct ctw_quant_args args; /* of the weights */
+    bool quantised;             /* false: the modules are dense (a scheme without weights) */
+    struct ctw_quant_args args; /* for the weights */
     char activations[96];       /* "int8 token dynamic"; empty: none */
 };
 
@@ -22,20 +22,20 @@ struct ctw_quant_config {
     struct ctw_quant_group *groups;
     int64_t n_groups;
     struct ctw_patterns ignore;
-    bool present;       /* config.json has one */
+    bool present;       /* config.json has a quantization_config */
     bool frozen;        /* quantization_status "frozen": the weights may be compressed or not */
-    const char *format; /* the global one; NULL: not said, or mixed-precision */
+    const char *format; /* the global format; NULL: not given, or mixed-precision */
     char kv_cache[64];  /* "float8 tensor"; empty: none */
 };
 
 /*
  * Reads config.json's root; without a quantization_config every module is dense. Strings in *out
- * live as long as the document. Close *out also after a failure.
+ * live as long as the document. The caller closes *out, also after a failure.
  */
 enum ctw_status ctw_quant_config_read(struct ctw_quant_config *out,
                                       const struct ctw_json_node *root,
                                       struct ctw_err *err) CTW_MUST_CHECK;
-/* Adds the members of root's quantization_config that compressed-tensors does not read either. */
+/* Adds the members of root's quantization_config that neither compressed-tensors nor we read. */
 enum ctw_status ctw_quant_config_list_unread(const struct ctw_json_node *root,
                                              struct ctw_unread *unread,
                                              struct ctw_err *err) CTW_MUST_CHECK;
@@ -46,7 +46,8 @@ enum ctw_status ctw_quant_config_find(const struct ctw_quant_config *qc, const c
                                       const char *class_name, const struct ctw_quant_group **out,
                                       struct ctw_err *err) CTW_MUST_CHECK;
 
-/* A preset's weights and activations ("W4A16", in any case); false: no such preset. */
+/* Fills in a preset's weights and activations ("W4A16", case-insensitive); false: no such preset.
+ * */
 bool ctw_quant_preset(const char *name, struct ctw_quant_group *group) CTW_MUST_CHECK;
 
 #endif

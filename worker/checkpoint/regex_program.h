@@ -1,6 +1,6 @@
 /*
- * A regular expression as a program for all its threads at once (Thompson's construction): made by
- * regex.c, run by regex_run.c.
+ * A regular expression as a program whose threads all run in lockstep (Thompson's construction).
+ * regex.c compiles it, regex_run.c runs it.
  */
 #ifndef CTW_WORKER_REGEX_PROGRAM_H
 #define CTW_WORKER_REGEX_PROGRAM_H
@@ -10,9 +10,9 @@
 #include "worker/checkpoint/regex.h"
 
 enum regex_op {
-    OP_SET,   /* one character of `set`, then on */
-    OP_SPLIT, /* on at both +x and +y */
-    OP_JUMP,  /* on at +x */
+    OP_SET,   /* consumes one character of `set` */
+    OP_SPLIT, /* continues at both +x and +y */
+    OP_JUMP,  /* continues at +x */
     OP_START, /* assertions */
     OP_END,
     OP_WORD_EDGE,

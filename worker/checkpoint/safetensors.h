@@ -3,11 +3,11 @@
  *
  *   u64 little-endian N | N bytes of JSON {name: {dtype, shape, data_offsets}} | data
  *
- * N <= 100,000,000; the JSON begins with '{' and is padded with spaces only; besides tensors there
- * is at most "__metadata__", strings to strings; no other keys; the tensors' byte ranges follow
- * each other without hole or overlap from 0 to the end of the file; each range is as long as shape
- * and dtype say. Rank 0 and dimensions of 0 are legal. A dtype that is not known is recorded, not
- * refused (see struct ctw_tensor).
+ * N <= 100,000,000. The JSON begins with '{' and is padded with spaces only. The only key that is
+ * not a tensor is "__metadata__", which maps strings to strings. The tensors' byte ranges cover the
+ * data from 0 to the end of the file without gap or overlap. Each range is as long as shape and
+ * dtype require. Rank 0 and dimensions of 0 are legal. An unknown dtype is recorded, not refused
+ * (see struct ctw_tensor).
  *
  * Source: github.com/huggingface/safetensors, README "Format" and safetensors/src/tensor.rs.
  */
@@ -18,28 +18,28 @@
 
 enum { CTW_SAFETENSORS_MAX_HEADER = 100000000, CTW_SAFETENSORS_PRELUDE = 512 };
 
-/* One file's tensors, by offset (equal offsets, as of empty tensors: by length, then name). */
+/* One file's tensors, sorted by offset, then length (empty tensors share an offset), then name. */
 struct ctw_safetensors {
-    struct ctw_tensor *tensors; /* [n_tensors]; file is 0 */
+    struct ctw_tensor *tensors; /* [n_tensors]; their `file` is 0 */
     int64_t n_tensors;
-    char *names; /* the strings */
+    char *names; /* the tensors' names, in one block */
 };
 
 /*
- * Looks at the file's first `bytes` bytes (the first CTW_SAFETENSORS_PRELUDE, or all of a shorter
- * file) and finds N. `what` names the file in messages. CTW_EFORMAT: not safetensors; empty files
- * and Git LFS pointers have messages of their own.
+ * Reads N from `prelude`, the file's first `bytes` bytes (CTW_SAFETENSORS_PRELUDE, or the whole
+ * file if shorter). `what` names the file in messages. CTW_EFORMAT: not safetensors; separate
+ * messages cover empty files and Git LFS pointers.
  */
 enum ctw_status ctw_safetensors_prelude(const char *what, const void *prelude, size_t bytes,
                                         uint64_t file_bytes, size_t *header_bytes,
                                         struct ctw_err *err) CTW_MUST_CHECK;
 
-/* Checks the header, the N bytes after the length, of a file of file_bytes bytes. */
+/* Checks the header (the N bytes after the length) of a file of file_bytes bytes. */
 enum ctw_status ctw_safetensors_parse(struct ctw_safetensors *out, const char *what,
                                       const char *header, size_t header_bytes, uint64_t file_bytes,
                                       struct ctw_err *err) CTW_MUST_CHECK;
 
-/* Both, reading from an open file; never more than the header. CTW_EIO as well. */
+/* Both steps for an open file. Reads nothing beyond the header. CTW_EIO as well. */
 enum ctw_status ctw_safetensors_read(struct ctw_safetensors *out, const char *what, int fd,
                                      uint64_t file_bytes, struct ctw_err *err) CTW_MUST_CHECK;
 

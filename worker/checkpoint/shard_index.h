@@ -1,6 +1,6 @@
 /*
  * model.safetensors.index.json: which shard holds which tensor. A shard's name must be a plain
- * file name ending in .safetensors: the file comes from strangers, and must not point elsewhere.
+ * file name ending in .safetensors: the index is untrusted, and must not point outside the folder.
  */
 #ifndef CTW_WORKER_SHARD_INDEX_H
 #define CTW_WORKER_SHARD_INDEX_H

@@ -1,6 +1,6 @@
 /*
- * The keys of config.json that nothing reads, for `inspect`. What transformers' own class does not
- * read cannot change its numbers, so it does not change ours: it is listed and otherwise ignored.
+ * The keys of config.json that are not read, for `inspect`. A key that transformers' own class does
+ * not read cannot change its numbers, so it must not change ours: it is listed and ignored.
  */
 #ifndef CTW_WORKER_UNREAD_H
 #define CTW_WORKER_UNREAD_H
@@ -13,8 +13,8 @@ struct ctw_unread {
     int64_t n;
 };
 
-/* Appends a member's path; past a few hundred, "..." once. CTW_ENOMEM. Close *u also after a
- * failure. */
+/* Appends a member's path; beyond 256 paths, appends "..." once. CTW_ENOMEM. The caller closes *u,
+ * also after a failure. */
 enum ctw_status ctw_unread_add(struct ctw_unread *u, const struct ctw_json_node *member,
                                struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_unread_close(struct ctw_unread *u);

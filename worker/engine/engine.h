@@ -1,6 +1,7 @@
 /*
- * A model opened on a backend, ready to score: the only thing that commands and the job queue
- * know of the numeric part. One thread at a time uses an engine; several engines may be open.
+ * A model opened on a backend, ready to score: the only interface between the numeric code and the
+ * commands and job queue. An engine is not thread-safe: one thread at a time uses it. Several
+ * engines may be open.
  */
 #ifndef CTW_WORKER_ENGINE_H
 #define CTW_WORKER_ENGINE_H
@@ -15,22 +16,22 @@ struct ctw_engine_options {
     const char *model_dir;
     const char *config_name;   /* NULL: config.json */
     const char *backend;       /* NULL: auto */
-    const char *variant;       /* of the CPU backend; NULL: best */
-    const char *cuda_variant;  /* of the CUDA backend; NULL: best */
+    const char *variant;       /* CPU backend's variant; NULL: best */
+    const char *cuda_variant;  /* CUDA backend's; NULL: best */
     const char *dtype;         /* NULL or "auto", "bfloat16", "float16", "float32" */
     int n_threads;             /* 0: all CPUs */
     int device;
     uint64_t memory_limit;     /* bytes beyond the weights; 0: the default */
-    int64_t max_length;        /* 0: the model's own */
+    int64_t max_length;        /* 0: the model's maximum */
     int64_t chunk_tokens;      /* 0: planned. For tests and tuning; never changes a score */
-    int64_t pass_tokens;       /* 0: planned. Likewise */
-    bool plan_only;            /* only ctw_engine_get_info() is wanted: no weights are read */
-    const atomic_bool *stop;   /* NULL, or set by another thread: give up opening (CTW_ECANCELED) */
+    int64_t pass_tokens;       /* 0: planned. For tests and tuning; never changes a score */
+    bool plan_only;            /* open for ctw_engine_get_info() only: no weights are read */
+    const atomic_bool *stop;   /* or NULL. Another thread sets it: opening returns CTW_ECANCELED */
 };
 
 /*
  * One sequence to score. The model reads tokens[0 .. n_tok-2]; targets are
- * tokens[first .. n_tok-1], each given all before it. 1 <= first <= n_tok-1, and
+ * tokens[first .. n_tok-1], each given all tokens before it. 1 <= first <= n_tok-1, and
  * n_tok-1 <= the engine's max_length. Token ids are within the vocabulary.
  */
 struct ctw_seq {
@@ -38,64 +39,64 @@ struct ctw_seq {
     int64_t n_tok;
     int64_t first;
     float *logprob;  /* out [n_tok - first], natural log */
-    int32_t *greedy; /* out [n_tok - first], the most probable id (lowest of equals) */
-    void *hidden;    /* out [n_tok - first, hidden] of the engine's dtype, or NULL: the final
-                        hidden states, normalised, that the targets were scored from */
+    int32_t *greedy; /* out [n_tok - first], the most probable id (the lowest on a tie) */
+    void *hidden;    /* out [n_tok - first, hidden] of the engine's dtype, or NULL: the
+                        normalised final hidden states that the targets were scored from */
     int bad_layer;   /* out: -1, or the decoder layer (n_decoders: the head) after which the
-                        sequence's numbers were not finite; its results are then void */
+                        sequence's numbers were not finite; its results are then invalid */
 };
 
 struct ctw_progress {
-    int64_t tok_done, tok_total; /* in tokens through all layers: fractions of a pass count */
+    int64_t tok_done, tok_total; /* tokens through all layers; part of a pass counts as such */
     int pass, n_passes;
     int layer, n_layers;
 };
 
 struct ctw_hooks {
     void *arg;
-    void (*progress)(void *arg, const struct ctw_progress *p); /* often; cheap; may be NULL */
-    bool (*cancelled)(void *arg);                             /* asked every chunk; may be NULL */
-    /* seqs[first .. first+n-1] are final; may be NULL */
+    void (*progress)(void *arg, const struct ctw_progress *p); /* called often; may be NULL */
+    bool (*cancelled)(void *arg);                             /* polled every chunk; may be NULL */
+    /* The results of seqs[first .. first+n-1] are final. May be NULL. */
     void (*done)(void *arg, int64_t first, int64_t n);
 };
 
-/* How the engine will run, for people and for result records. Strings live as long as it. */
+/* How the engine will run, for users and result records. Strings live as long as the engine. */
 struct ctw_engine_info {
     struct ctw_backend_info backend;
     enum ctw_dtype dtype;
     int64_t max_length;
-    /* The longest input that fits the memory limit, at most max_length. Equal to it where the limit
-     * is found anew for a pass (a GPU's, unless it was given), so that nobody knows before. */
+    /* The longest input that fits the memory limit, at most max_length. A GPU's default limit is
+     * measured again for a pass: the fit is not known beforehand, and this equals max_length. */
     int64_t fit_length;
     int64_t vocab;
     int64_t chunk_tokens, pass_tokens;
     uint64_t memory_planned, memory_limit; /* bytes beyond the weights */
-    const char *numerics; /* id: backend, variant, dtype, version: equal ids give equal bits */
+    const char *numerics; /* backend, variant, dtype, version: equal ids give equal bits */
     const struct ctw_model *model;
 };
 
 enum ctw_status ctw_engine_open(struct ctw_engine **out, const struct ctw_engine_options *opt,
                                 struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_engine_close(struct ctw_engine *e); /* NULL is fine */
-/* Gives back what scoring allocated (it is allocated again when needed), so that one of several
- * engines holds memory at a time. */
+/* Frees the memory that scoring allocated; the next scoring allocates it again. With several
+ * engines, only one need hold such memory at a time. */
 void ctw_engine_trim(struct ctw_engine *e);
 void ctw_engine_get_info(const struct ctw_engine *e, struct ctw_engine_info *out);
-/* Which checkpoint it scores: 64 hex digits over every byte that the model reads. "" while a GPU's
- * weights are still being read; known before any sequence is final. Any thread; lives as long as
- * the engine. */
+/* Identifies the checkpoint: 64 hex digits over every byte that the model reads. "" while the
+ * weights for a GPU are still being read; known before any sequence is final. Thread-safe. The
+ * string lives as long as the engine. */
 const char *ctw_engine_identity(const struct ctw_engine *e);
-/* Until it is known. Fails as reading the weights did. */
+/* Waits until the identity is known. If reading the weights fails, returns that failure. */
 enum ctw_status ctw_engine_wait_identity(struct ctw_engine *e, struct ctw_err *err) CTW_MUST_CHECK;
-/* How its products are computed, a line each, where the backend chooses (a GPU's algorithms, as they
- * are first used); "" where it does not. Cut to fit. */
+/* How the backend computes matrix products, one line per choice (a GPU's algorithms, in the order
+ * of first use); "" if the backend has no choice. Truncated to `cap`. */
 void ctw_engine_describe(const struct ctw_engine *e, char *buf, size_t cap);
 
 /*
- * Scores seqs in passes. CTW_EINVAL: a sequence breaks the rules above (the message says which);
- * nothing was done. CTW_ECANCELED: hooks->cancelled said so; sequences already reported to done()
- * are final. A sequence's numbers do not depend on the others, their order, or the engine's
- * chunk, pass, memory or thread settings.
+ * Scores seqs in passes. CTW_EINVAL: a sequence breaks the rules above (the message says which) and
+ * nothing was scored. CTW_ECANCELED: hooks->cancelled returned true; sequences already reported to
+ * done() are final. A sequence's numbers do not depend on the other sequences, their order, or the
+ * engine's chunk, pass, memory or thread settings.
  */
 enum ctw_status ctw_engine_score(struct ctw_engine *e, struct ctw_seq *seqs, int64_t n_seqs,
                                  const struct ctw_hooks *hooks, struct ctw_err *err) CTW_MUST_CHECK;

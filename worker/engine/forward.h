@@ -1,6 +1,6 @@
 /*
- * One model's operations on one chunk of a pass, in the order of the layer: the only code that
- * knows what a decoder layer computes. It owns the device buffers that a plan asks for.
+ * One model's operations on one chunk of a pass, in the layer's order: the only code that knows
+ * what a decoder layer computes. It owns the device buffers of the plan.
  *
  *   x += attention(qkv(norm(x)))
  *   x += down(act(gate(norm(x))) * up(norm(x)))
@@ -21,33 +21,34 @@ struct ctw_forward {
     /* device arrays; `pass` and `chunk` are the plan's token counts */
     void *x;            /* [pass, hidden] of CTW_RESIDUAL: the residual stream */
     void *norm;         /* [chunk, hidden] */
-    void *wide;         /* ctw_plan_wide(): qkv and queries; attention's output; the MLP's inside */
+    void *wide;         /* ctw_plan_wide(): qkv, queries; attention's output; the MLP's inner */
     void *k, *v;        /* [kv_tokens, n_kv * head] */
     int32_t *tokens;    /* [pass] */
     int32_t *positions; /* [pass], each within its sequence */
     int16_t *bad;       /* [pass]: -1, or the layer after which the token's state is not finite */
-    int64_t *rows;      /* [pass]: rows of x that are scored */
-    int32_t *targets;   /* [pass]: their targets */
+    int64_t *rows;      /* [pass]: the rows of x to score */
+    int32_t *targets;   /* [pass]: the targets of these rows */
     struct ctw_head_result *results; /* [pass] */
     float *cos_sin[CTW_MAX_ROPES];   /* [longest, rot_dim] */
 };
 
-/* Tokens tok0 .. tok0+n_tok-1 of the pass, and where their keys and values go. */
+/* Tokens tok0 .. tok0+n_tok-1 of the pass, and the rows for their keys and values. */
 struct ctw_chunk {
     int64_t tok0, n_tok;
-    int64_t kv_row; /* row of the first token's key; the rows before hold earlier keys */
+    int64_t kv_row; /* row of the first token's key; the rows before it hold earlier keys */
     const struct ctw_attn_seq *seqs; /* q_row counts from tok0 */
     int64_t n_seqs;
 };
 
-/* Allocates. The model and the backend must outlive it. */
+/* Allocates the buffers. The model and the backend must outlive *out. */
 enum ctw_status ctw_forward_open(struct ctw_forward **out, const struct ctw_model *model,
                                  struct ctw_backend *be, enum ctw_dtype dtype,
                                  const struct ctw_plan *plan, struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_forward_close(struct ctw_forward *f); /* NULL is fine */
 
-/* Lets the backend decode decoder layer `layer`'s weights once for all its chunks: each time that it
- * has been acquired, before the first. `data` here and below: valid until the layer's release. */
+/* Lets the backend decode the weights of decoder layer `layer` once for all chunks. Call it after
+ * each acquire of the layer, before the first chunk. `data`, here and below, is valid until the
+ * layer's release. */
 enum ctw_status ctw_forward_prepare(struct ctw_forward *f, int layer,
                                     const struct ctw_layer_data *data,
                                     struct ctw_err *err) CTW_MUST_CHECK;
@@ -63,8 +64,8 @@ enum ctw_status ctw_forward_decoder(struct ctw_forward *f, int layer,
                                     struct ctw_err *err) CTW_MUST_CHECK;
 
 /*
- * results[row0 ..] from rows[row0 ..] and targets[row0 ..], at most a chunk of them. The final
- * hidden states, normalised, are left in f->norm.
+ * Computes results[row0 ..] from rows[row0 ..] and targets[row0 ..]; n_rows is at most a chunk.
+ * Leaves the normalised final hidden states in f->norm.
  */
 enum ctw_status ctw_forward_head(struct ctw_forward *f, const struct ctw_layer_data *data,
                                  int64_t row0, int64_t n_rows, struct ctw_err *err) CTW_MUST_CHECK;

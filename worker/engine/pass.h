@@ -1,6 +1,7 @@
 /*
- * One pass: several sequences, packed one after another without padding, through the embedding,
- * every decoder layer (layer by layer, chunk by chunk) and the head. Each layer is acquired once.
+ * One pass takes several sequences, packed one after another without padding, through the
+ * embedding, every decoder layer (layer by layer, chunk by chunk) and the head. It acquires each
+ * layer once.
  */
 #ifndef CTW_WORKER_PASS_H
 #define CTW_WORKER_PASS_H
@@ -8,7 +9,7 @@
 #include "worker/engine/engine.h"
 #include "worker/engine/forward.h"
 
-/* Tokens of a sequence that the model reads: all but the last target. */
+/* The number of tokens of a sequence that the model reads: all but the last target. */
 static inline int64_t ctw_seq_inputs(const struct ctw_seq *seq)
 {
     return seq->n_tok - 1;
@@ -16,8 +17,8 @@ static inline int64_t ctw_seq_inputs(const struct ctw_seq *seq)
 
 /*
  * Scores seqs[0 .. n_seqs-1], whose inputs together fit f's plan. On CTW_OK every logprob, greedy,
- * hidden and bad_layer is written; otherwise none is to be used. Sets progress->layer, adds to
- * progress->tok_done, and shows *progress to the hooks (NULL: none) after every chunk.
+ * hidden and bad_layer is written; after a failure these outputs are invalid. Sets progress->layer,
+ * adds to progress->tok_done, and calls the hooks (NULL: none) after every chunk.
  */
 enum ctw_status ctw_pass_run(struct ctw_forward *f, struct ctw_provider *provider,
                              struct ctw_seq *seqs, int64_t n_seqs,

@@ -1,6 +1,6 @@
 /*
- * The memory planner: how many tokens go through the model together, and what that costs beyond
- * the mapped weights. Nothing it decides can change a score.
+ * The memory planner: how many tokens go through the model together, and how much memory that takes
+ * beyond the weights. No decision of the planner can change a score.
  */
 #ifndef CTW_WORKER_PLAN_H
 #define CTW_WORKER_PLAN_H
@@ -8,8 +8,8 @@
 #include "worker/model/model.h"
 
 /*
- * The residual stream is kept in fp32 whatever the activations' dtype: every layer adds to it, and
- * rounding these sums is most of a 16-bit run's error.
+ * The residual stream is fp32 regardless of the activations' dtype: every layer adds to it, and
+ * rounding these sums would be most of a 16-bit run's error.
  */
 #define CTW_RESIDUAL CTW_F32
 
@@ -20,7 +20,7 @@ struct ctw_plan_request {
     uint64_t memory_limit;             /* bytes */
     int64_t longest;                   /* model-input tokens of the longest sequence */
     int64_t total;                     /* model-input tokens of all sequences together */
-    int64_t chunk_tokens, pass_tokens; /* 0: decide; else as asked */
+    int64_t chunk_tokens, pass_tokens; /* 0: the planner decides */
 };
 
 struct ctw_plan {
@@ -30,41 +30,41 @@ struct ctw_plan {
     int64_t longest;      /* positions of the RoPE tables */
     /* bytes */
     size_t residual, activations, kv, tables, scratch;
-    size_t wide; /* of the activations */
+    size_t wide; /* part of activations */
     size_t total;
 };
 
-/* CTW_ENOMEM: even the smallest plan exceeds the limit; the message says what would be needed, and
- * how long a sequence would fit. */
+/* CTW_ENOMEM: even the smallest plan exceeds the limit; the message says how much memory it needs,
+ * and how long a sequence may be to fit. */
 enum ctw_status ctw_plan_make(struct ctw_plan *out, const struct ctw_plan_request *request,
                               struct ctw_err *err) CTW_MUST_CHECK;
 
-/* The longest sequence, of at most request->longest tokens, that fits alone; 0: none. */
+/* The longest sequence, of at most request->longest tokens, that fits alone in a pass; 0: none. */
 int64_t ctw_plan_longest(const struct ctw_plan_request *request);
 
-/* What operations of such a plan ask of the backend. */
+/* What the operations of this plan require of the backend. */
 struct ctw_reserve ctw_plan_reserve(const struct ctw_model *model, enum ctw_dtype dtype,
                                     const struct ctw_plan *plan);
 
-/* A quarter of the memory that is available now, to this machine and to the control groups that the
- * process is in; at least 512 MiB. */
+/* A quarter of the memory that is available now, on this machine and within the process's control
+ * groups; at least 512 MiB. */
 uint64_t ctw_plan_default_limit(void);
 
 /*
- * ctw_forward's `wide` holds, one after another: q, k and v side by side, [chunk, q + 2 kv], and
- * from element ctw_plan_queries_at() on the queries as attention takes them, [chunk, q];
- * attention's output, over the former; the MLP's inside. ctw_plan_wide(): elements for a token of a
- * layer.
+ * ctw_forward's `wide` holds at different times: q, k and v side by side, [chunk, q + 2 kv], and,
+ * from element ctw_plan_queries_at() on, the queries in attention's layout, [chunk, q];
+ * attention's output, which overwrites q, k and v; the MLP's inner activations. ctw_plan_wide()
+ * returns the elements per token that a layer needs.
  */
 int64_t ctw_plan_wide(const struct ctw_layer *l);
 int64_t ctw_plan_queries_at(const struct ctw_layer *l, int64_t chunk_tokens);
 
-/* Floating-point operations for one token: all linear layers, without attention's and the head's.
- */
+/* Floating-point operations per token: of all linear layers without the head, and of the head.
+ * Attention does not count. */
 double ctw_plan_layer_flops(const struct ctw_model *model);
 double ctw_plan_head_flops(const struct ctw_model *model);
 
-/* The plan as lines for people, each ended by a newline; returns buf. */
+/* Formats the plan for users, as lines that end in a newline; returns buf. */
 const char *ctw_plan_format(const struct ctw_plan *plan, char *buf, size_t cap);
 
 #endif

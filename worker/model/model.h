@@ -1,9 +1,9 @@
 /*
- * The validated description of one model: what a pass needs to know, and where each tensor is. It
- * holds no pointers to weights; a layer provider (worker/weights/provider.h) gives them layer by
- * layer. Everything that can differ between layers is per layer. model.c builds it from config.json,
- * the quantisation config and the container, guided by the family's rows (worker/model/families).
- * Everything here has been checked against the tensors' shapes.
+ * The validated description of one model: what a pass needs to know, and which tensors belong to
+ * which layer. It holds no pointers to weights; a layer provider (worker/weights/provider.h) gives
+ * them layer by layer. Every property that can differ between layers is stored per layer. model.c
+ * builds the description from config.json, the quantisation config and the container, according to
+ * the family's rows (worker/model/families), and checks it against the tensors' shapes.
  */
 #ifndef CTW_WORKER_MODEL_H
 #define CTW_WORKER_MODEL_H
@@ -48,9 +48,9 @@ struct ctw_matrix {
 
 struct ctw_layer {
     int n_head, n_kv, head; /* heads, key-value heads, elements of a head */
-    int64_t window;         /* keys seen, the query's own included; 0: all */
+    int64_t window;         /* keys visible to a query, its own included; 0: all */
     int rope;               /* index into the model's rope[]; -1: none */
-    float attn_scale;       /* of q k^T */
+    float attn_scale;       /* factor of q k^T */
     float attn_softcap;     /* 0: none */
     int64_t inner;          /* rows of gate and up */
     struct ctw_matrix matrix[CTW_N_MATRICES];
@@ -60,9 +60,9 @@ struct ctw_layer {
 /* One kind of rotary embedding: angle(position, i) = fl32(position * inv_freq[i]). */
 struct ctw_rope {
     enum ctw_rope_pairing pairing;
-    int rot_dim;     /* elements of a head that turn */
+    int rot_dim;     /* elements of a head that are rotated */
     float *inv_freq; /* [rot_dim / 2], computed in fp32 as transformers does */
-    float scale;     /* of cosines and sines (yarn's attention factor); else 1 */
+    float scale;     /* factor of cosines and sines (yarn's attention factor; else 1) */
 };
 
 enum { CTW_MAX_ROPES = 4 };
@@ -71,10 +71,10 @@ struct ctw_model {
     char *dir;
     char *architecture; /* "LlamaForCausalLM" */
     char *model_type;   /* "llama" */
-    enum ctw_dtype dtype; /* the checkpoint's own: config's dtype */
+    enum ctw_dtype dtype; /* the checkpoint's: dtype in config.json */
     int64_t hidden, vocab;
     int64_t max_length;   /* max_position_embeddings */
-    int64_t length_limit; /* the longest sequence that the RoPE tables hold for; 0: any */
+    int64_t length_limit; /* the longest sequence that RoPE is valid for; 0: any */
     float norm_eps, norm_offset;
     float embed_scale;
     enum ctw_activation act;
@@ -88,15 +88,15 @@ struct ctw_model {
     int n_layers;
     struct ctw_layer *layers;
     struct ctw_container *container;
-    char *activations; /* activation quantisation that the file declares and that is not simulated
-                          ("int8 per token"); NULL: none */
+    char *activations; /* the declared activation quantisation, which is not simulated ("int8 per
+                          token"); NULL: none */
     char *unread;      /* keys of config.json that are not read: "a, b"; NULL: none */
     double weight_bits;     /* mean bits per weight of the quantised matrices, scales included */
-    int64_t n_params;       /* logical elements of all matrices and vectors, a tied one once */
-    struct ctw_identity *identity; /* which checkpoint this is; known once all of it was read */
+    int64_t n_params;       /* elements of all matrices and vectors; a tied matrix counts once */
+    struct ctw_identity *identity; /* which checkpoint this is; known once every byte was read */
 };
 
-/* Opens and validates a checkpoint folder. `config_name` is NULL for "config.json". */
+/* Opens and validates a checkpoint folder. `config_name` NULL: "config.json". */
 enum ctw_status ctw_model_open(struct ctw_model **out, const char *dir, const char *config_name,
                                struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_model_close(struct ctw_model *m); /* NULL is fine */

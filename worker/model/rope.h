@@ -1,7 +1,6 @@
 /*
- * Rotary embeddings: the parameters, as transformers 4 (rope_theta, rope_scaling) and 5
- * (rope_parameters) write them, and the frequencies, in fp32 and in transformers' own order of
- * operations.
+ * Rotary embeddings: the parameters, as written by transformers 4 (rope_theta, rope_scaling) and 5
+ * (rope_parameters), and the frequencies, in fp32 and in transformers' own order of operations.
  */
 #ifndef CTW_WORKER_ROPE_H
 #define CTW_WORKER_ROPE_H
@@ -13,8 +12,8 @@
 enum ctw_rope_type {
     CTW_ROPE_DEFAULT,
     CTW_ROPE_LINEAR,
-    /* Equals default in sequences of up to max_position_embeddings tokens; in longer ones every
-     * frequency depends on the sequence's length, which is not supported. */
+    /* Equal to default in sequences of up to max_position_embeddings tokens. In longer sequences
+     * every frequency depends on the sequence's length, which is not supported. */
     CTW_ROPE_DYNAMIC,
     CTW_ROPE_LLAMA3,
     CTW_ROPE_YARN
@@ -23,29 +22,29 @@ enum ctw_rope_type {
 struct ctw_rope_params {
     enum ctw_rope_type type;
     double theta;
-    double factor; /* all but default */
+    double factor; /* all types but default */
     /* llama3 */
     double low_freq_factor, high_freq_factor;
     /* llama3, yarn */
     double original_length;
     /* yarn */
     double beta_fast, beta_slow;
-    double attention_factor; /* of cosines and sines; 1 for the other types */
+    double attention_factor; /* factor of cosines and sines; 1 for the other types */
     bool truncate;
 };
 
 /*
- * Reads root's rope_theta, rope_scaling, rope_parameters, and, for the types that read them,
- * partial_rotary_factor and original_max_position_embeddings. CTW_EUNSUP names a type or key that
- * is not supported.
+ * Reads root's rope_theta, rope_scaling, rope_parameters, and, if the type uses them,
+ * partial_rotary_factor and original_max_position_embeddings. CTW_EUNSUP: the message names the
+ * type or key that is not supported.
  */
 enum ctw_status ctw_rope_read(struct ctw_rope_params *out, const struct ctw_json_node *root,
                               double default_theta, int64_t max_length,
                               struct ctw_err *err) CTW_MUST_CHECK;
 
-/* Does this type read that key of root (other than the two objects)? */
+/* Does this type read `key` of root (other than rope_scaling and rope_parameters)? */
 bool ctw_rope_reads(const struct ctw_rope_params *p, const char *key) CTW_MUST_CHECK;
-/* Adds the members of the two objects that this type does not read. */
+/* Adds the members of rope_scaling and rope_parameters that this type does not read. */
 enum ctw_status ctw_rope_list_unread(const struct ctw_rope_params *p,
                                      const struct ctw_json_node *root, struct ctw_unread *unread,
                                      struct ctw_err *err) CTW_MUST_CHECK;
@@ -54,8 +53,9 @@ enum ctw_status ctw_rope_list_unread(const struct ctw_rope_params *p,
 void ctw_rope_frequencies(const struct ctw_rope_params *p, int rot_dim, float *inv_freq);
 
 /*
- * The cosines of a position's rot_dim / 2 angles, then their sines, each times scale. The angle is in
- * fp32, as in transformers: for late positions that is coarse, and must be coarse in the same way.
+ * Writes the cosines of a position's rot_dim / 2 angles, then their sines, each times scale. The
+ * angle is fp32, as in transformers: for large positions it is coarse, and must be coarse in the
+ * same way.
  */
 void ctw_rope_row(const float *inv_freq, int rot_dim, float scale, int64_t position, float *row);
 

@@ -1,6 +1,6 @@
 /*
- * From a family's rows to a checkpoint's tensors: finds the parts of each matrix, resolves what
- * quantization_config says of it, lets its format check them. Used by model.c only.
+ * From a family's rows to a checkpoint's tensors: finds the parts of each matrix, resolves the
+ * matrix's quantization_config entry, and lets its format check the parts. Used by model.c only.
  */
 #ifndef CTW_WORKER_WEIGHTS_H
 #define CTW_WORKER_WEIGHTS_H
@@ -8,13 +8,13 @@
 #include "worker/model/config.h"
 #include "worker/model/model.h"
 
-/* Matrices that lack a part which quantization_config lets one expect. */
+/* Matrices that lack a part which quantization_config implies. */
 struct ctw_lacking {
     int64_t n;
-    const char *first; /* its name, the model's */
+    const char *first; /* the first matrix's name; the model owns it */
 };
 
-/* What finding a model's tensors needs, and what it notes on the way. */
+/* The inputs for finding a model's tensors, and facts collected on the way. */
 struct ctw_finder {
     const struct ctw_config *config;
     struct ctw_container *container;
@@ -23,8 +23,9 @@ struct ctw_finder {
 };
 
 /*
- * Opens a matrix [n, k] of the module `name`, of class "Linear" or "Embedding". Messages name file,
- * tensor, found, expected. What m holds after a failure is for ctw_matrix_close().
+ * Opens a matrix [n, k] of the module `name`, of class "Linear" or "Embedding". Messages name the
+ * file, the tensor, what was found and what was expected. The caller calls ctw_matrix_close(), also
+ * after a failure.
  */
 enum ctw_status ctw_matrix_open(struct ctw_finder *finder, struct ctw_matrix *m, const char *name,
                                 const char *class_name, int64_t n, int64_t k,
@@ -35,14 +36,14 @@ void ctw_matrix_close(struct ctw_matrix *m);
 enum ctw_status ctw_vector_open(struct ctw_finder *finder, const struct ctw_tensor **out,
                                 const char *name, int64_t n, struct ctw_err *err) CTW_MUST_CHECK;
 
-/* Makes the head the embedding's matrix, and refuses what contradicts that. */
+/* Makes the head the embedding's matrix, and refuses a checkpoint that contradicts this. */
 enum ctw_status ctw_matrix_tie(struct ctw_finder *finder, struct ctw_matrix *head,
                                const struct ctw_matrix *embed, const char *name,
                                struct ctw_err *err) CTW_MUST_CHECK;
 
 /*
- * CTW_EUNSUP when the checkpoint has a tensor that nothing uses and that is not known to be
- * harmless. *kv_scales: it has scales of a quantised K/V cache.
+ * CTW_EUNSUP if the checkpoint has a tensor that nothing uses and that is not known to be harmless.
+ * *kv_scales: the checkpoint has scales of a quantised K/V cache.
  */
 enum ctw_status ctw_unused_check(const struct ctw_finder *finder, const struct ctw_model *m,
                                  bool *kv_scales, struct ctw_err *err) CTW_MUST_CHECK;

@@ -1,4 +1,4 @@
-/* What the layer providers share among themselves; all others include worker/weights/provider.h. */
+/* Private to the layer providers; all other code includes worker/weights/provider.h. */
 #ifndef CTW_WORKER_LAYERS_PROVIDER_H
 #define CTW_WORKER_LAYERS_PROVIDER_H
 
@@ -12,7 +12,7 @@ struct ctw_provider_ops {
     void (*close)(struct ctw_provider *p);
 };
 
-/* Every provider's own struct starts with this one. */
+/* The first member of every provider's own struct. */
 struct ctw_provider {
     const struct ctw_provider_ops *ops;
 };

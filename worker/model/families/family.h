@@ -1,7 +1,8 @@
 /*
- * A model family as data: config.json's keys with transformers' own defaults, which tensors a layer
- * has with their shapes in terms of the configuration, and the switches that differ. New family =
- * one file with a `const struct ctw_arch` and one line in registry.c.
+ * A model family as data: config.json's keys with transformers' own defaults, the tensors of a
+ * layer with their shapes in terms of the configuration, and the switches that differ between
+ * families. A new family is one file with a `const struct ctw_arch`, one line in families.c and one
+ * in worker/CMakeLists.txt.
  */
 #ifndef CTW_WORKER_ARCH_H
 #define CTW_WORKER_ARCH_H
@@ -12,9 +13,9 @@
 /*
  * ---- keys of config.json ----
  *
- * A row for every key that transformers' class for the family reads and that can change a score. A
- * key without a row is not read (beyond those that config.c, rope.c and quant_config.c read for all
- * families), and `inspect` lists it. So a row that is missing is a wrong score: read the class's
+ * One row per key that transformers' class for the family reads and that can change a score. A key
+ * without a row is not read and `inspect` lists it (except for the keys that config.c, rope.c and
+ * quant_config.c read for all families). So a missing row can make scores wrong: read the class's
  * configuration_*.py and modeling_*.py.
  */
 
@@ -22,10 +23,10 @@ enum ctw_key_type {
     CTW_KEY_INT,   /* int64_t */
     CTW_KEY_FLOAT, /* double, finite, within min..max */
     CTW_KEY_BOOL,
-    CTW_KEY_ACT /* enum ctw_activation, by transformers' names */
+    CTW_KEY_ACT /* enum ctw_activation, under transformers' names */
 };
 
-/* What null means, where it does not mean the default. */
+/* What null means, if it does not mean the default. */
 enum { CTW_NULL_REFUSED = -1 };
 
 struct ctw_key {
@@ -34,13 +35,13 @@ struct ctw_key {
     size_t field;    /* offset in struct ctw_config */
     double absent;   /* the default */
     double null;     /* the value for null; CTW_NULL_REFUSED: an error, as in transformers */
-    double min, max; /* of what the file may say, inclusive; not for bools */
+    double min, max; /* the accepted range, inclusive; not for bools */
 };
 
 #define CTW_CONFIG_FIELD(member) offsetof(struct ctw_config, member)
 
 /*
- * Rows that all families so far share but for their defaults. n_kv 0: as many as query heads;
+ * Rows that all families so far share except for the defaults. n_kv 0: as many as query heads;
  * head 0: hidden / n_head.
  */
 #define CTW_KEYS_DIMS(vocab_, hidden_, inner_, layers_, heads_, kv_, max_length_)                  \
@@ -82,7 +83,7 @@ struct ctw_key {
         "tie_word_embeddings", CTW_KEY_BOOL, CTW_CONFIG_FIELD(tied), false, CTW_NULL_REFUSED, 0, 0 \
     }
 
-/* Its range is checked with that of heads that follow from hidden_size. */
+/* config.c checks the range, as it does if the head size follows from hidden_size. */
 #define CTW_KEY_HEAD_DIM(absent_, null_)                                                           \
     {                                                                                              \
         "head_dim", CTW_KEY_INT, CTW_CONFIG_FIELD(head), absent_, null_, 1, 1 << 18                \
@@ -95,7 +96,7 @@ struct ctw_key {
 
 /*
  * Qwen's window keys. Unless use_sliding_window is true, sliding_window may be anything, since the
- * class drops it.
+ * class ignores it.
  */
 #define CTW_KEYS_LAYER_WINDOWS                                                                     \
     {"use_sliding_window",                                                                         \
@@ -114,10 +115,10 @@ struct ctw_key {
 
 /* ---- tensors ---- */
 
-/* Shapes, resolved against the configuration. */
+/* Dimensions, resolved against the configuration. */
 enum ctw_dim { CTW_DIM_HIDDEN, CTW_DIM_Q, CTW_DIM_KV, CTW_DIM_HEAD, CTW_DIM_INNER, CTW_DIM_VOCAB };
 
-/* When a tensor is there. */
+/* The condition for a tensor to be present. */
 enum ctw_when { CTW_ALWAYS, CTW_IF_ATTENTION_BIAS, CTW_IF_MLP_BIAS };
 
 struct ctw_matrix_row {
@@ -167,18 +168,18 @@ struct ctw_vector_row {
 /* How config.json decides a layer's sliding window. */
 enum ctw_window_rule {
     CTW_WINDOW_NONE,
-    /* sliding_window, if not null, in the layers that layer_types names, or else ... */
+    /* sliding_window, if not null, in the layers that layer_types names. Without layer_types: */
     CTW_WINDOW_ALL,       /* Mistral: in every layer */
-    CTW_WINDOW_FROM_LAYER /* Qwen: if use_sliding_window, from max_window_layers on */
+    CTW_WINDOW_FROM_LAYER /* Qwen: if use_sliding_window, from layer max_window_layers on */
 };
 
 struct ctw_arch {
     const char *architecture;     /* config.json's architectures[0] */
-    const char *old_architecture; /* an older spelling of it; NULL: none */
+    const char *old_architecture; /* an older spelling; NULL: none */
     const char *model_type;
     const struct ctw_key *keys;
     int n_keys;
-    const char *layers;                    /* "model.layers": before ".0." and a row's name */
+    const char *layers;                    /* "model.layers": prefix of ".0." and a row's name */
     const struct ctw_matrix_row *matrices; /* of a decoder layer */
     int n_matrices;
     const struct ctw_vector_row *vectors;
@@ -186,12 +187,12 @@ struct ctw_arch {
     const char *embed, *final_norm, *head; /* modules: "model.embed_tokens", ... */
     enum ctw_rope_pairing pairing;
     enum ctw_window_rule window;
-    double rope_theta; /* where the file has none */
+    double rope_theta; /* if config.json has none */
 };
 
 /*
- * For a family whose modules are called as Llama's, which turns heads as it does, and whose tables
- * are keys[], matrices[] and vectors[] of its file.
+ * For a family with Llama's module names and RoPE pairing, whose tables are keys[], matrices[] and
+ * vectors[] of its file.
  */
 #define CTW_ARCH_AS_LLAMA                                                                          \
     .keys = keys, .n_keys = CTW_COUNT(keys), .layers = "model.layers", .matrices = matrices,       \
