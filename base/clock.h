@@ -1,4 +1,4 @@
-/* The clock that never jumps. */
+/* Monotonic time: setting the system clock does not change it. */
 #ifndef CTW_BASE_CLOCK_H
 #define CTW_BASE_CLOCK_H
 

@@ -1,6 +1,6 @@
 /*
- * XXH3-128 (Yann Collet's xxHash 0.8, seed 0): tells equal bytes from others at the rate of memory.
- * Not meant against someone who searches for collisions.
+ * XXH3-128 (Yann Collet's xxHash 0.8, seed 0): detects differences between bytes at memory
+ * bandwidth. Not cryptographic: an attacker can construct collisions.
  */
 #ifndef CTW_BASE_DIGEST_H
 #define CTW_BASE_DIGEST_H

@@ -1,6 +1,6 @@
 /*
- * Private to base/json*.c: the nodes of a document, in the order of the text (a node's first child
- * follows it), and the scan that makes them.
+ * Private to base/json*.c: the nodes of a document, in the order of the text (the first child comes
+ * right after its parent), and the scan that creates them.
  */
 #ifndef CTW_BASE_JSON_TREE_H
 #define CTW_BASE_JSON_TREE_H
@@ -9,12 +9,12 @@
 
 struct ctw_json_node {
     const struct ctw_json *doc;
-    const char *key;    /* of a member; in cJSON's tree */
-    const char *string; /* CTW_JSON_STRING; in cJSON's tree */
+    const char *key;    /* of a member; owned by cJSON's tree */
+    const char *string; /* CTW_JSON_STRING; owned by cJSON's tree */
     double number;      /* CTW_JSON_NUMBER, CTW_JSON_NONFINITE */
     uint32_t parent;    /* indices into nodes[]; the root is its own parent */
-    uint32_t next;      /* sibling; 0: the last one */
-    uint32_t count;     /* children */
+    uint32_t next;      /* next sibling; 0: none */
+    uint32_t count;     /* number of children */
     uint32_t source;    /* first byte in the text */
     uint32_t source_bytes;
     uint8_t type; /* enum ctw_json_type */
@@ -37,7 +37,7 @@ struct ctw_json {
 };
 
 /*
- * Checks text[0 .. bytes-1] against the rules of json.h and appends a node for every value. Sets
+ * Checks text[0 .. bytes-1] against the rules in json.h and appends a node for every value. Sets
  * type, parent, next, count, source, truth. bytes <= UINT32_MAX - 1.
  */
 enum ctw_status ctw_json_scan(struct ctw_json_nodes *nodes, const char *text, size_t bytes,

@@ -1,6 +1,6 @@
 /*
- * The log: one line an event, on standard error, never on standard output. Level and form come
- * from CTW_LOG=debug|info|warn|error (default info) or ctw_log_set_level(). Thread-safe.
+ * The log: one line per event, on standard error, never on standard output. The level comes from
+ * CTW_LOG=debug|info|warn|error (default info) or ctw_log_set_level(). Thread-safe.
  */
 #ifndef CTW_BASE_LOG_H
 #define CTW_BASE_LOG_H
@@ -16,15 +16,15 @@ extern "C" {
 enum ctw_log_level { CTW_LOG_DEBUG, CTW_LOG_INFO, CTW_LOG_WARN, CTW_LOG_ERROR };
 
 void ctw_log_set_level(enum ctw_log_level level);
-/* Reads debug|info|warn|error; false for anything else. */
+/* Parses debug|info|warn|error; false for any other name. */
 bool ctw_log_level_parse(const char *name, enum ctw_log_level *out) CTW_MUST_CHECK;
 enum ctw_log_level ctw_log_level(void);
 
 void ctw_log(enum ctw_log_level level, const char *fmt, ...) CTW_PRINTF(2, 3);
 
 /*
- * Progress of long work. On a terminal one line is redrawn in place; elsewhere a quiet line is
- * written at most every 30 s. ctw_log() clears a drawn line first. An empty fmt clears it.
+ * Progress of long work. On a terminal one line is redrawn in place; otherwise a plain line is
+ * written at most every 30 s. ctw_log() clears the drawn line first. An empty fmt clears it.
  */
 void ctw_log_progress(const char *fmt, ...) CTW_PRINTF(1, 2);
 

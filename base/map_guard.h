@@ -1,9 +1,10 @@
 /*
- * Files that become shorter while they are mapped. Touching a page that is gone raises SIGBUS,
- * which would end the process without a word. Here the rest of that map becomes zeros instead, and
- * the map is marked: whoever reads through it asks for the mark before handing out what came of it.
+ * Guards against files that are truncated while they are mapped. Touching a missing page raises
+ * SIGBUS, which would end the process without a message. With the guard, the rest of the map reads
+ * as zeros and the map is marked. A reader must check the mark before it hands out results that it
+ * computed from the map.
  *
- * Process-wide, as signal handlers are. Without ctw_map_guard_install() nothing is guarded.
+ * Process-wide, as signal handlers are. Before ctw_map_guard_install() no map is guarded.
  */
 #ifndef CTW_BASE_MAP_GUARD_H
 #define CTW_BASE_MAP_GUARD_H
@@ -11,14 +12,14 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* For main() only, once. Any other SIGBUS does what it did before. */
+/* Call once, from main(). Any other SIGBUS goes to the previous handler. */
 void ctw_map_guard_install(void);
 
-/* Guards a map; returns its place in the table, -1 when that is full. */
+/* Guards a map; returns its slot in the table, or -1 if the table is full. */
 int ctw_map_guard_add(const void *map, size_t bytes);
-/* When nobody reads through it any more. -1 is fine. */
+/* Call after the last read of the map. -1 is a no-op. */
 void ctw_map_guard_remove(int place);
-/* Has a part of the map become zeros? false for -1. Any thread. */
+/* Has a part of the map been replaced by zeros? False for -1. Thread-safe. */
 bool ctw_map_guard_hit(int place);
 
 #endif

@@ -1,4 +1,4 @@
-/* Sizes and times as people read them, written into a caller's buffer and returned. */
+/* Human-readable sizes and times. The result is written to the caller's buffer and returned. */
 #ifndef CTW_BASE_UNITS_H
 #define CTW_BASE_UNITS_H
 

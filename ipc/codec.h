@@ -1,11 +1,11 @@
 /*
- * msgpack maps to and from C structs, by tables. A message's struct and table stand together, and
- * both directions come from the table, so that they cannot disagree.
+ * Table-driven conversion between msgpack maps and C structs. Each message has a struct and a table
+ * of its fields. Encoding and decoding use the same table, so they cannot disagree.
  *
- * Decoding holds the input to the table: every key known and at most once, every required key
- * there, types as told, text valid UTF-8 without control characters. Before msgpack-c sees the
- * bytes, a scan bounds depth and counts against the bytes that are there (msgpack-c would reserve
- * what a header claims: 96 GB for 5 bytes).
+ * Decoding checks the input against the table: every key is known and occurs at most once, every
+ * required key is present, types match, text is valid UTF-8 without control characters. Before
+ * msgpack-c sees the bytes, a scan checks the nesting depth and compares all counts with the number
+ * of bytes present (msgpack-c would allocate what a header claims: 96 GB for 5 bytes).
  */
 #ifndef CTW_IPC_CODEC_H
 #define CTW_IPC_CODEC_H
@@ -16,13 +16,13 @@
 
 #include "base/status.h"
 
-/* Bytes or text that somebody else owns; text is not NUL-terminated. */
+/* Bytes or text, not owned by the slice; text is not NUL-terminated. */
 struct ctw_slice {
     const char *data;
     size_t n;
 };
 
-/* A list of structs or, for CTW_FIELD_STRS, of struct ctw_slice. */
+/* A list of structs; for CTW_FIELD_STRS, a list of struct ctw_slice. */
 struct ctw_list {
     void *data;
     size_t n;
@@ -52,8 +52,8 @@ struct ctw_field {
 enum { CTW_MAX_FIELDS = 31 };
 
 /*
- * A struct that a schema describes begins with `uint32_t has`: bit i tells that fields[i] is (to
- * be) there. Required fields are written whatever the bit says.
+ * A struct that a schema describes begins with `uint32_t has`, whose bit i says that fields[i] is
+ * present. Required fields are written regardless of their bit.
  */
 struct ctw_schema {
     const char *name; /* for messages: "submit.head" */
@@ -77,7 +77,7 @@ struct ctw_schema {
 
 /* ---- writing ---- */
 
-/* A growing message. The first failure (out of memory) is kept; later writes do nothing. */
+/* A growing message. After the first failure (out of memory) later writes are no-ops. */
 struct ctw_writer {
     uint8_t *data;
     size_t n, capacity;
@@ -92,47 +92,48 @@ void ctw_write_key_str(struct ctw_writer *w, const char *key, struct ctw_slice v
 void ctw_write_key_bool(struct ctw_writer *w, const char *key, bool v);
 void ctw_write_key(struct ctw_writer *w, const char *key);
 
-/* Pairs that ctw_write_struct() will write. */
+/* Number of pairs that ctw_write_struct() will write. */
 uint32_t ctw_count_pairs(const struct ctw_schema *schema, const void *from);
-/* The key-value pairs of a struct, without the map's header. */
+/* Writes the key-value pairs of a struct, without the map's header. */
 void ctw_write_struct(struct ctw_writer *w, const struct ctw_schema *schema, const void *from);
 
 /* ---- reading ---- */
 
-/* A parsed message. The bytes must outlive it, and it all slices and lists that come from it. */
+/* A parsed message. The bytes must outlive the reader, and the reader must outlive all slices and
+ * lists read from it. */
 struct ctw_reader {
     void *parsed;
 };
 
-/* CTW_EFORMAT: not one msgpack map, or over a bound of ipc/limits.h. */
+/* CTW_EFORMAT: not exactly one msgpack map, or a bound of ipc/limits.h is exceeded. */
 enum ctw_status ctw_reader_open(struct ctw_reader *r, const void *data, size_t bytes,
                                 struct ctw_err *err) CTW_MUST_CHECK;
-void ctw_reader_close(struct ctw_reader *r); /* fine twice */
+void ctw_reader_close(struct ctw_reader *r); /* idempotent */
 
-/* The scan alone: one complete value of at most that depth and number of elements. */
+/* The scan alone: checks for one complete value within the bounds on depth and elements. */
 enum ctw_status ctw_wire_scan(const void *data, size_t bytes, struct ctw_err *err) CTW_MUST_CHECK;
 
-/* Is there such a key at the top level? */
+/* Does the top-level map have this key? */
 bool ctw_reader_has(const struct ctw_reader *r, const char *key) CTW_MUST_CHECK;
-/* Top-level values of the envelope; false when absent, repeated or of another type. */
+/* Reads a top-level value. False: the key is absent or repeated, or the value has another type. */
 bool ctw_reader_uint(const struct ctw_reader *r, const char *key, uint64_t *out) CTW_MUST_CHECK;
 bool ctw_reader_str(const struct ctw_reader *r, const char *key,
                     struct ctw_slice *out) CTW_MUST_CHECK;
 bool ctw_reader_bool(const struct ctw_reader *r, const char *key, bool *out) CTW_MUST_CHECK;
 
 /*
- * Reads the top-level map into *out (schema->size bytes, zeroed first), passing over the keys in
- * `envelope` (NULL-terminated). `lenient` passes over unknown keys too, as readers of replies must.
+ * Reads the top-level map into *out (schema->size bytes, zeroed first), ignoring the keys listed in
+ * `envelope` (NULL-terminated). With `lenient`, as for replies, unknown keys are ignored too.
  */
 enum ctw_status ctw_reader_read(struct ctw_reader *r, const struct ctw_schema *schema,
                                 const char *const *envelope, bool lenient, void *out,
                                 struct ctw_err *err) CTW_MUST_CHECK;
 
-/* Copies text into a NUL-terminated buffer; false, with an empty string, when it does not fit. */
+/* Copies text into a NUL-terminated buffer. False, with an empty string: it does not fit. */
 bool ctw_slice_copy(struct ctw_slice s, char *out, size_t capacity);
 bool ctw_slice_is(struct ctw_slice s, const char *text);
-struct ctw_slice ctw_slice_of(const char *text); /* NULL gives an empty one */
-/* Puts '?' for what a str must not hold: invalid UTF-8 (a file name, say), control characters. */
+struct ctw_slice ctw_slice_of(const char *text); /* NULL: an empty slice */
+/* Replaces bytes that a str must not hold (invalid UTF-8, control characters) with '?'. */
 void ctw_text_clean(char *text, size_t n);
 
 #endif

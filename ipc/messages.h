@@ -1,10 +1,11 @@
 /*
  * The requests and replies of docs/PROTOCOL.md as C structs. Each operation has one file in
- * ipc/messages/ with the tables of its two maps, from which both encoding and decoding come, and
- * one line in ipc/messages.c. Slices and lists of a decoded message live as long as it.
+ * ipc/messages/ with the tables of its request and reply, used for both encoding and decoding, and
+ * one line in ipc/messages.c. Slices and lists of a decoded message are valid until the message is
+ * closed.
  *
- * Member names are the wire's keys. `has` (see ipc/codec.h) tells which optional ones are there:
- * bit CTW_<STRUCT>_<MEMBER>, the member's place in its table.
+ * Member names are the keys on the wire. `has` (see ipc/codec.h) says which optional members are
+ * present; their bits are CTW_<STRUCT>_<MEMBER>, the member's index in its table.
  */
 #ifndef CTW_IPC_MESSAGES_H
 #define CTW_IPC_MESSAGES_H
@@ -143,7 +144,7 @@ struct ctw_model_map {
 };
 enum {
     CTW_MODEL_READY_BITS = 0x3ffff << 4, /* the 18 members that only a ready model has */
-    CTW_MODEL_MORE_BITS = 7 << 22,       /* reason, products and fit_length, likewise */
+    CTW_MODEL_MORE_BITS = 7 << 22,       /* reason, products, fit_length: also only if ready */
     CTW_MODEL_FIT_LENGTH = 24
 };
 
@@ -264,7 +265,7 @@ extern const struct ctw_schema ctw_error_schema; /* ipc/messages/error.c */
 struct ctw_request {
     uint64_t id;
     enum ctw_op op;
-    struct ctw_slice token; /* of the envelope; empty: none */
+    struct ctw_slice token; /* from the envelope; empty: no token */
     union {
         struct ctw_empty empty; /* info, health */
         struct ctw_submit submit;
@@ -283,7 +284,7 @@ struct ctw_reply {
     uint64_t id;
     enum ctw_op op;
     bool ok;
-    struct ctw_error_map error; /* when not ok */
+    struct ctw_error_map error; /* if not ok */
     union {
         struct ctw_info_reply info;
         struct ctw_health_reply health;
@@ -295,13 +296,14 @@ struct ctw_reply {
         struct ctw_model_reply model; /* load, unload */
         struct ctw_drain_reply drain; /* drain, shutdown */
     } body;
-    struct ctw_reader reader; /* of a decoded one */
-    void *blocks;             /* of ctw_reply_alloc() */
+    struct ctw_reader reader; /* of a decoded reply */
+    void *blocks;             /* from ctw_reply_alloc() */
 };
 
 /*
- * `bytes` must outlive *out. On failure (CTW_EFORMAT, CTW_EUNSUP: version or operation, CTW_ENOMEM)
- * out->id is the request's if it could be read, else 0. Close it in either case.
+ * `data` must outlive *out. On failure (CTW_EFORMAT, CTW_ENOMEM, or CTW_EUNSUP for an unknown
+ * version or operation) out->id is the request's id, or 0 if the id could not be read. Close *out
+ * in either case.
  */
 enum ctw_status ctw_request_decode(struct ctw_request *out, const void *data, size_t bytes,
                                    struct ctw_err *err) CTW_MUST_CHECK;
@@ -315,14 +317,14 @@ enum ctw_status ctw_reply_decode(struct ctw_reply *out, enum ctw_op op, const vo
                                  size_t bytes, struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_reply_close(struct ctw_reply *reply);
 
-/* Memory that ctw_reply_close() frees, zeroed; NULL when there is none. */
+/* Zeroed memory that ctw_reply_close() frees; NULL: out of memory. */
 void *ctw_reply_alloc(struct ctw_reply *reply, size_t bytes) CTW_MUST_CHECK;
-/* Fills *out with a copy of the text in such memory; false when there is none. */
+/* Sets *out to a copy of the text in memory from ctw_reply_alloc(); false: out of memory. */
 bool ctw_reply_copy(struct ctw_reply *reply, const char *text, struct ctw_slice *out);
-/* Makes the reply an error; its text is copied. */
+/* Turns the reply into an error reply; copies the message. */
 void ctw_reply_fail(struct ctw_reply *reply, const struct ctw_err *err);
 
-/* For --version: libraries that ipc/ was linked with, as they call themselves. */
+/* For --version: what the libraries that ipc/ is linked with report as their version. */
 const char *ctw_ipc_nng_version(void);
 const char *ctw_ipc_msgpack_version(void);
 

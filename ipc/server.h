@@ -1,18 +1,18 @@
 /*
  * The listening side: the reply half of nng's request/reply protocol, on nng's streams. Every nng
- * REQ socket can talk to it.
+ * REQ socket can talk to the server.
  *
- * The framing is done here and not by an nng REP socket because a server must decide when it reads.
- * What a client sends is read only if there is room for it: the bytes of all requests together are
- * bounded (CTW_IPC_UNHANDLED_BYTES), and so are a connection's unanswered requests. A client that
- * reads no replies, or sends half a message, holds up its own connection, and loses it after
- * send_ms or receive_ms; the log then names it.
+ * The server does the framing itself, without an nng REP socket, because it must control when it
+ * reads. This gives back-pressure: the bytes of all requests together are bounded
+ * (CTW_IPC_UNHANDLED_BYTES), and so is the number of unanswered requests per connection. A client
+ * that reads no replies, or sends half a message, blocks only its own connection, which the server
+ * closes after send_ms or receive_ms with a line in the log.
  *
- * A few threads call the handler. A handler never waits: if it has nothing to say yet, it says what
- * it waits for, and is called again with the same request.
+ * A few threads call the handler. A handler never blocks: if the reply is not ready, the handler
+ * says what it waits for, and the server calls it again with the same request.
  *
- * Over ipc only processes of the same user are let in. Do not fork after ctw_server_open(): nng
- * does not survive it.
+ * Over ipc only processes of the same user are accepted. Do not fork after ctw_server_open(): nng
+ * does not support it.
  */
 #ifndef CTW_IPC_SERVER_H
 #define CTW_IPC_SERVER_H
@@ -21,59 +21,60 @@
 
 struct ctw_server;
 
-/* Who sent a request. */
+/* The sender of a request. */
 struct ctw_peer {
-    uint32_t pipe;       /* the connection: never 0, never used again */
+    uint32_t pipe;       /* id of the connection: never 0, never reused */
     bool local;          /* over ipc: a process of this user */
     const char *address; /* for people: "process 4711", "10.0.0.2:51234" */
 };
 
-/* How a handler puts its reply off. Times are ctw_now_ms()'s. */
+/* How a handler defers its reply. Times are on the clock of ctw_now_ms(). */
 struct ctw_wait {
-    bool allowed;     /* in: false: there is no room for one more that waits, so reply */
-    int64_t since_ms; /* in: when the handler was called with this request for the first time */
-    int64_t until_ms; /* out: 0: the reply is filled; else call again at this time at the latest */
-    uint64_t key;     /* out: ... and after ctw_server_wake() with this key */
+    bool allowed;     /* in: false: too many requests wait already, so reply now */
+    int64_t since_ms; /* in: when the handler was first called with this request */
+    int64_t until_ms; /* out: 0: the reply is complete; else the latest time of the next call */
+    uint64_t key;     /* out: ctw_server_wake() with this key also causes the next call */
 };
 
 struct ctw_server_options {
     const char *url; /* "ipc:///path" or "tcp://host:port" (port 0: any free one) */
     bool allow_any;  /* --insecure-bind-any */
-    int n_threads;   /* that call the handler; 0: 4 */
-    int send_ms;     /* without a byte taken of a reply, until its client is dropped; 0: 30000 */
-    int receive_ms;  /* without a byte of a begun request, likewise; 0: 30000 */
+    int n_threads;   /* threads that call the handler; 0: 4 */
+    int send_ms;     /* timeout without progress while sending a reply; 0: 30000 */
+    int receive_ms;  /* timeout without progress while receiving a request; 0: 30000 */
     void *arg;
     /*
-     * reply comes zeroed but for id and op: fill body and set ok, or ctw_reply_fail(), or set
-     * wait->until_ms. Called from several threads at once, one request of a connection at a time.
+     * reply is zeroed except for id and op. Fill body and set ok, or call ctw_reply_fail(), or set
+     * wait->until_ms. Several threads call this at once, but for one connection only one request at
+     * a time.
      */
     void (*handle)(void *arg, const struct ctw_peer *peer, const struct ctw_request *request,
                    struct ctw_wait *wait, struct ctw_reply *reply);
     /*
-     * May the peer ask this at all? Else the answer is `refused` and nothing else. Called also for
-     * a request that cannot be decoded, as far as it was. Must not wait. NULL: everybody may.
+     * Is the peer authorised to make this request? If not, the reply is `refused` and nothing else.
+     * Also called for a request that could not be fully decoded, with the fields decoded so far.
+     * Must not block. NULL: every peer is authorised.
      */
     bool (*admits)(void *arg, const struct ctw_peer *peer, const struct ctw_request *request);
-    /* A connection is lost; none of its requests is handled any more. Must not wait; may be NULL.
-     */
+    /* A connection is lost and none of its requests is in flight. Must not block; may be NULL. */
     void (*peer_gone)(void *arg, uint32_t pipe);
 };
 
-/* CTW_EINVAL, CTW_EBUSY (another listens there), CTW_EIO. */
+/* CTW_EINVAL, CTW_EBUSY (the address is in use), CTW_ENOMEM, CTW_EIO. */
 enum ctw_status ctw_server_open(struct ctw_server **out, const struct ctw_server_options *options,
                                 struct ctw_err *err) CTW_MUST_CHECK;
 
 /*
- * Takes no more requests, waits for the handlers and for a second at most until replies are taken,
- * removes socket and lock. NULL is fine.
+ * Stops reading requests, waits for the handlers, gives clients at most a second to take their
+ * replies, and removes the socket and the lock file. NULL is a no-op.
  */
 void ctw_server_close(struct ctw_server *s);
 
-/* Calls the handlers that wait for `key` again; 0: all that wait. From any thread; does not wait.
- */
+/* Calls the handler again for requests that wait for `key` (0: for all waiting requests).
+ * Thread-safe; does not block. */
 void ctw_server_wake(struct ctw_server *s, uint64_t key);
 
-/* The address to dial, with the real port. */
+/* The address to dial, with the actual port. */
 const char *ctw_server_url(const struct ctw_server *s);
 
 #endif

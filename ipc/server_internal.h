@@ -2,15 +2,15 @@
  * Shared by server.c (opening, closing), accept.c (new connections), connection.c (bytes) and
  * dispatch.c (requests).
  *
- * One lock guards all of it. nng calls back on threads of its own; a callback takes the lock, moves
- * one connection a step and starts nng's next operation. Nothing of nng's calls back at once, and
- * nothing waits with the lock held. Functions below are called with the lock held unless they say
- * otherwise.
+ * One lock guards the whole server. nng runs its callbacks on its own threads. A callback takes the
+ * lock, advances one connection by a step and starts nng's next operation. nng never calls back
+ * from within the call that starts an operation, and no code blocks with the lock held. Call the
+ * functions below with the lock held unless their comment says otherwise.
  *
- * A request is an exchange. It is, in this order: received (connection->receiving), pending (its
- * connection's list), active (in the server's ready list, then a thread's), perhaps waiting (the
- * server's list, then pending again), answered (active still, until its reply is sent). A
- * connection has one active exchange at most, so its client is sent one reply at a time.
+ * An exchange is a request and its reply. It is, in this order: received (connection->receiving),
+ * pending (its connection's list), active (in the server's ready list, then with a thread), perhaps
+ * waiting (the server's list, then pending again), answered (still active until its reply is sent).
+ * A connection has at most one active exchange, so its client gets one reply at a time.
  */
 #ifndef CTW_IPC_SERVER_INTERNAL_H
 #define CTW_IPC_SERVER_INTERNAL_H
@@ -27,20 +27,20 @@ enum {
     CTW_TRACE_BYTES = 4 * 16, /* request id and the hops before it: nng allows 15 */
     CTW_FRAME_BYTES = 9,      /* ipc: 1 and the length; tcp: the length */
     CTW_HELLO_BYTES = 8,
-    CTW_NOTES = 8, /* for the log, until the timer writes them; more are lost */
+    CTW_NOTES = 8, /* log lines until the timer writes them; more are dropped */
     CTW_NOTE_BYTES = 200,
-    /* A message that is slower than this for so long makes room, if others wait for it. */
+    /* A message slower than this for CTW_SLOW_S loses its connection if others wait for memory. */
     CTW_SLOW_BYTES_PER_S = 65536,
     CTW_SLOW_S = 5
 };
 
 struct ctw_exchange {
     struct ctw_connection *conn;
-    struct ctw_exchange *next; /* in the list that holds it */
-    size_t n, n_trace;         /* bytes; of these, nng's header in front of the message */
-    size_t charge;             /* of the request: in unhandled; of the reply: in unsent */
-    bool counted;              /* in n_exchanges */
-    unsigned char *data;       /* the request; NULL: handled */
+    struct ctw_exchange *next; /* in the list that holds the exchange */
+    size_t n, n_trace;         /* request bytes, and how many are nng's header before the message */
+    size_t charge;             /* bytes in server->unhandled (request) or server->unsent (reply) */
+    bool counted;              /* counted in conn->n_exchanges */
+    unsigned char *data;       /* the request; NULL: handled and freed */
     unsigned char head[CTW_FRAME_BYTES + CTW_TRACE_BYTES]; /* of the reply */
     size_t n_head;
     struct ctw_writer reply;
@@ -50,51 +50,51 @@ struct ctw_exchange {
 };
 
 struct ctw_exchanges {
-    struct ctw_exchange *first, **end; /* end: where the next one goes */
+    struct ctw_exchange *first, **end; /* end: where the next exchange is linked */
 };
 
 enum ctw_receiving { CTW_RECEIVING_HELLO, CTW_RECEIVING_FRAME, CTW_RECEIVING_BODY };
 
-/* How a message moves, while others wait for its room: a look each second. */
+/* The pace of a message while others wait for memory, checked every second. */
 struct ctw_pace {
-    size_t seen; /* bytes at the last look */
-    int n_slow;  /* looks in a row that found it slow */
+    size_t seen; /* bytes at the last check */
+    int n_slow;  /* consecutive checks that found it slow */
 };
 
 struct ctw_connection {
     struct ctw_server *server;
-    struct ctw_connection *next;      /* of all */
-    struct ctw_connection *next_room; /* of those that wait for room */
+    struct ctw_connection *next;      /* in the server's list */
+    struct ctw_connection *next_room; /* in the list of connections that wait for memory */
     uint32_t id;
     char address[64];
     nng_stream *stream;
     nng_aio *rx, *tx;
-    bool rx_busy, tx_busy; /* nng has them */
-    bool closing;          /* its stream is closed; freed when nothing is busy */
+    bool rx_busy, tx_busy; /* an nng operation is in flight */
+    bool closing;          /* the stream is closed; freed when no operation is in flight */
     bool waits_for_room;
     bool hello_sent;
 
     enum ctw_receiving state;
     unsigned char in[CTW_FRAME_BYTES];
-    size_t got, want; /* of the hello, frame or body */
+    size_t got, want; /* bytes of the hello, frame or body */
     struct ctw_exchange *receiving;
 
     struct ctw_exchanges pending;
     struct ctw_exchange *active;
     int n_exchanges; /* unanswered */
-    int n_waiting;   /* of these */
+    int n_waiting;   /* waiting requests among them */
 
-    size_t sent; /* of the hello or the active exchange's reply */
+    size_t sent; /* bytes of the hello or the active exchange's reply */
     struct ctw_pace receiving_pace, sending_pace;
-    double allowance;   /* requests that may come at once */
-    int64_t allowed_ms; /* when that was */
-    int64_t resume_ms;  /* reading pauses until then; 0: it does not */
+    double allowance;   /* requests that may come now without delay */
+    int64_t allowed_ms; /* when allowance was updated */
+    int64_t resume_ms;  /* reading pauses until this time; 0: no pause */
 };
 
 struct ctw_server {
     struct ctw_server_options options;
     struct ctw_endpoint endpoint;
-    char url[CTW_URL_MAX]; /* with the real port */
+    char url[CTW_URL_MAX]; /* with the actual port */
     nng_stream_listener *listener;
     nng_aio *accept;
     int n_threads; /* started */
@@ -103,68 +103,68 @@ struct ctw_server {
     bool timer_started;
 
     pthread_mutex_t lock;
-    pthread_cond_t work;  /* for the threads: ready, or ended */
-    pthread_cond_t timed; /* for the timer: an earlier time, a connection to free */
-    pthread_cond_t idle;  /* for the closing: something ended */
-    bool ending;          /* reads no more */
-    bool ended;           /* the threads leave */
-    bool accepting;       /* nng has accept */
-    int64_t accept_ms;    /* when accepting is tried again; 0: it is accepting */
-    int64_t refused_ms;   /* before then the log tells of no more connections that failed */
+    pthread_cond_t work;  /* signals the threads: ready or ended changed */
+    pthread_cond_t timed; /* signals the timer: timer_ms is now earlier, or ended */
+    pthread_cond_t idle;  /* signals ctw_server_close(): a connection or accept ended */
+    bool ending;          /* no more requests are read */
+    bool ended;           /* the threads must return */
+    bool accepting;       /* an accept is in flight */
+    int64_t accept_ms;    /* when to retry accepting; 0: not paused */
+    int64_t refused_ms;   /* until then no further refused connections are logged */
 
     struct ctw_connection *connections;
     int n_connections, max_connections;
     uint32_t next_id;
-    struct ctw_connection *room_first, **room_end; /* waiting for room, oldest first */
+    struct ctw_connection *room_first, **room_end; /* waiting for memory, oldest first */
     size_t unhandled, unsent;                      /* bytes of large requests and replies */
-    int64_t hurry_ms;                              /* of the next look at paces */
-    bool fetch_waits;                              /* for replies to leave */
+    int64_t hurry_ms;                              /* when to check paces next */
+    bool fetch_waits;                              /* a fetch waits for replies to be sent */
     struct ctw_exchanges ready, waiting;
     int n_waiting;
     unsigned n_wakes;
     char notes[CTW_NOTES][CTW_NOTE_BYTES];
     int n_notes;
-    int64_t timer_ms; /* when the timer looks again; INT64_MAX: when told */
+    int64_t timer_ms; /* when the timer runs next; INT64_MAX: when signalled */
 };
 
 /* ---- connection.c ---- */
 
-/* Says hello. False: there is no memory for it. */
+/* Starts the SP handshake. False: out of memory. */
 bool ctw_connection_start(struct ctw_connection *c) CTW_MUST_CHECK;
-/* Reads on, if there is room for one more request. */
+/* Continues reading unless a bound forbids it. */
 void ctw_connection_receive(struct ctw_connection *c);
-/* Sends the active exchange's reply, as soon as nothing else is being sent. */
+/* Sends the active exchange's reply unless another send is in flight. */
 void ctw_connection_send(struct ctw_connection *c);
-/* Ends it; why: for the log, NULL: not worth a line. The timer frees it. */
+/* Closes the connection; the timer frees it. why: the reason for the log; NULL: no log line. */
 void ctw_connection_drop(struct ctw_connection *c, const char *why);
-/* Reads on what waited for room, as far as there is room now. */
+/* Resumes connections that wait for memory, oldest first, as far as memory allows. */
 void ctw_connections_admit(struct ctw_server *s);
-/* Drops connections that are slow with a message while others wait for its room. */
+/* Drops connections that are slow with a large message while others wait for its memory. */
 void ctw_connections_hurry(struct ctw_server *s);
 bool ctw_connection_is_free(const struct ctw_connection *c);
-/* Without the lock, out of the server's list. */
+/* Call without the lock, after removing the connection from the server's list. */
 void ctw_connection_free(struct ctw_connection *c);
 
 /* ---- dispatch.c ---- */
 
 void ctw_exchanges_init(struct ctw_exchanges *list);
-/* Gives a request's bytes back, and lets connections read that waited for room. */
+/* Frees the request's bytes and resumes connections that wait for memory. */
 void ctw_exchange_handled(struct ctw_exchange *e);
 void ctw_exchange_free(struct ctw_exchange *e);
-/* A request is complete. */
+/* Queues a completely received request. */
 void ctw_dispatch_add(struct ctw_exchange *e);
-/* Makes the connection's next request active, if none is. */
+/* Activates the connection's next request if none is active. */
 void ctw_dispatch_next(struct ctw_connection *c);
-/* Forgets what waits of a connection that is closing. */
+/* Frees the pending and waiting requests of a connection that is closing. */
 void ctw_dispatch_forget(struct ctw_connection *c);
-/* A warning for the log, which nobody writes with the lock held: standard error may be a full pipe.
- */
+/* Stores a warning for the log. The timer writes it without the lock, because standard error may be
+ * a full pipe. */
 void ctw_dispatch_note(struct ctw_server *s, const char *fmt, ...) CTW_PRINTF(2, 3);
-/* Writes the notes; lets go of the lock meanwhile. */
+/* Writes the stored warnings; releases the lock while writing. */
 void ctw_dispatch_write_notes(struct ctw_server *s);
-/* Calls all that wait again. */
+/* Makes requests that wait for `key` (0: all waiting requests) pending again. */
 void ctw_dispatch_wake(struct ctw_server *s, uint64_t key);
-/* The timer is to look at `ms` at the latest. */
+/* The timer must run at `ms` at the latest. */
 void ctw_dispatch_look_at(struct ctw_server *s, int64_t ms);
 void *ctw_dispatch_main(void *server);
 void *ctw_dispatch_timer_main(void *server);
@@ -172,6 +172,6 @@ void *ctw_dispatch_timer_main(void *server);
 /* ---- accept.c ---- */
 
 void ctw_server_accept(struct ctw_server *s);
-void ctw_server_on_accepted(void *server); /* nng's callback, without the lock */
+void ctw_server_on_accepted(void *server); /* nng's callback; called without the lock */
 
 #endif
