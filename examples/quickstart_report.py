@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The parts of quickstart.sh that are easier in Python: a text of last resort, and the report."""
+"""The Python parts of quickstart.sh: the fallback text, and the report."""
 
 import argparse
 import json
@@ -12,7 +12,7 @@ PAGE_CHARACTERS = 16000  # about as long as an article of WikiText-2
 
 
 def write_pydoc(path):
-    """Python's manual as a file like WikiText-2's: JSON lines with `page`."""
+    """Writes Python's manual in the form of the WikiText-2 file: JSON lines with `page`."""
     pages, page = [], ""
     for _, text in sorted(pydoc_data.topics.topics.items()):
         for line in text.splitlines(keepends=True):
@@ -27,10 +27,10 @@ def write_pydoc(path):
 
 
 def metrics(folder):
-    """(metric -> value of the wikitext task, number of documents) of the newest result file."""
+    """The newest result file's (metric -> value of the wikitext task, document counts)."""
     files = sorted(Path(folder).rglob("results_*.json"), key=lambda p: p.stat().st_mtime)
     if not files:
-        sys.exit(f"quickstart: lm_eval left no results in {folder}")
+        sys.exit(f"quickstart: lm_eval wrote no results to {folder}")
     result = json.loads(files[-1].read_text(encoding="utf-8"))
     found = {k.split(",")[0]: v for k, v in result["results"]["wikitext"].items()
              if isinstance(v, float)}
@@ -52,8 +52,8 @@ def report(args):
     of = f"{samples.get('effective', '?')} of {samples.get('original', '?')} documents"
     say(f"Model: {args.model}. Text: {args.text}; {of}.")
     word = rows[0][1]["word_perplexity"]
-    say(f"The model is as unsure about the next word as if it chose among {word:.1f} equally likely "
-        "ones. Lower is better. Numbers compare only over the same documents and the same "
+    say(f"The model is as uncertain about the next word as if it chose among {word:.1f} equally likely "
+        "words. Lower is better. Compare numbers only over the same documents and with the same "
         "max_length (here 2048).")
     for name, m, _ in rows[1:]:
         change = m["word_perplexity"] / word - 1
@@ -62,7 +62,7 @@ def report(args):
             f"({bits:+.4f} bits per byte). Calibrated methods (llm-compressor's GPTQ, AWQ) cost "
             "less; score their checkpoints with the same command.")
     if samples.get("effective") != samples.get("original"):
-        say("This was a part of the text: --full takes all of it.")
+        say("These numbers cover only a part of the text; --full scores the whole text.")
 
 
 def main():

@@ -1,12 +1,12 @@
-# Set-up of a bare Debian or Ubuntu machine, for tests/run and examples/quickstart.sh (sourced).
+# Sets up a bare Debian or Ubuntu machine. Sourced by tests/run and examples/quickstart.sh.
 #
-#   ctw_setup_system [more probes]   compiler, CMake and libraries; asks apt only for what is missing
-#   ctw_setup_python DIR REQUIREMENTS...   a virtual environment with those packages
+#   ctw_setup_system [more probes]   compiler, CMake and libraries; installs only missing packages
+#   ctw_setup_python DIR REQUIREMENTS...   a virtual environment with these packages
 #
-# Needs root or sudo only when something is missing.
+# Needs root or sudo only if a system package is missing.
 
-# "probe package": the package is missing when the probe (a command, or a path with wildcards)
-# finds nothing.
+# "probe package": the package is missing if the probe (a command, or a path with wildcards) finds
+# nothing.
 CTW_SYSTEM_PROBES=(
   "cc build-essential"
   "make build-essential"
@@ -28,7 +28,7 @@ ctw_probe() {
   esac
 }
 
-# The C part of msgpack is libmsgpack-dev on Debian 12, libmsgpack-c-dev later.
+# The C library of msgpack is libmsgpack-dev on Debian 12 and libmsgpack-c-dev on later releases.
 ctw_package_name() {
   if [ "$1" != msgpack ]; then
     echo "$1"
@@ -47,12 +47,12 @@ ctw_setup_system() {
   done
   [ ${#missing[@]} -eq 0 ] && return 0
   if ! command -v apt-get >/dev/null; then
-    ctw_say "Missing: ${missing[*]} (Debian's names). This machine has no apt: install them by hand."
+    ctw_say "Missing packages: ${missing[*]} (Debian names). This machine has no apt: install them by hand."
     return 1
   fi
   if [ "$(id -u)" -ne 0 ]; then
     if ! command -v sudo >/dev/null; then
-      ctw_say "Missing packages and neither root nor sudo. As root: apt-get install ${missing[*]}"
+      ctw_say "Packages are missing and there is no sudo. As root, run: apt-get install ${missing[*]}"
       return 1
     fi
     sudo="sudo"
@@ -68,13 +68,13 @@ ctw_setup_system() {
     install --no-install-recommends "${names[@]}" >&2
 }
 
-# Installs anew only when the list of requirements changed; makes the environment anew when Python did, or
-# when an earlier run was cut short.
+# Reinstalls only if the list of requirements changed. Recreates the environment if Python changed or an
+# earlier run was interrupted.
 ctw_setup_python() {
   local dir=$1 python stamp found
   shift
   if ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))'; then
-    ctw_say "python3 is $(python3 --version 2>&1); 3.10 or newer is needed"
+    ctw_say "python3 is $(python3 --version 2>&1), but 3.10 or newer is needed"
     return 1
   fi
   python="$(python3 --version 2>&1) of $(command -v python3)"
@@ -82,7 +82,7 @@ ctw_setup_python() {
   found=$(cat "$dir/requirements.stamp" 2>/dev/null || true)
   "$dir/bin/python" -c 'import pip' 2>/dev/null || found=""
   [ "$found" = "$stamp" ] && return 0
-  ctw_say "Python packages into $dir ..."
+  ctw_say "Installing Python packages into $dir"
   rm -f "$dir/requirements.stamp"
   [ "${found%%: *}" = "$python" ] || python3 -m venv --clear "$dir" || return 1
   "$dir/bin/python" -m pip install -q --retries 5 --disable-pip-version-check "$@" >&2 || return 1
