@@ -48,12 +48,14 @@ if [ $got -ne 74 ] || ! grep -q "cannot write to standard output" "$err"; then
     echo "--help to a full disk: exit code $got"
     fail=1
 fi
-# So is a limit on the size of files.
-(ulimit -f 0; exec "$worker" --help) >"$out" 2>/dev/null
-got=$?
-if [ $got -ne 74 ]; then
-    echo "--help to a file at its size limit: exit code $got"
-    fail=1
+# So is a limit on the size of files. (The thread sanitizer writes a file of its own before main().)
+if ! "$worker" --version | grep -q "thread sanitizer"; then
+    (ulimit -f 0; exec "$worker" --help) >"$out" 2>/dev/null
+    got=$?
+    if [ $got -ne 74 ]; then
+        echo "--help to a file at its size limit: exit code $got"
+        fail=1
+    fi
 fi
 # "true" reads nothing: its end of the pipe is closed by the time we write.
 code=$({ (sleep 0.2; "$worker" --help 2>/dev/null; echo $? >&3) | true; } 3>&1)
