@@ -1,5 +1,5 @@
 /* Opens backends, checks every operation against the contract in backend.h, and calls the table.
- * What fails here is a mistake of the caller, never of a checkpoint or a client. */
+ * A failed check is a bug in the caller, never in a checkpoint or a client. */
 #include "kernels/backend.h"
 
 #include <stdio.h>
@@ -28,7 +28,7 @@ enum ctw_status ctw_backend_open(struct ctw_backend **out, const char *name,
             snprintf((*out)->reason, sizeof((*out)->reason), is_auto ? "a GPU is here" : "asked for");
             return CTW_OK;
         }
-        /* A machine without a GPU is no error; a mistyped option or a broken GPU is. */
+        /* A machine without a GPU is not an error; a mistyped option or a broken GPU is. */
         if (is_auto && st != CTW_EUNSUP)
             return ctw_fail(err, st, "%s", no_gpu.msg);
         if (!is_auto && st == CTW_EUNSUP && err != NULL) {
@@ -169,7 +169,7 @@ enum ctw_status ctw_fence_wait(struct ctw_backend *be, uint64_t fence, struct ct
 
 /* ---- checks ------------------------------------------------------------------------------- */
 
-/* CTW_EINTERNAL with the rule that is broken. */
+/* CTW_EINTERNAL with the violated rule. */
 #define REQUIRE(op_name, rule)                                                                     \
     do {                                                                                           \
         if (!(rule))                                                                               \
@@ -188,7 +188,7 @@ static bool shard_ok(const struct ctw_shard *s)
            (s->bias == NULL || is_float(s->bias_dtype));
 }
 
-/* What ctw_prepare() and ctw_linear() have in common; *n_out: columns of y. */
+/* Checks shared by ctw_prepare() and ctw_linear(); *n_out: columns of y. */
 static enum ctw_status check_shards(const struct ctw_op_linear *op, int64_t *n_out,
                                     struct ctw_err *err)
 {
@@ -238,7 +238,7 @@ static enum ctw_status check_qkv(const struct ctw_op_qkv *op, struct ctw_err *er
     return CTW_OK;
 }
 
-/* Is the one's y what the other splits? Both are right by themselves. */
+/* Is the linear operation's y what the qkv operation splits? Each has been checked on its own. */
 static enum ctw_status check_linear_qkv(const struct ctw_op_linear *op, const struct ctw_op_qkv *qkv,
                                         struct ctw_err *err)
 {

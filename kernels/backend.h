@@ -1,18 +1,20 @@
 /*
- * The contract of every numeric operation. worker/ knows backends only through the functions
+ * The contract of every numeric operation. worker/ reaches backends only through the functions
  * ctw_op_*() and ctw_backend_*() here; backend.c checks shapes and calls the table.
  *
- * Memory. Pointers called "device" come from ctw_device_alloc() (or, for weights, from the
- * layer provider) and are never dereferenced by the worker. For the CPU they are host pointers.
+ * Memory. Pointers marked "device" come from ctw_device_alloc() (or, for weights, from the layer
+ * provider). The worker never dereferences them. On the CPU they are host pointers.
  *
- * Order. Operations of one backend run in the order of the calls; they may return before they
- * are done. ctw_device_download() and ctw_backend_sync() wait; a fence says when memory that they
- * read may be reused. One thread uses a backend.
+ * Order. Operations of one backend run in call order and may return before they have finished.
+ * ctw_device_download() and ctw_backend_sync() wait for completion. A fence tells when memory that
+ * operations read may be reused. A backend is not thread-safe: one thread uses it, except for the
+ * upload and fence functions below.
  *
- * Activations have one dtype (F32, BF16 or F16) throughout a model: arrays [n_tok, dim] row-major.
- * Every sum is accumulated in fp32 or better, in an order that depends only on the row's own
- * inputs and the shape in the other dimensions, never on n_tok, the row's place, or threads:
- * a row's result is the same bit for bit in any company. Results are rounded once, when stored.
+ * Activations have one dtype (F32, BF16 or F16) throughout a model: arrays [n_tok, dim], row-major.
+ * Every sum is accumulated in fp32 or better. Its order depends only on the row's own inputs and on
+ * the shape in the other dimensions, never on n_tok, the row's position or the number of threads: a
+ * row's result is bit-identical regardless of the other rows in the batch. Results are rounded
+ * once, when stored.
  */
 #ifndef CTW_KERNELS_BACKEND_H
 #define CTW_KERNELS_BACKEND_H
@@ -25,15 +27,15 @@ extern "C" {
 
 struct ctw_backend_ops;
 
-/* Every backend's own struct starts with this one. */
+/* First member of every backend's own struct. */
 struct ctw_backend {
     const struct ctw_backend_ops *ops;
-    char reason[256]; /* why this backend was taken; set by ctw_backend_open() */
+    char reason[256]; /* why this backend was selected; set by ctw_backend_open() */
 };
 
 struct ctw_backend_options {
-    const char *variant;      /* CPU; NULL: the best that this machine runs; else its name */
-    const char *cuda_variant; /* likewise for the GPU */
+    const char *variant;      /* CPU; NULL: the best variant for this machine; else its name */
+    const char *cuda_variant; /* GPU; NULL: the best variant for this GPU; else its name */
     int n_threads;            /* CPU; 0: all */
     int device;               /* GPU index */
 };
@@ -43,22 +45,22 @@ struct ctw_backend_info {
     const char *variant;   /* "c", "avx2", "avx512", "avx512bf16"; "general", "hopper" */
     char device[96];       /* the processor's name */
     char numerics[96];     /* what a score's last bit depends on: "cpu-avx2", "cuda-hopper-sm90-.." */
-    char reason[256];      /* why this backend was taken */
+    char reason[256];      /* why this backend was selected */
     int n_threads;         /* CPU */
     uint64_t memory_total; /* bytes of the GPU; 0 on the CPU */
 };
 
-/* What the planner must know of a backend. */
+/* What the planner needs to know about a backend. */
 struct ctw_backend_traits {
-    bool host_memory;     /* operations read the mapped files, before their call returns */
-    int64_t chunk_tokens; /* rows from which on its products run at their full rate */
-    int64_t pass_tokens;  /* more tokens in a pass gain nothing worth having */
-    double pass_flops;    /* about a minute of work */
+    bool host_memory;     /* operations read the mapped files, and only before their call returns */
+    int64_t chunk_tokens; /* number of rows from which on products run at full throughput */
+    int64_t pass_tokens;  /* more tokens per pass bring no worthwhile gain */
+    double pass_flops;    /* about one minute of work */
 };
 
 /* ---- linear ------------------------------------------------------------------------------- */
 
-/* Some rows of a linear layer: one stored matrix, with its own format and scales. */
+/* A group of rows of a linear layer: one stored matrix with its own format and scales. */
 struct ctw_shard {
     const struct ctw_weight *weight;
     const struct ctw_weight_data *data;
@@ -76,10 +78,10 @@ enum ctw_epilogue {
 
 enum { CTW_MAX_SHARDS = 4 };
 
-/* Which of a layer's products it is: each has its own place for weights decoded ahead. */
+/* Which product of a layer this is. Each slot has its own memory for weights decoded ahead. */
 enum ctw_slot { CTW_SLOT_QKV, CTW_SLOT_O, CTW_SLOT_GATE_UP, CTW_SLOT_DOWN, CTW_N_SLOTS };
 
-/* y[t, o] = epilogue(sum over i of x[t, i] * w[o, i]); the shards' rows stand one after another. */
+/* y[t, o] = epilogue(sum over i of x[t, i] * w[o, i]); w is the shards' rows, concatenated. */
 struct ctw_op_linear {
     const struct ctw_shard *shards;
     int n_shards; /* 1..CTW_MAX_SHARDS; all have the same k */
@@ -87,7 +89,7 @@ struct ctw_op_linear {
     enum ctw_dtype dtype;
     enum ctw_epilogue epilogue;
     enum ctw_activation act;       /* CTW_EPI_GATE only */
-    enum ctw_dtype residual_dtype; /* CTW_EPI_ADD only: of y, which otherwise has dtype */
+    enum ctw_dtype residual_dtype; /* CTW_EPI_ADD only: dtype of y, which otherwise is `dtype` */
     int64_t n_tok;
     const void *x; /* device [n_tok, k], leading dimension ldx */
     int64_t ldx;
@@ -103,13 +105,13 @@ struct ctw_op_embed {
     enum ctw_dtype dtype;
     float scale;
     int64_t n_tok;
-    const int32_t *tokens; /* device [n_tok], each 0..n-1 (checked before) */
+    const int32_t *tokens; /* device [n_tok], each 0..n-1 (the caller has checked them) */
     void *y;               /* device [n_tok, k] */
 };
 
 /* y[t] = x[r] / sqrt(mean(x[r]^2) + eps) * (weight + weight_offset), r = t or rows[t] */
 struct ctw_op_rms_norm {
-    enum ctw_dtype dtype; /* of y */
+    enum ctw_dtype dtype; /* dtype of y */
     int64_t n_tok, dim;
     const void *x; /* device [.., dim] of x_dtype */
     enum ctw_dtype x_dtype;
@@ -118,24 +120,25 @@ struct ctw_op_rms_norm {
     enum ctw_dtype weight_dtype;
     float weight_offset;
     float eps;
-    void *y; /* device [n_tok, dim]; may be x, where the dtypes are equal and rows is NULL */
+    void *y; /* device [n_tok, dim]; may be x if the dtypes are equal and rows is NULL */
     /*
-     * device, as many as rows of x, or NULL: where row r has no finite sum of squares and bad[r] is
-     * negative, bad[r] = stamp. So the first operation that meets a bad row leaves its mark.
+     * device, one element per row of x, or NULL. If the sum of squares of row r is not finite and
+     * bad[r] is negative, bad[r] = stamp: the first operation that finds a bad row marks it.
      */
     int16_t *bad;
     int16_t stamp;
 };
 
 enum ctw_rope_pairing {
-    CTW_ROPE_HALVES,     /* element i turns with i + rot_dim / 2 (Hugging Face Llama) */
-    CTW_ROPE_INTERLEAVED /* element 2i turns with 2i + 1 */
+    CTW_ROPE_HALVES,     /* element i pairs with element i + rot_dim / 2 (Hugging Face Llama) */
+    CTW_ROPE_INTERLEAVED /* element 2i pairs with element 2i + 1 */
 };
 
 /*
- * Splits qkv [n_tok, (n_head + 2 * n_kv) * head] into q, k, v; with q_norm / k_norm, RMS-normalises
- * each head; turns the first rot_dim elements of each query and key head by its position:
- * (a, b) -> (a cos - b sin, b cos + a sin). In fp32, rounded once. rot_dim 0: no RoPE.
+ * Splits qkv [n_tok, (n_head + 2 * n_kv) * head] into q, k and v. With q_norm / k_norm,
+ * RMS-normalises each head. Rotates the first rot_dim elements of each query and key head by the
+ * token's position: (a, b) -> (a cos - b sin, b cos + a sin). Computes in fp32 and rounds once.
+ * rot_dim 0: no RoPE.
  */
 struct ctw_op_qkv {
     enum ctw_dtype dtype;
@@ -165,9 +168,9 @@ struct ctw_kv_run {
 
 /*
  * The queries of one sequence in this call: rows q_row .. q_row+n_q-1 of q and out, at positions
- * pos0 .. pos0+n_q-1. Its keys and values are runs[0 .. n_runs-1] one after another, position 0
- * first, at least pos0 + n_q of them. Results do not depend on how keys are cut into runs, nor on
- * how a sequence's queries are cut into calls.
+ * pos0 .. pos0+n_q-1. The sequence's keys and values are runs[0 .. n_runs-1] concatenated, from
+ * position 0, at least pos0 + n_q of them. Results do not depend on how the keys are split into
+ * runs, nor on how the queries of a sequence are split into calls.
  */
 struct ctw_attn_seq {
     int64_t q_row, n_q, pos0;
@@ -176,19 +179,21 @@ struct ctw_attn_seq {
 };
 
 /*
- * out = softmax(scale * q k^T, causal) v, with grouped heads (query head h uses key head
- * h / (n_head / n_kv)); scores, softmax and sums in fp32.
+ * out = softmax(scale * q k^T, causal) v, with grouped heads (query head h uses key head h /
+ * (n_head / n_kv)); scores, softmax and sums in fp32.
  *
- * With sinks, the softmax of query head h is over one more logit, sinks[h], as it stands (neither
- * scaled nor capped), which every query sees and which has no value: of scores s and m, the largest of
- * s and sinks[h], key j has weight exp(s[j] - m) / (exp(sinks[h] - m) + sum over keys of exp(s - m)).
- * -infinity: the same bits as without; NaN and +infinity: all of the head's results are NaN.
+ * With sinks, the softmax of query head h has one additional logit, sinks[h], which is neither
+ * scaled nor capped. Every query sees it, and it has no value: for scores s and m = the maximum of
+ * s and sinks[h], the weight of key j is
+ *     exp(s[j] - m) / (exp(sinks[h] - m) + sum over keys of exp(s - m)).
+ * A sink of -infinity gives the same bits as no sink. A sink of NaN or +infinity makes all results
+ * of the head NaN.
  */
 struct ctw_op_attention {
     enum ctw_dtype dtype;
     int n_head, n_kv, head;
     float scale;
-    int64_t window;    /* keys seen, the query's own included; 0: all */
+    int64_t window;    /* number of keys a query sees, including its own; 0: all */
     float softcap;     /* 0: none; else scores become softcap * tanh(score / softcap) */
     const void *sinks; /* device [n_head] of sinks_dtype, or NULL */
     enum ctw_dtype sinks_dtype;
@@ -204,13 +209,13 @@ struct ctw_op_attention {
 /* The result for one row. */
 struct ctw_head_result {
     float logprob;  /* log softmax(logits)[target], natural log */
-    int32_t greedy; /* the first id with the largest logit */
+    int32_t greedy; /* the lowest id with the largest logit */
 };
 
 /*
- * logits = cap(scale * x w^T) over the first n_vocab rows of w, never stored; fp32 logits. The
- * weight's shard has no bias. A row in which some logit is NaN or +infinity, or none is finite,
- * has logprob NaN; its greedy is within 0..n_vocab-1 and means nothing.
+ * logits = cap(scale * x w^T) over the first n_vocab rows of w, in fp32, never stored. The weight's
+ * shard has no bias. If a logit of a row is NaN or +infinity, or no logit is finite, the row's
+ * logprob is NaN; its greedy is within 0..n_vocab-1 but meaningless.
  */
 struct ctw_op_head {
     const struct ctw_shard *weight;
@@ -226,8 +231,9 @@ struct ctw_op_head {
 
 /* ---- decoding ----------------------------------------------------------------------------- */
 
-/* dst = rows row0 .. row0+n_rows-1 of a weight, as compressed-tensors' decompress() gives them, in
- * `dtype` (rounded once more where that is narrower). For inspection; products decode for themselves. */
+/* dst = rows row0 .. row0+n_rows-1 of a weight, as compressed-tensors' decompress() returns
+ * them, in `dtype` (rounded once more if `dtype` is narrower). For inspection; products decode
+ * by themselves. */
 struct ctw_op_decode {
     const struct ctw_shard *shard;
     int64_t row0, n_rows;
@@ -237,18 +243,18 @@ struct ctw_op_decode {
 
 /* ---- the table ---------------------------------------------------------------------------- */
 
-/* What operations will be asked for; a backend allocates for itself accordingly. */
+/* Upper bounds on the operations to come; a backend allocates its own memory accordingly. */
 struct ctw_reserve {
     enum ctw_dtype dtype;
-    int64_t n_tok;                   /* rows of a chunk, and of a call of ctw_head() */
-    int64_t max_k;                   /* the largest inner width of a product */
+    int64_t n_tok;                   /* rows of a chunk, and of one ctw_head() call */
+    int64_t max_k;                   /* the largest inner dimension of a product */
     int64_t max_n;                   /* the most columns of a product, gate and up together */
-    int64_t slot_elems[CTW_N_SLOTS]; /* the largest n * k of a slot's shards together */
+    int64_t slot_elems[CTW_N_SLOTS]; /* the largest total n * k over the shards of a slot */
     int64_t n_seqs;                  /* sequences in a chunk */
-    int64_t n_vocab, head_k;         /* of the head: its rows, and their width */
+    int64_t n_vocab, head_k;         /* of the head: number of rows, and their width */
 };
 
-/* All members but linear_qkv are required; backend.c is their only caller. */
+/* All members except linear_qkv are required. Only backend.c calls them. */
 struct ctw_backend_ops {
     const char *name;
     struct ctw_backend_traits traits;
@@ -256,17 +262,17 @@ struct ctw_backend_ops {
                             struct ctw_err *err);
     void (*close)(struct ctw_backend *be);
     void (*info)(const struct ctw_backend *be, struct ctw_backend_info *out);
-    /* The choices that operations have made so far, a line each; "" where there are none. */
+    /* The choices that operations have made so far, one line per choice; "" if there are none. */
     void (*describe)(const struct ctw_backend *be, char *buf, size_t cap);
-    /* The most bytes that operations within r allocate for themselves (they keep it for reuse). For
-     * the planner. */
+    /* Upper bound on the bytes that operations within r allocate for themselves (and keep for
+     * reuse). For the planner. */
     size_t (*scratch_bytes)(const struct ctw_backend *be, const struct ctw_reserve *r);
-    /* Allocates that now, where doing so in the middle of a pass could fail. */
+    /* Allocates that memory now, if allocating it in the middle of a pass could fail. */
     enum ctw_status (*reserve)(struct ctw_backend *be, const struct ctw_reserve *r,
                                struct ctw_err *err);
-    /* Gives back what operations allocated for themselves. */
+    /* Frees the memory that operations allocated for themselves. */
     void (*trim)(struct ctw_backend *be);
-    /* Bytes of device memory that can still be allocated; UINT64_MAX where not known. */
+    /* Bytes of device memory that can still be allocated; UINT64_MAX if unknown. */
     uint64_t (*memory_free)(const struct ctw_backend *be);
     enum ctw_status (*alloc)(struct ctw_backend *be, void **out, size_t bytes, struct ctw_err *err);
     void (*free)(struct ctw_backend *be, void *p);
@@ -277,7 +283,7 @@ struct ctw_backend_ops {
     enum ctw_status (*copy)(struct ctw_backend *be, void *dst, const void *src, size_t bytes,
                             struct ctw_err *err); /* device to device, may overlap */
     enum ctw_status (*sync)(struct ctw_backend *be, struct ctw_err *err);
-    /* Uploads by other threads; see ctw_upload_begin(). Not called where traits.host_memory. */
+    /* Uploads from other threads; see ctw_upload_begin(). Never called if traits.host_memory. */
     enum ctw_status (*stage_alloc)(struct ctw_backend *be, void **out, size_t bytes,
                                    struct ctw_err *err);
     void (*stage_free)(struct ctw_backend *be, void *p);
@@ -299,7 +305,8 @@ struct ctw_backend_ops {
                               struct ctw_err *err);
     enum ctw_status (*qkv)(struct ctw_backend *be, const struct ctw_op_qkv *op,
                            struct ctw_err *err);
-    /* ctw_linear_qkv() in one step. *done false: not at this shape; nothing was done. NULL: never. */
+    /* ctw_linear_qkv() in one step. *done false: this shape is not supported, nothing was done.
+     * Member NULL: no shape is supported. */
     enum ctw_status (*linear_qkv)(struct ctw_backend *be, const struct ctw_op_linear *op,
                                   const struct ctw_op_qkv *qkv, bool *done, struct ctw_err *err);
     enum ctw_status (*attention)(struct ctw_backend *be, const struct ctw_op_attention *op,
@@ -311,17 +318,17 @@ struct ctw_backend_ops {
 extern const struct ctw_backend_ops ctw_backend_cpu;
 
 /*
- * The CUDA backend is a shared object of its own, opened when it is asked for: beside the program, in
- * ../lib of it, or where CTWORKER_CUDA_LIBRARY says. CTW_EUNSUP: it is not there, something it needs
- * is not, or its contract is another than this program's; the message says which.
+ * The CUDA backend is a separate shared object, opened on demand: next to the program, in ../lib
+ * relative to it, or at the path in CTWORKER_CUDA_LIBRARY. CTW_EUNSUP: the library or one of its
+ * dependencies is missing, or its contract differs from this program's; the message says which.
  */
 enum ctw_status ctw_cuda_load(const struct ctw_backend_ops **out, struct ctw_err *err) CTW_MUST_CHECK;
 
 /*
- * What the shared object exports. ctw_cuda_contract() gives the CTW_CONTRACT that it was compiled with
- * (kernels/contract.h, which the build makes): a hash of this header and of all that it shares with the
- * program, formats and their decoders among them. Only where it is the program's own may anything else
- * be called.
+ * The exports of the shared object. ctw_cuda_contract() returns the CTW_CONTRACT that the library
+ * was compiled with (kernels/contract.h, generated by the build): a hash of this header and of
+ * everything else that the library shares with the program, including the formats and their
+ * decoders. Nothing else may be called unless it equals the program's own CTW_CONTRACT.
  */
 typedef const char *ctw_cuda_contract_fn(void);
 typedef const struct ctw_backend_ops *ctw_cuda_ops_fn(void);
@@ -329,16 +336,17 @@ typedef const struct ctw_backend_ops *ctw_cuda_ops_fn(void);
 #define CTW_CUDA_OPS_SYMBOL "ctw_cuda_ops"
 
 /*
- * name: "auto", "cpu" or "cuda". auto (or NULL) takes the GPU where the library, a driver and a GPU
- * that it supports are there, else the CPU; info's `reason` says which and why. CTW_EINVAL for an
- * unknown name or variant, naming those that this machine has; CTW_EUNSUP where "cuda" cannot be had.
+ * name: "auto", "cpu" or "cuda". auto (or NULL) selects the GPU if the library, a driver and a
+ * supported GPU are present, else the CPU; info's `reason` says which and why. CTW_EINVAL: unknown
+ * name or variant; the message lists the names available on this machine. CTW_EUNSUP: "cuda" is not
+ * available.
  */
 enum ctw_status ctw_backend_open(struct ctw_backend **out, const char *name,
                                  const struct ctw_backend_options *opt,
                                  struct ctw_err *err) CTW_MUST_CHECK;
-void ctw_backend_close(struct ctw_backend *be); /* NULL is fine */
+void ctw_backend_close(struct ctw_backend *be); /* NULL is a no-op */
 void ctw_backend_get_info(const struct ctw_backend *be, struct ctw_backend_info *out);
-void ctw_backend_describe(const struct ctw_backend *be, char *buf, size_t cap); /* cut to fit */
+void ctw_backend_describe(const struct ctw_backend *be, char *buf, size_t cap); /* truncates */
 const struct ctw_backend_traits *ctw_backend_traits(const struct ctw_backend *be);
 size_t ctw_backend_scratch_bytes(const struct ctw_backend *be, const struct ctw_reserve *r);
 enum ctw_status ctw_backend_reserve(struct ctw_backend *be, const struct ctw_reserve *r,
@@ -349,7 +357,7 @@ enum ctw_status ctw_backend_sync(struct ctw_backend *be, struct ctw_err *err) CT
 
 enum ctw_status ctw_device_alloc(struct ctw_backend *be, void **out, size_t bytes,
                                  struct ctw_err *err) CTW_MUST_CHECK;
-void ctw_device_free(struct ctw_backend *be, void *p); /* NULL is fine */
+void ctw_device_free(struct ctw_backend *be, void *p); /* NULL is a no-op */
 enum ctw_status ctw_device_upload(struct ctw_backend *be, void *dst, const void *src, size_t bytes,
                                   struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_device_download(struct ctw_backend *be, void *dst, const void *src,
@@ -358,15 +366,16 @@ enum ctw_status ctw_device_copy(struct ctw_backend *be, void *dst, const void *s
                                 struct ctw_err *err) CTW_MUST_CHECK;
 
 /*
- * Weights on their way to the device, from threads of the layer provider's own (the four may be
- * called from any thread, all others only from the one that uses the backend). A stage is host
- * memory that copies fast. An upload that was begun has read its stage once ctw_upload_wait() of its
- * ticket returns. Operations called after ctw_upload_join() see all uploads begun before it; it does
- * not wait.
+ * Uploads of weights to the device, from the layer provider's own threads. ctw_stage_alloc(),
+ * ctw_stage_free(), ctw_upload_begin() and ctw_upload_wait() may be called from any thread, all
+ * other functions except ctw_fence_wait() only from the thread that uses the backend. A stage is
+ * host memory that is fast to copy from (pinned memory on the GPU). Once ctw_upload_wait() of an
+ * upload's ticket returns, that upload has finished reading its stage. Operations called after
+ * ctw_upload_join() see all uploads begun before that call; ctw_upload_join() does not block.
  */
 enum ctw_status ctw_stage_alloc(struct ctw_backend *be, void **out, size_t bytes,
                                 struct ctw_err *err) CTW_MUST_CHECK;
-void ctw_stage_free(struct ctw_backend *be, void *p); /* NULL is fine */
+void ctw_stage_free(struct ctw_backend *be, void *p); /* NULL is a no-op */
 enum ctw_status ctw_upload_begin(struct ctw_backend *be, void *dst, const void *stage, size_t bytes,
                                  uint64_t *ticket, struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_upload_wait(struct ctw_backend *be, uint64_t ticket,
@@ -374,10 +383,10 @@ enum ctw_status ctw_upload_wait(struct ctw_backend *be, uint64_t ticket,
 enum ctw_status ctw_upload_join(struct ctw_backend *be, struct ctw_err *err) CTW_MUST_CHECK;
 
 /*
- * Fences, for the owner of memory that operations read (worker/weights/provider.h). A fence stands
- * for all calls before it was recorded, ctw_prepare() among them: once ctw_fence_wait() has returned,
- * with any status, none of them reads memory any more. The thread that uses the backend records it;
- * any thread may wait for it, and more than once.
+ * Fences, for the owner of memory that operations read (worker/weights/provider.h). A fence covers
+ * all calls made before it was recorded, including ctw_prepare(): once ctw_fence_wait() has
+ * returned, with any status, none of those calls reads memory any more. The thread that uses the
+ * backend records fences; any thread may wait for a fence, any number of times.
  */
 enum ctw_status ctw_fence_record(struct ctw_backend *be, uint64_t *fence,
                                  struct ctw_err *err) CTW_MUST_CHECK;
@@ -385,11 +394,12 @@ enum ctw_status ctw_fence_wait(struct ctw_backend *be, uint64_t fence,
                                struct ctw_err *err) CTW_MUST_CHECK;
 
 /*
- * Announces products with op's shards, dtype, epilogue and slot (the rest is not read), whose weights
- * a backend may decode now, once, into the slot. Linear operations of that slot that name the same
- * shards use what was decoded, until the next ctw_prepare() of the slot: so shards whose bytes are
- * others since must be announced again before they are named. n_shards 0: forgets what is in the slot.
- * Without it, each operation decodes. When the bytes may change, a fence says, as for any operation.
+ * Announces products with op's shards, dtype, epilogue and slot (the other fields are not read).
+ * The backend may decode their weights now, once, into the slot. Linear operations of that slot
+ * that name the same shards use the decoded weights until the next ctw_prepare() of the slot. If
+ * the bytes of shards have changed since, the shards must therefore be announced again before an
+ * operation names them. n_shards 0: empties the slot. Without ctw_prepare(), each operation decodes
+ * its own weights. A fence tells when the bytes may change, as for any other operation.
  */
 enum ctw_status ctw_prepare(struct ctw_backend *be, const struct ctw_op_linear *op,
                             struct ctw_err *err) CTW_MUST_CHECK;
@@ -405,9 +415,9 @@ enum ctw_status ctw_linear(struct ctw_backend *be, const struct ctw_op_linear *o
 enum ctw_status ctw_qkv(struct ctw_backend *be, const struct ctw_op_qkv *op,
                         struct ctw_err *err) CTW_MUST_CHECK;
 /*
- * ctw_linear() with CTW_EPI_STORE, and then ctw_qkv() of its y, which is qkv->qkv: one step where the
- * backend can, which depends on the model and never on n_tok. So q, k and v must not overlap x; and what
- * is in y afterwards is not defined.
+ * ctw_linear() with CTW_EPI_STORE, then ctw_qkv() of its y, which is qkv->qkv. Done in one step if
+ * the backend can; that depends on the model and never on n_tok. Therefore q, k and v must not
+ * overlap x, and the content of y afterwards is undefined.
  */
 enum ctw_status ctw_linear_qkv(struct ctw_backend *be, const struct ctw_op_linear *op,
                                const struct ctw_op_qkv *qkv, struct ctw_err *err) CTW_MUST_CHECK;

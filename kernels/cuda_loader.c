@@ -1,4 +1,4 @@
-/* Opens libctworker_cuda.so when it is asked for. */
+/* Opens libctworker_cuda.so on demand. */
 #include <dlfcn.h>
 #include <limits.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 
 static const char LIBRARY[] = "libctworker_cuda.so";
 
-/* The folder of the running program; "" if it cannot be told. */
+/* The folder of the running program; "" if it is unknown. */
 static void program_folder(char *dir, size_t cap)
 {
     char path[PATH_MAX];
@@ -23,8 +23,8 @@ static void program_folder(char *dir, size_t cap)
     snprintf(dir, cap, "%s", slash == NULL ? "" : path);
 }
 
-/* Opens the first of the places where it is found. A library that is there and does not load is an
- * error of its own: the next place must not hide it. path: where. */
+/* Opens the library at the first place that has it, and sets path to that place. A library that
+ * is present but does not load is an error: the next place must not hide it. */
 static enum ctw_status open_library(void **lib, char *path, size_t cap, struct ctw_err *err)
 {
     char dir[PATH_MAX];
@@ -32,7 +32,7 @@ static enum ctw_status open_library(void **lib, char *path, size_t cap, struct c
     const char *asked = getenv("CTWORKER_CUDA_LIBRARY");
     if (asked != NULL && asked[0] == '\0')
         asked = NULL;
-    /* installed: beside the program or in ../lib; in a build folder: ../kernels/cuda */
+    /* installed: next to the program or in ../lib; in a build folder: ../kernels/cuda */
     static const char *const places[] = {"", CTW_LIB_FROM_BIN, "../lib/", "../kernels/cuda/"};
     for (size_t i = 0; i < (asked != NULL ? 1 : CTW_COUNT(places)); i++) {
         if (asked != NULL)
@@ -51,7 +51,7 @@ static enum ctw_status open_library(void **lib, char *path, size_t cap, struct c
                     LIBRARY, CTW_LIB_FROM_BIN);
 }
 
-/* *ops: those of an open library, if it was compiled with this program's contract. */
+/* *ops: the table of an open library, if the library was compiled with this program's contract. */
 static enum ctw_status ask_library(void *lib, const char *path, const struct ctw_backend_ops **ops,
                                    struct ctw_err *err)
 {
@@ -71,7 +71,7 @@ static enum ctw_status ask_library(void *lib, const char *path, const struct ctw
 
 enum ctw_status ctw_cuda_load(const struct ctw_backend_ops **out, struct ctw_err *err)
 {
-    static const struct ctw_backend_ops *loaded; /* a library is opened once and never closed */
+    static const struct ctw_backend_ops *loaded; /* the library is opened once and never closed */
     const struct ctw_backend_ops *ops = __atomic_load_n(&loaded, __ATOMIC_ACQUIRE);
     char path[PATH_MAX + 64];
     void *lib;

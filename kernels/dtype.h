@@ -1,6 +1,6 @@
 /*
- * Element types and exact conversions between the 16-bit floats, FP8/FP4 codes and fp32.
- * Everything here is plain C that CUDA compiles as well. Rounding is to nearest, ties to even;
+ * Element types, and exact conversions between the 16-bit floats, FP8/FP4 codes and fp32.
+ * Everything here is plain C that CUDA also compiles. Rounding is to nearest, ties to even;
  * subnormals are kept; NaN stays NaN.
  */
 #ifndef CTW_KERNELS_DTYPE_H
@@ -133,7 +133,7 @@ CTW_HD float ctw_e2m1_to_f32(unsigned c)
     return ctw_bits_to_f32(sign | (man != 0 ? 0x3f000000u : 0u));
 }
 
-/* One element of a 16- or 32-bit float array, widened exactly / rounded once. */
+/* Load and store one element of an F32, BF16 or F16 array: widened exactly / rounded once. */
 CTW_HD float ctw_load_float(const void *p, enum ctw_dtype dtype, int64_t i)
 {
     uint16_t h;

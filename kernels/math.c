@@ -1,6 +1,7 @@
 /*
- * What a double cannot hold is carried along as the low part of a pair, so that each result is
- * rounded about once. Polynomials are Taylor series, but for erfc's (tests/tools/math_vectors.py).
+ * The part of a value that a double cannot hold is carried as the low part of a pair, so that each
+ * result is rounded about once. Polynomials are Taylor series, except erfc's
+ * (tests/tools/math_vectors.py).
  */
 #include "kernels/math.h"
 
@@ -13,12 +14,12 @@
 #error "scores need IEEE arithmetic as it is written: no -ffast-math, no x87"
 #endif
 
-/* ln 2 in two; the first has 42 bits, so that its products with exponents are exact. */
+/* ln 2 in two parts; the first has 42 bits, so that its products with exponents are exact. */
 static const double ln2_high = 0x1.62e42fefa38p-1, ln2_low = 0x1.ef35793c7673p-45;
 
 /* ---- pairs -------------------------------------------------------------------------------- */
 
-/* hi + lo, |lo| at most half a step of hi, or little more */
+/* hi + lo, |lo| at most half a step of hi, or slightly more */
 struct pair {
     double hi, lo;
 };
@@ -80,8 +81,8 @@ static double power_of_2(int n)
     return from_bits((uint64_t)(n + 1023) << 52);
 }
 
-/* c[0] + c[1] x + ... + c[n-1] x^(n-1), n a multiple of 4: four chains, which a processor computes
- * side by side. */
+/* c[0] + c[1] x + ... + c[n-1] x^(n-1), n a multiple of 4: four chains, which a processor
+ * computes in parallel. */
 static inline double polynomial(double x, const double *c, int n)
 {
     double x2 = x * x, x4 = x2 * x2;
@@ -95,7 +96,7 @@ static inline double polynomial(double x, const double *c, int n)
     return (p0 + p1 * x) + (p2 + p3 * x) * x2;
 }
 
-/* e^x = 2^n (1 + e), |x| < 750; returns e, |e| <= 0.42, which is small where x is. */
+/* e^x = 2^n (1 + e), |x| < 750; returns e, |e| <= 0.42; e is small if x is small. */
 static inline struct pair exp_parts(struct pair x, int *n)
 {
     static const double c[12] = {1.0 / 2,       1.0 / 6,        1.0 / 24,        1.0 / 120,
@@ -107,7 +108,7 @@ static inline struct pair exp_parts(struct pair x, int *n)
     return sum(r.hi, r.hi * r.hi * polynomial(r.hi, c, 12) + (r.lo + r.lo * r.hi));
 }
 
-/* a 2^n, rounded once; 2^n itself need not be a double */
+/* a 2^n, rounded once; 2^n itself may be out of double's range */
 static double scale(double a, int n)
 {
     return a * power_of_2(n / 2) * power_of_2(n - n / 2);
@@ -187,9 +188,9 @@ double ctw_tanh(double x)
 }
 
 /*
- * With a = |x| and t = (a - 4) / (a + 4), erfc a = e^-a^2 / (1 + a) times a polynomial of t, which
- * goes from 1 to 0.56. It is interpolated at Chebyshev's points for a <= 28, and off by 2^-61 at
- * most.
+ * With a = |x| and t = (a - 4) / (a + 4), erfc a = e^-a^2 / (1 + a) times a polynomial of t, whose
+ * value goes from 1 to 0.56. The polynomial interpolates at Chebyshev points for a <= 28, with an
+ * error of at most 2^-61.
  */
 double ctw_erfc(double x)
 {
@@ -221,9 +222,9 @@ double ctw_erfc(double x)
 
 /*
  * x > 0 is (4 i + quadrant) pi / 2 + r, |r| <= pi / 4; returns r. x is an integer m of 24 bits
- * times 2^e. Of m 2^e times 2 / pi we compute the 128 bits worth 2 to 2^-126: bits of 2 / pi before
- * those give multiples of 4, and bits behind them less than 2^-102. No float is nearer than 2^-30
- * to a multiple of pi / 2, so r keeps 70 bits.
+ * times 2^e. Of m 2^e times 2 / pi we compute the 128 bits worth 2 to 2^-126: earlier bits of 2 /
+ * pi contribute multiples of 4, later bits less than 2^-102. No float is nearer than 2^-30 to a
+ * multiple of pi / 2, so r keeps 70 bits.
  */
 static struct pair reduce(float x, unsigned *quadrant)
 {
@@ -242,9 +243,8 @@ static struct pair reduce(float x, unsigned *quadrant)
         word[i] = (uint32_t)carry;
         carry >>= 32;
     }
-    *quadrant = (word[0] + 0x20000000) >> 30; /* rounded; 0 once more past 3 */
-    /* the fraction that is left, -1/2 to 1/2, in pieces; what is left of the rounding is the sign
-     */
+    *quadrant = (word[0] + 0x20000000) >> 30; /* rounded; wraps to 0 after 3 */
+    /* the remaining fraction, -1/2 to 1/2, in pieces; the rounding leaves only the sign */
     double f0 = (int32_t)(word[0] << 2) * 0x1p-32, f1 = word[1] * 0x1p-62;
     double f2 = word[2] * 0x1p-94, f3 = word[3] * 0x1p-126;
     struct pair f = sum_sorted(f0, f1);

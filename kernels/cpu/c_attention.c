@@ -1,6 +1,6 @@
 /*
- * Definition: causal softmax attention of one query row and head at a time, in two sweeps over
- * the keys (the largest of scores and sink; then sums), everything in double.
+ * Reference: causal softmax attention of one query row and head at a time, in two sweeps over the
+ * keys (first the maximum of scores and sink, then the sums), everything in double.
  */
 #include <math.h>
 

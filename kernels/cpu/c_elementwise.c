@@ -1,4 +1,4 @@
-/* Definitions: embedding, RMSNorm, and the split of q, k, v with its norms and RoPE. */
+/* Reference: embedding, RMSNorm, and the split of q, k, v with its norms and RoPE. */
 #include <math.h>
 
 #include "kernels/cpu/cpu.h"
@@ -7,7 +7,7 @@
 
 struct embed_job {
     const struct ctw_op_embed *op;
-    float *rows; /* one a thread */
+    float *rows; /* one per thread */
 };
 
 static void embed_one(void *arg, int64_t t, int thread)
@@ -74,7 +74,7 @@ enum ctw_status ctw_cpu_rms_norm_c(struct ctw_cpu *cpu, const struct ctw_op_rms_
 
 /* ---- q, k, v ------------------------------------------------------------------------------ */
 
-/* One head, from src[from ..] to dst[to ..]. cos_sin NULL: it is not turned. */
+/* One head, from src[from ..] to dst[to ..]. cos_sin NULL: no rotation. */
 static void one_head(const struct ctw_op_qkv *op, const void *norm, const float *cos_sin,
                      const void *src, int64_t from, void *dst, int64_t to)
 {
@@ -87,7 +87,7 @@ static void one_head(const struct ctw_op_qkv *op, const void *norm, const float 
     bool halves = op->pairing == CTW_ROPE_HALVES;
     for (int i = 0; i < op->head; i++) {
         bool turns = cos_sin != NULL && i < op->rot_dim;
-        /* `pair` numbers the pairs; `other` is the element that i turns with */
+        /* `pair` numbers the pairs; element i rotates with element `other` */
         int pair = halves ? i % (half > 0 ? half : 1) : i / 2;
         bool first = halves ? i < half : i % 2 == 0;
         int other = !turns ? i : halves ? (first ? i + half : i - half) : (first ? i + 1 : i - 1);

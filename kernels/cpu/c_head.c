@@ -1,4 +1,4 @@
-/* Definition: log softmax of a row's logits at its target, and the first of the largest logits. */
+/* Reference: log softmax of a row's logits at its target, and the first of the largest logits. */
 #include <math.h>
 
 #include "kernels/cpu/cpu.h"
@@ -8,10 +8,10 @@ enum { ROWS = 32 }; /* rows that share one sweep over the vocabulary */
 
 struct job {
     const struct ctw_op_head *op;
-    float *rows; /* a decoded weight row for each thread */
+    float *rows; /* one decoded weight row per thread */
 };
 
-/* The sum of exp(logit - max) so far, and what else is wanted of one row. */
+/* The sum of exp(logit - max) so far, and the other results of one row. */
 struct state {
     double max, sum;
     float target, largest;

@@ -1,4 +1,4 @@
-/* Definition: y = epilogue(x w^T + bias). One item is one output column, for all tokens. */
+/* Reference: y = epilogue(x w^T + bias). One item is one output column, for all tokens. */
 #include <math.h>
 
 #include "kernels/cpu/cpu.h"
@@ -6,11 +6,11 @@
 
 struct job {
     const struct ctw_op_linear *op;
-    float *rows; /* two decoded weight rows a thread */
+    float *rows; /* two decoded weight rows per thread */
     int64_t k;
 };
 
-/* Row `o` of the shards as if they stood one after another. */
+/* Row `o` of the concatenated shards. */
 static const struct ctw_shard *shard_of(const struct ctw_op_linear *op, int64_t *o)
 {
     const struct ctw_shard *s = op->shards;

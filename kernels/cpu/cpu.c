@@ -1,4 +1,4 @@
-/* The CPU backend: opening, memory, and the way from the backend's table to the variant's. */
+/* The CPU backend: opening, memory, and dispatch from the backend's table to the variant's. */
 #include "kernels/cpu/cpu.h"
 
 #include <stdio.h>
@@ -51,14 +51,14 @@ enum ctw_status ctw_cpu_scratch(struct ctw_cpu *cpu, size_t bytes, void **out, s
     return CTW_OK;
 }
 
-/* Is this variant worth choosing unasked? Intel's processors multiply bf16 pairs at half the rate
- * of their fp32 multiply-adds, so that avx512 is 1.8 times as fast there (docs/BENCHMARKS.md). */
+/* May this variant be selected by default? Intel's processors multiply bf16 pairs at half the
+ * rate of their fp32 multiply-adds, so avx512 is 1.8 times as fast there (docs/BENCHMARKS.md). */
 static bool pays_here(const struct ctw_cpu_variant *v)
 {
     return strcmp(v->name, "avx512bf16") != 0 || !ctw_cpu_is_intel();
 }
 
-/* The variant named, or the best; CTW_EINVAL names those that run here. */
+/* The named variant, or the best one; CTW_EINVAL lists the variants that run here. */
 static enum ctw_status choose_variant(const struct ctw_cpu_variant **out, const char *name,
                                       struct ctw_err *err)
 {
@@ -132,7 +132,7 @@ static size_t cpu_scratch_bytes(const struct ctw_backend *be, const struct ctw_r
     return cpu->variant->scratch_bytes(cpu, r->n_tok, r->max_k);
 }
 
-/* Scratch is small and taken when first used. */
+/* Scratch is small and allocated on first use. */
 static enum ctw_status cpu_reserve(struct ctw_backend *be, const struct ctw_reserve *r,
                                    struct ctw_err *err)
 {
@@ -172,7 +172,7 @@ static void cpu_free(struct ctw_backend *be, void *p)
     ctw_free_aligned(p);
 }
 
-/* Upload, download and copy are one thing where the device is the host. */
+/* Upload, download and copy are the same if the device is the host. */
 static enum ctw_status cpu_copy(struct ctw_backend *be, void *dst, const void *src, size_t bytes,
                                 struct ctw_err *err)
 {
@@ -190,7 +190,7 @@ static enum ctw_status cpu_sync(struct ctw_backend *be, struct ctw_err *err)
     return CTW_OK;
 }
 
-/* Weights are read where they are mapped, so nothing is staged. */
+/* Weights are read directly from their mappings, so nothing is staged. */
 static enum ctw_status cpu_stage_alloc(struct ctw_backend *be, void **out, size_t bytes,
                                        struct ctw_err *err)
 {
@@ -223,7 +223,7 @@ static enum ctw_status cpu_fence_wait(struct ctw_backend *be, uint64_t fence, st
     return cpu_sync(be, err);
 }
 
-/* A product decodes what it needs as it goes (docs/ARCHITECTURE.md). */
+/* A product decodes its weights as it runs (docs/ARCHITECTURE.md). */
 static enum ctw_status cpu_prepare(struct ctw_backend *be, const struct ctw_op_linear *op,
                                    struct ctw_err *err)
 {
@@ -282,7 +282,7 @@ static enum ctw_status cpu_head(struct ctw_backend *be, const struct ctw_op_head
 const struct ctw_backend_ops ctw_backend_cpu = {
     .name = "cpu",
     .traits = {.host_memory = true,
-               .chunk_tokens = 4096, /* decoding a weight costs under 1 % of using it from here on */
+               .chunk_tokens = 4096, /* decoding a weight then costs under 1 % of using it */
                .pass_tokens = 32768, /* keeps the residual small; results come out pass by pass */
                .pass_flops = 1.2e13},
     .open = cpu_open,

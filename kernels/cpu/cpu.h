@@ -1,6 +1,6 @@
 /*
- * The CPU backend's own view of itself: one struct, one table of operations for each variant.
- * "c" holds the plain definitions (c_*.c); the others are the fast engine compiled for one
+ * Internals of the CPU backend: one struct, one table of operations for each variant. Variant "c"
+ * has the plain reference operations (c_*.c); the others are the fast engine compiled for one
  * instruction set each. A variant's operation returns when its results are in memory.
  */
 #ifndef CTW_KERNELS_CPU_H
@@ -13,7 +13,7 @@ struct ctw_cpu;
 
 struct ctw_cpu_variant {
     const char *name;
-    bool (*runs_here)(void); /* by the processor's and the operating system's own account */
+    bool (*runs_here)(void); /* do the processor and the operating system support it? */
     size_t (*scratch_bytes)(const struct ctw_cpu *cpu, int64_t n_tok, int64_t max_k);
     enum ctw_status (*embed)(struct ctw_cpu *cpu, const struct ctw_op_embed *op,
                              struct ctw_err *err);
@@ -35,15 +35,15 @@ struct ctw_cpu {
     size_t scratch_bytes;
 };
 
-/* Every variant in this build, the best first; NULL-terminated. "c" is the last. */
+/* Every variant in this build, best first; NULL-terminated. The last is "c". */
 extern const struct ctw_cpu_variant *const ctw_cpu_variants[];
 
 extern const struct ctw_cpu_variant ctw_cpu_avx512bf16, ctw_cpu_avx512, ctw_cpu_avx2; /* x86-64 */
 extern const struct ctw_cpu_variant ctw_cpu_c;
 
 /*
- * *out = at least `bytes` of memory for one operation, aligned to 64 bytes, contents undefined.
- * It is kept for the next operation and grows when needed; what was got before is then void.
+ * *out = at least `bytes` of memory for one operation, aligned to 64 bytes, contents undefined. The
+ * memory is kept for the next operation and grows on demand; growing invalidates earlier pointers.
  */
 enum ctw_status ctw_cpu_scratch(struct ctw_cpu *cpu, size_t bytes, void **out,
                                 struct ctw_err *err) CTW_MUST_CHECK;
@@ -51,13 +51,13 @@ enum ctw_status ctw_cpu_scratch(struct ctw_cpu *cpu, size_t bytes, void **out,
 /* Instruction sets that both the processor and the operating system support. */
 bool ctw_cpu_has_c(void);
 bool ctw_cpu_has_avx2(void);       /* AVX2, FMA, F16C */
-bool ctw_cpu_has_avx512(void);     /* those, and AVX512 F, BW, DQ, VL */
-bool ctw_cpu_has_avx512bf16(void); /* those, and AVX512_BF16 */
+bool ctw_cpu_has_avx512(void);     /* AVX2, FMA, F16C, and AVX512 F, BW, DQ, VL */
+bool ctw_cpu_has_avx512bf16(void); /* the same, and AVX512_BF16 */
 bool ctw_cpu_is_intel(void);
-/* The processor's name, "unknown" where it has none. */
+/* The processor's name, or "unknown". */
 void ctw_cpu_name(char *out, size_t n);
 
-/* The definitions (c_*.c). */
+/* The reference operations (c_*.c). */
 enum ctw_status ctw_cpu_embed_c(struct ctw_cpu *cpu, const struct ctw_op_embed *op,
                                 struct ctw_err *err);
 enum ctw_status ctw_cpu_rms_norm_c(struct ctw_cpu *cpu, const struct ctw_op_rms_norm *op,

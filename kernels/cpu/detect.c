@@ -1,5 +1,5 @@
-/* Which instruction sets may be used here: the processor has them and the system saves their
- * registers (XCR0, Intel SDM vol. 1, 13.3 and 14.3). */
+/* The instruction sets that may be used: the processor supports them and the operating system
+ * saves their registers (XCR0, Intel SDM vol. 1, 13.3 and 14.3). */
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"

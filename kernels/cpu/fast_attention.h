@@ -1,14 +1,14 @@
 /*
- * Causal softmax attention with online softmax over tiles of ATTN_KEYS keys, which are counted
- * from the start of the sequence. A task is one key-value head and some queries of one sequence
- * with all heads of the group: its lanes, query-major. Scores are computed transposed, keys by
- * lanes, so that everything in the softmax is lane by lane and the weights P come out in the
- * layout in which P V reads them.
+ * Causal softmax attention with online softmax over tiles of ATTN_KEYS keys, which are counted from
+ * the start of the sequence. A task is one key-value head and some queries of one sequence with all
+ * heads of the group: its lanes, query-major. Scores are computed transposed, keys by lanes, so
+ * that the whole softmax is lane by lane and the weights P have the layout that P V reads.
  *
- * What a lane computes depends only on its own query and keys: a masked key has weight exactly 0,
- * a tile without a key for the lane multiplies its sums by exactly 1 and adds exactly 0. So it
- * makes no difference which queries share a task. (Zeros lose their sign at the end, as adding 0
- * may change that; values that are not finite are kept from lanes that do not see their key.)
+ * A lane's result depends only on its own query and keys: a masked key has weight exactly 0, and a
+ * tile without a key for the lane multiplies its sums by exactly 1 and adds exactly 0. The result
+ * therefore does not depend on which queries share a task. (Zeros lose their sign at the end,
+ * because adding 0 may change it; values that are not finite are kept from lanes that do not see
+ * their key.)
  */
 #ifndef CTW_KERNELS_CPU_FAST_ATTENTION_H
 #define CTW_KERNELS_CPU_FAST_ATTENTION_H
@@ -17,7 +17,7 @@
 
 /* ---- one tile of keys for ATTN_LANES lanes ------------------------------------------------ */
 
-/* p[key][lane] = q k for n_rows keys and NR lanes of the tile; largest takes them in. */
+/* p[key][lane] = q k for n_rows keys and NR lanes of the tile; updates largest. */
 INLINE void score_rows(enum mode mode, const struct attn_job *job, const struct attn_local *l,
                        int64_t lane0, int lane, int key, const int n_rows, vf largest[NV])
 {
@@ -28,13 +28,14 @@ INLINE void score_rows(enum mode mode, const struct attn_job *job, const struct 
     for (int i = 0; i < n_rows; i++) {
         UNROLL
         for (int v = 0; v < NV; v++) {
-            largest[v] = vf_max(acc[i][v], largest[v]); /* not the one that is NaN */
+            largest[v] = vf_max(acc[i][v], largest[v]); /* skips NaN */
             vf_store(l->p + (key + i) * ATTN_LANES + lane + v * VL, acc[i][v]);
         }
     }
 }
 
-/* The same for n_keys keys, up to a multiple of ATTN_ROWS / 2; all of them are in largest. */
+/* The same for n_keys keys, rounded up to a multiple of ATTN_ROWS / 2; updates largest with all
+ * keys. */
 INLINE void score_panel(enum mode mode, const struct attn_job *job, const struct attn_local *l,
                         int64_t lane0, int lane, int n_keys, vf largest[NV])
 {
@@ -48,8 +49,8 @@ INLINE void score_panel(enum mode mode, const struct attn_job *job, const struct
 }
 
 /*
- * The largest score of VL lanes, NaN left out, with keys outside low..high masked. Scores are left
- * as products where the scale can be applied later; else they are scaled and capped here.
+ * The largest score of VL lanes, ignoring NaN, with keys outside low..high masked. Scores are left
+ * as products if the scale can be applied later; else they are scaled and capped here.
  */
 INLINE vf largest_score(const struct attn_job *job, float *p, int n_keys, bool masked,
                         const float *low, const float *high)
@@ -69,13 +70,13 @@ INLINE vf largest_score(const struct attn_job *job, float *p, int n_keys, bool m
             s = vf_select_le(vf_load(low), at_key, s, none);
         }
         vf_store(p + key * ATTN_LANES, s);
-        largest = vf_max(s, largest); /* not the one that is NaN */
+        largest = vf_max(s, largest); /* skips NaN */
     }
     return largest;
 }
 
 /* The weights exp(scale * p + minus) of NR lanes from `lane` on for n_keys keys from `key` on;
- * added to sum in the order of keys. n_keys is a constant: 1, or ATTN_STEP. */
+ * added to sum in key order. n_keys is a constant: 1, or ATTN_STEP. */
 INLINE void weigh(enum mode mode, struct attn_local *l, int lane, int key, const int n_keys,
                   vf scale, const vf minus[NV], vf sum[NV])
 {
@@ -104,8 +105,8 @@ INLINE void weigh(enum mode mode, struct attn_local *l, int lane, int key, const
 }
 
 /*
- * Scores become weights exp(scale * score - max) for NR lanes of the tile from `lane` on; max and
- * sum move on, alpha is the factor for what was summed before.
+ * Turns scores into weights exp(scale * score - max) for NR lanes of the tile from `lane` on;
+ * updates max and sum; alpha is the factor for earlier sums.
  */
 INLINE void softmax_panel(enum mode mode, const struct attn_job *job, struct attn_local *l,
                           int64_t lane0, int lane, int n_keys, bool masked)
@@ -120,7 +121,7 @@ INLINE void softmax_panel(enum mode mode, const struct attn_job *job, struct att
             largest[v] =
                 largest_score(job, l->p + at_v, n_keys, masked, l->low + at_v, l->high + at_v);
         vf old = vf_load(l->max + lane0 + at_v), max = vf_max(vf_mul(largest[v], scale), old);
-        /* Where no key was seen so far, subtract 0 instead of -infinity. */
+        /* If no key was seen so far, subtract 0 instead of -infinity. */
         vf shift = vf_select_le(max, vf_set1(-INFINITY), vf_zero(), max);
         minus[v] = vf_sub(vf_zero(), shift);
         sum[v] = vf_zero();
@@ -160,8 +161,8 @@ INLINE void value_rows(enum mode mode, const struct attn_job *job, const struct 
 }
 
 /*
- * As value_rows for one lane after another, where some value in the tile is not finite: those that
- * the lane does not see count as zero, lest 0 times infinity reach it.
+ * Like value_rows, for one lane after another, if a value in the tile is not finite: values that
+ * the lane does not see count as zero, so that 0 times infinity does not reach it.
  */
 static void value_lanes_apart(enum mode mode, const struct attn_job *job, struct attn_local *l,
                               int64_t lane0, int n_lanes, int n_keys)
@@ -218,7 +219,7 @@ INLINE void attend(enum mode mode, const struct attn_job *job, const struct attn
         return;
     }
     int lane =
-        0; /* the last rows may lie past the task's lanes: computed from anything, not used */
+        0; /* the last rows may be past the task's lanes: computed from arbitrary data, not used */
     for (; lane + ATTN_ROWS / 2 < n; lane += ATTN_ROWS)
         value_rows(mode, job, l, lane0, lane, ATTN_ROWS, l->v, n_keys);
     if (lane < n)
@@ -284,7 +285,7 @@ static int dearest_first(const void *a, const void *b)
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
-/* Cuts all queries into blocks of at most `per_block`; counts only, where out is NULL. */
+/* Splits all queries into blocks of at most `per_block`; only counts if out is NULL. */
 static int64_t cut_blocks(const struct ctw_op_attention *op, int64_t per_block,
                           struct attn_block *out)
 {
@@ -303,7 +304,7 @@ static int64_t cut_blocks(const struct ctw_op_attention *op, int64_t per_block,
     return n;
 }
 
-/* What depends on the shape of the heads only; returns the floats of one thread. */
+/* Sizes that depend only on the shape of the heads; returns the floats per thread. */
 static int64_t shape_attention(struct attn_job *job, int group, int head, enum mode mode)
 {
     struct attn_local l;

@@ -1,4 +1,4 @@
-/* Embedding, RMSNorm, and q, k, v: rows widened to fp32, worked on, narrowed once. */
+/* Embedding, RMSNorm, and q, k, v: rows are widened to fp32, processed, and narrowed once. */
 #ifndef CTW_KERNELS_CPU_FAST_ELEMENTWISE_H
 #define CTW_KERNELS_CPU_FAST_ELEMENTWISE_H
 
@@ -129,7 +129,7 @@ INLINE void turn_interleaved(float *x, int half, const float *cos_sin)
     }
 }
 
-/* One query or key head in x, with room up to a whole vector. */
+/* One query or key head in x, with space up to a whole vector. */
 static void norm_and_turn(const struct ctw_op_qkv *op, float *x, const void *norm,
                           const float *cos_sin)
 {

@@ -1,7 +1,8 @@
 /*
- * The LM head without logits in memory: vocabulary blocks, cut by n_vocab alone, are each reduced
- * for every row to a small state, MAX_COLUMNS logits at a time; then the blocks' states are merged
- * in order. A state's sum is relative to its own maximum, in fp32; blocks are added in double.
+ * The LM head without logits in memory: the vocabulary is split into blocks, by n_vocab alone. Each
+ * block is reduced for every row to a small state, MAX_COLUMNS logits at a time; then the blocks'
+ * states are merged in order. A state's sum is relative to its own maximum, in fp32; blocks are
+ * added in double.
  */
 #ifndef CTW_KERNELS_CPU_FAST_HEAD_H
 #define CTW_KERNELS_CPU_FAST_HEAD_H
@@ -12,14 +13,14 @@ enum { HEAD_BLOCKS = 64, HEAD_BLOCK_MIN = 1024 };
 
 struct head_state {
     float max, sum; /* sum of exp(logit - max) */
-    int32_t greedy; /* the first id whose logit is max */
+    int32_t greedy; /* the lowest id whose logit is max */
 };
 
 struct head_job {
     const struct ctw_op_head *op;
     enum mode mode;
     int64_t k, kw;
-    int64_t block;             /* ids of a block, a multiple of MAX_COLUMNS */
+    int64_t block;             /* ids per block, a multiple of MAX_COLUMNS */
     struct rows a;             /* packed x */
     float *target;             /* [n_rows]: the target's logit */
     struct head_state *states; /* [blocks][n_rows] */
@@ -47,7 +48,7 @@ INLINE void add_logits(struct head_state *s, const float *x, int n, int32_t id0)
 {
     vf largest = vf_set1(s->max), sum = vf_zero();
     for (int i = 0; i < n; i += VL)
-        largest = vf_max(vf_load(x + i), largest); /* keeps the other where a logit is NaN */
+        largest = vf_max(vf_load(x + i), largest); /* if a logit is NaN, keeps the other operand */
     float max = vf_largest(largest);
     if (max > s->max) {
         int i = 0;

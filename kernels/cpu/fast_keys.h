@@ -1,6 +1,6 @@
 /*
- * What attention keeps of a task, and how queries, keys and values get into the layouts that its
- * products read. See fast_attention.h.
+ * The data of an attention task, and the packing of queries, keys and values into the layouts that
+ * the products read. See fast_attention.h.
  */
 #ifndef CTW_KERNELS_CPU_FAST_KEYS_H
 #define CTW_KERNELS_CPU_FAST_KEYS_H
@@ -14,27 +14,27 @@ enum {
 struct attn_block {
     const struct ctw_attn_seq *seq;
     int64_t first, n;
-    int64_t cost; /* keys seen, all queries together */
+    int64_t cost; /* keys seen, summed over all queries */
 };
 
 struct attn_job {
     const struct ctw_op_attention *op;
     enum mode mode;
-    int group;         /* query heads of a key head */
-    bool scale_late;   /* scores are scaled within the exponent */
-    int64_t kw;        /* words of a head */
-    int64_t width;     /* elements of a head, up to a multiple of NR */
-    int64_t max_lanes; /* of a task, up to a multiple of ATTN_LANES */
+    int group;         /* query heads per key head */
+    bool scale_late;   /* scores are scaled in the exponent */
+    int64_t kw;        /* words per head */
+    int64_t width;     /* elements per head, rounded up to a multiple of NR */
+    int64_t max_lanes; /* per task, rounded up to a multiple of ATTN_LANES */
     struct attn_block *blocks;
     float *local;
     int64_t local_floats;
 };
 
-/* One thread's memory, and where its task stands. */
+/* One thread's memory, and the state of its task. */
 struct attn_local {
     float *q;     /* [max_lanes / NR][kw][NR] */
     float *out;   /* [max_lanes][width]: sums of P V */
-    float *max;   /* [max_lanes]: the largest of the sink and the scores so far, and their sum of */
+    float *max;   /* [max_lanes]: the maximum of the sink and the scores so far, and the sum of */
     float *sum;   /* [max_lanes]: exp(score - max) */
     float *k;     /* [ATTN_KEYS / ATTN_ROWS][kw][ATTN_ROWS] */
     float *v;     /* [width / NR][words of ATTN_KEYS][NR] */
@@ -62,7 +62,7 @@ INLINE int64_t key_row(struct key_cursor *c, int64_t pos)
     return c->run->row + (pos - c->start);
 }
 
-/* How many keys from pos on, where the cursor stands, lie one after another. */
+/* The number of contiguous keys from pos on, at the cursor. */
 INLINE int64_t keys_left(const struct key_cursor *c, int64_t pos)
 {
     return c->start + c->run->n_tok - pos;
@@ -75,7 +75,7 @@ INLINE int64_t take(float *base, int64_t *used, float **out, int64_t floats)
     return *used;
 }
 
-/* Lays one thread's memory out from base on (NULL: only counts); returns its floats. */
+/* Lays out one thread's memory from base on (NULL: only counts); returns its floats. */
 static int64_t attn_layout(const struct attn_job *job, float *base, struct attn_local *l)
 {
     const int64_t stride = CTW_MAX_HEAD + VL;
@@ -120,21 +120,21 @@ static void pack_queries(const struct attn_job *job, const struct attn_block *b,
         if (op->sinks != NULL && i < l->n_lanes)
             sink = ctw_load_float(op->sinks, op->sinks_dtype, kv * job->group + i % job->group);
         l->max[i] = sink;
-        l->sum[i] = 1; /* exp(sink - max): where there is none, the first tile takes it out */
+        l->sum[i] = 1; /* exp(sink - max): without a sink, the first tile cancels it */
     }
 }
 
-/* Rows of one head lie far apart: processors' own prefetching does not see them coming. */
+/* Rows of one head are far apart: hardware prefetching does not detect them. */
 INLINE void prefetch_head(const void *array, enum ctw_dtype dtype, int64_t from, int head)
 {
     uintptr_t row = (uintptr_t)array + (uintptr_t)from * ctw_dtype_bytes(dtype);
     for (size_t b = 0; b < (size_t)head * ctw_dtype_bytes(dtype); b += 64)
-        __builtin_prefetch((const void *)(row + b)); /* may lie past the array's end */
+        __builtin_prefetch((const void *)(row + b)); /* may be past the array's end */
 }
 
 /*
- * Value rows 2j and 2j+1 of the tile (one, where mode is FLOATS) into their place. Returns zero
- * plus 0 times each value: 0, unless one is not finite.
+ * Packs value rows 2j and 2j+1 of the tile (one row if mode is FLOATS). Returns zero plus 0 times
+ * each value: 0, unless a value is not finite.
  */
 INLINE vf pack_values(enum mode mode, const struct attn_job *job, struct attn_local *l, int64_t j,
                       const float *even, const float *odd, vf zero)
@@ -165,7 +165,7 @@ INLINE void pack_keys(enum mode mode, const struct attn_job *job, int kv, struct
     const struct ctw_op_attention *op = job->op;
     const int64_t stride = CTW_MAX_HEAD + VL, row = (int64_t)op->n_kv * op->head;
     const int64_t per_word = mode == PAIRS ? 2 : 1;
-    /* Keys that are whole vectors of words already are packed where they lie. */
+    /* Keys that are already whole vectors of words are packed directly from the array. */
     const bool words = (mode == PAIRS || op->dtype == CTW_F32) && op->head % (VL * per_word) == 0;
     float *values[2] = {l->tmp + ATTN_ROWS * stride, l->tmp + (ATTN_ROWS + 1) * stride};
     vf zero = vf_zero();

@@ -1,18 +1,18 @@
 /*
- * y = epilogue(x w^T). All rows of x are packed once. A task then takes some columns of y: it
- * decodes their weights once, sweeps its rows in blocks of MC, and finishes each block from an
- * fp32 tile. Where columns are few, rows are split between tasks as well.
+ * y = epilogue(x w^T). All rows of x are packed once. A task takes some columns of y: it decodes
+ * their weights once, sweeps its rows in blocks of MC, and finishes each block from an fp32 tile.
+ * If there are few columns, rows are split between tasks as well.
  */
 #ifndef CTW_KERNELS_CPU_FAST_LINEAR_H
 #define CTW_KERNELS_CPU_FAST_LINEAR_H
 
 enum {
     MC = 96,           /* rows of a block: a multiple of MR; its words of a sweep stay in L2 */
-    MAX_COLUMNS = 128, /* columns that a task decodes, a gate and its up counted as two */
+    MAX_COLUMNS = 128, /* columns that a task decodes; a gate and its up count as two */
     MAX_PANELS = MAX_COLUMNS / NR,
-    FETCH_ROWS = 8,      /* rows of y that are fetched before they are finished */
+    FETCH_ROWS = 8,      /* rows of y that are prefetched before they are finished */
     MIN_TASK_ROWS = 256, /* splitting rows repeats the decoding */
-    DECODE_ROWS = 16     /* decoding a column costs about as much as multiplying so many rows */
+    DECODE_ROWS = 16     /* decoding a column costs about as much as multiplying this many rows */
 };
 
 /* One thread's memory. */
@@ -52,7 +52,7 @@ INLINE struct linear_local linear_local(float *base, int64_t kw)
     return l;
 }
 
-/* Floats of x packed: whole tiles, and a vector's overhang. */
+/* Floats of packed x: whole tiles, and a vector's overhang. */
 INLINE int64_t packed_floats(int64_t n_tok, int64_t kw)
 {
     return round_up(round_up(n_tok, MR) * kw + VL, 16);
@@ -122,7 +122,7 @@ INLINE void gate_each(enum ctw_activation act, float *c, const float *up, const 
     EACH(vf_store(c + i * VL, vf_mul(g[i], vf_load(up + i * VL))))
 }
 
-/* c[i] += add[i] for n columns, up to the next whole vector. */
+/* c[i] += add[i] for n columns, rounded up to a whole vector. */
 INLINE void add_row(float *c, const float *add, int64_t n)
 {
     for (int64_t i = 0; i < n; i += VL)
@@ -134,7 +134,7 @@ INLINE enum ctw_dtype y_dtype_of(const struct ctw_op_linear *op)
     return op->epilogue == CTW_EPI_ADD ? op->residual_dtype : op->dtype;
 }
 
-/* Asks for row t of y, columns col0 .. col0+n-1, to be at hand for writing. */
+/* Prefetches row t of y, columns col0 .. col0+n-1, for writing. */
 INLINE void fetch_row(const struct ctw_op_linear *op, int64_t t, int64_t col0, int64_t n)
 {
     const char *y = at(op->y, y_dtype_of(op), t * op->ldy + col0);
@@ -142,7 +142,7 @@ INLINE void fetch_row(const struct ctw_op_linear *op, int64_t t, int64_t col0, i
         __builtin_prefetch(y + b, 1);
 }
 
-/* Row t of y, columns col0 .. col0+n-1, from its sums c; those of up lie `up` floats further. */
+/* Row t of y, columns col0 .. col0+n-1, from its sums c; the sums of up are `up` floats further. */
 static void finish_row(const struct linear_job *job, const struct linear_local *l, float *c,
                        int64_t up, int64_t t, int64_t col0, int64_t n)
 {
@@ -201,8 +201,9 @@ static void linear_item(void *arg, int64_t item, int thread)
 }
 
 /*
- * Cuts the work into tasks of nearly equal cost, so that no thread waits long for the last one:
- * the cut with the shortest time by count of panels, rows and decoding. Changes no result.
+ * Splits the work into tasks of nearly equal cost, so that no thread waits long for the last task:
+ * the split with the shortest estimated time, from the numbers of panels, rows and decodings. Does
+ * not change any result.
  */
 static void cut_linear(struct linear_job *job, int n_threads)
 {

@@ -11,8 +11,8 @@
 #endif
 
 /*
- * Functions named _each take n <= EACH_MOST vectors through every step together: one vector's
- * chain of dependent operations is long, and a processor looks ahead only so far. n is a constant.
+ * Functions named _each take n <= EACH_MOST vectors through every step together: one vector's chain
+ * of dependent operations is long, and a processor's look-ahead is limited. n is a constant.
  */
 enum { EACH_MOST = 4 };
 #define EACH(step)              \
@@ -39,7 +39,7 @@ INLINE void vf_exp_part_each(vf *r, const int n)
 INLINE void vf_exp_each(vf *x, const int n)
 {
     vf e[EACH_MOST];
-    EACH(x[i] = vf_max(vf_set1(-104.0f), x[i])) /* NaN, the second operand, passes */
+    EACH(x[i] = vf_max(vf_set1(-104.0f), x[i])) /* NaN, the second operand, propagates */
     EACH(x[i] = vf_min(vf_set1(89.0f), x[i]))
     EACH(e[i] = vf_round(vf_mul(x[i], vf_set1(0x1.715476p+0f))))
     EACH(x[i] = vf_fma(e[i], vf_set1(-0x1.62e4p-1f), x[i])) /* exact: 14 bits times 8 */
@@ -55,9 +55,9 @@ INLINE vf vf_exp(vf x)
 }
 
 /*
- * x = e^x of x <= 1 for weights of a softmax: within 1.01 ulp, and exactly 0 where e^x is below
- * 2^-126.5, which is nothing beside the largest weight, 1. NaN stays NaN. n + 127 is the low byte
- * of x / ln 2 + 1.5 * 2^23 + 127.
+ * x = e^x of x <= 1 for weights of a softmax: within 1.01 ulp, and exactly 0 if e^x is below
+ * 2^-126.5, which is negligible compared with the largest weight, 1. NaN stays NaN. n + 127 is the
+ * low byte of x / ln 2 + 1.5 * 2^23 + 127.
  */
 INLINE void vf_exp_weight_each(vf *x, const int n)
 {
@@ -110,8 +110,9 @@ INLINE vf vf_gelu_tanh(vf g)
 }
 
 /*
- * 0.5 g erfc(-g / sqrt 2), precise also for large negative g. With a = |g| and t = (a - 4) / (a + 4),
- * erfc(a / sqrt 2) = e^(-a^2 / 2) / (1 + a) times a polynomial of t (0.1 ulp): ctw_erfc()'s way in fp32.
+ * 0.5 g erfc(-g / sqrt 2), precise also for large negative g. With a = |g| and t = (a - 4) / (a +
+ * 4), erfc(a / sqrt 2) = e^(-a^2 / 2) / (1 + a) times a polynomial of t (0.1 ulp): the method of
+ * ctw_erfc() in fp32.
  */
 INLINE vf vf_gelu(vf g)
 {
@@ -130,7 +131,7 @@ INLINE vf vf_gelu(vf g)
     p = vf_fma(p, t, vf_set1(-0.19340693950653076f));
     p = vf_fma(p, t, vf_set1(0.94410640001297f));
     vf square = vf_mul(a, a), half = vf_set1(-0.5f);
-    vf low = vf_fma(a, a, vf_sub(vf_zero(), square)); /* what the square was rounded by */
+    vf low = vf_fma(a, a, vf_sub(vf_zero(), square)); /* the rounding error of the square */
     vf e = vf_exp(vf_mul(square, half));
     e = vf_fma(e, vf_mul(low, half), e);
     vf y = vf_div(vf_mul(e, p), vf_add(one, a));

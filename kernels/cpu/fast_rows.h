@@ -1,7 +1,7 @@
 /*
  * Rows of activations and weights on their way into registers: widened, narrowed, and packed into
- * the two layouts that product tiles read. Both hold 32-bit words: a float, or (in pair mode) two
- * bf16 neighbours in k. A row of k values is so n_words(k) words long.
+ * the two layouts that product tiles read. Both layouts hold 32-bit words: a float, or (in pair
+ * mode) two bf16 neighbours in k. A row of k values is therefore n_words(k) words long.
  */
 #ifndef CTW_KERNELS_CPU_FAST_ROWS_H
 #define CTW_KERNELS_CPU_FAST_ROWS_H
@@ -48,7 +48,7 @@ INLINE int64_t n_words(enum mode mode, int64_t k)
     return mode == PAIRS ? (k + 1) / 2 : k;
 }
 
-/* Asks for element i of an array to be in L2 soon; it may lie past the end. */
+/* Prefetches element i of an array into L2; the element may be past the end. */
 INLINE void fetch_l2(const float *p, int64_t i)
 {
     __builtin_prefetch((const void *)((uintptr_t)p + (uintptr_t)i * sizeof(*p)), 0, 2);
@@ -98,13 +98,13 @@ static void narrow(void *dst, enum ctw_dtype dtype, const float *src, int64_t n)
         ctw_store_float(dst, dtype, i, src[i]);
 }
 
-/* n values of dtype as words; the rest of the last word, and up to a whole vector, is zero. */
+/* n values of dtype as words; the rest of the last word, up to a whole vector, is zero. */
 static void to_words(enum mode mode, float *words, const void *src, enum ctw_dtype dtype, int64_t n)
 {
     int64_t kw = n_words(mode, n), end = round_up(kw, VL);
     memset(words + kw - 1, 0, (size_t)(end - kw + 1) * sizeof(*words));
     if (mode == PAIRS)
-        memcpy(words, src, (size_t)n * 2); /* bf16, two to a word */
+        memcpy(words, src, (size_t)n * 2); /* bf16, two per word */
     else
         widen(words, src, dtype, n);
 }
@@ -118,9 +118,9 @@ INLINE vf load_words(const void *p, const enum ctw_dtype dtype, int64_t i)
 }
 
 /*
- * Columns for a product: dst[word * NR + r] = rows[r][word] for n_words words. The rows lie
- * `stride` elements apart and are readable up to a multiple of VL words. dtype is a constant:
- * CTW_F32 for words as they are.
+ * Columns for a product: dst[word * NR + r] = rows[r][word] for n_words words. The rows are
+ * `stride` elements apart and readable up to a multiple of VL words. dtype is a constant: CTW_F32
+ * for words that need no conversion.
  */
 INLINE void pack_columns_of(const enum ctw_dtype dtype, float *dst, const void *rows,
                             int64_t stride, int64_t n_words)
@@ -150,8 +150,8 @@ static void pack_columns(float *dst, const float *rows, int64_t stride, int64_t 
 
 /*
  * Rows for a product: dst[word * n_rows + r] = rows[r][word], n_rows <= VL. Whole vectors are
- * stored, each overwriting what the one before left beyond its n_rows words; the last stops short.
- * `next`: the rows that follow are packed next.
+ * stored, each overwriting what the previous one left beyond its n_rows words; the last store is
+ * partial. `next`: the rows that are packed next.
  */
 INLINE void pack_rows(float *dst, const float *rows, int64_t stride, const int n_rows,
                       int64_t n_words, const bool next)
@@ -184,15 +184,15 @@ INLINE void pack_rows(float *dst, const float *rows, int64_t stride, const int n
 static ctw_decode_fn *const decoders[CTW_N_FORMATS] = {CTW_FORMATS(DECODER)};
 #undef DECODER
 
-/* Is it stored as words of this mode, or as values that only need widening? */
+/* Is the weight stored as words of this mode, or as values that only need widening? */
 INLINE bool stored_ready(enum mode mode, const struct ctw_weight *w, enum ctw_dtype dtype)
 {
     return w->format->id == CTW_FORMAT_dense &&
            (w->dtype == dtype || (mode == FLOATS && dtype == CTW_F32));
 }
 
-/* Packs the first n columns of NR rows from `row` on where they lie; n and k are whole vectors and
- * whole words. */
+/* Packs the first n columns of NR rows from `row` on, directly from the weight; n and k are
+ * whole vectors and whole words. */
 static void pack_stored(enum mode mode, float *dst, const struct ctw_shard *s, int64_t row,
                         int64_t n)
 {
@@ -237,8 +237,8 @@ static void weight_words(enum mode mode, float *words, const struct ctw_shard *s
 }
 
 /*
- * Decodes one panel: rows row0 .. row0+n_rows-1 of the shards (as if one after another), at most
- * NR, into dst [words of k][NR]; missing rows are zero. tmp: NR * SPAN floats.
+ * Decodes one panel: rows row0 .. row0+n_rows-1 of the concatenated shards, at most NR, into dst
+ * [words of k][NR]; missing rows are zero. tmp: NR * SPAN floats.
  */
 static void decode_panel(enum mode mode, float *dst, float *tmp, const struct ctw_shard *shards,
                          int64_t row0, int64_t n_rows, enum ctw_dtype dtype)
@@ -270,7 +270,7 @@ static void decode_panel(enum mode mode, float *dst, float *tmp, const struct ct
 /* ---- activations -------------------------------------------------------------------------- */
 
 /* Packs n_rows <= MR rows of x, `ld` elements apart, into dst [words of k][MR]; missing rows are
- * zero. tmp: MR * SPAN floats. Rows that are words already are read in place. */
+ * zero. tmp: MR * SPAN floats. Rows that are already words are read in place. */
 static void pack_tile(enum mode mode, float *dst, float *tmp, const void *x, enum ctw_dtype dtype,
                       int64_t ld, int64_t n_rows, int64_t k)
 {

@@ -1,6 +1,6 @@
 /*
  * Product tiles: the only place where matrices are multiplied. A tile is up to MR rows by NR
- * columns; every element is one chain of multiply-adds in the order of k, from zero, which
+ * columns. Every element is one chain of multiply-adds in the order of k, from zero. The chain
  * depends on nothing else, so results do not depend on a row's or column's neighbours.
  */
 #ifndef CTW_KERNELS_CPU_FAST_TILE_H
@@ -8,8 +8,8 @@
 
 /*
  * acc[i][v] = sum over w < n of a[i * a_row + w * a_word] * b[w * NR + v * VL ..], in words.
- * n_rows, a_row, a_word and ahead are constants at every call. `ahead` > 0: a is fetched so many
- * words before it is used, also what follows its n words.
+ * n_rows, a_row, a_word and ahead are constants at every call. `ahead` > 0: prefetches a this many
+ * words before use, including words that follow its n words.
  */
 INLINE void tile_product(enum mode mode, vf acc[][NV], const int n_rows, int64_t n, const float *a,
                          const int a_row, const int a_word, const int ahead, const float *b)
@@ -22,7 +22,7 @@ INLINE void tile_product(enum mode mode, vf acc[][NV], const int n_rows, int64_t
     }
     for (int64_t w = 0; w < n; w++) {
         vf bv[NV];
-        if (ahead > 0) /* may lie past the array's end */
+        if (ahead > 0) /* may be past the array's end */
             __builtin_prefetch((const void *)((uintptr_t)a + sizeof(float) * ahead * a_word));
         UNROLL
         for (int v = 0; v < NV; v++)
@@ -69,9 +69,9 @@ INLINE void tile_rows(enum mode mode, const int n_rows, int64_t n, const float *
 }
 
 /*
- * The sizes that are compiled: fewer rows save much where tokens are few. They are functions, not
+ * The compiled tile heights: fewer rows save much if tokens are few. They are functions and not
  * inlined, because compilers merge inlined copies back into one with a variable number of rows,
- * whose sums then live in memory.
+ * whose sums are then kept in memory.
  */
 #define TILE(name, mode, n_rows)                                                                   \
     static __attribute__((noinline)) void name(int64_t n, const float *a, const float *b,          \
@@ -93,7 +93,7 @@ TILE(tile_pairs_1, PAIRS, 1)
 
 typedef void tile_fn(int64_t n, const float *a, const float *b, float *c, int64_t ldc, bool first);
 
-/* The smallest that has n_rows rows. */
+/* The smallest compiled height with at least n_rows rows. */
 INLINE tile_fn *tile_for(enum mode mode, int64_t n_rows)
 {
     int size = n_rows > MR / 2 ? 0 : n_rows > 2 ? 1 : n_rows == 2 ? 2 : 3;
@@ -115,12 +115,12 @@ INLINE int64_t sweep_words(int64_t kw)
 }
 
 /*
- * Packed rows: sweep after sweep, tile after tile in a sweep, [words of the sweep][MR] in a tile.
- * A block so reads each sweep from one end to the other, which is easy to fetch ahead.
+ * Packed rows: sweep by sweep, and tile by tile within a sweep, [words of the sweep][MR] per tile.
+ * A block thus reads each sweep sequentially, which is easy to prefetch.
  */
 struct rows {
     float *words;
-    int64_t n, kw; /* rows, up to a multiple of MR, and words of each */
+    int64_t n, kw; /* rows, rounded up to a multiple of MR, and words per row */
 };
 
 /* The tile at row r, a multiple of MR, in the sweep of n words from k0 on. */

@@ -1,11 +1,11 @@
 /*
- * The fast engine whole, for one instruction set: a file includes its vocabulary (simd_*.h), then
- * this, and defines its row of ctw_cpu_variants with FAST_VARIANT.
+ * The complete fast engine for one instruction set: a file includes its vocabulary (simd_*.h), then
+ * this header, and defines its row of ctw_cpu_variants with FAST_VARIANT.
  */
 #ifndef CTW_KERNELS_CPU_FAST_VARIANT_H
 #define CTW_KERNELS_CPU_FAST_VARIANT_H
 
-/* Each needs those before it. */
+/* Each header needs the previous ones. */
 
 /* clang-format off */
 #include "kernels/cpu/fast_math.h"
@@ -18,7 +18,7 @@
 #include "kernels/cpu/fast_head.h"
 /* clang-format on */
 
-/* What the largest of the operations takes, in fp32 (the other dtypes take no more). */
+/* The scratch of the largest operation, in fp32 (the other dtypes need no more). */
 static size_t fast_scratch_bytes(const struct ctw_cpu *cpu, int64_t n_tok, int64_t max_k)
 {
     int64_t n_threads = ctw_threads_count(cpu->threads);

@@ -1,7 +1,7 @@
 /*
  * The engine's vocabulary for AVX2 + FMA + F16C. simd_avx512.h has the same names; the operations
- * (fast_*.h) are written once over them. Everything is static: no code compiled for this
- * instruction set leaves the file that includes this.
+ * (fast_*.h) are written once on top of both. Everything is static: no code compiled for this
+ * instruction set leaves the file that includes this header.
  *
  * A `vf` is CTW_VL floats, or CTW_VL 32-bit words that are only moved.
  */
@@ -20,12 +20,12 @@ enum {
     NR = NV * VL,    /* columns of a product tile */
     MR = 6,          /* rows of a product tile: 12 accumulators, 2 vectors of b, 1 of a */
     KC = 320,        /* words of k per sweep: a panel of b (20 KiB) and a tile of a stay in L1 */
-    AHEAD = 64,      /* words of a that are fetched before their use */
+    AHEAD = 64,      /* words of a that are prefetched before their use */
     ATTN_ROWS = 6,   /* rows of a product tile in attention; divides ATTN_LANES and ATTN_KEYS */
-    ATTN_LANES = 48, /* queries side by side, a multiple of NR */
-    ATTN_KEYS = 96,  /* keys of a tile */
+    ATTN_LANES = 48, /* queries in parallel, a multiple of NR */
+    ATTN_KEYS = 96,  /* keys per tile */
     ATTN_STEP = 1,   /* keys whose weights are computed at a time */
-    EACH_AT_ONCE = 2 /* vectors that the head and gates take through a function together */
+    EACH_AT_ONCE = 2 /* vectors that the head and gates pass through a function together */
 };
 
 typedef __m256 vf;
@@ -87,7 +87,7 @@ INLINE vf vf_fma(vf a, vf b, vf c)
     return _mm256_fmadd_ps(a, b, c);
 }
 
-/* b where either is NaN. */
+/* b if either is NaN. */
 INLINE vf vf_max(vf a, vf b)
 {
     return _mm256_max_ps(a, b);
@@ -98,7 +98,7 @@ INLINE vf vf_min(vf a, vf b)
     return _mm256_min_ps(a, b);
 }
 
-/* a <= b ? yes : no, lane by lane; `no` where either is NaN. */
+/* a <= b ? yes : no, lane by lane; `no` if either is NaN. */
 INLINE vf vf_select_le(vf a, vf b, vf yes, vf no)
 {
     return _mm256_blendv_ps(no, yes, _mm256_cmp_ps(a, b, _CMP_LE_OQ));

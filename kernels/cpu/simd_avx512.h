@@ -1,7 +1,7 @@
 /*
  * The engine's vocabulary for AVX-512 (F, BW, DQ, VL), and the dot product of pairs of AVX512_BF16
- * if the file that includes this says so: CTW_HAS_PAIRS. What the compiler may use (-march=native)
- * must not decide what a variant computes. See simd_avx2.h.
+ * if the including file defines CTW_HAS_PAIRS. The compiler's options (-march=native) must not
+ * decide what a variant computes. See simd_avx2.h.
  */
 #ifndef CTW_KERNELS_CPU_SIMD_AVX512_H
 #define CTW_KERNELS_CPU_SIMD_AVX512_H
@@ -199,14 +199,15 @@ INLINE void vf_transpose(vf r[VL])
 
 #if CTW_HAS_PAIRS
 /* acc + a.low * b.low + a.high * b.high for pairs of bf16 in 32-bit lanes. The instruction takes
- * subnormal inputs as zero and flushes subnormal results: at most 2^-126 a step. */
+ * subnormal inputs as zero and flushes subnormal results: at most 2^-126 per step. */
 INLINE vf vf_dot_pairs(vf acc, vf a, vf b)
 {
     return _mm512_dpbf16_ps(acc, (__m512bh)_mm512_castps_si512(a),
                             (__m512bh)_mm512_castps_si512(b));
 }
 
-/* bf16(low) | bf16(high) << 16 in each lane; subnormals become zero, as vf_dot_pairs takes them. */
+/* bf16(low) | bf16(high) << 16 in each lane; subnormals become zero, as vf_dot_pairs treats
+ * them. */
 INLINE vf vf_make_pairs(vf low, vf high)
 {
     __m512i l = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(low));

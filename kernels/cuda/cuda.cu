@@ -10,7 +10,8 @@
 
 enum { RING_BYTES = 8 << 20 };
 
-/* Also makes its GPU the calling thread's, since one thread may use several backends. */
+/* Also makes its GPU current for the calling thread, because one thread may use several
+ * backends. */
 static struct ctw_cuda *cuda_of(struct ctw_backend *be)
 {
     struct ctw_cuda *cu = (struct ctw_cuda *)be;
@@ -112,7 +113,7 @@ static uint64_t cuda_memory_free(const struct ctw_backend *be)
     return cudaMemGetInfo(&free_bytes, &total) == cudaSuccess ? free_bytes : 0;
 }
 
-/* Copies from pageable memory have left it when the call returns, so the caller may reuse it. */
+/* Copies from pageable memory have been read when the call returns, so the caller may reuse it. */
 static enum ctw_status cuda_upload(struct ctw_backend *be, void *dst, const void *src, size_t bytes,
                                    struct ctw_err *err)
 {
@@ -135,7 +136,7 @@ static enum ctw_status cuda_download(struct ctw_backend *be, void *dst, const vo
     return st != CTW_OK ? st : ctw_cuda_check(cudaStreamSynchronize(stream), "running", err);
 }
 
-/* Where the two overlap, the copy goes forward in pieces that do not. */
+/* If source and destination overlap, the copy runs forward in pieces that do not overlap. */
 static enum ctw_status cuda_copy(struct ctw_backend *be, void *dst, const void *src, size_t bytes,
                                  struct ctw_err *err)
 {
@@ -163,7 +164,7 @@ static enum ctw_status cuda_sync(struct ctw_backend *be, struct ctw_err *err)
     return ctw_cuda_check(cudaStreamSynchronize(cuda_of(be)->stream), "running", err);
 }
 
-/* ---- uploads of other threads ------------------------------------------------------------- */
+/* ---- uploads from other threads ----------------------------------------------------------- */
 
 static enum ctw_status cuda_stage_alloc(struct ctw_backend *be, void **out, size_t bytes,
                                         struct ctw_err *err)
@@ -213,7 +214,8 @@ enum ctw_status ctw_cuda_table(struct ctw_cuda *cu, const void *host, size_t byt
     if (need > quarter)
         return ctw_fail(err, CTW_EINTERNAL, "cuda: a table of %zu bytes", bytes);
     if (r->at + need > (size_t)(r->quarter + 1) * quarter) {
-        /* This quarter is full: mark where its readers end, and wait for those of the next. */
+        /* This quarter is full: record an event behind its readers, and wait for the next
+         * quarter's readers. */
         st = ctw_cuda_check(cudaEventRecord(r->freed[r->quarter], cu->stream), "running", err);
         r->quarter = (r->quarter + 1) % 4;
         r->at = (size_t)r->quarter * quarter;
@@ -236,7 +238,7 @@ enum ctw_status ctw_cuda_table(struct ctw_cuda *cu, const void *host, size_t byt
 static void cuda_close(struct ctw_backend *be)
 {
     struct ctw_cuda *cu = (struct ctw_cuda *)be;
-    if (cu == NULL || cu->name[0] == '\0') { /* no GPU was taken: touch none */
+    if (cu == NULL || cu->name[0] == '\0') { /* no GPU was selected: touch none */
         ctw_free(cu);
         return;
     }
@@ -282,9 +284,9 @@ static void cuda_close(struct ctw_backend *be)
 }
 
 /*
- * All that a score's last bit depends on beside the version of our own code. nvcc chooses instructions
- * and brings exp and its like; a GPU without code of its own in this library runs an older
- * architecture's, or what the driver compiles from PTX.
+ * Everything that a score's last bit depends on, in addition to the version of our own code. nvcc
+ * chooses instructions and supplies exp and similar functions. A GPU without its own code in this
+ * library runs an older architecture's code, or code that the driver compiles from PTX.
  */
 static void name_numerics(struct ctw_cuda *cu)
 {
@@ -366,7 +368,7 @@ static size_t slot_bytes(const struct ctw_reserve *r, int slot)
     return (size_t)r->slot_elems[slot] * ctw_dtype_bytes(r->dtype);
 }
 
-/* Of scratch[CTW_CUDA_PRODUCT]. */
+/* Part of scratch[CTW_CUDA_PRODUCT]. */
 static size_t operation_bytes(const struct ctw_cuda *cu, const struct ctw_reserve *r)
 {
     size_t linear = ctw_cuda_linear_scratch(cu, r), head = ctw_cuda_head_scratch(cu, r);
@@ -436,8 +438,8 @@ extern const struct ctw_backend_ops ctw_backend_cuda;
 const struct ctw_backend_ops ctw_backend_cuda = {
     "cuda",
     {/* host_memory */ false,
-     /* chunk_tokens */ CTW_CUDA_CHUNK, /* products reach their full rate from about 4096 rows on */
-     /* decoding is then 0.4 % of a pass; an 8B takes 1.9 GiB beyond its weights */
+     /* chunk_tokens */ CTW_CUDA_CHUNK, /* products reach full throughput from about 4096 rows on */
+     /* decoding is then 0.4 % of a pass; an 8B model needs 1.9 GiB in addition to its weights */
      /* pass_tokens */ 8 * CTW_CUDA_CHUNK,
      /* pass_flops */ 3.6e16},
     cuda_open,

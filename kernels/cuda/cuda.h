@@ -1,12 +1,13 @@
 /*
- * The CUDA backend's own struct and what its files share. One file an operation; every operation is
- * queued on `stream` and returns at once. Kernels take plain numbers and pointers; what varies in type
- * is a template parameter, and the list of instances stands at the end of its file.
+ * The CUDA backend's own struct and the declarations its files share. One file per operation; every
+ * operation is queued on `stream` and returns at once. Kernels take plain numbers and pointers;
+ * types that vary are template parameters, and the list of instances is at the end of each file.
  *
- * Rules of this folder: no atomics in sums, no split of a sum over blocks whose number depends on the
- * tokens, tile orders counted from the start of a row or sequence. So a row's result is the same bit
- * for bit in any company (kernels/backend.h). (What hopper's products add to the residual stream is added
- * by L2's atomic addition, once to each element: there is no order to it.)
+ * Rules of this folder: no atomics in sums, no split of a sum over blocks whose number depends on
+ * the tokens, tile orders counted from the start of a row or sequence. A row's result is therefore
+ * bit-identical regardless of the other rows in the batch (kernels/backend.h). (Hopper's products
+ * are added to the residual stream by L2's atomic addition, once per element: there is no order
+ * that could vary.)
  */
 #ifndef CTW_KERNELS_CUDA_CUDA_H
 #define CTW_KERNELS_CUDA_CUDA_H
@@ -18,7 +19,7 @@
 
 #include "kernels/backend.h"
 
-/* Device memory that grows when asked for more; its content is then lost. */
+/* Device memory that grows on demand; growing discards its content. */
 struct ctw_cuda_buffer {
     void *p;
     size_t bytes;
@@ -27,19 +28,19 @@ struct ctw_cuda_buffer {
 /* A product's weights, decoded ahead. */
 struct ctw_cuda_slot {
     struct ctw_cuda_buffer w; /* [n, k] of `dtype` */
-    int n_shards;             /* 0: nothing is in it */
+    int n_shards;             /* 0: empty */
     struct {
         const struct ctw_weight *weight;
         const void *values;
     } shard[CTW_MAX_SHARDS];
     enum ctw_dtype dtype;
-    bool interleaved;   /* gate and up rows in turn, in blocks of CTW_CUDA_GATE_BLOCK */
+    bool interleaved;   /* gate and up rows interleaved, in blocks of CTW_CUDA_GATE_BLOCK */
     cudaEvent_t ready;  /* on the decode stream: decoded */
-    bool waited;        /* the operations' stream waits for `ready` already */
+    bool waited;        /* the operations' stream already waits for `ready` */
     cudaEvent_t unused; /* on the operations' stream: the last product that read it */
 };
 
-/* Host memory through which small tables travel to the device, used in turn. */
+/* Host memory through which small tables go to the device, used as a ring of four quarters. */
 struct ctw_cuda_ring {
     char *host;   /* pinned */
     char *device;
@@ -49,7 +50,7 @@ struct ctw_cuda_ring {
 };
 
 enum ctw_cuda_scratch {
-    /* Of one operation, before it has ended: products that are still to be combined or rounded, and
+    /* Used within one operation: products that are still to be combined or rounded, and
      * converted biases; logits, their rows' states, and a tile of the head's weight. */
     CTW_CUDA_PRODUCT,
     CTW_CUDA_WEIGHT, /* rows of a linear layer's weight that is in no slot */
@@ -57,9 +58,10 @@ enum ctw_cuda_scratch {
 };
 
 /*
- * Rows of a chunk: 33 times the 256 of a cluster's tile, which is half of the 66 clusters of a GPU with
- * 132 multiprocessors. So products whose columns are a multiple of 512 come out in whole waves there
- * (8192 rows leave 1 to 3 % of the multiprocessors without work); on others it is as good as any.
+ * Rows of a chunk: 33 times the 256 rows of a cluster's tile; 33 is half of the 66 clusters of a
+ * GPU with 132 multiprocessors. On such a GPU, products whose columns are a multiple of 512
+ * therefore fill whole waves (8192 rows leave 1 to 3 % of the multiprocessors idle); on others it
+ * is as good as any other number.
  */
 enum { CTW_CUDA_CHUNK = 33 * 256 };
 
@@ -71,12 +73,12 @@ struct ctw_cuda_gemms; /* gemm.cu: the algorithms chosen so far */
 struct ctw_cuda {
     struct ctw_backend backend;
     int device, n_sm, major, minor;
-    int code, ptx; /* architectures of the code that runs and of the PTX that it was made of: 90 */
-    bool hopper; /* the variant: kernels for sm_90a where there are some; else the general ones */
-    bool can_register; /* host memory that is there already can be locked for the GPU to read */
+    int code, ptx; /* architectures of the running code and of the PTX it was compiled from: 90 */
+    bool hopper; /* the variant: kernels for sm_90a if they exist; else the general kernels */
+    bool can_register; /* existing host memory can be pinned for the GPU to read */
     size_t memory_total;
     char name[96], numerics[96];
-    cudaStream_t stream; /* operations, one after another */
+    cudaStream_t stream; /* operations, in order */
     cudaStream_t ahead;  /* weights decoded ahead */
     cudaStream_t copy;   /* uploads begun by other threads */
     cublasLtHandle_t lt;
@@ -91,39 +93,39 @@ struct ctw_cuda {
     struct {
         cudaEvent_t stream, ahead; /* on the streams that read layers' bytes */
     } fence[CTW_CUDA_FENCES];
-    uint64_t n_fences; /* recorded */
+    uint64_t n_fences; /* recorded so far */
     void *lock;         /* pthread_mutex_t */
 };
 
 /* ---- device.cu ---------------------------------------------------------------------------- */
 
-/* Fills in device .. name and the variant, and makes the GPU the calling thread's. CTW_EUNSUP: there is
- * no GPU that can be used, and why. */
+/* Fills in device .. name and the variant, and makes the GPU current for the calling thread.
+ * CTW_EUNSUP: no GPU is usable; the message says why. */
 enum ctw_status ctw_cuda_find_device(struct ctw_cuda *cu, const struct ctw_backend_options *opt,
                                      struct ctw_err *err);
 enum ctw_status ctw_cuda_make_streams(struct ctw_cuda *cu, struct ctw_err *err);
 
 /* ---- cuda.cu ------------------------------------------------------------------------------ */
 
-/* CTW_OK, or what failed: "cuda: WHAT: NAME: text". Out of memory is CTW_ENOMEM, all else CTW_EDEVICE:
- * after it the backend can only be closed. */
+/* CTW_OK, or the failure: "cuda: WHAT: NAME: text". Out of memory is CTW_ENOMEM, every other
+ * failure CTW_EDEVICE, after which the backend can only be closed. */
 enum ctw_status ctw_cuda_check(cudaError_t e, const char *what, struct ctw_err *err);
 
-/* The last launch's own error (not that of running it, which a later call meets). */
+/* The last launch's own error (an error while the kernel runs shows up in a later call). */
 enum ctw_status ctw_cuda_launched(const char *what, struct ctw_err *err);
 
-/* Makes it at least so large. Waits for the device when it must be replaced. */
+/* Grows the buffer to at least this size. Waits for the device if the buffer must be replaced. */
 enum ctw_status ctw_cuda_grow(struct ctw_cuda *cu, struct ctw_cuda_buffer *b, size_t bytes,
                               struct ctw_err *err);
 
-/* Copies a table of at most a quarter of the ring to the device, in the stream's order; *device stays
- * valid for operations that are queued before the ring has gone round (three quarters of it). */
+/* Copies a table of at most a quarter of the ring to the device, in stream order; *device stays
+ * valid for operations that are queued before the ring wraps around (three quarters of it). */
 enum ctw_status ctw_cuda_table(struct ctw_cuda *cu, const void *host, size_t bytes, void **device,
                                struct ctw_err *err);
 
 /* ---- upload.cu ---------------------------------------------------------------------------- */
 
-/* As kernels/backend.h has them: from any thread, but ..._join() and ..._record(). */
+/* As in kernels/backend.h: callable from any thread, except ..._join() and ..._record(). */
 enum ctw_status ctw_cuda_stage_alloc(struct ctw_cuda *cu, void **out, size_t bytes, struct ctw_err *err);
 void ctw_cuda_stage_free(struct ctw_cuda *cu, void *p);
 enum ctw_status ctw_cuda_upload_begin(struct ctw_cuda *cu, void *dst, const void *stage, size_t bytes,
@@ -136,32 +138,34 @@ enum ctw_status ctw_cuda_fence_wait(struct ctw_cuda *cu, uint64_t fence, struct 
 /* ---- decode.cu, decode_pack.cu, weights.cu ------------------------------------------------ */
 
 /*
- * Rows row0 .. row0+n_rows-1 of a weight, decoded into dst [n_rows, k] of dtype. group_rows > 0: rows go
- * to dst in blocks of group_rows, block b at row b * stride_rows (for gate and up in turn). On `stream`.
+ * Rows row0 .. row0+n_rows-1 of a weight, decoded into dst [n_rows, k] of dtype. group_rows > 0:
+ * rows go to dst in blocks of group_rows, block b at row b * stride_rows (to interleave gate and
+ * up). On `stream`.
  */
 enum ctw_status ctw_cuda_decode(struct ctw_cuda *cu, cudaStream_t stream, const struct ctw_shard *shard,
                                 int64_t row0, int64_t n_rows, enum ctw_dtype dtype, void *dst,
                                 int64_t group_rows, int64_t stride_rows, struct ctw_err *err);
 
-/* Rows rows[0 .. n_rows-1] (device) of a weight, likewise, on the operations' stream. */
+/* Decodes rows rows[0 .. n_rows-1] (device) of a weight, on the operations' stream. */
 enum ctw_status ctw_cuda_decode_rows(struct ctw_cuda *cu, const struct ctw_shard *shard,
                                      const int32_t *rows, int64_t n_rows, enum ctw_dtype dtype, void *dst,
                                      struct ctw_err *err);
 
-/* The weights of op's product as one matrix [n, k] of op->dtype, row-major without gaps: from its slot
- * (the operations' stream then waits until they are decoded), the checkpoint's own bytes where these
- * are such a matrix, or decoded now. *interleaved: gate and up rows in turn. */
+/* The weights of op's product as one matrix [n, k] of op->dtype, row-major without gaps: from
+ * its slot (the operations' stream then waits until they are decoded), the checkpoint's own
+ * bytes if these form such a matrix, or decoded now. *interleaved: gate and up rows are
+ * interleaved. */
 enum ctw_status ctw_cuda_weights(struct ctw_cuda *cu, const struct ctw_op_linear *op, const void **w,
                                  bool *interleaved, struct ctw_err *err);
-/* To be called after the product that used them has been queued. */
+/* Call after the product that uses the weights has been queued. */
 enum ctw_status ctw_cuda_weights_used(struct ctw_cuda *cu, const struct ctw_op_linear *op,
                                       struct ctw_err *err);
 
 /* ---- gemm.cu ------------------------------------------------------------------------------ */
 
-/* y [m, n] of y_dtype = x [m, k] w [n, k]^T + bias (+ y where `add`), sums in fp32, rounded once. x and w
- * have `dtype`; bias is fp32 [n] on the device, or NULL. What is fast needs pointers aligned to 16 bytes,
- * and k and leading dimensions that are multiples of 8. */
+/* y [m, n] of y_dtype = x [m, k] w [n, k]^T + bias (+ y if `add`), sums in fp32, rounded once. x
+ * and w have `dtype`; bias is fp32 [n] on the device, or NULL. The fast kernels need pointers
+ * aligned to 16 bytes, and k and leading dimensions that are multiples of 8. */
 struct ctw_cuda_gemm {
     int64_t m, n, k;
     enum ctw_dtype dtype, y_dtype;
@@ -173,51 +177,55 @@ struct ctw_cuda_gemm {
     int64_t ldy;
     const float *bias;
     bool add;
-    const void *bias_y; /* the same in y_dtype where that is 16 bits and holds them exactly, or NULL */
+    const void *bias_y; /* bias in y_dtype, if 16 bits and exact; or NULL */
 };
 
-/* The first of each kind (n, k, dtypes, add, bias) chooses an algorithm: up to half a second, for which
- * CTW_CUDA_CHOOSE bytes are allocated, and the stream is waited for. */
+/* The first product of each kind (n, k, dtypes, add, bias) chooses an algorithm: this takes up
+ * to half a second, allocates CTW_CUDA_CHOOSE bytes, and waits for the stream. */
 enum ctw_status ctw_cuda_gemm(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g, struct ctw_err *err);
 enum { CTW_CUDA_CHOOSE = 128 << 20 };
 enum ctw_status ctw_cuda_gemms_open(struct ctw_cuda *cu, struct ctw_err *err);
 void ctw_cuda_gemms_close(struct ctw_cuda *cu);
-/* One line for each kind of product so far, and what was chosen for it; the length as of snprintf(). */
+/* One line per kind of product so far, with the chosen algorithms; returns the length, like
+ * snprintf(). */
 size_t ctw_cuda_gemms_describe(const struct ctw_cuda *cu, char *buf, size_t cap);
 
 /* ---- gemm_f32.cu -------------------------------------------------------------------------- */
 
-/* As ctw_cuda_gemm, without tensor cores: any shape, stride and alignment, each sum one chain over k. */
+/* Like ctw_cuda_gemm, without tensor cores: any shape, stride and alignment, each sum one chain
+ * over k. */
 enum ctw_status ctw_cuda_gemm_simt(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
                                    struct ctw_err *err);
 
 /* ---- gemm_hopper.cu ----------------------------------------------------------------------- */
 
-/* As ctw_cuda_gemm, on sm_90a, bf16 or fp16; *done false: the shape is not for it (nothing was done). */
+/* Like ctw_cuda_gemm, on sm_90a, bf16 or fp16; *done false: the shape is not supported (nothing
+ * was done). */
 enum ctw_status ctw_cuda_gemm_hopper(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g, bool *done,
                                      struct ctw_err *err);
 /*
- * y [m, n / 2] of dtype = act(gate) * up, where w's n rows are gate and up in turn in blocks of
+ * y [m, n / 2] of dtype = act(gate) * up; w's n rows are gate and up interleaved in blocks of
  * CTW_CUDA_GATE_BLOCK. Otherwise as above; the bias is in the same order as w's rows.
  */
 enum ctw_status ctw_cuda_gate_hopper(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
                                      enum ctw_activation act, bool *done, struct ctw_err *err);
-/* Can it do the gated product of this shape? Asked when weights are decoded, to order their rows. */
+/* Is the gated product of this shape supported? Called when weights are decoded, to order their
+ * rows. */
 bool ctw_cuda_gate_hopper_can(const struct ctw_cuda *cu, enum ctw_dtype dtype, int64_t n, int64_t k);
 
 /*
- * The product and then ctw_cuda_qkv() of it, bit for bit: sums and bias are rounded to g->dtype before
- * anything else, but not stored; g->y, ldy and op->qkv are not used. *done as above. ..._can() is asked
- * before g->w is there.
+ * The product and then ctw_cuda_qkv() of it, with the same bits: sums and bias are rounded to
+ * g->dtype before any further step, but not stored; g->y, ldy and op->qkv are not used. *done as
+ * above. ..._can() is called before g->w is set.
  */
 enum ctw_status ctw_cuda_qkv_hopper(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
                                     const struct ctw_op_qkv *op, bool *done, struct ctw_err *err);
 bool ctw_cuda_qkv_hopper_can(const struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
                              const struct ctw_op_qkv *op);
 
-/* What is known of a row's logits of one tile of CTW_CUDA_HEAD_TILE tokens: the largest (NaN not counted)
- * and the first token that has it, the sum of exp(logit - max), or of exp(logit) where max is -infinity,
- * and the target's logit, if it is in the tile. */
+/* The state of a row's logits in one tile of CTW_CUDA_HEAD_TILE tokens: the largest (ignoring
+ * NaN) and the first token that has it; the sum of exp(logit - max), or of exp(logit) if max is
+ * -infinity; and the target's logit, if it is in the tile. */
 struct ctw_cuda_head_state {
     float max, sum, target;
     int32_t greedy;
@@ -225,10 +233,11 @@ struct ctw_cuda_head_state {
 enum { CTW_CUDA_HEAD_TILE = 256 };
 
 /*
- * The head without logits in memory, for one without a softcap. First for all tokens, in one call or
- * several: tokens id0 .. id0+n-1, whose weights are g->w [n, k]; n may be any number in the last call,
- * and is a multiple of CTW_CUDA_HEAD_TILE in the others. g->y and ldy are not used, there is no bias;
- * states is [n_tiles of n_vocab][m]. Then join makes results of them.
+ * The head without logits in memory, if it has no softcap. First call it for all tokens, once or
+ * several times: tokens id0 .. id0+n-1, whose weights are g->w [n, k]; n may be any number in the
+ * last call, and is a multiple of CTW_CUDA_HEAD_TILE in the others. g->y and ldy are not used,
+ * there is no bias; states is [n_tiles of n_vocab][m]. Then join computes the results from the
+ * states.
  */
 enum ctw_status ctw_cuda_head_tile_hopper(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
                                           const int32_t *targets, int32_t id0, float scale,
@@ -248,14 +257,15 @@ enum ctw_status ctw_cuda_prepare(struct ctw_cuda *cu, const struct ctw_op_linear
 enum ctw_status ctw_cuda_linear(struct ctw_cuda *cu, const struct ctw_op_linear *op,
                                 struct ctw_err *err);
 enum ctw_status ctw_cuda_qkv(struct ctw_cuda *cu, const struct ctw_op_qkv *op, struct ctw_err *err);
-/* linear.cu: both, if the product can do it itself; *done false: it cannot, nothing was done. */
+/* linear.cu: the product and the split, if the product supports it; *done false: not supported,
+ * nothing done. */
 enum ctw_status ctw_cuda_linear_qkv(struct ctw_cuda *cu, const struct ctw_op_linear *op,
                                     const struct ctw_op_qkv *qkv, bool *done, struct ctw_err *err);
 enum ctw_status ctw_cuda_attention(struct ctw_cuda *cu, const struct ctw_op_attention *op,
                                    struct ctw_err *err);
 enum ctw_status ctw_cuda_head(struct ctw_cuda *cu, const struct ctw_op_head *op, struct ctw_err *err);
 
-/* What each may allocate of scratch[] for operations within r; kept by ctw_cuda_grow(). */
+/* The most that each operation allocates of scratch[] within r; kept by ctw_cuda_grow(). */
 size_t ctw_cuda_linear_scratch(const struct ctw_cuda *cu, const struct ctw_reserve *r);
 size_t ctw_cuda_head_scratch(const struct ctw_cuda *cu, const struct ctw_reserve *r);
 

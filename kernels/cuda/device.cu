@@ -1,4 +1,4 @@
-/* Which GPU, which variant of the kernels, and the streams and events that operations need. */
+/* Selects the GPU and the variant of the kernels; creates the streams and events of operations. */
 #include <stdio.h>
 #include <string.h>
 
@@ -6,12 +6,13 @@
 
 enum { MIN_MAJOR = 8 }; /* compute capability */
 
-/* Compiled for what every kernel here is compiled for, but those of *_hopper.cu; never launched. */
+/* Compiled for the same architectures as every kernel here except *_hopper.cu; never launched. */
 static __global__ void any_kernel(void)
 {
 }
 
-/* Makes p's GPU the calling thread's. CTW_EUNSUP: this library has no code for it. */
+/* Makes p's GPU current for the calling thread. CTW_EUNSUP: this library has no code for that
+ * GPU. */
 static enum ctw_status take(struct ctw_cuda *cu, const cudaDeviceProp *p, int device,
                             struct ctw_err *err)
 {
@@ -29,7 +30,7 @@ static enum ctw_status take(struct ctw_cuda *cu, const cudaDeviceProp *p, int de
     if (e == cudaErrorNoKernelImageForDevice || e == cudaErrorInvalidDeviceFunction ||
         e == cudaErrorUnsupportedPtxVersion || e == cudaErrorInvalidPtx ||
         e == cudaErrorJitCompilerNotFound || e == cudaErrorJitCompilationDisabled) {
-        (void)cudaDeviceReset(); /* whoever goes on without this GPU must not hold its memory */
+        (void)cudaDeviceReset(); /* without this GPU, its memory must not stay in use */
         return ctw_fail(err, CTW_EUNSUP,
                         "no GPU: %s has compute capability %d.%d, and this build is for "
                         CTW_CUDA_BUILT_FOR " (%s): build with -DCTW_CUDA_ARCHITECTURES=\"%d%d;90a\"",
@@ -38,8 +39,8 @@ static enum ctw_status take(struct ctw_cuda *cu, const cudaDeviceProp *p, int de
     return ctw_cuda_check(e, "loading kernels", err);
 }
 
-/* Is there a GPU that we can use? CTW_EUNSUP says why not, as opposed to one that is broken. Then it is
- * the calling thread's. */
+/* Is there a usable GPU? CTW_EUNSUP gives the reason if not; a broken GPU is a different error.
+ * On success the GPU is current for the calling thread. */
 static enum ctw_status find(struct ctw_cuda *cu, const struct ctw_backend_options *opt,
                             struct ctw_err *err)
 {

@@ -1,7 +1,7 @@
 /*
- * Elements of arrays in device code: conversions by the processor's own instructions (to nearest, ties to
- * even, subnormals kept: the values of kernels/dtype.h, but for a NaN's payload, which is the processor's
- * own), and accesses of up to 16 bytes.
+ * Element access in device code: conversions by the processor's own instructions (to nearest, ties
+ * to even, subnormals kept: the values of kernels/dtype.h, except for a NaN's payload, which the
+ * processor defines), and accesses of up to 16 bytes.
  */
 #ifndef CTW_KERNELS_CUDA_ELEMENTS_H
 #define CTW_KERNELS_CUDA_ELEMENTS_H
@@ -54,7 +54,7 @@ static __device__ __forceinline__ void ctw_cuda_narrow(float v, __half *out)
     *out = __float2half_rn(v);
 }
 
-/* p[i] = v where the type is known only when it runs: dtype is F32, BF16 or F16. */
+/* p[i] = v for a dtype that is known only at run time: F32, BF16 or F16. */
 static __device__ __forceinline__ void ctw_cuda_put(void *p, enum ctw_dtype dtype, int64_t i, float v)
 {
 #define CTW_CUDA_PUT(type) ctw_cuda_narrow(v, (type *)p + i)
@@ -62,7 +62,7 @@ static __device__ __forceinline__ void ctw_cuda_put(void *p, enum ctw_dtype dtyp
 #undef CTW_CUDA_PUT
 }
 
-/* Two at a time, which is one instruction. */
+/* Two at a time, in one instruction. */
 static __device__ __forceinline__ void ctw_cuda_narrow2(float a, float b, float *out)
 {
     out[0] = a;
@@ -90,8 +90,8 @@ static __device__ __forceinline__ float ctw_cuda_round(float v, enum ctw_dtype d
 }
 
 /*
- * N elements from p, aligned to their size or to 16 bytes, whichever is less. ONCE: they will not be read
- * again soon, so the caches need not keep them.
+ * N elements from p, aligned to their size or to 16 bytes, whichever is less. ONCE: they will not
+ * be read again soon, so the caches need not keep them.
  */
 template <bool ONCE, typename T, int N>
 static __device__ __forceinline__ void ctw_cuda_load(const T *p, float (&v)[N])
@@ -114,7 +114,7 @@ static __device__ __forceinline__ void ctw_cuda_load(const T *p, float (&v)[N])
         v[i] = ctw_cuda_widen(raw[i]);
 }
 
-/* Likewise to p, each rounded once. */
+/* Stores N elements to p, each rounded once; alignment and ONCE as for loads. */
 template <typename T, int N>
 static __device__ __forceinline__ void ctw_cuda_store(T *p, const float (&v)[N])
 {
@@ -138,7 +138,8 @@ static __device__ __forceinline__ void ctw_cuda_store(T *p, const float (&v)[N])
     }
 }
 
-/* The sum over groups of `lanes` (a power of two) neighbouring lanes, the same bits in each of them. */
+/* The sum over groups of `lanes` (a power of two) neighbouring lanes, the same bits in each of
+ * them. */
 static __device__ __forceinline__ float ctw_cuda_lanes_sum(float v, int lanes)
 {
     for (int i = lanes / 2; i > 0; i /= 2)
@@ -147,17 +148,17 @@ static __device__ __forceinline__ float ctw_cuda_lanes_sum(float v, int lanes)
 }
 
 /*
- * Heads of queries and keys are finished by elementwise.cu, or by the product itself (gemm_hopper_qkv.h);
- * for equal bits both do it with these. A head's sum of squares is of fours: elements i, i + 1 and those
- * half a head further, i = 8 j + 2 q. Those of one q are added by halves of j; then q = 0 and 1, 2 and 3;
- * then both.
+ * Shared by elementwise.cu and gemm_hopper_qkv.h, either of which finishes heads of queries and
+ * keys, so that both give equal bits. A head's sum of squares is built from groups of four:
+ * elements i, i + 1 and the two elements half a head further, i = 8 j + 2 q. Groups with the same q
+ * are added by halves of j; then q = 0 and 1, 2 and 3; then both.
  */
 static __device__ __forceinline__ float ctw_cuda_squares(const float *a, const float *b)
 {
     return fmaf(b[1], b[1], fmaf(b[0], b[0], fmaf(a[1], a[1], a[0] * a[0])));
 }
 
-/* (a, b) turned: RoPE of one pair. */
+/* (a, b) rotated: RoPE of one pair. */
 static __device__ __forceinline__ void ctw_cuda_turn(float *a, float *b, float cosine, float sine)
 {
     float x = *a, y = *b;

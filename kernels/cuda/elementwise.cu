@@ -1,6 +1,6 @@
 /*
- * Embedding, RMSNorm, and the split of q, k, v with its norms and RoPE. All are bound by memory: each
- * element is read once and written once, 8 or 16 bytes at a time, side by side over a warp's lanes.
+ * Embedding, RMSNorm, and the split of q, k, v with its norms and RoPE. All are memory-bound: each
+ * element is read once and written once, 8 or 16 bytes at a time, contiguous across a warp's lanes.
  */
 #include "kernels/cuda/elements.h"
 
@@ -8,7 +8,7 @@ enum { THREADS = 256 };
 
 /* ---- embed -------------------------------------------------------------------------------- */
 
-/* y [n] *= scale, rounded once. A thread takes 8. */
+/* y [n] *= scale, rounded once. 8 elements per thread. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS) scale_in_place(T *y, int64_t n, float scale, bool aligned)
 {
@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(THREADS) scale_in_place(T *y, int64_t n, float
         ctw_cuda_narrow(ctw_cuda_widen(y[at + i]) * scale, y + at + i);
 }
 
-/* Rows are decoded into y's type; a scale is a second pass, as few models have one. */
+/* Rows are decoded into y's type; a scale is a second pass, because few models have one. */
 enum ctw_status ctw_cuda_embed(struct ctw_cuda *cu, const struct ctw_op_embed *op, struct ctw_err *err)
 {
     int64_t n = op->n_tok * op->table->weight->k;
@@ -75,7 +75,7 @@ static __device__ __forceinline__ void row_load(const T *x, int at, int dim, boo
         v[i] = at + i < dim ? ctw_cuda_widen(x[at + i]) : 0.0f;
 }
 
-/* Elements at .. of y from those of x, which are in v. */
+/* Elements at .. of y, computed from the elements of x in v. */
 template <typename Y, int V>
 static __device__ __forceinline__ void norm_store(const struct norm &a, Y *y, int at, float r,
                                                   float (&v)[V])
@@ -100,10 +100,11 @@ static __device__ __forceinline__ void norm_store(const struct norm &a, Y *y, in
 }
 
 /*
- * A block is a row. Its threads are as many as dim asks for (norm_threads), and thread t takes elements
- * (i * threads + t) * V .. + V - 1 for i = 0, 1, ..: one chain of fused multiply-adds; then the lanes of
- * a warp by halves, then the warps by halves. The order is the same whether vectors can be used or not.
- * A thread's first KEPT elements stay in registers; the others (rows longer than 16384) are read twice.
+ * One block per row. The number of threads depends on dim (norm_threads). Thread t takes elements
+ * (i * threads + t) * V .. + V - 1 for i = 0, 1, ..: one chain of fused multiply-adds; then the
+ * lanes of a warp are added by halves, then the warps by halves. The order is the same with and
+ * without vectors. A thread's first KEPT elements stay in registers; the others (rows longer than
+ * 16384) are read twice.
  */
 template <typename X, typename Y>
 __global__ void __launch_bounds__(NORM_THREADS) norm_row(const __grid_constant__ struct norm a)
@@ -139,7 +140,7 @@ __global__ void __launch_bounds__(NORM_THREADS) norm_row(const __grid_constant__
         sum = ctw_cuda_lanes_sum(lane < blockDim.x / 32 ? part[lane] : 0.0f, 32);
     }
     if (threadIdx.x == 0 && a.bad != NULL && !isfinite(sum) && a.bad[row] < 0)
-        a.bad[row] = a.stamp; /* two rows that are the same write the same */
+        a.bad[row] = a.stamp; /* if a row occurs twice, both blocks write the same value */
     float r = 1.0f / sqrtf(sum / (float)a.dim + a.eps);
 #pragma unroll
     for (int i = 0; i < N; i++)
@@ -151,7 +152,8 @@ __global__ void __launch_bounds__(NORM_THREADS) norm_row(const __grid_constant__
     }
 }
 
-/* By dim alone: enough that each keeps its elements, in whole warps. */
+/* Depends on dim alone: enough threads that each keeps its elements in registers, in whole
+ * warps. */
 static unsigned norm_threads(int64_t dim)
 {
     int64_t warps = (dim + 32 * KEPT - 1) / (32 * KEPT);
@@ -185,7 +187,7 @@ enum ctw_status ctw_cuda_rms_norm(struct ctw_cuda *cu, const struct ctw_op_rms_n
 /* ---- q, k, v ------------------------------------------------------------------------------ */
 
 struct split {
-    uint32_t n_rows; /* heads of all tokens, queries', keys' and values' */
+    uint32_t n_rows; /* heads of all tokens: queries', keys' and values' */
     int n_head, n_kv, head, rot_dim;
     int shift; /* 1 << shift lanes share a head */
     bool halves;
@@ -197,10 +199,10 @@ struct split {
     void *q, *k, *v;
 };
 
-/* What is to be done with one head of one token. */
+/* The work for one head of one token. */
 struct head_job {
     const void *norm;     /* [head], or NULL */
-    const float *cos_sin; /* rot_dim / 2 cosines, then sines; NULL: it is not turned */
+    const float *cos_sin; /* rot_dim / 2 cosines, then sines; NULL: no rotation */
     void *dst;
     int64_t to; /* index of its first element in dst */
 };
@@ -246,8 +248,9 @@ static __device__ __forceinline__ void turn_neighbours(const struct split &a, co
 }
 
 /*
- * Heads and rot_dim that are multiples of 16. A lane has two vectors of 8 elements: where halves turn,
- * those that turn with each other; else any two. A norm's sum: in the order of ctw_cuda_squares().
+ * Heads and rot_dim that are multiples of 16. A lane has two vectors of 8 elements: with pairing by
+ * halves, two that rotate together; else any two. A norm's sum is in the order of
+ * ctw_cuda_squares().
  */
 template <typename T>
 __global__ void __launch_bounds__(THREADS) split_vectors(const __grid_constant__ struct split a)
@@ -255,11 +258,11 @@ __global__ void __launch_bounds__(THREADS) split_vectors(const __grid_constant__
     uint32_t id = blockIdx.x * (THREADS >> a.shift) + (threadIdx.x >> a.shift);
     int j = (int)(threadIdx.x & ((1u << a.shift) - 1u)), n_pairs = a.head / 16;
     bool live = id < a.n_rows && j < n_pairs;
-    if (!live) /* it takes part in the sums, with zeros */
+    if (!live) /* takes part in the sums, with zeros */
         id = j = 0;
     struct head_job job = head_job(a, id);
     bool halves = a.halves && job.cos_sin != NULL;
-    int turning = a.rot_dim / 16; /* lanes that have pairs which turn, where halves do */
+    int turning = a.rot_dim / 16; /* with pairing by halves: lanes with rotated pairs */
     int va = halves && j >= turning ? 2 * j : j;
     int vb = !halves ? j + n_pairs : j < turning ? j + turning : 2 * j + 1;
     const T *src = (const T *)a.qkv + (int64_t)id * a.head;
@@ -301,7 +304,8 @@ static __device__ __forceinline__ float norm_weight(const struct split &a, const
                                       : ctw_cuda_widen(((const __half *)norm)[i]);
 }
 
-/* Any head: a warp each, element after element. A norm's sum: a chain for each lane, then by halves. */
+/* Any head: one warp per head, element by element. A norm's sum: one chain per lane, then by
+ * halves. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS) split_any(const __grid_constant__ struct split a)
 {

@@ -1,20 +1,20 @@
 /*
  * The LM head: log softmax of a row's logits at its target, and the first of the largest logits. On
- * Hopper the product reduces its own tiles; elsewhere logits are made in tiles of fp32, small enough to
- * stay near the L2 cache, and reduced on the spot to a state for each row. Tiles' columns are cut by the
- * vocabulary alone, and a tile is reduced in one fixed order, so the rows that are computed together may
- * be any.
+ * Hopper the product reduces its own tiles. On other GPUs, logits are computed in fp32 tiles, small
+ * enough to stay near the L2 cache, and immediately reduced to one state per row. The split into
+ * tiles of columns depends only on the vocabulary, and a tile is reduced in one fixed order, so
+ * results do not depend on which rows are computed together.
  */
 #include "kernels/cuda/elements.h"
 
 /*
- * Columns of a tile, and the most rows. Where the weight must be decoded, a tile of it has to fit into
- * memory too, and so is narrower.
+ * Columns of a tile, and the maximum number of rows. If the weight must be decoded, a decoded tile
+ * has to fit into memory too, and so is narrower.
  */
 enum { COLS = 8192, ROWS = 2048, DECODED_COLS = 2048, DECODED_ROWS = 4096 };
 enum { THREADS = 256, VECTORS = COLS / (4 * THREADS), WARPS = THREADS / 32 };
 
-/* Of the logits so far: the largest, the sum of exp(logit - max), and what else is wanted of the row. */
+/* Of the logits so far: the largest, the sum of exp(logit - max), and the row's other results. */
 struct state {
     double sum;
     float max, target;
@@ -23,8 +23,8 @@ struct state {
 
 struct tile {
     const float *logits; /* [rows, COLS or DECODED_COLS] */
-    int ld, n;           /* columns of them that there are */
-    int32_t id0;         /* the first's token */
+    int ld, n;           /* their valid columns */
+    int32_t id0;         /* the first column's token */
     bool first, last;
     float scale, softcap;
     const int32_t *targets;
@@ -67,11 +67,11 @@ static __device__ __forceinline__ void find_largest(float *best, int32_t *id)
     }
 }
 
-/* s with the logits of a tile added to it. In double: one thread a row and tile. */
+/* s with the logits of a tile added to it. In double: one thread per row and tile. */
 static __device__ void state_add(struct state *s, float max, double sum, int32_t greedy)
 {
     float both = fmaxf(s->max, max);
-    if (both == -INFINITY) { /* nothing yet but -infinity, whose sum is 0, and NaN, whose sum is NaN */
+    if (both == -INFINITY) { /* only -infinity so far, with sum 0, and NaN, with sum NaN */
         s->sum += sum;
     } else {
         /* max infinite: the sum is NaN already, of exp(inf - inf) */
@@ -83,10 +83,11 @@ static __device__ void state_add(struct state *s, float max, double sum, int32_t
 }
 
 /*
- * A block is a row of the tile. Thread t has columns (i * THREADS + t) * 4 .. + 3 for i = 0 .. VECTORS-1.
- * The sum of exp(logit - largest): a chain of VECTORS for each of the four, these by halves, the lanes by
- * halves, all in fp32; the warps in order, in double. (Each rounding is to nearest, so the errors of the
- * rows have no common sign; the sum is within 2e-6, typically 1e-7.)
+ * A block is a row of the tile. Thread t has columns (i * THREADS + t) * 4 .. + 3 for i = 0 ..
+ * VECTORS-1. The sum of exp(logit - largest) is a chain of VECTORS for each of the four columns;
+ * these are added by halves, then the lanes by halves, all in fp32; then the warps in order, in
+ * double. (Each rounding is to nearest, so the errors of the rows have no common sign; the sum is
+ * within 2e-6, typically 1e-7.)
  */
 __global__ void __launch_bounds__(THREADS) reduce_tile(const __grid_constant__ struct tile a)
 {
@@ -155,13 +156,14 @@ __global__ void __launch_bounds__(THREADS) reduce_tile(const __grid_constant__ s
 
 /* ---- host --------------------------------------------------------------------------------- */
 
-/* The parts of scratch[CTW_CUDA_PRODUCT]: states, logits, a tile of the weight where it is decoded. */
+/* The parts of scratch[CTW_CUDA_PRODUCT]: states, logits, and a tile of the weight if it is
+ * decoded. */
 struct parts {
-    size_t logits, weight, bytes; /* offsets, and all */
+    size_t logits, weight, bytes; /* offsets, and the total */
 };
 
 /*
- * Where the product itself reduces its tiles (gemm_hopper.cu): a state for each row and tile of the
+ * For a product that reduces its own tiles (gemm_hopper.cu): one state for each row and tile of the
  * vocabulary, no logits. Whether it does depends on the model alone, never on the rows.
  */
 static bool reduces(const struct ctw_cuda *cu, enum ctw_dtype dtype, float softcap)
@@ -203,7 +205,7 @@ size_t ctw_cuda_head_scratch(const struct ctw_cuda *cu, const struct ctw_reserve
     return most;
 }
 
-/* The head by products that reduce their own tiles. *done false: the weight is not for them. */
+/* The head by products that reduce their own tiles. *done false: this weight is not supported. */
 static enum ctw_status head_reducing(struct ctw_cuda *cu, const struct ctw_op_head *op, bool decoded,
                                      bool *done, struct ctw_err *err)
 {
@@ -238,7 +240,7 @@ static enum ctw_status head_reducing(struct ctw_cuda *cu, const struct ctw_op_he
     return ctw_cuda_head_join_hopper(cu, states, op->n_vocab, op->n_rows, op->targets, op->out, err);
 }
 
-/* One tile of columns for all rows; w is its first row of the weight. */
+/* One tile of columns for all rows; w is the tile's first row of the weight. */
 static enum ctw_status head_tile(struct ctw_cuda *cu, const struct ctw_op_head *op, struct tile *a,
                                  const void *w, int64_t most_rows, float *logits, struct state *state,
                                  struct ctw_err *err)
@@ -270,7 +272,7 @@ static enum ctw_status head_tile(struct ctw_cuda *cu, const struct ctw_op_head *
     return st;
 }
 
-/* Tiles of columns outermost, so that each is decoded once. */
+/* Tiles of columns are the outer loop, so that each is decoded once. */
 enum ctw_status ctw_cuda_head(struct ctw_cuda *cu, const struct ctw_op_head *op, struct ctw_err *err)
 {
     const struct ctw_weight *weight = op->weight->weight;

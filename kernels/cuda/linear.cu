@@ -1,21 +1,21 @@
 /*
- * Linear layers: weights and biases brought into shape, one product (gemm.cu), and what follows it.
+ * Linear layers: prepares weights and biases, runs one product (gemm.cu), and applies the epilogue.
  *
- * A bias is added to the fp32 sum. cuBLASLt takes it only in y's own type, so where y is 16 bits and the
- * checkpoint's bias is of another type, the product goes to scratch in fp32 and is rounded from there:
- * slower, met in no model that we know of, and still one rounding.
+ * A bias is added to the fp32 sum. cuBLASLt takes a bias only in y's own type. If y is 16 bits and
+ * the checkpoint's bias is of another type, the product therefore goes to scratch in fp32 and is
+ * rounded from there: slower, not needed by any model that we know of, and still one rounding.
  */
 #include "kernels/cuda/elements.h"
 
 enum {
     THREADS = 256,
     VECTOR = 8, /* columns that a thread takes at a time */
-    /* Scratch for products on their way: whole chunks lose least, but memory is for weights. With the
-     * fused kernel few products need any. */
+    /* Scratch for unfinished products: whole chunks are the fastest, but memory is for weights.
+     * With the fused kernel few products need scratch. */
     GENERAL_BYTES = 256 << 20,
     HOPPER_BYTES = 64 << 20,
     FEWEST_ROWS = 128,
-    MOST_ROWS = 32768 /* of a grid's second dimension */
+    MOST_ROWS = 32768 /* limit of a grid's second dimension */
 };
 
 static int64_t round_up(int64_t n, int64_t to)
@@ -33,7 +33,8 @@ static size_t bias_bytes(int64_t n)
     return (size_t)(round_up(4 * n, 256) + round_up(2 * n, 256));
 }
 
-/* Rows of m that go through scratch at a time: [rows, ld] of `bytes` each. Equal parts, nearly. */
+/* Rows of m that go through scratch at a time: [rows, ld] of `bytes` each. The parts are nearly
+ * equal. */
 static int64_t rows_at_once(const struct ctw_cuda *cu, int64_t m, int64_t ld, size_t bytes)
 {
     int64_t most = product_bytes(cu) / (ld * (int64_t)bytes);
@@ -57,14 +58,15 @@ size_t ctw_cuda_linear_scratch(const struct ctw_cuda *cu, const struct ctw_reser
 /* ---- bias --------------------------------------------------------------------------------- */
 
 struct bias_parts {
-    const uint8_t *p[CTW_MAX_SHARDS]; /* NULL: zeros; not aligned */
+    const uint8_t *p[CTW_MAX_SHARDS]; /* NULL: zeros; unaligned */
     enum ctw_dtype dtype[CTW_MAX_SHARDS];
     int64_t n[CTW_MAX_SHARDS];
     int count;
-    int64_t block; /* of gate and up in turn; 0: one after another */
+    int64_t block; /* block size of interleaved gate and up; 0: concatenated */
 };
 
-/* The shards' biases side by side, in fp32 and, unless `narrow` is NULL, in y_dtype, which is 16 bits. */
+/* The shards' biases concatenated, in fp32 and, unless `narrow` is NULL, in y_dtype, which is 16
+ * bits. */
 static __global__ void bias_kernel(struct bias_parts b, int64_t n, enum ctw_dtype y_dtype, float *wide,
                                    uint16_t *narrow)
 {
@@ -100,7 +102,7 @@ static bool has_bias(const struct ctw_op_linear *op)
     return some;
 }
 
-/* Sets g's bias, in `scratch`, where some shard has one. */
+/* Sets g's bias, in `scratch`, if a shard has one. */
 static enum ctw_status put_bias(struct ctw_cuda *cu, const struct ctw_op_linear *op, int64_t block,
                                 char *scratch, struct ctw_cuda_gemm *g, struct ctw_err *err)
 {
@@ -129,8 +131,8 @@ static enum ctw_status put_bias(struct ctw_cuda *cu, const struct ctw_op_linear 
 /* ---- activations -------------------------------------------------------------------------- */
 
 /*
- * In fp32, about 3 steps of relative error; gelu_tanh is g / (1 + exp(-2 z)), as 1 + tanh(z) would
- * cancel below 0. Of -infinity they make NaN, as the definition does.
+ * In fp32, about 3 steps of relative error; gelu_tanh is g / (1 + exp(-2 z)), because 1 + tanh(z)
+ * would cancel below 0. -infinity gives NaN, as in the definition.
  */
 static __device__ float activate(enum ctw_activation act, float g)
 {
@@ -142,10 +144,10 @@ static __device__ float activate(enum ctw_activation act, float g)
     return g / (1.0f + expf(-z2));
 }
 
-/* 8 columns at once where rows and blocks of columns are whole vectors; else one by one. */
+/* 8 columns at once if rows and blocks of columns are whole vectors; else one by one. */
 struct gate {
     int m, n;  /* of y */
-    int block; /* gate's columns b * 2 block .. + block - 1 of p, then up's; n: each in one piece */
+    int block; /* columns b * 2 block .. + block - 1 of p: gate, then up; n: each contiguous */
     int64_t ldp, ldy;
     enum ctw_activation act;
     bool vector;
@@ -178,7 +180,7 @@ static __global__ void __launch_bounds__(THREADS) gate_kernel(struct gate a, con
     }
 }
 
-/* y = p, or y + p: what is left of a product that went to scratch in fp32. */
+/* y = p, or y + p: the rest of a product that went to scratch in fp32. */
 template <typename Y>
 static __global__ void round_kernel(int64_t n, const float *p, int64_t ldp, Y *y, int64_t ldy, bool add)
 {
@@ -222,7 +224,7 @@ static void launch_round(struct ctw_cuda *cu, const struct ctw_cuda_gemm *part, 
         round_kernel<<<grid, THREADS, 0, cu->stream>>>(part->n, p, part->ldy, (__half *)y, ldy, add);
 }
 
-/* g's rows go block by block to scratch, and from there to op->y. */
+/* Computes g's rows block by block into scratch, and stores them to op->y. */
 static enum ctw_status through_scratch(struct ctw_cuda *cu, const struct ctw_op_linear *op,
                                        const struct ctw_cuda_gemm *g, char *scratch, int64_t block,
                                        struct ctw_err *err)
@@ -267,9 +269,10 @@ static enum ctw_status multiply(struct ctw_cuda *cu, const struct ctw_op_linear 
 {
     bool gated = op->epilogue == CTW_EPI_GATE, some = has_bias(op), done = false;
     int64_t block = interleaved ? CTW_CUDA_GATE_BLOCK : 0, ld = round_up(g->n, VECTOR);
-    /* The scratch of all that may follow, at once: growing it loses what is in it. */
+    /* Reserves all scratch for the following steps at once: growing scratch discards its
+     * content. */
     size_t first = some ? bias_bytes(g->n) : 0, bytes = first;
-    /* cuBLASLt's 16-bit sums with y were seen to round the product before they add it. */
+    /* cuBLASLt's 16-bit sums with y were observed to round the product before adding it. */
     bool narrow_sum = g->add && g->y_dtype != CTW_F32;
     if (gated || some || narrow_sum)
         bytes += (size_t)(rows_at_once(cu, g->m, ld, 4) * ld) * 4;
@@ -297,7 +300,7 @@ static enum ctw_status multiply(struct ctw_cuda *cu, const struct ctw_op_linear 
     return ctw_cuda_gemm(cu, g, err);
 }
 
-/* op's product, but for its weights. */
+/* op's product, except for its weights. */
 static struct ctw_cuda_gemm gemm_of(const struct ctw_op_linear *op)
 {
     struct ctw_cuda_gemm g = {};

@@ -1,6 +1,6 @@
 /*
- * The instructions of sm_90a that gemm_hopper.cu needs and C++ has no names for: barriers in shared
- * memory, tensor copies, matrix products of a warpgroup (128 threads, 4 warps).
+ * The instructions of sm_90a that gemm_hopper.cu needs and that C++ has no names for: barriers in
+ * shared memory, tensor copies, matrix products of a warpgroup (128 threads, 4 warps).
  *
  * Addresses in shared memory are 32-bit numbers (shared_address()), which the instructions take.
  */
@@ -37,16 +37,17 @@ CTW_DEV void barrier_arrive(uint32_t bar)
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 }
 
-/* Arrives, and lets the phase end only when so many more bytes have been copied. */
+/* Arrives, and lets the phase end only after this many more bytes have been copied. */
 CTW_DEV void barrier_expect(uint32_t bar, uint32_t bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes)
                  : "memory");
 }
 
-/* The address of the same place in another block of the cluster, and an arrival there. Of the arriving
- * thread's own memory accesses this orders nothing for the other block (which would cost a fence for
- * the whole GPU): it is for slots that only matrix products have read, which are over by then. */
+/* The address of the same place in another block of the cluster, and an arrival there. The
+ * arrival does not order the arriving thread's own memory accesses for the other block (that
+ * would cost a GPU-wide fence): it is for slots that only matrix products have read, which have
+ * finished by then. */
 CTW_DEV uint32_t address_in_block(uint32_t address, uint32_t block)
 {
     uint32_t r;
@@ -79,7 +80,7 @@ CTW_DEV uint32_t block_in_cluster(void)
     return r;
 }
 
-/* All threads of all blocks of the cluster. */
+/* Synchronises all threads of all blocks of the cluster. */
 CTW_DEV void cluster_sync(void)
 {
     asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;\n" ::: "memory");
@@ -101,7 +102,8 @@ CTW_DEV void tensor_load(uint32_t dst, const CUtensorMap *map, int c, int r, uin
                  : "memory");
 }
 
-/* The same to the same place, counting at the same barrier, in each block of the cluster in `mask`. */
+/* The same copy to the same place, counting at the same barrier, in each block of the cluster in
+ * `mask`. */
 CTW_DEV void tensor_load_all(uint32_t dst, const CUtensorMap *map, int c, int r, uint32_t bar,
                              uint16_t mask)
 {
@@ -111,7 +113,7 @@ CTW_DEV void tensor_load_all(uint32_t dst, const CUtensorMap *map, int c, int r,
                  : "memory");
 }
 
-/* Asks for memory to be in L2. p and bytes are multiples of 16. */
+/* Prefetches memory into L2. p and bytes are multiples of 16. */
 CTW_DEV void prefetch_l2(const void *p, uint32_t bytes)
 {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes) : "memory");
@@ -138,11 +140,11 @@ template <int REGISTERS> CTW_DEV void registers_more(void)
 }
 
 /*
- * The descriptor of a matrix in shared memory of rows of 64 16-bit elements (128 bytes) one after
- * another, as a tensor copy with 128-byte swizzle leaves it, at a multiple of 1024 bytes: start / 16 in
- * bits 0..13, the stride between groups of 8 rows / 16 from bit 32 on (1024 / 16), layout 1 (128-byte
- * swizzle) from bit 62 on; the leading stride (bits 16..29) has no meaning in this layout. The next 16
- * elements of k are 32 bytes, so 2, further on.
+ * The descriptor of a matrix in shared memory with contiguous rows of 64 16-bit elements (128
+ * bytes), as laid out by a tensor copy with 128-byte swizzle, at a multiple of 1024 bytes: start /
+ * 16 in bits 0..13, the stride between groups of 8 rows / 16 from bit 32 on (1024 / 16), layout 1
+ * (128-byte swizzle) from bit 62 on; the leading stride (bits 16..29) has no meaning in this
+ * layout. The next 16 elements of k are 32 bytes, so 2, further on.
  */
 CTW_DEV uint64_t matrix_descriptor(uint32_t address)
 {
@@ -160,13 +162,13 @@ CTW_DEV void products_commit(void)
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-/* Waits until at most PENDING of the groups committed last are still running. */
+/* Waits until at most the PENDING most recently committed groups are still running. */
 template <int PENDING> CTW_DEV void products_wait(void)
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
-/* Keeps the compiler from reading accumulators before the wait that stands above. */
+/* Keeps the compiler from moving reads of accumulators above the preceding wait. */
 CTW_DEV void accumulators_ready(float (&d)[128])
 {
 #pragma unroll
@@ -199,8 +201,9 @@ CTW_DEV void accumulators_ready(float (&d)[128])
         "+f"(d[i + 6]), "+f"(d[i + 7])
 
 /*
- * d [64, 256] = (add ? d : 0) + a [64, 16] b [256, 16]^T. Of d, a thread has rows 16 * warp + lane / 4
- * and 8 more, columns 8 * j + 2 * (lane % 4) and the next: d[4 * j + 2 * (lower row) + (next)].
+ * d [64, 256] = (add ? d : 0) + a [64, 16] b [256, 16]^T. A thread holds rows 16 * warp + lane / 4
+ * of d and 8 further down, columns 8 * j + 2 * (lane % 4) and the next: d[4 * j + 2 * (lower row) +
+ * (next)].
  */
 template <bool F16> CTW_DEV void product_64_256_16(float (&d)[128], uint64_t a, uint64_t b, int add)
 {

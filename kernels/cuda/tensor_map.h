@@ -1,4 +1,4 @@
-/* Tensor maps: descriptions of arrays of 16-bit elements that the copy engine fetches boxes of. */
+/* Tensor maps: descriptors of arrays of 16-bit elements from which the copy engine loads boxes. */
 #ifndef CTW_KERNELS_CUDA_TENSOR_MAP_H
 #define CTW_KERNELS_CUDA_TENSOR_MAP_H
 
@@ -12,9 +12,10 @@ typedef CUresult ctw_encode_fn(CUtensorMap *, CUtensorMapDataType, cuuint32_t, v
                            CUtensorMapFloatOOBfill);
 
 /*
- * An array of n_dims dimensions, the innermost first: size[] in elements, stride[] in bytes of all but
- * the innermost, fetched in boxes of box[] elements, swizzled by 128 bytes. What lies outside reads as 0.
- * The driver's function is asked for by name, so that nothing links libcuda.
+ * An array of n_dims dimensions, innermost first: size[] in elements, stride[] in bytes for every
+ * dimension except the innermost, loaded in boxes of box[] elements, swizzled by 128 bytes.
+ * Elements outside the array read as 0. The driver's function is looked up by name, so that nothing
+ * links against libcuda.
  */
 static inline enum ctw_status ctw_tensor_map(CUtensorMap *map, enum ctw_dtype dtype, const void *p,
                                              int n_dims, const cuuint64_t *size,

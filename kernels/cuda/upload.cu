@@ -1,6 +1,6 @@
 /*
- * Weights on their way to the GPU, from any thread: stages, which are host memory that the GPU reads by
- * itself, uploads from them on a stream of their own, and fences, behind which their memory is free.
+ * Uploads of weights to the GPU, from any thread: stages, which are host memory that the GPU reads
+ * directly; uploads from stages on a separate stream; and fences, after which their memory is free.
  */
 #include "kernels/cuda/cuda.h"
 
@@ -8,10 +8,10 @@
 
 #include "base/mem.h"
 
-/* *out: memory that is there, as each page was touched, and is locked now. */
+/* *out: memory whose pages have all been touched, and which is now pinned. */
 static cudaError_t lock_pages(void **out, size_t bytes)
 {
-    const size_t least = (size_t)4 << 20; /* less might share a page, which would be locked twice */
+    const size_t least = (size_t)4 << 20; /* smaller blocks might share a page, which would be pinned twice */
     const size_t page = 4 << 10;
     char *p = (char *)ctw_alloc_aligned(bytes > least ? bytes : least);
     if (p == NULL)
@@ -26,8 +26,9 @@ static cudaError_t lock_pages(void **out, size_t bytes)
     return e;
 }
 
-/* Of pages of 2 MiB where the system has them: to lock 8 MiB of these takes the driver 0.7 ms, in several
- * threads at a time; cudaMallocHost takes 4 ms, one thread after another, and is for GPUs that cannot. */
+/* Uses pages of 2 MiB if the system has them: the driver pins 8 MiB of them in 0.7 ms, in
+ * several threads at a time. cudaMallocHost takes 4 ms, one thread after another; it is for GPUs
+ * that cannot pin them. */
 enum ctw_status ctw_cuda_stage_alloc(struct ctw_cuda *cu, void **out, size_t bytes,
                                      struct ctw_err *err)
 {
@@ -43,7 +44,7 @@ void ctw_cuda_stage_free(struct ctw_cuda *cu, void *p)
 {
     if (!cu->can_register)
         (void)cudaFreeHost(p);
-    else if (cudaHostUnregister(p) == cudaSuccess) /* else the GPU may still read it */
+    else if (cudaHostUnregister(p) == cudaSuccess) /* otherwise the GPU may still read it */
         ctw_free_aligned(p);
 }
 
@@ -64,8 +65,8 @@ enum ctw_status ctw_cuda_upload_begin(struct ctw_cuda *cu, void *dst, const void
     return st;
 }
 
-/* A ticket's event may since have been recorded again for a later upload of the same stream; waiting
- * for that one is waiting long enough. */
+/* A ticket's event may since have been recorded again for a later upload of the same stream;
+ * waiting for the later upload is sufficient. */
 enum ctw_status ctw_cuda_upload_wait(struct ctw_cuda *cu, uint64_t ticket, struct ctw_err *err)
 {
     return ctw_cuda_check(cudaEventSynchronize(cu->ticket[ticket % CTW_CUDA_TICKETS]),
@@ -82,7 +83,7 @@ enum ctw_status ctw_cuda_upload_join(struct ctw_cuda *cu, struct ctw_err *err)
     return st;
 }
 
-/* Both streams, as a weight that was decoded ahead may be in no operation since. */
+/* Both streams: a weight decoded ahead may not have been used by an operation since. */
 enum ctw_status ctw_cuda_fence_record(struct ctw_cuda *cu, uint64_t *fence, struct ctw_err *err)
 {
     uint64_t i = cu->n_fences % CTW_CUDA_FENCES;
@@ -94,7 +95,8 @@ enum ctw_status ctw_cuda_fence_record(struct ctw_cuda *cu, uint64_t *fence, stru
     return st;
 }
 
-/* As with tickets, the events may since be a later fence's: waiting for that is waiting long enough. */
+/* As with tickets, the events may since belong to a later fence; waiting for that fence is
+ * sufficient. */
 enum ctw_status ctw_cuda_fence_wait(struct ctw_cuda *cu, uint64_t fence, struct ctw_err *err)
 {
     uint64_t i = fence % CTW_CUDA_FENCES;

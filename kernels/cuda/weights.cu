@@ -1,10 +1,10 @@
 /*
- * The weights of a product as one matrix: the checkpoint's own bytes where they are one, what was decoded
- * ahead into the product's slot, or decoded now.
+ * The weights of a product as one matrix: the checkpoint's own bytes if they form one, the weights
+ * decoded ahead into the product's slot, or weights decoded now.
  */
 #include "kernels/cuda/elements.h"
 
-/* Are the checkpoint's bytes the matrix that the product needs? */
+/* Do the checkpoint's bytes form the matrix that the product needs? */
 static bool in_place(const struct ctw_op_linear *op)
 {
     const struct ctw_weight *w = op->shards[0].weight;
@@ -20,7 +20,7 @@ static int64_t rows_of(const struct ctw_op_linear *op)
     return n;
 }
 
-/* Do gate and up rows take turns? */
+/* Are gate and up rows interleaved? */
 static bool interleaves(const struct ctw_cuda *cu, const struct ctw_op_linear *op)
 {
     const struct ctw_weight *w = op->shards[0].weight;
@@ -34,7 +34,7 @@ static size_t weights_bytes(const struct ctw_op_linear *op)
     return (size_t)rows_of(op) * (size_t)op->shards[0].weight->k * ctw_dtype_bytes(op->dtype);
 }
 
-/* All shards of op into dst. */
+/* Decodes all shards of op into dst. */
 static enum ctw_status decode_shards(struct ctw_cuda *cu, cudaStream_t stream,
                                      const struct ctw_op_linear *op, void *dst, bool interleaved,
                                      struct ctw_err *err)
@@ -73,7 +73,7 @@ enum ctw_status ctw_cuda_prepare(struct ctw_cuda *cu, const struct ctw_op_linear
     if (op->n_shards == 0 || in_place(op))
         return CTW_OK;
     enum ctw_status st = ctw_cuda_grow(cu, &slot->w, weights_bytes(op), err);
-    if (st == CTW_OK) /* what was in it may still be read; an event never recorded is no wait */
+    if (st == CTW_OK) /* old content may still be read; an event never recorded is a no-op */
         st = ctw_cuda_check(cudaStreamWaitEvent(cu->ahead, slot->unused, 0), "decoding ahead", err);
     bool interleaved = interleaves(cu, op);
     if (st == CTW_OK)

@@ -1,5 +1,5 @@
 /*
- * Every format's decoder, for a file that compiles them with its own instruction set:
+ * Every format's decoder, for a file that compiles the decoders with its own instruction set:
  *
  *     #define ROW(name) [CTW_FORMAT_##name] = ctw_##name##_decode,
  *     static ctw_decode_fn *const decoders[CTW_N_FORMATS] = {CTW_FORMATS(ROW)};

@@ -3,7 +3,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-/* The name under which the part was stored, as far as its dtype tells. */
+/* The name under which the part was stored, inferred from its dtype. */
 static const char *stored_name(const struct ctw_weight *w, enum ctw_part_kind kind)
 {
     bool dense = kind == CTW_PART_VALUES && ctw_part_is_float(&w->part[kind]);

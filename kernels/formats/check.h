@@ -1,4 +1,4 @@
-/* What the formats' checks share. */
+/* Shared by the formats' checks. */
 #ifndef CTW_KERNELS_FORMATS_CHECK_H
 #define CTW_KERNELS_FORMATS_CHECK_H
 
@@ -23,7 +23,7 @@ static inline bool ctw_part_has_shape(const struct ctw_part *part, int64_t n, in
     return part->n_dims == 2 && part->shape[0] == n && part->shape[1] == k;
 }
 
-/* One element: [1] or []. */
+/* Is it one element: [1] or []? */
 static inline bool ctw_part_is_scalar(const struct ctw_part *part)
 {
     return part->n_dims == 0 || (part->n_dims == 1 && part->shape[0] == 1);
@@ -35,7 +35,7 @@ static inline bool ctw_part_is_scalar(const struct ctw_part *part)
 enum ctw_status ctw_part_fail(const struct ctw_weight *w, enum ctw_part_kind kind,
                               struct ctw_err *err, const char *expected, ...) CTW_PRINTF(4, 5);
 
-/* CTW_EFORMAT when a part is there that the format has no use for; allowed: bits 1 << kind. */
+/* CTW_EFORMAT if a part is present that the format does not use; allowed: bits 1 << kind. */
 enum ctw_status ctw_parts_only(const struct ctw_weight *w, unsigned allowed, struct ctw_err *err);
 
 #endif

@@ -1,20 +1,20 @@
 /*
- * Conversions for decoders: the same values as those of kernels/dtype.h, but free of branches, so
- * that compilers turn loops over them into vector code.
+ * Conversions for decoders: the same values as the conversions of kernels/dtype.h, but branch-free,
+ * so that compilers vectorise loops over them.
  */
 #ifndef CTW_KERNELS_FORMATS_CONVERT_H
 #define CTW_KERNELS_FORMATS_CONVERT_H
 
 #include "kernels/dtype.h"
 
-/* Inlined always: parameters that are constants at the call select code, not branches. */
+/* Always inlined: parameters that are constants at the call select code instead of branches. */
 #ifdef __CUDACC__
 #define CTW_HD_FORCE static __forceinline__ __host__ __device__
 #else
 #define CTW_HD_FORCE static inline __attribute__((always_inline))
 #endif
 
-/* Loads from any address. */
+/* Unaligned loads. */
 CTW_HD_FORCE uint32_t ctw_load_u32(const void *p)
 {
     uint32_t v;
@@ -35,12 +35,12 @@ CTW_HD_FORCE float ctw_load_f32(const void *p)
 }
 
 /*
- * f rounded to bf16 and widened again. A NaN must have its low 16 bits clear (as one that was
- * widened from bf16, fp16 or fp8, or made by the processor), else it could turn into a number.
+ * f rounded to bf16 and widened again. A NaN must have its low 16 bits clear (as a NaN has that was
+ * widened from bf16, fp16 or fp8, or made by the CPU), else it could turn into a number.
  */
 CTW_HD_FORCE float ctw_round_bf16(float f)
 {
-#ifdef __CUDA_ARCH__ /* a NaN that a GPU makes has all its low bits set */
+#ifdef __CUDA_ARCH__ /* a NaN made by a GPU has all its low bits set */
     return ctw_bf16_to_f32(ctw_f32_to_bf16(f));
 #else
     uint32_t u = ctw_f32_to_bits(f);
@@ -48,7 +48,7 @@ CTW_HD_FORCE float ctw_round_bf16(float f)
 #endif
 }
 
-/* b where mask is all ones, a where it is 0. Not `?:`, which compilers may turn into branches. */
+/* b if mask is all ones, a if it is 0. Not `?:`, which compilers may turn into branches. */
 CTW_HD_FORCE uint32_t ctw_select(uint32_t mask, uint32_t b, uint32_t a)
 {
     return (b & mask) | (a & ~mask);
@@ -64,7 +64,7 @@ CTW_HD_FORCE float ctw_widen_f16(uint16_t h)
     return ctw_bits_to_f32(r | sign);
 }
 
-/* ctw_load_float, without branches. */
+/* ctw_load_float, branch-free. */
 CTW_HD_FORCE float ctw_load_value(const void *p, enum ctw_dtype dtype, int64_t i)
 {
     const uint8_t *at = (const uint8_t *)p + i * (dtype == CTW_F32 ? 4 : 2);
@@ -73,15 +73,16 @@ CTW_HD_FORCE float ctw_load_value(const void *p, enum ctw_dtype dtype, int64_t i
                                : ctw_widen_f16(ctw_load_u16(at));
 }
 
-/* f, whose low 16 bits are clear if it is NaN, rounded to dtype (F32, BF16, F16). */
+/* f (low 16 bits clear if NaN), rounded to dtype (F32, BF16, F16). */
 CTW_HD_FORCE float ctw_round_value(float f, enum ctw_dtype dtype)
 {
     return dtype == CTW_BF16 ? ctw_round_bf16(f) : ctw_round_float(f, dtype);
 }
 
 /*
- * Eight values at once, in the vector extension of gcc and clang: what it compiles to does not hang
- * on the vectoriser's mood. Passed by address, as passing them by value is an ABI question.
+ * Eight values at once, with the vector extension of gcc and clang, so that the generated code does
+ * not depend on the auto-vectoriser. Passed by address, because passing them by value depends on
+ * the ABI.
  */
 #if defined(__GNUC__) && !defined(__CUDACC__)
 #define CTW_VECTOR 1
@@ -89,7 +90,7 @@ typedef uint32_t ctw_u32x8 __attribute__((vector_size(32)));
 typedef int32_t ctw_i32x8 __attribute__((vector_size(32)));
 typedef float ctw_f32x8 __attribute__((vector_size(32)));
 
-/* ctw_round_value for eight. */
+/* ctw_round_value for eight values. */
 CTW_HD_FORCE void ctw_round_value8(ctw_f32x8 *v, enum ctw_dtype dtype)
 {
     ctw_u32x8 u = (ctw_u32x8)*v;
@@ -98,7 +99,7 @@ CTW_HD_FORCE void ctw_round_value8(ctw_f32x8 *v, enum ctw_dtype dtype)
     } else if (dtype == CTW_F16) {
         ctw_i32x8 m = (ctw_i32x8)(u & 0x7fffffffu);
         ctw_i32x8 r = (m + 0xfff + (m >> 13 & 1)) & ~0x1fff;
-        /* Below 2^-14 the sum's last place is 2^-24, that of fp16's subnormals. */
+        /* Below 2^-14 the sum's last place is 2^-24, as in fp16 subnormals. */
         ctw_i32x8 tiny = (ctw_i32x8)(((ctw_f32x8)m + 0.5f) - 0.5f);
         ctw_i32x8 is_tiny = m<0x38800000, is_large = m >= 0x477ff000, is_nan = m> 0x7f800000;
         r = (tiny & is_tiny) | (r & ~is_tiny);

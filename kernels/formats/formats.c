@@ -37,7 +37,7 @@ const char *ctw_part_text(const struct ctw_part *part, char *buf, size_t bytes)
     return buf;
 }
 
-/* What stored tensors that no format owns look like. */
+/* A description of stored tensors that no format owns. */
 static const char *look(const struct ctw_part *part)
 {
     bool values = part[CTW_PART_VALUES].n_dims >= 0, scale = part[CTW_PART_SCALE].n_dims >= 0;
@@ -80,7 +80,7 @@ enum ctw_status ctw_format_find(const struct ctw_format **out,
                     ctw_part_text(&part[CTW_PART_SCALE], scale, sizeof(scale)), known);
 }
 
-/* The definition decodes a span at a time through a buffer of this many columns. */
+/* The reference decodes one span at a time through a buffer of this many columns. */
 enum { SPAN = 2 * CTW_DECODE_ALIGN };
 
 void ctw_weight_decode(const struct ctw_weight *w, const struct ctw_weight_data *data, int64_t row0,

@@ -1,7 +1,7 @@
 /*
- * The weight formats, in the order in which their owns() is asked. A new format is one folder, one
- * line here and one #include in all.h. X(name): the format is `ctw_format_name`, its decoder
- * `ctw_name_decode` in name/decode.h, its id CTW_FORMAT_name.
+ * The weight formats, in the order in which their owns() functions are called. A new format is one
+ * folder, one line here and one #include in all.h. X(name): the format is `ctw_format_name`, its
+ * decoder `ctw_name_decode` in name/decode.h, its id CTW_FORMAT_name.
  */
 #ifndef CTW_KERNELS_FORMATS_LIST_H
 #define CTW_KERNELS_FORMATS_LIST_H

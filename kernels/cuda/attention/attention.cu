@@ -1,4 +1,4 @@
-/* Attention: which kernel an op takes, and the list of its tiles. */
+/* Attention: selects the kernel for an op and builds the list of its tiles. */
 #include "kernels/cuda/attention/attention.cuh"
 
 #include <math.h>
@@ -10,8 +10,8 @@ extern "C" {
 }
 
 /*
- * Sequences whose keys and values together have at most so many bytes are taken at the same time: their
- * tiles are mixed, the longest first, and find keys that others have read in the GPU's cache.
+ * Sequences whose keys and values together have at most this many bytes are processed at the same
+ * time: their tiles are mixed, longest first, and find keys read by other tiles in the GPU's cache.
  */
 enum { GROUP_BYTES = 24 << 20, MAX_PACK = 32 };
 
@@ -19,7 +19,7 @@ enum { GROUP_BYTES = 24 << 20, MAX_PACK = 32 };
 struct plan {
     struct ctw_cuda *cu;
     const struct ctw_op_attention *op;
-    struct ctw_attn a; /* without the list */
+    struct ctw_attn a; /* the list is not filled in */
     ctw_attn_launch_fn *launch;
     int rows, keys;
     struct ctw_attn_tile *tiles;
@@ -27,10 +27,11 @@ struct plan {
     char *table;
     size_t limit; /* bytes of a table */
     int32_t n_tiles, n_runs;
-    int32_t group; /* the first tile of those that are still to be put in order */
+    int32_t group; /* the first of the tiles that are not sorted yet */
 };
 
-/* Heads of a group in one tile of `rows` rows: as many as leave at most a tenth of the rows unused. */
+/* Heads of a group in one tile of `rows` rows: the most that leave at most a tenth of the rows
+ * unused. */
 static int choose_pack(int group, int rows)
 {
     int best = 1;
@@ -77,7 +78,7 @@ static int longest_first(const void *x, const void *y)
     return na != nb ? (na > nb ? -1 : 1) : a < b ? -1 : a > b;
 }
 
-/* `bad` is the cost here, until the list is sorted. */
+/* Until the list is sorted, `bad` holds the cost. */
 static int costly_first(const void *x, const void *y)
 {
     const struct ctw_attn_tile *a = (const struct ctw_attn_tile *)x;
@@ -87,7 +88,7 @@ static int costly_first(const void *x, const void *y)
     return a->q_row < b->q_row ? -1 : a->q_row > b->q_row;
 }
 
-/* Ends a group of sequences that are taken at the same time. */
+/* Ends a group of sequences that are processed at the same time. */
 static void plan_order(struct plan *p)
 {
     qsort(p->tiles + p->group, (size_t)(p->n_tiles - p->group), sizeof(*p->tiles), costly_first);
@@ -95,7 +96,7 @@ static void plan_order(struct plan *p)
         p->tiles[p->group].bad = 0;
 }
 
-/* Sends what has been listed. */
+/* Launches the tiles listed so far. */
 static enum ctw_status plan_flush(struct plan *p, struct ctw_err *err)
 {
     if (p->n_tiles == 0)
@@ -128,7 +129,7 @@ static bool plan_has_room(const struct plan *p, int64_t n_tiles, int64_t n_runs)
            p->limit;
 }
 
-/* Lists a sequence's runs up to n_keys, those that follow each other in memory as one. */
+/* Lists a sequence's runs up to n_keys; runs that are adjacent in memory become one. */
 static void plan_runs(struct plan *p, const struct ctw_attn_seq *s, int64_t n_keys)
 {
     int64_t pos = 0;
@@ -180,7 +181,7 @@ static enum ctw_status plan_seq(struct plan *p, const struct ctw_attn_seq *s, st
     return CTW_OK;
 }
 
-/* Rows and positions are counted in 32 bits on the device. */
+/* The device counts rows and positions in 32 bits. */
 static enum ctw_status measure(struct plan *p, int64_t *n_tiles, int64_t *n_runs, struct ctw_err *err)
 {
     int64_t step = p->rows / p->a.pack;

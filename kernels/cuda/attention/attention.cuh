@@ -1,20 +1,21 @@
 /*
- * What the attention kernels share.
+ * Shared by the attention kernels.
  *
- * Work comes in tiles: some neighbouring query positions of one sequence, times `pack` query heads of
- * one key head, which stand one after another as the rows of a matrix: row r is position r / pack and
- * head r % pack of them. So a short sequence fills a tile, and keys are read once for several heads.
+ * Work is divided into tiles: some neighbouring query positions of one sequence, times `pack` query
+ * heads of one key head, interleaved as the rows of a matrix: row r is position r / pack and head r
+ * % pack of them. Thus a short sequence fills a tile, and keys are read once for several heads.
  *
- * Bits. Keys are taken in tiles of a fixed size, counted from position 0 of the sequence, in order. What
- * a row computes depends only on its own query and the keys it sees: a masked key's weight is exactly 0,
- * and a key tile of which a row sees nothing multiplies its sums by exactly 1 and adds exactly 0. So it
- * makes no difference which rows share a tile, where tiles begin, nor whether such a key tile is skipped.
- * A row's sink joins its sums behind the last key tile.
+ * Bits. Keys are taken in tiles of a fixed size, counted from position 0 of the sequence, in order.
+ * A row's result depends only on its own query and the keys it sees: a masked key's weight is
+ * exactly 0, and a key tile of which a row sees nothing multiplies its sums by exactly 1 and adds
+ * exactly 0. The result therefore does not depend on which rows share a tile, where tiles begin, or
+ * whether such a key tile is skipped. A row's sink joins its sums after the last key tile.
  *
- * What is not finite. 0 times infinity is NaN, so a value that is not finite would spoil rows of the tile
- * that do not see it. A tile with a result that is not finite is therefore computed once more with such
- * values taken as 0, which gives the other rows their bits, and then NaN is written where one is seen.
- * Values behind the end of a sequence, which may be anyone's, are taken as 0 from the start.
+ * Non-finite values. 0 times infinity is NaN, so a value that is not finite would spoil rows of the
+ * tile that do not see it. A tile with a result that is not finite is therefore computed once more
+ * with such values taken as 0, which gives the other rows their bits. Then NaN is written to each
+ * row that sees such a value. Values past the end of a sequence may belong to anything and are
+ * always taken as 0.
  */
 #ifndef CTW_KERNELS_CUDA_ATTENTION_CUH
 #define CTW_KERNELS_CUDA_ATTENTION_CUH
@@ -23,22 +24,22 @@
 #include "kernels/cuda/elements.h"
 
 /*
- * Rows of q from q_row on hold positions pos .. pos+n_q-1. Keys are needed up to key_end (of the whole
- * sequence in this call, not only of the tile). The first that the tile needs is in run number `run`, a
- * copy of which stands here.
+ * Rows of q from q_row on hold positions pos .. pos+n_q-1. Keys are needed up to key_end (of the
+ * whole sequence in this call, not only of the tile). The first run that the tile needs is run
+ * number `run`, of which this struct holds a copy.
  */
 struct __align__(16) ctw_attn_tile {
     int32_t q_row, n_q, pos, key_end, run, shift, end;
-    int32_t bad; /* set by a kernel: to be computed once more */
+    int32_t bad; /* set by a kernel: the tile must be computed again */
 };
 
-/* Keys of positions below `end` (and not of the run before) lie in row position + shift. */
+/* Keys at positions below `end` (and not in the previous run) are in row position + shift. */
 struct ctw_attn_run {
     int32_t shift, end;
 };
 
-enum { CTW_ATTN_ALL = 1 << 30 }; /* more than any position */
-enum { CTW_ATTN_NEXT, CTW_ATTN_BAD, CTW_ATTN_STATES = 64 }; /* of `state`, all 0 at first */
+enum { CTW_ATTN_ALL = 1 << 30 }; /* greater than any position */
+enum { CTW_ATTN_NEXT, CTW_ATTN_BAD, CTW_ATTN_STATES = 64 }; /* of `state`, initially all 0 */
 
 struct ctw_attn {
     const void *q, *k, *v; /* [.., n_head * head], [.., n_kv * head] twice */
@@ -46,12 +47,12 @@ struct ctw_attn {
     struct ctw_attn_tile *tiles;
     const struct ctw_attn_run *runs;
     int32_t *state;
-    int64_t q_rows, kv_rows; /* the least that the arrays have */
+    int64_t q_rows, kv_rows; /* lower bounds on the arrays' rows */
     int32_t n_tiles;
     int32_t head, n_head, n_kv;
-    int32_t group, pack, n_sub; /* query heads of a key head, in a tile, tiles for all of them */
+    int32_t group, pack, n_sub; /* query heads per key head and per tile; tiles per key head */
     int32_t window;             /* CTW_ATTN_ALL: all keys are seen */
-    float factor;               /* exp(scale * s) = 2^(factor * s), s capped where there is a cap */
+    float factor;               /* exp(scale * s) = 2^(factor * s); s capped if there is a cap */
     float cap, cap_in;          /* s becomes cap * tanh(s * scale / cap); tanh by 2^(cap_in * s) */
     enum ctw_dtype dtype;
     bool aligned;      /* vectors of 16 bytes may be loaded and stored */
@@ -59,8 +60,8 @@ struct ctw_attn {
     enum ctw_dtype sinks_dtype;
 };
 
-/* Calls launch() for the op's tiles, in as many parts as their table needs. rows: of a tile; keys: of a
- * key tile. */
+/* Calls launch() for the op's tiles, in as many parts as their table needs. rows: per tile;
+ * keys: per key tile. */
 typedef enum ctw_status ctw_attn_launch_fn(struct ctw_cuda *cu, const struct ctw_attn *a,
                                            struct ctw_err *err);
 enum ctw_status ctw_attn_each(struct ctw_cuda *cu, const struct ctw_op_attention *op, int rows, int keys,
@@ -71,7 +72,7 @@ enum ctw_status ctw_cuda_attention_f32(struct ctw_cuda *cu, const struct ctw_op_
                                        struct ctw_err *err);
 enum ctw_status ctw_cuda_attention_general(struct ctw_cuda *cu, const struct ctw_op_attention *op,
                                            struct ctw_err *err);
-/* On sm_90a. *done false: heads of this size, or arrays aligned so, are not for it. */
+/* On sm_90a. *done false: it does not support this head size or this alignment. */
 enum ctw_status ctw_cuda_attention_hopper(struct ctw_cuda *cu, const struct ctw_op_attention *op,
                                           bool *done, struct ctw_err *err);
 
@@ -131,7 +132,7 @@ template <typename T> ATTN_DEV uint32_t attn_pair_finite(uint32_t w)
 
 /* ---- rows of keys ------------------------------------------------------------------------- */
 
-/* Where a walk through a sequence's keys stands: the run that has the position asked for last. */
+/* The state of a walk through a sequence's keys: the run that has the last requested position. */
 struct attn_walk {
     int run, shift, end;
 };
@@ -142,7 +143,7 @@ ATTN_DEV struct attn_walk attn_walk_begin(const struct ctw_attn_tile &t)
     return w;
 }
 
-/* pos is below the end of all keys, and not before the run where the walk stands. */
+/* pos is below the end of all keys, and not before the walk's current run. */
 ATTN_DEV void attn_walk_to(struct attn_walk &w, const struct ctw_attn_run *runs, int pos)
 {
     while (pos >= w.end) {
@@ -152,7 +153,8 @@ ATTN_DEV void attn_walk_to(struct attn_walk &w, const struct ctw_attn_run *runs,
     }
 }
 
-/* The row of the key at a position from where the walk stands on, which stays there. */
+/* The row of the key at a position, searched from the walk's current run; the walk does not
+ * move. */
 ATTN_DEV int attn_walk_row(const struct attn_walk &w, const struct ctw_attn_run *runs, int pos)
 {
     if (pos < w.end)
@@ -162,7 +164,8 @@ ATTN_DEV int attn_walk_row(const struct attn_walk &w, const struct ctw_attn_run 
     return pos + far.shift;
 }
 
-/* The first key tile (of `keys` keys) that a row of the work tile sees, and how many from there on. */
+/* The first key tile (of `keys` keys) that a row of the work tile sees, and the number of such
+ * tiles. */
 ATTN_DEV int attn_first_key_tile(const struct ctw_attn &a, const struct ctw_attn_tile &t, int keys)
 {
     return t.pos >= a.window ? (t.pos - a.window + 1) / keys : 0;
@@ -176,15 +179,16 @@ ATTN_DEV int attn_end_key_tile(const struct ctw_attn_tile &t, int keys)
 /* ---- the online softmax of fragments ------------------------------------------------------ */
 
 /*
- * A thread holds two rows of a tile of scores, as the matrix instructions leave them: s[4 * j + 2 * h +
- * e] is column 8 * j + 2 * (lane % 4) + e of row h. The four lanes that share a row hold all of it.
- * `max` is of all of a row's columns so far, `sum` of the thread's own.
+ * A thread holds two rows of a tile of scores, in the layout of the matrix instructions: s[4 * j +
+ * 2 * h + e] is column 8 * j + 2 * (lane % 4) + e of row h. The four lanes that share a row hold
+ * all of the row. `max` covers all columns of a row so far, `sum` only the thread's own columns.
  */
 struct attn_rows {
     float max[2], sum[2];
 };
 
-/* -infinity where a key is not seen; pos: of the rows' queries, key0: of the tile's first key. */
+/* -infinity for keys that are not seen; pos: position of the rows' queries, key0: the tile's
+ * first key. */
 template <int N> ATTN_DEV void attn_mask(float (&s)[N], const int (&pos)[2], int key0, int window)
 {
     int first = key0 + 2 * (threadIdx.x & 3);
@@ -208,9 +212,9 @@ template <int N> ATTN_DEV void attn_cap(float (&s)[N], float cap, float cap_in)
         s[i] = fmaf(-2 * cap, attn_reciprocal(attn_exp2(s[i] * cap_in) + 1), cap);
 }
 
-/* s becomes 2^(factor * (s - max)); alpha: by what the rows' earlier sums are to be multiplied, which
- * must be exactly 1 where the maximum did not change. A row of which nothing is seen yet has maximum
- * -infinity, and sums 0. fmaxf() passes NaN over; then s - max is NaN. */
+/* s becomes 2^(factor * (s - max)). alpha: the factor for the rows' earlier sums, which must be
+ * exactly 1 if the maximum did not change. A row that has seen no key yet has maximum -infinity
+ * and sums 0. fmaxf() ignores NaN; then s - max is NaN. */
 template <int N>
 ATTN_DEV void attn_softmax(float (&s)[N], struct attn_rows &r, float (&alpha)[2], float factor)
 {
@@ -251,9 +255,10 @@ template <int N> ATTN_DEV void attn_rescale(float (&o)[N], const float (&alpha)[
 /* ---- results ------------------------------------------------------------------------------ */
 
 /*
- * Stores row h of a thread's fragment o, times `inverse`, to `to` (NULL: nowhere); all lanes of a warp
- * call it together. False if something is not finite. Zeros become +0: a masked value may have changed
- * their sign. With vectors, the four lanes of a row exchange words so that each has 8 columns in a row.
+ * Stores row h of a thread's fragment o, times `inverse`, to `to` (NULL: nowhere); all lanes of a
+ * warp call it together. Returns false if a value is not finite. Zeros become +0: a masked value
+ * may have changed their sign. With vectors, the four lanes of a row exchange words so that each
+ * lane has 8 consecutive columns.
  */
 template <typename T, int N>
 ATTN_DEV bool attn_store(T *to, const float (&o)[N], int h, float inverse, int head, bool aligned)
@@ -301,9 +306,9 @@ ATTN_DEV bool attn_store(T *to, const float (&o)[N], int h, float inverse, int h
 }
 
 /*
- * What a query head's sink adds to the sum of a row's weights, which count from max, the largest score
- * that the row sees. -infinity adds exactly 0, +infinity NaN; a sink far above the scores may add
- * infinity, which makes the row 0.
+ * What a query head's sink adds to the sum of a row's weights, which are relative to max, the
+ * largest score that the row sees. -infinity adds exactly 0, +infinity NaN; a sink far above the
+ * scores may add infinity, which makes the row 0.
  */
 ATTN_DEV float attn_sink(const struct ctw_attn &a, int head, float max)
 {
@@ -315,9 +320,9 @@ ATTN_DEV float attn_sink(const struct ctw_attn &a, int head, float max)
 }
 
 /*
- * 1 over the sum of a row, over its four lanes and, with sinks, the sink; head: the row's query head
- * (behind the last one: any, its results are nobody's). No sum is 0 unless all of the row's scores and
- * its sink are -infinity; then the result is NaN, 0 times infinity.
+ * 1 over the sum of a row, over its four lanes and, with sinks, the sink; head: the row's query
+ * head (any head for rows past the last row; their results are not stored). A sum is 0 only if all
+ * of the row's scores and its sink are -infinity; the result is then NaN, 0 times infinity.
  */
 ATTN_DEV float attn_inverse(const struct ctw_attn &a, bool sinks, const struct attn_rows &r, int h,
                             int head)
@@ -331,9 +336,9 @@ ATTN_DEV float attn_inverse(const struct ctw_attn &a, bool sinks, const struct a
 }
 
 /*
- * Writes NaN to the results of rows row0 .. row1-1 of a tile that see a value that is not finite. sub:
- * which of the tiles that share kv's heads. Called by n threads with their number in `thread`, after
- * all of them have stored their results.
+ * Writes NaN to the results of rows row0 .. row1-1 of a tile that see a value that is not finite.
+ * sub: which of the tiles that share kv's heads. Called by n threads with their number in `thread`,
+ * after all of them have stored their results.
  */
 template <typename T>
 static __device__ __noinline__ void attn_spoil(const struct ctw_attn &a, const struct ctw_attn_tile &t,

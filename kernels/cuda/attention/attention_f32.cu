@@ -1,15 +1,16 @@
 /*
- * Attention in fp32: exactness before speed. A block of 256 threads takes one tile of 32 rows; key tiles
- * of 32. Thread (ty, tx) = (thread / 16, thread % 16) computes the scores of rows ty and ty + 16 with
- * keys tx and tx + 16, each one chain of fused multiply-adds in the order of the head's elements; and of
- * the same rows the results 4 * tx .. 4 * tx + 3 of every 64, each a chain in the order of keys.
+ * Attention in fp32: exactness before speed. A block of 256 threads takes one tile of 32 rows; key
+ * tiles of 32. Thread (ty, tx) = (thread / 16, thread % 16) computes the scores of rows ty and ty +
+ * 16 with keys tx and tx + 16, each as one chain of fused multiply-adds in the order of the head's
+ * elements. For the same rows it computes results 4 * tx .. 4 * tx + 3 of every 64, each as a chain
+ * in key order.
  */
 #include "kernels/cuda/attention/attention.cuh"
 
 enum { THREADS = 256, ROWS = 32, KEYS = 32, P_STRIDE = KEYS + 4 };
 
-/* Shared memory. Rows of Q and K are 4 floats longer than the head, so that neighbouring rows' vectors
- * lie in different banks. P takes K's place once the scores are there. */
+/* Shared memory. Rows of Q and K are 4 floats longer than the head, so that neighbouring rows'
+ * vectors lie in different banks. P replaces K once the scores are computed. */
 template <int HD> struct shared_f32 {
     static constexpr int stride = HD + 4;
     float q[ROWS * stride];
@@ -17,7 +18,7 @@ template <int HD> struct shared_f32 {
     float v[KEYS * HD];
 };
 
-/* `rows` rows to shared memory: row r from row(r) of x, or zeros where that is NULL. */
+/* Copies `rows` rows to shared memory: row r from row(r) of x, or zeros if row(r) is NULL. */
 template <int HD, typename Row>
 ATTN_DEV void load_f32(float *to, int stride, int rows, int head, bool aligned, bool finite, Row row)
 {
@@ -43,8 +44,8 @@ ATTN_DEV float dot_4(float4 a, float4 b, float sum)
     return fmaf(a.w, b.w, fmaf(a.z, b.z, fmaf(a.y, b.y, fmaf(a.x, b.x, sum))));
 }
 
-/* Turns the scores of a row (two a thread, 16 threads) into weights; returns what earlier sums are to be
- * multiplied by. */
+/* Turns the scores of a row (two per thread, 16 threads) into weights; returns the factor for
+ * earlier sums. */
 ATTN_DEV float softmax_f32(float (&s)[2], float &max, float &sum, const struct ctw_attn &a, int pos,
                            int key0)
 {
@@ -71,7 +72,7 @@ ATTN_DEV float softmax_f32(float (&s)[2], float &max, float &sum, const struct c
     return alpha;
 }
 
-/* o += p v, where p [2] are the thread's rows of weights. */
+/* o += p v; p [2] are the weights of the thread's rows. */
 template <int HD>
 ATTN_DEV void add_values_f32(float (&o)[2][HD / 16], const float *p0, const float *p1, const float *v)
 {
@@ -94,7 +95,7 @@ ATTN_DEV void add_values_f32(float (&o)[2][HD / 16], const float *p0, const floa
     }
 }
 
-/* The scores, softmax and sums of one key tile; both of Q and K are there, V as well. */
+/* The scores, softmax and sums of one key tile; Q, K and V have been loaded. */
 template <int HD>
 ATTN_DEV void one_key_tile(struct shared_f32<HD> &sh, float (&o)[2][HD / 16], float (&max)[2],
                            float (&sum)[2], const struct ctw_attn &a, const int (&pos)[2], int key0)
@@ -112,7 +113,7 @@ ATTN_DEV void one_key_tile(struct shared_f32<HD> &sh, float (&o)[2][HD / 16], fl
         s[1][0] = dot_4(q1, k0, s[1][0]);
         s[1][1] = dot_4(q1, k1, s[1][1]);
     }
-    __syncthreads(); /* nobody reads K any more */
+    __syncthreads(); /* no thread reads K any more */
     for (int h = 0; h < 2; h++) {
         float alpha = softmax_f32(s[h], max[h], sum[h], a, pos[h], key0);
         for (int i = 0; i < 2; i++)
@@ -145,7 +146,7 @@ ATTN_DEV bool one_tile_f32(struct shared_f32<HD> &sh, const struct ctw_attn &a,
     for (; tile < end; tile++) {
         int key0 = tile * KEYS;
         attn_walk_to(walk, a.runs, key0);
-        __syncthreads(); /* nobody reads P and V any more */
+        __syncthreads(); /* no thread reads P and V any more */
         for (int which = 0; which < 2; which++) {
             const float *x = (const float *)(which == 0 ? a.k : a.v) + kv * a.head;
             load_f32<HD>(which == 0 ? sh.k : sh.v, which == 0 ? stride : HD, KEYS, a.head, a.aligned,

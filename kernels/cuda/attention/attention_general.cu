@@ -1,11 +1,11 @@
 /*
- * Attention in bf16 and fp16 on any GPU from sm_80 on, with mma.sync m16n8k16. A block of 4 warps takes
- * one tile of rows, a warp 16 * MT of them; key tiles of 64. Scores, softmax and sums are fp32; the
- * weights P are rounded to 16 bits for P V, not for their sum.
+ * Attention in bf16 and fp16 on any GPU from sm_80 on, with mma.sync m16n8k16. A block of 4 warps
+ * takes one tile of rows, 16 * MT rows per warp; key tiles of 64. Scores, softmax and sums are
+ * fp32; the weights P are rounded to 16 bits for P V, but not for their sum.
  *
  * Shared memory: Q, one tile of K and one of V, rows of HD elements (the head padded with zeros) in
- * chunks of 16 bytes, swizzled so that 8 rows' chunks of one column lie in different banks. While scores
- * are computed V is on its way, during softmax and P V the next K.
+ * chunks of 16 bytes, swizzled so that 8 rows' chunks of one column lie in different banks. V is
+ * loaded while scores are computed, the next K during softmax and P V.
  */
 #include "kernels/cuda/attention/attention.cuh"
 
@@ -16,7 +16,7 @@ ATTN_DEV uint32_t shared_at(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* The bytes from the tile's start to a row's chunk. */
+/* The offset in bytes of a row's chunk from the tile's start. */
 template <int HD> ATTN_DEV uint32_t chunk_at(int row, int chunk)
 {
     int mask = HD % 64 == 0 ? row & 7 : row >> 1 & 3;
@@ -56,7 +56,7 @@ template <typename T> ATTN_DEV void product(float *d, const uint32_t (&a)[4], ui
 
 /* ---- loading ------------------------------------------------------------------------------ */
 
-ATTN_DEV void copy_16(uint32_t to, const void *from, int bytes) /* 16, or 0: zeros */
+ATTN_DEV void copy_16(uint32_t to, const void *from, int bytes) /* 16, or 0 for zeros */
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
                  : "memory");
@@ -72,7 +72,8 @@ ATTN_DEV void copies_wait(void)
     asm volatile("cp.async.wait_group 0;" ::: "memory");
 }
 
-/* Elements d .. d+7 of the n that are at `from`, the rest 0; finite: and those that are not. */
+/* Elements d .. d+7 of the n elements at `from`, zeros past the end; finite: also zeros for
+ * elements that are not finite. */
 template <typename T> ATTN_DEV void load_slowly(uint32_t to, const T *from, int d, int n, bool finite)
 {
     uint32_t w[4];
@@ -107,7 +108,7 @@ ATTN_DEV void load_queries(uint32_t to, const struct ctw_attn &a, const struct c
     }
 }
 
-/* The tile of keys or values from position key0 on, row by row; behind the sequence's end, zeros. */
+/* The tile of keys or values from position key0 on, row by row; zeros past the sequence's end. */
 template <typename T, int HD>
 static __device__ __noinline__ void load_rows(uint32_t to, const T *x, struct attn_walk walk,
                                               const struct ctw_attn &a, int key0, int key_end,
@@ -130,7 +131,7 @@ static __device__ __noinline__ void load_rows(uint32_t to, const T *x, struct at
     }
 }
 
-/* The same; where it lies in one piece, as quickly as that allows. */
+/* Loads the same tile; uses the fastest copy if the tile is contiguous. */
 template <typename T, int HD>
 ATTN_DEV void load_keys(uint32_t to, const void *x, struct attn_walk &walk, const struct ctw_attn &a,
                         int kv, int key0, int key_end, bool finite)
@@ -230,7 +231,8 @@ ATTN_DEV bool one_tile(const struct ctw_attn &a, const struct ctw_attn_tile &t, 
         for (int i = 0; i < HD / 2; i++)
             o[m][i] = 0;
     }
-    /* Positions that the warp's rows have; those behind the tile's last see no more than that one. */
+    /* Positions of the warp's rows; rows past the tile's last row see no more than the last row
+     * does. */
     const int first_pos = t.pos + row0 / a.pack;
     const int last_pos = min(t.pos + t.n_q - 1, t.pos + (row0 + 16 * MT - 1) / a.pack);
     int tile = attn_first_key_tile(a, t, KEYS), end = attn_end_key_tile(t, KEYS);
@@ -242,13 +244,13 @@ ATTN_DEV bool one_tile(const struct ctw_attn &a, const struct ctw_attn_tile &t, 
         const int key0 = tile * KEYS;
         const bool sees = key0 <= last_pos && key0 + KEYS - 1 > first_pos - a.window;
         copies_wait();
-        __syncthreads(); /* K is there, and nobody reads the last V */
+        __syncthreads(); /* K has arrived, and no thread still reads the last V */
         load_keys<T, HD>(sv, a.v, walk, a, kv, key0, t.key_end, finite);
         copies_commit();
         if (sees)
             scores<T, HD, MT>(s, sq + row0 * HD * 2, sk);
         copies_wait();
-        __syncthreads(); /* V is there, and nobody reads this K */
+        __syncthreads(); /* V has arrived, and no thread still reads this K */
         if (tile + 1 < end)
             load_keys<T, HD>(sk, a.k, walk, a, kv, key0 + KEYS, t.key_end, false);
         copies_commit();
@@ -292,7 +294,7 @@ __global__ void __launch_bounds__(THREADS) attention_general(const __grid_consta
     extern __shared__ __align__(128) unsigned char memory[];
     const int heads = a.n_kv * a.n_sub, which = blockIdx.x % heads;
     const int kv = which / a.n_sub, sub = which % a.n_sub;
-    __shared__ struct ctw_attn_tile t; /* there, to save registers */
+    __shared__ struct ctw_attn_tile t; /* in shared memory, to save registers */
     if (threadIdx.x == 0)
         t = a.tiles[blockIdx.x / heads];
     __syncthreads();
@@ -324,7 +326,8 @@ static enum ctw_status launch(const struct ctw_cuda *cu, const struct ctw_attn *
     return ctw_cuda_launched("attention", err);
 }
 
-/* The instances: heads padded to these widths. Wide heads take 16 rows a warp, for want of registers. */
+/* The instances: heads padded to these widths. Wide heads take 16 rows per warp, to save
+ * registers. */
 template <typename T>
 static enum ctw_status launch_head(const struct ctw_cuda *cu, const struct ctw_attn *a,
                                    struct ctw_err *err)

@@ -1,21 +1,23 @@
 /*
- * Attention in bf16 and fp16 on sm_90a, for heads of a multiple of 8 elements. A block a multiprocessor
- * takes tiles from the list until it is empty. Of its warpgroups the first (the producer) brings Q, K and
- * V to shared memory; the others each compute 64 rows: scores with Q and K from shared memory, then sums
- * of V with the weights P, rounded to 16 bits, in registers.
+ * Attention in bf16 and fp16 on sm_90a, for heads of a multiple of 8 elements. One block per
+ * multiprocessor takes tiles from the list until the list is empty. The first of its warpgroups
+ * (the producer) loads Q, K and V into shared memory. Each other warpgroup computes 64 rows: scores
+ * with Q and K from shared memory, then sums of V with the weights P, rounded to 16 bits, in
+ * registers.
  *
- * A warpgroup has the scores of the next key tile and the sums of this one under way at the same time,
- * and computes the next weights while the sums run. The warpgroups take turns in starting their products,
- * so that one's softmax falls into another's products.
+ * A warpgroup has the scores of the next key tile and the sums of the current one in flight at the
+ * same time, and computes the next weights while the sums run. The warpgroups alternate in starting
+ * their products, so that the softmax of one overlaps the products of another.
  *
- * Heads are padded with zeros (which tensor copies give beyond an array's end) to HD = 64, 128 or 256.
+ * Heads are padded with zeros (tensor copies return zeros past an array's end) to HD = 64, 128 or
+ * 256.
  */
 #include "kernels/cuda/attention/attention_wgmma.cuh"
 #include "kernels/cuda/tensor_map.h"
 
 enum { STAGES = 2, SLOTS = 4, AGAIN_NEXT = 2 /* of ctw_attn.state */ };
 
-/* The sizes of an instance: key tiles of N, WGS warpgroups that compute. */
+/* The sizes of an instance: key tiles of N, WGS computing warpgroups. */
 template <int HD, int N, int WGS> struct sizes {
     static constexpr int rows = 64 * WGS;
     static constexpr int threads = 128 * (WGS + 1);
@@ -23,28 +25,28 @@ template <int HD, int N, int WGS> struct sizes {
     static constexpr int q_bytes = rows * HD * 2;
     static constexpr int kv_bytes = N * HD * 2;
     static constexpr int all_bytes = q_stages * q_bytes + 2 * STAGES * kv_bytes;
-    /* 1024: tiles start at a multiple of it; 512: struct control. */
+    /* 1024: tiles start at a multiple of 1024; 512: struct control. */
     static constexpr int shared_bytes = 1024 + all_bytes + 512;
 };
 
-/* The i-th item of the block stands in slot i % SLOTS: while its results are stored, Q of the one after
- * next may come, so that two slots would not do. */
+/* The i-th item of the block is in slot i % SLOTS: while its results are stored, Q of the item
+ * after next may arrive, so two slots are not enough. */
 struct control {
     uint64_t q_full[STAGES], q_empty[STAGES];
     uint64_t k_full[STAGES], k_empty[STAGES], v_full[STAGES], v_empty[STAGES];
     struct ctw_attn_tile tile[SLOTS];
-    int item[SLOTS]; /* tile * heads + head; -1: no more */
+    int item[SLOTS]; /* tile * heads + head; -1: no more items */
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-enum { MEET_PRODUCER = 1, MEET_TURN = 2, MEET_GROUP = 5 }; /* barriers; the last two by warpgroup */
+enum { MEET_PRODUCER = 1, MEET_TURN = 2, MEET_GROUP = 5 }; /* barriers; the last two are per warpgroup */
 
-/* Where things are in shared memory, and what all of a block's threads know. */
+/* Addresses in shared memory, and values common to all threads of a block. */
 struct place {
     uint32_t q, k, v; /* tiles: chunks of 64 elements by rows of 128 bytes, swizzled */
     struct control *control;
-    int heads; /* items of a tile */
+    int heads; /* items per tile */
 };
 
 CTW_DEV uint32_t at(const uint64_t &barrier)
@@ -54,8 +56,8 @@ CTW_DEV uint32_t at(const uint64_t &barrier)
 
 /* ---- the producer ------------------------------------------------------------------------- */
 
-/* Without a tensor copy: rows that are in several pieces, or values of which those that are not finite
- * are to become 0. All 128 threads. */
+/* Loads without a tensor copy: for rows that are not contiguous, or values that become 0 if they
+ * are not finite. All 128 threads. */
 template <typename T, int HD, int N>
 static __device__ __noinline__ void gather(const struct ctw_attn &a, const void *x, int kv, uint32_t to,
                                            struct attn_walk walk, int key0, int key_end, bool finite)
@@ -111,7 +113,7 @@ CTW_DEV void produce(const struct ctw_attn &a, const CUtensorMap *map, const voi
         barrier_arrive(bar);
 }
 
-/* An item's number, from the counter; or one that is marked, where they are computed again. */
+/* The number of an item, from the counter; when tiles are computed again, of a marked item. */
 CTW_DEV int item_at(const struct ctw_attn &a, int heads, int item, bool again)
 {
     const int n = a.n_tiles * heads;
@@ -152,7 +154,7 @@ CTW_DEV void producer(const struct ctw_attn &a, const struct place &s, const CUt
             for (int d = 0; d < HD / 64; d++)
                 box_load(s.q + stage * S::q_bytes + d * (S::rows * 128), q_map, 64 * d,
                          kv * a.group + sub * a.pack, t.q_row, full);
-            next = atomicAdd(counter, 1); /* is read when the tiles have been sent for */
+            next = atomicAdd(counter, 1); /* read after the tiles have been requested */
         }
         struct attn_walk walk = attn_walk_begin(t);
         const int end = attn_end_key_tile(t, N);
@@ -166,9 +168,9 @@ CTW_DEV void producer(const struct ctw_attn &a, const struct place &s, const CUt
     }
 }
 
-/* ---- those that compute ------------------------------------------------------------------- */
+/* ---- the computing warpgroups ------------------------------------------------------------- */
 
-/* A warp is done with what the barrier stands for. */
+/* A warp has finished with what the barrier guards. */
 CTW_DEV void release(const uint64_t &barrier)
 {
     if ((threadIdx.x & 31) == 0)
@@ -198,7 +200,8 @@ CTW_DEV void start_values(float (&o)[HD / 2], const uint32_t (&p)[N / 4], uint32
     products_commit();
 }
 
-/* The scores of the tile from key0 on become weights. first, last: positions of the warp's rows. */
+/* Turns the scores of the tile from key0 on into weights. first, last: positions of the warp's
+ * rows. */
 template <int N>
 CTW_DEV void weigh(float (&s)[N / 2], struct attn_rows &r, float (&alpha)[2], const struct ctw_attn &a,
                    const int (&pos)[2], int first, int last, int key0)
@@ -217,7 +220,8 @@ template <typename T, int N> CTW_DEV void round_weights(uint32_t (&p)[N / 4], co
         p[i] = attn_pair<T>(s[2 * i], s[2 * i + 1]);
 }
 
-/* Values of rows `from` .. N-1 become 0. The other warpgroups do the same, which does no harm. */
+/* Values of rows `from` .. N-1 become 0. The other warpgroups write the same zeros, which is
+ * harmless. */
 template <int HD, int N> CTW_DEV void clear_rows(uint32_t v, int from, int group)
 {
     for (int i = from * 8 + (threadIdx.x & 127); i < N * 8; i += 128)
@@ -227,7 +231,7 @@ template <int HD, int N> CTW_DEV void clear_rows(uint32_t v, int from, int group
     meet(MEET_GROUP + group, 128);
 }
 
-/* The sums o and r of one item; its K and V are the n-th and following of this block. */
+/* The sums o and r of one item; its K and V are the n-th and following tiles of this block. */
 template <typename T, int HD, int N, int WGS>
 CTW_DEV void compute(float (&o)[HD / 2], struct attn_rows &r, const struct ctw_attn &a,
                      const struct ctw_attn_tile &t, const struct place &s, int group, int stage_q, int n)
@@ -252,8 +256,8 @@ CTW_DEV void compute(float (&o)[HD / 2], struct attn_rows &r, const struct ctw_a
     if (tiles == 1)
         release(c.q_empty[stage_q]);
     weigh<N>(w, r, alpha, a, pos, first, last, key0);
-    /* A pass ends with the sums of the tile before n still running, so that the compiler, which moves
-     * waits up, keeps them behind the softmax. */
+    /* A pass ends with the sums of the previous tile still in flight: the compiler hoists waits,
+     * and this keeps the wait after the softmax. */
     for (int i = 1; i < tiles; i++, n++) {
         const int stage = (n + 1) % STAGES, before = n % STAGES, done = (n + STAGES - 1) % STAGES;
         products_wait<0>();
@@ -329,7 +333,7 @@ CTW_DEV void consumer(const struct ctw_attn &a, const struct place &s, bool agai
         if (again) {
             meet(MEET_GROUP + group, 128);
             attn_spoil<T>(a, t, kv, sub, 64 * group, 64 * group + 64, thread, 128);
-        } else if (!good) { /* several threads may write the same */
+        } else if (!good) { /* several threads may write the same value */
             a.tiles[item / s.heads].bad = 1;
             a.state[CTW_ATTN_BAD] = 1;
         }
@@ -337,8 +341,9 @@ CTW_DEV void consumer(const struct ctw_attn &a, const struct place &s, bool agai
 }
 #endif
 
-/* again: computes those tiles once more of which a result was not finite, see attention.cuh. SINKS: an
- * instance of its own, so that the loop without is as the compiler orders it at its fastest. */
+/* again: computes again only tiles with a result that was not finite, see attention.cuh. SINKS:
+ * a separate instance, so that the compiler's instruction order of the loop without sinks stays
+ * the fastest. */
 template <typename T, int HD, int N, int WGS, bool SINKS>
 __global__ void __launch_bounds__(128 * (WGS + 1), 1)
     attention_hopper(const __grid_constant__ CUtensorMap q_map, const __grid_constant__ CUtensorMap k_map,
@@ -381,7 +386,7 @@ __global__ void __launch_bounds__(128 * (WGS + 1), 1)
 
 /* ---- launching ---------------------------------------------------------------------------- */
 
-/* An array [rows, heads, head], fetched in boxes of box_rows, box_heads and 64 elements. */
+/* An array [rows, heads, head], loaded in boxes of box_rows, box_heads and 64 elements. */
 static enum ctw_status make_map(CUtensorMap *map, enum ctw_dtype dtype, const void *p, int64_t rows,
                                 int heads, int head, int box_rows, int box_heads, struct ctw_err *err)
 {

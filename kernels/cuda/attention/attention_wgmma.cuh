@@ -1,6 +1,6 @@
 /*
- * Matrix products of a warpgroup as attention_hopper.cu needs them: scores from shared memory, and sums
- * of values with the weights in registers.
+ * A warpgroup's matrix products for attention_hopper.cu: scores from shared memory, and sums of
+ * values with the weights in registers.
  */
 #ifndef CTW_KERNELS_CUDA_ATTENTION_WGMMA_CUH
 #define CTW_KERNELS_CUDA_ATTENTION_WGMMA_CUH
@@ -11,9 +11,10 @@
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 /*
- * The descriptor of a matrix in shared memory whose rows go along k: 16 rows of k, their columns in
- * chunks of 64 elements (128 bytes, as a tensor copy with 128-byte swizzle leaves them), the chunks
- * `stride` bytes apart: start / 16; stride / 16 from bit 16 on; groups of 8 rows are 1024 bytes apart.
+ * The descriptor of a matrix in shared memory whose rows run along k: 16 rows of k, their columns
+ * in chunks of 64 elements (128 bytes, as laid out by a tensor copy with 128-byte swizzle), the
+ * chunks `stride` bytes apart: start / 16; stride / 16 from bit 16 on; groups of 8 rows are 1024
+ * bytes apart.
  */
 CTW_DEV uint64_t value_descriptor(uint32_t address, uint32_t stride)
 {
@@ -21,7 +22,7 @@ CTW_DEV uint64_t value_descriptor(uint32_t address, uint32_t stride)
            (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 
-/* Keeps the compiler from moving reads of accumulators over the wait that stands above. */
+/* Keeps the compiler from moving reads of accumulators above the preceding wait. */
 template <int N> CTW_DEV void sums_ready(float (&d)[N])
 {
 #pragma unroll
@@ -82,8 +83,9 @@ template <int N> CTW_DEV void sums_ready(float (&d)[N])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
 
 /*
- * d [64, 2 * N] = (add ? d : 0) + a [64, 16] b [2 * N, 16]^T. Of d, a thread has rows 16 * warp +
- * lane / 4 and 8 more, columns 8 * j + 2 * (lane % 4) and the next: d[4 * j + 2 * (lower row) + (next)].
+ * d [64, 2 * N] = (add ? d : 0) + a [64, 16] b [2 * N, 16]^T. A thread holds rows 16 * warp + lane
+ * / 4 of d and 8 further down, columns 8 * j + 2 * (lane % 4) and the next: d[4 * j + 2 * (lower
+ * row) + (next)].
  */
 template <typename T, int N> CTW_DEV void score_product(float (&d)[N], uint64_t a, uint64_t b, int add)
 {
@@ -99,7 +101,7 @@ template <typename T, int N> CTW_DEV void score_product(float (&d)[N], uint64_t 
         SCORES_128("bf16");
 }
 
-/* d [64, 2 * N] += a [64, 16] b [16, 2 * N]; of a, a thread has the same rows and columns. */
+/* d [64, 2 * N] += a [64, 16] b [16, 2 * N]; a thread holds the same rows and columns of a. */
 template <typename T, int N> CTW_DEV void value_product(float (&d)[N], const uint32_t *a, uint64_t b)
 {
     constexpr bool half = attn_type<T>::half;
@@ -131,7 +133,8 @@ template <typename T, int N> CTW_DEV void value_product(float (&d)[N], const uin
 
 /* ---- copies and barriers ------------------------------------------------------------------ */
 
-/* A box of an array [rows, heads, elements] from an element, head and row on to shared memory. */
+/* Copies a box of an array [rows, heads, elements], starting at an element, head and row, to
+ * shared memory. */
 CTW_DEV void box_load(uint32_t dst, const CUtensorMap *map, int element, int head, int row, uint32_t bar)
 {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
@@ -140,13 +143,13 @@ CTW_DEV void box_load(uint32_t dst, const CUtensorMap *map, int element, int hea
                  : "memory");
 }
 
-/* What this thread wrote to shared memory is seen by matrix products and tensor copies. */
+/* Makes this thread's writes to shared memory visible to matrix products and tensor copies. */
 CTW_DEV void shared_fence(void)
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-CTW_DEV void copy_16(uint32_t to, const void *from, int bytes) /* 16, or 0: zeros */
+CTW_DEV void copy_16(uint32_t to, const void *from, int bytes) /* 16, or 0 for zeros */
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
                  : "memory");
@@ -164,7 +167,7 @@ CTW_DEV void store_16(uint32_t to, uint4 x)
                  : "memory");
 }
 
-/* Barriers among some warps: n threads in all. */
+/* Barriers among some warps: n threads in total. */
 CTW_DEV void meet(int id, int n)
 {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(n) : "memory");

@@ -1,9 +1,10 @@
 /*
- * Weights decoded into matrices for products: bit-equal to kernels/formats, but for the payload of a NaN.
+ * Weights decoded into matrices for products: bit-equal to kernels/formats, except for a NaN's
+ * payload.
  *
- * Kernels: those of decode_pack.cu, nvfp4_units, dense_units (nothing but moving and converting), and
- * any_format, which calls a format's own decode function, for what the others do not take: odd
- * alignments, and formats to come.
+ * Kernels: those of decode_pack.cu; nvfp4_units; dense_units (only moves and converts); and
+ * any_format, which calls a format's own decode function for everything the others do not support:
+ * odd alignments, and future formats.
  */
 #include "kernels/cuda/decode/decode.cuh"
 #include "kernels/formats/all.h"
@@ -12,7 +13,7 @@ enum { SPANS = 32 };
 
 /* ---- nvfp4 -------------------------------------------------------------------------------- */
 
-/* One row's unit: a is its scale; where PLAIN, 2^126 times it. */
+/* One row's unit: a is its scale; if PLAIN, 2^126 times its scale. */
 template <typename T, bool PLAIN>
 static __device__ __forceinline__ void nvfp4_values8(uint32_t word, float a, T *dst)
 {
@@ -29,9 +30,10 @@ static __device__ __forceinline__ void nvfp4_values8(uint32_t word, float a, T *
 }
 
 /*
- * A unit of 8 columns is one word. An E2M1 code's three low bits, put where a float's exponent ends and
- * its mantissa begins, are its magnitude times 2^-126 (0.5 is a subnormal there too, and exact). Of a
- * usual global scale, which makes a scale at most 448 / 256, the scale takes the 2^126.
+ * A unit of 8 columns is one word. An E2M1 code's three low bits, placed across the boundary of a
+ * float's exponent and mantissa, are its magnitude times 2^-126 (0.5 is a subnormal there too, and
+ * exact). For a usual global scale, with scales of at most 448 / 256, the factor 2^126 goes into
+ * the scale.
  */
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
@@ -51,7 +53,7 @@ __global__ void __launch_bounds__(THREADS)
         word[i] = __ldcs(values + (uint64_t)row[i] * p.units);
         scale[i] = scales[(uint64_t)row[i] * (uint32_t)s.w.scale_stride];
     }
-    /* After the loads above, which would else wait for its dtype's branches. */
+    /* After the loads above, which would otherwise wait for its dtype's branches. */
     float global = ctw_load_value(s.data.part[CTW_PART_GLOBAL_SCALE],
                                   s.w.part[CTW_PART_GLOBAL_SCALE].dtype, 0);
     bool plain = global >= 256.0f && global <= 0x1p60f;
@@ -107,8 +109,8 @@ __global__ void __launch_bounds__(THREADS)
 
 /*
  * A block is one warp. Each lane decodes a span of CTW_DECODE_ALIGN columns with the format's own
- * function into its row of shared memory (one word longer than a span, so that lanes use banks of their
- * own); then the lanes store the spans together.
+ * function into its row of shared memory (one word longer than a span, so that lanes use different
+ * banks); then the lanes store the spans together.
  */
 template <typename T>
 __global__ void __launch_bounds__(SPANS)
@@ -125,7 +127,7 @@ __global__ void __launch_bounds__(SPANS)
         int64_t col0 = (int64_t)(mine - (uint64_t)r * per_row) * CTW_DECODE_ALIGN;
         int64_t n = p.k - col0 < CTW_DECODE_ALIGN ? p.k - col0 : CTW_DECODE_ALIGN;
         int64_t row = plane_row(p, r);
-/* pack_any takes all of pack-quantized. */
+/* pack_any supports every pack-quantized weight. */
 #define CASE(name)                                                                                       \
     case CTW_FORMAT_##name:                                                                              \
         if constexpr (CTW_FORMAT_##name != CTW_FORMAT_pack_quantized)                                    \

@@ -1,10 +1,11 @@
 /*
- * What the kernels that decode weights share: which rows they decode and where these go.
+ * Shared by the kernels that decode weights: which rows they decode, and where these are stored.
  *
- * A thread has a unit of 8 (or 4) neighbouring columns of ROWS rows: a warp then stores 512 bytes side
- * by side, and each thread has ROWS loads on their way at once. Such a kernel moves 2 bytes and more for
- * each element and must spend at most some 12 instructions on it, those for addresses included, to be
- * bound by memory: so addresses are products of 32 bits each, which are one instruction.
+ * A thread has a unit of 8 (or 4) neighbouring columns of ROWS rows: a warp then stores 512
+ * contiguous bytes, and each thread has ROWS loads in flight at once. Such a kernel moves at least
+ * 2 bytes per element. To be bound by memory it must spend at most about 12 instructions per
+ * element, including address computation: addresses are therefore 32-bit products, which take one
+ * instruction.
  */
 #ifndef CTW_KERNELS_CUDA_DECODE_CUH
 #define CTW_KERNELS_CUDA_DECODE_CUH
@@ -14,11 +15,11 @@
 
 enum { THREADS = 128, ROWS = 2 };
 
-/* Which rows are decoded, and where they go. Rows and columns are at most CTW_MAX_DIM. */
+/* Which rows are decoded, and where they are stored. Rows and columns are at most CTW_MAX_DIM. */
 struct plane {
-    const int32_t *rows; /* device: the weight's row for each of ours; NULL: row0 + r */
+    const int32_t *rows; /* device: the weight's row for each of our rows; NULL: row0 + r */
     uint32_t row0, n_rows, k;
-    uint32_t units;  /* in a row */
+    uint32_t units;  /* per row */
     int shift;       /* our rows go to dst in blocks of 1 << shift (ROWS or more), */
     uint32_t stride; /* which start at every stride-th row of dst */
     void *dst;
@@ -31,7 +32,7 @@ struct source {
 };
 
 /*
- * Blocks for units of `unit` columns, THREADS of them and ROWS rows for each block: x counts along a
+ * Blocks for units of `unit` columns, with THREADS units and ROWS rows per block: x counts along a
  * row, y and z together the rows. The last z may have blocks without rows.
  */
 static inline dim3 plane_cut(struct plane *p, uint32_t unit)
@@ -41,7 +42,7 @@ static inline dim3 plane_cut(struct plane *p, uint32_t unit)
     return dim3((p->units + THREADS - 1) / THREADS, (down + z - 1) / z, z);
 }
 
-/* The thread's unit and the first of its ROWS rows; false: it has none. */
+/* The thread's unit and the first of its ROWS rows; false: the thread has no work. */
 static __device__ __forceinline__ bool plane_place(const struct plane &p, uint32_t *unit, uint32_t *r0)
 {
     *unit = blockIdx.x * THREADS + threadIdx.x;
@@ -54,7 +55,8 @@ static __device__ __forceinline__ uint32_t plane_row(const struct plane &p, uint
     return p.rows != NULL ? (uint32_t)p.rows[r] : p.row0 + r;
 }
 
-/* The weight's rows for ours from r0 on. Past the last it is the last, so that loads need no branches. */
+/* The weight's rows for ours from r0 on. Past the last row, the last row is used, so that loads
+ * need no branches. */
 template <int N>
 static __device__ __forceinline__ void plane_rows(const struct plane &p, uint32_t r0, uint32_t (&row)[N])
 {
@@ -72,15 +74,16 @@ static __device__ __forceinline__ void plane_rows(const struct plane &p, uint32_
     }
 }
 
-/* The index in dst of the first element of our row r. That of row r + i, r a multiple of a block's
- * rows and i less than these, is i * k more. */
+/* The index in dst of the first element of our row r. For row r + i, with r a multiple of a
+ * block's rows and i less than a block's rows, the index is i * k more. */
 static __device__ __forceinline__ uint64_t plane_at(const struct plane &p, uint32_t r)
 {
     uint32_t row = (r >> p.shift) * p.stride + (r & ((1u << p.shift) - 1u));
     return (uint64_t)row * p.k;
 }
 
-/* *p = v, which the compiler (13.0) cuts into words where it reckons p from another store's address. */
+/* *p = v. The compiler (13.0) splits this into words if it derives p from another store's
+ * address. */
 static __device__ __forceinline__ void store16(uint4 *p, uint4 v)
 {
     asm volatile("st.global.cs.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(p)), "r"(v.x),
@@ -88,7 +91,7 @@ static __device__ __forceinline__ void store16(uint4 *p, uint4 v)
                  : "memory");
 }
 
-/* A unit's values to p, each rounded once. */
+/* Stores a unit's values to p, each rounded once. */
 template <typename T> static __device__ __forceinline__ void unit_store(T *p, const float (&v)[8])
 {
     T raw[8];
@@ -103,7 +106,7 @@ template <typename T> static __device__ __forceinline__ void unit_store(T *p, co
     }
 }
 
-/* Host: is p aligned for accesses of so many bytes? */
+/* Host: is p aligned for accesses of this many bytes? */
 static inline bool is_aligned(const void *p, size_t bytes)
 {
     return (uintptr_t)p % bytes == 0;

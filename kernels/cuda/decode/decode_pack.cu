@@ -1,8 +1,9 @@
 /*
- * Pack-quantized weights decoded into matrices: bit-equal to kernels/formats, but for a NaN's payload.
+ * Pack-quantized weights decoded into matrices: bit-equal to kernels/formats, except for a NaN's
+ * payload.
  *
- * Kernels: pack_fast (groups of whole units, to the scales' own 16-bit type) and pack_any, for every
- * other layout, alignment and type, and for columns that name their groups.
+ * Kernels: pack_fast (groups of whole units, to the scales' own 16-bit type); and pack_any, for
+ * every other layout, alignment and type, and for columns that name their groups.
  */
 #include "kernels/cuda/decode/decode_pack.cuh"
 #include "kernels/formats/pack_quantized/decode.h"
@@ -113,7 +114,8 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Codes 8 * unit .. of a row: `bits` bytes from byte unit * bits on. Past the row's end they are 0. */
+/* Codes 8 * unit .. of a row: `bits` bytes from byte unit * bits on. Past the row's end they are
+ * 0. */
 static __device__ __forceinline__ void unit_codes(const struct ctw_weight &w, const uint8_t *row,
                                                   uint32_t unit, uint32_t (&code)[8])
 {
@@ -143,8 +145,8 @@ static __device__ __forceinline__ void unit_codes(const struct ctw_weight &w, co
         code[i] = (uint32_t)(v >> (i * w.bits)) & ((1u << w.bits) - 1u);
 }
 
-/* Any pack-quantized weight, of any alignment, to any type. A unit is 8 columns, the last perhaps less;
- * whole: none is less, and dst is aligned. */
+/* Any pack-quantized weight, of any alignment, to any type. A unit is 8 columns, the last unit
+ * possibly fewer; whole: all units have 8, and dst is aligned. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     pack_any(const __grid_constant__ struct plane p, const __grid_constant__ struct source s, bool whole)
@@ -192,8 +194,8 @@ __global__ void __launch_bounds__(THREADS)
 
 /* ---- choosing ----------------------------------------------------------------------------- */
 
-/* Does pack_fast take it, but for its groups? Rows begin at words, so whole units have their words
- * aligned. */
+/* Does pack_fast support it, groups aside? Rows begin at words, so whole units have aligned
+ * words. */
 static bool suits(const struct plane *p, const struct source *s, enum ctw_dtype dtype)
 {
     const struct ctw_weight *w = &s->w;
@@ -203,7 +205,7 @@ static bool suits(const struct plane *p, const struct source *s, enum ctw_dtype 
            (!w->zero_packed || is_aligned(s->data.part[CTW_PART_ZERO_POINT], 4));
 }
 
-/* False: these groups are not for pack_fast. */
+/* False: pack_fast does not support these groups. */
 static bool decode_fast(cudaStream_t stream, struct plane *p, const struct source *s)
 {
     uint64_t units = p->k / 8, group_units = (uint64_t)s->w.group_size / 8;

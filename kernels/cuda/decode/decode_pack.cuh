@@ -1,8 +1,9 @@
 /*
- * Of decode_pack.cu: codes of pack-quantized weights as numbers of the scales' own type T, of 16 bits, in
- * which pack_fast computes, two columns at a time: codes less zero points are integers of at most +-255,
- * which either type holds, and their product with a scale is rounded once, as the format's is (there it
- * is exact in fp32, or infinite where it is in T too, and then rounded to T).
+ * Part of decode_pack.cu: codes of pack-quantized weights as numbers of the scales' own 16-bit type
+ * T. pack_fast computes in T, two columns at a time: codes minus zero points are integers of at
+ * most +-255, which either type holds exactly. Their product with a scale is rounded once, as in
+ * the format (whose product is exact in fp32, or infinite if it is infinite in T too, and is then
+ * rounded to T).
  */
 #ifndef CTW_KERNELS_CUDA_DECODE_PACK_CUH
 #define CTW_KERNELS_CUDA_DECODE_PACK_CUH
@@ -11,7 +12,7 @@
 
 /* ---- codes -------------------------------------------------------------------------------- */
 
-/* bits & mask | more in one instruction: of two constants the compiler makes two. */
+/* bits & mask | more in one instruction: for two constants the compiler emits two. */
 static __device__ __forceinline__ uint32_t masked(uint32_t bits, uint32_t mask, uint32_t more)
 {
     uint32_t v;
@@ -19,7 +20,7 @@ static __device__ __forceinline__ uint32_t masked(uint32_t bits, uint32_t mask, 
     return v;
 }
 
-/* Where code i of a stream begins, in bits. whole: no code crosses a word's end. */
+/* The bit at which code i of a stream begins. whole: no code crosses a word boundary. */
 template <int BITS> static __device__ __forceinline__ uint32_t code_bit(uint32_t i, bool whole)
 {
     if (32 % BITS != 0 && whole)
@@ -27,7 +28,8 @@ template <int BITS> static __device__ __forceinline__ uint32_t code_bit(uint32_t
     return i * BITS;
 }
 
-/* The words of a row that hold a unit of 8 codes: first .. last; its first code begins at bit `skip`. */
+/* The words of a row that hold a unit of 8 codes: first .. last; its first code begins at bit
+ * `skip`. */
 struct unit_words {
     uint32_t first, last, skip;
 };
@@ -40,21 +42,21 @@ static __device__ __forceinline__ struct unit_words words_of(uint32_t unit, bool
     return at;
 }
 
-/* How many words these may be. */
+/* The maximum number of these words. */
 template <int BITS> constexpr int WORDS = 32 % BITS == 0 ? (BITS + 3) / 4 : BITS < 6 ? 2 : 3;
 
-/* The unit's codes one after another from bit 0 on, of words that have USED bits each. */
+/* The unit's codes, contiguous from bit 0 on, from words that have USED bits each. */
 template <int USED, int N>
 static __device__ __forceinline__ uint64_t joined(const uint32_t (&word)[N], uint32_t skip)
 {
     constexpr uint32_t MASK = 0xffffffffu >> (32 - USED);
     uint64_t v = ((uint64_t)(word[1] & MASK) << USED | (word[0] & MASK)) >> skip;
-    if constexpr (N > 2) /* in two steps, as it may be by 64 */
+    if constexpr (N > 2) /* in two steps: the shift may be 64 */
         v |= (uint64_t)word[2] << (2 * USED - 1 - skip) << 1;
     return v;
 }
 
-/* The same of codes that together take at most 32 bits. */
+/* The same for codes that together take at most 32 bits. */
 template <int BITS>
 static __device__ __forceinline__ uint32_t joined_low(const uint32_t (&word)[WORDS<BITS>],
                                                       const struct unit_words &at, bool whole)
@@ -95,7 +97,7 @@ template <typename T> static __device__ __forceinline__ uint32_t pair_times(uint
     return as_word(__hmul2_rn(as_pair<T>(a), as_pair<T>(b)));
 }
 
-/* Of two words: their lower halves, their upper halves. */
+/* From two words: their lower halves; their upper halves. */
 static __device__ __forceinline__ uint32_t lower(uint32_t a, uint32_t b)
 {
     return __byte_perm(a, b, 0x5410);
@@ -114,16 +116,16 @@ template <typename T> static __device__ __forceinline__ uint32_t bits_of(T v)
     return bits;
 }
 
-template <typename T> constexpr uint32_t LARGE = 0x43004300; /* 128, whose last bit counts 1 */
-template <> constexpr uint32_t LARGE<__half> = 0x64006400;   /* 1024, likewise */
+template <typename T> constexpr uint32_t LARGE = 0x43004300; /* 128, whose last bit is worth 1 */
+template <> constexpr uint32_t LARGE<__half> = 0x64006400;   /* 1024, whose last bit is worth 1 */
 
-/* Integers below 128 as numbers; each is in a half's last bits, the others are LARGE's. */
+/* Integers below 128 as numbers; each is in a half's last bits, the other bits are LARGE's. */
 template <typename T> static __device__ __forceinline__ uint32_t pair_of_integers(uint32_t with_large)
 {
     return as_word(__hsub2_rn(as_pair<T>(with_large), as_pair<T>(LARGE<T>)));
 }
 
-/* Integers below 512, a half each. */
+/* Integers below 512, one per half. */
 template <typename T> static __device__ __forceinline__ uint32_t pair_of_long_integers(uint32_t two)
 {
     constexpr uint32_t SIXTEEN = ctw_cuda_same_type<T, __nv_bfloat16> ? 0x41804180 : 0x4c004c00;
@@ -132,7 +134,7 @@ template <typename T> static __device__ __forceinline__ uint32_t pair_of_long_in
     return as_word(__hfma2(as_pair<T>(high), as_pair<T>(SIXTEEN), as_pair<T>(low)));
 }
 
-/* ---- codes in pairs: in halves, those of less than 8 bits beside LARGE's bits --------------- */
+/* ---- codes in pairs: in halves; codes of less than 8 bits together with LARGE's bits -------- */
 
 /* Codes as numbers. */
 template <int BITS, typename T> static __device__ __forceinline__ uint32_t pair_number(uint32_t code)

@@ -1,12 +1,12 @@
 /*
- * Products by cuBLASLt, in row-major terms: fp32 sums, no split of k, no reduction outside a tile. The
- * algorithm of a kind of product is chosen at its first use (gemm.h says by which rule), which is in the
- * first pass through a model: about five kinds, up to half a second each, or none of it where the file
- * of choices knows them.
+ * Products by cuBLASLt, in row-major terms: fp32 sums, no split of k, no reduction outside a tile.
+ * The algorithm for a kind of product is chosen at its first use (rule in gemm.h), that is, in the
+ * first pass through a model: about five kinds, up to half a second per kind, or no time if the
+ * file of choices has them.
  *
- * cuBLASLt takes a bias in D's type alone, so in 16 bits only one that is exact there. Where it has no
- * algorithm with a bias for fp32 results, the bias goes into y first and the product is added to it (not
- * in 16 bits, where cuBLASLt would round the product before it adds it).
+ * cuBLASLt takes a bias only in D's type, so with 16 bits only a bias that is exact in that type.
+ * If it has no algorithm with a bias for fp32 results, the bias goes into y first and the product
+ * is added to it (not with 16 bits, for which cuBLASLt would round the product before adding it).
  */
 #include "kernels/cuda/gemm/gemm.h"
 
@@ -80,7 +80,8 @@ bool ctw_gemm_lt_takes(struct ctw_cuda *cu, const struct ctw_gemm_kind *kind, in
            result.workspaceSize <= CTW_CUDA_WORKSPACE;
 }
 
-/* By what is the same for all rows of a product, so that all of them take the same way. */
+/* Depends only on what is the same for all rows of a product, so that all rows take the same
+ * path. */
 static bool library_can(const struct ctw_cuda_gemm *g)
 {
     uintptr_t at = (uintptr_t)g->x | (uintptr_t)g->w | (uintptr_t)g->y;
@@ -99,7 +100,7 @@ static bool same_kind(const struct ctw_gemm_kind *a, const struct ctw_gemm_kind 
 
 static int attribute(const cublasLtMatmulAlgo_t *algo, cublasLtMatmulAlgoConfigAttributes_t what)
 {
-    int32_t v = 0; /* a cluster's shape is two bytes, the others are four */
+    int32_t v = 0; /* a cluster's shape is two bytes, the other attributes are four */
     size_t bytes = what == CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID ? 2 : 4, written;
     return cublasLtMatmulAlgoConfigGetAttribute(algo, what, &v, bytes, &written) ==
                    CUBLAS_STATUS_SUCCESS
@@ -107,7 +108,7 @@ static int attribute(const cublasLtMatmulAlgo_t *algo, cublasLtMatmulAlgoConfigA
                : -1;
 }
 
-/* The class's line, with its end. */
+/* Writes the class's line, including the newline. */
 static void describe(const struct ctw_gemm_class *c, char *out, size_t cap)
 {
     const struct ctw_gemm_kind *k = &c->kind;
@@ -185,14 +186,14 @@ static enum ctw_status run_class(struct ctw_cuda *cu, const struct ctw_cuda_gemm
     }
     cublasStatus_t s = ctw_gemm_lt_run(cu, g, &algo->lt);
     if (s == CUBLAS_STATUS_NOT_SUPPORTED || s == CUBLAS_STATUS_INVALID_VALUE)
-        s = ctw_gemm_lt_run(cu, g, &c->reference.lt); /* the same bits, at these strides too */
+        s = ctw_gemm_lt_run(cu, g, &c->reference.lt); /* same bits, and strides supported */
     if (s == CUBLAS_STATUS_SUCCESS)
         return CTW_OK;
     return ctw_fail(err, CTW_EDEVICE, "cuda: cuBLASLt fails on a product [%lld, %lld] x %lld: %s",
                     (long long)g->m, (long long)g->k, (long long)g->n, cublasLtGetStatusString(s));
 }
 
-/* ---- a bias that goes in first ------------------------------------------------------------ */
+/* ---- a bias added first ------------------------------------------------------------------- */
 
 static __global__ void fill_kernel(int64_t m, int64_t n, const float *bias, float *y, int64_t ldy,
                                    bool add)
@@ -207,8 +208,8 @@ static __global__ void fill_kernel(int64_t m, int64_t n, const float *bias, floa
     }
 }
 
-/* Puts the bias into y, which is fp32, exactly but for the rounding where it is added to what is there;
- * the product is then added. */
+/* Puts the bias into y, which is fp32. Exact, except for the rounding if the bias is added to
+ * existing values; the product is added afterwards. */
 static enum ctw_status fill_bias(struct ctw_cuda *cu, struct ctw_cuda_gemm *g, struct ctw_err *err)
 {
     dim3 grid((unsigned)((g->n + 255) / 256), (unsigned)(g->m < 4096 ? g->m : 4096));
@@ -221,7 +222,7 @@ static enum ctw_status fill_bias(struct ctw_cuda *cu, struct ctw_cuda_gemm *g, s
 
 /* ---- the operation ------------------------------------------------------------------------ */
 
-/* A kind for which cuBLASLt has nothing that keeps the rules. */
+/* A kind for which cuBLASLt has no algorithm that follows the rules. */
 static enum ctw_status without_library(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
                                        struct ctw_err *err)
 {
@@ -273,7 +274,7 @@ enum ctw_status ctw_cuda_gemm(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g
     return st != CTW_OK ? st : run_class(cu, &rest, c, err);
 }
 
-/* ---- opening, closing, telling ------------------------------------------------------------ */
+/* ---- opening, closing, reporting ---------------------------------------------------------- */
 
 enum ctw_status ctw_cuda_gemms_open(struct ctw_cuda *cu, struct ctw_err *err)
 {

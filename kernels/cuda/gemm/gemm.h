@@ -1,19 +1,20 @@
 /*
- * What gemm.cu, gemm_choose.cu, gemm_trial.cu and gemm_file.cu share: kinds of products and the
+ * Shared by gemm.cu, gemm_choose.cu, gemm_trial.cu and gemm_file.cu: kinds of products and the
  * algorithms chosen for them.
  *
- * A kind of product has one class of algorithms: those whose results are equal to its reference's bit for
- * bit at every number of rows and every place of a row that is tried. Which of them runs is a question of
- * speed alone, so neither the clock nor the file of choices can change a score. The reference is the
- * first that cuBLASLt proposes for 2048 rows without splitting k and that is equal to itself so.
+ * A kind of product has one class of algorithms: the algorithms whose results are bit-identical to
+ * its reference's at every tried number of rows and position of a row. Only speed decides which of
+ * them runs, so neither the clock nor the file of choices can change a score. The reference is the
+ * first algorithm that cuBLASLt proposes for 2048 rows without splitting k and that passes the same
+ * test against itself.
  */
 #ifndef CTW_KERNELS_CUDA_GEMM_H
 #define CTW_KERNELS_CUDA_GEMM_H
 
 #include "kernels/cuda/cuda.h"
 
-/* 1: where gemm_hopper.cu can do a product it does, and cuBLASLt is not asked; its bits are then the
- * class. 0: it competes with cuBLASLt's algorithms, on the condition of equal bits. */
+/* 1: every product that gemm_hopper.cu supports runs there, without asking cuBLASLt; its bits
+ * then define the class. 0: it competes with cuBLASLt's algorithms and must give equal bits. */
 #ifndef CTW_HOPPER_OWN_CLASS
 #define CTW_HOPPER_OWN_CLASS 0
 #endif
@@ -29,19 +30,19 @@ struct ctw_gemm_algo {
     cublasLtMatmulAlgo_t lt;
 };
 
-/* One each for at most 256 rows, at most 1024, and more. */
+/* One choice each for at most 256 rows, for at most 1024 rows, and for more. */
 enum { CTW_GEMM_SIZES = 3 };
 
 struct ctw_gemm_choice {
     struct ctw_gemm_algo algo;
-    float us;  /* what it took */
-    int64_t m; /* with so many rows */
+    float us;  /* measured time */
+    int64_t m; /* at this number of rows */
 };
 
 struct ctw_gemm_class {
     struct ctw_gemm_kind kind;
-    bool library;   /* cuBLASLt can do it; else the rest is void */
-    bool from_file; /* and not looked at since */
+    bool library;   /* cuBLASLt supports it; if false, the other fields are void */
+    bool from_file; /* and not checked since */
     struct ctw_gemm_algo reference;
     struct ctw_gemm_choice choice[CTW_GEMM_SIZES];
 };
@@ -50,7 +51,7 @@ struct ctw_cuda_gemms {
     struct ctw_gemm_class *classes;
     size_t n, cap;
     char *path;  /* of the file of choices; NULL: none */
-    bool warned; /* that something runs on the slow kernel */
+    bool warned; /* that a product runs on the slow kernel */
 };
 
 /* ---- gemm.cu ------------------------------------------------------------------------------ */
@@ -64,17 +65,17 @@ struct ctw_gemm_lt {
 cublasStatus_t ctw_gemm_lt_open(struct ctw_gemm_lt *p, const struct ctw_cuda_gemm *g);
 cublasStatus_t ctw_gemm_lt_run(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
                                const cublasLtMatmulAlgo_t *algo);
-/* Does cuBLASLt take this algorithm for m rows of this kind? */
+/* Does cuBLASLt accept this algorithm for m rows of this kind? */
 bool ctw_gemm_lt_takes(struct ctw_cuda *cu, const struct ctw_gemm_kind *kind, int64_t m,
                        const cublasLtMatmulAlgo_t *algo);
 
 /* ---- gemm_choose.cu ----------------------------------------------------------------------- */
 
-/* Fills all but c->kind. g is the product at hand: its x, and its y where it will be overwritten, serve
- * for measuring. Waits for the stream. */
+/* Fills every field except c->kind. g is the product at hand: measuring uses its x, and its y if
+ * y will be overwritten. Waits for the stream. */
 enum ctw_status ctw_gemm_choose(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
                                 struct ctw_gemm_class *c, struct ctw_err *err);
-/* Are a remembered class's choices still fit for use? */
+/* Are a remembered class's choices still valid? */
 enum ctw_status ctw_gemm_still_right(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
                                      const struct ctw_gemm_class *c, bool *right, struct ctw_err *err);
 
@@ -83,7 +84,7 @@ enum ctw_status ctw_gemm_still_right(struct ctw_cuda *cu, const struct ctw_cuda_
 enum {
     CTW_GEMM_X_BYTES = 56 << 20,
     CTW_GEMM_W_BYTES = 32 << 20,
-    CTW_GEMM_Y_BYTES = 32 << 20, /* together with W_BYTES where the weights at hand are used */
+    CTW_GEMM_Y_BYTES = 32 << 20, /* together with W_BYTES if the product's own weights are used */
     CTW_GEMM_BIAS_BYTES = 4 << 20,
     CTW_GEMM_HASHES = 16384,
     CTW_GEMM_WINDOWS = 7
@@ -106,38 +107,40 @@ struct ctw_gemm_stage {
 struct ctw_gemm_trial {
     struct ctw_cuda *cu;
     const struct ctw_cuda_gemm *g;
-    char *base, *x, *w, *bias, *bias_y; /* device; base is what was allocated */
+    char *base, *x, *w, *bias, *bias_y; /* device; base is the allocation */
     uint64_t *hashes;                   /* device [CTW_GEMM_HASHES] */
     uint64_t *host;                     /* [3][CTW_GEMM_HASHES] */
     struct ctw_gemm_stage tile, whole;  /* random columns of w; g's own w */
 };
 
-/* *fits false: rows are too long to try anything. */
+/* *fits false: rows are too long for any trial. */
 enum ctw_status ctw_gemm_trial_open(struct ctw_gemm_trial *t, struct ctw_cuda *cu,
                                     const struct ctw_cuda_gemm *g, bool *fits, struct ctw_err *err);
-void ctw_gemm_trial_close(struct ctw_gemm_trial *t); /* half-open is fine */
+void ctw_gemm_trial_close(struct ctw_gemm_trial *t); /* accepts a partly opened trial */
 /* Rows row .. row+rows-1 of x times the stage's w; at most stage->m rows are there. */
 struct ctw_cuda_gemm ctw_gemm_trial_product(const struct ctw_gemm_trial *t,
                                             const struct ctw_gemm_stage *s, int64_t row, int64_t rows);
 /* Queues it; *done false: the algorithm does not do this product. */
 enum ctw_status ctw_gemm_trial_run(struct ctw_gemm_trial *t, const struct ctw_gemm_algo *algo,
                                    const struct ctw_cuda_gemm *g, bool *done, struct ctw_err *err);
-/* Does it give the reference's bits in every window? is_reference: its own, which are then kept. */
+/* Does it give the reference's bits in every window? is_reference: compares it with itself, and
+ * keeps its hashes. */
 enum ctw_status ctw_gemm_trial_equal(struct ctw_gemm_trial *t, const struct ctw_gemm_algo *algo,
                                      bool is_reference, bool *equal, struct ctw_err *err);
 
 /* ---- gemm_file.cu ------------------------------------------------------------------------- */
 
-/* Of the rule by which gemm_choose.cu and gemm_trial.cu choose. Raised when they, or the kernels of ours
- * that they choose among, change so that other choices may be right: files of older rules are ignored. */
+/* Version of the rule by which gemm_choose.cu and gemm_trial.cu choose. Raise it if they, or our
+ * own kernels that they choose among, change in a way that may make other choices right: files
+ * of older rules are ignored. */
 enum { CTW_GEMM_RULE = 1 };
 
-/* Reads the file of choices of this rule, GPU and these libraries, where there is one; another's is
- * ignored, which the log tells, and written over when something has been chosen. */
+/* Reads the file of choices for this rule, GPU and these libraries, if it exists. A file for
+ * others is ignored with a log message, and overwritten once something has been chosen. */
 enum ctw_status ctw_gemm_file_open(struct ctw_cuda *cu, struct ctw_err *err);
-/* Writes all choices; a failure is a warning, once. */
+/* Writes all choices; a failure is logged as a warning, once. */
 void ctw_gemm_file_save(struct ctw_cuda *cu);
-/* Adds a class; NULL when out of memory. Pointers to other classes are void. */
+/* Adds a class; NULL if out of memory. Invalidates pointers to other classes. */
 struct ctw_gemm_class *ctw_gemm_add(struct ctw_cuda_gemms *gemms);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * Chooses algorithms for a kind of product: collects cuBLASLt's proposals, finds the class's reference,
- * keeps those that are equal to it bit for bit (gemm_trial.cu), and times these.
+ * Chooses algorithms for a kind of product: collects cuBLASLt's proposals, finds the class's
+ * reference, keeps the algorithms that are bit-identical to it (gemm_trial.cu), and times them.
  */
 #include "kernels/cuda/gemm/gemm.h"
 
@@ -18,7 +18,7 @@ struct chooser {
     cudaEvent_t begin, end;
     struct ctw_gemm_algo candidate[MAX_CANDIDATES];
     bool equal[MAX_CANDIDATES];
-    int n, n_first; /* n_first: those proposed for 2048 rows */
+    int n, n_first; /* n_first: the proposals for 2048 rows */
 };
 
 /* ---- candidates --------------------------------------------------------------------------- */
@@ -35,7 +35,7 @@ static bool splits_k(const cublasLtMatmulAlgo_t *algo)
     return splits > 1 || scheme != CUBLASLT_REDUCTION_SCHEME_NONE;
 }
 
-/* cuBLASLt's proposals for m rows of g's kind, `count` at most. */
+/* cuBLASLt's proposals for m rows of g's kind, at most `count`. */
 static void propose(struct chooser *t, int64_t m, int count)
 {
     struct ctw_cuda_gemm g = *t->trial.g;
@@ -121,8 +121,8 @@ static double now_s(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* The fastest of the class for m rows. In rounds, so that a change of clocks meets all alike; what is
- * slow is left out after the second. */
+/* The fastest of the class for m rows. Timed in rounds, so that a change of clock rate affects
+ * all alike; slow algorithms are dropped after the second round. */
 static enum ctw_status fastest(struct chooser *t, const struct ctw_cuda_gemm *g, double until,
                                struct ctw_gemm_choice *out, struct ctw_err *err)
 {
@@ -159,7 +159,7 @@ static enum ctw_status time_all(struct chooser *t, struct ctw_gemm_class *c, str
     enum ctw_status st = CTW_OK;
     for (int i = 0; st == CTW_OK && i < CTW_GEMM_SIZES; i++) {
         struct ctw_cuda_gemm g = ctw_gemm_trial_product(tr, &tr->whole, 0, least(rows[i], tr->whole.m));
-        /* y will be overwritten by the product that asks, unless it is added to. */
+        /* y will be overwritten by the requested product, unless the product is added to y. */
         if (rows[i] > tr->whole.m && tr->g->m > tr->whole.m && !tr->g->add) {
             g.m = least(rows[i], tr->g->m);
             g.x = tr->g->x;
@@ -233,7 +233,7 @@ enum ctw_status ctw_gemm_choose(struct ctw_cuda *cu, const struct ctw_cuda_gemm 
     return st;
 }
 
-/* cuBLASLt's own it must still take; ours, which may have changed since, is tried again. */
+/* cuBLASLt must still accept its algorithm; our own kernel may have changed and is tried again. */
 enum ctw_status ctw_gemm_still_right(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
                                      const struct ctw_gemm_class *c, bool *right, struct ctw_err *err)
 {

@@ -1,11 +1,13 @@
 /*
- * Products without tensor cores: y = x w^T (+ bias) (+ y), every sum one chain of fused multiply-adds in
- * the order of k, from zero. The reference mode's products (fp32), and those in 16 bit that cuBLASLt
- * cannot take (k or a leading dimension that is no multiple of 8, pointers that are not aligned).
+ * Products without tensor cores: y = x w^T (+ bias) (+ y), every sum one chain of fused
+ * multiply-adds in the order of k, from zero. For the reference mode's products (fp32), and for
+ * 16-bit products that cuBLASLt does not support (k or a leading dimension not a multiple of 8,
+ * unaligned pointers).
  *
- * A block of 256 threads makes a tile of 128 rows and 128 columns, 8 x 8 a thread; k goes by in steps of
- * 16 through two buffers in shared memory. A step is fetched into registers while the step before is
- * multiplied, so one barrier a step is enough: the buffer written is the one read a step before.
+ * A block of 256 threads computes a tile of 128 rows and 128 columns, 8 x 8 per thread. It
+ * processes k in steps of 16 through two buffers in shared memory. A step is loaded into registers
+ * while the previous step is multiplied, so one barrier per step is enough: the buffer written was
+ * read one step earlier.
  */
 #include "kernels/cuda/elements.h"
 
@@ -28,12 +30,12 @@ static __device__ float load(const void *p, enum ctw_dtype dtype, int64_t i)
 }
 
 /*
- * A thread's share of a 128 x 16 piece of x or w: rows row0 + 4 j (j 0..3), columns col and col + 8. A
- * warp's load touches 4 rows of 8 neighbours (whole 32-byte sectors of fp32), and its store into
- * [column][row] with rows 132 apart hits bank 4 column + row: 32 different ones.
+ * A thread's share of a 128 x 16 piece of x or w: rows row0 + 4 j (j 0..3), columns col and col +
+ * 8. A warp's load touches 4 rows of 8 neighbours (whole 32-byte sectors of fp32), and its store
+ * into [column][row] with rows 132 apart hits bank 4 column + row: 32 different banks.
  */
 template <typename T> struct share {
-    const T *p;    /* row row0, column col of the step to come */
+    const T *p;    /* row row0, column col of the next step */
     int stride;    /* of 4 rows: dimensions are at most CTW_MAX_DIM */
     unsigned rows; /* bit j: row0 + 4 j is a row of the matrix */
 };
@@ -51,7 +53,8 @@ static __device__ share<T> share_of(const void *base, int64_t ld, int64_t first,
     return s;
 }
 
-/* The next step; what lies outside the matrix is 0. `left`: columns from its first to the end of k. */
+/* The next step; elements outside the matrix are 0. `left`: columns from its first column to the
+ * end of k. */
 template <typename T> static __device__ __forceinline__ void fetch(share<T> &s, int left, float v[8])
 {
     int col = threadIdx.x % 8;
@@ -72,8 +75,8 @@ static __device__ __forceinline__ void put(float (*to)[PITCH], const float v[8])
 }
 
 /*
- * A thread's 8 rows are 4 at row0 and 4 at row0 + 16, its columns 4 at col0 and 4 at col0 + 32, so that a
- * warp (4 x 8 threads) makes 32 x 64 and its reads of 16 bytes lie side by side.
+ * A thread's 8 rows are 4 at row0 and 4 at row0 + 16, its columns 4 at col0 and 4 at col0 + 32, so
+ * that a warp (4 x 8 threads) covers 32 x 64 and its reads of 16 bytes are contiguous.
  */
 static __device__ __forceinline__ void multiply(const float (*xs)[PITCH], const float (*ws)[PITCH],
                                                 int row0, int col0, float acc[8][8])
@@ -93,7 +96,8 @@ static __device__ __forceinline__ void multiply(const float (*xs)[PITCH], const 
     }
 }
 
-/* Blocks go down 8 tiles of rows before the next tile of columns, so that neighbours share w. */
+/* Blocks cover 8 tiles of rows before the next tile of columns, so that neighbouring blocks
+ * share w. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS, 2) product_kernel(struct product p)
 {

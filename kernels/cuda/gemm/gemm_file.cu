@@ -1,7 +1,8 @@
 /*
- * The file of choices: $XDG_CACHE_HOME (or ~/.cache) /ctworker/gemm-GPU-VARIANT-cublasltN-driverN.txt. A
- * text of one line a kind of product; it saves the time of choosing, never changes a result (gemm.h), and
- * may be deleted at any time. Each line ends with a checksum of itself.
+ * The file of choices: $XDG_CACHE_HOME (or ~/.cache)
+ * /ctworker/gemm-GPU-VARIANT-cublasltN-driverN.txt. A text file with one line per kind of product.
+ * It saves the time of choosing, never changes a result (gemm.h), and may be deleted at any time.
+ * Each line ends with its own checksum.
  */
 #include "kernels/cuda/gemm/gemm.h"
 
@@ -46,7 +47,7 @@ static uint64_t checksum(const char *s, size_t n)
     return h;
 }
 
-/* The file's first line: what all its choices depend on. */
+/* The file's first line: everything its choices depend on. */
 static void key_line(const struct ctw_cuda *cu, char *out, size_t cap)
 {
     int driver = 0;
@@ -58,7 +59,7 @@ static void key_line(const struct ctw_cuda *cu, char *out, size_t cap)
 
 /* ---- writing ------------------------------------------------------------------------------ */
 
-/* A line that grows; all that is ever put into it fits. */
+/* A line that grows; the buffer is large enough for every line. */
 struct line {
     char text[MAX_LINE];
     size_t n;
@@ -169,7 +170,7 @@ static bool get_algo(const char *s, struct ctw_gemm_algo *out)
     return true;
 }
 
-/* A line without its end; it is cut up. */
+/* A line without its newline; parsing modifies it. */
 static bool get_class(char *line, struct ctw_gemm_class *c)
 {
     char *last = strrchr(line, ' '), *save, *end;
@@ -226,7 +227,7 @@ static const char *read_classes(struct ctw_cuda *cu, FILE *f)
     return ferror(f) != 0 ? strerror(errno) : NULL;
 }
 
-/* Its folders are made where they are missing; without a home there is no file. */
+/* Creates missing folders; without a home directory there is no file. */
 static bool file_path(const struct ctw_cuda *cu, char *out, size_t cap)
 {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");

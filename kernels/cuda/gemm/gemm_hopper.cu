@@ -1,25 +1,26 @@
 /*
- * Products on sm_90a: y = x w^T, with what is done to the sums before they are stored.
+ * Products on sm_90a: y = x w^T, with an epilogue on the sums before they are stored.
  *
- * The grid is one block an SM, in clusters of two, and each cluster walks its share of the product's
- * tiles. A cluster's tile is 256 rows of x by 256 of w; each block has 128 rows of x and all 256 of w,
- * of which each block fetches half for both. In a block, two warpgroups multiply, 64 rows of x each,
- * with all sums in registers, and three warps of a third fetch: one w, one each half of x, into rings
- * of their own. So the one warpgroup may be ahead of the other: while it stores its tile, the other
- * still has products to run, and has the tensor cores to itself (`lead` is by how many steps of 64 of k).
+ * The grid is one block per SM, in clusters of two, and each cluster walks its share of the
+ * product's tiles. A cluster's tile is 256 rows of x by 256 of w. Each block has 128 rows of x and
+ * all 256 of w, of which it loads half for both blocks. In a block, two warpgroups multiply, 64
+ * rows of x each, with all sums in registers. Three warps of a third warpgroup load: one loads w,
+ * the other two each half of x, into separate rings. Thus one warpgroup may be ahead of the other:
+ * while it stores its tile, the other still has products to run, and has the tensor cores to itself
+ * (`lead` is the distance in steps of 64 of k).
  *
- * The sum of an element is one fp32 accumulator to which k is added in order, 16 at a time. Tile and
- * order are the same whatever m is; rows beyond m are read as zeros and not stored.
+ * The sum of an element is one fp32 accumulator to which k is added in order, 16 at a time. Tile
+ * and order are the same for every m; rows beyond m are read as zeros and not stored.
  */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/gemm/gemm_hopper_qkv.h"
 #include "kernels/cuda/tensor_map.h"
 
-/* ---- the two sides ------------------------------------------------------------------------ */
+/* ---- loading and multiplying -------------------------------------------------------------- */
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/* Where barriers and rings are in shared memory. */
+/* Addresses of barriers and rings in shared memory. */
 struct place {
     uint32_t w, full_w, empty_w; /* [W_SLOTS] of W_BYTES; barriers */
     uint32_t x, full_x, empty_x; /* [2][X_SLOTS] of X_BYTES, for each warpgroup; barriers */
@@ -84,7 +85,8 @@ CTW_DEV void fetch_w(const struct product &p, const CUtensorMap *map, const stru
     }
 }
 
-/* One warp: the 64 rows of x of one warpgroup; and asks L2 for what will be added to. */
+/* One warp: the 64 rows of x of one warpgroup; also prefetches into L2 the y that will be added
+ * to. */
 template <int EPI>
 CTW_DEV void fetch_x(const struct product &p, const CUtensorMap *map, const struct place &s, int group,
                      int lane)
@@ -113,7 +115,7 @@ CTW_DEV void fetch_x(const struct product &p, const CUtensorMap *map, const stru
     }
 }
 
-/* One warpgroup: products, then what is done with the sums. */
+/* One warpgroup: products, then the epilogue on the sums. */
 template <bool F16, int EPI>
 CTW_DEV void multiply(const struct product &p, const struct place &s, int group, int thread)
 {
@@ -143,7 +145,7 @@ CTW_DEV void multiply(const struct product &p, const struct place &s, int group,
             for (int j = 0; j < STEP / 16; j++)
                 product_64_256_16<F16>(d, dx + 2 * j, dw + 2 * j, step + j);
             products_commit();
-            products_wait<1>(); /* the step before this one */
+            products_wait<1>(); /* the previous step */
             if (step > 0) {
                 if (lane < 2)
                     barrier_arrive_far(empty_w + 8 * last_w);
@@ -209,7 +211,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
 
 /* ---- launching ---------------------------------------------------------------------------- */
 
-/* A matrix [rows, cols] of 16-bit elements, fetched in boxes of box_rows by STEP. */
+/* A matrix [rows, cols] of 16-bit elements, loaded in boxes of box_rows by STEP. */
 static enum ctw_status make_map(CUtensorMap *map, enum ctw_dtype dtype, const void *p, int64_t rows,
                                 int64_t cols, int64_t ld, int box_rows, struct ctw_err *err)
 {
@@ -252,7 +254,7 @@ static bool fits_y(const struct ctw_cuda_gemm *g)
     return g->n % 8 == 0 && aligned(g->y, g->ldy, ctw_dtype_bytes(g->y_dtype));
 }
 
-/* What is the same for every epilogue. */
+/* Common to every epilogue. */
 static struct product product_of(const struct ctw_cuda_gemm *g)
 {
     struct product p = {};
@@ -263,7 +265,8 @@ static struct product product_of(const struct ctw_cuda_gemm *g)
     p.cols = (int)((g->n + TILE_N - 1) / TILE_N);
     p.n_tiles = p.rows * p.cols;
     p.group = ctw_hopper_group;
-    /* The first warpgroup must not run a whole tile ahead, and it may be W_SLOTS steps ahead. */
+    /* The first warpgroup must not run a whole tile ahead; it can be at most W_SLOTS steps
+     * ahead. */
     p.lead = p.n_steps > 2 * W_SLOTS ? ctw_hopper_lead : 0;
     p.y = g->y;
     p.ldy = g->ldy;
@@ -377,8 +380,8 @@ enum ctw_status ctw_cuda_qkv_hopper(struct ctw_cuda *cu, const struct ctw_cuda_g
 enum { JOIN_ROWS = 32, JOIN_PARTS = 8 };
 
 /*
- * 32 rows a block; part i of a row has tiles i, i + 8, ...; the parts are added in order. In double, so
- * the tiles' own sums bound the error.
+ * 32 rows per block; part i of a row has tiles i, i + 8, ...; the parts are added in order. In
+ * double, so only the tiles' own sums contribute to the error.
  */
 static __global__ void __launch_bounds__(JOIN_ROWS *JOIN_PARTS)
     join_kernel(const struct ctw_cuda_head_state *states, int n_tiles, int64_t m, const int32_t *targets,
@@ -411,7 +414,7 @@ static __global__ void __launch_bounds__(JOIN_ROWS *JOIN_PARTS)
     double total = 0;
     for (int t = part; row < m && t < n_tiles; t += JOIN_PARTS) {
         const struct ctw_cuda_head_state *s = &states[t * m + row];
-        /* max -infinity: nothing but -infinity, whose sum is 0, and NaN, whose sum is NaN */
+        /* max -infinity: only -infinity, with sum 0, and NaN, with sum NaN */
         total += s->max == -INFINITY ? (double)s->sum : s->sum * exp((double)s->max - (double)best);
     }
     sum[part][lane] = total;

@@ -1,24 +1,25 @@
-/* Of gemm_hopper.cu: the sizes of its tiles, their order, and what is done with a tile's sums. */
+/* Part of gemm_hopper.cu: the sizes of its tiles, their order, and the epilogue on a tile's
+ * sums. */
 #ifndef CTW_KERNELS_CUDA_GEMM_HOPPER_H
 #define CTW_KERNELS_CUDA_GEMM_HOPPER_H
 
 #include "kernels/cuda/ptx_hopper.h"
 
 enum {
-    TILE_M = 128, /* rows of x of a block */
-    TILE_N = 256, /* rows of w of a cluster */
+    TILE_M = 128, /* rows of x per block */
+    TILE_N = 256, /* rows of w per cluster */
     STEP = 64,    /* of k */
     W_SLOTS = 5,
     X_SLOTS = 4,
     W_BYTES = TILE_N * STEP * 2,
     X_BYTES = 64 * STEP * 2, /* of one warpgroup */
-    /* 1024: rings start at a multiple of it. 256: 27 barriers. */
+    /* 1024: rings start at a multiple of 1024. 256: 27 barriers. */
     SHARED_BYTES = 1024 + W_SLOTS * W_BYTES + 2 * X_SLOTS * X_BYTES + 256,
     THREADS = 3 * 128
 };
 
-/* y = sums, or y + sums, of 16 or 32 bits; act(gate) * up; a row's logits reduced to a state; or heads of
- * 64, 128 or 256 columns, each done with and put in its array (gemm_hopper_qkv.h). */
+/* y = sums, or y + sums, of 16 or 32 bits; act(gate) * up; a row's logits reduced to a state; or
+ * heads of 64, 128 or 256 columns, each finished and stored in its array (gemm_hopper_qkv.h). */
 enum {
     EPI_STORE16,
     EPI_STORE32,
@@ -34,7 +35,8 @@ enum {
     N_EPI
 };
 
-/* What tests/gpu/test_gemm.cu varies: see tile_at() and multiply(). No bit of a result depends on it. */
+/* What tests/gpu/test_gemm.cu varies: see tile_at() and multiply(). It does not affect any bit
+ * of a result. */
 extern int ctw_hopper_group, ctw_hopper_lead;
 
 /* Of EPI_QKV_*: queries [m, q_cols], keys and values [m, kv_cols]. */
@@ -44,7 +46,7 @@ struct heads {
     const uint16_t *q_norm, *k_norm; /* [head] of the sums' 16-bit type, or NULL */
     float eps;
     const int32_t *positions; /* [m] */
-    const float *cos_sin;     /* [position, head]: half cosines, then sines; NULL: nothing turns */
+    const float *cos_sin;     /* [position, head]: half cosines, then sines; NULL: no rotation */
 };
 
 struct product {
@@ -64,11 +66,11 @@ struct product {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 struct tile {
-    int row, col; /* the first of x and of w */
+    int row, col; /* the first row of x and the first column, a row of w */
 };
 
-/* Tiles go down `group` tiles of rows, then a column further: what runs at a time shares rows of x and
- * of w in L2. */
+/* Tiles go down `group` tiles of rows, then one column further: tiles that run at the same time
+ * share rows of x and of w in L2. */
 CTW_DEV struct tile tile_at(const struct product &p, int i)
 {
     int per_group = p.group * p.cols, g = i / per_group, r = i % per_group;
@@ -103,8 +105,8 @@ template <bool F16> CTW_DEV float2 unpack(uint32_t v)
 }
 
 /*
- * Among the four lanes of a row: lane q gives v[i], its part of block i, and gets the parts of block q
- * in the order of the lanes, which are 16 bytes side by side. It is its own inverse.
+ * Among the four lanes of a row: lane q gives v[i], its part of block i, and gets the parts of
+ * block q in lane order, which are 16 contiguous bytes. The exchange is its own inverse.
  */
 CTW_DEV void exchange(uint32_t (&v)[4], int lane)
 {
@@ -123,10 +125,10 @@ CTW_DEV void exchange(uint32_t (&v)[4], int lane)
 /* ---- activations -------------------------------------------------------------------------- */
 
 /*
- * Two of v / (1 + exp(-z)), z = v for SiLU. exp is ex2.approx of z log2(e): 2^-22 relative, and for
- * that argument's own rounding |z| 2^-24; the reciprocal, of both denominators at once, 2^-22. Beyond
- * exp(-z) = 2^60 the result is v 2^-60: so off by less than 2^-60 |v|, and the two denominators'
- * product is in range. NaN comes back through v.
+ * Two of v / (1 + exp(-z)), z = v for SiLU. exp is ex2.approx of z log2(e): 2^-22 relative, and |z|
+ * 2^-24 for the rounding of that argument; the reciprocal, of both denominators at once, 2^-22.
+ * Beyond exp(-z) = 2^60 the result is v 2^-60: the error is below 2^-60 |v|, and the product of the
+ * two denominators stays in range. NaN propagates through v.
  */
 CTW_DEV void sigmoid_times(float v[2], const float z[2])
 {
@@ -165,12 +167,12 @@ template <int EPI> CTW_DEV void gate(float g[2], const float u[2])
 /* ---- a tile's end ------------------------------------------------------------------------- */
 
 /*
- * d is a thread's part of 64 rows by 256 columns (see product_64_256_16()), `row` its upper row, col0
- * the tile's first column.
+ * d is a thread's part of 64 rows by 256 columns (see product_64_256_16()), `row` its upper row,
+ * col0 the tile's first column.
  */
 
-/* v, in a way that the compiler does not see through. Accumulators of which integers are made, or which
- * are made of integers, it would else carry from step to step as such, and move all back and forth. */
+/* v, opaque to the compiler. If accumulators are converted to or from integers, the compiler
+ * would otherwise keep them as integers from step to step, and move all of them back and forth. */
 CTW_DEV float opaque(float v)
 {
     float r;
@@ -221,7 +223,8 @@ CTW_DEV void store_32(const struct product &p, float (&d)[128], int row, int col
     }
 }
 
-/* Of 16 columns of a row, lane q of four has 2 q, 2 q + 1, 8 + 2 q, 9 + 2 q; it gets 4 q .. 4 q + 3. */
+/* Of 16 columns of a row, lane q of four has 2 q, 2 q + 1, 8 + 2 q, 9 + 2 q; it gets 4 q .. 4 q
+ * + 3. */
 CTW_DEV void exchange_16(float (&v)[4], int lane)
 {
 #pragma unroll
@@ -236,17 +239,17 @@ CTW_DEV void exchange_16(float (&v)[4], int lane)
 }
 
 /*
- * Are all of v so large that adding them is the same whether subnormal numbers count as zeros or not?
- * From 2^-100 on: a sum that is not 0 is a multiple of 2^-124, and a subnormal y is less than a quarter
- * of v's last place.
+ * Are all of v so large that adding them gives the same result whether or not subnormal numbers
+ * count as zeros? True from 2^-100 on: a sum that is not 0 is a multiple of 2^-124, and a subnormal
+ * y is less than a quarter of v's last place.
  */
 CTW_DEV bool none_tiny(const float (&v)[4])
 {
     return fminf(fminf(fabsf(v[0]), fabsf(v[1])), fminf(fabsf(v[2]), fabsf(v[3]))) >= 0x1p-100f;
 }
 
-/* y + d, 16 bytes a lane, which are 64 of a row. Sent to L2 to be added there, once to each element: y
- * need not come here first. */
+/* y + d, 16 bytes per lane, 64 contiguous bytes of a row. Sent to L2 and added there, once per
+ * element: y is not read first. */
 CTW_DEV void add_32(const struct product &p, float (&d)[128], int row, int col0, int lane)
 {
     int col = col0 + 4 * (lane & 3);
@@ -268,7 +271,8 @@ CTW_DEV void add_32(const struct product &p, float (&d)[128], int row, int col0,
     }
 }
 
-/* Blocks of 8 columns are gate and up in turn; 64 columns make 32, of which the lane stores 8. */
+/* Blocks of 8 columns are alternately gate and up; 64 columns give 32 results, of which the lane
+ * stores 8. */
 template <bool F16, int EPI>
 CTW_DEV void store_gated(const struct product &p, float (&d)[128], int row, int col0, int lane)
 {
@@ -294,8 +298,9 @@ CTW_DEV void store_gated(const struct product &p, float (&d)[128], int row, int 
 }
 
 /*
- * The tile's columns of each row to one state. Sums of exp(logit - max) are four chains of 16 in each of
- * four lanes, added by halves, in fp32; exp is ex2.approx, 2^-22 relative, of (logit - max) log2(e).
+ * Reduces the tile's columns of each row to one state. Sums of exp(logit - max) are four chains of
+ * 16 in each of four lanes, added by halves, in fp32; exp is ex2.approx, 2^-22 relative, of (logit
+ * - max) log2(e).
  */
 CTW_DEV void reduce_logits(const struct product &p, float (&d)[128], int row, int col0, int lane)
 {

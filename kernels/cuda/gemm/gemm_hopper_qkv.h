@@ -1,11 +1,12 @@
 /*
- * Of gemm_hopper.cu: the end of a tile of the q k v product. A head is normalised where its kind has a
- * norm, turned by its row's position where it is a query or a key, and stored in its own array: what
- * elementwise.cu does with a stored product. Sums are rounded to 16 bits first, as if they were stored,
- * and all that follows has elementwise.cu's order: the bits are the same whichever way a product goes.
+ * Part of gemm_hopper.cu: the end of a tile of the q k v product. A head is normalised if its kind
+ * has a norm, rotated by its row's position if it is a query or a key, and stored in its own array,
+ * as elementwise.cu does with a stored product. Sums are rounded to 16 bits first, as if they were
+ * stored, and every later step has elementwise.cu's order: the bits are the same on either path.
  *
- * A head of 64, 128 or 256 columns crosses no tile, and columns that turn with each other, half a head
- * apart, are in one thread. Queries come first, then keys, then values: a tile's first heads turn.
+ * A head of 64, 128 or 256 columns never crosses a tile, and columns that rotate together, half a
+ * head apart, are in one thread. Queries come first, then keys, then values: a tile's first heads
+ * are rotated.
  */
 #ifndef CTW_KERNELS_CUDA_GEMM_HOPPER_QKV_H
 #define CTW_KERNELS_CUDA_GEMM_HOPPER_QKV_H
@@ -15,7 +16,8 @@
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/* Asked for when the tile begins, as start_heads() must have them. 0 where there is no row. */
+/* Loaded when the tile begins, because start_heads() needs the positions. 0 for rows that do not
+ * exist. */
 CTW_DEV void load_positions(const struct product &p, int row, int32_t (&position)[2])
 {
 #pragma unroll
@@ -44,7 +46,8 @@ template <int N> CTW_DEV void add_halves(float *s)
         add_halves<N / 2>(s);
 }
 
-/* A head in d: both rows by 1 / sqrt(mean of squares + eps) and the weight. Four lanes have a row. */
+/* A head in d: scales both rows by 1 / sqrt(mean of squares + eps) and the weight. Four lanes
+ * share a row. */
 template <bool F16, int HEAD>
 CTW_DEV void norm_head(float *d, const uint16_t *weight, float eps, int lane)
 {
@@ -71,15 +74,17 @@ CTW_DEV void norm_head(float *d, const uint16_t *weight, float eps, int lane)
     }
 }
 
-/* How many of the tile's heads turn, all if it is more than it has; none if it is not above 0. */
+/* Number of the tile's heads that are rotated: all if greater than the tile's heads; none if not
+ * above 0. */
 template <int HEAD> CTW_DEV int n_turning(const struct product &p, int col0)
 {
     return p.heads.cos_sin == NULL ? 0 : (p.heads.q_cols + p.heads.kv_cols - col0) / HEAD;
 }
 
 /*
- * A thread's angles i = 8 c .. 8 c + 7: block i % (HEAD / 16) of 8 columns, row i / (HEAD / 16). Cosines
- * of two neighbouring columns, by which also those half a head further turn, and their sines.
+ * A thread's angles i = 8 c .. 8 c + 7: block i % (HEAD / 16) of 8 columns, row i / (HEAD / 16).
+ * Cosines and sines of two neighbouring columns, which also rotate the two columns half a head
+ * further.
  */
 template <int HEAD>
 CTW_DEV void load_angles(const struct product &p, float4 (&a)[8], const int32_t (&position)[2], int lane,
@@ -94,7 +99,7 @@ CTW_DEV void load_angles(const struct product &p, float4 (&a)[8], const int32_t 
     }
 }
 
-/* What finish_heads() needs first, asked for while the last products run. */
+/* The first data that finish_heads() needs, loaded while the last products run. */
 template <int HEAD>
 CTW_DEV void start_heads(const struct product &p, float4 (&first)[8], const int32_t (&position)[2],
                          int col0, int lane)
@@ -103,8 +108,8 @@ CTW_DEV void start_heads(const struct product &p, float4 (&first)[8], const int3
         load_angles<HEAD>(p, first, position, lane, 0);
 }
 
-/* The tile's first n heads, all by the same angles: the next are on their way while heads turn by the
- * last. */
+/* The tile's first n heads, all with the same angles: the next angles load while the current
+ * ones rotate heads. */
 template <int HEAD>
 CTW_DEV void turn_heads(const struct product &p, float (&d)[128], const float4 (&first)[8],
                         const int32_t (&position)[2], int n, int lane)
@@ -130,7 +135,7 @@ CTW_DEV void turn_heads(const struct product &p, float (&d)[128], const float4 (
     }
 }
 
-/* The head in d, whose first column is `col` of all; as store_16(). */
+/* Stores the head in d, whose first column is column `col` of the product; like store_16(). */
 template <bool F16, int HEAD>
 CTW_DEV void store_head(const struct product &p, const float *d, int row, int col, int lane)
 {
@@ -149,7 +154,7 @@ CTW_DEV void store_head(const struct product &p, const float *d, int row, int co
                 v[i] = pack<F16>(f[0], f[1]);
             }
             exchange(v, lane);
-            if (row + 8 * h < p.m && col < p.n) /* a plain store was seen to become four */
+            if (row + 8 * h < p.m && col < p.n) /* a plain store became four */
                 __stwb((uint4 *)(y + (int64_t)(8 * h) * ld + 32 * c), make_uint4(v[0], v[1], v[2], v[3]));
         }
 }

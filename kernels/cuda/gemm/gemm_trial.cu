@@ -1,8 +1,8 @@
 /*
- * Are two algorithms for a kind of product equal, bit for bit? They are run on random numbers, and rows
- * are compared by 64-bit hashes: up to 2048 rows by as many columns as fit, then fewer rows by all
- * columns with the weights at hand. Windows of the same rows begin and end at different ones, so a row
- * is seen first, last and in between, alone and in company.
+ * Are two algorithms for a kind of product bit-identical? They run on random numbers, and rows are
+ * compared by 64-bit hashes: up to 2048 rows by as many columns as fit, then fewer rows by all
+ * columns with the product's own weights. Windows of the same rows begin and end at different rows,
+ * so a row is first, last and in between, alone and among other rows.
  */
 #include "kernels/cuda/gemm/gemm.h"
 
@@ -29,7 +29,8 @@ static __device__ __forceinline__ uint64_t mix(uint64_t v)
     return v ^ v >> 31;
 }
 
-/* p[i] from (seed, first + i): within -scale .. scale; eighths, exact in any dtype, where `coarse`. */
+/* p[i] from (seed, first + i): within -scale .. scale; if `coarse`, eighths, which are exact in
+ * any dtype. */
 static __global__ void random_kernel(void *p, enum ctw_dtype dtype, int64_t count, int64_t first,
                                      uint64_t seed, float scale, bool coarse)
 {
@@ -43,7 +44,7 @@ static __global__ void random_kernel(void *p, enum ctw_dtype dtype, int64_t coun
     }
 }
 
-/* hash[r] of row r's bits: a sum over columns, so its order is of no account. All NaN are one. */
+/* hash[r] of row r's bits: a sum over columns, so the order does not matter. All NaN hash alike. */
 static __global__ void hash_kernel(const void *y, enum ctw_dtype dtype, int64_t n, int64_t ld,
                                    uint64_t *hash)
 {
@@ -105,7 +106,7 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* The sizes of what is tried, all by g's kind alone. False: rows are too long for the memory. */
+/* The sizes of the trial, determined by g's kind alone. False: rows are too long for the memory. */
 static bool plan(struct ctw_gemm_trial *t)
 {
     const struct ctw_cuda_gemm *g = t->g;
@@ -201,11 +202,11 @@ enum ctw_status ctw_gemm_trial_run(struct ctw_gemm_trial *t, const struct ctw_ge
         return ctw_cuda_gemm_hopper(t->cu, g, done, err);
     *done = ctw_gemm_lt_run(t->cu, g, &algo->lt) == CUBLAS_STATUS_SUCCESS;
     if (!*done)
-        (void)cudaGetLastError(); /* of a refused launch; one that broke the device shows again */
+        (void)cudaGetLastError(); /* clears a refused launch; a device error shows again */
     return CTW_OK;
 }
 
-/* The hashes of all windows, one after another, in t->host. */
+/* The hashes of all windows, concatenated, in t->host. */
 static enum ctw_status hash_windows(struct ctw_gemm_trial *t, const struct ctw_gemm_stage *s,
                                     const struct ctw_gemm_algo *algo, bool *done, struct ctw_err *err)
 {
@@ -215,7 +216,8 @@ static enum ctw_status hash_windows(struct ctw_gemm_trial *t, const struct ctw_g
     for (int i = 0; st == CTW_OK && *done && i < s->n_windows; i++) {
         int64_t row = s->window[i].row, rows = s->window[i].rows;
         struct ctw_cuda_gemm g = ctw_gemm_trial_product(t, s, row, rows);
-        /* What y holds before is a row's own too, and what a product leaves out must not look done. */
+        /* The initial y is also a function of the row, and a product that skips an element must
+         * not pass. */
         fill_random(t, g.y, g.y_dtype, rows * g.ldy, row * g.ldy, g.add ? 3 : 4 + (uint64_t)i, 16, false);
         st = ctw_gemm_trial_run(t, algo, &g, done, err);
         if (st != CTW_OK || !*done)
@@ -238,7 +240,7 @@ enum ctw_status ctw_gemm_trial_equal(struct ctw_gemm_trial *t, const struct ctw_
                                      bool is_reference, bool *equal, struct ctw_err *err)
 {
     struct ctw_gemm_stage *stages[] = {&t->tile, &t->whole};
-    /* The whole's y lies where the tile's w was. */
+    /* The whole matrix's y uses the memory of the tile's w. */
     fill_random(t, t->w, t->g->dtype, t->tile.n * t->g->k, 0, 5, 1, false);
     *equal = true;
     for (int k = 0; k < (t->tile.n < t->whole.n ? 2 : 1) && *equal; k++) {

@@ -1,4 +1,4 @@
-/* Dense weights: BF16, F16 or F32 [n, k], row-major; widened. */
+/* Dense weights: BF16, F16 or F32 [n, k], row-major; decoding only widens. */
 #ifndef CTW_KERNELS_FORMATS_DENSE_DECODE_H
 #define CTW_KERNELS_FORMATS_DENSE_DECODE_H
 

@@ -1,6 +1,6 @@
 /*
- * nvfp4-pack-quantized: two E2M1 codes a byte, the even column low; one E4M3 scale for 16 columns,
- * divided by the matrix's global scale. As compressed-tensors computes it:
+ * nvfp4-pack-quantized: two E2M1 codes per byte, the even column in the low half; one E4M3 scale
+ * per 16 columns, divided by the matrix's global scale. As compressed-tensors computes it:
  *     a = fl32(e4m3 / global_scale);  w = bf16(fl32(e2m1 * a))        (two roundings)
  */
 #ifndef CTW_KERNELS_FORMATS_NVFP4_DECODE_H
@@ -13,7 +13,7 @@
 
 enum { CTW_NVFP4_GROUP = 16 };
 
-/* The E2M1 value of code & 15, by arithmetic. */
+/* The E2M1 value of code & 15, computed arithmetically. */
 CTW_HD_FORCE float ctw_nvfp4_value(uint32_t code)
 {
     /* Twice the magnitudes 0 .5 1 1.5 2 3 4 6, as nibbles. */
@@ -23,15 +23,16 @@ CTW_HD_FORCE float ctw_nvfp4_value(uint32_t code)
 }
 
 /*
- * ctw_e4m3_to_f32(code) / global, the same bits without a division: global within 2^-60 .. 2^60,
- * inverse = 1 / global rounded once. q is next to the quotient, what it leaves is exact, and one more
- * step rounds as a division does: seen for all significands of both (tests/unit/test_formats.c); powers
- * of two change nothing as long as no step underflows.
+ * ctw_e4m3_to_f32(code) / global, bit-equal but without a division: global is within 2^-60 .. 2^60
+ * and inverse = 1 / global is rounded once. q is adjacent to the quotient, the remainder is exact,
+ * and one more step rounds as a division does. Verified for all significands of both operands
+ * (tests/unit/test_formats.c); powers of two change nothing while no step underflows.
  */
 CTW_HD_FORCE float ctw_nvfp4_scale(uint8_t code, float global, float inverse)
 {
     uint32_t magnitude = code & 0x7fu, sign = (uint32_t)(code & 0x80u) << 24;
-    /* The code's exponent and mantissa where a float's are are 2^-120 times it, subnormals too. */
+    /* The code's exponent and mantissa bits, placed as a float's, are 2^-120 times its value,
+     * subnormals included. */
     float s = ctw_bits_to_f32(magnitude << 20) * 0x1p120f;
     s = magnitude == 0x7fu ? ctw_bits_to_f32(0x7fc00000u) : s;
     float q = s * inverse;
@@ -39,8 +40,8 @@ CTW_HD_FORCE float ctw_nvfp4_scale(uint8_t code, float global, float inverse)
     return ctw_bits_to_f32(ctw_f32_to_bits(q) ^ sign);
 }
 
-#if CTW_VECTOR && (defined(__AVX2__) || !defined(__x86_64__)) /* SSE2 has no such shifts */
-/* The eight values in a word of codes, with scale a. */
+#if CTW_VECTOR && (defined(__AVX2__) || !defined(__x86_64__)) /* SSE2 has no per-lane shifts */
+/* The eight values of a word of codes, with scale a. */
 CTW_HD_FORCE void ctw_nvfp4_values8(uint32_t word, float a, float *dst)
 {
     const ctw_u32x8 lane = {0, 4, 8, 12, 16, 20, 24, 28};
@@ -60,13 +61,13 @@ CTW_HD void ctw_nvfp4_decode(const struct ctw_weight *w, const struct ctw_weight
     const uint8_t *scale = (const uint8_t *)data->part[CTW_PART_SCALE];
     src += (size_t)(row * (w->k / 2) + col0 / 2);
     scale += (size_t)(row * w->scale_stride + col0 / CTW_NVFP4_GROUP);
-    /* check_data() has seen that it is finite, so that a NaN scale is one that rounds to NaN. */
+    /* check_data() has verified that the global scale is finite, so a NaN scale rounds to NaN. */
     float global =
         ctw_load_float(data->part[CTW_PART_GLOBAL_SCALE], w->part[CTW_PART_GLOBAL_SCALE].dtype, 0);
     for (int64_t c = 0; c < n_col; c += CTW_NVFP4_GROUP, src += CTW_NVFP4_GROUP / 2) {
         float a = ctw_e4m3_to_f32(*scale++) / global;
         int n = n_col - c < CTW_NVFP4_GROUP ? (int)(n_col - c) : CTW_NVFP4_GROUP;
-#if CTW_VECTOR && (defined(__AVX2__) || !defined(__x86_64__)) /* SSE2 has no such shifts */
+#if CTW_VECTOR && (defined(__AVX2__) || !defined(__x86_64__)) /* SSE2 has no per-lane shifts */
         if (n == CTW_NVFP4_GROUP) {
             ctw_nvfp4_values8(ctw_load_u32(src), a, dst + c);
             ctw_nvfp4_values8(ctw_load_u32(src + 4), a, dst + c + 8);

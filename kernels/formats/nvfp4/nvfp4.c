@@ -59,7 +59,7 @@ static enum ctw_status check(struct ctw_weight *w, const struct ctw_quant_args *
     const struct ctw_part *global = &w->part[CTW_PART_GLOBAL_SCALE];
     if (!ctw_part_is_float(global) || !ctw_part_is_scalar(global))
         return ctw_part_fail(w, CTW_PART_GLOBAL_SCALE, err, "one F32 (or BF16, F16) value");
-    w->dtype = CTW_BF16; /* whatever the model's dtype, as compressed-tensors does */
+    w->dtype = CTW_BF16; /* regardless of the model's dtype, as in compressed-tensors */
     w->bits = 4;
     w->symmetric = true;
     w->group_size = CTW_NVFP4_GROUP;

@@ -1,10 +1,10 @@
 /*
- * pack-quantized: codes of 1 to 8 bits in 32-bit words, a row after another. As compressed-tensors
- * computes it, with u the stored code and z the stored zero point (2^(bits-1) where there is none):
+ * pack-quantized: codes of 1 to 8 bits in 32-bit words, row by row. As compressed-tensors computes
+ * it, with u the stored code and z the stored zero point (2^(bits-1) if none is stored):
  *     w = round((u - z) * scale), once, to the scale's dtype
  *
- * Rows are streams of bits, lowest first: code i lies at bits i * bits ... of the row. Files of
- * compressed-tensors before mid 2026 put only whole codes into a word (w->whole_codes), which
+ * Rows are bit streams, lowest bit first: code i starts at bit i * bits of the row. Files written
+ * by compressed-tensors before mid 2026 put only whole codes into a word (w->whole_codes), which
  * differs for 3, 5, 6 and 7 bits. Packed zero points are such streams down the rows of a column.
  */
 #ifndef CTW_KERNELS_FORMATS_PACK_QUANTIZED_DECODE_H
@@ -39,8 +39,8 @@ CTW_HD_FORCE float ctw_pack_value(int32_t code, int32_t zero, float scale, enum 
 
 #if CTW_VECTOR
 /*
- * Codes 8u .. 8u+7 of the 32 in the `bits` words at p. Each half of four lies within 32 bits from
- * some byte on; that byte is moved down where the load would run past the block.
+ * Codes 8u .. 8u+7 of the 32 codes in the `bits` words at p. Each half of four codes lies within 32
+ * bits from some byte on; the load starts at an earlier byte if it would run past the block.
  */
 CTW_HD_FORCE void ctw_pack_codes8(const uint8_t *p, int bits, int u, ctw_i32x8 *code)
 {
@@ -76,7 +76,7 @@ CTW_HD_FORCE void ctw_pack_block(const uint8_t *p, int bits, int32_t zero, float
 #endif
 }
 
-/* The zero point, as a code, of group g in a row. */
+/* The zero point, as a code, of group g of a row. */
 CTW_HD_FORCE int32_t ctw_pack_zero(const struct ctw_weight *w, const struct ctw_weight_data *data,
                                    int64_t row, int64_t g, int bits)
 {
@@ -89,7 +89,7 @@ CTW_HD_FORCE int32_t ctw_pack_zero(const struct ctw_weight *w, const struct ctw_
                                   w->whole_codes);
 }
 
-/* Columns begin .. end-1, which share a scale. dst is that of column begin. */
+/* Columns begin .. end-1, which share a scale. dst points to column begin. */
 CTW_HD_FORCE void ctw_pack_run(const uint8_t *src, int64_t begin, int64_t end, int bits,
                                bool whole_codes, int32_t zero, float scale, enum ctw_dtype dtype,
                                float *dst)
@@ -106,7 +106,7 @@ CTW_HD_FORCE void ctw_pack_run(const uint8_t *src, int64_t begin, int64_t end, i
                                 dtype);
 }
 
-/* One span, with bits and dtype constants in each of its inlined copies. */
+/* One span; bits and dtype are constants in each inlined copy. */
 CTW_HD_FORCE void ctw_pack_span(const struct ctw_weight *w, const struct ctw_weight_data *data,
                                 int64_t row, int64_t col0, int64_t n_col, int bits,
                                 enum ctw_dtype dtype, float *dst)
@@ -124,8 +124,8 @@ CTW_HD_FORCE void ctw_pack_span(const struct ctw_weight *w, const struct ctw_wei
 }
 
 /*
- * A span whose columns name their groups one by one (activation order): 32 columns at a time get
- * their scales and zero points gathered, then go on as above.
+ * A span whose columns name their groups individually (activation order): gathers scales and zero
+ * points for 32 columns at a time, then decodes as above.
  */
 CTW_HD_FORCE void ctw_pack_span_indexed(const struct ctw_weight *w,
                                         const struct ctw_weight_data *data, int64_t row,
@@ -165,7 +165,7 @@ CTW_HD_FORCE void ctw_pack_span_indexed(const struct ctw_weight *w,
     }
 }
 
-/* With bits and dtype constants. */
+/* bits and dtype are constants. */
 CTW_HD_FORCE void ctw_pack_any_span(const struct ctw_weight *w, const struct ctw_weight_data *data,
                                     int64_t row, int64_t col0, int64_t n_col, int bits,
                                     enum ctw_dtype dtype, float *dst)

@@ -12,7 +12,7 @@ static bool owns(const struct ctw_part part[CTW_N_PARTS])
            ctw_part_present(&part[CTW_PART_SCALE]);
 }
 
-/* Words for n codes: as one stream of bits; and, in old files, with whole codes in each word. */
+/* Words for n codes: as one bit stream, and (old files) with only whole codes in each word. */
 static int64_t stream_words(int64_t n, int bits)
 {
     return (n * bits + 31) / 32;
@@ -52,7 +52,7 @@ static enum ctw_status check_values(struct ctw_weight *w, struct ctw_err *err)
                              "I32 [%" PRId64 ", %" PRId64 "] for a [%" PRId64 ", %" PRId64
                              "] matrix of %d bits",
                              w->n, stream, w->n, w->k, w->bits);
-    /* In one word, and with bits that divide 32, the two layouts are the same. */
+    /* In a single word, and if bits divides 32, the two layouts are identical. */
     if (stream == whole && whole > 1 && 32 % w->bits != 0)
         return ctw_fail(err, CTW_EUNSUP,
                         "weight_packed: %" PRId64 " columns of %d bits take %" PRId64
@@ -117,7 +117,7 @@ static enum ctw_status check_zero_point(struct ctw_weight *w, struct ctw_err *er
                                  "none, as quantization_config says symmetric");
         return CTW_OK;
     }
-    if (!ctw_part_present(zero)) { /* all 0, and so not written by compressed-tensors of 2024 */
+    if (!ctw_part_present(zero)) { /* all 0: compressed-tensors of 2024 did not write it */
         w->symmetric = true;
         return CTW_OK;
     }
@@ -148,7 +148,8 @@ static enum ctw_status check_group_index(struct ctw_weight *w, const struct ctw_
 {
     const struct ctw_part *index = &w->part[CTW_PART_GROUP_INDEX];
     w->indexed = ctw_part_present(index);
-    /* Absent although actorder says group: never set, and so not written. Groups are sequential. */
+    /* Absent although actorder is group: the index was never set, hence not written. Groups are
+     * sequential. */
     if (w->indexed && !args->actorder_group)
         return ctw_part_fail(w, CTW_PART_GROUP_INDEX, err,
                              "none, as quantization_config does not say actorder group");
@@ -186,9 +187,9 @@ static enum ctw_status check(struct ctw_weight *w, const struct ctw_quant_args *
 }
 
 /*
- * Group indices. -1 anywhere is an index that was never set: groups are then sequential. Else each
- * group must occur group_size times: only then do compressed-tensors (which sorts the columns by
- * their index and cuts the result into runs) and a plain look-up agree.
+ * Group indices. An index of -1 anywhere means that the indices were never set: groups are then
+ * sequential. Otherwise each group must occur group_size times: only then do compressed-tensors
+ * (which sorts the columns by index and splits the result into runs) and a plain look-up agree.
  */
 static enum ctw_status check_data(struct ctw_weight *w, const struct ctw_weight_data *data,
                                   struct ctw_err *err)
