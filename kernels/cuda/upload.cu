@@ -11,7 +11,7 @@
 /* *out: memory whose pages have all been touched, and which is now pinned. */
 static cudaError_t lock_pages(void **out, size_t bytes)
 {
-    const size_t least = (size_t)4 << 20; /* smaller blocks might share a page, which would be pinned twice */
+    const size_t least = (size_t)4 << 20; /* smaller blocks might share a page: pinned twice */
     const size_t page = 4 << 10;
     char *p = (char *)ctw_alloc_aligned(bytes > least ? bytes : least);
     if (p == NULL)

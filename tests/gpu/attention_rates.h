@@ -1,4 +1,5 @@
-/* Of test_attention.cu: how fast attention is, on long and short sequences of usual shapes. */
+/* Part of test_attention.cu: the speed of attention, on long and short sequences of usual
+ * shapes. */
 
 __global__ void fill(uint16_t *p, size_t n, uint32_t seed, bool bf16)
 {

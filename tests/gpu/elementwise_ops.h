@@ -1,5 +1,5 @@
-/* Of test_elementwise.cu: RMSNorm, q/k/v and the head against double arithmetic, and in other company.
- */
+/* Part of test_elementwise.cu: RMSNorm, q/k/v and the head against double arithmetic, and with
+ * other rows in the batch. */
 
 /* Half the distance between neighbours of dtype at |x|, the error of one rounding. */
 static double half_step(enum ctw_dtype dtype, double x)

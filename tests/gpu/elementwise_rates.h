@@ -1,6 +1,7 @@
-/* Of test_elementwise.cu: rates, counting bytes read and written, beside a device copy. */
+/* Part of test_elementwise.cu: rates, counting bytes read and written, compared with a device
+ * copy. */
 
-static double copy_rate; /* bytes a second */
+static double copy_rate; /* bytes per second */
 
 typedef void work_fn(void *arg);
 

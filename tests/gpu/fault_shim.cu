@@ -1,10 +1,12 @@
 /*
- * A GPU that falls over in the middle of a pass, for tests/gpu/run. Loaded before ctworker (LD_PRELOAD),
- * it stands before cuBLASLt's product; after the one numbered CTW_FAULT_AT (from 1) it launches a kernel
- * that traps on the product's stream. The context is then lost: every later call on it fails.
+ * A GPU that fails in the middle of a pass, for tests/gpu/run. Loaded before ctworker (LD_PRELOAD),
+ * this library intercepts cuBLASLt's product. After product number CTW_FAULT_AT (from 1) it
+ * launches a kernel that traps on the product's stream. The context is then lost: every later call
+ * on it fails.
  *
- * ctworker's kernels are launched by a copy of the runtime of its own, which nothing can stand before; of
- * what its library calls by name (nm -D), cuBLASLt's product is the one that passes are made of.
+ * ctworker launches its kernels through its own copy of the runtime, which cannot be intercepted.
+ * Of the functions that its library calls by name (nm -D), cuBLASLt's product is the one every pass
+ * uses.
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -20,7 +22,8 @@ static __global__ void trap_kernel(void)
     __trap();
 }
 
-/* cuBLASLt's own. The worker opens its backend with RTLD_LOCAL, so RTLD_NEXT would not find it. */
+/* cuBLASLt's own function. The worker opens its backend with RTLD_LOCAL, so RTLD_NEXT would not
+ * find it. */
 static decltype(&cublasLtMatmul) library_matmul(void)
 {
     static const char name[] = "libcublasLt.so." TEXT(CUBLAS_VER_MAJOR);

@@ -1,4 +1,4 @@
-/* Of test_gemm.cu: the head without logits in memory, beside one in double. */
+/* Part of test_gemm.cu: the head without logits in memory, against a head in double. */
 
 struct head {
     struct ctw_cuda_gemm g;
@@ -38,7 +38,7 @@ static __global__ void make_targets(int32_t *t, int m, int n)
         t[i] = (int32_t)((i * 2654435761u + 12345) % (unsigned)n);
 }
 
-/* A block a row; all its threads go over all logits for the largest, and share the sum. */
+/* One block per row; all its threads scan all logits for the largest, and share the sum. */
 static __global__ void compare_head(struct head h, const double *sum, const double *size, counts *out)
 {
     __shared__ double part[256];

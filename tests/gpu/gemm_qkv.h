@@ -1,4 +1,5 @@
-/* Of test_gemm.cu: the product that finishes heads of queries, keys and values, beside the two steps. */
+/* Part of test_gemm.cu: the product that finishes heads of queries, keys and values, against the
+ * two steps. */
 
 /* One product; both ways of it put q, k and v at op's places. */
 struct qkv {

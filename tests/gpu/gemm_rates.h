@@ -1,4 +1,4 @@
-/* Of test_gemm.cu: cuBLASLt, its bits beside ours, and rates. */
+/* Part of test_gemm.cu: cuBLASLt, its bits against ours, and rates. */
 
 /* ---- cuBLASLt ----------------------------------------------------------------------------- */
 
@@ -146,7 +146,7 @@ static double flops(const struct contender *c)
     return 2.0 * (double)c->g.m * (double)c->g.n * (double)c->g.k;
 }
 
-/* Bursts after a rest, then `rounds` rounds of `slice` seconds each in turn. */
+/* Bursts after a rest, then `rounds` rounds of `slice` seconds each, interleaved. */
 static void race(struct contender *c, int n, int rounds, double slice)
 {
     for (int i = 0; i < n; i++) {

@@ -1,4 +1,5 @@
-/* Of test_gemm.cu: sums of fp32 with what is there, tiny numbers and some not finite among them. */
+/* Part of test_gemm.cu: sums in fp32 with y's previous content, including tiny and non-finite
+ * numbers. */
 
 /* Row r of w by 2^-(r % 140); every 11th is 0. So sums are of all sizes down to subnormal numbers. */
 static __global__ void scale_rows(__nv_bfloat16 *w, int64_t k)
@@ -24,7 +25,7 @@ static __global__ void hard_to_add(const float *sum, float *y, int64_t n)
         }
 }
 
-/* All NaN are one: what a NaN's payload is is nobody's concern. */
+/* All NaN are equal: a NaN's payload does not matter. */
 static __global__ void one_nan(float *y, int64_t n)
 {
     for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
@@ -38,8 +39,8 @@ static __global__ void add_plainly(const float *sum, float *y, int64_t n)
         y[i] = sum[i] + y[i];
 }
 
-/* For information: cuBLASLt's sums beside plain ones. Which adds, it or ours, may depend on the number of
- * rows, and kernels/cuda/gemm/gemm_trial.cu tries ordinary numbers only. */
+/* For information: cuBLASLt's sums against plain ones. Whether cuBLASLt or our code adds may
+ * depend on the number of rows, and kernels/cuda/gemm/gemm_trial.cu tries ordinary numbers only. */
 static void sums_of_peer(const struct ctw_cuda_gemm *g, const char *before, const char *want, int64_t n)
 {
     struct peer p;
@@ -55,8 +56,8 @@ static void sums_of_peer(const struct ctw_cuda_gemm *g, const char *before, cons
     close_peer(&p);
 }
 
-/* A sum is rounded once, to nearest, and no number counts as zero: bit for bit the stored product's sum
- * with what was there, added by itself. */
+/* A sum is rounded once, to nearest, and no number counts as zero: bit for bit the sum of the
+ * stored product and the previous content, added separately. */
 static void check_hard_sums(void)
 {
     const int64_t m = 300, n = 1544, k = 64;

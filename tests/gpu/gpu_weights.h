@@ -1,6 +1,6 @@
 /*
- * Of test_elementwise.cu: the machine's side of it (buffers between guard bytes, random numbers,
- * checks), and weights of every format with random contents, on the host and on the device.
+ * Part of test_elementwise.cu: helpers (buffers between guard bytes, random numbers, checks), and
+ * weights of every format with random contents, on the host and on the device.
  */
 #ifndef CTW_TESTS_GPU_WEIGHTS_H
 #define CTW_TESTS_GPU_WEIGHTS_H

@@ -1,11 +1,12 @@
 /*
- * What a warm load is made of (worker/weights/loader.c): getting host memory that the GPU reads fast,
- * device memory, reading from the page cache, copying, and all of it together. For choosing between ways
- * to do it.
+ * The parts of a warm load (worker/weights/loader.c): allocating host memory that the GPU reads
+ * fast, allocating device memory, reading from the page cache, copying, and all steps together. For
+ * choosing between ways to load.
  *
- *   load_trial FILE      a checkpoint's file, of a few GB; it is read before, so that it is cached
+ *   load_trial FILE      a checkpoint's file, of a few GB; it is read first, so that it is cached
  *
- * Prints one table: what, how, milliseconds the first time and at least, GB/s. 40 seconds with 6 GB.
+ * Prints one table: step, method, milliseconds of the first time and of the fastest, GB/s. 40
+ * seconds with 6 GB.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,6 +1,7 @@
 /*
- * An NVIDIA driver that is none, as libcuda.so.1, for tests/gpu/test_drivers.py. Its version is
- * CTW_STUB_DRIVER_VERSION (12040 is for CUDA 12.4); starting it answers CTW_STUB_DRIVER_INIT, a CUresult.
+ * A fake NVIDIA driver, as libcuda.so.1, for tests/gpu/test_drivers.py. Its version is
+ * CTW_STUB_DRIVER_VERSION (12040 is for CUDA 12.4); cuInit() returns CTW_STUB_DRIVER_INIT, a
+ * CUresult.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -26,7 +27,8 @@ int cuDriverGetVersion(int *version)
     return 0;
 }
 
-/* How the CUDA runtime finds all else; its arguments as in CUDA's driver API. */
+/* The CUDA runtime finds every other function through this one; its arguments are as in CUDA's
+ * driver API. */
 int cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *why)
 {
     static const struct {

@@ -1,6 +1,7 @@
 /*
- * Attention on the GPU: against a plain kernel in double, bit for bit in other company, and its speed.
- * Needs a GPU; links what it tests, without the rest of the backend. From the repository's root:
+ * Attention on the GPU: against a plain kernel in double, bit for bit regardless of the other
+ * sequences, and its speed. Needs a GPU; links the code under test, without the rest of the
+ * backend. From the repository's root:
  *
  *   nvcc -std=c++17 -O3 --expt-relaxed-constexpr -diag-suppress=177 \
  *     -gencode arch=compute_90a,code=sm_90a -I. -o /tmp/test_attention tests/gpu/test_attention.cu \

@@ -1,9 +1,11 @@
 /*
- * Decoding, embedding, RMSNorm, q/k/v and the head on a GPU: against the formats' definitions bit by
- * bit, against double arithmetic, the same in any company; and how fast, beside a device copy.
+ * Decoding, embedding, RMSNorm, q/k/v and the head on a GPU: against the formats' reference
+ * decoders bit by bit, against double arithmetic, the same bits regardless of the other rows; and
+ * the rates, compared with a device copy.
  *
- * It is built with the backend (target gpu_tests). test_elementwise check | rates [WORD]: only the one,
- * of the rates only those of decoding weights whose name has the word.
+ * Built with the backend (target gpu_tests). test_elementwise check | rates [WORD]: only the
+ * checks, or only the rates; with WORD, only the rates of decoding weights whose name contains the
+ * word.
  */
 #include "gpu_weights.h"
 

@@ -1,6 +1,6 @@
 /*
- * The file of choices (kernels/cuda/gemm/gemm_file.cu): what was saved is read again, and what other
- * hands, another machine or another rule wrote is ignored with one line of the log. Needs no GPU.
+ * The file of choices (kernels/cuda/gemm/gemm_file.cu): saved choices are read back; a file that
+ * was edited or written by another machine or rule is ignored with one log line. Needs no GPU.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -73,7 +73,7 @@ static bool same(const struct ctw_gemm_class *a, const struct ctw_gemm_class *b)
     return ok;
 }
 
-/* Reads the file anew; *said: what went to the log. The number of classes. */
+/* Reads the file again; *said: the log text. Returns the number of classes. */
 static size_t read_again(struct machine *m, char *said, size_t cap)
 {
     struct ctw_err err;

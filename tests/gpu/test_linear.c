@@ -1,13 +1,14 @@
 /*
- * ctw_linear() on the GPU: against the definition on the CPU, the same bits in any company, choices of
- * algorithms that change nothing, and rates. From the repository's root, with a built backend:
+ * ctw_linear() on the GPU: against the reference on the CPU, the same bits regardless of the other
+ * rows in the batch, choices of algorithms that change nothing, and rates. From the repository's
+ * root, with a built backend:
  *
  *   cc -std=gnu11 -O2 -ffp-contract=off -D_GNU_SOURCE -I. -Itests/ops -o test_linear
  *     tests/gpu/test_linear.c BUILD/kernels/libctw_kernels.a BUILD/base/libctw_base.a
  *     -lcmocka -ldl -lm -pthread
  *   CTWORKER_CUDA_LIBRARY=BUILD/kernels/cuda/libctworker_cuda.so ./test_linear
  *
- * About a minute. CTW_TEST_RATES=0 leaves the rates out, CTW_LOG=info the algorithms chosen.
+ * About a minute. CTW_TEST_RATES=0 skips the rates; CTW_LOG=info prints the chosen algorithms.
  */
 #include <dirent.h>
 #include <time.h>

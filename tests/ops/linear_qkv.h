@@ -1,4 +1,5 @@
-/* Of test_ops_linear.c and tests/gpu/test_linear.c: ctw_linear_qkv() has the bits of its two steps. */
+/* Part of test_ops_linear.c and tests/gpu/test_linear.c: ctw_linear_qkv() gives the bits of its
+ * two steps. */
 
 struct split_shape {
     int n_head, n_kv, head, rot_dim;

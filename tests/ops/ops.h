@@ -1,5 +1,5 @@
 /*
- * What the tests of operations share: a seeded generator, buffers between guard bytes, weights of
+ * Shared by the tests of operations: a seeded generator, buffers between guard bytes, weights of
  * every format with random contents, and a loop over the variants that run on this machine.
  * CTW_TEST_SEED sets the seed, which is printed.
  */
@@ -22,8 +22,9 @@
 
 #define UNUSED_OK __attribute__((unused))
 
-/* The thread sanitizer makes all this 50 times slower, and looks at threads, not at numbers: for it, long
- * loops over cases take each THIN-th; a prime, so that all types and forms come. */
+/* The thread sanitizer makes these tests 50 times slower, and checks threads, not numbers: under
+ * it, long loops over cases run only each THIN-th case; a prime, so that all types and forms
+ * still occur. */
 #ifdef __SANITIZE_THREAD__
 enum { THIN = 7 };
 #else

@@ -1,4 +1,4 @@
-/* ctw_attention of every variant against the definition, and its invariance. */
+/* ctw_attention of every variant against the reference, and its invariance. */
 #include "ops.h"
 
 enum { MAX_SEQS = 5, MAX_RUNS = 64 };
@@ -30,8 +30,8 @@ static const struct shape shapes[] = {
 
 static const enum ctw_dtype dtypes[] = {CTW_F32, CTW_BF16, CTW_F16};
 
-/* Sequences of up to `longest` keys; their keys lie in runs of random length and order, between
- * rows that belong to nobody. */
+/* Sequences of up to `longest` keys; their keys are in runs of random length and order, between
+ * rows that belong to no sequence. */
 static void problem_open(struct problem *p, const struct shape *s, enum ctw_dtype dtype,
                          int64_t longest)
 {
@@ -194,7 +194,7 @@ static void one_sequence(struct problem *p, const struct shape *s, enum ctw_dtyp
     p->op.v = p->v.p;
 }
 
-/* Queries and keys cut anywhere, any number of threads: the same bits. */
+/* Queries and keys split anywhere, any number of threads: the same bits. */
 static void cuts_change_no_bit(void **state)
 {
     (void)state;

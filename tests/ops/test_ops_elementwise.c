@@ -1,4 +1,4 @@
-/* embed, rms_norm and qkv of every variant against the definitions, and what backend.c
+/* embed, rms_norm and qkv of every variant against the reference, and the calls that backend.c
  * refuses. */
 #include "ops.h"
 
@@ -131,7 +131,8 @@ static void rms_norm_agrees_and_rows_are_alone(void **state)
     ctw_backend_close(c);
 }
 
-/* Rows that are not finite get the stamp, unless they have one; others keep what they had. */
+/* Rows that are not finite get the stamp, unless they already have one; other rows keep their
+ * value. */
 static void rms_norm_marks_bad_rows(void **state)
 {
     (void)state;
@@ -282,7 +283,7 @@ static void opening_names_what_there_is(void **state)
     ctw_backend_close(NULL);
 }
 
-/* Mistakes of the caller are caught before they reach memory. */
+/* Bugs of the caller are caught before they reach memory. */
 static void wrong_calls_are_refused(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* ctw_head of every variant against the definition, and its invariance. */
+/* ctw_head of every variant against the reference, and its invariance. */
 #include "ops.h"
 
 struct problem {
@@ -153,7 +153,8 @@ static void a_row_is_the_same_in_any_company(void **state)
     }
 }
 
-/* Of equal logits the first id is greedy, wherever they lie; and its logprob is right. */
+/* Of equal logits the first id is greedy, regardless of their positions; and its logprob is
+ * right. */
 static void the_first_of_equals_is_greedy(void **state)
 {
     (void)state;
@@ -186,8 +187,8 @@ static void the_first_of_equals_is_greedy(void **state)
     weight_close(&w);
 }
 
-/* NaN and +infinity make the row's logprob NaN, -infinity has probability 0; other rows are as
- * they were. */
+/* NaN and +infinity make the row's logprob NaN, -infinity has probability 0; other rows are
+ * unchanged. */
 static void what_is_not_finite_is_seen(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* ctw_linear of every variant against the definition, and its invariance. */
+/* ctw_linear of every variant against the reference, and its invariance. */
 #include "ops.h"
 
 struct shape {
