@@ -1,7 +1,6 @@
 /*
- * ctw_linear() on the GPU: against the reference on the CPU, the same bits regardless of the other
- * rows in the batch, choices of algorithms that change nothing, and rates. From the repository's
- * root, with a built backend:
+ * ctw_linear() on the GPU against the CPU's reference; equal bits regardless of the other rows; choices
+ * of algorithms that change nothing; rates. From the repository's root, with a built backend:
  *
  *   cc -std=gnu11 -O2 -ffp-contract=off -D_GNU_SOURCE -I. -Itests/ops -o test_linear
  *     tests/gpu/test_linear.c BUILD/kernels/libctw_kernels.a BUILD/base/libctw_base.a
