@@ -1,4 +1,4 @@
-/* The `ctworker` program: finds the command's row and runs it. */
+/* The `ctworker` program: looks up the command in a table and runs it. */
 #include "worker/cli/commands.h"
 
 #include <errno.h>
@@ -19,13 +19,15 @@ static const struct command {
     ctw_command_fn *run;
     const char *about;
 } commands[] = {
-    {"serve", ctw_cmd_serve, "holds models and scores jobs that clients send"},
-    {"info", ctw_cmd_info, "what a running worker is and does"},
-    {"health", ctw_cmd_health, "whether a running worker is well; for scripts and probes"},
+    {"serve", ctw_cmd_serve, "loads models and scores the jobs that clients send"},
+    {"info", ctw_cmd_info, "shows the version, models, jobs and limits of a running worker"},
+    {"health", ctw_cmd_health,
+     "reports whether a running worker is healthy; for scripts and probes"},
     {"ps", ctw_cmd_ps, "lists the running workers of this user"},
     {"stop", ctw_cmd_stop, "stops a running worker"},
-    {"inspect", ctw_cmd_inspect, "what a checkpoint is: formats, sizes, memory, hashes of weights"},
-    {"score", ctw_cmd_score, "token sequences in, log-probabilities out, as JSON lines"},
+    {"inspect", ctw_cmd_inspect,
+     "describes a checkpoint: formats, sizes, memory, hashes of weights"},
+    {"score", ctw_cmd_score, "reads token sequences and writes log-probabilities, as JSON lines"},
 };
 
 static void print_help(void)
@@ -39,7 +41,7 @@ static void print_help(void)
     for (size_t i = 0; i < CTW_COUNT(commands); i++)
         printf("  %-10s %s\n", commands[i].name, commands[i].about);
     puts("\n"
-         "  ctworker COMMAND --help   its options, defaults and environment variables\n"
+         "  ctworker COMMAND --help   options, defaults and environment variables of a command\n"
          "  ctworker --version        version, commit, compiler and libraries\n"
          "\n"
          "Examples:\n"
@@ -47,7 +49,7 @@ static void print_help(void)
          "  echo '{\"id\": 1, \"tokens\": [1, 15, 27]}' | ctworker score --model ./SmolLM2-135M\n"
          "  lm_eval --model ctworker --model_args pretrained=./SmolLM2-135M --tasks wikitext\n"
          "\n"
-         "CTW_LOG=debug|info|warn|error sets how much is told on standard error.");
+         "CTW_LOG=debug|info|warn|error sets the log level on standard error (default: info).");
 }
 
 static void print_version(void)
@@ -67,7 +69,7 @@ static int run_unknown(const char *word)
     for (size_t i = 0; i < CTW_COUNT(commands); i++)
         names[i] = commands[i].name;
     const char *best = ctw_closest(word, names, (int)CTW_COUNT(names));
-    fprintf(stderr, "ctworker: no command \"%s\"%s%s%s; ctworker --help lists all\n", word,
+    fprintf(stderr, "ctworker: no command \"%s\"%s%s%s; ctworker --help lists the commands\n", word,
             best != NULL ? "; did you mean \"" : "", best != NULL ? best : "",
             best != NULL ? "\"" : "");
     return EXIT_USAGE;
@@ -76,7 +78,7 @@ static int run_unknown(const char *word)
 static int run(int argc, char **argv)
 {
     if (argc < 2) {
-        fputs("ctworker: name a command; ctworker --help lists all\n", stderr);
+        fputs("ctworker: a command is missing; ctworker --help lists the commands\n", stderr);
         return EXIT_USAGE;
     }
     const char *word = argv[1];
@@ -96,8 +98,8 @@ static int run(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    /* A reader that went away, or a file at its size limit, is an error of the write, with a
-     * message, not a sudden death. */
+    /* With these signals ignored, a closed pipe or a file at its size limit makes write() fail, and
+     * the failure gets a message. */
     (void)signal(SIGPIPE, SIG_IGN);
     (void)signal(SIGXFSZ, SIG_IGN);
     ctw_map_guard_install();

@@ -1,13 +1,12 @@
 #!/bin/sh
-# The program's own words: cli.sh PATH-OF-CTWORKER
-# Checks --help, --version, exit codes and one-line errors of every command.
+# Checks --help, --version, exit codes and one-line errors of every command: cli.sh PATH-OF-CTWORKER
 set -u
 worker=$1
 fail=0
 out=$(mktemp) err=$(mktemp)
 trap 'rm -f "$out" "$err"' EXIT
 
-# expect CODE STREAM PIECE -- ARGUMENTS: the exit code, and a piece of that stream (out or err).
+# expect CODE STREAM PIECE -- ARGUMENTS: checks the exit code, and that the stream (out or err) contains PIECE.
 expect() {
     code=$1 stream=$2 piece=$3
     shift 4
@@ -31,9 +30,9 @@ expect 0 out "Usage: ctworker COMMAND" -- -h
 expect 0 out "Usage: ctworker COMMAND" -- help
 expect 0 out "ctworker " -- --version
 expect 0 out "nng      " -- --version
-expect 64 err "name a command" --
-expect 64 err 'no command "scroe"; did you mean "score"; ctworker --help lists all' -- scroe
-expect 64 err 'no command "benchmark"; ctworker --help lists all' -- benchmark
+expect 64 err "a command is missing" --
+expect 64 err 'no command "scroe"; did you mean "score"; ctworker --help lists the commands' -- scroe
+expect 64 err 'no command "benchmark"; ctworker --help lists the commands' -- benchmark
 expect 64 err 'no command "--verbose"' -- --verbose
 for command in $("$worker" --help | sed -n 's/^  \([a-z]*\) .* .*/\1/p' | grep -v ctworker); do
     case $command in echo | lm_eval | "") continue ;; esac
@@ -41,14 +40,14 @@ for command in $("$worker" --help | sed -n 's/^  \([a-z]*\) .* .*/\1/p' | grep -
     expect 64 err "unknown option --hepl; did you mean --help" -- "$command" --hepl
 done
 
-# A full disk and a reader that went away are errors, not silence and not a signal.
+# A full disk and a closed pipe are errors with a message, not silence and not a signal.
 "$worker" --help >/dev/full 2>"$err"
 got=$?
 if [ $got -ne 74 ] || ! grep -q "cannot write to standard output" "$err"; then
     echo "--help to a full disk: exit code $got"
     fail=1
 fi
-# So is a limit on the size of files. (The thread sanitizer writes a file of its own before main().)
+# A limit on the size of files is an error as well. (The thread sanitizer itself writes a file before main().)
 if ! "$worker" --version | grep -q "thread sanitizer"; then
     (ulimit -f 0; exec "$worker" --help) >"$out" 2>/dev/null
     got=$?
@@ -57,7 +56,7 @@ if ! "$worker" --version | grep -q "thread sanitizer"; then
         fail=1
     fi
 fi
-# "true" reads nothing: its end of the pipe is closed by the time we write.
+# "true" reads nothing: its end of the pipe is closed before the worker writes.
 code=$({ (sleep 0.2; "$worker" --help 2>/dev/null; echo $? >&3) | true; } 3>&1)
 if [ "$code" != 74 ]; then
     echo "--help to a closed pipe: exit code $code"

@@ -200,7 +200,7 @@ class Scores(Device):
                 f.seek(at)
                 f.write(b"\xc0\x7f")
             done = score(d, "--backend", "cuda")
-            self.assert_refused(done, 65, "not finite", "out of layer 1")
+            self.assert_refused(done, 65, "not finite", "from layer 1")
             self.assertEqual(score(d, "--backend", "cpu").stderr.splitlines()[-1],
                              done.stderr.splitlines()[-1])
 
@@ -220,7 +220,7 @@ class Scores(Device):
             self.assertLess(counts["uploaded bytes"], size + 30 * 256)
             text = a.command("info").stdout
             self.assertIn("cuda-hopper, fake GPU 0 (asked for)", text)
-            self.assertNotIn("bits a quantised weight", text)
+            self.assertNotIn("bits per quantised weight", text)
             self.assertIn(f"  products    products {counts['products']}\n              prepared ", text)
 
 

@@ -319,7 +319,7 @@ class Identity(unittest.TestCase):
         with server(model("deep"), backend="cuda", copy_us=80000) as a, a.client() as c:
             known = lambda: c.call("info")["models"][0]["identity"]
             self.assertEqual(known(), "")
-            self.assertIn("(told once all weights are read)", a.command("info").stdout)
+            self.assertIn("(known once all weights have been read)", a.command("info").stdout)
             # An item without tokens needs no pass, but its result carries the identity too.
             job = c.rolling([[]], 1)
             self.assertEqual(c.wait(job)["state"], "done")

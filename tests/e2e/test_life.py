@@ -132,7 +132,7 @@ class Stop(unittest.TestCase):
             for command in ("stop", "info", "health"):
                 out = a.command(command)
                 self.assertEqual(out.returncode, 66, out.stdout)
-                self.assertIn("those of other programs (mine): name one", out.stderr)
+                self.assertIn("private workers of other programs (mine): give the name", out.stderr)
             self.assertIs(json.loads(a.command("ps", "--json").stdout)[0]["private"], True)
             self.assertIn("(private)", a.command("ps").stdout)
             shared = {"XDG_RUNTIME_DIR": a.env["XDG_RUNTIME_DIR"]}
@@ -193,11 +193,11 @@ class Start(unittest.TestCase):
             for code, part, *args in (
                     (64, "--queue-bytes 0: no job", "--queue-bytes", "0"),
                     (66, "/nowhere: No such file", "--ready-file", "/nowhere/ready"),
-                    (64, "expected a file's name", "--ready-file", d),
-                    (64, "is no folder", "--ready-file", f"{d}/file/ready"),
-                    (64, "--ready-fd 77: it is not open", "--ready-fd", "77"),
+                    (64, "expected the name of a file", "--ready-file", d),
+                    (64, "is not a folder", "--ready-file", f"{d}/file/ready"),
+                    (64, "--ready-fd 77: the descriptor is not open", "--ready-fd", "77"),
                     (66, "/nowhere: No such file", "--allow-load", "/nowhere"),
-                    (64, "is no folder", "--allow-load", f"{d}/file")):
+                    (64, "is not a folder", "--allow-load", f"{d}/file")):
                 start = time.monotonic()
                 start_fails(code, part, *args, engine=slow)
                 self.assertLess(time.monotonic() - start, 3, "it has loaded")

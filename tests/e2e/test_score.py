@@ -116,18 +116,18 @@ class Refused(Score):
         self.assertEqual(len(got.stderr.splitlines()), 1)
 
     def test_before_the_model_is_loaded(self):
-        self.refused(66, "none/out.jsonl: cannot write there", "--out", self.dir / "none/out.jsonl")
-        self.refused(74, "m: cannot write there", "--out", self.dir / "m")
-        self.refused(66, "none.jsonl: cannot read it", "--in", self.dir / "none.jsonl")
-        self.refused(74, "m: a folder", "--in", self.dir / "m")
-        self.refused(66, "none/meta: cannot write there", "--out", self.out, "--meta",
+        self.refused(66, "none/out.jsonl: cannot open the file for writing", "--out", self.dir / "none/out.jsonl")
+        self.refused(74, "m: cannot open the file for writing", "--out", self.dir / "m")
+        self.refused(66, "none.jsonl: cannot read the input", "--in", self.dir / "none.jsonl")
+        self.refused(74, "m: found a folder", "--in", self.dir / "m")
+        self.refused(66, "none/meta: cannot open the file for writing", "--out", self.out, "--meta",
                      self.dir / "none/meta")
         self.assertFalse(self.out.exists())
 
     def test_one_file_for_two_purposes(self):
         self.out.write_text(TEXT)
-        self.refused(64, "is the input as well", "--in", self.out, "--out", self.out)
-        self.refused(64, "--meta a file of its own", "--out", self.out, "--meta", self.out)
+        self.refused(64, "the output is the same file as the input", "--in", self.out, "--out", self.out)
+        self.refused(64, "the record is the same file as", "--out", self.out, "--meta", self.out)
         self.assertEqual(self.out.read_text(), TEXT)
 
     def test_old_results_stay_until_the_first_line_is_good(self):
@@ -193,7 +193,7 @@ class Ends(Score):
     def test_a_size_limit_leaves_whole_lines(self):
         got = self.run_score("--out", self.out, before="ulimit -f 64; exec")
         self.assertEqual(got.returncode, 74, got.stderr)
-        self.assertIn("out.jsonl: cannot write results: File too large; it ends after ", got.stderr)
+        self.assertIn("out.jsonl: cannot write results: File too large; the file ends after ", got.stderr)
         n = self.check(self.out.read_text())
         self.assertGreater(n, 100)
         meta = json.loads(self.meta.read_text())

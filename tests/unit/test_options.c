@@ -141,7 +141,7 @@ static void positionals_and_the_double_dash(void **state)
     assert_string_equal(v.dirs[0], "--quiet");
     assert_string_equal(v.dirs[1], "-h");
     assert_false(v.quiet);
-    refuses("unexpected argument \"c\"; ctworker test --help lists what it takes",
+    refuses("unexpected argument \"c\"; ctworker test --help shows the usage",
             ARGS(W("--model=d"), W("a"), W("b"), W("c")));
 }
 
@@ -149,15 +149,16 @@ static void wrong_lines_get_one_clear_message(void **state)
 {
     (void)state;
     refuses("--model DIR is missing (or set CTW_MODEL): the checkpoint folder", ARGS(NULL));
-    refuses("unknown option --modle; did you mean --model; ctworker test --help lists all",
+    refuses("unknown option --modle; did you mean --model; ctworker test --help lists the options",
             ARGS(W("--modle"), W("x")));
     refuses("unknown option --memroy-limit; did you mean --memory-limit; ctworker test --help "
-            "lists all",
+            "lists the options",
             ARGS(W("--memroy-limit=1")));
-    refuses("unknown option -model; did you mean --model; ctworker test --help lists all",
+    refuses("unknown option -model; did you mean --model; ctworker test --help lists the options",
             ARGS(W("-model"), W("x")));
-    refuses("unknown option --frobnicate; ctworker test --help lists all", ARGS(W("--frobnicate")));
-    refuses("unknown option -x; ctworker test --help lists all", ARGS(W("-x")));
+    refuses("unknown option --frobnicate; ctworker test --help lists the options",
+            ARGS(W("--frobnicate")));
+    refuses("unknown option -x; ctworker test --help lists the options", ARGS(W("-x")));
     refuses("--model needs a value: --model DIR", ARGS(W("--model")));
     refuses("--model needs a value: --model DIR", ARGS(W("--model"), W("--quiet")));
     refuses("--dtype needs a value: --dtype auto|float32|bfloat16", ARGS(W("--dtype")));
@@ -368,10 +369,10 @@ static void help_is_whole_and_fits(void **state)
         "                              several lines, each of which begins at the same column "
         "(default: none)\n"
         "                              [CTW_A_RATHER_LONG_OPTION_NAME]\n"
-        "  -h, --help                  this text\n"
+        "  -h, --help                  print this help\n"
         "\n"
-        "An option can also be set by the environment variable in brackets; the command line "
-        "wins.\n");
+        "The environment variable in brackets also sets the option; the command line takes "
+        "precedence.\n");
     free(text);
 }
 

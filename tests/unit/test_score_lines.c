@@ -62,8 +62,8 @@ static void refuses_bad_lines(void **state)
     } cases[] = {
         {"{\"tokens\": [1, 2]", "line 7", CTW_EFORMAT},
         {"[1]", "line 7", CTW_EFORMAT},
-        {"{}", "needs either tokens, or context and continuation", CTW_EFORMAT},
-        {"{\"tokens\": [1], \"context\": [1]}", "needs either", CTW_EFORMAT},
+        {"{}", "expected either tokens, or context and continuation", CTW_EFORMAT},
+        {"{\"tokens\": [1], \"context\": [1]}", "expected either", CTW_EFORMAT},
         {"{\"context\": [1]}", "\"continuation\" is missing", CTW_EFORMAT},
         {"{\"tokens\": []}", "tokens is empty", CTW_EFORMAT},
         {"{\"context\": [], \"continuation\": [1]}", "context is empty", CTW_EFORMAT},

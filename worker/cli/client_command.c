@@ -13,7 +13,7 @@ static void add_name(char *names, size_t cap, const char *name)
     snprintf(names + at, cap - at, "%s%s", at == 0 ? "" : ", ", name);
 }
 
-/* The only one; a program's own worker (--owner-pid) is its business, and counts only by name. */
+/* The only shared worker. A program's private worker (--owner-pid) is used only if it is named. */
 static enum ctw_status only_one(const struct ctw_registry_entry *list, int n, char url[CTW_URL_MAX],
                                 struct ctw_err *err)
 {
@@ -31,18 +31,18 @@ static enum ctw_status only_one(const struct ctw_registry_entry *list, int n, ch
     if (n_shared == 1)
         return CTW_OK;
     if (n_shared > 1)
-        return ctw_fail(err, CTW_EINVAL, "%d workers run here (%s): name one, or give its URL",
-                        n_shared, names);
+        return ctw_fail(err, CTW_EINVAL,
+                        "%d workers run here (%s): name one of them, or give a URL", n_shared,
+                        names);
     if (n > 0)
         return ctw_fail(
             err, CTW_ENOTFOUND,
-            "no worker of this user runs here but those of other programs (%s): name one "
-            "if it is meant",
+            "no worker of this user runs here, except private workers of other programs (%s): "
+            "give the name of a private worker to use it",
             private_names);
     return ctw_fail(
         err, CTW_ENOTFOUND,
-        "no worker of this user runs here: start one with `ctworker serve`, or give its "
-        "URL");
+        "no worker of this user runs here: start one with `ctworker serve`, or give a URL");
 }
 
 static enum ctw_status by_name(const struct ctw_registry_entry *list, int n, const char *name,
@@ -55,7 +55,7 @@ static enum ctw_status by_name(const struct ctw_registry_entry *list, int n, con
         }
     }
     return ctw_fail(err, CTW_ENOTFOUND,
-                    "no worker named %s runs here; `ctworker ps` lists them, or give a URL: "
+                    "no worker named %s runs here; `ctworker ps` lists the workers; or give a URL: "
                     "ipc:///PATH or tcp://HOST:PORT",
                     name);
 }
@@ -86,13 +86,13 @@ enum ctw_status ctw_find_worker(const char *which, char url[CTW_URL_MAX], struct
 
 struct ctw_option ctw_token_option(const char **file)
 {
-    return (struct ctw_option){.name = "token-file",
-                               .type = CTW_OPT_STRING,
-                               .value = file,
-                               .meta = "FILE",
-                               .help =
-                                   "the token for a worker on tcp: the last word of the first line "
-                                   "(default: the token in CTW_TOKEN, if set)"};
+    return (struct ctw_option){
+        .name = "token-file",
+        .type = CTW_OPT_STRING,
+        .value = file,
+        .meta = "FILE",
+        .help = "file with the token for a worker on tcp: the last word of its first "
+                "line (default: the token in CTW_TOKEN, if set)"};
 }
 
 enum ctw_status ctw_call_worker(struct ctw_client **client, const char *url,
@@ -112,7 +112,7 @@ enum ctw_status ctw_call_worker(struct ctw_client **client, const char *url,
             err, st, "%s: refused: %s", url,
             request->token.n == 0
                 ? "give the worker's token (--token-file FILE, or CTW_TOKEN)"
-                : "the token is not one of the worker's, or its role does not allow this");
+                : "the worker does not know this token, or its role does not allow this request");
     return st;
 }
 

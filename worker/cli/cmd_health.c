@@ -7,11 +7,13 @@
 #include "worker/cli/options.h"
 
 static const char about[] =
-    "Asks a running worker whether it is well, for scripts and probes. URL is its address or its\n"
-    "name; without one, the only worker of this user.\n"
+    "Reports whether a running worker is healthy, for scripts and probes. URL is the worker's\n"
+    "address or name; the default is the only worker of this user.\n"
     "\n"
-    "Exit codes: 0 it answers and has not failed (with --ready: it takes jobs, and at least one\n"
-    "model is ready for them); 1 it answers otherwise; 66 no such worker; 74 it does not answer.\n";
+    "Exit codes: 0 healthy: the worker answers and has not failed (with --ready: it accepts\n"
+    "jobs, and at least one model is ready); 1 the worker answers, but is not healthy (or not\n"
+    "ready); 64 wrong command line, or several workers run; 66 no such worker; 74 no answer;\n"
+    "77 token refused.\n";
 
 static enum ctw_status print(const struct ctw_health_reply *r, bool json, struct ctw_err *err)
 {
@@ -41,7 +43,7 @@ int ctw_cmd_health(int argc, char **argv)
         {.name = "ready",
          .type = CTW_OPT_FLAG,
          .value = &ready,
-         .help = "succeed only when it is ready for jobs"},
+         .help = "succeed only if the worker is ready for jobs"},
         {.name = "json", .type = CTW_OPT_FLAG, .value = &json, .help = "print one JSON object"},
         {.name = "timeout",
          .type = CTW_OPT_INT,
@@ -49,7 +51,7 @@ int ctw_cmd_health(int argc, char **argv)
          .min = 1,
          .max = 3600,
          .meta = "SECONDS",
-         .help = "how long to wait for the answer"},
+         .help = "how long to wait for an answer"},
         ctw_token_option(&token_file),
     };
     const struct ctw_command_line line = {.name = "health",

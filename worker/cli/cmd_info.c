@@ -9,10 +9,11 @@
 #include "worker/cli/options.h"
 
 static const char about[] =
-    "Tells what a running worker is and does: its version, models and how it runs them, jobs and\n"
-    "limits. URL is its address or its name; without one, the only worker of this user.\n"
+    "Shows a running worker: its version, its models and how they run, its jobs and its limits.\n"
+    "URL is the worker's address or name; the default is the only worker of this user.\n"
     "\n"
-    "Exit codes: 0; 66 no such worker; 74 it does not answer.\n";
+    "Exit codes: 0 success; 64 wrong command line, or several workers run; 66 no such worker;\n"
+    "74 no answer; 77 token refused.\n";
 
 #define TEXT(s) (int)(s).n, (s).data
 
@@ -52,7 +53,7 @@ static void write_model(struct ctw_json_writer *w, const struct ctw_model_map *m
     ctw_json_write_close(w, '}');
 }
 
-/* Of the job's tokens; one without tokens is done when it has ended. */
+/* Percentage of the job's tokens; a job without tokens is at 100 once its state is done. */
 static double percent_of(const struct ctw_job_map *j)
 {
     if (j->tokens == 0)
@@ -134,9 +135,9 @@ static enum ctw_status print_json(const struct ctw_info_reply *r, const char *ur
     return ctw_json_print(&w, err);
 }
 
-/* ---- for people ---- */
+/* ---- table ---- */
 
-/* A line for each kind of product; they come with ';' between them. */
+/* Prints one line per kind of matrix product; `products` separates the kinds with ';'. */
 static void print_products(struct ctw_slice products)
 {
     for (size_t at = 0; at < products.n;) {
@@ -161,17 +162,18 @@ static void print_model(const struct ctw_model_map *m)
     printf("  family      %.*s (%.*s)\n", TEXT(m->architecture), TEXT(m->model_type));
     printf("  parameters  %" PRIu64, m->params);
     if (m->weight_bits > 0)
-        printf(", %.2f bits a quantised weight", m->weight_bits);
+        printf(", %.2f bits per quantised weight", m->weight_bits);
     putchar('\n');
     if (m->activations.n > 0)
-        printf("  activations %.*s in the file, not simulated\n", TEXT(m->activations));
+        printf("  activations %.*s declared in the checkpoint, not simulated\n",
+               TEXT(m->activations));
     printf("  runs on     %.*s-%.*s, %.*s", TEXT(m->backend), TEXT(m->variant), TEXT(m->device));
     if (m->threads > 0)
         printf(", %" PRIu64 " threads", m->threads);
     printf(" (%.*s)\n", TEXT(m->reason));
     printf("  dtype       %.*s\n", TEXT(m->dtype));
     printf("  max length  %" PRIu64 " tokens, vocabulary %" PRIu64 "\n", m->max_length, m->vocab);
-    printf("  passes      of up to %" PRIu64 " tokens in chunks of %" PRIu64 "\n", m->pass_tokens,
+    printf("  passes      up to %" PRIu64 " tokens in chunks of %" PRIu64 "\n", m->pass_tokens,
            m->chunk_tokens);
     printf("  memory      %.1f MiB beyond the weights, limit %.1f MiB",
            (double)m->memory_planned / mib, (double)m->memory_limit / mib);
@@ -182,7 +184,7 @@ static void print_model(const struct ctw_model_map *m)
     if (m->identity.n > 0)
         printf("  identity    %.*s\n", TEXT(m->identity));
     else
-        printf("  identity    (told once all weights are read)\n");
+        printf("  identity    (known once all weights have been read)\n");
     print_products(m->products);
 }
 
@@ -205,7 +207,8 @@ static void print_table(const struct ctw_info_reply *r, const char *url)
     printf("state      %.*s%s%.*s\n", TEXT(r->state), r->message.n > 0 ? ": " : "",
            TEXT(r->message));
     if (r->insecure)
-        puts("access     whoever reaches the address can use and stop it (--insecure)");
+        puts(
+            "access     anyone who can reach the address can use and stop the worker (--insecure)");
     printf("version    %.*s, protocol %" PRIu64 ", nng %.*s, msgpack %.*s\n", TEXT(r->version),
            r->protocol, TEXT(r->libraries.nng), TEXT(r->libraries.msgpack));
     printf("process    %" PRIu64 ", up for %s\n", r->pid,
@@ -230,7 +233,7 @@ int ctw_cmd_info(int argc, char **argv)
          .min = 1,
          .max = 3600,
          .meta = "SECONDS",
-         .help = "how long to wait for the answer"},
+         .help = "how long to wait for an answer"},
         ctw_token_option(&token_file),
     };
     const struct ctw_command_line line = {.name = "info",

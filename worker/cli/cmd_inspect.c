@@ -13,21 +13,21 @@
 #include "worker/engine/plan.h"
 
 static const char about[] =
-    "Says what a checkpoint is, without scoring anything: family, shape, weight formats with their "
-    "bits\n"
-    "per weight, size, the keys of config.json that are not read, and the memory that scoring "
-    "needs\n"
-    "beyond the mapped weights. A checkpoint that is damaged or not supported ends with code 65 "
-    "and\n"
-    "one line that says what, where and why.\n"
+    "Describes the checkpoint in the folder DIR without scoring: family, shape, weight formats\n"
+    "and their bits per weight, size, keys of config.json that are not read, and the memory\n"
+    "that scoring needs in addition to the mapped weights.\n"
     "\n"
-    "With --hashes: one line a linear layer, NAME  N  K  DTYPE  SHA-256 of its decoded values, row "
-    "by\n"
-    "row, in the checkpoint's dtype (a tied lm_head too): equal lines are equal weights.\n";
+    "--hashes prints one line per linear layer instead, including a tied lm_head: NAME  N  K\n"
+    "DTYPE  SHA-256. The hash covers the decoded values, row by row, in the checkpoint's dtype:\n"
+    "equal lines mean equal weights.\n"
+    "\n"
+    "Exit codes: 0 success; 64 wrong command line; 65 damaged or unsupported checkpoint (one\n"
+    "line says what was found, where and why); 66 no such folder or file; 69 GPU failed; 71\n"
+    "out of memory; 74 input/output error.\n";
 
 /* ---- the table of formats ---- */
 
-/* Matrices that are stored alike. */
+/* Matrices that are stored the same way. */
 struct kind {
     char text[96];
     int64_t n_matrices, n_params;
@@ -46,14 +46,14 @@ static void describe_kind(const struct ctw_weight *w, char *buf, size_t bytes)
     if (w->scale_stride == 0)
         snprintf(group, sizeof(group), ", one scale");
     else if (w->n_groups == 1)
-        snprintf(group, sizeof(group), ", a scale a row");
+        snprintf(group, sizeof(group), ", one scale per row");
     else
         snprintf(group, sizeof(group), ", groups of %" PRId64, w->group_size);
     snprintf(buf, bytes, "%s, %d bits%s%s%s", w->format->name, w->bits, group,
              w->symmetric ? "" : ", asymmetric", w->indexed ? ", activation order" : "");
 }
 
-/* Adds a matrix to its kind; the last of kinds takes what finds no room. */
+/* Counts a matrix in its kind. If the table is full, the last kind becomes "others". */
 static void add_to_kind(struct kind *kinds, int *n_kinds, const struct ctw_weight *w)
 {
     char text[96];
@@ -111,7 +111,7 @@ static void print_tensors(const struct ctw_model *m)
         }
 }
 
-/* ---- the rest ---- */
+/* ---- the model and the memory plan ---- */
 
 static void print_windows(const struct ctw_model *m)
 {
@@ -140,7 +140,8 @@ static void print_model(const struct ctw_model *m)
     print_windows(m);
     printf("vocabulary    %" PRId64 "%s\n", m->vocab, m->tied ? ", tied to the head" : "");
     printf("max length    %" PRId64 "%s\n", m->max_length,
-           m->length_limit != 0 ? ", never more: RoPE type dynamic is supported up to here" : "");
+           m->length_limit != 0 ? ", a hard limit: RoPE type dynamic is supported up to this length"
+                                : "");
     printf("dtype         %s\n", ctw_dtype_long_name(m->dtype));
     printf("parameters    %" PRId64 "\n", m->n_params);
     printf("size on disk  %s in %d file%s\n",
@@ -150,14 +151,16 @@ static void print_model(const struct ctw_model *m)
     if (ctw_identity_text(m->identity)[0] != '\0')
         printf("identity      %s\n", ctw_identity_text(m->identity));
     if (m->activations != NULL)
-        printf("activations   the file declares %s: not simulated, weights only\n", m->activations);
+        printf("activations   %s declared in the checkpoint: not simulated, only weights are "
+               "quantised\n",
+               m->activations);
 }
 
-/* On lines of about 100 columns, cut after commas. */
+/* Prints lines of at most 100 columns, broken after commas. */
 static void print_unread(const char *keys)
 {
     enum { MAX_COLUMNS = 98 };
-    printf("\nkeys of config.json that are not read, as they cannot change a score:\n");
+    printf("\nkeys of config.json that are not read, because they cannot change a score:\n");
     for (const char *next; *keys != '\0'; keys = next) {
         next = keys + strlen(keys);
         if (next - keys > MAX_COLUMNS) {
@@ -170,12 +173,13 @@ static void print_unread(const char *keys)
     }
 }
 
-/* What scoring would take beyond the mapped weights, with these options, on this machine. */
+/* Memory that scoring takes in addition to the mapped weights, with these options, on this machine.
+ */
 static enum ctw_status print_memory_plan(const struct ctw_engine_options *opt, struct ctw_err *err)
 {
     struct ctw_engine *engine = NULL;
     struct ctw_engine_info info;
-    char planned[32], limit[32], threads[32] = ""; /* of a GPU: none */
+    char planned[32], limit[32], threads[32] = ""; /* "" on a GPU */
     struct ctw_engine_options plan = *opt;
     plan.plan_only = true;
     enum ctw_status st = ctw_engine_open(&engine, &plan, err);
@@ -184,13 +188,12 @@ static enum ctw_status print_memory_plan(const struct ctw_engine_options *opt, s
     ctw_engine_get_info(engine, &info);
     if (info.backend.n_threads > 0)
         snprintf(threads, sizeof(threads), ", %d threads", info.backend.n_threads);
-    printf(
-        "\nmemory beyond the weights: %s planned (limit %s) with backend %s-%s, dtype %s%s:\n"
-        "passes of %" PRId64 " tokens in chunks of %" PRId64 "\n",
-        ctw_format_bytes(planned, sizeof(planned), (double)info.memory_planned),
-        ctw_format_bytes(limit, sizeof(limit), (double)info.memory_limit), info.backend.backend,
-        info.backend.variant, ctw_dtype_long_name(info.dtype), threads,
-        info.pass_tokens, info.chunk_tokens);
+    printf("\nmemory beyond the weights: %s planned (limit %s) with backend %s-%s, dtype %s%s:\n"
+           "passes of %" PRId64 " tokens in chunks of %" PRId64 "\n",
+           ctw_format_bytes(planned, sizeof(planned), (double)info.memory_planned),
+           ctw_format_bytes(limit, sizeof(limit), (double)info.memory_limit), info.backend.backend,
+           info.backend.variant, ctw_dtype_long_name(info.dtype), threads, info.pass_tokens,
+           info.chunk_tokens);
     ctw_engine_close(engine);
     return CTW_OK;
 }
@@ -232,15 +235,15 @@ int ctw_cmd_inspect(int argc, char **argv)
         {.name = "identity",
          .type = CTW_OPT_FLAG,
          .value = &identity,
-         .help = "also print the identity that results carry; reads all weights"},
+         .help = "also print the checkpoint's identity, as in results; reads all weights"},
         {.name = "hashes",
          .type = CTW_OPT_FLAG,
          .value = &hashes,
-         .help = "print the hash of every linear layer's decoded weight instead"},
+         .help = "print only the hash of every linear layer's decoded weight"},
         {.name = "tensors",
          .type = CTW_OPT_FLAG,
          .value = &tensors,
-         .help = "also print one line a matrix: shape, bits per weight, format"},
+         .help = "also print one line per matrix: shape, bits per weight, format"},
     };
     ctw_engine_option_rows(options + 3, &values);
     const struct ctw_command_line line = {

@@ -11,10 +11,12 @@
 #include "worker/service/registry.h"
 
 static const char about[] =
-    "Lists the workers of this user on this machine: name, process, state, models and address.\n"
-    "A private one belongs to a program, which ends it; other commands mean it only when it is "
-    "named.\n"
-    "Files of workers that were killed are removed.\n";
+    "Lists the workers of this user on this machine: name, process id, state, uptime, models\n"
+    "and address. A private worker belongs to a program, which also ends it; info, health and\n"
+    "stop use a private worker only if it is named. Files that killed workers left are removed.\n"
+    "\n"
+    "Exit codes: 0 success, even if no worker runs; 64 wrong command line; 66 no such token\n"
+    "file; 74 the token file or the runtime folder cannot be read.\n";
 
 /* "ready", ..., or "no answer" */
 static void ask_state(const char *url, const char *token, char out[32])

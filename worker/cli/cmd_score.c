@@ -15,31 +15,37 @@
 #include "worker/cli/score_writer.h"
 
 static const char about[] =
-    "Scores token sequences without Python or a socket. Reads one JSON object a line,\n"
+    "Scores token sequences without Python or a socket. Reads one JSON object per line,\n"
     "\n"
     "  {\"id\": any, \"tokens\": [1, 2, 3]}\n"
     "  {\"id\": any, \"context\": [1, 2], \"continuation\": [3]}\n"
     "\n"
-    "and writes one a line, in the same order:\n"
+    "and writes one JSON object per line, in the same order:\n"
     "\n"
     "  {\"id\": any, \"logprobs\": [..], \"sum\": -1.5, \"greedy\": [..], \"is_greedy\": true}\n"
     "\n"
-    "For tokens: the natural-log probability of each token but the first, given all before it;\n"
-    "for the other form, of the continuation's. greedy holds the ids the model would have chosen.\n"
-    "Numbers read back to the same bits.\n"
+    "logprobs holds natural-log probabilities, each given all tokens before it: for \"tokens\" of\n"
+    "every token but the first, for the second form of every token of the continuation. greedy\n"
+    "holds the model's most likely token ids at the same positions. Numbers read back to the\n"
+    "same bits.\n"
     "\n"
-    "Lines are read, scored and written a pass at a time: an input may be of any length, and results\n"
-    "come as soon as they are final. Each line is checked before it is scored. A bad line ends the\n"
-    "command with code 65 and an error that names it, after the results of all lines before it.\n"
-    "Whatever ends the command, a full disk or Ctrl-C say, a result file ends with a whole line.\n"
+    "The command reads, scores and writes one pass at a time: an input may have any length, and\n"
+    "results appear as soon as they are final. Each line is checked before it is scored. A bad\n"
+    "line ends the command with code 65 and an error that names the line, after the results of\n"
+    "all lines before it. A result file always ends with a whole line, even after a full disk\n"
+    "or Ctrl-C.\n"
     "\n"
-    "The file of --meta holds one JSON object: identity and numerics (equal ones give equal bits),\n"
-    "path, dtype, backend, version, the counts of items and scored tokens in the results, and\n"
-    "\"complete\", which is false until the command has ended well.\n";
+    "The --meta file holds one JSON object: identity and numerics (if both are equal, scores are\n"
+    "bit-equal), path, dtype, backend, version, the counts of items and scored tokens in the\n"
+    "results, and \"complete\", which is false until the command has succeeded.\n"
+    "\n"
+    "Exit codes: 0 success; 64 wrong command line; 65 bad line, bad checkpoint or a score that\n"
+    "is not finite; 66 no such file or folder; 69 GPU failed; 71 out of memory; 74 input/output\n"
+    "error; 128 + n ended by signal n.\n";
 
 static volatile sig_atomic_t interrupted;
-static atomic_bool stop;       /* likewise, for the opening of the engine */
-static int wake[2] = {-1, -1}; /* a pipe: what is written there ends the wait for input */
+static atomic_bool stop;       /* set by a signal; ends the opening of the engine */
+static int wake[2] = {-1, -1}; /* a pipe: a byte written to it ends the wait for input */
 
 static void on_signal(int signal_number)
 {
@@ -50,21 +56,21 @@ static void on_signal(int signal_number)
     errno = saved;
 }
 
-/* The command's state, for the engine's hooks. */
+/* The command's state, shared with the engine's hooks. */
 struct score {
     struct ctw_engine *engine;
     struct ctw_engine_info info;
     struct ctw_score_files files;
     struct ctw_score_reader *reader;
     struct ctw_score_writer *writer;
-    struct ctw_score_block *block; /* being scored; the writer's */
-    struct ctw_progress whole;     /* of all blocks; tok_total: estimated, or 0 */
+    struct ctw_score_block *block; /* being scored; owned by the writer */
+    struct ctw_progress whole;     /* of all blocks; tok_total: an estimate, or 0 */
     int64_t tok_before;            /* of earlier blocks */
     int64_t pass_tokens;
     struct ctw_progress_line line;
     struct ctw_score_counts counts;
     bool begun; /* the outputs have been emptied */
-    bool bad;   /* some item has no finite result: the writer will say which */
+    bool bad;   /* an item has no finite result: the writer names it */
 };
 
 /* ---- one block ---- */
@@ -96,7 +102,7 @@ static bool is_cancelled(void *arg)
     return interrupted != 0 || s->bad || ctw_score_writer_failed(s->writer);
 }
 
-/* All tokens, if the rest of the file is like what has been read of it; 0: there is no telling. */
+/* All tokens, extrapolated from the part of the file that has been read; 0: unknown. */
 static int64_t estimate_total(const struct score *s, const struct ctw_score_block *b)
 {
     double bytes = (double)ctw_score_reader_bytes(s->reader), read = (double)b->input_bytes;
@@ -124,7 +130,7 @@ static enum ctw_status score_block(struct score *s, struct ctw_score_block *b, s
         return st;
     s->tok_before += b->n_tok;
     s->whole.tok_done = s->tok_before;
-    /* The planner halves a pass for which there is no memory: then so are the blocks. */
+    /* The planner halves a pass that does not fit into memory; halve the blocks as well. */
     if (s->whole.pass > pass + 1 && s->pass_tokens > 1) {
         s->pass_tokens /= 2;
         ctw_score_reader_set_pass(s->reader, s->pass_tokens);
@@ -133,7 +139,7 @@ static enum ctw_status score_block(struct score *s, struct ctw_score_block *b, s
     return CTW_OK;
 }
 
-/* ---- all of them ---- */
+/* ---- all blocks ---- */
 
 static enum ctw_status write_meta(struct score *s, struct ctw_err *err)
 {
@@ -172,7 +178,7 @@ static enum ctw_status score_blocks(struct score *s, struct ctw_err *err)
     }
 }
 
-/* Ends the writer; why writing failed goes before what it led to: that the rest was cancelled. */
+/* Ends the writer. A write error takes precedence over the cancellation that it caused. */
 static enum ctw_status close_writer(struct score *s, enum ctw_status st, struct ctw_err *err)
 {
     struct ctw_err write_err;
@@ -205,7 +211,7 @@ static enum ctw_status score(struct score *s, struct ctw_err *err)
         st = score_blocks(s, err);
         st = close_writer(s, st, err);
     }
-    (void)!write(wake[1], "", 1); /* the reader may wait for input that is of no more use */
+    (void)!write(wake[1], "", 1); /* the reader may be waiting for input */
     ctw_score_reader_close(s->reader);
     return st;
 }
@@ -258,18 +264,18 @@ int ctw_cmd_score(int argc, char **argv)
          .type = CTW_OPT_STRING,
          .value = &paths.in,
          .meta = "FILE",
-         .help = "JSON lines to read (default: -, standard input)"},
+         .help = "input, JSON lines (default: -, standard input)"},
         {.name = "out",
          .type = CTW_OPT_STRING,
          .value = &paths.out,
          .meta = "FILE",
-         .help = "where results go (default: -, standard output)"},
+         .help = "results, JSON lines (default: -, standard output)"},
         {.name = "meta",
          .type = CTW_OPT_STRING,
          .value = &paths.meta,
          .meta = "FILE",
-         .help = "where to say what scored them (default: OUT.meta.json for --out OUT, else "
-                 "nowhere)"},
+         .help = "record of how the results were made (default: OUT.meta.json with --out OUT, "
+                 "else no record)"},
     };
     ctw_engine_option_rows(options + 4, &values);
     const struct ctw_command_line line = {
@@ -284,7 +290,7 @@ int ctw_cmd_score(int argc, char **argv)
     if (exit_code >= 0)
         return exit_code;
     if (model == NULL) {
-        ctw_error("score: --model DIR is missing: name the checkpoint folder");
+        ctw_error("score: --model DIR is missing: give the checkpoint folder");
         return 64;
     }
     struct ctw_engine_options opt = ctw_engine_options_from(&values, model);

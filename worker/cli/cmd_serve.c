@@ -16,18 +16,18 @@
 #include "worker/service/serve.h"
 
 static const char about[] =
-    "Holds one or more models and scores jobs that clients send (docs/PROTOCOL.md).\n"
-    "Answers at once, and says `loading` until the models are there.\n"
+    "Loads one or more models and scores the jobs that clients send (docs/PROTOCOL.md). The\n"
+    "worker answers at once; its state is `loading` until the models are loaded.\n"
     "\n"
-    "By default it listens on an ipc socket, NAME.sock in the folder $XDG_RUNTIME_DIR/ctworker, "
-    "or\n"
-    "/tmp/ctworker-UID, which only this user can enter. `ctworker ps` lists what runs.\n"
+    "By default the worker listens on an ipc socket, NAME.sock in $XDG_RUNTIME_DIR/ctworker or\n"
+    "/tmp/ctworker-UID, folders that only this user can enter. `ctworker ps` lists the workers.\n"
     "\n"
-    "The first SIGTERM, SIGINT or SIGHUP stops it as --on-signal says, a second one at once. Exit\n"
-    "codes: 0 stopped in order; 64 wrong command line, 65 bad checkpoint, 66 no such folder, 69\n"
-    "device failed, 71 out of memory, 74 input/output error, 75 address in use; 128 + n stopped "
-    "by\n"
-    "signal n with jobs unfinished.\n";
+    "The first SIGTERM, SIGINT or SIGHUP stops the worker as --on-signal says; a second signal\n"
+    "stops it at once.\n"
+    "\n"
+    "Exit codes: 0 stopped in order; 64 wrong command line; 65 bad checkpoint; 66 no such\n"
+    "folder; 69 device failed; 71 out of memory; 74 input/output error; 75 address or name in\n"
+    "use; 128 + n stopped by signal n with unfinished jobs.\n";
 
 enum { N_PLACE = 7, N_LIFE = 7, N_OWN = N_PLACE + N_LIFE };
 
@@ -40,7 +40,7 @@ struct values {
     uint64_t queue_bytes;
 };
 
-/* What is served, and where. */
+/* Models, addresses and access. */
 static void fill_place_rows(struct ctw_option *rows, struct values *v)
 {
     const struct ctw_option own[] = {
@@ -50,34 +50,39 @@ static void fill_place_rows(struct ctw_option *rows, struct values *v)
          .meta = "DIR",
          .required = true,
          .help =
-             "a checkpoint folder; may be given several times, and more may follow as plain "
-             "words. A model is named by its folder's last part, or by NAME=DIR; jobs that name "
-             "none get the first. The variable names one model, and counts only without --model"},
+             "a checkpoint folder; may be repeated, and more folders may follow without --model. "
+             "A model's name is the last part of its path, or NAME with NAME=DIR; a job without a "
+             "model name uses the first model. The variable holds one model, and is ignored with "
+             "--model"},
         {.name = "listen",
          .type = CTW_OPT_STRING,
          .value = &v->listen,
          .meta = "URL",
-         .help = "ipc:///PATH or tcp://HOST:PORT (default: see above). tcp needs --token-file or "
-                 "--insecure"},
+         .help = "address to listen on, ipc:///PATH or tcp://HOST:PORT (default: see above). tcp "
+                 "needs --token-file or --insecure"},
         {.name = "token-file",
          .type = CTW_OPT_STRING,
          .value = &v->token_file,
          .meta = "FILE",
-         .help = "who may ask over tcp: lines NAME ROLE TOKEN, ROLE being score or admin, or one "
-                 "bare token, which may do everything. Mode 0600 (default: none)"},
+         .help =
+             "access over tcp: lines NAME ROLE TOKEN, where ROLE is score or admin; or a single "
+             "token, which allows everything. Other users must not be able to read the file "
+             "(mode 0600) (default: none)"},
         {.name = "insecure",
          .type = CTW_OPT_FLAG,
          .value = &v->insecure,
-         .help = "allow tcp without tokens: whoever reaches it can use and stop the worker"},
+         .help = "allow tcp without tokens: anyone who can reach the address can use and stop the "
+                 "worker"},
         {.name = "insecure-bind-any",
          .type = CTW_OPT_FLAG,
          .value = &v->bind_any,
-         .help = "allow tcp://0.0.0.0, which every network of the machine reaches"},
+         .help = "allow tcp://0.0.0.0, which is reachable from every network of the machine"},
         {.name = "name",
          .type = CTW_OPT_STRING,
          .value = &v->name,
          .meta = "NAME",
-         .help = "what `ctworker ps` calls it (default: the process id)"},
+         .help =
+             "the worker's name in `ctworker ps` and for other commands (default: the process id)"},
         {.name = "allow-load",
          .type = CTW_OPT_STRING,
          .value = &v->allow_load,
@@ -88,7 +93,7 @@ static void fill_place_rows(struct ctw_option *rows, struct values *v)
     memcpy(rows, own, sizeof(own));
 }
 
-/* When it is ready, and when and how it ends. */
+/* Readiness, and when and how the worker ends. */
 static void fill_life_rows(struct ctw_option *rows, struct values *v)
 {
     const struct ctw_option own[] = {
@@ -96,44 +101,45 @@ static void fill_life_rows(struct ctw_option *rows, struct values *v)
          .type = CTW_OPT_STRING,
          .value = &v->ready_file,
          .meta = "FILE",
-         .help = "write the URL there once the models are loaded; removed at the end"},
+         .help =
+             "write the URL to this file once the models are loaded; removed when the worker ends"},
         {.name = "ready-fd",
          .type = CTW_OPT_INT,
          .value = &v->ready_fd,
          .min = -1,
          .max = 65535,
          .meta = "N",
-         .help = "write the URL to this open file descriptor likewise, and close it "
-                 "(default: -1, none)"},
+         .help = "write the URL to this open file descriptor once the models are loaded, and close "
+                 "it (default: -1, none)"},
         {.name = "owner-pid",
          .type = CTW_OPT_INT,
          .value = &v->owner_pid,
          .min = 0,
          .max = INT32_MAX,
          .meta = "PID",
-         .help = "end when this process ends (default: 0, none)"},
+         .help = "end when this process ends; makes the worker private (default: 0, none)"},
         {.name = "on-signal",
          .type = CTW_OPT_CHOICE,
          .value = &v->on_signal,
          .choices = "finish|cancel",
-         .help = "what a first signal does to unfinished jobs"},
+         .help = "finish or cancel unfinished jobs after the first signal"},
         {.name = "grace",
          .type = CTW_OPT_INT,
          .value = &v->grace_s,
          .min = 0,
          .max = 7 * 86400,
          .meta = "SECONDS",
-         .help = "how long jobs are finished after a signal"},
+         .help = "how long to go on finishing jobs after a signal"},
         {.name = "queue-bytes",
          .type = CTW_OPT_BYTES,
          .value = &v->queue_bytes,
          .meta = "SIZE",
-         .help = "memory for jobs and their results"},
+         .help = "limit of memory for jobs and their results"},
         {.name = "log",
          .type = CTW_OPT_CHOICE,
          .value = &v->log,
          .choices = "debug|info|warn|error",
-         .help = "how much is told on standard error"},
+         .help = "log level on standard error (default: info)"},
     };
     _Static_assert(CTW_COUNT(own) == N_LIFE, "count the rows");
     memcpy(rows, own, sizeof(own));
@@ -146,7 +152,7 @@ static enum ctw_status check_folder(const char *option, const char *path, struct
         return ctw_fail(err, errno == ENOENT ? CTW_ENOTFOUND : CTW_EIO, "%s: the folder %s: %s",
                         option, path, strerror(errno));
     return S_ISDIR(st.st_mode) ? CTW_OK
-                               : ctw_fail(err, CTW_EINVAL, "%s: %s is no folder", option, path);
+                               : ctw_fail(err, CTW_EINVAL, "%s: %s is not a folder", option, path);
 }
 
 static enum ctw_status check_ready_file(const char *path, struct ctw_err *err)
@@ -159,7 +165,8 @@ static enum ctw_status check_ready_file(const char *path, struct ctw_err *err)
         return ctw_fail(err, CTW_EINVAL, "--ready-file: the path is too long");
     snprintf(dir, sizeof(dir), "%.*s", n, slash == NULL ? "." : path);
     if (path[0] == '\0' || (stat(path, &st) == 0 && S_ISDIR(st.st_mode)))
-        return ctw_fail(err, CTW_EINVAL, "--ready-file %s: expected a file's name", path);
+        return ctw_fail(err, CTW_EINVAL,
+                        "--ready-file %s: expected the name of a file, not of a folder", path);
     if (check_folder("--ready-file", dir, err) != CTW_OK)
         return err->status;
     return access(dir, W_OK | X_OK) == 0
@@ -172,11 +179,12 @@ static enum ctw_status check_ready_fd(int fd, struct ctw_err *err)
     int flags = fcntl(fd, F_GETFL);
     if (flags < 0 || (flags & O_ACCMODE) == O_RDONLY)
         return ctw_fail(err, CTW_EINVAL, "--ready-fd %d: %s", fd,
-                        flags < 0 ? "it is not open" : "it is open for reading only");
+                        flags < 0 ? "the descriptor is not open"
+                                  : "the descriptor is open for reading only");
     return CTW_OK;
 }
 
-/* What would else fail only when the models are loaded. */
+/* Checks values that would otherwise fail only after the models are loaded. */
 static enum ctw_status check_values(const struct values *v, struct ctw_err *err)
 {
     enum ctw_status st = CTW_OK;
@@ -184,7 +192,8 @@ static enum ctw_status check_values(const struct values *v, struct ctw_err *err)
         return ctw_fail(err, CTW_EINVAL,
                         "--name %s: expected 1 to 64 letters, digits, '.', '_' or '-'", v->name);
     if (v->queue_bytes == 0)
-        return ctw_fail(err, CTW_EINVAL, "--queue-bytes 0: no job would have room");
+        return ctw_fail(err, CTW_EINVAL,
+                        "--queue-bytes 0: no job would fit; expected a larger size");
     if (v->allow_load != NULL)
         st = check_folder("--allow-load", v->allow_load, err);
     if (st == CTW_OK && v->ready_file != NULL)
@@ -194,7 +203,7 @@ static enum ctw_status check_values(const struct values *v, struct ctw_err *err)
     return st;
 }
 
-/* Plain words after those of --model. */
+/* Appends the folders given without --model. */
 static enum ctw_status add_models(struct ctw_option_list *models, const char *const *more, int n,
                                   struct ctw_err *err)
 {

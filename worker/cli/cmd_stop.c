@@ -12,37 +12,37 @@
 #include "worker/service/registry.h"
 
 static const char about[] =
-    "Stops a running worker: it takes no more jobs, finishes those it has (or cancels them), lets\n"
-    "clients fetch, and ends. URL is its address or its name; without one, the only worker of\n"
-    "this user, apart from private ones (`ctworker ps`), which their programs end.\n"
+    "Stops a running worker: it accepts no more jobs, finishes or cancels its unfinished jobs,\n"
+    "lets clients fetch results, and ends. URL is the worker's address or name; the default is\n"
+    "the only worker of this user, not counting private workers (see `ctworker ps`).\n"
     "\n"
-    "Exit codes: 0 it has ended (with --timeout 0: it was told); 66 no such worker; 74 it does "
-    "not\n"
-    "answer; 75 it is still finishing jobs after the timeout.\n";
+    "Exit codes: 0 the worker has ended (with --timeout 0: the worker accepted the request);\n"
+    "64 wrong command line, or several workers run; 66 no such worker; 74 no answer; 75 the\n"
+    "worker is still running after the timeout; 77 token refused.\n";
 
 enum {
     CALL_MS = 5000,
-    LOOK_MS = 100,    /* between looks at the process or the lock */
-    ASK_MS = 1000,    /* for an answer, where neither can be seen */
-    N_UNANSWERED = 3, /* before such a worker counts as ended */
+    LOOK_MS = 100,    /* between checks of the process or the lock */
+    ASK_MS = 1000,    /* for an answer, if neither can be checked */
+    N_UNANSWERED = 3, /* calls before such a worker counts as ended */
     BOOT_BYTES = 16
 };
 
-/* The worker that is stopped, and how to see that it has ended. */
+/* The worker to stop, and how to check that it has ended. */
 struct target {
     char url[CTW_URL_MAX], token[CTW_TOKEN_MAX];
     struct ctw_endpoint endpoint;
-    bool met; /* boot is known */
+    bool met; /* boot is valid */
     char boot[BOOT_BYTES];
-    pid_t pid; /* of this machine and user; 0: not known to be */
+    pid_t pid; /* if it runs here as this user; else 0 */
     int64_t started;
-    uint64_t n_jobs; /* unfinished, when last heard */
+    uint64_t n_jobs; /* unfinished, as of the last answer */
     int n_unanswered;
 };
 
 /*
- * Who is there, and how many jobs has it? CTW_ENOTFOUND, after the first time: another worker
- * answered, so ours has ended.
+ * Asks for the worker's boot id and its number of unfinished jobs. CTW_ENOTFOUND, not on the first
+ * call: another worker answered, so the target has ended.
  */
 static enum ctw_status ask_health(struct target *t, int timeout_ms, struct ctw_err *err)
 {
@@ -55,7 +55,7 @@ static enum ctw_status ask_health(struct target *t, int timeout_ms, struct ctw_e
         st = ctw_fail(err, CTW_EFORMAT, "%s: boot has %zu bytes, not %d", t->url, boot.n,
                       BOOT_BYTES);
     if (st == CTW_OK && t->met && memcmp(boot.data, t->boot, BOOT_BYTES) != 0)
-        st = ctw_fail(err, CTW_ENOTFOUND, "%s: another worker is there", t->url);
+        st = ctw_fail(err, CTW_ENOTFOUND, "%s: another worker has taken this address", t->url);
     if (st == CTW_OK) {
         memcpy(t->boot, boot.data, BOOT_BYTES);
         t->met = true;
@@ -66,7 +66,7 @@ static enum ctw_status ask_health(struct target *t, int timeout_ms, struct ctw_e
     return st;
 }
 
-/* A worker in our registry runs here: its process can be looked at. */
+/* A worker in our registry runs here, so its process can be checked. */
 static void find_process(struct target *t)
 {
     char dir[CTW_URL_MAX], boot[2 * BOOT_BYTES + 1];
@@ -120,7 +120,7 @@ static bool has_ended(struct target *t)
         return ctw_process_started(t->pid) != t->started;
     if (t->endpoint.path != NULL)
         return !ctw_endpoint_held(t->endpoint.path, &holder);
-    /* One call may fail for many reasons. */
+    /* A single failed call does not mean that the worker has ended. */
     enum ctw_status st = ask_health(t, ASK_MS, &err);
     t->n_unanswered = st == CTW_OK ? 0 : t->n_unanswered + 1;
     return st == CTW_ENOTFOUND || t->n_unanswered == N_UNANSWERED;
@@ -140,12 +140,11 @@ static enum ctw_status wait_for_end(struct target *t, int64_t timeout_s, struct 
     if (t->n_jobs > 0)
         return ctw_fail(err, CTW_EBUSY,
                         "%s is still finishing %" PRIu64 " jobs after %" PRId64 " s: wait, or "
-                        "cancel them with --cancel",
+                        "cancel the jobs with --cancel",
                         t->url, t->n_jobs, timeout_s);
     return ctw_fail(err, CTW_EBUSY,
                     "%s has finished its jobs, but has not ended after %" PRId64
-                    " s: clients still "
-                    "fetch, or a model is being loaded; wait",
+                    " s: clients are still fetching results, or a model is being loaded; wait",
                     t->url, timeout_s);
 }
 
@@ -165,7 +164,7 @@ int ctw_cmd_stop(int argc, char **argv)
          .min = 0,
          .max = 7 * 86400,
          .meta = "SECONDS",
-         .help = "how long to wait for its end; 0 does not wait"},
+         .help = "how long to wait until the worker has ended; 0: do not wait"},
         ctw_token_option(&token_file),
     };
     const struct ctw_command_line line = {.name = "stop",

@@ -1,6 +1,6 @@
 /*
- * The commands of the `ctworker` program. Each is one file worker/cli/cmd_NAME.c with a function
- * below and one row in main.c's table.
+ * The commands of the `ctworker` program. Each command is a file worker/cli/cmd_NAME.c, a function
+ * below and a row in main.c's table.
  */
 #ifndef CTW_WORKER_MAIN_H
 #define CTW_WORKER_MAIN_H

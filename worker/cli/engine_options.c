@@ -4,7 +4,7 @@
 
 enum { N_WHERE = 5, N_HOW = CTW_N_ENGINE_OPTIONS - N_WHERE };
 
-/* What is computed on. */
+/* The config file, and the backend and device that compute. */
 static void where_rows(struct ctw_option rows[N_WHERE], struct ctw_engine_option_values *v)
 {
     const struct ctw_option all[] = {
@@ -12,35 +12,36 @@ static void where_rows(struct ctw_option rows[N_WHERE], struct ctw_engine_option
          .type = CTW_OPT_STRING,
          .value = &v->config,
          .meta = "NAME",
-         .help = "read this file of the folder instead of config.json"},
+         .help = "read this file in the folder instead of config.json"},
         {.name = "backend",
          .type = CTW_OPT_CHOICE,
          .value = &v->backend,
          .choices = "auto|cpu|cuda",
-         .help = "what computes (default: auto, a GPU where there is one)"},
+         .help = "what computes (default: auto, a GPU if the machine has one)"},
         {.name = "device",
          .type = CTW_OPT_INT,
          .value = &v->device,
          .min = 0,
          .max = 255,
          .meta = "N",
-         .help = "which GPU, as nvidia-smi numbers those that are visible (default: 0)"},
+         .help = "index of the GPU among the visible GPUs, in nvidia-smi's order (default: 0)"},
         {.name = "cpu-variant",
          .type = CTW_OPT_CHOICE,
          .value = &v->variant,
          .choices = "auto|c|avx2|avx512|avx512bf16",
-         .help = "force one set of CPU kernels (default: auto, the best that this machine runs)"},
+         .help =
+             "force a set of CPU kernels (default: auto, the best set that this machine supports)"},
         {.name = "cuda-variant",
          .type = CTW_OPT_CHOICE,
          .value = &v->cuda_variant,
          .choices = "auto|general|hopper",
-         .help = "force one set of GPU kernels (default: auto, the best that the GPU runs)"},
+         .help = "force a set of GPU kernels (default: auto, the best set that the GPU supports)"},
     };
     _Static_assert(CTW_COUNT(all) == N_WHERE, "count the rows");
     memcpy(rows, all, sizeof(all));
 }
 
-/* How, and how much at a time. */
+/* Precision, threads, memory and lengths. */
 static void how_rows(struct ctw_option rows[N_HOW], struct ctw_engine_option_values *v)
 {
     const struct ctw_option all[] = {
@@ -49,43 +50,44 @@ static void how_rows(struct ctw_option rows[N_HOW], struct ctw_engine_option_val
          .value = &v->dtype,
          .choices = "auto|bfloat16|float16|float32",
          .help =
-             "activations (default: auto, the checkpoint's own; float32 is the reference mode)"},
+             "activations (default: auto, the checkpoint's dtype; float32 is the reference mode)"},
         {.name = "threads",
          .type = CTW_OPT_INT,
          .value = &v->n_threads,
          .min = 0,
          .max = 1024,
          .meta = "N",
-         .help = "CPU threads (default: 0, one a CPU)"},
+         .help = "CPU threads (default: 0, one per CPU)"},
         {.name = "memory-limit",
          .type = CTW_OPT_BYTES,
          .value = &v->memory_limit,
          .meta = "SIZE",
-         .help = "memory beyond the weights, such as 2GiB (default: a quarter of what is "
-                 "available)"},
+         .help = "memory in addition to the weights, such as 2GiB (default: a quarter of the "
+                 "available memory)"},
         {.name = "max-length",
          .type = CTW_OPT_INT,
          .value = &v->max_length,
          .min = 0,
          .max = 1 << 24,
          .meta = "N",
-         .help = "longest input in tokens (default: 0, the model's own)"},
+         .help = "longest input in tokens (default: 0, the model's limit)"},
         {.name = "chunk-tokens",
          .type = CTW_OPT_INT,
          .value = &v->chunk_tokens,
          .min = 0,
          .max = 1 << 24,
          .meta = "N",
-         .help = "tokens that go through a layer together (default: 0, planned; never changes a "
-                 "score)"},
+         .help = "tokens that go through a layer together (default: 0, planned; does not affect "
+                 "scores)"},
         {.name = "pass-tokens",
          .type = CTW_OPT_INT,
          .value = &v->pass_tokens,
          .min = 0,
          .max = 1 << 24,
          .meta = "N",
-         .help = "tokens that go through the layers together (default: 0, planned; never changes a "
-                 "score)"},
+         .help =
+             "tokens that go through all layers before the next tokens (default: 0, planned; does "
+             "not affect scores)"},
     };
     _Static_assert(CTW_COUNT(all) == N_HOW, "count the rows");
     memcpy(rows, all, sizeof(all));
@@ -97,7 +99,7 @@ void ctw_engine_option_rows(struct ctw_option *rows, struct ctw_engine_option_va
     how_rows(rows + N_WHERE, values);
 }
 
-/* "auto" is the default's other name. */
+/* "auto" means the default, which is NULL. */
 static const char *named(const char *variant)
 {
     return variant == NULL || strcmp(variant, "auto") == 0 ? NULL : variant;

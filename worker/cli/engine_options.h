@@ -1,5 +1,5 @@
 /*
- * The command-line options that say how an engine runs, shared by score, serve and inspect.
+ * The command-line options for an engine, shared by score, serve and inspect.
  */
 #ifndef CTW_WORKER_ENGINE_OPTIONS_H
 #define CTW_WORKER_ENGINE_OPTIONS_H
@@ -9,17 +9,17 @@
 
 enum { CTW_N_ENGINE_OPTIONS = 11 };
 
-/* Where the parser puts them; start from {0}. */
+/* Values that the parser fills in; start from {0}. */
 struct ctw_engine_option_values {
     const char *config, *backend, *variant, *cuda_variant, *dtype;
     int64_t n_threads, device, max_length, chunk_tokens, pass_tokens;
     uint64_t memory_limit;
 };
 
-/* Writes CTW_N_ENGINE_OPTIONS rows that fill *values. */
+/* Fills rows[CTW_N_ENGINE_OPTIONS]; parsing them fills *values. */
 void ctw_engine_option_rows(struct ctw_option *rows, struct ctw_engine_option_values *values);
 
-/* The engine options for one model. */
+/* Engine options for the model in model_dir. */
 struct ctw_engine_options ctw_engine_options_from(const struct ctw_engine_option_values *values,
                                                   const char *model_dir);
 

@@ -13,14 +13,14 @@
 #include "worker/weights/provider.h"
 
 enum {
-    HOST_BLOCK = 1 << 20, /* bytes decoded at a time: a thread's cache; what fills a GPU */
+    HOST_BLOCK = 1 << 20, /* bytes decoded at a time: fits a thread's cache, or fills a GPU */
     DEVICE_BLOCK = 64 << 20,
     SHOW_FROM = 100000000 /* elements: some seconds */
 };
 
 struct job {
     const struct ctw_matrix *matrix;
-    int layer, index; /* which of the layer's matrices */
+    int layer, index; /* index: of the matrix within its layer */
     int64_t elements;
     char hex[65];
     enum ctw_status st;
@@ -29,14 +29,15 @@ struct job {
 
 struct hashing {
     const struct ctw_model *model;
-    struct ctw_backend *be;        /* NULL: the definition decodes, from the mapped files */
-    struct ctw_provider *provider; /* of be's memory */
+    struct ctw_backend *be;        /* NULL: the definition decodes from the mapped files */
+    struct ctw_provider *provider; /* weights in be's memory */
     void *device;                  /* a block in be's memory */
     struct job *jobs;              /* in the model's order */
-    struct job **in_turn; /* by threads: the largest first, which keeps them busy to the end */
-    void **block;         /* [n_threads], of block_bytes: at least a row */
+    struct job *
+        *in_turn; /* order of work: largest first, which keeps all threads busy to the end */
+    void **block; /* [n_threads], of block_bytes each: at least one row */
     size_t block_bytes;
-    int n_threads; /* one for a device */
+    int n_threads; /* 1 with a device */
     int64_t n_jobs;
     int64_t n_elements;
     atomic_llong n_elements_done;
@@ -63,7 +64,7 @@ static enum ctw_status decode(struct hashing *h, const struct ctw_weight *w,
     return st;
 }
 
-/* Where the stored parts are; a device's until the layer is released. */
+/* Finds the stored parts. Parts on a device are valid until the layer is released. */
 static enum ctw_status find_parts(struct hashing *h, struct job *job, struct ctw_weight_data *data)
 {
     const struct ctw_layer_data *layer;
@@ -86,7 +87,8 @@ static enum ctw_status hash_matrix(struct hashing *h, struct job *job, int threa
     struct ctw_weight_data data;
     size_t row_bytes = (size_t)w->k * ctw_dtype_bytes(h->model->dtype);
     int64_t block = (int64_t)(h->block_bytes / row_bytes);
-    if (block > 8) /* as packed zero points lie: decoders take each block as they take the whole */
+    if (block >
+        8) /* blocks start where packed zero points do, so decoding by blocks changes nothing */
         block -= block % 8;
     struct ctw_sha256 sha;
     ctw_sha256_init(&sha);
@@ -125,8 +127,8 @@ static int larger_first(const void *a, const void *b)
     return x > y ? -1 : x < y;
 }
 
-/* The matrices, and blocks of at least a row of the longest. A device's are taken layer by layer,
- * as they arrive in its memory. */
+/* Lists the matrices and sets block_bytes to at least the longest row. With a device, the order of
+ * work is by layer, as layers arrive in the device's memory. */
 static enum ctw_status collect(struct hashing *h, struct ctw_err *err)
 {
     size_t cap = (size_t)h->model->n_layers * CTW_N_MATRICES;
@@ -165,7 +167,8 @@ static enum ctw_status open_blocks(struct hashing *h, struct ctw_err *err)
     return h->be == NULL ? CTW_OK : ctw_device_alloc(h->be, &h->device, h->block_bytes, err);
 }
 
-/* Only a GPU that is asked for: the definition needs none, and is what the hashes are of. */
+/* Opens a GPU only if it is asked for: hashes are defined by the plain C decoder, which needs none.
+ */
 static enum ctw_status open_device(struct hashing *h, const struct ctw_engine_options *opt,
                                    struct ctw_err *err)
 {
@@ -179,7 +182,7 @@ static enum ctw_status open_device(struct hashing *h, const struct ctw_engine_op
     return st;
 }
 
-/* All of them, or those before the one that failed. */
+/* Prints all jobs, or the jobs before the first failed job. */
 static enum ctw_status print_jobs(const struct hashing *h, struct ctw_err *err)
 {
     for (int64_t i = 0; i < h->n_jobs; i++) {

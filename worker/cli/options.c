@@ -138,7 +138,7 @@ static enum ctw_status set_value(const struct ctw_option *o, const char *source,
         *(const char **)o->value = text;
         return CTW_OK;
     }
-    return ctw_fail(err, CTW_EINTERNAL, "%s: an option of no known type", source);
+    return ctw_fail(err, CTW_EINTERNAL, "%s: the option has an unknown type", source);
 }
 
 /* ---- suggestions ---- */
@@ -149,8 +149,8 @@ static int min3(int a, int b, int c)
     return m < c ? m : c;
 }
 
-/* Insertions, deletions, replacements and swaps of neighbours that turn a into b (restricted
- * Damerau-Levenshtein); words of more than 31 letters are as far as can be. */
+/* Number of insertions, deletions, replacements and swaps of neighbours that turn a into b
+ * (restricted Damerau-Levenshtein); MAX for words of more than 31 letters. */
 static int edit_distance(const char *a, const char *b)
 {
     enum { MAX = 32 };
@@ -176,7 +176,8 @@ static int edit_distance(const char *a, const char *b)
 const char *ctw_closest(const char *word, const char *const *candidates, int n)
 {
     const char *best = NULL;
-    int best_distance = (int)strlen(word) / 3 + 2; /* this far and farther is not meant */
+    int best_distance =
+        (int)strlen(word) / 3 + 2; /* words at this distance or farther do not match */
     for (int i = 0; i < n; i++) {
         int distance = edit_distance(word, candidates[i]);
         if (distance < best_distance) {
@@ -199,13 +200,14 @@ static enum ctw_status fail_unknown(const struct ctw_command_line *line, const c
         names[n_names++] = line->options[i].name;
     names[n_names++] = "help";
     const char *best = ctw_closest(bare + strspn(bare, "-"), names, n_names);
-    return ctw_fail(err, CTW_EINVAL, "unknown option %s%s%s; ctworker %s --help lists all", bare,
-                    best != NULL ? "; did you mean --" : "", best != NULL ? best : "", line->name);
+    return ctw_fail(err, CTW_EINVAL, "unknown option %s%s%s; ctworker %s --help lists the options",
+                    bare, best != NULL ? "; did you mean --" : "", best != NULL ? best : "",
+                    line->name);
 }
 
 /* ---- the command line ---- */
 
-/* Options, or with `lists` those of which the command line gave none. */
+/* Sets options from the environment; with `lists`, only lists that the command line left empty. */
 static enum ctw_status read_environment(const struct ctw_command_line *line, bool lists,
                                         struct ctw_err *err)
 {
@@ -234,7 +236,7 @@ static const struct ctw_option *find_option(const struct ctw_command_line *line,
     return NULL;
 }
 
-/* argv[*at] begins with a dash. Moves *at on by one where the value is a word of its own. */
+/* argv[*at] begins with a dash. Advances *at by one if the value is a separate word. */
 static enum ctw_status read_option(const struct ctw_command_line *line, int argc, char **argv,
                                    int *at, struct ctw_err *err)
 {
@@ -288,7 +290,7 @@ enum ctw_status ctw_options_read(const struct ctw_command_line *line, int argc, 
     bool only_positional = false;
     *n_positional = 0;
     *help = false;
-    /* --help works whatever else is wrong. */
+    /* --help takes precedence over errors in other words. */
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0 && !*help; i++)
         *help = strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0;
     if (*help)
@@ -302,8 +304,8 @@ enum ctw_status ctw_options_read(const struct ctw_command_line *line, int argc, 
             st = read_option(line, argc, argv, &i, err);
         } else if (*n_positional == line->n_positional_max) {
             st = ctw_fail(err, CTW_EINVAL,
-                          "unexpected argument \"%s\"; ctworker %s --help lists what it takes",
-                          word, line->name);
+                          "unexpected argument \"%s\"; ctworker %s --help shows the usage", word,
+                          line->name);
         } else {
             line->positionals[(*n_positional)++] = word;
         }

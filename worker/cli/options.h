@@ -1,11 +1,12 @@
 /*
- * Command lines, as tables: one row an option, from which both the parser and --help come. Every
- * option can also be set by the environment variable CTW_NAME (dashes become underscores, an empty
- * one counts as not set); the command line wins.
+ * Command lines as tables: one row per option, used by the parser and by --help. Every option can
+ * also be set by the environment variable CTW_NAME (dashes become underscores; an empty variable
+ * counts as not set); the command line takes precedence.
  *
- * Accepted: --name VALUE, --name=VALUE, a flag as --name or --name=yes|no, -h, --help, and -- after
- * which everything is positional. An option given twice takes the last value, unless it is a list.
- * A list's environment variable holds one value, which counts only where the command line has none.
+ * The parser accepts --name VALUE, --name=VALUE, a flag as --name or --name=yes|no, -h, --help, and
+ * --, after which every word is positional. An option given twice takes the last value, unless it
+ * is a list. A list's environment variable holds one value, used only if the command line gives
+ * none.
  */
 #ifndef CTW_WORKER_OPTIONS_H
 #define CTW_WORKER_OPTIONS_H
@@ -18,7 +19,7 @@
 enum ctw_option_type {
     CTW_OPT_FLAG,   /* bool */
     CTW_OPT_STRING, /* const char * */
-    CTW_OPT_LIST,   /* struct ctw_option_list: each time it is given adds one */
+    CTW_OPT_LIST,   /* struct ctw_option_list: each occurrence adds one value */
     CTW_OPT_INT,    /* int64_t, within min..max */
     CTW_OPT_BYTES,  /* uint64_t: 4096, 512MiB, 20GiB, 1.5GB */
     CTW_OPT_CHOICE  /* const char *, one of `choices`, separated by '|' */
@@ -32,12 +33,12 @@ struct ctw_option_list {
 struct ctw_option {
     const char *name; /* without the dashes */
     enum ctw_option_type type;
-    void *value;         /* where it goes; what is there is the default */
+    void *value;         /* destination; its initial content is the default */
     int64_t min, max;    /* CTW_OPT_INT */
     const char *choices; /* CTW_OPT_CHOICE */
     const char *meta;    /* "DIR", for --help */
-    const char *help;    /* --help adds the default, unless this speaks of one */
-    bool required;       /* STRING, CHOICE, LIST: must be given, unless it has a default */
+    const char *help;    /* --help adds the default, unless this text has the word "default" */
+    bool required;       /* STRING, CHOICE, LIST: must be given, unless there is a default */
 };
 
 struct ctw_command_line {
@@ -46,28 +47,29 @@ struct ctw_command_line {
     const char *about;    /* paragraphs for --help */
     const struct ctw_option *options;
     int n_options;
-    const char *positional; /* "DIR", for --help; NULL: takes none */
+    const char *positional; /* "DIR", for --help; NULL: no positional arguments */
     int n_positional_min, n_positional_max;
     const char **positionals; /* filled, [n_positional_max] */
 };
 
 /*
- * Parses argv[1..]. *out_exit is -1 to go on; else the command must return it at once: 0 after
- * --help (printed to stdout), 64 after a wrong command line (one line on stderr that names the
- * word and the remedy). Returns the number of positional arguments. Strings stay argv's and the
- * environment's.
+ * Parses argv[1..]. *out_exit is -1 if the command should go on; else the command must return
+ * *out_exit at once: 0 after --help (printed to stdout), 64 after a wrong command line (one line on
+ * stderr that names the word and the remedy). Returns the number of positional arguments. Strings
+ * are not copied: they belong to argv and the environment.
  */
 int ctw_options_parse(const struct ctw_command_line *line, int argc, char **argv, int *out_exit);
 
-/* As above, but without printing: CTW_EINVAL with the line in *err, or *help set. */
+/* Like ctw_options_parse(), without printing: CTW_EINVAL with the message in *err, or sets *help.
+ */
 enum ctw_status ctw_options_read(const struct ctw_command_line *line, int argc, char **argv,
                                  int *n_positional, bool *help, struct ctw_err *err) CTW_MUST_CHECK;
 
-/* "4096", "512 MiB", "1.5GB" (units of 1000 and of 1024, in any case; a fraction of a byte is
- * dropped); false for anything else. */
+/* Parses "4096", "512 MiB", "1.5GB": units of 1000 and of 1024, upper or lower case, a fraction of
+ * a byte is dropped. False for anything else. */
 bool ctw_bytes_parse(const char *text, uint64_t *out) CTW_MUST_CHECK;
 
-/* The candidate nearest to a mistyped word; NULL if none is near enough to be meant. */
+/* The candidate nearest to a mistyped word; NULL if no candidate is near enough. */
 const char *ctw_closest(const char *word, const char *const *candidates, int n);
 
 #endif

@@ -21,7 +21,7 @@ static void format_bytes(uint64_t bytes, char *buf, size_t cap)
     (void)snprintf(buf, cap, "%" PRIu64 "%s", bytes, units[unit]);
 }
 
-/* The default as text; empty: there is none to tell of. */
+/* The default as text; empty: no default to show. */
 static void format_default(const struct ctw_option *o, char *buf, size_t cap)
 {
     const char *text = "";
@@ -46,7 +46,7 @@ static void format_default(const struct ctw_option *o, char *buf, size_t cap)
     (void)snprintf(buf, cap, "%s", text);
 }
 
-/* Prints text in words, from column `at` on, indented to TEXT_COLUMN. */
+/* Prints text from column `at` on, wrapped between words, further lines indented to TEXT_COLUMN. */
 static void print_wrapped(FILE *to, const char *text, int at)
 {
     const char *p = text;
@@ -107,8 +107,9 @@ void ctw_options_print_help(const struct ctw_command_line *line, FILE *to)
                   line->about, n > 0 && line->about[n - 1] == '\n' ? "" : "\n");
     for (int i = 0; i < line->n_options; i++)
         print_option(to, &line->options[i]);
-    print_row(to, "-h, --help", "this text");
-    (void)fputs("\nAn option can also be set by the environment variable in brackets; the command "
-                "line wins.\n",
-                to);
+    print_row(to, "-h, --help", "print this help");
+    (void)fputs(
+        "\nThe environment variable in brackets also sets the option; the command line takes "
+        "precedence.\n",
+        to);
 }

@@ -9,8 +9,8 @@
 
 static enum ctw_status fail_to_open(const char *path, struct ctw_err *err)
 {
-    return ctw_fail(err, errno == ENOENT ? CTW_ENOTFOUND : CTW_EIO, "%s: cannot write there: %s",
-                    path, strerror(errno));
+    return ctw_fail(err, errno == ENOENT ? CTW_ENOTFOUND : CTW_EIO,
+                    "%s: cannot open the file for writing: %s", path, strerror(errno));
 }
 
 enum ctw_status ctw_output_file_open(struct ctw_output_file *f, const char *path,
@@ -42,10 +42,10 @@ enum ctw_status ctw_output_file_begin(struct ctw_output_file *f, struct ctw_err 
     f->created = false;
     if (f->standard || !f->regular || ftruncate(f->fd, 0) == 0)
         return CTW_OK;
-    return ctw_fail(err, CTW_EIO, "%s: cannot empty it: %s", f->path, strerror(errno));
+    return ctw_fail(err, CTW_EIO, "%s: cannot truncate the file: %s", f->path, strerror(errno));
 }
 
-/* Takes back the last `bytes` of what was written, if nobody has written behind them. */
+/* Removes the last `bytes` that were written, if no other process has appended to the file. */
 static void take_back(const struct ctw_output_file *f, size_t bytes)
 {
     struct stat s;
@@ -56,7 +56,7 @@ static void take_back(const struct ctw_output_file *f, size_t bytes)
         (void)lseek(f->fd, end - (off_t)bytes, SEEK_SET);
 }
 
-/* As much as goes; errno says why it was not all. */
+/* Writes as much as possible; if the result is less than `bytes`, errno says why. */
 static size_t write_bytes(int fd, const char *text, size_t bytes)
 {
     size_t done = 0;
@@ -84,8 +84,9 @@ enum ctw_status ctw_output_file_write(struct ctw_output_file *f, const char *lin
     if (done == bytes)
         return CTW_OK;
     take_back(f, done - whole);
-    return ctw_fail(err, CTW_EIO, "%s: cannot write results: %s; it ends after %lld whole lines",
-                    f->path, strerror(why), (long long)f->n_lines);
+    return ctw_fail(err, CTW_EIO,
+                    "%s: cannot write results: %s; the file ends after %lld whole lines", f->path,
+                    strerror(why), (long long)f->n_lines);
 }
 
 enum ctw_status ctw_output_file_close(struct ctw_output_file *f, struct ctw_err *err)

@@ -16,10 +16,10 @@ static enum ctw_status open_input(int *fd, const char *path, struct ctw_err *err
     const char *name = standard ? "standard input" : path;
     *fd = standard ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
     if (*fd < 0 || fstat(*fd, &s) != 0)
-        return ctw_fail(err, errno == ENOENT ? CTW_ENOTFOUND : CTW_EIO, "%s: cannot read it: %s",
-                        name, strerror(errno));
+        return ctw_fail(err, errno == ENOENT ? CTW_ENOTFOUND : CTW_EIO,
+                        "%s: cannot read the input: %s", name, strerror(errno));
     if (S_ISDIR(s.st_mode))
-        return ctw_fail(err, CTW_EIO, "%s: a folder; expected a file of JSON lines", name);
+        return ctw_fail(err, CTW_EIO, "%s: found a folder, expected a file of JSON lines", name);
     return CTW_OK;
 }
 
@@ -30,7 +30,7 @@ static bool same_file(int a, int b)
            x.st_ino == y.st_ino;
 }
 
-/* Is it a descriptor's name, beside which there is no place for a file? */
+/* Does the path name a file descriptor? Its folder cannot hold a record. */
 static bool names_descriptor(const char *path)
 {
     static const char *const places[] = {"/dev/std", "/dev/fd/", "/proc/"};
@@ -54,9 +54,10 @@ static enum ctw_status open_meta(struct ctw_score_files *f, const char *path, st
     }
     enum ctw_status st = ctw_output_file_open(&f->meta, path, err);
     if (st == CTW_OK && (same_file(f->in, f->meta.fd) || same_file(f->out.fd, f->meta.fd)))
-        st =
-            ctw_fail(err, CTW_EINVAL,
-                     "%s: is the input or the output as well: give --meta a file of its own", path);
+        st = ctw_fail(err, CTW_EINVAL,
+                      "%s: the record is the same file as the input or the output: give --meta "
+                      "another file",
+                      path);
     return st;
 }
 
@@ -69,10 +70,11 @@ enum ctw_status ctw_score_files_open(struct ctw_score_files *f, const struct ctw
     if (st == CTW_OK)
         st = ctw_output_file_open(&f->out, paths->out, err);
     if (st == CTW_OK && same_file(f->in, f->out.fd))
-        st = ctw_fail(err, CTW_EINVAL,
-                      "%s: is the input as well, and results are written while it is read: give "
-                      "--out another file",
-                      f->out.path);
+        st = ctw_fail(
+            err, CTW_EINVAL,
+            "%s: the output is the same file as the input, which is still being read: give "
+            "--out another file",
+            f->out.path);
     return st == CTW_OK ? open_meta(f, paths->meta, err) : st;
 }
 

@@ -39,7 +39,7 @@ static enum ctw_status refuse_other_keys(const struct ctw_json_node *root, struc
             found = found || strcmp(ctw_json_key(n), known[i]) == 0;
         if (!found)
             return ctw_json_fail(n, err, CTW_EFORMAT,
-                                 "unknown key; known are id, tokens, context, continuation");
+                                 "unknown key; known keys are id, tokens, context, continuation");
     }
     return CTW_OK;
 }
@@ -66,13 +66,13 @@ static enum ctw_status read_tokens(struct ctw_score_item *item, const struct ctw
     bool pair = ctw_json_get(root, "context") != NULL || ctw_json_get(root, "continuation") != NULL;
     if (whole == pair)
         return ctw_json_fail(root, err, CTW_EFORMAT,
-                             "needs either tokens, or context and continuation");
+                             "expected either tokens, or context and continuation");
     enum ctw_status st = read_ids(item, root, whole ? "tokens" : "context", vocab, err);
     if (st != CTW_OK)
         return st;
     if (item->seq.n_tok == 0)
         return ctw_json_fail(root, err, CTW_EFORMAT,
-                             "%s is empty: the model needs a token to begin with, such as BOS",
+                             "%s is empty: the model needs a first token, such as BOS",
                              whole ? "tokens" : "context");
     item->seq.first = whole ? 1 : item->seq.n_tok;
     return whole ? CTW_OK : read_ids(item, root, "continuation", vocab, err);
@@ -111,8 +111,8 @@ enum ctw_status ctw_score_item_read(struct ctw_score_item *item, int64_t line, c
         st = read_tokens(item, root, vocab, err);
     if (st == CTW_OK && item->seq.n_tok - 1 > max_length)
         st = ctw_json_fail(root, err, CTW_EINVAL,
-                           "%lld tokens are more than the maximum length of %lld and the last "
-                           "target: cut them or raise --max-length",
+                           "%lld tokens are more than the maximum length of %lld plus the last "
+                           "target: truncate the tokens or raise --max-length",
                            (long long)item->seq.n_tok, (long long)max_length);
     if (st == CTW_OK)
         st = make_room(item, err);
@@ -129,7 +129,7 @@ void ctw_score_item_fini(struct ctw_score_item *item)
     *item = (struct ctw_score_item){0};
 }
 
-/* NaN comes with the layer that it came out of; an infinite result alone need not. */
+/* NaN is reported with the layer that produced it; an infinite score may come without a layer. */
 static enum ctw_status check_finite(const struct ctw_score_item *item, int n_decoders,
                                     struct ctw_err *err)
 {
@@ -138,10 +138,10 @@ static enum ctw_status check_finite(const struct ctw_score_item *item, int n_dec
         return ctw_fail(
             err, CTW_ENUMERIC,
             s->bad_layer == n_decoders
-                ? "line %lld: scores are not finite; every layer's output was, so it is "
-                  "the head (%d)"
-                : "line %lld: scores are not finite; the first numbers that were not came "
-                  "out of layer %d",
+                ? "line %lld: scores are not finite; the output of every layer is finite, "
+                  "so the fault is in the head (%d)"
+                : "line %lld: scores are not finite; the first numbers that are not finite "
+                  "came from layer %d",
             (long long)item->line, s->bad_layer);
     for (int64_t t = 0; t < s->n_tok - s->first; t++)
         if (!isfinite(s->logprob[t]))

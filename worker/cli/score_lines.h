@@ -1,5 +1,5 @@
 /*
- * The JSON lines of `ctworker score`: one item a line in, one result a line out.
+ * The JSON lines of `ctworker score`: one item per input line, one result per output line.
  *
  *   {"id": any, "tokens": [..]}                             scores tokens 1 .. n-1
  *   {"id": any, "context": [..], "continuation": [..]}      scores the continuation
@@ -12,56 +12,56 @@
 #include "worker/engine/engine.h"
 
 struct ctw_score_item {
-    char *id;     /* the line's "id" as JSON; NULL: it had none */
-    int64_t line; /* its number in the input, from 1 */
+    char *id;     /* the line's "id" as JSON; NULL: the line has none */
+    int64_t line; /* line number in the input, from 1 */
     int32_t *tokens;
     struct ctw_seq seq; /* n_tok == first: nothing to score */
 };
 
 enum { CTW_SCORE_LINE_BYTES = 64 << 20 }; /* longer lines are refused */
 
-/* Tokens that the model reads for it: all but the last target; 0: nothing to score. */
+/* Tokens that the model reads for the item: all but the last target; 0: nothing to score. */
 static inline int64_t ctw_score_item_inputs(const struct ctw_score_item *item)
 {
     return item->seq.first == item->seq.n_tok ? 0 : item->seq.n_tok - 1;
 }
 
 /*
- * Reads one line. max_length and vocab bound it. Every failure's message says which line.
- * The item is closed with ctw_score_item_fini, also after a failure.
+ * Reads one line; max_length bounds the item's inputs, vocab its ids. Every message names the line.
+ * Close the item with ctw_score_item_fini(), also after a failure.
  */
 enum ctw_status ctw_score_item_read(struct ctw_score_item *item, int64_t line, const char *text,
                                     size_t bytes, int64_t max_length, int64_t vocab,
                                     struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_score_item_fini(struct ctw_score_item *item);
 
-/* Appends the result line. CTW_ENUMERIC: the item's numbers are not finite; the message names the
- * line and the layer, and nothing was appended. */
+/* Appends the result line. CTW_ENUMERIC: a score is not finite; the message names the line and, if
+ * known, the layer, and nothing is appended. */
 enum ctw_status ctw_score_item_write(const struct ctw_score_item *item, int n_decoders,
                                      struct ctw_json_writer *w, struct ctw_err *err) CTW_MUST_CHECK;
 
 /* Items that are scored together. */
 struct ctw_score_block {
-    struct ctw_score_block *next; /* the writer's */
+    struct ctw_score_block *next; /* for the writer */
     struct ctw_score_item *items;
     int64_t n_items, capacity;
-    int64_t n_tok;        /* model inputs of the items that have something to score */
+    int64_t n_tok;        /* model inputs of all items with something to score */
     int64_t n_held;       /* tokens of all items */
-    int64_t input_bytes;  /* of the input, up to the end of this block */
-    int64_t input_tok;    /* likewise: model inputs */
-    struct ctw_seq *seqs; /* [n_seqs], of the items that have something to score */
-    int64_t *item_of;     /* [n_seqs] */
+    int64_t input_bytes;  /* bytes of the input up to the end of this block */
+    int64_t input_tok;    /* model inputs up to the end of this block */
+    struct ctw_seq *seqs; /* [n_seqs], of all items with something to score */
+    int64_t *item_of;     /* [n_seqs]: index of the sequence's item */
     int64_t n_seqs;
-    int64_t n_final, n_written; /* the writer's: items */
-    bool done;                  /* likewise: nobody else needs it */
+    int64_t n_final, n_written; /* for the writer: numbers of items */
+    bool done;                  /* for the writer: the block can be freed once written */
 };
 
-/* Takes the item over, unless it fails (CTW_ENOMEM). */
+/* Takes ownership of the item, except after a failure (CTW_ENOMEM). */
 enum ctw_status ctw_score_block_add(struct ctw_score_block *b, const struct ctw_score_item *item,
                                     struct ctw_err *err) CTW_MUST_CHECK;
-/* Fills seqs and item_of from the items, of which no more come. */
+/* Fills seqs and item_of; no item may be added afterwards. */
 enum ctw_status ctw_score_block_collect(struct ctw_score_block *b,
                                         struct ctw_err *err) CTW_MUST_CHECK;
-void ctw_score_block_free(struct ctw_score_block *b); /* with its items; NULL is fine */
+void ctw_score_block_free(struct ctw_score_block *b); /* also frees the items; NULL is a no-op */
 
 #endif

@@ -19,7 +19,7 @@ static void write_int(struct ctw_json_writer *w, const char *key, int64_t value)
     ctw_json_write_int(w, value);
 }
 
-/* The keys of a model are those of `info` in docs/PROTOCOL.md. */
+/* The model's keys have the same names as in `info` in docs/PROTOCOL.md. */
 static void write_object(struct ctw_json_writer *w, const struct ctw_engine *engine,
                          const struct ctw_score_counts *counts)
 {
@@ -55,7 +55,7 @@ enum ctw_status ctw_score_meta_write(struct ctw_output_file *f, const struct ctw
     size_t bytes;
     write_object(&w, engine, counts);
     enum ctw_status st = ctw_json_writer_text(&w, &text, &bytes, err);
-    /* In place: on a full disk the room that the first writing took is still there. */
+    /* Overwrite in place: on a full disk, the space of the first record is still available. */
     if (st == CTW_OK && f->regular && lseek(f->fd, 0, SEEK_SET) != 0)
         st = ctw_fail(err, CTW_EIO, "%s: %s", f->path, strerror(errno));
     if (st == CTW_OK)

@@ -1,6 +1,6 @@
 /*
- * The record beside the results of `ctworker score`: one JSON object that says what scored them and
- * whether they are complete. Result lines hold no such thing, so that every line has one form.
+ * The record of a run of `ctworker score`: one JSON object that says how the results were made and
+ * whether they are complete. It is a separate file, so that every result line has the same form.
  */
 #ifndef CTW_WORKER_SCORE_META_H
 #define CTW_WORKER_SCORE_META_H
@@ -15,8 +15,8 @@ struct ctw_score_counts {
 };
 
 /*
- * Replaces what the file holds. The first writing, before anything is scored, is not complete: that
- * is what a run leaves that is killed.
+ * Replaces the file's content. The first record, written before anything is scored, has "complete"
+ * false: a killed run leaves this record.
  */
 enum ctw_status ctw_score_meta_write(struct ctw_output_file *f, const struct ctw_engine *engine,
                                      const struct ctw_score_counts *counts,

@@ -12,15 +12,15 @@
 
 enum {
     READ_BYTES = 256 << 10,
-    LINGER_MS = 200, /* how long lines from a pipe wait for more of them */
+    LINGER_MS = 200, /* how long lines from a pipe wait for further lines */
 };
 
 struct ctw_score_reader {
     struct ctw_score_input input;
     int64_t file_bytes; /* 0: not a regular file */
     pthread_t thread;
-    /* the thread's */
-    char *text; /* bytes from..to-1 are read and not yet taken */
+    /* used by the thread only */
+    char *text; /* bytes from..to-1 have been read, but not taken */
     size_t from, to, scanned, capacity;
     int64_t n_lines, n_bytes, n_tok; /* of all lines taken */
     bool at_end;
@@ -28,15 +28,15 @@ struct ctw_score_reader {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     struct ctw_score_block *block; /* being filled; may be NULL */
-    int64_t first_ms;              /* when its first line came */
-    bool full, ripe;               /* no more fits; it has waited for long enough */
+    int64_t first_ms;              /* when the block's first line arrived */
+    bool full, ripe; /* the next item does not fit; the block has waited long enough */
     bool ended, closing;
     int64_t pass_tokens;
-    enum ctw_status st; /* with err: why it ended */
+    enum ctw_status st; /* with err: why reading ended */
     struct ctw_err err;
 };
 
-/* How long to wait for input before the block is handed out as it is; -1: for ever. */
+/* How long to wait for input before the block is handed out unfilled; -1: no limit. */
 static int patience_ms(struct ctw_score_reader *r)
 {
     pthread_mutex_lock(&r->lock);
@@ -54,7 +54,7 @@ static void ripen(struct ctw_score_reader *r)
     pthread_mutex_unlock(&r->lock);
 }
 
-/* Waits for input; false: reading is to stop. */
+/* Waits for input; false: reading must stop. */
 static bool wait_for_input(struct ctw_score_reader *r)
 {
     struct pollfd fds[] = {{.fd = r->input.fd, .events = POLLIN},
@@ -66,11 +66,11 @@ static bool wait_for_input(struct ctw_score_reader *r)
         else if (n > 0)
             return fds[1].revents == 0;
         else if (errno != EINTR && errno != EAGAIN)
-            return true; /* read() will say it */
+            return true; /* read() reports the error */
     }
 }
 
-/* Reads some more behind what there is, or sets at_end. */
+/* Appends more input to the text, or sets at_end. */
 static enum ctw_status fill(struct ctw_score_reader *r, struct ctw_err *err)
 {
     memmove(r->text, r->text + r->from, r->to - r->from);
@@ -86,7 +86,7 @@ static enum ctw_status fill(struct ctw_score_reader *r, struct ctw_err *err)
     }
     if (!wait_for_input(r)) {
         r->at_end = true;
-        r->to = 0; /* a line that was not read whole is none */
+        r->to = 0; /* drop an incomplete line */
         r->scanned = 0;
         return CTW_OK;
     }
@@ -98,7 +98,7 @@ static enum ctw_status fill(struct ctw_score_reader *r, struct ctw_err *err)
     return CTW_OK;
 }
 
-/* The next line, with its newline if it has one, valid until the next call; NULL: there is none. */
+/* The next line, including its newline if it has one, valid until the next call; NULL: no line. */
 static enum ctw_status take_line(struct ctw_score_reader *r, const char **line, size_t *bytes,
                                  struct ctw_err *err)
 {
@@ -129,12 +129,13 @@ static enum ctw_status take_line(struct ctw_score_reader *r, const char **line, 
 static bool fits(const struct ctw_score_reader *r, const struct ctw_score_item *item)
 {
     const struct ctw_score_block *b = r->block;
-    /* The second bound holds what has nothing to score; all else is within it by the first. */
+    /* The second bound limits items with nothing to score; the first bound limits all others. */
     return b == NULL || (b->n_tok + ctw_score_item_inputs(item) <= r->pass_tokens &&
                          b->n_held + item->seq.n_tok <= 2 * r->pass_tokens);
 }
 
-/* Waits for a block that it fits into. Takes the item over, unless it fails. */
+/* Waits for a block with space for the item. Takes ownership of the item, except after a failure.
+ */
 static enum ctw_status add(struct ctw_score_reader *r, const struct ctw_score_item *item,
                            struct ctw_err *err)
 {

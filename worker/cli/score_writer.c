@@ -11,7 +11,7 @@ struct ctw_score_writer {
     int n_decoders;
     struct ctw_output_file *file;
     int wake_fd;
-    struct ctw_json_writer lines; /* not yet written */
+    struct ctw_json_writer lines; /* formatted, but not yet written */
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -20,12 +20,12 @@ struct ctw_score_writer {
     int n_blocks;
     bool closing;
     enum ctw_status st;
-    /* the thread's, until it has ended */
+    /* used by the thread only, until it has ended */
     int64_t n_scored;
     struct ctw_err err;
 };
 
-/* Writes the lines of items from b->n_written on, and counts those that arrived whole. */
+/* Writes the lines of items from b->n_written on, and counts the lines written whole. */
 static enum ctw_status flush(struct ctw_score_writer *w, struct ctw_score_block *b)
 {
     const char *text;
@@ -59,7 +59,7 @@ static enum ctw_status write_up_to(struct ctw_score_writer *w, struct ctw_score_
     return st != CTW_OK ? st : flushed;
 }
 
-/* The oldest block, if there is something to do with it; under lock. */
+/* The oldest block, if it can be written or freed; under lock. */
 static struct ctw_score_block *waiting(const struct ctw_score_writer *w)
 {
     struct ctw_score_block *b = w->first;

@@ -1,6 +1,6 @@
 #include "worker/cli/version.h"
 
-/* The CTW_BUILD_ macros come from worker/CMakeLists.txt, for this file alone. */
+/* worker/CMakeLists.txt defines the CTW_BUILD_ macros for this file only. */
 
 #define TEXT_(x) #x
 #define TEXT(x) TEXT_(x)

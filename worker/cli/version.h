@@ -1,4 +1,4 @@
-/* What this program is, as fixed when it was built. */
+/* The program's version and build, fixed at build time. */
 #ifndef CTW_WORKER_VERSION_H
 #define CTW_WORKER_VERSION_H
 
