@@ -3,9 +3,9 @@
 
     tests/run [--quick] [--only STAGE ...] [--all-architectures] [--at-once N] [--list]
 
-Stages run two at a time, since many of them leave a processor idle now and then. Prints one line a
-stage as it ends, and last "N passed, N failed" (checks, not stages). What a stage printed
-is in build/test-logs/STAGE.log; the end of it is shown when the stage fails.
+Stages run two at a time, because many stages leave a processor idle now and then. Prints one line per
+stage when the stage ends, and "N passed, N failed" (checks, not stages) last. The output of a stage is
+in build/test-logs/STAGE.log; if the stage fails, the end of its output is printed as well.
 """
 
 import argparse
@@ -29,17 +29,17 @@ TINY = DATA / "tiny"
 JOBS = str(os.cpu_count() or 1)
 PY = sys.executable
 PYTEST = [PY, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-# The GPU architectures that are compiled: the oldest, which the general variant runs on, and Hopper's.
+# The GPU architectures to compile: the oldest one for the general variant, and Hopper.
 # --all-architectures compiles the default of CTW_CUDA_ARCHITECTURES (CMakeLists.txt) instead.
 TWO_ARCHITECTURES = "80;90a"
-# These mostly wait: for processes, and for time to pass. A class has a worker for all of its tests.
+# These tests mostly wait, for processes and for timeouts. The tests of a class share a pytest worker.
 E2E = [*PYTEST, "-n", "4", "--dist", "loadscope", "tests/e2e"]
 
 
 @dataclass
 class Step:
-    """One command of a stage. `kind` says how its checks are counted: "one" (its exit status is
-    the check), "ctest", "pytest", or "lines" (it ends with "N passed, N failed")."""
+    """One command of a stage. `kind` says how to count its checks: "one" (the exit status is the
+    only check), "ctest", "pytest", or "lines" (the output ends with "N passed, N failed")."""
 
     argv: list
     kind: str = "one"
@@ -51,28 +51,28 @@ class Stage:
     name: str
     about: str
     steps: list
-    needs: tuple = ("build",)  # stages that must have ended
+    needs: tuple = ("build",)  # stages that must end first
     quick: bool = True  # part of --quick
     limit_s: int = 900
     note: str = ""
 
 
 def data_folder(variable, name):
-    """The folder that an environment variable names, or shared/data/NAME; None: there is none."""
+    """The folder that an environment variable names, or ../shared/data/NAME; None if neither exists."""
     folder = Path(os.environ.get(variable, ROOT / "../shared/data" / name))
     if variable in os.environ and not folder.is_dir():
-        sys.exit(f"{variable}={folder}: no such folder")
+        sys.exit(f"{variable}={folder}: no such folder; unset the variable or name a folder")
     return folder.resolve() if folder.is_dir() else None
 
 
 def build_steps(preset, targets=()):
-    configure = Step(["cmake", "--preset", preset, "-DCTW_CUDA=OFF"])  # that is the stage cuda
+    configure = Step(["cmake", "--preset", preset, "-DCTW_CUDA=OFF"])  # the stage cuda builds the GPU backend
     build = ["cmake", "--build", "--preset", preset, "-j", JOBS]
     return [configure, Step(build), *(Step([*build, "--target", t]) for t in targets)]
 
 
 def sanitizer_stage(name, about, ctest_options, environment):
-    """The unit tests, the protocol and a few scores in a sanitized build."""
+    """The unit tests, the protocol tests and a few scores in a build with a sanitizer."""
     worker, fake = BUILD / name / "worker/ctworker", BUILD / name / "tests/fake_worker"
     env = environment | {"CTW_FAKE_WORKER": str(fake), "CTW_TEST_PATIENCE": "3"}
     return Stage(name, about, [
@@ -92,8 +92,8 @@ def golden_stage():
     published = [Step([PY, "tests/golden/check_configs.py", WORKER], "lines",
                       {"CTWORKER_CONFIGS": configs})] if configs else []
     if golden is None:
-        return Stage("golden", "golden checkpoints, where there are any", published,
-                     note="no golden checkpoints here (CTWORKER_GOLDEN): self-written ones only")
+        return Stage("golden", "golden checkpoints, if there are any", published,
+                     note="no golden checkpoints (CTWORKER_GOLDEN): only checkpoints that the tests write")
     return Stage("golden", "golden checkpoints: hashes, scores, refusals; published configurations", [
         *published,
         Step([PY, "tests/golden/check_hashes.py", WORKER], "lines", {"CTWORKER_GOLDEN": golden}),
@@ -108,7 +108,7 @@ def cuda_stage(all_architectures):
     version = re.search(r"release (\d+)\.(\d+)", text)
     about = "the CUDA backend and its tests compile"
     if not version or (int(version[1]), int(version[2])) < (12, 8):
-        return Stage("cuda", about, [], quick=False, note="skipped: no nvcc of 12.8 or newer")
+        return Stage("cuda", about, [], quick=False, note="skipped: found no nvcc 12.8 or newer")
     build = BUILD / "cuda"
     chosen, told = f"-DCTW_CUDA_ARCHITECTURES={TWO_ARCHITECTURES}", f"sm_{TWO_ARCHITECTURES}"
     if all_architectures:
@@ -124,7 +124,7 @@ def cuda_stage(all_architectures):
 
 
 def stages(all_architectures=False):
-    """In the order in which they are begun: what others need, then the long ones."""
+    """All stages in starting order: first the stages that others need, then the long stages."""
     return [
         Stage("lint", "includes, libraries, banned calls, sizes, headers",
               [Step([PY, "tests/lint/check_tree.py"], "lines")], needs=()),
@@ -134,7 +134,7 @@ def stages(all_architectures=False):
             Step([BUILD / "ci-install/bin/ctworker", "--version"])], needs=(), limit_s=1800),
         Stage("unit", "unit tests, kernels against definitions, queue, short fuzzing",
               [Step(["ctest", "--preset", "ci", "-j", JOBS], "ctest")]),
-        Stage("tiny", "every family and format against the float64 model", [
+        Stage("tiny", "scores of every family and format against the float64 model", [
             Step([PY, "tests/tools/tiny_checkpoint.py", "--all", TINY]),
             Step([PY, "tests/golden/check_scores.py", "--tiny", TINY], "lines")]),
         golden_stage(),
@@ -144,23 +144,23 @@ def stages(all_architectures=False):
         sanitizer_stage("asan", "address and undefined-behaviour sanitizers", [], {
             "ASAN_OPTIONS": "abort_on_error=1:detect_leaks=1", "UBSAN_OPTIONS":
             "print_stacktrace=1:halt_on_error=1"}),
-        Stage("wheel", "the package in an empty environment, outside the tree", [
+        Stage("wheel", "the wheel in an empty environment, outside the source tree", [
             Step(["bash", "tests/python/check_wheel.sh"], "lines", {"PYTHON": PY})],
               quick=False),
         Stage("adapter", "the Python package against real lm-eval", [
             Step([*PYTEST, "-n", "3", "--dist", "worksteal", "tests/python"], "pytest",
                  {"CTWORKER_BIN": WORKER})]),
-        Stage("invariance", "the same bits in any company, order, chunk, pass, thread count", [
+        Stage("invariance", "equal bits regardless of batch, order, chunk, pass and thread count", [
             Step([PY, "tests/invariance/check_invariance.py", "--tiny", TINY, "--scratch", DATA,
                   "--program", BUILD / "ci/tests/invariance"], "lines")],
               needs=("tiny",), quick=False),
-        Stage("smollm2", "a real model through lm_eval, as it is and quantised", [
+        Stage("smollm2", "a real model through lm_eval, unquantised and quantised", [
             Step([PY, "tests/e2e/check_smollm2.py", "--scratch", DATA / "smollm2"], "lines", {
                 "PYTHONPATH": ROOT / "harness_adapter/src", "CTWORKER_BIN": WORKER})],
               quick=False),
-        Stage("service", "protocol, faults, a GPU that is none, example client", [
+        Stage("service", "protocol, faults, fake GPU, example client", [
             Step(E2E, "pytest", {"CTW_TEST_PATIENCE": "2"})]),
-        Stage("variants", "the same scores by every CPU variant of this machine", [
+        Stage("variants", "correct scores with every CPU variant of this machine", [
             Step([PY, "tests/golden/check_scores.py", "--tiny", TINY, "--variants", "--only", f],
                  "lines") for f in ("llama-bf16", "qwen2-w4a16", "qwen3-nvfp4", "mistral_swa-w8a16",
                                     "llama_bias-w4a16", "llama-fp16")],
@@ -188,7 +188,7 @@ def checks_of(step, text, code):
     return passed, max(failed, 1) if code else failed
 
 
-children = {}  # of the steps that run now
+children = {}  # pid -> process, of the running steps
 stopping = False
 
 
@@ -200,7 +200,7 @@ def kill(child):
 
 
 def run_step(step, log, deadline):
-    """Its exit status; 124 when it ran past the deadline (it and its children are then ended)."""
+    """The exit status; 124 if the step ran past the deadline (the step and its children are then killed)."""
     env = os.environ | {"PYTHONUNBUFFERED": "1", "CTWORKER": str(WORKER)}
     env |= {k: str(v) for k, v in step.env.items()}
     log.write(f"$ {' '.join(map(str, step.argv))}\n".encode())
@@ -209,15 +209,15 @@ def run_step(step, log, deadline):
                              stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
                              start_new_session=True)
     children[child.pid] = child
-    if stopping:  # by now nobody else ends it
+    if stopping:  # kill() has already run for the other children
         kill(child)
     try:
         return child.wait(max(1, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
-        log.write(b"\ntests/run: past the time limit of the stage\n")
+        log.write(b"\ntests/run: the stage ran past its time limit\n")
         return 124
     finally:
-        kill(child)  # nothing of a stage outlives it
+        kill(child)  # no process outlives its stage
         child.wait()
         del children[child.pid]
 
@@ -250,7 +250,7 @@ def run_stage(stage):
 
 
 def run_stages(chosen, at_once):
-    """(passed, failed) of all. A stage that is needed but was not chosen has been run before."""
+    """(passed, failed) of all stages. Assumes that needed stages that were not chosen have run before."""
     waiting, running, passed, failed = list(chosen), {}, 0, 0
     with ThreadPoolExecutor(at_once) as pool:
         try:
@@ -264,7 +264,7 @@ def run_stages(chosen, at_once):
                     stage, (ok, bad) = running.pop(future), future.result()
                     passed, failed = passed + ok, failed + bad
                     if bad and stage.name == "build":
-                        print("nothing else can run without the build")
+                        print("the build failed: the other stages cannot run")
                         waiting.clear()
         except BaseException:
             global stopping
@@ -279,12 +279,12 @@ def main():
     parser = argparse.ArgumentParser(prog="tests/run", description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="leave out the slow stages")
     parser.add_argument("--all-architectures", action="store_true",
-                        help="compile the CUDA backend for every GPU architecture, as a release needs")
-    parser.add_argument("--only", action="append", metavar="STAGE", help="may be repeated",
+                        help="compile the CUDA backend for every GPU architecture, before a release")
+    parser.add_argument("--only", action="append", metavar="STAGE", help="run only this stage; may be repeated",
                         choices=[s.name for s in stages()])
     parser.add_argument("--at-once", type=int, default=2, choices=range(1, 9), metavar="N",
-                        help="so many stages run at a time (default: 2)")
-    parser.add_argument("--list", action="store_true", help="name the stages and stop")
+                        help="number of stages that run at a time (default: 2)")
+    parser.add_argument("--list", action="store_true", help="list the stages and exit")
     args = parser.parse_args()
     every = stages(args.all_architectures)
     if args.list:
@@ -293,7 +293,7 @@ def main():
         return 0
     chosen = [s for s in every if (s.name in args.only if args.only else s.quick or not args.quick)]
     LOGS.mkdir(parents=True, exist_ok=True)
-    # A shell's background job is started with it ignored, and the tests' processes would inherit it.
+    # A shell starts a background job with SIGINT ignored, which the tests' processes would inherit.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     start = time.monotonic()
     passed, failed = run_stages(chosen, args.at_once)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Checks of the source tree: who may include what, where each library stays, banned calls, sizes,
-headers that stand alone, plain text. Ends with "N passed, N failed"; a check is one file and one
-rule. Exceptions are the tables below, each with its reason."""
+"""Checks the source tree: includes between rooms, the rooms of each library, banned calls, sizes,
+headers that compile alone, plain text. Prints "N passed, N failed" last; a check is one rule on one
+file. The tables below list the exceptions, each with its reason."""
 
 import os
 import re
@@ -12,12 +12,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 C_DIRS = ("base", "kernels", "ipc", "worker")
-# Lines. The aims are 400 and 40; past these it fails.
+# Limits in lines; the aims are 400 per file and 40 per function.
 MAX_FILE, MAX_TEST_FILE, MAX_FUNCTION, MAX_NUMERIC_FUNCTION = 500, 700, 70, 120
 MAX_COLUMNS = {".c": 106, ".h": 106, ".cu": 106, ".py": 140, ".sh": 130}
 
-# Room -> the rooms that its files may include beside itself; a file name allows that header alone. Every
-# source file belongs to the longest room that its path starts with.
+# Room -> the rooms that its files may include in addition to the room itself; a header's name allows only
+# that header. A source file belongs to the longest room that its path starts with.
 ROOMS = {
     "base": (),
     "ipc": ("base",),
@@ -41,9 +41,9 @@ ROOMS = {
                    "worker/engine", "worker/service"),
     "worker": ("base", "ipc", "worker/cli"),
 }
-# Source files that a room's top folder may hold, if it may hold only these.
+# Room -> the only source files that the room's top folder may hold.
 ONLY_FILES = {"worker": {"main.c"}}
-# Header pattern -> where it may be included.
+# Header pattern -> files that may include the header.
 LIBRARIES = [
     (re.compile(r"cjson/"), re.compile(r"base/json[^/]*$")),
     (re.compile(r"xxh"), re.compile(r"base/digest\.c$")),
@@ -52,30 +52,29 @@ LIBRARIES = [
     (re.compile(r"(imm|x86)intrin\.h"), re.compile(r"kernels/cpu/|tests/")),
     (re.compile(r"(dnnl|oneapi)"), re.compile(r"tests/bench/")),
 ]
-# Call -> (why not, files where it may stand).
+# Call -> (reason or replacement, files that may use the call).
 BANNED = {
     "strcpy|strcat|stpcpy|gets|strtok|alloca": ("no bound", ""),
     "sprintf|vsprintf": ("snprintf", r"tests/.*"),
     "atoi|atol|atoll|atof": ("strtol", r"tests/.*"),
-    "rand|srand|random": ("not ours to repeat", ""),
+    "rand|srand|random": ("not reproducible", ""),
     "malloc|calloc|realloc|aligned_alloc|posix_memalign": ("base/mem.h", r"base/mem\.c"),
     "free": ("base/mem.h", r"base/mem\.c"),
     "exit|_exit|abort|quick_exit": ("return a status", r"worker/main\.c"),
 }
-# (file, call) -> why it may.
+# (file, call) -> reason for the exception.
 CALLS_ALLOWED = {
-    ("worker/cli/cmd_score.c", "free"): "getline's buffer",
     ("worker/service/serve.c", "_exit"): "no destructors under a thread that uses a GPU",
     ("ipc/messages.c", "strcat"): "joins the names of our own table of operations",
 }
-# File -> why it may be longer than MAX_FILE.
+# File -> reason to be longer than MAX_FILE.
 LONG_FILES = {}
-# Where functions may be as long as MAX_NUMERIC_FUNCTION.
+# Files whose functions may have MAX_NUMERIC_FUNCTION lines.
 NUMERIC = re.compile(r"kernels/|tests/ops/")
-# Headers that are parts of a bigger unit -> why.
+# Pattern of headers that do not compile alone -> reason.
 PARTIAL_HEADERS = {
-    r"kernels/cpu/(fast_|simd_)": "one body, compiled once a CPU variant, after its simd_*.h",
-    r"kernels/cuda/": "nvcc's: a machine without CUDA has none of what they include",
+    r"kernels/cpu/(fast_|simd_)": "one body, compiled once per CPU variant, after its simd_*.h",
+    r"kernels/cuda/": "for nvcc: a machine without CUDA lacks the headers that they include",
 }
 
 passed = 0
@@ -91,7 +90,7 @@ def check(ok, what):
 
 
 def tracked_files():
-    """Files that git knows; without git, all that is not a build."""
+    """Files that git tracks; without git, all files outside build folders."""
     try:
         out = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True,
                              capture_output=True).stdout.decode()
@@ -103,7 +102,7 @@ def tracked_files():
 
 
 def code_only(text):
-    """C source with comments and the content of strings blanked, lines kept."""
+    """C source with comments and the contents of strings blanked; line numbers stay the same."""
     pattern = r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\''
 
     def blank(m):
@@ -114,7 +113,7 @@ def code_only(text):
 
 
 def room_of(name):
-    """The room of a file, or None. "kernels/formats/*" stands for every folder in kernels/formats."""
+    """The room of a file, or None. "kernels/formats/*" matches every folder in kernels/formats."""
     folders = name.split("/")[:-1]
     for n in range(len(folders), 0, -1):
         for room in ("/".join(folders[:n]), "/".join([*folders[:n - 1], "*"])):
@@ -125,9 +124,9 @@ def room_of(name):
 
 def check_room(name):
     room = room_of(name)
-    check(room is not None, f"{name}: no room of ROOMS holds it")
+    check(room is not None, f"{name}: the file is in no room; add its folder to ROOMS")
     folder, file = os.path.split(name)
-    check(folder not in ONLY_FILES or file in ONLY_FILES[folder], f"{name}: belongs into a room of {folder}/")
+    check(folder not in ONLY_FILES or file in ONLY_FILES[folder], f"{name}: move the file into a room of {folder}/")
 
 
 def check_includes(name, text):
@@ -141,31 +140,31 @@ def check_includes(name, text):
             same = there == room and (room != "kernels/formats/*" or
                                       os.path.dirname(target) == os.path.dirname(name))
             check(same or there in ROOMS[room] or target in ROOMS[room],
-                  f"{name}: {room} must not include {target}")
+                  f"{name}: files in {room} must not include {target}")
         if layer in C_DIRS:
-            check(head not in ("tests", "examples"), f"{name}: includes {target}")
+            check(head not in ("tests", "examples"), f"{name}: must not include {target}")
         for library, where in LIBRARIES:
             if library.match(target):
-                check(where.match(name), f"{name}: {target} stays in {where.pattern}")
+                check(where.match(name), f"{name}: only files matching {where.pattern} may include {target}")
 
 
 def check_calls(name, code):
     ours = name.split("/")[0] in C_DIRS
     for calls, (why, where) in BANNED.items():
-        if not ours and why in ("base/mem.h", "return a status", "not ours to repeat"):
+        if not ours and why in ("base/mem.h", "return a status", "not reproducible"):
             continue
         found = {m[1] for m in re.finditer(rf"(?<![\w.>])({calls})\s*\(", code)}
         found = {c for c in found if (name, c) not in CALLS_ALLOWED}
         check(not found or (where and re.fullmatch(where, name)),
-              f"{name}: calls {', '.join(sorted(found))} ({why})")
+              f"{name}: calls {', '.join(sorted(found))}, which is banned here ({why})")
     check(not re.search(r"\btypedef\s+(struct|enum|union)\b[^;(]*[;{]", code),
-          f"{name}: typedef of a struct, enum or union")
+          f"{name}: found a typedef of a struct, enum or union; use the tag")
 
 
 def check_sizes(name, text):
     lines = text.split("\n")
     most = MAX_TEST_FILE if name.startswith("tests/") else MAX_FILE
-    check(len(lines) <= most or name in LONG_FILES, f"{name}: {len(lines)} lines, at most {most}")
+    check(len(lines) <= most or name in LONG_FILES, f"{name}: {len(lines)} lines, at most {most} are allowed")
     limit = MAX_NUMERIC_FUNCTION if NUMERIC.match(name) else MAX_FUNCTION
     start = None
     for i, line in enumerate(lines, 1):
@@ -173,7 +172,7 @@ def check_sizes(name, text):
             start = i
         elif line == "}" and start:
             check(i - start < limit, f"{name}:{start}: a function of {i - start} lines, "
-                  f"at most {limit}")
+                  f"at most {limit} are allowed")
             start = None
 
 
@@ -181,18 +180,18 @@ def check_text(name, data):
     try:
         text = data.decode()
     except UnicodeDecodeError:
-        check(False, f"{name}: not UTF-8")
+        check(False, f"{name}: the file is not UTF-8")
         return
     columns = MAX_COLUMNS.get(Path(name).suffix, 10**6)
     for i, line in enumerate(text.split("\n"), 1):
         if line != line.rstrip() or "\t" in line:
-            check(False, f"{name}:{i}: tab or blank at the end of the line")
+            check(False, f"{name}:{i}: found a tab, or blanks at the end of the line")
         if len(line) > columns:
-            check(False, f"{name}:{i}: {len(line)} columns, at most {columns}")
+            check(False, f"{name}:{i}: {len(line)} columns, at most {columns} are allowed")
         if re.search(r"(?<![\w.}])/(home|root|Users|opt|work|mnt)/\w", line):
-            check(False, f"{name}:{i}: a path of one machine")
+            check(False, f"{name}:{i}: found a path that exists on one machine only")
     check(not text or (text.endswith("\n") and not text.endswith("\n\n")),
-          f"{name}: must end with one newline")
+          f"{name}: the file must end with exactly one newline")
     if name.endswith(".py"):
         try:
             compile(text, name, "exec")
@@ -226,14 +225,14 @@ def main():
             check_sizes(name, text)
         elif name.endswith(".sh") or name in ("tests/run", ".ci/run"):
             ok = subprocess.run(["bash", "-n", name], cwd=ROOT, check=False).returncode == 0
-            check(ok, f"{name}: bash cannot read it")
+            check(ok, f"{name}: bash -n finds a syntax error")
     headers = [n for n in names if n.endswith(".h") and n.split("/")[0] in C_DIRS and
                not any(re.match(p, n) for p in PARTIAL_HEADERS)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for name, ok, message in pool.map(check_header, headers):
-            check(ok, f"{name}: does not compile alone: {message}")
+            check(ok, f"{name}: the header does not compile alone: {message}")
     for file in [*LONG_FILES, *(file for file, _ in CALLS_ALLOWED)]:
-        check(file in names, f"check_tree.py: an exception for {file}, which is not there")
+        check(file in names, f"check_tree.py: an exception names {file}, which does not exist")
     for failure in failures:
         print(failure)
     print(f"{passed} passed, {len(failures)} failed")

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# check_variants.sh CC: `avx512` does not multiply pairs of bf16, as `avx512bf16` does, only because the compiler may
-# (-march=native): the numerics id names the variant, not the compiler's options.
+# check_variants.sh CC: checks that the variant `avx512` does not multiply pairs of bf16, as `avx512bf16` does, even if
+# the compiler's options allow AVX512_BF16 (-march=native): the numerics id names the variant, not these options.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 uses_pairs() {
