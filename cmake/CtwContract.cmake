@@ -1,9 +1,9 @@
-# The contract's identity: a hash of every header that the program and libctworker_cuda.so must have in
-# common, as a string that both are compiled with. Run as a script, by the build, it writes that:
+# The contract's identity: a hash of every header that the program and libctworker_cuda.so must share, as a
+# string that is compiled into both. The build runs this file as a script, which writes the string:
 #
 #   cmake -DROOT=SOURCES -DOUT=GENERATED/kernels/contract.h -P CtwContract.cmake
 #
-# Included, it lists the headers in ctw_contract_headers.
+# When included, this file lists the headers in ctw_contract_headers.
 if(CMAKE_SCRIPT_MODE_FILE)
   cmake_minimum_required(VERSION 3.22)
   set(again "")

@@ -1,4 +1,4 @@
-# Is the CUDA backend built? Sets CTW_HAS_CUDA.
+# Decides whether the CUDA backend is built: sets CTW_HAS_CUDA.
 set(CTW_HAS_CUDA OFF)
 if(CTW_SANITIZE AND CTW_CUDA STREQUAL "AUTO")
   message(STATUS "CUDA: off in sanitizer builds")
@@ -9,19 +9,19 @@ elseif(NOT CTW_CUDA STREQUAL "OFF")
     set(ENV{CUDACXX} "${CUDAToolkit_NVCC_EXECUTABLE}")
   endif()
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-    set(CMAKE_CUDA_ARCHITECTURES OFF) # the target says
+    set(CMAKE_CUDA_ARCHITECTURES OFF) # each target sets its own
   endif()
   if(CUDAToolkit_FOUND AND TARGET CUDA::cublasLt)
-    check_language(CUDA) # a toolkit whose nvcc does not work here is none
+    check_language(CUDA) # a toolkit whose nvcc does not work here does not count
   endif()
   if(CMAKE_CUDA_COMPILER)
     enable_language(CUDA)
     set(CTW_HAS_CUDA ON)
     message(STATUS "CUDA: ${CUDAToolkit_VERSION}, for ${CTW_CUDA_ARCHITECTURES}")
   elseif(CTW_CUDA STREQUAL "ON")
-    message(FATAL_ERROR "CTW_CUDA is ON, but no CUDA toolkit of 12.8 or newer with cuBLAS works here: "
-                        "install one, or put its nvcc on PATH")
+    message(FATAL_ERROR "CTW_CUDA is ON, but no working CUDA toolkit 12.8 or newer with cuBLAS was found: "
+                        "install a toolkit, or put its nvcc on PATH")
   else()
-    message(STATUS "CUDA: no toolkit of 12.8 or newer with cuBLAS works here; without the GPU backend")
+    message(STATUS "CUDA: found no working toolkit 12.8 or newer with cuBLAS; building without the GPU backend")
   endif()
 endif()

@@ -1,7 +1,7 @@
-# Finds the libraries that the system's packages provide. Names of packages and of their CMake
-# targets differ between Debian 12, 13 and Ubuntu 24.04.
+# Finds the libraries from the system's packages. The names of packages and of their CMake targets differ
+# between Debian 12, 13 and Ubuntu 24.04.
 #   ctw_nng, ctw_msgpack, ctw_cjson, ctw_xxhash: interface targets. Only ipc/ links the first two, only
-#   base/ the others; of xxHash only the header is used.
+#   base/ the other two; of xxHash, only the header is used.
 find_package(Threads REQUIRED)
 
 function(ctw_missing what packages)
@@ -62,7 +62,7 @@ if(CTW_TESTS)
     target_include_directories(ctw_cmocka SYSTEM INTERFACE ${CMOCKA_INCLUDE})
     target_link_libraries(ctw_cmocka INTERFACE ${CMOCKA_LIBRARY})
   elseif(CTW_TESTS STREQUAL "AUTO")
-    message(STATUS "no cmocka: the tests are not built (apt install libcmocka-dev)")
+    message(STATUS "cmocka was not found: building without the tests (apt install libcmocka-dev)")
     set(CTW_TESTS OFF)
   else()
     ctw_missing("cmocka (for the tests; or configure with -DCTW_TESTS=OFF)" "libcmocka-dev")

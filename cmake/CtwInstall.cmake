@@ -1,7 +1,7 @@
-# What `cmake --install` puts where: bin/ctworker, and its papers. With CTW_CARRY_LIBS the program is made
-# to be carried to machines without its libraries' packages: libcjson goes to lib/ and is found from there
-# (nng and msgpack are inside with CTW_STATIC_DEPS; Debian has no static cJSON).
-option(CTW_CARRY_LIBS "Install shared libraries beside the program, to be found relative to it" OFF)
+# Rules of `cmake --install`: bin/ctworker and its documents. With CTW_CARRY_LIBS, the installation can be
+# copied to machines without the libraries' packages: libcjson is installed in lib/ and found relative to the
+# program (CTW_STATIC_DEPS links nng and msgpack statically; Debian has no static cJSON).
+option(CTW_CARRY_LIBS "Install shared libraries with the program, found relative to it" OFF)
 
 install(TARGETS ctworker RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT worker)
 foreach(paper README.md LICENSE CHANGELOG.md docs)
@@ -19,10 +19,10 @@ if(CTW_CARRY_LIBS)
   set_target_properties(ctworker PROPERTIES INSTALL_RPATH "$ORIGIN/${to_lib}")
   file(REAL_PATH ${CJSON_LIBRARY} cjson_file)
   if(cjson_file MATCHES "\\.so")
-    # The name by which the program asks for it is the library's soname, not its file's name.
+    # The program refers to the library by its soname, not by the file's name.
     execute_process(COMMAND ${CMAKE_OBJDUMP} -p ${cjson_file} OUTPUT_VARIABLE header)
     if(NOT header MATCHES "SONAME +([^\n ]+)")
-      message(FATAL_ERROR "${cjson_file} has no soname, so it cannot be carried beside the program")
+      message(FATAL_ERROR "${cjson_file} has no soname, so it cannot be installed with the program; set CTW_CARRY_LIBS=OFF")
     endif()
     install(FILES ${cjson_file} RENAME ${CMAKE_MATCH_1} DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT worker)
   endif()

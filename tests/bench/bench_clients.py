@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Does one worker serve 200 clients as fast as one? The same work from more and more connections.
+"""Throughput of one worker with 1 to 200 clients: the same work from more and more connections.
 
     bench_clients.py [--worker BIN] [--model DIR] [--clients 1 8 24 100 200] [--tokens 400000] [--rounds 3]
                      [--hot N]
 
-Each client is one connection with one job; a few processes share them. Every round runs each number of
-clients once, in changing order. Prints a Markdown table of medians: the rate against that of the first
-number of clients in the same round, and the worker's own processor time per token, which other programs on
-the machine disturb less. --hot N adds N connections that poll without a pause and take no advice.
+Each client is one connection with one job; a few processes share the clients. Every round runs each number
+of clients once, in changing order. Prints a Markdown table of medians: the rate relative to the first number
+of clients in the same round, and the worker's CPU time per token, which other programs on the machine disturb
+less. --hot N adds N connections that poll without a pause and ignore `again_ms`.
 """
 
 import argparse
@@ -45,7 +45,7 @@ class Client:
         self.n_requests = 0
 
     def call(self, op, **fields):
-        """The reply; asks again while the worker is busy, when it says so."""
+        """The reply; while the worker is busy, asks again when the worker says."""
         while True:
             self.n_requests += 1
             self.sock.send(msgpack.packb({"v": 1, "op": op, "id": 1, **fields}))
@@ -74,7 +74,7 @@ class Client:
 
 
 def some_clients(url, seeds, n_items, barrier, out):
-    """One process: a thread a client."""
+    """One process, with one thread per client."""
     clients = [Client(url) for _ in seeds]
     barrier.wait()
     threads = [threading.Thread(target=c.score, args=(seed, n_items))
@@ -87,7 +87,7 @@ def some_clients(url, seeds, n_items, barrier, out):
 
 
 def hot_clients(url, n):
-    """Polls of a job that nobody has, in a tight loop, until the process is ended."""
+    """Polls an unknown job in a tight loop until the process is ended."""
     def loop(client):
         message = msgpack.packb({"v": 1, "op": "poll", "id": 1, "job": bytes(16), "wait_ms": 0})
         while True:
@@ -104,7 +104,7 @@ def cpu_seconds(pid):
 
 
 def run(url, pid, n_clients, n_items):
-    """(seconds, requests, the worker's processor seconds) of n_items in equal jobs."""
+    """(seconds, requests, CPU seconds of the worker) for n_items in equal jobs."""
     n_processes = min(PROCESSES, n_clients)
     barrier, out = multiprocessing.Barrier(n_processes + 1), multiprocessing.Queue()
     seeds = range(1, n_clients + 1)
@@ -124,7 +124,7 @@ def run(url, pid, n_clients, n_items):
 
 def measure(args, url, pid):
     results = {n: [] for n in args.clients}
-    run(url, pid, 1, 200)  # warm
+    run(url, pid, 1, 200)  # warm up
     for r in range(args.rounds):
         order = args.clients[r % len(args.clients):] + args.clients[:r % len(args.clients)]
         got = {}
@@ -149,9 +149,9 @@ def measure(args, url, pid):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--worker", default=worker_cli.default_worker())
-    parser.add_argument("--model", help="default: a small one that is made")
+    parser.add_argument("--model", help="a checkpoint (default: a small one made for the run)")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 12, 24, 100, 200])
-    parser.add_argument("--tokens", type=int, default=400000, help="of a run, all clients together")
+    parser.add_argument("--tokens", type=int, default=400000, help="tokens per run, all clients together")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--hot", type=int, default=0, help="connections that poll without a pause")
     args = parser.parse_args()

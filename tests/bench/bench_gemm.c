@@ -1,15 +1,15 @@
 /*
  * Rates of the CPU backend's linear and attention operations on the shapes of SmolLM2-135M, oneDNN
- * and ours in turn: the medians of the repetitions, their spread (max - min over median), and the
- * ratio. oneDNN's weights are put into its own layout before the clock starts; ours are decoded
- * and packed from the checkpoint's layout within it.
+ * and our kernels interleaved. Prints medians of the repetitions, their spread (max - min over
+ * median), and the ratio. oneDNN's weights are put into its own layout before the clock starts; our
+ * weights are decoded and packed from the checkpoint's layout within the measured time.
  *
  *   bench_gemm [--threads 2] [--rows 2048] [--repeat 7] [--variant NAME]
  *                                [--dtype float32|bfloat16] [--cpu-time]
  *                                [--only linear|formats|attention|head]
  *
- * --cpu-time counts the process's CPU time instead of the wall clock's, for 1 thread on a machine
- * with other work.
+ * --cpu-time counts the CPU time of the process instead of wall-clock time, for 1 thread on a busy
+ * machine.
  */
 #include <math.h>
 #include <oneapi/dnnl/dnnl.h>
@@ -151,8 +151,8 @@ static void dn(dnnl_status_t st, const char *what)
     }
 }
 
-/* y [m, n] = x [m, k] w^T, weights put into the layout that oneDNN likes best; false where it has
- * no such product for this dtype here. */
+/* y [m, n] = x [m, k] w^T, weights in the layout that oneDNN prefers; false if oneDNN has no such
+ * product for this dtype on this machine. */
 static bool product_open(struct product *p, int64_t m, int64_t n, int64_t k, enum ctw_dtype dtype,
                          void *x, void *w, void *y)
 {
@@ -249,7 +249,7 @@ static void run_linear(struct ctw_backend *be, const struct settings *s, const s
     ok(ctw_linear(be, &op, &err));
 }
 
-/* The largest difference between the two results over the largest result. */
+/* The largest difference between the two results, divided by the largest result. */
 static double difference(enum ctw_dtype dtype, const void *a, const void *b, int64_t n)
 {
     double most = 0, size = 0;
@@ -274,7 +274,7 @@ static void bench_shape(struct ctw_backend *be, const struct settings *s, const 
     bool have = product_open(&p, s->n_rows, n, k, s->dtype, x,
                              (void *)(uintptr_t)w.data.part[CTW_PART_VALUES], z);
     struct times ours, theirs;
-    for (int i = -1; i < s->n_repeat; i++) { /* the first is not counted */
+    for (int i = -1; i < s->n_repeat; i++) { /* the first run is not counted */
         double t0 = now_s(s);
         run_linear(be, s, &w, x, y);
         double t1 = now_s(s);
@@ -316,7 +316,7 @@ static void bench_linear(struct ctw_backend *be, const struct settings *s)
     bench_shape(be, s, "square", 2048, 2048);
 }
 
-/* What decoding costs: the same products from other formats, in turn. */
+/* Cost of decoding: the same products with weights in other formats, interleaved. */
 static void bench_formats(struct ctw_backend *be, const struct settings *s)
 {
     static const char *const kinds[] = {"bf16", "w4a16", "nvfp4"};
@@ -459,9 +459,9 @@ static bool read_settings(struct settings *s, int argc, char **argv)
 }
 
 /*
- * oneDNN's threads are OpenMP's, which reads its settings when the program starts: start again with
- * as many threads as ours, which sleep between its turns. (By default they spin for a while, on the
- * cores and the clock of our turn.)
+ * oneDNN uses OpenMP's threads, and OpenMP reads its settings when the program starts: restart the
+ * program with as many OpenMP threads as our own, which sleep while our kernels run. (By default
+ * they spin for a while, on our cores and within our measured time.)
  */
 static void settle_openmp(int n_threads, char **argv)
 {

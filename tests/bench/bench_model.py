@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Tokens per second of whole models on windows of 2048 tokens: ours and its peers, in turn.
+"""Tokens per second of whole models on windows of 2048 tokens: ctworker and its peers, interleaved.
 
     bench_model.py --model DIR --text FILE [--models w4a16=DIR nvfp4=DIR]
                    [--torch-python PY] [--llama-python PY --gguf FILE] [--reps 5] [--windows 2]
 
-A peer is a long-lived process that has its model loaded; ours is `ctworker score`, whose time to
-start and to open the model (measured in the same turn, on a sequence of two tokens) is taken off.
-transformers includes its float32 log-softmax; llama.cpp computes no logits but the last. Every
-repetition runs each once, in changing order. Prints a Markdown table of medians and spreads.
+A peer is a long-lived process with its model loaded; ctworker runs as `ctworker score`, and the time to
+start and to open the model (measured in the same repetition, on a sequence of two tokens) is subtracted.
+The time of transformers includes its float32 log-softmax; llama.cpp computes only the last logits. Every
+repetition runs each program once, in changing order. Prints a Markdown table of medians and spreads.
 """
 
 import argparse
@@ -108,7 +108,7 @@ class Ours:
         return seconds
 
     def _watch(self, child):
-        """Peak of resident memory that is not a map of the weights."""
+        """Peak resident memory, without the mapped weights."""
         while child.poll() is None:
             self.peak_bytes = max(self.peak_bytes, resident_beyond_weights(child.pid))
             time.sleep(0.1)
@@ -182,7 +182,7 @@ def main():
     parser.add_argument("--model", required=True, help="the unquantised checkpoint")
     parser.add_argument("--text", required=True, help="text, or JSON lines with `page`")
     parser.add_argument("--models", nargs="*", default=[], metavar="LABEL=DIR",
-                        help="further checkpoints of ours, e.g. quantised ones")
+                        help="more checkpoints for ctworker, e.g. quantised ones")
     parser.add_argument("--worker", default=worker_cli.default_worker())
     parser.add_argument("--torch-python", help="a Python with torch and transformers")
     parser.add_argument("--torch-dtypes", default="bfloat16,float32")
@@ -209,7 +209,7 @@ def main():
         for r in runners:
             r.close()
     print(f"{machine()}; {args.threads} threads; {len(windows)} windows of {WINDOW}; "
-          f"{args.reps} repetitions in turn\n")
+          f"{args.reps} interleaved repetitions\n")
     print("\n".join(table(runners, rates, runners[0].name)))
     return 0
 

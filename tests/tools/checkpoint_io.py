@@ -1,8 +1,8 @@
-"""Reading and writing safetensors with numpy alone, one tensor in memory at a time.
+"""Reads and writes safetensors with numpy only, one tensor in memory at a time.
 
-Tensors on their way to disk are Batches: names, dtypes, shapes, and a function that makes the
-content when its turn comes, so that a checkpoint larger than the memory can be rewritten.
-bf16 has no numpy dtype; it travels as uint16.
+A Batch describes tensors to write: names, dtypes, shapes, and a function that makes their content
+when it is written, so that a checkpoint larger than the memory can be rewritten.
+numpy has no bf16 dtype; uint16 carries its bits.
 """
 
 import json
@@ -24,15 +24,15 @@ BY_TORCH_NAME = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 @dataclass
 class Batch:
-    """Tensors to write that are made together: `specs` is a list of (name, dtype, shape), `make`
-    gives one array for each, in that order, whose bytes are the content."""
+    """Tensors that are made together: `specs` is a list of (name, dtype, shape), `make` returns one
+    array per spec, in that order, whose bytes are the content."""
 
     specs: list
     make: Callable[[], list]
 
 
 def bf16_from_f32(x: np.ndarray) -> np.ndarray:
-    """uint16 patterns of x rounded to nearest, ties to even. NaN stays NaN."""
+    """bf16 bit patterns (uint16) of x, rounded to nearest, ties to even. NaN stays NaN."""
     bits = np.ascontiguousarray(x, dtype="<f4").view("<u4")
     rounded = ((bits + (((bits >> 16) & 1) + 0x7FFF)) >> 16).astype("<u2")
     nan = np.isnan(x)
@@ -46,7 +46,7 @@ def f32_from_bf16(bits: np.ndarray) -> np.ndarray:
 
 
 def encode(x: np.ndarray, dtype: str) -> np.ndarray:
-    """fp32 values as the carrier of F32, F16 or BF16, rounded once."""
+    """fp32 values rounded once to F32, F16 or BF16, in the numpy dtype that carries the bits."""
     if dtype == "BF16":
         return bf16_from_f32(x)
     return np.ascontiguousarray(x, dtype=CARRIER[dtype])
@@ -57,7 +57,7 @@ def decode(carrier: np.ndarray, dtype: str) -> np.ndarray:
     if dtype == "BF16":
         return f32_from_bf16(carrier)
     if dtype not in ("F16", "F32"):
-        raise ValueError(f"dtype {dtype} holds no plain floating-point weights")
+        raise ValueError(f"dtype {dtype}: expected F32, F16 or BF16")
     return carrier.astype(np.float32)
 
 
@@ -66,8 +66,8 @@ def item_bytes(dtype: str) -> int:
 
 
 def write_safetensors(path, batches: list) -> int:
-    """Writes one file, one batch at a time; returns the bytes of all tensors. In the file the
-    largest items come first, so that every tensor is aligned for its dtype."""
+    """Writes one file, one batch at a time; returns the bytes of all tensors. Tensors with the
+    largest items come first in the file, so that every tensor is aligned for its dtype."""
     header, at = {"__metadata__": {"format": "pt"}}, 0
     specs = [spec for batch in batches for spec in batch.specs]
     for name, dtype, shape in sorted(specs, key=lambda s: (-item_bytes(s[1]), s[0])):
@@ -86,7 +86,7 @@ def write_safetensors(path, batches: list) -> int:
                 first, last = header[name]["data_offsets"]
                 data = np.ascontiguousarray(data, dtype=CARRIER[dtype])
                 if data.nbytes != last - first:
-                    raise ValueError(f"{path}: {name} has {data.nbytes} bytes, not {last - first}")
+                    raise ValueError(f"{path}: {name} has {data.nbytes} bytes, expected {last - first}")
                 f.seek(8 + len(text) + first)
                 f.write(data.tobytes())
     os.replace(part, path)
@@ -94,7 +94,7 @@ def write_safetensors(path, batches: list) -> int:
 
 
 def write_sharded(folder, batches: list, n_shards: int) -> int:
-    """One file, or `n_shards` with the index that transformers reads."""
+    """Writes one file, or `n_shards` files with the index that transformers reads."""
     if n_shards == 1:
         return write_safetensors(os.path.join(folder, "model.safetensors"), batches)
     weight_map, total = {}, 0
@@ -108,7 +108,7 @@ def write_sharded(folder, batches: list, n_shards: int) -> int:
 
 
 class Checkpoint:
-    """A folder's safetensors, single file or shards with an index, mapped read-only."""
+    """The safetensors of a folder, a single file or shards with an index, mapped read-only."""
 
     def __init__(self, folder):
         self.folder = str(folder)
@@ -142,7 +142,7 @@ class Checkpoint:
         return self.records[name][1]
 
     def carrier(self, name) -> np.ndarray:
-        """The stored bits, in the numpy dtype that carries them."""
+        """The stored bits of a tensor, in the numpy dtype that carries them."""
         dtype, shape, mapped, first, last = self.records[name]
         return np.frombuffer(mapped, CARRIER[dtype], offset=first,
                              count=(last - first) // item_bytes(dtype)).reshape(shape)

@@ -1,8 +1,8 @@
-"""Round-to-nearest quantisation into compressed-tensors' formats, with numpy alone.
+"""Round-to-nearest quantisation into compressed-tensors' formats, with numpy only.
 
-Every function takes fp32 weights [N, K] and gives the stored tensors of one matrix, by the last
-component of their names. Scales are rounded to the stored dtype first and the weights are then
-divided by what was stored, so that each code is the nearest one to what a reader will decode.
+Every function takes fp32 weights [N, K] and returns the stored tensors of one matrix, keyed by the
+last component of their names. Scales are first rounded to the stored dtype, then the weights are
+divided by the stored scales, so that each code decodes to the value nearest to the weight.
 """
 
 from dataclasses import dataclass
@@ -27,8 +27,8 @@ E4M3 = _e4m3_values()
 
 
 def nearest_code(magnitude, table):
-    """Index of the nearest entry of an ascending table; a tie goes to the even index, and what
-    lies beyond the last entry to that."""
+    """Index of the nearest entry of an ascending table; a tie goes to the even index, and a value
+    beyond the last entry to the last index."""
     middle = (table[1:].astype(np.float64) + table[:-1]) / 2
     x = magnitude.astype(np.float64)
     lower = np.searchsorted(middle, x, side="left")
@@ -50,10 +50,10 @@ def pack_rows(codes, bits):
 @dataclass(frozen=True)
 class IntScheme:
     bits: int = 4
-    group_size: int = 128  # 0: one scale a row
+    group_size: int = 128  # 0: one scale per row
     symmetric: bool = True
     actorder: str = ""  # "", "weight" (leaves no trace in the tensors) or "group"
-    zero_unpacked: bool = False  # int8 zero points, as files of before 0.9.4 have them
+    zero_unpacked: bool = False  # int8 zero points, as in files written before 0.9.4
 
     name = "pack-quantized"
 
@@ -83,7 +83,7 @@ class IntScheme:
         if k % group:
             raise ValueError(f"a row of {k} weights does not divide into groups of {group}")
         order = np.arange(k)
-        if self.actorder == "group":  # columns of like size share a scale
+        if self.actorder == "group":  # columns of similar magnitude share a scale
             order = np.argsort(-np.abs(w).sum(axis=0), kind="stable")
         grouped = w[:, order].reshape(n, k // group, group)
         scale, stored_scale, zero = self._scales(grouped, scale_dtype)
@@ -108,7 +108,7 @@ class IntScheme:
         half, span = 1 << (self.bits - 1), (1 << self.bits) - 1
         low, high = np.minimum(grouped.min(axis=2), 0), np.maximum(grouped.max(axis=2), 0)
         raw = np.maximum(-low, high) / (span / 2) if self.symmetric else (high - low) / span
-        raw[raw == 0] = 2.0**-7  # any: all its weights are 0
+        raw[raw == 0] = 2.0**-7  # any scale will do: all weights of the group are 0
         stored = cio.encode(raw, scale_dtype)
         scale = cio.decode(stored, scale_dtype)
         if self.symmetric:
@@ -134,7 +134,7 @@ class Nvfp4Scheme:
 
     def encode(self, w, scale_dtype, amax_shared=None):
         """amax_shared: the largest magnitude of all matrices that a fused kernel would merge with
-        this one (q, k, v; gate, up), so that they get equal global scales."""
+        this matrix (q, k, v; gate, up), so that they get equal global scales."""
         n, k = w.shape
         if k % NVFP4_GROUP:
             raise ValueError(f"a row of {k} weights does not divide into groups of {NVFP4_GROUP}")
@@ -143,7 +143,7 @@ class Nvfp4Scheme:
         grouped = w.reshape(n, k // NVFP4_GROUP, NVFP4_GROUP)
         wanted = np.abs(grouped).max(axis=2) * global_scale / np.float32(E2M1_MAX)
         code = nearest_code(wanted, E4M3)
-        code[code == 0] = 0x20  # 0.125, any: all its weights round to 0
+        code[code == 0] = 0x20  # 0.125; any scale will do: all weights of the group round to 0
         scaled = grouped / (E4M3[code] / global_scale)[:, :, None]
         u = (nearest_code(np.abs(scaled), E2M1) | (np.signbit(scaled) << 3)).reshape(n, k)
         return {"weight_packed": (u[:, 0::2] | (u[:, 1::2] << 4)).astype(np.uint8),
@@ -151,7 +151,7 @@ class Nvfp4Scheme:
 
 
 def quantization_config(scheme, ignore, targets=("Linear",)):
-    """As llm-compressor writes it."""
+    """The configuration as llm-compressor writes it."""
     group = {"format": scheme.name, "input_activations": None, "output_activations": None,
              "targets": list(targets), "weights": scheme.config()}
     return {"config_groups": {"group_0": group}, "format": scheme.name,

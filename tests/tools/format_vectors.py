@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Makes the table of tests/unit/format_vectors.h.
 
-Needs torch and compressed-tensors >= 0.18 (reference only; no test runs this). Each row is a small
-weight whose stored bytes come from a generator that the C test repeats, and the SHA-256 of what
-compressed-tensors' own decompress() makes of it. Group indices and unpacked zero points, which
-recent versions no longer read, are undone here first: columns are decoded in the order of their
+Needs torch and compressed-tensors >= 0.18 (reference only; no test runs this program). Each row is a
+small weight whose stored bytes come from a generator that the C test repeats, and the SHA-256 of the
+result of compressed-tensors' own decompress(). Recent versions no longer read group indices and
+unpacked zero points, so this program converts them first: columns are decoded in the order of their
 groups and put back, zero points are packed.
 """
 
@@ -43,7 +43,7 @@ DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 
 
 class Bytes:
-    """x <- 1664525 x + 1013904223, the top byte each time."""
+    """x <- 1664525 x + 1013904223; returns the top byte of each step."""
 
     def __init__(self):
         self.x = 1
@@ -57,7 +57,7 @@ class Bytes:
 
 
 def scales(gen, n, dtype):
-    """Both signs, many sizes (fp16: subnormal results too); the C test makes the same bits."""
+    """Both signs, many magnitudes (fp16: also subnormal results); the C test makes the same bits."""
     words = [gen.byte() | gen.byte() << 8 for _ in range(n)]
     if dtype == "BF16":
         bits = [(w & 0x83FF) | 0x3800 for w in words]

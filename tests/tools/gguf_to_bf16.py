@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Rewrites a GGUF file with every matrix in BF16: the peer's file for benchmarks.
+"""Rewrites a GGUF file with every matrix in BF16: the file for llama.cpp in benchmarks.
 
     gguf_to_bf16.py IN.gguf OUT.gguf
 

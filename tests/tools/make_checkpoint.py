@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Writes a checkpoint of a published shape with random weights in one of our formats, quickly.
+"""Quickly writes a checkpoint of a published shape with random weights in a supported format.
 
     make_checkpoint.py llama-8b OUT --format w4a16
 
-For measuring, and for holding backends against each other, on machines that reach no hub: scores are
-finite and vary, but mean nothing. Weights have a standard deviation of 0.02 (codes are uniform,
-scales vary by a quarter), norms are about 1. The same seed gives the same file.
+For benchmarks, and for comparing backends, on machines without access to a hub: scores are finite and
+vary, but mean nothing. Weights have a standard deviation of 0.02 (codes are uniform, scales vary by
+a quarter), norms are about 1. The same seed gives the same file.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def llama(hidden, inner, layers, heads, kv_heads, vocab, head=128, **more):
             "tie_word_embeddings": False, **more}
 
 
-# The shapes of published models, by their config.json.
+# The shapes of published models, from their config.json.
 SHAPES = {
     "smollm2-135m": llama(576, 1536, 30, 9, 3, 49152, head=64, max_position_embeddings=8192,
                           rope_theta=100000.0, tie_word_embeddings=True),
@@ -77,7 +77,7 @@ def scheme_of(text, group):
     return encoders.IntScheme(int(found[1]), group, not found[2], "")
 
 
-# ---- what a tensor holds: functions of random bits, a block at a time ----------------------------
+# ---- contents of tensors: functions of random bits, one block at a time --------------------------
 
 def normal_table(dtype, std):
     """16 random bits -> a value of N(0, std^2), as stored."""
@@ -92,8 +92,8 @@ def scale_table(dtype, mean):
 
 
 def code_table(bits):
-    """16 random bits -> whole codes, the lowest of which, -2^(bits-1), has become 0: else their mean
-    is not 0, and all weights together act as one that is the same everywhere."""
+    """16 random bits -> integer codes, with the lowest code, -2^(bits-1), replaced by 0. Otherwise
+    the mean of the codes is not 0, and the weights together act like one constant weight."""
     table = np.arange(65536, dtype=np.uint32)
     for at in range(0, 16, bits):
         lowest = (table >> at) & ((1 << bits) - 1) == 0
@@ -102,8 +102,8 @@ def code_table(bits):
 
 
 def zero_point_table(bits):
-    """16 random bits -> whole zero points, the mean code or one beside it: with any others a group's
-    weights would be one number with a little noise, and a model of them amplifies every rounding."""
+    """16 random bits -> integer zero points: the mean code or a neighbour of it. With other zero points,
+    a group's weights would be a constant with a little noise, and the model would amplify rounding."""
     table, codes = np.arange(65536), np.zeros(65536, np.int64)
     beside = np.array([-1, 0, 0, 1]) + (1 << (bits - 1))
     for at in range(0, 16, bits):
@@ -135,7 +135,7 @@ def content(suffix, dtype, shape, scheme, kind):
         return "table", fp8_scale_table()
     if suffix == "weight_scale":
         table = scale_table(dtype, STD / (2.0 ** scheme.bits / np.sqrt(12)))
-        if 16 % scheme.bits:  # codes whose mean is not 0 get scales whose mean is
+        if 16 % scheme.bits:  # if the mean of the codes is not 0, the mean of the scales is
             table[::2] ^= 0x8000
         return "table", table
     # zero points
@@ -202,7 +202,7 @@ def bytes_of(tensor):
 
 
 def split(tensors):
-    """Lists of tensors, a file each."""
+    """Lists of tensors, one list per file."""
     files, room = [[]], SHARD_BYTES
     for t in tensors:
         if bytes_of(t) > room and files[-1]:
@@ -270,9 +270,9 @@ def main():
     parser.add_argument("out", metavar="OUT", help="folder to write")
     parser.add_argument("--format", default="w4a16",
                         help="bf16, fp16, nvfp4, w2a16 .. w8a16, w4a16_asym (default: w4a16)")
-    parser.add_argument("--group", type=int, default=128, help="0: one scale a row (default: 128)")
-    parser.add_argument("--layers", type=int, help="fewer layers than the published model")
-    parser.add_argument("--vocab", type=int, help="a smaller vocabulary")
+    parser.add_argument("--group", type=int, default=128, help="0: one scale per row (default: 128)")
+    parser.add_argument("--layers", type=int, help="number of layers (default: as published)")
+    parser.add_argument("--vocab", type=int, help="size of the vocabulary (default: as published)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     args = parser.parse_args()

@@ -2,10 +2,10 @@
 """Makes tests/unit/math_vectors.h: values of elementary functions and entries of RoPE tables, from mpmath.
 
     math_vectors.py > tests/unit/math_vectors.h
-    math_vectors.py --constants      those of kernels/math.c and of vf_gelu() (kernels/cpu/fast_math.h)
+    math_vectors.py --constants      prints the constants of kernels/math.c and of vf_gelu() (kernels/cpu/fast_math.h)
 
-Needs mpmath (no test runs this). Arguments are fixed ones that are hard, then random ones of a
-fixed seed. A double result is given as two: the nearest double, and what is missing from it in its ulps.
+Needs mpmath (no test runs this program). The arguments are fixed hard cases, then random values with a fixed
+seed. A double result is given as two numbers: the nearest double, and the remainder in ulps of it.
 """
 
 import math
@@ -40,7 +40,7 @@ def near(x, steps=3):
 
 
 def fl32(x):
-    """A double rounded to fp32; of a product or quotient of floats, that rounds right."""
+    """A double rounded to fp32; correctly rounded if it is a product or quotient of floats."""
     return struct.unpack("<f", struct.pack("<f", x))[0]
 
 
@@ -74,12 +74,12 @@ ANGLES = [struct.unpack("<f", struct.pack("<I", u))[0] for u in (
 
 
 def angles():
-    RANDOM.seed(7)  # the same for both
+    RANDOM.seed(7)  # the same arguments for both
     return ANGLES + [fl32(x) for x in uniform(-4, 4) + uniform(0, 2 ** 24) + spread(-40, 127)]
 
 
 def as_pair(value):
-    """(nearest double, the rest in its ulps)."""
+    """(nearest double, remainder in its ulps)."""
     head = float(value)
     if head in (0.0, math.inf):
         return head, 0.0
@@ -108,7 +108,7 @@ def print_powers():
 
 
 def nearest_float(x):
-    """The float nearest to x (an mpf), ties to even; of one rounding."""
+    """The float nearest to x (an mpf), ties to even, rounded once."""
     step = ldexp(1, max(int(frexp(x)[1]) - 24, -149))
     return float(mp.nint(x / step) * step)  # nint: ties to even
 

@@ -3,9 +3,9 @@
 
     quantize.py IN OUT --scheme w4a16|nvfp4 [--group N|channel] [--asymmetric] [--actorder group]
 
-Every linear layer of the decoder is quantised, embedding and head are not. There is no
-calibration: this shows what a format costs at its simplest and gives files for tests. Good
-quantised models are made with llm-compressor.
+Every linear layer of the decoder is quantised; embedding and head are not. There is no calibration:
+the result shows the cost of a format without calibration, and serves as a test file. To make good
+quantised models, use llm-compressor.
 """
 
 import argparse
@@ -33,7 +33,7 @@ def is_linear(name, shape):
 
 
 def fused_with(name, names):
-    """The weights of `names` that a fused kernel would merge with `name`, itself included."""
+    """The weights of `names` that a fused kernel would merge with `name`, including `name`."""
     head, proj, tail = re.fullmatch(r"(.*\.)?(\w+)(\.weight)", name).groups()
     for members in FUSED:
         if proj in members:
@@ -42,10 +42,10 @@ def fused_with(name, names):
 
 
 def choose_scheme(args, widths):
-    """The scheme, with a group size that divides every width where none is asked for."""
+    """The scheme; without --group, the group size is one that divides every width."""
     if args.scheme in ("nvfp4", "nvfp4a16"):
         if args.group or args.asymmetric or args.actorder:
-            raise Refused("nvfp4 has groups of 16, symmetric, in order; no option changes that")
+            raise Refused("nvfp4 always has symmetric groups of 16 in order; leave out --group, --asymmetric and --actorder")
         return encoders.Nvfp4Scheme()
     found = re.fullmatch(r"w([2-8])a16", args.scheme)
     if not found:
@@ -66,7 +66,7 @@ def choose_scheme(args, widths):
 
 
 def batches_of(source, scheme, scale_dtype, progress):
-    """One batch a matrix (its tensors are made together), one a tensor that stays as it is."""
+    """One batch per quantised matrix (its tensors are made together), one per unchanged tensor."""
     linears = {n for n in source.names() if is_linear(n, source.shape(n))}
     amax = {}
 
@@ -99,7 +99,7 @@ def quantize(args):
     with open(os.path.join(args.source, "config.json"), encoding="utf-8") as f:
         config = json.load(f)
     if "quantization_config" in config:
-        raise Refused("config.json has a quantization_config: the checkpoint is quantised already")
+        raise Refused("config.json has a quantization_config: the checkpoint is already quantised; expected an unquantised one")
     source = cio.Checkpoint(args.source)
     linears = [n for n in source.names() if is_linear(n, source.shape(n))]
     if not linears:

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""The model families in float64 NumPy, written from their definitions: what the worker is held
-against. It shares no code with the worker or with the tools that write checkpoints.
+"""The model families in float64 NumPy, written from their definitions: the reference for the worker.
+This program shares no code with the worker or with the tools that write checkpoints.
 
     reference_model.py DIR [--config NAME] < sequences.jsonl > scores.jsonl
     reference_model.py DIR --hashes
 
-Lines are those of `ctworker score` and `ctworker inspect --hashes`. Everything is computed in
-float64 but three things that transformers fixes in fp32: inverse frequencies, rotary angles,
-and the decoding of weights (which is compressed-tensors' decompress, bit by bit).
+Lines have the form of `ctworker score` and `ctworker inspect --hashes`. All arithmetic is float64,
+except three parts that transformers computes in fp32: inverse frequencies, rotary angles, and the
+decoding of weights (bit-equal to compressed-tensors' decompress).
 
-With `activations` "BF16" or "F16" the same model rounds every intermediate result where
-transformers' eager model in that dtype does: the error that a 16-bit run is allowed to have.
+With `activations` "BF16" or "F16", the model rounds every intermediate result that transformers'
+eager model in that dtype rounds: this gives the error that a 16-bit run is allowed to have.
 """
 
 import argparse
@@ -159,8 +159,8 @@ def rope_settings(config):
 
 
 def yarn(plain, theta, head, s):
-    """Low frequencies are interpolated, high ones kept, a linear ramp between (YaRN, 2309.00071).
-    Also returns the factor of cosine and sine."""
+    """Interpolates low frequencies, keeps high frequencies, with a linear ramp in between (YaRN,
+    2309.00071). Also returns the factor of cosine and sine."""
     factor, context = s["factor"], s["original_max_position_embeddings"]
 
     def dim_of(rotations):
@@ -185,7 +185,7 @@ def yarn(plain, theta, head, s):
 
 
 def llama3(plain, s):
-    """Long waves are slowed down by `factor`, short ones kept, a smooth step between."""
+    """Slows down long waves by `factor`, keeps short waves, with a smooth step in between."""
     wave = np.float32(2 * math.pi) / plain
     low, high = s["low_freq_factor"], s["high_freq_factor"]
     smooth = (s["original_max_position_embeddings"] / wave - low) / (high - low)
@@ -206,7 +206,7 @@ def rotary(config, head, n_tok):
     elif kind == "llama3":
         plain = llama3(plain, s)
     elif kind != "default":
-        raise SystemExit(f"reference_model: rope_type {kind} is not known here")
+        raise SystemExit(f"reference_model: rope_type {kind} is not supported")
     angle = np.arange(n_tok, dtype=np.float32)[:, None] * plain.astype(np.float32)[None]
     return np.cos(angle.astype(np.float64)) * factor, np.sin(angle.astype(np.float64)) * factor
 
@@ -218,7 +218,7 @@ class Model:
         with open(os.path.join(folder, config_name), encoding="utf-8") as f:
             self.config = c = json.load(f)
         if c["model_type"] not in ("llama", "mistral", "qwen2", "qwen3"):
-            raise SystemExit(f"reference_model: model_type {c['model_type']} is not known here")
+            raise SystemExit(f"reference_model: model_type {c['model_type']} is not supported")
         self.tensors = read_folder(folder)
         self.heads = c["num_attention_heads"]
         self.kv_heads = c.get("num_key_value_heads") or self.heads
@@ -228,7 +228,7 @@ class Model:
         self.activations = activations
 
     def r(self, x):
-        """x as the activations' dtype holds it."""
+        """x rounded to the activations' dtype."""
         if self.activations is None:
             return x
         return round_to(x.astype(np.float32), self.activations).astype(np.float64)
@@ -257,7 +257,7 @@ class Model:
                                       self.r(b * cos) + self.r(a * sin)], axis=2))
 
     def window(self, layer):
-        """How many keys a query sees, itself included; None: all before it."""
+        """How many keys a query sees, including its own; None: its own and all earlier keys."""
         c = self.config
         if c["model_type"] == "mistral":
             return c.get("sliding_window", 4096)
@@ -293,7 +293,7 @@ class Model:
     def mlp(self, x, layer):
         name = f"model.layers.{layer}.mlp."
         gate = self.linear(x, name + "gate_proj")
-        with np.errstate(over="ignore"):  # exp(-gate) = inf gives 0, as it should
+        with np.errstate(over="ignore"):  # exp(-gate) = inf correctly gives 0
             silu = self.r(gate / (1 + np.exp(-gate)))
         return self.linear(self.r(silu * self.linear(x, name + "up_proj")), name + "down_proj")
 

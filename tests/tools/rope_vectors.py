@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Makes tests/unit/rope_vectors.h: rotary frequencies, bit for bit, as transformers computes them.
 
-Needs torch and transformers 5 (reference only; no test runs this). torch's vectorised pow is off by
-one unit in the last place for about one value in a hundred, and which ones depends on the machine;
-these bases and head sizes are ones where it is right.
+Needs torch and transformers 5 (reference only; no test runs this program). torch's vectorised pow is
+off by one unit in the last place for about one value in a hundred, and the machine decides for which;
+for these bases and head sizes it is correct.
 """
 
 import json

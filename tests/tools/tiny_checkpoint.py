@@ -2,10 +2,10 @@
 """Writes small random checkpoints of every family and format, in both styles of configuration.
 
     tiny_checkpoint.py FAMILY FORMAT OUT [--hidden 2048 ...]      e.g. qwen3 w4a16_g32_asym OUT
-    tiny_checkpoint.py --all OUT        one folder each, and OUT/list.json
+    tiny_checkpoint.py --all OUT        one folder per checkpoint, and OUT/list.json
 
-The same arguments always give the same bytes. Weights have the spread that keeps activations
-near 1 and log-probabilities varied, so that a mistake anywhere shows in the scores.
+The same arguments always give the same bytes. The spread of the weights keeps activations near 1 and
+log-probabilities varied, so that any error shows in the scores.
 """
 
 import argparse
@@ -36,7 +36,7 @@ FAMILIES = {
     "llama_llama3": ("llama", {"rope_theta": 500000.0, "rope": {
         "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
         "original_max_position_embeddings": 256}}),
-    # no head_dim in the file, one key-value head, and the keys that SmolLM2's own file has
+    # no head_dim in the file, one key-value head, and the keys of SmolLM2's own file
     "llama_smollm2": ("llama", {"head_dim": None, "num_key_value_heads": 1, "rms_norm_eps": 1e-5,
                                 "tie_word_embeddings": True, "rope_theta": 100000,
                                 "is_llama_config": True, "rope_interleaved": False}),
@@ -68,7 +68,7 @@ def _formats():
 
 FORMATS = _formats()
 
-# What --all writes: every family once, every format once.
+# The checkpoints of --all: every family once, every format once.
 ALL = ([(f, "bf16") for f in FAMILIES] + [("llama", f) for f in FORMATS if f != "bf16"] +
        [("qwen2", "w4a16_g32_asym"), ("qwen3", "nvfp4"), ("mistral_swa", "w8a16_channel"),
         ("llama_bias", "w4a16_g32"), ("llama_tied", "w4a16_g32"), ("qwen3_tied", "fp16")])
@@ -78,7 +78,7 @@ SIZES = {"hidden": 192, "inner": 320, "heads": 4, "kv_heads": 2, "head": 48, "la
 
 
 def configs(family, dtype, sizes, scheme):
-    """(as transformers 5 writes it, as transformers 4 writes it)"""
+    """config.json as (transformers 5 writes it, transformers 4 writes it)."""
     base, changes = FAMILIES[family]
     changes = dict(changes)
     rope, theta = changes.pop("rope", None), changes.pop("rope_theta", 10000.0)
@@ -92,7 +92,7 @@ def configs(family, dtype, sizes, scheme):
         "num_key_value_heads": sizes["kv_heads"], "rms_norm_eps": 1e-6,
         "tie_word_embeddings": False, "use_cache": True, "vocab_size": sizes["vocab"],
     }
-    if base != "qwen2":  # which has no such key: hidden_size / num_attention_heads
+    if base != "qwen2":  # Qwen2 has no such key: hidden_size / num_attention_heads
         common["head_dim"] = sizes["head"]
     if base == "llama":
         common |= {"attention_bias": False, "mlp_bias": False, "pretraining_tp": 1}
@@ -147,7 +147,7 @@ def layout(config, sizes):
 
 
 def values(name, shape, kind, seed, tied):
-    """Deterministic fp32 content: a function of the tensor's name and the seed alone."""
+    """Deterministic fp32 content: a function of the tensor's name and the seed only."""
     rng = np.random.Generator(np.random.PCG64([seed, zlib.crc32(name.encode())]))
     x = rng.standard_normal(shape, dtype=np.float32)
     if kind == "norm":
@@ -157,7 +157,7 @@ def values(name, shape, kind, seed, tied):
     if kind == "embed" and not tied:
         return x
     gain = {"linear": 1.0, "head": 2.0, "embed": 2.0}[kind]
-    # a few columns are larger than others, as in real models: scales differ
+    # a few columns are larger than others, as in real models, so that scales differ
     spread = np.exp(np.float32(0.5) * rng.standard_normal(shape[-1], dtype=np.float32))
     return x * spread * np.float32(gain / np.sqrt(shape[-1]))
 
@@ -186,7 +186,7 @@ def byte_alphabet():
 
 
 def write_tokenizer(folder):
-    """Byte-level, no merges: one token a byte."""
+    """A byte-level tokenizer without merges: one token per byte."""
     vocab = {c: i for i, c in enumerate(byte_alphabet())}
     special = {"<s>": BOS, "</s>": EOS}
     added = [{"id": i, "content": t, "single_word": False, "lstrip": False, "rstrip": False,
@@ -237,9 +237,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("family", nargs="?", metavar="FAMILY", help=", ".join(FAMILIES))
     parser.add_argument("format", nargs="?", metavar="FORMAT",
-                        help="dense (that is bf16), " + ", ".join(FORMATS))
+                        help="dense (bf16), " + ", ".join(FORMATS))
     parser.add_argument("out", nargs="?", metavar="OUT")
-    parser.add_argument("--all", metavar="OUT", help="one folder for each family and format")
+    parser.add_argument("--all", metavar="OUT", help="write one folder per family and format below OUT")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--shards", type=int, default=1)
     for name, size in SIZES.items():

@@ -1,4 +1,4 @@
-"""The `ctworker` program as the tests call it: its place, its CPU variants, `score` as a function."""
+"""The `ctworker` program for the tests: its path, its CPU variants, `score` as a function."""
 
 import json
 import os
@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# Variant -> the CPU features (as /proc/cpuinfo names them) that it needs.
+# Variant -> CPU features (named as in /proc/cpuinfo) that the variant needs.
 VARIANTS = {
     "c": set(),
     "avx2": {"avx2", "fma", "f16c"},
@@ -18,7 +18,7 @@ VARIANTS = {
 
 
 class Refused(Exception):
-    """The worker ended with a message instead of results."""
+    """The worker ended with an error message instead of results."""
 
     def __init__(self, code, message):
         super().__init__(f"exit status {code}: {message}")
@@ -30,7 +30,7 @@ def default_worker():
 
 
 def machine_variants():
-    """The variants that this machine runs, by its own account."""
+    """The variants that this machine supports, according to /proc/cpuinfo."""
     with open("/proc/cpuinfo", encoding="ascii", errors="replace") as f:
         line = next((x for x in f if x.startswith("flags")), ":")
     flags = set(line.split(":", 1)[1].split())
@@ -54,7 +54,7 @@ def hashes(worker, model):
 
 
 def score(worker, model, items, *options, limit_s=600):
-    """Results of `ctworker score`, one dict an item. Raises Refused."""
+    """Results of `ctworker score`, one dict per item. Raises Refused."""
     text = "".join(json.dumps(item) + "\n" for item in items)
     out = run(worker, "score", "--model", model, *options, text=text, limit_s=limit_s)
     results = [json.loads(line) for line in out.splitlines()]

@@ -62,8 +62,8 @@ static void how_rows(struct ctw_option rows[N_HOW], struct ctw_engine_option_val
          .type = CTW_OPT_BYTES,
          .value = &v->memory_limit,
          .meta = "SIZE",
-         .help = "memory in addition to the weights, such as 2GiB (default: a quarter of the "
-                 "available memory)"},
+         .help = "memory beyond the weights, such as 2GiB (default: a quarter of the available "
+                 "memory)"},
         {.name = "max-length",
          .type = CTW_OPT_INT,
          .value = &v->max_length,

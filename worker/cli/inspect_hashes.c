@@ -87,8 +87,7 @@ static enum ctw_status hash_matrix(struct hashing *h, struct job *job, int threa
     struct ctw_weight_data data;
     size_t row_bytes = (size_t)w->k * ctw_dtype_bytes(h->model->dtype);
     int64_t block = (int64_t)(h->block_bytes / row_bytes);
-    if (block >
-        8) /* blocks start where packed zero points do, so decoding by blocks changes nothing */
+    if (block > 8) /* 8 rows, as zero points are packed: a block decodes like the whole matrix */
         block -= block % 8;
     struct ctw_sha256 sha;
     ctw_sha256_init(&sha);

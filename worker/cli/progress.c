@@ -64,8 +64,8 @@ void ctw_progress_announce(const struct ctw_engine_info *info)
         ctw_info("%s-%s on %s (%s)", info->backend.backend, info->backend.variant,
                  info->backend.device, info->backend.reason);
     ctw_info(
-        "maximum length %lld, passes of up to %lld tokens in chunks of %lld, memory in addition to "
-        "the weights %s (limit %s)",
+        "maximum length %lld, passes of up to %lld tokens in chunks of %lld, memory beyond the "
+        "weights %s (limit %s)",
         (long long)info->max_length, (long long)info->pass_tokens, (long long)info->chunk_tokens,
         ctw_format_bytes(planned, sizeof(planned), (double)info->memory_planned),
         ctw_format_bytes(limit, sizeof(limit), (double)info->memory_limit));
