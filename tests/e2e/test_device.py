@@ -167,7 +167,7 @@ class Scores(Device):
             self.assertEqual(done.stderr.count("on the GPU after"), 1, done.stderr)
             self.assertRegex(done.stderr, r"pass: \d+ tokens, queued after [\d.]+ ms, computed after ")
             seconds = seconds_of_load(done.stderr)
-            began = re.search(r"weights: memory for them after ([\d.]+) s, the first copy after ([\d.]+) s",
+            began = re.search(r"weights: memory allocated after ([\d.]+) s, first copy begun after ([\d.]+) s",
                               done.stderr)
             times = [0, float(began[1]), float(began[2]), seconds, whole]
             self.assertEqual(times, sorted(times), done.stderr)
@@ -260,14 +260,14 @@ class Choosing(Device):
 
 class Memory(Device):
     def test_too_little_for_the_weights(self):
-        self.assert_refused(score("tied", memory=300000), 71, "the weights take 1.", "MiB",
-                            "only 293.0 KiB of the GPU's memory are free", "--backend cpu")
+        self.assert_refused(score("tied", memory=300000), 71, "the weights need 1.", "MiB",
+                            "only 293.0 KiB of the GPU's memory is free", "--backend cpu")
 
     def test_too_little_for_the_rest(self):
         for options, memory in ((("--memory-limit", "1MiB"), 1 << 28), ((), 3 << 20)):
             done = score("tied", *options, memory=memory)
             self.assert_refused(done, 71, "a sequence of 2048 tokens needs", "enough for",
-                                "raise --memory-limit, take another GPU or lower --max-length")
+                                "raise --memory-limit, use another GPU or lower --max-length")
             error = done.stderr.splitlines()[-1]
             fits = int(error.split("enough for ")[1].split()[0])
             self.assertGreater(fits, 0)

@@ -245,10 +245,10 @@ class Written(unittest.TestCase):
                     r = c.wait(j)
                     self.assertEqual((r["state"], r["error"]["code"]), ("failed", "io"), r)
                     self.assertRegex(r["error"]["message"], f"{SINGLE}: the file changed while it was in "
-                                     f"use .tensor {name} has other bytes.; load the model again")
+                                     f"use .tensor {name} has different bytes.; load the model again")
                 code, message = refusal(c)
                 self.assertEqual(code, "invalid")
-                self.assertIn(f"tensor {name} has other bytes", message)
+                self.assertIn(f"tensor {name} has different bytes", message)
                 self.assertNotEqual(a.command("health", "--ready").returncode, 0)
                 c.call("load", path=f"{d}/tied")
                 until(lambda: c.call("info")["models"][0]["state"] == "ready")
@@ -265,7 +265,7 @@ class Written(unittest.TestCase):
                 overwrite(f"{d}/deep", at, b"\1\2\3\4")
                 r = c.wait(job)
                 self.assertEqual((r["state"], r["error"]["code"]), ("failed", "io"), r)
-                self.assertIn("has other bytes", r["error"]["message"])
+                self.assertIn("has different bytes", r["error"]["message"])
             with server(f"{d}/deep", backend="cuda") as a, a.client() as c:
                 want = c.run_pairs(PAIRS)
                 overwrite(f"{d}/deep", at, b"\5\6\7\10")  # it has its own copy

@@ -235,20 +235,20 @@ static void keys_of_the_base_class(void **state)
     (void)state;
     static const struct refusal rows[] = {
         {LLAMA ", \"per_layer_config\": {\"0\": {\"head_dim\": 64}}}",
-         "per_layer_config: found an object of 1 keys, which asks for settings of their own for "
+         "per_layer_config: found an object of 1 keys, which requests separate settings for "
          "some "
          "layers: not supported; expected null, or no such key"},
-        {QWEN2 ", \"text_config\": {\"hidden_size\": 64}}", "asks for a text model inside another"},
+        {QWEN2 ", \"text_config\": {\"hidden_size\": 64}}", "requests a text model inside another"},
         {LLAMA ", \"attribute_map\": {\"rms_norm_eps\": \"eps\"}}",
-         "asks for keys under other names"},
+         "requests keys under other names"},
         {LLAMA ", \"configuration_files\": [\"config.5.0.0.json\"]}",
-         "configuration_files: found an array of 1, which asks for another configuration file"},
+         "configuration_files: found an array of 1, which requests another configuration file"},
         {LLAMA ", \"transformers_weights\": \"other.safetensors\"}",
-         "transformers_weights: found the string \"other.safetensors\", which asks for a weights "
+         "transformers_weights: found the string \"other.safetensors\", which requests a weights "
          "file"},
-        {LLAMA ", \"is_causal\": false}", "is_causal: found false, which asks for"},
-        {LLAMA ", \"is_causal\": null}", "is_causal: found null, which asks for"},
-        {QWEN3 ", \"is_causal\": 0}", "is_causal: found the number 0, which asks for"},
+        {LLAMA ", \"is_causal\": false}", "is_causal: found false, which requests"},
+        {LLAMA ", \"is_causal\": null}", "is_causal: found null, which requests"},
+        {QWEN3 ", \"is_causal\": 0}", "is_causal: found the number 0, which requests"},
     };
     expect_refusals(rows, CTW_COUNT(rows));
 }
@@ -263,7 +263,7 @@ static void refusals(void **state)
          "(Qwen3ForCausalLM)"},
         {"{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"mistral\"}",
          "model_type \"mistral\" (architecture \"LlamaForCausalLM\") is not supported"},
-        {"{}", "model_type \"not said\""},
+        {"{}", "model_type \"(none)\""},
         {"{\"architectures\": [\"LLaMAForCausalLM\"], \"model_type\": \"qwen2\"}",
          "model_type \"qwen2\" (architecture \"LLaMAForCausalLM\") is not supported"},
         {"[]", "expected an object"},

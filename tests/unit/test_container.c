@@ -160,7 +160,8 @@ static void index_and_shards_must_agree(void **state)
     put_tensors(f, "2.safetensors", one_c, 4);
     put_index(f, "\"a\":\"1.safetensors\",\"b\":\"1.safetensors\",\"c\":\"2.safetensors\","
                  "\"d\":\"2.safetensors\"");
-    refused(f, CTW_EFORMAT, INDEX ": tensor d should be in 2.safetensors, which does not hold it");
+    refused(f, CTW_EFORMAT,
+            INDEX ": tensor d should be in 2.safetensors, which does not contain it");
     f->n_names--;
     put_index(f, "\"a\":\"1.safetensors\",\"b\":\"2.safetensors\",\"c\":\"2.safetensors\"");
     refused(f, CTW_EFORMAT, INDEX ": tensor b should be in 2.safetensors, but is in 1.safetensors");
@@ -171,7 +172,7 @@ static void index_and_shards_must_agree(void **state)
     put_index(f, "\"a\":\"1.safetensors\",\"b\":\"1.safetensors\",\"c\":\"3.safetensors\"");
     refused(f, CTW_ENOTFOUND, "3.safetensors: shard 2 of 2 is missing (" INDEX " names it)");
     put_tensors(f, "3.safetensors", "{" T("a", 0, 4) "," T("c", 4, 8) "}", 8);
-    refused(f, CTW_EFORMAT, "3.safetensors: tensor a is in 1.safetensors as well");
+    refused(f, CTW_EFORMAT, "3.safetensors: tensor a is also in 1.safetensors");
     f->n_names--;
     put(f, "3.safetensors", "\xff\xff\xff\xff\xff\xff\xff\xff{", 9);
     refused(f, CTW_EFORMAT, "3.safetensors: not a safetensors file");
@@ -215,10 +216,11 @@ static void broken_downloads(void **state)
     refused(f, CTW_EFORMAT, "a Git LFS pointer of 55 bytes, not the file itself, which has 12");
     f->n_names--;
     put_tensors(f, "model.safetensors", two, 7);
-    refused(f, CTW_EFORMAT, "a download was cut off; fetch it again");
+    refused(f, CTW_EFORMAT, "a download was interrupted; fetch it again");
     f->n_names--;
     put(f, "model.safetensors", "\x99\0\0\0\0\0\0\0{}", 10);
-    refused(f, CTW_EFORMAT, "has 10 bytes, but its header alone 153: a download was cut off");
+    refused(f, CTW_EFORMAT,
+            "has 10 bytes, but its header alone needs 153: a download was interrupted");
 }
 
 static void folders_without_safetensors(void **state)
@@ -232,8 +234,8 @@ static void folders_without_safetensors(void **state)
         {"consolidated.00.pth", "consolidated.00.pth is a pickle"},
         {"pytorch_model-00002-of-00002.bin", "pytorch_model-00002-of-00002.bin is a pickle"},
         {"pytorch_model-00001-of-00002.bin", "pytorch_model-00001-of-00002.bin is a pickle"},
-        {"m-Q4_K_M.gguf", "m-Q4_K_M.gguf is GGUF, which is not read"},
-        {"consolidated.safetensors", "consolidated.safetensors has another name"},
+        {"m-Q4_K_M.gguf", "m-Q4_K_M.gguf is GGUF, which is not supported"},
+        {"consolidated.safetensors", "consolidated.safetensors is not named model.safetensors"},
         {"model-00001-of-00002.safetensors",
          "model-00001-of-00002.safetensors is one shard, but " INDEX " is missing"},
         {"adapter_model.safetensors", "adapter_model.safetensors is an adapter (LoRA)"},

@@ -459,8 +459,8 @@ static void norms_of_queries_and_keys_have_one_dtype(void **state)
     ctw_model_close(open_ok(c));
     drop(c, LAYER "self_attn.k_norm.weight");
     add(c, LAYER "self_attn.k_norm.weight", "F32", "8", 32, NULL);
-    expect_refusal(c, LAYER "self_attn.q_norm.weight is BF16, " LAYER
-                            "self_attn.k_norm.weight F32; expected one dtype for both");
+    expect_refusal(c, LAYER "self_attn.q_norm.weight is BF16 and " LAYER
+                            "self_attn.k_norm.weight is F32; expected one dtype for both");
 }
 
 static void quantised_embeddings_and_heads(void **state)

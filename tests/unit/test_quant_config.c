@@ -223,12 +223,12 @@ static void refusals(void **state)
          "quantization_config.quant_method: format \"GPTQ\" is not supported; expected "
          "compressed-tensors or unquantised weights: quantise the original model with"},
         {"{\"quantization_config\": {\"config_groups\": {}}}",
-         "\"quant_method\" is missing, and no other key tells the format; expected "
+         "\"quant_method\" is missing, and no other key identifies the format; expected "
          "\"compressed-tensors\""},
         {"{\"quantization_config\": [1]}", "quantization_config: expected an object"},
         {"{\"quantization_config\": {\"quant_method\": \"compressed-tensors\", "
          "\"quantization_status\": \"calibration\", \"config_groups\": {}}}",
-         "\"calibration\" is not supported: its weights are not compressed"},
+         "\"calibration\" is not supported: the weights are not compressed"},
         {HEAD "\"format\": \"float-quantized\", \"config_groups\": {}}}",
          "format \"float-quantized\" is not supported; supported: dense, pack-quantized"},
         {HEAD "\"format\": \"marlin-24\", \"config_groups\": {}}}", "\"marlin-24\""},
@@ -241,11 +241,11 @@ static void refusals(void **state)
               "{\"apply\": [{\"location\": \"input\"}]}}}}}",
          "an online transform (location \"input\")"},
         {HEAD "\"config_groups\": {\"W5A3\": [\"Linear\"]}}}",
-         "config_groups.W5A3: no such preset"},
+         "config_groups.W5A3: unknown preset scheme"},
         {HEAD "\"config_groups\": {\"g\": {\"targets\": [], \"weights\": {\"nbits\": 4}}}}}",
-         "weights.nbits: this key"},
+         "weights.nbits: unknown key"},
         {HEAD "\"config_groups\": {\"g\": {\"targets\": [], \"rotation\": 4}}}}",
-         "g.rotation: this key"},
+         "g.rotation: unknown key"},
         {HEAD "\"config_groups\": {\"g\": {\"weights\": {\"type\": \"nf4\"}}}}}", "\"nf4\""},
         {HEAD "\"config_groups\": {\"g\": {\"weights\": {\"strategy\": \"token\"}}}}}",
          "strategy \"token\" is not supported for weights"},
@@ -261,7 +261,7 @@ static void refusals(void **state)
          "targets[0]: regular expression"},
         {HEAD "\"config_groups\": {}, \"ignore\": \"lm_head\"}}", "ignore: expected an array"},
         {"{\"compression_config\": {\"config_groups\": {}}, \"quantization_config\": {}}",
-         "found beside quantization_config"},
+         "found in addition to quantization_config"},
     };
     for (size_t i = 0; i < CTW_COUNT(rows); i++) {
         struct opened o;

@@ -107,8 +107,8 @@ static void defaults(void **state)
         assert_int_equal(p.type, CTW_ROPE_DEFAULT);
         assert_true(p.theta == 10000.0 && p.attention_factor == 1.0);
     }
-    /* The original length is the maximum one; a null factor is their ratio; 0 is as absent, and so is
-     * null, but for truncate, which it makes false. */
+    /* The original length is the maximum one; a null factor is their ratio; 0 is as absent, and so
+     * is null, but for truncate, which it makes false. */
     read_ok(&p, "{\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4.0, \"beta_fast\": 0}}",
             2048);
     assert_true(p.original_length == 2048 && p.beta_fast == 32 && p.beta_slow == 1 && p.truncate);
@@ -173,16 +173,16 @@ static void warnings(void **state)
         /* DeepSeek-R1-0528-Qwen3-8B */
         {"{\"rope_scaling\": {\"attn_factor\": 0.8782488562869419, \"factor\": 4.0, "
          "\"original_max_position_embeddings\": 32768, \"rope_type\": \"yarn\"}}",
-         "config.json: rope_scaling.attn_factor: found 0.878249, ignored as transformers does: "
-         "cosines and sines are scaled by 1.13863; with it, by 1",
+         "config.json: rope_scaling.attn_factor: found 0.878249, ignored as in transformers: "
+         "cosines and sines are scaled by 1.13863, not by 1",
          4, 1.138629436},
         {"{\"rope_scaling\": {\"attn_factor\": 1, \"factor\": 4.0, \"rope_type\": \"yarn\"}}", "",
          4, 1.138629436},
         {"{\"rope_scaling\": {\"finetuned\": true, \"factor\": 4.0, \"type\": \"yarn\"}}",
-         "rope_scaling.finetuned: ignored as transformers does", 4, 1.138629436},
+         "rope_scaling.finetuned: ignored as in transformers", 4, 1.138629436},
         {"{\"rope_parameters\": {\"factor\": 16, \"original_max_position_embeddings\": 32768, "
          "\"rope_type\": \"yarn\"}}",
-         "config.json: rope_parameters.factor: 16 is used, though max_position_embeddings / "
+         "config.json: rope_parameters.factor: 16 is used, although max_position_embeddings / "
          "original_max_position_embeddings is 4",
          16, 1.2772588722},
         {"{\"rope_scaling\": {\"factor\": 4, \"original_max_position_embeddings\": 131072, "
@@ -223,7 +223,7 @@ static void refusals(void **state)
         {"{\"rope_scaling\": {\"rope_type\": \"longrope\"}}", "\"longrope\" is not supported"},
         {"{\"rope_scaling\": {\"type\": \"mrope\", \"mrope_section\": [16, 24, 24]}}", "\"mrope\""},
         {"{\"rope_parameters\": {\"full_attention\": {\"rope_theta\": 1e6}}}",
-         "rope_parameters.full_attention: RoPE parameters of their own"},
+         "rope_parameters.full_attention: separate RoPE parameters per layer type"},
         {"{\"rope_scaling\": {\"type\": \"linear\"}}", "factor"},
         {"{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 0}}", "factor: found 0"},
         {"{\"rope_scaling\": {\"type\": \"linear\", \"factor\": \"2\"}}", "factor: expected a"},
@@ -240,7 +240,7 @@ static void refusals(void **state)
          "partial_rotary_factor: found 0.5"},
         {"{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}, \"rope_parameters\": "
          "{\"rope_type\": \"default\"}}",
-         "rope_scaling: found beside rope_parameters, and the two differ"},
+         "rope_scaling: found in addition to rope_parameters, and the two differ"},
         {"{\"rope_scaling\": {\"rope_type\": \"default\"}, \"rope_parameters\": "
          "{\"rope_theta\": 500000}}",
          "the two differ"},

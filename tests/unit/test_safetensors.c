@@ -123,7 +123,7 @@ static void what_we_cannot_read_is_recorded(void **state)
     (void)state;
     struct ctw_safetensors s;
     accepted(&s, ONE("F3_FUTURE", "[8]", "[0,3]"), 3);
-    assert_string_equal(s.tensors[0].unusable, "its dtype is not known to this version");
+    assert_string_equal(s.tensors[0].unusable, "this version does not know its dtype");
     assert_int_equal(s.tensors[0].bytes, 3);
     ctw_safetensors_fini(&s);
     accepted(&s, ONE("U8", "[1,2,1,2]", "[0,4]"), 4);
@@ -160,7 +160,7 @@ static void entries_have_their_fields_and_no_others(void **state)
     refused("{\"t\":{\"dtype\":\"U8\",\"data_offsets\":[0,1]}}", 1, "t: \"shape\" is missing");
     refused("{\"t\":{\"dtype\":\"U8\",\"shape\":[]}}", 0, "t: \"data_offsets\" is missing");
     refused("{\"t\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,1],\"strides\":[1]}}", 1,
-            "t.strides: a tensor has dtype, shape and data_offsets, and nothing else");
+            "t.strides: expected only dtype, shape and data_offsets in a tensor");
     refused("{\"t\":{\"dtype\":1,\"shape\":[],\"data_offsets\":[0,1]}}", 1,
             "t.dtype: expected a string, found the number 1");
     refused("{\"t\":{\"dtype\":\"U8\",\"shape\":1,\"data_offsets\":[0,1]}}", 1,
@@ -190,16 +190,16 @@ static void ranges_follow_each_other(void **state)
     assert_string_equal(s.tensors[0].name, "a");
     ctw_safetensors_fini(&s);
     refused("{" U8("a", 0, 4) "," U8("b", 5, 9) "}", 9,
-            "tensor b begins at byte 5 of the data, but the one before it, a, ends at 4: a hole");
+            "tensor b begins at byte 5 of the data, but the tensor before it, a, ends at 4: a gap");
     refused("{" U8("a", 0, 4) "," U8("b", 3, 7) "}", 7,
-            "tensor b begins at byte 3 of the data, but the one before it, a, ends at 4: they "
+            "tensor b begins at byte 3 of the data, but the tensor before it, a, ends at 4: they "
             "overlap");
     refused("{" U8("a", 0, 4) "," U8("b", 0, 4) "}", 4, "they overlap");
     refused("{" U8("a", 4, 8) "}", 8,
-            "the first tensor, a, begins at byte 4 of the data, not at 0: a hole");
+            "the first tensor, a, begins at byte 4 of the data, not at 0: a gap");
     refused("{" U8("a", 0, 4) "," U8("a", 4, 8) "}", 8, "a: the key is there twice");
     refused("{" U8("a", 0, 4) "}", 3, "bytes, but its header describes");
-    refused("{" U8("a", 0, 4) "}", 3, "a download was cut off");
+    refused("{" U8("a", 0, 4) "}", 3, "a download was interrupted");
     refused("{" U8("a", 0, 4) "}", 5, "1 bytes follow the last tensor");
     refused("{}", 1, "1 bytes follow the last tensor");
 }
@@ -209,11 +209,11 @@ static void header_is_one_object(void **state)
     (void)state;
     struct ctw_safetensors s;
     struct ctw_err err;
-    refused("", 0, "must be one JSON object");
-    refused("[]", 0, "must be one JSON object");
-    refused(" {}", 0, "must be one JSON object");
-    refused("{}\n", 0, "followed by nothing but spaces");
-    refused("{}\t ", 0, "followed by nothing but spaces");
+    refused("", 0, "expected one JSON object");
+    refused("[]", 0, "expected one JSON object");
+    refused(" {}", 0, "expected one JSON object");
+    refused("{}\n", 0, "followed only by spaces");
+    refused("{}\t ", 0, "followed only by spaces");
     refused("{} {}", 0, "expected nothing after the value");
     refused("{\"a\":}", 0, "header: not valid JSON at line 1, column 6 ('}')");
     refused("{\"\xff\":1}", 0, "not UTF-8");
@@ -241,7 +241,7 @@ static void first_bytes(void **state)
     } bad[] = {
         {"", 0, 0, "m.safetensors: the file is empty"},
         {"\x02\0\0", 3, 3, "it has 3 bytes, and the length of the header alone takes 8"},
-        {"\x02\0\0\0\0\0\0\0", 8, 8, "has 8 bytes, but its header alone 2: a download was cut"},
+        {"\x02\0\0\0\0\0\0\0", 8, 8, "has 8 bytes, but its header alone needs 2: a download was"},
         {"\x01\xe1\xf5\x05\0\0\0\0{", 9, 1 << 30, "a header of 100000001 bytes; at most 100000000"},
         {"\xff\xff\xff\xff\xff\xff\xff\xff{", 9, 1 << 30, "a header of 18446744073709551615 bytes"},
         {"\x02\0\0\0\0\0\0\0[]", 10, 10, "does not begin with '{'"},
@@ -288,7 +288,7 @@ static void index_lists_plain_names(void **state)
         {"{}", "i.json: \"weight_map\" is missing"},
         {"[]", "i.json: expected an object, found an array of 0"},
         {"{\"weight_map\":[]}", "i.json: weight_map: expected an object"},
-        {"{\"weight_map\":{}}", "i.json: weight_map: it names no tensor"},
+        {"{\"weight_map\":{}}", "i.json: weight_map: expected at least one tensor, found none"},
         {"{\"weight_map\":{\"a\":1}}", "i.json: weight_map.a: expected a string"},
         {"{\"weight_map\":{\"a\":\"x.safetensors\",\"a\":\"y.safetensors\"}}", "twice"},
         {"{\"weight_map\":{\"a\":\"../x.safetensors\"}}",

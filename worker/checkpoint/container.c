@@ -22,19 +22,19 @@ static const char index_name[] = "model.safetensors.index.json";
 
 /* ---- files ---- */
 
-/* CTW_ENOTFOUND if there is none of that name; anything but a regular file is refused. */
+/* CTW_ENOTFOUND: no such file. Anything but a regular file is refused. */
 static enum ctw_status open_file(int *fd, struct stat *info, int dir_fd, const char *name,
                                  struct ctw_err *err)
 {
-    /* O_NONBLOCK: a FIFO of that name must not hang us. Links are followed: the cache of the
-     * Hugging Face hub consists of them. */
+    /* O_NONBLOCK: opening a FIFO of that name must not block. Symbolic links are followed: the
+     * cache of the Hugging Face hub consists of links. */
     *fd = openat(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (*fd < 0 && errno == ENOENT) {
         struct stat link;
         bool dangling = fstatat(dir_fd, name, &link, AT_SYMLINK_NOFOLLOW) == 0;
         return ctw_fail(err, dangling ? CTW_EIO : CTW_ENOTFOUND,
                         dangling ? "%s: a symbolic link to a file that does not exist: a download "
-                                   "was cut off; fetch it again"
+                                   "was interrupted; fetch it again"
                                  : "%s: no such file",
                         name);
     }
@@ -69,8 +69,8 @@ static enum ctw_status open_shard(struct ctw_container *c, int dir_fd, const cha
                         name, strerror(errno));
     f->map = map;
     f->guard = ctw_map_guard_add(map, bytes);
-    /* No advice for the whole map: providers ask for the layers ahead of them, and the kernel's own
-     * read-ahead serves what they do not ask for. */
+    /* No madvise() for the whole map: providers ask for the next layer, and the kernel's own
+     * read-ahead serves all other reads. */
     return CTW_OK;
 }
 
@@ -93,7 +93,7 @@ static enum ctw_status collect(struct ctw_container *c, struct ctw_err *err)
     while (n_slots < 2 * total && n_slots < (size_t)1 << 31)
         n_slots *= 2;
     if (total >= n_slots)
-        return ctw_fail(err, CTW_EUNSUP, "%zu tensors are more than can be handled", total);
+        return ctw_fail(err, CTW_EUNSUP, "found %zu tensors, more than are supported", total);
     c->tensors = ctw_calloc(total, sizeof(*c->tensors));
     c->slots = ctw_calloc(n_slots, sizeof(*c->slots));
     if (c->tensors == NULL || c->slots == NULL)
@@ -106,7 +106,7 @@ static enum ctw_status collect(struct ctw_container *c, struct ctw_err *err)
             t->file = f;
             uint32_t slot = find_slot(c, t->name);
             if (c->slots[slot] != 0)
-                return ctw_fail(err, CTW_EFORMAT, "%s: tensor %s is in %s as well",
+                return ctw_fail(err, CTW_EFORMAT, "%s: tensor %s is also in %s",
                                 c->files[f].name, t->name,
                                 c->files[c->tensors[c->slots[slot] - 1].file].name);
             c->slots[slot] = (uint32_t)++c->n_tensors;
@@ -120,13 +120,13 @@ static enum ctw_status check_against_index(const struct ctw_container *c,
                                            const struct ctw_shard_index *index, struct ctw_err *err)
 {
     enum ctw_status st = CTW_OK;
-    /* As names are unique on both sides, equal counts and the loop below make them equal sets. */
+    /* Names are unique on both sides, so equal counts and the loop below imply equal sets. */
     for (int64_t i = 0; i < index->n_entries; i++) {
         const struct ctw_shard_entry *e = &index->entries[i];
         const struct ctw_tensor *t = ctw_container_find(c, e->tensor);
         if (t == NULL)
             return ctw_fail(err, CTW_EFORMAT,
-                            "%s: tensor %s should be in %s, which does not hold it", index_name,
+                            "%s: tensor %s should be in %s, which does not contain it", index_name,
                             e->tensor, index->shards[e->shard]);
         if (t->file != e->shard)
             return ctw_fail(err, CTW_EFORMAT, "%s: tensor %s should be in %s, but is in %s",
@@ -164,7 +164,7 @@ static enum ctw_status read_index(struct ctw_shard_index *index, int fd, const s
             at += (size_t)n;
         else if (n == 0 || errno != EINTR)
             st = ctw_fail(err, CTW_EIO, "%s: cannot be read: %s", index_name,
-                          n == 0 ? "it became shorter" : strerror(errno));
+                          n == 0 ? "the file became shorter" : strerror(errno));
     }
     if (st == CTW_OK)
         st = ctw_shard_index_parse(index, index_name, text, bytes, err);
@@ -201,7 +201,7 @@ static enum ctw_status open_sharded(struct ctw_container *c, int dir_fd, int ind
     return st;
 }
 
-/* As transformers does: model.safetensors if it is there, else the index. */
+/* As in transformers: model.safetensors if present, else the index. */
 static enum ctw_status open_files(struct ctw_container *c, const char *dir, int dir_fd,
                                   struct ctw_err *err)
 {
@@ -213,7 +213,7 @@ static enum ctw_status open_files(struct ctw_container *c, const char *dir, int 
     st = open_shard(c, dir_fd, single_name, err);
     if (st == CTW_OK) {
         if (faccessat(dir_fd, index_name, F_OK, 0) == 0)
-            ctw_warn("%s: both %s and %s are there; the first is used, as in transformers", dir,
+            ctw_warn("%s: found both %s and %s; the first is used, as in transformers", dir,
                      single_name, index_name);
         return collect(c, err);
     }

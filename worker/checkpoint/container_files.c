@@ -1,4 +1,4 @@
-/* An open container's files: reading them, and whether they are still what they were. */
+/* An open container's files: reading them, and checking whether they changed. */
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -11,9 +11,9 @@ static enum ctw_status is_shorter(const struct ctw_container_file *f, struct ctw
 {
     struct stat now = {0};
     (void)fstat(f->fd, &now);
-    if (now.st_size >= f->info.st_size) /* a failing disk, or it was cut for a moment */
+    if (now.st_size >= f->info.st_size) /* a failing disk, or the file was truncated for a moment */
         return ctw_fail(err, CTW_EIO,
-                        "%s: a part of the file could not be read while it was in use; load the "
+                        "%s: part of the file could not be read while it was in use; load the "
                         "model again once it is complete",
                         f->name);
     return ctw_fail(err, CTW_EIO,

@@ -1,4 +1,4 @@
-/* What to tell someone whose folder has no safetensors that we can open. */
+/* The error message for a folder without safetensors that we can open. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -19,11 +19,11 @@ static const struct {
                         "merge_and_unload) and give the merged folder"},
     {"model-*-of-*.safetensors",
      "is one shard, but model.safetensors.index.json is missing; fetch that file as well"},
-    {"*.safetensors", "has another name than model.safetensors and there is no "
+    {"*.safetensors", "is not named model.safetensors, and there is no "
                       "model.safetensors.index.json; rename it, or give the folder of the "
                       "transformers checkpoint"},
-    {"*.gguf", "is GGUF, which is not read; give the folder of the safetensors checkpoint that it "
-               "was made from"},
+    {"*.gguf", "is GGUF, which is not supported; give the folder of the safetensors checkpoint "
+               "that it was made from"},
     {"pytorch_model*.bin", "is a pickle, which can run code and is never opened; save the model "
                            "again as safetensors (transformers: save_pretrained)"},
     {"*.pth", "is a pickle, which can run code and is never opened; fetch the safetensors files "
@@ -34,8 +34,8 @@ static const struct {
 
 enum { N_ROWS = sizeof(rows) / sizeof(rows[0]) };
 
-/* The lowest row that a file matches, and that file's name (the least of several, so that the
- * message does not depend on the order of the directory). */
+/* The lowest row that a file matches, and that file's name. If several files match the row, the
+ * first in strcmp order, so that the message does not depend on the directory's order. */
 static int best_row(DIR *listing, char *name, size_t cap)
 {
     int best = N_ROWS;

@@ -17,7 +17,7 @@ enum { MAX_BYTES = 16 << 20 };
 #define CONVERT_FP8 CONVERT("FP8BlockDequantizer", "dense")
 #define CONVERT_NVFP4 CONVERT("ModelOptNvfp4Converter", "nvfp4-pack-quantized")
 
-/* quant_method -> the format's name, and the way out. */
+/* quant_method -> the format's name and the remedy. */
 static const struct {
     const char *method, *name, *remedy;
 } methods[] = {
@@ -89,7 +89,7 @@ static enum ctw_status refuse_method(const struct ctw_json_node *quantization, c
     return refuse(node, method, QUANTISE, err);
 }
 
-/* The first row of which a key is there tells whose an object without quant_method is. */
+/* In an object without quant_method, the first row whose key is present identifies the tool. */
 static const struct {
     const char *key, *method;
 } signs[] = {
@@ -134,8 +134,8 @@ enum ctw_status ctw_foreign_check(const struct ctw_json_node *quantization, stru
     if (is_mlx(quantization))
         return refuse(quantization, "MLX", QUANTISE, err);
     return ctw_json_fail(quantization, err, CTW_EFORMAT,
-                         "\"quant_method\" is missing, and no other key tells the format; expected "
-                         "\"compressed-tensors\"");
+                         "\"quant_method\" is missing, and no other key identifies the format; "
+                         "expected \"compressed-tensors\"");
 }
 
 enum ctw_status ctw_foreign_check_root(const struct ctw_json_node *root, struct ctw_err *err)

@@ -15,15 +15,15 @@
 struct ctw_identity {
     const struct ctw_tensor **tensors; /* [n_tensors], in the order of the files */
     const struct ctw_tensor **by_name; /* [n_tensors] */
-    int64_t *first;                    /* [n_tensors + 1]: blocks before each of tensors */
+    int64_t *first;                    /* [n_tensors + 1]: number of blocks before each tensor */
     int64_t n_tensors;
     struct ctw_digest *digests; /* [n_blocks] */
     atomic_bool *is_in;         /* [n_blocks] */
     int64_t n_blocks;
-    struct ctw_sha256 sha; /* fed with the config */
-    atomic_llong n_left;   /* blocks that are not in */
+    struct ctw_sha256 sha; /* the state after the config */
+    atomic_llong n_left;   /* blocks that have not been added */
     atomic_bool known;
-    char text[65]; /* when known */
+    char text[65]; /* valid once known */
 };
 
 /* ---- the text ---- */
@@ -56,7 +56,7 @@ static void feed_tensor(const struct ctw_identity *id, struct ctw_sha256 *sha,
     ctw_sha256_update(sha, digests, (size_t)n * sizeof(*digests));
 }
 
-/* All blocks are in. */
+/* Computes the text once every block has been added. */
 static void finish(struct ctw_identity *id)
 {
     struct ctw_sha256 sha = id->sha;
@@ -163,11 +163,11 @@ void ctw_identity_close(struct ctw_identity *id)
 /* ---- reading all ---- */
 
 struct reading {
-    struct ctw_identity *add; /* NULL: compare */
+    struct ctw_identity *add; /* NULL: verify */
     const struct ctw_identity *id;
     const struct ctw_container *container;
     const atomic_bool *stop;
-    char *buffers; /* a block for each thread */
+    char *buffers; /* one block per thread */
     uint64_t bytes;
     atomic_ullong bytes_done;
     double told_s;
@@ -179,7 +179,8 @@ struct reading {
 /* The tensor that holds a block. */
 static int64_t tensor_of(const struct ctw_identity *id, int64_t block)
 {
-    int64_t low = 0, high = id->n_tensors - 1; /* the last one that does not begin behind it */
+    /* Finds the last tensor that begins at or before `block`. */
+    int64_t low = 0, high = id->n_tensors - 1;
     while (low < high) {
         int64_t middle = (low + high + 1) / 2;
         if (id->first[middle] <= block)
@@ -209,7 +210,7 @@ static enum ctw_status read_block(struct reading *r, int64_t block, char *buffer
     uint64_t at = (uint64_t)(block - r->id->first[i]) * CTW_BLOCK_BYTES;
     size_t bytes = t->bytes - at < CTW_BLOCK_BYTES ? t->bytes - at : CTW_BLOCK_BYTES;
     if (r->stop != NULL && atomic_load(r->stop))
-        return ctw_fail(err, CTW_ECANCELED, "reading the weights: given up");
+        return ctw_fail(err, CTW_ECANCELED, "reading the weights: cancelled");
     enum ctw_status st =
         ctw_container_read(r->container, t->file, t->offset + at, buffer, bytes, err);
     if (st != CTW_OK)
@@ -222,7 +223,7 @@ static enum ctw_status read_block(struct reading *r, int64_t block, char *buffer
     struct ctw_digest now = ctw_digest_of(buffer, bytes);
     if (memcmp(&now, &r->id->digests[block], sizeof(now)) != 0)
         return ctw_fail(err, CTW_EIO,
-                        "%s: the file changed while it was in use (tensor %s has other bytes); "
+                        "%s: the file changed while it was in use (tensor %s has different bytes); "
                         "load the model again once it is complete",
                         ctw_container_file(r->container, t->file), t->name);
     return CTW_OK;

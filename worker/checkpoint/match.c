@@ -58,7 +58,7 @@ enum ctw_status ctw_pattern_match(const struct ctw_pattern *pattern, const char 
             *out = CTW_MATCH_REGEX;
         return st;
     }
-    /* Every class is a Module, too. */
+    /* "Module" matches every class. */
     if (strcmp(pattern->text, name) == 0)
         *out = CTW_MATCH_NAME;
     else if (strcmp(pattern->text, class_name) == 0 || strcmp(pattern->text, "Module") == 0)

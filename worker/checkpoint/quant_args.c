@@ -1,4 +1,4 @@
-/* One QuantizationArgs object of a scheme: of weights, or of activations. */
+/* Reads one QuantizationArgs object of a scheme, for weights or for activations. */
 #include "worker/checkpoint/quant_args.h"
 
 #include <inttypes.h>
@@ -6,7 +6,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* As stored, for weights and activations alike. */
+/* The members as stored, for weights or activations. */
 struct raw_args {
     const char *type, *strategy, *actorder;
     int64_t num_bits, group_size;
@@ -22,9 +22,8 @@ enum ctw_status ctw_quant_known_keys(const struct ctw_json_node *object, const c
             i++;
         if (i == n && !ctw_json_is_null(m))
             return ctw_json_fail(m, err, CTW_EUNSUP,
-                                 "this key of a quantisation scheme is not known here, so the "
-                                 "weights might be read wrongly; a newer version of ctworker may "
-                                 "know it");
+                                 "unknown key of a quantisation scheme, which might change the "
+                                 "weights; a newer version of ctworker may support it");
     }
     return CTW_OK;
 }
@@ -132,7 +131,7 @@ enum ctw_status ctw_quant_read_weights(struct ctw_quant_group *g, const struct c
     if (grouped != (a.group_size > 0))
         return ctw_json_fail(node, err, CTW_EFORMAT,
                              "strategy \"%s\" with group_size %" PRId64
-                             ": only group and tensor_group have a group size above 0, and need it",
+                             ": group and tensor_group, and no others, need a group size above 0",
                              a.strategy, a.group_size);
     if (a.dynamic || a.dynamic_local)
         return ctw_json_fail(node, err, CTW_EFORMAT, "weights cannot be quantised dynamically");

@@ -76,7 +76,7 @@ static enum ctw_status read_groups(struct ctw_quant_config *qc, const struct ctw
     const struct ctw_json_node *groups = NULL;
     enum ctw_status st =
         ctw_json_read_node(node, "config_groups", CTW_JSON_OPTIONAL, CTW_JSON_OBJECT, &groups, err);
-    if (st != CTW_OK || groups == NULL) /* none: a sparsity_config alone, and the like */
+    if (st != CTW_OK || groups == NULL) /* for example a sparsity_config alone */
         return st;
     if (ctw_json_count(groups) > MAX_GROUPS)
         return ctw_json_fail(groups, err, CTW_EUNSUP, "more than %d groups", MAX_GROUPS);
@@ -86,11 +86,11 @@ static enum ctw_status read_groups(struct ctw_quant_config *qc, const struct ctw
     for (const struct ctw_json_node *m = ctw_json_first(groups); m != NULL; m = ctw_json_next(m)) {
         struct ctw_quant_group *g = &qc->groups[qc->n_groups++];
         g->name = ctw_json_key(m);
-        if (ctw_json_type(m) == CTW_JSON_ARRAY) { /* a preset's name: its targets */
+        if (ctw_json_type(m) == CTW_JSON_ARRAY) { /* {preset's name: targets} */
             if (!ctw_quant_preset(g->name, g))
                 return ctw_json_fail(m, err, CTW_EUNSUP,
-                                     "no such preset scheme (a list of targets needs one as its "
-                                     "name, such as W4A16 or NVFP4)");
+                                     "unknown preset scheme; a list of targets must be named after "
+                                     "a preset, such as W4A16 or NVFP4");
             g->args.format = qc->format;
             st = ctw_patterns_read(&g->targets, m, err);
         } else {
@@ -118,14 +118,14 @@ static enum ctw_status check_transform(const struct ctw_json_node *group, struct
             return st;
         if (strcmp(location, "weight_input") != 0 && strcmp(location, "weight_output") != 0)
             return ctw_json_fail(a, err, CTW_EUNSUP,
-                                 "an online transform (location \"%s\") is not supported; only "
-                                 "those that are fused into the weights are",
+                                 "an online transform (location \"%s\") is not supported; expected "
+                                 "only transforms that are fused into the weights",
                                  location);
     }
     return CTW_OK;
 }
 
-/* Rotations: those that are fused into the weights need nothing, others change the activations. */
+/* Rotations that are fused into the weights need no support; others change the activations. */
 static enum ctw_status check_transforms(const struct ctw_json_node *quantization,
                                         struct ctw_err *err)
 {
@@ -159,8 +159,8 @@ static enum ctw_status check_sparsity(const struct ctw_json_node *node, struct c
 }
 
 /*
- * compressed-tensors of 2024 wrote "frozen" also for weights that it had compressed; the stored
- * tensors tell, and ctw_matrix_open() refuses those that are not.
+ * compressed-tensors of 2024 wrote "frozen" for compressed weights, too. The stored tensors show
+ * whether they are compressed, and ctw_matrix_open() refuses weights that are not.
  */
 static enum ctw_status read_status(struct ctw_quant_config *qc, const struct ctw_json_node *node,
                                    struct ctw_err *err)
@@ -174,12 +174,12 @@ static enum ctw_status read_status(struct ctw_quant_config *qc, const struct ctw
     if (qc->frozen || strcmp(status, "compressed") == 0)
         return CTW_OK;
     return ctw_json_fail(ctw_json_get(node, "quantization_status"), err, CTW_EUNSUP,
-                         "\"%s\" is not supported: its weights are not compressed on disk; save "
+                         "\"%s\" is not supported: the weights are not compressed on disk; save "
                          "the checkpoint with save_compressed=True",
                          status);
 }
 
-/* The object, where files have it; *out NULL: none. */
+/* The quantisation object, wherever the file has it; *out NULL: none. */
 static enum ctw_status find_object(const struct ctw_json_node *root,
                                    const struct ctw_json_node **out,
                                    const struct ctw_json_node **sparsity, struct ctw_err *err)
@@ -195,7 +195,7 @@ static enum ctw_status find_object(const struct ctw_json_node *root,
         return st;
     if (node != NULL && old != NULL)
         return ctw_json_fail(old, err, CTW_EFORMAT,
-                             "found beside quantization_config; expected only one of them");
+                             "found in addition to quantization_config; expected only one of them");
     if (node != NULL) {
         *out = node;
         *sparsity = ctw_json_get(node, "sparsity_config");
@@ -203,7 +203,7 @@ static enum ctw_status find_object(const struct ctw_json_node *root,
     }
     if (old == NULL)
         return CTW_OK;
-    /* compressed-tensors up to 0.6: nested one deeper, or flat. */
+    /* compressed-tensors up to 0.6: nested one level deeper, or flat. */
     *sparsity = ctw_json_get(old, "sparsity_config");
     *out = ctw_json_has(old, "quantization_config") ? ctw_json_get(old, "quantization_config")
            : ctw_json_has(old, "config_groups")     ? old
@@ -237,7 +237,7 @@ enum ctw_status ctw_quant_config_read(struct ctw_quant_config *out,
         return st;
     if (out->format != NULL &&
         (strcmp(out->format, "mixed-precision") == 0 || strcmp(out->format, "fakequant") == 0))
-        out->format = NULL; /* says nothing: look at the groups and the tensors */
+        out->format = NULL; /* no information: the groups and the tensors decide */
     else if (out->format != NULL)
         st = check_format(out->format, ctw_json_get(node, "format"), err);
     if (st == CTW_OK)
@@ -253,8 +253,8 @@ enum ctw_status ctw_quant_config_read(struct ctw_quant_config *out,
 }
 
 /*
- * compressed-tensors' class ignores members that it does not have (extra="ignore"), other than in a
- * scheme and its arguments, where it forbids them.
+ * compressed-tensors' class ignores unknown members (extra="ignore"), except in a scheme and its
+ * arguments, where it forbids them.
  */
 enum ctw_status ctw_quant_config_list_unread(const struct ctw_json_node *root,
                                              struct ctw_unread *unread, struct ctw_err *err)
@@ -287,9 +287,9 @@ void ctw_quant_config_close(struct ctw_quant_config *qc)
 }
 
 /*
- * As compressed-tensors' match_targets(): among the targets that fit, names come before
- * expressions before classes, and equal kinds in the order of their texts. A target that two groups
- * have is the later group's (its table is keyed by targets).
+ * Like compressed-tensors' match_targets(): among the matching targets, names take precedence over
+ * expressions, and expressions over classes; among equal kinds the first in strcmp order. If two
+ * groups have the same target, the later group wins (compressed-tensors' table is keyed by target).
  */
 enum ctw_status ctw_quant_config_find(const struct ctw_quant_config *qc, const char *name,
                                       const char *class_name, const struct ctw_quant_group **out,

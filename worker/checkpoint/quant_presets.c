@@ -1,4 +1,4 @@
-/* The schemes that compressed-tensors knows by name. */
+/* compressed-tensors' preset schemes. */
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>

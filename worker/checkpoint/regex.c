@@ -1,8 +1,9 @@
 /*
- * Compiling a pattern.
+ * Compiles a pattern.
  *
- * A fragment of program is code[begin .. end) that falls through at its end. Operators that need an
- * instruction before a fragment shift it, jumps being relative to their own place.
+ * A fragment of a program is code[begin .. end), which falls through at its end. An operator that
+ * needs an instruction before a fragment shifts the fragment; jumps are relative, so they stay
+ * valid.
  */
 #include <string.h>
 
@@ -28,7 +29,7 @@ static enum ctw_status emit(struct parser *p, struct regex_instr instr)
 {
     struct ctw_regex *re = p->re;
     if (re->n_code == MAX_CODE)
-        return refuse(p, CTW_EUNSUP, "it becomes too large");
+        return refuse(p, CTW_EUNSUP, "its program is too large");
     if ((re->n_code & (re->n_code - 1)) == 0) { /* capacity: powers of two */
         struct regex_instr *code =
             ctw_realloc(re->code, re->n_code == 0 ? 1 : (size_t)re->n_code * 2, sizeof(*code));
@@ -40,7 +41,7 @@ static enum ctw_status emit(struct parser *p, struct regex_instr instr)
     return CTW_OK;
 }
 
-/* Puts one instruction before the fragment that begins at `begin` and lasts to the end. */
+/* Inserts one instruction before the fragment code[begin .. n_code). */
 static enum ctw_status emit_before(struct parser *p, int begin, struct regex_instr instr)
 {
     enum ctw_status st = emit(p, instr);
@@ -102,7 +103,7 @@ static bool is_punctuation(char c)
     return c != '\0' && strchr("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~ ", c) != NULL;
 }
 
-/* [...], p->at behind the bracket. */
+/* Parses [...]; p->at is after the opening bracket. */
 static enum ctw_status parse_set(struct parser *p, uint32_t set[8])
 {
     bool invert = *p->at == '^';
@@ -110,7 +111,7 @@ static enum ctw_status parse_set(struct parser *p, uint32_t set[8])
     for (bool first = true; first || *p->at != ']'; first = false) {
         unsigned char low = (unsigned char)*p->at;
         if (low == '\0')
-            return refuse(p, CTW_EFORMAT, "a set without its closing bracket ends");
+            return refuse(p, CTW_EFORMAT, "missing closing bracket");
         p->at++;
         if (low == '\\') {
             if (set_add_class(set, *p->at)) {
@@ -118,18 +119,18 @@ static enum ctw_status parse_set(struct parser *p, uint32_t set[8])
                 continue;
             }
             if (!is_punctuation(*p->at))
-                return refuse(p, CTW_EUNSUP, "an escape that is not supported in a set stands");
+                return refuse(p, CTW_EUNSUP, "unsupported escape in a set");
             low = (unsigned char)*p->at++;
         }
         unsigned char high = low;
         if (p->at[0] == '-' && p->at[1] != ']' && p->at[1] != '\0') {
             if (p->at[1] == '\\')
-                return refuse(p, CTW_EUNSUP, "an escape at the end of a range stands");
+                return refuse(p, CTW_EUNSUP, "unsupported escape as the end of a range");
             high = (unsigned char)p->at[1];
             p->at += 2;
         }
         if (high < low)
-            return refuse(p, CTW_EFORMAT, "a range that runs backwards stands");
+            return refuse(p, CTW_EFORMAT, "reversed range");
         set_add(set, low, high);
     }
     p->at++;
@@ -151,22 +152,22 @@ static enum ctw_status parse_group(struct parser *p)
             p->at = strchr(p->at, '>');
             if (p->at == NULL) {
                 p->at = p->pattern + strlen(p->pattern);
-                return refuse(p, CTW_EFORMAT, "a group's name without its end ends");
+                return refuse(p, CTW_EFORMAT, "unterminated group name");
             }
             p->at++;
         } else {
             return refuse(p, CTW_EUNSUP,
-                          "a (?...) construct that is not supported (look-ahead, flags) stands");
+                          "unsupported (?...) construct (look-ahead, flags)");
         }
     }
     if (++p->nesting > MAX_NESTING)
-        return refuse(p, CTW_EUNSUP, "groups are nested too deeply");
+        return refuse(p, CTW_EUNSUP, "groups nested too deeply");
     enum ctw_status st = parse_alternatives(p);
     if (st != CTW_OK)
         return st;
     p->nesting--;
     if (*p->at != ')')
-        return refuse(p, CTW_EFORMAT, "a group without its closing parenthesis ends");
+        return refuse(p, CTW_EFORMAT, "missing closing parenthesis");
     p->at++;
     return CTW_OK;
 }
@@ -182,7 +183,7 @@ static enum ctw_status parse_escape(struct parser *p)
     else if (is_punctuation(c))
         set_add(instr.set, (unsigned char)c, (unsigned char)c);
     else if (!set_add_class(instr.set, c))
-        return refuse(p, CTW_EUNSUP, "an escape that is not supported stands");
+        return refuse(p, CTW_EUNSUP, "unsupported escape");
     p->at++;
     return emit(p, instr);
 }
@@ -214,14 +215,14 @@ static enum ctw_status parse_atom(struct parser *p)
     case '+':
     case '?':
         p->at--;
-        return refuse(p, CTW_EFORMAT, "a repetition of nothing stands");
+        return refuse(p, CTW_EFORMAT, "repetition of nothing");
     default:
         set_add(instr.set, c, c);
         return emit(p, instr);
     }
 }
 
-/* {m}, {m,}, {,n}, {m,n} at p->at: *max -1 for no bound. false: it is not one, but plain text. */
+/* Parses {m}, {m,}, {,n} or {m,n} at p->at; *max -1: unbounded. false: it is plain text. */
 static bool parse_counts(struct parser *p, int *min, int *max)
 {
     const char *s = p->at + 1;
@@ -243,27 +244,27 @@ static bool parse_counts(struct parser *p, int *min, int *max)
     return true;
 }
 
-/* Repeats the fragment code[begin ..] min to max times (max -1: without bound). */
+/* Repeats the fragment code[begin ..] min to max times (max -1: unbounded). */
 static enum ctw_status repeat(struct parser *p, int begin, int min, int max)
 {
     enum ctw_status st = CTW_OK;
     int length = p->re->n_code - begin;
     if (min > MAX_REPEAT || max > MAX_REPEAT)
-        return refuse(p, CTW_EUNSUP, "a repetition of more than 255 stands");
+        return refuse(p, CTW_EUNSUP, "repetition count above 255");
     if (max >= 0 && max < min)
-        return refuse(p, CTW_EFORMAT, "a repetition whose bounds run backwards stands");
+        return refuse(p, CTW_EFORMAT, "repetition with reversed bounds");
     if (max == 0) {
         p->re->n_code = begin;
         return CTW_OK;
     }
-    /* The optional copies come last: make the first copy of those it takes, then append others. */
+    /* The fragment is the first copy; append the other copies. The optional copies come last. */
     int copies = max < 0 ? (min > 1 ? min : 1) : max;
     for (int c = 1; c < copies && st == CTW_OK; c++)
         for (int i = 0; i < length && st == CTW_OK; i++)
             st = emit(p, p->re->code[begin + i]);
     if (st != CTW_OK)
         return st;
-    if (max < 0) { /* the last copy loops: body, split back; before it, if 0 will do, a way past */
+    if (max < 0) { /* the last copy loops: body, split back; if min is 0, a split before it */
         int last = p->re->n_code - length;
         st = emit(p, (struct regex_instr){.op = OP_SPLIT, .x = -length, .y = 1});
         if (st == CTW_OK && min == 0)
@@ -292,12 +293,12 @@ static enum ctw_status parse_repeated(struct parser *p)
     } else if (*p->at != '{' || !parse_counts(p, &min, &max)) {
         return CTW_OK;
     }
-    if (*p->at == '?') /* lazy: the same set of matches */
+    if (*p->at == '?') /* lazy: matches the same names */
         p->at++;
     else if (*p->at == '+')
-        return refuse(p, CTW_EUNSUP, "a possessive repetition stands");
+        return refuse(p, CTW_EUNSUP, "unsupported possessive repetition");
     if (*p->at == '*' || (*p->at == '{' && p->at[1] >= '0' && p->at[1] <= '9'))
-        return refuse(p, CTW_EFORMAT, "a repetition of a repetition stands");
+        return refuse(p, CTW_EFORMAT, "repetition of a repetition");
     return repeat(p, begin, min, max);
 }
 
@@ -314,7 +315,7 @@ static enum ctw_status parse_alternatives(struct parser *p)
         if (*p->at != '|')
             break;
         p->at++;
-        /* split to this branch or on; the branch ends in a jump that is set when all are known */
+        /* split to this branch or the next; the branch's final jump is set once the end is known */
         enum ctw_status st = emit(p, (struct regex_instr){.op = OP_JUMP, .x = 0});
         if (st == CTW_OK)
             st = emit_before(
@@ -337,7 +338,7 @@ enum ctw_status ctw_regex_compile(struct ctw_regex **out, const char *pattern, s
         return ctw_fail(err, CTW_ENOMEM, "out of memory for a regular expression");
     enum ctw_status st = parse_alternatives(&p);
     if (st == CTW_OK && *p.at != '\0')
-        st = refuse(&p, CTW_EFORMAT, "a closing parenthesis without its group stands");
+        st = refuse(&p, CTW_EFORMAT, "unmatched closing parenthesis");
     if (st == CTW_OK)
         st = emit(&p, (struct regex_instr){.op = OP_MATCH});
     if (st != CTW_OK) {

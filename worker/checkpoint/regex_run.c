@@ -1,8 +1,8 @@
-/* Running a pattern's program over a name, all its threads abreast. */
+/* Runs a pattern's program over a name, with all threads in lockstep. */
 #include "base/mem.h"
 #include "worker/checkpoint/regex_program.h"
 
-/* The instructions at which a thread stands, in no order, each once. */
+/* The instructions that threads are at, unordered, each at most once. */
 struct threads {
     int n;
     int *at;   /* [n_code] */
@@ -29,7 +29,7 @@ static bool holds(enum regex_op op, const char *name, size_t i)
     }
 }
 
-/* Adds a thread at pc and wherever it gets without a character. true: it reaches the match. */
+/* Adds a thread at pc and all that it reaches without a character. true: it reaches OP_MATCH. */
 static bool add(const struct ctw_regex *re, struct threads *t, int *stack, int pc, int step,
                 const char *name, size_t i)
 {
@@ -66,7 +66,7 @@ enum ctw_status ctw_regex_match(const struct ctw_regex *re, const char *name, bo
                                 struct ctw_err *err)
 {
     size_t n = (size_t)re->n_code;
-    /* Each instruction is pushed at most twice a step, by its two predecessors' kinds. */
+    /* Each instruction is pushed at most twice per step, by its two predecessors' kinds. */
     int *memory = ctw_calloc(5 * n + 2, sizeof(*memory));
     if (memory == NULL)
         return ctw_fail(err, CTW_ENOMEM, "out of memory for a regular expression");

@@ -15,7 +15,7 @@ static const int64_t max_dim = (int64_t)1 << 40;
 static const struct known_dtype {
     const char *name;
     int bits;
-    enum ctw_dtype dtype; /* CTW_N_DTYPES: we cannot read it */
+    enum ctw_dtype dtype; /* CTW_N_DTYPES: not readable */
     const char *unusable;
 } known_dtypes[] = {
     {"F32", 32, CTW_F32, NULL},
@@ -91,13 +91,13 @@ enum ctw_status ctw_safetensors_prelude(const char *what, const void *prelude, s
     uint64_t n = load_le64(prelude);
     if (n > CTW_SAFETENSORS_MAX_HEADER)
         return ctw_fail(err, CTW_EFORMAT,
-                        "%s: not a safetensors file: its first 8 bytes give a header of %llu "
+                        "%s: not a safetensors file: its first 8 bytes declare a header of %llu "
                         "bytes; at most %d are allowed",
                         what, (unsigned long long)n, (int)CTW_SAFETENSORS_MAX_HEADER);
     if (n > file_bytes - 8)
         return ctw_fail(err, CTW_EFORMAT,
-                        "%s: the file has %llu bytes, but its header alone %llu: a download was "
-                        "cut off; fetch it again",
+                        "%s: the file has %llu bytes, but its header alone needs %llu: a download "
+                        "was interrupted; fetch it again",
                         what, (unsigned long long)file_bytes, (unsigned long long)n);
     if (n < 2 || (bytes > 8 && ((const char *)prelude)[8] != '{'))
         return ctw_fail(err, CTW_EFORMAT,
@@ -119,8 +119,8 @@ static enum ctw_status read_metadata(const struct ctw_json_node *node, struct ct
     return st;
 }
 
-/* *n_elements = the product of the dimensions. Zeros are left out of the check for overflow, so
- * that their place does not matter. */
+/* *n_elements = the product of the dimensions. The overflow check skips zeros, so that their
+ * position does not matter. */
 static enum ctw_status read_shape(struct ctw_tensor *t, const struct ctw_json_node *shape,
                                   uint64_t *n_elements, struct ctw_err *err)
 {
@@ -154,7 +154,8 @@ static enum ctw_status check_bytes(const struct ctw_json_node *node,
 {
     uint64_t bits;
     if (__builtin_mul_overflow(n_elements, (uint64_t)known->bits, &bits))
-        return ctw_json_fail(node, err, CTW_EFORMAT, "its size in bits does not fit in 64 bits");
+        return ctw_json_fail(node, err, CTW_EFORMAT,
+                             "the tensor's size in bits does not fit in 64 bits");
     if (bits % 8 != 0)
         return ctw_json_fail(node, err, CTW_EFORMAT, "%llu elements of %s do not fill whole bytes",
                              (unsigned long long)n_elements, known->name);
@@ -167,7 +168,7 @@ static enum ctw_status check_bytes(const struct ctw_json_node *node,
     return CTW_OK;
 }
 
-/* A name goes into messages and logs, which are lines. */
+/* Messages and logs are single lines, and names go into them. */
 static enum ctw_status check_name(const struct ctw_json_node *node, struct ctw_err *err)
 {
     for (const char *p = ctw_json_key(node); *p != '\0'; p++)
@@ -184,12 +185,12 @@ static enum ctw_status check_keys(const struct ctw_json_node *node, struct ctw_e
         if (strcmp(key, "dtype") != 0 && strcmp(key, "shape") != 0 &&
             strcmp(key, "data_offsets") != 0)
             return ctw_json_fail(n, err, CTW_EFORMAT,
-                                 "a tensor has dtype, shape and data_offsets, and nothing else");
+                                 "expected only dtype, shape and data_offsets in a tensor");
     }
     return CTW_OK;
 }
 
-/* Fills everything of *t but name and file; offset is still counted from the data's start. */
+/* Fills all of *t but name and file; t->offset is still relative to the data's start. */
 static enum ctw_status read_tensor(struct ctw_tensor *t, const struct ctw_json_node *node,
                                    struct ctw_err *err)
 {
@@ -221,7 +222,7 @@ static enum ctw_status read_tensor(struct ctw_tensor *t, const struct ctw_json_n
             known = &known_dtypes[i];
     t->dtype = known == NULL ? CTW_N_DTYPES : known->dtype;
     if (t->dtype == CTW_N_DTYPES)
-        t->unusable = known == NULL ? "its dtype is not known to this version" : known->unusable;
+        t->unusable = known == NULL ? "this version does not know its dtype" : known->unusable;
     if (t->unusable != NULL) {
         t->dtype = CTW_N_DTYPES;
         t->n_dims = 0;
@@ -241,7 +242,7 @@ static int by_offset(const void *left, const void *right)
     return strcmp(a->name, b->name);
 }
 
-/* Tensor i does not begin at `at`, where the one before it ends. */
+/* Tensor i does not begin at `at`, where the tensor before it ends. */
 static enum ctw_status fail_place(const struct ctw_safetensors *s, const char *what, int64_t i,
                                   uint64_t at, struct ctw_err *err)
 {
@@ -249,13 +250,13 @@ static enum ctw_status fail_place(const struct ctw_safetensors *s, const char *w
     if (i == 0)
         return ctw_fail(err, CTW_EFORMAT,
                         "%s: the first tensor, %s, begins at byte %llu of the data, not at 0: a "
-                        "hole",
+                        "gap",
                         what, t->name, (unsigned long long)t->offset);
     return ctw_fail(err, CTW_EFORMAT,
-                    "%s: tensor %s begins at byte %llu of the data, but the one before it, %s, "
+                    "%s: tensor %s begins at byte %llu of the data, but the tensor before it, %s, "
                     "ends at %llu: %s",
                     what, t->name, (unsigned long long)t->offset, t[-1].name,
-                    (unsigned long long)at, t->offset > at ? "a hole" : "they overlap");
+                    (unsigned long long)at, t->offset > at ? "a gap" : "they overlap");
 }
 
 static enum ctw_status check_layout(struct ctw_safetensors *s, const char *what,
@@ -274,7 +275,7 @@ static enum ctw_status check_layout(struct ctw_safetensors *s, const char *what,
     if (at > data_bytes)
         return ctw_fail(err, CTW_EFORMAT,
                         "%s: the file has %llu bytes, but its header describes %llu: a download "
-                        "was cut off; fetch it again",
+                        "was interrupted; fetch it again",
                         what, (unsigned long long)file_bytes,
                         (unsigned long long)(data_start + at));
     if (at < data_bytes)
@@ -284,7 +285,7 @@ static enum ctw_status check_layout(struct ctw_safetensors *s, const char *what,
     return CTW_OK;
 }
 
-/* Room for every member; names are copied into one block. */
+/* Allocates space for every member, and one block for all names. */
 static enum ctw_status allocate(struct ctw_safetensors *s, const char *what,
                                 const struct ctw_json_node *root, struct ctw_err *err)
 {
@@ -340,8 +341,8 @@ enum ctw_status ctw_safetensors_parse(struct ctw_safetensors *out, const char *w
         end--;
     if (end == 0 || header[0] != '{' || header[end - 1] != '}')
         return ctw_fail(err, CTW_EFORMAT,
-                        "%s: must be one JSON object from its first byte on, followed by nothing "
-                        "but spaces",
+                        "%s: expected one JSON object, from the first byte on, followed only by "
+                        "spaces",
                         title);
     enum ctw_status st = ctw_json_parse(&doc, title, header, end, CTW_SAFETENSORS_MAX_HEADER, err);
     if (st == CTW_OK)
@@ -364,7 +365,8 @@ static enum ctw_status pread_all(int fd, void *buf, size_t bytes, uint64_t offse
         if (n < 0)
             return ctw_fail(err, CTW_EIO, "%s: cannot be read: %s", what, strerror(errno));
         if (n == 0)
-            return ctw_fail(err, CTW_EIO, "%s: it became shorter while it was read", what);
+            return ctw_fail(err, CTW_EIO, "%s: the file became shorter while it was being read",
+                            what);
         at += (size_t)n;
     }
     return CTW_OK;

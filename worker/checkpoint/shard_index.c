@@ -31,7 +31,7 @@ static int by_name(const void *left, const void *right)
     return strcmp(*(const char *const *)left, *(const char *const *)right);
 }
 
-/* Sorts shards[0 .. n-1] and drops repeated names; returns how many are left. */
+/* Sorts shards[0 .. n-1] and drops repeated names; returns the number of names left. */
 static int sort_unique(const char **shards, int64_t n)
 {
     int n_unique = 0;
@@ -48,7 +48,7 @@ static enum ctw_status read_map(struct ctw_shard_index *index, const struct ctw_
     enum ctw_status st;
     int64_t n = ctw_json_count(map), i = 0;
     if (n == 0)
-        return ctw_json_fail(map, err, CTW_EFORMAT, "it names no tensor");
+        return ctw_json_fail(map, err, CTW_EFORMAT, "expected at least one tensor, found none");
     index->entries = ctw_calloc((size_t)n, sizeof(*index->entries));
     index->shards = ctw_calloc((size_t)n, sizeof(*index->shards));
     if (index->entries == NULL || index->shards == NULL)

@@ -9,10 +9,10 @@
 #include "worker/checkpoint/identity.h"
 #include "worker/engine/pass.h"
 
-/* Raised whenever a change of ours can change a score's last bit (docs/NUMERICS.md). */
+/* Raised by every change that can change a score's last bit (docs/NUMERICS.md). */
 #define NUMERICS_VERSION 3
 
-/* Longer sequences are refused at open; RoPE tables and int32 positions rely on it. */
+/* Opening refuses a longer maximum; RoPE tables and int32 positions rely on this limit. */
 enum { MAX_LENGTH = 1 << 24 };
 
 struct ctw_engine {
@@ -22,12 +22,12 @@ struct ctw_engine {
     struct ctw_forward *forward; /* kept between calls while its plan suffices */
     enum ctw_dtype dtype;
     int64_t max_length, fit_length;
-    int64_t chunk_tokens, pass_tokens; /* as asked; 0: planned */
+    int64_t chunk_tokens, pass_tokens; /* as requested; 0: planned */
     uint64_t memory_limit;
     bool limit_is_default;
     int n_threads;           /* for reading files */
-    const atomic_bool *stop; /* likewise; or NULL */
-    bool files_checked; /* after the last byte of them was read */
+    const atomic_bool *stop; /* stops reading files; or NULL */
+    bool files_checked; /* since their last byte was read */
     struct ctw_plan plan; /* for sequences of the usual length */
     char numerics[160];
 };
@@ -49,7 +49,7 @@ static enum ctw_status choose_dtype(enum ctw_dtype *out, const char *name,
             return CTW_OK;
         }
     }
-    return ctw_fail(err, CTW_EINVAL, "--dtype %s is none of auto, bfloat16, float16, float32",
+    return ctw_fail(err, CTW_EINVAL, "--dtype %s: expected auto, bfloat16, float16 or float32",
                     name);
 }
 
@@ -82,14 +82,14 @@ static int64_t find_fit_length(const struct ctw_engine *e)
     return found_anew ? e->max_length : ctw_plan_longest(&request);
 }
 
-/* The plan for windows of min(max_length, 2048) tokens, many of them: what people ask about. */
+/* The plan for many windows of min(max_length, 2048) tokens: the usual evaluation. */
 static enum ctw_status plan_usual(struct ctw_engine *e, struct ctw_err *err)
 {
     int64_t longest = e->max_length < 2048 ? e->max_length : 2048;
     return make_plan(e, longest, INT64_MAX, &e->plan, err);
 }
 
-/* On a GPU: most of what its memory holds beside the weights; else see ctw_plan_default_limit(). */
+/* On a GPU: most of the memory that the weights leave free; else ctw_plan_default_limit(). */
 static enum ctw_status set_default_limit(struct ctw_engine *e, struct ctw_err *err)
 {
     if (ctw_backend_traits(e->be)->host_memory) {
@@ -97,13 +97,13 @@ static enum ctw_status set_default_limit(struct ctw_engine *e, struct ctw_err *e
         return CTW_OK;
     }
     uint64_t have = ctw_backend_memory_free(e->be), weights = 0;
-    if (e->provider == NULL) /* not read yet, as only a plan is wanted */
+    if (e->provider == NULL) /* plan_only: not read yet */
         weights = ctw_container_bytes(e->model->container);
     e->memory_limit = have > weights ? (have - weights) / 10 * 9 : 0;
-    return ctw_backend_sync(e->be, err); /* one that failed has nothing free: then say that */
+    return ctw_backend_sync(e->be, err); /* a failed GPU reports nothing free: return its error */
 }
 
-/* All bytes are read once for the identity, which also brings them into memory. */
+/* Reads all bytes once for the identity, which also brings them into the page cache. */
 static enum ctw_status open_mapped(struct ctw_engine *e, const struct ctw_engine_options *opt,
                                    struct ctw_err *err)
 {
@@ -153,9 +153,9 @@ enum ctw_status ctw_engine_open(struct ctw_engine **out, const struct ctw_engine
     }
     if (e->model->length_limit != 0 && e->max_length > e->model->length_limit) {
         st = ctw_fail(err, CTW_EUNSUP,
-                      "--max-length %lld is more than max_position_embeddings = %lld, and RoPE "
-                      "type dynamic of config.json is supported only up to there, where it equals "
-                      "default; expected at most that",
+                      "--max-length %lld is more than max_position_embeddings = %lld; "
+                      "config.json's RoPE type dynamic is supported only up to that length, where "
+                      "it equals default: lower --max-length",
                       (long long)e->max_length, (long long)e->model->length_limit);
         goto fail;
     }
@@ -191,7 +191,7 @@ void ctw_engine_close(struct ctw_engine *e)
 {
     if (e == NULL)
         return;
-    ctw_provider_close(e->provider); /* first: freeing waits for what is being uploaded */
+    ctw_provider_close(e->provider); /* first: freeing waits for uploads in flight */
     ctw_forward_close(e->forward);
     ctw_backend_close(e->be);
     ctw_model_close(e->model);
@@ -251,7 +251,7 @@ static enum ctw_status check_seq(const struct ctw_engine *e, const struct ctw_se
     if (ctw_seq_inputs(seq) > e->max_length)
         return ctw_fail(
             err, CTW_EINVAL,
-            "sequence %lld: %lld input tokens exceed the maximum length of %lld: cut it "
+            "sequence %lld: %lld input tokens exceed the maximum length of %lld: truncate it "
             "or raise --max-length",
             (long long)i, (long long)ctw_seq_inputs(seq), (long long)e->max_length);
     for (int64_t t = 0; t < seq->n_tok; t++)
@@ -262,8 +262,8 @@ static enum ctw_status check_seq(const struct ctw_engine *e, const struct ctw_se
     return CTW_OK;
 }
 
-/* Buffers that were too small are likely to be so again, a little each time: plans for twice of
- * what is needed, unless passes or chunks become smaller by that. */
+/* Buffers that were too small once are likely to be slightly too small again. So this plans for
+ * twice the need, unless that makes passes or chunks smaller. */
 static void plan_ahead(const struct ctw_engine *e, int64_t longest, int64_t total,
                        struct ctw_plan *plan)
 {
@@ -274,13 +274,13 @@ static void plan_ahead(const struct ctw_engine *e, int64_t longest, int64_t tota
         *plan = roomy;
 }
 
-/* Opens buffers for these sequences, unless those at hand suffice. */
+/* Opens buffers for these sequences, unless the open buffers suffice. */
 static enum ctw_status prepare(struct ctw_engine *e, int64_t longest, int64_t total,
                                struct ctw_err *err)
 {
     struct ctw_plan plan;
     enum ctw_status st = CTW_OK;
-    /* Other engines may since have come to this GPU, or left it. */
+    /* Meanwhile other engines may have allocated or freed memory on this GPU. */
     if (e->limit_is_default && e->forward == NULL && !ctw_backend_traits(e->be)->host_memory)
         st = set_default_limit(e, err);
     if (st == CTW_OK)
@@ -297,11 +297,11 @@ static enum ctw_status prepare(struct ctw_engine *e, int64_t longest, int64_t to
         plan_ahead(e, longest, total, &roomy);
         if (ctw_forward_open(&e->forward, e->model, e->be, e->dtype, &roomy, NULL) == CTW_OK)
             return CTW_OK;
-        ctw_engine_trim(e); /* what is needed and no more, then */
+        ctw_engine_trim(e); /* fall back to exactly what is needed */
     }
     st = ctw_forward_open(&e->forward, e->model, e->be, e->dtype, &plan, err);
     if (st != CTW_OK)
-        ctw_engine_trim(e); /* what was reserved would count twice in the next plan */
+        ctw_engine_trim(e); /* so that reserved memory does not count twice in the next plan */
     return st;
 }
 
@@ -320,8 +320,9 @@ static int64_t take_pass(const struct ctw_seq *seqs, int64_t first, int64_t n_se
 }
 
 /*
- * Are the files still what the identity is of? *touched: they were written to since the last check,
- * and hold the same bytes now. Whatever was read through the map meanwhile may have been others.
+ * Do the files still hold the identity's bytes? *touched: they were written to since the last
+ * check, and hold the same bytes now; reads through the map in the meantime may have seen other
+ * bytes.
  */
 static enum ctw_status check_files(struct ctw_engine *e, bool *touched, struct ctw_err *err)
 {
@@ -333,7 +334,7 @@ static enum ctw_status check_files(struct ctw_engine *e, bool *touched, struct c
     if (st != CTW_OK)
         return st;
     ctw_container_accept(m->container);
-    ctw_info("%s: the weights' files were written to, but hold the same bytes: it goes on", m->dir);
+    ctw_info("%s: the weights' files were written to, but hold the same bytes: continuing", m->dir);
     return CTW_OK;
 }
 
@@ -343,14 +344,14 @@ static enum ctw_status run_pass(struct ctw_engine *e, struct ctw_seq *seqs, int6
 {
     enum { MAX_TRIES = 4 };
     const struct ctw_progress before = *progress;
-    /* A device has its own copy, which was digested: only what was read once must be the files'. */
+    /* A device has its own copy, digested as it was read, so the files may change after that. */
     bool mapped = ctw_backend_traits(e->be)->host_memory, touched = false;
     for (int i = 0; i < MAX_TRIES; i++) {
         enum ctw_status st = mapped ? check_files(e, &touched, err) : CTW_OK;
         *progress = before;
         if (st == CTW_OK)
             st = ctw_pass_run(e->forward, e->provider, seqs, n, hooks, progress, err);
-        bool reading = ctw_provider_needs_files(e->provider); /* any more? */
+        bool reading = ctw_provider_needs_files(e->provider); /* will it read more? */
         if (st == CTW_OK && !e->files_checked)
             st = check_files(e, &touched, err);
         if (st != CTW_OK)
@@ -361,8 +362,8 @@ static enum ctw_status run_pass(struct ctw_engine *e, struct ctw_seq *seqs, int6
     }
     return ctw_fail(
         err, CTW_EIO,
-        "the weights' files are written to all the time; load the model again once they "
-        "are complete");
+        "the weights' files keep being written to; load the model again once they are "
+        "complete");
 }
 
 static enum ctw_status run_passes(struct ctw_engine *e, struct ctw_seq *seqs, int64_t n_seqs,

@@ -5,7 +5,7 @@
 
 /* ---- buffers ------------------------------------------------------------------------------ */
 
-/* Made and sent in slices. */
+/* Computes and uploads a RoPE table in slices. */
 static enum ctw_status make_cos_sin(struct ctw_forward *f, int rope, struct ctw_err *err)
 {
     enum { SLICE = 4096 };
@@ -121,7 +121,7 @@ static enum ctw_status norm_residual(struct ctw_forward *f, int layer,
                         err);
 }
 
-/* x += w y + bias, for attention's and the MLP's last matrix */
+/* x += w y + bias, for the last matrix of attention and of the MLP */
 static enum ctw_status add_to_residual(struct ctw_forward *f, const struct ctw_shard *shard,
                                        enum ctw_slot slot, const void *y, int64_t ldy,
                                        const struct ctw_chunk *chunk, struct ctw_err *err)
@@ -143,7 +143,7 @@ static enum ctw_status add_to_residual(struct ctw_forward *f, const struct ctw_s
                       err);
 }
 
-/* The chunk's queries, [n_tok, n_head * head], behind its q, k and v. */
+/* The chunk's queries, [n_tok, n_head * head], after its q, k and v. */
 static void *queries_at(const struct ctw_forward *f, const struct ctw_layer *l)
 {
     return (char *)f->wide +
@@ -306,8 +306,8 @@ enum ctw_status ctw_forward_decoder(struct ctw_forward *f, int layer,
                                     const struct ctw_chunk *chunk, struct ctw_err *err)
 {
     const struct ctw_layer *l = &f->model->layers[layer];
-    /* What this layer's first norm finds was left by the layer before (or by the embedding, which
-     * counts as layer 0). Decoder layers count from 0 in messages. */
+    /* If this layer's first norm finds numbers that are not finite, the layer before produced them
+     * (or the embedding, reported as layer 0). Decoder layers count from 0 in messages. */
     int16_t before = (int16_t)(layer >= 2 ? layer - 2 : 0), here = (int16_t)(layer - 1);
     enum ctw_status st = norm_residual(f, layer, data, CTW_V_ATTN_NORM, chunk, before, err);
     if (st == CTW_OK)

@@ -13,14 +13,14 @@ struct pass {
     struct ctw_provider *provider;
     const struct ctw_hooks *hooks;
     struct ctw_progress *progress;
-    int64_t tok_before; /* of earlier passes */
+    int64_t tok_before; /* tokens of earlier passes */
     struct ctw_seq *seqs;
     int64_t n_seqs;
     int64_t n_tok;  /* inputs of all sequences */
     int64_t n_rows; /* scored positions of all sequences */
-    int64_t *start; /* [n_seqs + 1]: where each sequence's inputs begin in the pass */
+    int64_t *start; /* [n_seqs + 1]: the first input of each sequence in the pass */
     int64_t *rows;  /* [n_rows] */
-    int32_t *words; /* [max(n_tok, n_rows)]: tokens, positions or targets on their way up */
+    int32_t *words; /* [max(n_tok, n_rows)]: staging for tokens, positions or targets */
     int16_t *bad;   /* [n_tok] */
     struct ctw_head_result *results; /* [n_rows] */
     struct ctw_attn_seq *attn;       /* [n_seqs] */
@@ -84,7 +84,7 @@ static void release(struct pass *p)
     ctw_free(p->runs);
 }
 
-/* Tokens, positions, marks, scored rows and targets to the device. */
+/* Uploads tokens, positions, bad marks, scored rows and targets. */
 static enum ctw_status upload(struct pass *p, struct ctw_err *err)
 {
     struct ctw_forward *f = p->f;
@@ -119,8 +119,9 @@ static enum ctw_status upload(struct pass *p, struct ctw_err *err)
 }
 
 /*
- * Keys and values of a chunk stand behind those that its first sequence left in earlier chunks.
- * If that sequence began in the middle of the previous chunk, its keys are moved to the front.
+ * A chunk's keys and values follow the keys and values that its first sequence left in earlier
+ * chunks. If that sequence began in the middle of the previous chunk, this moves its keys and
+ * values to the front.
  */
 static enum ctw_status carry_keys(struct pass *p, const struct ctw_layer *l, int64_t from_row,
                                   int64_t n_rows, struct ctw_err *err)
@@ -134,8 +135,9 @@ static enum ctw_status carry_keys(struct pass *p, const struct ctw_layer *l, int
     enum ctw_status st = CTW_OK;
     for (size_t i = 0; st == CTW_OK && i < CTW_COUNT(arrays); i++) {
         const void *source = (char *)arrays[i] + from;
-        /* Where the two overlap, by way of f->wide, which is free now: a sequence that does not start
-         * at row 0 began in the previous chunk, so it has fewer keys than a chunk. */
+        /* If source and destination overlap, copy by way of f->wide, which is unused now. The keys
+         * fit: a sequence that does not start at row 0 began in the previous chunk, so it has fewer
+         * keys than a chunk. */
         if (from_row < n_rows) {
             st = ctw_device_copy(f->be, f->wide, source, bytes, err);
             source = f->wide;
@@ -153,7 +155,7 @@ static enum ctw_status run_decoder(struct pass *p, int layer, const struct ctw_l
     struct ctw_forward *f = p->f;
     const struct ctw_layer *l = &f->model->layers[layer];
     int64_t seq0 = 0;     /* the sequence of the chunk's first token */
-    int64_t seq0_row = 0; /* where its keys begin after the previous chunk */
+    int64_t seq0_row = 0; /* the first row of its keys after the previous chunk */
     enum ctw_status prepared = ctw_forward_prepare(f, layer, data, err);
     if (prepared != CTW_OK)
         return prepared;
@@ -184,7 +186,7 @@ static enum ctw_status run_decoder(struct pass *p, int layer, const struct ctw_l
             st = step(p, cost_per_tok * (double)chunk.n_tok, layer, err);
         if (st != CTW_OK)
             return st;
-        /* The next chunk's first sequence: this one's last, unless that ends here. */
+        /* The next chunk begins with this chunk's last sequence, unless that sequence ends here. */
         int64_t last = seq0 + n - 1;
         seq0_row = p->runs[n - 1].row;
         seq0 = p->start[last + 1] == tok1 ? last + 1 : last;
@@ -207,7 +209,7 @@ static enum ctw_status run_embedding(struct pass *p, const struct ctw_layer_data
     return CTW_OK;
 }
 
-/* Hands the final hidden states of scored rows row0 .. row0+n-1 to the sequences that want them. */
+/* Downloads the final hidden states of scored rows row0 .. row0+n-1 for sequences with `hidden`. */
 static enum ctw_status keep_hidden(struct pass *p, int64_t row0, int64_t n, struct ctw_err *err)
 {
     size_t row_bytes = (size_t)p->f->model->hidden * ctw_dtype_bytes(p->f->dtype);
@@ -269,7 +271,7 @@ static enum ctw_status run_layers(struct pass *p, struct ctw_err *err)
     return CTW_OK;
 }
 
-/* The layer that a sequence's numbers broke in: the earliest mark among the tokens it read. */
+/* The layer after which a sequence's numbers were not finite: the lowest mark of its inputs. */
 static int first_bad_layer(const struct pass *p, int64_t seq)
 {
     int layer = p->f->model->n_decoders;
@@ -320,7 +322,7 @@ enum ctw_status ctw_pass_run(struct ctw_forward *f, struct ctw_provider *provide
         st = upload(&p, err);
     if (st == CTW_OK)
         st = run_layers(&p, err);
-    double queued_s = ctw_now_s(); /* a GPU computes on */
+    double queued_s = ctw_now_s(); /* a GPU is still computing */
     if (st == CTW_OK)
         st = collect(&p, err);
     if (st == CTW_OK)

@@ -20,12 +20,12 @@ static int64_t min64(int64_t a, int64_t b)
 
 /* The largest widths over all layers, in elements. */
 struct widths {
-    int64_t kv, wide; /* wide: ctw_plan_wide() */
+    int64_t kv, wide; /* wide: see ctw_plan_wide() */
     int64_t inner_k;  /* the largest inner dimension of a product */
     int64_t rot;      /* of all RoPE tables together */
 };
 
-/* Elements. Queries begin at a multiple of so many, before which as many may be lost. */
+/* In elements. Queries begin at a multiple of this; up to as many elements are padding. */
 enum { QUERIES_ALIGN = 128 };
 
 int64_t ctw_plan_wide(const struct ctw_layer *l)
@@ -84,8 +84,8 @@ struct ctw_reserve ctw_plan_reserve(const struct ctw_model *model, enum ctw_dtyp
     return r;
 }
 
-/* Dimensions were range-checked when the model was opened, and token counts are below 2^32, so
- * no product here reaches 2^63. */
+/* Opening the model checked the ranges of dimensions, and token counts are below 2^32, so no
+ * product here reaches 2^63. */
 static void add_up(struct ctw_plan *plan, const struct ctw_plan_request *r, struct widths w)
 {
     size_t es = ctw_dtype_bytes(r->dtype);
@@ -95,7 +95,7 @@ static void add_up(struct ctw_plan *plan, const struct ctw_plan_request *r, stru
     plan->wide = (chunk * (size_t)w.wide + QUERIES_ALIGN) * es;
     plan->activations = chunk * (size_t)r->model->hidden * es + plan->wide;
     plan->kv = 2 * (size_t)plan->kv_tokens * (size_t)w.kv * es;
-    /* tokens, positions, marks; row, target and result of a scored position; RoPE */
+    /* tokens, positions, bad marks; row, target, result per scored position; RoPE */
     plan->tables = pass * (2 * sizeof(int32_t) + sizeof(int16_t)) +
                    pass * (sizeof(int64_t) + sizeof(int32_t) + sizeof(struct ctw_head_result)) +
                    (size_t)r->longest * (size_t)w.rot * sizeof(float);
@@ -104,7 +104,7 @@ static void add_up(struct ctw_plan *plan, const struct ctw_plan_request *r, stru
     plan->total = plan->residual + plan->activations + plan->kv + plan->tables + plan->scratch;
 }
 
-/* Half a chunk or, as products come in tiles of rows, somewhat less: whole tiles. */
+/* Half a chunk, rounded down to whole tiles of rows, in which products are computed. */
 static int64_t smaller_chunk(int64_t chunk)
 {
     enum { TILE = 256 };
@@ -112,7 +112,7 @@ static int64_t smaller_chunk(int64_t chunk)
     return chunk > TILE ? chunk - chunk % TILE : chunk;
 }
 
-/* The largest plan within the limit; false, with the smallest there is, where none is. */
+/* The largest plan within the limit. If no plan fits: false, and the smallest plan. */
 static bool find_plan(struct ctw_plan *out, const struct ctw_plan_request *r)
 {
     struct widths w = model_widths(r->model);
@@ -131,7 +131,7 @@ static bool find_plan(struct ctw_plan *out, const struct ctw_plan_request *r)
         add_up(&plan, r, w);
         if (plan.total <= r->memory_limit)
             break;
-        /* First fewer tokens in a pass, then smaller chunks. */
+        /* First reduce the tokens in a pass, then the chunks. */
         if (pass > max64(r->longest, chunk) && r->pass_tokens == 0)
             pass = max64(max64(r->longest, chunk), pass / 2);
         else if (chunk > CHUNK_TOKENS_MIN && r->chunk_tokens == 0)
@@ -143,7 +143,7 @@ static bool find_plan(struct ctw_plan *out, const struct ctw_plan_request *r)
     return plan.total <= r->memory_limit;
 }
 
-/* The longest sequence that fits, alone in its pass; 0: none. */
+/* The longest sequence that fits alone in a pass; 0: none. */
 static int64_t longest_that_fits(const struct ctw_plan_request *r)
 {
     struct ctw_plan plan;
@@ -183,7 +183,7 @@ enum ctw_status ctw_plan_make(struct ctw_plan *out, const struct ctw_plan_reques
         ctw_format_bytes(have, sizeof(have), (double)r->memory_limit),
         enough,
         ctw_backend_traits(r->backend)->host_memory ? "raise --memory-limit"
-                                                    : "raise --memory-limit, take another GPU",
+                                                    : "raise --memory-limit, use another GPU",
         r->pass_tokens != 0    ? "--pass-tokens"
         : r->chunk_tokens != 0 ? "--chunk-tokens"
                                : "--max-length");

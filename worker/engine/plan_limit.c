@@ -1,4 +1,4 @@
-/* How much memory may be taken when nobody says. */
+/* The default memory limit. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 
 static const uint64_t LIMIT_FLOOR = 512ull << 20;
 
-/* The first number in a file, or `none`. */
+/* The number at the start of a file, or `none`. */
 static uint64_t number_in(const char *path, uint64_t none)
 {
     unsigned long long n;
@@ -34,8 +34,8 @@ static uint64_t machine_available(void)
     return (uint64_t)kib * 1024;
 }
 
-/* What is left to this process's control groups (version 2): a container's, a batch job's limit may be
- * set at any level above it. UINT64_MAX: no limit. */
+/* The memory left in this process's control groups (version 2). The limit of a container or batch
+ * job may be set at any level above the process's own group. UINT64_MAX: no limit. */
 static uint64_t cgroup_available(void)
 {
     static const char ROOT[] = "/sys/fs/cgroup";

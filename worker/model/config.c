@@ -21,8 +21,8 @@ static enum ctw_status unsupported_family(const struct ctw_config *c, struct ctw
                                    ctw_archs[i]->model_type, ctw_archs[i]->architecture);
     return ctw_fail(err, CTW_EUNSUP,
                     "%s: model_type \"%s\" (architecture \"%s\") is not supported; supported: %s",
-                    c->file, c->model_type != NULL ? c->model_type : "not said",
-                    c->architecture != NULL ? c->architecture : "not said", known);
+                    c->file, c->model_type != NULL ? c->model_type : "(none)",
+                    c->architecture != NULL ? c->architecture : "(none)", known);
 }
 
 static bool has_name(const struct ctw_arch *a, const char *architecture)
@@ -52,7 +52,7 @@ static enum ctw_status find_family(struct ctw_config *c, struct ctw_err *err)
         const struct ctw_arch *a = ctw_archs[i];
         bool type = c->model_type != NULL && strcmp(a->model_type, c->model_type) == 0;
         bool name = has_name(a, c->architecture);
-        /* Both must fit, as far as they are there; the type decides which rules apply. */
+        /* Each of the two, if present, must match; the type decides which rules apply. */
         if ((type || c->model_type == NULL) && (name || c->architecture == NULL) && (type || name))
             c->arch = a;
     }
@@ -73,19 +73,19 @@ static const char *const common_keys[] = {
 };
 
 /*
- * Read by transformers' base class, whatever the family. Each asks for something that is absent
- * here unless its value is null or empty, as if the key were absent; is_causal must be true.
+ * Read by transformers' base class, regardless of the family. Each requests an unsupported feature
+ * unless its value is null or empty, which is the same as an absent key. is_causal must be true.
  */
 static const struct {
     const char *name, *asks_for;
 } base_keys[] = {
-    {"is_causal", "tokens that see the later ones too"},
-    {"per_layer_config", "settings of their own for some layers"},
+    {"is_causal", "attention to later tokens"},
+    {"per_layer_config", "separate settings for some layers"},
     {"attribute_map", "keys under other names"},
-    {"text_config", "a text model inside another"},
-    {"decoder", "a text model inside another"},
-    {"generator", "a text model inside another"},
-    {"configuration_files", "another configuration file, which its version of transformers names"},
+    {"text_config", "a text model inside another model"},
+    {"decoder", "a text model inside another model"},
+    {"generator", "a text model inside another model"},
+    {"configuration_files", "another configuration file, chosen by the version of transformers"},
     {"transformers_weights", "a weights file of another name"},
 };
 
@@ -122,7 +122,7 @@ static enum ctw_status check_base_keys(const struct ctw_config *c, struct ctw_er
             continue;
         ctw_json_describe(m, value, sizeof(value));
         return ctw_json_fail(m, err, CTW_EUNSUP,
-                             "found %s, which asks for %s: not supported; expected %s", value,
+                             "found %s, which requests %s: not supported; expected %s", value,
                              base_keys[i].asks_for, causal ? "true" : "null, or no such key");
     }
     return CTW_OK;
@@ -273,7 +273,8 @@ static enum ctw_status read_dtype(struct ctw_config *c, struct ctw_err *err)
         st = parse_dtype(old, &has_old, &old_dtype, err);
     if (st == CTW_OK && has_old && c->has_dtype && old_dtype != c->dtype)
         st = ctw_json_fail(old, err, CTW_EFORMAT,
-                           "differs from dtype; versions of transformers take one or the other");
+                           "differs from dtype, and transformers' versions differ in which they "
+                           "use: remove one");
     if (st == CTW_OK && has_old) {
         c->has_dtype = true;
         c->dtype = old_dtype;
@@ -308,7 +309,7 @@ static enum ctw_status read_layer_type(bool *sliding, const struct ctw_json_node
                          type);
 }
 
-/* The window of every layer: layer_types decides, in families with windows, or else the rule. */
+/* The window of every layer. In families with windows, layer_types decides, or else the rule. */
 static enum ctw_status read_windows(struct ctw_config *c, struct ctw_err *err)
 {
     const struct ctw_json_node *root = ctw_json_root(c->doc), *types = NULL, *t;
@@ -336,7 +337,7 @@ static enum ctw_status read_windows(struct ctw_config *c, struct ctw_err *err)
             if (st == CTW_OK && sliding && window == 0)
                 st = ctw_json_fail(t, err, CTW_EFORMAT,
                                    "found \"sliding_attention\", but use_sliding_window and "
-                                   "sliding_window give no window");
+                                   "sliding_window define no window");
             if (st != CTW_OK)
                 return st;
             t = ctw_json_next(t);
@@ -346,7 +347,7 @@ static enum ctw_status read_windows(struct ctw_config *c, struct ctw_err *err)
     return CTW_OK;
 }
 
-/* ---- the whole ---- */
+/* ---- the whole file ---- */
 
 static enum ctw_status check_dims(struct ctw_config *c, struct ctw_err *err)
 {

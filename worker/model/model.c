@@ -41,14 +41,14 @@ static bool is_there(const struct ctw_config *c, enum ctw_when when)
            (when == CTW_IF_MLP_BIAS && c->mlp_bias);
 }
 
-/* ctw_op_qkv has one dtype for both. */
+/* ctw_op_qkv has one dtype for both head norms. */
 static enum ctw_status check_head_norms(const struct ctw_finder *finder,
                                         const struct ctw_layer *layer, struct ctw_err *err)
 {
     const struct ctw_tensor *q = layer->vector[CTW_V_Q_NORM], *k = layer->vector[CTW_V_K_NORM];
     if (q == NULL || k == NULL || q->dtype == k->dtype)
         return CTW_OK;
-    return ctw_fail(err, CTW_EUNSUP, "%s: %s is %s, %s %s; expected one dtype for both",
+    return ctw_fail(err, CTW_EUNSUP, "%s: %s is %s and %s is %s; expected one dtype for both",
                     ctw_container_file(finder->container, k->file), q->name,
                     ctw_dtype_name(q->dtype), k->name, ctw_dtype_name(k->dtype));
 }
@@ -111,7 +111,7 @@ static enum ctw_status open_layers(struct ctw_model *m, struct ctw_finder *finde
     return st;
 }
 
-/* ---- what is derived from the layers ---- */
+/* ---- properties derived from the layers ---- */
 
 static void count_weights(struct ctw_model *m)
 {
@@ -135,8 +135,8 @@ static void count_weights(struct ctw_model *m)
 }
 
 /*
- * The dtype of a configuration that names none: that of the tensors which are not quantised. (So
- * does transformers, by the first one.)
+ * The dtype if the configuration names none: the dtype of the tensors that are not quantised.
+ * (transformers uses the first such tensor.)
  */
 static enum ctw_status infer_dtype(struct ctw_model *m, const struct ctw_config *c,
                                    struct ctw_err *err)
@@ -152,7 +152,7 @@ static enum ctw_status infer_dtype(struct ctw_model *m, const struct ctw_config 
         if (seen != NULL && seen->dtype != t->dtype)
             return ctw_fail(err, CTW_EFORMAT,
                             "%s: no dtype is given, and the tensors have several (%s is %s, %s is "
-                            "%s); add \"dtype\", the one to compute in",
+                            "%s); add the dtype to compute in as \"dtype\"",
                             c->file, seen->name, ctw_dtype_name(seen->dtype), t->name,
                             ctw_dtype_name(t->dtype));
         seen = t;
@@ -160,12 +160,12 @@ static enum ctw_status infer_dtype(struct ctw_model *m, const struct ctw_config 
     if (seen == NULL)
         return ctw_fail(err, CTW_EFORMAT, "%s: no dtype is given; add \"dtype\"", c->file);
     m->dtype = seen->dtype;
-    ctw_info("%s: no dtype is given; taking %s, that of the tensors", c->file,
+    ctw_info("%s: no dtype is given; using %s, the tensors' dtype", c->file,
              ctw_dtype_name(m->dtype));
     return CTW_OK;
 }
 
-/* What compressed-tensors leaves out of a file because it says nothing. */
+/* Logs parts that compressed-tensors omits from a file because they carry no information. */
 static void tell_lacking(const struct ctw_finder *finder)
 {
     const struct {
@@ -173,9 +173,9 @@ static void tell_lacking(const struct ctw_finder *finder)
         const char *part, *meaning;
     } rows[] = {
         {&finder->index, "weight_g_idx",
-         "though actorder is group: it was never set, so the groups are sequential"},
+         "although actorder is group: it was never set, so the groups are sequential"},
         {&finder->zero_points, "weight_zero_point",
-         "though symmetric is false: they were all 0, so the weights are symmetric"},
+         "although symmetric is false: they were all 0, so the weights are symmetric"},
     };
     for (size_t i = 0; i < CTW_COUNT(rows); i++) {
         int64_t n = rows[i].lacking->n;
@@ -247,7 +247,7 @@ static enum ctw_status fill(struct ctw_model *m, const char *dir, const struct c
     return CTW_OK;
 }
 
-/* Of all tensors that the layers are made of. */
+/* Opens the identity of all tensors that the layers consist of. */
 static enum ctw_status open_identity(struct ctw_model *m, const struct ctw_config *config,
                                      struct ctw_err *err)
 {
@@ -271,7 +271,7 @@ static enum ctw_status open_identity(struct ctw_model *m, const struct ctw_confi
     return st;
 }
 
-/* In place of "cannot be opened", which says too little when the wrong folder was named. */
+/* Replaces "cannot be opened", which does not help a user who gave the wrong folder. */
 static enum ctw_status no_config(const char *dir, const char *file, struct ctw_err *err)
 {
     struct stat st;
@@ -287,12 +287,12 @@ static enum ctw_status no_config(const char *dir, const char *file, struct ctw_e
                         "shards and index)",
                         there ? "a file, not a folder" : "no such folder", file);
     return ctw_fail(err, CTW_ENOTFOUND,
-                    "the folder has no %s; expected a checkpoint folder as Hugging Face has it, "
-                    "with %s and model.safetensors (or its shards and index)",
+                    "the folder has no %s; expected a Hugging Face checkpoint folder with %s and "
+                    "model.safetensors (or its shards and index)",
                     file, file);
 }
 
-/* dir/file, allocated. */
+/* dir/file; the caller owns the string. */
 static char *join(const char *dir, const char *file)
 {
     size_t bytes = strlen(dir) + strlen(file) + 2;
@@ -343,7 +343,7 @@ enum ctw_status ctw_model_open(struct ctw_model **out, const char *dir, const ch
         st = describe_activations(m, &finder, kv_scales, err);
     if (st == CTW_OK)
         st = open_identity(m, &config, err);
-    /* What is missing in a file that has become shorter was read as zeros. */
+    /* The missing part of a file that became shorter was read as zeros. */
     if (ctw_container_check_maps(m->container, NULL) != CTW_OK)
         st = ctw_container_check_maps(m->container, err);
     if (st != CTW_OK)

@@ -14,7 +14,7 @@ enum {
     USED_DYNAMIC = 4,
     USED_LLAMA3 = 8,
     USED_YARN = 16,
-    USED_SCALED = 30, /* all but default */
+    USED_SCALED = 30, /* all types but default */
     USED_ALL = 31
 };
 
@@ -27,8 +27,7 @@ static const struct {
     [CTW_ROPE_YARN] = {"yarn", USED_YARN},
 };
 
-/* Which types read a member, in transformers' functions for them; others ignore it, and so do we.
- */
+/* Which types read a member in transformers' functions; other types ignore it, and so do we. */
 static const struct {
     const char *name;
     unsigned used;
@@ -68,8 +67,8 @@ static enum ctw_status read_type(struct ctw_rope_params *p, const struct ctw_jso
         return st;
     if (type != NULL && old != NULL && strcmp(type, old) != 0)
         return ctw_json_fail(node, err, CTW_EFORMAT,
-                             "rope_type \"%s\" and type \"%s\" differ; versions of transformers "
-                             "take one or the other",
+                             "rope_type \"%s\" and type \"%s\" differ, and transformers' "
+                             "versions differ in which they use: remove one",
                              type, old);
     type = type != NULL ? type : old != NULL ? old : "default";
     for (size_t i = 0; i < CTW_COUNT(types); i++)
@@ -84,19 +83,19 @@ static enum ctw_status read_type(struct ctw_rope_params *p, const struct ctw_jso
                          type);
 }
 
-/* transformers 5 has an object for each kind of layers, in families that have several RoPEs. */
+/* transformers 5 has one object per layer type in families that have several RoPEs. */
 static enum ctw_status check_members(const struct ctw_json_node *node, struct ctw_err *err)
 {
     for (const struct ctw_json_node *m = ctw_json_first(node); m != NULL; m = ctw_json_next(m))
         if (ctw_json_type(m) == CTW_JSON_OBJECT)
             return ctw_json_fail(m, err, CTW_EUNSUP,
-                                 "RoPE parameters of their own for a kind of layers are not "
-                                 "supported for this family");
+                                 "separate RoPE parameters per layer type are not supported for "
+                                 "this family");
     return CTW_OK;
 }
 
-/* A number that may stand in the RoPE object, or at the top (transformers 4); it must not differ.
- */
+/* Reads a number that may be in the RoPE object or at the top level (transformers 4). If it is in
+ * both, the two must be equal. */
 static enum ctw_status read_either(double *out, const struct ctw_json_node *root,
                                    const struct ctw_json_node *object, const char *key,
                                    struct ctw_err *err)
@@ -109,8 +108,8 @@ static enum ctw_status read_either(double *out, const struct ctw_json_node *root
         return st;
     if (!isnan(top) && !isnan(inner) && top != inner)
         return ctw_json_fail(ctw_json_get(root, key), err, CTW_EFORMAT,
-                             "found %g, and %g in the RoPE parameters; versions of transformers "
-                             "take one or the other",
+                             "found %g, and %g in the RoPE parameters; transformers' versions "
+                             "differ in which they use: remove one",
                              top, inner);
     *out = !isnan(inner) ? inner : !isnan(top) ? top : *out;
     return CTW_OK;
@@ -151,7 +150,7 @@ static enum ctw_status read_yarn(struct ctw_rope_params *p, const struct ctw_jso
     double m = 0, m_all = 0, attention = NAN;
     const struct ctw_json_node *truncate = ctw_json_get(node, "truncate");
     p->beta_fast = p->beta_slow = 0;
-    p->truncate = truncate == NULL || !ctw_json_is_null(truncate); /* null is false, as there */
+    p->truncate = truncate == NULL || !ctw_json_is_null(truncate); /* null: false, as there */
     enum ctw_status st =
         ctw_json_read_double(node, "attention_factor", CTW_JSON_OPTIONAL, &attention, err);
     if (st == CTW_OK)
@@ -166,7 +165,7 @@ static enum ctw_status read_yarn(struct ctw_rope_params *p, const struct ctw_jso
         st = ctw_json_read_bool(node, "truncate", CTW_JSON_OPTIONAL, &p->truncate, err);
     if (st != CTW_OK)
         return st;
-    p->beta_fast = p->beta_fast == 0 ? 32 : p->beta_fast; /* 0 as absent, as there */
+    p->beta_fast = p->beta_fast == 0 ? 32 : p->beta_fast; /* 0 is absent, as in transformers */
     p->beta_slow = p->beta_slow == 0 ? 1 : p->beta_slow;
     if (!isnan(attention))
         p->attention_factor = attention;
@@ -189,7 +188,7 @@ static enum ctw_status read_original_length(double *out, const struct ctw_json_n
     return st == CTW_OK ? positive(root, "original_max_position_embeddings", *out, 0, err) : st;
 }
 
-/* With the parameters in `node`; NULL: none. */
+/* Reads root with the parameters in `node`; NULL: none. */
 static enum ctw_status read_with(struct ctw_rope_params *out, const struct ctw_json_node *root,
                                  const struct ctw_json_node *node, double default_theta,
                                  int64_t max_length, struct ctw_err *err)
@@ -215,7 +214,7 @@ static enum ctw_status read_with(struct ctw_rope_params *out, const struct ctw_j
     st = read_either(&partial, root, node, "partial_rotary_factor", err);
     if (st == CTW_OK && partial != 1.0)
         st = ctw_json_fail(root, err, CTW_EUNSUP,
-                           "partial_rotary_factor: found %g, expected 1: turning a part of each "
+                           "partial_rotary_factor: found %g, expected 1: rotating part of each "
                            "head is not supported for this family",
                            partial);
     if (st == CTW_OK && (used & (USED_LLAMA3 | USED_YARN)) != 0)
@@ -236,7 +235,7 @@ static enum ctw_status read_with(struct ctw_rope_params *out, const struct ctw_j
     return st;
 }
 
-/* The object of that name; NULL: none, or an empty one. */
+/* The object `name`; NULL: absent or empty. */
 static enum ctw_status find_object(const struct ctw_json_node *root, const char *name,
                                    const struct ctw_json_node **out, struct ctw_err *err)
 {
@@ -257,7 +256,7 @@ static bool equal(const struct ctw_rope_params *a, const struct ctw_rope_params 
            a->truncate == b->truncate;
 }
 
-/* A warning that begins as ctw_json_fail()'s messages do. */
+/* Logs a warning with the prefix of ctw_json_fail()'s messages. */
 CTW_PRINTF(2, 3) static void warn(const struct ctw_json_node *node, const char *fmt, ...)
 {
     struct ctw_err err;
@@ -270,7 +269,7 @@ CTW_PRINTF(2, 3) static void warn(const struct ctw_json_node *node, const char *
     ctw_warn("%s", err.msg);
 }
 
-/* What YaRN's parameters leave open, and we read as transformers does. */
+/* Warns of ambiguous YaRN parameters, which we read as transformers does. */
 static enum ctw_status warn_yarn(const struct ctw_rope_params *p, const struct ctw_json_node *root,
                                  const struct ctw_json_node *node, int64_t max_length,
                                  struct ctw_err *err)
@@ -285,18 +284,17 @@ static enum ctw_status warn_yarn(const struct ctw_rope_params *p, const struct c
         return st;
     if (extra != 1)
         warn(ctw_json_get(node, "attn_factor"),
-             "found %g, ignored as transformers does: cosines and sines are scaled by %g; with "
-             "it, by %g",
+             "found %g, ignored as in transformers: cosines and sines are scaled by %g, not by %g",
              extra, p->attention_factor, extra * p->attention_factor);
     if (finetuned)
         warn(ctw_json_get(node, "finetuned"),
-             "ignored as transformers does; in YaRN's own code it changes only how frequencies "
-             "follow the length of a text, which these do not");
+             "ignored as in transformers; in YaRN's own code it only changes how frequencies "
+             "depend on a text's length, which they do not here");
     bool given = ctw_json_has(node, original) || ctw_json_has(root, original);
     if (given && p->factor != ratio)
         warn(ctw_json_get(node, "factor"),
-             "%g is used, though max_position_embeddings / %s is %g; transformers before 4.56 "
-             "took the latter",
+             "%g is used, although max_position_embeddings / %s is %g; transformers before 4.56 "
+             "used the latter",
              p->factor, original, ratio);
     return CTW_OK;
 }
@@ -317,8 +315,8 @@ enum ctw_status ctw_rope_read(struct ctw_rope_params *out, const struct ctw_json
         st = read_with(&other, root, now, default_theta, max_length, err);
         if (st == CTW_OK && !equal(out, &other))
             st = ctw_json_fail(old, err, CTW_EFORMAT,
-                               "found beside rope_parameters, and the two differ; versions of "
-                               "transformers take one or the other: remove one");
+                               "found in addition to rope_parameters, and the two differ; "
+                               "transformers' versions differ in which they use: remove one");
     }
     if (st == CTW_OK && out->type == CTW_ROPE_YARN)
         st = warn_yarn(out, root, node, max_length, err);

@@ -1,4 +1,4 @@
-/* What turns queries and keys: frequencies, and cosines and sines of a position. */
+/* The rotation of queries and keys: frequencies, and cosines and sines of a position. */
 #include <math.h>
 
 #include "kernels/math.h"
@@ -6,7 +6,7 @@
 
 /*
  * theta^(2i / rot_dim) in fp32, rounded once. (torch's own vectorised pow is off by one unit in the
- * last place for about one value in a hundred, which ones depends on the machine.)
+ * last place for about one value in a hundred; which values depends on the machine.)
  */
 static float position_scale(const struct ctw_rope_params *p, int rot_dim, int i)
 {
@@ -14,7 +14,7 @@ static float position_scale(const struct ctw_rope_params *p, int rot_dim, int i)
     return (float)ctw_pow((double)(float)p->theta, (double)exponent);
 }
 
-/* torch writes scalar / tensor as reciprocal(tensor) * scalar. */
+/* torch computes scalar / tensor as reciprocal(tensor) * scalar. */
 static float divide_scalar(double scalar, float tensor)
 {
     return 1.0f / tensor * (float)scalar;
@@ -34,7 +34,7 @@ static float llama3(const struct ctw_rope_params *p, float inv_freq)
     return (1.0f - smooth) * scaled / factor + smooth * scaled;
 }
 
-/* The dimension whose wavelength turns n_rotations times within the original length. */
+/* The dimension that rotates n_rotations times within the original length. */
 static double correction_dim(const struct ctw_rope_params *p, int rot_dim, double n_rotations)
 {
     return rot_dim * ctw_ln(p->original_length / (n_rotations * 2 * 3.141592653589793)) /

@@ -17,7 +17,7 @@ static struct ctw_part as_part(const struct ctw_tensor *t)
     return part;
 }
 
-/* A tensor that is there must be one that we can read. */
+/* Finds a tensor (*out NULL: absent). A tensor that cannot be read is an error. */
 static enum ctw_status find(const struct ctw_finder *finder, const char *module, const char *name,
                             const struct ctw_tensor **out, struct ctw_err *err)
 {
@@ -57,7 +57,7 @@ static enum ctw_status find_parts(const struct ctw_finder *finder, struct ctw_ma
     return CTW_OK;
 }
 
-/* The content of weight_shape: two I64 (or I32). */
+/* Reads the contents of weight_shape: two I64 (or I32). */
 static enum ctw_status read_shape(const struct ctw_finder *finder, const struct ctw_matrix *m,
                                   int64_t shape[2], struct ctw_err *err)
 {
@@ -87,7 +87,7 @@ static void count_lacking(struct ctw_lacking *lacking, const struct ctw_matrix *
         lacking->first = m->name;
 }
 
-/* The part of the work whose messages get the file's and the matrix's name before them. */
+/* The checks whose messages the caller prefixes with the file's and the matrix's name. */
 static enum ctw_status check_matrix(struct ctw_finder *finder, struct ctw_matrix *m,
                                     const struct ctw_quant_args *args, struct ctw_err *err)
 {
@@ -99,7 +99,7 @@ static enum ctw_status check_matrix(struct ctw_finder *finder, struct ctw_matrix
         finder->config->quant.frozen)
         return ctw_fail(err, CTW_EUNSUP,
                         "weight is stored dense (%s), but quantization_config quantises it and "
-                        "says quantization_status \"frozen\": it is rounded only when it runs; "
+                        "says quantization_status \"frozen\": it is rounded only at run time; "
                         "save the checkpoint with save_compressed=True",
                         ctw_dtype_name(m->part[CTW_PART_VALUES]->dtype));
     if (st == CTW_OK && m->part[CTW_PART_SHAPE] != NULL) {
@@ -189,7 +189,7 @@ enum ctw_status ctw_matrix_tie(struct ctw_finder *finder, struct ctw_matrix *hea
         st = find(finder, name, "weight", &own, err);
     if (st != CTW_OK)
         return st;
-    /* Some files have both. transformers then ties only what is equal. */
+    /* Some files have both tensors; transformers then ties them only if they are equal. */
     bool equal =
         own == NULL || (own->dtype == table->dtype && own->bytes == table->bytes &&
                         memcmp(ctw_container_data(finder->container, own),
@@ -232,7 +232,7 @@ enum ctw_status ctw_vector_open(struct ctw_finder *finder, const struct ctw_tens
     return CTW_OK;
 }
 
-/* ---- what is left over ---- */
+/* ---- unused tensors ---- */
 
 static bool ends_with(const char *s, const char *end)
 {
@@ -250,9 +250,9 @@ static enum leftover classify(const char *name)
         ".k_proj.k_scale",      ".v_proj.v_scale",           ".k_proj.output_scale",
         ".v_proj.output_scale", ".k_proj.output_zero_point", ".v_proj.output_zero_point"};
     static const char *const harmless[] = {
-        ".rotary_emb.inv_freq", /* a buffer that old files hold; computed from config.json */
+        ".rotary_emb.inv_freq", /* a buffer in old files; computed from config.json here */
         ".input_scale",         ".input_zero_point",  ".input_global_scale",
-        ".output_scale",        ".output_zero_point", /* of activations */
+        ".output_scale",        ".output_zero_point", /* for activations */
     };
     for (size_t i = 0; i < CTW_COUNT(kv); i++)
         if (ends_with(name, kv[i]))
@@ -270,7 +270,7 @@ static int by_address(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Writes the tensors that the model uses to list (if not NULL) and returns how many. */
+/* Writes the tensors that the model uses to `list` (if not NULL) and returns their number. */
 static size_t list_used(const struct ctw_model *m, const struct ctw_tensor **list)
 {
     size_t n = 0;
@@ -304,7 +304,7 @@ enum ctw_status ctw_unused_check(const struct ctw_finder *finder, const struct c
         return ctw_fail(err, CTW_ENOMEM, "out of memory for the list of tensors");
     (void)list_used(m, used);
     qsort(used, n_used, sizeof(struct ctw_tensor *), by_address);
-    if (m->tied) /* seen by ctw_matrix_tie() to be the embedding's bytes again */
+    if (m->tied) /* ctw_matrix_tie() checked that its bytes equal the embedding's */
         (void)find(finder, m->layers[m->n_layers - 1].matrix[CTW_M_HEAD].name, "weight", &tied,
                    NULL);
     *kv_scales = false;
@@ -326,7 +326,7 @@ enum ctw_status ctw_unused_check(const struct ctw_finder *finder, const struct c
         snprintf(more, sizeof(more), " and %" PRId64 " more tensors have", n_unknown - 1);
     return ctw_fail(err, CTW_EUNSUP,
                     "%s: %s (%s)%s no use in a %s model as %s describes it; the configuration does "
-                    "not fit the checkpoint, or this kind of it is not supported",
+                    "not fit the checkpoint, or this kind of checkpoint is not supported",
                     ctw_container_file(finder->container, first->file), first->name,
                     ctw_part_text(&part, found, sizeof(found)), more, m->model_type,
                     finder->config->file);

@@ -11,13 +11,13 @@
 #include "worker/checkpoint/identity.h"
 
 /*
- * A stage is read into by all threads, a slice each, and copied by one upload: large copies come
- * closest to the link's rate, while the stages together must not take long to lock for the GPU (0.1
- * ms a MiB and more), and stay in the processors' cache.
+ * All threads read into a stage, one slice each, and one upload copies the stage. Large copies come
+ * closest to the link's throughput. But pinning the stages must not take long (0.1 ms per MiB and
+ * more), and the stages together must stay in the processors' cache.
  */
 enum { STAGE_BYTES = 8 << 20, N_STAGES = 6, SLICE_BYTES = CTW_BLOCK_BYTES, MAX_READERS = 12 };
 
-/* A stretch of a file, one block of its tensor, and where it goes in the device's memory. */
+/* A contiguous range of a file, one block of its tensor, and its place in the device's memory. */
 struct piece {
     int file;
     uint64_t offset;
@@ -25,22 +25,21 @@ struct piece {
     int64_t block; /* of the identity */
 };
 
-/* Pieces that one thread reads; neighbours, at most SLICE_BYTES from end to end. */
+/* Adjacent pieces that one thread reads, together at most SLICE_BYTES. */
 struct slice {
     int64_t batch, first, n; /* pieces */
 };
 
 struct stage {
     char *p;
-    bool begun; /* an upload from it has, as ticket says */
+    bool begun; /* an upload from the stage has begun; `ticket` identifies it */
     uint64_t ticket;
 };
 
-/* What goes through a stage at once: slices of one layer that are neighbours, of STAGE_BYTES at
- * most. */
+/* The contents of one stage: adjacent slices of one layer, together at most STAGE_BYTES. */
 struct batch {
     int layer;
-    int64_t first;   /* slice */
+    int64_t first;   /* its first slice */
     size_t from, to; /* in the device's memory */
     /* under lock */
     int64_t n_unread;    /* slices */
@@ -62,25 +61,25 @@ struct ctw_loader {
     /* under lock */
     int64_t *n_waiting; /* [n_layers] batches whose upload has not begun */
     char *memory;       /* device; NULL: not known yet */
-    double memory_s, begun_s; /* when it was, and when the first upload began */
+    double memory_s, begun_s; /* when memory was set, and when the first upload began */
     struct stage stage[N_STAGES];
-    struct stage *free[N_STAGES]; /* in a ring, in the order in which they can be read into */
-    int64_t n_freed, n_taken;     /* of it, ever */
-    int n_stages;                 /* that are there, or that a thread is getting */
-    int n_reading;                /* threads */
+    struct stage *free[N_STAGES]; /* a ring, in the order of reuse */
+    int64_t n_freed, n_taken;     /* in total, of the ring */
+    int n_stages;                 /* allocated, or being allocated by a thread */
+    int n_reading;                /* reading threads */
     int64_t next_slice, n_begun;
     bool stop;
     struct ctw_err err; /* the first failure */
 };
 
-/* ---- what is to be read ------------------------------------------------------------------- */
+/* ---- what to read ------------------------------------------------------------------------ */
 
 static enum ctw_status no_memory(struct ctw_err *err)
 {
     return ctw_fail(err, CTW_ENOMEM, "loading: out of memory");
 }
 
-/* Room for one more in an array of `size` bytes an element. */
+/* Makes space for one more element of `size` bytes in an array. */
 static enum ctw_status grow(void **array, int64_t n, int64_t *cap, size_t size, struct ctw_err *err)
 {
     if (n < *cap)
@@ -94,7 +93,7 @@ static enum ctw_status grow(void **array, int64_t n, int64_t *cap, size_t size, 
     return CTW_OK;
 }
 
-/* At most SLICE_BYTES. */
+/* Adds a piece of at most SLICE_BYTES. */
 static enum ctw_status add_piece(struct ctw_loader *l, int layer, const struct piece *piece,
                                  struct ctw_err *err)
 {
@@ -154,7 +153,7 @@ static bool given_up(const struct ctw_loader *l)
 
 static enum ctw_status gave_up(struct ctw_err *err)
 {
-    return ctw_fail(err, CTW_ECANCELED, "loading: given up");
+    return ctw_fail(err, CTW_ECANCELED, "loading: cancelled");
 }
 
 static bool may_get_stage(const struct ctw_loader *l)
@@ -162,7 +161,7 @@ static bool may_get_stage(const struct ctw_loader *l)
     return l->n_stages < N_STAGES && l->n_stages < l->n_batches;
 }
 
-/* A stage that was none yet. Under lock. */
+/* Allocates a new stage. Called under lock. */
 static enum ctw_status get_stage(struct ctw_loader *l, struct stage **out, struct ctw_err *err)
 {
     struct stage *s = *out = &l->stage[l->n_stages++];
@@ -172,15 +171,15 @@ static enum ctw_status get_stage(struct ctw_loader *l, struct stage **out, struc
     return st;
 }
 
-/* Under lock. */
+/* Puts a stage into the ring. Called under lock. */
 static void free_stage(struct ctw_loader *l, struct stage *s)
 {
     l->free[l->n_freed++ % N_STAGES] = s;
     pthread_cond_broadcast(&l->changed);
 }
 
-/* A stage that can be read into: one without an upload, or a new one, or that whose upload began
- * first, after it. Under lock. */
+/* Takes a stage to read into: a stage without an upload, or a new stage, or the stage whose upload
+ * began first, after waiting for that upload. Called under lock. */
 static enum ctw_status take_stage(struct ctw_loader *l, struct stage **out, struct ctw_err *err)
 {
     while (l->n_freed == l->n_taken && !may_get_stage(l) && !given_up(l))
@@ -200,7 +199,7 @@ static enum ctw_status take_stage(struct ctw_loader *l, struct stage **out, stru
     return st;
 }
 
-/* The stage of a slice's batch; the thread that has the first slice takes one. Under lock. */
+/* The stage of a slice's batch. The thread with the first slice takes it. Called under lock. */
 static enum ctw_status stage_of(struct ctw_loader *l, int64_t slice, struct stage **out,
                                 struct ctw_err *err)
 {
@@ -218,7 +217,7 @@ static enum ctw_status stage_of(struct ctw_loader *l, int64_t slice, struct stag
     return given_up(l) ? gave_up(err) : CTW_OK;
 }
 
-/* Each piece is digested while it is in the thread's cache. */
+/* Digests each piece while it is in the thread's cache. */
 static enum ctw_status read_slice(const struct ctw_loader *l, const struct slice *slice,
                                   char *stage, struct ctw_err *err)
 {
@@ -235,7 +234,7 @@ static enum ctw_status read_slice(const struct ctw_loader *l, const struct slice
     return st;
 }
 
-/* A slice has been read: the batch's last begins its upload. Under lock. */
+/* Marks a slice as read; the last slice of a batch begins the upload. Called under lock. */
 static enum ctw_status slice_read(struct ctw_loader *l, struct batch *b, struct ctw_err *err)
 {
     if (--b->n_unread > 0)
@@ -270,12 +269,12 @@ static void tell(const struct ctw_loader *l)
     ctw_log(seconds < 1 ? CTW_LOG_DEBUG : CTW_LOG_INFO, "weights: %s on the GPU after %.4f s, %s/s",
             ctw_format_bytes(size, sizeof(size), bytes), seconds,
             ctw_format_bytes(rate, sizeof(rate), bytes / seconds));
-    ctw_log(CTW_LOG_DEBUG, "weights: memory for them after %.4f s, the first copy after %.4f s",
+    ctw_log(CTW_LOG_DEBUG, "weights: memory allocated after %.4f s, first copy begun after %.4f s",
             l->memory_s - l->started_s, l->begun_s - l->started_s);
 }
 
-/* By the last thread, or by ctw_loader_start() where all had ended. Where an upload that began has
- * failed the stages stay: the driver may still read them. */
+/* Called by the last thread, or by ctw_loader_start() if all threads had ended. If an upload
+ * failed, the stages are not freed: the driver may still read them. */
 static void finish(struct ctw_loader *l)
 {
     bool ended = true;
@@ -297,7 +296,7 @@ static void *read_slices(void *arg)
     struct ctw_err err = {0};
     enum ctw_status st = CTW_OK;
     pthread_mutex_lock(&l->lock);
-    if (may_get_stage(l)) { /* by all threads at once */
+    if (may_get_stage(l)) { /* all threads allocate at once */
         st = get_stage(l, &s, &err);
         if (st == CTW_OK)
             free_stage(l, s);
@@ -328,13 +327,13 @@ enum ctw_status ctw_loader_start(struct ctw_loader *l, struct ctw_err *err)
     int n = ctw_cpu_count();
     n = n < MAX_READERS ? n : MAX_READERS;
     n = n < l->n_slices ? n : (int)l->n_slices;
-    l->n_reading = n; /* the first begins at once */
+    l->n_reading = n; /* before the first thread begins */
     while (l->n_readers < n && pthread_create(&l->reader[l->n_readers], NULL, read_slices, l) == 0)
         l->n_readers++;
     pthread_mutex_lock(&l->lock);
     l->n_reading -= n - l->n_readers;
-    /* Those that could not be started were counted: where all others have ended, none took itself
-     * for the last. */
+    /* Threads that could not be started had been counted: if all others have ended, none of them
+     * was the last and called finish(). */
     bool ended = l->n_readers < n && l->n_reading == 0;
     pthread_mutex_unlock(&l->lock);
     if (ended)
@@ -344,7 +343,7 @@ enum ctw_status ctw_loader_start(struct ctw_loader *l, struct ctw_err *err)
                : ctw_fail(err, CTW_ENOMEM, "loading: cannot start a thread");
 }
 
-/* ---- for others --------------------------------------------------------------------------- */
+/* ---- interface ---------------------------------------------------------------------------- */
 
 void ctw_loader_set_memory(struct ctw_loader *l, void *device)
 {

@@ -1,4 +1,4 @@
-/* The calls of every provider, and the mapped one. */
+/* The functions common to all providers, and the mapped provider. */
 #include "worker/weights/provider_ops.h"
 
 #include <sys/mman.h>
@@ -9,7 +9,7 @@
 struct mapped {
     struct ctw_provider base;
     const struct ctw_model *model;
-    struct ctw_layer_data *layers; /* [n_layers]: a table of pointers, not of weights */
+    struct ctw_layer_data *layers; /* [n_layers]: pointers, no weights */
 };
 
 static void fill_layer(const struct ctw_model *model, const struct ctw_layer *layer,
@@ -27,7 +27,7 @@ static void fill_layer(const struct ctw_model *model, const struct ctw_layer *la
     }
 }
 
-/* Asks the kernel to read a tensor's pages soon. Only a hint: its failure means nothing. */
+/* Asks the kernel to read a tensor's pages soon. Best effort: failure does not matter. */
 static void read_ahead(const struct ctw_model *model, const struct ctw_tensor *t)
 {
     if (t == NULL || t->bytes == 0)
@@ -52,7 +52,7 @@ static enum ctw_status mapped_acquire(struct ctw_provider *base, int layer,
     return ctw_container_check_maps(p->model->container, err);
 }
 
-/* Backends that read host memory have done so when their calls return. */
+/* A no-op: backends that read host memory have finished reading when their calls return. */
 static void mapped_release(struct ctw_provider *base, int layer)
 {
     (void)base;

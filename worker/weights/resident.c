@@ -1,7 +1,7 @@
 /*
- * The resident provider: all layers' tensors, each layer's in the file's order, in one stretch of
- * device memory, which a loader fills. A layer can be acquired as soon as all of its uploads have
- * begun, since the backend orders what is computed after them.
+ * The resident provider: all layers' tensors in one contiguous range of device memory, each layer's
+ * in file order. A loader fills the range. A layer can be acquired as soon as all of its uploads
+ * have begun, since the backend orders computations after them.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -14,12 +14,12 @@
 #include "worker/weights/provider_ops.h"
 
 enum {
-    ALIGN = 256, /* of each tensor */
+    ALIGN = 256, /* of each tensor, in bytes */
     MAX_LAYER_TENSORS = CTW_N_MATRICES * CTW_N_PARTS + CTW_N_VECTORS
 };
 
 struct layer_place {
-    size_t at; /* of its first tensor, in memory */
+    size_t at; /* offset of the layer's first tensor in memory */
     bool joined;
     struct ctw_layer_data data;
 };
@@ -32,11 +32,11 @@ struct resident {
     void *memory; /* device */
     size_t bytes;
     bool fenced;
-    uint64_t fence; /* of the last release; it stands for all before, too */
+    uint64_t fence; /* of the last release; covers all earlier releases */
     struct layer_place *layers; /* [n_layers] */
 };
 
-/* ---- where things go ---------------------------------------------------------------------- */
+/* ---- placement ---------------------------------------------------------------------------- */
 
 static int by_file_and_offset(const void *a, const void *b)
 {
@@ -47,8 +47,8 @@ static int by_file_and_offset(const void *a, const void *b)
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* A layer's tensors, those that decoders read, in the file's order. A tied head's are not its own.
- */
+/* The layer's tensors that decoders read, in file order. A tied head has none: they are the
+ * embedding's. */
 static int layer_tensors(const struct ctw_model *m, int layer,
                          const struct ctw_tensor *out[MAX_LAYER_TENSORS])
 {
@@ -87,14 +87,14 @@ static enum ctw_status place_layers(struct resident *p, struct ctw_err *err)
     return st;
 }
 
-/* What no decoder reads is not loaded, but part of the identity. */
+/* weight_shape tensors are not loaded, since no decoder reads them, but belong to the identity. */
 static enum ctw_status add_shapes(const struct ctw_model *m, struct ctw_err *err)
 {
     enum ctw_status st = CTW_OK;
     for (int layer = 0; layer < m->n_layers; layer++)
         for (int i = 0; st == CTW_OK && i < CTW_N_MATRICES; i++) {
             const struct ctw_tensor *t = m->layers[layer].matrix[i].part[CTW_PART_SHAPE];
-            int64_t numbers[2]; /* that is what it was checked to hold */
+            int64_t numbers[2]; /* opening checked that it holds two */
             if (t == NULL)
                 continue;
             assert(t->bytes <= sizeof(numbers));
@@ -106,22 +106,22 @@ static enum ctw_status add_shapes(const struct ctw_model *m, struct ctw_err *err
     return st;
 }
 
-/* Does it all fit? */
+/* Do the weights fit in the device's free memory? */
 static enum ctw_status check_room(const struct resident *p, struct ctw_err *err)
 {
     char need[32], free_text[32];
     uint64_t have = ctw_backend_memory_free(p->be);
-    enum ctw_status st = ctw_backend_sync(p->be, err); /* one that failed has nothing free */
+    enum ctw_status st = ctw_backend_sync(p->be, err); /* a failed device reports nothing free */
     if (st == CTW_OK && p->bytes > have)
         st = ctw_fail(err, CTW_ENOMEM,
-                      "the weights take %s as they are stored, but only %s of the GPU's memory are "
-                      "free: take another GPU, or --backend cpu",
+                      "the weights need %s, but only %s of the GPU's memory is free: use another "
+                      "GPU or --backend cpu",
                       ctw_format_bytes(need, sizeof(need), (double)p->bytes),
                       ctw_format_bytes(free_text, sizeof(free_text), (double)have));
     return st;
 }
 
-/* Where the tensors of a layer are, in the places that place_layers() gave them. */
+/* Fills in the addresses of a layer's tensors, at the offsets from place_layers(). */
 static void fill_data(struct resident *p, int layer)
 {
     const struct ctw_tensor *tensors[MAX_LAYER_TENSORS];
@@ -142,7 +142,7 @@ static void fill_data(struct resident *p, int layer)
     }
 }
 
-/* The parts of a tied head, which are those of a matrix of another layer. */
+/* Fills in the parts of a tied head, which belong to a matrix of another layer. */
 static void fill_tied(struct resident *p)
 {
     int head = p->model->n_layers - 1;
@@ -172,7 +172,7 @@ static enum ctw_status resident_acquire(struct ctw_provider *base, int layer,
     return CTW_OK;
 }
 
-/* One that cannot be recorded is a device's that has failed, and reads nothing more. */
+/* If recording a fence fails, the device has failed and reads nothing more. */
 static void resident_release(struct ctw_provider *base, int layer)
 {
     struct resident *p = (struct resident *)base;
@@ -193,7 +193,7 @@ static void resident_close(struct ctw_provider *base)
     struct ctw_err err;
     ctw_loader_close(p->loader);
     if (p->fenced && ctw_fence_wait(p->be, p->fence, &err) != CTW_OK)
-        ctw_debug("layers are given back by a device that has failed: %s", err.msg);
+        ctw_debug("freeing layers on a device that has failed: %s", err.msg);
     ctw_device_free(p->be, p->memory);
     ctw_free(p->layers);
     ctw_free(p);

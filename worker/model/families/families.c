@@ -1,6 +1,6 @@
 #include "worker/model/families/family.h"
 
-/* One line a family. */
+/* One line per family. */
 #define FAMILIES(X)                                                                                \
     X(llama)                                                                                       \
     X(mistral)                                                                                     \

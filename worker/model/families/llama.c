@@ -1,4 +1,4 @@
-/* Llama 1 to 3, and the many that are stored as one. Defaults: transformers' LlamaConfig. */
+/* Llama 1 to 3, and the many models stored as Llama. Defaults: transformers' LlamaConfig. */
 #include <stddef.h>
 
 #include "worker/model/families/family.h"

@@ -1,7 +1,7 @@
 /*
- * Mistral: Llama's layers, and one sliding window for all of them. Defaults: MistralConfig.
- * transformers' AutoConfig takes a file with layer_types for Ministral, whose layers differ in
- * nothing but the window that layer_types gives or denies them.
+ * Mistral: Llama's layers, and one sliding window for all layers. Defaults: MistralConfig.
+ * transformers' AutoConfig loads a file with layer_types as Ministral, whose layers differ only in
+ * whether layer_types gives them the window.
  */
 #include <stddef.h>
 

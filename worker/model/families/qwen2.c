@@ -7,7 +7,7 @@ extern const struct ctw_arch ctw_arch_qwen2;
 
 static const struct ctw_key keys[] = {
     CTW_KEYS_DIMS(151936, 4096, 22016, 32, 32, 32, 32768),
-    CTW_KEY_HEAD_DIM(0, 0), /* not among its fields, but read if there */
+    CTW_KEY_HEAD_DIM(0, 0), /* not a field of the class, but read if present */
     CTW_KEYS_LAYER_WINDOWS,
 };
 

@@ -1,4 +1,4 @@
-/* Qwen 3 (dense): norms on the heads of q and k, head_dim of its own. Defaults: Qwen3Config. */
+/* Qwen 3 (dense): norms on the heads of q and k, an independent head_dim. Defaults: Qwen3Config. */
 #include <stddef.h>
 
 #include "worker/model/families/family.h"
