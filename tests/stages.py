@@ -139,7 +139,8 @@ def stages(all_architectures=False):
             Step([PY, "tests/golden/check_scores.py", "--tiny", TINY], "lines")]),
         golden_stage(),
         cuda_stage(all_architectures),
-        sanitizer_stage("tsan", "thread sanitizer", ["-LE", "fuzz"], {
+        # Not the operations: one by one they take minutes, and the scores of this stage run all of them.
+        sanitizer_stage("tsan", "thread sanitizer", ["-LE", "fuzz|ops"], {
             "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1"}),
         sanitizer_stage("asan", "address and undefined-behaviour sanitizers", [], {
             "ASAN_OPTIONS": "abort_on_error=1:detect_leaks=1", "UBSAN_OPTIONS":
