@@ -52,7 +52,8 @@ class Crowd(unittest.TestCase):
                 except TimeoutError:
                     pass  # it is not read: there is no room
                 senders.append(s)
-            self.assertLess(rss(a) - before, 256 * MIB + 32 * MIB)
+            if w.PATIENCE < 3:  # a sanitizer's own memory grows with the worker's
+                self.assertLess(rss(a) - before, 256 * MIB + 32 * MIB)
             start = time.monotonic()
             for _ in range(25):
                 c.call("health")
