@@ -1,8 +1,8 @@
-"""WikiText-2's test set from a local file, for the task files beside this one.
+"""WikiText-2's test set from a local file, for the task files in this folder.
 
-CTWORKER_WIKITEXT names it: `wiki.test.raw` (the official file), or JSON lines with a field `page`, one document
-each, as EleutherAI/wikitext_document_level has them. Without it, the documents come from that dataset.
-docs/METHODS.md tells what the joined texts are.
+CTWORKER_WIKITEXT names the file: `wiki.test.raw` (the official file), or JSON lines with a field `page`, one document
+per line, as in EleutherAI/wikitext_document_level. If the variable is not set, the documents come from that dataset.
+docs/METHODS.md defines the joined texts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
 
 log = logging.getLogger("lm_eval.ctworker")
 
-#: The line break before a first-level title, which is where the document-level data set cuts the raw file.
+#: The line break before a first-level title, at which the document-level data set splits the raw file.
 _CUT = re.compile(r"\n(?= = [^=\n].* = \n)")
 
 
@@ -39,12 +39,12 @@ def _error(path: Path, found: str) -> ValueError:
 
 
 def _split(text: str) -> list[str]:
-    """The documents of a raw file. The line break of each cut belongs to none."""
+    """The documents of a raw file. The line break at each split belongs to no document."""
     return [part for part in _CUT.split(text) if part.strip()]
 
 
 def _raw(pages: list[str]) -> str:
-    """The raw file again."""
+    """Inverse of _split(): the text of the raw file."""
     return " \n" + "\n".join(pages)
 
 
@@ -56,14 +56,14 @@ def _from_lines(path: Path, text: str) -> list[str]:
         try:
             pages.append(json.loads(line)["page"])
         except (ValueError, KeyError, TypeError) as error:
-            raise _error(path, f"line {number} is not one ({error!r})") from error
+            raise _error(path, f"line {number} is not a JSON object with a field 'page' ({error!r})") from error
         if not isinstance(pages[-1], str):
-            raise _error(path, f"the page of line {number} is no text")
+            raise _error(path, f"the page of line {number} is not a string")
     return pages
 
 
 def _pages() -> list[str]:
-    """The documents of the test set, in order. Raises ValueError that names the file."""
+    """The documents of the test set, in order. Raises a ValueError that names the file."""
     name = os.environ.get("CTWORKER_WIKITEXT")
     if not name:
         log.info("CTWORKER_WIKITEXT is not set: reading EleutherAI/wikitext_document_level")
@@ -79,12 +79,12 @@ def _pages() -> list[str]:
         raise _error(path, f"cannot be read ({error})") from error
     pages = _from_lines(path, text) if text.lstrip().startswith("{") else _split(text)
     if not pages:
-        raise _error(path, "holds no document")
+        raise _error(path, "contains no document")
     return pages
 
 
 def _rows(pages: list[str]) -> list[str]:
-    """The rows of the set as the hub's `wikitext` has them: lines, a blank one (" \\n") being empty."""
+    """The rows of the test set as in the hub's `wikitext`: lines, with a blank line (" \\n") as an empty row."""
     return ["" if line == " \n" else line for line in re.findall(r"[^\n]*\n", _raw(pages))]
 
 
@@ -98,7 +98,7 @@ def document_level(**_: Any) -> dict[str, datasets.Dataset]:
 
 
 def joined(**_: Any) -> dict[str, datasets.Dataset]:
-    """One text: all rows joined by two line breaks, as GPTQ's and most papers' code does."""
+    """One text: all rows joined by two line breaks, as in GPTQ's code and most papers."""
     return _dataset(["\n\n".join(_rows(_pages()))])
 
 
@@ -108,5 +108,5 @@ def joined_nonempty(**_: Any) -> dict[str, datasets.Dataset]:
 
 
 def page(doc: dict[str, str]) -> str:
-    """The text as it is: a template would drop its last line break."""
+    """The text unchanged: a template would drop its last line break."""
     return doc["page"]

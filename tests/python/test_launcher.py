@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -45,6 +46,8 @@ def test_options_of_the_shell_are_not_the_workers(
     """CTW_MAX_LENGTH=128 would be reported as the model's own length."""
     record = fake()
     launcher._tell_ignored.cache_clear()
+    for name in [name for name in os.environ if name.startswith("CTW_")]:
+        monkeypatch.delenv(name)
     for name, value in [("MAX_LENGTH", "128"), ("THREADS", "7"), ("LOG", "debug"), ("TOKEN", "x")]:
         monkeypatch.setenv(f"CTW_{name}", value)
     for _ in range(2):

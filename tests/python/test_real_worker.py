@@ -20,7 +20,7 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 import data_tasks
 from conftest import alive, golden_folder, wait_for
-from test_processes import LM_EVAL, run
+from test_processes import QUICK, run
 
 pytestmark = pytest.mark.usefixtures("real_worker")
 GOLDEN = golden_folder()
@@ -116,7 +116,7 @@ def test_load_errors(checkpoint: Path, tmp_path: Path) -> None:
 def test_command_line(checkpoint: Path, tmp_path: Path) -> None:
     tasks = data_tasks.write(tmp_path / "tasks")
     command = [
-        *LM_EVAL,
+        *QUICK,
         "--model",
         "ctworker",
         "--model_args",

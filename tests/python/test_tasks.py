@@ -1,4 +1,4 @@
-"""tasks/: WikiText-2 from a local file, by documents and joined."""
+"""tasks/: WikiText-2 from a local file, as documents and as joined texts."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def page(dataset: dict) -> str:
     "text", [RAW, "".join(json.dumps({"page": page}) + "\n" for page in PAGES)]
 )
 def test_small_file(module: ModuleType, use: Callable[[str], Path], text: str) -> None:
-    """Both forms of the file give the same documents and the same joined texts."""
+    """Both file formats give the same documents and the same joined texts."""
     use(text)
     assert list(module.document_level()["test"]["page"]) == PAGES
     rows = ["" if line == " \n" else line for line in re.findall("[^\n]*\n", RAW)]
@@ -105,7 +105,7 @@ def test_missing_file(module: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_through_lm_eval(
     fake: Callable[[str], Path], use: Callable[[str], Path], checkpoint: Path, tmp_path: Path
 ) -> None:
-    """The built-in's name now reads the file; its numbers by hand, on the toy model."""
+    """The task `wikitext` replaces the built-in task; the toy model's expected numbers are computed here."""
     from lm_eval.tasks.wikitext.preprocess_wikitext import wikitext_detokenizer
 
     fake()
