@@ -1,15 +1,15 @@
-"""Makes `lm_eval --model ctworker` known to lm-eval releases that look for no plug-ins.
+"""Registers `lm_eval --model ctworker` in lm-eval releases that do not look for plug-ins.
 
-A .pth file imports this module whenever Python starts, so it does next to nothing: it puts one finder
-first in sys.meta_path, which waits for two modules of lm_eval and is silent for all others. Only the
-standard library is used, and nothing of ctworker is imported before lm_eval asks for the model.
+A .pth file imports this module whenever Python starts, so the module does almost nothing: it puts one
+finder first in sys.meta_path. The finder acts on two lm_eval modules and ignores all others. This module
+uses only the standard library, and imports nothing from ctworker before lm_eval asks for the model.
 """
 
 import sys
 
 
 class _Finder:
-    """Lets the usual finders load `lm_eval.models` and `lm_eval.evaluator`, then adds a little to them."""
+    """Lets the other finders load `lm_eval.models` and `lm_eval.evaluator`, then extends the two modules."""
 
     @classmethod
     def find_spec(cls, name, path=None, target=None):
@@ -31,19 +31,19 @@ class _Finder:
             load(module)
             try:
                 finish(module)
-            except Exception as error:  # lm-eval must go on working, whatever we got wrong
-                sys.stderr.write(f"ctworker: could not add itself to {name}: {error!r}\n")
+            except Exception as error:  # an error here must not break lm-eval
+                sys.stderr.write(f"ctworker: could not register with {name}: {error!r}\n")
 
         spec.loader.exec_module = exec_module
         return spec
 
 
 def _register(module):
-    """After the built-in models: registering earlier would keep lm-eval from loading those."""
+    """Runs after the built-in models are loaded: registering earlier would keep lm-eval from loading them."""
     from lm_eval.api import registry
 
     if hasattr(registry, "load_plugins"):
-        return  # this lm-eval finds our entry point by itself
+        return  # this lm-eval finds our entry point itself
     if "ctworker" not in registry.model_registry:
         registry.model_registry.register("ctworker", target="ctworker.lm:CTWorkerLM")
 

@@ -1,7 +1,7 @@
 """Shared by the tests of the Python package. They need lm-eval and no torch.
 
-Real checkpoints: CTWORKER_GOLDEN (default: ../shared/data/golden beside the project); without that
-folder, one that tests/tools writes. A real worker: CTWORKER_BIN, or `ctworker` built in build/ci.
+Checkpoints: from the folder CTWORKER_GOLDEN (default: ../shared/data/golden, relative to the project). If that
+folder does not exist, tests/tools writes a checkpoint. Worker: CTWORKER_BIN, else `ctworker` in build/ci.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ROOT = HERE.parents[1]
 SRC = ROOT / "harness_adapter" / "src"
 FAKE = HERE / "fake_worker.py"
 
-# The installed package is tested where there is one (the wheel's stage); else the sources.
+# CTWORKER_TEST_INSTALLED=1 tests the installed package; otherwise the sources are tested.
 if os.environ.get("CTWORKER_TEST_INSTALLED") != "1":
     sys.path.insert(0, str(SRC))
     os.environ["PYTHONPATH"] = os.pathsep.join(
@@ -52,7 +52,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], Path]:
-    """fake("die=2") makes launches start the fake worker with these faults; returns its record."""
+    """fake("die=2") makes launches start the fake worker with these faults; returns the path of its record."""
 
     def use(faults: str = "") -> Path:
         record = tmp_path / "worker.json"
@@ -77,7 +77,7 @@ def real_worker(monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def running_fake(checkpoint: Path, tmp_path: Path) -> Iterator[Callable[[str], str]]:
-    """running_fake("slow=1") starts a fake worker that nobody owns; returns its URL."""
+    """running_fake("slow=1") starts a fake worker without an owner; returns its URL."""
     children: list[subprocess.Popen[bytes]] = []
 
     def start(faults: str = "", *options: str) -> str:
@@ -103,7 +103,7 @@ def running_fake(checkpoint: Path, tmp_path: Path) -> Iterator[Callable[[str], s
 
 
 def wait_for(condition: Callable[[], object], seconds: float = 60.0) -> None:
-    """Returns when the condition holds; fails the test when it does not in time."""
+    """Returns when the condition holds; fails the test after `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s"
@@ -111,7 +111,7 @@ def wait_for(condition: Callable[[], object], seconds: float = 60.0) -> None:
 
 
 def alive(pid: int) -> bool:
-    """Whether that process runs (a zombie does not)."""
+    """Whether that process runs (a zombie does not count)."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 """A stand-in for the worker: docs/PROTOCOL.md over nng's own REP socket, with a toy model whose
-every log-probability can be computed by hand. Run as `fake_worker.py serve --listen URL --model DIR`.
+log-probabilities can be computed by hand. Run as `fake_worker.py serve --listen URL --model DIR`.
 
 Faults come from FAKE_FAULTS, a comma-separated list: load=TEXT, slow=SECONDS (a job's items become
-final one by one, one each so many seconds), die=N (exit at the N-th poll with a reason), crash=N
-(killed there), busy=N (the first N submits), full=N (the N-th submit and the three after it), nan,
-forget=N (at the N-th poll every job is forgotten, as after a restart), forgets=N (at the N-th
-submit), device=NAME, loading=N (info says so N times), unknown=N (and gives no identity),
-identity=HEX, hidden (no path, as over tcp), token=TEXT (asked of every request), hot (polls are
-answered at once), again=MS (likewise, with `again_ms`), scored=TEXT (numerics of the results),
-invalid=N (the N-th submit). FAKE_LOG names a file for a line a request.
+final one after another, one per SECONDS), die=N (exits at the N-th poll with a reason), crash=N
+(is killed at the N-th poll), busy=N (for the first N submits), full=N (for the N-th submit and the
+three after it), nan, forget=N (forgets every job at the N-th poll, as after a restart), forgets=N
+(the same at the N-th submit), device=NAME, loading=N (the first N infos report loading), unknown=N
+(the first N infos give no identity), identity=HEX, hidden (no path, as over tcp), token=TEXT
+(required in every request), hot (polls are answered at once), again=MS (the same, with
+`again_ms`), scored=TEXT (numerics of the results), invalid=N (refuses the N-th submit). FAKE_LOG
+names a file that gets one line per request.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def pair_sum(context: list[int], continuation: list[int]) -> tuple[float, bool]:
 def windows(
     tokens: list[int], prefix: int, length: int, context: int
 ) -> list[tuple[list[int], list[int]]]:
-    """(input, targets) of each window, as docs/PROTOCOL.md says it."""
+    """(input, targets) of each window, as defined in docs/PROTOCOL.md."""
     n = min(len(tokens), length)
     out = [([prefix, *tokens[: n - 1]], tokens[:n])] if n else []
     done = n
@@ -62,7 +63,7 @@ def windows(
 
 
 def rolling_sum(tokens: list[int], prefix: int, length: int, context: int = 1) -> float:
-    """Each target given the token before it in its window's input."""
+    """The sum over all targets, each given the token before it in its window's input."""
     total = 0.0
     for inputs, targets in windows(tokens, prefix, length, context):
         total += sum(logprob(a, b) for a, b in zip(inputs[-len(targets) :], targets))
@@ -313,7 +314,7 @@ class Fake:
         }
 
     def _columns(self, entry: dict, numbers: list[int]) -> dict[str, bytes]:
-        """Those for each target that the job asked for; of texts in one window only."""
+        """The per-target columns that the job requested; for texts, only if they fit in one window."""
         wanted = entry["head"].get("columns") or []
         logprobs, greedies = array("f"), array("i")
         for i in numbers if wanted else []:

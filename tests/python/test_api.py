@@ -18,7 +18,7 @@ from conftest import ROOT, alive
 
 
 def test_the_documented_example(checkpoint: Path, real_worker: str, tmp_path: Path) -> None:
-    """As it stands in docs/PYTHON.md, in a process in which lm_eval cannot be imported."""
+    """The code in docs/PYTHON.md, in a process in which lm_eval cannot be imported."""
     text = (ROOT / "docs/PYTHON.md").read_text()
     code = text.split("```python\n")[1].split("```")[0].replace("DIR", str(checkpoint))
     for name in ("lm_eval", "torch", "numpy", "tqdm"):
@@ -46,7 +46,7 @@ def test_scores(fake: Callable[[str], Path], checkpoint: Path) -> None:
             sequences, on_score=seen.__setitem__, on_progress=lambda p: fractions.append(p.fraction)
         )
         assert worker.max_length == 2048 and worker.model["vocab"] == 320
-        with Client(worker.endpoint) as client:  # a second one, of the same worker
+        with Client(worker.endpoint) as client:  # a second client of the same worker
             assert client.score(sequences) == scores
         assert alive(pid)
     assert not alive(pid)
@@ -69,7 +69,7 @@ def test_rolling(fake: Callable[[str], Path], checkpoint: Path) -> None:
 
 
 def test_the_real_worker_agrees_with_itself(checkpoint: Path, real_worker: str) -> None:
-    """A list of tokens, pairs and a text are the same numbers, to the last bit."""
+    """A list of tokens, pairs and a text give the same numbers, to the last bit."""
     tokens = [256, *b"the quick brown fox"]
     with Worker(checkpoint, dtype="float32", threads=1) as worker:
         whole, *pairs = worker.score([tokens, *((tokens[:i], tokens[i : i + 1]) for i in range(1, len(tokens)))])

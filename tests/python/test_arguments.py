@@ -1,4 +1,4 @@
-"""Model arguments: hf's names, what is refused and how, devices."""
+"""Model arguments: hf's names, refusals, devices."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_refusals_name_the_argument(arguments: dict, words: list[str]) -> None:
 
 
 class TorchDtype:
-    """As torch's prints itself."""
+    """Prints like a torch dtype."""
 
     def __str__(self) -> str:
         return "torch.float32"

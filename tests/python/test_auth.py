@@ -1,4 +1,4 @@
-"""Tokens: from the argument's file or the environment, in every request; a refusal says what to do."""
+"""Tokens: from the argument's file or the environment, in every request; a refusal names the remedy."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_token_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str)
     assert client_token() == "the environment's"
 
 
-@pytest.mark.parametrize(("content", "words"), [(None, "No such file"), (b"# a\n", "holds no token"), (b"\xff", "no text")])
+@pytest.mark.parametrize(("content", "words"), [(None, "No such file"), (b"# a\n", "contains no token"), (b"\xff", "not UTF-8 text")])
 def test_bad_token_files(tmp_path: Path, content: bytes | None, words: str) -> None:
     if content is not None:
         (tmp_path / "token").write_bytes(content)
@@ -42,10 +42,10 @@ def test_the_token_is_sent(
     running_fake: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = running_fake(f"token={SECRET}")
-    with pytest.raises(WorkerError, match="refused this client: it gave no token; give .*token_file="):
+    with pytest.raises(WorkerError, match="refused this client: it sent no token; pass .*token_file="):
         CTWorkerLM(endpoint=url)
     monkeypatch.setenv("CTW_TOKEN", "another")
-    with pytest.raises(WorkerError, match="its token is not one that the worker knows"):
+    with pytest.raises(WorkerError, match="the worker does not know its token"):
         CTWorkerLM(endpoint=url)
     (tmp_path / "token").write_text(f"me score {SECRET}\n")
     model = CTWorkerLM(endpoint=url, token_file=str(tmp_path / "token"))
@@ -58,7 +58,7 @@ def test_the_token_is_sent(
 def test_the_real_worker(
     checkpoint: Path, tmp_path: Path, real_worker: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """tcp:// asks for the token; ipc:// asks for none, whatever the environment says."""
+    """tcp:// requires the token; ipc:// requires none, whatever CTW_TOKEN is."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         tcp = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
@@ -74,7 +74,7 @@ def test_the_real_worker(
             wait_for(ready.exists)
             monkeypatch.setenv("CTW_TOKEN", "a-token-of-nobody")
             if url == tcp:
-                with pytest.raises(WorkerError, match="refused this client: its token is not one"):
+                with pytest.raises(WorkerError, match="refused this client: the worker does not know its token"):
                     Client(url)
                 with Client(url, token_file=tokens) as client:
                     assert client.score([[1, 2, 3]])[0].count == 2

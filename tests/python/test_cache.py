@@ -1,4 +1,4 @@
-"""--use_cache: one file, several checkpoints and settings; each is answered with its own numbers."""
+"""--use_cache: one file for several checkpoints and settings; each gets its own answers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ASKED = Instance("loglikelihood", {}, ("ab", "cd"), 0, metadata=("toy", 0, 1))
 def answer(
     fake: Callable[[str], Path], checkpoint: Path, tmp_path: Path
 ) -> Iterator[Callable[..., tuple[Any, int, dict]]]:
-    """answer(faults, arguments...): the answer, how many requests the model got, what the report says."""
+    """answer(faults, arguments...): the answer, the number of requests to the model, the report."""
     models: list[CTWorkerLM] = []
 
     def ask(faults: str = "", **arguments: Any) -> tuple[Any, int, dict]:
@@ -49,26 +49,26 @@ def answer(
         model.close()
 
 
-def test_another_checkpoint_is_asked_anew(answer: Callable[..., tuple[Any, int, dict]]) -> None:
+def test_another_checkpoint_is_asked_again(answer: Callable[..., tuple[Any, int, dict]]) -> None:
     one, two = "11" * 32, "22" * 32
     assert answer(f"identity={one}")[1:2] == (1,)
     got, n_asked, report = answer(f"identity={two}")
     assert n_asked == 1 and report["identity"] == two
     assert got == fake_worker.pair_sum([97, 98], [99, 100])
     got, n_asked, report = answer(f"identity={one}")
-    assert n_asked == 0 and report["identity"] == one  # both are kept
+    assert n_asked == 0 and report["identity"] == one  # the answers of both are kept
 
 
 @pytest.mark.parametrize(
     "arguments", [{"max_length": 16}, {"add_bos_token": True}, {"prefix_token_id": 9}]
 )
-def test_other_arguments_are_asked_anew(
+def test_other_arguments_are_asked_again(
     answer: Callable[..., tuple[Any, int, dict]], arguments: dict[str, Any]
 ) -> None:
     assert [answer()[1], answer(**arguments)[1], answer(**arguments)[1]] == [1, 1, 0]
 
 
-def test_another_tokenizer_is_asked_anew(
+def test_another_tokenizer_is_asked_again(
     answer: Callable[..., tuple[Any, int, dict]], checkpoint: Path, tmp_path: Path
 ) -> None:
     for name in ("same", "other"):
@@ -88,7 +88,7 @@ def test_another_tokenizer_is_asked_anew(
 def test_an_identity_that_comes_late_is_waited_for(
     answer: Callable[..., tuple[Any, int, dict]],
 ) -> None:
-    """As on a GPU, which loads while it already computes."""
+    """As on a GPU, where the worker computes while it is still loading."""
     assert answer("unknown=3")[2]["identity"] == "ab" * 32
     assert answer()[1] == 0
 
@@ -105,7 +105,7 @@ def test_a_cache_of_another_kind_is_refused(fake: Callable[[str], Path], checkpo
 def test_the_report_names_the_source_of_the_scores(
     fake: Callable[[str], Path], checkpoint: Path
 ) -> None:
-    """Also when `info` did not know it yet."""
+    """Also when `info` did not know the identity yet."""
     fake("unknown=99")
     model = CTWorkerLM(str(checkpoint))
     model.loglikelihood([ASKED], disable_tqdm=True)

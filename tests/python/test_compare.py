@@ -1,4 +1,4 @@
-"""endpoint= with pretrained=: the identities of the two checkpoints are compared, wherever they lie."""
+"""endpoint= with pretrained=: the identities of the two checkpoints are compared, whatever their paths."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import fake_worker
 
 @pytest.fixture
 def copies(checkpoint: Path, tmp_path: Path) -> dict[str, Path]:
-    """The checkpoint elsewhere: the same, one with another config.json, and one without weights."""
+    """Copies of the checkpoint: unchanged, with another config.json, and without weights."""
     folders = {name: tmp_path / name for name in ("same", "other", "bare")}
     for folder in folders.values():
         shutil.copytree(checkpoint, folder)
@@ -36,7 +36,7 @@ def test_identities_are_compared(
     caplog: pytest.LogCaptureFixture,
     hidden: str,
 ) -> None:
-    fake()  # the program that inspects
+    fake()  # the program that runs `inspect`
     ours, theirs = (fake_worker.identity_of(path) for path in (copies["other"], checkpoint))
     url = running_fake(f"identity={theirs}{hidden}")
     model = CTWorkerLM(endpoint=url, pretrained=str(copies["same"]))
@@ -53,7 +53,7 @@ def test_identities_are_compared(
 def test_without_a_program(
     running_fake: Callable[..., str], copies: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Other folders are refused if they can be told apart; else the report says that nobody looked."""
+    """Another folder is refused if its path is visible; otherwise a note says that the two were not compared."""
     visible, hidden = running_fake(""), running_fake("hidden")
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(ArgumentError, match="cannot be compared .there is no ctworker program"):

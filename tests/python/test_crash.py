@@ -1,4 +1,4 @@
-"""A worker of our own that crashes is started again, and only what has no result yet is scored again."""
+"""Our own worker is restarted after a crash, and only requests without a result are scored again."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def make(fake: Callable[[str], Path], checkpoint: Path) -> Iterator[Callable[...
 
 
 def kill_soon(record: Path, sign: signal.Signals) -> threading.Thread:
-    """Kills the first worker in the middle of its work."""
+    """Kills the first worker while it is computing."""
     pid = json.loads(record.read_text())["pid"]
 
     def kill() -> None:

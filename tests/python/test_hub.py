@@ -1,4 +1,4 @@
-"""Hub names: what is downloaded, what the cache gives, what is said when it cannot be had."""
+"""Hub names: which files are downloaded, which come from the cache, and the errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UNWANTED = [
 
 @pytest.fixture
 def fake_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """A hub with one repository; returns the calls made."""
+    """Replaces the hub by one repository; returns the list of calls."""
     calls: list[dict[str, Any]] = []
     remote = {name: b"x" for name in REPOSITORY + UNWANTED}
     remote["model.safetensors.index.json"] = json.dumps(
@@ -86,7 +86,7 @@ def test_paths_are_not_asked_from_the_hub(name: str) -> None:
 def test_a_file_is_no_checkpoint(tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
     file.write_bytes(b"")
-    with pytest.raises(ArgumentError, match="is no folder"):
+    with pytest.raises(ArgumentError, match="is not a folder"):
         hub.resolve(str(file), Settings(), weights=True)
     (tmp_path / "sub").mkdir()
     assert (
@@ -110,7 +110,7 @@ def test_offline_from_the_cache(checkpoint: Path, tmp_path: Path) -> None:
     snapshot = cache(tmp_path, checkpoint)
     got = hub.resolve("org/model", Settings(cache_dir=str(tmp_path)), weights=True)
     assert got.folder == snapshot and got.commit == "ab" * 20
-    with pytest.raises(CtworkerError, match=r"org/other.*not to be had"):
+    with pytest.raises(CtworkerError, match=r"org/other.*not available"):
         hub.resolve("org/other", Settings(cache_dir=str(tmp_path)), weights=True)
     with pytest.raises(CtworkerError, match=r"revision v9"):
         hub.resolve("org/model", Settings(cache_dir=str(tmp_path), revision="v9"), weights=True)
@@ -130,5 +130,5 @@ def test_a_cache_with_holes(checkpoint: Path, tmp_path: Path) -> None:
     ):
         hub.resolve("org/model", Settings(cache_dir=str(tmp_path)), weights=True)
     (snapshot / "model.safetensors.index.json").write_text("[]")
-    with pytest.raises(CtworkerError, match="is no index"):
+    with pytest.raises(CtworkerError, match="is not an index"):
         hub.resolve("org/model", Settings(cache_dir=str(tmp_path)), weights=True)

@@ -1,4 +1,4 @@
-"""Starting a worker of our own: its program, its environment, its folder."""
+"""Starting our own worker: its program, its environment, its folder."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_another_program(monkeypatch: pytest.MonkeyPatch, program: str, code: in
 def test_no_folder_for_the_socket(
     fake: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """/proc: where even root can make nothing, although access() says that it could."""
+    """/proc: even root cannot create a folder there, although access() reports that it could."""
     fake()
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/proc")
     monkeypatch.setattr(launcher.os, "access", lambda *_: True)
@@ -43,7 +43,7 @@ def test_options_of_the_shell_are_not_the_workers(
     checkpoint: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """CTW_MAX_LENGTH=128 would be reported as the model's own length."""
+    """CTW_MAX_LENGTH=128 would otherwise be reported as the model's own length."""
     record = fake()
     launcher._tell_ignored.cache_clear()
     for name in [name for name in os.environ if name.startswith("CTW_")]:

@@ -1,4 +1,4 @@
-"""The lm-eval model on the fake worker: every number against the toy model, by lm-eval's own rules."""
+"""The lm-eval model on the fake worker: every number is compared with the toy model, by lm-eval's own rules."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_pairs(make: Callable[..., CTWorkerLM]) -> None:
     )
     expected = [
         fake_worker.pair_sum(ids("a b"), ids(" c")),
-        fake_worker.pair_sum(ids("a"), ids(" \nx")),  # white space moves over
+        fake_worker.pair_sum(ids("a"), ids(" \nx")),  # white space moves to the continuation
         fake_worker.pair_sum([BOS], ids("hi")),  # the prefix token
         fake_worker.pair_sum([BOS], ids("hi")),  # written out: not doubled
         fake_worker.pair_sum([BOS], ids(" \tq")),  # hf: a bare assertion
@@ -82,7 +82,7 @@ def test_pairs(make: Callable[..., CTWorkerLM]) -> None:
 def test_pairs_as_lm_eval_splits_them(
     make: Callable[..., CTWorkerLM], tmp_path: Path, checkpoint: Path
 ) -> None:
-    """Against TemplateLM._encode_pair itself, with a tokenizer whose tokens straddle the border."""
+    """Compares with TemplateLM._encode_pair, using tokenizers with tokens that span the boundary."""
     folders = tokenizer_cases.write(tmp_path)
     texts = tokenizer_cases.TEXTS
     pairs = [(a, b) for a in texts for b in texts if a.strip() and b.strip()]
@@ -134,7 +134,7 @@ def test_rolling_windows_are_lm_evals(
             expected += fake_worker.pair_sum(context, targets)[0]
         assert total == expected
     doubled = [record for record in caplog.records if "add_bos_token=False" in record.getMessage()]
-    assert len(doubled) == 1  # by the tokenizer or in the last text: said once
+    assert len(doubled) == 1  # by the tokenizer or in the last text: one warning
 
 
 def test_long_contexts_are_cut_from_the_left(
@@ -146,7 +146,7 @@ def test_long_contexts_are_cut_from_the_left(
     )
     assert answers[0] == fake_worker.pair_sum(ids("c" * 7), ids("defg"))
     assert answers[1] == fake_worker.pair_sum(ids("c"), ids("0123456789"))
-    (record,) = [r for r in caplog.records if "cut from the left" in r.getMessage()]
+    (record,) = [r for r in caplog.records if "truncated from the left" in r.getMessage()]
     assert "2 of 3" in record.getMessage()
 
 
@@ -178,7 +178,7 @@ def test_a_continuation_without_tokens_is_refused(
 
 
 def test_many_items_in_parts_and_jobs(make: Callable[..., CTWorkerLM]) -> None:
-    """Small limits: several jobs of several parts, results fetched seven at a time and out of order."""
+    """Small limits: several jobs with several parts, results fetched seven at a time and out of order."""
     texts = [(f"context {i}", f" then {'x' * (i % 40)}") for i in range(500)]
     answers = make("part=4096,items=150,busy=2").loglikelihood(
         requests("loglikelihood", *texts), disable_tqdm=True
@@ -188,7 +188,7 @@ def test_many_items_in_parts_and_jobs(make: Callable[..., CTWorkerLM]) -> None:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], list[list[str]]]:
-    """asked() returns the words of each request that a fake worker got."""
+    """asked() returns the words of each request that a fake worker received."""
     path = tmp_path / "requests"
     monkeypatch.setenv("FAKE_LOG", str(path))
     return lambda: [line.split(" ") for line in path.read_text().splitlines()]
@@ -252,7 +252,7 @@ def test_results_of_another_model_are_refused(make: Callable[..., CTWorkerLM]) -
 
 
 def test_jobs_fit_the_queue() -> None:
-    """As worker/service/job_part.c counts: 4 bytes a token, 8 a target, and the item with its windows."""
+    """Counts as worker/service/job_part.c: 4 bytes per token, 8 per target, plus the item and its windows."""
     limits = {"queue_bytes": 40_000, "part_bytes": 1 << 20, "job_items": 1000}
     items = [Item(array("i", range(n))) for n in (1, 400, 800, 1000, 5, 900)]
     for kind, head in (("loglikelihood_rolling", {"max_length": 10}), ("loglikelihood", {})):
@@ -281,7 +281,7 @@ def test_a_restarted_worker_gets_the_rest_again(
 def test_use_cache_keeps_every_final_answer(
     make: Callable[..., CTWorkerLM], tmp_path: Path
 ) -> None:
-    """A run that dies half way leaves what was final, and the next run asks only for the rest."""
+    """A run that dies half way keeps its final answers, and the next run requests only the others."""
     texts = [(f"context {i}", " then") for i in range(40)]
     model = make("slow=0.03,die=2")
     cached = CachingLM(model, str(tmp_path / "cache.db"))
@@ -325,7 +325,7 @@ def test_load_errors_are_the_workers_words(
         shutil.copy(checkpoint / file, tmp_path)
     with pytest.raises(
         CtworkerError, match=r"config\.json: no such file"
-    ):  # ends before it listens
+    ):  # the worker ends before it listens
         make(pretrained=str(tmp_path))
 
 
@@ -386,7 +386,7 @@ def test_which_gpu(fake: Callable[[str], Path], checkpoint: Path) -> None:
     assert "--backend cuda --dtype auto --device 3" in options({}, {"device": "cuda:3"})
     assert "--backend cuda --dtype auto --device 0" in options({"device": "cuda:0"}, {"device": "cuda:0"})
     assert "--device 2" in options({"device": "cuda:2"}, {"device": "cuda:0"})
-    assert "--backend auto" in options({}, {"device": "cuda:0"})  # lm-eval's own default is no wish
+    assert "--backend auto" in options({}, {"device": "cuda:0"})  # lm-eval's own default is not a user's choice
 
 
 def test_prefix_token(make: Callable[..., CTWorkerLM], tmp_path: Path, checkpoint: Path) -> None:
@@ -441,7 +441,7 @@ def test_endpoint(running_fake: Callable[..., str], checkpoint: Path, tmp_path: 
         fake_worker.pair_sum(ids("a"), ids("b"))
     ]
     model.close()
-    assert CTWorkerLM(endpoint=url, pretrained=str(checkpoint)).max_length == 32  # it runs on
+    assert CTWorkerLM(endpoint=url, pretrained=str(checkpoint)).max_length == 32  # the worker keeps running
     (tmp_path / "link").symlink_to(checkpoint)
     CTWorkerLM(endpoint=url, pretrained=str(tmp_path / "link"))
     shutil.copytree(checkpoint, tmp_path / "other")
@@ -497,7 +497,7 @@ def test_folders_of_killed_owners_are_removed(
         (folder / "lock").touch()
     with (
         other / "lock"
-    ).open() as lock:  # as a process of another container, whose number says nothing here
+    ).open() as lock:  # like a process of another container, whose process id means nothing here
         fcntl.flock(lock, fcntl.LOCK_EX)
         model = make()
         own = Path(model._session.url.removeprefix("ipc://")).parent

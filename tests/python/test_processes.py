@@ -64,7 +64,7 @@ def test_plain_lm_eval(fake: Callable[[str], Path], arguments: list[str], tmp_pa
         ]
     )
     assert not alive(json.loads(record.read_text())["pid"])
-    # Standard output holds lm-eval's table and nothing of ours.
+    # Standard output contains lm-eval's table and nothing from ctworker.
     assert all(
         line.startswith(("|", "ctworker (")) for line in done.stdout.splitlines() if line.strip()
     )
@@ -96,7 +96,7 @@ def test_mixed_tasks_are_refused_at_once(
 def test_errors_end_in_one_sentence(
     fake: Callable[[str], Path], command: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever is wrong, and the sentence stands alone: no traceback unless it is asked for."""
+    """Any error is reported as one sentence, without a traceback unless CTWORKER_TRACEBACK is set."""
     words = "model.layers.0.mlp.up_proj.weight: not there; is a shard missing?"
     fake(f"load={words}")
     said = run([*command, "toy_rolling"], code=1).stderr
@@ -124,7 +124,7 @@ def test_a_dying_worker(fake: Callable[[str], Path], command: list[str]) -> None
 def start_slow(
     fake: Callable[[str], Path], command: list[str]
 ) -> tuple[subprocess.Popen[bytes], int]:
-    """An lm_eval that is in the middle of its requests, and its worker's number."""
+    """An lm_eval process in the middle of its requests, and its worker's process id."""
     record = fake("slow=1")
     child = subprocess.Popen(
         [*command, "toy_rolling"], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
@@ -183,11 +183,11 @@ assert counts[1] == counts[2] == counts[3] and counts[3][1] == 0, counts
 
 
 def test_forks(fake: Callable[[str], Path], checkpoint: Path) -> None:
-    """A forked child, ending in whatever way, leaves the parent's worker and connection alone."""
+    """A forked child, however it ends, does not affect the parent's worker and connection."""
     fake()
     text = """
 import gc, os, sys, warnings
-warnings.simplefilter("error", DeprecationWarning)  # Python 3.12 warns of threads beside fork
+warnings.simplefilter("error", DeprecationWarning)  # Python 3.12 warns about fork with threads
 import datasets
 from ctworker.lm import CTWorkerLM
 from ctworker.errors import CtworkerError
@@ -206,7 +206,7 @@ for how in ("return", "collect", "use"):
             try:
                 ask()
             except CtworkerError as error:
-                assert "forked process must make its own" in str(error)
+                assert "forked process must create its own" in str(error)
             else:
                 os._exit(9)
         sys.exit(0)  # runs exit handlers and destructors
@@ -221,7 +221,7 @@ assert rows["y"][99] == 100 and ask() == before
 def test_no_torch_is_imported(
     fake: Callable[[str], Path], checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Even where torch and transformers are installed, nothing of ours imports them: these would fail."""
+    """ctworker never imports torch or transformers, even if they are installed: these stand-ins would fail."""
     for name in ("torch", "transformers", "accelerate", "sentencepiece"):
         (tmp_path / f"{name}.py").write_text(f"raise SystemExit('{name} was imported')\n")
     monkeypatch.setenv(
@@ -242,14 +242,14 @@ assert not {"torch", "transformers", "huggingface_hub"} & set(sys.modules), sort
 
 
 def test_the_hook_costs_nothing() -> None:
-    """At Python's start it imports one module, and nothing of lm_eval or of ours until they are asked for."""
+    """At Python's start the hook imports one module, and neither lm_eval nor ctworker until they are needed."""
     text = """
 import sys
 before = set(sys.modules)
 import _ctworker_hook
 new = set(sys.modules) - before
 assert new <= {"_ctworker_hook"}, new
-import json, email  # others are found as ever
+import json, email  # other modules are found as usual
 """
     script(text)
 
@@ -292,7 +292,7 @@ def test_the_entry_point_is_declared() -> None:
 
 
 def test_worker_program_script(fake: Callable[[str], Path], checkpoint: Path) -> None:
-    """The console script `ctworker` becomes the program."""
+    """The console script `ctworker` replaces itself with the worker program."""
     fake()
     done = run([sys.executable, "-m", "ctworker", "serve", "--help"])
     assert "--owner-pid" in done.stdout

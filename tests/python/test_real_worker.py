@@ -1,4 +1,4 @@
-"""The same through the real worker: golden scores, lm_eval's command line, stops. Needs CTWORKER_BIN (CI gives it)."""
+"""The adapter with the real worker: golden scores, lm_eval's command line, stopping. Needs CTWORKER_BIN (CI sets it)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def instances(kind: str, *arguments: tuple) -> list[Instance]:
 @pytest.mark.skipif(GOLDEN is None, reason="no golden checkpoints: set CTWORKER_GOLDEN")
 @pytest.mark.parametrize("name", NAMES)
 def test_golden_scores(name: str) -> None:
-    """float32 mode: every golden sum within 1e-4 a token of transformers' float64, greedy as there."""
+    """float32 mode: every golden sum is within 1e-4 per token of transformers' float64, and is_greedy agrees."""
     assert GOLDEN is not None
     stored = json.loads((GOLDEN / name / "golden.json").read_text())
     model = CTWorkerLM(str(GOLDEN / name), dtype="float32")
@@ -58,7 +58,7 @@ def test_golden_scores(name: str) -> None:
 
 
 def test_rolling_is_the_sum_of_its_windows(checkpoint: Path) -> None:
-    """The worker's windows against lm-eval's, each scored as a pair of its own; to the last bit, as sums in double."""
+    """The worker's windows equal lm-eval's windows scored as separate pairs, up to the rounding of float64 sums."""
     model = CTWorkerLM(str(checkpoint), dtype="float32", max_length=24)
     texts = ["", "a", "b" * 24, "the quick brown fox " * 6]
     totals = model.loglikelihood_rolling(
@@ -76,7 +76,7 @@ def test_rolling_is_the_sum_of_its_windows(checkpoint: Path) -> None:
 
 
 def test_no_answer_depends_on_the_others(checkpoint: Path) -> None:
-    """Bit for bit: alone, in any order, in any company, in either of two workers."""
+    """Bit for bit: alone, in any order, regardless of the other requests, in either of two workers."""
     draw = random.Random(5)
     texts = [("c" * draw.randrange(1, 90), "x" * draw.randrange(1, 30)) for _ in range(25)]
     model = CTWorkerLM(str(checkpoint))
@@ -97,7 +97,7 @@ def test_no_answer_depends_on_the_others(checkpoint: Path) -> None:
 
 
 def test_load_errors(checkpoint: Path, tmp_path: Path) -> None:
-    """The worker's sentence is the exception's."""
+    """The exception's message is the worker's message."""
     for file in checkpoint.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     config = json.loads((checkpoint / "config.json").read_text())
@@ -107,7 +107,7 @@ def test_load_errors(checkpoint: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").unlink()
     with pytest.raises(CtworkerError, match=r"config\.json"):
         CTWorkerLM(str(tmp_path))
-    with pytest.raises(CtworkerError, match="(?i)device=cuda:7|gpu"):  # ours, or the worker's words
+    with pytest.raises(CtworkerError, match="(?i)device=cuda:7|gpu"):  # our message or the worker's
         CTWorkerLM(str(checkpoint), device="cuda:7")
     with pytest.raises(CtworkerError, match="cpu-variant"):
         CTWorkerLM(str(checkpoint), cpu_variant="abacus")
@@ -167,7 +167,7 @@ def test_the_worker_ends_with_its_owner(checkpoint: Path, sign: signal.Signals) 
 def test_the_model_of_pretrained_is_chosen(
     checkpoint: Path, tmp_path: Path, real_worker: str
 ) -> None:
-    """Of several at an endpoint, by path or by identity, unless model= names one."""
+    """Of several models at an endpoint, by path or by identity, unless model= names a model."""
     copy, moved = tmp_path / "copy", tmp_path / "moved"
     shutil.copytree(checkpoint, copy)
     config = json.loads((checkpoint / "config.json").read_text())
@@ -195,7 +195,7 @@ def test_the_model_of_pretrained_is_chosen(
 
 
 def test_a_running_worker(checkpoint: Path, tmp_path: Path, real_worker: str) -> None:
-    """endpoint=: used by several models one after another, and left running."""
+    """endpoint=: several models use the worker one after another, and leave it running."""
     url = f"ipc://{tmp_path}/w.sock"
     with (tmp_path / "log").open("wb") as log:
         worker = subprocess.Popen(
@@ -205,7 +205,7 @@ def test_a_running_worker(checkpoint: Path, tmp_path: Path, real_worker: str) ->
         wait_for(Path(url.removeprefix("ipc://")).exists)
         answers = []
         for _ in range(3):
-            for attempt in range(100):  # it may still be loading
+            for attempt in range(100):  # the worker may still be loading
                 try:
                     model = CTWorkerLM(endpoint=url)
                     break

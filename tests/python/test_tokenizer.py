@@ -1,4 +1,4 @@
-"""Token ids against those of transformers; chat templates."""
+"""Token ids compared with those of transformers; chat templates."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_named_templates(smol: Path) -> None:
     assert tokenizer.apply_chat_template(MESSAGES, template_name="rag") == "r"
     with pytest.raises(ArgumentError, match="'tools'; it has default, rag"):
         tokenizer.apply_chat_template(MESSAGES, template_name="tools")
-    # Files go before the configuration.
+    # Files take precedence over the configuration.
     (smol / "chat_template.jinja").write_text("f")
     assert TextTokenizer(smol, name="x").apply_chat_template(MESSAGES) == "f"
     (smol / "additional_chat_templates").mkdir()

@@ -1,4 +1,4 @@
-"""How a client waits: no hot loop, no silence, no deadline that passes while it is stopped itself."""
+"""How a client waits: no busy loop, no silence, no deadline that passes while the client itself is stopped."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def score(url: str, n_items: int) -> dict[int, Score]:
 @pytest.mark.parametrize(
     ("fault", "most"),
     [
-        ("hot", 28),  # a worker of before `again_ms`, or a broken one
+        ("hot", 28),  # a worker older than `again_ms`, or a broken worker
         ("again=0", 28),
         ("again=900", 7),
         ("items=3", 12),  # two jobs at a time, polls held
@@ -61,7 +61,7 @@ def test_no_poll_is_hot(
     fault: str,
     most: int,
 ) -> None:
-    """Whatever the worker answers, and when."""
+    """The number of polls is bounded, whatever the worker answers, and however fast."""
     monkeypatch.setenv("FAKE_LOG", str(tmp_path / "requests"))
     url = running_fake(f"slow=0.5,{fault}")
     scores = score(url, 6)
@@ -75,7 +75,7 @@ def test_no_poll_is_hot(
 
 
 def test_a_stopped_client_goes_on(running_fake: Callable[..., str]) -> None:
-    """Three times as long as it waits for an answer."""
+    """The client is stopped for three times its timeout."""
     url = running_fake("slow=0.5")
     child = subprocess.Popen(
         [sys.executable, "-c", SCORE, url, "8", "2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -90,7 +90,7 @@ def test_a_stopped_client_goes_on(running_fake: Callable[..., str]) -> None:
 
 
 def test_a_last_attempt_is_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The time is over, but the worker is back."""
+    """The deadline has passed, but the worker may be back."""
     client = Connection(f"ipc://{tmp_path}/x.sock", timeout=0.01)
     seen: list[float] = []
 
@@ -111,7 +111,7 @@ def first_note(caplog: pytest.LogCaptureFixture, start: float) -> tuple[float, s
 
 
 def test_waiting_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Within 2 s, for whom, and for how long: nobody listens, or nobody answers."""
+    """A warning within 2 s names the worker and the time left, whether nobody listens or nobody answers."""
     caplog.set_level(logging.INFO)
     dead = tmp_path / "dead.sock"
     with socket.socket(socket.AF_UNIX) as server:
@@ -120,7 +120,7 @@ def test_waiting_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> No
     with pytest.raises(ConnectionLost, match="refused.*is the worker running"):
         Connection(f"ipc://{dead}", timeout=3).info()
     after, text = first_note(caplog, start)
-    assert after < 3 and f"ipc://{dead}: cannot connect" in text and "given up in 1 s" in text
+    assert after < 3 and f"ipc://{dead}: cannot connect" in text and "times out in 1 s" in text
 
     caplog.clear()
     silent = f"ipc://{tmp_path}/silent.sock"
@@ -129,4 +129,4 @@ def test_waiting_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> No
         with pytest.raises(ConnectionLost, match="timed out"):
             Connection(silent, timeout=4).info()
     after, text = first_note(caplog, start)
-    assert after < 3 and "no answer for 2 s" in text and "given up in 2 s" in text
+    assert after < 3 and "no answer for 2 s" in text and "times out in 2 s" in text

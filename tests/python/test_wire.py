@@ -43,7 +43,7 @@ def test_replies() -> None:
     for bad in (b"", b"\xc1", msgpack.packb([1]), msgpack.packb({"v": 1}), reply(ok=True)[:-1]):
         with pytest.raises(ProtocolError):
             decode_reply(bad, 3)
-    with pytest.raises(ProtocolError, match="asked was 4"):
+    with pytest.raises(ProtocolError, match="expected 4"):
         decode_reply(reply(ok=True), 4)
 
 
@@ -121,7 +121,7 @@ def test_silence_ends_in_time(urls: list[str]) -> None:
 
 @pytest.mark.parametrize("late", [0.0, 0.05])
 def test_not_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: float) -> None:
-    """Another program's socket, which may be closed before we have said a word, and another protocol's."""
+    """A socket of another program, which may close before we send anything, and a socket of another protocol."""
     connect = socket.socket.connect
 
     def connect_and_wait(sock: socket.socket, address: str) -> None:
@@ -141,7 +141,7 @@ def test_not_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: flo
 
         thread = threading.Thread(target=serve)
         thread.start()
-        with pytest.raises(CtworkerError, match="is no ctworker"):
+        with pytest.raises(CtworkerError, match="is not a ctworker"):
             Connection(f"ipc://{path}", timeout=20).info()
         thread.join()
     with pynng.Pub0(listen=f"ipc://{tmp_path}/pub.sock"), pytest.raises(CtworkerError):
@@ -170,7 +170,7 @@ def test_oversized_reply_is_not_read(tmp_path: Path) -> None:
 
 
 def test_repeats_after_a_lost_connection(urls: list[str]) -> None:
-    """The first server dies without an answer; a second one on the same address gives it."""
+    """The first server dies without an answer; a second server on the same address answers."""
     url = urls[0]
 
     def serve() -> None:

@@ -1,4 +1,4 @@
-"""ctworker: exact scores of compressed-tensors checkpoints, for lm-evaluation-harness and for programs.
+"""ctworker: exact scores from compressed-tensors checkpoints, for lm-evaluation-harness and Python programs.
 
     lm_eval --model ctworker --model_args pretrained=DIR --tasks wikitext
 
@@ -6,7 +6,7 @@
     with Worker("DIR") as worker:
         print(worker.score([[1, 5, 9, 12]])[0].logprobs)
 
-Importing this package imports nothing else; the names below load on first use.
+Importing this package imports no submodule; each name below is loaded on first use.
 """
 
 from __future__ import annotations

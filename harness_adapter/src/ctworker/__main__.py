@@ -1,4 +1,4 @@
-"""The console script `ctworker`: runs the worker program that this package carries (or CTWORKER_BIN)."""
+"""The console script `ctworker`: runs the worker program in this package (or CTWORKER_BIN)."""
 
 from __future__ import annotations
 

@@ -14,20 +14,20 @@ from .scoring import Progress, Score, Scorer
 from .session import Session
 from .wire import FLOAT32, INT32
 
-#: Token ids: a list, an array, a numpy array ...
+#: Token ids: a list, an array, a numpy array, ...
 Tokens: TypeAlias = Iterable[int]
-#: A text of which every token but the first is scored, or (context, continuation) of which the second is.
+#: A text, of which every token but the first is scored, or (context, continuation), of which the continuation is scored.
 Sequenced: TypeAlias = Tokens | tuple[Tokens, Tokens]
 
 _COLUMNS = ["logprob", "greedy"]
 
 
 class Client:
-    """A running worker. Not for several threads at once; a forked process makes its own.
+    """Connects to a running worker. Not thread-safe; a forked process must create its own Client.
 
-    endpoint: `ipc:///path` or `tcp://host:port`. model: which of the worker's models; "": its first.
-    token_file: what a worker on tcp:// asks for; default: the token in CTW_TOKEN.
-    timeout: seconds without any answer after which the worker is given up. load_timeout: seconds to load.
+    endpoint: `ipc:///path` or `tcp://host:port`. model: name of one of the worker's models; "": the first.
+    token_file: file with the token for a worker on tcp://; default: the token in CTW_TOKEN.
+    timeout: seconds to wait for an answer before a call fails. load_timeout: seconds to wait for loading.
     """
 
     def __init__(
@@ -50,17 +50,17 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Ends a worker of our own; one that was running is left running."""
+        """Stops a worker that this object started; any other worker keeps running."""
         self._session.close()
 
     @property
     def endpoint(self) -> str:
-        """For other clients of the same worker."""
+        """The worker's URL, for further clients."""
         return self._session.url
 
     @property
     def model(self) -> dict[str, Any]:
-        """What the worker says of the model: `name`, `dtype`, `backend`, `vocab`, ... (docs/PROTOCOL.md, "info")."""
+        """The worker's description of the model: `name`, `dtype`, `backend`, `vocab`, ... (docs/PROTOCOL.md, "info")."""
         return dict(self._session.model)
 
     @property
@@ -70,7 +70,7 @@ class Client:
 
     @property
     def identity(self) -> str:
-        """sha256 of the checkpoint, every byte of its tensors and its config.json."""
+        """sha256 over every byte of the checkpoint's tensors and config.json."""
         return self._session.source()["identity"]
 
     @property
@@ -88,10 +88,11 @@ class Client:
     ) -> list[Score]:
         """Log-probabilities of each sequence's tokens, in the order of the sequences.
 
-        A list of tokens: of tokens 1 .. n-1, each given all before it. A tuple (context, continuation): of the
-        continuation's; a context too long for max_length is cut from the left (`truncated` says by how much).
+        A list of n tokens: tokens 1 .. n-1 are scored, each given all tokens before it. A tuple (context,
+        continuation): the continuation's tokens are scored; a context too long for max_length is truncated from
+        the left (`truncated` is the number of tokens removed).
         on_score(i, score) is called as soon as a sequence's score is final.
-        Raises CtworkerError; what is wrong with one sequence names its number.
+        Raises CtworkerError; an error in one sequence names the sequence's number.
         """
         items = [_item(i, sequence) for i, sequence in enumerate(sequences)]
         head = {"max_length": max_length or self.max_length}
@@ -108,7 +109,7 @@ class Client:
         on_progress: Callable[[Progress], None] | None = None,
     ) -> list[Score]:
         """Log-probabilities of every token of texts of any length, in lm-eval's windows of max_length tokens; the first
-        token is conditioned on prefix_token (BOS, say). Otherwise like score()."""
+        token is conditioned on prefix_token (for example BOS). Otherwise like score()."""
         items = [Item(_tokens(i, text)) for i, text in enumerate(texts)]
         head = {
             "max_length": max_length or self.max_length,
@@ -156,9 +157,9 @@ class Client:
 
 
 class Worker(Client):
-    """A worker of our own, which ends with close(), the `with` block, this object, or this process.
+    """Starts a worker. It stops at close(), at the end of the `with` block, and when this object or process ends.
 
-    model: folder of a checkpoint, or hub name. dtype: of activations (auto, bfloat16, float16, float32).
+    model: checkpoint folder or hub name. dtype: dtype of activations (auto, bfloat16, float16, float32).
     device: cpu, cuda, cuda:N; default: a GPU if there is one. options: `max_length`, `threads`, `memory_limit`,
     `cpu_variant`, `revision`, `subfolder`, `cache_dir`, `worker_log`, `timeout`, `load_timeout`, as in docs/LM_EVAL.md.
     """
@@ -182,7 +183,7 @@ class Worker(Client):
 
     @property
     def pid(self) -> int:
-        """Of the worker's process."""
+        """Process id of the worker."""
         return self._session.pid
 
 
@@ -193,12 +194,12 @@ _WORKER_OPTIONS = {
 
 
 def _tokens(i: int, tokens: Any) -> array:
-    """Raises ArgumentError when these are no token ids."""
+    """The tokens as an array. Raises ArgumentError when they are not token ids."""
     try:
         return tokens if isinstance(tokens, array) and tokens.typecode == INT32 else array(INT32, list(tokens))
     except (TypeError, OverflowError) as error:
         raise ArgumentError(
-            f"sequence {i}: expected token ids or a tuple (context, continuation) of them: {error}"
+            f"sequence {i}: expected token ids or a tuple (context, continuation) of token ids: {error}"
         ) from error
 
 
@@ -207,8 +208,8 @@ def _item(i: int, sequence: Any) -> Item:
         context, continuation = _tokens(i, sequence[0]), _tokens(i, sequence[1])
         if continuation and not context:
             raise ArgumentError(
-                f"sequence {i}: the context has no token: put the token there on which the first one is conditioned "
-                "(BOS, say)"
+                f"sequence {i}: the context has no token: it needs the token that the continuation's first token is "
+                "conditioned on (for example BOS)"
             )
         return Item(context + continuation, len(context))
     tokens = _tokens(i, sequence)

@@ -1,6 +1,6 @@
-"""The model arguments (`--model_args`): hf's names, ours, and what becomes of each.
+"""The model arguments (`--model_args`): hf's names, our own names, and the treatment of each.
 
-Every argument is used, noted (harmless here, listed once) or refused by name with the remedy.
+Every argument is used, noted (no effect here, logged once) or refused with the remedy.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from .errors import ArgumentError
 
 log = logging.getLogger("lm_eval.ctworker")
 
-#: What lm-eval's command line passes when the user names no device: it cannot be told from a wish.
+#: The device that lm-eval's command line passes by default: it looks the same as a user's choice.
 DEFAULT_DEVICE = "cuda:0"
 
 
 @dataclass
 class Settings:
-    """The arguments that have an effect, checked. None: not given."""
+    """The validated arguments that have an effect. None: not given."""
 
     pretrained: str | None = None
     tokenizer: str | None = None
@@ -36,7 +36,7 @@ class Settings:
     add_bos_token: bool | None = None
     prefix_token_id: int | None = None
     chat_template_args: dict[str, Any] = field(default_factory=dict)
-    enable_thinking: bool | None = None  # also in chat_template_args then
+    enable_thinking: bool | None = None  # if given, also in chat_template_args
     token: str | bool | None = None
     cache_dir: str | None = None
     local_files_only: bool = False
@@ -45,7 +45,7 @@ class Settings:
     model: str = ""
     backend: str = "auto"  # the worker's: auto, cpu, cuda
     device: int | None = None  # CUDA device number
-    device_is_wish: bool = False  # refuse rather than run elsewhere
+    device_is_wish: bool = False  # the user chose the device: refuse rather than run elsewhere
     cpu_variant: str | None = None
     threads: int | None = None
     memory_limit: str | None = None
@@ -57,7 +57,7 @@ class Settings:
 def _text(name: str, value: Any) -> str:
     if isinstance(value, (str, int, float)) and not isinstance(value, bool):
         return str(value)
-    raise ArgumentError(f"{name}={value!r}: expected a text")
+    raise ArgumentError(f"{name}={value!r}: expected text")
 
 
 def _path(name: str, value: Any) -> str:
@@ -122,13 +122,13 @@ def _bytes(name: str, value: Any) -> str:
 
 
 def _mapping(name: str, value: Any) -> dict[str, Any]:
-    if isinstance(value, str):  # lm_eval's command line makes no mapping of it
+    if isinstance(value, str):  # lm_eval's command line passes a string
         with contextlib.suppress(ValueError):
             value = json.loads(value)
     if isinstance(value, dict):
         return dict(value)
     raise ArgumentError(
-        f"{name}={value!r}: expected a mapping in JSON, apart from other arguments: --model_args pretrained=DIR "
+        f"{name}={value!r}: expected a JSON mapping as a separate argument: --model_args pretrained=DIR "
         f"'{name}={{\"enable_thinking\": false}}'"
     )
 
@@ -162,7 +162,7 @@ _USED: dict[str, Callable[[str, Any], Any]] = {
     "worker_log": _path,
 }
 
-#: Other names of used arguments: vLLM's, SGLang's, older ones.
+#: Other names of used arguments, from vLLM, SGLang and older lm-eval releases.
 _ALIASES = {
     "max_model_len": "max_length",
     "context_length": "max_length",
@@ -173,21 +173,21 @@ _ALIASES = {
     "download_dir": "cache_dir",
 }
 
-#: Harmless here: name -> why. The value is not looked at.
+#: Arguments without effect here: name -> reason. The value is ignored.
 _NOTED = {
     "max_batch_size": "the worker packs all requests of a call",
     "logits_cache": "requests with equal contexts always get equal scores",
-    "truncation": "lm-eval uses it for generation only; long inputs are cut from the left, as with hf",
+    "truncation": "lm-eval uses it for generation only; long inputs are truncated from the left, as with hf",
     "use_fast_tokenizer": "tokenizer.json is always used",
     "trust_remote_code": "no code of a checkpoint is ever run",
-    "parallelize": "the worker spreads work over its devices itself",
-    "device_map": "the worker spreads work over its devices itself",
+    "parallelize": "the worker distributes work over its devices itself",
+    "device_map": "the worker distributes work over its devices itself",
     "max_memory_per_gpu": "the worker plans its own memory; see memory_limit=",
     "max_cpu_memory": "the worker plans its own memory; see memory_limit=",
     "gpu_memory_utilization": "the worker plans its own memory; see memory_limit=",
-    "offload_folder": "weights are read from the checkpoint itself",
-    "attn_implementation": "the worker has one exact attention",
-    "low_cpu_mem_usage": "weights stay compressed and mapped",
+    "offload_folder": "weights are read directly from the checkpoint",
+    "attn_implementation": "the worker has a single, exact attention implementation",
+    "low_cpu_mem_usage": "weights stay compressed and memory-mapped",
     "max_gen_toks": "nothing is generated",
     "think_end_token": "nothing is generated",
     "tokenizer_mode": "tokenizer.json is always used",
@@ -202,7 +202,7 @@ _NOTED = {
     "nccl_port": "an argument of another backend",
 }
 
-#: Refused unless the value is one of those that ask for nothing: name -> (such values, remedy).
+#: Arguments refused unless the value switches them off: name -> (values accepted, remedy).
 _OFF = (None, False, "", "None", "none", "False", "false", 0)
 _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "peft": (
@@ -221,7 +221,7 @@ _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     ),
     "gguf_file": (
         _OFF,
-        "this worker reads safetensors; use the checkpoint that the GGUF was made from",
+        "this worker reads safetensors; use the checkpoint that the GGUF file was made from",
     ),
     "quantization_config": (
         _OFF,
@@ -231,43 +231,43 @@ _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "load_in_4bit": (_OFF, "nothing is quantised while loading; score a quantised checkpoint"),
     "quantization": (
         (*_OFF, "compressed-tensors"),
-        "the checkpoint itself says how it is quantised; leave it out",
+        "the checkpoint declares its quantisation; leave this argument out",
     ),
     "mixed_precision_dtype": (_OFF, "use dtype= for the dtype of activations"),
     "softmax_dtype": (
         (*_OFF, "float32", "torch.float32"),
-        "log-probabilities are always float32, their sums float64; leave it out",
+        "log-probabilities are always float32 and their sums float64; leave this argument out",
     ),
     "tp_plan": (
         _OFF,
-        "leave it out and start lm_eval without torchrun; the worker spreads work over its devices itself",
+        "start lm_eval without torchrun and leave this argument out; the worker distributes work over its devices itself",
     ),
     "tensor_parallel_size": (
         (*_OFF, 1, "1"),
-        "the worker spreads work over its devices itself; leave it out",
+        "the worker distributes work over its devices itself; leave this argument out",
     ),
     "data_parallel_size": (
         (*_OFF, 1, "1"),
-        "the worker spreads work over its devices itself; leave it out",
+        "the worker distributes work over its devices itself; leave this argument out",
     ),
     "pipeline_parallel_size": (
         (*_OFF, 1, "1"),
-        "the worker spreads work over its devices itself; leave it out",
+        "the worker distributes work over its devices itself; leave this argument out",
     ),
     "use_safetensors": ((None, True, "True", "true", 1), "only safetensors files are read"),
-    "variant": (_OFF, "download the files of that variant to a folder and give it as pretrained="),
-    "rope_scaling": (_OFF, "write it into the checkpoint's config.json"),
-    "attn_logit_softcapping": (_OFF, "write it into the checkpoint's config.json"),
+    "variant": (_OFF, "download that variant's files to a folder and pass the folder as pretrained="),
+    "rope_scaling": (_OFF, "set it in the checkpoint's config.json"),
+    "attn_logit_softcapping": (_OFF, "set it in the checkpoint's config.json"),
     "steer_path": (_OFF, "steering needs lm-eval's own 'steered' model"),
 }
 
 
 def parse(given: dict[str, Any], *, wishes: set[str] | None = None) -> Settings:
-    """Checks every argument and returns those that count.
+    """Checks every argument and returns the arguments that have an effect.
 
-    given: the constructor's keyword arguments. wishes: names that the user certainly wrote himself (those
-    in --model_args); lm-eval's own defaults are not among them.
-    Raises ArgumentError that names the argument, what was found, what was expected, and the remedy.
+    given: the constructor's keyword arguments. wishes: names of the arguments that the user wrote (in
+    --model_args), without lm-eval's own defaults.
+    Raises an ArgumentError that names the argument, the value found, the value expected, and the remedy.
     """
     settings = Settings()
     wishes = set(given) if wishes is None else wishes
@@ -284,7 +284,7 @@ def parse(given: dict[str, Any], *, wishes: set[str] | None = None) -> Settings:
             if target in origin and getattr(settings, target) != parsed:
                 raise ArgumentError(
                     f"{origin[target]}={getattr(settings, target)} and {name}={parsed} are the same "
-                    "argument with two values: give one of them"
+                    "argument with two values: pass only one of them"
                 )
             origin[target] = name
             setattr(settings, target, parsed)
@@ -292,7 +292,7 @@ def parse(given: dict[str, Any], *, wishes: set[str] | None = None) -> Settings:
             noted[name] = _NOTED[name]
         elif name in _REFUSED:
             harmless, remedy = _REFUSED[name]
-            found = str(value) if name.endswith("_dtype") else value  # torch's own, from Python
+            found = str(value) if name.endswith("_dtype") else value  # a torch dtype, from Python
             if not any(
                 found is allowed or (type(found) is type(allowed) and found == allowed)
                 for allowed in harmless
@@ -309,7 +309,7 @@ def parse(given: dict[str, Any], *, wishes: set[str] | None = None) -> Settings:
     _device(settings, given.get("device"), wish="device" in wishes)
     if settings.pretrained is None and settings.endpoint is None:
         raise ArgumentError(
-            "no model: give --model_args pretrained=DIR_OR_HUB_NAME, or endpoint=ipc://... of a "
+            "no model: pass --model_args pretrained=DIR_OR_HUB_NAME, or endpoint=ipc://... of a "
             "running worker"
         )
     noted = {
@@ -319,7 +319,7 @@ def parse(given: dict[str, Any], *, wishes: set[str] | None = None) -> Settings:
     }
     if noted:
         log.info(
-            "without effect here: %s",
+            "arguments without effect: %s",
             "; ".join(f"{name} ({why})" for name, why in sorted(noted.items())),
         )
     return settings
@@ -331,7 +331,7 @@ def check_one_process() -> None:
     if size.isdigit() and int(size) > 1:
         raise ArgumentError(
             f"WORLD_SIZE={size}: lm_eval was started as one of {size} processes (torchrun, accelerate launch), and "
-            "each would score all requests: start one lm_eval without a launcher, or unset WORLD_SIZE"
+            "each process would score all requests: start a single lm_eval without a launcher, or unset WORLD_SIZE"
         )
 
 
@@ -341,7 +341,7 @@ def _unknown(name: str) -> str:
     hint = (
         f"did you mean '{close[0]}'?"
         if close
-        else f"those used are {', '.join(sorted([*_USED, 'device', 'batch_size']))}"
+        else f"the known arguments are {', '.join(sorted([*_USED, 'device', 'batch_size']))}"
     )
     return f"argument '{name}' is unknown to ctworker: {hint}"
 
@@ -350,7 +350,7 @@ def _backend(value: Any) -> None:
     if value not in (None, "None", "default", "causal"):
         raise ArgumentError(
             f"backend={value}: only decoder-only models are scored; expected default or causal "
-            "(the worker's own backend is chosen with device=cpu or device=cuda:N)"
+            "(device=cpu or device=cuda:N chooses the worker's own backend)"
         )
 
 
@@ -362,7 +362,7 @@ def _batch_size(value: Any, noted: dict[str, str]) -> None:
 
 
 def _device(settings: Settings, value: Any, *, wish: bool) -> None:
-    """device=cuda:0 is lm-eval's own default: it is a wish only in --model_args. Every other value is."""
+    """device=cuda:0 is lm-eval's default, so it is a user's choice only in --model_args. Any other value is always a choice."""
     if value is None or value in ("None", "auto", ""):
         return
     text = str(value)

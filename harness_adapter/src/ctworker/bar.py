@@ -1,4 +1,4 @@
-"""The progress bar of a scoring call: tokens through the model, with the worker's own rate and time left."""
+"""The progress bar of a scoring call: tokens processed, and the rate and time left as the worker reports them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FORMAT = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} tokens [{elapse
 
 
 class Bar:
-    """description, n_requests and n_tokens of the call; disable as lm-eval's disable_tqdm."""
+    """description, n_requests, n_tokens: of the call; disable: lm-eval's disable_tqdm."""
 
     def __init__(self, description: str, n_requests: int, n_tokens: int, *, disable: bool) -> None:
         self._n_requests = n_requests
@@ -27,7 +27,7 @@ class Bar:
         )
 
     def update(self, progress: Progress) -> None:
-        """Moves the bar to where the worker is."""
+        """Moves the bar to the worker's progress."""
         parts = [f"{progress.done}/{self._n_requests} requests"]
         if progress.tokens_per_s is not None:
             parts.append(f"{tqdm.format_sizeof(progress.tokens_per_s)} tok/s")
@@ -37,7 +37,7 @@ class Bar:
         self._bar.update(int(progress.fraction * (self._bar.total or 0)) - self._bar.n)
 
     def finish(self) -> None:
-        """The call is complete."""
+        """Shows that the call is complete."""
         self.update(Progress(1.0, self._n_requests, None, None))
         self._bar.refresh()
 

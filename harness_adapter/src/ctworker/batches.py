@@ -1,6 +1,6 @@
-"""Cuts items into jobs, and jobs into the parts that are sent, by the worker's limits.
+"""Splits items into jobs, and jobs into parts to send, within the worker's limits.
 
-Memory: a token list is an `array('i')`, 4 bytes a token; a job's parts are packed one at a time.
+Memory: a token list is an `array('i')`, 4 bytes per token; a job's parts are packed one at a time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .client import Connection
 from .errors import WorkerError
 from .wire import INT32, pack
 
-#: Most bytes of one message over tcp://: a slow line moves that much well before a request is given up.
+#: Most bytes of one message over tcp://: a slow connection transfers that much well before a request times out.
 _TCP_BYTES = 1 << 20
 BUSY_FIRST_S = 0.1
 
@@ -30,17 +30,17 @@ class Item:
 
 @dataclass
 class Job:
-    """Items that are at the worker under one id, or on their way there."""
+    """Items that were submitted under one id, or are being submitted."""
 
     id: bytes
-    items: list[int]  # numbers of its items, in its order
+    items: list[int]  # item numbers, in the job's order
     cost: int  # tokens
-    parts: list[list[int]]  # its items, as they are sent
-    n_sent: int = 0  # of the parts
-    not_before: float = 0.0  # when the worker may be asked about it again
-    pause: float = BUSY_FIRST_S  # after the next `busy`
+    parts: list[list[int]]  # the item numbers of each part sent
+    n_sent: int = 0  # parts sent so far
+    not_before: float = 0.0  # earliest time of the next request about this job
+    pause: float = BUSY_FIRST_S  # wait after the next `busy`
     busy_since: float | None = None
-    quiet: float = 0.0  # the pause after a poll that came back early and brought nothing
+    quiet: float = 0.0  # wait after a poll that returned early without news
     fetched: int = 0
     left: set[int] = field(default_factory=set)
     state: str = "open"
@@ -49,7 +49,7 @@ class Job:
 
 
 class Batches:
-    """kind, items, head: as Scorer's; limits: `info`'s; url: the worker's."""
+    """kind, items, head: as for Scorer; limits: from `info`; url: the worker's URL."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Batches:
         self.kind, self.items, self.head = kind, items, head
         self.part_bytes = max(1, limits.get("part_bytes", 16 << 20))
         self.job_items = max(1, limits.get("job_items", 1 << 20))
-        # Half of the queue: another job of ours can wait while one is computed.
+        # Half of the queue: a second job of ours can wait while the first is computed.
         self.job_bytes = max(1, limits.get("queue_bytes", 1 << 30) // 2)
         self.message_bytes = _TCP_BYTES if url.startswith("tcp://") else None
 
@@ -72,12 +72,12 @@ class Batches:
             if _item_bytes(item) > self.part_bytes:
                 most = (self.part_bytes - 8) // 4
                 message = (
-                    f"it has {len(item.tokens)} tokens, the worker takes at most {most} in one"
+                    f"the sequence has {len(item.tokens)} tokens, the worker takes at most {most} per sequence"
                 )
                 raise WorkerError("invalid", message, item=i)
 
     def groups(self, numbers: Sequence[int]) -> Iterator[list[int]]:
-        """Cuts item numbers into jobs that fit the worker's limits."""
+        """Splits item numbers into jobs that fit the worker's limits."""
         group: list[int] = []
         n_bytes = 0
         for i in numbers:
@@ -91,7 +91,7 @@ class Batches:
             yield group
 
     def _queue_bytes(self, item: Item) -> int:
-        """What the worker counts for an item: its tokens, two results a target, the item and its windows."""
+        """Queue bytes that the worker counts for an item: tokens, two results per target, the item and its windows."""
         n_targets = len(item.tokens) - item.n_context
         n_windows = 1
         if self.kind == "loglikelihood_rolling" and self.head.get("max_length"):
@@ -99,7 +99,7 @@ class Batches:
         return 4 * len(item.tokens) + 8 * n_targets + 16 * n_windows + 96
 
     def parts(self, numbers: Sequence[int]) -> Iterator[list[int]]:
-        """Cuts a job's item numbers into parts."""
+        """Splits a job's item numbers into parts."""
         part: list[int] = []
         n_bytes = 0
         most = min(self.part_bytes, self.message_bytes or self.part_bytes)
@@ -113,7 +113,7 @@ class Batches:
         yield part
 
     def encode(self, part: Sequence[int]) -> dict[str, bytes]:
-        """A part's columns, as they are sent."""
+        """The packed columns of a part."""
         items = [self.items[i] for i in part]
         tokens = b"".join(pack(item.tokens) for item in items)
         if self.kind == "loglikelihood_rolling":
@@ -131,5 +131,5 @@ class Batches:
 
 
 def _item_bytes(item: Item) -> int:
-    """In a message."""
+    """Bytes of an item in a message."""
     return 4 * len(item.tokens) + 8

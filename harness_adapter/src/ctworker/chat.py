@@ -1,4 +1,4 @@
-"""Chat templates, rendered as transformers renders them: jinja2 in its immutable sandbox."""
+"""Chat templates, rendered as in transformers: by jinja2 in its immutable sandbox."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import jinja2.sandbox
 from .errors import ArgumentError
 
 _CONTINUE = (
-    "CTWORKER_CONTINUES_HERE "  # ends in a blank, to see whether the template trims messages
+    "CTWORKER_CONTINUES_HERE "  # ends in a blank, which shows whether the template trims messages
 )
 
 
 class _GenerationTag(jinja2.ext.Extension):
-    """`{% generation %}...{% endgeneration %}`, which marks assistant text for training: its body is kept."""
+    """`{% generation %}...{% endgeneration %}`, which marks assistant text for training. The body is kept."""
 
     tags: ClassVar[set[str]] = {"generation"}
 
@@ -57,7 +57,7 @@ def _compile(template: str) -> jinja2.Template:
 
 
 def load_templates(folder: Path, config: dict[str, Any]) -> str | dict[str, str] | None:
-    """The template of a checkpoint, or its templates by name: files first, then tokenizer_config.json."""
+    """The template of a checkpoint, or its templates by name. Files take precedence over tokenizer_config.json."""
     found: dict[str, str] = {}
     if (folder / "chat_template.jinja").is_file():
         found["default"] = (folder / "chat_template.jinja").read_text(encoding="utf-8")
@@ -87,8 +87,8 @@ def render(
 ) -> str:
     """The text of a chat.
 
-    continue_final_message: the last message stays open, for its text to be continued.
-    Raises jinja2.TemplateError where the template refuses the messages.
+    continue_final_message: leaves the last message open, so that its text can be continued.
+    Raises jinja2.TemplateError when the template refuses the messages.
     """
     chat = [
         {key: value for key, value in message.items() if value is not None} for message in messages

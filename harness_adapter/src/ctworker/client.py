@@ -1,4 +1,4 @@
-"""A client of a running worker: the operations of docs/PROTOCOL.md, one method each."""
+"""A client of a running worker: one method per operation of docs/PROTOCOL.md."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ log = logging.getLogger("lm_eval.ctworker")
 _ATTEMPT_S = 30.0  # a worker answers every request within about a second, however much it computes
 _LAST_ATTEMPT_S = 1.0
 _RETRY_FIRST_S, _RETRY_MAX_S = 0.05, 2.0
-_NOTE_FIRST_S, _NOTE_S = 1.5, 30.0  # when people are told that an answer is waited for
+_NOTE_FIRST_S, _NOTE_S = 1.5, 30.0  # times of the warnings about a missing answer
 
 
 class Connection:
-    """Speaks to one worker. Not for several threads at once.
+    """A connection to one worker. Not thread-safe.
 
     url: `ipc:///path` or `tcp://host:port`.
-    token: what a worker on tcp:// asks for (client_token()).
-    timeout: seconds without an answer after which the worker is given up (ConnectionLost).
-    check_alive: called before every repetition; raises when waiting is pointless (the process is dead).
+    token: the token for a worker on tcp:// (client_token()).
+    timeout: seconds to wait for an answer before ConnectionLost is raised.
+    check_alive: called before every retry; raises when waiting is pointless (the process is dead).
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Connection:
         self._clock = Clock()
         self._socket = ReqSocket(url, self._clock)
         self._id = 0
-        self._began = self._deadline = self._next_note = 0.0  # of the request under way
+        self._began = self._deadline = self._next_note = 0.0  # of the request in flight
 
     def close(self) -> None:
         """Closes the connection; the next request opens it again."""
@@ -58,10 +58,10 @@ class Connection:
         self.close()
 
     def call(self, op: str, *, timeout: float | None = None, **fields: Any) -> dict[str, Any]:
-        """One request and its reply. A lost connection is dialled again and the request repeated, which
-        the protocol makes harmless.
+        """Sends one request and returns the reply. After a lost connection it reconnects and repeats the
+        request, which is idempotent by protocol.
 
-        Raises WorkerError when the worker refuses, ConnectionLost after `timeout` seconds without answer.
+        Raises WorkerError when the worker refuses, ConnectionLost after `timeout` seconds without an answer.
         """
         seconds = self.timeout if timeout is None else timeout
         self._began = self._clock.now()
@@ -94,26 +94,26 @@ class Connection:
             pause = min(2 * pause, _RETRY_MAX_S)
 
     def _decode(self, data: bytes) -> dict[str, Any]:
-        """The reply. Raises WorkerError; a bare "refused" gets its remedy."""
+        """The reply. Raises WorkerError; adds the remedy to a bare "refused"."""
         try:
             return decode_reply(data, self._id)
         except WorkerError as error:
             if error.code != "refused":
                 raise
-            found = "its token is not one that the worker knows" if self._envelope else "it gave no token"
+            found = "the worker does not know its token" if self._envelope else "it sent no token"
             raise WorkerError(
                 "refused",
-                f"the worker at {self.url} refused this client: {found}; give the worker's token (token_file=FILE, or "
+                f"the worker at {self.url} refused this client: {found}; pass the worker's token (token_file=FILE or "
                 "CTW_TOKEN)",
             ) from error
 
     def _note(self, error: ConnectionLost | None = None) -> None:
-        """Now and then tells people that an answer is waited for, and for how long yet."""
+        """Logs now and then that an answer is missing, and when the wait times out."""
         now = self._clock.now()
         if now >= self._next_note:
             self._next_note = now + _NOTE_S
             log.warning(
-                "waiting for the worker at %s: %s; it is given up in %.0f s (timeout=)",
+                "waiting for the worker at %s: %s; the wait times out in %.0f s (timeout=)",
                 self.url,
                 error or f"no answer for {now - self._began:.0f} s",
                 max(0.0, self._deadline - now),
@@ -154,10 +154,10 @@ class Connection:
 
     @staticmethod
     def new_job() -> bytes:
-        """A fresh job id."""
+        """A new job id."""
         return secrets.token_bytes(16)
 
 
 def describe(error: WorkerError) -> str:
-    """The error's text with the layer, where the worker named one."""
+    """The error's text, with the layer if the worker named one."""
     return str(error) if error.layer is None else f"{error} (layer {error.layer})"

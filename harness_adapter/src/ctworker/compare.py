@@ -1,4 +1,4 @@
-"""Whether a folder on this machine holds the checkpoint that a running worker has loaded."""
+"""Checks whether a local folder contains the checkpoint that a running worker has loaded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger("lm_eval.ctworker")
 
 
 def is_at(model: dict[str, Any], folder: Path) -> bool:
-    """Whether a worker's model was loaded from this folder, as far as its path tells (tcp:// hides it)."""
+    """Whether a worker's model was loaded from this folder, judged by its path (which tcp:// hides)."""
     return bool(model.get("path")) and Path(model["path"]).resolve() == folder.resolve()
 
 
@@ -24,14 +24,14 @@ def has_weights(folder: Path) -> bool:
 
 
 class LocalIdentity:
-    """The identity of the checkpoint in a folder, by the program that we carry; computed once, when asked for."""
+    """The identity of the checkpoint in a folder, computed on first use by our own worker program, then kept."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._known: tuple[str, str] | None = None
 
     def get(self) -> tuple[str, str]:
-        """(identity, "") or ("", why there is none)."""
+        """(identity, "") or ("", reason why there is none)."""
         if self._known is None:
             self._known = self._compute()
         return self._known

@@ -1,6 +1,6 @@
-"""Texts to token lists exactly as lm-eval's hf backend makes them: BOS, prefix token, context and continuation.
+"""Converts texts to token lists exactly as lm-eval's hf backend does: BOS, prefix token, context and continuation.
 
-The rules and their reasons are in docs/METHODS.md, "Tokens".
+docs/METHODS.md explains the rules, "Tokens".
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Pair:
 
 
 class Encoder:
-    """add_bos_token, prefix_token_id: lm-eval's arguments; None: the tokenizer's own choice."""
+    """add_bos_token, prefix_token_id: lm-eval's arguments; None: the tokenizer decides."""
 
     def __init__(
         self, tokenizer: TextTokenizer, *, add_bos_token: bool | None, prefix_token_id: int | None
@@ -40,23 +40,23 @@ class Encoder:
 
     @property
     def prefix_token_id(self) -> int:
-        """What a text without context is conditioned on: the argument, else BOS, else EOS."""
+        """The token that a text without context is conditioned on: the argument, else BOS, else EOS."""
         for token in (self._prefix, self.tokenizer.bos_token_id, self.tokenizer.eos_token_id):
             if token is not None:
                 return token
         raise ArgumentError(
-            f"the tokenizer of {self.tokenizer.name_or_path} has neither BOS nor EOS, which a text without "
-            "context is conditioned on: give a token's number with prefix_token_id="
+            f"the tokenizer of {self.tokenizer.name_or_path} has neither BOS nor EOS, one of which a text "
+            "without context is conditioned on: pass a token's number with prefix_token_id="
         )
 
     def _adds_special(self, text: str, add_special_tokens: bool | None) -> bool:
-        """Whether the tokenizer's own special tokens go around this text."""
+        """Whether the tokenizer adds its special tokens to this text."""
         if add_special_tokens is not None:
             return add_special_tokens
         if self._prefix_text is None:
             self._prefix_text = self.tokenizer.decode(self.prefix_token_id)
         if text.startswith(self._prefix_text):
-            return False  # it is already there, written out (by a chat template)
+            return False  # a chat template has already written the token
         return True if self.add_bos_token is None else self.add_bos_token
 
     def encode(self, text: str, add_special_tokens: bool | None = None) -> list[int]:
@@ -84,12 +84,12 @@ class Encoder:
         requests: Sequence[tuple[str, str]],
         where: Callable[[int], str] = "request {}".format,
     ) -> Iterator[Pair]:
-        """Context and continuation of each request (a slice at a time, for memory and for progress).
+        """Context and continuation of each request (one slice at a time, for memory and for progress).
 
-        White space at the end of a context moves to the continuation. The two are encoded together and cut
-        where the context alone would end; a token across the border stays with the context. Without
-        context, or with one of white space that encodes to nothing, the prefix token stands before the
-        continuation, unless it begins with it. where(i) names a request for people.
+        White space at the end of a context moves to the continuation. The two are encoded together and split
+        where the context alone would end; a token that spans the boundary belongs to the context. If the context
+        is empty, or is white space that encodes to nothing, the prefix token precedes the continuation, unless
+        the continuation already begins with it. where(i) names a request in messages.
         """
         for start in range(0, len(requests), _BATCH_TEXTS):
             part = [_move_space(*request) for request in requests[start : start + _BATCH_TEXTS]]
@@ -110,7 +110,8 @@ class Encoder:
                     if not pair.continuation and continuation:
                         raise ArgumentError(
                             f"{where(i)}: the continuation {continuation[:60]!r} has no token of its own after the context "
-                            f"{context[-60:]!r}: all of it is in the context's last token, so it has no log-probability"
+                            f"{context[-60:]!r}: it is part of the context's last token, so it has no "
+                            "log-probability: leave this task out"
                         )
                     yield pair
 
@@ -125,20 +126,20 @@ class Encoder:
 
 
 def _move_space(context: str, continuation: str) -> tuple[str, str, bool]:
-    """(context, continuation, the context was empty from the start), with trailing white space moved over."""
+    """(context, continuation, whether the context was empty), with the context's trailing white space moved over."""
     kept = context.rstrip()
     return kept, context[len(kept) :] + continuation, context == ""
 
 
 def make_item(pair: Pair, max_length: int, where: str) -> tuple[Item, int]:
-    """The item of a pair, cut from the left to max_length + 1 tokens, and how many tokens were cut.
+    """The item of a pair, truncated from the left to max_length + 1 tokens, and the number of tokens removed.
 
-    Raises ArgumentError when the continuation alone is too long to be scored in one piece.
+    Raises ArgumentError when the continuation alone is longer than max_length.
     """
     if len(pair.continuation) > max_length:
         raise ArgumentError(
             f"{where}: the continuation has {len(pair.continuation)} tokens, the model takes at most {max_length}: raise "
-            "max_length= where the model allows it, or leave this task out (nothing was scored)"
+            "max_length= if the model allows it, or leave this task out (nothing was scored)"
         )
     n_context = max(1, min(len(pair.context), max_length + 1 - len(pair.continuation)))
     cut = len(pair.context) - n_context

@@ -1,4 +1,4 @@
-"""The exceptions of the package. Their text is one sentence for people: what, found, expected, remedy."""
+"""The exceptions of the package. Each message is one sentence: what was found, what was expected, the remedy."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class WorkerDied(CtworkerError):
 
 
 class ConnectionLost(CtworkerError):
-    """No answer could be had from the worker; the request may be repeated."""
+    """The worker did not answer; the request may be repeated."""
 
 
 class ProtocolError(CtworkerError):
-    """The worker's answer breaks the protocol: repeating the request would not help."""
+    """The worker's answer violates the protocol; repeating the request would not help."""

@@ -1,4 +1,4 @@
-"""Under lm_eval's command line, an error of ours ends in its one sentence, without lm-eval's 30 to 90 lines of traceback."""
+"""On lm_eval's command line, prints a CtworkerError as one sentence, without lm-eval's 30 to 90 lines of traceback."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _SCRIPTS = ("lm_eval", "lm-eval", "lm-evaluation-harness", "ctworker-lm-eval")
 
 
 def _is_command_line() -> bool:
-    """Whether this process is an lm_eval command, not a program that imports it."""
+    """Whether this process is an lm_eval command, not a program that imports lm_eval."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     return (spec is not None and spec.name in _MODULES) or Path((sys.argv or [""])[0]).name in _SCRIPTS
 
 
 def install() -> None:
-    """Makes an uncaught CtworkerError print one line. CTWORKER_TRACEBACK=1 leaves everything as it is."""
+    """Makes an uncaught CtworkerError print one line. A no-op if CTWORKER_TRACEBACK=1 is set."""
     if not _is_command_line() or os.environ.get("CTWORKER_TRACEBACK", "0") not in ("", "0"):
         return
     before = sys.excepthook

@@ -1,8 +1,8 @@
 """Refuses tasks that need generated text before any request is run.
 
-lm-eval runs one kind of request after another, so that a mixed task list would fail only after hours of
-log-likelihoods. Its `evaluate` is therefore wrapped (by the import hook, or when a model is made): where
-the model is ours, the tasks' output types are looked at first.
+lm-eval runs one kind of request after another, so a mixed task list would fail only after hours of
+log-likelihoods. Its `evaluate` is therefore wrapped, by the import hook or when a model is created. If the
+model is ours, the wrapper checks the tasks' output types first.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ _MARK = "_ctworker_guard"
 
 
 class GenerationRefusedError(CtworkerError, NotImplementedError):
-    """Tasks that need generated text."""
+    """Some tasks need generated text."""
 
 
 def no_generation(names: list[str]) -> GenerationRefusedError:
-    """The refusal."""
+    """The error for tasks of these names."""
     return GenerationRefusedError(
-        f"ctworker scores given text and generates none, but {', '.join(names)} need(s) generate_until: leave "
+        f"ctworker scores text and cannot generate, but {', '.join(names)} "
+        f"{'needs' if len(names) == 1 else 'need'} generate_until: leave "
         f"{'it' if len(names) == 1 else 'them'} out of --tasks, or run {'it' if len(names) == 1 else 'them'} with another "
-        "--model (nothing of it was run)"
+        "--model (no request was run)"
     )
 
 
 def _tasks(tree: Any) -> Iterator[tuple[str, Any]]:
-    """(name, task) of everything in lm-eval's task mapping, old nested form or new."""
+    """(name, task) of every task in lm-eval's task mapping, in the old nested form or the new form."""
     if isinstance(tree, dict):
         if isinstance(tree.get("tasks"), dict):
             tree = tree["tasks"]
@@ -55,7 +56,7 @@ def _output_type(task: Any) -> str | None:
 
 
 def check(lm: Any, task_dict: Any) -> None:
-    """Raises GenerationRefusedError, naming the tasks, when `lm` is ours and tasks need generation."""
+    """Raises GenerationRefusedError, naming the tasks, when `lm` is ours and some tasks need generation."""
     lm = getattr(lm, "lm", lm)  # --use_cache wraps the model
     if not type(lm).__module__.startswith("ctworker."):
         return
@@ -67,7 +68,7 @@ def check(lm: Any, task_dict: Any) -> None:
 
 
 def wrap(evaluate: Callable[..., Any]) -> Callable[..., Any]:
-    """lm-eval's evaluate() behind check()."""
+    """lm-eval's evaluate(), with check() called first."""
     if getattr(evaluate, _MARK, False):
         return evaluate
     signature = inspect.signature(evaluate)
@@ -77,7 +78,7 @@ def wrap(evaluate: Callable[..., Any]) -> Callable[..., Any]:
         try:
             bound = signature.bind(*args, **kwargs).arguments
         except TypeError:
-            bound = {}  # lm-eval says what is wrong
+            bound = {}  # lm-eval reports the error
         if "lm" in bound and "task_dict" in bound:
             check(bound["lm"], bound["task_dict"])
         return evaluate(*args, **kwargs)
@@ -87,7 +88,7 @@ def wrap(evaluate: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def install() -> None:
-    """Wraps lm_eval.evaluator.evaluate, where that module is loaded and not yet wrapped."""
+    """Wraps lm_eval.evaluator.evaluate if that module is loaded. Idempotent."""
     module = sys.modules.get("lm_eval.evaluator")
     if module is not None and hasattr(module, "evaluate"):
         module.evaluate = wrap(module.evaluate)

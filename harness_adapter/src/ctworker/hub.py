@@ -1,5 +1,5 @@
-"""Turns `pretrained=` and `tokenizer=` into folders: local ones as they are, hub names by downloading only
-what is needed. huggingface_hub is imported only for a hub name."""
+"""Resolves `pretrained=` and `tokenizer=` to folders: a local folder as it is, a hub name by downloading only the
+files needed. huggingface_hub is imported only for a hub name."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _TOKENIZER_FILES = (
     "chat_template.json",
     "additional_chat_templates/*.jinja",
 )
-#: `model*` and not `*`: repositories also hold consolidated.safetensors, original/*.pth, onnx/ ...
+#: `model*` and not `*`: repositories also contain consolidated.safetensors, original/*.pth, onnx/ ...
 _WEIGHT_FILES = ("model*.safetensors", "model.safetensors.index.json", "generation_config.json")
 _REPO_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """folder: with the files; name: as the user wrote it; revision, commit: of a hub repository, else ""."""
+    """folder: path of the files; name: as the user wrote it; revision, commit: of a hub repository, else ""."""
 
     folder: Path
     name: str
@@ -50,14 +50,14 @@ def resolve(name: str, settings: Settings, *, weights: bool) -> Checkpoint:
         folder = local / settings.subfolder
         if not folder.is_dir():
             raise ArgumentError(
-                f"{folder} is no folder: expected one with config.json and safetensors files"
+                f"{folder} is not a folder: expected one with config.json and safetensors files"
                 if weights
-                else f"{folder} is no folder: expected one with tokenizer.json"
+                else f"{folder} is not a folder: expected one with tokenizer.json"
             )
         return Checkpoint(folder.resolve(), name)
     if not _REPO_NAME.fullmatch(name) or name.endswith((".safetensors", ".gguf", ".bin", ".json")):
         raise ArgumentError(
-            f"there is no folder {name}, and it is no hub name (those look like ORGANISATION/MODEL)"
+            f"there is no folder {name}, and it is not a hub name (expected ORGANISATION/MODEL)"
         )
     return _download(name, settings, weights=weights)
 
@@ -70,7 +70,7 @@ def _download(name: str, settings: Settings, *, weights: bool) -> Checkpoint:
     ]
     if weights:
         log.info(
-            "getting %s (revision %s) from the Hugging Face hub or its cache",
+            "fetching %s (revision %s) from the Hugging Face hub or the local cache",
             name,
             settings.revision,
         )
@@ -79,36 +79,36 @@ def _download(name: str, settings: Settings, *, weights: bool) -> Checkpoint:
     if weights:
         shards = _shards(folder)
         missing = sorted(shard for shard in shards if not (folder / shard).exists())
-        if missing:  # an index may name files in its own way
+        if missing:  # an index may name files that the patterns do not match
             _snapshot(name, settings, [prefix + shard for shard in missing])
             missing = [shard for shard in missing if not (folder / shard).exists()]
         if missing:
             raise CtworkerError(
-                f"{name}: {len(missing)} of {len(shards)} weight files are not to be had, first {missing[0]}"
-                ": the download was cut short, or the cache holds only a part (HF_HUB_OFFLINE is set?)"
+                f"{name}: {len(missing)} of {len(shards)} weight files are missing, first {missing[0]}: the download "
+                "was interrupted, or the cache is incomplete (is HF_HUB_OFFLINE set?)"
             )
         if not shards and not any(folder.glob("model*.safetensors")):
             raise CtworkerError(
                 f"{name} (revision {settings.revision}) has no model*.safetensors: only safetensors "
-                "checkpoints are read; convert it, or choose another revision="
+                "checkpoints can be read; convert the checkpoint, or choose another revision="
             )
     if not (folder / "config.json").is_file() and weights:
         raise CtworkerError(
-            f"{name} (revision {settings.revision}) has no {prefix}config.json: it is no transformers model"
+            f"{name} (revision {settings.revision}) has no {prefix}config.json: it is not a transformers model"
         )
     commit = root.name if root.parent.name == "snapshots" else ""
     return Checkpoint(folder, name, settings.revision, commit)
 
 
 def _shards(folder: Path) -> set[str]:
-    """The files that an index names; nothing without an index."""
+    """The files that the index names; empty without an index."""
     index = folder / "model.safetensors.index.json"
     if not index.is_file():
         return set()
     try:
         return set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CtworkerError(f"{index}: is no index of safetensors files: {error!r}") from error
+        raise CtworkerError(f"{index} is not an index of safetensors files: {error!r}") from error
 
 
 def _snapshot(name: str, settings: Settings, patterns: list[str]) -> Path:
@@ -116,7 +116,7 @@ def _snapshot(name: str, settings: Settings, patterns: list[str]) -> Path:
         from huggingface_hub import snapshot_download
     except ImportError as error:
         raise CtworkerError(
-            f"there is no folder {name}, and for a hub name the package huggingface_hub is needed: "
+            f"there is no folder {name}, and a hub name needs the package huggingface_hub: "
             "pip install huggingface_hub"
         ) from error
     options: dict[str, Any] = {"revision": settings.revision, "allow_patterns": patterns}
@@ -128,10 +128,10 @@ def _snapshot(name: str, settings: Settings, patterns: list[str]) -> Path:
         options["local_files_only"] = True
     try:
         return Path(snapshot_download(name, **options))
-    except Exception as error:  # network, authorisation, cache: many kinds
+    except Exception as error:  # network, authorisation, cache: many exception types
         reason = " ".join(str(error).split()) or type(error).__name__
         raise CtworkerError(
-            f"there is no folder {name}, and the hub's {name} (revision {settings.revision}) is not to be "
-            f"had: {type(error).__name__}: {reason[:400]}. Give a local folder, or for a gated model "
-            "HF_TOKEN"
+            f"there is no folder {name}, and the hub's {name} (revision {settings.revision}) is not "
+            f"available ({type(error).__name__}: {reason[:400]}): pass a local folder, or set HF_TOKEN for a "
+            "gated model"
         ) from error

@@ -1,6 +1,6 @@
-"""Starts a `ctworker serve` of our own, waits until it is ready, and stops it.
+"""Starts our own `ctworker serve`, waits until it is ready, and stops it.
 
-The worker watches its owner (--owner-pid) and ends when that process is gone, however it went.
+The worker watches its owner (--owner-pid) and exits when that process is gone, for whatever reason.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ log = logging.getLogger("lm_eval.ctworker")
 _LOADING_NOTE_S = 15.0
 _LOG_TAIL_BYTES = 16384
 _STOP_S = 10.0
-_INHERITED = {"CTW_LOG"}  # how much the worker's log tells
-_OUR_OWN = {"CTW_TOKEN", "CTW_TOKEN_FILE"}  # a worker of our own needs none
-_STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # somebody wanted it to end
-_PREFIX = "ctworker-of-"  # of a worker's folder; then its owner's process id
+_INHERITED = {"CTW_LOG"}  # verbosity of the worker's log
+_OUR_OWN = {"CTW_TOKEN", "CTW_TOKEN_FILE"}  # our own worker needs no token
+_STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # the worker was asked to stop
+_PREFIX = "ctworker-of-"  # of a worker's folder; the owner's process id follows
 _LOCK = "lock"  # a file in that folder, locked while the owner lives
 
 
 def find_binary() -> Path:
-    """The worker program: CTWORKER_BIN, else the one inside this package, else `ctworker` on PATH.
+    """The worker program: CTWORKER_BIN, else the program in this package, else `ctworker` on PATH.
 
     Raises ArgumentError with the remedy when there is none.
     """
@@ -47,15 +47,15 @@ def find_binary() -> Path:
     if override:
         if not _is_program(Path(override), script_ok=True):
             raise ArgumentError(
-                f"CTWORKER_BIN={override} is not an executable program: correct or unset it"
+                f"CTWORKER_BIN={override} is not an executable program: correct CTWORKER_BIN or unset it"
             )
         if _is_console_script(Path(override)):
             raise ArgumentError(
                 f"CTWORKER_BIN={override} is this package's own command, which only looks for the worker program: "
-                "unset it, or name a built worker (build/release/worker/ctworker)"
+                "unset CTWORKER_BIN, or set it to a built worker (build/release/worker/ctworker)"
             )
         return Path(override)
-    # An editable installation has two folders: that of the sources and the one with the program.
+    # An editable installation has two folders: one with the sources, one with the program.
     for package in dict.fromkeys([*sys.modules[__package__].__path__, str(Path(__file__).parent)]):
         packaged = Path(package) / "bin" / "ctworker"
         if _is_program(packaged):
@@ -65,13 +65,13 @@ def find_binary() -> Path:
         if _is_program(candidate):
             return candidate
     raise ArgumentError(
-        "no ctworker program was found: this installation carries none and PATH has none. Install the package with "
+        "no ctworker program was found in this installation or on PATH: install the package with "
         "`pip install ./harness_adapter`, or set CTWORKER_BIN to a built worker"
     )
 
 
 def _is_program(path: Path, *, script_ok: bool = False) -> bool:
-    """An executable that is no script: the console script of this package is also called ctworker."""
+    """Whether path is an executable but not a script: this package's console script is also called ctworker."""
     try:
         if not (stat.S_ISREG(path.stat().st_mode) and os.access(path, os.X_OK)):
             return False
@@ -82,15 +82,15 @@ def _is_program(path: Path, *, script_ok: bool = False) -> bool:
 
 
 def _is_console_script(path: Path) -> bool:
-    """Starting it with CTWORKER_BIN set to itself would go on for ever."""
+    """Whether path is this package's console script, which would start itself for ever if CTWORKER_BIN names it."""
     with path.open("rb") as file:
         head = file.read(4096)
     return head.startswith(b"#!") and b"ctworker.__main__" in head
 
 
 def environment() -> dict[str, str]:
-    """For a worker of our own: without `CTW_*`, the options that a user set for workers started by hand. A model
-    argument that was not given must mean its documented default."""
+    """The environment for our own worker, without `CTW_*` options, which a user sets for workers started by hand:
+    a model argument that was not given must have its documented default."""
     ours = {name for name in os.environ if name.startswith("CTW_")} - _INHERITED
     options = tuple(sorted(ours - _OUR_OWN))
     if options:
@@ -101,14 +101,14 @@ def environment() -> dict[str, str]:
 @functools.cache
 def _tell_ignored(names: tuple[str, ...]) -> None:
     log.warning(
-        "ignored: %s (for workers started by hand; this one is set up by arguments alone)", ", ".join(names)
+        "ignored: %s (for workers started by hand; arguments alone configure this worker)", ", ".join(names)
     )  # fmt: skip
 
 
 def _stop(
     process: subprocess.Popen[bytes], folder: str, url: str, owner: int, lock: BinaryIO
 ) -> None:
-    """Ends the process and removes its folder. In a forked child it does nothing."""
+    """Stops the process and removes its folder. A no-op in a forked child."""
     if os.getpid() != owner:
         return
     if process.poll() is None:
@@ -129,13 +129,13 @@ def _stop(
 
 
 class WorkerProcess:
-    """A worker process of our own. It ends with close(), when this object is dropped, and when this
-    process ends in any way."""
+    """Our own worker process. It stops at close(), when this object is dropped, and when this process ends in any
+    way."""
 
     def __init__(self, options: Sequence[str], *, log_file: str | None = None) -> None:
         """Starts `ctworker serve OPTIONS...`; see wait_ready().
 
-        log_file: where the worker's log goes; None: a file that is removed with the worker.
+        log_file: path of the worker's log; None: a file that is removed with the worker's folder.
         """
         binary = find_binary()
         _remove_stale()
@@ -164,7 +164,7 @@ class WorkerProcess:
                     stdin=subprocess.DEVNULL,
                     stdout=sink,
                     stderr=subprocess.STDOUT,
-                    start_new_session=True,  # Ctrl-C on the terminal is ours to handle
+                    start_new_session=True,  # this process handles Ctrl-C on the terminal
                 )
         except OSError as error:
             shutil.rmtree(folder, ignore_errors=True)
@@ -181,7 +181,7 @@ class WorkerProcess:
         return self._process.pid
 
     def check_alive(self) -> None:
-        """Raises WorkerDied, with the last words of the worker, when it has ended."""
+        """Raises WorkerDied, with the end of the worker's log, when the worker has ended."""
         code = self._process.poll()
         if code is None:
             return
@@ -192,12 +192,12 @@ class WorkerProcess:
         )
         hint = " (out of memory? see dmesg)" if code == -signal.SIGKILL else ""
         raise WorkerDied(
-            f"the worker (process {self.pid}) {how}{hint}; its last words: {self.last_words() or '(none)'}"
+            f"the worker (process {self.pid}) {how}{hint}; end of its log: {self.last_words() or '(empty)'}"
         )
 
     @property
     def crashed(self) -> bool:
-        """Whether it has ended unasked and without a reason of its own: it may be tried again."""
+        """Whether the worker has ended without being stopped and without reporting a reason, so a restart may help."""
         code = self._process.poll()
         if not code or -code in _STOPPING or code - 128 in _STOPPING:
             return False
@@ -216,10 +216,10 @@ class WorkerProcess:
         return " | ".join(lines[-n_lines:])
 
     def error_text(self) -> str:
-        """Why the worker ended before it was ready: its last error line, else the end of its log."""
+        """The reason why the worker ended before it was ready: its last error line, else the end of its log."""
         return self._error_line() or self.last_words() or (
-            f"{self._command[0]} ended with exit code {self._process.returncode} and printed nothing (run as: "
-            f"{shlex.join(self._command)}): expected was a ctworker; is CTWORKER_BIN set to another program?"
+            f"{self._command[0]} ended with exit code {self._process.returncode} and printed nothing (command: "
+            f"{shlex.join(self._command)}): expected a ctworker; is CTWORKER_BIN set to another program?"
         )
 
     def _error_line(self) -> str | None:
@@ -232,8 +232,8 @@ class WorkerProcess:
     def wait_ready(self, timeout: float | None = None) -> None:
         """Returns when the model is loaded.
 
-        Raises CtworkerError with the worker's own words when it cannot be, also when `timeout` seconds
-        have gone (None: as long as it takes; a dead worker is noticed at once).
+        Raises CtworkerError with the worker's message when loading fails, or when `timeout` seconds have passed
+        (None: no limit; a dead worker is noticed at once).
         """
         start = noted = time.monotonic()
         with Connection(self.url) as client:
@@ -255,7 +255,7 @@ class WorkerProcess:
         """(state, message). Raises CtworkerError when loading has failed."""
         try:
             if not Path(self.url.removeprefix("ipc://")).exists():
-                raise ConnectionLost("its socket is not there yet")
+                raise ConnectionLost("its socket does not exist yet")
             reply = client.health(timeout=1.0)
         except ConnectionLost as error:
             if self._process.poll() is not None and self._process.returncode >= 0:
@@ -267,7 +267,7 @@ class WorkerProcess:
         return reply["state"], reply.get("message", "")
 
     def close(self) -> None:
-        """Stops the worker; harmless when repeated."""
+        """Stops the worker. Idempotent."""
         self._finalizer()
 
 
@@ -280,22 +280,22 @@ def _make_folder() -> str:
         name = "XDG_RUNTIME_DIR" if base == os.environ.get("XDG_RUNTIME_DIR") else "TMPDIR"
         raise CtworkerError(
             f"no folder for the worker's socket can be made in {base or tempfile.gettempdir()} ({error.strerror}): set "
-            f"{name} to a folder that this user can write, or unset it"
+            f"{name} to a folder that this user can write to, or unset it"
         ) from error
 
 
 def _lock_folder(folder: Path) -> BinaryIO:
-    """Marks a worker's folder as in use for as long as the returned file is open, here or in a forked child."""
+    """Marks a worker's folder as in use while the returned file is open, here or in a forked child."""
     lock = (folder / f"{_LOCK}.new").open("wb")
-    with contextlib.suppress(OSError):  # where there are no locks nobody can take it either
+    with contextlib.suppress(OSError):  # on a file system without locks, no other process can take the lock either
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    os.rename(lock.name, folder / _LOCK)  # never there unlocked
+    os.rename(lock.name, folder / _LOCK)  # the lock file never exists unlocked
     return lock
 
 
 def _remove_stale() -> None:
-    """Removes folders that killed owners could not: those of ours whose lock can be taken. Process ids would
-    not tell, since containers that share a folder number their processes each for themselves."""
+    """Removes folders that killed owners left behind: our folders whose lock can be taken. Process ids are no
+    criterion, since containers that share a folder number their processes separately."""
     base = Path(_runtime_dir() or tempfile.gettempdir())
     for folder in base.glob(f"{_PREFIX}*"):
         try:
@@ -304,12 +304,12 @@ def _remove_stale() -> None:
             with (folder / _LOCK).open("rb") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)
-        except OSError:  # in use, or only just being made
+        except OSError:  # in use, or being created right now
             continue
 
 
 def _runtime_dir() -> str | None:
-    """A short place for the socket (its path may have 107 bytes); None: the default of tempfile."""
+    """A folder with a short path for the socket (at most 107 bytes); None: tempfile's default."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime and len(runtime) < 60 and os.access(runtime, os.W_OK):
         return runtime

@@ -1,4 +1,4 @@
-"""The lm-eval model `ctworker`: log-likelihoods from a ctworker process, without torch in this one."""
+"""The lm-eval model `ctworker`: log-likelihoods from a ctworker process, without torch in this process."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ log = logging.getLogger("lm_eval.ctworker")
 
 
 class CTWorkerLM(TemplateLM):
-    """Arguments: see docs/LM_EVAL.md. A worker of our own is stopped when this object is dropped, by close(),
-    and when this process ends, however it ends."""
+    """Arguments: see docs/LM_EVAL.md. Our own worker stops at close(), when this object is dropped, and when this
+    process ends in any way."""
 
     def __init__(self, pretrained: str | None = None, **kwargs: Any) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class CTWorkerLM(TemplateLM):
                 settings.pretrained, settings, weights=settings.endpoint is None
             )
         if settings.endpoint is None or settings.tokenizer or self._checkpoint:
-            self._load_tokenizer(None)  # before the worker starts: its errors come at once
+            self._load_tokenizer(None)  # before the worker starts, so that tokenizer errors come at once
         self._session = Session(settings, self._checkpoint)
         try:
             if self.tokenizer is None:
@@ -68,7 +68,7 @@ class CTWorkerLM(TemplateLM):
     def create_from_arg_obj(
         cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None
     ) -> CTWorkerLM:
-        """What the user wrote in --model_args goes before what lm-eval adds to it (device, batch_size)."""
+        """Arguments in --model_args override the arguments that lm-eval adds (device, batch_size)."""
         excepthook.install()
         added = {
             name: value for name, value in (additional_config or {}).items() if value is not None
@@ -78,7 +78,7 @@ class CTWorkerLM(TemplateLM):
             wishes.add("device")
         return cls(**{**added, **arg_dict}, _wishes=wishes)
 
-    # -- what lm-eval asks about the model ------------------------------------------------------------------
+    # -- what lm-eval reads from the model ------------------------------------------------------------------
 
     @property
     def eot_token_id(self) -> int | None:
@@ -90,7 +90,7 @@ class CTWorkerLM(TemplateLM):
 
     @property
     def max_length(self) -> int:
-        """Longest model input in tokens: the argument, else the model's own."""
+        """Longest model input in tokens: the argument, else the model's own maximum."""
         return self._settings.max_length or self._session.model["max_length"]
 
     @property
@@ -119,7 +119,7 @@ class CTWorkerLM(TemplateLM):
         return self.tokenizer.decode(tokens, skip_special_tokens=skip_special_tokens)
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
-        """The template in use, for the results; a name chooses among several."""
+        """The template in use, for the results; a name selects among several templates."""
         if chat_template is False or chat_template is None:
             return None
         named = isinstance(chat_template, str) and isinstance(self.tokenizer.chat_template, dict)
@@ -143,17 +143,17 @@ class CTWorkerLM(TemplateLM):
         except jinja2.exceptions.TemplateError as error:
             self._warn_once(
                 "system",
-                f"the chat template refuses the messages ({error}): they are tried without system role",
+                f"the chat template refuses the messages ({error}): system messages are left out",
             )
             return apply([message for message in chat_history if message["role"] != "system"])
 
     def get_model_info(self) -> dict[str, Any]:
-        """For the results: hf's keys, and under `ctworker` what the scores depend on."""
+        """For the results: hf's keys, and under `ctworker` everything that the scores depend on."""
         self._session.source()
         return report.model_info(self._session, self._checkpoint, self._settings, self._used())
 
     def _used(self) -> dict[str, Any]:
-        """Arguments on which scores depend."""
+        """The arguments that scores depend on."""
         return {
             "max_length_used": self.max_length,
             "add_bos_token": self._settings.add_bos_token,
@@ -161,7 +161,7 @@ class CTWorkerLM(TemplateLM):
         }
 
     def set_cache_hook(self, cache_hook: CacheHook) -> None:
-        """--use_cache: answers of another checkpoint, numerics id, tokenizer or window are no answers of ours."""
+        """--use_cache: separates the answers by checkpoint, numerics id, tokenizer and window."""
         super().set_cache_hook(cache_hook)
         if getattr(cache_hook, "dbdict", None) is not None:
             source = self._session.source() | self._used()
@@ -172,12 +172,12 @@ class CTWorkerLM(TemplateLM):
     def loglikelihood(
         self, requests: list[Instance], disable_tqdm: bool = False
     ) -> list[tuple[float, bool]]:
-        """(sum of the continuation's log-probabilities, whether greedy decoding gives it), per request."""
+        """Per request: (sum of the continuation's log-probabilities, whether greedy decoding gives the continuation)."""
         if self._settings.enable_thinking:
             names = ", ".join(sorted({str(r.task_name) for r in requests if r.task_name}))
             raise ArgumentError(
-                "enable_thinking=True is not compatible with loglikelihood tasks: the answer would be scored in the "
-                f"place of the model's thoughts; say enable_thinking=False (tasks: {names})"
+                "enable_thinking=True is not compatible with loglikelihood tasks: the answer would be scored in "
+                f"place of the model's thoughts; pass enable_thinking=False (tasks: {names})"
             )
         texts = [request.args for request in requests]
         pairs = tqdm(
@@ -200,7 +200,7 @@ class CTWorkerLM(TemplateLM):
     ) -> list[tuple[float, bool]]:
         answers: list[tuple[float, bool] | None] = [None] * len(requests)
         items: list[Item] = []
-        numbers: list[int] = []  # of the request that an item stands for
+        numbers: list[int] = []  # request number of each item
         n_cut = n_empty = 0
         for i, (text, context, continuation) in enumerate(requests):
             if not continuation:  # the sum over no tokens
@@ -224,7 +224,7 @@ class CTWorkerLM(TemplateLM):
             )
         if n_cut:
             log.warning(
-                "%d of %d requests are longer than the model's %d tokens: their contexts were cut from the left",
+                "%d of %d requests are longer than the model's %d tokens: their contexts were truncated from the left",
                 n_cut,
                 len(requests),
                 self.max_length,
@@ -257,9 +257,9 @@ class CTWorkerLM(TemplateLM):
             if ids and ids[0] == prefix:
                 self._warn_once(
                     "doubled",
-                    f"the tokenizer puts token {prefix} before each text, and so does lm-eval: its "
-                    "log-probability after itself is counted, as with lm-eval's hf backend; add_bos_token=False "
-                    "avoids it",
+                    f"both the tokenizer and lm-eval put token {prefix} before each text: its log-probability "
+                    "after itself is counted, as with lm-eval's hf backend; add_bos_token=False avoids the "
+                    "second token",
                 )
             items.append(Item(array(INT32, ids)))
 
@@ -310,7 +310,7 @@ class CTWorkerLM(TemplateLM):
                     restart=self._session.restart,
                 )
                 scorer.run()
-                scorer.client.close()  # another one, when the worker was started again
+                scorer.client.close()  # a new client after a restart of the worker
                 self._session.settle(scorer.numerics, scorer.identity)
             bar.finish()
         except WorkerError as error:
@@ -320,16 +320,16 @@ class CTWorkerLM(TemplateLM):
         finally:
             bar.close()
 
-    # -- odds and ends --------------------------------------------------------------------------------------
+    # -- helpers --------------------------------------------------------------------------------------------
 
     def _keep(self, kind: str, arguments: tuple | None, answer: Any) -> None:
-        """--use_cache: each answer is stored as soon as it is final."""
+        """--use_cache: stores each answer as soon as it is final."""
         if arguments is not None:
             self.cache_hook.add_partial(kind, arguments, answer)
 
     @staticmethod
     def _where(instances: list[Instance] | None, i: int) -> str:
-        """Names a request for people."""
+        """The name of a request in messages."""
         if instances is None or i >= len(instances):
             return f"request {i}"
         return f"request {i} (task {instances[i].task_name}, document {instances[i].doc_id})"
@@ -340,7 +340,7 @@ class CTWorkerLM(TemplateLM):
             log.warning("%s", message)
 
     def _load_tokenizer(self, worker_path: str | None) -> None:
-        """From tokenizer=, else pretrained=, else the folder that a running worker has loaded."""
+        """Loads the tokenizer from tokenizer=, else pretrained=, else the folder that a running worker has loaded."""
         settings = self._settings
         if settings.tokenizer is not None:
             source = hub.resolve(settings.tokenizer, settings, weights=False)
@@ -350,8 +350,8 @@ class CTWorkerLM(TemplateLM):
             source = hub.Checkpoint(Path(worker_path), worker_path)
         else:
             raise ArgumentError(
-                f"the files of the model at {settings.endpoint} are not on this machine: say with "
-                "tokenizer= where its tokenizer is (a folder or a hub name)"
+                f"the files of the model at {settings.endpoint} are not on this machine: pass its tokenizer with "
+                "tokenizer= (a folder or a hub name)"
             )
         self.tokenizer = TextTokenizer(
             source.folder, name=source.name, add_bos_token=settings.add_bos_token
@@ -361,19 +361,19 @@ class CTWorkerLM(TemplateLM):
             add_bos_token=settings.add_bos_token,
             prefix_token_id=settings.prefix_token_id,
         )
-        _ = self._encoder.prefix_token_id  # refused now rather than at the first request
+        _ = self._encoder.prefix_token_id  # fails now rather than at the first request
 
     def _describe(self) -> None:
-        """Checks tokenizer against model, and prints what a reader of the results should know."""
+        """Checks the tokenizer against the model, and logs what a reader of the results should know."""
         model = self._session.model
         if self.prefix_token_id >= model["vocab"]:
             raise ArgumentError(
                 f"the prefix token {self.prefix_token_id} is outside the model's vocabulary of "
-                f"{model['vocab']}: is tokenizer= that of another model?"
+                f"{model['vocab']}: does tokenizer= belong to another model?"
             )
         report.announce(self._session, self._settings, self.max_length)
 
     def close(self) -> None:
-        """Stops a worker of our own."""
+        """Stops our own worker."""
         if getattr(self, "_session", None) is not None:
             self._session.close()

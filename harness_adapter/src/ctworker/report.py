@@ -1,4 +1,4 @@
-"""What a reader of results should know of the model: printed at the start, and kept in the results."""
+"""What a reader of results should know about the model: logged at the start, and stored in the results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .session import Session
 
 log = logging.getLogger("lm_eval.ctworker")
 
-#: Of the worker's description of the model (docs/PROTOCOL.md), what goes into results.
+#: Keys of the worker's model description (docs/PROTOCOL.md) that go into the results.
 _KEPT = (
     "name", "architecture", "identity", "numerics", "backend", "variant", "device", "dtype",
     "activations", "max_length", "weight_bits", "vocab",
@@ -22,7 +22,7 @@ _KEPT = (
 
 
 def notes(session: Session) -> list[str]:
-    """What is computed otherwise than the checkpoint says, and what could not be checked."""
+    """Notes on computations that deviate from the checkpoint, and on checks that were not possible."""
     declared = session.model.get("activations")
     if not declared:
         return session.notes
@@ -30,22 +30,22 @@ def notes(session: Session) -> list[str]:
 
 
 def announce(session: Session, settings: Settings, max_length: int) -> None:
-    """Logs the model, its dtype, where it runs, the window, and the notes."""
+    """Logs the model, its dtype, its device, the window, and the notes."""
     model = session.model
-    bits = f", {model['weight_bits']:.2f} bits a weight" if model.get("weight_bits") else ""
+    bits = f", {model['weight_bits']:.2f} bits per weight" if model.get("weight_bits") else ""
     log.info(
         "%s: %s%s on %s %s (%s), max_length %d%s", model["name"], model["dtype"], bits,
         model["backend"], model["variant"], model["device"], max_length,
         "" if settings.max_length else " (the model's own)",
     )  # fmt: skip
     if settings.backend == "auto" and settings.endpoint is None and model["backend"] == "cpu":
-        log.info("device: no GPU is used, the worker computes on the CPU")
+        log.info("device: the worker computes on the CPU, without a GPU")
     for note in notes(session):
         log.warning("%s: %s", model["name"], note)
 
 
 def _quantization(model: dict[str, Any]) -> dict[str, Any]:
-    """How config.json says that weights are stored; nothing when the file is not on this machine."""
+    """The weight format that config.json declares; empty when the file is not on this machine."""
     path = Path(model["path"]) / "config.json" if model.get("path") else None
     if path is None or not path.is_file():
         return {}

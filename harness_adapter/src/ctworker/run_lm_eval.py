@@ -1,4 +1,4 @@
-"""The console script `ctworker-lm-eval`: lm_eval with this package's model known to it, for installations in
+"""The console script `ctworker-lm-eval`: lm_eval with this package's model registered, for installations in
 which Python reads no .pth files (a zip, --target, PYTHONPATH)."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ def main() -> None:
 
     if find_spec("lm_eval") is None:
         sys.exit("ctworker-lm-eval: lm-eval is not installed: pip install 'ctworker[lm-eval]'")
-    import_module("_ctworker_hook")  # before anything of lm_eval
+    import_module("_ctworker_hook")  # before any import of lm_eval
     import_module("lm_eval.__main__").cli_evaluate()
 
 

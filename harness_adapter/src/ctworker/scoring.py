@@ -1,4 +1,4 @@
-"""Runs a list of items through a worker's job queue: submit, poll, fetch, and again what was lost."""
+"""Runs a list of items through a worker's job queue: submits, polls, fetches, and resubmits what was lost."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from .wire import INT32, decode_columns
 
 log = logging.getLogger("lm_eval.ctworker")
 
-_POLL_MS = 500  # short, so that Ctrl-C is felt and progress moves
+_POLL_MS = 500  # short, so that Ctrl-C and the progress bar react
 _MAX_RESTARTS = 3
 _BUSY_MAX_S, _BUSY_NOTE_S = 5.0, 60.0
-#: The pause after a poll that came back early without news, however the worker excuses that.
+#: The pause after a poll that returned early without news, whatever the worker's reason.
 _QUIET_FIRST_S, _QUIET_MAX_S = 0.1, 0.5
-#: So often a worker of our own may crash without a new result in between, and in all.
+#: A run fails at the first number of crashes without a new result in between, or above the second number in total.
 _MAX_CRASHES, _MAX_CRASHES_IN_ALL = 3, 10
-_AGAIN_MAX_S = 60.0  # of what a worker says: well before it takes silence for the client's end
-#: So long a job waits with some of its parts at a full worker; then they make room for others' jobs.
+_AGAIN_MAX_S = 60.0  # cap on the worker's `again_ms`: well below the TTL after which it cancels a silent client's jobs
+#: How long a partly submitted job waits at a full worker before its parts are withdrawn to free space for other jobs.
 _HOLD_S = 30.0
-#: A client that falls silent for this long has its jobs cancelled by the worker.
+#: The worker cancels the jobs of a client that is silent for this long.
 _ORPHAN = {"policy": "cancel", "ttl_s": 120}
 _FINAL = ("done", "failed", "canceled")
 
 
 @dataclass(frozen=True)
 class Score:
-    """log-probability sum (natural log, in double) over `count` targets; truncated: tokens cut from the left.
+    """sum: of the log-probabilities (natural log, float64) of `count` targets; truncated: tokens removed from the left.
 
-    logprobs, greedy: of each target its log-probability and the most probable token there, when the job asked for
-    those columns. numerics, identity: on what the numbers depend beside the tokens.
+    logprobs, greedy: for each target its log-probability and the most probable token at its position, if the job
+    requested these columns. numerics, identity: what the numbers depend on in addition to the tokens.
     """
 
     sum: float
@@ -53,7 +53,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Progress:
-    """fraction of all tokens (0..1); requests done; the worker's rate and true time left (None: unknown)."""
+    """fraction of all tokens (0..1); requests done; the worker's rate and its own estimate of the time left (None: unknown)."""
 
     fraction: float
     done: int
@@ -64,10 +64,11 @@ class Progress:
 class Scorer:
     """Scores one list of items.
 
-    kind, head: as in the protocol; limits: `info`'s. source: `numerics` and `identity` that every result
-    must have; where they are missing, the first result's.
-    restart(error, n): starts a worker of our own again after its n-th crash in a row and returns a client of it, or
-    raises the error. on_score(i, score) is called once for each item, as soon as it is final; on_progress(Progress) often.
+    kind, head: as in the protocol; limits: from `info`. source: `numerics` and `identity` that every result must
+    have; if they are missing, the first result sets them.
+    restart(error, n): restarts our own worker after its n-th crash in a row and returns a client of the new worker, or
+    raises the error. on_score(i, score) is called once per item, as soon as its score is final;
+    on_progress(Progress) is called often.
     """
 
     def __init__(
@@ -92,21 +93,21 @@ class Scorer:
         self.numerics: str | None = (source or {}).get("numerics")
         self.identity: str | None = (source or {}).get("identity")
         self._n_done = 0
-        self._waiting: list[list[int]] = []  # item numbers of jobs to come; pop() takes the first
+        self._waiting: list[list[int]] = []  # item numbers of the jobs to submit; pop() takes the next job
         self._opening: Job | None = None  # not sealed yet
         self._active: list[Job] = []
         self._restarts = 0
-        self._crashes: list[int] = []  # results that were there at each
+        self._crashes: list[int] = []  # number of results at each crash
         self._busy_noted = 0.0
         self._cost_done = 0.0
-        self._moved, self._last = time.monotonic(), (0.0, 0)  # when progress was last seen, and it
+        self._moved, self._last = time.monotonic(), (0.0, 0)  # time and value of the last progress
         self._cost_total = sum(len(item.tokens) for item in items) or 1
 
     def run(self) -> None:
         """Returns when every item has its score.
 
-        Raises WorkerError (its `item` counts over all items), ConnectionLost, WorkerDied; jobs that are
-        still open at the worker are cancelled before, also on Ctrl-C.
+        Raises WorkerError (its `item` counts over all items), ConnectionLost, WorkerDied. On any exception,
+        Ctrl-C included, jobs that are still open at the worker are cancelled first.
         """
         self.batches.check()
         self._queue(range(len(self.items)))
@@ -124,18 +125,18 @@ class Scorer:
         return [*([self._opening] if self._opening else []), *self._active]
 
     def _queue(self, numbers: Sequence[int]) -> None:
-        """Makes jobs of items, which are then the next."""
+        """Groups items into jobs and puts these jobs next in line."""
         self._waiting.extend(list(self.batches.groups(numbers))[::-1])
 
     def _turn(self) -> None:
-        """Sends what is to be sent, asks about every job once, and rests."""
+        """Sends the next parts, polls every job once, and sleeps until the next request is due."""
         if self._opening is None and self._waiting and len(self._active) < 2:
             self._opening = self.batches.new_job(self._waiting.pop())
         if self._opening is not None and self._send(self._opening):
             self._active.append(self._opening)
             self._opening = None
             return
-        for job in list(self._active):  # all of them: a job that nobody asks for is cancelled
+        for job in list(self._active):  # every job: the worker cancels a job that is never polled
             self._step(job, wait_ms=_POLL_MS if job is self._active[0] else 0)
         for job in list(self._active):
             if job.state == "lost":
@@ -151,12 +152,12 @@ class Scorer:
             self._rest(self._open_jobs())
 
     def _lose(self, job: Job) -> None:
-        """Its results that were fetched are kept; the rest is to be scored again."""
+        """Keeps the job's fetched results and queues its other items again."""
         self._cost_done += job.cost - sum(len(self.items[i].tokens) for i in job.left)
         self._queue(sorted(job.left))
 
     def _revive(self, error: WorkerDied) -> None:
-        """Goes on with a new worker. Raises WorkerDied when crashes repeat, or when this one had its reason."""
+        """Continues with a new worker. Raises WorkerDied when crashes repeat, or when the worker gave a reason for its end."""
         if self._restart is None:
             raise error
         in_a_row = 1 + sum(n == self._n_done for n in self._crashes)
@@ -165,7 +166,7 @@ class Scorer:
             n_left = len(self.items) - self._n_done
             raise WorkerDied(
                 f"{error}; that was crash {len(self._crashes)} of this run, {in_a_row} of them without a result in between, "
-                f"so it is given up with {n_left} of {len(self.items)} requests unscored"
+                f"so the run ends with {n_left} of {len(self.items)} requests unscored"
             ) from error
         client = self._restart(error, in_a_row)
         jobs, self._opening, self._active = self._open_jobs(), None, []
@@ -176,13 +177,13 @@ class Scorer:
 
     @staticmethod
     def _rest(jobs: Sequence[Job]) -> None:
-        """Sleeps until the worker may be asked about one of them."""
+        """Sleeps until the next request about one of the jobs is due."""
         if jobs:
             pause = min(job.not_before for job in jobs) - time.monotonic()
             time.sleep(max(0.0, pause))
 
     def _send(self, job: Job) -> bool:
-        """Sends the parts that the worker does not have yet, and seals. False: it is busy, ask again later."""
+        """Sends the parts that the worker does not have yet, then seals the job. False: the worker is busy, try again later."""
         if time.monotonic() < job.not_before:
             return False
         try:
@@ -204,7 +205,7 @@ class Scorer:
             return False
 
     def _wait(self, job: Job, error: WorkerError) -> None:
-        """Says when a busy worker is asked again, and now and then says so to people."""
+        """Sets the time of the next request to a busy worker, and logs now and then that the worker is busy."""
         now = time.monotonic()
         if job.busy_since is None:
             job.busy_since = self._busy_noted = now
@@ -212,7 +213,7 @@ class Scorer:
             self._busy_noted = now
             log.info("the worker at %s is busy: %s", self.client.url, error)
         if job.state == "open" and job.n_sent and now - job.busy_since > _HOLD_S:
-            # Clients that wait for each other with half a job each would wait for ever.
+            # Several clients, each with half a job in the queue, would wait for each other for ever.
             self._abandon([job])
             job.id, job.n_sent = Connection.new_job(), 0
             job.busy_since, job.pause = now, _BUSY_MAX_S * random.random()
@@ -220,19 +221,19 @@ class Scorer:
         job.pause = min(2 * job.pause, _BUSY_MAX_S)
 
     def _count_restart(self, n_left: int, n_items: int, error: WorkerError) -> None:
-        """A job is gone. Raises CtworkerError when that happens again and again."""
+        """Counts a lost job. Raises CtworkerError after too many losses."""
         self._restarts += 1
         if self._restarts > _MAX_RESTARTS:
             raise CtworkerError(
-                f"the worker at {self.client.url} has lost this job {self._restarts} times (it restarts?): {error}"
+                f"the worker at {self.client.url} has lost this job {self._restarts} times (does it keep restarting?): {error}"
             ) from error
         log.warning(
-            "the worker at %s no longer has this job (it was restarted, or did not hear from here for %d s): submitting "
+            "the worker at %s no longer has this job (it was restarted, or received no request for %d s): submitting "
             "%d of %d requests again", self.client.url, _ORPHAN["ttl_s"], n_left, n_items,
         )  # fmt: skip
 
     def _step(self, job: Job, wait_ms: int) -> None:
-        """One poll, and fetches until nothing new is there; nothing before the job's time."""
+        """Polls once and fetches all new results. A no-op before the job's next request is due."""
         asked = time.monotonic()
         if asked < job.not_before:
             return
@@ -267,13 +268,13 @@ class Scorer:
             )
         if job.state == "done" and job.left:
             raise ProtocolError(
-                f"the worker says that a job is done, but {len(job.left)} of its items have no result"
+                f"the worker reports a job as done, but {len(job.left)} of its items have no result"
             )
 
     @staticmethod
     def _pace(job: Job, wait_ms: int, took_s: float) -> None:
-        """When the job may be polled again: as the worker says, and never at once after a poll that came
-        back early without news (a worker of before `again_ms` answers so when many clients wait)."""
+        """Sets the time of the job's next poll: the worker's `again_ms`, and always a pause after a poll that
+        returned early without news (a worker older than `again_ms` answers so when many clients wait)."""
         reply = job.reply
         news = reply["items_done"] > job.fetched or reply["state"] in _FINAL
         if news or took_s >= max(wait_ms / 2000, _QUIET_FIRST_S):
@@ -288,7 +289,7 @@ class Scorer:
         n = reply["n"]
         if reply["first"] != job.fetched or n < 1:
             raise ProtocolError(
-                f"the worker returned results {reply['first']}+{n}, asked were those from {job.fetched}"
+                f"the worker returned {n} results from {reply['first']}, expected results from {job.fetched}"
             )
         self._check_source(reply)
         columns = decode_columns(reply["result"], n)
@@ -298,7 +299,7 @@ class Scorer:
             place = columns["item"][k]
             i = job.items[place] if 0 <= place < len(job.items) else -1
             if i not in job.left:
-                raise ProtocolError(f"the worker returned item {place} twice or never had it")
+                raise ProtocolError(f"the worker returned item {place}, which was already returned or never submitted")
             value, count = columns["sum"][k], columns["count"][k]
             if not math.isfinite(value):
                 raise WorkerError("numeric", f"the worker returned {value} for item {i}", item=i)
@@ -319,12 +320,12 @@ class Scorer:
             if before and now != before:
                 raise CtworkerError(
                     f"the worker's {name} changed during the run from '{before}' to '{now}' (another worker, or "
-                    "another model under this name): its results cannot be mixed; run again"
+                    "another model under this name): the results cannot be mixed; run again"
                 )
             setattr(self, name, now)
 
     def _explain(self, error: WorkerError, job: Job) -> WorkerError:
-        """The same error with the item counted over all items, and where it came from."""
+        """The same error, with the item counted over all items and the layer in the text."""
         item = (
             job.items[error.item]
             if error.item is not None and error.item < len(job.items)
@@ -352,7 +353,7 @@ class Scorer:
         )
 
     def _note_stall(self, now: tuple[float, int]) -> None:
-        """Says once a minute that nothing moves: the worker answers, but other clients' jobs may go first."""
+        """Warns once per minute without progress: the worker answers, but other clients' jobs may go first."""
         if now != self._last:
             self._moved, self._last = time.monotonic(), now
         elif time.monotonic() - self._moved > _BUSY_NOTE_S:
@@ -363,12 +364,12 @@ class Scorer:
             )  # fmt: skip
 
     def _abandon(self, jobs: Sequence[Job]) -> None:
-        """Cancels jobs at the worker; nothing that goes wrong here matters (their time to live ends them)."""
+        """Cancels jobs at the worker, best effort (their time to live ends them otherwise)."""
         for job in jobs:
             try:
                 self.client.cancel(job.id, timeout=1.0)
                 self.client.release(job.id, timeout=1.0)
-            except WorkerError as error:  # it never had the job, or lost it
+            except WorkerError as error:  # the worker never had the job, or lost it
                 log.debug("cancelling a job: %s", error)
             except Exception as error:
                 log.debug("cancelling a job: %s", error)

@@ -1,4 +1,4 @@
-"""The worker that a model object uses: one of its own, or one that runs already at an endpoint."""
+"""The worker that a model object uses: its own worker, or a running worker at an endpoint."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def serve_options(settings: Settings, folder: Path) -> list[str]:
 
 
 class Session:
-    """A ready worker. `model` is its description (docs/PROTOCOL.md, "info"), `limits` its bounds."""
+    """A ready worker. `model`: description of the model (docs/PROTOCOL.md, "info"); `limits`: the worker's limits."""
 
     def __init__(self, settings: Settings, checkpoint: Checkpoint | None) -> None:
-        """Starts a worker, or looks at the running one. Raises CtworkerError with the worker's own words."""
+        """Starts a worker, or checks the running worker. Raises CtworkerError with the worker's message."""
         self._timeout = settings.timeout
         self._worker: WorkerProcess | None = None
-        self._token: str | None = None  # a worker of our own asks for none
+        self._token: str | None = None  # our own worker requires none
         self._owner = os.getpid()
         self._settings, self._checkpoint = settings, checkpoint
         self.notes: list[str] = []  # what a reader of the results should know
@@ -59,8 +59,8 @@ class Session:
             path = missing_path(self.url)
             if path is not None:
                 raise ArgumentError(
-                    f"endpoint={self.url}: there is no {path}, so no worker listens there: start one (ctworker serve "
-                    f"--model DIR --listen {self.url}), or take the endpoint of one that runs (ctworker ps)"
+                    f"endpoint={self.url}: there is no {path}, so no worker listens there: start a worker (ctworker serve "
+                    f"--model DIR --listen {self.url}), or pass the endpoint of a running worker (ctworker ps)"
                 )
         try:
             if self._worker is not None:
@@ -83,23 +83,23 @@ class Session:
 
     @property
     def pid(self) -> int:
-        """Of a worker of our own."""
+        """Process id of our own worker."""
         assert self._worker is not None
         return self._worker.pid
 
     @property
     def restart(self) -> Callable[[WorkerDied, int], Connection] | None:
-        """As Scorer takes it; None for a worker at an endpoint, which others may start again."""
+        """The restart function for Scorer; None for a worker at an endpoint, which we do not own."""
         return None if self._worker is None else self._restart
 
     def _restart(self, error: WorkerDied, n: int) -> Connection:
-        """Starts a worker of our own again after its n-th crash in a row, and returns a client of it. Raises the error
-        when that worker has said why it ended, or was stopped."""
+        """Restarts our own worker after its n-th crash in a row, and returns a client of the new worker. Raises the
+        error when the worker gave a reason for its end, or was stopped."""
         assert self._worker is not None
         if not self._worker.crashed:
             raise error
         pause = _RESTART_PAUSE_S * 2 ** (n - 1)
-        log.warning("%s; it is started again in %g s", error, pause)
+        log.warning("%s; it will be started again in %g s", error, pause)
         time.sleep(pause)
         self._worker.close()
         self._start()
@@ -110,14 +110,14 @@ class Session:
         """A new connection. Raises CtworkerError in a forked child."""
         if os.getpid() != self._owner:
             raise CtworkerError(
-                f"this model belongs to process {self._owner}; a forked process must make its own"
+                f"this model belongs to process {self._owner}; a forked process must create its own model"
             )
         alive = None if self._worker is None else self._worker.check_alive
         return Connection(self.url, token=self._token, timeout=self._timeout, check_alive=alive)
 
     def source(self) -> dict[str, str]:
-        """`identity` and `numerics` of the scores. A worker on a GPU knows its identity when all is loaded, which is
-        waited for here. Raises CtworkerError."""
+        """`identity` and `numerics` of the scores. A worker on a GPU knows its identity only after all weights are
+        loaded; this method waits for that. Raises CtworkerError."""
         if self.model.get("identity"):
             return {name: self.model[name] for name in ("identity", "numerics")}
         log.info("waiting for the identity of model %s", self.model["name"])
@@ -135,14 +135,14 @@ class Session:
                 time.sleep(_LOADING_PAUSE_S)
 
     def settle(self, numerics: str | None, identity: str | None) -> None:
-        """From where the scores of this session come, as results say it, or `info`."""
+        """Stores the numerics id and identity of this session's scores, as given by results or by `info`."""
         self.model["numerics"] = numerics or self.model.get("numerics", "")
         self.model["identity"] = identity or self.model.get("identity", "")
 
     def _wait_loaded(
         self, client: Connection, settings: Settings, checkpoint: Checkpoint | None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """`info` and the model to use, when that is ready. Raises CtworkerError when it will not be."""
+        """Waits until the model to use is ready; returns `info` and the model. Raises CtworkerError when loading failed."""
         start, noted = time.monotonic(), None
         while True:
             info = client.info()
@@ -170,8 +170,8 @@ class Session:
     def _choose(
         self, info: dict[str, Any], settings: Settings, checkpoint: Checkpoint | None
     ) -> dict[str, Any] | None:
-        """The model to use: that of the name, else that of pretrained=, else the first. None: a worker that is
-        still loading may have it later. Raises CtworkerError when it is not there."""
+        """The model to use: the model named by model=, else the model that matches pretrained=, else the first. None:
+        the worker is still loading and may have the model later. Raises CtworkerError when there is no such model."""
         models = info.get("models") or []
         names = ", ".join(model["name"] for model in models) or "none"
         for model in models:
@@ -192,7 +192,7 @@ class Session:
         )
 
     def _of_pretrained(self, models: list[dict[str, Any]]) -> dict[str, Any] | None:
-        """The model that is the checkpoint of pretrained=, by its folder or else by its identity."""
+        """The model that matches pretrained=, by its folder, else by its identity."""
         if self._local is None:
             return None
         for model in models:
@@ -204,7 +204,7 @@ class Session:
         return None
 
     def _check_checkpoint(self, name: str, local: LocalIdentity) -> None:
-        """pretrained= must be what the running worker has loaded. Raises ArgumentError."""
+        """Raises ArgumentError when pretrained= is not the checkpoint that the running worker has loaded."""
         model, where = self.model, f"the worker at {self.url}"
         if is_at(model, local.folder):
             return
@@ -213,7 +213,7 @@ class Session:
         if ours and ours != theirs:
             raise ArgumentError(
                 f"pretrained={name} is the checkpoint {ours}, but {where} has loaded {model['name']}, which is {theirs}: "
-                "leave pretrained= out (tokenizer= names a tokenizer alone), or start a worker with that checkpoint"
+                "leave pretrained= out (use tokenizer= for a tokenizer only), or start a worker with that checkpoint"
             )
         if not ours and model.get("path") and Path(model["path"]).exists() and has_weights(local.folder):
             raise ArgumentError(
@@ -224,28 +224,29 @@ class Session:
             self.notes.append(f"pretrained={name} was not compared with the worker's checkpoint: {why}")
 
     def _check_running(self, settings: Settings, checkpoint: Checkpoint | None) -> None:
-        """What the arguments ask for must be what the running worker has. Raises ArgumentError."""
+        """Raises ArgumentError when the running worker's settings differ from the arguments."""
         model, where = self.model, f"the worker at {self.url}"
         if checkpoint is not None and self._local is not None:
             self._check_checkpoint(checkpoint.name, self._local)
         if settings.dtype not in ("auto", model["dtype"]):
             raise ArgumentError(
-                f"dtype={settings.dtype}, but {where} computes in {model['dtype']}: start one with --dtype "
+                f"dtype={settings.dtype}, but {where} computes in {model['dtype']}: start a worker with --dtype "
                 f"{settings.dtype}, or leave dtype= out"
             )
         if settings.max_length is not None and settings.max_length > model["max_length"]:
             raise ArgumentError(
-                f"max_length={settings.max_length}, but {where} takes at most {model['max_length']}: start one "
+                f"max_length={settings.max_length}, but {where} takes at most {model['max_length']}: start a worker "
                 f"with --max-length {settings.max_length}"
             )
         if settings.device_is_wish and settings.backend != model["backend"]:
             raise ArgumentError(
-                f"device={settings.backend}, but {where} computes on {model['backend']}: start one with "
+                f"device={settings.backend}, but {where} computes on {model['backend']}: start a worker with "
                 f"--backend {settings.backend}, or leave device= out"
             )
         if settings.cpu_variant not in (None, model["variant"]):
             raise ArgumentError(
-                f"cpu_variant={settings.cpu_variant}, but {where} runs {model['variant']}"
+                f"cpu_variant={settings.cpu_variant}, but {where} runs {model['variant']}: leave cpu_variant= out, or start a "
+                f"worker with --cpu-variant {settings.cpu_variant}"
             )
         ours = [
             name
@@ -253,9 +254,9 @@ class Session:
             if getattr(settings, name) is not None
         ]
         if ours:
-            log.info("without effect with endpoint=, the worker runs already: %s", ", ".join(ours))
+            log.info("arguments without effect with endpoint= (the worker is already running): %s", ", ".join(ours))
 
     def close(self) -> None:
-        """Stops a worker of our own; a running one is left alone."""
+        """Stops our own worker; a worker at an endpoint keeps running."""
         if self._worker is not None:
             self._worker.close()

@@ -1,4 +1,4 @@
-"""A tokenizer without transformers: what lm-eval and its tasks ask of one, over the `tokenizers` library."""
+"""A tokenizer without transformers: the interface that lm-eval and its tasks need, on the `tokenizers` library."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .errors import ArgumentError
 
 log = logging.getLogger("lm_eval.ctworker")
 
-#: What `model_max_length` is when no file sets it, as in transformers.
+#: The value of `model_max_length` if no file sets it, as in transformers.
 UNLIMITED = int(1e30)
 
 
 class TextTokenizer:
-    """Reads the tokenizer of a checkpoint folder; attributes are named as in transformers.
+    """The tokenizer of a checkpoint folder; attribute names are those of transformers.
 
-    name: what it is called in results. add_bos_token: None leaves it to the files.
+    name: the tokenizer's name in results. add_bos_token: None leaves the decision to the files.
     """
 
     def __init__(self, folder: Path, *, name: str, add_bos_token: bool | None = None) -> None:
@@ -33,7 +33,7 @@ class TextTokenizer:
         self._choose_pad()
 
     def _choose_pad(self) -> None:
-        """As lm-eval's configure_pad_token: nothing is ever padded here, but results record it."""
+        """Does the same as lm-eval's configure_pad_token: ctworker never pads, but results record the token."""
         for name in ("pad_token", "unk_token", "eos_token"):
             if self._special.get(name):
                 self._special.setdefault("pad_token", self._special[name])
@@ -87,7 +87,7 @@ class TextTokenizer:
     def encode_batch(
         self, texts: Sequence[str], add_special_tokens: bool = True
     ) -> Iterable[list[int]]:
-        """The same as encode() for each text."""
+        """encode() of each text."""
         encodings = self._tokenizer.encode_batch_fast(
             list(texts), add_special_tokens=add_special_tokens
         )
@@ -98,11 +98,11 @@ class TextTokenizer:
         return self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
 
     def select_template(self, name: str | None = None) -> str:
-        """The chat template of that name; None: the only one, or the default. Raises ArgumentError."""
+        """The chat template of that name; None: the only template, or the default. Raises ArgumentError."""
         if self.chat_template is None:
             raise ArgumentError(
                 f"the tokenizer of {self.name_or_path} has no chat template (chat_template.jinja, or chat_template in "
-                "tokenizer_config.json): leave --apply_chat_template out, or give an instruct model's with tokenizer="
+                "tokenizer_config.json): leave --apply_chat_template out, or pass an instruct model's tokenizer with tokenizer="
             )
         if isinstance(self.chat_template, str):
             return self.chat_template
@@ -124,10 +124,10 @@ class TextTokenizer:
         template_name: str | None = None,
         **variables: Any,
     ) -> str:
-        """The text of a chat, with the special tokens as variables. Only tokenize=False."""
+        """The text of a chat, with the special tokens as variables. tokenize must be False."""
         if tokenize:
             raise ArgumentError(
-                "apply_chat_template(tokenize=True) is not supported: encode its text"
+                "apply_chat_template(tokenize=True) is not supported: pass the returned text to encode()"
             )
         return chat.render(
             self.select_template(template_name),

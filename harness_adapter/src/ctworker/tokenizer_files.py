@@ -1,8 +1,8 @@
 """Reads a checkpoint's tokenizer files and builds the `tokenizers` pipeline that transformers 5 builds.
 
-transformers 5 takes tokenizer.json as it is, except for a few classes whose pipeline it builds anew
-around the file's vocabulary. Those whose tokens can differ from the file's are built anew here too.
-docs/METHODS.md, "Tokens", tells the rules; tests compare the ids with those of transformers.
+transformers 5 uses tokenizer.json as it is, except for a few classes whose pipeline it rebuilds around the
+file's vocabulary. Classes whose tokens can then differ from the file's tokens are rebuilt here too.
+docs/METHODS.md, "Tokens", gives the rules; tests compare the ids with those of transformers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SPECIAL_NAMES = (
     "mask_token",
 )
 
-#: Special tokens that a class has when no file names them.
+#: A class's default special tokens, used if no file names them.
 _CLASS_DEFAULTS: dict[str, dict[str, str]] = {
     "LlamaTokenizer": {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"},
     "CodeLlamaTokenizer": {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"},
@@ -76,7 +76,7 @@ _CLASS_DEFAULTS: dict[str, dict[str, str]] = {
     },
 }
 
-#: Model types whose tokenizer class transformers ignores in favour of tokenizer.json itself.
+#: Model types for which transformers ignores the tokenizer class and uses tokenizer.json itself.
 _PLAIN_MODEL_TYPES = {
     "ministral",
     "ministral3",
@@ -104,36 +104,36 @@ _PLAIN_MODEL_TYPES = {
     "persimmon",
 }
 
-#: Model types for which transformers knows the class better than their files.
+#: Model types for which transformers overrides the class that the files name.
 _FORCED_CLASS = {"qwen2": "Qwen2Tokenizer"}
 
-#: Model types whose class is this one when no file names any.
+#: Model types with a default class, used if no file names a class.
 _CLASS_WHEN_UNNAMED = {"qwen3": "Qwen2Tokenizer"}
 
-#: Qwen2's pre-tokenizer, as its own tokenizer.json has it.
+#: Qwen2's pre-tokenizer, as in its tokenizer.json.
 _QWEN2_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
-#: Classes that added BOS by themselves in transformers 4, whatever tokenizer.json said.
+#: Classes that decided about BOS themselves in transformers 4, regardless of tokenizer.json.
 _ADDED_BOS_IN_4 = {"LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer", "CohereTokenizer"}
 
 
 @dataclass
 class TokenizerFiles:
-    """What the files of one tokenizer say."""
+    """The contents of one tokenizer's files."""
 
     folder: Path
-    config: dict[str, Any]  # tokenizer_config.json; {} when there is none
+    config: dict[str, Any]  # tokenizer_config.json; {} if missing
     model_config: dict[str, Any]  # config.json
-    class_name: str  # without "Fast"; "" when nobody names one
+    class_name: str  # without "Fast"; "" if no file names a class
     json: dict[str, Any] | None  # tokenizer.json
     special: dict[str, str] = field(default_factory=dict)  # bos_token ... -> text
-    added: list[AddedToken] = field(default_factory=list)  # in the order of their ids
+    added: list[AddedToken] = field(default_factory=list)  # in order of their ids
     extra: list[AddedToken] = field(
         default_factory=list
-    )  # further special tokens, without an id of their own
+    )  # further special tokens, without an explicit id
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -149,14 +149,14 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _content(value: Any) -> str | None:
-    """The text of a special token, which files store as a text or as a map."""
+    """The text of a special token, which files store as a string or as a map."""
     if isinstance(value, dict):
         value = value.get("content")
     return value if isinstance(value, str) else None
 
 
 def _added_token(value: Any, *, special: bool | None = None) -> AddedToken:
-    """From a map as the files have it, or from a text."""
+    """From a map as stored in the files, or from a string."""
     if isinstance(value, str):
         return AddedToken(value, special=bool(special), normalized=False)
     flags = {
@@ -172,7 +172,7 @@ def _added_token(value: Any, *, special: bool | None = None) -> AddedToken:
 
 
 def read(folder: Path) -> TokenizerFiles:
-    """Reads all files of a folder. Raises ArgumentError that names the file."""
+    """Reads all tokenizer files of a folder. Raises an ArgumentError that names the file."""
     config = _read_json(folder / "tokenizer_config.json")
     model_config = _read_json(folder / "config.json")
     tokenizer_json = _read_json(folder / "tokenizer.json") or None
@@ -186,7 +186,7 @@ def read(folder: Path) -> TokenizerFiles:
     if model_type in _PLAIN_MODEL_TYPES:
         files.class_name = ""
     elif files.class_name == "LlamaTokenizer" and '"ByteLevel"' in json.dumps(tokenizer_json or {}):
-        files.class_name = ""  # Llama 3, DeepSeek: that class is wrong for a byte-level vocabulary
+        files.class_name = ""  # Llama 3, DeepSeek: LlamaTokenizer is wrong for a byte-level vocabulary
     _read_special(files)
     return files
 
@@ -262,13 +262,13 @@ def build(files: TokenizerFiles, add_bos_token: bool | None) -> Tokenizer:
 def _no_tokenizer_json(folder: Path) -> str:
     if (folder / "tokenizer.model").is_file():
         return (
-            f"{folder}: has tokenizer.model but no tokenizer.json. Convert it once, where transformers, sentencepiece "
-            'and protobuf are installed: python -c "from transformers import AutoTokenizer as A; '
+            f"{folder}: has tokenizer.model but no tokenizer.json. Convert it once, in an environment with transformers, "
+            'sentencepiece and protobuf: python -c "from transformers import AutoTokenizer as A; '
             f"A.from_pretrained('{folder}').save_pretrained('TOKENIZER_DIR')\", and pass tokenizer=TOKENIZER_DIR"
         )
     return (
-        f"{folder}: has no tokenizer.json. Give the folder or hub name of one with tokenizer=; the original model's "
-        "is right for a quantised copy"
+        f"{folder}: has no tokenizer.json. Pass a tokenizer's folder or hub name with tokenizer=; a quantised copy uses the "
+        "original model's tokenizer"
     )
 
 
@@ -282,7 +282,7 @@ def _bpe(model: dict[str, Any], **flags: Any) -> Tokenizer:
 
 
 def _llama(config: dict[str, Any], model: dict[str, Any]) -> Tokenizer:
-    """LlamaTokenizer: no normalizer; blanks become U+2581 and one is put before a text that has none."""
+    """LlamaTokenizer: no normalizer; blanks become U+2581, and a text without a leading U+2581 gets one."""
     tokenizer = _bpe(model, fuse_unk=True, byte_fallback=True)
     prefix_space = config.get("add_prefix_space")
     prefix_space = True if prefix_space is None else bool(prefix_space)
@@ -317,8 +317,8 @@ _ANEW = {"LlamaTokenizer": _llama, "Qwen2Tokenizer": _qwen2}
 
 
 def _add_tokens(tokenizer: Tokenizer, files: TokenizerFiles) -> None:
-    """Added tokens with the flags that tokenizer_config.json gives them, then special tokens that are not yet
-    added ones: in a text, they are recognised whole."""
+    """Adds the added tokens with their flags from tokenizer_config.json, then special tokens that are still missing,
+    so that a text's special tokens are recognised as a whole."""
     if files.added:
         tokenizer.add_tokens(files.added)
     known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
@@ -333,7 +333,7 @@ def _add_tokens(tokenizer: Tokenizer, files: TokenizerFiles) -> None:
 
 
 def _set_bos(tokenizer: Tokenizer, bos: str | None) -> None:
-    """A post-processor that puts `bos` first (None: nothing), and nothing at the end."""
+    """Sets a post-processor that puts `bos` first (None: nothing), and nothing at the end."""
     special = [(bos, tokenizer.token_to_id(bos))] if bos is not None else []
     single = f"{bos}:0 $A:0" if bos is not None else "$A:0"
     pair = f"{single} {bos}:1 $B:1" if bos is not None else "$A:0 $B:1"
@@ -343,14 +343,14 @@ def _set_bos(tokenizer: Tokenizer, bos: str | None) -> None:
 
 
 def _note_transformers_4(tokenizer: Tokenizer, files: TokenizerFiles) -> None:
-    """Says so where transformers 4 would have decided about BOS otherwise."""
+    """Warns if transformers 4 would have decided differently about BOS."""
     bos = files.special.get("bos_token")
     adds = bool(bos) and tokenizer.encode("a").ids[:1] == [tokenizer.token_to_id(bos)]
     before = bool(files.config.get("add_bos_token", True))
     if bos and adds != before:
         log.warning(
-            "%s: tokenizer.json %s BOS, tokenizer_config.json (add_bos_token) says otherwise; as transformers 5 "
-            "we follow tokenizer.json, transformers 4 did not. add_bos_token=True or False settles it",
+            "%s: tokenizer.json %s BOS, but add_bos_token in tokenizer_config.json says otherwise; ctworker and "
+            "transformers 5 follow tokenizer.json, transformers 4 did not: add_bos_token=True or False decides",
             files.folder,
-            "adds" if adds else "adds no",
+            "adds" if adds else "does not add",
         )

@@ -1,8 +1,8 @@
 """A REQ socket of the SP protocols, which nng speaks, in plain Python sockets.
 
-Only what one client needs: one connection, one request at a time. Written here rather than taken
-from a binding of nng, because that process forks (the `datasets` library's workers): nng aborts a
-forked child that touches it, starts a dozen threads in its parent, and hides Ctrl-C while it waits.
+It supports only what one client needs: one connection, one request at a time. A binding of nng does not
+fit, because the lm-eval process forks (the `datasets` library's workers): nng aborts a forked child that
+uses it, starts a dozen threads in the parent, and blocks Ctrl-C while it waits.
 
 Wire format (nanomsg RFCs sp-tcp-mapping-01 and sp-ipc-mapping): both sides send 8 bytes
 `00 'S' 'P' 00 <protocol:u16> 00 00`; then messages, each a 64-bit length, big-endian, and the bytes
@@ -28,17 +28,17 @@ from .wire import MESSAGE_BYTES
 _REQ, _REP = 0x30, 0x31
 _HANDSHAKE = struct.Struct(">4sHH")
 _MAGIC = b"\0SP\0"
-_SUN_PATH_BYTES = 107  # sockaddr_un.sun_path without its terminator
+_SUN_PATH_BYTES = 107  # sockaddr_un.sun_path without the terminator
 
 
 def _address(url: str) -> tuple[str | bytes | tuple[str, int], bool]:
-    """(address, is_ipc) of a URL. Raises ArgumentError that names it."""
+    """(address, is_ipc) of a URL. Raises an ArgumentError that names the URL."""
     scheme, separator, rest = url.partition("://")
     if separator and scheme == "ipc" and rest:
         if len(os.fsencode(rest)) > _SUN_PATH_BYTES:
             raise ArgumentError(
                 f"the socket path of '{url}' has {len(os.fsencode(rest))} bytes, at most {_SUN_PATH_BYTES} are "
-                "possible: use a shorter one"
+                "possible: use a shorter path"
             )
         return rest, True
     if separator and scheme == "abstract" and rest:
@@ -49,22 +49,22 @@ def _address(url: str) -> tuple[str | bytes | tuple[str, int], bool]:
         if colon and host and port.isdigit() and 0 < int(port) < 65536:
             return (host, int(port)), False
     raise ArgumentError(
-        f"endpoint '{url}' is not understood: expected ipc:///path/to/socket or tcp://host:port "
-        "(a worker prints its own when it starts)"
+        f"endpoint '{url}' is invalid: expected ipc:///path/to/socket or tcp://host:port "
+        "(a worker prints its endpoint when it starts)"
     )
 
 
 def missing_path(url: str) -> str | None:
-    """The path of an `ipc://` URL at which there is nothing, so that nobody can listen there; else None."""
+    """The path of an `ipc://` URL if no file exists there, so that no worker can listen; else None."""
     target, is_ipc = _address(url)
     return target if is_ipc and isinstance(target, str) and not os.path.exists(target) else None
 
 
 class ReqSocket:
-    """One connection to a REP socket. Not for several threads at once. A forked child must not use it;
-    closing or dropping it there does no harm.
+    """One connection to a REP socket. Not thread-safe. A forked child must not use the connection, but may
+    close or drop it.
 
-    clock: what timeouts are counted in.
+    clock: measures the timeouts.
     """
 
     def __init__(self, url: str, clock: Clock | None = None) -> None:
@@ -80,14 +80,14 @@ class ReqSocket:
         return self._socket is not None
 
     def connect(self, timeout: float) -> None:
-        """Connects and shakes hands. Raises ConnectionLost."""
+        """Connects and exchanges the handshake. Raises ConnectionLost."""
         if self._socket is not None:
             return
         deadline = self._clock.now() + timeout
         sock: socket.socket | None = None
         try:
             sock = self._dial(deadline)
-            with contextlib.suppress(BrokenPipeError):  # it has closed, but may have said who it is
+            with contextlib.suppress(BrokenPipeError):  # the peer has closed, but may have sent its greeting
                 self._send(sock, _HANDSHAKE.pack(_MAGIC, _REQ, 0), deadline)
             magic, protocol, _ = _HANDSHAKE.unpack(self._read(sock, _HANDSHAKE.size, deadline))
         except OSError as error:
@@ -101,18 +101,19 @@ class ReqSocket:
         if magic != _MAGIC or protocol != _REP:
             sock.close()
             raise ProtocolError(
-                f"what listens on {self.url} is no ctworker (its greeting is {magic!r}, {protocol:#x})"
+                f"the program that listens on {self.url} is not a ctworker (its greeting is {magic!r}, {protocol:#x}): "
+                "correct the endpoint (ctworker ps lists the running workers)"
             )
         self._socket = sock
 
     def request(
         self, body: bytes, timeout: float, while_waiting: Callable[[], None] | None = None
     ) -> bytes:
-        """Sends one request and returns its reply's bytes; connects first where needed.
+        """Sends one request and returns the reply's bytes; connects first if needed.
 
-        while_waiting: called a few times a second as long as nothing comes.
+        while_waiting: called a few times per second until the reply arrives.
 
-        Raises ConnectionLost when the connection fails or no reply came within `timeout` seconds;
+        Raises ConnectionLost when the connection fails or no reply arrives within `timeout` seconds;
         the connection is then closed, and the request may be repeated.
         """
         deadline = self._clock.now() + timeout
@@ -134,11 +135,11 @@ class ReqSocket:
         except OSError as error:
             self.close()
             raise ConnectionLost(f"no answer from {self.url}: {_reason(error)}") from error
-        except BaseException:  # also KeyboardInterrupt: what is under way is unknown now
+        except BaseException:  # also KeyboardInterrupt: the state of the stream is unknown now
             self.close()
             raise
         finally:
-            self._while_waiting = None  # it holds its owner
+            self._while_waiting = None  # the callback refers to its owner
 
     def close(self) -> None:
         if self._socket is not None:
@@ -146,7 +147,7 @@ class ReqSocket:
             self._socket = None
 
     def _dial(self, deadline: float) -> socket.socket:
-        """A connected socket that does not block."""
+        """A connected, non-blocking socket."""
         if self._ipc:
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
@@ -183,7 +184,7 @@ class ReqSocket:
         raise found
 
     def _wait(self, sock: socket.socket, event: int, deadline: float) -> None:
-        """Until the socket is ready for it. Raises TimeoutError at the deadline."""
+        """Waits until the socket is ready for the event. Raises TimeoutError at the deadline."""
         poller = select.poll()
         poller.register(sock, event)
         while not poller.poll(1000 * SLICE_S):
@@ -202,7 +203,7 @@ class ReqSocket:
 
     def _receive(self, sock: socket.socket, deadline: float) -> bytes:
         if self._ipc and self._read(sock, 1, deadline) != b"\1":
-            raise OSError("the reply's frame is not one of the ipc transport")
+            raise OSError("the reply is not framed as on the ipc transport")
         (n_bytes,) = struct.unpack(">Q", self._read(sock, 8, deadline))
         if n_bytes > MESSAGE_BYTES:
             raise OSError(f"the reply has {n_bytes} bytes, at most {MESSAGE_BYTES} are allowed")

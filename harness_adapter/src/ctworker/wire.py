@@ -13,10 +13,10 @@ from .errors import ProtocolError, WorkerError
 
 PROTOCOL_VERSION = 1
 
-#: Largest message either side sends; the size of a reply that is refused before it is read.
+#: Largest message that either side sends; a longer reply is refused before it is read.
 MESSAGE_BYTES = 64 << 20
 
-#: array typecodes of the column types that the protocol names.
+#: array typecodes of the protocol's column types.
 INT32, FLOAT32, FLOAT64, UINT8 = "i", "f", "d", "B"
 _WIDTH = {INT32: 4, FLOAT32: 4, FLOAT64: 8, UINT8: 1}
 
@@ -57,7 +57,7 @@ def encode_request(op: str, request_id: int, fields: dict[str, Any]) -> bytes:
 def decode_reply(data: bytes, request_id: int) -> dict[str, Any]:
     """The map of a reply to request `request_id`.
 
-    Raises WorkerError when the worker says no, ProtocolError when the bytes are no reply of ours.
+    Raises WorkerError when the worker refuses, ProtocolError when the bytes are not a reply to the request.
     """
     try:
         reply = msgpack.unpackb(data, raw=False, strict_map_key=True)
@@ -76,7 +76,7 @@ def decode_reply(data: bytes, request_id: int) -> dict[str, Any]:
         )
     if reply.get("id") != request_id:
         raise ProtocolError(
-            f"the worker answered request {reply.get('id')}, asked was {request_id}"
+            f"the worker answered request {reply.get('id')}, expected {request_id}"
         )
     return reply
 
@@ -96,7 +96,7 @@ COLUMN_TYPES = {
 def decode_columns(result: dict[str, bytes], n_items: int) -> dict[str, array]:
     """Unpacks the columns of a fetch reply and checks their lengths.
 
-    Raises ProtocolError, naming the column, when a length does not fit.
+    Raises a ProtocolError that names the column when a length is wrong.
     """
     columns = {
         name: unpack(data, COLUMN_TYPES[name])
