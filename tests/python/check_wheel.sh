@@ -28,7 +28,7 @@ unset PYTHONPATH CTWORKER_BIN CTWORKER
 export HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1
 step "empty environment" "${PYTHON:-python3}" -m venv "$work/venv"
 bin=$work/venv/bin
-# The GPU backend for one architecture: that it compiles for all is another test's (stage cuda).
+# The GPU backend for one architecture only: the stage cuda compiles it for all.
 step "wheel" "$bin/pip" wheel -q --no-deps -w "$work/dist" \
   --config-settings=cmake.define.CTW_CUDA_ARCHITECTURES=90a "$root/harness_adapter"
 wheel=$(ls "$work"/dist/ctworker-*.whl)
@@ -56,7 +56,7 @@ program=$("$bin/python" -c 'import ctworker.launcher as l; print(l.find_binary()
 step "the program is the package's" sh -c "case '$program' in $work/venv/*) ;; *) exit 1 ;; esac"
 step "runs" "$program" --version
 step "console script" "$bin/ctworker" --version
-# Only the C library may come from the system; libcjson from beside the program.
+# Only the C library may come from the system; libcjson comes from the package.
 step "carries its libraries" sh -c "
   needed=\$(objdump -p '$program' | sed -n 's/ *NEEDED *//p')
   for lib in \$needed; do
@@ -76,7 +76,7 @@ assert {"ctworker.pth", "ctworker/py.typed", "ctworker/bin/ctworker"} <= set(fil
 PY
 
 if [ -e "$(dirname "$program")/../lib/libctworker_cuda.so" ]; then
-  # It is found and loads; whether there is a GPU is not this test's.
+  # The backend is found and loads; this test does not need a GPU.
   step "carries the GPU backend" sh -c "'$program' score --backend cuda --model '$model' </dev/null 2>said ||
     ! grep -E 'libctworker_cuda|the contract' said"
 fi

@@ -30,7 +30,10 @@ def test_token_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str)
     assert client_token() == "the environment's"
 
 
-@pytest.mark.parametrize(("content", "words"), [(None, "No such file"), (b"# a\n", "contains no token"), (b"\xff", "not UTF-8 text")])
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(None, "No such file"), (b"# a\n", "contains no token"), (b"\xff", "not UTF-8 text")],
+)
 def test_bad_token_files(tmp_path: Path, content: bytes | None, words: str) -> None:
     if content is not None:
         (tmp_path / "token").write_bytes(content)

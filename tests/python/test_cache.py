@@ -49,7 +49,7 @@ def answer(
         model.close()
 
 
-def test_another_checkpoint_is_asked_again(answer: Callable[..., tuple[Any, int, dict]]) -> None:
+def test_another_checkpoint_is_asked_anew(answer: Callable[..., tuple[Any, int, dict]]) -> None:
     one, two = "11" * 32, "22" * 32
     assert answer(f"identity={one}")[1:2] == (1,)
     got, n_asked, report = answer(f"identity={two}")
@@ -62,13 +62,13 @@ def test_another_checkpoint_is_asked_again(answer: Callable[..., tuple[Any, int,
 @pytest.mark.parametrize(
     "arguments", [{"max_length": 16}, {"add_bos_token": True}, {"prefix_token_id": 9}]
 )
-def test_other_arguments_are_asked_again(
+def test_other_arguments_are_asked_anew(
     answer: Callable[..., tuple[Any, int, dict]], arguments: dict[str, Any]
 ) -> None:
     assert [answer()[1], answer(**arguments)[1], answer(**arguments)[1]] == [1, 1, 0]
 
 
-def test_another_tokenizer_is_asked_again(
+def test_another_tokenizer_is_asked_anew(
     answer: Callable[..., tuple[Any, int, dict]], checkpoint: Path, tmp_path: Path
 ) -> None:
     for name in ("same", "other"):

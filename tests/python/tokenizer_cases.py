@@ -1,7 +1,7 @@
-"""Tokenizer folders as the families publish them, with small vocabularies (data/tokenizer_vocabularies.json),
+"""Tokenizer folders in the layout of the published families, with small vocabularies (data/tokenizer_vocabularies.json),
 and the ids that transformers gives for them (data/tokenizer_ids.json).
 
-    python tokenizer_cases.py          with transformers 5 installed: writes both files anew
+    python tokenizer_cases.py          rewrites both files (needs transformers 5)
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def cases() -> Iterator[tuple[str, Tokenizer, dict[str, Any], str, dict[str, Any
 
 
 def write(folder: Path) -> dict[str, Path]:
-    """Writes every case's folder; name -> folder."""
+    """Writes every case's folder. Returns name -> folder."""
     out = {}
     for name, tokenizer, config, model_type, special in cases():
         out[name] = folder / name
