@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* The whole of xxHash is compiled into this file: no library is linked. */
+/* Compiles xxHash into this file; no library is linked. */
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 

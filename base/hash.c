@@ -63,7 +63,7 @@ static void draw_key(void)
 {
     if (getrandom(process_key, sizeof(process_key), GRND_NONBLOCK) == sizeof(process_key))
         return;
-    /* No entropy yet (very early in boot): the clock and our own address still differ by run. */
+    /* No entropy yet (very early in boot): the clock and an address still differ between runs. */
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     process_key[0] = (uint64_t)now.tv_nsec * 0x9e3779b97f4a7c15u;

@@ -26,7 +26,7 @@ static void set_hooks(void)
     cJSON_InitHooks(&hooks);
 }
 
-/* cJSON does not know Infinity and NaN: these become zeros, padded to the same length. */
+/* cJSON does not know Infinity and NaN: replaces them with zeros, padded to the same length. */
 static void hide_nonfinite(struct ctw_json *doc)
 {
     for (uint32_t i = 0; i < doc->nodes.count; i++) {
@@ -63,8 +63,8 @@ static bool same_type(const struct ctw_json_node *node, const cJSON *item)
     return false;
 }
 
-/* Gives node i and all below it their values from cJSON's tree, which has the same shape; false
- * if it has not. At most CTW_JSON_MAX_DEPTH deep. */
+/* Sets the values of node i and of all nodes below it from cJSON's tree. False: the tree has
+ * another shape. Recursion is at most CTW_JSON_MAX_DEPTH deep. */
 static bool attach(struct ctw_json *doc, uint32_t i, const cJSON *item)
 {
     struct ctw_json_node *node = &doc->nodes.at[i];
@@ -94,17 +94,17 @@ static enum ctw_status build_tree(struct ctw_json *doc, const char *original, st
     hide_nonfinite(doc);
     doc->tree = cJSON_ParseWithLengthOpts(doc->text, doc->bytes, NULL, 0);
     memcpy(doc->text, original, doc->bytes);
-    /* The text is known to be well formed, so this is all that can be wrong. */
+    /* The scan has accepted the text, so memory is the only possible cause. */
     if (doc->tree == NULL)
         return ctw_fail(err, CTW_ENOMEM, "%s: out of memory for %u JSON values", doc->what,
                         doc->nodes.count);
     if (!attach(doc, 0, doc->tree))
-        return ctw_fail(err, CTW_EINTERNAL, "%s: cJSON reads this text otherwise than it stands",
+        return ctw_fail(err, CTW_EINTERNAL, "%s: cJSON parses this text differently from the scan",
                         doc->what);
     return CTW_OK;
 }
 
-/* The slot of (parent, key), or the empty one where it would be. */
+/* The slot of (parent, key), or the empty slot in which to insert it. */
 static uint32_t find_slot(const struct ctw_json *doc, uint32_t parent, const char *key)
 {
     uint32_t slot = (uint32_t)ctw_hash(parent, key, strlen(key)) & doc->slot_mask;
@@ -134,7 +134,7 @@ static enum ctw_status index_members(struct ctw_json *doc, struct ctw_err *err)
             continue;
         uint32_t slot = find_slot(doc, node->parent, node->key);
         if (doc->slots[slot] != 0)
-            return ctw_json_fail(node, err, CTW_EFORMAT, "the key is there twice");
+            return ctw_json_fail(node, err, CTW_EFORMAT, "the key occurs twice");
         doc->slots[slot] = i;
     }
     return CTW_OK;
@@ -185,7 +185,8 @@ static enum ctw_status read_all(int fd, char *buf, size_t bytes, const char *wha
         if (n < 0)
             return ctw_fail(err, CTW_EIO, "%s: cannot be read: %s", what, strerror(errno));
         if (n == 0)
-            return ctw_fail(err, CTW_EIO, "%s: it became shorter while it was read", what);
+            return ctw_fail(err, CTW_EIO, "%s: the file became shorter while it was being read",
+                            what);
         at += (size_t)n;
     }
     return CTW_OK;
@@ -198,7 +199,7 @@ enum ctw_status ctw_json_parse_file(struct ctw_json **out, const char *what, con
     char *text = NULL;
     struct stat info;
     *out = NULL;
-    /* O_NONBLOCK: a FIFO of that name must not hang us. */
+    /* O_NONBLOCK: open() must not block on a FIFO. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return ctw_fail(err, errno == ENOENT || errno == ENOTDIR ? CTW_ENOTFOUND : CTW_EIO,

@@ -13,8 +13,8 @@ static const char *const expected_name[] = {
     [CTW_JSON_OBJECT] = "an object",
 };
 
-/* Appends to buf[*at], always terminated, cut at cap. Control characters become '?', so that a
- * message stays one line. */
+/* Appends to buf[*at], NUL-terminated, truncated to cap. Control characters become '?', so that a
+ * message stays on one line. */
 static void append(char *buf, size_t cap, size_t *at, const char *text)
 {
     for (; *text != '\0' && *at + 1 < cap; text++)
@@ -104,7 +104,7 @@ enum ctw_status ctw_json_expect(const struct ctw_json_node *node, enum ctw_json_
     return node->type == type ? CTW_OK : fail_expected(node, expected_name[type], err);
 }
 
-/* The node's number as an exact int64; false if it is none. */
+/* The node's number as an exact int64; false if it is not one. */
 static bool exact_int(const struct ctw_json_node *node, int64_t *out)
 {
     const char *p = node->doc->text + node->source, *end = p + node->source_bytes;
@@ -119,7 +119,7 @@ static bool exact_int(const struct ctw_json_node *node, int64_t *out)
         *out = v;
         return true;
     }
-    /* With a fraction or an exponent: integral, and small enough for a double to be exact. */
+    /* With a fraction or an exponent: must be integral, and small enough for an exact double. */
     if (fabs(node->number) > 9007199254740992.0 || node->number != floor(node->number))
         return false;
     *out = (int64_t)node->number;
@@ -171,7 +171,7 @@ enum ctw_status ctw_json_as_string(const struct ctw_json_node *node, const char 
     return st;
 }
 
-/* Looks up a member; *out is NULL where there is nothing to read. */
+/* Looks up a member; *out is NULL if it is absent or null. */
 static enum ctw_status look_up(const struct ctw_json_node *object, const char *key,
                                enum ctw_json_need need, const struct ctw_json_node **out,
                                struct ctw_err *err)
@@ -184,7 +184,7 @@ static enum ctw_status look_up(const struct ctw_json_node *object, const char *k
         return CTW_OK;
     if (need == CTW_JSON_REQUIRED)
         return ctw_json_fail(object, err, CTW_EFORMAT, "\"%s\" is %s", key,
-                             *out == NULL ? "missing" : "null, but is needed");
+                             *out == NULL ? "missing" : "null, but is required");
     *out = NULL;
     return CTW_OK;
 }

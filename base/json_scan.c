@@ -4,7 +4,7 @@
 #include "base/mem.h"
 #include "base/utf8.h"
 
-enum { MAX_NUMBER_BYTES = 63 }; /* cJSON reads no longer ones */
+enum { MAX_NUMBER_BYTES = 63 }; /* cJSON's limit */
 
 struct scan {
     const char *text;
@@ -50,7 +50,7 @@ static void skip_space(struct scan *s)
         s->at++;
 }
 
-/* The byte at `at`, or 0 at the end (a NUL in the text is never what is looked for either). */
+/* The byte at `at`, or 0 at the end (no caller looks for a NUL in the text). */
 static char peek(const struct scan *s)
 {
     return s->at < s->bytes ? s->text[s->at] : '\0';
@@ -61,7 +61,7 @@ static bool is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
-/* Four hex digits at `at`; -1 if they are not there. */
+/* The value of the four hex digits at `at`; -1: not four hex digits. */
 static int32_t hex4(const struct scan *s, size_t at)
 {
     int32_t v = 0;
@@ -80,7 +80,7 @@ static int32_t hex4(const struct scan *s, size_t at)
     return v;
 }
 
-/* s->at is on the 'u'; leaves it after the escape (after both halves of a pair). */
+/* On entry s->at is at the 'u'; on return it is after the escape (after both halves of a pair). */
 static enum ctw_status scan_unicode_escape(struct scan *s)
 {
     size_t start = s->at - 1;
@@ -96,7 +96,7 @@ static enum ctw_status scan_unicode_escape(struct scan *s)
                   s->text[s->at + 1] == 'u';
     int32_t low = paired ? hex4(s, s->at + 2) : -1;
     if (low < 0xdc00 || low > 0xdfff)
-        return fail_at(s, start, "a lone surrogate is no character");
+        return fail_at(s, start, "a lone surrogate is not a character");
     s->at += 6;
     return CTW_OK;
 }
@@ -128,10 +128,10 @@ static enum ctw_status scan_string(struct scan *s)
         } else if (c != '\0' && strchr("\"\\/bfnrt", c) != NULL) {
             s->at++;
         } else {
-            return fail_at(s, s->at, "no such escape in a string");
+            return fail_at(s, s->at, "invalid escape in a string");
         }
     }
-    return fail_at(s, start, "the string that begins here has no end");
+    return fail_at(s, start, "the string that begins here is not terminated");
 }
 
 static size_t skip_digits(struct scan *s)
@@ -208,7 +208,7 @@ static enum ctw_status append(struct scan *s, uint32_t parent, uint32_t *out)
     if (nodes->count == nodes->capacity) {
         size_t capacity = nodes->capacity == 0 ? 64 : (size_t)nodes->capacity * 2;
         if (capacity > UINT32_MAX)
-            capacity = UINT32_MAX; /* more than there are bytes */
+            capacity = UINT32_MAX; /* more than the bytes of the text */
         struct ctw_json_node *at = ctw_realloc(nodes->at, capacity, sizeof(*at));
         if (at == NULL)
             return ctw_fail(s->err, CTW_ENOMEM, "%s: out of memory for %zu JSON values", s->what,
@@ -238,7 +238,7 @@ static enum ctw_status scan_key(struct scan *s)
     return CTW_OK;
 }
 
-/* Members or elements up to the closing bracket; s->at is after the opening one. */
+/* Scans members or elements up to the closing bracket; s->at is after the opening bracket. */
 static enum ctw_status scan_children(struct scan *s, uint32_t self, int depth, char close)
 {
     uint32_t child = 0, last = 0;

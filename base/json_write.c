@@ -131,7 +131,7 @@ void ctw_json_write_float(struct ctw_json_writer *w, float v)
             w->status = CTW_ENUMERIC;
         return;
     }
-    for (int digits = 6; digits <= 9; digits++) { /* 9 always do */
+    for (int digits = 6; digits <= 9; digits++) { /* 9 always suffice */
         (void)snprintf(buf, sizeof(buf), "%.*g", digits, (double)v);
         if (strtof(buf, NULL) == v)
             break;
@@ -147,7 +147,7 @@ void ctw_json_write_double(struct ctw_json_writer *w, double v)
             w->status = CTW_ENUMERIC;
         return;
     }
-    for (int digits = 15; digits <= 17; digits++) { /* 17 always do */
+    for (int digits = 15; digits <= 17; digits++) { /* 17 always suffice */
         (void)snprintf(buf, sizeof(buf), "%.*g", digits, v);
         if (strtod(buf, NULL) == v)
             break;

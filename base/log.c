@@ -13,7 +13,7 @@ enum { LINE_MAX_BYTES = 2048, QUIET_SECONDS = 30 };
 static const char *const level_names[] = {"debug", "info", "warn", "error"};
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static int current_level = -1; /* -1: not read from the environment yet */
+static int current_level = -1; /* -1: the environment has not been read yet */
 static bool progress_drawn;
 static time_t progress_last;
 
@@ -34,7 +34,7 @@ static enum ctw_log_level level_locked(void)
         enum ctw_log_level level = CTW_LOG_INFO;
         const char *env = getenv("CTW_LOG");
         if (env != NULL && !ctw_log_level_parse(env, &level))
-            fprintf(stderr, "ctworker: CTW_LOG=%s is none of debug, info, warn, error; using info\n",
+            fprintf(stderr, "ctworker: CTW_LOG=%s is not debug, info, warn or error; using info\n",
                     env);
         current_level = (int)level;
     }

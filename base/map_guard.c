@@ -19,17 +19,17 @@ static struct place {
 static struct sigaction before;
 static uintptr_t page_bytes;
 
-/* In a signal handler: atomics and raw system calls only. */
+/* Runs in a signal handler: only atomics and raw system calls. */
 static bool heal(uintptr_t at)
 {
     for (int i = 0; i < N_PLACES; i++) {
         struct place *p = &places[i];
         uintptr_t first = atomic_load(&p->first), end = atomic_load(&p->end);
-        /* Read twice: another thread may just be giving the place to another map. */
+        /* Read twice: another thread may be assigning the slot to another map. */
         if (first <= TAKEN || at < first || at >= end || atomic_load(&p->first) != first)
             continue;
         uintptr_t page = at & ~(page_bytes - 1);
-        atomic_store(&p->hit, true); /* first: nobody may see zeros and no mark */
+        atomic_store(&p->hit, true); /* before mapping: no reader may see zeros without the mark */
         return syscall(SYS_mmap, page, end - page, PROT_READ,
                        MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
                        0) == (long)page;
@@ -41,10 +41,11 @@ static void on_sigbus(int signal_number, siginfo_t *info, void *context)
 {
     int saved = errno;
     (void)context;
-    /* BUS_ADRERR: the file has no such page, or it cannot be read. Not: failing memory. */
+    /* BUS_ADRERR: the page is missing from the file or unreadable. Memory errors have other codes.
+     */
     if (info->si_code != BUS_ADRERR || !heal((uintptr_t)info->si_addr)) {
         sigaction(signal_number, &before, NULL);
-        if (info->si_code <= 0) /* somebody sent it; a fault comes again by itself */
+        if (info->si_code <= 0) /* sent by a process; a real fault repeats by itself */
             raise(signal_number);
     }
     errno = saved;

@@ -72,7 +72,7 @@ static size_t alignment(size_t bytes)
 
 #ifdef __SANITIZE_ADDRESS__
 
-/* Nothing beside it may be touched. */
+/* posix_memalign() lets the sanitizer see accesses outside the block. */
 void *ctw_alloc_aligned(size_t bytes)
 {
     void *p = NULL;
@@ -89,8 +89,8 @@ void ctw_free_aligned(void *p)
 
 #else
 
-/* calloc() knows which memory the system gives it zeroed, and leaves that to be there when it is used.
- * What it gave lies before p, and its address just before it. */
+/* calloc() does not touch memory that the system has already zeroed, so such pages become resident
+ * only on first use. The block of calloc() begins before p; its address is stored just before p. */
 void *ctw_alloc_aligned(size_t bytes)
 {
     size_t align = alignment(bytes);

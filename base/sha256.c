@@ -29,8 +29,8 @@ static void store_be32(unsigned char *p, uint32_t x)
         p[i] = (unsigned char)(x >> (24 - 8 * i));
 }
 
-/* One round (6.2.2, step 3) on the working variables as they are named before it; the caller
- * renames them instead of moving them. */
+/* One round (6.2.2, step 3). The caller rotates the names of the working variables instead of
+ * moving their values. */
 static inline void round_step(uint32_t a, uint32_t b, uint32_t c, uint32_t *d, uint32_t e,
                               uint32_t f, uint32_t g, uint32_t *h, uint32_t kw)
 {

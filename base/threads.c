@@ -10,8 +10,8 @@
 
 enum {
     MAX_THREADS = 1024,
-    /* Looks at a variable before sleeping on it: some 50 microseconds, about what waking a sleeper
-     * costs. A layer's operations follow one another faster than that. */
+    /* Spins on a variable before a thread sleeps on it: about 50 microseconds, the cost of waking a
+     * sleeping thread. A layer's operations follow one another faster than that. */
     SPINS = 2000
 };
 
@@ -24,7 +24,7 @@ struct ctw_threads {
     atomic_ullong round; /* counts loops; a change starts the threads */
     atomic_int n_busy;   /* pool threads still in this round */
     atomic_bool stop;
-    int n_spins;       /* 0 where there are more threads than CPUs */
+    int n_spins;       /* 0 if there are more threads than CPUs */
     ctw_thread_fn *fn; /* written before `round`, read after it */
     void *arg;
     int64_t n;

@@ -1,4 +1,4 @@
-/* New connections: who may come, and what they are called. */
+/* New connections: whom the server accepts, and the peer's name for the log. */
 #include <arpa/inet.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -8,9 +8,9 @@
 #include "base/mem.h"
 #include "ipc/server_internal.h"
 
-enum { ACCEPT_AGAIN_MS = 100 /* after a lack of file descriptors, say */ };
+enum { ACCEPT_AGAIN_MS = 100 /* for example after running out of file descriptors */ };
 
-/* A line a minute. */
+/* Logs at most one line per minute. */
 static void refuse(struct ctw_server *s, const char *why)
 {
     int64_t now = ctw_now_ms();
@@ -55,12 +55,12 @@ static bool is_welcome(struct ctw_server *s, nng_stream *stream)
     if (s->endpoint.path != NULL &&
         (nng_stream_get_uint64(stream, NNG_OPT_IPC_PEER_UID, &uid) != 0 ||
          uid != (uint64_t)geteuid())) {
-        refuse(s, "it is another user's");
+        refuse(s, "it belongs to another user");
         return false;
     }
     if (s->n_connections < s->max_connections)
         return true;
-    snprintf(why, sizeof(why), "there are %d, which is the bound", s->max_connections);
+    snprintf(why, sizeof(why), "all %d connections are in use", s->max_connections);
     refuse(s, why);
     return false;
 }

@@ -14,7 +14,7 @@ struct ctw_client {
     nng_socket socket;
     bool open;
     struct ctw_endpoint endpoint;
-    nng_msg *msg; /* the last reply, which slices point into */
+    nng_msg *msg; /* the last reply; slices point into it */
     uint64_t next_id;
 };
 
@@ -26,7 +26,7 @@ static enum ctw_status check_socket_file(const struct ctw_endpoint *e, struct ct
     if (lstat(e->path, &st) != 0)
         return ctw_fail(err, CTW_ENOTFOUND, "no worker at %s: %s", e->url, strerror(errno));
     if (!S_ISSOCK(st.st_mode))
-        return ctw_fail(err, CTW_EINVAL, "%s is no socket", e->path);
+        return ctw_fail(err, CTW_EINVAL, "%s is not a socket", e->path);
     return CTW_OK;
 }
 
@@ -84,8 +84,9 @@ void ctw_client_close(struct ctw_client *c)
 static enum ctw_status call_failed(const struct ctw_client *c, int rc, int timeout_ms,
                                    struct ctw_err *err)
 {
-    if (rc == NNG_ETIMEDOUT) /* of sending: no connection came about */
-        return ctw_fail(err, CTW_EIO, "%s: no answer within %d ms: is it a ctworker, and alive?",
+    if (rc == NNG_ETIMEDOUT) /* of nng_send(): there is no connection */
+        return ctw_fail(err, CTW_EIO,
+                        "%s: no answer within %d ms: check that a ctworker runs there",
                         c->endpoint.url, timeout_ms);
     return ctw_fail(err, CTW_EIO, "%s: %s", c->endpoint.url, nng_strerror(rc));
 }
@@ -125,7 +126,7 @@ enum ctw_status ctw_client_call(struct ctw_client *c, struct ctw_request *reques
         return call_failed(c, rc, timeout_ms, err);
     st = ctw_reply_decode(reply, request->op, nng_msg_body(c->msg), nng_msg_len(c->msg), err);
     if (st == CTW_OK && reply->id != request->id)
-        st = ctw_fail(err, CTW_EFORMAT, "the reply is to another request");
+        st = ctw_fail(err, CTW_EFORMAT, "the reply belongs to another request");
     return st == CTW_OK ? st : ctw_fail_prefix(err, "%s", c->endpoint.url);
 }
 

@@ -42,7 +42,7 @@ enum ctw_status ctw_reader_open(struct ctw_reader *r, const void *data, size_t b
     else if (rc != MSGPACK_UNPACK_SUCCESS || at != bytes)
         st = ctw_fail(err, CTW_EFORMAT, "the message is not one msgpack value");
     else if (u->data.type != MSGPACK_OBJECT_MAP)
-        st = ctw_fail(err, CTW_EFORMAT, "the message is no msgpack map");
+        st = ctw_fail(err, CTW_EFORMAT, "the message is not a msgpack map");
     if (st != CTW_OK)
         ctw_reader_close(r);
     return st;
@@ -110,7 +110,7 @@ bool ctw_reader_bool(const struct ctw_reader *r, const char *key, bool *out)
     return true;
 }
 
-/* Text goes into logs, tables and paths: no control characters. */
+/* Text ends up in logs, tables and paths, so control characters are not allowed. */
 static bool is_text(const char *data, size_t n)
 {
     const uint8_t *p = (const uint8_t *)data;
@@ -166,7 +166,7 @@ static enum ctw_status read_list(msgpack_zone *zone, const msgpack_object *o,
     size_t n = o->via.array.size;
     size_t size = f->type == CTW_FIELD_STRS ? sizeof(struct ctw_slice) : f->map->size;
     list->n = n;
-    /* At most CTW_IPC_ELEMENTS of them: the product cannot wrap. */
+    /* n is at most CTW_IPC_ELEMENTS, so the product cannot wrap. */
     list->data = msgpack_zone_malloc(zone, n * size + 1);
     if (list->data == NULL)
         return ctw_fail(err, CTW_ENOMEM, "message: out of memory");
@@ -240,7 +240,7 @@ static enum ctw_status read_value(msgpack_zone *zone, const msgpack_object *o,
     return ctw_fail(err, CTW_EINTERNAL, "%s: \"%s\" has no type", in->name, f->key);
 }
 
-/* A client's key for a message: cut, and without anything that a terminal would act on. */
+/* A client's key for an error message: truncated, without terminal control characters. */
 static void printable_key(const msgpack_object *key, char out[49])
 {
     size_t n = 0;
@@ -271,7 +271,7 @@ static enum ctw_status check_repeats(const msgpack_object_map *map, uint32_t i,
         return ctw_fail(err, CTW_EFORMAT, "%s: a key is not text (str)", schema->name);
     for (uint32_t j = 0; j < i; j++) {
         if (msgpack_object_equal(map->ptr[i].key, map->ptr[j].key))
-            return ctw_fail(err, CTW_EFORMAT, "%s: the key \"%s\" is there twice", schema->name,
+            return ctw_fail(err, CTW_EFORMAT, "%s: the key \"%s\" occurs twice", schema->name,
                             name);
     }
     return CTW_OK;
@@ -294,7 +294,7 @@ static enum ctw_status read_map(msgpack_zone *zone, const msgpack_object_map *ma
     uint32_t has = 0;
     memset(out, 0, schema->size);
     if (map->size > MAX_KEYS)
-        return ctw_fail(err, CTW_EFORMAT, "%s: %u keys, at most %d are read", schema->name,
+        return ctw_fail(err, CTW_EFORMAT, "%s: %u keys, but at most %d are allowed", schema->name,
                         map->size, MAX_KEYS);
     for (uint32_t i = 0; i < map->size; i++) {
         enum ctw_status st = check_repeats(map, i, schema, err);

@@ -1,4 +1,4 @@
-/* One connection: its bytes, framed as nng's request/reply protocol frames them. */
+/* One connection: its bytes, with the framing of nng's request/reply protocol. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,7 +17,7 @@ static size_t frame_bytes(const struct ctw_connection *c)
     return c->server->endpoint.path != NULL ? CTW_FRAME_BYTES : CTW_FRAME_BYTES - 1;
 }
 
-/* ---- ends ---- */
+/* ---- closing ---- */
 
 void ctw_connection_drop(struct ctw_connection *c, const char *why)
 {
@@ -25,7 +25,7 @@ void ctw_connection_drop(struct ctw_connection *c, const char *why)
     if (c->closing)
         return;
     if (why != NULL)
-        ctw_dispatch_note(s, "%s: %s: its connection is closed", c->address, why);
+        ctw_dispatch_note(s, "%s: connection closed: %s", c->address, why);
     c->closing = true;
     nng_stream_close(c->stream);
     if (c->waits_for_room) {
@@ -54,7 +54,7 @@ void ctw_connection_free(struct ctw_connection *c)
 {
     if (c == NULL)
         return;
-    nng_aio_free(c->rx); /* waits for the callback's end */
+    nng_aio_free(c->rx); /* waits until the callback has returned */
     nng_aio_free(c->tx);
     nng_stream_free(c->stream);
     ctw_free(c);
@@ -91,7 +91,7 @@ void ctw_connection_send(struct ctw_connection *c)
     start_sending(c);
 }
 
-/* All of the hello, or of a reply, is sent. */
+/* The hello or a reply is completely sent. */
 static void finish_sending(struct ctw_connection *c)
 {
     if (!c->hello_sent) {
@@ -109,7 +109,8 @@ static void finish_sending(struct ctw_connection *c)
 static void fail_sending(struct ctw_connection *c, int rc)
 {
     char why[96];
-    snprintf(why, sizeof(why), "it has taken no byte of its replies for %d ms (%d are waiting)",
+    snprintf(why, sizeof(why),
+             "it has taken no byte of its replies for %d ms (%d requests are unanswered)",
              c->server->options.send_ms, c->n_exchanges);
     ctw_connection_drop(c, rc == NNG_ETIMEDOUT && c->hello_sent ? why : NULL);
 }
@@ -124,7 +125,7 @@ static void on_sent(void *arg)
     if (rc != 0)
         fail_sending(c, rc);
     if (c->closing) {
-        if (c->active != NULL && c->active->n_head > 0) { /* no thread has it */
+        if (c->active != NULL && c->active->n_head > 0) { /* no thread holds it */
             ctw_exchange_free(c->active);
             c->active = NULL;
         }
@@ -173,7 +174,7 @@ void ctw_connection_receive(struct ctw_connection *c)
         start_receiving(c);
 }
 
-/* A request of so many bytes is announced: may it be read now? */
+/* Reserves memory for a request of n bytes; false: the request must wait. */
 static bool take_room(struct ctw_server *s, size_t n, size_t *charge)
 {
     *charge = n > CTW_IPC_SMALL_BYTES ? n : 0;
@@ -190,7 +191,7 @@ static void begin_body(struct ctw_connection *c, size_t n, size_t charge)
     if (data == NULL) {
         c->server->unhandled -= charge;
         ctw_free(e);
-        ctw_connection_drop(c, "there is no memory for its request");
+        ctw_connection_drop(c, "out of memory for its request");
         return;
     }
     e->conn = c;
@@ -248,7 +249,7 @@ static void read_frame(struct ctw_connection *c)
     ctw_dispatch_look_at(c->server, ctw_now_ms());
 }
 
-/* Where nng's header ends: after the first word with its highest bit set. 0: nowhere. */
+/* Length of nng's header, which ends after the first word with its highest bit set; 0: no end. */
 static size_t trace_bytes(const struct ctw_exchange *e)
 {
     for (size_t n = 4; n <= e->n && n <= CTW_TRACE_BYTES; n += 4) {
@@ -258,14 +259,14 @@ static size_t trace_bytes(const struct ctw_exchange *e)
     return 0;
 }
 
-/* What was wanted is there. */
+/* All expected bytes have been received. */
 static void finish_receiving(struct ctw_connection *c)
 {
     struct ctw_exchange *e = c->receiving;
     switch (c->state) {
     case CTW_RECEIVING_HELLO:
         if (memcmp(c->in, hello_of_req, CTW_HELLO_BYTES) != 0)
-            ctw_connection_drop(c, "it is no nng REQ socket");
+            ctw_connection_drop(c, "it is not an nng REQ socket");
         expect(c, CTW_RECEIVING_FRAME, frame_bytes(c));
         return;
     case CTW_RECEIVING_FRAME:
@@ -293,8 +294,9 @@ static void on_received(void *arg)
     int rc = nng_aio_result(c->rx);
     c->rx_busy = false;
     if (rc != 0) {
-        snprintf(why, sizeof(why), "%zu of a request's %zu bytes came, and no more for %d ms",
-                 c->got, c->want, s->options.receive_ms);
+        snprintf(why, sizeof(why),
+                 "%zu of a request's %zu bytes arrived, but none in the last %d ms", c->got,
+                 c->want, s->options.receive_ms);
         ctw_connection_drop(c, rc == NNG_ETIMEDOUT && c->state == CTW_RECEIVING_BODY ? why : NULL);
     }
     if (c->closing) {
@@ -311,7 +313,7 @@ static void on_received(void *arg)
     pthread_mutex_unlock(&s->lock);
 }
 
-/* ---- slow ones ---- */
+/* ---- slow connections ---- */
 
 static bool is_slow(struct ctw_pace *pace, size_t bytes)
 {
@@ -327,10 +329,10 @@ void ctw_connections_hurry(struct ctw_server *s)
         const struct ctw_exchange *in = c->receiving, *out = c->active;
         if (s->room_first != NULL && in != NULL && in->charge > 0 &&
             is_slow(&c->receiving_pace, c->got))
-            ctw_connection_drop(c, "it is slow with a large request, and others wait");
+            ctw_connection_drop(c, "it sends a large request too slowly while others wait");
         if (s->fetch_waits && out != NULL && out->n_head > 0 && out->charge > 0 &&
             is_slow(&c->sending_pace, c->sent))
-            ctw_connection_drop(c, "it is slow to take a large reply, and others wait");
+            ctw_connection_drop(c, "it takes a large reply too slowly while others wait");
     }
 }
 

@@ -1,4 +1,4 @@
-/* Requests on their way: from connections to the handler, those that wait, and back. */
+/* The path of a request: from its connection to the handler, perhaps waiting, and back. */
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -9,7 +9,7 @@
 #include "base/mem.h"
 #include "ipc/server_internal.h"
 
-enum { FETCH_AGAIN_MS = 20, TIMER_MS = 5 /* between two looks */ };
+enum { FETCH_AGAIN_MS = 20, TIMER_MS = 5 /* between two runs of the timer */ };
 
 /* ---- lists ---- */
 
@@ -26,7 +26,7 @@ static void append(struct ctw_exchanges *list, struct ctw_exchange *e)
     list->end = &e->next;
 }
 
-/* Takes the one out that *at points to. */
+/* Unlinks and returns the exchange *at. */
 static struct ctw_exchange *take(struct ctw_exchanges *list, struct ctw_exchange **at)
 {
     struct ctw_exchange *e = *at;
@@ -61,7 +61,7 @@ void ctw_exchange_free(struct ctw_exchange *e)
     ctw_free(e);
 }
 
-/* More requests than a connection may send are read late. */
+/* If the connection exceeds its rate, reading pauses. */
 static void count_request(struct ctw_connection *c)
 {
     int64_t now = ctw_now_ms();
@@ -109,13 +109,13 @@ void ctw_dispatch_forget(struct ctw_connection *c)
         s->n_waiting--;
         c->n_waiting--;
         ctw_exchange_free(take(&s->waiting, at));
-        at = &s->waiting.first; /* freeing lets others read, and that may fail and forget too */
+        at = &s->waiting.first; /* restart: freeing resumes others, which may fail too */
     }
 }
 
 /* ---- waiting ---- */
 
-/* Takes those out that `key` (0: any) or the time wakes. */
+/* Wakes exchanges that are due: by time if now_ms is not 0, else by `key` (0: any). */
 static void wake(struct ctw_server *s, uint64_t key, int64_t now_ms)
 {
     for (struct ctw_exchange **at = &s->waiting.first; *at != NULL;) {
@@ -145,7 +145,7 @@ static void put_off(struct ctw_exchange *e, const struct ctw_wait *wait, unsigne
     c->active = NULL;
     e->key = wait->key;
     e->until_ms = wait->until_ms;
-    if (n_wakes != s->n_wakes) { /* perhaps by this key, before it was here */
+    if (n_wakes != s->n_wakes) { /* a wake for this key may have come before it was listed */
         append(&c->pending, e);
     } else {
         append(&s->waiting, e);
@@ -158,7 +158,7 @@ static void put_off(struct ctw_exchange *e, const struct ctw_wait *wait, unsigne
 
 /* ---- handling ---- */
 
-/* A reply that cannot be encoded (too large, no memory) becomes an error, which fits. */
+/* A reply that cannot be encoded (too large, out of memory) becomes an error reply, which fits. */
 static bool encode(struct ctw_reply *reply, struct ctw_writer *w)
 {
     struct ctw_err err;
@@ -173,7 +173,7 @@ static bool encode(struct ctw_reply *reply, struct ctw_writer *w)
     return encode(reply, w);
 }
 
-/* Without the lock: the reply in *w, or wait->until_ms. False: there is no memory for any reply. */
+/* Without the lock. Writes the reply to *w or sets wait->until_ms. False: out of memory. */
 static bool answer(struct ctw_exchange *e, bool may_fetch, struct ctw_wait *wait,
                    struct ctw_writer *w)
 {
@@ -202,7 +202,7 @@ static bool answer(struct ctw_exchange *e, bool may_fetch, struct ctw_wait *wait
     return done;
 }
 
-/* nng's frame and header in front of the reply. */
+/* Writes nng's frame and header, which precede the reply. */
 static void frame(struct ctw_exchange *e)
 {
     bool local = e->conn->server->endpoint.path != NULL;
@@ -249,7 +249,7 @@ static void handle(struct ctw_server *s, struct ctw_exchange *e)
     }
     c->active = NULL;
     ctw_exchange_free(e);
-    ctw_connection_drop(c, "there is no memory for a reply");
+    ctw_connection_drop(c, "out of memory for its reply");
     ctw_dispatch_look_at(s, 0);
 }
 
@@ -305,7 +305,7 @@ void ctw_dispatch_look_at(struct ctw_server *s, int64_t ms)
     pthread_cond_signal(&s->timed);
 }
 
-/* Frees connections that have ended. The lock is let go of meanwhile. */
+/* Frees closed connections; releases the lock while doing so. */
 static void free_connections(struct ctw_server *s)
 {
     for (struct ctw_connection **at = &s->connections; *at != NULL;) {
@@ -331,7 +331,7 @@ static int64_t earlier(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* Everything that is due; returns when the next thing will be. */
+/* Does everything that is due; returns the time of the next event. */
 static int64_t look(struct ctw_server *s, int64_t now)
 {
     int64_t next = INT64_MAX;

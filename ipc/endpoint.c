@@ -15,7 +15,7 @@
 
 static const size_t path_max = sizeof(((struct sockaddr_un *)0)->sun_path) - 1;
 
-/* ---- form ---- */
+/* ---- parsing ---- */
 
 static enum ctw_status parse_ipc(struct ctw_endpoint *e, const char *path, struct ctw_err *err)
 {
@@ -29,8 +29,8 @@ static enum ctw_status parse_ipc(struct ctw_endpoint *e, const char *path, struc
     int n = snprintf(absolute, sizeof(absolute), "%s%s%s", cwd, slash, path);
     if (n < 0 || (size_t)n > path_max)
         return ctw_fail(err, CTW_EINVAL,
-                        "the socket path %s%s%s has %d bytes, the system allows %zu: use a "
-                        "shorter one, under /tmp say",
+                        "the socket path %s%s%s has %d bytes, but the system allows %zu: use a "
+                        "shorter path, for example under /tmp",
                         cwd, slash, path, n, path_max);
     snprintf(e->url, sizeof(e->url), "ipc://%.*s", (int)path_max, absolute);
     e->path = e->url + strlen("ipc://");
@@ -48,14 +48,14 @@ static enum ctw_status parse_tcp(struct ctw_endpoint *e, const char *url, struct
         port = strtol(colon + 1, &end, 10);
     if (end == NULL || *end != '\0' || port < 0 || port > 65535 || strlen(url) >= sizeof(e->url))
         return ctw_fail(err, CTW_EINVAL,
-                        "\"%s\": expected tcp://HOST:PORT, as tcp://127.0.0.1:5555", url);
+                        "\"%s\": expected tcp://HOST:PORT, for example tcp://127.0.0.1:5555", url);
     size_t n = (size_t)(colon - host);
     if (n >= 2 && host[0] == '[' && host[n - 1] == ']') {
         host++;
         n -= 2;
     }
     e->port = (int)port;
-    /* The wildcards that nng listens on but cannot dial, as the self-probe and clients must. */
+    /* nng can listen on these wildcards but not dial them, as the self-probe and clients must. */
     if (n == 0 || (n == 1 && host[0] == '*')) {
         snprintf(e->host, sizeof(e->host), "0.0.0.0");
         snprintf(e->url, sizeof(e->url), "tcp://0.0.0.0:%d", e->port);
@@ -76,7 +76,7 @@ enum ctw_status ctw_endpoint_parse(struct ctw_endpoint *out, const char *url, st
     if (strncmp(url, "tcp://", 6) == 0)
         return parse_tcp(out, url, err);
     return ctw_fail(err, CTW_EINVAL,
-                    "\"%s\" is no address: expected ipc:///PATH or tcp://HOST:PORT", url);
+                    "\"%s\" is not an address: expected ipc:///PATH or tcp://HOST:PORT", url);
 }
 
 /* ---- tcp ---- */
@@ -95,7 +95,7 @@ static enum ctw_status check_host(const struct ctw_endpoint *e, struct ctw_err *
 {
     bool any = false;
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list = NULL;
-    /* By the resolver, since it takes "0" and "0x0" for the wildcard too. */
+    /* Asks the resolver, because it also treats "0" and "0x0" as the wildcard. */
     int rc = getaddrinfo(e->host, NULL, &hints, &list);
     if (rc != 0)
         return ctw_fail(err, CTW_EINVAL, "\"%s\": %s: give an address of this machine", e->url,
@@ -105,9 +105,9 @@ static enum ctw_status check_host(const struct ctw_endpoint *e, struct ctw_err *
     freeaddrinfo(list);
     if (any)
         return ctw_fail(err, CTW_EINVAL,
-                        "\"%s\" would listen on every network of this machine, and whoever can "
-                        "connect can use and stop the worker: give one address, as "
-                        "tcp://127.0.0.1:%d, or say --insecure-bind-any",
+                        "\"%s\" would listen on every network of this machine, and anyone who can "
+                        "connect can use and stop the worker: give one address, for example "
+                        "tcp://127.0.0.1:%d, or pass --insecure-bind-any",
                         e->url, e->port);
     return CTW_OK;
 }
@@ -119,7 +119,7 @@ static void lock_path(const char *path, char out[CTW_URL_MAX])
     snprintf(out, CTW_URL_MAX, "%s.lock", path);
 }
 
-/* Opens and locks; -1 with errno EWOULDBLOCK: another process holds the lock. */
+/* Opens and locks PATH.lock. -1 with errno EWOULDBLOCK: another process holds the lock. */
 static int take_lock(const char *path)
 {
     char name[CTW_URL_MAX];
@@ -135,7 +135,7 @@ static int take_lock(const char *path)
             errno = saved;
             return -1;
         }
-        /* The one who held it may have removed it between our open and our lock. */
+        /* The previous holder may have removed the file between open() and flock(). */
         if (stat(name, &of_name) == 0 && of_name.st_ino == of_fd.st_ino &&
             of_name.st_dev == of_fd.st_dev)
             return fd;
@@ -169,9 +169,7 @@ static enum ctw_status check_place(const char *path, struct ctw_err *err)
     if (lstat(path, &st) != 0)
         return errno == ENOENT ? CTW_OK : ctw_fail(err, CTW_EIO, "%s: %s", path, strerror(errno));
     if (!S_ISSOCK(st.st_mode))
-        return ctw_fail(err, CTW_EINVAL,
-                        "%s is there already and is no socket: it is left alone; give another path",
-                        path);
+        return ctw_fail(err, CTW_EINVAL, "%s exists and is not a socket: give another path", path);
     if (st.st_uid != geteuid())
         return ctw_fail(err, CTW_EINVAL, "%s is a socket of another user: give another path", path);
     return CTW_OK;
@@ -184,7 +182,7 @@ static enum ctw_status check_folder(const char *path, struct ctw_err *err)
     *strrchr(dir, '/') = '\0';
     struct stat st;
     if (stat(dir[0] == '\0' ? "/" : dir, &st) != 0 || !S_ISDIR(st.st_mode))
-        return ctw_fail(err, CTW_EINVAL, "%s: the folder %s does not exist: make it first", path,
+        return ctw_fail(err, CTW_EINVAL, "%s: the folder %s does not exist: create it first", path,
                         dir);
     return CTW_OK;
 }
@@ -276,13 +274,13 @@ const char *ctw_runtime_dir_passed_over(char *buf, size_t capacity)
     struct stat st;
     if (xdg == NULL || xdg[0] == '\0' || xdg_dir() != NULL)
         return NULL;
-    const char *why = "is no absolute path";
+    const char *why = "is not an absolute path";
     if (xdg[0] == '/' && lstat(xdg, &st) != 0)
         why = strerror(errno);
     else if (xdg[0] == '/')
         why = "is not a folder that only this user can enter (mode 0700)";
-    snprintf(buf, capacity, "XDG_RUNTIME_DIR=%s is passed over (%s): /tmp/ctworker-%ld is used",
-             xdg, why, (long)geteuid());
+    snprintf(buf, capacity, "XDG_RUNTIME_DIR=%s is ignored (%s): using /tmp/ctworker-%ld", xdg, why,
+             (long)geteuid());
     return buf;
 }
 
@@ -297,13 +295,12 @@ enum ctw_status ctw_runtime_dir(char *out, size_t capacity, struct ctw_err *err)
     if (n < 0 || (size_t)n >= capacity)
         return ctw_fail(err, CTW_EINVAL, "XDG_RUNTIME_DIR is too long: %s", xdg);
     if (mkdir(out, 0700) != 0 && errno != EEXIST)
-        return ctw_fail(err, CTW_EIO, "%s: cannot make the folder: %s", out, strerror(errno));
+        return ctw_fail(err, CTW_EIO, "%s: cannot create the folder: %s", out, strerror(errno));
     if (!is_private_dir(out))
-        return ctw_fail(
-            err, CTW_EIO,
-            "%s is not a folder that only this user can enter (mode 0700): remove it, "
-            "or set XDG_RUNTIME_DIR to one that is; serve can do without, with --listen "
-            "ipc:///PATH",
-            out);
+        return ctw_fail(err, CTW_EIO,
+                        "%s is not a folder that only this user can enter (mode 0700): remove it, "
+                        "or set XDG_RUNTIME_DIR to a private folder; serve does not need one with "
+                        "--listen ipc:///PATH",
+                        out);
     return CTW_OK;
 }

@@ -10,7 +10,7 @@
 static const char *const request_envelope[] = {"v", "op", "id", "token", NULL};
 static const char *const reply_envelope[] = {"v", "id", "ok", NULL};
 
-/* One line an operation. */
+/* One line per operation. */
 static const struct ctw_op_messages *const ops[CTW_N_OPS] = {
     [CTW_OP_INFO] = &ctw_op_info,     [CTW_OP_HEALTH] = &ctw_op_health,
     [CTW_OP_SUBMIT] = &ctw_op_submit, [CTW_OP_SEAL] = &ctw_op_seal,
@@ -34,7 +34,7 @@ static enum ctw_status unknown_op(struct ctw_slice op, struct ctw_err *err)
         strcat(known, i == 0 ? "" : ", ");
         strcat(known, ops[i]->op);
     }
-    return ctw_fail(err, CTW_EUNSUP, "no operation \"%.*s\"; this worker has %s",
+    return ctw_fail(err, CTW_EUNSUP, "unknown operation \"%.*s\"; this worker has %s",
                     (int)(op.n < 48 ? op.n : 48), op.data, known);
 }
 
@@ -42,17 +42,17 @@ static enum ctw_status read_envelope(struct ctw_request *out, struct ctw_err *er
 {
     uint64_t version;
     struct ctw_slice op;
-    /* First, so that whoever may not ask learns nothing of what else is wrong. */
+    /* First, so that an unauthorised client learns nothing about other errors in the request. */
     bool has_token = ctw_reader_has(&out->reader, "token");
     if (has_token && !ctw_reader_str(&out->reader, "token", &out->token))
-        return ctw_fail(err, CTW_EFORMAT, "the request's \"token\" is no str, or comes twice");
+        return ctw_fail(err, CTW_EFORMAT, "the request's \"token\" is not a str, or occurs twice");
     if (!ctw_reader_uint(&out->reader, "id", &out->id))
         return ctw_fail(err, CTW_EFORMAT, "the request has no \"id\" (an unsigned integer, once)");
     if (!ctw_reader_uint(&out->reader, "v", &version))
         return ctw_fail(err, CTW_EFORMAT, "the request has no \"v\" (an unsigned integer, once)");
     if (version != CTW_PROTOCOL_VERSION)
         return ctw_fail(err, CTW_EUNSUP,
-                        "protocol version %" PRIu64 " was asked for; this worker speaks %d",
+                        "protocol version %" PRIu64 " is not supported; this worker speaks %d",
                         version, CTW_PROTOCOL_VERSION);
     if (!ctw_reader_str(&out->reader, "op", &op))
         return ctw_fail(err, CTW_EFORMAT, "the request has no \"op\" (a str, once)");
@@ -155,7 +155,7 @@ enum ctw_status ctw_reply_decode(struct ctw_reply *out, enum ctw_op op, const vo
     return st;
 }
 
-/* Blocks form a list through their first bytes; what follows is aligned for any type. */
+/* Header of a block in the list of blocks; the memory after it is aligned for any type. */
 union block {
     union block *next;
     max_align_t align;

@@ -1,12 +1,12 @@
-/* The bounds of a message, checked on its bytes before anything is allocated for them. */
+/* Checks the bounds of a message on its bytes, before any allocation. */
 #include <inttypes.h>
 
 #include "ipc/codec.h"
 #include "ipc/limits.h"
 
 struct header {
-    size_t bytes;     /* of the header itself */
-    uint64_t payload; /* bytes that follow it */
+    size_t bytes;     /* length of the header itself */
+    uint64_t payload; /* bytes that follow the header */
     uint64_t elements;
     bool container;
 };
@@ -19,7 +19,7 @@ static uint64_t big_endian(const uint8_t *p, size_t n)
     return v;
 }
 
-/* 0xc0 .. 0xdf. False: the byte is no type that the protocol uses. */
+/* For types 0xc0 .. 0xdf. False: the protocol does not use this type. */
 static bool long_header(uint8_t type, uint8_t *len_bytes, uint8_t *payload, int *factor)
 {
     static const struct {
@@ -78,8 +78,8 @@ static enum ctw_status read_header(const uint8_t *p, size_t left, size_t at, str
     int factor;
     if (!long_header(type, &len_bytes, &payload, &factor))
         return ctw_fail(err, CTW_EFORMAT,
-                        "byte %zu: 0x%02x is no msgpack type of this protocol (it uses no "
-                        "extension types)",
+                        "byte %zu: this protocol does not use the msgpack type 0x%02x (nor any "
+                        "extension type)",
                         at, type);
     if (left < 1 + (size_t)len_bytes)
         return ctw_fail(err, CTW_EFORMAT, "the message ends inside the header at byte %zu", at);
@@ -96,9 +96,10 @@ static enum ctw_status check(const struct header *h, size_t at, size_t left, uin
 {
     if (h->payload > left)
         return ctw_fail(err, CTW_EFORMAT,
-                        "byte %zu claims %" PRIu64 " bytes, but %zu are left: the message is cut",
+                        "byte %zu claims %" PRIu64
+                        " bytes, but %zu are left: the message is truncated",
                         at, h->payload, left);
-    if (h->elements > left) /* each takes a byte at least */
+    if (h->elements > left) /* every element takes at least one byte */
         return ctw_fail(err, CTW_EFORMAT,
                         "byte %zu claims %" PRIu64 " elements, but %zu bytes are left", at,
                         h->elements, left);
@@ -114,7 +115,7 @@ static enum ctw_status check(const struct header *h, size_t at, size_t left, uin
 enum ctw_status ctw_wire_scan(const void *data, size_t bytes, struct ctw_err *err)
 {
     const uint8_t *p = data;
-    uint64_t open[CTW_IPC_DEPTH + 1] = {1}; /* elements to come, by depth */
+    uint64_t open[CTW_IPC_DEPTH + 1] = {1}; /* elements still expected, by depth */
     uint64_t n_elements = 1;
     int depth = 0;
     size_t at = 0;
@@ -125,7 +126,7 @@ enum ctw_status ctw_wire_scan(const void *data, size_t bytes, struct ctw_err *er
         }
         open[depth]--;
         if (at >= bytes)
-            return ctw_fail(err, CTW_EFORMAT, "the message is cut: it ends at byte %zu", at);
+            return ctw_fail(err, CTW_EFORMAT, "the message is truncated: it ends at byte %zu", at);
         struct header h;
         enum ctw_status st = read_header(p + at, bytes - at, at, &h, err);
         if (st != CTW_OK)

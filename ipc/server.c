@@ -12,13 +12,13 @@
 #include "ipc/server_internal.h"
 
 #if NNG_MAJOR_VERSION != 1
-#error "this needs nng 1.x (1.5 to 1.12): nng 2 has another interface"
+#error "ctworker needs nng 1.x (1.5 to 1.12): nng 2 has a different API"
 #endif
 
 enum {
     N_THREADS = 4,
     STALL_MS = 30000,       /* send_ms, receive_ms */
-    LAST_REPLIES_MS = 1000, /* at the end */
+    LAST_REPLIES_MS = 1000, /* for replies when closing */
 };
 
 static enum ctw_status nng_failed(struct ctw_err *err, const char *what, int rc)
@@ -87,7 +87,7 @@ static enum ctw_status start_threads(struct ctw_server *s, int n, struct ctw_err
                    : ctw_fail(err, CTW_ENOMEM, "cannot start a server thread: %s", strerror(rc));
 }
 
-/* As many connections as there are file descriptors for, beside those for all else. */
+/* The number of connections for which file descriptors remain after those for other uses. */
 static int count_places(void)
 {
     enum { OTHER_FILES = 256 };
@@ -165,7 +165,7 @@ static bool is_quiet(const struct ctw_server *s)
     return true;
 }
 
-/* Requests are answered, as far as their clients take replies; then connections end. */
+/* Answers outstanding requests of clients that still take replies, then closes all connections. */
 static void end_connections(struct ctw_server *s)
 {
     enum { SLICE_MS = 5 };
@@ -211,7 +211,7 @@ void ctw_server_close(struct ctw_server *s)
     ctw_free(s);
 }
 
-/* ---- the rest ---- */
+/* ---- other functions ---- */
 
 void ctw_server_wake(struct ctw_server *s, uint64_t key)
 {

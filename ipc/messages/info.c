@@ -9,7 +9,7 @@ static const struct ctw_field library_fields[] = {
 static const struct ctw_schema libraries =
     CTW_SCHEMA("info.libraries", struct ctw_libraries_map, library_fields);
 
-/* From architecture on, a model has them only when it is ready. */
+/* Only a ready model has the keys from architecture on. */
 static const struct ctw_field model_fields[] = {
     CTW_FIELD(STR, struct ctw_model_map, name, REQUIRED),
     CTW_FIELD(STR, struct ctw_model_map, path, REQUIRED),

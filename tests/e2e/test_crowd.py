@@ -64,7 +64,7 @@ class Crowd(unittest.TestCase):
             job = random.randbytes(16)
             c.submit(job, 0, {"tokens": w.ints([7]) * n, "n_tokens": w.ints([n])},
                      {"kind": "loglikelihood_rolling", "prefix_token": 1})
-            self.assertIn("it is slow with a large request, and others wait", a.text())
+            self.assertIn("it sends a large request too slowly while others wait", a.text())
             for s in senders:
                 s.close()
             c.call("cancel", job=job)

@@ -115,17 +115,17 @@ class Addresses(unittest.TestCase):
     def test_a_runtime_folder_that_is_passed_over_is_named(self):
         with tempfile.TemporaryDirectory(prefix="ctw-") as d:
             for folder, mode, words in ((f"{d}/open", 0o755, "(mode 0700)"), (f"{d}/none", 0, "No such"),
-                                        ("relative", 0, "no absolute path")):
+                                        ("relative", 0, "not an absolute path")):
                 if mode:
                     os.mkdir(folder)
                     os.chmod(folder, mode)
                 with w.Worker(env={"XDG_RUNTIME_DIR": folder}) as a:
-                    told = f"warn: XDG_RUNTIME_DIR={folder} is passed over"
+                    told = f"warn: XDG_RUNTIME_DIR={folder} is ignored"
                     self.assertIn(told, a.text())
                     self.assertIn(words, a.text())
                     self.assertIn(told, a.command("info", "nobody").stderr)
             with w.Worker() as a:
-                self.assertNotIn("passed over", a.text())
+                self.assertNotIn("is ignored", a.text())
 
     def test_a_second_worker_is_told_and_the_first_lives(self):
         with w.Worker() as a, a.client() as c:
@@ -139,13 +139,13 @@ class Addresses(unittest.TestCase):
         with tempfile.TemporaryDirectory(prefix="ctw-") as d:
             place = Path(d, "model.safetensors")
             place.write_bytes(b"precious")
-            start_fails(64, "is no socket: it is left alone", listen=f"ipc://{place}")
+            start_fails(64, "exists and is not a socket", listen=f"ipc://{place}")
             self.assertEqual(place.read_bytes(), b"precious")
             link = Path(d, "link")
             link.symlink_to(place)
-            start_fails(64, "is no socket", listen=f"ipc://{link}")
+            start_fails(64, "is not a socket", listen=f"ipc://{link}")
             self.assertEqual(place.read_bytes(), b"precious")
-            start_fails(64, "is no socket", listen=f"ipc://{d}")
+            start_fails(64, "is not a socket", listen=f"ipc://{d}")
             lock = Path(d, "w.sock.lock")
             lock.symlink_to(place)
             start_fails(74, "w.sock.lock", listen=f"ipc://{d}/w.sock")
@@ -191,7 +191,7 @@ class Addresses(unittest.TestCase):
             got = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
                                  timeout=30)
             self.assertTrue(got.stdout.startswith("refused"), got)
-            self.assertIn("a connection was refused: it is another user's", a.text())
+            self.assertIn("a connection was refused: it belongs to another user", a.text())
             self.assertEqual(c.call("health")["state"], "ready")
 
 
@@ -242,7 +242,7 @@ class Connections(unittest.TestCase):
             # exactly as large as allowed is read, and refused for what it is
             size = w.REQUEST_BYTES - 5  # and the header of the bin
             reply = other.raw(b"\xc6" + size.to_bytes(4, "big") + bytes(size))
-            self.assertIn("no msgpack map", reply["error"]["message"])
+            self.assertIn("not a msgpack map", reply["error"]["message"])
 
     def test_bombs_take_no_memory(self):
         with w.Worker() as a, a.client() as c:

@@ -236,12 +236,13 @@ class Refusals(OneWorker):
         many = msgpack.packb({"v": 1, "op": "health", "id": 7, "x": [1] * 10000})
         deep = b"\x81\xa1x" + b"\x91" * 20 + b"\xc0"
         cases = [
-            (b"", 0, "cut"), (b"\xc0", 0, "no msgpack map"), (b"\x93\x01\x02\x03", 0, "no msgpack map"),
+            (b"", 0, "truncated"), (b"\xc0", 0, "not a msgpack map"),
+            (b"\x93\x01\x02\x03", 0, "not a msgpack map"),
             (b"\xdd\xff\xff\xff\xff", 0, "claims 4294967295 elements"),
             (b"\xdf\xff\xff\xff\xff", 0, "claims 8589934590 elements"),
             (b"\xc6\xff\xff\xff\xff", 0, "claims 4294967295 bytes"),
             (b"\xdd\x10\x00\x00\x00" + b"\x01" * 100, 0, "elements"),
-            (good + b"\xc0", 0, "1 bytes follow"), (good[:-1], 0, "cut"), (b"\xc1", 0, "0xc1"),
+            (good + b"\xc0", 0, "1 bytes follow"), (good[:-1], 0, "truncated"), (b"\xc1", 0, "0xc1"),
             (b"\x81\xa1x\xd4\x01\x02", 0, "extension"), (many, 0, "more than 8192 elements"),
             (deep, 0, "more than 8 deep"),
             (b"\x84" + good[1:] + b"\xa2id\x08", 0, '"id"'),
@@ -261,7 +262,7 @@ class Refusals(OneWorker):
         self.assertEqual((reply["id"], reply["error"]["code"]), (9, "unsupported"))
         twice = b"\x84\xa1v\x01\xa2op\xa6unload\xa2id\x05\xa5model\xa1a"
         reply = self.c.raw(b"\x85" + twice[1:] + b"\xa5model\xa1b")
-        self.assertIn('"model" is there twice', reply["error"]["message"])
+        self.assertIn('"model" occurs twice', reply["error"]["message"])
         bad_text = b"\x84\xa1v\x01\xa2op\xa6unload\xa2id\x05\xa5model\xa2\xc0\xaf"
         self.assertIn("UTF-8", self.c.raw(bad_text)["error"]["message"])
 

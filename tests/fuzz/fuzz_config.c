@@ -1,6 +1,6 @@
 /*
- * worker/model/config: any config.json is refused with a message, or becomes a configuration
- * that is sound.
+ * worker/model/config: any config.json either is refused with a message or yields a valid
+ * configuration.
  */
 #include <math.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* base/json: whatever parses can be walked, found, read and written, and reads back the same. */
+/* base/json: any text that parses can be walked, looked up and written, and reads back the same. */
 #include <math.h>
 #include <string.h>
 
@@ -59,7 +59,7 @@ static void write_node(struct ctw_json_writer *w, const struct ctw_json_node *n)
     ctw_json_write_close(w, type == CTW_JSON_ARRAY ? ']' : '}');
 }
 
-/* Text of what is in the document; two of them with equal contents give equal texts. */
+/* The document's contents as text; documents with equal contents give equal texts. */
 static enum ctw_status rewrite(struct ctw_json_writer *w, const struct ctw_json *doc,
                                const char **text, size_t *bytes)
 {

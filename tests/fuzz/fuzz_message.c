@@ -1,6 +1,6 @@
 /*
- * ipc/ and worker/service/job_part.c: whatever decodes encodes to bytes that decode to the same; whatever
- * part is accepted is planned into sequences that keep the engine's rules.
+ * ipc/ and worker/service/job_part.c: any message that decodes encodes to bytes that decode to the same
+ * message; any part that is accepted is planned into sequences that obey the engine's rules.
  */
 #include <string.h>
 
@@ -24,7 +24,7 @@ static void check_units(struct ctw_job *j)
         for (int64_t t = 0; t < s.n_tok; t++)
             fuzz_check(s.tokens[t] >= 0 && s.tokens[t] < VOCAB);
         for (int64_t t = s.first; t < s.n_tok; t++) {
-            fuzz_check(s.logprob[t - s.first] == 0.0f); /* nobody else's */
+            fuzz_check(s.logprob[t - s.first] == 0.0f); /* not part of another sequence */
             s.logprob[t - s.first] = -1.0f;
         }
         last = s.n_tok;

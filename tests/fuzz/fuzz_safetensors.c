@@ -1,7 +1,7 @@
 /*
- * worker/checkpoint/safetensors. The input's first byte chooses: 0 - two bytes of a number of data
- * bytes, then a header; else - a whole file. What is accepted must lie in the file without hole or
- * overlap, and be as long as shape and dtype say.
+ * worker/checkpoint/safetensors. The input's first byte selects the form of the rest. 0: a two-byte
+ * number of data bytes, then a header; else: a whole file. The tensors of an accepted file must lie
+ * in the file without gaps or overlaps, with the sizes that their shapes and dtypes require.
  */
 #include <string.h>
 
@@ -85,7 +85,7 @@ const struct fuzz_seed fuzz_seeds[] = {
         "\1\2\3\4"),
     FUZZ_SEED("\1version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 269060552\n"),
     FUZZ_SEED("\1\xff\xff\xff\xff\xff\xff\xff\xff{}"),
-    /* an overlap and a hole, of the right size in all */
+    /* an overlap and a gap; the total size is right */
     FUZZ_SEED("\0\x08\0{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]},"
               "\"b\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[2,6]}}"),
     FUZZ_SEED("\0\x08\0{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]},"

@@ -1,4 +1,4 @@
-/* worker/checkpoint/shard_index: an accepted index points to plain file names only. */
+/* worker/checkpoint/shard_index: an accepted index contains only plain file names. */
 #include <string.h>
 
 #include "fuzz.h"

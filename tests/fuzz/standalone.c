@@ -3,10 +3,10 @@
  *
  *   fuzz_NAME [-runs=N] [-seconds=S] [-first=I] [-write_seeds=DIR] [FILE...]
  *
- * FILEs are run once each and join the seeds. Then N mutated inputs (default 200000) are run, or as
- * many as fit in S seconds (default 20). Input number I depends on I and the seeds alone, so a
- * failure is repeated with -first=I -runs=1; the failing input is also written to crash-input. In
- * every eighth run an allocation fails. An input that takes longer than HANG_SECONDS is a failure.
+ * Runs each FILE once and adds it to the seeds. Then runs N mutated inputs (default 200000), or as
+ * many as fit in S seconds (default 20). Input number I depends only on I and the seeds, so
+ * -first=I -runs=1 reproduces a failure; the failing input is also written to crash-input. In every
+ * eighth run an allocation fails. An input that takes longer than HANG_SECONDS is a failure.
  */
 #include <fcntl.h>
 #include <signal.h>
@@ -21,19 +21,19 @@
 
 enum { MAX_INPUT = 1 << 16, MAX_SEEDS = 1024, MAX_WORDS = 256, HANG_SECONDS = 30 };
 
-/* The sanitizers call this before they end the process. */
+/* The sanitizers call this callback before they end the process. */
 void __sanitizer_set_death_callback(void (*callback)(void)) __attribute__((weak));
 
 static struct fuzz_seed seeds[MAX_SEEDS];
 static size_t n_seeds, n_words;
-static uint8_t *current; /* the input that runs, in a block of exactly its size */
+static uint8_t *current; /* the current input, in a block of exactly its size */
 static size_t current_bytes;
 static long current_run = -1;
 
 static void report(void)
 {
     char text[96];
-    int n = snprintf(text, sizeof(text), "failed on input %ld of %zu bytes, kept in crash-input\n",
+    int n = snprintf(text, sizeof(text), "failed on input %ld of %zu bytes, saved to crash-input\n",
                      current_run, current_bytes);
     int fd = open("crash-input", O_WRONLY | O_CREAT | O_TRUNC, 0600);
     if (fd < 0 || write(fd, current, current_bytes) < 0 ||
@@ -57,7 +57,7 @@ static uint64_t next_random(uint64_t *state) /* splitmix64 */
     return z ^ (z >> 31);
 }
 
-/* 0 .. n-1, small ones as likely as large ones; n > 0. */
+/* 0 .. n-1, small numbers as likely as large numbers; n > 0. */
 static size_t pick(uint64_t *state, size_t n)
 {
     uint64_t r = next_random(state);
@@ -69,7 +69,7 @@ static size_t any(uint64_t *state, size_t n)
     return (size_t)(next_random(state) % n);
 }
 
-/* Replaces `cut` bytes at `at` by the n at p; nothing if that does not fit. */
+/* Replaces `cut` bytes at `at` with n bytes at p; no-op if the result does not fit. */
 static size_t replace(uint8_t *buf, size_t bytes, size_t at, size_t cut, const void *p, size_t n)
 {
     if (bytes - cut + n > MAX_INPUT)
@@ -79,7 +79,7 @@ static size_t replace(uint8_t *buf, size_t bytes, size_t at, size_t cut, const v
     return bytes - cut + n;
 }
 
-/* Another number in the place of the decimal number at `at`, if there is one. */
+/* Replaces the decimal number at `at`, if there is one. */
 static size_t change_number(uint8_t *buf, size_t bytes, size_t at, uint64_t *state)
 {
     static const char *const numbers[] = {"0",
@@ -124,7 +124,7 @@ static size_t mutate_once(uint8_t *buf, size_t bytes, uint64_t *state)
         n = n < sizeof(copy) ? n : sizeof(copy);
         memcpy(copy, buf + at, n);
         return replace(buf, bytes, bytes == 0 ? 0 : any(state, bytes), 0, copy, n);
-    case 4: /* goes on with another seed */
+    case 4: /* continues with another seed */
         n = other->bytes == 0 ? 0 : any(state, other->bytes);
         return replace(buf, bytes, at, left, other->data + n, other->bytes - n);
     case 5:
@@ -181,7 +181,7 @@ static bool read_file(const char *path)
         (void)fprintf(stderr, "%s: cannot be opened\n", path);
         return false;
     }
-    add_seed(text, fread(text, 1, MAX_INPUT, f)); /* kept until the end */
+    add_seed(text, fread(text, 1, MAX_INPUT, f)); /* never freed */
     return fclose(f) == 0;
 }
 

@@ -1,9 +1,10 @@
 /*
- * A backend for tests, loaded in place of the CUDA one (CTWORKER_CUDA_LIBRARY): computes with the CPU
- * backend's kernels, so its scores equal the CPU's bit for bit, but has a GPU's nature: memory of its
- * own, uploads that take their time, weights announced ahead, faults. --cpu-variant and --threads
- * choose the kernels; --cuda-variant and --device are taken as a GPU takes them. What an operation
- * gets is checked to lie in the memory it claims. fake_device_gpu.h says how to make it fail.
+ * A backend for tests, loaded in place of the CUDA backend (CTWORKER_CUDA_LIBRARY). It computes with
+ * the CPU backend's kernels, so its scores equal the CPU's bit for bit, but it behaves like a GPU:
+ * separate memory, uploads that take time, weights announced in advance, faults. --cpu-variant and
+ * --threads choose the kernels; --cuda-variant and --device have the same meaning as for a GPU. The
+ * backend checks that the operands of every operation lie in the memory that they claim to be in.
+ * fake_device_gpu.h describes how to make the backend fail.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,14 +18,14 @@
 
 enum { N_DEVICES = 2 };
 
-/* A product whose weights were announced. */
+/* A matrix product whose weights were announced. */
 struct slot {
     int n_shards; /* 0: none */
     struct {
         const struct ctw_weight *weight;
         const void *values;
     } shard[CTW_MAX_SHARDS];
-    uint64_t digest; /* of all their bytes, which must not change */
+    uint64_t digest; /* of all bytes of the shards, which must not change */
 };
 
 struct fake {
@@ -32,7 +33,7 @@ struct fake {
     struct ctw_backend *cpu;
     int device;
     char variant[16];
-    uint64_t joined;     /* uploads before this ticket come before the next operation */
+    uint64_t joined;     /* uploads before this ticket precede the next operation */
     uint64_t scratch;    /* bytes taken by reserve() */
     struct slot slot[CTW_N_SLOTS];
     uint64_t n_linear, n_prepared, n_trims;

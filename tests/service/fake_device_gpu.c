@@ -10,9 +10,9 @@
 #include "base/mem.h"
 
 enum {
-    GRANULE = 4096,  /* bytes: the device's memory is handed out in such */
-    COPIES = 64,     /* that can wait */
-    LATE = 4         /* operations that are still accepted after the one that it fell over in */
+    GRANULE = 4096,  /* bytes: the unit of allocation of the device's memory */
+    COPIES = 64,     /* capacity of the queue of copies */
+    LATE = 4         /* operations still accepted after the operation that failed */
 };
 
 enum kind { DEVICE, STAGE };
@@ -24,12 +24,12 @@ struct block {
     enum kind kind;
 };
 
-/* What operations read since the last fence that was waited for. */
+/* Memory that operations have read since the last fence that was waited for. */
 struct reading {
     struct reading *next;
     const char *p;
     size_t bytes;
-    uint64_t fence; /* how many had been recorded when it was last read */
+    uint64_t fence; /* number of fences recorded at the last read */
     const char *what;
 };
 
@@ -42,7 +42,7 @@ struct copy {
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    /* all under lock */
+    /* guarded by lock */
     int n_open;
     pthread_t thread;
     bool stop;
@@ -54,7 +54,7 @@ static struct {
     uint64_t n_begun, n_done, bytes_begun;
     uint64_t n_ops;
     bool failed;
-    int n_late; /* operations accepted since */
+    int n_late; /* operations accepted since the failure */
     /* settings, read by gpu_open() */
     uint64_t alloc_us, copy_us, op_us, fail_op, fail_copy, nomem_op;
     const char *fail_file;
@@ -258,7 +258,7 @@ static bool add_block(void **out, size_t bytes, enum kind kind)
     return true;
 }
 
-/* Takes it out of the list, and frees it; its bytes. */
+/* Removes the block from the list and frees it; returns its bytes. */
 static uint64_t remove_block(void *p, enum kind kind)
 {
     pthread_mutex_lock(&gpu.lock);
@@ -468,12 +468,12 @@ void gpu_close(void)
     pthread_mutex_lock(&gpu.lock);
     if (gpu.used != 0)
         gpu_die("memory was not given back");
-    while (gpu.readings != NULL) { /* of a GPU that has failed: no other can be freed meanwhile */
+    while (gpu.readings != NULL) { /* left only by a failed GPU */
         struct reading *r = gpu.readings;
         gpu.readings = r->next;
         ctw_free(r);
     }
-    /* The next one's, in this process, count from 0; what fell over stays so. */
+    /* The counters of the next open in this process start at 0; a failed GPU stays failed. */
     gpu.n_ops = gpu.n_begun = gpu.n_done = gpu.bytes_begun = 0;
     pthread_mutex_unlock(&gpu.lock);
 }

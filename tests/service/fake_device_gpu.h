@@ -1,20 +1,20 @@
 /*
- * The machine under the fake GPU backend (fake_device.c): memory that is counted and checked, a copy
- * engine with a thread of its own, and faults. One a process, whatever number of backends is open, as
- * a GPU is. A mistake of the caller that real hardware would not report, or only by wrong numbers,
- * ends the process here with a line on standard error.
+ * The hardware under the fake GPU backend (fake_device.c): memory that is counted and checked, a copy
+ * engine with its own thread, and faults. There is one GPU per process, regardless of the number of
+ * open backends. If the caller makes a mistake that real hardware would not report, or would show
+ * only as wrong numbers, the process ends with a line on standard error.
  *
- * The environment says how it behaves; nothing but the tests sets these:
+ * Environment variables control the GPU; only tests set them:
  *
  *   CTW_FAKE_GPU_OPEN       "none": there is no GPU (CTW_EUNSUP); "broken": CTW_EDEVICE
- *   CTW_FAKE_GPU_MEMORY     bytes of it (256 MiB)
- *   CTW_FAKE_GPU_ALLOC_US   to allocate of it takes so long (0)
- *   CTW_FAKE_GPU_COPY_US    an upload by another thread takes so long (1000)
- *   CTW_FAKE_GPU_OP_US      an operation takes so long (0)
- *   CTW_FAKE_GPU_FAIL_OP    it falls over in its n-th operation, for good
- *   CTW_FAKE_GPU_FAIL_COPY  likewise, in the n-th upload by another thread
- *   CTW_FAKE_GPU_FAIL_FILE  likewise, as soon as this file exists
- *   CTW_FAKE_GPU_NOMEM_OP   its n-th operation finds no memory; that one only
+ *   CTW_FAKE_GPU_MEMORY     size of the memory in bytes (256 MiB)
+ *   CTW_FAKE_GPU_ALLOC_US   duration of an allocation (0)
+ *   CTW_FAKE_GPU_COPY_US    duration of an upload by another thread (1000)
+ *   CTW_FAKE_GPU_OP_US      duration of an operation (0)
+ *   CTW_FAKE_GPU_FAIL_OP    the GPU fails permanently in its n-th operation
+ *   CTW_FAKE_GPU_FAIL_COPY  the GPU fails permanently in the n-th upload by another thread
+ *   CTW_FAKE_GPU_FAIL_FILE  the GPU fails permanently as soon as this file exists
+ *   CTW_FAKE_GPU_NOMEM_OP   the n-th operation, and only that operation, runs out of memory
  */
 #ifndef CTW_TESTS_FAKE_DEVICE_GPU_H
 #define CTW_TESTS_FAKE_DEVICE_GPU_H
@@ -24,53 +24,55 @@
 
 #include "base/status.h"
 
-/* Reads the environment and starts the copy engine, once. Each open needs its close; the last one
- * sees to it that all memory was given back. */
+/* Reads the environment and starts the copy engine on the first call. Each gpu_open() needs a
+ * gpu_close(); the last gpu_close() checks that all memory was freed. */
 enum ctw_status gpu_open(struct ctw_err *err) CTW_MUST_CHECK;
 void gpu_close(void);
 
-/* Waits for the uploads before ticket `joined`. CTW_EDEVICE when it has fallen over. */
+/* Waits for the uploads before ticket `joined`. CTW_EDEVICE: the GPU has failed. */
 enum ctw_status gpu_sync(uint64_t joined, struct ctw_err *err) CTW_MUST_CHECK;
 
 /*
- * An operation begins, after the uploads before ticket `joined`. *lost: it is queued and will never
- * run, as on a GPU whose failure is told only later. Its caller then computes nothing.
+ * Begins an operation, after the uploads before ticket `joined`. *lost: the operation is queued but
+ * never runs, as on a GPU that reports its failure only later; the caller must then compute nothing.
  */
 enum ctw_status gpu_begin(uint64_t joined, bool *lost, struct ctw_err *err) CTW_MUST_CHECK;
 
 uint64_t gpu_memory_total(void);
-uint64_t gpu_memory_free(void); /* 0 when it has fallen over */
+uint64_t gpu_memory_free(void); /* 0 if the GPU has failed */
 /* New memory holds 0xff everywhere, which is NaN in every dtype. */
 enum ctw_status gpu_alloc(void **out, size_t bytes, struct ctw_err *err) CTW_MUST_CHECK;
 void gpu_free(void *p); /* waits for the copy engine, as cudaFree() does */
-/* Memory that is only counted: what operations allocate for themselves. */
+/* Counts memory that operations allocate internally, without allocating it. */
 enum ctw_status gpu_take(uint64_t bytes, struct ctw_err *err) CTW_MUST_CHECK;
 void gpu_give(uint64_t bytes);
 
 /* Ends the process unless bytes p .. p+bytes-1 lie within one allocation. */
 void gpu_check(const void *p, size_t bytes, const char *what);
 /*
- * An operation reads p .. p+bytes-1, and takes until a fence that was recorded after it has been waited
- * for: until then, writing there or freeing it ends the process, as the operation would get other bytes.
+ * Records that an operation reads p .. p+bytes-1. The read lasts until a fence that was recorded after
+ * it has been waited for. Until then, writing or freeing this memory ends the process, because the
+ * operation could read other bytes.
  */
 void gpu_read(const void *p, size_t bytes, const char *what);
-void gpu_check_write(const void *p, size_t bytes, const char *what); /* as gpu_check(), and that */
+/* gpu_check(), and checks that no read of this memory is in flight. */
+void gpu_check_write(const void *p, size_t bytes, const char *what);
 enum ctw_status gpu_fence_record(uint64_t *fence, struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status gpu_fence_wait(uint64_t fence, struct ctw_err *err) CTW_MUST_CHECK;
 
-/* Ends the process if p is the GPU's memory. */
+/* Ends the process if p points to the GPU's memory. */
 void gpu_check_host(const void *p, const char *what);
 
 enum ctw_status gpu_stage_alloc(void **out, size_t bytes, struct ctw_err *err) CTW_MUST_CHECK;
 void gpu_stage_free(void *p);
-/* Queues a copy. It reads the stage when its time has come. */
+/* Queues a copy. The copy engine reads the stage only when the copy runs. */
 enum ctw_status gpu_upload_begin(void *dst, const void *stage, size_t bytes, uint64_t *ticket,
                                  struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status gpu_upload_wait(uint64_t ticket, struct ctw_err *err) CTW_MUST_CHECK;
 uint64_t gpu_uploads_begun(void);
-uint64_t gpu_bytes_uploaded(void); /* by uploads that were begun */
+uint64_t gpu_bytes_uploaded(void); /* by all uploads begun so far */
 
-/* "fake GPU: WHAT" on standard error, and the end of the process. */
+/* Prints "fake GPU: WHAT" to standard error and ends the process. */
 void gpu_die(const char *what) __attribute__((noreturn));
 
 #endif

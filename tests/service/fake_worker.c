@@ -1,6 +1,6 @@
 /*
- * `ctworker` with the fake engine: the real serve, score, info, health, ps and stop, for tests of the
- * protocol and of faults. See fake_engine.h for the environment variables that steer the engine.
+ * `ctworker` with the fake engine: the real commands serve, score, info, health, ps and stop, for
+ * tests of the protocol and of faults. fake_engine.h lists the environment variables of the engine.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -9,7 +9,7 @@
 
 #include "worker/cli/commands.h"
 
-/* As the destructors of a GPU's libraries, which must not run under a thread that uses them. */
+/* Like the destructors of a GPU's libraries, which must not run while a thread uses them. */
 static void tell_exit(void)
 {
     fputs("fake_worker: destructors run\n", stderr);

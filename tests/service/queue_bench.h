@@ -1,4 +1,4 @@
-/* What the tests of the queue share: one with a scoring thread on the fake engine, and requests to it. */
+/* Shared by the tests of the queue: a queue with a scoring thread on the fake engine, and requests. */
 #ifndef CTW_TESTS_QUEUE_BENCH_H
 #define CTW_TESTS_QUEUE_BENCH_H
 
@@ -90,7 +90,8 @@ static struct ctw_slice id_of(const char *id)
     return (struct ctw_slice){.data = id, .n = CTW_IPC_JOB_ID_BYTES};
 }
 
-/* n_items pairs of n_context and one token, the last being `token`; ids are 16 characters. */
+/* Submits n_items pairs of n_context tokens and one target; the last target is `token`. Ids are 16
+ * characters. */
 static enum ctw_status submit(struct bench *b, const char *id, int n_items, int n_context,
                               int32_t token, bool seal, struct ctw_err *err)
 {
@@ -130,7 +131,7 @@ static enum ctw_status submit(struct bench *b, const char *id, int n_items, int 
     return st;
 }
 
-/* The job's last state, as text that lives; its error in *err. */
+/* The job's final state, as a static string; its error in *err. */
 static __attribute__((unused)) const char *wait_for_job(struct bench *b, const char *id,
                                                         struct ctw_err *err)
 {

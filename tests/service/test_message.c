@@ -25,7 +25,8 @@ static void assert_slice(struct ctw_slice got, const char *want, size_t n)
     assert_memory_equal(got.data, want, n);
 }
 
-/* Encodes, decodes, encodes again: the bytes must agree. The second is left in *out and *w. */
+/* Encodes, decodes and encodes again: the bytes must agree. *out and *w keep the second encoding.
+ */
 static void round_trip(const struct ctw_request *request, struct ctw_request *out,
                        struct ctw_writer *w)
 {
@@ -240,7 +241,7 @@ static void large_columns_go_round(void **state)
     ctw_reply_close(&out);
     ctw_writer_fini(&w);
     ctw_free(data);
-    /* and a message above the bound is refused by the one who makes it */
+    /* the encoder refuses a message above the bound */
     n = CTW_IPC_MESSAGE_BYTES;
     data = ctw_calloc(n, 1);
     assert_non_null(data);
@@ -296,7 +297,7 @@ static void the_scan_knows_every_type(void **state)
     for (size_t i = 0; i < CTW_COUNT(good); i++) {
         if (scan(good[i], &err) != CTW_OK)
             fail_msg("case %zu: %s", i, err.msg);
-        for (size_t n = 0; n < good[i].n; n++) /* cut anywhere, it is refused */
+        for (size_t n = 0; n < good[i].n; n++) /* truncated anywhere, the message is refused */
             assert_int_equal(ctw_wire_scan(good[i].data, n, &err), CTW_EFORMAT);
     }
     const struct ctw_slice bad[] = {

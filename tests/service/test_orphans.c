@@ -1,4 +1,4 @@
-/* Whose silence ends a job, and what is none. */
+/* Which silent clients end a job, and what counts as contact. */
 #include <stdio.h>
 
 #include "queue_bench.h"
@@ -13,7 +13,7 @@ static bool is_there(struct bench *b, const char *id)
     return there;
 }
 
-/* policy cancel with this ttl, of a job that no longer takes parts */
+/* Sets policy cancel with this ttl on a job that takes no more parts. */
 static void make_orphan(struct bench *b, const char *id, int64_t ttl_ms)
 {
     pthread_mutex_lock(&b->queue.lock);
@@ -26,7 +26,7 @@ static void make_orphan(struct bench *b, const char *id, int64_t ttl_ms)
     pthread_mutex_unlock(&b->queue.lock);
 }
 
-/* Polls as the server would: the reply's again_ms, or -1 when the poll waits. */
+/* Polls like the server; returns the reply's again_ms, or -1 if the poll waits. */
 static int64_t poll_job(struct bench *b, const char *id, int64_t since_ms, uint64_t wait_ms,
                         bool allowed)
 {
@@ -41,7 +41,7 @@ static int64_t poll_job(struct bench *b, const char *id, int64_t since_ms, uint6
     return wait.until_ms != 0 ? -1 : (int64_t)reply.body.poll.again_ms;
 }
 
-/* The reply says when to ask again: at once only if the worker had held the poll. */
+/* The reply says when to poll again: at once only if the worker held the poll. */
 static void a_poll_is_told_when_to_ask_again(void **state)
 {
     (void)state;
@@ -84,7 +84,7 @@ static void a_cancel_wakes_who_waits(void **state)
     close_bench(&b);
 }
 
-/* However much longer it waits than the job's time without contact; a lost connection ends it. */
+/* A waiting poll is contact even if it waits longer than the ttl; a lost connection ends it. */
 static void a_waiting_poll_is_contact(void **state)
 {
     (void)state;
@@ -115,7 +115,7 @@ static void a_waiting_poll_is_contact(void **state)
     close_bench(&b);
 }
 
-/* A minute in which nobody ticks: but for the tenth of a second in which nobody should. */
+/* A minute without a tick does not count, except for the tenth of a second between ticks. */
 static void time_in_which_we_did_not_run_does_not_count(void **state)
 {
     (void)state;
@@ -137,7 +137,7 @@ static void time_in_which_we_did_not_run_does_not_count(void **state)
     close_bench(&b);
 }
 
-/* Begins a job of one item over a connection at a time. */
+/* Begins a job of one item over the given connection. */
 static enum ctw_status begin(struct bench *b, const char *id, uint32_t pipe, const char *owner,
                              int64_t now_ms, struct ctw_err *err)
 {
@@ -158,7 +158,7 @@ static enum ctw_status begin(struct bench *b, const char *id, uint32_t pipe, con
     return ctw_queue_submit(&b->queue, &c, &s, &reply, &bad_item, &retry_ms, err);
 }
 
-/* Jobs that are begun and left do not keep other clients out for long; no client may hold all. */
+/* Abandoned jobs do not block other clients for long, and one client cannot take all slots. */
 static void forgotten_jobs_make_room(void **state)
 {
     (void)state;
@@ -171,21 +171,20 @@ static void forgotten_jobs_make_room(void **state)
         snprintf(id, sizeof(id), "forgotten-%06d", i);
         uint32_t pipe = 10 + (uint32_t)i / 16;
         assert_int_equal(begin(&b, id, pipe, NULL, now, &err), CTW_OK);
-        if (i == 15) { /* of this connection no more; of another, under no token, yes */
+        if (i == 15) { /* this connection is at its limit; another one without a token is not */
             assert_int_equal(begin(&b, "seventeenth-----", pipe, NULL, now, &err), CTW_EBUSY);
             assert_non_null(strstr(err.msg, "this client has 16 jobs"));
         }
     }
     assert_int_equal(begin(&b, "early-----------", 99, NULL, now + 59000, &err), CTW_EBUSY);
     assert_int_equal(b.queue.n_jobs, CTW_IPC_JOBS);
-    struct ctw_contact c = {.pipe = 10, .now_ms = now + 30000}; /* one of them goes on */
+    struct ctw_contact c = {.pipe = 10, .now_ms = now + 30000}; /* one of the jobs continues */
     struct ctw_seal seal = {.job = id_of("forgotten-000003"), .parts = 2};
     struct ctw_seal_reply sealed;
     assert_int_equal(ctw_queue_seal(&b.queue, &c, &seal, &sealed, &err), CTW_EINVAL);
     assert_int_equal(begin(&b, "late------------", 99, NULL, now + 61000, &err), CTW_OK);
     assert_int_equal(b.queue.n_jobs, 2);
-    for (int i = 0; i < 16;
-         i++) { /* a token's clients count together, whatever their connections */
+    for (int i = 0; i < 16; i++) { /* all connections of one token count together */
         snprintf(id, sizeof(id), "token-0000000%03d", i);
         assert_int_equal(begin(&b, id, 200 + (uint32_t)i, "alice", now + 61000, &err), CTW_OK);
     }

@@ -18,7 +18,7 @@ static void small_jobs_share_a_pass(void **state)
     for (id[6] = '0'; id[6] < '8'; id[6]++)
         assert_string_equal(wait_for_job(&b, id, &err), "done");
     fake_engine_counts(&calls, &seqs, &most);
-    /* 240 tokens of eight jobs: with their fair shares, in the three passes after the first. */
+    /* With fair shares the 240 tokens of eight jobs fit the three passes after the first. */
     assert_true(calls <= 4);
     assert_true(most <= 256);
     struct ctw_contact c = contact();
@@ -29,7 +29,7 @@ static void small_jobs_share_a_pass(void **state)
     fake_engine.us_per_token = 0;
 }
 
-/* A job that comes later does not make up for the past; equal jobs end at about the same time. */
+/* A later job gets no compensation for the past; equal jobs end at about the same time. */
 static void equal_jobs_get_equal_shares(void **state)
 {
     (void)state;
@@ -49,7 +49,7 @@ static void equal_jobs_get_equal_shares(void **state)
     assert_int_equal(submit(&b, "second----------", 60, 63, 7, true, &err), CTW_OK);
     assert_string_equal(wait_for_job(&b, "first-----------", &err), "done");
     int64_t second = fetch(&b, "second----------", &sum, &err);
-    /* From then on 60 - before of each, give or take two passes of four. */
+    /* Afterwards 60 - before items of each job, give or take two passes of four. */
     assert_in_range(second, 60 - before - 8, 60 - before + 8);
     assert_string_equal(wait_for_job(&b, "second----------", &err), "done");
     close_bench(&b);
@@ -91,7 +91,7 @@ static void bytes_are_given_back(void **state)
                      CTW_OK);
     assert_int_equal(ctw_queue_release(&b.queue, &c, id_of("two-------------"), &job_state, &err),
                      CTW_OK);
-    /* The pass that scored a job may hold it a little longer. */
+    /* The pass that scored a job may keep a reference a little longer. */
     bool empty = false;
     for (int64_t end = ctw_now_ms() + WAIT_MS; !empty && ctw_now_ms() < end;) {
         pthread_mutex_lock(&b.queue.lock);
@@ -102,7 +102,7 @@ static void bytes_are_given_back(void **state)
     close_bench(&b);
 }
 
-/* What a job's poll says of its error's item; -1: nothing. */
+/* The item of the error in a job's poll reply; -1: none. */
 static int64_t error_item(struct bench *b, const char *id)
 {
     struct ctw_err err;
@@ -117,7 +117,7 @@ static int64_t error_item(struct bench *b, const char *id)
     return item;
 }
 
-/* An input for which there is no memory is refused with its item, before anything is scored. */
+/* An input that does not fit the memory is refused with its item, before anything is scored. */
 static void what_cannot_fit_is_told_at_submit(void **state)
 {
     (void)state;
@@ -136,7 +136,7 @@ static void what_cannot_fit_is_told_at_submit(void **state)
     fake_engine.fit_length = 0;
 }
 
-/* Of three jobs in one pass, one finds no memory: it fails alone, whoever is longest. */
+/* If one of three jobs in a pass runs out of memory, only that job fails, whichever is longest. */
 static void a_lack_of_memory_is_one_jobs(void **state)
 {
     (void)state;
@@ -161,7 +161,7 @@ static void a_lack_of_memory_is_one_jobs(void **state)
     assert_int_equal(fetch(&b, "longest---------", &sum, &err), 2);
     assert_int_equal(fetch(&b, "small-----------", &sum, &err), 2);
     fake_engine_counts(&calls, &seqs, &most);
-    assert_int_equal(calls, 3); /* those that began: one for each job that was scored */
+    assert_int_equal(calls, 3); /* started calls: one for each scored job */
     assert_int_equal(submit(&b, "after-----------", 2, 10, 7, true, &err), CTW_OK);
     assert_string_equal(wait_for_job(&b, "after-----------", &err), "done");
     close_bench(&b);
@@ -169,7 +169,7 @@ static void a_lack_of_memory_is_one_jobs(void **state)
     fake_engine.memory_token = -1;
 }
 
-/* A whole life with the n-th allocation failing; true when none failed any more. */
+/* A complete run in which the n-th allocation fails; true if no allocation failed. */
 static bool life_with_failing_allocation(int64_t n, double expected)
 {
     struct bench b;
@@ -218,7 +218,7 @@ static void every_allocation_may_fail(void **state)
     print_message("%lld allocations failed, one after another\n", (long long)n - 1);
 }
 
-/* Rates count what was done of a pass that was cancelled. */
+/* Rates include the completed part of a cancelled pass. */
 static void a_cancelled_pass_is_not_done(void **state)
 {
     (void)state;
@@ -260,7 +260,7 @@ static void rates(void **state)
         ctw_rate_add(&r, 1000 + i * 100, i * 50.0, i * 100.0);
     assert_true(ctw_rate_tokens_per_s(&r) == 500);
     assert_true(ctw_rate_cost_per_s(&r) == 1000);
-    for (int i = 1; i <= 1000; i++) /* half a minute later only the new rate counts */
+    for (int i = 1; i <= 1000; i++) /* after half a minute only the new rate counts */
         ctw_rate_add(&r, 101000 + i * 100, 50000 + i * 10.0, 0);
     assert_true(ctw_rate_tokens_per_s(&r) == 100);
     ctw_rate_reset(&r);

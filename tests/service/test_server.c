@@ -46,7 +46,7 @@ static void sleep_ms(int ms)
     nanosleep(&ts, NULL);
 }
 
-/* health: an empty one; fetch: one large column; poll: once it is woken, or after wait_ms */
+/* health: an empty reply; fetch: one large column; poll: after a wake or wait_ms */
 static void handle(void *arg, const struct ctw_peer *peer, const struct ctw_request *request,
                    struct ctw_wait *wait, struct ctw_reply *reply)
 {
@@ -101,7 +101,7 @@ static void close_bench(struct bench *b)
 {
     ctw_server_close(b->server);
     free(b->large);
-    assert_int_equal(rmdir(b->dir), 0); /* nothing is left there */
+    assert_int_equal(rmdir(b->dir), 0); /* the folder is empty */
 }
 
 /* ---- clients by hand ---- */
@@ -127,7 +127,7 @@ static void ask(int fd, enum ctw_op op, int n)
     struct ctw_request request = {.id = 1, .op = op};
     struct ctw_writer w = {0};
     struct ctw_err err;
-    if (op != CTW_OP_HEALTH) /* all others here begin with the job */
+    if (op != CTW_OP_HEALTH) /* all other requests here begin with the job */
         request.body.fetch.job = (struct ctw_slice){.data = "0123456789abcdef", .n = 16};
     if (op == CTW_OP_POLL) {
         request.body.poll.has = 1u << CTW_POLL_WAIT_MS;
@@ -157,7 +157,7 @@ static void ask(int fd, enum ctw_op op, int n)
     assert_int_equal(write(fd, bytes, at), (ssize_t)at);
 }
 
-/* Reads one reply and drops it; false: none came in time, or the connection is closed. */
+/* Reads and drops one reply; false: no reply in time, or the connection is closed. */
 static bool take_reply(int fd, int timeout_ms)
 {
     static char bytes[64 * 1024];
@@ -193,7 +193,7 @@ static enum ctw_status call(struct bench *b, enum ctw_op op, int timeout_ms, str
     return st;
 }
 
-/* What is logged from here on, to be read by end_log(). */
+/* Captures the log from here on; end_log() returns it. */
 static FILE *begin_log(int *saved)
 {
     FILE *f = tmpfile();
@@ -208,7 +208,7 @@ static FILE *begin_log(int *saved)
 static void end_log(FILE *f, int saved, char *out, size_t capacity)
 {
     for (int i = 0; i < 8 * patience_ms && lseek(fileno(f), 0, SEEK_END) == 0; i++)
-        sleep_ms(1); /* it is written a little later than done */
+        sleep_ms(1); /* the log line comes slightly later */
     fflush(stderr);
     dup2(saved, 2);
     close(saved);
@@ -228,7 +228,7 @@ static void assert_others_are_served(struct bench *b, int n)
     }
 }
 
-/* Three hundred large replies that nobody reads: one is on its way, and few requests are read. */
+/* Three hundred large replies that nobody reads: one is in flight, and few requests are read. */
 static void a_client_that_reads_nothing_costs_only_itself(void **state)
 {
     (void)state;
@@ -253,7 +253,7 @@ static void a_client_that_reads_nothing_costs_only_itself(void **state)
     close_bench(&b);
 }
 
-/* Small replies too: the socket's buffers are full at some time. */
+/* Small replies too: eventually the socket's buffers are full. */
 static void requests_without_end_are_not_read(void **state)
 {
     (void)state;
@@ -270,7 +270,7 @@ static void requests_without_end_are_not_read(void **state)
     close_bench(&b);
 }
 
-/* A fetch waits for their room; they lose it, since they take too little. */
+/* A fetch waits for their memory; slow readers lose their connections and free it. */
 static void replies_that_nobody_takes_make_room(void **state)
 {
     (void)state;
@@ -297,14 +297,14 @@ static void replies_that_nobody_takes_make_room(void **state)
     close_bench(&b);
 }
 
-/* Of a begun request no more comes: its connection ends, and with it what it holds. */
+/* A request that stalls halfway: its connection is closed and its memory is freed. */
 static void half_a_request_is_given_up(void **state)
 {
     (void)state;
     struct bench b;
     static const unsigned char head[9] = {1, 0, 0, 0, 0, 1, 0, 0, 0}; /* 16 MiB */
     static char body[1 << 16];
-    enum { N = 20 }; /* 320 MiB: more than there is room for */
+    enum { N = 20 }; /* 320 MiB: more than the bound */
     int fds[N];
     open_bench(&b, patience_ms);
     for (int i = 0; i < N; i++) {
@@ -313,7 +313,7 @@ static void half_a_request_is_given_up(void **state)
         assert_int_equal(write(fds[i], body, sizeof(body)), sizeof(body));
     }
     assert_others_are_served(&b, 5);
-    int fd = connect_to(&b); /* a request that finds no room: comes when they are gone */
+    int fd = connect_to(&b); /* waits for memory: read once they are gone */
     const unsigned char short_head[9] = {1, 0, 0, 0, 0, 0, 1, 0, 0};
     assert_int_equal(write(fd, short_head, 9), 9);
     body[0] = (char)0x80;
@@ -375,7 +375,8 @@ static void a_hundred_that_wait_wake_at_once(void **state)
     close_bench(&b);
 }
 
-/* Of one connection only some may wait; the rest is answered at once. Its other requests pass. */
+/* Only some polls of a connection may wait; the others are answered at once. Other requests pass.
+ */
 static void one_connection_does_not_take_all_places(void **state)
 {
     (void)state;
@@ -390,12 +391,12 @@ static void one_connection_does_not_take_all_places(void **state)
     ask(fd, CTW_OP_HEALTH, 1);
     assert_true(take_reply(fd, patience_ms));
     close(fd);
-    while (atomic_load(&b.n_lost) < 1) /* the loss is seen while its polls wait */
+    while (atomic_load(&b.n_lost) < 1) /* the loss is detected while its polls wait */
         sleep_ms(1);
     close_bench(&b);
 }
 
-/* All that wait get their replies before the socket goes. */
+/* All waiting polls get their replies before the socket is removed. */
 static void closing_wakes_those_that_wait(void **state)
 {
     (void)state;
@@ -412,7 +413,7 @@ static void closing_wakes_those_that_wait(void **state)
     close_bench(&b);
 }
 
-/* A loop without a pause: after the first thousand its requests are read late. */
+/* A tight loop: after the first thousand its requests are read later. */
 static void requests_a_second_are_bounded(void **state)
 {
     (void)state;
@@ -432,7 +433,7 @@ static void requests_a_second_are_bounded(void **state)
 
 /* ---- connections ---- */
 
-/* nng's own listener of Debian 12 goes deaf after one of these (nng issue 1518). */
+/* nng's own listener on Debian 12 stops accepting after one of these (nng issue 1518). */
 static void connections_that_end_at_once_do_no_harm(void **state)
 {
     (void)state;

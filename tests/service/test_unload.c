@@ -1,6 +1,6 @@
-/* A model is unloaded, or another one loaded in its place, while a job's first part is being read,
- * which happens without the queue's lock. ctw_job_part_create() is wrapped (see CMakeLists.txt), so
- * that it happens just then. */
+/* Unloads a model, or loads another model in its place, while a job's first part is being read,
+ * which happens without the queue's lock. ctw_job_part_create() is wrapped (see CMakeLists.txt) to
+ * do this at exactly that time. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -44,7 +44,7 @@ static void *scorer_main(void *arg)
     return NULL;
 }
 
-/* Until there are n models, and none is being loaded. */
+/* Waits until there are n models and none is loading. */
 static void wait_for_models(int n)
 {
     for (int64_t end = ctw_now_ms() + 10000;;) {

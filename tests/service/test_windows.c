@@ -9,9 +9,9 @@
 #include "worker/service/windows.h"
 
 /*
- * Made by running lm_eval.utils.get_rolling_token_windows(range(n), -1, max_length, context_length)
- * and make_disjoint_window() of lm-eval 0.4.13: start, n_tok and first of each window, places
- * counted with the prefix in front.
+ * Generated with lm_eval.utils.get_rolling_token_windows(range(n), -1, max_length, context_length)
+ * and make_disjoint_window() of lm-eval 0.4.13: start, n_tok and first of each window. Positions
+ * count from the prefix.
  */
 static const struct {
     int n, max_length, context_length, n_windows;
@@ -58,14 +58,14 @@ static void windows_are_those_of_lm_eval(void **state)
     }
 }
 
-/* For all small sizes: every token is predicted once and in order, and no window is too long. */
+/* For all small sizes: every token is predicted once, in order, and no window is too long. */
 static void every_token_is_predicted_once(void **state)
 {
     (void)state;
     for (int64_t l = 1; l <= 12; l++) {
         for (int64_t c = 1; c <= l; c++) {
             for (int64_t n = 0; n <= 40; n++) {
-                int64_t next = 1; /* place of the token to be predicted next */
+                int64_t next = 1; /* position of the next token to predict */
                 for (int64_t i = 0; i < ctw_windows_count(n, l, c); i++) {
                     struct ctw_window w = ctw_window_at(n, l, c, i);
                     assert_int_equal(w.start + w.first, next);

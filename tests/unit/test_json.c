@@ -191,10 +191,10 @@ static void what_is_not_json_is_refused(void **state)
 static void bad_strings_are_refused(void **state)
 {
     (void)state;
-    refused("[\"abc", "line 1, column 2 ('\"'): the string that begins here has no end");
-    refused("\"abc\\", "no such escape");
+    refused("[\"abc", "line 1, column 2 ('\"'): the string that begins here is not terminated");
+    refused("\"abc\\", "invalid escape");
     refused("\"a\nb\"", "must be escaped");
-    refused("\"\\x41\"", "no such escape");
+    refused("\"\\x41\"", "invalid escape");
     refused("\"\\u00g0\"", "four hexadecimal digits");
     refused("\"\\u00", "four hexadecimal digits");
     refused("\"a\\u0000b\"", "\\u0000 is not accepted");
@@ -217,8 +217,8 @@ static void bad_strings_are_refused(void **state)
 static void duplicate_keys_are_refused(void **state)
 {
     (void)state;
-    refused("{\"a\":1,\"b\":{\"a\":1},\"a\":2}", "t.json: a: the key is there twice");
-    refused("{\"o\":[0,{\"k\":1,\"\\u006b\":2}]}", "t.json: o[1].k: the key is there twice");
+    refused("{\"a\":1,\"b\":{\"a\":1},\"a\":2}", "t.json: a: the key occurs twice");
+    refused("{\"o\":[0,{\"k\":1,\"\\u006b\":2}]}", "t.json: o[1].k: the key occurs twice");
     ctw_json_close(parse("{\"a\":1,\"A\":2,\"b\":{\"a\":1}}"));
 }
 
@@ -264,7 +264,7 @@ static void messages_name_the_path(void **state)
     says(ctw_json_read_double(rope, "factor", CTW_JSON_OPTIONAL, &d, &err), CTW_EFORMAT, &err,
          "config.json: rope_scaling.factor: expected a number, found the string \"8\"");
     says(ctw_json_read_double(rope, "low", CTW_JSON_REQUIRED, &d, &err), CTW_EFORMAT, &err,
-         "config.json: rope_scaling: \"low\" is null, but is needed");
+         "config.json: rope_scaling: \"low\" is null, but is required");
     says(ctw_json_read_bool(root, "tied", CTW_JSON_REQUIRED, &b, &err), CTW_EFORMAT, &err,
          "config.json: \"tied\" is missing");
     assert_int_equal(ctw_json_read_double(rope, "low", CTW_JSON_OPTIONAL, &d, &err), CTW_OK);

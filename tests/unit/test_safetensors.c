@@ -197,7 +197,7 @@ static void ranges_follow_each_other(void **state)
     refused("{" U8("a", 0, 4) "," U8("b", 0, 4) "}", 4, "they overlap");
     refused("{" U8("a", 4, 8) "}", 8,
             "the first tensor, a, begins at byte 4 of the data, not at 0: a gap");
-    refused("{" U8("a", 0, 4) "," U8("a", 4, 8) "}", 8, "a: the key is there twice");
+    refused("{" U8("a", 0, 4) "," U8("a", 4, 8) "}", 8, "a: the key occurs twice");
     refused("{" U8("a", 0, 4) "}", 3, "bytes, but its header describes");
     refused("{" U8("a", 0, 4) "}", 3, "a download was interrupted");
     refused("{" U8("a", 0, 4) "}", 5, "1 bytes follow the last tensor");
