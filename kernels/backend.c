@@ -21,11 +21,11 @@ enum ctw_status ctw_backend_open(struct ctw_backend **out, const char *name,
     *out = NULL;
     opt = opt == NULL ? &no_options : opt;
     bool is_auto = name == NULL || strcmp(name, "auto") == 0;
-    struct ctw_err no_gpu = {.msg = "asked for"};
+    struct ctw_err no_gpu = {.msg = "requested"};
     if (is_auto || strcmp(name, "cuda") == 0) {
         enum ctw_status st = open_cuda(out, opt, is_auto ? &no_gpu : err);
         if (st == CTW_OK) {
-            snprintf((*out)->reason, sizeof((*out)->reason), is_auto ? "a GPU is here" : "asked for");
+            snprintf((*out)->reason, sizeof((*out)->reason), is_auto ? "a GPU is present" : "requested");
             return CTW_OK;
         }
         /* A machine without a GPU is not an error; a mistyped option or a broken GPU is. */
@@ -230,7 +230,7 @@ static enum ctw_status check_qkv(const struct ctw_op_qkv *op, struct ctw_err *er
     REQUIRE("qkv", op->n_tok >= 0);
     REQUIRE("qkv", op->n_head >= 1 && op->n_kv >= 1 && op->head >= 1);
     if (op->head > CTW_MAX_HEAD)
-        return ctw_fail(err, CTW_EUNSUP, "attention heads of %d elements; the most is %d", op->head,
+        return ctw_fail(err, CTW_EUNSUP, "attention heads of %d elements; the maximum is %d", op->head,
                         CTW_MAX_HEAD);
     REQUIRE("qkv", op->rot_dim >= 0 && op->rot_dim % 2 == 0 && op->rot_dim <= op->head);
     REQUIRE("qkv", op->rot_dim == 0 || (op->positions != NULL && op->cos_sin != NULL));
@@ -259,7 +259,7 @@ static enum ctw_status check_attention(const struct ctw_op_attention *op, struct
     REQUIRE("attention", op->head >= 1 && op->window >= 0 && op->n_seqs >= 0);
     REQUIRE("attention", op->sinks == NULL || is_float(op->sinks_dtype));
     if (op->head > CTW_MAX_HEAD)
-        return ctw_fail(err, CTW_EUNSUP, "attention heads of %d elements; the most is %d", op->head,
+        return ctw_fail(err, CTW_EUNSUP, "attention heads of %d elements; the maximum is %d", op->head,
                         CTW_MAX_HEAD);
     for (int64_t i = 0; i < op->n_seqs; i++) {
         const struct ctw_attn_seq *s = &op->seqs[i];

@@ -6,7 +6,7 @@
  * provider). The worker never dereferences them. On the CPU they are host pointers.
  *
  * Order. Operations of one backend run in call order and may return before they have finished.
- * ctw_device_download() and ctw_backend_sync() wait for completion. A fence tells when memory that
+ * ctw_device_download() and ctw_backend_sync() wait for completion. A fence shows when memory that
  * operations read may be reused. A backend is not thread-safe: one thread uses it, except for the
  * upload and fence functions below.
  *
@@ -399,7 +399,7 @@ enum ctw_status ctw_fence_wait(struct ctw_backend *be, uint64_t fence,
  * that name the same shards use the decoded weights until the next ctw_prepare() of the slot. If
  * the bytes of shards have changed since, the shards must therefore be announced again before an
  * operation names them. n_shards 0: empties the slot. Without ctw_prepare(), each operation decodes
- * its own weights. A fence tells when the bytes may change, as for any other operation.
+ * its own weights. A fence shows when the bytes may change, as for any other operation.
  */
 enum ctw_status ctw_prepare(struct ctw_backend *be, const struct ctw_op_linear *op,
                             struct ctw_err *err) CTW_MUST_CHECK;

@@ -47,7 +47,7 @@ static enum ctw_status open_library(void **lib, char *path, size_t cap, struct c
         return ctw_fail(err, CTW_EUNSUP, "no GPU: %s", dlerror());
     }
     return ctw_fail(err, CTW_EUNSUP,
-                    "no GPU: %s is neither beside the program nor in %s of it (a build without CUDA?)",
+                    "no GPU: %s is neither next to the program nor in its %s (a build without CUDA?)",
                     LIBRARY, CTW_LIB_FROM_BIN);
 }
 

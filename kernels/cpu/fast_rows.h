@@ -1,5 +1,5 @@
 /*
- * Rows of activations and weights on their way into registers: widened, narrowed, and packed into
+ * Loading of rows of activations and weights into registers: widened, narrowed, and packed into
  * the two layouts that product tiles read. Both layouts hold 32-bit words: a float, or (in pair
  * mode) two bf16 neighbours in k. A row of k values is therefore n_words(k) words long.
  */

@@ -146,7 +146,7 @@ static enum ctw_status cuda_copy(struct ctw_backend *be, void *dst, const void *
     if (bytes == 0 || apart == 0)
         return CTW_OK;
     if (to > from && apart < bytes)
-        return ctw_fail(err, CTW_EINTERNAL, "cuda: copying upwards onto itself");
+        return ctw_fail(err, CTW_EINTERNAL, "cuda: an overlapping copy to a higher address");
     for (size_t at = 0; at < bytes; at += apart) {
         size_t n = bytes - at < apart ? bytes - at : apart;
         enum ctw_status st = ctw_cuda_check(cudaMemcpyAsync(to + at, from + at, n,
@@ -321,7 +321,7 @@ static enum ctw_status open_all(struct ctw_cuda *cu, const struct ctw_backend_op
     if (st == CTW_OK)
         st = cuda_alloc(&cu->backend, &cu->workspace, CTW_CUDA_WORKSPACE, err);
     if (st == CTW_OK && cublasLtCreate(&cu->lt) != CUBLAS_STATUS_SUCCESS)
-        st = ctw_fail(err, CTW_EDEVICE, "cuda: cuBLASLt does not open on %s", cu->name);
+        st = ctw_fail(err, CTW_EDEVICE, "cuda: cuBLASLt does not initialise on %s", cu->name);
     if (st == CTW_OK)
         st = ctw_cuda_gemms_open(cu, err);
     if (st == CTW_OK)

@@ -17,7 +17,7 @@ static enum ctw_status take(struct ctw_cuda *cu, const cudaDeviceProp *p, int de
                             struct ctw_err *err)
 {
     cudaFuncAttributes found;
-    enum ctw_status st = ctw_cuda_check(cudaSetDevice(device), "choosing it", err);
+    enum ctw_status st = ctw_cuda_check(cudaSetDevice(device), "selecting GPU", err);
     if (st != CTW_OK)
         return st;
     cudaError_t e = cudaFuncGetAttributes(&found, any_kernel);
@@ -57,20 +57,20 @@ static enum ctw_status find(struct ctw_cuda *cu, const struct ctw_backend_option
                         has / 1000, has % 1000 / 10, needs / 1000, needs % 1000 / 10);
     }
     if (e == cudaErrorStubLibrary || e == cudaErrorCompatNotSupportedOnDevice)
-        return ctw_fail(err, CTW_EUNSUP, "no GPU: the driver's library is not for it: %s",
+        return ctw_fail(err, CTW_EUNSUP, "no GPU: the driver's library is unusable: %s",
                         cudaGetErrorString(e));
     if (e == cudaErrorNoDevice || (e == cudaSuccess && n == 0))
-        return ctw_fail(err, CTW_EUNSUP, "no GPU: the driver shows none (CUDA_VISIBLE_DEVICES?)");
+        return ctw_fail(err, CTW_EUNSUP, "no GPU: the driver reports none (check CUDA_VISIBLE_DEVICES)");
     if (e != cudaSuccess)
         return ctw_fail(err, CTW_EDEVICE,
-                        "cuda: looking for GPUs: %s: %s (does nvidia-smi show them? --backend cpu "
-                        "needs none)",
+                        "cuda: looking for GPUs: %s: %s (check nvidia-smi; --backend cpu needs no "
+                        "GPU)",
                         cudaGetErrorName(e), cudaGetErrorString(e));
     if (opt->device < 0 || opt->device >= n)
         return ctw_fail(err, CTW_EINVAL, "device %d: this machine has %d GPU%s, numbered from 0",
                         opt->device, n, n == 1 ? "" : "s");
     cudaDeviceProp p;
-    enum ctw_status st = ctw_cuda_check(cudaGetDeviceProperties(&p, opt->device), "asking it", err);
+    enum ctw_status st = ctw_cuda_check(cudaGetDeviceProperties(&p, opt->device), "querying GPU", err);
     if (st != CTW_OK)
         return st;
     if (p.major < MIN_MAJOR)
@@ -94,7 +94,7 @@ static enum ctw_status choose_variant(struct ctw_cuda *cu, const char *name, str
 {
     bool can = cu->major == 9 && cu->minor == 0;
     if (name != NULL && strcmp(name, "general") != 0 && strcmp(name, "hopper") != 0)
-        return ctw_fail(err, CTW_EINVAL, "cuda variant \"%s\" is unknown; there are: general, hopper",
+        return ctw_fail(err, CTW_EINVAL, "cuda variant \"%s\" is unknown; expected general or hopper",
                         name);
     if (name != NULL && strcmp(name, "hopper") == 0 && !can)
         return ctw_fail(err, CTW_EINVAL,

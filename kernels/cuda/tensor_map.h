@@ -30,7 +30,7 @@ static inline enum ctw_status ctw_tensor_map(CUtensorMap *map, enum ctw_dtype dt
         enum ctw_status st = ctw_cuda_check(
             cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &fn, 12000,
                                              cudaEnableDefault, &found),
-            "asking for tensor maps", err);
+            "looking up cuTensorMapEncodeTiled", err);
         if (st != CTW_OK)
             return st;
         if (fn == NULL || found != cudaDriverEntryPointSuccess)

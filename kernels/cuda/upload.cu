@@ -36,7 +36,7 @@ enum ctw_status ctw_cuda_stage_alloc(struct ctw_cuda *cu, void **out, size_t byt
     if (e != cudaErrorMemoryAllocation)
         return ctw_cuda_check(e, "allocating host memory", err);
     (void)cudaGetLastError();
-    return ctw_fail(err, CTW_ENOMEM, "cuda: no host memory for %zu MiB that the GPU can read",
+    return ctw_fail(err, CTW_ENOMEM, "cuda: no pinned host memory for %zu MiB",
                     bytes >> 20);
 }
 

@@ -56,7 +56,7 @@ static const char *look(const struct ctw_part *part)
         return "4-bit codes without the scales of nvfp4-pack-quantized";
     if (dtype == CTW_I32)
         return "packed integers without weight_scale";
-    return "no format that is known here";
+    return "an unknown format";
 }
 
 enum ctw_status ctw_format_find(const struct ctw_format **out,

@@ -209,7 +209,7 @@ class Scores(Device):
             scores_by(c, PAIRS)
             m = json.loads(a.command("info", "--json").stdout)["models"][0]
             self.assertEqual((m["backend"], m["variant"], m["device"], m["reason"]),
-                             ("cuda", "hopper", "fake GPU 0", "asked for"))
+                             ("cuda", "hopper", "fake GPU 0", "requested"))
             self.assertTrue(m["numerics"].startswith("fake-"), m)
             counts = counts_of(m)
             # every product of a decoder layer used what had been announced for it
@@ -219,7 +219,7 @@ class Scores(Device):
             size = os.path.getsize(model("tied") + "/model.safetensors")
             self.assertLess(counts["uploaded bytes"], size + 30 * 256)
             text = a.command("info").stdout
-            self.assertIn("cuda-hopper, fake GPU 0 (asked for)", text)
+            self.assertIn("cuda-hopper, fake GPU 0 (requested)", text)
             self.assertNotIn("bits per quantised weight", text)
             self.assertIn(f"  products    products {counts['products']}\n              prepared ", text)
 
@@ -228,7 +228,7 @@ class Choosing(Device):
     def test_auto_takes_it_and_says_why(self):
         done = score("tied")
         self.assertEqual((done.returncode, done.stdout), (0, on_cpu("tied")), done.stderr)
-        self.assertIn("cuda-hopper on fake GPU 0 (a GPU is here)", done.stderr)
+        self.assertIn("cuda-hopper on fake GPU 0 (a GPU is present)", done.stderr)
 
     def test_auto_without_one_takes_the_cpu_and_says_why(self):
         done = score("tied", open="none")
@@ -251,7 +251,7 @@ class Choosing(Device):
 
     def test_which_one_and_how(self):
         done = score("tied", "--device", 1, "--cuda-variant", "general")
-        self.assertIn("cuda-general on fake GPU 1 (a GPU is here)", done.stderr)
+        self.assertIn("cuda-general on fake GPU 1 (a GPU is present)", done.stderr)
         self.assert_refused(score("tied", "--device", 2), 64, "device 2: this machine has 2 GPUs")
         self.assertEqual(score("tied", "--cuda-variant", "fermi").returncode, 64)
         done = run("inspect", "--backend", "cuda", "--cuda-variant", "general", model("tied"))

@@ -25,7 +25,7 @@ static int by_size(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* n sequences of `length` and, if extra > 0, one more of so many tokens. */
+/* n sequences of `length` and, if extra > 0, one more of `extra` tokens. */
 static void time_one(struct ctw_cuda *cu, const char *variant, int64_t n, int64_t length, int64_t extra,
                      int n_head, int n_kv, int head, int64_t window)
 {
@@ -75,7 +75,7 @@ static void time_one(struct ctw_cuda *cu, const char *variant, int64_t n, int64_
             CU(cudaEventElapsedTime(&ms[i], a, b));
     }
     qsort(ms, TIMES, sizeof(ms[0]), by_size);
-    /* About 0.7 s without a pause for what is compared with others, 0.1 s for the rest. */
+    /* About 0.7 s without a pause for shapes that are compared with others, 0.1 s for the rest. */
     int more = (int)((n_kv < n_head && head == 128 && length >= 2048 ? 700 : 100) / ms[TIMES / 2]) + 1;
     CU(cudaEventRecord(a, cu->stream));
     for (int i = 0; i < more; i++)

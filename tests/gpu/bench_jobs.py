@@ -1,4 +1,4 @@
-"""Parts of tests/gpu/bench that are short: one window, some questions, loading."""
+"""Short parts of tests/gpu/bench: one window, some questions, loading."""
 
 import mmap
 import os
@@ -73,7 +73,7 @@ def n_inputs(pairs):
 
 def part_mix(b):
     """A long document among short questions, and windows of as many tokens (which have logits at each
-    token, not only at the answers'); in turn."""
+    token, not only at the answers'); interleaved."""
     document = b.tokens(MIX_DOCUMENT + 1)
     mixed = [(document[:1], document[1:])] + question_pairs(b, MIX_ITEMS // 4)
     windows = []
@@ -135,8 +135,8 @@ def disk_rate(folder, most=4 << 30):
 
 
 def part_load(b):
-    """Loads, as the worker tells of them, and processes that score three tokens, beside such without a
-    model; in turn, medians."""
+    """Loads, from the worker's log, and processes that score three tokens, compared with processes without a
+    model; interleaved, medians."""
     short = b.item_file("short", [[1, 2, 3]])
     tiny = b.tiny()
     b.score_file(tiny, short)

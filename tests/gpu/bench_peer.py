@@ -1,7 +1,7 @@
-"""The torch side of tests/gpu/bench, a process of its own: what the GPU can do on a model's shapes, and
+"""The torch side of tests/gpu/bench, in a separate process: the GPU's limit on a model's shapes, and
 transformers' dense model of the same shape with random weights.
 
-Reads one JSON object a line, {"do": name, ...}, and answers each with one: a result, or {"error": ..}.
+Reads one JSON object per line, {"do": name, ...}, and answers each with one object: a result, or {"error": ..}.
 """
 
 import gc
@@ -160,7 +160,7 @@ PRODUCTS = {"qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
 
 
 def drawn():
-    """Watts now; None where it cannot be told."""
+    """The current power in watts; None if unknown."""
     try:
         return torch.cuda.power_draw() / 1e3
     except Exception:  # no package for it, or none that fits the driver
@@ -168,7 +168,7 @@ def drawn():
 
 
 def in_turn(steps, rounds, slice_s):
-    """Name -> (mean seconds of a step, mean watts), slices of each in turn; the first round warms up."""
+    """Name -> (mean seconds of a step, mean watts), interleaved slices; the first round warms up."""
     count = {name: max(1, round(slice_s / seconds_of(step, 0.05))) for name, step in steps.items()}
     seconds, watts = {name: 0.0 for name in steps}, {name: [] for name in steps}
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)

@@ -1,5 +1,5 @@
-"""Shape arithmetic of tests/gpu/bench: what a model's pass is made of, what a checkpoint weighs, how long
-the parts of a run will take, and what the test programs' tables say. Needs no GPU."""
+"""Shape arithmetic of tests/gpu/bench: the operations of a model's pass, the size of a checkpoint, the expected
+duration of a run's parts, and parsing of the test programs' tables. Needs no GPU."""
 
 import os
 import re
@@ -135,7 +135,7 @@ def seconds_of_load(log):
     """From a worker's log at level debug: from the load's beginning until all weights were on the GPU."""
     found = LOADED.search(log)
     if found is None:
-        raise ValueError(f"a log that tells of no load: {log[-200:]}")
+        raise ValueError(f"no load in the log: {log[-200:]}")
     return float(found[1])
 
 

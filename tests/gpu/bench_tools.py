@@ -1,5 +1,4 @@
-"""What the parts of tests/gpu/bench share: the torch process, the time that is left, and what the GPU does
-meanwhile."""
+"""Shared by the parts of tests/gpu/bench: the torch process, the remaining time, and monitoring of the GPU."""
 
 import json
 import os

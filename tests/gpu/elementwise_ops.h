@@ -10,7 +10,7 @@ static double half_step(enum ctw_dtype dtype, double x)
     return step > ldexp(1, least - 1) ? step : ldexp(1, least - 1);
 }
 
-/* The largest |got - want| in parts of what is allowed: `bound` before the rounding to dtype. */
+/* The largest |got - want| relative to the allowed error: `bound` before the rounding to dtype. */
 static double part_of_bound(double got, double want, double bound, enum ctw_dtype dtype)
 {
     double part = fabs(got - want) / (bound + 1.001 * half_step(dtype, fabs(want) + bound));
@@ -21,8 +21,8 @@ static double part_of_bound(double got, double want, double bound, enum ctw_dtyp
 
 enum { NORM_ROWS = 23 };
 
-/* Rows alone, to a place without alignment; all in place. `got` are rows in order, `picked` by number.
- */
+/* Rows alone, to an unaligned address; all in place. `got` are rows in order, `picked` by
+ * number. */
 static bool norm_is_alone(struct ctw_op_rms_norm op, const int64_t *rows, const char *got,
                           const char *picked)
 {
@@ -54,7 +54,7 @@ static bool norm_is_alone(struct ctw_op_rms_norm op, const int64_t *rows, const 
     return same;
 }
 
-/* The worst element of row t, in parts of its bound; x and w on the host. */
+/* The worst element of row t, relative to its bound; x and w on the host. */
 static double norm_error(const struct ctw_op_rms_norm *op, const void *x, const void *w,
                          const char *got, int64_t t)
 {
@@ -146,7 +146,7 @@ struct split_shape {
     int n_head, n_kv, head, rot_dim;
 };
 
-/* One head in double; cos_sin NULL: it is not turned. */
+/* One head in double; cos_sin NULL: no rotation. */
 static void want_head(const struct ctw_op_qkv *op, const void *norm, const float *cos_sin,
                       const void *src, int64_t from, double *out)
 {
@@ -173,7 +173,7 @@ static void want_head(const struct ctw_op_qkv *op, const void *norm, const float
 
 enum { SPLIT_ROWS = 21, POSITIONS = 300 };
 
-/* One call's arrays on the host, and where its results are on the device. */
+/* One call's arrays on the host, and the addresses of its results on the device. */
 struct split_test {
     void *x, *w[2]; /* norms' weights, or NULL */
     float *table;
@@ -183,7 +183,7 @@ struct split_test {
     char *got[3];
 };
 
-/* The worst element in parts of its bound. */
+/* The worst element relative to its bound. */
 static double split_error(const struct ctw_op_qkv *op, const struct split_test *s)
 {
     int n_all = op->n_head + 2 * op->n_kv;
@@ -366,7 +366,7 @@ static double want_logits(const struct head_case *c, const float *row, const flo
 }
 
 struct head_errors {
-    double worst, sum; /* the worst in parts of its bound; the sum of errors */
+    double worst, sum; /* the worst relative to its bound; the sum of errors */
     bool greedy;       /* all are right */
 };
 
@@ -453,7 +453,7 @@ static void check_head(const struct head_case *c)
     weight_close(&m);
 }
 
-/* What is not finite, and equals. A column of the weight is all that the logits are. */
+/* Non-finite and equal logits. The logits are a column of the weight. */
 static void check_head_specials(void)
 {
     enum { VOCAB = 20000, K = 8, N = 8 };

@@ -5,8 +5,8 @@ static double copy_rate; /* bytes per second */
 
 typedef void work_fn(void *arg);
 
-/* The median time of a run on `stream`, in seconds. EACH between two events: an event takes 1 to 2 us, a
- * weight's decoder 40. */
+/* The median time of a run on `stream`, in seconds. EACH runs between two events: an event takes
+ * 1 to 2 us, a weight's decoder 40. */
 static double time_of(work_fn *work, void *arg, cudaStream_t stream)
 {
     enum { WARM = 3, RUNS = 11, EACH = 8 };
@@ -83,7 +83,7 @@ static void rate_decode(const struct kind *c, enum ctw_dtype dtype)
     for (int in_turn = 0; in_turn < (c->n > 4096 ? 2 : 1); in_turn++) {
         struct decode_work w = {&m, dtype, dst.p, in_turn != 0};
         snprintf(what, sizeof(what), "decode %s [%d, %d] to %s%s", c->name, (int)c->n, (int)c->k,
-                 ctw_dtype_name(dtype), in_turn ? ", in turn" : "");
+                 ctw_dtype_name(dtype), in_turn ? ", interleaved" : "");
         print_rate(what, time_of(do_decode, &w, cu->stream), (double)(in + out));
     }
     buf_close(&dst);
@@ -204,7 +204,7 @@ static void rate_table(void)
     weight_close(&m);
 }
 
-/* All; or of weights whose name has `word`. */
+/* All rates; or only the rates of weights whose name contains `word`. */
 static void print_rates(const char *word)
 {
     static const struct kind kinds_timed[] = {

@@ -1,7 +1,7 @@
 /* Part of test_gemm.cu: the product that finishes heads of queries, keys and values, against the
  * two steps. */
 
-/* One product; both ways of it put q, k and v at op's places. */
+/* One product; both paths put q, k and v at op's addresses. */
 struct qkv {
     struct ctw_cuda_gemm g; /* its y is the two steps' product */
     struct ctw_op_qkv op;
@@ -134,8 +134,8 @@ static void check_qkv(void)
         cudaFree(a.out[i]);
 }
 
-/* As in a Llama: heads of 128, 8 of keys and of values, the others queries; windows of 2048. Its results
- * lie in y, behind the product's. */
+/* As in a Llama: heads of 128, 8 of keys and of values, the others queries; windows of 2048. The
+ * results are in y, after the product's. */
 static void make_qkv(struct qkv *q, const struct ctw_cuda_gemm *g, int32_t *positions, float *cos_sin)
 {
     int n_all = (int)g->n / 128;

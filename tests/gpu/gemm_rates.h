@@ -83,7 +83,7 @@ static void check_peer(void)
         g.y = z;
         open_peer(&p, &g);
         size_t bytes = (size_t)(g.m * g.n) * ctw_dtype_bytes(g.y_dtype);
-        printf("beside cuBLASLt, %s, %lld x %lld x %lld: half-words that differ:",
+        printf("against cuBLASLt, %s, %lld x %lld x %lld: half-words that differ:",
                name_of(STORED, g.dtype, g.y_dtype), (long long)g.m, (long long)g.n, (long long)g.k);
         for (int i = 0; i < p.n; i++) {
             run_peer(&p, &g, i);
@@ -128,7 +128,7 @@ static void start(const struct contender *c)
         run(&c->g, c->what, CTW_ACT_SILU);
 }
 
-/* Seconds for n products one after another. */
+/* Seconds for n products in sequence. */
 static double timed(const struct contender *c, int n)
 {
     float ms = 0;
@@ -197,7 +197,7 @@ static void new_contender(struct contender *c, const struct ctw_cuda_gemm *g, in
         c->g.ldy = g->n / 2;
 }
 
-/* The head of 2048 rows: states and results lie in y. */
+/* The head of 2048 rows: states and results are in y. */
 static void make_head(struct contender *c, int32_t *targets)
 {
     c->head.g = c->g;
@@ -207,11 +207,11 @@ static void make_head(struct contender *c, int32_t *targets)
     c->head.out = (struct ctw_head_result *)((char *)c->g.y + ((size_t)1 << 29));
 }
 
-/* The heads come last; `first` is where to begin. */
+/* The heads come last; `first` is the first case. */
 enum { N_RATED = 13, FIRST_HEAD = 10 };
 
-/* Those beside cuBLASLt's product and ours: what is done with the sums. Returns how many. For an fp32 sum
- * with what is there, `adds` is cuBLASLt's. */
+/* Cases in addition to cuBLASLt's product and ours: the epilogues. Returns their number. For an
+ * fp32 sum with y's previous content, `adds` is cuBLASLt's. */
 static int add_contenders(struct contender *c, const struct ctw_cuda_gemm *g, int what, int32_t *ids,
                           float *cos_sin, struct peer *adds)
 {

@@ -1,7 +1,8 @@
 /* Part of test_gemm.cu: sums in fp32 with y's previous content, including tiny and non-finite
  * numbers. */
 
-/* Row r of w by 2^-(r % 140); every 11th is 0. So sums are of all sizes down to subnormal numbers. */
+/* Scales row r of w by 2^-(r % 140); every 11th is 0. Sums thus have all sizes down to subnormal
+ * numbers. */
 static __global__ void scale_rows(__nv_bfloat16 *w, int64_t k)
 {
     for (int64_t i = threadIdx.x; i < k; i += blockDim.x) {
@@ -11,7 +12,8 @@ static __global__ void scale_rows(__nv_bfloat16 *w, int64_t k)
     }
 }
 
-/* What makes a sum hard: nearly its opposite, subnormal, zero, of its size, or not finite. */
+/* Addends that make a sum hard: nearly its opposite, subnormal, zero, of its size, or not
+ * finite. */
 static __global__ void hard_to_add(const float *sum, float *y, int64_t n)
 {
     for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
@@ -45,7 +47,7 @@ static void sums_of_peer(const struct ctw_cuda_gemm *g, const char *before, cons
 {
     struct peer p;
     open_peer(&p, g);
-    printf("beside plain sums of fp32, cuBLASLt's: half-words that differ:");
+    printf("against plain sums of fp32, cuBLASLt's: half-words that differ:");
     for (int i = 0; i < p.n; i++) {
         must(cudaMemcpyAsync(g->y, before, n * 4, cudaMemcpyDeviceToDevice, cu.stream), "copy");
         run_peer(&p, g, i);

@@ -1,5 +1,5 @@
-"""The part `faults` of tests/gpu/run: what cannot work must end in one clear line and the right exit code,
-never in wrong numbers."""
+"""The part `faults` of tests/gpu/run: a run that cannot work must end with one clear line and the right exit
+code, never with wrong numbers."""
 
 import json
 import shutil
@@ -13,7 +13,7 @@ from gpu_programs import SHIM, Served, bits, call, compute_capability, has_modul
 EXIT_UNSUPPORTED, EXIT_USAGE, EXIT_DEVICE, EXIT_MEMORY = 65, 64, 69, 71  # base/status.c
 
 
-# Takes the GPU's memory but for so many MiB, says so, and holds it until its input ends.
+# Takes all of the GPU's memory except this many MiB, reports it, and holds it until its input ends.
 HOG = """
 import ctypes, sys
 cu = ctypes.CDLL("libcuda.so.1")
@@ -160,7 +160,7 @@ def falls_over(c, model, items, want, at, fresh):
 
 
 def served_falls_over(c, model, items, want, at):
-    """`serve`: jobs of before are right, the one that meets it fails as `device`, the worker ends with 69."""
+    """`serve`: earlier jobs are right, the job that hits the error fails as `device`, the worker ends with 69."""
     pairs = [(i["tokens"][:1], i["tokens"][1:]) for i in items]
     alone = [tuple(array("f", json.loads(text)[0])) for _, text in want]
     n_right, reply = 0, None

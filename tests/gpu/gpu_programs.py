@@ -1,5 +1,5 @@
-"""What tests/gpu/run and tests/gpu/bench share: where the programs and CUDA's libraries are, how they
-are called within a time limit, generated checkpoints, and a running worker as a client sees it."""
+"""Shared by tests/gpu/run and tests/gpu/bench: the paths of the programs and CUDA's libraries, calls with a
+time limit, generated checkpoints, and a client of a running worker."""
 
 import glob
 import importlib.util
@@ -21,7 +21,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 TOOLS = ROOT / "tests/tools"
 SHIM = "libgpu_fault.so"  # fault_shim.cu
-GOLDEN = ROOT / "../shared/data/golden"  # where CTWORKER_GOLDEN and a bundle say nothing else
+GOLDEN = ROOT / "../shared/data/golden"  # unless CTWORKER_GOLDEN or a bundle names a folder
 
 
 class Late(Exception):

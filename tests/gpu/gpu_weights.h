@@ -38,7 +38,7 @@ static void must(cudaError_t e, const char *what)
         }                                                                                              \
     } while (0)
 
-/* One line, and the count. */
+/* Prints one line, and counts it. */
 static void report(bool ok, const char *fmt, ...)
 {
     va_list ap;
@@ -99,7 +99,7 @@ static struct buf buf_from(const void *host, size_t bytes, size_t misalign)
     return b;
 }
 
-/* Waits for the device; its content in memory of malloc(). */
+/* Waits for the device; returns its content in memory from malloc(). */
 static void *buf_read(const struct buf *b)
 {
     void *host = malloc(b->bytes + 1);
@@ -138,7 +138,7 @@ static void *host_random(enum ctw_dtype dtype, int64_t n, float scale)
 /* ---- weights ------------------------------------------------------------------------------ */
 
 enum format { DENSE, PACK, NVFP4 };
-/* Bytes: any, also those that are no code, as no check refuses them. */
+/* Any bytes, including bytes that are not valid codes, because no check refuses them. */
 enum zeros { NO_ZEROS, PACKED_ZEROS, INT8_ZEROS };
 
 struct kind {

@@ -52,7 +52,7 @@ static double now_s(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* What a thing takes: the first time, and the least of all. */
+/* The time of a step: the first time, and the fastest. */
 struct taken {
     double first, best;
     int n;
@@ -78,7 +78,7 @@ static void row(const char *what, const char *how, const struct taken *t, double
 
 /* ---- threads ------------------------------------------------------------------------------ */
 
-/* Runs work(i) for i = 0 .. n-1, a thread each; seconds until the last has ended. */
+/* Runs work(i) for i = 0 .. n-1, one thread per i; returns seconds until the last has ended. */
 static double in_threads(int n, void *(*work)(void *))
 {
     pthread_t thread[MAX_THREADS];
@@ -185,12 +185,13 @@ static void device_memory(void)
 
 /* ---- reading and copying ------------------------------------------------------------------ */
 
-/* How the file comes into the stages, by pread() or from a mapping, and whether it goes on to the GPU. */
+/* How the file is read into the stages, by pread() or from a mapping, and whether it is copied
+ * to the GPU. */
 static struct {
     bool from_mapping, upload;
     bool fresh; /* each thread gets a stage when it first needs it */
     size_t stage_bytes;
-    int64_t next; /* of the file, taken by all threads in turn */
+    int64_t next; /* position in the file, shared by all threads */
     char *to;     /* device */
     cudaStream_t stream;
     char *stages; /* [MAX_THREADS][N_STAGES][MAX_STAGE] */
@@ -289,7 +290,7 @@ static void reading(const char *what, bool from_mapping, bool upload, bool fresh
     }
 }
 
-/* Copies alone, from one thread and one stream: what a load can reach. */
+/* Copies alone, from one thread and one stream: the limit of a load. */
 static void copying(void)
 {
     for (size_t bytes = 1 << 20; bytes <= MAX_STAGE; bytes *= 2) {

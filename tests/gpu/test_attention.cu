@@ -54,7 +54,7 @@ enum ctw_status ctw_cuda_launched(const char *what, struct ctw_err *err)
     return ctw_cuda_check(cudaGetLastError(), what, err);
 }
 
-/* Like the backend's own, but waiting when it goes round. */
+/* Like the backend's own function, but waits when the ring wraps around. */
 enum ctw_status ctw_cuda_table(struct ctw_cuda *cu, const void *host, size_t bytes, void **device,
                                struct ctw_err *err)
 {
@@ -91,7 +91,7 @@ static int64_t rng_below(int64_t n)
     return (int64_t)(rng_next() % (uint64_t)n);
 }
 
-/* About normal: the sum of 3 uniform ones, up to 3 in size. */
+/* About normal: the sum of 3 uniform numbers, up to 3 in size. */
 static float rng_normal(void)
 {
     float s = -1.5f;
@@ -149,7 +149,7 @@ struct problem {
     struct ctw_attn_seq seqs[MAX_SEQS];
     struct ctw_kv_run runs[MAX_SEQS][MAX_RUNS];
     int64_t q_rows, kv_rows;
-    struct array q, k, v, out, sinks; /* sinks: not there unless given */
+    struct array q, k, v, out, sinks; /* sinks: absent unless given */
 };
 
 static struct array array_new(size_t bytes)
@@ -166,7 +166,7 @@ static void array_upload(const struct array *a)
     CU(cudaMemcpy(a->device, a->host, a->bytes, cudaMemcpyHostToDevice));
 }
 
-static void array_close(struct array *a) /* also one that is not there */
+static void array_close(struct array *a) /* also accepts an absent array */
 {
     ctw_free(a->host);
     CU(cudaFree(a->device));
@@ -181,8 +181,8 @@ static void problem_close(struct problem *p)
     array_close(&p->sinks);
 }
 
-/* Sequences of these lengths; rows that belong to nobody are NaN. pieces: keys lie in up to so many runs,
- * in the reverse order. */
+/* Sequences of these lengths; rows that belong to no sequence are NaN. pieces: keys are in up to
+ * this many runs, in reverse order. */
 static void problem_open(struct problem *p, const struct shape *s, enum ctw_dtype dtype,
                          const int64_t *lengths, int n_seqs, int pieces)
 {
@@ -263,7 +263,7 @@ static void poison(struct problem *p)
     CU(cudaMemset(p->out.device, 0xFF, p->out.bytes)); /* NaN in every dtype */
 }
 
-/* The results of op on the host, the caller's to free. */
+/* The results of op on the host; the caller frees them. */
 static char *results(struct ctw_cuda *cu, struct problem *p, const struct ctw_op_attention *op)
 {
     char *r = (char *)ctw_calloc(p->out.bytes, 1);
@@ -285,8 +285,8 @@ static void told(bool good, const char *what, const char *variant, const struct 
 
 /* ---- the definition ----------------------------------------------------------------------- */
 
-/* One block a query and head, 128 threads. key_row [n_keys]: the rows of the keys; want and size:
- * [n_q, n_head, head], the results and the sums of weight * |value|. */
+/* One block per query and head, 128 threads. key_row [n_keys]: the rows of the keys; want and
+ * size: [n_q, n_head, head], the results and the sums of weight * |value|. */
 __global__ void reference(struct ctw_op_attention op, int64_t q_row, int64_t pos0,
                           const int32_t *key_row, double *want, double *size)
 {
@@ -394,7 +394,8 @@ static bool same_rows(const struct problem *p, const char *a, int64_t row_a, con
     return memcmp(a + row_a * row, b + row_b * row, n * row) == 0;
 }
 
-/* Each sequence alone; and each cut into three calls, in a batch with others cut elsewhere. */
+/* Each sequence alone; and each split into three calls, in a batch with others that are split
+ * elsewhere. */
 static void check_company(struct ctw_cuda *cu, struct problem *p, const char *variant)
 {
     poison(p);
@@ -435,7 +436,7 @@ static void check_company(struct ctw_cuda *cu, struct problem *p, const char *va
     for (int s = 0; s < p->op.n_seqs; s++)
         n_cut += !same_rows(p, got, p->seqs[s].q_row, all, p->seqs[s].q_row, p->seqs[s].n_q);
     char more[96];
-    snprintf(more, sizeof(more), "%d differ alone, %d cut into calls", n_alone, n_cut);
+    snprintf(more, sizeof(more), "%d differ alone, %d split into calls", n_alone, n_cut);
     told(n_alone == 0 && n_cut == 0, "company", variant, p, more);
     ctw_free(all);
     ctw_free(got);
@@ -484,7 +485,7 @@ static void check_runs(struct ctw_cuda *cu, struct problem *p, const char *varia
     ctw_free(got);
 }
 
-/* A key or value that is not finite spoils what sees it, and leaves no trace in the rest. */
+/* A key or value that is not finite affects every query that sees it, and changes no others. */
 static void check_not_finite(struct ctw_cuda *cu, struct problem *p, const char *variant, int seq)
 {
     int n_hidden = 0, n_spoilt = 0;
@@ -529,7 +530,7 @@ static void check_not_finite(struct ctw_cuda *cu, struct problem *p, const char 
     ctw_free(clean);
 }
 
-/* One head's sink at its limits, the other heads' -infinity, which is none. */
+/* One head's sink at its limits; the other heads' sinks are -infinity, which has no effect. */
 static void check_limits(struct ctw_cuda *cu, struct problem *p, const char *variant)
 {
     static const float limits[] = {-INFINITY, 60000, NAN, INFINITY, -60000};

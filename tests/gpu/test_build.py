@@ -1,4 +1,4 @@
-"""What can be said of a build with CUDA (CTW_CUDA_BUILD names its folder) without a GPU."""
+"""Checks of a build with CUDA (CTW_CUDA_BUILD names its folder) that need no GPU."""
 
 import json
 import os
@@ -14,7 +14,7 @@ DECODER = re.compile(r'#include "kernels/formats/(all|\w+/decode)\.h"')
 
 class Build(unittest.TestCase):
     def test_decoders_have_no_multiply_adds_but_written_ones(self):
-        """Else the compiler makes them, and a decoded weight is not bit-equal to the host's."""
+        """Otherwise the compiler fuses them, and a decoded weight is not bit-equal to the host's."""
         commands = {Path(c["file"]).name: c["command"] for c in
                     json.loads((BUILD / "compile_commands.json").read_text()) if "/kernels/cuda/" in c["file"]}
         texts = {p.name: p.read_text() for p in CUDA.rglob("*") if p.suffix in (".cu", ".cuh", ".h")}

@@ -1,5 +1,5 @@
-"""What is said where the NVIDIA driver is too old, shows no GPU, or does not start: the real CUDA backend on
-a driver that is none (stub_driver.c). Needs a build with CUDA (CTW_CUDA_BUILD names its folder), no GPU."""
+"""The messages if the NVIDIA driver is too old, reports no GPU, or does not start: the real CUDA backend on
+a fake driver (stub_driver.c). Needs a build with CUDA (CTW_CUDA_BUILD names its folder), no GPU."""
 
 import json
 import os
@@ -64,12 +64,12 @@ class Drivers(unittest.TestCase):
         self.falls_back(0, 0, "no GPU: there is no NVIDIA driver")
 
     def test_shows_no_gpu(self):
-        why = "no GPU: the driver shows none (CUDA_VISIBLE_DEVICES?)"
+        why = "no GPU: the driver reports none (check CUDA_VISIBLE_DEVICES)"
         self.refused("cuda", 99000, NO_DEVICE, UNSUPPORTED, why)
         self.falls_back(99000, NO_DEVICE, why)
 
     def test_a_stub(self):
-        why = "no GPU: the driver's library is not for it: "
+        why = "no GPU: the driver's library is unusable: "
         self.refused("cuda", 99000, STUB_LIBRARY, UNSUPPORTED, why)
         self.falls_back(99000, STUB_LIBRARY, why)
 

@@ -96,7 +96,8 @@ static const struct kind kinds[] = {
 };
 /* clang-format on */
 
-/* Rows as in `want` [n, k], at row (r / group) * stride + r % group; all between must be untouched. */
+/* Rows as in `want` [n, k], at row (r / group) * stride + r % group; all rows between must be
+ * untouched. */
 static bool rows_are(const char *got, const char *want, int64_t n, size_t row_bytes, int64_t group,
                      int64_t stride, int64_t total)
 {
@@ -120,7 +121,8 @@ static void check_decoding(const struct kind *c)
         size_t row_bytes = (size_t)c->k * ctw_dtype_bytes(dtypes[d]);
         char *want = (char *)weight_decoded(&m, dtypes[d]);
         for (int way = 0; way < 6; way++) {
-            /* all; a part to an odd place; in turn; by number; a part; one that begins as blocks may */
+            /* all; a part to an odd place; interleaved; by number; a part; a part that begins as
+             * blocks may */
             bool part = way == 1 || way == 4;
             int64_t row0 = part ? 3 : way == 5 && c->n > 8 ? 8 : 0;
             int64_t n = part ? c->n - 4 : way == 3 ? 11 : c->n - row0;
@@ -269,7 +271,7 @@ static void check_embed(const struct kind *c)
 
 /* ---- a product's weights ------------------------------------------------------------------ */
 
-/* Does a product of these shards get the rows that it should, from its slot or without? */
+/* Does a product of these shards get the right rows, with and without its slot? */
 static bool weights_are_right(const struct ctw_op_linear *op, const struct made *m)
 {
     const void *w = NULL;
@@ -317,7 +319,7 @@ static void check_weights(void)
         op.dtype = CTW_BF16;
         op.shards = shards;
         ok = weights_are_right(&op, m); /* unprepared */
-        for (int i = 0; i < 12; i++) {  /* two layers by turns */
+        for (int i = 0; i < 12; i++) {  /* two layers alternately */
             op.shards = shards + i % 2 * 2;
             OK(ctw_cuda_prepare(cu, &op, &last_err));
             ok = weights_are_right(&op, m + i % 2 * 2) && ok;
@@ -351,8 +353,8 @@ static __global__ void dawdle(uint64_t ns)
     } while (now - begin < ns);
 }
 
-/* Two layers by turns in one slot, nothing waited for: are weights read only when they are decoded (while
- * the decoding dawdles), and overwritten only when they are read (while the reading does)? */
+/* Two layers alternately in one slot, without waiting: are weights read only after they are
+ * decoded (with slow decoding), and overwritten only after they are read (with slow reading)? */
 static void check_slot_order(void)
 {
     enum { N = 512, K = 1024, TURNS = 8 };

@@ -130,7 +130,7 @@ struct counts {
     double worst; /* error over its bound; no atomics: the larger of racing writes may be lost */
 };
 
-/* Is y what g asked for? `before` is y's content before, where g.add. */
+/* Is y what g specifies? `before` is y's previous content, for g.add. */
 static __global__ void compare(struct ctw_cuda_gemm g, const double *sum, const double *size,
                                const void *before, int what, enum ctw_activation act, counts *out)
 {
@@ -182,7 +182,7 @@ static __global__ void differ(const uint16_t *a, const uint16_t *b, int64_t n, u
 
 /* ---- checks ------------------------------------------------------------------------------- */
 
-/* What is done with the sums, in words. */
+/* The epilogue, in words. */
 static const char *name_of(int what, enum ctw_dtype dtype, enum ctw_dtype y_dtype)
 {
     static char s[64];
@@ -308,7 +308,7 @@ static void check_shapes(void)
     cudaFree(a.sum), cudaFree(a.size), cudaFree(a.result);
 }
 
-/* Rows alone, at other places, under other tile orders: equal bits. */
+/* Rows alone, at other positions, under other tile orders: equal bits. */
 static void check_company(void)
 {
     const int64_t m = 3000, n = 2048, k = 4096, rows[] = {0, 63, 127, 128, 500, 2303, 2999};

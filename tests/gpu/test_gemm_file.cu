@@ -120,7 +120,7 @@ static void put_text(const char *path, const char *text)
     fclose(f);
 }
 
-/* The text with the first `old` in it replaced. Of malloc(). */
+/* The text with its first `old` replaced, from malloc(). */
 static char *replaced(const char *text, const char *old, const char *by)
 {
     const char *at = strstr(text, old);
@@ -174,7 +174,7 @@ int main(void)
     char rule[32], toolkit[32];
     snprintf(rule, sizeof(rule), " rule%d ", CTW_GEMM_RULE);
     snprintf(toolkit, sizeof(toolkit), " cuda%d ", CUDART_VERSION);
-    static const char other[] = "it is of another rule, GPU, library or driver";
+    static const char other[] = "it is for another rule, GPU, library or driver";
     check_ignored(path, good, rule, " rule0 ", other);
     check_ignored(path, good, rule, " ", other); /* as files were before they named the rule */
     check_ignored(path, good, toolkit, " cuda11080 ", other);
@@ -183,10 +183,10 @@ int main(void)
     check_ignored(path, good, " hopper ", " general ", other);
     check_ignored(path, good, "ctworker-gemm", "", other);
     check_ignored(path, good, "6144 4096", "6144 4097",
-                  "it has a line that does not read"); /* checksum */
-    check_ignored(path, good, "6144", "614x", "it has a line that does not read");
+                  "it has an invalid line"); /* checksum */
+    check_ignored(path, good, "6144", "614x", "it has an invalid line");
     good[strlen(good) - 1] = '\0';
-    check_ignored(path, good, "28672", "28672", "it has a line without an end");
+    check_ignored(path, good, "28672", "28672", "it has a line without a newline");
     check_ignored(path, "", "", "", other);
     ctw_gemm_file_save(&m.cu);
     check(read_again(&again, said, sizeof(said)) == 2 && said[0] == '\0', "and written over");

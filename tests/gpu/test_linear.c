@@ -19,7 +19,7 @@ struct shape {
     int64_t m, n, k;
 };
 
-/* Odd ones, around tiles of 128 and steps of 16; then whole vectors, for cuBLASLt's sake. */
+/* Odd sizes, around tiles of 128 and steps of 16; then whole vectors, for cuBLASLt. */
 static const struct shape shapes[] = {
     {1, 1, 1},       {1, 16, 8},       {2, 17, 16},     {3, 15, 31},     {5, 31, 32},     {33, 127, 64},
     {64, 128, 257},  {65, 129, 64},    {127, 130, 32},  {128, 16, 256},  {129, 80, 96},   {257, 255, 17},
@@ -71,7 +71,7 @@ static struct dev dev_open(struct ctw_backend *be, const void *src, size_t bytes
     return d;
 }
 
-/* Its bytes into dst; checks the guards. */
+/* Copies its bytes into dst; checks the guards. */
 static void dev_read(const struct dev *d, void *dst)
 {
     size_t before = (size_t)(d->p - d->base), all = d->bytes + before + 256;
@@ -97,7 +97,7 @@ struct problem {
     struct ctw_op_linear op;
     struct test_weight w[3];
     struct ctw_shard shards[3];
-    struct buf x, y; /* y as it was before */
+    struct buf x, y; /* y's previous content */
     int64_t n_columns;
     bool aligned;
     size_t x_shift, y_shift; /* bytes past a multiple of 256 */
@@ -116,7 +116,7 @@ static enum ctw_dtype y_dtype(const struct problem *p)
     return p->op.epilogue == CTW_EPI_ADD ? p->op.residual_dtype : p->op.dtype;
 }
 
-/* aligned: strides that tensor cores take; else whatever comes. */
+/* aligned: strides that tensor cores support; else arbitrary ones. */
 static void problem_open(struct problem *p, const struct shape *s, enum ctw_dtype dtype,
                          enum ctw_epilogue epilogue, bool aligned, bool dense)
 {
@@ -164,7 +164,7 @@ static void problem_close(struct problem *p)
     free(p->rows);
 }
 
-/* What the checkpoint holds lies anywhere, as in its files. */
+/* The checkpoint's data is unaligned, as in its files. */
 static void place(struct placed *d, const struct problem *p, struct ctw_backend *be)
 {
     memset(d, 0, sizeof(*d));
@@ -265,8 +265,8 @@ static double sums(const struct problem *p, int64_t t, int64_t o, double *sum)
 }
 
 /*
- * A chain of k additions, of which tensor cores cut off rather than round: at most k steps of 2^-23 of
- * sum |x w|; on random numbers an eighth of it is far off. Gate and up may be rounded to dtype.
+ * A chain of k additions; tensor cores truncate instead of rounding: at most k steps of 2^-23 of sum
+ * |x w|; on random numbers an eighth of that is ample. Gate and up may be rounded to dtype.
  */
 static double bound(const struct problem *p, int64_t t, int64_t o, double want)
 {
@@ -305,7 +305,7 @@ static void compare(const struct problem *p, const struct buf *got, const struct
                                     element(p->y.p, y_dtype(p), at), ctw_dtype_bytes(y_dtype(p)));
                 continue;
             }
-            /* The exact bound is slow to compute: for what differs by more than a rounding or two. */
+            /* The exact bound is slow to compute: only if results differ by more than two roundings. */
             if (!(fabs(g - w) <= 2 * half_step(y_dtype(p), w)) || rng_below(some) == 0)
                 near(g, w, bound(p, t, o, w), what, at);
         }
@@ -347,7 +347,7 @@ static void it_agrees_with_the_definition(void **state)
     ctw_backend_close(c);
 }
 
-/* ---- the same in any company -------------------------------------------------------------- */
+/* ---- the same regardless of the other rows ------------------------------------------------ */
 
 static void a_row_is_the_same_in_any_company(void **state)
 {
@@ -381,7 +381,7 @@ static void a_row_is_the_same_in_any_company(void **state)
             problem_close(&p);
         }
         ctw_backend_close(be);
-        printf("ok: %s: a row is the same in any company\n", variants[v]);
+        printf("ok: %s: a row is the same regardless of the other rows\n", variants[v]);
     }
 }
 
@@ -426,8 +426,8 @@ static void what_is_not_finite_stays_in_its_row(void **state)
 
 /* ---- fences ------------------------------------------------------------------------------- */
 
-/* Weights are spoilt as soon as a fence allows it, behind a long queue of decoding ahead: what was
- * decoded last must not have seen that. */
+/* Weights are overwritten as soon as a fence allows it, behind a long queue of decoding ahead:
+ * the last decoded weights must not have seen that. */
 static void a_fence_covers_what_is_decoded_ahead(void **state)
 {
     (void)state;
@@ -535,7 +535,7 @@ static void activations_are_accurate(void **state)
 
 static char cache[] = "/tmp/ctw-cache-XXXXXX";
 
-/* Puts `text` at the start of every file of choices, or removes them. Their number. */
+/* Puts `text` at the start of every file of choices, or removes the files. Returns their number. */
 static int spoil(const char *text)
 {
     char folder[64], path[400];
@@ -602,7 +602,7 @@ static double now_s(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* `count` numbers of dtype: a million random ones over and over. */
+/* `count` numbers of dtype: a million random numbers, repeated. */
 static struct dev dev_random(struct ctw_backend *be, enum ctw_dtype dtype, int64_t count)
 {
     enum { PERIOD = 999983 };
@@ -621,7 +621,7 @@ static struct dev dev_random(struct ctw_backend *be, enum ctw_dtype dtype, int64
 #include "linear_qkv.h"
 #include "linear_rates.h"
 
-/* In one step where the product can finish heads itself, in two elsewhere: nobody can tell. */
+/* In one step if the product can finish heads itself, else in two: the results are the same. */
 static void heads_are_the_same_in_one_step(void **state)
 {
     (void)state;
@@ -635,7 +635,7 @@ static void heads_are_the_same_in_one_step(void **state)
     }
 }
 
-/* Where the product finishes heads, it does not write y: so it can be seen that it does. */
+/* If the product finishes heads, it does not write y, so the test can see that it does. */
 static void the_product_finishes_heads_itself(void **state)
 {
     (void)state;
@@ -666,7 +666,7 @@ static int setup(void **state)
 {
     assert_non_null(mkdtemp(cache));
     setenv("XDG_CACHE_HOME", cache, 1);
-    setenv("CTW_LOG", "debug", 0); /* which tells the algorithms chosen */
+    setenv("CTW_LOG", "debug", 0); /* logs the chosen algorithms */
     setvbuf(stdout, NULL, _IOLBF, 0);
     return ops_setup(state);
 }

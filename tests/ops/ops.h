@@ -159,7 +159,7 @@ struct test_weight {
 
 UNUSED_OK static bool weight_possible(enum weight_kind kind, int64_t k)
 {
-    if (kind == W_INT3) /* where old files and new cannot be told apart, they are refused */
+    if (kind == W_INT3) /* old and new files that cannot be told apart are refused */
         return k <= 10 || (3 * k + 31) / 32 != (k + 9) / 10;
     return kind == W_INT4 ? k % 32 == 0 : kind == W_NVFP4 ? k % 16 == 0 : true;
 }
@@ -170,7 +170,7 @@ UNUSED_OK static void set_part(struct test_weight *t, enum ctw_part_kind kind, e
     struct ctw_part *part = &t->w.part[kind];
     *part = (struct ctw_part){.dtype = dtype, .n_dims = 2, .shape = {rows, cols}};
     part->bytes = (size_t)(rows * cols) * ctw_dtype_bytes(dtype);
-    /* Files promise no alignment; neither does this. */
+    /* Files guarantee no alignment; neither do these weights. */
     t->part[kind] = buf_open(part->bytes, (size_t)(1 + rng_below(13)));
     uint8_t *p = t->part[kind].p;
     bool is_scale = kind == CTW_PART_SCALE;
@@ -285,14 +285,14 @@ UNUSED_OK static const char *fast_variant(int i)
     return NULL;
 }
 
-/* Likewise; where none runs here, the definition is the only one. */
+/* The i-th fast variant that runs here, or the reference if no fast variant runs here. */
 UNUSED_OK static const char *fast_variant_or_c(int i)
 {
     const char *v = fast_variant(i);
     return v == NULL && i == 0 ? "c" : v;
 }
 
-/* Seeds the generator and says what is tested; for a group's setup. */
+/* Seeds the generator and prints what is tested; for a group's setup. */
 UNUSED_OK static int ops_setup(void **state)
 {
     (void)state;

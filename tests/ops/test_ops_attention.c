@@ -7,7 +7,7 @@ struct problem {
     struct ctw_op_attention op;
     struct ctw_attn_seq seqs[MAX_SEQS];
     struct ctw_kv_run runs[MAX_SEQS][MAX_RUNS];
-    struct buf q, k, v, out, sinks; /* sinks: not there unless given */
+    struct buf q, k, v, out, sinks; /* sinks: absent unless given */
     int64_t n_rows;                 /* of q and out */
     int64_t kv_rows;                /* of k and v */
 };
@@ -268,8 +268,8 @@ static void company_changes_no_bit(void **state)
     }
 }
 
-/* A key or value that is not finite spoils the queries that see it, and leaves no trace in others.
- */
+/* A key or value that is not finite makes the queries that see it not finite, and changes no
+ * others. */
 static void what_is_not_finite_spoils_only_who_sees_it(void **state)
 {
     (void)state;
@@ -313,8 +313,8 @@ static void what_is_not_finite_spoils_only_who_sees_it(void **state)
     }
 }
 
-/* Queries of zeros score 0 with every key; values are 1: the result of n keys is n / (n + e^sink),
- * whatever scale and cap are. */
+/* Queries of zeros score 0 with every key; values are 1: the result of n keys is n / (n +
+ * e^sink), for any scale and cap. */
 static void a_sink_is_one_more_logit(void **state)
 {
     (void)state;
@@ -387,7 +387,7 @@ static void sinks_at_their_limits(void **state)
     }
 }
 
-/* A query whose scores are all -infinity has weight for nothing but its sink. */
+/* If all of a query's scores are -infinity, only its sink has weight. */
 static void a_sink_alone(void **state)
 {
     (void)state;

@@ -4,7 +4,7 @@
 
 static const enum ctw_dtype dtypes[] = {CTW_F32, CTW_BF16, CTW_F16};
 
-/* Row lengths around vectors and around the spans of 256 and 1024 that rows are handled in. */
+/* Row lengths around vectors and around the spans of 256 and 1024 in which rows are processed. */
 static const int64_t dims[] = {1, 7, 8, 9, 16, 31, 64, 255, 256, 257, 576, 1023, 1025, 2049};
 
 static void embed_agrees(void **state)
@@ -229,8 +229,8 @@ static void qkv_agrees(void **state)
             for (int i = 0; i < 2; i++) {
                 for (int64_t e = 0; e < sizes[i]; e++) {
                     double w = ctw_load_float(want[i].p, dtype, e);
-                    /* Normalised, |a| and |b| are below sqrt(head) times a norm weight (< 5.5); as
-                     * they come, below 13. A few roundings of each, which may cancel. */
+                    /* Normalised, |a| and |b| are below sqrt(head) times a norm weight (< 5.5);
+                     * otherwise below 13. A few roundings of each, which may cancel. */
                     double size = op.q_norm != NULL ? 5.5 * sqrt(h->head) : 13;
                     near(ctw_load_float(got[i].p, dtype, e), w,
                          (h->head / 8 + 12) * 0x1p-24 * size + 2 * half_step(dtype, w), v, e);
@@ -333,7 +333,7 @@ static void wrong_calls_are_refused(void **state)
     ctw_backend_close(be);
 }
 
-/* What operations take for themselves is at most what the planner was told. */
+/* The scratch that operations allocate is at most what the planner was told. */
 static void scratch_is_as_promised(void **state)
 {
     (void)state;
@@ -395,7 +395,7 @@ static void scratch_is_as_promised(void **state)
     }
 }
 
-/* SmolLM2-135M in chunks of 4096 tokens on two threads: little beside the activations. */
+/* SmolLM2-135M in chunks of 4096 tokens on two threads: little compared with the activations. */
 static void scratch_is_small(void **state)
 {
     (void)state;

@@ -20,7 +20,7 @@ struct problem {
     struct ctw_op_linear op;
     struct test_weight w[3];
     struct ctw_shard shards[3];
-    struct buf x, y; /* y as it was before */
+    struct buf x, y; /* y's previous content */
     int64_t n_columns;
 };
 
@@ -29,7 +29,7 @@ static enum ctw_dtype y_dtype(const struct problem *p)
     return p->op.epilogue == CTW_EPI_ADD ? p->op.residual_dtype : p->op.dtype;
 }
 
-/* The shape's n is that of all shards together, or of each where two are gated. */
+/* The shape's n is the total of all shards, or of each shard if two are gated. */
 static void problem_open(struct problem *p, const struct shape *s, enum ctw_dtype dtype,
                          enum ctw_epilogue epilogue)
 {
@@ -143,7 +143,7 @@ static void compare(const struct problem *p, const struct buf *got, const struct
                                     element(p->y.p, y_dtype(p), at), ctw_dtype_bytes(y_dtype(p)));
                 continue;
             }
-            /* The exact bound is slow to compute: always for what differs, else for some. */
+            /* The exact bound is slow to compute: always for results that differ, else for some. */
             if (fabs(g - w) > half_step(y_dtype(p), w) || rng_below(some) == 0)
                 near(g, w, bound(p, t, o, w), what, at);
         }

@@ -348,7 +348,7 @@ static void tensors_must_fit_the_config(void **state)
     struct tensor *k = find(c, LAYER "self_attn.k_proj.weight"), was = *k;
     k->shape = "32, 16";
     expect_refusal(c, "model.safetensors: " LAYER "self_attn.k_proj: weight: found BF16 [32, 16], "
-                      "expected [16, 32] by config.json");
+                      "expected [16, 32] according to config.json");
     *k = was;
     k->dtype = "I16";
     expect_refusal(c, LAYER "self_attn.k_proj: its tensors look like");

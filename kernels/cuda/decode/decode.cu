@@ -206,7 +206,7 @@ enum ctw_status ctw_cuda_decode(struct ctw_cuda *cu, cudaStream_t stream, const 
             p.shift++;
         p.stride = (uint32_t)stride_rows;
         if ((int64_t)1 << p.shift != group_rows || group_rows < ROWS)
-            return ctw_fail(err, CTW_EINTERNAL, "cuda: rows in groups of no power of two, or too small");
+            return ctw_fail(err, CTW_EINTERNAL, "cuda: row groups too small or not a power of two");
     } else if (w->format->id == CTW_FORMAT_dense && dtype == w->dtype) {
         const char *src = (const char *)shard->data->part[CTW_PART_VALUES];
         return ctw_cuda_check(cudaMemcpyAsync(dst, src + (size_t)row0 * w->row_bytes,

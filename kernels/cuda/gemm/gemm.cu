@@ -147,8 +147,8 @@ static enum ctw_status class_of(struct ctw_cuda *cu, const struct ctw_cuda_gemm 
     if (c != NULL) {
         st = ctw_gemm_still_right(cu, g, c, &right, err);
         if (st == CTW_OK && !right)
-            ctw_warn("cuda: the algorithm remembered for products of %lld x %lld does not hold; choosing "
-                     "anew",
+            ctw_warn("cuda: the saved algorithm for products of %lld x %lld is no longer valid; choosing "
+                     "again",
                      (long long)g->n, (long long)g->k);
     }
     if (st != CTW_OK)
@@ -217,7 +217,7 @@ static enum ctw_status fill_bias(struct ctw_cuda *cu, struct ctw_cuda_gemm *g, s
     g->bias = NULL;
     g->bias_y = NULL;
     g->add = true;
-    return ctw_cuda_launched("putting biases", err);
+    return ctw_cuda_launched("writing biases", err);
 }
 
 /* ---- the operation ------------------------------------------------------------------------ */
@@ -232,7 +232,7 @@ static enum ctw_status without_library(struct ctw_cuda *cu, const struct ctw_cud
         return st;
     if (!cu->gemms->warned)
         ctw_warn("cuda: cuBLASLt has no algorithm for products of %lld x %lld (%s to %s) that gives "
-                 "equal bits at every number of rows; they run without tensor cores",
+                 "equal bits at every number of rows; these run without tensor cores",
                  (long long)g->n, (long long)g->k, ctw_dtype_name(g->dtype), ctw_dtype_name(g->y_dtype));
     cu->gemms->warned = true;
     return ctw_cuda_gemm_simt(cu, g, err);

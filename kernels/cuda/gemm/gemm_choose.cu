@@ -201,9 +201,9 @@ static enum ctw_status choose(struct chooser *t, struct ctw_gemm_class *c, struc
         return st;
     c->library = true;
     c->reference = t->candidate[reference];
-    ctw_debug("cuda: products of %lld x %lld: the reference is proposal %d, equal are %d of %d%s",
+    ctw_debug("cuda: products of %lld x %lld: the reference is proposal %d; %d of %d are equal%s",
               (long long)c->kind.n, (long long)c->kind.k, reference, n_equal, t->n,
-              !t->candidate[t->n - 1].own ? "" : t->equal[t->n - 1] ? ", ours too" : ", ours not");
+              !t->candidate[t->n - 1].own ? "" : t->equal[t->n - 1] ? ", with ours" : ", not ours");
     return time_all(t, c, err);
 }
 

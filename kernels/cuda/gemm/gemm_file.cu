@@ -209,16 +209,16 @@ static const char *read_classes(struct ctw_cuda *cu, FILE *f)
     struct ctw_gemm_class c;
     key_line(cu, key, sizeof(key));
     if (fgets(line, sizeof(line), f) == NULL || strcmp(line, key) != 0)
-        return "it is of another rule, GPU, library or driver; algorithms are chosen anew";
+        return "it is for another rule, GPU, library or driver; algorithms are chosen again";
     while (cu->gemms->n < MAX_CLASSES && fgets(line, sizeof(line), f) != NULL) {
         size_t n = strlen(line);
         if (line[0] == '#')
             continue;
         if (n == 0 || line[n - 1] != '\n')
-            return "it has a line without an end";
+            return "it has a line without a newline";
         line[n - 1] = '\0';
         if (!get_class(line, &c))
-            return "it has a line that does not read";
+            return "it has an invalid line";
         struct ctw_gemm_class *to = ctw_gemm_add(cu->gemms);
         if (to == NULL)
             return "out of memory";

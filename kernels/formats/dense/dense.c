@@ -21,10 +21,10 @@ static enum ctw_status check(struct ctw_weight *w, const struct ctw_quant_args *
     if (args->present && (args->format == NULL || strcmp(args->format, "dense") != 0))
         return ctw_fail(err, CTW_EFORMAT,
                         "weight is stored dense (%s), but quantization_config says that it is "
-                        "quantised to %d bits; its targets or ignore list do not fit this file",
+                        "quantised to %d bits; its targets or ignore list do not match this file",
                         ctw_dtype_name(values->dtype), args->num_bits);
     if (!ctw_part_has_shape(values, w->n, w->k))
-        return ctw_part_fail(w, CTW_PART_VALUES, err, "[%lld, %lld] by config.json",
+        return ctw_part_fail(w, CTW_PART_VALUES, err, "[%lld, %lld] according to config.json",
                              (long long)w->n, (long long)w->k);
     w->dtype = values->dtype;
     w->bits = (int)(8 * ctw_dtype_bytes(w->dtype));

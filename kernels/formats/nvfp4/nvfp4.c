@@ -46,7 +46,7 @@ static enum ctw_status check(struct ctw_weight *w, const struct ctw_quant_args *
     if (st != CTW_OK)
         return st;
     if (w->k % CTW_NVFP4_GROUP != 0)
-        return ctw_fail(err, CTW_EUNSUP, "%lld columns are not a multiple of %d, as nvfp4 needs",
+        return ctw_fail(err, CTW_EUNSUP, "%lld columns are not a multiple of %d, which nvfp4 needs",
                         (long long)w->k, CTW_NVFP4_GROUP);
     if (!ctw_part_has_shape(&w->part[CTW_PART_VALUES], w->n, w->k / 2))
         return ctw_part_fail(w, CTW_PART_VALUES, err, "U8 [%lld, %lld] for a [%lld, %lld] matrix",

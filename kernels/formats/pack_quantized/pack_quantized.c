@@ -57,7 +57,7 @@ static enum ctw_status check_values(struct ctw_weight *w, struct ctw_err *err)
         return ctw_fail(err, CTW_EUNSUP,
                         "weight_packed: %" PRId64 " columns of %d bits take %" PRId64
                         " words both in the layout of compressed-tensors before mid 2026 and in "
-                        "the present one, which differ; write the checkpoint again with another "
+                        "the current layout, which differ; quantise the model again with another "
                         "number of bits",
                         w->k, w->bits, stream);
     w->whole_codes = values->shape[1] != stream;
@@ -114,7 +114,7 @@ static enum ctw_status check_zero_point(struct ctw_weight *w, struct ctw_err *er
     if (w->symmetric) {
         if (ctw_part_present(zero))
             return ctw_part_fail(w, CTW_PART_ZERO_POINT, err,
-                                 "none, as quantization_config says symmetric");
+                                 "none, because quantization_config says symmetric");
         return CTW_OK;
     }
     if (!ctw_part_present(zero)) { /* all 0: compressed-tensors of 2024 did not write it */
@@ -152,7 +152,7 @@ static enum ctw_status check_group_index(struct ctw_weight *w, const struct ctw_
      * sequential. */
     if (w->indexed && !args->actorder_group)
         return ctw_part_fail(w, CTW_PART_GROUP_INDEX, err,
-                             "none, as quantization_config does not say actorder group");
+                             "none, because quantization_config does not say actorder group");
     if (w->indexed && (index->dtype != CTW_I32 || !ctw_part_has_shape(index, w->k, -1)))
         return ctw_part_fail(w, CTW_PART_GROUP_INDEX, err, "I32 [%" PRId64 "]", w->k);
     return CTW_OK;
@@ -172,7 +172,7 @@ static enum ctw_status check(struct ctw_weight *w, const struct ctw_quant_args *
     if (shape_part != NULL && (shape_part[0] != w->n || shape_part[1] != w->k))
         return ctw_fail(err, CTW_EFORMAT,
                         "weight_shape: found (%" PRId64 ", %" PRId64 "), expected (%" PRId64
-                        ", %" PRId64 ") by config.json",
+                        ", %" PRId64 ") according to config.json",
                         shape_part[0], shape_part[1], w->n, w->k);
     w->bits = args->num_bits;
     w->symmetric = args->symmetric;
