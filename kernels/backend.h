@@ -179,8 +179,8 @@ struct ctw_attn_seq {
 };
 
 /*
- * out = softmax(scale * q k^T, causal) v, with grouped heads (query head h uses key head h /
- * (n_head / n_kv)); scores, softmax and sums in fp32.
+ * out = softmax(scale * q k^T, causal) v, with grouped heads (query head h uses key head
+ * h / (n_head / n_kv)); scores, softmax and sums in fp32.
  *
  * With sinks, the softmax of query head h has one additional logit, sinks[h], which is neither
  * scaled nor capped. Every query sees it, and it has no value: for scores s and m = the maximum of

@@ -222,8 +222,8 @@ double ctw_erfc(double x)
 
 /*
  * x > 0 is (4 i + quadrant) pi / 2 + r, |r| <= pi / 4; returns r. x is an integer m of 24 bits
- * times 2^e. Of m 2^e times 2 / pi we compute the 128 bits worth 2 to 2^-126: earlier bits of 2 /
- * pi contribute multiples of 4, later bits less than 2^-102. No float is nearer than 2^-30 to a
+ * times 2^e. Of m 2^e times 2 / pi we compute the 128 bits worth 2 to 2^-126: earlier bits of
+ * 2 / pi contribute multiples of 4, later bits less than 2^-102. No float is nearer than 2^-30 to a
  * multiple of pi / 2, so r keeps 70 bits.
  */
 static struct pair reduce(float x, unsigned *quadrant)

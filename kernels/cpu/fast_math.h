@@ -110,9 +110,9 @@ INLINE vf vf_gelu_tanh(vf g)
 }
 
 /*
- * 0.5 g erfc(-g / sqrt 2), precise also for large negative g. With a = |g| and t = (a - 4) / (a +
- * 4), erfc(a / sqrt 2) = e^(-a^2 / 2) / (1 + a) times a polynomial of t (0.1 ulp): the method of
- * ctw_erfc() in fp32.
+ * 0.5 g erfc(-g / sqrt 2), precise also for large negative g. With a = |g| and
+ * t = (a - 4) / (a + 4), erfc(a / sqrt 2) = e^(-a^2 / 2) / (1 + a) times a polynomial of t
+ * (0.1 ulp): the method of ctw_erfc() in fp32.
  */
 INLINE vf vf_gelu(vf g)
 {

@@ -10,8 +10,7 @@
 
 enum { RING_BYTES = 8 << 20 };
 
-/* Also makes its GPU current for the calling thread, because one thread may use several
- * backends. */
+/* Also makes its GPU current for the calling thread, because one thread may use several backends. */
 static struct ctw_cuda *cuda_of(struct ctw_backend *be)
 {
     struct ctw_cuda *cu = (struct ctw_cuda *)be;

@@ -11,8 +11,7 @@ static __global__ void any_kernel(void)
 {
 }
 
-/* Makes p's GPU current for the calling thread. CTW_EUNSUP: this library has no code for that
- * GPU. */
+/* Makes p's GPU current for the calling thread. CTW_EUNSUP: this library has no code for that GPU. */
 static enum ctw_status take(struct ctw_cuda *cu, const cudaDeviceProp *p, int device,
                             struct ctw_err *err)
 {

@@ -138,8 +138,7 @@ static __device__ __forceinline__ void ctw_cuda_store(T *p, const float (&v)[N])
     }
 }
 
-/* The sum over groups of `lanes` (a power of two) neighbouring lanes, the same bits in each of
- * them. */
+/* The sum over groups of `lanes` (a power of two) neighbouring lanes, the same bits in each of them. */
 static __device__ __forceinline__ float ctw_cuda_lanes_sum(float v, int lanes)
 {
     for (int i = lanes / 2; i > 0; i /= 2)

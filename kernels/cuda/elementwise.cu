@@ -152,8 +152,7 @@ __global__ void __launch_bounds__(NORM_THREADS) norm_row(const __grid_constant__
     }
 }
 
-/* Depends on dim alone: enough threads that each keeps its elements in registers, in whole
- * warps. */
+/* Depends on dim alone: enough threads that each keeps its elements in registers, in whole warps. */
 static unsigned norm_threads(int64_t dim)
 {
     int64_t warps = (dim + 32 * KEPT - 1) / (32 * KEPT);
@@ -304,8 +303,7 @@ static __device__ __forceinline__ float norm_weight(const struct split &a, const
                                       : ctw_cuda_widen(((const __half *)norm)[i]);
 }
 
-/* Any head: one warp per head, element by element. A norm's sum: one chain per lane, then by
- * halves. */
+/* Any head: one warp per head, element by element. A norm's sum: one chain per lane, then by halves. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS) split_any(const __grid_constant__ struct split a)
 {

@@ -83,11 +83,11 @@ static __device__ void state_add(struct state *s, float max, double sum, int32_t
 }
 
 /*
- * A block is a row of the tile. Thread t has columns (i * THREADS + t) * 4 .. + 3 for i = 0 ..
- * VECTORS-1. The sum of exp(logit - largest) is a chain of VECTORS for each of the four columns;
- * these are added by halves, then the lanes by halves, all in fp32; then the warps in order, in
- * double. (Each rounding is to nearest, so the errors of the rows have no common sign; the sum is
- * within 2e-6, typically 1e-7.)
+ * A block is a row of the tile. Thread t has columns (i * THREADS + t) * 4 .. + 3 for
+ * i = 0 .. VECTORS-1. The sum of exp(logit - largest) is a chain of VECTORS for each of the four
+ * columns; these are added by halves, then the lanes by halves, all in fp32; then the warps in
+ * order, in double. (Each rounding is to nearest, so the errors of the rows have no common sign;
+ * the sum is within 2e-6, typically 1e-7.)
  */
 __global__ void __launch_bounds__(THREADS) reduce_tile(const __grid_constant__ struct tile a)
 {
@@ -156,8 +156,7 @@ __global__ void __launch_bounds__(THREADS) reduce_tile(const __grid_constant__ s
 
 /* ---- host --------------------------------------------------------------------------------- */
 
-/* The parts of scratch[CTW_CUDA_PRODUCT]: states, logits, and a tile of the weight if it is
- * decoded. */
+/* The parts of scratch[CTW_CUDA_PRODUCT]: states, logits, and a tile of the weight if it is decoded. */
 struct parts {
     size_t logits, weight, bytes; /* offsets, and the total */
 };

@@ -269,8 +269,7 @@ static enum ctw_status multiply(struct ctw_cuda *cu, const struct ctw_op_linear 
 {
     bool gated = op->epilogue == CTW_EPI_GATE, some = has_bias(op), done = false;
     int64_t block = interleaved ? CTW_CUDA_GATE_BLOCK : 0, ld = round_up(g->n, VECTOR);
-    /* Reserves all scratch for the following steps at once: growing scratch discards its
-     * content. */
+    /* Reserves all scratch for the following steps at once: growing scratch discards its content. */
     size_t first = some ? bias_bytes(g->n) : 0, bytes = first;
     /* cuBLASLt's 16-bit sums with y were observed to round the product before adding it. */
     bool narrow_sum = g->add && g->y_dtype != CTW_F32;

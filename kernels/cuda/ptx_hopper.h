@@ -141,10 +141,10 @@ template <int REGISTERS> CTW_DEV void registers_more(void)
 
 /*
  * The descriptor of a matrix in shared memory with contiguous rows of 64 16-bit elements (128
- * bytes), as laid out by a tensor copy with 128-byte swizzle, at a multiple of 1024 bytes: start /
- * 16 in bits 0..13, the stride between groups of 8 rows / 16 from bit 32 on (1024 / 16), layout 1
- * (128-byte swizzle) from bit 62 on; the leading stride (bits 16..29) has no meaning in this
- * layout. The next 16 elements of k are 32 bytes, so 2, further on.
+ * bytes), as laid out by a tensor copy with 128-byte swizzle, at a multiple of 1024 bytes:
+ * start / 16 in bits 0..13, the stride between groups of 8 rows / 16 from bit 32 on (1024 / 16),
+ * layout 1 (128-byte swizzle) from bit 62 on; the leading stride (bits 16..29) has no meaning in
+ * this layout. The next 16 elements of k are 32 bytes, so 2, further on.
  */
 CTW_DEV uint64_t matrix_descriptor(uint32_t address)
 {
@@ -202,8 +202,8 @@ CTW_DEV void accumulators_ready(float (&d)[128])
 
 /*
  * d [64, 256] = (add ? d : 0) + a [64, 16] b [256, 16]^T. A thread holds rows 16 * warp + lane / 4
- * of d and 8 further down, columns 8 * j + 2 * (lane % 4) and the next: d[4 * j + 2 * (lower row) +
- * (next)].
+ * of d and 8 further down, columns 8 * j + 2 * (lane % 4) and the next:
+ * d[4 * j + 2 * (lower row) + (next)].
  */
 template <bool F16> CTW_DEV void product_64_256_16(float (&d)[128], uint64_t a, uint64_t b, int add)
 {

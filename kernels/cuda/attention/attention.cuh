@@ -153,8 +153,7 @@ ATTN_DEV void attn_walk_to(struct attn_walk &w, const struct ctw_attn_run *runs,
     }
 }
 
-/* The row of the key at a position, searched from the walk's current run; the walk does not
- * move. */
+/* The row of the key at a position, searched from the walk's current run; the walk does not move. */
 ATTN_DEV int attn_walk_row(const struct attn_walk &w, const struct ctw_attn_run *runs, int pos)
 {
     if (pos < w.end)
@@ -179,9 +178,10 @@ ATTN_DEV int attn_end_key_tile(const struct ctw_attn_tile &t, int keys)
 /* ---- the online softmax of fragments ------------------------------------------------------ */
 
 /*
- * A thread holds two rows of a tile of scores, in the layout of the matrix instructions: s[4 * j +
- * 2 * h + e] is column 8 * j + 2 * (lane % 4) + e of row h. The four lanes that share a row hold
- * all of the row. `max` covers all columns of a row so far, `sum` only the thread's own columns.
+ * A thread holds two rows of a tile of scores, in the layout of the matrix instructions:
+ * s[4 * j + 2 * h + e] is column 8 * j + 2 * (lane % 4) + e of row h. The four lanes that share a
+ * row hold all of the row. `max` covers all columns of a row so far, `sum` only the thread's own
+ * columns.
  */
 struct attn_rows {
     float max[2], sum[2];

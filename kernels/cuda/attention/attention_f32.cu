@@ -1,9 +1,9 @@
 /*
  * Attention in fp32: exactness before speed. A block of 256 threads takes one tile of 32 rows; key
- * tiles of 32. Thread (ty, tx) = (thread / 16, thread % 16) computes the scores of rows ty and ty +
- * 16 with keys tx and tx + 16, each as one chain of fused multiply-adds in the order of the head's
- * elements. For the same rows it computes results 4 * tx .. 4 * tx + 3 of every 64, each as a chain
- * in key order.
+ * tiles of 32. Thread (ty, tx) = (thread / 16, thread % 16) computes the scores of rows ty and
+ * ty + 16 with keys tx and tx + 16, each as one chain of fused multiply-adds in the order of the
+ * head's elements. For the same rows it computes results 4 * tx .. 4 * tx + 3 of every 64, each as
+ * a chain in key order.
  */
 #include "kernels/cuda/attention/attention.cuh"
 

@@ -326,8 +326,7 @@ static enum ctw_status launch(const struct ctw_cuda *cu, const struct ctw_attn *
     return ctw_cuda_launched("attention", err);
 }
 
-/* The instances: heads padded to these widths. Wide heads take 16 rows per warp, to save
- * registers. */
+/* The instances: heads padded to these widths. Wide heads take 16 rows per warp, to save registers. */
 template <typename T>
 static enum ctw_status launch_head(const struct ctw_cuda *cu, const struct ctw_attn *a,
                                    struct ctw_err *err)

@@ -200,8 +200,7 @@ CTW_DEV void start_values(float (&o)[HD / 2], const uint32_t (&p)[N / 4], uint32
     products_commit();
 }
 
-/* Turns the scores of the tile from key0 on into weights. first, last: positions of the warp's
- * rows. */
+/* Turns the scores of the tile from key0 on into weights. first, last: positions of the warp's rows. */
 template <int N>
 CTW_DEV void weigh(float (&s)[N / 2], struct attn_rows &r, float (&alpha)[2], const struct ctw_attn &a,
                    const int (&pos)[2], int first, int last, int key0)

@@ -194,8 +194,7 @@ __global__ void __launch_bounds__(THREADS)
 
 /* ---- choosing ----------------------------------------------------------------------------- */
 
-/* Does pack_fast support it, groups aside? Rows begin at words, so whole units have aligned
- * words. */
+/* Does pack_fast support it, groups aside? Rows begin at words, so whole units have aligned words. */
 static bool suits(const struct plane *p, const struct source *s, enum ctw_dtype dtype)
 {
     const struct ctw_weight *w = &s->w;

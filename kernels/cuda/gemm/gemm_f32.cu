@@ -30,8 +30,8 @@ static __device__ float load(const void *p, enum ctw_dtype dtype, int64_t i)
 }
 
 /*
- * A thread's share of a 128 x 16 piece of x or w: rows row0 + 4 j (j 0..3), columns col and col +
- * 8. A warp's load touches 4 rows of 8 neighbours (whole 32-byte sectors of fp32), and its store
+ * A thread's share of a 128 x 16 piece of x or w: rows row0 + 4 j (j 0..3), columns col and
+ * col + 8. A warp's load touches 4 rows of 8 neighbours (whole 32-byte sectors of fp32), and its store
  * into [column][row] with rows 132 apart hits bank 4 column + row: 32 different banks.
  */
 template <typename T> struct share {
@@ -96,8 +96,7 @@ static __device__ __forceinline__ void multiply(const float (*xs)[PITCH], const 
     }
 }
 
-/* Blocks cover 8 tiles of rows before the next tile of columns, so that neighbouring blocks
- * share w. */
+/* Blocks cover 8 tiles of rows before the next tile of columns, so that neighbouring blocks share w. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS, 2) product_kernel(struct product p)
 {

@@ -85,8 +85,7 @@ CTW_DEV void fetch_w(const struct product &p, const CUtensorMap *map, const stru
     }
 }
 
-/* One warp: the 64 rows of x of one warpgroup; also prefetches into L2 the y that will be added
- * to. */
+/* One warp: the 64 rows of x of one warpgroup; also prefetches into L2 the y that will be added to. */
 template <int EPI>
 CTW_DEV void fetch_x(const struct product &p, const CUtensorMap *map, const struct place &s, int group,
                      int lane)
@@ -265,8 +264,7 @@ static struct product product_of(const struct ctw_cuda_gemm *g)
     p.cols = (int)((g->n + TILE_N - 1) / TILE_N);
     p.n_tiles = p.rows * p.cols;
     p.group = ctw_hopper_group;
-    /* The first warpgroup must not run a whole tile ahead; it can be at most W_SLOTS steps
-     * ahead. */
+    /* The first warpgroup must not run a whole tile ahead; it can be at most W_SLOTS steps ahead. */
     p.lead = p.n_steps > 2 * W_SLOTS ? ctw_hopper_lead : 0;
     p.y = g->y;
     p.ldy = g->ldy;

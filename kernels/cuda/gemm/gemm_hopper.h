@@ -1,5 +1,4 @@
-/* Part of gemm_hopper.cu: the sizes of its tiles, their order, and the epilogue on a tile's
- * sums. */
+/* Part of gemm_hopper.cu: the sizes of its tiles, their order, and the epilogue on a tile's sums. */
 #ifndef CTW_KERNELS_CUDA_GEMM_HOPPER_H
 #define CTW_KERNELS_CUDA_GEMM_HOPPER_H
 
@@ -66,7 +65,7 @@ struct product {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 struct tile {
-    int row, col; /* the first row of x and the first column, a row of w */
+    int row, col; /* the first row of x and of w */
 };
 
 /* Tiles go down `group` tiles of rows, then one column further: tiles that run at the same time
@@ -223,8 +222,7 @@ CTW_DEV void store_32(const struct product &p, float (&d)[128], int row, int col
     }
 }
 
-/* Of 16 columns of a row, lane q of four has 2 q, 2 q + 1, 8 + 2 q, 9 + 2 q; it gets 4 q .. 4 q
- * + 3. */
+/* Of 16 columns of a row, lane q of four has 2 q, 2 q + 1, 8 + 2 q, 9 + 2 q; it gets 4 q .. 4 q + 3. */
 CTW_DEV void exchange_16(float (&v)[4], int lane)
 {
 #pragma unroll
