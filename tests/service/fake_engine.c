@@ -198,8 +198,8 @@ static enum ctw_status check(const struct ctw_engine *e, const struct ctw_seq *s
 
 static int64_t take_pass(const struct ctw_engine *e, const struct ctw_seq *seqs, int64_t n_seqs)
 {
-    int64_t n = 1, n_tok = seqs[0].n_tok - 1;
-    while (n < n_seqs && n_tok + seqs[n].n_tok - 1 <= e->pass_tokens)
+    int64_t n = 0, n_tok = 0;
+    while (n < n_seqs && ctw_pass_fits(n, n_tok, seqs[n].n_tok - 1, e->pass_tokens))
         n_tok += seqs[n++].n_tok - 1;
     return n;
 }

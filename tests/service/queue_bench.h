@@ -66,7 +66,7 @@ static enum ctw_model_state wait_for_model(struct bench *b)
         struct timespec ts = {.tv_nsec = 1000000};
         nanosleep(&ts, NULL);
         pthread_mutex_lock(&b->queue.lock);
-        state = b->queue.models[0]->state;
+        state = b->queue.models.slots[0]->state;
         pthread_mutex_unlock(&b->queue.lock);
         assert_true(ctw_now_ms() < end);
     }

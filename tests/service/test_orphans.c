@@ -7,7 +7,7 @@ static bool is_there(struct bench *b, const char *id)
 {
     bool there = false;
     pthread_mutex_lock(&b->queue.lock);
-    for (const struct ctw_job *j = b->queue.jobs; j != NULL; j = j->next)
+    for (const struct ctw_job *j = b->queue.jobs.first; j != NULL; j = j->next)
         there = there || (!j->removed && memcmp(j->id, id, CTW_IPC_JOB_ID_BYTES) == 0);
     pthread_mutex_unlock(&b->queue.lock);
     return there;
@@ -17,7 +17,7 @@ static bool is_there(struct bench *b, const char *id)
 static void make_orphan(struct bench *b, const char *id, int64_t ttl_ms)
 {
     pthread_mutex_lock(&b->queue.lock);
-    for (struct ctw_job *j = b->queue.jobs; j != NULL; j = j->next) {
+    for (struct ctw_job *j = b->queue.jobs.first; j != NULL; j = j->next) {
         if (memcmp(j->id, id, CTW_IPC_JOB_ID_BYTES) != 0)
             continue;
         j->head.keep = false;
@@ -105,7 +105,7 @@ static void a_waiting_poll_is_contact(void **state)
     assert_int_equal(submit(&b, id, 2, 5, 7, false, &err), CTW_OK);
     make_orphan(&b, id, 100);
     now_ms = ctw_now_ms();
-    b.queue.tick_ms = 0;
+    b.queue.life.tick_ms = 0;
     assert_int_equal(poll_job(&b, id, now_ms, 1000, true), -1);
     ctw_queue_peer_gone(&b.queue, contact().pipe, now_ms + 10);
     ctw_queue_tick(&b.queue, now_ms + 109);
@@ -125,7 +125,7 @@ static void time_in_which_we_did_not_run_does_not_count(void **state)
     open_ready(&b);
     assert_int_equal(submit(&b, id, 2, 5, 7, false, &err), CTW_OK);
     make_orphan(&b, id, 1000);
-    int64_t now_ms = b.queue.jobs->contact_ms;
+    int64_t now_ms = b.queue.jobs.first->contact_ms;
     ctw_queue_tick(&b.queue, now_ms);
     now_ms += 60000;
     ctw_queue_tick(&b.queue, now_ms);
@@ -177,13 +177,13 @@ static void forgotten_jobs_make_room(void **state)
         }
     }
     assert_int_equal(begin(&b, "early-----------", 99, NULL, now + 59000, &err), CTW_EBUSY);
-    assert_int_equal(b.queue.n_jobs, CTW_IPC_JOBS);
+    assert_int_equal(b.queue.jobs.n, CTW_IPC_JOBS);
     struct ctw_contact c = {.pipe = 10, .now_ms = now + 30000}; /* one of the jobs continues */
     struct ctw_seal seal = {.job = id_of("forgotten-000003"), .parts = 2};
     struct ctw_seal_reply sealed;
     assert_int_equal(ctw_queue_seal(&b.queue, &c, &seal, &sealed, &err), CTW_EINVAL);
     assert_int_equal(begin(&b, "late------------", 99, NULL, now + 61000, &err), CTW_OK);
-    assert_int_equal(b.queue.n_jobs, 2);
+    assert_int_equal(b.queue.jobs.n, 2);
     for (int i = 0; i < 16; i++) { /* all connections of one token count together */
         snprintf(id, sizeof(id), "token-0000000%03d", i);
         assert_int_equal(begin(&b, id, 200 + (uint32_t)i, "alice", now + 61000, &err), CTW_OK);

@@ -82,7 +82,7 @@ static void bytes_are_given_back(void **state)
     open_ready(&b);
     assert_int_equal(submit(&b, "one-------------", 100, 5, 7, true, &err), CTW_OK);
     assert_int_equal(submit(&b, "two-------------", 100, 5, 7, false, &err), CTW_OK);
-    assert_true(b.queue.bytes > 2 * 100 * 6 * 4);
+    assert_true(b.queue.jobs.bytes > 2 * 100 * 6 * 4);
     assert_string_equal(wait_for_job(&b, "one-------------", &err), "done");
     struct ctw_contact c = contact();
     assert_int_equal(ctw_queue_cancel(&b.queue, &c, id_of("two-------------"), &job_state, &err),
@@ -95,7 +95,7 @@ static void bytes_are_given_back(void **state)
     bool empty = false;
     for (int64_t end = ctw_now_ms() + WAIT_MS; !empty && ctw_now_ms() < end;) {
         pthread_mutex_lock(&b.queue.lock);
-        empty = b.queue.bytes == 0 && b.queue.n_jobs == 0;
+        empty = b.queue.jobs.bytes == 0 && b.queue.jobs.n == 0;
         pthread_mutex_unlock(&b.queue.lock);
     }
     assert_true(empty);
@@ -180,7 +180,7 @@ static bool life_with_failing_allocation(int64_t n, double expected)
     ctw_mem_fail_at(n);
     enum ctw_status st = open_bench(&b, &err);
     if (st == CTW_OK && wait_for_model(&b) != CTW_MODEL_READY)
-        st = b.queue.models[0]->error.status;
+        st = b.queue.models.slots[0]->error.status;
     if (st == CTW_OK)
         st = submit(&b, "torture---------", 300, 5, 7, true, &err);
     if (st == CTW_OK) {
@@ -237,15 +237,15 @@ static void a_cancelled_pass_is_not_done(void **state)
     assert_int_equal(ctw_queue_release(&b.queue, &c, id_of(id), &job_state, &err), CTW_OK);
     for (int64_t end = ctw_now_ms() + WAIT_MS; ctw_now_ms() < end;) {
         pthread_mutex_lock(&b.queue.lock);
-        int n_jobs = b.queue.n_jobs;
+        int n_jobs = b.queue.jobs.n;
         pthread_mutex_unlock(&b.queue.lock);
         if (n_jobs == 0)
             break;
     }
     pthread_mutex_lock(&b.queue.lock);
-    assert_int_equal(b.queue.n_jobs, 0);
-    assert_true(b.queue.tok_before < 4 * 63);
-    assert_true(b.queue.cost_before < 4 * 63);
+    assert_int_equal(b.queue.jobs.n, 0);
+    assert_true(b.queue.running.tok_before < 4 * 63);
+    assert_true(b.queue.running.cost_before < 4 * 63);
     pthread_mutex_unlock(&b.queue.lock);
     close_bench(&b);
     fake_engine.us_per_token = 0;

@@ -50,9 +50,9 @@ static void wait_for_models(int n)
     for (int64_t end = ctw_now_ms() + 10000;;) {
         const struct timespec ts = {.tv_nsec = 1000000};
         pthread_mutex_lock(&queue.lock);
-        bool settled = queue.n_models == n;
-        for (int i = 0; i < queue.n_models; i++)
-            settled = settled && queue.models[i]->state == CTW_MODEL_READY;
+        bool settled = queue.models.n == n;
+        for (int i = 0; i < queue.models.n; i++)
+            settled = settled && queue.models.slots[i]->state == CTW_MODEL_READY;
         pthread_mutex_unlock(&queue.lock);
         if (settled)
             return;
@@ -88,7 +88,7 @@ static void load_another(void)
 {
     load_again();
     pthread_mutex_lock(&queue.lock);
-    queue.models[0]->info.numerics = "fake-c/bfloat16/1";
+    queue.models.slots[0]->info.numerics = "fake-c/bfloat16/1";
     pthread_mutex_unlock(&queue.lock);
 }
 
@@ -115,8 +115,8 @@ static enum ctw_status submit(const char id[CTW_IPC_JOB_ID_BYTES + 1], int *retr
 static void no_job_came_of_it(void)
 {
     pthread_mutex_lock(&queue.lock);
-    assert_int_equal(queue.n_jobs, 0);
-    assert_int_equal(queue.bytes, 0);
+    assert_int_equal(queue.jobs.n, 0);
+    assert_int_equal(queue.jobs.bytes, 0);
     pthread_mutex_unlock(&queue.lock);
 }
 

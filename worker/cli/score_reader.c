@@ -130,8 +130,9 @@ static bool fits(const struct ctw_score_reader *r, const struct ctw_score_item *
 {
     const struct ctw_score_block *b = r->block;
     /* The second bound limits items with nothing to score; the first bound limits all others. */
-    return b == NULL || (b->n_tok + ctw_score_item_inputs(item) <= r->pass_tokens &&
-                         b->n_held + item->seq.n_tok <= 2 * r->pass_tokens);
+    return b == NULL ||
+           (ctw_pass_fits(b->n_items, b->n_tok, ctw_score_item_inputs(item), r->pass_tokens) &&
+            b->n_held + item->seq.n_tok <= 2 * r->pass_tokens);
 }
 
 /* Waits for a block with space for the item. Takes ownership of the item, except after a failure.

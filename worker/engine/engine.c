@@ -311,9 +311,10 @@ static int64_t take_pass(const struct ctw_seq *seqs, int64_t first, int64_t n_se
 {
     int64_t n = 0, n_tok = 0;
     while (first + n < n_seqs) {
-        n_tok += ctw_seq_inputs(&seqs[first + n]);
-        if (n > 0 && n_tok > pass_tokens)
+        int64_t more = ctw_seq_inputs(&seqs[first + n]);
+        if (!ctw_pass_fits(n, n_tok, more, pass_tokens))
             break;
+        n_tok += more;
         n++;
     }
     return n;

@@ -93,6 +93,16 @@ enum ctw_status ctw_engine_wait_identity(struct ctw_engine *e, struct ctw_err *e
 void ctw_engine_describe(const struct ctw_engine *e, char *buf, size_t cap);
 
 /*
+ * The one rule by which sequences become passes: a pass takes sequences in their order until one
+ * more does not fit; a sequence longer than pass_tokens is a pass of its own. True: a sequence of
+ * n_more input tokens still fits a pass that has n_seqs sequences of n_tok input tokens.
+ */
+static inline bool ctw_pass_fits(int64_t n_seqs, int64_t n_tok, int64_t n_more, int64_t pass_tokens)
+{
+    return n_seqs == 0 || n_tok + n_more <= pass_tokens;
+}
+
+/*
  * Scores seqs in passes. CTW_EINVAL: a sequence breaks the rules above (the message says which) and
  * nothing was scored. CTW_ECANCELED: hooks->cancelled returned true; sequences already reported to
  * done() are final. A sequence's numbers do not depend on the other sequences, their order, or the

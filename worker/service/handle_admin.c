@@ -11,37 +11,18 @@
 
 /* ---- state ---- */
 
-static const struct ctw_model_slot *initial_model(const struct ctw_queue *q,
-                                                  enum ctw_model_state state)
-{
-    for (int i = 0; i < q->n_models; i++) {
-        if (q->models[i]->initial && q->models[i]->state == state)
-            return q->models[i];
-    }
-    return NULL;
-}
-
-static const struct ctw_model_slot *model_in(const struct ctw_queue *q, enum ctw_model_state state)
-{
-    for (int i = 0; i < q->n_models; i++) {
-        if (q->models[i]->state == state)
-            return q->models[i];
-    }
-    return NULL;
-}
-
 /* The models are as the command line asked at first; what has become of them since? */
 static const char *models_state(const struct ctw_service *service, const char **message)
 {
     const struct ctw_queue *q = service->queue;
-    const struct ctw_model_slot *m = model_in(q, CTW_MODEL_LOADING);
-    if (model_in(q, CTW_MODEL_READY) != NULL)
+    const struct ctw_model_slot *m = ctw_models_in_state(&q->models, CTW_MODEL_LOADING, false);
+    if (ctw_models_in_state(&q->models, CTW_MODEL_READY, false) != NULL)
         return "ready";
     if (m != NULL) {
         *message = m->name; /* not the path, which clients over tcp have no business with */
         return "loading";
     }
-    m = model_in(q, CTW_MODEL_FAILED);
+    m = ctw_models_in_state(&q->models, CTW_MODEL_FAILED, false);
     if (m != NULL) {
         *message = m->error.msg;
         return "failed";
@@ -58,28 +39,23 @@ const char *ctw_service_state(const struct ctw_service *service, const char **me
 {
     const struct ctw_queue *q = service->queue;
     *message = "";
-    if (q->fatal.status != CTW_OK) {
-        *message = q->fatal.msg;
+    if (q->life.fatal.status != CTW_OK) {
+        *message = q->life.fatal.msg;
         return "failed";
     }
-    const struct ctw_model_slot *m = initial_model(q, CTW_MODEL_FAILED);
+    const struct ctw_model_slot *m = ctw_models_in_state(&q->models, CTW_MODEL_FAILED, true);
     if (m != NULL) {
         *message = m->error.msg;
         return "failed";
     }
-    if (q->draining)
+    if (q->life.draining)
         return "draining";
-    m = initial_model(q, CTW_MODEL_LOADING);
+    m = ctw_models_in_state(&q->models, CTW_MODEL_LOADING, true);
     if (m != NULL) {
         *message = m->name; /* likewise no path */
         return "loading";
     }
     return models_state(service, message);
-}
-
-static uint64_t stalled_ms(const struct ctw_queue *q, int64_t now_ms)
-{
-    return q->in_pass && now_ms > q->beat_ms ? (uint64_t)(now_ms - q->beat_ms) : 0;
 }
 
 /* ---- health ---- */
@@ -92,8 +68,8 @@ enum ctw_status ctw_handle_health(struct ctw_handler_call *c, struct ctw_err *er
     pthread_mutex_lock(&q->lock);
     r->state = ctw_slice_of(ctw_service_state(c->service, &message));
     bool copied = ctw_copy_message(c, message, &r->message);
-    r->jobs = (uint64_t)ctw_queue_unfinished(q);
-    r->stalled_ms = stalled_ms(q, c->contact.now_ms);
+    r->jobs = (uint64_t)ctw_jobs_unfinished(&q->jobs);
+    r->stalled_ms = ctw_running_stalled_ms(&q->running, c->contact.now_ms);
     pthread_mutex_unlock(&q->lock);
     r->boot = (struct ctw_slice){.data = (const char *)c->service->boot, .n = CTW_BOOT_BYTES};
     return copied ? CTW_OK : ctw_fail(err, CTW_ENOMEM, "health: out of memory");
@@ -150,12 +126,12 @@ static bool fill_model(struct ctw_handler_call *c, const struct ctw_model_slot *
 static bool fill_models(struct ctw_handler_call *c, const struct ctw_queue *q)
 {
     struct ctw_list *list = &c->reply->body.info.models;
-    struct ctw_model_map *maps = ctw_reply_alloc(c->reply, (size_t)q->n_models * sizeof(*maps));
+    struct ctw_model_map *maps = ctw_reply_alloc(c->reply, (size_t)q->models.n * sizeof(*maps));
     if (maps == NULL)
         return false;
-    *list = (struct ctw_list){.data = maps, .n = (size_t)q->n_models};
-    for (int i = 0; i < q->n_models; i++) {
-        if (!fill_model(c, q->models[i], &maps[i]))
+    *list = (struct ctw_list){.data = maps, .n = (size_t)q->models.n};
+    for (int i = 0; i < q->models.n; i++) {
+        if (!fill_model(c, q->models.slots[i], &maps[i]))
             return false;
     }
     return true;
@@ -193,11 +169,11 @@ static bool fill_jobs(struct ctw_handler_call *c, const struct ctw_queue *q)
 {
     struct ctw_reply *reply = c->reply;
     struct ctw_list *list = &reply->body.info.jobs;
-    struct ctw_job_map *maps = ctw_reply_alloc(reply, (size_t)q->n_jobs * sizeof(*maps));
+    struct ctw_job_map *maps = ctw_reply_alloc(reply, (size_t)q->jobs.n * sizeof(*maps));
     if (maps == NULL)
         return false;
     *list = (struct ctw_list){.data = maps};
-    for (const struct ctw_job *j = q->jobs; j != NULL; j = j->next) {
+    for (const struct ctw_job *j = q->jobs.first; j != NULL; j = j->next) {
         if (is_seen(c, j) && !fill_job(reply, q, j, &maps[list->n++]))
             return false;
     }
@@ -212,7 +188,7 @@ enum ctw_status ctw_handle_info(struct ctw_handler_call *c, struct ctw_err *err)
     pthread_mutex_lock(&q->lock);
     r->state = ctw_slice_of(ctw_service_state(c->service, &message));
     bool ok = ctw_copy_message(c, message, &r->message) && fill_models(c, q) && fill_jobs(c, q);
-    size_t max_bytes = q->max_bytes;
+    size_t max_bytes = q->jobs.max_bytes;
     pthread_mutex_unlock(&q->lock);
     r->version = ctw_slice_of(c->service->version);
     r->protocol = CTW_PROTOCOL_VERSION;

@@ -85,8 +85,8 @@ static void replace(char *text, size_t cap, const char *path, const char *name)
 static void hide_paths(const struct ctw_service *service, char *text, size_t cap)
 {
     const struct ctw_queue *q = service->queue;
-    for (int i = 0; i < q->n_models; i++)
-        replace(text, cap, q->models[i]->path, q->models[i]->name);
+    for (int i = 0; i < q->models.n; i++)
+        replace(text, cap, q->models.slots[i]->path, q->models.slots[i]->name);
     if (service->allow_load != NULL)
         replace(text, cap, service->allow_load, "--allow-load");
 }

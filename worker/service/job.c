@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -209,6 +210,12 @@ static enum ctw_status not_finite(struct ctw_job *j, int64_t item, int layer, in
                     "item %" PRId64 ": NaN or infinity after layer %d of %d (counted from 0): try "
                     "--dtype float32, or look at that layer's weights",
                     item, layer, n_decoders);
+}
+
+void ctw_job_name_source(struct ctw_job *j, const char *identity)
+{
+    if (j->identity[0] == '\0')
+        snprintf(j->identity, sizeof(j->identity), "%s", identity);
 }
 
 enum ctw_status ctw_job_take(struct ctw_job *j, int64_t unit, int bad_layer, int n_decoders,

@@ -14,6 +14,7 @@
 #include "ipc/limits.h"
 #include "ipc/messages.h"
 #include "worker/engine/engine.h"
+#include "worker/service/models.h"
 
 enum ctw_job_state {
     CTW_JOB_OPEN,
@@ -26,7 +27,7 @@ enum ctw_job_state {
 
 enum ctw_job_kind { CTW_JOB_LOGLIKELIHOOD, CTW_JOB_ROLLING };
 
-enum { CTW_MODEL_NAME_MAX = 128, CTW_OWNER_MAX = 65 };
+enum { CTW_OWNER_MAX = 65 };
 
 /* What part 0 says about the whole job, checked. */
 struct ctw_job_head {
@@ -182,6 +183,9 @@ int64_t ctw_unit_input(const struct ctw_unit *u); /* tokens that the model reads
 double ctw_unit_cost(const struct ctw_job *j, const struct ctw_unit *u);
 /* pair_cost of a model. */
 double ctw_model_pair_cost(const struct ctw_model *model);
+/* Which checkpoint the results are of; before the first item is final, when the engine knows it. A
+ * second call is a no-op. */
+void ctw_job_name_source(struct ctw_job *j, const char *identity);
 /*
  * Takes a scored unit in. CTW_ENUMERIC: its numbers are not finite; error_item and error_layer are
  * set; the item never becomes final.

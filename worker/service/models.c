@@ -1,11 +1,10 @@
-/* The worker's table of models: see worker/service/queue.h. */
+#include "worker/service/models.h"
+
 #include <stdio.h>
 #include <string.h>
 
 #include "base/mem.h"
-#include "worker/service/queue.h"
-
-enum { BUSY_MS = 1000 }; /* before a refused client asks again */
+#include "ipc/codec.h"
 
 const char *ctw_model_state_name(enum ctw_model_state state)
 {
@@ -16,16 +15,30 @@ const char *ctw_model_state_name(enum ctw_model_state state)
     return names[state];
 }
 
-struct ctw_model_slot *ctw_queue_model(const struct ctw_queue *q, const char *name)
+/* ---- looking up ---- */
+
+struct ctw_model_slot *ctw_models_find(const struct ctw_models *t, const char *name)
 {
     if (name[0] == '\0')
-        return q->n_models > 0 ? q->models[0] : NULL;
-    for (int i = 0; i < q->n_models; i++) {
-        if (strcmp(q->models[i]->name, name) == 0)
-            return q->models[i];
+        return t->n > 0 ? t->slots[0] : NULL;
+    for (int i = 0; i < t->n; i++) {
+        if (strcmp(t->slots[i]->name, name) == 0)
+            return t->slots[i];
     }
     return NULL;
 }
+
+const struct ctw_model_slot *ctw_models_in_state(const struct ctw_models *t,
+                                                 enum ctw_model_state state, bool initial)
+{
+    for (int i = 0; i < t->n; i++) {
+        if (t->slots[i]->state == state && (t->slots[i]->initial || !initial))
+            return t->slots[i];
+    }
+    return NULL;
+}
+
+/* ---- names ---- */
 
 /* "/models/Llama-3/" -> "Llama-3"; its beginning, where it is too long */
 static bool last_name(const char *path, char out[CTW_MODEL_NAME_MAX])
@@ -42,27 +55,42 @@ static bool last_name(const char *path, char out[CTW_MODEL_NAME_MAX])
            n > 0;
 }
 
-static enum ctw_status add_slot(struct ctw_queue *q, const char *path, const char *name,
-                                int *retry_ms, struct ctw_err *err)
+enum ctw_status ctw_model_choose_name(const char *path, const char *name,
+                                      char out[CTW_MODEL_NAME_MAX], struct ctw_err *err)
 {
-    const struct ctw_model_slot *same = ctw_queue_model(q, name);
+    bool named = name != NULL && name[0] != '\0';
+    bool fits = named ? ctw_slice_copy(ctw_slice_of(name), out, CTW_MODEL_NAME_MAX)
+                      : last_name(path, out);
+    if (!fits)
+        return ctw_fail(err, CTW_EINVAL,
+                        "%s: no model name of 1..%d bytes can be had from it: give one",
+                        named ? name : path, CTW_MODEL_NAME_MAX - 1);
+    ctw_text_clean(out, strlen(out)); /* it goes over the wire */
+    return CTW_OK;
+}
+
+/* ---- the table ---- */
+
+enum ctw_status ctw_models_add(struct ctw_models *t, const char *path, const char *name,
+                               int *retry_ms, struct ctw_err *err)
+{
+    struct ctw_model_slot *same = ctw_models_find(t, name);
     if (same != NULL && same->state != CTW_MODEL_FAILED)
         return ctw_fail(err, CTW_EINVAL,
                         "a model named %s is there already (%s): give this one another name "
                         "(serve: NAME=DIR; load: model)",
                         name, ctw_model_state_name(same->state));
     if (same != NULL) { /* another try */
-        struct ctw_model_slot *again = ctw_queue_model(q, name);
         char *copy = ctw_strdup(path);
         if (copy == NULL)
             return ctw_fail(err, CTW_ENOMEM, "load: out of memory");
-        ctw_free(again->path);
-        again->path = copy;
-        again->state = CTW_MODEL_LOADING;
+        ctw_free(same->path);
+        same->path = copy;
+        same->state = CTW_MODEL_LOADING;
         return CTW_OK;
     }
-    if (q->n_models == CTW_IPC_MODELS) {
-        *retry_ms = BUSY_MS;
+    if (t->n == CTW_IPC_MODELS) {
+        *retry_ms = CTW_MODELS_BUSY_MS;
         return ctw_fail(err, CTW_EBUSY, "%d models are loaded, which is the bound: unload one",
                         CTW_IPC_MODELS);
     }
@@ -75,58 +103,68 @@ static enum ctw_status add_slot(struct ctw_queue *q, const char *path, const cha
     }
     m->path = copy;
     snprintf(m->name, sizeof(m->name), "%s", name);
-    q->models[q->n_models++] = m;
+    t->slots[t->n++] = m;
     return CTW_OK;
 }
 
-enum ctw_status ctw_queue_load(struct ctw_queue *q, const char *path, const char *name,
-                               char out_name[CTW_MODEL_NAME_MAX], int *retry_ms,
-                               struct ctw_err *err)
+void ctw_models_mark_initial(struct ctw_models *t)
 {
-    *retry_ms = 0;
-    bool named = name != NULL && name[0] != '\0';
-    bool fits = named ? ctw_slice_copy(ctw_slice_of(name), out_name, CTW_MODEL_NAME_MAX)
-                      : last_name(path, out_name);
-    if (!fits)
-        return ctw_fail(err, CTW_EINVAL,
-                        "%s: no model name of 1..%d bytes can be had from it: give one",
-                        named ? name : path, CTW_MODEL_NAME_MAX - 1);
-    ctw_text_clean(out_name, strlen(out_name)); /* it goes over the wire */
-    pthread_mutex_lock(&q->lock);
-    enum ctw_status st = ctw_queue_admits(q, err);
-    if (st == CTW_OK)
-        st = add_slot(q, path, out_name, retry_ms, err);
-    pthread_cond_broadcast(&q->work);
-    pthread_mutex_unlock(&q->lock);
-    return st;
+    for (int i = 0; i < t->n; i++)
+        t->slots[i]->initial = true;
 }
 
-static enum ctw_status mark_closing(struct ctw_queue *q, const char *name, int *retry_ms,
-                                    struct ctw_err *err)
+void ctw_models_take_out(struct ctw_models *t, const struct ctw_model_slot *m)
 {
-    struct ctw_model_slot *m = name[0] == '\0' ? NULL : ctw_queue_model(q, name);
-    if (m == NULL)
-        return ctw_fail(err, CTW_ENOTFOUND, "no model is named \"%s\"", name);
-    *retry_ms = BUSY_MS;
-    if (m->state == CTW_MODEL_LOADING)
-        return ctw_fail(err, CTW_EBUSY, "model %s is loading", name);
-    for (const struct ctw_job *j = q->jobs; j != NULL; j = j->next) {
-        if (!ctw_job_is_final(j) && strcmp(j->head.model, name) == 0)
-            return ctw_fail(err, CTW_EBUSY, "model %s has unfinished jobs: cancel them first",
-                            name);
-    }
-    *retry_ms = 0;
+    int i = 0;
+    while (t->slots[i] != m)
+        i++;
+    t->n--;
+    for (; i < t->n; i++)
+        t->slots[i] = t->slots[i + 1];
+}
+
+void ctw_models_fini(struct ctw_models *t)
+{
+    for (int i = 0; i < t->n; i++)
+        ctw_model_destroy(t->slots[i]);
+    t->n = 0;
+}
+
+/* ---- a model's life ---- */
+
+void ctw_models_opened(struct ctw_models *t, struct ctw_model_slot *m, struct ctw_engine *engine,
+                       const struct ctw_engine_info *info)
+{
+    m->engine = engine;
+    m->info = *info;
+    m->opened = ++t->n_opened;
+    m->state = CTW_MODEL_READY;
+}
+
+struct ctw_engine *ctw_model_fail(struct ctw_model_slot *m, const struct ctw_err *err)
+{
+    struct ctw_engine *engine = m->engine;
+    m->error = *err;
+    m->state = CTW_MODEL_FAILED;
+    m->engine = NULL;
+    if (engine != NULL)
+        m->initial = false; /* clients may still fetch results: the worker does not end */
+    return engine;
+}
+
+void ctw_model_start_closing(struct ctw_model_slot *m)
+{
     m->state = CTW_MODEL_CLOSING;
-    pthread_cond_broadcast(&q->work);
-    return CTW_OK;
 }
 
-enum ctw_status ctw_queue_unload(struct ctw_queue *q, const char *name, int *retry_ms,
-                                 struct ctw_err *err)
+void ctw_model_describe(struct ctw_model_slot *m)
 {
-    *retry_ms = 0;
-    pthread_mutex_lock(&q->lock);
-    enum ctw_status st = mark_closing(q, name, retry_ms, err);
-    pthread_mutex_unlock(&q->lock);
-    return st;
+    ctw_engine_describe(m->engine, m->products, sizeof(m->products));
+}
+
+void ctw_model_destroy(struct ctw_model_slot *m)
+{
+    ctw_engine_close(m->engine);
+    ctw_free(m->path);
+    ctw_free(m);
 }

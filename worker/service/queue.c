@@ -26,7 +26,7 @@ enum ctw_status ctw_queue_init(struct ctw_queue *q, size_t max_bytes, struct ctw
     memset(q, 0, sizeof(*q));
     if (max_bytes == 0)
         return ctw_fail(err, CTW_EINVAL, "queue: expected more than 0 bytes");
-    q->max_bytes = max_bytes;
+    q->jobs.max_bytes = max_bytes;
     pthread_mutex_init(&q->lock, NULL);
     init_cond(&q->work);
     return CTW_OK;
@@ -34,53 +34,77 @@ enum ctw_status ctw_queue_init(struct ctw_queue *q, size_t max_bytes, struct ctw
 
 void ctw_queue_fini(struct ctw_queue *q)
 {
-    for (struct ctw_job *j = q->jobs, *next; j != NULL; j = next) {
-        next = j->next;
-        ctw_job_destroy(j);
-    }
-    for (int i = 0; i < q->n_models; i++) {
-        ctw_engine_close(q->models[i]->engine);
-        ctw_free(q->models[i]->path);
-        ctw_free(q->models[i]);
-    }
+    ctw_jobs_fini(&q->jobs);
+    ctw_models_fini(&q->models);
     pthread_cond_destroy(&q->work);
     pthread_mutex_destroy(&q->lock);
 }
 
-/* ---- jobs in the list ---- */
-
-int ctw_queue_unfinished(const struct ctw_queue *q)
+void ctw_queue_wake_through(struct ctw_queue *q, void (*wake)(void *arg, uint64_t key), void *arg)
 {
-    int n = 0;
-    for (const struct ctw_job *j = q->jobs; j != NULL; j = j->next)
-        n += !j->removed && !ctw_job_is_final(j);
-    return n;
+    pthread_mutex_lock(&q->lock);
+    q->wake = wake;
+    q->wake_arg = arg;
+    pthread_mutex_unlock(&q->lock);
 }
+
+/* ---- models ---- */
 
 enum ctw_status ctw_queue_admits(const struct ctw_queue *q, struct ctw_err *err)
 {
-    if (q->fatal.status != CTW_OK)
-        return ctw_fail(err, q->fatal.status, "the worker has failed and is ending: %s",
-                        q->fatal.msg);
-    if (q->draining)
+    if (q->life.fatal.status != CTW_OK)
+        return ctw_fail(err, q->life.fatal.status, "the worker has failed and is ending: %s",
+                        q->life.fatal.msg);
+    if (q->life.draining)
         return ctw_fail(err, CTW_EBUSY, "the worker is draining and takes no new jobs or models");
     return CTW_OK;
 }
 
-static void free_if_unused(struct ctw_queue *q, struct ctw_job *job)
+enum ctw_status ctw_queue_load(struct ctw_queue *q, const char *path, const char *name,
+                               char out_name[CTW_MODEL_NAME_MAX], int *retry_ms,
+                               struct ctw_err *err)
 {
-    if (!job->removed || job->pins > 0)
-        return;
-    for (struct ctw_job **at = &q->jobs; *at != NULL; at = &(*at)->next) {
-        if (*at == job) {
-            *at = job->next;
-            break;
-        }
-    }
-    q->n_jobs--;
-    q->bytes -= job->bytes;
-    ctw_job_destroy(job);
+    *retry_ms = 0;
+    enum ctw_status st = ctw_model_choose_name(path, name, out_name, err);
+    if (st != CTW_OK)
+        return st;
+    pthread_mutex_lock(&q->lock);
+    st = ctw_queue_admits(q, err);
+    if (st == CTW_OK)
+        st = ctw_models_add(&q->models, path, out_name, retry_ms, err);
+    pthread_cond_broadcast(&q->work);
+    pthread_mutex_unlock(&q->lock);
+    return st;
 }
+
+static enum ctw_status start_unloading(struct ctw_queue *q, const char *name, int *retry_ms,
+                                       struct ctw_err *err)
+{
+    struct ctw_model_slot *m = name[0] == '\0' ? NULL : ctw_models_find(&q->models, name);
+    if (m == NULL)
+        return ctw_fail(err, CTW_ENOTFOUND, "no model is named \"%s\"", name);
+    *retry_ms = CTW_MODELS_BUSY_MS;
+    if (m->state == CTW_MODEL_LOADING)
+        return ctw_fail(err, CTW_EBUSY, "model %s is loading", name);
+    if (ctw_jobs_use_model(&q->jobs, name))
+        return ctw_fail(err, CTW_EBUSY, "model %s has unfinished jobs: cancel them first", name);
+    *retry_ms = 0;
+    ctw_model_start_closing(m);
+    pthread_cond_broadcast(&q->work);
+    return CTW_OK;
+}
+
+enum ctw_status ctw_queue_unload(struct ctw_queue *q, const char *name, int *retry_ms,
+                                 struct ctw_err *err)
+{
+    *retry_ms = 0;
+    pthread_mutex_lock(&q->lock);
+    enum ctw_status st = start_unloading(q, name, retry_ms, err);
+    pthread_mutex_unlock(&q->lock);
+    return st;
+}
+
+/* ---- jobs ---- */
 
 static void tell(const struct ctw_queue *q, const struct ctw_job *j)
 {
@@ -90,7 +114,7 @@ static void tell(const struct ctw_queue *q, const struct ctw_job *j)
 
 void ctw_queue_tell(struct ctw_queue *q)
 {
-    for (struct ctw_job *j = q->jobs; j != NULL; j = j->next) {
+    for (struct ctw_job *j = q->jobs.first; j != NULL; j = j->next) {
         if (j->news)
             tell(q, j);
         j->news = false;
@@ -99,15 +123,8 @@ void ctw_queue_tell(struct ctw_queue *q)
 
 void ctw_queue_remove(struct ctw_queue *q, struct ctw_job *j)
 {
-    j->removed = true;
     tell(q, j);
-    free_if_unused(q, j);
-}
-
-void ctw_queue_unpin(struct ctw_queue *q, struct ctw_job *j)
-{
-    j->pins--;
-    free_if_unused(q, j);
+    ctw_jobs_remove(&q->jobs, j);
 }
 
 void ctw_queue_end(struct ctw_queue *q, struct ctw_job *j, enum ctw_job_state state,
@@ -116,7 +133,7 @@ void ctw_queue_end(struct ctw_queue *q, struct ctw_job *j, enum ctw_job_state st
     if (ctw_job_is_final(j))
         return;
     if (j->state == CTW_JOB_RUNNING && j->pass_tok > 0)
-        atomic_fetch_sub(&q->n_live, 1);
+        ctw_running_leave(&q->running);
     j->state = state;
     j->ended_ms = ctw_now_ms();
     if (err != NULL)
@@ -132,12 +149,20 @@ void ctw_queue_cancel_job(struct ctw_queue *q, struct ctw_job *j, const char *wh
     ctw_queue_end(q, j, CTW_JOB_CANCELED, &err);
 }
 
+void ctw_queue_fail(struct ctw_queue *q, const struct ctw_err *err)
+{
+    q->life.fatal = *err;
+    q->life.draining = true;
+    for (struct ctw_job *j = q->jobs.first; j != NULL; j = j->next)
+        ctw_queue_end(q, j, CTW_JOB_FAILED, err);
+}
+
 /* ---- life ---- */
 
 void ctw_queue_peer_gone(struct ctw_queue *q, uint32_t pipe, int64_t now_ms)
 {
     pthread_mutex_lock(&q->lock);
-    for (struct ctw_job *j = q->jobs; j != NULL; j = j->next) {
+    for (struct ctw_job *j = q->jobs.first; j != NULL; j = j->next) {
         if (j->pipe != pipe)
             continue;
         j->gone_ms = now_ms;
@@ -174,10 +199,10 @@ static int64_t deadline(const struct ctw_job *j)
 static void forgive(struct ctw_queue *q, int64_t now_ms)
 {
     enum { LATE_MS = 3 * CTW_QUEUE_TICK_MS }; /* as a loaded machine makes it */
-    int64_t gap_ms = q->tick_ms == 0 ? 0 : now_ms - q->tick_ms;
+    int64_t gap_ms = q->life.tick_ms == 0 ? 0 : now_ms - q->life.tick_ms;
     int64_t lost_ms = gap_ms > LATE_MS ? gap_ms - CTW_QUEUE_TICK_MS : 0;
-    q->tick_ms = now_ms;
-    for (struct ctw_job *j = q->jobs; j != NULL && lost_ms > 0; j = j->next) {
+    q->life.tick_ms = now_ms;
+    for (struct ctw_job *j = q->jobs.first; j != NULL && lost_ms > 0; j = j->next) {
         int64_t *times[] = {&j->contact_ms, &j->ended_ms, &j->gone_ms};
         for (size_t i = 0; i < CTW_COUNT(times); i++) {
             if (*times[i] != 0) /* 0: not yet */
@@ -191,7 +216,7 @@ void ctw_queue_tick(struct ctw_queue *q, int64_t now_ms)
     int n_lost = 0;
     pthread_mutex_lock(&q->lock);
     forgive(q, now_ms);
-    for (struct ctw_job *j = q->jobs, *next; j != NULL; j = next) {
+    for (struct ctw_job *j = q->jobs.first, *next; j != NULL; j = next) {
         next = j->next;
         if (j->removed || now_ms < deadline(j))
             continue;
@@ -209,14 +234,14 @@ void ctw_queue_tick(struct ctw_queue *q, int64_t now_ms)
 int ctw_queue_drain(struct ctw_queue *q, bool all, bool shut_down)
 {
     pthread_mutex_lock(&q->lock);
-    q->draining = true;
-    if (shut_down && q->shut_down_ms == 0)
-        q->shut_down_ms = ctw_now_ms();
-    for (struct ctw_job *j = q->jobs; j != NULL; j = j->next) {
+    q->life.draining = true;
+    if (shut_down && q->life.shut_down_ms == 0)
+        q->life.shut_down_ms = ctw_now_ms();
+    for (struct ctw_job *j = q->jobs.first; j != NULL; j = j->next) {
         if (!ctw_job_is_final(j) && (all || j->state == CTW_JOB_OPEN))
             ctw_queue_cancel_job(q, j, "the worker is stopping");
     }
-    int n = ctw_queue_unfinished(q);
+    int n = ctw_jobs_unfinished(&q->jobs);
     pthread_mutex_unlock(&q->lock);
     return n;
 }
@@ -224,8 +249,8 @@ int ctw_queue_drain(struct ctw_queue *q, bool all, bool shut_down)
 bool ctw_queue_may_end(struct ctw_queue *q, int64_t now_ms)
 {
     pthread_mutex_lock(&q->lock);
-    bool quiet = q->shut_down_ms != 0 && now_ms - q->shut_down_ms >= REPLY_MS;
-    for (const struct ctw_job *j = q->jobs; j != NULL; j = j->next) {
+    bool quiet = q->life.shut_down_ms != 0 && now_ms - q->life.shut_down_ms >= REPLY_MS;
+    for (const struct ctw_job *j = q->jobs.first; j != NULL; j = j->next) {
         int64_t since = j->ended_ms > j->contact_ms ? j->ended_ms : j->contact_ms;
         if (!j->removed && (!ctw_job_is_final(j) || now_ms - since < CTW_QUEUE_SILENT_MS))
             quiet = false;
@@ -237,116 +262,12 @@ bool ctw_queue_may_end(struct ctw_queue *q, int64_t now_ms)
 void ctw_queue_stop(struct ctw_queue *q)
 {
     pthread_mutex_lock(&q->lock);
-    q->draining = true;
-    atomic_store(&q->stop, true);
-    for (struct ctw_job *j = q->jobs; j != NULL; j = j->next)
+    q->life.draining = true;
+    atomic_store(&q->life.stop, true);
+    for (struct ctw_job *j = q->jobs.first; j != NULL; j = j->next)
         ctw_queue_cancel_job(q, j, "the worker is stopping");
     if (q->wake != NULL)
         q->wake(q->wake_arg, 0);
     pthread_cond_broadcast(&q->work);
     pthread_mutex_unlock(&q->lock);
-}
-
-/* ---- rates ---- */
-
-void ctw_rate_reset(struct ctw_rate *r)
-{
-    r->n = 0;
-    r->next = 0;
-}
-
-void ctw_rate_add(struct ctw_rate *r, int64_t now_ms, double tokens, double cost)
-{
-    enum { SPACING_MS = 500 }; /* the ring then holds half a minute */
-    int last = (r->next + CTW_RATE_SAMPLES - 1) % CTW_RATE_SAMPLES;
-    if (r->n > 0 && now_ms - r->ms[last] < SPACING_MS)
-        return;
-    r->ms[r->next] = now_ms;
-    r->tokens[r->next] = tokens;
-    r->cost[r->next] = cost;
-    r->next = (r->next + 1) % CTW_RATE_SAMPLES;
-    if (r->n < CTW_RATE_SAMPLES)
-        r->n++;
-}
-
-static double per_s(const struct ctw_rate *r, const double *work)
-{
-    if (r->n < 2)
-        return 0;
-    int last = (r->next + CTW_RATE_SAMPLES - 1) % CTW_RATE_SAMPLES;
-    int oldest = (r->next + CTW_RATE_SAMPLES - r->n) % CTW_RATE_SAMPLES;
-    return (work[last] - work[oldest]) * 1000 / (double)(r->ms[last] - r->ms[oldest]);
-}
-
-double ctw_rate_tokens_per_s(const struct ctw_rate *r)
-{
-    return per_s(r, r->tokens);
-}
-
-double ctw_rate_cost_per_s(const struct ctw_rate *r)
-{
-    return per_s(r, r->cost);
-}
-
-/* ---- progress ---- */
-
-/* Work done of a job: of earlier passes, and of this one either what is final or its share. */
-static double so_far(const struct ctw_queue *q, double done, double in_pass, double in_pass_done)
-{
-    double now = in_pass_done;
-    if (q->in_pass && q->pass.tok_total > 0) {
-        double share = in_pass * (double)q->pass.tok_done / (double)q->pass.tok_total;
-        now = share > now ? share : now;
-    }
-    return done - in_pass_done + now;
-}
-
-static double tokens_done(const struct ctw_queue *q, const struct ctw_job *j)
-{
-    return so_far(q, (double)j->tok_done, (double)j->pass_tok, (double)j->pass_tok_done);
-}
-
-static double cost_left(const struct ctw_queue *q, const struct ctw_job *j)
-{
-    return j->cost - so_far(q, j->cost_done, j->pass_cost, j->pass_cost_done);
-}
-
-/* Until j ends: its own work, and what others get in fair shares meanwhile. */
-static double cost_before_end(const struct ctw_queue *q, const struct ctw_job *j)
-{
-    double own = cost_left(q, j);
-    double sum = own;
-    for (const struct ctw_job *o = q->jobs; o != NULL; o = o->next) {
-        if (o == j || o->removed || (o->state != CTW_JOB_QUEUED && o->state != CTW_JOB_RUNNING))
-            continue;
-        double other = cost_left(q, o);
-        sum += other < own ? other : own;
-    }
-    return sum > 0 ? sum : 0;
-}
-
-void ctw_queue_progress(const struct ctw_queue *q, const struct ctw_job *j,
-                        struct ctw_progress_map *out)
-{
-    double rate = ctw_rate_tokens_per_s(&q->rate);
-    double speed = ctw_rate_cost_per_s(&q->rate);
-    double done = tokens_done(q, j);
-    bool waiting = j->state == CTW_JOB_QUEUED || j->state == CTW_JOB_RUNNING;
-    *out = (struct ctw_progress_map){.tokens_done = (uint64_t)done,
-                                     .tokens = (uint64_t)j->n_input,
-                                     .tokens_per_s = rate,
-                                     .seconds_left = ctw_job_is_final(j) ? 0 : -1,
-                                     .pass = (uint64_t)j->n_passes};
-    if (waiting && j->planned && speed > 0)
-        out->seconds_left = cost_before_end(q, j) / speed;
-    const struct ctw_model_slot *m = ctw_queue_model(q, j->head.model);
-    int64_t pass_tokens = m != NULL && m->state == CTW_MODEL_READY ? m->info.pass_tokens : 0;
-    int64_t left = j->n_input - (j->tok_done - j->pass_tok_done) - j->pass_tok;
-    out->passes = out->pass;
-    if (waiting && pass_tokens > 0 && left > 0)
-        out->passes += (uint64_t)((left + pass_tokens - 1) / pass_tokens);
-    if (q->in_pass && j->pass_tok > 0) {
-        out->layer = (uint64_t)q->pass.layer;
-        out->layers = (uint64_t)q->pass.n_layers;
-    }
 }

@@ -13,76 +13,44 @@
 #include <stdatomic.h>
 
 #include "ipc/server.h"
-#include "worker/service/job.h"
-
-enum ctw_model_state {
-    CTW_MODEL_LOADING, /* the scoring thread will open it */
-    CTW_MODEL_READY,
-    CTW_MODEL_FAILED,
-    CTW_MODEL_CLOSING /* the scoring thread will close and forget it */
-};
-
-struct ctw_model_slot {
-    char name[CTW_MODEL_NAME_MAX];
-    char *path;
-    enum ctw_model_state state;
-    struct ctw_err error;        /* FAILED: it could not be opened, or its files have changed */
-    struct ctw_engine *engine;   /* READY, CLOSING */
-    struct ctw_engine_info info; /* READY */
-    uint64_t opened;             /* READY: which opening of all this queue's it is */
-    char products[2048];         /* how the engine computes its products, as far as it has chosen */
-    bool initial;                /* of the command line: must load for the worker to be of use */
-};
+#include "worker/service/jobs.h"
+#include "worker/service/models.h"
+#include "worker/service/running.h"
 
 enum {
-    CTW_RATE_SAMPLES = 64,
     CTW_QUEUE_TICK_MS = 100,
-    CTW_QUEUE_SILENT_MS = 2000, /* before a worker that shuts down gives a client up */
+    CTW_QUEUE_SILENT_MS = 2000, /* after this silence a worker that shuts down abandons a client */
 };
 
-/* Work over time, for rates: a ring of samples. Costs are those of ctw_unit_cost(). */
-struct ctw_rate {
-    int64_t ms[CTW_RATE_SAMPLES];
-    double tokens[CTW_RATE_SAMPLES], cost[CTW_RATE_SAMPLES];
-    int n, next;
+/* The worker's end. queue.c alone changes it. */
+struct ctw_life {
+    bool draining;        /* no new jobs */
+    int64_t shut_down_ms; /* when a shutdown was asked for; 0: it was not */
+    atomic_bool stop;     /* scoring and polls end now; read without the lock */
+    struct ctw_err fatal; /* status CTW_OK: none. Else the engine can no longer be used */
+    int64_t tick_ms;      /* the last tick; 0: none yet */
 };
 
+/* Each member has one file that alone changes it; all others read it or call its functions. */
 struct ctw_queue {
     pthread_mutex_t lock;
     pthread_cond_t work; /* for the scoring thread */
+    struct ctw_models models;
+    struct ctw_jobs jobs;
+    struct ctw_running running;
+    struct ctw_life life;
     /* For polls that wait: a job's state or n_done has changed. Called under the lock. 0: all jobs.
      */
     void (*wake)(void *arg, uint64_t key);
     void *wake_arg;
-
-    struct ctw_model_slot *models[CTW_IPC_MODELS];
-    int n_models;
-    uint64_t n_opened;
-
-    struct ctw_job *jobs; /* newest last */
-    int n_jobs;
-    size_t bytes; /* of all jobs */
-    size_t max_bytes;
-
-    int64_t tick_ms;      /* the last; 0: none yet */
-    bool draining;        /* no new jobs */
-    int64_t shut_down_ms; /* when it was asked for; 0: it was not */
-    atomic_bool stop;     /* scoring and polls end now */
-    struct ctw_err fatal; /* status CTW_OK: none. The engine is of no more use */
-
-    /* the running pass */
-    atomic_int n_live; /* jobs in it that still want their results */
-    struct ctw_progress pass;
-    bool in_pass;
-    double tok_before, cost_before; /* of earlier passes, for rates */
-    int64_t beat_ms;                /* last sign of progress */
-    struct ctw_rate rate;
 };
 
 /* max_bytes of all jobs. */
 enum ctw_status ctw_queue_init(struct ctw_queue *q, size_t max_bytes,
                                struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_queue_fini(struct ctw_queue *q); /* after all threads ended */
+/* From now on news of jobs go to `wake`; NULL: to nobody. */
+void ctw_queue_wake_through(struct ctw_queue *q, void (*wake)(void *arg, uint64_t key), void *arg);
 
 /* ---- models ---- */
 
@@ -95,7 +63,6 @@ enum ctw_status ctw_queue_load(struct ctw_queue *q, const char *path, const char
                                struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_queue_unload(struct ctw_queue *q, const char *name, int *retry_ms,
                                  struct ctw_err *err) CTW_MUST_CHECK;
-const char *ctw_model_state_name(enum ctw_model_state state);
 
 /* ---- requests; each fills its reply's body ---- */
 
@@ -162,28 +129,21 @@ void ctw_queue_stop(struct ctw_queue *q);
 enum ctw_status ctw_queue_find(struct ctw_queue *q, const struct ctw_contact *contact,
                                struct ctw_slice id, bool others, struct ctw_job **out,
                                struct ctw_err *err) CTW_MUST_CHECK;
-int ctw_queue_unfinished(const struct ctw_queue *q);
 /* Not CTW_OK: no new jobs and models, since the worker has failed (and how), or is draining. */
 enum ctw_status ctw_queue_admits(const struct ctw_queue *q, struct ctw_err *err) CTW_MUST_CHECK;
 /* A client asked about the job. */
 void ctw_queue_touch(struct ctw_job *j, const struct ctw_contact *contact);
-struct ctw_model_slot *ctw_queue_model(const struct ctw_queue *q,
-                                       const char *name); /* NULL: none */
 /* Ends a job that is not final; err NULL: DONE. */
 void ctw_queue_end(struct ctw_queue *q, struct ctw_job *j, enum ctw_job_state state,
                    const struct ctw_err *err);
+/* The engine can no longer be used: ends all jobs, and takes no more. */
+void ctw_queue_fail(struct ctw_queue *q, const struct ctw_err *err);
 /* Wakes the polls of all jobs that have news. */
 void ctw_queue_tell(struct ctw_queue *q);
 void ctw_queue_cancel_job(struct ctw_queue *q, struct ctw_job *j, const char *why);
-void ctw_queue_unpin(struct ctw_queue *q, struct ctw_job *j);
-/* Frees what is removed and not pinned; else it stays in the list, and nobody finds it. */
+/* Takes the job from the list (ctw_jobs_remove()) and wakes its polls. */
 void ctw_queue_remove(struct ctw_queue *q, struct ctw_job *j);
 void ctw_queue_progress(const struct ctw_queue *q, const struct ctw_job *j,
                         struct ctw_progress_map *out);
-
-void ctw_rate_reset(struct ctw_rate *r);
-void ctw_rate_add(struct ctw_rate *r, int64_t now_ms, double tokens, double cost);
-double ctw_rate_tokens_per_s(const struct ctw_rate *r); /* 0: unknown */
-double ctw_rate_cost_per_s(const struct ctw_rate *r);
 
 #endif

@@ -20,7 +20,7 @@ enum ctw_status ctw_queue_find(struct ctw_queue *q, const struct ctw_contact *co
     if (id.n != CTW_IPC_JOB_ID_BYTES)
         return ctw_fail(err, CTW_EINVAL, "job: the id has %zu bytes, expected %d", id.n,
                         CTW_IPC_JOB_ID_BYTES);
-    for (struct ctw_job *j = q->jobs; j != NULL; j = j->next) {
+    for (struct ctw_job *j = q->jobs.first; j != NULL; j = j->next) {
         if (j->removed || memcmp(j->id, id.data, id.n) != 0)
             continue;
         if (is_owner(j, contact)) {
@@ -58,7 +58,7 @@ static bool put_off(const struct ctw_queue *q, struct ctw_job *j, const struct c
                     struct ctw_wait *wait, int64_t now_ms, bool own, uint64_t *again_ms)
 {
     bool counts = poll->has >> CTW_POLL_SEEN & 1;
-    bool news = ctw_job_is_final(j) || atomic_load(&q->stop) ||
+    bool news = ctw_job_is_final(j) || atomic_load(&q->life.stop) ||
                 (counts && (uint64_t)j->n_done > poll->seen);
     int64_t until_ms = wait->since_ms + (int64_t)poll->wait_ms;
     *again_ms = !news && poll->wait_ms == 0 ? CTW_IPC_POLL_MS : 0;
@@ -148,7 +148,7 @@ enum ctw_status ctw_queue_fetch(struct ctw_queue *q, const struct ctw_contact *c
     pthread_mutex_lock(&q->lock);
     enum ctw_status st = ctw_queue_find(q, contact, fetch->job, true, &j, err);
     if (st == CTW_OK) {
-        j->pins++;
+        ctw_jobs_pin(j);
         n_done = j->n_done;
         reply->body.fetch.state = state_of(j);
         if (!ctw_reply_copy(reply, j->identity, &reply->body.fetch.identity))
@@ -160,7 +160,7 @@ enum ctw_status ctw_queue_fetch(struct ctw_queue *q, const struct ctw_contact *c
     if (st == CTW_OK)
         st = copy_results(j, fetch, n_done, reply, err);
     pthread_mutex_lock(&q->lock);
-    ctw_queue_unpin(q, j);
+    ctw_jobs_unpin(&q->jobs, j);
     pthread_mutex_unlock(&q->lock);
     return st;
 }

@@ -63,7 +63,7 @@ static enum ctw_status check_place(const struct ctw_job *j, const struct arrival
 static enum ctw_status usable_model(struct ctw_queue *q, const char *name, int *retry_ms,
                                     const struct ctw_model_slot **out, struct ctw_err *err)
 {
-    const struct ctw_model_slot *m = ctw_queue_model(q, name);
+    const struct ctw_model_slot *m = ctw_models_find(&q->models, name);
     *out = m;
     if (m == NULL || m->state == CTW_MODEL_CLOSING)
         return ctw_fail(err, CTW_ENOTFOUND, "no model is named \"%s\"; info lists them", name);
@@ -91,7 +91,7 @@ static bool is_open(const struct ctw_job *j)
 static size_t open_bytes(const struct ctw_queue *q)
 {
     size_t bytes = 0;
-    for (const struct ctw_job *j = q->jobs; j != NULL; j = j->next)
+    for (const struct ctw_job *j = q->jobs.first; j != NULL; j = j->next)
         bytes += is_open(j) ? j->bytes : 0;
     return bytes;
 }
@@ -101,7 +101,7 @@ static int n_open_jobs(const struct ctw_queue *q, const struct ctw_contact *cont
 {
     const char *owner = contact->owner != NULL ? contact->owner : "";
     int n = 0;
-    for (const struct ctw_job *j = q->jobs; j != NULL; j = j->next) {
+    for (const struct ctw_job *j = q->jobs.first; j != NULL; j = j->next) {
         bool of_token = owner[0] != '\0' && strcmp(j->owner, owner) == 0;
         n += is_open(j) && (of_token || j->pipe == contact->pipe);
     }
@@ -112,7 +112,7 @@ static int n_open_jobs(const struct ctw_queue *q, const struct ctw_contact *cont
 static bool drop_forgotten(struct ctw_queue *q, struct arrival *a)
 {
     int n = 0;
-    for (struct ctw_job *j = q->jobs, *next; j != NULL; j = next) {
+    for (struct ctw_job *j = q->jobs.first, *next; j != NULL; j = next) {
         next = j->next;
         if (!is_open(j) || a->contact->now_ms - j->contact_ms < FORGOTTEN_MS)
             continue;
@@ -127,17 +127,17 @@ static bool drop_forgotten(struct ctw_queue *q, struct arrival *a)
 
 static enum ctw_status find_room(const struct ctw_queue *q, struct ctw_err *err)
 {
-    if (q->n_jobs >= CTW_IPC_JOBS)
+    if (q->jobs.n >= CTW_IPC_JOBS)
         return ctw_fail(err, CTW_EBUSY,
                         "%d jobs are here, which is the bound: release finished ones, or wait",
                         CTW_IPC_JOBS);
     /* The rest is for what is still to come of these: else none of them might ever be sealed. */
     size_t bytes = open_bytes(q);
-    if (bytes >= q->max_bytes - q->max_bytes / 4)
+    if (bytes >= q->jobs.max_bytes - q->jobs.max_bytes / 4)
         return ctw_fail(err, CTW_EBUSY,
                         "jobs that are not sealed yet fill %zu of the queue's %zu bytes: seal or "
                         "release them, or wait",
-                        bytes, q->max_bytes);
+                        bytes, q->jobs.max_bytes);
     return CTW_OK;
 }
 
@@ -215,18 +215,6 @@ static enum ctw_status meet(struct ctw_queue *q, struct arrival *a, bool *repeat
     return CTW_OK;
 }
 
-static void append_job(struct ctw_queue *q, struct arrival *a)
-{
-    struct ctw_job **at = &q->jobs;
-    while (*at != NULL)
-        at = &(*at)->next;
-    *at = a->job;
-    ctw_queue_touch(a->job, a->contact);
-    a->job = NULL;
-    q->n_jobs++;
-    q->bytes += (*at)->bytes;
-}
-
 /* Is the model still the one under whose limits the part of a new job was read? */
 static enum ctw_status check_model(struct ctw_queue *q, const struct arrival *a,
                                    struct ctw_err *err)
@@ -262,29 +250,30 @@ static enum ctw_status admit(struct ctw_queue *q, struct arrival *a, struct ctw_
     if (st != CTW_OK)
         return st;
     size_t job_bytes = (j != NULL ? j->bytes : sizeof(*j)) + a->part->bytes;
-    if (job_bytes > q->max_bytes)
+    if (job_bytes > q->jobs.max_bytes)
         return ctw_fail(err, CTW_EINVAL,
                         "the job with its results would take %zu bytes, a worker's queue has %zu: "
                         "split it",
-                        job_bytes, q->max_bytes);
-    if (q->bytes + a->part->bytes > q->max_bytes)
+                        job_bytes, q->jobs.max_bytes);
+    if (q->jobs.bytes + a->part->bytes > q->jobs.max_bytes)
         drop_forgotten(q, a);
-    if (q->bytes + a->part->bytes > q->max_bytes) {
+    if (q->jobs.bytes + a->part->bytes > q->jobs.max_bytes) {
         *a->retry_ms = 1000;
         return ctw_fail(err, CTW_EBUSY,
                         "the queue holds %zu of %zu bytes: release finished jobs, or wait",
-                        q->bytes, q->max_bytes);
+                        q->jobs.bytes, q->jobs.max_bytes);
     }
     struct ctw_job *to = j != NULL ? j : a->job;
-    st = ctw_job_add_part(to, a->part, err);
+    st = j != NULL ? ctw_jobs_add_part(&q->jobs, j, a->part, err)
+                   : ctw_job_add_part(to, a->part, err);
     if (st != CTW_OK)
         return st;
-    size_t bytes = a->part->bytes;
     a->part = NULL;
-    if (j != NULL)
-        q->bytes += bytes;
-    else
-        append_job(q, a); /* counts the part too */
+    if (j == NULL) {
+        ctw_queue_touch(to, a->contact);
+        ctw_jobs_append(&q->jobs, to);
+        a->job = NULL;
+    }
     fill_reply(to, false, reply);
     return CTW_OK;
 }

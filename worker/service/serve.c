@@ -107,23 +107,13 @@ static enum ctw_status load_models(struct serve *s, struct ctw_err *err)
     enum ctw_status st = CTW_OK;
     for (int i = 0; i < s->options->n_models && st == CTW_OK; i++)
         st = load_model(s, s->options->models[i], err);
-    for (int i = 0; i < s->queue.n_models; i++)
-        s->queue.models[i]->initial = true;
+    ctw_models_mark_initial(&s->queue.models);
     return st;
 }
 
 static void wake(void *server, uint64_t key)
 {
     ctw_server_wake(server, key);
-}
-
-/* The queue tells the server of news from now on; NULL: nobody. */
-static void wake_through(struct serve *s, struct ctw_server *server)
-{
-    pthread_mutex_lock(&s->queue.lock);
-    s->queue.wake = server == NULL ? NULL : wake;
-    s->queue.wake_arg = server;
-    pthread_mutex_unlock(&s->queue.lock);
 }
 
 static enum ctw_status listen_at(struct serve *s, struct ctw_err *err)
@@ -140,7 +130,7 @@ static enum ctw_status listen_at(struct serve *s, struct ctw_err *err)
                                         .peer_gone = ctw_handle_peer_gone};
     enum ctw_status st = ctw_server_open(&s->server, &server, err);
     if (st == CTW_OK)
-        wake_through(s, s->server);
+        ctw_queue_wake_through(&s->queue, wake, s->server);
     return st;
 }
 
@@ -149,8 +139,8 @@ static void model_names(struct ctw_queue *q, char *out, size_t capacity)
     size_t at = 0;
     out[0] = '\0';
     pthread_mutex_lock(&q->lock);
-    for (int i = 0; i < q->n_models && at < capacity; i++) {
-        int n = snprintf(out + at, capacity - at, "%s%s", i == 0 ? "" : ", ", q->models[i]->name);
+    for (int i = 0; i < q->models.n && at < capacity; i++) {
+        int n = snprintf(out + at, capacity - at, "%s%s", i == 0 ? "" : ", ", q->models.slots[i]->name);
         at += n < 0 ? capacity : (size_t)n;
     }
     pthread_mutex_unlock(&q->lock);
@@ -280,10 +270,10 @@ static enum ctw_status failure(struct serve *s, bool *ready)
     const char *message;
     pthread_mutex_lock(&q->lock);
     const char *state = ctw_service_state(&s->service, &message);
-    st = q->fatal.status;
-    for (int i = 0; i < q->n_models; i++) {
-        if (q->models[i]->initial && q->models[i]->state == CTW_MODEL_FAILED)
-            st = q->models[i]->error.status;
+    st = q->life.fatal.status;
+    for (int i = 0; i < q->models.n; i++) {
+        if (q->models.slots[i]->initial && q->models.slots[i]->state == CTW_MODEL_FAILED)
+            st = q->models.slots[i]->error.status;
     }
     *ready = strcmp(state, "ready") == 0;
     pthread_mutex_unlock(&q->lock);
@@ -293,7 +283,7 @@ static enum ctw_status failure(struct serve *s, bool *ready)
 static int unfinished(struct serve *s)
 {
     pthread_mutex_lock(&s->queue.lock);
-    int n = ctw_queue_unfinished(&s->queue);
+    int n = ctw_jobs_unfinished(&s->queue.jobs);
     pthread_mutex_unlock(&s->queue.lock);
     return n;
 }
@@ -400,7 +390,7 @@ static int stop(struct serve *s, const sigset_t *signals, int code)
     ctw_queue_stop(&s->queue);
     bool joined = !s->scorer_started || join_scorer(s, signals, &code);
     ctw_registry_remove(s->registry_path);
-    wake_through(s, NULL);
+    ctw_queue_wake_through(&s->queue, NULL, NULL);
     ctw_server_close(s->server); /* socket and lock disappear */
     if (s->options->ready_file != NULL && s->announced)
         unlink(s->options->ready_file);

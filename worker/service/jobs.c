@@ -1,0 +1,78 @@
+#include "worker/service/jobs.h"
+
+void ctw_jobs_fini(struct ctw_jobs *l)
+{
+    for (struct ctw_job *j = l->first, *next; j != NULL; j = next) {
+        next = j->next;
+        ctw_job_destroy(j);
+    }
+    l->first = NULL;
+}
+
+int ctw_jobs_unfinished(const struct ctw_jobs *l)
+{
+    int n = 0;
+    for (const struct ctw_job *j = l->first; j != NULL; j = j->next)
+        n += !j->removed && !ctw_job_is_final(j);
+    return n;
+}
+
+bool ctw_jobs_use_model(const struct ctw_jobs *l, const char *name)
+{
+    for (const struct ctw_job *j = l->first; j != NULL; j = j->next) {
+        if (!ctw_job_is_final(j) && strcmp(j->head.model, name) == 0)
+            return true;
+    }
+    return false;
+}
+
+void ctw_jobs_append(struct ctw_jobs *l, struct ctw_job *j)
+{
+    struct ctw_job **at = &l->first;
+    while (*at != NULL)
+        at = &(*at)->next;
+    *at = j;
+    l->n++;
+    l->bytes += j->bytes;
+}
+
+enum ctw_status ctw_jobs_add_part(struct ctw_jobs *l, struct ctw_job *j, struct ctw_job_part *p,
+                                  struct ctw_err *err)
+{
+    enum ctw_status st = ctw_job_add_part(j, p, err);
+    if (st == CTW_OK)
+        l->bytes += p->bytes;
+    return st;
+}
+
+static void free_if_unused(struct ctw_jobs *l, struct ctw_job *job)
+{
+    if (!job->removed || job->pins > 0)
+        return;
+    for (struct ctw_job **at = &l->first; *at != NULL; at = &(*at)->next) {
+        if (*at == job) {
+            *at = job->next;
+            break;
+        }
+    }
+    l->n--;
+    l->bytes -= job->bytes;
+    ctw_job_destroy(job);
+}
+
+void ctw_jobs_pin(struct ctw_job *j)
+{
+    j->pins++;
+}
+
+void ctw_jobs_unpin(struct ctw_jobs *l, struct ctw_job *j)
+{
+    j->pins--;
+    free_if_unused(l, j);
+}
+
+void ctw_jobs_remove(struct ctw_jobs *l, struct ctw_job *j)
+{
+    j->removed = true;
+    free_if_unused(l, j);
+}

@@ -1,0 +1,63 @@
+/* How far a job is and when it will end, from what the running pass has done. Reads only. */
+#include "worker/service/queue.h"
+
+/* Work done of a job: of earlier passes, and of this one either what is final or its share. */
+static double so_far(const struct ctw_queue *q, double done, double in_pass, double in_pass_done)
+{
+    double now = in_pass_done;
+    if (q->running.active && q->running.progress.tok_total > 0) {
+        double share = in_pass * (double)q->running.progress.tok_done / (double)q->running.progress.tok_total;
+        now = share > now ? share : now;
+    }
+    return done - in_pass_done + now;
+}
+
+static double tokens_done(const struct ctw_queue *q, const struct ctw_job *j)
+{
+    return so_far(q, (double)j->tok_done, (double)j->pass_tok, (double)j->pass_tok_done);
+}
+
+static double cost_left(const struct ctw_queue *q, const struct ctw_job *j)
+{
+    return j->cost - so_far(q, j->cost_done, j->pass_cost, j->pass_cost_done);
+}
+
+/* Until j ends: its own work, and what others get in fair shares meanwhile. */
+static double cost_before_end(const struct ctw_queue *q, const struct ctw_job *j)
+{
+    double own = cost_left(q, j);
+    double sum = own;
+    for (const struct ctw_job *o = q->jobs.first; o != NULL; o = o->next) {
+        if (o == j || o->removed || (o->state != CTW_JOB_QUEUED && o->state != CTW_JOB_RUNNING))
+            continue;
+        double other = cost_left(q, o);
+        sum += other < own ? other : own;
+    }
+    return sum > 0 ? sum : 0;
+}
+
+void ctw_queue_progress(const struct ctw_queue *q, const struct ctw_job *j,
+                        struct ctw_progress_map *out)
+{
+    double rate = ctw_rate_tokens_per_s(&q->running.rate);
+    double speed = ctw_rate_cost_per_s(&q->running.rate);
+    double done = tokens_done(q, j);
+    bool waiting = j->state == CTW_JOB_QUEUED || j->state == CTW_JOB_RUNNING;
+    *out = (struct ctw_progress_map){.tokens_done = (uint64_t)done,
+                                     .tokens = (uint64_t)j->n_input,
+                                     .tokens_per_s = rate,
+                                     .seconds_left = ctw_job_is_final(j) ? 0 : -1,
+                                     .pass = (uint64_t)j->n_passes};
+    if (waiting && j->planned && speed > 0)
+        out->seconds_left = cost_before_end(q, j) / speed;
+    const struct ctw_model_slot *m = ctw_models_find(&q->models, j->head.model);
+    int64_t pass_tokens = m != NULL && m->state == CTW_MODEL_READY ? m->info.pass_tokens : 0;
+    int64_t left = j->n_input - (j->tok_done - j->pass_tok_done) - j->pass_tok;
+    out->passes = out->pass;
+    if (waiting && pass_tokens > 0 && left > 0)
+        out->passes += (uint64_t)((left + pass_tokens - 1) / pass_tokens);
+    if (q->running.active && j->pass_tok > 0) {
+        out->layer = (uint64_t)q->running.progress.layer;
+        out->layers = (uint64_t)q->running.progress.n_layers;
+    }
+}

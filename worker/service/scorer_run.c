@@ -1,0 +1,223 @@
+/* Runs one pass and takes its results, or its failure, in: see worker/service/scorer.h. */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "base/clock.h"
+#include "worker/service/scorer.h"
+
+static void note_end(struct ctw_scorer *s, const struct ctw_job *j)
+{
+    double seconds = (double)(j->ended_ms - j->sealed_ms) / 1000;
+    ctw_scorer_note(s, CTW_LOG_INFO,
+                    "job of %" PRId64 " items, %" PRId64
+                    " tokens: done after %.1f s, %.0f tokens/s",
+                    j->n_items, j->n_input, seconds,
+                    seconds > 0 ? (double)j->n_input / seconds : 0);
+}
+
+static void take_result(struct ctw_scorer *s, int64_t i)
+{
+    struct ctw_queue *q = s->queue;
+    struct ctw_pass_unit *u = &s->units[i];
+    struct ctw_job *j = u->job;
+    struct ctw_err err;
+    if (u->taken || ctw_job_is_final(j))
+        return;
+    u->taken = true;
+    ctw_job_name_source(j, ctw_engine_identity(s->engine));
+    enum ctw_status st = ctw_job_take(j, u->unit, s->seqs[i].bad_layer, s->n_decoders, &err);
+    if (st != CTW_OK) {
+        ctw_scorer_note(s, CTW_LOG_ERROR, "a job fails: %s", err.msg);
+        ctw_queue_end(q, j, CTW_JOB_FAILED, &err);
+        return;
+    }
+    j->news = true;
+    j->pass_tok_done += ctw_unit_input(&j->units[u->unit]);
+    j->pass_cost_done += ctw_unit_cost(j, &j->units[u->unit]);
+    if (j->n_done == j->n_items) {
+        ctw_queue_end(q, j, CTW_JOB_DONE, NULL);
+        note_end(s, j);
+    }
+}
+
+static void on_done(void *arg, int64_t first, int64_t n)
+{
+    struct ctw_scorer *s = arg;
+    pthread_mutex_lock(&s->queue->lock);
+    for (int64_t i = first; i < first + n; i++)
+        take_result(s, i);
+    ctw_queue_tell(s->queue);
+    pthread_mutex_unlock(&s->queue->lock);
+    ctw_scorer_write_notes(s);
+}
+
+static bool is_cancelled(void *arg)
+{
+    const struct ctw_scorer *s = arg;
+    return atomic_load(&s->queue->life.stop) || !ctw_running_is_wanted(&s->queue->running);
+}
+
+/* A line for people, a few times a second; "" when it is not time. Lock held. */
+static void progress_line(struct ctw_scorer *s, int64_t now_ms, char *out, size_t capacity)
+{
+    const struct ctw_queue *q = s->queue;
+    out[0] = '\0';
+    if (now_ms - s->shown_ms < 250)
+        return;
+    s->shown_ms = now_ms;
+    double done = 0, total = 0, seconds_left = 0;
+    int n_jobs = 0;
+    for (const struct ctw_job *j = q->jobs.first; j != NULL; j = j->next) {
+        struct ctw_progress_map p;
+        if (j->removed || (j->state != CTW_JOB_QUEUED && j->state != CTW_JOB_RUNNING))
+            continue;
+        ctw_queue_progress(q, j, &p);
+        done += (double)p.tokens_done;
+        total += (double)p.tokens;
+        seconds_left = p.seconds_left > seconds_left ? p.seconds_left : seconds_left;
+        n_jobs++;
+    }
+    double rate = ctw_rate_tokens_per_s(&q->running.rate);
+    if (n_jobs == 0 || rate <= 0)
+        return;
+    snprintf(out, capacity,
+             "%d job%s, %.0f of %.0f tokens (%.0f %%), %.0f tokens/s, %.0f s left, layer %d of %d",
+             n_jobs, n_jobs == 1 ? "" : "s", done, total, 100 * done / total, rate, seconds_left,
+             q->running.progress.layer, q->running.progress.n_layers - 1);
+}
+
+static void on_progress(void *arg, const struct ctw_progress *p)
+{
+    struct ctw_scorer *s = arg;
+    struct ctw_queue *q = s->queue;
+    char line[256];
+    pthread_mutex_lock(&q->lock);
+    int64_t now_ms = ctw_now_ms();
+    ctw_running_advance(&q->running, p, s->pass_cost, now_ms);
+    progress_line(s, now_ms, line, sizeof(line));
+    pthread_mutex_unlock(&q->lock);
+    if (line[0] != '\0')
+        ctw_log_progress("%s", line);
+}
+
+/* Several jobs want their units of this pass. */
+static bool is_shared(const struct ctw_scorer *s)
+{
+    const struct ctw_job *first = NULL;
+    for (int64_t i = 0; i < s->n; i++) {
+        if (ctw_job_is_final(s->units[i].job))
+            continue;
+        if (first != NULL && s->units[i].job != first)
+            return true;
+        first = s->units[i].job;
+    }
+    return false;
+}
+
+/* There was no memory for the company: each job tries by itself. */
+static void part_pass(struct ctw_scorer *s, const struct ctw_err *err)
+{
+    ctw_scorer_note(s, CTW_LOG_WARN,
+                    "a pass of several jobs found no memory; each gets its own: %s", err->msg);
+    for (int64_t i = s->n - 1; i >= 0; i--) {
+        struct ctw_job *j = s->units[i].job;
+        if (ctw_job_is_final(j) || s->units[i].taken)
+            continue;
+        j->alone = true;
+        j->next_unit = s->units[i].unit; /* a job's units come in order, and are taken in order */
+        j->served -= (double)ctw_unit_input(&j->units[s->units[i].unit]);
+    }
+}
+
+/* The longest input is what memory is planned for: says whose it is. */
+static void fail_for_memory(struct ctw_scorer *s, const struct ctw_err *err)
+{
+    const struct ctw_pass_unit *longest = NULL;
+    int64_t n_tok = 0;
+    for (int64_t i = 0; i < s->n; i++) {
+        const struct ctw_pass_unit *u = &s->units[i];
+        if (!ctw_job_is_final(u->job) && !u->taken && s->seqs[i].n_tok > n_tok) {
+            longest = u;
+            n_tok = s->seqs[i].n_tok;
+        }
+    }
+    if (longest == NULL) /* all were cancelled meanwhile */
+        return;
+    struct ctw_err named = *err;
+    int32_t item = longest->job->units[longest->unit].item;
+    longest->job->error_item = item;
+    (void)ctw_fail_prefix(&named, "item %d, with %" PRId64 " input tokens the longest of its pass",
+                          item, n_tok - 1);
+    ctw_scorer_note(s, CTW_LOG_ERROR, "a job fails: %s", named.msg);
+    ctw_queue_end(s->queue, longest->job, CTW_JOB_FAILED, &named);
+}
+
+/* The engine said no: its jobs cannot go on, and perhaps the worker neither. */
+static void fail_pass(struct ctw_scorer *s, struct ctw_model_slot *m, const struct ctw_err *err)
+{
+    struct ctw_queue *q = s->queue;
+    bool fatal = err->status == CTW_EDEVICE || err->status == CTW_EINTERNAL;
+    if (err->status == CTW_ENOMEM) {
+        if (is_shared(s))
+            part_pass(s, err);
+        else
+            fail_for_memory(s, err);
+        return;
+    }
+    if (err->status == CTW_EIO || err->status == CTW_EFORMAT || err->status == CTW_ENOTFOUND) {
+        ctw_scorer_fail_model(s, m, err);
+        return;
+    }
+    ctw_scorer_note(s, CTW_LOG_ERROR, "%s", err->msg);
+    for (int64_t i = 0; i < s->n; i++)
+        ctw_queue_end(q, s->units[i].job, CTW_JOB_FAILED, err);
+    if (fatal)
+        ctw_queue_fail(q, err);
+}
+
+static void end_pass(struct ctw_scorer *s, bool completed)
+{
+    struct ctw_queue *q = s->queue;
+    int64_t n_tok = 0;
+    for (int64_t i = 0; i < s->n; i++)
+        n_tok += s->seqs[i].n_tok - 1;
+    ctw_running_end(&q->running, completed, n_tok, s->pass_cost, ctw_now_ms());
+    for (struct ctw_job *j = q->jobs.first, *next; j != NULL; j = next) {
+        next = j->next;
+        if (j->pass_tok == 0)
+            continue;
+        j->pass_tok = 0;
+        j->pass_tok_done = 0;
+        j->pass_cost = 0;
+        j->pass_cost_done = 0;
+        ctw_jobs_unpin(&q->jobs, j); /* may free it, but it only */
+    }
+    s->n = 0;
+}
+
+void ctw_scorer_run_pass(struct ctw_scorer *s, struct ctw_model_slot *m)
+{
+    struct ctw_queue *q = s->queue;
+    const struct ctw_hooks hooks = {
+        .arg = s, .progress = on_progress, .cancelled = is_cancelled, .done = on_done};
+    struct ctw_err err = {0};
+    s->n_decoders = m->info.model->n_decoders;
+    if (s->engine != m->engine)
+        ctw_scorer_trim_others(q, m->engine);
+    s->engine = m->engine;
+    ctw_running_begin(&q->running, ctw_now_ms());
+    pthread_mutex_unlock(&q->lock);
+    enum ctw_status st = ctw_engine_score(m->engine, s->seqs, s->n, &hooks, &err);
+    pthread_mutex_lock(&q->lock);
+    ctw_model_describe(m);
+    if (st == CTW_OK) {
+        s->units[0].job->alone = false;
+        for (int64_t i = 0; i < s->n; i++)
+            take_result(s, i);
+    } else if (st != CTW_ECANCELED) {
+        fail_pass(s, m, &err);
+    }
+    end_pass(s, st == CTW_OK);
+    ctw_queue_tell(q);
+}
+
