@@ -5,8 +5,9 @@
 static double so_far(const struct ctw_queue *q, double done, double in_pass, double in_pass_done)
 {
     double now = in_pass_done;
-    if (q->running.active && q->running.progress.tok_total > 0) {
-        double share = in_pass * (double)q->running.progress.tok_done / (double)q->running.progress.tok_total;
+    const struct ctw_progress *p = &q->running.progress;
+    if (q->running.active && p->tok_total > 0) {
+        double share = in_pass * (double)p->tok_done / (double)p->tok_total;
         now = share > now ? share : now;
     }
     return done - in_pass_done + now;

@@ -220,4 +220,3 @@ void ctw_scorer_run_pass(struct ctw_scorer *s, struct ctw_model_slot *m)
     end_pass(s, st == CTW_OK);
     ctw_queue_tell(q);
 }
-
