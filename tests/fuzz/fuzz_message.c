@@ -15,12 +15,12 @@ enum { VOCAB = 100, MAX_LENGTH = 8, MAX_UNITS = 1 << 16 };
 static void check_units(struct ctw_job *j)
 {
     int64_t n_input = 0, n_targets = 0, last = INT64_MAX;
-    for (int64_t i = 0; i < j->n_units; i++) {
+    for (int64_t i = 0; i < j->input.n_units; i++) {
         struct ctw_seq s = ctw_job_seq(j, i);
         fuzz_check(s.first >= 1 && s.first < s.n_tok && s.n_tok - 1 <= j->head.max_length);
         fuzz_check(s.n_tok <= last);
-        fuzz_check(s.logprob >= j->logprob &&
-                   s.logprob + (s.n_tok - s.first) <= j->logprob + j->n_targets);
+        fuzz_check(s.logprob >= j->results.logprob &&
+                   s.logprob + (s.n_tok - s.first) <= j->results.logprob + j->input.n_targets);
         for (int64_t t = 0; t < s.n_tok; t++)
             fuzz_check(s.tokens[t] >= 0 && s.tokens[t] < VOCAB);
         for (int64_t t = s.first; t < s.n_tok; t++) {
@@ -31,7 +31,7 @@ static void check_units(struct ctw_job *j)
         n_input += s.n_tok - 1;
         n_targets += s.n_tok - s.first;
     }
-    fuzz_check(n_input == j->n_input && n_targets == j->n_targets);
+    fuzz_check(n_input == j->input.n_tok && n_targets == j->input.n_targets);
 }
 
 static void finish(struct ctw_job *j)
@@ -39,17 +39,18 @@ static void finish(struct ctw_job *j)
     struct ctw_err err;
     struct ctw_reply reply = {.op = CTW_OP_FETCH};
     int64_t n;
-    for (int64_t i = 0; i < j->n_units; i++)
+    for (int64_t i = 0; i < j->input.n_units; i++)
         fuzz_check(ctw_job_take(j, i, -1, 4, &err) == CTW_OK);
-    fuzz_check(j->n_done == j->n_items && j->tok_done == j->n_input);
-    if (ctw_job_columns(j, 0, j->n_done, 1 << 20, &reply, &n, &err) == CTW_OK)
-        fuzz_check(n >= (j->n_items > 0) && reply.body.fetch.result.item.n == 4 * (size_t)n);
+    fuzz_check(j->results.n_done == j->input.n_items && j->results.tok_done == j->input.n_tok);
+    if (ctw_job_columns(j, 0, j->results.n_done, 1 << 20, &reply, &n, &err) == CTW_OK)
+        fuzz_check(n >= (j->input.n_items > 0) && reply.body.fetch.result.item.n == 4 * (size_t)n);
     ctw_reply_close(&reply);
 }
 
 static void check_job(const struct ctw_submit *submit)
 {
     const struct ctw_model_limits limits = {.name = "m", .max_length = MAX_LENGTH, .vocab = VOCAB};
+    const struct ctw_contact contact = {.pipe = 1};
     struct ctw_job_head head;
     struct ctw_job_part *part = NULL;
     struct ctw_err err = {0};
@@ -64,11 +65,11 @@ static void check_job(const struct ctw_submit *submit)
         fuzz_check(err.msg[0] != '\0');
         return;
     }
-    struct ctw_job *j = ctw_job_create(id, &head, "numerics");
+    struct ctw_job *j = ctw_job_create(id, &head, "numerics", &contact);
     if (j == NULL || part->n_units > MAX_UNITS || ctw_job_add_part(j, part, &err) != CTW_OK) {
         ctw_job_part_destroy(part);
     } else if (ctw_job_plan(j, &n_done, &err) == CTW_OK) {
-        j->n_done = n_done;
+        ctw_job_planned(j, n_done);
         check_units(j);
         finish(j);
     }

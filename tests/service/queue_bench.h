@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ask.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -122,9 +123,9 @@ static enum ctw_status submit(struct bench *b, const char *id, int n_items, int 
     struct ctw_contact c = contact();
     int64_t bad_item;
     int retry_ms;
-    enum ctw_status st = ctw_queue_submit(&b->queue, &c, &s, &reply, &bad_item, &retry_ms, err);
+    enum ctw_status st = ask_submit(&b->queue, &c, &s, &reply, &bad_item, &retry_ms, err);
     if (st == CTW_OK && seal)
-        st = ctw_queue_seal(&b->queue, &c, &seal_request, &sealed, err);
+        st = ask_seal(&b->queue, &c, &seal_request, &sealed, err);
     free(tokens);
     free(contexts);
     free(continuations);
@@ -142,7 +143,7 @@ static __attribute__((unused)) const char *wait_for_job(struct bench *b, const c
             .has = 1u << CTW_POLL_WAIT_MS, .job = id_of(id), .wait_ms = CTW_IPC_WAIT_MS};
         struct ctw_contact c = contact();
         struct ctw_wait wait = {.since_ms = c.now_ms, .allowed = true};
-        enum ctw_status st = ctw_queue_poll(&b->queue, &c, &poll, &wait, &reply, err);
+        enum ctw_status st = ask_poll(&b->queue, &c, &poll, &wait, &reply, err);
         struct ctw_slice state = reply.body.poll.state;
         ctw_reply_close(&reply);
         if (st != CTW_OK)
@@ -166,7 +167,7 @@ static __attribute__((unused)) int64_t fetch(struct bench *b, const char *id, do
     struct ctw_fetch f = {.job = id_of(id)};
     struct ctw_contact c = contact();
     int64_t n = -1;
-    if (ctw_queue_fetch(&b->queue, &c, &f, &reply, err) == CTW_OK) {
+    if (ask_fetch(&b->queue, &c, &f, &reply, err) == CTW_OK) {
         n = (int64_t)reply.body.fetch.n;
         *sum = 0;
         for (int64_t i = 0; i < n; i++)

@@ -35,7 +35,7 @@ static int64_t poll_job(struct bench *b, const char *id, int64_t since_ms, uint6
     struct ctw_reply reply = {.op = CTW_OP_POLL};
     struct ctw_wait wait = {.since_ms = since_ms, .allowed = allowed};
     struct ctw_poll poll = {.has = 1u << CTW_POLL_WAIT_MS, .job = id_of(id), .wait_ms = wait_ms};
-    assert_int_equal(ctw_queue_poll(&b->queue, &c, &poll, &wait, &reply, &err), CTW_OK);
+    assert_int_equal(ask_poll(&b->queue, &c, &poll, &wait, &reply, &err), CTW_OK);
     ctw_reply_close(&reply);
     assert_true(wait.until_ms == 0 || wait.until_ms == since_ms + (int64_t)wait_ms);
     return wait.until_ms != 0 ? -1 : (int64_t)reply.body.poll.again_ms;
@@ -68,7 +68,6 @@ static void a_cancel_wakes_who_waits(void **state)
     (void)state;
     struct bench b;
     struct ctw_err err;
-    struct ctw_slice job_state;
     const char *id = "cancelled-------";
     uint64_t woken = 0;
     struct ctw_contact c = contact();
@@ -78,7 +77,7 @@ static void a_cancel_wakes_who_waits(void **state)
     assert_int_equal(submit(&b, id, 2, 5, 7, false, &err), CTW_OK);
     assert_int_equal(poll_job(&b, id, c.now_ms + 1000, 1000, true), -1);
     assert_int_equal(woken, 0);
-    assert_int_equal(ctw_queue_cancel(&b.queue, &c, id_of(id), &job_state, &err), CTW_OK);
+    assert_int_equal(ask_job(ctw_handle_cancel, &b.queue, &c, id_of(id), &err), CTW_OK);
     assert_true(woken == ctw_job_key((const uint8_t *)id));
     assert_int_equal(poll_job(&b, id, c.now_ms + 1000, 1000, true), 0);
     close_bench(&b);
@@ -125,7 +124,7 @@ static void time_in_which_we_did_not_run_does_not_count(void **state)
     open_ready(&b);
     assert_int_equal(submit(&b, id, 2, 5, 7, false, &err), CTW_OK);
     make_orphan(&b, id, 1000);
-    int64_t now_ms = b.queue.jobs.first->contact_ms;
+    int64_t now_ms = b.queue.jobs.first->contact.last_ms;
     ctw_queue_tick(&b.queue, now_ms);
     now_ms += 60000;
     ctw_queue_tick(&b.queue, now_ms);
@@ -155,7 +154,7 @@ static enum ctw_status begin(struct bench *b, const char *id, uint32_t pipe, con
     struct ctw_submit_reply reply;
     int64_t bad_item;
     int retry_ms;
-    return ctw_queue_submit(&b->queue, &c, &s, &reply, &bad_item, &retry_ms, err);
+    return ask_submit(&b->queue, &c, &s, &reply, &bad_item, &retry_ms, err);
 }
 
 /* Abandoned jobs do not block other clients for long, and one client cannot take all slots. */
@@ -181,7 +180,7 @@ static void forgotten_jobs_make_room(void **state)
     struct ctw_contact c = {.pipe = 10, .now_ms = now + 30000}; /* one of the jobs continues */
     struct ctw_seal seal = {.job = id_of("forgotten-000003"), .parts = 2};
     struct ctw_seal_reply sealed;
-    assert_int_equal(ctw_queue_seal(&b.queue, &c, &seal, &sealed, &err), CTW_EINVAL);
+    assert_int_equal(ask_seal(&b.queue, &c, &seal, &sealed, &err), CTW_EINVAL);
     assert_int_equal(begin(&b, "late------------", 99, NULL, now + 61000, &err), CTW_OK);
     assert_int_equal(b.queue.jobs.n, 2);
     for (int i = 0; i < 16; i++) { /* all connections of one token count together */

@@ -22,8 +22,7 @@ static void small_jobs_share_a_pass(void **state)
     assert_true(calls <= 4);
     assert_true(most <= 256);
     struct ctw_contact c = contact();
-    struct ctw_slice job_state;
-    assert_int_equal(ctw_queue_cancel(&b.queue, &c, id_of("large-----------"), &job_state, &err),
+    assert_int_equal(ask_job(ctw_handle_cancel, &b.queue, &c, id_of("large-----------"), &err),
                      CTW_OK);
     close_bench(&b);
     fake_engine.us_per_token = 0;
@@ -78,18 +77,17 @@ static void bytes_are_given_back(void **state)
     (void)state;
     struct bench b;
     struct ctw_err err;
-    struct ctw_slice job_state;
     open_ready(&b);
     assert_int_equal(submit(&b, "one-------------", 100, 5, 7, true, &err), CTW_OK);
     assert_int_equal(submit(&b, "two-------------", 100, 5, 7, false, &err), CTW_OK);
     assert_true(b.queue.jobs.bytes > 2 * 100 * 6 * 4);
     assert_string_equal(wait_for_job(&b, "one-------------", &err), "done");
     struct ctw_contact c = contact();
-    assert_int_equal(ctw_queue_cancel(&b.queue, &c, id_of("two-------------"), &job_state, &err),
+    assert_int_equal(ask_job(ctw_handle_cancel, &b.queue, &c, id_of("two-------------"), &err),
                      CTW_OK);
-    assert_int_equal(ctw_queue_release(&b.queue, &c, id_of("one-------------"), &job_state, &err),
+    assert_int_equal(ask_job(ctw_handle_release, &b.queue, &c, id_of("one-------------"), &err),
                      CTW_OK);
-    assert_int_equal(ctw_queue_release(&b.queue, &c, id_of("two-------------"), &job_state, &err),
+    assert_int_equal(ask_job(ctw_handle_release, &b.queue, &c, id_of("two-------------"), &err),
                      CTW_OK);
     /* The pass that scored a job may keep a reference a little longer. */
     bool empty = false;
@@ -110,7 +108,7 @@ static int64_t error_item(struct bench *b, const char *id)
     struct ctw_poll poll = {.job = id_of(id)};
     struct ctw_contact c = contact();
     struct ctw_wait wait = {.since_ms = c.now_ms};
-    assert_int_equal(ctw_queue_poll(&b->queue, &c, &poll, &wait, &reply, &err), CTW_OK);
+    assert_int_equal(ask_poll(&b->queue, &c, &poll, &wait, &reply, &err), CTW_OK);
     const struct ctw_error_map *e = &reply.body.poll.error;
     int64_t item = e->has >> CTW_ERROR_ITEM & 1 ? (int64_t)e->item : -1;
     ctw_reply_close(&reply);
@@ -224,7 +222,6 @@ static void a_cancelled_pass_is_not_done(void **state)
     (void)state;
     struct bench b;
     struct ctw_err err;
-    struct ctw_slice job_state;
     const char *id = "cancelled-------";
     fake_engine.us_per_token = 2000;
     fake_engine.pass_tokens = 256;
@@ -233,8 +230,8 @@ static void a_cancelled_pass_is_not_done(void **state)
     struct timespec ts = {.tv_nsec = 100000000}; /* of half a second */
     nanosleep(&ts, NULL);
     struct ctw_contact c = contact();
-    assert_int_equal(ctw_queue_cancel(&b.queue, &c, id_of(id), &job_state, &err), CTW_OK);
-    assert_int_equal(ctw_queue_release(&b.queue, &c, id_of(id), &job_state, &err), CTW_OK);
+    assert_int_equal(ask_job(ctw_handle_cancel, &b.queue, &c, id_of(id), &err), CTW_OK);
+    assert_int_equal(ask_job(ctw_handle_release, &b.queue, &c, id_of(id), &err), CTW_OK);
     for (int64_t end = ctw_now_ms() + WAIT_MS; ctw_now_ms() < end;) {
         pthread_mutex_lock(&b.queue.lock);
         int n_jobs = b.queue.jobs.n;

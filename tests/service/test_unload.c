@@ -9,6 +9,7 @@
 #include <cmocka.h>
 #include <string.h>
 
+#include "ask.h"
 #include "base/clock.h"
 #include "fake_engine.h"
 #include "worker/service/scorer.h"
@@ -109,7 +110,7 @@ static enum ctw_status submit(const char id[CTW_IPC_JOB_ID_BYTES + 1], int *retr
                   .n_continuation = {(const char *)n_continuation, sizeof(n_continuation)}}};
     struct ctw_submit_reply reply;
     int64_t bad_item;
-    return ctw_queue_submit(&queue, &contact, &s, &reply, &bad_item, retry_ms, err);
+    return ask_submit(&queue, &contact, &s, &reply, &bad_item, retry_ms, err);
 }
 
 static void no_job_came_of_it(void)

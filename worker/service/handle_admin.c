@@ -148,8 +148,8 @@ static bool fill_job(struct ctw_reply *reply, const struct ctw_queue *q, const s
     out->job = (struct ctw_slice){.data = (const char *)id, .n = sizeof(j->id)};
     out->kind = ctw_slice_of(ctw_job_kind_name(j->head.kind));
     out->state = ctw_slice_of(ctw_job_state_name(j->state));
-    out->items_done = (uint64_t)j->n_done;
-    out->items = (uint64_t)j->n_items;
+    out->items_done = (uint64_t)j->results.n_done;
+    out->items = (uint64_t)j->input.n_items;
     ctw_queue_progress(q, j, &progress);
     out->tokens_done = progress.tokens_done;
     out->tokens = progress.tokens;
@@ -161,8 +161,7 @@ static bool fill_job(struct ctw_reply *reply, const struct ctw_queue *q, const s
 /* An admin sees all, others their own. */
 static bool is_seen(const struct ctw_handler_call *c, const struct ctw_job *j)
 {
-    const char *owner = c->contact.owner != NULL ? c->contact.owner : "";
-    return !j->removed && (c->contact.admin || strcmp(j->owner, owner) == 0);
+    return !j->removed && (c->contact.admin || ctw_job_is_of(j, &c->contact));
 }
 
 static bool fill_jobs(struct ctw_handler_call *c, const struct ctw_queue *q)

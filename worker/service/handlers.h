@@ -1,6 +1,7 @@
 /*
- * From requests to the queue and back: one function an operation, in handle_job.c and
- * handle_admin.c, and a table by operation in handlers.c.
+ * One function per operation, in files by subject: handle_submit.c (submit, seal), handle_results.c
+ * (poll, fetch, cancel, release), handle_admin.c (the rest); the table by operation is in
+ * handlers.c.
  */
 #ifndef CTW_WORKER_HANDLERS_H
 #define CTW_WORKER_HANDLERS_H

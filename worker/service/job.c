@@ -23,18 +23,20 @@ const char *ctw_job_kind_name(enum ctw_job_kind kind)
 }
 
 struct ctw_job *ctw_job_create(const void *id, const struct ctw_job_head *head,
-                               const char *numerics)
+                               const char *numerics, const struct ctw_contact *contact)
 {
     struct ctw_job *j = ctw_calloc(1, sizeof(*j));
     if (j == NULL)
         return NULL;
     memcpy(j->id, id, sizeof(j->id));
     j->head = *head;
-    j->error_item = -1;
-    j->error_layer = -1;
-    j->bytes = sizeof(*j);
-    j->numerics = ctw_strdup(numerics);
-    if (j->numerics == NULL) {
+    ctw_job_blame(j, -1, -1);
+    ctw_job_touch(j, contact);
+    if (contact->owner != NULL)
+        ctw_slice_copy(ctw_slice_of(contact->owner), j->contact.owner, sizeof(j->contact.owner));
+    j->input.bytes = sizeof(*j);
+    j->results.numerics = ctw_strdup(numerics);
+    if (j->results.numerics == NULL) {
         ctw_job_destroy(j);
         return NULL;
     }
@@ -45,34 +47,34 @@ void ctw_job_destroy(struct ctw_job *j)
 {
     if (j == NULL)
         return;
-    for (int64_t i = 0; i < j->n_parts; i++)
-        ctw_job_part_destroy(j->parts[i]);
-    ctw_free(j->parts);
-    ctw_free(j->numerics);
-    ctw_free(j->items);
-    ctw_free(j->units);
-    ctw_free(j->logprob);
-    ctw_free(j->greedy);
-    ctw_free(j->order);
+    for (int64_t i = 0; i < j->input.n_parts; i++)
+        ctw_job_part_destroy(j->input.parts[i]);
+    ctw_free(j->input.parts);
+    ctw_free(j->results.numerics);
+    ctw_free(j->plan.items);
+    ctw_free(j->plan.units);
+    ctw_free(j->results.logprob);
+    ctw_free(j->results.greedy);
+    ctw_free(j->results.order);
     ctw_free(j);
 }
 
 enum ctw_status ctw_job_add_part(struct ctw_job *j, struct ctw_job_part *p, struct ctw_err *err)
 {
-    if (j->n_parts == j->cap_parts) {
-        int64_t cap = j->cap_parts == 0 ? 4 : j->cap_parts * 2;
-        struct ctw_job_part **parts = ctw_realloc(j->parts, (size_t)cap, sizeof(*parts));
+    if (j->input.n_parts == j->input.cap_parts) {
+        int64_t cap = j->input.cap_parts == 0 ? 4 : j->input.cap_parts * 2;
+        struct ctw_job_part **parts = ctw_realloc(j->input.parts, (size_t)cap, sizeof(*parts));
         if (parts == NULL)
             return ctw_fail(err, CTW_ENOMEM, "submit: out of memory");
-        j->parts = parts;
-        j->cap_parts = cap;
+        j->input.parts = parts;
+        j->input.cap_parts = cap;
     }
-    j->parts[j->n_parts++] = p;
-    j->n_items += p->n_items;
-    j->n_targets += p->n_targets;
-    j->n_units += p->n_units;
-    j->n_input += p->n_input;
-    j->bytes += p->bytes;
+    j->input.parts[j->input.n_parts++] = p;
+    j->input.n_items += p->n_items;
+    j->input.n_targets += p->n_targets;
+    j->input.n_units += p->n_units;
+    j->input.n_tok += p->n_input;
+    j->input.bytes += p->bytes;
     return CTW_OK;
 }
 
@@ -80,10 +82,10 @@ enum ctw_status ctw_job_add_part(struct ctw_job *j, struct ctw_job_part *p, stru
 
 static void gather_items(struct ctw_job *j)
 {
-    struct ctw_item *to = j->items;
+    struct ctw_item *to = j->plan.items;
     int64_t n_targets = 0;
-    for (int64_t i = 0; i < j->n_parts; i++) {
-        struct ctw_job_part *p = j->parts[i];
+    for (int64_t i = 0; i < j->input.n_parts; i++) {
+        struct ctw_job_part *p = j->input.parts[i];
         if (p->n_items > 0)
             memcpy(to, p->items, (size_t)p->n_items * sizeof(*to));
         for (int64_t k = 0; k < p->n_items; k++)
@@ -97,7 +99,7 @@ static void gather_items(struct ctw_job *j)
 
 static struct ctw_unit unit_of(const struct ctw_job *j, int64_t item, int64_t window)
 {
-    const struct ctw_item *it = &j->items[item];
+    const struct ctw_item *it = &j->plan.items[item];
     if (j->head.kind == CTW_JOB_LOGLIKELIHOOD)
         return (struct ctw_unit){
             .item = (int32_t)item, .n_tok = it->n_tok, .first = it->n_tok - it->n_targets};
@@ -123,26 +125,35 @@ static int compare_units(const void *a_, const void *b_)
 enum ctw_status ctw_job_plan(struct ctw_job *j, int64_t *n_done, struct ctw_err *err)
 {
     *n_done = 0;
-    j->items = ctw_calloc((size_t)j->n_items, sizeof(*j->items));
-    j->units = ctw_calloc((size_t)j->n_units, sizeof(*j->units));
-    j->logprob = ctw_calloc((size_t)j->n_targets, sizeof(*j->logprob));
-    j->greedy = ctw_calloc((size_t)j->n_targets, sizeof(*j->greedy));
-    j->order = ctw_calloc((size_t)j->n_items, sizeof(*j->order));
-    if (j->items == NULL || j->units == NULL || j->logprob == NULL || j->greedy == NULL ||
-        j->order == NULL)
+    j->plan.items = ctw_calloc((size_t)j->input.n_items, sizeof(*j->plan.items));
+    j->plan.units = ctw_calloc((size_t)j->input.n_units, sizeof(*j->plan.units));
+    j->results.logprob = ctw_calloc((size_t)j->input.n_targets, sizeof(*j->results.logprob));
+    j->results.greedy = ctw_calloc((size_t)j->input.n_targets, sizeof(*j->results.greedy));
+    j->results.order = ctw_calloc((size_t)j->input.n_items, sizeof(*j->results.order));
+    if (j->plan.items == NULL || j->plan.units == NULL || j->results.logprob == NULL ||
+        j->results.greedy == NULL || j->results.order == NULL)
         return ctw_fail(err, CTW_ENOMEM,
                         "out of memory for a job of %" PRId64 " items and %" PRId64 " targets",
-                        j->n_items, j->n_targets);
+                        j->input.n_items, j->input.n_targets);
     gather_items(j);
-    struct ctw_unit *u = j->units;
-    for (int64_t i = 0; i < j->n_items; i++) {
-        for (int64_t w = 0; w < j->items[i].n_units; w++)
+    struct ctw_unit *u = j->plan.units;
+    for (int64_t i = 0; i < j->input.n_items; i++) {
+        for (int64_t w = 0; w < j->plan.items[i].n_units; w++)
             *u++ = unit_of(j, i, w);
-        if (j->items[i].n_units == 0)
-            j->order[(*n_done)++] = (int32_t)i;
+        if (j->plan.items[i].n_units == 0)
+            j->results.order[(*n_done)++] = (int32_t)i;
     }
-    qsort(j->units, (size_t)j->n_units, sizeof(*j->units), compare_units);
+    qsort(j->plan.units, (size_t)j->input.n_units, sizeof(*j->plan.units), compare_units);
     return CTW_OK;
+}
+
+void ctw_job_planned(struct ctw_job *j, int64_t n_done)
+{
+    for (int64_t i = 0; i < j->input.n_units; i++)
+        j->plan.cost += ctw_unit_cost(j, &j->plan.units[i]);
+    j->plan.made = true;
+    j->results.n_done = n_done;
+    j->results.news = true;
 }
 
 /* ---- scoring ---- */
@@ -169,38 +180,37 @@ double ctw_model_pair_cost(const struct ctw_model *model)
 /* Place of the unit's first target in logprob[] and greedy[]. */
 static int64_t unit_out(const struct ctw_job *j, const struct ctw_unit *u)
 {
-    const struct ctw_item *it = &j->items[u->item];
+    const struct ctw_item *it = &j->plan.items[u->item];
     return it->out + (u->start + u->first) - (it->n_tok - it->n_targets);
 }
 
 struct ctw_seq ctw_job_seq(const struct ctw_job *j, int64_t unit)
 {
-    const struct ctw_unit *u = &j->units[unit];
+    const struct ctw_unit *u = &j->plan.units[unit];
     int64_t out = unit_out(j, u);
-    return (struct ctw_seq){.tokens = j->items[u->item].tokens + u->start,
+    return (struct ctw_seq){.tokens = j->plan.items[u->item].tokens + u->start,
                             .n_tok = u->n_tok,
                             .first = u->first,
-                            .logprob = j->logprob + out,
-                            .greedy = j->greedy + out,
+                            .logprob = j->results.logprob + out,
+                            .greedy = j->results.greedy + out,
                             .bad_layer = -1};
 }
 
 static void finish_item(struct ctw_job *j, int64_t item)
 {
-    struct ctw_item *it = &j->items[item];
+    struct ctw_item *it = &j->plan.items[item];
     const int32_t *targets = it->tokens + it->n_tok - it->n_targets;
     for (int64_t i = 0; i < it->n_targets; i++) {
-        it->sum += (double)j->logprob[it->out + i];
-        it->is_greedy = it->is_greedy && j->greedy[it->out + i] == targets[i];
+        it->sum += (double)j->results.logprob[it->out + i];
+        it->is_greedy = it->is_greedy && j->results.greedy[it->out + i] == targets[i];
     }
-    j->order[j->n_done++] = (int32_t)item;
+    j->results.order[j->results.n_done++] = (int32_t)item;
 }
 
 static enum ctw_status not_finite(struct ctw_job *j, int64_t item, int layer, int n_decoders,
                                   struct ctw_err *err)
 {
-    j->error_item = item;
-    j->error_layer = layer;
+    ctw_job_blame(j, item, layer);
     if (layer >= n_decoders)
         return ctw_fail(err, CTW_ENUMERIC,
                         "item %" PRId64 ": the scores are not finite, though all %d layers were: "
@@ -214,26 +224,34 @@ static enum ctw_status not_finite(struct ctw_job *j, int64_t item, int layer, in
 
 void ctw_job_name_source(struct ctw_job *j, const char *identity)
 {
-    if (j->identity[0] == '\0')
-        snprintf(j->identity, sizeof(j->identity), "%s", identity);
+    if (j->results.identity[0] == '\0')
+        snprintf(j->results.identity, sizeof(j->results.identity), "%s", identity);
 }
 
 enum ctw_status ctw_job_take(struct ctw_job *j, int64_t unit, int bad_layer, int n_decoders,
                              struct ctw_err *err)
 {
-    const struct ctw_unit *u = &j->units[unit];
+    const struct ctw_unit *u = &j->plan.units[unit];
     if (bad_layer >= 0)
         return not_finite(j, u->item, bad_layer, n_decoders, err);
     int64_t out = unit_out(j, u);
     for (int64_t i = 0; i < u->n_tok - u->first; i++) {
-        if (!isfinite(j->logprob[out + i]))
+        if (!isfinite(j->results.logprob[out + i]))
             return not_finite(j, u->item, n_decoders, n_decoders, err);
     }
-    j->tok_done += ctw_unit_input(u);
-    j->cost_done += ctw_unit_cost(j, u);
-    if (--j->items[u->item].units_left == 0)
+    j->results.tok_done += ctw_unit_input(u);
+    j->results.cost_done += ctw_unit_cost(j, u);
+    j->results.news = true;
+    if (--j->plan.items[u->item].units_left == 0)
         finish_item(j, u->item);
     return CTW_OK;
+}
+
+bool ctw_job_take_news(struct ctw_job *j)
+{
+    bool news = j->results.news;
+    j->results.news = false;
+    return news;
 }
 
 /* ---- results ---- */
@@ -278,7 +296,7 @@ static bool alloc_columns(struct column_writer *c, const struct ctw_job *j, int6
 
 static void write_item(struct column_writer *c, const struct ctw_job *j, int64_t at, int64_t item)
 {
-    const struct ctw_item *it = &j->items[item];
+    const struct ctw_item *it = &j->plan.items[item];
     size_t n = (size_t)it->n_targets;
     c->item[at] = (int32_t)item;
     c->sum[at] = it->sum;
@@ -286,11 +304,11 @@ static void write_item(struct column_writer *c, const struct ctw_job *j, int64_t
     c->is_greedy[at] = it->is_greedy;
     c->truncated[at] = it->truncated;
     if (j->head.want_logprob && n > 0) {
-        memcpy(c->logprob, j->logprob + it->out, n * 4);
+        memcpy(c->logprob, j->results.logprob + it->out, n * 4);
         c->logprob += n;
     }
     if (j->head.want_greedy && n > 0) {
-        memcpy(c->greedy, j->greedy + it->out, n * 4);
+        memcpy(c->greedy, j->results.greedy + it->out, n * 4);
         c->greedy += n;
     }
 }
@@ -304,7 +322,7 @@ enum ctw_status ctw_job_columns(const struct ctw_job *j, int64_t first, int64_t 
     int64_t n_targets = 0;
     *n = 0;
     while (first + *n < n_done) {
-        int64_t more = j->items[j->order[first + *n]].n_targets;
+        int64_t more = j->plan.items[j->results.order[first + *n]].n_targets;
         if (*n > 0 && (*n + 1) * item_bytes + (n_targets + more) * per_target > max_bytes)
             break;
         n_targets += more;
@@ -314,6 +332,6 @@ enum ctw_status ctw_job_columns(const struct ctw_job *j, int64_t first, int64_t 
     if (!alloc_columns(&c, j, *n, n_targets, reply))
         return ctw_fail(err, CTW_ENOMEM, "fetch: out of memory for %" PRId64 " items", *n);
     for (int64_t i = 0; i < *n; i++)
-        write_item(&c, j, i, j->order[first + i]);
+        write_item(&c, j, i, j->results.order[first + i]);
     return CTW_OK;
 }

@@ -74,48 +74,84 @@ struct ctw_unit {
     int32_t first; /* first target, from start */
 };
 
-struct ctw_job {
-    uint8_t id[CTW_IPC_JOB_ID_BYTES]; /* with the owner, no other job has it */
-    char owner[CTW_OWNER_MAX];        /* the name of its client's token; "": a client over ipc */
-    struct ctw_job_head head;
-    enum ctw_job_state state;
+/* What the client sent. job.c alone changes it. */
+struct ctw_job_input {
     struct ctw_job_part **parts;
     int64_t n_parts, cap_parts;
-    int64_t n_items, n_targets, n_units, n_input;
-    size_t bytes;
-    char *numerics;            /* of the model */
-    char identity[65];         /* likewise; "" until the first item is final */
-    struct ctw_err error;      /* FAILED, CANCELED */
-    int64_t error_item;        /* -1: none */
-    int error_layer;           /* -1: none */
+    int64_t n_items, n_targets, n_units;
+    int64_t n_tok; /* tokens that the model will read */
+    size_t bytes;  /* memory of the job, its plan and its results */
+};
 
-    /* planned */
-    bool planned;
+/* What is to be scored. job.c alone changes it. */
+struct ctw_job_plan {
+    bool made;
     struct ctw_item *items; /* [n_items] */
     struct ctw_unit *units; /* [n_units], longest first */
-    int64_t next_unit;      /* the first that no pass has taken */
-    float *logprob;         /* [n_targets] */
-    int32_t *greedy;
-    int32_t *order; /* [n_items]: items as they became final */
-    int64_t n_done;
-    int64_t tok_done;       /* input tokens of scored units */
-    double cost, cost_done; /* what they take, see ctw_unit_cost() */
+    double cost;            /* of all units, see ctw_unit_cost() */
+};
 
-    /* the running pass */
-    int64_t pass_tok, pass_tok_done; /* its share, in input tokens */
-    double pass_cost, pass_cost_done;
-    int n_passes; /* that took units of it, the running one included */
-    bool alone;   /* its next pass takes no other job: a pass of several found no memory */
+/* job.c alone changes them. */
+struct ctw_job_results {
+    char *numerics;    /* of the model */
+    char identity[65]; /* of the model; "" until the first item is final */
+    float *logprob;    /* [n_targets] */
+    int32_t *greedy;   /* [n_targets] */
+    int32_t *order;    /* [n_items]: items as they became final */
+    int64_t n_done;    /* items that are final */
+    int64_t tok_done;  /* input tokens of scored units */
+    double cost_done;
+    bool news; /* results have come that polls do not know yet */
+};
 
-    double served;      /* tokens, for fair shares */
-    int64_t contact_ms; /* last contact; to come, while a poll waits */
-    bool news;          /* n_done has changed, and polls are not told yet */
-    int64_t sealed_ms, ended_ms;
-    int64_t gone_ms; /* when its client's connection was lost; 0: it was not */
-    uint32_t pipe;
-    int pins; /* users outside the lock; freed when it has none and is removed */
+/* What passes have taken of the job, and its share of the running pass. job_share.c alone changes
+ * it. */
+struct ctw_job_share {
+    int64_t next_unit;     /* the first that no pass has taken */
+    double served;         /* tokens, for fair shares */
+    bool alone;            /* its next pass takes no other job: a pass of several found no memory */
+    int n_passes;          /* that took units of it, the running pass included */
+    int64_t tok, tok_done; /* of the running pass, in input tokens; tok 0: it has none of them */
+    double cost, cost_done;
+};
+
+/* The client. job_life.c alone changes it. */
+struct ctw_job_contact {
+    char owner[CTW_OWNER_MAX]; /* the name of its token; "": a client over ipc */
+    uint32_t pipe;             /* of the last contact */
+    int64_t last_ms;           /* last contact; in the future while a poll waits */
+    int64_t gone_ms;           /* when its connection was lost; 0: it was not */
+};
+
+/* Why the job FAILED or was CANCELED. job_life.c alone changes it. */
+struct ctw_job_error {
+    struct ctw_err err;
+    int64_t item; /* -1: none */
+    int layer;    /* -1: none */
+};
+
+struct ctw_job {
+    uint8_t id[CTW_IPC_JOB_ID_BYTES]; /* with the owner, no other job has it */
+    struct ctw_job_head head;
+    enum ctw_job_state state;    /* job_life.c alone changes state and times */
+    int64_t sealed_ms, ended_ms; /* 0: not yet */
+    struct ctw_job_contact contact;
+    struct ctw_job_error error;
+    struct ctw_job_input input;
+    struct ctw_job_plan plan;
+    struct ctw_job_results results;
+    struct ctw_job_share share;
+    struct ctw_job *next; /* jobs.c alone changes this and the next two */
+    int pins;             /* users outside the lock; freed when it has none and is removed */
     bool removed;
-    struct ctw_job *next;
+};
+
+/* Who sends a request. */
+struct ctw_contact {
+    uint32_t pipe;
+    int64_t now_ms;
+    const char *owner; /* the token's name; NULL or "": this user, over ipc */
+    bool admin;        /* sees and may end all jobs */
 };
 
 const char *ctw_job_state_name(enum ctw_job_state state);
@@ -159,19 +195,22 @@ enum ctw_status ctw_job_part_create(struct ctw_job_part **out, const struct ctw_
                                     int64_t *bad_item, struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_job_part_destroy(struct ctw_job_part *p); /* NULL is fine */
 
+/* Nobody has it in a list yet. NULL: no memory. */
 struct ctw_job *ctw_job_create(const void *id, const struct ctw_job_head *head,
-                               const char *numerics); /* NULL: no memory */
-void ctw_job_destroy(struct ctw_job *j);              /* NULL is fine */
+                               const char *numerics, const struct ctw_contact *contact);
+void ctw_job_destroy(struct ctw_job *j); /* NULL is fine */
 /* Takes the part over. CTW_ENOMEM leaves both as they were. */
 enum ctw_status ctw_job_add_part(struct ctw_job *j, struct ctw_job_part *p,
                                  struct ctw_err *err) CTW_MUST_CHECK;
 
 /*
- * Makes items, units and room for results; needs no lock while the job is pinned and sealed. Then
- * the caller sets `planned`, and n_done to *n_done: items without targets are final at once.
+ * Makes items, units and memory for results; needs no lock while the job is pinned and sealed. Then
+ * the caller takes the lock and calls ctw_job_planned() with *n_done: the number of items without
+ * targets, which are final at once.
  */
 enum ctw_status ctw_job_plan(struct ctw_job *j, int64_t *n_done,
                              struct ctw_err *err) CTW_MUST_CHECK;
+void ctw_job_planned(struct ctw_job *j, int64_t n_done);
 /* The unit as a sequence for the engine; results go into the job. */
 struct ctw_seq ctw_job_seq(const struct ctw_job *j, int64_t unit);
 int64_t ctw_unit_input(const struct ctw_unit *u); /* tokens that the model reads */
@@ -193,6 +232,8 @@ void ctw_job_name_source(struct ctw_job *j, const char *identity);
 enum ctw_status ctw_job_take(struct ctw_job *j, int64_t unit, int bad_layer, int n_decoders,
                              struct ctw_err *err) CTW_MUST_CHECK;
 
+bool ctw_job_take_news(struct ctw_job *j); /* true once after new results */
+
 /*
  * The columns of items order[first .. first+n-1], n as large as max_bytes allows but at least 1 if
  * there is one. Reads only what is final, up to n_done as given: needs no lock while the job is
@@ -201,5 +242,41 @@ enum ctw_status ctw_job_take(struct ctw_job *j, int64_t unit, int bad_layer, int
 enum ctw_status ctw_job_columns(const struct ctw_job *j, int64_t first, int64_t n_done,
                                 int64_t max_bytes, struct ctw_reply *reply, int64_t *n,
                                 struct ctw_err *err) CTW_MUST_CHECK;
+
+/* ---- job_life.c: state, contact, error ---- */
+
+bool ctw_job_is_of(const struct ctw_job *j, const struct ctw_contact *contact); /* its owner asks */
+void ctw_job_seal(struct ctw_job *j, int64_t now_ms);                           /* OPEN -> QUEUED */
+void ctw_job_start(struct ctw_job *j);                                          /* -> RUNNING */
+/* -> DONE, FAILED or CANCELED; err NULL: none. */
+void ctw_job_end(struct ctw_job *j, enum ctw_job_state state, const struct ctw_err *err,
+                 int64_t now_ms);
+void ctw_job_blame(struct ctw_job *j, int64_t item,
+                   int layer); /* where the error is; -1: unknown */
+void ctw_job_touch(struct ctw_job *j, const struct ctw_contact *contact); /* a client asked */
+void ctw_job_wait_until(struct ctw_job *j, int64_t until_ms); /* its client's poll waits so long */
+void ctw_job_peer_gone(struct ctw_job *j, int64_t now_ms);    /* its client's connection is lost */
+/* lost_ms in which the worker did not run do not count as silence. */
+void ctw_job_forgive(struct ctw_job *j, int64_t lost_ms, int64_t now_ms);
+int64_t
+ctw_job_quiet_since(const struct ctw_job *j);      /* the later of its end and its last contact */
+int64_t ctw_job_deadline(const struct ctw_job *j); /* when its time without contact is over */
+
+/* ---- job_share.c: units and passes ---- */
+
+void ctw_job_share_enter(struct ctw_job *j, double served); /* planned: takes part from now on */
+bool ctw_job_has_unit(const struct ctw_job *j);             /* that no pass has taken */
+int64_t ctw_job_next_input(const struct ctw_job *j);        /* input tokens of the next unit */
+static inline bool ctw_job_in_pass(const struct ctw_job *j)
+{
+    return j->share.tok > 0;
+}
+/* The pass takes the next unit, which is returned. */
+int64_t ctw_job_share_take(struct ctw_job *j);
+void ctw_job_share_done(struct ctw_job *j, int64_t unit); /* scored */
+/* No memory was found: a pass without other jobs will take the unit, and those after it, again. */
+void ctw_job_share_return(struct ctw_job *j, int64_t unit);
+void ctw_job_share_found_memory(struct ctw_job *j); /* its next pass may take other jobs */
+void ctw_job_share_end(struct ctw_job *j);          /* the pass is over */
 
 #endif

@@ -26,6 +26,32 @@ bool ctw_jobs_use_model(const struct ctw_jobs *l, const char *name)
     return false;
 }
 
+enum ctw_status ctw_jobs_find(const struct ctw_jobs *l, const struct ctw_contact *contact,
+                              struct ctw_slice id, bool others, struct ctw_job **out,
+                              struct ctw_err *err)
+{
+    *out = NULL;
+    if (id.n != CTW_IPC_JOB_ID_BYTES)
+        return ctw_fail(err, CTW_EINVAL, "job: the id has %zu bytes, expected %d", id.n,
+                        CTW_IPC_JOB_ID_BYTES);
+    for (struct ctw_job *j = l->first; j != NULL; j = j->next) {
+        if (j->removed || memcmp(j->id, id.data, id.n) != 0)
+            continue;
+        if (ctw_job_is_of(j, contact)) {
+            ctw_job_touch(j, contact);
+            *out = j;
+            return CTW_OK;
+        }
+        if (others && contact->admin)
+            *out = j;
+    }
+    if (*out != NULL)
+        return CTW_OK;
+    return ctw_fail(err, CTW_ENOTFOUND,
+                    "no such job: it was never submitted to this worker, was released, or its time "
+                    "without contact was over");
+}
+
 void ctw_jobs_append(struct ctw_jobs *l, struct ctw_job *j)
 {
     struct ctw_job **at = &l->first;
@@ -33,7 +59,7 @@ void ctw_jobs_append(struct ctw_jobs *l, struct ctw_job *j)
         at = &(*at)->next;
     *at = j;
     l->n++;
-    l->bytes += j->bytes;
+    l->bytes += j->input.bytes;
 }
 
 enum ctw_status ctw_jobs_add_part(struct ctw_jobs *l, struct ctw_job *j, struct ctw_job_part *p,
@@ -56,7 +82,7 @@ static void free_if_unused(struct ctw_jobs *l, struct ctw_job *job)
         }
     }
     l->n--;
-    l->bytes -= job->bytes;
+    l->bytes -= job->input.bytes;
     ctw_job_destroy(job);
 }
 

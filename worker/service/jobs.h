@@ -18,6 +18,14 @@ void ctw_jobs_fini(struct ctw_jobs *l); /* destroys all jobs */
 int ctw_jobs_unfinished(const struct ctw_jobs *l);
 bool ctw_jobs_use_model(const struct ctw_jobs *l, const char *name); /* unfinished jobs do */
 
+/*
+ * The job with this id, which the contact owns; with `others`, an administrator also finds jobs of
+ * other owners. The owner's call counts as contact. CTW_EINVAL, CTW_ENOTFOUND: *out is NULL.
+ */
+enum ctw_status ctw_jobs_find(const struct ctw_jobs *l, const struct ctw_contact *contact,
+                              struct ctw_slice id, bool others, struct ctw_job **out,
+                              struct ctw_err *err) CTW_MUST_CHECK;
+
 void ctw_jobs_append(struct ctw_jobs *l, struct ctw_job *j); /* takes the job over */
 /* As ctw_job_add_part(), for a job in the list. */
 enum ctw_status ctw_jobs_add_part(struct ctw_jobs *l, struct ctw_job *j, struct ctw_job_part *p,

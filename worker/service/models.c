@@ -59,8 +59,8 @@ enum ctw_status ctw_model_choose_name(const char *path, const char *name,
                                       char out[CTW_MODEL_NAME_MAX], struct ctw_err *err)
 {
     bool named = name != NULL && name[0] != '\0';
-    bool fits = named ? ctw_slice_copy(ctw_slice_of(name), out, CTW_MODEL_NAME_MAX)
-                      : last_name(path, out);
+    bool fits =
+        named ? ctw_slice_copy(ctw_slice_of(name), out, CTW_MODEL_NAME_MAX) : last_name(path, out);
     if (!fits)
         return ctw_fail(err, CTW_EINVAL,
                         "%s: no model name of 1..%d bytes can be had from it: give one",

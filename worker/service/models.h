@@ -22,7 +22,7 @@ enum ctw_model_state {
 
 struct ctw_model_slot {
     char name[CTW_MODEL_NAME_MAX];
-    char *path;                  /* does not change while LOADING */
+    char *path; /* does not change while LOADING */
     enum ctw_model_state state;
     struct ctw_err error;        /* FAILED: it could not be opened, or its files have changed */
     struct ctw_engine *engine;   /* READY, CLOSING */

@@ -15,12 +15,12 @@ static double so_far(const struct ctw_queue *q, double done, double in_pass, dou
 
 static double tokens_done(const struct ctw_queue *q, const struct ctw_job *j)
 {
-    return so_far(q, (double)j->tok_done, (double)j->pass_tok, (double)j->pass_tok_done);
+    return so_far(q, (double)j->results.tok_done, (double)j->share.tok, (double)j->share.tok_done);
 }
 
 static double cost_left(const struct ctw_queue *q, const struct ctw_job *j)
 {
-    return j->cost - so_far(q, j->cost_done, j->pass_cost, j->pass_cost_done);
+    return j->plan.cost - so_far(q, j->results.cost_done, j->share.cost, j->share.cost_done);
 }
 
 /* Until j ends: its own work, and what others get in fair shares meanwhile. */
@@ -45,19 +45,19 @@ void ctw_queue_progress(const struct ctw_queue *q, const struct ctw_job *j,
     double done = tokens_done(q, j);
     bool waiting = j->state == CTW_JOB_QUEUED || j->state == CTW_JOB_RUNNING;
     *out = (struct ctw_progress_map){.tokens_done = (uint64_t)done,
-                                     .tokens = (uint64_t)j->n_input,
+                                     .tokens = (uint64_t)j->input.n_tok,
                                      .tokens_per_s = rate,
                                      .seconds_left = ctw_job_is_final(j) ? 0 : -1,
-                                     .pass = (uint64_t)j->n_passes};
-    if (waiting && j->planned && speed > 0)
+                                     .pass = (uint64_t)j->share.n_passes};
+    if (waiting && j->plan.made && speed > 0)
         out->seconds_left = cost_before_end(q, j) / speed;
     const struct ctw_model_slot *m = ctw_models_find(&q->models, j->head.model);
     int64_t pass_tokens = m != NULL && m->state == CTW_MODEL_READY ? m->info.pass_tokens : 0;
-    int64_t left = j->n_input - (j->tok_done - j->pass_tok_done) - j->pass_tok;
+    int64_t left = j->input.n_tok - (j->results.tok_done - j->share.tok_done) - j->share.tok;
     out->passes = out->pass;
     if (waiting && pass_tokens > 0 && left > 0)
         out->passes += (uint64_t)((left + pass_tokens - 1) / pass_tokens);
-    if (q->running.active && j->pass_tok > 0) {
+    if (q->running.active && j->share.tok > 0) {
         out->layer = (uint64_t)q->running.progress.layer;
         out->layers = (uint64_t)q->running.progress.n_layers;
     }

@@ -8,8 +8,7 @@
 #include "base/mem.h"
 
 enum {
-    GONE_GRACE_MS = 5000, /* for a client to connect again, under policy cancel */
-    REPLY_MS = 200        /* for a reply to leave */
+    REPLY_MS = 200 /* for a reply to leave */
 };
 
 static void init_cond(pthread_cond_t *c)
@@ -115,9 +114,8 @@ static void tell(const struct ctw_queue *q, const struct ctw_job *j)
 void ctw_queue_tell(struct ctw_queue *q)
 {
     for (struct ctw_job *j = q->jobs.first; j != NULL; j = j->next) {
-        if (j->news)
+        if (ctw_job_take_news(j))
             tell(q, j);
-        j->news = false;
     }
 }
 
@@ -132,12 +130,9 @@ void ctw_queue_end(struct ctw_queue *q, struct ctw_job *j, enum ctw_job_state st
 {
     if (ctw_job_is_final(j))
         return;
-    if (j->state == CTW_JOB_RUNNING && j->pass_tok > 0)
+    if (j->state == CTW_JOB_RUNNING && ctw_job_in_pass(j))
         ctw_running_leave(&q->running);
-    j->state = state;
-    j->ended_ms = ctw_now_ms();
-    if (err != NULL)
-        j->error = *err;
+    ctw_job_end(j, state, err, ctw_now_ms());
     tell(q, j);
     pthread_cond_signal(&q->work);
 }
@@ -163,36 +158,10 @@ void ctw_queue_peer_gone(struct ctw_queue *q, uint32_t pipe, int64_t now_ms)
 {
     pthread_mutex_lock(&q->lock);
     for (struct ctw_job *j = q->jobs.first; j != NULL; j = j->next) {
-        if (j->pipe != pipe)
-            continue;
-        j->gone_ms = now_ms;
-        if (j->contact_ms > now_ms) /* its poll waits no more */
-            j->contact_ms = now_ms;
+        if (j->contact.pipe == pipe)
+            ctw_job_peer_gone(j, now_ms);
     }
     pthread_mutex_unlock(&q->lock);
-}
-
-void ctw_queue_touch(struct ctw_job *j, const struct ctw_contact *contact)
-{
-    j->contact_ms = contact->now_ms;
-    j->pipe = contact->pipe;
-    j->gone_ms = 0;
-}
-
-/* When the job's time without contact is over. */
-static int64_t deadline(const struct ctw_job *j)
-{
-    bool final = ctw_job_is_final(j);
-    if (j->state == CTW_JOB_OPEN)
-        return j->contact_ms + j->head.ttl_ms;
-    if (j->head.keep && !final)
-        return INT64_MAX;
-    if (j->head.keep)
-        return (j->ended_ms > j->contact_ms ? j->ended_ms : j->contact_ms) + j->head.ttl_ms;
-    int64_t at = j->contact_ms + j->head.ttl_ms;
-    if (j->gone_ms != 0 && j->gone_ms + GONE_GRACE_MS < at)
-        at = j->gone_ms + GONE_GRACE_MS;
-    return at;
 }
 
 /* Time in which we did not run is nobody's silence. */
@@ -202,13 +171,8 @@ static void forgive(struct ctw_queue *q, int64_t now_ms)
     int64_t gap_ms = q->life.tick_ms == 0 ? 0 : now_ms - q->life.tick_ms;
     int64_t lost_ms = gap_ms > LATE_MS ? gap_ms - CTW_QUEUE_TICK_MS : 0;
     q->life.tick_ms = now_ms;
-    for (struct ctw_job *j = q->jobs.first; j != NULL && lost_ms > 0; j = j->next) {
-        int64_t *times[] = {&j->contact_ms, &j->ended_ms, &j->gone_ms};
-        for (size_t i = 0; i < CTW_COUNT(times); i++) {
-            if (*times[i] != 0) /* 0: not yet */
-                *times[i] = *times[i] + lost_ms < now_ms ? *times[i] + lost_ms : now_ms;
-        }
-    }
+    for (struct ctw_job *j = q->jobs.first; j != NULL && lost_ms > 0; j = j->next)
+        ctw_job_forgive(j, lost_ms, now_ms);
 }
 
 void ctw_queue_tick(struct ctw_queue *q, int64_t now_ms)
@@ -218,7 +182,7 @@ void ctw_queue_tick(struct ctw_queue *q, int64_t now_ms)
     forgive(q, now_ms);
     for (struct ctw_job *j = q->jobs.first, *next; j != NULL; j = next) {
         next = j->next;
-        if (j->removed || now_ms < deadline(j))
+        if (j->removed || now_ms < ctw_job_deadline(j))
             continue;
         if (!ctw_job_is_final(j)) {
             n_lost++;
@@ -251,8 +215,8 @@ bool ctw_queue_may_end(struct ctw_queue *q, int64_t now_ms)
     pthread_mutex_lock(&q->lock);
     bool quiet = q->life.shut_down_ms != 0 && now_ms - q->life.shut_down_ms >= REPLY_MS;
     for (const struct ctw_job *j = q->jobs.first; j != NULL; j = j->next) {
-        int64_t since = j->ended_ms > j->contact_ms ? j->ended_ms : j->contact_ms;
-        if (!j->removed && (!ctw_job_is_final(j) || now_ms - since < CTW_QUEUE_SILENT_MS))
+        if (!j->removed &&
+            (!ctw_job_is_final(j) || now_ms - ctw_job_quiet_since(j) < CTW_QUEUE_SILENT_MS))
             quiet = false;
     }
     pthread_mutex_unlock(&q->lock);

@@ -1,7 +1,7 @@
 /*
  * All that a worker shares between its threads, under one lock: the models, the jobs, and what the
- * scoring thread is doing. The server's threads call ctw_queue_*(), the scoring thread runs
- * ctw_scorer_run() (worker/service/scorer.h), the main thread ticks.
+ * scoring thread is doing. The server's threads run the handlers (worker/service/handlers.h), the
+ * scoring thread runs ctw_scorer_run() (worker/service/scorer.h), the main thread ticks.
  *
  * Nothing slow happens under the lock: parts are checked before they are added, jobs are planned
  * and models opened by the scoring thread without it, results are copied from pinned jobs.
@@ -64,43 +64,6 @@ enum ctw_status ctw_queue_load(struct ctw_queue *q, const char *path, const char
 enum ctw_status ctw_queue_unload(struct ctw_queue *q, const char *name, int *retry_ms,
                                  struct ctw_err *err) CTW_MUST_CHECK;
 
-/* ---- requests; each fills its reply's body ---- */
-
-struct ctw_foreign {
-    bool is; /* a job of another client was found */
-    char owner[CTW_OWNER_MAX];
-};
-
-struct ctw_contact {
-    uint32_t pipe;
-    int64_t now_ms;
-    const char *owner;           /* the token's name; NULL or "": this user, over ipc */
-    bool admin;                  /* sees and may end the jobs of all */
-    struct ctw_foreign *foreign; /* NULL, or filled when the job is another client's */
-};
-
-/* *retry_ms and *bad_item come with an error, 0 and -1 when they do not apply. */
-enum ctw_status ctw_queue_submit(struct ctw_queue *q, const struct ctw_contact *contact,
-                                 const struct ctw_submit *submit, struct ctw_submit_reply *reply,
-                                 int64_t *bad_item, int *retry_ms,
-                                 struct ctw_err *err) CTW_MUST_CHECK;
-enum ctw_status ctw_queue_seal(struct ctw_queue *q, const struct ctw_contact *contact,
-                               const struct ctw_seal *seal, struct ctw_seal_reply *reply,
-                               struct ctw_err *err) CTW_MUST_CHECK;
-/* With nothing new to tell it sets wait->until_ms, and the reply is not filled. */
-enum ctw_status ctw_queue_poll(struct ctw_queue *q, const struct ctw_contact *contact,
-                               const struct ctw_poll *poll, struct ctw_wait *wait,
-                               struct ctw_reply *reply, struct ctw_err *err) CTW_MUST_CHECK;
-enum ctw_status ctw_queue_fetch(struct ctw_queue *q, const struct ctw_contact *contact,
-                                const struct ctw_fetch *fetch, struct ctw_reply *reply,
-                                struct ctw_err *err) CTW_MUST_CHECK;
-enum ctw_status ctw_queue_cancel(struct ctw_queue *q, const struct ctw_contact *contact,
-                                 struct ctw_slice id, struct ctw_slice *state,
-                                 struct ctw_err *err) CTW_MUST_CHECK;
-enum ctw_status ctw_queue_release(struct ctw_queue *q, const struct ctw_contact *contact,
-                                  struct ctw_slice id, struct ctw_slice *state,
-                                  struct ctw_err *err) CTW_MUST_CHECK;
-
 /* ---- life ---- */
 
 /* A connection is lost: jobs whose last contact came over it wait only a little longer. pipe > 0.
@@ -122,17 +85,8 @@ void ctw_queue_stop(struct ctw_queue *q);
 
 /* ---- with the lock held ---- */
 
-/*
- * The client's own job; with `others`, for an admin, anybody's, which is then no contact: that
- * one's client is another. Jobs of others are not there for a client.
- */
-enum ctw_status ctw_queue_find(struct ctw_queue *q, const struct ctw_contact *contact,
-                               struct ctw_slice id, bool others, struct ctw_job **out,
-                               struct ctw_err *err) CTW_MUST_CHECK;
 /* Not CTW_OK: no new jobs and models, since the worker has failed (and how), or is draining. */
 enum ctw_status ctw_queue_admits(const struct ctw_queue *q, struct ctw_err *err) CTW_MUST_CHECK;
-/* A client asked about the job. */
-void ctw_queue_touch(struct ctw_job *j, const struct ctw_contact *contact);
 /* Ends a job that is not final; err NULL: DONE. */
 void ctw_queue_end(struct ctw_queue *q, struct ctw_job *j, enum ctw_job_state state,
                    const struct ctw_err *err);

@@ -21,8 +21,8 @@ struct ctw_running {
 
 /* A new pass is put together: no job has joined it yet. */
 void ctw_running_clear(struct ctw_running *r);
-void ctw_running_join(struct ctw_running *r);  /* one more job takes part */
-void ctw_running_leave(struct ctw_running *r); /* a job wants no more results */
+void ctw_running_join(struct ctw_running *r);            /* one more job takes part */
+void ctw_running_leave(struct ctw_running *r);           /* a job wants no more results */
 bool ctw_running_is_wanted(const struct ctw_running *r); /* any thread, without the lock */
 
 void ctw_running_begin(struct ctw_running *r, int64_t now_ms);

@@ -57,7 +57,8 @@ void ctw_scorer_write_notes(struct ctw_scorer *s); /* lock not held */
 
 /* scorer_models.c: opens or closes one model; false: nothing to do. Given up meanwhile. */
 bool ctw_scorer_tend_models(struct ctw_scorer *s);
-/* Several engines may each plan for all memory: only the engine in use holds buffers. NULL: none. */
+/* Several engines may each plan for all memory: only the engine in use holds buffers. NULL: none.
+ */
 void ctw_scorer_trim_others(struct ctw_queue *q, const struct ctw_engine *in_use);
 /*
  * The model's files are no longer the files that were opened, so none of its jobs can succeed. The

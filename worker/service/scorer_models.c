@@ -41,7 +41,7 @@ static void open_model(struct ctw_scorer *s, struct ctw_model_slot *m)
     struct ctw_engine_info info;
     struct ctw_err err;
     options.stop = &q->life.stop;
-    options.model_dir = m->path; /* a loading slot's does not change */
+    options.model_dir = m->path;     /* a loading slot's does not change */
     ctw_scorer_trim_others(q, NULL); /* so that the new one sees what memory there is */
     s->engine = NULL;
     pthread_mutex_unlock(&q->lock);
@@ -98,8 +98,8 @@ void ctw_scorer_fail_model(struct ctw_scorer *s, struct ctw_model_slot *m,
         if (strcmp(j->head.model, m->name) == 0)
             ctw_queue_end(q, j, CTW_JOB_FAILED, err);
     }
-    ctw_scorer_note(s, CTW_LOG_ERROR, "model %s has failed and takes no more jobs: %s",
-                    m->name, err->msg);
+    ctw_scorer_note(s, CTW_LOG_ERROR, "model %s has failed and takes no more jobs: %s", m->name,
+                    err->msg);
     struct ctw_engine *engine = ctw_model_fail(m, err);
     s->engine = NULL;
     pthread_mutex_unlock(&q->lock);

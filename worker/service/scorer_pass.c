@@ -4,26 +4,24 @@
 
 /* ---- planning ---- */
 
-static void enter(struct ctw_queue *q, struct ctw_job *job)
+/* What the least served of the other unfinished jobs has got. */
+static double least_served(const struct ctw_queue *q, const struct ctw_job *job)
 {
     double least = 0;
     bool any = false;
     for (const struct ctw_job *j = q->jobs.first; j != NULL; j = j->next) {
-        if (j == job || !j->planned || ctw_job_is_final(j))
+        if (j == job || !j->plan.made || ctw_job_is_final(j))
             continue;
-        least = !any || j->served < least ? j->served : least;
+        least = !any || j->share.served < least ? j->share.served : least;
         any = true;
     }
-    for (int64_t i = 0; i < job->n_units; i++)
-        job->cost += ctw_unit_cost(job, &job->units[i]);
-    job->served = least; /* it gets its share from now on, not of the past */
-    job->planned = true;
+    return least;
 }
 
 bool ctw_scorer_plan_next(struct ctw_queue *q)
 {
     struct ctw_job *j = q->jobs.first;
-    while (j != NULL && (j->state != CTW_JOB_QUEUED || j->planned))
+    while (j != NULL && (j->state != CTW_JOB_QUEUED || j->plan.made))
         j = j->next;
     if (j == NULL)
         return false;
@@ -38,13 +36,12 @@ bool ctw_scorer_plan_next(struct ctw_queue *q)
         st = ctw_engine_wait_identity(engine, &err);
     pthread_mutex_lock(&q->lock);
     if (st == CTW_OK) {
-        enter(q, j);
+        ctw_job_planned(j, n_done);
+        ctw_job_share_enter(j, least_served(q, j)); /* its share from now on, not of the past */
         if (n_done > 0)
             ctw_job_name_source(j, ctw_engine_identity(engine));
-        j->n_done = n_done;
-        if (j->n_done == j->n_items)
+        if (j->results.n_done == j->input.n_items)
             ctw_queue_end(q, j, CTW_JOB_DONE, NULL);
-        j->news = true;
         ctw_queue_tell(q);
     } else {
         ctw_queue_end(q, j, CTW_JOB_FAILED, &err);
@@ -57,7 +54,7 @@ bool ctw_scorer_plan_next(struct ctw_queue *q)
 
 static bool has_work(const struct ctw_job *j)
 {
-    return j->planned && !j->removed && !ctw_job_is_final(j) && j->next_unit < j->n_units;
+    return !j->removed && !ctw_job_is_final(j) && ctw_job_has_unit(j);
 }
 
 /*
@@ -72,9 +69,9 @@ static struct ctw_job *next_job(const struct ctw_queue *q, const struct ctw_mode
             has_work(j) ? ctw_models_find(&q->models, j->head.model) : NULL;
         if (of == NULL || of->state != CTW_MODEL_READY || (m != NULL && of != m))
             continue;
-        if (m != NULL && j->alone)
+        if (m != NULL && j->share.alone)
             continue;
-        if (best == NULL || j->served < best->served)
+        if (best == NULL || j->share.served < best->share.served)
             best = j;
     }
     return best;
@@ -97,25 +94,16 @@ static bool grow(struct ctw_scorer *s)
 
 static void take_unit(struct ctw_scorer *s, struct ctw_job *j)
 {
-    int64_t n_tok = ctw_unit_input(&j->units[j->next_unit]);
-    double cost = ctw_unit_cost(j, &j->units[j->next_unit]);
-    if (j->pass_tok == 0) {
-        j->state = CTW_JOB_RUNNING;
+    if (!ctw_job_in_pass(j)) {
+        ctw_job_start(j);
         ctw_jobs_pin(j);
-        j->n_passes++;
-        j->pass_tok_done = 0;
-        j->pass_cost = 0;
-        j->pass_cost_done = 0;
         ctw_running_join(&s->queue->running);
     }
-    s->seqs[s->n] = ctw_job_seq(j, j->next_unit);
-    s->units[s->n] = (struct ctw_pass_unit){.job = j, .unit = j->next_unit};
+    int64_t unit = ctw_job_share_take(j);
+    s->seqs[s->n] = ctw_job_seq(j, unit);
+    s->units[s->n] = (struct ctw_pass_unit){.job = j, .unit = unit};
     s->n++;
-    j->pass_tok += n_tok;
-    j->pass_cost += cost;
-    s->pass_cost += cost;
-    j->served += (double)n_tok;
-    j->next_unit++;
+    s->pass_cost += ctw_unit_cost(j, &j->plan.units[unit]);
 }
 
 struct ctw_model_slot *ctw_scorer_make_pass(struct ctw_scorer *s)
@@ -127,13 +115,13 @@ struct ctw_model_slot *ctw_scorer_make_pass(struct ctw_scorer *s)
     s->pass_cost = 0;
     ctw_running_clear(&q->running);
     for (;;) {
-        bool alone = s->n > 0 && s->units[0].job->alone;
+        bool alone = s->n > 0 && s->units[0].job->share.alone;
         struct ctw_job *j = alone ? s->units[0].job : next_job(q, m);
         if (j == NULL || !has_work(j))
             break;
         if (m == NULL)
             m = ctw_models_find(&q->models, j->head.model);
-        int64_t more = ctw_unit_input(&j->units[j->next_unit]);
+        int64_t more = ctw_job_next_input(j);
         if (!ctw_pass_fits(s->n, n_tok, more, m->info.pass_tokens))
             break;
         if (s->n == s->cap && !grow(s)) {

@@ -11,8 +11,8 @@ static void note_end(struct ctw_scorer *s, const struct ctw_job *j)
     ctw_scorer_note(s, CTW_LOG_INFO,
                     "job of %" PRId64 " items, %" PRId64
                     " tokens: done after %.1f s, %.0f tokens/s",
-                    j->n_items, j->n_input, seconds,
-                    seconds > 0 ? (double)j->n_input / seconds : 0);
+                    j->input.n_items, j->input.n_tok, seconds,
+                    seconds > 0 ? (double)j->input.n_tok / seconds : 0);
 }
 
 static void take_result(struct ctw_scorer *s, int64_t i)
@@ -31,10 +31,8 @@ static void take_result(struct ctw_scorer *s, int64_t i)
         ctw_queue_end(q, j, CTW_JOB_FAILED, &err);
         return;
     }
-    j->news = true;
-    j->pass_tok_done += ctw_unit_input(&j->units[u->unit]);
-    j->pass_cost_done += ctw_unit_cost(j, &j->units[u->unit]);
-    if (j->n_done == j->n_items) {
+    ctw_job_share_done(j, u->unit);
+    if (j->results.n_done == j->input.n_items) {
         ctw_queue_end(q, j, CTW_JOB_DONE, NULL);
         note_end(s, j);
     }
@@ -123,9 +121,7 @@ static void part_pass(struct ctw_scorer *s, const struct ctw_err *err)
         struct ctw_job *j = s->units[i].job;
         if (ctw_job_is_final(j) || s->units[i].taken)
             continue;
-        j->alone = true;
-        j->next_unit = s->units[i].unit; /* a job's units come in order, and are taken in order */
-        j->served -= (double)ctw_unit_input(&j->units[s->units[i].unit]);
+        ctw_job_share_return(j, s->units[i].unit); /* a job's units are taken in their order */
     }
 }
 
@@ -144,8 +140,8 @@ static void fail_for_memory(struct ctw_scorer *s, const struct ctw_err *err)
     if (longest == NULL) /* all were cancelled meanwhile */
         return;
     struct ctw_err named = *err;
-    int32_t item = longest->job->units[longest->unit].item;
-    longest->job->error_item = item;
+    int32_t item = longest->job->plan.units[longest->unit].item;
+    ctw_job_blame(longest->job, item, -1);
     (void)ctw_fail_prefix(&named, "item %d, with %" PRId64 " input tokens the longest of its pass",
                           item, n_tok - 1);
     ctw_scorer_note(s, CTW_LOG_ERROR, "a job fails: %s", named.msg);
@@ -184,12 +180,9 @@ static void end_pass(struct ctw_scorer *s, bool completed)
     ctw_running_end(&q->running, completed, n_tok, s->pass_cost, ctw_now_ms());
     for (struct ctw_job *j = q->jobs.first, *next; j != NULL; j = next) {
         next = j->next;
-        if (j->pass_tok == 0)
+        if (!ctw_job_in_pass(j))
             continue;
-        j->pass_tok = 0;
-        j->pass_tok_done = 0;
-        j->pass_cost = 0;
-        j->pass_cost_done = 0;
+        ctw_job_share_end(j);
         ctw_jobs_unpin(&q->jobs, j); /* may free it, but it only */
     }
     s->n = 0;
@@ -211,7 +204,7 @@ void ctw_scorer_run_pass(struct ctw_scorer *s, struct ctw_model_slot *m)
     pthread_mutex_lock(&q->lock);
     ctw_model_describe(m);
     if (st == CTW_OK) {
-        s->units[0].job->alone = false;
+        ctw_job_share_found_memory(s->units[0].job);
         for (int64_t i = 0; i < s->n; i++)
             take_result(s, i);
     } else if (st != CTW_ECANCELED) {

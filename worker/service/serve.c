@@ -140,7 +140,8 @@ static void model_names(struct ctw_queue *q, char *out, size_t capacity)
     out[0] = '\0';
     pthread_mutex_lock(&q->lock);
     for (int i = 0; i < q->models.n && at < capacity; i++) {
-        int n = snprintf(out + at, capacity - at, "%s%s", i == 0 ? "" : ", ", q->models.slots[i]->name);
+        int n =
+            snprintf(out + at, capacity - at, "%s%s", i == 0 ? "" : ", ", q->models.slots[i]->name);
         at += n < 0 ? capacity : (size_t)n;
     }
     pthread_mutex_unlock(&q->lock);

@@ -1,4 +1,4 @@
-/* How jobs come into the queue: submit and seal. */
+/* The requests by which jobs come into the queue: submit and seal. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "worker/service/queue.h"
+#include "worker/service/handlers.h"
 
 static struct ctw_slice state_of(const struct ctw_job *j)
 {
@@ -34,8 +34,8 @@ struct arrival {
 static void fill_reply(const struct ctw_job *j, bool repeated, struct ctw_submit_reply *reply)
 {
     *reply = (struct ctw_submit_reply){.state = state_of(j),
-                                       .parts = (uint64_t)j->n_parts,
-                                       .items = (uint64_t)j->n_items,
+                                       .parts = (uint64_t)j->input.n_parts,
+                                       .items = (uint64_t)j->input.n_items,
                                        .repeated = repeated};
 }
 
@@ -43,8 +43,8 @@ static enum ctw_status check_place(const struct ctw_job *j, const struct arrival
                                    struct ctw_err *err)
 {
     uint64_t part = a->submit->part;
-    *repeated = part < (uint64_t)j->n_parts;
-    if (*repeated && j->parts[part]->digest != a->digest)
+    *repeated = part < (uint64_t)j->input.n_parts;
+    if (*repeated && j->input.parts[part]->digest != a->digest)
         return ctw_fail(err, CTW_EINVAL,
                         "part %" PRIu64 " is there already with other content: a job's parts "
                         "cannot be changed; choose another job id",
@@ -54,9 +54,9 @@ static enum ctw_status check_place(const struct ctw_job *j, const struct arrival
     if (j->state != CTW_JOB_OPEN)
         return ctw_fail(err, CTW_EINVAL, "part %" PRIu64 ": the job is %s and takes no more parts",
                         part, ctw_job_state_name(j->state));
-    if (part > (uint64_t)j->n_parts)
+    if (part > (uint64_t)j->input.n_parts)
         return ctw_fail(err, CTW_EINVAL, "part %" PRIu64 " came before part %" PRId64, part,
-                        j->n_parts);
+                        j->input.n_parts);
     return CTW_OK;
 }
 
@@ -92,7 +92,7 @@ static size_t open_bytes(const struct ctw_queue *q)
 {
     size_t bytes = 0;
     for (const struct ctw_job *j = q->jobs.first; j != NULL; j = j->next)
-        bytes += is_open(j) ? j->bytes : 0;
+        bytes += is_open(j) ? j->input.bytes : 0;
     return bytes;
 }
 
@@ -102,8 +102,8 @@ static int n_open_jobs(const struct ctw_queue *q, const struct ctw_contact *cont
     const char *owner = contact->owner != NULL ? contact->owner : "";
     int n = 0;
     for (const struct ctw_job *j = q->jobs.first; j != NULL; j = j->next) {
-        bool of_token = owner[0] != '\0' && strcmp(j->owner, owner) == 0;
-        n += is_open(j) && (of_token || j->pipe == contact->pipe);
+        bool of_token = owner[0] != '\0' && ctw_job_is_of(j, contact);
+        n += is_open(j) && (of_token || j->contact.pipe == contact->pipe);
     }
     return n;
 }
@@ -114,7 +114,7 @@ static bool drop_forgotten(struct ctw_queue *q, struct arrival *a)
     int n = 0;
     for (struct ctw_job *j = q->jobs.first, *next; j != NULL; j = next) {
         next = j->next;
-        if (!is_open(j) || a->contact->now_ms - j->contact_ms < FORGOTTEN_MS)
+        if (!is_open(j) || a->contact->now_ms - j->contact.last_ms < FORGOTTEN_MS)
             continue;
         n++;
         ctw_queue_cancel_job(q, j,
@@ -170,7 +170,7 @@ static enum ctw_status meet(struct ctw_queue *q, struct arrival *a, bool *repeat
     const struct ctw_submit *s = a->submit;
     bool has_head = s->has >> CTW_SUBMIT_HEAD & 1;
     struct ctw_job *j;
-    enum ctw_status st = ctw_queue_find(q, a->contact, s->job, false, &j, err);
+    enum ctw_status st = ctw_jobs_find(&q->jobs, a->contact, s->job, false, &j, err);
     if (st == CTW_EINVAL)
         return st;
     if (has_head != (s->part == 0))
@@ -178,7 +178,7 @@ static enum ctw_status meet(struct ctw_queue *q, struct arrival *a, bool *repeat
     if (j != NULL) {
         st = check_place(j, a, repeated, err);
         a->head = j->head;
-        a->n_items = j->n_items;
+        a->n_items = j->input.n_items;
         if (st == CTW_OK && *repeated)
             fill_reply(j, true, reply);
         return st;
@@ -207,11 +207,9 @@ static enum ctw_status meet(struct ctw_queue *q, struct arrival *a, bool *repeat
         return st;
     a->opened = m->opened;
     snprintf(a->identity, sizeof(a->identity), "%s", ctw_engine_identity(m->engine));
-    a->job = ctw_job_create(s->job.data, &a->head, m->info.numerics);
+    a->job = ctw_job_create(s->job.data, &a->head, m->info.numerics, a->contact);
     if (a->job == NULL)
         return ctw_fail(err, CTW_ENOMEM, "submit: out of memory");
-    if (a->contact->owner != NULL)
-        ctw_slice_copy(ctw_slice_of(a->contact->owner), a->job->owner, sizeof(a->job->owner));
     return CTW_OK;
 }
 
@@ -223,8 +221,8 @@ static enum ctw_status check_model(struct ctw_queue *q, const struct arrival *a,
     enum ctw_status st = usable_model(q, a->head.model, a->retry_ms, &m, err);
     if (st == CTW_OK && m->opened == a->opened)
         return CTW_OK;
-    if (st == CTW_OK && strcmp(m->info.numerics, a->job->numerics) == 0 && a->identity[0] != '\0' &&
-        strcmp(ctw_engine_identity(m->engine), a->identity) == 0)
+    if (st == CTW_OK && strcmp(m->info.numerics, a->job->results.numerics) == 0 &&
+        a->identity[0] != '\0' && strcmp(ctw_engine_identity(m->engine), a->identity) == 0)
         return CTW_OK;
     *a->retry_ms = 500;
     return ctw_fail(err, CTW_EBUSY, "model %s was unloaded or loaded anew meanwhile: ask again",
@@ -237,7 +235,7 @@ static enum ctw_status admit(struct ctw_queue *q, struct arrival *a, struct ctw_
 {
     struct ctw_job *j;
     bool repeated = false;
-    enum ctw_status st = ctw_queue_find(q, a->contact, a->submit->job, false, &j, err);
+    enum ctw_status st = ctw_jobs_find(&q->jobs, a->contact, a->submit->job, false, &j, err);
     if (st != CTW_OK && !a->is_new)
         return st;
     st = j != NULL ? check_place(j, a, &repeated, err) : check_room(q, a, err);
@@ -249,7 +247,7 @@ static enum ctw_status admit(struct ctw_queue *q, struct arrival *a, struct ctw_
     st = j == NULL ? check_model(q, a, err) : CTW_OK;
     if (st != CTW_OK)
         return st;
-    size_t job_bytes = (j != NULL ? j->bytes : sizeof(*j)) + a->part->bytes;
+    size_t job_bytes = (j != NULL ? j->input.bytes : sizeof(*j)) + a->part->bytes;
     if (job_bytes > q->jobs.max_bytes)
         return ctw_fail(err, CTW_EINVAL,
                         "the job with its results would take %zu bytes, a worker's queue has %zu: "
@@ -270,7 +268,6 @@ static enum ctw_status admit(struct ctw_queue *q, struct arrival *a, struct ctw_
         return st;
     a->part = NULL;
     if (j == NULL) {
-        ctw_queue_touch(to, a->contact);
         ctw_jobs_append(&q->jobs, to);
         a->job = NULL;
     }
@@ -278,21 +275,20 @@ static enum ctw_status admit(struct ctw_queue *q, struct arrival *a, struct ctw_
     return CTW_OK;
 }
 
-enum ctw_status ctw_queue_submit(struct ctw_queue *q, const struct ctw_contact *contact,
-                                 const struct ctw_submit *submit, struct ctw_submit_reply *reply,
-                                 int64_t *bad_item, int *retry_ms, struct ctw_err *err)
+enum ctw_status ctw_handle_submit(struct ctw_handler_call *c, struct ctw_err *err)
 {
-    struct arrival a = {.submit = submit, .contact = contact, .retry_ms = retry_ms};
+    struct ctw_queue *q = c->service->queue;
+    const struct ctw_submit *submit = &c->request->body.submit;
+    struct ctw_submit_reply *reply = &c->reply->body.submit;
+    struct arrival a = {.submit = submit, .contact = &c->contact, .retry_ms = &c->retry_ms};
     bool repeated = false;
-    *bad_item = -1;
-    *retry_ms = 0;
     a.digest = ctw_job_part_digest(submit);
     pthread_mutex_lock(&q->lock);
     enum ctw_status st = meet(q, &a, &repeated, reply, err);
     pthread_mutex_unlock(&q->lock);
     if (st != CTW_OK || repeated)
         goto done;
-    st = ctw_job_part_create(&a.part, &submit->items, &a.head, a.n_items, bad_item, err);
+    st = ctw_job_part_create(&a.part, &submit->items, &a.head, a.n_items, &c->bad_item, err);
     if (st != CTW_OK)
         goto done;
     a.part->digest = a.digest;
@@ -314,30 +310,30 @@ done:
 static enum ctw_status seal_job(struct ctw_queue *q, struct ctw_job *j, uint64_t parts,
                                 struct ctw_err *err)
 {
-    if (parts != (uint64_t)j->n_parts)
+    if (parts != (uint64_t)j->input.n_parts)
         return ctw_fail(err, CTW_EINVAL, "seal: the job has %" PRId64 " parts here, not %" PRIu64,
-                        j->n_parts, parts);
+                        j->input.n_parts, parts);
     if (j->state != CTW_JOB_OPEN)
         return CTW_OK; /* repeated */
-    j->state = CTW_JOB_QUEUED;
-    j->sealed_ms = ctw_now_ms();
-    if (j->n_items == 0)
+    ctw_job_seal(j, ctw_now_ms());
+    if (j->input.n_items == 0)
         ctw_queue_end(q, j, CTW_JOB_DONE, NULL);
     pthread_cond_signal(&q->work);
     return CTW_OK;
 }
 
-enum ctw_status ctw_queue_seal(struct ctw_queue *q, const struct ctw_contact *contact,
-                               const struct ctw_seal *seal, struct ctw_seal_reply *reply,
-                               struct ctw_err *err)
+enum ctw_status ctw_handle_seal(struct ctw_handler_call *c, struct ctw_err *err)
 {
+    struct ctw_queue *q = c->service->queue;
+    const struct ctw_seal *seal = &c->request->body.seal;
     struct ctw_job *j;
     pthread_mutex_lock(&q->lock);
-    enum ctw_status st = ctw_queue_find(q, contact, seal->job, false, &j, err);
+    enum ctw_status st = ctw_jobs_find(&q->jobs, &c->contact, seal->job, false, &j, err);
     if (st == CTW_OK)
         st = seal_job(q, j, seal->parts, err);
     if (st == CTW_OK)
-        *reply = (struct ctw_seal_reply){.state = state_of(j), .items = (uint64_t)j->n_items};
+        c->reply->body.seal =
+            (struct ctw_seal_reply){.state = state_of(j), .items = (uint64_t)j->input.n_items};
     pthread_mutex_unlock(&q->lock);
     return st;
 }

@@ -1,0 +1,89 @@
+/* A job's state, its client, and when its time without contact is over. */
+#include <string.h>
+
+#include "worker/service/job.h"
+
+enum { GONE_GRACE_MS = 5000 }; /* for a client to connect again, under policy cancel */
+
+/* ---- state ---- */
+
+void ctw_job_seal(struct ctw_job *j, int64_t now_ms)
+{
+    j->state = CTW_JOB_QUEUED;
+    j->sealed_ms = now_ms;
+}
+
+void ctw_job_start(struct ctw_job *j)
+{
+    j->state = CTW_JOB_RUNNING;
+}
+
+void ctw_job_end(struct ctw_job *j, enum ctw_job_state state, const struct ctw_err *err,
+                 int64_t now_ms)
+{
+    j->state = state;
+    j->ended_ms = now_ms;
+    if (err != NULL)
+        j->error.err = *err;
+}
+
+void ctw_job_blame(struct ctw_job *j, int64_t item, int layer)
+{
+    j->error.item = item;
+    j->error.layer = layer;
+}
+
+/* ---- contact ---- */
+
+bool ctw_job_is_of(const struct ctw_job *j, const struct ctw_contact *contact)
+{
+    return strcmp(j->contact.owner, contact->owner != NULL ? contact->owner : "") == 0;
+}
+
+void ctw_job_touch(struct ctw_job *j, const struct ctw_contact *contact)
+{
+    j->contact.last_ms = contact->now_ms;
+    j->contact.pipe = contact->pipe;
+    j->contact.gone_ms = 0;
+}
+
+void ctw_job_wait_until(struct ctw_job *j, int64_t until_ms)
+{
+    j->contact.last_ms = until_ms;
+}
+
+void ctw_job_peer_gone(struct ctw_job *j, int64_t now_ms)
+{
+    j->contact.gone_ms = now_ms;
+    if (j->contact.last_ms > now_ms) /* its poll waits no more */
+        j->contact.last_ms = now_ms;
+}
+
+void ctw_job_forgive(struct ctw_job *j, int64_t lost_ms, int64_t now_ms)
+{
+    int64_t *times[] = {&j->contact.last_ms, &j->ended_ms, &j->contact.gone_ms};
+    for (size_t i = 0; i < CTW_COUNT(times); i++) {
+        if (*times[i] != 0) /* 0: not yet */
+            *times[i] = *times[i] + lost_ms < now_ms ? *times[i] + lost_ms : now_ms;
+    }
+}
+
+int64_t ctw_job_quiet_since(const struct ctw_job *j)
+{
+    return j->ended_ms > j->contact.last_ms ? j->ended_ms : j->contact.last_ms;
+}
+
+int64_t ctw_job_deadline(const struct ctw_job *j)
+{
+    bool final = ctw_job_is_final(j);
+    if (j->state == CTW_JOB_OPEN)
+        return j->contact.last_ms + j->head.ttl_ms;
+    if (j->head.keep && !final)
+        return INT64_MAX;
+    if (j->head.keep)
+        return ctw_job_quiet_since(j) + j->head.ttl_ms;
+    int64_t at = j->contact.last_ms + j->head.ttl_ms;
+    if (j->contact.gone_ms != 0 && j->contact.gone_ms + GONE_GRACE_MS < at)
+        at = j->contact.gone_ms + GONE_GRACE_MS;
+    return at;
+}
