@@ -52,7 +52,7 @@ class Starting(unittest.TestCase):
     def test_insecure_is_repeated(self):
         with w.Worker(listen="tcp://127.0.0.1:0", access=("--insecure",)) as a, a.client() as c:
             self.assertIs(c.call("info")["insecure"], True)
-            self.assertIn("warn: --insecure: whoever reaches tcp://127.0.0.1:0", a.text())
+            self.assertIn("warn: --insecure: anyone who reaches tcp://127.0.0.1:0", a.text())
             self.assertIn("(--insecure)", a.command("info").stdout)
         with w.Worker() as a, a.client() as c:
             self.assertIs(c.call("info")["insecure"], False)

@@ -54,7 +54,7 @@ class Commands(unittest.TestCase):
     def test_a_name_is_taken_by_one(self):
         with w.Worker("--name", "same") as a:
             shared = {"XDG_RUNTIME_DIR": a.env["XDG_RUNTIME_DIR"]}
-            start_fails(75, "a worker named same runs already", "--name", "same", env=shared)
+            start_fails(75, "a worker named same is already running", "--name", "same", env=shared)
             self.assertIn("same", a.command("ps").stdout)
             a.process.kill()
             a.end()

@@ -432,7 +432,7 @@ class Failures(unittest.TestCase):
             self.assertEqual(ended(a), 69)
 
     def test_a_model_whose_files_change_is_not_ready(self):
-        """Its jobs fail, those of other models go on; loaded anew it is ready again."""
+        """Its jobs fail, those of other models go on; loaded again it is ready."""
         with w.Worker(models=["one", "two"], engine={"io_token": 15}) as a, a.client() as c:
             ready = lambda: a.command("health", "--ready").returncode
             state = lambda: json.loads(a.command("ps", "--json").stdout)[0]["state"]
@@ -490,7 +490,7 @@ class Models(unittest.TestCase):
                 self.assertEqual(names(a), ["model", "one", "two", "c"])
             with w.Worker(f"{d}/c", env={"CTW_MODEL": f"{d}/e"}) as a:  # the option wins
                 self.assertEqual(names(a), ["model", "c"])
-            start_fails(64, "a model named a is there already", "--model", f"{d}/a",
+            start_fails(64, "a model named a exists already", "--model", f"{d}/a",
                         "--model", f"{d}/a")
 
     def test_several(self):
@@ -523,7 +523,7 @@ class Models(unittest.TestCase):
                     self.assertEqual(e.exception.code, "invalid")
                 with self.assertRaises(w.Refused) as e:
                     c.call("load", path=f"{root}/b")
-                self.assertIn("there already", e.exception.message)
+                self.assertIn("exists already", e.exception.message)
                 c.call("load", path=f"{root}/broken")
                 until(lambda: states()["broken"] == "failed")
                 self.assertEqual(c.call("health")["state"], "ready")

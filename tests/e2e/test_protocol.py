@@ -131,7 +131,7 @@ class Parts(OneWorker):
         self.refused("invalid", "other content", self.c.submit, job, 0, self.one,
                      {"kind": "loglikelihood", "columns": ["greedy"]})
         self.refused("invalid", "before part 1", self.c.submit, job, 2, self.one)
-        self.refused("invalid", "1 parts here, not 2", self.c.call, "seal", job=job, parts=2)
+        self.refused("invalid", "has 1 parts of the job, not 2", self.c.call, "seal", job=job, parts=2)
         self.refused("invalid", "head", self.c.submit, job, 1, self.one, self.head)
         self.refused("invalid", "head", self.c.submit, random.randbytes(16), 0, self.one)
         self.refused("not_found", "no such job", self.c.submit, random.randbytes(16), 1, self.one)
@@ -339,7 +339,7 @@ class Bounds(OneWorker):
             self.c.call("release", job=job)
         for part in (1, 2):
             self.c.submit(jobs[0], part, items)
-        self.refused("invalid", "split it", self.c.submit, jobs[0], 3, items)
+        self.refused("invalid", "split the job", self.c.submit, jobs[0], 3, items)
         self.assertEqual(self.c.call("seal", job=jobs[0], parts=3)["items"], 3)
 
     def test_jobs(self):

@@ -16,7 +16,7 @@ enum { FILE_BYTES = 1 << 18, MAX_WORDS = 4 };
 
 /* ---- reading ---- */
 
-/* The whole file, NUL-terminated; with `is_private`, only when nobody else can read or write it. */
+/* The whole file, NUL-terminated. `is_private`: refused if other users can read or write it. */
 static enum ctw_status read_file(const char *path, bool is_private, char **out, struct ctw_err *err)
 {
     struct stat st;
@@ -27,11 +27,11 @@ static enum ctw_status read_file(const char *path, bool is_private, char **out, 
         status = ctw_fail(err, errno == ENOENT ? CTW_ENOTFOUND : CTW_EIO, "--token-file %s: %s",
                           path, strerror(errno));
     else if (is_private && (st.st_uid != geteuid() || (st.st_mode & 077) != 0))
-        status =
-            ctw_fail(err, CTW_EINVAL,
-                     "--token-file %s: others can read or write it (mode %04o, owner %ld): make "
-                     "it yours with mode 0600",
-                     path, (unsigned)(st.st_mode & 07777), (long)st.st_uid);
+        status = ctw_fail(
+            err, CTW_EINVAL,
+            "--token-file %s: other users can read or write it (mode %04o, owner %ld): make "
+            "yourself its owner and give it mode 0600",
+            path, (unsigned)(st.st_mode & 07777), (long)st.st_uid);
     else if ((text = ctw_calloc(FILE_BYTES + 1, 1)) == NULL)
         status = ctw_fail(err, CTW_ENOMEM, "--token-file: out of memory");
     ssize_t n = 0, got = status == CTW_OK ? 1 : 0;
@@ -52,7 +52,8 @@ static enum ctw_status read_file(const char *path, bool is_private, char **out, 
     return status;
 }
 
-/* Cuts the line at `*at` into words and moves on; how many, at most MAX_WORDS. */
+/* Splits the line at `*at` into at most MAX_WORDS words and advances; returns the number of words.
+ */
 static int next_line(char **at, char *words[MAX_WORDS])
 {
     char *line = *at, *rest = NULL;
@@ -167,7 +168,7 @@ const struct ctw_auth_entry *ctw_auth_find(const struct ctw_auth *a, struct ctw_
     const struct ctw_auth_entry *found = NULL;
     unsigned char digest[32];
     digest_of(token.n == 0 ? "" : token.data, token.n, digest);
-    for (int i = 0; i < a->n; i++) { /* all of them, and all of each: no hint by time */
+    for (int i = 0; i < a->n; i++) { /* every entry and every byte: constant time */
         volatile unsigned char differ = 0;
         for (size_t k = 0; k < sizeof(digest); k++)
             differ |= (unsigned char)(digest[k] ^ a->entries[i].digest[k]);

@@ -11,7 +11,7 @@
 
 /* ---- state ---- */
 
-/* The models are as the command line asked at first; what has become of them since? */
+/* The state by the models, once all models of the command line are loaded. */
 static const char *models_state(const struct ctw_service *service, const char **message)
 {
     const struct ctw_queue *q = service->queue;
@@ -19,7 +19,7 @@ static const char *models_state(const struct ctw_service *service, const char **
     if (ctw_models_in_state(&q->models, CTW_MODEL_READY, false) != NULL)
         return "ready";
     if (m != NULL) {
-        *message = m->name; /* not the path, which clients over tcp have no business with */
+        *message = m->name; /* not the path, which tcp clients must not see */
         return "loading";
     }
     m = ctw_models_in_state(&q->models, CTW_MODEL_FAILED, false);
@@ -30,7 +30,7 @@ static const char *models_state(const struct ctw_service *service, const char **
     *message =
         service->allow_load != NULL
             ? "no model is loaded: load one below the folder of --allow-load"
-            : "no model is loaded, and clients cannot load one (--allow-load): start another "
+            : "no model is loaded, and clients cannot load one without --allow-load: start another "
               "worker";
     return "empty";
 }
@@ -52,7 +52,7 @@ const char *ctw_service_state(const struct ctw_service *service, const char **me
         return "draining";
     m = ctw_models_in_state(&q->models, CTW_MODEL_LOADING, true);
     if (m != NULL) {
-        *message = m->name; /* likewise no path */
+        *message = m->name; /* not the path, as above */
         return "loading";
     }
     return models_state(service, message);
@@ -77,7 +77,7 @@ enum ctw_status ctw_handle_health(struct ctw_handler_call *c, struct ctw_err *er
 
 /* ---- info; lock held ---- */
 
-/* Lines become one text, ';' between them: a newline is a control character, which no str holds. */
+/* Joins the lines with ';': a newline is a control character, which a str must not contain. */
 static bool copy_products(struct ctw_reply *reply, const struct ctw_model_slot *m,
                           struct ctw_slice *out)
 {
@@ -158,7 +158,7 @@ static bool fill_job(struct ctw_reply *reply, const struct ctw_queue *q, const s
     return ctw_reply_copy(reply, j->head.model, &out->model);
 }
 
-/* An admin sees all, others their own. */
+/* An admin sees all jobs, other clients only their own. */
 static bool is_seen(const struct ctw_handler_call *c, const struct ctw_job *j)
 {
     return !j->removed && (c->contact.admin || ctw_job_is_of(j, &c->contact));
@@ -224,7 +224,7 @@ static bool is_below(const char *path, const char *root)
     return strncmp(path, root, n) == 0 && (path[n] == '\0' || path[n] == '/' || root[n - 1] == '/');
 }
 
-/* `local`: the client may know the folder. */
+/* `local`: messages may name the folder. */
 static enum ctw_status allowed_path(const char *root, struct ctw_slice asked, bool local,
                                     char out[PATH_MAX], struct ctw_err *err)
 {
@@ -238,12 +238,13 @@ static enum ctw_status allowed_path(const char *root, struct ctw_slice asked, bo
     if (realpath(root, real_root) == NULL)
         return ctw_fail(err, CTW_EIO, "load: %s: %s", local ? root : "--allow-load",
                         strerror(errno));
-    /* One message for all that is not below it: a client learns nothing of other files. */
+    /* One message for every other path: a client learns nothing about files outside the folder. */
     if (path[0] != '/' || realpath(path, out) == NULL || !is_below(out, real_root))
-        return ctw_fail(err, CTW_EINVAL,
-                        "load: %s is not the absolute path of a folder below %s%s this worker may "
-                        "load from (--allow-load)",
-                        path, local ? root : "the one", local ? ", where" : " that");
+        return ctw_fail(
+            err, CTW_EINVAL,
+            "load: %s is not the absolute path of a folder below %s, from which this worker may "
+            "load (--allow-load)",
+            path, local ? root : "the folder");
     return CTW_OK;
 }
 

@@ -15,20 +15,21 @@ static struct ctw_slice state_of(const struct ctw_job *j)
 
 /* ---- submit ---- */
 
-/* A submit on its way: what is known of its job, without the lock. */
+/* A submit that is being checked: its copies of the job's and the model's values, for use without
+ * the lock. */
 struct arrival {
     const struct ctw_submit *submit;
     const struct ctw_contact *contact;
     uint64_t digest;
-    bool is_new; /* part 0 of a job that is not there */
+    bool is_new; /* part 0 of a job that is not in the queue */
     struct ctw_job_head head;
     int64_t n_items; /* of the job so far */
     struct ctw_job_part *part;
     struct ctw_job *job; /* new, not yet in the queue */
-    uint64_t opened;     /* its model */
-    char identity[65];   /* its model's, "" when not known */
+    uint64_t opened;     /* of its model */
+    char identity[65];   /* of its model; "": not known */
     int *retry_ms;
-    int n_dropped; /* forgotten jobs that made room */
+    int n_dropped; /* forgotten jobs, dropped to free space */
 };
 
 static void fill_reply(const struct ctw_job *j, bool repeated, struct ctw_submit_reply *reply)
@@ -46,7 +47,7 @@ static enum ctw_status check_place(const struct ctw_job *j, const struct arrival
     *repeated = part < (uint64_t)j->input.n_parts;
     if (*repeated && j->input.parts[part]->digest != a->digest)
         return ctw_fail(err, CTW_EINVAL,
-                        "part %" PRIu64 " is there already with other content: a job's parts "
+                        "part %" PRIu64 " was already submitted with other content: a job's parts "
                         "cannot be changed; choose another job id",
                         part);
     if (*repeated)
@@ -76,11 +77,11 @@ static enum ctw_status usable_model(struct ctw_queue *q, const char *name, int *
     return CTW_OK;
 }
 
-/* ---- room ---- */
+/* ---- space ---- */
 
 enum {
     OPEN_JOBS = CTW_IPC_JOBS / 4, /* not sealed yet, of one client */
-    FORGOTTEN_MS = 60000          /* without contact, while others are refused for room */
+    FORGOTTEN_MS = 60000          /* without contact, while other clients are refused */
 };
 
 static bool is_open(const struct ctw_job *j)
@@ -96,7 +97,7 @@ static size_t open_bytes(const struct ctw_queue *q)
     return bytes;
 }
 
-/* Of this connection, or of this token over any connection. */
+/* Open jobs of this connection, or of this token over any connection. */
 static int n_open_jobs(const struct ctw_queue *q, const struct ctw_contact *contact)
 {
     const char *owner = contact->owner != NULL ? contact->owner : "";
@@ -108,7 +109,7 @@ static int n_open_jobs(const struct ctw_queue *q, const struct ctw_contact *cont
     return n;
 }
 
-/* When there is no room: whoever began a job and went away does not keep others out. */
+/* The queue is full: clients that began a job and went away must not keep other clients out. */
 static bool drop_forgotten(struct ctw_queue *q, struct arrival *a)
 {
     int n = 0;
@@ -129,9 +130,9 @@ static enum ctw_status find_room(const struct ctw_queue *q, struct ctw_err *err)
 {
     if (q->jobs.n >= CTW_IPC_JOBS)
         return ctw_fail(err, CTW_EBUSY,
-                        "%d jobs are here, which is the bound: release finished ones, or wait",
+                        "the queue has %d jobs, the maximum: release finished jobs, or wait",
                         CTW_IPC_JOBS);
-    /* The rest is for what is still to come of these: else none of them might ever be sealed. */
+    /* The rest is for the further parts of these jobs: otherwise none might ever be sealed. */
     size_t bytes = open_bytes(q);
     if (bytes >= q->jobs.max_bytes - q->jobs.max_bytes / 4)
         return ctw_fail(err, CTW_EBUSY,
@@ -148,11 +149,10 @@ static enum ctw_status check_room(struct ctw_queue *q, struct arrival *a, struct
         return err->status;
     *a->retry_ms = 1000;
     if (n_open_jobs(q, a->contact) >= OPEN_JOBS)
-        return ctw_fail(
-            err, CTW_EBUSY,
-            "this client has %d jobs that are not sealed, which is the bound: seal them, "
-            "or cancel and release them",
-            OPEN_JOBS);
+        return ctw_fail(err, CTW_EBUSY,
+                        "this client has %d jobs that are not sealed, the maximum: seal them, "
+                        "or cancel and release them",
+                        OPEN_JOBS);
     enum ctw_status st = find_room(q, err);
     if (st != CTW_OK && drop_forgotten(q, a))
         st = find_room(q, err);
@@ -161,9 +161,9 @@ static enum ctw_status check_room(struct ctw_queue *q, struct arrival *a, struct
     return st;
 }
 
-/* ---- two looks at a submit ---- */
+/* ---- the two checks of a submit ---- */
 
-/* First look, with the lock: is it a repeat, and under which head is the part to be read? */
+/* First check, with the lock: is the part a repeat, and which head applies to it? */
 static enum ctw_status meet(struct ctw_queue *q, struct arrival *a, bool *repeated,
                             struct ctw_submit_reply *reply, struct ctw_err *err)
 {
@@ -213,7 +213,7 @@ static enum ctw_status meet(struct ctw_queue *q, struct arrival *a, bool *repeat
     return CTW_OK;
 }
 
-/* Is the model still the one under whose limits the part of a new job was read? */
+/* Is the model still the model whose limits the part of a new job was checked against? */
 static enum ctw_status check_model(struct ctw_queue *q, const struct arrival *a,
                                    struct ctw_err *err)
 {
@@ -225,11 +225,11 @@ static enum ctw_status check_model(struct ctw_queue *q, const struct arrival *a,
         a->identity[0] != '\0' && strcmp(ctw_engine_identity(m->engine), a->identity) == 0)
         return CTW_OK;
     *a->retry_ms = 500;
-    return ctw_fail(err, CTW_EBUSY, "model %s was unloaded or loaded anew meanwhile: ask again",
+    return ctw_fail(err, CTW_EBUSY, "model %s was unloaded or loaded again meanwhile: submit again",
                     a->head.model);
 }
 
-/* Second look, with the lock: things may have changed while the part was read. */
+/* Second check, with the lock: the queue may have changed while the part was read. */
 static enum ctw_status admit(struct ctw_queue *q, struct arrival *a, struct ctw_submit_reply *reply,
                              struct ctw_err *err)
 {
@@ -249,10 +249,11 @@ static enum ctw_status admit(struct ctw_queue *q, struct arrival *a, struct ctw_
         return st;
     size_t job_bytes = (j != NULL ? j->input.bytes : sizeof(*j)) + a->part->bytes;
     if (job_bytes > q->jobs.max_bytes)
-        return ctw_fail(err, CTW_EINVAL,
-                        "the job with its results would take %zu bytes, a worker's queue has %zu: "
-                        "split it",
-                        job_bytes, q->jobs.max_bytes);
+        return ctw_fail(
+            err, CTW_EINVAL,
+            "the job with its results would take %zu bytes, but the queue has only %zu: "
+            "split the job",
+            job_bytes, q->jobs.max_bytes);
     if (q->jobs.bytes + a->part->bytes > q->jobs.max_bytes)
         drop_forgotten(q, a);
     if (q->jobs.bytes + a->part->bytes > q->jobs.max_bytes) {
@@ -296,10 +297,9 @@ enum ctw_status ctw_handle_submit(struct ctw_handler_call *c, struct ctw_err *er
     st = admit(q, &a, reply, err);
     pthread_mutex_unlock(&q->lock);
 done:
-    if (a.n_dropped > 0) /* not under the lock: standard error may be a full pipe */
-        ctw_warn(
-            "no room for a new job: %d that were not sealed, without contact for %d s, are dropped",
-            a.n_dropped, FORGOTTEN_MS / 1000);
+    if (a.n_dropped > 0) /* without the lock: standard error may be a full pipe */
+        ctw_warn("no space for a new job: dropped %d unsealed jobs without contact for %d s",
+                 a.n_dropped, FORGOTTEN_MS / 1000);
     ctw_job_part_destroy(a.part);
     ctw_job_destroy(a.job);
     return st;
@@ -311,7 +311,8 @@ static enum ctw_status seal_job(struct ctw_queue *q, struct ctw_job *j, uint64_t
                                 struct ctw_err *err)
 {
     if (parts != (uint64_t)j->input.n_parts)
-        return ctw_fail(err, CTW_EINVAL, "seal: the job has %" PRId64 " parts here, not %" PRIu64,
+        return ctw_fail(err, CTW_EINVAL,
+                        "seal: the worker has %" PRId64 " parts of the job, not %" PRIu64,
                         j->input.n_parts, parts);
     if (j->state != CTW_JOB_OPEN)
         return CTW_OK; /* repeated */

@@ -66,9 +66,9 @@ const char *ctw_caller_name(const struct ctw_handler_call *c, char buf[CTW_CALLE
     return buf;
 }
 
-/* ---- what is told ---- */
+/* ---- texts for clients ---- */
 
-/* Puts `name` in the place of `path`, in a text of at most cap - 1 bytes. */
+/* Replaces `path` by `name`, in a text of at most cap - 1 bytes. */
 static void replace(char *text, size_t cap, const char *path, const char *name)
 {
     size_t n_path = strlen(path), n_name = strlen(name);

@@ -12,15 +12,15 @@
 
 enum { CTW_BOOT_BYTES = 16 };
 
-/* What the handlers answer from. Only the queue and the count change after the start. */
+/* The state that handlers answer from. Only the queue and the atomics change after the start. */
 struct ctw_service {
     struct ctw_queue *queue;
     const char *version;
     uint8_t boot[CTW_BOOT_BYTES];
     int64_t started_ms;
-    const char *allow_load;  /* folder below which clients may load models; NULL: none */
-    const struct ctw_auth *auth; /* tokens that are asked for over tcp; NULL: none are */
-    bool insecure;               /* listens on tcp and asks for none */
+    const char *allow_load;      /* clients may load models below this folder; NULL: no models */
+    const struct ctw_auth *auth; /* tokens that tcp clients need; NULL: they need none */
+    bool insecure;               /* listens on tcp without tokens */
     atomic_llong n_requests;
     atomic_llong refused_ms; /* when a refusal was last logged */
 };
@@ -39,8 +39,8 @@ struct ctw_handler_call {
 /* "10.0.0.7:41234 (token NAME)", for logs. */
 enum { CTW_CALLER_MAX = 160 };
 const char *ctw_caller_name(const struct ctw_handler_call *call, char buf[CTW_CALLER_MAX]);
-/* As ctw_reply_copy(), but a client over tcp gets no path of this machine: models' names instead.
- * With the queue's lock held. */
+/* As ctw_reply_copy(), but in the reply to a tcp client, names of models replace their paths. The
+ * caller holds the queue's lock. */
 bool ctw_copy_message(const struct ctw_handler_call *call, const char *text, struct ctw_slice *out);
 
 typedef enum ctw_status ctw_handler_fn(struct ctw_handler_call *call, struct ctw_err *err);
@@ -56,8 +56,8 @@ bool ctw_handle_admits(void *arg, const struct ctw_peer *peer, const struct ctw_
 void ctw_handle_peer_gone(void *arg, uint32_t pipe);
 
 /*
- * The worker's state as a whole; lock held. *message lives as long as the lock is held. "ready"
- * only while some job can succeed: a model is ready, and new jobs are taken.
+ * The state of the whole worker; the caller holds the lock. *message is valid while the lock is
+ * held. "ready" only if some job can succeed: a model is ready, and new jobs are accepted.
  */
 const char *ctw_service_state(const struct ctw_service *service, const char **message);
 

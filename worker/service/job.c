@@ -111,7 +111,7 @@ static struct ctw_unit unit_of(const struct ctw_job *j, int64_t item, int64_t wi
                              .first = (int32_t)w.first};
 }
 
-/* Longest first: what is left at a pass's end is then small, and the rest's time can be told. */
+/* Longest first: little space is left at the end of a pass, and the time left can be estimated. */
 static int compare_units(const void *a_, const void *b_)
 {
     const struct ctw_unit *a = a_, *b = b_;
@@ -171,13 +171,14 @@ double ctw_unit_cost(const struct ctw_job *j, const struct ctw_unit *u)
 
 double ctw_model_pair_cost(const struct ctw_model *model)
 {
-    double pair = 0; /* multiply-adds: q with k, then with v; a weight is one for each token */
+    double pair =
+        0; /* multiply-adds per query and key: q.k, then times v; each weight is one per token */
     for (int i = 1; model->layers != NULL && i <= model->n_decoders; i++)
         pair += 2.0 * model->layers[i].n_head * model->layers[i].head;
     return model->n_params > 0 ? pair / (double)model->n_params : 0;
 }
 
-/* Place of the unit's first target in logprob[] and greedy[]. */
+/* Index of the unit's first target in logprob[] and greedy[]. */
 static int64_t unit_out(const struct ctw_job *j, const struct ctw_unit *u)
 {
     const struct ctw_item *it = &j->plan.items[u->item];
@@ -213,12 +214,13 @@ static enum ctw_status not_finite(struct ctw_job *j, int64_t item, int layer, in
     ctw_job_blame(j, item, layer);
     if (layer >= n_decoders)
         return ctw_fail(err, CTW_ENUMERIC,
-                        "item %" PRId64 ": the scores are not finite, though all %d layers were: "
-                        "try --dtype float32, or look at the checkpoint's head",
+                        "item %" PRId64
+                        ": the scores are not finite, but the outputs of all %d layers are: "
+                        "try --dtype float32, or check the checkpoint's head",
                         item, n_decoders);
     return ctw_fail(err, CTW_ENUMERIC,
                     "item %" PRId64 ": NaN or infinity after layer %d of %d (counted from 0): try "
-                    "--dtype float32, or look at that layer's weights",
+                    "--dtype float32, or check that layer's weights",
                     item, layer, n_decoders);
 }
 

@@ -1,10 +1,10 @@
 /*
- * A job: the parts that a client sent, the sequences they are cut into, and the results. Nothing
- * here locks: worker/service/queue.h says which members are shared.
+ * A job: the parts that a client sent, the sequences that they are split into, and the results.
+ * Nothing here locks: the caller holds the queue's lock unless a comment says otherwise.
  *
- * Life: parts are added while OPEN; sealing makes it QUEUED; ctw_job_plan() makes its units (one
- * a sequence) and room for its results; units are scored in any order; an item is final when its
- * last unit is; the job is DONE when its last item is.
+ * Life: parts are added while the job is OPEN. Sealing makes it QUEUED. ctw_job_plan() makes its
+ * units (one per sequence) and allocates its results. Units are scored in any order. An item is
+ * final when its last unit is scored; the job is DONE when its last item is final.
  */
 #ifndef CTW_WORKER_JOB_H
 #define CTW_WORKER_JOB_H
@@ -20,7 +20,7 @@ enum ctw_job_state {
     CTW_JOB_OPEN,
     CTW_JOB_QUEUED,
     CTW_JOB_RUNNING,
-    CTW_JOB_DONE, /* from here on final */
+    CTW_JOB_DONE, /* this state and all later ones are final */
     CTW_JOB_FAILED,
     CTW_JOB_CANCELED
 };
@@ -29,14 +29,14 @@ enum ctw_job_kind { CTW_JOB_LOGLIKELIHOOD, CTW_JOB_ROLLING };
 
 enum { CTW_OWNER_MAX = 65 };
 
-/* What part 0 says about the whole job, checked. */
+/* The head of part 0, which describes the whole job; checked. */
 struct ctw_job_head {
     enum ctw_job_kind kind;
     char model[CTW_MODEL_NAME_MAX];
-    int64_t max_length; /* of the model's input; the model's own where the client gave none */
+    int64_t max_length; /* of the model's input; the model's own if the client gave none */
     int64_t fit_length; /* the longest input for which there is memory */
     uint64_t memory_limit;
-    double pair_cost;   /* of attention: one query with one key, in tokens' linear layers */
+    double pair_cost; /* attention of one query to one key, in units of ctw_unit_cost() */
     int64_t vocab;
     bool want_logprob, want_greedy;
     bool keep; /* orphan policy */
@@ -46,12 +46,12 @@ struct ctw_job_head {
 };
 
 struct ctw_item {
-    const int32_t *tokens; /* the job's; rolling: the prefix token in front */
-    int32_t n_tok;         /* of these, what is left after truncation */
+    const int32_t *tokens; /* owned by the part; rolling: the prefix token comes first */
+    int32_t n_tok;         /* tokens left after truncation */
     int32_t n_targets;     /* the last n_targets tokens */
     int32_t truncated;
     int32_t n_units, units_left;
-    int64_t out; /* place of its first target in logprob[] and greedy[] */
+    int64_t out; /* index of its first target in logprob[] and greedy[] */
     double sum;
     bool is_greedy;
 };
@@ -60,7 +60,7 @@ struct ctw_item {
 struct ctw_job_part {
     uint64_t digest;
     int32_t *tokens;
-    struct ctw_item *items; /* until planned; .out counts from the part's first target */
+    struct ctw_item *items; /* NULL once planned; .out counts from the part's first target */
     int64_t n_items, n_targets, n_units;
     int64_t n_input; /* tokens that the model will read */
     size_t bytes;    /* memory of the part, its units and its results */
@@ -91,7 +91,7 @@ struct ctw_job_plan {
     double cost;            /* of all units, see ctw_unit_cost() */
 };
 
-/* job.c alone changes them. */
+/* The scores so far. job.c alone changes them. */
 struct ctw_job_results {
     char *numerics;    /* of the model */
     char identity[65]; /* of the model; "" until the first item is final */
@@ -101,17 +101,17 @@ struct ctw_job_results {
     int64_t n_done;    /* items that are final */
     int64_t tok_done;  /* input tokens of scored units */
     double cost_done;
-    bool news; /* results have come that polls do not know yet */
+    bool news; /* results have come that polls have not reported yet */
 };
 
 /* What passes have taken of the job, and its share of the running pass. job_share.c alone changes
  * it. */
 struct ctw_job_share {
-    int64_t next_unit;     /* the first that no pass has taken */
+    int64_t next_unit;     /* the first unit that no pass has taken */
     double served;         /* tokens, for fair shares */
     bool alone;            /* its next pass takes no other job: a pass of several found no memory */
-    int n_passes;          /* that took units of it, the running pass included */
-    int64_t tok, tok_done; /* of the running pass, in input tokens; tok 0: it has none of them */
+    int n_passes;          /* passes that took units, the running pass included */
+    int64_t tok, tok_done; /* in the running pass, in input tokens; tok 0: not in it */
     double cost, cost_done;
 };
 
@@ -156,7 +156,7 @@ struct ctw_contact {
 
 const char *ctw_job_state_name(enum ctw_job_state state);
 const char *ctw_job_kind_name(enum ctw_job_kind kind);
-/* What a poll of the job waits for; never 0. */
+/* The key that a waiting poll of the job is woken by; never 0. */
 static inline uint64_t ctw_job_key(const uint8_t id[CTW_IPC_JOB_ID_BYTES])
 {
     uint64_t key;
@@ -169,7 +169,7 @@ static inline bool ctw_job_is_final(const struct ctw_job *j)
     return j->state >= CTW_JOB_DONE;
 }
 
-/* What a job of this model may ask for. */
+/* The bounds of jobs of one model. */
 struct ctw_model_limits {
     const char *name;
     int64_t max_length, fit_length, vocab;
@@ -182,31 +182,31 @@ enum ctw_status ctw_job_read_head(struct ctw_job_head *out, const struct ctw_hea
                                   const struct ctw_model_limits *model,
                                   struct ctw_err *err) CTW_MUST_CHECK;
 
-/* Tells equal parts from others; not meant against someone who searches for collisions. */
+/* Tells equal parts from different ones. Not resistant to deliberate collisions. */
 uint64_t ctw_job_part_digest(const struct ctw_submit *submit);
 
 /*
- * Checks and copies the items of one submit. first_item is how many the job has already, for
- * messages; *bad_item is the item an error is about, or -1. CTW_ENOMEM with an item: its input is
- * longer than what fits the memory limit.
+ * Checks and copies the items of one submit. first_item is the number of items that the job
+ * has already, for messages; *bad_item is the item that an error is about, or -1. CTW_ENOMEM with
+ * an item: its input is too long for the memory limit.
  */
 enum ctw_status ctw_job_part_create(struct ctw_job_part **out, const struct ctw_items_map *items,
                                     const struct ctw_job_head *head, int64_t first_item,
                                     int64_t *bad_item, struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_job_part_destroy(struct ctw_job_part *p); /* NULL is fine */
 
-/* Nobody has it in a list yet. NULL: no memory. */
+/* The job is in no list yet. NULL: no memory. */
 struct ctw_job *ctw_job_create(const void *id, const struct ctw_job_head *head,
                                const char *numerics, const struct ctw_contact *contact);
 void ctw_job_destroy(struct ctw_job *j); /* NULL is fine */
-/* Takes the part over. CTW_ENOMEM leaves both as they were. */
+/* The job owns the part afterwards. CTW_ENOMEM changes neither. */
 enum ctw_status ctw_job_add_part(struct ctw_job *j, struct ctw_job_part *p,
                                  struct ctw_err *err) CTW_MUST_CHECK;
 
 /*
- * Makes items, units and memory for results; needs no lock while the job is pinned and sealed. Then
- * the caller takes the lock and calls ctw_job_planned() with *n_done: the number of items without
- * targets, which are final at once.
+ * Makes items and units, and allocates results. Needs no lock while the job is pinned and sealed.
+ * Then the caller takes the lock and calls ctw_job_planned() with *n_done: the number of items
+ * without targets, which are final at once.
  */
 enum ctw_status ctw_job_plan(struct ctw_job *j, int64_t *n_done,
                              struct ctw_err *err) CTW_MUST_CHECK;
@@ -215,19 +215,19 @@ void ctw_job_planned(struct ctw_job *j, int64_t n_done);
 struct ctw_seq ctw_job_seq(const struct ctw_job *j, int64_t unit);
 int64_t ctw_unit_input(const struct ctw_unit *u); /* tokens that the model reads */
 /*
- * Time for the unit, in units of one token's linear layers: a long sequence's tokens take longer,
- * by attention, and the longest come first. For telling the time left; sliding windows are passed
- * over.
+ * Time for the unit, as a multiple of the time that one token takes in the linear layers. Attention
+ * makes the tokens of long sequences slower, and the longest sequences come first. Used to estimate
+ * the time left; ignores sliding windows.
  */
 double ctw_unit_cost(const struct ctw_job *j, const struct ctw_unit *u);
 /* pair_cost of a model. */
 double ctw_model_pair_cost(const struct ctw_model *model);
-/* Which checkpoint the results are of; before the first item is final, when the engine knows it. A
- * second call is a no-op. */
+/* Names the checkpoint that the results come from, before the first item is final: the engine knows
+ * it by then. A second call is a no-op. */
 void ctw_job_name_source(struct ctw_job *j, const char *identity);
 /*
- * Takes a scored unit in. CTW_ENUMERIC: its numbers are not finite; error_item and error_layer are
- * set; the item never becomes final.
+ * Takes in a scored unit. CTW_ENUMERIC: its numbers are not finite; error.item and error.layer are
+ * set, and the item never becomes final.
  */
 enum ctw_status ctw_job_take(struct ctw_job *j, int64_t unit, int bad_layer, int n_decoders,
                              struct ctw_err *err) CTW_MUST_CHECK;
@@ -235,9 +235,9 @@ enum ctw_status ctw_job_take(struct ctw_job *j, int64_t unit, int bad_layer, int
 bool ctw_job_take_news(struct ctw_job *j); /* true once after new results */
 
 /*
- * The columns of items order[first .. first+n-1], n as large as max_bytes allows but at least 1 if
- * there is one. Reads only what is final, up to n_done as given: needs no lock while the job is
- * pinned. Memory comes from the reply.
+ * The columns of items order[first .. first+n-1], n as large as max_bytes allows, but at least 1
+ * if there is an item. Reads only final items, those before n_done: needs no lock while the job is
+ * pinned. The reply owns the memory.
  */
 enum ctw_status ctw_job_columns(const struct ctw_job *j, int64_t first, int64_t n_done,
                                 int64_t max_bytes, struct ctw_reply *reply, int64_t *n,
@@ -251,27 +251,28 @@ void ctw_job_start(struct ctw_job *j);                                          
 /* -> DONE, FAILED or CANCELED; err NULL: none. */
 void ctw_job_end(struct ctw_job *j, enum ctw_job_state state, const struct ctw_err *err,
                  int64_t now_ms);
-void ctw_job_blame(struct ctw_job *j, int64_t item,
-                   int layer); /* where the error is; -1: unknown */
+/* Where the error is; -1: unknown. */
+void ctw_job_blame(struct ctw_job *j, int64_t item, int layer);
 void ctw_job_touch(struct ctw_job *j, const struct ctw_contact *contact); /* a client asked */
 void ctw_job_wait_until(struct ctw_job *j, int64_t until_ms); /* its client's poll waits so long */
 void ctw_job_peer_gone(struct ctw_job *j, int64_t now_ms);    /* its client's connection is lost */
-/* lost_ms in which the worker did not run do not count as silence. */
+/* The worker did not run for lost_ms, which do not count as silence. */
 void ctw_job_forgive(struct ctw_job *j, int64_t lost_ms, int64_t now_ms);
-int64_t
-ctw_job_quiet_since(const struct ctw_job *j);      /* the later of its end and its last contact */
-int64_t ctw_job_deadline(const struct ctw_job *j); /* when its time without contact is over */
+/* The later of its end and its last contact. */
+int64_t ctw_job_quiet_since(const struct ctw_job *j);
+/* When its time without contact is over. */
+int64_t ctw_job_deadline(const struct ctw_job *j);
 
 /* ---- job_share.c: units and passes ---- */
 
 void ctw_job_share_enter(struct ctw_job *j, double served); /* planned: takes part from now on */
-bool ctw_job_has_unit(const struct ctw_job *j);             /* that no pass has taken */
+bool ctw_job_has_unit(const struct ctw_job *j);             /* a unit that no pass has taken */
 int64_t ctw_job_next_input(const struct ctw_job *j);        /* input tokens of the next unit */
 static inline bool ctw_job_in_pass(const struct ctw_job *j)
 {
     return j->share.tok > 0;
 }
-/* The pass takes the next unit, which is returned. */
+/* The pass takes the next unit; returns the unit. */
 int64_t ctw_job_share_take(struct ctw_job *j);
 void ctw_job_share_done(struct ctw_job *j, int64_t unit); /* scored */
 /* No memory was found: a pass without other jobs will take the unit, and those after it, again. */

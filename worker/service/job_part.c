@@ -1,4 +1,4 @@
-/* From the messages of a client to checked items. */
+/* Checks the messages of a client and makes items of them. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -105,7 +105,7 @@ enum ctw_status ctw_job_read_head(struct ctw_job_head *out, const struct ctw_hea
 
 /* ---- digest ---- */
 
-/* Two multiplications a word (after Vigna's splitmix64 finisher): 16 MiB take milliseconds. */
+/* Two multiplications per word (after Vigna's splitmix64 finisher): 16 MiB take milliseconds. */
 static uint64_t mix(uint64_t h, uint64_t v)
 {
     h = (h ^ v) * 0xbf58476d1ce4e5b9u;
@@ -142,7 +142,7 @@ uint64_t ctw_job_part_digest(const struct ctw_submit *submit)
 
 /* ---- items ---- */
 
-/* What the columns of a part say, read without regard to alignment. */
+/* The columns of a part, which need not be aligned. */
 struct columns {
     const struct ctw_items_map *map;
     bool rolling;
@@ -175,7 +175,7 @@ static enum ctw_status check_columns(struct columns *c, struct ctw_err *err)
     if (m->tokens.n % 4 != 0 || m->n_context.n % 4 != 0 || m->n_continuation.n % 4 != 0 ||
         m->n_tokens.n % 4 != 0)
         return ctw_fail(err, CTW_EINVAL,
-                        "submit.items: a column's bytes are no multiple of 4 (int32)");
+                        "submit.items: the bytes of a column are not a multiple of 4 (int32)");
     if (m->n_context.n != m->n_continuation.n)
         return ctw_fail(err, CTW_EINVAL,
                         "submit.items: n_context has %zu items, n_continuation %zu",
@@ -197,7 +197,7 @@ static enum ctw_status check_lengths(int64_t item, int32_t n_context, int32_t n_
                         "item %" PRId64 ": the context is empty: put the prefix token there", item);
     if (n_targets == 0)
         return ctw_fail(err, CTW_EINVAL,
-                        "item %" PRId64 ": the continuation is empty: nothing is to be scored",
+                        "item %" PRId64 ": the continuation is empty: there is nothing to score",
                         item);
     if (n_targets > head->max_length)
         return ctw_fail(err, CTW_EINVAL,
@@ -238,14 +238,14 @@ static void set_item(struct ctw_item *it, int32_t *tokens, int64_t n_context, in
                             .is_greedy = true};
 }
 
-/* An input that can never be scored is told now, not when its pass is prepared. */
+/* An input that can never be scored is refused now, not when its pass is prepared. */
 static enum ctw_status check_memory(int64_t item, const struct ctw_item *it,
                                     const struct ctw_job_head *head, struct ctw_err *err)
 {
     const double mib = 1024 * 1024;
     bool rolling = head->kind == CTW_JOB_ROLLING;
     int64_t n_input = it->n_tok - 1;
-    if (rolling && n_input > head->max_length) /* its windows */
+    if (rolling && n_input > head->max_length) /* in windows */
         n_input = head->max_length;
     if (n_input <= head->fit_length)
         return CTW_OK;

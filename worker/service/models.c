@@ -40,7 +40,7 @@ const struct ctw_model_slot *ctw_models_in_state(const struct ctw_models *t,
 
 /* ---- names ---- */
 
-/* "/models/Llama-3/" -> "Llama-3"; its beginning, where it is too long */
+/* "/models/Llama-3/" -> "Llama-3"; truncated if it is too long */
 static bool last_name(const char *path, char out[CTW_MODEL_NAME_MAX])
 {
     size_t end = strlen(path);
@@ -62,8 +62,7 @@ enum ctw_status ctw_model_choose_name(const char *path, const char *name,
     bool fits =
         named ? ctw_slice_copy(ctw_slice_of(name), out, CTW_MODEL_NAME_MAX) : last_name(path, out);
     if (!fits)
-        return ctw_fail(err, CTW_EINVAL,
-                        "%s: no model name of 1..%d bytes can be had from it: give one",
+        return ctw_fail(err, CTW_EINVAL, "%s gives no model name of 1..%d bytes: give a name",
                         named ? name : path, CTW_MODEL_NAME_MAX - 1);
     ctw_text_clean(out, strlen(out)); /* it goes over the wire */
     return CTW_OK;
@@ -77,10 +76,10 @@ enum ctw_status ctw_models_add(struct ctw_models *t, const char *path, const cha
     struct ctw_model_slot *same = ctw_models_find(t, name);
     if (same != NULL && same->state != CTW_MODEL_FAILED)
         return ctw_fail(err, CTW_EINVAL,
-                        "a model named %s is there already (%s): give this one another name "
+                        "a model named %s exists already (%s): give the new model another name "
                         "(serve: NAME=DIR; load: model)",
                         name, ctw_model_state_name(same->state));
-    if (same != NULL) { /* another try */
+    if (same != NULL) { /* another attempt */
         char *copy = ctw_strdup(path);
         if (copy == NULL)
             return ctw_fail(err, CTW_ENOMEM, "load: out of memory");
@@ -91,7 +90,7 @@ enum ctw_status ctw_models_add(struct ctw_models *t, const char *path, const cha
     }
     if (t->n == CTW_IPC_MODELS) {
         *retry_ms = CTW_MODELS_BUSY_MS;
-        return ctw_fail(err, CTW_EBUSY, "%d models are loaded, which is the bound: unload one",
+        return ctw_fail(err, CTW_EBUSY, "%d models are loaded, the maximum: unload one",
                         CTW_IPC_MODELS);
     }
     struct ctw_model_slot *m = ctw_calloc(1, sizeof(*m));

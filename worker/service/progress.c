@@ -1,7 +1,8 @@
 /* How far a job is and when it will end, from what the running pass has done. Reads only. */
 #include "worker/service/queue.h"
 
-/* Work done of a job: of earlier passes, and of this one either what is final or its share. */
+/* Work done of a job: in earlier passes, and in the running pass the larger of its final units and
+ * its share of the progress. */
 static double so_far(const struct ctw_queue *q, double done, double in_pass, double in_pass_done)
 {
     double now = in_pass_done;
@@ -23,7 +24,7 @@ static double cost_left(const struct ctw_queue *q, const struct ctw_job *j)
     return j->plan.cost - so_far(q, j->results.cost_done, j->share.cost, j->share.cost_done);
 }
 
-/* Until j ends: its own work, and what others get in fair shares meanwhile. */
+/* Work until j ends: its own, and the fair shares of the other jobs meanwhile. */
 static double cost_before_end(const struct ctw_queue *q, const struct ctw_job *j)
 {
     double own = cost_left(q, j);

@@ -164,10 +164,10 @@ void ctw_queue_peer_gone(struct ctw_queue *q, uint32_t pipe, int64_t now_ms)
     pthread_mutex_unlock(&q->lock);
 }
 
-/* Time in which we did not run is nobody's silence. */
+/* Time in which the worker did not run does not count as silence. */
 static void forgive(struct ctw_queue *q, int64_t now_ms)
 {
-    enum { LATE_MS = 3 * CTW_QUEUE_TICK_MS }; /* as a loaded machine makes it */
+    enum { LATE_MS = 3 * CTW_QUEUE_TICK_MS }; /* a loaded machine delays a tick by less */
     int64_t gap_ms = q->life.tick_ms == 0 ? 0 : now_ms - q->life.tick_ms;
     int64_t lost_ms = gap_ms > LATE_MS ? gap_ms - CTW_QUEUE_TICK_MS : 0;
     q->life.tick_ms = now_ms;

@@ -1,10 +1,10 @@
 /*
- * All that a worker shares between its threads, under one lock: the models, the jobs, and what the
- * scoring thread is doing. The server's threads run the handlers (worker/service/handlers.h), the
+ * The state that the threads of a worker share, under one lock: the models, the jobs, and the
+ * running pass. The server's threads run the handlers (worker/service/handlers.h), the
  * scoring thread runs ctw_scorer_run() (worker/service/scorer.h), the main thread ticks.
  *
- * Nothing slow happens under the lock: parts are checked before they are added, jobs are planned
- * and models opened by the scoring thread without it, results are copied from pinned jobs.
+ * Nothing slow happens under the lock. Parts are checked before they are added. The scoring thread
+ * plans jobs and opens models without the lock. Results are copied from pinned jobs.
  */
 #ifndef CTW_WORKER_QUEUE_H
 #define CTW_WORKER_QUEUE_H
@@ -39,13 +39,13 @@ struct ctw_queue {
     struct ctw_jobs jobs;
     struct ctw_running running;
     struct ctw_life life;
-    /* For polls that wait: a job's state or n_done has changed. Called under the lock. 0: all jobs.
-     */
+    /* Wakes the polls that wait for this key: a job's state or n_done has changed. 0: all jobs.
+     * Called under the lock. */
     void (*wake)(void *arg, uint64_t key);
     void *wake_arg;
 };
 
-/* max_bytes of all jobs. */
+/* max_bytes: the bound for all jobs together. */
 enum ctw_status ctw_queue_init(struct ctw_queue *q, size_t max_bytes,
                                struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_queue_fini(struct ctw_queue *q); /* after all threads ended */
@@ -55,8 +55,8 @@ void ctw_queue_wake_through(struct ctw_queue *q, void (*wake)(void *arg, uint64_
 /* ---- models ---- */
 
 /*
- * CTW_EINVAL: the name is taken, too long or empty; CTW_EBUSY: too many. name NULL: the path's
- * last. *retry_ms comes with an error, 0 when it does not apply.
+ * CTW_EINVAL: the name is taken, too long or empty; CTW_EBUSY: too many models. name NULL:
+ * the last part of the path. *retry_ms is set with an error; 0: a retry will not help.
  */
 enum ctw_status ctw_queue_load(struct ctw_queue *q, const char *path, const char *name,
                                char out_name[CTW_MODEL_NAME_MAX], int *retry_ms,
@@ -66,18 +66,18 @@ enum ctw_status ctw_queue_unload(struct ctw_queue *q, const char *name, int *ret
 
 /* ---- life ---- */
 
-/* A connection is lost: jobs whose last contact came over it wait only a little longer. pipe > 0.
+/* A connection is lost: jobs whose last contact came over it have only a short time left. pipe > 0.
  */
 void ctw_queue_peer_gone(struct ctw_queue *q, uint32_t pipe, int64_t now_ms);
-/* Cancels and forgets jobs whose time is over. Ticks that come much later than each
- * CTW_QUEUE_TICK_MS tell of time in which we did not run (a stopped process, a paused machine): it
- * does not count. */
+/* Cancels and forgets jobs whose time is over. If a tick comes much later than CTW_QUEUE_TICK_MS
+ * after the last, the worker did not run (a stopped process, a paused machine): that time does not
+ * count. */
 void ctw_queue_tick(struct ctw_queue *q, int64_t now_ms);
 /* No new jobs; open ones are cancelled, and with `cancel` all others. Returns unfinished jobs. */
 int ctw_queue_drain(struct ctw_queue *q, bool cancel, bool shut_down);
 /*
- * A shutdown was asked for and may go on: nothing is unfinished, every job is released or its
- * client silent for 2 s, and the reply to the one who asked is on its way.
+ * A shutdown was requested and the worker may end: no job is unfinished, every job is released or
+ * its client is silent for CTW_QUEUE_SILENT_MS, and the reply to the shutdown request has left.
  */
 bool ctw_queue_may_end(struct ctw_queue *q, int64_t now_ms);
 /* Cancels all jobs; ends waiting polls, the running pass and the scoring thread. */
@@ -85,9 +85,9 @@ void ctw_queue_stop(struct ctw_queue *q);
 
 /* ---- with the lock held ---- */
 
-/* Not CTW_OK: no new jobs and models, since the worker has failed (and how), or is draining. */
+/* Not CTW_OK: no new jobs or models, because the worker has failed or is draining. */
 enum ctw_status ctw_queue_admits(const struct ctw_queue *q, struct ctw_err *err) CTW_MUST_CHECK;
-/* Ends a job that is not final; err NULL: DONE. */
+/* Ends the job; a no-op if it is final. err NULL: DONE. */
 void ctw_queue_end(struct ctw_queue *q, struct ctw_job *j, enum ctw_job_state state,
                    const struct ctw_err *err);
 /* The engine can no longer be used: ends all jobs, and takes no more. */

@@ -131,11 +131,11 @@ static bool is_alive(const struct ctw_registry_entry *e)
     int64_t holder;
     if (ctw_process_started(e->pid) == e->started)
         return true;
-    /* One in a container, say, which we cannot see. */
+    /* A process that we cannot see, for example in a container. */
     return is_held(e, &holder) && holder == e->pid;
 }
 
-/* The dead worker's file, and its socket and lock if it was on ipc. */
+/* Removes the dead worker's file, and for ipc its socket and lock. */
 static void clean(const char *path, const struct ctw_registry_entry *e)
 {
     struct ctw_endpoint endpoint;
@@ -148,8 +148,8 @@ static void clean(const char *path, const struct ctw_registry_entry *e)
 /* ---- writing ---- */
 
 /*
- * Like ctw_write_file_atomically(), but never over the file of a living worker: link() fails where
- * rename() would replace.
+ * Like ctw_write_file_atomically(), but never replaces the file of a running worker: link() fails
+ * if the file exists, rename() would replace it.
  */
 static enum ctw_status write_new(const char *path, const char *text, size_t bytes,
                                  struct ctw_err *err)
@@ -167,7 +167,7 @@ static enum ctw_status write_new(const char *path, const char *text, size_t byte
             unlink(path);
         } else if (is_alive(&old)) {
             st = ctw_fail(err, CTW_EBUSY,
-                          "a worker named %s runs already (process %ld): give another --name",
+                          "a worker named %s is already running (process %ld): give another --name",
                           old.name, (long)old.pid);
         } else {
             clean(path, &old);
@@ -257,7 +257,7 @@ enum ctw_status ctw_registry_list(const char *dir, struct ctw_registry_entry **o
             continue;
         }
         if (!is_alive(&e)) {
-            /* Whoever has its address now may be about to write this very file: not ours then. */
+            /* A process that holds its address may be about to write this file: then keep it. */
             int64_t holder;
             if (!is_held(&e, &holder))
                 clean(path, &e);

@@ -1,7 +1,8 @@
 /*
- * What `ctworker ps` reads: one small JSON file a worker in the runtime folder (ipc/endpoint.h),
- * written when the worker listens, removed when it ends. A killed worker leaves its file behind;
- * ctw_registry_list() tells it by the process's start time, and removes it with its socket.
+ * The files that `ctworker ps` reads: one small JSON file per worker in the runtime folder
+ * (ipc/endpoint.h), written when the worker listens, removed when it ends. A killed worker leaves
+ * its file behind; ctw_registry_list() recognises it by the process's start time, and removes it
+ * and its socket.
  */
 #ifndef CTW_WORKER_REGISTRY_H
 #define CTW_WORKER_REGISTRY_H
@@ -22,15 +23,15 @@ struct ctw_registry_entry {
     pid_t pid;
     int64_t started; /* of the process, in clock ticks since the machine's boot */
     int64_t started_unix_s;
-    bool is_private; /* of a program that ends it (--owner-pid): not meant unless it is named */
+    bool is_private; /* owned by a program (--owner-pid): chosen only by name */
 };
 
-/* A name that can be a file's: 1..64 letters, digits, '.', '_', '-', not starting with '.'. */
+/* A name that is a valid file name: 1..64 letters, digits, '.', '_', '-', not starting with '.'. */
 bool ctw_registry_name_ok(const char *name);
 
 /*
- * Writes DIR/NAME.json atomically; pid, started and started_unix_s are filled in. *path gets the
- * file's path, "" after a failure. CTW_EBUSY: a living worker has the name.
+ * Writes DIR/NAME.json atomically; pid, started and started_unix_s are filled in. *path is set to
+ * the file's path, "" after a failure. CTW_EBUSY: a running worker has the name.
  */
 enum ctw_status ctw_registry_add(const char *dir, struct ctw_registry_entry *entry,
                                  char path[CTW_REGISTRY_PATH_MAX],
@@ -38,8 +39,8 @@ enum ctw_status ctw_registry_add(const char *dir, struct ctw_registry_entry *ent
 void ctw_registry_remove(const char *path); /* "" is fine */
 
 /*
- * Living workers, by name; the caller frees *out with ctw_free(). Files of dead ones are removed,
- * unless somebody holds their address. A file that cannot be read is reported and left alone.
+ * Running workers, by name; the caller frees *out with ctw_free(). Files of dead workers are
+ * removed, unless a process holds their address. A file that cannot be read is reported and kept.
  */
 enum ctw_status ctw_registry_list(const char *dir, struct ctw_registry_entry **out, int *n,
                                   struct ctw_err *err) CTW_MUST_CHECK;
@@ -47,7 +48,8 @@ enum ctw_status ctw_registry_list(const char *dir, struct ctw_registry_entry **o
 /* Start time of a process in clock ticks since boot; -1: no such process, or it has ended. */
 int64_t ctw_process_started(pid_t pid);
 
-/* Writes text to PATH by way of a temporary file beside it, so that no reader sees a part. */
+/* Writes a temporary file next to PATH and renames it, so that no reader sees a part of the text.
+ */
 enum ctw_status ctw_write_file_atomically(const char *path, const char *text, size_t bytes,
                                           struct ctw_err *err) CTW_MUST_CHECK;
 

@@ -29,7 +29,7 @@ void ctw_scorer_write_notes(struct ctw_scorer *s)
 
 /* ---- the thread ---- */
 
-/* One thing to do, if there is one. Lock held; given up meanwhile. */
+/* Does one thing, if there is anything to do. Lock held; released meanwhile. */
 static bool step(struct ctw_scorer *s)
 {
     struct ctw_queue *q = s->queue;
@@ -57,7 +57,7 @@ void ctw_scorer_run(struct ctw_scorer *s)
             idle = false;
             continue;
         }
-        if (!idle) { /* look again afterwards: the lock is given up to clear the progress line */
+        if (!idle) { /* step again afterwards: the lock is released to clear the progress line */
             pthread_mutex_unlock(&q->lock);
             ctw_log_progress("%s", "");
             pthread_mutex_lock(&q->lock);

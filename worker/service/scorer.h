@@ -2,11 +2,12 @@
  * The thread that owns the engines: opens and closes models, plans jobs, and scores one pass after
  * another. A pass takes units of all jobs of one model, one unit at a time from the job that has
  * been served the fewest tokens so far, until the engine's pass is full. So no job waits for
- * another one's end, and small jobs ride along. A sequence's score does not depend on what else is
- * in its pass.
+ * another job to end, and small jobs ride along. A sequence's score does not depend on the other
+ * sequences in its pass.
  *
- * Which sequence is too long for the memory may show only when its pass is prepared. Then each job
- * of that pass gets a pass to itself, and only a job whose own pass finds no memory fails.
+ * Whether a sequence is too long for the memory may be known only when its pass is prepared. If
+ * memory runs out, each job of that pass gets a pass of its own, and only a job whose own pass runs
+ * out of memory fails.
  */
 #ifndef CTW_WORKER_SCORER_H
 #define CTW_WORKER_SCORER_H
@@ -46,8 +47,8 @@ void ctw_scorer_run(struct ctw_scorer *s);
 void ctw_scorer_fini(struct ctw_scorer *s);
 
 /*
- * ---- between the files scorer*.c. The lock is held unless a comment says otherwise; "given up
- * meanwhile" means that the function releases it and takes it again. ----
+ * ---- between the files scorer*.c. The lock is held unless a comment says otherwise; "lock
+ * released meanwhile" means that the function releases it and takes it again. ----
  */
 
 /* A line for the log, written later. When all lines are used, further ones are dropped. */
@@ -55,25 +56,26 @@ void ctw_scorer_note(struct ctw_scorer *s, enum ctw_log_level level, const char 
     CTW_PRINTF(3, 4);
 void ctw_scorer_write_notes(struct ctw_scorer *s); /* lock not held */
 
-/* scorer_models.c: opens or closes one model; false: nothing to do. Given up meanwhile. */
+/* scorer_models.c: opens or closes one model; false: nothing to do. Lock released meanwhile. */
 bool ctw_scorer_tend_models(struct ctw_scorer *s);
 /* Several engines may each plan for all memory: only the engine in use holds buffers. NULL: none.
  */
 void ctw_scorer_trim_others(struct ctw_queue *q, const struct ctw_engine *in_use);
 /*
  * The model's files are no longer the files that were opened, so none of its jobs can succeed. The
- * model stays in the table with the reason; `load` under its name opens it again. Given up
- * meanwhile.
+ * model stays in the table with the reason; `load` under its name opens it again. Lock
+ * released meanwhile.
  */
 void ctw_scorer_fail_model(struct ctw_scorer *s, struct ctw_model_slot *m,
                            const struct ctw_err *err);
 
-/* scorer_pass.c: plans one job; false: nothing to do. Given up meanwhile. */
+/* scorer_pass.c: plans one job; false: nothing to do. Lock released meanwhile. */
 bool ctw_scorer_plan_next(struct ctw_queue *q);
 /* Fills the pass; returns its model, NULL when there is nothing to do. */
 struct ctw_model_slot *ctw_scorer_make_pass(struct ctw_scorer *s);
 
-/* scorer_run.c: scores the pass, and takes in its results or its failure. Given up meanwhile. */
+/* scorer_run.c: scores the pass, and takes in its results or its failure. Lock released meanwhile.
+ */
 void ctw_scorer_run_pass(struct ctw_scorer *s, struct ctw_model_slot *m);
 
 #endif

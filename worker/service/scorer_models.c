@@ -18,10 +18,10 @@ static void announce(const struct ctw_model_slot *m, const struct ctw_engine_inf
              (double)info->memory_limit / mib);
     if (info->fit_length < info->max_length)
         ctw_warn("inputs of more than %" PRId64 " tokens do not fit the memory limit and are "
-                 "refused: raise --memory-limit, or say --max-length %" PRId64,
+                 "refused: raise --memory-limit, or give --max-length %" PRId64,
                  info->fit_length, info->fit_length);
     if (info->model->activations != NULL)
-        ctw_info("the file declares activation quantisation (%s); weights only are scored",
+        ctw_info("the file declares activation quantisation (%s); scoring quantises weights only",
                  info->model->activations);
 }
 
@@ -32,7 +32,7 @@ void ctw_scorer_trim_others(struct ctw_queue *q, const struct ctw_engine *in_use
             ctw_engine_trim(q->models.slots[i]->engine);
 }
 
-/* Lock held; given up meanwhile. */
+/* Lock held; released meanwhile. */
 static void open_model(struct ctw_scorer *s, struct ctw_model_slot *m)
 {
     struct ctw_queue *q = s->queue;
@@ -41,8 +41,8 @@ static void open_model(struct ctw_scorer *s, struct ctw_model_slot *m)
     struct ctw_engine_info info;
     struct ctw_err err;
     options.stop = &q->life.stop;
-    options.model_dir = m->path;     /* a loading slot's does not change */
-    ctw_scorer_trim_others(q, NULL); /* so that the new one sees what memory there is */
+    options.model_dir = m->path;     /* does not change while LOADING */
+    ctw_scorer_trim_others(q, NULL); /* so that the new engine sees all free memory */
     s->engine = NULL;
     pthread_mutex_unlock(&q->lock);
     ctw_info("loading %s", options.model_dir);
@@ -51,7 +51,7 @@ static void open_model(struct ctw_scorer *s, struct ctw_model_slot *m)
     if (st == CTW_OK) {
         ctw_engine_get_info(engine, &info);
         announce(m, &info, ctw_now_ms() - start);
-    } else { /* the log may name the folder; clients over tcp have no business with it */
+    } else { /* the log may name the folder; tcp clients must not see it */
         ctw_error("%s: %s", options.model_dir, err.msg);
     }
     pthread_mutex_lock(&q->lock);
@@ -61,7 +61,7 @@ static void open_model(struct ctw_scorer *s, struct ctw_model_slot *m)
         (void)ctw_model_fail(m, &err); /* no engine is open */
 }
 
-/* Lock held; given up meanwhile. */
+/* Lock held; released meanwhile. */
 static void close_model(struct ctw_queue *q, struct ctw_model_slot *m)
 {
     char name[CTW_MODEL_NAME_MAX];

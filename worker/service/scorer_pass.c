@@ -4,7 +4,7 @@
 
 /* ---- planning ---- */
 
-/* What the least served of the other unfinished jobs has got. */
+/* Tokens served to the least served of the other unfinished jobs. */
 static double least_served(const struct ctw_queue *q, const struct ctw_job *job)
 {
     double least = 0;
@@ -37,7 +37,7 @@ bool ctw_scorer_plan_next(struct ctw_queue *q)
     pthread_mutex_lock(&q->lock);
     if (st == CTW_OK) {
         ctw_job_planned(j, n_done);
-        ctw_job_share_enter(j, least_served(q, j)); /* its share from now on, not of the past */
+        ctw_job_share_enter(j, least_served(q, j)); /* its share counts from now on */
         if (n_done > 0)
             ctw_job_name_source(j, ctw_engine_identity(engine));
         if (j->results.n_done == j->input.n_items)
@@ -58,8 +58,8 @@ static bool has_work(const struct ctw_job *j)
 }
 
 /*
- * The job of this model (NULL: of any, for the pass's first unit) that has been served least; the
- * oldest of equals.
+ * The least served job of this model, the oldest among equals. NULL: of any model, for the pass's
+ * first unit.
  */
 static struct ctw_job *next_job(const struct ctw_queue *q, const struct ctw_model_slot *m)
 {

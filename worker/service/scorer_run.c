@@ -55,7 +55,7 @@ static bool is_cancelled(void *arg)
     return atomic_load(&s->queue->life.stop) || !ctw_running_is_wanted(&s->queue->running);
 }
 
-/* A line for people, a few times a second; "" when it is not time. Lock held. */
+/* A line for people, a few times per second; "" in between. Lock held. */
 static void progress_line(struct ctw_scorer *s, int64_t now_ms, char *out, size_t capacity)
 {
     const struct ctw_queue *q = s->queue;
@@ -98,7 +98,7 @@ static void on_progress(void *arg, const struct ctw_progress *p)
         ctw_log_progress("%s", line);
 }
 
-/* Several jobs want their units of this pass. */
+/* Several jobs still want results of this pass. */
 static bool is_shared(const struct ctw_scorer *s)
 {
     const struct ctw_job *first = NULL;
@@ -112,11 +112,12 @@ static bool is_shared(const struct ctw_scorer *s)
     return false;
 }
 
-/* There was no memory for the company: each job tries by itself. */
+/* There was no memory for a pass of several jobs: each job gets a pass of its own. */
 static void part_pass(struct ctw_scorer *s, const struct ctw_err *err)
 {
     ctw_scorer_note(s, CTW_LOG_WARN,
-                    "a pass of several jobs found no memory; each gets its own: %s", err->msg);
+                    "no memory for a pass of several jobs, so each gets a pass of its own: %s",
+                    err->msg);
     for (int64_t i = s->n - 1; i >= 0; i--) {
         struct ctw_job *j = s->units[i].job;
         if (ctw_job_is_final(j) || s->units[i].taken)
@@ -125,7 +126,7 @@ static void part_pass(struct ctw_scorer *s, const struct ctw_err *err)
     }
 }
 
-/* The longest input is what memory is planned for: says whose it is. */
+/* Memory is planned for the longest input: fails its job, and names its item. */
 static void fail_for_memory(struct ctw_scorer *s, const struct ctw_err *err)
 {
     const struct ctw_pass_unit *longest = NULL;
@@ -148,7 +149,7 @@ static void fail_for_memory(struct ctw_scorer *s, const struct ctw_err *err)
     ctw_queue_end(s->queue, longest->job, CTW_JOB_FAILED, &named);
 }
 
-/* The engine said no: its jobs cannot go on, and perhaps the worker neither. */
+/* The engine failed: the jobs of the pass cannot go on, and perhaps the worker cannot either. */
 static void fail_pass(struct ctw_scorer *s, struct ctw_model_slot *m, const struct ctw_err *err)
 {
     struct ctw_queue *q = s->queue;
@@ -183,7 +184,7 @@ static void end_pass(struct ctw_scorer *s, bool completed)
         if (!ctw_job_in_pass(j))
             continue;
         ctw_job_share_end(j);
-        ctw_jobs_unpin(&q->jobs, j); /* may free it, but it only */
+        ctw_jobs_unpin(&q->jobs, j); /* may free j, but no other job */
     }
     s->n = 0;
 }

@@ -21,7 +21,7 @@
 #include "worker/service/scorer.h"
 
 enum {
-    FAILED_LINGER_MS = 5000, /* so that a client can read why */
+    FAILED_LINGER_MS = 5000, /* so that a client can read the reason */
     ABORT_JOIN_MS = 3000
 };
 
@@ -37,11 +37,11 @@ struct serve {
     char dir[CTW_URL_MAX];
     char registry_path[CTW_REGISTRY_PATH_MAX];
     int owner_fd;      /* -1: none */
-    bool owner_polled; /* no pidfd: ask by kill() */
+    bool owner_polled; /* no pidfd: check with kill() */
     bool announced;    /* ready file written */
     int signals;       /* seen */
     int last_signal;
-    int64_t stop_by_ms; /* grace's end; 0: not stopping by signal */
+    int64_t stop_by_ms; /* end of the grace period; 0: not stopping by signal */
     int64_t failed_ms;  /* since when the worker is failed; 0: it is not */
 };
 
@@ -53,7 +53,7 @@ static void *scorer_main(void *scorer)
     return NULL;
 }
 
-/* A link to the process that outlives the reuse of its number. */
+/* A handle of the owner that stays correct if the process id is used again. */
 static enum ctw_status watch_owner(struct serve *s, struct ctw_err *err)
 {
     pid_t pid = s->options->owner_pid;
@@ -80,7 +80,7 @@ static bool owner_gone(const struct serve *s)
     return s->owner_polled && kill(s->options->owner_pid, 0) != 0 && errno == ESRCH;
 }
 
-/* `model`: DIR, or NAME=DIR, where NAME has no slash. */
+/* `model`: DIR, or NAME=DIR, whose NAME has no slash. */
 static enum ctw_status load_model(struct serve *s, const char *model, struct ctw_err *err)
 {
     char asked[CTW_MODEL_NAME_MAX] = "", name[CTW_MODEL_NAME_MAX], path[PATH_MAX];
@@ -101,7 +101,7 @@ static enum ctw_status load_model(struct serve *s, const char *model, struct ctw
     return CTW_OK;
 }
 
-/* Before any other thread was started. */
+/* Before any other thread is started. */
 static enum ctw_status load_models(struct serve *s, struct ctw_err *err)
 {
     enum ctw_status st = CTW_OK;
@@ -161,18 +161,19 @@ static enum ctw_status register_worker(struct serve *s, struct ctw_err *err)
     return ctw_registry_add(s->dir, &e, s->registry_path, err);
 }
 
-/* Who may ask over tcp; over ipc it is this user's processes. */
+/* Access over tcp. Over ipc, only processes of this user can connect. */
 static enum ctw_status set_access(struct serve *s, struct ctw_err *err)
 {
     const struct ctw_serve_options *o = s->options;
     bool tcp = o->listen != NULL && strncmp(o->listen, "tcp://", 6) == 0;
     enum ctw_status st = CTW_OK;
     if (tcp && o->token_file == NULL && !o->insecure)
-        return ctw_fail(err, CTW_EINVAL,
-                        "--listen %s: whoever reaches the address could use and stop the worker: "
-                        "give --token-file FILE (mode 0600, lines NAME ROLE TOKEN), or say "
-                        "--insecure",
-                        o->listen);
+        return ctw_fail(
+            err, CTW_EINVAL,
+            "--listen %s: anyone who reaches the address could use and stop the worker: "
+            "give --token-file FILE (mode 0600, lines NAME ROLE TOKEN), or "
+            "--insecure",
+            o->listen);
     if (o->token_file != NULL)
         st = ctw_auth_read(&s->auth, o->token_file, err);
     if (st != CTW_OK)
@@ -180,11 +181,11 @@ static enum ctw_status set_access(struct serve *s, struct ctw_err *err)
     s->service.auth = s->auth.n > 0 ? &s->auth : NULL;
     s->service.insecure = tcp && s->auth.n == 0;
     if (s->service.insecure)
-        ctw_warn("--insecure: whoever reaches %s can use and stop this worker", o->listen);
+        ctw_warn("--insecure: anyone who reaches %s can use and stop this worker", o->listen);
     return CTW_OK;
 }
 
-/* With --listen the folder is for `ctworker ps` alone: without it, a worker still serves. */
+/* With --listen only `ctworker ps` needs the folder: a worker without one still serves. */
 static enum ctw_status find_folder(struct serve *s, struct ctw_err *err)
 {
     char text[CTW_URL_MAX + 256];
@@ -263,7 +264,7 @@ static void on_signal(struct serve *s, int signal_number)
         ctw_info("signal %d: stopping", signal_number);
 }
 
-/* The worker's failure, if it has one: of an initial model, or of the device. */
+/* The failure of an initial model or of the device; CTW_OK: none. */
 static enum ctw_status failure(struct serve *s, bool *ready)
 {
     struct ctw_queue *q = &s->queue;
@@ -289,14 +290,14 @@ static int unfinished(struct serve *s)
     return n;
 }
 
-/* Somebody may want to read why the worker failed: its owner, or a client that has asked before. */
+/* The owner, or a client that has sent a request, may want to read why the worker failed. */
 static bool has_reader(const struct serve *s)
 {
     return s->options->owner_pid != 0 || s->options->ready_file != NULL ||
            s->options->ready_fd >= 0 || atomic_load(&s->service.n_requests) > 0;
 }
 
-/* One look at the world. -1: go on; else the exit code. */
+/* Checks everything once. -1: go on; else the exit code. */
 static int look(struct serve *s, int64_t now)
 {
     bool ready;
@@ -313,7 +314,7 @@ static int look(struct serve *s, int64_t now)
         return ctw_status_exit_code(err.status);
     }
     if (owner_gone(s)) {
-        ctw_info("process %ld, which owns this worker, is gone: stopping",
+        ctw_info("process %ld, which owns this worker, has ended: stopping",
                  (long)s->options->owner_pid);
         return 0;
     }
@@ -323,9 +324,9 @@ static int look(struct serve *s, int64_t now)
         return 0;
     if (s->signals == 0 || now < s->stop_by_ms)
         return -1;
-    if (unfinished(s) == 0) /* the last one may just have ended: clients get their time to fetch */
+    if (unfinished(s) == 0) /* the last job may just have ended: clients get time to fetch */
         return now < s->stop_by_ms + CTW_QUEUE_SILENT_MS ? -1 : 0;
-    ctw_warn("the grace is over: unfinished jobs are cancelled");
+    ctw_warn("the grace period is over: unfinished jobs are cancelled");
     return 128 + s->last_signal;
 }
 
@@ -357,8 +358,9 @@ static bool join_for_a_tick(pthread_t thread)
 }
 
 /*
- * Waits for the scoring thread, which may be in a chunk or open a model. False: it took longer than
- * anybody wants to wait; *code is the exit code in any case. Signals count on from run().
+ * Waits for the scoring thread, which may be scoring a chunk or opening a model. False: timed out,
+ * or a second signal came. *code is the exit code in both cases. Continues run()'s count of
+ * signals.
  */
 static bool join_scorer(struct serve *s, const sigset_t *signals, int *code)
 {
@@ -385,7 +387,8 @@ static bool join_scorer(struct serve *s, const sigset_t *signals, int *code)
     return true;
 }
 
-/* Ends and frees it all; returns the exit code. While the socket is there, so is the process. */
+/* Ends and frees everything; returns the exit code. The socket disappears before the process ends.
+ */
 static int stop(struct serve *s, const sigset_t *signals, int code)
 {
     ctw_queue_stop(&s->queue);
@@ -396,9 +399,9 @@ static int stop(struct serve *s, const sigset_t *signals, int code)
     if (s->options->ready_file != NULL && s->announced)
         unlink(s->options->ready_file);
     /*
-     * The scoring thread is in the midst of something, with a GPU perhaps. exit() would run the
-     * destructors of libraries (CUDA's, OpenMP's) under it, which then crash or hang: end without.
-     * Log lines are flushed one by one, and standard output has nothing of ours.
+     * The scoring thread is still busy, perhaps on a GPU. exit() would run destructors of libraries
+     * (CUDA, OpenMP) while it uses them, which crash or hang: end without destructors. Log lines
+     * are flushed one by one, and standard output has no buffered text.
      */
     if (!joined)
         _exit(code);
@@ -417,10 +420,11 @@ static void block_signals(sigset_t *signals)
     sigemptyset(signals);
     sigaddset(signals, SIGTERM);
     sigaddset(signals, SIGINT);
-    /* Under nohup it is ignored, and stays so: a blocked signal would be received all the same. */
+    /* Under nohup SIGHUP is ignored and stays ignored: sigtimedwait() would receive it if blocked.
+     */
     if (sigaction(SIGHUP, NULL, &hup) != 0 || hup.sa_handler != SIG_IGN)
         sigaddset(signals, SIGHUP);
-    /* Before any thread is made: they inherit it, and only run() takes signals. */
+    /* Before any thread starts: threads inherit the mask, and only run() receives signals. */
     pthread_sigmask(SIG_BLOCK, signals, NULL);
 }
 
