@@ -72,6 +72,10 @@ class Starting(unittest.TestCase):
                                    listen="tcp://127.0.0.1:0")
                 for secret in (ALICE, ROOT, "short"):
                     self.assertNotIn(secret, told)
+            pipe = f"{f.folder.name}/pipe"
+            os.mkfifo(pipe, 0o600)
+            start_fails(64, "expected a regular file", "--token-file", pipe, access=(),
+                        listen="tcp://127.0.0.1:0")
             start_fails(66, "No such file", "--token-file", "/nowhere/tokens", access=(),
                         listen="tcp://127.0.0.1:0")
 
@@ -177,7 +181,7 @@ class Commands(unittest.TestCase):
             self.assertEqual(a.command("health", a.url).returncode, 0)
             out = a.command("stop", a.url)
             self.assertEqual(out.returncode, 77)
-            self.assertIn("its role does not allow this", out.stderr)
+            self.assertIn("role admin", out.stderr)
             self.assertEqual(a.command("stop", a.url, "--token-file", good).returncode, 0)
             self.assertEqual(ended(a), 0)
 

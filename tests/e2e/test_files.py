@@ -79,7 +79,7 @@ def reshard(source, folder, n_shards):
 
 def slow_pairs(n):
     """A pass with one of these pairs takes the slowest kernels about a second, with or without a sanitizer."""
-    return [([1 + i] * (180 if w.PATIENCE < 3 else 16), [2, 3]) for i in range(n)]
+    return [([1 + i] * (16 if w.is_sanitized(WORKER) else 180), [2, 3]) for i in range(n)]
 
 
 SLOW = ("--threads", "1", "--backend", "cpu", "--cpu-variant", "c")
@@ -229,6 +229,22 @@ class Written(unittest.TestCase):
                 self.assertEqual(c.wait(job)["state"], "done")
                 self.assertEqual(c.fetch(job), want)
                 self.assertEqual(a.text().count("hold the same bytes"), 1)
+
+    def test_other_bytes_under_the_old_time(self):
+        """As cp -p or rsync -t leave it: the time of modification says nothing."""
+        with tempfile.TemporaryDirectory(prefix="ctw-") as d:
+            shutil.copytree(model("tied"), f"{d}/tied")
+            with server(f"{d}/tied") as a, a.client() as c:
+                c.run_pairs(PAIRS)
+                before = os.stat(f"{d}/tied/{SINGLE}")
+                at = checkpoint_io.Checkpoint(f"{d}/tied").records["model.layers.1.mlp.down_proj.weight"][3]
+                overwrite(f"{d}/tied", at, b"\x01\x02\x03\x04")
+                os.utime(f"{d}/tied/{SINGLE}", ns=(before.st_atime_ns, before.st_mtime_ns))
+                try:
+                    r = c.wait(c.pairs(PAIRS))
+                    self.assertEqual((r["state"], r["error"]["code"]), ("failed", "io"), r)
+                except w.Refused as e:
+                    self.assertIn(SINGLE, e.message)
 
     def test_other_bytes(self):
         with tempfile.TemporaryDirectory(prefix="ctw-") as d:

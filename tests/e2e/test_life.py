@@ -338,7 +338,7 @@ class Score(unittest.TestCase):
     def test_a_full_disk_is_named(self):
         for got in (self.score("--out", "/dev/full"), self.score(out="/dev/full")):
             self.assertEqual(got.returncode, 74, got.stderr)
-            self.assertIn("cannot write results: No space left on device", got.stderr)
+            self.assertIn("cannot write: No space left on device", got.stderr)
             self.assertNotIn("cancelled", got.stderr)
 
     def test_nan_in_the_middle_is_named(self):

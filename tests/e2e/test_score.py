@@ -193,7 +193,7 @@ class Ends(Score):
     def test_a_size_limit_leaves_whole_lines(self):
         got = self.run_score("--out", self.out, before="ulimit -f 64; exec")
         self.assertEqual(got.returncode, 74, got.stderr)
-        self.assertIn("out.jsonl: cannot write results: File too large; the file ends after ", got.stderr)
+        self.assertIn("out.jsonl: cannot write: File too large; the file ends after ", got.stderr)
         n = self.check(self.out.read_text())
         self.assertGreater(n, 100)
         meta = json.loads(self.meta.read_text())

@@ -80,7 +80,9 @@ enum ctw_status ctw_container_check(struct ctw_container *c, bool *touched, stru
                             "%s: the file changed while it was in use (it had %lld bytes, now "
                             "%lld); load the model again once it is complete",
                             f->name, (long long)f->info.st_size, (long long)f->seen.st_size);
-        *touched = *touched || !is_same_time(&f->seen.st_mtim, &f->info.st_mtim);
+        /* A program can set the time of modification back (cp -p), but not that of the change. */
+        *touched = *touched || !is_same_time(&f->seen.st_mtim, &f->info.st_mtim) ||
+                   !is_same_time(&f->seen.st_ctim, &f->info.st_ctim);
     }
     return ctw_container_check_maps(c, err);
 }

@@ -107,12 +107,14 @@ enum ctw_status ctw_call_worker(struct ctw_client **client, const char *url,
         st = ctw_client_call(*client, request, timeout_ms, reply, err);
     if (st == CTW_OK)
         st = ctw_reply_status(reply, err);
+    if (st == CTW_EREFUSED && request->token.n != 0 && strcmp(err->msg, "refused") != 0)
+        return ctw_fail_prefix(err, "%s: refused", url); /* the worker says why */
     if (st == CTW_EREFUSED)
         return ctw_fail(
             err, st, "%s: refused: %s", url,
             request->token.n == 0
                 ? "give the worker's token (--token-file FILE, or CTW_TOKEN)"
-                : "the worker does not know this token, or its role does not allow this request");
+                : "the worker does not know this token");
     return st;
 }
 

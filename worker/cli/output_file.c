@@ -85,7 +85,7 @@ enum ctw_status ctw_output_file_write(struct ctw_output_file *f, const char *lin
         return CTW_OK;
     take_back(f, done - whole);
     return ctw_fail(err, CTW_EIO,
-                    "%s: cannot write results: %s; the file ends after %lld whole lines", f->path,
+                    "%s: cannot write: %s; the file ends after %lld whole lines", f->path,
                     strerror(why), (long long)f->n_lines);
 }
 

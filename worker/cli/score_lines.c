@@ -110,7 +110,7 @@ enum ctw_status ctw_score_item_read(struct ctw_score_item *item, int64_t line, c
     if (st == CTW_OK)
         st = read_tokens(item, root, vocab, err);
     if (st == CTW_OK && item->seq.n_tok - 1 > max_length)
-        st = ctw_json_fail(root, err, CTW_EINVAL,
+        st = ctw_json_fail(root, err, CTW_EFORMAT,
                            "%lld tokens are more than the maximum length of %lld plus the last "
                            "target: truncate the tokens or raise --max-length",
                            (long long)item->seq.n_tok, (long long)max_length);

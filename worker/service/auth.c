@@ -22,10 +22,12 @@ static enum ctw_status read_file(const char *path, bool is_private, char **out, 
     struct stat st;
     char *text = NULL;
     enum ctw_status status = CTW_OK;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe must not hang us */
     if (fd < 0 || fstat(fd, &st) != 0)
         status = ctw_fail(err, errno == ENOENT ? CTW_ENOTFOUND : CTW_EIO, "--token-file %s: %s",
                           path, strerror(errno));
+    else if (!S_ISREG(st.st_mode))
+        status = ctw_fail(err, CTW_EINVAL, "--token-file %s: expected a regular file", path);
     else if (is_private && (st.st_uid != geteuid() || (st.st_mode & 077) != 0))
         status = ctw_fail(
             err, CTW_EINVAL,
