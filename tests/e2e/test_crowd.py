@@ -52,7 +52,7 @@ class Crowd(unittest.TestCase):
                 except TimeoutError:
                     pass  # it is not read: there is no room
                 senders.append(s)
-            if not w.is_sanitized(w.FAKE):  # a sanitizer's own memory grows with the worker's
+            if not w.sanitizers(w.FAKE):  # a sanitizer's own memory grows with the worker's
                 self.assertLess(rss(a) - before, 256 * MIB + 32 * MIB)
             start = time.monotonic()
             for _ in range(25):
