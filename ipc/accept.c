@@ -8,7 +8,10 @@
 #include "base/mem.h"
 #include "ipc/server_internal.h"
 
-enum { ACCEPT_AGAIN_MS = 100 /* for example after running out of file descriptors */ };
+enum {
+    ACCEPT_AGAIN_MS = 100, /* for example after running out of file descriptors */
+    SPARE_CONNECTIONS = 16 /* above the maximum, while dropped connections are being closed */
+};
 
 /* Logs at most one line per minute. */
 static void refuse(struct ctw_server *s, const char *why)
@@ -46,6 +49,27 @@ static void name_peer(struct ctw_connection *c)
              port);
 }
 
+/*
+ * Drops the oldest connection that has sent no admitted request, if the server asks for tokens, so
+ * that strangers cannot keep clients out by doing nothing. Is there one?
+ */
+static bool drop_stranger(struct ctw_server *s)
+{
+    struct ctw_connection *oldest = NULL;
+    if (s->options.admits == NULL || s->n_connections >= s->max_connections + SPARE_CONNECTIONS)
+        return false;
+    for (struct ctw_connection *c = s->connections; c != NULL; c = c->next)
+        if (!c->admitted && !c->closing)
+            oldest = c; /* the list has the newest first */
+    if (oldest == NULL)
+        return false;
+    int64_t now = ctw_now_ms();
+    ctw_connection_drop(
+        oldest, now < s->refused_ms ? NULL : "it sent no token, and a new client needs its place");
+    s->refused_ms = now < s->refused_ms ? s->refused_ms : now + 60000;
+    return true;
+}
+
 static bool is_welcome(struct ctw_server *s, nng_stream *stream)
 {
     uint64_t uid;
@@ -58,7 +82,7 @@ static bool is_welcome(struct ctw_server *s, nng_stream *stream)
         refuse(s, "it belongs to another user");
         return false;
     }
-    if (s->n_connections < s->max_connections)
+    if (s->n_connections < s->max_connections || drop_stranger(s))
         return true;
     snprintf(why, sizeof(why), "all %d connections are in use", s->max_connections);
     refuse(s, why);

@@ -190,6 +190,7 @@ static bool answer(struct ctw_exchange *e, bool may_fetch, struct ctw_wait *wait
     if (s->options.admits != NULL && !s->options.admits(s->options.arg, &peer, &request)) {
         (void)ctw_fail(&err, CTW_EREFUSED, "refused");
         ctw_reply_fail(&reply, &err);
+        e->refused = true;
     } else if (st == CTW_OK && request.op == CTW_OP_FETCH && !may_fetch)
         wait->until_ms = ctw_now_ms() + FETCH_AGAIN_MS;
     else if (st == CTW_OK)
@@ -234,6 +235,7 @@ static void handle(struct ctw_server *s, struct ctw_exchange *e)
     pthread_mutex_unlock(&s->lock);
     bool done = gone || answer(e, may_fetch, &wait, &e->reply);
     pthread_mutex_lock(&s->lock);
+    c->admitted = c->admitted || (!gone && !e->refused);
     if (!c->closing && done && wait.until_ms != 0) {
         s->fetch_waits = s->fetch_waits || !may_fetch;
         put_off(e, &wait, n_wakes);

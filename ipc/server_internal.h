@@ -39,6 +39,7 @@ struct ctw_exchange {
     struct ctw_exchange *next; /* in the list that holds the exchange */
     size_t n, n_trace;         /* request bytes, and how many are nng's header before the message */
     size_t charge;             /* bytes in server->unhandled (request) or server->unsent (reply) */
+    bool refused;              /* it had no valid token */
     bool counted;              /* counted in conn->n_exchanges */
     unsigned char *data;       /* the request; NULL: handled and freed */
     unsigned char head[CTW_FRAME_BYTES + CTW_TRACE_BYTES]; /* of the reply */
@@ -70,6 +71,7 @@ struct ctw_connection {
     nng_stream *stream;
     nng_aio *rx, *tx;
     bool rx_busy, tx_busy; /* an nng operation is in flight */
+    bool admitted;         /* it has sent a request that the handler took */
     bool closing;          /* the stream is closed; freed when no operation is in flight */
     bool waits_for_room;
     bool hello_sent;

@@ -1,6 +1,7 @@
 """Who may ask what over tcp: tokens, roles, owners of jobs, what is told and what is logged."""
 
 import os
+import socket
 import unittest
 from pathlib import Path
 
@@ -86,6 +87,32 @@ class Asking(unittest.TestCase):
             call(*args, **kw)
         self.assertEqual(e.exception.code, code, e.exception.message)
         return e.exception.message
+
+    def test_silent_strangers_keep_nobody_out(self):
+        """More connections than there are places, none of which sends a request."""
+        with Files() as f, worker(f) as a, TokenClient(a.url, ALICE) as old:
+            old.call("health")
+            host, port = a.url.removeprefix("tcp://").rsplit(":", 1)
+            most = old.call("info")["limits"]["connections"]
+            strangers = []
+            try:
+                for _ in range(most + 20):
+                    s = socket.create_connection((host, int(port)), timeout=10)
+                    s.sendall(b"\0SP\0\0\x30\0\0")
+                    strangers.append(s)
+                with TokenClient(a.url, BOB) as new:
+                    new.call("health")
+                old.call("health")
+            finally:
+                for s in strangers:
+                    s.close()
+
+    def test_one_token_leaves_slots_for_others(self):
+        with Files() as f, worker(f) as a, TokenClient(a.url, ALICE) as alice, TokenClient(a.url, BOB) as bob:
+            for n in range(48):
+                self.assertEqual(bob.wait(bob.pairs(PAIR))["state"], "done")
+            self.assertIn("the maximum for one token", self.refused(bob.pairs, PAIR, code="busy"))
+            alice.run_pairs(PAIR)
 
     def test_without_a_token_nothing_is_told(self):
         with Files() as f, worker(f) as a:

@@ -80,8 +80,9 @@ static enum ctw_status usable_model(struct ctw_queue *q, const char *name, int *
 /* ---- space ---- */
 
 enum {
-    OPEN_JOBS = CTW_IPC_JOBS / 4, /* not sealed yet, of one client */
-    FORGOTTEN_MS = 60000          /* without contact, while other clients are refused */
+    OPEN_JOBS = CTW_IPC_JOBS / 4,      /* not sealed yet, of one client */
+    OWNER_JOBS = CTW_IPC_JOBS / 4 * 3, /* of one token, finished ones included */
+    FORGOTTEN_MS = 60000               /* without contact, while other clients are refused */
 };
 
 static bool is_open(const struct ctw_job *j)
@@ -142,6 +143,24 @@ static enum ctw_status find_room(const struct ctw_queue *q, struct ctw_err *err)
     return CTW_OK;
 }
 
+/* Of one token's name, so that others have slots whatever it does; this user over ipc has them all.
+ */
+static enum ctw_status check_owner(const struct ctw_queue *q, const struct ctw_contact *contact,
+                                   struct ctw_err *err)
+{
+    int n = 0;
+    if (contact->owner == NULL || contact->owner[0] == '\0')
+        return CTW_OK;
+    for (const struct ctw_job *j = q->jobs.first; j != NULL; j = j->next)
+        n += !j->removed && ctw_job_is_of(j, contact);
+    if (n < OWNER_JOBS)
+        return CTW_OK;
+    return ctw_fail(err, CTW_EBUSY,
+                    "the token %s has %d jobs here, the maximum for one token: release finished "
+                    "jobs, or wait",
+                    contact->owner, n);
+}
+
 /* For a new job. */
 static enum ctw_status check_room(struct ctw_queue *q, struct arrival *a, struct ctw_err *err)
 {
@@ -153,6 +172,8 @@ static enum ctw_status check_room(struct ctw_queue *q, struct arrival *a, struct
                         "this client has %d jobs that are not sealed, the maximum: seal them, "
                         "or cancel and release them",
                         OPEN_JOBS);
+    if (check_owner(q, a->contact, err) != CTW_OK)
+        return err->status;
     enum ctw_status st = find_room(q, err);
     if (st != CTW_OK && drop_forgotten(q, a))
         st = find_room(q, err);
