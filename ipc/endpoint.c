@@ -105,9 +105,9 @@ static enum ctw_status check_host(const struct ctw_endpoint *e, struct ctw_err *
     freeaddrinfo(list);
     if (any)
         return ctw_fail(err, CTW_EINVAL,
-                        "\"%s\" would listen on every network of this machine, and anyone who can "
-                        "connect can use and stop the worker: give one address, for example "
-                        "tcp://127.0.0.1:%d, or pass --insecure-bind-any",
+                        "\"%s\" would listen on every network of this machine, without encryption: "
+                        "give one address, for example tcp://127.0.0.1:%d, or pass "
+                        "--insecure-bind-any",
                         e->url, e->port);
     return CTW_OK;
 }

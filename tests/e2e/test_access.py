@@ -77,6 +77,8 @@ class Starting(unittest.TestCase):
             os.mkfifo(pipe, 0o600)
             start_fails(64, "expected a regular file", "--token-file", pipe, access=(),
                         listen="tcp://127.0.0.1:0")
+            start_fails(64, "give only one of the two", "--token-file", f.file(LINES), "--insecure", access=(),
+                        listen="tcp://127.0.0.1:0")
             start_fails(66, "No such file", "--token-file", "/nowhere/tokens", access=(),
                         listen="tcp://127.0.0.1:0")
 

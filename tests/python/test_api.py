@@ -90,6 +90,14 @@ def test_errors_name_what_is_wrong(
         for bad in ("text", [1.5], [1 << 40], 5, [[1, 2]]):
             with pytest.raises(ArgumentError, match="sequence 0: expected token ids"):
                 worker.score([bad])
+        with pytest.raises(ArgumentError, match="expected a list of sequences, found NoneType"):
+            worker.score(None)  # type: ignore[arg-type]
+        with Client(worker.endpoint) as client:
+            pass
+        with pytest.raises(CtworkerError, match="this Client is closed"):
+            client.score([[1, 2]])
+    with pytest.raises(CtworkerError, match="this Worker is closed"):
+        worker.score([[1, 2]])
     with pytest.raises(ArgumentError, match="takes no 'thread': its options are"):
         Worker(checkpoint, thread=1)
     with pytest.raises(CtworkerError, match="there is no folder"):

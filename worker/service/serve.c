@@ -174,6 +174,10 @@ static enum ctw_status set_access(struct serve *s, struct ctw_err *err)
             "give --token-file FILE (mode 0600, lines NAME ROLE TOKEN), or "
             "--insecure",
             o->listen);
+    if (o->token_file != NULL && o->insecure)
+        return ctw_fail(err, CTW_EINVAL,
+                        "--insecure allows access without tokens, --token-file asks for them: give "
+                        "only one of the two options");
     if (o->token_file != NULL)
         st = ctw_auth_read(&s->auth, o->token_file, err);
     if (st != CTW_OK)

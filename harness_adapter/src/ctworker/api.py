@@ -42,6 +42,7 @@ class Client:
         given = {"endpoint": endpoint, "token_file": token_file, "timeout": timeout}
         settings = arguments.parse(given | {"load_timeout": load_timeout, "model": model})
         self._session = Session(settings, None)
+        self._closed = False
 
     def __enter__(self) -> Client:
         return self
@@ -50,7 +51,8 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Stops a worker that this object started; any other worker keeps running."""
+        """Stops a worker that this object started; any other worker keeps running. Then nothing can be scored."""
+        self._closed = True
         self._session.close()
 
     @property
@@ -94,7 +96,7 @@ class Client:
         on_score(i, score) is called as soon as a sequence's score is final.
         Raises CtworkerError; an error in one sequence names the sequence's number.
         """
-        items = [_item(i, sequence) for i, sequence in enumerate(sequences)]
+        items = [_item(i, sequence) for i, sequence in enumerate(_list(sequences))]
         head = {"max_length": max_length or self.max_length}
         return self._run("loglikelihood", items, head, on_score, on_progress)
 
@@ -110,7 +112,7 @@ class Client:
     ) -> list[Score]:
         """Log-probabilities of every token of texts of any length, in lm-eval's windows of max_length tokens; the first
         token is conditioned on prefix_token (for example BOS). Otherwise like score()."""
-        items = [Item(_tokens(i, text)) for i, text in enumerate(texts)]
+        items = [Item(_tokens(i, text)) for i, text in enumerate(_list(texts))]
         head = {
             "max_length": max_length or self.max_length,
             "prefix_token": prefix_token,
@@ -126,6 +128,8 @@ class Client:
         on_score: Callable[[int, Score], None] | None,
         on_progress: Callable[[Progress], None] | None,
     ) -> list[Score]:
+        if self._closed:
+            raise CtworkerError(f"this {type(self).__name__} is closed: create another one")
         scores: list[Score | None] = [None] * len(items)
         asked = [i for i, item in enumerate(items) if len(item.tokens) > item.n_context]
 
@@ -180,6 +184,7 @@ class Worker(Client):
             )
         settings = arguments.parse(given)
         self._session = Session(settings, hub.resolve(settings.pretrained or "", settings, weights=True))
+        self._closed = False
 
     @property
     def pid(self) -> int:
@@ -191,6 +196,13 @@ _WORKER_OPTIONS = {
     "max_length", "threads", "memory_limit", "cpu_variant", "revision", "subfolder", "cache_dir", "token",
     "local_files_only", "worker_log", "timeout", "load_timeout",
 }  # fmt: skip
+
+
+def _list(sequences: Any) -> list[Any]:
+    try:
+        return list(sequences)
+    except TypeError:
+        raise ArgumentError(f"expected a list of sequences, found {type(sequences).__name__}") from None
 
 
 def _tokens(i: int, tokens: Any) -> array:
