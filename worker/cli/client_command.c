@@ -5,7 +5,6 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "worker/service/registry.h"
 
 static void add_name(char *names, size_t cap, const char *name)
 {
@@ -60,9 +59,19 @@ static enum ctw_status by_name(const struct ctw_registry_entry *list, int n, con
                     name);
 }
 
-enum ctw_status ctw_find_worker(const char *which, char url[CTW_URL_MAX], struct ctw_err *err)
+enum ctw_status ctw_list_workers(struct ctw_registry_entry **out, int *n, struct ctw_err *err)
 {
-    char dir[CTW_URL_MAX];
+    char dir[CTW_URL_MAX], text[CTW_URL_MAX + 256];
+    *out = NULL;
+    *n = 0;
+    if (ctw_runtime_dir_passed_over(text, sizeof(text)) != NULL)
+        ctw_warn("%s", text);
+    enum ctw_status st = ctw_runtime_dir(dir, sizeof(dir), err);
+    return st == CTW_OK ? ctw_registry_list(dir, out, n, err) : st;
+}
+
+static enum ctw_status find_url(const char *which, char url[CTW_URL_MAX], struct ctw_err *err)
+{
     struct ctw_registry_entry *list = NULL;
     int n;
     if (which != NULL && strstr(which, "://") != NULL) {
@@ -72,16 +81,29 @@ enum ctw_status ctw_find_worker(const char *which, char url[CTW_URL_MAX], struct
             memcpy(url, e.url, CTW_URL_MAX);
         return st;
     }
-    char text[CTW_URL_MAX + 256];
-    if (ctw_runtime_dir_passed_over(text, sizeof(text)) != NULL)
-        ctw_warn("%s", text);
-    enum ctw_status st = ctw_runtime_dir(dir, sizeof(dir), err);
-    if (st == CTW_OK)
-        st = ctw_registry_list(dir, &list, &n, err);
+    enum ctw_status st = ctw_list_workers(&list, &n, err);
     if (st == CTW_OK)
         st = which == NULL ? only_one(list, n, url, err) : by_name(list, n, which, url, err);
     ctw_free(list);
     return st;
+}
+
+enum ctw_status ctw_find_worker(const char *which, const char *token_file,
+                                struct ctw_worker_address *out, struct ctw_err *err)
+{
+    enum ctw_status st = find_url(which, out->url, err);
+    return st == CTW_OK ? ctw_auth_client_token(token_file, out->token, err) : st;
+}
+
+struct ctw_option ctw_answer_timeout_option(int64_t *seconds)
+{
+    return (struct ctw_option){.name = "timeout",
+                               .type = CTW_OPT_INT,
+                               .value = seconds,
+                               .min = 1,
+                               .max = 3600,
+                               .meta = "SECONDS",
+                               .help = "how long to wait for an answer"};
 }
 
 struct ctw_option ctw_token_option(const char **file)
@@ -95,27 +117,43 @@ struct ctw_option ctw_token_option(const char **file)
                 "line (default: the token in CTW_TOKEN, if set)"};
 }
 
-enum ctw_status ctw_call_worker(struct ctw_client **client, const char *url,
-                                struct ctw_request *request, int timeout_ms,
-                                struct ctw_reply *reply, struct ctw_err *err)
+struct ctw_command_line ctw_client_command_line(const char *name, const char *synopsis,
+                                                const char *about, const struct ctw_option *options,
+                                                int n_options, const char **which)
 {
-    memset(reply, 0, sizeof(*reply));
-    enum ctw_status st = CTW_OK;
-    if (*client == NULL)
-        st = ctw_client_open(client, url, err);
+    return (struct ctw_command_line){.name = name,
+                                     .synopsis = synopsis,
+                                     .about = about,
+                                     .options = options,
+                                     .n_options = n_options,
+                                     .positional = "URL",
+                                     .n_positional_max = 1,
+                                     .positionals = which};
+}
+
+enum ctw_status ctw_call_worker(struct ctw_worker_call *call, const struct ctw_worker_address *to,
+                                int timeout_ms, struct ctw_err *err)
+{
+    call->request.token = ctw_slice_of(to->token);
+    enum ctw_status st = ctw_client_open(&call->client, to->url, err);
     if (st == CTW_OK)
-        st = ctw_client_call(*client, request, timeout_ms, reply, err);
+        st = ctw_client_call(call->client, &call->request, timeout_ms, &call->reply, err);
     if (st == CTW_OK)
-        st = ctw_reply_status(reply, err);
-    if (st == CTW_EREFUSED && request->token.n != 0 && strcmp(err->msg, "refused") != 0)
-        return ctw_fail_prefix(err, "%s: refused", url); /* the worker says why */
-    if (st == CTW_EREFUSED)
-        return ctw_fail(
-            err, st, "%s: refused: %s", url,
-            request->token.n == 0
-                ? "give the worker's token (--token-file FILE, or CTW_TOKEN)"
-                : "the worker does not know this token");
-    return st;
+        st = ctw_reply_status(&call->reply, err);
+    if (st != CTW_EREFUSED || err == NULL)
+        return st;
+    if (to->token[0] != '\0' && strcmp(err->msg, "refused") != 0)
+        return ctw_fail_prefix(err, "%s: refused", to->url); /* the worker says why */
+    return ctw_fail(err, st, "%s: refused: %s", to->url,
+                    to->token[0] == '\0'
+                        ? "give the worker's token (--token-file FILE, or CTW_TOKEN)"
+                        : "the worker does not know this token");
+}
+
+void ctw_worker_call_close(struct ctw_worker_call *call)
+{
+    ctw_reply_close(&call->reply);
+    ctw_client_close(call->client);
 }
 
 void ctw_json_write_slice(struct ctw_json_writer *w, const char *key, struct ctw_slice s)

@@ -9,25 +9,46 @@
 #include "ipc/endpoint.h"
 #include "worker/cli/options.h"
 #include "worker/service/auth.h"
+#include "worker/service/registry.h"
 
+/* Which worker a command speaks to, and as whom. */
+struct ctw_worker_address {
+    char url[CTW_URL_MAX];
+    char token[CTW_TOKEN_MAX]; /* "": none */
+};
+
+/* One request and its reply: set request.op and request.body. Start from {0}. */
+struct ctw_worker_call {
+    struct ctw_request request;
+    struct ctw_reply reply; /* valid until the call is closed */
+    struct ctw_client *client;
+};
+
+/* The options --timeout, for a command that waits for one answer, and --token-file. */
+struct ctw_option ctw_answer_timeout_option(int64_t *seconds);
+struct ctw_option ctw_token_option(const char **file);
+/* The command line of a command that takes one worker, [URL], which goes to *which. */
+struct ctw_command_line ctw_client_command_line(const char *name, const char *synopsis,
+                                                const char *about, const struct ctw_option *options,
+                                                int n_options, const char **which);
+
+/* The workers of this user, by name (ctw_registry_list()). A runtime folder that is ignored is
+ * logged. */
+enum ctw_status ctw_list_workers(struct ctw_registry_entry **out, int *n,
+                                 struct ctw_err *err) CTW_MUST_CHECK;
 /*
  * `which`: a URL, the name of a worker of this user, or NULL for the only worker that runs, not
- * counting private workers (see worker/service/registry.h). CTW_ENOTFOUND: no such worker;
- * CTW_EINVAL: several workers run, and the message names them.
+ * counting private workers (see worker/service/registry.h). `token_file`: of --token-file, see
+ * ctw_auth_client_token(). CTW_ENOTFOUND: no such worker; CTW_EINVAL: several workers run, and the
+ * message names them.
  */
-enum ctw_status ctw_find_worker(const char *which, char url[CTW_URL_MAX],
-                                struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_find_worker(const char *which, const char *token_file,
+                                struct ctw_worker_address *out, struct ctw_err *err) CTW_MUST_CHECK;
 
-/* The option --token-file of a client command; see ctw_auth_client_token(). */
-struct ctw_option ctw_token_option(const char **file);
-
-/*
- * Sends one request to the worker at url. *reply is valid while *client is open. Close the
- * reply, then the client, also after a failure. A refusal (CTW_EREFUSED) is a failure.
- */
-enum ctw_status ctw_call_worker(struct ctw_client **client, const char *url,
-                                struct ctw_request *request, int timeout_ms,
-                                struct ctw_reply *reply, struct ctw_err *err) CTW_MUST_CHECK;
+/* Sends the call's request. A refusal (CTW_EREFUSED) is a failure. Close the call in any case. */
+enum ctw_status ctw_call_worker(struct ctw_worker_call *call, const struct ctw_worker_address *to,
+                                int timeout_ms, struct ctw_err *err) CTW_MUST_CHECK;
+void ctw_worker_call_close(struct ctw_worker_call *call);
 
 /* JSON output: a key with a slice as a string, a slice as hex, or a number. */
 void ctw_json_write_slice(struct ctw_json_writer *w, const char *key, struct ctw_slice s);

@@ -45,47 +45,29 @@ int ctw_cmd_health(int argc, char **argv)
          .value = &ready,
          .help = "succeed only if the worker is ready for jobs"},
         {.name = "json", .type = CTW_OPT_FLAG, .value = &json, .help = "print one JSON object"},
-        {.name = "timeout",
-         .type = CTW_OPT_INT,
-         .value = &timeout_s,
-         .min = 1,
-         .max = 3600,
-         .meta = "SECONDS",
-         .help = "how long to wait for an answer"},
+        ctw_answer_timeout_option(&timeout_s),
         ctw_token_option(&token_file),
     };
-    const struct ctw_command_line line = {.name = "health",
-                                          .synopsis = "[URL] [--ready] [--json]",
-                                          .about = about,
-                                          .options = options,
-                                          .n_options = (int)CTW_COUNT(options),
-                                          .positional = "URL",
-                                          .n_positional_max = 1,
-                                          .positionals = &which};
+    const struct ctw_command_line line = ctw_client_command_line(
+        "health", "[URL] [--ready] [--json]", about, options, (int)CTW_COUNT(options), &which);
     int exit_code;
     ctw_options_parse(&line, argc, argv, &exit_code);
     if (exit_code >= 0)
         return exit_code;
-    char url[CTW_URL_MAX], token[CTW_TOKEN_MAX];
-    struct ctw_client *client = NULL;
-    struct ctw_request request = {.op = CTW_OP_HEALTH};
-    struct ctw_reply reply = {0};
+    struct ctw_worker_address worker;
+    struct ctw_worker_call call = {.request.op = CTW_OP_HEALTH};
     struct ctw_err err;
     bool well = false;
-    enum ctw_status st = ctw_find_worker(which, url, &err);
+    enum ctw_status st = ctw_find_worker(which, token_file, &worker, &err);
     if (st == CTW_OK)
-        st = ctw_auth_client_token(token_file, token, &err);
-    request.token = ctw_slice_of(st == CTW_OK ? token : "");
-    if (st == CTW_OK)
-        st = ctw_call_worker(&client, url, &request, (int)timeout_s * 1000, &reply, &err);
+        st = ctw_call_worker(&call, &worker, (int)timeout_s * 1000, &err);
     if (st == CTW_OK) {
-        struct ctw_slice state = reply.body.health.state;
+        struct ctw_slice state = call.reply.body.health.state;
         well = ready ? ctw_slice_is(state, "ready") : !ctw_slice_is(state, "failed");
-        st = print(&reply.body.health, json, &err);
+        st = print(&call.reply.body.health, json, &err);
     }
     if (st != CTW_OK)
         ctw_error("health: %s", err.msg);
-    ctw_reply_close(&reply);
-    ctw_client_close(client);
+    ctw_worker_call_close(&call);
     return st != CTW_OK ? ctw_status_exit_code(st) : well ? 0 : 1;
 }

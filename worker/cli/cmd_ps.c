@@ -8,7 +8,6 @@
 #include "worker/cli/client_command.h"
 #include "worker/cli/commands.h"
 #include "worker/cli/options.h"
-#include "worker/service/registry.h"
 
 static const char about[] =
     "Lists the workers of this user on this machine: name, process id, state, uptime, models\n"
@@ -19,19 +18,16 @@ static const char about[] =
     "file; 74 the token file or the runtime folder cannot be read.\n";
 
 /* "ready", ..., or "no answer" */
-static void ask_state(const char *url, const char *token, char out[32])
+static void ask_state(struct ctw_worker_address *worker, char out[32])
 {
     enum { TIMEOUT_MS = 2000 };
-    struct ctw_client *client = NULL;
-    struct ctw_request request = {.op = CTW_OP_HEALTH, .token = ctw_slice_of(token)};
-    struct ctw_reply reply;
-    enum ctw_status st = ctw_call_worker(&client, url, &request, TIMEOUT_MS, &reply, NULL);
+    struct ctw_worker_call call = {.request.op = CTW_OP_HEALTH};
+    enum ctw_status st = ctw_call_worker(&call, worker, TIMEOUT_MS, NULL);
     if (st == CTW_OK)
-        ctw_slice_copy(reply.body.health.state, out, 32);
+        ctw_slice_copy(call.reply.body.health.state, out, 32);
     else
         snprintf(out, 32, st == CTW_EREFUSED ? "refused" : "no answer");
-    ctw_reply_close(&reply);
-    ctw_client_close(client);
+    ctw_worker_call_close(&call);
 }
 
 static void write_entry(struct ctw_json_writer *w, const struct ctw_registry_entry *e,
@@ -50,18 +46,15 @@ static void write_entry(struct ctw_json_writer *w, const struct ctw_registry_ent
     ctw_json_write_close(w, '}');
 }
 
-static enum ctw_status list_workers(bool json, const char *token, struct ctw_err *err)
+static enum ctw_status list_workers(bool json, const char *token_file, struct ctw_err *err)
 {
-    char dir[CTW_URL_MAX];
+    struct ctw_worker_address worker;
     struct ctw_registry_entry *list = NULL;
     struct ctw_json_writer w = {0};
     int n = 0;
-    char text[CTW_URL_MAX + 256];
-    if (ctw_runtime_dir_passed_over(text, sizeof(text)) != NULL)
-        ctw_warn("%s", text);
-    enum ctw_status st = ctw_runtime_dir(dir, sizeof(dir), err);
+    enum ctw_status st = ctw_auth_client_token(token_file, worker.token, err);
     if (st == CTW_OK)
-        st = ctw_registry_list(dir, &list, &n, err);
+        st = ctw_list_workers(&list, &n, err);
     if (st != CTW_OK)
         goto done;
     if (json)
@@ -72,7 +65,8 @@ static enum ctw_status list_workers(bool json, const char *token, struct ctw_err
         printf("%-16s %8s %-10s %10s  %-24s %s\n", "NAME", "PID", "STATE", "UP", "MODELS", "URL");
     for (int i = 0; i < n; i++) {
         char state[32], up[32];
-        ask_state(list[i].url, token, state);
+        snprintf(worker.url, sizeof(worker.url), "%s", list[i].url);
+        ask_state(&worker, state);
         if (json) {
             write_entry(&w, &list[i], state);
             continue;
@@ -95,7 +89,6 @@ int ctw_cmd_ps(int argc, char **argv)
 {
     bool json = false;
     const char *token_file = NULL;
-    char token[CTW_TOKEN_MAX];
     const struct ctw_option options[] = {
         {.name = "json", .type = CTW_OPT_FLAG, .value = &json, .help = "print one JSON array"},
         ctw_token_option(&token_file),
@@ -110,9 +103,7 @@ int ctw_cmd_ps(int argc, char **argv)
     ctw_options_parse(&line, argc, argv, &exit_code);
     if (exit_code >= 0)
         return exit_code;
-    enum ctw_status st = ctw_auth_client_token(token_file, token, &err);
-    if (st == CTW_OK)
-        st = list_workers(json, token, &err);
+    enum ctw_status st = list_workers(json, token_file, &err);
     if (st != CTW_OK)
         ctw_error("ps: %s", err.msg);
     return ctw_status_exit_code(st);

@@ -30,7 +30,7 @@ enum {
 
 /* The worker to stop, and how to check that it has ended. */
 struct target {
-    char url[CTW_URL_MAX], token[CTW_TOKEN_MAX];
+    struct ctw_worker_address worker;
     struct ctw_endpoint endpoint;
     bool met; /* boot is valid */
     char boot[BOOT_BYTES];
@@ -46,23 +46,21 @@ struct target {
  */
 static enum ctw_status ask_health(struct target *t, int timeout_ms, struct ctw_err *err)
 {
-    struct ctw_client *client = NULL;
-    struct ctw_request request = {.op = CTW_OP_HEALTH, .token = ctw_slice_of(t->token)};
-    struct ctw_reply reply;
-    enum ctw_status st = ctw_call_worker(&client, t->url, &request, timeout_ms, &reply, err);
-    struct ctw_slice boot = reply.body.health.boot;
+    struct ctw_worker_call call = {.request.op = CTW_OP_HEALTH};
+    enum ctw_status st = ctw_call_worker(&call, &t->worker, timeout_ms, err);
+    struct ctw_slice boot = call.reply.body.health.boot;
     if (st == CTW_OK && boot.n != BOOT_BYTES)
-        st = ctw_fail(err, CTW_EFORMAT, "%s: boot has %zu bytes, not %d", t->url, boot.n,
+        st = ctw_fail(err, CTW_EFORMAT, "%s: boot has %zu bytes, not %d", t->worker.url, boot.n,
                       BOOT_BYTES);
     if (st == CTW_OK && t->met && memcmp(boot.data, t->boot, BOOT_BYTES) != 0)
-        st = ctw_fail(err, CTW_ENOTFOUND, "%s: another worker has taken this address", t->url);
+        st = ctw_fail(err, CTW_ENOTFOUND, "%s: another worker has taken this address",
+                      t->worker.url);
     if (st == CTW_OK) {
         memcpy(t->boot, boot.data, BOOT_BYTES);
         t->met = true;
-        t->n_jobs = reply.body.health.jobs;
+        t->n_jobs = call.reply.body.health.jobs;
     }
-    ctw_reply_close(&reply);
-    ctw_client_close(client);
+    ctw_worker_call_close(&call);
     return st;
 }
 
@@ -87,11 +85,12 @@ static void find_process(struct target *t)
     ctw_free(list);
 }
 
-static enum ctw_status meet(struct target *t, const char *which, struct ctw_err *err)
+static enum ctw_status find_target(struct target *t, const char *which, const char *token_file,
+                                   struct ctw_err *err)
 {
-    enum ctw_status st = ctw_find_worker(which, t->url, err);
+    enum ctw_status st = ctw_find_worker(which, token_file, &t->worker, err);
     if (st == CTW_OK)
-        st = ctw_endpoint_parse(&t->endpoint, t->url, err);
+        st = ctw_endpoint_parse(&t->endpoint, t->worker.url, err);
     if (st == CTW_OK)
         st = ask_health(t, CALL_MS, err);
     if (st == CTW_OK)
@@ -101,14 +100,11 @@ static enum ctw_status meet(struct target *t, const char *which, struct ctw_err 
 
 static enum ctw_status shut_down(struct target *t, bool cancel, struct ctw_err *err)
 {
-    struct ctw_client *client = NULL;
-    struct ctw_request request = {.op = CTW_OP_SHUTDOWN, .token = ctw_slice_of(t->token)};
-    struct ctw_reply reply;
-    request.body.mode.mode = ctw_slice_of(cancel ? "cancel" : "finish");
-    enum ctw_status st = ctw_call_worker(&client, t->url, &request, CALL_MS, &reply, err);
-    t->n_jobs = st == CTW_OK ? reply.body.drain.jobs : 0;
-    ctw_reply_close(&reply);
-    ctw_client_close(client);
+    struct ctw_worker_call call = {.request.op = CTW_OP_SHUTDOWN};
+    call.request.body.mode.mode = ctw_slice_of(cancel ? "cancel" : "finish");
+    enum ctw_status st = ctw_call_worker(&call, &t->worker, CALL_MS, err);
+    t->n_jobs = st == CTW_OK ? call.reply.body.drain.jobs : 0;
+    ctw_worker_call_close(&call);
     return st;
 }
 
@@ -141,11 +137,11 @@ static enum ctw_status wait_for_end(struct target *t, int64_t timeout_s, struct 
         return ctw_fail(err, CTW_EBUSY,
                         "%s is still finishing %" PRIu64 " jobs after %" PRId64 " s: wait, or "
                         "cancel the jobs with --cancel",
-                        t->url, t->n_jobs, timeout_s);
+                        t->worker.url, t->n_jobs, timeout_s);
     return ctw_fail(err, CTW_EBUSY,
                     "%s has finished its jobs, but has not ended after %" PRId64
                     " s: clients are still fetching results, or a model is being loaded; wait",
-                    t->url, timeout_s);
+                    t->worker.url, timeout_s);
 }
 
 int ctw_cmd_stop(int argc, char **argv)
@@ -167,23 +163,15 @@ int ctw_cmd_stop(int argc, char **argv)
          .help = "how long to wait until the worker has ended; 0: do not wait"},
         ctw_token_option(&token_file),
     };
-    const struct ctw_command_line line = {.name = "stop",
-                                          .synopsis = "[URL] [--cancel]",
-                                          .about = about,
-                                          .options = options,
-                                          .n_options = (int)CTW_COUNT(options),
-                                          .positional = "URL",
-                                          .n_positional_max = 1,
-                                          .positionals = &which};
+    const struct ctw_command_line line = ctw_client_command_line(
+        "stop", "[URL] [--cancel]", about, options, (int)CTW_COUNT(options), &which);
     int exit_code;
     ctw_options_parse(&line, argc, argv, &exit_code);
     if (exit_code >= 0)
         return exit_code;
     struct target t = {0};
     struct ctw_err err;
-    enum ctw_status st = ctw_auth_client_token(token_file, t.token, &err);
-    if (st == CTW_OK)
-        st = meet(&t, which, &err);
+    enum ctw_status st = find_target(&t, which, token_file, &err);
     if (st == CTW_OK)
         st = shut_down(&t, cancel, &err);
     if (st == CTW_OK && timeout_s > 0)
