@@ -5,8 +5,8 @@
  *
  * Each CONTEXT and CONTINUATION is a list of token ids, "1,15,27". The program prints one line per
  * pair: the continuation's log-probability, whether greedy decoding would produce the continuation
- * ("greedy" or "-"), and the log-probability of each token. CONTEXT must not be empty: use the
- * model's BOS token if there is none.
+ * ("greedy" or "-"), and the log-probability of each token. CONTEXT must not be empty: for a
+ * text without a context, pass the model's BOS token.
  *
  *   cc client.c -o client -lnng -lmsgpackc     (Debian 13 and later, Ubuntu 24.04: -lmsgpack-c)
  *   ctworker serve --model DIR --listen ipc:///tmp/w.sock &

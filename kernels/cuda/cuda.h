@@ -60,8 +60,8 @@ enum ctw_cuda_scratch {
 /*
  * Rows of a chunk: 33 times the 256 rows of a cluster's tile; 33 is half of the 66 clusters of a
  * GPU with 132 multiprocessors. On such a GPU, products whose columns are a multiple of 512
- * therefore fill whole waves (8192 rows leave 1 to 3 % of the multiprocessors idle); on others it
- * is as good as any other number.
+ * therefore fill whole waves (8192 rows leave 1 to 3 % of the multiprocessors idle); on other GPUs
+ * it has no such advantage.
  */
 enum { CTW_CUDA_CHUNK = 33 * 256 };
 

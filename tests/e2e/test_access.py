@@ -128,7 +128,7 @@ class Asking(unittest.TestCase):
                         self.assertEqual(error, {"code": "refused", "message": "refused"})
             until(lambda: "with no token" in a.text())
             self.assertRegex(a.text(), r"warn: refused: a request of 127\.0\.0\.1:\d+ with no token")
-            self.assertLess(a.text().count("refused:"), 20, "a line each")
+            self.assertLess(a.text().count("refused:"), 20, "one line per request")
             for secret in (ALICE, BOB, ROOT):
                 self.assertNotIn(secret[:-1], a.text())
             with TokenClient(a.url, ALICE) as c:

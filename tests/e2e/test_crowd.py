@@ -58,7 +58,7 @@ class Crowd(unittest.TestCase):
             for _ in range(25):
                 c.call("health")
             self.assertLess(time.monotonic() - start, 1 * w.PATIENCE)
-            # A large request comes to its turn: those that stand still make room for it.
+            # A large request is read: the worker closes connections whose large requests have stalled.
             n = 2 * MIB
             c.sock.recv_timeout = int(60000 * w.PATIENCE)
             job = random.randbytes(16)

@@ -1,4 +1,4 @@
-"""The real worker on a GPU that is none (tests/service/fake_device.c): choosing it, loading, memory,
+"""The real worker on the fake GPU (tests/service/fake_device.c): choosing it, loading, memory,
 faults. It computes with the CPU's kernels, so every score must equal the CPU's bit for bit."""
 
 import json

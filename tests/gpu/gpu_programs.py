@@ -167,7 +167,7 @@ def has_module(name):
 
 
 def gpu_line():
-    """Name, driver and memory of the first GPU; None: there is none."""
+    """Name, driver and memory of the first GPU; None: this machine has no GPU."""
     if not shutil.which("nvidia-smi"):
         return None
     done = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version,memory.used,memory.total",

@@ -329,7 +329,7 @@ def test_load_errors_are_the_workers_words(
         make(pretrained=str(tmp_path))
 
 
-def test_a_number_that_is_none_names_its_request(make: Callable[..., CTWorkerLM]) -> None:
+def test_a_sum_that_is_not_finite_names_its_request(make: Callable[..., CTWorkerLM]) -> None:
     with pytest.raises(
         CtworkerError, match=r"request 2 \(task toy, document 2\): NaN in a score \(layer 3\)"
     ):

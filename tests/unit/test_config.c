@@ -134,8 +134,8 @@ static void a_file_of_transformers_4(void **state)
     "\"rotary_emb_base\": 10000, \"end_token_id\": 2"
 
 /*
- * Keys that each family's class in transformers (5.23) does not read change nothing and are listed;
- * those that it reads are not listed.
+ * A key that the family's class in transformers (5.23) does not read changes nothing and is listed;
+ * a key that the class reads is not listed.
  */
 static void unread_keys_change_nothing(void **state)
 {

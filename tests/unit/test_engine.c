@@ -1,5 +1,5 @@
 /* The engine on a checkpoint that this test writes: one layer of a Llama, all values simple. Once on the
- * CPU, and once on a GPU that is none (tests/service/fake_device.c). */
+ * CPU, and once on the fake GPU (tests/service/fake_device.c). */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
-/* Whose a layer's bytes are, and when: a provider that has room for two layers and takes a layer's
- * bytes for the next but one, on the GPU that is none (tests/service/fake_device.c), whose
- * operations read until a fence behind them has been waited for. It scores as the CPU does on the
- * files; and each way of taking bytes too early ends the process. */
+/* Who owns a layer's bytes, and when: a provider with room for two layers reuses a layer's bytes for
+ * the next layer but one. On the fake GPU (tests/service/fake_device.c), an operation reads its
+ * weights until someone waits for a fence behind it. The scores equal the CPU's, and each way of
+ * reusing bytes too early ends the process. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>

@@ -253,8 +253,8 @@ enum ctw_status ctw_quant_config_read(struct ctw_quant_config *out,
 }
 
 /*
- * compressed-tensors' class ignores unknown members (extra="ignore"), except in a scheme and its
- * arguments, where it forbids them.
+ * compressed-tensors' class ignores unknown members (extra="ignore"), but forbids them in a scheme
+ * and in a scheme's arguments.
  */
 enum ctw_status ctw_quant_config_list_unread(const struct ctw_json_node *root,
                                              struct ctw_unread *unread, struct ctw_err *err)

@@ -31,7 +31,7 @@ class LocalIdentity:
         self._known: tuple[str, str] | None = None
 
     def get(self) -> tuple[str, str]:
-        """(identity, "") or ("", reason why there is none)."""
+        """(identity, "") or ("", why the identity is unknown)."""
         if self._known is None:
             self._known = self._compute()
         return self._known

@@ -41,7 +41,7 @@ _LOCK = "lock"  # a file in that folder, locked while the owner lives
 def find_binary() -> Path:
     """The worker program: CTWORKER_BIN, else the program in this package, else `ctworker` on PATH.
 
-    Raises ArgumentError with the remedy when there is none.
+    Raises ArgumentError with the remedy when no worker program is found.
     """
     override = os.environ.get("CTWORKER_BIN")
     if override:
