@@ -7,7 +7,7 @@ from pathlib import Path
 
 import worker_process as w
 from test_example import client as example
-from test_faults import ended, start_fails, until
+from worker_cases import ended, start_fails, until
 
 ALICE, BOB, ROOT = "alice-secret-0001", "bob-secret-000002", "root-secret-00003"
 LINES = f"# who\n\nalice score {ALICE}\nbob  score\t{BOB}\nroot admin {ROOT}\n"

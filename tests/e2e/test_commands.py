@@ -7,7 +7,7 @@ import tempfile
 import unittest
 
 import worker_process as w
-from test_faults import ended, start_fails, until
+from worker_cases import ended, start_fails, until
 
 
 class Commands(unittest.TestCase):

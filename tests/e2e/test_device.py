@@ -3,7 +3,6 @@ faults. It computes with the CPU's kernels, so every score must equal the CPU's 
 
 import json
 import os
-import random
 import re
 import shutil
 import signal
@@ -15,7 +14,8 @@ import unittest
 from pathlib import Path
 
 import worker_process as w
-from test_faults import ended, until
+from real_worker import BUILD, DEEP, PAIRS, WORKER, Checkpoints, environment, random_pairs, run
+from worker_cases import ended, until
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu"))
@@ -23,51 +23,12 @@ import checkpoint_io  # noqa: E402
 from bench_plan import seconds_of_load  # noqa: E402
 import tiny_checkpoint  # noqa: E402
 
-BUILD = w.FAKE.parents[1]
-WORKER, DEVICE = BUILD / "worker/ctworker", BUILD / "tests/libctw_fake_device.so"
 MODELS = {"tied": ("llama_tied", "bf16", {}), "int4": ("qwen2", "w4a16_g32_asym", {}),
           "fp4": ("qwen3", "nvfp4", {}), "int8": ("mistral_swa", "w8a16_channel", {}),
           "tied_int4": ("llama_tied", "w4a16_g32", {}), "fp32": ("llama_bias", "fp32", {}),
-          "fp16": ("qwen3_tied", "fp16", {}),
-          "deep": ("llama", "bf16", {"layers": 40, "hidden": 64, "inner": 96, "heads": 2,
-                                     "kv_heads": 1, "head": 32})}
-N_IDS = 300  # of tiny_checkpoint's vocabulary
-
-
-def setUpModule():
-    global FOLDER
-    FOLDER = tempfile.TemporaryDirectory(prefix="ctw-")
-    for seed, (name, (family, fmt, sizes)) in enumerate(MODELS.items()):
-        tiny_checkpoint.write(os.path.join(FOLDER.name, name), family, fmt, seed=seed, **sizes)
-
-
-def tearDownModule():
-    FOLDER.cleanup()
-
-
-def model(name):
-    return os.path.join(FOLDER.name, name)
-
-
-def environment(**gpu):
-    return {"CTWORKER_CUDA_LIBRARY": str(DEVICE)} | {
-        f"CTW_FAKE_GPU_{k.upper()}": str(v) for k, v in gpu.items()}
-
-
-def random_pairs(n=9, longest=40, seed=1):
-    rng = random.Random(seed)
-    return [([rng.randrange(N_IDS) for _ in range(rng.randint(1, longest))],
-             [rng.randrange(N_IDS) for _ in range(rng.randint(1, 8))]) for _ in range(n)]
-
-
-PAIRS = random_pairs()
-
-
-def run(*argv, text="", env=None, **gpu):
-    done = subprocess.run([str(WORKER), *map(str, argv)], input=text, capture_output=True, text=True,
-                          env=os.environ | environment(**gpu) | (env or {}), timeout=120, check=False)
-    assert "Sanitizer" not in done.stderr and "fake GPU: " not in done.stderr, done.stderr
-    return done
+          "fp16": ("qwen3_tied", "fp16", {}), "deep": DEEP}
+CHECKPOINTS = Checkpoints(MODELS)
+setUpModule, tearDownModule, model = CHECKPOINTS.write, CHECKPOINTS.remove, CHECKPOINTS.path
 
 
 def score(name, *options, pairs=None, **gpu):
@@ -463,7 +424,7 @@ class Loading(Device):
     def test_unloaded_meanwhile(self):
         """Its memory is free for the next: there is not room for two."""
         size = os.path.getsize(model("deep") + "/model.safetensors")
-        with server("--allow-load", FOLDER.name, "--memory-limit", "4MiB", models=("tied",),
+        with server("--allow-load", CHECKPOINTS.folder, "--memory-limit", "4MiB", models=("tied",),
                     copy_us=8000, memory=size + (7 << 20)) as a, a.client() as c:
             states = lambda: {m["name"]: m["state"] for m in c.call("info")["models"]}
             for _ in range(3):

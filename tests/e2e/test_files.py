@@ -13,37 +13,18 @@ import unittest
 from pathlib import Path
 
 import worker_process as w
-from test_device import PAIRS, WORKER, environment, run
-from test_faults import until
+from real_worker import DEEP, PAIRS, WORKER, Checkpoints, environment, run
+from worker_cases import until
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 import checkpoint_io  # noqa: E402
-import tiny_checkpoint  # noqa: E402
 
-SHAPES = {"int4": ("qwen2", "w4a16_g32_asym", {}), "fp4": ("qwen3", "nvfp4", {}),
-          "tied": ("llama_tied", "bf16", {}),
-          # so many layers that a GPU's load waits for its copies
-          "deep": ("llama", "bf16", {"layers": 40, "hidden": 64, "inner": 96, "heads": 2,
-                                     "kv_heads": 1, "head": 32}),
-          # tensors of several blocks of 1 MiB, the last one not full
-          "wide": ("llama", "bf16", {"layers": 2, "hidden": 1024, "inner": 1500, "heads": 8,
-                                     "kv_heads": 2, "head": 64})}
+CHECKPOINTS = Checkpoints({
+    "int4": ("qwen2", "w4a16_g32_asym", {}), "fp4": ("qwen3", "nvfp4", {}), "tied": ("llama_tied", "bf16", {}), "deep": DEEP,
+    # tensors of several blocks of 1 MiB, the last block not full
+    "wide": ("llama", "bf16", {"layers": 2, "hidden": 1024, "inner": 1500, "heads": 8, "kv_heads": 2, "head": 64})})
+setUpModule, tearDownModule, model = CHECKPOINTS.write, CHECKPOINTS.remove, CHECKPOINTS.path
 SINGLE = "model.safetensors"
-
-
-def setUpModule():
-    global FOLDER
-    FOLDER = tempfile.TemporaryDirectory(prefix="ctw-")
-    for seed, (name, (family, fmt, sizes)) in enumerate(SHAPES.items()):
-        tiny_checkpoint.write(os.path.join(FOLDER.name, name), family, fmt, seed=seed, **sizes)
-
-
-def tearDownModule():
-    FOLDER.cleanup()
-
-
-def model(name):
-    return os.path.join(FOLDER.name, name)
 
 
 def server(folder, *args, backend="cpu", **gpu):
@@ -312,7 +293,7 @@ class Identity(unittest.TestCase):
             self.assertEqual(identity(folder), before)
 
     def test_files_do_not_count(self):
-        for name in SHAPES:
+        for name in CHECKPOINTS.kinds:
             with tempfile.TemporaryDirectory(prefix="ctw-") as d:
                 shutil.copytree(model(name), f"{d}/copy")
                 for n in (2, 5):
@@ -324,7 +305,7 @@ class Identity(unittest.TestCase):
         self.assertNotIn("identity", run("inspect", model("tied")).stdout)
 
     def test_results_carry_it(self):
-        for name in SHAPES:
+        for name in CHECKPOINTS.kinds:
             for backend in ("cpu", "cuda"):
                 with server(model(name), backend=backend) as a, a.client() as c:
                     job = c.pairs(PAIRS)

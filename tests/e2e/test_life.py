@@ -1,8 +1,7 @@
-"""A worker's life at its edges: how it is started, told to stop, waited for, and what `score` says."""
+"""A worker's life at its edges: how it is started, told to stop, and waited for."""
 
 import json
 import os
-import random
 import signal
 import subprocess
 import tempfile
@@ -11,7 +10,8 @@ import unittest
 from pathlib import Path
 
 import worker_process as w
-from test_faults import ENDLESS, LONG, SLOW, ended, first_answer, start_fails, until
+from worker_cases import ENDLESS, LONG, SLOW, ended, ended_at_once, first_answer, start_fails, until
+
 
 def stop(worker, *args, env=None, timeout=60):
     return subprocess.run([str(w.FAKE), "stop", *args], env=worker.env | (env or {}),
@@ -105,6 +105,110 @@ class Signals(unittest.TestCase):
             self.assertEqual(len(c.fetch(job)), 4)
             c.call("release", job=job)
             self.assertEqual(ended(a), 0)
+
+
+class Endings(unittest.TestCase):
+    def setUp(self):
+        """As a worker inherits it: under nohup it would leave SIGHUP alone (test_life.py)."""
+        before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        self.addCleanup(signal.signal, signal.SIGHUP, before)
+
+    def test_first_signal_finishes(self):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            with w.Worker(engine=SLOW) as a, a.client() as c:
+                job = c.pairs(LONG * 8)
+                time.sleep(0.2)
+                a.process.send_signal(number)
+                until(lambda: c.call("health")["state"] == "draining")
+                with self.assertRaises(w.Refused) as e:
+                    c.pairs(LONG)
+                self.assertEqual((e.exception.code, e.exception.retry_ms), ("busy", None))
+                self.assertEqual(c.wait(job)["state"], "done")
+                self.assertEqual(len(c.fetch(job)), 8)
+                c.call("release", job=job)
+                self.assertEqual(ended(a), 0)
+                self.assertFalse((a.dir / "w.sock").exists())
+                self.assertFalse(a.ready.exists())
+
+    def test_second_signal_stops_at_once(self):
+        with w.Worker(engine=SLOW) as a, a.client() as c:
+            c.pairs(ENDLESS)
+            time.sleep(0.2)
+            a.process.send_signal(signal.SIGTERM)
+            until(lambda: c.call("health")["state"] == "draining")
+            a.process.send_signal(signal.SIGTERM)
+            self.assertEqual(ended_at_once(a), 143)
+            self.assertFalse((a.dir / "w.sock").exists())
+            self.assertEqual(list((a.runtime / "ctworker").iterdir()), [])
+
+    def test_grace(self):
+        with w.Worker("--grace", "1", engine=SLOW) as a, a.client() as c:
+            c.pairs(ENDLESS)
+            time.sleep(0.2)
+            start = time.monotonic()
+            a.process.send_signal(signal.SIGINT)
+            self.assertEqual(ended_at_once(a), 130)
+            self.assertGreaterEqual(time.monotonic() - start, 1)
+
+    def test_cancel_on_signal(self):
+        with w.Worker("--on-signal", "cancel", engine=SLOW) as a, a.client() as c:
+            job = c.pairs(ENDLESS)
+            time.sleep(0.2)
+            a.process.send_signal(signal.SIGTERM)
+            r = c.wait(job)
+            self.assertEqual((r["state"], r["error"]["code"]), ("canceled", "canceled"))
+            self.assertEqual(ended(a), 0)
+
+    def test_shutdown_lets_clients_fetch(self):
+        with w.Worker(engine=SLOW) as a, a.client() as c:
+            job, never = c.pairs(LONG * 6), c.pairs(LONG, seal=False)
+            r = c.call("shutdown", mode="finish")
+            self.assertEqual((r["state"], r["jobs"]), ("draining", 1))
+            self.assertEqual(c.call("poll", job=never)["state"], "canceled")
+            self.assertEqual(c.wait(job)["state"], "done")
+            for _ in range(8):
+                time.sleep(0.5)  # not silent for 2 s
+                self.assertEqual(len(c.fetch(job)), 6)
+            self.assertEqual(ended(a), 0)
+
+    def test_shutdown_cancel(self):
+        with w.Worker(engine=SLOW) as a, a.client() as c:
+            job = c.pairs(ENDLESS)
+            c.call("shutdown", mode="cancel")
+            self.assertEqual(c.call("poll", job=job)["state"], "canceled")
+            c.call("release", job=job)
+            self.assertEqual(ended_at_once(a), 0)
+
+    def test_drain_keeps_answering(self):
+        with w.Worker(engine=SLOW) as a, a.client() as c:
+            job = c.pairs(LONG * 4)
+            c.call("drain", mode="finish")
+            self.assertEqual(c.wait(job)["state"], "done")
+            time.sleep(2.5)
+            self.assertEqual(len(c.fetch(job)), 4)
+            self.assertIsNone(a.process.poll())
+
+    def test_owner(self):
+        owner = subprocess.Popen(["sleep", "100"])
+        with w.Worker("--owner-pid", str(owner.pid), engine=SLOW) as a, a.client() as c:
+            c.pairs(ENDLESS)
+            time.sleep(0.3)
+            self.assertIsNone(a.process.poll())
+            owner.kill()
+            owner.wait()
+            self.assertEqual(ended_at_once(a), 0)
+        start_fails(64, "there is no process", "--owner-pid", str(owner.pid))
+
+    def test_ready_fd(self):
+        r, wr = os.pipe()
+        with tempfile.TemporaryDirectory(prefix="ctw-") as d:
+            p = subprocess.Popen([str(w.FAKE), "serve", "--model", d, "--listen", f"ipc://{d}/s",
+                                  "--ready-fd", str(wr)], pass_fds=[wr], stderr=subprocess.DEVNULL)
+            os.close(wr)
+            with os.fdopen(r) as f:
+                self.assertEqual(f.read(), f"ipc://{d}/s\n")
+            p.terminate()
+            self.assertEqual(p.wait(20), 0)
 
 
 class Stop(unittest.TestCase):
@@ -263,92 +367,6 @@ class Registry(unittest.TestCase):
             a.end()
             self.assertEqual(names(), [])
             self.assertEqual(list(folder.iterdir()), [])
-
-
-class Models(unittest.TestCase):
-    def test_an_initial_model_is_one_wherever_it_stands(self):
-        with tempfile.TemporaryDirectory(prefix="ctw-") as d:
-            Path(d, "broken").mkdir()
-            with w.Worker("--allow-load", d, models=["one", "two"]) as a, a.client() as c:
-                states = lambda: {m["name"]: m["state"] for m in c.call("info")["models"]}
-                c.call("unload", model="one")
-                until(lambda: "one" not in states())
-                c.call("load", path=f"{d}/broken")
-                until(lambda: states().get("broken") == "failed")
-                time.sleep(0.3)
-                self.assertEqual(c.call("health")["state"], "ready")
-                self.assertEqual(len(c.run_pairs(LONG)), 1)
-                with self.assertRaises(w.Refused) as e:  # the request is wrong, not its form
-                    c.pairs(LONG, model="broken")
-                self.assertEqual((e.exception.code, e.exception.retry_ms), ("invalid", None))
-                self.assertIn("it is broken", e.exception.message)
-
-    def test_busy_says_when_to_come_again(self):
-        with w.Worker() as a, a.client() as c:
-            job = c.pairs(LONG, seal=False)
-            with self.assertRaises(w.Refused) as e:
-                c.call("unload", model="model")
-            self.assertEqual((e.exception.code, e.exception.retry_ms), ("busy", 1000))
-            c.call("cancel", job=job)
-
-
-class Room(unittest.TestCase):
-    def test_open_jobs_leave_room_for_their_own_parts(self):
-        items = w.rolling_items([[1] * 100000])
-        head = {"kind": "loglikelihood_rolling", "prefix_token": 1}
-        with w.Worker("--queue-bytes", "16MiB") as a, a.client() as c:
-            jobs = []
-            with self.assertRaises(w.Refused) as e:
-                while len(jobs) < 60:
-                    job = random.randbytes(16)
-                    c.submit(job, 0, items, head)
-                    jobs.append(job)
-            self.assertEqual((e.exception.code, e.exception.retry_ms), ("busy", 1000))
-            self.assertIn("not sealed yet", e.exception.message)
-            self.assertFalse(c.submit(jobs[0], 1, items)["repeated"])  # there is room for this
-            c.call("seal", job=jobs[0], parts=2)
-            c.wait(jobs[0])
-            c.submit(random.randbytes(16), 0, items, head)
-
-
-class Score(unittest.TestCase):
-    ITEMS = [([1, 2, i], [3]) for i in range(4, 44)]
-
-    def score(self, *args, items=None, out=None, **env):
-        text = "".join(json.dumps({"context": c, "continuation": k}) + "\n"
-                       for c, k in items or self.ITEMS)
-        with tempfile.TemporaryDirectory(prefix="ctw-") as d:
-            Path(d, "m").mkdir()
-            argv = [str(w.FAKE), "score", "--model", f"{d}/m", "--pass-tokens", "6", *args]
-            env = os.environ | {f"CTW_FAKE_{k.upper()}": str(v) for k, v in env.items()}
-            if out is not None:
-                with open(out, "w", encoding="utf-8") as f:
-                    return subprocess.run(argv, input=text, stdout=f, stderr=subprocess.PIPE,
-                                          text=True, timeout=60, env=env)
-            return subprocess.run(argv, input=text, capture_output=True, text=True, timeout=60,
-                                  env=env)
-
-    def test_scores(self):
-        got = self.score()
-        self.assertEqual(got.returncode, 0, got.stderr)
-        lines = [json.loads(line) for line in got.stdout.splitlines()]
-        self.assertEqual([x["sum"] for x in lines], [w.expect_pair(*p)[0] for p in self.ITEMS])
-        self.assertRegex(got.stderr, r": 120 tokens in ")
-
-    def test_a_full_disk_is_named(self):
-        for got in (self.score("--out", "/dev/full"), self.score(out="/dev/full")):
-            self.assertEqual(got.returncode, 74, got.stderr)
-            self.assertIn("cannot write: No space left on device", got.stderr)
-            self.assertNotIn("cancelled", got.stderr)
-
-    def test_nan_in_the_middle_is_named(self):
-        items = [*self.ITEMS[:10], ([1, 666, 2], [3]), *self.ITEMS[10:]]
-        got = self.score(items=items, nan_token=666)
-        self.assertEqual(got.returncode, 65, got.stderr)
-        self.assertIn("line 11: scores are not finite", got.stderr)
-        self.assertIn("layer 2", got.stderr)
-        self.assertEqual(len(got.stdout.splitlines()), 10)
-        self.assertRegex(got.stderr, r": 36 tokens in ")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import unittest
 from pathlib import Path
 
 import worker_process as w
-from test_faults import ENDED_S, ENDLESS, LONG, SLOW, until
+from worker_cases import ENDED_S, ENDLESS, LONG, SLOW, until
 
 
 class Orphans(unittest.TestCase):

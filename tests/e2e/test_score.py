@@ -1,5 +1,5 @@
-"""`ctworker score` as a filter and a batch command: what it refuses first, streaming, whole lines, the record
-beside the results. Numbers are in test_life.py and tests/golden."""
+"""`ctworker score` as a filter and a batch command: numbers, what it refuses first, streaming, whole lines, the record
+beside the results. Numbers of real models are in tests/golden."""
 
 import contextlib
 import json
@@ -63,6 +63,37 @@ class Score(unittest.TestCase):
         if n is not None:
             self.assertEqual(len(lines), n)
         return len(lines)
+
+
+class Numbers(Score):
+    PAIRS = [([1, 2, i], [3]) for i in range(4, 44)]
+
+    def score(self, *args, pairs=None, **kw):
+        text = "".join(json.dumps({"context": c, "continuation": k}) + "\n"
+                       for c, k in pairs or self.PAIRS)
+        return self.run_score("--pass-tokens", 6, *args, text=text, **kw)
+
+    def test_scores(self):
+        got = self.score()
+        self.assertEqual(got.returncode, 0, got.stderr)
+        lines = [json.loads(line) for line in got.stdout.splitlines()]
+        self.assertEqual([x["sum"] for x in lines], [w.expect_pair(*p)[0] for p in self.PAIRS])
+        self.assertRegex(got.stderr, r": 120 tokens in ")
+
+    def test_a_full_disk_is_named(self):
+        for got in (self.score("--out", "/dev/full"), self.score(before="exec >/dev/full; exec")):
+            self.assertEqual(got.returncode, 74, got.stderr)
+            self.assertIn("cannot write: No space left on device", got.stderr)
+            self.assertNotIn("cancelled", got.stderr)
+
+    def test_nan_in_the_middle_is_named(self):
+        pairs = [*self.PAIRS[:10], ([1, 666, 2], [3]), *self.PAIRS[10:]]
+        got = self.score(pairs=pairs, nan_token=666)
+        self.assertEqual(got.returncode, 65, got.stderr)
+        self.assertIn("line 11: scores are not finite", got.stderr)
+        self.assertIn("layer 2", got.stderr)
+        self.assertEqual(len(got.stdout.splitlines()), 10)
+        self.assertRegex(got.stderr, r": 36 tokens in ")
 
 
 class Record(Score):

@@ -1,0 +1,90 @@
+"""What tests of a worker share: jobs of known length, waiting, endings, refused starts, one worker for a class."""
+
+import subprocess
+import sys
+import time
+import unittest
+
+import pynng
+
+import worker_process as w
+
+SLOW = {"us_per_token": 2000}  # a pass of 256 tokens takes half a second
+LONG = [([1] * 60, [2] * 4)]   # 63 tokens
+# Half a minute when SLOW: what ends within ENDED_S did not wait for it, however slow the machine is.
+ENDLESS, ENDED_S = LONG * 240, 5
+
+
+def until(what, timeout_s=15):
+    end = time.monotonic() + timeout_s * w.PATIENCE
+    while not what():
+        assert time.monotonic() < end, "it did not come about"
+        time.sleep(0.02)
+
+
+def ended(worker, timeout_s=20):
+    try:
+        return worker.end(timeout_s)
+    except subprocess.TimeoutExpired:
+        raise AssertionError("the worker goes on: " + worker.text())
+
+
+def ended_at_once(worker):
+    """Its exit code, of one that has an ENDLESS job."""
+    start = time.monotonic()
+    code = ended(worker)
+    assert time.monotonic() - start < ENDED_S, "it waited for its job"
+    return code
+
+
+def start_fails(code, part, *args, **kw):
+    with w.Worker(*args, wait=False, **kw) as worker:
+        got = ended(worker)
+        assert got == code, f"exit code {got}, expected {code}: {worker.text()}"
+        text = worker.text()
+        assert part in text, f"{part!r} is not in: {text}"
+        assert not worker.ready.exists()
+        return text
+
+
+def first_answer(worker, op, **fields):
+    """As a client must: a lost connection is dialled again and the request repeated."""
+    while True:
+        with worker.client(timeout_s=20) as c:
+            try:
+                return c.call(op, **fields)
+            except pynng.exceptions.ConnectionReset:
+                print("connection reset", file=sys.stderr)
+
+
+class OneWorker(unittest.TestCase):
+    ENGINE = {}
+    ARGS = ()
+
+    @classmethod
+    def setUpClass(cls):
+        cls.worker = w.Worker(*cls.ARGS, engine=cls.ENGINE)
+        cls.c = cls.worker.client()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.c.__exit__()
+        with cls.worker:  # in order, so that a leak sanitizer has its say
+            cls.worker.process.terminate()
+            assert cls.worker.end(60) == 0, cls.worker.text()
+
+    def tearDown(self):
+        """Leaves no job behind; that of an orphan whose time is over goes by itself, at any moment."""
+        for job in self.c.call("info")["jobs"]:
+            for op in ("cancel", "release"):
+                try:
+                    self.c.call(op, job=job["job"])
+                except w.Refused as e:
+                    self.assertEqual(e.code, "not_found", e)
+
+    def refused(self, code, part, call, *args, **kw):
+        with self.assertRaises(w.Refused) as e:
+            call(*args, **kw)
+        self.assertEqual(e.exception.code, code, e.exception)
+        self.assertIn(part, e.exception.message)
+        return e.exception
