@@ -12,8 +12,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from ctworker.lm import CTWorkerLM
+    from lm_eval.api.instance import Instance
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -65,6 +70,37 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], Pat
         return record
 
     return use
+
+
+@pytest.fixture
+def make(
+    fake: Callable[[str], Path], checkpoint: Path
+) -> Iterator[Callable[..., CTWorkerLM]]:
+    """make("die=2", dtype="float32") returns a model on a fake worker; `make.record` is the path of its record."""
+    from ctworker.lm import CTWorkerLM
+
+    made: list[CTWorkerLM] = []
+
+    def build(faults: str = "", **arguments: Any) -> CTWorkerLM:
+        build.record = fake(faults)
+        made.append(CTWorkerLM(**{"pretrained": str(checkpoint), **arguments}))
+        return made[-1]
+
+    yield build
+    for model in made:
+        model.close()
+
+
+def requests(kind: str, *arguments: Any) -> list[Instance]:
+    """lm-eval's requests of one kind with these arguments, as documents 0, 1, ... of the task `toy`."""
+    from lm_eval.api.instance import Instance
+
+    return [Instance(kind, {}, args, i, metadata=("toy", i, 1)) for i, args in enumerate(arguments)]
+
+
+def ids(text: str) -> list[int]:
+    """The checkpoint's token ids of a text without special tokens."""
+    return list(text.encode())
 
 
 @pytest.fixture

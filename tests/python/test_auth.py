@@ -12,10 +12,9 @@ from ctworker import Client
 from ctworker.auth import client_token
 from ctworker.errors import ArgumentError, WorkerError
 from ctworker.lm import CTWorkerLM
-from lm_eval.api.instance import Instance
 
 import fake_worker
-from conftest import wait_for
+from conftest import requests, wait_for
 
 SECRET = "0123456789abcdef"
 
@@ -52,8 +51,8 @@ def test_the_token_is_sent(
         CTWorkerLM(endpoint=url)
     (tmp_path / "token").write_text(f"me score {SECRET}\n")
     model = CTWorkerLM(endpoint=url, token_file=str(tmp_path / "token"))
-    asked = Instance("loglikelihood", {}, ("a", "b"), 0, metadata=("toy", 0, 1))
-    assert model.loglikelihood([asked], disable_tqdm=True) == [fake_worker.pair_sum([97], [98])]
+    asked = requests("loglikelihood", ("a", "b"))
+    assert model.loglikelihood(asked, disable_tqdm=True) == [fake_worker.pair_sum([97], [98])]
     monkeypatch.setenv("CTW_TOKEN", SECRET)
     CTWorkerLM(endpoint=url)
 

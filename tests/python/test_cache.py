@@ -1,4 +1,4 @@
-"""--use_cache: one file for several checkpoints and settings; each gets its own answers."""
+"""--use_cache: final answers are kept; one file serves several checkpoints and settings, and each gets its own answers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from ctworker.errors import CtworkerError
 from ctworker.lm import CTWorkerLM
-from lm_eval.api.instance import Instance
 from lm_eval.api.model import CacheHook, CachingLM
 
 import fake_worker
+from conftest import ids, requests
 
-ASKED = Instance("loglikelihood", {}, ("ab", "cd"), 0, metadata=("toy", 0, 1))
+(ASKED,) = requests("loglikelihood", ("ab", "cd"))
 
 
 @pytest.fixture
@@ -111,3 +111,41 @@ def test_the_report_names_the_source_of_the_scores(
     model.loglikelihood([ASKED], disable_tqdm=True)
     assert model.get_model_info()["ctworker"]["identity"] == "ab" * 32
     model.close()
+
+
+def test_use_cache_keeps_every_final_answer(
+    make: Callable[..., CTWorkerLM], tmp_path: Path
+) -> None:
+    """A run that dies half way keeps its final answers, and the next run requests only the others."""
+    texts = [(f"context {i}", " then") for i in range(40)]
+    model = make("slow=0.03,die=2")
+    cached = CachingLM(model, str(tmp_path / "cache.db"))
+    with pytest.raises(CtworkerError, match=r"exit code 70.*the toy model broke"):
+        cached.loglikelihood(requests("loglikelihood", *texts))
+    cached.dbdict.commit()
+    kept = len(cached.dbdict)
+    assert 0 < kept < 40
+    model.close()
+
+    asked: list[int] = []
+    again = make()
+    original = again.loglikelihood
+    again.loglikelihood = lambda rest: asked.append(len(rest)) or original(rest, disable_tqdm=True)
+    answers = CachingLM(again, str(tmp_path / "cache.db")).loglikelihood(
+        requests("loglikelihood", *texts)
+    )
+    assert asked == [40 - kept]
+    assert answers == [fake_worker.pair_sum(ids(a), ids(b)) for a, b in texts]
+
+
+def test_rolling_is_cached_by_document(make: Callable[..., CTWorkerLM]) -> None:
+    stored: list[tuple[str, tuple, float]] = []
+    model = make()
+    model.cache_hook = SimpleNamespace(add_partial=lambda *entry: stored.append(entry))
+    sums = model.loglikelihood_rolling(
+        requests("loglikelihood_rolling", ("ab",), ("abc",)), disable_tqdm=True
+    )
+    assert sorted(stored) == [
+        ("loglikelihood_rolling", ("ab",), sums[0]),
+        ("loglikelihood_rolling", ("abc",), sums[1]),
+    ]

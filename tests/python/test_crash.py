@@ -7,41 +7,18 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from ctworker.errors import CtworkerError
 from ctworker.lm import CTWorkerLM
-from lm_eval.api.instance import Instance
 
 import fake_worker
-from conftest import wait_for
+from conftest import requests, wait_for
 
 TEXTS = [(f"context {i}", " then") for i in range(20)]
 EXPECTED = [fake_worker.pair_sum(list(a.encode()), list(b.encode())) for a, b in TEXTS]
-
-
-def requests(texts: list[tuple[str, str]]) -> list[Instance]:
-    return [
-        Instance("loglikelihood", {}, text, i, metadata=("toy", i, 1))
-        for i, text in enumerate(texts)
-    ]
-
-
-@pytest.fixture
-def make(fake: Callable[[str], Path], checkpoint: Path) -> Iterator[Callable[..., CTWorkerLM]]:
-    made: list[CTWorkerLM] = []
-
-    def build(faults: str, **arguments: Any) -> CTWorkerLM:
-        build.record = fake(faults)
-        made.append(CTWorkerLM(str(checkpoint), **arguments))
-        return made[-1]
-
-    yield build
-    for model in made:
-        model.close()
 
 
 def kill_soon(record: Path, sign: signal.Signals) -> threading.Thread:
@@ -64,7 +41,7 @@ def test_a_killed_worker_is_started_again(
     kept: list[tuple] = []
     model._keep = lambda kind, text, answer: kept.append(text)
     thread = kill_soon(make.record, signal.SIGKILL)
-    assert model.loglikelihood(requests(TEXTS), disable_tqdm=True) == EXPECTED
+    assert model.loglikelihood(requests("loglikelihood", *TEXTS), disable_tqdm=True) == EXPECTED
     thread.join()
     assert sorted(kept) == sorted(TEXTS)  # no result was fetched twice
     assert "was killed by SIGKILL" in caplog.text and "started again in 0.5 s" in caplog.text
@@ -78,7 +55,7 @@ def test_a_crash_that_repeats_is_given_up(
         CtworkerError,
         match="killed by SIGKILL.*crash 3 of this run, 3 of them without a result.*20 of 20 requests",
     ):
-        make("slow=9,crash=1").loglikelihood(requests(TEXTS), disable_tqdm=True)
+        make("slow=9,crash=1").loglikelihood(requests("loglikelihood", *TEXTS), disable_tqdm=True)
 
 
 def test_crashes_with_results_between_go_on(
@@ -86,7 +63,7 @@ def test_crashes_with_results_between_go_on(
 ) -> None:
     monkeypatch.setattr("ctworker.session._RESTART_PAUSE_S", 0.01)
     model = make("slow=0.1,crash=5")
-    assert model.loglikelihood(requests(TEXTS), disable_tqdm=True) == EXPECTED
+    assert model.loglikelihood(requests("loglikelihood", *TEXTS), disable_tqdm=True) == EXPECTED
 
 
 @pytest.mark.parametrize(("fault", "words"), [("slow=9,die=1", "the toy model broke"), ("slow=9", "SIGTERM")])
@@ -96,7 +73,7 @@ def test_a_worker_that_says_why_or_is_stopped_stays_down(
     model = make(fault)
     thread = kill_soon(make.record, signal.SIGTERM) if "die" not in fault else None
     with pytest.raises(CtworkerError, match=words):
-        model.loglikelihood(requests(TEXTS), disable_tqdm=True)
+        model.loglikelihood(requests("loglikelihood", *TEXTS), disable_tqdm=True)
     if thread:
         thread.join()
     assert "started again" not in caplog.text
@@ -105,10 +82,10 @@ def test_a_worker_that_says_why_or_is_stopped_stays_down(
 @pytest.mark.usefixtures("real_worker")
 def test_the_real_worker_gives_the_same_bits(checkpoint: Path) -> None:
     model = CTWorkerLM(str(checkpoint))
-    before = model.loglikelihood(requests(TEXTS), disable_tqdm=True)
+    before = model.loglikelihood(requests("loglikelihood", *TEXTS), disable_tqdm=True)
     pid = model._session._worker.pid
     os.kill(pid, signal.SIGKILL)
     wait_for(lambda: model._session._worker.crashed)
-    assert model.loglikelihood(requests(TEXTS), disable_tqdm=True) == before
+    assert model.loglikelihood(requests("loglikelihood", *TEXTS), disable_tqdm=True) == before
     assert model._session._worker.pid != pid
     model.close()

@@ -2,54 +2,23 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import shutil
-from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
-import ctworker
 import pytest
-from ctworker import launcher
-from ctworker.client import Connection
 from ctworker.errors import ArgumentError, CtworkerError
 from ctworker.lm import CTWorkerLM
-from ctworker.scoring import Item, Scorer
-from lm_eval.api.instance import Instance
-from lm_eval.api.model import CachingLM, TemplateLM
+from lm_eval.api.model import TemplateLM
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 import fake_worker
 import tokenizer_cases
-from conftest import alive, wait_for
+from conftest import ids, requests
 
 BOS, EOS = 256, 257
-
-
-def requests(kind: str, *arguments: Any) -> list[Instance]:
-    return [Instance(kind, {}, args, i, metadata=("toy", i, 1)) for i, args in enumerate(arguments)]
-
-
-def ids(text: str) -> list[int]:
-    return list(text.encode())
-
-
-@pytest.fixture
-def make(fake: Callable[[str], Path], checkpoint: Path) -> Iterator[Callable[..., CTWorkerLM]]:
-    made: list[CTWorkerLM] = []
-
-    def build(faults: str = "", **arguments: Any) -> CTWorkerLM:
-        fake(faults)
-        made.append(CTWorkerLM(**{"pretrained": str(checkpoint), **arguments}))
-        return made[-1]
-
-    yield build
-    for model in made:
-        model.close()
 
 
 def test_pairs(make: Callable[..., CTWorkerLM]) -> None:
@@ -177,158 +146,6 @@ def test_a_continuation_without_tokens_is_refused(
         model.loglikelihood(requests("loglikelihood", (text[:cut], text[cut:])), disable_tqdm=True)
 
 
-def test_many_items_in_parts_and_jobs(make: Callable[..., CTWorkerLM]) -> None:
-    """Small limits: several jobs with several parts, results fetched seven at a time and out of order."""
-    texts = [(f"context {i}", f" then {'x' * (i % 40)}") for i in range(500)]
-    answers = make("part=4096,items=150,busy=2").loglikelihood(
-        requests("loglikelihood", *texts), disable_tqdm=True
-    )
-    assert answers == [fake_worker.pair_sum(ids(a), ids(b)) for a, b in texts]
-
-
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], list[list[str]]]:
-    """asked() returns the words of each request that a fake worker received."""
-    path = tmp_path / "requests"
-    monkeypatch.setenv("FAKE_LOG", str(path))
-    return lambda: [line.split(" ") for line in path.read_text().splitlines()]
-
-
-TEXTS = [(f"context {i}", f" then {'x' * (i % 40)}") for i in range(200)]
-
-
-def test_a_full_worker_keeps_the_parts_it_has(
-    make: Callable[..., CTWorkerLM], asked: Callable[[], list[list[str]]]
-) -> None:
-    answers = make("part=4096,full=3").loglikelihood(
-        requests("loglikelihood", *TEXTS), disable_tqdm=True
-    )
-    assert answers == [fake_worker.pair_sum(ids(a), ids(b)) for a, b in TEXTS]
-    parts = [words[2] for words in asked() if words[0] == "submit"]
-    assert parts[:7] == ["0", "1", "2", "2", "2", "2", "2"] and parts.count("1") == 1
-
-
-def test_a_job_that_waits_too_long_makes_room(
-    make: Callable[..., CTWorkerLM],
-    asked: Callable[[], list[list[str]]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("ctworker.scoring._HOLD_S", 0.01)
-    monkeypatch.setattr("ctworker.scoring._BUSY_MAX_S", 0.05)
-    answers = make("part=4096,full=3").loglikelihood(
-        requests("loglikelihood", *TEXTS), disable_tqdm=True
-    )
-    assert answers == [fake_worker.pair_sum(ids(a), ids(b)) for a, b in TEXTS]
-    (canceled,) = [words[1] for words in asked() if words[0] == "cancel"]
-    assert canceled == asked()[[words[0] for words in asked()].index("submit")][1]
-
-
-def test_a_restart_between_parts(
-    make: Callable[..., CTWorkerLM], caplog: pytest.LogCaptureFixture
-) -> None:
-    answers = make("part=4096,forgets=3").loglikelihood(
-        requests("loglikelihood", *TEXTS), disable_tqdm=True
-    )
-    assert answers == [fake_worker.pair_sum(ids(a), ids(b)) for a, b in TEXTS]
-    assert "submitting 200 of 200 requests again" in caplog.text
-
-
-def test_a_job_that_is_not_sealed_is_abandoned(
-    make: Callable[..., CTWorkerLM], asked: Callable[[], list[list[str]]]
-) -> None:
-    with pytest.raises(CtworkerError, match="item 0: no"):
-        make("part=4096,invalid=3").loglikelihood(
-            requests("loglikelihood", *TEXTS), disable_tqdm=True
-        )
-    job = next(words[1] for words in asked() if words[0] == "submit")
-    assert ["cancel", job, ""] in asked()
-
-
-def test_results_of_another_model_are_refused(make: Callable[..., CTWorkerLM]) -> None:
-    with pytest.raises(CtworkerError, match="numerics changed .*from 'fake-1' to 'fake-2'"):
-        make("scored=fake-2").loglikelihood(
-            requests("loglikelihood", ("a", "b")), disable_tqdm=True
-        )
-
-
-def test_jobs_fit_the_queue() -> None:
-    """Counts as worker/service/job_part.c: 4 bytes per token, 8 per target, plus the item and its windows."""
-    limits = {"queue_bytes": 40_000, "part_bytes": 1 << 20, "job_items": 1000}
-    items = [Item(array("i", range(n))) for n in (1, 400, 800, 1000, 5, 900)]
-    for kind, head in (("loglikelihood_rolling", {"max_length": 10}), ("loglikelihood", {})):
-        scorer = Scorer(Connection("ipc:///x"), kind, items, head, limits, on_score=lambda i, s: None)
-        groups = list(scorer.batches.groups(range(len(items))))
-        assert [i for group in groups for i in group] == list(range(len(items))) and len(groups) > 1
-        for group in groups:
-            tokens = sum(len(items[i].tokens) for i in group)
-            assert 12 * tokens + 80 * len(group) <= 20_000
-    scorer = Scorer(Connection("tcp://h:1"), "loglikelihood", [Item(array("i", [1] * 200_000), 1)] * 3, {},
-                    {}, on_score=lambda i, s: None)  # fmt: skip
-    assert list(scorer.batches.parts(range(3))) == [[0], [1], [2]]
-
-
-def test_a_restarted_worker_gets_the_rest_again(
-    make: Callable[..., CTWorkerLM], caplog: pytest.LogCaptureFixture
-) -> None:
-    texts = [(f"context {i}", " then") for i in range(30)]
-    answers = make("slow=0.02,forget=3").loglikelihood(
-        requests("loglikelihood", *texts), disable_tqdm=True
-    )
-    assert answers == [fake_worker.pair_sum(ids(a), ids(b)) for a, b in texts]
-    assert "submitting" in caplog.text
-
-
-def test_use_cache_keeps_every_final_answer(
-    make: Callable[..., CTWorkerLM], tmp_path: Path
-) -> None:
-    """A run that dies half way keeps its final answers, and the next run requests only the others."""
-    texts = [(f"context {i}", " then") for i in range(40)]
-    model = make("slow=0.03,die=2")
-    cached = CachingLM(model, str(tmp_path / "cache.db"))
-    with pytest.raises(CtworkerError, match=r"exit code 70.*the toy model broke"):
-        cached.loglikelihood(requests("loglikelihood", *texts))
-    cached.dbdict.commit()
-    kept = len(cached.dbdict)
-    assert 0 < kept < 40
-    model.close()
-
-    asked: list[int] = []
-    again = make()
-    original = again.loglikelihood
-    again.loglikelihood = lambda rest: asked.append(len(rest)) or original(rest, disable_tqdm=True)
-    answers = CachingLM(again, str(tmp_path / "cache.db")).loglikelihood(
-        requests("loglikelihood", *texts)
-    )
-    assert asked == [40 - kept]
-    assert answers == [fake_worker.pair_sum(ids(a), ids(b)) for a, b in texts]
-
-
-def test_rolling_is_cached_by_document(make: Callable[..., CTWorkerLM]) -> None:
-    stored: list[tuple[str, tuple, float]] = []
-    model = make()
-    model.cache_hook = SimpleNamespace(add_partial=lambda *entry: stored.append(entry))
-    sums = model.loglikelihood_rolling(
-        requests("loglikelihood_rolling", ("ab",), ("abc",)), disable_tqdm=True
-    )
-    assert sorted(stored) == [
-        ("loglikelihood_rolling", ("ab",), sums[0]),
-        ("loglikelihood_rolling", ("abc",), sums[1]),
-    ]
-
-
-def test_load_errors_are_the_workers_words(
-    make: Callable[..., CTWorkerLM], checkpoint: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(CtworkerError, match="^config.json: rope_scaling 'x' is not known$"):
-        make("load=config.json: rope_scaling 'x' is not known")
-    for file in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(checkpoint / file, tmp_path)
-    with pytest.raises(
-        CtworkerError, match=r"config\.json: no such file"
-    ):  # the worker ends before it listens
-        make(pretrained=str(tmp_path))
-
-
 def test_a_sum_that_is_not_finite_names_its_request(make: Callable[..., CTWorkerLM]) -> None:
     with pytest.raises(
         CtworkerError, match=r"request 2 \(task toy, document 2\): NaN in a score \(layer 3\)"
@@ -361,32 +178,6 @@ def test_what_lm_eval_asks(
         and "declared, not simulated" in caplog.text
     )
     assert list(model.batch_sizes) == []
-
-
-def test_worker_options(fake: Callable[[str], Path], checkpoint: Path, tmp_path: Path) -> None:
-    record = fake()
-    log = tmp_path / "w.log"
-    model = CTWorkerLM(str(checkpoint), dtype="float32", max_length=99, threads=3, memory_limit="2GiB",
-                       cpu_variant="c", device="cpu", worker_log=str(log))  # fmt: skip
-    argv = " ".join(json.loads(record.read_text())["argv"])
-    model.close()
-    for option in ("--dtype float32", "--max-length 99", "--threads 3", "--memory-limit 2GiB", "--cpu-variant c",
-                   "--backend cpu", "--owner-pid"):  # fmt: skip
-        assert option in argv
-    assert log.exists()
-
-
-def test_which_gpu(fake: Callable[[str], Path], checkpoint: Path) -> None:
-    record = fake()
-
-    def options(given: dict[str, str], added: dict[str, object]) -> str:
-        CTWorkerLM.create_from_arg_obj({"pretrained": str(checkpoint), **given}, added).close()
-        return " ".join(json.loads(record.read_text())["argv"])
-
-    assert "--backend cuda --dtype auto --device 3" in options({}, {"device": "cuda:3"})
-    assert "--backend cuda --dtype auto --device 0" in options({"device": "cuda:0"}, {"device": "cuda:0"})
-    assert "--device 2" in options({"device": "cuda:2"}, {"device": "cuda:0"})
-    assert "--backend auto" in options({}, {"device": "cuda:0"})  # lm-eval's own default is not a user's choice
 
 
 def test_prefix_token(make: Callable[..., CTWorkerLM], tmp_path: Path, checkpoint: Path) -> None:
@@ -466,70 +257,3 @@ def test_a_loading_worker_is_waited_for(
     assert "is loading" in caplog.text
     with pytest.raises(CtworkerError, match=r"still loading after 0.5 s: weights.*load_timeout="):
         CTWorkerLM(endpoint=running_fake("loading=99"), load_timeout=0.5)
-
-
-def test_dropping_the_model_stops_its_worker(fake: Callable[[str], Path], checkpoint: Path) -> None:
-    record = fake()
-    for _ in range(3):
-        model = CTWorkerLM(str(checkpoint))
-        pid = json.loads(record.read_text())["pid"]
-        folder = Path(model._session.url.removeprefix("ipc://")).parent
-        assert alive(pid) and folder.is_dir()
-        del model
-        wait_for(lambda pid=pid: not alive(pid))
-        assert not folder.exists()
-
-
-def test_folders_of_killed_owners_are_removed(
-    make: Callable[..., CTWorkerLM],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    base = tmp_path_factory.mktemp("r")
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(base))
-    if len(str(base)) >= 60:
-        pytest.skip(f"{base} is too long a path for sockets")
-    stale, other, young = (base / f"ctworker-of-4194999-{name}" for name in "soy")
-    for folder in (stale, other, young):
-        folder.mkdir()
-        (folder / "log").touch()
-    for folder in (stale, other):
-        (folder / "lock").touch()
-    with (
-        other / "lock"
-    ).open() as lock:  # like a process of another container, whose process id means nothing here
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        model = make()
-        own = Path(model._session.url.removeprefix("ipc://")).parent
-        assert not stale.exists() and other.exists() and young.exists() and own.parent == base
-        make()
-        assert own.exists()
-        model.close()
-        assert not own.exists()
-
-
-def test_the_worker_program(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, checkpoint: Path
-) -> None:
-    script = tmp_path / "ctworker"
-    script.write_text("#!/usr/bin/python3\nfrom ctworker.__main__ import main\nmain()\n")
-    script.chmod(0o755)
-    monkeypatch.setenv("CTWORKER_BIN", str(script))
-    with pytest.raises(ArgumentError, match="this package's own command"):
-        launcher.find_binary()
-    monkeypatch.delenv("CTWORKER_BIN")
-    program = tmp_path / "site" / "bin" / "ctworker"  # an editable installation's second folder
-    program.parent.mkdir(parents=True)
-    shutil.copy("/bin/true", program)
-    monkeypatch.setattr(ctworker, "__path__", [*ctworker.__path__, str(tmp_path / "site")])
-    assert launcher.find_binary() == program
-
-
-def test_a_stalled_worker_is_told(
-    make: Callable[..., CTWorkerLM],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    monkeypatch.setattr("ctworker.scoring._BUSY_NOTE_S", 0.3)
-    make("slow=2").loglikelihood(requests("loglikelihood", ("a", "b")), disable_tqdm=True)
-    assert "no progress on this job" in caplog.text

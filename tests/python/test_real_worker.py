@@ -15,11 +15,10 @@ from pathlib import Path
 import pytest
 from ctworker.errors import CtworkerError
 from ctworker.lm import CTWorkerLM
-from lm_eval.api.instance import Instance
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 import data_tasks
-from conftest import alive, golden_folder, wait_for
+from conftest import alive, golden_folder, requests, wait_for
 from test_processes import QUICK, run
 
 pytestmark = pytest.mark.usefixtures("real_worker")
@@ -32,10 +31,6 @@ NAMES = [
     "qwen3-dense",
     "mistral_swa-dense",
 ]
-
-
-def instances(kind: str, *arguments: tuple) -> list[Instance]:
-    return [Instance(kind, {}, args, i, metadata=("toy", i, 1)) for i, args in enumerate(arguments)]
 
 
 @pytest.mark.skipif(GOLDEN is None, reason="no golden checkpoints: set CTWORKER_GOLDEN")
@@ -62,7 +57,7 @@ def test_rolling_is_the_sum_of_its_windows(checkpoint: Path) -> None:
     model = CTWorkerLM(str(checkpoint), dtype="float32", max_length=24)
     texts = ["", "a", "b" * 24, "the quick brown fox " * 6]
     totals = model.loglikelihood_rolling(
-        instances("loglikelihood_rolling", *((text,) for text in texts)), disable_tqdm=True
+        requests("loglikelihood_rolling", *((text,) for text in texts)), disable_tqdm=True
     )
     for text, total in zip(texts, totals, strict=True):
         windows = list(
@@ -80,16 +75,16 @@ def test_no_answer_depends_on_the_others(checkpoint: Path) -> None:
     draw = random.Random(5)
     texts = [("c" * draw.randrange(1, 90), "x" * draw.randrange(1, 30)) for _ in range(25)]
     model = CTWorkerLM(str(checkpoint))
-    together = model.loglikelihood(instances("loglikelihood", *texts), disable_tqdm=True)
+    together = model.loglikelihood(requests("loglikelihood", *texts), disable_tqdm=True)
     order = list(range(25))
     draw.shuffle(order)
     shuffled = model.loglikelihood(
-        instances("loglikelihood", *(texts[i] for i in order)), disable_tqdm=True
+        requests("loglikelihood", *(texts[i] for i in order)), disable_tqdm=True
     )
     assert [shuffled[order.index(i)] for i in range(25)] == together
     other = CTWorkerLM(str(checkpoint), threads=1)
     for i in (0, 7, 24):
-        assert other.loglikelihood(instances("loglikelihood", texts[i]), disable_tqdm=True) == [
+        assert other.loglikelihood(requests("loglikelihood", texts[i]), disable_tqdm=True) == [
             together[i]
         ]
     model.close()
@@ -213,7 +208,7 @@ def test_a_running_worker(checkpoint: Path, tmp_path: Path, real_worker: str) ->
                     assert "loading" in str(error) and attempt < 99
                     time.sleep(0.1)
             answers.append(
-                model.loglikelihood(instances("loglikelihood", ("a", "b")), disable_tqdm=True)
+                model.loglikelihood(requests("loglikelihood", ("a", "b")), disable_tqdm=True)
             )
             model.close()
         assert answers[0] == answers[1] == answers[2] and worker.poll() is None

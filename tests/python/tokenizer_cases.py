@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
@@ -87,87 +87,73 @@ def _split(pattern: str) -> pre_tokenizers.PreTokenizer:
     ])  # fmt: skip
 
 
-def cases() -> Iterator[tuple[str, Tokenizer, dict[str, Any], str, dict[str, Any] | None]]:
-    """(name, tokenizer, tokenizer_config.json, model_type, special_tokens_map.json)."""
-    stored = json.loads((DATA / "tokenizer_vocabularies.json").read_text(encoding="utf-8"))
-    smol = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+#: (name, tokenizer, tokenizer_config.json, model_type, special_tokens_map.json)
+Case: TypeAlias = tuple[str, Tokenizer, dict[str, Any], str, dict[str, Any] | None]
+SMOL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]  # special tokens of SmolLM2, and of Qwen here
+
+
+def _smollm2(stored: dict[str, Any]) -> Iterator[Case]:
     digits = pre_tokenizers.Sequence([
         pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False),
     ])  # fmt: skip
     config = {
         "bos_token": "<|im_start|>", "eos_token": "<|im_end|>", "unk_token": "<|endoftext|>",
-        "pad_token": "<|im_end|>", "additional_special_tokens": smol[1:], "model_max_length": 8192,
+        "pad_token": "<|im_end|>", "additional_special_tokens": SMOL[1:], "model_max_length": 8192,
+        "tokenizer_class": "PreTrainedTokenizerFast",
     }  # fmt: skip
-    tokenizer = _byte_level(stored["bytes"], digits, smol)
-    yield (
-        "smollm2",
-        tokenizer,
-        {**config, "tokenizer_class": "PreTrainedTokenizerFast"},
-        "llama",
-        None,
-    )
+    yield "smollm2", _byte_level(stored["bytes"], digits, SMOL), config, "llama", None
 
+
+def _llama3(stored: dict[str, Any]) -> Iterator[Case]:
     special = ["<|begin_of_text|>", "<|end_of_text|>"]
     tokenizer = _byte_level(stored["bytes"], _split(LLAMA3), special)
     tokenizer.post_processor = processors.Sequence(
         [processors.ByteLevel(trim_offsets=False), _bos(special[0], 0)]
     )
     config = {"bos_token": special[0], "eos_token": special[1], "model_max_length": 131072}
-    yield (
-        "llama3",
-        tokenizer,
-        {**config, "tokenizer_class": "PreTrainedTokenizerFast"},
-        "llama",
-        None,
-    )
-    yield (
-        "llama3-wrong-class",
-        tokenizer,
-        {**config, "tokenizer_class": "LlamaTokenizerFast"},
-        "llama",
-        None,
-    )
+    for name, class_name in [
+        ("llama3", "PreTrainedTokenizerFast"),
+        ("llama3-wrong-class", "LlamaTokenizerFast"),
+    ]:
+        yield name, tokenizer, {**config, "tokenizer_class": class_name}, "llama", None
 
-    tokenizer = _byte_level(stored["bytes"], _split(QWEN2), smol)
+
+def _qwen(stored: dict[str, Any]) -> Iterator[Case]:
+    tokenizer = _byte_level(stored["bytes"], _split(QWEN2), SMOL)
     tokenizer.normalizer = normalizers.NFC()
     config = {
         "tokenizer_class": "Qwen2Tokenizer", "bos_token": None, "eos_token": "<|endoftext|>",
         "pad_token": "<|endoftext|>", "unk_token": None, "add_prefix_space": False,
-        "added_tokens_decoder": _special(*smol),
+        "added_tokens_decoder": _special(*SMOL),
     }  # fmt: skip
     yield "qwen2", tokenizer, config, "qwen2", None
     yield "qwen2-no-class", tokenizer, {"eos_token": "<|im_end|>"}, "qwen2", None
     yield "qwen3", tokenizer, {**config, "eos_token": "<|im_end|>"}, "qwen3", None
-    tokenizer = _byte_level(stored["bytes"], _split(LLAMA3), smol)  # not what the class does
+    tokenizer = _byte_level(stored["bytes"], _split(LLAMA3), SMOL)  # not the splits of the class
     yield "qwen3-no-class", tokenizer, {"eos_token": "<|im_end|>"}, "qwen3", None
 
+
+def _llama2(stored: dict[str, Any]) -> Iterator[Case]:
     tokenizer = _sentencepiece(stored["pieces"], ["<unk>", "<s>", "</s>"])
     tokenizer.normalizer = normalizers.Sequence(
         [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
     )
     tokenizer.post_processor = _bos("<s>", 1)
+    named = _named(bos_token="<s>", eos_token="</s>", unk_token="<unk>")
     config = {"tokenizer_class": "LlamaTokenizer", "add_bos_token": True, "add_eos_token": False}
-    names = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
-    config |= {name: {"__type": "AddedToken", **value} for name, value in _named(**names).items()}
-    yield "llama2", tokenizer, config, "llama", _named(**names)
-    yield "llama2-legacy", tokenizer, {**config, "legacy": True}, "llama", _named(**names)
-    yield (
-        "llama2-no-prefix-space",
-        tokenizer,
-        {**config, "add_prefix_space": False},
-        "llama",
-        _named(**names),
-    )
-    yield (
-        "llama2-says-no-bos",
-        tokenizer,
-        {**config, "add_bos_token": False},
-        "llama",
-        _named(**names),
-    )
-    yield "mistral", tokenizer, config, "mistral", _named(**names)
+    config |= {name: {"__type": "AddedToken", **value} for name, value in named.items()}
+    for name, model_type, changes in [
+        ("llama2", "llama", {}),
+        ("llama2-legacy", "llama", {"legacy": True}),
+        ("llama2-no-prefix-space", "llama", {"add_prefix_space": False}),
+        ("llama2-says-no-bos", "llama", {"add_bos_token": False}),
+        ("mistral", "mistral", {}),
+    ]:
+        yield name, tokenizer, config | changes, model_type, named
     yield "bare", tokenizer, {}, "llama", None
 
+
+def _gemma(stored: dict[str, Any]) -> Iterator[Case]:
     special = ["<pad>", "<eos>", "<bos>", "<unk>"]
     tokenizer = _sentencepiece(stored["pieces"], special)
     tokenizer.normalizer = normalizers.Replace(" ", "\u2581")
@@ -178,6 +164,12 @@ def cases() -> Iterator[tuple[str, Tokenizer, dict[str, Any], str, dict[str, Any
         "pad_token": "<pad>", "add_bos_token": True, "added_tokens_decoder": _special(*special),
     }  # fmt: skip
     yield "gemma", tokenizer, config, "gemma2", None
+
+
+def cases() -> Iterator[Case]:
+    stored = json.loads((DATA / "tokenizer_vocabularies.json").read_text(encoding="utf-8"))
+    for family in (_smollm2, _llama3, _qwen, _llama2, _gemma):
+        yield from family(stored)
 
 
 def write(folder: Path) -> dict[str, Path]:
