@@ -184,9 +184,9 @@ static enum ctw_status check_room(struct ctw_queue *q, struct arrival *a, struct
 
 /* ---- the two checks of a submit ---- */
 
-/* First check, with the lock: is the part a repeat, and which head applies to it? */
-static enum ctw_status meet(struct ctw_queue *q, struct arrival *a, bool *repeated,
-                            struct ctw_submit_reply *reply, struct ctw_err *err)
+/* First check, with the lock: finds the job that the part belongs to, or creates it for part 0. */
+static enum ctw_status find_or_create_job(struct ctw_queue *q, struct arrival *a, bool *repeated,
+                                          struct ctw_submit_reply *reply, struct ctw_err *err)
 {
     const struct ctw_submit *s = a->submit;
     bool has_head = s->has >> CTW_SUBMIT_HEAD & 1;
@@ -250,9 +250,9 @@ static enum ctw_status check_model(struct ctw_queue *q, const struct arrival *a,
                     a->head.model);
 }
 
-/* Second check, with the lock: the queue may have changed while the part was read. */
-static enum ctw_status admit(struct ctw_queue *q, struct arrival *a, struct ctw_submit_reply *reply,
-                             struct ctw_err *err)
+/* Second check, with the lock: the queue may have changed while the part was read. Then adds it. */
+static enum ctw_status add_part(struct ctw_queue *q, struct arrival *a,
+                                struct ctw_submit_reply *reply, struct ctw_err *err)
 {
     struct ctw_job *j;
     bool repeated = false;
@@ -306,7 +306,7 @@ enum ctw_status ctw_handle_submit(struct ctw_handler_call *c, struct ctw_err *er
     bool repeated = false;
     a.digest = ctw_job_part_digest(submit);
     pthread_mutex_lock(&q->lock);
-    enum ctw_status st = meet(q, &a, &repeated, reply, err);
+    enum ctw_status st = find_or_create_job(q, &a, &repeated, reply, err);
     pthread_mutex_unlock(&q->lock);
     if (st != CTW_OK || repeated)
         goto done;
@@ -315,7 +315,7 @@ enum ctw_status ctw_handle_submit(struct ctw_handler_call *c, struct ctw_err *er
         goto done;
     a.part->digest = a.digest;
     pthread_mutex_lock(&q->lock);
-    st = admit(q, &a, reply, err);
+    st = add_part(q, &a, reply, err);
     pthread_mutex_unlock(&q->lock);
 done:
     if (a.n_dropped > 0) /* without the lock: standard error may be a full pipe */

@@ -43,7 +43,7 @@ static bool is_for_admins(enum ctw_op op)
 }
 
 /* Fills in the contact's owner and role. The token was found before: ctw_handle_admits(). */
-static enum ctw_status meet(struct ctw_handler_call *c, struct ctw_err *err)
+static enum ctw_status identify_caller(struct ctw_handler_call *c, struct ctw_err *err)
 {
     c->contact.admin = true;
     if (!needs_token(c->service, c->peer))
@@ -117,7 +117,7 @@ void ctw_handle(void *arg, const struct ctw_peer *peer, const struct ctw_request
     };
     struct ctw_err err;
     atomic_fetch_add(&call.service->n_requests, 1);
-    enum ctw_status st = meet(&call, &err);
+    enum ctw_status st = identify_caller(&call, &err);
     if (st == CTW_OK)
         st = handlers[request->op](&call, &err);
     reply->ok = st == CTW_OK;
