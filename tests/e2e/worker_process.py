@@ -14,7 +14,7 @@ import pynng
 
 ROOT = Path(__file__).resolve().parents[2]
 FAKE = Path(os.environ.get("CTW_FAKE_WORKER", ROOT / "build/ci/tests/fake_worker"))
-VOCAB, MAX_LENGTH, DECODERS = 1000, 64, 4
+VOCAB, MAX_LENGTH = 1000, 64
 MESSAGE_BYTES = 64 << 20
 REQUEST_BYTES = (16 << 20) + (64 << 10)
 # So many times as long is waited for what must come about: sanitizers and other work make it late. Bounds

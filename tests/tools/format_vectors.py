@@ -39,7 +39,6 @@ PACK = [
     ("int3 tensor", 3, "BF16", "tensor", 0, True, None, False, 6, 290),
 ]
 NVFP4 = [("nvfp4", 48, 368, 12345.678), ("nvfp4 tiny global scale", 9, 1040, 3.1e-5)]
-DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 
 
 class Bytes:
@@ -116,7 +115,7 @@ def nvfp4_row(name, n, k, global_scale):
 
 
 def main():
-    print(f"/* Made by tests/tools/format_vectors.py. */\n"
+    print("/* Made by tests/tools/format_vectors.py. */\n"
           "static const struct pack_case pack_cases[] = {")
     for row in PACK:
         pack_row(*row)

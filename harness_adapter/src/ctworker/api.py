@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 
 from . import arguments, hub
 from .batches import Item
-from .errors import ArgumentError, CtworkerError, WorkerError
-from .scoring import Progress, Score, Scorer
+from .errors import ArgumentError, CtworkerError
+from .scoring import Progress, Score
 from .session import Session
 from .wire import FLOAT32, INT32
 
@@ -138,22 +138,10 @@ class Client:
             if on_score is not None:
                 on_score(asked[k], score)
 
-        head = {"model": self._session.model["name"], "columns": _COLUMNS, **head}
-        with self._session.client() as client:
-            scorer = Scorer(
-                client, kind, [items[i] for i in asked], head, self._session.limits, on_score=keep,
-                on_progress=on_progress or (lambda progress: None), source=self._session.model,
-                restart=self._session.restart,
-            )  # fmt: skip
-            try:
-                scorer.run()
-            except WorkerError as error:
-                if error.item is None:
-                    raise
-                raise CtworkerError(f"sequence {asked[error.item]}: {error}") from error
-            finally:
-                scorer.client.close()
-        self._session.settle(scorer.numerics, scorer.identity)
+        self._session.score(
+            kind, [items[i] for i in asked], {"columns": _COLUMNS, **head}, on_score=keep,
+            on_progress=on_progress or (lambda progress: None), where=lambda k: f"sequence {asked[k]}",
+        )  # fmt: skip
         for i, score in enumerate(scores):
             if score is None:  # nothing to score
                 scores[i] = Score(0.0, True, 0, 0, array(FLOAT32), array(INT32), self.numerics, self.identity)  # fmt: skip

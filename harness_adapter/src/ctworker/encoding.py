@@ -10,8 +10,8 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from .batches import Item
 from .errors import ArgumentError
-from .scoring import Item
 from .tokenizer import TextTokenizer
 
 log = logging.getLogger("lm_eval.ctworker")

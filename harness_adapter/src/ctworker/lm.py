@@ -16,9 +16,10 @@ from tqdm import tqdm
 from . import arguments, cache, excepthook, guard, hub, report
 from .arguments import DEFAULT_DEVICE
 from .bar import Bar
+from .batches import Item
 from .encoding import Encoder, Pair, make_item
-from .errors import ArgumentError, CtworkerError, WorkerError
-from .scoring import Item, Score, Scorer
+from .errors import ArgumentError
+from .scoring import Score
 from .session import Session
 from .tokenizer import TextTokenizer
 from .wire import INT32
@@ -295,28 +296,16 @@ class CTWorkerLM(TemplateLM):
         bar = Bar(
             description, len(items), sum(len(item.tokens) for item in items), disable=disable_tqdm
         )
-        head = {"model": self._session.model["name"], "max_length": self.max_length, **head}
         try:
-            with self._session.client() as client:
-                scorer = Scorer(
-                    client,
-                    kind,
-                    items,
-                    head,
-                    self._session.limits,
-                    on_score=keep,
-                    on_progress=bar.update,
-                    source=self._session.model,
-                    restart=self._session.restart,
-                )
-                scorer.run()
-                scorer.client.close()  # a new client after a restart of the worker
-                self._session.settle(scorer.numerics, scorer.identity)
+            self._session.score(
+                kind,
+                items,
+                {"max_length": self.max_length, **head},
+                on_score=keep,
+                on_progress=bar.update,
+                where=where,
+            )
             bar.finish()
-        except WorkerError as error:
-            if error.item is None:
-                raise
-            raise CtworkerError(f"{where(error.item)}: {error}") from error
         finally:
             bar.close()
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from .arguments import Settings
 from .auth import client_token
+from .batches import Item
 from .client import Connection
 from .compare import LocalIdentity, has_weights, is_at
-from .errors import ArgumentError, CtworkerError, WorkerDied
+from .errors import ArgumentError, CtworkerError, WorkerDied, WorkerError
 from .hub import Checkpoint
 from .launcher import WorkerProcess
+from .scoring import Progress, Score, Scorer
 from .transport import missing_path
 
 log = logging.getLogger("lm_eval.ctworker")
@@ -87,11 +89,6 @@ class Session:
         assert self._worker is not None
         return self._worker.pid
 
-    @property
-    def restart(self) -> Callable[[WorkerDied, int], Connection] | None:
-        """The restart function for Scorer; None for a worker at an endpoint, which we do not own."""
-        return None if self._worker is None else self._restart
-
     def _restart(self, error: WorkerDied, n: int) -> Connection:
         """Restarts our own worker after its n-th crash in a row, and returns a client of the new worker. Raises the
         error when the worker gave a reason for its end, or was stopped."""
@@ -114,6 +111,35 @@ class Session:
             )
         alive = None if self._worker is None else self._worker.check_alive
         return Connection(self.url, token=self._token, timeout=self._timeout, check_alive=alive)
+
+    def score(
+        self,
+        kind: str,
+        items: Sequence[Item],
+        head: dict[str, Any],
+        *,
+        on_score: Callable[[int, Score], None],
+        on_progress: Callable[[Progress], None],
+        where: Callable[[int], str],
+    ) -> None:
+        """Scores the items with the session's model, and stores the numerics id and identity of the scores.
+
+        The arguments are those of Scorer, with a head that names no model; where(i) names item i in a message.
+        Raises CtworkerError.
+        """
+        scorer = Scorer(
+            self.client(), kind, items, {"model": self.model["name"], **head}, self.limits, on_score=on_score,
+            on_progress=on_progress, source=self.model, restart=None if self._worker is None else self._restart,
+        )  # fmt: skip
+        try:
+            scorer.run()
+        except WorkerError as error:
+            if error.item is None:
+                raise
+            raise CtworkerError(f"{where(error.item)}: {error}") from error
+        finally:
+            scorer.client.close()  # after a restart of the worker, the scorer has another client
+        self.settle(scorer.numerics, scorer.identity)
 
     def source(self) -> dict[str, str]:
         """`identity` and `numerics` of the scores. A worker on a GPU knows its identity only after all weights are

@@ -75,10 +75,6 @@ class ReqSocket:
         self._socket: socket.socket | None = None
         self._next_id = random.getrandbits(31)
 
-    @property
-    def connected(self) -> bool:
-        return self._socket is not None
-
     def connect(self, timeout: float) -> None:
         """Connects and exchanges the handshake. Raises ConnectionLost."""
         if self._socket is not None:
