@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy
 import pytest
 from ctworker import Client, CtworkerError, Worker
 from ctworker.errors import ArgumentError
@@ -37,7 +38,8 @@ def test_the_documented_example(checkpoint: Path, real_worker: str, tmp_path: Pa
 
 def test_scores(fake: Callable[[str], Path], checkpoint: Path) -> None:
     fake()
-    sequences = [[1, 5, 9, 12], ([1, 5], [9, 12]), array("i", [3, 4]), (7, 8), [6], [], ([1], [])]
+    eight = tuple(numpy.array([7, 8]))  # two numbers, not a context and a continuation
+    sequences = [[1, 5, 9, 12], ([1, 5], [9, 12]), array("i", [3, 4]), eight, [6], [], ([1], [])]
     seen: dict[int, object] = {}
     fractions: list[float] = []
     with Worker(checkpoint) as worker:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import pytest
 from ctworker.arguments import check_one_process, parse
@@ -39,6 +40,15 @@ def test_chat_template_args(value: object) -> None:
     settings = parse({"pretrained": "d", "chat_template_args": value, "enable_thinking": "True"})
     assert settings.chat_template_args == {"enable_thinking": True, "x": 1}
     assert settings.enable_thinking is True
+
+
+def test_the_home_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A shell leaves ~ as it is within --model_args; a name that results record is kept as written."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    given = dict.fromkeys(("pretrained", "token_file", "cache_dir", "worker_log"), "~/x")
+    settings = parse(given)
+    assert settings.token_file == settings.cache_dir == settings.worker_log == f"{tmp_path}/x"
+    assert settings.pretrained == "~/x"
 
 
 def test_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,6 +92,9 @@ def test_add_bos_token(value: object) -> None:
         ({"memory_limit": "much"}, ["memory_limit='much'", "20GiB"]),
         ({"memory_limit": "20G"}, ["memory_limit='20G'", "20GiB"]),
         ({"batch_size": "many"}, ["batch_size='many'"]),
+        ({"pretrained": ""}, ["pretrained=''", "variable of the shell"]),
+        ({"tokenizer": ""}, ["tokenizer=''"]),
+        ({"worker_log": ""}, ["worker_log=''"]),
         ({"add_bos_token": "maybe"}, ["add_bos_token='maybe'"]),
         ({"chat_template_args": "thinking"}, ["chat_template_args='thinking'", "JSON"]),
     ],

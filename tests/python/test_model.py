@@ -224,9 +224,16 @@ def test_generation_is_refused(make: Callable[..., CTWorkerLM]) -> None:
         make().generate_until(requests("generate_until", ("a", {})))
 
 
-def test_endpoint(running_fake: Callable[..., str], checkpoint: Path, tmp_path: Path) -> None:
+def test_endpoint(
+    running_fake: Callable[..., str],
+    checkpoint: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     url = running_fake("", "--max-length", "32")
-    model = CTWorkerLM(endpoint=url)  # the tokenizer comes from the worker's own folder
+    caplog.set_level(logging.INFO)
+    model = CTWorkerLM(endpoint=url, threads=3)  # the tokenizer comes from the worker's own folder
+    assert "without effect with endpoint= (the worker is already running): threads" in caplog.text
     assert model.max_length == 32
     assert model.loglikelihood(requests("loglikelihood", ("a", "b")), disable_tqdm=True) == [
         fake_worker.pair_sum(ids("a"), ids("b"))

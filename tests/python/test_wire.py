@@ -55,6 +55,9 @@ def test_columns_are_checked() -> None:
             decode_columns({k: v for k, v in good.items() if k != name}, 1)
     with pytest.raises(ProtocolError, match="logprob"):
         decode_columns({**good, "logprob": pack([0.0], "f")}, 1)
+    for odd in (b"123", "text", 7):
+        with pytest.raises(ProtocolError, match="'count'"):
+            decode_columns({**good, "count": odd}, 1)
 
 
 @pytest.fixture

@@ -204,7 +204,7 @@ def _tokens(i: int, tokens: Any) -> array:
 
 
 def _item(i: int, sequence: Any) -> Item:
-    if isinstance(sequence, tuple) and len(sequence) == 2 and not isinstance(sequence[0], int):
+    if isinstance(sequence, tuple) and len(sequence) == 2 and isinstance(sequence[0], Iterable):
         context, continuation = _tokens(i, sequence[0]), _tokens(i, sequence[1])
         if continuation and not context:
             raise ArgumentError(

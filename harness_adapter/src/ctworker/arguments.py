@@ -61,7 +61,16 @@ def _text(name: str, value: Any) -> str:
 
 
 def _path(name: str, value: Any) -> str:
-    return _text(name, value if isinstance(value, (str, int)) else str(value))
+    text = _text(name, value if isinstance(value, (str, int)) else str(value))
+    if not text:
+        raise ArgumentError(f"{name}='': expected a path (is a variable of the shell empty?)")
+    return os.path.expanduser(text)  # a shell expands ~ only at the start of a word
+
+
+def _checkpoint(name: str, value: Any) -> str:
+    """A folder or a hub name, as the user wrote it: results record it."""
+    _path(name, value)
+    return str(value)
 
 
 def _flag(name: str, value: Any) -> bool:
@@ -133,13 +142,9 @@ def _mapping(name: str, value: Any) -> dict[str, Any]:
     )
 
 
-def _endpoint(name: str, value: Any) -> str:
-    return _text(name, value)
-
-
 _USED: dict[str, Callable[[str, Any], Any]] = {
-    "pretrained": _path,
-    "tokenizer": _path,
+    "pretrained": _checkpoint,
+    "tokenizer": _checkpoint,
     "revision": _text,
     "subfolder": _text,
     "dtype": _dtype,
@@ -151,7 +156,7 @@ _USED: dict[str, Callable[[str, Any], Any]] = {
     "token": lambda name, value: value if isinstance(value, bool) else _text(name, value),
     "cache_dir": _path,
     "local_files_only": _flag,
-    "endpoint": _endpoint,
+    "endpoint": _text,
     "token_file": _path,
     "model": _text,
     "cpu_variant": _text,

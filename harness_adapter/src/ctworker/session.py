@@ -274,13 +274,15 @@ class Session:
                 f"cpu_variant={settings.cpu_variant}, but {where} runs {model['variant']}: leave cpu_variant= out, or start a "
                 f"worker with --cpu-variant {settings.cpu_variant}"
             )
-        ours = [
-            name
-            for name in ("threads", "memory_limit", "worker_log")
-            if getattr(settings, name) is not None
-        ]
-        if ours:
-            log.info("arguments without effect with endpoint= (the worker is already running): %s", ", ".join(ours))
+        ours = {
+            "the number in device=": settings.device,
+            "threads": settings.threads,
+            "memory_limit": settings.memory_limit,
+            "worker_log": settings.worker_log,
+        }
+        given = [name for name, value in ours.items() if value is not None]
+        if given:
+            log.info("without effect with endpoint= (the worker is already running): %s", ", ".join(given))
 
     def close(self) -> None:
         """Stops our own worker; a worker at an endpoint keeps running."""

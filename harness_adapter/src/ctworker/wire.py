@@ -96,13 +96,15 @@ COLUMN_TYPES = {
 def decode_columns(result: dict[str, bytes], n_items: int) -> dict[str, array]:
     """Unpacks the columns of a fetch reply and checks their lengths.
 
-    Raises a ProtocolError that names the column when a length is wrong.
+    Raises a ProtocolError that names the column when a type or a length is wrong.
     """
-    columns = {
-        name: unpack(data, COLUMN_TYPES[name])
-        for name, data in result.items()
-        if name in COLUMN_TYPES
-    }
+    columns: dict[str, array] = {}
+    for name, data in result.items():
+        if name in COLUMN_TYPES:
+            try:
+                columns[name] = unpack(data, COLUMN_TYPES[name])
+            except (TypeError, ValueError) as error:
+                raise ProtocolError(f"column '{name}' of the worker's result: {error}") from error
     for name in ("item", "sum", "count", "is_greedy"):
         if name not in columns:
             raise ProtocolError(f"the worker's result lacks column '{name}'")
