@@ -1,6 +1,6 @@
 /* Unloads a model, or loads another model in its place, while a job's first part is being read,
  * which happens without the queue's lock. ctw_job_part_create() is wrapped (see CMakeLists.txt) to
- * do this at exactly that time. */
+ * do this at exactly that time, and ctw_job_part_digest() to count its calls. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,6 +18,7 @@ static struct ctw_queue queue;
 static struct ctw_scorer scorer;
 static pthread_t thread;
 static void (*meanwhile)(void);
+static int n_digests;
 
 enum ctw_status __real_ctw_job_part_create(struct ctw_job_part **out,
                                            const struct ctw_items_map *items,
@@ -37,6 +38,15 @@ enum ctw_status __wrap_ctw_job_part_create(struct ctw_job_part **out,
         meanwhile();
     meanwhile = NULL;
     return __real_ctw_job_part_create(out, items, head, first_item, bad_item, err);
+}
+
+uint64_t __real_ctw_job_part_digest(const struct ctw_submit *submit);
+uint64_t __wrap_ctw_job_part_digest(const struct ctw_submit *submit);
+
+uint64_t __wrap_ctw_job_part_digest(const struct ctw_submit *submit)
+{
+    n_digests++;
+    return __real_ctw_job_part_digest(submit);
 }
 
 static void *scorer_main(void *arg)
@@ -162,6 +172,25 @@ static void the_same_again(void **state)
     assert_null(meanwhile);
 }
 
+/* Hashing a large part takes milliseconds: whoever sends parts in vain must not cost that. */
+static void what_is_refused_is_not_hashed(void **state)
+{
+    (void)state;
+    struct ctw_err err;
+    int retry_ms;
+    n_digests = 0;
+    assert_int_equal(submit("no model--------", &retry_ms, &err), CTW_ENOTFOUND);
+    assert_int_equal(n_digests, 0);
+    load();
+    assert_int_equal(submit("one-------------", &retry_ms, &err), CTW_OK);
+    assert_int_equal(n_digests, 1);
+    assert_int_equal(submit("one-------------", &retry_ms, &err), CTW_OK); /* repeated */
+    assert_int_equal(n_digests, 2);
+    assert_int_equal(ctw_queue_drain(&queue, false, false), 0);
+    assert_int_equal(submit("two-------------", &retry_ms, &err), CTW_EBUSY);
+    assert_int_equal(n_digests, 2);
+}
+
 static int setup(void **state)
 {
     struct ctw_err err;
@@ -188,6 +217,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(unloaded, setup, teardown),
         cmocka_unit_test_setup_teardown(another_in_its_place, setup, teardown),
         cmocka_unit_test_setup_teardown(the_same_again, setup, teardown),
+        cmocka_unit_test_setup_teardown(what_is_refused_is_not_hashed, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,8 +20,10 @@ static struct ctw_slice state_of(const struct ctw_job *j)
 struct arrival {
     const struct ctw_submit *submit;
     const struct ctw_contact *contact;
-    uint64_t digest;
-    bool is_new; /* part 0 of a job that is not in the queue */
+    bool is_new;         /* part 0 of a job that is not in the queue */
+    bool repeated;       /* the job has a part in this place already... */
+    uint64_t has_digest; /* ...with this digest */
+    uint64_t digest;     /* of this part; known only after the cheap checks */
     struct ctw_job_head head;
     int64_t n_items; /* of the job so far */
     struct ctw_job_part *part;
@@ -40,18 +42,15 @@ static void fill_reply(const struct ctw_job *j, bool repeated, struct ctw_submit
                                        .repeated = repeated};
 }
 
-static enum ctw_status check_place(const struct ctw_job *j, const struct arrival *a, bool *repeated,
-                                   struct ctw_err *err)
+/* May the part be added to the job, or does the job have a part in this place already? */
+static enum ctw_status check_place(const struct ctw_job *j, struct arrival *a, struct ctw_err *err)
 {
     uint64_t part = a->submit->part;
-    *repeated = part < (uint64_t)j->input.n_parts;
-    if (*repeated && j->input.parts[part]->digest != a->digest)
-        return ctw_fail(err, CTW_EINVAL,
-                        "part %" PRIu64 " was already submitted with other content: a job's parts "
-                        "cannot be changed; choose another job id",
-                        part);
-    if (*repeated)
+    a->repeated = part < (uint64_t)j->input.n_parts;
+    if (a->repeated) {
+        a->has_digest = j->input.parts[part]->digest;
         return CTW_OK;
+    }
     if (j->state != CTW_JOB_OPEN)
         return ctw_fail(err, CTW_EINVAL, "part %" PRIu64 ": the job is %s and takes no more parts",
                         part, ctw_job_state_name(j->state));
@@ -59,6 +58,16 @@ static enum ctw_status check_place(const struct ctw_job *j, const struct arrival
         return ctw_fail(err, CTW_EINVAL, "part %" PRIu64 " came before part %" PRId64, part,
                         j->input.n_parts);
     return CTW_OK;
+}
+
+static enum ctw_status check_repeat(const struct arrival *a, struct ctw_err *err)
+{
+    if (a->has_digest == a->digest)
+        return CTW_OK;
+    return ctw_fail(err, CTW_EINVAL,
+                    "part %" PRIu64 " was already submitted with other content: a job's parts "
+                    "cannot be changed; choose another job id",
+                    a->submit->part);
 }
 
 static enum ctw_status usable_model(struct ctw_queue *q, const char *name, int *retry_ms,
@@ -185,7 +194,7 @@ static enum ctw_status check_room(struct ctw_queue *q, struct arrival *a, struct
 /* ---- the two checks of a submit ---- */
 
 /* First check, with the lock: finds the job that the part belongs to, or creates it for part 0. */
-static enum ctw_status find_or_create_job(struct ctw_queue *q, struct arrival *a, bool *repeated,
+static enum ctw_status find_or_create_job(struct ctw_queue *q, struct arrival *a,
                                           struct ctw_submit_reply *reply, struct ctw_err *err)
 {
     const struct ctw_submit *s = a->submit;
@@ -197,10 +206,10 @@ static enum ctw_status find_or_create_job(struct ctw_queue *q, struct arrival *a
     if (has_head != (s->part == 0))
         return ctw_fail(err, CTW_EINVAL, "submit: part 0 has a head, and no other part has one");
     if (j != NULL) {
-        st = check_place(j, a, repeated, err);
+        st = check_place(j, a, err);
         a->head = j->head;
         a->n_items = j->input.n_items;
-        if (st == CTW_OK && *repeated)
+        if (a->repeated)
             fill_reply(j, true, reply);
         return st;
     }
@@ -255,15 +264,15 @@ static enum ctw_status add_part(struct ctw_queue *q, struct arrival *a,
                                 struct ctw_submit_reply *reply, struct ctw_err *err)
 {
     struct ctw_job *j;
-    bool repeated = false;
     enum ctw_status st = ctw_jobs_find(&q->jobs, a->contact, a->submit->job, false, &j, err);
     if (st != CTW_OK && !a->is_new)
         return st;
-    st = j != NULL ? check_place(j, a, &repeated, err) : check_room(q, a, err);
-    if (st != CTW_OK || repeated) {
-        if (st == CTW_OK)
-            fill_reply(j, true, reply);
+    st = j != NULL ? check_place(j, a, err) : check_room(q, a, err);
+    if (st != CTW_OK)
         return st;
+    if (a->repeated) {
+        fill_reply(j, true, reply);
+        return check_repeat(a, err);
     }
     st = j == NULL ? check_model(q, a, err) : CTW_OK;
     if (st != CTW_OK)
@@ -303,16 +312,18 @@ enum ctw_status ctw_handle_submit(struct ctw_handler_call *c, struct ctw_err *er
     const struct ctw_submit *submit = &c->request->body.submit;
     struct ctw_submit_reply *reply = &c->reply->body.submit;
     struct arrival a = {.submit = submit, .contact = &c->contact, .retry_ms = &c->retry_ms};
-    bool repeated = false;
-    a.digest = ctw_job_part_digest(submit);
     pthread_mutex_lock(&q->lock);
-    enum ctw_status st = find_or_create_job(q, &a, &repeated, reply, err);
+    enum ctw_status st = find_or_create_job(q, &a, reply, err);
     pthread_mutex_unlock(&q->lock);
-    if (st != CTW_OK || repeated)
-        goto done;
-    st = ctw_job_part_create(&a.part, &submit->items, &a.head, a.n_items, &c->bad_item, err);
+    if (st == CTW_OK && !a.repeated)
+        st = ctw_job_part_create(&a.part, &submit->items, &a.head, a.n_items, &c->bad_item, err);
     if (st != CTW_OK)
         goto done;
+    a.digest = ctw_job_part_digest(submit); /* takes milliseconds for a large part */
+    if (a.repeated) {
+        st = check_repeat(&a, err);
+        goto done;
+    }
     a.part->digest = a.digest;
     pthread_mutex_lock(&q->lock);
     st = add_part(q, &a, reply, err);
