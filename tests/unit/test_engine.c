@@ -291,6 +291,42 @@ static void progress_counts_all_passes(void **state)
     ctw_engine_close(e);
 }
 
+/* Reading the weights may take minutes: with reading stopped, only options that are in order get
+ * that far. */
+static void wrong_options_are_refused_before_the_weights_are_read(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t max_length;
+        uint64_t memory_limit;
+        const char *dtype;
+        enum ctw_status st;
+    } cases[] = {{.st = CTW_ECANCELED},
+                 {.dtype = "int8", .st = CTW_EINVAL},
+                 {.max_length = -1, .st = CTW_EINVAL},
+                 {.max_length = (1 << 24) + 1, .st = CTW_EINVAL},
+                 {.memory_limit = 1, .st = CTW_ENOMEM}};
+    atomic_bool stop = true;
+    for (size_t i = 0; i < CTW_COUNT(cases); i++) {
+        struct ctw_engine *e;
+        struct ctw_err err;
+        const struct ctw_engine_options opt = {.model_dir = dir,
+                                               .backend = backend,
+                                               .n_threads = 1,
+                                               .dtype = cases[i].dtype,
+                                               .max_length = cases[i].max_length,
+                                               .memory_limit = cases[i].memory_limit,
+                                               .stop = &stop};
+        enum ctw_status st = ctw_engine_open(&e, &opt, &err);
+        if (cases[i].st == CTW_ECANCELED && strcmp(backend, "cuda") == 0) {
+            assert_int_equal(st, CTW_OK); /* a GPU's weights are read in the background */
+            ctw_engine_close(e);
+        } else {
+            assert_int_equal(st, cases[i].st);
+        }
+    }
+}
+
 /* RoPE type dynamic equals default only up to max_position_embeddings, here 32. */
 static void a_dynamic_rope_bounds_the_length(void **state)
 {
@@ -563,6 +599,7 @@ int main(void)
         cmocka_unit_test(cancelling_leaves_no_trace),
         cmocka_unit_test(progress_counts_all_passes),
         cmocka_unit_test(buffers_grow_in_leaps),
+        cmocka_unit_test(wrong_options_are_refused_before_the_weights_are_read),
         cmocka_unit_test(a_dynamic_rope_bounds_the_length),
         cmocka_unit_test(failed_allocations_are_reported),
         cmocka_unit_test(resident_layers_hold_the_files_bytes),

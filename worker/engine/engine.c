@@ -103,70 +103,70 @@ static enum ctw_status set_default_limit(struct ctw_engine *e, struct ctw_err *e
     return ctw_backend_sync(e->be, err); /* a failed GPU reports nothing free: return its error */
 }
 
-/* Reads all bytes once for the identity, which also brings them into the page cache. */
-static enum ctw_status open_mapped(struct ctw_engine *e, const struct ctw_engine_options *opt,
-                                   struct ctw_err *err)
+/* On a host-memory backend: reads all bytes once for the identity, which also brings them into the
+ * page cache. A resident provider does so in the background. */
+static enum ctw_status read_mapped(struct ctw_engine *e, struct ctw_err *err)
 {
-    enum ctw_status st = ctw_provider_open_mapped(&e->provider, e->model, err);
-    if (st == CTW_OK && !opt->plan_only)
-        st = ctw_identity_read(e->model->identity, e->model->container, e->n_threads, e->stop, err);
-    if (st == CTW_OK && !opt->plan_only)
-        st = ctw_container_check_untouched(e->model->container, err);
-    return st;
+    struct ctw_model *m = e->model;
+    enum ctw_status st = ctw_identity_read(m->identity, m->container, e->n_threads, e->stop, err);
+    return st == CTW_OK ? ctw_container_check_untouched(m->container, err) : st;
 }
 
+static enum ctw_status set_max_length(struct ctw_engine *e, int64_t wanted, struct ctw_err *err)
+{
+    const struct ctw_model *m = e->model;
+    e->max_length = wanted != 0 ? wanted : m->max_length < MAX_LENGTH ? m->max_length : MAX_LENGTH;
+    if (e->max_length < 1 || e->max_length > MAX_LENGTH)
+        return ctw_fail(err, CTW_EINVAL, "--max-length %lld is not in 1..%d",
+                        (long long)e->max_length, MAX_LENGTH);
+    if (m->length_limit != 0 && e->max_length > m->length_limit)
+        return ctw_fail(err, CTW_EUNSUP,
+                        "--max-length %lld is more than max_position_embeddings = %lld; "
+                        "config.json's RoPE type dynamic is supported only up to that length, "
+                        "where it equals default: lower --max-length",
+                        (long long)e->max_length, (long long)m->length_limit);
+    return CTW_OK;
+}
+
+/* Reads the weights last: that may take minutes, and a wrong option must not wait for it. */
 enum ctw_status ctw_engine_open(struct ctw_engine **out, const struct ctw_engine_options *opt,
                                 struct ctw_err *err)
 {
     struct ctw_engine *e = ctw_calloc(1, sizeof(*e));
     if (e == NULL)
         return ctw_fail(err, CTW_ENOMEM, "out of memory");
-    struct ctw_backend_options be_opt = {
-        .variant = opt->variant,
-        .cuda_variant = opt->cuda_variant,
-        .n_threads = opt->n_threads, .device = opt->device};
+    const struct ctw_backend_options be_opt = {.variant = opt->variant,
+                                               .cuda_variant = opt->cuda_variant,
+                                               .n_threads = opt->n_threads,
+                                               .device = opt->device};
     struct ctw_backend_info info;
+    bool mapped = false;
     e->n_threads = opt->n_threads;
     e->stop = opt->stop;
-    enum ctw_status st = ctw_model_open(&e->model, opt->model_dir, opt->config_name, err);
-    if (st != CTW_OK)
-        goto fail;
-    st = choose_dtype(&e->dtype, opt->dtype, e->model, err);
-    if (st != CTW_OK)
-        goto fail;
-    st = ctw_backend_open(&e->be, opt->backend == NULL ? "auto" : opt->backend, &be_opt, err);
-    if (st != CTW_OK)
-        goto fail;
-    if (ctw_backend_traits(e->be)->host_memory)
-        st = open_mapped(e, opt, err);
-    else if (!opt->plan_only)
-        st = ctw_provider_open_resident(&e->provider, e->model, e->be, err);
-    if (st != CTW_OK)
-        goto fail;
-    e->max_length = opt->max_length != 0 ? opt->max_length : e->model->max_length;
-    if (opt->max_length == 0 && e->max_length > MAX_LENGTH)
-        e->max_length = MAX_LENGTH;
-    if (e->max_length < 1 || e->max_length > MAX_LENGTH) {
-        st = ctw_fail(err, CTW_EINVAL, "--max-length %lld is not in 1..%d",
-                      (long long)e->max_length, MAX_LENGTH);
-        goto fail;
-    }
-    if (e->model->length_limit != 0 && e->max_length > e->model->length_limit) {
-        st = ctw_fail(err, CTW_EUNSUP,
-                      "--max-length %lld is more than max_position_embeddings = %lld; "
-                      "config.json's RoPE type dynamic is supported only up to that length, where "
-                      "it equals default: lower --max-length",
-                      (long long)e->max_length, (long long)e->model->length_limit);
-        goto fail;
-    }
     e->chunk_tokens = opt->chunk_tokens;
     e->pass_tokens = opt->pass_tokens;
     e->limit_is_default = opt->memory_limit == 0;
     e->memory_limit = opt->memory_limit;
-    if (e->limit_is_default)
+    enum ctw_status st = ctw_model_open(&e->model, opt->model_dir, opt->config_name, err);
+    if (st == CTW_OK)
+        st = choose_dtype(&e->dtype, opt->dtype, e->model, err);
+    if (st == CTW_OK)
+        st = set_max_length(e, opt->max_length, err);
+    if (st == CTW_OK)
+        st = ctw_backend_open(&e->be, opt->backend, &be_opt, err);
+    if (st != CTW_OK)
+        goto fail;
+    mapped = ctw_backend_traits(e->be)->host_memory;
+    if (mapped)
+        st = ctw_provider_open_mapped(&e->provider, e->model, err);
+    else if (!opt->plan_only)
+        st = ctw_provider_open_resident(&e->provider, e->model, e->be, err);
+    if (st == CTW_OK && e->limit_is_default)
         st = set_default_limit(e, err);
     if (st == CTW_OK)
         st = plan_usual(e, err);
+    if (st == CTW_OK && mapped && !opt->plan_only)
+        st = read_mapped(e, err);
     if (st != CTW_OK)
         goto fail;
     e->fit_length = find_fit_length(e);
