@@ -247,27 +247,19 @@ static enum ctw_status fill(struct ctw_model *m, const char *dir, const struct c
     return CTW_OK;
 }
 
-/* Opens the identity of all tensors that the layers consist of. */
-static enum ctw_status open_identity(struct ctw_model *m, const struct ctw_config *config,
-                                     struct ctw_err *err)
+/* Checks that the checkpoint has no other tensors than the layers', and opens their identity. */
+static enum ctw_status account_for_tensors(struct ctw_model *m, const struct ctw_finder *finder,
+                                           bool *kv_scales, struct ctw_err *err)
 {
-    size_t most = (size_t)m->n_layers * (CTW_N_MATRICES * CTW_N_PARTS + CTW_N_VECTORS);
-    const struct ctw_tensor **tensors = ctw_calloc(most, sizeof(*tensors));
-    int64_t n = 0;
-    if (tensors == NULL)
-        return ctw_fail(err, CTW_ENOMEM, "out of memory for a model");
-    for (int l = 0; l < m->n_layers; l++) {
-        const struct ctw_layer *layer = &m->layers[l];
-        for (int i = 0; i < CTW_N_MATRICES; i++)
-            for (int part = 0; part < CTW_N_PARTS; part++)
-                if (layer->matrix[i].part[part] != NULL)
-                    tensors[n++] = layer->matrix[i].part[part];
-        for (int i = 0; i < CTW_N_VECTORS; i++)
-            if (layer->vector[i] != NULL)
-                tensors[n++] = layer->vector[i];
-    }
-    enum ctw_status st = ctw_identity_open(&m->identity, config->doc, tensors, n, err);
-    ctw_free(tensors);
+    const struct ctw_tensor **used =
+        ctw_calloc((size_t)m->n_layers * CTW_MAX_LAYER_TENSORS, sizeof(struct ctw_tensor *));
+    if (used == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "out of memory for the list of tensors");
+    int64_t n = ctw_list_tensors(m, used);
+    enum ctw_status st = ctw_unused_check(finder, m, used, n, kv_scales, err);
+    if (st == CTW_OK)
+        st = ctw_identity_open(&m->identity, finder->config->doc, used, n, err);
+    ctw_free(used);
     return st;
 }
 
@@ -338,11 +330,9 @@ enum ctw_status ctw_model_open(struct ctw_model **out, const char *dir, const ch
     if (st == CTW_OK && !config.has_dtype)
         st = infer_dtype(m, &config, err);
     if (st == CTW_OK)
-        st = ctw_unused_check(&finder, m, &kv_scales, err);
+        st = account_for_tensors(m, &finder, &kv_scales, err);
     if (st == CTW_OK)
         st = describe_activations(m, &finder, kv_scales, err);
-    if (st == CTW_OK)
-        st = open_identity(m, &config, err);
     /* The missing part of a file that became shorter was read as zeros. */
     if (ctw_container_check_maps(m->container, NULL) != CTW_OK)
         st = ctw_container_check_maps(m->container, err);

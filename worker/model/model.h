@@ -57,6 +57,8 @@ struct ctw_layer {
     const struct ctw_tensor *vector[CTW_N_VECTORS]; /* NULL: the layer has none */
 };
 
+enum { CTW_MAX_LAYER_TENSORS = CTW_N_MATRICES * CTW_N_PARTS + CTW_N_VECTORS };
+
 /* One kind of rotary embedding: angle(position, i) = fl32(position * inv_freq[i]). */
 struct ctw_rope {
     enum ctw_rope_pairing pairing;

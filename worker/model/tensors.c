@@ -270,54 +270,42 @@ static int by_address(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Writes the tensors that the model uses to `list` (if not NULL) and returns their number. */
-static size_t list_used(const struct ctw_model *m, const struct ctw_tensor **list)
+int64_t ctw_list_tensors(const struct ctw_model *m, const struct ctw_tensor **list)
 {
-    size_t n = 0;
+    int64_t n = 0;
     for (int l = 0; l < m->n_layers; l++) {
         const struct ctw_layer *layer = &m->layers[l];
         for (int i = 0; i < CTW_N_MATRICES; i++)
-            for (int p = 0; p < CTW_N_PARTS; p++)
-                if (layer->matrix[i].part[p] != NULL) {
-                    if (list != NULL)
-                        list[n] = layer->matrix[i].part[p];
-                    n++;
-                }
+            for (int part = 0; part < CTW_N_PARTS; part++)
+                if (layer->matrix[i].part[part] != NULL)
+                    list[n++] = layer->matrix[i].part[part];
         for (int i = 0; i < CTW_N_VECTORS; i++)
-            if (layer->vector[i] != NULL) {
-                if (list != NULL)
-                    list[n] = layer->vector[i];
-                n++;
-            }
+            if (layer->vector[i] != NULL)
+                list[n++] = layer->vector[i];
     }
     return n;
 }
 
 enum ctw_status ctw_unused_check(const struct ctw_finder *finder, const struct ctw_model *m,
-                                 bool *kv_scales, struct ctw_err *err)
+                                 const struct ctw_tensor **used, int64_t n_used, bool *kv_scales,
+                                 struct ctw_err *err)
 {
     const struct ctw_tensor *first = NULL, *tied = NULL;
     int64_t n_unknown = 0;
-    size_t n_used = list_used(m, NULL);
-    const struct ctw_tensor **used = ctw_calloc(n_used, sizeof(struct ctw_tensor *));
-    if (used == NULL)
-        return ctw_fail(err, CTW_ENOMEM, "out of memory for the list of tensors");
-    (void)list_used(m, used);
-    qsort(used, n_used, sizeof(struct ctw_tensor *), by_address);
+    qsort(used, (size_t)n_used, sizeof(*used), by_address);
     if (m->tied) /* ctw_matrix_tie() checked that its bytes equal the embedding's */
         (void)find(finder, m->layers[m->n_layers - 1].matrix[CTW_M_HEAD].name, "weight", &tied,
                    NULL);
     *kv_scales = false;
     for (int64_t i = 0; i < ctw_container_count(finder->container); i++) {
         const struct ctw_tensor *t = ctw_container_at(finder->container, i);
-        if (t == tied || bsearch(&t, used, n_used, sizeof(struct ctw_tensor *), by_address) != NULL)
+        if (t == tied || bsearch(&t, used, (size_t)n_used, sizeof(*used), by_address) != NULL)
             continue;
         enum leftover what = classify(t->name);
         *kv_scales |= what == LEFT_KV_SCALE;
         if (what == LEFT_UNKNOWN && n_unknown++ == 0)
             first = t;
     }
-    ctw_free(used);
     if (n_unknown == 0)
         return CTW_OK;
     struct ctw_part part = as_part(first);

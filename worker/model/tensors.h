@@ -41,11 +41,16 @@ enum ctw_status ctw_matrix_tie(struct ctw_finder *finder, struct ctw_matrix *hea
                                const struct ctw_matrix *embed, const char *name,
                                struct ctw_err *err) CTW_MUST_CHECK;
 
+/* Writes the tensors that the layers consist of to list[n_layers * CTW_MAX_LAYER_TENSORS] and
+ * returns their number. A tied head's are listed twice. */
+int64_t ctw_list_tensors(const struct ctw_model *m, const struct ctw_tensor **list);
+
 /*
- * CTW_EUNSUP if the checkpoint has a tensor that nothing uses and that is not known to be harmless.
- * *kv_scales: the checkpoint has scales of a quantised K/V cache.
+ * CTW_EUNSUP if the checkpoint has a tensor that is not in used[n_used] and not known to be
+ * harmless. Sorts `used`. *kv_scales: the checkpoint has scales of a quantised K/V cache.
  */
 enum ctw_status ctw_unused_check(const struct ctw_finder *finder, const struct ctw_model *m,
-                                 bool *kv_scales, struct ctw_err *err) CTW_MUST_CHECK;
+                                 const struct ctw_tensor **used, int64_t n_used, bool *kv_scales,
+                                 struct ctw_err *err) CTW_MUST_CHECK;
 
 #endif

@@ -13,10 +13,7 @@
 #include "worker/weights/loader.h"
 #include "worker/weights/provider_ops.h"
 
-enum {
-    ALIGN = 256, /* of each tensor, in bytes */
-    MAX_LAYER_TENSORS = CTW_N_MATRICES * CTW_N_PARTS + CTW_N_VECTORS
-};
+enum { ALIGN = 256 }; /* of each tensor, in bytes */
 
 struct layer_place {
     size_t at; /* offset of the layer's first tensor in memory */
@@ -50,7 +47,7 @@ static int by_file_and_offset(const void *a, const void *b)
 /* The layer's tensors that decoders read, in file order. A tied head has none: they are the
  * embedding's. */
 static int layer_tensors(const struct ctw_model *m, int layer,
-                         const struct ctw_tensor *out[MAX_LAYER_TENSORS])
+                         const struct ctw_tensor *out[CTW_MAX_LAYER_TENSORS])
 {
     const struct ctw_layer *l = &m->layers[layer];
     int n = 0;
@@ -73,7 +70,7 @@ static size_t align_up(size_t at)
 
 static enum ctw_status place_layers(struct resident *p, struct ctw_err *err)
 {
-    const struct ctw_tensor *tensors[MAX_LAYER_TENSORS];
+    const struct ctw_tensor *tensors[CTW_MAX_LAYER_TENSORS];
     enum ctw_status st = CTW_OK;
     for (int layer = 0; st == CTW_OK && layer < p->model->n_layers; layer++) {
         int n = layer_tensors(p->model, layer, tensors);
@@ -124,7 +121,7 @@ static enum ctw_status check_room(const struct resident *p, struct ctw_err *err)
 /* Fills in the addresses of a layer's tensors, at the offsets from place_layers(). */
 static void fill_data(struct resident *p, int layer)
 {
-    const struct ctw_tensor *tensors[MAX_LAYER_TENSORS];
+    const struct ctw_tensor *tensors[CTW_MAX_LAYER_TENSORS];
     const struct ctw_layer *l = &p->model->layers[layer];
     struct layer_place *place = &p->layers[layer];
     size_t at = place->at;
