@@ -1,6 +1,7 @@
-/* Unloads a model, or loads another model in its place, while a job's first part is being read,
- * which happens without the queue's lock. ctw_job_part_create() is wrapped (see CMakeLists.txt) to
- * do this at exactly that time, and ctw_job_part_digest() to count its calls. */
+/* Unloads a model, loads another model in its place, or puts another job in the place of a job,
+ * while a part is being read, which happens without the queue's lock. ctw_job_part_create() is
+ * wrapped (see CMakeLists.txt) to do this at exactly that time, and ctw_job_part_digest() to count
+ * its calls. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -34,9 +35,10 @@ enum ctw_status __wrap_ctw_job_part_create(struct ctw_job_part **out,
                                            const struct ctw_job_head *head, int64_t first_item,
                                            int64_t *bad_item, struct ctw_err *err)
 {
-    if (meanwhile != NULL)
-        meanwhile();
+    void (*act)(void) = meanwhile;
     meanwhile = NULL;
+    if (act != NULL)
+        act();
     return __real_ctw_job_part_create(out, items, head, first_item, bad_item, err);
 }
 
@@ -103,15 +105,25 @@ static void load_another(void)
     pthread_mutex_unlock(&queue.lock);
 }
 
-static enum ctw_status submit(const char id[CTW_IPC_JOB_ID_BYTES + 1], int *retry_ms,
-                              struct ctw_err *err)
+static struct ctw_contact contact(void)
+{
+    return (struct ctw_contact){.pipe = 1, .now_ms = ctw_now_ms()};
+}
+
+static struct ctw_slice id_of(const char id[CTW_IPC_JOB_ID_BYTES + 1])
+{
+    return (struct ctw_slice){.data = id, .n = CTW_IPC_JOB_ID_BYTES};
+}
+
+static enum ctw_status submit_part(const char id[CTW_IPC_JOB_ID_BYTES + 1], uint64_t part,
+                                   int *retry_ms, struct ctw_err *err)
 {
     static const int32_t tokens[] = {1, 2, 3}, n_context[] = {2}, n_continuation[] = {1};
-    const struct ctw_contact contact = {.pipe = 1, .now_ms = ctw_now_ms()};
-    const struct ctw_slice job = {.data = id, .n = CTW_IPC_JOB_ID_BYTES};
+    const struct ctw_contact c = contact();
     const struct ctw_submit s = {
-        .has = 1u << CTW_SUBMIT_HEAD,
-        .job = job,
+        .has = part == 0 ? 1u << CTW_SUBMIT_HEAD : 0,
+        .job = id_of(id),
+        .part = part,
         .head = {.kind = ctw_slice_of("loglikelihood"), .model = ctw_slice_of("fake")},
         .items = {.has = 1u << CTW_ITEMS_TOKENS | 1u << CTW_ITEMS_N_CONTEXT |
                          1u << CTW_ITEMS_N_CONTINUATION,
@@ -120,7 +132,13 @@ static enum ctw_status submit(const char id[CTW_IPC_JOB_ID_BYTES + 1], int *retr
                   .n_continuation = {(const char *)n_continuation, sizeof(n_continuation)}}};
     struct ctw_submit_reply reply;
     int64_t bad_item;
-    return ask_submit(&queue, &contact, &s, &reply, &bad_item, retry_ms, err);
+    return ask_submit(&queue, &c, &s, &reply, &bad_item, retry_ms, err);
+}
+
+static enum ctw_status submit(const char id[CTW_IPC_JOB_ID_BYTES + 1], int *retry_ms,
+                              struct ctw_err *err)
+{
+    return submit_part(id, 0, retry_ms, err);
 }
 
 static void no_job_came_of_it(void)
@@ -172,6 +190,48 @@ static void the_same_again(void **state)
     assert_null(meanwhile);
 }
 
+static const char replaced[] = "replaced--------";
+
+/* By the same client, over another connection; the new job's tokens may belong to another model. */
+static void replace_job(void)
+{
+    static const int32_t tokens[] = {1, 2, 3}, n_tokens[] = {3};
+    const struct ctw_contact c = contact();
+    const struct ctw_submit s = {.has = 1u << CTW_SUBMIT_HEAD,
+                                 .job = id_of(replaced),
+                                 .head = {.has = 1u << CTW_HEAD_PREFIX_TOKEN,
+                                          .kind = ctw_slice_of("loglikelihood_rolling"),
+                                          .prefix_token = 1},
+                                 .items = {.has = 1u << CTW_ITEMS_TOKENS | 1u << CTW_ITEMS_N_TOKENS,
+                                           .tokens = {(const char *)tokens, sizeof(tokens)},
+                                           .n_tokens = {(const char *)n_tokens, sizeof(n_tokens)}}};
+    struct ctw_submit_reply reply;
+    struct ctw_err err;
+    int64_t bad_item;
+    int retry_ms;
+    assert_int_equal(ask_job(ctw_handle_cancel, &queue, &c, id_of(replaced), &err), CTW_OK);
+    assert_int_equal(ask_job(ctw_handle_release, &queue, &c, id_of(replaced), &err), CTW_OK);
+    assert_int_equal(ask_submit(&queue, &c, &s, &reply, &bad_item, &retry_ms, &err), CTW_OK);
+}
+
+/* The part was checked against the head of the job that is gone, and does not fit the new one. */
+static void another_job_in_its_place(void **state)
+{
+    (void)state;
+    struct ctw_err err;
+    int retry_ms;
+    load();
+    assert_int_equal(submit(replaced, &retry_ms, &err), CTW_OK);
+    meanwhile = replace_job;
+    assert_int_equal(submit_part(replaced, 1, &retry_ms, &err), CTW_ENOTFOUND);
+    assert_null(meanwhile);
+    pthread_mutex_lock(&queue.lock);
+    assert_int_equal(queue.jobs.n, 1);
+    assert_int_equal(queue.jobs.first->input.n_parts, 1);
+    assert_int_equal(queue.jobs.first->pins, 0);
+    pthread_mutex_unlock(&queue.lock);
+}
+
 /* Hashing a large part takes milliseconds: whoever sends parts in vain must not cost that. */
 static void what_is_refused_is_not_hashed(void **state)
 {
@@ -217,6 +277,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(unloaded, setup, teardown),
         cmocka_unit_test_setup_teardown(another_in_its_place, setup, teardown),
         cmocka_unit_test_setup_teardown(the_same_again, setup, teardown),
+        cmocka_unit_test_setup_teardown(another_job_in_its_place, setup, teardown),
         cmocka_unit_test_setup_teardown(what_is_refused_is_not_hashed, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

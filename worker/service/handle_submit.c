@@ -15,21 +15,20 @@ static struct ctw_slice state_of(const struct ctw_job *j)
 
 /* ---- submit ---- */
 
-/* A submit that is being checked: its copies of the job's and the model's values, for use without
- * the lock. */
+/* A submit that is being checked, and copies of the model's values, for use without the lock. */
 struct arrival {
     const struct ctw_submit *submit;
     const struct ctw_contact *contact;
-    bool is_new;         /* part 0 of a job that is not in the queue */
-    bool repeated;       /* the job has a part in this place already... */
-    uint64_t has_digest; /* ...with this digest */
-    uint64_t digest;     /* of this part; known only after the cheap checks */
-    struct ctw_job_head head;
-    int64_t n_items; /* of the job so far */
+    bool repeated;                   /* the job has a part in this place already... */
+    uint64_t has_digest;             /* ...with this digest */
+    uint64_t digest;                 /* of this part; known only after the cheap checks */
+    const struct ctw_job_head *head; /* of `found` or `job` */
+    int64_t n_items;                 /* of the job so far */
     struct ctw_job_part *part;
-    struct ctw_job *job; /* new, not yet in the queue */
-    uint64_t opened;     /* of its model */
-    char identity[65];   /* of its model; "": not known */
+    struct ctw_job *found; /* in the queue, pinned; NULL: part 0 of a new job */
+    struct ctw_job *job;   /* new, not yet in the queue */
+    uint64_t opened;       /* of its model */
+    char identity[65];     /* of its model; "": not known */
     int *retry_ms;
     int n_dropped; /* forgotten jobs, dropped to free space */
 };
@@ -207,15 +206,20 @@ static enum ctw_status find_or_create_job(struct ctw_queue *q, struct arrival *a
         return ctw_fail(err, CTW_EINVAL, "submit: part 0 has a head, and no other part has one");
     if (j != NULL) {
         st = check_place(j, a, err);
-        a->head = j->head;
-        a->n_items = j->input.n_items;
-        if (a->repeated)
+        if (st != CTW_OK)
+            return st;
+        if (a->repeated) {
             fill_reply(j, true, reply);
-        return st;
+            return CTW_OK;
+        }
+        a->head = &j->head;
+        a->n_items = j->input.n_items;
+        a->found = j;
+        ctw_jobs_pin(j);
+        return CTW_OK;
     }
     if (s->part != 0)
         return st; /* not found */
-    a->is_new = true;
     st = check_room(q, a, err);
     if (st != CTW_OK)
         return st;
@@ -232,14 +236,16 @@ static enum ctw_status find_or_create_job(struct ctw_queue *q, struct arrival *a
                                       .memory_limit = m->info.memory_limit,
                                       .vocab = m->info.vocab,
                                       .pair_cost = ctw_model_pair_cost(m->info.model)};
-    st = ctw_job_read_head(&a->head, &s->head, &limits, err);
+    struct ctw_job_head head;
+    st = ctw_job_read_head(&head, &s->head, &limits, err);
     if (st != CTW_OK)
         return st;
     a->opened = m->opened;
     snprintf(a->identity, sizeof(a->identity), "%s", ctw_engine_identity(m->engine));
-    a->job = ctw_job_create(s->job.data, &a->head, m->info.numerics, a->contact);
+    a->job = ctw_job_create(s->job.data, &head, m->info.numerics, a->contact);
     if (a->job == NULL)
         return ctw_fail(err, CTW_ENOMEM, "submit: out of memory");
+    a->head = &a->job->head;
     return CTW_OK;
 }
 
@@ -248,7 +254,7 @@ static enum ctw_status check_model(struct ctw_queue *q, const struct arrival *a,
                                    struct ctw_err *err)
 {
     const struct ctw_model_slot *m;
-    enum ctw_status st = usable_model(q, a->head.model, a->retry_ms, &m, err);
+    enum ctw_status st = usable_model(q, a->head->model, a->retry_ms, &m, err);
     if (st == CTW_OK && m->opened == a->opened)
         return CTW_OK;
     if (st == CTW_OK && strcmp(m->info.numerics, a->job->results.numerics) == 0 &&
@@ -256,7 +262,7 @@ static enum ctw_status check_model(struct ctw_queue *q, const struct arrival *a,
         return CTW_OK;
     *a->retry_ms = 500;
     return ctw_fail(err, CTW_EBUSY, "model %s was unloaded or loaded again meanwhile: submit again",
-                    a->head.model);
+                    a->head->model);
 }
 
 /* Second check, with the lock: the queue may have changed while the part was read. Then adds it. */
@@ -265,8 +271,12 @@ static enum ctw_status add_part(struct ctw_queue *q, struct arrival *a,
 {
     struct ctw_job *j;
     enum ctw_status st = ctw_jobs_find(&q->jobs, a->contact, a->submit->job, false, &j, err);
-    if (st != CTW_OK && !a->is_new)
+    if (a->found != NULL && st != CTW_OK)
         return st;
+    if (a->found != NULL && j != a->found) /* the part was checked against the former job's head */
+        return ctw_fail(
+            err, CTW_ENOTFOUND,
+            "the job was released, and another job with its id was submitted meanwhile");
     st = j != NULL ? check_place(j, a, err) : check_room(q, a, err);
     if (st != CTW_OK)
         return st;
@@ -316,7 +326,7 @@ enum ctw_status ctw_handle_submit(struct ctw_handler_call *c, struct ctw_err *er
     enum ctw_status st = find_or_create_job(q, &a, reply, err);
     pthread_mutex_unlock(&q->lock);
     if (st == CTW_OK && !a.repeated)
-        st = ctw_job_part_create(&a.part, &submit->items, &a.head, a.n_items, &c->bad_item, err);
+        st = ctw_job_part_create(&a.part, &submit->items, a.head, a.n_items, &c->bad_item, err);
     if (st != CTW_OK)
         goto done;
     a.digest = ctw_job_part_digest(submit); /* takes milliseconds for a large part */
@@ -329,6 +339,11 @@ enum ctw_status ctw_handle_submit(struct ctw_handler_call *c, struct ctw_err *er
     st = add_part(q, &a, reply, err);
     pthread_mutex_unlock(&q->lock);
 done:
+    if (a.found != NULL) {
+        pthread_mutex_lock(&q->lock);
+        ctw_jobs_unpin(&q->jobs, a.found);
+        pthread_mutex_unlock(&q->lock);
+    }
     if (a.n_dropped > 0) /* without the lock: standard error may be a full pipe */
         ctw_warn("no space for a new job: dropped %d unsealed jobs without contact for %d s",
                  a.n_dropped, FORGOTTEN_MS / 1000);
