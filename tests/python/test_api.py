@@ -80,6 +80,13 @@ def test_the_real_worker_agrees_with_itself(checkpoint: Path, real_worker: str) 
     assert whole.sum == text.sum and whole.identity and whole.numerics.startswith("cpu-")
 
 
+def test_the_real_workers_errors_name_the_sequence(checkpoint: Path, real_worker: str) -> None:
+    """The number of the sequence in the call, not of the item in the job."""
+    with Worker(checkpoint) as worker:
+        with pytest.raises(CtworkerError, match=r"^sequence 2: token 1 is 99999, the vocabulary"):
+            worker.score([[1], [1, 2], [1, 99999]])
+
+
 def test_errors_name_what_is_wrong(
     fake: Callable[[str], Path], checkpoint: Path, tmp_path: Path
 ) -> None:
@@ -102,6 +109,8 @@ def test_errors_name_what_is_wrong(
         worker.score([[1, 2]])
     with pytest.raises(ArgumentError, match="takes no 'thread': its options are"):
         Worker(checkpoint, thread=1)
+    with pytest.raises(CtworkerError, match=r"its log in .*none/log: No such file or directory$"):
+        Worker(checkpoint, worker_log=tmp_path / "none/log")
     with pytest.raises(CtworkerError, match="there is no folder"):
         Worker(tmp_path / "none.json")
     with pytest.raises(CtworkerError, match="no worker listens there"):

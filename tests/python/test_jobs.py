@@ -75,7 +75,7 @@ def test_a_restart_between_parts(
 def test_a_job_that_is_not_sealed_is_abandoned(
     make: Callable[..., CTWorkerLM], asked: Callable[[], list[list[str]]]
 ) -> None:
-    with pytest.raises(CtworkerError, match="item 0: no"):
+    with pytest.raises(CtworkerError, match=r"^request 0 \(task toy, document 0\): no$"):
         make("part=4096,invalid=3").loglikelihood(
             requests("loglikelihood", *TEXTS), disable_tqdm=True
         )

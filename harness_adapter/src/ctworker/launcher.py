@@ -170,7 +170,7 @@ class WorkerProcess:
             shutil.rmtree(folder, ignore_errors=True)
             lock.close()
             raise CtworkerError(
-                f"cannot start {binary} with its log in {self.log_path}: {error}"
+                f"cannot start {binary} with its log in {self.log_path}: {error.strerror}"
             ) from error
         self._finalizer = weakref.finalize(
             self, _stop, self._process, folder, self.url, os.getpid(), lock

@@ -325,13 +325,15 @@ class Scorer:
             setattr(self, name, now)
 
     def _explain(self, error: WorkerError, job: Job) -> WorkerError:
-        """The same error, with the item counted over all items and the layer in the text."""
+        """The same error, with the item counted over all items, its number in the job removed from the text, and the
+        layer in the text."""
         item = (
             job.items[error.item]
             if error.item is not None and error.item < len(job.items)
             else None
         )
-        return WorkerError(error.code, describe(error), item=item, layer=error.layer)
+        text = describe(error).removeprefix(f"item {error.item}: ")
+        return WorkerError(error.code, text, item=item, layer=error.layer)
 
     def _report(self, active: list[Job]) -> None:
         left = [
