@@ -295,7 +295,7 @@ static void activations_are_accurate(void **state)
                  * the argument's size. */
                 double e = a == CTW_ACT_SILU ? 4 * 0x1p-24 * fabs(want)
                            : a == CTW_ACT_GELU
-                               ? 12 * 0x1p-24 * fabs(want)
+                               ? (8 + fmin(4, 2 * g * g)) * 0x1p-24 * fabs(want)
                                : 8 * 0x1p-24 * fmax(fabs(want), fabs(g) * (g < -0.5));
                 near(((float *)y.p)[t], want, e + 0x1p-120, ctw_dtype_name(CTW_F32), t);
             }

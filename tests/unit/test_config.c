@@ -175,6 +175,13 @@ static void unread_keys_change_nothing(void **state)
                "\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4.0, \"attn_factor\": 1, "
                "\"original_max_position_embeddings\": 8192, \"low_freq_factor\": 1}}",
          "query_pre_attn_scalar, mlp_bias, rope_scaling.attn_factor, rope_scaling.low_freq_factor"},
+        {LLAMA ", \"original_max_position_embeddings\": 8192, \"partial_rotary_factor\": 1, "
+               "\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4.0}, "
+               "\"quantization_config\": {\"quant_method\": \"compressed-tensors\", \"format\": "
+               "\"dense\", \"quantization_status\": \"compressed\", \"config_groups\": {}, "
+               "\"ignore\": [], \"kv_cache_scheme\": null, \"sparsity_config\": {}, "
+               "\"transform_config\": {}}}",
+         NULL},
         {LLAMA ", \"rope_scaling\": {\"type\": \"default\", \"mrope_section\": [16, 24, 24], "
                "\"factor\": \"8\"}, \"quantization_config\": {\"quant_method\": "
                "\"compressed-tensors\", \"quantization_status\": \"compressed\", \"provider\": "
@@ -239,6 +246,8 @@ static void keys_of_the_base_class(void **state)
          "some "
          "layers: not supported; expected null, or no such key"},
         {QWEN2 ", \"text_config\": {\"hidden_size\": 64}}", "requests a text model inside another"},
+        {QWEN2 ", \"decoder\": {\"hidden_size\": 64}}", "requests a text model inside another"},
+        {QWEN2 ", \"generator\": {\"hidden_size\": 64}}", "requests a text model inside another"},
         {LLAMA ", \"attribute_map\": {\"rms_norm_eps\": \"eps\"}}",
          "requests keys under other names"},
         {LLAMA ", \"configuration_files\": [\"config.5.0.0.json\"]}",

@@ -527,7 +527,9 @@ static void unknown_tensors_are_named(void **state)
     start(&m, 4, 64, (struct ctw_quant_args){.present = true, .num_bits = 8, .is_float = true});
     (void)add_part(&m, CTW_PART_VALUES, CTW_F8_E4M3, 2, 4, 64);
     (void)add_part(&m, CTW_PART_SCALE, CTW_BF16, 2, 4, 1);
-    expect_refusal(&m, NULL, "look like FP8 (float-quantized, or");
+    expect_refusal(
+        &m, NULL,
+        "look like FP8 (float-quantized, or ModelOpt's or AutoFP8's), which is not supported");
     start(&m, 4, 64, (struct ctw_quant_args){.present = true, .num_bits = 4});
     (void)add_part(&m, CTW_PART_VALUES, CTW_BF16, 2, 4, 64);
     expect_refusal(&m, NULL, "stored dense (BF16)");

@@ -252,7 +252,7 @@ static void read_identity(struct checkpoint *c, int n_threads, char out[65])
 static void identity_tells_checkpoints_apart(void **state)
 {
     struct checkpoint *c = *state;
-    char first[65], other[65];
+    char first[65], other[65], moved[65];
     read_identity(c, 1, first);
     read_identity(c, 3, other);
     assert_string_equal(other, first);
@@ -265,12 +265,30 @@ static void identity_tells_checkpoints_apart(void **state)
     read_identity(c, 1, other);
     assert_string_equal(other, first);
     drop(c, LAYER "self_attn.rotary_emb.inv_freq");
+    /* Neither does the order of the tensors in the file; other dtypes of equal bytes do. */
+    static char ones[4096];
+    memset(ones, 1, sizeof(ones));
+    find(c, LAYER "mlp.up_proj.weight")->data = ones;
+    read_identity(c, 1, other);
+    assert_string_not_equal(other, first);
+    struct tensor up = *find(c, LAYER "mlp.up_proj.weight");
+    drop(c, up.name);
+    add(c, up.name, up.dtype, up.shape, up.bytes, ones);
+    read_identity(c, 1, moved);
+    assert_string_equal(moved, other);
+    find(c, up.name)->dtype = "F16";
+    read_identity(c, 1, moved);
+    assert_string_not_equal(moved, other);
+    find(c, up.name)->dtype = up.dtype;
+    find(c, up.name)->data = NULL;
     /* Every byte of every tensor. */
     for (int i = 0; i < c->n; i++) {
         static char data[4096];
         assert_true(c->tensors[i].bytes <= sizeof(data));
         c->tensors[i].data = data;
-        for (size_t at = 0; at < c->tensors[i].bytes; at += 61) {
+        size_t last = c->tensors[i].bytes - 1;
+        for (size_t n = 0; n < last + 61; n += 61) { /* and the last one */
+            size_t at = n < last ? n : last;
             data[at] = 1;
             read_identity(c, 2, other);
             data[at] = 0;
@@ -300,6 +318,12 @@ static void identity_takes_blocks_in_any_order(void **state)
     assert_string_equal(ctw_identity_text(m->identity), first);
     atomic_bool stop = true;
     assert_int_equal(ctw_identity_verify(m->identity, m->container, 1, &stop, &err), CTW_ECANCELED);
+    static char data[64];
+    data[63] = 1;
+    find(c, "model.norm.weight")->data = data;
+    write_it(c);
+    assert_int_equal(ctw_identity_verify(m->identity, m->container, 2, NULL, &err), CTW_EIO);
+    assert_non_null(strstr(err.msg, "(tensor model.norm.weight has different bytes)"));
     ctw_model_close(m);
 }
 

@@ -107,6 +107,11 @@ static void defaults(void **state)
         assert_int_equal(p.type, CTW_ROPE_DEFAULT);
         assert_true(p.theta == 10000.0 && p.attention_factor == 1.0);
     }
+    read_ok(&p,
+            "{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}, "
+            "\"original_max_position_embeddings\": -1}",
+            2048);
+    assert_true(p.factor == 2 && p.original_length == 2048);
     /* The original length is the maximum one; a null factor is their ratio; 0 is as absent, and so
      * is null, but for truncate, which it makes false. */
     read_ok(&p, "{\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4.0, \"beta_fast\": 0}}",

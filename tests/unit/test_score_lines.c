@@ -212,6 +212,10 @@ static void reads_blocks_of_a_pass(void **state)
         assert_int_equal(got.n_tok_most, 6);
         assert_int_equal(got.last_line, 8);
     }
+    struct reading got =
+        read_all("{\"tokens\": [1, 2, 3, 4, 5]}\n{\"tokens\": [1, 2, 3, 4, 5]}\n", false, 5);
+    assert_int_equal(got.n_items, 2);
+    assert_int_equal(got.n_blocks, 2); /* 4 + 4 inputs are more than 5 */
 }
 
 static void hands_out_what_is_before_a_bad_line(void **state)
