@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from array import array
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy
+import pynng
 import pytest
 from ctworker import Client, CtworkerError, Worker
 from ctworker.errors import ArgumentError
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 import fake_worker
 from conftest import ROOT, alive
@@ -39,7 +42,7 @@ def test_the_documented_example(checkpoint: Path, real_worker: str, tmp_path: Pa
 def test_scores(fake: Callable[[str], Path], checkpoint: Path) -> None:
     fake()
     eight = tuple(numpy.array([7, 8]))  # two numbers, not a context and a continuation
-    sequences = [[1, 5, 9, 12], ([1, 5], [9, 12]), array("i", [3, 4]), eight, [6], [], ([1], [])]
+    sequences = [[6], [1, 5, 9, 12], [], ([1, 5], [9, 12]), array("i", [3, 4]), array("q", [4, 3]), eight, ([1], [])]
     seen: dict[int, object] = {}
     fractions: list[float] = []
     with Worker(checkpoint) as worker:
@@ -52,14 +55,16 @@ def test_scores(fake: Callable[[str], Path], checkpoint: Path) -> None:
             assert client.score(sequences) == scores
         assert alive(pid)
     assert not alive(pid)
-    expected = [([1], [5, 9, 12]), ([1, 5], [9, 12]), ([3], [4]), ([7], [8]), ([6], []), ([], []), ([1], [])]
+    expected = [
+        ([6], []), ([1], [5, 9, 12]), ([], []), ([1, 5], [9, 12]), ([3], [4]), ([4], [3]), ([7], [8]), ([1], []),
+    ]  # fmt: skip
     for score, (context, continuation) in zip(scores, expected, strict=True):
         steps = list(zip([*context[-1:], *continuation], continuation))
         assert list(score.logprobs) == [fake_worker.logprob(a, b) for a, b in steps]
         assert list(score.greedy) == [fake_worker.greedy(a) for a, _ in steps]
         assert score.sum == sum(score.logprobs) and score.count == len(continuation)
         assert (score.numerics, score.identity, score.truncated) == ("fake-1", "ab" * 32, 0)
-    assert sorted(seen) == [0, 1, 2, 3] and seen[1] == scores[1] and fractions
+    assert seen == {i: scores[i] for i in (1, 3, 4, 5, 6)} and fractions
 
 
 def test_rolling(fake: Callable[[str], Path], checkpoint: Path) -> None:
@@ -76,6 +81,7 @@ def test_the_real_worker_agrees_with_itself(checkpoint: Path, real_worker: str) 
     with Worker(checkpoint, dtype="float32", threads=1) as worker:
         whole, *pairs = worker.score([tokens, *((tokens[:i], tokens[i : i + 1]) for i in range(1, len(tokens)))])
         (text,) = worker.score_rolling([tokens[1:]], tokens[0])
+        assert worker.model["dtype"] == "float32"
     assert [p.logprobs[0] for p in pairs] == list(whole.logprobs) == list(text.logprobs)
     assert whole.sum == text.sum and whole.identity and whole.numerics.startswith("cpu-")
 
@@ -87,6 +93,39 @@ def test_the_real_workers_errors_name_the_sequence(checkpoint: Path, real_worker
             worker.score([[1], [1, 2], [1, 99999]])
 
 
+def test_lengths(checkpoint: Path, real_worker: str) -> None:
+    """max_length truncates contexts and bounds a text's windows, which share context_length tokens."""
+    tokens = [256, *b"the quick brown fox"]
+    windows = get_rolling_token_windows(tokens[1:], tokens[0], max_seq_len=8, context_len=3)
+    with Worker(checkpoint, dtype="float32", threads=1) as worker:
+        long, short = worker.score([(tokens[:9], tokens[9:12]), (tokens[3:9], tokens[9:12])], max_length=8)
+        (text,) = worker.score_rolling([tokens[1:]], tokens[0], max_length=8, context_length=3)
+        parts = worker.score([tuple(map(list, make_disjoint_window(window))) for window in windows])
+    assert long.truncated == 3 and short.truncated == 0 and long.logprobs == short.logprobs
+    assert len(parts) == 3 and list(text.logprobs) == [x for part in parts for x in part.logprobs]
+
+
+def test_the_source_of_the_scores(fake: Callable[[str], Path], checkpoint: Path) -> None:
+    """Results tell what `info` did not know yet, and must not contradict it."""
+    fake("unknown=99")
+    with Worker(checkpoint) as worker:
+        worker.score([[1, 2]])
+        assert worker.model["identity"] == worker.identity == "ab" * 32
+    fake("scored=fake-2")
+    with Worker(checkpoint) as worker, pytest.raises(CtworkerError, match="from 'fake-1' to 'fake-2'"):
+        worker.score([[1, 2]])
+
+
+def test_timeouts_of_a_client(running_fake: Callable[..., str], tmp_path: Path) -> None:
+    with pytest.raises(CtworkerError, match="still loading after 0.3 s"):
+        Client(running_fake("loading=9999"), load_timeout=0.3)
+    silent = f"ipc://{tmp_path}/silent.sock"
+    start = time.monotonic()
+    with pynng.Rep0(listen=silent), pytest.raises(CtworkerError, match="timed out"):
+        Client(silent, timeout=0.5)
+    assert time.monotonic() - start < 60
+
+
 def test_errors_name_what_is_wrong(
     fake: Callable[[str], Path], checkpoint: Path, tmp_path: Path
 ) -> None:
@@ -96,7 +135,7 @@ def test_errors_name_what_is_wrong(
             worker.score([[1], [1, 2], [3, 4]])
         with pytest.raises(ArgumentError, match="sequence 1: the context has no token"):
             worker.score([[1, 2], ([], [3])])
-        for bad in ("text", [1.5], [1 << 40], 5, [[1, 2]]):
+        for bad in ("text", [1.5], array("f", [1]), [1 << 40], 5, [[1, 2]]):
             with pytest.raises(ArgumentError, match="sequence 0: expected token ids"):
                 worker.score([bad])
         with pytest.raises(ArgumentError, match="expected a list of sequences, found NoneType"):

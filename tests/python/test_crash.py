@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from ctworker import Worker
 from ctworker.errors import CtworkerError
 from ctworker.lm import CTWorkerLM
 
@@ -48,7 +49,7 @@ def test_a_killed_worker_is_started_again(
 
 
 def test_a_crash_that_repeats_is_given_up(
-    make: Callable[..., CTWorkerLM], monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., CTWorkerLM], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("ctworker.session._RESTART_PAUSE_S", 0.01)
     with pytest.raises(
@@ -56,6 +57,7 @@ def test_a_crash_that_repeats_is_given_up(
         match="killed by SIGKILL.*crash 3 of this run, 3 of them without a result.*20 of 20 requests",
     ):
         make("slow=9,crash=1").loglikelihood(requests("loglikelihood", *TEXTS), disable_tqdm=True)
+    assert [word in caplog.text for word in ("in 0.01 s", "in 0.02 s", "in 0.04 s")] == [True, True, False]
 
 
 def test_crashes_with_results_between_go_on(
@@ -64,6 +66,18 @@ def test_crashes_with_results_between_go_on(
     monkeypatch.setattr("ctworker.session._RESTART_PAUSE_S", 0.01)
     model = make("slow=0.1,crash=5")
     assert model.loglikelihood(requests("loglikelihood", *TEXTS), disable_tqdm=True) == EXPECTED
+    monkeypatch.setattr("ctworker.scoring._MAX_CRASHES_IN_ALL", 1)
+    with pytest.raises(CtworkerError, match="crash 2 of this run, 1 of them without"):
+        make("slow=0.1,crash=5").loglikelihood(requests("loglikelihood", *TEXTS), disable_tqdm=True)
+
+
+def test_the_python_api_restarts_its_worker(fake: Callable[[str], Path], checkpoint: Path) -> None:
+    fake("slow=0.1,crash=5")
+    with Worker(checkpoint) as worker:
+        pid = worker.pid
+        scores = worker.score([[1, i] for i in range(8)])
+        assert worker.pid != pid
+    assert [score.sum for score in scores] == [fake_worker.logprob(1, i) for i in range(8)]
 
 
 @pytest.mark.parametrize(("fault", "words"), [("slow=9,die=1", "the toy model broke"), ("slow=9", "SIGTERM")])

@@ -19,6 +19,8 @@ from ctworker.lm import CTWorkerLM
 
 from conftest import alive, wait_for
 
+from conftest import wait_for
+
 
 @pytest.mark.parametrize(("program", "code"), [("/bin/false", 1), ("/bin/true", 0)])
 def test_another_program(monkeypatch: pytest.MonkeyPatch, program: str, code: int) -> None:
@@ -30,6 +32,31 @@ def test_another_program(monkeypatch: pytest.MonkeyPatch, program: str, code: in
     text = str(caught.value)
     assert text.startswith(f"{program} ended with exit code {code} and printed nothing")
     assert f"{program} serve --listen" in text and "--model 'a b'" in text and "CTWORKER_BIN" in text
+
+
+@pytest.mark.parametrize(
+    ("ending", "crashed"),
+    [
+        ("kill -KILL $$", True),
+        ("exit 3", True),  # says no reason
+        ("echo 'error: why'; exit 3", False),
+        ("echo '12:00 fatal: why'; exit 3", False),
+        ("exit 0", False),
+        ("kill -TERM $$", False),
+        ("exit 143", False),  # 128 + SIGTERM: the worker's exit code after this signal
+    ],
+)
+def test_what_is_a_crash(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ending: str, crashed: bool
+) -> None:
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\n{ending}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("CTWORKER_BIN", str(program))
+    worker = WorkerProcess([])
+    wait_for(lambda: worker._process.poll() is not None)
+    assert worker.crashed == crashed
+    worker.close()
 
 
 def test_no_folder_for_the_socket(

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from ctworker import Client
 from ctworker.errors import CtworkerError
 from ctworker.lm import CTWorkerLM
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
@@ -182,6 +183,8 @@ def test_the_model_of_pretrained_is_chosen(
             ({"model": "b"}, "b"),
         ]:
             assert CTWorkerLM(endpoint=url, **given)._session.model["name"] == name
+        with Client(url, model="b") as client:
+            assert client.model["name"] == "b"
         with pytest.raises(CtworkerError, match="has loaded a, which is [0-9a-f]{64}: leave"):
             CTWorkerLM(endpoint=url, pretrained=str(copy), model="a")
     finally:
