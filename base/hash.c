@@ -1,7 +1,6 @@
 #include "base/hash.h"
 
 #include <pthread.h>
-#include <string.h>
 #include <sys/random.h>
 #include <time.h>
 

@@ -65,11 +65,6 @@ fail:
     return st;
 }
 
-void ctw_client_set_next_id(struct ctw_client *c, uint64_t id)
-{
-    c->next_id = id;
-}
-
 void ctw_client_close(struct ctw_client *c)
 {
     if (c == NULL)

@@ -12,8 +12,6 @@ struct ctw_client;
 enum ctw_status ctw_client_open(struct ctw_client **out, const char *url,
                                 struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_client_close(struct ctw_client *c); /* NULL is fine */
-/* Sets the id of the next request (initially 1); each later request increments it. */
-void ctw_client_set_next_id(struct ctw_client *c, uint64_t id);
 
 /*
  * Sends one request and receives its reply. CTW_EIO: no reply within timeout_ms, or the connection

@@ -1,5 +1,4 @@
 /* The path of a request: from its connection to the handler, perhaps waiting, and back. */
-#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>

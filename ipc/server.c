@@ -1,6 +1,5 @@
 #include "ipc/server.h"
 
-#include <limits.h>
 #include <msgpack.h>
 #include <nng/nng.h>
 #include <stdio.h>

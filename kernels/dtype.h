@@ -1,5 +1,5 @@
 /*
- * Element types, and exact conversions between the 16-bit floats, FP8/FP4 codes and fp32.
+ * Element types, and exact conversions between the 16-bit floats, FP8 codes and fp32.
  * Everything here is plain C that CUDA also compiles. Rounding is to nearest, ties to even;
  * subnormals are kept; NaN stays NaN.
  */
@@ -122,15 +122,6 @@ CTW_HD float ctw_e4m3_to_f32(uint8_t c)
         return ctw_bits_to_f32(sign | ((exp + 120u) << 23) | (man << 20));
     float f = (float)man * 0.001953125f;
     return sign != 0 ? -f : f;
-}
-
-/* E2M1: sign, then 0, .5, 1, 1.5, 2, 3, 4, 6. Code 8 is -0. */
-CTW_HD float ctw_e2m1_to_f32(unsigned c)
-{
-    uint32_t sign = (uint32_t)(c & 8u) << 28, exp = (c >> 1) & 3u, man = c & 1u;
-    if (exp != 0)
-        return ctw_bits_to_f32(sign | ((exp + 126u) << 23) | (man << 22));
-    return ctw_bits_to_f32(sign | (man != 0 ? 0x3f000000u : 0u));
 }
 
 /* Load and store one element of an F32, BF16 or F16 array: widened exactly / rounded once. */

@@ -5,7 +5,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/mem.h"
 #include "fuzz.h"
 #include "worker/model/families/family.h"
 

@@ -4,7 +4,6 @@
  */
 #include <string.h>
 
-#include "base/mem.h"
 #include "fuzz.h"
 #include "worker/service/job.h"
 

@@ -13,8 +13,6 @@
 
 #include "ask.h"
 #include "base/clock.h"
-#include "base/log.h"
-#include "base/mem.h"
 #include "fake_engine.h"
 #include "worker/service/scorer.h"
 

@@ -4,8 +4,6 @@
 #include <stdint.h>
 
 #include <cmocka.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "base/mem.h"
 #include "ipc/limits.h"

@@ -1,4 +1,5 @@
 /* Jobs from submission to results: passes, shares, failures, memory. */
+#include "base/mem.h"
 #include "queue_bench.h"
 
 static void small_jobs_share_a_pass(void **state)

@@ -15,7 +15,6 @@
 
 #include <cmocka.h>
 
-#include "base/mem.h"
 #include "worker/engine/pass.h"
 #include "worker/weights/provider_ops.h"
 

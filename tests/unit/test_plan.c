@@ -2,13 +2,10 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
 
-#include "base/mem.h"
 #include "base/units.h"
 #include "worker/engine/plan.h"
 

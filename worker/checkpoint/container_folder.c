@@ -5,9 +5,7 @@
 #include <fnmatch.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "base/mem.h"
 #include "worker/checkpoint/container_folder.h"
 
 /* The first row that some file in the folder matches gives the message. */

@@ -11,7 +11,6 @@
 #define CTW_WORKER_IDENTITY_H
 
 #include <stdatomic.h>
-#include <stdbool.h>
 
 #include "base/json.h"
 #include "worker/checkpoint/container.h"

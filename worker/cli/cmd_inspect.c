@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "base/mem.h"
 #include "base/units.h"
 #include "worker/checkpoint/identity.h"
 #include "worker/cli/commands.h"

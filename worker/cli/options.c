@@ -8,7 +8,7 @@
 
 #include "worker/cli/options_help.h"
 
-enum { MAX_ENV_NAME = 64, MAX_CHOICE = 64 };
+enum { MAX_ENV_NAME = 64 };
 
 /* ---- values ---- */
 

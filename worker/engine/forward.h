@@ -21,7 +21,7 @@ struct ctw_forward {
     /* device arrays; `pass` and `chunk` are the plan's token counts */
     void *x;            /* [pass, hidden] of CTW_RESIDUAL: the residual stream */
     void *norm;         /* [chunk, hidden] */
-    void *wide;         /* ctw_plan_wide(): qkv, queries; attention's output; the MLP's inner */
+    void *wide;         /* see plan.h: q, k, v, queries; attention's output; the MLP's inner */
     void *k, *v;        /* [kv_tokens, n_kv * head] */
     int32_t *tokens;    /* [pass] */
     int32_t *positions; /* [pass], each within its sequence */

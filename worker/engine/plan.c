@@ -1,9 +1,7 @@
 #include "worker/engine/plan.h"
 
 #include <stdio.h>
-#include <string.h>
 
-#include "base/mem.h"
 #include "base/units.h"
 
 enum { CHUNK_TOKENS_MIN = 64, PASS_TOKENS_MIN = 8192 };
@@ -20,7 +18,7 @@ static int64_t min64(int64_t a, int64_t b)
 
 /* The largest widths over all layers, in elements. */
 struct widths {
-    int64_t kv, wide; /* wide: see ctw_plan_wide() */
+    int64_t kv, wide; /* wide: see ctw_plan_queries_at() */
     int64_t inner_k;  /* the largest inner dimension of a product */
     int64_t rot;      /* of all RoPE tables together */
 };
@@ -28,7 +26,8 @@ struct widths {
 /* In elements. Queries begin at a multiple of this; up to as many elements are padding. */
 enum { QUERIES_ALIGN = 128 };
 
-int64_t ctw_plan_wide(const struct ctw_layer *l)
+/* Elements of `wide` per token. */
+static int64_t wide_of(const struct ctw_layer *l)
 {
     return max64(2 * (int64_t)(l->n_head + l->n_kv) * l->head, l->inner);
 }
@@ -45,7 +44,7 @@ static struct widths model_widths(const struct ctw_model *model)
     for (int i = 1; i <= model->n_decoders; i++) {
         const struct ctw_layer *l = &model->layers[i];
         w.kv = max64(w.kv, (int64_t)l->n_kv * l->head);
-        w.wide = max64(w.wide, ctw_plan_wide(l));
+        w.wide = max64(w.wide, wide_of(l));
         w.inner_k = max64(w.inner_k, max64((int64_t)l->n_head * l->head, l->inner));
     }
     for (int i = 0; i < model->n_ropes; i++)
@@ -205,22 +204,4 @@ double ctw_plan_layer_flops(const struct ctw_model *model)
 double ctw_plan_head_flops(const struct ctw_model *model)
 {
     return 2.0 * (double)model->vocab * (double)model->hidden;
-}
-
-const char *ctw_plan_format(const struct ctw_plan *plan, char *buf, size_t cap)
-{
-    char a[32], b[32], c[32], d[32], e[32], f[32];
-    snprintf(
-        buf, cap,
-        "passes of up to %lld tokens, chunks of %lld, sequences of up to %lld\n"
-        "memory beyond the weights: %s (residual %s, activations %s, keys and values %s, tables "
-        "%s, scratch %s)\n",
-        (long long)plan->pass_tokens, (long long)plan->chunk_tokens, (long long)plan->longest,
-        ctw_format_bytes(a, sizeof(a), (double)plan->total),
-        ctw_format_bytes(b, sizeof(b), (double)plan->residual),
-        ctw_format_bytes(c, sizeof(c), (double)plan->activations),
-        ctw_format_bytes(d, sizeof(d), (double)plan->kv),
-        ctw_format_bytes(e, sizeof(e), (double)plan->tables),
-        ctw_format_bytes(f, sizeof(f), (double)plan->scratch));
-    return buf;
 }

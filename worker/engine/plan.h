@@ -53,18 +53,13 @@ uint64_t ctw_plan_default_limit(void);
 /*
  * ctw_forward's `wide` holds at different times: q, k and v side by side, [chunk, q + 2 kv], and,
  * from element ctw_plan_queries_at() on, the queries in attention's layout, [chunk, q];
- * attention's output, which overwrites q, k and v; the MLP's inner activations. ctw_plan_wide()
- * returns the elements per token that a layer needs.
+ * attention's output, which overwrites q, k and v; the MLP's inner activations.
  */
-int64_t ctw_plan_wide(const struct ctw_layer *l);
 int64_t ctw_plan_queries_at(const struct ctw_layer *l, int64_t chunk_tokens);
 
 /* Floating-point operations per token: of all linear layers without the head, and of the head.
  * Attention does not count. */
 double ctw_plan_layer_flops(const struct ctw_model *model);
 double ctw_plan_head_flops(const struct ctw_model *model);
-
-/* Formats the plan for users, as lines that end in a newline; returns buf. */
-const char *ctw_plan_format(const struct ctw_plan *plan, char *buf, size_t cap);
 
 #endif

@@ -1,7 +1,6 @@
 /* The default memory limit. */
 #include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "worker/engine/plan.h"

@@ -28,10 +28,8 @@ static int64_t dim(const struct ctw_config *c, enum ctw_dim d)
         return c->n_kv * c->head;
     case CTW_DIM_HEAD:
         return c->head;
-    case CTW_DIM_INNER:
-        return c->inner;
     default:
-        return c->vocab;
+        return c->inner;
     }
 }
 

@@ -4,9 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "base/log.h"
-#include "base/mem.h"
 #include "worker/service/handlers.h"
 
 /* ---- state ---- */

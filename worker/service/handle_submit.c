@@ -5,7 +5,6 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/mem.h"
 #include "worker/service/handlers.h"
 
 static struct ctw_slice state_of(const struct ctw_job *j)

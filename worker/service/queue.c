@@ -5,7 +5,6 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/mem.h"
 
 enum {
     REPLY_MS = 200 /* for a reply to leave */

@@ -7,6 +7,8 @@
 #ifndef CTW_WORKER_ARCH_H
 #define CTW_WORKER_ARCH_H
 
+#include <stddef.h>
+
 #include "worker/model/config.h"
 #include "worker/model/model.h"
 
@@ -116,7 +118,7 @@ struct ctw_key {
 /* ---- tensors ---- */
 
 /* Dimensions, resolved against the configuration. */
-enum ctw_dim { CTW_DIM_HIDDEN, CTW_DIM_Q, CTW_DIM_KV, CTW_DIM_HEAD, CTW_DIM_INNER, CTW_DIM_VOCAB };
+enum ctw_dim { CTW_DIM_HIDDEN, CTW_DIM_Q, CTW_DIM_KV, CTW_DIM_HEAD, CTW_DIM_INNER };
 
 /* The condition for a tensor to be present. */
 enum ctw_when { CTW_ALWAYS, CTW_IF_ATTENTION_BIAS, CTW_IF_MLP_BIAS };

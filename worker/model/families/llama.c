@@ -1,6 +1,4 @@
 /* Llama 1 to 3, and the many models stored as Llama. Defaults: transformers' LlamaConfig. */
-#include <stddef.h>
-
 #include "worker/model/families/family.h"
 
 extern const struct ctw_arch ctw_arch_llama;

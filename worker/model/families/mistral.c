@@ -3,8 +3,6 @@
  * transformers' AutoConfig loads a file with layer_types as Ministral, whose layers differ only in
  * whether layer_types gives them the window.
  */
-#include <stddef.h>
-
 #include "worker/model/families/family.h"
 
 extern const struct ctw_arch ctw_arch_mistral;

@@ -1,6 +1,4 @@
 /* Qwen 2 and 2.5: biases on q, k and v always; windows by layer. Defaults: Qwen2Config. */
-#include <stddef.h>
-
 #include "worker/model/families/family.h"
 
 extern const struct ctw_arch ctw_arch_qwen2;

@@ -1,6 +1,4 @@
 /* Qwen 3 (dense): norms on the heads of q and k, an independent head_dim. Defaults: Qwen3Config. */
-#include <stddef.h>
-
 #include "worker/model/families/family.h"
 
 extern const struct ctw_arch ctw_arch_qwen3;
