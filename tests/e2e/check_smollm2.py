@@ -33,13 +33,13 @@ WIKITEXT = [("float32", 33.968915, 1e-5), ("auto", 33.968915, 4e-4)]
 
 
 def sh(*argv, **env):
-    """Runs a command; its output goes where ours goes."""
+    """Runs a command, whose output goes to our own output."""
     print("$", *argv, flush=True)
     subprocess.run([str(a) for a in argv], check=True, cwd=ROOT, env=os.environ | env)
 
 
 def make_models(scratch):
-    """Folders of the model as it is and of its quantised copies."""
+    """The folders of the model and of its quantised copies."""
     tools, plain = ROOT / "tests/tools", scratch / "plain"
     present = subprocess.run([sys.executable, "-m", "pip", "show", "-q", PACKAGE], check=False,
                              capture_output=True).returncode == 0

@@ -1,4 +1,4 @@
-"""Who may ask what over tcp: tokens, roles, owners of jobs, what is told and what is logged."""
+"""Access over tcp: tokens, roles, owners of jobs, what replies reveal, and what the worker logs."""
 
 import os
 import socket
@@ -91,7 +91,7 @@ class Asking(unittest.TestCase):
         return e.exception.message
 
     def test_silent_strangers_keep_nobody_out(self):
-        """More connections than there are places, none of which sends a request."""
+        """More connections than the worker accepts, none of which sends a request."""
         with Files() as f, worker(f) as a, TokenClient(a.url, ALICE) as old:
             old.call("health")
             host, port = a.url.removeprefix("tcp://").rsplit(":", 1)
@@ -143,9 +143,9 @@ class Asking(unittest.TestCase):
             for op, fields in (("poll", {}), ("fetch", {"first": 0}), ("cancel", {}),
                                ("seal", {"parts": 1})):
                 self.refused(bob.call, op, job=open_, code="not_found", **fields)
-            self.assertEqual(bob.call("release", job=job)["state"], "released")  # as any unknown one
+            self.assertEqual(bob.call("release", job=job)["state"], "released")  # the same as for an unknown job
             self.assertEqual(len(again.fetch(job)), 1)
-            same = bob.pairs(PAIR, job=job)  # an id is the owner's
+            same = bob.pairs(PAIR, job=job)  # two owners may use the same id
             self.assertEqual(bob.wait(same)["state"], "done")
             ids = lambda c: sorted(j["job"] for j in c.call("info")["jobs"])
             self.assertEqual(ids(alice), sorted([job, open_]))

@@ -1,4 +1,4 @@
-"""Where a worker listens: sockets, folders and files that are taken, other users."""
+"""Where a worker listens: sockets, folders, files that exist already, other users."""
 
 import os
 import signal
@@ -42,7 +42,7 @@ class Addresses(unittest.TestCase):
             self.assertEqual(os.listdir(f"{d}/ctworker"), [])
 
     def test_runtime_folder_of_others(self):
-        """Refused, with a way out that works: with --listen the worker serves, and is not listed."""
+        """The folder is refused with a remedy that works: with --listen the worker serves, but `ps` does not list it."""
         with tempfile.TemporaryDirectory(prefix="ctw-") as d:
             os.chmod(d, 0o700)
             os.mkdir(f"{d}/ctworker", 0o755)

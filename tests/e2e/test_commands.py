@@ -1,4 +1,4 @@
-"""The worker's own commands about workers: info, health, ps, stop; names and what dead ones leave."""
+"""The commands info, health, ps and stop: names of workers, and files that dead workers leave."""
 
 import json
 import socket
@@ -58,7 +58,7 @@ class Commands(unittest.TestCase):
             self.assertIn("same", a.command("ps").stdout)
             a.process.kill()
             a.end()
-            with w.Worker("--name", "same", env=shared) as b:  # a dead one's name is free
+            with w.Worker("--name", "same", env=shared) as b:  # the name of a dead worker is free
                 self.assertIn(str(b.process.pid), a.command("ps").stdout)
 
     def test_ps_cleans_up_after_a_killed_worker(self):

@@ -1,4 +1,4 @@
-"""A CUDA library of other headers than the program's is refused, whatever was changed in them, and the build
+"""A CUDA library built from other headers than the program is refused, whatever changed in them, and the build
 notices each change. The library here is the fake device (tests/service/fake_device.c), compiled from a copy
 of the tree with one header changed."""
 
@@ -42,7 +42,7 @@ def contract_in(header):
 
 
 class Library(unittest.TestCase):
-    """Built from a tree, loaded by the program of this one."""
+    """A library built from another tree, loaded by the program of this tree."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory(prefix="ctw-")
@@ -75,7 +75,7 @@ class Library(unittest.TestCase):
         done = self.score(library, "cuda")
         self.assertEqual((done.returncode, done.stdout), (65, ""), done.stderr)
         self.assertIn(why + " tree and install them together (--backend cpu needs no GPU)", done.stderr)
-        done = self.score(library, "auto")  # takes the CPU, and says why
+        done = self.score(library, "auto")  # uses the CPU, and says why
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertRegex(done.stderr, "cpu-.*" + re.escape(why))
 

@@ -1,4 +1,4 @@
-"""Many clients, and hostile ones: what one does costs the others nothing (docs/PROTOCOL.md, Bounds)."""
+"""Many clients, some of them hostile: no client slows down the others (docs/PROTOCOL.md, Bounds)."""
 
 import random
 import socket
@@ -17,7 +17,7 @@ MIB = 1 << 20
 
 
 def connect(worker):
-    """A client by hand, after nng's handshake."""
+    """A socket on which nng's handshake is done."""
     s = socket.socket(socket.AF_UNIX)
     s.settimeout(20 * w.PATIENCE)
     s.connect(worker.url.removeprefix("ipc://"))
@@ -27,7 +27,7 @@ def connect(worker):
 
 
 def frame(n, request_id=1):
-    """nng's head of a message of n bytes."""
+    """nng's header of a message of n bytes."""
     return b"\x01" + struct.pack(">QI", n + 4, 0x80000000 | request_id)
 
 
@@ -50,7 +50,7 @@ class Crowd(unittest.TestCase):
                 try:
                     s.sendall(bytes(15 * MIB))
                 except TimeoutError:
-                    pass  # it is not read: there is no room
+                    pass  # the worker does not read it: the memory for requests is used up
                 senders.append(s)
             if not w.sanitizers(w.FAKE):  # a sanitizer's own memory grows with the worker's
                 self.assertLess(rss(a) - before, 256 * MIB + 32 * MIB)
@@ -70,7 +70,7 @@ class Crowd(unittest.TestCase):
             c.call("cancel", job=job)
 
     def test_a_client_that_reads_nothing(self):
-        """300 requests, no reply read: the health of others is told within a second."""
+        """300 requests, and no reply read: the worker still answers `health` of others within a second."""
         with w.Worker() as a:
             with a.client() as c:
                 n = 200000
@@ -91,7 +91,7 @@ class Crowd(unittest.TestCase):
             s.close()
 
     def test_a_hundred_polls_wait(self):
-        """All of them are held, and told of the end at once."""
+        """All polls are held, and answered as soon as the job ends."""
         n = 100
         with w.Worker(engine={"us_per_token": 30000}) as a, a.client() as c:
             job = c.pairs([([1] * 30, [2] * 20)])
@@ -118,10 +118,10 @@ class Crowd(unittest.TestCase):
             self.assertEqual(len(answers), n)
             self.assertLess(max(answers) - min(answers), 1 * w.PATIENCE)
             seconds = max(answers) - start
-            self.assertLessEqual(max(n_requests), seconds + 2)  # one a second, no spinning
+            self.assertLessEqual(max(n_requests), seconds + 2)  # one per second: no busy loop
 
     def test_a_poll_in_a_tight_loop(self):
-        """It is told to wait, and slowed down when it does not."""
+        """The reply asks the client to wait; a client that does not wait is slowed down."""
         with w.Worker(engine=SLOW) as a, a.client() as c:
             job = c.pairs([([1], [2])], seal=False)
             self.assertEqual(c.call("poll", job=job, wait_ms=0)["again_ms"], 100)

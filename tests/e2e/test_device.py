@@ -1,5 +1,5 @@
-"""The real worker on the fake GPU (tests/service/fake_device.c): choosing it, loading, memory,
-faults. It computes with the CPU's kernels, so every score must equal the CPU's bit for bit."""
+"""The real worker on the fake GPU (tests/service/fake_device.c): selection, loading, memory,
+faults. The fake GPU computes with the CPU's kernels, so every score must equal the CPU's bit for bit."""
 
 import json
 import os
@@ -47,7 +47,7 @@ def on_cpu(name, pairs=None, *options):
 
 
 def expected(name, pairs, *options):
-    """{item: log-probabilities} by the CPU, as Client.fetch() gives them."""
+    """{item: log-probabilities} from the CPU, in the form of Client.fetch()."""
     lines = map(json.loads, on_cpu(name, pairs, *options).splitlines())
     return {r["id"]: [w.f32(x) for x in r["logprobs"]] for r in lines}
 
@@ -65,13 +65,13 @@ def scores_by(client, pairs, **head):
 
 
 def counts_of(model_info):
-    """What fake_device.c tells of itself where a GPU tells its algorithms."""
+    """The counters that fake_device.c reports in place of a GPU's algorithms."""
     return {k: int(v) for k, v in (x.rsplit(" ", 1) for x in model_info["products"].split(";"))}
 
 
 class Device(unittest.TestCase):
     def assert_refused(self, done, code, *parts):
-        """Ended with this exit code and one error, which has these words."""
+        """The command ended with this exit code and one error, which contains these words."""
         errors = [x for x in done.stderr.splitlines() if x.startswith("ctworker: error")]
         self.assertEqual((done.returncode, len(errors)), (code, 1), done.stderr)
         for part in parts:
@@ -83,14 +83,14 @@ class Device(unittest.TestCase):
         self.assertIn(part, r["error"]["message"])
 
     def assert_ends(self, worker, client, code, part):
-        """It takes nothing more, says why, and ends with this exit code."""
+        """The worker refuses further jobs, gives the reason, and ends with this exit code."""
         self.assertEqual(client.call("health")["state"], "failed")
         with self.assertRaises(w.Refused) as e:
             client.pairs(PAIRS)
         self.assertEqual(e.exception.code, "device")
         self.assertIn(part, e.exception.message)
         self.assertIn(part, client.call("health")["message"])
-        worker.process.terminate()  # nobody else wants to read why
+        worker.process.terminate()  # no other client needs to read the reason
         self.assertEqual(ended(worker), code)
 
 
@@ -120,7 +120,7 @@ class Scores(Device):
         self.assertEqual((done.returncode, done.stdout), (0, on_cpu("deep")), done.stderr)
 
     def test_a_load_is_told(self):
-        """From its beginning until all weights are there, which copies of 20 ms each make long."""
+        """The log gives the time from the start of the load until all weights are loaded; copies of 20 ms each make it long."""
         for name, copy_us in (("deep", 20000), ("deep", 0), ("tied_int4", 0)):
             started = time.monotonic()
             done = score(name, "--backend", "cuda", env={"CTW_LOG": "debug"}, copy_us=copy_us)
@@ -134,8 +134,8 @@ class Scores(Device):
             times = [0, float(began[1]), float(began[2]), seconds, whole]
             self.assertEqual(times, sorted(times), done.stderr)
             if copy_us:
-                self.assertGreater(seconds, 0.02 * 40)  # a layer each
-                self.assertGreater(seconds - float(began[2]), 0.02 * 38)  # all but its first follow
+                self.assertGreater(seconds, 0.02 * 40)  # one layer per step
+                self.assertGreater(seconds - float(began[2]), 0.02 * 38)  # all layers but the first follow
 
     def test_the_same_bits_in_any_company(self):
         done = subprocess.run([BUILD / "tests/invariance", model("int8"), "cuda-hopper", "7", "1"],
@@ -174,10 +174,10 @@ class Scores(Device):
                              ("cuda", "hopper", "fake GPU 0", "requested"))
             self.assertTrue(m["numerics"].startswith("fake-"), m)
             counts = counts_of(m)
-            # every product of a decoder layer used what had been announced for it
+            # every product of a decoder layer used weights that had been announced
             self.assertEqual(counts["products"], counts["prepared"])
             self.assertGreaterEqual(counts["products"], 8)
-            # every tensor was uploaded once: the tied head is no other
+            # every tensor was uploaded once: the tied head is not a tensor of its own
             size = os.path.getsize(model("tied") + "/model.safetensors")
             self.assertLess(counts["uploaded bytes"], size + 30 * 256)
             text = a.command("info").stdout
@@ -237,7 +237,7 @@ class Memory(Device):
             self.assertEqual((again.returncode, again.stdout), (0, on_cpu("tied")), again.stderr)
 
     def test_in_a_pass(self):
-        """The job fails, the worker lives, the next job is right."""
+        """The job fails, the worker goes on, and the next job gets the right scores."""
         want = expected("tied", PAIRS)
         for op in (1, 8, 20):
             with server(nomem_op=op) as a, a.client() as c:
@@ -246,7 +246,7 @@ class Memory(Device):
                 self.assertEqual(c.call("health")["state"], "ready")
 
     def test_before_a_pass(self):
-        """The limit that was asked for is more than there is; a smaller job fits."""
+        """--memory-limit exceeds the free memory; a smaller job fits."""
         long, short = [([1] * 1500, [2])] * 6, PAIRS
         with server("--memory-limit", "1GiB", memory=8 << 20) as a, a.client() as c:
             for _ in range(2):
@@ -254,7 +254,7 @@ class Memory(Device):
             self.assertEqual(scores_by(c, short), expected("tied", short))
 
     def test_two_jobs_of_which_one_does_not_fit(self):
-        """The longest input that fits is published; what is longer is refused by itself, at once."""
+        """The longest input that fits is published; a longer input is refused at once, and alone."""
         variant = ("--cpu-variant", FAST)  # other variants need other amounts of memory
         options = ("--backend", "cpu", *variant, "--memory-limit", "5MiB", "--max-length", "4096")
         with server(*options) as a, a.client() as c:
@@ -277,13 +277,13 @@ class Memory(Device):
             self.assertEqual(c.wait(good)["state"], "done")
             self.assertEqual({i: r[4] for i, r in c.fetch(good).items()}, expected("tied", PAIRS, *variant))
             self.assertEqual(c.wait(longest)["state"], "done")
-            c.run_pairs([([1] * (fits + 50), [2])], max_length=fits)  # cut from the left
+            c.run_pairs([([1] * (fits + 50), [2])], max_length=fits)  # truncated from the left
         with server("--backend", "cpu") as a, a.client() as c:
             m = c.call("info")["models"][0]
             self.assertEqual(m["fit_length"], m["max_length"])
 
     def test_a_pass_that_finds_no_memory_costs_the_long_job_only(self):
-        """The limit that was asked for is more than there is: it shows when the pass is prepared."""
+        """--memory-limit exceeds the free memory, which shows when the pass is prepared."""
         with server("--memory-limit", "1GiB", memory=8 << 20, models=("tied",)) as a, a.client() as c:
             long = c.pairs([([1] * 1500, [2])] * 6, seal=False)
             good = c.pairs(PAIRS, columns=["logprob"], seal=False)
@@ -294,7 +294,7 @@ class Memory(Device):
             self.assertEqual({i: r[4] for i, r in c.fetch(good).items()}, expected("tied", PAIRS))
 
     def test_two_models_take_turns(self):
-        """There is room for the buffers of one."""
+        """The memory holds the buffers of one model."""
         long = [([i] * 400, [2, 3]) for i in range(3)]
         want = {m: expected(m, long) for m in ("tied", "int4")}
         with server("--memory-limit", "5MiB", models=("tied", "int4"),
@@ -308,7 +308,7 @@ class Memory(Device):
 
 class Failures(Device):
     def test_at_every_moment_of_a_score(self):
-        """Whatever was written before is right, and nothing else was."""
+        """All results written before the failure are right, and nothing else is written."""
         want, failed = on_cpu("tied"), 0
         for op in range(1, 400, 9):
             done = score("tied", "--backend", "cuda", "--pass-tokens", 120, fail_op=op)
@@ -343,8 +343,8 @@ class Failures(Device):
             self.assert_ends(a, c, 69, "the GPU has fallen off the bus")
 
     def test_while_idle(self):
-        """It is then not told to be short of memory, though none is free."""
-        for models in (("tied",), ("tied", "int4")):  # with two, in trimming the first
+        """The backend then reports no lack of memory, although no memory is free."""
+        for models in (("tied",), ("tied", "int4")):  # with two models, while the first is trimmed
             with tempfile.TemporaryDirectory(prefix="ctw-") as d:
                 with server(models=models, fail_file=f"{d}/now") as a, a.client() as c:
                     self.assertEqual(scores_by(c, PAIRS), expected("tied", PAIRS))
@@ -371,14 +371,14 @@ class Loading(Device):
                 os.truncate(f"{d}/deep/model.safetensors", 1000)
                 try:
                     jobs += [c.pairs(PAIRS, model="deep")]
-                except w.Refused as e:  # the load has failed by now
+                except w.Refused as e:  # the load has already failed
                     self.assertIn("model.safetensors", e.message)
                 for job in jobs:
                     self.assert_failed(c, job, "io", "model.safetensors")
                 self.assertEqual(scores_by(c, PAIRS, model="tied"), expected("tied", PAIRS))
 
     def test_layers_of_many_stages(self):
-        """Tensors larger than a stage, more stages than there are; a copy that fails, a file cut short."""
+        """Tensors larger than a stage, more uploads than stages, a copy that fails, a truncated file."""
         with tempfile.TemporaryDirectory(prefix="ctw-") as d:
             tiny_checkpoint.write(f"{d}/m", "llama", "bf16", layers=2, hidden=1024, inner=4608, heads=8,
                                   kv_heads=2, head=64)
@@ -413,7 +413,7 @@ class Loading(Device):
         with server(models=("deep",), copy_us=15000) as a, a.client() as c:
             job = c.pairs(PAIRS)
             a.process.terminate()
-            self.assertEqual(c.wait(job)["state"], "done")  # it is finished, with what is still to come
+            self.assertEqual(c.wait(job)["state"], "done")  # the job is finished, with the layers that are still to be loaded
             c.call("release", job=job)
             self.assertEqual(ended(a), 0)
         with server(models=("deep",), copy_us=100000) as a, a.client() as c:
@@ -424,7 +424,7 @@ class Loading(Device):
             self.assertEqual(ended(a, 10), 143)
 
     def test_unloaded_meanwhile(self):
-        """Its memory is free for the next: there is not room for two."""
+        """The memory of an unloaded model is free for the next model: it does not hold two."""
         size = os.path.getsize(model("deep") + "/model.safetensors")
         with server("--allow-load", CHECKPOINTS.folder, "--memory-limit", "4MiB", models=("tied",),
                     copy_us=8000, memory=size + (7 << 20)) as a, a.client() as c:
@@ -443,7 +443,7 @@ class Loading(Device):
     def test_cancelled_in_a_pass(self):
         want = expected("tied", PAIRS)
         with server(op_us=15000, copy_us=50000) as a, a.client() as c:
-            for wait_s in (0.05, 0.3):  # while it loads, and after
+            for wait_s in (0.05, 0.3):  # during the load and after it
                 job = c.pairs(PAIRS)
                 until(lambda: c.call("poll", job=job)["state"] == "running")
                 time.sleep(wait_s)

@@ -59,10 +59,10 @@ class Connections(unittest.TestCase):
                 c.call("health")
                 with self.assertRaises((pynng.exceptions.ConnectionReset, pynng.exceptions.Closed)):
                     c.raw(bytes(w.REQUEST_BYTES + 61))  # and 4 of its id: 64 are allowed for a longer trace
-                self.assertEqual(c.call("health")["state"], "ready")  # dials again by itself
+                self.assertEqual(c.call("health")["state"], "ready")  # pynng dials again by itself
             self.assertEqual(other.call("health")["state"], "ready")
-            # exactly as large as allowed is read, and refused for what it is
-            size = w.REQUEST_BYTES - 5  # and the header of the bin
+            # a message of exactly the largest size is read, and refused for its content
+            size = w.REQUEST_BYTES - 5  # without the header of the bin
             reply = other.raw(b"\xc6" + size.to_bytes(4, "big") + bytes(size))
             self.assertIn("not a msgpack map", reply["error"]["message"])
 
@@ -150,7 +150,7 @@ class Failures(unittest.TestCase):
             self.assertEqual(ended(a), 69)
 
     def test_a_model_whose_files_change_is_not_ready(self):
-        """Its jobs fail, those of other models go on; loaded again it is ready."""
+        """The jobs of the model fail, the jobs of other models go on; loaded again, the model is ready."""
         with w.Worker(models=["one", "two"], engine={"io_token": 15}) as a, a.client() as c:
             ready = lambda: a.command("health", "--ready").returncode
             state = lambda: json.loads(a.command("ps", "--json").stdout)[0]["state"]

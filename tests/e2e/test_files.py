@@ -1,4 +1,4 @@
-"""What a checkpoint's files are to a worker: their identity, and what happens when they change."""
+"""The files of a checkpoint in use: their identity, and what happens when they change."""
 
 import json
 import os
@@ -33,14 +33,14 @@ def server(folder, *args, backend="cpu", **gpu):
 
 
 def identity(folder):
-    """As `inspect` tells it."""
+    """The identity that `inspect` prints."""
     done = run("inspect", "--identity", folder)
     assert done.returncode == 0, done.stderr
     return re.search(r"^identity      ([0-9a-f]{64})$", done.stdout, re.MULTILINE)[1]
 
 
 def overwrite(folder, at, data):
-    """Returns what was there."""
+    """Returns the previous bytes."""
     with open(f"{folder}/{SINGLE}", "r+b") as f:
         f.seek(at)
         before = f.read(len(data))
@@ -58,7 +58,7 @@ def reshard(source, folder, n_shards):
     checkpoint_io.write_sharded(folder, batches, n_shards)
 
 
-# A pass with so many tokens takes the slowest kernels about a second.
+# The slowest kernels take about a second for a pass of this many tokens.
 SLOW_TOKENS = 24 if w.sanitizers(WORKER) == "thread" else 180
 
 
@@ -70,7 +70,7 @@ SLOW = ("--threads", "1", "--backend", "cpu", "--cpu-variant", "c")
 
 
 def wait_for_layer(client, job, layer):
-    """Until the pass with the job is in its midst."""
+    """Waits until the pass with the job has reached the layer."""
     until(lambda: client.call("poll", job=job)["progress"]["layer"] >= layer)
 
 
@@ -79,7 +79,7 @@ def cut(path):
 
 
 def copy_over(path):
-    """As cp does, with another checkpoint."""
+    """Copies another checkpoint over the file, as cp does."""
     data = bytearray(Path(path).read_bytes())
     data[-1] ^= 1
     with open(path, "wb") as f:
@@ -95,7 +95,7 @@ def refusal(client, **head):
 
 
 class Cut(unittest.TestCase):
-    """A file becomes shorter in the midst of a pass: a sentence, no SIGBUS."""
+    """A file is truncated during a pass: one sentence, and no SIGBUS."""
 
     def test_serve(self):
         for spoil in (cut, copy_over):
@@ -126,7 +126,7 @@ class Cut(unittest.TestCase):
                     self.assertEqual(len(c.run_pairs(PAIRS, model="deep")), len(PAIRS))
 
     def test_score(self):
-        """Lines that are out stay; then one error, and the exit code of `io`."""
+        """Written lines stay; then one error, and the exit code of `io`."""
         lines = [json.dumps({"id": i, "context": c, "continuation": k})
                  for i, (c, k) in enumerate(slow_pairs(4))]
         for spoil in (cut, copy_over):
@@ -160,7 +160,7 @@ class Cut(unittest.TestCase):
 
     def test_any_other_sigbus_is_fatal(self):
         theirs = {f"{x}_OPTIONS": f"{os.environ.get(f'{x}_OPTIONS', '')}:handle_sigbus=0"
-                  for x in ("ASAN", "TSAN")}  # a sanitizer's handler is chained to, and would report
+                  for x in ("ASAN", "TSAN")}  # the previous handler is a sanitizer's, which would report
         with w.Worker("--backend", "cpu", program=WORKER, models=[model("tied")], env=theirs) as a:
             a.process.send_signal(signal.SIGBUS)
             self.assertEqual(a.end(), -signal.SIGBUS)
@@ -171,17 +171,17 @@ def touch(path):
 
 
 def overwrite_with_the_same(path):
-    """In place, without making it shorter."""
+    """Writes in place, without truncating the file."""
     data = Path(path).read_bytes()
     with open(path, "r+b") as f:
         f.write(data)
 
 
 class Written(unittest.TestCase):
-    """Files are written to and keep their size."""
+    """Files that are written to and keep their size."""
 
     def test_the_same_bytes(self):
-        """Jobs go on, with one line in the log."""
+        """Jobs continue, with one line in the log."""
         for backend in ("cpu", "cuda"):
             for write in (touch, overwrite_with_the_same):
                 with tempfile.TemporaryDirectory(prefix="ctw-") as d:
@@ -197,7 +197,7 @@ class Written(unittest.TestCase):
                         self.assertEqual(a.command("health", "--ready").returncode, 0)
 
     def test_the_same_bytes_in_a_pass(self):
-        """What the pass read from the map may have been others: it is computed again."""
+        """The pass may have read other bytes from the map: it is computed again."""
         with tempfile.TemporaryDirectory(prefix="ctw-") as d:
             shutil.copytree(model("deep"), f"{d}/deep")
             name = "model.layers.20.mlp.up_proj.weight"
@@ -215,7 +215,7 @@ class Written(unittest.TestCase):
                 self.assertEqual(a.text().count("hold the same bytes"), 1)
 
     def test_other_bytes_under_the_old_time(self):
-        """As cp -p or rsync -t leave it: the time of modification says nothing."""
+        """As cp -p or rsync -t leave the file: its time of modification is unchanged."""
         with tempfile.TemporaryDirectory(prefix="ctw-") as d:
             shutil.copytree(model("tied"), f"{d}/tied")
             with server(f"{d}/tied") as a, a.client() as c:
@@ -268,7 +268,7 @@ class Written(unittest.TestCase):
                 self.assertIn("has different bytes", r["error"]["message"])
             with server(f"{d}/deep", backend="cuda") as a, a.client() as c:
                 want = c.run_pairs(PAIRS)
-                overwrite(f"{d}/deep", at, b"\5\6\7\10")  # it has its own copy
+                overwrite(f"{d}/deep", at, b"\5\6\7\10")  # the GPU has its own copy
                 self.assertEqual(c.run_pairs(PAIRS), want)
 
 

@@ -1,4 +1,4 @@
-"""What tests/gpu does before it needs a GPU: arguments, arithmetic of shapes, reading what programs print."""
+"""The parts of tests/gpu that need no GPU: arguments, arithmetic of shapes, parsing of the output of programs."""
 
 import json
 import re
@@ -85,7 +85,7 @@ def test_the_limit_of_a_shape():
 
 
 def test_rates_of_heads_are_read():
-    source = (GPU / "gemm_rates.h").read_text()  # as it prints them now
+    source = (GPU / "gemm_rates.h").read_text()  # in the current form of the output
     line = "".join(re.findall(r'"(.*)"', re.search(r'"%5lld x[^;]*?cuBLASLt\\n"', source)[0]))
     line = line.replace("%5lld", "%5d").replace("lld", "d").replace("\\n", "\n")
     text = "NVIDIA H200, 132 multiprocessors\n" + line % (8192, 6144, 4096, "cuBLASLt", 700, 690, 597, 1)
@@ -104,7 +104,7 @@ def fatbin(*architectures):
 
 
 def test_a_library_gets_another_architecture():
-    stray = struct.pack("<I", gpu_faults.FATBIN_MAGIC) + bytes(28)  # the number alone is no code
+    stray = struct.pack("<I", gpu_faults.FATBIN_MAGIC) + bytes(28)  # the number alone means that there is no code
     data = bytearray(b"ELF" + fatbin(80, 90) + stray + fatbin(90) + b"end")
     assert gpu_faults.patch_architectures(data, 121) == 3
     assert data == b"ELF" + fatbin(121, 121) + stray + fatbin(121) + b"end"

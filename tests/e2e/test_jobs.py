@@ -118,7 +118,7 @@ class Running(OneWorker):
         self.assertEqual(len(self.c.fetch(job)), 25)
 
     def test_small_job_does_not_wait_for_a_large_one(self):
-        """But for the running pass and its own: of some 60 that the large one takes."""
+        """The small job waits for the running pass and its own pass; the large job takes about 60 passes."""
         large = self.c.pairs([([1] * 60, [2] * 4)] * 240)
         time.sleep(0.1)
         small = self.c.pairs([([3], [4])] * 5)
@@ -140,7 +140,7 @@ class Running(OneWorker):
         self.refused("not_found", "no such job", self.c.call, "poll", job=job)
 
     def test_cancel_ends_a_pass(self):
-        with w.Worker(engine={"us_per_token": 50000}) as a, a.client() as c:  # one of 12.6 s
+        with w.Worker(engine={"us_per_token": 50000}) as a, a.client() as c:  # a pass of 12.6 s
             job = c.pairs([([1] * 60, [2] * 4)] * 4)
             while not c.call("poll", job=job)["progress"]["tokens_done"]:
                 time.sleep(0.05)
@@ -186,10 +186,10 @@ class Running(OneWorker):
                 t.join()
 
     def test_poll_wakes_at_once(self):
-        """By the job's end, 66 ms; by its first items, 0.5 s: of the second that it would wait."""
+        """The end of the job (after 66 ms) or its first items (after 0.5 s) end a poll that would wait for a second."""
         for n, length, more, state in ((1, 34, {}, "done"), (8, 64, {"seen": 0}, "running")):
             took = []
-            while min(took, default=1) >= 0.9 and len(took) < 5:  # a machine may stall, but not each time
+            while min(took, default=1) >= 0.9 and len(took) < 5:  # a machine may stall, but not every time
                 job = self.c.pairs([([1] * (length - 4), [2] * 4)] * n)
                 start = time.monotonic()
                 r = self.c.call("poll", job=job, wait_ms=1000, **more)

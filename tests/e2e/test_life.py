@@ -21,7 +21,7 @@ def stop(worker, *args, env=None, timeout=60):
 
 class Signals(unittest.TestCase):
     def test_nohup(self):
-        """An ignored SIGHUP stays ignored, though the others are waited for."""
+        """An ignored SIGHUP stays ignored; the worker handles the other signals."""
         with tempfile.TemporaryDirectory(prefix="ctw-") as d:
             argv = ["sh", "-c", "trap '' HUP; exec \"$@\"", "sh", str(w.FAKE), "serve", "--model", d,
                     "--listen", f"ipc://{d}/s", "--ready-file", f"{d}/ready"]
@@ -39,7 +39,7 @@ class Signals(unittest.TestCase):
                 p.wait()
 
     def test_the_socket_is_there_until_the_process_is_done(self):
-        """The scoring thread opens a model for 2 s; nobody waits for it with closed ears."""
+        """The scoring thread opens a model for 2 s; meanwhile the worker still answers."""
         with w.Worker(engine={"open_ms": 2000}, wait=False) as a:
             until(lambda: (a.dir / "w.sock").exists())
             a.process.terminate()
@@ -63,10 +63,10 @@ class Signals(unittest.TestCase):
             self.assertEqual(list((a.runtime / "ctworker").iterdir()), [])
 
     def test_no_destructor_runs_under_a_live_thread(self):
-        """A stop that does not wait for the scoring thread ends without exit(); one that does, with it."""
+        """A stop that does not wait for the scoring thread ends without exit(); a stop that waits calls exit()."""
         at_exit = {"CTW_FAKE_AT_EXIT": "1"}
         with w.Worker(engine={"us_per_token": 1000000}, env=at_exit) as a, a.client() as c:
-            job = c.pairs(LONG)  # ten seconds a layer
+            job = c.pairs(LONG)  # ten seconds per layer
             until(lambda: c.call("poll", job=job)["state"] == "running")
             a.process.terminate()
             time.sleep(0.4)
@@ -109,7 +109,7 @@ class Signals(unittest.TestCase):
 
 class Endings(unittest.TestCase):
     def setUp(self):
-        """As a worker inherits it: under nohup it would leave SIGHUP alone (test_life.py)."""
+        """Workers inherit the default handling of SIGHUP: under nohup they would ignore it (test_nohup)."""
         before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
         self.addCleanup(signal.signal, signal.SIGHUP, before)
 
@@ -220,7 +220,7 @@ class Stop(unittest.TestCase):
             self.assertIsNotNone(a.process.poll(), "it runs yet")
 
     def test_without_a_registry(self):
-        """By the lock over ipc, by unanswered calls over tcp."""
+        """Over ipc, `stop` watches the lock; over tcp, it waits until calls are no longer answered."""
         for listen in (None, "tcp://127.0.0.1:0"):
             with tempfile.TemporaryDirectory(prefix="ctw-") as other, \
                     w.Worker(listen=listen, engine=SLOW) as a, a.client() as c:
@@ -304,7 +304,7 @@ class Start(unittest.TestCase):
                     (64, "is not a folder", "--allow-load", f"{d}/file")):
                 start = time.monotonic()
                 start_fails(code, part, *args, engine=slow)
-                self.assertLess(time.monotonic() - start, 3, "it has loaded")
+                self.assertLess(time.monotonic() - start, 3, "it loaded the model first")
 
     def test_named_models(self):
         with tempfile.TemporaryDirectory(prefix="ctw-") as d:
@@ -327,7 +327,7 @@ class Start(unittest.TestCase):
                 self.assertEqual(c.call("info")["models"][1]["name"], "m" * 126 + "?")
 
     def test_without_readers_nothing_waits(self):
-        """Nobody asked: a worker whose model fails to load ends at once."""
+        """No client has asked: a worker whose model fails to load ends at once."""
         with tempfile.TemporaryDirectory(prefix="ctw-") as d:
             Path(d, "broken").mkdir()
             start = time.monotonic()
@@ -335,7 +335,7 @@ class Start(unittest.TestCase):
                                   f"ipc://{d}/s"], capture_output=True, text=True, timeout=20,
                                  env=os.environ | {"CTW_FAKE_OPEN_MS": "2500"})
             self.assertEqual(got.returncode, 65)
-            self.assertIn(f"error: {d}/broken: ", got.stderr)  # which of several it was
+            self.assertIn(f"error: {d}/broken: ", got.stderr)  # names the model, since there may be several
             self.assertLess(time.monotonic() - start, 6, "it waited for readers")
 
     def test_loading_names_the_model_and_no_path(self):
@@ -349,7 +349,7 @@ class Start(unittest.TestCase):
 
 class Registry(unittest.TestCase):
     def test_an_entry_stays_while_its_address_is_held(self):
-        """The holder may be about to write this very file."""
+        """The process that holds the address may be about to write this file."""
         with w.Worker("--name", "new") as a:
             folder = a.runtime / "ctworker"
             e = json.loads((folder / "new.json").read_text())
@@ -360,7 +360,7 @@ class Registry(unittest.TestCase):
             self.assertEqual(names(), ["new"])
             self.assertTrue((folder / "old.json").exists())
             self.assertTrue((a.dir / "w.sock").exists())
-            # one whose process cannot be seen from here lives while it holds its lock
+            # a worker whose process cannot be seen from here lives while it holds its lock
             (folder / "new.json").write_text(json.dumps(e | {"started": 1}))
             self.assertEqual(names(), ["new"])
             a.process.kill()

@@ -19,7 +19,7 @@ class Models(unittest.TestCase):
             more = ("--model", f"one={d}/a", "--model", f"two={d}/b", f"{d}/c")
             with w.Worker(*more) as a:
                 self.assertEqual(names(a), ["model", "one", "two", "c"])
-            with w.Worker(f"{d}/c", env={"CTW_MODEL": f"{d}/e"}) as a:  # the option wins
+            with w.Worker(f"{d}/c", env={"CTW_MODEL": f"{d}/e"}) as a:  # the option takes precedence
                 self.assertEqual(names(a), ["model", "c"])
             start_fails(64, "a model named a exists already", "--model", f"{d}/a",
                         "--model", f"{d}/a")
@@ -83,7 +83,7 @@ class Models(unittest.TestCase):
                 time.sleep(0.3)
                 self.assertEqual(c.call("health")["state"], "ready")
                 self.assertEqual(len(c.run_pairs(LONG)), 1)
-                with self.assertRaises(w.Refused) as e:  # the request is wrong, not its form
+                with self.assertRaises(w.Refused) as e:  # the request is well formed, but cannot succeed
                     c.pairs(LONG, model="broken")
                 self.assertEqual((e.exception.code, e.exception.retry_ms), ("invalid", None))
                 self.assertIn("it is broken", e.exception.message)

@@ -1,4 +1,4 @@
-"""What becomes of a job whose client dies, falls silent, or comes back."""
+"""The fate of a job whose client dies, falls silent, or comes back."""
 
 import random
 import subprocess
@@ -13,7 +13,7 @@ from worker_cases import ENDED_S, ENDLESS, LONG, SLOW, until
 
 class Orphans(unittest.TestCase):
     def submit_and_die(self, worker, policy, ttl_s, n=240):
-        """A client process that submits a long job and is killed; (the job's id, when it was)."""
+        """Starts a client process that submits a long job, and kills it. Returns the job's id and the time of the kill."""
         job = random.randbytes(16)
         code = (f"import sys, time\nsys.path.insert(0, {str(Path(__file__).parent)!r})\n"
                 f"import worker_process as w\nc = w.Client({worker.url!r})\n"
@@ -49,7 +49,7 @@ class Orphans(unittest.TestCase):
             until(lambda: "lost the client: cancelled" in a.text())
 
     def test_polling_is_contact(self):
-        ttl_s = int(w.PATIENCE)  # a client that comes later than this, since it has to wait, is silent
+        ttl_s = int(w.PATIENCE)  # a slow machine may poll more than a second after the last poll
         with w.Worker(engine=SLOW) as a, a.client() as c:
             job = c.pairs(LONG * 20 * ttl_s, orphan={"policy": "cancel", "ttl_s": ttl_s})
             self.assertEqual(c.wait(job)["state"], "done")
@@ -66,10 +66,10 @@ class Orphans(unittest.TestCase):
         with w.Worker(engine={"us_per_token": 300}) as a, a.client() as c:
             job, _ = self.submit_and_die(a, "keep", 5, 60)
             until(lambda: self.jobs(c)[job] == "done")
-            time.sleep(2.8)  # info is no contact
+            time.sleep(2.8)  # info does not count as contact
             self.assertEqual(len(c.fetch(job)), 60)
             time.sleep(2.8)
-            self.assertEqual(len(c.fetch(job)), 60)  # fetch is
+            self.assertEqual(len(c.fetch(job)), 60)  # fetch does
             until(lambda: job not in self.jobs(c))
 
     def test_unsealed_jobs_are_forgotten(self):

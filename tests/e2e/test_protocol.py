@@ -170,7 +170,7 @@ class Refusals(OneWorker):
         self.assertIn("UTF-8", self.c.raw(bad_text)["error"]["message"])
 
     def test_random_bytes(self):
-        """Mutations of a good submit: every one gets a reply, and the worker lives."""
+        """Mutations of a valid submit: each gets a reply, and the worker goes on."""
         rng = random.Random(6)
         good = bytearray(msgpack.packb(
             {"v": 1, "op": "submit", "id": 1, "job": b"j" * 16, "part": 0,
@@ -178,7 +178,7 @@ class Refusals(OneWorker):
                       "orphan": {"policy": "cancel", "ttl_s": 1}},
              "items": w.pair_items([([1, 2], [3])])}))
         for i in range(3000):
-            if i % 900 == 0:  # more on one connection are read late
+            if i % 900 == 0:  # further requests on one connection would be read late
                 c = w.Client(self.worker.url)
                 self.addCleanup(c.sock.close)
             data = bytearray(good)
@@ -247,7 +247,7 @@ class Bounds(OneWorker):
 
     def test_jobs(self):
         begin = lambda c: c.pairs([([1], [2])], seal=False)
-        jobs = [begin(self.c) for _ in range(16)]  # a quarter for one client's that are not sealed
+        jobs = [begin(self.c) for _ in range(16)]  # one client's unsealed jobs have a quarter of the slots
         e = self.refused("busy", "this client has 16 jobs that are not sealed", begin, self.c)
         self.assertGreater(e.retry_ms, 0)
         others = [self.worker.client() for _ in range(3)]

@@ -18,7 +18,7 @@ import worker_process as w
 ITEMS = [([1, 2, i % w.VOCAB], [3, i % 7]) for i in range(2000)]
 TEXT = "".join(json.dumps({"id": i, "context": c, "continuation": k}) + "\n"
                for i, (c, k) in enumerate(ITEMS))
-SLOW = {"us_per_token": 2000}  # 256 tokens of a pass in half a second
+SLOW = {"us_per_token": 2000}  # a pass of 256 tokens takes half a second
 SANITIZED = b"__asan_init" in w.FAKE.read_bytes() or b"__tsan_init" in w.FAKE.read_bytes()
 
 
@@ -54,7 +54,7 @@ class Score(unittest.TestCase):
         return subprocess.CompletedProcess(p.args, p.returncode, out, err)
 
     def check(self, text, n=None):
-        """Whole lines, the first n results of ITEMS."""
+        """Checks that the text is whole lines: the first n results of ITEMS."""
         self.assertTrue(text == "" or text.endswith("\n"), text[-80:])
         lines = [json.loads(line) for line in text.splitlines()]
         self.assertEqual([x["id"] for x in lines], list(range(len(lines))))
@@ -215,7 +215,7 @@ class Streaming(Score):
 
         p = self.start("--out", "/dev/null")
         before = write(10_000)
-        self.assertLess(write(200_000) - before, 16 << 10, "KiB")  # over 30 MB when all are held
+        self.assertLess(write(200_000) - before, 16 << 10, "KiB")  # more than 30 MB if all lines were held
         p.communicate(timeout=60 * w.PATIENCE)
         self.assertEqual(p.returncode, 0)
 
@@ -248,7 +248,7 @@ class Ends(Score):
     def test_signals_leave_whole_lines(self):
         for number in (signal.SIGINT, signal.SIGTERM):
             p = self.start("--out", self.out, **SLOW)
-            p.stdin.write(TEXT)  # and stays open
+            p.stdin.write(TEXT)  # the pipe stays open
             p.stdin.flush()
             time.sleep(1)
             p.send_signal(number)
@@ -268,14 +268,14 @@ class Ends(Score):
 
 class Terminal(Score):
     def shown(self, *args, text):
-        """What is drawn on a terminal on standard error."""
+        """The progress that is drawn on a terminal on standard error."""
         ours, its = pty.openpty()
         p = self.start(*args, stderr=its, us_per_token=1000)
         os.close(its)
         p.stdin.write(text)
         p.stdin.close()
         drawn = b""
-        with contextlib.suppress(OSError):  # its last user has gone
+        with contextlib.suppress(OSError):  # the last user of the terminal has ended
             while got := os.read(ours, 4096):
                 drawn += got
         os.close(ours)

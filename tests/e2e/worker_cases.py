@@ -11,14 +11,14 @@ import worker_process as w
 
 SLOW = {"us_per_token": 2000}  # a pass of 256 tokens takes half a second
 LONG = [([1] * 60, [2] * 4)]   # 63 tokens
-# Half a minute when SLOW: what ends within ENDED_S did not wait for it, however slow the machine is.
+# Half a minute on a SLOW engine: a worker that ends within ENDED_S did not wait for it, even on a slow machine.
 ENDLESS, ENDED_S = LONG * 240, 5
 
 
 def until(what, timeout_s=15):
     end = time.monotonic() + timeout_s * w.PATIENCE
     while not what():
-        assert time.monotonic() < end, "it did not come about"
+        assert time.monotonic() < end, "the condition did not become true"
         time.sleep(0.02)
 
 
@@ -26,11 +26,11 @@ def ended(worker, timeout_s=20):
     try:
         return worker.end(timeout_s)
     except subprocess.TimeoutExpired:
-        raise AssertionError("the worker goes on: " + worker.text())
+        raise AssertionError("the worker has not ended: " + worker.text())
 
 
 def ended_at_once(worker):
-    """Its exit code, of one that has an ENDLESS job."""
+    """The exit code of a worker with an ENDLESS job, which it must not wait for."""
     start = time.monotonic()
     code = ended(worker)
     assert time.monotonic() - start < ENDED_S, "it waited for its job"
@@ -48,7 +48,7 @@ def start_fails(code, part, *args, **kw):
 
 
 def first_answer(worker, op, **fields):
-    """As a client must: a lost connection is dialled again and the request repeated."""
+    """Makes a call as every client must: after a lost connection it dials again and repeats the request."""
     while True:
         with worker.client(timeout_s=20) as c:
             try:
@@ -69,12 +69,12 @@ class OneWorker(unittest.TestCase):
     @classmethod
     def tearDownClass(cls):
         cls.c.__exit__()
-        with cls.worker:  # in order, so that a leak sanitizer has its say
+        with cls.worker:  # an orderly end, so that a leak sanitizer can report
             cls.worker.process.terminate()
             assert cls.worker.end(60) == 0, cls.worker.text()
 
     def tearDown(self):
-        """Leaves no job behind; that of an orphan whose time is over goes by itself, at any moment."""
+        """Leaves no job behind. The worker itself may forget an orphan's job at any moment."""
         for job in self.c.call("info")["jobs"]:
             for op in ("cancel", "release"):
                 try:

@@ -17,8 +17,8 @@ FAKE = Path(os.environ.get("CTW_FAKE_WORKER", ROOT / "build/ci/tests/fake_worker
 VOCAB, MAX_LENGTH = 1000, 64
 MESSAGE_BYTES = 64 << 20
 REQUEST_BYTES = (16 << 20) + (64 << 10)
-# So many times as long is waited for what must come about: sanitizers and other work make it late. Bounds
-# that tests assert do not grow with it.
+# A factor on the time that tests wait for an event: sanitizers and other work on the machine delay events.
+# Bounds that tests assert do not grow with it.
 PATIENCE = float(os.environ.get("CTW_TEST_PATIENCE", "1"))
 
 
@@ -61,7 +61,7 @@ def expect_pair(context, continuation, max_length=MAX_LENGTH):
 
 
 def expect_rolling(tokens, prefix, max_length=MAX_LENGTH, context_length=1):
-    """lm-eval's windows, written after its description in docs/PROTOCOL.md."""
+    """lm-eval's windows, written from their description in docs/PROTOCOL.md."""
     targets, done = [], min(len(tokens), max_length)
     first = [prefix] + tokens[:done]
     targets += [(first, p) for p in range(1, len(first))]
@@ -87,7 +87,7 @@ def _expect(targets, truncated):
 
 
 def sanitizers(program):
-    """Of the program's build: "", "address,undefined" or "thread", with which it is some twenty times slower."""
+    """The sanitizers of the program's build: "", "address,undefined" or "thread" (about twenty times slower)."""
     folder = Path(program).resolve().parents[1]
     return re.search(r"^CTW_SANITIZE:STRING=(.*)$", (folder / "CMakeCache.txt").read_text(), re.MULTILINE)[1]
 
@@ -214,7 +214,7 @@ def random_pairs(n, seed=1, longest=40):
 
 
 class Worker:
-    """A fake worker (or `program`) in a folder of its own, ended with the `with` block."""
+    """A fake worker (or `program`) in its own folder, which ends with the `with` block."""
 
     def __init__(self, *args, models=("model",), listen=None, wait=True, engine=None, env=None,
                  program=FAKE, access=None):
@@ -276,7 +276,7 @@ class Worker:
         text = self.text()
         if failure is not None:
             print(f"the worker at {self.url}:\n{text}")
-        # Sanitizers report on standard error; nothing of theirs may pass unseen.
+        # Sanitizers report on standard error; none of their reports may go unnoticed.
         self.log.close()
         self.folder.cleanup()
         assert "Sanitizer" not in text and "runtime error" not in text, text

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Published configurations: those of the families here open, others say what is missing.
+"""Published configurations: a supported configuration opens, any other is refused with the missing feature.
 
     CTWORKER_CONFIGS=DIR check_configs.py CTWORKER
 
-DIR holds NAME/config.json, as published, and ModelOpt's hf_quant_config.json where it was. Each is
-inspected beside a made-up checkpoint of two small layers: the numbers are shrunk, every other key
-stays as it is. A dense configuration of a family below must open; any other must be refused with
-exit code 65 and one line that names its model_type or its weight format. Prints one line a failure
-and "N passed, N failed".
+DIR holds NAME/config.json, as published, and ModelOpt's hf_quant_config.json if it was published. Each
+configuration is inspected with a made-up checkpoint of two small layers: sizes are reduced, every other
+key stays. A dense configuration of a family below must open; any other must be refused with exit code 65
+and one line that names its model_type or its weight format. Prints one line per failure and
+"N passed, N failed".
 """
 
 import json
@@ -26,7 +26,7 @@ VOCAB, INNER = 32, 48
 
 
 def shrink(config):
-    """The same configuration of two layers, each of them small."""
+    """The same configuration with two small layers."""
     n_head, n_kv = config["num_attention_heads"], config.get("num_key_value_heads")
     small = dict(config, vocab_size=VOCAB, intermediate_size=INNER, num_hidden_layers=2)
     small["num_attention_heads"] = heads = n_head // n_kv if n_kv else 2
@@ -40,7 +40,7 @@ def shrink(config):
 
 
 def tensors(config, heads, kv, head):
-    """Name -> shape, as transformers' class for the family has them."""
+    """Name -> shape of the tensors of transformers' class for the family."""
     hidden = config["hidden_size"]
     yield "model.embed_tokens.weight", [VOCAB, hidden]
     yield "model.norm.weight", [hidden]
@@ -78,7 +78,7 @@ def write_checkpoint(folder, config, shapes):
 
 
 def check(ctworker, path):
-    """None, or what is wrong."""
+    """None, or a description of the error."""
     with open(path, encoding="utf-8") as f:
         config = json.load(f)
     ours = config.get("model_type") in FAMILIES

@@ -5,9 +5,9 @@
 
 OPTIONs go to `ctworker inspect` (--backend cuda: the GPU's decoding).
 
-Every checkpoint is opened with both of its configurations. One whose format and family are listed
-below must give golden.json's hash for every weight; any other must be refused with exit code 65 and
-one line that names what is not supported. Prints one line a checkpoint; exit code 1 if any fails.
+Every checkpoint is opened with both of its configurations. If its format and family are listed below,
+every weight must have the hash in golden.json; otherwise the checkpoint must be refused with exit code 65
+and one line that names the unsupported feature. Prints one line per checkpoint; exit code 1 if any fails.
 """
 
 import json
@@ -32,20 +32,20 @@ def formats(config):
 
 
 def unsupported(config):
-    """Words of which the refusal must name one; empty: the checkpoint is supported."""
+    """Words, one of which the refusal must contain; empty: the checkpoint is supported."""
     words = [a for a in config["architectures"] if a not in FAMILIES]
     return words or sorted(formats(config) - FORMATS)
 
 
 def run(ctworker, folder, config, options):
-    # inspect reads no other setting than these; the environment's must not reach it.
+    # inspect must use these settings alone, not settings of the environment.
     env = {k: v for k, v in os.environ.items() if not k.startswith("CTW_")}
     return subprocess.run([ctworker, "inspect", "--hashes", "--config", config, *options, folder],
                           capture_output=True, text=True, timeout=300, env=env)
 
 
 def check(ctworker, folder, config_name, options):
-    """None, or what is wrong; and a word for the line."""
+    """None, or a description of the error; and a word for the printed line."""
     with open(os.path.join(folder, config_name), encoding="utf-8") as f:
         config = json.load(f)
     with open(os.path.join(folder, "golden.json"), encoding="utf-8") as f:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds `ctworker score` against float64 log-probabilities.
+"""Compares `ctworker score` with float64 log-probabilities.
 
     check_scores.py --golden DIR     golden checkpoints: scores by transformers, in float64 and in
                                      16 bit, with either style of configuration
@@ -7,10 +7,10 @@
                                      scores, and every decoded weight's hash, by
                                      tests/tools/reference_model.py
 
---dtype float32 must meet every log-probability within 1e-4; --dtype auto must have a mean error
-no larger than the 16-bit run's (10 % for chance). Prints a line a checkpoint, configuration and
-variant, and ends with "N passed, N failed". What an option does not set, the environment's CTW_
-variables do (CTW_BACKEND=cuda: on the GPU).
+--dtype float32 must give every log-probability within 1e-4; --dtype auto must have a mean error
+no larger than that of the 16-bit run (with 10 % for chance). Prints one line per checkpoint,
+configuration and variant, and ends with "N passed, N failed". CTW_ variables of the environment set
+the worker's other options (CTW_BACKEND=cuda: on the GPU).
 """
 
 import argparse
@@ -20,7 +20,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: checkpoints run side by side
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before importing numpy: checkpoints run in parallel
 import numpy as np  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
@@ -32,8 +32,8 @@ CHANCE = 1.10      # mean error of 16 bit: ours / the reference's
 GREEDY_F32, GREEDY_16 = 0.998, 0.93  # equal argmax ids; the models are random: near-ties abound
 CONFIGS = ("config.json", "config.transformers4.json")
 
-# Golden checkpoints that must be scored. One that the worker takes and that is not named here, or
-# that is named here and refused, is a failure: nothing drops out, or comes in, unseen.
+# Golden checkpoints that must be scored. It is a failure if the worker opens a checkpoint that is not named
+# here, or refuses a checkpoint that is: no checkpoint drops out, or comes in, unnoticed.
 SUPPORTED = {
     "llama-dense", "llama-dense_fp16", "llama-nvfp4", "llama-nvfp4a16", "llama-w2a16_g32",
     "llama-w3a16_g128", "llama-w4a16_actorder", "llama-w4a16_channel", "llama-w4a16_g128",
@@ -45,7 +45,7 @@ SUPPORTED = {
 
 
 class Expected:
-    """What a checkpoint's sequences should score."""
+    """The expected scores of a checkpoint's sequences."""
 
     def __init__(self, sequences):
         self.tokens = [s["tokens"] for s in sequences]
@@ -58,7 +58,7 @@ class Expected:
             self.error_16 = float(np.mean(np.abs(run - self.f64)))
 
     def items(self):
-        """Every sequence whole, then split in two: the worker must give the same bits."""
+        """Every sequence as a whole, then split in two: the worker must give the same bits."""
         whole = [{"id": i, "tokens": t} for i, t in enumerate(self.tokens)]
         split = [{"id": f"split {i}", "context": t[:len(t) // 2 + 1],
                   "continuation": t[len(t) // 2 + 1:]}
@@ -147,7 +147,7 @@ def check_one(worker, folder, expected, config, variant):
 
 
 def refusal_is_clear(error):
-    """A refusal must be bad data (65) and one sentence of some length."""
+    """A refusal must have exit code 65 (bad data) and a message of some length."""
     return error.code == 65 and len(error.message) > 30 and "\n" not in error.message
 
 

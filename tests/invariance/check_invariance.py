@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""A sequence's score is the same bits alone or in company, in any order, with any chunk size, pass
+"""A sequence's score has the same bits alone or with others, in any order, with any chunk size, pass
 size and number of threads, on every CPU variant.
 
     check_invariance.py --tiny DIR --program PATH --worker PATH --scratch DIR
 
 Two parts: the C program tests/invariance/invariance.c (random batches in one process, final hidden
-states too) on the tiny checkpoints, and `ctworker score` in processes of its own on checkpoints of
+states included) on the tiny checkpoints, and `ctworker score` in separate processes on checkpoints of
 real widths. Ends with "N passed, N failed"; the seed is printed.
 """
 
@@ -33,8 +33,8 @@ WIDTHS = {
 WIDE = [("576", "llama", "bf16"), ("576", "qwen3", "w4a16_g32_asym"), ("576", "llama", "nvfp4"),
         ("576", "mistral_swa", "fp16"), ("2048", "llama_bias", "w4a16_g32"),
         ("2048", "llama", "w8a16_channel"), ("576", "qwen2", "w3a16_g32")]
-LENGTHS = (2, 3, 6, 7, 15, 64, 65, 129, 193)  # around the tiles of rows and of keys
-# Everything the C program is run on with the plain C variant too, which is slow.
+LENGTHS = (2, 3, 6, 7, 15, 64, 65, 129, 193)  # lengths around the sizes of tiles of rows and keys
+# The checkpoints on which the C program also runs the plain C variant, which is slow.
 PLAIN_C = ("llama-bf16", "qwen3-nvfp4", "mistral_swa-w8a16_channel", "llama-w3a16_g32_gidx_asym")
 
 

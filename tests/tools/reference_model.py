@@ -131,7 +131,7 @@ def decode(t, name, config):
         dtype, raw = t[name]
         return dtype, widen(dtype, raw)
     stem = name.removesuffix("weight")
-    # the tools and golden files here have one group; that it covers the matrix shows in the file
+    # files of our tools and golden files have one group; the file itself shows whether it covers the matrix
     (group,) = config["quantization_config"]["config_groups"].values()
     if stem + "weight_global_scale" in t:
         dtype, w = decode_nvfp4(t, stem, group["weights"])
