@@ -229,7 +229,7 @@ static void folders_without_safetensors(void **state)
     static const struct {
         const char *name, *piece;
     } found[] = {
-        /* each of these is told of although the ones before it are there as well */
+        /* the message names each of these, although those before it exist as well */
         {"weights.pt", "weights.pt is a pickle, which can run code"},
         {"consolidated.00.pth", "consolidated.00.pth is a pickle"},
         {"pytorch_model-00002-of-00002.bin", "pytorch_model-00002-of-00002.bin is a pickle"},

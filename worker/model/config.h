@@ -1,9 +1,9 @@
 /*
- * Reads config.json against a family's table of keys (worker/model/families). Take the keys that
- * transformers' class for the family reads and that can change a score: each is used, or takes
- * transformers' default, or is refused by name if its value requests an unsupported feature. A key
- * that the class does not read cannot change its numbers: it is ignored and listed. Configurations
- * written by transformers 4 and 5 give the same result.
+ * Reads config.json against a family's table of keys (worker/model/families). The table has every
+ * key that transformers' class for the family reads and that can change a score. Such a key is
+ * used, or takes transformers' default, or is refused by name if its value requests an unsupported
+ * feature. Any other key cannot change transformers' numbers: it is ignored and listed.
+ * Configurations written by transformers 4 and 5 give the same result.
  */
 #ifndef CTW_WORKER_CONFIG_H
 #define CTW_WORKER_CONFIG_H

@@ -254,7 +254,7 @@ void ctw_job_end(struct ctw_job *j, enum ctw_job_state state, const struct ctw_e
 /* Where the error is; -1: unknown. */
 void ctw_job_blame(struct ctw_job *j, int64_t item, int layer);
 void ctw_job_touch(struct ctw_job *j, const struct ctw_contact *contact); /* a client asked */
-void ctw_job_wait_until(struct ctw_job *j, int64_t until_ms); /* its client's poll waits so long */
+void ctw_job_wait_until(struct ctw_job *j, int64_t until_ms); /* its client polls until then */
 void ctw_job_peer_gone(struct ctw_job *j, int64_t now_ms);    /* its client's connection is lost */
 /* The worker did not run for lost_ms, which do not count as silence. */
 void ctw_job_forgive(struct ctw_job *j, int64_t lost_ms, int64_t now_ms);
@@ -275,7 +275,7 @@ static inline bool ctw_job_in_pass(const struct ctw_job *j)
 /* The pass takes the next unit; returns the unit. */
 int64_t ctw_job_share_take(struct ctw_job *j);
 void ctw_job_share_done(struct ctw_job *j, int64_t unit); /* scored */
-/* No memory was found: a pass without other jobs will take the unit, and those after it, again. */
+/* No memory was found: a pass without other jobs will take this unit and all later ones again. */
 void ctw_job_share_return(struct ctw_job *j, int64_t unit);
 void ctw_job_share_found_memory(struct ctw_job *j); /* its next pass may take other jobs */
 void ctw_job_share_end(struct ctw_job *j);          /* the pass is over */

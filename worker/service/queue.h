@@ -49,7 +49,7 @@ struct ctw_queue {
 enum ctw_status ctw_queue_init(struct ctw_queue *q, size_t max_bytes,
                                struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_queue_fini(struct ctw_queue *q); /* after all threads ended */
-/* From now on news of jobs go to `wake`; NULL: to nobody. */
+/* From now on `wake` is called for news of jobs; NULL: no call. */
 void ctw_queue_wake_through(struct ctw_queue *q, void (*wake)(void *arg, uint64_t key), void *arg);
 
 /* ---- models ---- */
