@@ -242,7 +242,9 @@ static void handle(struct ctw_server *s, struct ctw_exchange *e)
     }
     if (!c->closing && done) {
         frame(e);
-        ctw_exchange_handled(e);
+        ctw_exchange_handled(e); /* may close c: its next request waited, and finds no memory */
+    }
+    if (!c->closing && done) {
         e->charge = e->reply.n > CTW_IPC_SMALL_BYTES ? e->reply.n : 0;
         s->unsent += e->charge;
         ctw_connection_send(c);

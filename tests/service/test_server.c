@@ -34,6 +34,7 @@ struct bench {
     size_t bytes; /* of a fetch's column */
     atomic_int n_handled, n_waiting;
     atomic_bool woken;
+    atomic_bool held;    /* submits are not handled yet */
     atomic_uint reader;  /* the pipe of the last fetch */
     atomic_bool is_lost; /* that connection */
     atomic_int n_lost;   /* connections */
@@ -45,7 +46,8 @@ static void sleep_ms(int ms)
     nanosleep(&ts, NULL);
 }
 
-/* health: an empty reply; fetch: one large column; poll: after a wake or wait_ms */
+/* health: an empty reply; fetch: one large column; poll: after a wake or wait_ms; submit: once it
+ * is not held */
 static void handle(void *arg, const struct ctw_peer *peer, const struct ctw_request *request,
                    struct ctw_wait *wait, struct ctw_reply *reply)
 {
@@ -57,6 +59,8 @@ static void handle(void *arg, const struct ctw_peer *peer, const struct ctw_requ
         atomic_store(&b->reader, peer->pipe);
         reply->body.fetch.result.sum = (struct ctw_slice){.data = b->large, .n = b->bytes};
     }
+    while (request->op == CTW_OP_SUBMIT && atomic_load(&b->held))
+        sleep_ms(1);
     int64_t until_ms = wait->since_ms + (int64_t)request->body.poll.wait_ms;
     if (request->op != CTW_OP_POLL || atomic_load(&b->woken) || ctw_now_ms() >= until_ms)
         return;
@@ -326,6 +330,79 @@ static void half_a_request_is_given_up(void **state)
     close_bench(&b);
 }
 
+/* Writes the frame of a request of n bytes. */
+static void begin_request(int fd, size_t n)
+{
+    unsigned char head[9] = {1};
+    for (int i = 1; i < 9; i++)
+        head[i] = (unsigned char)(n >> (8 * (8 - i)));
+    assert_int_equal(write(fd, head, sizeof(head)), sizeof(head));
+}
+
+/* A submit of n bytes in all, which begin_request() has announced. */
+static void send_submit(int fd, size_t n)
+{
+    static char tokens[CTW_IPC_REQUEST_BYTES];
+    struct ctw_submit *s;
+    struct ctw_request request = {.id = 1, .op = CTW_OP_SUBMIT};
+    struct ctw_err err;
+    struct ctw_writer w = {0};
+    s = &request.body.submit;
+    s->job = (struct ctw_slice){.data = "0123456789abcdef", .n = 16};
+    s->items.tokens = (struct ctw_slice){.data = tokens, .n = 5000};
+    assert_int_equal(ctw_request_encode(&request, &w, &err), CTW_OK);
+    s->items.tokens.n += n - 4 - w.n;
+    ctw_writer_fini(&w);
+    assert_int_equal(ctw_request_encode(&request, &w, &err), CTW_OK);
+    assert_int_equal(w.n, n - 4);
+    assert_int_equal(write(fd, "\x80\0\0\1", 4), 4);
+    for (size_t at = 0; at < w.n;) {
+        ssize_t done = write(fd, w.data + at, w.n - at);
+        assert_true(done > 0);
+        at += (size_t)done;
+    }
+    ctw_writer_fini(&w);
+}
+
+/* While its reply is being sent off, a connection's next request finds no memory. */
+static void out_of_memory_between_two_requests(void **state)
+{
+    (void)state;
+    struct bench b;
+    enum { N = 16, BYTES = 8192 };
+    int fds[N];
+    for (int nth = 2; nth <= 3; nth++) { /* 1: the reply; 2, 3: the request that waits */
+        open_bench(&b, 0);
+        atomic_store(&b.held, true);
+        int fd = connect_to(&b);
+        begin_request(fd, BYTES);
+        send_submit(fd, BYTES);
+        while (atomic_load(&b.n_handled) < 1)
+            sleep_ms(1);
+        for (int i = 0; i < N; i++)
+            fds[i] = connect_to(&b);
+        int64_t n_allocated = ctw_mem_count();
+        for (int i = 0; i < N; i++) /* use up the bound */
+            begin_request(fds[i], CTW_IPC_UNHANDLED_BYTES / N - (i == 0 ? BYTES : 0));
+        while (ctw_mem_count() < n_allocated + 2 * N)
+            sleep_ms(1);
+        begin_request(fd, BYTES);
+        sleep_ms(100); /* this frame is read meanwhile */
+        ctw_mem_fail_at(nth);
+        atomic_store(&b.held, false);
+        while (take_reply(fd, patience_ms)) /* until it is closed */
+            ;
+        ctw_mem_fail_at(0);
+        assert_others_are_served(&b, 1);
+        for (int i = 0; i < N; i++)
+            close(fds[i]);
+        close(fd);
+        while (atomic_load(&b.n_lost) < 2 + N)
+            sleep_ms(1);
+        close_bench(&b);
+    }
+}
+
 static void too_large_a_request_is_refused(void **state)
 {
     (void)state;
@@ -528,6 +605,7 @@ int main(void)
         cmocka_unit_test(requests_without_end_are_not_read),
         cmocka_unit_test(replies_that_nobody_takes_make_room),
         cmocka_unit_test(half_a_request_is_given_up),
+        cmocka_unit_test(out_of_memory_between_two_requests),
         cmocka_unit_test(too_large_a_request_is_refused),
         cmocka_unit_test(a_hundred_that_wait_wake_at_once),
         cmocka_unit_test(one_connection_does_not_take_all_places),
