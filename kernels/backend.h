@@ -1,6 +1,6 @@
 /*
  * The contract of every numeric operation. worker/ reaches backends only through the functions
- * ctw_op_*() and ctw_backend_*() here; backend.c checks shapes and calls the table.
+ * declared here; backend.c checks shapes and calls the table.
  *
  * Memory. Pointers marked "device" come from ctw_device_alloc() (or, for weights, from the layer
  * provider). The worker never dereferences them. On the CPU they are host pointers.

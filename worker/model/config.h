@@ -10,8 +10,8 @@
 
 #include "kernels/backend.h"
 #include "worker/checkpoint/quant_config.h"
-#include "worker/model/rope.h"
 #include "worker/checkpoint/unread.h"
+#include "worker/model/rope.h"
 
 struct ctw_arch;
 

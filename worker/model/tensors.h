@@ -2,8 +2,8 @@
  * From a family's rows to a checkpoint's tensors: finds the parts of each matrix, resolves the
  * matrix's quantization_config entry, and lets its format check the parts. Used by model.c only.
  */
-#ifndef CTW_WORKER_WEIGHTS_H
-#define CTW_WORKER_WEIGHTS_H
+#ifndef CTW_WORKER_TENSORS_H
+#define CTW_WORKER_TENSORS_H
 
 #include "worker/model/config.h"
 #include "worker/model/model.h"

@@ -12,8 +12,8 @@
  * checkpoint's own bytes in the device's memory, read by several threads while the first pass
  * already computes. Streaming or gathering providers would implement the same calls.
  */
-#ifndef CTW_WORKER_LAYERS_H
-#define CTW_WORKER_LAYERS_H
+#ifndef CTW_WORKER_PROVIDER_H
+#define CTW_WORKER_PROVIDER_H
 
 #include "worker/model/model.h"
 

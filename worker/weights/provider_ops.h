@@ -1,6 +1,6 @@
 /* Private to the layer providers; all other code includes worker/weights/provider.h. */
-#ifndef CTW_WORKER_LAYERS_PROVIDER_H
-#define CTW_WORKER_LAYERS_PROVIDER_H
+#ifndef CTW_WORKER_PROVIDER_OPS_H
+#define CTW_WORKER_PROVIDER_OPS_H
 
 #include "worker/weights/provider.h"
 

@@ -4,8 +4,8 @@
  * families. A new family is one file with a `const struct ctw_arch`, one line in families.c and one
  * in worker/CMakeLists.txt.
  */
-#ifndef CTW_WORKER_ARCH_H
-#define CTW_WORKER_ARCH_H
+#ifndef CTW_WORKER_FAMILY_H
+#define CTW_WORKER_FAMILY_H
 
 #include <stddef.h>
 
