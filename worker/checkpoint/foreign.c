@@ -69,20 +69,13 @@ static enum ctw_status refuse_modelopt(const struct ctw_json_node *node, const c
     return refuse(node, name, strcasecmp(algo, "NVFP4") == 0 ? CONVERT_NVFP4 : QUANTISE, err);
 }
 
-static enum ctw_status refuse_fp8(const struct ctw_json_node *node,
-                                  const struct ctw_json_node *quantization, struct ctw_err *err)
-{
-    return ctw_json_has(quantization, "weight_block_size")
-               ? refuse(node, "FP8 in blocks", CONVERT_FP8, err)
-               : refuse(node, "FP8", QUANTISE, err);
-}
-
-static enum ctw_status refuse_method(const struct ctw_json_node *quantization, const char *method,
+/* quant_method `method`, stated or inferred; messages begin with `node`. */
+static enum ctw_status refuse_method(const struct ctw_json_node *node,
+                                     const struct ctw_json_node *quantization, const char *method,
                                      struct ctw_err *err)
 {
-    const struct ctw_json_node *node = ctw_json_get(quantization, "quant_method");
-    if (strcmp(method, "fp8") == 0)
-        return refuse_fp8(node, quantization, err);
+    if (strcasecmp(method, "fp8") == 0 && ctw_json_has(quantization, "weight_block_size"))
+        return refuse(node, "FP8 in blocks", CONVERT_FP8, err);
     for (size_t i = 0; i < CTW_COUNT(methods); i++)
         if (strcasecmp(method, methods[i].method) == 0)
             return refuse(node, methods[i].name, methods[i].remedy, err);
@@ -120,17 +113,10 @@ enum ctw_status ctw_foreign_check(const struct ctw_json_node *quantization, stru
     if (algo != NULL)
         return refuse_modelopt(ctw_json_get(quantization, "quant_algo"), algo, err);
     if (method != NULL)
-        return refuse_method(quantization, method, err);
-    for (size_t i = 0; i < CTW_COUNT(signs); i++) {
-        const struct ctw_json_node *sign = ctw_json_get(quantization, signs[i].key);
-        if (sign == NULL)
-            continue;
-        if (strcmp(signs[i].method, "fp8") == 0)
-            return refuse_fp8(quantization, quantization, err);
-        for (size_t k = 0; k < CTW_COUNT(methods); k++)
-            if (strcmp(methods[k].method, signs[i].method) == 0)
-                return refuse(quantization, methods[k].name, methods[k].remedy, err);
-    }
+        return refuse_method(ctw_json_get(quantization, "quant_method"), quantization, method, err);
+    for (size_t i = 0; i < CTW_COUNT(signs); i++)
+        if (ctw_json_get(quantization, signs[i].key) != NULL)
+            return refuse_method(quantization, quantization, signs[i].method, err);
     if (is_mlx(quantization))
         return refuse(quantization, "MLX", QUANTISE, err);
     return ctw_json_fail(quantization, err, CTW_EFORMAT,
