@@ -167,13 +167,15 @@ def main():
                                    "--listen", url, "--ready-file", str(ready)])
         hot = multiprocessing.Process(target=hot_clients, args=(url, args.hot), daemon=True)
         try:
-            while not ready.exists() and worker.poll() is None:
+            while not ready.exists():
+                if worker.poll() is not None:
+                    sys.exit("bench_clients: the worker ended before it was ready")
                 time.sleep(0.05)
             if args.hot:
                 hot.start()
             measure(args, url, worker.pid)
         finally:
-            if args.hot:
+            if hot.is_alive():
                 hot.kill()
             worker.terminate()
             worker.wait()
