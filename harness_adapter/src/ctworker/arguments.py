@@ -276,37 +276,7 @@ def parse(given: dict[str, Any], *, wishes: set[str] | None = None) -> Settings:
     """
     settings = Settings()
     wishes = set(given) if wishes is None else wishes
-    noted: dict[str, str] = {}
-    origin: dict[str, str] = {}
-    for name, value in given.items():
-        target = _ALIASES.get(name, name)
-        if name in ("device", "backend", "batch_size"):
-            continue
-        if target in _USED:
-            if value is None or value == "None":
-                continue
-            parsed = _USED[target](name, value)
-            if target in origin and getattr(settings, target) != parsed:
-                raise ArgumentError(
-                    f"{origin[target]}={getattr(settings, target)} and {name}={parsed} are the same "
-                    "argument with two values: pass only one of them"
-                )
-            origin[target] = name
-            setattr(settings, target, parsed)
-        elif name in _NOTED:
-            noted[name] = _NOTED[name]
-        elif name in _REFUSED:
-            harmless, remedy = _REFUSED[name]
-            found = str(value) if name.endswith("_dtype") else value  # a torch dtype, from Python
-            if not any(
-                found is allowed or (type(found) is type(allowed) and found == allowed)
-                for allowed in harmless
-            ):
-                raise ArgumentError(
-                    f"argument '{name}' ({name}={value}) is not supported by ctworker: {remedy}"
-                )
-        else:
-            raise ArgumentError(_unknown(name))
+    noted = _take(settings, given)
     if settings.enable_thinking is not None:
         settings.chat_template_args["enable_thinking"] = settings.enable_thinking
     _backend(given.get("backend"))
@@ -328,6 +298,45 @@ def parse(given: dict[str, Any], *, wishes: set[str] | None = None) -> Settings:
             "; ".join(f"{name} ({why})" for name, why in sorted(noted.items())),
         )
     return settings
+
+
+def _take(settings: Settings, given: dict[str, Any]) -> dict[str, str]:
+    """Sets the arguments that have an effect, and returns the others with the reason why they have none. Raises
+    ArgumentError. parse() itself treats device, backend and batch_size."""
+    noted: dict[str, str] = {}
+    origin: dict[str, str] = {}
+    for name, value in given.items():
+        target = _ALIASES.get(name, name)
+        if target in _USED:
+            if value is None or value == "None":
+                continue
+            parsed = _USED[target](name, value)
+            if target in origin and getattr(settings, target) != parsed:
+                raise ArgumentError(
+                    f"{origin[target]}={getattr(settings, target)} and {name}={parsed} are the same "
+                    "argument with two values: pass only one of them"
+                )
+            origin[target] = name
+            setattr(settings, target, parsed)
+        elif name in _NOTED:
+            noted[name] = _NOTED[name]
+        elif name in _REFUSED:
+            _refuse(name, value)
+        elif name not in ("device", "backend", "batch_size"):
+            raise ArgumentError(_unknown(name))
+    return noted
+
+
+def _refuse(name: str, value: Any) -> None:
+    """Raises ArgumentError with the remedy, unless the value switches the argument off."""
+    harmless, remedy = _REFUSED[name]
+    found = str(value) if name.endswith("_dtype") else value  # a torch dtype, from Python
+    if not any(
+        found is allowed or (type(found) is type(allowed) and found == allowed) for allowed in harmless
+    ):
+        raise ArgumentError(
+            f"argument '{name}' ({name}={value}) is not supported by ctworker: {remedy}"
+        )
 
 
 def check_one_process() -> None:
