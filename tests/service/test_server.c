@@ -18,6 +18,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/mem.h"
 #include "ipc/client.h"
 #include "ipc/endpoint.h"
 #include "ipc/limits.h"
