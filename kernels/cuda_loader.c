@@ -59,12 +59,13 @@ static enum ctw_status ask_library(void *lib, const char *path, const struct ctw
     ctw_cuda_ops_fn *get;
     *(void **)&contract = dlsym(lib, CTW_CUDA_CONTRACT_SYMBOL);
     *(void **)&get = dlsym(lib, CTW_CUDA_OPS_SYMBOL);
-    const char *found = contract == NULL || get == NULL ? "none" : contract();
-    if (strcmp(found, CTW_CONTRACT) != 0)
+    const char *found = contract == NULL || get == NULL ? NULL : contract();
+    if (found == NULL || strcmp(found, CTW_CONTRACT) != 0)
         return ctw_fail(err, CTW_EUNSUP,
-                        "no GPU: %s has the contract %s, this program has %s: build both from one "
-                        "source tree and install them together",
-                        path, found, CTW_CONTRACT);
+                        "no GPU: %s has %s%s, this program has %s: build both from one source tree "
+                        "and install them together",
+                        path, found == NULL ? "no contract" : "the contract ",
+                        found == NULL ? "" : found, CTW_CONTRACT);
     *ops = get();
     return CTW_OK;
 }

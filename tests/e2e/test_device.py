@@ -205,11 +205,11 @@ class Choosing(Device):
     def test_asked_for_and_not_there(self):
         for gpu, part in (({"open": "none"}, "no GPU: the fake driver shows none"),
                           ({"env": {"CTWORKER_CUDA_LIBRARY": "/nowhere/lib.so"}}, "/nowhere/lib.so"),
-                          ({"env": {"CTWORKER_CUDA_LIBRARY": "libm.so.6"}}, "libm.so.6 has the contract none")):
+                          ({"env": {"CTWORKER_CUDA_LIBRARY": "libm.so.6"}}, "libm.so.6 has no contract")):
             done = run("inspect", "--backend", "cuda", model("tied"), **gpu)
             self.assert_refused(done, 65, part, "(--backend cpu needs no GPU)")
         done = score("tied", env={"CTWORKER_CUDA_LIBRARY": "libm.so.6"})
-        self.assertRegex(done.stderr, r"cpu-.*\(no GPU: libm.so.6 has the contract none, this program")
+        self.assertRegex(done.stderr, r"cpu-.*\(no GPU: libm.so.6 has no contract, this program")
 
     def test_which_one_and_how(self):
         done = score("tied", "--device", 1, "--cuda-variant", "general")

@@ -174,7 +174,7 @@ class Session:
             info = client.info()
             model = self._choose(info, settings, checkpoint)
             state = "loading" if model is None else model["state"]
-            name = "it" if model is None else f"model {model['name']}"
+            name = "its models" if model is None else f"model {model['name']}"
             message = (model or {}).get("message") or info.get("message", "")
             if state == "ready" and model is not None:
                 return info, model
@@ -199,7 +199,7 @@ class Session:
         """The model to use: the model named by model=, else the model that matches pretrained=, else the first. None:
         the worker is still loading and may have the model later. Raises CtworkerError when there is no such model."""
         models = info.get("models") or []
-        names = ", ".join(model["name"] for model in models) or "none"
+        names = ", ".join(model["name"] for model in models)
         for model in models:
             if model["name"] == settings.model:
                 return model
@@ -212,8 +212,8 @@ class Session:
                 f"the worker at {self.url} is {info.get('state')}: {info['message']}"
             )
         raise CtworkerError(
-            f"the worker at {self.url} has no model '{settings.model}' (it has: {names})"
-            if settings.model
+            f"the worker at {self.url} has no model '{settings.model}' (it has {names})"
+            if names
             else f"the worker at {self.url} has no model"
         )
 
