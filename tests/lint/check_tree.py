@@ -17,7 +17,7 @@ MAX_FILE, MAX_TEST_FILE, MAX_FUNCTION, MAX_NUMERIC_FUNCTION = 500, 700, 70, 120
 MAX_COLUMNS = {".c": 106, ".h": 106, ".cu": 106, ".py": 140, ".sh": 130}
 
 # Room -> the rooms that its files may include in addition to the room itself; a header's name allows only
-# that header. A source file belongs to the longest room that its path starts with.
+# that header. A source file belongs to the room that is its folder.
 ROOMS = {
     "base": (),
     "ipc": ("base",),
@@ -113,13 +113,10 @@ def code_only(text):
 
 
 def room_of(name):
-    """The room of a file, or None. "kernels/formats/*" matches every folder in kernels/formats."""
-    folders = name.split("/")[:-1]
-    for n in range(len(folders), 0, -1):
-        for room in ("/".join(folders[:n]), "/".join([*folders[:n - 1], "*"])):
-            if room in ROOMS:
-                return room
-    return None
+    """The room of a file, or None. "kernels/formats/*" is every folder in kernels/formats."""
+    folder = os.path.dirname(name)
+    every = f"{os.path.dirname(folder)}/*"
+    return folder if folder in ROOMS else every if every in ROOMS else None
 
 
 def check_room(name):
@@ -132,14 +129,17 @@ def check_room(name):
 def check_includes(name, text):
     room = room_of(name)
     layer = name.split("/")[0]
-    for m in re.finditer(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', text, re.MULTILINE):
-        target = m[1]
+    for m in re.finditer(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', text, re.MULTILINE):
+        target = m[2]
         head = target.split("/")[0]
+        if layer in C_DIRS and m[1] == '"':
+            check(head in C_DIRS, f"{name}: includes {target}; expected a path from the root, into {', '.join(C_DIRS)}")
         if layer in C_DIRS and head in C_DIRS:
             there = room_of(target)
             same = there == room and (room != "kernels/formats/*" or
                                       os.path.dirname(target) == os.path.dirname(name))
-            check(same or there in ROOMS[room] or target in ROOMS[room],
+            may = ROOMS.get(room, ())
+            check(same or there in may or target in may,
                   f"{name}: files in {room} must not include {target}")
         if layer in C_DIRS:
             check(head not in ("tests", "examples"), f"{name}: must not include {target}")
