@@ -8,14 +8,19 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from array import array
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
+import msgpack
 import pynng
 import pytest
+from ctworker.batches import Job
 from ctworker.client import Connection
+from ctworker.clock import Clock
 from ctworker.errors import ConnectionLost
 from ctworker.scoring import Item, Score, Scorer
 
@@ -64,14 +69,33 @@ def test_no_poll_is_hot(
     """The number of polls is bounded, whatever the worker answers, and however fast."""
     monkeypatch.setenv("FAKE_LOG", str(tmp_path / "requests"))
     url = running_fake(f"slow=0.5,{fault}")
+    used = time.process_time()
     scores = score(url, 6)
+    used = time.process_time() - used
     assert [scores[i].sum for i in range(6)] == [
         fake_worker.pair_sum([1], [2, i])[0] for i in range(6)
     ]
     polls = [
         line for line in (tmp_path / "requests").read_text().splitlines() if "poll" in line
     ]
-    assert 2 <= len(polls) <= most
+    assert 2 <= len(polls) <= most and used < 0.5  # seconds, of 1.5 to 3 that it took
+
+
+def test_the_worker_cannot_ask_for_silence() -> None:
+    """A client that obeyed would lose its job at the end of the job's time to live."""
+    job = Job(b"", [], 0, [], reply={"items_done": 0, "state": "queued", "again_ms": 10**9})
+    Scorer._pace(job, 500, 0.5)
+    assert 30 < job.not_before - time.monotonic() < 120
+
+
+def test_the_clock_leaves_out_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("ctworker.clock.time", SimpleNamespace(monotonic=lambda: now[0]))
+    clock = Clock()
+    now[0] = 0.25
+    assert clock.now() == 0.25
+    now[0] = 100
+    assert clock.now() == 1.25
 
 
 def test_a_stopped_client_goes_on(running_fake: Callable[..., str]) -> None:
@@ -101,12 +125,12 @@ def test_a_last_attempt_is_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.setattr(client._socket, "request", request)
     with pytest.raises(ConnectionLost, match="nobody; is the worker running"):
         client.info()
-    assert len(seen) == 2
+    assert len(seen) == 2 and min(seen) >= 0.01
 
 
 def first_note(caplog: pytest.LogCaptureFixture, start: float) -> tuple[float, str]:
     notes = [record for record in caplog.records if "waiting for" in record.getMessage()]
-    assert notes, caplog.text
+    assert len(notes) == 1, caplog.text
     return notes[0].created - start, notes[0].getMessage()
 
 
@@ -130,3 +154,19 @@ def test_waiting_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> No
             Connection(silent, timeout=4).info()
     after, text = first_note(caplog, start)
     assert after < 3 and "no answer for 2 s" in text and "times out in 2 s" in text
+    assert "answers again" not in caplog.text
+
+    with pynng.Rep0(listen=silent) as server:
+
+        def answer_late() -> None:
+            for pause in (2, 0):
+                time.sleep(pause)
+                request = msgpack.unpackb(server.recv())
+                server.send(msgpack.packb({"v": 1, "id": request["id"], "ok": True}))
+
+        thread = threading.Thread(target=answer_late)
+        thread.start()
+        client = Connection(silent, timeout=30)
+        assert client.health()["ok"] and client.health()["ok"]
+        thread.join()
+    assert caplog.text.count(f"{silent} answers again") == 1
