@@ -50,13 +50,13 @@ static void name_peer(struct ctw_connection *c)
 }
 
 /*
- * Drops the oldest connection that has sent no admitted request, if the server asks for tokens, so
- * that strangers cannot keep clients out by doing nothing. Is there one?
+ * Drops the oldest connection that has sent no admitted request, so that strangers cannot keep
+ * clients out by doing nothing. Is there one?
  */
 static bool drop_stranger(struct ctw_server *s)
 {
     struct ctw_connection *oldest = NULL;
-    if (s->options.admits == NULL || s->n_connections >= s->max_connections + SPARE_CONNECTIONS)
+    if (s->n_connections >= s->max_connections + SPARE_CONNECTIONS)
         return false;
     for (struct ctw_connection *c = s->connections; c != NULL; c = c->next)
         if (!c->admitted && !c->closing)
@@ -99,6 +99,7 @@ static void open_connection(struct ctw_server *s, nng_stream *stream)
     c->server = s;
     c->stream = stream;
     c->id = ++s->next_id;
+    c->admitted = s->options.admits == NULL;
     name_peer(c);
     if (!ctw_connection_start(c)) {
         ctw_connection_free(c);

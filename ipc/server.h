@@ -26,6 +26,7 @@ struct ctw_peer {
     uint32_t pipe;       /* id of the connection: never 0, never reused */
     bool local;          /* over ipc: a process of this user */
     const char *address; /* for people: "process 4711", "10.0.0.2:51234" */
+    const void *who;     /* for the handler: whom admits() found; NULL without admits() */
 };
 
 /* How a handler defers its reply. Times are on the clock of ctw_now_ms(). */
@@ -51,11 +52,11 @@ struct ctw_server_options {
     void (*handle)(void *arg, const struct ctw_peer *peer, const struct ctw_request *request,
                    struct ctw_wait *wait, struct ctw_reply *reply);
     /*
-     * Is the peer authorised to make this request? If not, the reply is `refused` and nothing else.
-     * Also called for a request that could not be fully decoded, with the fields decoded so far.
-     * Must not block. NULL: every peer is authorised.
+     * Is the peer authorised to make this request? If so, may set peer->who; if not, the reply is
+     * `refused` and nothing else. Also called for a request that could not be fully decoded, with
+     * the fields decoded so far. Must not block. NULL: every peer is authorised.
      */
-    bool (*admits)(void *arg, const struct ctw_peer *peer, const struct ctw_request *request);
+    bool (*admits)(void *arg, struct ctw_peer *peer, const struct ctw_request *request);
     /* A connection is lost and none of its requests is in flight. Must not block; may be NULL. */
     void (*peer_gone)(void *arg, uint32_t pipe);
 };

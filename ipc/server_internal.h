@@ -71,7 +71,7 @@ struct ctw_connection {
     nng_stream *stream;
     nng_aio *rx, *tx;
     bool rx_busy, tx_busy; /* an nng operation is in flight */
-    bool admitted;         /* it has sent a request that the handler took */
+    bool admitted;         /* it has sent a request that was not refused, or none is */
     bool closing;          /* the stream is closed; freed when no operation is in flight */
     bool waits_for_room;
     bool hello_sent;

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgpack
 import worker_process as w
+from test_faults import until
 
 HELLO = b"\0SP\0\0\x30\0\0"
 SLOW = {"us_per_token": 100}
@@ -68,6 +69,25 @@ class Crowd(unittest.TestCase):
             for s in senders:
                 s.close()
             c.call("cancel", job=job)
+
+    def test_a_silent_connection_keeps_its_place(self):
+        """Only a worker that asks for tokens gives it away: here everyone is known."""
+        with w.Worker() as a:
+            with a.client() as c:
+                most = c.call("info")["limits"]["connections"]
+            silent = connect(a)
+            others = []
+            for _ in range(most + 20):
+                s = socket.socket(socket.AF_UNIX)
+                s.connect(a.url.removeprefix("ipc://"))
+                others.append(s)
+            until(lambda: "connections are in use" in a.text())
+            request = msgpack.packb({"v": 1, "op": "health", "id": 1})
+            silent.sendall(frame(len(request)) + request)
+            self.assertTrue(silent.recv(9, socket.MSG_WAITALL))
+            for s in others:
+                s.close()
+            silent.close()
 
     def test_a_client_that_reads_nothing(self):
         """300 requests, and no reply read: the worker still answers `health` of others within a second."""

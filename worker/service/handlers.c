@@ -17,16 +17,12 @@ static ctw_handler_fn *const handlers[CTW_N_OPS] = {
 
 /* ---- who asks ---- */
 
-static bool needs_token(const struct ctw_service *service, const struct ctw_peer *peer)
-{
-    return !peer->local && service->auth != NULL;
-}
-
-bool ctw_handle_admits(void *arg, const struct ctw_peer *peer, const struct ctw_request *request)
+bool ctw_handle_admits(void *arg, struct ctw_peer *peer, const struct ctw_request *request)
 {
     enum { QUIET_MS = 1000 };
     struct ctw_service *service = arg;
-    if (!needs_token(service, peer) || ctw_auth_find(service->auth, request->token) != NULL)
+    peer->who = ctw_auth_find(service->auth, request->token);
+    if (peer->who != NULL)
         return true;
     int64_t now = ctw_now_ms();
     long long last = atomic_load(&service->refused_ms);
@@ -42,18 +38,13 @@ static bool is_for_admins(enum ctw_op op)
     return op == CTW_OP_LOAD || op == CTW_OP_UNLOAD || op == CTW_OP_DRAIN || op == CTW_OP_SHUTDOWN;
 }
 
-/* Fills in the contact's owner and role. The token was found before: ctw_handle_admits(). */
+/* Fills in the contact's owner and role. */
 static enum ctw_status identify_caller(struct ctw_handler_call *c, struct ctw_err *err)
 {
-    c->contact.admin = true;
-    if (!needs_token(c->service, c->peer))
-        return CTW_OK;
-    const struct ctw_auth_entry *e = ctw_auth_find(c->service->auth, c->request->token);
-    if (e == NULL)
-        return ctw_fail(err, CTW_EREFUSED, "refused");
-    c->contact.owner = e->name;
-    c->contact.admin = e->admin;
-    if (!e->admin && is_for_admins(c->request->op))
+    const struct ctw_auth_entry *e = c->peer->who; /* NULL: no token is needed */
+    c->contact.owner = e != NULL ? e->name : NULL;
+    c->contact.admin = e == NULL || e->admin;
+    if (!c->contact.admin && is_for_admins(c->request->op))
         return ctw_fail(err, CTW_EREFUSED, "refused: this needs a token of role admin");
     return CTW_OK;
 }

@@ -19,7 +19,7 @@ struct ctw_service {
     uint8_t boot[CTW_BOOT_BYTES];
     int64_t started_ms;
     const char *allow_load;      /* clients may load models below this folder; NULL: no models */
-    const struct ctw_auth *auth; /* tokens that tcp clients need; NULL: they need none */
+    const struct ctw_auth *auth; /* tokens that clients need; NULL: they need none */
     bool insecure;               /* listens on tcp without tokens */
     atomic_llong n_requests;
     atomic_llong refused_ms; /* when a refusal was last logged */
@@ -52,7 +52,7 @@ ctw_handler_fn ctw_handle_info, ctw_handle_health, ctw_handle_submit, ctw_handle
 /* For struct ctw_server_options; arg is the service. */
 void ctw_handle(void *arg, const struct ctw_peer *peer, const struct ctw_request *request,
                 struct ctw_wait *wait, struct ctw_reply *reply);
-bool ctw_handle_admits(void *arg, const struct ctw_peer *peer, const struct ctw_request *request);
+bool ctw_handle_admits(void *arg, struct ctw_peer *peer, const struct ctw_request *request);
 void ctw_handle_peer_gone(void *arg, uint32_t pipe);
 
 /*

@@ -126,7 +126,8 @@ static enum ctw_status listen_at(struct serve *s, struct ctw_err *err)
                                         .allow_any = o->insecure_bind_any,
                                         .arg = &s->service,
                                         .handle = ctw_handle,
-                                        .admits = ctw_handle_admits,
+                                        .admits =
+                                            s->service.auth != NULL ? ctw_handle_admits : NULL,
                                         .peer_gone = ctw_handle_peer_gone};
     enum ctw_status st = ctw_server_open(&s->server, &server, err);
     if (st == CTW_OK)
@@ -182,8 +183,8 @@ static enum ctw_status set_access(struct serve *s, struct ctw_err *err)
         st = ctw_auth_read(&s->auth, o->token_file, err);
     if (st != CTW_OK)
         return st;
-    s->service.auth = s->auth.n > 0 ? &s->auth : NULL;
-    s->service.insecure = tcp && s->auth.n == 0;
+    s->service.auth = tcp && o->token_file != NULL ? &s->auth : NULL;
+    s->service.insecure = tcp && o->insecure;
     if (s->service.insecure)
         ctw_warn("--insecure: anyone who reaches %s can use and stop this worker", o->listen);
     return CTW_OK;
