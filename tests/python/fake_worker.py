@@ -100,6 +100,7 @@ class Fake:
             "backend": "cpu",
             "variant": "toy",
             "device": self.faults.get("device", "abacus"),
+            "reason": "no GPU: this is a toy",
             "threads": 1,
             "dtype": "float32" if self.options.dtype == "auto" else self.options.dtype,
             "activations": self.faults.get("activations", ""),

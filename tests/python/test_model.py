@@ -177,6 +177,7 @@ def test_what_lm_eval_asks(
         "max_length 2048 (the model's own)" in caplog.text
         and "declared, not simulated" in caplog.text
     )
+    assert "device: the worker computes on the CPU (no GPU: this is a toy)" in caplog.text
     assert list(model.batch_sizes) == []
 
 

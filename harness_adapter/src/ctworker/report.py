@@ -39,7 +39,8 @@ def announce(session: Session, settings: Settings, max_length: int) -> None:
         "" if settings.max_length else " (the model's own)",
     )  # fmt: skip
     if settings.backend == "auto" and settings.endpoint is None and model["backend"] == "cpu":
-        log.info("device: the worker computes on the CPU, without a GPU")
+        reason = model.get("reason")
+        log.info("device: the worker computes on the CPU%s", f" ({reason})" if reason else "")
     for note in notes(session):
         log.warning("%s: %s", model["name"], note)
 
