@@ -143,7 +143,8 @@ static void fail_for_memory(struct ctw_scorer *s, const struct ctw_err *err)
     struct ctw_err named = *err;
     int32_t item = longest->job->plan.units[longest->unit].item;
     ctw_job_blame(longest->job, item, -1);
-    (void)ctw_fail_prefix(&named, "item %d, with %" PRId64 " input tokens the longest of its pass",
+    (void)ctw_fail_prefix(&named,
+                          "item %d: its input of %" PRId64 " tokens is the longest of the pass",
                           item, n_tok - 1);
     ctw_scorer_note(s, CTW_LOG_ERROR, "a job fails: %s", named.msg);
     ctw_queue_end(s->queue, longest->job, CTW_JOB_FAILED, &named);
