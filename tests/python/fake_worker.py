@@ -7,10 +7,10 @@ final one after another, one per SECONDS), die=N (exits at the N-th poll with a 
 (is killed at the N-th poll), busy=N (for the first N submits), full=N (for the N-th submit and the
 three after it), nan, forget=N (forgets every job at the N-th poll, as after a restart), forgets=N
 (the same at the N-th submit), device=NAME, loading=N (the first N infos report loading), unknown=N
-(the first N infos give no identity), identity=HEX, hidden (no path, as over tcp), token=TEXT
-(required in every request), hot (polls are answered at once), again=MS (the same, with
-`again_ms`), scored=TEXT (numerics of the results), invalid=N (refuses the N-th submit). FAKE_LOG
-names a file that gets one line per request.
+(the first N infos give no identity), identity=HEX, numerics=TEXT, hidden (no path, as over tcp),
+hidden=PATH (this path), token=TEXT (required in every request), hot (polls are answered at once),
+again=MS (the same, with `again_ms`), scored=TEXT (numerics of the results), invalid=N (refuses the
+N-th submit). FAKE_LOG names a file that gets one line per request.
 """
 
 from __future__ import annotations
@@ -82,6 +82,7 @@ class Fake:
         self.boot, self.jobs, self.polls, self.submits = os.urandom(16), {}, 0, 0
         self.infos = 0
         self.identity = faults.get("identity", "ab" * 32)
+        self.numerics = faults.get("numerics", "fake-1")
         config = json.loads((Path(options.model) / "config.json").read_text())
         self.length = options.max_length or config.get("max_position_embeddings", 2048)
         self.stop = False
@@ -90,13 +91,13 @@ class Fake:
     def model(self) -> dict:
         return {
             "name": Path(self.options.model).name,
-            "path": "" if "hidden" in self.faults else self.options.model,
+            "path": self.faults.get("hidden", self.options.model),
             "state": "ready",
             "message": "",
             "architecture": "LlamaForCausalLM",
             "model_type": "llama",
             "identity": self.identity if self.infos > int(self.faults.get("unknown", 0)) else "",
-            "numerics": "fake-1",
+            "numerics": self.numerics,
             "backend": "cpu",
             "variant": "toy",
             "device": self.faults.get("device", "abacus"),
@@ -301,7 +302,7 @@ class Fake:
             "state": "running",
             "first": first,
             "n": n,
-            "numerics": self.faults.get("scored", "fake-1"),
+            "numerics": self.faults.get("scored", self.numerics),
             "identity": self.identity,
             "result": {
                 "item": struct.pack(f"<{n}i", *numbers),

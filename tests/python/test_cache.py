@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -59,6 +60,10 @@ def test_another_checkpoint_is_asked_anew(answer: Callable[..., tuple[Any, int, 
     assert n_asked == 0 and report["identity"] == one  # the answers of both are kept
 
 
+def test_other_numerics_are_asked_anew(answer: Callable[..., tuple[Any, int, dict]]) -> None:
+    assert [answer(f"numerics={name}")[1] for name in ("one", "two", "one")] == [1, 1, 0]
+
+
 @pytest.mark.parametrize(
     "arguments", [{"max_length": 16}, {"add_bos_token": True}, {"prefix_token_id": 9}]
 )
@@ -71,7 +76,8 @@ def test_other_arguments_are_asked_anew(
 def test_another_tokenizer_is_asked_anew(
     answer: Callable[..., tuple[Any, int, dict]], checkpoint: Path, tmp_path: Path
 ) -> None:
-    for name in ("same", "other"):
+    """Another special token, and another number of a token."""
+    for name in ("same", "other", "numbers"):
         (tmp_path / name).mkdir()
         for file in ("tokenizer.json", "tokenizer_config.json"):
             shutil.copy(checkpoint / file, tmp_path / name)
@@ -81,8 +87,13 @@ def test_another_tokenizer_is_asked_anew(
     path.write_text(text.replace('"<s>"', '"<begin>"'))
     path = tmp_path / "other" / "tokenizer_config.json"
     path.write_text(path.read_text().replace('"<s>"', '"<begin>"'))
-    asked = [answer(tokenizer=str(tmp_path / name))[1] for name in ("same", "other", "same")]
-    assert asked == [1, 1, 0]
+    path = tmp_path / "numbers" / "tokenizer.json"
+    files = json.loads(path.read_text())
+    vocabulary = files["model"]["vocab"]
+    vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
+    path.write_text(json.dumps(files))
+    names = ("same", "other", "numbers", "same")
+    assert [answer(tokenizer=str(tmp_path / name))[1] for name in names] == [1, 1, 1, 0]
 
 
 def test_an_identity_that_comes_late_is_waited_for(

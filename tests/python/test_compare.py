@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from ctworker.compare import LocalIdentity
 from ctworker.errors import ArgumentError
 from ctworker.lm import CTWorkerLM
 
@@ -54,10 +55,40 @@ def test_without_a_program(
     running_fake: Callable[..., str], copies: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another folder is refused if its path is visible; otherwise a note says that the two were not compared."""
-    visible, hidden = running_fake(""), running_fake("hidden")
+    visible, hidden, elsewhere = (running_fake(fault) for fault in ("", "hidden", "hidden=/nowhere/model"))
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(ArgumentError, match="cannot be compared .there is no ctworker program"):
         CTWorkerLM(endpoint=visible, pretrained=str(copies["same"]))
-    model = CTWorkerLM(endpoint=hidden, pretrained=str(copies["same"]))
-    (note,) = model.get_model_info()["ctworker"]["notes"]
-    assert "there is no ctworker program on this machine" in note
+    for url in (hidden, elsewhere):
+        model = CTWorkerLM(endpoint=url, pretrained=str(copies["same"]))
+        (note,) = model.get_model_info()["ctworker"]["notes"]
+        assert "there is no ctworker program on this machine" in note
+
+
+@pytest.mark.parametrize(
+    ("shell", "command", "identity", "why"),
+    [
+        ("/bin/sh", "echo identity $(printf %064d 7)", f"{7:064d}", ""),
+        ("/bin/sh", "echo first >&2; echo why >&2; exit 65", "", "why"),
+        ("/bin/sh", "", "", "PROGRAM inspect printed no identity"),
+        ("/nowhere/sh", "", "", "PROGRAM cannot be run: No such file or directory"),
+    ],
+)
+def test_the_program_is_run_once(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    copies: dict[str, Path],
+    shell: str,
+    command: str,
+    identity: str,
+    why: str,
+) -> None:
+    """Without the options of the shell."""
+    program, runs = tmp_path / "program", tmp_path / "runs"
+    program.write_text(f'#!{shell}\necho "${{CTW_DTYPE-none}}" >>{runs}\n{command}\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("CTWORKER_BIN", str(program))
+    monkeypatch.setenv("CTW_DTYPE", "float8")
+    local = LocalIdentity(copies["same"])
+    assert local.get() == local.get() == (identity, why.replace("PROGRAM", str(program)))
+    assert not runs.exists() or runs.read_text() == "none\n"

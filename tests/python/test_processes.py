@@ -114,6 +114,12 @@ def test_other_programs_keep_their_tracebacks(fake: Callable[[str], Path]) -> No
     assert "Traceback" in said and "did you mean" in said.splitlines()[-1]
 
 
+def test_other_errors_keep_their_tracebacks() -> None:
+    text = "import sys; sys.argv[0] = 'lm_eval'; from ctworker import excepthook; excepthook.install(); 1 / 0"
+    said = run([sys.executable, "-c", text], code=1).stderr
+    assert "Traceback" in said and "ZeroDivisionError" in said.splitlines()[-1]
+
+
 def test_a_dying_worker(fake: Callable[[str], Path], command: list[str]) -> None:
     fake("slow=0.2,die=3")
     said = run([*command, "toy_rolling"], code=1).stderr
