@@ -181,8 +181,13 @@ static void forgotten_jobs_make_room(void **state)
     struct ctw_seal seal = {.job = id_of("forgotten-000003"), .parts = 2};
     struct ctw_seal_reply sealed;
     assert_int_equal(ask_seal(&b.queue, &c, &seal, &sealed, &err), CTW_EINVAL);
+    seal.parts = 1;
+    seal.job = id_of("forgotten-000005"); /* a sealed job was not forgotten */
+    c.now_ms = now;
+    assert_int_equal(ask_seal(&b.queue, &c, &seal, &sealed, &err), CTW_OK);
     assert_int_equal(begin(&b, "late------------", 99, NULL, now + 61000, &err), CTW_OK);
-    assert_int_equal(b.queue.jobs.n, 2);
+    assert_int_equal(b.queue.jobs.n, 3);
+    assert_true(is_there(&b, "forgotten-000005"));
     for (int i = 0; i < 16; i++) { /* all connections of one token count together */
         snprintf(id, sizeof(id), "token-0000000%03d", i);
         assert_int_equal(begin(&b, id, 200 + (uint32_t)i, "alice", now + 61000, &err), CTW_OK);

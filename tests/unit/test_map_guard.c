@@ -70,6 +70,29 @@ static void what_is_missing_reads_as_zeros(void **state)
     ctw_map_guard_remove(-1);
 }
 
+/* Whichever of the two lies lower, and has the earlier place. */
+static void other_maps_are_left_alone(void **state)
+{
+    (void)state;
+    install();
+    for (int intact = 0; intact < 2; intact++) {
+        const volatile char *map[2];
+        int fd[2], place[2], cut = 1 - intact;
+        for (int i = 0; i < 2; i++)
+            fd[i] = map_ones(&map[i]);
+        place[intact] = ctw_map_guard_add((const void *)(uintptr_t)map[intact], N_PAGES * PAGE);
+        place[cut] = ctw_map_guard_add((const void *)(uintptr_t)map[cut], N_PAGES * PAGE);
+        assert_int_equal(ftruncate(fd[cut], PAGE), 0);
+        assert_int_equal(map[cut][2 * PAGE], 0);
+        assert_true(ctw_map_guard_hit(place[cut]));
+        assert_false(ctw_map_guard_hit(place[intact]));
+        for (int i = 0; i < N_PAGES; i++)
+            assert_int_equal(map[intact][i * PAGE], 1);
+        for (int i = 0; i < 2; i++)
+            unmap(fd[i], map[i], place[i]);
+    }
+}
+
 static void *read_all(void *map)
 {
     int sum = 0;
@@ -88,6 +111,7 @@ static void by_many_threads(void **state)
         pthread_t thread[N];
         int fd = map_ones(&map);
         int place = ctw_map_guard_add((const void *)(uintptr_t)map, N_PAGES * PAGE);
+        assert_false(ctw_map_guard_hit(place)); /* the place was another map's */
         assert_int_equal(ftruncate(fd, PAGE), 0);
         for (int i = 0; i < N; i++)
             assert_int_equal(pthread_create(&thread[i], NULL, read_all, (void *)(uintptr_t)map), 0);
@@ -141,6 +165,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_missing_reads_as_zeros),
+        cmocka_unit_test(other_maps_are_left_alone),
         cmocka_unit_test(by_many_threads),
         cmocka_unit_test(others_are_fatal),
     };
