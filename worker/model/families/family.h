@@ -1,8 +1,7 @@
 /*
  * A model family as data: config.json's keys with transformers' own defaults, the tensors of a
  * layer with their shapes in terms of the configuration, and the switches that differ between
- * families. A new family is one file with a `const struct ctw_arch`, one line in families.c and one
- * in worker/CMakeLists.txt.
+ * families. A new family is one file with a `const struct ctw_arch` and one line in families.c.
  */
 #ifndef CTW_WORKER_FAMILY_H
 #define CTW_WORKER_FAMILY_H
