@@ -6,13 +6,25 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-static ctw_handler_fn *const handlers[CTW_N_OPS] = {
-    [CTW_OP_INFO] = ctw_handle_info,     [CTW_OP_HEALTH] = ctw_handle_health,
-    [CTW_OP_SUBMIT] = ctw_handle_submit, [CTW_OP_SEAL] = ctw_handle_seal,
-    [CTW_OP_POLL] = ctw_handle_poll,     [CTW_OP_FETCH] = ctw_handle_fetch,
-    [CTW_OP_CANCEL] = ctw_handle_cancel, [CTW_OP_RELEASE] = ctw_handle_release,
-    [CTW_OP_LOAD] = ctw_handle_load,     [CTW_OP_UNLOAD] = ctw_handle_unload,
-    [CTW_OP_DRAIN] = ctw_handle_drain,   [CTW_OP_SHUTDOWN] = ctw_handle_shutdown,
+/* The tokens that an operation needs, over tcp. */
+enum access { FOR_ADMINS, FOR_ALL };
+
+static const struct {
+    ctw_handler_fn *answer;
+    enum access access;
+} handlers[CTW_N_OPS] = {
+    [CTW_OP_INFO] = {ctw_handle_info, FOR_ALL},
+    [CTW_OP_HEALTH] = {ctw_handle_health, FOR_ALL},
+    [CTW_OP_SUBMIT] = {ctw_handle_submit, FOR_ALL},
+    [CTW_OP_SEAL] = {ctw_handle_seal, FOR_ALL},
+    [CTW_OP_POLL] = {ctw_handle_poll, FOR_ALL},
+    [CTW_OP_FETCH] = {ctw_handle_fetch, FOR_ALL},
+    [CTW_OP_CANCEL] = {ctw_handle_cancel, FOR_ALL},
+    [CTW_OP_RELEASE] = {ctw_handle_release, FOR_ALL},
+    [CTW_OP_LOAD] = {ctw_handle_load, FOR_ADMINS},
+    [CTW_OP_UNLOAD] = {ctw_handle_unload, FOR_ADMINS},
+    [CTW_OP_DRAIN] = {ctw_handle_drain, FOR_ADMINS},
+    [CTW_OP_SHUTDOWN] = {ctw_handle_shutdown, FOR_ADMINS},
 };
 
 /* ---- who asks ---- */
@@ -33,18 +45,13 @@ bool ctw_handle_admits(void *arg, struct ctw_peer *peer, const struct ctw_reques
     return false;
 }
 
-static bool is_for_admins(enum ctw_op op)
-{
-    return op == CTW_OP_LOAD || op == CTW_OP_UNLOAD || op == CTW_OP_DRAIN || op == CTW_OP_SHUTDOWN;
-}
-
 /* Fills in the contact's owner and role. */
 static enum ctw_status identify_caller(struct ctw_handler_call *c, struct ctw_err *err)
 {
     const struct ctw_auth_entry *e = c->peer->who; /* NULL: no token is needed */
     c->contact.owner = e != NULL ? e->name : NULL;
     c->contact.admin = e == NULL || e->admin;
-    if (!c->contact.admin && is_for_admins(c->request->op))
+    if (!c->contact.admin && handlers[c->request->op].access == FOR_ADMINS)
         return ctw_fail(err, CTW_EREFUSED, "refused: this needs a token of role admin");
     return CTW_OK;
 }
@@ -110,7 +117,7 @@ void ctw_handle(void *arg, const struct ctw_peer *peer, const struct ctw_request
     atomic_fetch_add(&call.service->n_requests, 1);
     enum ctw_status st = identify_caller(&call, &err);
     if (st == CTW_OK)
-        st = handlers[request->op](&call, &err);
+        st = handlers[request->op].answer(&call, &err);
     reply->ok = st == CTW_OK;
     if (st == CTW_OK)
         return;
