@@ -28,15 +28,7 @@ void ctw_connection_drop(struct ctw_connection *c, const char *why)
         ctw_dispatch_note(s, "%s: connection closed: %s", c->address, why);
     c->closing = true;
     nng_stream_close(c->stream);
-    if (c->waits_for_room) {
-        struct ctw_connection **at = &s->room_first;
-        while (*at != c)
-            at = &(*at)->next_room;
-        *at = c->next_room;
-        if (s->room_end == &c->next_room)
-            s->room_end = at;
-        c->waits_for_room = false;
-    }
+    ctw_room_leave(c);
     if (c->receiving != NULL && !c->rx_busy) {
         ctw_exchange_free(c->receiving);
         c->receiving = NULL;
@@ -170,51 +162,26 @@ void ctw_connection_receive(struct ctw_connection *c)
 {
     bool may_begin = c->state != CTW_RECEIVING_FRAME || c->got > 0 ||
                      (c->n_exchanges < CTW_IPC_UNANSWERED && c->resume_ms == 0);
-    if (!c->closing && !c->rx_busy && !c->waits_for_room && may_begin && !c->server->ending)
+    if (!c->closing && !c->rx_busy && c->waits_in == NULL && may_begin && !c->server->ending)
         start_receiving(c);
 }
 
-/* Reserves memory for a request of n bytes; false: the request must wait. */
-static bool take_room(struct ctw_server *s, size_t n, size_t *charge)
-{
-    *charge = n > CTW_IPC_SMALL_BYTES ? n : 0;
-    if (*charge > CTW_IPC_UNHANDLED_BYTES - s->unhandled)
-        return false;
-    s->unhandled += *charge;
-    return true;
-}
-
-static void begin_body(struct ctw_connection *c, size_t n, size_t charge)
+void ctw_connection_receive_body(struct ctw_connection *c)
 {
     struct ctw_exchange *e = ctw_calloc(1, sizeof(*e));
-    unsigned char *data = e == NULL ? NULL : ctw_calloc(1, n);
+    unsigned char *data = e == NULL ? NULL : ctw_calloc(1, c->want);
     if (data == NULL) {
-        c->server->unhandled -= charge;
         ctw_free(e);
         ctw_connection_drop(c, "out of memory for its request");
         return;
     }
     e->conn = c;
     e->data = data;
-    e->n = n;
-    e->charge = charge;
+    e->n = c->want;
+    ctw_room_charge(c, e);
     c->receiving = e;
     c->receiving_pace = (struct ctw_pace){0};
-    expect(c, CTW_RECEIVING_BODY, n);
-}
-
-void ctw_connections_admit(struct ctw_server *s)
-{
-    struct ctw_connection *c;
-    size_t charge;
-    while ((c = s->room_first) != NULL && take_room(s, c->want, &charge)) {
-        s->room_first = c->next_room;
-        if (s->room_first == NULL)
-            s->room_end = &s->room_first;
-        c->waits_for_room = false;
-        begin_body(c, c->want, charge);
-        ctw_connection_receive(c);
-    }
+    expect(c, CTW_RECEIVING_BODY, e->n);
 }
 
 static void read_frame(struct ctw_connection *c)
@@ -234,19 +201,9 @@ static void read_frame(struct ctw_connection *c)
         ctw_connection_drop(c, why);
         return;
     }
-    size_t charge;
-    if (c->server->room_first == NULL || n <= CTW_IPC_SMALL_BYTES) {
-        if (take_room(c->server, (size_t)n, &charge)) {
-            begin_body(c, (size_t)n, charge);
-            return;
-        }
-    }
     c->want = (size_t)n;
-    c->waits_for_room = true;
-    c->next_room = NULL;
-    *c->server->room_end = c;
-    c->server->room_end = &c->next_room;
-    ctw_dispatch_look_at(c->server, ctw_now_ms());
+    if (ctw_room_take(c))
+        ctw_connection_receive_body(c);
 }
 
 /* Length of nng's header, which ends after the first word with its highest bit set; 0: no end. */
@@ -311,29 +268,6 @@ static void on_received(void *arg)
         ctw_connection_receive(c);
     }
     pthread_mutex_unlock(&s->lock);
-}
-
-/* ---- slow connections ---- */
-
-static bool is_slow(struct ctw_pace *pace, size_t bytes)
-{
-    bool slow = bytes < pace->seen + CTW_SLOW_BYTES_PER_S;
-    pace->n_slow = slow ? pace->n_slow + 1 : 0;
-    pace->seen = bytes;
-    return pace->n_slow > CTW_SLOW_S;
-}
-
-void ctw_connections_hurry(struct ctw_server *s)
-{
-    for (struct ctw_connection *c = s->connections; c != NULL; c = c->next) {
-        const struct ctw_exchange *in = c->receiving, *out = c->active;
-        if (s->room_first != NULL && in != NULL && in->charge > 0 &&
-            is_slow(&c->receiving_pace, c->got))
-            ctw_connection_drop(c, "it sends a large request too slowly while others wait");
-        if (s->fetch_waits && out != NULL && out->n_head > 0 && out->charge > 0 &&
-            is_slow(&c->sending_pace, c->sent))
-            ctw_connection_drop(c, "it takes a large reply too slowly while others wait");
-    }
 }
 
 /* ---- opening ---- */

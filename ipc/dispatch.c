@@ -40,14 +40,11 @@ static struct ctw_exchange *take(struct ctw_exchanges *list, struct ctw_exchange
 
 void ctw_exchange_handled(struct ctw_exchange *e)
 {
-    struct ctw_server *s = e->conn->server;
     if (e->data == NULL)
         return;
     ctw_free(e->data);
     e->data = NULL;
-    s->unhandled -= e->charge;
-    e->charge = 0;
-    ctw_connections_admit(s);
+    ctw_room_give_back(e);
 }
 
 void ctw_exchange_free(struct ctw_exchange *e)
@@ -234,7 +231,8 @@ static void handle(struct ctw_server *s, struct ctw_exchange *e)
     pthread_mutex_unlock(&s->lock);
     bool done = gone || answer(e, may_fetch, &wait, &e->reply);
     pthread_mutex_lock(&s->lock);
-    c->admitted = c->admitted || (!gone && !e->refused);
+    if (!gone && !e->refused)
+        ctw_connection_admitted(c);
     if (!c->closing && done && wait.until_ms != 0) {
         s->fetch_waits = s->fetch_waits || !may_fetch;
         put_off(e, &wait, n_wakes);
@@ -341,7 +339,7 @@ static int64_t look(struct ctw_server *s, int64_t now)
     wake(s, 0, now);
     for (const struct ctw_exchange *e = s->waiting.first; e != NULL; e = e->next)
         next = earlier(next, e->until_ms);
-    if (s->room_first != NULL || s->fetch_waits) {
+    if (ctw_connections_wait(s)) {
         if (s->hurry_ms <= now) {
             ctw_connections_hurry(s);
             s->hurry_ms = now + 1000;

@@ -26,6 +26,7 @@ enum {
     CTW_IPC_REQUESTS_AT_ONCE = 1000,   /* per connection, in one burst */
     CTW_IPC_SMALL_BYTES = 4096,        /* messages up to this size are always accepted */
     CTW_IPC_UNHANDLED_BYTES = 1 << 28, /* all larger requests not handled yet */
+    CTW_IPC_STRANGERS_BYTES = 1 << 25, /* of these, without a valid token so far */
     CTW_IPC_UNSENT_BYTES = 1 << 28,    /* larger replies; beyond it fetches wait */
     CTW_IPC_DEPTH = 8,                 /* nesting of maps and arrays */
     CTW_IPC_ELEMENTS = 8192,           /* msgpack objects in one message; bulk data is bin */

@@ -117,7 +117,6 @@ static void init_waiting(struct ctw_server *s)
     pthread_condattr_destroy(&attr);
     ctw_exchanges_init(&s->ready);
     ctw_exchanges_init(&s->waiting);
-    s->room_end = &s->room_first;
     s->timer_ms = INT64_MAX;
 }
 
@@ -133,6 +132,7 @@ enum ctw_status ctw_server_open(struct ctw_server **out, const struct ctw_server
         return ctw_fail(err, CTW_ENOMEM, "server: out of memory");
     init_waiting(s);
     s->options = *options;
+    ctw_rooms_init(s);
     s->max_connections = count_places();
     if (s->options.send_ms == 0)
         s->options.send_ms = STALL_MS;

@@ -1,6 +1,6 @@
 /*
- * Shared by server.c (opening, closing), accept.c (new connections), connection.c (bytes) and
- * dispatch.c (requests).
+ * Shared by server.c (opening, closing), accept.c (new connections), connection.c (bytes),
+ * dispatch.c (requests) and bounds.c (what a connection may take).
  *
  * One lock guards the whole server. nng runs its callbacks on its own threads. A callback takes the
  * lock, advances one connection by a step and starts nng's next operation. nng never calls back
@@ -38,7 +38,8 @@ struct ctw_exchange {
     struct ctw_connection *conn;
     struct ctw_exchange *next; /* in the list that holds the exchange */
     size_t n, n_trace;         /* request bytes, and how many are nng's header before the message */
-    size_t charge;             /* bytes in server->unhandled (request) or server->unsent (reply) */
+    struct ctw_room *room;     /* that `charge` of a request was taken from */
+    size_t charge;             /* bytes in room->used (request) or server->unsent (reply) */
     bool refused;              /* it had no valid token */
     bool counted;              /* counted in conn->n_exchanges */
     unsigned char *data;       /* the request; NULL: handled and freed */
@@ -62,10 +63,17 @@ struct ctw_pace {
     int n_slow;  /* consecutive checks that found it slow */
 };
 
+/* Memory for large requests that are not handled yet, and the connections that wait for it. */
+struct ctw_room {
+    size_t bytes, used;
+    struct ctw_connection *first, **end; /* oldest first */
+};
+
 struct ctw_connection {
     struct ctw_server *server;
     struct ctw_connection *next;      /* in the server's list */
-    struct ctw_connection *next_room; /* in the list of connections that wait for memory */
+    struct ctw_connection *next_room; /* in the list of its room */
+    struct ctw_room *waits_in;        /* for memory for the request whose frame it sent; or NULL */
     uint32_t id;
     char address[64];
     nng_stream *stream;
@@ -73,7 +81,6 @@ struct ctw_connection {
     bool rx_busy, tx_busy; /* an nng operation is in flight */
     bool admitted;         /* it has sent a request that was not refused, or none is */
     bool closing;          /* the stream is closed; freed when no operation is in flight */
-    bool waits_for_room;
     bool hello_sent;
 
     enum ctw_receiving state;
@@ -117,10 +124,10 @@ struct ctw_server {
     struct ctw_connection *connections;
     int n_connections, max_connections;
     uint32_t next_id;
-    struct ctw_connection *room_first, **room_end; /* waiting for memory, oldest first */
-    size_t unhandled, unsent;                      /* bytes of large requests and replies */
-    int64_t hurry_ms;                              /* when to check paces next */
-    bool fetch_waits;                              /* a fetch waits for replies to be sent */
+    struct ctw_room clients, strangers; /* strangers: connections that are not admitted */
+    size_t unsent;                      /* bytes of large replies */
+    int64_t hurry_ms;                   /* when to check paces next */
+    bool fetch_waits;                   /* a fetch waits for replies to be sent */
     struct ctw_exchanges ready, waiting;
     int n_waiting;
     unsigned n_wakes;
@@ -139,13 +146,27 @@ void ctw_connection_receive(struct ctw_connection *c);
 void ctw_connection_send(struct ctw_connection *c);
 /* Closes the connection; the timer frees it. why: the reason for the log; NULL: no log line. */
 void ctw_connection_drop(struct ctw_connection *c, const char *why);
-/* Resumes connections that wait for memory, oldest first, as far as memory allows. */
-void ctw_connections_admit(struct ctw_server *s);
-/* Drops connections that are slow with a large message while others wait for its memory. */
-void ctw_connections_hurry(struct ctw_server *s);
+/* Makes the connection receive a request of c->want bytes, for which there is room. */
+void ctw_connection_receive_body(struct ctw_connection *c);
 bool ctw_connection_is_free(const struct ctw_connection *c);
 /* Call without the lock, after removing the connection from the server's list. */
 void ctw_connection_free(struct ctw_connection *c);
+
+/* ---- bounds.c ---- */
+
+void ctw_rooms_init(struct ctw_server *s);
+/* Is there memory for a request of c->want bytes? If not, the connection waits for it. */
+bool ctw_room_take(struct ctw_connection *c) CTW_MUST_CHECK;
+void ctw_room_leave(struct ctw_connection *c); /* it waits no more */
+void ctw_room_charge(struct ctw_connection *c, struct ctw_exchange *e);
+/* The request's bytes are freed; resumes connections that wait for memory. */
+void ctw_room_give_back(struct ctw_exchange *e);
+/* It has sent a request that was not refused: its requests take the clients' memory from now on. */
+void ctw_connection_admitted(struct ctw_connection *c);
+/* Does anything wait for the memory of other connections' messages? */
+bool ctw_connections_wait(const struct ctw_server *s);
+/* Drops connections that are slow with a large message while others wait for its memory. */
+void ctw_connections_hurry(struct ctw_server *s);
 
 /* ---- dispatch.c ---- */
 

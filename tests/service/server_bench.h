@@ -89,7 +89,14 @@ static void peer_gone(void *arg, uint32_t pipe)
         atomic_store(&b->is_lost, true);
 }
 
-BENCH void open_bench(struct bench *b, int stall_ms)
+static bool admits(void *arg, struct ctw_peer *peer, const struct ctw_request *request)
+{
+    (void)arg;
+    (void)peer;
+    return ctw_slice_is(request->token, "a token");
+}
+
+static void open_server(struct bench *b, int stall_ms, bool asks)
 {
     struct ctw_err err;
     memset(b, 0, sizeof(*b));
@@ -105,8 +112,20 @@ BENCH void open_bench(struct bench *b, int stall_ms)
                                          .receive_ms = stall_ms,
                                          .arg = b,
                                          .handle = handle,
+                                         .admits = asks ? admits : NULL,
                                          .peer_gone = peer_gone};
     assert_int_equal(ctw_server_open(&b->server, &options, &err), CTW_OK);
+}
+
+BENCH void open_bench(struct bench *b, int stall_ms)
+{
+    open_server(b, stall_ms, false);
+}
+
+/* The server asks for a token, which only send_submit() sends. */
+BENCH void open_asking_bench(struct bench *b)
+{
+    open_server(b, 0, true);
 }
 
 BENCH void close_bench(struct bench *b)
@@ -224,7 +243,8 @@ BENCH void send_submit(int fd, size_t n)
     struct ctw_writer w = {0};
     s = &request.body.submit;
     s->job = (struct ctw_slice){.data = "0123456789abcdef", .n = 16};
-    s->items.tokens = (struct ctw_slice){.data = tokens, .n = 5000};
+    s->items.tokens = (struct ctw_slice){.data = tokens, .n = n / 2};
+    request.token = ctw_slice_of("a token");
     assert_int_equal(ctw_request_encode(&request, &w, &err), CTW_OK);
     s->items.tokens.n += n - 4 - w.n;
     ctw_writer_fini(&w);

@@ -36,6 +36,44 @@ static void half_a_request_is_given_up(void **state)
     close_bench(&b);
 }
 
+/* Strangers hold an eighth of the memory at most, and a client that shows its token leaves them. */
+static void strangers_leave_memory_to_clients(void **state)
+{
+    (void)state;
+    struct bench b;
+    static char some[1 << 16];
+    enum { N = 20, SMALL = 600, LARGEST = 16 << 20 };
+    int fds[N];
+    open_asking_bench(&b);
+    int known = connect_to(&b), later = connect_to(&b);
+    begin_request(known, SMALL);
+    send_submit(known, SMALL);
+    assert_true(take_reply(known, patience_ms));
+    for (int i = 0; i < N; i++) { /* 320 MiB: more than the bound */
+        fds[i] = connect_to(&b);
+        begin_request(fds[i], LARGEST);
+        assert_int_equal(write(fds[i], some, sizeof(some)), sizeof(some));
+    }
+    begin_request(known, LARGEST);
+    send_submit(known, LARGEST);
+    assert_true(take_reply(known, patience_ms));
+    atomic_store(&b.held, true);
+    begin_request(later, SMALL);
+    send_submit(later, SMALL);
+    begin_request(later, LARGEST);
+    sleep_ms(100); /* it waits with the strangers meanwhile */
+    atomic_store(&b.held, false);
+    assert_true(take_reply(later, patience_ms));
+    send_submit(later, LARGEST);
+    assert_true(take_reply(later, patience_ms));
+    assert_int_equal(atomic_load(&b.n_lost), 0);
+    for (int i = 0; i < N; i++)
+        close(fds[i]);
+    close(known);
+    close(later);
+    close_bench(&b);
+}
+
 /* While its reply is being sent off, a connection's next request finds no memory. */
 static void out_of_memory_between_two_requests(void **state)
 {
@@ -99,6 +137,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(half_a_request_is_given_up),
+        cmocka_unit_test(strangers_leave_memory_to_clients),
         cmocka_unit_test(out_of_memory_between_two_requests),
         cmocka_unit_test(requests_a_second_are_bounded),
     };
