@@ -24,7 +24,7 @@ def question_pairs(b, n=40, choices=4):
 
 
 def time_served(worker, pairs, limit_s, reps=7, warm=2):
-    """Median seconds from submit to the last result, after `warm` that do not count."""
+    """Median seconds from submit to the last result, after `warm` jobs that do not count."""
     times = []
     for i in range(reps + warm):
         start = time.perf_counter()

@@ -20,7 +20,7 @@ BF16 = torch.bfloat16
 
 
 def seconds_of(step, at_least):
-    """Mean time of a step in a loop of at least so many seconds, after a warm-up of the same kind."""
+    """Mean time of a step in a loop of at least `seconds`, after a warm-up of the same kind."""
     step()
     torch.cuda.synchronize()
     start, n = time.perf_counter(), 0
@@ -163,7 +163,7 @@ def drawn():
     """The current power in watts; None if unknown."""
     try:
         return torch.cuda.power_draw() / 1e3
-    except Exception:  # no package for it, or none that fits the driver
+    except Exception:  # the package is missing, or does not fit the driver
         return None
 
 
@@ -296,7 +296,7 @@ def score(request):
     time_rows(rows[:batch], batch, kind)  # warm-up
     times = [time_rows(rows, batch, kind) for _ in range(request.get("reps", 1))]
     beyond = torch.cuda.max_memory_reserved() - before
-    torch.cuda.empty_cache()  # the next one to measure may be another process
+    torch.cuda.empty_cache()  # the next process to be measured may need the memory
     return {"seconds": statistics.median(times), "all": times, "beyond_weights": beyond}
 
 
@@ -314,7 +314,7 @@ def first_score(request):
 
 
 def drop(_):
-    """Gives the model's memory back."""
+    """Frees the model's memory."""
     global MODEL
     MODEL = None
     torch.cuda.empty_cache()
@@ -331,9 +331,9 @@ def main():
             answer = DO[request["do"]](request)
         except torch.OutOfMemoryError:
             answer = {"error": "out of memory"}
-        except Exception as e:  # told to the parent, which goes on with the other parts
+        except Exception as e:  # reported to the parent, which continues with the other parts
             answer = {"error": f"{type(e).__name__}: {e}"[:400]}
-        gc.collect()  # what an exception's frames held
+        gc.collect()  # objects that an exception's frames held
         torch.cuda.empty_cache()
         print(json.dumps(answer), flush=True)
 

@@ -16,12 +16,12 @@ LIMIT_ROWS = 8192, 8448  # of the limit's products: four windows; whole waves of
 MIX_DOCUMENT, MIX_ITEMS = 8192, 1000  # of the part `mix`: tokens, contexts with an answer
 BATCHES, QUESTION_BATCHES = (1, 2, 4, 8), (8, 16, 32, 64)  # of transformers
 
-# What durations are predicted from: one H200, 16 cores and a network disk, as seen in 2026-11.
+# The rates behind predicted durations: one H200, 16 cores and a network disk, as seen in 2026-11.
 GEMM_FLOPS = 6.4e14
 PEER_SHARE = 0.75  # transformers' rate over ours
-WRITE_BYTES_PER_CORE, WRITE_BYTES = 1.5e8, 1.5e9  # make_checkpoint.py, a second
-WARM_BYTES, COLD_BYTES = 2.5e10, 1.3e9  # read in a second
-PEER_MOST_BYTES = 1.3e11  # a dense model beyond it is left out
+WRITE_BYTES_PER_CORE, WRITE_BYTES = 1.5e8, 1.5e9  # make_checkpoint.py, per second
+WARM_BYTES, COLD_BYTES = 2.5e10, 1.3e9  # read per second
+PEER_MOST_BYTES = 1.3e11  # a larger dense model is left out
 START_S, CHOOSE_S, TORCH_S = 0.7, 2.5, 12.0
 QUESTION_TOKENS = 160 * 150  # of the part `questions`
 
@@ -29,7 +29,7 @@ QUESTION_TOKENS = 160 * 150  # of the part `questions`
 # ---- shapes --------------------------------------------------------------------------------------
 
 def config_of(shape, layers=None):
-    """The shape's config, as far as arithmetic needs it."""
+    """The keys of the shape's config that arithmetic needs."""
     config = dict(mc.SHAPES[shape])
     config["num_hidden_layers"] = layers or config["num_hidden_layers"]
     return config
@@ -44,7 +44,7 @@ def matrices(c):
 
 
 def attention_flops(c, length):
-    """Of one sequence in one layer, the causal half."""
+    """Operations of one sequence in one layer, the causal half."""
     return 2 * length * length * c["num_attention_heads"] * c["head_dim"]
 
 
@@ -59,7 +59,7 @@ def tokens_per_s(c, gemm_tflops, attention_s, factors=None):
 
 
 def token_flops(c, length=WINDOW):
-    """Of one token in a window, all layers and the head."""
+    """Operations of one token in a window, in all layers and the head."""
     layers = c["num_hidden_layers"]
     each = {name: 2 * n * k for name, (n, k) in matrices(c).items()}
     head = each.pop("lm_head")
@@ -67,7 +67,7 @@ def token_flops(c, length=WINDOW):
 
 
 def stored_bytes(config, fmt, group=128):
-    """Of a checkpoint's tensors."""
+    """Bytes of a checkpoint's tensors."""
     dtype = "F16" if fmt == "fp16" else "BF16"
     return sum(map(mc.bytes_of, mc.tensors_of(config, mc.scheme_of(fmt, group), dtype)))
 
@@ -83,7 +83,7 @@ def predict(args):
     write = min(WRITE_BYTES, WRITE_BYTES_PER_CORE * (os.cpu_count() or 1))
     stored = {f: stored_bytes(c, f) for f in args.formats}
     dense = stored_bytes(c, "bf16")
-    once = {f: START_S + n / WARM_BYTES for f, n in stored.items()}  # a process that loads it
+    once = {f: START_S + n / WARM_BYTES for f, n in stored.items()}  # a process that loads the checkpoint
     n_windows, reps, loop = args.windows, args.reps, args.loop
     torch = bool(parts & {"limit", "data", "transformers", "single", "questions", "peerload"})
     peer = bool(parts & {"transformers", "single", "questions"}) and dense < PEER_MOST_BYTES
@@ -116,7 +116,7 @@ def predict(args):
 
 
 def plan_lines(args):
-    """What is said before anything is measured."""
+    """The lines that are printed before anything is measured."""
     steps = predict(args)
     total = sum(s for _, s in steps)
     yield ("predicted seconds: " + ", ".join(f"{name} {s:.0f}" for name, s in steps) +
@@ -126,13 +126,13 @@ def plan_lines(args):
                "--formats or --parts, or a larger --limit")
 
 
-# ---- what programs print -------------------------------------------------------------------------
+# ---- output of programs -------------------------------------------------------------------------
 
 LOADED = re.compile(r"weights: \S+ \S+ on the GPU after ([\d.]+) s")
 
 
 def seconds_of_load(log):
-    """From a worker's log at level debug: from the load's beginning until all weights were on the GPU."""
+    """Seconds, from a worker's log at level debug, from the start of the load until all weights were on the GPU."""
     found = LOADED.search(log)
     if found is None:
         raise ValueError(f"no load in the log: {log[-200:]}")

@@ -25,10 +25,10 @@ class Peer:
 
     def __init__(self, clock, log):
         self.clock, self.log, self.process, self.answers = clock, log, None, queue.Queue()
-        self.built = None  # what `build` answered
+        self.built = None  # the answer to `build`
 
     def ask(self, what, **fields):
-        """The answer's map; {"error": ..} when it could not."""
+        """The answer's map; {"error": ..} after a failure."""
         if self.process is None:
             self.process = subprocess.Popen(
                 [sys.executable, str(HERE / "bench_peer.py")], stdin=subprocess.PIPE, text=True,
@@ -56,7 +56,7 @@ class Peer:
         self.answers.put({"error": "the torch process ended"})
 
     def model(self, config):
-        """Builds the dense model once; None if it cannot be."""
+        """Builds the dense model once; None if that fails."""
         if self.built is None:
             self.built = self.ask("build", config=config)
         return None if "error" in self.built else self.built
@@ -83,7 +83,7 @@ class Clock:
         return left
 
 
-# ---- what the GPU does meanwhile -----------------------------------------------------------------
+# ---- monitoring the GPU -----------------------------------------------------------------
 
 class Watch:
     """Memory in use on the GPU, its power and clock, every few milliseconds while a block runs."""
@@ -94,7 +94,7 @@ class Watch:
             import pynvml
             pynvml.nvmlInit()
             self._nvml, self._handle = pynvml, pynvml.nvmlDeviceGetHandleByIndex(0)
-        except Exception:  # no package, or none that fits the driver
+        except Exception:  # the package is missing, or does not fit the driver
             self._nvml = None
 
     def sample(self):

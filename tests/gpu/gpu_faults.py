@@ -76,7 +76,7 @@ def poisoned(c):
 
 
 def crowded(c, leave_mib):
-    """With hardly any memory free: exit code 71 and one line, or the right bits. Never wrong ones."""
+    """With hardly any free memory: exit code 71 and one line, or the right bits; never wrong bits."""
     model = c.wide("8b-w4a16")
     items = wide_items(model, (65, 700, 2049), c.seed)
     want = bits(c.p.score(model, items, *c.options("auto"), limit_s=c.left(60))[0])
@@ -125,7 +125,7 @@ def patch_architectures(data, arch):
 
 
 def library_for_another(c):
-    """A copy of the device library, all of whose code says that it is for a newer GPU than this."""
+    """A copy of the device library in which all code is marked as code for a newer GPU."""
     path = c.scratch / "libctworker_cuda_newer.so"
     if not path.exists():
         data = bytearray(c.p.library.read_bytes())
@@ -135,7 +135,7 @@ def library_for_another(c):
     return {"CTWORKER_CUDA_LIBRARY": str(path)}
 
 
-# ---- a GPU that falls over -----------------------------------------------------------------------
+# ---- a GPU that fails -----------------------------------------------------------------------
 
 FALLING = ("--cuda-variant", "general", "--chunk-tokens", "129")  # cuBLASLt does all products: about 420
 
@@ -146,7 +146,7 @@ def fault_env(c, at, fresh=False):
 
 
 def falls_over(c, model, items, want, at, fresh):
-    """`score` when product number `at` takes the GPU with it. fresh: while algorithms are chosen."""
+    """`score` when product number `at` makes the GPU fail. fresh: while algorithms are chosen."""
     shutil.rmtree(c.scratch / "no-choices", ignore_errors=True)
     text = "".join(json.dumps(i) + "\n" for i in items)
     done = call([c.p.worker, "score", "--model", model, "--backend", "cuda", *FALLING], c.left(60),
@@ -179,7 +179,7 @@ def served_falls_over(c, model, items, want, at):
         if reply is None:
             return False, f"{n_right} jobs went well: the fault was not reached"
         error, health = reply.get("error", {}), worker.client.health()
-        code = worker.process.wait(c.left(30))  # it waits some seconds for clients to read why
+        code = worker.process.wait(c.left(30))  # the worker waits some seconds for clients to read the reason
         said = [x for x in worker.text().splitlines() if x.startswith("ctworker: error: ")]
     ok = (n_right > 0 and reply["state"] == "failed" and error.get("code") == "device" and
           "cuda: " in error.get("message", "") and health["state"] == "failed" and
@@ -209,7 +209,7 @@ def falling(c):
 # ---- all -----------------------------------------------------------------------------------------
 
 def part_faults(c):
-    """No GPU, no library, wrong device, too little memory, NaN, a GPU that falls over: one clear line."""
+    """No GPU, no library, wrong device, too little memory, NaN, a GPU that fails: one clear line."""
     no_gpu, no_library = {"CUDA_VISIBLE_DEVICES": ""}, {"CTWORKER_CUDA_LIBRARY": "/nowhere/lib.so"}
     cuda = ["--backend", "cuda"]
     c.attempt("no GPU, --backend cuda", refusal, c, cuda, EXIT_UNSUPPORTED, ["no GPU"], no_gpu)

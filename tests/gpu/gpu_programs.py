@@ -39,7 +39,7 @@ class Refused(Exception):
 
 
 def call(argv, limit_s, env=None, text=""):
-    """Like subprocess.run with both outputs as text, but nothing it started outlives the limit."""
+    """Like subprocess.run with both outputs as text, but no process that it started outlives the limit."""
     argv = [str(a) for a in argv]
     with tempfile.TemporaryFile("w+") as given:
         given.write(text)
@@ -62,7 +62,7 @@ def call(argv, limit_s, env=None, text=""):
 # ---- libraries -----------------------------------------------------------------------------------
 
 def library_folders():
-    """Where CUDA's own libraries may be."""
+    """Folders in which CUDA's own libraries may be."""
     found = ["/usr/local/cuda/lib64", *glob.glob("/usr/local/cuda*/targets/*/lib")]
     packages = {sysconfig.get_path("purelib"), *sys.path}
     try:
@@ -85,7 +85,7 @@ def missing_libraries(programs, env):
 
 
 def with_libraries(programs, own):
-    """The environment in which the programs find their libraries, and what they still lack."""
+    """The environment in which the programs find their libraries, and the libraries that are still missing."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("CTW_")}
     path = [str(own)] if own else []
     path += [p for p in env.get("LD_LIBRARY_PATH", "").split(":") if p]
@@ -120,7 +120,7 @@ class Programs:
                 raise SystemExit(f"{path} is not there: build it, or name another --bundle or --build")
         self.env, self.missing = with_libraries(
             [self.worker, self.library], own if own and own.is_dir() else None)
-        # Choices of GEMM algorithms are remembered for one run, not beyond it.
+        # Choices of GEMM algorithms are kept for one run only.
         if scratch:
             self.env["XDG_CACHE_HOME"] = str(Path(scratch) / "cache")
 
@@ -143,7 +143,7 @@ class Programs:
 
 
 def make_checkpoint(folder, shape, fmt, *options, limit_s=300):
-    """Writes a generated checkpoint, unless it is there. Returns its folder."""
+    """Writes a generated checkpoint unless it exists. Returns its folder."""
     folder = Path(folder)
     if not (folder / "config.json").exists():
         argv = [sys.executable, TOOLS / "make_checkpoint.py", shape, folder, "--format", fmt, *options]
@@ -154,7 +154,7 @@ def make_checkpoint(folder, shape, fmt, *options, limit_s=300):
 
 
 def weight_bytes(folder):
-    """Of the tensors in a checkpoint, without the headers."""
+    """Bytes of the tensors in a checkpoint, without the headers."""
     total = 0
     for path in Path(folder).glob("*.safetensors"):
         with open(path, "rb") as f:
@@ -177,7 +177,7 @@ def gpu_line():
 
 
 def compute_capability():
-    """Of the first GPU: 90 for 9.0."""
+    """Compute capability of the first GPU: 90 for 9.0."""
     text = subprocess.run(["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"],
                           capture_output=True, text=True, check=True).stdout.split()[0]
     return int(text.replace(".", ""))
@@ -186,7 +186,7 @@ def compute_capability():
 # ---- items and results ---------------------------------------------------------------------------
 
 def bits(results):
-    """(sequence it came from, text of its numbers) of every result; equal text is equal bits."""
+    """(its sequence, text of its numbers) of every result; equal text is equal bits."""
     return [(r["id"] if isinstance(r["id"], int) else r["id"][1],
              json.dumps([r["logprobs"], r["greedy"], r["sum"]])) for r in results]
 

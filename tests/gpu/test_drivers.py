@@ -46,7 +46,7 @@ class Drivers(unittest.TestCase):
             self.assertIn(part, lines[0])
 
     def falls_back(self, version, init, why):
-        """The CPU computes, and the log says why."""
+        """The CPU computes, and the log gives the reason."""
         done = self.score("auto", version, init)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(len(json.loads(done.stdout)["logprobs"]), 2)
@@ -74,7 +74,7 @@ class Drivers(unittest.TestCase):
         self.falls_back(99000, STUB_LIBRARY, why)
 
     def test_does_not_start(self):
-        """A GPU that is broken is not passed over: who has one wants to know."""
+        """`auto` does not ignore a broken GPU: its owner wants to know."""
         for init in (NOT_INITIALIZED, UNKNOWN):
             for backend in ("cuda", "auto"):
                 self.refused(backend, 99000, init, DEVICE, "looking for GPUs", "nvidia-smi")
