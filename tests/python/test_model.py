@@ -249,6 +249,7 @@ def test_endpoint(
         ({"max_length": 64}, "at most 32"),
         ({"dtype": "bfloat16"}, "computes in float32"),
         ({"device": "cuda:0"}, "computes on cpu"),
+        ({"cpu_variant": "avx2"}, "runs toy"),
         ({"model": "nobody"}, "has no model 'nobody'"),
     ]:
         with pytest.raises(CtworkerError, match=words):
