@@ -282,6 +282,17 @@ class Info(unittest.TestCase):
             c.call("cancel", job=job)
             c.call("cancel", job=waits)
 
+    def test_the_time_left_counts_the_shares_of_other_jobs(self):
+        """The job of 40 waits for as much of the other job; that job, three times as long, for all of this one."""
+        with w.Worker(engine=SLOW) as a, a.client() as c:
+            short, long = c.pairs(LONG * 40), c.pairs(LONG * 120)
+            left = lambda: [j["seconds_left"] for j in c.call("info")["jobs"]]
+            until(lambda: min(left()) > 0)
+            of_short, of_long = left()
+            self.assertTrue(1.9 < of_long / of_short < 2.6, (of_short, of_long))
+            c.call("cancel", job=short)
+            c.call("cancel", job=long)
+
 
 class Start(unittest.TestCase):
     def test_wildcard_that_cannot_be_dialled(self):
