@@ -304,6 +304,16 @@ class Identity(unittest.TestCase):
     def test_inspect_reads_the_weights_only_when_asked(self):
         self.assertNotIn("identity", run("inspect", model("tied")).stdout)
 
+    def test_inspect_opens_a_checkpoint_once(self):
+        with tempfile.TemporaryDirectory(prefix="ctw-") as d:
+            shutil.copytree(model("tied"), f"{d}/copy")
+            with open(f"{d}/copy/config.json", encoding="utf-8") as f:
+                config = json.load(f)
+            del config["dtype"]
+            with open(f"{d}/copy/config.json", "w", encoding="utf-8") as f:
+                json.dump(config, f)
+            self.assertEqual(run("inspect", f"{d}/copy").stderr.count("no dtype is given"), 1)
+
     def test_results_carry_it(self):
         for name in CHECKPOINTS.kinds:
             for backend in ("cpu", "cuda"):

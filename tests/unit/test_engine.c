@@ -327,6 +327,31 @@ static void wrong_options_are_refused_before_the_weights_are_read(void **state)
     }
 }
 
+/* An engine closes a model that it was given, also if opening fails. */
+static void an_open_model_is_taken_over(void **state)
+{
+    (void)state;
+    static const char *const dtypes[] = {"int8", "float32"};
+    for (int64_t fail_at = 0; fail_at <= 1; fail_at++)
+        for (size_t i = 0; i < CTW_COUNT(dtypes); i++) {
+            struct ctw_model *m;
+            struct ctw_engine *e;
+            struct ctw_err err;
+            assert_int_equal(ctw_model_open(&m, dir, NULL, &err), CTW_OK);
+            const struct ctw_engine_options opt = {.model = m,
+                                                   .backend = backend,
+                                                   .dtype = dtypes[i],
+                                                   .n_threads = 1,
+                                                   .plan_only = true};
+            ctw_mem_fail_at(fail_at);
+            enum ctw_status st = ctw_engine_open(&e, &opt, &err);
+            ctw_mem_fail_at(0);
+            assert_int_equal(st, fail_at == 1 ? CTW_ENOMEM : i == 0 ? CTW_EINVAL : CTW_OK);
+            if (st == CTW_OK)
+                ctw_engine_close(e);
+        }
+}
+
 /* RoPE type dynamic equals default only up to max_position_embeddings, here 32. */
 static void a_dynamic_rope_bounds_the_length(void **state)
 {
@@ -600,6 +625,7 @@ int main(void)
         cmocka_unit_test(progress_counts_all_passes),
         cmocka_unit_test(buffers_grow_in_leaps),
         cmocka_unit_test(wrong_options_are_refused_before_the_weights_are_read),
+        cmocka_unit_test(an_open_model_is_taken_over),
         cmocka_unit_test(a_dynamic_rope_bounds_the_length),
         cmocka_unit_test(failed_allocations_are_reported),
         cmocka_unit_test(resident_layers_hold_the_files_bytes),

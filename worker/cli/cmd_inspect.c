@@ -173,13 +173,15 @@ static void print_unread(const char *keys)
 }
 
 /* Memory that scoring takes in addition to the mapped weights, with these options, on this machine.
- */
-static enum ctw_status print_memory_plan(const struct ctw_engine_options *opt, struct ctw_err *err)
+ * Takes over the model. */
+static enum ctw_status print_memory_plan(struct ctw_model *m, const struct ctw_engine_options *opt,
+                                         struct ctw_err *err)
 {
     struct ctw_engine *engine = NULL;
     struct ctw_engine_info info;
     char planned[32], limit[32], threads[32] = ""; /* "" on a GPU */
     struct ctw_engine_options plan = *opt;
+    plan.model = m;
     plan.plan_only = true;
     enum ctw_status st = ctw_engine_open(&engine, &plan, err);
     if (st != CTW_OK)
@@ -210,6 +212,7 @@ static enum ctw_status inspect(const struct ctw_engine_options *opt, bool identi
     }
     if (hashes) {
         st = ctw_inspect_hashes(m, opt, err);
+        ctw_model_close(m);
     } else {
         print_model(m);
         print_formats(m);
@@ -217,9 +220,8 @@ static enum ctw_status inspect(const struct ctw_engine_options *opt, bool identi
             print_tensors(m);
         if (m->unread != NULL)
             print_unread(m->unread);
-        st = print_memory_plan(opt, err);
+        st = print_memory_plan(m, opt, err);
     }
-    ctw_model_close(m);
     if (fflush(stdout) != 0 && st == CTW_OK)
         st = ctw_fail(err, CTW_EIO, "cannot write results: %s", strerror(errno));
     return st;

@@ -133,8 +133,10 @@ enum ctw_status ctw_engine_open(struct ctw_engine **out, const struct ctw_engine
                                 struct ctw_err *err)
 {
     struct ctw_engine *e = ctw_calloc(1, sizeof(*e));
-    if (e == NULL)
+    if (e == NULL) {
+        ctw_model_close(opt->model);
         return ctw_fail(err, CTW_ENOMEM, "out of memory");
+    }
     const struct ctw_backend_options be_opt = {.variant = opt->variant,
                                                .cuda_variant = opt->cuda_variant,
                                                .n_threads = opt->n_threads,
@@ -147,7 +149,10 @@ enum ctw_status ctw_engine_open(struct ctw_engine **out, const struct ctw_engine
     e->pass_tokens = opt->pass_tokens;
     e->limit_is_default = opt->memory_limit == 0;
     e->memory_limit = opt->memory_limit;
-    enum ctw_status st = ctw_model_open(&e->model, opt->model_dir, opt->config_name, err);
+    enum ctw_status st = CTW_OK;
+    e->model = opt->model;
+    if (e->model == NULL)
+        st = ctw_model_open(&e->model, opt->model_dir, opt->config_name, err);
     if (st == CTW_OK)
         st = choose_dtype(&e->dtype, opt->dtype, e->model, err);
     if (st == CTW_OK)

@@ -15,6 +15,7 @@ struct ctw_engine;
 struct ctw_engine_options {
     const char *model_dir;
     const char *config_name;   /* NULL: config.json */
+    struct ctw_model *model;   /* NULL, or that model, open: taken over, even if opening fails */
     const char *backend;       /* NULL: auto */
     const char *variant;       /* CPU backend's variant; NULL: best */
     const char *cuda_variant;  /* CUDA backend's; NULL: best */
