@@ -40,6 +40,10 @@ for command in $("$worker" --help | sed -n 's/^  \([a-z]*\) .* .*/\1/p' | grep -
     expect 64 err "unknown option --hepl; did you mean --help" -- "$command" --hepl
 done
 
+expect 64 err "--model DIR is missing (or set CTW_MODEL): the checkpoint folder" -- score
+expect 64 err "--hashes prints only the hashes; remove --identity" -- inspect --hashes --identity .
+expect 64 err "--hashes prints only the hashes; remove --tensors" -- inspect --tensors --hashes .
+
 # A full disk and a closed pipe are errors with a message, not silence and not a signal.
 "$worker" --help >/dev/full 2>"$err"
 got=$?

@@ -249,7 +249,7 @@ int ctw_cmd_inspect(int argc, char **argv)
     ctw_engine_option_rows(options + 3, &values);
     const struct ctw_command_line line = {
         .name = "inspect",
-        .synopsis = "[--identity] [--hashes | --tensors] DIR",
+        .synopsis = "[--identity] [--tensors] DIR | --hashes DIR",
         .about = about,
         .options = options,
         .n_options = (int)CTW_COUNT(options),
@@ -262,6 +262,11 @@ int ctw_cmd_inspect(int argc, char **argv)
     ctw_options_parse(&line, argc, argv, &exit_code);
     if (exit_code >= 0)
         return exit_code;
+    if (hashes && (identity || tensors)) {
+        ctw_error("inspect: --hashes prints only the hashes; remove --%s",
+                  identity ? "identity" : "tensors");
+        return 64;
+    }
     struct ctw_engine_options opt = ctw_engine_options_from(&values, dir);
     struct ctw_err err = {0};
     enum ctw_status st = inspect(&opt, identity, hashes, tensors, &err);

@@ -259,7 +259,8 @@ int ctw_cmd_score(int argc, char **argv)
          .type = CTW_OPT_STRING,
          .value = &model,
          .meta = "DIR",
-         .help = "the checkpoint folder (required)"},
+         .required = true,
+         .help = "the checkpoint folder"},
         {.name = "in",
          .type = CTW_OPT_STRING,
          .value = &paths.in,
@@ -289,10 +290,6 @@ int ctw_cmd_score(int argc, char **argv)
     ctw_options_parse(&line, argc, argv, &exit_code);
     if (exit_code >= 0)
         return exit_code;
-    if (model == NULL) {
-        ctw_error("score: --model DIR is missing: give the checkpoint folder");
-        return 64;
-    }
     struct ctw_engine_options opt = ctw_engine_options_from(&values, model);
     opt.stop = &stop;
     struct score s = {0};

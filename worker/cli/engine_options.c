@@ -63,7 +63,7 @@ static void how_rows(struct ctw_option rows[N_HOW], struct ctw_engine_option_val
          .value = &v->memory_limit,
          .meta = "SIZE",
          .help = "memory beyond the weights, such as 2GiB (default: a quarter of the available "
-                 "memory)"},
+                 "memory, or most of what the weights leave free on a GPU)"},
         {.name = "max-length",
          .type = CTW_OPT_INT,
          .value = &v->max_length,
