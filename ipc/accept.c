@@ -8,10 +8,7 @@
 #include "base/mem.h"
 #include "ipc/server_internal.h"
 
-enum {
-    ACCEPT_AGAIN_MS = 100, /* for example after running out of file descriptors */
-    SPARE_CONNECTIONS = 16 /* above the maximum, while dropped connections are being closed */
-};
+enum { ACCEPT_AGAIN_MS = 100 /* for example after running out of file descriptors */ };
 
 /* Logs at most one line per minute. */
 static void refuse(struct ctw_server *s, const char *why)
@@ -56,7 +53,7 @@ static void name_peer(struct ctw_connection *c)
 static bool drop_stranger(struct ctw_server *s)
 {
     struct ctw_connection *oldest = NULL;
-    if (s->n_connections >= s->max_connections + SPARE_CONNECTIONS)
+    if (s->n_connections >= s->max_connections + CTW_SPARE_CONNECTIONS)
         return false;
     for (struct ctw_connection *c = s->connections; c != NULL; c = c->next)
         if (!c->admitted && !c->closing)
@@ -108,6 +105,7 @@ static void open_connection(struct ctw_server *s, nng_stream *stream)
     c->next = s->connections;
     s->connections = c;
     s->n_connections++;
+    ctw_allowance_take_over(c);
 }
 
 void ctw_server_accept(struct ctw_server *s)

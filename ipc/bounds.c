@@ -1,4 +1,6 @@
-/* What a connection may take of the server: memory for its requests, and time for its bytes. */
+/* What a connection may take of the server: memory for its requests, requests per second, and time
+ * for its bytes. */
+#include "base/clock.h"
 #include "ipc/server_internal.h"
 
 /* ---- memory ---- */
@@ -92,6 +94,47 @@ void ctw_connection_admitted(struct ctw_connection *c)
     ctw_room_leave(c);
     join(room_of(c), c);
     resume(room_of(c));
+}
+
+/* ---- requests per second ---- */
+
+static void refill(struct ctw_allowance *a, int64_t now)
+{
+    a->n += (double)(now - a->ms) * CTW_IPC_REQUESTS_PER_S / 1000;
+    if (a->n > CTW_IPC_REQUESTS_AT_ONCE)
+        a->n = CTW_IPC_REQUESTS_AT_ONCE;
+    a->ms = now;
+}
+
+static void pause_if_empty(struct ctw_connection *c, int64_t now)
+{
+    if (c->allowance.n >= 0)
+        return;
+    c->resume_ms = now + 1000 / CTW_IPC_REQUESTS_PER_S;
+    ctw_dispatch_look_at(c->server, c->resume_ms);
+}
+
+void ctw_allowance_take_over(struct ctw_connection *c)
+{
+    struct ctw_server *s = c->server;
+    int64_t now = ctw_now_ms();
+    c->allowance = s->n_left > 0 ? s->left[--s->n_left]
+                                 : (struct ctw_allowance){.n = CTW_IPC_REQUESTS_AT_ONCE, .ms = now};
+    refill(&c->allowance, now);
+    pause_if_empty(c, now);
+}
+
+void ctw_allowance_use(struct ctw_connection *c)
+{
+    int64_t now = ctw_now_ms();
+    refill(&c->allowance, now);
+    c->allowance.n -= 1;
+    pause_if_empty(c, now);
+}
+
+void ctw_allowance_leave(struct ctw_connection *c)
+{
+    c->server->left[c->server->n_left++] = c->allowance;
 }
 
 /* ---- time ---- */

@@ -276,8 +276,6 @@ bool ctw_connection_start(struct ctw_connection *c)
 {
     if (nng_aio_alloc(&c->rx, on_received, c) != 0 || nng_aio_alloc(&c->tx, on_sent, c) != 0)
         return false;
-    c->allowance = CTW_IPC_REQUESTS_AT_ONCE;
-    c->allowed_ms = ctw_now_ms();
     ctw_exchanges_init(&c->pending);
     expect(c, CTW_RECEIVING_HELLO, CTW_HELLO_BYTES);
     start_sending(c);

@@ -57,25 +57,10 @@ void ctw_exchange_free(struct ctw_exchange *e)
     ctw_free(e);
 }
 
-/* If the connection exceeds its rate, reading pauses. */
-static void count_request(struct ctw_connection *c)
-{
-    int64_t now = ctw_now_ms();
-    c->allowance += (double)(now - c->allowed_ms) * CTW_IPC_REQUESTS_PER_S / 1000;
-    if (c->allowance > CTW_IPC_REQUESTS_AT_ONCE)
-        c->allowance = CTW_IPC_REQUESTS_AT_ONCE;
-    c->allowed_ms = now;
-    c->allowance -= 1;
-    if (c->allowance >= 0)
-        return;
-    c->resume_ms = now + 1000 / CTW_IPC_REQUESTS_PER_S;
-    ctw_dispatch_look_at(c->server, c->resume_ms);
-}
-
 void ctw_dispatch_add(struct ctw_exchange *e)
 {
     struct ctw_connection *c = e->conn;
-    count_request(c);
+    ctw_allowance_use(c);
     c->n_exchanges++;
     e->counted = true;
     append(&c->pending, e);
@@ -317,6 +302,7 @@ static void free_connections(struct ctw_server *s)
         }
         *at = c->next;
         s->n_connections--;
+        ctw_allowance_leave(c);
         pthread_mutex_unlock(&s->lock);
         if (s->options.peer_gone != NULL)
             s->options.peer_gone(s->options.arg, c->id);

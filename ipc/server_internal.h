@@ -27,7 +27,8 @@ enum {
     CTW_TRACE_BYTES = 4 * 16, /* request id and the hops before it: nng allows 15 */
     CTW_FRAME_BYTES = 9,      /* ipc: 1 and the length; tcp: the length */
     CTW_HELLO_BYTES = 8,
-    CTW_NOTES = 8, /* log lines until the timer writes them; more are dropped */
+    CTW_SPARE_CONNECTIONS = 16, /* above the maximum, while dropped connections are closed */
+    CTW_NOTES = 8,              /* log lines until the timer writes them; more are dropped */
     CTW_NOTE_BYTES = 200,
     /* A message slower than this for CTW_SLOW_S loses its connection if others wait for memory. */
     CTW_SLOW_BYTES_PER_S = 65536,
@@ -63,6 +64,12 @@ struct ctw_pace {
     int n_slow;  /* consecutive checks that found it slow */
 };
 
+/* Requests that may come now without delay, at the time `ms`. */
+struct ctw_allowance {
+    double n;
+    int64_t ms;
+};
+
 /* Memory for large requests that are not handled yet, and the connections that wait for it. */
 struct ctw_room {
     size_t bytes, used;
@@ -95,9 +102,8 @@ struct ctw_connection {
 
     size_t sent; /* bytes of the hello or the active exchange's reply */
     struct ctw_pace receiving_pace, sending_pace;
-    double allowance;   /* requests that may come now without delay */
-    int64_t allowed_ms; /* when allowance was updated */
-    int64_t resume_ms;  /* reading pauses until this time; 0: no pause */
+    struct ctw_allowance allowance;
+    int64_t resume_ms; /* reading pauses until this time; 0: no pause */
 };
 
 struct ctw_server {
@@ -124,6 +130,9 @@ struct ctw_server {
     struct ctw_connection *connections;
     int n_connections, max_connections;
     uint32_t next_id;
+    /* What closed connections left, the last one last: no more than were ever open together. */
+    struct ctw_allowance left[CTW_IPC_CONNECTIONS + CTW_SPARE_CONNECTIONS];
+    int n_left;
     struct ctw_room clients, strangers; /* strangers: connections that are not admitted */
     size_t unsent;                      /* bytes of large replies */
     int64_t hurry_ms;                   /* when to check paces next */
@@ -163,6 +172,10 @@ void ctw_room_charge(struct ctw_connection *c, struct ctw_exchange *e);
 void ctw_room_give_back(struct ctw_exchange *e);
 /* It has sent a request that was not refused: its requests take the clients' memory from now on. */
 void ctw_connection_admitted(struct ctw_connection *c);
+/* A new connection takes over what the last closed one left: reconnecting renews no burst. */
+void ctw_allowance_take_over(struct ctw_connection *c);
+void ctw_allowance_use(struct ctw_connection *c); /* for a request; reading may pause */
+void ctw_allowance_leave(struct ctw_connection *c);
 /* Does anything wait for the memory of other connections' messages? */
 bool ctw_connections_wait(const struct ctw_server *s);
 /* Drops connections that are slow with a large message while others wait for its memory. */

@@ -133,6 +133,29 @@ static void requests_a_second_are_bounded(void **state)
     close_bench(&b);
 }
 
+/* The same from many connections, one after another. */
+static void a_new_connection_brings_no_new_burst(void **state)
+{
+    (void)state;
+    struct bench b;
+    enum { N = 22, EACH = 50 };
+    open_bench(&b, 0);
+    int64_t since_ms = ctw_now_ms();
+    for (int i = 0; i < N; i++) {
+        int fd = connect_to(&b);
+        for (int k = 0; k < EACH; k++) {
+            ask(fd, CTW_OP_HEALTH, 1);
+            assert_true(take_reply(fd, patience_ms));
+        }
+        close(fd);
+        while (atomic_load(&b.n_lost) < i + 1)
+            sleep_ms(1);
+    }
+    int over = N * EACH - CTW_IPC_REQUESTS_AT_ONCE;
+    assert_true(ctw_now_ms() - since_ms >= (over - 1) * 1000 / CTW_IPC_REQUESTS_PER_S - 20);
+    close_bench(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -140,6 +163,7 @@ int main(void)
         cmocka_unit_test(strangers_leave_memory_to_clients),
         cmocka_unit_test(out_of_memory_between_two_requests),
         cmocka_unit_test(requests_a_second_are_bounded),
+        cmocka_unit_test(a_new_connection_brings_no_new_burst),
     };
     init_bench();
     return cmocka_run_group_tests(tests, NULL, NULL);
