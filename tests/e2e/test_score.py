@@ -170,6 +170,15 @@ class Refused(Score):
         self.assertFalse(self.meta.exists())
 
 
+class BadModel(Score):
+    def test_the_message_names_the_folder(self):
+        folder = self.dir / "broken"
+        folder.mkdir()
+        got = self.run_score("--model", folder)  # the last --model counts
+        self.assertEqual(got.returncode, 65, got.stderr)
+        self.assertIn(f"error: score: {folder}: ", got.stderr)
+
+
 class Streaming(Score):
     def test_a_result_comes_before_the_next_line(self):
         p = self.start()

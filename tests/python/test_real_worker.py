@@ -93,12 +93,12 @@ def test_no_answer_depends_on_the_others(checkpoint: Path) -> None:
 
 
 def test_load_errors(checkpoint: Path, tmp_path: Path) -> None:
-    """The exception's message is the worker's message."""
+    """The exception's message is the worker's message, with the folder."""
     for file in checkpoint.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     config = json.loads((checkpoint / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"hidden_act": "no_such_act"}))
-    with pytest.raises(CtworkerError, match="no_such_act"):
+    with pytest.raises(CtworkerError, match=f"^{tmp_path}: config.json: .*no_such_act"):
         CTWorkerLM(str(tmp_path))
     (tmp_path / "config.json").unlink()
     with pytest.raises(CtworkerError, match=r"config\.json"):

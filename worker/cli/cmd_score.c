@@ -228,6 +228,8 @@ static enum ctw_status run(struct score *s, const struct ctw_engine_options *opt
         sigaction(SIGINT, &action, NULL);
         sigaction(SIGTERM, &action, NULL);
         st = ctw_engine_open(&s->engine, opt, err);
+        if (st != CTW_OK)
+            (void)ctw_fail_prefix(err, "%s", opt->model_dir);
     }
     if (st == CTW_OK) {
         ctw_engine_get_info(s->engine, &s->info);

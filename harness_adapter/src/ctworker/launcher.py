@@ -263,7 +263,8 @@ class WorkerProcess:
             self.check_alive()
             return "starting", str(error)
         if reply["state"] == "failed":
-            raise CtworkerError(reply.get("message") or self.last_words() or "the worker has failed")
+            # The log names the folder, too; the reply only what is wrong with it.
+            raise CtworkerError(self._error_line() or reply.get("message") or "the worker has failed")
         return reply["state"], reply.get("message", "")
 
     def close(self) -> None:
