@@ -34,11 +34,17 @@ expect 64 err "a command is missing" --
 expect 64 err 'no command "scroe"; did you mean "score"; ctworker --help lists the commands' -- scroe
 expect 64 err 'no command "benchmark"; ctworker --help lists the commands' -- benchmark
 expect 64 err 'no command "--verbose"' -- --verbose
+n_commands=0
 for command in $("$worker" --help | sed -n 's/^  \([a-z]*\) .* .*/\1/p' | grep -v ctworker); do
     case $command in echo | lm_eval | "") continue ;; esac
     expect 0 out "Usage: ctworker $command" -- "$command" --help
     expect 64 err "unknown option --hepl; did you mean --help" -- "$command" --hepl
+    n_commands=$((n_commands + 1))
 done
+if [ $n_commands -lt 7 ]; then
+    echo "--help lists $n_commands commands, expected at least 7"
+    fail=1
+fi
 
 expect 64 err "--model DIR is missing (or set CTW_MODEL): the checkpoint folder" -- score
 expect 64 err "--hashes prints only the hashes; remove --identity" -- inspect --hashes --identity .
