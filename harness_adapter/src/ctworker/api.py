@@ -153,7 +153,8 @@ class Worker(Client):
 
     model: checkpoint folder or hub name. dtype: dtype of activations (auto, bfloat16, float16, float32).
     device: cpu, cuda, cuda:N; default: a GPU if there is one. options: `max_length`, `threads`, `memory_limit`,
-    `cpu_variant`, `revision`, `subfolder`, `cache_dir`, `worker_log`, `timeout`, `load_timeout`, as in docs/LM_EVAL.md.
+    `cpu_variant`, `worker_log`, `revision`, `subfolder`, `token`, `cache_dir`, `local_files_only`, `timeout`,
+    `load_timeout`, as in docs/LM_EVAL.md.
     """
 
     def __init__(
