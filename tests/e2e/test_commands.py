@@ -74,6 +74,19 @@ class Commands(unittest.TestCase):
             self.assertEqual([p.name for p in folder.iterdir()], ["broken.json"])
             self.assertFalse((a.dir / "w.sock").exists())
 
+    def test_only_ps_cleans_up(self):
+        """Other commands ask one worker, and leave the files of others alone."""
+        with w.Worker("--name", "dead") as a:
+            folder = a.runtime / "ctworker"
+            a.process.kill()
+            a.end()
+            (folder / "broken.json").write_text("{")
+            with w.Worker("--name", "alive", env={"XDG_RUNTIME_DIR": a.env["XDG_RUNTIME_DIR"]}) as b:
+                for command in (("info",), ("health", "alive"), ("stop", b.url)):
+                    out = b.command(*command)
+                    self.assertEqual((out.returncode, out.stderr), (0, ""))
+                self.assertEqual(sorted(p.name for p in folder.iterdir()), ["broken.json", "dead.json"])
+
     def test_no_answer(self):
         with tempfile.TemporaryDirectory(prefix="ctw-") as d:
             s = socket.socket(socket.AF_UNIX)

@@ -59,7 +59,8 @@ static enum ctw_status by_name(const struct ctw_registry_entry *list, int n, con
                     name);
 }
 
-enum ctw_status ctw_list_workers(struct ctw_registry_entry **out, int *n, struct ctw_err *err)
+enum ctw_status ctw_list_workers(bool sweep, struct ctw_registry_entry **out, int *n,
+                                 struct ctw_err *err)
 {
     char dir[CTW_URL_MAX], text[CTW_URL_MAX + 256];
     *out = NULL;
@@ -67,7 +68,7 @@ enum ctw_status ctw_list_workers(struct ctw_registry_entry **out, int *n, struct
     if (ctw_runtime_dir_passed_over(text, sizeof(text)) != NULL)
         ctw_warn("%s", text);
     enum ctw_status st = ctw_runtime_dir(dir, sizeof(dir), err);
-    return st == CTW_OK ? ctw_registry_list(dir, out, n, err) : st;
+    return st == CTW_OK ? ctw_registry_list(dir, sweep, out, n, err) : st;
 }
 
 static enum ctw_status find_url(const char *which, char url[CTW_URL_MAX], struct ctw_err *err)
@@ -81,7 +82,7 @@ static enum ctw_status find_url(const char *which, char url[CTW_URL_MAX], struct
             memcpy(url, e.url, CTW_URL_MAX);
         return st;
     }
-    enum ctw_status st = ctw_list_workers(&list, &n, err);
+    enum ctw_status st = ctw_list_workers(false, &list, &n, err);
     if (st == CTW_OK)
         st = which == NULL ? only_one(list, n, url, err) : by_name(list, n, which, url, err);
     ctw_free(list);

@@ -34,7 +34,7 @@ struct ctw_command_line ctw_client_command_line(const char *name, const char *sy
 
 /* The workers of this user, by name (ctw_registry_list()). A runtime folder that is ignored is
  * logged. */
-enum ctw_status ctw_list_workers(struct ctw_registry_entry **out, int *n,
+enum ctw_status ctw_list_workers(bool sweep, struct ctw_registry_entry **out, int *n,
                                  struct ctw_err *err) CTW_MUST_CHECK;
 /*
  * `which`: a URL, the name of a worker of this user, or NULL for the only worker that runs, not

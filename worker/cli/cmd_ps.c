@@ -54,7 +54,7 @@ static enum ctw_status list_workers(bool json, const char *token_file, struct ct
     int n = 0;
     enum ctw_status st = ctw_auth_client_token(token_file, worker.token, err);
     if (st == CTW_OK)
-        st = ctw_list_workers(&list, &n, err);
+        st = ctw_list_workers(true, &list, &n, err);
     if (st != CTW_OK)
         goto done;
     if (json)

@@ -73,7 +73,7 @@ static void find_process(struct target *t)
     for (int i = 0; i < BOOT_BYTES; i++)
         snprintf(boot + 2 * i, 3, "%02x", (unsigned char)t->boot[i]);
     if (ctw_runtime_dir(dir, sizeof(dir), NULL) != CTW_OK ||
-        ctw_registry_list(dir, &list, &n, NULL) != CTW_OK)
+        ctw_registry_list(dir, false, &list, &n, NULL) != CTW_OK)
         n = 0;
     for (int i = 0; i < n; i++) {
         if (strcmp(list[i].boot, boot) == 0 &&

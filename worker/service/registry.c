@@ -236,8 +236,27 @@ static int compare_entries(const void *a, const void *b)
                   ((const struct ctw_registry_entry *)b)->name);
 }
 
-enum ctw_status ctw_registry_list(const char *dir, struct ctw_registry_entry **out, int *n,
-                                  struct ctw_err *err)
+/* Is there a running worker in this file? */
+static bool read_running(const char *path, const char *file, bool sweep,
+                         struct ctw_registry_entry *e)
+{
+    struct ctw_err why;
+    int64_t holder;
+    if (read_entry(path, file, e, &why) != CTW_OK) {
+        if (sweep)
+            ctw_warn("%s", why.msg);
+        return false;
+    }
+    if (is_alive(e))
+        return true;
+    /* A process that holds its address may be about to write this file: then keep it. */
+    if (sweep && !is_held(e, &holder))
+        clean(path, e);
+    return false;
+}
+
+enum ctw_status ctw_registry_list(const char *dir, bool sweep, struct ctw_registry_entry **out,
+                                  int *n, struct ctw_err *err)
 {
     *out = NULL;
     *n = 0;
@@ -248,21 +267,11 @@ enum ctw_status ctw_registry_list(const char *dir, struct ctw_registry_entry **o
     for (struct dirent *f = readdir(d); f != NULL && st == CTW_OK; f = readdir(d)) {
         char path[CTW_REGISTRY_PATH_MAX];
         struct ctw_registry_entry e;
-        struct ctw_err why;
         if (!is_entry_name(f->d_name))
             continue;
         snprintf(path, sizeof(path), "%s/%s", dir, f->d_name);
-        if (read_entry(path, f->d_name, &e, &why) != CTW_OK) {
-            ctw_warn("%s", why.msg);
+        if (!read_running(path, f->d_name, sweep, &e))
             continue;
-        }
-        if (!is_alive(&e)) {
-            /* A process that holds its address may be about to write this file: then keep it. */
-            int64_t holder;
-            if (!is_held(&e, &holder))
-                clean(path, &e);
-            continue;
-        }
         struct ctw_registry_entry *list = ctw_realloc(*out, (size_t)*n + 1, sizeof(*list));
         if (list == NULL) {
             st = ctw_fail(err, CTW_ENOMEM, "out of memory");

@@ -1,8 +1,7 @@
 /*
  * The files that `ctworker ps` reads: one small JSON file per worker in the runtime folder
  * (ipc/endpoint.h), written when the worker listens, removed when it ends. A killed worker leaves
- * its file behind; ctw_registry_list() recognises it by the process's start time, and removes it
- * and its socket.
+ * its file behind; ctw_registry_list() recognises it by the process's start time.
  */
 #ifndef CTW_WORKER_REGISTRY_H
 #define CTW_WORKER_REGISTRY_H
@@ -39,11 +38,12 @@ enum ctw_status ctw_registry_add(const char *dir, struct ctw_registry_entry *ent
 void ctw_registry_remove(const char *path); /* "" is fine */
 
 /*
- * Running workers, by name; the caller frees *out with ctw_free(). Files of dead workers are
- * removed, unless a process holds their address. A file that cannot be read is reported and kept.
+ * Running workers, by name; the caller frees *out with ctw_free(). `sweep`: removes the files and
+ * sockets of dead workers, unless a process holds their address, and reports files that cannot be
+ * read; they are kept.
  */
-enum ctw_status ctw_registry_list(const char *dir, struct ctw_registry_entry **out, int *n,
-                                  struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_registry_list(const char *dir, bool sweep, struct ctw_registry_entry **out,
+                                  int *n, struct ctw_err *err) CTW_MUST_CHECK;
 
 /* Start time of a process in clock ticks since boot; -1: no such process, or it has ended. */
 int64_t ctw_process_started(pid_t pid);
