@@ -157,33 +157,79 @@ void ctw_worker_call_close(struct ctw_worker_call *call)
     ctw_client_close(call->client);
 }
 
-void ctw_json_write_slice(struct ctw_json_writer *w, const char *key, struct ctw_slice s)
+static void write_str(struct ctw_json_writer *w, struct ctw_slice s)
 {
     char text[CTW_ERR_MSG_MAX * 4 + 1]; /* CTW_IPC_STR_BYTES */
     ctw_slice_copy(s, text, sizeof(text));
-    ctw_json_write_key(w, key);
     ctw_json_write_string(w, text);
 }
 
-void ctw_json_write_hex(struct ctw_json_writer *w, const char *key, struct ctw_slice s)
+static void write_hex(struct ctw_json_writer *w, struct ctw_slice s)
 {
     char text[65] = "";
     for (size_t i = 0; i < s.n && i < 32; i++)
         snprintf(text + 2 * i, 3, "%02x", (unsigned char)s.data[i]);
-    ctw_json_write_key(w, key);
     ctw_json_write_string(w, text);
 }
 
-void ctw_json_write_key_uint(struct ctw_json_writer *w, const char *key, uint64_t v)
+static void write_map(struct ctw_json_writer *w, const struct ctw_schema *schema, const void *from)
 {
-    ctw_json_write_key(w, key);
-    ctw_json_write_uint(w, v);
+    ctw_json_write_open(w, '{');
+    ctw_json_write_members(w, schema, from);
+    ctw_json_write_close(w, '}');
 }
 
-void ctw_json_write_key_double(struct ctw_json_writer *w, const char *key, double v)
+static void write_list(struct ctw_json_writer *w, const struct ctw_schema *map,
+                       const struct ctw_list *list)
 {
-    ctw_json_write_key(w, key);
-    ctw_json_write_double(w, v);
+    ctw_json_write_open(w, '[');
+    for (size_t i = 0; i < list->n; i++)
+        if (map != NULL)
+            write_map(w, map, (const char *)list->data + i * map->size);
+        else
+            write_str(w, ((const struct ctw_slice *)list->data)[i]);
+    ctw_json_write_close(w, ']');
+}
+
+void ctw_json_write_member(struct ctw_json_writer *w, const struct ctw_schema *schema, int i,
+                           const void *from)
+{
+    const struct ctw_field *f = &schema->fields[i];
+    const void *at = (const char *)from + f->offset;
+    if (f->need == CTW_OPTIONAL && (*(const uint32_t *)from >> i & 1) == 0)
+        return;
+    ctw_json_write_key(w, f->key);
+    switch (f->type) {
+    case CTW_FIELD_UINT:
+        ctw_json_write_uint(w, *(const uint64_t *)at);
+        break;
+    case CTW_FIELD_FLOAT:
+        ctw_json_write_double(w, *(const double *)at);
+        break;
+    case CTW_FIELD_BOOL:
+        ctw_json_write_bool(w, *(const bool *)at);
+        break;
+    case CTW_FIELD_STR:
+        write_str(w, *(const struct ctw_slice *)at);
+        break;
+    case CTW_FIELD_BIN:
+        write_hex(w, *(const struct ctw_slice *)at);
+        break;
+    case CTW_FIELD_MAP:
+        write_map(w, f->map, at);
+        break;
+    case CTW_FIELD_STRS:
+    case CTW_FIELD_MAPS:
+        write_list(w, f->map, at);
+        break;
+    }
+}
+
+void ctw_json_write_members(struct ctw_json_writer *w, const struct ctw_schema *schema,
+                            const void *from)
+{
+    for (int i = 0; i < schema->n_fields; i++)
+        ctw_json_write_member(w, schema, i, from);
 }
 
 enum ctw_status ctw_json_print(struct ctw_json_writer *w, struct ctw_err *err)

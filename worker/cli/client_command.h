@@ -50,11 +50,12 @@ enum ctw_status ctw_call_worker(struct ctw_worker_call *call, const struct ctw_w
                                 int timeout_ms, struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_worker_call_close(struct ctw_worker_call *call);
 
-/* JSON output: a key with a slice as a string, a slice as hex, or a number. */
-void ctw_json_write_slice(struct ctw_json_writer *w, const char *key, struct ctw_slice s);
-void ctw_json_write_hex(struct ctw_json_writer *w, const char *key, struct ctw_slice s);
-void ctw_json_write_key_uint(struct ctw_json_writer *w, const char *key, uint64_t v);
-void ctw_json_write_key_double(struct ctw_json_writer *w, const char *key, double v);
+/* JSON output: the members that a map of the protocol has, without the brackets, or its member i.
+ * bin becomes hex. */
+void ctw_json_write_members(struct ctw_json_writer *w, const struct ctw_schema *schema,
+                            const void *from);
+void ctw_json_write_member(struct ctw_json_writer *w, const struct ctw_schema *schema, int i,
+                           const void *from);
 /* Prints the JSON as one line to standard output and frees the writer. */
 enum ctw_status ctw_json_print(struct ctw_json_writer *w, struct ctw_err *err) CTW_MUST_CHECK;
 

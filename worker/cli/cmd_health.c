@@ -25,11 +25,7 @@ static enum ctw_status print(const struct ctw_health_reply *r, bool json, struct
         return CTW_OK;
     }
     ctw_json_write_open(&w, '{');
-    ctw_json_write_slice(&w, "state", r->state);
-    ctw_json_write_slice(&w, "message", r->message);
-    ctw_json_write_hex(&w, "boot", r->boot);
-    ctw_json_write_key_uint(&w, "jobs", r->jobs);
-    ctw_json_write_key_uint(&w, "stalled_ms", r->stalled_ms);
+    ctw_json_write_members(&w, ctw_op_messages(CTW_OP_HEALTH)->reply, r);
     ctw_json_write_close(&w, '}');
     return ctw_json_print(&w, err);
 }

@@ -11,6 +11,7 @@
 static const char about[] =
     "Shows a running worker: its version, its models and how they run, its jobs and its limits.\n"
     "URL is the worker's address or name; the default is the only worker of this user.\n"
+    "--json prints the keys of docs/PROTOCOL.md, the url, and the percentage of each job.\n"
     "\n"
     "Exit codes: 0 success; 64 wrong command line, or several workers run; 66 no such worker;\n"
     "74 no answer; 77 token refused.\n";
@@ -18,40 +19,6 @@ static const char about[] =
 #define TEXT(s) (int)(s).n, (s).data
 
 /* ---- json ---- */
-
-static void write_model(struct ctw_json_writer *w, const struct ctw_model_map *m)
-{
-    ctw_json_write_open(w, '{');
-    ctw_json_write_slice(w, "name", m->name);
-    ctw_json_write_slice(w, "path", m->path);
-    ctw_json_write_slice(w, "state", m->state);
-    ctw_json_write_slice(w, "message", m->message);
-    if ((m->has & CTW_MODEL_READY_BITS) == CTW_MODEL_READY_BITS) {
-        ctw_json_write_slice(w, "architecture", m->architecture);
-        ctw_json_write_slice(w, "model_type", m->model_type);
-        ctw_json_write_slice(w, "identity", m->identity);
-        ctw_json_write_slice(w, "numerics", m->numerics);
-        ctw_json_write_slice(w, "backend", m->backend);
-        ctw_json_write_slice(w, "variant", m->variant);
-        ctw_json_write_slice(w, "device", m->device);
-        ctw_json_write_key_uint(w, "threads", m->threads);
-        ctw_json_write_slice(w, "dtype", m->dtype);
-        ctw_json_write_slice(w, "activations", m->activations);
-        ctw_json_write_key_uint(w, "max_length", m->max_length);
-        ctw_json_write_key_uint(w, "vocab", m->vocab);
-        ctw_json_write_key_uint(w, "params", m->params);
-        ctw_json_write_key_double(w, "weight_bits", m->weight_bits);
-        ctw_json_write_key_uint(w, "chunk_tokens", m->chunk_tokens);
-        ctw_json_write_key_uint(w, "pass_tokens", m->pass_tokens);
-        ctw_json_write_key_uint(w, "memory_planned", m->memory_planned);
-        ctw_json_write_key_uint(w, "memory_limit", m->memory_limit);
-        ctw_json_write_slice(w, "reason", m->reason);
-        ctw_json_write_slice(w, "products", m->products);
-        if (m->has >> CTW_MODEL_FIT_LENGTH & 1)
-            ctw_json_write_key_uint(w, "fit_length", m->fit_length);
-    }
-    ctw_json_write_close(w, '}');
-}
 
 /* Percentage of the job's tokens; a job without tokens is at 100 once its state is done. */
 static double percent_of(const struct ctw_job_map *j)
@@ -61,76 +28,39 @@ static double percent_of(const struct ctw_job_map *j)
     return 100 * (double)j->tokens_done / (double)j->tokens;
 }
 
-static void write_job(struct ctw_json_writer *w, const struct ctw_job_map *j)
+static void write_job(struct ctw_json_writer *w, const struct ctw_schema *schema,
+                      const struct ctw_job_map *j)
 {
     ctw_json_write_open(w, '{');
-    ctw_json_write_hex(w, "job", j->job);
-    ctw_json_write_slice(w, "model", j->model);
-    ctw_json_write_slice(w, "kind", j->kind);
-    ctw_json_write_slice(w, "state", j->state);
-    ctw_json_write_key_uint(w, "items_done", j->items_done);
-    ctw_json_write_key_uint(w, "items", j->items);
+    ctw_json_write_members(w, schema, j);
     if ((j->has & CTW_JOB_PROGRESS_BITS) == CTW_JOB_PROGRESS_BITS) {
-        ctw_json_write_key_uint(w, "tokens_done", j->tokens_done);
-        ctw_json_write_key_uint(w, "tokens", j->tokens);
-        ctw_json_write_key_double(w, "percent", percent_of(j));
-        ctw_json_write_key_double(w, "seconds_left", j->seconds_left);
+        ctw_json_write_key(w, "percent");
+        ctw_json_write_double(w, percent_of(j));
     }
     ctw_json_write_close(w, '}');
 }
 
-static void write_limits(struct ctw_json_writer *w, const struct ctw_limits_map *l)
-{
-    ctw_json_write_key(w, "limits");
-    ctw_json_write_open(w, '{');
-    ctw_json_write_key_uint(w, "message_bytes", l->message_bytes);
-    ctw_json_write_key_uint(w, "part_bytes", l->part_bytes);
-    ctw_json_write_key_uint(w, "fetch_bytes", l->fetch_bytes);
-    ctw_json_write_key_uint(w, "jobs", l->jobs);
-    ctw_json_write_key_uint(w, "job_items", l->job_items);
-    ctw_json_write_key_uint(w, "queue_bytes", l->queue_bytes);
-    ctw_json_write_key_uint(w, "ttl_s", l->ttl_s);
-    ctw_json_write_key_uint(w, "wait_ms", l->wait_ms);
-    ctw_json_write_key_uint(w, "request_bytes", l->request_bytes);
-    ctw_json_write_key_uint(w, "connections", l->connections);
-    ctw_json_write_key_uint(w, "unanswered", l->unanswered);
-    ctw_json_write_key_uint(w, "waiting", l->waiting);
-    ctw_json_write_key_uint(w, "requests_per_s", l->requests_per_s);
-    ctw_json_write_key_uint(w, "unhandled_bytes", l->unhandled_bytes);
-    ctw_json_write_close(w, '}');
-}
-
+/* The reply with its own keys; the worker's URL and each job's percentage are added. */
 static enum ctw_status print_json(const struct ctw_info_reply *r, const char *url,
                                   struct ctw_err *err)
 {
+    const struct ctw_schema *reply = ctw_op_messages(CTW_OP_INFO)->reply;
     struct ctw_json_writer w = {0};
     ctw_json_write_open(&w, '{');
     ctw_json_write_key(&w, "url");
     ctw_json_write_string(&w, url);
-    ctw_json_write_slice(&w, "version", r->version);
-    ctw_json_write_key_uint(&w, "protocol", r->protocol);
-    ctw_json_write_hex(&w, "boot", r->boot);
-    ctw_json_write_key_uint(&w, "pid", r->pid);
-    ctw_json_write_slice(&w, "state", r->state);
-    ctw_json_write_slice(&w, "message", r->message);
-    ctw_json_write_key_double(&w, "uptime_s", r->uptime_s);
-    if (r->has >> CTW_INFO_INSECURE & 1) {
-        ctw_json_write_key(&w, "insecure");
-        ctw_json_write_bool(&w, r->insecure);
+    for (int i = 0; i < reply->n_fields; i++) {
+        const struct ctw_field *f = &reply->fields[i];
+        if (f->offset != offsetof(struct ctw_info_reply, jobs)) {
+            ctw_json_write_member(&w, reply, i, r);
+            continue;
+        }
+        ctw_json_write_key(&w, f->key);
+        ctw_json_write_open(&w, '[');
+        for (size_t k = 0; k < r->jobs.n; k++)
+            write_job(&w, f->map, (const struct ctw_job_map *)r->jobs.data + k);
+        ctw_json_write_close(&w, ']');
     }
-    ctw_json_write_slice(&w, "nng", r->libraries.nng);
-    ctw_json_write_slice(&w, "msgpack", r->libraries.msgpack);
-    ctw_json_write_key(&w, "models");
-    ctw_json_write_open(&w, '[');
-    for (size_t i = 0; i < r->models.n; i++)
-        write_model(&w, (const struct ctw_model_map *)r->models.data + i);
-    ctw_json_write_close(&w, ']');
-    ctw_json_write_key(&w, "jobs");
-    ctw_json_write_open(&w, '[');
-    for (size_t i = 0; i < r->jobs.n; i++)
-        write_job(&w, (const struct ctw_job_map *)r->jobs.data + i);
-    ctw_json_write_close(&w, ']');
-    write_limits(&w, &r->limits);
     ctw_json_write_close(&w, '}');
     return ctw_json_print(&w, err);
 }

@@ -34,13 +34,20 @@ static void write_entry(struct ctw_json_writer *w, const struct ctw_registry_ent
                         const char *state)
 {
     ctw_json_write_open(w, '{');
-    ctw_json_write_slice(w, "name", ctw_slice_of(e->name));
-    ctw_json_write_key_uint(w, "pid", (uint64_t)e->pid);
-    ctw_json_write_slice(w, "state", ctw_slice_of(state));
-    ctw_json_write_slice(w, "models", ctw_slice_of(e->models));
-    ctw_json_write_slice(w, "url", ctw_slice_of(e->url));
-    ctw_json_write_slice(w, "boot", ctw_slice_of(e->boot));
-    ctw_json_write_key_uint(w, "started_unix_s", (uint64_t)e->started_unix_s);
+    ctw_json_write_key(w, "name");
+    ctw_json_write_string(w, e->name);
+    ctw_json_write_key(w, "pid");
+    ctw_json_write_int(w, e->pid);
+    ctw_json_write_key(w, "state");
+    ctw_json_write_string(w, state);
+    ctw_json_write_key(w, "models");
+    ctw_json_write_string(w, e->models);
+    ctw_json_write_key(w, "url");
+    ctw_json_write_string(w, e->url);
+    ctw_json_write_key(w, "boot");
+    ctw_json_write_string(w, e->boot);
+    ctw_json_write_key(w, "started_unix_s");
+    ctw_json_write_int(w, e->started_unix_s);
     ctw_json_write_key(w, "private");
     ctw_json_write_bool(w, e->is_private);
     ctw_json_write_close(w, '}');
