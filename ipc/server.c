@@ -86,8 +86,7 @@ static enum ctw_status start_threads(struct ctw_server *s, int n, struct ctw_err
                    : ctw_fail(err, CTW_ENOMEM, "cannot start a server thread: %s", strerror(rc));
 }
 
-/* The number of connections for which file descriptors remain after those for other uses. */
-static int count_places(void)
+int ctw_server_max_connections(void)
 {
     enum { OTHER_FILES = 256 };
     struct rlimit files;
@@ -133,7 +132,7 @@ enum ctw_status ctw_server_open(struct ctw_server **out, const struct ctw_server
     init_waiting(s);
     s->options = *options;
     ctw_rooms_init(s);
-    s->max_connections = count_places();
+    s->max_connections = ctw_server_max_connections();
     if (s->options.send_ms == 0)
         s->options.send_ms = STALL_MS;
     if (s->options.receive_ms == 0)

@@ -75,6 +75,10 @@ void ctw_server_close(struct ctw_server *s);
  * Thread-safe; does not block. */
 void ctw_server_wake(struct ctw_server *s, uint64_t key);
 
+/* The number of connections for which file descriptors remain after those for other uses, at most
+ * CTW_IPC_CONNECTIONS. Raises the process's soft limit on open files as far as necessary. */
+int ctw_server_max_connections(void);
+
 /* The address to dial, with the actual port. */
 const char *ctw_server_url(const struct ctw_server *s);
 

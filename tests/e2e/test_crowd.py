@@ -89,6 +89,21 @@ class Crowd(unittest.TestCase):
                 s.close()
             silent.close()
 
+    def test_few_open_files(self):
+        """info tells the connections that there are, not those that there could be."""
+        with w.tempfile.TemporaryDirectory(prefix="ctw-") as d:
+            program = Path(d, "few")
+            program.write_text(f'#!/bin/sh\nulimit -n 400\nexec {w.FAKE} "$@"\n')
+            program.chmod(0o700)
+            with w.Worker(program=program) as a, a.client() as c:
+                self.assertEqual(c.call("info")["limits"]["connections"], 200)
+                others = [connect(a) for _ in range(199)]
+                with self.assertRaises((AssertionError, ConnectionError)):
+                    connect(a)
+                until(lambda: "all 200 connections are in use" in a.text())
+                for s in others:
+                    s.close()
+
     def test_a_client_that_reads_nothing(self):
         """300 requests, and no reply read: the worker still answers `health` of others within a second."""
         with w.Worker() as a:

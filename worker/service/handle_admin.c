@@ -205,7 +205,7 @@ enum ctw_status ctw_handle_info(struct ctw_handler_call *c, struct ctw_err *err)
                                         .ttl_s = CTW_IPC_TTL_S,
                                         .wait_ms = CTW_IPC_WAIT_MS,
                                         .request_bytes = CTW_IPC_REQUEST_BYTES,
-                                        .connections = CTW_IPC_CONNECTIONS,
+                                        .connections = (uint64_t)c->service->max_connections,
                                         .unanswered = CTW_IPC_UNANSWERED,
                                         .waiting = CTW_IPC_WAITING,
                                         .requests_per_s = CTW_IPC_REQUESTS_PER_S,

@@ -20,6 +20,7 @@ struct ctw_service {
     int64_t started_ms;
     const char *allow_load;      /* clients may load models below this folder; NULL: no models */
     const struct ctw_auth *auth; /* tokens that clients need; NULL: they need none */
+    int max_connections;         /* open at the same time */
     bool insecure;               /* listens on tcp without tokens */
     atomic_llong n_requests;
     atomic_llong refused_ms; /* when a refusal was last logged */

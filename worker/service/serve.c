@@ -209,7 +209,8 @@ static enum ctw_status start(struct serve *s, struct ctw_err *err)
     s->service = (struct ctw_service){.queue = &s->queue,
                                       .version = s->options->version,
                                       .started_ms = ctw_now_ms(),
-                                      .allow_load = s->options->allow_load};
+                                      .allow_load = s->options->allow_load,
+                                      .max_connections = ctw_server_max_connections()};
     if (getrandom(s->service.boot, CTW_BOOT_BYTES, 0) != CTW_BOOT_BYTES)
         return ctw_fail(err, CTW_EIO, "no random bytes: %s", strerror(errno));
     enum ctw_status st = set_access(s, err);
