@@ -43,6 +43,17 @@ def test_wrong_arguments_of_a_bench(args, words):
     assert code == 2 and words in err
 
 
+@pytest.mark.parametrize("args, words", [
+    ([], "--before TREE and --build DIR (or --bundle DIR) are needed"),
+    (["--before", "t", "--build", "b", "--parts", "bits,heat"], "no part heat; there are bits, rates, load"),
+    (["--before", "t", "--build", "b", "--models", "gpt:w4a16"], "gpt:w4a16: expected SHAPE:FORMAT"),
+    (["--before", "t", "--build", "b", "--reps", "0"], "--reps must be more than 0"),
+])
+def test_wrong_arguments_of_a_comparison_with_a_version(args, words):
+    code, _, err = ask("before_after", *args)
+    assert code == 2 and words in err
+
+
 def test_the_parts_of_run():
     code, out, _ = ask("run", "--list")
     assert code == 0 and "faults " in out

@@ -72,6 +72,11 @@ static const struct kind kinds[] = {
     {"int4 activation order, int8 zeros", PACK, 4, CTW_BF16, 32, INT8_ZEROS, true, false, 0, 35, 4224},
     {"int4 by index, 576 groups, fp16", PACK, 4, CTW_F16, 32, PACKED_ZEROS, true, false, 0, 12, 18432},
     {"int8 by index, packed zeros, fp16", PACK, 8, CTW_F16, 64, PACKED_ZEROS, true, false, 0, 22, 2176},
+    {"int1 by index, int8 zeros", PACK, 1, CTW_F16, 16, INT8_ZEROS, true, false, 0, 13, 528},
+    {"int6 by index, packed zeros", PACK, 6, CTW_BF16, 64, PACKED_ZEROS, true, false, 0, 35, 1088},
+    {"int7 by index, whole codes", PACK, 7, CTW_F16, 32, PACKED_ZEROS, true, true, 0, 21, 1056},
+    {"int8 by index, int8 zeros", PACK, 8, CTW_BF16, 128, INT8_ZEROS, true, false, 0, 30, 4352},
+    {"int4 by index, odd index", PACK, 4, CTW_BF16, 32, NO_ZEROS, true, false, -4, 35, 1056},
     {"int4 odd scales", PACK, 4, CTW_BF16, 32, NO_ZEROS, false, false, -1, 35, 1056},
     {"int4 odd zeros", PACK, 4, CTW_BF16, 32, PACKED_ZEROS, false, false, -2, 35, 1056},
     /* The fewest columns of which unit * per_unit >> 31 is not the group of all. */

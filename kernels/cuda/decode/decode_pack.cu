@@ -2,8 +2,8 @@
  * Pack-quantized weights decoded into matrices: bit-equal to kernels/formats, except for a NaN's
  * payload.
  *
- * Kernels: pack_fast (groups of whole units, to the scales' own 16-bit type); and pack_any, for
- * every other layout, alignment and type, and for columns that name their groups.
+ * Kernels: pack_fast (groups of whole units) and pack_indexed (each column names its group), both to
+ * the scales' own 16-bit type; and pack_any, for every other layout, alignment and type.
  */
 #include "kernels/cuda/decode/decode_pack.cuh"
 #include "kernels/formats/pack_quantized/decode.h"
@@ -114,6 +114,54 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
+/*
+ * Like pack_fast, but scales and zero points are gathered for each column. A row has few groups, so
+ * the gathers of a warp hit the same lines of the L1 cache. ZEROS: the weight has zero points.
+ */
+template <int BITS, typename T, bool ZEROS>
+__global__ void __launch_bounds__(THREADS)
+    pack_indexed(const __grid_constant__ struct plane p, const __grid_constant__ struct source s)
+{
+    uint32_t unit, r0;
+    if (!plane_place(p, &unit, &r0))
+        return;
+    const uint4 *index = (const uint4 *)s.data.part[CTW_PART_GROUP_INDEX] + unit * 2;
+    const uint4 low = index[0], high = index[1];
+    const uint32_t group[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+    const T *scales = (const T *)s.data.part[CTW_PART_SCALE];
+    const struct unit_words at = words_of<BITS>(unit, s.w.whole_codes);
+    T *dst = (T *)p.dst + plane_at(p, r0) + unit * 8;
+    uint32_t row[ROWS], word[ROWS][WORDS<BITS>], zero[ROWS][8], scale[ROWS][8];
+    plane_rows(p, r0, row);
+#pragma unroll
+    for (int i = 0; i < ROWS; i++)
+        load_words<BITS>(s, row[i], at, word[i]);
+#pragma unroll
+    for (int c = 0; c < 8; c++) {
+        int32_t z[ROWS];
+        if (ZEROS)
+            pack_zeros<BITS>(s, row, group[c], z);
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) {
+            scale[i][c] = bits_of(scales[(uint64_t)row[i] * (uint32_t)s.w.scale_stride + group[c]]);
+            zero[i][c] = integer_bits<T>(ZEROS ? z[i] : 1 << (BITS - 1));
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        if (r0 + i >= p.n_rows)
+            break;
+        uint32_t pair[4];
+        code_pairs<BITS, T>(word[i], at, s.w.whole_codes, pair);
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            pair[c] = pair_value<T>(pair_number<BITS, T>(pair[c]),
+                                    lower(zero[i][2 * c], zero[i][2 * c + 1]),
+                                    lower(scale[i][2 * c], scale[i][2 * c + 1]));
+        store16((uint4 *)(dst + (uint64_t)i * p.k), make_uint4(pair[0], pair[1], pair[2], pair[3]));
+    }
+}
+
 /* Codes 8 * unit .. of a row: `bits` bytes from byte unit * bits on. Past the row's end they are
  * 0. */
 static __device__ __forceinline__ void unit_codes(const struct ctw_weight &w, const uint8_t *row,
@@ -194,31 +242,45 @@ __global__ void __launch_bounds__(THREADS)
 
 /* ---- choosing ----------------------------------------------------------------------------- */
 
-/* Does pack_fast support it, groups aside? Rows begin at words, so whole units have aligned words. */
+/* Do the kernels for 16-bit types support it, groups aside? Rows begin at words, so whole units have
+ * aligned words. */
 static bool suits(const struct plane *p, const struct source *s, enum ctw_dtype dtype)
 {
     const struct ctw_weight *w = &s->w;
-    return !w->indexed && p->k % 8 == 0 && ctw_cuda_aligned16(p->dst) && dtype == w->dtype &&
-           dtype != CTW_F32 && is_aligned(s->data.part[CTW_PART_SCALE], 2) &&
+    return p->k % 8 == 0 && ctw_cuda_aligned16(p->dst) && dtype == w->dtype && dtype != CTW_F32 &&
+           is_aligned(s->data.part[CTW_PART_SCALE], 2) &&
            is_aligned(s->data.part[CTW_PART_VALUES], w->bits == 8 ? 8 : 4) &&
-           (!w->zero_packed || is_aligned(s->data.part[CTW_PART_ZERO_POINT], 4));
+           (!w->zero_packed || is_aligned(s->data.part[CTW_PART_ZERO_POINT], 4)) &&
+           (!w->indexed || ctw_cuda_aligned16(s->data.part[CTW_PART_GROUP_INDEX]));
 }
 
-/* False: pack_fast does not support these groups. */
+template <int BITS, typename T>
 static bool decode_fast(cudaStream_t stream, struct plane *p, const struct source *s)
 {
+    const dim3 blocks = plane_cut(p, 8);
+    if (s->w.indexed && s->w.symmetric) {
+        pack_indexed<BITS, T, false><<<blocks, THREADS, 0, stream>>>(*p, *s);
+        return true;
+    }
+    if (s->w.indexed) {
+        pack_indexed<BITS, T, true><<<blocks, THREADS, 0, stream>>>(*p, *s);
+        return true;
+    }
     uint64_t units = p->k / 8, group_units = (uint64_t)s->w.group_size / 8;
     if (s->w.group_size % 8 != 0 || units * group_units >= (uint64_t)1 << 31)
         return false;
-    const dim3 blocks = plane_cut(p, 8);
     uint32_t per_unit = (uint32_t)((((uint64_t)1 << 31) + group_units - 1) / group_units);
+    pack_fast<BITS, T><<<blocks, THREADS, 0, stream>>>(*p, *s, per_unit);
+    return true;
+}
+
+/* False: pack_fast does not support these groups. */
+static bool decode_suited(cudaStream_t stream, struct plane *p, const struct source *s)
+{
 #define CASE(bits)                                                                                       \
     case bits:                                                                                           \
-        if (s->w.dtype == CTW_BF16)                                                                      \
-            pack_fast<bits, __nv_bfloat16><<<blocks, THREADS, 0, stream>>>(*p, *s, per_unit);            \
-        else                                                                                             \
-            pack_fast<bits, __half><<<blocks, THREADS, 0, stream>>>(*p, *s, per_unit);                   \
-        return true;
+        return s->w.dtype == CTW_BF16 ? decode_fast<bits, __nv_bfloat16>(stream, p, s)                   \
+                                      : decode_fast<bits, __half>(stream, p, s);
     switch (s->w.bits) {
         CASE(1)
         CASE(2)
@@ -237,7 +299,7 @@ static bool decode_fast(cudaStream_t stream, struct plane *p, const struct sourc
 void ctw_cuda_decode_pack(cudaStream_t stream, struct plane *p, const struct source *s,
                           enum ctw_dtype dtype)
 {
-    if (suits(p, s, dtype) && decode_fast(stream, p, s))
+    if (suits(p, s, dtype) && decode_suited(stream, p, s))
         return;
     const dim3 blocks = plane_cut(p, 8);
     bool whole = p->k % 8 == 0 && ctw_cuda_aligned16(p->dst);
