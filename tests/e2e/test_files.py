@@ -145,6 +145,22 @@ class Cut(unittest.TestCase):
                 self.assertEqual(len(errors), 1, said)
                 self.assertRegex(errors[0], f"score: {SINGLE}: .*load the model again")
 
+    def test_for_a_moment_only(self):
+        """What the pass read as zeros stays so, also if the file is whole again: it must not score."""
+        with tempfile.TemporaryDirectory(prefix="ctw-") as d:
+            shutil.copytree(model("deep"), f"{d}/deep")
+            with w.Worker(*SLOW, program=WORKER, models=[f"{d}/deep"], env=environment()) as a, a.client() as c:
+                want = c.run_pairs(slow_pairs(1))
+                job = c.pairs(slow_pairs(1))
+                wait_for_layer(c, job, 2)
+                cut(f"{d}/deep/{SINGLE}")
+                time.sleep(0.3)  # the pass reads what is missing
+                shutil.copy(f"{model('deep')}/{SINGLE}", f"{d}/deep/{SINGLE}")
+                if c.wait(job)["state"] == "done":  # it was slow, and read nothing meanwhile
+                    self.assertEqual(c.fetch(job), want)
+                else:
+                    self.assertRegex(refusal(c)[1], f"{SINGLE}: .*load the model again")
+
     def test_a_gpu_that_loads(self):
         with tempfile.TemporaryDirectory(prefix="ctw-") as d:
             shutil.copytree(model("deep"), f"{d}/deep")

@@ -117,10 +117,17 @@ class Record(Score):
         self.check(got.stdout, len(ITEMS))
         self.assertEqual(json.loads(self.meta.read_text())["items"], len(ITEMS))
 
-    def test_a_longer_old_one_is_replaced(self):
+    def test_longer_old_files_are_replaced(self):
         self.meta.write_text("x" * 5000)
+        self.out.write_text("x" * 1_000_000)
         self.assertEqual(self.run_score("--out", self.out).returncode, 0)
         self.assertTrue(json.loads(self.meta.read_text())["complete"])
+        self.check(self.out.read_text(), len(ITEMS))
+
+    def test_none_beside_a_descriptor(self):
+        got = self.run_score("--out", "/dev/fd/1", before=f"exec >{self.out}; exec")
+        self.assertEqual(got.returncode, 0, got.stderr)
+        self.check(self.out.read_text(), len(ITEMS))
 
     def test_of_a_killed_run_is_not_complete(self):
         p = self.start("--out", self.out, **SLOW)
@@ -159,6 +166,7 @@ class Refused(Score):
         self.out.write_text(TEXT)
         self.refused(64, "the output is the same file as the input", "--in", self.out, "--out", self.out)
         self.refused(64, "the record is the same file as", "--out", self.out, "--meta", self.out)
+        self.refused(64, "the record is the same file as", "--in", self.out, "--meta", self.out)
         self.assertEqual(self.out.read_text(), TEXT)
 
     def test_old_results_stay_until_the_first_line_is_good(self):
@@ -210,23 +218,41 @@ class Streaming(Score):
     def test_nothing_to_score(self):
         got = self.run_score("--out", self.out, text="\n")
         self.assertEqual((got.returncode, self.out.read_text()), (0, ""), got.stderr)
-        self.assertEqual(json.loads(self.meta.read_text())["items"], 0)
+        meta = self.meta.read_text()
+        self.assertEqual((json.loads(meta)["items"], meta.index("\n")), (0, len(meta) - 1))
         got = self.run_score(text='{"tokens": [1]}\n' * 1000)
         self.assertEqual((got.returncode, len(got.stdout.splitlines())), (0, 1000), got.stderr)
+
+    @staticmethod
+    def memory(p):
+        """The most that was held so far, in KiB."""
+        status = Path(f"/proc/{p.pid}/status").read_text()
+        return next(int(x.split()[1]) for x in status.splitlines() if x.startswith("VmHWM"))
 
     @unittest.skipIf(SANITIZED, "sanitizers keep what was freed")
     def test_memory_does_not_grow_with_the_input(self):
         def write(n):
             p.stdin.write('{"tokens": [1, 2, 3, 4]}\n' * n)
             p.stdin.flush()
-            status = Path(f"/proc/{p.pid}/status").read_text()
-            return next(int(x.split()[1]) for x in status.splitlines() if x.startswith("VmHWM"))
+            return self.memory(p)
 
         p = self.start("--out", "/dev/null")
         before = write(10_000)
         self.assertLess(write(200_000) - before, 16 << 10, "KiB")  # more than 30 MB if all lines were held
         p.communicate(timeout=60 * w.PATIENCE)
         self.assertEqual(p.returncode, 0)
+
+    @unittest.skipIf(SANITIZED, "sanitizers keep what was freed")
+    def test_memory_does_not_grow_with_results_that_nobody_reads(self):
+        source = self.dir / "in.jsonl"
+        most = []
+        for n in (10_000, 300_000):
+            source.write_text('{"tokens": [1, 2, 3, 4]}\n' * n)
+            p = self.start("--in", source)
+            time.sleep(1)
+            most.append(self.memory(p))
+            self.end(p)
+        self.assertLess(most[1] - most[0], 16 << 10, "KiB")
 
 
 class Ends(Score):
@@ -240,12 +266,16 @@ class Ends(Score):
         self.assertEqual((meta["complete"], meta["items"], meta["scored_tokens"]), (False, n, 2 * n))
 
     def test_a_size_limit_of_standard_output_leaves_whole_lines(self):
-        self.out.write_text("kept\n")
-        got = self.run_score("--threads", "1", before=f"ulimit -f 64; exec >>{self.out}; exec")
-        self.assertEqual(got.returncode, 74, got.stderr)
-        text = self.out.read_text()
-        self.assertTrue(text.startswith("kept\n"))
-        self.check(text[5:])
+        """What was in the file before stays; what the shell writes afterwards follows the last line."""
+        for to in (">>", ">"):
+            self.out.write_text("kept\n")
+            got = self.run_score("--threads", "1", before=f"ulimit -f 64; exec {to}{self.out}; "
+                                 'run() { "$@"; code=$?; echo end; exit $code; }; run')
+            self.assertEqual(got.returncode, 74, got.stderr)
+            text = self.out.read_text()
+            self.assertEqual(text.startswith("kept\n"), to == ">>")
+            self.assertTrue(text.endswith("\nend\n"), text[-80:])
+            self.check(text.removeprefix("kept\n").removesuffix("end\n"))
 
     def test_a_full_disk_ends_it_while_the_input_is_silent(self):
         p = self.start("--out", "/dev/full")

@@ -1,5 +1,6 @@
-/* The engine on a checkpoint that this test writes: one layer of a Llama, all values simple. Once on the
- * CPU, and once on the fake GPU (tests/service/fake_device.c). */
+/* The engine on a checkpoint that this test writes: one layer of a Llama, all values simple. Once
+ * on the CPU, and once on the fake GPU (tests/service/fake_device.c). */
+#include <fcntl.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -8,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -291,6 +293,38 @@ static void progress_counts_all_passes(void **state)
     ctw_engine_close(e);
 }
 
+struct touch {
+    int64_t calls, at; /* at: the call that touches the file; -1: none */
+};
+
+static void touches(void *arg, const struct ctw_progress *p)
+{
+    static const struct timespec other_times[2] = {{.tv_sec = 1}, {.tv_sec = 1}};
+    struct touch *t = arg;
+    char path[256];
+    assert_true(p->tok_done <= p->tok_total);
+    path_of(path, sizeof(path), "model.safetensors");
+    if (t->calls++ == t->at)
+        assert_int_equal(utimensat(AT_FDCWD, path, other_times, 0), 0);
+}
+
+/* The weights' file is written to during the pass, and holds the same bytes. */
+static void a_repeated_pass_counts_once(void **state)
+{
+    (void)state;
+    struct ctw_err err;
+    struct touch once = {.at = -1}, twice = {0};
+    struct ctw_engine *e = open_engine();
+    struct ctw_seq seqs[] = {sequence(0), sequence(1)};
+    const struct ctw_hooks untouched = {.arg = &once, .progress = touches};
+    const struct ctw_hooks touched = {.arg = &twice, .progress = touches};
+    assert_int_equal(ctw_engine_score(e, &seqs[0], 1, &untouched, &err), CTW_OK);
+    assert_int_equal(ctw_engine_score(e, &seqs[1], 1, &touched, &err), CTW_OK);
+    assert_memory_equal(logprob[1], logprob[0], sizeof(logprob[0]));
+    assert_int_equal(twice.calls, (strcmp(backend, "cuda") == 0 ? 1 : 2) * once.calls);
+    ctw_engine_close(e);
+}
+
 /* Reading the weights may take minutes: with reading stopped, only options that are in order get
  * that far. */
 static void wrong_options_are_refused_before_the_weights_are_read(void **state)
@@ -418,7 +452,8 @@ static void failed_allocations_are_reported(void **state)
         struct ctw_engine *e = NULL;
         struct ctw_err err;
         struct ctw_seq seq = sequence(0);
-        const struct ctw_engine_options opt = {.model_dir = dir, .backend = backend, .n_threads = 1};
+        const struct ctw_engine_options opt = {
+            .model_dir = dir, .backend = backend, .n_threads = 1};
         ctw_mem_fail_at(n);
         st = ctw_engine_open(&e, &opt, &err);
         if (st == CTW_OK)
@@ -623,6 +658,7 @@ int main(void)
         cmocka_unit_test(a_changed_file_is_noticed),
         cmocka_unit_test(cancelling_leaves_no_trace),
         cmocka_unit_test(progress_counts_all_passes),
+        cmocka_unit_test(a_repeated_pass_counts_once),
         cmocka_unit_test(buffers_grow_in_leaps),
         cmocka_unit_test(wrong_options_are_refused_before_the_weights_are_read),
         cmocka_unit_test(an_open_model_is_taken_over),

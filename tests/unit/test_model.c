@@ -254,6 +254,8 @@ static void identity_tells_checkpoints_apart(void **state)
     struct checkpoint *c = *state;
     char first[65], other[65], moved[65];
     read_identity(c, 1, first);
+    /* By hashlib and xxhash for Python, as docs/PROTOCOL.md defines it. */
+    assert_string_equal(first, "91b7853e798f4966fd87e768ad8f85b6cf7d3df9eb400e9739f9f6d29767cd6b");
     read_identity(c, 3, other);
     assert_string_equal(other, first);
     c->config = BF16_CONFIG ", \"rope_theta\": 5000";
@@ -339,7 +341,7 @@ static void biases(void **state)
     ctw_model_close(open_ok(c));
     c->config = BF16_CONFIG;
     expect_refusal(c, "model.safetensors: " LAYER "self_attn.q_proj.bias (BF16 [32]) and 3 more "
-                       "tensors have no use");
+                      "tensors have no use");
 }
 
 static void tied_heads(void **state)
@@ -385,7 +387,8 @@ static void tensors_must_fit_the_config(void **state)
     expect_refusal(c, "model.norm.weight: found U16 [32], expected BF16, F16 or F32 [32]");
     find(c, "model.norm.weight")->dtype = "BF16";
     add(c, "model.layers.1.input_layernorm.weight", "BF16", "32", 64, NULL);
-    expect_refusal(c, "model.layers.1.input_layernorm.weight (BF16 [32]) has no use in a llama model");
+    expect_refusal(c,
+                   "model.layers.1.input_layernorm.weight (BF16 [32]) has no use in a llama model");
 }
 
 static void harmless_leftovers(void **state)
