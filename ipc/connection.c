@@ -251,10 +251,10 @@ static void on_received(void *arg)
     int rc = nng_aio_result(c->rx);
     c->rx_busy = false;
     if (rc != 0) {
-        snprintf(why, sizeof(why),
-                 "%zu of a request's %zu bytes arrived, but none in the last %d ms", c->got,
-                 c->want, s->options.receive_ms);
-        ctw_connection_drop(c, rc == NNG_ETIMEDOUT && c->state == CTW_RECEIVING_BODY ? why : NULL);
+        snprintf(why, sizeof(why), "it has sent no byte of its request for %d ms (%zu arrived)",
+                 s->options.receive_ms, c->got);
+        bool stalled = rc == NNG_ETIMEDOUT && c->state != CTW_RECEIVING_HELLO;
+        ctw_connection_drop(c, stalled ? why : NULL);
     }
     if (c->closing) {
         if (c->receiving != NULL)

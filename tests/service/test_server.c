@@ -56,6 +56,29 @@ static void a_client_that_reads_nothing_costs_only_itself(void **state)
     close_bench(&b);
 }
 
+/* A client that stalls in the middle of its request is named, even if it stalls in the frame. */
+static void who_stalls_is_told(void **state)
+{
+    (void)state;
+    struct bench b;
+    char log[4096];
+    int saved;
+    open_bench(&b, patience_ms);
+    FILE *f = begin_log(&saved);
+    int in_frame = connect_to(&b), in_body = connect_to(&b);
+    assert_int_equal(write(in_frame, "\1\0\0", 3), 3);
+    begin_request(in_body, 100);
+    while (atomic_load(&b.n_lost) < 2)
+        sleep_ms(1);
+    end_log(f, saved, log, sizeof(log));
+    assert_non_null(strstr(log, "it has sent no byte of its request for "));
+    assert_non_null(strstr(log, "(3 arrived)"));
+    assert_non_null(strstr(log, "(0 arrived)"));
+    close(in_frame);
+    close(in_body);
+    close_bench(&b);
+}
+
 /* Small replies too: eventually the socket's buffers are full. */
 static void requests_without_end_are_not_read(void **state)
 {
@@ -305,6 +328,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_client_that_reads_nothing_costs_only_itself),
+        cmocka_unit_test(who_stalls_is_told),
         cmocka_unit_test(requests_without_end_are_not_read),
         cmocka_unit_test(replies_that_nobody_takes_make_room),
         cmocka_unit_test(too_large_a_request_is_refused),
