@@ -176,6 +176,32 @@ struct qkv_shape {
     int n_head, n_kv, head, rot_dim;
 };
 
+/* The variant's q and k are near those in `want`, and its v is equal. */
+static void variant_agrees(const char *v, struct ctw_op_qkv op, const struct buf want[3],
+                           const int64_t sizes[3])
+{
+    struct ctw_backend *be = backend(v, 2);
+    struct buf got[3];
+    for (int i = 0; i < 3; i++)
+        got[i] = buf_open(want[i].bytes, 2 * (size_t)rng_below(9));
+    op.q = got[0].p, op.k = got[1].p, op.v = got[2].p;
+    OK(ctw_qkv(be, &op, &last_err));
+    for (int i = 0; i < 2; i++) {
+        for (int64_t e = 0; e < sizes[i]; e++) {
+            double w = ctw_load_float(want[i].p, op.dtype, e);
+            /* Normalised, |a| and |b| are below sqrt(head) times a norm weight (< 5.5); otherwise
+             * below 13. A few roundings of each, which may cancel. */
+            double size = op.q_norm != NULL ? 5.5 * sqrt(op.head) : 13;
+            near(ctw_load_float(got[i].p, op.dtype, e), w,
+                 (op.head / 8 + 12) * 0x1p-24 * size + 2 * half_step(op.dtype, w), v, e);
+        }
+    }
+    assert_memory_equal(got[2].p, want[2].p, want[2].bytes);
+    for (int i = 0; i < 3; i++)
+        buf_close(&got[i]);
+    ctw_backend_close(be);
+}
+
 static void qkv_agrees(void **state)
 {
     (void)state;
@@ -214,33 +240,13 @@ static void qkv_agrees(void **state)
             op.k_norm = element(norms.p, op.norm_dtype, h->head);
         }
         int64_t sizes[3] = {N * n_q, N * n_kv, N * n_kv};
-        struct buf want[3], got[3];
+        struct buf want[3];
         for (int i = 0; i < 3; i++)
             want[i] = buf_open((size_t)sizes[i] * ctw_dtype_bytes(dtype), 0);
         op.q = want[0].p, op.k = want[1].p, op.v = want[2].p;
         OK(ctw_qkv(c, &op, &last_err));
-        const char *v;
-        for (int j = 0; (v = fast_variant(j)) != NULL; j++) {
-            struct ctw_backend *be = backend(v, 2);
-            for (int i = 0; i < 3; i++)
-                got[i] = buf_open(want[i].bytes, 2 * (size_t)rng_below(9));
-            op.q = got[0].p, op.k = got[1].p, op.v = got[2].p;
-            OK(ctw_qkv(be, &op, &last_err));
-            for (int i = 0; i < 2; i++) {
-                for (int64_t e = 0; e < sizes[i]; e++) {
-                    double w = ctw_load_float(want[i].p, dtype, e);
-                    /* Normalised, |a| and |b| are below sqrt(head) times a norm weight (< 5.5);
-                     * otherwise below 13. A few roundings of each, which may cancel. */
-                    double size = op.q_norm != NULL ? 5.5 * sqrt(h->head) : 13;
-                    near(ctw_load_float(got[i].p, dtype, e), w,
-                         (h->head / 8 + 12) * 0x1p-24 * size + 2 * half_step(dtype, w), v, e);
-                }
-            }
-            assert_memory_equal(got[2].p, want[2].p, want[2].bytes);
-            for (int i = 0; i < 3; i++)
-                buf_close(&got[i]);
-            ctw_backend_close(be);
-        }
+        for (int j = 0; fast_variant(j) != NULL; j++)
+            variant_agrees(fast_variant(j), op, want, sizes);
         for (int i = 0; i < 3; i++)
             buf_close(&want[i]);
         buf_close(&qkv);
