@@ -1,5 +1,5 @@
-/* The engine on a checkpoint that this test writes: one layer of a Llama, all values simple. Once
- * on the CPU, and once on the fake GPU (tests/service/fake_device.c). */
+/* The engine on a checkpoint of one layer, once on the CPU, and once on the fake GPU
+ * (tests/service/fake_device.c). */
 #include <fcntl.h>
 #include <math.h>
 #include <setjmp.h>
@@ -15,85 +15,11 @@
 #include <cmocka.h>
 
 #include "base/mem.h"
+#include "tiny_model.h"
 #include "worker/engine/engine.h"
-#include "worker/weights/provider.h"
-
-enum { HIDDEN = 16, INNER = 24, VOCAB = 10, N_TENSORS = 11 };
-
-static const struct {
-    const char *name;
-    int rows, cols; /* cols 0: a vector */
-} tensors[N_TENSORS] = {
-    {"model.embed_tokens.weight", VOCAB, HIDDEN},
-    {"model.layers.0.self_attn.q_proj.weight", HIDDEN, HIDDEN},
-    {"model.layers.0.self_attn.k_proj.weight", HIDDEN, HIDDEN},
-    {"model.layers.0.self_attn.v_proj.weight", HIDDEN, HIDDEN},
-    {"model.layers.0.self_attn.o_proj.weight", HIDDEN, HIDDEN},
-    {"model.layers.0.mlp.gate_proj.weight", INNER, HIDDEN},
-    {"model.layers.0.mlp.up_proj.weight", INNER, HIDDEN},
-    {"model.layers.0.mlp.down_proj.weight", HIDDEN, INNER},
-    {"model.layers.0.input_layernorm.weight", HIDDEN, 0},
-    {"model.layers.0.post_attention_layernorm.weight", HIDDEN, 0},
-    {"model.norm.weight", HIDDEN, 0},
-};
 
 static const char *backend;
 static char dir[] = "/tmp/ctw_test_engine_XXXXXX";
-
-static void path_of(char *path, size_t cap, const char *name)
-{
-    snprintf(path, cap, "%s/%s", dir, name);
-}
-
-static void write_file(const char *name, const void *head, size_t head_bytes, const void *data,
-                       size_t bytes)
-{
-    char path[256];
-    path_of(path, sizeof(path), name);
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(head, 1, head_bytes, f), head_bytes);
-    assert_int_equal(fwrite(data, 1, bytes, f), bytes);
-    assert_int_equal(fclose(f), 0);
-}
-
-/* `bad`: the tensor whose first value is NaN; -1: none. */
-static void write_checkpoint(int bad)
-{
-    static const char config[] =
-        "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"dtype\": "
-        "\"float32\", \"hidden_size\": 16, \"intermediate_size\": 24, \"num_hidden_layers\": 1, "
-        "\"num_attention_heads\": 2, \"num_key_value_heads\": 2, \"vocab_size\": 10, "
-        "\"max_position_embeddings\": 32, \"tie_word_embeddings\": true, \"rms_norm_eps\": 1e-5}";
-    static char header[8 + 4096];
-    static float data[4096];
-    size_t used = 0, n = 0;
-    memset(header, 0, sizeof(header));
-    used += (size_t)snprintf(header + 8 + used, sizeof(header) - 8 - used, "{");
-    for (int i = 0; i < N_TENSORS; i++) {
-        size_t count = (size_t)tensors[i].rows * (size_t)(tensors[i].cols ? tensors[i].cols : 1);
-        char shape[40];
-        if (tensors[i].cols != 0)
-            snprintf(shape, sizeof(shape), "%d,%d", tensors[i].rows, tensors[i].cols);
-        else
-            snprintf(shape, sizeof(shape), "%d", tensors[i].rows);
-        used += (size_t)snprintf(header + 8 + used, sizeof(header) - 8 - used,
-                                 "%s\"%s\":{\"dtype\":\"F32\",\"shape\":[%s],\"data_offsets\":[%zu,"
-                                 "%zu]}",
-                                 i == 0 ? "" : ",", tensors[i].name, shape, 4 * n, 4 * (n + count));
-        for (size_t k = 0; k < count; k++)
-            data[n + k] =
-                tensors[i].cols == 0 ? 1 : (float)((k * 7 + (size_t)i * 3) % 11) / 10 - 0.5f;
-        if (i == bad)
-            data[n] = NAN;
-        n += count;
-    }
-    used += (size_t)snprintf(header + 8 + used, sizeof(header) - 8 - used, "}");
-    for (int b = 0; b < 8; b++)
-        header[b] = (char)(used >> (8 * b));
-    write_file("config.json", config, sizeof(config) - 1, "", 0);
-    write_file("model.safetensors", header, 8 + used, data, n * sizeof(float));
-}
 
 static struct ctw_engine *open_engine(void)
 {
@@ -120,7 +46,7 @@ static void scores_are_probabilities(void **state)
 {
     (void)state;
     struct ctw_err err;
-    write_checkpoint(-1);
+    tiny_write(dir, 1, -1);
     struct ctw_engine *e = open_engine();
     double total = 0; /* of the last token's probability over all ids */
     for (int32_t id = 0; id < VOCAB; id++) {
@@ -172,14 +98,14 @@ static void nan_names_its_layer(void **state)
     } cases[] = {{4, 0}, {7, 0}, {10, 1}}; /* o_proj; down_proj; the final norm is the head's */
     for (size_t i = 0; i < CTW_COUNT(cases); i++) {
         struct ctw_err err;
-        write_checkpoint(cases[i].tensor);
+        tiny_write(dir, 1, cases[i].tensor);
         struct ctw_engine *e = open_engine();
         struct ctw_seq seq = sequence(0);
         assert_int_equal(ctw_engine_score(e, &seq, 1, NULL, &err), CTW_OK);
         assert_int_equal(seq.bad_layer, cases[i].layer);
         ctw_engine_close(e);
     }
-    write_checkpoint(-1);
+    tiny_write(dir, 1, -1);
 }
 
 static void a_changed_file_is_noticed(void **state)
@@ -191,7 +117,7 @@ static void a_changed_file_is_noticed(void **state)
     assert_int_equal(ctw_engine_score(e, &seq, 1, NULL, &err), CTW_OK);
     assert_int_equal(ctw_engine_score(e, &seq, 1, NULL, &err), CTW_OK);
     char path[256];
-    path_of(path, sizeof(path), "model.safetensors");
+    tiny_path(path, sizeof(path), dir, "model.safetensors");
     assert_int_equal(truncate(path, 100), 0);
     if (strcmp(backend, "cuda") == 0) { /* it has no more need of it */
         struct ctw_seq again = sequence(1);
@@ -202,7 +128,7 @@ static void a_changed_file_is_noticed(void **state)
         assert_non_null(strstr(err.msg, "model.safetensors"));
     }
     ctw_engine_close(e);
-    write_checkpoint(-1);
+    tiny_write(dir, 1, -1);
 }
 
 struct watch {
@@ -303,7 +229,7 @@ static void touches(void *arg, const struct ctw_progress *p)
     struct touch *t = arg;
     char path[256];
     assert_true(p->tok_done <= p->tok_total);
-    path_of(path, sizeof(path), "model.safetensors");
+    tiny_path(path, sizeof(path), dir, "model.safetensors");
     if (t->calls++ == t->at)
         assert_int_equal(utimensat(AT_FDCWD, path, other_times, 0), 0);
 }
@@ -402,7 +328,7 @@ static void a_dynamic_rope_bounds_the_length(void **state)
     seq.logprob = plain;
     assert_int_equal(ctw_engine_score(e, &seq, 1, NULL, &err), CTW_OK);
     ctw_engine_close(e);
-    write_file("config.json", config, sizeof(config) - 1, "", 0);
+    tiny_write_file(dir, "config.json", config, sizeof(config) - 1, "", 0);
     e = open_engine();
     seq.logprob = dynamic;
     assert_int_equal(ctw_engine_score(e, &seq, 1, NULL, &err), CTW_OK);
@@ -417,7 +343,7 @@ static void a_dynamic_rope_bounds_the_length(void **state)
             ctw_engine_close(e);
     }
     assert_non_null(strstr(err.msg, "--max-length 33 is more than max_position_embeddings = 32"));
-    write_checkpoint(-1);
+    tiny_write(dir, 1, -1);
 }
 
 /* Heap blocks taken to score a sequence of n tokens. */
@@ -465,140 +391,6 @@ static void failed_allocations_are_reported(void **state)
     assert_int_equal(st, CTW_OK);
 }
 
-static void remove_checkpoint(void)
-{
-    char path[256];
-    path_of(path, sizeof(path), "config.json");
-    unlink(path);
-    path_of(path, sizeof(path), "model.safetensors");
-    unlink(path);
-    rmdir(dir);
-}
-
-/* Every tensor's bytes, as the mapped provider has them; either "device" is the host. */
-static void resident_layers_hold_the_files_bytes(void **state)
-{
-    (void)state;
-    struct ctw_model *m;
-    struct ctw_backend *be;
-    struct ctw_provider *mapped, *resident;
-    struct ctw_err err;
-    write_checkpoint(-1);
-    assert_int_equal(ctw_model_open(&m, dir, NULL, &err), CTW_OK);
-    assert_int_equal(ctw_backend_open(&be, backend, NULL, &err), CTW_OK);
-    assert_int_equal(ctw_provider_open_mapped(&mapped, m, &err), CTW_OK);
-    assert_int_equal(ctw_provider_open_resident(&resident, m, be, &err), CTW_OK);
-    int n_tensors = 0;
-    for (int layer = 0; layer < m->n_layers; layer++) {
-        const struct ctw_layer_data *a, *b;
-        const struct ctw_layer *l = &m->layers[layer];
-        assert_int_equal(ctw_provider_acquire(mapped, layer, &a, &err), CTW_OK);
-        assert_int_equal(ctw_provider_acquire(resident, layer, &b, &err), CTW_OK);
-        assert_int_equal(ctw_backend_sync(be, &err), CTW_OK);
-        for (int i = 0; i < CTW_N_MATRICES; i++) {
-            const struct ctw_tensor *t = l->matrix[i].part[CTW_PART_VALUES];
-            const void *x = a->matrix[i].part[CTW_PART_VALUES];
-            const void *y = b->matrix[i].part[CTW_PART_VALUES];
-            assert_int_equal(x == NULL, y == NULL);
-            if (t == NULL)
-                continue;
-            n_tensors++;
-            assert_true(x != y && (uintptr_t)y % 64 == 0);
-            assert_memory_equal(x, y, t->bytes);
-        }
-        for (int i = 0; i < CTW_N_VECTORS; i++) {
-            assert_int_equal(a->vector[i] == NULL, b->vector[i] == NULL);
-            if (a->vector[i] == NULL)
-                continue;
-            n_tensors++;
-            assert_memory_equal(a->vector[i], b->vector[i], l->vector[i]->bytes);
-        }
-        ctw_provider_release(mapped, layer);
-        ctw_provider_release(resident, layer);
-    }
-    assert_int_equal(n_tensors, N_TENSORS + 1); /* the tied head is the table once more */
-    assert_false(ctw_provider_needs_files(resident));
-    assert_true(ctw_provider_needs_files(mapped));
-    ctw_provider_close(resident);
-    ctw_provider_close(mapped);
-    ctw_backend_close(be);
-    ctw_model_close(m);
-}
-
-enum { FAKE_ALIGN = 4096 }; /* of what the fake GPU allocates */
-
-static size_t round_up(size_t bytes, size_t to)
-{
-    return (bytes + to - 1) / to * to;
-}
-
-/* The memory that all layers take: each tensor aligned to 256 bytes. */
-static size_t layers_take(const struct ctw_model *m)
-{
-    size_t bytes = 0;
-    for (int layer = 0; layer < m->n_layers; layer++) {
-        const struct ctw_layer *l = &m->layers[layer];
-        for (int i = 0; i < CTW_N_MATRICES; i++)
-            if (l->matrix[i].name != NULL && i != CTW_M_HEAD)
-                bytes += round_up(l->matrix[i].part[CTW_PART_VALUES]->bytes, 256);
-        for (int i = 0; i < CTW_N_VECTORS; i++)
-            bytes += l->vector[i] == NULL ? 0 : round_up(l->vector[i]->bytes, 256);
-    }
-    return bytes;
-}
-
-static void a_tied_head_is_uploaded_once(void **state)
-{
-    (void)state;
-    struct ctw_model *m;
-    struct ctw_backend *be;
-    struct ctw_provider *resident;
-    struct ctw_err err;
-    const struct ctw_layer_data *table, *head;
-    write_checkpoint(-1);
-    assert_int_equal(ctw_model_open(&m, dir, NULL, &err), CTW_OK);
-    assert_true(m->tied);
-    assert_int_equal(ctw_backend_open(&be, "cuda", NULL, &err), CTW_OK);
-    uint64_t before = ctw_backend_memory_free(be);
-    assert_int_equal(ctw_provider_open_resident(&resident, m, be, &err), CTW_OK);
-    assert_int_equal(before - ctw_backend_memory_free(be), round_up(layers_take(m), FAKE_ALIGN));
-    assert_int_equal(ctw_provider_acquire(resident, 0, &table, &err), CTW_OK);
-    assert_int_equal(ctw_provider_acquire(resident, m->n_layers - 1, &head, &err), CTW_OK);
-    assert_non_null(head->matrix[CTW_M_HEAD].part[CTW_PART_VALUES]);
-    assert_ptr_equal(head->matrix[CTW_M_HEAD].part[CTW_PART_VALUES],
-                     table->matrix[CTW_M_EMBED].part[CTW_PART_VALUES]);
-    ctw_provider_close(resident);
-    assert_int_equal(ctw_backend_memory_free(be), before);
-    ctw_backend_close(be);
-    ctw_model_close(m);
-}
-
-/* All bytes fit, but not what the driver makes of them: readers are waiting for memory by then. */
-static void memory_that_there_is_not_is_an_error(void **state)
-{
-    (void)state;
-    struct ctw_model *m;
-    struct ctw_backend *be;
-    struct ctw_provider *resident;
-    struct ctw_err err;
-    char bytes[32];
-    write_checkpoint(-1);
-    assert_int_equal(ctw_model_open(&m, dir, NULL, &err), CTW_OK);
-    assert_int_not_equal(layers_take(m) % FAKE_ALIGN, 0);
-    snprintf(bytes, sizeof(bytes), "%zu", layers_take(m));
-    setenv("CTW_FAKE_GPU_MEMORY", bytes, 1);
-    setenv("CTW_FAKE_GPU_ALLOC_US", "30000", 1);
-    assert_int_equal(ctw_backend_open(&be, "cuda", NULL, &err), CTW_OK);
-    uint64_t before = ctw_backend_memory_free(be);
-    assert_int_equal(ctw_provider_open_resident(&resident, m, be, &err), CTW_ENOMEM);
-    assert_non_null(strstr(err.msg, "no memory for "));
-    assert_int_equal(ctw_backend_memory_free(be), before);
-    ctw_backend_close(be);
-    ctw_model_close(m);
-    unsetenv("CTW_FAKE_GPU_ALLOC_US");
-    unsetenv("CTW_FAKE_GPU_MEMORY");
-}
-
 /* Buffers that do not fit leave nothing behind, which the next plan would count once more. */
 static void what_did_not_fit_is_given_back(void **state)
 {
@@ -624,31 +416,6 @@ static void what_did_not_fit_is_given_back(void **state)
     unsetenv("CTW_FAKE_GPU_MEMORY");
 }
 
-static void a_layer_that_cannot_be_read_is_an_error(void **state)
-{
-    (void)state;
-    struct ctw_model *m;
-    struct ctw_backend *be;
-    struct ctw_provider *resident;
-    struct ctw_err err = {0};
-    char path[256];
-    write_checkpoint(-1);
-    path_of(path, sizeof(path), "model.safetensors");
-    assert_int_equal(ctw_model_open(&m, dir, NULL, &err), CTW_OK);
-    assert_int_equal(ctw_backend_open(&be, backend, NULL, &err), CTW_OK);
-    assert_int_equal(truncate(path, 2000), 0);
-    assert_int_equal(ctw_provider_open_resident(&resident, m, be, &err), CTW_OK);
-    enum ctw_status st = CTW_OK;
-    const struct ctw_layer_data *data;
-    for (int layer = 0; st == CTW_OK && layer < m->n_layers; layer++)
-        st = ctw_provider_acquire(resident, layer, &data, &err);
-    assert_int_equal(st, CTW_EIO);
-    assert_non_null(strstr(err.msg, "became shorter"));
-    ctw_provider_close(resident);
-    ctw_backend_close(be);
-    ctw_model_close(m);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -664,21 +431,17 @@ int main(void)
         cmocka_unit_test(an_open_model_is_taken_over),
         cmocka_unit_test(a_dynamic_rope_bounds_the_length),
         cmocka_unit_test(failed_allocations_are_reported),
-        cmocka_unit_test(resident_layers_hold_the_files_bytes),
-        cmocka_unit_test(a_layer_that_cannot_be_read_is_an_error),
     };
-    const struct CMUnitTest on_a_gpu[] = {cmocka_unit_test(a_tied_head_is_uploaded_once),
-                                          cmocka_unit_test(memory_that_there_is_not_is_an_error),
-                                          cmocka_unit_test(what_did_not_fit_is_given_back)};
+    const struct CMUnitTest on_a_gpu[] = {cmocka_unit_test(what_did_not_fit_is_given_back)};
     setenv("CTWORKER_CUDA_LIBRARY", CTW_FAKE_DEVICE, 1);
     if (mkdtemp(dir) == NULL)
         return 1;
-    write_checkpoint(-1);
+    tiny_write(dir, 1, -1);
     backend = "cpu";
     int failed = cmocka_run_group_tests_name("engine on the CPU", tests, NULL, NULL);
     backend = "cuda";
     failed += cmocka_run_group_tests_name("engine on a GPU", tests, NULL, NULL);
     failed += cmocka_run_group_tests(on_a_gpu, NULL, NULL);
-    remove_checkpoint();
+    tiny_remove(dir);
     return failed;
 }

@@ -15,84 +15,18 @@
 
 #include <cmocka.h>
 
+#include "tiny_model.h"
 #include "worker/engine/pass.h"
 #include "worker/weights/provider_ops.h"
 
-enum { HIDDEN = 16, INNER = 24, VOCAB = 10, N_DECODERS = 4, N_TOK = 6, ARENAS = 2 };
+enum { N_DECODERS = 4, N_TOK = 6, ARENAS = 2 };
 
 static char dir[] = "/tmp/ctw_test_layers_XXXXXX";
-
-/* ---- a checkpoint ------------------------------------------------------------------------- */
-
-struct writer {
-    char header[8 + 8192];
-    size_t used;
-    float data[16384];
-    size_t n;
-};
-
-static void add_tensor(struct writer *w, const char *name, int rows, int cols)
-{
-    size_t count = (size_t)rows * (size_t)(cols == 0 ? 1 : cols);
-    char shape[24];
-    snprintf(shape, sizeof(shape), cols == 0 ? "%d" : "%d,%d", rows, cols);
-    w->used +=
-        (size_t)snprintf(w->header + 8 + w->used, sizeof(w->header) - 8 - w->used,
-                         "%c\"%s\":{\"dtype\":\"F32\",\"shape\":[%s],\"data_offsets\":[%zu,%zu]}",
-                         w->used == 0 ? '{' : ',', name, shape, 4 * w->n, 4 * (w->n + count));
-    for (size_t i = 0; i < count; i++, w->n++)
-        w->data[w->n] = cols == 0 ? 1 : (float)((w->n * 7) % 23) / 20 - 0.5f;
-}
-
-static void write_file(const char *name, const void *data, size_t bytes, const void *more,
-                       size_t n_more)
-{
-    char path[64];
-    snprintf(path, sizeof(path), "%s/%s", dir, name);
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(data, 1, bytes, f), bytes);
-    assert_int_equal(fwrite(more, 1, n_more, f), n_more);
-    assert_int_equal(fclose(f), 0);
-}
-
-static void write_checkpoint(void)
-{
-    static const char config[] =
-        "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"dtype\": "
-        "\"float32\", "
-        "\"hidden_size\": 16, \"intermediate_size\": 24, \"num_hidden_layers\": 4, "
-        "\"num_attention_heads\": 2, \"num_key_value_heads\": 2, \"vocab_size\": 10, "
-        "\"max_position_embeddings\": 32, \"tie_word_embeddings\": true, \"rms_norm_eps\": 1e-5}";
-    static const struct {
-        const char *name;
-        int rows, cols;
-    } rows[] = {{"self_attn.q_proj", HIDDEN, HIDDEN},   {"self_attn.k_proj", HIDDEN, HIDDEN},
-                {"self_attn.v_proj", HIDDEN, HIDDEN},   {"self_attn.o_proj", HIDDEN, HIDDEN},
-                {"mlp.gate_proj", INNER, HIDDEN},       {"mlp.up_proj", INNER, HIDDEN},
-                {"mlp.down_proj", HIDDEN, INNER},       {"input_layernorm", HIDDEN, 0},
-                {"post_attention_layernorm", HIDDEN, 0}};
-    static struct writer w;
-    char name[80];
-    add_tensor(&w, "model.embed_tokens.weight", VOCAB, HIDDEN);
-    for (int layer = 0; layer < N_DECODERS; layer++) {
-        for (size_t i = 0; i < CTW_COUNT(rows); i++) {
-            snprintf(name, sizeof(name), "model.layers.%d.%s.weight", layer, rows[i].name);
-            add_tensor(&w, name, rows[i].rows, rows[i].cols);
-        }
-    }
-    add_tensor(&w, "model.norm.weight", HIDDEN, 0);
-    w.header[8 + w.used++] = '}';
-    for (int b = 0; b < 8; b++)
-        w.header[b] = (char)(w.used >> (8 * b));
-    write_file("config.json", config, sizeof(config) - 1, "", 0);
-    write_file("model.safetensors", w.header, 8 + w.used, w.data, w.n * sizeof(float));
-}
 
 /* ---- the provider ------------------------------------------------------------------------- */
 
 enum how {
-    AS_SAID,       /* in layers.h */
+    AS_SAID,       /* in provider.h */
     AT_ONCE,       /* release itself waits, and spoils the bytes */
     NO_FENCE,      /* wrong: release records none */
     NO_WAIT,       /* wrong: nobody waits for it */
@@ -317,13 +251,8 @@ int main(void)
     };
     if (mkdtemp(dir) == NULL || setenv("CTWORKER_CUDA_LIBRARY", CTW_FAKE_DEVICE, 1) != 0)
         return 1;
-    write_checkpoint();
+    tiny_write(dir, N_DECODERS, -1);
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    char path[64];
-    snprintf(path, sizeof(path), "%s/config.json", dir);
-    unlink(path);
-    snprintf(path, sizeof(path), "%s/model.safetensors", dir);
-    unlink(path);
-    rmdir(dir);
+    tiny_remove(dir);
     return failed;
 }

@@ -1,0 +1,106 @@
+/*
+ * A checkpoint in a folder: a Llama of small layers with a tied head, in fp32, all values simple.
+ * Include it after cmocka.h.
+ */
+#ifndef CTW_TESTS_TINY_MODEL_H
+#define CTW_TESTS_TINY_MODEL_H
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/status.h"
+
+enum { HIDDEN = 16, INNER = 24, VOCAB = 10 };
+
+struct tiny_writer {
+    char header[8 + 8192];
+    size_t used;
+    float data[16384];
+    size_t n;
+    int n_tensors;
+};
+
+static inline void tiny_path(char *path, size_t cap, const char *dir, const char *name)
+{
+    snprintf(path, cap, "%s/%s", dir, name);
+}
+
+static inline void tiny_write_file(const char *dir, const char *name, const void *head,
+                                   size_t head_bytes, const void *data, size_t bytes)
+{
+    char path[256];
+    tiny_path(path, sizeof(path), dir, name);
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(head, 1, head_bytes, f), head_bytes);
+    assert_int_equal(fwrite(data, 1, bytes, f), bytes);
+    assert_int_equal(fclose(f), 0);
+}
+
+/* cols 0: a vector. */
+static inline void tiny_add(struct tiny_writer *w, const char *name, int rows, int cols, int bad)
+{
+    size_t count = (size_t)rows * (size_t)(cols == 0 ? 1 : cols);
+    char shape[24];
+    snprintf(shape, sizeof(shape), cols == 0 ? "%d" : "%d,%d", rows, cols);
+    w->used +=
+        (size_t)snprintf(w->header + 8 + w->used, sizeof(w->header) - 8 - w->used,
+                         "%c\"%s\":{\"dtype\":\"F32\",\"shape\":[%s],\"data_offsets\":[%zu,%zu]}",
+                         w->used == 0 ? '{' : ',', name, shape, 4 * w->n, 4 * (w->n + count));
+    size_t step = (size_t)w->n_tensors * 3;
+    for (size_t i = 0; i < count; i++)
+        w->data[w->n + i] = cols == 0 ? 1 : (float)((i * 7 + step) % 11) / 10 - 0.5f;
+    if (w->n_tensors++ == bad)
+        w->data[w->n] = NAN;
+    w->n += count;
+}
+
+/* `bad`: the tensor whose first value is NaN, in the order of the calls of tiny_add(); -1: none. */
+static inline void tiny_write(const char *dir, int n_layers, int bad)
+{
+    static const struct {
+        const char *name;
+        int rows, cols;
+    } rows[] = {{"self_attn.q_proj", HIDDEN, HIDDEN},   {"self_attn.k_proj", HIDDEN, HIDDEN},
+                {"self_attn.v_proj", HIDDEN, HIDDEN},   {"self_attn.o_proj", HIDDEN, HIDDEN},
+                {"mlp.gate_proj", INNER, HIDDEN},       {"mlp.up_proj", INNER, HIDDEN},
+                {"mlp.down_proj", HIDDEN, INNER},       {"input_layernorm", HIDDEN, 0},
+                {"post_attention_layernorm", HIDDEN, 0}};
+    static struct tiny_writer w;
+    char name[80], config[512];
+    w = (struct tiny_writer){.n = 0};
+    tiny_add(&w, "model.embed_tokens.weight", VOCAB, HIDDEN, bad);
+    for (int layer = 0; layer < n_layers; layer++) {
+        for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+            snprintf(name, sizeof(name), "model.layers.%d.%s.weight", layer, rows[i].name);
+            tiny_add(&w, name, rows[i].rows, rows[i].cols, bad);
+        }
+    }
+    tiny_add(&w, "model.norm.weight", HIDDEN, 0, bad);
+    w.header[8 + w.used++] = '}';
+    for (int b = 0; b < 8; b++)
+        w.header[b] = (char)(w.used >> (8 * b));
+    snprintf(config, sizeof(config),
+             "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"dtype\": "
+             "\"float32\", \"hidden_size\": 16, \"intermediate_size\": 24, "
+             "\"num_hidden_layers\": %d, \"num_attention_heads\": 2, \"num_key_value_heads\": 2, "
+             "\"vocab_size\": 10, \"max_position_embeddings\": 32, \"tie_word_embeddings\": true, "
+             "\"rms_norm_eps\": 1e-5}",
+             n_layers);
+    tiny_write_file(dir, "config.json", config, strlen(config), "", 0);
+    tiny_write_file(dir, "model.safetensors", w.header, 8 + w.used, w.data, w.n * sizeof(float));
+}
+
+static inline void tiny_remove(const char *dir)
+{
+    char path[256];
+    tiny_path(path, sizeof(path), dir, "config.json");
+    unlink(path);
+    tiny_path(path, sizeof(path), dir, "model.safetensors");
+    unlink(path);
+    rmdir(dir);
+}
+
+#endif
