@@ -94,6 +94,8 @@ class Numbers(Score):
         self.assertIn("layer 2", got.stderr)
         self.assertEqual(len(got.stdout.splitlines()), 10)
         self.assertRegex(got.stderr, r": 36 tokens in ")
+        got = self.score("--pass-tokens", 256, "--out", "/dev/full", pairs=pairs, nan_token=666)
+        self.assertIn("line 11: scores are not finite", got.stderr)  # not the full disk after it
 
 
 class Record(Score):
@@ -128,6 +130,11 @@ class Record(Score):
         got = self.run_score("--out", "/dev/fd/1", before=f"exec >{self.out}; exec")
         self.assertEqual(got.returncode, 0, got.stderr)
         self.check(self.out.read_text(), len(ITEMS))
+
+    def test_the_first_record_is_replaced_by_a_shorter_one(self):
+        """Of 4 items and 8 tokens, complete: one byte less than of 0 and 0, not complete."""
+        self.assertEqual(self.run_score("--out", self.out, text="".join(TEXT.splitlines(True)[:4])).returncode, 0)
+        self.assertEqual(self.meta.read_text().count("\n"), 1)
 
     def test_of_a_killed_run_is_not_complete(self):
         p = self.start("--out", self.out, **SLOW)
