@@ -3,13 +3,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -17,6 +15,7 @@
 #include "base/mem.h"
 #include "ipc/endpoint.h"
 #include "worker/service/handlers.h"
+#include "worker/service/owner.h"
 #include "worker/service/registry.h"
 #include "worker/service/scorer.h"
 
@@ -36,10 +35,9 @@ struct serve {
     bool scorer_started;
     char dir[CTW_URL_MAX];
     char registry_path[CTW_REGISTRY_PATH_MAX];
-    int owner_fd;      /* -1: none */
-    bool owner_polled; /* no pidfd: check with kill() */
-    bool announced;    /* ready file written */
-    int signals;       /* seen */
+    struct ctw_owner owner;
+    bool announced; /* ready file written */
+    int signals;    /* seen */
     int last_signal;
     int64_t stop_by_ms; /* end of the grace period; 0: not stopping by signal */
     int64_t failed_ms;  /* since when the worker is failed; 0: it is not */
@@ -51,33 +49,6 @@ static void *scorer_main(void *scorer)
 {
     ctw_scorer_run(scorer);
     return NULL;
-}
-
-/* A handle of the owner that stays correct if the process id is used again. */
-static enum ctw_status watch_owner(struct serve *s, struct ctw_err *err)
-{
-    pid_t pid = s->options->owner_pid;
-    if (pid == 0)
-        return CTW_OK;
-#ifdef SYS_pidfd_open
-    s->owner_fd = (int)syscall(SYS_pidfd_open, pid, 0);
-#else
-    errno = ENOSYS;
-#endif
-    if (s->owner_fd >= 0)
-        return CTW_OK;
-    s->owner_polled = errno != ESRCH && kill(pid, 0) == 0;
-    if (s->owner_polled)
-        return CTW_OK;
-    return ctw_fail(err, CTW_EINVAL, "--owner-pid: there is no process %ld", (long)pid);
-}
-
-static bool owner_gone(const struct serve *s)
-{
-    struct pollfd p = {.fd = s->owner_fd, .events = POLLIN};
-    if (s->owner_fd >= 0)
-        return poll(&p, 1, 0) == 1;
-    return s->owner_polled && kill(s->options->owner_pid, 0) != 0 && errno == ESRCH;
 }
 
 /* `model`: DIR, or NAME=DIR, whose NAME has no slash. */
@@ -215,7 +186,7 @@ static enum ctw_status start(struct serve *s, struct ctw_err *err)
         return ctw_fail(err, CTW_EIO, "no random bytes: %s", strerror(errno));
     enum ctw_status st = set_access(s, err);
     if (st == CTW_OK)
-        st = watch_owner(s, err);
+        st = ctw_owner_watch(&s->owner, s->options->owner_pid, err);
     if (st == CTW_OK)
         st = find_folder(s, err);
     if (st == CTW_OK)
@@ -319,7 +290,7 @@ static int look(struct serve *s, int64_t now)
         ctw_error("serve: %s", err.msg);
         return ctw_status_exit_code(err.status);
     }
-    if (owner_gone(s)) {
+    if (ctw_owner_is_gone(&s->owner)) {
         ctw_info("process %ld, which owns this worker, has ended: stopping",
                  (long)s->options->owner_pid);
         return 0;
@@ -385,7 +356,7 @@ static bool join_scorer(struct serve *s, const sigset_t *signals, int *code)
             *code = 128 + signal_number;
             return false;
         }
-        if (hurry_ms == 0 && owner_gone(s))
+        if (hurry_ms == 0 && ctw_owner_is_gone(&s->owner))
             hurry_ms = now;
         if (hurry_ms != 0 && now - hurry_ms > ABORT_JOIN_MS)
             return false;
@@ -412,8 +383,7 @@ static int stop(struct serve *s, const sigset_t *signals, int code)
     if (!joined)
         _exit(code);
     ctw_scorer_fini(&s->scorer);
-    if (s->owner_fd >= 0)
-        close(s->owner_fd);
+    ctw_owner_close(&s->owner);
     ctw_queue_fini(&s->queue);
     ctw_auth_fini(&s->auth);
     ctw_free(s);
@@ -448,7 +418,7 @@ int ctw_serve(const struct ctw_serve_options *options)
         return ctw_status_exit_code(st);
     }
     s->options = options;
-    s->owner_fd = -1;
+    s->owner.fd = -1;
     st = start(s, &err);
     if (st != CTW_OK)
         ctw_error("serve: %s", err.msg);
