@@ -70,9 +70,12 @@ struct ctw_schema {
     {                                                                                              \
 #member_, CTW_FIELD_##type_, CTW_##need_, offsetof(struct_, member_), schema_              \
     }
+/* `has` has no bits for more than CTW_MAX_FIELDS fields: such a schema does not compile. */
 #define CTW_SCHEMA(name_, struct_, fields_)                                                        \
     {                                                                                              \
-        name_, sizeof(struct_), fields_, (int)CTW_COUNT(fields_)                                   \
+        name_, sizeof(struct_), fields_,                                                           \
+            (int)(CTW_COUNT(fields_) *                                                             \
+                  sizeof(char[CTW_COUNT(fields_) <= CTW_MAX_FIELDS ? 1 : -1]))                     \
     }
 
 /* ---- writing ---- */
