@@ -114,6 +114,11 @@ static void limit_is_kept_by_smaller_passes_then_chunks(void **state)
     r.longest++;
     r.total++;
     assert_int_equal(ctw_plan_make(&plan, &r, &err), CTW_ENOMEM);
+    /* If no sequence fits, shorter sequences are no remedy. */
+    r.memory_limit = 1;
+    assert_int_equal(ctw_plan_make(&plan, &r, &err), CTW_ENOMEM);
+    assert_non_null(strstr(err.msg, "the memory limit is 1 B: raise --memory-limit"));
+    assert_null(strstr(err.msg, "lower"));
 }
 
 /* Of chunks that are no power of 2: whole tiles of rows, and never fewer than 64. */

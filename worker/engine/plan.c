@@ -172,20 +172,24 @@ enum ctw_status ctw_plan_make(struct ctw_plan *out, const struct ctw_plan_reques
     char need[32], have[32], enough[64] = "";
     if (find_plan(out, r))
         return CTW_OK;
-    if (r->pass_tokens == 0 && r->chunk_tokens == 0)
-        snprintf(enough, sizeof(enough), ", enough for %lld tokens", (long long)longest_that_fits(r));
+    const char *smaller = r->pass_tokens != 0    ? " or lower --pass-tokens"
+                          : r->chunk_tokens != 0 ? " or lower --chunk-tokens"
+                                                 : "";
+    int64_t fits = smaller[0] == '\0' ? longest_that_fits(r) : 0;
+    if (fits > 0) {
+        snprintf(enough, sizeof(enough), ", enough for %lld tokens", (long long)fits);
+        smaller = " or lower --max-length";
+    }
     return ctw_fail(
         err, CTW_ENOMEM,
-        "a sequence of %lld tokens needs %s beyond the weights, but the memory limit is %s%s: %s or "
-        "lower %s",
+        "a sequence of %lld tokens needs %s beyond the weights, but the memory limit is %s%s: raise "
+        "--memory-limit%s%s",
         (long long)r->longest, ctw_format_bytes(need, sizeof(need), (double)out->total),
-        ctw_format_bytes(have, sizeof(have), (double)r->memory_limit),
-        enough,
-        ctw_backend_traits(r->backend)->host_memory ? "raise --memory-limit"
-                                                    : "raise --memory-limit, use another GPU",
-        r->pass_tokens != 0    ? "--pass-tokens"
-        : r->chunk_tokens != 0 ? "--chunk-tokens"
-                               : "--max-length");
+        ctw_format_bytes(have, sizeof(have), (double)r->memory_limit), enough,
+        ctw_backend_traits(r->backend)->host_memory ? ""
+        : smaller[0] == '\0'                        ? " or use another GPU"
+                                                    : ", use another GPU",
+        smaller);
 }
 
 double ctw_plan_layer_flops(const struct ctw_model *model)
