@@ -1,5 +1,6 @@
 #include "base/log.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -8,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LINE_MAX_BYTES = 2048, QUIET_SECONDS = 30 };
+enum { LINE_MAX_BYTES = 2048, QUIET_SECONDS = 30, FULL_MS = 1000 };
 
 static const char *const level_names[] = {"debug", "info", "warn", "error"};
 
@@ -16,6 +17,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int current_level = -1; /* -1: the environment has not been read yet */
 static bool progress_drawn;
 static time_t progress_last;
+static long n_lost; /* lines, since standard error has been full */
 
 bool ctw_log_level_parse(const char *name, enum ctw_log_level *out)
 {
@@ -63,6 +65,23 @@ static void clear_progress_locked(void)
     progress_drawn = false;
 }
 
+/*
+ * Standard error may be a pipe that nobody reads. When it has been full for FULL_MS, lines are lost
+ * until it is read again. A pipe that can be written to takes PIPE_BUF bytes, more than one line.
+ */
+static bool may_write_locked(void)
+{
+    struct pollfd p = {.fd = STDERR_FILENO, .events = POLLOUT};
+    if (poll(&p, 1, n_lost > 0 ? 0 : FULL_MS) == 0) {
+        n_lost++;
+        return false;
+    }
+    if (n_lost > 0)
+        fprintf(stderr, "ctworker: warn: %ld lines are missing here: nobody read them\n", n_lost);
+    n_lost = 0;
+    return true;
+}
+
 void ctw_log(enum ctw_log_level level, const char *fmt, ...)
 {
     char line[LINE_MAX_BYTES];
@@ -71,7 +90,7 @@ void ctw_log(enum ctw_log_level level, const char *fmt, ...)
     vsnprintf(line, sizeof(line), fmt, ap);
     va_end(ap);
     pthread_mutex_lock(&lock);
-    if (level >= level_locked()) {
+    if (level >= level_locked() && may_write_locked()) {
         clear_progress_locked();
         fprintf(stderr, "ctworker: %s%s%s\n", level == CTW_LOG_INFO ? "" : level_names[level],
                 level == CTW_LOG_INFO ? "" : ": ", line);
@@ -98,7 +117,7 @@ void ctw_log_progress(const char *fmt, ...)
             progress_drawn = true;
         }
         fflush(stderr);
-    } else if (line[0] != '\0' && now - progress_last >= QUIET_SECONDS) {
+    } else if (line[0] != '\0' && now - progress_last >= QUIET_SECONDS && may_write_locked()) {
         fprintf(stderr, "ctworker: %s\n", line);
         fflush(stderr);
         progress_last = now;

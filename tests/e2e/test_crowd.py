@@ -1,6 +1,9 @@
 """Many clients, some of them hostile: no client slows down the others (docs/PROTOCOL.md, Bounds)."""
 
+import contextlib
+import os
 import random
+import select
 import socket
 import struct
 import threading
@@ -88,6 +91,43 @@ class Crowd(unittest.TestCase):
             for s in others:
                 s.close()
             silent.close()
+
+    def test_a_log_that_nobody_reads(self):
+        """Standard error is a full pipe: polls still end in time, and lost lines are counted."""
+        with w.tempfile.TemporaryDirectory(prefix="ctw-") as d:
+            os.mkfifo(f"{d}/log")
+            log = os.open(f"{d}/log", os.O_RDWR | os.O_NONBLOCK)
+            for some in (bytes(4096), b"x"):
+                with contextlib.suppress(BlockingIOError):
+                    while os.write(log, some):
+                        pass
+            program = Path(d, "program")
+            program.write_text(f'#!/bin/sh\nexec {w.FAKE} "$@" 2>{d}/log\n')
+            program.chmod(0o700)
+
+            def speak_another_protocol():
+                with socket.socket(socket.AF_UNIX) as s:
+                    s.connect(a.url.removeprefix("ipc://"))
+                    s.sendall(b"\0SP\0\0\x31\0\0")
+                    while s.recv(8):
+                        pass
+
+            with w.Worker("--log", "warn", program=program) as a, a.client() as c:
+                job = c.pairs([([1], [2])], seal=False)
+                for _ in range(3):
+                    speak_another_protocol()
+                for _ in range(2):
+                    self.assertEqual(c.call("poll", job=job, wait_ms=100)["again_ms"], 0)
+                with contextlib.suppress(BlockingIOError):
+                    while os.read(log, 1 << 20):
+                        pass
+                speak_another_protocol()
+                text = b""
+                while not text.endswith(b"REQ socket\n"):
+                    select.select([log], [], [], 20 * w.PATIENCE)
+                    text += os.read(log, 1 << 20)
+                self.assertRegex(text, rb"^ctworker: warn: [1-3] lines are missing here")
+            os.close(log)
 
     def test_few_open_files(self):
         """info tells the connections that there are, not those that there could be."""
