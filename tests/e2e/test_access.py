@@ -1,7 +1,9 @@
 """Access over tcp: tokens, roles, owners of jobs, what replies reveal, and what the worker logs."""
 
+import contextlib
 import os
 import socket
+import struct
 import unittest
 from pathlib import Path
 
@@ -90,24 +92,47 @@ class Asking(unittest.TestCase):
         self.assertEqual(e.exception.code, code, e.exception.message)
         return e.exception.message
 
-    def test_silent_strangers_keep_nobody_out(self):
-        """More connections than the worker accepts, none of which sends a request."""
-        with Files() as f, worker(f) as a, TokenClient(a.url, ALICE) as old:
-            old.call("health")
-            host, port = a.url.removeprefix("tcp://").rsplit(":", 1)
-            most = old.call("info")["limits"]["connections"]
-            strangers = []
+    def test_strangers_keep_nobody_out(self):
+        """More connections than the worker accepts: the oldest of those without a token give way."""
+        def connect():
+            s = socket.create_connection((host, int(port)), timeout=10 * w.PATIENCE)
+            s.sendall(b"\0SP\0\0\x30\0\0")
+            s.recv(8)
+            return s
+
+        def ask(s, **fields):
+            request = w.msgpack.packb({"v": 1, "op": "health", "id": 1, **fields})
+            s.sendall(struct.pack(">QI", len(request) + 4, 0x80000001) + request)
+
+        def reply(s):
+            n, _ = struct.unpack(">QI", s.recv(12, socket.MSG_WAITALL))
+            return w.msgpack.unpackb(s.recv(n - 4, socket.MSG_WAITALL))
+
+        def answers(s):
             try:
-                for _ in range(most + 20):
-                    s = socket.create_connection((host, int(port)), timeout=10)
-                    s.sendall(b"\0SP\0\0\x30\0\0")
-                    strangers.append(s)
-                with TokenClient(a.url, BOB) as new:
-                    new.call("health")
-                old.call("health")
-            finally:
-                for s in strangers:
-                    s.close()
+                ask(s, token=ALICE)
+                return len(s.recv(1)) == 1
+            except ConnectionError:
+                return False
+
+        with Files() as f, worker(f) as a, contextlib.ExitStack() as opened:
+            host, port = a.url.removeprefix("tcp://").rsplit(":", 1)
+            old = opened.enter_context(connect())
+            ask(old, token=ALICE)
+            self.assertTrue(reply(old)["ok"])
+            with TokenClient(a.url, ALICE) as c:
+                most = c.call("info")["limits"]["connections"]
+            strangers = [opened.enter_context(connect())]
+            ask(strangers[0])  # refused, so it stays a stranger
+            self.assertEqual(reply(strangers[0])["error"]["code"], "refused")
+            strangers += [opened.enter_context(connect()) for _ in range(most + 20)]
+            with TokenClient(a.url, BOB) as new:
+                new.call("health")
+            ask(old, token=ALICE)
+            self.assertTrue(reply(old)["ok"])
+            for s in strangers[:2]:
+                self.assertFalse(answers(s))
+            self.assertTrue(answers(strangers[most // 2]))
 
     def test_one_token_leaves_slots_for_others(self):
         with Files() as f, worker(f) as a, TokenClient(a.url, ALICE) as alice, TokenClient(a.url, BOB) as bob:
@@ -162,8 +187,8 @@ class Asking(unittest.TestCase):
         with Files() as f:
             folder = f.folder.name
             Path(folder, "broken").mkdir()
-            with worker(f, "--allow-load", folder) as a, TokenClient(a.url, ALICE) as alice, \
-                    TokenClient(a.url, ROOT) as root:
+            with worker(f, "--allow-load", folder, engine={"io_token": 15}) as a, \
+                    TokenClient(a.url, ALICE) as alice, TokenClient(a.url, ROOT) as root:
                 for op, fields in (("load", {"path": f"{folder}/broken"}), ("drain", {"mode": "finish"}),
                                    ("unload", {"model": "model"}), ("shutdown", {"mode": "finish"})):
                     self.assertIn("role admin", self.refused(alice.call, op, **fields))
@@ -177,6 +202,9 @@ class Asking(unittest.TestCase):
                 self.assertIn("broken/config.json", told)
                 for text in (m["message"], m["path"], told):
                     self.assertNotIn(folder, text)
+                told = alice.wait(alice.pairs([([1, 15], [2])]))["error"]["message"]
+                self.assertIn("model/model.safetensors was changed", told)
+                self.assertNotIn(str(a.dir), told)
                 root.call("unload", model="broken")
                 root.call("shutdown", mode="finish")
                 self.assertEqual(ended(a), 0)
