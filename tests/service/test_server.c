@@ -1,6 +1,7 @@
 /* The server: replies that nobody takes, waiting, connections. */
 #include "server_bench.h"
 
+#include <errno.h>
 #include <sys/resource.h>
 
 /* Captures the log from here on; end_log() returns it. */
@@ -281,8 +282,9 @@ static void connections_that_end_at_once_do_no_harm(void **state)
     for (int i = 0; i < 2000; i++) {
         int fd = socket(AF_UNIX, SOCK_STREAM, 0);
         assert_int_equal(connect(fd, (const struct sockaddr *)&to, sizeof(to)), 0);
-        if (i % 3 == 1)
-            assert_int_equal(write(fd, "\0SP", 3), 3);
+        /* The server may have refused it: ends that it has not noticed yet take up its places. */
+        if (i % 3 == 1 && write(fd, "\0SP", 3) != 3)
+            assert_int_equal(errno, EPIPE);
         close(fd);
     }
     assert_others_are_served(&b, 3);

@@ -126,13 +126,14 @@ static enum ctw_status wait_for_end(struct target *t, int64_t timeout_s, struct 
 {
     int64_t until = ctw_now_ms() + timeout_s * 1000;
     const struct timespec pause = {.tv_nsec = LOOK_MS * 1000000L};
-    while (ctw_now_ms() < until) {
+    for (;;) {
+        bool last = ctw_now_ms() >= until;
         if (has_ended(t))
             return CTW_OK;
+        if (last)
+            break;
         nanosleep(&pause, NULL);
     }
-    if (ask_health(t, ASK_MS, err) == CTW_ENOTFOUND)
-        return CTW_OK;
     if (t->n_jobs > 0)
         return ctw_fail(err, CTW_EBUSY,
                         "%s is still finishing %" PRIu64 " jobs after %" PRId64 " s: wait, or "
