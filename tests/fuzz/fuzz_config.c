@@ -14,17 +14,19 @@ static void check_config(const struct ctw_config *c)
 {
     static const char *const names[] = {"lm_head", "model.layers.0.self_attn.q_proj",
                                         "model.layers.11.mlp.down_proj"};
-    fuzz_check(c->arch != NULL && c->architecture != NULL && c->model_type != NULL);
-    fuzz_check(c->vocab >= 1 && c->hidden >= 1 && c->inner >= 1 && c->max_length >= 1);
-    fuzz_check(c->n_decoders >= 1 && c->n_decoders <= 4096);
-    fuzz_check(c->n_head >= 1 && c->n_kv >= 1 && c->n_head % c->n_kv == 0);
-    fuzz_check(c->head >= 2 && c->head <= 1024 && c->head % 2 == 0);
-    for (int64_t i = 0; i < c->n_decoders; i++)
-        fuzz_check(c->windows[i] >= 0);
+    const struct ctw_model *m = c->model;
+    fuzz_check(c->family != NULL && m->vocab >= 1 && m->hidden >= 1 && m->max_length >= 1);
+    fuzz_check(m->n_decoders >= 1 && m->n_decoders <= CTW_MAX_DECODERS);
+    for (int i = 1; i <= m->n_decoders; i++) {
+        const struct ctw_layer *l = &m->layers[i];
+        fuzz_check(l->n_head >= 1 && l->n_kv >= 1 && l->n_head % l->n_kv == 0);
+        fuzz_check(l->head >= 2 && l->head <= CTW_MAX_HEAD && l->head % 2 == 0);
+        fuzz_check(l->inner >= 1 && l->window >= 0);
+    }
+    for (int64_t i = 0; i < c->n_wants; i++)
+        fuzz_check(c->wants[i].n >= 1 && c->wants[i].layer < m->n_layers);
     fuzz_check(isfinite(c->rope.attention_factor) && c->rope.attention_factor > 0);
     fuzz_check(c->unread.text == NULL || strlen(c->unread.text) == c->unread.bytes);
-    float inv_freq[512];
-    ctw_rope_frequencies(&c->rope, (int)c->head, inv_freq);
     for (size_t i = 0; i < CTW_COUNT(names); i++) {
         const struct ctw_quant_group *g = NULL;
         enum ctw_status st = ctw_quant_config_find(&c->quant, names[i], "Linear", &g, NULL);

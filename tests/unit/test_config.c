@@ -22,6 +22,28 @@ static void parse_ok(struct ctw_config *c, const char *text)
         fail_msg("%s", err.msg);
 }
 
+static bool ends_with(const char *s, const char *end)
+{
+    size_t n = strlen(s), m = strlen(end);
+    return n >= m && strcmp(s + n - m, end) == 0;
+}
+
+static int64_t n_biases(const struct ctw_config *c)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < c->n_wants; i++)
+        n += ends_with(c->wants[i].name, ".bias");
+    return n;
+}
+
+static bool wants(const struct ctw_config *c, const char *end)
+{
+    for (int64_t i = 0; i < c->n_wants; i++)
+        if (ends_with(c->wants[i].name, end))
+            return true;
+    return false;
+}
+
 #define LLAMA "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\""
 #define MISTRAL "{\"architectures\": [\"MistralForCausalLM\"], \"model_type\": \"mistral\""
 #define QWEN2 "{\"architectures\": [\"Qwen2ForCausalLM\"], \"model_type\": \"qwen2\""
@@ -51,18 +73,22 @@ static void families_have_their_defaults(void **state)
     for (size_t i = 0; i < CTW_COUNT(rows); i++) {
         struct ctw_config c;
         parse_ok(&c, rows[i].text);
-        assert_int_equal(c.vocab, rows[i].vocab);
-        assert_int_equal(c.hidden, rows[i].hidden);
-        assert_int_equal(c.inner, rows[i].inner);
-        assert_int_equal(c.n_decoders, rows[i].layers);
-        assert_int_equal(c.n_head, rows[i].heads);
-        assert_int_equal(c.n_kv, rows[i].kv);
-        assert_int_equal(c.head, rows[i].head);
-        assert_int_equal(c.max_length, rows[i].length);
-        for (int64_t l = 0; l < c.n_decoders; l++)
-            assert_int_equal(c.windows[l], rows[i].window);
-        assert_true(c.norm_eps == 1e-6 && !c.tied && !c.attention_bias && !c.mlp_bias);
-        assert_true(c.act == CTW_ACT_SILU && !c.has_dtype && c.rope.theta == 10000.0);
+        const struct ctw_model *m = c.model;
+        assert_int_equal(m->vocab, rows[i].vocab);
+        assert_int_equal(m->hidden, rows[i].hidden);
+        assert_int_equal(m->n_decoders, rows[i].layers);
+        assert_int_equal(m->max_length, rows[i].length);
+        for (int l = 1; l <= m->n_decoders; l++) {
+            assert_int_equal(m->layers[l].inner, rows[i].inner);
+            assert_int_equal(m->layers[l].n_head, rows[i].heads);
+            assert_int_equal(m->layers[l].n_kv, rows[i].kv);
+            assert_int_equal(m->layers[l].head, rows[i].head);
+            assert_int_equal(m->layers[l].window, rows[i].window);
+        }
+        assert_int_equal(n_biases(&c),
+                         strcmp(c.family->model_type, "qwen2") == 0 ? 3 * m->n_decoders : 0);
+        assert_true(m->norm_eps == 1e-6f && !m->tied);
+        assert_true(m->act == CTW_ACT_SILU && !c.has_dtype && c.rope.theta == 10000.0);
         ctw_config_close(&c);
     }
 }
@@ -102,7 +128,8 @@ static void windows_by_layer(void **state)
     for (size_t i = 0; i < CTW_COUNT(rows); i++) {
         struct ctw_config c;
         parse_ok(&c, rows[i].text);
-        assert_memory_equal(c.windows, rows[i].windows, sizeof(rows[i].windows));
+        for (int l = 0; l < 4; l++)
+            assert_int_equal(c.model->layers[l + 1].window, rows[i].windows[l]);
         ctw_config_close(&c);
     }
 }
@@ -124,8 +151,9 @@ static void a_file_of_transformers_4(void **state)
                  "\"transformers_version\": \"4.40.1\", \"use_cache\": true, \"vocab_size\": "
                  "49152, \"eos_token_id_\": null, \"is_causal\": true, \"transformers.js_config\": "
                  "{\"kv_cache\": 1}}");
-    assert_true(c.tied && c.has_dtype && c.dtype == CTW_BF16 && c.head == 64);
-    assert_true(c.rope.theta == 100000.0 && c.norm_eps == 1e-05);
+    assert_true(c.model->tied && c.has_dtype && c.dtype == CTW_BF16);
+    assert_int_equal(c.model->layers[1].head, 64);
+    assert_true(c.rope.theta == 100000.0 && c.model->norm_eps == 1e-05f);
     ctw_config_close(&c);
 }
 
@@ -196,11 +224,28 @@ static void unread_keys_change_nothing(void **state)
             fail_msg("%s: \"%s\"", rows[i].text, c.unread.text);
         if (rows[i].unread != NULL)
             assert_string_equal(c.unread.text, rows[i].unread);
-        assert_true(!c.mlp_bias && c.rope.theta == 10000.0);
-        for (int64_t l = 0; l < c.n_decoders; l++)
-            assert_int_equal(c.windows[l], c.arch->window == CTW_WINDOW_ALL ? 4096 : 0);
+        bool mistral = strcmp(c.family->model_type, "mistral") == 0;
+        assert_true(!wants(&c, "mlp.gate_proj.bias") && c.rope.theta == 10000.0);
+        for (int l = 1; l <= c.model->n_decoders; l++)
+            assert_int_equal(c.model->layers[l].window, mistral ? 4096 : 0);
         ctw_config_close(&c);
     }
+}
+
+/* A family's function that does so has a mistake, which no file would show. */
+static void a_key_is_read_once(void **state)
+{
+    (void)state;
+    struct ctw_config c;
+    parse_ok(&c, LLAMA ", \"vocab_size\": 7}");
+    assert_int_equal(ctw_key_int(&c, "vocab_size", 5, CTW_NULL_REFUSED, 1, 9), 5);
+    assert_int_equal(c.status, CTW_EINTERNAL);
+    assert_non_null(strstr(c.err.msg, "the family llama reads vocab_size twice"));
+    /* The first error stays, and the calls after it do nothing. */
+    ctw_key_fail(&c, "hidden_size", CTW_EFORMAT, "no such hidden_size");
+    assert_int_equal(ctw_key_int(&c, "seq_length", 5, CTW_NULL_REFUSED, 1, 9), 5);
+    assert_int_equal(c.status, CTW_EINTERNAL);
+    ctw_config_close(&c);
 }
 
 /* Thousands of keys are not a list that anyone reads. */
@@ -326,6 +371,7 @@ int main(void)
         cmocka_unit_test(windows_by_layer),
         cmocka_unit_test(a_file_of_transformers_4),
         cmocka_unit_test(unread_keys_change_nothing),
+        cmocka_unit_test(a_key_is_read_once),
         cmocka_unit_test(the_list_of_unread_keys_is_bounded),
         cmocka_unit_test(keys_of_the_base_class),
         cmocka_unit_test(refusals),

@@ -11,33 +11,35 @@ enum { MAX_CONFIG_BYTES = 16 << 20 };
 
 /* ---- the family ---- */
 
-static enum ctw_status unsupported_family(const struct ctw_config *c, struct ctw_err *err)
+static enum ctw_status unsupported_family(const struct ctw_config *c, const char *type,
+                                          const char *architecture, struct ctw_err *err)
 {
     char known[256] = "";
     size_t at = 0;
-    for (int i = 0; ctw_archs[i] != NULL; i++)
+    for (int i = 0; ctw_families[i] != NULL; i++)
         if (at < sizeof(known))
             at += (size_t)snprintf(known + at, sizeof(known) - at, "%s%s (%s)", i > 0 ? ", " : "",
-                                   ctw_archs[i]->model_type, ctw_archs[i]->architecture);
+                                   ctw_families[i]->model_type, ctw_families[i]->architecture);
     return ctw_fail(err, CTW_EUNSUP,
                     "%s: model_type \"%s\" (architecture \"%s\") is not supported; supported: %s",
-                    c->file, c->model_type != NULL ? c->model_type : "(none)",
-                    c->architecture != NULL ? c->architecture : "(none)", known);
+                    c->file, type != NULL ? type : "(none)",
+                    architecture != NULL ? architecture : "(none)", known);
 }
 
-static bool has_name(const struct ctw_arch *a, const char *architecture)
+static bool has_name(const struct ctw_family *f, const char *architecture)
 {
     return architecture != NULL &&
-           (strcmp(a->architecture, architecture) == 0 ||
-            (a->old_architecture != NULL && strcmp(a->old_architecture, architecture) == 0));
+           (strcmp(f->architecture, architecture) == 0 ||
+            (f->old_architecture != NULL && strcmp(f->old_architecture, architecture) == 0));
 }
 
 static enum ctw_status find_family(struct ctw_config *c, struct ctw_err *err)
 {
     const struct ctw_json_node *root = ctw_json_root(c->doc), *list = NULL;
+    const char *type = NULL, *architecture = NULL;
     enum ctw_status st = ctw_json_expect(root, CTW_JSON_OBJECT, err);
     if (st == CTW_OK)
-        st = ctw_json_read_string(root, "model_type", CTW_JSON_OPTIONAL, &c->model_type, err);
+        st = ctw_json_read_string(root, "model_type", CTW_JSON_OPTIONAL, &type, err);
     if (st == CTW_OK)
         st = ctw_json_read_node(root, "architectures", CTW_JSON_OPTIONAL, CTW_JSON_ARRAY, &list,
                                 err);
@@ -45,22 +47,19 @@ static enum ctw_status find_family(struct ctw_config *c, struct ctw_err *err)
         st = ctw_json_fail(list, err, CTW_EUNSUP, "found %" PRId64 " entries, expected one",
                            ctw_json_count(list));
     if (st == CTW_OK && list != NULL && ctw_json_count(list) == 1)
-        st = ctw_json_as_string(ctw_json_first(list), &c->architecture, err);
+        st = ctw_json_as_string(ctw_json_first(list), &architecture, err);
     if (st != CTW_OK)
         return st;
-    for (int i = 0; ctw_archs[i] != NULL && c->arch == NULL; i++) {
-        const struct ctw_arch *a = ctw_archs[i];
-        bool type = c->model_type != NULL && strcmp(a->model_type, c->model_type) == 0;
-        bool name = has_name(a, c->architecture);
-        /* Each of the two, if present, must match; the type decides which rules apply. */
-        if ((type || c->model_type == NULL) && (name || c->architecture == NULL) && (type || name))
-            c->arch = a;
+    for (int i = 0; ctw_families[i] != NULL && c->family == NULL; i++) {
+        const struct ctw_family *f = ctw_families[i];
+        bool same_type = type != NULL && strcmp(f->model_type, type) == 0;
+        bool same_name = has_name(f, architecture);
+        /* Each of the two, if present, must match. */
+        if ((same_type || type == NULL) && (same_name || architecture == NULL) &&
+            (same_type || same_name))
+            c->family = f;
     }
-    if (c->arch == NULL)
-        return unsupported_family(c, err);
-    c->architecture = c->arch->architecture;
-    c->model_type = c->arch->model_type;
-    return CTW_OK;
+    return c->family != NULL ? CTW_OK : unsupported_family(c, type, architecture, err);
 }
 
 /* ---- keys ---- */
@@ -132,15 +131,10 @@ static bool is_read(const struct ctw_config *c, const char *key)
 {
     if (in_list(common_keys, CTW_COUNT(common_keys), key) || ctw_rope_reads(&c->rope, key))
         return true;
-    if (c->arch->window != CTW_WINDOW_NONE && strcmp(key, "layer_types") == 0)
-        return true;
     for (size_t i = 0; i < CTW_COUNT(base_keys); i++)
         if (strcmp(base_keys[i].name, key) == 0)
             return true;
-    for (int i = 0; i < c->arch->n_keys; i++)
-        if (strcmp(c->arch->keys[i].name, key) == 0)
-            return true;
-    return false;
+    return in_list(c->keys, (size_t)c->n_keys, key);
 }
 
 static enum ctw_status list_unread(struct ctw_config *c, struct ctw_err *err)
@@ -154,82 +148,6 @@ static enum ctw_status list_unread(struct ctw_config *c, struct ctw_err *err)
     if (st == CTW_OK)
         st = ctw_rope_list_unread(&c->rope, root, &c->unread, err);
     return st == CTW_OK ? ctw_quant_config_list_unread(root, &c->unread, err) : st;
-}
-
-static enum ctw_status read_activation(const struct ctw_json_node *node, enum ctw_activation *out,
-                                       struct ctw_err *err)
-{
-    static const struct {
-        const char *name;
-        enum ctw_activation act;
-    } names[] = {{"silu", CTW_ACT_SILU},
-                 {"swish", CTW_ACT_SILU},
-                 {"gelu", CTW_ACT_GELU},
-                 {"gelu_new", CTW_ACT_GELU_TANH},
-                 {"gelu_pytorch_tanh", CTW_ACT_GELU_TANH}};
-    const char *name = NULL;
-    enum ctw_status st = ctw_json_as_string(node, &name, err);
-    if (st != CTW_OK)
-        return st;
-    for (size_t i = 0; i < CTW_COUNT(names); i++)
-        if (strcmp(name, names[i].name) == 0) {
-            *out = names[i].act;
-            return CTW_OK;
-        }
-    return ctw_json_fail(node, err, CTW_EUNSUP,
-                         "\"%s\" is not supported; supported: silu, gelu, gelu_pytorch_tanh", name);
-}
-
-static void store(struct ctw_config *c, const struct ctw_key *key, double value)
-{
-    char *field = (char *)c + key->field;
-    if (key->type == CTW_KEY_INT)
-        *(int64_t *)(void *)field = (int64_t)value;
-    else if (key->type == CTW_KEY_FLOAT)
-        *(double *)(void *)field = value;
-    else if (key->type == CTW_KEY_BOOL)
-        *(bool *)(void *)field = value != 0;
-    else
-        *(enum ctw_activation *)(void *)field = (enum ctw_activation)(int)value;
-}
-
-static enum ctw_status read_key(struct ctw_config *c, const struct ctw_key *key,
-                                struct ctw_err *err)
-{
-    const struct ctw_json_node *node = ctw_json_get(ctw_json_root(c->doc), key->name);
-    enum ctw_activation act = CTW_ACT_SILU;
-    int64_t i = 0;
-    bool b = false;
-    double d = 0;
-    enum ctw_status st = CTW_OK;
-    if (node == NULL) {
-        store(c, key, key->absent);
-        return CTW_OK;
-    }
-    if (ctw_json_is_null(node)) {
-        if (key->null == CTW_NULL_REFUSED)
-            return ctw_json_fail(node, err, CTW_EFORMAT, "found null, expected a value");
-        store(c, key, key->null);
-        return CTW_OK;
-    }
-    if (key->type == CTW_KEY_INT) {
-        st = ctw_json_as_int(node, (int64_t)key->min, (int64_t)key->max, &i, err);
-        d = (double)i;
-    } else if (key->type == CTW_KEY_FLOAT) {
-        st = ctw_json_as_double(node, &d, err);
-        if (st == CTW_OK && (d < key->min || d > key->max))
-            st = ctw_json_fail(node, err, CTW_EFORMAT, "found %g, expected %g to %g", d, key->min,
-                               key->max);
-    } else if (key->type == CTW_KEY_BOOL) {
-        st = ctw_json_as_bool(node, &b, err);
-        d = b;
-    } else {
-        st = read_activation(node, &act, err);
-        d = act;
-    }
-    if (st == CTW_OK)
-        store(c, key, d);
-    return st;
 }
 
 /* ---- dtype ---- */
@@ -282,97 +200,17 @@ static enum ctw_status read_dtype(struct ctw_config *c, struct ctw_err *err)
     return st;
 }
 
-/* ---- windows ---- */
-
-static enum ctw_status check_layer_types(const struct ctw_config *c,
-                                         const struct ctw_json_node *types, struct ctw_err *err)
-{
-    if (ctw_json_count(types) != c->n_decoders)
-        return ctw_json_fail(types, err, CTW_EFORMAT,
-                             "found %" PRId64 " entries, expected num_hidden_layers = %" PRId64,
-                             ctw_json_count(types), c->n_decoders);
-    return CTW_OK;
-}
-
-static enum ctw_status read_layer_type(bool *sliding, const struct ctw_json_node *node,
-                                       struct ctw_err *err)
-{
-    const char *type = NULL;
-    enum ctw_status st = ctw_json_as_string(node, &type, err);
-    if (st != CTW_OK)
-        return st;
-    *sliding = strcmp(type, "sliding_attention") == 0;
-    if (*sliding || strcmp(type, "full_attention") == 0)
-        return CTW_OK;
-    return ctw_json_fail(node, err, CTW_EUNSUP,
-                         "\"%s\" is not supported; supported: full_attention, sliding_attention",
-                         type);
-}
-
-/* The window of every layer. In families with windows, layer_types decides, or else the rule. */
-static enum ctw_status read_windows(struct ctw_config *c, struct ctw_err *err)
-{
-    const struct ctw_json_node *root = ctw_json_root(c->doc), *types = NULL, *t;
-    bool has_switch = c->arch->window == CTW_WINDOW_FROM_LAYER;
-    int64_t window = has_switch && !c->use_sliding_window ? 0 : c->sliding_window;
-    enum ctw_status st = CTW_OK;
-    if (has_switch && c->use_sliding_window && ctw_json_has(root, "sliding_window") && window < 1)
-        st = ctw_json_fail(ctw_json_get(root, "sliding_window"), err, CTW_EFORMAT,
-                           "found %" PRId64 ", expected at least 1", window);
-    if (st == CTW_OK && c->arch->window != CTW_WINDOW_NONE)
-        st =
-            ctw_json_read_node(root, "layer_types", CTW_JSON_OPTIONAL, CTW_JSON_ARRAY, &types, err);
-    if (st == CTW_OK && types != NULL)
-        st = check_layer_types(c, types, err);
-    if (st != CTW_OK)
-        return st;
-    c->windows = ctw_calloc((size_t)c->n_decoders, sizeof(*c->windows));
-    if (c->windows == NULL)
-        return ctw_fail(err, CTW_ENOMEM, "out of memory for %" PRId64 " layers", c->n_decoders);
-    t = types != NULL ? ctw_json_first(types) : NULL;
-    for (int64_t i = 0; i < c->n_decoders; i++) {
-        bool sliding = window != 0 && (!has_switch || i >= c->max_window_layers);
-        if (t != NULL) {
-            st = read_layer_type(&sliding, t, err);
-            if (st == CTW_OK && sliding && window == 0)
-                st = ctw_json_fail(t, err, CTW_EFORMAT,
-                                   "found \"sliding_attention\", but use_sliding_window and "
-                                   "sliding_window define no window");
-            if (st != CTW_OK)
-                return st;
-            t = ctw_json_next(t);
-        }
-        c->windows[i] = sliding ? window : 0;
-    }
-    return CTW_OK;
-}
-
 /* ---- the whole file ---- */
 
-static enum ctw_status check_dims(struct ctw_config *c, struct ctw_err *err)
+static enum ctw_status describe(struct ctw_config *c, struct ctw_err *err)
 {
-    bool given = c->head != 0;
-    if (c->n_kv == 0)
-        c->n_kv = c->n_head;
-    if (c->n_head % c->n_kv != 0)
-        return ctw_fail(err, CTW_EFORMAT,
-                        "%s: num_attention_heads %" PRId64
-                        " is not a multiple of num_key_value_heads %" PRId64,
-                        c->file, c->n_head, c->n_kv);
-    if (!given) {
-        if (c->hidden % c->n_head != 0)
-            return ctw_fail(err, CTW_EFORMAT,
-                            "%s: hidden_size %" PRId64
-                            " is not a multiple of num_attention_heads %" PRId64
-                            ", and there is no head_dim",
-                            c->file, c->hidden, c->n_head);
-        c->head = c->hidden / c->n_head;
-    }
-    if (c->head % 2 != 0 || c->head > CTW_MAX_HEAD)
-        return ctw_fail(
-            err, CTW_EUNSUP, "%s: head_dim%s: found %" PRId64 ", expected an even number, 2 to %d",
-            c->file, given ? "" : " (hidden_size / num_attention_heads)", c->head, CTW_MAX_HEAD);
-    return CTW_OK;
+    c->model = ctw_calloc(1, sizeof(*c->model));
+    if (c->model == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "out of memory for a model");
+    c->family->describe(c);
+    if (c->status != CTW_OK && err != NULL)
+        *err = c->err;
+    return c->status;
 }
 
 static enum ctw_status read_all(struct ctw_config *c, struct ctw_err *err)
@@ -383,16 +221,10 @@ static enum ctw_status read_all(struct ctw_config *c, struct ctw_err *err)
         st = ctw_quant_config_read(&c->quant, root, err);
     if (st == CTW_OK)
         st = check_base_keys(c, err);
-    for (int i = 0; st == CTW_OK && i < c->arch->n_keys; i++)
-        st = read_key(c, &c->arch->keys[i], err);
-    if (st == CTW_OK)
-        st = check_dims(c, err);
     if (st == CTW_OK)
         st = read_dtype(c, err);
     if (st == CTW_OK)
-        st = read_windows(c, err);
-    if (st == CTW_OK)
-        st = ctw_rope_read(&c->rope, root, c->arch->rope_theta, c->max_length, err);
+        st = describe(c, err);
     return st == CTW_OK ? list_unread(c, err) : st;
 }
 
@@ -416,7 +248,11 @@ void ctw_config_close(struct ctw_config *c)
 {
     ctw_unread_close(&c->unread);
     ctw_quant_config_close(&c->quant);
+    for (int64_t i = 0; i < c->n_wants; i++)
+        ctw_free(c->wants[i].name);
+    ctw_free(c->wants);
     ctw_free(c->windows);
+    ctw_model_close(c->model);
     ctw_json_close(c->doc);
     *c = (struct ctw_config){0};
 }

@@ -1,36 +1,48 @@
 /*
- * Reads config.json against a family's table of keys (worker/model/families). The table has every
- * key that transformers' class for the family reads and that can change a score. Such a key is
- * used, or takes transformers' default, or is refused by name if its value requests an unsupported
- * feature. Any other key cannot change transformers' numbers: it is ignored and listed.
- * Configurations written by transformers 4 and 5 give the same result.
+ * config.json read by the function of its model family (worker/model/families). A key that
+ * transformers' class for the family reads is used, or takes transformers' default, or is refused
+ * by name if its value requests an unsupported feature. Any other key cannot change transformers'
+ * numbers: it is ignored and listed. Configurations written by transformers 4 and 5 give the same
+ * result.
  */
 #ifndef CTW_WORKER_CONFIG_H
 #define CTW_WORKER_CONFIG_H
 
-#include "kernels/backend.h"
 #include "worker/checkpoint/quant_config.h"
 #include "worker/checkpoint/unread.h"
+#include "worker/model/model.h"
 #include "worker/model/rope.h"
 
-struct ctw_arch;
+struct ctw_family;
+
+enum { CTW_MAX_DECODERS = 4096, CTW_MAX_KEYS = 64 };
+
+enum ctw_want_kind { CTW_WANT_MATRIX, CTW_WANT_VECTOR, CTW_WANT_TIED };
+
+/* A matrix [n, k] or vector [n] that the checkpoint must have, or a head that is the embedding. */
+struct ctw_want {
+    enum ctw_want_kind kind;
+    int layer, role;        /* place in the model: a ctw_matrix_role or ctw_vector_role */
+    char *name;             /* the matrix's module, or the vector's tensor */
+    const char *class_name; /* the module's, for quantization_config: "Linear", "Embedding" */
+    int64_t n, k;
+};
 
 struct ctw_config {
     struct ctw_json *doc;
     const char *file; /* the file's name, for messages */
-    const struct ctw_arch *arch;
-    const char *architecture, *model_type;
-    /* filled from the family's rows */
-    int64_t vocab, hidden, inner, n_decoders, n_head, n_kv, head, max_length;
-    int64_t sliding_window; /* 0: none */
-    int64_t max_window_layers;
-    double norm_eps;
-    bool tied, attention_bias, mlp_bias, use_sliding_window;
-    enum ctw_activation act;
-    /* read the same way for all families */
+    const struct ctw_family *family;
+    const char *keys[CTW_MAX_KEYS]; /* the keys that the family has read */
+    int n_keys;
+    enum ctw_status status; /* the first error, and its message */
+    struct ctw_err err;
+    /* The model as described: sizes, layers and RoPE, without tensors. The caller may take it. */
+    struct ctw_model *model;
+    struct ctw_want *wants; /* in the order in which they are opened */
+    int64_t n_wants, wants_cap;
+    int64_t *windows; /* ctw_key_windows() */
     bool has_dtype;
     enum ctw_dtype dtype;
-    int64_t *windows; /* [n_decoders], 0: none */
     struct ctw_rope_params rope;
     struct ctw_quant_config quant;
     struct ctw_unread unread;

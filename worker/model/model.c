@@ -1,7 +1,6 @@
 #include "worker/model/model.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -13,31 +12,7 @@
 #include "worker/model/families/family.h"
 #include "worker/model/tensors.h"
 
-enum { MAX_NAME = 512 };
-
-/* ---- layers ---- */
-
-static int64_t dim(const struct ctw_config *c, enum ctw_dim d)
-{
-    switch (d) {
-    case CTW_DIM_HIDDEN:
-        return c->hidden;
-    case CTW_DIM_Q:
-        return c->n_head * c->head;
-    case CTW_DIM_KV:
-        return c->n_kv * c->head;
-    case CTW_DIM_HEAD:
-        return c->head;
-    default:
-        return c->inner;
-    }
-}
-
-static bool is_there(const struct ctw_config *c, enum ctw_when when)
-{
-    return when == CTW_ALWAYS || (when == CTW_IF_ATTENTION_BIAS && c->attention_bias) ||
-           (when == CTW_IF_MLP_BIAS && c->mlp_bias);
-}
+/* ---- tensors ---- */
 
 /* ctw_op_qkv has one dtype for both head norms. */
 static enum ctw_status check_head_norms(const struct ctw_finder *finder,
@@ -51,61 +26,26 @@ static enum ctw_status check_head_norms(const struct ctw_finder *finder,
                     ctw_dtype_name(q->dtype), k->name, ctw_dtype_name(k->dtype));
 }
 
-static enum ctw_status open_decoder(struct ctw_finder *finder, struct ctw_layer *layer, int64_t i,
+/* Opens what the family's function wants, in its order. */
+static enum ctw_status open_tensors(struct ctw_model *m, struct ctw_finder *finder,
                                     struct ctw_err *err)
 {
     const struct ctw_config *c = finder->config;
-    const struct ctw_arch *a = c->arch;
-    char name[MAX_NAME];
     enum ctw_status st = CTW_OK;
-    layer->n_head = (int)c->n_head;
-    layer->n_kv = (int)c->n_kv;
-    layer->head = (int)c->head;
-    layer->window = c->windows[i];
-    layer->rope = 0;
-    layer->attn_scale = (float)(1 / sqrt((double)c->head));
-    layer->inner = c->inner;
-    for (int r = 0; r < a->n_matrices && st == CTW_OK; r++) {
-        const struct ctw_matrix_row *row = &a->matrices[r];
-        snprintf(name, sizeof(name), "%s.%" PRId64 ".%s", a->layers, i, row->name);
-        st = ctw_matrix_open(finder, &layer->matrix[row->role], name, "Linear", dim(c, row->n),
-                             dim(c, row->k), err);
+    for (int64_t i = 0; i < c->n_wants && st == CTW_OK; i++) {
+        const struct ctw_want *w = &c->wants[i];
+        struct ctw_layer *l = &m->layers[w->layer];
+        if (w->kind == CTW_WANT_VECTOR)
+            st = ctw_vector_open(finder, &l->vector[w->role], w->name, w->n, err);
+        else if (w->kind == CTW_WANT_TIED)
+            st = ctw_matrix_tie(finder, &l->matrix[w->role], &m->layers[0].matrix[CTW_M_EMBED],
+                                w->name, err);
+        else
+            st = ctw_matrix_open(finder, &l->matrix[w->role], w->name, w->class_name, w->n, w->k,
+                                 err);
     }
-    for (int r = 0; r < a->n_vectors && st == CTW_OK; r++) {
-        const struct ctw_vector_row *row = &a->vectors[r];
-        if (!is_there(c, row->when))
-            continue;
-        snprintf(name, sizeof(name), "%s.%" PRId64 ".%s", a->layers, i, row->name);
-        st = ctw_vector_open(finder, &layer->vector[row->role], name, dim(c, row->n), err);
-    }
-    return st == CTW_OK ? check_head_norms(finder, layer, err) : st;
-}
-
-static enum ctw_status open_layers(struct ctw_model *m, struct ctw_finder *finder,
-                                   struct ctw_err *err)
-{
-    const struct ctw_config *c = finder->config;
-    const struct ctw_arch *a = c->arch;
-    char name[MAX_NAME];
-    m->n_decoders = (int)c->n_decoders;
-    m->layers = ctw_calloc((size_t)c->n_decoders + 2, sizeof(*m->layers));
-    if (m->layers == NULL)
-        return ctw_fail(err, CTW_ENOMEM, "out of memory for %" PRId64 " layers", c->n_decoders);
-    m->n_layers = m->n_decoders + 2;
-    struct ctw_layer *first = &m->layers[0], *last = &m->layers[m->n_layers - 1];
-    first->rope = last->rope = -1;
-    enum ctw_status st = ctw_matrix_open(finder, &first->matrix[CTW_M_EMBED], a->embed, "Embedding",
-                                         c->vocab, c->hidden, err);
-    for (int i = 0; i < m->n_decoders && st == CTW_OK; i++)
-        st = open_decoder(finder, &m->layers[i + 1], i, err);
-    snprintf(name, sizeof(name), "%s.weight", a->final_norm);
-    if (st == CTW_OK)
-        st = ctw_vector_open(finder, &last->vector[CTW_V_FINAL_NORM], name, c->hidden, err);
-    if (st == CTW_OK)
-        st = c->tied ? ctw_matrix_tie(finder, &last->matrix[CTW_M_HEAD],
-                                      &first->matrix[CTW_M_EMBED], a->head, err)
-                     : ctw_matrix_open(finder, &last->matrix[CTW_M_HEAD], a->head, "Linear",
-                                       c->vocab, c->hidden, err);
+    for (int l = 1; l <= m->n_decoders && st == CTW_OK; l++)
+        st = check_head_norms(finder, &m->layers[l], err);
     return st;
 }
 
@@ -215,34 +155,16 @@ static enum ctw_status describe_activations(struct ctw_model *m, const struct ct
 
 /* ---- opening ---- */
 
-static enum ctw_status fill(struct ctw_model *m, const char *dir, const struct ctw_config *c,
-                            struct ctw_err *err)
+static enum ctw_status name_model(struct ctw_model *m, const char *dir, const struct ctw_config *c,
+                                  struct ctw_err *err)
 {
     m->dir = ctw_strdup(dir);
-    m->architecture = ctw_strdup(c->architecture);
-    m->model_type = ctw_strdup(c->model_type);
-    m->rope[0].inv_freq = ctw_calloc((size_t)c->head / 2, sizeof(float));
-    if (m->dir == NULL || m->architecture == NULL || m->model_type == NULL ||
-        m->rope[0].inv_freq == NULL)
-        return ctw_fail(err, CTW_ENOMEM, "out of memory for the model's description");
+    m->architecture = ctw_strdup(c->family->architecture);
+    m->model_type = ctw_strdup(c->family->model_type);
     m->dtype = c->dtype;
-    m->hidden = c->hidden;
-    m->vocab = c->vocab;
-    m->max_length = c->max_length;
-    m->length_limit = c->rope.type == CTW_ROPE_DYNAMIC ? c->max_length : 0;
-    m->norm_eps = (float)c->norm_eps;
-    m->norm_offset = 0.0f;
-    m->embed_scale = 1.0f;
-    m->act = c->act;
-    m->head_scale = 1.0f;
-    m->head_softcap = 0.0f;
-    m->tied = c->tied;
-    m->n_ropes = 1;
-    m->rope[0].pairing = c->arch->pairing;
-    m->rope[0].rot_dim = (int)c->head;
-    m->rope[0].scale = (float)c->rope.attention_factor;
-    ctw_rope_frequencies(&c->rope, (int)c->head, m->rope[0].inv_freq);
-    return CTW_OK;
+    return m->dir != NULL && m->architecture != NULL && m->model_type != NULL
+               ? CTW_OK
+               : ctw_fail(err, CTW_ENOMEM, "out of memory for the model's description");
 }
 
 /* Checks that the checkpoint has no other tensors than the layers', and opens their identity. */
@@ -300,9 +222,9 @@ enum ctw_status ctw_model_open(struct ctw_model **out, const char *dir, const ch
     bool kv_scales = false;
     const char *file = config_name != NULL ? config_name : "config.json";
     char *path = join(dir, file);
-    struct ctw_model *m = ctw_calloc(1, sizeof(*m));
+    struct ctw_model *m = NULL;
     enum ctw_status st = CTW_OK;
-    if (path == NULL || m == NULL) {
+    if (path == NULL) {
         st = ctw_fail(err, CTW_ENOMEM, "out of memory for a model");
         goto done;
     }
@@ -311,10 +233,13 @@ enum ctw_status ctw_model_open(struct ctw_model **out, const char *dir, const ch
         st = no_config(dir, file, err);
     if (st == CTW_OK && !config.quant.present)
         st = ctw_foreign_check_folder(dir, err);
+    if (st != CTW_OK)
+        goto done;
+    m = config.model;
+    config.model = NULL;
+    st = ctw_container_open(&m->container, dir, err);
     if (st == CTW_OK)
-        st = ctw_container_open(&m->container, dir, err);
-    if (st == CTW_OK)
-        st = fill(m, dir, &config, err);
+        st = name_model(m, dir, &config, err);
     if (st != CTW_OK)
         goto done;
     ctw_container_read_ahead(m->container); /* the weight_shape tensors are read one by one */
@@ -324,7 +249,7 @@ enum ctw_status ctw_model_open(struct ctw_model **out, const char *dir, const ch
         st = ctw_fail(err, CTW_ENOMEM, "out of memory for a model");
         goto done;
     }
-    st = open_layers(m, &finder, err);
+    st = open_tensors(m, &finder, err);
     if (st == CTW_OK && !config.has_dtype)
         st = infer_dtype(m, &config, err);
     if (st == CTW_OK)

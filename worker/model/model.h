@@ -3,7 +3,7 @@
  * which layer. It holds no pointers to weights; a layer provider (worker/weights/provider.h) gives
  * them layer by layer. Every property that can differ between layers is stored per layer. model.c
  * builds the description from config.json, the quantisation config and the container, according to
- * the family's rows (worker/model/families), and checks it against the tensors' shapes.
+ * the family's function (worker/model/families), and checks it against the tensors' shapes.
  */
 #ifndef CTW_WORKER_MODEL_H
 #define CTW_WORKER_MODEL_H

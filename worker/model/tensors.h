@@ -1,6 +1,7 @@
 /*
- * From a family's rows to a checkpoint's tensors: finds the parts of each matrix, resolves the
- * matrix's quantization_config entry, and lets its format check the parts. Used by model.c only.
+ * From the tensors that a family wants to the checkpoint's: finds the parts of each matrix,
+ * resolves the matrix's quantization_config entry, and lets its format check the parts. Used by
+ * model.c only.
  */
 #ifndef CTW_WORKER_TENSORS_H
 #define CTW_WORKER_TENSORS_H

@@ -7,8 +7,8 @@
     X(qwen2)                                                                                       \
     X(qwen3)
 
-#define DECLARE(name) extern const struct ctw_arch ctw_arch_##name;
+#define DECLARE(name) extern const struct ctw_family ctw_family_##name;
 FAMILIES(DECLARE)
 
-#define ROW(name) &ctw_arch_##name,
-const struct ctw_arch *const ctw_archs[] = {FAMILIES(ROW) NULL};
+#define ROW(name) &ctw_family_##name,
+const struct ctw_family *const ctw_families[] = {FAMILIES(ROW) NULL};

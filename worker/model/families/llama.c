@@ -1,30 +1,34 @@
 /* Llama 1 to 3, and the many models stored as Llama. Defaults: transformers' LlamaConfig. */
 #include "worker/model/families/family.h"
 
-extern const struct ctw_arch ctw_arch_llama;
+extern const struct ctw_family ctw_family_llama;
 
-static const struct ctw_key keys[] = {
-    CTW_KEYS_DIMS(32000, 4096, 11008, 32, 32, 0, 2048),
-    CTW_KEY_HEAD_DIM(0, 0),
-    CTW_KEY_ATTENTION_BIAS,
-    {"mlp_bias", CTW_KEY_BOOL, CTW_CONFIG_FIELD(mlp_bias), false, CTW_NULL_REFUSED, 0, 0},
-};
+static void describe(struct ctw_config *c)
+{
+    const struct ctw_sizes s = ctw_key_sizes(c, &(struct ctw_sizes){.vocab = 32000,
+                                                                    .hidden = 4096,
+                                                                    .inner = 11008,
+                                                                    .n_layers = 32,
+                                                                    .n_head = 32,
+                                                                    .n_kv = 0,
+                                                                    .max_length = 2048});
+    int64_t head = ctw_key_head_dim(c, &s, 0, 0);
+    bool bias = ctw_key_bool(c, "attention_bias", false);
+    bool mlp_bias = ctw_key_bool(c, "mlp_bias", false);
+    ctw_describe_model(c, &s, head, 10000.0);
+    for (int64_t i = 0; i < s.n_layers; i++) {
+        ctw_describe_norms(c, i);
+        ctw_describe_attention(c, i,
+                               &(struct ctw_attention){.n_head = s.n_head,
+                                                       .n_kv = s.n_kv,
+                                                       .head = head,
+                                                       .qkv_bias = bias,
+                                                       .o_bias = bias});
+        ctw_describe_gated_mlp(c, i, s.inner, mlp_bias);
+    }
+}
 
-static const struct ctw_matrix_row matrices[] = {CTW_MATRICES_LLAMA};
-
-static const struct ctw_vector_row vectors[] = {
-    CTW_NORMS_LLAMA,
-    CTW_BIASES_QKV(CTW_IF_ATTENTION_BIAS),
-    CTW_BIAS_O(CTW_IF_ATTENTION_BIAS),
-    {CTW_V_GATE_BIAS, "mlp.gate_proj.bias", CTW_DIM_INNER, CTW_IF_MLP_BIAS},
-    {CTW_V_UP_BIAS, "mlp.up_proj.bias", CTW_DIM_INNER, CTW_IF_MLP_BIAS},
-    {CTW_V_DOWN_BIAS, "mlp.down_proj.bias", CTW_DIM_HIDDEN, CTW_IF_MLP_BIAS},
-};
-
-const struct ctw_arch ctw_arch_llama = {
-    .architecture = "LlamaForCausalLM",
-    .old_architecture = "LLaMAForCausalLM",
-    .model_type = "llama",
-    CTW_ARCH_AS_LLAMA,
-    .window = CTW_WINDOW_NONE,
-};
+const struct ctw_family ctw_family_llama = {.model_type = "llama",
+                                            .architecture = "LlamaForCausalLM",
+                                            .old_architecture = "LLaMAForCausalLM",
+                                            .describe = describe};

@@ -5,20 +5,30 @@
  */
 #include "worker/model/families/family.h"
 
-extern const struct ctw_arch ctw_arch_mistral;
+extern const struct ctw_family ctw_family_mistral;
 
-static const struct ctw_key keys[] = {
-    CTW_KEYS_DIMS(32000, 4096, 14336, 32, 32, 8, 131072),
-    CTW_KEY_HEAD_DIM(0, 0),
-    {"sliding_window", CTW_KEY_INT, CTW_CONFIG_FIELD(sliding_window), 4096, 0, 1, 1 << 30},
-};
+static void describe(struct ctw_config *c)
+{
+    const struct ctw_sizes s = ctw_key_sizes(c, &(struct ctw_sizes){.vocab = 32000,
+                                                                    .hidden = 4096,
+                                                                    .inner = 14336,
+                                                                    .n_layers = 32,
+                                                                    .n_head = 32,
+                                                                    .n_kv = 8,
+                                                                    .max_length = 131072});
+    int64_t head = ctw_key_head_dim(c, &s, 0, 0);
+    int64_t window = ctw_key_int(c, "sliding_window", 4096, 0, 1, 1 << 30);
+    const int64_t *windows = ctw_key_windows(c, s.n_layers, window, 0);
+    ctw_describe_model(c, &s, head, 10000.0);
+    for (int64_t i = 0; i < s.n_layers; i++) {
+        ctw_describe_norms(c, i);
+        ctw_describe_attention(
+            c, i,
+            &(struct ctw_attention){
+                .n_head = s.n_head, .n_kv = s.n_kv, .head = head, .window = windows[i]});
+        ctw_describe_gated_mlp(c, i, s.inner, false);
+    }
+}
 
-static const struct ctw_matrix_row matrices[] = {CTW_MATRICES_LLAMA};
-static const struct ctw_vector_row vectors[] = {CTW_NORMS_LLAMA};
-
-const struct ctw_arch ctw_arch_mistral = {
-    .architecture = "MistralForCausalLM",
-    .model_type = "mistral",
-    CTW_ARCH_AS_LLAMA,
-    .window = CTW_WINDOW_ALL,
-};
+const struct ctw_family ctw_family_mistral = {
+    .model_type = "mistral", .architecture = "MistralForCausalLM", .describe = describe};

@@ -1,24 +1,32 @@
 /* Qwen 2 and 2.5: biases on q, k and v always; windows by layer. Defaults: Qwen2Config. */
-#include "worker/model/families/family.h"
+#include "worker/model/families/qwen.h"
 
-extern const struct ctw_arch ctw_arch_qwen2;
+extern const struct ctw_family ctw_family_qwen2;
 
-static const struct ctw_key keys[] = {
-    CTW_KEYS_DIMS(151936, 4096, 22016, 32, 32, 32, 32768),
-    CTW_KEY_HEAD_DIM(0, 0), /* not a field of the class, but read if present */
-    CTW_KEYS_LAYER_WINDOWS,
-};
+static void describe(struct ctw_config *c)
+{
+    const struct ctw_sizes s = ctw_key_sizes(c, &(struct ctw_sizes){.vocab = 151936,
+                                                                    .hidden = 4096,
+                                                                    .inner = 22016,
+                                                                    .n_layers = 32,
+                                                                    .n_head = 32,
+                                                                    .n_kv = 32,
+                                                                    .max_length = 32768});
+    /* head_dim is not a field of the class, but is read if present. */
+    int64_t head = ctw_key_head_dim(c, &s, 0, 0);
+    const int64_t *windows = qwen_windows(c, s.n_layers);
+    ctw_describe_model(c, &s, head, 10000.0);
+    for (int64_t i = 0; i < s.n_layers; i++) {
+        ctw_describe_norms(c, i);
+        ctw_describe_attention(c, i,
+                               &(struct ctw_attention){.n_head = s.n_head,
+                                                       .n_kv = s.n_kv,
+                                                       .head = head,
+                                                       .window = windows[i],
+                                                       .qkv_bias = true});
+        ctw_describe_gated_mlp(c, i, s.inner, false);
+    }
+}
 
-static const struct ctw_matrix_row matrices[] = {CTW_MATRICES_LLAMA};
-
-static const struct ctw_vector_row vectors[] = {
-    CTW_NORMS_LLAMA,
-    CTW_BIASES_QKV(CTW_ALWAYS),
-};
-
-const struct ctw_arch ctw_arch_qwen2 = {
-    .architecture = "Qwen2ForCausalLM",
-    .model_type = "qwen2",
-    CTW_ARCH_AS_LLAMA,
-    .window = CTW_WINDOW_FROM_LAYER,
-};
+const struct ctw_family ctw_family_qwen2 = {
+    .model_type = "qwen2", .architecture = "Qwen2ForCausalLM", .describe = describe};

@@ -1,28 +1,34 @@
 /* Qwen 3 (dense): norms on the heads of q and k, an independent head_dim. Defaults: Qwen3Config. */
-#include "worker/model/families/family.h"
+#include "worker/model/families/qwen.h"
 
-extern const struct ctw_arch ctw_arch_qwen3;
+extern const struct ctw_family ctw_family_qwen3;
 
-static const struct ctw_key keys[] = {
-    CTW_KEYS_DIMS(151936, 4096, 22016, 32, 32, 32, 32768),
-    CTW_KEY_HEAD_DIM(128, CTW_NULL_REFUSED),
-    CTW_KEY_ATTENTION_BIAS,
-    CTW_KEYS_LAYER_WINDOWS,
-};
+static void describe(struct ctw_config *c)
+{
+    const struct ctw_sizes s = ctw_key_sizes(c, &(struct ctw_sizes){.vocab = 151936,
+                                                                    .hidden = 4096,
+                                                                    .inner = 22016,
+                                                                    .n_layers = 32,
+                                                                    .n_head = 32,
+                                                                    .n_kv = 32,
+                                                                    .max_length = 32768});
+    int64_t head = ctw_key_head_dim(c, &s, 128, CTW_NULL_REFUSED);
+    bool bias = ctw_key_bool(c, "attention_bias", false);
+    const int64_t *windows = qwen_windows(c, s.n_layers);
+    ctw_describe_model(c, &s, head, 10000.0);
+    for (int64_t i = 0; i < s.n_layers; i++) {
+        ctw_describe_norms(c, i);
+        ctw_describe_attention(c, i,
+                               &(struct ctw_attention){.n_head = s.n_head,
+                                                       .n_kv = s.n_kv,
+                                                       .head = head,
+                                                       .window = windows[i],
+                                                       .qkv_bias = bias,
+                                                       .o_bias = bias,
+                                                       .head_norms = true});
+        ctw_describe_gated_mlp(c, i, s.inner, false);
+    }
+}
 
-static const struct ctw_matrix_row matrices[] = {CTW_MATRICES_LLAMA};
-
-static const struct ctw_vector_row vectors[] = {
-    CTW_NORMS_LLAMA,
-    {CTW_V_Q_NORM, "self_attn.q_norm.weight", CTW_DIM_HEAD, CTW_ALWAYS},
-    {CTW_V_K_NORM, "self_attn.k_norm.weight", CTW_DIM_HEAD, CTW_ALWAYS},
-    CTW_BIASES_QKV(CTW_IF_ATTENTION_BIAS),
-    CTW_BIAS_O(CTW_IF_ATTENTION_BIAS),
-};
-
-const struct ctw_arch ctw_arch_qwen3 = {
-    .architecture = "Qwen3ForCausalLM",
-    .model_type = "qwen3",
-    CTW_ARCH_AS_LLAMA,
-    .window = CTW_WINDOW_FROM_LAYER,
-};
+const struct ctw_family ctw_family_qwen3 = {
+    .model_type = "qwen3", .architecture = "Qwen3ForCausalLM", .describe = describe};

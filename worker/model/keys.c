@@ -1,0 +1,172 @@
+/* Keys of config.json, read by name for a family's function. */
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "worker/model/families/family.h"
+
+/* Marks a key as read. NULL: the key is absent, or an error came before. */
+static const struct ctw_json_node *take(struct ctw_config *c, const char *name)
+{
+    for (int i = 0; i < c->n_keys && c->status == CTW_OK; i++)
+        if (strcmp(c->keys[i], name) == 0)
+            c->status = ctw_fail(&c->err, CTW_EINTERNAL, "%s: the family %s reads %s twice",
+                                 c->file, c->family->model_type, name);
+    if (c->status == CTW_OK && c->n_keys == CTW_MAX_KEYS)
+        c->status = ctw_fail(&c->err, CTW_EINTERNAL, "%s: the family %s reads more than %d keys",
+                             c->file, c->family->model_type, CTW_MAX_KEYS);
+    if (c->status != CTW_OK)
+        return NULL;
+    c->keys[c->n_keys++] = name;
+    return ctw_json_get(ctw_json_root(c->doc), name);
+}
+
+/* True: the key is null, and *out is what that means, or null is an error. */
+static bool is_null(struct ctw_config *c, const struct ctw_json_node *node, double null,
+                    double *out)
+{
+    if (!ctw_json_is_null(node))
+        return false;
+    if (null == CTW_NULL_REFUSED)
+        c->status = ctw_json_fail(node, &c->err, CTW_EFORMAT, "found null, expected a value");
+    else
+        *out = null;
+    return true;
+}
+
+int64_t ctw_key_int(struct ctw_config *c, const char *name, int64_t absent, int64_t null,
+                    int64_t min, int64_t max)
+{
+    const struct ctw_json_node *node = take(c, name);
+    double special = (double)absent;
+    int64_t value = absent;
+    if (node == NULL)
+        return absent;
+    if (is_null(c, node, (double)null, &special))
+        return (int64_t)special;
+    c->status = ctw_json_as_int(node, min, max, &value, &c->err);
+    return value;
+}
+
+double ctw_key_number(struct ctw_config *c, const char *name, double absent, double null,
+                      double min, double max)
+{
+    const struct ctw_json_node *node = take(c, name);
+    double value = absent;
+    if (node == NULL || is_null(c, node, null, &value))
+        return value;
+    c->status = ctw_json_as_double(node, &value, &c->err);
+    if (c->status == CTW_OK && (value < min || value > max))
+        c->status = ctw_json_fail(node, &c->err, CTW_EFORMAT, "found %g, expected %g to %g", value,
+                                  min, max);
+    return c->status == CTW_OK ? value : absent;
+}
+
+bool ctw_key_bool(struct ctw_config *c, const char *name, bool absent)
+{
+    const struct ctw_json_node *node = take(c, name);
+    double unused;
+    bool value = absent;
+    if (node != NULL && !is_null(c, node, CTW_NULL_REFUSED, &unused))
+        c->status = ctw_json_as_bool(node, &value, &c->err);
+    return value;
+}
+
+enum ctw_activation ctw_key_activation(struct ctw_config *c, const char *name,
+                                       enum ctw_activation absent)
+{
+    static const struct {
+        const char *name;
+        enum ctw_activation act;
+    } names[] = {{"silu", CTW_ACT_SILU},
+                 {"swish", CTW_ACT_SILU},
+                 {"gelu", CTW_ACT_GELU},
+                 {"gelu_new", CTW_ACT_GELU_TANH},
+                 {"gelu_pytorch_tanh", CTW_ACT_GELU_TANH}};
+    const struct ctw_json_node *node = take(c, name);
+    double unused;
+    const char *text = NULL;
+    if (node == NULL || is_null(c, node, CTW_NULL_REFUSED, &unused))
+        return absent;
+    c->status = ctw_json_as_string(node, &text, &c->err);
+    for (size_t i = 0; c->status == CTW_OK && i < CTW_COUNT(names); i++)
+        if (strcmp(text, names[i].name) == 0)
+            return names[i].act;
+    if (c->status == CTW_OK)
+        c->status = ctw_json_fail(node, &c->err, CTW_EUNSUP,
+                                  "\"%s\" is not supported; supported: silu, gelu, "
+                                  "gelu_pytorch_tanh",
+                                  text);
+    return absent;
+}
+
+bool ctw_key_is_given(const struct ctw_config *c, const char *name)
+{
+    return ctw_json_has(ctw_json_root(c->doc), name);
+}
+
+void ctw_key_fail(struct ctw_config *c, const char *name, enum ctw_status status, const char *fmt,
+                  ...)
+{
+    const struct ctw_json_node *node = ctw_json_get(ctw_json_root(c->doc), name);
+    char text[CTW_ERR_MSG_MAX];
+    va_list ap;
+    if (c->status != CTW_OK)
+        return;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    c->status = node != NULL ? ctw_json_fail(node, &c->err, status, "%s", text)
+                             : ctw_fail(&c->err, status, "%s: %s: %s", c->file, name, text);
+}
+
+/* ---- windows ---- */
+
+static bool is_sliding(struct ctw_config *c, const struct ctw_json_node *node, int64_t window)
+{
+    const char *type = NULL;
+    c->status = ctw_json_as_string(node, &type, &c->err);
+    if (c->status != CTW_OK || strcmp(type, "full_attention") == 0)
+        return false;
+    if (strcmp(type, "sliding_attention") != 0)
+        c->status = ctw_json_fail(node, &c->err, CTW_EUNSUP,
+                                  "\"%s\" is not supported; supported: full_attention, "
+                                  "sliding_attention",
+                                  type);
+    else if (window == 0)
+        c->status = ctw_json_fail(node, &c->err, CTW_EFORMAT,
+                                  "found \"sliding_attention\", but use_sliding_window and "
+                                  "sliding_window define no window");
+    return true;
+}
+
+const int64_t *ctw_key_windows(struct ctw_config *c, int64_t n, int64_t window, int64_t first)
+{
+    static const int64_t none[CTW_MAX_DECODERS];
+    const struct ctw_json_node *types = take(c, "layer_types");
+    if (types != NULL && ctw_json_is_null(types))
+        types = NULL;
+    if (types != NULL)
+        c->status = ctw_json_expect(types, CTW_JSON_ARRAY, &c->err);
+    if (c->status == CTW_OK && types != NULL && ctw_json_count(types) != n)
+        c->status = ctw_json_fail(types, &c->err, CTW_EFORMAT,
+                                  "found %" PRId64 " entries, expected num_hidden_layers = "
+                                  "%" PRId64,
+                                  ctw_json_count(types), n);
+    if (c->status != CTW_OK)
+        return none;
+    c->windows = ctw_calloc((size_t)n, sizeof(*c->windows));
+    if (c->windows == NULL) {
+        c->status = ctw_fail(&c->err, CTW_ENOMEM, "out of memory for %" PRId64 " layers", n);
+        return none;
+    }
+    const struct ctw_json_node *type = types != NULL ? ctw_json_first(types) : NULL;
+    for (int64_t i = 0; i < n && c->status == CTW_OK; i++) {
+        bool sliding = type != NULL ? is_sliding(c, type, window) : i >= first;
+        c->windows[i] = sliding ? window : 0;
+        type = type != NULL ? ctw_json_next(type) : NULL;
+    }
+    return c->windows;
+}
