@@ -25,7 +25,8 @@ enum ctw_status ctw_backend_open(struct ctw_backend **out, const char *name,
     if (is_auto || strcmp(name, "cuda") == 0) {
         enum ctw_status st = open_cuda(out, opt, is_auto ? &no_gpu : err);
         if (st == CTW_OK) {
-            snprintf((*out)->reason, sizeof((*out)->reason), is_auto ? "a GPU is present" : "requested");
+            snprintf((*out)->reason, sizeof((*out)->reason),
+                     is_auto ? "a GPU is present" : "requested");
             return CTW_OK;
         }
         /* A machine without a GPU is not an error; a mistyped option or a broken GPU is. */
@@ -184,8 +185,14 @@ static bool is_float(enum ctw_dtype dtype)
 static bool shard_ok(const struct ctw_shard *s)
 {
     return s != NULL && s->weight != NULL && s->data != NULL && s->weight->format != NULL &&
-           s->weight->n >= 1 && s->weight->k >= 1 && is_float(s->weight->dtype) &&
+           s->weight->n >= 1 && s->weight->k >= 1 && is_float(s->weight->dtype) && s->row0 >= 0 &&
+           s->n >= 1 && s->n <= s->weight->n - s->row0 &&
            (s->bias == NULL || is_float(s->bias_dtype));
+}
+
+static bool whole_ok(const struct ctw_shard *s)
+{
+    return shard_ok(s) && s->n == s->weight->n && s->bias == NULL;
 }
 
 /* Checks shared by ctw_prepare() and ctw_linear(); *n_out: columns of y. */
@@ -199,11 +206,11 @@ static enum ctw_status check_shards(const struct ctw_op_linear *op, int64_t *n_o
     for (int i = 0; i < op->n_shards; i++) {
         REQUIRE("linear", shard_ok(&op->shards[i]));
         REQUIRE("linear", op->shards[i].weight->k == op->shards[0].weight->k);
-        n += op->shards[i].weight->n;
+        n += op->shards[i].n;
     }
     if (op->epilogue == CTW_EPI_GATE) {
         REQUIRE("linear", op->n_shards == 2);
-        REQUIRE("linear", op->shards[0].weight->n == op->shards[1].weight->n);
+        REQUIRE("linear", op->shards[0].n == op->shards[1].n);
         n /= 2;
     }
     *n_out = n;
@@ -230,8 +237,8 @@ static enum ctw_status check_qkv(const struct ctw_op_qkv *op, struct ctw_err *er
     REQUIRE("qkv", op->n_tok >= 0);
     REQUIRE("qkv", op->n_head >= 1 && op->n_kv >= 1 && op->head >= 1);
     if (op->head > CTW_MAX_HEAD)
-        return ctw_fail(err, CTW_EUNSUP, "attention heads of %d elements; the maximum is %d", op->head,
-                        CTW_MAX_HEAD);
+        return ctw_fail(err, CTW_EUNSUP, "attention heads of %d elements; the maximum is %d",
+                        op->head, CTW_MAX_HEAD);
     REQUIRE("qkv", op->rot_dim >= 0 && op->rot_dim % 2 == 0 && op->rot_dim <= op->head);
     REQUIRE("qkv", op->rot_dim == 0 || (op->positions != NULL && op->cos_sin != NULL));
     REQUIRE("qkv", (op->q_norm == NULL && op->k_norm == NULL) || is_float(op->norm_dtype));
@@ -239,8 +246,8 @@ static enum ctw_status check_qkv(const struct ctw_op_qkv *op, struct ctw_err *er
 }
 
 /* Is the linear operation's y what the qkv operation splits? Each has been checked on its own. */
-static enum ctw_status check_linear_qkv(const struct ctw_op_linear *op, const struct ctw_op_qkv *qkv,
-                                        struct ctw_err *err)
+static enum ctw_status check_linear_qkv(const struct ctw_op_linear *op,
+                                        const struct ctw_op_qkv *qkv, struct ctw_err *err)
 {
     int64_t n, columns = (int64_t)(qkv->n_head + 2 * qkv->n_kv) * qkv->head;
     enum ctw_status st = check_shards(op, &n, err);
@@ -259,8 +266,8 @@ static enum ctw_status check_attention(const struct ctw_op_attention *op, struct
     REQUIRE("attention", op->head >= 1 && op->window >= 0 && op->n_seqs >= 0);
     REQUIRE("attention", op->sinks == NULL || is_float(op->sinks_dtype));
     if (op->head > CTW_MAX_HEAD)
-        return ctw_fail(err, CTW_EUNSUP, "attention heads of %d elements; the maximum is %d", op->head,
-                        CTW_MAX_HEAD);
+        return ctw_fail(err, CTW_EUNSUP, "attention heads of %d elements; the maximum is %d",
+                        op->head, CTW_MAX_HEAD);
     for (int64_t i = 0; i < op->n_seqs; i++) {
         const struct ctw_attn_seq *s = &op->seqs[i];
         REQUIRE("attention", s->n_q >= 0 && s->pos0 >= 0 && s->n_runs >= 0);
@@ -282,7 +289,7 @@ enum ctw_status ctw_decode(struct ctw_backend *be, const struct ctw_op_decode *o
     REQUIRE("decode", is_float(op->dtype));
     REQUIRE("decode", shard_ok(op->shard));
     REQUIRE("decode", op->row0 >= 0 && op->n_rows >= 0);
-    REQUIRE("decode", op->row0 + op->n_rows <= op->shard->weight->n);
+    REQUIRE("decode", op->row0 + op->n_rows <= op->shard->n);
     return be->ops->decode(be, op, err);
 }
 
@@ -290,7 +297,7 @@ enum ctw_status ctw_embed(struct ctw_backend *be, const struct ctw_op_embed *op,
                           struct ctw_err *err)
 {
     REQUIRE("embed", is_float(op->dtype));
-    REQUIRE("embed", shard_ok(op->table) && op->table->bias == NULL);
+    REQUIRE("embed", whole_ok(op->table));
     REQUIRE("embed", op->n_tok >= 0);
     return be->ops->embed(be, op, err);
 }
@@ -358,7 +365,7 @@ enum ctw_status ctw_attention(struct ctw_backend *be, const struct ctw_op_attent
 enum ctw_status ctw_head(struct ctw_backend *be, const struct ctw_op_head *op, struct ctw_err *err)
 {
     REQUIRE("head", is_float(op->dtype));
-    REQUIRE("head", shard_ok(op->weight) && op->weight->bias == NULL);
+    REQUIRE("head", whole_ok(op->weight));
     REQUIRE("head", op->n_rows >= 0);
     REQUIRE("head", op->n_vocab >= 1 && op->n_vocab <= op->weight->weight->n);
     REQUIRE("head", op->n_vocab <= INT32_MAX);

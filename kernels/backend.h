@@ -60,13 +60,23 @@ struct ctw_backend_traits {
 
 /* ---- linear ------------------------------------------------------------------------------- */
 
-/* A group of rows of a linear layer: one stored matrix with its own format and scales. */
+/* Rows of a linear layer: rows row0 .. row0+n-1 of a stored matrix with its own format and scales.
+ * Several shards may be rows of one matrix (a fused projection). */
 struct ctw_shard {
     const struct ctw_weight *weight;
     const struct ctw_weight_data *data;
+    int64_t row0, n;
     const void *bias; /* device, [n] of bias_dtype, or NULL */
     enum ctw_dtype bias_dtype;
 };
+
+/* All rows of a matrix, without a bias. */
+static inline struct ctw_shard ctw_shard_of(const struct ctw_weight *weight,
+                                            const struct ctw_weight_data *data)
+{
+    struct ctw_shard s = {weight, data, 0, weight->n, NULL, CTW_F32};
+    return s;
+}
 
 enum ctw_activation { CTW_ACT_SILU, CTW_ACT_GELU, CTW_ACT_GELU_TANH };
 
@@ -101,7 +111,7 @@ struct ctw_op_linear {
 
 /* y[t] = table[tokens[t]] * scale */
 struct ctw_op_embed {
-    const struct ctw_shard *table;
+    const struct ctw_shard *table; /* a whole matrix */
     enum ctw_dtype dtype;
     float scale;
     int64_t n_tok;
@@ -214,8 +224,8 @@ struct ctw_head_result {
 
 /*
  * logits = cap(scale * x w^T) over the first n_vocab rows of w, in fp32, never stored. The weight's
- * shard has no bias. If a logit of a row is NaN or +infinity, or no logit is finite, the row's
- * logprob is NaN; its greedy is within 0..n_vocab-1 but meaningless.
+ * shard is a whole matrix without bias. If a logit of a row is NaN or +infinity, or no logit is
+ * finite, the row's logprob is NaN; its greedy is within 0..n_vocab-1 but meaningless.
  */
 struct ctw_op_head {
     const struct ctw_shard *weight;
@@ -231,7 +241,7 @@ struct ctw_op_head {
 
 /* ---- decoding ----------------------------------------------------------------------------- */
 
-/* dst = rows row0 .. row0+n_rows-1 of a weight, as compressed-tensors' decompress() returns
+/* dst = rows row0 .. row0+n_rows-1 of a shard, as compressed-tensors' decompress() returns
  * them, in `dtype` (rounded once more if `dtype` is narrower). For inspection; products decode
  * by themselves. */
 struct ctw_op_decode {

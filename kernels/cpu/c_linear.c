@@ -14,18 +14,18 @@ struct job {
 static const struct ctw_shard *shard_of(const struct ctw_op_linear *op, int64_t *o)
 {
     const struct ctw_shard *s = op->shards;
-    while (*o >= s->weight->n) {
-        *o -= s->weight->n;
+    while (*o >= s->n) {
+        *o -= s->n;
         s++;
     }
     return s;
 }
 
-/* Weight row `o` rounded to the activations' dtype; returns its bias. */
+/* Row `o` of a shard rounded to the activations' dtype; returns its bias. */
 static double weight_row(const struct ctw_shard *s, int64_t o, enum ctw_dtype dtype, float *row)
 {
     int64_t k = s->weight->k;
-    s->weight->format->decode(s->weight, s->data, o, 0, k, row);
+    s->weight->format->decode(s->weight, s->data, s->row0 + o, 0, k, row);
     for (int64_t i = 0; i < k; i++)
         row[i] = ctw_round_float(row[i], dtype);
     return s->bias == NULL ? 0 : ctw_load_float(s->bias, s->bias_dtype, o);
@@ -85,7 +85,7 @@ enum ctw_status ctw_cpu_linear_c(struct ctw_cpu *cpu, const struct ctw_op_linear
     job.rows = rows;
     int64_t n = 0;
     for (int i = 0; i < (op->epilogue == CTW_EPI_GATE ? 1 : op->n_shards); i++)
-        n += op->shards[i].weight->n;
+        n += op->shards[i].n;
     ctw_threads_for(cpu->threads, n, one_column, &job);
     return CTW_OK;
 }

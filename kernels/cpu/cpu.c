@@ -238,8 +238,8 @@ static enum ctw_status cpu_decode(struct ctw_backend *be, const struct ctw_op_de
 {
     (void)be;
     (void)err;
-    ctw_weight_decode(op->shard->weight, op->shard->data, op->row0, op->n_rows, op->dtype, op->dst,
-                      op->shard->weight->k);
+    ctw_weight_decode(op->shard->weight, op->shard->data, op->shard->row0 + op->row0, op->n_rows,
+                      op->dtype, op->dst, op->shard->weight->k);
     return CTW_OK;
 }
 

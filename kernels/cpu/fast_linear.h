@@ -104,8 +104,8 @@ static void load_bias(float *dst, const struct ctw_shard *shards, int64_t row0, 
     for (int64_t i = 0; i < n; i++) {
         const struct ctw_shard *s = shards;
         int64_t row = row0 + i;
-        while (row >= s->weight->n)
-            row -= s++->weight->n;
+        while (row >= s->n)
+            row -= s++->n;
         dst[i] = s->bias == NULL ? 0 : ctw_load_float(s->bias, s->bias_dtype, row);
     }
 }
@@ -231,7 +231,7 @@ static enum ctw_status fast_linear(struct ctw_cpu *cpu, const struct ctw_op_line
     job.k = op->shards[0].weight->k;
     job.kw = n_words(job.mode, job.k);
     for (int i = 0; i < op->n_shards; i++) {
-        job.n_columns += op->shards[i].weight->n;
+        job.n_columns += op->shards[i].n;
         job.has_bias |= op->shards[i].bias != NULL;
     }
     if (op->epilogue == CTW_EPI_GATE) {

@@ -249,8 +249,9 @@ static void decode_panel(enum mode mode, float *dst, float *tmp, const struct ct
     for (int r = 0; r < n_rows; r++) {
         shard[r] = shards;
         row[r] = row0 + r;
-        while (row[r] >= shard[r]->weight->n)
-            row[r] -= shard[r]++->weight->n;
+        while (row[r] >= shard[r]->n)
+            row[r] -= shard[r]++->n;
+        row[r] += shard[r]->row0;
     }
     memset(tmp + n_rows * SPAN, 0, (size_t)(NR - n_rows) * SPAN * sizeof(*tmp));
     int64_t c = 0;

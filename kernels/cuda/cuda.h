@@ -32,6 +32,7 @@ struct ctw_cuda_slot {
     struct {
         const struct ctw_weight *weight;
         const void *values;
+        int64_t row0, n;
     } shard[CTW_MAX_SHARDS];
     enum ctw_dtype dtype;
     bool interleaved;   /* gate and up rows interleaved, in blocks of CTW_CUDA_GATE_BLOCK */

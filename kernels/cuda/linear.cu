@@ -114,7 +114,7 @@ static enum ctw_status put_bias(struct ctw_cuda *cu, const struct ctw_op_linear 
         const struct ctw_shard *s = &op->shards[i];
         b.p[i] = (const uint8_t *)s->bias;
         b.dtype[i] = s->bias_dtype;
-        b.n[i] = s->weight->n;
+        b.n[i] = s->n;
         exact = exact && (s->bias == NULL || s->bias_dtype == g->y_dtype);
     }
     if (!has_bias(op))
@@ -306,7 +306,7 @@ static struct ctw_cuda_gemm gemm_of(const struct ctw_op_linear *op)
     g.m = op->n_tok;
     g.k = op->shards[0].weight->k;
     for (int i = 0; i < op->n_shards; i++)
-        g.n += op->shards[i].weight->n;
+        g.n += op->shards[i].n;
     g.dtype = op->dtype;
     g.x = op->x;
     g.ldx = op->ldx;

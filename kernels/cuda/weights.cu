@@ -4,29 +4,32 @@
  */
 #include "kernels/cuda/elements.h"
 
-/* Do the checkpoint's bytes form the matrix that the product needs? */
-static bool in_place(const struct ctw_op_linear *op)
+/* The checkpoint's bytes, if they form the matrix that the product needs; else NULL. */
+static const void *in_place(const struct ctw_op_linear *op)
 {
-    const struct ctw_weight *w = op->shards[0].weight;
-    return op->n_shards == 1 && w->format->id == CTW_FORMAT_dense && w->dtype == op->dtype &&
-           ctw_cuda_aligned16(op->shards[0].data->part[CTW_PART_VALUES]);
+    const struct ctw_shard *s = op->shards;
+    const char *at =
+        (const char *)s->data->part[CTW_PART_VALUES] + (size_t)s->row0 * s->weight->row_bytes;
+    bool same = op->n_shards == 1 && s->weight->format->id == CTW_FORMAT_dense &&
+                s->weight->dtype == op->dtype && ctw_cuda_aligned16(at);
+    return same ? at : NULL;
 }
 
 static int64_t rows_of(const struct ctw_op_linear *op)
 {
     int64_t n = 0;
     for (int i = 0; i < op->n_shards; i++)
-        n += op->shards[i].weight->n;
+        n += op->shards[i].n;
     return n;
 }
 
 /* Are gate and up rows interleaved? */
 static bool interleaves(const struct ctw_cuda *cu, const struct ctw_op_linear *op)
 {
-    const struct ctw_weight *w = op->shards[0].weight;
-    return cu->hopper && op->epilogue == CTW_EPI_GATE && op->n_shards == 2 &&
-           op->shards[1].weight->n == w->n && w->n % CTW_CUDA_GATE_BLOCK == 0 &&
-           ctw_cuda_gate_hopper_can(cu, op->dtype, 2 * w->n, w->k);
+    int64_t n = op->shards[0].n;
+    return cu->hopper && op->epilogue == CTW_EPI_GATE && op->n_shards == 2 && op->shards[1].n == n &&
+           n % CTW_CUDA_GATE_BLOCK == 0 &&
+           ctw_cuda_gate_hopper_can(cu, op->dtype, 2 * n, op->shards[0].weight->k);
 }
 
 static size_t weights_bytes(const struct ctw_op_linear *op)
@@ -43,7 +46,7 @@ static enum ctw_status decode_shards(struct ctw_cuda *cu, cudaStream_t stream,
     enum ctw_status st = CTW_OK;
     char *at = (char *)dst;
     for (int i = 0; st == CTW_OK && i < op->n_shards; i++) {
-        int64_t n = op->shards[i].weight->n;
+        int64_t n = op->shards[i].n;
         st = ctw_cuda_decode(cu, stream, &op->shards[i], 0, n, op->dtype, at,
                              interleaved ? CTW_CUDA_GATE_BLOCK : 0,
                              interleaved ? 2 * CTW_CUDA_GATE_BLOCK : 0, err);
@@ -61,7 +64,8 @@ static struct ctw_cuda_slot *slot_of(struct ctw_cuda *cu, const struct ctw_op_li
         return NULL;
     for (int i = 0; i < op->n_shards; i++)
         if (slot->shard[i].weight != op->shards[i].weight ||
-            slot->shard[i].values != op->shards[i].data->part[CTW_PART_VALUES])
+            slot->shard[i].values != op->shards[i].data->part[CTW_PART_VALUES] ||
+            slot->shard[i].row0 != op->shards[i].row0 || slot->shard[i].n != op->shards[i].n)
             return NULL;
     return slot;
 }
@@ -70,7 +74,7 @@ enum ctw_status ctw_cuda_prepare(struct ctw_cuda *cu, const struct ctw_op_linear
 {
     struct ctw_cuda_slot *slot = &cu->slot[op->slot];
     slot->n_shards = 0;
-    if (op->n_shards == 0 || in_place(op))
+    if (op->n_shards == 0 || in_place(op) != NULL)
         return CTW_OK;
     enum ctw_status st = ctw_cuda_grow(cu, &slot->w, weights_bytes(op), err);
     if (st == CTW_OK) /* old content may still be read; an event never recorded is a no-op */
@@ -89,6 +93,8 @@ enum ctw_status ctw_cuda_prepare(struct ctw_cuda *cu, const struct ctw_op_linear
     for (int i = 0; i < op->n_shards; i++) {
         slot->shard[i].weight = op->shards[i].weight;
         slot->shard[i].values = op->shards[i].data->part[CTW_PART_VALUES];
+        slot->shard[i].row0 = op->shards[i].row0;
+        slot->shard[i].n = op->shards[i].n;
     }
     return CTW_OK;
 }
@@ -107,10 +113,9 @@ enum ctw_status ctw_cuda_weights(struct ctw_cuda *cu, const struct ctw_op_linear
         slot->waited = st == CTW_OK;
         return st;
     }
-    if (in_place(op)) {
-        *w = op->shards[0].data->part[CTW_PART_VALUES];
+    *w = in_place(op);
+    if (*w != NULL)
         return CTW_OK;
-    }
     struct ctw_cuda_buffer *b = &cu->scratch[CTW_CUDA_WEIGHT];
     st = ctw_cuda_grow(cu, b, weights_bytes(op), err);
     if (st != CTW_OK)

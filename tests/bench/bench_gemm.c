@@ -237,7 +237,7 @@ static void times_close(struct times *t, int n)
 static void run_linear(struct ctw_backend *be, const struct settings *s, const struct weight *w,
                        const void *x, void *y)
 {
-    struct ctw_shard shard = {.weight = &w->w, .data = &w->data};
+    struct ctw_shard shard = ctw_shard_of(&w->w, &w->data);
     struct ctw_op_linear op = {.shards = &shard,
                                .n_shards = 1,
                                .dtype = s->dtype,
@@ -398,7 +398,7 @@ static void bench_head(struct ctw_backend *be, const struct settings *s)
     enum { VOCAB = 49152, K = 576 };
     struct weight w;
     weight_open(&w, s->dtype == CTW_F32 ? "f32" : "bf16", VOCAB, K);
-    struct ctw_shard shard = {.weight = &w.w, .data = &w.data};
+    struct ctw_shard shard = ctw_shard_of(&w.w, &w.data);
     int32_t *targets = must(ctw_calloc((size_t)s->n_rows, sizeof(*targets)));
     struct ctw_head_result *out = must(ctw_calloc((size_t)s->n_rows, sizeof(*out)));
     struct ctw_op_head op = {.weight = &shard,

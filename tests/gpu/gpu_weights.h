@@ -257,8 +257,7 @@ static void weight_open(struct made *m, const struct kind *c)
         m->part[i] = buf_from(m->host.part[i], m->w.part[i].bytes, (size_t)misalign);
         m->device.part[i] = m->part[i].p;
     }
-    m->shard.weight = &m->w;
-    m->shard.data = &m->device;
+    m->shard = ctw_shard_of(&m->w, &m->device);
 }
 
 static void weight_close(struct made *m)

@@ -58,7 +58,7 @@ static void rate_layer(struct ctw_backend *be, const char *variant, const struct
     for (int q = 0; q < parts; q++) {
         w[q] = dev_random(be, dtype, n * k);
         data[q].part[CTW_PART_VALUES] = w[q].p;
-        shards[q] = (struct ctw_shard){.weight = &weights[q], .data = &data[q]};
+        shards[q] = ctw_shard_of(&weights[q], &data[q]);
         shards[q].bias = layer->bias ? bias.p : NULL;
         shards[q].bias_dtype = CTW_BF16;
     }

@@ -1,6 +1,6 @@
 /*
  * Property test: the score and the final hidden states of a sequence are the same bits alone and in
- * any company, in any order, with any chunk size, pass size and number of threads.
+ * any batch, in any order, with any chunk size, pass size and number of threads.
  *
  *   invariance DIR [VARIANT [SEED [ROUNDS]]]
  *

@@ -229,11 +229,37 @@ UNUSED_OK static void weight_open(struct test_weight *t, enum weight_kind kind, 
     if (ctw_format_find(&t->w.format, t->w.part, &err) != CTW_OK ||
         t->w.format->check(&t->w, &args, NULL, &err) != CTW_OK)
         fail_msg("a weight of kind %d [%" PRId64 ", %" PRId64 "]: %s", (int)kind, n, k, err.msg);
-    t->shard = (struct ctw_shard){.weight = &t->w, .data = &t->data};
+    t->shard = ctw_shard_of(&t->w, &t->data);
     if (bias) {
         t->shard.bias_dtype = (enum ctw_dtype)rng_below(3);
         t->bias = buf_random(t->shard.bias_dtype, n, 1, (size_t)rng_below(7));
         t->shard.bias = t->bias.p;
+    }
+}
+
+/* The same, a third of the time as n rows of a taller matrix; its bias is that of the rows. */
+UNUSED_OK static void weight_open_rows(struct test_weight *t, enum weight_kind kind, int64_t n,
+                                       int64_t k, int bias)
+{
+    bool taller = rng_below(3) == 0;
+    int64_t above = taller ? rng_below(40) : 0, below = taller ? rng_below(20) : 0;
+    weight_open(t, kind, above + n + below, k, bias);
+    t->shard.row0 = above;
+    t->shard.n = n;
+}
+
+/* Makes shards[0 .. n-1], which are rows of other weights, rows of t, one after another. */
+UNUSED_OK static void weight_split(const struct test_weight *t, struct ctw_shard *shards, int n)
+{
+    int64_t row = t->shard.row0;
+    for (int i = 0; i < n; i++) {
+        struct ctw_shard s = t->shard;
+        s.row0 = row;
+        s.n = shards[i].n;
+        if (s.bias != NULL)
+            s.bias = (const char *)s.bias + (size_t)row * ctw_dtype_bytes(s.bias_dtype);
+        shards[i] = s;
+        row += s.n;
     }
 }
 

@@ -118,7 +118,7 @@ static void variants_agree_with_the_definition(void **state)
     ctw_backend_close(c);
 }
 
-static void a_row_is_the_same_in_any_company(void **state)
+static void a_row_does_not_depend_on_the_other_rows(void **state)
 {
     (void)state;
     enum { N = 101 };
@@ -247,7 +247,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(variants_agree_with_the_definition),
-        cmocka_unit_test(a_row_is_the_same_in_any_company),
+        cmocka_unit_test(a_row_does_not_depend_on_the_other_rows),
         cmocka_unit_test(the_first_of_equals_is_greedy),
         cmocka_unit_test(what_is_not_finite_is_seen),
     };

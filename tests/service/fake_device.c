@@ -1,7 +1,8 @@
 /*
- * A backend for tests, loaded in place of the CUDA backend (CTWORKER_CUDA_LIBRARY). It computes with
- * the CPU backend's kernels, so its scores equal the CPU's bit for bit, but it behaves like a GPU:
- * separate memory, uploads that take time, weights announced in advance, faults. --cpu-variant and
+ * A backend for tests, loaded in place of the CUDA backend (CTWORKER_CUDA_LIBRARY). It computes
+ * with the CPU backend's kernels, so its scores equal the CPU's bit for bit, but it behaves like a
+ * GPU: separate memory, uploads that take time, weights announced in advance, faults. --cpu-variant
+ * and
  * --threads choose the kernels; --cuda-variant and --device have the same meaning as for a GPU. The
  * backend checks that the operands of every operation lie in the memory that they claim to be in.
  * fake_device_gpu.h describes how to make the backend fail.
@@ -24,6 +25,7 @@ struct slot {
     struct {
         const struct ctw_weight *weight;
         const void *values;
+        int64_t row0, n;
     } shard[CTW_MAX_SHARDS];
     uint64_t digest; /* of all bytes of the shards, which must not change */
 };
@@ -33,8 +35,8 @@ struct fake {
     struct ctw_backend *cpu;
     int device;
     char variant[16];
-    uint64_t joined;     /* uploads before this ticket precede the next operation */
-    uint64_t scratch;    /* bytes taken by reserve() */
+    uint64_t joined;  /* uploads before this ticket precede the next operation */
+    uint64_t scratch; /* bytes taken by reserve() */
     struct slot slot[CTW_N_SLOTS];
     uint64_t n_linear, n_prepared, n_trims;
 };
@@ -224,7 +226,8 @@ static enum ctw_status fake_upload_begin(struct ctw_backend *be, void *dst, cons
     return gpu_upload_begin(dst, stage, bytes, ticket, err);
 }
 
-static enum ctw_status fake_upload_wait(struct ctw_backend *be, uint64_t ticket, struct ctw_err *err)
+static enum ctw_status fake_upload_wait(struct ctw_backend *be, uint64_t ticket,
+                                        struct ctw_err *err)
 {
     (void)be;
     return gpu_upload_wait(ticket, err);
@@ -257,7 +260,7 @@ static void read_shard(const struct ctw_shard *s, const char *what)
         if (s->data->part[i] != NULL)
             gpu_read(s->data->part[i], s->weight->part[i].bytes, what);
     if (s->bias != NULL)
-        gpu_read(s->bias, area(1, 0, s->weight->n, s->bias_dtype), what);
+        gpu_read(s->bias, area(1, 0, s->n, s->bias_dtype), what);
 }
 
 static uint64_t digest_of(const struct ctw_op_linear *op)
@@ -278,7 +281,8 @@ static bool is_prepared(const struct fake *f, const struct ctw_op_linear *op)
     bool same = slot->n_shards == op->n_shards;
     for (int i = 0; same && i < op->n_shards; i++)
         same = slot->shard[i].weight == op->shards[i].weight &&
-               slot->shard[i].values == op->shards[i].data->part[CTW_PART_VALUES];
+               slot->shard[i].values == op->shards[i].data->part[CTW_PART_VALUES] &&
+               slot->shard[i].row0 == op->shards[i].row0 && slot->shard[i].n == op->shards[i].n;
     return same;
 }
 
@@ -299,6 +303,8 @@ static enum ctw_status fake_prepare(struct ctw_backend *be, const struct ctw_op_
     for (int i = 0; i < op->n_shards; i++) {
         slot->shard[i].weight = op->shards[i].weight;
         slot->shard[i].values = op->shards[i].data->part[CTW_PART_VALUES];
+        slot->shard[i].row0 = op->shards[i].row0;
+        slot->shard[i].n = op->shards[i].n;
     }
     return CTW_OK;
 }
@@ -311,13 +317,14 @@ static enum ctw_status fake_linear(struct ctw_backend *be, const struct ctw_op_l
     bool lost;
     for (int i = 0; i < op->n_shards; i++) {
         read_shard(&op->shards[i], "linear: a weight");
-        n += op->shards[i].weight->n;
+        n += op->shards[i].n;
     }
     n = op->epilogue == CTW_EPI_GATE ? n / 2 : n;
     gpu_check(op->x, area(op->n_tok, op->ldx, op->shards[0].weight->k, op->dtype), "linear: x");
-    gpu_check(op->y, area(op->n_tok, op->ldy, n,
-                          op->epilogue == CTW_EPI_ADD ? op->residual_dtype : op->dtype),
-              "linear: y");
+    gpu_check(
+        op->y,
+        area(op->n_tok, op->ldy, n, op->epilogue == CTW_EPI_ADD ? op->residual_dtype : op->dtype),
+        "linear: y");
     enum ctw_status st = gpu_begin(f->joined, &lost, err);
     if (st != CTW_OK || lost)
         return st;
@@ -411,7 +418,8 @@ static enum ctw_status fake_attention(struct ctw_backend *be, const struct ctw_o
         const struct ctw_attn_seq *s = &op->seqs[i];
         n_q = s->q_row + s->n_q > n_q ? s->q_row + s->n_q : n_q;
         for (int r = 0; r < s->n_runs; r++)
-            n_kv = s->runs[r].row + s->runs[r].n_tok > n_kv ? s->runs[r].row + s->runs[r].n_tok : n_kv;
+            n_kv =
+                s->runs[r].row + s->runs[r].n_tok > n_kv ? s->runs[r].row + s->runs[r].n_tok : n_kv;
     }
     gpu_check(op->q, area(n_q, q, q, op->dtype), "attention: q");
     gpu_check(op->k, area(n_kv, kv, kv, op->dtype), "attention: k");

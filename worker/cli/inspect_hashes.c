@@ -54,7 +54,7 @@ static enum ctw_status decode(struct hashing *h, const struct ctw_weight *w,
         ctw_weight_decode(w, data, row0, n, dtype, h->block[thread], w->k);
         return CTW_OK;
     }
-    const struct ctw_shard shard = {.weight = w, .data = data};
+    const struct ctw_shard shard = ctw_shard_of(w, data);
     const struct ctw_op_decode op = {
         .shard = &shard, .row0 = row0, .n_rows = n, .dtype = dtype, .dst = h->device};
     enum ctw_status st = ctw_decode(h->be, &op, err);

@@ -84,7 +84,7 @@ void ctw_forward_close(struct ctw_forward *f)
 static struct ctw_shard shard_of(const struct ctw_layer *layer, const struct ctw_layer_data *data,
                                  enum ctw_matrix_role matrix, int bias)
 {
-    struct ctw_shard s = {.weight = &layer->matrix[matrix].weight, .data = &data->matrix[matrix]};
+    struct ctw_shard s = ctw_shard_of(&layer->matrix[matrix].weight, &data->matrix[matrix]);
     if (bias >= 0 && layer->vector[bias] != NULL) {
         s.bias = data->vector[bias];
         s.bias_dtype = layer->vector[bias]->dtype;

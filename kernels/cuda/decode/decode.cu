@@ -200,6 +200,7 @@ enum ctw_status ctw_cuda_decode(struct ctw_cuda *cu, cudaStream_t stream, const 
 {
     (void)cu;
     const struct ctw_weight *w = shard->weight;
+    row0 += shard->row0;
     struct plane p = {NULL, (uint32_t)row0, (uint32_t)n_rows, (uint32_t)w->k, 0, 31, 0, dst};
     if (group_rows > 0) {
         for (p.shift = 0; (int64_t)1 << p.shift < group_rows;)

@@ -1,0 +1,328 @@
+/*
+ * Part of test_linear.c: GPUs, products with random weights, and their definition with its error
+ * bounds.
+ */
+#ifndef CTW_TESTS_LINEAR_PROBLEM_H
+#define CTW_TESTS_LINEAR_PROBLEM_H
+
+#include "ops.h"
+
+struct shape {
+    int64_t m, n, k;
+};
+
+/* Odd sizes, around tiles of 128 and steps of 16; then whole vectors, for cuBLASLt. */
+static const struct shape shapes[] = {
+    {1, 1, 1},       {1, 16, 8},       {2, 17, 16},     {3, 15, 31},     {5, 31, 32},     {33, 127, 64},
+    {64, 128, 257},  {65, 129, 64},    {127, 130, 32},  {128, 16, 256},  {129, 80, 96},   {257, 255, 17},
+    {13, 300, 321},  {4, 640, 576},    {1, 70, 4097},   {300, 40, 48},   {600, 20, 16},   {1, 256, 512},
+    {7, 384, 1024},  {128, 512, 256},  {129, 256, 768}, {300, 384, 640}, {31, 1152, 320}, {40, 8, 64},
+    {17, 576, 1536}, {255, 192, 2048}, {40, 24, 64},    {40, 33, 64},    {100, 264, 72},  {999, 128, 128},
+};
+
+static const enum ctw_dtype dtypes[] = {CTW_F32, CTW_BF16, CTW_F16};
+
+/* ---- backends ----------------------------------------------------------------------------- */
+
+static const char *const variants[] = {"general", "hopper"};
+
+/* NULL: this GPU does not run the variant. */
+static struct ctw_backend *gpu(const char *variant)
+{
+    struct ctw_backend *be;
+    enum ctw_status st = ctw_backend_open(
+        &be, "cuda", &(struct ctw_backend_options){.cuda_variant = variant}, &last_err);
+    if (st == CTW_EINVAL)
+        return NULL;
+    if (st != CTW_OK)
+        fail_msg("%s", last_err.msg);
+    return be;
+}
+
+/* Device memory with a copy of `bytes` bytes, `misalign` past a multiple of 256, GUARD bytes around. */
+struct dev {
+    struct ctw_backend *be;
+    char *base, *p;
+    size_t bytes;
+};
+
+static struct dev dev_open(struct ctw_backend *be, const void *src, size_t bytes, size_t misalign)
+{
+    struct dev d = {.be = be, .bytes = bytes};
+    void *p;
+    size_t all = bytes + 512 + misalign;
+    OK(ctw_device_alloc(be, &p, all, &last_err));
+    d.base = p;
+    d.p = d.base + 256 + misalign;
+    uint8_t *host = malloc(all);
+    assert_non_null(host);
+    memset(host, GUARD_BYTE, all);
+    memcpy(host + 256 + misalign, src, bytes);
+    OK(ctw_device_upload(be, d.base, host, all, &last_err));
+    free(host);
+    return d;
+}
+
+/* Copies its bytes into dst; checks the guards. */
+static void dev_read(const struct dev *d, void *dst)
+{
+    size_t before = (size_t)(d->p - d->base), all = d->bytes + before + 256;
+    uint8_t *host = malloc(all);
+    assert_non_null(host);
+    OK(ctw_device_download(d->be, host, d->base, all, &last_err));
+    for (size_t i = 0; i < all; i++)
+        if ((i < before || i >= before + d->bytes) && host[i] != GUARD_BYTE)
+            fail_msg("byte %zd of %zu of device memory was written", (ssize_t)(i - before), d->bytes);
+    memcpy(dst, host + before, d->bytes);
+    free(host);
+}
+
+static void dev_close(struct dev *d)
+{
+    ctw_device_free(d->be, d->base);
+    d->base = NULL;
+}
+
+/* ---- problems ----------------------------------------------------------------------------- */
+
+struct problem {
+    struct ctw_op_linear op;
+    struct test_weight w[3];
+    struct ctw_shard shards[3];
+    int from[3];     /* the weight that a shard's rows belong to */
+    struct buf x, y; /* y's previous content */
+    int64_t n_columns;
+    bool aligned;
+    size_t x_shift, y_shift; /* bytes past a multiple of 256 */
+    float *rows;             /* all weights as products see them */
+};
+
+/* The same on a device. */
+struct placed {
+    struct ctw_weight_data data[3];
+    struct ctw_shard shards[3];
+    struct dev part[3][CTW_N_PARTS], bias[3], x;
+};
+
+static enum ctw_dtype y_dtype(const struct problem *p)
+{
+    return p->op.epilogue == CTW_EPI_ADD ? p->op.residual_dtype : p->op.dtype;
+}
+
+/* aligned: strides that tensor cores support; else arbitrary ones. dense: whole matrices in bf16;
+ * else of any kind, or rows of larger ones. */
+static void problem_open(struct problem *p, const struct shape *s, enum ctw_dtype dtype,
+                         enum ctw_epilogue epilogue, bool aligned, bool dense)
+{
+    memset(p, 0, sizeof(*p));
+    p->op = (struct ctw_op_linear){
+        .shards = p->shards, .n_shards = 1, .dtype = dtype, .epilogue = epilogue, .n_tok = s->m};
+    p->op.act = (enum ctw_activation)rng_below(3);
+    p->op.slot = (enum ctw_slot)rng_below(CTW_N_SLOTS);
+    p->op.residual_dtype = rng_below(3) == 0 ? dtype : CTW_F32;
+    p->aligned = aligned;
+    int64_t left = p->n_columns = s->n;
+    if (epilogue == CTW_EPI_GATE) {
+        p->op.n_shards = 2;
+    } else if (s->n >= 3 && rng_below(2) == 0) {
+        p->op.n_shards = 3;
+    }
+    for (int i = 0; i < p->op.n_shards; i++) {
+        enum weight_kind kind;
+        do
+            kind = dense ? W_BF16 : (enum weight_kind)rng_below(N_WEIGHT_KINDS);
+        while (!weight_possible(kind, s->k));
+        int64_t n = s->n;
+        if (epilogue != CTW_EPI_GATE) {
+            n = i + 1 == p->op.n_shards ? left : 1 + rng_below(left - (p->op.n_shards - 1 - i));
+            left -= n;
+        }
+        if (dense)
+            weight_open(&p->w[i], kind, n, s->k, (int)rng_below(2));
+        else
+            weight_open_rows(&p->w[i], kind, n, s->k, (int)rng_below(2));
+        p->shards[i] = p->w[i].shard;
+        p->from[i] = i;
+    }
+    if (!dense && p->op.n_shards > 1 && rng_below(3) == 0) { /* a fused projection */
+        enum weight_kind kind = rng_below(2) == 0               ? W_BF16
+                                : weight_possible(W_NVFP4, s->k) ? W_NVFP4
+                                                                 : W_INT8_ZERO;
+        int64_t total = epilogue == CTW_EPI_GATE ? 2 * s->n : s->n;
+        for (int i = 0; i < p->op.n_shards; i++) {
+            weight_close(&p->w[i]);
+            p->w[i] = (struct test_weight){0};
+            p->from[i] = 0;
+        }
+        weight_open_rows(&p->w[0], kind, total, s->k, (int)rng_below(2));
+        weight_split(&p->w[0], p->shards, p->op.n_shards);
+    }
+    p->op.ldx = aligned ? (s->k + 7) / 8 * 8 + 8 * rng_below(3) : s->k + rng_below(5);
+    p->op.ldy = aligned ? (s->n + 7) / 8 * 8 + 8 * rng_below(3) : s->n + rng_below(5);
+    p->x = buf_random(dtype, s->m * p->op.ldx, 1, 0);
+    p->y = buf_random(y_dtype(p), s->m * p->op.ldy, 1, 0);
+    p->op.x = p->x.p;
+    p->x_shift = aligned ? 0 : ctw_dtype_bytes(dtype) * (size_t)rng_below(9);
+    p->y_shift = aligned ? 0 : ctw_dtype_bytes(y_dtype(p)) * (size_t)rng_below(5);
+}
+
+static void problem_close(struct problem *p)
+{
+    for (int i = 0; i < p->op.n_shards; i++)
+        weight_close(&p->w[i]);
+    buf_close(&p->x);
+    buf_close(&p->y);
+    free(p->rows);
+}
+
+/* The checkpoint's data is unaligned, as in its files. */
+static void place(struct placed *d, const struct problem *p, struct ctw_backend *be)
+{
+    memset(d, 0, sizeof(*d));
+    for (int i = 0; i < p->op.n_shards; i++) {
+        const struct test_weight *w = &p->w[i], *from = &p->w[p->from[i]];
+        d->shards[i] = p->shards[i];
+        d->shards[i].data = &d->data[p->from[i]];
+        for (int k = 0; k < CTW_N_PARTS; k++) {
+            if (w->data.part[k] == NULL)
+                continue;
+            size_t misalign = p->aligned && rng_below(2) == 0 ? 0 : (size_t)rng_below(14);
+            d->part[i][k] = dev_open(be, w->data.part[k], w->part[k].bytes, misalign);
+            d->data[i].part[k] = d->part[i][k].p;
+        }
+        if (w->bias.base != NULL) {
+            d->bias[i] = dev_open(be, w->bias.p, w->bias.bytes, (size_t)rng_below(7));
+        }
+        if (p->shards[i].bias != NULL)
+            d->shards[i].bias = (const char *)d->bias[p->from[i]].p +
+                                ((const char *)p->shards[i].bias - (const char *)from->bias.p);
+    }
+    d->x = dev_open(be, p->x.p, p->x.bytes, p->x_shift);
+}
+
+static void unplace(struct placed *d)
+{
+    for (int i = 0; i < 3; i++) {
+        for (int k = 0; k < CTW_N_PARTS; k++)
+            if (d->part[i][k].base != NULL)
+                dev_close(&d->part[i][k]);
+        if (d->bias[i].base != NULL)
+            dev_close(&d->bias[i]);
+    }
+    dev_close(&d->x);
+}
+
+static struct buf run_cpu(const struct problem *p, struct ctw_backend *be)
+{
+    struct buf y = buf_copy(&p->y, 0);
+    struct ctw_op_linear op = p->op;
+    op.y = y.p;
+    OK(ctw_linear(be, &op, &last_err));
+    return y;
+}
+
+/* `piece` rows at a time; `prepared`: with the weights decoded ahead. */
+static struct buf run_gpu(const struct problem *p, const struct placed *d, struct ctw_backend *be,
+                          int64_t piece, bool prepared)
+{
+    struct buf y = buf_open(p->y.bytes, 0);
+    struct dev dy = dev_open(be, p->y.p, p->y.bytes, p->y_shift);
+    struct ctw_op_linear op = p->op;
+    op.shards = d->shards;
+    if (prepared)
+        OK(ctw_prepare(be, &op, &last_err));
+    for (int64_t t = 0; t < p->op.n_tok; t += piece) {
+        op.n_tok = piece < p->op.n_tok - t ? piece : p->op.n_tok - t;
+        op.x = element(d->x.p, op.dtype, t * op.ldx);
+        op.y = element(dy.p, y_dtype(p), t * op.ldy);
+        OK(ctw_linear(be, &op, &last_err));
+    }
+    dev_read(&dy, y.p);
+    dev_close(&dy);
+    if (prepared) {
+        op.n_shards = 0;
+        OK(ctw_prepare(be, &op, &last_err));
+    }
+    return y;
+}
+
+/* ---- against the definition --------------------------------------------------------------- */
+
+static void decode_rows(struct problem *p)
+{
+    int64_t k = p->w[0].w.k, at = 0;
+    p->rows = malloc((size_t)(2 * p->n_columns * k) * sizeof(*p->rows));
+    assert_non_null(p->rows);
+    for (int i = 0; i < p->op.n_shards; i++)
+        for (int64_t o = 0; o < p->shards[i].n; o++)
+            weight_row(&p->w[p->from[i]], p->shards[i].row0 + o, p->op.dtype, p->rows + k * at++);
+}
+
+/* sum of |x w| + |bias| for column o of token t, and the sum itself */
+static double sums(const struct problem *p, int64_t t, int64_t o, double *sum)
+{
+    int i = 0;
+    int64_t k = p->w[0].w.k;
+    const float *row = p->rows + o * k;
+    while (o >= p->shards[i].n)
+        o -= p->shards[i++].n;
+    const struct ctw_shard *s = &p->shards[i];
+    *sum = s->bias == NULL ? 0 : ctw_load_float(s->bias, s->bias_dtype, o);
+    double all = fabs(*sum);
+    for (int64_t c = 0; c < k; c++) {
+        double v = (double)ctw_load_float(p->op.x, p->op.dtype, t * p->op.ldx + c) * row[c];
+        *sum += v;
+        all += fabs(v);
+    }
+    return all;
+}
+
+/*
+ * A chain of k additions; tensor cores truncate instead of rounding: at most k steps of 2^-23 of sum
+ * |x w|; on random numbers an eighth of that is ample. Gate and up may be rounded to dtype.
+ */
+static double bound(const struct problem *p, int64_t t, int64_t o, double want)
+{
+    double k = (double)p->w[0].w.k, sum, up;
+    double u = (8 + k / 8) * 0x1p-23;
+    double e = u * sums(p, t, o, &sum), tiny = 0x1p-120;
+    if (p->op.epilogue == CTW_EPI_ADD)
+        e += 0x1p-23 *
+             (fabs(sum) + fabs((double)ctw_load_float(p->y.p, y_dtype(p), t * p->op.ldy + o)));
+    if (p->op.epilogue == CTW_EPI_GATE) {
+        double e_up = u * sums(p, t, o + p->n_columns, &up);
+        if (p->op.dtype != CTW_F32) {
+            e += half_step(p->op.dtype, fabs(sum) + e);
+            e_up += half_step(p->op.dtype, fabs(up) + e_up);
+        }
+        e = 1.13 * e * (fabs(up) + e_up) + fabs(sum) * e_up + 16 * 0x1p-24 * fabs(sum * up);
+    }
+    return e + 2 * half_step(y_dtype(p), fabs(want) + e) + tiny;
+}
+
+static void compare(const struct problem *p, const struct buf *got, const struct buf *want,
+                    const char *variant)
+{
+    char what[200];
+    snprintf(what, sizeof(what), "%s %s%s epilogue %d act %d m %" PRId64 " n %" PRId64 " k %" PRId64,
+             variant, ctw_dtype_name(p->op.dtype), p->aligned ? " aligned" : "", (int)p->op.epilogue,
+             (int)p->op.act, p->op.n_tok, p->n_columns, p->w[0].w.k);
+    int64_t some = 1 + p->op.n_tok * p->n_columns * p->w[0].w.k / 1000000;
+    for (int64_t t = 0; t < p->op.n_tok; t++) {
+        for (int64_t o = 0; o < p->op.ldy; o++) {
+            int64_t at = t * p->op.ldy + o;
+            double g = ctw_load_float(got->p, y_dtype(p), at);
+            double w = ctw_load_float(want->p, y_dtype(p), at);
+            if (o >= p->n_columns) { /* between rows: untouched */
+                assert_memory_equal(element(got->p, y_dtype(p), at),
+                                    element(p->y.p, y_dtype(p), at), ctw_dtype_bytes(y_dtype(p)));
+                continue;
+            }
+            /* The exact bound is slow to compute: only if results differ by more than two roundings. */
+            if (!(fabs(g - w) <= 2 * half_step(y_dtype(p), w)) || rng_below(some) == 0)
+                near(g, w, bound(p, t, o, w), what, at);
+        }
+    }
+}
+
+#endif
