@@ -19,9 +19,12 @@ struct fixture {
     struct ctw_backend *be;
 };
 
-static void add_matrix(struct ctw_layer *l, enum ctw_matrix_role role, int64_t n, int64_t k)
+/* A matrix that is a whole product. */
+static void add_matrix(struct ctw_layer *l, enum ctw_slot slot, enum ctw_matrix_role role,
+                       int64_t n, int64_t k)
 {
     static char name[] = "m";
+    l->product[slot] = (struct ctw_product){1, {{role, 0, n, -1}}};
     l->matrix[role].name = name;
     l->matrix[role].weight.n = n;
     l->matrix[role].weight.k = k;
@@ -41,8 +44,8 @@ static int setup(void **state)
     for (int i = 1; i <= N_DECODERS; i++) {
         struct ctw_layer *l = &f.layers[i];
         *l = (struct ctw_layer){.n_head = 9, .n_kv = 3, .head = 64, .inner = 1536};
-        add_matrix(l, CTW_M_Q, 576, 576);
-        add_matrix(l, CTW_M_GATE, 1536, 576);
+        add_matrix(l, CTW_SLOT_QKV, CTW_M_Q, 576, 576);
+        add_matrix(l, CTW_SLOT_GATE_UP, CTW_M_GATE, 1536, 576);
     }
     const struct ctw_backend_options opt = {.n_threads = 2};
     *state = &f;

@@ -81,15 +81,23 @@ void ctw_forward_close(struct ctw_forward *f)
 
 /* ---- operations --------------------------------------------------------------------------- */
 
-static struct ctw_shard shard_of(const struct ctw_layer *layer, const struct ctw_layer_data *data,
-                                 enum ctw_matrix_role matrix, int bias)
+/* The shards of one of the layer's products. */
+static int shards_of(const struct ctw_layer *layer, const struct ctw_layer_data *data,
+                     enum ctw_slot slot, struct ctw_shard shards[CTW_MAX_SHARDS])
 {
-    struct ctw_shard s = ctw_shard_of(&layer->matrix[matrix].weight, &data->matrix[matrix]);
-    if (bias >= 0 && layer->vector[bias] != NULL) {
-        s.bias = data->vector[bias];
-        s.bias_dtype = layer->vector[bias]->dtype;
+    const struct ctw_product *p = &layer->product[slot];
+    for (int i = 0; i < p->n_shards; i++) {
+        const struct ctw_rows *rows = &p->shard[i];
+        shards[i] = (struct ctw_shard){.weight = &layer->matrix[rows->matrix].weight,
+                                       .data = &data->matrix[rows->matrix],
+                                       .row0 = rows->row0,
+                                       .n = rows->n};
+        if (rows->bias >= 0) {
+            shards[i].bias = data->vector[rows->bias];
+            shards[i].bias_dtype = layer->vector[rows->bias]->dtype;
+        }
     }
-    return s;
+    return p->n_shards;
 }
 
 /* Row `tok` of the residual stream. */
@@ -122,14 +130,17 @@ static enum ctw_status norm_residual(struct ctw_forward *f, int layer,
 }
 
 /* x += w y + bias, for the last matrix of attention and of the MLP */
-static enum ctw_status add_to_residual(struct ctw_forward *f, const struct ctw_shard *shard,
-                                       enum ctw_slot slot, const void *y, int64_t ldy,
-                                       const struct ctw_chunk *chunk, struct ctw_err *err)
+static enum ctw_status add_to_residual(struct ctw_forward *f, const struct ctw_layer *l,
+                                       const struct ctw_layer_data *data, enum ctw_slot slot,
+                                       const void *y, int64_t ldy, const struct ctw_chunk *chunk,
+                                       struct ctw_err *err)
 {
+    struct ctw_shard shards[CTW_MAX_SHARDS];
+    int n_shards = shards_of(l, data, slot, shards);
     return ctw_linear(f->be,
                       &(struct ctw_op_linear){
-                          .shards = shard,
-                          .n_shards = 1,
+                          .shards = shards,
+                          .n_shards = n_shards,
                           .slot = slot,
                           .dtype = f->dtype,
                           .epilogue = CTW_EPI_ADD,
@@ -154,14 +165,11 @@ static enum ctw_status project_qkv(struct ctw_forward *f, const struct ctw_layer
                                    const struct ctw_layer_data *data, const struct ctw_chunk *chunk,
                                    struct ctw_err *err)
 {
-    const struct ctw_shard shards[] = {
-        shard_of(l, data, CTW_M_Q, CTW_V_Q_BIAS),
-        shard_of(l, data, CTW_M_K, CTW_V_K_BIAS),
-        shard_of(l, data, CTW_M_V, CTW_V_V_BIAS),
-    };
+    struct ctw_shard shards[CTW_MAX_SHARDS];
+    int n_shards = shards_of(l, data, CTW_SLOT_QKV, shards);
     const struct ctw_op_linear product = {
         .shards = shards,
-        .n_shards = 3,
+        .n_shards = n_shards,
         .slot = CTW_SLOT_QKV,
         .dtype = f->dtype,
         .epilogue = CTW_EPI_STORE,
@@ -222,22 +230,20 @@ static enum ctw_status attend(struct ctw_forward *f, const struct ctw_layer *l,
                        err);
     if (st != CTW_OK)
         return st;
-    struct ctw_shard o = shard_of(l, data, CTW_M_O, CTW_V_O_BIAS);
-    return add_to_residual(f, &o, CTW_SLOT_O, f->wide, (int64_t)l->n_head * l->head, chunk, err);
+    return add_to_residual(f, l, data, CTW_SLOT_O, f->wide, (int64_t)l->n_head * l->head, chunk,
+                           err);
 }
 
 static enum ctw_status gated_mlp(struct ctw_forward *f, const struct ctw_layer *l,
                                  const struct ctw_layer_data *data, const struct ctw_chunk *chunk,
                                  struct ctw_err *err)
 {
-    const struct ctw_shard shards[] = {
-        shard_of(l, data, CTW_M_GATE, CTW_V_GATE_BIAS),
-        shard_of(l, data, CTW_M_UP, CTW_V_UP_BIAS),
-    };
+    struct ctw_shard shards[CTW_MAX_SHARDS];
+    int n_shards = shards_of(l, data, CTW_SLOT_GATE_UP, shards);
     enum ctw_status st = ctw_linear(f->be,
                                     &(struct ctw_op_linear){
                                         .shards = shards,
-                                        .n_shards = 2,
+                                        .n_shards = n_shards,
                                         .slot = CTW_SLOT_GATE_UP,
                                         .dtype = f->dtype,
                                         .epilogue = CTW_EPI_GATE,
@@ -251,32 +257,24 @@ static enum ctw_status gated_mlp(struct ctw_forward *f, const struct ctw_layer *
                                     err);
     if (st != CTW_OK)
         return st;
-    struct ctw_shard down = shard_of(l, data, CTW_M_DOWN, CTW_V_DOWN_BIAS);
-    return add_to_residual(f, &down, CTW_SLOT_DOWN, f->wide, l->inner, chunk, err);
+    return add_to_residual(f, l, data, CTW_SLOT_DOWN, f->wide, l->inner, chunk, err);
 }
 
 enum ctw_status ctw_forward_prepare(struct ctw_forward *f, int layer,
                                     const struct ctw_layer_data *data, struct ctw_err *err)
 {
-    static const struct {
-        int n;
-        enum ctw_epilogue epilogue;
-        enum ctw_matrix_role matrix[3];
-    } slots[CTW_N_SLOTS] = {
-        [CTW_SLOT_QKV] = {3, CTW_EPI_STORE, {CTW_M_Q, CTW_M_K, CTW_M_V}},
-        [CTW_SLOT_O] = {1, CTW_EPI_ADD, {CTW_M_O}},
-        [CTW_SLOT_GATE_UP] = {2, CTW_EPI_GATE, {CTW_M_GATE, CTW_M_UP}},
-        [CTW_SLOT_DOWN] = {1, CTW_EPI_ADD, {CTW_M_DOWN}},
-    };
+    static const enum ctw_epilogue epilogues[CTW_N_SLOTS] = {[CTW_SLOT_QKV] = CTW_EPI_STORE,
+                                                             [CTW_SLOT_O] = CTW_EPI_ADD,
+                                                             [CTW_SLOT_GATE_UP] = CTW_EPI_GATE,
+                                                             [CTW_SLOT_DOWN] = CTW_EPI_ADD};
     for (int s = 0; s < CTW_N_SLOTS; s++) {
-        struct ctw_shard shards[3];
-        for (int i = 0; i < slots[s].n; i++)
-            shards[i] = shard_of(&f->model->layers[layer], data, slots[s].matrix[i], -1);
+        struct ctw_shard shards[CTW_MAX_SHARDS];
+        int n_shards = shards_of(&f->model->layers[layer], data, (enum ctw_slot)s, shards);
         const struct ctw_op_linear op = {.shards = shards,
-                                         .n_shards = slots[s].n,
+                                         .n_shards = n_shards,
                                          .slot = (enum ctw_slot)s,
                                          .dtype = f->dtype,
-                                         .epilogue = slots[s].epilogue,
+                                         .epilogue = epilogues[s],
                                          .residual_dtype = CTW_RESIDUAL};
         enum ctw_status st = ctw_prepare(f->be, &op, err);
         if (st != CTW_OK)
@@ -288,7 +286,8 @@ enum ctw_status ctw_forward_prepare(struct ctw_forward *f, int layer,
 enum ctw_status ctw_forward_embed(struct ctw_forward *f, const struct ctw_layer_data *data,
                                   int64_t tok0, int64_t n_tok, struct ctw_err *err)
 {
-    struct ctw_shard table = shard_of(&f->model->layers[0], data, CTW_M_EMBED, -1);
+    const struct ctw_shard table =
+        ctw_shard_of(&f->model->layers[0].matrix[CTW_M_EMBED].weight, &data->matrix[CTW_M_EMBED]);
     return ctw_embed(f->be,
                      &(struct ctw_op_embed){
                          .table = &table,
@@ -342,7 +341,8 @@ enum ctw_status ctw_forward_head(struct ctw_forward *f, const struct ctw_layer_d
                                       err);
     if (st != CTW_OK)
         return st;
-    struct ctw_shard head = shard_of(l, data, CTW_M_HEAD, -1);
+    const struct ctw_shard head =
+        ctw_shard_of(&l->matrix[CTW_M_HEAD].weight, &data->matrix[CTW_M_HEAD]);
     return ctw_head(f->be,
                     &(struct ctw_op_head){
                         .weight = &head,

@@ -55,13 +55,6 @@ static struct widths model_widths(const struct ctw_model *model)
 struct ctw_reserve ctw_plan_reserve(const struct ctw_model *model, enum ctw_dtype dtype,
                                     const struct ctw_plan *plan)
 {
-    static const struct {
-        enum ctw_matrix_role first;
-        int n;
-    } slots[CTW_N_SLOTS] = {[CTW_SLOT_QKV] = {CTW_M_Q, 3},
-                            [CTW_SLOT_O] = {CTW_M_O, 1},
-                            [CTW_SLOT_GATE_UP] = {CTW_M_GATE, 2},
-                            [CTW_SLOT_DOWN] = {CTW_M_DOWN, 1}};
     struct ctw_reserve r = {.dtype = dtype,
                             .n_tok = plan->chunk_tokens,
                             .max_k = model_widths(model).inner_k,
@@ -70,11 +63,11 @@ struct ctw_reserve ctw_plan_reserve(const struct ctw_model *model, enum ctw_dtyp
                             .head_k = model->hidden};
     for (int i = 1; i <= model->n_decoders; i++) {
         for (int s = 0; s < CTW_N_SLOTS; s++) {
+            const struct ctw_product *p = &model->layers[i].product[s];
             int64_t n = 0, elems = 0;
-            for (int m = 0; m < slots[s].n; m++) {
-                const struct ctw_weight *w = &model->layers[i].matrix[slots[s].first + m].weight;
-                n += w->n;
-                elems += w->n * w->k;
+            for (int j = 0; j < p->n_shards; j++) {
+                n += p->shard[j].n;
+                elems += p->shard[j].n * model->layers[i].matrix[p->shard[j].matrix].weight.k;
             }
             r.max_n = max64(r.max_n, n);
             r.slot_elems[s] = max64(r.slot_elems[s], elems);
@@ -180,16 +173,16 @@ enum ctw_status ctw_plan_make(struct ctw_plan *out, const struct ctw_plan_reques
         snprintf(enough, sizeof(enough), ", enough for %lld tokens", (long long)fits);
         smaller = " or lower --max-length";
     }
-    return ctw_fail(
-        err, CTW_ENOMEM,
-        "a sequence of %lld tokens needs %s beyond the weights, but the memory limit is %s%s: raise "
-        "--memory-limit%s%s",
-        (long long)r->longest, ctw_format_bytes(need, sizeof(need), (double)out->total),
-        ctw_format_bytes(have, sizeof(have), (double)r->memory_limit), enough,
-        ctw_backend_traits(r->backend)->host_memory ? ""
-        : smaller[0] == '\0'                        ? " or use another GPU"
-                                                    : ", use another GPU",
-        smaller);
+    return ctw_fail(err, CTW_ENOMEM,
+                    "a sequence of %lld tokens needs %s beyond the weights, but the memory limit "
+                    "is %s%s: raise "
+                    "--memory-limit%s%s",
+                    (long long)r->longest, ctw_format_bytes(need, sizeof(need), (double)out->total),
+                    ctw_format_bytes(have, sizeof(have), (double)r->memory_limit), enough,
+                    ctw_backend_traits(r->backend)->host_memory ? ""
+                    : smaller[0] == '\0'                        ? " or use another GPU"
+                                                                : ", use another GPU",
+                    smaller);
 }
 
 double ctw_plan_layer_flops(const struct ctw_model *model)

@@ -1,4 +1,5 @@
 /* Builders of a model's description, for a family's function. */
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
@@ -85,11 +86,15 @@ full:
     c->status = ctw_fail(&c->err, CTW_ENOMEM, "out of memory for the list of tensors");
 }
 
-/* A Linear module of decoder layer i, and its bias if bias_role is 0 or more. */
-static void want_linear(struct ctw_config *c, int64_t i, enum ctw_matrix_role role, int bias_role,
-                        const char *module, int64_t n, int64_t k)
+/* A Linear module of decoder layer i, as the product's next shard; bias -1: it has none. */
+static void want_linear(struct ctw_config *c, int64_t i, enum ctw_slot slot,
+                        enum ctw_matrix_role role, int bias, const char *module, int64_t n,
+                        int64_t k)
 {
+    struct ctw_product *product = &c->model->layers[i + 1].product[slot];
     char name[MAX_NAME];
+    assert(product->n_shards < CTW_MAX_SHARDS);
+    product->shard[product->n_shards++] = (struct ctw_rows){role, 0, n, bias};
     want(c,
          (struct ctw_want){.kind = CTW_WANT_MATRIX,
                            .layer = (int)i + 1,
@@ -99,10 +104,9 @@ static void want_linear(struct ctw_config *c, int64_t i, enum ctw_matrix_role ro
                            .k = k},
          module);
     snprintf(name, sizeof(name), "%s.bias", module);
-    if (bias_role >= 0)
+    if (bias >= 0)
         want(c,
-             (struct ctw_want){
-                 .kind = CTW_WANT_VECTOR, .layer = (int)i + 1, .role = bias_role, .n = n},
+             (struct ctw_want){.kind = CTW_WANT_VECTOR, .layer = (int)i + 1, .role = bias, .n = n},
              name);
 }
 
@@ -199,10 +203,14 @@ void ctw_describe_attention(struct ctw_config *c, int64_t i, const struct ctw_at
     l->window = a->window;
     l->rope = 0;
     l->attn_scale = (float)(1 / sqrt((double)a->head));
-    want_linear(c, i, CTW_M_Q, a->qkv_bias ? CTW_V_Q_BIAS : -1, "self_attn.q_proj", q, hidden);
-    want_linear(c, i, CTW_M_K, a->qkv_bias ? CTW_V_K_BIAS : -1, "self_attn.k_proj", kv, hidden);
-    want_linear(c, i, CTW_M_V, a->qkv_bias ? CTW_V_V_BIAS : -1, "self_attn.v_proj", kv, hidden);
-    want_linear(c, i, CTW_M_O, a->o_bias ? CTW_V_O_BIAS : -1, "self_attn.o_proj", hidden, q);
+    want_linear(c, i, CTW_SLOT_QKV, CTW_M_Q, a->qkv_bias ? CTW_V_Q_BIAS : -1, "self_attn.q_proj", q,
+                hidden);
+    want_linear(c, i, CTW_SLOT_QKV, CTW_M_K, a->qkv_bias ? CTW_V_K_BIAS : -1, "self_attn.k_proj",
+                kv, hidden);
+    want_linear(c, i, CTW_SLOT_QKV, CTW_M_V, a->qkv_bias ? CTW_V_V_BIAS : -1, "self_attn.v_proj",
+                kv, hidden);
+    want_linear(c, i, CTW_SLOT_O, CTW_M_O, a->o_bias ? CTW_V_O_BIAS : -1, "self_attn.o_proj",
+                hidden, q);
     if (!a->head_norms)
         return;
     want_vector(c, (int)i + 1, CTW_V_Q_NORM, "self_attn.q_norm.weight", a->head);
@@ -215,7 +223,10 @@ void ctw_describe_gated_mlp(struct ctw_config *c, int64_t i, int64_t inner, bool
     if (c->status != CTW_OK)
         return;
     c->model->layers[i + 1].inner = inner;
-    want_linear(c, i, CTW_M_GATE, bias ? CTW_V_GATE_BIAS : -1, "mlp.gate_proj", inner, hidden);
-    want_linear(c, i, CTW_M_UP, bias ? CTW_V_UP_BIAS : -1, "mlp.up_proj", inner, hidden);
-    want_linear(c, i, CTW_M_DOWN, bias ? CTW_V_DOWN_BIAS : -1, "mlp.down_proj", hidden, inner);
+    want_linear(c, i, CTW_SLOT_GATE_UP, CTW_M_GATE, bias ? CTW_V_GATE_BIAS : -1, "mlp.gate_proj",
+                inner, hidden);
+    want_linear(c, i, CTW_SLOT_GATE_UP, CTW_M_UP, bias ? CTW_V_UP_BIAS : -1, "mlp.up_proj", inner,
+                hidden);
+    want_linear(c, i, CTW_SLOT_DOWN, CTW_M_DOWN, bias ? CTW_V_DOWN_BIAS : -1, "mlp.down_proj",
+                hidden, inner);
 }

@@ -46,6 +46,20 @@ struct ctw_matrix {
     const struct ctw_tensor *part[CTW_N_PARTS]; /* NULL: absent */
 };
 
+/* Rows of one of a layer's matrices, as a shard of a product. */
+struct ctw_rows {
+    enum ctw_matrix_role matrix;
+    int64_t row0, n;
+    int bias; /* a ctw_vector_role, [n]; -1: none */
+};
+
+/* A product of a layer: its shards, in the order of the output's columns. All of worker/ reads a
+ * layer's products from here. */
+struct ctw_product {
+    int n_shards; /* 0: the layer has no such product */
+    struct ctw_rows shard[CTW_MAX_SHARDS];
+};
+
 struct ctw_layer {
     int n_head, n_kv, head; /* heads, key-value heads, elements of a head */
     int64_t window;         /* keys visible to a query, its own included; 0: all */
@@ -53,6 +67,7 @@ struct ctw_layer {
     float attn_scale;       /* factor of q k^T */
     float attn_softcap;     /* 0: none */
     int64_t inner;          /* rows of gate and up */
+    struct ctw_product product[CTW_N_SLOTS];
     struct ctw_matrix matrix[CTW_N_MATRICES];
     const struct ctw_tensor *vector[CTW_N_VECTORS]; /* NULL: the layer has none */
 };
