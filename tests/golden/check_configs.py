@@ -19,7 +19,7 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
-FAMILIES = {"llama", "mistral", "qwen2", "qwen3"}
+FAMILIES = {"llama", "mistral", "phi3", "qwen2", "qwen3"}
 FORMAT_KEYS = ("quantization_config", "compression_config", "quantization", "quantize")
 MODELOPT = "hf_quant_config.json"
 VOCAB, INNER = 32, 48
@@ -49,6 +49,14 @@ def tensors(config, heads, kv, head):
     family = config["model_type"]
     reads_bias = family in ("llama", "qwen3") and config.get("attention_bias")
     for layer in (f"model.layers.{i}." for i in range(2)):
+        yield f"{layer}input_layernorm.weight", [hidden]
+        yield f"{layer}post_attention_layernorm.weight", [hidden]
+        if family == "phi3":
+            yield f"{layer}self_attn.qkv_proj.weight", [(heads + 2 * kv) * head, hidden]
+            yield f"{layer}self_attn.o_proj.weight", [hidden, heads * head]
+            yield f"{layer}mlp.gate_up_proj.weight", [2 * INNER, hidden]
+            yield f"{layer}mlp.down_proj.weight", [hidden, INNER]
+            continue
         rows = {"q": heads * head, "k": kv * head, "v": kv * head, "o": hidden}
         for name, n in rows.items():
             yield f"{layer}self_attn.{name}_proj.weight", [n, heads * head if name == "o" else hidden]
@@ -60,8 +68,6 @@ def tensors(config, heads, kv, head):
             yield f"{layer}mlp.{name}_proj.weight", shape
             if family == "llama" and config.get("mlp_bias"):
                 yield f"{layer}mlp.{name}_proj.bias", shape[:1]
-        yield f"{layer}input_layernorm.weight", [hidden]
-        yield f"{layer}post_attention_layernorm.weight", [hidden]
 
 
 def write_checkpoint(folder, config, shapes):

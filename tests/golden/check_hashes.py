@@ -17,7 +17,8 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 CONFIGS = ("config.json", "config.transformers4.json")
-FAMILIES = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
+FAMILIES = {"LlamaForCausalLM", "MistralForCausalLM", "Phi3ForCausalLM",
+            "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
 FORMATS = {"dense", "pack-quantized", "nvfp4-pack-quantized"}
 
 

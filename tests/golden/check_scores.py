@@ -39,7 +39,8 @@ SUPPORTED = {
     "llama-w3a16_g128", "llama-w4a16_actorder", "llama-w4a16_channel", "llama-w4a16_g128",
     "llama-w4a16_g128_asym", "llama-w4a16_g128_fp16", "llama-w4a16_g32", "llama-w4a16_g32_asym",
     "llama-w6a16_g128", "llama-w8a16", "llama-w8a16_g64_asym", "llama3rope-dense",
-    "llamabias-dense", "llamalinear-dense", "llamayarn-dense", "mistral_swa-dense", "qwen2-dense",
+    "llamabias-dense", "llamalinear-dense", "llamayarn-dense", "mistral_swa-dense",
+    "phi3-dense", "phi3-w4a16_g128", "qwen2-dense",
     "qwen3-dense", "qwen3-w4a16_g128",
 }
 

@@ -194,8 +194,10 @@ def llama3(plain, s):
 
 
 def rotary(config, head, n_tok):
-    """cos, sin [n_tok, head / 2] in float64 of fp32 angles."""
+    """cos, sin [n_tok, rotated elements of a head / 2] in float64 of fp32 angles."""
     theta, s = rope_settings(config)
+    if config["model_type"] == "phi3":
+        head = int(head * s.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0)))
     power = np.arange(0, head, 2, dtype=np.float32) / np.float32(head)
     plain, factor = np.float32(1) / np.float32(theta) ** power, 1.0  # fp32 all along
     kind = s["rope_type"]
@@ -217,7 +219,7 @@ class Model:
     def __init__(self, folder, config_name="config.json", activations=None):
         with open(os.path.join(folder, config_name), encoding="utf-8") as f:
             self.config = c = json.load(f)
-        if c["model_type"] not in ("llama", "mistral", "qwen2", "qwen3"):
+        if c["model_type"] not in ("llama", "mistral", "phi3", "qwen2", "qwen3"):
             raise SystemExit(f"reference_model: model_type {c['model_type']} is not supported")
         self.tensors = read_folder(folder)
         self.heads = c["num_attention_heads"]
@@ -246,21 +248,25 @@ class Model:
     def norm(self, x, name):
         gain = widen(*self.tensors[name + ".weight"]).astype(np.float64)
         mean_square = np.mean(x * x, axis=-1, keepdims=True)
-        x = self.r(x / np.sqrt(mean_square + self.config.get("rms_norm_eps", 1e-6)))
+        x = self.r(x / np.sqrt(mean_square + self.config.get("rms_norm_eps", 1e-5 if self.config["model_type"] == "phi3" else 1e-6)))
         return self.r(x * gain)
 
     def turn(self, x, cos, sin):
-        """x [n_tok, heads, head]: element i turns with element i + head/2."""
-        a, b = np.split(x, 2, axis=2)
+        """x [n_tok, heads, head]: of the first n elements, element i turns with element i + n/2."""
+        n = 2 * cos.shape[1]
+        a, b = np.split(x[:, :, :n], 2, axis=2)
         cos, sin = cos[:, None, :], sin[:, None, :]
-        return self.r(np.concatenate([self.r(a * cos) - self.r(b * sin),
-                                      self.r(b * cos) + self.r(a * sin)], axis=2))
+        turned = self.r(np.concatenate([self.r(a * cos) - self.r(b * sin),
+                                        self.r(b * cos) + self.r(a * sin)], axis=2))
+        return np.concatenate([turned, x[:, :, n:]], axis=2)
 
     def window(self, layer):
         """How many keys a query sees, including its own; None: its own and all earlier keys."""
         c = self.config
         if c["model_type"] == "mistral":
             return c.get("sliding_window", 4096)
+        if c["model_type"] == "phi3":
+            return c.get("sliding_window")
         if c["model_type"] == "llama" or not c.get("use_sliding_window", False):
             return None
         window = c.get("sliding_window", 4096)
@@ -270,9 +276,13 @@ class Model:
 
     def attention(self, x, layer, cos, sin):
         name, n_tok = f"model.layers.{layer}.self_attn.", len(x)
-        q = self.linear(x, name + "q_proj").reshape(n_tok, self.heads, self.head)
-        k = self.linear(x, name + "k_proj").reshape(n_tok, self.kv_heads, self.head)
-        v = self.linear(x, name + "v_proj").reshape(n_tok, self.kv_heads, self.head)
+        if self.config["model_type"] == "phi3":
+            ends = np.cumsum([self.heads, self.kv_heads]) * self.head
+            q, k, v = np.split(self.linear(x, name + "qkv_proj"), ends, axis=1)
+        else:
+            q, k, v = (self.linear(x, f"{name}{part}_proj") for part in "qkv")
+        q = q.reshape(n_tok, self.heads, self.head)
+        k, v = (part.reshape(n_tok, self.kv_heads, self.head) for part in (k, v))
         if self.config["model_type"] == "qwen3":
             q, k = self.norm(q, name + "q_norm"), self.norm(k, name + "k_norm")
         q, k = self.turn(q, cos, sin), self.turn(k, cos, sin)
@@ -292,10 +302,13 @@ class Model:
 
     def mlp(self, x, layer):
         name = f"model.layers.{layer}.mlp."
-        gate = self.linear(x, name + "gate_proj")
+        if self.config["model_type"] == "phi3":
+            gate, up = np.split(self.linear(x, name + "gate_up_proj"), 2, axis=1)
+        else:
+            gate, up = self.linear(x, name + "gate_proj"), self.linear(x, name + "up_proj")
         with np.errstate(over="ignore"):  # exp(-gate) = inf correctly gives 0
             silu = self.r(gate / (1 + np.exp(-gate)))
-        return self.linear(self.r(silu * self.linear(x, name + "up_proj")), name + "down_proj")
+        return self.linear(self.r(silu * up), name + "down_proj")
 
     def score(self, tokens):
         """(log-probabilities [n-1], greedy ids [n-1]) of tokens 1..n-1, each given all before."""

@@ -42,6 +42,10 @@ FAMILIES = {
                                 "is_llama_config": True, "rope_interleaved": False}),
     "mistral": ("mistral", {"sliding_window": None}),
     "mistral_swa": ("mistral", {"sliding_window": 24}),
+    "phi3": ("phi3", {"sliding_window": None}),
+    # a part of each head is rotated; a window
+    "phi3_partial": ("phi3", {"sliding_window": 24, "rms_norm_eps": 1e-5, "rope": {
+        "rope_type": "default", "partial_rotary_factor": 0.75}}),
     "qwen2": ("qwen2", {}),
     "qwen2_swa": ("qwen2", {"use_sliding_window": True, "sliding_window": 20,
                             "max_window_layers": 1}),
@@ -71,6 +75,7 @@ FORMATS = _formats()
 # The checkpoints of --all: every family once, every format once.
 ALL = ([(f, "bf16") for f in FAMILIES] + [("llama", f) for f in FORMATS if f != "bf16"] +
        [("qwen2", "w4a16_g32_asym"), ("qwen3", "nvfp4"), ("mistral_swa", "w8a16_channel"),
+        ("phi3", "w4a16_g32"), ("phi3_partial", "nvfp4"),
         ("llama_bias", "w4a16_g32"), ("llama_tied", "w4a16_g32"), ("qwen3_tied", "fp16")])
 
 SIZES = {"hidden": 192, "inner": 320, "heads": 4, "kv_heads": 2, "head": 48, "layers": 2,
@@ -84,7 +89,8 @@ def configs(family, dtype, sizes, scheme):
     rope, theta = changes.pop("rope", None), changes.pop("rope_theta", 10000.0)
     common = {
         "architectures": [{"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM",
-                           "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}[base]],
+                           "phi3": "Phi3ForCausalLM", "qwen2": "Qwen2ForCausalLM",
+                           "qwen3": "Qwen3ForCausalLM"}[base]],
         "attention_dropout": 0.0, "bos_token_id": BOS, "eos_token_id": EOS, "hidden_act": "silu",
         "hidden_size": sizes["hidden"], "initializer_range": 0.02,
         "intermediate_size": sizes["inner"], "max_position_embeddings": 2048, "model_type": base,
@@ -92,7 +98,7 @@ def configs(family, dtype, sizes, scheme):
         "num_key_value_heads": sizes["kv_heads"], "rms_norm_eps": 1e-6,
         "tie_word_embeddings": False, "use_cache": True, "vocab_size": sizes["vocab"],
     }
-    if base != "qwen2":  # Qwen2 has no such key: hidden_size / num_attention_heads
+    if base not in ("phi3", "qwen2"):  # they have no such key: hidden_size / num_attention_heads
         common["head_dim"] = sizes["head"]
     if base == "llama":
         common |= {"attention_bias": False, "mlp_bias": False, "pretraining_tp": 1}
@@ -129,6 +135,9 @@ def layout(config, sizes):
             ("mlp.gate_proj", inner, h, config.get("mlp_bias", False)),
             ("mlp.up_proj", inner, h, config.get("mlp_bias", False)),
             ("mlp.down_proj", h, inner, config.get("mlp_bias", False))]
+    if base == "phi3":
+        rows = [("self_attn.qkv_proj", q + 2 * kv, h, False), ("self_attn.o_proj", h, q, False),
+                ("mlp.gate_up_proj", 2 * inner, h, False), ("mlp.down_proj", h, inner, False)]
     yield "model.embed_tokens.weight", (sizes["vocab"], h), "embed"
     for i in range(sizes["layers"]):
         stem = f"model.layers.{i}."

@@ -1,4 +1,5 @@
 /* config.json: defaults of each family, keys of both generations, and what is refused. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -46,6 +47,7 @@ static bool wants(const struct ctw_config *c, const char *end)
 
 #define LLAMA "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\""
 #define MISTRAL "{\"architectures\": [\"MistralForCausalLM\"], \"model_type\": \"mistral\""
+#define PHI3 "{\"architectures\": [\"Phi3ForCausalLM\"], \"model_type\": \"phi3\""
 #define QWEN2 "{\"architectures\": [\"Qwen2ForCausalLM\"], \"model_type\": \"qwen2\""
 #define QWEN3 "{\"architectures\": [\"Qwen3ForCausalLM\"], \"model_type\": \"qwen3\""
 
@@ -60,6 +62,9 @@ static void families_have_their_defaults(void **state)
         {LLAMA "}", 32000, 4096, 11008, 32, 32, 32, 128, 2048, 0},
         {MISTRAL "}", 32000, 4096, 14336, 32, 32, 8, 128, 131072, 4096},
         {QWEN2 "}", 151936, 4096, 22016, 32, 32, 32, 128, 32768, 0},
+        {PHI3 "}", 32064, 3072, 8192, 32, 32, 32, 96, 4096, 0},
+        {PHI3 ", \"num_key_value_heads\": 8, \"sliding_window\": 2047}", 32064, 3072, 8192, 32, 32,
+         8, 96, 4096, 2047},
         {QWEN3 ", \"hidden_size\": 2048, \"num_attention_heads\": 8, \"num_key_value_heads\": "
                "null}",
          151936, 2048, 22016, 32, 8, 8, 128, 32768, 0},
@@ -87,7 +92,8 @@ static void families_have_their_defaults(void **state)
         }
         assert_int_equal(n_biases(&c),
                          strcmp(c.family->model_type, "qwen2") == 0 ? 3 * m->n_decoders : 0);
-        assert_true(m->norm_eps == 1e-6f && !m->tied);
+        bool phi3 = strcmp(c.family->model_type, "phi3") == 0;
+        assert_true(m->norm_eps == (phi3 ? 1e-5f : 1e-6f) && !m->tied);
         assert_true(m->act == CTW_ACT_SILU && !c.has_dtype && c.rope.theta == 10000.0);
         ctw_config_close(&c);
     }
@@ -130,6 +136,35 @@ static void windows_by_layer(void **state)
         parse_ok(&c, rows[i].text);
         for (int l = 0; l < 4; l++)
             assert_int_equal(c.model->layers[l + 1].window, rows[i].windows[l]);
+        ctw_config_close(&c);
+    }
+}
+
+/* Phi rotates the first part of each head; classes of other families ignore the key. */
+static void a_part_of_each_head_is_rotated(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        int rot_dim;
+    } rows[] = {
+        {PHI3 "}", 96},
+        {PHI3 ", \"partial_rotary_factor\": 0.75}", 72},
+        {PHI3 ", \"rope_scaling\": null, \"partial_rotary_factor\": 0.5}", 48},
+        {PHI3
+         ", \"rope_parameters\": {\"rope_type\": \"default\", \"partial_rotary_factor\": 0.75}}",
+         72},
+        {LLAMA ", \"partial_rotary_factor\": 0.75}", 128},
+    };
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        struct ctw_config c;
+        parse_ok(&c, rows[i].text);
+        const struct ctw_rope *r = &c.model->rope[0];
+        double last = pow(10000.0, -(rows[i].rot_dim - 2.0) / rows[i].rot_dim);
+        assert_int_equal(r->rot_dim, rows[i].rot_dim);
+        assert_true(r->inv_freq[0] == 1);
+        assert_true(fabs(r->inv_freq[r->rot_dim / 2 - 1] / last - 1) < 1e-6);
+        assert_true((c.unread.text != NULL) == (c.model->rope[0].rot_dim == 128));
         ctw_config_close(&c);
     }
 }
@@ -313,8 +348,8 @@ static void refusals(void **state)
     static const struct refusal rows[] = {
         {"{\"architectures\": [\"Gemma2ForCausalLM\"], \"model_type\": \"gemma2\"}",
          "model_type \"gemma2\" (architecture \"Gemma2ForCausalLM\") is not supported; supported: "
-         "llama (LlamaForCausalLM), mistral (MistralForCausalLM), qwen2 (Qwen2ForCausalLM), qwen3 "
-         "(Qwen3ForCausalLM)"},
+         "llama (LlamaForCausalLM), mistral (MistralForCausalLM), phi3 (Phi3ForCausalLM), qwen2 "
+         "(Qwen2ForCausalLM), qwen3 (Qwen3ForCausalLM)"},
         {"{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"mistral\"}",
          "model_type \"mistral\" (architecture \"LlamaForCausalLM\") is not supported"},
         {"{}", "model_type \"(none)\""},
@@ -328,6 +363,14 @@ static void refusals(void **state)
         {LLAMA ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}, "
                "\"partial_rotary_factor\": 0.5}",
          "partial_rotary_factor: found 0.5, expected 1"},
+        {PHI3 ", \"partial_rotary_factor\": 0}", "partial_rotary_factor: found 0, expected more"},
+        {PHI3
+         ", \"rope_parameters\": {\"rope_type\": \"default\", \"partial_rotary_factor\": 1.5}}",
+         "partial_rotary_factor: found 1.5, expected more than 0 and at most 1"},
+        {PHI3 ", \"partial_rotary_factor\": 0.58}", "0.58 of 96 elements is not an even number"},
+        {PHI3 ", \"rope_scaling\": {\"type\": \"longrope\", \"long_factor\": [1], "
+              "\"short_factor\": [1]}}",
+         "RoPE type \"longrope\" is not supported"},
         {LLAMA ", \"hidden_size\": 0}", "hidden_size"},
         {LLAMA ", \"hidden_size\": 1e30}", "hidden_size"},
         {LLAMA ", \"hidden_size\": \"4096\"}", "hidden_size: expected"},
@@ -369,6 +412,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(families_have_their_defaults),
         cmocka_unit_test(windows_by_layer),
+        cmocka_unit_test(a_part_of_each_head_is_rotated),
         cmocka_unit_test(a_file_of_transformers_4),
         cmocka_unit_test(unread_keys_change_nothing),
         cmocka_unit_test(a_key_is_read_once),

@@ -35,7 +35,7 @@ static enum ctw_status read_text(struct ctw_rope_params *p, const char *text, in
     struct ctw_json *doc;
     enum ctw_status st = ctw_json_parse(&doc, "config.json", text, strlen(text), 65536, err);
     assert_int_equal(st, CTW_OK);
-    st = ctw_rope_read(p, ctw_json_root(doc), 10000.0, max_length, err);
+    st = ctw_rope_read(p, ctw_json_root(doc), 10000.0, false, max_length, err);
     ctw_json_close(doc);
     return st;
 }

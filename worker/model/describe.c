@@ -86,15 +86,10 @@ full:
     c->status = ctw_fail(&c->err, CTW_ENOMEM, "out of memory for the list of tensors");
 }
 
-/* A Linear module of decoder layer i, as the product's next shard; bias -1: it has none. */
-static void want_linear(struct ctw_config *c, int64_t i, enum ctw_slot slot,
-                        enum ctw_matrix_role role, int bias, const char *module, int64_t n,
-                        int64_t k)
+/* A Linear module of decoder layer i. */
+static void want_matrix(struct ctw_config *c, int64_t i, enum ctw_matrix_role role,
+                        const char *module, int64_t n, int64_t k)
 {
-    struct ctw_product *product = &c->model->layers[i + 1].product[slot];
-    char name[MAX_NAME];
-    assert(product->n_shards < CTW_MAX_SHARDS);
-    product->shard[product->n_shards++] = (struct ctw_rows){role, 0, n, bias};
     want(c,
          (struct ctw_want){.kind = CTW_WANT_MATRIX,
                            .layer = (int)i + 1,
@@ -103,6 +98,24 @@ static void want_linear(struct ctw_config *c, int64_t i, enum ctw_slot slot,
                            .n = n,
                            .k = k},
          module);
+}
+
+/* Rows of such a module as the product's next shard. */
+static void add_shard(struct ctw_config *c, int64_t i, enum ctw_slot slot, struct ctw_rows rows)
+{
+    struct ctw_product *product = &c->model->layers[i + 1].product[slot];
+    assert(product->n_shards < CTW_MAX_SHARDS);
+    product->shard[product->n_shards++] = rows;
+}
+
+/* A Linear module that is the product's next shard; bias -1: it has none. */
+static void want_linear(struct ctw_config *c, int64_t i, enum ctw_slot slot,
+                        enum ctw_matrix_role role, int bias, const char *module, int64_t n,
+                        int64_t k)
+{
+    char name[MAX_NAME];
+    add_shard(c, i, slot, (struct ctw_rows){role, 0, n, bias});
+    want_matrix(c, i, role, module, n, k);
     snprintf(name, sizeof(name), "%s.bias", module);
     if (bias >= 0)
         want(c,
@@ -118,32 +131,38 @@ static void want_vector(struct ctw_config *c, int layer, enum ctw_vector_role ro
 
 /* ---- the model ---- */
 
-/* The rotary embedding of heads of `head` elements. */
-static void describe_rope(struct ctw_config *c, int64_t head, double theta)
+static void describe_rope(struct ctw_config *c, const struct ctw_model_rules *rules)
 {
     struct ctw_model *m = c->model;
     if (c->status == CTW_OK)
-        c->status = ctw_rope_read(&c->rope, ctw_json_root(c->doc), theta, m->max_length, &c->err);
+        c->status = ctw_rope_read(&c->rope, ctw_json_root(c->doc), rules->rope_theta,
+                                  rules->partial_rotary, m->max_length, &c->err);
+    int rot_dim = (int)((double)rules->head * c->rope.partial_factor);
+    if (c->status == CTW_OK && (rot_dim < 2 || rot_dim % 2 != 0))
+        c->status = ctw_fail(&c->err, CTW_EUNSUP,
+                             "%s: partial_rotary_factor: %g of %" PRId64
+                             " elements is not an even number of elements",
+                             c->file, c->rope.partial_factor, rules->head);
     if (c->status != CTW_OK)
         return;
     struct ctw_rope *r = &m->rope[m->n_ropes++];
     r->pairing = CTW_ROPE_HALVES;
-    r->rot_dim = (int)head;
+    r->rot_dim = rot_dim;
     r->scale = (float)c->rope.attention_factor;
-    r->inv_freq = ctw_calloc((size_t)head / 2, sizeof(float));
+    r->inv_freq = ctw_calloc((size_t)rot_dim / 2, sizeof(float));
     if (r->inv_freq == NULL)
         c->status = ctw_fail(&c->err, CTW_ENOMEM, "out of memory for the model's description");
     else
-        ctw_rope_frequencies(&c->rope, (int)head, r->inv_freq);
+        ctw_rope_frequencies(&c->rope, rot_dim, r->inv_freq);
     m->length_limit = c->rope.type == CTW_ROPE_DYNAMIC ? m->max_length : 0;
 }
 
-void ctw_describe_model(struct ctw_config *c, const struct ctw_sizes *s, int64_t head,
-                        double rope_theta)
+void ctw_describe_model(struct ctw_config *c, const struct ctw_sizes *s,
+                        const struct ctw_model_rules *rules)
 {
     struct ctw_model *m = c->model;
     m->act = ctw_key_activation(c, "hidden_act", CTW_ACT_SILU);
-    m->norm_eps = (float)ctw_key_number(c, "rms_norm_eps", 1e-6, CTW_NULL_REFUSED, 0, 1);
+    m->norm_eps = (float)ctw_key_number(c, "rms_norm_eps", rules->norm_eps, CTW_NULL_REFUSED, 0, 1);
     m->tied = ctw_key_bool(c, "tie_word_embeddings", false);
     m->hidden = s->hidden;
     m->vocab = s->vocab;
@@ -152,7 +171,7 @@ void ctw_describe_model(struct ctw_config *c, const struct ctw_sizes *s, int64_t
     m->embed_scale = 1.0f;
     m->head_scale = 1.0f;
     m->head_softcap = 0.0f;
-    describe_rope(c, head, rope_theta);
+    describe_rope(c, rules);
     if (c->status != CTW_OK)
         return;
     m->layers = ctw_calloc((size_t)s->n_layers + 2, sizeof(*m->layers));
@@ -203,12 +222,19 @@ void ctw_describe_attention(struct ctw_config *c, int64_t i, const struct ctw_at
     l->window = a->window;
     l->rope = 0;
     l->attn_scale = (float)(1 / sqrt((double)a->head));
-    want_linear(c, i, CTW_SLOT_QKV, CTW_M_Q, a->qkv_bias ? CTW_V_Q_BIAS : -1, "self_attn.q_proj", q,
-                hidden);
-    want_linear(c, i, CTW_SLOT_QKV, CTW_M_K, a->qkv_bias ? CTW_V_K_BIAS : -1, "self_attn.k_proj",
-                kv, hidden);
-    want_linear(c, i, CTW_SLOT_QKV, CTW_M_V, a->qkv_bias ? CTW_V_V_BIAS : -1, "self_attn.v_proj",
-                kv, hidden);
+    if (a->fused) {
+        want_matrix(c, i, CTW_M_QKV, "self_attn.qkv_proj", q + 2 * kv, hidden);
+        add_shard(c, i, CTW_SLOT_QKV, (struct ctw_rows){CTW_M_QKV, 0, q, -1});
+        add_shard(c, i, CTW_SLOT_QKV, (struct ctw_rows){CTW_M_QKV, q, kv, -1});
+        add_shard(c, i, CTW_SLOT_QKV, (struct ctw_rows){CTW_M_QKV, q + kv, kv, -1});
+    } else {
+        want_linear(c, i, CTW_SLOT_QKV, CTW_M_Q, a->qkv_bias ? CTW_V_Q_BIAS : -1,
+                    "self_attn.q_proj", q, hidden);
+        want_linear(c, i, CTW_SLOT_QKV, CTW_M_K, a->qkv_bias ? CTW_V_K_BIAS : -1,
+                    "self_attn.k_proj", kv, hidden);
+        want_linear(c, i, CTW_SLOT_QKV, CTW_M_V, a->qkv_bias ? CTW_V_V_BIAS : -1,
+                    "self_attn.v_proj", kv, hidden);
+    }
     want_linear(c, i, CTW_SLOT_O, CTW_M_O, a->o_bias ? CTW_V_O_BIAS : -1, "self_attn.o_proj",
                 hidden, q);
     if (!a->head_norms)
@@ -217,16 +243,23 @@ void ctw_describe_attention(struct ctw_config *c, int64_t i, const struct ctw_at
     want_vector(c, (int)i + 1, CTW_V_K_NORM, "self_attn.k_norm.weight", a->head);
 }
 
-void ctw_describe_gated_mlp(struct ctw_config *c, int64_t i, int64_t inner, bool bias)
+void ctw_describe_gated_mlp(struct ctw_config *c, int64_t i, const struct ctw_gated_mlp *mlp)
 {
-    int64_t hidden = c->model->hidden;
+    int64_t hidden = c->model->hidden, inner = mlp->inner;
+    bool bias = mlp->bias;
     if (c->status != CTW_OK)
         return;
     c->model->layers[i + 1].inner = inner;
-    want_linear(c, i, CTW_SLOT_GATE_UP, CTW_M_GATE, bias ? CTW_V_GATE_BIAS : -1, "mlp.gate_proj",
-                inner, hidden);
-    want_linear(c, i, CTW_SLOT_GATE_UP, CTW_M_UP, bias ? CTW_V_UP_BIAS : -1, "mlp.up_proj", inner,
-                hidden);
+    if (mlp->fused) {
+        want_matrix(c, i, CTW_M_GATE_UP, "mlp.gate_up_proj", 2 * inner, hidden);
+        add_shard(c, i, CTW_SLOT_GATE_UP, (struct ctw_rows){CTW_M_GATE_UP, 0, inner, -1});
+        add_shard(c, i, CTW_SLOT_GATE_UP, (struct ctw_rows){CTW_M_GATE_UP, inner, inner, -1});
+    } else {
+        want_linear(c, i, CTW_SLOT_GATE_UP, CTW_M_GATE, bias ? CTW_V_GATE_BIAS : -1,
+                    "mlp.gate_proj", inner, hidden);
+        want_linear(c, i, CTW_SLOT_GATE_UP, CTW_M_UP, bias ? CTW_V_UP_BIAS : -1, "mlp.up_proj",
+                    inner, hidden);
+    }
     want_linear(c, i, CTW_SLOT_DOWN, CTW_M_DOWN, bias ? CTW_V_DOWN_BIAS : -1, "mlp.down_proj",
                 hidden, inner);
 }

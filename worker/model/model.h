@@ -19,6 +19,8 @@ enum ctw_matrix_role {
     CTW_M_GATE,
     CTW_M_UP,
     CTW_M_DOWN,
+    CTW_M_QKV,     /* q, k and v in one matrix */
+    CTW_M_GATE_UP, /* gate and up in one matrix */
     CTW_M_EMBED,
     CTW_M_HEAD,
     CTW_N_MATRICES

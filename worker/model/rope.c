@@ -15,7 +15,8 @@ enum {
     USED_LLAMA3 = 8,
     USED_YARN = 16,
     USED_SCALED = 30, /* all types but default */
-    USED_ALL = 31
+    USED_ALL = 31,
+    USED_PARTIAL = 32 /* families that rotate a part of each head, with any type */
 };
 
 static const struct {
@@ -35,7 +36,7 @@ static const struct {
     {"rope_type", USED_ALL},
     {"type", USED_ALL},
     {"rope_theta", USED_ALL},
-    {"partial_rotary_factor", USED_SCALED}, /* must be 1 */
+    {"partial_rotary_factor", USED_SCALED | USED_PARTIAL}, /* scaled: must be 1 */
     {"factor", USED_SCALED},
     {"low_freq_factor", USED_LLAMA3},
     {"high_freq_factor", USED_LLAMA3},
@@ -191,15 +192,16 @@ static enum ctw_status read_original_length(double *out, const struct ctw_json_n
 /* Reads root with the parameters in `node`; NULL: none. */
 static enum ctw_status read_with(struct ctw_rope_params *out, const struct ctw_json_node *root,
                                  const struct ctw_json_node *node, double default_theta,
-                                 int64_t max_length, struct ctw_err *err)
+                                 bool partial, int64_t max_length, struct ctw_err *err)
 {
     unsigned used = USED_DEFAULT;
-    double partial = 1.0;
     *out = (struct ctw_rope_params){.type = CTW_ROPE_DEFAULT,
                                     .theta = default_theta,
                                     .factor = 1,
                                     .original_length = (double)max_length,
-                                    .attention_factor = 1};
+                                    .attention_factor = 1,
+                                    .partial = partial,
+                                    .partial_factor = 1};
     enum ctw_status st = CTW_OK;
     if (node != NULL)
         st = read_type(out, node, &used, err);
@@ -209,14 +211,19 @@ static enum ctw_status read_with(struct ctw_rope_params *out, const struct ctw_j
         st = read_either(&out->theta, root, node, "rope_theta", err);
     if (st == CTW_OK)
         st = positive(root, "rope_theta", out->theta, 1, err);
-    if (st != CTW_OK || out->type == CTW_ROPE_DEFAULT)
-        return st;
-    st = read_either(&partial, root, node, "partial_rotary_factor", err);
-    if (st == CTW_OK && partial != 1.0)
+    if (st == CTW_OK && (partial || out->type != CTW_ROPE_DEFAULT))
+        st = read_either(&out->partial_factor, root, node, "partial_rotary_factor", err);
+    if (st == CTW_OK && out->type != CTW_ROPE_DEFAULT && out->partial_factor != 1.0)
         st = ctw_json_fail(root, err, CTW_EUNSUP,
                            "partial_rotary_factor: found %g, expected 1: rotating part of each "
                            "head is not supported for this family",
-                           partial);
+                           out->partial_factor);
+    if (st == CTW_OK && (out->partial_factor <= 0 || out->partial_factor > 1))
+        st = ctw_json_fail(root, err, CTW_EFORMAT,
+                           "partial_rotary_factor: found %g, expected more than 0 and at most 1",
+                           out->partial_factor);
+    if (st != CTW_OK || out->type == CTW_ROPE_DEFAULT)
+        return st;
     if (st == CTW_OK && (used & (USED_LLAMA3 | USED_YARN)) != 0)
         st = read_original_length(&out->original_length, root, node, err);
     if (st != CTW_OK)
@@ -253,7 +260,7 @@ static bool equal(const struct ctw_rope_params *a, const struct ctw_rope_params 
            a->low_freq_factor == b->low_freq_factor && a->high_freq_factor == b->high_freq_factor &&
            a->original_length == b->original_length && a->beta_fast == b->beta_fast &&
            a->beta_slow == b->beta_slow && a->attention_factor == b->attention_factor &&
-           a->truncate == b->truncate;
+           a->truncate == b->truncate && a->partial_factor == b->partial_factor;
 }
 
 /* Logs a warning with the prefix of ctw_json_fail()'s messages. */
@@ -300,7 +307,8 @@ static enum ctw_status warn_yarn(const struct ctw_rope_params *p, const struct c
 }
 
 enum ctw_status ctw_rope_read(struct ctw_rope_params *out, const struct ctw_json_node *root,
-                              double default_theta, int64_t max_length, struct ctw_err *err)
+                              double default_theta, bool partial, int64_t max_length,
+                              struct ctw_err *err)
 {
     /* The names of transformers 4 and 5. */
     const struct ctw_json_node *old, *now = NULL;
@@ -310,9 +318,9 @@ enum ctw_status ctw_rope_read(struct ctw_rope_params *out, const struct ctw_json
         st = find_object(root, "rope_parameters", &now, err);
     const struct ctw_json_node *node = old != NULL ? old : now;
     if (st == CTW_OK)
-        st = read_with(out, root, node, default_theta, max_length, err);
+        st = read_with(out, root, node, default_theta, partial, max_length, err);
     if (st == CTW_OK && old != NULL && now != NULL) {
-        st = read_with(&other, root, now, default_theta, max_length, err);
+        st = read_with(&other, root, now, default_theta, partial, max_length, err);
         if (st == CTW_OK && !equal(out, &other))
             st = ctw_json_fail(old, err, CTW_EFORMAT,
                                "found in addition to rope_parameters, and the two differ; "
@@ -323,13 +331,18 @@ enum ctw_status ctw_rope_read(struct ctw_rope_params *out, const struct ctw_json
     return st;
 }
 
+static unsigned uses(const struct ctw_rope_params *p)
+{
+    return types[p->type].used | (p->partial ? USED_PARTIAL : 0);
+}
+
 bool ctw_rope_reads(const struct ctw_rope_params *p, const char *key)
 {
     static const char *const top[] = {"rope_theta", "partial_rotary_factor",
                                       "original_max_position_embeddings"};
     for (size_t i = 0; i < CTW_COUNT(top); i++)
         if (strcmp(key, top[i]) == 0)
-            return is_used(key, types[p->type].used);
+            return is_used(key, uses(p));
     return false;
 }
 
@@ -343,7 +356,7 @@ enum ctw_status ctw_rope_list_unread(const struct ctw_rope_params *p,
         const struct ctw_json_node *object = ctw_json_get(root, objects[i]);
         const struct ctw_json_node *m = object != NULL ? ctw_json_first(object) : NULL;
         for (; m != NULL && st == CTW_OK; m = ctw_json_next(m))
-            if (!is_used(ctw_json_key(m), types[p->type].used))
+            if (!is_used(ctw_json_key(m), uses(p)))
                 st = ctw_unread_add(unread, m, err);
     }
     return st;

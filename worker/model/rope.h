@@ -31,15 +31,18 @@ struct ctw_rope_params {
     double beta_fast, beta_slow;
     double attention_factor; /* factor of cosines and sines; 1 for the other types */
     bool truncate;
+    bool partial;          /* the family rotates a part of each head: */
+    double partial_factor; /* its share; else 1 */
 };
 
 /*
  * Reads root's rope_theta, rope_scaling, rope_parameters, and, if the type uses them,
- * partial_rotary_factor and original_max_position_embeddings. CTW_EUNSUP: the message names the
- * type or key that is not supported.
+ * partial_rotary_factor and original_max_position_embeddings. partial: the family's class rotates
+ * the share partial_rotary_factor of each head (other classes ignore the key for type default).
+ * CTW_EUNSUP: the message names the type or key that is not supported.
  */
 enum ctw_status ctw_rope_read(struct ctw_rope_params *out, const struct ctw_json_node *root,
-                              double default_theta, int64_t max_length,
+                              double default_theta, bool partial, int64_t max_length,
                               struct ctw_err *err) CTW_MUST_CHECK;
 
 /* Does this type read `key` of root (other than rope_scaling and rope_parameters)? */

@@ -4,6 +4,7 @@
 #define FAMILIES(X)                                                                                \
     X(llama)                                                                                       \
     X(mistral)                                                                                     \
+    X(phi3)                                                                                        \
     X(qwen2)                                                                                       \
     X(qwen3)
 

@@ -73,22 +73,37 @@ struct ctw_sizes ctw_key_sizes(struct ctw_config *c, const struct ctw_sizes *abs
 int64_t ctw_key_head_dim(struct ctw_config *c, const struct ctw_sizes *s, int64_t absent,
                          int64_t null);
 
+/* What differs between such models, beside sizes. */
+struct ctw_model_rules {
+    int64_t head;    /* elements of a head */
+    double norm_eps; /* transformers' defaults */
+    double rope_theta;
+    bool partial_rotary; /* partial_rotary_factor's share of each head is rotated */
+};
+
 /*
  * Begins the model: reads hidden_act, rms_norm_eps, tie_word_embeddings and RoPE's keys, and
  * describes the embedding, the final norm and the head.
  */
-void ctw_describe_model(struct ctw_config *c, const struct ctw_sizes *s, int64_t head,
-                        double rope_theta);
+void ctw_describe_model(struct ctw_config *c, const struct ctw_sizes *s,
+                        const struct ctw_model_rules *rules);
 
 struct ctw_attention {
     int64_t n_head, n_kv, head, window;
     bool qkv_bias, o_bias;
+    bool fused;      /* qkv_proj: the rows of q, then k, then v; without bias */
     bool head_norms; /* RMS norms of each query and key head */
+};
+
+struct ctw_gated_mlp {
+    int64_t inner;
+    bool bias;
+    bool fused; /* gate_up_proj: the rows of gate, then up; without bias */
 };
 
 /* Decoder layer i: its norms, grouped-query attention, and gated MLP. */
 void ctw_describe_norms(struct ctw_config *c, int64_t i);
 void ctw_describe_attention(struct ctw_config *c, int64_t i, const struct ctw_attention *a);
-void ctw_describe_gated_mlp(struct ctw_config *c, int64_t i, int64_t inner, bool bias);
+void ctw_describe_gated_mlp(struct ctw_config *c, int64_t i, const struct ctw_gated_mlp *mlp);
 
 #endif

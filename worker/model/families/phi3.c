@@ -1,0 +1,36 @@
+/*
+ * Phi 3, 3.5 and 4: Llama's layers with fused projections, and one sliding window for all layers.
+ * Defaults: Phi3Config. RoPE type longrope, of the long variants, is refused by name.
+ */
+#include "worker/model/families/family.h"
+
+extern const struct ctw_family ctw_family_phi3;
+
+static void describe(struct ctw_config *c)
+{
+    const struct ctw_sizes s = ctw_key_sizes(c, &(struct ctw_sizes){.vocab = 32064,
+                                                                    .hidden = 3072,
+                                                                    .inner = 8192,
+                                                                    .n_layers = 32,
+                                                                    .n_head = 32,
+                                                                    .n_kv = 0,
+                                                                    .max_length = 4096});
+    /* head_dim is not a field of the class, but is read if present. */
+    int64_t head = ctw_key_head_dim(c, &s, 0, 0);
+    int64_t window = ctw_key_int(c, "sliding_window", 0, 0, 1, 1 << 30);
+    ctw_describe_model(
+        c, &s,
+        &(struct ctw_model_rules){
+            .head = head, .norm_eps = 1e-5, .rope_theta = 10000.0, .partial_rotary = true});
+    for (int64_t i = 0; i < s.n_layers; i++) {
+        ctw_describe_norms(c, i);
+        ctw_describe_attention(
+            c, i,
+            &(struct ctw_attention){
+                .n_head = s.n_head, .n_kv = s.n_kv, .head = head, .window = window, .fused = true});
+        ctw_describe_gated_mlp(c, i, &(struct ctw_gated_mlp){.inner = s.inner, .fused = true});
+    }
+}
+
+const struct ctw_family ctw_family_phi3 = {
+    .model_type = "phi3", .architecture = "Phi3ForCausalLM", .describe = describe};
