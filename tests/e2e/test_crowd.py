@@ -130,7 +130,7 @@ class Crowd(unittest.TestCase):
             os.close(log)
 
     def test_few_open_files(self):
-        """info tells the connections that there are, not those that there could be."""
+        """`info` reports the connections that this process can open, not the built-in bound."""
         with w.tempfile.TemporaryDirectory(prefix="ctw-") as d:
             program = Path(d, "few")
             program.write_text(f'#!/bin/sh\nulimit -n 400\nexec {w.FAKE} "$@"\n')

@@ -13,11 +13,12 @@ struct shape {
 
 /* Odd sizes, around tiles of 128 and steps of 16; then whole vectors, for cuBLASLt. */
 static const struct shape shapes[] = {
-    {1, 1, 1},       {1, 16, 8},       {2, 17, 16},     {3, 15, 31},     {5, 31, 32},     {33, 127, 64},
-    {64, 128, 257},  {65, 129, 64},    {127, 130, 32},  {128, 16, 256},  {129, 80, 96},   {257, 255, 17},
-    {13, 300, 321},  {4, 640, 576},    {1, 70, 4097},   {300, 40, 48},   {600, 20, 16},   {1, 256, 512},
-    {7, 384, 1024},  {128, 512, 256},  {129, 256, 768}, {300, 384, 640}, {31, 1152, 320}, {40, 8, 64},
-    {17, 576, 1536}, {255, 192, 2048}, {40, 24, 64},    {40, 33, 64},    {100, 264, 72},  {999, 128, 128},
+    {1, 1, 1},        {1, 16, 8},      {2, 17, 16},     {3, 15, 31},    {5, 31, 32},
+    {33, 127, 64},    {64, 128, 257},  {65, 129, 64},   {127, 130, 32}, {128, 16, 256},
+    {129, 80, 96},    {257, 255, 17},  {13, 300, 321},  {4, 640, 576},  {1, 70, 4097},
+    {300, 40, 48},    {600, 20, 16},   {1, 256, 512},   {7, 384, 1024}, {128, 512, 256},
+    {129, 256, 768},  {300, 384, 640}, {31, 1152, 320}, {40, 8, 64},    {17, 576, 1536},
+    {255, 192, 2048}, {40, 24, 64},    {40, 33, 64},    {100, 264, 72}, {999, 128, 128},
 };
 
 static const enum ctw_dtype dtypes[] = {CTW_F32, CTW_BF16, CTW_F16};
@@ -39,7 +40,8 @@ static struct ctw_backend *gpu(const char *variant)
     return be;
 }
 
-/* Device memory with a copy of `bytes` bytes, `misalign` past a multiple of 256, GUARD bytes around. */
+/* Device memory with a copy of `bytes` bytes, `misalign` past a multiple of 256, GUARD bytes
+ * around. */
 struct dev {
     struct ctw_backend *be;
     char *base, *p;
@@ -72,7 +74,8 @@ static void dev_read(const struct dev *d, void *dst)
     OK(ctw_device_download(d->be, host, d->base, all, &last_err));
     for (size_t i = 0; i < all; i++)
         if ((i < before || i >= before + d->bytes) && host[i] != GUARD_BYTE)
-            fail_msg("byte %zd of %zu of device memory was written", (ssize_t)(i - before), d->bytes);
+            fail_msg("byte %zd of %zu of device memory was written", (ssize_t)(i - before),
+                     d->bytes);
     memcpy(dst, host + before, d->bytes);
     free(host);
 }
@@ -144,18 +147,9 @@ static void problem_open(struct problem *p, const struct shape *s, enum ctw_dtyp
         p->shards[i] = p->w[i].shard;
         p->from[i] = i;
     }
-    if (!dense && p->op.n_shards > 1 && rng_below(3) == 0) { /* a fused projection */
-        enum weight_kind kind = rng_below(2) == 0               ? W_BF16
-                                : weight_possible(W_NVFP4, s->k) ? W_NVFP4
-                                                                 : W_INT8_ZERO;
-        int64_t total = epilogue == CTW_EPI_GATE ? 2 * s->n : s->n;
-        for (int i = 0; i < p->op.n_shards; i++) {
-            weight_close(&p->w[i]);
-            p->w[i] = (struct test_weight){0};
-            p->from[i] = 0;
-        }
-        weight_open_rows(&p->w[0], kind, total, s->k, (int)rng_below(2));
-        weight_split(&p->w[0], p->shards, p->op.n_shards);
+    if (!dense && p->op.n_shards > 1 && rng_below(3) == 0) {
+        weights_fuse(p->w, p->shards, p->op.n_shards, s->k);
+        memset(p->from, 0, sizeof(p->from));
     }
     p->op.ldx = aligned ? (s->k + 7) / 8 * 8 + 8 * rng_below(3) : s->k + rng_below(5);
     p->op.ldy = aligned ? (s->n + 7) / 8 * 8 + 8 * rng_below(3) : s->n + rng_below(5);
@@ -278,8 +272,8 @@ static double sums(const struct problem *p, int64_t t, int64_t o, double *sum)
 }
 
 /*
- * A chain of k additions; tensor cores truncate instead of rounding: at most k steps of 2^-23 of sum
- * |x w|; on random numbers an eighth of that is ample. Gate and up may be rounded to dtype.
+ * A chain of k additions; tensor cores truncate instead of rounding: at most k steps of 2^-23 of
+ * sum |x w|; on random numbers an eighth of that is ample. Gate and up may be rounded to dtype.
  */
 static double bound(const struct problem *p, int64_t t, int64_t o, double want)
 {
@@ -304,8 +298,9 @@ static void compare(const struct problem *p, const struct buf *got, const struct
                     const char *variant)
 {
     char what[200];
-    snprintf(what, sizeof(what), "%s %s%s epilogue %d act %d m %" PRId64 " n %" PRId64 " k %" PRId64,
-             variant, ctw_dtype_name(p->op.dtype), p->aligned ? " aligned" : "", (int)p->op.epilogue,
+    snprintf(what, sizeof(what),
+             "%s %s%s epilogue %d act %d m %" PRId64 " n %" PRId64 " k %" PRId64, variant,
+             ctw_dtype_name(p->op.dtype), p->aligned ? " aligned" : "", (int)p->op.epilogue,
              (int)p->op.act, p->op.n_tok, p->n_columns, p->w[0].w.k);
     int64_t some = 1 + p->op.n_tok * p->n_columns * p->w[0].w.k / 1000000;
     for (int64_t t = 0; t < p->op.n_tok; t++) {
@@ -318,7 +313,8 @@ static void compare(const struct problem *p, const struct buf *got, const struct
                                     element(p->y.p, y_dtype(p), at), ctw_dtype_bytes(y_dtype(p)));
                 continue;
             }
-            /* The exact bound is slow to compute: only if results differ by more than two roundings. */
+            /* The exact bound is slow to compute: only if results differ by more than two
+             * roundings. */
             if (!(fabs(g - w) <= 2 * half_step(y_dtype(p), w)) || rng_below(some) == 0)
                 near(g, w, bound(p, t, o, w), what, at);
         }

@@ -248,9 +248,24 @@ UNUSED_OK static void weight_open_rows(struct test_weight *t, enum weight_kind k
     t->shard.n = n;
 }
 
-/* Makes shards[0 .. n-1], which are rows of other weights, rows of t, one after another. */
-UNUSED_OK static void weight_split(const struct test_weight *t, struct ctw_shard *shards, int n)
+UNUSED_OK static void weight_close(struct test_weight *t);
+
+/* Replaces the n weights of shards[0 .. n-1] by one in w[0] that has their rows one after another,
+ * as a fused projection has. */
+UNUSED_OK static void weights_fuse(struct test_weight *w, struct ctw_shard *shards, int n,
+                                   int64_t k)
 {
+    enum weight_kind kind = rng_below(2) == 0             ? W_BF16
+                            : weight_possible(W_NVFP4, k) ? W_NVFP4
+                                                          : W_INT8_ZERO;
+    int64_t total = 0;
+    for (int i = 0; i < n; i++) {
+        total += shards[i].n;
+        weight_close(&w[i]);
+        w[i] = (struct test_weight){0};
+    }
+    weight_open_rows(&w[0], kind, total, k, (int)rng_below(2));
+    const struct test_weight *t = &w[0];
     int64_t row = t->shard.row0;
     for (int i = 0; i < n; i++) {
         struct ctw_shard s = t->shard;

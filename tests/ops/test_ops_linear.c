@@ -59,18 +59,9 @@ static void problem_open(struct problem *p, const struct shape *s, enum ctw_dtyp
         p->shards[i] = p->w[i].shard;
         p->from[i] = i;
     }
-    if (p->op.n_shards > 1 && rng_below(3) == 0) { /* a fused projection */
-        enum weight_kind kind = rng_below(2) == 0                ? W_BF16
-                                : weight_possible(W_NVFP4, s->k) ? W_NVFP4
-                                                                 : W_INT8_ZERO;
-        int64_t total = epilogue == CTW_EPI_GATE ? 2 * s->n : s->n;
-        for (int i = 0; i < p->op.n_shards; i++) {
-            weight_close(&p->w[i]);
-            p->w[i] = (struct test_weight){0};
-            p->from[i] = 0;
-        }
-        weight_open_rows(&p->w[0], kind, total, s->k, (int)rng_below(2));
-        weight_split(&p->w[0], p->shards, p->op.n_shards);
+    if (p->op.n_shards > 1 && rng_below(3) == 0) {
+        weights_fuse(p->w, p->shards, p->op.n_shards, s->k);
+        memset(p->from, 0, sizeof(p->from));
     }
     p->op.ldx = s->k + rng_below(5);
     p->op.ldy = s->n + rng_below(5);
