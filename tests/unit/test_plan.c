@@ -215,6 +215,26 @@ static void sizes_read_well(void **state)
     assert_string_equal(ctw_format_bytes(buf, sizeof(buf), 3.5 * 1024 * 1024 * 1024), "3.5 GiB");
 }
 
+/* A backend reserves for the largest product of each slot over all layers, by its shards' rows. */
+static void what_is_reserved_follows_the_products(void **state)
+{
+    struct fixture *f = *state;
+    const struct ctw_plan plan = {.chunk_tokens = 64};
+    struct ctw_product *fused = &f->layers[5].product[CTW_SLOT_QKV];
+    const struct ctw_product before = *fused;
+    struct ctw_reserve r = ctw_plan_reserve(&f->model, CTW_BF16, &plan);
+    assert_int_equal(r.n_tok, 64);
+    assert_int_equal(r.max_n, 1536);
+    assert_int_equal(r.slot_elems[CTW_SLOT_QKV], 576 * 576);
+    assert_int_equal(r.slot_elems[CTW_SLOT_GATE_UP], 1536 * 576);
+    assert_int_equal(r.slot_elems[CTW_SLOT_DOWN], 0);
+    *fused = (struct ctw_product){2, {{CTW_M_Q, 0, 500, -1}, {CTW_M_GATE, 36, 1500, -1}}};
+    r = ctw_plan_reserve(&f->model, CTW_BF16, &plan);
+    assert_int_equal(r.max_n, 2000);
+    assert_int_equal(r.slot_elems[CTW_SLOT_QKV], 2000 * 576);
+    *fused = before;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -225,6 +245,7 @@ int main(void)
         cmocka_unit_test(small_work_takes_little),
         cmocka_unit_test(what_was_asked_for_is_kept),
         cmocka_unit_test(sizes_read_well),
+        cmocka_unit_test(what_is_reserved_follows_the_products),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
