@@ -190,11 +190,6 @@ static bool shard_ok(const struct ctw_shard *s)
            (s->bias == NULL || is_float(s->bias_dtype));
 }
 
-static bool whole_ok(const struct ctw_shard *s)
-{
-    return shard_ok(s) && s->n == s->weight->n && s->bias == NULL;
-}
-
 /* Checks shared by ctw_prepare() and ctw_linear(); *n_out: columns of y. */
 static enum ctw_status check_shards(const struct ctw_op_linear *op, int64_t *n_out,
                                     struct ctw_err *err)
@@ -202,6 +197,7 @@ static enum ctw_status check_shards(const struct ctw_op_linear *op, int64_t *n_o
     REQUIRE("linear", is_float(op->dtype));
     REQUIRE("linear", op->n_shards >= 1 && op->n_shards <= CTW_MAX_SHARDS);
     REQUIRE("linear", op->slot >= 0 && op->slot < CTW_N_SLOTS);
+    REQUIRE("linear", op->epilogue != CTW_EPI_GATE || op->act < CTW_ACT_XIELU);
     int64_t n = 0;
     for (int i = 0; i < op->n_shards; i++) {
         REQUIRE("linear", shard_ok(&op->shards[i]));
@@ -236,20 +232,39 @@ static enum ctw_status check_qkv(const struct ctw_op_qkv *op, struct ctw_err *er
     REQUIRE("qkv", is_float(op->dtype));
     REQUIRE("qkv", op->n_tok >= 0);
     REQUIRE("qkv", op->n_head >= 1 && op->n_kv >= 1 && op->head >= 1);
+    REQUIRE("qkv", op->n_head % op->n_kv == 0 && (op->k == NULL) == (op->v == NULL));
     if (op->head > CTW_MAX_HEAD)
         return ctw_fail(err, CTW_EUNSUP, "attention heads of %d elements; the maximum is %d",
                         op->head, CTW_MAX_HEAD);
     REQUIRE("qkv", op->rot_dim >= 0 && op->rot_dim % 2 == 0 && op->rot_dim <= op->head);
     REQUIRE("qkv", op->rot_dim == 0 || (op->positions != NULL && op->cos_sin != NULL));
+    REQUIRE("qkv", op->q_factor == NULL || op->positions != NULL);
     REQUIRE("qkv", (op->q_norm == NULL && op->k_norm == NULL) || is_float(op->norm_dtype));
+    const struct ctw_qkv_columns *c = &op->columns;
+    int64_t last = (op->n_kv - 1) * c->kv_step + op->head, r = op->n_head / op->n_kv;
+    REQUIRE("qkv", c->q >= 0 && c->k >= 0 && c->v >= 0 && c->q_step >= 0 && c->kv_step >= 0);
+    REQUIRE("qkv", op->k == NULL || (c->k + last <= c->ld && c->v + last <= c->ld));
+    REQUIRE("qkv", c->q + (op->n_kv - 1) * c->q_step + r * op->head <= c->ld);
     return CTW_OK;
+}
+
+/* Q, k and v side by side, if no columns are given. */
+static struct ctw_op_qkv with_columns(const struct ctw_op_qkv *op)
+{
+    struct ctw_op_qkv full = *op;
+    if (op->columns.ld == 0 && op->n_kv >= 1) {
+        int64_t q = (int64_t)op->n_head * op->head, kv = (int64_t)op->n_kv * op->head;
+        full.columns = (struct ctw_qkv_columns){
+            .ld = q + 2 * kv, .k = q, .v = q + kv, .q_step = q / op->n_kv, .kv_step = op->head};
+    }
+    return full;
 }
 
 /* Is the linear operation's y what the qkv operation splits? Each has been checked on its own. */
 static enum ctw_status check_linear_qkv(const struct ctw_op_linear *op,
                                         const struct ctw_op_qkv *qkv, struct ctw_err *err)
 {
-    int64_t n, columns = (int64_t)(qkv->n_head + 2 * qkv->n_kv) * qkv->head;
+    int64_t n, columns = qkv->columns.ld;
     enum ctw_status st = check_shards(op, &n, err);
     if (st != CTW_OK)
         return st;
@@ -265,6 +280,7 @@ static enum ctw_status check_attention(const struct ctw_op_attention *op, struct
     REQUIRE("attention", op->n_head >= 1 && op->n_kv >= 1 && op->n_head % op->n_kv == 0);
     REQUIRE("attention", op->head >= 1 && op->window >= 0 && op->n_seqs >= 0);
     REQUIRE("attention", op->sinks == NULL || is_float(op->sinks_dtype));
+    REQUIRE("attention", op->alibi == NULL || op->softcap == 0);
     if (op->head > CTW_MAX_HEAD)
         return ctw_fail(err, CTW_EUNSUP, "attention heads of %d elements; the maximum is %d",
                         op->head, CTW_MAX_HEAD);
@@ -297,19 +313,36 @@ enum ctw_status ctw_embed(struct ctw_backend *be, const struct ctw_op_embed *op,
                           struct ctw_err *err)
 {
     REQUIRE("embed", is_float(op->dtype));
-    REQUIRE("embed", whole_ok(op->table));
+    REQUIRE("embed", shard_ok(op->table) && op->table->bias == NULL);
     REQUIRE("embed", op->n_tok >= 0);
     return be->ops->embed(be, op, err);
 }
 
-enum ctw_status ctw_rms_norm(struct ctw_backend *be, const struct ctw_op_rms_norm *op,
-                             struct ctw_err *err)
+enum ctw_status ctw_norm(struct ctw_backend *be, const struct ctw_op_norm *op, struct ctw_err *err)
 {
-    REQUIRE("rms_norm", is_float(op->dtype) && is_float(op->weight_dtype));
-    REQUIRE("rms_norm", is_float(op->x_dtype));
-    REQUIRE("rms_norm", op->y != op->x || (op->dtype == op->x_dtype && op->rows == NULL));
-    REQUIRE("rms_norm", op->n_tok >= 0 && op->dim >= 1);
-    return be->ops->rms_norm(be, op, err);
+    struct ctw_op_norm full = *op;
+    full.n_groups = op->n_groups == 0 ? 1 : op->n_groups;
+    full.ldx = op->ldx == 0 ? full.n_groups * op->dim : op->ldx;
+    full.ldy = op->ldy == 0 ? full.n_groups * op->dim : op->ldy;
+    full.factor = op->factor == 0 ? 1 : op->factor;
+    REQUIRE("norm", is_float(op->dtype) && is_float(op->x_dtype));
+    REQUIRE("norm", op->weight == NULL || is_float(op->weight_dtype));
+    REQUIRE("norm", op->bias == NULL || is_float(op->bias_dtype));
+    REQUIRE("norm", op->y != op->x || (op->dtype == op->x_dtype && op->rows == NULL));
+    REQUIRE("norm", op->y != op->x || (full.ldx == full.ldy && !op->add));
+    REQUIRE("norm", op->n_tok >= 0 && op->dim >= 1 && full.n_groups >= 1);
+    REQUIRE("norm", full.ldx >= full.n_groups * op->dim && full.ldy >= full.n_groups * op->dim);
+    REQUIRE("norm", op->bad == NULL || full.n_groups == 1);
+    return be->ops->norm(be, &full, err);
+}
+
+enum ctw_status ctw_act(struct ctw_backend *be, const struct ctw_op_act *op, struct ctw_err *err)
+{
+    REQUIRE("act", is_float(op->dtype) && op->n_tok >= 0 && op->dim >= 1);
+    REQUIRE("act", op->ldx >= op->dim && op->ldy >= op->dim);
+    REQUIRE("act", op->up == NULL || op->ldup >= op->dim);
+    REQUIRE("act", op->y != op->x || op->ldx == op->ldy);
+    return be->ops->act(be, op, err);
 }
 
 enum ctw_status ctw_prepare(struct ctw_backend *be, const struct ctw_op_linear *op,
@@ -333,25 +366,27 @@ enum ctw_status ctw_linear(struct ctw_backend *be, const struct ctw_op_linear *o
 
 enum ctw_status ctw_qkv(struct ctw_backend *be, const struct ctw_op_qkv *op, struct ctw_err *err)
 {
-    enum ctw_status st = check_qkv(op, err);
-    return st != CTW_OK ? st : be->ops->qkv(be, op, err);
+    const struct ctw_op_qkv full = with_columns(op);
+    enum ctw_status st = check_qkv(&full, err);
+    return st != CTW_OK ? st : be->ops->qkv(be, &full, err);
 }
 
 enum ctw_status ctw_linear_qkv(struct ctw_backend *be, const struct ctw_op_linear *op,
                                const struct ctw_op_qkv *qkv, struct ctw_err *err)
 {
     bool done = false;
+    const struct ctw_op_qkv full = with_columns(qkv);
     enum ctw_status st = check_linear(op, err);
     if (st == CTW_OK)
-        st = check_qkv(qkv, err);
+        st = check_qkv(&full, err);
     if (st == CTW_OK)
-        st = check_linear_qkv(op, qkv, err);
+        st = check_linear_qkv(op, &full, err);
     if (st == CTW_OK && be->ops->linear_qkv != NULL)
-        st = be->ops->linear_qkv(be, op, qkv, &done, err);
+        st = be->ops->linear_qkv(be, op, &full, &done, err);
     if (st == CTW_OK && !done)
         st = be->ops->linear(be, op, err);
     if (st == CTW_OK && !done)
-        st = be->ops->qkv(be, qkv, err);
+        st = be->ops->qkv(be, &full, err);
     return st;
 }
 
@@ -365,7 +400,7 @@ enum ctw_status ctw_attention(struct ctw_backend *be, const struct ctw_op_attent
 enum ctw_status ctw_head(struct ctw_backend *be, const struct ctw_op_head *op, struct ctw_err *err)
 {
     REQUIRE("head", is_float(op->dtype));
-    REQUIRE("head", whole_ok(op->weight));
+    REQUIRE("head", shard_ok(op->weight) && op->weight->n == op->weight->weight->n);
     REQUIRE("head", op->n_rows >= 0);
     REQUIRE("head", op->n_vocab >= 1 && op->n_vocab <= op->weight->weight->n);
     REQUIRE("head", op->n_vocab <= INT32_MAX);

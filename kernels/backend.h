@@ -41,12 +41,12 @@ struct ctw_backend_options {
 };
 
 struct ctw_backend_info {
-    const char *backend;   /* "cpu", "cuda" */
-    const char *variant;   /* "c", "avx2", "avx512", "avx512bf16"; "general", "hopper" */
-    char device[96];       /* the processor's name */
-    char numerics[96];     /* what a score's last bit depends on: "cpu-avx2", "cuda-hopper-sm90-.." */
-    char reason[256];      /* why this backend was selected */
-    int n_threads;         /* CPU */
+    const char *backend; /* "cpu", "cuda" */
+    const char *variant; /* "c", "avx2", "avx512", "avx512bf16"; "general", "hopper" */
+    char device[96];     /* the processor's name */
+    char numerics[96];   /* what a score's last bit depends on: "cpu-avx2", "cuda-hopper-sm90-.." */
+    char reason[256];    /* why this backend was selected */
+    int n_threads;       /* CPU */
     uint64_t memory_total; /* bytes of the GPU; 0 on the CPU */
 };
 
@@ -78,7 +78,19 @@ static inline struct ctw_shard ctw_shard_of(const struct ctw_weight *weight,
     return s;
 }
 
-enum ctw_activation { CTW_ACT_SILU, CTW_ACT_GELU, CTW_ACT_GELU_TANH };
+enum ctw_activation {
+    CTW_ACT_SILU,
+    CTW_ACT_GELU,
+    CTW_ACT_GELU_TANH,
+    CTW_ACT_RELU,
+    CTW_ACT_RELU2, /* the square of relu */
+    /* Of ctw_act() alone, with parameters: */
+    CTW_ACT_XIELU, /* {ap, an, beta, eps}: ap g^2 + beta g if g > 0, else
+                      (expm1(min(g, eps)) - g) an + beta g */
+    CTW_ACT_CLIP   /* {limit}: -limit..limit */
+};
+
+enum { CTW_ACT_PARAMS = 4 };
 
 enum ctw_epilogue {
     CTW_EPI_STORE, /* y[t, o] = sum + bias */
@@ -98,7 +110,7 @@ struct ctw_op_linear {
     enum ctw_slot slot;
     enum ctw_dtype dtype;
     enum ctw_epilogue epilogue;
-    enum ctw_activation act;       /* CTW_EPI_GATE only */
+    enum ctw_activation act;       /* CTW_EPI_GATE only; without parameters */
     enum ctw_dtype residual_dtype; /* CTW_EPI_ADD only: dtype of y, which otherwise is `dtype` */
     int64_t n_tok;
     const void *x; /* device [n_tok, k], leading dimension ldx */
@@ -109,34 +121,68 @@ struct ctw_op_linear {
 
 /* ---- elementwise -------------------------------------------------------------------------- */
 
-/* y[t] = table[tokens[t]] * scale */
+/* y[t] = table[tokens[t]] * scale, or y[t] + that, in fp32, rounded once. */
 struct ctw_op_embed {
-    const struct ctw_shard *table; /* a whole matrix */
+    const struct ctw_shard *table; /* token i is the shard's row i */
     enum ctw_dtype dtype;
     float scale;
+    bool add;
     int64_t n_tok;
     const int32_t *tokens; /* device [n_tok], each 0..n-1 (the caller has checked them) */
     void *y;               /* device [n_tok, k] */
 };
 
-/* y[t] = x[r] / sqrt(mean(x[r]^2) + eps) * (weight + weight_offset), r = t or rows[t] */
-struct ctw_op_rms_norm {
+enum ctw_norm_kind {
+    CTW_NORM_RMS,   /* x / sqrt(mean(x^2) + eps) */
+    CTW_NORM_LAYER, /* (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) */
+    CTW_NORM_NONE   /* x */
+};
+
+/*
+ * A row of x is n_groups groups of dim elements, each normalised by itself:
+ *     v = normalised * (weight + weight_offset) + bias;  y = factor * v, or y + factor * v.
+ * In fp32, rounded once. Row t of y comes from row t of x, or from row rows[t].
+ */
+struct ctw_op_norm {
+    enum ctw_norm_kind kind;
     enum ctw_dtype dtype; /* dtype of y */
     int64_t n_tok, dim;
-    const void *x; /* device [.., dim] of x_dtype */
+    int64_t n_groups; /* 0: 1 */
+    const void *x;    /* device [.., ldx] of x_dtype */
+    int64_t ldx;      /* 0: n_groups * dim */
     enum ctw_dtype x_dtype;
     const int64_t *rows; /* device [n_tok], or NULL */
-    const void *weight;  /* device [dim] of weight_dtype */
-    enum ctw_dtype weight_dtype;
-    float weight_offset;
+    const void *weight;  /* device [dim], or [n_groups, dim], of weight_dtype; NULL: ones */
+    const void *bias;    /* likewise; NULL: zeros */
+    bool own_weights;    /* each group has its own row of weight and bias */
+    enum ctw_dtype weight_dtype, bias_dtype;
+    float weight_offset; /* with a weight */
     float eps;
-    void *y; /* device [n_tok, dim]; may be x if the dtypes are equal and rows is NULL */
+    float factor; /* 0: 1 */
+    bool add;
+    void *y;     /* device [n_tok, ldy]; may be x if dtypes and ld are equal and rows is NULL */
+    int64_t ldy; /* 0: n_groups * dim */
     /*
-     * device, one element per row of x, or NULL. If the sum of squares of row r is not finite and
-     * bad[r] is negative, bad[r] = stamp: the first operation that finds a bad row marks it.
+     * device, one element per row of x, or NULL. If an element of row r, or the sum of the squares
+     * of its first group, is not finite and bad[r] is negative, bad[r] = stamp: the first operation
+     * that finds a bad row marks it. With bad, n_groups is 1.
      */
     int16_t *bad;
     int16_t stamp;
+};
+
+/* y[t, i] = act(x[t, i]) * up[t, i], in fp32, rounded once */
+struct ctw_op_act {
+    enum ctw_activation act;
+    float param[CTW_ACT_PARAMS]; /* the activation's */
+    enum ctw_dtype dtype;
+    int64_t n_tok, dim;
+    const void *x; /* device [n_tok, ldx] */
+    int64_t ldx;
+    const void *up; /* device [n_tok, ldup], or NULL: ones */
+    int64_t ldup;
+    void *y; /* device [n_tok, ldy]; may be x if ldy is ldx */
+    int64_t ldy;
 };
 
 enum ctw_rope_pairing {
@@ -144,31 +190,41 @@ enum ctw_rope_pairing {
     CTW_ROPE_INTERLEAVED /* element 2i pairs with element 2i + 1 */
 };
 
+/* Columns of a row of qkv. Query head h reads key head g = h / r, r = n_head / n_kv. */
+struct ctw_qkv_columns {
+    int64_t ld;              /* of a row; 0: q, k and v are side by side, and nothing else is set */
+    int64_t q, k, v;         /* of the first query, key and value head */
+    int64_t q_step, kv_step; /* from g to g + 1. Query head h is at q + g q_step + h % r * head */
+};
+
 /*
- * Splits qkv [n_tok, (n_head + 2 * n_kv) * head] into q, k and v. With q_norm / k_norm,
- * RMS-normalises each head. Rotates the first rot_dim elements of each query and key head by the
- * token's position: (a, b) -> (a cos - b sin, b cos + a sin). Computes in fp32 and rounds once.
- * rot_dim 0: no RoPE.
+ * Splits qkv [n_tok, ld] into q, k and v. With q_norm / k_norm, RMS-normalises each head. Rotates
+ * the first rot_dim elements of each query and key head by the row of cos_sin that the token's
+ * position names: (a, b) -> (a cos - b sin, b cos + a sin). Multiplies queries by q_factor.
+ * Computes in fp32 and rounds once. rot_dim 0: no RoPE.
  */
 struct ctw_op_qkv {
     enum ctw_dtype dtype;
     int64_t n_tok;
     int n_head, n_kv, head; /* head: elements of one head */
     const void *qkv;
+    struct ctw_qkv_columns columns;
     const void *q_norm, *k_norm; /* device [head] of norm_dtype, or NULL */
     enum ctw_dtype norm_dtype;
+    float norm_offset; /* added to the norms' weights */
     float norm_eps;
     enum ctw_rope_pairing pairing;
     int rot_dim;
     const int32_t *positions; /* device [n_tok] */
-    const float *cos_sin; /* device [max position + 1, rot_dim]: rot_dim/2 cosines, then sines */
-    void *q;              /* device [n_tok, n_head * head] */
-    void *k, *v;          /* device [n_tok, n_kv * head] */
+    const float *cos_sin;  /* device [max position + 1, rot_dim]: rot_dim/2 cosines, then sines */
+    const float *q_factor; /* device [max position + 1], or NULL: ones */
+    void *q;               /* device [n_tok, n_head * head] */
+    void *k, *v;           /* device [n_tok, n_kv * head]; both NULL: not wanted */
 };
 
 /* ---- attention ---------------------------------------------------------------------------- */
 
-enum { CTW_MAX_HEAD = 256 }; /* elements of a query, key or value head */
+enum { CTW_MAX_HEAD = 512 }; /* elements of a query, key or value head */
 
 /* Rows row .. row+n_tok-1 of the key and value arrays. */
 struct ctw_kv_run {
@@ -198,6 +254,9 @@ struct ctw_attn_seq {
  *     exp(s[j] - m) / (exp(sinks[h] - m) + sum over keys of exp(s - m)).
  * A sink of -infinity gives the same bits as no sink. A sink of NaN or +infinity makes all results
  * of the head NaN.
+ *
+ * With ALiBi, slope[h] * (j - i) is added to the scaled score of the query at position i and the
+ * key at position j.
  */
 struct ctw_op_attention {
     enum ctw_dtype dtype;
@@ -207,9 +266,10 @@ struct ctw_op_attention {
     float softcap;     /* 0: none; else scores become softcap * tanh(score / softcap) */
     const void *sinks; /* device [n_head] of sinks_dtype, or NULL */
     enum ctw_dtype sinks_dtype;
-    const void *q;     /* device [rows, n_head * head] */
-    const void *k, *v; /* device [rows, n_kv * head] */
-    void *out;         /* device [rows, n_head * head] */
+    const float *alibi;              /* device [n_head]: the slopes, or NULL; not with softcap */
+    const void *q;                   /* device [rows, n_head * head] */
+    const void *k, *v;               /* device [rows, n_kv * head] */
+    void *out;                       /* device [rows, n_head * head] */
     const struct ctw_attn_seq *seqs; /* host */
     int64_t n_seqs;
 };
@@ -223,8 +283,8 @@ struct ctw_head_result {
 };
 
 /*
- * logits = cap(scale * x w^T) over the first n_vocab rows of w, in fp32, never stored. The weight's
- * shard is a whole matrix without bias. If a logit of a row is NaN or +infinity, or no logit is
+ * logits = cap(scale * (x w^T + bias)) over the first n_vocab rows of w, in fp32, never stored. The
+ * weight's shard is a whole matrix. If a logit of a row is NaN or +infinity, or no logit is
  * finite, the row's logprob is NaN; its greedy is within 0..n_vocab-1 but meaningless.
  */
 struct ctw_op_head {
@@ -309,10 +369,12 @@ struct ctw_backend_ops {
                               struct ctw_err *err);
     enum ctw_status (*embed)(struct ctw_backend *be, const struct ctw_op_embed *op,
                              struct ctw_err *err);
-    enum ctw_status (*rms_norm)(struct ctw_backend *be, const struct ctw_op_rms_norm *op,
-                                struct ctw_err *err);
+    enum ctw_status (*norm)(struct ctw_backend *be, const struct ctw_op_norm *op,
+                            struct ctw_err *err);
     enum ctw_status (*linear)(struct ctw_backend *be, const struct ctw_op_linear *op,
                               struct ctw_err *err);
+    enum ctw_status (*act)(struct ctw_backend *be, const struct ctw_op_act *op,
+                           struct ctw_err *err);
     enum ctw_status (*qkv)(struct ctw_backend *be, const struct ctw_op_qkv *op,
                            struct ctw_err *err);
     /* ctw_linear_qkv() in one step. *done false: this shape is not supported, nothing was done.
@@ -332,7 +394,8 @@ extern const struct ctw_backend_ops ctw_backend_cpu;
  * relative to it, or at the path in CTWORKER_CUDA_LIBRARY. CTW_EUNSUP: the library or one of its
  * dependencies is missing, or its contract differs from this program's; the message says which.
  */
-enum ctw_status ctw_cuda_load(const struct ctw_backend_ops **out, struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_cuda_load(const struct ctw_backend_ops **out,
+                              struct ctw_err *err) CTW_MUST_CHECK;
 
 /*
  * The exports of the shared object. ctw_cuda_contract() returns the CTW_CONTRACT that the library
@@ -418,8 +481,10 @@ enum ctw_status ctw_decode(struct ctw_backend *be, const struct ctw_op_decode *o
                            struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_embed(struct ctw_backend *be, const struct ctw_op_embed *op,
                           struct ctw_err *err) CTW_MUST_CHECK;
-enum ctw_status ctw_rms_norm(struct ctw_backend *be, const struct ctw_op_rms_norm *op,
-                             struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_norm(struct ctw_backend *be, const struct ctw_op_norm *op,
+                         struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_act(struct ctw_backend *be, const struct ctw_op_act *op,
+                        struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_linear(struct ctw_backend *be, const struct ctw_op_linear *op,
                            struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_qkv(struct ctw_backend *be, const struct ctw_op_qkv *op,

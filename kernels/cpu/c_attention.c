@@ -39,13 +39,14 @@ static int64_t walk_next(struct walk *w, bool last)
     return row;
 }
 
-static double score(const struct ctw_op_attention *op, int64_t q_at, int64_t k_at)
+/* `distance`: the key's position minus the query's, times the head's slope. */
+static double score(const struct ctw_op_attention *op, int64_t q_at, int64_t k_at, double distance)
 {
     double sum = 0;
     for (int i = 0; i < op->head; i++)
         sum += (double)ctw_load_float(op->q, op->dtype, q_at + i) *
                ctw_load_float(op->k, op->dtype, k_at + i);
-    sum *= op->scale;
+    sum = sum * op->scale + distance;
     return op->softcap > 0 ? op->softcap * ctw_tanh(sum / op->softcap) : sum;
 }
 
@@ -58,19 +59,20 @@ static void one_query(const struct job *job, int64_t i, int h)
     int64_t q_at = ((job->seq->q_row + i) * op->n_head + h) * op->head;
 
     double sink = -INFINITY, sum[CTW_MAX_HEAD] = {0};
+    double slope = op->alibi != NULL ? op->alibi[h] : 0;
     if (op->sinks != NULL)
         sink = ctw_load_float(op->sinks, op->sinks_dtype, h);
     double max = sink;
     struct walk w = walk_to(job->seq, first);
     for (int64_t p = first; p <= pos; p++) {
         int64_t k_at = (walk_next(&w, p == pos) * op->n_kv + kv) * op->head;
-        max = fmax(max, score(op, q_at, k_at));
+        max = fmax(max, score(op, q_at, k_at, slope * (double)(p - pos)));
     }
     double total = ctw_exp(sink - max);
     w = walk_to(job->seq, first);
     for (int64_t p = first; p <= pos; p++) {
         int64_t k_at = (walk_next(&w, p == pos) * op->n_kv + kv) * op->head;
-        double e = ctw_exp(score(op, q_at, k_at) - max);
+        double e = ctw_exp(score(op, q_at, k_at, slope * (double)(p - pos)) - max);
         total += e;
         for (int d = 0; d < op->head; d++)
             sum[d] += e * ctw_load_float(op->v, op->dtype, k_at + d);

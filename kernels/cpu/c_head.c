@@ -18,9 +18,9 @@ struct state {
     int32_t greedy;
 };
 
-static float logit(const struct ctw_op_head *op, int64_t t, const float *w, int64_t k)
+static float logit(const struct ctw_op_head *op, int64_t t, const float *w, int64_t k, double bias)
 {
-    double sum = 0;
+    double sum = bias;
     for (int64_t i = 0; i < k; i++)
         sum += (double)ctw_load_float(op->x, op->dtype, t * k + i) * w[i];
     sum *= op->scale;
@@ -57,8 +57,12 @@ static void some_rows(void *arg, int64_t item, int thread)
         weight->format->decode(weight, op->weight->data, id, 0, weight->k, w);
         for (int64_t i = 0; i < weight->k; i++)
             w[i] = ctw_round_float(w[i], op->dtype);
+        double bias = op->weight->bias == NULL
+                          ? 0
+                          : ctw_load_float(op->weight->bias, op->weight->bias_dtype, id);
         for (int64_t i = 0; i < n; i++)
-            add_logit(&state[i], logit(op, t0 + i, w, weight->k), (int32_t)id, op->targets[t0 + i]);
+            add_logit(&state[i], logit(op, t0 + i, w, weight->k, bias), (int32_t)id,
+                      op->targets[t0 + i]);
     }
     for (int64_t i = 0; i < n; i++)
         op->out[t0 + i] = (struct ctw_head_result){

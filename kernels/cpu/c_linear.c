@@ -1,8 +1,5 @@
 /* Reference: y = epilogue(x w^T + bias). One item is one output column, for all tokens. */
-#include <math.h>
-
 #include "kernels/cpu/cpu.h"
-#include "kernels/math.h"
 
 struct job {
     const struct ctw_op_linear *op;
@@ -39,18 +36,6 @@ static double dot(const struct ctw_op_linear *op, int64_t t, const float *row, i
     return sum;
 }
 
-static double activate(enum ctw_activation act, double g)
-{
-    switch (act) {
-    case CTW_ACT_SILU:
-        return g / (1 + ctw_exp(-g));
-    case CTW_ACT_GELU:
-        return 0.5 * g * ctw_erfc(-g * M_SQRT1_2);
-    default:
-        return 0.5 * g * (1 + ctw_tanh(0.5 * M_2_SQRTPI * M_SQRT2 * (g + 0.044715 * g * g * g)));
-    }
-}
-
 static void one_column(void *arg, int64_t o, int thread)
 {
     const struct job *job = arg;
@@ -67,7 +52,7 @@ static void one_column(void *arg, int64_t o, int thread)
         if (op->epilogue == CTW_EPI_ADD)
             sum += ctw_load_float(op->y, y_dtype, t * op->ldy + o);
         if (op->epilogue == CTW_EPI_GATE)
-            sum = activate(op->act, sum) * (dot(op, t, up_row, job->k) + up_bias);
+            sum = ctw_cpu_activate(op->act, NULL, sum) * (dot(op, t, up_row, job->k) + up_bias);
         ctw_store_float(op->y, y_dtype, t * op->ldy + o, (float)sum);
     }
 }

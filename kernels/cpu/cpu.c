@@ -25,7 +25,8 @@ const struct ctw_cpu_variant ctw_cpu_c = {
     .runs_here = ctw_cpu_has_c,
     .scratch_bytes = scratch_bytes_c,
     .embed = ctw_cpu_embed_c,
-    .rms_norm = ctw_cpu_rms_norm_c,
+    .norm = ctw_cpu_norm_c,
+    .act = ctw_cpu_act_c,
     .linear = ctw_cpu_linear_c,
     .qkv = ctw_cpu_qkv_c,
     .attention = ctw_cpu_attention_c,
@@ -249,10 +250,16 @@ static enum ctw_status cpu_embed(struct ctw_backend *be, const struct ctw_op_emb
     return cpu_of(be)->variant->embed(cpu_of(be), op, err);
 }
 
-static enum ctw_status cpu_rms_norm(struct ctw_backend *be, const struct ctw_op_rms_norm *op,
-                                    struct ctw_err *err)
+static enum ctw_status cpu_norm(struct ctw_backend *be, const struct ctw_op_norm *op,
+                                struct ctw_err *err)
 {
-    return cpu_of(be)->variant->rms_norm(cpu_of(be), op, err);
+    return cpu_of(be)->variant->norm(cpu_of(be), op, err);
+}
+
+static enum ctw_status cpu_act(struct ctw_backend *be, const struct ctw_op_act *op,
+                               struct ctw_err *err)
+{
+    return cpu_of(be)->variant->act(cpu_of(be), op, err);
 }
 
 static enum ctw_status cpu_linear(struct ctw_backend *be, const struct ctw_op_linear *op,
@@ -309,7 +316,8 @@ const struct ctw_backend_ops ctw_backend_cpu = {
     .prepare = cpu_prepare,
     .decode = cpu_decode,
     .embed = cpu_embed,
-    .rms_norm = cpu_rms_norm,
+    .norm = cpu_norm,
+    .act = cpu_act,
     .linear = cpu_linear,
     .qkv = cpu_qkv,
     .attention = cpu_attention,

@@ -17,8 +17,8 @@ struct ctw_cpu_variant {
     size_t (*scratch_bytes)(const struct ctw_cpu *cpu, int64_t n_tok, int64_t max_k);
     enum ctw_status (*embed)(struct ctw_cpu *cpu, const struct ctw_op_embed *op,
                              struct ctw_err *err);
-    enum ctw_status (*rms_norm)(struct ctw_cpu *cpu, const struct ctw_op_rms_norm *op,
-                                struct ctw_err *err);
+    enum ctw_status (*norm)(struct ctw_cpu *cpu, const struct ctw_op_norm *op, struct ctw_err *err);
+    enum ctw_status (*act)(struct ctw_cpu *cpu, const struct ctw_op_act *op, struct ctw_err *err);
     enum ctw_status (*linear)(struct ctw_cpu *cpu, const struct ctw_op_linear *op,
                               struct ctw_err *err);
     enum ctw_status (*qkv)(struct ctw_cpu *cpu, const struct ctw_op_qkv *op, struct ctw_err *err);
@@ -57,11 +57,16 @@ bool ctw_cpu_is_intel(void);
 /* The processor's name, or "unknown". */
 void ctw_cpu_name(char *out, size_t n);
 
+/* act(g); `param` is NULL for activations without parameters. */
+double ctw_cpu_activate(enum ctw_activation act, const float *param, double g);
+
 /* The reference operations (c_*.c). */
 enum ctw_status ctw_cpu_embed_c(struct ctw_cpu *cpu, const struct ctw_op_embed *op,
                                 struct ctw_err *err);
-enum ctw_status ctw_cpu_rms_norm_c(struct ctw_cpu *cpu, const struct ctw_op_rms_norm *op,
-                                   struct ctw_err *err);
+enum ctw_status ctw_cpu_norm_c(struct ctw_cpu *cpu, const struct ctw_op_norm *op,
+                               struct ctw_err *err);
+enum ctw_status ctw_cpu_act_c(struct ctw_cpu *cpu, const struct ctw_op_act *op,
+                              struct ctw_err *err);
 enum ctw_status ctw_cpu_linear_c(struct ctw_cpu *cpu, const struct ctw_op_linear *op,
                                  struct ctw_err *err);
 enum ctw_status ctw_cpu_qkv_c(struct ctw_cpu *cpu, const struct ctw_op_qkv *op,

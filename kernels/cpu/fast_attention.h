@@ -319,6 +319,8 @@ static int64_t shape_attention(struct attn_job *job, int group, int head, enum m
 static enum ctw_status fast_attention(struct ctw_cpu *cpu, const struct ctw_op_attention *op,
                                       struct ctw_err *err)
 {
+    if (op->alibi != NULL)
+        return ctw_cpu_attention_c(cpu, op, err);
     struct attn_job job = {.op = op, .scale_late = op->scale > 0 && op->softcap == 0};
     shape_attention(&job, op->n_head / op->n_kv, op->head, mode_of(op->dtype));
     int64_t per_block = max64(1, TASK_LANES / job.group);

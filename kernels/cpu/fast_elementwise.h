@@ -36,9 +36,15 @@ static void embed_row(const void *arg, int64_t t)
     float row[SPAN];
     for (int64_t c = 0; c < k; c += SPAN) {
         int64_t n = min64(SPAN, k - c);
-        weight_words(FLOATS, row, op->table, op->tokens[t], c, n, op->dtype);
+        weight_words(FLOATS, row, op->table, op->table->row0 + op->tokens[t], c, n, op->dtype);
         for (int64_t i = 0; i < n; i++)
             row[i] *= op->scale;
+        if (op->add) {
+            float old[SPAN];
+            widen(old, at(op->y, op->dtype, t * k + c), op->dtype, n);
+            for (int64_t i = 0; i < n; i++)
+                row[i] += old[i];
+        }
         narrow(at(op->y, op->dtype, t * k + c), op->dtype, row, n);
     }
 }
@@ -66,7 +72,7 @@ INLINE vf add_squares(vf sum, float *row, int64_t n)
 
 static void norm_row(const void *arg, int64_t t)
 {
-    const struct ctw_op_rms_norm *op = arg;
+    const struct ctw_op_norm *op = arg;
     float row[ROW_SPAN], weight[ROW_SPAN];
     int64_t r = op->rows == NULL ? t : op->rows[t];
     const void *x = at(op->x, op->x_dtype, r * op->dim);
@@ -93,10 +99,14 @@ static void norm_row(const void *arg, int64_t t)
     }
 }
 
-static enum ctw_status fast_rms_norm(struct ctw_cpu *cpu, const struct ctw_op_rms_norm *op,
-                                     struct ctw_err *err)
+static enum ctw_status fast_norm(struct ctw_cpu *cpu, const struct ctw_op_norm *op,
+                                 struct ctw_err *err)
 {
-    (void)err;
+    bool plain = op->kind == CTW_NORM_RMS && op->n_groups == 1 && op->ldx == op->dim &&
+                 op->ldy == op->dim && op->weight != NULL && op->bias == NULL && op->factor == 1 &&
+                 !op->add;
+    if (!plain)
+        return ctw_cpu_norm_c(cpu, op, err);
     return each_row(cpu, op->n_tok, norm_row, op);
 }
 
@@ -171,7 +181,12 @@ static void qkv_row(const void *arg, int64_t t)
 static enum ctw_status fast_qkv(struct ctw_cpu *cpu, const struct ctw_op_qkv *op,
                                 struct ctw_err *err)
 {
-    (void)err;
+    int64_t q = (int64_t)op->n_head * op->head, kv = (int64_t)op->n_kv * op->head;
+    bool plain = op->columns.ld == q + 2 * kv && op->columns.k == q && op->columns.v == q + kv &&
+                 op->columns.q_step == q / op->n_kv && op->columns.kv_step == op->head &&
+                 op->k != NULL && op->q_factor == NULL && op->norm_offset == 0;
+    if (!plain)
+        return ctw_cpu_qkv_c(cpu, op, err);
     return each_row(cpu, op->n_tok, qkv_row, op);
 }
 

@@ -147,6 +147,8 @@ static void merge_item(void *arg, int64_t item, int thread)
 static enum ctw_status fast_head(struct ctw_cpu *cpu, const struct ctw_op_head *op,
                                  struct ctw_err *err)
 {
+    if (op->weight->bias != NULL)
+        return ctw_cpu_head_c(cpu, op, err);
     struct head_job job = {.op = op, .mode = mode_of(op->dtype)};
     if (op->n_rows == 0)
         return CTW_OK;

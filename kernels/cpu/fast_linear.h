@@ -226,6 +226,8 @@ static void cut_linear(struct linear_job *job, int n_threads)
 static enum ctw_status fast_linear(struct ctw_cpu *cpu, const struct ctw_op_linear *op,
                                    struct ctw_err *err)
 {
+    if (op->epilogue == CTW_EPI_GATE && op->act > CTW_ACT_GELU_TANH)
+        return ctw_cpu_linear_c(cpu, op, err);
     struct linear_job job = {.op = op, .mode = mode_of(op->dtype), .n_matrices = 1};
     int n_threads = ctw_threads_count(cpu->threads);
     job.k = op->shards[0].weight->k;

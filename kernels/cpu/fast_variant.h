@@ -34,8 +34,8 @@ static size_t fast_scratch_bytes(const struct ctw_cpu *cpu, int64_t n_tok, int64
 #define FAST_VARIANT(variant_name, runs)                                                           \
     {                                                                                              \
         .name = (variant_name), .runs_here = (runs), .scratch_bytes = fast_scratch_bytes,          \
-        .embed = fast_embed, .rms_norm = fast_rms_norm, .linear = fast_linear, .qkv = fast_qkv,    \
-        .attention = fast_attention, .head = fast_head                                             \
+        .embed = fast_embed, .norm = fast_norm, .act = ctw_cpu_act_c, .linear = fast_linear,       \
+        .qkv = fast_qkv, .attention = fast_attention, .head = fast_head                            \
     }
 
 #endif

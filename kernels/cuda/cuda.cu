@@ -10,7 +10,8 @@
 
 enum { RING_BYTES = 8 << 20 };
 
-/* Also makes its GPU current for the calling thread, because one thread may use several backends. */
+/* Also makes its GPU current for the calling thread, because one thread may use several backends.
+ */
 static struct ctw_cuda *cuda_of(struct ctw_backend *be)
 {
     struct ctw_cuda *cu = (struct ctw_cuda *)be;
@@ -54,9 +55,8 @@ static enum ctw_status cuda_alloc(struct ctw_backend *be, void **out, size_t byt
         size_t free_bytes = 0, total = 0;
         (void)cudaGetLastError();
         (void)cudaMemGetInfo(&free_bytes, &total);
-        return ctw_fail(err, CTW_ENOMEM,
-                        "cuda: no memory for %zu MiB: %zu of %zu MiB are free", bytes >> 20,
-                        free_bytes >> 20, total >> 20);
+        return ctw_fail(err, CTW_ENOMEM, "cuda: no memory for %zu MiB: %zu of %zu MiB are free",
+                        bytes >> 20, free_bytes >> 20, total >> 20);
     }
     return ctw_cuda_check(e, "allocating", err);
 }
@@ -148,10 +148,9 @@ static enum ctw_status cuda_copy(struct ctw_backend *be, void *dst, const void *
         return ctw_fail(err, CTW_EINTERNAL, "cuda: an overlapping copy to a higher address");
     for (size_t at = 0; at < bytes; at += apart) {
         size_t n = bytes - at < apart ? bytes - at : apart;
-        enum ctw_status st = ctw_cuda_check(cudaMemcpyAsync(to + at, from + at, n,
-                                                            cudaMemcpyDeviceToDevice,
-                                                            cuda_of(be)->stream),
-                                            "copying", err);
+        enum ctw_status st = ctw_cuda_check(
+            cudaMemcpyAsync(to + at, from + at, n, cudaMemcpyDeviceToDevice, cuda_of(be)->stream),
+            "copying", err);
         if (st != CTW_OK)
             return st;
     }
@@ -182,7 +181,8 @@ static enum ctw_status cuda_upload_begin(struct ctw_backend *be, void *dst, cons
     return ctw_cuda_upload_begin(cuda_of(be), dst, stage, bytes, ticket, err);
 }
 
-static enum ctw_status cuda_upload_wait(struct ctw_backend *be, uint64_t ticket, struct ctw_err *err)
+static enum ctw_status cuda_upload_wait(struct ctw_backend *be, uint64_t ticket,
+                                        struct ctw_err *err)
 {
     return ctw_cuda_upload_wait(cuda_of(be), ticket, err);
 }
@@ -192,7 +192,8 @@ static enum ctw_status cuda_upload_join(struct ctw_backend *be, struct ctw_err *
     return ctw_cuda_upload_join(cuda_of(be), err);
 }
 
-static enum ctw_status cuda_fence_record(struct ctw_backend *be, uint64_t *fence, struct ctw_err *err)
+static enum ctw_status cuda_fence_record(struct ctw_backend *be, uint64_t *fence,
+                                         struct ctw_err *err)
 {
     return ctw_cuda_fence_record(cuda_of(be), fence, err);
 }
@@ -225,9 +226,9 @@ enum ctw_status ctw_cuda_table(struct ctw_cuda *cu, const void *host, size_t byt
         return st;
     memcpy(r->host + r->at, host, bytes);
     *device = r->device + r->at;
-    st = ctw_cuda_check(cudaMemcpyAsync(*device, r->host + r->at, bytes, cudaMemcpyHostToDevice,
-                                        cu->stream),
-                        "uploading", err);
+    st = ctw_cuda_check(
+        cudaMemcpyAsync(*device, r->host + r->at, bytes, cudaMemcpyHostToDevice, cu->stream),
+        "uploading", err);
     r->at += need;
     return st;
 }
@@ -406,7 +407,8 @@ static enum ctw_status cuda_reserve(struct ctw_backend *be, const struct ctw_res
         return ctw_cuda_##name(cuda_of(be), op, err);                                              \
     }
 OPERATION(embed)
-OPERATION(rms_norm)
+OPERATION(norm)
+OPERATION(act)
 OPERATION(linear)
 OPERATION(qkv)
 OPERATION(attention)
@@ -414,7 +416,8 @@ OPERATION(head)
 #undef OPERATION
 
 static enum ctw_status cuda_linear_qkv(struct ctw_backend *be, const struct ctw_op_linear *op,
-                                       const struct ctw_op_qkv *qkv, bool *done, struct ctw_err *err)
+                                       const struct ctw_op_qkv *qkv, bool *done,
+                                       struct ctw_err *err)
 {
     return ctw_cuda_linear_qkv(cuda_of(be), op, qkv, done, err);
 }
@@ -429,8 +432,8 @@ static enum ctw_status cuda_decode(struct ctw_backend *be, const struct ctw_op_d
                                    struct ctw_err *err)
 {
     struct ctw_cuda *cu = cuda_of(be);
-    return ctw_cuda_decode(cu, cu->stream, op->shard, op->row0, op->n_rows, op->dtype, op->dst, 0, 0,
-                           err);
+    return ctw_cuda_decode(cu, cu->stream, op->shard, op->row0, op->n_rows, op->dtype, op->dst, 0,
+                           0, err);
 }
 
 extern const struct ctw_backend_ops ctw_backend_cuda;
@@ -465,8 +468,9 @@ const struct ctw_backend_ops ctw_backend_cuda = {
     cuda_prepare,
     cuda_decode,
     cuda_embed,
-    cuda_rms_norm,
+    cuda_norm,
     cuda_linear,
+    cuda_act,
     cuda_qkv,
     cuda_linear_qkv,
     cuda_attention,

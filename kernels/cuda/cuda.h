@@ -43,7 +43,7 @@ struct ctw_cuda_slot {
 
 /* Host memory through which small tables go to the device, used as a ring of four quarters. */
 struct ctw_cuda_ring {
-    char *host;   /* pinned */
+    char *host; /* pinned */
     char *device;
     size_t bytes, at;
     cudaEvent_t freed[4]; /* the quarters */
@@ -75,7 +75,7 @@ struct ctw_cuda {
     struct ctw_backend backend;
     int device, n_sm, major, minor;
     int code, ptx; /* architectures of the running code and of the PTX it was compiled from: 90 */
-    bool hopper; /* the variant: kernels for sm_90a if they exist; else the general kernels */
+    bool hopper;   /* the variant: kernels for sm_90a if they exist; else the general kernels */
     bool can_register; /* existing host memory can be pinned for the GPU to read */
     size_t memory_total;
     char name[96], numerics[96];
@@ -95,7 +95,7 @@ struct ctw_cuda {
         cudaEvent_t stream, ahead; /* on the streams that read layers' bytes */
     } fence[CTW_CUDA_FENCES];
     uint64_t n_fences; /* recorded so far */
-    void *lock;         /* pthread_mutex_t */
+    void *lock;        /* pthread_mutex_t */
 };
 
 /* ---- device.cu ---------------------------------------------------------------------------- */
@@ -127,10 +127,11 @@ enum ctw_status ctw_cuda_table(struct ctw_cuda *cu, const void *host, size_t byt
 /* ---- upload.cu ---------------------------------------------------------------------------- */
 
 /* As in kernels/backend.h: callable from any thread, except ..._join() and ..._record(). */
-enum ctw_status ctw_cuda_stage_alloc(struct ctw_cuda *cu, void **out, size_t bytes, struct ctw_err *err);
+enum ctw_status ctw_cuda_stage_alloc(struct ctw_cuda *cu, void **out, size_t bytes,
+                                     struct ctw_err *err);
 void ctw_cuda_stage_free(struct ctw_cuda *cu, void *p);
-enum ctw_status ctw_cuda_upload_begin(struct ctw_cuda *cu, void *dst, const void *stage, size_t bytes,
-                                      uint64_t *ticket, struct ctw_err *err);
+enum ctw_status ctw_cuda_upload_begin(struct ctw_cuda *cu, void *dst, const void *stage,
+                                      size_t bytes, uint64_t *ticket, struct ctw_err *err);
 enum ctw_status ctw_cuda_upload_wait(struct ctw_cuda *cu, uint64_t ticket, struct ctw_err *err);
 enum ctw_status ctw_cuda_upload_join(struct ctw_cuda *cu, struct ctw_err *err);
 enum ctw_status ctw_cuda_fence_record(struct ctw_cuda *cu, uint64_t *fence, struct ctw_err *err);
@@ -143,21 +144,22 @@ enum ctw_status ctw_cuda_fence_wait(struct ctw_cuda *cu, uint64_t fence, struct 
  * rows go to dst in blocks of group_rows, block b at row b * stride_rows (to interleave gate and
  * up). On `stream`.
  */
-enum ctw_status ctw_cuda_decode(struct ctw_cuda *cu, cudaStream_t stream, const struct ctw_shard *shard,
-                                int64_t row0, int64_t n_rows, enum ctw_dtype dtype, void *dst,
-                                int64_t group_rows, int64_t stride_rows, struct ctw_err *err);
+enum ctw_status ctw_cuda_decode(struct ctw_cuda *cu, cudaStream_t stream,
+                                const struct ctw_shard *shard, int64_t row0, int64_t n_rows,
+                                enum ctw_dtype dtype, void *dst, int64_t group_rows,
+                                int64_t stride_rows, struct ctw_err *err);
 
 /* Decodes rows rows[0 .. n_rows-1] (device) of a weight, on the operations' stream. */
 enum ctw_status ctw_cuda_decode_rows(struct ctw_cuda *cu, const struct ctw_shard *shard,
-                                     const int32_t *rows, int64_t n_rows, enum ctw_dtype dtype, void *dst,
-                                     struct ctw_err *err);
+                                     const int32_t *rows, int64_t n_rows, enum ctw_dtype dtype,
+                                     void *dst, struct ctw_err *err);
 
 /* The weights of op's product as one matrix [n, k] of op->dtype, row-major without gaps: from
  * its slot (the operations' stream then waits until they are decoded), the checkpoint's own
  * bytes if these form such a matrix, or decoded now. *interleaved: gate and up rows are
  * interleaved. */
-enum ctw_status ctw_cuda_weights(struct ctw_cuda *cu, const struct ctw_op_linear *op, const void **w,
-                                 bool *interleaved, struct ctw_err *err);
+enum ctw_status ctw_cuda_weights(struct ctw_cuda *cu, const struct ctw_op_linear *op,
+                                 const void **w, bool *interleaved, struct ctw_err *err);
 /* Call after the product that uses the weights has been queued. */
 enum ctw_status ctw_cuda_weights_used(struct ctw_cuda *cu, const struct ctw_op_linear *op,
                                       struct ctw_err *err);
@@ -183,7 +185,8 @@ struct ctw_cuda_gemm {
 
 /* The first product of each kind (n, k, dtypes, add, bias) chooses an algorithm: this takes up
  * to half a second, allocates CTW_CUDA_CHOOSE bytes, and waits for the stream. */
-enum ctw_status ctw_cuda_gemm(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g, struct ctw_err *err);
+enum ctw_status ctw_cuda_gemm(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
+                              struct ctw_err *err);
 enum { CTW_CUDA_CHOOSE = 128 << 20 };
 enum ctw_status ctw_cuda_gemms_open(struct ctw_cuda *cu, struct ctw_err *err);
 void ctw_cuda_gemms_close(struct ctw_cuda *cu);
@@ -212,7 +215,8 @@ enum ctw_status ctw_cuda_gate_hopper(struct ctw_cuda *cu, const struct ctw_cuda_
                                      enum ctw_activation act, bool *done, struct ctw_err *err);
 /* Is the gated product of this shape supported? Called when weights are decoded, to order their
  * rows. */
-bool ctw_cuda_gate_hopper_can(const struct ctw_cuda *cu, enum ctw_dtype dtype, int64_t n, int64_t k);
+bool ctw_cuda_gate_hopper_can(const struct ctw_cuda *cu, enum ctw_dtype dtype, int64_t n,
+                              int64_t k);
 
 /*
  * The product and then ctw_cuda_qkv() of it, with the same bits: sums and bias are rounded to
@@ -244,15 +248,18 @@ enum ctw_status ctw_cuda_head_tile_hopper(struct ctw_cuda *cu, const struct ctw_
                                           const int32_t *targets, int32_t id0, float scale,
                                           struct ctw_cuda_head_state *states, bool *done,
                                           struct ctw_err *err);
-enum ctw_status ctw_cuda_head_join_hopper(struct ctw_cuda *cu, const struct ctw_cuda_head_state *states,
-                                          int64_t n_vocab, int64_t m, const int32_t *targets,
+enum ctw_status ctw_cuda_head_join_hopper(struct ctw_cuda *cu,
+                                          const struct ctw_cuda_head_state *states, int64_t n_vocab,
+                                          int64_t m, const int32_t *targets,
                                           struct ctw_head_result *out, struct ctw_err *err);
 
 /* ---- operations, one file each ------------------------------------------------------------ */
 
-enum ctw_status ctw_cuda_embed(struct ctw_cuda *cu, const struct ctw_op_embed *op, struct ctw_err *err);
-enum ctw_status ctw_cuda_rms_norm(struct ctw_cuda *cu, const struct ctw_op_rms_norm *op,
-                                  struct ctw_err *err);
+enum ctw_status ctw_cuda_embed(struct ctw_cuda *cu, const struct ctw_op_embed *op,
+                               struct ctw_err *err);
+enum ctw_status ctw_cuda_act(struct ctw_cuda *cu, const struct ctw_op_act *op, struct ctw_err *err);
+enum ctw_status ctw_cuda_norm(struct ctw_cuda *cu, const struct ctw_op_norm *op,
+                              struct ctw_err *err);
 enum ctw_status ctw_cuda_prepare(struct ctw_cuda *cu, const struct ctw_op_linear *op,
                                  struct ctw_err *err);
 enum ctw_status ctw_cuda_linear(struct ctw_cuda *cu, const struct ctw_op_linear *op,
@@ -264,7 +271,8 @@ enum ctw_status ctw_cuda_linear_qkv(struct ctw_cuda *cu, const struct ctw_op_lin
                                     const struct ctw_op_qkv *qkv, bool *done, struct ctw_err *err);
 enum ctw_status ctw_cuda_attention(struct ctw_cuda *cu, const struct ctw_op_attention *op,
                                    struct ctw_err *err);
-enum ctw_status ctw_cuda_head(struct ctw_cuda *cu, const struct ctw_op_head *op, struct ctw_err *err);
+enum ctw_status ctw_cuda_head(struct ctw_cuda *cu, const struct ctw_op_head *op,
+                              struct ctw_err *err);
 
 /* The most that each operation allocates of scratch[] within r; kept by ctw_cuda_grow(). */
 size_t ctw_cuda_linear_scratch(const struct ctw_cuda *cu, const struct ctw_reserve *r);

@@ -6,11 +6,25 @@
 
 enum { THREADS = 256 };
 
+static enum ctw_status ctw_cuda_missing(const char *what, struct ctw_err *err)
+{
+    return ctw_fail(err, CTW_EUNSUP, "cuda: %s is not supported on the GPU yet; use --backend cpu",
+                    what);
+}
+
+enum ctw_status ctw_cuda_act(struct ctw_cuda *cu, const struct ctw_op_act *op, struct ctw_err *err)
+{
+    (void)cu;
+    (void)op;
+    return ctw_cuda_missing("an activation of this kind", err);
+}
+
 /* ---- embed -------------------------------------------------------------------------------- */
 
 /* y [n] *= scale, rounded once. 8 elements per thread. */
 template <typename T>
-__global__ void __launch_bounds__(THREADS) scale_in_place(T *y, int64_t n, float scale, bool aligned)
+__global__ void __launch_bounds__(THREADS)
+    scale_in_place(T *y, int64_t n, float scale, bool aligned)
 {
     int64_t at = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * 8;
     float v[8];
@@ -27,9 +41,12 @@ __global__ void __launch_bounds__(THREADS) scale_in_place(T *y, int64_t n, float
 }
 
 /* Rows are decoded into y's type; a scale is a second pass, because few models have one. */
-enum ctw_status ctw_cuda_embed(struct ctw_cuda *cu, const struct ctw_op_embed *op, struct ctw_err *err)
+enum ctw_status ctw_cuda_embed(struct ctw_cuda *cu, const struct ctw_op_embed *op,
+                               struct ctw_err *err)
 {
     int64_t n = op->n_tok * op->table->weight->k;
+    if (op->add || op->table->row0 != 0)
+        return ctw_cuda_missing("adding embeddings", err);
     if (n == 0)
         return CTW_OK;
     enum ctw_status st =
@@ -38,7 +55,7 @@ enum ctw_status ctw_cuda_embed(struct ctw_cuda *cu, const struct ctw_op_embed *o
         return st;
     unsigned blocks = (unsigned)((n + 8 * THREADS - 1) / (8 * THREADS));
     bool aligned = ctw_cuda_aligned16(op->y);
-#define SCALE(T)                                                                                         \
+#define SCALE(T)                                                                                   \
     scale_in_place<T><<<blocks, THREADS, 0, cu->stream>>>((T *)op->y, n, op->scale, aligned)
     CTW_CUDA_FLOAT_SWITCH(op->dtype, SCALE);
 #undef SCALE
@@ -152,7 +169,8 @@ __global__ void __launch_bounds__(NORM_THREADS) norm_row(const __grid_constant__
     }
 }
 
-/* Depends on dim alone: enough threads that each keeps its elements in registers, in whole warps. */
+/* Depends on dim alone: enough threads that each keeps its elements in registers, in whole warps.
+ */
 static unsigned norm_threads(int64_t dim)
 {
     int64_t warps = (dim + 32 * KEPT - 1) / (32 * KEPT);
@@ -160,7 +178,7 @@ static unsigned norm_threads(int64_t dim)
 }
 
 template <typename X>
-static void norm_to(cudaStream_t stream, const struct ctw_op_rms_norm *op, const struct norm *a)
+static void norm_to(cudaStream_t stream, const struct ctw_op_norm *op, const struct norm *a)
 {
     unsigned threads = norm_threads(op->dim);
 #define TO(Y) norm_row<X, Y><<<(unsigned)op->n_tok, threads, 0, stream>>>(*a)
@@ -168,19 +186,25 @@ static void norm_to(cudaStream_t stream, const struct ctw_op_rms_norm *op, const
 #undef TO
 }
 
-enum ctw_status ctw_cuda_rms_norm(struct ctw_cuda *cu, const struct ctw_op_rms_norm *op,
-                                  struct ctw_err *err)
+enum ctw_status ctw_cuda_norm(struct ctw_cuda *cu, const struct ctw_op_norm *op,
+                              struct ctw_err *err)
 {
+    bool plain = op->kind == CTW_NORM_RMS && op->n_groups == 1 && op->ldx == op->dim &&
+                 op->ldy == op->dim && op->weight != NULL && op->bias == NULL && op->factor == 1 &&
+                 !op->add;
+    if (!plain)
+        return ctw_cuda_missing("a norm of this kind", err);
     if (op->n_tok == 0)
         return CTW_OK;
-    struct norm a = {(int)op->dim, op->x, op->weight, op->rows, op->weight_dtype, op->weight_offset,
-                     op->eps,      op->y, op->bad,    op->stamp, false};
+    struct norm a = {
+        (int)op->dim, op->x,   op->weight, op->rows, op->weight_dtype, op->weight_offset, op->eps,
+        op->y,        op->bad, op->stamp,  false};
     a.vectors = op->dim % 8 == 0 && ctw_cuda_aligned16(op->x) && ctw_cuda_aligned16(op->y) &&
                 ctw_cuda_aligned16(op->weight);
 #define FROM(X) norm_to<X>(cu->stream, op, &a)
     CTW_CUDA_FLOAT_SWITCH(op->x_dtype, FROM);
 #undef FROM
-    return ctw_cuda_launched("rms_norm", err);
+    return ctw_cuda_launched("norm", err);
 }
 
 /* ---- q, k, v ------------------------------------------------------------------------------ */
@@ -213,15 +237,16 @@ static __device__ __forceinline__ struct head_job head_job(const struct split &a
     h -= kind == 0 ? 0 : kind == 1 ? a.n_head : a.n_head + a.n_kv;
     struct head_job job;
     job.norm = kind == 0 ? a.q_norm : kind == 1 ? a.k_norm : NULL;
-    job.cos_sin = kind == 2 || a.rot_dim == 0 ? NULL : a.cos_sin + (int64_t)a.positions[t] * a.rot_dim;
+    job.cos_sin =
+        kind == 2 || a.rot_dim == 0 ? NULL : a.cos_sin + (int64_t)a.positions[t] * a.rot_dim;
     job.dst = kind == 0 ? a.q : kind == 1 ? a.k : a.v;
     job.to = ((int64_t)t * (kind == 0 ? a.n_head : a.n_kv) + h) * a.head;
     return job;
 }
 
 /* Elements 8 * vector .. of a head times r and the norm's weight. */
-static __device__ __forceinline__ void head_norm(const struct split &a, const void *norm, int vector,
-                                                 float r, float (&v)[8])
+static __device__ __forceinline__ void head_norm(const struct split &a, const void *norm,
+                                                 int vector, float r, float (&v)[8])
 {
     float w[8];
 #define WEIGHT(T) ctw_cuda_load<false>((const T *)norm + vector * 8, w)
@@ -272,7 +297,8 @@ __global__ void __launch_bounds__(THREADS) split_vectors(const __grid_constant__
         float s[4];
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            s[i] = ctw_cuda_lanes_sum(live ? ctw_cuda_squares(x + 2 * i, y + 2 * i) : 0.0f, 1 << a.shift);
+            s[i] = ctw_cuda_lanes_sum(live ? ctw_cuda_squares(x + 2 * i, y + 2 * i) : 0.0f,
+                                      1 << a.shift);
         if (job.norm != NULL) {
             float r = 1.0f / sqrtf(((s[0] + s[1]) + (s[2] + s[3])) / (float)a.head + a.eps);
             head_norm(a, job.norm, va, r, x);
@@ -303,7 +329,8 @@ static __device__ __forceinline__ float norm_weight(const struct split &a, const
                                       : ctw_cuda_widen(((const __half *)norm)[i]);
 }
 
-/* Any head: one warp per head, element by element. A norm's sum: one chain per lane, then by halves. */
+/* Any head: one warp per head, element by element. A norm's sum: one chain per lane, then by
+ * halves. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS) split_any(const __grid_constant__ struct split a)
 {
@@ -343,18 +370,38 @@ __global__ void __launch_bounds__(THREADS) split_any(const __grid_constant__ str
 enum ctw_status ctw_cuda_qkv(struct ctw_cuda *cu, const struct ctw_op_qkv *op, struct ctw_err *err)
 {
     int64_t n_all = op->n_head + 2 * op->n_kv, n_rows = op->n_tok * n_all;
+    int64_t q_n = (int64_t)op->n_head * op->head, kv_n = (int64_t)op->n_kv * op->head;
+    bool plain = op->columns.ld == q_n + 2 * kv_n && op->columns.k == q_n &&
+                 op->columns.v == q_n + kv_n && op->columns.q_step == q_n / op->n_kv &&
+                 op->columns.kv_step == op->head && op->k != NULL && op->q_factor == NULL &&
+                 op->norm_offset == 0;
+    if (!plain)
+        return ctw_cuda_missing("heads in this order", err);
     if (n_rows == 0)
         return CTW_OK;
     if (n_rows >= (int64_t)1 << 31)
         return ctw_fail(err, CTW_EINTERNAL, "cuda: too many heads in one call");
-    struct split a = {(uint32_t)n_rows, op->n_head,  op->n_kv,    op->head,     op->rot_dim,
-                      5,                op->pairing == CTW_ROPE_HALVES,         op->qkv,
-                      op->q_norm,       op->k_norm,  op->norm_dtype, op->norm_eps, op->positions,
-                      op->cos_sin,      op->q,       op->k,       op->v};
+    struct split a = {(uint32_t)n_rows,
+                      op->n_head,
+                      op->n_kv,
+                      op->head,
+                      op->rot_dim,
+                      5,
+                      op->pairing == CTW_ROPE_HALVES,
+                      op->qkv,
+                      op->q_norm,
+                      op->k_norm,
+                      op->norm_dtype,
+                      op->norm_eps,
+                      op->positions,
+                      op->cos_sin,
+                      op->q,
+                      op->k,
+                      op->v};
     bool vectors = op->head % 16 == 0 && op->rot_dim % 16 == 0 && ctw_cuda_aligned16(op->qkv) &&
-                   ctw_cuda_aligned16(op->q) && ctw_cuda_aligned16(op->k) && ctw_cuda_aligned16(op->v) &&
-                   ctw_cuda_aligned16(op->q_norm) && ctw_cuda_aligned16(op->k_norm) &&
-                   ctw_cuda_aligned16(op->cos_sin);
+                   ctw_cuda_aligned16(op->q) && ctw_cuda_aligned16(op->k) &&
+                   ctw_cuda_aligned16(op->v) && ctw_cuda_aligned16(op->q_norm) &&
+                   ctw_cuda_aligned16(op->k_norm) && ctw_cuda_aligned16(op->cos_sin);
     if (vectors)
         for (a.shift = 0; 16 << a.shift < op->head;)
             a.shift++;

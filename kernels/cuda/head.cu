@@ -156,7 +156,8 @@ __global__ void __launch_bounds__(THREADS) reduce_tile(const __grid_constant__ s
 
 /* ---- host --------------------------------------------------------------------------------- */
 
-/* The parts of scratch[CTW_CUDA_PRODUCT]: states, logits, and a tile of the weight if it is decoded. */
+/* The parts of scratch[CTW_CUDA_PRODUCT]: states, logits, and a tile of the weight if it is
+ * decoded. */
 struct parts {
     size_t logits, weight, bytes; /* offsets, and the total */
 };
@@ -205,8 +206,8 @@ size_t ctw_cuda_head_scratch(const struct ctw_cuda *cu, const struct ctw_reserve
 }
 
 /* The head by products that reduce their own tiles. *done false: this weight is not supported. */
-static enum ctw_status head_reducing(struct ctw_cuda *cu, const struct ctw_op_head *op, bool decoded,
-                                     bool *done, struct ctw_err *err)
+static enum ctw_status head_reducing(struct ctw_cuda *cu, const struct ctw_op_head *op,
+                                     bool decoded, bool *done, struct ctw_err *err)
 {
     const struct ctw_weight *weight = op->weight->weight;
     const char *values = (const char *)op->weight->data->part[CTW_PART_VALUES];
@@ -231,18 +232,19 @@ static enum ctw_status head_reducing(struct ctw_cuda *cu, const struct ctw_op_he
                                  (char *)b->p + parts.weight, 0, 0, err);
         }
         if (st == CTW_OK)
-            st = ctw_cuda_head_tile_hopper(cu, &g, op->targets, (int32_t)id, op->scale, states, done,
-                                           err);
+            st = ctw_cuda_head_tile_hopper(cu, &g, op->targets, (int32_t)id, op->scale, states,
+                                           done, err);
     }
     if (st != CTW_OK || !*done)
         return st;
-    return ctw_cuda_head_join_hopper(cu, states, op->n_vocab, op->n_rows, op->targets, op->out, err);
+    return ctw_cuda_head_join_hopper(cu, states, op->n_vocab, op->n_rows, op->targets, op->out,
+                                     err);
 }
 
 /* One tile of columns for all rows; w is the tile's first row of the weight. */
 static enum ctw_status head_tile(struct ctw_cuda *cu, const struct ctw_op_head *op, struct tile *a,
-                                 const void *w, int64_t most_rows, float *logits, struct state *state,
-                                 struct ctw_err *err)
+                                 const void *w, int64_t most_rows, float *logits,
+                                 struct state *state, struct ctw_err *err)
 {
     int64_t k = op->weight->weight->k;
     size_t row_bytes = (size_t)k * ctw_dtype_bytes(op->dtype);
@@ -272,10 +274,15 @@ static enum ctw_status head_tile(struct ctw_cuda *cu, const struct ctw_op_head *
 }
 
 /* Tiles of columns are the outer loop, so that each is decoded once. */
-enum ctw_status ctw_cuda_head(struct ctw_cuda *cu, const struct ctw_op_head *op, struct ctw_err *err)
+enum ctw_status ctw_cuda_head(struct ctw_cuda *cu, const struct ctw_op_head *op,
+                              struct ctw_err *err)
 {
     const struct ctw_weight *weight = op->weight->weight;
     const char *values = (const char *)op->weight->data->part[CTW_PART_VALUES];
+    if (op->weight->bias != NULL)
+        return ctw_fail(
+            err, CTW_EUNSUP,
+            "cuda: a bias of the LM head is not supported on the GPU yet; use --backend cpu");
     if (op->n_rows == 0)
         return CTW_OK;
     bool decoded = weight->format->id != CTW_FORMAT_dense || weight->dtype != op->dtype ||

@@ -67,8 +67,8 @@ struct bias_parts {
 
 /* The shards' biases concatenated, in fp32 and, unless `narrow` is NULL, in y_dtype, which is 16
  * bits. */
-static __global__ void bias_kernel(struct bias_parts b, int64_t n, enum ctw_dtype y_dtype, float *wide,
-                                   uint16_t *narrow)
+static __global__ void bias_kernel(struct bias_parts b, int64_t n, enum ctw_dtype y_dtype,
+                                   float *wide, uint16_t *narrow)
 {
     int64_t o = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, row = o;
     if (o >= n)
@@ -85,9 +85,10 @@ static __global__ void bias_kernel(struct bias_parts b, int64_t n, enum ctw_dtyp
     if (b.p[s] != NULL) {
         const uint8_t *p = b.p[s] + row * (int64_t)ctw_dtype_bytes(b.dtype[s]);
         uint32_t low = p[0] | (uint32_t)p[1] << 8;
-        v = b.dtype[s] == CTW_BF16  ? ctw_bf16_to_f32((uint16_t)low)
-            : b.dtype[s] == CTW_F16 ? ctw_f16_to_f32((uint16_t)low)
-                                    : ctw_bits_to_f32(low | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24);
+        v = b.dtype[s] == CTW_BF16 ? ctw_bf16_to_f32((uint16_t)low)
+            : b.dtype[s] == CTW_F16
+                ? ctw_f16_to_f32((uint16_t)low)
+                : ctw_bits_to_f32(low | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24);
     }
     wide[o] = v;
     if (narrow != NULL)
@@ -182,7 +183,8 @@ static __global__ void __launch_bounds__(THREADS) gate_kernel(struct gate a, con
 
 /* y = p, or y + p: the rest of a product that went to scratch in fp32. */
 template <typename Y>
-static __global__ void round_kernel(int64_t n, const float *p, int64_t ldp, Y *y, int64_t ldy, bool add)
+static __global__ void round_kernel(int64_t n, const float *p, int64_t ldp, Y *y, int64_t ldy,
+                                    bool add)
 {
     int64_t col = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, row = blockIdx.y;
     if (col >= n)
@@ -195,8 +197,8 @@ static __global__ void round_kernel(int64_t n, const float *p, int64_t ldp, Y *y
 
 /* ---- products through scratch ------------------------------------------------------------- */
 
-static void launch_gate(struct ctw_cuda *cu, const struct gate *a, const void *p, enum ctw_dtype p_dtype,
-                        void *y, enum ctw_dtype y_dtype)
+static void launch_gate(struct ctw_cuda *cu, const struct gate *a, const void *p,
+                        enum ctw_dtype p_dtype, void *y, enum ctw_dtype y_dtype)
 {
     dim3 grid((unsigned)((a->n + THREADS * VECTOR - 1) / (THREADS * VECTOR)), (unsigned)a->m);
     cudaStream_t stream = cu->stream;
@@ -218,10 +220,11 @@ static void launch_round(struct ctw_cuda *cu, const struct ctw_cuda_gemm *part, 
     dim3 grid((unsigned)((part->n + THREADS - 1) / THREADS), (unsigned)part->m);
     const float *p = (const float *)part->y;
     if (y_dtype == CTW_BF16)
-        round_kernel<<<grid, THREADS, 0, cu->stream>>>(part->n, p, part->ldy, (__nv_bfloat16 *)y, ldy,
-                                                       add);
+        round_kernel<<<grid, THREADS, 0, cu->stream>>>(part->n, p, part->ldy, (__nv_bfloat16 *)y,
+                                                       ldy, add);
     else
-        round_kernel<<<grid, THREADS, 0, cu->stream>>>(part->n, p, part->ldy, (__half *)y, ldy, add);
+        round_kernel<<<grid, THREADS, 0, cu->stream>>>(part->n, p, part->ldy, (__half *)y, ldy,
+                                                       add);
 }
 
 /* Computes g's rows block by block into scratch, and stores them to op->y. */
@@ -250,7 +253,8 @@ static enum ctw_status through_scratch(struct ctw_cuda *cu, const struct ctw_op_
         char *y = (char *)op->y + (size_t)(t * op->ldy) * ctw_dtype_bytes(y_dtype);
         if (gated) {
             int n = (int)(g->n / 2);
-            struct gate a = {(int)part.m, n, block > 0 ? (int)block : n, ld, op->ldy, op->act, false};
+            struct gate a = {(int)part.m, n,    block > 0 ? (int)block : n, ld, op->ldy,
+                             op->act,     false};
             a.vector = a.block % VECTOR == 0 && a.n % VECTOR == 0 && a.ldy % VECTOR == 0 &&
                        ctw_cuda_aligned16(op->y);
             launch_gate(cu, &a, scratch, p_dtype, y, y_dtype);
@@ -269,7 +273,8 @@ static enum ctw_status multiply(struct ctw_cuda *cu, const struct ctw_op_linear 
 {
     bool gated = op->epilogue == CTW_EPI_GATE, some = has_bias(op), done = false;
     int64_t block = interleaved ? CTW_CUDA_GATE_BLOCK : 0, ld = round_up(g->n, VECTOR);
-    /* Reserves all scratch for the following steps at once: growing scratch discards its content. */
+    /* Reserves all scratch for the following steps at once: growing scratch discards its content.
+     */
     size_t first = some ? bias_bytes(g->n) : 0, bytes = first;
     /* cuBLASLt's 16-bit sums with y were observed to round the product before adding it. */
     bool narrow_sum = g->add && g->y_dtype != CTW_F32;
@@ -323,6 +328,9 @@ enum ctw_status ctw_cuda_linear(struct ctw_cuda *cu, const struct ctw_op_linear 
 {
     struct ctw_cuda_gemm g = gemm_of(op);
     bool interleaved = false;
+    if (op->epilogue == CTW_EPI_GATE && op->act > CTW_ACT_GELU_TANH)
+        return ctw_fail(err, CTW_EUNSUP,
+                        "cuda: this activation is not supported on the GPU yet; use --backend cpu");
     if (op->n_tok == 0)
         return CTW_OK;
     enum ctw_status st = ctw_cuda_weights(cu, op, &g.w, &interleaved, err);
@@ -338,7 +346,10 @@ enum ctw_status ctw_cuda_linear_qkv(struct ctw_cuda *cu, const struct ctw_op_lin
 {
     struct ctw_cuda_gemm g = gemm_of(op);
     bool interleaved = false;
-    *done = ctw_cuda_qkv_hopper_can(cu, &g, qkv);
+    const struct ctw_qkv_columns *c = &qkv->columns;
+    int64_t q_n = (int64_t)qkv->n_head * qkv->head, kv_n = (int64_t)qkv->n_kv * qkv->head;
+    *done = c->k == q_n && c->v == q_n + kv_n && c->kv_step == qkv->head && qkv->k != NULL &&
+            qkv->q_factor == NULL && qkv->norm_offset == 0 && ctw_cuda_qkv_hopper_can(cu, &g, qkv);
     if (!*done)
         return CTW_OK;
     enum ctw_status st = ctw_cuda_weights(cu, op, &g.w, &interleaved, err);

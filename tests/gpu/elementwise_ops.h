@@ -23,7 +23,7 @@ enum { NORM_ROWS = 23 };
 
 /* Rows alone, to an unaligned address; all in place. `got` are rows in order, `picked` by
  * number. */
-static bool norm_is_alone(struct ctw_op_rms_norm op, const int64_t *rows, const char *got,
+static bool norm_is_alone(struct ctw_op_norm op, const int64_t *rows, const char *got,
                           const char *picked)
 {
     size_t row_bytes = (size_t)op.dim * ctw_dtype_bytes(op.dtype);
@@ -33,7 +33,7 @@ static bool norm_is_alone(struct ctw_op_rms_norm op, const int64_t *rows, const 
         op.rows = rows + t;
         op.n_tok = 1;
         op.y = one.p;
-        OK(ctw_cuda_rms_norm(cu, &op, &last_err));
+        OK(ctw_cuda_norm(cu, &op, &last_err));
         void *alone = buf_read(&one);
         same = same && memcmp(alone, picked + t * row_bytes, row_bytes) == 0;
         free(alone);
@@ -43,7 +43,7 @@ static bool norm_is_alone(struct ctw_op_rms_norm op, const int64_t *rows, const 
         op.rows = NULL;
         op.n_tok = NORM_ROWS;
         op.y = (void *)(uintptr_t)op.x;
-        OK(ctw_cuda_rms_norm(cu, &op, &last_err));
+        OK(ctw_cuda_norm(cu, &op, &last_err));
         struct buf x;
         x.p = (char *)op.y;
         x.bytes = NORM_ROWS * row_bytes;
@@ -55,7 +55,7 @@ static bool norm_is_alone(struct ctw_op_rms_norm op, const int64_t *rows, const 
 }
 
 /* The worst element of row t, relative to its bound; x and w on the host. */
-static double norm_error(const struct ctw_op_rms_norm *op, const void *x, const void *w,
+static double norm_error(const struct ctw_op_norm *op, const void *x, const void *w,
                          const char *got, int64_t t)
 {
     double sum = 0, worst = 0;
@@ -90,7 +90,7 @@ static void check_norm(int64_t dim, enum ctw_dtype x_dtype, enum ctw_dtype dtype
                wd = buf_from(w, (size_t)dim * ctw_dtype_bytes(w_dtype), 0);
     struct buf rd = buf_from(rows, sizeof(rows), 0), bd = buf_from(bad, sizeof(bad), 0);
     struct buf y = buf_open((size_t)(N * dim) * ys, 0), z = buf_open(y.bytes, 0);
-    struct ctw_op_rms_norm op = {};
+    struct ctw_op_norm op = {};
     op.dtype = dtype;
     op.n_tok = N;
     op.dim = dim;
@@ -103,10 +103,10 @@ static void check_norm(int64_t dim, enum ctw_dtype x_dtype, enum ctw_dtype dtype
     op.y = y.p;
     op.bad = (int16_t *)bd.p;
     op.stamp = 7;
-    OK(ctw_cuda_rms_norm(cu, &op, &last_err));
+    OK(ctw_cuda_norm(cu, &op, &last_err));
     op.rows = (int64_t *)rd.p;
     op.y = z.p;
-    OK(ctw_cuda_rms_norm(cu, &op, &last_err));
+    OK(ctw_cuda_norm(cu, &op, &last_err));
     char *got = (char *)buf_read(&y), *picked = (char *)buf_read(&z);
     int16_t *marks = (int16_t *)buf_read(&bd);
     bool same = guards_whole(&y) && guards_whole(&z), marked = true;
@@ -119,7 +119,7 @@ static void check_norm(int64_t dim, enum ctw_dtype x_dtype, enum ctw_dtype dtype
             marked = marked && isnan(ctw_load_float(got, dtype, t * dim + i));
     }
     same = norm_is_alone(op, (int64_t *)rd.p, got, picked) && same;
-    report(worst <= 1 && same && marked, "rms_norm %d %s -> %s, weight %s: %.2f of the bound%s%s",
+    report(worst <= 1 && same && marked, "norm %d %s -> %s, weight %s: %.2f of the bound%s%s",
            (int)dim, ctw_dtype_name(x_dtype), ctw_dtype_name(dtype), ctw_dtype_name(w_dtype), worst,
            same ? "" : ", rows differ by company", marked ? "" : ", marks are wrong");
     struct buf *all[] = {&xd, &wd, &rd, &bd, &y, &z};
@@ -200,8 +200,9 @@ static double split_error(const struct ctw_op_qkv *op, const struct split_test *
                 most = fmax(most, fabs(want[i]));
             for (int i = 0; i < op->head; i++) {
                 int64_t e = t * s->sizes[kind] + at * op->head + i;
-                worst = fmax(worst, part_of_bound(ctw_load_float(s->got[kind], op->dtype, e), want[i],
-                                                  kind == 2 ? 0 : 24 * 0x1p-24 * most, op->dtype));
+                worst =
+                    fmax(worst, part_of_bound(ctw_load_float(s->got[kind], op->dtype, e), want[i],
+                                              kind == 2 ? 0 : 24 * 0x1p-24 * most, op->dtype));
             }
         }
     return worst;
@@ -224,7 +225,8 @@ static bool split_is_alone(struct ctw_op_qkv op, const struct split_test *s)
         OK(ctw_cuda_qkv(cu, &op, &last_err));
         for (int i = 0; i < 3; i++) {
             void *alone = buf_read(&one[i]);
-            same = same && memcmp(alone, s->got[i] + (size_t)(t * s->sizes[i]) * es, one[i].bytes) == 0;
+            same = same &&
+                   memcmp(alone, s->got[i] + (size_t)(t * s->sizes[i]) * es, one[i].bytes) == 0;
             free(alone);
         }
     }
@@ -283,10 +285,10 @@ static void check_split(const struct split_shape *h, enum ctw_dtype dtype,
     }
     double worst = split_error(&op, &s);
     same = split_is_alone(op, &s) && same;
-    report(worst <= 1 && same, "qkv %d/%d heads of %d, rot %d %s, norms %d, %s: %.2f of the bound%s",
-           h->n_head, h->n_kv, h->head, h->rot_dim,
-           pairing == CTW_ROPE_HALVES ? "halves" : "neighbours", norms, ctw_dtype_name(dtype), worst,
-           same ? "" : ", rows differ by company");
+    report(worst <= 1 && same,
+           "qkv %d/%d heads of %d, rot %d %s, norms %d, %s: %.2f of the bound%s", h->n_head,
+           h->n_kv, h->head, h->rot_dim, pairing == CTW_ROPE_HALVES ? "halves" : "neighbours",
+           norms, ctw_dtype_name(dtype), worst, same ? "" : ", rows differ by company");
     for (int i = 0; i < 3; i++) {
         free(s.got[i]);
         buf_close(&s.out[i]);
@@ -305,8 +307,8 @@ static void check_splits(void)
     };
     for (size_t s = 0; s < CTW_COUNT(shapes); s++)
         for (int i = 0; i < 6; i++)
-            check_split(&shapes[s], dtypes[(s + i) % 3], i % 2 ? CTW_ROPE_HALVES : CTW_ROPE_INTERLEAVED,
-                        (int)(s + i / 2) % 4);
+            check_split(&shapes[s], dtypes[(s + i) % 3],
+                        i % 2 ? CTW_ROPE_HALVES : CTW_ROPE_INTERLEAVED, (int)(s + i / 2) % 4);
 }
 
 /* ---- the head ----------------------------------------------------------------------------- */
@@ -370,8 +372,9 @@ struct head_errors {
     bool greedy;       /* all are right */
 };
 
-static void head_error(const struct head_case *c, const double *logits, bool exact, double magnitude,
-                       int32_t target, const struct ctw_head_result *got, struct head_errors *e)
+static void head_error(const struct head_case *c, const double *logits, bool exact,
+                       double magnitude, int32_t target, const struct ctw_head_result *got,
+                       struct head_errors *e)
 {
     double most = -INFINITY, sum = 0;
     for (int64_t v = 0; v < c->n_vocab; v++)
@@ -421,7 +424,8 @@ static void check_head(const struct head_case *c)
     void *x = host_random(c->dtype, n * k, 3.0f / sqrtf((float)k));
     if (exact)
         make_exact(&m, x, c->dtype, n * k);
-    float *w = (float *)weight_decoded(&m, CTW_F32), *row = (float *)malloc((size_t)k * sizeof(float));
+    float *w = (float *)weight_decoded(&m, CTW_F32),
+          *row = (float *)malloc((size_t)k * sizeof(float));
     for (int64_t i = 0; i < m.w.n * k; i++)
         w[i] = ctw_round_float(w[i], c->dtype);
     int32_t *targets = (int32_t *)malloc((size_t)n * sizeof(*targets));
@@ -457,7 +461,8 @@ static void check_head(const struct head_case *c)
 static void check_head_specials(void)
 {
     enum { VOCAB = 20000, K = 8, N = 8 };
-    static const struct kind kind = {"", DENSE, 32, CTW_F32, 0, NO_ZEROS, false, false, 0, VOCAB, K};
+    static const struct kind kind = {"",    DENSE, 32, CTW_F32, 0, NO_ZEROS,
+                                     false, false, 0,  VOCAB,   K};
     struct made m;
     weight_open(&m, &kind);
     float *w = (float *)(uintptr_t)m.host.part[CTW_PART_VALUES];
@@ -482,7 +487,8 @@ static void check_head_specials(void)
                         cudaMemcpyHostToDevice),
              "upload");
         struct buf xd = buf_from(one, sizeof(one), 0);
-        struct ctw_op_head op = {&m.shard, CTW_F32, 1, 0, VOCAB, 1, xd.p, (int32_t *)td.p + t, NULL};
+        struct ctw_op_head op = {&m.shard, CTW_F32, 1, 0, VOCAB, 1, xd.p, (int32_t *)td.p + t,
+                                 NULL};
         struct ctw_head_result *got = run_head(&op, &out);
         double p = got->logprob;
         bool in = got->greedy >= 0 && got->greedy < VOCAB;
@@ -540,7 +546,12 @@ static void check_heads(void)
          130,
          1,
          0},
-        {{"int8", PACK, 8, CTW_F16, 0, PACKED_ZEROS, false, false, 0, 100, 128}, CTW_F16, 97, 17, 2, 0},
+        {{"int8", PACK, 8, CTW_F16, 0, PACKED_ZEROS, false, false, 0, 100, 128},
+         CTW_F16,
+         97,
+         17,
+         2,
+         0},
         {{"bf16 exact", DENSE, 16, CTW_BF16, 0, NO_ZEROS, false, false, 0, 8, 64},
          CTW_BF16,
          1,

@@ -38,8 +38,8 @@ static double time_of(work_fn *work, void *arg, cudaStream_t stream)
 
 static void print_rate(const char *what, double seconds, double bytes)
 {
-    printf("%-52s %8.1f us %8.0f GB/s %5.1f %% of copy\n", what, seconds * 1e6, bytes / seconds * 1e-9,
-           100 * bytes / seconds / copy_rate);
+    printf("%-52s %8.1f us %8.0f GB/s %5.1f %% of copy\n", what, seconds * 1e6,
+           bytes / seconds * 1e-9, 100 * bytes / seconds / copy_rate);
 }
 
 struct copy_work {
@@ -69,8 +69,8 @@ static void do_decode(void *arg)
 {
     struct decode_work *w = (struct decode_work *)arg;
     OK(ctw_cuda_decode(cu, cu->stream, &w->m->shard, 0, w->m->w.n, w->dtype, w->dst,
-                       w->in_turn ? CTW_CUDA_GATE_BLOCK : 0, w->in_turn ? 2 * CTW_CUDA_GATE_BLOCK : 0,
-                       &last_err));
+                       w->in_turn ? CTW_CUDA_GATE_BLOCK : 0,
+                       w->in_turn ? 2 * CTW_CUDA_GATE_BLOCK : 0, &last_err));
 }
 
 static void rate_decode(const struct kind *c, enum ctw_dtype dtype)
@@ -97,7 +97,7 @@ static void do_embed(void *arg)
 
 static void do_norm(void *arg)
 {
-    OK(ctw_cuda_rms_norm(cu, (struct ctw_op_rms_norm *)arg, &last_err));
+    OK(ctw_cuda_norm(cu, (struct ctw_op_norm *)arg, &last_err));
 }
 
 static void do_qkv(void *arg)
@@ -115,7 +115,7 @@ static void rate_norm(int64_t n_tok, int64_t dim, enum ctw_dtype x_dtype, enum c
     float *values = (float *)host_random(x_dtype, n_tok * dim, 1);
     struct buf x = buf_from(values, (size_t)(n_tok * dim) * ctw_dtype_bytes(x_dtype), 0);
     struct buf y = buf_open((size_t)(n_tok * dim) * ctw_dtype_bytes(dtype), 0);
-    struct ctw_op_rms_norm op = {};
+    struct ctw_op_norm op = {};
     op.dtype = dtype;
     op.n_tok = n_tok;
     op.dim = dim;
@@ -125,7 +125,7 @@ static void rate_norm(int64_t n_tok, int64_t dim, enum ctw_dtype x_dtype, enum c
     op.eps = 1e-5f;
     op.y = y.p;
     char what[160];
-    snprintf(what, sizeof(what), "rms_norm [%d, %d] %s to %s", (int)n_tok, (int)dim,
+    snprintf(what, sizeof(what), "norm [%d, %d] %s to %s", (int)n_tok, (int)dim,
              ctw_dtype_name(x_dtype), ctw_dtype_name(dtype));
     print_rate(what, time_of(do_norm, &op, cu->stream), (double)(x.bytes + y.bytes));
     free(values);
@@ -160,7 +160,8 @@ static void rate_qkv(int norms)
     op.q = y.p;
     op.k = y.p + (size_t)N * HEADS * HEAD * 2;
     op.v = y.p + (size_t)N * (HEADS + KV) * HEAD * 2;
-    print_rate(norms ? "qkv 8192 x 32/8/8 heads of 128, with norms" : "qkv 8192 x 32/8/8 heads of 128",
+    print_rate(norms ? "qkv 8192 x 32/8/8 heads of 128, with norms"
+                     : "qkv 8192 x 32/8/8 heads of 128",
                time_of(do_qkv, &op, cu->stream), 2.0 * (double)bytes);
     free(values), free(angles), free(positions);
     buf_close(&x), buf_close(&y), buf_close(&t), buf_close(&p);
@@ -170,7 +171,8 @@ static void rate_qkv(int norms)
 static void rate_table(void)
 {
     enum { N = 8192, VOCAB = 128256, K = 4096 };
-    static const struct kind kind = {"", DENSE, 16, CTW_BF16, 0, NO_ZEROS, false, false, 0, VOCAB, 64};
+    static const struct kind kind = {"",    DENSE, 16, CTW_BF16, 0, NO_ZEROS,
+                                     false, false, 0,  VOCAB,    64};
     struct made m;
     weight_open(&m, &kind); /* its values are replaced by enough for K columns */
     m.w.k = m.w.group_size = K;
@@ -190,8 +192,15 @@ static void rate_table(void)
     struct ctw_op_embed embed = {&m.shard, CTW_F32, 1, N, (int32_t *)ids_d.p, y.p};
     print_rate("embed 8192 x 4096 BF16 to F32", time_of(do_embed, &embed, cu->stream),
                (double)N * K * 6);
-    struct ctw_op_head head = {
-        &m.shard, CTW_BF16, 1, 0, VOCAB, N, x.p, (int32_t *)ids_d.p, (struct ctw_head_result *)out.p};
+    struct ctw_op_head head = {&m.shard,
+                               CTW_BF16,
+                               1,
+                               0,
+                               VOCAB,
+                               N,
+                               x.p,
+                               (int32_t *)ids_d.p,
+                               (struct ctw_head_result *)out.p};
     double seconds = time_of(do_head, &head, cu->stream);
     printf("%-52s %8.1f us %8.0f TFLOP/s\n", "head 8192 x 128256, k 4096", seconds * 1e6,
            2.0 * N * VOCAB * K / seconds * 1e-12);
@@ -217,13 +226,15 @@ static void print_rates(const char *word)
         {"bf16", DENSE, 16, CTW_BF16, 0, NO_ZEROS, false, false, 0, 14336, 4096},
         {"int3 g128", PACK, 3, CTW_BF16, 128, NO_ZEROS, false, false, 0, 4096, 14336},
         {"int6 g128", PACK, 6, CTW_BF16, 128, NO_ZEROS, false, false, 0, 4096, 14336},
-        {"nvfp4, small global scale", NVFP4, 4, CTW_F32, 37, NO_ZEROS, false, false, 0, 4096, 14336},
+        {"nvfp4, small global scale", NVFP4, 4, CTW_F32, 37, NO_ZEROS, false, false, 0, 4096,
+         14336},
         {"int2 g64 zeros", PACK, 2, CTW_BF16, 64, PACKED_ZEROS, false, false, 0, 4096, 14336},
         {"int3 g128 zeros", PACK, 3, CTW_BF16, 128, PACKED_ZEROS, false, false, 0, 4096, 14336},
         {"int3 g128 whole codes", PACK, 3, CTW_BF16, 128, NO_ZEROS, false, true, 0, 4096, 14336},
         {"int5 channel", PACK, 5, CTW_BF16, 0, NO_ZEROS, false, false, 0, 4096, 14336},
         {"int7 channel", PACK, 7, CTW_BF16, 0, NO_ZEROS, false, false, 0, 4096, 14336},
-        {"int4 g128 by index, symmetric", PACK, 4, CTW_BF16, 128, NO_ZEROS, true, false, 0, 4096, 14336},
+        {"int4 g128 by index, symmetric", PACK, 4, CTW_BF16, 128, NO_ZEROS, true, false, 0, 4096,
+         14336},
         {"int4 g128 by index", PACK, 4, CTW_BF16, 128, PACKED_ZEROS, true, false, 0, 14336, 4096},
         {"int8 g128 by index", PACK, 8, CTW_BF16, 128, PACKED_ZEROS, true, false, 0, 4096, 14336},
     };
@@ -231,7 +242,8 @@ static void print_rates(const char *word)
     copy_rate = 2.0 * (double)copy.a.bytes / time_of(do_copy, &copy, cu->stream);
     double fill_rate = (double)copy.b.bytes / time_of(do_fill, &copy, cu->stream);
     size_t whole = copy.a.bytes;
-    copy.a.bytes = copy.b.bytes = (size_t)70 << 20; /* reads and writes what decoding 4096 x 14336 does */
+    copy.a.bytes = copy.b.bytes = (size_t)70
+                                  << 20; /* reads and writes what decoding 4096 x 14336 does */
     double small_rate = 2.0 * (double)copy.a.bytes / time_of(do_copy, &copy, cu->stream);
     copy.a.bytes = copy.b.bytes = whole;
     printf("device copy %.0f GB/s, read and written (of 70 MiB: %.0f); filling %.0f GB/s\n",
@@ -240,7 +252,8 @@ static void print_rates(const char *word)
     buf_close(&copy.b);
     for (size_t i = 0; i < CTW_COUNT(kinds_timed); i++)
         if (word == NULL || strstr(kinds_timed[i].name, word) != NULL)
-            rate_decode(&kinds_timed[i], kinds_timed[i].format == PACK ? kinds_timed[i].dtype : CTW_BF16);
+            rate_decode(&kinds_timed[i],
+                        kinds_timed[i].format == PACK ? kinds_timed[i].dtype : CTW_BF16);
     if (word != NULL)
         return;
     rate_decode(&kinds_timed[6], CTW_F32);

@@ -1,4 +1,4 @@
-/* embed, rms_norm and qkv of every variant against the reference, and the calls that backend.c
+/* embed, norm and qkv of every variant against the reference, and the calls that backend.c
  * refuses. */
 #include "ops.h"
 
@@ -47,7 +47,7 @@ static void embed_agrees(void **state)
 }
 
 struct norm {
-    struct ctw_op_rms_norm op;
+    struct ctw_op_norm op;
     struct buf x, weight;
 };
 
@@ -57,15 +57,15 @@ static void norm_open(struct norm *p, int64_t n_tok, int64_t dim, enum ctw_dtype
     enum ctw_dtype x_dtype = rng_below(2) == 0 ? dtype : CTW_F32;
     p->x = buf_random(x_dtype, n_tok * dim, 3, 4 * (size_t)rng_below(5));
     p->weight = buf_random(weight_dtype, dim, 1, (size_t)rng_below(9));
-    p->op = (struct ctw_op_rms_norm){.dtype = dtype,
-                                     .n_tok = n_tok,
-                                     .dim = dim,
-                                     .x = p->x.p,
-                                     .x_dtype = x_dtype,
-                                     .weight = p->weight.p,
-                                     .weight_dtype = weight_dtype,
-                                     .weight_offset = (float)rng_below(2),
-                                     .eps = 1e-5f};
+    p->op = (struct ctw_op_norm){.dtype = dtype,
+                                 .n_tok = n_tok,
+                                 .dim = dim,
+                                 .x = p->x.p,
+                                 .x_dtype = x_dtype,
+                                 .weight = p->weight.p,
+                                 .weight_dtype = weight_dtype,
+                                 .weight_offset = (float)rng_below(2),
+                                 .eps = 1e-5f};
 }
 
 static void norm_close(struct norm *p)
@@ -78,14 +78,14 @@ static struct buf norm_run(const struct norm *p, struct ctw_backend *be)
 {
     size_t bytes = (size_t)(p->op.n_tok * p->op.dim) * ctw_dtype_bytes(p->op.dtype);
     struct buf y = buf_open(bytes, 4 * (size_t)rng_below(5));
-    struct ctw_op_rms_norm op = p->op;
+    struct ctw_op_norm op = p->op;
     op.y = y.p;
-    OK(ctw_rms_norm(be, &op, &last_err));
+    OK(ctw_norm(be, &op, &last_err));
     buf_check(&y);
     return y;
 }
 
-static void rms_norm_agrees_and_rows_are_alone(void **state)
+static void norm_agrees_and_rows_are_alone(void **state)
 {
     (void)state;
     enum { N = 35 };
@@ -107,17 +107,17 @@ static void rms_norm_agrees_and_rows_are_alone(void **state)
             }
             for (int64_t t = 0; t < N; t += 4) { /* alone, by its number, and in place */
                 struct buf row = buf_open(want.bytes / N, 4);
-                struct ctw_op_rms_norm op = p.op;
+                struct ctw_op_norm op = p.op;
                 op.rows = &t;
                 op.y = row.p;
                 op.n_tok = 1;
-                OK(ctw_rms_norm(be, &op, &last_err));
+                OK(ctw_norm(be, &op, &last_err));
                 assert_memory_equal(row.p, element(got.p, p.op.dtype, t * p.op.dim), row.bytes);
                 if (op.x_dtype == op.dtype) {
                     memcpy(row.p, element(p.op.x, p.op.dtype, t * p.op.dim), row.bytes);
                     op.x = row.p;
                     op.rows = NULL;
-                    OK(ctw_rms_norm(be, &op, &last_err));
+                    OK(ctw_norm(be, &op, &last_err));
                     assert_memory_equal(row.p, element(got.p, p.op.dtype, t * p.op.dim), row.bytes);
                 }
                 buf_close(&row);
@@ -133,7 +133,7 @@ static void rms_norm_agrees_and_rows_are_alone(void **state)
 
 /* Rows that are not finite get the stamp, unless they already have one; other rows keep their
  * value. */
-static void rms_norm_marks_bad_rows(void **state)
+static void norm_marks_bad_rows(void **state)
 {
     (void)state;
     enum { N = 40 };
@@ -314,10 +314,10 @@ static void wrong_calls_are_refused(void **state)
     op.epilogue = CTW_EPI_ADD;
     op.residual_dtype = CTW_I8;
     assert_int_equal(ctw_linear(be, &op, &err), CTW_EINTERNAL);
-    struct ctw_op_rms_norm norm = {.n_tok = 1, .dim = 4, .x = x, .weight = x, .y = x};
-    assert_int_equal(ctw_rms_norm(be, &norm, &err), CTW_OK); /* in place */
+    struct ctw_op_norm norm = {.n_tok = 1, .dim = 4, .x = x, .weight = x, .y = x};
+    assert_int_equal(ctw_norm(be, &norm, &err), CTW_OK); /* in place */
     norm.dtype = CTW_BF16;
-    assert_int_equal(ctw_rms_norm(be, &norm, &err), CTW_EINTERNAL); /* of another size */
+    assert_int_equal(ctw_norm(be, &norm, &err), CTW_EINTERNAL); /* of another size */
     struct ctw_kv_run run = {0, 3};
     struct ctw_attn_seq seq = {.n_q = 4, .runs = &run, .n_runs = 1};
     struct ctw_op_attention attn = {.n_head = 1,
@@ -348,8 +348,8 @@ static void scratch_is_as_promised(void **state)
         if (!ctw_cpu_variants[v]->runs_here())
             continue;
         struct ctw_backend *be = backend(ctw_cpu_variants[v]->name, 3);
-        size_t promised = ctw_backend_scratch_bytes(
-            be, &(struct ctw_reserve){.n_tok = N_TOK, .max_k = MAX_K});
+        size_t promised =
+            ctw_backend_scratch_bytes(be, &(struct ctw_reserve){.n_tok = N_TOK, .max_k = MAX_K});
         struct test_weight w;
         weight_open(&w, W_BF16, VOCAB, MAX_K, 0);
         struct buf x = buf_random(CTW_F32, (int64_t)N_TOK * MAX_K, 1, 0);
@@ -415,8 +415,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(embed_agrees),
-        cmocka_unit_test(rms_norm_agrees_and_rows_are_alone),
-        cmocka_unit_test(rms_norm_marks_bad_rows),
+        cmocka_unit_test(norm_agrees_and_rows_are_alone),
+        cmocka_unit_test(norm_marks_bad_rows),
         cmocka_unit_test(qkv_agrees),
         cmocka_unit_test(opening_names_what_there_is),
         cmocka_unit_test(wrong_calls_are_refused),

@@ -354,7 +354,7 @@ static void steps_that_do_not_fit_are_refused(void **state)
     q.qkv.qkv = p.op.x;
     refused(be, p.op, q.qkv, "op->y");
     q.qkv = p.qkv;
-    q.qkv.n_kv--;
+    q.qkv.n_head += q.qkv.n_kv;
     refused(be, p.op, q.qkv, "columns");
     q.op = p.op;
     q.op.ldy += 8;

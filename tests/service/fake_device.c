@@ -363,23 +363,40 @@ static enum ctw_status fake_embed(struct ctw_backend *be, const struct ctw_op_em
     return st != CTW_OK || lost ? st : ctw_backend_cpu.embed(f->cpu, op, err);
 }
 
-static enum ctw_status fake_rms_norm(struct ctw_backend *be, const struct ctw_op_rms_norm *op,
-                                     struct ctw_err *err)
+static enum ctw_status fake_norm(struct ctw_backend *be, const struct ctw_op_norm *op,
+                                 struct ctw_err *err)
 {
     struct fake *f = fake_of(be);
-    int64_t n_x = op->rows == NULL ? op->n_tok : 0;
+    int64_t n_x = op->rows == NULL ? op->n_tok : 0, width = op->n_groups * op->dim;
+    int64_t n_weights = op->own_weights ? width : op->dim;
     bool lost;
-    gpu_read(op->weight, area(1, 0, op->dim, op->weight_dtype), "rms_norm: weight");
-    gpu_check(op->y, area(op->n_tok, op->dim, op->dim, op->dtype), "rms_norm: y");
+    if (op->weight != NULL)
+        gpu_read(op->weight, area(1, 0, n_weights, op->weight_dtype), "norm: weight");
+    if (op->bias != NULL)
+        gpu_read(op->bias, area(1, 0, n_weights, op->bias_dtype), "norm: bias");
+    gpu_check(op->y, area(op->n_tok, op->ldy, width, op->dtype), "norm: y");
     if (op->rows != NULL)
-        gpu_check(op->rows, (size_t)op->n_tok * sizeof(*op->rows), "rms_norm: rows");
+        gpu_check(op->rows, (size_t)op->n_tok * sizeof(*op->rows), "norm: rows");
     for (int64_t t = 0; op->rows != NULL && t < op->n_tok; t++)
         n_x = op->rows[t] >= n_x ? op->rows[t] + 1 : n_x;
-    gpu_check(op->x, area(n_x, op->dim, op->dim, op->x_dtype), "rms_norm: x");
+    gpu_check(op->x, area(n_x, op->ldx, width, op->x_dtype), "norm: x");
     if (op->bad != NULL)
-        gpu_check(op->bad, (size_t)n_x * sizeof(*op->bad), "rms_norm: bad");
+        gpu_check(op->bad, (size_t)n_x * sizeof(*op->bad), "norm: bad");
     enum ctw_status st = gpu_begin(f->joined, &lost, err);
-    return st != CTW_OK || lost ? st : ctw_backend_cpu.rms_norm(f->cpu, op, err);
+    return st != CTW_OK || lost ? st : ctw_backend_cpu.norm(f->cpu, op, err);
+}
+
+static enum ctw_status fake_act(struct ctw_backend *be, const struct ctw_op_act *op,
+                                struct ctw_err *err)
+{
+    struct fake *f = fake_of(be);
+    bool lost;
+    gpu_check(op->x, area(op->n_tok, op->ldx, op->dim, op->dtype), "act: x");
+    gpu_check(op->y, area(op->n_tok, op->ldy, op->dim, op->dtype), "act: y");
+    if (op->up != NULL)
+        gpu_check(op->up, area(op->n_tok, op->ldup, op->dim, op->dtype), "act: up");
+    enum ctw_status st = gpu_begin(f->joined, &lost, err);
+    return st != CTW_OK || lost ? st : ctw_backend_cpu.act(f->cpu, op, err);
 }
 
 static enum ctw_status fake_qkv(struct ctw_backend *be, const struct ctw_op_qkv *op,
@@ -389,19 +406,25 @@ static enum ctw_status fake_qkv(struct ctw_backend *be, const struct ctw_op_qkv 
     int64_t q = (int64_t)op->n_head * op->head, kv = (int64_t)op->n_kv * op->head;
     int32_t last = 0;
     bool lost;
-    gpu_check(op->qkv, area(op->n_tok, q + 2 * kv, q + 2 * kv, op->dtype), "qkv: qkv");
+    gpu_check(op->qkv, area(op->n_tok, op->columns.ld, op->columns.ld, op->dtype), "qkv: qkv");
     gpu_check(op->q, area(op->n_tok, q, q, op->dtype), "qkv: q");
-    gpu_check(op->k, area(op->n_tok, kv, kv, op->dtype), "qkv: k");
-    gpu_check(op->v, area(op->n_tok, kv, kv, op->dtype), "qkv: v");
+    if (op->k != NULL) {
+        gpu_check(op->k, area(op->n_tok, kv, kv, op->dtype), "qkv: k");
+        gpu_check(op->v, area(op->n_tok, kv, kv, op->dtype), "qkv: v");
+    }
     if (op->q_norm != NULL)
         gpu_read(op->q_norm, area(1, 0, op->head, op->norm_dtype), "qkv: q_norm");
     if (op->k_norm != NULL)
         gpu_read(op->k_norm, area(1, 0, op->head, op->norm_dtype), "qkv: k_norm");
-    if (op->rot_dim > 0 && op->n_tok > 0) {
+    if ((op->rot_dim > 0 || op->q_factor != NULL) && op->n_tok > 0) {
         gpu_check(op->positions, (size_t)op->n_tok * sizeof(*op->positions), "qkv: positions");
         for (int64_t t = 0; t < op->n_tok; t++)
             last = op->positions[t] > last ? op->positions[t] : last;
-        gpu_check(op->cos_sin, area(last + 1, op->rot_dim, op->rot_dim, CTW_F32), "qkv: cos_sin");
+        if (op->rot_dim > 0)
+            gpu_check(op->cos_sin, area(last + 1, op->rot_dim, op->rot_dim, CTW_F32),
+                      "qkv: cos_sin");
+        if (op->q_factor != NULL)
+            gpu_check(op->q_factor, area(1, 0, last + 1, CTW_F32), "qkv: q_factor");
     }
     enum ctw_status st = gpu_begin(f->joined, &lost, err);
     return st != CTW_OK || lost ? st : ctw_backend_cpu.qkv(f->cpu, op, err);
@@ -425,6 +448,8 @@ static enum ctw_status fake_attention(struct ctw_backend *be, const struct ctw_o
     gpu_check(op->k, area(n_kv, kv, kv, op->dtype), "attention: k");
     gpu_check(op->v, area(n_kv, kv, kv, op->dtype), "attention: v");
     gpu_check(op->out, area(n_q, q, q, op->dtype), "attention: out");
+    if (op->alibi != NULL)
+        gpu_check(op->alibi, (size_t)op->n_head * sizeof(float), "attention: alibi");
     if (op->sinks != NULL)
         gpu_read(op->sinks, area(1, 0, op->n_head, op->sinks_dtype), "attention: sinks");
     enum ctw_status st = gpu_begin(f->joined, &lost, err);
@@ -472,7 +497,8 @@ static const struct ctw_backend_ops fake_ops = {
     .prepare = fake_prepare,
     .decode = fake_decode,
     .embed = fake_embed,
-    .rms_norm = fake_rms_norm,
+    .norm = fake_norm,
+    .act = fake_act,
     .linear = fake_linear,
     .qkv = fake_qkv,
     .attention = fake_attention,

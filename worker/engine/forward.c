@@ -111,22 +111,22 @@ static enum ctw_status norm_residual(struct ctw_forward *f, int layer,
                                      const struct ctw_chunk *chunk, int16_t stamp,
                                      struct ctw_err *err)
 {
-    return ctw_rms_norm(f->be,
-                        &(struct ctw_op_rms_norm){
-                            .dtype = f->dtype,
-                            .n_tok = chunk->n_tok,
-                            .dim = f->model->hidden,
-                            .x = residual_at(f, chunk->tok0),
-                            .x_dtype = CTW_RESIDUAL,
-                            .weight = data->vector[weight],
-                            .weight_dtype = f->model->layers[layer].vector[weight]->dtype,
-                            .weight_offset = f->model->norm_offset,
-                            .eps = f->model->norm_eps,
-                            .y = f->norm,
-                            .bad = f->bad + chunk->tok0,
-                            .stamp = stamp,
-                        },
-                        err);
+    return ctw_norm(f->be,
+                    &(struct ctw_op_norm){
+                        .dtype = f->dtype,
+                        .n_tok = chunk->n_tok,
+                        .dim = f->model->hidden,
+                        .x = residual_at(f, chunk->tok0),
+                        .x_dtype = CTW_RESIDUAL,
+                        .weight = data->vector[weight],
+                        .weight_dtype = f->model->layers[layer].vector[weight]->dtype,
+                        .weight_offset = f->model->norm_offset,
+                        .eps = f->model->norm_eps,
+                        .y = f->norm,
+                        .bad = f->bad + chunk->tok0,
+                        .stamp = stamp,
+                    },
+                    err);
 }
 
 /* x += w y + bias, for the last matrix of attention and of the MLP */
@@ -322,23 +322,23 @@ enum ctw_status ctw_forward_head(struct ctw_forward *f, const struct ctw_layer_d
                                  int64_t row0, int64_t n_rows, struct ctw_err *err)
 {
     const struct ctw_layer *l = &f->model->layers[f->model->n_layers - 1];
-    enum ctw_status st = ctw_rms_norm(f->be,
-                                      &(struct ctw_op_rms_norm){
-                                          .dtype = f->dtype,
-                                          .n_tok = n_rows,
-                                          .dim = f->model->hidden,
-                                          .x = f->x,
-                                          .x_dtype = CTW_RESIDUAL,
-                                          .rows = f->rows + row0,
-                                          .weight = data->vector[CTW_V_FINAL_NORM],
-                                          .weight_dtype = l->vector[CTW_V_FINAL_NORM]->dtype,
-                                          .weight_offset = f->model->norm_offset,
-                                          .eps = f->model->norm_eps,
-                                          .y = f->norm,
-                                          .bad = f->bad,
-                                          .stamp = (int16_t)(f->model->n_decoders - 1),
-                                      },
-                                      err);
+    enum ctw_status st = ctw_norm(f->be,
+                                  &(struct ctw_op_norm){
+                                      .dtype = f->dtype,
+                                      .n_tok = n_rows,
+                                      .dim = f->model->hidden,
+                                      .x = f->x,
+                                      .x_dtype = CTW_RESIDUAL,
+                                      .rows = f->rows + row0,
+                                      .weight = data->vector[CTW_V_FINAL_NORM],
+                                      .weight_dtype = l->vector[CTW_V_FINAL_NORM]->dtype,
+                                      .weight_offset = f->model->norm_offset,
+                                      .eps = f->model->norm_eps,
+                                      .y = f->norm,
+                                      .bad = f->bad,
+                                      .stamp = (int16_t)(f->model->n_decoders - 1),
+                                  },
+                                  err);
     if (st != CTW_OK)
         return st;
     const struct ctw_shard head =

@@ -160,7 +160,8 @@ static enum ctw_status plan_seq(struct plan *p, const struct ctw_attn_seq *s, st
                     return st;
             }
             if (!plan_has_room(p, 1, s->n_runs))
-                return ctw_fail(err, CTW_EUNSUP, "cuda: attention over keys in %d pieces", s->n_runs);
+                return ctw_fail(err, CTW_EUNSUP, "cuda: attention over keys in %d pieces",
+                                s->n_runs);
             run = p->n_runs;
             plan_runs(p, s, n_keys);
         }
@@ -168,21 +169,22 @@ static enum ctw_status plan_seq(struct plan *p, const struct ctw_attn_seq *s, st
         int64_t first = pos >= p->a.window ? (pos - p->a.window + 1) / p->keys : 0;
         while (p->runs[run].end <= first * p->keys)
             run++;
-        p->tiles[p->n_tiles++] = (struct ctw_attn_tile){
-            .q_row = (int32_t)(s->q_row + at),
-            .n_q = (int32_t)n,
-            .pos = (int32_t)pos,
-            .key_end = (int32_t)n_keys,
-            .run = run,
-            .shift = p->runs[run].shift,
-            .end = p->runs[run].end,
-            .bad = (int32_t)((pos + n - 1) / p->keys + 1 - first)};
+        p->tiles[p->n_tiles++] =
+            (struct ctw_attn_tile){.q_row = (int32_t)(s->q_row + at),
+                                   .n_q = (int32_t)n,
+                                   .pos = (int32_t)pos,
+                                   .key_end = (int32_t)n_keys,
+                                   .run = run,
+                                   .shift = p->runs[run].shift,
+                                   .end = p->runs[run].end,
+                                   .bad = (int32_t)((pos + n - 1) / p->keys + 1 - first)};
     }
     return CTW_OK;
 }
 
 /* The device counts rows and positions in 32 bits. */
-static enum ctw_status measure(struct plan *p, int64_t *n_tiles, int64_t *n_runs, struct ctw_err *err)
+static enum ctw_status measure(struct plan *p, int64_t *n_tiles, int64_t *n_runs,
+                               struct ctw_err *err)
 {
     int64_t step = p->rows / p->a.pack;
     for (int64_t i = 0; i < p->op->n_seqs; i++) {
@@ -203,8 +205,8 @@ static enum ctw_status measure(struct plan *p, int64_t *n_tiles, int64_t *n_runs
     return CTW_OK;
 }
 
-enum ctw_status ctw_attn_each(struct ctw_cuda *cu, const struct ctw_op_attention *op, int rows, int keys,
-                              ctw_attn_launch_fn *launch, struct ctw_err *err)
+enum ctw_status ctw_attn_each(struct ctw_cuda *cu, const struct ctw_op_attention *op, int rows,
+                              int keys, ctw_attn_launch_fn *launch, struct ctw_err *err)
 {
     struct plan p;
     memset(&p, 0, sizeof(p));
@@ -261,6 +263,11 @@ enum ctw_status ctw_cuda_attention(struct ctw_cuda *cu, const struct ctw_op_atte
     if (!(op->scale > 0))
         return ctw_fail(err, CTW_EUNSUP, "cuda: attention with scale %g; it must be positive",
                         (double)op->scale);
+    if (op->alibi != NULL || op->head > 256)
+        return ctw_fail(
+            err, CTW_EUNSUP,
+            "cuda: ALiBi and heads of more than 256 elements are not supported on the GPU yet; use "
+            "--backend cpu");
     if (op->dtype == CTW_F32)
         return ctw_cuda_attention_f32(cu, op, err);
     bool done = false;
