@@ -104,7 +104,8 @@ CTW_HD uint16_t ctw_f32_to_f16(float f)
         return (uint16_t)(sign | 0x7e00u);
     if (u >= 0x477ff000u) /* 65520 and above round to infinity */
         return (uint16_t)(sign | 0x7c00u);
-    if (u < 0x38800000u) { /* below 2^-14: subnormal; adding 0.5 leaves round(f * 2^24) in the low bits */
+    if (u < 0x38800000u) { /* below 2^-14: subnormal; adding 0.5 leaves round(f * 2^24) in the low
+                              bits */
         uint32_t sum = ctw_f32_to_bits(ctw_bits_to_f32(u) + 0.5f);
         return (uint16_t)(sign | (sum - 0x3f000000u));
     }

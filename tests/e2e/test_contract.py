@@ -87,9 +87,8 @@ class Library(unittest.TestCase):
         self.assertIn("fake GPU 0", done.stderr)
 
     def test_two_structs_that_have_grown(self):
-        header = "kernels/backend.h"
-        change(self.tree, header, "int64_t n_vocab, head_k;", "int64_t more, n_vocab, head_k;")
-        change(self.tree, header, "    enum ctw_rope_pairing pairing;", "    int64_t more; int pairing;")
+        change(self.tree, "kernels/backend.h", "int64_t n_vocab, head_k;", "int64_t more, n_vocab, head_k;")
+        change(self.tree, "kernels/operations.h", "    enum ctw_rope_pairing pairing;", "    int64_t more; int pairing;")
         self.refused()
 
     def test_a_format_before_others(self):
@@ -117,7 +116,7 @@ class Build(unittest.TestCase):
 
             self.assertEqual(made()[0], 0)
             seen = [contract_in(header)]
-            for name in ("kernels/backend.h", "kernels/dtype.h", "kernels/formats/format.h",
+            for name in ("kernels/operations.h", "kernels/dtype.h", "kernels/formats/format.h",
                          "kernels/formats/nvfp4/decode.h", "base/status.h"):
                 (tree / name).write_text((tree / name).read_text() + "\n")
                 self.assertEqual(made()[0], 0)
@@ -126,8 +125,8 @@ class Build(unittest.TestCase):
             self.assertEqual(made()[0], 0)
             seen.append(contract_in(header))
             self.assertEqual(len(set(seen)), 7, seen)
-            change(tree, "kernels/backend.h", '#include "kernels/formats/format.h"',
-                   '#include "base/log.h"\n#include "kernels/formats/format.h"')
+            change(tree, "kernels/backend.h", '#include "kernels/operations.h"',
+                   '#include "base/log.h"\n#include "kernels/operations.h"')
             code, said = made()
             self.assertNotEqual(code, 0)
             self.assertIn("kernels/backend.h includes base/log.h, which the contract's identity does not",

@@ -1,0 +1,269 @@
+/*
+ * What every numeric operation computes, and its arguments. backend.h declares the calls, and says
+ * what "device" memory is. The plain C definitions are kernels/cpu/c_*.c.
+ *
+ * Activations have one dtype (F32, BF16 or F16) throughout a model: arrays [n_tok, dim], row-major.
+ * Every sum is accumulated in fp32 or better. Its order depends only on the row's own inputs and on
+ * the shape in the other dimensions, never on n_tok, the row's position or the number of threads: a
+ * row's result is bit-identical regardless of the other rows in the batch. Results are rounded
+ * once, when stored.
+ */
+#ifndef CTW_KERNELS_OPERATIONS_H
+#define CTW_KERNELS_OPERATIONS_H
+
+#include "kernels/formats/format.h"
+
+/* ---- linear ------------------------------------------------------------------------------- */
+
+/* Rows of a linear layer: rows row0 .. row0+n-1 of a stored matrix with its own format and scales.
+ * Several shards may be rows of one matrix (a fused projection). */
+struct ctw_shard {
+    const struct ctw_weight *weight;
+    const struct ctw_weight_data *data;
+    int64_t row0, n;
+    const void *bias; /* device, [n] of bias_dtype, or NULL */
+    enum ctw_dtype bias_dtype;
+};
+
+/* All rows of a matrix, without a bias. */
+static inline struct ctw_shard ctw_shard_of(const struct ctw_weight *weight,
+                                            const struct ctw_weight_data *data)
+{
+    struct ctw_shard s = {weight, data, 0, weight->n, NULL, CTW_F32};
+    return s;
+}
+
+enum ctw_activation {
+    CTW_ACT_SILU,
+    CTW_ACT_GELU,
+    CTW_ACT_GELU_TANH,
+    CTW_ACT_RELU,
+    CTW_ACT_RELU2, /* the square of relu */
+    /* Of ctw_act() alone, with parameters: */
+    CTW_ACT_XIELU, /* {ap, an, beta, eps}: ap g^2 + beta g if g > 0, else
+                      (expm1(min(g, eps)) - g) an + beta g */
+    CTW_ACT_CLIP   /* {limit}: -limit..limit */
+};
+
+enum { CTW_ACT_PARAMS = 4 };
+
+enum ctw_epilogue {
+    CTW_EPI_STORE, /* y[t, o] = sum + bias */
+    CTW_EPI_ADD,   /* y[t, o] = y[t, o] + (sum + bias), in fp32, rounded once to residual_dtype */
+    CTW_EPI_GATE   /* two shards of n rows: y[t, o] = act(gate) * up; ldy >= n */
+};
+
+enum { CTW_MAX_SHARDS = 4 };
+
+/* Which product of a layer this is. Each slot has its own memory for weights decoded ahead. */
+enum ctw_slot { CTW_SLOT_QKV, CTW_SLOT_O, CTW_SLOT_GATE_UP, CTW_SLOT_DOWN, CTW_N_SLOTS };
+
+/* y[t, o] = epilogue(sum over i of x[t, i] * w[o, i]); w is the shards' rows, concatenated. */
+struct ctw_op_linear {
+    const struct ctw_shard *shards;
+    int n_shards; /* 1..CTW_MAX_SHARDS; all have the same k */
+    enum ctw_slot slot;
+    enum ctw_dtype dtype;
+    enum ctw_epilogue epilogue;
+    enum ctw_activation act;       /* CTW_EPI_GATE only; without parameters */
+    enum ctw_dtype residual_dtype; /* CTW_EPI_ADD only: dtype of y, which otherwise is `dtype` */
+    int64_t n_tok;
+    const void *x; /* device [n_tok, k], leading dimension ldx */
+    int64_t ldx;
+    void *y; /* device, must not overlap x */
+    int64_t ldy;
+};
+
+/* ---- elementwise -------------------------------------------------------------------------- */
+
+/* y[t] = table[tokens[t]] * scale, or y[t] + that, in fp32, rounded once. */
+struct ctw_op_embed {
+    const struct ctw_shard *table; /* token i is the shard's row i */
+    enum ctw_dtype dtype;
+    float scale;
+    bool add;
+    int64_t n_tok;
+    const int32_t *tokens; /* device [n_tok], each 0..n-1 (the caller has checked them) */
+    void *y;               /* device [n_tok, k] */
+};
+
+enum ctw_norm_kind {
+    CTW_NORM_RMS,   /* x / sqrt(mean(x^2) + eps) */
+    CTW_NORM_LAYER, /* (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) */
+    CTW_NORM_NONE   /* x */
+};
+
+/*
+ * A row of x is n_groups groups of dim elements, each normalised by itself:
+ *     v = normalised * (weight + weight_offset) + bias;  y = factor * v, or y + factor * v.
+ * In fp32, rounded once. Row t of y comes from row t of x, or from row rows[t].
+ */
+struct ctw_op_norm {
+    enum ctw_norm_kind kind;
+    enum ctw_dtype dtype; /* dtype of y */
+    int64_t n_tok, dim;
+    int64_t n_groups; /* 0: 1 */
+    const void *x;    /* device [.., ldx] of x_dtype */
+    int64_t ldx;      /* 0: n_groups * dim */
+    enum ctw_dtype x_dtype;
+    const int64_t *rows; /* device [n_tok], or NULL */
+    const void *weight;  /* device [dim], or [n_groups, dim], of weight_dtype; NULL: ones */
+    const void *bias;    /* likewise; NULL: zeros */
+    bool own_weights;    /* each group has its own row of weight and bias */
+    enum ctw_dtype weight_dtype, bias_dtype;
+    float weight_offset; /* with a weight */
+    float eps;
+    float factor; /* 0: 1 */
+    bool add;
+    void *y;     /* device [n_tok, ldy]; may be x if dtypes and ld are equal and rows is NULL */
+    int64_t ldy; /* 0: n_groups * dim */
+    /*
+     * device, one element per row of x, or NULL. If an element of row r, or the sum of the squares
+     * of its first group, is not finite and bad[r] is negative, bad[r] = stamp: the first operation
+     * that finds a bad row marks it. With bad, n_groups is 1.
+     */
+    int16_t *bad;
+    int16_t stamp;
+};
+
+/* y[t, i] = act(x[t, i]) * up[t, i], in fp32, rounded once */
+struct ctw_op_act {
+    enum ctw_activation act;
+    float param[CTW_ACT_PARAMS]; /* the activation's */
+    enum ctw_dtype dtype;
+    int64_t n_tok, dim;
+    const void *x; /* device [n_tok, ldx] */
+    int64_t ldx;
+    const void *up; /* device [n_tok, ldup], or NULL: ones */
+    int64_t ldup;
+    void *y; /* device [n_tok, ldy]; may be x if ldy is ldx */
+    int64_t ldy;
+};
+
+enum ctw_rope_pairing {
+    CTW_ROPE_HALVES,     /* element i pairs with element i + rot_dim / 2 (Hugging Face Llama) */
+    CTW_ROPE_INTERLEAVED /* element 2i pairs with element 2i + 1 */
+};
+
+/* Columns of a row of qkv. Query head h reads key head g = h / r, r = n_head / n_kv. */
+struct ctw_qkv_columns {
+    int64_t ld;              /* of a row; 0: q, k and v are side by side, and nothing else is set */
+    int64_t q, k, v;         /* of the first query, key and value head */
+    int64_t q_step, kv_step; /* from g to g + 1. Query head h is at q + g q_step + h % r * head */
+};
+
+/*
+ * Splits qkv [n_tok, ld] into q, k and v. With q_norm / k_norm, RMS-normalises each head. Rotates
+ * the first rot_dim elements of each query and key head by the row of cos_sin that the token's
+ * position names: (a, b) -> (a cos - b sin, b cos + a sin). Multiplies queries by q_factor.
+ * Computes in fp32 and rounds once. rot_dim 0: no RoPE.
+ */
+struct ctw_op_qkv {
+    enum ctw_dtype dtype;
+    int64_t n_tok;
+    int n_head, n_kv, head; /* head: elements of one head */
+    const void *qkv;
+    struct ctw_qkv_columns columns;
+    const void *q_norm, *k_norm; /* device [head] of norm_dtype, or NULL */
+    enum ctw_dtype norm_dtype;
+    float norm_offset; /* added to the norms' weights */
+    float norm_eps;
+    enum ctw_rope_pairing pairing;
+    int rot_dim;
+    const int32_t *positions; /* device [n_tok] */
+    const float *cos_sin;  /* device [max position + 1, rot_dim]: rot_dim/2 cosines, then sines */
+    const float *q_factor; /* device [max position + 1], or NULL: ones */
+    void *q;               /* device [n_tok, n_head * head] */
+    void *k, *v;           /* device [n_tok, n_kv * head]; both NULL: not wanted */
+};
+
+/* ---- attention ---------------------------------------------------------------------------- */
+
+enum { CTW_MAX_HEAD = 512 }; /* elements of a query, key or value head */
+
+/* Rows row .. row+n_tok-1 of the key and value arrays. */
+struct ctw_kv_run {
+    int64_t row;
+    int64_t n_tok;
+};
+
+/*
+ * The queries of one sequence in this call: rows q_row .. q_row+n_q-1 of q and out, at positions
+ * pos0 .. pos0+n_q-1. The sequence's keys and values are runs[0 .. n_runs-1] concatenated, from
+ * position 0, at least pos0 + n_q of them. Results do not depend on how the keys are split into
+ * runs, nor on how the queries of a sequence are split into calls.
+ */
+struct ctw_attn_seq {
+    int64_t q_row, n_q, pos0;
+    const struct ctw_kv_run *runs;
+    int n_runs;
+};
+
+/*
+ * out = softmax(scale * q k^T, causal) v, with grouped heads (query head h uses key head
+ * h / (n_head / n_kv)); scores, softmax and sums in fp32.
+ *
+ * With sinks, the softmax of query head h has one additional logit, sinks[h], which is neither
+ * scaled nor capped. Every query sees it, and it has no value: for scores s and m = the maximum of
+ * s and sinks[h], the weight of key j is
+ *     exp(s[j] - m) / (exp(sinks[h] - m) + sum over keys of exp(s - m)).
+ * A sink of -infinity gives the same bits as no sink. A sink of NaN or +infinity makes all results
+ * of the head NaN.
+ *
+ * With ALiBi, slope[h] * (j - i) is added to the scaled score of the query at position i and the
+ * key at position j.
+ */
+struct ctw_op_attention {
+    enum ctw_dtype dtype;
+    int n_head, n_kv, head;
+    float scale;
+    int64_t window;    /* number of keys a query sees, including its own; 0: all */
+    float softcap;     /* 0: none; else scores become softcap * tanh(score / softcap) */
+    const void *sinks; /* device [n_head] of sinks_dtype, or NULL */
+    enum ctw_dtype sinks_dtype;
+    const float *alibi;              /* device [n_head]: the slopes, or NULL; not with softcap */
+    const void *q;                   /* device [rows, n_head * head] */
+    const void *k, *v;               /* device [rows, n_kv * head] */
+    void *out;                       /* device [rows, n_head * head] */
+    const struct ctw_attn_seq *seqs; /* host */
+    int64_t n_seqs;
+};
+
+/* ---- LM head ------------------------------------------------------------------------------ */
+
+/* The result for one row. */
+struct ctw_head_result {
+    float logprob;  /* log softmax(logits)[target], natural log */
+    int32_t greedy; /* the lowest id with the largest logit */
+};
+
+/*
+ * logits = cap(scale * (x w^T + bias)) over the first n_vocab rows of w, in fp32, never stored. The
+ * weight's shard is a whole matrix. If a logit of a row is NaN or +infinity, or no logit is
+ * finite, the row's logprob is NaN; its greedy is within 0..n_vocab-1 but meaningless.
+ */
+struct ctw_op_head {
+    const struct ctw_shard *weight;
+    enum ctw_dtype dtype;
+    float scale;
+    float softcap;   /* 0: none */
+    int64_t n_vocab; /* rows of w that are tokens */
+    int64_t n_rows;
+    const void *x;               /* device [n_rows, k] */
+    const int32_t *targets;      /* device [n_rows], 0..n_vocab-1 */
+    struct ctw_head_result *out; /* device [n_rows] */
+};
+
+/* ---- decoding ----------------------------------------------------------------------------- */
+
+/* dst = rows row0 .. row0+n_rows-1 of a shard, as compressed-tensors' decompress() returns
+ * them, in `dtype` (rounded once more if `dtype` is narrower). For inspection; products decode
+ * by themselves. */
+struct ctw_op_decode {
+    const struct ctw_shard *shard;
+    int64_t row0, n_rows;
+    enum ctw_dtype dtype;
+    void *dst; /* device [n_rows, k] */
+};
+
+#endif
