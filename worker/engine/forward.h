@@ -10,7 +10,7 @@
 #ifndef CTW_WORKER_FORWARD_H
 #define CTW_WORKER_FORWARD_H
 
-#include "worker/engine/plan.h"
+#include "worker/engine/layout.h"
 #include "worker/weights/provider.h"
 
 struct ctw_forward {
@@ -30,14 +30,6 @@ struct ctw_forward {
     int32_t *targets;   /* [pass]: the targets of these rows */
     struct ctw_head_result *results; /* [pass] */
     float *cos_sin[CTW_MAX_ROPES];   /* [longest, rot_dim] */
-};
-
-/* Tokens tok0 .. tok0+n_tok-1 of the pass, and the rows for their keys and values. */
-struct ctw_chunk {
-    int64_t tok0, n_tok;
-    int64_t kv_row; /* row of the first token's key; the rows before it hold earlier keys */
-    const struct ctw_attn_seq *seqs; /* q_row counts from tok0 */
-    int64_t n_seqs;
 };
 
 /* Allocates the buffers. The model and the backend must outlive *out. */

@@ -6,14 +6,7 @@
 #ifndef CTW_WORKER_PASS_H
 #define CTW_WORKER_PASS_H
 
-#include "worker/engine/engine.h"
 #include "worker/engine/forward.h"
-
-/* The number of tokens of a sequence that the model reads: all but the last target. */
-static inline int64_t ctw_seq_inputs(const struct ctw_seq *seq)
-{
-    return seq->n_tok - 1;
-}
 
 /*
  * Scores seqs[0 .. n_seqs-1], whose inputs together fit f's plan. On CTW_OK every logprob, greedy,
@@ -21,8 +14,7 @@ static inline int64_t ctw_seq_inputs(const struct ctw_seq *seq)
  * adds to progress->tok_done, and calls the hooks (NULL: none) after every chunk.
  */
 enum ctw_status ctw_pass_run(struct ctw_forward *f, struct ctw_provider *provider,
-                             struct ctw_seq *seqs, int64_t n_seqs,
-                             const struct ctw_hooks *hooks, struct ctw_progress *progress,
-                             struct ctw_err *err) CTW_MUST_CHECK;
+                             struct ctw_seq *seqs, int64_t n_seqs, const struct ctw_hooks *hooks,
+                             struct ctw_progress *progress, struct ctw_err *err) CTW_MUST_CHECK;
 
 #endif
