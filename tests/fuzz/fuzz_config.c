@@ -25,7 +25,8 @@ static void check_config(const struct ctw_config *c)
     }
     for (int64_t i = 0; i < c->n_wants; i++)
         fuzz_check(c->wants[i].n >= 1 && c->wants[i].layer < m->n_layers);
-    fuzz_check(isfinite(c->rope.attention_factor) && c->rope.attention_factor > 0);
+    for (int i = 0; i < c->n_ropes; i++)
+        fuzz_check(isfinite(c->rope[i].attention_factor) && c->rope[i].attention_factor > 0);
     fuzz_check(c->unread.text == NULL || strlen(c->unread.text) == c->unread.bytes);
     for (size_t i = 0; i < CTW_COUNT(names); i++) {
         const struct ctw_quant_group *g = NULL;

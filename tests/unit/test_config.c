@@ -94,7 +94,7 @@ static void families_have_their_defaults(void **state)
                          strcmp(c.family->model_type, "qwen2") == 0 ? 3 * m->n_decoders : 0);
         bool phi3 = strcmp(c.family->model_type, "phi3") == 0;
         assert_true(m->norm_eps == (phi3 ? 1e-5f : 1e-6f) && !m->tied);
-        assert_true(m->act == CTW_ACT_SILU && !c.has_dtype && c.rope.theta == 10000.0);
+        assert_true(m->act == CTW_ACT_SILU && !c.has_dtype && c.rope[0].theta == 10000.0);
         ctw_config_close(&c);
     }
 }
@@ -188,7 +188,7 @@ static void a_file_of_transformers_4(void **state)
                  "{\"kv_cache\": 1}}");
     assert_true(c.model->tied && c.has_dtype && c.dtype == CTW_BF16);
     assert_int_equal(c.model->layers[1].head, 64);
-    assert_true(c.rope.theta == 100000.0 && c.model->norm_eps == 1e-05f);
+    assert_true(c.rope[0].theta == 100000.0 && c.model->norm_eps == 1e-05f);
     ctw_config_close(&c);
 }
 
@@ -260,7 +260,7 @@ static void unread_keys_change_nothing(void **state)
         if (rows[i].unread != NULL)
             assert_string_equal(c.unread.text, rows[i].unread);
         bool mistral = strcmp(c.family->model_type, "mistral") == 0;
-        assert_true(!wants(&c, "mlp.gate_proj.bias") && c.rope.theta == 10000.0);
+        assert_true(!wants(&c, "mlp.gate_proj.bias") && c.rope[0].theta == 10000.0);
         for (int l = 1; l <= c.model->n_decoders; l++)
             assert_int_equal(c.model->layers[l].window, mistral ? 4096 : 0);
         ctw_config_close(&c);

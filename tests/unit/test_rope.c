@@ -29,15 +29,24 @@ static uint32_t bits(float f)
     return u;
 }
 
-static enum ctw_status read_text(struct ctw_rope_params *p, const char *text, int64_t max_length,
-                                 struct ctw_err *err)
+static const struct ctw_rope_rules whole = {.head = 128, .theta = 10000.0};
+
+static enum ctw_status read_rules(struct ctw_rope_params *p, const char *text,
+                                  const struct ctw_rope_rules *rules, int64_t max_length,
+                                  struct ctw_err *err)
 {
     struct ctw_json *doc;
     enum ctw_status st = ctw_json_parse(&doc, "config.json", text, strlen(text), 65536, err);
     assert_int_equal(st, CTW_OK);
-    st = ctw_rope_read(p, ctw_json_root(doc), 10000.0, false, max_length, err);
+    st = ctw_rope_read(p, ctw_json_root(doc), rules, max_length, err);
     ctw_json_close(doc);
     return st;
+}
+
+static enum ctw_status read_text(struct ctw_rope_params *p, const char *text, int64_t max_length,
+                                 struct ctw_err *err)
+{
+    return read_rules(p, text, &whole, max_length, err);
 }
 
 static void read_ok(struct ctw_rope_params *p, const char *text, int64_t max_length)
@@ -214,6 +223,75 @@ static void warnings(void **state)
     }
 }
 
+/* Gemma 3's: transformers 4 has flat keys, and 5 an object per layer type, whose own keys win. */
+static const struct ctw_rope_rules full = {
+    .head = 128, .theta = 1e6, .layer_type = "full_attention"};
+static const struct ctw_rope_rules sliding = {.head = 128,
+                                              .theta = 10000.0,
+                                              .theta_key = "rope_local_base_freq",
+                                              .layer_type = "sliding_attention",
+                                              .unscaled = true};
+
+static void several_ropes(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *config;
+        double full_theta, full_factor, sliding_theta, sliding_factor;
+        const char *unread;
+    } rows[] = {
+        {"{}", 1e6, 1, 1e4, 1, NULL},
+        {"{\"rope_theta\": 5e5, \"rope_local_base_freq\": 2e4, \"rope_scaling\": {\"type\": "
+         "\"linear\", \"factor\": 8, \"mscale\": 1}}",
+         5e5, 8, 2e4, 1, "rope_scaling.mscale"},
+        {"{\"rope_parameters\": {\"full_attention\": {\"rope_type\": \"linear\", \"factor\": 8, "
+         "\"rope_theta\": 5e5}, \"sliding_attention\": {\"rope_type\": \"default\", "
+         "\"rope_theta\": 2e4, \"factor\": 8}}}",
+         5e5, 8, 2e4, 1, "rope_parameters.sliding_attention.factor"},
+        {"{\"rope_theta\": 3e5, \"rope_parameters\": {\"full_attention\": {\"rope_theta\": 5e5}, "
+         "\"sliding_attention\": null, \"other_attention\": {\"rope_theta\": 7}, \"rope_theta\": "
+         "9}}",
+         5e5, 1, 1e4, 1, "rope_parameters.other_attention, rope_parameters.rope_theta"},
+        {"{\"rope_theta\": 3e5, \"rope_scaling\": null, \"rope_parameters\": "
+         "{\"sliding_attention\": {\"type\": \"linear\", \"factor\": 2}}}",
+         3e5, 1, 1e4, 2, NULL},
+    };
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        struct ctw_rope_params p[2];
+        struct ctw_unread unread = {0};
+        struct ctw_err err = {0};
+        struct ctw_json *doc;
+        const char *text = rows[i].config;
+        assert_int_equal(read_rules(&p[0], text, &full, 2048, &err), CTW_OK);
+        assert_int_equal(read_rules(&p[1], text, &sliding, 2048, &err), CTW_OK);
+        assert_true(p[0].theta == rows[i].full_theta && p[0].factor == rows[i].full_factor);
+        assert_true(p[1].theta == rows[i].sliding_theta && p[1].factor == rows[i].sliding_factor);
+        assert_int_equal(ctw_json_parse(&doc, "config.json", text, strlen(text), 65536, &err),
+                         CTW_OK);
+        assert_int_equal(ctw_rope_list_unread(p, 2, ctw_json_root(doc), &unread, &err), CTW_OK);
+        if (rows[i].unread == NULL)
+            assert_null(unread.text);
+        else
+            assert_string_equal(unread.text, rows[i].unread);
+        assert_true(ctw_rope_reads(p, 2, "rope_local_base_freq"));
+        assert_false(ctw_rope_reads(p, 1, "rope_local_base_freq"));
+        ctw_unread_close(&unread);
+        ctw_json_close(doc);
+    }
+}
+
+/* An object for all layers is nothing that transformers writes for such a family. */
+static void several_ropes_need_an_object_each(void **state)
+{
+    (void)state;
+    struct ctw_rope_params p;
+    struct ctw_err err = {0};
+    assert_int_equal(
+        read_rules(&p, "{\"rope_parameters\": {\"rope_theta\": 5e5}}", &full, 2048, &err),
+        CTW_EFORMAT);
+    assert_non_null(strstr(err.msg, "rope_parameters: has no object for \"full_attention\""));
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -273,6 +351,8 @@ int main(void)
         cmocka_unit_test(dynamic_is_the_default),
         cmocka_unit_test(both_objects),
         cmocka_unit_test(warnings),
+        cmocka_unit_test(several_ropes),
+        cmocka_unit_test(several_ropes_need_an_object_each),
         cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

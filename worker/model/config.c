@@ -64,11 +64,10 @@ static enum ctw_status find_family(struct ctw_config *c, struct ctw_err *err)
 
 /* ---- keys ---- */
 
-/* Read for every family: here, in rope.c and in quant_config.c. */
+/* Read for every family: here and in quant_config.c. */
 static const char *const common_keys[] = {
-    "architectures",   "model_type",          "dtype",
-    "torch_dtype",     "rope_theta",          "rope_scaling",
-    "rope_parameters", "quantization_config", "compression_config",
+    "architectures", "model_type",          "dtype",
+    "torch_dtype",   "quantization_config", "compression_config",
 };
 
 /*
@@ -129,7 +128,8 @@ static enum ctw_status check_base_keys(const struct ctw_config *c, struct ctw_er
 
 static bool is_read(const struct ctw_config *c, const char *key)
 {
-    if (in_list(common_keys, CTW_COUNT(common_keys), key) || ctw_rope_reads(&c->rope, key))
+    if (in_list(common_keys, CTW_COUNT(common_keys), key) ||
+        ctw_rope_reads(c->rope, c->n_ropes, key))
         return true;
     for (size_t i = 0; i < CTW_COUNT(base_keys); i++)
         if (strcmp(base_keys[i].name, key) == 0)
@@ -146,7 +146,7 @@ static enum ctw_status list_unread(struct ctw_config *c, struct ctw_err *err)
         if (!is_read(c, ctw_json_key(m)))
             st = ctw_unread_add(&c->unread, m, err);
     if (st == CTW_OK)
-        st = ctw_rope_list_unread(&c->rope, root, &c->unread, err);
+        st = ctw_rope_list_unread(c->rope, c->n_ropes, root, &c->unread, err);
     return st == CTW_OK ? ctw_quant_config_list_unread(root, &c->unread, err) : st;
 }
 

@@ -43,7 +43,9 @@ struct ctw_config {
     int64_t *windows; /* ctw_key_windows() */
     bool has_dtype;
     enum ctw_dtype dtype;
-    struct ctw_rope_params rope;
+    int n_ropes; /* the RoPEs that the family has read, and their indices in the model */
+    struct ctw_rope_params rope[CTW_MAX_ROPES];
+    int rope_index[CTW_MAX_ROPES];
     struct ctw_quant_config quant;
     struct ctw_unread unread;
 };

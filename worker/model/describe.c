@@ -131,32 +131,6 @@ static void want_vector(struct ctw_config *c, int layer, enum ctw_vector_role ro
 
 /* ---- the model ---- */
 
-static void describe_rope(struct ctw_config *c, const struct ctw_model_rules *rules)
-{
-    struct ctw_model *m = c->model;
-    if (c->status == CTW_OK)
-        c->status = ctw_rope_read(&c->rope, ctw_json_root(c->doc), rules->rope_theta,
-                                  rules->partial_rotary, m->max_length, &c->err);
-    int rot_dim = (int)((double)rules->head * c->rope.partial_factor);
-    if (c->status == CTW_OK && (rot_dim < 2 || rot_dim % 2 != 0))
-        c->status = ctw_fail(&c->err, CTW_EUNSUP,
-                             "%s: partial_rotary_factor: %g of %" PRId64
-                             " elements is not an even number of elements",
-                             c->file, c->rope.partial_factor, rules->head);
-    if (c->status != CTW_OK)
-        return;
-    struct ctw_rope *r = &m->rope[m->n_ropes++];
-    r->pairing = CTW_ROPE_HALVES;
-    r->rot_dim = rot_dim;
-    r->scale = (float)c->rope.attention_factor;
-    r->inv_freq = ctw_calloc((size_t)rot_dim / 2, sizeof(float));
-    if (r->inv_freq == NULL)
-        c->status = ctw_fail(&c->err, CTW_ENOMEM, "out of memory for the model's description");
-    else
-        ctw_rope_frequencies(&c->rope, rot_dim, r->inv_freq);
-    m->length_limit = c->rope.type == CTW_ROPE_DYNAMIC ? m->max_length : 0;
-}
-
 void ctw_describe_model(struct ctw_config *c, const struct ctw_sizes *s,
                         const struct ctw_model_rules *rules)
 {
@@ -171,7 +145,6 @@ void ctw_describe_model(struct ctw_config *c, const struct ctw_sizes *s,
     m->embed_scale = 1.0f;
     m->head_scale = 1.0f;
     m->head_softcap = 0.0f;
-    describe_rope(c, rules);
     if (c->status != CTW_OK)
         return;
     m->layers = ctw_calloc((size_t)s->n_layers + 2, sizeof(*m->layers));
@@ -220,7 +193,7 @@ void ctw_describe_attention(struct ctw_config *c, int64_t i, const struct ctw_at
     l->n_kv = (int)a->n_kv;
     l->head = (int)a->head;
     l->window = a->window;
-    l->rope = 0;
+    l->rope = a->rope;
     l->attn_scale = (float)(1 / sqrt((double)a->head));
     if (a->fused) {
         want_matrix(c, i, CTW_M_QKV, "self_attn.qkv_proj", q + 2 * kv, hidden);

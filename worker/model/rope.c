@@ -95,20 +95,26 @@ static enum ctw_status check_members(const struct ctw_json_node *node, struct ct
     return CTW_OK;
 }
 
-/* Reads a number that may be in the RoPE object or at the top level (transformers 4). If it is in
- * both, the two must be equal. */
-static enum ctw_status read_either(double *out, const struct ctw_json_node *root,
-                                   const struct ctw_json_node *object, const char *key,
-                                   struct ctw_err *err)
+/* Where a RoPE's parameters are. */
+struct place {
+    const struct ctw_json_node *root;
+    const struct ctw_json_node *object; /* NULL: only at the top level */
+    bool own; /* the object is one layer type's, and root's keys are only defaults for it */
+};
+
+/* Reads a number that may be in the RoPE object or at the top level (transformers 4), there as
+ * top_key. If it is in both, the two must be equal. */
+static enum ctw_status read_either(double *out, const struct place *at, const char *key,
+                                   const char *top_key, struct ctw_err *err)
 {
     double top = NAN, inner = NAN;
-    enum ctw_status st = ctw_json_read_double(root, key, CTW_JSON_OPTIONAL, &top, err);
-    if (st == CTW_OK && object != NULL)
-        st = ctw_json_read_double(object, key, CTW_JSON_OPTIONAL, &inner, err);
+    enum ctw_status st = ctw_json_read_double(at->root, top_key, CTW_JSON_OPTIONAL, &top, err);
+    if (st == CTW_OK && at->object != NULL)
+        st = ctw_json_read_double(at->object, key, CTW_JSON_OPTIONAL, &inner, err);
     if (st != CTW_OK)
         return st;
-    if (!isnan(top) && !isnan(inner) && top != inner)
-        return ctw_json_fail(ctw_json_get(root, key), err, CTW_EFORMAT,
+    if (!isnan(top) && !isnan(inner) && top != inner && !at->own)
+        return ctw_json_fail(ctw_json_get(at->root, top_key), err, CTW_EFORMAT,
                              "found %g, and %g in the RoPE parameters; transformers' versions "
                              "differ in which they use: remove one",
                              top, inner);
@@ -182,50 +188,72 @@ static enum ctw_status read_yarn(struct ctw_rope_params *p, const struct ctw_jso
     return st;
 }
 
-static enum ctw_status read_original_length(double *out, const struct ctw_json_node *root,
-                                            const struct ctw_json_node *node, struct ctw_err *err)
+static enum ctw_status read_original_length(double *out, const struct place *at,
+                                            struct ctw_err *err)
 {
-    enum ctw_status st = read_either(out, root, node, "original_max_position_embeddings", err);
-    return st == CTW_OK ? positive(root, "original_max_position_embeddings", *out, 0, err) : st;
+    static const char key[] = "original_max_position_embeddings";
+    enum ctw_status st = read_either(out, at, key, key, err);
+    return st == CTW_OK ? positive(at->root, key, *out, 0, err) : st;
 }
 
-/* Reads root with the parameters in `node`; NULL: none. */
-static enum ctw_status read_with(struct ctw_rope_params *out, const struct ctw_json_node *root,
-                                 const struct ctw_json_node *node, double default_theta,
-                                 bool partial, int64_t max_length, struct ctw_err *err)
+static const char *theta_key(const struct ctw_rope_rules *rules)
 {
+    return rules->theta_key != NULL ? rules->theta_key : "rope_theta";
+}
+
+static const char *partial_key(const struct ctw_rope_rules *rules)
+{
+    return rules->partial_key != NULL ? rules->partial_key : "partial_rotary_factor";
+}
+
+static enum ctw_status read_partial(struct ctw_rope_params *p, const struct place *at,
+                                    struct ctw_err *err)
+{
+    const char *key = partial_key(&p->rules);
+    bool whole = p->rules.partial_key == NULL;
+    enum ctw_status st = CTW_OK;
+    p->partial_factor = p->rules.partial != 0 ? p->rules.partial : 1;
+    if (!whole || p->type != CTW_ROPE_DEFAULT)
+        st = read_either(&p->partial_factor, at, "partial_rotary_factor", key, err);
+    if (st == CTW_OK && p->type != CTW_ROPE_DEFAULT && p->partial_factor != 1.0)
+        st = ctw_json_fail(at->root, err, CTW_EUNSUP,
+                           "%s: found %g, expected 1: rotating part of each head is not supported "
+                           "for this family",
+                           key, p->partial_factor);
+    if (st == CTW_OK && (p->partial_factor <= 0 || p->partial_factor > 1))
+        st = ctw_json_fail(at->root, err, CTW_EFORMAT,
+                           "%s: found %g, expected more than 0 and at most 1", key,
+                           p->partial_factor);
+    return st;
+}
+
+static enum ctw_status read_place(struct ctw_rope_params *out, const struct place *at,
+                                  const struct ctw_rope_rules *rules, int64_t max_length,
+                                  struct ctw_err *err)
+{
+    const struct ctw_json_node *node = at->object;
     unsigned used = USED_DEFAULT;
-    *out = (struct ctw_rope_params){.type = CTW_ROPE_DEFAULT,
-                                    .theta = default_theta,
+    *out = (struct ctw_rope_params){.rules = *rules,
+                                    .type = CTW_ROPE_DEFAULT,
+                                    .theta = rules->theta,
                                     .factor = 1,
                                     .original_length = (double)max_length,
-                                    .attention_factor = 1,
-                                    .partial = partial,
-                                    .partial_factor = 1};
+                                    .attention_factor = 1};
     enum ctw_status st = CTW_OK;
     if (node != NULL)
         st = read_type(out, node, &used, err);
     if (st == CTW_OK && node != NULL)
         st = check_members(node, err);
     if (st == CTW_OK)
-        st = read_either(&out->theta, root, node, "rope_theta", err);
+        st = read_either(&out->theta, at, "rope_theta", theta_key(rules), err);
     if (st == CTW_OK)
-        st = positive(root, "rope_theta", out->theta, 1, err);
-    if (st == CTW_OK && (partial || out->type != CTW_ROPE_DEFAULT))
-        st = read_either(&out->partial_factor, root, node, "partial_rotary_factor", err);
-    if (st == CTW_OK && out->type != CTW_ROPE_DEFAULT && out->partial_factor != 1.0)
-        st = ctw_json_fail(root, err, CTW_EUNSUP,
-                           "partial_rotary_factor: found %g, expected 1: rotating part of each "
-                           "head is not supported for this family",
-                           out->partial_factor);
-    if (st == CTW_OK && (out->partial_factor <= 0 || out->partial_factor > 1))
-        st = ctw_json_fail(root, err, CTW_EFORMAT,
-                           "partial_rotary_factor: found %g, expected more than 0 and at most 1",
-                           out->partial_factor);
+        st = positive(at->root, theta_key(rules), out->theta, 1, err);
+    if (st == CTW_OK)
+        st = read_partial(out, at, err);
     if (st != CTW_OK || out->type == CTW_ROPE_DEFAULT)
         return st;
     if (st == CTW_OK && (used & (USED_LLAMA3 | USED_YARN)) != 0)
-        st = read_original_length(&out->original_length, root, node, err);
+        st = read_original_length(&out->original_length, at, err);
     if (st != CTW_OK)
         return st;
     const struct ctw_json_node *factor = ctw_json_get(node, "factor");
@@ -242,16 +270,41 @@ static enum ctw_status read_with(struct ctw_rope_params *out, const struct ctw_j
     return st;
 }
 
-/* The object `name`; NULL: absent or empty. */
-static enum ctw_status find_object(const struct ctw_json_node *root, const char *name,
-                                   const struct ctw_json_node **out, struct ctw_err *err)
+/* Has rope_parameters an object per layer type? */
+static bool is_by_layer_type(const struct ctw_json_node *object, const char *layer_type)
 {
-    *out = NULL;
+    if (ctw_json_get(object, layer_type) != NULL)
+        return true;
+    for (const struct ctw_json_node *m = ctw_json_first(object); m != NULL; m = ctw_json_next(m))
+        if (ctw_json_type(m) == CTW_JSON_OBJECT)
+            return true;
+    return false;
+}
+
+/* The RoPE's parameters in root's object `name`; at->object NULL: none there. */
+static enum ctw_status find_place(struct place *at, const struct ctw_json_node *root,
+                                  const char *name, const struct ctw_rope_rules *rules,
+                                  struct ctw_err *err)
+{
+    const struct ctw_json_node *object = NULL;
+    *at = (struct place){.root = root};
     enum ctw_status st =
-        ctw_json_read_node(root, name, CTW_JSON_OPTIONAL, CTW_JSON_OBJECT, out, err);
-    if (st == CTW_OK && *out != NULL && ctw_json_count(*out) == 0)
-        *out = NULL;
-    return st;
+        ctw_json_read_node(root, name, CTW_JSON_OPTIONAL, CTW_JSON_OBJECT, &object, err);
+    if (st != CTW_OK || object == NULL || ctw_json_count(object) == 0)
+        return st;
+    if (rules->layer_type != NULL && is_by_layer_type(object, rules->layer_type)) {
+        at->own = true;
+        return ctw_json_read_node(object, rules->layer_type, CTW_JSON_OPTIONAL, CTW_JSON_OBJECT,
+                                  &at->object, err);
+    }
+    if (rules->layer_type != NULL && strcmp(name, "rope_parameters") == 0)
+        return ctw_json_fail(object, err, CTW_EFORMAT,
+                             "has no object for \"%s\"; expected one per layer type, as "
+                             "transformers writes it for this family",
+                             rules->layer_type);
+    if (!rules->unscaled)
+        at->object = object;
+    return CTW_OK;
 }
 
 static bool equal(const struct ctw_rope_params *a, const struct ctw_rope_params *b)
@@ -277,11 +330,11 @@ CTW_PRINTF(2, 3) static void warn(const struct ctw_json_node *node, const char *
 }
 
 /* Warns of ambiguous YaRN parameters, which we read as transformers does. */
-static enum ctw_status warn_yarn(const struct ctw_rope_params *p, const struct ctw_json_node *root,
-                                 const struct ctw_json_node *node, int64_t max_length,
-                                 struct ctw_err *err)
+static enum ctw_status warn_yarn(const struct ctw_rope_params *p, const struct place *at,
+                                 int64_t max_length, struct ctw_err *err)
 {
     static const char original[] = "original_max_position_embeddings";
+    const struct ctw_json_node *node = at->object;
     double extra = 1, ratio = (double)max_length / p->original_length;
     bool finetuned = false;
     enum ctw_status st = ctw_json_read_double(node, "attn_factor", CTW_JSON_OPTIONAL, &extra, err);
@@ -297,7 +350,7 @@ static enum ctw_status warn_yarn(const struct ctw_rope_params *p, const struct c
         warn(ctw_json_get(node, "finetuned"),
              "ignored as in transformers; in YaRN's own code it only changes how frequencies "
              "depend on a text's length, which they do not here");
-    bool given = ctw_json_has(node, original) || ctw_json_has(root, original);
+    bool given = ctw_json_has(node, original) || ctw_json_has(at->root, original);
     if (given && p->factor != ratio)
         warn(ctw_json_get(node, "factor"),
              "%g is used, although max_position_embeddings / %s is %g; transformers before 4.56 "
@@ -307,57 +360,106 @@ static enum ctw_status warn_yarn(const struct ctw_rope_params *p, const struct c
 }
 
 enum ctw_status ctw_rope_read(struct ctw_rope_params *out, const struct ctw_json_node *root,
-                              double default_theta, bool partial, int64_t max_length,
+                              const struct ctw_rope_rules *rules, int64_t max_length,
                               struct ctw_err *err)
 {
     /* The names of transformers 4 and 5. */
-    const struct ctw_json_node *old, *now = NULL;
+    struct place old, now;
     struct ctw_rope_params other;
-    enum ctw_status st = find_object(root, "rope_scaling", &old, err);
+    enum ctw_status st = find_place(&old, root, "rope_scaling", rules, err);
     if (st == CTW_OK)
-        st = find_object(root, "rope_parameters", &now, err);
-    const struct ctw_json_node *node = old != NULL ? old : now;
-    if (st == CTW_OK)
-        st = read_with(out, root, node, default_theta, partial, max_length, err);
-    if (st == CTW_OK && old != NULL && now != NULL) {
-        st = read_with(&other, root, now, default_theta, partial, max_length, err);
+        st = find_place(&now, root, "rope_parameters", rules, err);
+    if (st != CTW_OK)
+        return st;
+    const struct place *at = old.object != NULL ? &old : &now;
+    st = read_place(out, at, rules, max_length, err);
+    if (st == CTW_OK && old.object != NULL && now.object != NULL) {
+        st = read_place(&other, &now, rules, max_length, err);
         if (st == CTW_OK && !equal(out, &other))
-            st = ctw_json_fail(old, err, CTW_EFORMAT,
+            st = ctw_json_fail(old.object, err, CTW_EFORMAT,
                                "found in addition to rope_parameters, and the two differ; "
                                "transformers' versions differ in which they use: remove one");
     }
     if (st == CTW_OK && out->type == CTW_ROPE_YARN)
-        st = warn_yarn(out, root, node, max_length, err);
+        st = warn_yarn(out, at, max_length, err);
     return st;
 }
 
-static unsigned uses(const struct ctw_rope_params *p)
+/* ---- keys that are read ---- */
+
+static bool reads(const struct ctw_rope_params *p, const char *key)
 {
-    return types[p->type].used | (p->partial ? USED_PARTIAL : 0);
+    unsigned partial = p->rules.partial_key != NULL ? USED_PARTIAL : 0;
+    return is_used(key, types[p->type].used | partial);
 }
 
-bool ctw_rope_reads(const struct ctw_rope_params *p, const char *key)
+bool ctw_rope_reads(const struct ctw_rope_params *p, int n, const char *key)
 {
-    static const char *const top[] = {"rope_theta", "partial_rotary_factor",
-                                      "original_max_position_embeddings"};
-    for (size_t i = 0; i < CTW_COUNT(top); i++)
-        if (strcmp(key, top[i]) == 0)
-            return is_used(key, uses(p));
+    static const char original[] = "original_max_position_embeddings";
+    for (int i = 0; i < n; i++)
+        if (strcmp(key, "rope_scaling") == 0 || strcmp(key, "rope_parameters") == 0 ||
+            strcmp(key, theta_key(&p[i].rules)) == 0 ||
+            (strcmp(key, partial_key(&p[i].rules)) == 0 && reads(&p[i], "partial_rotary_factor")) ||
+            (strcmp(key, original) == 0 && reads(&p[i], original)))
+            return true;
     return false;
 }
 
-enum ctw_status ctw_rope_list_unread(const struct ctw_rope_params *p,
+/* Where a member of rope_scaling or rope_parameters is. */
+struct member_place {
+    bool by_layer_type;     /* the object has an object per layer type */
+    const char *layer_type; /* the member is in this one; NULL: in none */
+};
+
+/* Does one of the RoPEs read the member `key`; NULL: any member there? */
+static bool any_reads(const struct ctw_rope_params *p, int n, struct member_place at,
+                      const char *key)
+{
+    for (int i = 0; i < n; i++) {
+        const struct ctw_rope_rules *rules = &p[i].rules;
+        bool here = rules->layer_type == NULL || !at.by_layer_type
+                        ? at.layer_type == NULL && !rules->unscaled
+                        : at.layer_type != NULL && strcmp(at.layer_type, rules->layer_type) == 0;
+        if (here && (key == NULL || reads(&p[i], key)))
+            return true;
+    }
+    return false;
+}
+
+static enum ctw_status list_unread(const struct ctw_rope_params *p, int n,
+                                   const struct ctw_json_node *object, struct ctw_unread *unread,
+                                   struct ctw_err *err)
+{
+    enum ctw_status st = CTW_OK;
+    struct member_place flat = {0};
+    for (int i = 0; i < n; i++)
+        flat.by_layer_type |=
+            p[i].rules.layer_type != NULL && is_by_layer_type(object, p[i].rules.layer_type);
+    for (const struct ctw_json_node *m = ctw_json_first(object); m != NULL && st == CTW_OK;
+         m = ctw_json_next(m)) {
+        struct member_place own = {flat.by_layer_type, ctw_json_key(m)};
+        const struct ctw_json_node *inner = NULL;
+        if (any_reads(p, n, own, NULL))
+            inner = ctw_json_first(m);
+        else if (!any_reads(p, n, flat, ctw_json_key(m)))
+            st = ctw_unread_add(unread, m, err);
+        for (; inner != NULL && st == CTW_OK; inner = ctw_json_next(inner))
+            if (!any_reads(p, n, own, ctw_json_key(inner)))
+                st = ctw_unread_add(unread, inner, err);
+    }
+    return st;
+}
+
+enum ctw_status ctw_rope_list_unread(const struct ctw_rope_params *p, int n,
                                      const struct ctw_json_node *root, struct ctw_unread *unread,
                                      struct ctw_err *err)
 {
     static const char *const objects[] = {"rope_scaling", "rope_parameters"};
     enum ctw_status st = CTW_OK;
-    for (size_t i = 0; i < CTW_COUNT(objects); i++) {
+    for (size_t i = 0; i < CTW_COUNT(objects) && n > 0; i++) {
         const struct ctw_json_node *object = ctw_json_get(root, objects[i]);
-        const struct ctw_json_node *m = object != NULL ? ctw_json_first(object) : NULL;
-        for (; m != NULL && st == CTW_OK; m = ctw_json_next(m))
-            if (!is_used(ctw_json_key(m), uses(p)))
-                st = ctw_unread_add(unread, m, err);
+        if (st == CTW_OK && object != NULL)
+            st = list_unread(p, n, object, unread, err);
     }
     return st;
 }

@@ -7,6 +7,7 @@
 
 #include <stdint.h>
 
+#include "kernels/operations.h"
 #include "worker/checkpoint/unread.h"
 
 enum ctw_rope_type {
@@ -19,7 +20,21 @@ enum ctw_rope_type {
     CTW_ROPE_YARN
 };
 
+/* How a family says one of its RoPEs. Strings are literals: they are not copied. */
+struct ctw_rope_rules {
+    int64_t head; /* elements of the heads that it rotates */
+    enum ctw_rope_pairing pairing;
+    double theta;            /* transformers' default */
+    const char *theta_key;   /* at the top level; NULL: "rope_theta" */
+    const char *layer_type;  /* the layers' name in transformers 5's rope_parameters, which has an
+                                object per layer type; NULL: one RoPE for all layers */
+    bool unscaled;           /* transformers 4's rope_scaling is for another layer type */
+    const char *partial_key; /* at the top level, the rotated share of each head; NULL: all of it */
+    double partial;          /* transformers' default for it; 0: 1 */
+};
+
 struct ctw_rope_params {
+    struct ctw_rope_rules rules;
     enum ctw_rope_type type;
     double theta;
     double factor; /* all types but default */
@@ -31,24 +46,23 @@ struct ctw_rope_params {
     double beta_fast, beta_slow;
     double attention_factor; /* factor of cosines and sines; 1 for the other types */
     bool truncate;
-    bool partial;          /* the family rotates a part of each head: */
-    double partial_factor; /* its share; else 1 */
+    double partial_factor; /* the rotated share of each head */
 };
 
 /*
- * Reads root's rope_theta, rope_scaling, rope_parameters, and, if the type uses them,
- * partial_rotary_factor and original_max_position_embeddings. partial: the family's class rotates
- * the share partial_rotary_factor of each head (other classes ignore the key for type default).
- * CTW_EUNSUP: the message names the type or key that is not supported.
+ * Reads root's rope_scaling, rope_parameters, theta, and, if the type uses them, the partial factor
+ * and original_max_position_embeddings. (Classes that rotate whole heads ignore
+ * partial_rotary_factor for type default.) CTW_EUNSUP: the message names the type or key that is
+ * not supported.
  */
 enum ctw_status ctw_rope_read(struct ctw_rope_params *out, const struct ctw_json_node *root,
-                              double default_theta, bool partial, int64_t max_length,
+                              const struct ctw_rope_rules *rules, int64_t max_length,
                               struct ctw_err *err) CTW_MUST_CHECK;
 
-/* Does this type read `key` of root (other than rope_scaling and rope_parameters)? */
-bool ctw_rope_reads(const struct ctw_rope_params *p, const char *key) CTW_MUST_CHECK;
-/* Adds the members of rope_scaling and rope_parameters that this type does not read. */
-enum ctw_status ctw_rope_list_unread(const struct ctw_rope_params *p,
+/* Does one of the n RoPEs read `key` of root? */
+bool ctw_rope_reads(const struct ctw_rope_params *p, int n, const char *key) CTW_MUST_CHECK;
+/* Adds the members of rope_scaling and rope_parameters that none of the n RoPEs reads. */
+enum ctw_status ctw_rope_list_unread(const struct ctw_rope_params *p, int n,
                                      const struct ctw_json_node *root, struct ctw_unread *unread,
                                      struct ctw_err *err) CTW_MUST_CHECK;
 

@@ -75,21 +75,25 @@ int64_t ctw_key_head_dim(struct ctw_config *c, const struct ctw_sizes *s, int64_
 
 /* What differs between such models, beside sizes. */
 struct ctw_model_rules {
-    int64_t head;    /* elements of a head */
-    double norm_eps; /* transformers' defaults */
-    double rope_theta;
-    bool partial_rotary; /* partial_rotary_factor's share of each head is rotated */
+    double norm_eps; /* transformers' default */
 };
 
 /*
- * Begins the model: reads hidden_act, rms_norm_eps, tie_word_embeddings and RoPE's keys, and
- * describes the embedding, the final norm and the head.
+ * Begins the model: reads hidden_act, rms_norm_eps and tie_word_embeddings, and describes the
+ * embedding, the final norm and the head.
  */
 void ctw_describe_model(struct ctw_config *c, const struct ctw_sizes *s,
                         const struct ctw_model_rules *rules);
 
+/*
+ * Reads a RoPE's keys (rope.h), adds it to the model, unless the model has an equal one, and
+ * returns its index, for the layers that use it. After ctw_describe_model(). (describe_rope.c)
+ */
+int ctw_describe_rope(struct ctw_config *c, const struct ctw_rope_rules *rules);
+
 struct ctw_attention {
     int64_t n_head, n_kv, head, window;
+    int rope; /* an index of ctw_describe_rope(); -1: none */
     bool qkv_bias, o_bias;
     bool fused;      /* qkv_proj: the rows of q, then k, then v; without bias */
     bool head_norms; /* RMS norms of each query and key head */

@@ -15,14 +15,15 @@ static void describe(struct ctw_config *c)
     int64_t head = ctw_key_head_dim(c, &s, 128, CTW_NULL_REFUSED);
     bool bias = ctw_key_bool(c, "attention_bias", false);
     const int64_t *windows = qwen_windows(c, s.n_layers);
-    ctw_describe_model(
-        c, &s, &(struct ctw_model_rules){.head = head, .norm_eps = 1e-6, .rope_theta = 10000.0});
+    ctw_describe_model(c, &s, &(struct ctw_model_rules){.norm_eps = 1e-6});
+    int rope = ctw_describe_rope(c, &(struct ctw_rope_rules){.head = head, .theta = 10000.0});
     for (int64_t i = 0; i < s.n_layers; i++) {
         ctw_describe_norms(c, i);
         ctw_describe_attention(c, i,
                                &(struct ctw_attention){.n_head = s.n_head,
                                                        .n_kv = s.n_kv,
                                                        .head = head,
+                                                       .rope = rope,
                                                        .window = windows[i],
                                                        .qkv_bias = bias,
                                                        .o_bias = bias,
