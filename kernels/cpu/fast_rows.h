@@ -208,6 +208,33 @@ static void pack_stored(enum mode mode, float *dst, const struct ctw_shard *s, i
         pack_columns(dst, rows, w->k, n);
 }
 
+/*
+ * Packs n_rows <= NR rows from `row` on of a dense_transposed weight: they are stored side by side,
+ * column after column, as the panel needs them.
+ */
+static void pack_transposed(enum mode mode, float *dst, const struct ctw_shard *s, int64_t row,
+                            int64_t n_rows, enum ctw_dtype dtype)
+{
+    const struct ctw_weight *w = s->weight;
+    const bool ready = mode == FLOATS && (dtype == CTW_F32 || dtype == w->dtype);
+    float values[NR];
+    uint16_t half[NR];
+    if (n_rows < NR || (mode == PAIRS && w->k % 2 != 0))
+        memset(dst, 0, (size_t)(n_words(mode, w->k) * NR) * sizeof(*dst));
+    for (int64_t c = 0; c < w->k; c++) {
+        const void *src = at(s->data->part[CTW_PART_VALUES], w->dtype, c * w->n + row);
+        float *to = dst + c / (mode == PAIRS ? 2 : 1) * NR;
+        widen(ready ? to : values, src, w->dtype, n_rows);
+        if (ready)
+            continue;
+        narrow(half, dtype, values, n_rows);
+        if (mode == FLOATS)
+            widen(to, half, dtype, n_rows);
+        for (int64_t r = 0; r < n_rows && mode == PAIRS; r++)
+            memcpy((uint16_t *)(to + r) + c % 2, &half[r], sizeof(half[r]));
+    }
+}
+
 /* Row `row`, columns col0 .. col0+n-1, as words of the activations' dtype; n <= SPAN. */
 static void weight_words(enum mode mode, float *words, const struct ctw_shard *s, int64_t row,
                          int64_t col0, int64_t n, enum ctw_dtype dtype)
@@ -252,6 +279,11 @@ static void decode_panel(enum mode mode, float *dst, float *tmp, const struct ct
         while (row[r] >= shard[r]->n)
             row[r] -= shard[r]++->n;
         row[r] += shard[r]->row0;
+    }
+    if (shard[n_rows - 1] == shard[0] &&
+        shard[0]->weight->format->id == CTW_FORMAT_dense_transposed) {
+        pack_transposed(mode, dst, shard[0], row[0], n_rows, dtype);
+        return;
     }
     memset(tmp + n_rows * SPAN, 0, (size_t)(NR - n_rows) * SPAN * sizeof(*tmp));
     int64_t c = 0;

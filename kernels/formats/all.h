@@ -10,6 +10,7 @@
 #define CTW_KERNELS_FORMATS_ALL_H
 
 #include "kernels/formats/dense/decode.h"
+#include "kernels/formats/dense_transposed/decode.h"
 #include "kernels/formats/nvfp4/decode.h"
 #include "kernels/formats/pack_quantized/decode.h"
 

@@ -36,6 +36,8 @@ enum { CTW_MAX_DIMS = 4 };
 /* One tensor of a weight, as found in the file; n_dims -1: absent. */
 struct ctw_part {
     enum ctw_dtype dtype;
+    bool transposed; /* VALUES: the module (a Conv1D) stores [k, n]. No file says so; the caller
+                        sets it. */
     int n_dims;
     int64_t shape[CTW_MAX_DIMS];
     size_t bytes;
@@ -99,7 +101,7 @@ typedef void ctw_decode_fn(const struct ctw_weight *w, const struct ctw_weight_d
 
 struct ctw_format {
     enum ctw_format_id id; /* index in ctw_formats[] and in the backends' decoder tables */
-    const char *name;      /* as in quantization_config's "format" */
+    const char *name;      /* as in quantization_config's "format", if that can name it */
     /*
      * Do these parts, by presence and dtype, belong to this format? (The stored tensors decide; the
      * configuration is checked against them afterwards.)
@@ -152,6 +154,12 @@ const char *ctw_part_text(const struct ctw_part *part, char *buf, size_t bytes);
  */
 void ctw_weight_decode(const struct ctw_weight *w, const struct ctw_weight_data *data, int64_t row0,
                        int64_t n_rows, enum ctw_dtype dtype, void *dst, int64_t ld);
+
+/* Are the values themselves stored, and not codes for them? */
+static inline bool ctw_weight_is_dense(const struct ctw_weight *w)
+{
+    return w->format->id == CTW_FORMAT_dense || w->format->id == CTW_FORMAT_dense_transposed;
+}
 
 /* Total bytes of all parts. */
 size_t ctw_weight_bytes(const struct ctw_weight *w);

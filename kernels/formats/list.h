@@ -8,6 +8,7 @@
 
 #define CTW_FORMATS(X)                                                                             \
     X(dense)                                                                                       \
+    X(dense_transposed)                                                                            \
     X(pack_quantized)                                                                              \
     X(nvfp4)
 

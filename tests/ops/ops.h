@@ -142,6 +142,9 @@ enum weight_kind {
     W_BF16,
     W_F16,
     W_F32,
+    W_BF16_TRANSPOSED,
+    W_F16_TRANSPOSED,
+    W_F32_TRANSPOSED,
     W_INT4,      /* pack-quantized, group 32, bf16 scales; k must be a multiple of 32 */
     W_INT8_ZERO, /* pack-quantized, 8 bits, a scale and zero point for each row, fp16 scales */
     W_INT3,      /* pack-quantized, 3 bits, a scale for each row */
@@ -200,6 +203,10 @@ UNUSED_OK static void weight_open(struct test_weight *t, enum weight_kind kind, 
     if (kind <= W_F32) {
         args.present = false;
         set_part(t, CTW_PART_VALUES, dense[kind], n, k);
+    } else if (kind <= W_F32_TRANSPOSED) {
+        args.present = false;
+        set_part(t, CTW_PART_VALUES, dense[kind - W_BF16_TRANSPOSED], k, n);
+        t->w.part[CTW_PART_VALUES].transposed = true;
     } else if (kind == W_NVFP4) {
         args = (struct ctw_quant_args){.present = true,
                                        .num_bits = 4,
@@ -255,9 +262,8 @@ UNUSED_OK static void weight_close(struct test_weight *t);
 UNUSED_OK static void weights_fuse(struct test_weight *w, struct ctw_shard *shards, int n,
                                    int64_t k)
 {
-    enum weight_kind kind = rng_below(2) == 0             ? W_BF16
-                            : weight_possible(W_NVFP4, k) ? W_NVFP4
-                                                          : W_INT8_ZERO;
+    static const enum weight_kind kinds[] = {W_BF16, W_BF16_TRANSPOSED, W_INT8_ZERO, W_NVFP4};
+    enum weight_kind kind = kinds[rng_below(weight_possible(W_NVFP4, k) ? 4 : 3)];
     int64_t total = 0;
     for (int i = 0; i < n; i++) {
         total += shards[i].n;

@@ -51,7 +51,7 @@ static void start(struct made *m, int64_t n, int64_t k, struct ctw_quant_args ar
     memset(m, 0, sizeof(*m));
     memset(&m->w, 0xa5, sizeof(m->w)); /* check() must fill every field */
     for (int i = 0; i < CTW_N_PARTS; i++)
-        m->w.part[i].n_dims = -1;
+        m->w.part[i] = (struct ctw_part){.n_dims = -1};
     m->w.n = n;
     m->w.k = k;
     m->args = args;
@@ -317,17 +317,19 @@ static void nvfp4_keeps_minus_zero(void **state)
     finish(&m);
 }
 
-/* All significands of a scale over all of a global scale's, and all codes over some with exponents. */
+/* All significands of a scale over all of a global scale's, and all codes over some with exponents.
+ */
 static void nvfp4_scales_divide_without_dividing(void **state)
 {
     (void)state;
-    static const float globals[] = {0x1p-60f, 0x1.fffffep-60f, 3.7e-5f,  1,
-                                    37.3f,    2688,            53760.1f, 0x1p60f};
+    static const float globals[] = {0x1p-60f, 0x1.fffffep-60f, 3.7e-5f, 1, 37.3f,
+                                    2688,     53760.1f,        0x1p60f};
     int64_t n_wrong = 0;
     for (uint32_t mantissa = 0; mantissa < 1u << 23; mantissa++) {
         float global = ctw_bits_to_f32(0x3f800000u | mantissa), inverse = 1 / global;
         for (uint8_t code = 0x38; code < 0x40; code++) { /* 1 .. 1.875 */
-            float want = ctw_e4m3_to_f32(code) / global, got = ctw_nvfp4_scale(code, global, inverse);
+            float want = ctw_e4m3_to_f32(code) / global,
+                  got = ctw_nvfp4_scale(code, global, inverse);
             n_wrong += ctw_f32_to_bits(got) != ctw_f32_to_bits(want);
         }
     }
@@ -363,6 +365,41 @@ static void dense_is_widened_exactly(void **state)
         finish(&m);
     }
     free(out);
+}
+
+/* A dense weight [n, k] stored as [k, n], all values different. */
+static void make_transposed(struct made *m, enum ctw_dtype dtype, int64_t n, int64_t k)
+{
+    start(m, n, k, (struct ctw_quant_args){.present = false});
+    uint8_t *values = add_part(m, CTW_PART_VALUES, dtype, 2, k, n);
+    m->w.part[CTW_PART_VALUES].transposed = true;
+    for (int64_t i = 0; i < n * k; i++)
+        ctw_store_float(values, dtype, i, (float)(i - 100));
+}
+
+static void transposed_rows_are_stored_columns(void **state)
+{
+    (void)state;
+    enum { N = 3, K = 300 };
+    static const enum ctw_dtype dtypes[] = {CTW_BF16, CTW_F16, CTW_F32};
+    for (size_t d = 0; d < CTW_COUNT(dtypes); d++) {
+        struct made m;
+        float row[K], span[K];
+        make_transposed(&m, dtypes[d], N, K);
+        check_ok(&m);
+        assert_int_equal(m.w.format->id, CTW_FORMAT_dense_transposed);
+        assert_true(ctw_weight_is_dense(&m.w));
+        assert_int_equal(m.w.dtype, dtypes[d]);
+        for (int64_t r = 0; r < N; r++) {
+            m.w.format->decode(&m.w, &m.data, r, 0, K, row);
+            for (int64_t c = 0; c < K; c++)
+                assert_true(row[c] == ctw_round_float((float)(c * N + r - 100), dtypes[d]));
+            m.w.format->decode(&m.w, &m.data, r, CTW_DECODE_ALIGN, K - CTW_DECODE_ALIGN, span);
+            assert_memory_equal(span, row + CTW_DECODE_ALIGN,
+                                (K - CTW_DECODE_ALIGN) * sizeof(*span));
+        }
+        finish(&m);
+    }
 }
 
 /* Spans that start at a multiple of CTW_DECODE_ALIGN and end anywhere give the row's values, and
@@ -519,6 +556,32 @@ static void nvfp4_refusals(void **state)
     expect_refusal(&m, NULL, "weight_packed: found U8 [48, 184]");
 }
 
+static void transposed_refusals(void **state)
+{
+    (void)state;
+    struct made m;
+    make_transposed(&m, CTW_BF16, 4, 64);
+    m.w.n = 64; /* a square would hide a wrong layout; any other shape shows it */
+    m.w.k = 4;
+    expect_refusal(&m, NULL, "weight: found BF16 [64, 4], expected [4, 64] (inputs, outputs)");
+    make_transposed(&m, CTW_BF16, 4, 64);
+    m.args.present = true;
+    expect_refusal(&m, NULL,
+                   "a quantised Conv1D is not supported (weight BF16 [64, 4], and "
+                   "quantization_config quantises it)");
+    make_transposed(&m, CTW_BF16, 4, 64);
+    (void)add_part(&m, CTW_PART_ZERO_POINT, CTW_I8, 2, 4, 1);
+    expect_refusal(&m, NULL, "weight_zero_point: found I8 [4, 1], which a dense-transposed");
+    make_pack(&m, &plain, false);
+    m.w.part[CTW_PART_VALUES].transposed = true;
+    expect_refusal(&m, NULL, "a quantised Conv1D is not supported (weight I32 [24, 20]");
+    start(&m, 4, 64, (struct ctw_quant_args){.present = false});
+    (void)add_part(&m, CTW_PART_VALUES, CTW_F8_E4M3, 2, 64, 4);
+    (void)add_part(&m, CTW_PART_SCALE, CTW_BF16, 2, 4, 1);
+    m.w.part[CTW_PART_VALUES].transposed = true;
+    expect_refusal(&m, NULL, "a quantised Conv1D is not supported (weight F8_E4M3 [64, 4]");
+}
+
 static void unknown_tensors_are_named(void **state)
 {
     (void)state;
@@ -547,12 +610,14 @@ int main(void)
         cmocka_unit_test(nvfp4_keeps_minus_zero),
         cmocka_unit_test(nvfp4_scales_divide_without_dividing),
         cmocka_unit_test(dense_is_widened_exactly),
+        cmocka_unit_test(transposed_rows_are_stored_columns),
         cmocka_unit_test(spans_agree_with_rows),
         cmocka_unit_test(contradictions_are_refused),
         cmocka_unit_test(parts_that_say_nothing_may_be_absent),
         cmocka_unit_test(ambiguous_packing_is_refused),
         cmocka_unit_test(group_indices_are_checked),
         cmocka_unit_test(nvfp4_refusals),
+        cmocka_unit_test(transposed_refusals),
         cmocka_unit_test(unknown_tensors_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

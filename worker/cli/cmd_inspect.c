@@ -38,7 +38,7 @@ enum { MAX_KINDS = 64 };
 static void describe_kind(const struct ctw_weight *w, char *buf, size_t bytes)
 {
     char group[40] = "";
-    if (w->format->id == CTW_FORMAT_dense) {
+    if (ctw_weight_is_dense(w)) {
         snprintf(buf, bytes, "%s %s", w->format->name, ctw_dtype_long_name(w->dtype));
         return;
     }

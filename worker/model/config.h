@@ -26,6 +26,7 @@ struct ctw_want {
     char *name;             /* the matrix's module, or the vector's tensor */
     const char *class_name; /* the module's, for quantization_config: "Linear", "Embedding" */
     int64_t n, k;
+    bool transposed; /* a matrix that the module (a Conv1D) stores as [k, n] */
 };
 
 struct ctw_config {

@@ -41,8 +41,7 @@ static enum ctw_status open_tensors(struct ctw_model *m, struct ctw_finder *find
             st = ctw_matrix_tie(finder, &l->matrix[w->role], &m->layers[0].matrix[CTW_M_EMBED],
                                 w->name, err);
         else
-            st = ctw_matrix_open(finder, &l->matrix[w->role], w->name, w->class_name, w->n, w->k,
-                                 err);
+            st = ctw_matrix_open(finder, &l->matrix[w->role], w, err);
     }
     for (int l = 1; l <= m->n_decoders && st == CTW_OK; l++)
         st = check_head_norms(finder, &m->layers[l], err);
@@ -61,7 +60,7 @@ static void count_weights(struct ctw_model *m)
             if (layer->matrix[i].name == NULL || (i == CTW_M_HEAD && m->tied))
                 continue;
             m->n_params += w->n * w->k;
-            if (w->format->id == CTW_FORMAT_dense)
+            if (ctw_weight_is_dense(w))
                 continue;
             bits += 8.0 * (double)ctw_weight_bytes(w);
             quantised += (double)w->n * (double)w->k;

@@ -123,23 +123,24 @@ static enum ctw_status check_matrix(struct ctw_finder *finder, struct ctw_matrix
 }
 
 static enum ctw_status open_matrix(struct ctw_finder *finder, struct ctw_matrix *m,
-                                   const char *name, const char *class_name, int64_t n, int64_t k,
-                                   struct ctw_err *err)
+                                   const struct ctw_want *want, struct ctw_err *err)
 {
+    const char *name = want->name;
     const struct ctw_quant_group *group = NULL;
     struct ctw_quant_args args = {.present = false};
-    m->weight = (struct ctw_weight){.n = n, .k = k};
+    m->weight = (struct ctw_weight){.n = want->n, .k = want->k};
     m->name = ctw_strdup(name);
     if (m->name == NULL)
         return ctw_fail(err, CTW_ENOMEM, "out of memory for the names of the matrices");
     enum ctw_status st = find_parts(finder, m, err);
+    m->weight.part[CTW_PART_VALUES].transposed = want->transposed;
     if (st == CTW_OK && m->part[CTW_PART_VALUES] == NULL)
         st = ctw_fail(err, CTW_EFORMAT,
                       "the checkpoint has no tensor %s.weight (or .weight_packed), which %s needs "
                       "as a [%" PRId64 ", %" PRId64 "] matrix",
-                      name, finder->config->file, n, k);
+                      name, finder->config->file, want->n, want->k);
     if (st == CTW_OK)
-        st = ctw_quant_config_find(&finder->config->quant, name, class_name, &group, err);
+        st = ctw_quant_config_find(&finder->config->quant, name, want->class_name, &group, err);
     if (st != CTW_OK)
         return st;
     if (group != NULL) {
@@ -151,7 +152,7 @@ static enum ctw_status open_matrix(struct ctw_finder *finder, struct ctw_matrix 
         return ctw_fail_prefix(
             err, "%s: %s", ctw_container_file(finder->container, m->part[CTW_PART_VALUES]->file),
             name);
-    if (st != CTW_OK || m->weight.format->id == CTW_FORMAT_dense)
+    if (st != CTW_OK || ctw_weight_is_dense(&m->weight))
         return st;
     if (args.actorder_group)
         count_lacking(&finder->index, m, CTW_PART_GROUP_INDEX);
@@ -160,11 +161,11 @@ static enum ctw_status open_matrix(struct ctw_finder *finder, struct ctw_matrix 
     return st;
 }
 
-enum ctw_status ctw_matrix_open(struct ctw_finder *finder, struct ctw_matrix *m, const char *name,
-                                const char *class_name, int64_t n, int64_t k, struct ctw_err *err)
+enum ctw_status ctw_matrix_open(struct ctw_finder *finder, struct ctw_matrix *m,
+                                const struct ctw_want *want, struct ctw_err *err)
 {
-    enum ctw_status st = open_matrix(finder, m, name, class_name, n, k, err);
-    return st == CTW_OK ? st : ctw_foreign_explain(finder->container, name, st, err);
+    enum ctw_status st = open_matrix(finder, m, want, err);
+    return st == CTW_OK ? st : ctw_foreign_explain(finder->container, want->name, st, err);
 }
 
 void ctw_matrix_close(struct ctw_matrix *m)

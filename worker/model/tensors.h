@@ -24,13 +24,11 @@ struct ctw_finder {
 };
 
 /*
- * Opens a matrix [n, k] of the module `name`, of class "Linear" or "Embedding". Messages name the
- * file, the tensor, what was found and what was expected. The caller calls ctw_matrix_close(), also
- * after a failure.
+ * Opens a wanted matrix. Messages name the file, the tensor, what was found and what was expected.
+ * The caller calls ctw_matrix_close(), also after a failure.
  */
-enum ctw_status ctw_matrix_open(struct ctw_finder *finder, struct ctw_matrix *m, const char *name,
-                                const char *class_name, int64_t n, int64_t k,
-                                struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_matrix_open(struct ctw_finder *finder, struct ctw_matrix *m,
+                                const struct ctw_want *want, struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_matrix_close(struct ctw_matrix *m);
 
 /* Opens a vector [n]. */

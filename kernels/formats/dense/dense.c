@@ -7,7 +7,9 @@ extern const struct ctw_format ctw_format_dense;
 
 static bool owns(const struct ctw_part part[CTW_N_PARTS])
 {
-    return ctw_part_is_float(&part[CTW_PART_VALUES]) && !ctw_part_present(&part[CTW_PART_SCALE]);
+    const struct ctw_part *values = &part[CTW_PART_VALUES];
+    return ctw_part_is_float(values) && !values->transposed &&
+           !ctw_part_present(&part[CTW_PART_SCALE]);
 }
 
 static enum ctw_status check(struct ctw_weight *w, const struct ctw_quant_args *args,

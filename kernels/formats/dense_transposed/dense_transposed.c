@@ -1,0 +1,48 @@
+#include "kernels/formats/check.h"
+#include "kernels/formats/dense_transposed/decode.h"
+
+extern const struct ctw_format ctw_format_dense_transposed;
+
+/* Also tensors that cannot be read, so that check() can say why. */
+static bool owns(const struct ctw_part part[CTW_N_PARTS])
+{
+    return ctw_part_present(&part[CTW_PART_VALUES]) && part[CTW_PART_VALUES].transposed;
+}
+
+static enum ctw_status check(struct ctw_weight *w, const struct ctw_quant_args *args,
+                             const int64_t *shape_part, struct ctw_err *err)
+{
+    (void)shape_part;
+    char found[96];
+    const struct ctw_part *values = &w->part[CTW_PART_VALUES];
+    if (args->present || !ctw_part_is_float(values))
+        return ctw_fail(err, CTW_EUNSUP,
+                        "its module is a Conv1D, which stores a weight as [inputs, outputs]; a "
+                        "quantised Conv1D is not supported (weight %s%s)",
+                        ctw_part_text(values, found, sizeof(found)),
+                        args->present ? ", and quantization_config quantises it" : "");
+    enum ctw_status st = ctw_parts_only(w, 1u << CTW_PART_VALUES, err);
+    if (st != CTW_OK)
+        return st;
+    if (!ctw_part_has_shape(values, w->k, w->n))
+        return ctw_part_fail(w, CTW_PART_VALUES, err,
+                             "[%lld, %lld] (inputs, outputs) according to config.json",
+                             (long long)w->k, (long long)w->n);
+    w->dtype = values->dtype;
+    w->bits = (int)(8 * ctw_dtype_bytes(w->dtype));
+    w->symmetric = true;
+    w->group_size = w->k;
+    w->n_groups = 0;
+    w->scale_stride = 0;
+    w->row_bytes = ctw_dtype_bytes(w->dtype);
+    w->indexed = w->zero_packed = w->whole_codes = false;
+    return CTW_OK;
+}
+
+const struct ctw_format ctw_format_dense_transposed = {
+    .id = CTW_FORMAT_dense_transposed,
+    .name = "dense-transposed",
+    .owns = owns,
+    .check = check,
+    .decode = ctw_dense_transposed_decode,
+};
