@@ -1,19 +1,22 @@
 #!/usr/bin/env python3
 """Tokens per second of whole models on windows of 2048 tokens: ctworker and its peers, interleaved.
 
-    bench_model.py --model DIR --text FILE [--models w4a16=DIR nvfp4=DIR]
+    bench_model.py --model MODEL [--text FILE] [--models w4a16=MODEL nvfp4=MODEL]
                    [--torch-python PY] [--llama-python PY --gguf FILE] [--reps 5] [--windows 2]
 
-A peer is a long-lived process with its model loaded; ctworker runs as `ctworker score`, and the time to
-start and to open the model (measured in the same repetition, on a sequence of two tokens) is subtracted.
-The time of transformers includes its float32 log-softmax; llama.cpp computes only the last logits. Every
-repetition runs each program once, in changing order. Prints a Markdown table of medians and spreads.
+MODEL is a folder, or SHAPE:FORMAT (gemma3-270m:w4a16), which tools/make_checkpoint.py writes to --scratch.
+Without a text, the windows are random ids. A peer is a long-lived process with its model loaded;
+ctworker runs as `ctworker score`, and the time to start and to open the model (measured in the same
+repetition, on a sequence of two tokens) is subtracted. The time of transformers includes its float32
+log-softmax; llama.cpp computes only the last logits. Every repetition runs each program once, in
+changing order. Prints a Markdown table of medians and spreads.
 """
 
 import argparse
 import json
 import os
 import platform
+import random
 import statistics
 import subprocess
 import sys
@@ -22,10 +25,12 @@ import threading
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
+TOOLS = Path(__file__).resolve().parents[1] / "tools"
+sys.path.insert(0, str(TOOLS))
 import worker_cli  # noqa: E402
 
 WINDOW = 2048
+MAKE = TOOLS / "make_checkpoint.py"
 
 # Peers read a JSON line {"windows": [[ids], ..]} and answer {"seconds": s}.
 TRANSFORMERS = """
@@ -150,6 +155,26 @@ def windows_of(folder, text, n):
     return found[:n] if n else found
 
 
+def random_windows(folder, n):
+    with open(Path(folder) / "config.json", encoding="utf-8") as f:
+        n_ids = json.load(f)["vocab_size"]
+    rng = random.Random(1)
+    return [[rng.randrange(n_ids) for _ in range(WINDOW)] for _ in range(n or 2)]
+
+
+def checkpoint(name, scratch):
+    """The folder of a model: of that name, or written from SHAPE:FORMAT unless it exists."""
+    shape, colon, fmt = name.partition(":")
+    if Path(name).is_dir() or not colon:
+        return name
+    folder = Path(scratch) / f"{shape}-{fmt}"
+    if not (folder / "config.json").exists():
+        done = subprocess.run([sys.executable, MAKE, shape, folder, "--format", fmt], check=False)
+        if done.returncode:
+            raise SystemExit(f"bench_model: {name} was not written")
+    return str(folder)
+
+
 def machine():
     with open("/proc/cpuinfo", encoding="ascii", errors="replace") as f:
         model = next((x.split(":", 1)[1].strip() for x in f if x.startswith("model name")), "?")
@@ -177,12 +202,13 @@ def measure(runners, windows, reps):
     return rates
 
 
-def main():
+def parse_args():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--model", required=True, help="the unquantised checkpoint")
-    parser.add_argument("--text", required=True, help="text, or JSON lines with `page`")
-    parser.add_argument("--models", nargs="*", default=[], metavar="LABEL=DIR",
+    parser.add_argument("--model", required=True, help="the unquantised checkpoint, or SHAPE:FORMAT")
+    parser.add_argument("--text", help="text, or JSON lines with `page` (default: random ids)")
+    parser.add_argument("--models", nargs="*", default=[], metavar="LABEL=MODEL",
                         help="more checkpoints for ctworker, e.g. quantised ones")
+    parser.add_argument("--scratch", help="folder for written checkpoints, which are kept")
     parser.add_argument("--worker", default=worker_cli.default_worker())
     parser.add_argument("--torch-python", help="a Python with torch and transformers")
     parser.add_argument("--torch-dtypes", default="bfloat16,float32")
@@ -190,15 +216,21 @@ def main():
     parser.add_argument("--gguf", help="the same model for llama.cpp (tools/gguf_to_bf16.py)")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--reps", type=int, default=5)
-    parser.add_argument("--windows", type=int, default=2, help="0: the whole text")
-    args = parser.parse_args()
-    windows = windows_of(args.model, args.text, args.windows)
+    parser.add_argument("--windows", type=int, default=2,
+                        help="0: the whole text, or 2 windows of random ids")
+    return parser.parse_args()
+
+
+def run(args, scratch):
+    model = checkpoint(args.model, scratch)
+    windows = (windows_of(model, args.text, args.windows) if args.text else
+               random_windows(model, args.windows))
     options = ["--threads", str(args.threads)]
-    runners = [Ours(args.worker, args.model, "as stored", options)]
-    for label, _, folder in (m.partition("=") for m in args.models):
-        runners.append(Ours(args.worker, folder, label, options))
+    runners = [Ours(args.worker, model, "as stored", options)]
+    for label, _, name in (m.partition("=") for m in args.models):
+        runners.append(Ours(args.worker, checkpoint(name, scratch), label, options))
     if args.torch_python:
-        runners += [Peer(args.torch_python, TRANSFORMERS, d, args.model, d, args.threads)
+        runners += [Peer(args.torch_python, TRANSFORMERS, d, model, d, args.threads)
                     for d in args.torch_dtypes.split(",")]
     if args.llama_python:
         runners.append(Peer(args.llama_python, LLAMA_CPP, "prompt, no logits", args.gguf, "",
@@ -211,6 +243,12 @@ def main():
     print(f"{machine()}; {args.threads} threads; {len(windows)} windows of {WINDOW}; "
           f"{args.reps} interleaved repetitions\n")
     print("\n".join(table(runners, rates, runners[0].name)))
+
+
+def main():
+    args = parse_args()
+    with tempfile.TemporaryDirectory(prefix="ctw-bench-") as temporary:
+        run(args, args.scratch or temporary)
     return 0
 
 

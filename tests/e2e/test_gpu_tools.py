@@ -77,11 +77,18 @@ def test_predictions_follow_the_work():
     assert predicted(shape="llama-70b", parts=["single"], formats=["nvfp4"])["torch"] == plan.TORCH_S
 
 
-@pytest.mark.parametrize("fmt", ["bf16", "w4a16", "nvfp4", "w3a16", "w4a16_asym"])
-def test_stored_bytes_are_what_is_written(tmp_path, fmt):
-    folder = gpu_programs.make_checkpoint(tmp_path / "m", "llama-1b", fmt, "--layers", "1", "--vocab", "64")
+@pytest.mark.parametrize("shape, fmt", [*(("llama-1b", f) for f in ("bf16", "w4a16", "nvfp4", "w3a16", "w4a16_asym")),
+                                        ("phi-4", "w4a16"), ("gemma3-270m", "w4a16"), ("gemma3-270m", "nvfp4")])
+def test_stored_bytes_are_what_is_written(tmp_path, shape, fmt):
+    folder = gpu_programs.make_checkpoint(tmp_path / "m", shape, fmt, "--layers", "1", "--vocab", "64")
     config = json.loads((folder / "config.json").read_text())
     assert plan.stored_bytes(config, fmt) == gpu_programs.weight_bytes(folder)
+
+
+def test_parameters_of_published_shapes():
+    """Within 2 % of what their makers name."""
+    for shape, billions in (("gemma3-270m", 0.268), ("gemma3-27b", 27.0), ("phi-4", 14.66), ("mistral-large-123b", 122.6)):
+        assert plan.stored_bytes(plan.config_of(shape), "bf16") / 2e9 == pytest.approx(billions, rel=0.02), shape
 
 
 def test_the_limit_of_a_shape():

@@ -5,7 +5,7 @@
 
 For benchmarks, and for comparing backends, on machines without access to a hub: scores are finite and
 vary, but mean nothing. Weights have a standard deviation of 0.02 (codes are uniform, scales vary by
-a quarter), norms are about 1. The same seed gives the same file.
+a quarter), the factors of norms are about 1. The same seed gives the same file.
 """
 
 import argparse
@@ -37,6 +37,31 @@ def llama(hidden, inner, layers, heads, kv_heads, vocab, head=128, **more):
             "tie_word_embeddings": False, **more}
 
 
+def mistral(*sizes, **more):
+    return llama(*sizes, rope_theta=1e6, sliding_window=None, model_type="mistral",
+                 architectures=["MistralForCausalLM"], **more)
+
+
+def qwen3(*sizes):
+    return llama(*sizes, max_position_embeddings=40960, rope_theta=1e6, rms_norm_eps=1e-06,
+                 model_type="qwen3", architectures=["Qwen3ForCausalLM"])
+
+
+def phi3(*sizes, **more):
+    return llama(*sizes, sliding_window=None, model_type="phi3",
+                 architectures=["Phi3ForCausalLM"], **more)
+
+
+def gemma3(hidden, inner, layers, *sizes, **more):
+    """The text model on its own, as Gemma3ForCausalLM saves it; every sixth layer sees all keys."""
+    kinds = ["full_attention" if i % 6 == 5 else "sliding_attention" for i in range(layers)]
+    return llama(hidden, inner, layers, *sizes, rope_theta=1e6, rope_local_base_freq=10000.0,
+                 rms_norm_eps=1e-06, tie_word_embeddings=True, layer_types=kinds,
+                 hidden_activation="gelu_pytorch_tanh", attn_logit_softcapping=None,
+                 final_logit_softcapping=None, model_type="gemma3_text",
+                 architectures=["Gemma3ForCausalLM"], **more)
+
+
 # The shapes of published models, from their config.json.
 SHAPES = {
     "smollm2-135m": llama(576, 1536, 30, 9, 3, 49152, head=64, max_position_embeddings=8192,
@@ -45,14 +70,16 @@ SHAPES = {
                       rope_scaling={**LLAMA3_ROPE, "factor": 32.0}),
     "llama-8b": llama(4096, 14336, 32, 32, 8, 128256, rope_scaling=LLAMA3_ROPE),
     "llama-70b": llama(8192, 28672, 80, 64, 8, 128256, rope_scaling=LLAMA3_ROPE),
-    "mistral-7b": llama(4096, 14336, 32, 32, 8, 32768, max_position_embeddings=32768,
-                        rope_theta=1e6, model_type="mistral",
-                        architectures=["MistralForCausalLM"]),
-    "qwen3-8b": llama(4096, 12288, 36, 32, 8, 151936, max_position_embeddings=40960, rope_theta=1e6,
-                      rms_norm_eps=1e-06, model_type="qwen3", architectures=["Qwen3ForCausalLM"]),
-    "qwen3-32b": llama(5120, 25600, 64, 64, 8, 151936, max_position_embeddings=40960, rope_theta=1e6,
-                       rms_norm_eps=1e-06, model_type="qwen3",
-                       architectures=["Qwen3ForCausalLM"]),
+    "mistral-7b": mistral(4096, 14336, 32, 32, 8, 32768, max_position_embeddings=32768),
+    "mistral-large-123b": mistral(12288, 28672, 88, 96, 8, 32768),
+    "qwen3-8b": qwen3(4096, 12288, 36, 32, 8, 151936),
+    "qwen3-32b": qwen3(5120, 25600, 64, 64, 8, 151936),
+    "phi-4": phi3(5120, 17920, 40, 40, 10, 100352, max_position_embeddings=16384,
+                  original_max_position_embeddings=16384, rope_theta=250000.0),
+    "gemma3-270m": gemma3(640, 2048, 18, 4, 1, 262144, 256, max_position_embeddings=32768,
+                          query_pre_attn_scalar=256, sliding_window=512),
+    "gemma3-27b": gemma3(5376, 21504, 62, 32, 16, 262208, query_pre_attn_scalar=168,
+                         sliding_window=1024, rope_scaling={"factor": 8.0, "rope_type": "linear"}),
 }
 
 
@@ -121,9 +148,11 @@ NVFP4_SCALE = 33.0  # mean of fp8_scale_table()
 
 
 def content(suffix, dtype, shape, scheme, kind):
-    """How a tensor's blocks are made: ("bits",), ("table", array) or ("all", array)."""
-    if kind == "norm":
-        return "all", cio.encode(np.linspace(0.9, 1.1, shape[0], dtype=np.float32), dtype)
+    """How a tensor's blocks are made: ("bits",), ("table", array) or ("all", array). kind is "linear"
+    or "weight", else the mean of a norm's values."""
+    if not isinstance(kind, str):
+        values = kind + np.linspace(-0.1, 0.1, shape[0], dtype=np.float32)
+        return "all", cio.encode(values, dtype)
     if suffix == "weight":
         return "table", normal_table(dtype, STD)
     if suffix == "weight_packed":
@@ -161,11 +190,33 @@ def write_block(path, at, size, seed, how):
 
 # ---- the checkpoint ------------------------------------------------------------------------------
 
-def tensors_of(config, scheme, dtype):
-    """(name, dtype, shape, how) of every tensor, in the order of the model."""
-    h, inner, vocab = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
-    head = config["head_dim"]
+def products(config):
+    """(name, n, k) of the matrices of a layer."""
+    h, inner, head = config["hidden_size"], config["intermediate_size"], config["head_dim"]
     q, kv = config["num_attention_heads"] * head, config["num_key_value_heads"] * head
+    if config["model_type"] == "phi3":
+        return [("self_attn.qkv_proj", q + 2 * kv, h), ("self_attn.o_proj", h, q),
+                ("mlp.gate_up_proj", 2 * inner, h), ("mlp.down_proj", h, inner)]
+    return [("self_attn.q_proj", q, h), ("self_attn.k_proj", kv, h), ("self_attn.v_proj", kv, h),
+            ("self_attn.o_proj", h, q), ("mlp.gate_proj", inner, h), ("mlp.up_proj", inner, h),
+            ("mlp.down_proj", h, inner)]
+
+
+def norms(config):
+    """(name, n) of the norms of a layer."""
+    h, head = config["hidden_size"], config["head_dim"]
+    out = [("input_layernorm", h), ("post_attention_layernorm", h)]
+    if config["model_type"] in ("qwen3", "gemma3_text"):
+        out += [("self_attn.q_norm", head), ("self_attn.k_norm", head)]
+    if config["model_type"] == "gemma3_text":
+        out += [("pre_feedforward_layernorm", h), ("post_feedforward_layernorm", h)]
+    return out
+
+
+def tensors_of(config, scheme, dtype):
+    """(name, dtype, shape, how) of every tensor."""
+    h, vocab = config["hidden_size"], config["vocab_size"]
+    mean = 0.0 if config["model_type"] == "gemma3_text" else 1.0  # Gemma multiplies by 1 + w
 
     def plain(name, shape, kind="weight"):
         return (name, dtype, shape, content("weight", dtype, shape, scheme, kind))
@@ -179,20 +230,11 @@ def tensors_of(config, scheme, dtype):
 
     yield plain("model.embed_tokens.weight", (vocab, h))
     for i in range(config["num_hidden_layers"]):
-        p = f"model.layers.{i}"
-        yield plain(f"{p}.input_layernorm.weight", (h,), "norm")
-        yield from linear(f"{p}.self_attn.q_proj", q, h)
-        yield from linear(f"{p}.self_attn.k_proj", kv, h)
-        yield from linear(f"{p}.self_attn.v_proj", kv, h)
-        yield from linear(f"{p}.self_attn.o_proj", h, q)
-        if config["model_type"] == "qwen3":
-            yield plain(f"{p}.self_attn.q_norm.weight", (head,), "norm")
-            yield plain(f"{p}.self_attn.k_norm.weight", (head,), "norm")
-        yield plain(f"{p}.post_attention_layernorm.weight", (h,), "norm")
-        yield from linear(f"{p}.mlp.gate_proj", inner, h)
-        yield from linear(f"{p}.mlp.up_proj", inner, h)
-        yield from linear(f"{p}.mlp.down_proj", h, inner)
-    yield plain("model.norm.weight", (h,), "norm")
+        for name, n, k in products(config):
+            yield from linear(f"model.layers.{i}.{name}", n, k)
+        for name, n in norms(config):
+            yield plain(f"model.layers.{i}.{name}.weight", (n,), mean)
+    yield plain("model.norm.weight", (h,), mean)
     if not config["tie_word_embeddings"]:
         yield plain("lm_head.weight", (vocab, h))
 
@@ -282,6 +324,8 @@ def main():
               "dtype": "float16" if dtype == "F16" else "bfloat16"}
     config["num_hidden_layers"] = args.layers or config["num_hidden_layers"]
     config["vocab_size"] = args.vocab or config["vocab_size"]
+    if "layer_types" in config:
+        config["layer_types"] = config["layer_types"][:config["num_hidden_layers"]]
     scheme = scheme_of(args.format, args.group)
     if scheme.name:
         config["quantization_config"] = encoders.quantization_config(scheme, ["lm_head"])
