@@ -300,22 +300,24 @@ enum ctw_status ctw_forward_embed(struct ctw_forward *f, const struct ctw_layer_
                      err);
 }
 
-enum ctw_status ctw_forward_decoder(struct ctw_forward *f, int layer,
-                                    const struct ctw_layer_data *data,
-                                    const struct ctw_chunk *chunk, struct ctw_err *err)
+/* In messages, decoder layers count from 0. */
+enum ctw_status ctw_forward_mixer(struct ctw_forward *f, int layer,
+                                  const struct ctw_layer_data *data, const struct ctw_chunk *chunk,
+                                  struct ctw_err *err)
 {
-    const struct ctw_layer *l = &f->model->layers[layer];
     /* If this layer's first norm finds numbers that are not finite, the layer before produced them
-     * (or the embedding, reported as layer 0). Decoder layers count from 0 in messages. */
-    int16_t before = (int16_t)(layer >= 2 ? layer - 2 : 0), here = (int16_t)(layer - 1);
+     * (or the embedding, reported as layer 0). */
+    int16_t before = (int16_t)(layer >= 2 ? layer - 2 : 0);
     enum ctw_status st = norm_residual(f, layer, data, CTW_V_ATTN_NORM, chunk, before, err);
-    if (st == CTW_OK)
-        st = attend(f, l, data, chunk, err);
-    if (st == CTW_OK)
-        st = norm_residual(f, layer, data, CTW_V_MLP_NORM, chunk, here, err);
-    if (st == CTW_OK)
-        st = gated_mlp(f, l, data, chunk, err);
-    return st;
+    return st == CTW_OK ? attend(f, &f->model->layers[layer], data, chunk, err) : st;
+}
+
+enum ctw_status ctw_forward_mlp(struct ctw_forward *f, int layer, const struct ctw_layer_data *data,
+                                const struct ctw_chunk *chunk, struct ctw_err *err)
+{
+    int16_t here = (int16_t)(layer - 1);
+    enum ctw_status st = norm_residual(f, layer, data, CTW_V_MLP_NORM, chunk, here, err);
+    return st == CTW_OK ? gated_mlp(f, &f->model->layers[layer], data, chunk, err) : st;
 }
 
 enum ctw_status ctw_forward_head(struct ctw_forward *f, const struct ctw_layer_data *data,

@@ -49,11 +49,13 @@ enum ctw_status ctw_forward_prepare(struct ctw_forward *f, int layer,
 enum ctw_status ctw_forward_embed(struct ctw_forward *f, const struct ctw_layer_data *data,
                                   int64_t tok0, int64_t n_tok, struct ctw_err *err) CTW_MUST_CHECK;
 
-/* Decoder layer `layer` (1 .. n_decoders) on one chunk. */
-enum ctw_status ctw_forward_decoder(struct ctw_forward *f, int layer,
-                                    const struct ctw_layer_data *data,
-                                    const struct ctw_chunk *chunk,
-                                    struct ctw_err *err) CTW_MUST_CHECK;
+/* The two phases of decoder layer `layer` (1 .. n_decoders) on one chunk. A chunk's mixer comes
+ * after the mixers of the chunks before it, and its MLP after its mixer. */
+enum ctw_status ctw_forward_mixer(struct ctw_forward *f, int layer,
+                                  const struct ctw_layer_data *data, const struct ctw_chunk *chunk,
+                                  struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_forward_mlp(struct ctw_forward *f, int layer, const struct ctw_layer_data *data,
+                                const struct ctw_chunk *chunk, struct ctw_err *err) CTW_MUST_CHECK;
 
 /*
  * Computes results[row0 ..] from rows[row0 ..] and targets[row0 ..]; n_rows is at most a chunk.

@@ -116,7 +116,9 @@ static enum ctw_status run_decoder(struct pass *p, int layer, const struct ctw_l
         const struct ctw_chunk *chunk = &p->layout.chunks[c];
         st = move_keys(f, &f->model->layers[layer], chunk, err);
         if (st == CTW_OK)
-            st = ctw_forward_decoder(f, layer, data, chunk, err);
+            st = ctw_forward_mixer(f, layer, data, chunk, err);
+        if (st == CTW_OK)
+            st = ctw_forward_mlp(f, layer, data, chunk, err);
         if (st == CTW_OK)
             st = step(p, cost_per_tok * (double)chunk->n_tok, layer, err);
     }
