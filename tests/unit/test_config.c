@@ -370,7 +370,7 @@ static void refusals(void **state)
         {PHI3 ", \"partial_rotary_factor\": 0.58}", "0.58 of 96 elements is not an even number"},
         {PHI3 ", \"rope_scaling\": {\"type\": \"longrope\", \"long_factor\": [1], "
               "\"short_factor\": [1]}}",
-         "RoPE type \"longrope\" is not supported"},
+         "rope_scaling.short_factor: found 1 entries, expected 48"},
         {LLAMA ", \"hidden_size\": 0}", "hidden_size"},
         {LLAMA ", \"hidden_size\": 1e30}", "hidden_size"},
         {LLAMA ", \"hidden_size\": \"4096\"}", "hidden_size: expected"},

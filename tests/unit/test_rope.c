@@ -268,13 +268,14 @@ static void several_ropes(void **state)
         assert_true(p[1].theta == rows[i].sliding_theta && p[1].factor == rows[i].sliding_factor);
         assert_int_equal(ctw_json_parse(&doc, "config.json", text, strlen(text), 65536, &err),
                          CTW_OK);
-        assert_int_equal(ctw_rope_list_unread(p, 2, ctw_json_root(doc), &unread, &err), CTW_OK);
+        const struct ctw_rope_readers both = {p, 2, NULL}, first = {p, 1, NULL};
+        assert_int_equal(ctw_rope_list_unread(&both, ctw_json_root(doc), &unread, &err), CTW_OK);
         if (rows[i].unread == NULL)
             assert_null(unread.text);
         else
             assert_string_equal(unread.text, rows[i].unread);
-        assert_true(ctw_rope_reads(p, 2, "rope_local_base_freq"));
-        assert_false(ctw_rope_reads(p, 1, "rope_local_base_freq"));
+        assert_true(ctw_rope_reads(&both, "rope_local_base_freq"));
+        assert_false(ctw_rope_reads(&first, "rope_local_base_freq"));
         ctw_unread_close(&unread);
         ctw_json_close(doc);
     }
@@ -292,6 +293,250 @@ static void several_ropes_need_an_object_each(void **state)
     assert_non_null(strstr(err.msg, "rope_parameters: has no object for \"full_attention\""));
 }
 
+/* ---- types of one family, or with a partial factor ---- */
+
+static const struct ctw_rope_rules phi3 = {.head = 12,
+                                           .theta = 10000.0,
+                                           .partial_key = "partial_rotary_factor",
+                                           .old_longrope = true,
+                                           .original_length = 4096};
+static const struct ctw_rope_rules neox = {.head = 64,
+                                           .theta = 10000.0,
+                                           .theta_key = "rotary_emb_base",
+                                           .partial_key = "rotary_pct",
+                                           .partial = 0.25};
+static const struct ctw_rope_rules hunyuan = {.head = 64, .theta = 10000.0, .alpha = true};
+
+/* A document that stays open, since the factors of longrope are in it. */
+struct opened {
+    struct ctw_json *doc;
+    struct ctw_rope_params p;
+};
+
+static void open_rules(struct opened *o, const char *text, const struct ctw_rope_rules *rules,
+                       int64_t max_length)
+{
+    struct ctw_err err = {0};
+    assert_int_equal(ctw_json_parse(&o->doc, "config.json", text, strlen(text), 65536, &err),
+                     CTW_OK);
+    if (ctw_rope_read(&o->p, ctw_json_root(o->doc), rules, max_length, &err) != CTW_OK)
+        fail_msg("%s: %s", text, err.msg);
+}
+
+static void expect_close(const char *what, double got, double want)
+{
+    if (fabs(got - want) > 2e-6 * fabs(want))
+        fail_msg("%s: %.9g, expected %.9g", what, got, want);
+}
+
+#define SHORT_LONG "\"short_factor\": [1, 1.1, 1.3], \"long_factor\": [1.5, 2.5, 40]"
+
+/* Two tables. The names and the place of the original length are as in published files. */
+static void longrope(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *config;
+        double original_length, attention_factor; /* 0: by the two lengths */
+    } rows[] = {
+        {"{\"original_max_position_embeddings\": 512, \"partial_rotary_factor\": 0.5, "
+         "\"rope_scaling\": {\"type\": \"longrope\", " SHORT_LONG "}}",
+         512, 0},
+        {"{\"original_max_position_embeddings\": 512, \"rope_scaling\": {\"type\": \"su\", "
+         "\"partial_rotary_factor\": 0.5, " SHORT_LONG "}}",
+         512, 0},
+        {"{\"rope_scaling\": {\"type\": \"yarn\", \"partial_rotary_factor\": 0.5, " SHORT_LONG "}}",
+         4096, 0},
+        {"{\"original_max_position_embeddings\": 512, \"rope_parameters\": {\"rope_type\": "
+         "\"longrope\", \"partial_rotary_factor\": 0.5, \"original_max_position_embeddings\": 512, "
+         "\"attention_factor\": 1.25, \"factor\": 32, " SHORT_LONG "}}",
+         512, 1.25},
+        {"{\"original_max_position_embeddings\": 32768, \"partial_rotary_factor\": 0.5, "
+         "\"rope_scaling\": {\"type\": \"longrope\", " SHORT_LONG "}}",
+         32768, 1},
+    };
+    static const double factors[2][3] = {{1, 1.1, 1.3}, {1.5, 2.5, 40}};
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        struct opened o;
+        float inv_freq[2][3];
+        open_rules(&o, rows[i].config, &phi3, 8192);
+        assert_int_equal(o.p.type, CTW_ROPE_LONGROPE);
+        assert_int_equal(o.p.rot_dim, 6);
+        assert_true(o.p.original_length == rows[i].original_length);
+        double ratio = 8192 / rows[i].original_length;
+        expect_close("attention factor", o.p.attention_factor,
+                     rows[i].attention_factor != 0
+                         ? rows[i].attention_factor
+                         : sqrt(1 + log(ratio) / log(rows[i].original_length)));
+        ctw_rope_frequencies(&o.p, 6, inv_freq[0]);
+        ctw_rope_long_frequencies(&o.p, 6, inv_freq[1]);
+        for (int j = 0; j < 3; j++)
+            for (int t = 0; t < 2; t++)
+                expect_close("frequency", inv_freq[t][j],
+                             1 / (factors[t][j] * pow(10000, 2.0 * j / 6)));
+        ctw_json_close(o.doc);
+    }
+}
+
+static double yarn_frequency(int i, int rot_dim, double factor, double original)
+{
+    const double pi2 = 2 * acos(-1), scale = rot_dim / (2 * log(10000));
+    double low = floor(scale * log(original / (32 * pi2))),
+           high = ceil(scale * log(original / pi2));
+    double ramp = fmin(1, fmax(0, (i - fmax(low, 0)) / (fmin(high, rot_dim - 1) - fmax(low, 0))));
+    return pow(10000, -2.0 * i / rot_dim) * (1 - ramp + ramp / factor);
+}
+
+/* A partial factor makes the rotated part what a type computes with; the key's name and default
+ * are the family's. */
+static void parts_of_scaled_types(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *config;
+        int rot_dim;
+        double factor; /* linear; 0: yarn of factor 4, 2048 inputs */
+    } rows[] = {
+        {"{}", 16, 1},
+        {"{\"rotary_pct\": 0.5, \"rope_theta\": 7}", 32, 1},
+        {"{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 3}}", 16, 3},
+        {"{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 3, \"partial_rotary_factor\": "
+         "0.5}}",
+         32, 3},
+        {"{\"rotary_pct\": 0.75, \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4}}", 48, 0},
+    };
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        struct opened o;
+        float inv_freq[24];
+        open_rules(&o, rows[i].config, &neox, 2048);
+        assert_int_equal(o.p.rot_dim, rows[i].rot_dim);
+        ctw_rope_frequencies(&o.p, o.p.rot_dim, inv_freq);
+        for (int j = 0; j < o.p.rot_dim / 2; j++)
+            expect_close(rows[i].config, inv_freq[j],
+                         rows[i].factor == 0 ? yarn_frequency(j, o.p.rot_dim, 4, 2048)
+                                             : pow(10000, -2.0 * j / o.p.rot_dim) / rows[i].factor);
+        const struct ctw_rope_readers readers = {&o.p, 1, NULL};
+        assert_true(ctw_rope_reads(&readers, "rotary_emb_base"));
+        assert_false(ctw_rope_reads(&readers, "rope_theta"));
+        assert_true(ctw_rope_reads(&readers, "rotary_pct"));
+        ctw_json_close(o.doc);
+    }
+}
+
+/* Gemma 4's: the exponents are those of the whole head, and what follows the part stays. */
+static void proportional(void **state)
+{
+    (void)state;
+    static const struct ctw_rope_rules gemma4 = {
+        .head = 20,
+        .theta = 10000.0,
+        .layer_type = "full_attention",
+        .absent = "{\"rope_type\": \"proportional\", \"partial_rotary_factor\": 0.25, "
+                  "\"rope_theta\": 1e6}"};
+    static const struct {
+        const char *config;
+        int n;
+        double theta, factor;
+    } rows[] = {
+        {"{}", 2, 1e6, 1},
+        {"{\"rope_theta\": 5e5}", 2, 1e6, 1},
+        {"{\"rope_parameters\": {\"full_attention\": {\"rope_type\": \"proportional\", "
+         "\"rope_theta\": 5e5, \"factor\": 8}}}",
+         10, 5e5, 8},
+        {"{\"rope_parameters\": {\"full_attention\": {\"rope_type\": \"proportional\", "
+         "\"partial_rotary_factor\": 0.5}}}",
+         5, 1e4, 1},
+    };
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        struct opened o;
+        float inv_freq[10];
+        open_rules(&o, rows[i].config, &gemma4, 2048);
+        assert_int_equal(o.p.type, CTW_ROPE_PROPORTIONAL);
+        assert_int_equal(o.p.rot_dim, 20);
+        ctw_rope_frequencies(&o.p, 20, inv_freq);
+        for (int j = 0; j < 10; j++)
+            expect_close(rows[i].config, inv_freq[j],
+                         j < rows[i].n ? pow(rows[i].theta, -2.0 * j / 20) / rows[i].factor : 0);
+        ctw_json_close(o.doc);
+    }
+}
+
+static void dynamic_with_alpha(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *config;
+        double alpha;
+    } rows[] = {
+        {"{\"rope_scaling\": {\"type\": \"dynamic\", \"alpha\": 1000, \"factor\": 1.0}}", 1000},
+        {"{\"rope_parameters\": {\"rope_type\": \"dynamic\", \"alpha\": 0, \"factor\": 2}}", 1},
+    };
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        struct opened o;
+        float inv_freq[32];
+        open_rules(&o, rows[i].config, &hunyuan, 2048);
+        ctw_rope_frequencies(&o.p, 64, inv_freq);
+        double theta = 10000 * pow(rows[i].alpha, 64.0 / 62);
+        for (int j = 0; j < 32; j++)
+            expect_close(rows[i].config, inv_freq[j], pow(theta, -2.0 * j / 64));
+        ctw_json_close(o.doc);
+    }
+}
+
+/* Qwen 2.5 VL's: text has three equal positions. */
+static void mrope_is_the_default(void **state)
+{
+    (void)state;
+    static const struct ctw_rope_rules vl = {.head = 128, .theta = 1e6, .mrope = true};
+    struct opened o;
+    open_rules(&o, "{\"rope_scaling\": {\"type\": \"mrope\", \"mrope_section\": [16, 24, 24]}}",
+               &vl, 2048);
+    assert_int_equal(o.p.type, CTW_ROPE_DEFAULT);
+    assert_true(o.p.theta == 1e6);
+    ctw_json_close(o.doc);
+}
+
+static void refusals_of_families(void **state)
+{
+    (void)state;
+    static const struct {
+        const struct ctw_rope_rules *rules;
+        const char *config, *words;
+    } rows[] = {
+        {&phi3, "{\"rope_scaling\": {\"type\": \"longrope\", " SHORT_LONG "}}",
+         "rope_scaling.short_factor: found 3 entries, expected 6, half of the 12 elements"},
+        {&phi3,
+         "{\"rope_scaling\": {\"type\": \"su\", \"partial_rotary_factor\": 0.5, "
+         "\"short_factor\": [1, 1, 1], \"long_factor\": [1, 0, 1]}}",
+         "rope_scaling.long_factor[1]: found 0, expected"},
+        {&phi3,
+         "{\"rope_parameters\": {\"rope_type\": \"longrope\", \"partial_rotary_factor\": 0.5, "
+         "\"original_max_position_embeddings\": 512, " SHORT_LONG "}}",
+         "original_max_position_embeddings: found 512, but transformers takes 4096"},
+        {&phi3,
+         "{\"partial_rotary_factor\": 0.5, \"rope_scaling\": {\"type\": \"longrope\", "
+         "\"factor\": 0, " SHORT_LONG "}}",
+         "factor: found 0"},
+        {&whole, "{\"rope_scaling\": {\"type\": \"su\", " SHORT_LONG "}}",
+         "RoPE type \"su\" is not supported"},
+        {&neox, "{\"rotary_pct\": 0.3}", "rotary_pct: 0.3 of 64 elements is not an even number"},
+        {&neox, "{\"rotary_pct\": 2}", "rotary_pct: found 2, expected more than 0"},
+        {&hunyuan, "{\"rope_scaling\": {\"type\": \"dynamic\", \"alpha\": -1, \"factor\": 1}}",
+         "alpha: found -1"},
+        {&full,
+         "{\"rope_parameters\": {\"full_attention\": {\"rope_type\": \"proportional\", "
+         "\"partial_rotary_factor\": 0}}}",
+         "partial_rotary_factor: found 0"},
+    };
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        struct ctw_rope_params p;
+        struct ctw_err err = {0};
+        assert_int_not_equal(read_rules(&p, rows[i].config, rows[i].rules, 2048, &err), CTW_OK);
+        if (strstr(err.msg, rows[i].words) == NULL)
+            fail_msg("%s: \"%s\" does not say \"%s\"", rows[i].config, err.msg, rows[i].words);
+    }
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -302,7 +547,8 @@ static void refusals(void **state)
         {"{\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}, \"partial_rotary_factor\": "
          "0.5}",
          "partial_rotary_factor: found 0.5"},
-        {"{\"rope_scaling\": {\"rope_type\": \"longrope\"}}", "\"longrope\" is not supported"},
+        {"{\"rope_scaling\": {\"rope_type\": \"longrope\"}}", "short_factor\" is missing"},
+        {"{\"rope_scaling\": {\"rope_type\": \"ntk\"}}", "\"ntk\" is not supported"},
         {"{\"rope_scaling\": {\"type\": \"mrope\", \"mrope_section\": [16, 24, 24]}}", "\"mrope\""},
         {"{\"rope_parameters\": {\"full_attention\": {\"rope_theta\": 1e6}}}",
          "rope_parameters.full_attention: separate RoPE parameters per layer type"},
@@ -353,6 +599,12 @@ int main(void)
         cmocka_unit_test(warnings),
         cmocka_unit_test(several_ropes),
         cmocka_unit_test(several_ropes_need_an_object_each),
+        cmocka_unit_test(longrope),
+        cmocka_unit_test(parts_of_scaled_types),
+        cmocka_unit_test(proportional),
+        cmocka_unit_test(dynamic_with_alpha),
+        cmocka_unit_test(mrope_is_the_default),
+        cmocka_unit_test(refusals_of_families),
         cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

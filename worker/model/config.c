@@ -126,10 +126,15 @@ static enum ctw_status check_base_keys(const struct ctw_config *c, struct ctw_er
     return CTW_OK;
 }
 
+static struct ctw_rope_readers rope_readers(const struct ctw_config *c)
+{
+    return (struct ctw_rope_readers){c->rope, c->n_ropes, c->rope_keys};
+}
+
 static bool is_read(const struct ctw_config *c, const char *key)
 {
-    if (in_list(common_keys, CTW_COUNT(common_keys), key) ||
-        ctw_rope_reads(c->rope, c->n_ropes, key))
+    const struct ctw_rope_readers ropes = rope_readers(c);
+    if (in_list(common_keys, CTW_COUNT(common_keys), key) || ctw_rope_reads(&ropes, key))
         return true;
     for (size_t i = 0; i < CTW_COUNT(base_keys); i++)
         if (strcmp(base_keys[i].name, key) == 0)
@@ -140,13 +145,14 @@ static bool is_read(const struct ctw_config *c, const char *key)
 static enum ctw_status list_unread(struct ctw_config *c, struct ctw_err *err)
 {
     const struct ctw_json_node *root = ctw_json_root(c->doc);
+    const struct ctw_rope_readers ropes = rope_readers(c);
     enum ctw_status st = CTW_OK;
     for (const struct ctw_json_node *m = ctw_json_first(root); m != NULL && st == CTW_OK;
          m = ctw_json_next(m))
         if (!is_read(c, ctw_json_key(m)))
             st = ctw_unread_add(&c->unread, m, err);
     if (st == CTW_OK)
-        st = ctw_rope_list_unread(c->rope, c->n_ropes, root, &c->unread, err);
+        st = ctw_rope_list_unread(&ropes, root, &c->unread, err);
     return st == CTW_OK ? ctw_quant_config_list_unread(root, &c->unread, err) : st;
 }
 

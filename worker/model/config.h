@@ -15,7 +15,7 @@
 
 struct ctw_family;
 
-enum { CTW_MAX_DECODERS = 4096, CTW_MAX_KEYS = 64 };
+enum { CTW_MAX_DECODERS = 4096, CTW_MAX_KEYS = 64, CTW_MAX_ROPE_KEYS = 4 };
 
 enum ctw_want_kind { CTW_WANT_MATRIX, CTW_WANT_VECTOR, CTW_WANT_TIED };
 
@@ -47,6 +47,8 @@ struct ctw_config {
     int n_ropes; /* the RoPEs that the family has read, and their indices in the model */
     struct ctw_rope_params rope[CTW_MAX_ROPES];
     int rope_index[CTW_MAX_ROPES];
+    int n_rope_keys;
+    const char *rope_keys[CTW_MAX_ROPE_KEYS + 1]; /* ctw_key_rope_number() */
     struct ctw_quant_config quant;
     struct ctw_unread unread;
 };

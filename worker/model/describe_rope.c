@@ -1,5 +1,4 @@
 /* A model's RoPEs, for a family's function. */
-#include <inttypes.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -14,27 +13,47 @@ static bool same_rules(const struct ctw_rope_rules *a, const struct ctw_rope_rul
 {
     return a->head == b->head && a->pairing == b->pairing && a->theta == b->theta &&
            a->unscaled == b->unscaled && a->partial == b->partial &&
+           a->old_longrope == b->old_longrope && a->original_length == b->original_length &&
+           a->mrope == b->mrope && a->alpha == b->alpha &&
            same_string(a->theta_key, b->theta_key) && same_string(a->layer_type, b->layer_type) &&
-           same_string(a->partial_key, b->partial_key);
+           same_string(a->partial_key, b->partial_key) && same_string(a->absent, b->absent);
 }
 
-/* Computes a RoPE from its parameters; rot_dim: elements of a head. */
-static enum ctw_status make(struct ctw_rope *r, const struct ctw_rope_params *p, int rot_dim,
+static void release(struct ctw_rope *r)
+{
+    ctw_free(r->inv_freq);
+    ctw_free(r->long_inv_freq);
+}
+
+/* Computes a RoPE from its parameters. */
+static enum ctw_status make(struct ctw_rope *r, const struct ctw_rope_params *p,
                             struct ctw_err *err)
 {
+    size_t n = (size_t)p->rot_dim / 2;
+    bool two = p->type == CTW_ROPE_LONGROPE;
     *r = (struct ctw_rope){
-        .pairing = p->rules.pairing, .rot_dim = rot_dim, .scale = (float)p->attention_factor};
-    r->inv_freq = ctw_calloc((size_t)rot_dim / 2, sizeof(float));
-    if (r->inv_freq == NULL)
+        .pairing = p->rules.pairing, .rot_dim = p->rot_dim, .scale = (float)p->attention_factor};
+    r->inv_freq = ctw_calloc(n, sizeof(float));
+    r->long_inv_freq = two ? ctw_calloc(n, sizeof(float)) : NULL;
+    if (r->inv_freq == NULL || (two && r->long_inv_freq == NULL)) {
+        release(r);
         return ctw_fail(err, CTW_ENOMEM, "out of memory for the model's description");
-    ctw_rope_frequencies(p, rot_dim, r->inv_freq);
+    }
+    ctw_rope_frequencies(p, p->rot_dim, r->inv_freq);
+    if (two) {
+        ctw_rope_long_frequencies(p, p->rot_dim, r->long_inv_freq);
+        r->long_from = (int64_t)p->original_length;
+    }
     return CTW_OK;
 }
 
 static bool equal(const struct ctw_rope *a, const struct ctw_rope *b)
 {
+    size_t bytes = sizeof(float) * (size_t)a->rot_dim / 2;
     return a->pairing == b->pairing && a->rot_dim == b->rot_dim && a->scale == b->scale &&
-           memcmp(a->inv_freq, b->inv_freq, sizeof(float) * (size_t)a->rot_dim / 2) == 0;
+           memcmp(a->inv_freq, b->inv_freq, bytes) == 0 && a->long_from == b->long_from &&
+           (a->long_inv_freq == NULL) == (b->long_inv_freq == NULL) &&
+           (a->long_inv_freq == NULL || memcmp(a->long_inv_freq, b->long_inv_freq, bytes) == 0);
 }
 
 /* The index of the model's RoPE that equals *r, which is freed, or of *r, which is added. */
@@ -42,7 +61,7 @@ static int add(struct ctw_model *m, struct ctw_rope *r)
 {
     for (int i = 0; i < m->n_ropes; i++)
         if (equal(&m->rope[i], r)) {
-            ctw_free(r->inv_freq);
+            release(r);
             return i;
         }
     m->rope[m->n_ropes] = *r;
@@ -65,17 +84,34 @@ int ctw_describe_rope(struct ctw_config *c, const struct ctw_rope_rules *rules)
     }
     struct ctw_rope_params *p = &c->rope[c->n_ropes];
     c->status = ctw_rope_read(p, ctw_json_root(c->doc), rules, m->max_length, &c->err);
-    int rot_dim = (int)((double)rules->head * p->partial_factor);
-    if (c->status == CTW_OK && (rot_dim < 2 || rot_dim % 2 != 0))
-        c->status = ctw_fail(&c->err, CTW_EUNSUP,
-                             "%s: %s: %g of %" PRId64 " elements is not an even number of elements",
-                             c->file, rules->partial_key != NULL ? rules->partial_key : "head_dim",
-                             p->partial_factor, rules->head);
     if (c->status == CTW_OK)
-        c->status = make(&rope, p, rot_dim, &c->err);
+        c->status = make(&rope, p, &c->err);
     if (c->status != CTW_OK)
         return 0;
     if (p->type == CTW_ROPE_DYNAMIC)
         m->length_limit = m->max_length;
     return c->rope_index[c->n_ropes++] = add(m, &rope);
+}
+
+double ctw_key_rope_number(struct ctw_config *c, const char *name, double absent)
+{
+    static const char *const objects[] = {"rope_scaling", "rope_parameters"};
+    const struct ctw_json_node *root = ctw_json_root(c->doc);
+    double value = absent;
+    if (c->status != CTW_OK)
+        return absent;
+    if (c->n_rope_keys == CTW_MAX_ROPE_KEYS) {
+        c->status = ctw_fail(&c->err, CTW_EINTERNAL,
+                             "%s: the family %s reads more than %d of "
+                             "RoPE's keys by name",
+                             c->file, c->family->model_type, c->n_rope_keys);
+        return absent;
+    }
+    c->rope_keys[c->n_rope_keys++] = name;
+    c->status = ctw_json_read_double(root, name, CTW_JSON_OPTIONAL, &value, &c->err);
+    for (size_t i = 0; i < CTW_COUNT(objects) && c->status == CTW_OK; i++)
+        if (ctw_json_has(root, objects[i]))
+            c->status = ctw_json_read_double(ctw_json_get(root, objects[i]), name,
+                                             CTW_JSON_OPTIONAL, &value, &c->err);
+    return value;
 }

@@ -213,6 +213,15 @@ static char *join(const char *dir, const char *file)
     return path;
 }
 
+/* Until a pass has the second table of type longrope. */
+static enum ctw_status check_ropes(const struct ctw_model *m, const char *file, struct ctw_err *err)
+{
+    for (int i = 0; i < m->n_ropes; i++)
+        if (m->rope[i].long_inv_freq != NULL)
+            return ctw_fail(err, CTW_EUNSUP, "%s: RoPE type \"longrope\" is not supported", file);
+    return CTW_OK;
+}
+
 enum ctw_status ctw_model_open(struct ctw_model **out, const char *dir, const char *config_name,
                                struct ctw_err *err)
 {
@@ -230,6 +239,8 @@ enum ctw_status ctw_model_open(struct ctw_model **out, const char *dir, const ch
     st = ctw_config_read(&config, path, file, err);
     if (st == CTW_ENOTFOUND)
         st = no_config(dir, file, err);
+    if (st == CTW_OK)
+        st = check_ropes(config.model, file, err);
     if (st == CTW_OK && !config.quant.present)
         st = ctw_foreign_check_folder(dir, err);
     if (st != CTW_OK)
@@ -287,8 +298,10 @@ void ctw_model_close(struct ctw_model *m)
     for (int l = 0; l < m->n_layers; l++)
         for (int i = 0; i < CTW_N_MATRICES; i++)
             ctw_matrix_close(&m->layers[l].matrix[i]);
-    for (int i = 0; i < CTW_MAX_ROPES; i++)
+    for (int i = 0; i < CTW_MAX_ROPES; i++) {
         ctw_free(m->rope[i].inv_freq);
+        ctw_free(m->rope[i].long_inv_freq);
+    }
     ctw_free(m->layers);
     ctw_identity_close(m->identity);
     ctw_container_close(m->container);

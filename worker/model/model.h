@@ -79,8 +79,10 @@ enum { CTW_MAX_LAYER_TENSORS = CTW_N_MATRICES * CTW_N_PARTS + CTW_N_VECTORS };
 /* One kind of rotary embedding: angle(position, i) = fl32(position * inv_freq[i]). */
 struct ctw_rope {
     enum ctw_rope_pairing pairing;
-    int rot_dim;     /* elements of a head that are rotated */
-    float *inv_freq; /* [rot_dim / 2], computed in fp32 as transformers does */
+    int rot_dim;          /* elements of a head that are rotated */
+    float *inv_freq;      /* [rot_dim / 2], computed in fp32 as transformers does */
+    float *long_inv_freq; /* [rot_dim / 2], for every position of a sequence of more than */
+    int64_t long_from;    /* this many inputs; NULL: all sequences have inv_freq */
     float scale;     /* factor of cosines and sines (yarn's attention factor; else 1) */
 };
 

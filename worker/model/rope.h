@@ -17,7 +17,13 @@ enum ctw_rope_type {
      * every frequency depends on the sequence's length, which is not supported. */
     CTW_ROPE_DYNAMIC,
     CTW_ROPE_LLAMA3,
-    CTW_ROPE_YARN
+    CTW_ROPE_YARN,
+    /* One factor per frequency: short ones in sequences of up to original_length inputs, long ones
+     * for every position of longer sequences. */
+    CTW_ROPE_LONGROPE,
+    /* Default over the whole head, with frequencies of 0 beyond the partial factor. */
+    CTW_ROPE_PROPORTIONAL,
+    CTW_ROPE_N_TYPES
 };
 
 /* How a family says one of its RoPEs. Strings are literals: they are not copied. */
@@ -31,6 +37,13 @@ struct ctw_rope_rules {
     bool unscaled;           /* transformers 4's rope_scaling is for another layer type */
     const char *partial_key; /* at the top level, the rotated share of each head; NULL: all of it */
     double partial;          /* transformers' default for it; 0: 1 */
+    const char *absent;      /* transformers' default of rope_parameters, or of its member for the
+                                layer type, as JSON; NULL: {} */
+    bool old_longrope;       /* "su", and "yarn" with short_factor, mean longrope (Phi 3) */
+    double original_length;  /* default of original_max_position_embeddings at the top level, which
+                                wins over rope_parameters' (Phi 3); 0: none */
+    bool mrope;              /* type "mrope" is default: all three positions are equal in text */
+    bool alpha;              /* type dynamic has alpha (HunYuan) */
 };
 
 struct ctw_rope_params {
@@ -40,13 +53,17 @@ struct ctw_rope_params {
     double factor; /* all types but default */
     /* llama3 */
     double low_freq_factor, high_freq_factor;
-    /* llama3, yarn */
+    /* llama3, yarn, longrope */
     double original_length;
     /* yarn */
     double beta_fast, beta_slow;
-    double attention_factor; /* factor of cosines and sines; 1 for the other types */
     bool truncate;
+    /* yarn, longrope */
+    double attention_factor; /* factor of cosines and sines; 1 for the other types */
+    /* longrope: [rot_dim / 2] numbers each, in the document */
+    const struct ctw_json_node *short_factor, *long_factor;
     double partial_factor; /* the rotated share of each head */
+    int rot_dim;           /* elements of a head that are rotated */
 };
 
 /*
@@ -59,15 +76,24 @@ enum ctw_status ctw_rope_read(struct ctw_rope_params *out, const struct ctw_json
                               const struct ctw_rope_rules *rules, int64_t max_length,
                               struct ctw_err *err) CTW_MUST_CHECK;
 
-/* Does one of the n RoPEs read `key` of root? */
-bool ctw_rope_reads(const struct ctw_rope_params *p, int n, const char *key) CTW_MUST_CHECK;
-/* Adds the members of rope_scaling and rope_parameters that none of the n RoPEs reads. */
-enum ctw_status ctw_rope_list_unread(const struct ctw_rope_params *p, int n,
+/* Who reads RoPE's keys: n RoPEs, and the family itself, NULL-terminated (NULL: none). */
+struct ctw_rope_readers {
+    const struct ctw_rope_params *rope;
+    int n;
+    const char *const *keys;
+};
+
+/* Does one of them read `key` of root? */
+bool ctw_rope_reads(const struct ctw_rope_readers *r, const char *key) CTW_MUST_CHECK;
+/* Adds the members of rope_scaling and rope_parameters that none of them reads. */
+enum ctw_status ctw_rope_list_unread(const struct ctw_rope_readers *r,
                                      const struct ctw_json_node *root, struct ctw_unread *unread,
                                      struct ctw_err *err) CTW_MUST_CHECK;
 
 /* inv_freq[i], i = 0 .. rot_dim/2-1: the angle of position p is fl32(p * inv_freq[i]). */
 void ctw_rope_frequencies(const struct ctw_rope_params *p, int rot_dim, float *inv_freq);
+/* Those of longer sequences than original_length, for type longrope. */
+void ctw_rope_long_frequencies(const struct ctw_rope_params *p, int rot_dim, float *inv_freq);
 
 /*
  * Writes the cosines of a position's rot_dim / 2 angles, then their sines, each times scale. The

@@ -63,10 +63,43 @@ static void yarn(const struct ctw_rope_params *p, int rot_dim, float *inv_freq)
     }
 }
 
+/* 1 / (factors[i] theta^(2i / rot_dim)) */
+static void longrope(const struct ctw_rope_params *p, const struct ctw_json_node *factors,
+                     int rot_dim, float *inv_freq)
+{
+    const struct ctw_json_node *m = ctw_json_first(factors);
+    for (int i = 0; i < rot_dim / 2 && m != NULL; i++, m = ctw_json_next(m)) {
+        double factor = 1;
+        if (ctw_json_as_double(m, &factor, NULL) != CTW_OK)
+            factor = 1; /* not reached: ctw_rope_read() checked the numbers */
+        inv_freq[i] = 1.0f / ((float)factor * position_scale(p, rot_dim, i));
+    }
+}
+
+static void proportional(const struct ctw_rope_params *p, int rot_dim, float *inv_freq)
+{
+    int n = (int)floor(p->partial_factor * rot_dim / 2);
+    for (int i = 0; i < rot_dim / 2; i++)
+        inv_freq[i] = i < n ? 1.0f / position_scale(p, rot_dim, i) / (float)p->factor : 0.0f;
+}
+
+void ctw_rope_long_frequencies(const struct ctw_rope_params *p, int rot_dim, float *inv_freq)
+{
+    longrope(p, p->long_factor, rot_dim, inv_freq);
+}
+
 void ctw_rope_frequencies(const struct ctw_rope_params *p, int rot_dim, float *inv_freq)
 {
     if (p->type == CTW_ROPE_YARN) {
         yarn(p, rot_dim, inv_freq);
+        return;
+    }
+    if (p->type == CTW_ROPE_LONGROPE) {
+        longrope(p, p->short_factor, rot_dim, inv_freq);
+        return;
+    }
+    if (p->type == CTW_ROPE_PROPORTIONAL) {
+        proportional(p, rot_dim, inv_freq);
         return;
     }
     for (int i = 0; i < rot_dim / 2; i++) {

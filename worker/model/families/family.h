@@ -91,6 +91,10 @@ void ctw_describe_model(struct ctw_config *c, const struct ctw_sizes *s,
  */
 int ctw_describe_rope(struct ctw_config *c, const struct ctw_rope_rules *rules);
 
+/* Reads a number of rope_parameters or rope_scaling, or of the top level, that is the family's own:
+ * not one of a RoPE's. */
+double ctw_key_rope_number(struct ctw_config *c, const char *name, double absent);
+
 struct ctw_attention {
     int64_t n_head, n_kv, head, window;
     int rope; /* an index of ctw_describe_rope(); -1: none */

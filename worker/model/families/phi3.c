@@ -1,6 +1,6 @@
 /*
  * Phi 3, 3.5 and 4: Llama's layers with fused projections, and one sliding window for all layers.
- * Defaults: Phi3Config. RoPE type longrope, of the long variants, is refused by name.
+ * Defaults: Phi3Config.
  */
 #include "worker/model/families/family.h"
 
@@ -19,9 +19,12 @@ static void describe(struct ctw_config *c)
     int64_t head = ctw_key_head_dim(c, &s, 0, 0);
     int64_t window = ctw_key_int(c, "sliding_window", 0, 0, 1, 1 << 30);
     ctw_describe_model(c, &s, &(struct ctw_model_rules){.norm_eps = 1e-5});
-    int rope = ctw_describe_rope(
-        c, &(struct ctw_rope_rules){
-               .head = head, .theta = 10000.0, .partial_key = "partial_rotary_factor"});
+    int rope =
+        ctw_describe_rope(c, &(struct ctw_rope_rules){.head = head,
+                                                      .theta = 10000.0,
+                                                      .partial_key = "partial_rotary_factor",
+                                                      .old_longrope = true,
+                                                      .original_length = 4096});
     for (int64_t i = 0; i < s.n_layers; i++) {
         ctw_describe_norms(c, i);
         ctw_describe_attention(c, i,
