@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The model families in float64 NumPy, written from their definitions: the reference for the worker.
-This program shares no code with the worker or with the tools that write checkpoints.
+families.py says what each family computes. This program shares no code with the worker.
 
     reference_model.py DIR [--config NAME] < sequences.jsonl > scores.jsonl
     reference_model.py DIR --hashes
@@ -22,6 +22,8 @@ import struct
 import sys
 
 import numpy as np
+
+import families
 
 NUMPY = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4",
          "I8": "i1", "U8": "u1", "F8_E4M3": "u1"}
@@ -140,23 +142,7 @@ def decode(t, name, config):
     return decode_packed(t, stem, group["weights"])
 
 
-def matrix_names(t, config):
-    names = {n for n, (_, raw) in t.items() if n.endswith(".weight") and raw.ndim == 2}
-    names |= {n.removesuffix("_packed") for n in t if n.endswith(".weight_packed")}
-    names.discard("model.embed_tokens.weight")
-    return sorted(names | ({"lm_head.weight"} if config.get("tie_word_embeddings") else set()))
-
-
 # ---- rotary embedding ---------------------------------------------------------------------------
-
-def rope_settings(config):
-    """(theta, settings) from either style of configuration."""
-    new = config.get("rope_parameters") or {}
-    settings = dict(new or config.get("rope_scaling") or {})
-    theta = new.get("rope_theta", config.get("rope_theta", 10000.0))
-    settings["rope_type"] = settings.get("rope_type", settings.get("type", "default"))
-    return float(theta), settings
-
 
 def yarn(plain, theta, head, s):
     """Interpolates low frequencies, keeps high frequencies, with a linear ramp in between (YaRN,
@@ -170,7 +156,7 @@ def yarn(plain, theta, head, s):
     if s.get("truncate", True):
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, head - 1)
-    ramp = (np.arange(head // 2, dtype=np.float32) - low) / max(high - low, 0.001)
+    ramp = (np.arange(head // 2, dtype=plain.dtype) - low) / max(high - low, 0.001)
     ramp = np.clip(ramp, 0, 1)
 
     def mscale(weight=1.0):
@@ -186,48 +172,51 @@ def yarn(plain, theta, head, s):
 
 def llama3(plain, s):
     """Slows down long waves by `factor`, keeps short waves, with a smooth step in between."""
-    wave = np.float32(2 * math.pi) / plain
+    wave = plain.dtype.type(2 * math.pi) / plain
     low, high = s["low_freq_factor"], s["high_freq_factor"]
     smooth = (s["original_max_position_embeddings"] / wave - low) / (high - low)
     smooth = np.clip(smooth, 0, 1)
     return (1 - smooth) * plain / s["factor"] + smooth * plain
 
 
-def rotary(config, head, n_tok):
-    """cos, sin [n_tok, rotated elements of a head / 2] in float64 of fp32 angles."""
-    theta, s = rope_settings(config)
-    if config["model_type"] == "phi3":
-        head = int(head * s.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0)))
-    power = np.arange(0, head, 2, dtype=np.float32) / np.float32(head)
-    plain, factor = np.float32(1) / np.float32(theta) ** power, 1.0  # fp32 all along
-    kind = s["rope_type"]
+def rotary(rope, n_tok, tables):
+    """cos, sin [n_tok, rotated elements of a head / 2] in float64 of angles in the dtype `tables`."""
+    s, n = rope.settings, rope.rotated
+    theta, kind, factor = s["rope_theta"], s["rope_type"], 1.0
+    power = np.arange(0, n, 2, dtype=tables) / tables(n)
+    plain = tables(1) / tables(theta) ** power
     if kind == "linear":
         plain = plain / s["factor"]
     elif kind == "yarn":
-        plain, factor = yarn(plain, theta, head, s)
+        plain, factor = yarn(plain, theta, n, s)
     elif kind == "llama3":
         plain = llama3(plain, s)
     elif kind != "default":
         raise SystemExit(f"reference_model: rope_type {kind} is not supported")
-    angle = np.arange(n_tok, dtype=np.float32)[:, None] * plain.astype(np.float32)[None]
+    angle = np.arange(n_tok, dtype=tables)[:, None] * plain.astype(tables)[None]
     return np.cos(angle.astype(np.float64)) * factor, np.sin(angle.astype(np.float64)) * factor
 
 
 # ---- the model ----------------------------------------------------------------------------------
 
+def silu(x):
+    with np.errstate(over="ignore"):  # exp(-x) = inf correctly gives 0
+        return x / (1 + np.exp(-x))
+
+
+ACTIVATIONS = {"silu": silu}
+
+
 class Model:
-    def __init__(self, folder, config_name="config.json", activations=None):
+    """tables: the dtype of rotary angles; float32 as transformers has them, or float64."""
+
+    def __init__(self, folder, config_name="config.json", activations=None, tables=np.float32):
         with open(os.path.join(folder, config_name), encoding="utf-8") as f:
-            self.config = c = json.load(f)
-        if c["model_type"] not in ("llama", "mistral", "phi3", "qwen2", "qwen3"):
-            raise SystemExit(f"reference_model: model_type {c['model_type']} is not supported")
+            self.config = json.load(f)
+        self.family = families.describe(self.config)
         self.tensors = read_folder(folder)
-        self.heads = c["num_attention_heads"]
-        self.kv_heads = c.get("num_key_value_heads") or self.heads
-        self.head = c.get("head_dim") or (128 if c["model_type"] == "qwen3" else
-                                          c["hidden_size"] // self.heads)
         self.cache = {}
-        self.activations = activations
+        self.activations, self.tables = activations, tables
 
     def r(self, x):
         """x rounded to the activations' dtype."""
@@ -240,97 +229,165 @@ class Model:
             self.cache[name] = decode(self.tensors, name, self.config)[1].astype(np.float64)
         return self.cache[name]
 
-    def linear(self, x, module):
-        y = x @ self.weight(module + ".weight").T
-        bias = self.tensors.get(module + ".bias")
-        return self.r(y if bias is None else y + widen(*bias).astype(np.float64))
+    def linear(self, x, module, bias=False, columns=False):
+        w = self.weight(module + ".weight")
+        y = x @ (w if columns else w.T)
+        return self.r(y + self.weight(module + ".bias") if bias else y)
 
-    def norm(self, x, name):
-        gain = widen(*self.tensors[name + ".weight"]).astype(np.float64)
-        mean_square = np.mean(x * x, axis=-1, keepdims=True)
-        x = self.r(x / np.sqrt(mean_square + self.config.get("rms_norm_eps", 1e-5 if self.config["model_type"] == "phi3" else 1e-6)))
-        return self.r(x * gain)
+    def norm(self, x, name, norm, gain=None):
+        """Over the last axis; gain: the weight, if it is not the tensor of that name."""
+        if norm.kind == "layer":
+            x = x - x.mean(axis=-1, keepdims=True)
+        x = x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + norm.eps)
+        if not norm.weight:
+            return self.r(x)
+        if norm.kind == "rms" and not norm.offset and not norm.once:
+            x = self.r(x)
+        x = x * ((self.weight(name + ".weight") if gain is None else gain) + norm.offset)
+        return self.r(x + self.weight(name + ".bias") if norm.bias else x)
 
-    def turn(self, x, cos, sin):
-        """x [n_tok, heads, head]: of the first n elements, element i turns with element i + n/2."""
-        n = 2 * cos.shape[1]
-        a, b = np.split(x[:, :, :n], 2, axis=2)
-        cos, sin = cos[:, None, :], sin[:, None, :]
-        turned = self.r(np.concatenate([self.r(a * cos) - self.r(b * sin),
-                                        self.r(b * cos) + self.r(a * sin)], axis=2))
+    def turn(self, x, rope, n_tok):
+        """x [n_tok, heads, head], its first elements rotated in pairs."""
+        if rope is None:
+            return x
+        key = id(rope), n_tok
+        if key not in self.cache:
+            self.cache[key] = rope, *map(self.r, rotary(rope, n_tok, self.tables))
+        cos, sin = (t[:, None, :] for t in self.cache[key][1:])
+        n = rope.rotated
+        a, b = (x[:, :, :n:2], x[:, :, 1:n:2]) if rope.interleaved else np.split(x[:, :, :n], 2, axis=2)
+        pair = (self.r(self.r(a * cos) - self.r(b * sin)), self.r(self.r(b * cos) + self.r(a * sin)))
+        turned = np.stack(pair, axis=3).reshape(*x.shape[:2], n) if rope.interleaved else np.concatenate(pair, axis=2)
         return np.concatenate([turned, x[:, :, n:]], axis=2)
 
-    def window(self, layer):
-        """How many keys a query sees, including its own; None: its own and all earlier keys."""
-        c = self.config
-        if c["model_type"] == "mistral":
-            return c.get("sliding_window", 4096)
-        if c["model_type"] == "phi3":
-            return c.get("sliding_window")
-        if c["model_type"] == "llama" or not c.get("use_sliding_window", False):
-            return None
-        window = c.get("sliding_window", 4096)
-        if c.get("layer_types"):
-            return window if c["layer_types"][layer] == "sliding_attention" else None
-        return window if layer >= c.get("max_window_layers", 28) else None
+    def qk_norm(self, x, a, name):
+        """x [n_tok, heads, head] after the norm of queries or keys."""
+        heads, name = x.shape[1], a.stem + name
+        if a.qk_over == "width":
+            return self.norm(x.reshape(len(x), -1), name, a.qk_norm).reshape(x.shape)
+        gain = None
+        if "{}" in name:
+            gain = np.stack([self.weight(name.format(h) + ".weight") for h in range(heads)])
+        return self.norm(x, name, a.qk_norm, gain)
 
-    def attention(self, x, layer, cos, sin):
-        name, n_tok = f"model.layers.{layer}.self_attn.", len(x)
-        if self.config["model_type"] == "phi3":
-            ends = np.cumsum([self.heads, self.kv_heads]) * self.head
-            q, k, v = np.split(self.linear(x, name + "qkv_proj"), ends, axis=1)
-        else:
-            q, k, v = (self.linear(x, f"{name}{part}_proj") for part in "qkv")
-        q = q.reshape(n_tok, self.heads, self.head)
-        k, v = (part.reshape(n_tok, self.kv_heads, self.head) for part in (k, v))
-        if self.config["model_type"] == "qwen3":
-            q, k = self.norm(q, name + "q_norm"), self.norm(k, name + "k_norm")
-        q, k = self.turn(q, cos, sin), self.turn(k, cos, sin)
-        distance = np.arange(n_tok)[:, None] - np.arange(n_tok)[None]
+    def qkv(self, x, a):
+        """Queries [n_tok, heads, head], keys and values [n_tok, kv_heads, head], before norms and RoPE."""
+        parts = [self.linear(x, a.stem + p, a.qkv_bias, a.columns) for p in a.projections]
+        if a.clip is not None:
+            parts = [np.clip(p, -a.clip, a.clip) for p in parts]
+        if a.by_group:
+            rows = parts[0].reshape(len(x), a.kv_heads, -1, a.head)
+            parts = [rows[:, :, :-2], rows[:, :, -2], rows[:, :, -1]]
+        elif len(parts) == 1:
+            parts = np.split(parts[0], np.cumsum([a.heads, a.kv_heads]) * a.head, axis=1)
+        elif len(parts) == 2:
+            parts.append(parts[1])
+        return [p.reshape(len(x), -1, a.head) for p in parts]
+
+    def attention(self, x, a):
+        n_tok = len(x)
+        q, k, v = self.qkv(x, a)
+        norms = (a.q_norm, a.k_norm)
+        if a.qk_norm and not a.qk_after_rope:
+            q, k = (self.qk_norm(t, a, name) for t, name in zip((q, k), norms))
+        q, k = (self.turn(t, a.rope, n_tok) for t in (q, k))
+        if a.qk_norm and a.qk_after_rope:
+            q, k = (self.qk_norm(t, a, name) for t, name in zip((q, k), norms))
+        if a.v_norm:
+            v = self.norm(v, "", a.v_norm)
+        if a.query_factor:
+            beta, length = a.query_factor
+            q = self.r(q * (1 + beta * np.log1p(np.arange(n_tok) // length))[:, None, None])
+        out = self.r(self.mix(q, k, v, a)).reshape(n_tok, -1)
+        if a.attention_norm:
+            out = self.norm(out, a.stem + a.attention_norm, a.norm)
+        return self.linear(out, a.stem + a.o, a.o_bias, a.columns)
+
+    def mix(self, q, k, v, a):
+        """Softmax attention [n_tok, heads, head]."""
+        distance = np.arange(len(q))[:, None] - np.arange(len(q))[None]
         seen = distance >= 0
-        window = self.window(layer)
-        if window is not None:
-            seen &= distance < window
+        if a.window is not None:
+            seen &= distance < a.window
         out = np.empty_like(q)
-        for h in range(self.heads):
-            kv = h // (self.heads // self.kv_heads)
-            s = self.r(self.r(q[:, h] @ k[:, kv].T) / math.sqrt(self.head))
+        for h in range(a.heads):
+            kv = h // (a.heads // a.kv_heads)
+            s = self.r(self.r(q[:, h] @ k[:, kv].T) * a.scale)
+            if a.softcap is not None:
+                s = self.r(self.r(np.tanh(self.r(s / a.softcap))) * a.softcap)
+            if a.slopes is not None:
+                s = self.r(s - a.slopes[h] * distance)
             s = np.where(seen, s, -np.inf)
             p = np.exp(s - s.max(axis=1, keepdims=True))
-            out[:, h] = self.r(self.r(p / p.sum(axis=1, keepdims=True)) @ v[:, kv])
-        return self.linear(out.reshape(n_tok, -1), name + "o_proj")
+            out[:, h] = self.r(p / p.sum(axis=1, keepdims=True)) @ v[:, kv]
+        return out
 
-    def mlp(self, x, layer):
-        name = f"model.layers.{layer}.mlp."
-        if self.config["model_type"] == "phi3":
-            gate, up = np.split(self.linear(x, name + "gate_up_proj"), 2, axis=1)
-        else:
-            gate, up = self.linear(x, name + "gate_proj"), self.linear(x, name + "up_proj")
-        with np.errstate(over="ignore"):  # exp(-gate) = inf correctly gives 0
-            silu = self.r(gate / (1 + np.exp(-gate)))
-        return self.linear(self.r(silu * up), name + "down_proj")
+    def mlp(self, x, a):
+        parts = [self.linear(x, a.stem + p, a.mlp_bias, a.columns) for p in a.gate_up]
+        if a.gated and len(parts) == 1:
+            parts = np.split(parts[0], 2, axis=1)
+        y = self.r(ACTIVATIONS[a.act](parts[0]))
+        y = self.r(y * parts[1]) if a.gated else y
+        if a.mlp_norm:
+            y = self.norm(y, a.stem + a.mlp_norm, a.norm)
+        return self.linear(y, a.stem + a.down, a.mlp_bias, a.columns)
+
+    def layer(self, x, a):
+        def norm(y, name):
+            return self.norm(y, a.stem + name, a.norm) if name else y
+
+        def add(y, f, name):
+            y_plus = norm(f, name)
+            return self.r(y + (self.r(y_plus * a.residual) if a.residual != 1 else y_plus))
+
+        n = norm(x, a.attention_in)
+        if a.parallel:
+            f = self.r(self.attention(n, a) + self.mlp(norm(x, a.mlp_in) if a.mlp_in else n, a))
+            return add(x, f, None)
+        x = norm(add(x, self.attention(n, a), a.attention_out), a.attention_after)
+        return norm(add(x, self.mlp(norm(x, a.mlp_in), a), a.mlp_out), a.mlp_after)
+
+    def embedding(self, tokens):
+        m = self.family
+        x = self.weight(m.embed + ".weight")[tokens]
+        if m.embed_scale != 1:
+            x = self.r(x * m.embed_scale)
+        if m.project_in:
+            x = self.linear(x, m.project_in)
+        if m.positions:
+            x = self.r(x + self.weight(m.positions + ".weight")[np.arange(len(x)) + m.position_offset])
+        return self.norm(x, m.embed_norm, m.norm) if m.embed_norm else x
+
+    def logits(self, x):
+        m = self.family
+        if m.final:
+            x = self.norm(x, m.final, m.norm)
+        if m.project_out:
+            x = self.linear(x, m.project_out)
+        logits = self.linear(x, m.head or m.embed, m.head_bias)
+        if m.logit_scale != 1:
+            logits = self.r(logits * m.logit_scale)
+        if m.softcap is not None:
+            logits = self.r(self.r(np.tanh(self.r(logits / m.softcap))) * m.softcap)
+        return logits
 
     def score(self, tokens):
         """(log-probabilities [n-1], greedy ids [n-1]) of tokens 1..n-1, each given all before."""
-        x = self.weight("model.embed_tokens.weight")[np.asarray(tokens[:-1])]
-        cos, sin = map(self.r, rotary(self.config, self.head, len(x)))
-        for layer in range(self.config["num_hidden_layers"]):
-            name = f"model.layers.{layer}."
-            x = self.r(x + self.attention(self.norm(x, name + "input_layernorm"), layer, cos, sin))
-            x = self.r(x + self.mlp(self.norm(x, name + "post_attention_layernorm"), layer))
-        x = self.norm(x, "model.norm")
-        tied = self.config.get("tie_word_embeddings", False)
-        head = self.weight("model.embed_tokens.weight" if tied else "lm_head.weight")
-        logits = self.r(x @ head.T)
+        x = self.embedding(np.asarray(tokens[:-1]))
+        for a in self.family.layers:
+            x = self.layer(x, a)
+        logits = self.logits(x)
         top = logits.max(axis=1)
         norm = top + np.log(np.exp(logits - top[:, None]).sum(axis=1))
         return logits[np.arange(len(x)), tokens[1:]] - norm, logits.argmax(axis=1)
 
     def hashes(self):
         """(name, n, k, dtype, sha256 of the decoded row-major bytes) of every matrix."""
-        for name in matrix_names(self.tensors, self.config):
-            stored = name if name != "lm_head.weight" or name in self.tensors else \
-                "model.embed_tokens.weight"
+        m = self.family
+        names = {n: n for n, _, kind in families.tensors(m) if kind in ("linear", "columns", "head")}
+        if m.head is None:
+            names["lm_head.weight"] = m.embed + ".weight"
+        for name, stored in sorted(names.items()):
             dtype, w = decode(self.tensors, stored, self.config)
             yield name, *w.shape, TORCH_NAME[dtype], hashlib.sha256(
                 narrow_bytes(w, dtype)).hexdigest()

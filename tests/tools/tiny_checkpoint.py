@@ -17,12 +17,24 @@ import numpy as np
 
 import checkpoint_io as cio
 import encoders
+import families
 from encoders import IntScheme, Nvfp4Scheme
 
 BOS, EOS, N_IDS = 256, 257, 258  # ids 0..255 are the bytes
+LACKS = "lacks"  # of a key that a file does not have
 SAFETENSORS = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 
-# Family -> (base, differences). "rope" is the scaling, without theta.
+# model_type -> architecture, and how its keys differ from those of every file
+QWEN = {"sliding_window": None, "use_sliding_window": False, "max_window_layers": 28}
+TYPES = {
+    "llama": ("LlamaForCausalLM", {"attention_bias": False, "mlp_bias": False, "pretraining_tp": 1}),
+    "mistral": ("MistralForCausalLM", {}),
+    "phi3": ("Phi3ForCausalLM", {"head_dim": LACKS}),
+    "qwen2": ("Qwen2ForCausalLM", {"head_dim": LACKS, **QWEN}),
+    "qwen3": ("Qwen3ForCausalLM", {"attention_bias": False, **QWEN}),
+}
+
+# Family -> (model_type, differences). "rope" is the scaling, without theta.
 FAMILIES = {
     "llama": ("llama", {}),
     "llama_tied": ("llama", {"tie_word_embeddings": True}),
@@ -37,7 +49,7 @@ FAMILIES = {
         "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
         "original_max_position_embeddings": 256}}),
     # no head_dim in the file, one key-value head, and the keys of SmolLM2's own file
-    "llama_smollm2": ("llama", {"head_dim": None, "num_key_value_heads": 1, "rms_norm_eps": 1e-5,
+    "llama_smollm2": ("llama", {"head_dim": LACKS, "num_key_value_heads": 1, "rms_norm_eps": 1e-5,
                                 "tie_word_embeddings": True, "rope_theta": 100000,
                                 "is_llama_config": True, "rope_interleaved": False}),
     "mistral": ("mistral", {"sliding_window": None}),
@@ -52,6 +64,9 @@ FAMILIES = {
     "qwen3": ("qwen3", {}),
     "qwen3_tied": ("qwen3", {"tie_word_embeddings": True, "head_dim": 48}),
 }
+
+# The families that the worker opens: those of --all.
+OPEN = tuple(FAMILIES)
 
 
 def _formats():
@@ -73,7 +88,7 @@ def _formats():
 FORMATS = _formats()
 
 # The checkpoints of --all: every family once, every format once.
-ALL = ([(f, "bf16") for f in FAMILIES] + [("llama", f) for f in FORMATS if f != "bf16"] +
+ALL = ([(f, "bf16") for f in OPEN] + [("llama", f) for f in FORMATS if f != "bf16"] +
        [("qwen2", "w4a16_g32_asym"), ("qwen3", "nvfp4"), ("mistral_swa", "w8a16_channel"),
         ("phi3", "w4a16_g32"), ("phi3_partial", "nvfp4"),
         ("llama_bias", "w4a16_g32"), ("llama_tied", "w4a16_g32"), ("qwen3_tied", "fp16")])
@@ -84,31 +99,20 @@ SIZES = {"hidden": 192, "inner": 320, "heads": 4, "kv_heads": 2, "head": 48, "la
 
 def configs(family, dtype, sizes, scheme):
     """config.json as (transformers 5 writes it, transformers 4 writes it)."""
-    base, changes = FAMILIES[family]
+    kind, changes = FAMILIES[family]
+    architecture, own = TYPES[kind]
     changes = dict(changes)
     rope, theta = changes.pop("rope", None), changes.pop("rope_theta", 10000.0)
     common = {
-        "architectures": [{"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM",
-                           "phi3": "Phi3ForCausalLM", "qwen2": "Qwen2ForCausalLM",
-                           "qwen3": "Qwen3ForCausalLM"}[base]],
-        "attention_dropout": 0.0, "bos_token_id": BOS, "eos_token_id": EOS, "hidden_act": "silu",
+        "architectures": [architecture], "attention_dropout": 0.0, "bos_token_id": BOS,
+        "eos_token_id": EOS, "head_dim": sizes["head"], "hidden_act": "silu",
         "hidden_size": sizes["hidden"], "initializer_range": 0.02,
-        "intermediate_size": sizes["inner"], "max_position_embeddings": 2048, "model_type": base,
+        "intermediate_size": sizes["inner"], "max_position_embeddings": 2048, "model_type": kind,
         "num_attention_heads": sizes["heads"], "num_hidden_layers": sizes["layers"],
         "num_key_value_heads": sizes["kv_heads"], "rms_norm_eps": 1e-6,
         "tie_word_embeddings": False, "use_cache": True, "vocab_size": sizes["vocab"],
-    }
-    if base not in ("phi3", "qwen2"):  # they have no such key: hidden_size / num_attention_heads
-        common["head_dim"] = sizes["head"]
-    if base == "llama":
-        common |= {"attention_bias": False, "mlp_bias": False, "pretraining_tp": 1}
-    elif base == "qwen3":
-        common["attention_bias"] = False
-    if base in ("qwen2", "qwen3"):
-        common |= {"sliding_window": None, "use_sliding_window": False, "max_window_layers": 28}
-    common |= changes
-    if "head_dim" in common and common["head_dim"] is None:
-        del common["head_dim"]
+    } | own | changes
+    common = {key: value for key, value in common.items() if value is not LACKS}
     if scheme:
         common["quantization_config"] = encoders.quantization_config(scheme, ["lm_head"])
     new = common | {"dtype": dtype, "rope_parameters": {"rope_theta": float(theta)} | (
@@ -120,39 +124,6 @@ def configs(family, dtype, sizes, scheme):
     old = common | {"torch_dtype": dtype, "rope_theta": theta, "rope_scaling": rope,
                     "transformers_version": "4.57.6"}
     return new, old
-
-
-def layout(config, sizes):
-    """(name, shape, kind) of every tensor of the unquantised model."""
-    h, inner = sizes["hidden"], sizes["inner"]
-    head = config.get("head_dim") or h // config["num_attention_heads"]
-    q, kv = config["num_attention_heads"] * head, config["num_key_value_heads"] * head
-    base = config["model_type"]
-    qkv_bias = base == "qwen2" or config.get("attention_bias", False)
-    rows = [("self_attn.q_proj", q, h, qkv_bias), ("self_attn.k_proj", kv, h, qkv_bias),
-            ("self_attn.v_proj", kv, h, qkv_bias),
-            ("self_attn.o_proj", h, q, config.get("attention_bias", False)),
-            ("mlp.gate_proj", inner, h, config.get("mlp_bias", False)),
-            ("mlp.up_proj", inner, h, config.get("mlp_bias", False)),
-            ("mlp.down_proj", h, inner, config.get("mlp_bias", False))]
-    if base == "phi3":
-        rows = [("self_attn.qkv_proj", q + 2 * kv, h, False), ("self_attn.o_proj", h, q, False),
-                ("mlp.gate_up_proj", 2 * inner, h, False), ("mlp.down_proj", h, inner, False)]
-    yield "model.embed_tokens.weight", (sizes["vocab"], h), "embed"
-    for i in range(sizes["layers"]):
-        stem = f"model.layers.{i}."
-        for module, n, k, bias in rows:
-            yield stem + module + ".weight", (n, k), "linear"
-            if bias:
-                yield stem + module + ".bias", (n,), "bias"
-        yield stem + "input_layernorm.weight", (h,), "norm"
-        yield stem + "post_attention_layernorm.weight", (h,), "norm"
-        if base == "qwen3":
-            yield stem + "self_attn.q_norm.weight", (head,), "norm"
-            yield stem + "self_attn.k_norm.weight", (head,), "norm"
-    yield "model.norm.weight", (h,), "norm"
-    if not config["tie_word_embeddings"]:
-        yield "lm_head.weight", (sizes["vocab"], h), "head"
 
 
 def values(name, shape, kind, seed, tied):
@@ -171,9 +142,9 @@ def values(name, shape, kind, seed, tied):
     return x * spread * np.float32(gain / np.sqrt(shape[-1]))
 
 
-def batches(config, sizes, dtype, scheme, seed):
-    st_dtype, tied = SAFETENSORS[dtype], config["tie_word_embeddings"]
-    for name, shape, kind in layout(config, sizes):
+def batches(model, dtype, scheme, seed):
+    st_dtype, tied = SAFETENSORS[dtype], model.head is None
+    for name, shape, kind in families.tensors(model):
         def plain(n=name, s=shape, k=kind):
             return values(n, s, k, seed, tied)
         if scheme is None or kind != "linear":
@@ -227,7 +198,7 @@ def write(folder, family="llama", fmt="bf16", seed=1, shards=1, **sizes):
         sizes["kv_heads"] = FAMILIES[family][1]["num_key_value_heads"]
     new, old = configs(family, dtype, sizes, scheme)
     os.makedirs(folder, exist_ok=True)
-    cio.write_sharded(folder, list(batches(new, sizes, dtype, scheme, seed)), shards)
+    cio.write_sharded(folder, list(batches(families.describe(new), dtype, scheme, seed)), shards)
     cio.write_json(os.path.join(folder, "config.json"), new)
     cio.write_json(os.path.join(folder, "config.transformers4.json"), old)
     write_tokenizer(folder)
