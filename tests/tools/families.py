@@ -179,8 +179,7 @@ def rope_settings(c, kind=None):
 
 
 def partial(c, default=1.0, key="partial_rotary_factor"):
-    new = c.get("rope_parameters") or {}
-    return new.get("partial_rotary_factor", c.get(key, default))
+    return rope_settings(c).get("partial_rotary_factor", c.get(key, default))
 
 
 def head_of(c, default=None):
