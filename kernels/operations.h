@@ -56,7 +56,16 @@ enum ctw_epilogue {
 enum { CTW_MAX_SHARDS = 4 };
 
 /* Which product of a layer this is. Each slot has its own memory for weights decoded ahead. */
-enum ctw_slot { CTW_SLOT_QKV, CTW_SLOT_O, CTW_SLOT_GATE_UP, CTW_SLOT_DOWN, CTW_N_SLOTS };
+enum ctw_slot {
+    CTW_SLOT_QKV,
+    CTW_SLOT_O,
+    CTW_SLOT_GATE_UP, /* or up alone */
+    CTW_SLOT_DOWN,
+    CTW_SLOT_INPUT_GATE, /* of a layer's own input */
+    CTW_SLOT_INPUT_PROJ,
+    CTW_SLOT_WIDTH, /* between the widths of the model and of its embedding */
+    CTW_N_SLOTS
+};
 
 /* y[t, o] = epilogue(sum over i of x[t, i] * w[o, i]); w is the shards' rows, concatenated. */
 struct ctw_op_linear {

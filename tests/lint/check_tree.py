@@ -36,6 +36,8 @@ ROOMS = {
     "worker/model/families": ("base", "kernels", "worker/checkpoint", "worker/model"),
     "worker/weights": ("base", "kernels", "worker/checkpoint", "worker/model"),
     "worker/engine": ("base", "kernels", "worker/checkpoint", "worker/model", "worker/weights"),
+    "worker/engine/mixers": ("worker/engine",),
+    "worker/engine/mlps": ("worker/engine",),
     "worker/service": ("base", "kernels", "ipc", "worker/model", "worker/engine"),
     "worker/cli": ("base", "kernels", "ipc", "worker/checkpoint", "worker/model", "worker/weights",
                    "worker/engine", "worker/service"),

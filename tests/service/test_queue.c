@@ -275,7 +275,7 @@ static void rates(void **state)
 static void long_sequences_cost_more(void **state)
 {
     (void)state;
-    struct ctw_layer layers[4] = {{0}};
+    struct ctw_layer layers[4] = {0};
     layers[1].n_head = layers[2].n_head = 8;
     layers[1].head = layers[2].head = 16;
     struct ctw_model m = {.n_decoders = 2, .n_layers = 4, .layers = layers, .n_params = 51200};

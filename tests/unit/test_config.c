@@ -93,8 +93,11 @@ static void families_have_their_defaults(void **state)
         assert_int_equal(n_biases(&c),
                          strcmp(c.family->model_type, "qwen2") == 0 ? 3 * m->n_decoders : 0);
         bool phi3 = strcmp(c.family->model_type, "phi3") == 0;
-        assert_true(m->norm_eps == (phi3 ? 1e-5f : 1e-6f) && !m->tied);
-        assert_true(m->act == CTW_ACT_SILU && !c.has_dtype && c.rope[0].theta == 10000.0);
+        const struct ctw_layer *first = &m->layers[1], *last = &m->layers[m->n_layers - 1];
+        float eps = phi3 ? 1e-5f : 1e-6f;
+        assert_true(first->norm[CTW_AT_MIXER].eps == eps && last->norm[CTW_AT_HEAD].eps == eps);
+        assert_true(first->act == CTW_ACT_SILU && !m->tied && !c.has_dtype &&
+                    c.rope[0].theta == 10000.0);
         ctw_config_close(&c);
     }
 }
@@ -188,7 +191,7 @@ static void a_file_of_transformers_4(void **state)
                  "{\"kv_cache\": 1}}");
     assert_true(c.model->tied && c.has_dtype && c.dtype == CTW_BF16);
     assert_int_equal(c.model->layers[1].head, 64);
-    assert_true(c.rope[0].theta == 100000.0 && c.model->norm_eps == 1e-05f);
+    assert_true(c.rope[0].theta == 100000.0 && c.model->layers[1].norm[CTW_AT_MLP].eps == 1e-05f);
     ctw_config_close(&c);
 }
 

@@ -35,6 +35,7 @@ static int setup(void **state)
     static struct fixture f;
     struct ctw_err err;
     f.model = (struct ctw_model){.hidden = 576,
+                                 .embed_dim = 576,
                                  .vocab = 49152,
                                  .n_ropes = 1,
                                  .n_decoders = N_DECODERS,
@@ -44,7 +45,7 @@ static int setup(void **state)
     for (int i = 1; i <= N_DECODERS; i++) {
         struct ctw_layer *l = &f.layers[i];
         *l = (struct ctw_layer){.n_head = 9, .n_kv = 3, .head = 64, .inner = 1536};
-        add_matrix(l, CTW_SLOT_QKV, CTW_M_Q, 576, 576);
+        add_matrix(l, CTW_SLOT_QKV, CTW_M_QKV, 960, 576);
         add_matrix(l, CTW_SLOT_GATE_UP, CTW_M_GATE, 1536, 576);
     }
     const struct ctw_backend_options opt = {.n_threads = 2};
@@ -80,6 +81,7 @@ static void whole_set_stays_below_the_promise(void **state)
     assert_true(plan.chunk_tokens >= 2048);
     assert_int_equal(plan.total,
                      plan.residual + plan.activations + plan.kv + plan.tables + plan.scratch);
+    assert_true(plan.inputs == 0 && plan.kept == 0);
     assert_int_equal(plan.residual, (size_t)plan.pass_tokens * 576 * 4);
     const struct ctw_reserve reserve = ctw_plan_reserve(r.model, r.dtype, &plan);
     assert_true(reserve.n_tok == plan.chunk_tokens && reserve.n_vocab == 49152);
@@ -162,6 +164,7 @@ static void queries_have_their_place(void **state)
     odd->n_head = 37; /* wider than the MLP */
     odd->n_kv = 1;
     odd->head = 43;
+    odd->product[CTW_SLOT_QKV].shard[0].n = (37 + 2) * 43;
     for (r.chunk_tokens = 1; r.chunk_tokens <= 301; r.chunk_tokens += 50) {
         assert_int_equal(ctw_plan_make(&plan, &r, &err), CTW_OK);
         assert_int_equal(plan.chunk_tokens, r.chunk_tokens);
@@ -225,10 +228,10 @@ static void what_is_reserved_follows_the_products(void **state)
     struct ctw_reserve r = ctw_plan_reserve(&f->model, CTW_BF16, &plan);
     assert_int_equal(r.n_tok, 64);
     assert_int_equal(r.max_n, 1536);
-    assert_int_equal(r.slot_elems[CTW_SLOT_QKV], 576 * 576);
+    assert_int_equal(r.slot_elems[CTW_SLOT_QKV], 960 * 576);
     assert_int_equal(r.slot_elems[CTW_SLOT_GATE_UP], 1536 * 576);
     assert_int_equal(r.slot_elems[CTW_SLOT_DOWN], 0);
-    *fused = (struct ctw_product){2, {{CTW_M_Q, 0, 500, -1}, {CTW_M_GATE, 36, 1500, -1}}};
+    *fused = (struct ctw_product){2, {{CTW_M_QKV, 0, 500, -1}, {CTW_M_GATE, 36, 1500, -1}}};
     r = ctw_plan_reserve(&f->model, CTW_BF16, &plan);
     assert_int_equal(r.max_n, 2000);
     assert_int_equal(r.slot_elems[CTW_SLOT_QKV], 2000 * 576);

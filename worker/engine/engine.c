@@ -27,8 +27,8 @@ struct ctw_engine {
     bool limit_is_default;
     int n_threads;           /* for reading files */
     const atomic_bool *stop; /* stops reading files; or NULL */
-    bool files_checked; /* since their last byte was read */
-    struct ctw_plan plan; /* for sequences of the usual length */
+    bool files_checked;      /* since their last byte was read */
+    struct ctw_plan plan;    /* for sequences of the usual length */
     char numerics[160];
 };
 
@@ -366,10 +366,9 @@ static enum ctw_status run_pass(struct ctw_engine *e, struct ctw_seq *seqs, int6
         if (!mapped || !touched)
             return CTW_OK;
     }
-    return ctw_fail(
-        err, CTW_EIO,
-        "the weights' files keep being written to; load the model again once they are "
-        "complete");
+    return ctw_fail(err, CTW_EIO,
+                    "the weights' files keep being written to; load the model again once they are "
+                    "complete");
 }
 
 static enum ctw_status run_passes(struct ctw_engine *e, struct ctw_seq *seqs, int64_t n_seqs,

@@ -14,20 +14,20 @@ struct ctw_engine;
 
 struct ctw_engine_options {
     const char *model_dir;
-    const char *config_name;   /* NULL: config.json */
-    struct ctw_model *model;   /* NULL, or that model, open: taken over, even if opening fails */
-    const char *backend;       /* NULL: auto */
-    const char *variant;       /* CPU backend's variant; NULL: best */
-    const char *cuda_variant;  /* CUDA backend's; NULL: best */
-    const char *dtype;         /* NULL or "auto", "bfloat16", "float16", "float32" */
-    int n_threads;             /* 0: all CPUs */
+    const char *config_name;  /* NULL: config.json */
+    struct ctw_model *model;  /* NULL, or that model, open: taken over, even if opening fails */
+    const char *backend;      /* NULL: auto */
+    const char *variant;      /* CPU backend's variant; NULL: best */
+    const char *cuda_variant; /* CUDA backend's; NULL: best */
+    const char *dtype;        /* NULL or "auto", "bfloat16", "float16", "float32" */
+    int n_threads;            /* 0: all CPUs */
     int device;
-    uint64_t memory_limit;     /* bytes beyond the weights; 0: the default */
-    int64_t max_length;        /* 0: the model's maximum */
-    int64_t chunk_tokens;      /* 0: planned. For tests and tuning; never changes a score */
-    int64_t pass_tokens;       /* 0: planned. For tests and tuning; never changes a score */
-    bool plan_only;            /* open for ctw_engine_get_info() only: no weights are read */
-    const atomic_bool *stop;   /* or NULL. Another thread sets it: opening returns CTW_ECANCELED */
+    uint64_t memory_limit;   /* bytes beyond the weights; 0: the default */
+    int64_t max_length;      /* 0: the model's maximum */
+    int64_t chunk_tokens;    /* 0: planned. For tests and tuning; never changes a score */
+    int64_t pass_tokens;     /* 0: planned. For tests and tuning; never changes a score */
+    bool plan_only;          /* open for ctw_engine_get_info() only: no weights are read */
+    const atomic_bool *stop; /* or NULL. Another thread sets it: opening returns CTW_ECANCELED */
 };
 
 /*
@@ -56,7 +56,7 @@ struct ctw_progress {
 struct ctw_hooks {
     void *arg;
     void (*progress)(void *arg, const struct ctw_progress *p); /* called often; may be NULL */
-    bool (*cancelled)(void *arg);                             /* polled every chunk; may be NULL */
+    bool (*cancelled)(void *arg);                              /* polled every chunk; may be NULL */
     /* The results of seqs[first .. first+n-1] are final. May be NULL. */
     void (*done)(void *arg, int64_t first, int64_t n);
 };

@@ -1,6 +1,10 @@
 #include "worker/engine/forward.h"
 
+#include <math.h>
+
 #include "base/mem.h"
+#include "kernels/math.h"
+#include "worker/engine/step.h"
 #include "worker/model/rope.h"
 
 /* ---- buffers ------------------------------------------------------------------------------ */
@@ -27,6 +31,44 @@ static enum ctw_status make_cos_sin(struct ctw_forward *f, int rope, struct ctw_
     return st;
 }
 
+/* Uploads n floats, which are host memory of this thread. */
+static enum ctw_status make_floats(struct ctw_forward *f, float **out, const float *values,
+                                   int64_t n, struct ctw_err *err)
+{
+    size_t bytes = (size_t)n * sizeof(float);
+    enum ctw_status st = ctw_device_alloc(f->be, (void **)out, bytes, err);
+    return st == CTW_OK ? ctw_device_upload(f->be, *out, values, bytes, err) : st;
+}
+
+/* The factor of queries at each position. */
+static enum ctw_status make_q_factor(struct ctw_forward *f, struct ctw_err *err)
+{
+    const struct ctw_model *m = f->model;
+    float *factor = ctw_calloc((size_t)f->plan.longest, sizeof(*factor));
+    if (factor == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "out of memory for the factors of queries");
+    for (int64_t p = 0; p < f->plan.longest; p++)
+        factor[p] =
+            (float)(1 + m->q_factor_beta * ctw_ln(1 + floor((double)p / m->q_factor_length)));
+    enum ctw_status st = make_floats(f, &f->q_factor, factor, f->plan.longest, err);
+    ctw_free(factor);
+    return st;
+}
+
+/* Tables that the model's positions need. */
+static enum ctw_status make_tables(struct ctw_forward *f, struct ctw_err *err)
+{
+    const struct ctw_model *m = f->model;
+    enum ctw_status st = CTW_OK;
+    for (int i = 0; st == CTW_OK && i < m->n_ropes; i++)
+        st = make_cos_sin(f, i, err);
+    if (st == CTW_OK && m->q_factor_beta != 0)
+        st = make_q_factor(f, err);
+    if (st == CTW_OK && m->alibi != NULL)
+        st = make_floats(f, &f->alibi, m->alibi, m->layers[1].n_head, err);
+    return st;
+}
+
 enum ctw_status ctw_forward_open(struct ctw_forward **out, const struct ctw_model *model,
                                  struct ctw_backend *be, enum ctw_dtype dtype,
                                  const struct ctw_plan *plan, struct ctw_err *err)
@@ -42,6 +84,7 @@ enum ctw_status ctw_forward_open(struct ctw_forward **out, const struct ctw_mode
     } buffers[] = {
         {&f->x, plan->residual},
         {&f->norm, plan->activations - plan->wide},
+        {&f->inputs, plan->inputs},
         {&f->wide, plan->wide},
         {&f->k, plan->kv / 2},
         {&f->v, plan->kv / 2},
@@ -56,8 +99,13 @@ enum ctw_status ctw_forward_open(struct ctw_forward **out, const struct ctw_mode
     enum ctw_status st = ctw_backend_reserve(be, &reserve, err);
     for (size_t i = 0; st == CTW_OK && i < CTW_COUNT(buffers); i++)
         st = ctw_device_alloc(be, buffers[i].at, buffers[i].bytes, err);
-    for (int i = 0; st == CTW_OK && i < model->n_ropes; i++)
-        st = make_cos_sin(f, i, err);
+    for (int i = 0; st == CTW_OK && i < model->n_kept; i++) {
+        st = ctw_device_alloc(be, &f->kept[i].k, plan->kept / 2 / (size_t)model->n_kept, err);
+        if (st == CTW_OK)
+            st = ctw_device_alloc(be, &f->kept[i].v, plan->kept / 2 / (size_t)model->n_kept, err);
+    }
+    if (st == CTW_OK)
+        st = make_tables(f, err);
     if (st != CTW_OK) {
         ctw_forward_close(f);
         return st;
@@ -70,211 +118,119 @@ void ctw_forward_close(struct ctw_forward *f)
 {
     if (f == NULL)
         return;
-    void *buffers[] = {f->x,         f->norm, f->wide, f->k,       f->v,      f->tokens,
-                       f->positions, f->bad,  f->rows, f->targets, f->results};
+    void *buffers[] = {f->x,       f->norm,      f->inputs,   f->wide, f->k,
+                       f->v,       f->tokens,    f->bad,      f->rows, f->targets,
+                       f->results, f->positions, f->q_factor, f->alibi};
     for (size_t i = 0; i < CTW_COUNT(buffers); i++)
         ctw_device_free(f->be, buffers[i]);
     for (int i = 0; i < CTW_MAX_ROPES; i++)
         ctw_device_free(f->be, f->cos_sin[i]);
+    for (int i = 0; i < CTW_MAX_KEPT; i++) {
+        ctw_device_free(f->be, f->kept[i].k);
+        ctw_device_free(f->be, f->kept[i].v);
+    }
     ctw_free(f);
 }
 
-/* ---- operations --------------------------------------------------------------------------- */
+/* ---- the embedding ------------------------------------------------------------------------ */
 
-/* The shards of one of the layer's products. */
-static int shards_of(const struct ctw_layer *layer, const struct ctw_layer_data *data,
-                     enum ctw_slot slot, struct ctw_shard shards[CTW_MAX_SHARDS])
+static enum ctw_status embed(const struct ctw_step *s, enum ctw_matrix_role role,
+                             struct ctw_op_embed op, struct ctw_err *err)
 {
-    const struct ctw_product *p = &layer->product[slot];
-    for (int i = 0; i < p->n_shards; i++) {
-        const struct ctw_rows *rows = &p->shard[i];
-        shards[i] = (struct ctw_shard){.weight = &layer->matrix[rows->matrix].weight,
-                                       .data = &data->matrix[rows->matrix],
-                                       .row0 = rows->row0,
-                                       .n = rows->n};
-        if (rows->bias >= 0) {
-            shards[i].bias = data->vector[rows->bias];
-            shards[i].bias_dtype = layer->vector[rows->bias]->dtype;
-        }
+    const struct ctw_weight *weight = &s->layer->matrix[role].weight;
+    struct ctw_shard table = ctw_shard_of(weight, &s->data->matrix[role]);
+    if (role == CTW_M_POSITIONS) {
+        table.row0 = s->f->model->position0;
+        table.n = weight->n - table.row0;
     }
-    return p->n_shards;
+    op.table = &table;
+    op.n_tok = s->chunk->n_tok;
+    op.tokens = (role == CTW_M_POSITIONS ? s->f->positions : s->f->tokens) + s->chunk->tok0;
+    return ctw_embed(s->f->be, &op, err);
 }
 
-/* Row `tok` of the residual stream. */
-static void *residual_at(const struct ctw_forward *f, int64_t tok)
+/* The residual from learned positions and an embedding of another width. */
+static enum ctw_status embed_projected(const struct ctw_step *s, struct ctw_err *err)
 {
-    return (char *)f->x + (size_t)tok * (size_t)f->model->hidden * ctw_dtype_bytes(CTW_RESIDUAL);
+    const struct ctw_model *m = s->f->model;
+    const struct ctw_join join = {CTW_SLOT_WIDTH, CTW_AT_MIXER_OUT, CTW_N_NORMS, 1};
+    enum ctw_status st = embed(
+        s, CTW_M_POSITIONS,
+        (struct ctw_op_embed){.dtype = CTW_RESIDUAL, .scale = 1, .y = ctw_step_residual(s)}, err);
+    if (st == CTW_OK)
+        st = embed(
+            s, CTW_M_EMBED,
+            (struct ctw_op_embed){.dtype = s->f->dtype, .scale = m->embed_scale, .y = s->f->norm},
+            err);
+    return st == CTW_OK ? ctw_step_join(s, &join, s->f->norm, m->embed_dim, err) : st;
 }
 
-static enum ctw_status norm_residual(struct ctw_forward *f, int layer,
-                                     const struct ctw_layer_data *data, enum ctw_vector_role weight,
-                                     const struct ctw_chunk *chunk, int16_t stamp,
-                                     struct ctw_err *err)
+/* The residual from the embedding, and learned positions if there are some. */
+static enum ctw_status embed_tokens(const struct ctw_step *s, struct ctw_err *err)
 {
-    return ctw_norm(f->be,
-                    &(struct ctw_op_norm){
-                        .dtype = f->dtype,
-                        .n_tok = chunk->n_tok,
-                        .dim = f->model->hidden,
-                        .x = residual_at(f, chunk->tok0),
-                        .x_dtype = CTW_RESIDUAL,
-                        .weight = data->vector[weight],
-                        .weight_dtype = f->model->layers[layer].vector[weight]->dtype,
-                        .weight_offset = f->model->norm_offset,
-                        .eps = f->model->norm_eps,
-                        .y = f->norm,
-                        .bad = f->bad + chunk->tok0,
-                        .stamp = stamp,
-                    },
-                    err);
-}
-
-/* x += w y + bias, for the last matrix of attention and of the MLP */
-static enum ctw_status add_to_residual(struct ctw_forward *f, const struct ctw_layer *l,
-                                       const struct ctw_layer_data *data, enum ctw_slot slot,
-                                       const void *y, int64_t ldy, const struct ctw_chunk *chunk,
-                                       struct ctw_err *err)
-{
-    struct ctw_shard shards[CTW_MAX_SHARDS];
-    int n_shards = shards_of(l, data, slot, shards);
-    return ctw_linear(f->be,
-                      &(struct ctw_op_linear){
-                          .shards = shards,
-                          .n_shards = n_shards,
-                          .slot = slot,
-                          .dtype = f->dtype,
-                          .epilogue = CTW_EPI_ADD,
-                          .residual_dtype = CTW_RESIDUAL,
-                          .n_tok = chunk->n_tok,
-                          .x = y,
-                          .ldx = ldy,
-                          .y = residual_at(f, chunk->tok0),
-                          .ldy = f->model->hidden,
-                      },
-                      err);
-}
-
-/* The chunk's queries, [n_tok, n_head * head], after its q, k and v. */
-static void *queries_at(const struct ctw_forward *f, const struct ctw_layer *l)
-{
-    return (char *)f->wide +
-           (size_t)ctw_plan_queries_at(l, f->plan.chunk_tokens) * ctw_dtype_bytes(f->dtype);
-}
-
-static enum ctw_status project_qkv(struct ctw_forward *f, const struct ctw_layer *l,
-                                   const struct ctw_layer_data *data, const struct ctw_chunk *chunk,
-                                   struct ctw_err *err)
-{
-    struct ctw_shard shards[CTW_MAX_SHARDS];
-    int n_shards = shards_of(l, data, CTW_SLOT_QKV, shards);
-    const struct ctw_op_linear product = {
-        .shards = shards,
-        .n_shards = n_shards,
-        .slot = CTW_SLOT_QKV,
-        .dtype = f->dtype,
-        .epilogue = CTW_EPI_STORE,
-        .n_tok = chunk->n_tok,
-        .x = f->norm,
-        .ldx = f->model->hidden,
-        .y = f->wide,
-        .ldy = (int64_t)(l->n_head + 2 * l->n_kv) * l->head,
-    };
-    size_t kv_row_bytes = (size_t)l->n_kv * (size_t)l->head * ctw_dtype_bytes(f->dtype);
-    const struct ctw_tensor *norm = l->vector[CTW_V_Q_NORM];
-    const struct ctw_rope *rope = l->rope < 0 ? NULL : &f->model->rope[l->rope];
-    const struct ctw_op_qkv split = {
-        .dtype = f->dtype,
-        .n_tok = chunk->n_tok,
-        .n_head = l->n_head,
-        .n_kv = l->n_kv,
-        .head = l->head,
-        .qkv = f->wide,
-        .q_norm = data->vector[CTW_V_Q_NORM],
-        .k_norm = data->vector[CTW_V_K_NORM],
-        .norm_dtype = norm == NULL ? f->dtype : norm->dtype,
-        .norm_eps = f->model->norm_eps,
-        .pairing = rope == NULL ? CTW_ROPE_HALVES : rope->pairing,
-        .rot_dim = rope == NULL ? 0 : rope->rot_dim,
-        .positions = f->positions + chunk->tok0,
-        .cos_sin = rope == NULL ? NULL : f->cos_sin[l->rope],
-        .q = queries_at(f, l),
-        .k = (char *)f->k + (size_t)chunk->kv_row * kv_row_bytes,
-        .v = (char *)f->v + (size_t)chunk->kv_row * kv_row_bytes,
-    };
-    return ctw_linear_qkv(f->be, &product, &split, err);
-}
-
-static enum ctw_status attend(struct ctw_forward *f, const struct ctw_layer *l,
-                              const struct ctw_layer_data *data, const struct ctw_chunk *chunk,
-                              struct ctw_err *err)
-{
-    enum ctw_status st = project_qkv(f, l, data, chunk, err);
-    if (st != CTW_OK)
+    enum ctw_status st = embed(s, CTW_M_EMBED,
+                               (struct ctw_op_embed){.dtype = CTW_RESIDUAL,
+                                                     .scale = s->f->model->embed_scale,
+                                                     .y = ctw_step_residual(s)},
+                               err);
+    if (st != CTW_OK || s->layer->matrix[CTW_M_POSITIONS].name == NULL)
         return st;
-    st = ctw_attention(f->be,
-                       &(struct ctw_op_attention){
-                           .dtype = f->dtype,
-                           .n_head = l->n_head,
-                           .n_kv = l->n_kv,
-                           .head = l->head,
-                           .scale = l->attn_scale,
-                           .window = l->window,
-                           .softcap = l->attn_softcap,
-                           .q = queries_at(f, l),
-                           .k = f->k,
-                           .v = f->v,
-                           .out = f->wide,
-                           .seqs = chunk->seqs,
-                           .n_seqs = chunk->n_seqs,
-                       },
+    return embed(s, CTW_M_POSITIONS,
+                 (struct ctw_op_embed){
+                     .dtype = CTW_RESIDUAL, .scale = 1, .add = true, .y = ctw_step_residual(s)},
+                 err);
+}
+
+enum ctw_status ctw_forward_embed(struct ctw_forward *f, const struct ctw_layer_data *data,
+                                  int64_t tok0, int64_t n_tok, struct ctw_err *err)
+{
+    const struct ctw_chunk chunk = {.tok0 = tok0, .n_tok = n_tok};
+    const struct ctw_step s = {
+        .f = f, .layer = &f->model->layers[0], .data = data, .chunk = &chunk};
+    bool projected = s.layer->product[CTW_SLOT_WIDTH].n_shards > 0;
+    enum ctw_status st = projected ? embed_projected(&s, err) : embed_tokens(&s, err);
+    if (st == CTW_OK)
+        st = ctw_step_norm_residual(&s, CTW_AT_EMBED, err);
+    if (st == CTW_OK && f->model->input_dim > 0) {
+        st = ctw_layer_inputs(&s, err);
+        if (st == CTW_OK)
+            st = embed(&s, CTW_M_INPUT_EMBED,
+                       (struct ctw_op_embed){.dtype = f->dtype,
+                                             .scale = f->model->input_embed_scale,
+                                             .add = true,
+                                             .y = ctw_layer_inputs_at(&s, 0)},
                        err);
-    if (st != CTW_OK)
-        return st;
-    return add_to_residual(f, l, data, CTW_SLOT_O, f->wide, (int64_t)l->n_head * l->head, chunk,
-                           err);
+    }
+    return st;
 }
 
-static enum ctw_status gated_mlp(struct ctw_forward *f, const struct ctw_layer *l,
-                                 const struct ctw_layer_data *data, const struct ctw_chunk *chunk,
-                                 struct ctw_err *err)
+/* ---- decoder layers ----------------------------------------------------------------------- */
+
+/* If this layer's first norm finds numbers that are not finite, the layer before produced them (or
+ * the embedding, reported as layer 0). Decoder layers count from 0 in messages. */
+static struct ctw_step step_of(struct ctw_forward *f, int layer, const struct ctw_layer_data *data,
+                               const struct ctw_chunk *chunk)
 {
-    struct ctw_shard shards[CTW_MAX_SHARDS];
-    int n_shards = shards_of(l, data, CTW_SLOT_GATE_UP, shards);
-    enum ctw_status st = ctw_linear(f->be,
-                                    &(struct ctw_op_linear){
-                                        .shards = shards,
-                                        .n_shards = n_shards,
-                                        .slot = CTW_SLOT_GATE_UP,
-                                        .dtype = f->dtype,
-                                        .epilogue = CTW_EPI_GATE,
-                                        .act = f->model->act,
-                                        .n_tok = chunk->n_tok,
-                                        .x = f->norm,
-                                        .ldx = f->model->hidden,
-                                        .y = f->wide,
-                                        .ldy = l->inner,
-                                    },
-                                    err);
-    if (st != CTW_OK)
-        return st;
-    return add_to_residual(f, l, data, CTW_SLOT_DOWN, f->wide, l->inner, chunk, err);
+    return (struct ctw_step){.f = f,
+                             .layer = &f->model->layers[layer],
+                             .data = data,
+                             .chunk = chunk,
+                             .before = (int16_t)(layer >= 2 ? layer - 2 : 0),
+                             .here = (int16_t)(layer - 1)};
 }
 
 enum ctw_status ctw_forward_prepare(struct ctw_forward *f, int layer,
                                     const struct ctw_layer_data *data, struct ctw_err *err)
 {
-    static const enum ctw_epilogue epilogues[CTW_N_SLOTS] = {[CTW_SLOT_QKV] = CTW_EPI_STORE,
-                                                             [CTW_SLOT_O] = CTW_EPI_ADD,
-                                                             [CTW_SLOT_GATE_UP] = CTW_EPI_GATE,
-                                                             [CTW_SLOT_DOWN] = CTW_EPI_ADD};
-    for (int s = 0; s < CTW_N_SLOTS; s++) {
+    const struct ctw_step s = step_of(f, layer, data, NULL);
+    for (int slot = 0; slot < CTW_N_SLOTS; slot++) {
         struct ctw_shard shards[CTW_MAX_SHARDS];
-        int n_shards = shards_of(&f->model->layers[layer], data, (enum ctw_slot)s, shards);
         const struct ctw_op_linear op = {.shards = shards,
-                                         .n_shards = n_shards,
-                                         .slot = (enum ctw_slot)s,
+                                         .n_shards =
+                                             ctw_step_shards(&s, (enum ctw_slot)slot, shards),
+                                         .slot = (enum ctw_slot)slot,
                                          .dtype = f->dtype,
-                                         .epilogue = epilogues[s],
+                                         .epilogue = ctw_step_epilogue(&s, (enum ctw_slot)slot),
                                          .residual_dtype = CTW_RESIDUAL};
         enum ctw_status st = ctw_prepare(f->be, &op, err);
         if (st != CTW_OK)
@@ -283,68 +239,64 @@ enum ctw_status ctw_forward_prepare(struct ctw_forward *f, int layer,
     return CTW_OK;
 }
 
-enum ctw_status ctw_forward_embed(struct ctw_forward *f, const struct ctw_layer_data *data,
-                                  int64_t tok0, int64_t n_tok, struct ctw_err *err)
-{
-    const struct ctw_shard table =
-        ctw_shard_of(&f->model->layers[0].matrix[CTW_M_EMBED].weight, &data->matrix[CTW_M_EMBED]);
-    return ctw_embed(f->be,
-                     &(struct ctw_op_embed){
-                         .table = &table,
-                         .dtype = CTW_RESIDUAL,
-                         .scale = f->model->embed_scale,
-                         .n_tok = n_tok,
-                         .tokens = f->tokens + tok0,
-                         .y = residual_at(f, tok0),
-                     },
-                     err);
-}
-
-/* In messages, decoder layers count from 0. */
 enum ctw_status ctw_forward_mixer(struct ctw_forward *f, int layer,
                                   const struct ctw_layer_data *data, const struct ctw_chunk *chunk,
                                   struct ctw_err *err)
 {
-    /* If this layer's first norm finds numbers that are not finite, the layer before produced them
-     * (or the embedding, reported as layer 0). */
-    int16_t before = (int16_t)(layer >= 2 ? layer - 2 : 0);
-    enum ctw_status st = norm_residual(f, layer, data, CTW_V_ATTN_NORM, chunk, before, err);
-    return st == CTW_OK ? attend(f, &f->model->layers[layer], data, chunk, err) : st;
+    const struct ctw_step s = step_of(f, layer, data, chunk);
+    enum ctw_status st = ctw_step_read(&s, CTW_AT_MIXER, s.before, err);
+    return st == CTW_OK ? ctw_mixer_attention(&s, err) : st;
 }
 
 enum ctw_status ctw_forward_mlp(struct ctw_forward *f, int layer, const struct ctw_layer_data *data,
                                 const struct ctw_chunk *chunk, struct ctw_err *err)
 {
-    int16_t here = (int16_t)(layer - 1);
-    enum ctw_status st = norm_residual(f, layer, data, CTW_V_MLP_NORM, chunk, here, err);
-    return st == CTW_OK ? gated_mlp(f, &f->model->layers[layer], data, chunk, err) : st;
+    const struct ctw_step s = step_of(f, layer, data, chunk);
+    enum ctw_status st = ctw_mlp_dense(&s, err);
+    if (st == CTW_OK && s.layer->product[CTW_SLOT_INPUT_GATE].n_shards > 0)
+        st = ctw_layer_input(&s, err);
+    if (st == CTW_OK && s.layer->scalar != 1)
+        st = ctw_step_scale_residual(&s, s.layer->scalar, err);
+    return st;
+}
+
+/* ---- the head ----------------------------------------------------------------------------- */
+
+/* f->norm = the rows to score, as the head reads them. */
+static enum ctw_status read_rows(const struct ctw_step *s, int64_t row0, struct ctw_err *err)
+{
+    struct ctw_forward *f = s->f;
+    bool projected = s->layer->product[CTW_SLOT_WIDTH].n_shards > 0;
+    struct ctw_op_norm op = ctw_step_norm(s, CTW_AT_HEAD);
+    op.dim = f->model->hidden;
+    op.x = f->x;
+    op.x_dtype = CTW_RESIDUAL;
+    op.rows = f->rows + row0;
+    op.y = projected ? f->wide : f->norm;
+    op.dtype = f->dtype;
+    op.bad = f->bad;
+    op.stamp = (int16_t)(f->model->n_decoders - 1);
+    enum ctw_status st = ctw_norm(f->be, &op, err);
+    if (st != CTW_OK || !projected)
+        return st;
+    return ctw_step_product(s, CTW_SLOT_WIDTH, f->wide, f->model->hidden, f->norm,
+                            f->model->embed_dim, err);
 }
 
 enum ctw_status ctw_forward_head(struct ctw_forward *f, const struct ctw_layer_data *data,
                                  int64_t row0, int64_t n_rows, struct ctw_err *err)
 {
     const struct ctw_layer *l = &f->model->layers[f->model->n_layers - 1];
-    enum ctw_status st = ctw_norm(f->be,
-                                  &(struct ctw_op_norm){
-                                      .dtype = f->dtype,
-                                      .n_tok = n_rows,
-                                      .dim = f->model->hidden,
-                                      .x = f->x,
-                                      .x_dtype = CTW_RESIDUAL,
-                                      .rows = f->rows + row0,
-                                      .weight = data->vector[CTW_V_FINAL_NORM],
-                                      .weight_dtype = l->vector[CTW_V_FINAL_NORM]->dtype,
-                                      .weight_offset = f->model->norm_offset,
-                                      .eps = f->model->norm_eps,
-                                      .y = f->norm,
-                                      .bad = f->bad,
-                                      .stamp = (int16_t)(f->model->n_decoders - 1),
-                                  },
-                                  err);
+    const struct ctw_chunk chunk = {.n_tok = n_rows};
+    const struct ctw_step s = {.f = f, .layer = l, .data = data, .chunk = &chunk};
+    enum ctw_status st = read_rows(&s, row0, err);
     if (st != CTW_OK)
         return st;
-    const struct ctw_shard head =
-        ctw_shard_of(&l->matrix[CTW_M_HEAD].weight, &data->matrix[CTW_M_HEAD]);
+    struct ctw_shard head = ctw_shard_of(&l->matrix[CTW_M_HEAD].weight, &data->matrix[CTW_M_HEAD]);
+    if (l->vector[CTW_V_HEAD_BIAS] != NULL) {
+        head.bias = data->vector[CTW_V_HEAD_BIAS];
+        head.bias_dtype = l->vector[CTW_V_HEAD_BIAS]->dtype;
+    }
     return ctw_head(f->be,
                     &(struct ctw_op_head){
                         .weight = &head,

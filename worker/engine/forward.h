@@ -2,10 +2,7 @@
  * One model's operations on one chunk of a pass, in the layer's order: the only code that knows
  * what a decoder layer computes. It owns the device buffers of the plan.
  *
- *   x += attention(qkv(norm(x)))
- *   x += down(act(gate(norm(x))) * up(norm(x)))
- *
- * with the biases, per-head norms, RoPE and window that the layer has.
+ * model.h says what a layer can be. mixers/ and mlps/ have the two phases of a layer.
  */
 #ifndef CTW_WORKER_FORWARD_H
 #define CTW_WORKER_FORWARD_H
@@ -19,10 +16,14 @@ struct ctw_forward {
     enum ctw_dtype dtype;
     struct ctw_plan plan;
     /* device arrays; `pass` and `chunk` are the plan's token counts */
-    void *x;            /* [pass, hidden] of CTW_RESIDUAL: the residual stream */
-    void *norm;         /* [chunk, hidden] */
-    void *wide;         /* see plan.h: q, k, v, queries; attention's output; the MLP's inner */
-    void *k, *v;        /* [kv_tokens, n_kv * head] */
+    void *x;      /* [pass, hidden] of CTW_RESIDUAL: the residual stream */
+    void *norm;   /* [chunk, hidden]: what a product reads, or a branch's output */
+    void *wide;   /* see plan.h: q, k, v, queries; attention's output; the MLP's inner */
+    void *inputs; /* [pass, n_decoders * input_dim]: the layers' own inputs */
+    void *k, *v;  /* [kv_tokens, n_kv * head] */
+    struct {
+        void *k, *v; /* [pass, n_kv * head] */
+    } kept[CTW_MAX_KEPT];
     int32_t *tokens;    /* [pass] */
     int32_t *positions; /* [pass], each within its sequence */
     int16_t *bad;       /* [pass]: -1, or the layer after which the token's state is not finite */
@@ -30,6 +31,8 @@ struct ctw_forward {
     int32_t *targets;   /* [pass]: the targets of these rows */
     struct ctw_head_result *results; /* [pass] */
     float *cos_sin[CTW_MAX_ROPES];   /* [longest, rot_dim] */
+    float *q_factor;                 /* [longest], or NULL */
+    float *alibi;                    /* [n_head], or NULL */
 };
 
 /* Allocates the buffers. The model and the backend must outlive *out. */
@@ -59,7 +62,7 @@ enum ctw_status ctw_forward_mlp(struct ctw_forward *f, int layer, const struct c
 
 /*
  * Computes results[row0 ..] from rows[row0 ..] and targets[row0 ..]; n_rows is at most a chunk.
- * Leaves the normalised final hidden states in f->norm.
+ * Leaves what the head reads, [n_rows, embed_dim], in f->norm.
  */
 enum ctw_status ctw_forward_head(struct ctw_forward *f, const struct ctw_layer_data *data,
                                  int64_t row0, int64_t n_rows, struct ctw_err *err) CTW_MUST_CHECK;

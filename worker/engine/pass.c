@@ -138,7 +138,7 @@ static enum ctw_status run_embedding(struct pass *p, const struct ctw_layer_data
 /* Downloads the final hidden states of scored rows row0 .. row0+n-1 for sequences with `hidden`. */
 static enum ctw_status keep_hidden(struct pass *p, int64_t row0, int64_t n, struct ctw_err *err)
 {
-    size_t row_bytes = (size_t)p->f->model->hidden * ctw_dtype_bytes(p->f->dtype);
+    size_t row_bytes = (size_t)p->f->model->embed_dim * ctw_dtype_bytes(p->f->dtype);
     int64_t seq_row0 = 0;
     for (int64_t i = 0; i < p->layout.n_seqs; i++) {
         int64_t seq_row1 = seq_row0 + p->seqs[i].n_tok - p->seqs[i].first;

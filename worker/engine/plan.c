@@ -18,37 +18,51 @@ static int64_t min64(int64_t a, int64_t b)
 
 /* The largest widths over all layers, in elements. */
 struct widths {
-    int64_t kv, wide; /* wide: see ctw_plan_queries_at() */
-    int64_t inner_k;  /* the largest inner dimension of a product */
-    int64_t rot;      /* of all RoPE tables together */
+    int64_t norm, kv, wide; /* wide: see ctw_plan_queries_at() */
+    int64_t kept;           /* keys of a layer that other layers use */
+    int64_t inner_k;        /* the largest inner dimension of a product */
+    int64_t rot;            /* of all tables of positions together */
 };
 
 /* In elements. Queries begin at a multiple of this; up to as many elements are padding. */
 enum { QUERIES_ALIGN = 128 };
 
+int64_t ctw_plan_qkv_columns(const struct ctw_layer *l)
+{
+    int64_t n = 0;
+    for (int i = 0; i < l->product[CTW_SLOT_QKV].n_shards; i++)
+        n += l->product[CTW_SLOT_QKV].shard[i].n;
+    return n;
+}
+
 /* Elements of `wide` per token. */
 static int64_t wide_of(const struct ctw_layer *l)
 {
-    return max64(2 * (int64_t)(l->n_head + l->n_kv) * l->head, l->inner);
+    return max64(ctw_plan_qkv_columns(l) + (int64_t)l->n_head * l->head, l->inner);
 }
 
 int64_t ctw_plan_queries_at(const struct ctw_layer *l, int64_t chunk_tokens)
 {
-    int64_t at = chunk_tokens * (l->n_head + 2 * l->n_kv) * l->head;
+    int64_t at = chunk_tokens * ctw_plan_qkv_columns(l);
     return (at + QUERIES_ALIGN - 1) / QUERIES_ALIGN * QUERIES_ALIGN;
 }
 
 static struct widths model_widths(const struct ctw_model *model)
 {
-    struct widths w = {.inner_k = model->hidden};
+    struct widths w = {.norm = max64(model->hidden, model->embed_dim)};
+    w.inner_k = w.norm;
+    w.wide = max64(model->input_dim, model->hidden);
     for (int i = 1; i <= model->n_decoders; i++) {
         const struct ctw_layer *l = &model->layers[i];
-        w.kv = max64(w.kv, (int64_t)l->n_kv * l->head);
+        int64_t kv = (int64_t)l->n_kv * l->head;
+        w.kv = max64(w.kv, kv);
+        w.kept = l->keeps_kv >= 0 ? max64(w.kept, kv) : w.kept;
         w.wide = max64(w.wide, wide_of(l));
         w.inner_k = max64(w.inner_k, max64((int64_t)l->n_head * l->head, l->inner));
     }
     for (int i = 0; i < model->n_ropes; i++)
         w.rot += model->rope[i].rot_dim;
+    w.rot += model->q_factor_beta != 0;
     return w;
 }
 
@@ -60,8 +74,8 @@ struct ctw_reserve ctw_plan_reserve(const struct ctw_model *model, enum ctw_dtyp
                             .max_k = model_widths(model).inner_k,
                             .n_seqs = plan->chunk_tokens,
                             .n_vocab = model->vocab,
-                            .head_k = model->hidden};
-    for (int i = 1; i <= model->n_decoders; i++) {
+                            .head_k = model->embed_dim};
+    for (int i = 0; i < model->n_layers; i++) {
         for (int s = 0; s < CTW_N_SLOTS; s++) {
             const struct ctw_product *p = &model->layers[i].product[s];
             int64_t n = 0, elems = 0;
@@ -85,7 +99,9 @@ static void add_up(struct ctw_plan *plan, const struct ctw_plan_request *r, stru
     plan->kv_tokens = r->longest + plan->chunk_tokens;
     plan->residual = pass * (size_t)r->model->hidden * ctw_dtype_bytes(CTW_RESIDUAL);
     plan->wide = (chunk * (size_t)w.wide + QUERIES_ALIGN) * es;
-    plan->activations = chunk * (size_t)r->model->hidden * es + plan->wide;
+    plan->activations = chunk * (size_t)w.norm * es + plan->wide;
+    plan->inputs = pass * (size_t)(r->model->n_decoders * r->model->input_dim) * es;
+    plan->kept = 2 * pass * (size_t)w.kept * (size_t)r->model->n_kept * es;
     plan->kv = 2 * (size_t)plan->kv_tokens * (size_t)w.kv * es;
     /* tokens, positions, bad marks; row, target, result per scored position; RoPE */
     plan->tables = pass * (2 * sizeof(int32_t) + sizeof(int16_t)) +
@@ -93,7 +109,8 @@ static void add_up(struct ctw_plan *plan, const struct ctw_plan_request *r, stru
                    (size_t)r->longest * (size_t)w.rot * sizeof(float);
     const struct ctw_reserve reserve = ctw_plan_reserve(r->model, r->dtype, plan);
     plan->scratch = ctw_backend_scratch_bytes(r->backend, &reserve);
-    plan->total = plan->residual + plan->activations + plan->kv + plan->tables + plan->scratch;
+    plan->total = plan->residual + plan->activations + plan->inputs + plan->kv + plan->kept +
+                  plan->tables + plan->scratch;
 }
 
 /* Half a chunk, rounded down to whole tiles of rows, in which products are computed. */
@@ -200,5 +217,5 @@ double ctw_plan_layer_flops(const struct ctw_model *model)
 
 double ctw_plan_head_flops(const struct ctw_model *model)
 {
-    return 2.0 * (double)model->vocab * (double)model->hidden;
+    return 2.0 * (double)model->vocab * (double)model->embed_dim;
 }

@@ -30,7 +30,8 @@ struct ctw_plan {
     int64_t longest;      /* positions of the RoPE tables */
     /* bytes */
     size_t residual, activations, kv, tables, scratch;
-    size_t wide; /* part of activations */
+    size_t wide;         /* part of activations */
+    size_t inputs, kept; /* of a pass: the layers' own inputs; keys and values for other layers */
     size_t total;
 };
 
@@ -50,10 +51,13 @@ struct ctw_reserve ctw_plan_reserve(const struct ctw_model *model, enum ctw_dtyp
  * groups; at least 512 MiB. */
 uint64_t ctw_plan_default_limit(void);
 
+/* Columns of the product of q, k and v. */
+int64_t ctw_plan_qkv_columns(const struct ctw_layer *l);
+
 /*
- * ctw_forward's `wide` holds at different times: q, k and v side by side, [chunk, q + 2 kv], and,
- * from element ctw_plan_queries_at() on, the queries in attention's layout, [chunk, q];
- * attention's output, which overwrites q, k and v; the MLP's inner activations.
+ * ctw_forward's `wide` holds at different times: the product of q, k and v, [chunk, columns], and,
+ * from element ctw_plan_queries_at() on, the queries in attention's layout, [chunk, n_head * head];
+ * attention's output, which overwrites the product; the MLP's inner activations.
  */
 int64_t ctw_plan_queries_at(const struct ctw_layer *l, int64_t chunk_tokens);
 

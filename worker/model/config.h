@@ -17,7 +17,12 @@ struct ctw_family;
 
 enum { CTW_MAX_DECODERS = 4096, CTW_MAX_KEYS = 64, CTW_MAX_ROPE_KEYS = 4 };
 
-enum ctw_want_kind { CTW_WANT_MATRIX, CTW_WANT_VECTOR, CTW_WANT_TIED };
+enum ctw_want_kind {
+    CTW_WANT_MATRIX,
+    CTW_WANT_VECTOR,
+    CTW_WANT_TIED,
+    CTW_WANT_UNUSED /* a module whose tensors files may hold, and that is not opened */
+};
 
 /* A matrix [n, k] or vector [n] that the checkpoint must have, or a head that is the embedding. */
 struct ctw_want {
@@ -41,7 +46,11 @@ struct ctw_config {
     struct ctw_model *model;
     struct ctw_want *wants; /* in the order in which they are opened */
     int64_t n_wants, wants_cap;
-    int64_t *windows; /* ctw_key_windows() */
+    int64_t *windows;           /* ctw_key_windows() */
+    struct ctw_layer nothing;   /* what a family's function may write to after an error */
+    const char *layers;         /* the layers' names begin with "LAYERS.N." */
+    bool conv1d;                /* the layers' linear weights are transposed */
+    const char *const *buffers; /* endings of tensors that are not weights; NULL: none */
     bool has_dtype;
     enum ctw_dtype dtype;
     int n_ropes; /* the RoPEs that the family has read, and their indices in the model */

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "kernels/math.h"
 #include "worker/model/families/family.h"
 
 enum { MAX_NAME = 512 };
@@ -58,11 +59,10 @@ int64_t ctw_key_head_dim(struct ctw_config *c, const struct ctw_sizes *s, int64_
 
 /* ---- tensors ---- */
 
-/* Adds a tensor or matrix to the list. `name` is a format for `layer`'s number among the decoders.
- */
+/* Adds a tensor or matrix to the list. `name` is relative to a decoder layer's names. */
 static void want(struct ctw_config *c, struct ctw_want w, const char *name)
 {
-    char full[MAX_NAME];
+    char full[2 * MAX_NAME];
     if (c->status != CTW_OK)
         return;
     if (c->n_wants == c->wants_cap) {
@@ -74,7 +74,7 @@ static void want(struct ctw_config *c, struct ctw_want w, const char *name)
         c->wants_cap = cap;
     }
     if (w.layer >= 1 && w.layer <= c->model->n_decoders)
-        snprintf(full, sizeof(full), "model.layers.%d.%s", w.layer - 1, name);
+        snprintf(full, sizeof(full), "%s.%d.%s", c->layers, w.layer - 1, name);
     else
         snprintf(full, sizeof(full), "%s", name);
     w.name = ctw_strdup(full);
@@ -90,149 +90,319 @@ full:
 static void want_matrix(struct ctw_config *c, int64_t i, enum ctw_matrix_role role,
                         const char *module, int64_t n, int64_t k)
 {
+    bool decoder = i >= 0 && i < c->model->n_decoders;
     want(c,
          (struct ctw_want){.kind = CTW_WANT_MATRIX,
                            .layer = (int)i + 1,
                            .role = role,
-                           .class_name = "Linear",
+                           .class_name = decoder && c->conv1d ? "Conv1D" : "Linear",
+                           .transposed = decoder && c->conv1d,
                            .n = n,
                            .k = k},
          module);
 }
 
+/* The bias of a module, as a vector. */
+static void want_bias(struct ctw_config *c, int64_t i, int role, const char *module, int64_t n)
+{
+    char name[MAX_NAME];
+    snprintf(name, sizeof(name), "%s.bias", module);
+    ctw_describe_vector(c, i, role, name, n);
+}
+
 /* Rows of such a module as the product's next shard. */
 static void add_shard(struct ctw_config *c, int64_t i, enum ctw_slot slot, struct ctw_rows rows)
 {
+    if (c->status != CTW_OK)
+        return;
     struct ctw_product *product = &c->model->layers[i + 1].product[slot];
     assert(product->n_shards < CTW_MAX_SHARDS);
     product->shard[product->n_shards++] = rows;
 }
 
-/* A Linear module that is the product's next shard; bias -1: it has none. */
-static void want_linear(struct ctw_config *c, int64_t i, enum ctw_slot slot,
-                        enum ctw_matrix_role role, int bias, const char *module, int64_t n,
-                        int64_t k)
+void ctw_describe_linear(struct ctw_config *c, int64_t i, enum ctw_slot slot,
+                         enum ctw_matrix_role role, int bias, const char *module, int64_t n,
+                         int64_t k)
 {
-    char name[MAX_NAME];
     add_shard(c, i, slot, (struct ctw_rows){role, 0, n, bias});
     want_matrix(c, i, role, module, n, k);
-    snprintf(name, sizeof(name), "%s.bias", module);
     if (bias >= 0)
-        want(c,
-             (struct ctw_want){.kind = CTW_WANT_VECTOR, .layer = (int)i + 1, .role = bias, .n = n},
-             name);
+        want_bias(c, i, bias, module, n);
 }
 
-static void want_vector(struct ctw_config *c, int layer, enum ctw_vector_role role,
-                        const char *name, int64_t n)
+void ctw_describe_vector(struct ctw_config *c, int64_t i, int role, const char *name, int64_t n)
 {
-    want(c, (struct ctw_want){.kind = CTW_WANT_VECTOR, .layer = layer, .role = role, .n = n}, name);
+    want(c, (struct ctw_want){.kind = CTW_WANT_VECTOR, .layer = (int)i + 1, .role = role, .n = n},
+         name);
+}
+
+void ctw_describe_table(struct ctw_config *c, enum ctw_matrix_role role, const char *module,
+                        int64_t n, int64_t k)
+{
+    want(c,
+         (struct ctw_want){
+             .kind = CTW_WANT_MATRIX, .role = role, .class_name = "Embedding", .n = n, .k = k},
+         module);
+}
+
+void ctw_describe_unused(struct ctw_config *c, int64_t i, const char *module)
+{
+    want(c, (struct ctw_want){.kind = CTW_WANT_UNUSED, .layer = (int)i + 1}, module);
+}
+
+void ctw_describe_buffers(struct ctw_config *c, const char *const *endings)
+{
+    c->buffers = endings;
 }
 
 /* ---- the model ---- */
+
+struct ctw_norm_form ctw_key_rms_norm(struct ctw_config *c, const char *eps_key, double absent)
+{
+    double eps = ctw_key_number(c, eps_key, absent, CTW_NULL_REFUSED, 0, 1);
+    return (struct ctw_norm_form){.kind = CTW_NORM_RMS, .eps = eps};
+}
+
+struct ctw_norm_form ctw_key_layer_norm(struct ctw_config *c, const char *eps_key, double absent)
+{
+    double eps = ctw_key_number(c, eps_key, absent, CTW_NULL_REFUSED, 0, 1);
+    return (struct ctw_norm_form){.kind = CTW_NORM_LAYER, .eps = eps, .bias = true};
+}
+
+static const char *or_default(const char *name, const char *absent)
+{
+    return name != NULL ? name : absent;
+}
+
+/* Layers without anything that a recipe may have. */
+static void open_layers(struct ctw_config *c, int64_t n_decoders)
+{
+    struct ctw_model *m = c->model;
+    m->layers = ctw_calloc((size_t)n_decoders + 2, sizeof(*m->layers));
+    if (m->layers == NULL) {
+        c->status =
+            ctw_fail(&c->err, CTW_ENOMEM, "out of memory for %" PRId64 " layers", n_decoders);
+        return;
+    }
+    m->n_decoders = (int)n_decoders;
+    m->n_layers = m->n_decoders + 2;
+    for (int i = 0; i < m->n_layers; i++) {
+        struct ctw_layer *l = &m->layers[i];
+        l->mixer_factor = l->mlp_factor = l->scalar = 1;
+        l->rope = l->keeps_kv = l->uses_kv = -1;
+    }
+}
 
 void ctw_describe_model(struct ctw_config *c, const struct ctw_sizes *s,
                         const struct ctw_model_rules *rules)
 {
     struct ctw_model *m = c->model;
-    m->act = ctw_key_activation(c, "hidden_act", CTW_ACT_SILU);
-    m->norm_eps = (float)ctw_key_number(c, "rms_norm_eps", rules->norm_eps, CTW_NULL_REFUSED, 0, 1);
-    m->tied = ctw_key_bool(c, "tie_word_embeddings", false);
+    const char *head = or_default(rules->head, "lm_head");
+    const char *norm = or_default(rules->final_norm, "model.norm");
+    m->tied = ctw_key_bool(c, "tie_word_embeddings", rules->tied);
     m->hidden = s->hidden;
+    m->embed_dim = rules->embed_dim != 0 ? rules->embed_dim : s->hidden;
     m->vocab = s->vocab;
     m->max_length = s->max_length;
-    m->norm_offset = 0.0f;
-    m->embed_scale = 1.0f;
-    m->head_scale = 1.0f;
-    m->head_softcap = 0.0f;
-    if (c->status != CTW_OK)
-        return;
-    m->layers = ctw_calloc((size_t)s->n_layers + 2, sizeof(*m->layers));
-    if (m->layers == NULL) {
-        c->status =
-            ctw_fail(&c->err, CTW_ENOMEM, "out of memory for %" PRId64 " layers", s->n_layers);
-        return;
-    }
-    m->n_decoders = (int)s->n_layers;
-    m->n_layers = m->n_decoders + 2;
-    int last = m->n_layers - 1;
-    m->layers[0].rope = m->layers[last].rope = -1;
-    want(c,
-         (struct ctw_want){.kind = CTW_WANT_MATRIX,
-                           .role = CTW_M_EMBED,
-                           .class_name = "Embedding",
-                           .n = s->vocab,
-                           .k = s->hidden},
-         "model.embed_tokens");
-    want_vector(c, last, CTW_V_FINAL_NORM, "model.norm.weight", s->hidden);
+    m->embed_scale = rules->embed_scale != 0 ? (float)rules->embed_scale : 1.0f;
+    m->head_scale = rules->head_scale != 0 ? (float)rules->head_scale : 1.0f;
+    m->head_softcap = (float)rules->head_softcap;
+    c->layers = or_default(rules->layers, "model.layers");
+    c->conv1d = rules->conv1d;
+    if (c->status == CTW_OK)
+        open_layers(c, s->n_layers);
+    ctw_describe_table(c, CTW_M_EMBED, or_default(rules->embed, "model.embed_tokens"), s->vocab,
+                       m->embed_dim);
+    if (norm[0] != '\0')
+        ctw_describe_norm(c, s->n_layers, CTW_AT_HEAD, &rules->norm, norm, 0);
     want(c,
          (struct ctw_want){.kind = m->tied ? CTW_WANT_TIED : CTW_WANT_MATRIX,
-                           .layer = last,
+                           .layer = (int)s->n_layers + 1,
                            .role = CTW_M_HEAD,
                            .class_name = "Linear",
                            .n = s->vocab,
-                           .k = s->hidden},
-         "lm_head");
+                           .k = m->embed_dim},
+         head);
+    if (rules->head_bias)
+        want_bias(c, s->n_layers, CTW_V_HEAD_BIAS, head, s->vocab);
+}
+
+void ctw_describe_positions(struct ctw_config *c, const char *module, int64_t first)
+{
+    struct ctw_model *m = c->model;
+    m->position0 = first;
+    m->length_limit = m->max_length;
+    ctw_describe_table(c, CTW_M_POSITIONS, module, m->max_length + first, m->hidden);
+}
+
+void ctw_describe_alibi(struct ctw_config *c, int64_t n_head, double max_bias, double factor)
+{
+    int64_t n = 1; /* heads rounded up to a power of two */
+    if (c->status != CTW_OK)
+        return;
+    float *slopes = ctw_calloc((size_t)n_head, sizeof(*slopes));
+    if (slopes == NULL) {
+        c->status = ctw_fail(&c->err, CTW_ENOMEM, "out of memory for a model");
+        return;
+    }
+    while (n < n_head)
+        n *= 2;
+    for (int64_t i = 0; i < n_head; i++) {
+        /* Without a power of two: the slopes of n / 2 heads, then every other one of n heads. */
+        int64_t step = n == n_head ? i + 1 : i < n / 2 ? 2 * (i + 1) : 2 * (i - n / 2) + 1;
+        slopes[i] = (float)(ctw_exp(-(double)step * max_bias / (double)n * M_LN2) * factor);
+    }
+    c->model->alibi = slopes;
 }
 
 /* ---- layers ---- */
 
-void ctw_describe_norms(struct ctw_config *c, int64_t i)
+struct ctw_layer *ctw_describe_layer(struct ctw_config *c, int64_t i)
 {
-    want_vector(c, (int)i + 1, CTW_V_ATTN_NORM, "input_layernorm.weight", c->model->hidden);
-    want_vector(c, (int)i + 1, CTW_V_MLP_NORM, "post_attention_layernorm.weight", c->model->hidden);
+    return c->status == CTW_OK ? &c->model->layers[i + 1] : &c->nothing;
+}
+
+/* Without names: for heads. */
+static void set_norm(struct ctw_config *c, int64_t i, enum ctw_norm_place place,
+                     const struct ctw_norm_form *form)
+{
+    if (c->status == CTW_OK)
+        c->model->layers[i + 1].norm[place] = (struct ctw_norm_rule){.present = true,
+                                                                     .kind = form->kind,
+                                                                     .eps = (float)form->eps,
+                                                                     .offset = (float)form->offset};
+}
+
+void ctw_describe_norm(struct ctw_config *c, int64_t i, enum ctw_norm_place place,
+                       const struct ctw_norm_form *form, const char *module, int64_t n)
+{
+    char name[MAX_NAME];
+    n = n != 0 ? n : c->model->hidden;
+    set_norm(c, i, place, form);
+    if (form->weightless)
+        return;
+    snprintf(name, sizeof(name), "%s.weight", module);
+    ctw_describe_vector(c, i, CTW_V_WEIGHT + (int)place, name, n);
+    if (form->bias)
+        want_bias(c, i, CTW_V_BIAS + (int)place, module, n);
+}
+
+void ctw_describe_norms(struct ctw_config *c, int64_t i, const struct ctw_norm_form *form)
+{
+    ctw_describe_norm(c, i, CTW_AT_MIXER, form, "input_layernorm", 0);
+    ctw_describe_norm(c, i, CTW_AT_MLP, form, "post_attention_layernorm", 0);
+}
+
+static void describe_qkv(struct ctw_config *c, int64_t i, const struct ctw_attention *a)
+{
+    int64_t hidden = c->model->hidden, q = a->n_head * a->head, kv = a->n_kv * a->head;
+    const char *qkv = or_default(a->qkv, "self_attn.qkv_proj");
+    if (a->order == CTW_QKV_SPLIT) {
+        ctw_describe_linear(c, i, CTW_SLOT_QKV, CTW_M_Q, a->qkv_bias ? CTW_V_Q_BIAS : -1,
+                            or_default(a->q, "self_attn.q_proj"), q, hidden);
+        if (a->uses != 0)
+            return;
+        ctw_describe_linear(c, i, CTW_SLOT_QKV, CTW_M_K, a->qkv_bias ? CTW_V_K_BIAS : -1,
+                            or_default(a->k, "self_attn.k_proj"), kv, hidden);
+        if (!a->values_are_keys)
+            ctw_describe_linear(c, i, CTW_SLOT_QKV, CTW_M_V, a->qkv_bias ? CTW_V_V_BIAS : -1,
+                                or_default(a->v, "self_attn.v_proj"), kv, hidden);
+        return;
+    }
+    int bias = a->qkv_bias ? CTW_V_QKV_BIAS : -1;
+    want_matrix(c, i, CTW_M_QKV, qkv, q + 2 * kv, hidden);
+    if (bias >= 0)
+        want_bias(c, i, bias, qkv, q + 2 * kv);
+    if (a->order == CTW_QKV_BY_HEAD) {
+        add_shard(c, i, CTW_SLOT_QKV, (struct ctw_rows){CTW_M_QKV, 0, q + 2 * kv, bias});
+        return;
+    }
+    add_shard(c, i, CTW_SLOT_QKV, (struct ctw_rows){CTW_M_QKV, 0, q, bias});
+    add_shard(c, i, CTW_SLOT_QKV, (struct ctw_rows){CTW_M_QKV, q, kv, bias});
+    add_shard(c, i, CTW_SLOT_QKV, (struct ctw_rows){CTW_M_QKV, q + kv, kv, bias});
+}
+
+/* Where the product's columns have the heads; {0} where they are side by side. */
+static struct ctw_qkv_columns columns_of(const struct ctw_attention *a)
+{
+    int64_t r = a->n_head / a->n_kv, q = a->n_head * a->head, kv = a->n_kv * a->head;
+    if (a->order == CTW_QKV_BY_HEAD)
+        return (struct ctw_qkv_columns){.ld = q + 2 * kv,
+                                        .k = r * a->head,
+                                        .v = (r + 1) * a->head,
+                                        .q_step = (r + 2) * a->head,
+                                        .kv_step = (r + 2) * a->head};
+    if (a->uses != 0 || a->values_are_keys)
+        return (struct ctw_qkv_columns){.ld = a->uses != 0 ? q : q + kv,
+                                        .k = q,
+                                        .v = q,
+                                        .q_step = r * a->head,
+                                        .kv_step = a->head};
+    return (struct ctw_qkv_columns){0};
+}
+
+static void describe_qk_norms(struct ctw_config *c, int64_t i, const struct ctw_attention *a)
+{
+    const struct ctw_qk_norms *norms = a->norms;
+    bool one = norms->heads == CTW_HEADS_ALIKE;
+    ctw_describe_norm(c, i, CTW_AT_Q, &norms->form, or_default(norms->q, "self_attn.q_norm"),
+                      one ? a->head : a->n_head * a->head);
+    if (a->uses == 0)
+        ctw_describe_norm(c, i, CTW_AT_K, &norms->form, or_default(norms->k, "self_attn.k_norm"),
+                          one ? a->head : a->n_kv * a->head);
 }
 
 void ctw_describe_attention(struct ctw_config *c, int64_t i, const struct ctw_attention *a)
 {
+    struct ctw_layer *l = ctw_describe_layer(c, i);
     if (c->status != CTW_OK)
         return;
-    struct ctw_layer *l = &c->model->layers[i + 1];
-    int64_t hidden = c->model->hidden, q = a->n_head * a->head, kv = a->n_kv * a->head;
     l->n_head = (int)a->n_head;
     l->n_kv = (int)a->n_kv;
     l->head = (int)a->head;
     l->window = a->window;
     l->rope = a->rope;
-    l->attn_scale = (float)(1 / sqrt((double)a->head));
-    if (a->fused) {
-        want_matrix(c, i, CTW_M_QKV, "self_attn.qkv_proj", q + 2 * kv, hidden);
-        add_shard(c, i, CTW_SLOT_QKV, (struct ctw_rows){CTW_M_QKV, 0, q, -1});
-        add_shard(c, i, CTW_SLOT_QKV, (struct ctw_rows){CTW_M_QKV, q, kv, -1});
-        add_shard(c, i, CTW_SLOT_QKV, (struct ctw_rows){CTW_M_QKV, q + kv, kv, -1});
-    } else {
-        want_linear(c, i, CTW_SLOT_QKV, CTW_M_Q, a->qkv_bias ? CTW_V_Q_BIAS : -1,
-                    "self_attn.q_proj", q, hidden);
-        want_linear(c, i, CTW_SLOT_QKV, CTW_M_K, a->qkv_bias ? CTW_V_K_BIAS : -1,
-                    "self_attn.k_proj", kv, hidden);
-        want_linear(c, i, CTW_SLOT_QKV, CTW_M_V, a->qkv_bias ? CTW_V_V_BIAS : -1,
-                    "self_attn.v_proj", kv, hidden);
-    }
-    want_linear(c, i, CTW_SLOT_O, CTW_M_O, a->o_bias ? CTW_V_O_BIAS : -1, "self_attn.o_proj",
-                hidden, q);
-    if (!a->head_norms)
+    l->attn_scale = (float)(a->scale != 0 ? a->scale : 1 / sqrt((double)a->head));
+    l->attn_softcap = (float)a->softcap;
+    l->qkv_limit = (float)a->limit;
+    l->columns = columns_of(a);
+    l->uses_kv = a->uses - 1;
+    l->keeps_kv = a->keeps - 1;
+    if (a->keeps > c->model->n_kept)
+        c->model->n_kept = a->keeps;
+    describe_qkv(c, i, a);
+    ctw_describe_linear(c, i, CTW_SLOT_O, CTW_M_O, a->o_bias ? CTW_V_O_BIAS : -1,
+                        or_default(a->o, "self_attn.o_proj"), c->model->hidden,
+                        a->n_head * a->head);
+    if (a->v_norm != NULL && a->uses == 0)
+        set_norm(c, i, CTW_AT_V, a->v_norm);
+    if (a->norms == NULL)
         return;
-    want_vector(c, (int)i + 1, CTW_V_Q_NORM, "self_attn.q_norm.weight", a->head);
-    want_vector(c, (int)i + 1, CTW_V_K_NORM, "self_attn.k_norm.weight", a->head);
+    l->head_norms = a->norms->heads;
+    l->norms_after_rope = a->norms->after_rope;
+    describe_qk_norms(c, i, a);
 }
 
-void ctw_describe_gated_mlp(struct ctw_config *c, int64_t i, const struct ctw_gated_mlp *mlp)
+void ctw_describe_mlp(struct ctw_config *c, int64_t i, const struct ctw_mlp *mlp)
 {
+    struct ctw_layer *l = ctw_describe_layer(c, i);
     int64_t hidden = c->model->hidden, inner = mlp->inner;
     bool bias = mlp->bias;
-    if (c->status != CTW_OK)
-        return;
-    c->model->layers[i + 1].inner = inner;
+    l->inner = inner;
+    l->act = mlp->act;
+    l->gated = !mlp->plain;
     if (mlp->fused) {
-        want_matrix(c, i, CTW_M_GATE_UP, "mlp.gate_up_proj", 2 * inner, hidden);
+        want_matrix(c, i, CTW_M_GATE_UP, or_default(mlp->gate_up, "mlp.gate_up_proj"), 2 * inner,
+                    hidden);
         add_shard(c, i, CTW_SLOT_GATE_UP, (struct ctw_rows){CTW_M_GATE_UP, 0, inner, -1});
         add_shard(c, i, CTW_SLOT_GATE_UP, (struct ctw_rows){CTW_M_GATE_UP, inner, inner, -1});
     } else {
-        want_linear(c, i, CTW_SLOT_GATE_UP, CTW_M_GATE, bias ? CTW_V_GATE_BIAS : -1,
-                    "mlp.gate_proj", inner, hidden);
-        want_linear(c, i, CTW_SLOT_GATE_UP, CTW_M_UP, bias ? CTW_V_UP_BIAS : -1, "mlp.up_proj",
-                    inner, hidden);
+        if (!mlp->plain)
+            ctw_describe_linear(c, i, CTW_SLOT_GATE_UP, CTW_M_GATE, bias ? CTW_V_GATE_BIAS : -1,
+                                or_default(mlp->gate, "mlp.gate_proj"), inner, hidden);
+        ctw_describe_linear(c, i, CTW_SLOT_GATE_UP, CTW_M_UP, bias ? CTW_V_UP_BIAS : -1,
+                            or_default(mlp->up, "mlp.up_proj"), inner, hidden);
     }
-    want_linear(c, i, CTW_SLOT_DOWN, CTW_M_DOWN, bias ? CTW_V_DOWN_BIAS : -1, "mlp.down_proj",
-                hidden, inner);
+    ctw_describe_linear(c, i, CTW_SLOT_DOWN, CTW_M_DOWN, bias ? CTW_V_DOWN_BIAS : -1,
+                        or_default(mlp->down, "mlp.down_proj"), hidden, inner);
 }

@@ -142,7 +142,8 @@ static bool is_sliding(struct ctw_config *c, const struct ctw_json_node *node, i
     return true;
 }
 
-const int64_t *ctw_key_windows(struct ctw_config *c, int64_t n, int64_t window, int64_t first)
+const int64_t *ctw_key_windows(struct ctw_config *c, int64_t n, int64_t window,
+                               const struct ctw_window_rule *absent)
 {
     static const int64_t none[CTW_MAX_DECODERS];
     const struct ctw_json_node *types = take(c, "layer_types");
@@ -164,7 +165,8 @@ const int64_t *ctw_key_windows(struct ctw_config *c, int64_t n, int64_t window, 
     }
     const struct ctw_json_node *type = types != NULL ? ctw_json_first(types) : NULL;
     for (int64_t i = 0; i < n && c->status == CTW_OK; i++) {
-        bool sliding = type != NULL ? is_sliding(c, type, window) : i >= first;
+        bool full = i < absent->first || (absent->every > 0 && (i + 1) % absent->every == 0);
+        bool sliding = type != NULL ? is_sliding(c, type, window) : !full;
         c->windows[i] = sliding ? window : 0;
         type = type != NULL ? ctw_json_next(type) : NULL;
     }

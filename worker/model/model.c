@@ -7,24 +7,13 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "kernels/math.h"
 #include "worker/checkpoint/foreign.h"
 #include "worker/checkpoint/identity.h"
 #include "worker/model/families/family.h"
 #include "worker/model/tensors.h"
 
 /* ---- tensors ---- */
-
-/* ctw_op_qkv has one dtype for both head norms. */
-static enum ctw_status check_head_norms(const struct ctw_finder *finder,
-                                        const struct ctw_layer *layer, struct ctw_err *err)
-{
-    const struct ctw_tensor *q = layer->vector[CTW_V_Q_NORM], *k = layer->vector[CTW_V_K_NORM];
-    if (q == NULL || k == NULL || q->dtype == k->dtype)
-        return CTW_OK;
-    return ctw_fail(err, CTW_EUNSUP, "%s: %s is %s and %s is %s; expected one dtype for both",
-                    ctw_container_file(finder->container, k->file), q->name,
-                    ctw_dtype_name(q->dtype), k->name, ctw_dtype_name(k->dtype));
-}
 
 /* Opens what the family's function wants, in its order. */
 static enum ctw_status open_tensors(struct ctw_model *m, struct ctw_finder *finder,
@@ -35,6 +24,8 @@ static enum ctw_status open_tensors(struct ctw_model *m, struct ctw_finder *find
     for (int64_t i = 0; i < c->n_wants && st == CTW_OK; i++) {
         const struct ctw_want *w = &c->wants[i];
         struct ctw_layer *l = &m->layers[w->layer];
+        if (w->kind == CTW_WANT_UNUSED)
+            continue;
         if (w->kind == CTW_WANT_VECTOR)
             st = ctw_vector_open(finder, &l->vector[w->role], w->name, w->n, err);
         else if (w->kind == CTW_WANT_TIED)
@@ -43,9 +34,38 @@ static enum ctw_status open_tensors(struct ctw_model *m, struct ctw_finder *find
         else
             st = ctw_matrix_open(finder, &l->matrix[w->role], w, err);
     }
-    for (int l = 1; l <= m->n_decoders && st == CTW_OK; l++)
-        st = check_head_norms(finder, &m->layers[l], err);
     return st;
+}
+
+/* ---- numbers of the description that are tensors ---- */
+
+static double number_in(const struct ctw_model *m, const struct ctw_tensor *t)
+{
+    const uint8_t *data = ctw_container_data(m->container, t);
+    uint8_t aligned[8] = {0};
+    memcpy(aligned, data, ctw_dtype_bytes(t->dtype));
+    return ctw_load_float(aligned, t->dtype, 0);
+}
+
+static double softplus(double x)
+{
+    return x > 30 ? x : ctw_ln(1 + ctw_exp(x));
+}
+
+static void read_numbers(struct ctw_model *m)
+{
+    for (int i = 1; i <= m->n_decoders; i++) {
+        struct ctw_layer *l = &m->layers[i];
+        if (l->vector[CTW_V_SCALAR] != NULL)
+            l->scalar = (float)number_in(m, l->vector[CTW_V_SCALAR]);
+        if (l->vector[CTW_V_ACT] == NULL)
+            continue;
+        double beta = number_in(m, l->vector[CTW_V_ACT + 2]);
+        l->act_param[0] = (float)softplus(number_in(m, l->vector[CTW_V_ACT]));
+        l->act_param[1] = (float)(beta + softplus(number_in(m, l->vector[CTW_V_ACT + 1])));
+        l->act_param[2] = (float)beta;
+        l->act_param[3] = (float)number_in(m, l->vector[CTW_V_ACT + 3]);
+    }
 }
 
 /* ---- properties derived from the layers ---- */
@@ -66,7 +86,9 @@ static void count_weights(struct ctw_model *m)
             quantised += (double)w->n * (double)w->k;
         }
         for (int i = 0; i < CTW_N_VECTORS; i++)
-            m->n_params += layer->vector[i] != NULL ? layer->vector[i]->shape[0] : 0;
+            m->n_params += layer->vector[i] == NULL        ? 0
+                           : layer->vector[i]->n_dims == 0 ? 1
+                                                           : layer->vector[i]->shape[0];
     }
     m->weight_bits = quantised > 0 ? bits / quantised : 0;
 }
@@ -260,6 +282,8 @@ enum ctw_status ctw_model_open(struct ctw_model **out, const char *dir, const ch
         goto done;
     }
     st = open_tensors(m, &finder, err);
+    if (st == CTW_OK)
+        read_numbers(m);
     if (st == CTW_OK && !config.has_dtype)
         st = infer_dtype(m, &config, err);
     if (st == CTW_OK)
@@ -302,6 +326,7 @@ void ctw_model_close(struct ctw_model *m)
         ctw_free(m->rope[i].inv_freq);
         ctw_free(m->rope[i].long_inv_freq);
     }
+    ctw_free(m->alibi);
     ctw_free(m->layers);
     ctw_identity_close(m->identity);
     ctw_container_close(m->container);

@@ -19,31 +19,56 @@ enum ctw_matrix_role {
     CTW_M_GATE,
     CTW_M_UP,
     CTW_M_DOWN,
-    CTW_M_QKV,     /* q, k and v in one matrix */
-    CTW_M_GATE_UP, /* gate and up in one matrix */
-    CTW_M_EMBED,
+    CTW_M_QKV,         /* q, k and v in one matrix */
+    CTW_M_GATE_UP,     /* gate and up in one matrix */
+    CTW_M_INPUT_GATE,  /* of the layer's own input (Gemma 4) */
+    CTW_M_INPUT_PROJ,  /* likewise; in layer 0: from the embedding to all layers' inputs */
+    CTW_M_EMBED,       /* layer 0, like the next three */
+    CTW_M_POSITIONS,   /* learned positions */
+    CTW_M_EMBED_PROJ,  /* from the embedding's width to the model's; in the last layer: back */
+    CTW_M_INPUT_EMBED, /* embeddings of all layers' own inputs, side by side */
     CTW_M_HEAD,
     CTW_N_MATRICES
 };
 
+/* Where a layer normalises. */
+enum ctw_norm_place {
+    CTW_AT_MIXER,     /* the residual, for the mixer */
+    CTW_AT_MIXER_OUT, /* the mixer's output, before it is added to the residual */
+    CTW_AT_MIXER_SUM, /* the residual itself, afterwards */
+    CTW_AT_MLP,       /* likewise, for the MLP */
+    CTW_AT_MLP_OUT,
+    CTW_AT_MLP_SUM,
+    CTW_AT_Q, /* heads */
+    CTW_AT_K,
+    CTW_AT_V,
+    CTW_AT_HEADS_OUT, /* attention's output, before o */
+    CTW_AT_INNER,     /* the MLP's inner activations, before down */
+    CTW_AT_INPUT, /* what the layer's own input adds; in layer 0: each layer's projected input */
+    CTW_AT_EMBED, /* the embedding, in layer 0 */
+    CTW_AT_HEAD,  /* the residual, for the LM head */
+    CTW_N_NORMS
+};
+
 enum ctw_vector_role {
-    CTW_V_ATTN_NORM, /* before attention */
-    CTW_V_MLP_NORM,  /* before the MLP */
-    CTW_V_Q_NORM,
-    CTW_V_K_NORM,
-    CTW_V_Q_BIAS,
+    CTW_V_WEIGHT,                            /* + a ctw_norm_place: the norm's weight */
+    CTW_V_BIAS = CTW_V_WEIGHT + CTW_N_NORMS, /* + a ctw_norm_place: the norm's bias */
+    CTW_V_Q_BIAS = CTW_V_BIAS + CTW_N_NORMS, /* from here on: biases of matrices */
     CTW_V_K_BIAS,
     CTW_V_V_BIAS,
     CTW_V_O_BIAS,
     CTW_V_GATE_BIAS,
     CTW_V_UP_BIAS,
     CTW_V_DOWN_BIAS,
-    CTW_V_FINAL_NORM,
-    CTW_N_VECTORS
+    CTW_V_QKV_BIAS,
+    CTW_V_HEAD_BIAS,
+    CTW_V_SCALAR, /* [1]: a factor of the layer's output, the residual */
+    CTW_V_ACT,    /* 4 of [1]: alpha_p, alpha_n, beta and eps of xIELU */
+    CTW_N_VECTORS = CTW_V_ACT + 4
 };
 
 struct ctw_matrix {
-    char *name;               /* "model.layers.0.self_attn.q_proj"; NULL: the layer has none */
+    char *name; /* "model.layers.0.self_attn.q_proj"; NULL: the layer has none */
     struct ctw_weight weight;
     const struct ctw_tensor *part[CTW_N_PARTS]; /* NULL: absent */
 };
@@ -52,7 +77,7 @@ struct ctw_matrix {
 struct ctw_rows {
     enum ctw_matrix_role matrix;
     int64_t row0, n;
-    int bias; /* a ctw_vector_role, [n]; -1: none */
+    int bias; /* a ctw_vector_role, of all rows of the matrix; -1: none */
 };
 
 /* A product of a layer: its shards, in the order of the output's columns. All of worker/ reads a
@@ -62,13 +87,48 @@ struct ctw_product {
     struct ctw_rows shard[CTW_MAX_SHARDS];
 };
 
+struct ctw_norm_rule {
+    bool present;
+    enum ctw_norm_kind kind;
+    float eps, offset; /* offset: added to the weight */
+};
+
+enum ctw_head_norms {
+    CTW_HEADS_ALIKE, /* each head by itself, all with one row of weights */
+    CTW_HEADS_OWN,   /* each head by itself, with its own weights */
+    CTW_HEADS_WIDE   /* all heads of a token together */
+};
+
+/*
+ * What a decoder layer computes (forward.c):
+ *     x += mixer_factor * out_norm(o(heads_out_norm(attention(qkv(mixer_norm(x))))))
+ *     x += mlp_factor * out_norm(down(inner_norm(act(gate(n)) * up(n)))),  n = mlp_norm(x)
+ * with the norms that are present. Without a gate, act(up(n)).
+ */
 struct ctw_layer {
+    struct ctw_norm_rule norm[CTW_N_NORMS];
+    bool parallel; /* mixer and MLP read the same x; without a norm of its own, the MLP reads the
+                      mixer's */
+    float mixer_factor, mlp_factor;
+    float scalar; /* factor of the residual at the layer's end */
+    /* attention */
     int n_head, n_kv, head; /* heads, key-value heads, elements of a head */
     int64_t window;         /* keys visible to a query, its own included; 0: all */
     int rope;               /* index into the model's rope[]; -1: none */
+    bool q_factors;         /* queries are multiplied by the model's q_factor of their position */
     float attn_scale;       /* factor of q k^T */
     float attn_softcap;     /* 0: none */
-    int64_t inner;          /* rows of gate and up */
+    float qkv_limit;        /* q, k and v are clamped to -limit..limit; 0: they are not */
+    struct ctw_qkv_columns columns; /* of the product; ld 0: q, k and v side by side */
+    enum ctw_head_norms head_norms;
+    bool norms_after_rope;
+    int keeps_kv; /* the model's kept keys and values: this layer writes them; -1: it does not */
+    int uses_kv;  /* likewise: this layer has none of its own and reads them; -1: it has its own */
+    /* MLP */
+    int64_t inner; /* rows of up */
+    bool gated;
+    enum ctw_activation act;
+    float act_param[CTW_ACT_PARAMS];
     struct ctw_product product[CTW_N_SLOTS];
     struct ctw_matrix matrix[CTW_N_MATRICES];
     const struct ctw_tensor *vector[CTW_N_VECTORS]; /* NULL: the layer has none */
@@ -83,37 +143,43 @@ struct ctw_rope {
     float *inv_freq;      /* [rot_dim / 2], computed in fp32 as transformers does */
     float *long_inv_freq; /* [rot_dim / 2], for every position of a sequence of more than */
     int64_t long_from;    /* this many inputs; NULL: all sequences have inv_freq */
-    float scale;     /* factor of cosines and sines (yarn's attention factor; else 1) */
+    float scale;          /* factor of cosines and sines (yarn's attention factor; else 1) */
 };
 
-enum { CTW_MAX_ROPES = 4 };
+enum { CTW_MAX_ROPES = 4, CTW_MAX_KEPT = 4 };
 
 struct ctw_model {
     char *dir;
-    char *architecture; /* "LlamaForCausalLM" */
-    char *model_type;   /* "llama" */
+    char *architecture;   /* "LlamaForCausalLM" */
+    char *model_type;     /* "llama" */
     enum ctw_dtype dtype; /* the checkpoint's: dtype in config.json */
     int64_t hidden, vocab;
     int64_t max_length;   /* max_position_embeddings */
     int64_t length_limit; /* the longest sequence that RoPE is valid for; 0: any */
-    float norm_eps, norm_offset;
+    int64_t embed_dim;    /* columns of the embedding and of the head */
+    int64_t position0;    /* row of position 0 in the table of learned positions */
     float embed_scale;
-    enum ctw_activation act;
-    float head_scale, head_softcap; /* 1 and 0 */
-    bool tied;                      /* the head is the embedding's matrix */
+    float head_scale, head_softcap;        /* 1 and 0 */
+    bool tied;                             /* the head is the embedding's matrix */
+    float *alibi;                          /* [n_head]: the slopes of ALiBi; NULL: none */
+    double q_factor_beta, q_factor_length; /* factor of queries at position p:
+                                              1 + beta ln(1 + floor(p / length)); beta 0: none */
+    int n_kept;        /* keys and values that other layers use: arrays for the pass */
+    int64_t input_dim; /* of a layer's own input (Gemma 4); 0: none */
+    float input_embed_scale;
     int n_ropes;
     struct ctw_rope rope[CTW_MAX_ROPES];
     int n_decoders;
-    /* [n_decoders + 2]: the embedding (only CTW_M_EMBED), the decoder layers, and the head
-     * (CTW_V_FINAL_NORM and CTW_M_HEAD; when tied, its parts are the embedding's). */
+    /* [n_decoders + 2]: the embedding, the decoder layers, and the head (when tied, the parts of
+     * CTW_M_HEAD are the embedding's). */
     int n_layers;
     struct ctw_layer *layers;
     struct ctw_container *container;
-    char *activations; /* the declared activation quantisation, which is not simulated ("int8 per
-                          token"); NULL: none */
-    char *unread;      /* keys of config.json that are not read: "a, b"; NULL: none */
-    double weight_bits;     /* mean bits per weight of the quantised matrices, scales included */
-    int64_t n_params;       /* elements of all matrices and vectors; a tied matrix counts once */
+    char *activations;  /* the declared activation quantisation, which is not simulated ("int8 per
+                           token"); NULL: none */
+    char *unread;       /* keys of config.json that are not read: "a, b"; NULL: none */
+    double weight_bits; /* mean bits per weight of the quantised matrices, scales included */
+    int64_t n_params;   /* elements of all matrices and vectors; a tied matrix counts once */
     struct ctw_identity *identity; /* which checkpoint this is; known once every byte was read */
 };
 

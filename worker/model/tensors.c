@@ -223,7 +223,8 @@ enum ctw_status ctw_vector_open(struct ctw_finder *finder, const struct ctw_tens
                         "the checkpoint has no tensor %s, which %s needs as [%" PRId64 "]", name,
                         finder->config->file, n);
     bool is_float = t->dtype == CTW_BF16 || t->dtype == CTW_F16 || t->dtype == CTW_F32;
-    if (!is_float || t->n_dims != 1 || t->shape[0] != n) {
+    bool fits = t->n_dims == 1 ? t->shape[0] == n : t->n_dims == 0 && n == 1;
+    if (!is_float || !fits) {
         struct ctw_part part = as_part(t);
         return ctw_fail(err, CTW_EFORMAT,
                         "%s: %s: found %s, expected BF16, F16 or F32 [%" PRId64 "] by %s",
@@ -242,6 +243,21 @@ static bool ends_with(const char *s, const char *end)
 }
 
 enum leftover { LEFT_UNKNOWN, LEFT_HARMLESS, LEFT_KV_SCALE };
+
+/* Does the family's function say that this tensor has no use? */
+static bool is_unused(const struct ctw_config *c, const char *name)
+{
+    for (const char *const *end = c->buffers; end != NULL && *end != NULL; end++)
+        if (ends_with(name, *end))
+            return true;
+    for (int64_t i = 0; i < c->n_wants; i++) {
+        size_t n = strlen(c->wants[i].name);
+        if (c->wants[i].kind == CTW_WANT_UNUSED && strncmp(name, c->wants[i].name, n) == 0 &&
+            name[n] == '.')
+            return true;
+    }
+    return false;
+}
 
 /* Tensors that do not change a weight-only score. */
 static enum leftover classify(const char *name)
@@ -304,7 +320,7 @@ enum ctw_status ctw_unused_check(const struct ctw_finder *finder, const struct c
             continue;
         enum leftover what = classify(t->name);
         *kv_scales |= what == LEFT_KV_SCALE;
-        if (what == LEFT_UNKNOWN && n_unknown++ == 0)
+        if (what == LEFT_UNKNOWN && !is_unused(finder->config, t->name) && n_unknown++ == 0)
             first = t;
     }
     if (n_unknown == 0)

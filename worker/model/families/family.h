@@ -42,12 +42,17 @@ bool ctw_key_bool(struct ctw_config *c, const char *name, bool absent);
 enum ctw_activation ctw_key_activation(struct ctw_config *c, const char *name,
                                        enum ctw_activation absent);
 
+/* Without layer_types: layers below `first` are full, and so is every `every`-th (0: no other). */
+struct ctw_window_rule {
+    int64_t first, every;
+};
+
 /*
  * The window of each of n layers, in keys (0: all): `window` in the layers that layer_types calls
- * sliding_attention. Without layer_types: in the layers from `first` on. The configuration owns the
- * array.
+ * sliding_attention, or that the rule makes so. The configuration owns the array.
  */
-const int64_t *ctw_key_windows(struct ctw_config *c, int64_t n, int64_t window, int64_t first);
+const int64_t *ctw_key_windows(struct ctw_config *c, int64_t n, int64_t window,
+                               const struct ctw_window_rule *absent);
 
 /* Is the key present, with a value other than null? Does not count as reading it. */
 bool ctw_key_is_given(const struct ctw_config *c, const char *name);
@@ -73,17 +78,47 @@ struct ctw_sizes ctw_key_sizes(struct ctw_config *c, const struct ctw_sizes *abs
 int64_t ctw_key_head_dim(struct ctw_config *c, const struct ctw_sizes *s, int64_t absent,
                          int64_t null);
 
-/* What differs between such models, beside sizes. */
+/* How a norm computes. */
+struct ctw_norm_form {
+    enum ctw_norm_kind kind;
+    double eps;
+    double offset;   /* added to its weight */
+    bool bias;       /* has one beside its weight */
+    bool weightless; /* has neither */
+};
+
+/* An RMS norm with a weight, whose eps is the key's value. */
+struct ctw_norm_form ctw_key_rms_norm(struct ctw_config *c, const char *eps_key, double absent);
+/* A layer norm with weight and bias, likewise. */
+struct ctw_norm_form ctw_key_layer_norm(struct ctw_config *c, const char *eps_key, double absent);
+
+/* The model around its layers. Names: NULL is Llama's. */
 struct ctw_model_rules {
-    double norm_eps; /* transformers' default */
+    const char *layers;        /* "model.layers": layer 3's names begin with "model.layers.3." */
+    const char *embed;         /* "model.embed_tokens" */
+    const char *final_norm;    /* "model.norm"; "": there is none */
+    const char *head;          /* "lm_head" */
+    struct ctw_norm_form norm; /* the final norm's */
+    bool tied;                 /* transformers' default for tie_word_embeddings */
+    bool head_bias;
+    bool conv1d;                    /* layers' linear weights are stored [in, out] (GPT-2) */
+    int64_t embed_dim;              /* columns of the embedding and of the head; 0: hidden */
+    double embed_scale, head_scale; /* 0: 1 */
+    double head_softcap;            /* 0: none */
 };
 
 /*
- * Begins the model: reads hidden_act, rms_norm_eps and tie_word_embeddings, and describes the
- * embedding, the final norm and the head.
+ * Begins the model: reads tie_word_embeddings, and describes the embedding, the final norm and the
+ * head.
  */
 void ctw_describe_model(struct ctw_config *c, const struct ctw_sizes *s,
                         const struct ctw_model_rules *rules);
+
+/* Learned positions, added to the embedding: rows first .. first + max_length - 1 of a table. */
+void ctw_describe_positions(struct ctw_config *c, const char *module, int64_t first);
+
+/* ALiBi in all layers: slopes for n_head heads up to 2^-(max_bias / n), times factor. */
+void ctw_describe_alibi(struct ctw_config *c, int64_t n_head, double max_bias, double factor);
 
 /*
  * Reads a RoPE's keys (rope.h), adds it to the model, unless the model has an equal one, and
@@ -95,23 +130,81 @@ int ctw_describe_rope(struct ctw_config *c, const struct ctw_rope_rules *rules);
  * not one of a RoPE's. */
 double ctw_key_rope_number(struct ctw_config *c, const char *name, double absent);
 
+/* Decoder layer i, to set what the functions below do not (model.h says what its members mean).
+ * After an error: a layer that nothing reads. */
+struct ctw_layer *ctw_describe_layer(struct ctw_config *c, int64_t i);
+
+/* Layers of ctw_describe_norm(), beside the decoders 0 .. */
+enum { CTW_EMBEDDING = -1 };
+
+/* A norm over the residual or a branch, "MODULE.weight" and ".bias", of n elements (0: hidden). */
+void ctw_describe_norm(struct ctw_config *c, int64_t i, enum ctw_norm_place place,
+                       const struct ctw_norm_form *form, const char *module, int64_t n);
+/* Llama's two norms: input_layernorm and post_attention_layernorm. */
+void ctw_describe_norms(struct ctw_config *c, int64_t i, const struct ctw_norm_form *form);
+
+/* Norms of query and key heads. */
+struct ctw_qk_norms {
+    struct ctw_norm_form form;
+    enum ctw_head_norms heads;
+    bool after_rope;
+    const char *q, *k; /* NULL: self_attn.q_norm, self_attn.k_norm */
+};
+
+enum ctw_qkv_order {
+    CTW_QKV_SPLIT,    /* three modules */
+    CTW_QKV_IN_ORDER, /* one module: all rows of q, then k, then v */
+    CTW_QKV_BY_HEAD   /* one module: for each key head, its queries, its key, its value */
+};
+
+/* Grouped-query attention. Names: NULL is Llama's. */
 struct ctw_attention {
     int64_t n_head, n_kv, head, window;
-    int rope; /* an index of ctw_describe_rope(); -1: none */
+    int rope;       /* an index of ctw_describe_rope(); -1: none */
+    double scale;   /* of scores; 0: 1 / sqrt(head) */
+    double softcap; /* of scores; 0: none */
+    double limit;   /* of q, k and v, which are clamped; 0: none */
+    enum ctw_qkv_order order;
+    const char *q, *k, *v; /* self_attn.q_proj, .k_proj, .v_proj */
+    const char *qkv;       /* self_attn.qkv_proj */
+    const char *o;         /* self_attn.o_proj */
     bool qkv_bias, o_bias;
-    bool fused;      /* qkv_proj: the rows of q, then k, then v; without bias */
-    bool head_norms; /* RMS norms of each query and key head */
+    const struct ctw_qk_norms *norms;   /* NULL: none */
+    const struct ctw_norm_form *v_norm; /* of value heads, without weight; NULL: none */
+    bool values_are_keys; /* no v: values are what k gives, before its norm and RoPE */
+    int uses;             /* 1 + the kept keys and values that it uses instead of its own; 0: own */
+    int keeps;            /* 1 + the kept keys and values that its own become; 0: none */
 };
 
-struct ctw_gated_mlp {
+/* A dense MLP. Names: NULL is Llama's. */
+struct ctw_mlp {
     int64_t inner;
+    enum ctw_activation act;
+    bool plain; /* no gate */
     bool bias;
-    bool fused; /* gate_up_proj: the rows of gate, then up; without bias */
+    bool fused;                 /* gate and up are one module: the rows of gate, then of up */
+    const char *gate, *up;      /* mlp.gate_proj, mlp.up_proj */
+    const char *gate_up, *down; /* mlp.gate_up_proj, mlp.down_proj */
 };
 
-/* Decoder layer i: its norms, grouped-query attention, and gated MLP. */
-void ctw_describe_norms(struct ctw_config *c, int64_t i);
 void ctw_describe_attention(struct ctw_config *c, int64_t i, const struct ctw_attention *a);
-void ctw_describe_gated_mlp(struct ctw_config *c, int64_t i, const struct ctw_gated_mlp *mlp);
+void ctw_describe_mlp(struct ctw_config *c, int64_t i, const struct ctw_mlp *mlp);
+
+/* ---- what other builders are made of ---- */
+
+/* A Linear module of decoder layer i (CTW_EMBEDDING, or n_layers: the head's layer) as the next
+ * shard of a product; bias -1: it has none. */
+void ctw_describe_linear(struct ctw_config *c, int64_t i, enum ctw_slot slot,
+                         enum ctw_matrix_role role, int bias, const char *module, int64_t n,
+                         int64_t k);
+/* A vector [n] of such a layer, by the tensor's name. */
+void ctw_describe_vector(struct ctw_config *c, int64_t i, int role, const char *name, int64_t n);
+/* An embedding table of layer 0. */
+void ctw_describe_table(struct ctw_config *c, enum ctw_matrix_role role, const char *module,
+                        int64_t n, int64_t k);
+/* Decoder layer i's module that files hold but the model does not use. */
+void ctw_describe_unused(struct ctw_config *c, int64_t i, const char *module);
+/* Tensors whose names end so are buffers, not weights. NULL-terminated, static. */
+void ctw_describe_buffers(struct ctw_config *c, const char *const *endings);
 
 #endif

@@ -16,7 +16,7 @@ static inline const int64_t *qwen_windows(struct ctw_config *c, int64_t n_layers
     if (on && window < 1 && ctw_key_is_given(c, "sliding_window"))
         ctw_key_fail(c, "sliding_window", CTW_EFORMAT, "found %lld, expected at least 1",
                      (long long)window);
-    return ctw_key_windows(c, n_layers, on ? window : 0, first);
+    return ctw_key_windows(c, n_layers, on ? window : 0, &(struct ctw_window_rule){.first = first});
 }
 
 #endif

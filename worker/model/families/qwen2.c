@@ -15,10 +15,12 @@ static void describe(struct ctw_config *c)
     /* head_dim is not a field of the class, but is read if present. */
     int64_t head = ctw_key_head_dim(c, &s, 0, 0);
     const int64_t *windows = qwen_windows(c, s.n_layers);
-    ctw_describe_model(c, &s, &(struct ctw_model_rules){.norm_eps = 1e-6});
+    const struct ctw_norm_form norm = ctw_key_rms_norm(c, "rms_norm_eps", 1e-6);
+    enum ctw_activation act = ctw_key_activation(c, "hidden_act", CTW_ACT_SILU);
+    ctw_describe_model(c, &s, &(struct ctw_model_rules){.norm = norm});
     int rope = ctw_describe_rope(c, &(struct ctw_rope_rules){.head = head, .theta = 10000.0});
     for (int64_t i = 0; i < s.n_layers; i++) {
-        ctw_describe_norms(c, i);
+        ctw_describe_norms(c, i, &norm);
         ctw_describe_attention(c, i,
                                &(struct ctw_attention){.n_head = s.n_head,
                                                        .n_kv = s.n_kv,
@@ -26,7 +28,7 @@ static void describe(struct ctw_config *c)
                                                        .rope = rope,
                                                        .window = windows[i],
                                                        .qkv_bias = true});
-        ctw_describe_gated_mlp(c, i, &(struct ctw_gated_mlp){.inner = s.inner});
+        ctw_describe_mlp(c, i, &(struct ctw_mlp){.inner = s.inner, .act = act});
     }
 }
 
