@@ -9,22 +9,28 @@
 
 /* ---- buffers ------------------------------------------------------------------------------ */
 
-/* Computes and uploads a RoPE table in slices. */
+/* Computes and uploads a RoPE table in slices: the positions 0 .. longest-1, and again with the
+ * frequencies of long sequences if there are some. */
 static enum ctw_status make_cos_sin(struct ctw_forward *f, int rope, struct ctw_err *err)
 {
     enum { SLICE = 4096 };
     const struct ctw_rope *r = &f->model->rope[rope];
     size_t row_bytes = (size_t)r->rot_dim * sizeof(float);
+    int64_t n_rows = ctw_plan_rope_rows(f->model, f->plan.longest);
     float *slice = ctw_calloc(SLICE, row_bytes);
     if (slice == NULL)
         return ctw_fail(err, CTW_ENOMEM, "out of memory for a RoPE table");
-    enum ctw_status st = ctw_device_alloc(f->be, (void **)&f->cos_sin[rope],
-                                          (size_t)f->plan.longest * row_bytes, err);
-    for (int64_t pos0 = 0; st == CTW_OK && pos0 < f->plan.longest; pos0 += SLICE) {
-        int64_t n = f->plan.longest - pos0 < SLICE ? f->plan.longest - pos0 : SLICE;
-        for (int64_t p = 0; p < n; p++)
-            ctw_rope_row(r->inv_freq, r->rot_dim, r->scale, pos0 + p, slice + p * r->rot_dim);
-        st = ctw_device_upload(f->be, (char *)f->cos_sin[rope] + (size_t)pos0 * row_bytes, slice,
+    enum ctw_status st =
+        ctw_device_alloc(f->be, (void **)&f->cos_sin[rope], (size_t)n_rows * row_bytes, err);
+    for (int64_t row0 = 0; st == CTW_OK && row0 < n_rows; row0 += SLICE) {
+        int64_t n = n_rows - row0 < SLICE ? n_rows - row0 : SLICE;
+        for (int64_t i = 0; i < n; i++) {
+            bool is_long = row0 + i >= f->plan.longest;
+            const float *freq = is_long && r->long_inv_freq ? r->long_inv_freq : r->inv_freq;
+            ctw_rope_row(freq, r->rot_dim, r->scale, row0 + i - (is_long ? f->plan.longest : 0),
+                         slice + i * r->rot_dim);
+        }
+        st = ctw_device_upload(f->be, (char *)f->cos_sin[rope] + (size_t)row0 * row_bytes, slice,
                                (size_t)n * row_bytes, err);
     }
     ctw_free(slice);
@@ -60,6 +66,9 @@ static enum ctw_status make_tables(struct ctw_forward *f, struct ctw_err *err)
 {
     const struct ctw_model *m = f->model;
     enum ctw_status st = CTW_OK;
+    bool by_position = m->q_factor_beta != 0 || m->layers[0].matrix[CTW_M_POSITIONS].name != NULL;
+    if (by_position && ctw_plan_long_from(m) > 0)
+        return ctw_fail(err, CTW_EINTERNAL, "positions have two uses in this model");
     for (int i = 0; st == CTW_OK && i < m->n_ropes; i++)
         st = make_cos_sin(f, i, err);
     if (st == CTW_OK && m->q_factor_beta != 0)

@@ -25,7 +25,8 @@ struct ctw_forward {
         void *k, *v; /* [pass, n_kv * head] */
     } kept[CTW_MAX_KEPT];
     int32_t *tokens;    /* [pass] */
-    int32_t *positions; /* [pass], each within its sequence */
+    int32_t *positions; /* [pass], each within its sequence; with RoPE for long sequences: the
+                           rows of its tables */
     int16_t *bad;       /* [pass]: -1, or the layer after which the token's state is not finite */
     int64_t *rows;      /* [pass]: the rows of x to score */
     int32_t *targets;   /* [pass]: the targets of these rows */

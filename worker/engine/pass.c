@@ -39,7 +39,8 @@ static enum ctw_status step(struct pass *p, double cost, int layer, struct ctw_e
 static enum ctw_status prepare(struct pass *p, int64_t n_seqs, struct ctw_err *err)
 {
     const struct ctw_layout *l = &p->layout;
-    enum ctw_status st = ctw_layout_make(&p->layout, p->seqs, n_seqs, &p->f->plan, 0, err);
+    enum ctw_status st = ctw_layout_make(&p->layout, p->seqs, n_seqs, &p->f->plan,
+                                         ctw_plan_long_from(p->f->model), err);
     if (st != CTW_OK)
         return st;
     p->bad = ctw_calloc((size_t)l->n_tok, sizeof(*p->bad));
@@ -71,7 +72,8 @@ static enum ctw_status upload(struct pass *p, struct ctw_err *err)
         size_t bytes;
     } arrays[] = {
         {f->tokens, l->tokens, n_tok * sizeof(*l->tokens)},
-        {f->positions, l->positions, n_tok * sizeof(*l->positions)},
+        {f->positions, l->rope_rows != NULL ? l->rope_rows : l->positions,
+         n_tok * sizeof(*l->positions)},
         {f->bad, p->bad, n_tok * sizeof(*p->bad)},
         {f->rows, l->rows, n_rows * sizeof(*l->rows)},
         {f->targets, l->targets, n_rows * sizeof(*l->targets)},

@@ -27,6 +27,20 @@ struct widths {
 /* In elements. Queries begin at a multiple of this; up to as many elements are padding. */
 enum { QUERIES_ALIGN = 128 };
 
+int64_t ctw_plan_long_from(const struct ctw_model *model)
+{
+    for (int i = 0; i < model->n_ropes; i++)
+        if (model->rope[i].long_inv_freq != NULL)
+            return model->rope[i].long_from;
+    return 0;
+}
+
+int64_t ctw_plan_rope_rows(const struct ctw_model *model, int64_t longest)
+{
+    int64_t long_from = ctw_plan_long_from(model);
+    return long_from > 0 && longest > long_from ? 2 * longest : longest;
+}
+
 int64_t ctw_plan_qkv_columns(const struct ctw_layer *l)
 {
     int64_t n = 0;
@@ -106,7 +120,7 @@ static void add_up(struct ctw_plan *plan, const struct ctw_plan_request *r, stru
     /* tokens, positions, bad marks; row, target, result per scored position; RoPE */
     plan->tables = pass * (2 * sizeof(int32_t) + sizeof(int16_t)) +
                    pass * (sizeof(int64_t) + sizeof(int32_t) + sizeof(struct ctw_head_result)) +
-                   (size_t)r->longest * (size_t)w.rot * sizeof(float);
+                   (size_t)ctw_plan_rope_rows(r->model, r->longest) * (size_t)w.rot * sizeof(float);
     const struct ctw_reserve reserve = ctw_plan_reserve(r->model, r->dtype, plan);
     plan->scratch = ctw_backend_scratch_bytes(r->backend, &reserve);
     plan->total = plan->residual + plan->activations + plan->inputs + plan->kv + plan->kept +

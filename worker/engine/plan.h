@@ -51,6 +51,12 @@ struct ctw_reserve ctw_plan_reserve(const struct ctw_model *model, enum ctw_dtyp
  * groups; at least 512 MiB. */
 uint64_t ctw_plan_default_limit(void);
 
+/* The input count above which a sequence takes RoPE's frequencies for long ones; 0: no RoPE has
+ * them. */
+int64_t ctw_plan_long_from(const struct ctw_model *model);
+/* Rows of the RoPE tables: those of short sequences, then those of long ones. */
+int64_t ctw_plan_rope_rows(const struct ctw_model *model, int64_t longest);
+
 /* Columns of the product of q, k and v. */
 int64_t ctw_plan_qkv_columns(const struct ctw_layer *l);
 
