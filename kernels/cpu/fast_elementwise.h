@@ -1,4 +1,4 @@
-/* Embedding, RMSNorm, and q, k, v: rows are widened to fp32, processed, and narrowed once. */
+/* Embedding, activations, and q, k, v: rows are widened to fp32, processed, and narrowed once. */
 #ifndef CTW_KERNELS_CPU_FAST_ELEMENTWISE_H
 #define CTW_KERNELS_CPU_FAST_ELEMENTWISE_H
 
@@ -56,7 +56,30 @@ static enum ctw_status fast_embed(struct ctw_cpu *cpu, const struct ctw_op_embed
     return each_row(cpu, op->n_tok, embed_row, op);
 }
 
-/* ---- RMSNorm ------------------------------------------------------------------------------ */
+/* ---- activations -------------------------------------------------------------------------- */
+
+static void act_row(const void *arg, int64_t t)
+{
+    const struct ctw_op_act *op = arg;
+    float row[ROW_SPAN], up[ROW_SPAN];
+    for (int64_t c = 0; c < op->dim; c += ROW_SPAN) {
+        int64_t n = min64(ROW_SPAN, op->dim - c);
+        widen(row, at(op->x, op->dtype, t * op->ldx + c), op->dtype, n);
+        if (op->up != NULL)
+            widen(up, at(op->up, op->dtype, t * op->ldup + c), op->dtype, n);
+        activate(op->act, op->param, row, op->up != NULL ? up : NULL, n);
+        narrow(at(op->y, op->dtype, t * op->ldy + c), op->dtype, row, n);
+    }
+}
+
+static enum ctw_status fast_act(struct ctw_cpu *cpu, const struct ctw_op_act *op,
+                                struct ctw_err *err)
+{
+    (void)err;
+    return each_row(cpu, op->n_tok, act_row, op);
+}
+
+/* ---- q, k, v ------------------------------------------------------------------------------ */
 
 /* Adds the squares of n values to the lanes of sum; row is overwritten beyond n. */
 INLINE vf add_squares(vf sum, float *row, int64_t n)
@@ -69,48 +92,6 @@ INLINE vf add_squares(vf sum, float *row, int64_t n)
     }
     return sum;
 }
-
-static void norm_row(const void *arg, int64_t t)
-{
-    const struct ctw_op_norm *op = arg;
-    float row[ROW_SPAN], weight[ROW_SPAN];
-    int64_t r = op->rows == NULL ? t : op->rows[t];
-    const void *x = at(op->x, op->x_dtype, r * op->dim);
-    vf lanes = vf_zero();
-    for (int64_t c = 0; c < op->dim; c += ROW_SPAN) {
-        int64_t n = min64(ROW_SPAN, op->dim - c);
-        widen(row, at(x, op->x_dtype, c), op->x_dtype, n);
-        lanes = add_squares(lanes, row, n);
-    }
-    float sum = vf_sum(lanes);
-    if (op->bad != NULL && op->bad[r] < 0 && !isfinite(sum))
-        op->bad[r] = op->stamp;
-    const vf scale = vf_set1(1.0f / sqrtf(sum / (float)op->dim + op->eps));
-    const vf offset = vf_set1(op->weight_offset);
-    for (int64_t c = 0; c < op->dim; c += ROW_SPAN) {
-        int64_t n = min64(ROW_SPAN, op->dim - c);
-        widen(row, at(x, op->x_dtype, c), op->x_dtype, n);
-        widen(weight, at(op->weight, op->weight_dtype, c), op->weight_dtype, n);
-        for (int64_t i = 0; i < n; i += VL) {
-            vf w = vf_add(vf_load(weight + i), offset);
-            vf_store(row + i, vf_mul(vf_mul(vf_load(row + i), scale), w));
-        }
-        narrow(at(op->y, op->dtype, t * op->dim + c), op->dtype, row, n);
-    }
-}
-
-static enum ctw_status fast_norm(struct ctw_cpu *cpu, const struct ctw_op_norm *op,
-                                 struct ctw_err *err)
-{
-    bool plain = op->kind == CTW_NORM_RMS && op->n_groups == 1 && op->ldx == op->dim &&
-                 op->ldy == op->dim && op->weight != NULL && op->bias == NULL && op->factor == 1 &&
-                 !op->add;
-    if (!plain)
-        return ctw_cpu_norm_c(cpu, op, err);
-    return each_row(cpu, op->n_tok, norm_row, op);
-}
-
-/* ---- q, k, v ------------------------------------------------------------------------------ */
 
 /* Pairs (i, i + half) of a head: a cos - b sin, b cos + a sin. */
 INLINE void turn_halves(float *x, int half, const float *cos_sin)
@@ -148,6 +129,8 @@ static void norm_and_turn(const struct ctw_op_qkv *op, float *x, const void *nor
         float sum = vf_sum(add_squares(vf_zero(), x, op->head));
         const vf scale = vf_set1(1.0f / sqrtf(sum / (float)op->head + op->norm_eps));
         widen(weight, norm, op->norm_dtype, op->head);
+        for (int i = 0; i < op->head && op->norm_offset != 0; i++)
+            weight[i] += op->norm_offset;
         for (int i = 0; i < op->head; i += VL)
             vf_store(x + i, vf_mul(vf_mul(vf_load(x + i), scale), vf_load(weight + i)));
     }
@@ -159,34 +142,44 @@ static void norm_and_turn(const struct ctw_op_qkv *op, float *x, const void *nor
         turn_interleaved(x, op->rot_dim / 2, cos_sin);
 }
 
+/* One query or key head, times `factor`. */
+static void one_head(const struct ctw_op_qkv *op, const void *norm, const float *cos_sin,
+                     float factor, const void *src, void *dst)
+{
+    float x[CTW_MAX_HEAD + VL];
+    widen(x, src, op->dtype, op->head);
+    norm_and_turn(op, x, norm, cos_sin);
+    for (int i = 0; i < op->head && factor != 1; i++)
+        x[i] *= factor;
+    narrow(dst, op->dtype, x, op->head);
+}
+
 static void qkv_row(const void *arg, int64_t t)
 {
     const struct ctw_op_qkv *op = arg;
-    float x[CTW_MAX_HEAD + VL];
-    int64_t n_q = (int64_t)op->n_head * op->head, n_kv = (int64_t)op->n_kv * op->head;
-    const void *src = at(op->qkv, op->dtype, t * (n_q + 2 * n_kv));
+    const struct ctw_qkv_columns *c = &op->columns;
+    const size_t head_bytes = (size_t)op->head * ctw_dtype_bytes(op->dtype);
+    const void *src = at(op->qkv, op->dtype, t * c->ld);
     const float *cos_sin =
         op->rot_dim > 0 ? op->cos_sin + (int64_t)op->positions[t] * op->rot_dim : NULL;
-    for (int h = 0; h < op->n_head + op->n_kv; h++) {
-        bool is_q = h < op->n_head;
-        int64_t to = is_q ? t * n_q + h * op->head : t * n_kv + (h - op->n_head) * op->head;
-        widen(x, at(src, op->dtype, h * op->head), op->dtype, op->head);
-        norm_and_turn(op, x, is_q ? op->q_norm : op->k_norm, cos_sin);
-        narrow(at(is_q ? op->q : op->k, op->dtype, to), op->dtype, x, op->head);
+    const float factor = op->q_factor != NULL ? op->q_factor[op->positions[t]] : 1;
+    const int r = op->n_head / op->n_kv;
+    for (int h = 0; h < op->n_head; h++)
+        one_head(op, op->q_norm, cos_sin, factor,
+                 at(src, op->dtype, c->q + h / r * c->q_step + (int64_t)(h % r) * op->head),
+                 at(op->q, op->dtype, (t * op->n_head + h) * op->head));
+    for (int g = 0; g < op->n_kv && op->k != NULL; g++) {
+        int64_t from = g * c->kv_step, to = (t * op->n_kv + g) * op->head;
+        one_head(op, op->k_norm, cos_sin, 1, at(src, op->dtype, c->k + from),
+                 at(op->k, op->dtype, to));
+        memcpy(at(op->v, op->dtype, to), at(src, op->dtype, c->v + from), head_bytes);
     }
-    memcpy(at(op->v, op->dtype, t * n_kv), at(src, op->dtype, n_q + n_kv),
-           (size_t)n_kv * ctw_dtype_bytes(op->dtype));
 }
 
 static enum ctw_status fast_qkv(struct ctw_cpu *cpu, const struct ctw_op_qkv *op,
                                 struct ctw_err *err)
 {
-    int64_t q = (int64_t)op->n_head * op->head, kv = (int64_t)op->n_kv * op->head;
-    bool plain = op->columns.ld == q + 2 * kv && op->columns.k == q && op->columns.v == q + kv &&
-                 op->columns.q_step == q / op->n_kv && op->columns.kv_step == op->head &&
-                 op->k != NULL && op->q_factor == NULL && op->norm_offset == 0;
-    if (!plain)
-        return ctw_cpu_qkv_c(cpu, op, err);
+    (void)err;
     return each_row(cpu, op->n_tok, qkv_row, op);
 }
 

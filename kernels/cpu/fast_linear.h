@@ -110,16 +110,27 @@ static void load_bias(float *dst, const struct ctw_shard *shards, int64_t row0, 
     }
 }
 
-/* c = act(c) * up for n vectors, a constant. */
-INLINE void gate_each(enum ctw_activation act, float *c, const float *up, const int n)
+/* c = act(c) * up for n vectors, a constant. up NULL: ones. */
+INLINE void activate_each(enum ctw_activation act, const float *param, float *c, const float *up,
+                          const int n)
 {
     vf g[EACH_MOST];
     EACH(g[i] = vf_load(c + i * VL))
-    if (act == CTW_ACT_SILU)
-        vf_silu_each(g, n);
-    else
-        EACH(g[i] = act == CTW_ACT_GELU ? vf_gelu(g[i]) : vf_gelu_tanh(g[i]))
-    EACH(vf_store(c + i * VL, vf_mul(g[i], vf_load(up + i * VL))))
+    vf_activate_each(act, param, g, n);
+    if (up != NULL)
+        EACH(g[i] = vf_mul(g[i], vf_load(up + i * VL)))
+    EACH(vf_store(c + i * VL, g[i]))
+}
+
+/* The same for n elements, rounded up to a whole vector. */
+static void activate(enum ctw_activation act, const float *param, float *c, const float *up,
+                     int64_t n)
+{
+    int64_t i = 0;
+    for (; i + EACH_AT_ONCE * VL <= n; i += EACH_AT_ONCE * VL)
+        activate_each(act, param, c + i, up != NULL ? up + i : NULL, EACH_AT_ONCE);
+    for (; i < n; i += VL)
+        activate_each(act, param, c + i, up != NULL ? up + i : NULL, 1);
 }
 
 /* c[i] += add[i] for n columns, rounded up to a whole vector. */
@@ -159,11 +170,7 @@ static void finish_row(const struct linear_job *job, const struct linear_local *
         widen(old, y, y_dtype, n);
         add_row(c, old, n);
     } else if (op->epilogue == CTW_EPI_GATE) {
-        int64_t i = 0;
-        for (; i + EACH_AT_ONCE * VL <= n; i += EACH_AT_ONCE * VL)
-            gate_each(op->act, c + i, c + up + i, EACH_AT_ONCE);
-        for (; i < n; i += VL)
-            gate_each(op->act, c + i, c + up + i, 1);
+        activate(op->act, NULL, c, c + up, n);
     }
     narrow(y, y_dtype, c, n);
 }
@@ -226,8 +233,6 @@ static void cut_linear(struct linear_job *job, int n_threads)
 static enum ctw_status fast_linear(struct ctw_cpu *cpu, const struct ctw_op_linear *op,
                                    struct ctw_err *err)
 {
-    if (op->epilogue == CTW_EPI_GATE && op->act > CTW_ACT_GELU_TANH)
-        return ctw_cpu_linear_c(cpu, op, err);
     struct linear_job job = {.op = op, .mode = mode_of(op->dtype), .n_matrices = 1};
     int n_threads = ctw_threads_count(cpu->threads);
     job.k = op->shards[0].weight->k;

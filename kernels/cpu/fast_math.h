@@ -15,19 +15,23 @@
  * of dependent operations is long, and a processor's look-ahead is limited. n is a constant.
  */
 enum { EACH_MOST = 4 };
-#define EACH(step)              \
-    UNROLL                      \
-    for (int i = 0; i < n; i++) \
+#define EACH(step)                                                                                 \
+    UNROLL                                                                                         \
+    for (int i = 0; i < n; i++)                                                                    \
         step;
 
-/* r = e^r for |r| <= 0.347: e^r - 1 - r = r^2 times a minimax polynomial of degree 4 (0.05 ulp). */
+/* p = (e^r - 1 - r) / r^2 for |r| <= 0.347: a minimax polynomial of degree 4 (0.05 ulp of e^r). */
+INLINE void vf_exp_rest_each(vf *p, const vf *r, const int n){
+    EACH(p[i] = vf_fma(vf_set1(0.001381459878757596f), r[i], vf_set1(0.008368716575205326f)))
+        EACH(p[i] = vf_fma(p[i], r[i], vf_set1(0.04166838899254799f)))
+            EACH(p[i] = vf_fma(p[i], r[i], vf_set1(0.1666652113199234f)))
+                EACH(p[i] = vf_fma(p[i], r[i], vf_set1(0.4999999403953552f)))}
+
+/* r = e^r for |r| <= 0.347. */
 INLINE void vf_exp_part_each(vf *r, const int n)
 {
     vf p[EACH_MOST];
-    EACH(p[i] = vf_fma(vf_set1(0.001381459878757596f), r[i], vf_set1(0.008368716575205326f)))
-    EACH(p[i] = vf_fma(p[i], r[i], vf_set1(0.04166838899254799f)))
-    EACH(p[i] = vf_fma(p[i], r[i], vf_set1(0.1666652113199234f)))
-    EACH(p[i] = vf_fma(p[i], r[i], vf_set1(0.4999999403953552f)))
+    vf_exp_rest_each(p, r, n);
     EACH(r[i] = vf_add(vf_fma(p[i], vf_mul(r[i], r[i]), r[i]), vf_set1(1.0f)))
 }
 
@@ -137,6 +141,53 @@ INLINE vf vf_gelu(vf g)
     vf y = vf_div(vf_mul(e, p), vf_add(one, a));
     vf w = vf_select_le(g, vf_zero(), y, vf_sub(vf_set1(2.0f), y));
     return vf_mul(vf_mul(g, vf_set1(0.5f)), w);
+}
+
+/*
+ * ap g^2 + beta g if g > 0, else (e^m - 1 - g) an + beta g with m = min(g, eps), of the parameters
+ * {ap, an, beta, eps}. Near 0, e^m - 1 - g is m^2 times vf_exp_rest_each()'s polynomial, plus m -
+ * g: a difference of e^m and 1 would keep no digit.
+ */
+INLINE vf vf_xielu(vf g, const float *param)
+{
+    vf beta_g = vf_mul(g, vf_set1(param[2]));
+    vf positive = vf_fma(vf_mul(g, vf_set1(param[0])), g, beta_g);
+    vf m = vf_min(g, vf_set1(param[3])), small; /* NaN of either stays in the results */
+    vf_exp_rest_each(&small, &m, 1);
+    small = vf_fma(small, vf_mul(m, m), vf_sub(m, g));
+    vf large = vf_sub(vf_sub(vf_exp(m), vf_set1(1)), g);
+    vf rest = vf_select_le(vf_set1(-0.34f), m, small, large);
+    return vf_select_le(g, vf_zero(), vf_fma(rest, vf_set1(param[1]), beta_g), positive);
+}
+
+/* g = act(g) for n vectors, a constant; param as in struct ctw_op_act. */
+INLINE void vf_activate_each(enum ctw_activation act, const float *param, vf *g, const int n)
+{
+    switch (act) {
+    case CTW_ACT_SILU:
+        vf_silu_each(g, n);
+        break;
+    case CTW_ACT_GELU:
+        EACH(g[i] = vf_gelu(g[i]))
+        break;
+    case CTW_ACT_GELU_TANH:
+        EACH(g[i] = vf_gelu_tanh(g[i]))
+        break;
+    case CTW_ACT_RELU:
+        EACH(g[i] = vf_max(vf_zero(), g[i])) /* NaN, the second operand, stays */
+        break;
+    case CTW_ACT_RELU2:
+        EACH(g[i] = vf_max(vf_zero(), g[i]))
+        EACH(g[i] = vf_mul(g[i], g[i]))
+        break;
+    case CTW_ACT_XIELU:
+        EACH(g[i] = vf_xielu(g[i], param))
+        break;
+    case CTW_ACT_CLIP:
+        EACH(g[i] = vf_min(vf_set1(param[0]), g[i]))
+        EACH(g[i] = vf_max(vf_set1(-param[0]), g[i]))
+        break;
+    }
 }
 
 /* cap * tanh(x / cap) */

@@ -1,4 +1,4 @@
-/* embed, norm and qkv of every variant against the reference, and the calls that backend.c
+/* embed, act and qkv of every variant against the reference, and the calls that backend.c
  * refuses. */
 #include "ops.h"
 
@@ -25,233 +25,316 @@ static void embed_agrees(void **state)
                                   .dtype = dtype,
                                   .n_tok = N,
                                   .tokens = tokens,
-                                  .scale = s % 2 == 0 ? 1 : 27.75f};
-        struct buf want = buf_open((size_t)(N * k) * ctw_dtype_bytes(dtype), 0);
+                                  .scale = s % 2 == 0 ? 1 : 27.75f,
+                                  .add = s / 6 % 2 == 1};
+        struct buf before = buf_random(dtype, N * k, 1, 0), want = buf_copy(&before, 0);
         op.y = want.p;
         OK(ctw_embed(c, &op, &last_err));
         buf_check(&want);
         const char *v;
         for (int i = 0; (v = fast_variant(i)) != NULL; i++) {
             struct ctw_backend *be = backend(v, 2);
-            struct buf got = buf_open(want.bytes, 2 * (size_t)rng_below(9));
+            struct buf got = buf_copy(&before, 2 * (size_t)rng_below(9));
             op.y = got.p;
             OK(ctw_embed(be, &op, &last_err));
-            assert_memory_equal(got.p, want.p, want.bytes); /* exact: one product, one rounding */
+            assert_memory_equal(got.p, want.p, want.bytes); /* the same few roundings */
             buf_close(&got);
             ctw_backend_close(be);
         }
+        buf_close(&before);
         buf_close(&want);
         weight_close(&w);
     }
     ctw_backend_close(c);
 }
 
-struct norm {
-    struct ctw_op_norm op;
-    struct buf x, weight;
-};
+/* ---- activations -------------------------------------------------------------------------- */
 
-static void norm_open(struct norm *p, int64_t n_tok, int64_t dim, enum ctw_dtype dtype)
+enum { N_ACTS = CTW_ACT_CLIP + 1 };
+
+/* Parameters of a trained xIELU: ap, an = beta + a softplus, beta, eps. */
+static void set_params(struct ctw_op_act *op)
 {
-    enum ctw_dtype weight_dtype = dtypes[rng_below(3)];
-    enum ctw_dtype x_dtype = rng_below(2) == 0 ? dtype : CTW_F32;
-    p->x = buf_random(x_dtype, n_tok * dim, 3, 4 * (size_t)rng_below(5));
-    p->weight = buf_random(weight_dtype, dim, 1, (size_t)rng_below(9));
-    p->op = (struct ctw_op_norm){.dtype = dtype,
-                                 .n_tok = n_tok,
-                                 .dim = dim,
-                                 .x = p->x.p,
-                                 .x_dtype = x_dtype,
-                                 .weight = p->weight.p,
-                                 .weight_dtype = weight_dtype,
-                                 .weight_offset = (float)rng_below(2),
-                                 .eps = 1e-5f};
+    static const float xielu[CTW_ACT_PARAMS] = {0.8f, 1.3f, 0.5f, -1e-6f};
+    if (op->act == CTW_ACT_XIELU)
+        memcpy(op->param, xielu, sizeof(xielu));
+    else
+        op->param[0] = 0.75f;
 }
 
-static void norm_close(struct norm *p)
+/* The errors that NUMERICS.md states for act(g). */
+static double act_bound(enum ctw_activation act, const float *param, double g)
 {
-    buf_close(&p->x);
-    buf_close(&p->weight);
+    const double u = 0x1p-24;
+    double value = ctw_cpu_activate(act, param, g), want = fabs(value);
+    switch (act) {
+    case CTW_ACT_SILU:
+        return 4 * u * want;
+    case CTW_ACT_GELU:
+        return (8 + fmin(4, 2 * g * g)) * u * want;
+    case CTW_ACT_GELU_TANH: /* cancels below 0, as tanh nears -1 */
+        return 8 * u * fmax(want, fabs(g) * (g < -0.5));
+    case CTW_ACT_RELU2:
+        return u * want;
+    case CTW_ACT_XIELU:
+        if (g > 0)
+            return 4 * u * want;
+        return 24 * u * (fabs(value - param[2] * g) + fabs(param[2] * g));
+    default:
+        return 0;
+    }
 }
 
-static struct buf norm_run(const struct norm *p, struct ctw_backend *be)
-{
-    size_t bytes = (size_t)(p->op.n_tok * p->op.dim) * ctw_dtype_bytes(p->op.dtype);
-    struct buf y = buf_open(bytes, 4 * (size_t)rng_below(5));
-    struct ctw_op_norm op = p->op;
-    op.y = y.p;
-    OK(ctw_norm(be, &op, &last_err));
-    buf_check(&y);
-    return y;
-}
-
-static void norm_agrees_and_rows_are_alone(void **state)
+static void acts_agree_and_rows_are_alone(void **state)
 {
     (void)state;
-    enum { N = 35 };
-    struct ctw_backend *c = backend("c", 2);
-    for (size_t s = 0; s < 3 * CTW_COUNT(dims); s++) {
-        struct norm p;
-        norm_open(&p, N, dims[s / 3], dtypes[s % 3]);
-        struct buf want = norm_run(&p, c);
+    enum { N = 19 };
+    struct ctw_backend *c = backend("c", 1);
+    for (size_t s = 0; s < 3 * N_ACTS * CTW_COUNT(dims); s += THIN) {
+        int64_t dim = dims[s / 3 / N_ACTS], ldup = dim + rng_below(3);
+        struct ctw_op_act op = {.act = (enum ctw_activation)(s / 3 % N_ACTS),
+                                .dtype = dtypes[s % 3],
+                                .n_tok = N,
+                                .dim = dim,
+                                .ldx = dim + rng_below(3),
+                                .ldup = ldup,
+                                .ldy = dim + rng_below(3)};
+        set_params(&op);
+        size_t es = ctw_dtype_bytes(op.dtype);
+        struct buf x = buf_random(op.dtype, N * op.ldx, 2, 2 * (size_t)rng_below(9));
+        struct buf up = buf_random(op.dtype, N * ldup, 1, 2 * (size_t)rng_below(9));
+        struct buf before = buf_random(op.dtype, N * op.ldy, 1, 0), want = buf_copy(&before, 0);
+        op.x = x.p;
+        op.up = rng_below(2) == 0 ? up.p : NULL;
+        op.y = want.p;
+        OK(ctw_act(c, &op, &last_err));
         const char *v;
         for (int i = 0; (v = fast_variant(i)) != NULL; i++) {
-            struct ctw_backend *be = backend(v, 3);
-            struct buf got = norm_run(&p, be);
-            for (int64_t e = 0; e < N * p.op.dim; e++) {
-                /* half of dim / lanes + a few roundings of the sum, under the root */
-                double w = ctw_load_float(want.p, p.op.dtype, e);
-                double u = ((double)p.op.dim / 8 + 12) * 0x1p-24 * fabs(w);
-                near(ctw_load_float(got.p, p.op.dtype, e), w,
-                     u + 2 * half_step(p.op.dtype, fabs(w) + u), v, e);
-            }
-            for (int64_t t = 0; t < N; t += 4) { /* alone, by its number, and in place */
-                struct buf row = buf_open(want.bytes / N, 4);
-                struct ctw_op_norm op = p.op;
-                op.rows = &t;
-                op.y = row.p;
-                op.n_tok = 1;
-                OK(ctw_norm(be, &op, &last_err));
-                assert_memory_equal(row.p, element(got.p, p.op.dtype, t * p.op.dim), row.bytes);
-                if (op.x_dtype == op.dtype) {
-                    memcpy(row.p, element(p.op.x, p.op.dtype, t * p.op.dim), row.bytes);
-                    op.x = row.p;
-                    op.rows = NULL;
-                    OK(ctw_norm(be, &op, &last_err));
-                    assert_memory_equal(row.p, element(got.p, p.op.dtype, t * p.op.dim), row.bytes);
+            struct ctw_backend *be = backend(v, 2);
+            struct buf got = buf_copy(&before, 2 * (size_t)rng_below(9));
+            op.y = got.p;
+            OK(ctw_act(be, &op, &last_err));
+            for (int64_t e = 0; e < N * op.ldy; e++) {
+                int64_t t = e / op.ldy, at = e % op.ldy;
+                double w = ctw_load_float(want.p, op.dtype, e);
+                if (at >= dim) { /* between rows: untouched */
+                    assert_memory_equal(element(got.p, op.dtype, e), element(before.p, op.dtype, e),
+                                        es);
+                    continue;
                 }
+                double g = ctw_load_float(x.p, op.dtype, t * op.ldx + at);
+                double by = op.up != NULL ? ctw_load_float(up.p, op.dtype, t * ldup + at) : 1;
+                double bound = act_bound(op.act, op.param, g) * fabs(by) + 0x1p-24 * fabs(w);
+                near(ctw_load_float(got.p, op.dtype, e), w,
+                     bound + 2 * half_step(op.dtype, fabs(w) + bound), v, e);
+            }
+            for (int64_t t = 0; t < N; t++) { /* alone and in place */
+                struct buf row = buf_open((size_t)dim * es, 2);
+                struct ctw_op_act one = op;
+                memcpy(row.p, element(x.p, op.dtype, t * op.ldx), row.bytes);
+                one.n_tok = 1;
+                one.x = one.y = row.p;
+                one.ldx = one.ldy = dim;
+                one.up = op.up != NULL ? element(up.p, op.dtype, t * ldup) : NULL;
+                OK(ctw_act(be, &one, &last_err));
+                assert_memory_equal(row.p, element(got.p, op.dtype, t * op.ldy), row.bytes);
                 buf_close(&row);
             }
             buf_close(&got);
             ctw_backend_close(be);
         }
+        buf_close(&x);
+        buf_close(&up);
+        buf_close(&before);
         buf_close(&want);
-        norm_close(&p);
     }
     ctw_backend_close(c);
 }
 
-/* Rows that are not finite get the stamp, unless they already have one; other rows keep their
- * value. */
-static void norm_marks_bad_rows(void **state)
+/* Single numbers over the whole range, down to subnormal ones, and what is not finite. */
+static void acts_are_accurate(void **state)
 {
     (void)state;
-    enum { N = 40 };
-    for (int v = 0; ctw_cpu_variants[v] != NULL; v++) {
-        if (!ctw_cpu_variants[v]->runs_here())
-            continue;
-        struct ctw_backend *be = backend(ctw_cpu_variants[v]->name, 2);
-        struct norm p;
-        int16_t bad[N];
-        norm_open(&p, N, 100, CTW_F32);
-        for (int i = 0; i < N; i++)
-            bad[i] = -1;
-        bad[9] = 3;
-        ctw_store_float(p.x.p, CTW_F32, 4 * 100 + 99, NAN);
-        ctw_store_float(p.x.p, CTW_F32, 9 * 100, INFINITY);
-        ctw_store_float(p.x.p, CTW_F32, 17 * 100 + 50, -INFINITY);
-        ctw_store_float(p.x.p, CTW_F32, 30 * 100 + 50, 1e20f); /* whose square is not finite */
-        p.op.bad = bad;
-        p.op.stamp = 7;
-        struct buf y = norm_run(&p, be);
-        for (int i = 0; i < N; i++)
-            assert_int_equal(bad[i], i == 9 ? 3 : i == 4 || i == 17 || i == 30 ? 7 : -1);
-        buf_close(&y);
-        const int64_t rows[] = {3, 17, 30}; /* marks go by x's rows */
-        bad[17] = -1;
-        p.op.rows = rows;
-        p.op.n_tok = 3;
-        p.op.stamp = 8;
-        y = norm_run(&p, be);
-        assert_int_equal(bad[3], -1);
-        assert_int_equal(bad[17], 8);
-        assert_int_equal(bad[30], 7);
-        buf_close(&y);
-        norm_close(&p);
+    enum { N = 20000 };
+    struct buf x = buf_open(N * sizeof(float), 0), y = buf_open(N * sizeof(float), 0);
+    float *g = x.p, *got = y.p;
+    for (int i = 0; i < N; i++)
+        g[i] = i < 200 ? (float)(i - 100) : rng_normal() * ldexpf(1, -(int)(i % 140) + 5);
+    g[0] = NAN, g[1] = INFINITY, g[2] = -0.0f, g[3] = -1e-6f, g[4] = -0.34f;
+    struct ctw_op_act op = {.n_tok = 1, .dim = N, .x = g, .ldx = N, .y = got, .ldy = N};
+    const char *v;
+    for (int i = 0; (v = fast_variant_or_c(i)) != NULL; i++) {
+        struct ctw_backend *be = backend(v, 2);
+        for (int a = 0; a < N_ACTS; a++) {
+            op.act = (enum ctw_activation)a;
+            set_params(&op);
+            OK(ctw_act(be, &op, &last_err));
+            for (int t = 0; t < N; t++) {
+                double want = ctw_cpu_activate(op.act, op.param, g[t]);
+                near(got[t], (float)want,
+                     act_bound(op.act, op.param, g[t]) + half_step(CTW_F32, want) + 0x1p-120, v, t);
+            }
+            assert_true(isnan(got[0]));
+            assert_true(got[1] == (a == CTW_ACT_CLIP ? 0.75f : INFINITY));
+        }
         ctw_backend_close(be);
     }
+    buf_close(&x);
+    buf_close(&y);
 }
+
+/* ---- q, k, v ------------------------------------------------------------------------------ */
 
 struct qkv_shape {
     int n_head, n_kv, head, rot_dim;
 };
 
+enum { QKV_ROWS = 21, POSITIONS = 3000 };
+
+struct qkv {
+    struct ctw_op_qkv op;
+    struct buf qkv, norms;
+    float *cos_sin, *q_factor;
+    int32_t positions[QKV_ROWS];
+    int64_t sizes[3]; /* elements of q, k and v */
+};
+
+/* Each key head's query heads, its key and its value together, as in GPT-NeoX and Falcon; or the
+ * sections in another order and apart. */
+static void set_columns(struct qkv *p)
+{
+    const int64_t r = p->op.n_head / p->op.n_kv, head = p->op.head, n_kv = p->op.n_kv;
+    if (rng_below(2) == 0)
+        p->op.columns = (struct ctw_qkv_columns){.ld = n_kv * (r + 2) * head + 3,
+                                                 .q = 1,
+                                                 .k = 1 + r * head,
+                                                 .v = 1 + (r + 1) * head,
+                                                 .q_step = (r + 2) * head,
+                                                 .kv_step = (r + 2) * head};
+    else
+        p->op.columns = (struct ctw_qkv_columns){.ld = n_kv * (r + 2) * (head + 1),
+                                                 .v = 0,
+                                                 .k = n_kv * (head + 1),
+                                                 .q = 2 * n_kv * (head + 1),
+                                                 .q_step = r * (head + 1),
+                                                 .kv_step = head + 1};
+}
+
+static void qkv_open(struct qkv *p, const struct qkv_shape *h, enum ctw_dtype dtype, size_t form)
+{
+    memset(p, 0, sizeof(*p));
+    int64_t n_q = h->n_head * h->head, n_kv = h->n_kv * h->head;
+    p->op = (struct ctw_op_qkv){.dtype = dtype,
+                                .n_tok = QKV_ROWS,
+                                .n_head = h->n_head,
+                                .n_kv = h->n_kv,
+                                .head = h->head,
+                                .norm_eps = 1e-6f,
+                                .rot_dim = h->rot_dim};
+    if (form / 4 % 2 == 1)
+        set_columns(p);
+    int64_t ld = p->op.columns.ld != 0 ? p->op.columns.ld : n_q + 2 * n_kv;
+    p->qkv = buf_random(dtype, QKV_ROWS * ld, 2, 2 * (size_t)rng_below(9));
+    p->op.qkv = p->qkv.p;
+    p->op.norm_dtype = dtypes[rng_below(3)];
+    p->norms = buf_random(p->op.norm_dtype, 2 * h->head, 1, 1);
+    p->cos_sin = ctw_calloc((size_t)(POSITIONS * (h->rot_dim + 1)), sizeof(float));
+    p->q_factor = ctw_calloc(POSITIONS, sizeof(float));
+    for (int64_t i = 0; i < (int64_t)POSITIONS * h->rot_dim; i++)
+        p->cos_sin[i] = (float)sin((double)i * 0.7);
+    for (int i = 0; i < POSITIONS; i++)
+        p->q_factor[i] = 1 + 0.001f * (float)i;
+    for (int i = 0; i < QKV_ROWS; i++)
+        p->positions[i] = (int32_t)(i == 0 ? POSITIONS - 1 : rng_below(POSITIONS));
+    p->op.cos_sin = p->cos_sin;
+    p->op.positions = p->positions;
+    p->op.pairing = form % 2 == 0 ? CTW_ROPE_HALVES : CTW_ROPE_INTERLEAVED;
+    if (form / 2 % 2 == 0) {
+        p->op.q_norm = p->norms.p;
+        p->op.k_norm = element(p->norms.p, p->op.norm_dtype, h->head);
+    }
+    if (form / 4 % 2 == 1 && rng_below(2) == 0) {
+        p->op.q_factor = p->q_factor;
+        p->op.norm_offset = 1;
+    }
+    p->sizes[0] = QKV_ROWS * n_q;
+    p->sizes[1] = p->sizes[2] = form / 4 % 2 == 1 && rng_below(4) == 0 ? 0 : QKV_ROWS * n_kv;
+}
+
+static void qkv_close(struct qkv *p)
+{
+    buf_close(&p->qkv);
+    buf_close(&p->norms);
+    ctw_free(p->cos_sin);
+    ctw_free(p->q_factor);
+}
+
+/* Of all rows, or of each row by itself; k and v are not asked for if their size is 0. */
+static void qkv_run(const struct qkv *p, struct ctw_backend *be, bool apart, struct buf out[3])
+{
+    struct ctw_op_qkv op = p->op;
+    size_t es = ctw_dtype_bytes(op.dtype);
+    int64_t ld = (int64_t)(p->qkv.bytes / es) / QKV_ROWS;
+    for (int i = 0; i < 3; i++)
+        out[i] = buf_open((size_t)p->sizes[i] * es, 2 * (size_t)rng_below(9));
+    op.n_tok = apart ? 1 : QKV_ROWS;
+    for (int64_t t = 0; t < QKV_ROWS; t += op.n_tok) {
+        op.qkv = element(p->qkv.p, op.dtype, t * ld);
+        op.positions = p->positions + t;
+        op.q = element(out[0].p, op.dtype, t * p->sizes[0] / QKV_ROWS);
+        op.k = p->sizes[1] != 0 ? element(out[1].p, op.dtype, t * p->sizes[1] / QKV_ROWS) : NULL;
+        op.v = p->sizes[2] != 0 ? element(out[2].p, op.dtype, t * p->sizes[2] / QKV_ROWS) : NULL;
+        OK(ctw_qkv(be, &op, &last_err));
+    }
+}
+
 /* The variant's q and k are near those in `want`, and its v is equal. */
-static void variant_agrees(const char *v, struct ctw_op_qkv op, const struct buf want[3],
-                           const int64_t sizes[3])
+static void variant_agrees(const char *v, const struct qkv *p, const struct buf want[3])
 {
     struct ctw_backend *be = backend(v, 2);
-    struct buf got[3];
-    for (int i = 0; i < 3; i++)
-        got[i] = buf_open(want[i].bytes, 2 * (size_t)rng_below(9));
-    op.q = got[0].p, op.k = got[1].p, op.v = got[2].p;
-    OK(ctw_qkv(be, &op, &last_err));
+    struct buf got[3], alone[3];
+    const struct ctw_op_qkv *op = &p->op;
+    qkv_run(p, be, false, got);
+    qkv_run(p, be, true, alone);
     for (int i = 0; i < 2; i++) {
-        for (int64_t e = 0; e < sizes[i]; e++) {
-            double w = ctw_load_float(want[i].p, op.dtype, e);
+        for (int64_t e = 0; e < p->sizes[i]; e++) {
+            double w = ctw_load_float(want[i].p, op->dtype, e);
             /* Normalised, |a| and |b| are below sqrt(head) times a norm weight (< 5.5); otherwise
              * below 13. A few roundings of each, which may cancel. */
-            double size = op.q_norm != NULL ? 5.5 * sqrt(op.head) : 13;
-            near(ctw_load_float(got[i].p, op.dtype, e), w,
-                 (op.head / 8 + 12) * 0x1p-24 * size + 2 * half_step(op.dtype, w), v, e);
+            double size =
+                op->q_norm != NULL ? (5.5 + (double)op->norm_offset) * sqrt(op->head) : 13;
+            if (i == 0 && op->q_factor != NULL)
+                size *= op->q_factor[p->positions[e * QKV_ROWS / p->sizes[0]]];
+            near(ctw_load_float(got[i].p, op->dtype, e), w,
+                 (op->head / 8 + 12) * 0x1p-24 * size + 2 * half_step(op->dtype, w), v, e);
         }
     }
     assert_memory_equal(got[2].p, want[2].p, want[2].bytes);
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 3; i++) {
+        assert_memory_equal(alone[i].p, got[i].p, got[i].bytes);
         buf_close(&got[i]);
+        buf_close(&alone[i]);
+    }
     ctw_backend_close(be);
 }
 
 static void qkv_agrees(void **state)
 {
     (void)state;
-    enum { N = 21, POSITIONS = 3000 };
     static const struct qkv_shape shapes[] = {{9, 3, 64, 64},  {2, 2, 16, 16}, {4, 1, 128, 128},
                                               {3, 3, 40, 20},  {1, 1, 6, 2},   {2, 1, 33, 30},
-                                              {5, 5, 256, 64}, {8, 2, 80, 0}};
+                                              {5, 5, 256, 64}, {8, 2, 80, 0},  {2, 1, 512, 128}};
     struct ctw_backend *c = backend("c", 2);
-    for (size_t s = 0; s < 12 * CTW_COUNT(shapes); s++) {
-        const struct qkv_shape *h = &shapes[s / 12];
-        enum ctw_dtype dtype = dtypes[s % 3];
-        int64_t n_q = h->n_head * h->head, n_kv = h->n_kv * h->head;
-        struct buf qkv = buf_random(dtype, N * (n_q + 2 * n_kv), 2, 2 * (size_t)rng_below(9));
-        enum ctw_dtype norm_dtype = dtypes[rng_below(3)];
-        struct buf norms = buf_random(norm_dtype, 2 * h->head, 1, 1);
-        float *cos_sin = ctw_calloc((size_t)(POSITIONS * (h->rot_dim + 1)), sizeof(float));
-        int32_t positions[N];
-        for (int64_t i = 0; i < (int64_t)POSITIONS * h->rot_dim; i++)
-            cos_sin[i] = (float)sin((double)i * 0.7);
-        for (int i = 0; i < N; i++)
-            positions[i] = (int32_t)(i == 0 ? POSITIONS - 1 : rng_below(POSITIONS));
-        struct ctw_op_qkv op = {.dtype = dtype,
-                                .n_tok = N,
-                                .n_head = h->n_head,
-                                .n_kv = h->n_kv,
-                                .head = h->head,
-                                .qkv = qkv.p,
-                                .norm_eps = 1e-6f,
-                                .rot_dim = h->rot_dim,
-                                .positions = positions,
-                                .cos_sin = cos_sin};
-        op.norm_dtype = norm_dtype;
-        op.pairing = s / 3 % 2 == 0 ? CTW_ROPE_HALVES : CTW_ROPE_INTERLEAVED;
-        if (s / 6 % 2 == 0) {
-            op.q_norm = norms.p;
-            op.k_norm = element(norms.p, op.norm_dtype, h->head);
-        }
-        int64_t sizes[3] = {N * n_q, N * n_kv, N * n_kv};
+    for (size_t s = 0; s < 48 * CTW_COUNT(shapes); s += THIN) {
+        struct qkv p;
         struct buf want[3];
-        for (int i = 0; i < 3; i++)
-            want[i] = buf_open((size_t)sizes[i] * ctw_dtype_bytes(dtype), 0);
-        op.q = want[0].p, op.k = want[1].p, op.v = want[2].p;
-        OK(ctw_qkv(c, &op, &last_err));
+        qkv_open(&p, &shapes[s / 48], dtypes[s % 3], s / 3 % 8);
+        qkv_run(&p, c, false, want);
         for (int j = 0; fast_variant(j) != NULL; j++)
-            variant_agrees(fast_variant(j), op, want, sizes);
+            variant_agrees(fast_variant(j), &p, want);
         for (int i = 0; i < 3; i++)
             buf_close(&want[i]);
-        buf_close(&qkv);
-        buf_close(&norms);
-        ctw_free(cos_sin);
+        qkv_close(&p);
     }
     ctw_backend_close(c);
 }
@@ -415,8 +498,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(embed_agrees),
-        cmocka_unit_test(norm_agrees_and_rows_are_alone),
-        cmocka_unit_test(norm_marks_bad_rows),
+        cmocka_unit_test(acts_agree_and_rows_are_alone),
+        cmocka_unit_test(acts_are_accurate),
         cmocka_unit_test(qkv_agrees),
         cmocka_unit_test(opening_names_what_there_is),
         cmocka_unit_test(wrong_calls_are_refused),

@@ -37,7 +37,7 @@ static void problem_open(struct problem *p, const struct shape *s, enum ctw_dtyp
     memset(p, 0, sizeof(*p));
     p->op = (struct ctw_op_linear){
         .shards = p->shards, .n_shards = 1, .dtype = dtype, .epilogue = epilogue, .n_tok = s->m};
-    p->op.act = (enum ctw_activation)rng_below(3);
+    p->op.act = (enum ctw_activation)rng_below(CTW_ACT_XIELU);
     p->op.residual_dtype = rng_below(2) == 0 ? dtype : CTW_F32;
     int64_t left = p->n_columns = s->n;
     if (epilogue == CTW_EPI_GATE) {
@@ -113,8 +113,8 @@ static double sums(const struct problem *p, int64_t t, int64_t o, double *sum)
 /*
  * A sum in fp32 of k products in sweeps of at most s words (two products each in pair mode) has at
  * most 2 * min(k, s) + k / s + 3 roundings of 2^-24 of sum |x w|. Activations have a slope of at
- * most 1.13 and add a few roundings of their own. One rounding to dtype in each of the two results
- * compared.
+ * most 1.13 (relu2: twice its argument) and add a few roundings of their own. One rounding to dtype
+ * in each of the two results compared.
  */
 static double bound(const struct problem *p, int64_t t, int64_t o, double want)
 {
@@ -126,7 +126,9 @@ static double bound(const struct problem *p, int64_t t, int64_t o, double want)
              (fabs(sum) + fabs((double)ctw_load_float(p->y.p, y_dtype(p), t * p->op.ldy + o)));
     if (p->op.epilogue == CTW_EPI_GATE) {
         double e_up = u * sums(p, t, o + p->n_columns, &up);
-        e = 1.13 * e * (fabs(up) + e_up) + fabs(sum) * e_up + 16 * 0x1p-24 * fabs(sum * up);
+        bool square = p->op.act == CTW_ACT_RELU2;
+        double slope = square ? 2 * fabs(sum) + e : 1.13, act = square ? sum * sum : fabs(sum);
+        e = slope * e * (fabs(up) + e_up) + act * e_up + 16 * 0x1p-24 * fabs(act * up);
     }
     return e + 2 * half_step(y_dtype(p), fabs(want) + e) + tiny;
 }
@@ -285,7 +287,7 @@ static void activations_are_accurate(void **state)
     const char *v;
     for (int i = 0; (v = fast_variant_or_c(i)) != NULL; i++) {
         struct ctw_backend *be = backend(v, 2);
-        for (int a = 0; a < 3; a++) {
+        for (int a = 0; a < CTW_ACT_XIELU; a++) {
             op.act = (enum ctw_activation)a;
             OK(ctw_linear(be, &op, &last_err));
             for (int t = 0; t < N; t++) {
@@ -295,13 +297,16 @@ static void activations_are_accurate(void **state)
                     want = g / (1 + exp(-g));
                 else if (a == CTW_ACT_GELU)
                     want = 0.5 * g * erfc(-g * M_SQRT1_2);
-                else
+                else if (a == CTW_ACT_GELU_TANH)
                     want = 0.5 * g * (1 + tanh(inner));
+                else
+                    want = (g > 0 ? g : 0) * (a == CTW_ACT_RELU2 ? g : 1);
                 /* gelu_tanh cancels below 0, as tanh nears -1: its error is one of g there, times
                  * the argument's size. */
-                double e = a == CTW_ACT_SILU ? 4 * 0x1p-24 * fabs(want)
-                           : a == CTW_ACT_GELU
-                               ? (8 + fmin(4, 2 * g * g)) * 0x1p-24 * fabs(want)
+                double e = a == CTW_ACT_SILU   ? 4 * 0x1p-24 * fabs(want)
+                           : a == CTW_ACT_GELU ? (8 + fmin(4, 2 * g * g)) * 0x1p-24 * fabs(want)
+                           : a == CTW_ACT_RELU || a == CTW_ACT_RELU2
+                               ? 0x1p-24 * fabs(want)
                                : 8 * 0x1p-24 * fmax(fabs(want), fabs(g) * (g < -0.5));
                 near(((float *)y.p)[t], want, e + 0x1p-120, ctw_dtype_name(CTW_F32), t);
             }
