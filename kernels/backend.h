@@ -79,7 +79,8 @@ struct ctw_backend_ops {
     /* Upper bound on the bytes that operations within r allocate for themselves (and keep for
      * reuse). For the planner. */
     size_t (*scratch_bytes)(const struct ctw_backend *be, const struct ctw_reserve *r);
-    /* Allocates that memory now, if allocating it in the middle of a pass could fail. */
+    /* Allocates that memory now, if allocating it in the middle of a pass could fail. What earlier
+     * calls allocated for larger operations stays, until trim. */
     enum ctw_status (*reserve)(struct ctw_backend *be, const struct ctw_reserve *r,
                                struct ctw_err *err);
     /* Frees the memory that operations allocated for themselves. */

@@ -1,5 +1,5 @@
-/* Who owns a layer's bytes, and when: a provider with room for two layers reuses a layer's bytes for
- * the next layer but one. On the fake GPU (tests/service/fake_device.c), an operation reads its
+/* Who owns a layer's bytes, and when: a provider with room for two layers reuses a layer's bytes
+ * for the next layer but one. On the fake GPU (tests/service/fake_device.c), an operation reads its
  * weights until someone waits for a fence behind it. The scores equal the CPU's, and each way of
  * reusing bytes too early ends the process. */
 #include <setjmp.h>
@@ -162,7 +162,12 @@ static void score_by(struct ctw_model *m, struct ctw_backend *be, struct ctw_pro
         struct ctw_seq seq = {
             .tokens = tokens, .n_tok = N_TOK, .first = 1, .logprob = logprob, .greedy = greedy};
         struct ctw_progress progress = {0};
-        assert_int_equal(ctw_pass_run(f, provider, &seq, 1, NULL, &progress, &err), CTW_OK);
+        struct ctw_pass *p;
+        bool done = false;
+        assert_int_equal(ctw_pass_begin(&p, f, provider, &seq, 1, NULL, &progress, &err), CTW_OK);
+        while (!done)
+            assert_int_equal(ctw_pass_step(p, &done, &err), CTW_OK);
+        ctw_pass_close(p);
         assert_int_equal(seq.bad_layer, -1);
     }
     ctw_forward_close(f);

@@ -1,36 +1,16 @@
-#include "worker/engine/engine.h"
-
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "base/log.h"
 #include "base/mem.h"
 #include "worker/checkpoint/identity.h"
-#include "worker/engine/pass.h"
+#include "worker/engine/engine_state.h"
 
 /* Raised by every change that can change a score's last bit (docs/NUMERICS.md). */
 #define NUMERICS_VERSION 3
 
 /* Opening refuses a longer maximum; RoPE tables and int32 positions rely on this limit. */
 enum { MAX_LENGTH = 1 << 24 };
-
-struct ctw_engine {
-    struct ctw_model *model;
-    struct ctw_backend *be;
-    struct ctw_provider *provider;
-    struct ctw_forward *forward; /* kept between calls while its plan suffices */
-    enum ctw_dtype dtype;
-    int64_t max_length, fit_length;
-    int64_t chunk_tokens, pass_tokens; /* as requested; 0: planned */
-    uint64_t memory_limit;
-    bool limit_is_default;
-    int n_threads;           /* for reading files */
-    const atomic_bool *stop; /* stops reading files; or NULL */
-    bool files_checked;      /* since their last byte was read */
-    struct ctw_plan plan;    /* for sequences of the usual length */
-    char numerics[160];
-};
 
 static enum ctw_status choose_dtype(enum ctw_dtype *out, const char *name,
                                     const struct ctw_model *model, struct ctw_err *err)
@@ -143,6 +123,7 @@ enum ctw_status ctw_engine_open(struct ctw_engine **out, const struct ctw_engine
                                                .device = opt->device};
     struct ctw_backend_info info;
     bool mapped = false;
+    e->devices = opt->devices != NULL ? opt->devices : &e->own;
     e->n_threads = opt->n_threads;
     e->stop = opt->stop;
     e->chunk_tokens = opt->chunk_tokens;
@@ -158,9 +139,10 @@ enum ctw_status ctw_engine_open(struct ctw_engine **out, const struct ctw_engine
     if (st == CTW_OK)
         st = set_max_length(e, opt->max_length, err);
     if (st == CTW_OK)
-        st = ctw_backend_open(&e->be, opt->backend, &be_opt, err);
+        st = ctw_devices_borrow(e->devices, &e->device, opt->backend, &be_opt, err);
     if (st != CTW_OK)
         goto fail;
+    e->be = e->device->be;
     mapped = ctw_backend_traits(e->be)->host_memory;
     if (mapped)
         st = ctw_provider_open_mapped(&e->provider, e->model, err);
@@ -187,9 +169,12 @@ fail:
 
 void ctw_engine_trim(struct ctw_engine *e)
 {
+    if (e->forward != NULL)
+        e->device->n_holders--;
     ctw_forward_close(e->forward);
     e->forward = NULL;
-    ctw_backend_trim(e->be);
+    if (e->device->n_holders == 0)
+        ctw_backend_trim(e->be);
 }
 
 void ctw_engine_close(struct ctw_engine *e)
@@ -197,8 +182,9 @@ void ctw_engine_close(struct ctw_engine *e)
     if (e == NULL)
         return;
     ctw_provider_close(e->provider); /* first: freeing waits for uploads in flight */
-    ctw_forward_close(e->forward);
-    ctw_backend_close(e->be);
+    if (e->device != NULL)
+        ctw_engine_trim(e);
+    ctw_devices_return(e->devices, e->device);
     ctw_model_close(e->model);
     ctw_free(e);
 }
@@ -243,29 +229,7 @@ void ctw_engine_describe(const struct ctw_engine *e, char *buf, size_t cap)
     ctw_backend_describe(e->be, buf, cap);
 }
 
-/* ---- scoring ------------------------------------------------------------------------------ */
-
-static enum ctw_status check_seq(const struct ctw_engine *e, const struct ctw_seq *seq, int64_t i,
-                                 struct ctw_err *err)
-{
-    if (seq->n_tok < 2 || seq->first < 1 || seq->first >= seq->n_tok)
-        return ctw_fail(err, CTW_EINVAL,
-                        "sequence %lld: needs at least one token before the first target and one "
-                        "target (%lld tokens, first target at %lld)",
-                        (long long)i, (long long)seq->n_tok, (long long)seq->first);
-    if (ctw_seq_inputs(seq) > e->max_length)
-        return ctw_fail(
-            err, CTW_EINVAL,
-            "sequence %lld: %lld input tokens exceed the maximum length of %lld: truncate it "
-            "or raise --max-length",
-            (long long)i, (long long)ctw_seq_inputs(seq), (long long)e->max_length);
-    for (int64_t t = 0; t < seq->n_tok; t++)
-        if (seq->tokens[t] < 0 || seq->tokens[t] >= e->model->vocab)
-            return ctw_fail(err, CTW_EINVAL,
-                            "sequence %lld: token %lld is %d, outside the vocabulary of %lld",
-                            (long long)i, (long long)t, seq->tokens[t], (long long)e->model->vocab);
-    return CTW_OK;
-}
+/* ---- buffers ------------------------------------------------------------------------------ */
 
 /* Buffers that were too small once are likely to be slightly too small again. So this plans for
  * twice the need, unless that makes passes or chunks smaller. */
@@ -279,9 +243,17 @@ static void plan_ahead(const struct ctw_engine *e, int64_t longest, int64_t tota
         *plan = roomy;
 }
 
-/* Opens buffers for these sequences, unless the open buffers suffice. */
-static enum ctw_status prepare(struct ctw_engine *e, int64_t longest, int64_t total,
-                               struct ctw_err *err)
+static enum ctw_status open_buffers(struct ctw_engine *e, const struct ctw_plan *plan,
+                                    struct ctw_err *err)
+{
+    enum ctw_status st = ctw_forward_open(&e->forward, e->model, e->be, e->dtype, plan, err);
+    if (st == CTW_OK)
+        e->device->n_holders++;
+    return st;
+}
+
+enum ctw_status ctw_engine_prepare(struct ctw_engine *e, int64_t longest, int64_t total,
+                                   struct ctw_err *err)
 {
     struct ctw_plan plan;
     enum ctw_status st = CTW_OK;
@@ -300,113 +272,12 @@ static enum ctw_status prepare(struct ctw_engine *e, int64_t longest, int64_t to
         ctw_engine_trim(e);
         struct ctw_plan roomy = plan;
         plan_ahead(e, longest, total, &roomy);
-        if (ctw_forward_open(&e->forward, e->model, e->be, e->dtype, &roomy, NULL) == CTW_OK)
+        if (open_buffers(e, &roomy, NULL) == CTW_OK)
             return CTW_OK;
         ctw_engine_trim(e); /* fall back to exactly what is needed */
     }
-    st = ctw_forward_open(&e->forward, e->model, e->be, e->dtype, &plan, err);
+    st = open_buffers(e, &plan, err);
     if (st != CTW_OK)
         ctw_engine_trim(e); /* so that reserved memory does not count twice in the next plan */
     return st;
-}
-
-/* How many of the sequences from `first` on make up the next pass; at least one. */
-static int64_t take_pass(const struct ctw_seq *seqs, int64_t first, int64_t n_seqs,
-                         int64_t pass_tokens)
-{
-    int64_t n = 0, n_tok = 0;
-    while (first + n < n_seqs) {
-        int64_t more = ctw_seq_inputs(&seqs[first + n]);
-        if (!ctw_pass_fits(n, n_tok, more, pass_tokens))
-            break;
-        n_tok += more;
-        n++;
-    }
-    return n;
-}
-
-/*
- * Do the files still hold the identity's bytes? *touched: they were written to since the last
- * check, and hold the same bytes now; reads through the map in the meantime may have seen other
- * bytes.
- */
-static enum ctw_status check_files(struct ctw_engine *e, bool *touched, struct ctw_err *err)
-{
-    struct ctw_model *m = e->model;
-    enum ctw_status st = ctw_container_check(m->container, touched, err);
-    if (st != CTW_OK || !*touched)
-        return st;
-    st = ctw_identity_verify(m->identity, m->container, e->n_threads, e->stop, err);
-    if (st != CTW_OK)
-        return st;
-    ctw_container_accept(m->container);
-    ctw_info("%s: the weights' files were written to, but hold the same bytes: continuing", m->dir);
-    return CTW_OK;
-}
-
-static enum ctw_status run_pass(struct ctw_engine *e, struct ctw_seq *seqs, int64_t n,
-                                const struct ctw_hooks *hooks, struct ctw_progress *progress,
-                                struct ctw_err *err)
-{
-    enum { MAX_TRIES = 4 };
-    const struct ctw_progress before = *progress;
-    /* A device has its own copy, digested as it was read, so the files may change after that. */
-    bool mapped = ctw_backend_traits(e->be)->host_memory, touched = false;
-    for (int i = 0; i < MAX_TRIES; i++) {
-        enum ctw_status st = mapped ? check_files(e, &touched, err) : CTW_OK;
-        *progress = before;
-        if (st == CTW_OK)
-            st = ctw_pass_run(e->forward, e->provider, seqs, n, hooks, progress, err);
-        bool reading = ctw_provider_needs_files(e->provider); /* will it read more? */
-        if (st == CTW_OK && !e->files_checked)
-            st = check_files(e, &touched, err);
-        if (st != CTW_OK)
-            return st;
-        e->files_checked = !reading;
-        if (!mapped || !touched)
-            return CTW_OK;
-    }
-    return ctw_fail(err, CTW_EIO,
-                    "the weights' files keep being written to; load the model again once they are "
-                    "complete");
-}
-
-static enum ctw_status run_passes(struct ctw_engine *e, struct ctw_seq *seqs, int64_t n_seqs,
-                                  const struct ctw_hooks *hooks, struct ctw_progress *progress,
-                                  struct ctw_err *err)
-{
-    for (int64_t first = 0; first < n_seqs;) {
-        int64_t n = take_pass(seqs, first, n_seqs, e->forward->plan.pass_tokens);
-        enum ctw_status st = run_pass(e, seqs + first, n, hooks, progress, err);
-        if (st != CTW_OK)
-            return st;
-        if (hooks != NULL && hooks->done != NULL)
-            hooks->done(hooks->arg, first, n);
-        progress->pass++;
-        first += n;
-    }
-    return CTW_OK;
-}
-
-enum ctw_status ctw_engine_score(struct ctw_engine *e, struct ctw_seq *seqs, int64_t n_seqs,
-                                 const struct ctw_hooks *hooks, struct ctw_err *err)
-{
-    int64_t longest = 0, total = 0;
-    for (int64_t i = 0; i < n_seqs; i++) {
-        enum ctw_status st = check_seq(e, &seqs[i], i, err);
-        if (st != CTW_OK)
-            return st;
-        int64_t n = ctw_seq_inputs(&seqs[i]);
-        longest = n > longest ? n : longest;
-        total += n;
-    }
-    if (n_seqs == 0)
-        return CTW_OK;
-    enum ctw_status st = prepare(e, longest, total, err);
-    if (st != CTW_OK)
-        return st;
-    struct ctw_progress progress = {.tok_total = total, .n_layers = e->model->n_layers};
-    for (int64_t first = 0; first < n_seqs; progress.n_passes++)
-        first += take_pass(seqs, first, n_seqs, e->forward->plan.pass_tokens);
-    return run_passes(e, seqs, n_seqs, hooks, &progress, err);
 }

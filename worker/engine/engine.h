@@ -1,7 +1,7 @@
 /*
- * A model opened on a backend, ready to score: the only interface between the numeric code and the
+ * A model opened on a device, ready to score: the only interface between the numeric code and the
  * commands and job queue. An engine is not thread-safe: one thread at a time uses it. Several
- * engines may be open.
+ * engines may be open; engines with the same table of devices share a device, and a thread.
  */
 #ifndef CTW_WORKER_ENGINE_H
 #define CTW_WORKER_ENGINE_H
@@ -10,6 +10,7 @@
 
 #include "worker/model/model.h"
 
+struct ctw_devices; /* worker/engine/devices.h */
 struct ctw_engine;
 
 struct ctw_engine_options {
@@ -22,11 +23,13 @@ struct ctw_engine_options {
     const char *dtype;        /* NULL or "auto", "bfloat16", "float16", "float32" */
     int n_threads;            /* 0: all CPUs */
     int device;
-    uint64_t memory_limit;   /* bytes beyond the weights; 0: the default */
-    int64_t max_length;      /* 0: the model's maximum */
-    int64_t chunk_tokens;    /* 0: planned. For tests and tuning; never changes a score */
-    int64_t pass_tokens;     /* 0: planned. For tests and tuning; never changes a score */
-    bool plan_only;          /* open for ctw_engine_get_info() only: no weights are read */
+    struct ctw_devices *devices; /* lends the device, and outlives the engine; NULL: the engine has
+                                    a device of its own */
+    uint64_t memory_limit;       /* bytes beyond the weights; 0: the default */
+    int64_t max_length;          /* 0: the model's maximum */
+    int64_t chunk_tokens;        /* 0: planned. For tests and tuning; never changes a score */
+    int64_t pass_tokens;         /* 0: planned. For tests and tuning; never changes a score */
+    bool plan_only;              /* open for ctw_engine_get_info() only: no weights are read */
     const atomic_bool *stop; /* or NULL. Another thread sets it: opening returns CTW_ECANCELED */
 };
 
@@ -79,8 +82,9 @@ struct ctw_engine_info {
 enum ctw_status ctw_engine_open(struct ctw_engine **out, const struct ctw_engine_options *opt,
                                 struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_engine_close(struct ctw_engine *e); /* NULL is fine */
-/* Frees the memory that scoring allocated; the next scoring allocates it again. With several
- * engines, only one need hold such memory at a time. */
+/* Frees the memory that scoring allocated (the device's scratch memory once no engine on the device
+ * needs it); the next scoring allocates it again. With several engines, only one need hold such
+ * memory at a time. Not while the engine is scoring. */
 void ctw_engine_trim(struct ctw_engine *e);
 void ctw_engine_get_info(const struct ctw_engine *e, struct ctw_engine_info *out);
 /* Identifies the checkpoint: 64 hex digits over every byte that the model reads. "" while the
@@ -89,8 +93,8 @@ void ctw_engine_get_info(const struct ctw_engine *e, struct ctw_engine_info *out
 const char *ctw_engine_identity(const struct ctw_engine *e);
 /* Waits until the identity is known. If reading the weights fails, returns that failure. */
 enum ctw_status ctw_engine_wait_identity(struct ctw_engine *e, struct ctw_err *err) CTW_MUST_CHECK;
-/* How the backend computes matrix products, one line per choice (a GPU's algorithms, in the order
- * of first use); "" if the backend has no choice. Truncated to `cap`. */
+/* How the device computes matrix products, of all its engines, one line per choice (a GPU's
+ * algorithms, in the order of first use); "" if the backend has no choice. Truncated to `cap`. */
 void ctw_engine_describe(const struct ctw_engine *e, char *buf, size_t cap);
 
 /*
@@ -111,5 +115,20 @@ static inline bool ctw_pass_fits(int64_t n_seqs, int64_t n_tok, int64_t n_more, 
  */
 enum ctw_status ctw_engine_score(struct ctw_engine *e, struct ctw_seq *seqs, int64_t n_seqs,
                                  const struct ctw_hooks *hooks, struct ctw_err *err) CTW_MUST_CHECK;
+
+/*
+ * ctw_engine_score() in steps, so that a thread can take turns between engines: begin, step until
+ * *done or an error, end. A step is one layer of one pass. An engine scores one set of sequences at
+ * a time, and is neither trimmed nor closed before the end. What `seqs` and `hooks` point to must
+ * live until then; `hooks` itself is copied.
+ */
+struct ctw_scoring;
+enum ctw_status ctw_scoring_begin(struct ctw_scoring **out, struct ctw_engine *e,
+                                  struct ctw_seq *seqs, int64_t n_seqs,
+                                  const struct ctw_hooks *hooks,
+                                  struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_scoring_step(struct ctw_scoring *s, bool *done,
+                                 struct ctw_err *err) CTW_MUST_CHECK;
+void ctw_scoring_end(struct ctw_scoring *s); /* NULL is fine */
 
 #endif

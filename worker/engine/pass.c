@@ -8,20 +8,22 @@
 #include "base/log.h"
 #include "base/mem.h"
 
-struct pass {
+struct ctw_pass {
     struct ctw_forward *f;
     struct ctw_provider *provider;
     const struct ctw_hooks *hooks;
     struct ctw_progress *progress;
+    int layer;          /* the next */
     int64_t tok_before; /* tokens of earlier passes */
     struct ctw_seq *seqs;
     struct ctw_layout layout;
     int16_t *bad;                    /* [n_tok] */
     struct ctw_head_result *results; /* [n_rows] */
     double cost_done, cost_total;    /* floating-point operations */
+    double began_s;
 };
 
-static enum ctw_status step(struct pass *p, double cost, int layer, struct ctw_err *err)
+static enum ctw_status advance(struct ctw_pass *p, double cost, int layer, struct ctw_err *err)
 {
     p->cost_done += cost;
     p->progress->layer = layer;
@@ -36,7 +38,7 @@ static enum ctw_status step(struct pass *p, double cost, int layer, struct ctw_e
     return CTW_OK;
 }
 
-static enum ctw_status prepare(struct pass *p, int64_t n_seqs, struct ctw_err *err)
+static enum ctw_status prepare(struct ctw_pass *p, int64_t n_seqs, struct ctw_err *err)
 {
     const struct ctw_layout *l = &p->layout;
     enum ctw_status st = ctw_layout_make(&p->layout, p->seqs, n_seqs, &p->f->plan,
@@ -53,15 +55,8 @@ static enum ctw_status prepare(struct pass *p, int64_t n_seqs, struct ctw_err *e
     return CTW_OK;
 }
 
-static void release(struct pass *p)
-{
-    ctw_layout_free(&p->layout);
-    ctw_free(p->bad);
-    ctw_free(p->results);
-}
-
 /* Uploads tokens, positions, bad marks, scored rows and targets. */
-static enum ctw_status upload(struct pass *p, struct ctw_err *err)
+static enum ctw_status upload(struct ctw_pass *p, struct ctw_err *err)
 {
     const struct ctw_forward *f = p->f;
     const struct ctw_layout *l = &p->layout;
@@ -109,10 +104,11 @@ static enum ctw_status move_keys(struct ctw_forward *f, const struct ctw_layer *
 }
 
 /* One decoder layer over all chunks. */
-static enum ctw_status run_decoder(struct pass *p, int layer, const struct ctw_layer_data *data,
-                                   double cost_per_tok, struct ctw_err *err)
+static enum ctw_status run_decoder(struct ctw_pass *p, int layer, const struct ctw_layer_data *data,
+                                   struct ctw_err *err)
 {
     struct ctw_forward *f = p->f;
+    double cost_per_tok = ctw_plan_layer_flops(f->model) / f->model->n_decoders;
     enum ctw_status st = ctw_forward_prepare(f, layer, data, err);
     for (int64_t c = 0; st == CTW_OK && c < p->layout.n_chunks; c++) {
         const struct ctw_chunk *chunk = &p->layout.chunks[c];
@@ -122,12 +118,12 @@ static enum ctw_status run_decoder(struct pass *p, int layer, const struct ctw_l
         if (st == CTW_OK)
             st = ctw_forward_mlp(f, layer, data, chunk, err);
         if (st == CTW_OK)
-            st = step(p, cost_per_tok * (double)chunk->n_tok, layer, err);
+            st = advance(p, cost_per_tok * (double)chunk->n_tok, layer, err);
     }
     return st;
 }
 
-static enum ctw_status run_embedding(struct pass *p, const struct ctw_layer_data *data,
+static enum ctw_status run_embedding(struct ctw_pass *p, const struct ctw_layer_data *data,
                                      struct ctw_err *err)
 {
     enum ctw_status st = CTW_OK;
@@ -138,7 +134,7 @@ static enum ctw_status run_embedding(struct pass *p, const struct ctw_layer_data
 }
 
 /* Downloads the final hidden states of scored rows row0 .. row0+n-1 for sequences with `hidden`. */
-static enum ctw_status keep_hidden(struct pass *p, int64_t row0, int64_t n, struct ctw_err *err)
+static enum ctw_status keep_hidden(struct ctw_pass *p, int64_t row0, int64_t n, struct ctw_err *err)
 {
     size_t row_bytes = (size_t)p->f->model->embed_dim * ctw_dtype_bytes(p->f->dtype);
     int64_t seq_row0 = 0;
@@ -159,7 +155,7 @@ static enum ctw_status keep_hidden(struct pass *p, int64_t row0, int64_t n, stru
     return CTW_OK;
 }
 
-static enum ctw_status run_head(struct pass *p, int layer, const struct ctw_layer_data *data,
+static enum ctw_status run_head(struct ctw_pass *p, int layer, const struct ctw_layer_data *data,
                                 struct ctw_err *err)
 {
     double cost = ctw_plan_head_flops(p->f->model);
@@ -170,37 +166,32 @@ static enum ctw_status run_head(struct pass *p, int layer, const struct ctw_laye
         if (st == CTW_OK)
             st = keep_hidden(p, row0, n, err);
         if (st == CTW_OK)
-            st = step(p, cost * (double)n, layer, err);
+            st = advance(p, cost * (double)n, layer, err);
         if (st != CTW_OK)
             return st;
     }
     return CTW_OK;
 }
 
-static enum ctw_status run_layers(struct pass *p, struct ctw_err *err)
+static enum ctw_status run_layer(struct ctw_pass *p, int layer, struct ctw_err *err)
 {
     const struct ctw_model *m = p->f->model;
-    double per_tok = ctw_plan_layer_flops(m) / m->n_decoders;
-    for (int layer = 0; layer < m->n_layers; layer++) {
-        const struct ctw_layer_data *data;
-        enum ctw_status st = ctw_provider_acquire(p->provider, layer, &data, err);
-        if (st != CTW_OK)
-            return st;
-        if (layer == 0)
-            st = run_embedding(p, data, err);
-        else if (layer <= m->n_decoders)
-            st = run_decoder(p, layer, data, per_tok, err);
-        else
-            st = run_head(p, layer, data, err);
-        ctw_provider_release(p->provider, layer);
-        if (st != CTW_OK)
-            return st;
-    }
-    return CTW_OK;
+    const struct ctw_layer_data *data;
+    enum ctw_status st = ctw_provider_acquire(p->provider, layer, &data, err);
+    if (st != CTW_OK)
+        return st;
+    if (layer == 0)
+        st = run_embedding(p, data, err);
+    else if (layer <= m->n_decoders)
+        st = run_decoder(p, layer, data, err);
+    else
+        st = run_head(p, layer, data, err);
+    ctw_provider_release(p->provider, layer);
+    return st;
 }
 
 /* The layer after which a sequence's numbers were not finite: the lowest mark of its inputs. */
-static int first_bad_layer(const struct pass *p, int64_t seq)
+static int first_bad_layer(const struct ctw_pass *p, int64_t seq)
 {
     int layer = p->f->model->n_decoders;
     for (int64_t t = p->layout.start[seq]; t < p->layout.start[seq + 1]; t++)
@@ -209,7 +200,7 @@ static int first_bad_layer(const struct pass *p, int64_t seq)
     return layer;
 }
 
-static enum ctw_status collect(struct pass *p, struct ctw_err *err)
+static enum ctw_status collect(struct ctw_pass *p, struct ctw_err *err)
 {
     struct ctw_forward *f = p->f;
     enum ctw_status st = ctw_device_download(f->be, p->results, f->results,
@@ -233,30 +224,55 @@ static enum ctw_status collect(struct pass *p, struct ctw_err *err)
     return CTW_OK;
 }
 
-enum ctw_status ctw_pass_run(struct ctw_forward *f, struct ctw_provider *provider,
-                             struct ctw_seq *seqs, int64_t n_seqs, const struct ctw_hooks *hooks,
-                             struct ctw_progress *progress, struct ctw_err *err)
+enum ctw_status ctw_pass_begin(struct ctw_pass **out, struct ctw_forward *f,
+                               struct ctw_provider *provider, struct ctw_seq *seqs, int64_t n_seqs,
+                               const struct ctw_hooks *hooks, struct ctw_progress *progress,
+                               struct ctw_err *err)
 {
-    struct pass p = {.f = f,
-                     .provider = provider,
-                     .hooks = hooks,
-                     .progress = progress,
-                     .tok_before = progress->tok_done,
-                     .seqs = seqs};
-    double started_s = ctw_now_s();
-    enum ctw_status st = prepare(&p, n_seqs, err);
+    struct ctw_pass *p = ctw_calloc(1, sizeof(*p));
+    if (p == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "out of memory for the tables of a pass");
+    *p = (struct ctw_pass){.f = f,
+                           .provider = provider,
+                           .hooks = hooks,
+                           .progress = progress,
+                           .tok_before = progress->tok_done,
+                           .seqs = seqs,
+                           .began_s = ctw_now_s()};
+    enum ctw_status st = prepare(p, n_seqs, err);
     if (st == CTW_OK)
-        st = upload(&p, err);
-    if (st == CTW_OK)
-        st = run_layers(&p, err);
+        st = upload(p, err);
+    if (st != CTW_OK) {
+        ctw_pass_close(p);
+        return st;
+    }
+    *out = p;
+    return CTW_OK;
+}
+
+enum ctw_status ctw_pass_step(struct ctw_pass *p, bool *done, struct ctw_err *err)
+{
+    enum ctw_status st = run_layer(p, p->layer, err);
+    p->layer++;
+    *done = p->layer == p->f->model->n_layers;
+    if (st != CTW_OK || !*done)
+        return st;
     double queued_s = ctw_now_s(); /* a GPU is still computing */
-    if (st == CTW_OK)
-        st = collect(&p, err);
-    if (st == CTW_OK)
-        progress->tok_done = p.tok_before + p.layout.n_tok;
-    if (st == CTW_OK)
-        ctw_debug("pass: %" PRId64 " tokens, queued after %.1f ms, computed after %.1f ms",
-                  p.layout.n_tok, 1e3 * (queued_s - started_s), 1e3 * (ctw_now_s() - started_s));
-    release(&p);
-    return st;
+    st = collect(p, err);
+    if (st != CTW_OK)
+        return st;
+    p->progress->tok_done = p->tok_before + p->layout.n_tok;
+    ctw_debug("pass: %" PRId64 " tokens, queued after %.1f ms, computed after %.1f ms",
+              p->layout.n_tok, 1e3 * (queued_s - p->began_s), 1e3 * (ctw_now_s() - p->began_s));
+    return CTW_OK;
+}
+
+void ctw_pass_close(struct ctw_pass *p)
+{
+    if (p == NULL)
+        return;
+    ctw_layout_free(&p->layout);
+    ctw_free(p->bad);
+    ctw_free(p->results);
+    ctw_free(p);
 }

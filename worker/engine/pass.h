@@ -1,20 +1,28 @@
 /*
  * One pass takes several sequences, packed one after another without padding, through the
  * embedding, every decoder layer (layer by layer, chunk by chunk) and the head. It acquires each
- * layer once.
+ * layer once, and holds none between two steps.
  */
 #ifndef CTW_WORKER_PASS_H
 #define CTW_WORKER_PASS_H
 
 #include "worker/engine/forward.h"
 
+struct ctw_pass;
+
 /*
- * Scores seqs[0 .. n_seqs-1], whose inputs together fit f's plan. On CTW_OK every logprob, greedy,
- * hidden and bad_layer is written; after a failure these outputs are invalid. Sets progress->layer,
- * adds to progress->tok_done, and calls the hooks (NULL: none) after every chunk.
+ * Prepares to score seqs[0 .. n_seqs-1], whose inputs together fit f's plan. All arguments but err
+ * must outlive the pass. progress: layer is set and tok_done added to; hooks (NULL: none) are
+ * called after every chunk.
  */
-enum ctw_status ctw_pass_run(struct ctw_forward *f, struct ctw_provider *provider,
-                             struct ctw_seq *seqs, int64_t n_seqs, const struct ctw_hooks *hooks,
-                             struct ctw_progress *progress, struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_pass_begin(struct ctw_pass **out, struct ctw_forward *f,
+                               struct ctw_provider *provider, struct ctw_seq *seqs, int64_t n_seqs,
+                               const struct ctw_hooks *hooks, struct ctw_progress *progress,
+                               struct ctw_err *err) CTW_MUST_CHECK;
+/* Takes all sequences through the next layer. *done: it was the last, and every logprob, greedy,
+ * hidden and bad_layer is written. After a failure these outputs are invalid, and the pass can only
+ * be closed. */
+enum ctw_status ctw_pass_step(struct ctw_pass *p, bool *done, struct ctw_err *err) CTW_MUST_CHECK;
+void ctw_pass_close(struct ctw_pass *p); /* NULL is fine */
 
 #endif

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "ipc/endpoint.h"
+#include "worker/engine/devices.h"
 #include "worker/service/handlers.h"
 #include "worker/service/owner.h"
 #include "worker/service/registry.h"
@@ -30,6 +31,7 @@ struct serve {
     struct ctw_service service;
     struct ctw_auth auth;
     struct ctw_scorer scorer;
+    struct ctw_devices devices; /* of all models */
     struct ctw_server *server;
     pthread_t scorer_thread;
     bool scorer_started;
@@ -198,6 +200,7 @@ static enum ctw_status start(struct serve *s, struct ctw_err *err)
     if (st != CTW_OK)
         return st;
     s->scorer = (struct ctw_scorer){.queue = &s->queue, .options = s->options->engine};
+    s->scorer.options.devices = &s->devices;
     int rc = pthread_create(&s->scorer_thread, NULL, scorer_main, &s->scorer);
     if (rc != 0)
         return ctw_fail(err, CTW_ENOMEM, "cannot start the scoring thread: %s", strerror(rc));
