@@ -49,25 +49,28 @@ INLINE void score_panel(enum mode mode, const struct attn_job *job, const struct
 }
 
 /*
- * The largest score of VL lanes, ignoring NaN, with keys outside low..high masked. Scores are left
- * as products if the scale can be applied later; else they are scaled and capped here.
+ * The largest score of VL lanes from `lane` on, ignoring NaN, with keys outside low..high masked.
+ * Scores are left as products if the scale can be applied later; else they are scaled, and capped
+ * or given their ALiBi, here.
  */
-INLINE vf largest_score(const struct attn_job *job, float *p, int n_keys, bool masked,
-                        const float *low, const float *high)
+INLINE vf largest_score(const struct attn_job *job, struct attn_local *l, int64_t lane, int n_keys,
+                        bool masked)
 {
     const vf none = vf_set1(-INFINITY), scale = vf_set1(job->op->scale);
+    float *p = l->p + lane;
     vf largest = none;
     for (int key = 0; key < n_keys; key++) {
-        vf s = vf_load(p + key * ATTN_LANES);
+        vf s = vf_load(p + key * ATTN_LANES), at_key = vf_set1((float)key);
         if (!job->scale_late) {
             s = vf_mul(s, scale);
             if (job->op->softcap > 0)
                 s = vf_softcap(s, job->op->softcap);
+            if (job->op->alibi != NULL)
+                s = vf_fma(vf_load(l->slope + lane), vf_sub(at_key, vf_load(l->pos + lane)), s);
         }
         if (masked) {
-            vf at_key = vf_set1((float)key);
-            s = vf_select_le(at_key, vf_load(high), s, none);
-            s = vf_select_le(vf_load(low), at_key, s, none);
+            s = vf_select_le(at_key, vf_load(l->high + lane), s, none);
+            s = vf_select_le(vf_load(l->low + lane), at_key, s, none);
         }
         vf_store(p + key * ATTN_LANES, s);
         largest = vf_max(s, largest); /* skips NaN */
@@ -118,8 +121,7 @@ INLINE void softmax_panel(enum mode mode, const struct attn_job *job, struct att
     for (int v = 0; v < NV; v++) {
         int64_t at_v = lane + v * VL;
         if (!known)
-            largest[v] =
-                largest_score(job, l->p + at_v, n_keys, masked, l->low + at_v, l->high + at_v);
+            largest[v] = largest_score(job, l, at_v, n_keys, masked);
         vf old = vf_load(l->max + lane0 + at_v), max = vf_max(vf_mul(largest[v], scale), old);
         /* If no key was seen so far, subtract 0 instead of -infinity. */
         vf shift = vf_select_le(max, vf_set1(-INFINITY), vf_zero(), max);
@@ -194,8 +196,20 @@ static void value_lanes_apart(enum mode mode, const struct attn_job *job, struct
     }
 }
 
+/* The lanes' slopes, and their positions, which are exact as floats. Positions are counted from the
+ * tile's first key. */
+INLINE void place_lanes(const struct attn_job *job, int kv, struct attn_local *l, int64_t lane0,
+                        int64_t pos0)
+{
+    const float *alibi = job->op->alibi + kv * job->group;
+    for (int64_t i = 0; i < ATTN_LANES; i++) {
+        l->slope[i] = alibi[(lane0 + i) % job->group];
+        l->pos[i] = (float)(pos0 + (lane0 + i) / job->group);
+    }
+}
+
 /* One tile of keys for one tile of lanes. Positions are counted from the tile's first key. */
-INLINE void attend(enum mode mode, const struct attn_job *job, const struct attn_block *b,
+INLINE void attend(enum mode mode, const struct attn_job *job, const struct attn_block *b, int kv,
                    struct attn_local *l, int64_t lane0)
 {
     int64_t n = min64(ATTN_LANES, l->n_lanes - lane0), window = job->op->window;
@@ -212,6 +226,8 @@ INLINE void attend(enum mode mode, const struct attn_job *job, const struct attn
             l->low[i] = window > 0 ? (float)max64(0, min64(pos - window + 1, ATTN_KEYS)) : 0;
         }
     }
+    if (job->op->alibi != NULL)
+        place_lanes(job, kv, l, lane0, pos0);
     for (int lane = 0; lane < n; lane += NR)
         softmax_panel(mode, job, l, lane0, lane, n_keys, masked);
     if (masked && !l->v_finite) {
@@ -232,7 +248,7 @@ INLINE void attend_keys(enum mode mode, const struct attn_job *job, const struct
 {
     pack_keys(mode, job, kv, cursor, l);
     for (int64_t lane0 = 0; lane0 < l->n_lanes; lane0 += ATTN_LANES)
-        attend(mode, job, b, l, lane0);
+        attend(mode, job, b, kv, l, lane0);
 }
 
 /* ---- tasks -------------------------------------------------------------------------------- */
@@ -319,9 +335,8 @@ static int64_t shape_attention(struct attn_job *job, int group, int head, enum m
 static enum ctw_status fast_attention(struct ctw_cpu *cpu, const struct ctw_op_attention *op,
                                       struct ctw_err *err)
 {
-    if (op->alibi != NULL)
-        return ctw_cpu_attention_c(cpu, op, err);
-    struct attn_job job = {.op = op, .scale_late = op->scale > 0 && op->softcap == 0};
+    struct attn_job job = {.op = op};
+    job.scale_late = op->scale > 0 && op->softcap == 0 && op->alibi == NULL;
     shape_attention(&job, op->n_head / op->n_kv, op->head, mode_of(op->dtype));
     int64_t per_block = max64(1, TASK_LANES / job.group);
     int64_t n_blocks = cut_blocks(op, per_block, NULL);

@@ -69,8 +69,10 @@ INLINE void add_logits(struct head_state *s, const float *x, int n, int32_t id0)
 }
 
 /* Turns n sums into logits; the rest of the last vector becomes -infinity. */
-INLINE void finish_logits(const struct ctw_op_head *op, float *x, int n)
+INLINE void finish_logits(const struct ctw_op_head *op, float *x, const float *bias, int n)
 {
+    if (op->weight->bias != NULL)
+        add_row(x, bias, n);
     if (op->scale != 1 || op->softcap > 0) {
         for (int i = 0; i < n; i += VL) {
             vf v = vf_mul(vf_load(x + i), vf_set1(op->scale));
@@ -90,13 +92,15 @@ static void head_columns(const struct head_job *job, const struct linear_local *
     for (int64_t p = 0; p < n_panels; p++)
         decode_panel(job->mode, l->panels + p * job->kw * NR, l->decode, op->weight, id0 + p * NR,
                      min64(NR, n - p * NR), op->dtype);
+    if (op->weight->bias != NULL)
+        load_bias(l->row, op->weight, id0, n);
     for (int64_t t = 0; t < op->n_rows; t += MC) {
         int64_t rows = min64(MC, op->n_rows - t);
         block_product(job->mode, &job->a, t, rows, l->panels, n_panels, l->c);
         for (int64_t i = 0; i < rows; i++) {
             float *x = l->c + i * n_panels * NR;
             int64_t target = op->targets[t + i] - id0;
-            finish_logits(op, x, (int)n);
+            finish_logits(op, x, l->row, (int)n);
             if (target >= 0 && target < n)
                 job->target[t + i] = x[target];
             add_logits(&states[t + i], x, (int)n, (int32_t)id0);
@@ -147,8 +151,6 @@ static void merge_item(void *arg, int64_t item, int thread)
 static enum ctw_status fast_head(struct ctw_cpu *cpu, const struct ctw_op_head *op,
                                  struct ctw_err *err)
 {
-    if (op->weight->bias != NULL)
-        return ctw_cpu_head_c(cpu, op, err);
     struct head_job job = {.op = op, .mode = mode_of(op->dtype)};
     if (op->n_rows == 0)
         return CTW_OK;

@@ -44,6 +44,8 @@ struct attn_local {
     float *alpha; /* [ATTN_LANES] */
     float *low;   /* [ATTN_LANES]: the first and the last key in the tile that the lane sees */
     float *high;
+    float *slope; /* [ATTN_LANES]: ALiBi's, and the lane's position in the tile */
+    float *pos;
     int64_t n_lanes, key0;
     int n_keys;
     bool v_finite;
@@ -91,7 +93,9 @@ static int64_t attn_layout(const struct attn_job *job, float *base, struct attn_
     take(base, &used, &l->tmp, NR * stride);
     take(base, &used, &l->alpha, ATTN_LANES);
     take(base, &used, &l->low, ATTN_LANES);
-    return take(base, &used, &l->high, ATTN_LANES);
+    take(base, &used, &l->high, ATTN_LANES);
+    take(base, &used, &l->slope, ATTN_LANES);
+    return take(base, &used, &l->pos, ATTN_LANES);
 }
 
 /* ---- packing ------------------------------------------------------------------------------ */

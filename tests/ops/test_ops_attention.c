@@ -7,9 +7,9 @@ struct problem {
     struct ctw_op_attention op;
     struct ctw_attn_seq seqs[MAX_SEQS];
     struct ctw_kv_run runs[MAX_SEQS][MAX_RUNS];
-    struct buf q, k, v, out, sinks; /* sinks: absent unless given */
-    int64_t n_rows;                 /* of q and out */
-    int64_t kv_rows;                /* of k and v */
+    struct buf q, k, v, out, sinks, alibi; /* sinks and slopes: absent unless given */
+    int64_t n_rows;                        /* of q and out */
+    int64_t kv_rows;                       /* of k and v */
 };
 
 struct shape {
@@ -25,7 +25,7 @@ static const struct shape shapes[] = {
     {4, 2, 128, 0, 0},  {6, 2, 80, 5, 0},   {2, 1, 96, 96, 0}, {5, 5, 24, 97, 0},
     {8, 1, 64, 1, 0},   {2, 2, 256, 95, 0}, {3, 3, 20, 0, 30}, {4, 2, 64, 100, 50},
     {14, 2, 64, 0, 0},  {71, 1, 32, 0, 0},  {500, 1, 8, 0, 0}, {3, 1, 33, 200, 0},
-    {12, 4, 112, 0, 0}, {1, 1, 1, 0, 0},
+    {12, 4, 112, 0, 0}, {1, 1, 1, 0, 0},    {4, 2, 512, 0, 0}, {3, 1, 320, 90, 0},
 };
 
 static const enum ctw_dtype dtypes[] = {CTW_F32, CTW_BF16, CTW_F16};
@@ -86,8 +86,22 @@ static void give_sinks(struct problem *p)
     p->op.sinks = p->sinks.p;
 }
 
+/* Slopes from 1 down, as ALiBi has them. Not with a cap. */
+static void give_alibi(struct problem *p)
+{
+    if (p->op.softcap > 0)
+        return;
+    p->alibi = buf_open((size_t)p->op.n_head * sizeof(float), 0);
+    for (int h = 0; h < p->op.n_head; h++)
+        ctw_store_float(p->alibi.p, CTW_F32, h, exp2f(-8 * (float)h / (float)p->op.n_head));
+    p->op.alibi = p->alibi.p;
+}
+
 static void problem_close(struct problem *p)
 {
+    if (p->alibi.base != NULL)
+        buf_close(&p->alibi);
+    p->op.alibi = NULL;
     if (p->sinks.base != NULL)
         buf_close(&p->sinks);
     p->op.sinks = NULL;
@@ -115,13 +129,16 @@ static struct buf problem_run(const struct problem *p, struct ctw_backend *be)
 /*
  * A score is a sum of `head` products, at most 2 * head + 4 roundings of 2^-24 of sum |q k|; the
  * weights are off by that factor, by exp's and the sums' roundings, and in pair mode by 2^-8 (each
- * is rounded to bf16, their sum is not). out is a mean of values, here below 6.5 in size.
+ * is rounded to bf16, their sum is not). ALiBi's slope times a distance, here below 300, is added
+ * with one rounding of the sum. out is a mean of values, here below 6.5 in size.
  */
 static double bound(const struct problem *p, double want)
 {
     const double head = p->op.head, most = 6.5;
     double size = p->op.scale * head * 3 * 1.6 + 30; /* of sum |q k|, generously */
     double e = 2 * ((2 * head + 6) * 0x1p-24 * size + 256 * 0x1p-24);
+    if (p->op.alibi != NULL)
+        e += 2 * 300 * 0x1p-24;
     if (p->op.dtype == CTW_BF16)
         e += 0x1p-8;
     return e * most + 2 * half_step(p->op.dtype, want);
@@ -131,9 +148,10 @@ static void compare(const struct problem *p, const struct buf *got, const struct
                     const char *variant)
 {
     char what[160];
-    snprintf(what, sizeof(what), "%s %s heads %d / %d of %d window %" PRId64 " cap %g%s", variant,
+    snprintf(what, sizeof(what), "%s %s heads %d / %d of %d window %" PRId64 " cap %g%s%s", variant,
              ctw_dtype_name(p->op.dtype), p->op.n_head, p->op.n_kv, p->op.head, p->op.window,
-             (double)p->op.softcap, p->op.sinks != NULL ? ", sinks" : "");
+             (double)p->op.softcap, p->op.sinks != NULL ? ", sinks" : "",
+             p->op.alibi != NULL ? ", ALiBi" : "");
     int64_t row_len = (int64_t)p->op.n_head * p->op.head;
     for (int64_t i = 0; i < p->n_rows * row_len; i++) {
         bool asked = false;
@@ -154,13 +172,15 @@ static void variants_agree_with_the_definition(void **state)
 {
     (void)state;
     struct ctw_backend *c = backend("c", 2);
-    for (size_t s = 0; s < 6 * CTW_COUNT(shapes); s += THIN) {
+    for (size_t s = 0; s < 12 * CTW_COUNT(shapes); s += THIN) {
         struct problem p;
-        const struct shape *shape = &shapes[s / 6];
+        const struct shape *shape = &shapes[s / 12];
         problem_open(&p, shape, dtypes[s % 3],
                      shape->n_head * shape->head > 2000 ? 60 : 40 + rng_below(250));
         if (s % 6 >= 3)
             give_sinks(&p);
+        if (s % 12 >= 6)
+            give_alibi(&p);
         struct buf want = problem_run(&p, c);
         const char *v;
         for (int i = 0; (v = fast_variant(i)) != NULL; i++) {
@@ -204,11 +224,13 @@ static void cuts_change_no_bit(void **state)
     const char *v;
     for (int i = 0; (v = fast_variant_or_c(i)) != NULL; i++) {
         struct ctw_backend *be = backend(v, 2);
-        for (size_t s = 0; s < 3 * CTW_COUNT(some); s++) {
+        for (size_t s = 0; s < 6 * CTW_COUNT(some); s++) {
             struct problem p;
-            one_sequence(&p, &some[s / 3], dtypes[s % 3], N);
+            one_sequence(&p, &some[s / 6], dtypes[s % 3], N);
             if (s % 2 == 1)
                 give_sinks(&p);
+            if (s % 6 >= 3)
+                give_alibi(&p);
             struct buf want = problem_run(&p, be);
             for (int threads = 1; threads <= 7; threads += threads == 3 ? 4 : 1) {
                 struct ctw_backend *more = backend(v, threads);
@@ -252,6 +274,8 @@ static void company_changes_no_bit(void **state)
             problem_open(&p, &shapes[s], dtypes[s % 3], 130);
             if (s % 2 == 1)
                 give_sinks(&p);
+            if (s % 4 >= 2)
+                give_alibi(&p);
             struct buf want = problem_run(&p, be), got = buf_copy(&p.out, 0);
             for (int64_t q = p.op.n_seqs - 1; q >= 0; q--) {
                 struct ctw_op_attention one = p.op;
@@ -284,6 +308,8 @@ static void what_is_not_finite_spoils_only_who_sees_it(void **state)
             one_sequence(&p, s, dtypes[round % 3], N);
             if (round >= 24)
                 give_sinks(&p);
+            if (round % 24 >= 12)
+                give_alibi(&p);
             struct buf want = problem_run(&p, be);
             int64_t bad = rng_below(N), row_len = (int64_t)s->n_head * s->head;
             struct buf *where = round % 4 < 2 ? &p.v : &p.k;

@@ -17,7 +17,7 @@ static void problem_open(struct problem *p, int64_t n_rows, int64_t n, int64_t n
     do
         kind = (enum weight_kind)rng_below(N_WEIGHT_KINDS);
     while (!weight_possible(kind, k));
-    weight_open(&p->w, kind, n, k, 0);
+    weight_open(&p->w, kind, n, k, (int)rng_below(2));
     p->x = buf_random(dtype, n_rows * k, 3.0f / sqrtf((float)k), 2 * (size_t)rng_below(9));
     p->targets = buf_open((size_t)n_rows * sizeof(int32_t), 0);
     for (int64_t t = 0; t < n_rows; t++)
@@ -54,7 +54,9 @@ static double logit(const struct problem *p, int64_t t, int32_t id, double *erro
     int64_t k = p->w.w.k;
     float *row = ctw_calloc((size_t)k, sizeof(*row));
     weight_row(&p->w, id, p->op.dtype, row);
-    double sum = 0, all = 0;
+    const struct ctw_shard *shard = p->op.weight;
+    double sum = shard->bias != NULL ? ctw_load_float(shard->bias, shard->bias_dtype, id) : 0;
+    double all = fabs(sum);
     for (int64_t i = 0; i < k; i++) {
         double v = (double)ctw_load_float(p->op.x, p->op.dtype, t * k + i) * row[i];
         sum += v;
