@@ -2,14 +2,14 @@
  * Weights decoded into matrices for products: bit-equal to kernels/formats, except for a NaN's
  * payload.
  *
- * Kernels: those of decode_pack.cu; nvfp4_units; dense_units (only moves and converts); and
- * any_format, which calls a format's own decode function for everything the others do not support:
- * odd alignments, and future formats.
+ * Kernels: those of decode_pack.cu; nvfp4_units; dense_units and transposed_tile (only move and
+ * convert); and any_format, which calls a format's own decode function for everything the others do
+ * not support: odd alignments, and future formats.
  */
 #include "kernels/cuda/decode/decode.cuh"
 #include "kernels/formats/all.h"
 
-enum { SPANS = 32 };
+enum { SPANS = 32, TILE = 64, TILE_THREADS = 256 };
 
 /* ---- nvfp4 -------------------------------------------------------------------------------- */
 
@@ -105,6 +105,31 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
+/* ---- dense, transposed -------------------------------------------------------------------- */
+
+/*
+ * values [k, n]. A tile of 64 rows and columns passes through shared memory: a warp reads neighbouring
+ * rows of one column, and stores neighbouring columns of one row. A tile's columns are 65 or 33 words
+ * apart, so that the columns of a row lie in different banks.
+ */
+template <typename S, typename T>
+__global__ void __launch_bounds__(TILE_THREADS)
+    transposed_tile(const __grid_constant__ struct plane p, const S *values, uint32_t n)
+{
+    __shared__ S tile[TILE][TILE + 4 / sizeof(S)];
+    uint32_t per_row = (p.k + TILE - 1) / TILE, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    uint32_t c0 = blockIdx.x % per_row * TILE, r0 = blockIdx.x / per_row * TILE;
+    for (uint32_t c = warp; c < TILE && c0 + c < p.k; c += TILE_THREADS / 32)
+        for (uint32_t r = lane; r < TILE && r0 + r < p.n_rows; r += 32)
+            tile[c][r] = values[(uint64_t)(c0 + c) * n + p.row0 + r0 + r];
+    __syncthreads();
+    for (uint32_t r = warp; r < TILE && r0 + r < p.n_rows; r += TILE_THREADS / 32) {
+        T *dst = (T *)p.dst + plane_at(p, r0 + r) + c0;
+        for (uint32_t c = lane; c < TILE && c0 + c < p.k; c += 32)
+            ctw_cuda_narrow(ctw_cuda_widen(tile[c][r]), dst + c);
+    }
+}
+
 /* ---- any format --------------------------------------------------------------------------- */
 
 /*
@@ -163,6 +188,17 @@ static void decode_dense(cudaStream_t stream, struct plane *p, const S *values, 
 #undef TO
 }
 
+template <typename S>
+static void decode_transposed(cudaStream_t stream, const struct plane *p, const S *values, int64_t n,
+                              enum ctw_dtype dtype)
+{
+    uint64_t tiles = (uint64_t)((p->k + TILE - 1) / TILE) * ((p->n_rows + TILE - 1) / TILE);
+#define TO(T)                                                                                            \
+    transposed_tile<S, T><<<(unsigned)tiles, TILE_THREADS, 0, stream>>>(*p, values, (uint32_t)n)
+    CTW_CUDA_FLOAT_SWITCH(dtype, TO);
+#undef TO
+}
+
 static enum ctw_status decode(cudaStream_t stream, const struct ctw_shard *shard, struct plane *p,
                               enum ctw_dtype dtype, struct ctw_err *err)
 {
@@ -181,6 +217,11 @@ static enum ctw_status decode(cudaStream_t stream, const struct ctw_shard *shard
 #undef TO
     } else if (id == CTW_FORMAT_dense && p->k % 8 == 0 && dst_aligned && ctw_cuda_aligned16(values)) {
 #define FROM(S) decode_dense(stream, p, (const S *)values, dtype)
+        CTW_CUDA_FLOAT_SWITCH(s.w.dtype, FROM);
+#undef FROM
+    } else if (id == CTW_FORMAT_dense_transposed && p->rows == NULL &&
+               is_aligned(values, ctw_dtype_bytes(s.w.dtype))) {
+#define FROM(S) decode_transposed(stream, p, (const S *)values, s.w.n, dtype)
         CTW_CUDA_FLOAT_SWITCH(s.w.dtype, FROM);
 #undef FROM
     } else {
@@ -222,6 +263,7 @@ enum ctw_status ctw_cuda_decode_rows(struct ctw_cuda *cu, const struct ctw_shard
                                      const int32_t *rows, int64_t n_rows, enum ctw_dtype dtype, void *dst,
                                      struct ctw_err *err)
 {
-    struct plane p = {rows, 0, (uint32_t)n_rows, (uint32_t)shard->weight->k, 0, 31, 0, dst};
+    struct plane p = {rows, (uint32_t)shard->row0, (uint32_t)n_rows, (uint32_t)shard->weight->k,
+                      0,    31,                    0,                dst};
     return decode(cu->stream, shard, &p, dtype, err);
 }

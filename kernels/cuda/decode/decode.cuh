@@ -17,7 +17,7 @@ enum { THREADS = 128, ROWS = 2 };
 
 /* Which rows are decoded, and where they are stored. Rows and columns are at most CTW_MAX_DIM. */
 struct plane {
-    const int32_t *rows; /* device: the weight's row for each of our rows; NULL: row0 + r */
+    const int32_t *rows; /* device: our row r is the weight's row row0 + rows[r]; NULL: row0 + r */
     uint32_t row0, n_rows, k;
     uint32_t units;  /* per row */
     int shift;       /* our rows go to dst in blocks of 1 << shift (ROWS or more), */
@@ -52,7 +52,7 @@ static __device__ __forceinline__ bool plane_place(const struct plane &p, uint32
 
 static __device__ __forceinline__ uint32_t plane_row(const struct plane &p, uint32_t r)
 {
-    return p.rows != NULL ? (uint32_t)p.rows[r] : p.row0 + r;
+    return p.row0 + (p.rows != NULL ? (uint32_t)p.rows[r] : r);
 }
 
 /* The weight's rows for ours from r0 on. Past the last row, the last row is used, so that loads
@@ -67,11 +67,10 @@ static __device__ __forceinline__ void plane_rows(const struct plane &p, uint32_
 #pragma unroll
         for (int i = 0; i < N; i++)
             row[i] = (uint32_t)p.rows[row[i]];
-    } else {
-#pragma unroll
-        for (int i = 0; i < N; i++)
-            row[i] += p.row0;
     }
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        row[i] += p.row0;
 }
 
 /* The index in dst of the first element of our row r. For row r + i, with r a multiple of a
