@@ -149,7 +149,7 @@ enum ctw_status ctw_cuda_decode(struct ctw_cuda *cu, cudaStream_t stream,
                                 enum ctw_dtype dtype, void *dst, int64_t group_rows,
                                 int64_t stride_rows, struct ctw_err *err);
 
-/* Decodes rows rows[0 .. n_rows-1] (device) of a weight, on the operations' stream. */
+/* Decodes rows rows[0 .. n_rows-1] (device) of a shard, on the operations' stream. */
 enum ctw_status ctw_cuda_decode_rows(struct ctw_cuda *cu, const struct ctw_shard *shard,
                                      const int32_t *rows, int64_t n_rows, enum ctw_dtype dtype,
                                      void *dst, struct ctw_err *err);
@@ -209,7 +209,8 @@ enum ctw_status ctw_cuda_gemm_hopper(struct ctw_cuda *cu, const struct ctw_cuda_
                                      struct ctw_err *err);
 /*
  * y [m, n / 2] of dtype = act(gate) * up; w's n rows are gate and up interleaved in blocks of
- * CTW_CUDA_GATE_BLOCK. Otherwise as above; the bias is in the same order as w's rows.
+ * CTW_CUDA_GATE_BLOCK. SiLU and both GELUs. Otherwise as above; the bias is in the same order as w's
+ * rows.
  */
 enum ctw_status ctw_cuda_gate_hopper(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
                                      enum ctw_activation act, bool *done, struct ctw_err *err);
@@ -265,6 +266,9 @@ enum ctw_status ctw_cuda_prepare(struct ctw_cuda *cu, const struct ctw_op_linear
 enum ctw_status ctw_cuda_linear(struct ctw_cuda *cu, const struct ctw_op_linear *op,
                                 struct ctw_err *err);
 enum ctw_status ctw_cuda_qkv(struct ctw_cuda *cu, const struct ctw_op_qkv *op, struct ctw_err *err);
+/* qkv.cu: are q, k and v side by side, all wanted, without an offset or a factor? The product may
+ * then finish heads itself. Depends on the model alone. */
+bool ctw_cuda_side_by_side(const struct ctw_op_qkv *op);
 /* linear.cu: the product and the split, if the product supports it; *done false: not supported,
  * nothing done. */
 enum ctw_status ctw_cuda_linear_qkv(struct ctw_cuda *cu, const struct ctw_op_linear *op,

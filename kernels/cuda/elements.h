@@ -147,7 +147,7 @@ static __device__ __forceinline__ float ctw_cuda_lanes_sum(float v, int lanes)
 }
 
 /*
- * Shared by elementwise.cu and gemm_hopper_qkv.h, either of which finishes heads of queries and
+ * Shared by qkv.cu and gemm_hopper_qkv.h, either of which finishes heads of queries and
  * keys, so that both give equal bits. A head's sum of squares is built from groups of four:
  * elements i, i + 1 and the two elements half a head further, i = 8 j + 2 q. Groups with the same q
  * are added by halves of j; then q = 0 and 1, 2 and 3; then both.

@@ -5,6 +5,7 @@
  * the checkpoint's bias is of another type, the product therefore goes to scratch in fp32 and is
  * rounded from there: slower, not needed by any model that we know of, and still one rounding.
  */
+#include "kernels/cuda/activations.h"
 #include "kernels/cuda/elements.h"
 
 enum {
@@ -129,21 +130,7 @@ static enum ctw_status put_bias(struct ctw_cuda *cu, const struct ctw_op_linear 
     return ctw_cuda_launched("joining biases", err);
 }
 
-/* ---- activations -------------------------------------------------------------------------- */
-
-/*
- * In fp32, about 3 steps of relative error; gelu_tanh is g / (1 + exp(-2 z)), because 1 + tanh(z)
- * would cancel below 0. -infinity gives NaN, as in the definition.
- */
-static __device__ float activate(enum ctw_activation act, float g)
-{
-    if (act == CTW_ACT_SILU)
-        return g / (1.0f + expf(-g));
-    if (act == CTW_ACT_GELU)
-        return 0.5f * g * erfcf(-0.70710678118654752f * g);
-    float z2 = 1.5957691216057308f * (g + 0.044715f * g * g * g);
-    return g / (1.0f + expf(-z2));
-}
+/* ---- act(gate) * up ----------------------------------------------------------------------- */
 
 /* 8 columns at once if rows and blocks of columns are whole vectors; else one by one. */
 struct gate {
@@ -154,7 +141,14 @@ struct gate {
     bool vector;
 };
 
-template <typename P, typename Y>
+template <bool RELU>
+static __device__ __forceinline__ float activate(const struct gate &a, float g)
+{
+    return RELU ? ctw_cuda_relu(a.act, g) : ctw_cuda_smooth(a.act, g);
+}
+
+/* RELU: the activation is ReLU or its square. */
+template <bool RELU, typename P, typename Y>
 static __global__ void __launch_bounds__(THREADS) gate_kernel(struct gate a, const P *p, Y *y)
 {
     int64_t row = blockIdx.y;
@@ -170,14 +164,14 @@ static __global__ void __launch_bounds__(THREADS) gate_kernel(struct gate a, con
         ctw_cuda_load<true>(p + at + a.block, u);
 #pragma unroll
         for (int i = 0; i < VECTOR; i++)
-            g[i] = activate(a.act, g[i]) * u[i];
+            g[i] = activate<RELU>(a, g[i]) * u[i];
         ctw_cuda_store(y + col, g);
         return;
     }
     for (int c = col; c < a.n && c < col + VECTOR; c++) {
         int at = c / a.block * 2 * a.block + c % a.block;
         float g = ctw_cuda_widen(p[at]), u = ctw_cuda_widen(p[at + a.block]);
-        ctw_cuda_narrow(activate(a.act, g) * u, &y[c]);
+        ctw_cuda_narrow(activate<RELU>(a, g) * u, &y[c]);
     }
 }
 
@@ -197,21 +191,22 @@ static __global__ void round_kernel(int64_t n, const float *p, int64_t ldp, Y *y
 
 /* ---- products through scratch ------------------------------------------------------------- */
 
+template <bool RELU>
 static void launch_gate(struct ctw_cuda *cu, const struct gate *a, const void *p,
                         enum ctw_dtype p_dtype, void *y, enum ctw_dtype y_dtype)
 {
     dim3 grid((unsigned)((a->n + THREADS * VECTOR - 1) / (THREADS * VECTOR)), (unsigned)a->m);
     cudaStream_t stream = cu->stream;
     if (p_dtype == CTW_BF16)
-        gate_kernel<<<grid, THREADS, 0, stream>>>(*a, (const __nv_bfloat16 *)p, (__nv_bfloat16 *)y);
+        gate_kernel<RELU><<<grid, THREADS, 0, stream>>>(*a, (const __nv_bfloat16 *)p, (__nv_bfloat16 *)y);
     else if (p_dtype == CTW_F16)
-        gate_kernel<<<grid, THREADS, 0, stream>>>(*a, (const __half *)p, (__half *)y);
+        gate_kernel<RELU><<<grid, THREADS, 0, stream>>>(*a, (const __half *)p, (__half *)y);
     else if (y_dtype == CTW_F32)
-        gate_kernel<<<grid, THREADS, 0, stream>>>(*a, (const float *)p, (float *)y);
+        gate_kernel<RELU><<<grid, THREADS, 0, stream>>>(*a, (const float *)p, (float *)y);
     else if (y_dtype == CTW_BF16)
-        gate_kernel<<<grid, THREADS, 0, stream>>>(*a, (const float *)p, (__nv_bfloat16 *)y);
+        gate_kernel<RELU><<<grid, THREADS, 0, stream>>>(*a, (const float *)p, (__nv_bfloat16 *)y);
     else
-        gate_kernel<<<grid, THREADS, 0, stream>>>(*a, (const float *)p, (__half *)y);
+        gate_kernel<RELU><<<grid, THREADS, 0, stream>>>(*a, (const float *)p, (__half *)y);
 }
 
 static void launch_round(struct ctw_cuda *cu, const struct ctw_cuda_gemm *part, void *y,
@@ -257,7 +252,10 @@ static enum ctw_status through_scratch(struct ctw_cuda *cu, const struct ctw_op_
                              op->act,     false};
             a.vector = a.block % VECTOR == 0 && a.n % VECTOR == 0 && a.ldy % VECTOR == 0 &&
                        ctw_cuda_aligned16(op->y);
-            launch_gate(cu, &a, scratch, p_dtype, y, y_dtype);
+            if (ctw_cuda_is_relu(op->act))
+                launch_gate<true>(cu, &a, scratch, p_dtype, y, y_dtype);
+            else
+                launch_gate<false>(cu, &a, scratch, p_dtype, y, y_dtype);
         } else {
             launch_round(cu, &part, y, y_dtype, op->ldy, g->add);
         }
@@ -328,9 +326,6 @@ enum ctw_status ctw_cuda_linear(struct ctw_cuda *cu, const struct ctw_op_linear 
 {
     struct ctw_cuda_gemm g = gemm_of(op);
     bool interleaved = false;
-    if (op->epilogue == CTW_EPI_GATE && op->act > CTW_ACT_GELU_TANH)
-        return ctw_fail(err, CTW_EUNSUP,
-                        "cuda: this activation is not supported on the GPU yet; use --backend cpu");
     if (op->n_tok == 0)
         return CTW_OK;
     enum ctw_status st = ctw_cuda_weights(cu, op, &g.w, &interleaved, err);
@@ -346,10 +341,7 @@ enum ctw_status ctw_cuda_linear_qkv(struct ctw_cuda *cu, const struct ctw_op_lin
 {
     struct ctw_cuda_gemm g = gemm_of(op);
     bool interleaved = false;
-    const struct ctw_qkv_columns *c = &qkv->columns;
-    int64_t q_n = (int64_t)qkv->n_head * qkv->head, kv_n = (int64_t)qkv->n_kv * qkv->head;
-    *done = c->k == q_n && c->v == q_n + kv_n && c->kv_step == qkv->head && qkv->k != NULL &&
-            qkv->q_factor == NULL && qkv->norm_offset == 0 && ctw_cuda_qkv_hopper_can(cu, &g, qkv);
+    *done = ctw_cuda_side_by_side(qkv) && ctw_cuda_qkv_hopper_can(cu, &g, qkv);
     if (!*done)
         return CTW_OK;
     enum ctw_status st = ctw_cuda_weights(cu, op, &g.w, &interleaved, err);

@@ -327,7 +327,7 @@ enum ctw_status ctw_cuda_gate_hopper(struct ctw_cuda *cu, const struct ctw_cuda_
                                      enum ctw_activation act, bool *done, struct ctw_err *err)
 {
     *done = fits(cu, g) && fits_y(g) && ctw_cuda_gate_hopper_can(cu, g->dtype, g->n, g->k) && !g->add &&
-            g->y_dtype == g->dtype;
+            g->y_dtype == g->dtype && act <= CTW_ACT_GELU_TANH;
     if (!*done)
         return CTW_OK;
     struct product p = product_of(g);

@@ -1,8 +1,8 @@
 /*
  * Part of gemm_hopper.cu: the end of a tile of the q k v product. A head is normalised if its kind
  * has a norm, rotated by its row's position if it is a query or a key, and stored in its own array,
- * as elementwise.cu does with a stored product. Sums are rounded to 16 bits first, as if they were
- * stored, and every later step has elementwise.cu's order: the bits are the same on either path.
+ * as qkv.cu does with a stored product. Sums are rounded to 16 bits first, as if they were
+ * stored, and every later step has qkv.cu's order: the bits are the same on either path.
  *
  * A head of 64, 128 or 256 columns never crosses a tile, and columns that rotate together, half a
  * head apart, are in one thread. Queries come first, then keys, then values: a tile's first heads
