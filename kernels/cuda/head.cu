@@ -1,9 +1,9 @@
 /*
  * The LM head: log softmax of a row's logits at its target, and the first of the largest logits. On
- * Hopper the product reduces its own tiles. On other GPUs, logits are computed in fp32 tiles, small
- * enough to stay near the L2 cache, and immediately reduced to one state per row. The split into
- * tiles of columns depends only on the vocabulary, and a tile is reduced in one fixed order, so
- * results do not depend on which rows are computed together.
+ * Hopper the product reduces its own tiles, unless there is a softcap or a bias. Else logits are
+ * computed in fp32 tiles, small enough to stay near the L2 cache, and immediately reduced to one
+ * state per row. The split into tiles of columns depends only on the vocabulary, and a tile is
+ * reduced in one fixed order, so results do not depend on which rows are computed together.
  */
 #include "kernels/cuda/elements.h"
 
@@ -154,12 +154,21 @@ __global__ void __launch_bounds__(THREADS) reduce_tile(const __grid_constant__ s
     }
 }
 
+/* Elements id0 .. id0+n-1 of a bias, whose address may be unaligned, in fp32. */
+__global__ void __launch_bounds__(THREADS)
+    widen_bias(const void *bias, enum ctw_dtype dtype, int64_t id0, int n, float *wide)
+{
+    int i = (int)(blockIdx.x * THREADS + threadIdx.x);
+    if (i < n)
+        wide[i] = ctw_load_float(bias, dtype, id0 + i);
+}
+
 /* ---- host --------------------------------------------------------------------------------- */
 
-/* The parts of scratch[CTW_CUDA_PRODUCT]: states, logits, and a tile of the weight if it is
- * decoded. */
+/* The parts of scratch[CTW_CUDA_PRODUCT]: states, logits, a tile of the weight if it is decoded,
+ * and a tile of the bias. */
 struct parts {
-    size_t logits, weight, bytes; /* offsets, and the total */
+    size_t logits, weight, bias, bytes; /* offsets, and the total */
 };
 
 /*
@@ -189,7 +198,9 @@ static struct parts parts_of(int64_t n_rows, int64_t k, enum ctw_dtype dtype, bo
     size_t rows = (size_t)(n_rows < most ? n_rows : most);
     p.logits = ((size_t)n_rows * sizeof(struct state) + 255) / 256 * 256;
     p.weight = p.logits + rows * (size_t)cols * sizeof(float);
-    p.bytes = p.weight + (decoded ? (size_t)cols * (size_t)k * ctw_dtype_bytes(dtype) : 0);
+    p.bias = p.weight + (decoded ? (size_t)cols * (size_t)k * ctw_dtype_bytes(dtype) : 0);
+    p.bias = (p.bias + 255) / 256 * 256;
+    p.bytes = p.bias + (size_t)cols * sizeof(float);
     return p;
 }
 
@@ -241,9 +252,10 @@ static enum ctw_status head_reducing(struct ctw_cuda *cu, const struct ctw_op_he
                                      err);
 }
 
-/* One tile of columns for all rows; w is the tile's first row of the weight. */
+/* One tile of columns for all rows; w is the tile's first row of the weight, bias its first element
+ * or NULL. */
 static enum ctw_status head_tile(struct ctw_cuda *cu, const struct ctw_op_head *op, struct tile *a,
-                                 const void *w, int64_t most_rows, float *logits,
+                                 const void *w, const float *bias, int64_t most_rows, float *logits,
                                  struct state *state, struct ctw_err *err)
 {
     int64_t k = op->weight->weight->k;
@@ -259,6 +271,7 @@ static enum ctw_status head_tile(struct ctw_cuda *cu, const struct ctw_op_head *
         g.y_dtype = CTW_F32;
         g.x = (const char *)op->x + (size_t)t * row_bytes;
         g.w = w;
+        g.bias = bias;
         g.y = logits;
         g.ldy = a->ld;
         st = ctw_cuda_gemm(cu, &g, err);
@@ -279,15 +292,11 @@ enum ctw_status ctw_cuda_head(struct ctw_cuda *cu, const struct ctw_op_head *op,
 {
     const struct ctw_weight *weight = op->weight->weight;
     const char *values = (const char *)op->weight->data->part[CTW_PART_VALUES];
-    if (op->weight->bias != NULL)
-        return ctw_fail(
-            err, CTW_EUNSUP,
-            "cuda: a bias of the LM head is not supported on the GPU yet; use --backend cpu");
     if (op->n_rows == 0)
         return CTW_OK;
     bool decoded = weight->format->id != CTW_FORMAT_dense || weight->dtype != op->dtype ||
                    !ctw_cuda_aligned16(values);
-    if (reduces(cu, op->dtype, op->softcap)) {
+    if (reduces(cu, op->dtype, op->softcap) && op->weight->bias == NULL) {
         bool done;
         enum ctw_status reduced = head_reducing(cu, op, decoded, &done, err);
         if (reduced != CTW_OK || done)
@@ -300,6 +309,7 @@ enum ctw_status ctw_cuda_head(struct ctw_cuda *cu, const struct ctw_op_head *op,
     for (int64_t id = 0; st == CTW_OK && id < op->n_vocab; id += cols) {
         struct tile a = {};
         const void *w = values + (size_t)id * weight->row_bytes;
+        float *bias = op->weight->bias == NULL ? NULL : (float *)((char *)b->p + parts.bias);
         a.logits = (const float *)((char *)b->p + parts.logits);
         a.ld = (int)cols;
         a.n = (int)(op->n_vocab - id < cols ? op->n_vocab - id : cols);
@@ -313,8 +323,11 @@ enum ctw_status ctw_cuda_head(struct ctw_cuda *cu, const struct ctw_op_head *op,
             st = ctw_cuda_decode(cu, cu->stream, op->weight, id, a.n, op->dtype,
                                  (char *)b->p + parts.weight, 0, 0, err);
         }
+        if (st == CTW_OK && bias != NULL)
+            widen_bias<<<(unsigned)((a.n + THREADS - 1) / THREADS), THREADS, 0, cu->stream>>>(
+                op->weight->bias, op->weight->bias_dtype, id, a.n, bias);
         if (st == CTW_OK)
-            st = head_tile(cu, op, &a, w, decoded ? DECODED_ROWS : ROWS,
+            st = head_tile(cu, op, &a, w, bias, decoded ? DECODED_ROWS : ROWS,
                            (float *)((char *)b->p + parts.logits), (struct state *)b->p, err);
     }
     return st;
