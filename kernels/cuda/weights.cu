@@ -4,17 +4,6 @@
  */
 #include "kernels/cuda/elements.h"
 
-/* The checkpoint's bytes, if they form the matrix that the product needs; else NULL. */
-static const void *in_place(const struct ctw_op_linear *op)
-{
-    const struct ctw_shard *s = op->shards;
-    const char *at =
-        (const char *)s->data->part[CTW_PART_VALUES] + (size_t)s->row0 * s->weight->row_bytes;
-    bool same = op->n_shards == 1 && s->weight->format->id == CTW_FORMAT_dense &&
-                s->weight->dtype == op->dtype && ctw_cuda_aligned16(at);
-    return same ? at : NULL;
-}
-
 static int64_t rows_of(const struct ctw_op_linear *op)
 {
     int64_t n = 0;
@@ -30,6 +19,29 @@ static bool interleaves(const struct ctw_cuda *cu, const struct ctw_op_linear *o
     return cu->hopper && op->epilogue == CTW_EPI_GATE && op->n_shards == 2 && op->shards[1].n == n &&
            n % CTW_CUDA_GATE_BLOCK == 0 &&
            ctw_cuda_gate_hopper_can(cu, op->dtype, 2 * n, op->shards[0].weight->k);
+}
+
+/*
+ * The checkpoint's bytes, if they form the matrix that the product needs; else NULL. Several shards
+ * do if each begins where the one before it ends, as the parts of a fused projection do.
+ */
+static const void *in_place(const struct ctw_cuda *cu, const struct ctw_op_linear *op)
+{
+    const char *first = NULL, *end = NULL;
+    if (interleaves(cu, op))
+        return NULL;
+    for (int i = 0; i < op->n_shards; i++) {
+        const struct ctw_shard *s = &op->shards[i];
+        const char *at =
+            (const char *)s->data->part[CTW_PART_VALUES] + (size_t)s->row0 * s->weight->row_bytes;
+        if (s->weight->format->id != CTW_FORMAT_dense || s->weight->dtype != op->dtype)
+            return NULL;
+        if (i > 0 && at != end)
+            return NULL;
+        first = i == 0 ? at : first;
+        end = at + (size_t)s->n * s->weight->row_bytes;
+    }
+    return ctw_cuda_aligned16(first) ? first : NULL;
 }
 
 static size_t weights_bytes(const struct ctw_op_linear *op)
@@ -74,7 +86,7 @@ enum ctw_status ctw_cuda_prepare(struct ctw_cuda *cu, const struct ctw_op_linear
 {
     struct ctw_cuda_slot *slot = &cu->slot[op->slot];
     slot->n_shards = 0;
-    if (op->n_shards == 0 || in_place(op) != NULL)
+    if (op->n_shards == 0 || in_place(cu, op) != NULL)
         return CTW_OK;
     enum ctw_status st = ctw_cuda_grow(cu, &slot->w, weights_bytes(op), err);
     if (st == CTW_OK) /* old content may still be read; an event never recorded is a no-op */
@@ -113,7 +125,7 @@ enum ctw_status ctw_cuda_weights(struct ctw_cuda *cu, const struct ctw_op_linear
         slot->waited = st == CTW_OK;
         return st;
     }
-    *w = in_place(op);
+    *w = in_place(cu, op);
     if (*w != NULL)
         return CTW_OK;
     struct ctw_cuda_buffer *b = &cu->scratch[CTW_CUDA_WEIGHT];
