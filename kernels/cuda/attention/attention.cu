@@ -65,6 +65,8 @@ static struct ctw_attn describe(const struct ctw_op_attention *op, int rows)
     a.dtype = op->dtype;
     a.sinks = op->sinks;
     a.sinks_dtype = op->sinks_dtype;
+    a.alibi = op->alibi;
+    a.per_scale = (float)(1 / (double)op->scale);
     uintptr_t bits = (uintptr_t)op->q | (uintptr_t)op->k | (uintptr_t)op->v | (uintptr_t)op->out;
     a.aligned = (bits & 15) == 0 && op->head % 8 == 0;
     return a;
@@ -263,11 +265,6 @@ enum ctw_status ctw_cuda_attention(struct ctw_cuda *cu, const struct ctw_op_atte
     if (!(op->scale > 0))
         return ctw_fail(err, CTW_EUNSUP, "cuda: attention with scale %g; it must be positive",
                         (double)op->scale);
-    if (op->alibi != NULL || op->head > 256)
-        return ctw_fail(
-            err, CTW_EUNSUP,
-            "cuda: ALiBi and heads of more than 256 elements are not supported on the GPU yet; use "
-            "--backend cpu");
     if (op->dtype == CTW_F32)
         return ctw_cuda_attention_f32(cu, op, err);
     bool done = false;

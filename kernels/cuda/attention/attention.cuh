@@ -58,6 +58,8 @@ struct ctw_attn {
     bool aligned;      /* vectors of 16 bytes may be loaded and stored */
     const void *sinks; /* [n_head], or NULL */
     enum ctw_dtype sinks_dtype;
+    const float *alibi; /* [n_head], or NULL */
+    float per_scale;    /* 1 / scale: a score becomes s + alibi * per_scale * (key - query) */
 };
 
 /* Calls launch() for the op's tiles, in as many parts as their table needs. rows: per tile;
@@ -72,7 +74,7 @@ enum ctw_status ctw_cuda_attention_f32(struct ctw_cuda *cu, const struct ctw_op_
                                        struct ctw_err *err);
 enum ctw_status ctw_cuda_attention_general(struct ctw_cuda *cu, const struct ctw_op_attention *op,
                                            struct ctw_err *err);
-/* On sm_90a. *done false: it does not support this head size or this alignment. */
+/* On sm_90a. *done false: it does not support this head size, this alignment, or ALiBi. */
 enum ctw_status ctw_cuda_attention_hopper(struct ctw_cuda *cu, const struct ctw_op_attention *op,
                                           bool *done, struct ctw_err *err);
 
@@ -202,6 +204,27 @@ template <int N> ATTN_DEV void attn_mask(float (&s)[N], const int (&pos)[2], int
                 if (8 * j + e > last_seen || 8 * j + e <= last_unseen)
                     s[4 * j + 2 * h + e] = -INFINITY;
     }
+}
+
+/* The slope of a query head, in units of scores before scaling. */
+ATTN_DEV float attn_slope(const struct ctw_attn &a, int head)
+{
+    return a.alibi == NULL ? 0.0f : a.alibi[min(head, a.n_head - 1)] * a.per_scale;
+}
+
+/* Adds ALiBi to the scores; slope, pos: of the rows' heads and queries. */
+template <int N>
+ATTN_DEV void attn_add_slopes(float (&s)[N], const float (&slope)[2], const int (&pos)[2], int key0)
+{
+    int first = key0 + 2 * (threadIdx.x & 3);
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+#pragma unroll
+        for (int j = 0; j < N / 4; j++)
+#pragma unroll
+            for (int e = 0; e < 2; e++)
+                s[4 * j + 2 * h + e] = fmaf(slope[h], (float)(first + 8 * j + e - pos[h]),
+                                            s[4 * j + 2 * h + e]);
 }
 
 /* tanh(x) = 1 - 2 / (e^(2 x) + 1): the capped score is off by less than cap * 2^-21. */

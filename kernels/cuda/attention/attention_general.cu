@@ -1,7 +1,11 @@
 /*
  * Attention in bf16 and fp16 on any GPU from sm_80 on, with mma.sync m16n8k16. A block of 4 warps
- * takes one tile of rows, 16 * MT rows per warp; key tiles of 64. Scores, softmax and sums are
+ * takes one tile of rows, 16 * MT rows per warp; key tiles of 64, or 32. Scores, softmax and sums are
  * fp32; the weights P are rounded to 16 bits for P V, but not for their sum.
+ *
+ * A warp cannot keep the sums of a head of 512 elements in its registers. For these heads, SPLIT (2)
+ * neighbouring warps have the same rows and compute the same weights; each adds the values of its
+ * half of the head's elements.
  *
  * Shared memory: Q, one tile of K and one of V, rows of HD elements (the head padded with zeros) in
  * chunks of 16 bytes, swizzled so that 8 rows' chunks of one column lie in different banks. V is
@@ -9,7 +13,12 @@
  */
 #include "kernels/cuda/attention/attention.cuh"
 
-enum { THREADS = 128, KEYS = 64 };
+enum { THREADS = 128 };
+
+/* Of heads padded to HD elements. */
+template <int HD> constexpr int SPLIT = HD > 256 ? 2 : 1;
+template <int HD> constexpr int KEYS = HD > 256 ? 32 : 64;              /* of a key tile */
+template <int HD, int MT> constexpr int ROWS = 4 / SPLIT<HD> * 16 * MT; /* of a tile */
 
 ATTN_DEV uint32_t shared_at(const void *p)
 {
@@ -90,14 +99,14 @@ template <typename T> ATTN_DEV void load_slowly(uint32_t to, const T *from, int 
                  : "memory");
 }
 
-template <typename T, int HD, int ROWS>
+template <typename T, int HD, int MT>
 ATTN_DEV void load_queries(uint32_t to, const struct ctw_attn &a, const struct ctw_attn_tile &t, int kv,
                            int sub)
 {
     const int chunks = HD / 8;
     const T *q = (const T *)a.q;
 #pragma unroll 1
-    for (int i = threadIdx.x; i < ROWS * chunks; i += THREADS) {
+    for (int i = threadIdx.x; i < ROWS<HD, MT> * chunks; i += THREADS) {
         int r = i / chunks, d = i % chunks * 8, p = r / a.pack, h = r - p * a.pack + sub * a.pack;
         int n = p < t.n_q && h < a.group ? a.head : 0;
         const T *from = q + ((int64_t)(t.q_row + p) * a.n_head + kv * a.group + h) * a.head;
@@ -116,7 +125,7 @@ static __device__ __noinline__ void load_rows(uint32_t to, const T *x, struct at
 {
     const int chunks = HD / 8;
 #pragma unroll 1
-    for (int i = threadIdx.x; i < KEYS * chunks; i += THREADS) {
+    for (int i = threadIdx.x; i < KEYS<HD> * chunks; i += THREADS) {
         int r = i / chunks, d = i % chunks * 8;
         const T *from = x;
         int n = 0;
@@ -139,13 +148,13 @@ ATTN_DEV void load_keys(uint32_t to, const void *x, struct attn_walk &walk, cons
     const int chunks = HD / 8, stride = a.n_kv * a.head;
     const T *rows = (const T *)x + kv * a.head;
     attn_walk_to(walk, a.runs, key0);
-    if (key0 + KEYS > walk.end || !a.aligned || finite) {
+    if (key0 + KEYS<HD> > walk.end || !a.aligned || finite) {
         load_rows<T, HD>(to, rows, walk, a, key0, key_end, finite);
         return;
     }
     rows += (int64_t)(key0 + walk.shift) * stride;
 #pragma unroll
-    for (int k = 0; k < KEYS * chunks / THREADS; k++) {
+    for (int k = 0; k < KEYS<HD> * chunks / THREADS; k++) {
         int i = threadIdx.x + k * THREADS, r = i / chunks, d = i % chunks * 8;
         copy_16(to + chunk_at<HD>(r, d / 8), d < a.head ? rows + (int64_t)r * stride + d : rows,
                 d < a.head ? 16 : 0);
@@ -154,15 +163,15 @@ ATTN_DEV void load_keys(uint32_t to, const void *x, struct attn_walk &walk, cons
 
 /* ---- the two products --------------------------------------------------------------------- */
 
-/* s [16 * MT rows, 64 keys] = q k^T */
+/* s [16 * MT rows, KEYS] = q k^T */
 template <typename T, int HD, int MT>
-ATTN_DEV void scores(float (&s)[MT][32], uint32_t q, uint32_t k)
+ATTN_DEV void scores(float (&s)[MT][KEYS<HD> / 2], uint32_t q, uint32_t k)
 {
     const int lane = threadIdx.x & 31;
 #pragma unroll
     for (int m = 0; m < MT; m++)
 #pragma unroll
-        for (int i = 0; i < 32; i++)
+        for (int i = 0; i < KEYS<HD> / 2; i++)
             s[m][i] = 0;
 #pragma unroll
     for (int c = 0; c < HD / 8; c += 2) { /* 16 elements of the head */
@@ -171,7 +180,7 @@ ATTN_DEV void scores(float (&s)[MT][32], uint32_t q, uint32_t k)
         for (int m = 0; m < MT; m++)
             load_4(qf[m], q + chunk_at<HD>(16 * m + (lane & 15), c + (lane >> 4)));
 #pragma unroll
-        for (int n = 0; n < 4; n++) { /* 16 keys */
+        for (int n = 0; n < KEYS<HD> / 16; n++) { /* 16 keys */
             uint32_t kf[4];
             load_4(kf, k + chunk_at<HD>(16 * n + (lane & 7) + (lane >> 4) * 8, c + (lane >> 3 & 1)));
 #pragma unroll
@@ -183,13 +192,15 @@ ATTN_DEV void scores(float (&s)[MT][32], uint32_t q, uint32_t k)
     }
 }
 
-/* o [16 * MT rows, HD] += p [.., 64 keys] v [64, HD] */
+/* o [16 * MT rows, HD / SPLIT] += p [.., KEYS] v [KEYS, HD / SPLIT], from chunk `chunk0` of v's rows
+ * on */
 template <typename T, int HD, int MT>
-ATTN_DEV void add_values(float (&o)[MT][HD / 2], const float (&p)[MT][32], uint32_t v)
+ATTN_DEV void add_values(float (&o)[MT][HD / SPLIT<HD> / 2], const float (&p)[MT][KEYS<HD> / 2],
+                         uint32_t v, int chunk0)
 {
     const int lane = threadIdx.x & 31;
 #pragma unroll
-    for (int n = 0; n < 4; n++) { /* 16 keys */
+    for (int n = 0; n < KEYS<HD> / 16; n++) { /* 16 keys */
         uint32_t pf[MT][4];
 #pragma unroll
         for (int m = 0; m < MT; m++)
@@ -197,9 +208,9 @@ ATTN_DEV void add_values(float (&o)[MT][HD / 2], const float (&p)[MT][32], uint3
             for (int i = 0; i < 4; i++)
                 pf[m][i] = attn_pair<T>(p[m][8 * n + 2 * i], p[m][8 * n + 2 * i + 1]);
 #pragma unroll
-        for (int c = 0; c < HD / 8; c += 2) { /* 16 elements of the head */
+        for (int c = 0; c < HD / SPLIT<HD> / 8; c += 2) { /* 16 elements of the head */
             uint32_t vf[4];
-            load_4_transposed(vf, v + chunk_at<HD>(16 * n + (lane & 15), c + (lane >> 4)));
+            load_4_transposed(vf, v + chunk_at<HD>(16 * n + (lane & 15), chunk0 + c + (lane >> 4)));
 #pragma unroll
             for (int m = 0; m < MT; m++) {
                 product<T>(&o[m][4 * c], pf[m], vf[0], vf[1]);
@@ -211,15 +222,33 @@ ATTN_DEV void add_values(float (&o)[MT][HD / 2], const float (&p)[MT][32], uint3
 
 /* ---- the kernel --------------------------------------------------------------------------- */
 
-template <typename T, int HD, int MT>
+/* ALiBi of a thread's rows `row` and row + 8 of the tile. */
+template <int N>
+ATTN_DEV void add_slopes(float (&s)[N], const struct ctw_attn &a, const struct ctw_attn_tile &t, int kv,
+                         int sub, int row, int key0)
+{
+    float slope[2];
+    int pos[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        int p = (row + 8 * h) / a.pack, head = row + 8 * h - p * a.pack + sub * a.pack;
+        slope[h] = attn_slope(a, kv * a.group + head);
+        pos[h] = t.pos + p;
+    }
+    attn_add_slopes(s, slope, pos, key0);
+}
+
+template <typename T, int HD, int MT, bool ALIBI>
 ATTN_DEV bool one_tile(const struct ctw_attn &a, const struct ctw_attn_tile &t, int kv, int sub,
                        bool finite, uint32_t shared)
 {
-    const int lane = threadIdx.x & 31, rows = 64 * MT, row0 = threadIdx.x / 32 * 16 * MT;
-    const uint32_t sq = shared, sk = sq + rows * HD * 2, sv = sk + KEYS * HD * 2;
+    const int keys = KEYS<HD>, columns = HD / SPLIT<HD>; /* of the warp's sums */
+    const int lane = threadIdx.x & 31, warp = threadIdx.x / 32, row0 = warp / SPLIT<HD> * 16 * MT;
+    const int column0 = warp % SPLIT<HD> * columns;
+    const uint32_t sq = shared, sk = sq + ROWS<HD, MT> * HD * 2, sv = sk + keys * HD * 2;
     struct attn_walk walk = attn_walk_begin(t);
     struct attn_rows r[MT];
-    float s[MT][32], o[MT][HD / 2], alpha[2];
+    float s[MT][keys / 2], o[MT][columns / 2], alpha[2];
 #pragma unroll
     for (int m = 0; m < MT; m++) {
 #pragma unroll
@@ -228,21 +257,21 @@ ATTN_DEV bool one_tile(const struct ctw_attn &a, const struct ctw_attn_tile &t, 
             r[m].sum[h] = 0;
         }
 #pragma unroll
-        for (int i = 0; i < HD / 2; i++)
+        for (int i = 0; i < columns / 2; i++)
             o[m][i] = 0;
     }
     /* Positions of the warp's rows; rows past the tile's last row see no more than the last row
      * does. */
     const int first_pos = t.pos + row0 / a.pack;
     const int last_pos = min(t.pos + t.n_q - 1, t.pos + (row0 + 16 * MT - 1) / a.pack);
-    int tile = attn_first_key_tile(a, t, KEYS), end = attn_end_key_tile(t, KEYS);
+    int tile = attn_first_key_tile(a, t, keys), end = attn_end_key_tile(t, keys);
 
-    load_queries<T, HD, rows>(sq, a, t, kv, sub);
-    load_keys<T, HD>(sk, a.k, walk, a, kv, tile * KEYS, t.key_end, false);
+    load_queries<T, HD, MT>(sq, a, t, kv, sub);
+    load_keys<T, HD>(sk, a.k, walk, a, kv, tile * keys, t.key_end, false);
     copies_commit();
     for (; tile < end; tile++) {
-        const int key0 = tile * KEYS;
-        const bool sees = key0 <= last_pos && key0 + KEYS - 1 > first_pos - a.window;
+        const int key0 = tile * keys;
+        const bool sees = key0 <= last_pos && key0 + keys - 1 > first_pos - a.window;
         copies_wait();
         __syncthreads(); /* K has arrived, and no thread still reads the last V */
         load_keys<T, HD>(sv, a.v, walk, a, kv, key0, t.key_end, finite);
@@ -252,7 +281,7 @@ ATTN_DEV bool one_tile(const struct ctw_attn &a, const struct ctw_attn_tile &t, 
         copies_wait();
         __syncthreads(); /* V has arrived, and no thread still reads this K */
         if (tile + 1 < end)
-            load_keys<T, HD>(sk, a.k, walk, a, kv, key0 + KEYS, t.key_end, false);
+            load_keys<T, HD>(sk, a.k, walk, a, kv, key0 + keys, t.key_end, false);
         copies_commit();
         if (!sees)
             continue;
@@ -260,7 +289,9 @@ ATTN_DEV bool one_tile(const struct ctw_attn &a, const struct ctw_attn_tile &t, 
         for (int m = 0; m < MT; m++) {
             if (a.cap > 0)
                 attn_cap(s[m], a.cap, a.cap_in);
-            if (key0 + KEYS - 1 > first_pos || key0 <= last_pos - a.window) {
+            if (ALIBI)
+                add_slopes(s[m], a, t, kv, sub, row0 + 16 * m + lane / 4, key0);
+            if (key0 + keys - 1 > first_pos || key0 <= last_pos - a.window) {
                 int row = row0 + 16 * m + lane / 4;
                 int pos[2] = {t.pos + row / a.pack, t.pos + (row + 8) / a.pack};
                 attn_mask(s[m], pos, key0, a.window);
@@ -268,7 +299,7 @@ ATTN_DEV bool one_tile(const struct ctw_attn &a, const struct ctw_attn_tile &t, 
             attn_softmax(s[m], r[m], alpha, a.factor);
             attn_rescale(o[m], alpha);
         }
-        add_values<T, HD, MT>(o, s, sv);
+        add_values<T, HD, MT>(o, s, sv, column0 / 8);
     }
 
     bool good = true;
@@ -282,13 +313,13 @@ ATTN_DEV bool one_tile(const struct ctw_attn &a, const struct ctw_attn_tile &t, 
             float inverse = attn_inverse(a, a.sinks != NULL, r[m], h, kv * a.group + head);
             T *to = NULL;
             if (p < t.n_q && head < a.group)
-                to = out + ((int64_t)(t.q_row + p) * a.n_head + kv * a.group + head) * a.head;
-            good &= attn_store<T>(to, o[m], h, inverse, a.head, a.aligned);
+                to = out + ((int64_t)(t.q_row + p) * a.n_head + kv * a.group + head) * a.head + column0;
+            good &= attn_store<T>(to, o[m], h, inverse, a.head - column0, a.aligned);
         }
     return good;
 }
 
-template <typename T, int HD, int MT>
+template <typename T, int HD, int MT, bool ALIBI>
 __global__ void __launch_bounds__(THREADS) attention_general(const __grid_constant__ struct ctw_attn a)
 {
     extern __shared__ __align__(128) unsigned char memory[];
@@ -300,44 +331,50 @@ __global__ void __launch_bounds__(THREADS) attention_general(const __grid_consta
     __syncthreads();
     bool finite = false;
     for (;;) {
-        bool good = one_tile<T, HD, MT>(a, t, kv, sub, finite, shared_at(memory));
+        bool good = one_tile<T, HD, MT, ALIBI>(a, t, kv, sub, finite, shared_at(memory));
         if (__syncthreads_and(good) || finite)
             break;
         finite = true;
     }
     if (finite)
-        attn_spoil<T>(a, t, kv, sub, 0, 64 * MT, threadIdx.x, THREADS);
+        attn_spoil<T>(a, t, kv, sub, 0, ROWS<HD, MT>, threadIdx.x, THREADS);
 }
 
 /* ---- launching ---------------------------------------------------------------------------- */
 
-template <typename T, int HD, int MT>
+template <typename T, int HD, int MT, bool ALIBI>
 static enum ctw_status launch(const struct ctw_cuda *cu, const struct ctw_attn *a, struct ctw_err *err)
 {
-    const int bytes = (64 * MT + 2 * KEYS) * HD * 2;
+    const int bytes = (ROWS<HD, MT> + 2 * KEYS<HD>) * HD * 2;
     enum ctw_status st = ctw_cuda_check(
-        cudaFuncSetAttribute(attention_general<T, HD, MT>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             bytes),
+        cudaFuncSetAttribute(attention_general<T, HD, MT, ALIBI>,
+                             cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
         "attention", err);
     if (st != CTW_OK)
         return st;
     unsigned blocks = (unsigned)a->n_tiles * (unsigned)(a->n_kv * a->n_sub);
-    attention_general<T, HD, MT><<<blocks, THREADS, bytes, cu->stream>>>(*a);
+    attention_general<T, HD, MT, ALIBI><<<blocks, THREADS, bytes, cu->stream>>>(*a);
     return ctw_cuda_launched("attention", err);
 }
 
-/* The instances: heads padded to these widths. Wide heads take 16 rows per warp, to save registers. */
+/*
+ * The instances: heads padded to these widths. Wide heads take 16 rows per warp, to save registers.
+ * With ALiBi, there are fewer widths; the widest supports both.
+ */
 template <typename T>
 static enum ctw_status launch_head(const struct ctw_cuda *cu, const struct ctw_attn *a,
                                    struct ctw_err *err)
 {
+    bool alibi = a->alibi != NULL;
     if (a->head <= 64)
-        return launch<T, 64, 2>(cu, a, err);
-    if (a->head <= 96)
-        return launch<T, 96, 2>(cu, a, err);
+        return alibi ? launch<T, 64, 2, true>(cu, a, err) : launch<T, 64, 2, false>(cu, a, err);
+    if (a->head <= 96 && !alibi)
+        return launch<T, 96, 2, false>(cu, a, err);
     if (a->head <= 128)
-        return launch<T, 128, 2>(cu, a, err);
-    return launch<T, 256, 1>(cu, a, err);
+        return alibi ? launch<T, 128, 2, true>(cu, a, err) : launch<T, 128, 2, false>(cu, a, err);
+    if (a->head <= 256 && !alibi)
+        return launch<T, 256, 1, false>(cu, a, err);
+    return launch<T, 512, 1, true>(cu, a, err);
 }
 
 static enum ctw_status launch_dtype(struct ctw_cuda *cu, const struct ctw_attn *a, struct ctw_err *err)
@@ -349,5 +386,9 @@ static enum ctw_status launch_dtype(struct ctw_cuda *cu, const struct ctw_attn *
 enum ctw_status ctw_cuda_attention_general(struct ctw_cuda *cu, const struct ctw_op_attention *op,
                                            struct ctw_err *err)
 {
-    return ctw_attn_each(cu, op, op->head <= 128 ? 128 : 64, KEYS, launch_dtype, err);
+    if (op->head <= 128)
+        return ctw_attn_each(cu, op, ROWS<128, 2>, KEYS<128>, launch_dtype, err);
+    if (op->head <= 256 && op->alibi == NULL)
+        return ctw_attn_each(cu, op, ROWS<256, 1>, KEYS<256>, launch_dtype, err);
+    return ctw_attn_each(cu, op, ROWS<512, 1>, KEYS<512>, launch_dtype, err);
 }

@@ -447,7 +447,7 @@ enum ctw_status ctw_cuda_attention_hopper(struct ctw_cuda *cu, const struct ctw_
                                           bool *done, struct ctw_err *err)
 {
     uintptr_t bits = (uintptr_t)op->q | (uintptr_t)op->k | (uintptr_t)op->v | (uintptr_t)op->out;
-    *done = op->head % 8 == 0 && (bits & 15) == 0;
+    *done = op->head % 8 == 0 && op->head <= 256 && op->alibi == NULL && (bits & 15) == 0;
     if (!*done)
         return CTW_OK;
     if (op->head <= 64)
