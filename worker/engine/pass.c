@@ -79,30 +79,6 @@ static enum ctw_status upload(struct ctw_pass *p, struct ctw_err *err)
     return st;
 }
 
-/* Moves the keys and values that the chunk's first sequence left in the previous chunk. */
-static enum ctw_status move_keys(struct ctw_forward *f, const struct ctw_layer *l,
-                                 const struct ctw_chunk *chunk, struct ctw_err *err)
-{
-    size_t row_bytes = (size_t)l->n_kv * (size_t)l->head * ctw_dtype_bytes(f->dtype);
-    size_t from = (size_t)chunk->moved_from * row_bytes;
-    size_t bytes = (size_t)chunk->n_moved * row_bytes;
-    void *arrays[] = {f->k, f->v};
-    enum ctw_status st = CTW_OK;
-    for (size_t i = 0; st == CTW_OK && bytes > 0 && i < CTW_COUNT(arrays); i++) {
-        const void *source = (char *)arrays[i] + from;
-        /* If source and destination overlap, copy by way of f->wide, which is unused now. The keys
-         * fit: a sequence that does not start at row 0 began in the previous chunk, so it has fewer
-         * keys than a chunk. */
-        if (chunk->moved_from < chunk->n_moved) {
-            st = ctw_device_copy(f->be, f->wide, source, bytes, err);
-            source = f->wide;
-        }
-        if (st == CTW_OK)
-            st = ctw_device_copy(f->be, arrays[i], source, bytes, err);
-    }
-    return st;
-}
-
 /* One decoder layer over all chunks. */
 static enum ctw_status run_decoder(struct ctw_pass *p, int layer, const struct ctw_layer_data *data,
                                    struct ctw_err *err)
@@ -112,9 +88,7 @@ static enum ctw_status run_decoder(struct ctw_pass *p, int layer, const struct c
     enum ctw_status st = ctw_forward_prepare(f, layer, data, err);
     for (int64_t c = 0; st == CTW_OK && c < p->layout.n_chunks; c++) {
         const struct ctw_chunk *chunk = &p->layout.chunks[c];
-        st = move_keys(f, &f->model->layers[layer], chunk, err);
-        if (st == CTW_OK)
-            st = ctw_forward_mixer(f, layer, data, chunk, err);
+        st = ctw_forward_mixer(f, layer, data, chunk, err);
         if (st == CTW_OK)
             st = ctw_forward_mlp(f, layer, data, chunk, err);
         if (st == CTW_OK)

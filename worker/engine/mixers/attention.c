@@ -20,13 +20,45 @@ struct keys {
     int64_t row;
 };
 
+/* Carried keys and values, or an index into f->kept. */
+enum { CARRIED = -1 };
+
+static int kept_of(const struct ctw_layer *l)
+{
+    return l->uses_kv >= 0 ? l->uses_kv : l->keeps_kv >= 0 ? l->keeps_kv : CARRIED;
+}
+
 static struct keys keys_of(const struct ctw_step *s)
 {
-    const struct ctw_layer *l = s->layer;
-    int kept = l->uses_kv >= 0 ? l->uses_kv : l->keeps_kv;
-    if (kept >= 0)
+    int kept = kept_of(s->layer);
+    if (kept != CARRIED)
         return (struct keys){s->f->kept[kept].k, s->f->kept[kept].v, s->chunk->tok0};
     return (struct keys){s->f->k, s->f->v, s->chunk->kv_row};
+}
+
+/* Moves the carried keys and values that the layout says, before f->wide is used. */
+static enum ctw_status move_carried(const struct ctw_step *s, struct ctw_err *err)
+{
+    const struct ctw_layer *l = s->layer;
+    struct ctw_forward *f = s->f;
+    size_t row_bytes = (size_t)l->n_kv * (size_t)l->head * ctw_dtype_bytes(f->dtype);
+    size_t from = (size_t)s->chunk->moved_from * row_bytes;
+    size_t bytes = (size_t)s->chunk->n_moved * row_bytes;
+    void *arrays[] = {f->k, f->v};
+    enum ctw_status st = CTW_OK;
+    for (size_t i = 0; st == CTW_OK && bytes > 0 && i < CTW_COUNT(arrays); i++) {
+        const void *source = (char *)arrays[i] + from;
+        /* If source and destination overlap, copy by way of f->wide. The keys fit: a sequence that
+         * does not start at row 0 began in the previous chunk, so it has fewer keys than a chunk.
+         */
+        if (s->chunk->moved_from < s->chunk->n_moved) {
+            st = ctw_device_copy(f->be, f->wide, source, bytes, err);
+            source = f->wide;
+        }
+        if (st == CTW_OK)
+            st = ctw_device_copy(f->be, arrays[i], source, bytes, err);
+    }
+    return st;
 }
 
 /* Does the split normalise the heads of q and k? Otherwise norms are steps of their own. */
@@ -174,9 +206,11 @@ enum ctw_status ctw_mixer_attention(const struct ctw_step *s, struct ctw_err *er
     struct ctw_forward *f = s->f;
     const struct ctw_layer *l = s->layer;
     const struct keys keys = keys_of(s);
-    bool kept = l->uses_kv >= 0 || l->keeps_kv >= 0;
+    bool carried = kept_of(l) == CARRIED;
     int64_t columns = (int64_t)l->n_head * l->head;
-    enum ctw_status st = project(s, &keys, err);
+    enum ctw_status st = carried ? move_carried(s, err) : CTW_OK;
+    if (st == CTW_OK)
+        st = project(s, &keys, err);
     if (st != CTW_OK)
         return st;
     st = ctw_attention(f->be,
@@ -193,7 +227,7 @@ enum ctw_status ctw_mixer_attention(const struct ctw_step *s, struct ctw_err *er
                            .k = keys.k,
                            .v = keys.v,
                            .out = f->wide,
-                           .seqs = kept ? s->chunk->kept_seqs : s->chunk->seqs,
+                           .seqs = carried ? s->chunk->seqs : s->chunk->kept_seqs,
                            .n_seqs = s->chunk->n_seqs,
                        },
                        err);
