@@ -21,6 +21,7 @@ LLAMA3 = (
     r"|\s+(?!\S)|\s+"
 )
 QWEN2 = LLAMA3.replace("{1,3}", "")
+FILES = "-files"  # of a case without tokenizer.json
 
 TEXTS = [
     "", "Hello world", " Hello world", "  two  spaces ", "\n\nA\tB\n", " = Robert Boulter = \n",
@@ -131,6 +132,8 @@ def _qwen(stored: dict[str, Any]) -> Iterator[Case]:
     yield "qwen3", tokenizer, {**config, "eos_token": "<|im_end|>"}, "qwen3", None
     tokenizer = _byte_level(stored["bytes"], _split(LLAMA3), SMOL)  # not the splits of the class
     yield "qwen3-no-class", tokenizer, {"eos_token": "<|im_end|>"}, "qwen3", None
+    yield "qwen3_vl-no-class", tokenizer, {"eos_token": "<|im_end|>"}, "qwen3_vl", None
+    yield f"qwen2{FILES}", tokenizer, config, "qwen2", None
 
 
 def _llama2(stored: dict[str, Any]) -> Iterator[Case]:
@@ -150,6 +153,7 @@ def _llama2(stored: dict[str, Any]) -> Iterator[Case]:
         ("mistral", "mistral", {}),
     ]:
         yield name, tokenizer, config | changes, model_type, named
+    yield "ernie4_5", tokenizer, config, "ernie4_5", named
     yield "bare", tokenizer, {}, "llama", None
 
 
@@ -164,11 +168,53 @@ def _gemma(stored: dict[str, Any]) -> Iterator[Case]:
         "pad_token": "<pad>", "add_bos_token": True, "added_tokens_decoder": _special(*special),
     }  # fmt: skip
     yield "gemma", tokenizer, config, "gemma2", None
+    yield "gemma3-no-class", tokenizer, _without(config, "tokenizer_class"), "gemma3_text", None
+    yield "gemma4-says-no-bos", tokenizer, config | {"add_bos_token": False}, "gemma4", None
+
+
+def _without(config: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in config.items() if name not in names}
+
+
+def _byte_families(stored: dict[str, Any]) -> Iterator[Case]:
+    """Byte-level families whose tokenizers put nothing, BOS or a prefix before a text. FILES: no tokenizer.json."""
+    plain, end = pre_tokenizers.ByteLevel(add_prefix_space=False), "<|endoftext|>"
+    ends = {"bos_token": end, "eos_token": end, "unk_token": end}
+    tokenizer = _byte_level(stored["bytes"], plain, [end, "<|padding|>"])
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+    code_gen = {"tokenizer_class": "CodeGenTokenizer", **ends}
+    yield "gpt2-no-class", tokenizer, {"model_max_length": 1024}, "gpt2", None
+    yield f"gpt2-no-class{FILES}", tokenizer, {"model_max_length": 1024}, "gpt2", None
+    yield f"phi{FILES}", tokenizer, code_gen | {"add_prefix_space": True}, "phi", None
+    yield "granite", tokenizer, {"tokenizer_class": "GPT2Tokenizer", **ends}, "granite", None
+    yield "falcon", tokenizer, {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": end}, "falcon", None
+    tokenizer.normalizer = normalizers.NFC()
+    yield "mpt-no-class", tokenizer, {"model_max_length": 2048}, "mpt", None
+    yield "gptneox", tokenizer, {"tokenizer_class": "GPTNeoXTokenizer", **ends}, "gpt_neox", None
+    tokenizer = _byte_level(stored["bytes"], plain, ["<s>", "<pad>", "</s>", "<unk>"])
+    tokenizer.post_processor = _bos("</s>", 2)
+    config = {"tokenizer_class": "GPT2Tokenizer", "add_bos_token": True, "pad_token": "<pad>"}
+    config |= {name: "</s>" for name in ends}
+    yield "opt", tokenizer, config, "opt", None
+    yield f"opt{FILES}", tokenizer, config | {"add_eos_token": True}, "opt", None
+    tokenizer = _byte_level(stored["bytes"], plain, ["<unk>", "<s>", "</s>", "<pad>"])
+    config = {"tokenizer_class": "BloomTokenizerFast", "bos_token": "<s>", "eos_token": "</s>"}
+    yield "bloom", tokenizer, config, "bloom", None
+    special = ["<PAD>", "<UNK>", "<CLS>", "<SEP>", "<MASK_TOKEN>", "<BOS_TOKEN>", "<|END_OF_TURN_TOKEN|>"]
+    digits = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), plain])
+    tokenizer = _byte_level(stored["bytes"], digits, special)
+    tokenizer.normalizer, tokenizer.post_processor = normalizers.NFC(), _bos("<BOS_TOKEN>", 5)
+    yield "cohere2", tokenizer, {"tokenizer_class": "CohereTokenizer", "add_bos_token": True}, "cohere2", None
+    tokenizer = _byte_level(stored["bytes"], plain, ["[gMASK]", "<sop>", end])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[gMASK] <sop> $A", pair="[gMASK] <sop> $A $B", special_tokens=[("[gMASK]", 0), ("<sop>", 1)]
+    )
+    yield "glm4", tokenizer, {"tokenizer_class": "PreTrainedTokenizer", "eos_token": end}, "glm4", None
 
 
 def cases() -> Iterator[Case]:
     stored = json.loads((DATA / "tokenizer_vocabularies.json").read_text(encoding="utf-8"))
-    for family in (_smollm2, _llama3, _qwen, _llama2, _gemma):
+    for family in (_smollm2, _llama3, _qwen, _llama2, _gemma, _byte_families):
         yield from family(stored)
 
 
@@ -178,7 +224,10 @@ def write(folder: Path) -> dict[str, Path]:
     for name, tokenizer, config, model_type, special in cases():
         out[name] = folder / name
         out[name].mkdir(parents=True, exist_ok=True)
-        tokenizer.save(str(out[name] / "tokenizer.json"))
+        if name.endswith(FILES):
+            tokenizer.model.save(str(out[name]))  # vocab.json, merges.txt
+        else:
+            tokenizer.save(str(out[name] / "tokenizer.json"))
         files = {
             "tokenizer_config": config,
             "config": {"model_type": model_type},

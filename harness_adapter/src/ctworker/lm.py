@@ -21,10 +21,15 @@ from .encoding import Encoder, Pair, make_item
 from .errors import ArgumentError
 from .scoring import Score
 from .session import Session
-from .tokenizer import TextTokenizer
+from .tokenizer import UNLIMITED, TextTokenizer
 from .wire import INT32
 
 log = logging.getLogger("lm_eval.ctworker")
+
+#: Model types whose configuration class has none of the keys that lm-eval's hf backend reads a maximum length from
+#: (n_positions, max_position_embeddings, n_ctx): there it takes the tokenizer's, else _HF_LENGTH.
+_NO_LENGTH = {"bloom", "mpt"}
+_HF_LENGTH = 2048
 
 
 class CTWorkerLM(TemplateLM):
@@ -91,8 +96,12 @@ class CTWorkerLM(TemplateLM):
 
     @property
     def max_length(self) -> int:
-        """Longest model input in tokens: the argument, else the model's own maximum."""
-        return self._settings.max_length or self._session.model["max_length"]
+        """Longest model input in tokens: the argument, else the model's own maximum, as lm-eval's hf backend reads it."""
+        own = self._session.model["max_length"]
+        if self._settings.max_length is None and self._session.model.get("model_type") in _NO_LENGTH:
+            known = self.tokenizer.model_max_length
+            own = min(own, _HF_LENGTH if known == UNLIMITED else known)
+        return self._settings.max_length or own
 
     @property
     def batch_size(self) -> str:

@@ -13,17 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tokenizers import (
-    AddedToken,
-    Regex,
-    Tokenizer,
-    decoders,
-    models,
-    normalizers,
-    pre_tokenizers,
-    processors,
-)
+from tokenizers import AddedToken, Tokenizer, models, processors
 
+from . import tokenizer_classes as classes
 from .errors import ArgumentError
 
 log = logging.getLogger("lm_eval.ctworker")
@@ -38,86 +30,8 @@ SPECIAL_NAMES = (
     "mask_token",
 )
 
-#: A class's default special tokens, used if no file names them.
-_CLASS_DEFAULTS: dict[str, dict[str, str]] = {
-    "LlamaTokenizer": {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"},
-    "CodeLlamaTokenizer": {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"},
-    "GemmaTokenizer": {
-        "unk_token": "<unk>",
-        "bos_token": "<bos>",
-        "eos_token": "<eos>",
-        "pad_token": "<pad>",
-        "mask_token": "<mask>",
-    },
-    "Qwen2Tokenizer": {
-        "unk_token": "<|endoftext|>",
-        "eos_token": "<|endoftext|>",
-        "pad_token": "<|endoftext|>",
-    },
-    "GPT2Tokenizer": {
-        "unk_token": "<|endoftext|>",
-        "bos_token": "<|endoftext|>",
-        "eos_token": "<|endoftext|>",
-    },
-    "GPTNeoXTokenizer": {
-        "unk_token": "<|endoftext|>",
-        "bos_token": "<|endoftext|>",
-        "eos_token": "<|endoftext|>",
-        "pad_token": "<|padding|>",
-    },
-    "CohereTokenizer": {
-        "unk_token": "<UNK>",
-        "bos_token": "<BOS_TOKEN>",
-        "eos_token": "<|END_OF_TURN_TOKEN|>",
-        "pad_token": "<PAD>",
-        "cls_token": "<CLS>",
-        "sep_token": "<SEP>",
-        "mask_token": "<MASK_TOKEN>",
-    },
-}
-
-#: Model types for which transformers ignores the tokenizer class and uses tokenizer.json itself.
-_PLAIN_MODEL_TYPES = {
-    "ministral",
-    "ministral3",
-    "mistral",
-    "mistral3",
-    "mixtral",
-    "granite",
-    "granitemoe",
-    "olmo2",
-    "olmo3",
-    "stablelm",
-    "glm",
-    "glm4",
-    "glm4_moe",
-    "phi3",
-    "phimoe",
-    "nemotron",
-    "internlm2",
-    "internlm3",
-    "minicpm3",
-    "minimax_m2",
-    "modernbert",
-    "jamba",
-    "arctic",
-    "persimmon",
-}
-
-#: Model types for which transformers overrides the class that the files name.
-_FORCED_CLASS = {"qwen2": "Qwen2Tokenizer"}
-
-#: Model types with a default class, used if no file names a class.
-_CLASS_WHEN_UNNAMED = {"qwen3": "Qwen2Tokenizer"}
-
-#: Qwen2's pre-tokenizer, as in its tokenizer.json.
-_QWEN2_SPLIT = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-
-#: Classes that decided about BOS themselves in transformers 4, regardless of tokenizer.json.
-_ADDED_BOS_IN_4 = {"LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer", "CohereTokenizer"}
+#: Vocabularies that transformers can read.
+_VOCABULARIES = ("tokenizer.model", "vocab.json", "merges.txt", "vocab.txt", "spiece.model", "tekken.json")
 
 
 @dataclass
@@ -178,12 +92,12 @@ def read(folder: Path) -> TokenizerFiles:
     tokenizer_json = _read_json(folder / "tokenizer.json") or None
     model_type = model_config.get("model_type")
     name = config.get("tokenizer_class") or model_config.get("tokenizer_class")
-    name = name or _CLASS_WHEN_UNNAMED.get(model_type, "")
+    name = name or classes.CLASS_WHEN_UNNAMED.get(model_type, "")
     files = TokenizerFiles(
         folder, config, model_config, str(name).removesuffix("Fast"), tokenizer_json
     )
-    files.class_name = _FORCED_CLASS.get(model_type, files.class_name)
-    if model_type in _PLAIN_MODEL_TYPES:
+    files.class_name = classes.FORCED_CLASS.get(model_type, files.class_name)
+    if model_type in classes.PLAIN_MODEL_TYPES:
         files.class_name = ""
     elif files.class_name == "LlamaTokenizer" and '"ByteLevel"' in json.dumps(tokenizer_json or {}):
         files.class_name = ""  # Llama 3, DeepSeek: LlamaTokenizer is wrong for a byte-level vocabulary
@@ -204,7 +118,7 @@ def _read_special(files: TokenizerFiles) -> None:
         text = (
             _content(values[name])
             if name in values
-            else _CLASS_DEFAULTS.get(files.class_name, {}).get(name)
+            else classes.CLASS_DEFAULTS.get(files.class_name, {}).get(name)
         )
         if text is not None:
             files.special[name] = text
@@ -231,89 +145,117 @@ def _read_special(files: TokenizerFiles) -> None:
 def build(files: TokenizerFiles, add_bos_token: bool | None) -> Tokenizer:
     """The pipeline. add_bos_token: lm-eval's argument; None leaves the decision to the files.
 
-    Raises ArgumentError with the remedy when there is no tokenizer.json.
+    Without tokenizer.json: built from vocab.json and merges.txt if the class is known, else by transformers if it is
+    installed. Raises ArgumentError with the remedy.
     """
     if files.json is None:
-        raise ArgumentError(_no_tokenizer_json(files.folder))
+        return _without_json(files, add_bos_token)
     try:
         tokenizer = stored = Tokenizer.from_file(str(files.folder / "tokenizer.json"))
         model = files.json.get("model") or {}
-        if files.class_name in _ANEW and model.get("type", "BPE") == "BPE" and "merges" in model:
-            tokenizer = _ANEW[files.class_name](files.config, model)
+        rebuilt = files.class_name in classes.ANEW and model.get("type", "BPE") == "BPE"
+        if rebuilt and "merges" in model:
+            tokenizer = classes.ANEW[files.class_name](files.config, model)
             if stored.post_processor is not None:
                 tokenizer.post_processor = stored.post_processor
     except Exception as error:  # the binding raises plain Exception
         raise ArgumentError(f"{files.folder / 'tokenizer.json'}: {error}") from error
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    _add_tokens(tokenizer, files)
-    tokenizer.encode_special_tokens = bool(files.config.get("split_special_tokens", False))
+    _finish(tokenizer, files)
     if (
         add_bos_token is not None
         or tokenizer.post_processor is None
         or files.class_name == "GPTNeoXTokenizer"
     ):
-        _set_bos(tokenizer, files.special.get("bos_token") if add_bos_token else None)
-    elif files.class_name in _ADDED_BOS_IN_4:
+        _set_ends(tokenizer, files.special.get("bos_token") if add_bos_token else None, None)
+    elif files.class_name in classes.ADDED_BOS_IN_4:
         _note_transformers_4(tokenizer, files)
     return tokenizer
 
 
-def _no_tokenizer_json(folder: Path) -> str:
-    if (folder / "tokenizer.model").is_file():
+def _finish(tokenizer: Tokenizer, files: TokenizerFiles) -> None:
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    _add_tokens(tokenizer, files)
+    tokenizer.encode_special_tokens = bool(files.config.get("split_special_tokens", False))
+
+
+def _without_json(files: TokenizerFiles, add_bos_token: bool | None) -> Tokenizer:
+    """The pipeline of a folder without tokenizer.json; here add_bos_token in tokenizer_config.json counts."""
+    names = [files.folder / name for name in ("vocab.json", "merges.txt")]
+    known = files.class_name in classes.FROM_VOCABULARY and "auto_map" not in files.config
+    if not known or not all(name.is_file() for name in names):
+        return _by_transformers(files, add_bos_token)
+    try:
+        vocab, merges = models.BPE.read_file(*map(str, names))
+        build_class = classes.FROM_VOCABULARY[files.class_name]
+        tokenizer = build_class(files.config, {"vocab": vocab, "merges": merges})
+    except Exception as error:  # the binding raises plain Exception
+        raise ArgumentError(f"{files.folder}: vocab.json and merges.txt: {error}") from error
+    _finish(tokenizer, files)
+    begins = files.config.get("add_bos_token", False) if add_bos_token is None else add_bos_token
+    ends = files.config.get("add_eos_token", False)
+    _set_ends(
+        tokenizer,
+        files.special.get("bos_token") if begins else None,
+        files.special.get("eos_token") if ends else None,
+    )
+    return tokenizer
+
+
+def _by_transformers(files: TokenizerFiles, add_bos_token: bool | None) -> Tokenizer:
+    """transformers' own pipeline, which it builds from files of any kind. Code of a checkpoint is never run."""
+    problem = _no_tokenizer_json(files)
+    if "auto_map" in files.config or not _has_vocabulary(files.folder):
+        raise ArgumentError(problem)
+    try:
+        from transformers import AutoTokenizer
+    except ImportError:
+        raise ArgumentError(problem) from None
+    options = {} if add_bos_token is None else {"add_bos_token": add_bos_token}
+    try:
+        built = AutoTokenizer.from_pretrained(str(files.folder), **options)
+    except Exception as error:  # anything: sentencepiece is missing, the file is broken
+        raise ArgumentError(f"{problem}; transformers says: {error}") from error
+    tokenizer = getattr(built, "backend_tokenizer", None)
+    if not isinstance(tokenizer, Tokenizer):
+        raise ArgumentError(
+            f"{problem}; transformers runs it in Python ({type(built).__name__}), which ctworker does not support"
+        )
+    log.info("%s has no tokenizer.json: transformers builds the tokenizer", files.folder)
+    files.special.update({name: str(text) for name, text in built.special_tokens_map.items() if isinstance(text, str)})
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def _has_vocabulary(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in _VOCABULARIES)
+
+
+def _no_tokenizer_json(files: TokenizerFiles) -> str:
+    """What is missing, and the remedy."""
+    folder = files.folder
+    convert = (
+        'python -c "from transformers import AutoTokenizer as A; '
+        f"A.from_pretrained('{folder}'%s).save_pretrained('TOKENIZER_DIR')\", and pass tokenizer=TOKENIZER_DIR"
+    )
+    if "auto_map" in files.config:
+        name = files.config.get("tokenizer_class") or "of its own"
         return (
-            f"{folder}: has tokenizer.model but no tokenizer.json. Convert it once, in an environment with transformers, "
-            'sentencepiece and protobuf: python -c "from transformers import AutoTokenizer as A; '
-            f"A.from_pretrained('{folder}').save_pretrained('TOKENIZER_DIR')\", and pass tokenizer=TOKENIZER_DIR"
+            f"{folder}: has no tokenizer.json, and its tokenizer class ({name}, auto_map in tokenizer_config.json) is code of the "
+            "checkpoint, which ctworker never runs. If you trust that code, convert the tokenizer once, in an environment with "
+            f"transformers: {convert % ', trust_remote_code=True'}"
+        )
+    found = [name for name in _VOCABULARIES if (folder / name).is_file()]
+    if found:
+        return (
+            f"{folder}: has {' and '.join(found)} but no tokenizer.json. Install transformers beside ctworker (pip install "
+            f"transformers sentencepiece protobuf), or convert the tokenizer once where they are: {convert % ''}"
         )
     return (
         f"{folder}: has no tokenizer.json. Pass a tokenizer's folder or hub name with tokenizer=; a quantised copy uses the "
         "original model's tokenizer"
     )
-
-
-def _bpe(model: dict[str, Any], **flags: Any) -> Tokenizer:
-    """A bare tokenizer with the vocabulary and merges of a tokenizer.json's model."""
-    merges = [
-        tuple(merge.split(" ")) if isinstance(merge, str) else tuple(merge)
-        for merge in model["merges"]
-    ]
-    return Tokenizer(models.BPE(vocab=model["vocab"], merges=merges, **flags))
-
-
-def _llama(config: dict[str, Any], model: dict[str, Any]) -> Tokenizer:
-    """LlamaTokenizer: no normalizer; blanks become U+2581, and a text without a leading U+2581 gets one."""
-    tokenizer = _bpe(model, fuse_unk=True, byte_fallback=True)
-    prefix_space = config.get("add_prefix_space")
-    prefix_space = True if prefix_space is None else bool(prefix_space)
-    scheme = "never" if not prefix_space else "always" if config.get("legacy", False) else "first"
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(
-        replacement="\u2581", prepend_scheme=scheme, split=False
-    )
-    steps = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
-    tokenizer.decoder = decoders.Sequence(
-        steps + ([decoders.Strip(content=" ", left=1)] if prefix_space else [])
-    )
-    return tokenizer
-
-
-def _qwen2(config: dict[str, Any], model: dict[str, Any]) -> Tokenizer:
-    """Qwen2Tokenizer: NFC, its own splits, bytes."""
-    tokenizer = _bpe(model, continuing_subword_prefix="", end_of_word_suffix="")
-    tokenizer.normalizer = normalizers.NFC()
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(_QWEN2_SPLIT), behavior="isolated", invert=False),
-            pre_tokenizers.ByteLevel(
-                add_prefix_space=bool(config.get("add_prefix_space")), use_regex=False
-            ),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    return tokenizer
-
-
-_ANEW = {"LlamaTokenizer": _llama, "Qwen2Tokenizer": _qwen2}
 
 
 def _add_tokens(tokenizer: Tokenizer, files: TokenizerFiles) -> None:
@@ -332,13 +274,18 @@ def _add_tokens(tokenizer: Tokenizer, files: TokenizerFiles) -> None:
         tokenizer.add_tokens(missing)
 
 
-def _set_bos(tokenizer: Tokenizer, bos: str | None) -> None:
-    """Sets a post-processor that puts `bos` first (None: nothing), and nothing at the end."""
-    special = [(bos, tokenizer.token_to_id(bos))] if bos is not None else []
-    single = f"{bos}:0 $A:0" if bos is not None else "$A:0"
-    pair = f"{single} {bos}:1 $B:1" if bos is not None else "$A:0 $B:1"
+def _set_ends(tokenizer: Tokenizer, bos: str | None, eos: str | None) -> None:
+    """Sets a post-processor that puts `bos` first and `eos` last (None: nothing)."""
+
+    def around(text: str, kind: int) -> str:
+        ends = [f"{bos}:{kind}" if bos else "", f"{text}:{kind}", f"{eos}:{kind}" if eos else ""]
+        return " ".join(filter(None, ends))
+
+    tokens = dict.fromkeys(token for token in (bos, eos) if token)
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=single, pair=pair, special_tokens=special
+        single=around("$A", 0),
+        pair=f"{around('$A', 0)} {around('$B', 1)}",
+        special_tokens=[(token, tokenizer.token_to_id(token)) for token in tokens],
     )
 
 

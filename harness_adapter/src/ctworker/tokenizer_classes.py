@@ -1,0 +1,166 @@
+"""What transformers 5 knows of tokenizer classes and model types: default special tokens, and how it builds pipelines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+#: A class's default special tokens, used if no file names them.
+CLASS_DEFAULTS: dict[str, dict[str, str]] = {
+    "LlamaTokenizer": {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"},
+    "CodeLlamaTokenizer": {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"},
+    "GemmaTokenizer": {
+        "unk_token": "<unk>",
+        "bos_token": "<bos>",
+        "eos_token": "<eos>",
+        "pad_token": "<pad>",
+        "mask_token": "<mask>",
+    },
+    "Qwen2Tokenizer": {
+        "unk_token": "<|endoftext|>",
+        "eos_token": "<|endoftext|>",
+        "pad_token": "<|endoftext|>",
+    },
+    "GPT2Tokenizer": {
+        "unk_token": "<|endoftext|>",
+        "bos_token": "<|endoftext|>",
+        "eos_token": "<|endoftext|>",
+    },
+    "CodeGenTokenizer": {
+        "unk_token": "<|endoftext|>",
+        "bos_token": "<|endoftext|>",
+        "eos_token": "<|endoftext|>",
+    },
+    "GPTNeoXTokenizer": {
+        "unk_token": "<|endoftext|>",
+        "bos_token": "<|endoftext|>",
+        "eos_token": "<|endoftext|>",
+        "pad_token": "<|padding|>",
+    },
+    "CohereTokenizer": {
+        "unk_token": "<UNK>",
+        "bos_token": "<BOS_TOKEN>",
+        "eos_token": "<|END_OF_TURN_TOKEN|>",
+        "pad_token": "<PAD>",
+        "cls_token": "<CLS>",
+        "sep_token": "<SEP>",
+        "mask_token": "<MASK_TOKEN>",
+    },
+}
+
+#: Model types for which transformers ignores the tokenizer class and uses tokenizer.json itself.
+PLAIN_MODEL_TYPES = {
+    "ernie4_5",
+    "ernie4_5_moe",
+    "flex_olmo",
+    "gpt_bigcode",
+    "granitemoehybrid",
+    "granitemoeshared",
+    "olmo_hybrid",
+    "phi3_v",
+    "pixtral",
+    "ministral",
+    "ministral3",
+    "mistral",
+    "mistral3",
+    "mixtral",
+    "granite",
+    "granitemoe",
+    "olmo2",
+    "olmo3",
+    "stablelm",
+    "glm",
+    "glm4",
+    "glm4_moe",
+    "phi3",
+    "phimoe",
+    "nemotron",
+    "internlm2",
+    "internlm3",
+    "minicpm3",
+    "minimax_m2",
+    "modernbert",
+    "jamba",
+    "arctic",
+    "persimmon",
+}
+
+#: Model types for which transformers overrides the class that the files name.
+FORCED_CLASS = {"qwen2": "Qwen2Tokenizer"}
+
+#: Model types with a default class, used if no file names a class.
+CLASS_WHEN_UNNAMED = {
+    **dict.fromkeys(("qwen2_moe", "qwen2_vl", "qwen2_5_vl"), "Qwen2Tokenizer"),
+    **dict.fromkeys(("qwen3", "qwen3_moe", "qwen3_next", "qwen3_vl"), "Qwen2Tokenizer"),
+    **dict.fromkeys(("gpt2", "gpt_neo", "gptj", "codegen", "opt", "phi", "starcoder2"), "GPT2Tokenizer"),
+    **dict.fromkeys(("gpt_neox", "mpt", "olmo"), "GPTNeoXTokenizer"),
+    **dict.fromkeys(("gemma", "gemma2", "gemma3", "gemma3_text"), "GemmaTokenizer"),
+    **dict.fromkeys(("cohere", "cohere2"), "CohereTokenizer"),
+}
+
+#: Qwen2's pre-tokenizer, as in its tokenizer.json.
+_QWEN2_SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+#: Classes that decided about BOS themselves in transformers 4, regardless of tokenizer.json.
+ADDED_BOS_IN_4 = {"LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer", "CohereTokenizer"}
+
+
+def _bpe(model: dict[str, Any], **flags: Any) -> Tokenizer:
+    """A bare tokenizer with the vocabulary and merges of a tokenizer.json's model."""
+    merges = [
+        tuple(merge.split(" ")) if isinstance(merge, str) else tuple(merge)
+        for merge in model["merges"]
+    ]
+    return Tokenizer(models.BPE(vocab=model["vocab"], merges=merges, **flags))
+
+
+def _llama(config: dict[str, Any], model: dict[str, Any]) -> Tokenizer:
+    """LlamaTokenizer: no normalizer; blanks become U+2581, and a text without a leading U+2581 gets one."""
+    tokenizer = _bpe(model, fuse_unk=True, byte_fallback=True)
+    prefix_space = config.get("add_prefix_space")
+    prefix_space = True if prefix_space is None else bool(prefix_space)
+    scheme = "never" if not prefix_space else "always" if config.get("legacy", False) else "first"
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(
+        replacement="\u2581", prepend_scheme=scheme, split=False
+    )
+    steps = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
+    tokenizer.decoder = decoders.Sequence(
+        steps + ([decoders.Strip(content=" ", left=1)] if prefix_space else [])
+    )
+    return tokenizer
+
+
+def _qwen2(config: dict[str, Any], model: dict[str, Any]) -> Tokenizer:
+    """Qwen2Tokenizer: NFC, its own splits, bytes."""
+    tokenizer = _bpe(model, continuing_subword_prefix="", end_of_word_suffix="")
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_QWEN2_SPLIT), behavior="isolated", invert=False),
+            pre_tokenizers.ByteLevel(
+                add_prefix_space=bool(config.get("add_prefix_space")), use_regex=False
+            ),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _gpt2(config: dict[str, Any], model: dict[str, Any]) -> Tokenizer:
+    """GPT2Tokenizer and CodeGenTokenizer: GPT-2's splits, bytes."""
+    tokenizer = _bpe(model, continuing_subword_prefix="", end_of_word_suffix="")
+    prefix_space = bool(config.get("add_prefix_space"))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+#: Classes rebuilt around the vocabulary and merges of a tokenizer.json.
+ANEW = {"LlamaTokenizer": _llama, "Qwen2Tokenizer": _qwen2}
+
+#: Classes built from vocab.json and merges.txt, if there is no tokenizer.json.
+FROM_VOCABULARY = {"GPT2Tokenizer": _gpt2, "CodeGenTokenizer": _gpt2, "Qwen2Tokenizer": _qwen2}
