@@ -31,6 +31,11 @@ CASES = [
     ("yarn, attention factor", 32, 8192, {
         "rope_type": "yarn", "rope_theta": 10000.0, "factor": 2.0, "attention_factor": 1.25,
         "original_max_position_embeddings": 4096}),
+    ("longrope", 128, 8192, {
+        "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 2048,
+        "short_factor": [1 + i / 37 for i in range(64)], "long_factor": [1.0] * 64}),
+    ("proportional", 128, 8192, {"rope_type": "proportional", "rope_theta": 1000000.0,
+                                 "partial_rotary_factor": 0.25, "factor": 8.0}),
 ]
 
 

@@ -56,20 +56,37 @@ static void read_ok(struct ctw_rope_params *p, const char *text, int64_t max_len
         fail_msg("%s", err.msg);
 }
 
+/* A document that stays open, since the factors of longrope are in it. */
+struct opened {
+    struct ctw_json *doc;
+    struct ctw_rope_params p;
+};
+
+static void open_rules(struct opened *o, const char *text, const struct ctw_rope_rules *rules,
+                       int64_t max_length)
+{
+    struct ctw_err err = {0};
+    assert_int_equal(ctw_json_parse(&o->doc, "config.json", text, strlen(text), 65536, &err),
+                     CTW_OK);
+    if (ctw_rope_read(&o->p, ctw_json_root(o->doc), rules, max_length, &err) != CTW_OK)
+        fail_msg("%s: %s", text, err.msg);
+}
+
 static void frequencies_equal_transformers(void **state)
 {
     (void)state;
     for (size_t i = 0; i < CTW_COUNT(rope_cases); i++) {
         const struct rope_case *c = &rope_cases[i];
-        struct ctw_rope_params p;
+        struct opened o;
         float inv_freq[64];
-        read_ok(&p, c->config, c->max_length);
-        ctw_rope_frequencies(&p, c->head, inv_freq);
+        open_rules(&o, c->config, &whole, c->max_length);
+        ctw_rope_frequencies(&o.p, c->head, inv_freq);
         for (int j = 0; j < c->head / 2; j++)
             if (bits(inv_freq[j]) != c->inv_freq[j])
                 fail_msg("%s: inv_freq[%d] is 0x%08x, expected 0x%08x", c->name, j,
                          bits(inv_freq[j]), c->inv_freq[j]);
-        assert_int_equal(bits((float)p.attention_factor), c->attention_factor);
+        assert_int_equal(bits((float)o.p.attention_factor), c->attention_factor);
+        ctw_json_close(o.doc);
     }
 }
 
@@ -306,22 +323,6 @@ static const struct ctw_rope_rules neox = {.head = 64,
                                            .partial_key = "rotary_pct",
                                            .partial = 0.25};
 static const struct ctw_rope_rules hunyuan = {.head = 64, .theta = 10000.0, .alpha = true};
-
-/* A document that stays open, since the factors of longrope are in it. */
-struct opened {
-    struct ctw_json *doc;
-    struct ctw_rope_params p;
-};
-
-static void open_rules(struct opened *o, const char *text, const struct ctw_rope_rules *rules,
-                       int64_t max_length)
-{
-    struct ctw_err err = {0};
-    assert_int_equal(ctw_json_parse(&o->doc, "config.json", text, strlen(text), 65536, &err),
-                     CTW_OK);
-    if (ctw_rope_read(&o->p, ctw_json_root(o->doc), rules, max_length, &err) != CTW_OK)
-        fail_msg("%s: %s", text, err.msg);
-}
 
 static void expect_close(const char *what, double got, double want)
 {

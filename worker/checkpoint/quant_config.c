@@ -293,13 +293,12 @@ void ctw_quant_config_close(struct ctw_quant_config *qc)
  * expressions, and expressions over classes; among equal kinds the first in strcmp order. If two
  * groups have the same target, the later group wins (compressed-tensors' table is keyed by target).
  */
-enum ctw_status ctw_quant_config_find(const struct ctw_quant_config *qc, const char *name,
-                                      const char *class_name, const struct ctw_quant_group **out,
-                                      struct ctw_err *err)
+static enum ctw_status find_target(const struct ctw_quant_config *qc, const char *name,
+                                   const char *class_name, const struct ctw_quant_group **out,
+                                   struct ctw_err *err)
 {
     enum ctw_match best = CTW_MATCH_NONE;
     const char *best_text = "";
-    bool ignored = false;
     *out = NULL;
     for (int64_t i = 0; i < qc->n_groups; i++)
         for (int64_t j = 0; j < qc->groups[i].targets.n; j++) {
@@ -315,10 +314,28 @@ enum ctw_status ctw_quant_config_find(const struct ctw_quant_config *qc, const c
             best_text = p->text;
             *out = &qc->groups[i];
         }
-    if (*out == NULL)
-        return CTW_OK;
-    enum ctw_status st = ctw_patterns_match(&qc->ignore, name, class_name, &ignored, err);
-    if (ignored || !(*out)->quantised)
+    return CTW_OK;
+}
+
+enum ctw_status ctw_quant_config_find_any(const struct ctw_quant_config *qc,
+                                          const char *const *names, int n, const char *class_name,
+                                          const struct ctw_quant_group **out, struct ctw_err *err)
+{
+    enum ctw_status st = CTW_OK;
+    bool ignored = false;
+    *out = NULL;
+    for (int i = 0; i < n && *out == NULL && st == CTW_OK; i++)
+        st = find_target(qc, names[i], class_name, out, err);
+    for (int i = 0; i < n && *out != NULL && !ignored && st == CTW_OK; i++)
+        st = ctw_patterns_match(&qc->ignore, names[i], class_name, &ignored, err);
+    if (*out != NULL && (ignored || !(*out)->quantised))
         *out = NULL;
     return st;
+}
+
+enum ctw_status ctw_quant_config_find(const struct ctw_quant_config *qc, const char *name,
+                                      const char *class_name, const struct ctw_quant_group **out,
+                                      struct ctw_err *err)
+{
+    return ctw_quant_config_find_any(qc, &name, 1, class_name, out, err);
 }

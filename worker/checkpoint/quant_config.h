@@ -46,6 +46,12 @@ enum ctw_status ctw_quant_config_find(const struct ctw_quant_config *qc, const c
                                       const char *class_name, const struct ctw_quant_group **out,
                                       struct ctw_err *err) CTW_MUST_CHECK;
 
+/* Likewise, of a module with n names, of which any may match: of targets, the first that does. */
+enum ctw_status ctw_quant_config_find_any(const struct ctw_quant_config *qc,
+                                          const char *const *names, int n, const char *class_name,
+                                          const struct ctw_quant_group **out,
+                                          struct ctw_err *err) CTW_MUST_CHECK;
+
 /* Fills in a preset's weights and activations ("W4A16", case-insensitive); false: no such preset.
  * */
 bool ctw_quant_preset(const char *name, struct ctw_quant_group *group) CTW_MUST_CHECK;

@@ -147,6 +147,9 @@ static void print_model(const struct ctw_model *m)
            ctw_format_bytes(size, sizeof(size), (double)ctw_container_bytes(m->container)),
            ctw_container_n_files(m->container),
            ctw_container_n_files(m->container) == 1 ? "" : "s");
+    if (m->n_apart > 0)
+        printf("not text      %s in %" PRId64 " tensors, which scores do not need\n",
+               ctw_format_bytes(size, sizeof(size), (double)m->apart_bytes), m->n_apart);
     if (ctw_identity_text(m->identity)[0] != '\0')
         printf("identity      %s\n", ctw_identity_text(m->identity));
     if (m->activations != NULL)

@@ -1,66 +1,11 @@
 #include "worker/model/config.h"
 
-#include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/mem.h"
 #include "worker/model/families/family.h"
 
 enum { MAX_CONFIG_BYTES = 16 << 20 };
-
-/* ---- the family ---- */
-
-static enum ctw_status unsupported_family(const struct ctw_config *c, const char *type,
-                                          const char *architecture, struct ctw_err *err)
-{
-    char known[256] = "";
-    size_t at = 0;
-    for (int i = 0; ctw_families[i] != NULL; i++)
-        if (at < sizeof(known))
-            at += (size_t)snprintf(known + at, sizeof(known) - at, "%s%s (%s)", i > 0 ? ", " : "",
-                                   ctw_families[i]->model_type, ctw_families[i]->architecture);
-    return ctw_fail(err, CTW_EUNSUP,
-                    "%s: model_type \"%s\" (architecture \"%s\") is not supported; supported: %s",
-                    c->file, type != NULL ? type : "(none)",
-                    architecture != NULL ? architecture : "(none)", known);
-}
-
-static bool has_name(const struct ctw_family *f, const char *architecture)
-{
-    return architecture != NULL &&
-           (strcmp(f->architecture, architecture) == 0 ||
-            (f->old_architecture != NULL && strcmp(f->old_architecture, architecture) == 0));
-}
-
-static enum ctw_status find_family(struct ctw_config *c, struct ctw_err *err)
-{
-    const struct ctw_json_node *root = ctw_json_root(c->doc), *list = NULL;
-    const char *type = NULL, *architecture = NULL;
-    enum ctw_status st = ctw_json_expect(root, CTW_JSON_OBJECT, err);
-    if (st == CTW_OK)
-        st = ctw_json_read_string(root, "model_type", CTW_JSON_OPTIONAL, &type, err);
-    if (st == CTW_OK)
-        st = ctw_json_read_node(root, "architectures", CTW_JSON_OPTIONAL, CTW_JSON_ARRAY, &list,
-                                err);
-    if (st == CTW_OK && list != NULL && ctw_json_count(list) > 1)
-        st = ctw_json_fail(list, err, CTW_EUNSUP, "found %" PRId64 " entries, expected one",
-                           ctw_json_count(list));
-    if (st == CTW_OK && list != NULL && ctw_json_count(list) == 1)
-        st = ctw_json_as_string(ctw_json_first(list), &architecture, err);
-    if (st != CTW_OK)
-        return st;
-    for (int i = 0; ctw_families[i] != NULL && c->family == NULL; i++) {
-        const struct ctw_family *f = ctw_families[i];
-        bool same_type = type != NULL && strcmp(f->model_type, type) == 0;
-        bool same_name = has_name(f, architecture);
-        /* Each of the two, if present, must match. */
-        if ((same_type || type == NULL) && (same_name || architecture == NULL) &&
-            (same_type || same_name))
-            c->family = f;
-    }
-    return c->family != NULL ? CTW_OK : unsupported_family(c, type, architecture, err);
-}
 
 /* ---- keys ---- */
 
@@ -109,14 +54,16 @@ static bool is_true(const struct ctw_json_node *node)
            on;
 }
 
-static enum ctw_status check_base_keys(const struct ctw_config *c, struct ctw_err *err)
+/* Checks them in the root or in text_config. */
+static enum ctw_status check_base_keys(const struct ctw_config *c, const struct ctw_json_node *node,
+                                       struct ctw_err *err)
 {
-    const struct ctw_json_node *root = ctw_json_root(c->doc);
     for (size_t i = 0; i < CTW_COUNT(base_keys); i++) {
-        const struct ctw_json_node *m = ctw_json_get(root, base_keys[i].name);
-        bool causal = strcmp(base_keys[i].name, "is_causal") == 0;
+        const char *name = base_keys[i].name;
+        const struct ctw_json_node *m = ctw_json_get(node, name);
+        bool causal = strcmp(name, "is_causal") == 0;
         char value[128];
-        if (m == NULL || (causal ? is_true(m) : is_empty(m)))
+        if (m == NULL || m == c->text || (causal ? is_true(m) : is_empty(m)))
             continue;
         ctw_json_describe(m, value, sizeof(value));
         return ctw_json_fail(m, err, CTW_EUNSUP,
@@ -131,29 +78,46 @@ static struct ctw_rope_readers rope_readers(const struct ctw_config *c)
     return (struct ctw_rope_readers){c->rope, c->n_ropes, c->rope_keys};
 }
 
-static bool is_read(const struct ctw_config *c, const char *key)
+/* Is this a key that every family reads, at either level? */
+static bool is_common(const char *key)
 {
-    const struct ctw_rope_readers ropes = rope_readers(c);
-    if (in_list(common_keys, CTW_COUNT(common_keys), key) || ctw_rope_reads(&ropes, key))
-        return true;
     for (size_t i = 0; i < CTW_COUNT(base_keys); i++)
         if (strcmp(base_keys[i].name, key) == 0)
             return true;
-    return in_list(c->keys, (size_t)c->n_keys, key);
+    return in_list(common_keys, CTW_COUNT(common_keys), key);
+}
+
+static bool is_read(const struct ctw_config *c, const struct ctw_json_node *level, const char *key)
+{
+    const struct ctw_rope_readers ropes = rope_readers(c);
+    if (is_common(key))
+        return true;
+    if (level != c->text)
+        return strcmp(key, "tie_word_embeddings") == 0;
+    return ctw_rope_reads(&ropes, key) || in_list(c->keys, (size_t)c->n_keys, key);
+}
+
+static enum ctw_status list_unread_at(struct ctw_config *c, const struct ctw_json_node *level,
+                                      struct ctw_err *err)
+{
+    enum ctw_status st = CTW_OK;
+    for (const struct ctw_json_node *m = ctw_json_first(level); m != NULL && st == CTW_OK;
+         m = ctw_json_next(m))
+        if (!is_read(c, level, ctw_json_key(m)))
+            st = ctw_unread_add(&c->unread, m, err);
+    return st;
 }
 
 static enum ctw_status list_unread(struct ctw_config *c, struct ctw_err *err)
 {
     const struct ctw_json_node *root = ctw_json_root(c->doc);
     const struct ctw_rope_readers ropes = rope_readers(c);
-    enum ctw_status st = CTW_OK;
-    for (const struct ctw_json_node *m = ctw_json_first(root); m != NULL && st == CTW_OK;
-         m = ctw_json_next(m))
-        if (!is_read(c, ctw_json_key(m)))
-            st = ctw_unread_add(&c->unread, m, err);
+    enum ctw_status st = list_unread_at(c, root, err);
+    if (st == CTW_OK && c->text != root)
+        st = list_unread_at(c, c->text, err);
     if (st == CTW_OK)
-        st = ctw_rope_list_unread(&ropes, root, &c->unread, err);
-    return st == CTW_OK ? ctw_quant_config_list_unread(root, &c->unread, err) : st;
+        st = ctw_rope_list_unread(&ropes, c->text, &c->unread, err);
+    return st == CTW_OK ? ctw_quant_config_list_unread(c->quantised, &c->unread, err) : st;
 }
 
 /* ---- dtype ---- */
@@ -186,13 +150,13 @@ static enum ctw_status parse_dtype(const struct ctw_json_node *node, bool *has, 
                          "\"%s\" is not supported; supported: bfloat16, float16, float32", name);
 }
 
-static enum ctw_status read_dtype(struct ctw_config *c, struct ctw_err *err)
+static enum ctw_status read_dtype(struct ctw_config *c, const struct ctw_json_node *level,
+                                  struct ctw_err *err)
 {
-    const struct ctw_json_node *root = ctw_json_root(c->doc);
-    const struct ctw_json_node *old = ctw_json_get(root, "torch_dtype");
+    const struct ctw_json_node *old = ctw_json_get(level, "torch_dtype");
     enum ctw_dtype old_dtype = CTW_F32;
     bool has_old = false;
-    enum ctw_status st = parse_dtype(ctw_json_get(root, "dtype"), &c->has_dtype, &c->dtype, err);
+    enum ctw_status st = parse_dtype(ctw_json_get(level, "dtype"), &c->has_dtype, &c->dtype, err);
     if (st == CTW_OK)
         st = parse_dtype(old, &has_old, &old_dtype, err);
     if (st == CTW_OK && has_old && c->has_dtype && old_dtype != c->dtype)
@@ -219,16 +183,35 @@ static enum ctw_status describe(struct ctw_config *c, struct ctw_err *err)
     return c->status;
 }
 
+/* The object with the quantisation's keys: the root, unless only text_config has them. */
+static const struct ctw_json_node *find_quantised(const struct ctw_config *c)
+{
+    static const char *const keys[] = {"quantization_config", "compression_config"};
+    const struct ctw_json_node *root = ctw_json_root(c->doc);
+    bool outer = false, inner = false;
+    for (size_t i = 0; i < CTW_COUNT(keys); i++) {
+        outer |= ctw_json_has(root, keys[i]);
+        inner |= ctw_json_has(c->text, keys[i]);
+    }
+    return inner && !outer ? c->text : root;
+}
+
 static enum ctw_status read_all(struct ctw_config *c, struct ctw_err *err)
 {
     const struct ctw_json_node *root = ctw_json_root(c->doc);
-    enum ctw_status st = find_family(c, err);
+    enum ctw_status st = ctw_find_family(c, err);
+    if (st != CTW_OK)
+        return st;
+    c->quantised = find_quantised(c);
+    st = ctw_quant_config_read(&c->quant, c->quantised, err);
     if (st == CTW_OK)
-        st = ctw_quant_config_read(&c->quant, root, err);
+        st = check_base_keys(c, root, err);
+    if (st == CTW_OK && c->text != root)
+        st = check_base_keys(c, c->text, err);
     if (st == CTW_OK)
-        st = check_base_keys(c, err);
-    if (st == CTW_OK)
-        st = read_dtype(c, err);
+        st = read_dtype(c, root, err);
+    if (st == CTW_OK && !c->has_dtype && c->text != root)
+        st = read_dtype(c, c->text, err);
     if (st == CTW_OK)
         st = describe(c, err);
     return st == CTW_OK ? list_unread(c, err) : st;
@@ -254,8 +237,10 @@ void ctw_config_close(struct ctw_config *c)
 {
     ctw_unread_close(&c->unread);
     ctw_quant_config_close(&c->quant);
-    for (int64_t i = 0; i < c->n_wants; i++)
+    for (int64_t i = 0; i < c->n_wants; i++) {
         ctw_free(c->wants[i].name);
+        ctw_free(c->wants[i].described);
+    }
     ctw_free(c->wants);
     ctw_free(c->windows);
     ctw_model_close(c->model);

@@ -29,6 +29,7 @@ struct ctw_want {
     enum ctw_want_kind kind;
     int layer, role;        /* place in the model: a ctw_matrix_role or ctw_vector_role */
     char *name;             /* the matrix's module, or the vector's tensor */
+    char *described;        /* the name that the family's function gave it; NULL: this name */
     const char *class_name; /* the module's, for quantization_config: "Linear", "Embedding" */
     int64_t n, k;
     bool transposed; /* a matrix that the module (a Conv1D) stores as [k, n] */
@@ -38,6 +39,11 @@ struct ctw_config {
     struct ctw_json *doc;
     const char *file; /* the file's name, for messages */
     const struct ctw_family *family;
+    const struct ctw_json_node *text;      /* the object with the text model's keys: the root, or
+                                              text_config */
+    const struct ctw_json_node *quantised; /* the one with quantization_config */
+    bool tied_by_default;           /* nothing says tie_word_embeddings: the tensors show it */
+    int spelling;                   /* of names in the files, of the family's spellings */
     const char *keys[CTW_MAX_KEYS]; /* the keys that the family has read */
     int n_keys;
     enum ctw_status status; /* the first error, and its message */

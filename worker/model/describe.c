@@ -29,10 +29,10 @@ struct ctw_sizes ctw_key_sizes(struct ctw_config *c, const struct ctw_sizes *abs
     if (s.n_kv == 0)
         s.n_kv = s.n_head;
     if (c->status == CTW_OK && s.n_head % s.n_kv != 0)
-        c->status = ctw_fail(&c->err, CTW_EFORMAT,
-                             "%s: num_attention_heads %" PRId64
-                             " is not a multiple of num_key_value_heads %" PRId64,
-                             c->file, s.n_head, s.n_kv);
+        c->status = ctw_json_fail(c->text, &c->err, CTW_EFORMAT,
+                                  "num_attention_heads %" PRId64
+                                  " is not a multiple of num_key_value_heads %" PRId64,
+                                  s.n_head, s.n_kv);
     return s;
 }
 
@@ -42,18 +42,18 @@ int64_t ctw_key_head_dim(struct ctw_config *c, const struct ctw_sizes *s, int64_
     int64_t head = ctw_key_int(c, "head_dim", absent, null, 1, 1 << 18);
     bool given = head != 0;
     if (c->status == CTW_OK && !given && s->hidden % s->n_head != 0)
-        c->status =
-            ctw_fail(&c->err, CTW_EFORMAT,
-                     "%s: hidden_size %" PRId64 " is not a multiple of num_attention_heads %" PRId64
-                     ", and there is no head_dim",
-                     c->file, s->hidden, s->n_head);
+        c->status = ctw_json_fail(c->text, &c->err, CTW_EFORMAT,
+                                  "hidden_size %" PRId64
+                                  " is not a multiple of num_attention_heads %" PRId64
+                                  ", and there is no head_dim",
+                                  s->hidden, s->n_head);
     if (!given)
         head = s->hidden / s->n_head;
     if (c->status == CTW_OK && (head % 2 != 0 || head > CTW_MAX_HEAD))
         c->status =
-            ctw_fail(&c->err, CTW_EUNSUP,
-                     "%s: head_dim%s: found %" PRId64 ", expected an even number, 2 to %d", c->file,
-                     given ? "" : " (hidden_size / num_attention_heads)", head, CTW_MAX_HEAD);
+            ctw_json_fail(c->text, &c->err, CTW_EUNSUP,
+                          "head_dim%s: found %" PRId64 ", expected an even number, 2 to %d",
+                          given ? "" : " (hidden_size / num_attention_heads)", head, CTW_MAX_HEAD);
     return head;
 }
 
@@ -199,7 +199,7 @@ void ctw_describe_model(struct ctw_config *c, const struct ctw_sizes *s,
     struct ctw_model *m = c->model;
     const char *head = or_default(rules->head, "lm_head");
     const char *norm = or_default(rules->final_norm, "model.norm");
-    m->tied = ctw_key_bool(c, "tie_word_embeddings", rules->tied);
+    m->tied = ctw_key_tied(c, rules->tied);
     m->hidden = s->hidden;
     m->embed_dim = rules->embed_dim != 0 ? rules->embed_dim : s->hidden;
     m->vocab = s->vocab;

@@ -83,7 +83,7 @@ int ctw_describe_rope(struct ctw_config *c, const struct ctw_rope_rules *rules)
         return 0;
     }
     struct ctw_rope_params *p = &c->rope[c->n_ropes];
-    c->status = ctw_rope_read(p, ctw_json_root(c->doc), rules, m->max_length, &c->err);
+    c->status = ctw_rope_read(p, c->text, rules, m->max_length, &c->err);
     if (c->status == CTW_OK)
         c->status = make(&rope, p, &c->err);
     if (c->status != CTW_OK)
@@ -96,7 +96,7 @@ int ctw_describe_rope(struct ctw_config *c, const struct ctw_rope_rules *rules)
 double ctw_key_rope_number(struct ctw_config *c, const char *name, double absent)
 {
     static const char *const objects[] = {"rope_scaling", "rope_parameters"};
-    const struct ctw_json_node *root = ctw_json_root(c->doc);
+    const struct ctw_json_node *root = c->text;
     double value = absent;
     if (c->status != CTW_OK)
         return absent;

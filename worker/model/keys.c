@@ -20,7 +20,7 @@ static const struct ctw_json_node *take(struct ctw_config *c, const char *name)
     if (c->status != CTW_OK)
         return NULL;
     c->keys[c->n_keys++] = name;
-    return ctw_json_get(ctw_json_root(c->doc), name);
+    return ctw_json_get(c->text, name);
 }
 
 /* True: the key is null, and *out is what that means, or null is an error. */
@@ -102,15 +102,30 @@ enum ctw_activation ctw_key_activation(struct ctw_config *c, const char *name,
     return absent;
 }
 
+bool ctw_key_tied(struct ctw_config *c, bool absent)
+{
+    static const char key[] = "tie_word_embeddings";
+    const struct ctw_json_node *root = ctw_json_root(c->doc);
+    const struct ctw_wrapper *wrapper = c->family->wrapper;
+    bool inner = ctw_json_has(c->text, key), outer = ctw_json_has(root, key), top = false;
+    bool tied = ctw_key_bool(c, key, wrapper != NULL ? wrapper->tied : absent);
+    if (wrapper == NULL || c->text == root || c->status != CTW_OK)
+        return tied;
+    if (outer)
+        c->status = ctw_json_as_bool(ctw_json_get(root, key), &top, &c->err);
+    c->tied_by_default = !inner && !outer;
+    return outer ? top || (inner && tied) : tied;
+}
+
 bool ctw_key_is_given(const struct ctw_config *c, const char *name)
 {
-    return ctw_json_has(ctw_json_root(c->doc), name);
+    return ctw_json_has(c->text, name);
 }
 
 void ctw_key_fail(struct ctw_config *c, const char *name, enum ctw_status status, const char *fmt,
                   ...)
 {
-    const struct ctw_json_node *node = ctw_json_get(ctw_json_root(c->doc), name);
+    const struct ctw_json_node *node = ctw_json_get(c->text, name);
     char text[CTW_ERR_MSG_MAX];
     va_list ap;
     if (c->status != CTW_OK)
@@ -119,7 +134,7 @@ void ctw_key_fail(struct ctw_config *c, const char *name, enum ctw_status status
     vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
     c->status = node != NULL ? ctw_json_fail(node, &c->err, status, "%s", text)
-                             : ctw_fail(&c->err, status, "%s: %s: %s", c->file, name, text);
+                             : ctw_json_fail(c->text, &c->err, status, "%s: %s", name, text);
 }
 
 /* ---- windows ---- */

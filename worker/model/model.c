@@ -11,6 +11,7 @@
 #include "worker/checkpoint/foreign.h"
 #include "worker/checkpoint/identity.h"
 #include "worker/model/families/family.h"
+#include "worker/model/names.h"
 #include "worker/model/tensors.h"
 
 /* ---- tensors ---- */
@@ -29,8 +30,8 @@ static enum ctw_status open_tensors(struct ctw_model *m, struct ctw_finder *find
         if (w->kind == CTW_WANT_VECTOR)
             st = ctw_vector_open(finder, &l->vector[w->role], w->name, w->n, err);
         else if (w->kind == CTW_WANT_TIED)
-            st = ctw_matrix_tie(finder, &l->matrix[w->role], &m->layers[0].matrix[CTW_M_EMBED],
-                                w->name, err);
+            st = ctw_matrix_tie(finder, &l->matrix[w->role], &m->layers[0].matrix[CTW_M_EMBED], w,
+                                err);
         else
             st = ctw_matrix_open(finder, &l->matrix[w->role], w, err);
     }
@@ -103,6 +104,8 @@ static enum ctw_status infer_dtype(struct ctw_model *m, const struct ctw_config 
     const struct ctw_tensor *seen = NULL;
     for (int64_t i = 0; i < ctw_container_count(m->container); i++) {
         const struct ctw_tensor *t = ctw_container_at(m->container, i);
+        if (ctw_name_is_apart(c, t->name))
+            continue;
         if (t->dtype != CTW_BF16 && t->dtype != CTW_F16 && t->dtype != CTW_F32)
             continue;
         size_t n = strlen(t->name);
@@ -235,15 +238,6 @@ static char *join(const char *dir, const char *file)
     return path;
 }
 
-/* Until a pass has the second table of type longrope. */
-static enum ctw_status check_ropes(const struct ctw_model *m, const char *file, struct ctw_err *err)
-{
-    for (int i = 0; i < m->n_ropes; i++)
-        if (m->rope[i].long_inv_freq != NULL)
-            return ctw_fail(err, CTW_EUNSUP, "%s: RoPE type \"longrope\" is not supported", file);
-    return CTW_OK;
-}
-
 enum ctw_status ctw_model_open(struct ctw_model **out, const char *dir, const char *config_name,
                                struct ctw_err *err)
 {
@@ -261,8 +255,6 @@ enum ctw_status ctw_model_open(struct ctw_model **out, const char *dir, const ch
     st = ctw_config_read(&config, path, file, err);
     if (st == CTW_ENOTFOUND)
         st = no_config(dir, file, err);
-    if (st == CTW_OK)
-        st = check_ropes(config.model, file, err);
     if (st == CTW_OK && !config.quant.present)
         st = ctw_foreign_check_folder(dir, err);
     if (st != CTW_OK)
@@ -272,6 +264,9 @@ enum ctw_status ctw_model_open(struct ctw_model **out, const char *dir, const ch
     st = ctw_container_open(&m->container, dir, err);
     if (st == CTW_OK)
         st = name_model(m, dir, &config, err);
+    if (st != CTW_OK)
+        goto done;
+    st = ctw_names_choose(&config, m, err);
     if (st != CTW_OK)
         goto done;
     ctw_container_read_ahead(m->container); /* the weight_shape tensors are read one by one */

@@ -177,6 +177,8 @@ struct ctw_model {
     struct ctw_container *container;
     char *activations;  /* the declared activation quantisation, which is not simulated ("int8 per
                            token"); NULL: none */
+    int64_t n_apart;    /* tensors of other models in the checkpoint: towers, drafts */
+    uint64_t apart_bytes;
     char *unread;       /* keys of config.json that are not read: "a, b"; NULL: none */
     double weight_bits; /* mean bits per weight of the quantised matrices, scales included */
     int64_t n_params;   /* elements of all matrices and vectors; a tied matrix counts once */

@@ -7,6 +7,7 @@
 
 #include "base/mem.h"
 #include "worker/checkpoint/foreign.h"
+#include "worker/model/names.h"
 
 enum { MAX_NAME = 512 };
 
@@ -140,7 +141,7 @@ static enum ctw_status open_matrix(struct ctw_finder *finder, struct ctw_matrix 
                       "as a [%" PRId64 ", %" PRId64 "] matrix",
                       name, finder->config->file, want->n, want->k);
     if (st == CTW_OK)
-        st = ctw_quant_config_find(&finder->config->quant, name, want->class_name, &group, err);
+        st = ctw_name_find_group(finder->config, want, &group, err);
     if (st != CTW_OK)
         return st;
     if (group != NULL) {
@@ -175,12 +176,13 @@ void ctw_matrix_close(struct ctw_matrix *m)
 }
 
 enum ctw_status ctw_matrix_tie(struct ctw_finder *finder, struct ctw_matrix *head,
-                               const struct ctw_matrix *embed, const char *name,
+                               const struct ctw_matrix *embed, const struct ctw_want *want,
                                struct ctw_err *err)
 {
+    const char *name = want->name;
     const struct ctw_quant_group *group;
     const struct ctw_tensor *own, *table = embed->part[CTW_PART_VALUES];
-    enum ctw_status st = ctw_quant_config_find(&finder->config->quant, name, "Linear", &group, err);
+    enum ctw_status st = ctw_name_find_group(finder->config, want, &group, err);
     if (st == CTW_OK && group != NULL)
         st = ctw_fail(err, CTW_EUNSUP,
                       "%s: quantization_config quantises %s, but tie_word_embeddings makes it the "
@@ -303,7 +305,7 @@ int64_t ctw_list_tensors(const struct ctw_model *m, const struct ctw_tensor **li
     return n;
 }
 
-enum ctw_status ctw_unused_check(const struct ctw_finder *finder, const struct ctw_model *m,
+enum ctw_status ctw_unused_check(const struct ctw_finder *finder, struct ctw_model *m,
                                  const struct ctw_tensor **used, int64_t n_used, bool *kv_scales,
                                  struct ctw_err *err)
 {
@@ -318,6 +320,11 @@ enum ctw_status ctw_unused_check(const struct ctw_finder *finder, const struct c
         const struct ctw_tensor *t = ctw_container_at(finder->container, i);
         if (t == tied || bsearch(&t, used, (size_t)n_used, sizeof(*used), by_address) != NULL)
             continue;
+        if (ctw_name_is_apart(finder->config, t->name)) {
+            m->n_apart++;
+            m->apart_bytes += t->bytes;
+            continue;
+        }
         enum leftover what = classify(t->name);
         *kv_scales |= what == LEFT_KV_SCALE;
         if (what == LEFT_UNKNOWN && !is_unused(finder->config, t->name) && n_unknown++ == 0)

@@ -37,7 +37,7 @@ enum ctw_status ctw_vector_open(struct ctw_finder *finder, const struct ctw_tens
 
 /* Makes the head the embedding's matrix, and refuses a checkpoint that contradicts this. */
 enum ctw_status ctw_matrix_tie(struct ctw_finder *finder, struct ctw_matrix *head,
-                               const struct ctw_matrix *embed, const char *name,
+                               const struct ctw_matrix *embed, const struct ctw_want *want,
                                struct ctw_err *err) CTW_MUST_CHECK;
 
 /* Writes the tensors that the layers consist of to list[n_layers * CTW_MAX_LAYER_TENSORS] and
@@ -46,9 +46,10 @@ int64_t ctw_list_tensors(const struct ctw_model *m, const struct ctw_tensor **li
 
 /*
  * CTW_EUNSUP if the checkpoint has a tensor that is not in used[n_used] and not known to be
- * harmless. Sorts `used`. *kv_scales: the checkpoint has scales of a quantised K/V cache.
+ * harmless. Sorts `used`, and counts m's tensors apart. *kv_scales: the checkpoint has scales of a
+ * quantised K/V cache.
  */
-enum ctw_status ctw_unused_check(const struct ctw_finder *finder, const struct ctw_model *m,
+enum ctw_status ctw_unused_check(const struct ctw_finder *finder, struct ctw_model *m,
                                  const struct ctw_tensor **used, int64_t n_used, bool *kv_scales,
                                  struct ctw_err *err) CTW_MUST_CHECK;
 

@@ -6,7 +6,10 @@
     X(mistral)                                                                                     \
     X(phi3)                                                                                        \
     X(qwen2)                                                                                       \
-    X(qwen3)
+    X(qwen3)                                                                                       \
+    X(mistral3)                                                                                    \
+    X(qwen2_5_vl)                                                                                  \
+    X(qwen3_vl)
 
 #define DECLARE(name) extern const struct ctw_family ctw_family_##name;
 FAMILIES(DECLARE)

@@ -17,15 +17,41 @@
 
 #include "worker/model/config.h"
 
+/*
+ * A model that reads text and images, say. We score its text model, whose keys are in text_config;
+ * tie_word_embeddings, dtype and quantization_config may be at either level.
+ */
+struct ctw_wrapper {
+    const char *text_type; /* text_config.model_type; NULL: any, as the class has one text model */
+    bool is_default;       /* also without a text_config.model_type */
+    bool flat;             /* without text_config, the keys are at the top level (older files) */
+    bool tied;             /* transformers' default for tie_word_embeddings */
+};
+
+/* What takes the place of "model." and "lm_head" in the names of a file. */
+struct ctw_spelling {
+    const char *model, *head;
+};
+
 struct ctw_family {
     const char *model_type;
-    const char *architecture;     /* config.json's architectures[0] */
-    const char *old_architecture; /* an older spelling; NULL: none */
+    const char *architecture;          /* config.json's architectures[0] */
+    const char *old_architecture;      /* an older spelling; NULL: none */
+    const struct ctw_wrapper *wrapper; /* NULL: the text model is all there is */
+    const char *prefix;                /* of names of describe(), beside lm_head; NULL: "model." */
+    /* How files spell names, transformers 5's spelling first, up to {NULL}; NULL: as described. */
+    const struct ctw_spelling *spellings;
     void (*describe)(struct ctw_config *c);
 };
 
+/* Of text models in wrappers. */
+extern const struct ctw_spelling ctw_wrapped_spellings[];
+
 /* NULL-terminated. */
 extern const struct ctw_family *const ctw_families[];
+
+/* Sets c->family and c->text, or refuses config.json. */
+enum ctw_status ctw_find_family(struct ctw_config *c, struct ctw_err *err) CTW_MUST_CHECK;
 
 /* ---- keys of config.json (keys.c) ---- */
 
@@ -53,6 +79,9 @@ struct ctw_window_rule {
  */
 const int64_t *ctw_key_windows(struct ctw_config *c, int64_t n, int64_t window,
                                const struct ctw_window_rule *absent);
+
+/* tie_word_embeddings, at either level; `absent`: transformers' default for the text model. */
+bool ctw_key_tied(struct ctw_config *c, bool absent);
 
 /* Is the key present, with a value other than null? Does not count as reading it. */
 bool ctw_key_is_given(const struct ctw_config *c, const char *name);

@@ -1,0 +1,300 @@
+/* Text models inside other models: their keys, their tensors' names, and what is beside them. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "small_checkpoint.h"
+#include "worker/model/families/family.h"
+
+/* ---- config.json ---- */
+
+#define MISTRAL3                                                                                   \
+    "{\"architectures\": [\"Mistral3ForConditionalGeneration\"], \"model_type\": \"mistral3\""
+#define QWEN2_5_VL                                                                                 \
+    "{\"architectures\": [\"Qwen2_5_VLForConditionalGeneration\"], \"model_type\": \"qwen2_5_vl\""
+#define QWEN3_VL                                                                                   \
+    "{\"architectures\": [\"Qwen3VLForConditionalGeneration\"], \"model_type\": \"qwen3_vl\""
+
+static enum ctw_status parse(struct ctw_config *c, const char *text, struct ctw_err *err)
+{
+    return ctw_config_parse(c, text, strlen(text), "config.json", err);
+}
+
+static void parse_ok(struct ctw_config *c, const char *text)
+{
+    struct ctw_err err = {0};
+    if (parse(c, text, &err) != CTW_OK)
+        fail_msg("%s: %s", text, err.msg);
+}
+
+/* transformers' defaults are those of the wrapper's own text model. */
+static void defaults_of_the_text_model(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        int64_t vocab, hidden, length;
+        int n_layers, n_head, n_kv;
+        double theta;
+        bool tied;
+    } rows[] = {
+        {MISTRAL3 ", \"text_config\": {}}", 32000, 4096, 131072, 32, 32, 8, 1e4, true},
+        {MISTRAL3 ", \"text_config\": {\"model_type\": \"mistral\", \"hidden_size\": 2048}}", 32000,
+         2048, 131072, 32, 32, 8, 1e4, true},
+        {QWEN2_5_VL ", \"text_config\": {\"model_type\": \"qwen2_5_vl_text\"}}", 152064, 8192,
+         32768, 80, 64, 8, 1e6, false},
+        {QWEN2_5_VL ", \"rope_scaling\": {\"type\": \"mrope\", \"mrope_section\": [16, 24, 24]}, "
+                    "\"hidden_size\": 4096}",
+         152064, 4096, 32768, 80, 64, 8, 1e6, false},
+        {QWEN3_VL ", \"text_config\": {\"num_hidden_layers\": 2}}", 151936, 4096, 128000, 2, 32, 32,
+         5e5, false},
+    };
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        struct ctw_config c;
+        parse_ok(&c, rows[i].text);
+        const struct ctw_model *m = c.model;
+        assert_true(m->vocab == rows[i].vocab && m->hidden == rows[i].hidden);
+        assert_true(m->max_length == rows[i].length && m->n_decoders == rows[i].n_layers);
+        assert_true(m->layers[1].n_head == rows[i].n_head && m->layers[1].n_kv == rows[i].n_kv);
+        assert_true(c.rope[0].theta == rows[i].theta && m->tied == rows[i].tied);
+        ctw_config_close(&c);
+    }
+}
+
+/* The outer object comes first, but for an older tie_word_embeddings inside. */
+static void keys_of_both_levels(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        bool tied, by_default, has_dtype;
+        enum ctw_dtype dtype;
+        const char *unread;
+    } rows[] = {
+        {QWEN3_VL ", \"text_config\": {\"torch_dtype\": \"float16\"}}", false, true, true, CTW_F16,
+         NULL},
+        {QWEN3_VL ", \"dtype\": \"bfloat16\", \"text_config\": {\"dtype\": \"float32\"}}", false,
+         true, true, CTW_BF16, NULL},
+        {QWEN3_VL ", \"text_config\": {\"tie_word_embeddings\": true}}", true, false, false,
+         CTW_BF16, NULL},
+        {QWEN3_VL ", \"tie_word_embeddings\": false, \"text_config\": {\"tie_word_embeddings\": "
+                  "true}}",
+         true, false, false, CTW_BF16, NULL},
+        {MISTRAL3 ", \"tie_word_embeddings\": false, \"text_config\": {\"pad_token_id\": 1, "
+                  "\"rope_parameters\": {\"factor\": 2}}, \"vision_config\": {\"a\": 1}}",
+         false, false, false, CTW_BF16,
+         "vision_config, text_config.pad_token_id, text_config.rope_parameters.factor"},
+        {MISTRAL3 ", \"hidden_size\": 7, \"text_config\": {\"tie_word_embeddings\": false, "
+                  "\"quantization_config\": {\"quant_method\": \"compressed-tensors\", "
+                  "\"config_groups\": {}, \"provider\": \"x\"}}}",
+         false, false, false, CTW_BF16, "hidden_size, text_config.quantization_config.provider"},
+        {QWEN2_5_VL ", \"tie_word_embeddings\": true, \"vision_config\": {}}", true, false, false,
+         CTW_BF16, "vision_config"},
+    };
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        struct ctw_config c;
+        parse_ok(&c, rows[i].text);
+        assert_true(c.model->tied == rows[i].tied && c.tied_by_default == rows[i].by_default);
+        assert_int_equal(c.has_dtype, rows[i].has_dtype);
+        if (c.has_dtype)
+            assert_int_equal(c.dtype, rows[i].dtype);
+        assert_int_equal(c.quant.present, strstr(rows[i].text, "config_groups") != NULL);
+        if (rows[i].unread == NULL)
+            assert_null(c.unread.text);
+        else
+            assert_string_equal(c.unread.text, rows[i].unread);
+        ctw_config_close(&c);
+    }
+}
+
+static void refusals(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *words;
+    } rows[] = {
+        {MISTRAL3 "}", "config.json: text_config is missing"},
+        {MISTRAL3 ", \"text_config\": 1}", "text_config: expected an object"},
+        {MISTRAL3 ", \"text_config\": {\"hidden_size\": 0}}",
+         "config.json: text_config.hidden_size"},
+        {MISTRAL3 ", \"text_config\": {\"hidden_size\": 100, \"num_attention_heads\": 3, "
+                  "\"num_key_value_heads\": 3}}",
+         "text_config: hidden_size 100 is not a multiple of num_attention_heads 3"},
+        {MISTRAL3 ", \"text_config\": {\"model_type\": \"phi3\"}}",
+         "model_type \"mistral3\" (architecture \"Mistral3ForConditionalGeneration\") with "
+         "text_config.model_type \"phi3\" is not supported"},
+        {MISTRAL3 ", \"text_config\": {\"per_layer_config\": {\"0\": {}}}}",
+         "text_config.per_layer_config: found an object of 1 keys, which requests"},
+        {MISTRAL3 ", \"text_config\": {\"rope_scaling\": {\"type\": \"mrope\"}}}",
+         "text_config.rope_scaling: RoPE type \"mrope\" is not supported"},
+        {MISTRAL3 ", \"decoder\": {\"a\": 1}, \"text_config\": {}}", "decoder: found an object"},
+        {QWEN3_VL ", \"tie_word_embeddings\": 1, \"text_config\": {}}",
+         "tie_word_embeddings: expected"},
+        {"{\"architectures\": [\"MistralForCausalLM\"], \"model_type\": \"mistral\", "
+         "\"text_config\": {\"hidden_size\": 8}}",
+         "requests a text model inside another model"},
+    };
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        struct ctw_config c;
+        struct ctw_err err = {0};
+        assert_int_not_equal(parse(&c, rows[i].text, &err), CTW_OK);
+        if (strstr(err.msg, rows[i].words) == NULL)
+            fail_msg("%s: \"%s\" does not say \"%s\"", rows[i].text, err.msg, rows[i].words);
+        ctw_config_close(&c);
+    }
+}
+
+/* ---- checkpoints ---- */
+
+#define WRAPPED                                                                                    \
+    "\"architectures\": [\"Mistral3ForConditionalGeneration\"], \"model_type\": \"mistral3\", "    \
+    "\"text_config\": {\"model_type\": \"mistral\", \"sliding_window\": null" CONFIG "}"
+
+struct spelling {
+    const char *model, *head;
+};
+
+static const struct spelling spellings[] = {{"model.language_model.", "lm_head"},
+                                            {"language_model.model.", "language_model.lm_head"},
+                                            {"model.", "lm_head"}};
+
+/* Renames the tensors, of which names begin with "model." or are lm_head's. */
+static void respell(struct checkpoint *c, struct spelling to)
+{
+    static char names[CTW_COUNT(dense)][96];
+    c->family = WRAPPED;
+    memcpy(c->tensors, dense, sizeof(dense));
+    c->n = (int)CTW_COUNT(dense);
+    for (size_t i = 0; i < CTW_COUNT(dense); i++) {
+        const char *name = dense[i].name;
+        bool head = strncmp(name, "lm_head", 7) == 0;
+        (void)snprintf(names[i], sizeof(names[i]), "%s%s", head ? to.head : to.model,
+                       name + (head ? 7 : 6));
+        c->tensors[i].name = names[i];
+    }
+}
+
+/* The names in messages and in `inspect` are those of the files. */
+static void names_are_spelled_as_the_file_has_them(void **state)
+{
+    struct checkpoint *c = *state;
+    char name[96];
+    for (size_t i = 0; i < CTW_COUNT(spellings); i++) {
+        respell(c, spellings[i]);
+        struct ctw_model *m = open_ok(c);
+        (void)snprintf(name, sizeof(name), "%slayers.0.mlp.up_proj", spellings[i].model);
+        assert_string_equal(m->layers[1].matrix[CTW_M_UP].name, name);
+        assert_string_equal(m->layers[2].matrix[CTW_M_HEAD].name, spellings[i].head);
+        assert_false(m->tied);
+        ctw_model_close(m);
+        (void)snprintf(name, sizeof(name), "%snorm.weight", spellings[i].model);
+        drop(c, name);
+        expect_refusal(c, name);
+    }
+    respell(c, (struct spelling){"text.", "lm_head"});
+    expect_refusal(c, "no tensor model.language_model.embed_tokens.weight");
+}
+
+/* Towers and drafts do not count, and change no identity; other tensors are refused as ever. */
+static void other_models_are_apart(void **state)
+{
+    struct checkpoint *c = *state;
+    respell(c, spellings[1]);
+    struct ctw_model *m = open_ok(c);
+    int64_t n_params = m->n_params;
+    assert_int_equal(m->n_apart, 0);
+    ctw_model_close(m);
+    add(c, "vision_tower.patch_conv.weight", "F32", "2, 3", 24, NULL);
+    add(c, "multi_modal_projector.linear_1.weight", "BF16", "2, 3", 12, NULL);
+    add(c, "model.visual.blocks.0.weight", "BF16", "2, 3", 12, NULL);
+    add(c, "mtp.layers.0.weight", "BF16", "2", 4, NULL);
+    m = open_ok(c);
+    assert_true(m->n_apart == 4 && m->apart_bytes == 52 && m->n_params == n_params);
+    ctw_model_close(m);
+    c->config = ""; /* no dtype: that of the text model's tensors */
+    m = open_ok(c);
+    assert_int_equal(m->dtype, CTW_BF16);
+    ctw_model_close(m);
+    add(c, "language_model.model.layers.0.other.weight", "BF16", "2", 4, NULL);
+    expect_refusal(c, "language_model.model.layers.0.other.weight (BF16 [2]) has no use");
+}
+
+/* Only drafts are apart in a model that is no wrapper. */
+static void other_models_beside_a_plain_model(void **state)
+{
+    struct checkpoint *c = *state;
+    add(c, "mtp.layers.0.weight", "BF16", "2", 4, NULL);
+    struct ctw_model *m = open_ok(c);
+    assert_int_equal(m->n_apart, 1);
+    ctw_model_close(m);
+    add(c, "visual.blocks.0.weight", "BF16", "2", 4, NULL);
+    expect_refusal(c, "visual.blocks.0.weight (BF16 [2]) has no use");
+}
+
+/* Where nothing says whether the head is tied, the tensors show it. */
+static void heads_that_are_tied_by_default(void **state)
+{
+    struct checkpoint *c = *state;
+    char other[1024] = {1};
+    respell(c, spellings[1]);
+    find(c, "language_model.lm_head.weight")->data = other;
+    struct ctw_model *m = open_ok(c);
+    assert_false(m->tied);
+    ctw_model_close(m);
+    c->config = BF16_CONFIG ", \"tie_word_embeddings\": true";
+    expect_refusal(c, "language_model.lm_head.weight differs from the embedding");
+    c->config = BF16_CONFIG;
+    drop(c, "language_model.lm_head.weight");
+    m = open_ok(c);
+    assert_true(m->tied);
+    assert_string_equal(m->layers[2].matrix[CTW_M_HEAD].name, "language_model.lm_head");
+    ctw_model_close(m);
+    c->config = BF16_CONFIG ", \"tie_word_embeddings\": false";
+    expect_refusal(c, "no tensor language_model.lm_head.weight");
+}
+
+/* targets and ignore may have the module's name in another spelling than the file. */
+static void quantised_modules_in_any_spelling(void **state)
+{
+    struct checkpoint *c = *state;
+    respell(c, spellings[1]);
+    pack(c, "language_model.model.layers.0.mlp.up_proj",
+         "language_model.model.layers.0.mlp.up_proj.weight_packed",
+         "language_model.model.layers.0.mlp.up_proj.weight_scale", 64);
+    static const char *const good[] = {
+        PACK("\"Linear\"", "\"re:.*self_attn.*\", \"re:.*(gate|down)_proj\", \"re:.*lm_head\""),
+        PACK("\"model.language_model.layers.0.mlp.up_proj\"", ""),
+        PACK("\"language_model.model.layers.0.mlp.up_proj\"", ""),
+        PACK("\"re:model[.]language_model.*(mlp|self_attn)\"",
+             "\"re:model[.]language_model.*self_attn\", "
+             "\"model.language_model.layers.0.mlp.gate_proj\", "
+             "\"language_model.model.layers.0.mlp.down_proj\""),
+    };
+    for (size_t i = 0; i < CTW_COUNT(good); i++) {
+        c->config = good[i];
+        struct ctw_model *m = open_ok(c);
+        assert_int_equal(m->layers[1].matrix[CTW_M_UP].weight.format->id,
+                         CTW_FORMAT_pack_quantized);
+        ctw_model_close(m);
+    }
+    c->config = PACK("\"model.layers.0.mlp.gate_proj\"", "");
+    expect_refusal(c, "language_model.model.layers.0.mlp.gate_proj: weight is stored dense");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(defaults_of_the_text_model),
+        cmocka_unit_test(keys_of_both_levels),
+        cmocka_unit_test(refusals),
+        cmocka_unit_test_setup_teardown(names_are_spelled_as_the_file_has_them, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(other_models_are_apart, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(other_models_beside_a_plain_model, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(heads_that_are_tied_by_default, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(quantised_modules_in_any_spelling, set_up, tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,93 @@
+/* Which family a config.json is of, and where the keys of its text model are. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "worker/model/families/family.h"
+
+/* What a config.json says of its kind; NULL: nothing. */
+struct kind {
+    const char *type, *architecture, *text_type;
+};
+
+static enum ctw_status unsupported(const struct ctw_config *c, const struct kind *kind,
+                                   struct ctw_err *err)
+{
+    char known[CTW_ERR_MSG_MAX] = "", text[128] = "";
+    size_t at = 0;
+    for (int i = 0; ctw_families[i] != NULL; i++)
+        if (at < sizeof(known))
+            at += (size_t)snprintf(known + at, sizeof(known) - at, "%s%s (%s)", i > 0 ? ", " : "",
+                                   ctw_families[i]->model_type, ctw_families[i]->architecture);
+    if (kind->text_type != NULL)
+        (void)snprintf(text, sizeof(text), " with text_config.model_type \"%s\"", kind->text_type);
+    return ctw_fail(err, CTW_EUNSUP,
+                    "%s: model_type \"%s\" (architecture \"%s\")%s is not supported; supported: %s",
+                    c->file, kind->type != NULL ? kind->type : "(none)",
+                    kind->architecture != NULL ? kind->architecture : "(none)", text, known);
+}
+
+static bool same(const char *a, const char *b)
+{
+    return a != NULL && b != NULL && strcmp(a, b) == 0;
+}
+
+/* model_type and architecture must match, if present, and so must a wrapper's text model. */
+static bool fits(const struct ctw_family *f, const struct kind *kind)
+{
+    bool type = same(f->model_type, kind->type);
+    bool name =
+        same(f->architecture, kind->architecture) || same(f->old_architecture, kind->architecture);
+    if (!(type || (kind->type == NULL && name)) || !(name || kind->architecture == NULL))
+        return false;
+    if (f->wrapper == NULL || f->wrapper->text_type == NULL)
+        return true;
+    return kind->text_type != NULL ? same(f->wrapper->text_type, kind->text_type)
+                                   : f->wrapper->is_default;
+}
+
+static enum ctw_status read_kind(struct kind *kind, const struct ctw_json_node *root,
+                                 const struct ctw_json_node *text, struct ctw_err *err)
+{
+    const struct ctw_json_node *list = NULL;
+    *kind = (struct kind){0};
+    enum ctw_status st =
+        ctw_json_read_string(root, "model_type", CTW_JSON_OPTIONAL, &kind->type, err);
+    if (st == CTW_OK)
+        st = ctw_json_read_node(root, "architectures", CTW_JSON_OPTIONAL, CTW_JSON_ARRAY, &list,
+                                err);
+    if (st == CTW_OK && list != NULL && ctw_json_count(list) > 1)
+        st = ctw_json_fail(list, err, CTW_EUNSUP, "found %" PRId64 " entries, expected one",
+                           ctw_json_count(list));
+    if (st == CTW_OK && list != NULL && ctw_json_count(list) == 1)
+        st = ctw_json_as_string(ctw_json_first(list), &kind->architecture, err);
+    if (st == CTW_OK && text != NULL)
+        st = ctw_json_read_string(text, "model_type", CTW_JSON_OPTIONAL, &kind->text_type, err);
+    return st;
+}
+
+enum ctw_status ctw_find_family(struct ctw_config *c, struct ctw_err *err)
+{
+    const struct ctw_json_node *root = ctw_json_root(c->doc), *text = NULL;
+    struct kind kind;
+    enum ctw_status st = ctw_json_expect(root, CTW_JSON_OBJECT, err);
+    if (st == CTW_OK)
+        st =
+            ctw_json_read_node(root, "text_config", CTW_JSON_OPTIONAL, CTW_JSON_OBJECT, &text, err);
+    if (st == CTW_OK)
+        st = read_kind(&kind, root, text, err);
+    if (st != CTW_OK)
+        return st;
+    for (int i = 0; ctw_families[i] != NULL && c->family == NULL; i++)
+        if (fits(ctw_families[i], &kind))
+            c->family = ctw_families[i];
+    if (c->family == NULL)
+        return unsupported(c, &kind, err);
+    const struct ctw_wrapper *wrapper = c->family->wrapper;
+    if (wrapper != NULL && text == NULL && !wrapper->flat)
+        return ctw_json_fail(root, err, CTW_EFORMAT,
+                             "text_config is missing; expected an object with the text model's "
+                             "keys");
+    c->text = wrapper != NULL && text != NULL ? text : root;
+    return CTW_OK;
+}

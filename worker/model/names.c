@@ -1,0 +1,131 @@
+#include "worker/model/names.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "worker/model/families/family.h"
+
+enum { MAX_NAME = 1024, MAX_SPELLINGS = 4 };
+
+/* transformers 5's first. */
+const struct ctw_spelling ctw_wrapped_spellings[] = {
+    {"model.language_model.", "lm_head"},
+    {"language_model.model.", "language_model.lm_head"},
+    {"model.", "lm_head"},
+    {NULL, NULL},
+};
+
+/* ---- spellings ---- */
+
+/* What follows `prefix` in the name; NULL: the name does not begin with it. */
+static const char *after(const char *name, const char *prefix)
+{
+    size_t n = strlen(prefix);
+    return strncmp(name, prefix, n) == 0 ? name + n : NULL;
+}
+
+/* Writes a described name in the family's n-th spelling. */
+static void spell(const struct ctw_config *c, const char *described, int n, char buf[MAX_NAME])
+{
+    const struct ctw_spelling *s = &c->family->spellings[n];
+    const char *prefix = c->family->prefix;
+    const char *in_model = after(described, prefix != NULL ? prefix : "model.");
+    const char *in_head = after(described, "lm_head");
+    if (in_model != NULL)
+        (void)snprintf(buf, MAX_NAME, "%s%s", s->model, in_model);
+    else if (in_head != NULL)
+        (void)snprintf(buf, MAX_NAME, "%s%s", s->head, in_head);
+    else
+        (void)snprintf(buf, MAX_NAME, "%s", described);
+}
+
+/* Has the container values of a matrix of this name? */
+static bool has_matrix(const struct ctw_container *container, const char *module)
+{
+    char full[MAX_NAME + 32];
+    const char *part;
+    for (int i = 0; (part = ctw_part_name(CTW_PART_VALUES, i)) != NULL; i++) {
+        (void)snprintf(full, sizeof(full), "%s.%s", module, part);
+        if (ctw_container_find(container, full) != NULL)
+            return true;
+    }
+    return false;
+}
+
+static const struct ctw_want *find_embedding(const struct ctw_config *c)
+{
+    for (int64_t i = 0; i < c->n_wants; i++)
+        if (c->wants[i].kind == CTW_WANT_MATRIX && c->wants[i].role == CTW_M_EMBED)
+            return &c->wants[i];
+    return NULL;
+}
+
+/* The first spelling in which the container has the embedding; 0: it has none. */
+static int find_spelling(const struct ctw_config *c, const struct ctw_container *container)
+{
+    char name[MAX_NAME];
+    const struct ctw_want *embedding = find_embedding(c);
+    for (int n = 0; embedding != NULL && c->family->spellings[n].model != NULL; n++) {
+        spell(c, embedding->name, n, name);
+        if (has_matrix(container, name))
+            return n;
+    }
+    return 0;
+}
+
+enum ctw_status ctw_names_choose(struct ctw_config *c, struct ctw_model *m, struct ctw_err *err)
+{
+    char name[MAX_NAME];
+    if (c->family->spellings == NULL)
+        return CTW_OK;
+    c->spelling = find_spelling(c, m->container);
+    for (int64_t i = 0; i < c->n_wants; i++) {
+        struct ctw_want *w = &c->wants[i];
+        spell(c, w->name, c->spelling, name);
+        w->described = w->name;
+        w->name = ctw_strdup(name);
+        if (w->name == NULL)
+            return ctw_fail(err, CTW_ENOMEM, "out of memory for the list of tensors");
+        if (w->kind == CTW_WANT_TIED && c->tied_by_default && has_matrix(m->container, name)) {
+            w->kind = CTW_WANT_MATRIX;
+            m->tied = false;
+        }
+    }
+    return CTW_OK;
+}
+
+enum ctw_status ctw_name_find_group(const struct ctw_config *c, const struct ctw_want *want,
+                                    const struct ctw_quant_group **out, struct ctw_err *err)
+{
+    char text[MAX_SPELLINGS][MAX_NAME];
+    const struct ctw_spelling *spellings = want->described != NULL ? c->family->spellings : NULL;
+    const char *names[MAX_SPELLINGS + 1] = {want->name};
+    int n = 1;
+    for (int i = 0; spellings != NULL && spellings[i].model != NULL && i < MAX_SPELLINGS; i++) {
+        spell(c, want->described, i, text[i]);
+        if (i != c->spelling)
+            names[n++] = text[i];
+    }
+    return ctw_quant_config_find_any(&c->quant, names, n, want->class_name, out, err);
+}
+
+/* ---- other models in the checkpoint ---- */
+
+bool ctw_name_is_apart(const struct ctw_config *c, const char *name)
+{
+    /* Each may also follow "model.". */
+    static const char *const towers[] = {
+        "vision_tower.",          "vision_model.", "visual.",       "vision_encoder.",
+        "multi_modal_projector.", "mm_projector.", "audio_tower.",  "audio_projector.",
+        "embed_vision.",          "embed_audio.",  "image_newline", "vit_large_projector.",
+    };
+    const char *rest = after(name, "model.");
+    rest = rest != NULL ? rest : name;
+    if (after(rest, "mtp.") != NULL)
+        return true;
+    for (size_t i = 0; c->family->wrapper != NULL && i < CTW_COUNT(towers); i++)
+        if (after(rest, towers[i]) != NULL)
+            return true;
+    return false;
+}

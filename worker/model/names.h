@@ -1,0 +1,26 @@
+/*
+ * The names of modules and tensors. A family's function describes them in one spelling; files have
+ * others, with another prefix. Used by model.c and tensors.c only.
+ */
+#ifndef CTW_WORKER_NAMES_H
+#define CTW_WORKER_NAMES_H
+
+#include "worker/model/config.h"
+
+/*
+ * Chooses the spelling in which the model's container has the embedding (if it has none: the
+ * first), and renames what the configuration wants. A head that transformers ties only by default
+ * is the embedding only if the container has no other.
+ */
+enum ctw_status ctw_names_choose(struct ctw_config *c, struct ctw_model *m,
+                                 struct ctw_err *err) CTW_MUST_CHECK;
+
+/* The module's quantization_config group in any spelling, the file's first. */
+enum ctw_status ctw_name_find_group(const struct ctw_config *c, const struct ctw_want *want,
+                                    const struct ctw_quant_group **out,
+                                    struct ctw_err *err) CTW_MUST_CHECK;
+
+/* Is this a tensor of another model than the text model: of a tower, of a draft (mtp)? */
+bool ctw_name_is_apart(const struct ctw_config *c, const char *name) CTW_MUST_CHECK;
+
+#endif
