@@ -19,34 +19,36 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
-FAMILIES = {"llama", "mistral", "phi3", "qwen2", "qwen3"}
+# model_type -> the family of the layers
+FAMILIES = {**{name: name for name in ("llama", "mistral", "phi3", "qwen2", "qwen3")},
+            "mistral3": "mistral", "qwen2_5_vl": "qwen2", "qwen3_vl": "qwen3"}
+WRAPPERS = {"mistral3", "qwen2_5_vl", "qwen3_vl"}
 FORMAT_KEYS = ("quantization_config", "compression_config", "quantization", "quantize")
 MODELOPT = "hf_quant_config.json"
 VOCAB, INNER = 32, 48
 
 
-def shrink(config):
-    """The same configuration with two small layers."""
+def shrink(config, family):
+    """The same text model's configuration with two small layers."""
     n_head, n_kv = config["num_attention_heads"], config.get("num_key_value_heads")
     small = dict(config, vocab_size=VOCAB, intermediate_size=INNER, num_hidden_layers=2)
     small["num_attention_heads"] = heads = n_head // n_kv if n_kv else 2
     if n_kv:
         small["num_key_value_heads"] = 1
-    head = config.get("head_dim") or (128 if config["model_type"] == "qwen3" else 8)
+    head = config.get("head_dim") or (128 if family == "qwen3" else 8)
     small["hidden_size"] = heads * 8
     if small.get("layer_types"):
         small["layer_types"] = small["layer_types"][:2]
     return small, heads, 1 if n_kv else heads, head
 
 
-def tensors(config, heads, kv, head):
+def tensors(config, family, heads, kv, head):
     """Name -> shape of the tensors of transformers' class for the family."""
     hidden = config["hidden_size"]
     yield "model.embed_tokens.weight", [VOCAB, hidden]
     yield "model.norm.weight", [hidden]
     if not config.get("tie_word_embeddings"):
         yield "lm_head.weight", [VOCAB, hidden]
-    family = config["model_type"]
     reads_bias = family in ("llama", "qwen3") and config.get("attention_bias")
     for layer in (f"model.layers.{i}." for i in range(2)):
         yield f"{layer}input_layernorm.weight", [hidden]
@@ -87,12 +89,22 @@ def check(ctworker, path):
     """None, or a description of the error."""
     with open(path, encoding="utf-8") as f:
         config = json.load(f)
-    ours = config.get("model_type") in FAMILIES
+    kind = config.get("model_type")
+    family, ours, wrapped = FAMILIES.get(kind), kind in FAMILIES, kind in WRAPPERS
     modelopt = os.path.join(os.path.dirname(path), MODELOPT)
     opens = ours and not os.path.exists(modelopt) and not any(config.get(key) for key in FORMAT_KEYS)
-    small, *heads = shrink(config) if ours else (config, 0, 0, 0)
+    small, shapes = config, []
+    if ours:
+        inside = wrapped and "text_config" in config
+        text, *heads = shrink(config["text_config"] if inside else config, family)
+        small = dict(config, text_config=text) if inside else text
+        tied = config.get("tie_word_embeddings", text.get("tie_word_embeddings"))
+        shapes = tensors(dict(text, tie_word_embeddings=tied), family, *heads)
+    if wrapped:
+        shapes = [(name.replace("model.", "model.language_model.", 1), shape)
+                  for name, shape in shapes]
     with tempfile.TemporaryDirectory() as folder:
-        write_checkpoint(folder, small, tensors(small, *heads) if ours else [])
+        write_checkpoint(folder, small, shapes)
         if os.path.exists(modelopt):
             shutil.copy(modelopt, folder)
         env = {k: v for k, v in os.environ.items() if not k.startswith("CTW_")}
