@@ -7,7 +7,7 @@
 static const char *stored_name(const struct ctw_weight *w, enum ctw_part_kind kind)
 {
     bool dense = kind == CTW_PART_VALUES && ctw_part_is_float(&w->part[kind]);
-    return ctw_part_name(kind, dense ? 1 : 0);
+    return dense ? w->names->values : w->names->codes[kind];
 }
 
 enum ctw_status ctw_part_fail(const struct ctw_weight *w, enum ctw_part_kind kind,
@@ -30,7 +30,7 @@ enum ctw_status ctw_parts_only(const struct ctw_weight *w, unsigned allowed, str
             return ctw_fail(err, CTW_EFORMAT,
                             "%s: found %s, which a %s weight does not have; the checkpoint "
                             "contradicts itself",
-                            ctw_part_name((enum ctw_part_kind)i, 0),
-                            ctw_part_text(&w->part[i], found, sizeof(found)), w->format->name);
+                            w->names->codes[i], ctw_part_text(&w->part[i], found, sizeof(found)),
+                            w->format->name);
     return CTW_OK;
 }

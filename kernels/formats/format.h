@@ -22,16 +22,26 @@ enum ctw_format_id { CTW_FORMATS(CTW_FORMAT_ID) CTW_N_FORMATS };
 #undef CTW_FORMAT_ID
 
 enum ctw_part_kind {
-    CTW_PART_VALUES,       /* weight or weight_packed */
-    CTW_PART_SCALE,        /* weight_scale */
-    CTW_PART_ZERO_POINT,   /* weight_zero_point */
-    CTW_PART_GROUP_INDEX,  /* weight_g_idx */
-    CTW_PART_GLOBAL_SCALE, /* weight_global_scale */
-    CTW_PART_SHAPE,        /* weight_shape: read on opening, never by a decoder */
+    CTW_PART_VALUES,
+    CTW_PART_SCALE,
+    CTW_PART_ZERO_POINT,
+    CTW_PART_GROUP_INDEX,
+    CTW_PART_GLOBAL_SCALE,
+    CTW_PART_SHAPE, /* read on opening, never by a decoder */
     CTW_N_PARTS
 };
 
 enum { CTW_MAX_DIMS = 4 };
+
+/* What a quantisation method calls the parts of a weight: last components of tensors' names. */
+struct ctw_part_names {
+    const char *method;             /* as in quantization_config's "quant_method" */
+    const char *codes[CTW_N_PARTS]; /* NULL: the method has no such part */
+    const char *values;             /* VALUES, if the values themselves are stored */
+};
+
+/* NULL: the method is not supported. */
+const struct ctw_part_names *ctw_part_names_find(const char *method);
 
 /* One tensor of a weight, as found in the file; n_dims -1: absent. */
 struct ctw_part {
@@ -70,10 +80,11 @@ enum { CTW_MAX_DIM = 1 << 28 };
 
 struct ctw_weight {
     const struct ctw_format *format;
-    int64_t n, k;         /* logical shape */
-    enum ctw_dtype dtype; /* dtype of the decoded values: F32, BF16 or F16 */
-    int bits;             /* bits of one stored value, for reports and decoders */
-    bool symmetric;       /* no zero points are stored: the code 2^(bits-1) is 0 */
+    const struct ctw_part_names *names; /* the method's, for messages */
+    int64_t n, k;                       /* logical shape */
+    enum ctw_dtype dtype;               /* dtype of the decoded values: F32, BF16 or F16 */
+    int bits;                           /* bits of one stored value, for reports and decoders */
+    bool symmetric;                     /* no zero points are stored: the code 2^(bits-1) is 0 */
     int64_t group_size;   /* columns that share a scale; k if a whole row shares one */
     int64_t n_groups;     /* scales per row */
     int64_t scale_stride; /* scales (and unpacked zero points) from one row to the next:
@@ -109,9 +120,9 @@ struct ctw_format {
     bool (*owns)(const struct ctw_part part[CTW_N_PARTS]);
     /*
      * Checks the parts against each other, against args and against the shape [n, k] that the
-     * architecture needs, and fills every field of *w except format and part (which are already
-     * set). `shape_part` is the content of the weight_shape tensor (two values), or NULL if absent.
-     * CTW_EFORMAT / CTW_EUNSUP: the message states the tensor, what was found and what was
+     * architecture needs, and fills every field of *w except format, names and part (which are
+     * already set). `shape_part` is the content of the weight_shape tensor (two values), or NULL if
+     * absent. CTW_EFORMAT / CTW_EUNSUP: the message states the tensor, what was found and what was
      * expected; the caller prepends the file and the weight's name.
      */
     enum ctw_status (*check)(struct ctw_weight *w, const struct ctw_quant_args *args,
@@ -136,12 +147,6 @@ extern const struct ctw_format *const ctw_formats[];
 enum ctw_status ctw_format_find(const struct ctw_format **out,
                                 const struct ctw_part part[CTW_N_PARTS],
                                 struct ctw_err *err) CTW_MUST_CHECK;
-
-/*
- * The i-th name that a part may have in a file, as the tensor name's last component; NULL past the
- * last name. Every part has one name, except VALUES: "weight_packed", "weight".
- */
-const char *ctw_part_name(enum ctw_part_kind kind, int i);
 
 /*
  * Writes "BF16 [64, 128]" (or "absent") to buf and returns buf. For messages.

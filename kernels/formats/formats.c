@@ -1,5 +1,6 @@
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "kernels/formats/format.h"
 
@@ -9,17 +10,23 @@ CTW_FORMATS(DECLARE)
 #define ROW(name) [CTW_FORMAT_##name] = &ctw_format_##name,
 const struct ctw_format *const ctw_formats[] = {CTW_FORMATS(ROW)[CTW_N_FORMATS] = NULL};
 
-const char *ctw_part_name(enum ctw_part_kind kind, int i)
+static const struct ctw_part_names methods[] = {
+    {.method = "compressed-tensors",
+     .codes = {[CTW_PART_VALUES] = "weight_packed",
+               [CTW_PART_SCALE] = "weight_scale",
+               [CTW_PART_ZERO_POINT] = "weight_zero_point",
+               [CTW_PART_GROUP_INDEX] = "weight_g_idx",
+               [CTW_PART_GLOBAL_SCALE] = "weight_global_scale",
+               [CTW_PART_SHAPE] = "weight_shape"},
+     .values = "weight"},
+};
+
+const struct ctw_part_names *ctw_part_names_find(const char *method)
 {
-    static const char *const names[CTW_N_PARTS][3] = {
-        [CTW_PART_VALUES] = {"weight_packed", "weight"},
-        [CTW_PART_SCALE] = {"weight_scale"},
-        [CTW_PART_ZERO_POINT] = {"weight_zero_point"},
-        [CTW_PART_GROUP_INDEX] = {"weight_g_idx"},
-        [CTW_PART_GLOBAL_SCALE] = {"weight_global_scale"},
-        [CTW_PART_SHAPE] = {"weight_shape"},
-    };
-    return i >= 0 && i < 2 ? names[kind][i] : NULL;
+    for (size_t i = 0; i < CTW_COUNT(methods); i++)
+        if (strcmp(methods[i].method, method) == 0)
+            return &methods[i];
+    return NULL;
 }
 
 const char *ctw_part_text(const struct ctw_part *part, char *buf, size_t bytes)

@@ -99,6 +99,7 @@ static void weight_open(struct weight *t, const char *kind, int64_t n, int64_t k
 {
     struct ctw_quant_args args = {.symmetric = true};
     memset(t, 0, sizeof(*t));
+    t->w.names = ctw_part_names_find("compressed-tensors");
     for (int i = 0; i < CTW_N_PARTS; i++)
         t->w.part[i].n_dims = -1;
     t->w.n = n;

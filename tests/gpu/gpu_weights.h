@@ -234,6 +234,7 @@ static void weight_open(struct made *m, const struct kind *c)
     struct ctw_quant_args args;
     memset(&args, 0, sizeof(args));
     memset(m, 0, sizeof(*m));
+    m->w.names = ctw_part_names_find("compressed-tensors");
     for (int i = 0; i < CTW_N_PARTS; i++)
         m->w.part[i].n_dims = -1;
     m->w.n = c->n;

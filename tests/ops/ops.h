@@ -196,6 +196,7 @@ UNUSED_OK static void weight_open(struct test_weight *t, enum weight_kind kind, 
     struct ctw_quant_args args = {
         .present = true, .symmetric = true, .strategy = CTW_STRATEGY_CHANNEL};
     memset(t, 0, sizeof(*t));
+    t->w.names = ctw_part_names_find("compressed-tensors");
     for (int i = 0; i < CTW_N_PARTS; i++)
         t->w.part[i].n_dims = -1;
     t->w.n = n;

@@ -52,6 +52,7 @@ static void start(struct made *m, int64_t n, int64_t k, struct ctw_quant_args ar
     memset(&m->w, 0xa5, sizeof(m->w)); /* check() must fill every field */
     for (int i = 0; i < CTW_N_PARTS; i++)
         m->w.part[i] = (struct ctw_part){.n_dims = -1};
+    m->w.names = ctw_part_names_find("compressed-tensors");
     m->w.n = n;
     m->w.k = k;
     m->args = args;

@@ -108,7 +108,7 @@ enum ctw_status ctw_foreign_check(const struct ctw_json_node *quantization, stru
     const char *method = NULL, *algo = string_of(quantization, "quant_algo");
     enum ctw_status st =
         ctw_json_read_string(quantization, "quant_method", CTW_JSON_OPTIONAL, &method, err);
-    if (st != CTW_OK || (method != NULL && strcmp(method, "compressed-tensors") == 0))
+    if (st != CTW_OK || (method != NULL && ctw_part_names_find(method) != NULL))
         return st;
     if (algo != NULL)
         return refuse_modelopt(ctw_json_get(quantization, "quant_algo"), algo, err);

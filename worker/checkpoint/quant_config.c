@@ -218,7 +218,8 @@ enum ctw_status ctw_quant_config_read(struct ctw_quant_config *out,
 {
     static const char method[] = "quant_method";
     const struct ctw_json_node *node, *sparsity;
-    *out = (struct ctw_quant_config){0};
+    const char *method_name = "compressed-tensors"; /* also of dense and of older files */
+    *out = (struct ctw_quant_config){.names = ctw_part_names_find(method_name)};
     enum ctw_status st = find_object(root, &node, &sparsity, err);
     if (st == CTW_OK)
         st = check_sparsity(sparsity, err);
@@ -232,11 +233,14 @@ enum ctw_status ctw_quant_config_read(struct ctw_quant_config *out,
     if (st == CTW_OK && (ctw_json_has(root, "quantization_config") || ctw_json_has(node, method)))
         st = ctw_foreign_check(node, err);
     if (st == CTW_OK)
+        st = ctw_json_read_string(node, method, CTW_JSON_OPTIONAL, &method_name, err);
+    if (st == CTW_OK)
         st = read_status(out, node, err);
     if (st == CTW_OK)
         st = ctw_json_read_string(node, "format", CTW_JSON_OPTIONAL, &out->format, err);
     if (st != CTW_OK)
         return st;
+    out->names = ctw_part_names_find(method_name);
     if (out->format != NULL &&
         (strcmp(out->format, "mixed-precision") == 0 || strcmp(out->format, "fakequant") == 0))
         out->format = NULL; /* no information: the groups and the tensors decide */

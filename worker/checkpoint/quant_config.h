@@ -22,7 +22,8 @@ struct ctw_quant_config {
     struct ctw_quant_group *groups;
     int64_t n_groups;
     struct ctw_patterns ignore;
-    bool present;       /* config.json has a quantization_config */
+    const struct ctw_part_names *names; /* of the method that wrote the tensors */
+    bool present;                       /* config.json has a quantization_config */
     bool frozen;        /* quantization_status "frozen": the weights may be compressed or not */
     const char *format; /* the global format; NULL: not given, or mixed-precision */
     char kv_cache[64];  /* "float8 tensor"; empty: none */

@@ -132,11 +132,12 @@ static void tell_lacking(const struct ctw_finder *finder)
 {
     const struct {
         const struct ctw_lacking *lacking;
-        const char *part, *meaning;
+        enum ctw_part_kind part;
+        const char *meaning;
     } rows[] = {
-        {&finder->index, "weight_g_idx",
+        {&finder->index, CTW_PART_GROUP_INDEX,
          "although actorder is group: it was never set, so the groups are sequential"},
-        {&finder->zero_points, "weight_zero_point",
+        {&finder->zero_points, CTW_PART_ZERO_POINT,
          "although symmetric is false: they were all 0, so the weights are symmetric"},
     };
     for (size_t i = 0; i < CTW_COUNT(rows); i++) {
@@ -144,7 +145,8 @@ static void tell_lacking(const struct ctw_finder *finder)
         if (n > 0)
             ctw_info("%s: %" PRId64 " %s (the first is %s) %s no %s, %s", finder->config->file, n,
                      n == 1 ? "matrix" : "matrices", rows[i].lacking->first,
-                     n == 1 ? "has" : "have", rows[i].part, rows[i].meaning);
+                     n == 1 ? "has" : "have", finder->config->quant.names->codes[rows[i].part],
+                     rows[i].meaning);
     }
 }
 

@@ -41,12 +41,13 @@ static void spell(const struct ctw_config *c, const char *described, int n, char
 }
 
 /* Has the container values of a matrix of this name? */
-static bool has_matrix(const struct ctw_container *container, const char *module)
+static bool has_matrix(const struct ctw_config *c, const struct ctw_container *container,
+                       const char *module)
 {
+    const char *const parts[] = {c->quant.names->values, c->quant.names->codes[CTW_PART_VALUES]};
     char full[MAX_NAME + 32];
-    const char *part;
-    for (int i = 0; (part = ctw_part_name(CTW_PART_VALUES, i)) != NULL; i++) {
-        (void)snprintf(full, sizeof(full), "%s.%s", module, part);
+    for (size_t i = 0; i < CTW_COUNT(parts); i++) {
+        (void)snprintf(full, sizeof(full), "%s.%s", module, parts[i]);
         if (ctw_container_find(container, full) != NULL)
             return true;
     }
@@ -68,7 +69,7 @@ static int find_spelling(const struct ctw_config *c, const struct ctw_container 
     const struct ctw_want *embedding = find_embedding(c);
     for (int n = 0; embedding != NULL && c->family->spellings[n].model != NULL; n++) {
         spell(c, embedding->name, n, name);
-        if (has_matrix(container, name))
+        if (has_matrix(c, container, name))
             return n;
     }
     return 0;
@@ -87,7 +88,7 @@ enum ctw_status ctw_names_choose(struct ctw_config *c, struct ctw_model *m, stru
         w->name = ctw_strdup(name);
         if (w->name == NULL)
             return ctw_fail(err, CTW_ENOMEM, "out of memory for the list of tensors");
-        if (w->kind == CTW_WANT_TIED && c->tied_by_default && has_matrix(m->container, name)) {
+        if (w->kind == CTW_WANT_TIED && c->tied_by_default && has_matrix(c, m->container, name)) {
             w->kind = CTW_WANT_MATRIX;
             m->tied = false;
         }

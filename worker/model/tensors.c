@@ -37,25 +37,24 @@ static enum ctw_status find(const struct ctw_finder *finder, const char *module,
 static enum ctw_status find_parts(const struct ctw_finder *finder, struct ctw_matrix *m,
                                   struct ctw_err *err)
 {
-    for (int kind = 0; kind < CTW_N_PARTS; kind++) {
-        const char *name;
-        m->weight.part[kind].n_dims = -1;
-        for (int i = 0; (name = ctw_part_name((enum ctw_part_kind)kind, i)) != NULL; i++) {
-            const struct ctw_tensor *t;
-            enum ctw_status st = find(finder, m->name, name, &t, err);
-            if (st != CTW_OK)
-                return st;
-            if (t != NULL && m->part[kind] != NULL)
-                return ctw_fail(err, CTW_EFORMAT, "%s: %s has both %s and %s; expected one of them",
-                                ctw_container_file(finder->container, t->file), m->name,
-                                ctw_part_name((enum ctw_part_kind)kind, 0), name);
-            if (t == NULL)
-                continue;
-            m->part[kind] = t;
-            m->weight.part[kind] = as_part(t);
-        }
-    }
-    return CTW_OK;
+    const struct ctw_part_names *names = m->weight.names = finder->config->quant.names;
+    enum ctw_status st = CTW_OK;
+    for (int kind = 0; st == CTW_OK && kind < CTW_N_PARTS; kind++)
+        if (names->codes[kind] != NULL)
+            st = find(finder, m->name, names->codes[kind], &m->part[kind], err);
+    const struct ctw_tensor *values = NULL, **either = &m->part[CTW_PART_VALUES];
+    if (st == CTW_OK)
+        st = find(finder, m->name, names->values, &values, err);
+    if (st == CTW_OK && values != NULL && *either != NULL)
+        return ctw_fail(err, CTW_EFORMAT, "%s: %s has both %s and %s; expected one of them",
+                        ctw_container_file(finder->container, values->file), m->name,
+                        names->codes[CTW_PART_VALUES], names->values);
+    if (values != NULL)
+        *either = values;
+    for (int kind = 0; kind < CTW_N_PARTS; kind++)
+        m->weight.part[kind] =
+            m->part[kind] != NULL ? as_part(m->part[kind]) : (struct ctw_part){.n_dims = -1};
+    return st;
 }
 
 /* Reads the contents of weight_shape: two I64 (or I32). */
@@ -137,9 +136,10 @@ static enum ctw_status open_matrix(struct ctw_finder *finder, struct ctw_matrix 
     m->weight.part[CTW_PART_VALUES].transposed = want->transposed;
     if (st == CTW_OK && m->part[CTW_PART_VALUES] == NULL)
         st = ctw_fail(err, CTW_EFORMAT,
-                      "the checkpoint has no tensor %s.weight (or .weight_packed), which %s needs "
-                      "as a [%" PRId64 ", %" PRId64 "] matrix",
-                      name, finder->config->file, want->n, want->k);
+                      "the checkpoint has no tensor %s.%s (or .%s), which %s needs as a [%" PRId64
+                      ", %" PRId64 "] matrix",
+                      name, m->weight.names->values, m->weight.names->codes[CTW_PART_VALUES],
+                      finder->config->file, want->n, want->k);
     if (st == CTW_OK)
         st = ctw_name_find_group(finder->config, want, &group, err);
     if (st != CTW_OK)
