@@ -33,7 +33,7 @@ static bool norm_is_alone(struct ctw_op_norm op, const int64_t *rows, const char
         op.rows = rows + t;
         op.n_tok = 1;
         op.y = one.p;
-        OK(ctw_cuda_norm(cu, &op, &last_err));
+        OK(ctw_norm(&cu->backend, &op, &last_err));
         void *alone = buf_read(&one);
         same = same && memcmp(alone, picked + t * row_bytes, row_bytes) == 0;
         free(alone);
@@ -43,7 +43,7 @@ static bool norm_is_alone(struct ctw_op_norm op, const int64_t *rows, const char
         op.rows = NULL;
         op.n_tok = NORM_ROWS;
         op.y = (void *)(uintptr_t)op.x;
-        OK(ctw_cuda_norm(cu, &op, &last_err));
+        OK(ctw_norm(&cu->backend, &op, &last_err));
         struct buf x;
         x.p = (char *)op.y;
         x.bytes = NORM_ROWS * row_bytes;
@@ -103,10 +103,10 @@ static void check_norm(int64_t dim, enum ctw_dtype x_dtype, enum ctw_dtype dtype
     op.y = y.p;
     op.bad = (int16_t *)bd.p;
     op.stamp = 7;
-    OK(ctw_cuda_norm(cu, &op, &last_err));
+    OK(ctw_norm(&cu->backend, &op, &last_err));
     op.rows = (int64_t *)rd.p;
     op.y = z.p;
-    OK(ctw_cuda_norm(cu, &op, &last_err));
+    OK(ctw_norm(&cu->backend, &op, &last_err));
     char *got = (char *)buf_read(&y), *picked = (char *)buf_read(&z);
     int16_t *marks = (int16_t *)buf_read(&bd);
     bool same = guards_whole(&y) && guards_whole(&z), marked = true;
@@ -222,7 +222,7 @@ static bool split_is_alone(struct ctw_op_qkv op, const struct split_test *s)
         op.qkv = x + (size_t)(t * (s->sizes[0] + 2 * s->sizes[1])) * es;
         op.positions = positions + t;
         op.q = one[0].p, op.k = one[1].p, op.v = one[2].p;
-        OK(ctw_cuda_qkv(cu, &op, &last_err));
+        OK(ctw_qkv(&cu->backend, &op, &last_err));
         for (int i = 0; i < 3; i++) {
             void *alone = buf_read(&one[i]);
             same = same &&
@@ -277,7 +277,7 @@ static void check_split(const struct split_shape *h, enum ctw_dtype dtype,
     op.positions = (int32_t *)pd.p;
     op.cos_sin = (float *)td.p;
     op.q = s.out[0].p, op.k = s.out[1].p, op.v = s.out[2].p;
-    OK(ctw_cuda_qkv(cu, &op, &last_err));
+    OK(ctw_qkv(&cu->backend, &op, &last_err));
     bool same = true;
     for (int i = 0; i < 3; i++) {
         s.got[i] = (char *)buf_read(&s.out[i]);
@@ -336,7 +336,7 @@ static void make_exact(struct made *m, void *x, enum ctw_dtype dtype, int64_t n_
 static struct ctw_head_result *run_head(struct ctw_op_head *op, struct buf *out)
 {
     op->out = (struct ctw_head_result *)out->p;
-    OK(ctw_cuda_head(cu, op, &last_err));
+    OK(ctw_head(&cu->backend, op, &last_err));
     return (struct ctw_head_result *)buf_read(out);
 }
 

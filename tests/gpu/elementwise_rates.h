@@ -92,22 +92,22 @@ static void rate_decode(const struct kind *c, enum ctw_dtype dtype)
 
 static void do_embed(void *arg)
 {
-    OK(ctw_cuda_embed(cu, (struct ctw_op_embed *)arg, &last_err));
+    OK(ctw_embed(&cu->backend, (struct ctw_op_embed *)arg, &last_err));
 }
 
 static void do_norm(void *arg)
 {
-    OK(ctw_cuda_norm(cu, (struct ctw_op_norm *)arg, &last_err));
+    OK(ctw_norm(&cu->backend, (struct ctw_op_norm *)arg, &last_err));
 }
 
 static void do_qkv(void *arg)
 {
-    OK(ctw_cuda_qkv(cu, (struct ctw_op_qkv *)arg, &last_err));
+    OK(ctw_qkv(&cu->backend, (struct ctw_op_qkv *)arg, &last_err));
 }
 
 static void do_head(void *arg)
 {
-    OK(ctw_cuda_head(cu, (struct ctw_op_head *)arg, &last_err));
+    OK(ctw_head(&cu->backend, (struct ctw_op_head *)arg, &last_err));
 }
 
 static void rate_norm(int64_t n_tok, int64_t dim, enum ctw_dtype x_dtype, enum ctw_dtype dtype)
@@ -189,7 +189,7 @@ static void rate_table(void)
     for (int i = 0; i < N; i++)
         ids[i] = (int32_t)(rng() % VOCAB);
     struct buf ids_d = buf_from(ids, N * sizeof(*ids), 0);
-    struct ctw_op_embed embed = {&m.shard, CTW_F32, 1, N, (int32_t *)ids_d.p, y.p};
+    struct ctw_op_embed embed = {&m.shard, CTW_F32, 1, false, N, (int32_t *)ids_d.p, y.p};
     print_rate("embed 8192 x 4096 BF16 to F32", time_of(do_embed, &embed, cu->stream),
                (double)N * K * 6);
     struct ctw_op_head head = {&m.shard,

@@ -137,7 +137,7 @@ static void *host_random(enum ctw_dtype dtype, int64_t n, float scale)
 
 /* ---- weights ------------------------------------------------------------------------------ */
 
-enum format { DENSE, PACK, NVFP4 };
+enum format { DENSE, TRANSPOSED, PACK, NVFP4 };
 /* Any bytes, including bytes that are not valid codes, because no check refuses them. */
 enum zeros { NO_ZEROS, PACKED_ZEROS, INT8_ZEROS };
 
@@ -239,14 +239,17 @@ static void weight_open(struct made *m, const struct kind *c)
         m->w.part[i].n_dims = -1;
     m->w.n = c->n;
     m->w.k = c->k;
-    args.present = c->format != DENSE;
-    if (c->format == DENSE)
-        make_floats(add_part(m, CTW_PART_VALUES, c->dtype, 2, c->n, c->k), c->dtype, c->n * c->k,
-                    false);
+    bool transposed = c->format == TRANSPOSED;
+    args.present = c->format != DENSE && !transposed;
+    if (!args.present)
+        make_floats(add_part(m, CTW_PART_VALUES, c->dtype, 2, transposed ? c->k : c->n,
+                             transposed ? c->n : c->k),
+                    c->dtype, c->n * c->k, false);
     else if (c->format == PACK)
         make_pack(m, c, &args);
     else
         make_nvfp4(m, c, &args);
+    m->w.part[CTW_PART_VALUES].transposed = transposed;
     OK(ctw_format_find(&m->w.format, m->w.part, &last_err));
     OK(m->w.format->check(&m->w, &args, NULL, &last_err));
     if (m->w.format->check_data != NULL)

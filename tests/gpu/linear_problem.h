@@ -120,7 +120,7 @@ static void problem_open(struct problem *p, const struct shape *s, enum ctw_dtyp
     memset(p, 0, sizeof(*p));
     p->op = (struct ctw_op_linear){
         .shards = p->shards, .n_shards = 1, .dtype = dtype, .epilogue = epilogue, .n_tok = s->m};
-    p->op.act = (enum ctw_activation)rng_below(3);
+    p->op.act = (enum ctw_activation)rng_below(CTW_ACT_XIELU);
     p->op.slot = (enum ctw_slot)rng_below(CTW_N_SLOTS);
     p->op.residual_dtype = rng_below(3) == 0 ? dtype : CTW_F32;
     p->aligned = aligned;
@@ -288,6 +288,10 @@ static double bound(const struct problem *p, int64_t t, int64_t o, double want)
         if (p->op.dtype != CTW_F32) {
             e += half_step(p->op.dtype, fabs(sum) + e);
             e_up += half_step(p->op.dtype, fabs(up) + e_up);
+        }
+        if (p->op.act == CTW_ACT_RELU2) { /* of the square */
+            e = (2 * fabs(sum) + e) * e;
+            sum *= sum;
         }
         e = 1.13 * e * (fabs(up) + e_up) + fabs(sum) * e_up + 16 * 0x1p-24 * fabs(sum * up);
     }

@@ -149,7 +149,7 @@ struct problem {
     struct ctw_attn_seq seqs[MAX_SEQS];
     struct ctw_kv_run runs[MAX_SEQS][MAX_RUNS];
     int64_t q_rows, kv_rows;
-    struct array q, k, v, out, sinks; /* sinks: absent unless given */
+    struct array q, k, v, out, sinks, alibi; /* sinks, alibi: absent unless given */
 };
 
 static struct array array_new(size_t bytes)
@@ -179,6 +179,7 @@ static void problem_close(struct problem *p)
     array_close(&p->v);
     array_close(&p->out);
     array_close(&p->sinks);
+    array_close(&p->alibi);
 }
 
 /* Sequences of these lengths; rows that belong to no sequence are NaN. pieces: keys are in up to
@@ -258,6 +259,16 @@ static void give_sinks(struct problem *p, enum ctw_dtype dtype)
     p->op.sinks_dtype = dtype;
 }
 
+/* ALiBi with slopes from 1/2 to 1/256. */
+static void give_slopes(struct problem *p)
+{
+    p->alibi = array_new(p->op.n_head * sizeof(float));
+    for (int h = 0; h < p->op.n_head; h++)
+        store(p->alibi.host, CTW_F32, h, exp2f(-1 - 7 * (float)rng_below(1000) / 1000));
+    array_upload(&p->alibi);
+    p->op.alibi = (const float *)p->alibi.device;
+}
+
 static void poison(struct problem *p)
 {
     CU(cudaMemset(p->out.device, 0xFF, p->out.bytes)); /* NaN in every dtype */
@@ -280,7 +291,11 @@ static void told(bool good, const char *what, const char *variant, const struct 
     n_failed += !good;
     printf("%s %-9s %-7s %-4s heads %3d / %d of %3d window %3d cap %2g %s %s\n", good ? "ok  " : "FAIL",
            what, variant, ctw_dtype_name(p->op.dtype), p->op.n_head, p->op.n_kv, p->op.head,
-           (int)p->op.window, (double)p->op.softcap, p->op.sinks != NULL ? "sinks" : "     ", more);
+           (int)p->op.window, (double)p->op.softcap,
+           p->op.alibi != NULL   ? "alibi"
+           : p->op.sinks != NULL ? "sinks"
+                                 : "     ",
+           more);
 }
 
 /* ---- the definition ----------------------------------------------------------------------- */
@@ -299,7 +314,7 @@ __global__ void reference(struct ctw_op_attention op, int64_t q_row, int64_t pos
         for (int d = 0; d < op.head; d++)
             s += load(op.q, op.dtype, ((q_row + i) * op.n_head + h) * op.head + d) *
                  load(op.k, op.dtype, (key_row[j] * (int64_t)op.n_kv + kv) * op.head + d);
-        s *= op.scale;
+        s = s * op.scale + (op.alibi != NULL ? op.alibi[h] * (double)(j - pos) : 0);
         score[j] = op.softcap > 0 ? op.softcap * tanh(s / op.softcap) : s;
     }
     __syncthreads();
@@ -327,13 +342,18 @@ __global__ void reference(struct ctw_op_attention op, int64_t q_row, int64_t pos
     }
 }
 
-/* Rounding P and the result: half a step each; scores and sums in fp32, fp16's smallest P: the rest. */
-static double bound(enum ctw_dtype dtype, int head, double want, double size)
+/* Rounding P and the result: half a step each; scores and sums in fp32, fp16's smallest P: the rest.
+ * ALiBi adds up to about 40 to a score that matters. */
+static double bound(const struct ctw_op_attention *op, double want, double size)
 {
-    if (dtype == CTW_F32) /* a score's error is that of a sum of `head` products, and exp passes it on */
-        return (head <= 128 ? 4e-6 : 1e-5) * size + 1e-6;
-    double half_step = dtype == CTW_BF16 ? 0x1p-8 : 0x1p-11;
-    return half_step * 1.02 * (size + fabs(want)) + 1e-5 * size + (dtype == CTW_F16 ? 3e-5 : 1e-6);
+    double score = op->head <= 128 ? 4e-6 : op->head <= 256 ? 1e-5 : 2e-5;
+    if (op->alibi != NULL)
+        score += 1e-5;
+    if (op->dtype == CTW_F32) /* of a sum of `head` products; exp passes it on */
+        return score * size + 1e-6;
+    double half_step = op->dtype == CTW_BF16 ? 0x1p-8 : 0x1p-11;
+    score = score < 1e-5 ? 1e-5 : score;
+    return half_step * 1.02 * (size + fabs(want)) + score * size + (op->dtype == CTW_F16 ? 3e-5 : 1e-6);
 }
 
 static void check_values(struct ctw_cuda *cu, struct problem *p, const char *variant)
@@ -359,7 +379,7 @@ static void check_values(struct ctw_cuda *cu, struct problem *p, const char *var
         CU(cudaMemcpy(size.host, size.device, n * 8, cudaMemcpyDeviceToHost));
         for (int64_t i = 0; i < n; i++) {
             double w = ((double *)want.host)[i];
-            double b = bound(p->op.dtype, p->op.head, w, ((double *)size.host)[i]);
+            double b = bound(&p->op, w, ((double *)size.host)[i]);
             double g = load(got, p->op.dtype, q->q_row * row_len + i), e = fabs(g - w) / b;
             n_bad += !(e <= 1);
             worst = e > worst ? e : worst;
@@ -575,15 +595,18 @@ static void check_shape(struct ctw_cuda *cu, const char *variant, const struct s
     static const int64_t lengths[] = {1, 129, 2, 65, 1000, 63, 64, 127, 128, 200};
     struct problem p;
     rng = 88172645463325252u + (uint64_t)s->head * 977 + (uint64_t)s->n_head * 31 + (uint64_t)dtype;
-    for (int sinks = 0; sinks < 2; sinks++) {
+    for (int more = 0; more < (s->softcap > 0 ? 2 : 3); more++) {
+        bool sinks = more == 1;
         problem_open(&p, s, dtype, lengths, CTW_COUNT(lengths), 6);
-        if (sinks > 0)
+        if (sinks)
             give_sinks(&p, (enum ctw_dtype)rng_below(3));
+        if (more == 2)
+            give_slopes(&p);
         check_values(cu, &p, variant);
         check_company(cu, &p, variant);
         check_runs(cu, &p, variant);
         check_not_finite(cu, &p, variant, 4);
-        if (sinks > 0)
+        if (sinks)
             check_limits(cu, &p, variant);
         problem_close(&p);
     }
@@ -601,7 +624,8 @@ static const struct shape shapes[] = {
     {2, 1, 96, 0, 0},   {4, 4, 112, 0, 0},   {2, 1, 192, 0, 0},   {2, 2, 256, 0, 0},   {7, 1, 40, 0, 0},
     {2, 1, 7, 0, 0},     {4, 2, 128, 1, 0},  {8, 2, 64, 5, 0},    {4, 1, 128, 64, 0},
     {4, 4, 256, 100, 0}, {4, 2, 128, 0, 30}, {8, 4, 64, 100, 50}, {71, 1, 32, 0, 0},
-    {7, 1, 128, 100, 0}, {3, 1, 33, 200, 0},
+    {7, 1, 128, 100, 0}, {3, 1, 33, 200, 0}, {2, 1, 512, 0, 0},   {4, 4, 512, 100, 0}, {8, 1, 320, 0, 0},
+    {3, 1, 300, 0, 30},  {2, 2, 257, 64, 0},
 };
 
 int main(int argc, char **argv)

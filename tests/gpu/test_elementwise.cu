@@ -98,6 +98,10 @@ static const struct kind kinds[] = {
     {"nvfp4 small global scale", NVFP4, 4, CTW_F32, 37, NO_ZEROS, false, false, 0, 34, 528},
     {"nvfp4 odd address", NVFP4, 4, CTW_BF16, 37, NO_ZEROS, false, false, 5, 35, 544},
     {"nvfp4 odd scales, fp16 global scale", NVFP4, 4, CTW_F16, 3210, NO_ZEROS, false, false, -5, 35, 544},
+    {"bf16 transposed", TRANSPOSED, 16, CTW_BF16, 0, NO_ZEROS, false, false, 0, 197, 1544},
+    {"fp16 transposed, odd k", TRANSPOSED, 16, CTW_F16, 0, NO_ZEROS, false, false, 2, 64, 129},
+    {"fp32 transposed", TRANSPOSED, 32, CTW_F32, 0, NO_ZEROS, false, false, 4, 131, 64},
+    {"bf16 transposed, odd address", TRANSPOSED, 16, CTW_BF16, 0, NO_ZEROS, false, false, 1, 35, 300},
 };
 /* clang-format on */
 
@@ -254,14 +258,18 @@ static void check_embed(const struct kind *c)
         enum ctw_dtype dtype = dtypes[s % 3];
         size_t es = ctw_dtype_bytes(dtype);
         void *rows = weight_decoded(&m, dtype), *want = malloc((size_t)(N * c->k) * es);
-        struct ctw_op_embed op = {&m.shard, dtype, s < 3 ? 1.0f : 27.75f, N, (int32_t *)tokens_d.p,
-                                  NULL};
         struct buf y = buf_open((size_t)(N * c->k) * es, s == 4 ? 8 : 0);
+        struct ctw_op_embed op = {};
+        op.table = &m.shard;
+        op.dtype = dtype;
+        op.scale = s < 3 ? 1.0f : 27.75f;
+        op.n_tok = N;
+        op.tokens = (int32_t *)tokens_d.p;
         op.y = y.p;
         for (int64_t i = 0; i < N * c->k; i++)
             ctw_store_float(want, dtype, i,
                             ctw_load_float(rows, dtype, tokens[i / c->k] * c->k + i % c->k) * op.scale);
-        OK(ctw_cuda_embed(cu, &op, &last_err));
+        OK(ctw_embed(&cu->backend, &op, &last_err));
         void *got = buf_read(&y);
         ok = ok && memcmp(got, want, y.bytes) == 0 && guards_whole(&y);
         free(rows);
@@ -348,6 +356,52 @@ static void check_weights(void)
     }
 }
 
+/* Several shards of one dense matrix, one after another: no copy, unless gate and up are interleaved.
+ * With a gap between them, or in another order: a copy. */
+static void check_fused_weights(void)
+{
+    static const struct kind kind = {"", DENSE, 16, CTW_BF16, 0, NO_ZEROS, false, false, 0, 512, 1024};
+    struct made m;
+    weight_open(&m, &kind);
+    char *want = (char *)weight_decoded(&m, CTW_BF16);
+    bool ok = true;
+    for (int way = 0; way < 4; way++) { /* in order; gate and up; with a gap; in another order */
+        struct ctw_shard shards[3] = {m.shard, m.shard, m.shard};
+        struct ctw_op_linear op = {};
+        op.shards = shards;
+        op.n_shards = way == 1 ? 2 : 3;
+        op.slot = CTW_SLOT_QKV;
+        op.epilogue = way == 1 ? CTW_EPI_GATE : CTW_EPI_STORE;
+        op.dtype = CTW_BF16;
+        for (int i = 0; i < op.n_shards; i++) {
+            shards[i].n = 40;
+            shards[i].row0 = 40 * (way == 3 ? 2 - i : i) + (way == 2 && i == 2 ? 8 : 0);
+        }
+        OK(ctw_cuda_prepare(cu, &op, &last_err));
+        const void *w = NULL;
+        bool interleaved = false;
+        OK(ctw_cuda_weights(cu, &op, &w, &interleaved, &last_err));
+        bool in_place = w == m.device.part[CTW_PART_VALUES];
+        ok = ok && in_place == (way < 2 && !interleaved) && interleaved == (way == 1 && cu->hopper);
+        size_t row_bytes = (size_t)kind.k * 2;
+        char *got = (char *)malloc(120 * row_bytes);
+        must(cudaMemcpyAsync(got, w, (size_t)op.n_shards * 40 * row_bytes, cudaMemcpyDeviceToHost,
+                             cu->stream),
+             "download");
+        OK(ctw_cuda_weights_used(cu, &op, &last_err));
+        must(cudaStreamSynchronize(cu->stream), "running");
+        for (int64_t r = 0; !interleaved && r < op.n_shards * 40; r++)
+            ok = ok && memcmp(got + (size_t)r * row_bytes,
+                              want + (size_t)(shards[r / 40].row0 + r % 40) * row_bytes, row_bytes) == 0;
+        free(got);
+        op.n_shards = 0;
+        OK(ctw_cuda_prepare(cu, &op, &last_err));
+    }
+    report(ok, "a fused projection's weights are read in place");
+    free(want);
+    weight_close(&m);
+}
+
 /* Keeps a stream busy. */
 static __global__ void dawdle(uint64_t ns)
 {
@@ -401,6 +455,7 @@ static void check_slot_order(void)
 }
 
 #include "elementwise_ops.h"
+#include "elementwise_kinds.h"
 
 int main(int argc, char **argv)
 {
@@ -414,10 +469,12 @@ int main(int argc, char **argv)
         for (size_t i = 0; i < CTW_COUNT(kinds); i += 3)
             check_embed(&kinds[i]);
         check_weights();
+        check_fused_weights();
         check_slot_order();
         check_norms();
         check_splits();
         check_heads();
+        check_kinds();
     }
     if (strcmp(what, "check") != 0)
         print_rates(argc > 2 ? argv[2] : NULL);

@@ -206,8 +206,8 @@ static void activations_are_accurate(void **state)
         ctw_store_float(p.x.p, CTW_F32, i * p.op.ldx,
                         i < 200 ? (float)(i - 100) : rng_normal() * ldexpf(1, -(int)(i % 30) + 5));
     place(&on, &p, be);
-    double worst[3] = {0};
-    for (int a = 0; a < 3; a++) {
+    double worst[5] = {0};
+    for (int a = 0; a < 5; a++) {
         p.op.act = (enum ctw_activation)a;
         struct buf y = run_gpu(&p, &on, be, N, false);
         for (int t = 0; t < N; t++) {
@@ -218,11 +218,15 @@ static void activations_are_accurate(void **state)
                 want = g / (1 + exp(-g));
             else if (a == CTW_ACT_GELU)
                 want = 0.5 * g * erfc(-g * M_SQRT1_2);
-            else
+            else if (a == CTW_ACT_GELU_TANH)
                 want = g / (1 + exp(-2 * inner));
+            else
+                want = g < 0 ? 0 : a == CTW_ACT_RELU ? g : g * g;
             double e = a == CTW_ACT_SILU   ? 8 * 0x1p-24 * fabs(want)
                        : a == CTW_ACT_GELU ? (12 + 2 * g * g) * 0x1p-24 * fabs(want)
-                                           : (12 + 16 * fabs(inner)) * 0x1p-24 * fabs(want);
+                       : a == CTW_ACT_GELU_TANH
+                           ? (12 + 16 * fabs(inner)) * 0x1p-24 * fabs(want)
+                           : 2 * 0x1p-24 * fabs(want);
             near(got, want, e + 0x1p-120, "activation", t);
             if (fabs(g) < 4 && want != 0)
                 worst[a] = fmax(worst[a], fabs(got / want - 1) * 0x1p24);
