@@ -88,16 +88,17 @@ def sanitizer_stage(name, about, ctest_options, environment):
 
 def golden_stage():
     golden = data_folder("CTWORKER_GOLDEN", "golden")
+    families = data_folder("CTWORKER_GOLDEN_FAMILIES", "golden_families")
     configs = data_folder("CTWORKER_CONFIGS", "configs")
     published = [Step([PY, "tests/golden/check_configs.py", WORKER], "lines",
                       {"CTWORKER_CONFIGS": configs})] if configs else []
-    if golden is None:
+    if golden is None or families is None:
         return Stage("golden", "golden checkpoints, if there are any", published,
-                     note="no golden checkpoints (CTWORKER_GOLDEN): only checkpoints that the tests write")
+                     note="no golden checkpoints (CTWORKER_GOLDEN, CTWORKER_GOLDEN_FAMILIES): only checkpoints that the tests write")
     return Stage("golden", "golden checkpoints: hashes, scores, refusals; published configurations", [
         *published,
-        Step([PY, "tests/golden/check_hashes.py", WORKER], "lines", {"CTWORKER_GOLDEN": golden}),
-        Step([PY, "tests/golden/check_scores.py", "--golden", golden], "lines")])
+        Step([PY, "tests/golden/check_hashes.py", WORKER], "lines", {"CTWORKER_GOLDEN": f"{golden}:{families}"}),
+        Step([PY, "tests/golden/check_scores.py", "--golden", golden, families], "lines")])
 
 
 def cuda_stage(all_architectures):

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Decoded weights of the golden checkpoints against compressed-tensors' own decompress().
 
-    CTWORKER_GOLDEN=DIR check_hashes.py CTWORKER [OPTION ..]
+    CTWORKER_GOLDEN=DIR[:DIR ..] check_hashes.py CTWORKER [OPTION ..]
 
 OPTIONs go to `ctworker inspect` (--backend cuda: the GPU's decoding).
 
-Every checkpoint is opened with both of its configurations. If its format and family are listed below,
-every weight must have the hash in golden.json; otherwise the checkpoint must be refused with exit code 65
-and one line that names the unsupported feature. Prints one line per checkpoint; exit code 1 if any fails.
+Every checkpoint is opened with each of its configurations. If supported.py lists it, every weight must have the
+hash in golden.json; otherwise the checkpoint must be refused with exit code 65 and one line that names the
+unsupported feature. Prints one line per checkpoint; exit code 1 if any fails.
 """
 
 import json
@@ -16,10 +16,11 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-CONFIGS = ("config.json", "config.transformers4.json")
-FAMILIES = {"LlamaForCausalLM", "MistralForCausalLM", "Phi3ForCausalLM",
-            "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
+from supported import SUPPORTED, configs_of
+
 FORMATS = {"dense", "pack-quantized", "nvfp4-pack-quantized"}
+# What a refusal names, if it is neither the architecture nor a format.
+REFUSED_FOR = {}
 
 
 def formats(config):
@@ -27,15 +28,17 @@ def formats(config):
     quantization = config.get("quantization_config")
     if quantization is None:
         return {"dense"}
-    named = {group.get("format") or quantization["format"]
-             for group in quantization["config_groups"].values()}
-    return named
+    if "config_groups" not in quantization:
+        return {quantization["quant_method"]}
+    return {group.get("format") or quantization["format"]
+            for group in quantization["config_groups"].values()}
 
 
-def unsupported(config):
-    """Words, one of which the refusal must contain; empty: the checkpoint is supported."""
-    words = [a for a in config["architectures"] if a not in FAMILIES]
-    return words or sorted(formats(config) - FORMATS)
+def refused_for(name, config):
+    """Words, one of which the refusal of a checkpoint must contain; empty: it is supported."""
+    if name in SUPPORTED:
+        return []
+    return [*REFUSED_FOR.get(name, []), *config["architectures"], *sorted(formats(config) - FORMATS)]
 
 
 def run(ctworker, folder, config, options):
@@ -50,9 +53,13 @@ def check(ctworker, folder, config_name, options):
     with open(os.path.join(folder, config_name), encoding="utf-8") as f:
         config = json.load(f)
     with open(os.path.join(folder, "golden.json"), encoding="utf-8") as f:
-        golden = json.load(f)["weights"]
+        golden = json.load(f)
+    # A tied head has no tensor of its own, and is listed as lm_head.weight.
+    in_file = {name: file for name, file in golden.get("names_in_file", {}).items()
+               if name != "lm_head.weight" or file.endswith(name)}
+    golden = {in_file.get(name, name): entry for name, entry in golden["weights"].items()}
     result = run(ctworker, folder, config_name, options)
-    words = unsupported(config)
+    words = refused_for(os.path.basename(folder), config)
     if words:
         last = result.stderr.strip().splitlines()[-1:] or ["nothing"]
         if result.returncode != 65 or result.stdout:
@@ -79,27 +86,28 @@ def main():
     if len(sys.argv) < 2 or not root:
         print(__doc__.strip(), file=sys.stderr)
         return 64
-    names = sorted(d for d in os.listdir(root)
-                   if os.path.exists(os.path.join(root, d, "golden.json")))
-    bad = equal = refused = 0
+    folders = sorted((os.path.join(r, d) for r in root.split(":") for d in os.listdir(r)
+                      if os.path.exists(os.path.join(r, d, "golden.json"))), key=os.path.basename)
+    passed = bad = equal = refused = 0
 
-    def both(name):
-        return [check(sys.argv[1], os.path.join(root, name), c, sys.argv[2:]) for c in CONFIGS]
+    def all_configs(folder):
+        return [(c, *check(sys.argv[1], folder, c, sys.argv[2:])) for c in configs_of(folder)]
 
     with ThreadPoolExecutor(min(8, os.cpu_count())) as pool:
-        found = list(pool.map(both, names))
-    for name, outcomes in zip(names, found):
-        for config, (wrong, _) in zip(CONFIGS, outcomes):
-            if wrong:
-                bad += 1
-                print(f"{name}: FAILED with {config}: {wrong}")
-        if not any(wrong for wrong, _ in outcomes):
-            word = outcomes[0][1]
+        found = list(pool.map(all_configs, folders))
+    for folder, outcomes in zip(folders, found):
+        name, wrong = os.path.basename(folder), [o for o in outcomes if o[1]]
+        for config, what, _ in wrong:
+            print(f"{name}: FAILED with {config}: {what}")
+        bad += len(wrong)
+        passed += len(outcomes) - len(wrong)
+        if not wrong:
+            word = outcomes[0][2]
             refused += word == "refused"
             equal += word != "refused"
-            print(f"{name}: {word}, both configurations")
+            print(f"{name}: {word}, {len(outcomes)} configurations")
     print(f"{equal} checkpoints equal, {refused} refused")
-    print(f"{len(names) * len(CONFIGS) - bad} passed, {bad} failed")
+    print(f"{passed} passed, {bad} failed")
     return 1 if bad or not equal else 0
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares `ctworker score` with float64 log-probabilities.
 
-    check_scores.py --golden DIR     golden checkpoints: scores by transformers, in float64 and in
+    check_scores.py --golden DIR ..  golden checkpoints: scores by transformers, in float64 and in
                                      16 bit, with either style of configuration
     check_scores.py --tiny DIR       checkpoints of tests/tools/tiny_checkpoint.py: the same two
                                      scores, and every decoded weight's hash, by
@@ -26,23 +26,11 @@ import numpy as np  # noqa: E402
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 import reference_model  # noqa: E402
 import worker_cli  # noqa: E402
+from supported import CONFIGS, SUPPORTED, configs_of  # noqa: E402
 
 TOLERANCE = 1e-4   # float32 against float64, every log-probability
 CHANCE = 1.10      # mean error of 16 bit: ours / the reference's
 GREEDY_F32, GREEDY_16 = 0.998, 0.93  # equal argmax ids; the models are random: near-ties abound
-CONFIGS = ("config.json", "config.transformers4.json")
-
-# Golden checkpoints that must be scored. It is a failure if the worker opens a checkpoint that is not named
-# here, or refuses a checkpoint that is: no checkpoint drops out, or comes in, unnoticed.
-SUPPORTED = {
-    "llama-dense", "llama-dense_fp16", "llama-nvfp4", "llama-nvfp4a16", "llama-w2a16_g32",
-    "llama-w3a16_g128", "llama-w4a16_actorder", "llama-w4a16_channel", "llama-w4a16_g128",
-    "llama-w4a16_g128_asym", "llama-w4a16_g128_fp16", "llama-w4a16_g32", "llama-w4a16_g32_asym",
-    "llama-w6a16_g128", "llama-w8a16", "llama-w8a16_g64_asym", "llama3rope-dense",
-    "llamabias-dense", "llamalinear-dense", "llamayarn-dense", "mistral_swa-dense",
-    "phi3-dense", "phi3-w4a16_g128", "qwen2-dense",
-    "qwen3-dense", "qwen3-w4a16_g128",
-}
 
 
 class Expected:
@@ -162,7 +150,7 @@ def check_hashes(worker, folder):
     return not wrong, f"{folder.name:26} {text}"
 
 
-def check_folder(worker, folder, expect, required, variants, configs=CONFIGS):
+def check_folder(worker, folder, expect, required, variants, configs):
     """Lines (ok, text) of one checkpoint: both configurations with the best variant, and every
     other variant with the first."""
     lines, runs = [], [(c, None) for c in configs] + [(CONFIGS[0], v) for v in variants]
@@ -172,10 +160,10 @@ def check_folder(worker, folder, expect, required, variants, configs=CONFIGS):
         try:
             ok, text = check_one(worker, folder, expected, config, variant)
             if not required:
-                ok, text = False, f"supported, but not in SUPPORTED of check_scores.py: {text}"
+                ok, text = False, f"supported, but not in supported.py: {text}"
         except worker_cli.Refused as e:
             ok, text = not required and refusal_is_clear(e), f"refused, {e}"
-            if not required and variant is None and config == CONFIGS[1]:
+            if not required and variant is None and config != CONFIGS[0]:
                 continue
         lines.append((ok, f"{name} {text}"))
         if not required:
@@ -187,7 +175,7 @@ def check_folder(worker, folder, expect, required, variants, configs=CONFIGS):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--golden", type=Path)
+    parser.add_argument("--golden", type=Path, nargs="+")
     parser.add_argument("--tiny", type=Path)
     parser.add_argument("--worker", default=worker_cli.default_worker())
     parser.add_argument("--only", help="folders whose name contains this")
@@ -198,27 +186,29 @@ def main():
     args = parser.parse_args()
     if (args.golden is None) == (args.tiny is None):
         parser.error("give --golden DIR or --tiny DIR")
-    folder = args.golden or args.tiny
     expect = golden_expected if args.golden else tiny_expected
-    names = sorted(p.name for p in folder.iterdir() if (p / "config.json").exists())
-    lines = [(False, f"{n}: not in {folder}") for n in sorted(SUPPORTED - set(names))
+    folders = sorted((p for root in args.golden or [args.tiny] for p in root.iterdir()
+                      if (p / "config.json").exists()), key=lambda p: p.name)
+    lines = [(False, f"{n}: not in any folder") for n in sorted(SUPPORTED - {p.name for p in folders})
              if args.golden]
-    names = [n for n in names if not args.only or args.only in n]
+    for _, text in lines:
+        print("FAIL", text)
+    folders = [p for p in folders if not args.only or args.only in p.name]
     variants = worker_cli.machine_variants() if args.variants else []
-    configs = CONFIGS[:1] if args.one_config else CONFIGS
+
+    def check(folder):
+        configs = CONFIGS[:1] if args.one_config else configs_of(folder)
+        required = args.tiny is not None or folder.name in SUPPORTED
+        return check_folder(args.worker, folder, expect, required, variants, configs)
+
     with ThreadPoolExecutor(args.jobs) as pool:
-        for some in pool.map(lambda n: check_folder(args.worker, folder / n, expect,
-                                                    args.tiny is not None or n in SUPPORTED,
-                                                    variants, configs), names):
+        for some in pool.map(check, folders):
             for ok, text in some:
                 print("ok  " if ok else "FAIL", text, flush=True)
             lines += some
-    if not names:
+    if not folders:
         lines.append((False, "no checkpoint"))
     failed = sum(not ok for ok, _ in lines)
-    for ok, text in lines[:len(SUPPORTED)]:
-        if not ok and text.endswith(f"not in {folder}"):
-            print("FAIL", text)
     print(f"{len(lines) - failed} passed, {failed} failed")
     return 1 if failed else 0
 

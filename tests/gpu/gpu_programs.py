@@ -21,7 +21,8 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 TOOLS = ROOT / "tests/tools"
 SHIM = "libgpu_fault.so"  # fault_shim.cu
-GOLDEN = ROOT / "../shared/data/golden"  # unless CTWORKER_GOLDEN or a bundle names a folder
+# Unless CTWORKER_GOLDEN and CTWORKER_GOLDEN_FAMILIES, or a bundle, name folders.
+GOLDEN, GOLDEN_FAMILIES = ROOT / "../shared/data/golden", ROOT / "../shared/data/golden_families"
 
 
 class Late(Exception):
@@ -109,12 +110,15 @@ class Programs:
             self.worker, self.invariance = place / "bin/ctworker", place / "bin/invariance"
             self.library, own = place / "bin/libctworker_cuda.so", place / "lib"
             self.tests, self.golden = place / "bin", place / "golden"
+            self.golden_folders = [self.golden]
         else:
             place, own = Path(build).resolve(), None
             self.worker, self.invariance = place / "worker/ctworker", place / "tests/invariance"
             self.library = place / "kernels/cuda/libctworker_cuda.so"
             self.tests = place / "tests/gpu"
             self.golden = Path(os.environ.get("CTWORKER_GOLDEN", GOLDEN)).resolve()
+            self.golden_folders = [
+                self.golden, Path(os.environ.get("CTWORKER_GOLDEN_FAMILIES", GOLDEN_FAMILIES)).resolve()]
         for path in (self.worker, self.library):
             if not path.exists():
                 raise SystemExit(f"{path} is not there: build it, or name another --bundle or --build")

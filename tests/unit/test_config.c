@@ -349,10 +349,9 @@ static void refusals(void **state)
 {
     (void)state;
     static const struct refusal rows[] = {
-        {"{\"architectures\": [\"Gemma2ForCausalLM\"], \"model_type\": \"gemma2\"}",
-         "model_type \"gemma2\" (architecture \"Gemma2ForCausalLM\") is not supported; supported: "
-         "llama (LlamaForCausalLM), mistral (MistralForCausalLM), phi3 (Phi3ForCausalLM), qwen2 "
-         "(Qwen2ForCausalLM), qwen3 (Qwen3ForCausalLM)"},
+        {"{\"architectures\": [\"Mamba2ForCausalLM\"], \"model_type\": \"mamba2\"}",
+         "model_type \"mamba2\" (architecture \"Mamba2ForCausalLM\") is not supported; supported: "
+         "gemma, gemma2, gpt2, llama, mistral, "},
         {"{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"mistral\"}",
          "model_type \"mistral\" (architecture \"LlamaForCausalLM\") is not supported"},
         {"{}", "model_type \"(none)\""},
@@ -389,7 +388,7 @@ static void refusals(void **state)
         {LLAMA ", \"num_attention_heads\": 4}",
          "head_dim (hidden_size / num_attention_heads): found 1024, expected an even"},
         {QWEN3 ", \"head_dim\": null}", "head_dim: found null"},
-        {LLAMA ", \"hidden_act\": \"relu\"}", "hidden_act: \"relu\" is not supported"},
+        {LLAMA ", \"hidden_act\": \"tanh\"}", "hidden_act: \"tanh\" is not supported"},
         {LLAMA ", \"rms_norm_eps\": -1}", "rms_norm_eps: found -1"},
         {LLAMA ", \"torch_dtype\": \"float8_e4m3fn\"}", "torch_dtype: \"float8_e4m3fn\""},
         {LLAMA ", \"torch_dtype\": \"float16\", \"dtype\": \"bfloat16\"}",

@@ -81,6 +81,37 @@ static enum ctw_status find_parts(struct hashing *h, struct job *job, struct ctw
     return CTW_OK;
 }
 
+/* Is the matrix stored, and listed, as [k, n]? */
+static bool is_transposed(const struct job *job)
+{
+    return job->matrix->weight.format->id == CTW_FORMAT_dense_transposed;
+}
+
+/* The hash of all n rows as columns, which is how the file has them. */
+static enum ctw_status hash_columns(struct hashing *h, struct job *job,
+                                    const struct ctw_weight_data *data, int64_t block,
+                                    struct ctw_sha256 *sha, int thread)
+{
+    const struct ctw_weight *w = &job->matrix->weight;
+    size_t es = ctw_dtype_bytes(h->model->dtype), column_bytes = (size_t)w->n * es;
+    enum ctw_status st = CTW_OK;
+    char *all = ctw_calloc((size_t)w->k, column_bytes);
+    if (all == NULL)
+        return ctw_fail(&job->err, CTW_ENOMEM, "out of memory for decoded weights");
+    for (int64_t row = 0; st == CTW_OK && row < w->n; row += block) {
+        int64_t n = w->n - row < block ? w->n - row : block;
+        st = decode(h, w, data, row, n, thread, &job->err);
+        const char *decoded = h->block[thread];
+        for (int64_t r = 0; r < n; r++)
+            for (int64_t i = 0; i < w->k; i++)
+                memcpy(all + (size_t)i * column_bytes + (size_t)(row + r) * es,
+                       decoded + (size_t)(r * w->k + i) * es, es);
+    }
+    ctw_sha256_update(sha, all, (size_t)w->k * column_bytes);
+    ctw_free(all);
+    return st;
+}
+
 static enum ctw_status hash_matrix(struct hashing *h, struct job *job, int thread)
 {
     const struct ctw_weight *w = &job->matrix->weight;
@@ -94,7 +125,9 @@ static enum ctw_status hash_matrix(struct hashing *h, struct job *job, int threa
     enum ctw_status st = find_parts(h, job, &data);
     if (st != CTW_OK)
         return st;
-    for (int64_t row = 0; st == CTW_OK && row < w->n; row += block) {
+    if (is_transposed(job))
+        st = hash_columns(h, job, &data, block, &sha, thread);
+    for (int64_t row = 0; st == CTW_OK && row < w->n && !is_transposed(job); row += block) {
         int64_t n = w->n - row < block ? w->n - row : block;
         st = decode(h, w, &data, row, n, thread, &job->err);
         if (st == CTW_OK)
@@ -139,7 +172,8 @@ static enum ctw_status collect(struct hashing *h, struct ctw_err *err)
     for (int l = 0; l < h->model->n_layers; l++)
         for (int i = 0; i < CTW_N_MATRICES; i++) {
             const struct ctw_matrix *m = &h->model->layers[l].matrix[i];
-            if (m->name == NULL || i == CTW_M_EMBED)
+            if (m->name == NULL || i == CTW_M_EMBED || i == CTW_M_POSITIONS ||
+                i == CTW_M_INPUT_EMBED)
                 continue;
             size_t row_bytes = (size_t)m->weight.k * ctw_dtype_bytes(h->model->dtype);
             h->block_bytes = row_bytes > h->block_bytes ? row_bytes : h->block_bytes;
@@ -191,8 +225,9 @@ static enum ctw_status print_jobs(const struct hashing *h, struct ctw_err *err)
             return job->st;
         }
         printf("%s.weight  %" PRId64 "  %" PRId64 "  %s  %s\n", job->matrix->name,
-               job->matrix->weight.n, job->matrix->weight.k, ctw_dtype_long_name(h->model->dtype),
-               job->hex);
+               is_transposed(job) ? job->matrix->weight.k : job->matrix->weight.n,
+               is_transposed(job) ? job->matrix->weight.n : job->matrix->weight.k,
+               ctw_dtype_long_name(h->model->dtype), job->hex);
     }
     return CTW_OK;
 }

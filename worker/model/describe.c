@@ -14,47 +14,78 @@ enum { MAX_NAME = 512 };
 
 /* ---- sizes ---- */
 
-struct ctw_sizes ctw_key_sizes(struct ctw_config *c, const struct ctw_sizes *absent)
+static const char *or_default(const char *name, const char *absent)
+{
+    return name != NULL ? name : absent;
+}
+
+/* null: as for ctw_key_int(). */
+static int64_t size(struct ctw_config *c, const char *name, const char *llama, int64_t absent,
+                    int64_t null, int64_t max)
+{
+    name = or_default(name, llama);
+    return name[0] == '\0' ? absent : ctw_key_int(c, name, absent, null, 1, max);
+}
+
+struct ctw_sizes ctw_key_sizes_as(struct ctw_config *c, const struct ctw_sizes *absent,
+                                  const struct ctw_size_keys *keys)
 {
     enum { NO = CTW_NULL_REFUSED };
+    const struct ctw_size_keys *k = keys;
+    const char *heads = or_default(k->n_head, "num_attention_heads");
+    const char *kv_heads = or_default(k->n_kv, "num_key_value_heads");
     struct ctw_sizes s = {
-        .vocab = ctw_key_int(c, "vocab_size", absent->vocab, NO, 1, 1 << 24),
-        .hidden = ctw_key_int(c, "hidden_size", absent->hidden, NO, 1, 1 << 18),
-        .inner = ctw_key_int(c, "intermediate_size", absent->inner, NO, 1, 1 << 20),
-        .n_layers = ctw_key_int(c, "num_hidden_layers", absent->n_layers, NO, 1, CTW_MAX_DECODERS),
-        .n_head = ctw_key_int(c, "num_attention_heads", absent->n_head, NO, 1, 4096),
-        .n_kv = ctw_key_int(c, "num_key_value_heads", absent->n_kv, 0, 1, 4096),
-        .max_length = ctw_key_int(c, "max_position_embeddings", absent->max_length, NO, 1, 1 << 30),
+        .vocab = size(c, k->vocab, "vocab_size", absent->vocab, NO, 1 << 24),
+        .hidden = size(c, k->hidden, "hidden_size", absent->hidden, NO, 1 << 18),
+        .inner = size(c, k->inner, "intermediate_size", absent->inner, NO, 1 << 20),
+        .n_layers =
+            size(c, k->n_layers, "num_hidden_layers", absent->n_layers, NO, CTW_MAX_DECODERS),
+        .n_head = size(c, heads, heads, absent->n_head, NO, 4096),
+        .n_kv = size(c, kv_heads, kv_heads, absent->n_kv, 0, 4096),
+        .max_length =
+            size(c, k->max_length, "max_position_embeddings", absent->max_length, NO, 1 << 30),
     };
     if (s.n_kv == 0)
         s.n_kv = s.n_head;
     if (c->status == CTW_OK && s.n_head % s.n_kv != 0)
         c->status = ctw_json_fail(c->text, &c->err, CTW_EFORMAT,
-                                  "num_attention_heads %" PRId64
-                                  " is not a multiple of num_key_value_heads %" PRId64,
-                                  s.n_head, s.n_kv);
+                                  "%s %" PRId64 " is not a multiple of %s %" PRId64, heads,
+                                  s.n_head, kv_heads, s.n_kv);
     return s;
+}
+
+struct ctw_sizes ctw_key_sizes(struct ctw_config *c, const struct ctw_sizes *absent)
+{
+    return ctw_key_sizes_as(c, absent, &(struct ctw_size_keys){0});
+}
+
+/* The size of a head that a key gives, or that is the quotient (name NULL). */
+static int64_t check_head(struct ctw_config *c, const char *name, int64_t head)
+{
+    if (c->status == CTW_OK && (head % 2 != 0 || head > CTW_MAX_HEAD))
+        c->status = ctw_json_fail(
+            c->text, &c->err, CTW_EUNSUP, "%s: found %" PRId64 ", expected an even number, 2 to %d",
+            name != NULL ? name : "head_dim (hidden_size / num_attention_heads)", head,
+            CTW_MAX_HEAD);
+    return head;
+}
+
+int64_t ctw_head_of(struct ctw_config *c, const struct ctw_sizes *s)
+{
+    if (c->status == CTW_OK && s->hidden % s->n_head != 0)
+        c->status = ctw_json_fail(c->text, &c->err, CTW_EFORMAT,
+                                  "hidden_size %" PRId64
+                                  " is not a multiple of num_attention_heads %" PRId64
+                                  ", and there is no head_dim",
+                                  s->hidden, s->n_head);
+    return check_head(c, NULL, s->hidden / s->n_head);
 }
 
 int64_t ctw_key_head_dim(struct ctw_config *c, const struct ctw_sizes *s, int64_t absent,
                          int64_t null)
 {
     int64_t head = ctw_key_int(c, "head_dim", absent, null, 1, 1 << 18);
-    bool given = head != 0;
-    if (c->status == CTW_OK && !given && s->hidden % s->n_head != 0)
-        c->status = ctw_json_fail(c->text, &c->err, CTW_EFORMAT,
-                                  "hidden_size %" PRId64
-                                  " is not a multiple of num_attention_heads %" PRId64
-                                  ", and there is no head_dim",
-                                  s->hidden, s->n_head);
-    if (!given)
-        head = s->hidden / s->n_head;
-    if (c->status == CTW_OK && (head % 2 != 0 || head > CTW_MAX_HEAD))
-        c->status =
-            ctw_json_fail(c->text, &c->err, CTW_EUNSUP,
-                          "head_dim%s: found %" PRId64 ", expected an even number, 2 to %d",
-                          given ? "" : " (hidden_size / num_attention_heads)", head, CTW_MAX_HEAD);
-    return head;
+    return head == 0 ? ctw_head_of(c, s) : check_head(c, "head_dim", head);
 }
 
 /* ---- tensors ---- */
@@ -167,11 +198,6 @@ struct ctw_norm_form ctw_key_layer_norm(struct ctw_config *c, const char *eps_ke
 {
     double eps = ctw_key_number(c, eps_key, absent, CTW_NULL_REFUSED, 0, 1);
     return (struct ctw_norm_form){.kind = CTW_NORM_LAYER, .eps = eps, .bias = true};
-}
-
-static const char *or_default(const char *name, const char *absent)
-{
-    return name != NULL ? name : absent;
 }
 
 /* Layers without anything that a recipe may have. */
@@ -322,7 +348,7 @@ static void describe_qkv(struct ctw_config *c, int64_t i, const struct ctw_atten
     add_shard(c, i, CTW_SLOT_QKV, (struct ctw_rows){CTW_M_QKV, q + kv, kv, bias});
 }
 
-/* Where the product's columns have the heads; {0} where they are side by side. */
+/* Where the product's columns have the heads. */
 static struct ctw_qkv_columns columns_of(const struct ctw_attention *a)
 {
     int64_t r = a->n_head / a->n_kv, q = a->n_head * a->head, kv = a->n_kv * a->head;
@@ -332,13 +358,12 @@ static struct ctw_qkv_columns columns_of(const struct ctw_attention *a)
                                         .v = (r + 1) * a->head,
                                         .q_step = (r + 2) * a->head,
                                         .kv_step = (r + 2) * a->head};
-    if (a->uses != 0 || a->values_are_keys)
-        return (struct ctw_qkv_columns){.ld = a->uses != 0 ? q : q + kv,
-                                        .k = q,
-                                        .v = q,
-                                        .q_step = r * a->head,
-                                        .kv_step = a->head};
-    return (struct ctw_qkv_columns){0};
+    bool has_k = a->uses == 0, has_v = has_k && !a->values_are_keys;
+    return (struct ctw_qkv_columns){.ld = q + (has_k ? kv : 0) + (has_v ? kv : 0),
+                                    .k = q,
+                                    .v = has_v ? q + kv : q,
+                                    .q_step = r * a->head,
+                                    .kv_step = a->head};
 }
 
 static void describe_qk_norms(struct ctw_config *c, int64_t i, const struct ctw_attention *a)

@@ -13,12 +13,12 @@ struct kind {
 static enum ctw_status unsupported(const struct ctw_config *c, const struct kind *kind,
                                    struct ctw_err *err)
 {
-    char known[CTW_ERR_MSG_MAX] = "", text[128] = "";
+    char known[CTW_ERR_MSG_MAX / 2] = "", text[128] = "";
     size_t at = 0;
     for (int i = 0; ctw_families[i] != NULL; i++)
         if (at < sizeof(known))
-            at += (size_t)snprintf(known + at, sizeof(known) - at, "%s%s (%s)", i > 0 ? ", " : "",
-                                   ctw_families[i]->model_type, ctw_families[i]->architecture);
+            at += (size_t)snprintf(known + at, sizeof(known) - at, "%s%s", i > 0 ? ", " : "",
+                                   ctw_families[i]->model_type);
     if (kind->text_type != NULL)
         (void)snprintf(text, sizeof(text), " with text_config.model_type \"%s\"", kind->text_type);
     return ctw_fail(err, CTW_EUNSUP,

@@ -74,6 +74,15 @@ bool ctw_key_bool(struct ctw_config *c, const char *name, bool absent)
     return value;
 }
 
+bool ctw_key_is_true(struct ctw_config *c, const char *name)
+{
+    const struct ctw_json_node *node = take(c, name);
+    bool value = false;
+    if (node != NULL && !ctw_json_is_null(node))
+        c->status = ctw_json_as_bool(node, &value, &c->err);
+    return value;
+}
+
 enum ctw_activation ctw_key_activation(struct ctw_config *c, const char *name,
                                        enum ctw_activation absent)
 {
@@ -83,8 +92,14 @@ enum ctw_activation ctw_key_activation(struct ctw_config *c, const char *name,
     } names[] = {{"silu", CTW_ACT_SILU},
                  {"swish", CTW_ACT_SILU},
                  {"gelu", CTW_ACT_GELU},
+                 {"gelu_python", CTW_ACT_GELU},
                  {"gelu_new", CTW_ACT_GELU_TANH},
-                 {"gelu_pytorch_tanh", CTW_ACT_GELU_TANH}};
+                 {"gelu_fast", CTW_ACT_GELU_TANH},
+                 {"gelu_pytorch_tanh", CTW_ACT_GELU_TANH},
+                 {"gelu_python_tanh", CTW_ACT_GELU_TANH},
+                 {"relu", CTW_ACT_RELU},
+                 {"relu2", CTW_ACT_RELU2},
+                 {"relu_squared", CTW_ACT_RELU2}};
     const struct ctw_json_node *node = take(c, name);
     double unused;
     const char *text = NULL;
@@ -97,7 +112,7 @@ enum ctw_activation ctw_key_activation(struct ctw_config *c, const char *name,
     if (c->status == CTW_OK)
         c->status = ctw_json_fail(node, &c->err, CTW_EUNSUP,
                                   "\"%s\" is not supported; supported: silu, gelu, "
-                                  "gelu_pytorch_tanh",
+                                  "gelu_pytorch_tanh, relu, relu2",
                                   text);
     return absent;
 }

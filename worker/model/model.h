@@ -119,7 +119,7 @@ struct ctw_layer {
     float attn_scale;       /* factor of q k^T */
     float attn_softcap;     /* 0: none */
     float qkv_limit;        /* q, k and v are clamped to -limit..limit; 0: they are not */
-    struct ctw_qkv_columns columns; /* of the product; ld 0: q, k and v side by side */
+    struct ctw_qkv_columns columns; /* of the product */
     enum ctw_head_norms head_norms;
     bool norms_after_rope;
     int keeps_kv; /* the model's kept keys and values: this layer writes them; -1: it does not */
@@ -175,9 +175,9 @@ struct ctw_model {
     int n_layers;
     struct ctw_layer *layers;
     struct ctw_container *container;
-    char *activations;  /* the declared activation quantisation, which is not simulated ("int8 per
-                           token"); NULL: none */
-    int64_t n_apart;    /* tensors of other models in the checkpoint: towers, drafts */
+    char *activations; /* the declared activation quantisation, which is not simulated ("int8 per
+                          token"); NULL: none */
+    int64_t n_apart;   /* tensors of other models in the checkpoint: towers, drafts */
     uint64_t apart_bytes;
     char *unread;       /* keys of config.json that are not read: "a, b"; NULL: none */
     double weight_bits; /* mean bits per weight of the quantised matrices, scales included */

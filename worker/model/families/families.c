@@ -2,8 +2,12 @@
 
 /* One line per family. */
 #define FAMILIES(X)                                                                                \
+    X(gemma)                                                                                       \
+    X(gemma2)                                                                                      \
+    X(gpt2)                                                                                        \
     X(llama)                                                                                       \
     X(mistral)                                                                                     \
+    X(olmo2)                                                                                       \
     X(phi3)                                                                                        \
     X(qwen2)                                                                                       \
     X(qwen3)                                                                                       \

@@ -65,6 +65,8 @@ int64_t ctw_key_int(struct ctw_config *c, const char *name, int64_t absent, int6
 double ctw_key_number(struct ctw_config *c, const char *name, double absent, double null,
                       double min, double max);
 bool ctw_key_bool(struct ctw_config *c, const char *name, bool absent);
+/* Absent or null: false. */
+bool ctw_key_is_true(struct ctw_config *c, const char *name);
 enum ctw_activation ctw_key_activation(struct ctw_config *c, const char *name,
                                        enum ctw_activation absent);
 
@@ -103,9 +105,19 @@ struct ctw_sizes {
  * num_key_value_heads (null: num_attention_heads) and max_position_embeddings. */
 struct ctw_sizes ctw_key_sizes(struct ctw_config *c, const struct ctw_sizes *absent);
 
+/* The keys of these sizes, if they are not Llama's. NULL: Llama's; "": there is no such key. */
+struct ctw_size_keys {
+    const char *vocab, *hidden, *inner, *n_layers, *n_head, *n_kv, *max_length;
+};
+struct ctw_sizes ctw_key_sizes_as(struct ctw_config *c, const struct ctw_sizes *absent,
+                                  const struct ctw_size_keys *keys);
+
 /* Reads head_dim; 0, as the default or for null: hidden / n_head. */
 int64_t ctw_key_head_dim(struct ctw_config *c, const struct ctw_sizes *s, int64_t absent,
                          int64_t null);
+
+/* The same of configurations without such a key: hidden / n_head. */
+int64_t ctw_head_of(struct ctw_config *c, const struct ctw_sizes *s);
 
 /* How a norm computes. */
 struct ctw_norm_form {

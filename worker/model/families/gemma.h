@@ -1,0 +1,34 @@
+/* What the Gemma families share. */
+#ifndef CTW_WORKER_GEMMA_H
+#define CTW_WORKER_GEMMA_H
+
+#include <math.h>
+
+#include "kernels/dtype.h"
+#include "worker/model/families/family.h"
+
+/* The factor of embeddings: the square root of their width, which the models round to bf16. */
+static inline double gemma_embed_scale(int64_t width)
+{
+    return ctw_bf16_to_f32(ctw_f32_to_bf16(sqrtf((float)width)));
+}
+
+/* Text may be read in both directions by embedding models only. */
+static inline void gemma_check_causal(struct ctw_config *c)
+{
+    if (ctw_key_is_true(c, "use_bidirectional_attention"))
+        ctw_key_fail(c, "use_bidirectional_attention", CTW_EUNSUP,
+                     "attention to later tokens is not supported");
+}
+
+/* Norms before and after both branches of layer i. */
+static inline void gemma_describe_norms(struct ctw_config *c, int64_t i,
+                                        const struct ctw_norm_form *norm)
+{
+    ctw_describe_norm(c, i, CTW_AT_MIXER, norm, "input_layernorm", 0);
+    ctw_describe_norm(c, i, CTW_AT_MIXER_OUT, norm, "post_attention_layernorm", 0);
+    ctw_describe_norm(c, i, CTW_AT_MLP, norm, "pre_feedforward_layernorm", 0);
+    ctw_describe_norm(c, i, CTW_AT_MLP_OUT, norm, "post_feedforward_layernorm", 0);
+}
+
+#endif
