@@ -1,167 +1,14 @@
-"""What each model family computes, as data: one description of every decoder layer and of what is around the layers.
+"""What each model family computes: one function from config.json, in either style of configuration, to a recipe.Model.
 
-reference_model.py computes a description in float64, tiny_checkpoint.py writes the tensors that it names. Written
-from the definitions of the families; shares nothing with the worker. A family is one function from config.json,
-in either style of configuration, to a Model; the defaults of Layer and Model are Llama's.
+Written from the definitions of the families; shares nothing with the worker.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-
-@dataclass(frozen=True)
-class Norm:
-    kind: str = "rms"  # or "layer": with the mean removed
-    eps: float = 1e-6
-    offset: float = 0.0  # added to the weight
-    weight: bool = True
-    bias: bool = False
-    once: bool = False  # 16 bit: rounded after the weight only
-
-
-@dataclass(frozen=True)
-class Rope:
-    rotated: int  # the first elements of a head, which are rotated
-    settings: dict  # rope_type, rope_theta and the scaling's own keys
-    interleaved: bool = False  # pairs (2i, 2i + 1) instead of (i, i + rotated / 2)
-
-
-@dataclass(frozen=True)
-class Layer:
-    """One decoder layer. Names are relative to `stem`."""
-
-    heads: int
-    kv_heads: int
-    head: int
-    inner: int
-    norm: Norm
-    stem: str = ""
-    # norms: of the inputs, of the outputs before they are added, of the sums; None: there is none
-    attention_in: str | None = "input_layernorm"
-    attention_out: str | None = None
-    attention_after: str | None = None
-    mlp_in: str | None = "post_attention_layernorm"
-    mlp_out: str | None = None
-    mlp_after: str | None = None
-    parallel: bool = False  # x + attention(n) + mlp(m), m = n if there is no mlp_in
-    residual: float = 1.0  # factor of what is added
-    out_scalar: str | None = None  # tensor whose value multiplies the layer's result
-    # attention; one projection: q, k and v in one matrix; no third one: the values are the keys before their norm
-    projections: tuple = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
-    by_group: bool = False  # rows of one matrix: for every key-value head its queries, its key, its value
-    o: str = "self_attn.o_proj"
-    qkv_bias: bool = False
-    o_bias: bool = False
-    columns: bool = False  # weights are stored as [inputs, outputs]
-    clip: float | None = None  # of q, k and v
-    qk_norm: Norm | None = None
-    q_norm: str = "self_attn.q_norm"  # "{}" in a name: one tensor per head
-    k_norm: str = "self_attn.k_norm"
-    qk_over: str = "head"  # "width": over all heads together; "own": over a head, with a weight per head
-    qk_after_rope: bool = False
-    v_norm: Norm | None = None
-    scale: float = 1.0
-    rope: Rope | None = None
-    slopes: tuple | None = None  # ALiBi, per head, of the distance between key and query
-    query_factor: tuple | None = None  # beta, length: queries times 1 + beta * ln(1 + floor(position / length))
-    window: int | None = None  # keys that a query sees, with its own
-    softcap: float | None = None
-    attention_norm: str | None = None  # before o
-    kv_of: int | None = None  # another layer whose keys and values are used
-    # MLP; one of `gate_up`: a plain MLP, or gate and up in one matrix
-    gate_up: tuple = ("mlp.gate_proj", "mlp.up_proj")
-    down: str = "mlp.down_proj"
-    gated: bool = True
-    act: str = "silu"
-    mlp_bias: bool = False
-    mlp_norm: str | None = None  # before down
-
-
-@dataclass(frozen=True)
-class Model:
-    layers: tuple
-    hidden: int
-    vocab: int
-    norm: Norm
-    embed: str = "model.embed_tokens"
-    embed_width: int | None = None  # None: hidden
-    embed_scale: float = 1.0
-    embed_norm: str | None = None
-    positions: str | None = None  # learned
-    n_positions: int = 0
-    position_offset: int = 0
-    project_in: str | None = None
-    project_out: str | None = None
-    final: str | None = "model.norm"
-    head: str | None = "lm_head"  # None: the embedding
-    head_bias: bool = False
-    logit_scale: float = 1.0
-    softcap: float | None = None
-    per_layer: int = 0  # Gemma 3n and 4 E: width of each layer's own input
-
-
-def tensors(m):
-    """(name, shape, kind) of every tensor; kind: embed, linear, bias, norm, head, scalar."""
-    width = m.embed_width or m.hidden
-    yield m.embed + ".weight", (m.vocab, width), "embed"
-    if m.positions:
-        yield m.positions + ".weight", (m.n_positions, m.hidden), "positions"
-    if m.embed_norm:
-        yield from norm_tensors(m.embed_norm, m.hidden, m.norm)
-    if m.project_in:
-        yield m.project_in + ".weight", (m.hidden, width), "linear"
-    for layer in m.layers:
-        for name, shape, kind in layer_tensors(layer, m.hidden):
-            yield layer.stem + name, shape, kind
-    if m.final:
-        yield from norm_tensors(m.final, m.hidden, m.norm)
-    if m.project_out:
-        yield m.project_out + ".weight", (width, m.hidden), "linear"
-    if m.head:
-        yield m.head + ".weight", (m.vocab, m.hidden), "head"
-    if m.head_bias:
-        yield m.head + ".bias", (m.vocab,), "bias"
-
-
-def norm_tensors(name, n, norm):
-    shape = n if isinstance(n, tuple) else (n,)
-    if norm.weight:
-        yield name + ".weight", shape, "shifted norm" if norm.offset else "norm"
-    if norm.bias:
-        yield name + ".bias", shape, "bias"
-
-
-def layer_tensors(a, hidden):
-    q, kv = a.heads * a.head, a.kv_heads * a.head
-    for name in (a.attention_in, a.attention_out, a.attention_after, a.mlp_in, a.mlp_out, a.mlp_after):
-        if name:
-            yield from norm_tensors(name, hidden, a.norm)
-    rows = (q + 2 * kv,) if len(a.projections) == 1 else (q, kv, kv)
-    products = [(p, n, hidden, a.qkv_bias) for p, n in zip(a.projections, rows)]
-    wide = a.inner * (1 + (a.gated and len(a.gate_up) == 1))
-    products += [(a.o, hidden, q, a.o_bias), *((p, wide, hidden, a.mlp_bias) for p in a.gate_up),
-                 (a.down, hidden, a.inner, a.mlp_bias)]
-    for name, n, k, bias in products:
-        yield name + ".weight", (k, n) if a.columns else (n, k), "columns" if a.columns else "linear"
-        if bias:
-            yield name + ".bias", (n,), "bias"
-    for name, heads in ((a.q_norm, a.heads), (a.k_norm, a.kv_heads)) if a.qk_norm else ():
-        for stem in [name.format(h) for h in range(heads)] if "{}" in name else [name]:
-            shape = {"head": a.head, "width": heads * a.head, "own": (heads, a.head)}[a.qk_over]
-            yield from norm_tensors(stem, shape, a.qk_norm)
-    if a.attention_norm:
-        yield from norm_tensors(a.attention_norm, q, a.norm)
-    if a.mlp_norm:
-        yield from norm_tensors(a.mlp_norm, a.inner, a.norm)
-    if a.out_scalar:
-        yield a.out_scalar, (1,), "norm"
-    if a.act == "xielu":
-        for name, shape, kind in (("alpha_p", (1,), "bias"), ("alpha_n", (1,), "bias"), ("beta", (), "half"),
-                                  ("eps", (), "tiny")):
-            yield f"mlp.act_fn.{name}", shape, kind
-
+from recipe import Layer, Model, Norm, Rope
 
 # ---- reading config.json --------------------------------------------------------------------------
 
@@ -171,7 +18,8 @@ def rope_settings(c, kind=None):
     new = new.get(kind, new)
     out = dict(new or c.get("rope_scaling") or {})
     out["rope_theta"] = float(new.get("rope_theta", c.get("rope_theta", 10000.0)))
-    out["rope_type"] = out.get("rope_type", out.get("type", "default"))
+    kind = out.get("rope_type", out.get("type", "default"))
+    out["rope_type"] = {"mrope": "default", "su": "longrope"}.get(kind, kind)  # as text sees them; an old name
     for key in ("original_max_position_embeddings", "max_position_embeddings"):
         if c.get(key) is not None:
             out.setdefault(key, c[key])
@@ -186,7 +34,7 @@ def head_of(c, default=None):
     return c.get("head_dim") or default or c["hidden_size"] // c["num_attention_heads"]
 
 
-def layer_types(c, every=None, first_full=False):
+def layer_types(c, every=None):
     """Whether each layer sees only a window; `every`: each such layer sees everything, if the file has no list."""
     if c.get("layer_types"):
         return [t == "sliding_attention" for t in c["layer_types"]]
@@ -194,10 +42,10 @@ def layer_types(c, every=None, first_full=False):
     return [bool((i + 1) % every) for i in range(c["num_hidden_layers"])]
 
 
-def build(c, norm, *, stem="model.layers.{}.", head=None, layer=None, rope="default", windows=None, own=None,
+def build(c, norm, *, stem="model.layers.{}.", head_dim=None, layer=None, rope="default", windows=None, own=None,
           tied=False, **model):
     """A Model with equal layers. layer: changes of all; windows: per layer; own(i): changes of layer i."""
-    heads, head = c["num_attention_heads"], head or head_of(c)
+    heads, head = c["num_attention_heads"], head_dim or head_of(c)
     layer = {"scale": head ** -0.5} | (layer or {})
     if rope == "default":
         rope = Rope(head, rope_settings(c))
@@ -248,19 +96,344 @@ def qwen2(c):
 
 def qwen3(c):
     bias = c.get("attention_bias", False)
-    return build(c, rms(c), head=head_of(c, 128), windows=_qwen_windows(c),
+    return build(c, rms(c), head_dim=head_of(c, 128), windows=_qwen_windows(c),
                  layer={"qkv_bias": bias, "o_bias": bias, "qk_norm": rms(c)})
 
 
-FAMILIES = {"llama": llama, "mistral": mistral, "phi3": phi3, "qwen2": qwen2, "qwen3": qwen3}
+def act_of(c, default="silu"):
+    """The activation's name; GPT-2's has several."""
+    name = next((c[k] for k in ("hidden_activation", "hidden_act", "activation_function", "activation") if c.get(k)),
+                default)
+    return "gelu_tanh" if name in ("gelu_new", "gelu_pytorch_tanh", "gelu_fast") else name
 
-# Text models inside a multimodal checkpoint: model_type -> (its family, stem of its tensors, its head)
-WRAPPERS = {}
+
+def plain_mlp(act, up="mlp.up_proj", down="mlp.down_proj", bias=False):
+    return {"gated": False, "gate_up": (up,), "down": down, "act": act, "mlp_bias": bias}
 
 
-def describe(config):
-    """The Model of a config.json."""
+def interleaved(c, head, factor=1.0):
+    return Rope(int(head * factor), rope_settings(c), True)
+
+
+def sqrt_bf16(n):
+    """sqrt(n) rounded to bf16, as Gemma multiplies its embedding by it."""
+    bits = np.float32(math.sqrt(n)).view(np.uint32).astype(np.uint64)
+    return float(((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32))
+
+
+SANDWICH = {"attention_out": "post_attention_layernorm", "mlp_in": "pre_feedforward_layernorm",
+            "mlp_out": "post_feedforward_layernorm"}
+NORMS_AFTER = {"attention_in": None, "attention_out": "post_attention_layernorm", "mlp_in": None,
+               "mlp_out": "post_feedforward_layernorm"}
+
+
+def gemma(c, layer=None, **more):
+    layer = {"act": "gelu_tanh", "qkv_bias": c.get("attention_bias", False), "o_bias": c.get("attention_bias", False)
+             } | (layer or {})
+    return build(c, rms(c, offset=1.0, once=True), layer=layer, embed_scale=sqrt_bf16(c["hidden_size"]), tied=True,
+                 head_dim=head_of(c, 256), **more)
+
+
+def gemma2(c):
+    c = {"sliding_window_pattern": 2} | c
+    layer = SANDWICH | {"scale": c.get("query_pre_attn_scalar", 256) ** -0.5,
+                        "softcap": c.get("attn_logit_softcapping", 50.0)}
+    return gemma(c, layer, softcap=c.get("final_logit_softcapping", 30.0),
+                 windows=[c.get("sliding_window", 4096) if w else None for w in layer_types(c)])
+
+
+def gemma3(c):
+    head, slides = head_of(c, 256), layer_types(c, 6)
+    local = rope_settings(c, "sliding_attention")
+    if "rope_parameters" not in c:  # the older style: its scaling is of the layers that see everything
+        local = {"rope_type": "default", "rope_theta": c.get("rope_local_base_freq", 10000.0)}
+    ropes = Rope(head, rope_settings({"rope_theta": 1e6} | c, "full_attention")), Rope(head, local)
+    layer = SANDWICH | {"scale": c.get("query_pre_attn_scalar", 256) ** -0.5,
+                        "softcap": c.get("attn_logit_softcapping"), "qk_norm": rms(c, offset=1.0, once=True)}
+    return gemma(c, layer, softcap=c.get("final_logit_softcapping"), own=lambda i: {"rope": ropes[slides[i]]},
+                 windows=[c.get("sliding_window", 4096) if w else None for w in slides])
+
+
+def phi(c):
+    norm, head = Norm("layer", c.get("layer_norm_eps", 1e-5), bias=True), head_of(c)
+    layer = {"parallel": True, "mlp_in": None, "o": "self_attn.dense", "qkv_bias": True, "o_bias": True,
+             "qk_norm": norm if c.get("qk_layernorm") else None, "q_norm": "self_attn.q_layernorm",
+             "k_norm": "self_attn.k_layernorm"} | plain_mlp(act_of(c), "mlp.fc1", "mlp.fc2", True)
+    return build(c, norm, rope=Rope(int(head * partial(c, 0.5)), rope_settings(c)), layer=layer,
+                 final="model.final_layernorm", head_bias=True)
+
+
+def glm4(c):
+    head, bias = head_of(c, 128), c.get("attention_bias", False)
+    layer = {"attention_out": "post_self_attn_layernorm", "mlp_out": "post_mlp_layernorm", "qkv_bias": bias,
+             "gate_up": ("mlp.gate_up_proj",)}
+    return build(c, rms(c, 1.5625e-07), rope=interleaved(c, head, partial(c, 0.5)), head_dim=head, layer=layer)
+
+
+def olmo(c):
+    bias = c.get("attention_bias", False)
+    return build(c, Norm("layer", 1e-5, weight=False),
+                 layer={"clip": c.get("clip_qkv"), "qkv_bias": bias, "o_bias": bias})
+
+
+def olmo2(c, **more):
+    norm = rms(c, 1e-5, once=True)
+    return build(c, norm, layer=NORMS_AFTER | {"qk_norm": norm, "qk_over": "width"}, **more)
+
+
+def olmo3(c):
+    head, slides = head_of(c), layer_types(c, 4)
+    local = rope_settings(c, "sliding_attention")
+    if "rope_parameters" not in c:
+        local = {"rope_type": "default", "rope_theta": c.get("rope_theta", 10000.0)}
+    ropes = Rope(head, rope_settings(c, "full_attention")), Rope(head, local)
+    return olmo2(c, own=lambda i: {"rope": ropes[slides[i]]},
+                 windows=[c.get("sliding_window", 4096) if w else None for w in slides])
+
+
+def granite(c):
+    bias = c.get("attention_bias", False)
+    layer = {"scale": c.get("attention_multiplier", 1.0), "residual": c.get("residual_multiplier", 1.0),
+             "qkv_bias": bias, "o_bias": bias, "mlp_bias": c.get("mlp_bias", False)}
+    return build(c, rms(c), layer=layer, embed_scale=c.get("embedding_multiplier", 1.0),
+                 logit_scale=1 / c.get("logits_scaling", 1.0))
+
+
+def cohere(c, **more):
+    norm, head, bias = Norm("layer", c.get("layer_norm_eps", 1e-5)), head_of(c), c.get("attention_bias", False)
+    layer = {"parallel": True, "mlp_in": None, "qkv_bias": bias, "o_bias": bias, "qk_over": "own",
+             "qk_norm": norm if c.get("use_qk_norm") else None}
+    return build(c, norm, rope=interleaved(c, head), layer=layer, tied=True,
+                 logit_scale=c.get("logit_scale", 0.0625), **more)
+
+
+def cohere2(c):
+    slides = layer_types(c, 4)
+    return cohere(c, windows=[c.get("sliding_window", 4096) if w else None for w in slides],
+                  own=lambda i: {} if slides[i] else {"rope": None})
+
+
+def smollm3(c):
+    n, every = c["num_hidden_layers"], c.get("no_rope_layer_interval", 4)
+    turns = c.get("no_rope_layers") or [int((i + 1) % every != 0) for i in range(n)]
+    bias = c.get("attention_bias", False)
+    return build(c, rms(c), own=lambda i: {} if turns[i] else {"rope": None}, tied=True,
+                 layer={"qkv_bias": bias, "o_bias": bias, "mlp_bias": c.get("mlp_bias", False)})
+
+
+def ministral3(c):
+    rope = rope_settings(c)
+    factor = rope.get("llama_4_scaling_beta"), rope.get("original_max_position_embeddings")
+    return build(c, rms(c, 1e-5), windows=c.get("sliding_window"),
+                 layer={"query_factor": factor if factor[0] else None})
+
+
+def gpt_neox(c):
+    head = head_of(c)
+    factor = partial(c, c.get("rotary_pct", 0.25))
+    layer = {"parallel": c.get("use_parallel_residual", True), "projections": ("attention.query_key_value",),
+             "by_group": True, "o": "attention.dense", "qkv_bias": c.get("attention_bias", True),
+             "o_bias": c.get("attention_bias", True)}
+    layer |= plain_mlp(act_of(c, "gelu"), "mlp.dense_h_to_4h", "mlp.dense_4h_to_h", True)
+    theta = {"rope_theta": c.get("rotary_emb_base", 10000.0)} | c
+    return build(c, Norm("layer", c.get("layer_norm_eps", 1e-5), bias=True), stem="gpt_neox.layers.{}.", layer=layer,
+                 rope=Rope(int(head * factor), rope_settings(theta)), embed="gpt_neox.embed_in",
+                 final="gpt_neox.final_layer_norm", head="embed_out")
+
+
+def alibi(n):
+    """Slopes of n heads, as in the paper's code (2108.12409)."""
+    power = 2 ** math.floor(math.log2(n))
+    first = [2 ** (-8 * (i + 1) / power) for i in range(power)]
+    return (*first, *(2 ** (-4 * (2 * i + 1) / power) for i in range(n - power)))
+
+
+def falcon(c):
+    c = {"intermediate_size": c.get("ffn_hidden_size") or 4 * c["hidden_size"]} | c
+    new, parallel = c.get("new_decoder_architecture", False), c.get("parallel_attn", True)
+    multi_query, heads = c.get("multi_query", True), c["num_attention_heads"]
+    kv = (c.get("num_kv_heads") or heads) if new else 1 if multi_query else heads
+    c["num_key_value_heads"] = kv
+    two = new and c.get("num_ln_in_parallel_attn") in (None, 2)
+    bias, head = c.get("bias", False), head_of(c)
+    layer = {"attention_in": "ln_attn" if two else "input_layernorm",
+             "mlp_in": "ln_mlp" if two else None if new or parallel else "post_attention_layernorm",
+             "parallel": new or parallel, "projections": ("self_attention.query_key_value",),
+             "by_group": new or not multi_query, "o": "self_attention.dense", "qkv_bias": bias, "o_bias": bias}
+    layer |= plain_mlp(act_of(c, "gelu"), "mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias)
+    if c.get("alibi"):
+        layer |= {"rope": None, "slopes": tuple(s * head ** -0.5 for s in alibi(heads))}
+    return build(c, Norm("layer", c.get("layer_norm_epsilon", 1e-5), bias=True), stem="transformer.h.{}.", layer=layer,
+                 embed="transformer.word_embeddings", final="transformer.ln_f", tied=True)
+
+
+def stablelm(c):
+    norm, head = Norm("layer", c.get("layer_norm_eps", 1e-5), bias=True), head_of(c)
+    parallel = c.get("use_parallel_residual", False)
+    layer = {"qkv_bias": c.get("use_qkv_bias", False), "parallel": parallel,
+             "qk_norm": replace(norm, bias=False) if c.get("qk_layernorm") else None, "qk_over": "head",
+             "q_norm": "self_attn.q_layernorm.norms.{}", "k_norm": "self_attn.k_layernorm.norms.{}"}
+    if parallel:
+        layer["mlp_in"] = None
+    return build(c, norm, rope=Rope(int(head * partial(c, 0.25)), rope_settings(c)), layer=layer)
+
+
+def starcoder2(c):
+    bias = c.get("use_bias", True)
+    return build(c, Norm("layer", c.get("norm_epsilon", 1e-5), bias=True), windows=c.get("sliding_window"), tied=True,
+                 layer={"qkv_bias": bias, "o_bias": bias} | plain_mlp(act_of(c), "mlp.c_fc", "mlp.c_proj", bias))
+
+
+def gpt2(c):
+    n, h = c["n_layer"], c["n_embd"]
+    c = {"num_hidden_layers": n, "hidden_size": h, "num_attention_heads": c["n_head"],
+         "intermediate_size": c.get("n_inner") or 4 * h} | c
+    scale = head_of(c) ** -0.5 if c.get("scale_attn_weights", True) else 1.0
+    layer = {"attention_in": "ln_1", "mlp_in": "ln_2", "projections": ("attn.c_attn",), "o": "attn.c_proj",
+             "qkv_bias": True, "o_bias": True, "columns": True} | plain_mlp(act_of(c), "mlp.c_fc", "mlp.c_proj", True)
+    by_layer = c.get("scale_attn_by_inverse_layer_idx", False)
+    return build(c, Norm("layer", c.get("layer_norm_epsilon", 1e-5), bias=True), rope=None, stem="h.{}.", layer=layer,
+                 own=lambda i: {"scale": scale / (i + 1) if by_layer else scale}, embed="wte", final="ln_f",
+                 positions="wpe", n_positions=c.get("n_positions", 1024), tied=True)
+
+
+def opt(c):
+    h, before = c["hidden_size"], c.get("do_layer_norm_before", True)
+    c = {"intermediate_size": c["ffn_dim"]} | c
+    norm = Norm("layer", 1e-5, bias=True, weight=c.get("layer_norm_elementwise_affine", True))
+    places = ("attention_in", "mlp_in") if before else ("attention_after", "mlp_after")
+    bias = c.get("enable_bias", True)
+    layer = {"attention_in": None, "mlp_in": None, "o": "self_attn.out_proj", "qkv_bias": bias, "o_bias": bias}
+    layer |= dict(zip(places, ("self_attn_layer_norm", "final_layer_norm")))
+    layer |= plain_mlp(act_of(c, "relu"), "fc1", "fc2", bias)
+    stem, width = "model.decoder.", c.get("word_embed_proj_dim") or h
+    projected = {"embed_width": width, "project_in": stem + "project_in", "project_out": stem + "project_out"}
+    ends = before and not c.get("_remove_final_layer_norm", False)
+    return build(c, norm, rope=None, stem=stem + "layers.{}.", layer=layer, embed=stem + "embed_tokens", tied=True,
+                 positions=stem + "embed_positions", n_positions=c["max_position_embeddings"] + 2, position_offset=2,
+                 final=stem + "final_layer_norm" if ends else None, **(projected if width != h else {}))
+
+
+def bloom(c):
+    h, heads = c["hidden_size"], c["n_head"]
+    c = {"num_hidden_layers": c["n_layer"], "num_attention_heads": heads, "intermediate_size": 4 * h} | c
+    layer = {"projections": ("self_attention.query_key_value",), "by_group": True, "o": "self_attention.dense",
+             "qkv_bias": True, "o_bias": True, "slopes": alibi(heads)}
+    layer |= plain_mlp("gelu_tanh", "mlp.dense_h_to_4h", "mlp.dense_4h_to_h", True)
+    return build(c, Norm("layer", c.get("layer_norm_epsilon", 1e-5), bias=True), rope=None, stem="h.{}.", layer=layer,
+                 embed="word_embeddings", embed_norm="word_embeddings_layernorm", final="ln_f", tied=True)
+
+
+def mpt(c):
+    h, heads, a = c["d_model"], c["n_heads"], c.get("attn_config") or {}
+    c = {"num_hidden_layers": c["n_layers"], "num_attention_heads": heads, "hidden_size": h,
+         "intermediate_size": 4 * h} | c
+    power = 2 ** math.ceil(math.log2(heads))
+    slopes = [2 ** -(a.get("alibi_bias_max", 8) * (i + 1) / power) for i in range(power)]
+    slopes = slopes if power == heads else (slopes[1::2] + slopes[::2])[:heads]
+    layer = {"attention_in": "norm_1", "mlp_in": "norm_2", "projections": ("attn.Wqkv",), "o": "attn.out_proj",
+             "clip": a.get("clip_qkv"), "slopes": tuple(slopes)}
+    if a.get("softmax_scale"):
+        layer["scale"] = a["softmax_scale"]
+    return build(c, Norm("layer", c.get("layer_norm_epsilon", 1e-5)), rope=None, stem="transformer.blocks.{}.",
+                 layer=layer | plain_mlp("gelu", "ffn.up_proj", "ffn.down_proj"), embed="transformer.wte",
+                 final="transformer.norm_f", tied=True)
+
+
+def nemotron(c):
+    head, bias = head_of(c), c.get("attention_bias", False)
+    return build(c, Norm("layer", c.get("norm_eps", 1e-5), offset=1.0, bias=True),
+                 rope=Rope(int(head * partial(c, 0.5)), rope_settings(c)),
+                 layer={"qkv_bias": bias, "o_bias": bias} | plain_mlp(act_of(c, "relu2"), bias=c.get("mlp_bias", False)))
+
+
+def exaone4(c):
+    n, window, pattern = c["num_hidden_layers"], c.get("sliding_window"), c.get("sliding_window_pattern", 4)
+    if isinstance(pattern, str):  # "LLLG"
+        c = {"layer_types": ["sliding_attention" if pattern[i % len(pattern)] == "L" and i < n - 1 else "full_attention"
+                             for i in range(n)]} | c
+    slides = layer_types(c, 4) if window is not None else [False] * n
+    own = (lambda i: {} if slides[i] else {"rope": None}) if window is not None else None
+    norm = rms(c, 1e-5)
+    return build(c, norm, layer=NORMS_AFTER | {"qk_norm": norm}, own=own, windows=[window if w else None for w in slides])
+
+
+def ernie4_5(c):
+    head, bias = head_of(c, 128), c.get("use_bias", False)
+    return build(c, rms(c, 1e-5), head_dim=head, rope=interleaved(c, head), tied=True,
+                 layer={"qkv_bias": bias, "o_bias": bias, "mlp_bias": bias})
+
+
+def hunyuan_v1_dense(c):
+    norm, bias = rms(c, 1e-5), c.get("attention_bias", False)
+    return build(c, norm, layer={"qkv_bias": bias, "o_bias": bias, "qk_norm": norm, "qk_after_rope": True,
+                                 "q_norm": "self_attn.query_layernorm", "k_norm": "self_attn.key_layernorm"})
+
+
+def seed_oss(c):
+    return build(c, rms(c), head_dim=head_of(c, 128),
+                 layer={"qkv_bias": c.get("attention_bias", True), "o_bias": c.get("attention_out_bias", False),
+                        "mlp_bias": c.get("mlp_bias", False)})
+
+
+def arcee(c):
+    bias = c.get("attention_bias", False)
+    return build(c, rms(c, 1e-5), layer={"qkv_bias": bias, "o_bias": bias} |
+                 plain_mlp(act_of(c, "relu2"), bias=c.get("mlp_bias", False)))
+
+
+def apertus(c):
+    norm, bias = rms(c, 1e-5), c.get("attention_bias", False)
+    return build(c, norm, layer={"attention_in": "attention_layernorm", "mlp_in": "feedforward_layernorm",
+                                 "qk_norm": norm, "qkv_bias": bias, "o_bias": bias} | plain_mlp(act_of(c, "xielu")))
+
+
+def helium(c):
+    head, bias = head_of(c, 128), c.get("attention_bias", False)
+    return build(c, rms(c, 1e-8, once=True), head_dim=head, rope=interleaved(c, head),
+                 layer={"qkv_bias": bias, "o_bias": bias, "mlp_bias": c.get("mlp_bias", False)})
+
+
+def bitnet(c):
+    return build(c, rms(c, 1e-5), tied=True, layer={"act": act_of(c, "relu2"), "mlp_norm": "mlp.ffn_sub_norm",
+                                                    "attention_norm": "self_attn.attn_sub_norm"})
+
+
+FAMILIES = {f.__name__: f for f in (
+    llama, mistral, phi3, qwen2, qwen3, gemma, gemma2, phi, glm4, olmo, olmo2, olmo3, granite, cohere, cohere2, smollm3,
+    ministral3, gpt_neox, falcon, stablelm, starcoder2, gpt2, opt, bloom, mpt, nemotron, exaone4, ernie4_5,
+    hunyuan_v1_dense, seed_oss, arcee, apertus, helium, bitnet)} | {
+    "gemma3_text": gemma3, "qwen2_5_vl_text": qwen2, "qwen3_vl_text": qwen3}
+
+# Text models inside a multimodal checkpoint: model_type -> (stem of the text's tensors, its head)
+WRAPPERS = {"gemma3": ("language_model.model.", "language_model.lm_head"),
+            "mistral3": ("language_model.model.", "language_model.lm_head"),
+            "qwen3_vl": ("model.language_model.", "lm_head"), "qwen2_5_vl": ("model.", "lm_head")}
+TEXTS = {"gemma3": "gemma3_text", "mistral3": "mistral", "qwen3_vl": "qwen3", "qwen2_5_vl": "qwen2"}
+
+
+def renamed(m, old, new, head=None):
+    """The Model with another stem before all names."""
+    def name(text):
+        return new + text.removeprefix(old) if text else text
+
+    layers = tuple(replace(a, stem=name(a.stem)) for a in m.layers)
+    ends = {key: name(getattr(m, key)) for key in ("embed", "embed_norm", "positions", "final")}
+    return replace(m, layers=layers, head=head if m.head else None, **ends)
+
+
+def describe(config, names=()):
+    """The Model of a config.json. names: of the file's tensors, which decide about a stem that some files leave out."""
     kind = config["model_type"]
+    if kind in WRAPPERS:
+        text = {"model_type": TEXTS[kind]} | (config.get("text_config") or config)
+        if config.get("text_config") and "tie_word_embeddings" in config:
+            text = {"tie_word_embeddings": config["tie_word_embeddings"]} | text
+        text["model_type"] = TEXTS[kind] if text["model_type"] == kind else text["model_type"]
+        return renamed(describe(text), "model.", *WRAPPERS[kind])
     if kind not in FAMILIES:
         raise SystemExit(f"families: model_type {kind} is not supported")
-    return FAMILIES[kind](config)
+    m = FAMILIES[kind](config)
+    if kind in ("gpt2", "bloom") and f"transformer.{m.embed}.weight" in names:
+        return renamed(m, "", "transformer.", m.head)
+    return m

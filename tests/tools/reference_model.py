@@ -24,6 +24,7 @@ import sys
 import numpy as np
 
 import families
+import recipe
 
 NUMPY = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4",
          "I8": "i1", "U8": "u1", "F8_E4M3": "u1"}
@@ -179,6 +180,15 @@ def llama3(plain, s):
     return (1 - smooth) * plain / s["factor"] + smooth * plain
 
 
+def longrope_factor(s):
+    """Of cosine and sine, at every length."""
+    if s.get("attention_factor") is not None:
+        return s["attention_factor"]
+    context = s["original_max_position_embeddings"]
+    factor = s.get("factor") or s["max_position_embeddings"] / context
+    return math.sqrt(1 + math.log(factor) / math.log(context)) if factor > 1 else 1.0
+
+
 def rotary(rope, n_tok, tables):
     """cos, sin [n_tok, rotated elements of a head / 2] in float64 of angles in the dtype `tables`."""
     s, n = rope.settings, rope.rotated
@@ -191,6 +201,11 @@ def rotary(rope, n_tok, tables):
         plain, factor = yarn(plain, theta, n, s)
     elif kind == "llama3":
         plain = llama3(plain, s)
+    elif kind == "longrope":
+        long = n_tok > s["original_max_position_embeddings"]
+        plain, factor = plain / np.asarray(s["long_factor" if long else "short_factor"], tables), longrope_factor(s)
+    elif kind == "dynamic" and "alpha" in s:
+        plain = tables(1) / tables(theta * s["alpha"] ** (n / (n - 2))) ** power
     elif kind != "default":
         raise SystemExit(f"reference_model: rope_type {kind} is not supported")
     angle = np.arange(n_tok, dtype=tables)[:, None] * plain.astype(tables)[None]
@@ -204,7 +219,16 @@ def silu(x):
         return x / (1 + np.exp(-x))
 
 
-ACTIVATIONS = {"silu": silu}
+def gelu(x):
+    return x * (1 + np.vectorize(math.erf, otypes=[np.float64])(x / math.sqrt(2))) / 2
+
+
+def gelu_tanh(x):
+    return x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
+
+
+ACTIVATIONS = {"silu": silu, "gelu": gelu, "gelu_tanh": gelu_tanh, "relu": lambda x: np.maximum(x, 0),
+               "relu2": lambda x: np.maximum(x, 0)**2}
 
 
 class Model:
@@ -213,8 +237,8 @@ class Model:
     def __init__(self, folder, config_name="config.json", activations=None, tables=np.float32):
         with open(os.path.join(folder, config_name), encoding="utf-8") as f:
             self.config = json.load(f)
-        self.family = families.describe(self.config)
         self.tensors = read_folder(folder)
+        self.family = families.describe(self.config, self.tensors)
         self.cache = {}
         self.activations, self.tables = activations, tables
 
@@ -326,11 +350,17 @@ class Model:
         parts = [self.linear(x, a.stem + p, a.mlp_bias, a.columns) for p in a.gate_up]
         if a.gated and len(parts) == 1:
             parts = np.split(parts[0], 2, axis=1)
-        y = self.r(ACTIVATIONS[a.act](parts[0]))
+        y = self.r(self.xielu(parts[0], a) if a.act == "xielu" else ACTIVATIONS[a.act](parts[0]))
         y = self.r(y * parts[1]) if a.gated else y
         if a.mlp_norm:
             y = self.norm(y, a.stem + a.mlp_norm, a.norm)
         return self.linear(y, a.stem + a.down, a.mlp_bias, a.columns)
+
+    def xielu(self, x, a):
+        p, n, beta, eps = (float(self.weight(f"{a.stem}mlp.act_fn.{part}").reshape(()))
+                           for part in ("alpha_p", "alpha_n", "beta", "eps"))
+        p, n = np.log1p(np.exp(p)), beta + np.log1p(np.exp(n))
+        return np.where(x > 0, p * x * x + beta * x, (np.expm1(np.minimum(x, eps)) - x) * n + beta * x)
 
     def layer(self, x, a):
         def norm(y, name):
@@ -384,7 +414,7 @@ class Model:
     def hashes(self):
         """(name, n, k, dtype, sha256 of the decoded row-major bytes) of every matrix."""
         m = self.family
-        names = {n: n for n, _, kind in families.tensors(m) if kind in ("linear", "columns", "head")}
+        names = {n: n for n, _, kind in recipe.tensors(m) if kind in ("linear", "columns", "head")}
         if m.head is None:
             names["lm_head.weight"] = m.embed + ".weight"
         for name, stored in sorted(names.items()):

@@ -18,6 +18,7 @@ import numpy as np
 import checkpoint_io as cio
 import encoders
 import families
+import recipe
 from encoders import IntScheme, Nvfp4Scheme
 
 BOS, EOS, N_IDS = 256, 257, 258  # ids 0..255 are the bytes
@@ -144,7 +145,7 @@ def values(name, shape, kind, seed, tied):
 
 def batches(model, dtype, scheme, seed):
     st_dtype, tied = SAFETENSORS[dtype], model.head is None
-    for name, shape, kind in families.tensors(model):
+    for name, shape, kind in recipe.tensors(model):
         def plain(n=name, s=shape, k=kind):
             return values(n, s, k, seed, tied)
         if scheme is None or kind != "linear":

@@ -1,0 +1,159 @@
+"""A model as data: what every decoder layer computes and what is around the layers, and the tensors that this names.
+
+families.py makes a recipe from config.json, reference_model.py computes it in float64, tiny_checkpoint.py writes its
+tensors. The defaults of Layer and Model are Llama's.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Norm:
+    kind: str = "rms"  # or "layer": with the mean removed
+    eps: float = 1e-6
+    offset: float = 0.0  # added to the weight
+    weight: bool = True
+    bias: bool = False
+    once: bool = False  # 16 bit: rounded after the weight only
+
+
+@dataclass(frozen=True)
+class Rope:
+    rotated: int  # the first elements of a head, which are rotated
+    settings: dict  # rope_type, rope_theta and the scaling's own keys
+    interleaved: bool = False  # pairs (2i, 2i + 1) instead of (i, i + rotated / 2)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One decoder layer. Names are relative to `stem`."""
+
+    heads: int
+    kv_heads: int
+    head: int
+    inner: int
+    norm: Norm
+    stem: str = ""
+    # norms: of the inputs, of the outputs before they are added, of the sums; None: there is none
+    attention_in: str | None = "input_layernorm"
+    attention_out: str | None = None
+    attention_after: str | None = None
+    mlp_in: str | None = "post_attention_layernorm"
+    mlp_out: str | None = None
+    mlp_after: str | None = None
+    parallel: bool = False  # x + attention(n) + mlp(m), m = n if there is no mlp_in
+    residual: float = 1.0  # factor of what is added
+    out_scalar: str | None = None  # tensor whose value multiplies the layer's result
+    # attention; one projection: q, k and v in one matrix; no third one: the values are the keys before their norm
+    projections: tuple = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    by_group: bool = False  # rows of one matrix: for every key-value head its queries, its key, its value
+    o: str = "self_attn.o_proj"
+    qkv_bias: bool = False
+    o_bias: bool = False
+    columns: bool = False  # weights are stored as [inputs, outputs]
+    clip: float | None = None  # of q, k and v
+    qk_norm: Norm | None = None
+    q_norm: str = "self_attn.q_norm"  # "{}" in a name: one tensor per head
+    k_norm: str = "self_attn.k_norm"
+    qk_over: str = "head"  # "width": over all heads together; "own": over a head, with a weight per head
+    qk_after_rope: bool = False
+    v_norm: Norm | None = None
+    scale: float = 1.0
+    rope: Rope | None = None
+    slopes: tuple | None = None  # ALiBi, per head, of the distance between key and query
+    query_factor: tuple | None = None  # beta, length: queries times 1 + beta * ln(1 + floor(position / length))
+    window: int | None = None  # keys that a query sees, with its own
+    softcap: float | None = None
+    attention_norm: str | None = None  # before o
+    kv_of: int | None = None  # another layer whose keys and values are used
+    # MLP; one of `gate_up`: a plain MLP, or gate and up in one matrix
+    gate_up: tuple = ("mlp.gate_proj", "mlp.up_proj")
+    down: str = "mlp.down_proj"
+    gated: bool = True
+    act: str = "silu"
+    mlp_bias: bool = False
+    mlp_norm: str | None = None  # before down
+
+
+@dataclass(frozen=True)
+class Model:
+    layers: tuple
+    hidden: int
+    vocab: int
+    norm: Norm
+    embed: str = "model.embed_tokens"
+    embed_width: int | None = None  # None: hidden
+    embed_scale: float = 1.0
+    embed_norm: str | None = None
+    positions: str | None = None  # learned
+    n_positions: int = 0
+    position_offset: int = 0
+    project_in: str | None = None
+    project_out: str | None = None
+    final: str | None = "model.norm"
+    head: str | None = "lm_head"  # None: the embedding
+    head_bias: bool = False
+    logit_scale: float = 1.0
+    softcap: float | None = None
+    per_layer: int = 0  # Gemma 3n and 4 E: width of each layer's own input
+
+
+def tensors(m):
+    """(name, shape, kind) of every tensor; kind: embed, linear, bias, norm, head, scalar."""
+    width = m.embed_width or m.hidden
+    yield m.embed + ".weight", (m.vocab, width), "embed"
+    if m.positions:
+        yield m.positions + ".weight", (m.n_positions, m.hidden), "positions"
+    if m.embed_norm:
+        yield from norm_tensors(m.embed_norm, m.hidden, m.norm)
+    if m.project_in:
+        yield m.project_in + ".weight", (m.hidden, width), "linear"
+    for layer in m.layers:
+        for name, shape, kind in layer_tensors(layer, m.hidden):
+            yield layer.stem + name, shape, kind
+    if m.final:
+        yield from norm_tensors(m.final, m.hidden, m.norm)
+    if m.project_out:
+        yield m.project_out + ".weight", (width, m.hidden), "linear"
+    if m.head:
+        yield m.head + ".weight", (m.vocab, m.hidden), "head"
+    if m.head_bias:
+        yield m.head + ".bias", (m.vocab,), "bias"
+
+
+def norm_tensors(name, n, norm):
+    shape = n if isinstance(n, tuple) else (n,)
+    if norm.weight:
+        yield name + ".weight", shape, "shifted norm" if norm.offset else "norm"
+    if norm.bias:
+        yield name + ".bias", shape, "bias"
+
+
+def layer_tensors(a, hidden):
+    q, kv = a.heads * a.head, a.kv_heads * a.head
+    for name in (a.attention_in, a.attention_out, a.attention_after, a.mlp_in, a.mlp_out, a.mlp_after):
+        if name:
+            yield from norm_tensors(name, hidden, a.norm)
+    rows = (q + 2 * kv,) if len(a.projections) == 1 else (q, kv, kv)
+    products = [(p, n, hidden, a.qkv_bias) for p, n in zip(a.projections, rows)]
+    wide = a.inner * (1 + (a.gated and len(a.gate_up) == 1))
+    products += [(a.o, hidden, q, a.o_bias), *((p, wide, hidden, a.mlp_bias) for p in a.gate_up),
+                 (a.down, hidden, a.inner, a.mlp_bias)]
+    for name, n, k, bias in products:
+        yield name + ".weight", (k, n) if a.columns else (n, k), "columns" if a.columns else "linear"
+        if bias:
+            yield name + ".bias", (n,), "bias"
+    for name, heads in ((a.q_norm, a.heads), (a.k_norm, a.kv_heads)) if a.qk_norm else ():
+        for stem in [name.format(h) for h in range(heads)] if "{}" in name else [name]:
+            shape = {"head": a.head, "width": heads * a.head, "own": (heads, a.head)}[a.qk_over]
+            yield from norm_tensors(stem, shape, a.qk_norm)
+    if a.attention_norm:
+        yield from norm_tensors(a.attention_norm, q, a.norm)
+    if a.mlp_norm:
+        yield from norm_tensors(a.mlp_norm, a.inner, a.norm)
+    if a.out_scalar:
+        yield a.out_scalar, (1,), "norm"
+    if a.act == "xielu":
+        for name, shape, kind in (("alpha_p", (1,), "bias"), ("alpha_n", (1,), "bias"), ("beta", (), "half"),
+                                  ("eps", (), "tiny")):
+            yield f"mlp.act_fn.{name}", shape, kind
