@@ -129,8 +129,9 @@ static void norm_and_turn(const struct ctw_op_qkv *op, float *x, const void *nor
         float sum = vf_sum(add_squares(vf_zero(), x, op->head));
         const vf scale = vf_set1(1.0f / sqrtf(sum / (float)op->head + op->norm_eps));
         widen(weight, norm, op->norm_dtype, op->head);
-        for (int i = 0; i < op->head && op->norm_offset != 0; i++)
-            weight[i] += op->norm_offset;
+        if (op->norm_offset != 0)
+            for (int i = 0; i < op->head; i++)
+                weight[i] += op->norm_offset;
         for (int i = 0; i < op->head; i += VL)
             vf_store(x + i, vf_mul(vf_mul(vf_load(x + i), scale), vf_load(weight + i)));
     }
@@ -142,38 +143,33 @@ static void norm_and_turn(const struct ctw_op_qkv *op, float *x, const void *nor
         turn_interleaved(x, op->rot_dim / 2, cos_sin);
 }
 
-/* One query or key head, times `factor`. */
-static void one_head(const struct ctw_op_qkv *op, const void *norm, const float *cos_sin,
-                     float factor, const void *src, void *dst)
-{
-    float x[CTW_MAX_HEAD + VL];
-    widen(x, src, op->dtype, op->head);
-    norm_and_turn(op, x, norm, cos_sin);
-    for (int i = 0; i < op->head && factor != 1; i++)
-        x[i] *= factor;
-    narrow(dst, op->dtype, x, op->head);
-}
-
 static void qkv_row(const void *arg, int64_t t)
 {
     const struct ctw_op_qkv *op = arg;
     const struct ctw_qkv_columns *c = &op->columns;
-    const size_t head_bytes = (size_t)op->head * ctw_dtype_bytes(op->dtype);
     const void *src = at(op->qkv, op->dtype, t * c->ld);
     const float *cos_sin =
         op->rot_dim > 0 ? op->cos_sin + (int64_t)op->positions[t] * op->rot_dim : NULL;
     const float factor = op->q_factor != NULL ? op->q_factor[op->positions[t]] : 1;
-    const int r = op->n_head / op->n_kv;
-    for (int h = 0; h < op->n_head; h++)
-        one_head(op, op->q_norm, cos_sin, factor,
-                 at(src, op->dtype, c->q + h / r * c->q_step + (int64_t)(h % r) * op->head),
-                 at(op->q, op->dtype, (t * op->n_head + h) * op->head));
-    for (int g = 0; g < op->n_kv && op->k != NULL; g++) {
-        int64_t from = g * c->kv_step, to = (t * op->n_kv + g) * op->head;
-        one_head(op, op->k_norm, cos_sin, 1, at(src, op->dtype, c->k + from),
-                 at(op->k, op->dtype, to));
-        memcpy(at(op->v, op->dtype, to), at(src, op->dtype, c->v + from), head_bytes);
+    const int r = op->n_head / op->n_kv, n_keys = op->k != NULL ? op->n_kv : 0;
+    float x[CTW_MAX_HEAD + VL];
+    for (int h = 0; h < op->n_head + n_keys; h++) {
+        const bool is_q = h < op->n_head;
+        const int64_t g = is_q ? h / r : h - op->n_head;
+        int64_t from =
+            is_q ? c->q + g * c->q_step + (int64_t)(h % r) * op->head : c->k + g * c->kv_step;
+        int64_t to = is_q ? (t * op->n_head + h) * op->head : (t * op->n_kv + g) * op->head;
+        widen(x, at(src, op->dtype, from), op->dtype, op->head);
+        norm_and_turn(op, x, is_q ? op->q_norm : op->k_norm, cos_sin);
+        if (is_q && factor != 1)
+            for (int i = 0; i < op->head; i++)
+                x[i] *= factor;
+        narrow(at(is_q ? op->q : op->k, op->dtype, to), op->dtype, x, op->head);
     }
+    for (int64_t g = 0; g < n_keys; g++)
+        memcpy(at(op->v, op->dtype, (t * op->n_kv + g) * op->head),
+               at(src, op->dtype, c->v + g * c->kv_step),
+               (size_t)op->head * ctw_dtype_bytes(op->dtype));
 }
 
 static enum ctw_status fast_qkv(struct ctw_cpu *cpu, const struct ctw_op_qkv *op,

@@ -16,7 +16,10 @@ enum mode {
     PAIRS   /* words are pairs of bf16 */
 };
 
-enum { SPAN = CTW_DECODE_ALIGN }; /* values handled at a time */
+enum {
+    SPAN = CTW_DECODE_ALIGN, /* values handled at a time */
+    FETCH_COLUMNS = 16       /* columns of a transposed weight that are prefetched */
+};
 
 INLINE int64_t min64(int64_t a, int64_t b)
 {
@@ -217,6 +220,7 @@ static void pack_transposed(enum mode mode, float *dst, const struct ctw_shard *
 {
     const struct ctw_weight *w = s->weight;
     const bool ready = mode == FLOATS && (dtype == CTW_F32 || dtype == w->dtype);
+    const size_t ahead = (size_t)(FETCH_COLUMNS * w->n) * w->row_bytes;
     float values[NR];
     uint16_t half[NR];
     if (n_rows < NR || (mode == PAIRS && w->k % 2 != 0))
@@ -224,6 +228,7 @@ static void pack_transposed(enum mode mode, float *dst, const struct ctw_shard *
     for (int64_t c = 0; c < w->k; c++) {
         const void *src = at(s->data->part[CTW_PART_VALUES], w->dtype, c * w->n + row);
         float *to = dst + c / (mode == PAIRS ? 2 : 1) * NR;
+        __builtin_prefetch((const void *)((uintptr_t)src + ahead)); /* may be past the end */
         widen(ready ? to : values, src, w->dtype, n_rows);
         if (ready)
             continue;
