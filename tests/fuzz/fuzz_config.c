@@ -76,6 +76,15 @@ const struct fuzz_seed fuzz_seeds[] = {
     FUZZ_SEED(HEAD ",\"quantization_config\":{\"quant_method\":\"fp8\",\"weight_block_size\":"
                    "[128,128],\"quant_algo\":null,\"bits\":4,\"group_size\":64}}"),
     FUZZ_SEED("{\"model_type\":\"mistral\",\"num_hidden_layers\":2,\"sliding_window\":null}"),
+    FUZZ_SEED("{\"model_type\":\"mistral3\",\"tie_word_embeddings\":true,\"text_config\":{"
+              "\"model_type\":\"mistral\",\"num_hidden_layers\":2,\"dtype\":\"float16\","
+              "\"tie_word_embeddings\":false,\"quantization_config\":{}}}"),
+    FUZZ_SEED("{\"model_type\":\"qwen2_5_vl\",\"num_hidden_layers\":2,\"rope_scaling\":{\"type\":"
+              "\"mrope\",\"mrope_section\":[16,24,24]}}"),
+    FUZZ_SEED("{\"model_type\":\"phi3\",\"num_hidden_layers\":2,\"hidden_size\":16,"
+              "\"num_attention_heads\":4,\"original_max_position_embeddings\":256,"
+              "\"rope_scaling\":{\"type\":\"su\",\"short_factor\":[1,2],\"long_factor\":[4,8],"
+              "\"factor\":2}}"),
     FUZZ_SEED(HEAD SCHEME(
         "\"g\":{\"targets\":[\"Linear\"],\"weights\":{\"num_bits\":4,\"group_size\":128,\"type\":"
         "\"int\",\"strategy\":\"group\",\"symmetric\":false,\"actorder\":\"group\"},"
@@ -92,6 +101,9 @@ const char *const fuzz_words[] = {"\"head_dim\":",
                                   "\"rope_parameters\":",
                                   "\"type\":\"linear\"",
                                   "\"factor\":",
+                                  "\"text_config\":{",
+                                  "\"type\":\"proportional\"",
+                                  "\"partial_rotary_factor\":",
                                   "\"quantization_config\":",
                                   "\"targets\":",
                                   "\"weights\":",

@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "base/mem.h"
 #include "worker/model/families/family.h"
 
 static enum ctw_status parse(struct ctw_config *c, const char *text, struct ctw_err *err)
@@ -170,6 +171,59 @@ static void a_part_of_each_head_is_rotated(void **state)
         assert_true((c.unread.text != NULL) == (c.model->rope[0].rot_dim == 128));
         ctw_config_close(&c);
     }
+}
+
+/* The model's tables for short and long sequences, and any failure to allocate them. */
+static void longrope_has_two_tables(void **state)
+{
+    (void)state;
+    static const char text[] = PHI3
+        ", \"hidden_size\": 16, \"num_attention_heads\": 4, \"max_position_embeddings\": 4096, "
+        "\"original_max_position_embeddings\": 256, \"rope_scaling\": {\"type\": \"longrope\", "
+        "\"short_factor\": [1, 2], \"long_factor\": [4, 8]}}";
+    struct ctw_config c;
+    struct ctw_err err;
+    enum ctw_status st = CTW_ENOMEM;
+    for (int n = 1; st != CTW_OK; n++) {
+        ctw_mem_fail_at(n);
+        st = parse(&c, text, &err);
+        ctw_mem_fail_at(0);
+        assert_true(st == CTW_OK || st == CTW_ENOMEM);
+        if (st != CTW_OK)
+            ctw_config_close(&c);
+    }
+    const struct ctw_rope *r = &c.model->rope[0];
+    assert_true(c.model->n_ropes == 1 && r->rot_dim == 4 && r->long_from == 256);
+    assert_true(r->inv_freq[0] == 1 && r->long_inv_freq[0] == 0.25f);
+    assert_true(fabs(r->inv_freq[1] - 0.005) < 1e-8 && fabs(r->long_inv_freq[1] - 0.00125) < 1e-8);
+    assert_true(fabs(r->scale - sqrt(1.5)) < 1e-6); /* 1 + ln 16 / ln 256 */
+    assert_null(c.unread.text);
+    ctw_config_close(&c);
+}
+
+/* Equal RoPEs are one; a family's own numbers are beside them. */
+static void ropes_of_a_family(void **state)
+{
+    (void)state;
+    struct ctw_config c;
+    const struct ctw_rope_rules same = {.head = 128, .theta = 10000.0, .layer_type = "a"};
+    const struct ctw_rope_rules other = {.head = 64, .theta = 10000.0};
+    const struct ctw_rope_rules interleaved = {
+        .head = 64, .theta = 10000.0, .pairing = CTW_ROPE_INTERLEAVED};
+    const struct ctw_rope_rules fifth = {.head = 32, .theta = 10000.0};
+    parse_ok(&c, LLAMA ", \"beta\": 7, \"rope_scaling\": {\"beta\": 0.5, \"type\": \"default\"}}");
+    assert_int_equal(ctw_describe_rope(&c, &same), 0);
+    assert_int_equal(ctw_describe_rope(&c, &other), 1);
+    assert_int_equal(ctw_describe_rope(&c, &interleaved), 2);
+    assert_int_equal(ctw_describe_rope(&c, &same), 0);
+    assert_int_equal(c.model->n_ropes, 3);
+    assert_true(c.model->rope[2].pairing == CTW_ROPE_INTERLEAVED && c.model->rope[2].rot_dim == 64);
+    assert_true(ctw_key_rope_number(&c, "beta", 1) == 0.5);
+    assert_true(ctw_key_rope_number(&c, "gamma", 1) == 1);
+    assert_int_equal(c.status, CTW_OK);
+    (void)ctw_describe_rope(&c, &fifth); /* more than CTW_MAX_ROPES */
+    assert_int_equal(c.status, CTW_EINTERNAL);
+    ctw_config_close(&c);
 }
 
 /* A published file as transformers 4 wrote it. */
@@ -415,6 +469,8 @@ int main(void)
         cmocka_unit_test(families_have_their_defaults),
         cmocka_unit_test(windows_by_layer),
         cmocka_unit_test(a_part_of_each_head_is_rotated),
+        cmocka_unit_test(longrope_has_two_tables),
+        cmocka_unit_test(ropes_of_a_family),
         cmocka_unit_test(a_file_of_transformers_4),
         cmocka_unit_test(unread_keys_change_nothing),
         cmocka_unit_test(a_key_is_read_once),

@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include "base/mem.h"
 #include "small_checkpoint.h"
 #include "worker/model/families/family.h"
 
@@ -284,6 +285,30 @@ static void quantised_modules_in_any_spelling(void **state)
     expect_refusal(c, "language_model.model.layers.0.mlp.gate_proj: weight is stored dense");
 }
 
+static void out_of_memory_is_an_error(void **state)
+{
+    struct checkpoint *c = *state;
+    struct ctw_model *m = NULL;
+    struct ctw_err err;
+    respell(c, spellings[1]);
+    c->config = PACK("\"re:model[.]language_model.*up_proj\"", "");
+    int64_t n = 0;
+    pack(c, "language_model.model.layers.0.mlp.up_proj",
+         "language_model.model.layers.0.mlp.up_proj.weight_packed",
+         "language_model.model.layers.0.mlp.up_proj.weight_scale", 64);
+    write_it(c);
+    for (enum ctw_status st = CTW_ENOMEM; st != CTW_OK; n++) {
+        ctw_mem_fail_at(n + 1);
+        st = ctw_model_open(&m, c->dir, NULL, &err);
+        ctw_mem_fail_at(0);
+        if (st != CTW_OK && st != CTW_ENOMEM)
+            fail_msg("allocation %d: %s", (int)n + 1, err.msg);
+        assert_true((st == CTW_OK) == (m != NULL));
+    }
+    assert_true(n > 60);
+    ctw_model_close(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -295,6 +320,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(other_models_beside_a_plain_model, set_up, tear_down),
         cmocka_unit_test_setup_teardown(heads_that_are_tied_by_default, set_up, tear_down),
         cmocka_unit_test_setup_teardown(quantised_modules_in_any_spelling, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(out_of_memory_is_an_error, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -295,7 +295,7 @@ enum ctw_status ctw_model_open(struct ctw_model **out, const char *dir, const ch
     m->unread = config.unread.text;
     config.unread.text = NULL;
     if (m->length_limit != 0)
-        ctw_info("%s: RoPE type dynamic equals default up to max_position_embeddings = %" PRId64
+        ctw_info("%s: RoPE type dynamic is supported up to max_position_embeddings = %" PRId64
                  " tokens; longer sequences are refused",
                  file, m->length_limit);
     tell_lacking(&finder);
