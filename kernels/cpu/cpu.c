@@ -14,10 +14,9 @@ const struct ctw_cpu_variant *const ctw_cpu_variants[] = {
     &ctw_cpu_c,          NULL,
 };
 
-static size_t scratch_bytes_c(const struct ctw_cpu *cpu, int64_t n_tok, int64_t max_k)
+static size_t scratch_bytes_c(const struct ctw_cpu *cpu, const struct ctw_reserve *r)
 {
-    (void)n_tok;
-    return (size_t)ctw_threads_count(cpu->threads) * 2 * (size_t)max_k * sizeof(float);
+    return (size_t)ctw_threads_count(cpu->threads) * 2 * (size_t)r->max_k * sizeof(float);
 }
 
 const struct ctw_cpu_variant ctw_cpu_c = {
@@ -130,7 +129,7 @@ static void cpu_describe(const struct ctw_backend *be, char *buf, size_t cap)
 static size_t cpu_scratch_bytes(const struct ctw_backend *be, const struct ctw_reserve *r)
 {
     const struct ctw_cpu *cpu = (const struct ctw_cpu *)be;
-    return cpu->variant->scratch_bytes(cpu, r->n_tok, r->max_k);
+    return cpu->variant->scratch_bytes(cpu, r);
 }
 
 /* Scratch is small and allocated on first use. */

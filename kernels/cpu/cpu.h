@@ -14,7 +14,7 @@ struct ctw_cpu;
 struct ctw_cpu_variant {
     const char *name;
     bool (*runs_here)(void); /* do the processor and the operating system support it? */
-    size_t (*scratch_bytes)(const struct ctw_cpu *cpu, int64_t n_tok, int64_t max_k);
+    size_t (*scratch_bytes)(const struct ctw_cpu *cpu, const struct ctw_reserve *r);
     enum ctw_status (*embed)(struct ctw_cpu *cpu, const struct ctw_op_embed *op,
                              struct ctw_err *err);
     enum ctw_status (*norm)(struct ctw_cpu *cpu, const struct ctw_op_norm *op, struct ctw_err *err);

@@ -20,14 +20,14 @@
 /* clang-format on */
 
 /* The scratch of the largest operation, in fp32 (the other dtypes need no more). */
-static size_t fast_scratch_bytes(const struct ctw_cpu *cpu, int64_t n_tok, int64_t max_k)
+static size_t fast_scratch_bytes(const struct ctw_cpu *cpu, const struct ctw_reserve *r)
 {
-    int64_t n_threads = ctw_threads_count(cpu->threads);
-    int64_t product = packed_floats(n_tok, max_k) + n_threads * linear_local_floats(max_k);
+    int64_t n_threads = ctw_threads_count(cpu->threads), n_tok = r->n_tok;
+    int64_t product = packed_floats(n_tok, r->max_k) + n_threads * linear_local_floats(r->max_k);
     int64_t head = round_up(n_tok, 16) +
                    HEAD_BLOCKS * n_tok * (int64_t)(sizeof(struct head_state) / sizeof(float));
     struct attn_job job = {0};
-    int64_t attention = n_threads * shape_attention(&job, 1, CTW_MAX_HEAD, FLOATS) +
+    int64_t attention = n_threads * shape_attention(&job, r->max_group, r->max_head, FLOATS) +
                         n_tok * (int64_t)(sizeof(struct attn_block) / sizeof(float));
     return (size_t)max64(product + head, attention) * sizeof(float);
 }

@@ -431,8 +431,9 @@ static void scratch_is_as_promised(void **state)
         if (!ctw_cpu_variants[v]->runs_here())
             continue;
         struct ctw_backend *be = backend(ctw_cpu_variants[v]->name, 3);
-        size_t promised =
-            ctw_backend_scratch_bytes(be, &(struct ctw_reserve){.n_tok = N_TOK, .max_k = MAX_K});
+        const struct ctw_reserve reserve = {
+            .n_tok = N_TOK, .max_k = MAX_K, .max_head = HEAD, .max_group = HEADS};
+        size_t promised = ctw_backend_scratch_bytes(be, &reserve);
         struct test_weight w;
         weight_open(&w, W_BF16, VOCAB, MAX_K, 0);
         struct buf x = buf_random(CTW_F32, (int64_t)N_TOK * MAX_K, 1, 0);
@@ -489,7 +490,8 @@ static void scratch_is_small(void **state)
 {
     (void)state;
     struct ctw_backend *be = backend(NULL, 2);
-    const struct ctw_reserve reserve = {.n_tok = 4096, .max_k = 1536};
+    const struct ctw_reserve reserve = {
+        .n_tok = 4096, .max_k = 1536, .max_head = 64, .max_group = 3};
     assert_true(ctw_backend_scratch_bytes(be, &reserve) < (size_t)40 << 20);
     ctw_backend_close(be);
 }

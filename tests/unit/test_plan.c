@@ -86,6 +86,7 @@ static void whole_set_stays_below_the_promise(void **state)
     const struct ctw_reserve reserve = ctw_plan_reserve(r.model, r.dtype, &plan);
     assert_true(reserve.n_tok == plan.chunk_tokens && reserve.n_vocab == 49152);
     assert_true(reserve.head_k == 576 && reserve.max_k == 1536);
+    assert_true(reserve.max_head == 64 && reserve.max_group == 3);
 }
 
 static void limit_is_kept_by_smaller_passes_then_chunks(void **state)

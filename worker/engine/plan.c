@@ -90,12 +90,17 @@ struct ctw_reserve ctw_plan_reserve(const struct ctw_model *model, enum ctw_dtyp
                             .n_vocab = model->vocab,
                             .head_k = model->embed_dim};
     for (int i = 0; i < model->n_layers; i++) {
+        const struct ctw_layer *l = &model->layers[i];
+        if (l->n_kv > 0) {
+            r.max_head = l->head > r.max_head ? l->head : r.max_head;
+            r.max_group = l->n_head / l->n_kv > r.max_group ? l->n_head / l->n_kv : r.max_group;
+        }
         for (int s = 0; s < CTW_N_SLOTS; s++) {
-            const struct ctw_product *p = &model->layers[i].product[s];
+            const struct ctw_product *p = &l->product[s];
             int64_t n = 0, elems = 0;
             for (int j = 0; j < p->n_shards; j++) {
                 n += p->shard[j].n;
-                elems += p->shard[j].n * model->layers[i].matrix[p->shard[j].matrix].weight.k;
+                elems += p->shard[j].n * l->matrix[p->shard[j].matrix].weight.k;
             }
             r.max_n = max64(r.max_n, n);
             r.slot_elems[s] = max64(r.slot_elems[s], elems);
