@@ -4,6 +4,8 @@
 #define FAMILIES(X)                                                                                \
     X(gemma)                                                                                       \
     X(gemma2)                                                                                      \
+    X(gemma3)                                                                                      \
+    X(gemma3_text)                                                                                 \
     X(gpt2)                                                                                        \
     X(llama)                                                                                       \
     X(mistral)                                                                                     \

@@ -17,8 +17,7 @@ static void describe(struct ctw_config *c)
                                                                     .max_length = 8192});
     int64_t head = ctw_key_head_dim(c, &s, 256, CTW_NULL_REFUSED);
     bool bias = ctw_key_bool(c, "attention_bias", false);
-    struct ctw_norm_form norm = ctw_key_rms_norm(c, "rms_norm_eps", 1e-6);
-    norm.offset = 1;
+    const struct ctw_norm_form norm = gemma_key_norm(c);
     enum ctw_activation act = ctw_key_activation(c, "hidden_act", CTW_ACT_GELU_TANH);
     act = act == CTW_ACT_GELU ? CTW_ACT_GELU_TANH : act;
     gemma_check_causal(c);

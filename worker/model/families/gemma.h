@@ -13,6 +13,20 @@ static inline double gemma_embed_scale(int64_t width)
     return ctw_bf16_to_f32(ctw_f32_to_bf16(sqrtf((float)width)));
 }
 
+/* Norms multiply by 1 + weight. */
+static inline struct ctw_norm_form gemma_key_norm(struct ctw_config *c)
+{
+    struct ctw_norm_form norm = ctw_key_rms_norm(c, "rms_norm_eps", 1e-6);
+    norm.offset = 1;
+    return norm;
+}
+
+/* The factor of scores. */
+static inline double gemma_key_scale(struct ctw_config *c)
+{
+    return 1 / sqrt(ctw_key_number(c, "query_pre_attn_scalar", 256, CTW_NULL_REFUSED, 1e-6, 1e9));
+}
+
 /* Text may be read in both directions by embedding models only. */
 static inline void gemma_check_causal(struct ctw_config *c)
 {

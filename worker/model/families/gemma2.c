@@ -17,11 +17,9 @@ static void describe(struct ctw_config *c)
                                                                     .max_length = 8192});
     int64_t head = ctw_key_head_dim(c, &s, 256, CTW_NULL_REFUSED);
     bool bias = ctw_key_bool(c, "attention_bias", false);
-    struct ctw_norm_form norm = ctw_key_rms_norm(c, "rms_norm_eps", 1e-6);
-    norm.offset = 1;
+    const struct ctw_norm_form norm = gemma_key_norm(c);
     enum ctw_activation act = ctw_key_activation(c, "hidden_activation", CTW_ACT_GELU_TANH);
-    double scale =
-        1 / sqrt(ctw_key_number(c, "query_pre_attn_scalar", 256, CTW_NULL_REFUSED, 1e-6, 1e9));
+    double scale = gemma_key_scale(c);
     double attn_cap = ctw_key_number(c, "attn_logit_softcapping", 50, 0, 1e-6, 1e9);
     double head_cap = ctw_key_number(c, "final_logit_softcapping", 30, 0, 1e-6, 1e9);
     int64_t window = ctw_key_int(c, "sliding_window", 4096, 0, 1, 1 << 30);
