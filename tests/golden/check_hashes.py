@@ -20,7 +20,7 @@ from supported import SUPPORTED, configs_of
 
 FORMATS = {"dense", "pack-quantized", "nvfp4-pack-quantized"}
 # What a refusal names, if it is neither the architecture nor a format.
-REFUSED_FOR = {}
+REFUSED_FOR = {"gemma4_moe-dense": ["enable_moe_block"]}
 
 
 def formats(config):

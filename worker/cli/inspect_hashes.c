@@ -224,7 +224,9 @@ static enum ctw_status print_jobs(const struct hashing *h, struct ctw_err *err)
             *err = job->err;
             return job->st;
         }
-        printf("%s.weight  %" PRId64 "  %" PRId64 "  %s  %s\n", job->matrix->name,
+        bool tied = h->model->tied && job->index == CTW_M_HEAD; /* has no tensor of its own */
+        printf("%s.weight  %" PRId64 "  %" PRId64 "  %s  %s\n",
+               tied ? "lm_head" : job->matrix->name,
                is_transposed(job) ? job->matrix->weight.k : job->matrix->weight.n,
                is_transposed(job) ? job->matrix->weight.n : job->matrix->weight.k,
                ctw_dtype_long_name(h->model->dtype), job->hex);

@@ -63,7 +63,8 @@ static enum ctw_status check_base_keys(const struct ctw_config *c, const struct 
         const struct ctw_json_node *m = ctw_json_get(node, name);
         bool causal = strcmp(name, "is_causal") == 0;
         char value[128];
-        if (m == NULL || m == c->text || (causal ? is_true(m) : is_empty(m)))
+        bool taken = c->family->layers_differ && strcmp(name, "per_layer_config") == 0;
+        if (m == NULL || m == c->text || taken || (causal ? is_true(m) : is_empty(m)))
             continue;
         ctw_json_describe(m, value, sizeof(value));
         return ctw_json_fail(m, err, CTW_EUNSUP,

@@ -83,6 +83,49 @@ bool ctw_key_is_true(struct ctw_config *c, const char *name)
     return value;
 }
 
+const char *ctw_key_string(struct ctw_config *c, const char *name, const char *absent)
+{
+    const struct ctw_json_node *node = take(c, name);
+    const char *value = absent;
+    if (node != NULL && !ctw_json_is_null(node))
+        c->status = ctw_json_as_string(node, &value, &c->err);
+    return c->status == CTW_OK ? value : absent;
+}
+
+static bool in_members(const char *const *members, const char *name)
+{
+    for (; *members != NULL; members++)
+        if (strcmp(*members, name) == 0)
+            return true;
+    return false;
+}
+
+int64_t ctw_key_of_layer(struct ctw_config *c, int64_t i, const char *const *members,
+                         const char *name, int64_t absent, int64_t min, int64_t max)
+{
+    char index[24];
+    int64_t value = absent;
+    const struct ctw_json_node *layers = NULL, *layer = NULL;
+    if (c->status == CTW_OK)
+        c->status = ctw_json_read_node(c->text, "per_layer_config", CTW_JSON_OPTIONAL,
+                                       CTW_JSON_OBJECT, &layers, &c->err);
+    snprintf(index, sizeof(index), "%" PRId64, i);
+    if (c->status == CTW_OK && layers != NULL)
+        c->status =
+            ctw_json_read_node(layers, index, CTW_JSON_OPTIONAL, CTW_JSON_OBJECT, &layer, &c->err);
+    if (c->status != CTW_OK || layer == NULL)
+        return absent;
+    for (const struct ctw_json_node *m = ctw_json_first(layer); m != NULL && c->status == CTW_OK;
+         m = ctw_json_next(m))
+        if (!in_members(members, ctw_json_key(m)))
+            c->status =
+                ctw_json_fail(m, &c->err, CTW_EUNSUP, "this key of a layer is not supported");
+    const struct ctw_json_node *node = ctw_json_get(layer, name);
+    if (c->status == CTW_OK && node != NULL)
+        c->status = ctw_json_as_int(node, min, max, &value, &c->err);
+    return value;
+}
+
 enum ctw_activation ctw_key_activation(struct ctw_config *c, const char *name,
                                        enum ctw_activation absent)
 {

@@ -6,6 +6,8 @@
     X(gemma2)                                                                                      \
     X(gemma3)                                                                                      \
     X(gemma3_text)                                                                                 \
+    X(gemma4)                                                                                      \
+    X(gemma4_text)                                                                                 \
     X(gpt2)                                                                                        \
     X(llama)                                                                                       \
     X(mistral)                                                                                     \

@@ -41,6 +41,7 @@ struct ctw_family {
     const char *prefix;                /* of names of describe(), beside lm_head; NULL: "model." */
     /* How files spell names, transformers 5's spelling first, up to {NULL}; NULL: as described. */
     const struct ctw_spelling *spellings;
+    bool layers_differ; /* describe() reads per_layer_config (ctw_key_of_layer()) */
     void (*describe)(struct ctw_config *c);
 };
 
@@ -65,6 +66,12 @@ int64_t ctw_key_int(struct ctw_config *c, const char *name, int64_t absent, int6
 double ctw_key_number(struct ctw_config *c, const char *name, double absent, double null,
                       double min, double max);
 bool ctw_key_bool(struct ctw_config *c, const char *name, bool absent);
+/* null: as absent. */
+const char *ctw_key_string(struct ctw_config *c, const char *name, const char *absent);
+/* Decoder layer i's value in per_layer_config, whose entries may have these members alone
+ * (NULL-terminated). The only key that may be read more than once. */
+int64_t ctw_key_of_layer(struct ctw_config *c, int64_t i, const char *const *members,
+                         const char *name, int64_t absent, int64_t min, int64_t max);
 /* Absent or null: false. */
 bool ctw_key_is_true(struct ctw_config *c, const char *name);
 enum ctw_activation ctw_key_activation(struct ctw_config *c, const char *name,

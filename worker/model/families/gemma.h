@@ -3,6 +3,7 @@
 #define CTW_WORKER_GEMMA_H
 
 #include <math.h>
+#include <string.h>
 
 #include "kernels/dtype.h"
 #include "worker/model/families/family.h"
