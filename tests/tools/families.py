@@ -154,6 +154,37 @@ def gemma3(c):
                  windows=[c.get("sliding_window", 4096) if w else None for w in slides])
 
 
+def gemma4(c):
+    """Two head sizes, shared keys and values, keys as values, and in the E models an input of each layer's own."""
+    if c.get("enable_moe_block"):
+        raise SystemExit("families: gemma4 with enable_moe_block is not supported")
+    norm, slides, n = rms(c, once=True), layer_types(c, 6), c["num_hidden_layers"]
+    shared, same = n - c.get("num_kv_shared_layers", 0), c.get("attention_k_eq_v", False)
+    own_config = c.get("per_layer_config") or {}
+    local = {"rope_type": "default", "rope_theta": 10000.0} | rope_settings(c, "sliding_attention")
+
+    def own(i):
+        full, few = not slides[i], c.get("num_key_value_heads") or c["num_attention_heads"]
+        mine = {"head_dim": c.get("global_head_dim") if full else None,
+                "num_key_value_heads": c.get("num_global_key_value_heads") if full and same else None}
+        mine |= own_config.get(str(i), {})
+        head = mine["head_dim"] or head_of(c, 256)
+        out = {"head": head, "kv_heads": mine.get("num_key_value_heads") or few,
+               "rope": Rope(head, rope_settings(c, "full_attention") if full else local)}
+        if full and same:
+            out["projections"] = ("self_attn.q_proj", "self_attn.k_proj")
+        if i >= shared:
+            out["kv_of"] = max(j for j in range(shared) if slides[j] == slides[i])
+            out["inner"] = c["intermediate_size"] * (2 if c.get("use_double_wide_mlp") else 1)
+        return out
+
+    layer = SANDWICH | {"act": "gelu_tanh", "scale": 1.0, "qk_norm": norm, "v_norm": replace(norm, weight=False),
+                        "out_scalar": "layer_scalar", "extra": c.get("hidden_size_per_layer_input") or 0}
+    return build(c, norm, layer=layer, own=own, tied=True, embed_scale=sqrt_bf16(c["hidden_size"]),
+                 extra=c.get("hidden_size_per_layer_input") or 0, softcap=c.get("final_logit_softcapping"),
+                 windows=[c.get("sliding_window", 512) if w else None for w in slides])
+
+
 def phi(c):
     norm, head = Norm("layer", c.get("layer_norm_eps", 1e-5), bias=True), head_of(c)
     layer = {"parallel": True, "mlp_in": None, "o": "self_attn.dense", "qkv_bias": True, "o_bias": True,
@@ -403,13 +434,14 @@ FAMILIES = {f.__name__: f for f in (
     llama, mistral, phi3, qwen2, qwen3, gemma, gemma2, phi, glm4, olmo, olmo2, olmo3, granite, cohere, cohere2, smollm3,
     ministral3, gpt_neox, falcon, stablelm, starcoder2, gpt2, opt, bloom, mpt, nemotron, exaone4, ernie4_5,
     hunyuan_v1_dense, seed_oss, arcee, apertus, helium, bitnet)} | {
-    "gemma3_text": gemma3, "qwen2_5_vl_text": qwen2, "qwen3_vl_text": qwen3}
+    "gemma3_text": gemma3, "gemma4_text": gemma4, "qwen2_5_vl_text": qwen2, "qwen3_vl_text": qwen3}
 
 # Text models inside a multimodal checkpoint: model_type -> (stem of the text's tensors, its head)
 WRAPPERS = {"gemma3": ("language_model.model.", "language_model.lm_head"),
+            "gemma4": ("model.language_model.", "lm_head"),
             "mistral3": ("language_model.model.", "language_model.lm_head"),
             "qwen3_vl": ("model.language_model.", "lm_head"), "qwen2_5_vl": ("model.", "lm_head")}
-TEXTS = {"gemma3": "gemma3_text", "mistral3": "mistral", "qwen3_vl": "qwen3", "qwen2_5_vl": "qwen2"}
+TEXTS = {"gemma3": "gemma3_text", "gemma4": "gemma4_text", "mistral3": "mistral", "qwen3_vl": "qwen3", "qwen2_5_vl": "qwen2"}
 
 
 def renamed(m, old, new, head=None):
@@ -418,7 +450,7 @@ def renamed(m, old, new, head=None):
         return new + text.removeprefix(old) if text else text
 
     layers = tuple(replace(a, stem=name(a.stem)) for a in m.layers)
-    ends = {key: name(getattr(m, key)) for key in ("embed", "embed_norm", "positions", "final")}
+    ends = {key: name(getattr(m, key)) for key in ("embed", "embed_norm", "positions", "final", "extra_stem")}
     return replace(m, layers=layers, head=head if m.head else None, **ends)
 
 

@@ -73,6 +73,7 @@ class Layer:
     act: str = "silu"
     mlp_bias: bool = False
     mlp_norm: str | None = None  # before down
+    extra: int = 0  # width of the layer's own input
 
 
 @dataclass(frozen=True)
@@ -95,17 +96,25 @@ class Model:
     head_bias: bool = False
     logit_scale: float = 1.0
     softcap: float | None = None
-    per_layer: int = 0  # Gemma 3n and 4 E: width of each layer's own input
+    extra: int = 0  # Gemma 4 E: width of each layer's own input, from a second embedding and the first
+    extra_stem: str = "model."
 
 
 def tensors(m):
-    """(name, shape, kind) of every tensor; kind: embed, linear, bias, norm, head, scalar."""
+    """(name, shape, kind) of every tensor. kind: embed, scaled embed (also the head), positions, linear, columns (a
+    linear one stored [inputs, outputs]), bias, norm, shifted norm (1 is added), head, half, tiny (constants)."""
     width = m.embed_width or m.hidden
-    yield m.embed + ".weight", (m.vocab, width), "embed"
+    scaled = m.head is None and m.embed_scale != 1
+    yield m.embed + ".weight", (m.vocab, width), "scaled embed" if scaled else "embed"
     if m.positions:
         yield m.positions + ".weight", (m.n_positions, m.hidden), "positions"
     if m.embed_norm:
         yield from norm_tensors(m.embed_norm, m.hidden, m.norm)
+    if m.extra:
+        n = len(m.layers) * m.extra
+        yield m.extra_stem + "embed_tokens_per_layer.weight", (m.vocab, n), "embed"
+        yield m.extra_stem + "per_layer_model_projection.weight", (n, m.hidden), "linear"
+        yield from norm_tensors(m.extra_stem + "per_layer_projection_norm", m.extra, m.norm)
     if m.project_in:
         yield m.project_in + ".weight", (m.hidden, width), "linear"
     for layer in m.layers:
@@ -135,15 +144,20 @@ def layer_tensors(a, hidden):
         if name:
             yield from norm_tensors(name, hidden, a.norm)
     rows = (q + 2 * kv,) if len(a.projections) == 1 else (q, kv, kv)
-    products = [(p, n, hidden, a.qkv_bias) for p, n in zip(a.projections, rows)]
+    own = a.projections if a.kv_of is None else a.projections[:1]
+    products = [(p, n, hidden, a.qkv_bias) for p, n in zip(own, rows)]
     wide = a.inner * (1 + (a.gated and len(a.gate_up) == 1))
     products += [(a.o, hidden, q, a.o_bias), *((p, wide, hidden, a.mlp_bias) for p in a.gate_up),
                  (a.down, hidden, a.inner, a.mlp_bias)]
+    if a.extra:
+        products += [("per_layer_input_gate", a.extra, hidden, False), ("per_layer_projection", hidden, a.extra, False)]
+        yield from norm_tensors("post_per_layer_input_norm", hidden, a.norm)
     for name, n, k, bias in products:
         yield name + ".weight", (k, n) if a.columns else (n, k), "columns" if a.columns else "linear"
         if bias:
             yield name + ".bias", (n,), "bias"
-    for name, heads in ((a.q_norm, a.heads), (a.k_norm, a.kv_heads)) if a.qk_norm else ():
+    normed = [(a.q_norm, a.heads), (a.k_norm, a.kv_heads)][:2 if a.kv_of is None else 1]
+    for name, heads in normed if a.qk_norm else ():
         for stem in [name.format(h) for h in range(heads)] if "{}" in name else [name]:
             shape = {"head": a.head, "width": heads * a.head, "own": (heads, a.head)}[a.qk_over]
             yield from norm_tensors(stem, shape, a.qk_norm)

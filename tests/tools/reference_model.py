@@ -204,6 +204,8 @@ def rotary(rope, n_tok, tables):
     elif kind == "longrope":
         long = n_tok > s["original_max_position_embeddings"]
         plain, factor = plain / np.asarray(s["long_factor" if long else "short_factor"], tables), longrope_factor(s)
+    elif kind == "proportional":  # the last pairs of the head are not rotated
+        plain[int(s.get("partial_rotary_factor", 1.0) * n / 2):] = 0
     elif kind == "dynamic" and "alpha" in s:
         plain = tables(1) / tables(theta * s["alpha"] ** (n / (n - 2))) ** power
     elif kind != "default":
@@ -296,29 +298,42 @@ class Model:
 
     def qkv(self, x, a):
         """Queries [n_tok, heads, head], keys and values [n_tok, kv_heads, head], before norms and RoPE."""
-        parts = [self.linear(x, a.stem + p, a.qkv_bias, a.columns) for p in a.projections]
+        own = a.projections if a.kv_of is None else a.projections[:1]
+        parts = [self.linear(x, a.stem + p, a.qkv_bias, a.columns) for p in own]
         if a.clip is not None:
             parts = [np.clip(p, -a.clip, a.clip) for p in parts]
         if a.by_group:
             rows = parts[0].reshape(len(x), a.kv_heads, -1, a.head)
             parts = [rows[:, :, :-2], rows[:, :, -2], rows[:, :, -1]]
-        elif len(parts) == 1:
+        elif len(parts) == 1 and a.kv_of is None:
             parts = np.split(parts[0], np.cumsum([a.heads, a.kv_heads]) * a.head, axis=1)
         elif len(parts) == 2:
             parts.append(parts[1])
         return [p.reshape(len(x), -1, a.head) for p in parts]
 
-    def attention(self, x, a):
+    def queries_keys(self, q, k, a):
+        """Queries and keys (None: another layer's are used) after norms and RoPE."""
+        out = []
+        for x, name in ((q, a.q_norm), (k, a.k_norm)):
+            if x is not None and a.qk_norm and not a.qk_after_rope:
+                x = self.qk_norm(x, a, name)
+            if x is not None:
+                x = self.turn(x, a.rope, len(x))
+            if x is not None and a.qk_norm and a.qk_after_rope:
+                x = self.qk_norm(x, a, name)
+            out.append(x)
+        return out
+
+    def attention(self, x, a, kept):
+        """kept: layer -> keys and values, as later layers may use them."""
         n_tok = len(x)
-        q, k, v = self.qkv(x, a)
-        norms = (a.q_norm, a.k_norm)
-        if a.qk_norm and not a.qk_after_rope:
-            q, k = (self.qk_norm(t, a, name) for t, name in zip((q, k), norms))
-        q, k = (self.turn(t, a.rope, n_tok) for t in (q, k))
-        if a.qk_norm and a.qk_after_rope:
-            q, k = (self.qk_norm(t, a, name) for t, name in zip((q, k), norms))
-        if a.v_norm:
+        q, k, v = self.qkv(x, a) if a.kv_of is None else (self.qkv(x, a)[0], None, None)
+        q, k = self.queries_keys(q, k, a)
+        if a.kv_of is not None:
+            k, v = kept[self.family.layers[a.kv_of].stem]
+        elif a.v_norm:
             v = self.norm(v, "", a.v_norm)
+        kept[a.stem] = k, v
         if a.query_factor:
             beta, length = a.query_factor
             q = self.r(q * (1 + beta * np.log1p(np.arange(n_tok) // length))[:, None, None])
@@ -362,20 +377,34 @@ class Model:
         p, n = np.log1p(np.exp(p)), beta + np.log1p(np.exp(n))
         return np.where(x > 0, p * x * x + beta * x, (np.expm1(np.minimum(x, eps)) - x) * n + beta * x)
 
-    def layer(self, x, a):
+    def layer(self, x, a, kept, extra):
         def norm(y, name):
             return self.norm(y, a.stem + name, a.norm) if name else y
 
         def add(y, f, name):
-            y_plus = norm(f, name)
-            return self.r(y + (self.r(y_plus * a.residual) if a.residual != 1 else y_plus))
+            f = norm(f, name)
+            return self.r(y + (self.r(f * a.residual) if a.residual != 1 else f))
 
         n = norm(x, a.attention_in)
         if a.parallel:
-            f = self.r(self.attention(n, a) + self.mlp(norm(x, a.mlp_in) if a.mlp_in else n, a))
+            f = self.r(self.attention(n, a, kept) + self.mlp(norm(x, a.mlp_in) if a.mlp_in else n, a))
             return add(x, f, None)
-        x = norm(add(x, self.attention(n, a), a.attention_out), a.attention_after)
-        return norm(add(x, self.mlp(norm(x, a.mlp_in), a), a.mlp_out), a.mlp_after)
+        x = norm(add(x, self.attention(n, a, kept), a.attention_out), a.attention_after)
+        x = norm(add(x, self.mlp(norm(x, a.mlp_in), a), a.mlp_out), a.mlp_after)
+        if a.extra:
+            gate = self.r(ACTIVATIONS[a.act](self.linear(x, a.stem + "per_layer_input_gate")))
+            f = self.linear(self.r(gate * extra), a.stem + "per_layer_projection")
+            x = add(x, f, "post_per_layer_input_norm")
+        return self.r(x * self.weight(a.stem + a.out_scalar)) if a.out_scalar else x
+
+    def extra_inputs(self, tokens, x):
+        """[n_tok, layers, extra] of Gemma 4 E; x is the embedding."""
+        m, stem = self.family, self.family.extra_stem
+        shape = len(x), len(m.layers), m.extra
+        own = self.weight(stem + "embed_tokens_per_layer.weight")[tokens] * families.sqrt_bf16(m.extra)
+        other = self.r(self.linear(x, stem + "per_layer_model_projection") * m.hidden ** -0.5).reshape(shape)
+        other = self.norm(other, stem + "per_layer_projection_norm", m.norm)
+        return self.r(self.r(self.r(own).reshape(shape) + other) * 2 ** -0.5)
 
     def embedding(self, tokens):
         m = self.family
@@ -403,9 +432,11 @@ class Model:
 
     def score(self, tokens):
         """(log-probabilities [n-1], greedy ids [n-1]) of tokens 1..n-1, each given all before."""
-        x = self.embedding(np.asarray(tokens[:-1]))
-        for a in self.family.layers:
-            x = self.layer(x, a)
+        inputs, kept = np.asarray(tokens[:-1]), {}
+        x = self.embedding(inputs)
+        extra = self.extra_inputs(inputs, x) if self.family.extra else None
+        for i, a in enumerate(self.family.layers):
+            x = self.layer(x, a, kept, extra[:, i] if a.extra else None)
         logits = self.logits(x)
         top = logits.max(axis=1)
         norm = top + np.log(np.exp(logits - top[:, None]).sum(axis=1))

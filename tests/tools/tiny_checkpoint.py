@@ -25,17 +25,103 @@ BOS, EOS, N_IDS = 256, 257, 258  # ids 0..255 are the bytes
 LACKS = "lacks"  # of a key that a file does not have
 SAFETENSORS = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 
-# model_type -> architecture, and how its keys differ from those of every file
 QWEN = {"sliding_window": None, "use_sliding_window": False, "max_window_layers": 28}
+LAYER_NORM = {"rms_norm_eps": LACKS, "layer_norm_eps": 1e-5}
+GELU = {"hidden_act": LACKS, "hidden_activation": "gelu_pytorch_tanh"}
+NO_HEAD = {"head_dim": LACKS}
+TIED = {"tie_word_embeddings": True}
+
+# model_type -> architecture, and how its keys differ from those of every file. Of this program, not keys:
+# "rope" (the scaling, without theta; LACKS: no RoPE), "local" (theta of the layers with a window), "partial" (the
+# rotated part of a head), "kinds" (layer_types: S sliding, F full, repeated), "names" (key of every file -> the type's)
 TYPES = {
     "llama": ("LlamaForCausalLM", {"attention_bias": False, "mlp_bias": False, "pretraining_tp": 1}),
     "mistral": ("MistralForCausalLM", {}),
-    "phi3": ("Phi3ForCausalLM", {"head_dim": LACKS}),
-    "qwen2": ("Qwen2ForCausalLM", {"head_dim": LACKS, **QWEN}),
+    "phi3": ("Phi3ForCausalLM", NO_HEAD),
+    "qwen2": ("Qwen2ForCausalLM", NO_HEAD | QWEN),
     "qwen3": ("Qwen3ForCausalLM", {"attention_bias": False, **QWEN}),
+    "gemma": ("GemmaForCausalLM", {"hidden_act": "gelu_pytorch_tanh", "attention_bias": False} | TIED),
+    "gemma2": ("Gemma2ForCausalLM", GELU | TIED | {
+        "attention_bias": False, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
+        "query_pre_attn_scalar": 40, "sliding_window": 24, "kinds": "SF"}),
+    "gemma3_text": ("Gemma3ForCausalLM", GELU | TIED | {
+        "attention_bias": False, "attn_logit_softcapping": None, "final_logit_softcapping": None,
+        "query_pre_attn_scalar": 40, "sliding_window": 24, "kinds": "SF", "local": 10000.0, "rope_theta": 1e6,
+        "rope": {"rope_type": "linear", "factor": 8.0}}),
+    "gemma4_text": ("Gemma4ForCausalLM", GELU | TIED | {
+        "attention_bias": False, "attention_k_eq_v": False, "enable_moe_block": False, "global_head_dim": 64,
+        "num_global_key_value_heads": None, "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0,
+        "final_logit_softcapping": 30.0, "sliding_window": 24, "kinds": "SF", "local": 10000.0, "rope_theta": 1e6,
+        "rope": {"rope_type": "proportional", "partial_rotary_factor": 0.25}, "use_double_wide_mlp": False}),
+    "phi": ("PhiForCausalLM", NO_HEAD | LAYER_NORM | {"hidden_act": "gelu_new", "qk_layernorm": False, "partial": 0.5}),
+    "glm4": ("Glm4ForCausalLM", {"attention_bias": True, "rms_norm_eps": 1.5625e-07, "partial": 0.5}),
+    "olmo": ("OlmoForCausalLM", NO_HEAD | {"rms_norm_eps": LACKS, "attention_bias": False, "clip_qkv": 1.5}),
+    "olmo2": ("Olmo2ForCausalLM", NO_HEAD | {"attention_bias": False, "rms_norm_eps": 1e-5}),
+    "olmo3": ("Olmo3ForCausalLM", NO_HEAD | {
+        "attention_bias": False, "rms_norm_eps": 1e-5, "sliding_window": 24, "kinds": "SF", "local": 10000.0,
+        "rope": {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 128}}),
+    "granite": ("GraniteForCausalLM", NO_HEAD | {
+        "attention_bias": False, "mlp_bias": False, "attention_multiplier": 0.05, "embedding_multiplier": 6.0,
+        "logits_scaling": 4.0, "residual_multiplier": 0.4}),
+    "cohere": ("CohereForCausalLM", NO_HEAD | LAYER_NORM | TIED | {
+        "attention_bias": False, "logit_scale": 0.25, "use_qk_norm": False}),
+    "cohere2": ("Cohere2ForCausalLM", LAYER_NORM | TIED | {
+        "attention_bias": False, "logit_scale": 0.25, "sliding_window": 24, "kinds": "SF"}),
+    "smollm3": ("SmolLM3ForCausalLM", NO_HEAD | QWEN | TIED | {
+        "attention_bias": False, "mlp_bias": False, "no_rope_layers": [1, 0], "rope_theta": 2e6}),
+    "ministral3": ("Ministral3ForCausalLM", {"rms_norm_eps": 1e-5, "sliding_window": None, "rope_theta": 1e6, "rope": {
+        "rope_type": "yarn", "factor": 16.0, "llama_4_scaling_beta": 0.1, "mscale": 1.0, "mscale_all_dim": 1.0,
+        "original_max_position_embeddings": 64, "beta_fast": 32.0, "beta_slow": 1.0}}),
+    "gpt_neox": ("GPTNeoXForCausalLM", NO_HEAD | LAYER_NORM | {
+        "num_key_value_heads": LACKS, "attention_bias": True, "hidden_act": "gelu", "use_parallel_residual": True,
+        "partial": 0.25}),
+    "falcon": ("FalconForCausalLM", NO_HEAD | TIED | {
+        "rms_norm_eps": LACKS, "layer_norm_epsilon": 1e-5, "hidden_act": LACKS, "activation": "gelu", "alibi": False,
+        "bias": False, "multi_query": True, "new_decoder_architecture": True, "num_ln_in_parallel_attn": None,
+        "parallel_attn": True, "names": {"intermediate_size": "ffn_hidden_size", "num_key_value_heads": "num_kv_heads"}}),
+    "stablelm": ("StableLmForCausalLM", NO_HEAD | LAYER_NORM | {
+        "qk_layernorm": False, "use_parallel_residual": False, "use_qkv_bias": True, "partial": 0.25}),
+    "starcoder2": ("Starcoder2ForCausalLM", NO_HEAD | TIED | {
+        "rms_norm_eps": LACKS, "norm_epsilon": 1e-5, "hidden_act": "gelu_pytorch_tanh", "use_bias": True,
+        "sliding_window": 24}),
+    "gpt2": ("GPT2LMHeadModel", NO_HEAD | TIED | {
+        "rms_norm_eps": LACKS, "layer_norm_epsilon": 1e-5, "hidden_act": LACKS, "activation_function": "gelu_new",
+        "num_key_value_heads": LACKS, "scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "rope": LACKS,
+        "names": {"intermediate_size": "n_inner", "hidden_size": "n_embd", "num_hidden_layers": "n_layer",
+                  "num_attention_heads": "n_head", "max_position_embeddings": "n_positions"}}),
+    "opt": ("OPTForCausalLM", NO_HEAD | TIED | {
+        "rms_norm_eps": LACKS, "hidden_act": LACKS, "activation_function": "relu", "num_key_value_heads": LACKS,
+        "do_layer_norm_before": True, "enable_bias": True, "rope": LACKS, "names": {"intermediate_size": "ffn_dim"}}),
+    "bloom": ("BloomForCausalLM", NO_HEAD | TIED | {
+        "rms_norm_eps": LACKS, "layer_norm_epsilon": 1e-5, "hidden_act": LACKS, "num_key_value_heads": LACKS,
+        "intermediate_size": LACKS, "max_position_embeddings": LACKS, "rope": LACKS,
+        "names": {"num_hidden_layers": "n_layer", "num_attention_heads": "n_head"}}),
+    "mpt": ("MptForCausalLM", NO_HEAD | TIED | {
+        "rms_norm_eps": LACKS, "layer_norm_epsilon": 1e-5, "hidden_act": LACKS, "num_key_value_heads": LACKS,
+        "intermediate_size": LACKS, "no_bias": True, "rope": LACKS,
+        "attn_config": {"alibi": True, "alibi_bias_max": 8, "clip_qkv": 1.5},
+        "names": {"hidden_size": "d_model", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads",
+                  "max_position_embeddings": "max_seq_len"}}),
+    "nemotron": ("NemotronForCausalLM", {
+        "rms_norm_eps": LACKS, "norm_eps": 1e-5, "hidden_act": "relu2", "attention_bias": False, "mlp_bias": False,
+        "partial": 0.5}),
+    "exaone4": ("Exaone4ForCausalLM", NO_HEAD | {
+        "rms_norm_eps": 1e-5, "sliding_window": 24, "sliding_window_pattern": 2, "kinds": "SF", "rope": {
+            "rope_type": "llama3", "factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 256}}),
+    "ernie4_5": ("Ernie4_5ForCausalLM", TIED | {"rms_norm_eps": 1e-5, "use_bias": False, "rope_theta": 500000.0}),
+    "hunyuan_v1_dense": ("HunYuanDenseV1ForCausalLM", TIED | {
+        "rms_norm_eps": 1e-5, "attention_bias": False,
+        "rope": {"rope_type": "dynamic", "alpha": 1000.0, "factor": 1.0, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0,
+                 "mscale_all_dim": 1.0}}),
+    "seed_oss": ("SeedOssForCausalLM", {"attention_bias": True, "attention_out_bias": False, "mlp_bias": False}),
+    "arcee": ("ArceeForCausalLM", {"attention_bias": False, "mlp_bias": False, "rms_norm_eps": 1e-5, "hidden_act": "relu2"}),
+    "apertus": ("ApertusForCausalLM", NO_HEAD | {"attention_bias": False, "rms_norm_eps": 1e-5, "hidden_act": "xielu"}),
+    "helium": ("HeliumForCausalLM", {"attention_bias": False, "mlp_bias": False, "rms_norm_eps": 1e-8}),
+    "bitnet": ("BitNetForCausalLM", NO_HEAD | TIED | {"attention_bias": False, "rms_norm_eps": 1e-5, "hidden_act": "relu2"}),
 }
 
-# Family -> (model_type, differences). "rope" is the scaling, without theta.
+# Family -> (model_type, differences)
 FAMILIES = {
     "llama": ("llama", {}),
     "llama_tied": ("llama", {"tie_word_embeddings": True}),
@@ -69,6 +155,28 @@ FAMILIES = {
 # The families that the worker opens: those of --all.
 OPEN = tuple(FAMILIES)
 
+FAMILIES |= {kind: (kind, {}) for kind in TYPES if kind not in FAMILIES} | {
+    "phi3_longrope": ("phi3", {"sliding_window": None, "original_max_position_embeddings": 100, "rope": {
+        "rope_type": "longrope", "short_factor": [1 + i / 12 for i in range(24)],
+        "long_factor": [1.1 + i * i / 16 for i in range(24)]}}),
+    "gemma4_e": ("gemma4_text", {"hidden_size_per_layer_input": 16, "num_kv_shared_layers": 2, "use_double_wide_mlp": True,
+                                 "num_hidden_layers": 4}),
+    "gemma4_k_eq_v": ("gemma4_text", {"attention_k_eq_v": True, "num_global_key_value_heads": 1}),
+    "phi_qknorm": ("phi", {"qk_layernorm": True}),
+    "cohere_qknorm": ("cohere", {"use_qk_norm": True}),
+    "gptneox_sequential": ("gpt_neox", {"use_parallel_residual": False}),
+    "falcon_new_ln1": ("falcon", {"num_ln_in_parallel_attn": 1}),
+    "falcon_7b": ("falcon", {"new_decoder_architecture": False}),
+    "falcon_rw": ("falcon", {"new_decoder_architecture": False, "multi_query": False, "parallel_attn": False,
+                             "alibi": True, "bias": True, "rope": LACKS}),
+    "stablelm_parallel": ("stablelm", {"use_parallel_residual": True, "qk_layernorm": True, "use_qkv_bias": False}),
+    "gpt2_by_layer": ("gpt2", {"scale_attn_by_inverse_layer_idx": True}),
+    "opt_350m": ("opt", {"do_layer_norm_before": False, "word_embed_proj_dim": 96}),
+    "bloom_6_heads": ("bloom", {"num_attention_heads": 6}),  # ALiBi of a number that is no power of two
+    "mpt_6_heads": ("mpt", {"num_attention_heads": 6}),
+    "exaone4_full": ("exaone4", {"sliding_window": None, "sliding_window_pattern": 0, "kinds": "F"}),
+}
+
 
 def _formats():
     out = {"bf16": ("bfloat16", None), "fp16": ("float16", None), "fp32": ("float32", None),
@@ -98,13 +206,11 @@ SIZES = {"hidden": 192, "inner": 320, "heads": 4, "kv_heads": 2, "head": 48, "la
          "vocab": 300}
 
 
-def configs(family, dtype, sizes, scheme):
-    """config.json as (transformers 5 writes it, transformers 4 writes it)."""
+def common_keys(family, sizes, scheme):
+    """The keys of both styles of config.json, and those that are this program's own."""
     kind, changes = FAMILIES[family]
     architecture, own = TYPES[kind]
-    changes = dict(changes)
-    rope, theta = changes.pop("rope", None), changes.pop("rope_theta", 10000.0)
-    common = {
+    keys = {
         "architectures": [architecture], "attention_dropout": 0.0, "bos_token_id": BOS,
         "eos_token_id": EOS, "head_dim": sizes["head"], "hidden_act": "silu",
         "hidden_size": sizes["hidden"], "initializer_range": 0.02,
@@ -113,31 +219,63 @@ def configs(family, dtype, sizes, scheme):
         "num_key_value_heads": sizes["kv_heads"], "rms_norm_eps": 1e-6,
         "tie_word_embeddings": False, "use_cache": True, "vocab_size": sizes["vocab"],
     } | own | changes
-    common = {key: value for key, value in common.items() if value is not LACKS}
+    ours = {name: keys.pop(name, None) for name in ("rope", "local", "partial", "kinds", "names")}
+    ours["theta"] = keys.pop("rope_theta", 10000.0)
+    if ours["kinds"]:
+        names = {"S": "sliding_attention", "F": "full_attention"}
+        n = keys["num_hidden_layers"]
+        keys["layer_types"] = [names[ours["kinds"][i % len(ours["kinds"])]] for i in range(n)]
+    keys = {(ours["names"] or {}).get(key, key): value for key, value in keys.items() if value is not LACKS}
     if scheme:
-        common["quantization_config"] = encoders.quantization_config(scheme, ["lm_head"])
-    new = common | {"dtype": dtype, "rope_parameters": {"rope_theta": float(theta)} | (
-        rope or {"rope_type": "default"}), "transformers_version": "5.17.0"}
+        keys["quantization_config"] = encoders.quantization_config(scheme, ["lm_head"])
+    return keys, ours
+
+
+def configs(family, dtype, sizes, scheme):
+    """config.json as (transformers 5 writes it, transformers 4 writes it)."""
+    common, ours = common_keys(family, sizes, scheme)
+    new = common | {"dtype": dtype, "transformers_version": "5.17.0"}
+    old = common | {"torch_dtype": dtype, "transformers_version": "4.57.6"}
     if common.get("use_sliding_window"):
         new["layer_types"] = [
             "sliding_attention" if i >= common["max_window_layers"] else "full_attention"
             for i in range(sizes["layers"])]
-    old = common | {"torch_dtype": dtype, "rope_theta": theta, "rope_scaling": rope,
-                    "transformers_version": "4.57.6"}
+    rope, theta, part = ours["rope"], ours["theta"], ours["partial"]
+    if rope is LACKS:
+        return new, old
+    new_rope = {"rope_theta": float(theta)} | (rope or {"rope_type": "default"})
+    old |= {"rope_theta": theta, "rope_scaling": rope}
+    if part:
+        new_rope["partial_rotary_factor"] = part
+        old["rotary_pct" if common["model_type"] == "gpt_neox" else "partial_rotary_factor"] = part
+    if ours["local"]:
+        local = {"rope_theta": ours["local"], "rope_type": "default"}
+        new_rope = {"full_attention": new_rope, "sliding_attention": local}
+        if common["model_type"] == "gemma3_text":
+            old["rope_local_base_freq"] = ours["local"]
+    new["rope_parameters"] = new_rope
+    if common["model_type"] == "gemma4_text":  # no other style was ever written
+        old = new | {"transformers_version": "5.10.0"}
     return new, old
 
 
 def values(name, shape, kind, seed, tied):
     """Deterministic fp32 content: a function of the tensor's name and the seed only."""
     rng = np.random.Generator(np.random.PCG64([seed, zlib.crc32(name.encode())]))
-    x = rng.standard_normal(shape, dtype=np.float32)
-    if kind == "norm":
-        return 1 + np.float32(0.2) * x
+    x = np.asarray(rng.standard_normal(shape, dtype=np.float32), np.float32)
+    if kind in ("norm", "shifted norm"):
+        return (kind == "norm") + np.float32(0.2) * x
+    if kind == "half":
+        return np.float32(0.5) + 0 * x
+    if kind == "tiny":
+        return np.float32(-1e-6) + 0 * x
+    if kind == "positions":
+        return np.float32(0.5) * x
     if kind == "bias":
         return np.float32(0.3) * x
     if kind == "embed" and not tied:
         return x
-    gain = {"linear": 1.0, "head": 2.0, "embed": 2.0}[kind]
+    gain = {"linear": 1.0, "columns": 1.0, "head": 2.0, "embed": 2.0, "scaled embed": 0.5}[kind]
     # a few columns are larger than others, as in real models, so that scales differ
     spread = np.exp(np.float32(0.5) * rng.standard_normal(shape[-1], dtype=np.float32))
     return x * spread * np.float32(gain / np.sqrt(shape[-1]))
