@@ -54,7 +54,8 @@ enum ctw_status ctw_forward_embed(struct ctw_forward *f, const struct ctw_layer_
                                   int64_t tok0, int64_t n_tok, struct ctw_err *err) CTW_MUST_CHECK;
 
 /* The two phases of decoder layer `layer` (1 .. n_decoders) on one chunk. A chunk's mixer comes
- * after the mixers of the chunks before it, and its MLP after its mixer. */
+ * after the mixers of the chunks before it, and its MLP after its mixer; right after it if the
+ * layer is parallel: then the mixer leaves what the MLP reads in f->norm. */
 enum ctw_status ctw_forward_mixer(struct ctw_forward *f, int layer,
                                   const struct ctw_layer_data *data, const struct ctw_chunk *chunk,
                                   struct ctw_err *err) CTW_MUST_CHECK;
