@@ -215,6 +215,34 @@ static bool is_sliding(struct ctw_config *c, const struct ctw_json_node *node, i
     return true;
 }
 
+struct ctw_window_rule ctw_key_window_pattern(struct ctw_config *c, const char *name,
+                                              int64_t absent)
+{
+    const struct ctw_json_node *node = take(c, name);
+    struct ctw_window_rule rule = {.every = node == NULL ? absent : 0};
+    if (node == NULL || ctw_json_is_null(node))
+        return rule;
+    if (ctw_json_type(node) != CTW_JSON_STRING) {
+        c->status = ctw_json_as_int(node, 0, CTW_MAX_DECODERS, &rule.every, &c->err);
+        return rule;
+    }
+    c->status = ctw_json_as_string(node, &rule.letters, &c->err);
+    if (c->status == CTW_OK &&
+        (rule.letters[0] == '\0' || rule.letters[strspn(rule.letters, "LG")] != '\0'))
+        c->status = ctw_json_fail(node, &c->err, CTW_EFORMAT,
+                                  "found \"%s\", expected a number, or letters L and G",
+                                  rule.letters);
+    return rule;
+}
+
+/* Does layer i of n, which has no layer type, see all keys? */
+static bool is_full(const struct ctw_window_rule *rule, int64_t i, int64_t n)
+{
+    if (rule->letters != NULL)
+        return i == n - 1 || rule->letters[(size_t)i % strlen(rule->letters)] == 'G';
+    return i < rule->first || (rule->every > 0 && (i + 1) % rule->every == 0);
+}
+
 const int64_t *ctw_key_windows(struct ctw_config *c, int64_t n, int64_t window,
                                const struct ctw_window_rule *absent)
 {
@@ -238,8 +266,7 @@ const int64_t *ctw_key_windows(struct ctw_config *c, int64_t n, int64_t window,
     }
     const struct ctw_json_node *type = types != NULL ? ctw_json_first(types) : NULL;
     for (int64_t i = 0; i < n && c->status == CTW_OK; i++) {
-        bool full = i < absent->first || (absent->every > 0 && (i + 1) % absent->every == 0);
-        bool sliding = type != NULL ? is_sliding(c, type, window) : !full;
+        bool sliding = type != NULL ? is_sliding(c, type, window) : !is_full(absent, i, n);
         c->windows[i] = sliding ? window : 0;
         type = type != NULL ? ctw_json_next(type) : NULL;
     }

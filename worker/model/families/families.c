@@ -2,6 +2,9 @@
 
 /* One line per family. */
 #define FAMILIES(X)                                                                                \
+    X(bitnet)                                                                                      \
+    X(ernie4_5)                                                                                    \
+    X(exaone4)                                                                                     \
     X(gemma)                                                                                       \
     X(gemma2)                                                                                      \
     X(gemma3)                                                                                      \
@@ -9,12 +12,16 @@
     X(gemma4)                                                                                      \
     X(gemma4_text)                                                                                 \
     X(gpt2)                                                                                        \
+    X(hunyuan_v1_dense)                                                                            \
     X(llama)                                                                                       \
     X(mistral)                                                                                     \
+    X(olmo)                                                                                        \
     X(olmo2)                                                                                       \
+    X(olmo3)                                                                                       \
     X(phi3)                                                                                        \
     X(qwen2)                                                                                       \
     X(qwen3)                                                                                       \
+    X(seed_oss)                                                                                    \
     X(mistral3)                                                                                    \
     X(qwen2_5_vl)                                                                                  \
     X(qwen3_vl)

@@ -77,10 +77,18 @@ bool ctw_key_is_true(struct ctw_config *c, const char *name);
 enum ctw_activation ctw_key_activation(struct ctw_config *c, const char *name,
                                        enum ctw_activation absent);
 
-/* Without layer_types: layers below `first` are full, and so is every `every`-th (0: no other). */
+/*
+ * Without layer_types: layers below `first` are full, and so is every `every`-th (0: no other).
+ * With letters, which repeat, a layer is full if its letter is G, or if it is the last layer.
+ */
 struct ctw_window_rule {
     int64_t first, every;
+    const char *letters; /* "LLLG"; NULL: none */
 };
+
+/* Reads a key that is a rule: a number, `every`, or letters L and G. null: 0. */
+struct ctw_window_rule ctw_key_window_pattern(struct ctw_config *c, const char *name,
+                                              int64_t absent);
 
 /*
  * The window of each of n layers, in keys (0: all): `window` in the layers that layer_types calls

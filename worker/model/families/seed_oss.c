@@ -1,0 +1,37 @@
+/* Seed-OSS: Llama's layers, with biases where three keys say so. Defaults: SeedOssConfig. */
+#include "worker/model/families/family.h"
+
+extern const struct ctw_family ctw_family_seed_oss;
+
+static void describe(struct ctw_config *c)
+{
+    const struct ctw_sizes s = ctw_key_sizes(c, &(struct ctw_sizes){.vocab = 155136,
+                                                                    .hidden = 4096,
+                                                                    .inner = 27648,
+                                                                    .n_layers = 64,
+                                                                    .n_head = 80,
+                                                                    .n_kv = 8,
+                                                                    .max_length = 524288});
+    int64_t head = ctw_key_head_dim(c, &s, 128, 0);
+    bool qkv_bias = ctw_key_bool(c, "attention_bias", true);
+    bool o_bias = ctw_key_bool(c, "attention_out_bias", false);
+    bool mlp_bias = ctw_key_bool(c, "mlp_bias", false);
+    const struct ctw_norm_form norm = ctw_key_rms_norm(c, "rms_norm_eps", 1e-6);
+    enum ctw_activation act = ctw_key_activation(c, "hidden_act", CTW_ACT_SILU);
+    ctw_describe_model(c, &s, &(struct ctw_model_rules){.norm = norm});
+    int rope = ctw_describe_rope(c, &(struct ctw_rope_rules){.head = head, .theta = 10000.0});
+    for (int64_t i = 0; i < s.n_layers; i++) {
+        ctw_describe_norms(c, i, &norm);
+        ctw_describe_attention(c, i,
+                               &(struct ctw_attention){.n_head = s.n_head,
+                                                       .n_kv = s.n_kv,
+                                                       .head = head,
+                                                       .rope = rope,
+                                                       .qkv_bias = qkv_bias,
+                                                       .o_bias = o_bias});
+        ctw_describe_mlp(c, i, &(struct ctw_mlp){.inner = s.inner, .act = act, .bias = mlp_bias});
+    }
+}
+
+const struct ctw_family ctw_family_seed_oss = {
+    .model_type = "seed_oss", .architecture = "SeedOssForCausalLM", .describe = describe};
