@@ -126,21 +126,60 @@ static void print_windows(const struct ctw_model *m)
                m->n_decoders);
 }
 
+static int64_t inner_of(const struct ctw_layer *l)
+{
+    return l->inner;
+}
+
+static int64_t heads_of(const struct ctw_layer *l)
+{
+    return l->n_head;
+}
+
+static int64_t kv_heads_of(const struct ctw_layer *l)
+{
+    return l->n_kv;
+}
+
+static int64_t head_of(const struct ctw_layer *l)
+{
+    return l->head;
+}
+
+/* "128", or "128 to 256" if the layers differ. */
+static void print_range(const struct ctw_model *m, int64_t (*of)(const struct ctw_layer *l))
+{
+    int64_t least = of(&m->layers[1]), most = least;
+    for (int i = 2; i <= m->n_decoders; i++) {
+        int64_t v = of(&m->layers[i]);
+        least = v < least ? v : least;
+        most = v > most ? v : most;
+    }
+    printf("%" PRId64, least);
+    if (most > least)
+        printf(" to %" PRId64, most);
+}
+
 static void print_model(const struct ctw_model *m)
 {
-    const struct ctw_layer *layer = &m->layers[1];
     char size[32];
     printf("checkpoint    %s\n", m->dir);
     printf("family        %s (model_type %s)\n", m->architecture, m->model_type);
-    printf("layers        %d, hidden %" PRId64 ", inner %" PRId64 "\n", m->n_decoders, m->hidden,
-           layer->inner);
-    printf("heads         %d, key-value heads %d, of %d elements\n", layer->n_head, layer->n_kv,
-           layer->head);
+    printf("layers        %d, hidden %" PRId64 ", inner ", m->n_decoders, m->hidden);
+    print_range(m, inner_of);
+    printf("\nheads         ");
+    print_range(m, heads_of);
+    printf(", key-value heads ");
+    print_range(m, kv_heads_of);
+    printf(", of ");
+    print_range(m, head_of);
+    printf(" elements\n");
     print_windows(m);
     printf("vocabulary    %" PRId64 "%s\n", m->vocab, m->tied ? ", tied to the head" : "");
-    printf("max length    %" PRId64 "%s\n", m->max_length,
-           m->length_limit != 0 ? ", a hard limit: RoPE type dynamic is supported up to this length"
-                                : "");
+    printf("max length    %" PRId64, m->max_length);
+    if (m->length_limit != 0)
+        printf(", a hard limit (%s)", m->limited_by);
+    printf("\n");
     printf("dtype         %s\n", ctw_dtype_long_name(m->dtype));
     printf("parameters    %" PRId64 "\n", m->n_params);
     printf("size on disk  %s in %d file%s\n",

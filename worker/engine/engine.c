@@ -101,10 +101,9 @@ static enum ctw_status set_max_length(struct ctw_engine *e, int64_t wanted, stru
                         (long long)e->max_length, MAX_LENGTH);
     if (m->length_limit != 0 && e->max_length > m->length_limit)
         return ctw_fail(err, CTW_EUNSUP,
-                        "--max-length %lld is more than max_position_embeddings = %lld; "
-                        "config.json's RoPE type dynamic is supported only up to that length: "
-                        "lower --max-length",
-                        (long long)e->max_length, (long long)m->length_limit);
+                        "--max-length %lld is more than max_position_embeddings = %lld; the "
+                        "model's %s is supported only up to that length: lower --max-length",
+                        (long long)e->max_length, (long long)m->length_limit, m->limited_by);
     return CTW_OK;
 }
 

@@ -258,6 +258,7 @@ void ctw_describe_positions(struct ctw_config *c, const char *module, int64_t fi
     struct ctw_model *m = c->model;
     m->position0 = first;
     m->length_limit = m->max_length;
+    m->limited_by = "table of learned positions";
     ctw_describe_table(c, CTW_M_POSITIONS, module, m->max_length + first, m->hidden);
 }
 

@@ -88,8 +88,10 @@ int ctw_describe_rope(struct ctw_config *c, const struct ctw_rope_rules *rules)
         c->status = make(&rope, p, &c->err);
     if (c->status != CTW_OK)
         return 0;
-    if (p->type == CTW_ROPE_DYNAMIC)
+    if (p->type == CTW_ROPE_DYNAMIC) {
         m->length_limit = m->max_length;
+        m->limited_by = "RoPE type dynamic";
+    }
     return c->rope_index[c->n_ropes++] = add(m, &rope);
 }
 

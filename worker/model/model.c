@@ -295,9 +295,9 @@ enum ctw_status ctw_model_open(struct ctw_model **out, const char *dir, const ch
     m->unread = config.unread.text;
     config.unread.text = NULL;
     if (m->length_limit != 0)
-        ctw_info("%s: RoPE type dynamic is supported up to max_position_embeddings = %" PRId64
-                 " tokens; longer sequences are refused",
-                 file, m->length_limit);
+        ctw_info("%s: sequences of more than max_position_embeddings = %" PRId64
+                 " tokens are refused (%s)",
+                 file, m->length_limit, m->limited_by);
     tell_lacking(&finder);
     count_weights(m);
 done:

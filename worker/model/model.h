@@ -154,10 +154,11 @@ struct ctw_model {
     char *model_type;     /* "llama" */
     enum ctw_dtype dtype; /* the checkpoint's: dtype in config.json */
     int64_t hidden, vocab;
-    int64_t max_length;   /* max_position_embeddings */
-    int64_t length_limit; /* the longest sequence that RoPE is valid for; 0: any */
-    int64_t embed_dim;    /* columns of the embedding and of the head */
-    int64_t position0;    /* row of position 0 in the table of learned positions */
+    int64_t max_length;     /* max_position_embeddings */
+    int64_t length_limit;   /* the longest sequence that has positions; 0: any */
+    const char *limited_by; /* what limits it: "RoPE type dynamic" */
+    int64_t embed_dim;      /* columns of the embedding and of the head */
+    int64_t position0;      /* row of position 0 in the table of learned positions */
     float embed_scale;
     float head_scale, head_softcap;        /* 1 and 0 */
     bool tied;                             /* the head is the embedding's matrix */
