@@ -24,7 +24,8 @@ enum ctw_want_kind {
     CTW_WANT_UNUSED /* a module whose tensors files may hold, and that is not opened */
 };
 
-/* A matrix [n, k] or vector [n] that the checkpoint must have, or a head that is the embedding. */
+/* A matrix [n, k] or vector [n] (k 0) or [n, k] that the checkpoint must have, or a head that is
+ * the embedding. */
 struct ctw_want {
     enum ctw_want_kind kind;
     int layer, role;        /* place in the model: a ctw_matrix_role or ctw_vector_role */
@@ -32,7 +33,7 @@ struct ctw_want {
     char *described;        /* the name that the family's function gave it; NULL: this name */
     const char *class_name; /* the module's, for quantization_config: "Linear", "Embedding" */
     int64_t n, k;
-    bool transposed; /* a matrix that the module (a Conv1D) stores as [k, n] */
+    bool transposed;        /* a matrix that the module (a Conv1D) stores as [k, n] */
 };
 
 struct ctw_config {

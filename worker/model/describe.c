@@ -367,15 +367,36 @@ static struct ctw_qkv_columns columns_of(const struct ctw_attention *a)
                                     .kv_step = a->head};
 }
 
+/* A norm of n_head heads of q or k. */
+static void describe_head_norm(struct ctw_config *c, int64_t i, enum ctw_norm_place place,
+                               const struct ctw_qk_norms *norms, const char *module, int64_t n_head,
+                               int64_t head)
+{
+    char name[MAX_NAME];
+    if (norms->heads != CTW_HEADS_OWN) {
+        ctw_describe_norm(c, i, place, &norms->form, module,
+                          norms->heads == CTW_HEADS_WIDE ? n_head * head : head);
+        return;
+    }
+    set_norm(c, i, place, &norms->form);
+    snprintf(name, sizeof(name), "%s.weight", module);
+    want(c,
+         (struct ctw_want){.kind = CTW_WANT_VECTOR,
+                           .layer = (int)i + 1,
+                           .role = CTW_V_WEIGHT + (int)place,
+                           .n = n_head,
+                           .k = head},
+         name);
+}
+
 static void describe_qk_norms(struct ctw_config *c, int64_t i, const struct ctw_attention *a)
 {
     const struct ctw_qk_norms *norms = a->norms;
-    bool one = norms->heads == CTW_HEADS_ALIKE;
-    ctw_describe_norm(c, i, CTW_AT_Q, &norms->form, or_default(norms->q, "self_attn.q_norm"),
-                      one ? a->head : a->n_head * a->head);
+    describe_head_norm(c, i, CTW_AT_Q, norms, or_default(norms->q, "self_attn.q_norm"), a->n_head,
+                       a->head);
     if (a->uses == 0)
-        ctw_describe_norm(c, i, CTW_AT_K, &norms->form, or_default(norms->k, "self_attn.k_norm"),
-                          one ? a->head : a->n_kv * a->head);
+        describe_head_norm(c, i, CTW_AT_K, norms, or_default(norms->k, "self_attn.k_norm"), a->n_kv,
+                           a->head);
 }
 
 void ctw_describe_attention(struct ctw_config *c, int64_t i, const struct ctw_attention *a)

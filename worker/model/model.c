@@ -28,7 +28,7 @@ static enum ctw_status open_tensors(struct ctw_model *m, struct ctw_finder *find
         if (w->kind == CTW_WANT_UNUSED)
             continue;
         if (w->kind == CTW_WANT_VECTOR)
-            st = ctw_vector_open(finder, &l->vector[w->role], w->name, w->n, err);
+            st = ctw_vector_open(finder, &l->vector[w->role], w, err);
         else if (w->kind == CTW_WANT_TIED)
             st = ctw_matrix_tie(finder, &l->matrix[w->role], &m->layers[0].matrix[CTW_M_EMBED], w,
                                 err);
@@ -87,9 +87,9 @@ static void count_weights(struct ctw_model *m)
             quantised += (double)w->n * (double)w->k;
         }
         for (int i = 0; i < CTW_N_VECTORS; i++)
-            m->n_params += layer->vector[i] == NULL        ? 0
-                           : layer->vector[i]->n_dims == 0 ? 1
-                                                           : layer->vector[i]->shape[0];
+            if (layer->vector[i] != NULL)
+                m->n_params +=
+                    (int64_t)(layer->vector[i]->bytes / ctw_dtype_bytes(layer->vector[i]->dtype));
     }
     m->weight_bits = quantised > 0 ? bits / quantised : 0;
 }

@@ -212,26 +212,36 @@ enum ctw_status ctw_matrix_tie(struct ctw_finder *finder, struct ctw_matrix *hea
 
 /* ---- vectors ---- */
 
-enum ctw_status ctw_vector_open(struct ctw_finder *finder, const struct ctw_tensor **out,
-                                const char *name, int64_t n, struct ctw_err *err)
+/* [n], and [] for one number; or [n, k]. */
+static bool has_shape(const struct ctw_tensor *t, const struct ctw_want *want)
 {
-    char found[96];
+    if (want->k != 0)
+        return t->n_dims == 2 && t->shape[0] == want->n && t->shape[1] == want->k;
+    return t->n_dims == 1 ? t->shape[0] == want->n : t->n_dims == 0 && want->n == 1;
+}
+
+enum ctw_status ctw_vector_open(struct ctw_finder *finder, const struct ctw_tensor **out,
+                                const struct ctw_want *want, struct ctw_err *err)
+{
+    char found[96], needed[64];
+    const char *name = want->name;
     enum ctw_status st = find(finder, "", name, out, err);
     if (st != CTW_OK)
         return st;
     const struct ctw_tensor *t = *out;
+    if (want->k == 0)
+        (void)snprintf(needed, sizeof(needed), "[%" PRId64 "]", want->n);
+    else
+        (void)snprintf(needed, sizeof(needed), "[%" PRId64 ", %" PRId64 "]", want->n, want->k);
     if (t == NULL)
-        return ctw_fail(err, CTW_EFORMAT,
-                        "the checkpoint has no tensor %s, which %s needs as [%" PRId64 "]", name,
-                        finder->config->file, n);
+        return ctw_fail(err, CTW_EFORMAT, "the checkpoint has no tensor %s, which %s needs as %s",
+                        name, finder->config->file, needed);
     bool is_float = t->dtype == CTW_BF16 || t->dtype == CTW_F16 || t->dtype == CTW_F32;
-    bool fits = t->n_dims == 1 ? t->shape[0] == n : t->n_dims == 0 && n == 1;
-    if (!is_float || !fits) {
+    if (!is_float || !has_shape(t, want)) {
         struct ctw_part part = as_part(t);
-        return ctw_fail(err, CTW_EFORMAT,
-                        "%s: %s: found %s, expected BF16, F16 or F32 [%" PRId64 "] by %s",
+        return ctw_fail(err, CTW_EFORMAT, "%s: %s: found %s, expected BF16, F16 or F32 %s by %s",
                         ctw_container_file(finder->container, t->file), name,
-                        ctw_part_text(&part, found, sizeof(found)), n, finder->config->file);
+                        ctw_part_text(&part, found, sizeof(found)), needed, finder->config->file);
     }
     return CTW_OK;
 }

@@ -31,9 +31,9 @@ enum ctw_status ctw_matrix_open(struct ctw_finder *finder, struct ctw_matrix *m,
                                 const struct ctw_want *want, struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_matrix_close(struct ctw_matrix *m);
 
-/* Opens a vector [n]. */
+/* Opens a vector. */
 enum ctw_status ctw_vector_open(struct ctw_finder *finder, const struct ctw_tensor **out,
-                                const char *name, int64_t n, struct ctw_err *err) CTW_MUST_CHECK;
+                                const struct ctw_want *want, struct ctw_err *err) CTW_MUST_CHECK;
 
 /* Makes the head the embedding's matrix, and refuses a checkpoint that contradicts this. */
 enum ctw_status ctw_matrix_tie(struct ctw_finder *finder, struct ctw_matrix *head,

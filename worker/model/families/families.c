@@ -3,6 +3,8 @@
 /* One line per family. */
 #define FAMILIES(X)                                                                                \
     X(bitnet)                                                                                      \
+    X(cohere)                                                                                      \
+    X(cohere2)                                                                                     \
     X(ernie4_5)                                                                                    \
     X(exaone4)                                                                                     \
     X(gemma)                                                                                       \
@@ -11,7 +13,9 @@
     X(gemma3_text)                                                                                 \
     X(gemma4)                                                                                      \
     X(gemma4_text)                                                                                 \
+    X(glm4)                                                                                        \
     X(gpt2)                                                                                        \
+    X(granite)                                                                                     \
     X(hunyuan_v1_dense)                                                                            \
     X(llama)                                                                                       \
     X(mistral)                                                                                     \

@@ -1,0 +1,225 @@
+/* config.json of the families whose layers differ little from Llama's: defaults and refusals. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "worker/model/families/family.h"
+
+static enum ctw_status parse(struct ctw_config *c, const char *text, struct ctw_err *err)
+{
+    return ctw_config_parse(c, text, strlen(text), "config.json", err);
+}
+
+static void parse_ok(struct ctw_config *c, const char *text)
+{
+    struct ctw_err err = {0};
+    if (parse(c, text, &err) != CTW_OK)
+        fail_msg("%s: %s", text, err.msg);
+}
+
+/* NULL: the file need not have it. */
+static const struct ctw_want *find(const struct ctw_config *c, const char *name)
+{
+    for (int64_t i = 0; i < c->n_wants; i++)
+        if (strcmp(c->wants[i].name, name) == 0)
+            return &c->wants[i];
+    return NULL;
+}
+
+/* The biases of layer 0 and of the model around the layers. */
+static int n_biases(const struct ctw_config *c)
+{
+    int n = 0;
+    for (int64_t i = 0; i < c->n_wants; i++) {
+        const char *dot = strrchr(c->wants[i].name, '.');
+        n += c->wants[i].layer != 1 ? 0 : dot != NULL && strcmp(dot, ".bias") == 0;
+    }
+    return n;
+}
+
+#define COHERE "{\"architectures\": [\"CohereForCausalLM\"], \"model_type\": \"cohere\""
+#define COHERE2 "{\"architectures\": [\"Cohere2ForCausalLM\"], \"model_type\": \"cohere2\""
+#define GLM4 "{\"architectures\": [\"Glm4ForCausalLM\"], \"model_type\": \"glm4\""
+#define GRANITE "{\"architectures\": [\"GraniteForCausalLM\"], \"model_type\": \"granite\""
+
+/* What transformers' configuration classes have when a file says nothing. */
+static void families_have_their_defaults(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        int64_t vocab, hidden, inner, layers, heads, kv, head, length;
+        double theta, eps;
+        int rot_dim, biases;
+        bool tied, interleaved;
+        enum ctw_activation act;
+    } rows[] = {
+        {COHERE "}", 256000, 8192, 22528, 40, 64, 64, 128, 8192, 500000, 1e-5, 128, 0, true, true,
+         CTW_ACT_SILU},
+        {COHERE2 "}", 256000, 8192, 22528, 40, 64, 64, 128, 8192, 10000, 1e-5, 128, 0, true, true,
+         CTW_ACT_SILU},
+        {GLM4 "}", 151552, 4096, 13696, 40, 32, 2, 128, 131072, 10000, 1.5625e-7, 64, 3, false,
+         true, CTW_ACT_SILU},
+        {GRANITE "}", 32000, 4096, 11008, 32, 32, 32, 128, 2048, 10000, 1e-6, 128, 0, false, false,
+         CTW_ACT_SILU},
+    };
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        struct ctw_config c;
+        parse_ok(&c, rows[i].text);
+        const struct ctw_model *m = c.model;
+        const struct ctw_layer *l = &m->layers[1];
+        const struct ctw_norm_rule *norms[] = {&l->norm[CTW_AT_MIXER],
+                                               &m->layers[m->n_layers - 1].norm[CTW_AT_HEAD]};
+        assert_int_equal(m->vocab, rows[i].vocab);
+        assert_int_equal(m->hidden, rows[i].hidden);
+        assert_int_equal(m->n_decoders, rows[i].layers);
+        assert_int_equal(m->max_length, rows[i].length);
+        assert_int_equal(m->tied, rows[i].tied);
+        assert_int_equal(l->inner, rows[i].inner);
+        assert_int_equal(l->n_head, rows[i].heads);
+        assert_int_equal(l->n_kv, rows[i].kv);
+        assert_int_equal(l->head, rows[i].head);
+        assert_int_equal(l->act, rows[i].act);
+        assert_int_equal(n_biases(&c), rows[i].biases);
+        assert_int_equal(m->n_ropes, 1);
+        assert_int_equal(m->rope[0].rot_dim, rows[i].rot_dim);
+        assert_int_equal(m->rope[0].pairing == CTW_ROPE_INTERLEAVED, rows[i].interleaved);
+        assert_true(c.rope[0].theta == rows[i].theta);
+        for (size_t k = 0; k < CTW_COUNT(norms); k++)
+            assert_true(norms[k]->present && norms[k]->eps == (float)rows[i].eps);
+        assert_null(c.unread.text);
+        ctw_config_close(&c);
+    }
+}
+
+/* Attention and MLP read one norm; norms of heads have their own weights. */
+static void cohere(void **state)
+{
+    (void)state;
+    struct ctw_config c;
+    parse_ok(&c, COHERE ", \"use_qk_norm\": true, \"num_key_value_heads\": 8, \"logit_scale\": "
+                        "0.25, \"attention_bias\": true}");
+    const struct ctw_layer *l = &c.model->layers[1];
+    const struct ctw_want *q = find(&c, "model.layers.0.self_attn.q_norm.weight");
+    const struct ctw_want *k = find(&c, "model.layers.0.self_attn.k_norm.weight");
+    assert_true(l->parallel && l->norm[CTW_AT_MIXER].kind == CTW_NORM_LAYER);
+    assert_true(!l->norm[CTW_AT_MLP].present && l->norm[CTW_AT_Q].kind == CTW_NORM_LAYER);
+    assert_true(l->head_norms == CTW_HEADS_OWN && !l->norms_after_rope);
+    assert_true(q->n == 64 && q->k == 128 && k->n == 8 && k->k == 128);
+    assert_true(c.model->head_scale == 0.25f && n_biases(&c) == 4);
+    assert_null(find(&c, "model.layers.0.post_attention_layernorm.weight"));
+    assert_null(find(&c, "model.layers.0.input_layernorm.bias"));
+    ctw_config_close(&c);
+}
+
+/* Layers without a window have no RoPE. */
+static void cohere2(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        int64_t windows[4];
+    } rows[] = {
+        {COHERE2 ", \"num_hidden_layers\": 4}", {4096, 4096, 4096, 0}},
+        {COHERE2
+         ", \"num_hidden_layers\": 4, \"sliding_window_pattern\": 2, \"sliding_window\": 9}",
+         {9, 0, 9, 0}},
+        {COHERE2 ", \"num_hidden_layers\": 4, \"sliding_window_pattern\": 1}", {0, 0, 0, 0}},
+        {COHERE2 ", \"num_hidden_layers\": 4, \"layer_types\": [\"full_attention\", "
+                 "\"sliding_attention\", \"sliding_attention\", \"full_attention\"]}",
+         {0, 4096, 4096, 0}},
+    };
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        struct ctw_config c;
+        parse_ok(&c, rows[i].text);
+        for (int l = 0; l < 4; l++) {
+            const struct ctw_layer *layer = &c.model->layers[l + 1];
+            assert_int_equal(layer->window, rows[i].windows[l]);
+            assert_int_equal(layer->rope, rows[i].windows[l] > 0 ? 0 : -1);
+            assert_true(layer->parallel);
+        }
+        ctw_config_close(&c);
+    }
+}
+
+static void glm4(void **state)
+{
+    (void)state;
+    struct ctw_config c;
+    parse_ok(&c, GLM4 ", \"partial_rotary_factor\": 0.25, \"attention_bias\": false}");
+    const struct ctw_layer *l = &c.model->layers[1];
+    assert_true(l->norm[CTW_AT_MIXER_OUT].present && l->norm[CTW_AT_MLP_OUT].present);
+    assert_true(c.model->rope[0].rot_dim == 32 && n_biases(&c) == 0);
+    assert_int_equal(find(&c, "model.layers.0.mlp.gate_up_proj")->n, 2 * 13696);
+    assert_non_null(find(&c, "model.layers.0.post_self_attn_layernorm.weight"));
+    assert_non_null(find(&c, "model.layers.0.post_mlp_layernorm.weight"));
+    ctw_config_close(&c);
+}
+
+static void granite(void **state)
+{
+    (void)state;
+    struct ctw_config c;
+    parse_ok(&c, GRANITE ", \"embedding_multiplier\": 12, \"attention_multiplier\": 0.0078125, "
+                         "\"logits_scaling\": 16, \"residual_multiplier\": 0.25, "
+                         "\"attention_bias\": true, \"mlp_bias\": true}");
+    const struct ctw_layer *l = &c.model->layers[1];
+    assert_true(c.model->embed_scale == 12 && c.model->head_scale == 0.0625f);
+    assert_true(l->attn_scale == 0.0078125f && l->mixer_factor == 0.25f && l->mlp_factor == 0.25f);
+    assert_int_equal(n_biases(&c), 7);
+    ctw_config_close(&c);
+    parse_ok(&c, GRANITE "}");
+    l = &c.model->layers[1];
+    assert_true(l->attn_scale == 1 && l->mixer_factor == 1 && l->mlp_factor == 1);
+    assert_true(c.model->embed_scale == 1 && c.model->head_scale == 1);
+    ctw_config_close(&c);
+}
+
+static void refusals(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *words;
+    } rows[] = {
+        {COHERE ", \"logit_scale\": null}", "logit_scale: found null, expected a value"},
+        {COHERE ", \"head_dim\": null}", "head_dim: found null, expected a value"},
+        {COHERE ", \"num_attention_heads\": 63}", "hidden_size 8192 is not a multiple"},
+        {COHERE2 ", \"sliding_window\": null}", "sliding_window: found null, expected a value"},
+        {COHERE2 ", \"sliding_window_pattern\": 0}", "sliding_window_pattern: expected"},
+        {COHERE2 ", \"num_hidden_layers\": 1, \"layer_types\": [\"chunked_attention\"]}",
+         "layer_types[0]: \"chunked_attention\" is not supported"},
+        {GLM4 ", \"head_dim\": null}", "head_dim: found null, expected a value"},
+        {GLM4 ", \"partial_rotary_factor\": 0.086}", "0.086 of 128 elements is not an even number"},
+        {GRANITE ", \"logits_scaling\": 0}", "logits_scaling: found 0, expected"},
+        {GRANITE ", \"residual_multiplier\": null}", "residual_multiplier: found null"},
+        {GRANITE ", \"hidden_act\": \"mish\"}", "\"mish\" is not supported"},
+    };
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        struct ctw_config c;
+        struct ctw_err err = {0};
+        if (parse(&c, rows[i].text, &err) == CTW_OK)
+            fail_msg("%s: accepted", rows[i].text);
+        if (strstr(err.msg, rows[i].words) == NULL || strncmp(err.msg, "config.json: ", 13) != 0)
+            fail_msg("%s: \"%s\" does not say \"%s\"", rows[i].text, err.msg, rows[i].words);
+        ctw_config_close(&c);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(families_have_their_defaults),
+        cmocka_unit_test(cohere),
+        cmocka_unit_test(cohere2),
+        cmocka_unit_test(glm4),
+        cmocka_unit_test(granite),
+        cmocka_unit_test(refusals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
