@@ -102,7 +102,7 @@ class Model:
 
 def tensors(m):
     """(name, shape, kind) of every tensor. kind: embed, scaled embed (also the head), positions, linear, columns (a
-    linear one stored [inputs, outputs]), bias, norm, shifted norm (1 is added), head, half, tiny (constants)."""
+    linear one stored [inputs, outputs]), bias, norm, shifted norm (1 is added), small norm, head, half, tiny (constants)."""
     width = m.embed_width or m.hidden
     scaled = m.head is None and m.embed_scale != 1
     yield m.embed + ".weight", (m.vocab, width), "scaled embed" if scaled else "embed"
@@ -130,10 +130,10 @@ def tensors(m):
         yield m.head + ".bias", (m.vocab,), "bias"
 
 
-def norm_tensors(name, n, norm):
+def norm_tensors(name, n, norm, kind=None):
     shape = n if isinstance(n, tuple) else (n,)
     if norm.weight:
-        yield name + ".weight", shape, "shifted norm" if norm.offset else "norm"
+        yield name + ".weight", shape, kind or ("shifted norm" if norm.offset else "norm")
     if norm.bias:
         yield name + ".bias", shape, "bias"
 
@@ -160,7 +160,8 @@ def layer_tensors(a, hidden):
     for name, heads in normed if a.qk_norm else ():
         for stem in [name.format(h) for h in range(heads)] if "{}" in name else [name]:
             shape = {"head": a.head, "width": heads * a.head, "own": (heads, a.head)}[a.qk_over]
-            yield from norm_tensors(stem, shape, a.qk_norm)
+            small = a.scale == 1 and not a.qk_norm.offset  # the norms' weights are the scale
+            yield from norm_tensors(stem, shape, a.qk_norm, "small norm" if small else None)
     if a.attention_norm:
         yield from norm_tensors(a.attention_norm, q, a.norm)
     if a.mlp_norm:

@@ -152,9 +152,6 @@ FAMILIES = {
     "qwen3_tied": ("qwen3", {"tie_word_embeddings": True, "head_dim": 48}),
 }
 
-# The families that the worker opens: those of --all.
-OPEN = tuple(FAMILIES)
-
 FAMILIES |= {kind: (kind, {}) for kind in TYPES if kind not in FAMILIES} | {
     "phi3_longrope": ("phi3", {"sliding_window": None, "original_max_position_embeddings": 100, "rope": {
         "rope_type": "longrope", "short_factor": [1 + i / 12 for i in range(24)],
@@ -176,6 +173,12 @@ FAMILIES |= {kind: (kind, {}) for kind in TYPES if kind not in FAMILIES} | {
     "mpt_6_heads": ("mpt", {"num_attention_heads": 6}),
     "exaone4_full": ("exaone4", {"sliding_window": None, "sliding_window_pattern": 0, "kinds": "F"}),
 }
+
+# The families that the worker opens: those of --all.
+OPEN = (
+    *(f for f in FAMILIES if FAMILIES[f][0] in ("llama", "mistral", "phi3", "qwen2", "qwen3")),
+    "gemma", "gemma2", "gemma3_text", "gemma4_text", "gemma4_e", "gemma4_k_eq_v", "gpt2", "gpt2_by_layer", "olmo2",
+)
 
 
 def _formats():
@@ -199,7 +202,8 @@ FORMATS = _formats()
 # The checkpoints of --all: every family once, every format once.
 ALL = ([(f, "bf16") for f in OPEN] + [("llama", f) for f in FORMATS if f != "bf16"] +
        [("qwen2", "w4a16_g32_asym"), ("qwen3", "nvfp4"), ("mistral_swa", "w8a16_channel"),
-        ("phi3", "w4a16_g32"), ("phi3_partial", "nvfp4"),
+        ("phi3", "w4a16_g32"), ("phi3_partial", "nvfp4"), ("gemma2", "w4a16_g32"), ("gemma3_text", "nvfp4"),
+        ("olmo2", "w4a16_g32_asym"), ("gpt2", "fp16"),
         ("llama_bias", "w4a16_g32"), ("llama_tied", "w4a16_g32"), ("qwen3_tied", "fp16")])
 
 SIZES = {"hidden": 192, "inner": 320, "heads": 4, "kv_heads": 2, "head": 48, "layers": 2,
@@ -221,6 +225,8 @@ def common_keys(family, sizes, scheme):
     } | own | changes
     ours = {name: keys.pop(name, None) for name in ("rope", "local", "partial", "kinds", "names")}
     ours["theta"] = keys.pop("rope_theta", 10000.0)
+    if kind == "gemma4_text":
+        keys["vocab_size_per_layer_input"] = sizes["vocab"]
     if ours["kinds"]:
         names = {"S": "sliding_attention", "F": "full_attention"}
         n = keys["num_hidden_layers"]
@@ -265,6 +271,8 @@ def values(name, shape, kind, seed, tied):
     x = np.asarray(rng.standard_normal(shape, dtype=np.float32), np.float32)
     if kind in ("norm", "shifted norm"):
         return (kind == "norm") + np.float32(0.2) * x
+    if kind == "small norm":
+        return np.float32(0.4) + np.float32(0.08) * x
     if kind == "half":
         return np.float32(0.5) + 0 * x
     if kind == "tiny":
