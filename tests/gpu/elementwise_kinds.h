@@ -242,7 +242,7 @@ static void check_norm_kind(int round)
 
 /* ---- activations -------------------------------------------------------------------------- */
 
-/* Errors of act(g), before up and rounding. */
+/* Errors of act(g), before up and rounding. The definition of gelu_tanh has 1 + tanh() in double. */
 static double act_bound(const struct ctw_op_act *op, double g)
 {
     double inner = 0.7978845608028654 * (g + 0.044715 * g * g * g), u = 0x1p-24;
@@ -253,12 +253,13 @@ static double act_bound(const struct ctw_op_act *op, double g)
     case CTW_ACT_GELU:
         return (12 + 2 * g * g) * u * fabs(0.5 * g * erfc(-g * M_SQRT1_2));
     case CTW_ACT_GELU_TANH:
-        return (12 + 16 * fabs(inner)) * u * fabs(g / (1 + exp(-2 * inner)));
+        return (12 + 16 * fabs(inner)) * u * fabs(g / (1 + exp(-2 * inner))) + 0x1p-51 * fabs(g);
     case CTW_ACT_RELU2:
         return 2 * u * g * g;
     case CTW_ACT_XIELU:
-        return 6 * u *
-               (fabs(p[2] * g) + (g > 0 ? fabs(p[0] * g * g) : fabs(p[1]) * (fabs(expm1(g)) + fabs(g))));
+        if (g > 0)
+            return 6 * u * (fabs(p[2] * g) + fabs(p[0] * g * g));
+        return 6 * u * (fabs(p[2] * g) + fabs(p[1]) * (fabs(expm1(fmin(g, p[3]))) + fabs(g)));
     default:
         return 0;
     }
