@@ -258,8 +258,8 @@ static double act_bound(const struct ctw_op_act *op, double g)
         return 2 * u * g * g;
     case CTW_ACT_XIELU:
         if (g > 0)
-            return 6 * u * (fabs(p[2] * g) + fabs(p[0] * g * g));
-        return 6 * u * (fabs(p[2] * g) + fabs(p[1]) * (fabs(expm1(fmin(g, p[3]))) + fabs(g)));
+            return 4 * u * fabs(p[0] * g * g + p[2] * g);
+        return 24 * u * (fabs(p[1] * (expm1(fmin(g, p[3])) - g)) + fabs(p[2] * g));
     default:
         return 0;
     }
