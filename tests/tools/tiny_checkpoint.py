@@ -178,6 +178,7 @@ FAMILIES |= {kind: (kind, {}) for kind in TYPES if kind not in FAMILIES} | {
 OPEN = (
     *(f for f in FAMILIES if FAMILIES[f][0] in ("llama", "mistral", "phi3", "qwen2", "qwen3")),
     "gemma", "gemma2", "gemma3_text", "gemma4_text", "gemma4_e", "gemma4_k_eq_v", "gpt2", "gpt2_by_layer", "olmo2",
+    "phi", "phi_qknorm", "gpt_neox", "gptneox_sequential", "falcon", "falcon_new_ln1", "falcon_7b", "falcon_rw",
 )
 
 
@@ -204,6 +205,7 @@ ALL = ([(f, "bf16") for f in OPEN] + [("llama", f) for f in FORMATS if f != "bf1
        [("qwen2", "w4a16_g32_asym"), ("qwen3", "nvfp4"), ("mistral_swa", "w8a16_channel"),
         ("phi3", "w4a16_g32"), ("phi3_partial", "nvfp4"), ("gemma2", "w4a16_g32"), ("gemma3_text", "nvfp4"),
         ("olmo2", "w4a16_g32_asym"), ("gpt2", "fp16"),
+        ("falcon", "w4a16_g32"), ("falcon", "nvfp4"), ("gpt_neox", "w4a16_g32_asym"), ("phi_qknorm", "w4a16_g32"),
         ("llama_bias", "w4a16_g32"), ("llama_tied", "w4a16_g32"), ("qwen3_tied", "fp16")])
 
 SIZES = {"hidden": 192, "inner": 320, "heads": 4, "kv_heads": 2, "head": 48, "layers": 2,

@@ -88,6 +88,15 @@ int64_t ctw_key_head_dim(struct ctw_config *c, const struct ctw_sizes *s, int64_
     return head == 0 ? ctw_head_of(c, s) : check_head(c, "head_dim", head);
 }
 
+int64_t ctw_key_same_head(struct ctw_config *c, const struct ctw_sizes *s)
+{
+    int64_t head = ctw_head_of(c, s);
+    if (ctw_key_int(c, "head_dim", head, head, 1, 1 << 18) != head)
+        ctw_key_fail(c, "head_dim", CTW_EUNSUP,
+                     "expected hidden_size / num_attention_heads = %" PRId64, head);
+    return head;
+}
+
 /* ---- tensors ---- */
 
 /* Adds a tensor or matrix to the list. `name` is relative to a decoder layer's names. */

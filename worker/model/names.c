@@ -16,6 +16,12 @@ const struct ctw_spelling ctw_wrapped_spellings[] = {
     {NULL, NULL},
 };
 
+const struct ctw_spelling ctw_transformer_spellings[] = {
+    {"transformer.", "lm_head"},
+    {"", "lm_head"},
+    {NULL, NULL},
+};
+
 /* ---- spellings ---- */
 
 /* What follows `prefix` in the name; NULL: the name does not begin with it. */
@@ -54,25 +60,34 @@ static bool has_matrix(const struct ctw_config *c, const struct ctw_container *c
     return false;
 }
 
-static const struct ctw_want *find_embedding(const struct ctw_config *c)
-{
-    for (int64_t i = 0; i < c->n_wants; i++)
-        if (c->wants[i].kind == CTW_WANT_MATRIX && c->wants[i].role == CTW_M_EMBED)
-            return &c->wants[i];
-    return NULL;
-}
-
-/* The first spelling in which the container has the embedding; 0: it has none. */
-static int find_spelling(const struct ctw_config *c, const struct ctw_container *container)
+/* Has the container the matrix of this role, in the n-th spelling? (If it is wanted: a tied head is
+ * not.) */
+static bool has_role(const struct ctw_config *c, const struct ctw_container *container, int role,
+                     int n)
 {
     char name[MAX_NAME];
-    const struct ctw_want *embedding = find_embedding(c);
-    for (int n = 0; embedding != NULL && c->family->spellings[n].model != NULL; n++) {
-        spell(c, embedding->name, n, name);
-        if (has_matrix(c, container, name))
+    for (int64_t i = 0; i < c->n_wants; i++)
+        if (c->wants[i].kind == CTW_WANT_MATRIX && c->wants[i].role == role) {
+            spell(c, c->wants[i].name, n, name);
+            return has_matrix(c, container, name);
+        }
+    return true;
+}
+
+/* The first spelling in which the container has the embedding and the head, or else the embedding;
+ * 0: it has none. */
+static int find_spelling(const struct ctw_config *c, const struct ctw_container *container)
+{
+    int found = -1;
+    for (int n = 0; c->family->spellings[n].model != NULL; n++) {
+        if (!has_role(c, container, CTW_M_EMBED, n))
+            continue;
+        if (has_role(c, container, CTW_M_HEAD, n))
             return n;
+        if (found < 0)
+            found = n;
     }
-    return 0;
+    return found < 0 ? 0 : found;
 }
 
 enum ctw_status ctw_names_choose(struct ctw_config *c, struct ctw_model *m, struct ctw_err *err)

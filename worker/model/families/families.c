@@ -7,6 +7,7 @@
     X(cohere2)                                                                                     \
     X(ernie4_5)                                                                                    \
     X(exaone4)                                                                                     \
+    X(falcon)                                                                                      \
     X(gemma)                                                                                       \
     X(gemma2)                                                                                      \
     X(gemma3)                                                                                      \
@@ -15,6 +16,7 @@
     X(gemma4_text)                                                                                 \
     X(glm4)                                                                                        \
     X(gpt2)                                                                                        \
+    X(gpt_neox)                                                                                    \
     X(granite)                                                                                     \
     X(hunyuan_v1_dense)                                                                            \
     X(llama)                                                                                       \
@@ -22,6 +24,7 @@
     X(olmo)                                                                                        \
     X(olmo2)                                                                                       \
     X(olmo3)                                                                                       \
+    X(phi)                                                                                         \
     X(phi3)                                                                                        \
     X(qwen2)                                                                                       \
     X(qwen3)                                                                                       \

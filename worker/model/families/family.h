@@ -47,6 +47,8 @@ struct ctw_family {
 
 /* Of text models in wrappers. */
 extern const struct ctw_spelling ctw_wrapped_spellings[];
+/* Of models whose names begin with "transformer.", which some files leave out. */
+extern const struct ctw_spelling ctw_transformer_spellings[];
 
 /* NULL-terminated. */
 extern const struct ctw_family *const ctw_families[];
@@ -133,6 +135,8 @@ int64_t ctw_key_head_dim(struct ctw_config *c, const struct ctw_sizes *s, int64_
 
 /* The same of configurations without such a key: hidden / n_head. */
 int64_t ctw_head_of(struct ctw_config *c, const struct ctw_sizes *s);
+/* The same of classes of which only RoPE reads the key: any other head_dim is refused. */
+int64_t ctw_key_same_head(struct ctw_config *c, const struct ctw_sizes *s);
 
 /* How a norm computes. */
 struct ctw_norm_form {

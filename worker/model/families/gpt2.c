@@ -70,11 +70,8 @@ static void describe(struct ctw_config *c)
     }
 }
 
-/* The hub's own gpt2 has no prefix. */
-static const struct ctw_spelling spellings[] = {{"transformer.", "lm_head"}, {"", "lm_head"}, {0}};
-
 const struct ctw_family ctw_family_gpt2 = {.model_type = "gpt2",
                                            .architecture = "GPT2LMHeadModel",
                                            .prefix = "transformer.",
-                                           .spellings = spellings,
+                                           .spellings = ctw_transformer_spellings,
                                            .describe = describe};
