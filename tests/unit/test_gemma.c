@@ -1,0 +1,203 @@
+/* config.json of the Gemma families and GPT-2: defaults, what differs by layer, and refusals. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "worker/model/families/family.h"
+
+#define GEMMA "{\"architectures\": [\"GemmaForCausalLM\"], \"model_type\": \"gemma\""
+#define GEMMA2 "{\"architectures\": [\"Gemma2ForCausalLM\"], \"model_type\": \"gemma2\""
+#define GEMMA3 "{\"architectures\": [\"Gemma3ForCausalLM\"], \"model_type\": \"gemma3_text\""
+#define GEMMA4 "{\"architectures\": [\"Gemma4ForCausalLM\"], \"model_type\": \"gemma4_text\""
+#define GPT2 "{\"architectures\": [\"GPT2LMHeadModel\"], \"model_type\": \"gpt2\""
+
+static enum ctw_status parse(struct ctw_config *c, const char *text, struct ctw_err *err)
+{
+    return ctw_config_parse(c, text, strlen(text), "config.json", err);
+}
+
+static void parse_ok(struct ctw_config *c, const char *text)
+{
+    struct ctw_err err = {0};
+    if (parse(c, text, &err) != CTW_OK)
+        fail_msg("%s: %s", text, err.msg);
+}
+
+static const struct ctw_want *find(const struct ctw_config *c, const char *name)
+{
+    for (int64_t i = 0; i < c->n_wants; i++)
+        if (strcmp(c->wants[i].name, name) == 0)
+            return &c->wants[i];
+    return NULL;
+}
+
+/* What transformers' configuration classes have when a file says nothing. */
+static void defaults(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        int64_t vocab, hidden, inner, layers, heads, kv, head, length;
+        float scale, cap, head_cap, embed;
+        int every; /* every such layer is full; 0: all are */
+        int64_t window;
+    } rows[] = {
+        {GEMMA "}", 256000, 3072, 24576, 28, 16, 16, 256, 8192, 1.0f / 16, 0, 0, 55.5f, 0, 0},
+        {GEMMA2 "}", 256000, 2304, 9216, 26, 8, 4, 256, 8192, 1.0f / 16, 50, 30, 48, 2, 4096},
+        {GEMMA3 "}", 262208, 2304, 9216, 26, 8, 4, 256, 131072, 1.0f / 16, 0, 0, 48, 6, 4096},
+        {GEMMA4 "}", 262144, 2304, 9216, 30, 8, 4, 256, 131072, 1, 0, 0, 48, 6, 512},
+        {GPT2 "}", 50257, 768, 3072, 12, 12, 12, 64, 1024, 0.125f, 0, 0, 1, 0, 0},
+    };
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        struct ctw_config c;
+        parse_ok(&c, rows[i].text);
+        const struct ctw_model *m = c.model;
+        assert_int_equal(m->vocab, rows[i].vocab);
+        assert_int_equal(m->hidden, rows[i].hidden);
+        assert_int_equal(m->n_decoders, rows[i].layers);
+        assert_int_equal(m->max_length, rows[i].length);
+        assert_true(m->tied && m->embed_scale == rows[i].embed);
+        assert_true(m->head_softcap == rows[i].head_cap);
+        for (int l = 1; l <= m->n_decoders; l++) {
+            const struct ctw_layer *layer = &m->layers[l];
+            bool full = rows[i].every == 0 || l % rows[i].every == 0;
+            bool wide = full && i == 3; /* Gemma 4's heads in full layers */
+            assert_int_equal(layer->inner, rows[i].inner);
+            assert_int_equal(layer->n_head, rows[i].heads);
+            assert_int_equal(layer->n_kv, rows[i].kv);
+            assert_int_equal(layer->head, wide ? 512 : rows[i].head);
+            assert_int_equal(layer->window, full ? 0 : rows[i].window);
+            assert_true(layer->attn_scale == rows[i].scale && layer->attn_softcap == rows[i].cap);
+            assert_true(layer->act == CTW_ACT_GELU_TANH && layer->scalar == 1);
+        }
+        ctw_config_close(&c);
+    }
+}
+
+static void norms_and_ropes(void **state)
+{
+    (void)state;
+    struct ctw_config c;
+    parse_ok(&c, GEMMA3 ", \"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 8.0}}");
+    const struct ctw_model *m = c.model;
+    const struct ctw_layer *local = &m->layers[1], *full = &m->layers[6];
+    assert_int_equal(m->n_ropes, 2);
+    assert_true(local->rope != full->rope);
+    /* Element 1 of 128: theta^(-2 / 256), divided by the factor in full layers alone. */
+    assert_true(fabs(m->rope[local->rope].inv_freq[1] - pow(1e4, -2.0 / 256)) < 1e-6);
+    assert_true(fabs(m->rope[full->rope].inv_freq[1] - pow(1e6, -2.0 / 256) / 8) < 1e-6);
+    static const enum ctw_norm_place places[] = {CTW_AT_MIXER,   CTW_AT_MIXER_OUT, CTW_AT_MLP,
+                                                 CTW_AT_MLP_OUT, CTW_AT_Q,         CTW_AT_K};
+    for (size_t i = 0; i < CTW_COUNT(places); i++)
+        assert_true(full->norm[places[i]].present && full->norm[places[i]].offset == 1);
+    assert_true(!full->norm[CTW_AT_V].present && !full->parallel && full->gated);
+    ctw_config_close(&c);
+}
+
+/* Layers 0 .. 7 of Gemma 4: full are 5 and 7; the last three share keys of layers 4 (window) and,
+ * if all is well, 5. */
+static void shared_keys(void **state)
+{
+    (void)state;
+    struct ctw_config c;
+    parse_ok(&c, GEMMA4 ", \"num_hidden_layers\": 8, \"num_kv_shared_layers\": 2, "
+                        "\"use_double_wide_mlp\": true, \"vocab_size_per_layer_input\": 300000}");
+    const struct ctw_layer *l = c.model->layers + 1;
+    static const int keeps[] = {-1, -1, -1, -1, 0, 1, -1, -1},
+                     uses[] = {-1, -1, -1, -1, -1, -1, 0, 1};
+    assert_int_equal(c.model->n_kept, 2);
+    for (int i = 0; i < 8; i++) {
+        assert_int_equal(l[i].keeps_kv, keeps[i]);
+        assert_int_equal(l[i].uses_kv, uses[i]);
+        assert_int_equal(l[i].inner, i >= 6 ? 18432 : 9216);
+        assert_int_equal(l[i].product[CTW_SLOT_QKV].n_shards, i >= 6 ? 1 : 3);
+    }
+    assert_int_equal(find(&c, "model.layers.7.self_attn.k_proj")->kind, CTW_WANT_UNUSED);
+    assert_int_equal(find(&c, "model.embed_tokens_per_layer")->k, 8 * 256);
+    assert_int_equal(c.model->input_dim, 256);
+    ctw_config_close(&c);
+}
+
+static void layers_by_per_layer_config(void **state)
+{
+    (void)state;
+    struct ctw_config c;
+    parse_ok(&c, GEMMA4 ", \"num_hidden_layers\": 6, \"hidden_size_per_layer_input\": 0, "
+                        "\"attention_k_eq_v\": true, \"global_head_dim\": 128, "
+                        "\"per_layer_config\": {\"5\": {\"head_dim\": 64, \"num_key_value_heads\": "
+                        "2}}}");
+    const struct ctw_layer *l = c.model->layers + 1;
+    assert_int_equal(l[0].head, 256);
+    assert_int_equal(l[5].head, 64);
+    assert_int_equal(l[5].n_kv, 2);
+    assert_null(find(&c, "model.layers.5.self_attn.v_proj"));
+    assert_true(l[5].columns.v == l[5].columns.k && l[0].columns.v != l[0].columns.k);
+    assert_true(l[5].norm[CTW_AT_V].present);
+    ctw_config_close(&c);
+}
+
+/* Everything of GPT-2 that is not Llama's. */
+static void gpt2(void **state)
+{
+    (void)state;
+    struct ctw_config c;
+    parse_ok(&c, GPT2 ", \"n_inner\": 100, \"scale_attn_by_inverse_layer_idx\": true}");
+    const struct ctw_model *m = c.model;
+    const struct ctw_want *up = find(&c, "transformer.h.1.mlp.c_fc");
+    assert_true(up->transposed && up->n == 100 && up->k == 768);
+    assert_int_equal(find(&c, "transformer.wpe")->n, 1024);
+    assert_true(m->layers[2].attn_scale == 0.0625f && m->layers[2].rope == -1);
+    assert_true(m->layers[2].norm[CTW_AT_MLP].kind == CTW_NORM_LAYER && !m->layers[2].gated);
+    assert_int_equal(m->length_limit, 1024);
+    ctw_config_close(&c);
+}
+
+static void refusals(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *words;
+    } rows[] = {
+        {GEMMA ", \"use_bidirectional_attention\": true}", "attention to later tokens"},
+        {GEMMA3 ", \"sliding_window_pattern\": 0}",
+         "sliding_window_pattern: expected a whole number from 1"},
+        {GEMMA3 ", \"query_pre_attn_scalar\": 0}", "query_pre_attn_scalar: found 0"},
+        {GEMMA4 ", \"enable_moe_block\": true}", "enable_moe_block: experts are not supported"},
+        {GEMMA4 ", \"use_bidirectional_attention\": \"all\"}", "attention to later tokens"},
+        {GEMMA4 ", \"num_kv_shared_layers\": 30}", "no earlier layer is of the type of layer 0"},
+        {GEMMA4 ", \"num_kv_shared_layers\": 31}",
+         "num_kv_shared_layers: expected a whole number from 0 to 30"},
+        {GEMMA4 ", \"vocab_size_per_layer_input\": 7}", "expected at least vocab_size"},
+        {GEMMA4 ", \"per_layer_config\": {\"5\": {\"sinks\": true}}}",
+         "per_layer_config.5.sinks: this key of a layer is not supported"},
+        {GEMMA4 ", \"per_layer_config\": {\"5\": {\"num_key_value_heads\": 3}}}",
+         "not a multiple of layer 5's 3 key-value heads"},
+        {GEMMA2 ", \"per_layer_config\": {\"5\": {\"head_dim\": 64}}}", "separate settings"},
+        {GPT2 ", \"add_cross_attention\": true}", "attention to an encoder"},
+        {GPT2 ", \"n_head\": 7}", "hidden_size 768 is not a multiple of num_attention_heads 7"},
+    };
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        struct ctw_config c;
+        struct ctw_err err = {0};
+        assert_int_not_equal(parse(&c, rows[i].text, &err), CTW_OK);
+        if (strstr(err.msg, rows[i].words) == NULL)
+            fail_msg("%s: \"%s\" does not say \"%s\"", rows[i].text, err.msg, rows[i].words);
+        ctw_config_close(&c);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(defaults),    cmocka_unit_test(norms_and_ropes),
+        cmocka_unit_test(shared_keys), cmocka_unit_test(layers_by_per_layer_config),
+        cmocka_unit_test(gpt2),        cmocka_unit_test(refusals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
