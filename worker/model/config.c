@@ -244,6 +244,7 @@ void ctw_config_close(struct ctw_config *c)
     }
     ctw_free(c->wants);
     ctw_free(c->windows);
+    ctw_free(c->has);
     ctw_model_close(c->model);
     ctw_json_close(c->doc);
     *c = (struct ctw_config){0};

@@ -33,7 +33,7 @@ struct ctw_want {
     char *described;        /* the name that the family's function gave it; NULL: this name */
     const char *class_name; /* the module's, for quantization_config: "Linear", "Embedding" */
     int64_t n, k;
-    bool transposed;        /* a matrix that the module (a Conv1D) stores as [k, n] */
+    bool transposed; /* a matrix that the module (a Conv1D) stores as [k, n] */
 };
 
 struct ctw_config {
@@ -54,6 +54,7 @@ struct ctw_config {
     struct ctw_want *wants; /* in the order in which they are opened */
     int64_t n_wants, wants_cap;
     int64_t *windows;           /* ctw_key_windows() */
+    bool *has;                  /* ctw_key_layers() */
     struct ctw_layer nothing;   /* what a family's function may write to after an error */
     const char *layers;         /* the layers' names begin with "LAYERS.N." */
     bool conv1d;                /* the layers' linear weights are transposed */

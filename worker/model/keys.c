@@ -142,7 +142,8 @@ enum ctw_activation ctw_key_activation(struct ctw_config *c, const char *name,
                  {"gelu_python_tanh", CTW_ACT_GELU_TANH},
                  {"relu", CTW_ACT_RELU},
                  {"relu2", CTW_ACT_RELU2},
-                 {"relu_squared", CTW_ACT_RELU2}};
+                 {"relu_squared", CTW_ACT_RELU2},
+                 {"xielu", CTW_ACT_XIELU}};
     const struct ctw_json_node *node = take(c, name);
     double unused;
     const char *text = NULL;
@@ -150,7 +151,8 @@ enum ctw_activation ctw_key_activation(struct ctw_config *c, const char *name,
         return absent;
     c->status = ctw_json_as_string(node, &text, &c->err);
     for (size_t i = 0; c->status == CTW_OK && i < CTW_COUNT(names); i++)
-        if (strcmp(text, names[i].name) == 0)
+        if (strcmp(text, names[i].name) == 0 &&
+            (names[i].act != CTW_ACT_XIELU || absent == CTW_ACT_XIELU))
             return names[i].act;
     if (c->status == CTW_OK)
         c->status = ctw_json_fail(node, &c->err, CTW_EUNSUP,
@@ -195,7 +197,38 @@ void ctw_key_fail(struct ctw_config *c, const char *name, enum ctw_status status
                              : ctw_json_fail(c->text, &c->err, status, "%s: %s", name, text);
 }
 
-/* ---- windows ---- */
+/* ---- properties of layers ---- */
+
+const bool *ctw_key_layers(struct ctw_config *c, const char *name, int64_t n, int64_t every)
+{
+    static const bool none[CTW_MAX_DECODERS];
+    const struct ctw_json_node *list = take(c, name);
+    if (list != NULL && ctw_json_is_null(list))
+        list = NULL;
+    if (list != NULL)
+        c->status = ctw_json_expect(list, CTW_JSON_ARRAY, &c->err);
+    if (c->status == CTW_OK && list != NULL && ctw_json_count(list) < n)
+        c->status = ctw_json_fail(list, &c->err, CTW_EFORMAT,
+                                  "found %" PRId64 " entries, expected at least "
+                                  "num_hidden_layers = %" PRId64,
+                                  ctw_json_count(list), n);
+    if (c->status != CTW_OK)
+        return none;
+    c->has = ctw_calloc((size_t)n, sizeof(*c->has));
+    if (c->has == NULL) {
+        c->status = ctw_fail(&c->err, CTW_ENOMEM, "out of memory for %" PRId64 " layers", n);
+        return none;
+    }
+    const struct ctw_json_node *node = list != NULL ? ctw_json_first(list) : NULL;
+    for (int64_t i = 0; i < n && c->status == CTW_OK; i++) {
+        int64_t value = (i + 1) % every != 0;
+        if (node != NULL)
+            c->status = ctw_json_as_int(node, 0, 1, &value, &c->err);
+        c->has[i] = value != 0;
+        node = node != NULL ? ctw_json_next(node) : NULL;
+    }
+    return c->status == CTW_OK ? c->has : none;
+}
 
 static bool is_sliding(struct ctw_config *c, const struct ctw_json_node *node, int64_t window)
 {
@@ -229,15 +262,17 @@ struct ctw_window_rule ctw_key_window_pattern(struct ctw_config *c, const char *
     c->status = ctw_json_as_string(node, &rule.letters, &c->err);
     if (c->status == CTW_OK &&
         (rule.letters[0] == '\0' || rule.letters[strspn(rule.letters, "LG")] != '\0'))
-        c->status = ctw_json_fail(node, &c->err, CTW_EFORMAT,
-                                  "found \"%s\", expected a number, or letters L and G",
-                                  rule.letters);
+        c->status =
+            ctw_json_fail(node, &c->err, CTW_EFORMAT,
+                          "found \"%s\", expected a number, or letters L and G", rule.letters);
     return rule;
 }
 
 /* Does layer i of n, which has no layer type, see all keys? */
 static bool is_full(const struct ctw_window_rule *rule, int64_t i, int64_t n)
 {
+    if (rule->full != NULL)
+        return rule->full[i];
     if (rule->letters != NULL)
         return i == n - 1 || rule->letters[(size_t)i % strlen(rule->letters)] == 'G';
     return i < rule->first || (rule->every > 0 && (i + 1) % rule->every == 0);

@@ -2,6 +2,8 @@
 
 /* One line per family. */
 #define FAMILIES(X)                                                                                \
+    X(apertus)                                                                                     \
+    X(arcee)                                                                                       \
     X(bitnet)                                                                                      \
     X(cohere)                                                                                      \
     X(cohere2)                                                                                     \
@@ -18,9 +20,12 @@
     X(gpt2)                                                                                        \
     X(gpt_neox)                                                                                    \
     X(granite)                                                                                     \
+    X(helium)                                                                                      \
     X(hunyuan_v1_dense)                                                                            \
     X(llama)                                                                                       \
+    X(ministral3)                                                                                  \
     X(mistral)                                                                                     \
+    X(nemotron)                                                                                    \
     X(olmo)                                                                                        \
     X(olmo2)                                                                                       \
     X(olmo3)                                                                                       \
@@ -29,7 +34,9 @@
     X(qwen2)                                                                                       \
     X(qwen3)                                                                                       \
     X(seed_oss)                                                                                    \
+    X(smollm3)                                                                                     \
     X(mistral3)                                                                                    \
+    X(mistral3_ministral3)                                                                         \
     X(qwen2_5_vl)                                                                                  \
     X(qwen3_vl)
 

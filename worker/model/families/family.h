@@ -80,12 +80,19 @@ enum ctw_activation ctw_key_activation(struct ctw_config *c, const char *name,
                                        enum ctw_activation absent);
 
 /*
+ * Which of n layers have something: n or more numbers, 1 or 0; absent or null: all but every
+ * `every`-th. The configuration owns the array, of which there is one.
+ */
+const bool *ctw_key_layers(struct ctw_config *c, const char *name, int64_t n, int64_t every);
+
+/*
  * Without layer_types: layers below `first` are full, and so is every `every`-th (0: no other).
  * With letters, which repeat, a layer is full if its letter is G, or if it is the last layer.
  */
 struct ctw_window_rule {
     int64_t first, every;
     const char *letters; /* "LLLG"; NULL: none */
+    const bool *full;    /* NULL, or which layers are full, without any other rule */
 };
 
 /* Reads a key that is a rule: a number, `every`, or letters L and G. null: 0. */

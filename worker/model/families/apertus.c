@@ -1,0 +1,63 @@
+/*
+ * Apertus: norms of query and key heads, a plain MLP with xIELU, whose numbers are tensors of each
+ * layer. Defaults: ApertusConfig.
+ */
+#include <stdio.h>
+
+#include "worker/model/families/family.h"
+
+extern const struct ctw_family ctw_family_apertus;
+
+/* transformers' RoPE for a file without one. */
+static const char absent_rope[] =
+    "{\"rope_type\": \"llama3\", \"rope_theta\": 12000000.0, \"factor\": 8.0, "
+    "\"original_max_position_embeddings\": 8192, \"low_freq_factor\": 1.0, "
+    "\"high_freq_factor\": 4.0}";
+
+static void describe_mlp(struct ctw_config *c, int64_t i, const struct ctw_mlp *mlp)
+{
+    static const char *const numbers[] = {"alpha_p", "alpha_n", "beta", "eps"};
+    ctw_describe_mlp(c, i, mlp);
+    for (size_t k = 0; mlp->act == CTW_ACT_XIELU && k < CTW_COUNT(numbers); k++) {
+        char name[32];
+        (void)snprintf(name, sizeof(name), "mlp.act_fn.%s", numbers[k]);
+        ctw_describe_vector(c, i, CTW_V_ACT + (int)k, name, 1);
+    }
+}
+
+static void describe(struct ctw_config *c)
+{
+    const struct ctw_sizes s = ctw_key_sizes(c, &(struct ctw_sizes){.vocab = 131072,
+                                                                    .hidden = 4096,
+                                                                    .inner = 14336,
+                                                                    .n_layers = 32,
+                                                                    .n_head = 32,
+                                                                    .n_kv = 0,
+                                                                    .max_length = 65536});
+    /* head_dim is not a field of the class, but is read if present. */
+    int64_t head = ctw_key_head_dim(c, &s, 0, CTW_NULL_REFUSED);
+    bool bias = ctw_key_bool(c, "attention_bias", false);
+    const struct ctw_norm_form norm = ctw_key_rms_norm(c, "rms_norm_eps", 1e-5);
+    const struct ctw_qk_norms qk_norms = {.form = norm, .heads = CTW_HEADS_ALIKE};
+    const struct ctw_mlp mlp = {
+        .inner = s.inner, .act = ctw_key_activation(c, "hidden_act", CTW_ACT_XIELU), .plain = true};
+    ctw_describe_model(c, &s, &(struct ctw_model_rules){.norm = norm});
+    int rope = ctw_describe_rope(
+        c, &(struct ctw_rope_rules){.head = head, .theta = 12000000.0, .absent = absent_rope});
+    for (int64_t i = 0; i < s.n_layers; i++) {
+        ctw_describe_norm(c, i, CTW_AT_MIXER, &norm, "attention_layernorm", 0);
+        ctw_describe_norm(c, i, CTW_AT_MLP, &norm, "feedforward_layernorm", 0);
+        ctw_describe_attention(c, i,
+                               &(struct ctw_attention){.n_head = s.n_head,
+                                                       .n_kv = s.n_kv,
+                                                       .head = head,
+                                                       .rope = rope,
+                                                       .qkv_bias = bias,
+                                                       .o_bias = bias,
+                                                       .norms = &qk_norms});
+        describe_mlp(c, i, &mlp);
+    }
+}
+
+const struct ctw_family ctw_family_apertus = {
+    .model_type = "apertus", .architecture = "ApertusForCausalLM", .describe = describe};

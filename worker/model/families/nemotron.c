@@ -1,0 +1,45 @@
+/*
+ * Nemotron (Minitron, Nemotron 4): layer norms of weight 1 + w, RoPE on half of each head, a plain
+ * MLP with the square of relu. Defaults: NemotronConfig.
+ */
+#include "worker/model/families/family.h"
+
+extern const struct ctw_family ctw_family_nemotron;
+
+static void describe(struct ctw_config *c)
+{
+    const struct ctw_sizes s = ctw_key_sizes(c, &(struct ctw_sizes){.vocab = 256000,
+                                                                    .hidden = 6144,
+                                                                    .inner = 24576,
+                                                                    .n_layers = 32,
+                                                                    .n_head = 48,
+                                                                    .n_kv = 0,
+                                                                    .max_length = 4096});
+    int64_t head = ctw_key_head_dim(c, &s, 0, 0);
+    bool bias = ctw_key_bool(c, "attention_bias", false);
+    struct ctw_norm_form norm = ctw_key_layer_norm(c, "norm_eps", 1e-5);
+    norm.offset = 1;
+    const struct ctw_mlp mlp = {.inner = s.inner,
+                                .act = ctw_key_activation(c, "hidden_act", CTW_ACT_RELU2),
+                                .plain = true,
+                                .bias = ctw_key_bool(c, "mlp_bias", false)};
+    ctw_describe_model(c, &s, &(struct ctw_model_rules){.norm = norm});
+    int rope = ctw_describe_rope(c, &(struct ctw_rope_rules){.head = head,
+                                                             .theta = 10000.0,
+                                                             .partial_key = "partial_rotary_factor",
+                                                             .partial = 0.5});
+    for (int64_t i = 0; i < s.n_layers; i++) {
+        ctw_describe_norms(c, i, &norm);
+        ctw_describe_attention(c, i,
+                               &(struct ctw_attention){.n_head = s.n_head,
+                                                       .n_kv = s.n_kv,
+                                                       .head = head,
+                                                       .rope = rope,
+                                                       .qkv_bias = bias,
+                                                       .o_bias = bias});
+        ctw_describe_mlp(c, i, &mlp);
+    }
+}
+
+const struct ctw_family ctw_family_nemotron = {
+    .model_type = "nemotron", .architecture = "NemotronForCausalLM", .describe = describe};
