@@ -98,7 +98,8 @@ def golden_stage():
     return Stage("golden", "golden checkpoints: hashes, scores, refusals; published configurations", [
         *published,
         Step([PY, "tests/golden/check_hashes.py", WORKER], "lines", {"CTWORKER_GOLDEN": f"{golden}:{families}"}),
-        Step([PY, "tests/golden/check_scores.py", "--golden", golden, families], "lines")])
+        Step([PY, "tests/golden/check_scores.py", "--golden", golden, families], "lines"),
+        Step([PY, "tests/golden/check_reference.py", golden, families], "lines")])
 
 
 def cuda_stage(all_architectures):
