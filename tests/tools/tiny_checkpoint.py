@@ -58,8 +58,8 @@ TYPES = {
     "olmo": ("OlmoForCausalLM", NO_HEAD | {"rms_norm_eps": LACKS, "attention_bias": False, "clip_qkv": 1.5}),
     "olmo2": ("Olmo2ForCausalLM", NO_HEAD | {"attention_bias": False, "rms_norm_eps": 1e-5}),
     "olmo3": ("Olmo3ForCausalLM", NO_HEAD | {
-        "attention_bias": False, "rms_norm_eps": 1e-5, "sliding_window": 24, "kinds": "SF", "local": 10000.0,
-        "rope": {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 128}}),
+        "attention_bias": False, "rms_norm_eps": 1e-5, "sliding_window": 24, "kinds": "SF", "local": 500000.0,
+        "rope_theta": 500000.0, "rope": {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 128}}),
     "granite": ("GraniteForCausalLM", NO_HEAD | {
         "attention_bias": False, "mlp_bias": False, "attention_multiplier": 0.05, "embedding_multiplier": 6.0,
         "logits_scaling": 4.0, "residual_multiplier": 0.4}),
@@ -179,6 +179,8 @@ OPEN = (
     *(f for f in FAMILIES if FAMILIES[f][0] in ("llama", "mistral", "phi3", "qwen2", "qwen3")),
     "gemma", "gemma2", "gemma3_text", "gemma4_text", "gemma4_e", "gemma4_k_eq_v", "gpt2", "gpt2_by_layer", "olmo2",
     "phi", "phi_qknorm", "gpt_neox", "gptneox_sequential", "falcon", "falcon_new_ln1", "falcon_7b", "falcon_rw",
+    "glm4", "olmo", "olmo3", "granite", "cohere", "cohere_qknorm", "cohere2", "exaone4", "exaone4_full",
+    "ernie4_5", "hunyuan_v1_dense", "seed_oss", "bitnet",
 )
 
 
