@@ -181,6 +181,7 @@ OPEN = (
     "phi", "phi_qknorm", "gpt_neox", "gptneox_sequential", "falcon", "falcon_new_ln1", "falcon_7b", "falcon_rw",
     "glm4", "olmo", "olmo3", "granite", "cohere", "cohere_qknorm", "cohere2", "exaone4", "exaone4_full",
     "ernie4_5", "hunyuan_v1_dense", "seed_oss", "bitnet",
+    "starcoder2", "opt", "opt_350m", "bloom", "bloom_6_heads", "mpt", "mpt_6_heads",
 )
 
 
@@ -208,6 +209,7 @@ ALL = ([(f, "bf16") for f in OPEN] + [("llama", f) for f in FORMATS if f != "bf1
         ("phi3", "w4a16_g32"), ("phi3_partial", "nvfp4"), ("gemma2", "w4a16_g32"), ("gemma3_text", "nvfp4"),
         ("olmo2", "w4a16_g32_asym"), ("gpt2", "fp16"),
         ("falcon", "w4a16_g32"), ("falcon", "nvfp4"), ("gpt_neox", "w4a16_g32_asym"), ("phi_qknorm", "w4a16_g32"),
+        ("starcoder2", "nvfp4"), ("opt_350m", "w4a16_g32"), ("bloom", "w4a16_g32_asym"), ("mpt", "w4a16_g32"),
         ("llama_bias", "w4a16_g32"), ("llama_tied", "w4a16_g32"), ("qwen3_tied", "fp16")])
 
 SIZES = {"hidden": 192, "inner": 320, "heads": 4, "kv_heads": 2, "head": 48, "layers": 2,

@@ -48,6 +48,10 @@ static int64_t n_biases(const struct ctw_config *c)
 #define NEOX "{\"architectures\": [\"GPTNeoXForCausalLM\"], \"model_type\": \"gpt_neox\""
 #define PHI "{\"architectures\": [\"PhiForCausalLM\"], \"model_type\": \"phi\""
 #define FALCON "{\"architectures\": [\"FalconForCausalLM\"], \"model_type\": \"falcon\""
+#define STARCODER2 "{\"architectures\": [\"Starcoder2ForCausalLM\"], \"model_type\": \"starcoder2\""
+#define OPT "{\"architectures\": [\"OPTForCausalLM\"], \"model_type\": \"opt\""
+#define BLOOM "{\"architectures\": [\"BloomForCausalLM\"], \"model_type\": \"bloom\""
+#define MPT "{\"architectures\": [\"MptForCausalLM\"], \"model_type\": \"mpt\""
 
 struct row {
     const char *text;
@@ -113,6 +117,24 @@ static void families_have_their_defaults(void **state)
         {FALCON ", \"alibi\": true, \"bias\": true, \"multi_query\": false, \"parallel_attn\": "
                 "false, \"hidden_size\": 2048, \"num_attention_heads\": 32}",
          65024, 2048, 8192, 32, 32, 32, 64, 2048, 0, 0, 6, 1, true, false, CTW_ACT_GELU},
+        {STARCODER2 "}", 49152, 3072, 12288, 30, 24, 2, 128, 4096, 0, 128, 8, 1, true, false,
+         CTW_ACT_GELU_TANH},
+        {STARCODER2 ", \"use_bias\": false, \"sliding_window\": 4096, \"head_dim\": 64}", 49152,
+         3072, 12288, 30, 24, 2, 64, 4096, 4096, 64, 2, 1, true, false, CTW_ACT_GELU_TANH},
+        {OPT "}", 50272, 768, 3072, 12, 12, 12, 64, 2048, 0, 0, 8, 1, true, false, CTW_ACT_RELU},
+        {OPT ", \"do_layer_norm_before\": false, \"word_embed_proj_dim\": 512, \"enable_bias\": "
+             "false, \"activation_function\": \"gelu\"}",
+         50272, 768, 3072, 12, 12, 12, 64, 2048, 0, 0, 2, 0, true, false, CTW_ACT_GELU},
+        {OPT ", \"layer_norm_elementwise_affine\": false, \"word_embed_proj_dim\": null}", 50272,
+         768, 3072, 12, 12, 12, 64, 2048, 0, 0, 6, 0, true, false, CTW_ACT_RELU},
+        {BLOOM "}", 250880, 64, 256, 2, 8, 8, 8, 2048, 0, 0, 6, 2, true, false, CTW_ACT_GELU_TANH},
+        {BLOOM ", \"n_embed\": 14336, \"hidden_size\": 64, \"num_attention_heads\": 112, "
+               "\"n_layer\": 70, \"pretraining_tp\": 4}",
+         250880, 14336, 57344, 70, 112, 112, 128, 2048, 0, 0, 6, 2, true, false, CTW_ACT_GELU_TANH},
+        {MPT "}", 50368, 2048, 8192, 24, 16, 16, 128, 2048, 0, 0, 0, 0, true, false, CTW_ACT_GELU},
+        {MPT ", \"d_model\": 4096, \"n_heads\": 32, \"n_layers\": 32, \"max_seq_len\": 65536, "
+             "\"attn_config\": null}",
+         50368, 4096, 16384, 32, 32, 32, 128, 65536, 0, 0, 0, 0, true, false, CTW_ACT_GELU},
     };
     for (size_t i = 0; i < CTW_COUNT(rows); i++)
         check(&rows[i]);
@@ -172,6 +194,45 @@ static void alibi_slopes(void **state)
     ctw_config_close(&c);
 }
 
+/* The 350M model. */
+static void norms_of_the_residual_and_a_narrow_embedding(void **state)
+{
+    (void)state;
+    struct ctw_config c;
+    parse_ok(&c, OPT ", \"num_hidden_layers\": 1, \"do_layer_norm_before\": false, "
+                     "\"word_embed_proj_dim\": 512}");
+    const struct ctw_model *m = c.model;
+    const struct ctw_layer *l = &m->layers[1];
+    assert_true(m->embed_dim == 512 && m->position0 == 2 && m->length_limit == 2048);
+    assert_true(l->norm[CTW_AT_MIXER_SUM].present && l->norm[CTW_AT_MLP_SUM].present);
+    assert_false(l->norm[CTW_AT_MIXER].present || l->norm[CTW_AT_MLP].present ||
+                 m->layers[2].norm[CTW_AT_HEAD].present);
+    const struct ctw_want *in = find(&c, "model.decoder.project_in");
+    const struct ctw_want *out = find(&c, "model.decoder.project_out");
+    const struct ctw_want *positions = find(&c, "model.decoder.embed_positions");
+    assert_true(in != NULL && in->layer == 0 && in->n == 768 && in->k == 512);
+    assert_true(out != NULL && out->layer == 2 && out->n == 512 && out->k == 768);
+    assert_true(positions != NULL && positions->n == 2050);
+    assert_int_equal(m->layers[0].product[CTW_SLOT_WIDTH].n_shards, 1);
+    assert_int_equal(m->layers[2].product[CTW_SLOT_WIDTH].n_shards, 1);
+    ctw_config_close(&c);
+}
+
+/* Keys of an object are read, or listed, one by one. */
+static void an_object_of_keys(void **state)
+{
+    (void)state;
+    struct ctw_config c;
+    parse_ok(&c,
+             MPT ", \"n_layers\": 1, \"attn_config\": {\"clip_qkv\": 6, \"softmax_scale\": 0.5, "
+                 "\"alibi_bias_max\": 16, \"attn_impl\": \"torch\"}, \"resid_pdrop\": 0}");
+    const struct ctw_layer *l = &c.model->layers[1];
+    assert_true(l->qkv_limit == 6 && l->attn_scale == 0.5f);
+    assert_true(c.model->alibi[0] == 0.5f && c.model->alibi[15] == 1.0f / 65536);
+    assert_string_equal(c.unread.text, "attn_config.attn_impl, resid_pdrop");
+    ctw_config_close(&c);
+}
+
 /* rope_theta was rotary_emb_base, and wins in rope_parameters. */
 static void older_names_of_rope(void **state)
 {
@@ -204,6 +265,18 @@ static void refusals(void **state)
         {FALCON ", \"new_decoder_architecture\": true, \"num_kv_heads\": 8}",
          "num_kv_heads: num_attention_heads is not a multiple of it"},
         {FALCON ", \"multi_query\": null}", "multi_query: found null"},
+        {OPT ", \"num_attention_heads\": 7}", "hidden_size 768 is not a multiple of"},
+        {OPT ", \"word_embed_proj_dim\": 0}", "word_embed_proj_dim: expected"},
+        {BLOOM ", \"apply_residual_connection_post_layernorm\": true}",
+         "apply_residual_connection_post_layernorm: true is not supported"},
+        {BLOOM ", \"slow_but_exact\": true, \"pretraining_tp\": 4}", "slow_but_exact: true is not"},
+        {MPT ", \"attn_config\": {\"alibi\": false}}", "attn_config.alibi: false is not supported"},
+        {MPT ", \"attn_config\": {\"qk_ln\": true}}", "attn_config.qk_ln: true is not supported"},
+        {MPT ", \"attn_config\": {\"prefix_lm\": true}}",
+         "attn_config.prefix_lm: attention to later"},
+        {MPT ", \"attn_config\": {\"clip_qkv\": -1}}", "attn_config.clip_qkv: found -1"},
+        {MPT ", \"attn_config\": \"multihead\"}", "attn_config: expected an object"},
+        {MPT ", \"logit_scale\": \"inv_sqrt_d_model\"}", "logit_scale: expected null"},
     };
     for (size_t i = 0; i < CTW_COUNT(rows); i++) {
         struct ctw_config c;
@@ -221,6 +294,8 @@ int main(void)
         cmocka_unit_test(families_have_their_defaults),
         cmocka_unit_test(fused_projections),
         cmocka_unit_test(alibi_slopes),
+        cmocka_unit_test(norms_of_the_residual_and_a_narrow_embedding),
+        cmocka_unit_test(an_object_of_keys),
         cmocka_unit_test(older_names_of_rope),
         cmocka_unit_test(refusals),
     };

@@ -98,14 +98,32 @@ static bool is_read(const struct ctw_config *c, const struct ctw_json_node *leve
     return ctw_rope_reads(&ropes, key) || in_list(c->keys, (size_t)c->n_keys, key);
 }
 
+/* Does the family read "OBJECT.KEY"? KEY NULL: any key of the object. */
+static bool reads_member(const struct ctw_config *c, const char *object, const char *key)
+{
+    size_t n = strlen(object);
+    for (int i = 0; i < c->n_keys; i++)
+        if (strncmp(c->keys[i], object, n) == 0 && c->keys[i][n] == '.' &&
+            (key == NULL || strcmp(c->keys[i] + n + 1, key) == 0))
+            return true;
+    return false;
+}
+
 static enum ctw_status list_unread_at(struct ctw_config *c, const struct ctw_json_node *level,
                                       struct ctw_err *err)
 {
     enum ctw_status st = CTW_OK;
     for (const struct ctw_json_node *m = ctw_json_first(level); m != NULL && st == CTW_OK;
-         m = ctw_json_next(m))
-        if (!is_read(c, level, ctw_json_key(m)))
+         m = ctw_json_next(m)) {
+        const char *key = ctw_json_key(m);
+        bool by_member = level == c->text && reads_member(c, key, NULL);
+        const struct ctw_json_node *inner = by_member ? ctw_json_first(m) : NULL;
+        if (!by_member && !is_read(c, level, key))
             st = ctw_unread_add(&c->unread, m, err);
+        for (; inner != NULL && st == CTW_OK; inner = ctw_json_next(inner))
+            if (!reads_member(c, key, ctw_json_key(inner)))
+                st = ctw_unread_add(&c->unread, inner, err);
+    }
     return st;
 }
 

@@ -7,6 +7,21 @@
 #include "base/mem.h"
 #include "worker/model/families/family.h"
 
+/* The value of a key, or of "OBJECT.KEY"; NULL: absent. */
+static const struct ctw_json_node *look_up(struct ctw_config *c, const char *name)
+{
+    const char *dot = strchr(name, '.');
+    char object[64];
+    if (dot == NULL)
+        return ctw_json_get(c->text, name);
+    (void)snprintf(object, sizeof(object), "%.*s", (int)(dot - name), name);
+    if (!ctw_json_has(c->text, object))
+        return NULL;
+    const struct ctw_json_node *node = ctw_json_get(c->text, object);
+    c->status = ctw_json_expect(node, CTW_JSON_OBJECT, &c->err);
+    return c->status == CTW_OK ? ctw_json_get(node, dot + 1) : NULL;
+}
+
 /* Marks a key as read. NULL: the key is absent, or an error came before. */
 static const struct ctw_json_node *take(struct ctw_config *c, const char *name)
 {
@@ -20,7 +35,7 @@ static const struct ctw_json_node *take(struct ctw_config *c, const char *name)
     if (c->status != CTW_OK)
         return NULL;
     c->keys[c->n_keys++] = name;
-    return ctw_json_get(c->text, name);
+    return look_up(c, name);
 }
 
 /* True: the key is null, and *out is what that means, or null is an error. */
@@ -182,14 +197,19 @@ bool ctw_key_is_given(const struct ctw_config *c, const char *name)
     return ctw_json_has(c->text, name);
 }
 
+const char *ctw_key_either(const struct ctw_config *c, const char *name, const char *llama)
+{
+    return ctw_key_is_given(c, llama) ? llama : name;
+}
+
 void ctw_key_fail(struct ctw_config *c, const char *name, enum ctw_status status, const char *fmt,
                   ...)
 {
-    const struct ctw_json_node *node = ctw_json_get(c->text, name);
     char text[CTW_ERR_MSG_MAX];
     va_list ap;
     if (c->status != CTW_OK)
         return;
+    const struct ctw_json_node *node = look_up(c, name);
     va_start(ap, fmt);
     vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);

@@ -5,6 +5,7 @@
     X(apertus)                                                                                     \
     X(arcee)                                                                                       \
     X(bitnet)                                                                                      \
+    X(bloom)                                                                                       \
     X(cohere)                                                                                      \
     X(cohere2)                                                                                     \
     X(ernie4_5)                                                                                    \
@@ -25,16 +26,19 @@
     X(llama)                                                                                       \
     X(ministral3)                                                                                  \
     X(mistral)                                                                                     \
+    X(mpt)                                                                                         \
     X(nemotron)                                                                                    \
     X(olmo)                                                                                        \
     X(olmo2)                                                                                       \
     X(olmo3)                                                                                       \
+    X(opt)                                                                                         \
     X(phi)                                                                                         \
     X(phi3)                                                                                        \
     X(qwen2)                                                                                       \
     X(qwen3)                                                                                       \
     X(seed_oss)                                                                                    \
     X(smollm3)                                                                                     \
+    X(starcoder2)                                                                                  \
     X(mistral3)                                                                                    \
     X(mistral3_ministral3)                                                                         \
     X(qwen2_5_vl)                                                                                  \

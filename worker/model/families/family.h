@@ -58,6 +58,8 @@ enum ctw_status ctw_find_family(struct ctw_config *c, struct ctw_err *err) CTW_M
 
 /* ---- keys of config.json (keys.c) ---- */
 
+/* "OBJECT.KEY" names a key of an object in the file: "attn_config.clip_qkv". */
+
 /* What null means, if it is an error, as in transformers. */
 enum { CTW_NULL_REFUSED = -1 };
 
@@ -111,6 +113,9 @@ bool ctw_key_tied(struct ctw_config *c, bool absent);
 
 /* Is the key present, with a value other than null? Does not count as reading it. */
 bool ctw_key_is_given(const struct ctw_config *c, const char *name);
+
+/* The name of a key that the class also takes under Llama's name, which wins (attribute_map). */
+const char *ctw_key_either(const struct ctw_config *c, const char *name, const char *llama);
 
 /* Keeps an error about a key, which may be absent: "config.json: KEY: found 0, expected ..". */
 void ctw_key_fail(struct ctw_config *c, const char *name, enum ctw_status status, const char *fmt,

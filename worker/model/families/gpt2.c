@@ -40,12 +40,13 @@ static void describe(struct ctw_config *c)
         c,
         &(struct ctw_sizes){
             .vocab = 50257, .hidden = 768, .n_layers = 12, .n_head = 12, .max_length = 1024},
-        &(struct ctw_size_keys){.hidden = "n_embd",
+        &(struct ctw_size_keys){.hidden = ctw_key_either(c, "n_embd", "hidden_size"),
                                 .inner = "",
-                                .n_layers = "n_layer",
-                                .n_head = "n_head",
+                                .n_layers = ctw_key_either(c, "n_layer", "num_hidden_layers"),
+                                .n_head = ctw_key_either(c, "n_head", "num_attention_heads"),
                                 .n_kv = "",
-                                .max_length = "n_positions"});
+                                .max_length =
+                                    ctw_key_either(c, "n_positions", "max_position_embeddings")});
     s.inner = ctw_key_int(c, "n_inner", 4 * s.hidden, 4 * s.hidden, 1, 1 << 20);
     int64_t head = ctw_head_of(c, &s);
     const struct ctw_norm_form norm = ctw_key_layer_norm(c, "layer_norm_epsilon", 1e-5);
