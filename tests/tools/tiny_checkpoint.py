@@ -116,7 +116,10 @@ TYPES = {
                  "mscale_all_dim": 1.0}}),
     "seed_oss": ("SeedOssForCausalLM", {"attention_bias": True, "attention_out_bias": False, "mlp_bias": False}),
     "arcee": ("ArceeForCausalLM", {"attention_bias": False, "mlp_bias": False, "rms_norm_eps": 1e-5, "hidden_act": "relu2"}),
-    "apertus": ("ApertusForCausalLM", NO_HEAD | {"attention_bias": False, "rms_norm_eps": 1e-5, "hidden_act": "xielu"}),
+    "apertus": ("ApertusForCausalLM", NO_HEAD | {
+        "attention_bias": False, "rms_norm_eps": 1e-5, "hidden_act": "xielu", "rope_theta": 12e6, "rope": {
+            "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 256}}),
     "helium": ("HeliumForCausalLM", {"attention_bias": False, "mlp_bias": False, "rms_norm_eps": 1e-8}),
     "bitnet": ("BitNetForCausalLM", NO_HEAD | TIED | {"attention_bias": False, "rms_norm_eps": 1e-5, "hidden_act": "relu2"}),
 }
@@ -182,6 +185,7 @@ OPEN = (
     "glm4", "olmo", "olmo3", "granite", "cohere", "cohere_qknorm", "cohere2", "exaone4", "exaone4_full",
     "ernie4_5", "hunyuan_v1_dense", "seed_oss", "bitnet",
     "starcoder2", "opt", "opt_350m", "bloom", "bloom_6_heads", "mpt", "mpt_6_heads",
+    "smollm3", "ministral3", "helium", "arcee", "apertus", "nemotron",
 )
 
 
@@ -210,6 +214,9 @@ ALL = ([(f, "bf16") for f in OPEN] + [("llama", f) for f in FORMATS if f != "bf1
         ("olmo2", "w4a16_g32_asym"), ("gpt2", "fp16"),
         ("falcon", "w4a16_g32"), ("falcon", "nvfp4"), ("gpt_neox", "w4a16_g32_asym"), ("phi_qknorm", "w4a16_g32"),
         ("starcoder2", "nvfp4"), ("opt_350m", "w4a16_g32"), ("bloom", "w4a16_g32_asym"), ("mpt", "w4a16_g32"),
+        ("cohere", "w4a16_g32"), ("cohere_qknorm", "nvfp4"), ("cohere2", "w4a16_g32_asym"), ("glm4", "nvfp4"),
+        ("granite", "w4a16_g32"), ("smollm3", "w8a16_channel"), ("ministral3", "nvfp4"), ("helium", "w4a16_g32"),
+        ("arcee", "nvfp4"), ("apertus", "w4a16_g32"), ("nemotron", "w4a16_g32_asym"),
         ("llama_bias", "w4a16_g32"), ("llama_tied", "w4a16_g32"), ("qwen3_tied", "fp16")])
 
 SIZES = {"hidden": 192, "inner": 320, "heads": 4, "kv_heads": 2, "head": 48, "layers": 2,

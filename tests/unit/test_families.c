@@ -343,6 +343,7 @@ static void refusals(void **state)
         {MINISTRAL3 ", \"rope_parameters\": {\"rope_type\": \"default\", "
                     "\"llama_4_scaling_beta\": 1, \"original_max_position_embeddings\": 0}}",
          "original_max_position_embeddings: found 0, expected a number above 0"},
+        {APERTUS ", \"rope_scaling\": null}", "rope_scaling: found null, which is type default in"},
         {HELIUM ", \"head_dim\": null}", "head_dim: found null, expected a value"},
         {GRANITE ", \"hidden_act\": \"mish\"}", "\"mish\" is not supported"},
     };

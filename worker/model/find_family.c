@@ -10,13 +10,19 @@ struct kind {
     const char *type, *architecture, *text_type;
 };
 
+static bool same(const char *a, const char *b)
+{
+    return a != NULL && b != NULL && strcmp(a, b) == 0;
+}
+
 static enum ctw_status unsupported(const struct ctw_config *c, const struct kind *kind,
                                    struct ctw_err *err)
 {
     char known[CTW_ERR_MSG_MAX / 2] = "", text[128] = "";
     size_t at = 0;
-    for (int i = 0; ctw_families[i] != NULL; i++)
-        if (at < sizeof(known))
+    const char *last = NULL; /* wrappers of several text models are neighbours */
+    for (int i = 0; ctw_families[i] != NULL; last = ctw_families[i++]->model_type)
+        if (at < sizeof(known) && !same(last, ctw_families[i]->model_type))
             at += (size_t)snprintf(known + at, sizeof(known) - at, "%s%s", i > 0 ? ", " : "",
                                    ctw_families[i]->model_type);
     if (kind->text_type != NULL)
@@ -25,11 +31,6 @@ static enum ctw_status unsupported(const struct ctw_config *c, const struct kind
                     "%s: model_type \"%s\" (architecture \"%s\")%s is not supported; supported: %s",
                     c->file, kind->type != NULL ? kind->type : "(none)",
                     kind->architecture != NULL ? kind->architecture : "(none)", text, known);
-}
-
-static bool same(const char *a, const char *b)
-{
-    return a != NULL && b != NULL && strcmp(a, b) == 0;
 }
 
 /* model_type and architecture must match, if present, and so must a wrapper's text model. */

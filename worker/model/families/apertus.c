@@ -14,6 +14,15 @@ static const char absent_rope[] =
     "\"original_max_position_embeddings\": 8192, \"low_freq_factor\": 1.0, "
     "\"high_freq_factor\": 4.0}";
 
+static void check_rope_scaling(struct ctw_config *c)
+{
+    const struct ctw_json_node *node = ctw_json_get(c->text, "rope_scaling");
+    if (node != NULL && ctw_json_is_null(node) && !ctw_key_is_given(c, "rope_parameters"))
+        ctw_key_fail(c, "rope_scaling", CTW_EFORMAT,
+                     "found null, which is type default in transformers 4, and type llama3 with "
+                     "factor 8, as if it were absent, in transformers 5: give the type");
+}
+
 static void describe_mlp(struct ctw_config *c, int64_t i, const struct ctw_mlp *mlp)
 {
     static const char *const numbers[] = {"alpha_p", "alpha_n", "beta", "eps"};
@@ -42,6 +51,7 @@ static void describe(struct ctw_config *c)
     const struct ctw_mlp mlp = {
         .inner = s.inner, .act = ctw_key_activation(c, "hidden_act", CTW_ACT_XIELU), .plain = true};
     ctw_describe_model(c, &s, &(struct ctw_model_rules){.norm = norm});
+    check_rope_scaling(c);
     int rope = ctw_describe_rope(
         c, &(struct ctw_rope_rules){.head = head, .theta = 12000000.0, .absent = absent_rope});
     for (int64_t i = 0; i < s.n_layers; i++) {
