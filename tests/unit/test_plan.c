@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "base/units.h"
-#include "worker/engine/plan.h"
+#include "worker/engine/forward.h"
 
 enum { N_DECODERS = 30 };
 
@@ -239,6 +239,65 @@ static void what_is_reserved_follows_the_products(void **state)
     *fused = before;
 }
 
+static size_t allocated;
+static enum ctw_status (*real_alloc)(struct ctw_backend *be, void **out, size_t bytes,
+                                     struct ctw_err *err);
+
+static enum ctw_status counting_alloc(struct ctw_backend *be, void **out, size_t bytes,
+                                      struct ctw_err *err)
+{
+    allocated += bytes;
+    return real_alloc(be, out, bytes, err);
+}
+
+/* The bytes of all buffers of a pass, which the plan must have foreseen. */
+static void expect_planned(struct fixture *f)
+{
+    const struct ctw_backend_ops *const ops = f->be->ops;
+    struct ctw_backend_ops counting = *ops;
+    struct ctw_plan_request r = request(f);
+    struct ctw_forward *forward;
+    struct ctw_plan plan;
+    struct ctw_err err = {0};
+    assert_int_equal(ctw_plan_make(&plan, &r, &err), CTW_OK);
+    allocated = 0;
+    real_alloc = ops->alloc;
+    counting.alloc = counting_alloc;
+    f->be->ops = &counting;
+    if (ctw_forward_open(&forward, r.model, f->be, r.dtype, &plan, &err) != CTW_OK)
+        fail_msg("%s", err.msg);
+    ctw_forward_close(forward);
+    f->be->ops = ops;
+    assert_int_equal(allocated, plan.total - plan.scratch);
+}
+
+static void every_buffer_is_planned(void **state)
+{
+    struct fixture *f = *state;
+    const struct ctw_model before = f->model;
+    float frequencies[32] = {1}, slopes[9] = {1};
+    f->model.rope[0].inv_freq = frequencies;
+    expect_planned(f);
+    f->model.alibi = slopes;
+    f->model.q_factor_beta = 0.1;
+    f->model.q_factor_length = 64;
+    expect_planned(f);
+    f->model.q_factor_beta = 0;
+    f->model.rope[1] = f->model.rope[0];
+    f->model.rope[1].rot_dim = 22;
+    f->model.rope[1].long_inv_freq = frequencies;
+    f->model.rope[1].long_from = 100;
+    f->model.n_ropes = 2;
+    f->model.embed_dim = 600;
+    f->model.input_dim = 2000; /* wider than everything else */
+    f->model.n_kept = 2;
+    expect_planned(f);
+    /* Every product's inputs are reserved for. */
+    const struct ctw_plan plan = {.chunk_tokens = 64};
+    assert_int_equal(ctw_plan_reserve(&f->model, CTW_BF16, &plan).max_k, 2000);
+    f->model = before;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -250,6 +309,7 @@ int main(void)
         cmocka_unit_test(what_was_asked_for_is_kept),
         cmocka_unit_test(sizes_read_well),
         cmocka_unit_test(what_is_reserved_follows_the_products),
+        cmocka_unit_test(every_buffer_is_planned),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

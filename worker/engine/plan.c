@@ -64,7 +64,7 @@ int64_t ctw_plan_queries_at(const struct ctw_layer *l, int64_t chunk_tokens)
 static struct widths model_widths(const struct ctw_model *model)
 {
     struct widths w = {.norm = max64(model->hidden, model->embed_dim)};
-    w.inner_k = w.norm;
+    w.inner_k = max64(w.norm, model->input_dim);
     w.wide = max64(model->input_dim, model->hidden);
     for (int i = 1; i <= model->n_decoders; i++) {
         const struct ctw_layer *l = &model->layers[i];
@@ -122,10 +122,12 @@ static void add_up(struct ctw_plan *plan, const struct ctw_plan_request *r, stru
     plan->inputs = pass * (size_t)(r->model->n_decoders * r->model->input_dim) * es;
     plan->kept = 2 * pass * (size_t)w.kept * (size_t)r->model->n_kept * es;
     plan->kv = 2 * (size_t)plan->kv_tokens * (size_t)w.kv * es;
-    /* tokens, positions, bad marks; row, target, result per scored position; RoPE */
+    /* tokens, positions, bad marks; row, target, result per scored position; RoPE, ALiBi */
     plan->tables = pass * (2 * sizeof(int32_t) + sizeof(int16_t)) +
                    pass * (sizeof(int64_t) + sizeof(int32_t) + sizeof(struct ctw_head_result)) +
                    (size_t)ctw_plan_rope_rows(r->model, r->longest) * (size_t)w.rot * sizeof(float);
+    if (r->model->alibi != NULL)
+        plan->tables += (size_t)r->model->layers[1].n_head * sizeof(float);
     const struct ctw_reserve reserve = ctw_plan_reserve(r->model, r->dtype, plan);
     plan->scratch = ctw_backend_scratch_bytes(r->backend, &reserve);
     plan->total = plan->residual + plan->activations + plan->inputs + plan->kv + plan->kept +
