@@ -1,4 +1,5 @@
-/* config.json of the Gemma families and GPT-2: defaults, what differs by layer, and refusals. */
+/* config.json of the Gemma families, GPT-2 and OLMo 2: defaults, what differs by layer, and
+ * refusals. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,6 +16,7 @@
 #define GEMMA2 "{\"architectures\": [\"Gemma2ForCausalLM\"], \"model_type\": \"gemma2\""
 #define GEMMA3 "{\"architectures\": [\"Gemma3ForCausalLM\"], \"model_type\": \"gemma3_text\""
 #define GEMMA4 "{\"architectures\": [\"Gemma4ForCausalLM\"], \"model_type\": \"gemma4_text\""
+#define OLMO2 "{\"architectures\": [\"Olmo2ForCausalLM\"], \"model_type\": \"olmo2\""
 #define GPT2 "{\"architectures\": [\"GPT2LMHeadModel\"], \"model_type\": \"gpt2\""
 
 static enum ctw_status parse(struct ctw_config *c, const char *text, struct ctw_err *err)
@@ -44,15 +46,19 @@ static void defaults(void **state)
     static const struct {
         const char *text;
         int64_t vocab, hidden, inner, layers, heads, kv, head, length;
-        float scale, cap, head_cap, embed;
-        int every; /* every such layer is full; 0: all are */
+        float scale, cap, head_cap, embed, eps, offset;
+        double theta; /* of the first layer's RoPE; 0: it has none */
+        int every;    /* every such layer is full; 0: all are */
         int64_t window;
     } rows[] = {
-        {GEMMA "}", 256000, 3072, 24576, 28, 16, 16, 256, 8192, 1.0f / 16, 0, 0, 55.5f, 0, 0},
-        {GEMMA2 "}", 256000, 2304, 9216, 26, 8, 4, 256, 8192, 1.0f / 16, 50, 30, 48, 2, 4096},
-        {GEMMA3 "}", 262208, 2304, 9216, 26, 8, 4, 256, 131072, 1.0f / 16, 0, 0, 48, 6, 4096},
-        {GEMMA4 "}", 262144, 2304, 9216, 30, 8, 4, 256, 131072, 1, 0, 0, 48, 6, 512},
-        {GPT2 "}", 50257, 768, 3072, 12, 12, 12, 64, 1024, 0.125f, 0, 0, 1, 0, 0},
+        {GEMMA "}", 256000, 3072, 24576, 28, 16, 16, 256, 8192, 1.0f / 16, 0, 0, 55.5f, 1e-6f, 1,
+         1e4, 0, 0},
+        {GEMMA2 "}", 256000, 2304, 9216, 26, 8, 4, 256, 8192, 1.0f / 16, 50, 30, 48, 1e-6f, 1, 1e4,
+         2, 4096},
+        {GEMMA3 "}", 262208, 2304, 9216, 26, 8, 4, 256, 131072, 1.0f / 16, 0, 0, 48, 1e-6f, 1, 1e4,
+         6, 4096},
+        {GEMMA4 "}", 262144, 2304, 9216, 30, 8, 4, 256, 131072, 1, 0, 0, 48, 1e-6f, 0, 1e4, 6, 512},
+        {GPT2 "}", 50257, 768, 3072, 12, 12, 12, 64, 1024, 0.125f, 0, 0, 1, 1e-5f, 0, 0, 0, 0},
     };
     for (size_t i = 0; i < CTW_COUNT(rows); i++) {
         struct ctw_config c;
@@ -64,6 +70,10 @@ static void defaults(void **state)
         assert_int_equal(m->max_length, rows[i].length);
         assert_true(m->tied && m->embed_scale == rows[i].embed);
         assert_true(m->head_softcap == rows[i].head_cap);
+        const struct ctw_norm_rule *last = &m->layers[m->n_layers - 1].norm[CTW_AT_HEAD];
+        int rope = m->layers[1].rope;
+        assert_true(last->present && last->eps == rows[i].eps && last->offset == rows[i].offset);
+        assert_true((rope >= 0 ? c.rope[rope].theta : 0) == rows[i].theta);
         for (int l = 1; l <= m->n_decoders; l++) {
             const struct ctw_layer *layer = &m->layers[l];
             bool full = rows[i].every == 0 || l % rows[i].every == 0;
@@ -142,6 +152,18 @@ static void layers_by_per_layer_config(void **state)
     ctw_config_close(&c);
 }
 
+/* The last layer sees everything, whatever layer_types calls it. */
+static void last_layer_is_full(void **state)
+{
+    (void)state;
+    struct ctw_config c;
+    parse_ok(&c, GEMMA4 ", \"num_hidden_layers\": 2, \"layer_types\": [\"sliding_attention\", "
+                        "\"sliding_attention\"]}");
+    assert_true(c.model->layers[1].window == 512 && c.model->layers[1].head == 256);
+    assert_true(c.model->layers[2].window == 0 && c.model->layers[2].head == 512);
+    ctw_config_close(&c);
+}
+
 /* Everything of GPT-2 that is not Llama's. */
 static void gpt2(void **state)
 {
@@ -157,6 +179,27 @@ static void gpt2(void **state)
     assert_int_equal(m->length_limit, 1024);
     ctw_config_close(&c);
 }
+
+static void olmo2(void **state)
+{
+    (void)state;
+    struct ctw_config c;
+    parse_ok(&c, OLMO2 ", \"num_key_value_heads\": 4}");
+    const struct ctw_layer *l = &c.model->layers[1];
+    assert_true(c.model->vocab == 50304 && c.model->hidden == 4096 && l->inner == 11008);
+    assert_true(c.model->n_decoders == 32 && l->n_head == 32 && l->head == 128);
+    assert_true(c.model->max_length == 2048 && !c.model->tied && l->act == CTW_ACT_SILU);
+    assert_true(c.rope[l->rope].theta == 1e4 && l->norm[CTW_AT_Q].eps == 1e-5f);
+    assert_true(!l->norm[CTW_AT_MIXER].present && l->norm[CTW_AT_MIXER_OUT].present);
+    assert_true(!l->norm[CTW_AT_MLP].present && l->norm[CTW_AT_MLP_OUT].present);
+    assert_true(l->head_norms == CTW_HEADS_WIDE && !l->norms_after_rope && l->n_kv == 4);
+    ctw_config_close(&c);
+}
+
+/* A RoPE for sequences of two lengths. */
+#define LONG(original)                                                                             \
+    "{\"rope_type\": \"longrope\", \"short_factor\": [1], \"long_factor\": [2], "                  \
+    "\"original_max_position_embeddings\": " original "}"
 
 static void refusals(void **state)
 {
@@ -179,6 +222,25 @@ static void refusals(void **state)
         {GEMMA4 ", \"per_layer_config\": {\"5\": {\"num_key_value_heads\": 3}}}",
          "not a multiple of layer 5's 3 key-value heads"},
         {GEMMA2 ", \"per_layer_config\": {\"5\": {\"head_dim\": 64}}}", "separate settings"},
+        {GEMMA ", \"head_dim\": 7}", "head_dim: found 7, expected an even number, 2 to 512"},
+        {GEMMA2 ", \"attn_logit_softcapping\": -1}", "attn_logit_softcapping: found -1, expected"},
+        {GEMMA2 ", \"num_hidden_layers\": 2, \"layer_types\": [\"full_attention\"]}",
+         "layer_types: found 1 entries, expected num_hidden_layers = 2"},
+        {GEMMA3 ", \"head_dim\": 2, \"rope_parameters\": {\"full_attention\": " LONG(
+             "20") ", \"sliding_attention\": " LONG("64") "}}",
+         "original_max_position_embeddings 64 and 20 in one model are not supported"},
+        {GEMMA4 ", \"global_head_dim\": 63}", "63 elements is not an even number of elements"},
+        {GEMMA4 ", \"num_hidden_layers\": 12, \"num_kv_shared_layers\": 2, \"per_layer_config\": "
+                "{\"10\": {\"num_key_value_heads\": 8}}}",
+         "layer 10 has 8 key-value heads of 256 elements, but uses those of layer 9, which has 4 "
+         "of 256"},
+        {GEMMA4 ", \"per_layer_config\": {\"0\": {\"head_dim\": 2}, \"1\": {\"head_dim\": 4}, "
+                "\"2\": {\"head_dim\": 6}, \"3\": {\"head_dim\": 8}}}",
+         "more than 4 different RoPEs in one model are not supported"},
+        {GPT2 ", \"n_positions\": 0}", "n_positions: expected a whole number from 1"},
+        {GPT2 ", \"n_layer\": null}", "n_layer: found null, expected a value"},
+        {OLMO2 ", \"num_key_value_heads\": 5}", "is not a multiple of num_key_value_heads 5"},
+        {OLMO2 ", \"rms_norm_eps\": null}", "rms_norm_eps: found null, expected a value"},
         {GPT2 ", \"add_cross_attention\": true}", "attention to an encoder"},
         {GPT2 ", \"n_head\": 7}", "hidden_size 768 is not a multiple of num_attention_heads 7"},
     };
@@ -195,9 +257,14 @@ static void refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(defaults),    cmocka_unit_test(norms_and_ropes),
-        cmocka_unit_test(shared_keys), cmocka_unit_test(layers_by_per_layer_config),
-        cmocka_unit_test(gpt2),        cmocka_unit_test(refusals),
+        cmocka_unit_test(defaults),
+        cmocka_unit_test(norms_and_ropes),
+        cmocka_unit_test(shared_keys),
+        cmocka_unit_test(layers_by_per_layer_config),
+        cmocka_unit_test(last_layer_is_full),
+        cmocka_unit_test(gpt2),
+        cmocka_unit_test(olmo2),
+        cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -442,12 +442,38 @@ static void out_of_memory_is_an_error(void **state)
     ctw_model_close(NULL);
 }
 
+/* Gemma 4's last layer, whose values are keys. */
+static void a_layer_whose_values_are_keys(void **state)
+{
+    struct checkpoint *c = *state;
+    c->family = "\"architectures\": [\"Gemma4ForCausalLM\"], \"model_type\": \"gemma4_text\"";
+    c->config = BF16_CONFIG ", \"head_dim\": 8, \"global_head_dim\": 8, \"attention_k_eq_v\": "
+                            "true, \"hidden_size_per_layer_input\": 0";
+    drop(c, LAYER "self_attn.v_proj.weight");
+    drop(c, "lm_head.weight");
+    add(c, LAYER "pre_feedforward_layernorm.weight", "BF16", "32", 64, NULL);
+    add(c, LAYER "post_feedforward_layernorm.weight", "BF16", "32", 64, NULL);
+    add(c, LAYER "self_attn.q_norm.weight", "BF16", "8", 16, NULL);
+    add(c, LAYER "self_attn.k_norm.weight", "BF16", "8", 16, NULL);
+    add(c, LAYER "layer_scalar", "BF16", "1", 2, NULL);
+    expect_refusal(c, "layer_scalar is 0, which is not supported");
+    find(c, LAYER "layer_scalar")->data = "\x00\x3f";
+    struct ctw_model *m = open_ok(c);
+    assert_true(m->layers[1].scalar == 0.5f);
+    ctw_model_close(m);
+    struct tensor *norm = find(c, LAYER "self_attn.q_norm.weight");
+    norm->dtype = "F32";
+    norm->bytes = 32;
+    expect_refusal(c, "q_norm.weight is F32 and " LAYER "self_attn.k_norm.weight is BF16");
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(a_dense_model),
+        TEST(a_layer_whose_values_are_keys),
         TEST(identity_tells_checkpoints_apart),
         TEST(identity_takes_blocks_in_any_order),
         TEST(biases),

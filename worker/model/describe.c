@@ -408,6 +408,20 @@ static void describe_qk_norms(struct ctw_config *c, int64_t i, const struct ctw_
                            a->head);
 }
 
+/* Kept keys and values must be what layer i would have had itself. */
+static void check_used(struct ctw_config *c, int64_t i, const struct ctw_attention *a)
+{
+    for (int64_t j = 0; j < i && c->status == CTW_OK; j++) {
+        const struct ctw_layer *l = &c->model->layers[j + 1];
+        if (l->keeps_kv == a->uses - 1 && (l->n_kv != a->n_kv || l->head != a->head))
+            c->status =
+                ctw_json_fail(c->text, &c->err, CTW_EFORMAT,
+                              "layer %" PRId64 " has %" PRId64 " key-value heads of %" PRId64
+                              " elements, but uses those of layer %" PRId64 ", which has %d of %d",
+                              i, a->n_kv, a->head, j, l->n_kv, l->head);
+    }
+}
+
 void ctw_describe_attention(struct ctw_config *c, int64_t i, const struct ctw_attention *a)
 {
     struct ctw_layer *l = ctw_describe_layer(c, i);
@@ -426,6 +440,8 @@ void ctw_describe_attention(struct ctw_config *c, int64_t i, const struct ctw_at
     l->keeps_kv = a->keeps - 1;
     if (a->keeps > c->model->n_kept)
         c->model->n_kept = a->keeps;
+    if (a->uses != 0)
+        check_used(c, i, a);
     describe_qkv(c, i, a);
     ctw_describe_linear(c, i, CTW_SLOT_O, CTW_M_O, a->o_bias ? CTW_V_O_BIAS : -1,
                         or_default(a->o, "self_attn.o_proj"), c->model->hidden,

@@ -1,4 +1,5 @@
 /* A model's RoPEs, for a family's function. */
+#include <inttypes.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -56,6 +57,19 @@ static bool equal(const struct ctw_rope *a, const struct ctw_rope *b)
            (a->long_inv_freq == NULL || memcmp(a->long_inv_freq, b->long_inv_freq, bytes) == 0);
 }
 
+/* A token has one row in all tables (ctw_plan_long_from()). */
+static enum ctw_status check_long(const struct ctw_model *m, const struct ctw_rope *r,
+                                  const struct ctw_config *c, struct ctw_err *err)
+{
+    for (int i = 0; r->long_inv_freq != NULL && i < m->n_ropes; i++)
+        if (m->rope[i].long_inv_freq != NULL && m->rope[i].long_from != r->long_from)
+            return ctw_json_fail(c->text, err, CTW_EUNSUP,
+                                 "two RoPEs of type longrope with original_max_position_embeddings "
+                                 "%" PRId64 " and %" PRId64 " in one model are not supported",
+                                 m->rope[i].long_from, r->long_from);
+    return CTW_OK;
+}
+
 /* The index of the model's RoPE that equals *r, which is freed, or of *r, which is added. */
 static int add(struct ctw_model *m, struct ctw_rope *r)
 {
@@ -78,8 +92,10 @@ int ctw_describe_rope(struct ctw_config *c, const struct ctw_rope_rules *rules)
         if (same_rules(&c->rope[i].rules, rules))
             return c->rope_index[i];
     if (c->n_ropes == CTW_MAX_ROPES) {
-        c->status = ctw_fail(&c->err, CTW_EINTERNAL, "%s: the family %s has more than %d RoPEs",
-                             c->file, c->family->model_type, CTW_MAX_ROPES);
+        c->status = ctw_fail(&c->err, CTW_EUNSUP,
+                             "%s: more than %d different RoPEs in one model "
+                             "are not supported",
+                             c->file, CTW_MAX_ROPES);
         return 0;
     }
     struct ctw_rope_params *p = &c->rope[c->n_ropes];
@@ -88,6 +104,11 @@ int ctw_describe_rope(struct ctw_config *c, const struct ctw_rope_rules *rules)
         c->status = make(&rope, p, &c->err);
     if (c->status != CTW_OK)
         return 0;
+    c->status = check_long(m, &rope, c, &c->err);
+    if (c->status != CTW_OK) {
+        release(&rope);
+        return 0;
+    }
     if (p->type == CTW_ROPE_DYNAMIC) {
         m->length_limit = m->max_length;
         m->limited_by = "RoPE type dynamic";

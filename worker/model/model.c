@@ -53,12 +53,16 @@ static double softplus(double x)
     return x > 30 ? x : ctw_ln(1 + ctw_exp(x));
 }
 
-static void read_numbers(struct ctw_model *m)
+static enum ctw_status read_numbers(struct ctw_model *m, struct ctw_err *err)
 {
     for (int i = 1; i <= m->n_decoders; i++) {
         struct ctw_layer *l = &m->layers[i];
         if (l->vector[CTW_V_SCALAR] != NULL)
             l->scalar = (float)number_in(m, l->vector[CTW_V_SCALAR]);
+        if (l->scalar == 0) /* would mean 1 to the backends */
+            return ctw_fail(err, CTW_EUNSUP, "%s: %s is 0, which is not supported",
+                            ctw_container_file(m->container, l->vector[CTW_V_SCALAR]->file),
+                            l->vector[CTW_V_SCALAR]->name);
         if (l->vector[CTW_V_ACT] == NULL)
             continue;
         double beta = number_in(m, l->vector[CTW_V_ACT + 2]);
@@ -67,6 +71,30 @@ static void read_numbers(struct ctw_model *m)
         l->act_param[2] = (float)beta;
         l->act_param[3] = (float)number_in(m, l->vector[CTW_V_ACT + 3]);
     }
+    return CTW_OK;
+}
+
+/* Where values are keys, the norms of queries and keys must be part of the split (attention.c). */
+static enum ctw_status check_head_norms(const struct ctw_model *m, struct ctw_err *err)
+{
+    for (int i = 1; i <= m->n_decoders; i++) {
+        const struct ctw_layer *l = &m->layers[i];
+        const struct ctw_tensor *q = l->vector[CTW_V_WEIGHT + CTW_AT_Q];
+        const struct ctw_tensor *k = l->vector[CTW_V_WEIGHT + CTW_AT_K];
+        if (l->columns.k == l->columns.v && q != NULL && k != NULL && q->dtype != k->dtype)
+            return ctw_fail(err, CTW_EUNSUP,
+                            "%s is %s and %s is %s: where values are keys, different dtypes are "
+                            "not supported",
+                            q->name, ctw_dtype_name(q->dtype), k->name, ctw_dtype_name(k->dtype));
+    }
+    return CTW_OK;
+}
+
+/* What the opened tensors decide. */
+static enum ctw_status finish_layers(struct ctw_model *m, struct ctw_err *err)
+{
+    enum ctw_status st = read_numbers(m, err);
+    return st == CTW_OK ? check_head_norms(m, err) : st;
 }
 
 /* ---- properties derived from the layers ---- */
@@ -280,7 +308,7 @@ enum ctw_status ctw_model_open(struct ctw_model **out, const char *dir, const ch
     }
     st = open_tensors(m, &finder, err);
     if (st == CTW_OK)
-        read_numbers(m);
+        st = finish_layers(m, err);
     if (st == CTW_OK && !config.has_dtype)
         st = infer_dtype(m, &config, err);
     if (st == CTW_OK)

@@ -84,9 +84,9 @@ static struct keys read_keys(struct ctw_config *c)
     return k;
 }
 
-static int describe_rope(struct ctw_config *c, const struct keys *k, int64_t head, bool full)
+/* The index of the RoPE of heads of this size. */
+static int describe_rope(struct ctw_config *c, int64_t head, bool full)
 {
-    (void)k;
     const struct ctw_rope_rules global = {
         .head = head,
         .theta = 1000000.0,
@@ -119,7 +119,7 @@ static void describe_attention(struct ctw_config *c, int64_t i, const struct key
                                .n_kv = n_kv,
                                .head = head,
                                .window = full ? 0 : k->windows[i],
-                               .rope = describe_rope(c, k, head, full),
+                               .rope = describe_rope(c, head, full),
                                .scale = 1,
                                .qkv_bias = k->bias,
                                .o_bias = k->bias,
