@@ -217,6 +217,8 @@ ALL = ([(f, "bf16") for f in OPEN] + [("llama", f) for f in FORMATS if f != "bf1
         ("cohere", "w4a16_g32"), ("cohere_qknorm", "nvfp4"), ("cohere2", "w4a16_g32_asym"), ("glm4", "nvfp4"),
         ("granite", "w4a16_g32"), ("smollm3", "w8a16_channel"), ("ministral3", "nvfp4"), ("helium", "w4a16_g32"),
         ("arcee", "nvfp4"), ("apertus", "w4a16_g32"), ("nemotron", "w4a16_g32_asym"),
+        ("olmo", "w4a16_g32"), ("olmo3", "nvfp4"), ("exaone4", "w4a16_g32_asym"), ("ernie4_5", "w8a16_channel"),
+        ("hunyuan_v1_dense", "nvfp4"), ("seed_oss", "w4a16_g32"), ("bitnet", "w4a16_g32"), ("bitnet", "nvfp4"),
         ("llama_bias", "w4a16_g32"), ("llama_tied", "w4a16_g32"), ("qwen3_tied", "fp16")])
 
 SIZES = {"hidden": 192, "inner": 320, "heads": 4, "kv_heads": 2, "head": 48, "layers": 2,
