@@ -8,61 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from recipe import Layer, Model, Norm, Rope
-
-# ---- reading config.json --------------------------------------------------------------------------
-
-def rope_settings(c, kind=None):
-    """Settings of RoPE with theta, from either style of configuration; kind: of one sort of layers."""
-    new = c.get("rope_parameters") or {}
-    new = new.get(kind, new)
-    out = dict(new or c.get("rope_scaling") or {})
-    out["rope_theta"] = float(new.get("rope_theta", c.get("rope_theta", 10000.0)))
-    kind = out.get("rope_type", out.get("type", "default"))
-    out["rope_type"] = {"mrope": "default", "su": "longrope"}.get(kind, kind)  # as text sees them; an old name
-    for key in ("original_max_position_embeddings", "max_position_embeddings"):
-        if c.get(key) is not None:
-            out.setdefault(key, c[key])
-    return out
-
-
-def partial(c, default=1.0, key="partial_rotary_factor"):
-    return rope_settings(c).get("partial_rotary_factor", c.get(key, default))
-
-
-def head_of(c, default=None):
-    return c.get("head_dim") or default or c["hidden_size"] // c["num_attention_heads"]
-
-
-def layer_types(c, every=None):
-    """Whether each layer sees only a window; `every`: each such layer sees everything, if the file has no list."""
-    if c.get("layer_types"):
-        return [t == "sliding_attention" for t in c["layer_types"]]
-    every = c.get("sliding_window_pattern") or c.get("_sliding_window_pattern") or every
-    return [bool((i + 1) % every) for i in range(c["num_hidden_layers"])]
-
-
-def build(c, norm, *, stem="model.layers.{}.", head_dim=None, layer=None, rope="default", windows=None, own=None,
-          tied=False, **model):
-    """A Model with equal layers. layer: changes of all; windows: per layer; own(i): changes of layer i."""
-    heads, head = c["num_attention_heads"], head_dim or head_of(c)
-    layer = {"scale": head ** -0.5} | (layer or {})
-    if rope == "default":
-        rope = Rope(head, rope_settings(c))
-    one = Layer(heads=heads, kv_heads=c.get("num_key_value_heads") or heads, head=head,
-                inner=c["intermediate_size"], norm=norm, rope=rope)
-    n = c["num_hidden_layers"]
-    windows = windows if isinstance(windows, list) else [windows] * n
-    layers = tuple(replace(one, **({"stem": stem.format(i), "window": windows[i]} | layer | (own(i) if own else {})))
-                   for i in range(n))
-    if c.get("tie_word_embeddings", tied):
-        model["head"] = None
-    return Model(**({"layers": layers, "hidden": c["hidden_size"], "vocab": c["vocab_size"], "norm": norm} | model))
-
-
-def rms(c, default=1e-6, **more):
-    return Norm(eps=c.get("rms_norm_eps", default), **more)
-
+import more_families
+from family_keys import (act_of, build, head_of, interleaved, layer_types, partial, plain_mlp, rms, rope_settings)
+from recipe import Norm, Rope
 
 # ---- the families -----------------------------------------------------------------------------------
 
@@ -98,21 +46,6 @@ def qwen3(c):
     bias = c.get("attention_bias", False)
     return build(c, rms(c), head_dim=head_of(c, 128), windows=_qwen_windows(c),
                  layer={"qkv_bias": bias, "o_bias": bias, "qk_norm": rms(c)})
-
-
-def act_of(c, default="silu"):
-    """The activation's name; GPT-2's has several."""
-    name = next((c[k] for k in ("hidden_activation", "hidden_act", "activation_function", "activation") if c.get(k)),
-                default)
-    return "gelu_tanh" if name in ("gelu_new", "gelu_pytorch_tanh", "gelu_fast") else name
-
-
-def plain_mlp(act, up="mlp.up_proj", down="mlp.down_proj", bias=False):
-    return {"gated": False, "gate_up": (up,), "down": down, "act": act, "mlp_bias": bias}
-
-
-def interleaved(c, head, factor=1.0):
-    return Rope(int(head * factor), rope_settings(c), True)
 
 
 def sqrt_bf16(n):
@@ -433,8 +366,8 @@ def bitnet(c):
 FAMILIES = {f.__name__: f for f in (
     llama, mistral, phi3, qwen2, qwen3, gemma, gemma2, phi, glm4, olmo, olmo2, olmo3, granite, cohere, cohere2, smollm3,
     ministral3, gpt_neox, falcon, stablelm, starcoder2, gpt2, opt, bloom, mpt, nemotron, exaone4, ernie4_5,
-    hunyuan_v1_dense, seed_oss, arcee, apertus, helium, bitnet)} | {
-    "gemma3_text": gemma3, "gemma4_text": gemma4, "qwen2_5_vl_text": qwen2, "qwen3_vl_text": qwen3}
+    hunyuan_v1_dense, seed_oss, arcee, apertus, helium, bitnet)} | more_families.FAMILIES | {
+    "mimo": qwen2, "gemma3_text": gemma3, "gemma4_text": gemma4, "qwen2_5_vl_text": qwen2, "qwen3_vl_text": qwen3}
 
 # Text models inside a multimodal checkpoint: model_type -> (stem of the text's tensors, its head)
 WRAPPERS = {"gemma3": ("language_model.model.", "language_model.lm_head"),

@@ -30,6 +30,11 @@ LAYER_NORM = {"rms_norm_eps": LACKS, "layer_norm_eps": 1e-5}
 GELU = {"hidden_act": LACKS, "hidden_activation": "gelu_pytorch_tanh"}
 NO_HEAD = {"head_dim": LACKS}
 TIED = {"tie_word_embeddings": True}
+GPT = NO_HEAD | {
+    "rms_norm_eps": LACKS, "layer_norm_epsilon": 1e-5, "hidden_act": LACKS, "num_key_value_heads": LACKS,
+    "names": {"intermediate_size": "n_inner", "hidden_size": "n_embd", "num_hidden_layers": "n_layer",
+              "num_attention_heads": "n_head", "max_position_embeddings": "n_positions"}}
+OWN_CODE = NO_HEAD | {"rms_norm_eps": LACKS, "hidden_act": LACKS, "num_key_value_heads": LACKS, "rope": LACKS}
 
 # model_type -> architecture, and how its keys differ from those of every file. Of this program, not keys:
 # "rope" (the scaling, without theta; LACKS: no RoPE), "local" (theta of the layers with a window), "partial" (the
@@ -122,6 +127,20 @@ TYPES = {
             "original_max_position_embeddings": 256}}),
     "helium": ("HeliumForCausalLM", {"attention_bias": False, "mlp_bias": False, "rms_norm_eps": 1e-8}),
     "bitnet": ("BitNetForCausalLM", NO_HEAD | TIED | {"attention_bias": False, "rms_norm_eps": 1e-5, "hidden_act": "relu2"}),
+    "gpt_bigcode": ("GPTBigCodeForCausalLM", GPT | TIED | {
+        "activation_function": "gelu", "multi_query": True, "scale_attn_weights": True, "rope": LACKS}),
+    "gptj": ("GPTJForCausalLM", GPT | {"activation_function": "gelu_new", "rotary_dim": 24, "rope": LACKS}),
+    "qwen": ("QWenLMHeadModel", OWN_CODE | {
+        "layer_norm_epsilon": 1e-6, "intermediate_size": 640, "kv_channels": 48, "no_bias": True, "seq_length": 2048,
+        "rotary_emb_base": 10000, "use_dynamic_ntk": True, "use_logn_attn": True, "scale_attn_weights": True}),
+    "chatglm": ("ChatGLMModel", OWN_CODE | {
+        "layernorm_epsilon": 1e-5, "kv_channels": 48, "add_bias_linear": False, "add_qkv_bias": True, "rmsnorm": True,
+        "multi_query_attention": True, "multi_query_group_num": 2, "post_layer_norm": True, "rope_ratio": 500,
+        "names": {"intermediate_size": "ffn_hidden_size", "num_hidden_layers": "num_layers",
+                  "max_position_embeddings": "seq_length"}}),
+    "minicpm": ("MiniCPMForCausalLM", NO_HEAD | {
+        "attention_bias": False, "scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 96}),
+    "mimo": ("MiMoForCausalLM", NO_HEAD | QWEN | {"attention_bias": True, "num_nextn_predict_layers": 1}),
 }
 
 # Family -> (model_type, differences)
@@ -174,6 +193,10 @@ FAMILIES |= {kind: (kind, {}) for kind in TYPES if kind not in FAMILIES} | {
     "opt_350m": ("opt", {"do_layer_norm_before": False, "word_embed_proj_dim": 96}),
     "bloom_6_heads": ("bloom", {"num_attention_heads": 6}),  # ALiBi of a number that is no power of two
     "mpt_6_heads": ("mpt", {"num_attention_heads": 6}),
+    "gpt_bigcode_heads": ("gpt_bigcode", {"multi_query": False}),
+    "qwen_older": ("qwen", {"names": {
+        "hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
+        "intermediate_size": "ffn_hidden_size", "max_position_embeddings": "n_positions"}}),
     "exaone4_full": ("exaone4", {"sliding_window": None, "sliding_window_pattern": 0, "kinds": "F"}),
 }
 
@@ -186,6 +209,7 @@ OPEN = (
     "ernie4_5", "hunyuan_v1_dense", "seed_oss", "bitnet",
     "starcoder2", "opt", "opt_350m", "bloom", "bloom_6_heads", "mpt", "mpt_6_heads",
     "smollm3", "ministral3", "helium", "arcee", "apertus", "nemotron",
+    "gpt_bigcode", "gpt_bigcode_heads", "gptj", "qwen", "qwen_older", "chatglm", "minicpm", "mimo",
 )
 
 
@@ -219,6 +243,8 @@ ALL = ([(f, "bf16") for f in OPEN] + [("llama", f) for f in FORMATS if f != "bf1
         ("arcee", "nvfp4"), ("apertus", "w4a16_g32"), ("nemotron", "w4a16_g32_asym"),
         ("olmo", "w4a16_g32"), ("olmo3", "nvfp4"), ("exaone4", "w4a16_g32_asym"), ("ernie4_5", "w8a16_channel"),
         ("hunyuan_v1_dense", "nvfp4"), ("seed_oss", "w4a16_g32"), ("bitnet", "w4a16_g32"), ("bitnet", "nvfp4"),
+        ("gpt_bigcode", "w4a16_g32"), ("gptj", "nvfp4"), ("qwen", "w4a16_g32"), ("chatglm", "nvfp4"),
+        ("minicpm", "w4a16_g32_asym"), ("mimo", "w8a16_channel"),
         ("llama_bias", "w4a16_g32"), ("llama_tied", "w4a16_g32"), ("qwen3_tied", "fp16")])
 
 SIZES = {"hidden": 192, "inner": 320, "heads": 4, "kv_heads": 2, "head": 48, "layers": 2,
@@ -242,13 +268,16 @@ def common_keys(family, sizes, scheme):
     ours["theta"] = keys.pop("rope_theta", 10000.0)
     if kind == "gemma4_text":
         keys["vocab_size_per_layer_input"] = sizes["vocab"]
+    if kind == "chatglm":  # beside the key of every file, which tests read
+        keys["padded_vocab_size"] = sizes["vocab"]
     if ours["kinds"]:
         names = {"S": "sliding_attention", "F": "full_attention"}
         n = keys["num_hidden_layers"]
         keys["layer_types"] = [names[ours["kinds"][i % len(ours["kinds"])]] for i in range(n)]
     keys = {(ours["names"] or {}).get(key, key): value for key, value in keys.items() if value is not LACKS}
     if scheme:
-        keys["quantization_config"] = encoders.quantization_config(scheme, ["lm_head"])
+        head = "transformer.output_layer" if kind == "chatglm" else "lm_head"
+        keys["quantization_config"] = encoders.quantization_config(scheme, [head])
     return keys, ours
 
 

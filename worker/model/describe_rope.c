@@ -13,7 +13,7 @@ static bool same_string(const char *a, const char *b)
 static bool same_rules(const struct ctw_rope_rules *a, const struct ctw_rope_rules *b)
 {
     return a->head == b->head && a->pairing == b->pairing && a->theta == b->theta &&
-           a->unscaled == b->unscaled && a->partial == b->partial &&
+           a->unscaled == b->unscaled && a->partial == b->partial && a->rotated == b->rotated &&
            a->old_longrope == b->old_longrope && a->original_length == b->original_length &&
            a->mrope == b->mrope && a->alpha == b->alpha &&
            same_string(a->theta_key, b->theta_key) && same_string(a->layer_type, b->layer_type) &&

@@ -138,7 +138,7 @@ bool ctw_name_is_apart(const struct ctw_config *c, const char *name)
     };
     const char *rest = after(name, "model.");
     rest = rest != NULL ? rest : name;
-    if (after(rest, "mtp.") != NULL)
+    if (after(rest, "mtp.") != NULL || after(rest, "mtp_layers.") != NULL)
         return true;
     for (size_t i = 0; c->family->wrapper != NULL && i < CTW_COUNT(towers); i++)
         if (after(rest, towers[i]) != NULL)

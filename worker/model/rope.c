@@ -96,6 +96,13 @@ static enum ctw_status read_partial(struct ctw_rope_params *p, const struct ctw_
     bool parts = p->rules.partial_key != NULL || p->type == CTW_ROPE_PROPORTIONAL;
     enum ctw_status st = CTW_OK;
     p->partial_factor = p->rules.partial != 0 ? p->rules.partial : 1;
+    p->rot_dim = (int)p->rules.rotated;
+    if (p->rot_dim != 0)
+        return p->rot_dim % 2 == 0 ? CTW_OK
+                                   : ctw_json_fail(at->root, err, CTW_EUNSUP,
+                                                   "RoPE rotates %d elements of each head, "
+                                                   "expected an even number",
+                                                   p->rot_dim);
     if (parts || p->type != CTW_ROPE_DEFAULT)
         st = ctw_rope_read_either(&p->partial_factor, at, "partial_rotary_factor", key, err);
     if (st == CTW_OK && !parts && p->partial_factor != 1.0)

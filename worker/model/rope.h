@@ -37,6 +37,7 @@ struct ctw_rope_rules {
     bool unscaled;           /* transformers 4's rope_scaling is for another layer type */
     const char *partial_key; /* at the top level, the rotated share of each head; NULL: all of it */
     double partial;          /* transformers' default for it; 0: 1 */
+    int64_t rotated;         /* elements of each head, if no key says a share; 0: partial's */
     const char *absent;      /* transformers' default of rope_parameters, or of its member for the
                                 layer type, as JSON; NULL: {} */
     bool old_longrope;       /* "su", and "yarn" with short_factor, mean longrope (Phi 3) */

@@ -6,6 +6,7 @@
     X(arcee)                                                                                       \
     X(bitnet)                                                                                      \
     X(bloom)                                                                                       \
+    X(chatglm)                                                                                     \
     X(cohere)                                                                                      \
     X(cohere2)                                                                                     \
     X(ernie4_5)                                                                                    \
@@ -19,11 +20,15 @@
     X(gemma4_text)                                                                                 \
     X(glm4)                                                                                        \
     X(gpt2)                                                                                        \
+    X(gpt_bigcode)                                                                                 \
     X(gpt_neox)                                                                                    \
+    X(gptj)                                                                                        \
     X(granite)                                                                                     \
     X(helium)                                                                                      \
     X(hunyuan_v1_dense)                                                                            \
     X(llama)                                                                                       \
+    X(mimo)                                                                                        \
+    X(minicpm)                                                                                     \
     X(ministral3)                                                                                  \
     X(mistral)                                                                                     \
     X(mpt)                                                                                         \
@@ -34,6 +39,7 @@
     X(opt)                                                                                         \
     X(phi)                                                                                         \
     X(phi3)                                                                                        \
+    X(qwen)                                                                                        \
     X(qwen2)                                                                                       \
     X(qwen3)                                                                                       \
     X(seed_oss)                                                                                    \

@@ -1,9 +1,11 @@
 /*
- * Qwen 2 and 2.5: biases on q, k and v always; windows by layer. Defaults: Qwen2Config. And the
- * text model of Qwen 2.5 VL, with the defaults of Qwen2_5_VLTextConfig.
+ * Qwen 2 and 2.5: biases on q, k and v always; windows by layer. Defaults: Qwen2Config. MiMo is the
+ * same beside layers for drafts, "model.mtp_layers". And the text model of Qwen 2.5 VL, with the
+ * defaults of Qwen2_5_VLTextConfig.
  */
 #include "worker/model/families/qwen.h"
 
+extern const struct ctw_family ctw_family_mimo;
 extern const struct ctw_family ctw_family_qwen2;
 extern const struct ctw_family ctw_family_qwen2_5_vl;
 
@@ -70,6 +72,9 @@ static void describe_vl(struct ctw_config *c)
 
 const struct ctw_family ctw_family_qwen2 = {
     .model_type = "qwen2", .architecture = "Qwen2ForCausalLM", .describe = describe};
+
+const struct ctw_family ctw_family_mimo = {
+    .model_type = "mimo", .architecture = "MiMoForCausalLM", .describe = describe};
 
 const struct ctw_family ctw_family_qwen2_5_vl = {
     .model_type = "qwen2_5_vl",

@@ -1,0 +1,70 @@
+"""As families.py: older families, and families whose code comes with their files."""
+
+import math
+
+from family_keys import act_of, build, plain_mlp, rms, rope_settings
+from recipe import Norm, Rope
+
+
+def gpt_bigcode(c):
+    n, h = c["n_layer"], c["n_embd"]
+    c = {"num_hidden_layers": n, "hidden_size": h, "num_attention_heads": c["n_head"],
+         "intermediate_size": c.get("n_inner") or 4 * h} | c
+    one = c.get("multi_query", True)
+    c["num_key_value_heads"] = 1 if one else c["n_head"]
+    layer = {"attention_in": "ln_1", "mlp_in": "ln_2", "projections": ("attn.c_attn",), "by_group": not one,
+             "o": "attn.c_proj", "qkv_bias": True, "o_bias": True}
+    if not c.get("scale_attn_weights", True):
+        layer["scale"] = 1.0
+    return build(c, Norm("layer", c.get("layer_norm_epsilon", 1e-5), bias=True), rope=None, stem="transformer.h.{}.",
+                 layer=layer | plain_mlp(act_of(c, "gelu_tanh"), "mlp.c_fc", "mlp.c_proj", True), embed="transformer.wte",
+                 final="transformer.ln_f", positions="transformer.wpe", n_positions=c.get("n_positions", 1024), tied=True)
+
+
+def gptj(c):
+    h = c["n_embd"]
+    c = {"num_hidden_layers": c["n_layer"], "hidden_size": h, "num_attention_heads": c["n_head"],
+         "intermediate_size": c.get("n_inner") or 4 * h} | c
+    layer = {"attention_in": "ln_1", "mlp_in": None, "parallel": True, "o": "attn.out_proj",
+             "projections": ("attn.q_proj", "attn.k_proj", "attn.v_proj")}
+    return build(c, Norm("layer", c.get("layer_norm_epsilon", 1e-5), bias=True), stem="transformer.h.{}.",
+                 rope=Rope(c.get("rotary_dim", 64), rope_settings({}), True), embed="transformer.wte", head_bias=True,
+                 layer=layer | plain_mlp(act_of(c, "gelu_tanh"), "mlp.fc_in", "mlp.fc_out", True),
+                 final="transformer.ln_f")
+
+
+def qwen(c):
+    older = {"hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
+             "intermediate_size": "ffn_hidden_size"}
+    c = {key: c[old] for key, old in older.items() if old in c} | c
+    c["intermediate_size"] //= 2
+    head, bias = c.get("kv_channels", 128), not c.get("no_bias", True)
+    layer = {"attention_in": "ln_1", "mlp_in": "ln_2", "projections": ("attn.c_attn",), "o": "attn.c_proj",
+             "qkv_bias": True, "o_bias": bias, "gate_up": ("mlp.w2", "mlp.w1"), "down": "mlp.c_proj", "mlp_bias": bias}
+    return build(c, Norm(eps=c.get("layer_norm_epsilon", 1e-6)), stem="transformer.h.{}.", layer=layer, head_dim=head,
+                 rope=Rope(head, rope_settings({"rope_theta": c.get("rotary_emb_base", 10000.0)})),
+                 embed="transformer.wte", final="transformer.ln_f")
+
+
+def chatglm(c):
+    head = c.get("kv_channels", 128)
+    c = c | {"num_hidden_layers": c["num_layers"], "intermediate_size": c["ffn_hidden_size"],
+             "vocab_size": c["padded_vocab_size"]}
+    if c.get("multi_query_attention"):
+        c["num_key_value_heads"] = c["multi_query_group_num"]
+    layer = {"projections": ("self_attention.query_key_value",), "o": "self_attention.dense",
+             "qkv_bias": c.get("add_qkv_bias", False), "gate_up": ("mlp.dense_h_to_4h",), "down": "mlp.dense_4h_to_h"}
+    return build(c, Norm(eps=c.get("layernorm_epsilon", 1e-5)), stem="transformer.encoder.layers.{}.", layer=layer,
+                 rope=Rope(head // 2, rope_settings({"rope_theta": 10000.0 * c.get("rope_ratio", 1)}), True), head_dim=head,
+                 embed="transformer.embedding.word_embeddings", final="transformer.encoder.final_layernorm",
+                 head="transformer.output_layer")
+
+
+def minicpm(c):
+    bias = c.get("attention_bias", False)
+    layer = {"residual": c.get("scale_depth", 1) / math.sqrt(c["num_hidden_layers"]), "qkv_bias": bias, "o_bias": bias}
+    return build(c, rms(c), layer=layer, embed_scale=c.get("scale_emb", 1), tied=True,
+                 logit_scale=c.get("dim_model_base", 1) / c["hidden_size"])
+
+
+FAMILIES = {f.__name__: f for f in (gpt_bigcode, gptj, qwen, chatglm, minicpm)}

@@ -1,0 +1,192 @@
+/* Families before transformers' modern ones, or with code of their own: keys, layers, refusals. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "worker/model/families/family.h"
+#include "worker/model/names.h"
+
+static enum ctw_status parse(struct ctw_config *c, const char *text, struct ctw_err *err)
+{
+    return ctw_config_parse(c, text, strlen(text), "config.json", err);
+}
+
+static void parse_ok(struct ctw_config *c, const char *text)
+{
+    struct ctw_err err = {0};
+    if (parse(c, text, &err) != CTW_OK)
+        fail_msg("%s: %s", text, err.msg);
+}
+
+static const struct ctw_want *find(const struct ctw_config *c, const char *name)
+{
+    for (int64_t i = 0; i < c->n_wants; i++)
+        if (strcmp(c->wants[i].name, name) == 0)
+            return &c->wants[i];
+    return NULL;
+}
+
+#define BIGCODE "{\"architectures\": [\"GPTBigCodeForCausalLM\"], \"model_type\": \"gpt_bigcode\""
+#define GPTJ "{\"architectures\": [\"GPTJForCausalLM\"], \"model_type\": \"gptj\""
+#define QWEN "{\"architectures\": [\"QWenLMHeadModel\"], \"model_type\": \"qwen\""
+#define CHATGLM "{\"architectures\": [\"ChatGLMModel\"], \"model_type\": \"chatglm\""
+#define MINICPM "{\"architectures\": [\"MiniCPMForCausalLM\"], \"model_type\": \"minicpm\""
+#define MIMO "{\"architectures\": [\"MiMoForCausalLM\"], \"model_type\": \"mimo\""
+#define OLDER_QWEN QWEN ", \"n_embd\": 4096"
+
+/* What the families' own classes have when a file says nothing. */
+static void families_have_their_defaults(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        int64_t vocab, hidden, inner, length, limit;
+        int n_layers, n_head, n_kv, head, rot_dim; /* rot_dim 0: no RoPE */
+        bool tied, parallel;
+    } rows[] = {
+        {BIGCODE "}", 50257, 768, 3072, 1024, 1024, 12, 12, 1, 64, 0, true, false},
+        {BIGCODE ", \"multi_query\": false, \"n_inner\": 2048}", 50257, 768, 2048, 1024, 1024, 12,
+         12, 12, 64, 0, true, false},
+        {GPTJ "}", 50400, 4096, 16384, 2048, 2048, 28, 16, 16, 256, 64, false, true},
+        {QWEN ", \"seq_length\": 2048}", 151936, 4096, 11008, 8192, 2048, 32, 32, 32, 128, 128,
+         false, false},
+        {QWEN ", \"use_dynamic_ntk\": false, \"use_logn_attn\": false}", 151936, 4096, 11008, 8192,
+         0, 32, 32, 32, 128, 128, false, false},
+        {OLDER_QWEN "}", 151851, 4096, 11008, 1024, 0, 32, 32, 32, 128, 128, false, false},
+        {OLDER_QWEN ", \"seq_length\": 2048, \"use_logn_attn\": true}", 151851, 4096, 11008, 1024,
+         2048, 32, 32, 32, 128, 128, false, false},
+        {CHATGLM "}", 65024, 4096, 13696, 2048, 0, 28, 32, 32, 128, 64, false, false},
+        {CHATGLM ", \"multi_query_attention\": true, \"multi_query_group_num\": 2}", 65024, 4096,
+         13696, 2048, 0, 28, 32, 2, 128, 64, false, false},
+        {MINICPM "}", 32000, 4096, 11008, 2048, 0, 32, 32, 32, 128, 128, true, false},
+        {MIMO "}", 151936, 4096, 22016, 32768, 0, 32, 32, 32, 128, 128, false, false},
+    };
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        struct ctw_config c;
+        parse_ok(&c, rows[i].text);
+        const struct ctw_model *m = c.model;
+        const struct ctw_layer *l = &m->layers[1];
+        assert_true(m->vocab == rows[i].vocab && m->hidden == rows[i].hidden);
+        assert_true(m->max_length == rows[i].length && l->inner == rows[i].inner);
+        assert_int_equal(m->length_limit, rows[i].limit);
+        assert_int_equal(m->n_decoders, rows[i].n_layers);
+        assert_true(l->n_head == rows[i].n_head && l->n_kv == rows[i].n_kv);
+        assert_int_equal(l->head, rows[i].head);
+        assert_int_equal(m->n_ropes == 0 ? 0 : m->rope[0].rot_dim, rows[i].rot_dim);
+        assert_true(m->tied == rows[i].tied && l->parallel == rows[i].parallel);
+        assert_null(c.unread.text);
+        ctw_config_close(&c);
+    }
+}
+
+static void tensors(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *name;
+        int64_t n, k; /* k 0: a vector; n 0: there is no such tensor */
+    } rows[] = {
+        {BIGCODE "}", "transformer.h.0.attn.c_attn", 768 + 2 * 64, 768},
+        {BIGCODE "}", "transformer.h.11.mlp.c_fc.bias", 3072, 0},
+        {BIGCODE "}", "transformer.wpe", 1024, 768},
+        {GPTJ "}", "transformer.h.0.attn.out_proj", 4096, 4096},
+        {GPTJ "}", "transformer.h.0.attn.out_proj.bias", 0, 0},
+        {GPTJ "}", "transformer.h.0.ln_2.weight", 0, 0},
+        {GPTJ "}", "lm_head.bias", 50400, 0},
+        {OLDER_QWEN "}", "transformer.h.0.attn.c_attn.bias", 3 * 4096, 0},
+        {OLDER_QWEN "}", "transformer.h.0.mlp.w1", 11008, 4096},
+        {OLDER_QWEN "}", "transformer.h.0.mlp.w1.bias", 0, 0},
+        {OLDER_QWEN ", \"no_bias\": false}", "transformer.h.0.mlp.w1.bias", 11008, 0},
+        {CHATGLM ", \"add_qkv_bias\": true}",
+         "transformer.encoder.layers.0.self_attention.query_key_value.bias", 3 * 4096, 0},
+        {CHATGLM "}", "transformer.encoder.layers.27.mlp.dense_h_to_4h", 2 * 13696, 4096},
+        {CHATGLM "}", "transformer.encoder.final_layernorm.weight", 4096, 0},
+        {CHATGLM ", \"post_layer_norm\": false}", "transformer.encoder.final_layernorm.weight", 0,
+         0},
+        {CHATGLM "}", "transformer.output_layer", 65024, 4096},
+        {MINICPM ", \"attention_bias\": true}", "model.layers.0.self_attn.o_proj.bias", 4096, 0},
+        {MIMO ", \"attention_bias\": false}", "model.layers.0.self_attn.q_proj.bias", 4096, 0},
+    };
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        struct ctw_config c;
+        parse_ok(&c, rows[i].text);
+        const struct ctw_want *w = find(&c, rows[i].name);
+        assert_true((w != NULL) == (rows[i].n != 0));
+        assert_true(w == NULL || (w->n == rows[i].n && w->k == rows[i].k));
+        ctw_config_close(&c);
+    }
+}
+
+static void factors(void **state)
+{
+    (void)state;
+    struct ctw_config c;
+
+    parse_ok(&c, MINICPM ", \"scale_emb\": 12, \"scale_depth\": 1.4, \"dim_model_base\": 256}");
+    const struct ctw_layer *l = &c.model->layers[1];
+    assert_true(c.model->embed_scale == 12.0f && c.model->head_scale == 0.0625f);
+    assert_true(l->mixer_factor == (float)(1.4 / sqrt(32)) && l->mlp_factor == l->mixer_factor);
+    ctw_config_close(&c);
+
+    parse_ok(&c, CHATGLM ", \"rope_ratio\": 500, \"padded_vocab_size\": 151552}");
+    assert_true(c.rope[0].theta == 5e6 && c.model->rope[0].pairing == CTW_ROPE_INTERLEAVED);
+    ctw_config_close(&c);
+
+    parse_ok(&c, MIMO "}");
+    assert_true(ctw_name_is_apart(&c, "model.mtp_layers.0.input_proj.weight"));
+    assert_false(ctw_name_is_apart(&c, "model.layers.0.mlp.up_proj.weight"));
+    ctw_config_close(&c);
+}
+
+static void refusals(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *words;
+    } rows[] = {
+        {BIGCODE ", \"add_cross_attention\": true}", "add_cross_attention: attention to an enc"},
+        {GPTJ ", \"rotary_dim\": null}", "rotary_dim: found null"},
+        {GPTJ ", \"rotary_dim\": 63}", "RoPE rotates 63 elements of each head, expected an even"},
+        {GPTJ ", \"rotary_dim\": 512}", "rotary_dim"},
+        {QWEN "}", "seq_length: expected, as use_dynamic_ntk or use_logn_attn refers to it"},
+        {OLDER_QWEN ", \"apply_residual_connection_post_layernorm\": true}",
+         "apply_residual_connection_post_layernorm: residuals of"},
+        {CHATGLM ", \"rope_ratio\": 16}", "rope_ratio: found 16, which is a factor of theta in"},
+        {CHATGLM ", \"rmsnorm\": false}", "rmsnorm: this value is not supported"},
+        {CHATGLM ", \"add_bias_linear\": true}", "add_bias_linear: this value"},
+        {CHATGLM ", \"quantization_bit\": 4}", "quantization_bit: quantised files are not"},
+        {CHATGLM ", \"pre_seq_len\": 128}", "pre_seq_len: learned prefixes are not"},
+        {CHATGLM ", \"multi_query_attention\": true, \"multi_query_group_num\": 3}",
+         "multi_query_group_num: is not a divisor"},
+        {MINICPM ", \"num_experts\": 8}", "num_experts: mixtures of experts"},
+        {MINICPM ", \"sparse_config\": {\"kernel_size\": 32}}", "sparse_config: sparse attention"},
+        {MINICPM ", \"hidden_size\": 128, \"rope_scaling\": {\"type\": \"longrope\", "
+                 "\"short_factor\": [1, 1], \"long_factor\": [1, 1], "
+                 "\"original_max_position_embeddings\": 1024}}",
+         "rope_scaling: original_max_position_embeddings is 1024, but"},
+    };
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        struct ctw_config c;
+        struct ctw_err err = {0};
+        assert_int_not_equal(parse(&c, rows[i].text, &err), CTW_OK);
+        if (strstr(err.msg, rows[i].words) == NULL)
+            fail_msg("%s: \"%s\" does not say \"%s\"", rows[i].text, err.msg, rows[i].words);
+        ctw_config_close(&c);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(families_have_their_defaults),
+        cmocka_unit_test(tensors),
+        cmocka_unit_test(factors),
+        cmocka_unit_test(refusals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
