@@ -70,6 +70,8 @@ SUPPORTED = {
     "qwen2_5_vl-dense",
     "qwen3_vl-dense",
     "seed_oss-dense",
+    "stablelm-dense",
+    "stablelm_parallel-dense",
     "starcoder2-dense",
     "phi-dense",
     "phi_qknorm-dense",

@@ -48,6 +48,7 @@ static int64_t n_biases(const struct ctw_config *c)
 #define NEOX "{\"architectures\": [\"GPTNeoXForCausalLM\"], \"model_type\": \"gpt_neox\""
 #define PHI "{\"architectures\": [\"PhiForCausalLM\"], \"model_type\": \"phi\""
 #define FALCON "{\"architectures\": [\"FalconForCausalLM\"], \"model_type\": \"falcon\""
+#define STABLELM "{\"architectures\": [\"StableLmForCausalLM\"], \"model_type\": \"stablelm\""
 #define STARCODER2 "{\"architectures\": [\"Starcoder2ForCausalLM\"], \"model_type\": \"starcoder2\""
 #define OPT "{\"architectures\": [\"OPTForCausalLM\"], \"model_type\": \"opt\""
 #define BLOOM "{\"architectures\": [\"BloomForCausalLM\"], \"model_type\": \"bloom\""
@@ -117,6 +118,12 @@ static void families_have_their_defaults(void **state)
         {FALCON ", \"alibi\": true, \"bias\": true, \"multi_query\": false, \"parallel_attn\": "
                 "false, \"hidden_size\": 2048, \"num_attention_heads\": 32}",
          65024, 2048, 8192, 32, 32, 32, 64, 2048, 0, 0, 6, 1, true, false, CTW_ACT_GELU},
+        {STABLELM "}", 50304, 2560, 6912, 32, 32, 32, 80, 4096, 0, 20, 2, 1, false, false,
+         CTW_ACT_SILU},
+        {STABLELM
+         ", \"use_parallel_residual\": true, \"qk_layernorm\": true, \"use_qkv_bias\": true, "
+         "\"hidden_size\": 5120, \"num_key_value_heads\": 8}",
+         50304, 5120, 6912, 32, 32, 8, 160, 4096, 0, 40, 4, 1, false, true, CTW_ACT_SILU},
         {STARCODER2 "}", 49152, 3072, 12288, 30, 24, 2, 128, 4096, 0, 128, 8, 1, true, false,
          CTW_ACT_GELU_TANH},
         {STARCODER2 ", \"use_bias\": false, \"sliding_window\": 4096, \"head_dim\": 64}", 49152,
@@ -218,6 +225,29 @@ static void norms_of_the_residual_and_a_narrow_embedding(void **state)
     ctw_config_close(&c);
 }
 
+/* The weight of each head's norm is a tensor of its own. */
+static void norms_of_single_heads(void **state)
+{
+    (void)state;
+    struct ctw_config c;
+    char name[96];
+    parse_ok(&c, STABLELM ", \"num_hidden_layers\": 1, \"qk_layernorm\": true, "
+                          "\"num_key_value_heads\": 8}");
+    const struct ctw_layer *l = &c.model->layers[1];
+    assert_true(l->norm[CTW_AT_Q].present && l->norm[CTW_AT_K].present);
+    assert_int_equal(l->head_norms, CTW_HEADS_OWN);
+    for (int h = 0; h < 33; h++) {
+        (void)snprintf(name, sizeof(name), "model.layers.0.self_attn.q_layernorm.norms.%d.weight",
+                       h);
+        const struct ctw_want *q = find(&c, name);
+        assert_true(h == 32 ? q == NULL
+                            : q != NULL && q->n == 80 && q->role == CTW_V_WEIGHT + CTW_AT_Q);
+    }
+    assert_non_null(find(&c, "model.layers.0.self_attn.k_layernorm.norms.7.weight"));
+    assert_null(find(&c, "model.layers.0.self_attn.k_layernorm.norms.8.weight"));
+    ctw_config_close(&c);
+}
+
 /* Keys of an object are read, or listed, one by one. */
 static void an_object_of_keys(void **state)
 {
@@ -265,6 +295,9 @@ static void refusals(void **state)
         {FALCON ", \"new_decoder_architecture\": true, \"num_kv_heads\": 8}",
          "num_kv_heads: num_attention_heads is not a multiple of it"},
         {FALCON ", \"multi_query\": null}", "multi_query: found null"},
+        {STABLELM ", \"head_dim\": 64}",
+         "head_dim: expected hidden_size / num_attention_heads = 80"},
+        {STABLELM ", \"num_key_value_heads\": 5}", "num_attention_heads 32 is not a multiple of"},
         {OPT ", \"num_attention_heads\": 7}", "hidden_size 768 is not a multiple of"},
         {OPT ", \"word_embed_proj_dim\": 0}", "word_embed_proj_dim: expected"},
         {BLOOM ", \"apply_residual_connection_post_layernorm\": true}",
@@ -295,6 +328,7 @@ int main(void)
         cmocka_unit_test(fused_projections),
         cmocka_unit_test(alibi_slopes),
         cmocka_unit_test(norms_of_the_residual_and_a_narrow_embedding),
+        cmocka_unit_test(norms_of_single_heads),
         cmocka_unit_test(an_object_of_keys),
         cmocka_unit_test(older_names_of_rope),
         cmocka_unit_test(refusals),

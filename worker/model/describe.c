@@ -388,6 +388,12 @@ static void describe_head_norm(struct ctw_config *c, int64_t i, enum ctw_norm_pl
         return;
     }
     set_norm(c, i, place, &norms->form);
+    for (int64_t h = 0; norms->apart && h < n_head; h++) {
+        snprintf(name, sizeof(name), "%s.%" PRId64 ".weight", module, h);
+        ctw_describe_vector(c, i, CTW_V_WEIGHT + (int)place, name, head);
+    }
+    if (norms->apart)
+        return;
     snprintf(name, sizeof(name), "%s.weight", module);
     want(c,
          (struct ctw_want){.kind = CTW_WANT_VECTOR,

@@ -16,6 +16,40 @@
 
 /* ---- tensors ---- */
 
+/* Opens a vector, or a tensor that continues it. */
+static enum ctw_status open_vector(struct ctw_layer *l, struct ctw_finder *finder,
+                                   const struct ctw_want *w, struct ctw_err *err)
+{
+    const struct ctw_tensor *t, **more = l->more[w->role];
+    size_t n = 0;
+    if (l->vector[w->role] == NULL)
+        return ctw_vector_open(finder, &l->vector[w->role], w, err);
+    enum ctw_status st = ctw_vector_open(finder, &t, w, err);
+    if (st == CTW_OK && t->dtype != l->vector[w->role]->dtype)
+        st = ctw_fail(err, CTW_EFORMAT, "%s: found %s, but %s is %s", t->name,
+                      ctw_dtype_name(t->dtype), l->vector[w->role]->name,
+                      ctw_dtype_name(l->vector[w->role]->dtype));
+    if (st != CTW_OK)
+        return st;
+    while (more != NULL && more[n] != NULL)
+        n++;
+    more = ctw_realloc(more, n + 2, sizeof(struct ctw_tensor *));
+    if (more == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "out of memory for the list of tensors");
+    more[n] = t;
+    more[n + 1] = NULL;
+    l->more[w->role] = more;
+    return CTW_OK;
+}
+
+size_t ctw_vector_bytes(const struct ctw_layer *l, int role)
+{
+    size_t bytes = l->vector[role]->bytes;
+    for (const struct ctw_tensor **t = l->more[role]; t != NULL && *t != NULL; t++)
+        bytes += (*t)->bytes;
+    return bytes;
+}
+
 /* Opens what the family's function wants, in its order. */
 static enum ctw_status open_tensors(struct ctw_model *m, struct ctw_finder *finder,
                                     struct ctw_err *err)
@@ -28,7 +62,7 @@ static enum ctw_status open_tensors(struct ctw_model *m, struct ctw_finder *find
         if (w->kind == CTW_WANT_UNUSED)
             continue;
         if (w->kind == CTW_WANT_VECTOR)
-            st = ctw_vector_open(finder, &l->vector[w->role], w, err);
+            st = open_vector(l, finder, w, err);
         else if (w->kind == CTW_WANT_TIED)
             st = ctw_matrix_tie(finder, &l->matrix[w->role], &m->layers[0].matrix[CTW_M_EMBED], w,
                                 err);
@@ -116,8 +150,8 @@ static void count_weights(struct ctw_model *m)
         }
         for (int i = 0; i < CTW_N_VECTORS; i++)
             if (layer->vector[i] != NULL)
-                m->n_params +=
-                    (int64_t)(layer->vector[i]->bytes / ctw_dtype_bytes(layer->vector[i]->dtype));
+                m->n_params += (int64_t)(ctw_vector_bytes(layer, i) /
+                                         ctw_dtype_bytes(layer->vector[i]->dtype));
     }
     m->weight_bits = quantised > 0 ? bits / quantised : 0;
 }
@@ -225,11 +259,11 @@ static enum ctw_status name_model(struct ctw_model *m, const char *dir, const st
 static enum ctw_status account_for_tensors(struct ctw_model *m, const struct ctw_finder *finder,
                                            bool *kv_scales, struct ctw_err *err)
 {
-    const struct ctw_tensor **used =
-        ctw_calloc((size_t)m->n_layers * CTW_MAX_LAYER_TENSORS, sizeof(struct ctw_tensor *));
+    int64_t n = ctw_list_tensors(m, NULL);
+    const struct ctw_tensor **used = ctw_calloc((size_t)n, sizeof(struct ctw_tensor *));
     if (used == NULL)
         return ctw_fail(err, CTW_ENOMEM, "out of memory for the list of tensors");
-    int64_t n = ctw_list_tensors(m, used);
+    (void)ctw_list_tensors(m, used);
     enum ctw_status st = ctw_unused_check(finder, m, used, n, kv_scales, err);
     if (st == CTW_OK)
         st = ctw_identity_open(&m->identity, finder->config->doc, used, n, err);
@@ -344,9 +378,12 @@ void ctw_model_close(struct ctw_model *m)
 {
     if (m == NULL)
         return;
-    for (int l = 0; l < m->n_layers; l++)
+    for (int l = 0; l < m->n_layers; l++) {
         for (int i = 0; i < CTW_N_MATRICES; i++)
             ctw_matrix_close(&m->layers[l].matrix[i]);
+        for (int i = 0; i < CTW_N_VECTORS; i++)
+            ctw_free(m->layers[l].more[i]);
+    }
     for (int i = 0; i < CTW_MAX_ROPES; i++) {
         ctw_free(m->rope[i].inv_freq);
         ctw_free(m->rope[i].long_inv_freq);

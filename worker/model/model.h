@@ -132,8 +132,11 @@ struct ctw_layer {
     struct ctw_product product[CTW_N_SLOTS];
     struct ctw_matrix matrix[CTW_N_MATRICES];
     const struct ctw_tensor *vector[CTW_N_VECTORS]; /* NULL: the layer has none */
+    const struct ctw_tensor **more[CTW_N_VECTORS]; /* tensors that continue the vector, in order, up
+                                                      to NULL; NULL: it is one tensor */
 };
 
+/* Without the tensors that continue vectors. */
 enum { CTW_MAX_LAYER_TENSORS = CTW_N_MATRICES * CTW_N_PARTS + CTW_N_VECTORS };
 
 /* One kind of rotary embedding: angle(position, i) = fl32(position * inv_freq[i]). */
@@ -190,5 +193,8 @@ struct ctw_model {
 enum ctw_status ctw_model_open(struct ctw_model **out, const char *dir, const char *config_name,
                                struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_model_close(struct ctw_model *m); /* NULL is fine */
+
+/* The bytes of a vector that the layer has. */
+size_t ctw_vector_bytes(const struct ctw_layer *l, int role);
 
 #endif

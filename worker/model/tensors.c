@@ -299,6 +299,14 @@ static int by_address(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
+/* Appends a tensor, if there is one. */
+static void list_one(const struct ctw_tensor **list, int64_t *n, const struct ctw_tensor *t)
+{
+    if (t != NULL && list != NULL)
+        list[*n] = t;
+    *n += t != NULL;
+}
+
 int64_t ctw_list_tensors(const struct ctw_model *m, const struct ctw_tensor **list)
 {
     int64_t n = 0;
@@ -306,11 +314,12 @@ int64_t ctw_list_tensors(const struct ctw_model *m, const struct ctw_tensor **li
         const struct ctw_layer *layer = &m->layers[l];
         for (int i = 0; i < CTW_N_MATRICES; i++)
             for (int part = 0; part < CTW_N_PARTS; part++)
-                if (layer->matrix[i].part[part] != NULL)
-                    list[n++] = layer->matrix[i].part[part];
-        for (int i = 0; i < CTW_N_VECTORS; i++)
-            if (layer->vector[i] != NULL)
-                list[n++] = layer->vector[i];
+                list_one(list, &n, layer->matrix[i].part[part]);
+        for (int i = 0; i < CTW_N_VECTORS; i++) {
+            list_one(list, &n, layer->vector[i]);
+            for (const struct ctw_tensor **t = layer->more[i]; t != NULL && *t != NULL; t++)
+                list_one(list, &n, *t);
+        }
     }
     return n;
 }

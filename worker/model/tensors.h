@@ -40,8 +40,8 @@ enum ctw_status ctw_matrix_tie(struct ctw_finder *finder, struct ctw_matrix *hea
                                const struct ctw_matrix *embed, const struct ctw_want *want,
                                struct ctw_err *err) CTW_MUST_CHECK;
 
-/* Writes the tensors that the layers consist of to list[n_layers * CTW_MAX_LAYER_TENSORS] and
- * returns their number. A tied head's are listed twice. */
+/* Writes the tensors that the layers consist of to list (NULL: nowhere), and returns their number.
+ * A tied head's are listed twice. */
 int64_t ctw_list_tensors(const struct ctw_model *m, const struct ctw_tensor **list);
 
 /*

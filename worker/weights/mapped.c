@@ -1,6 +1,7 @@
 /* The functions common to all providers, and the mapped provider. */
 #include "worker/weights/provider_ops.h"
 
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -9,12 +10,27 @@
 struct mapped {
     struct ctw_provider base;
     const struct ctw_model *model;
-    struct ctw_layer_data *layers; /* [n_layers]: pointers, no weights */
+    struct ctw_layer_data *layers; /* [n_layers]: pointers, and no weights but vectors of several
+                                      tensors, which are copied */
 };
 
-static void fill_layer(const struct ctw_model *model, const struct ctw_layer *layer,
+/* A copy of a vector of several tensors; NULL: out of memory. */
+static void *join_tensors(const struct ctw_model *model, const struct ctw_layer *layer, int v)
+{
+    const struct ctw_tensor *t = layer->vector[v], **more = layer->more[v];
+    char *copy = ctw_calloc(ctw_vector_bytes(layer, v), 1), *to = copy;
+    for (; copy != NULL && t != NULL; t = *more++) {
+        memcpy(to, ctw_container_data(model->container, t), t->bytes);
+        to += t->bytes;
+    }
+    return copy;
+}
+
+/* False: out of memory. */
+static bool fill_layer(const struct ctw_model *model, const struct ctw_layer *layer,
                        struct ctw_layer_data *data)
 {
+    bool ok = true;
     for (int m = 0; m < CTW_N_MATRICES; m++) {
         for (int p = 0; p < CTW_N_PARTS; p++) {
             const struct ctw_tensor *t = layer->matrix[m].part[p];
@@ -23,8 +39,12 @@ static void fill_layer(const struct ctw_model *model, const struct ctw_layer *la
     }
     for (int v = 0; v < CTW_N_VECTORS; v++) {
         const struct ctw_tensor *t = layer->vector[v];
-        data->vector[v] = t == NULL ? NULL : ctw_container_data(model->container, t);
+        data->vector[v] = t == NULL                ? NULL
+                          : layer->more[v] == NULL ? ctw_container_data(model->container, t)
+                                                   : join_tensors(model, layer, v);
+        ok &= t == NULL || data->vector[v] != NULL;
     }
+    return ok;
 }
 
 /* Asks the kernel to read a tensor's pages soon. Best effort: failure does not matter. */
@@ -68,6 +88,10 @@ static bool mapped_needs_files(struct ctw_provider *base)
 static void mapped_close(struct ctw_provider *base)
 {
     struct mapped *p = (struct mapped *)base;
+    for (int i = 0; p->layers != NULL && i < p->model->n_layers; i++)
+        for (int v = 0; v < CTW_N_VECTORS; v++)
+            if (p->model->layers[i].more[v] != NULL)
+                ctw_free((void *)p->layers[i].vector[v]);
     ctw_free(p->layers);
     ctw_free(p);
 }
@@ -83,12 +107,13 @@ enum ctw_status ctw_provider_open_mapped(struct ctw_provider **out, const struct
     p->base.ops = &ops;
     p->model = model;
     p->layers = ctw_calloc((size_t)model->n_layers, sizeof(*p->layers));
-    if (p->layers == NULL) {
+    bool ok = p->layers != NULL;
+    for (int i = 0; ok && i < model->n_layers; i++)
+        ok = fill_layer(model, &model->layers[i], &p->layers[i]);
+    if (!ok) {
         mapped_close(&p->base);
         return ctw_fail(err, CTW_ENOMEM, "layers: out of memory");
     }
-    for (int i = 0; i < model->n_layers; i++)
-        fill_layer(model, &model->layers[i], &p->layers[i]);
     *out = &p->base;
     return CTW_OK;
 }

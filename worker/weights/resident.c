@@ -29,7 +29,7 @@ struct resident {
     void *memory; /* device */
     size_t bytes;
     bool fenced;
-    uint64_t fence; /* of the last release; covers all earlier releases */
+    uint64_t fence;             /* of the last release; covers all earlier releases */
     struct layer_place *layers; /* [n_layers] */
 };
 
@@ -44,8 +44,8 @@ static int by_file_and_offset(const void *a, const void *b)
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* The layer's tensors that decoders read, in file order. A tied head has none: they are the
- * embedding's. */
+/* The layer's tensors that decoders read, in file order, without those that continue vectors. A
+ * tied head has none: they are the embedding's. */
 static int layer_tensors(const struct ctw_model *m, int layer,
                          const struct ctw_tensor *out[CTW_MAX_LAYER_TENSORS])
 {
@@ -68,6 +68,31 @@ static size_t align_up(size_t at)
     return (at + ALIGN - 1) / ALIGN * ALIGN;
 }
 
+/* The tensors that continue t in memory, up to NULL; NULL: none. */
+static const struct ctw_tensor *const *continuation(const struct ctw_layer *l,
+                                                    const struct ctw_tensor *t)
+{
+    for (int i = 0; i < CTW_N_VECTORS; i++)
+        if (l->vector[i] == t)
+            return l->more[i];
+    return NULL;
+}
+
+/* Places a tensor, and those that continue it. */
+static enum ctw_status place(struct resident *p, int layer, const struct ctw_tensor *t,
+                             struct ctw_err *err)
+{
+    const struct ctw_tensor *const *more = continuation(&p->model->layers[layer], t);
+    enum ctw_status st = ctw_loader_add(p->loader, layer, t, p->bytes, err);
+    p->bytes += t->bytes;
+    for (; st == CTW_OK && more != NULL && *more != NULL; more++) {
+        st = ctw_loader_add(p->loader, layer, *more, p->bytes, err);
+        p->bytes += (*more)->bytes;
+    }
+    p->bytes = align_up(p->bytes);
+    return st;
+}
+
 static enum ctw_status place_layers(struct resident *p, struct ctw_err *err)
 {
     const struct ctw_tensor *tensors[CTW_MAX_LAYER_TENSORS];
@@ -75,11 +100,8 @@ static enum ctw_status place_layers(struct resident *p, struct ctw_err *err)
     for (int layer = 0; st == CTW_OK && layer < p->model->n_layers; layer++) {
         int n = layer_tensors(p->model, layer, tensors);
         p->layers[layer].at = p->bytes;
-        for (int i = 0; st == CTW_OK && i < n; i++) {
-            const struct ctw_tensor *t = tensors[i];
-            st = ctw_loader_add(p->loader, layer, t, p->bytes, err);
-            p->bytes = align_up(p->bytes + t->bytes);
-        }
+        for (int i = 0; st == CTW_OK && i < n; i++)
+            st = place(p, layer, tensors[i], err);
     }
     return st;
 }
@@ -128,14 +150,17 @@ static void fill_data(struct resident *p, int layer)
     int n = layer_tensors(p->model, layer, tensors);
     for (int i = 0; i < n; i++) {
         const void *address = (char *)p->memory + at;
+        size_t bytes = tensors[i]->bytes;
         for (int m = 0; m < CTW_N_MATRICES; m++)
             for (int part = 0; part < CTW_N_PARTS; part++)
                 if (l->matrix[m].part[part] == tensors[i])
                     place->data.matrix[m].part[part] = address;
         for (int v = 0; v < CTW_N_VECTORS; v++)
-            if (l->vector[v] == tensors[i])
+            if (l->vector[v] == tensors[i]) {
                 place->data.vector[v] = address;
-        at = align_up(at + tensors[i]->bytes);
+                bytes = ctw_vector_bytes(l, v);
+            }
+        at = align_up(at + bytes);
     }
 }
 

@@ -44,6 +44,7 @@
     X(qwen3)                                                                                       \
     X(seed_oss)                                                                                    \
     X(smollm3)                                                                                     \
+    X(stablelm)                                                                                    \
     X(starcoder2)                                                                                  \
     X(mistral3)                                                                                    \
     X(mistral3_ministral3)                                                                         \

@@ -219,6 +219,7 @@ void ctw_describe_norms(struct ctw_config *c, int64_t i, const struct ctw_norm_f
 struct ctw_qk_norms {
     struct ctw_norm_form form;
     enum ctw_head_norms heads;
+    bool apart; /* CTW_HEADS_OWN: head 3's weight is the tensor "MODULE.3.weight" */
     bool after_rope;
     const char *q, *k; /* NULL: self_attn.q_norm, self_attn.k_norm */
 };
@@ -269,7 +270,7 @@ void ctw_describe_mlp(struct ctw_config *c, int64_t i, const struct ctw_mlp *mlp
 void ctw_describe_linear(struct ctw_config *c, int64_t i, enum ctw_slot slot,
                          enum ctw_matrix_role role, int bias, const char *module, int64_t n,
                          int64_t k);
-/* A vector [n] of such a layer, by the tensor's name. */
+/* A vector [n] of such a layer, by the tensor's name; described again: a tensor that continues it. */
 void ctw_describe_vector(struct ctw_config *c, int64_t i, int role, const char *name, int64_t n);
 /* An embedding table of layer 0. */
 void ctw_describe_table(struct ctw_config *c, enum ctw_matrix_role role, const char *module,
