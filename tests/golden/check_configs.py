@@ -5,12 +5,14 @@
 
 DIR holds NAME/config.json, as published, and ModelOpt's hf_quant_config.json if it was published. Each
 configuration is inspected with a made-up checkpoint of two small layers: sizes are reduced, every other
-key stays. A dense configuration of a family below must open; any other must be refused with exit code 65
-and one line that names its model_type or its weight format. Prints one line per failure and
+key stays. A dense configuration of a family that tests/tools/tiny_checkpoint.py lists as open must open, with the
+tensors of the float64 model's recipe; any other must be refused with exit code 65 and one line that names its
+model_type, its weight format or its experts. Prints one line per failure and
 "N passed, N failed".
 """
 
 import json
+import math
 import os
 import shutil
 import struct
@@ -19,68 +21,65 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
-# model_type -> the family of the layers
-FAMILIES = {**{name: name for name in ("llama", "mistral", "phi3", "qwen2", "qwen3")},
-            "mistral3": "mistral", "qwen2_5_vl": "qwen2", "qwen3_vl": "qwen3"}
-WRAPPERS = {"mistral3", "qwen2_5_vl", "qwen3_vl"}
+TOOLS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools")
+sys.path.insert(0, TOOLS)
+import families  # pylint: disable=wrong-import-position
+import recipe  # pylint: disable=wrong-import-position
+import tiny_checkpoint  # pylint: disable=wrong-import-position
+
+# model_types that open, and wrappers whose text model does
+OPEN = {tiny_checkpoint.FAMILIES[name][0] for name in tiny_checkpoint.OPEN}
+OPEN |= {wrapper for wrapper, text in families.TEXTS.items() if text in OPEN}
 FORMAT_KEYS = ("quantization_config", "compression_config", "quantization", "quantize")
 MODELOPT = "hf_quant_config.json"
-VOCAB, INNER = 32, 48
+# families whose layers may be mixtures of experts: the key that says so
+EXPERTS = "enable_moe_block"
+
+# Each size, the names of its key, and the small model's value
+VOCAB, INNER, LAYERS, HEADS = 32, 48, 2, 2
+HEAD_KEYS, KV_KEYS, HIDDEN_KEYS = (
+    ("num_attention_heads", "n_head", "n_heads"),
+    ("num_key_value_heads", "num_kv_heads", "multi_query_group_num"),
+    ("hidden_size", "n_embd", "n_embed", "d_model", "word_embed_proj_dim"))
 
 
-def shrink(config, family):
-    """The same text model's configuration with two small layers."""
-    n_head, n_kv = config["num_attention_heads"], config.get("num_key_value_heads")
-    small = dict(config, vocab_size=VOCAB, intermediate_size=INNER, num_hidden_layers=2)
-    small["num_attention_heads"] = heads = n_head // n_kv if n_kv else 2
-    if n_kv:
-        small["num_key_value_heads"] = 1
-    head = config.get("head_dim") or (128 if family == "qwen3" else 8)
-    small["hidden_size"] = heads * 8
-    if small.get("layer_types"):
-        small["layer_types"] = small["layer_types"][:2]
-    return small, heads, 1 if n_kv else heads, head
+def first(config, keys, default=None):
+    return next((config[key] for key in keys if config.get(key) is not None), default)
 
 
-def tensors(config, family, heads, kv, head):
-    """Name -> shape of the tensors of transformers' class for the family."""
-    hidden = config["hidden_size"]
-    yield "model.embed_tokens.weight", [VOCAB, hidden]
-    yield "model.norm.weight", [hidden]
-    if not config.get("tie_word_embeddings"):
-        yield "lm_head.weight", [VOCAB, hidden]
-    reads_bias = family in ("llama", "qwen3") and config.get("attention_bias")
-    for layer in (f"model.layers.{i}." for i in range(2)):
-        yield f"{layer}input_layernorm.weight", [hidden]
-        yield f"{layer}post_attention_layernorm.weight", [hidden]
-        if family == "phi3":
-            yield f"{layer}self_attn.qkv_proj.weight", [(heads + 2 * kv) * head, hidden]
-            yield f"{layer}self_attn.o_proj.weight", [hidden, heads * head]
-            yield f"{layer}mlp.gate_up_proj.weight", [2 * INNER, hidden]
-            yield f"{layer}mlp.down_proj.weight", [hidden, INNER]
-            continue
-        rows = {"q": heads * head, "k": kv * head, "v": kv * head, "o": hidden}
-        for name, n in rows.items():
-            yield f"{layer}self_attn.{name}_proj.weight", [n, heads * head if name == "o" else hidden]
-            if reads_bias or (family == "qwen2" and name != "o"):
-                yield f"{layer}self_attn.{name}_proj.bias", [n]
-            if family == "qwen3" and name in "qk":
-                yield f"{layer}self_attn.{name}_norm.weight", [head]
-        for name, shape in {"gate": [INNER, hidden], "up": [INNER, hidden], "down": [hidden, INNER]}.items():
-            yield f"{layer}mlp.{name}_proj.weight", shape
-            if family == "llama" and config.get("mlp_bias"):
-                yield f"{layer}mlp.{name}_proj.bias", shape[:1]
+def shrink(config):
+    """The same text model's configuration with two small layers; heads keep their size."""
+    n_head, n_kv = first(config, HEAD_KEYS), first(config, KV_KEYS)
+    head = first(config, ("head_dim", "kv_channels"))
+    if not head:
+        head = first(config, HIDDEN_KEYS, 0) // (n_head or 1) or 64
+    sizes = [(("vocab_size", "padded_vocab_size"), VOCAB), (HEAD_KEYS, HEADS), (HIDDEN_KEYS, HEADS * head),
+             (("num_hidden_layers", "n_layer", "n_layers", "num_layers"), LAYERS)]
+    optional = [(KV_KEYS, HEADS if n_kv == n_head else 1),
+                (("intermediate_size", "ffn_hidden_size", "n_inner", "ffn_dim"), INNER)]
+    small = dict(config)
+    for keys, value in sizes + optional:
+        small |= {key: value for key in keys if config.get(key) is not None}
+    small |= {keys[0]: value for keys, value in sizes if first(small, keys) is None}
+    if n_head is None:  # the class's own numbers of heads
+        small["num_key_value_heads"] = HEADS
+    for key in ("layer_types", "no_rope_layers"):
+        if small.get(key):
+            small[key] = small[key][:LAYERS]
+    return small
 
 
 def write_checkpoint(folder, config, shapes):
+    """With a sparse file of zeros."""
     header, at = {}, 0
     for name, shape in shapes:
-        size = 2 * shape[0] * (shape[1] if len(shape) > 1 else 1)
+        size = 2 * math.prod(shape)
         header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + size]}
         at += size
     text = json.dumps(header).encode()
     with open(os.path.join(folder, "model.safetensors"), "wb") as f:
-        f.write(struct.pack("<Q", len(text)) + text + bytes(at))
+        f.write(struct.pack("<Q", len(text)) + text)
+        f.truncate(8 + len(text) + at)
     with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as f:
         json.dump(config, f)
 
@@ -90,19 +89,15 @@ def check(ctworker, path):
     with open(path, encoding="utf-8") as f:
         config = json.load(f)
     kind = config.get("model_type")
-    family, ours, wrapped = FAMILIES.get(kind), kind in FAMILIES, kind in WRAPPERS
     modelopt = os.path.join(os.path.dirname(path), MODELOPT)
-    opens = ours and not os.path.exists(modelopt) and not any(config.get(key) for key in FORMAT_KEYS)
+    inside = kind in families.TEXTS and "text_config" in config
+    text = config["text_config"] if inside else config
+    ours, experts = kind in OPEN, bool(text.get(EXPERTS))
+    formatted = os.path.exists(modelopt) or any(config.get(key) for key in FORMAT_KEYS)
     small, shapes = config, []
-    if ours:
-        inside = wrapped and "text_config" in config
-        text, *heads = shrink(config["text_config"] if inside else config, family)
-        small = dict(config, text_config=text) if inside else text
-        tied = config.get("tie_word_embeddings", text.get("tie_word_embeddings"))
-        shapes = tensors(dict(text, tie_word_embeddings=tied), family, *heads)
-    if wrapped:
-        shapes = [(name.replace("model.", "model.language_model.", 1), shape)
-                  for name, shape in shapes]
+    if ours and not experts:
+        small = dict(config, text_config=shrink(text)) if inside else shrink(text)
+        shapes = [(name, list(shape)) for name, shape, _ in recipe.tensors(families.describe(small))]
     with tempfile.TemporaryDirectory() as folder:
         write_checkpoint(folder, small, shapes)
         if os.path.exists(modelopt):
@@ -111,9 +106,9 @@ def check(ctworker, path):
         result = subprocess.run([ctworker, "inspect", "--backend", "cpu", folder], env=env,
                                 capture_output=True, text=True, timeout=120, check=False)
     last = result.stderr.strip().splitlines()[-1:] or ["nothing"]
-    if opens:
+    if ours and not formatted and not experts:
         return None if result.returncode == 0 else f"refused: {last[0]}"
-    names = 'format "' if ours else f'model_type "{config.get("model_type")}"'
+    names = 'format "' if ours and formatted else EXPERTS if ours else f'model_type "{kind}"'
     if result.returncode != 65 or names not in last[0]:
         return f"expected a refusal that says {names}, got {result.returncode}: {last[0]}"
     return None

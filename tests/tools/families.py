@@ -279,8 +279,9 @@ def opt(c):
 
 
 def bloom(c):
-    h, heads = c["hidden_size"], c["n_head"]
-    c = {"num_hidden_layers": c["n_layer"], "num_attention_heads": heads, "intermediate_size": 4 * h} | c
+    h, heads = c.get("hidden_size") or c["n_embed"], c.get("n_head") or c["num_attention_heads"]
+    c = {"num_hidden_layers": c["n_layer"], "num_attention_heads": heads, "hidden_size": h,
+         "intermediate_size": 4 * h} | c
     layer = {"projections": ("self_attention.query_key_value",), "by_group": True, "o": "self_attention.dense",
              "qkv_bias": True, "o_bias": True, "slopes": alibi(heads)}
     layer |= plain_mlp("gelu_tanh", "mlp.dense_h_to_4h", "mlp.dense_4h_to_h", True)

@@ -38,6 +38,8 @@ static void limit_length(struct ctw_config *c, bool old)
         ctw_key_fail(c, "seq_length", CTW_EFORMAT,
                      "expected, as use_dynamic_ntk or use_logn_attn refers to it");
     c->model->length_limit = length;
+    if (c->model->max_length > length)
+        c->model->max_length = length;
     c->model->limited_by = ntk ? "use_dynamic_ntk" : "use_logn_attn";
 }
 
