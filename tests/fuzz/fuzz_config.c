@@ -21,10 +21,22 @@ static void check_config(const struct ctw_config *c)
         const struct ctw_layer *l = &m->layers[i];
         fuzz_check(l->n_head >= 1 && l->n_kv >= 1 && l->n_head % l->n_kv == 0);
         fuzz_check(l->head >= 2 && l->head <= CTW_MAX_HEAD && l->head % 2 == 0);
-        fuzz_check(l->inner >= 1 && l->window >= 0);
+        fuzz_check(l->inner >= 1 && l->window >= 0 && l->rope < m->n_ropes);
+        fuzz_check(l->keeps_kv < m->n_kept && l->uses_kv < m->n_kept);
+        fuzz_check(l->uses_kv < 0 || l->keeps_kv < 0);
+        for (int j = 1; j < i; j++) {
+            const struct ctw_layer *keeper = &m->layers[j];
+            fuzz_check(l->uses_kv < 0 || keeper->keeps_kv != l->uses_kv ||
+                       (keeper->n_kv == l->n_kv && keeper->head == l->head));
+        }
     }
     for (int64_t i = 0; i < c->n_wants; i++)
-        fuzz_check(c->wants[i].n >= 1 && c->wants[i].layer < m->n_layers);
+        fuzz_check((c->wants[i].n >= 1 || c->wants[i].kind == CTW_WANT_UNUSED) &&
+                   c->wants[i].layer < m->n_layers);
+    for (int i = 0; i < m->n_ropes; i++)
+        for (int j = 0; j < i; j++)
+            fuzz_check(m->rope[i].long_inv_freq == NULL || m->rope[j].long_inv_freq == NULL ||
+                       m->rope[i].long_from == m->rope[j].long_from);
     for (int i = 0; i < c->n_ropes; i++)
         fuzz_check(isfinite(c->rope[i].attention_factor) && c->rope[i].attention_factor > 0);
     fuzz_check(c->unread.text == NULL || strlen(c->unread.text) == c->unread.bytes);
@@ -85,6 +97,44 @@ const struct fuzz_seed fuzz_seeds[] = {
               "\"num_attention_heads\":4,\"original_max_position_embeddings\":256,"
               "\"rope_scaling\":{\"type\":\"su\",\"short_factor\":[1,2],\"long_factor\":[4,8],"
               "\"factor\":2}}"),
+    FUZZ_SEED("{\"model_type\":\"gemma\",\"num_hidden_layers\":2,\"hidden_act\":\"gelu\"}"),
+    FUZZ_SEED("{\"model_type\":\"gemma2\",\"num_hidden_layers\":3,\"sliding_window\":8,"
+              "\"query_pre_attn_scalar\":144,\"attn_logit_softcapping\":50.0,"
+              "\"final_logit_softcapping\":null,\"hidden_activation\":\"gelu_pytorch_tanh\"}"),
+    FUZZ_SEED(
+        "{\"model_type\":\"gemma3\",\"text_config\":{\"model_type\":\"gemma3_text\","
+        "\"num_hidden_layers\":6,\"sliding_window_pattern\":6,\"rope_local_base_freq\":1e4,"
+        "\"head_dim\":4,\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"longrope\","
+        "\"short_factor\":[1,2],\"long_factor\":[4,8],\"original_max_position_embeddings\":9},"
+        "\"sliding_attention\":{\"rope_type\":\"default\",\"rope_theta\":1e4}}}}"),
+    FUZZ_SEED("{\"model_type\":\"gemma4_text\",\"num_hidden_layers\":8,\"num_kv_shared_layers\":2,"
+              "\"use_double_wide_mlp\":true,\"attention_k_eq_v\":true,\"global_head_dim\":128,"
+              "\"num_global_key_value_heads\":2,\"hidden_size_per_layer_input\":256,"
+              "\"vocab_size_per_layer_input\":300000,\"per_layer_config\":{\"5\":{\"head_dim\":64,"
+              "\"num_key_value_heads\":2},\"7\":{\"head_dim\":64,\"num_key_value_heads\":2}}}"),
+    FUZZ_SEED("{\"model_type\":\"gpt2\",\"n_layer\":2,\"n_embd\":64,\"n_head\":4,\"n_inner\":null,"
+              "\"n_positions\":32,\"scale_attn_by_inverse_layer_idx\":true,"
+              "\"activation_function\":\"gelu_new\",\"hidden_size\":64}"),
+    FUZZ_SEED("{\"model_type\":\"olmo2\",\"num_hidden_layers\":2,\"num_key_value_heads\":4,"
+              "\"rms_norm_eps\":1e-6,\"attention_bias\":true}"),
+    FUZZ_SEED("{\"model_type\":\"cohere2\",\"num_hidden_layers\":4,\"sliding_window\":8,"
+              "\"sliding_window_pattern\":2,\"logit_scale\":0.25}"),
+    FUZZ_SEED("{\"model_type\":\"exaone4\",\"num_hidden_layers\":5,\"sliding_window\":8,"
+              "\"sliding_window_pattern\":\"LLG\"}"),
+    FUZZ_SEED("{\"model_type\":\"granite\",\"num_hidden_layers\":2,\"embedding_multiplier\":12,"
+              "\"attention_multiplier\":0.5,\"logits_scaling\":16,\"residual_multiplier\":0.2}"),
+    FUZZ_SEED("{\"model_type\":\"falcon\",\"num_hidden_layers\":2,\"num_attention_heads\":64,"
+              "\"hidden_size\":4096,\"new_decoder_architecture\":true,"
+              "\"num_kv_heads\":8,\"num_ln_in_parallel_attn\":1,\"alibi\":false,\"bias\":true}"),
+    FUZZ_SEED("{\"model_type\":\"mpt\",\"n_layers\":2,\"attn_config\":{\"alibi\":true,"
+              "\"alibi_bias_max\":8,\"clip_qkv\":1.5}}"),
+    FUZZ_SEED("{\"model_type\":\"opt\",\"num_hidden_layers\":2,\"word_embed_proj_dim\":512,"
+              "\"do_layer_norm_before\":false,\"max_position_embeddings\":64}"),
+    FUZZ_SEED("{\"model_type\":\"smollm3\",\"num_hidden_layers\":4,\"no_rope_layers\":[1,1,0,1],"
+              "\"no_rope_layer_interval\":4}"),
+    FUZZ_SEED("{\"model_type\":\"ministral3\",\"num_hidden_layers\":2,\"rope_parameters\":{"
+              "\"rope_type\":\"yarn\",\"factor\":16,\"llama_4_scaling_beta\":0.1,"
+              "\"original_max_position_embeddings\":64,\"mscale\":1,\"mscale_all_dim\":1}}"),
     FUZZ_SEED(HEAD SCHEME(
         "\"g\":{\"targets\":[\"Linear\"],\"weights\":{\"num_bits\":4,\"group_size\":128,\"type\":"
         "\"int\",\"strategy\":\"group\",\"symmetric\":false,\"actorder\":\"group\"},"
@@ -122,4 +172,11 @@ const char *const fuzz_words[] = {"\"head_dim\":",
                                   "\"group_size\":",
                                   "\"strategy\":\"channel\"",
                                   "\"num_hidden_layers\":4096",
+                                  "\"num_kv_shared_layers\":",
+                                  "\"per_layer_config\":{\"1\":{",
+                                  "\"num_key_value_heads\":",
+                                  "\"sliding_window\":",
+                                  "\"sliding_window_pattern\":",
+                                  "\"full_attention\":{",
+                                  "\"max_position_embeddings\":",
                                   NULL};
