@@ -102,6 +102,13 @@ def test_the_limit_of_a_shape():
     assert plan.token_flops(c) == pytest.approx(2 * weights + attention)
 
 
+def test_windows_have_fewer_pairs():
+    assert plan.pairs_share(plan.config_of("llama-8b")) == 1
+    c = plan.config_of("gemma3-27b", 6)
+    windowed = sum(min(i + 1, 1024) for i in range(2048)) / sum(i + 1 for i in range(2048))
+    assert plan.pairs_share(c) == pytest.approx((1 + 5 * windowed) / 6)
+
+
 def test_rates_of_heads_are_read():
     source = (GPU / "gemm_rates.h").read_text()  # in the current form of the output
     line = "".join(re.findall(r'"(.*)"', re.search(r'"%5lld x[^;]*?cuBLASLt\\n"', source)[0]))

@@ -48,10 +48,20 @@ def attention_flops(c, length):
     return 2 * length * length * c["num_attention_heads"] * c["head_dim"]
 
 
+def pairs_share(c, length=WINDOW):
+    """Query-key pairs of a sequence in all layers, over those of layers without a window."""
+    types = c.get("layer_types", [])[:c["num_hidden_layers"]]
+    if not types:
+        return 1.0
+    window = min(c["sliding_window"], length)
+    windowed = (window * (window + 1) / 2 + (length - window) * window) / (length * (length + 1) / 2)
+    return sum(windowed if t == "sliding_attention" else 1.0 for t in types) / len(types)
+
+
 def tokens_per_s(c, gemm_tflops, attention_s, factors=None):
     """The limit: a token's products at these rates (by name, TFLOP/s; factors multiply some of them), and
-    its attention, attention_s seconds a layer."""
-    seconds = c["num_hidden_layers"] * attention_s
+    its attention, attention_s seconds a layer without a window."""
+    seconds = c["num_hidden_layers"] * attention_s * pairs_share(c)
     for name, (n, k) in matrices(c).items():
         rate = gemm_tflops[name] * 1e12 * (factors or {}).get(name, 1.0)
         seconds += 2 * n * k / rate * (1 if name == "lm_head" else c["num_hidden_layers"])
@@ -63,7 +73,8 @@ def token_flops(c, length=WINDOW):
     layers = c["num_hidden_layers"]
     each = {name: 2 * n * k for name, (n, k) in matrices(c).items()}
     head = each.pop("lm_head")
-    return layers * (sum(each.values()) + attention_flops(c, length) / length) + head
+    attention = attention_flops(c, length) / length * pairs_share(c, length)
+    return layers * (sum(each.values()) + attention) + head
 
 
 def stored_bytes(config, fmt, group=128):
