@@ -52,7 +52,7 @@ static int64_t n_biases(const struct ctw_config *c)
 #define STARCODER2 "{\"architectures\": [\"Starcoder2ForCausalLM\"], \"model_type\": \"starcoder2\""
 #define OPT "{\"architectures\": [\"OPTForCausalLM\"], \"model_type\": \"opt\""
 #define BLOOM "{\"architectures\": [\"BloomForCausalLM\"], \"model_type\": \"bloom\""
-#define MPT "{\"architectures\": [\"MptForCausalLM\"], \"model_type\": \"mpt\""
+#define MPT "{\"architectures\": [\"MPTForCausalLM\"], \"model_type\": \"mpt\""
 
 struct row {
     const char *text;

@@ -72,6 +72,7 @@ static void describe(struct ctw_config *c)
 
 const struct ctw_family ctw_family_mpt = {.model_type = "mpt",
                                           .architecture = "MptForCausalLM",
+                                          .old_architecture = "MPTForCausalLM",
                                           .prefix = "transformer.",
                                           .spellings = ctw_transformer_spellings,
                                           .describe = describe};
