@@ -63,9 +63,12 @@ def shrink(config):
     small |= {keys[0]: value for keys, value in sizes if first(small, keys) is None}
     if n_head is None:  # the class's own numbers of heads
         small["num_key_value_heads"] = HEADS
-    for key in ("layer_types", "no_rope_layers"):
+    for key in ("layer_types", "no_rope_layers", "block_configs"):
         if small.get(key):
             small[key] = small[key][:LAYERS]
+    for block in small.get("block_configs", ()):
+        if block["attention"]["n_heads_in_group"]:
+            block["attention"]["n_heads_in_group"] = HEADS
     return small
 
 

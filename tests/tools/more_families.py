@@ -67,4 +67,32 @@ def minicpm(c):
                  logit_scale=c.get("dim_model_base", 1) / c["hidden_size"])
 
 
-FAMILIES = {f.__name__: f for f in (gpt_bigcode, gptj, qwen, chatglm, minicpm)}
+def granitemoehybrid(c):
+    """Without experts, and with attention in all layers."""
+    c, bias = c | {"intermediate_size": c.get("shared_intermediate_size", 1024)}, c.get("attention_bias", False)
+    layer = {"scale": c.get("attention_multiplier", 1.0), "residual": c.get("residual_multiplier", 1.0), "qkv_bias": bias,
+             "o_bias": bias, "gate_up": ("shared_mlp.input_linear",), "down": "shared_mlp.output_linear"}
+    if c.get("position_embedding_type") != "rope":
+        layer["rope"] = None
+    return build(c, rms(c), layer=layer, embed_scale=c.get("embedding_multiplier", 1.0),
+                 logit_scale=1 / c.get("logits_scaling", 1.0))
+
+
+def nemotron_nas(c):
+    blocks, bias = c["block_configs"], c.get("attention_bias", False)
+
+    def own(i):
+        a, ffn, out = blocks[i]["attention"], blocks[i]["ffn"], {}
+        if a.get("no_op"):
+            out = {"heads": 0, "kv_heads": 0, "attention_in": None}
+        else:
+            out["kv_heads"] = c["num_attention_heads"] // a["n_heads_in_group"]
+        if ffn.get("no_op"):
+            return out | {"inner": 0, "mlp_in": None}
+        return out | {"inner": math.ceil(int(2 * ffn["ffn_mult"] * c["hidden_size"] / 3) / 256) * 256}
+
+    return build(c | {"intermediate_size": 0}, rms(c), own=own,
+                 layer={"qkv_bias": bias, "o_bias": bias, "mlp_bias": c.get("mlp_bias", False)})
+
+
+FAMILIES = {"nemotron-nas": nemotron_nas} | {f.__name__: f for f in (gpt_bigcode, gptj, qwen, chatglm, minicpm, granitemoehybrid)}

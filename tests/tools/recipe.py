@@ -28,10 +28,10 @@ class Rope:
 class Layer:
     """One decoder layer. Names are relative to `stem`."""
 
-    heads: int
+    heads: int  # 0: no attention
     kv_heads: int
     head: int
-    inner: int
+    inner: int  # 0: no MLP
     norm: Norm
     stem: str = ""
     # norms: of the inputs, of the outputs before they are added, of the sums; None: there is none
@@ -152,7 +152,7 @@ def layer_tensors(a, hidden):
     if a.extra:
         products += [("per_layer_input_gate", a.extra, hidden, False), ("per_layer_projection", hidden, a.extra, False)]
         yield from norm_tensors("post_per_layer_input_norm", hidden, a.norm)
-    for name, n, k, bias in products:
+    for name, n, k, bias in (p for p in products if p[1] and p[2]):
         yield name + ".weight", (k, n) if a.columns else (n, k), "columns" if a.columns else "linear"
         if bias:
             yield name + ".bias", (n,), "bias"

@@ -389,8 +389,10 @@ class Model:
         if a.parallel:
             f = self.r(self.attention(n, a, kept) + self.mlp(norm(x, a.mlp_in) if a.mlp_in else n, a))
             return add(x, f, None)
-        x = norm(add(x, self.attention(n, a, kept), a.attention_out), a.attention_after)
-        x = norm(add(x, self.mlp(norm(x, a.mlp_in), a), a.mlp_out), a.mlp_after)
+        if a.heads:
+            x = norm(add(x, self.attention(n, a, kept), a.attention_out), a.attention_after)
+        if a.inner:
+            x = norm(add(x, self.mlp(norm(x, a.mlp_in), a), a.mlp_out), a.mlp_after)
         if a.extra:
             gate = self.r(ACTIVATIONS[a.act](self.linear(x, a.stem + "per_layer_input_gate")))
             f = self.linear(self.r(gate * extra), a.stem + "per_layer_projection")

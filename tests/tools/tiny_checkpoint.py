@@ -141,6 +141,16 @@ TYPES = {
     "minicpm": ("MiniCPMForCausalLM", NO_HEAD | {
         "attention_bias": False, "scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 96}),
     "mimo": ("MiMoForCausalLM", NO_HEAD | QWEN | {"attention_bias": True, "num_nextn_predict_layers": 1}),
+    "granitemoehybrid": ("GraniteMoeHybridForCausalLM", NO_HEAD | {
+        "attention_bias": False, "attention_multiplier": 0.05, "embedding_multiplier": 6.0, "logits_scaling": 4.0,
+        "residual_multiplier": 0.4, "num_local_experts": 0, "shared_intermediate_size": 320,
+        "position_embedding_type": "rope", "layer_types": ["attention", "attention"]}),
+    "nemotron-nas": ("DeciLMForCausalLM", NO_HEAD | {
+        "attention_bias": False, "mlp_bias": False, "intermediate_size": None, "num_key_value_heads": None,
+        "num_hidden_layers": 5, "block_configs": [
+            {"attention": {"no_op": group is None, "n_heads_in_group": group, "replace_with_linear": False},
+             "ffn": {"no_op": mult is None, "ffn_mult": mult, "replace_with_linear": False}}
+            for group, mult in ((None, 2.0), (2, 3.0), (4, 1.5), (1, None), (None, 2.5))]}),
 }
 
 # Family -> (model_type, differences)
@@ -197,6 +207,7 @@ FAMILIES |= {kind: (kind, {}) for kind in TYPES if kind not in FAMILIES} | {
     "qwen_older": ("qwen", {"names": {
         "hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
         "intermediate_size": "ffn_hidden_size", "max_position_embeddings": "n_positions"}}),
+    "granitemoehybrid_no_rope": ("granitemoehybrid", {"position_embedding_type": None, "rope": LACKS}),
     "exaone4_full": ("exaone4", {"sliding_window": None, "sliding_window_pattern": 0, "kinds": "F"}),
 }
 
@@ -210,6 +221,7 @@ OPEN = (
     "starcoder2", "opt", "opt_350m", "bloom", "bloom_6_heads", "mpt", "mpt_6_heads",
     "smollm3", "ministral3", "helium", "arcee", "apertus", "nemotron",
     "gpt_bigcode", "gpt_bigcode_heads", "gptj", "qwen", "qwen_older", "chatglm", "minicpm", "mimo",
+    "granitemoehybrid", "granitemoehybrid_no_rope", "nemotron-nas",
     "stablelm", "stablelm_parallel",
 )
 
@@ -245,7 +257,7 @@ ALL = ([(f, "bf16") for f in OPEN] + [("llama", f) for f in FORMATS if f != "bf1
         ("olmo", "w4a16_g32"), ("olmo3", "nvfp4"), ("exaone4", "w4a16_g32_asym"), ("ernie4_5", "w8a16_channel"),
         ("hunyuan_v1_dense", "nvfp4"), ("seed_oss", "w4a16_g32"), ("bitnet", "w4a16_g32"), ("bitnet", "nvfp4"),
         ("gpt_bigcode", "w4a16_g32"), ("gptj", "nvfp4"), ("qwen", "w4a16_g32"), ("chatglm", "nvfp4"),
-        ("minicpm", "w4a16_g32_asym"), ("mimo", "w8a16_channel"),
+        ("minicpm", "w4a16_g32_asym"), ("mimo", "w8a16_channel"), ("granitemoehybrid", "nvfp4"), ("nemotron-nas", "w4a16_g32"),
         ("stablelm_parallel", "w4a16_g32"),
         ("llama_bias", "w4a16_g32"), ("llama_tied", "w4a16_g32"), ("qwen3_tied", "fp16")])
 

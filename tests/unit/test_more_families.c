@@ -37,6 +37,15 @@ static const struct ctw_want *find(const struct ctw_config *c, const char *name)
 #define CHATGLM "{\"architectures\": [\"ChatGLMModel\"], \"model_type\": \"chatglm\""
 #define MINICPM "{\"architectures\": [\"MiniCPMForCausalLM\"], \"model_type\": \"minicpm\""
 #define MIMO "{\"architectures\": [\"MiMoForCausalLM\"], \"model_type\": \"mimo\""
+#define HYBRID                                                                                     \
+    "{\"architectures\": [\"GraniteMoeHybridForCausalLM\"], \"model_type\": "                          \
+    "\"granitemoehybrid\", \"num_hidden_layers\": 2"
+#define DENSE ", \"num_local_experts\": 0, \"layer_types\": [\"attention\", \"full_attention\"]"
+#define NAS                                                                                        \
+    "{\"architectures\": [\"DeciLMForCausalLM\"], \"model_type\": \"nemotron-nas\", "                \
+    "\"num_hidden_layers\": 2, \"block_configs\": "
+#define ATTENTION "\"attention\": {\"n_heads_in_group\": 8}"
+#define MLP "\"ffn\": {\"ffn_mult\": 1.3125}"
 #define OLDER_QWEN QWEN ", \"n_embd\": 4096"
 
 /* What the families' own classes have when a file says nothing. */
@@ -64,6 +73,11 @@ static void families_have_their_defaults(void **state)
         {CHATGLM ", \"multi_query_attention\": true, \"multi_query_group_num\": 2}", 65024, 4096,
          13696, 2048, 0, 28, 32, 2, 128, 64, false, false},
         {MINICPM "}", 32000, 4096, 11008, 2048, 0, 32, 32, 32, 128, 128, true, false},
+        {HYBRID DENSE "}", 32000, 4096, 1024, 2048, 0, 2, 32, 32, 128, 0, false, false},
+        {HYBRID DENSE ", \"position_embedding_type\": \"rope\", \"shared_intermediate_size\": 512}",
+         32000, 4096, 512, 2048, 0, 2, 32, 32, 128, 128, false, false},
+        {NAS "[{" ATTENTION ", " MLP "}, {" ATTENTION ", " MLP "}]}", 32000, 4096, 3584, 2048, 0, 2,
+         32, 4, 128, 128, false, false},
         {MIMO "}", 151936, 4096, 22016, 32768, 0, 32, 32, 32, 128, 128, false, false},
     };
     for (size_t i = 0; i < CTW_COUNT(rows); i++) {
@@ -143,6 +157,23 @@ static void factors(void **state)
     ctw_config_close(&c);
 }
 
+/* A layer may lack attention, or the MLP. */
+static void layers_without_a_half(void **state)
+{
+    (void)state;
+    struct ctw_config c;
+    parse_ok(&c, NAS "[{" ATTENTION ", \"ffn\": {\"no_op\": true, \"ffn_mult\": null}}, "
+                     "{\"attention\": {\"no_op\": true, \"replace_with_linear\": false}, " MLP
+                     "}]}");
+    const struct ctw_layer *first = &c.model->layers[1], *second = &c.model->layers[2];
+    assert_true(first->n_head == 32 && first->n_kv == 4 && first->inner == 0);
+    assert_true(second->n_head == 0 && second->inner == 3584);
+    assert_null(find(&c, "model.layers.0.post_attention_layernorm.weight"));
+    assert_null(find(&c, "model.layers.1.input_layernorm.weight"));
+    assert_null(find(&c, "model.layers.1.self_attn.q_proj"));
+    ctw_config_close(&c);
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -163,6 +194,22 @@ static void refusals(void **state)
         {CHATGLM ", \"pre_seq_len\": 128}", "pre_seq_len: learned prefixes are not"},
         {CHATGLM ", \"multi_query_attention\": true, \"multi_query_group_num\": 3}",
          "multi_query_group_num: is not a divisor"},
+        {HYBRID "}", "num_local_experts: experts are not supported"},
+        {HYBRID ", \"num_local_experts\": 0}", "layer_types: expected, as layers without it are"},
+        {HYBRID ", \"num_local_experts\": 0, \"layer_types\": [\"attention\", \"mamba\"]}",
+         "layer_types[1]: \"mamba\" is not supported"},
+        {NAS "[]}", "block_configs: found 0 entries, expected 2"},
+        {NAS "null}", "block_configs: expected an array"},
+        {NAS "[1, 2]}", "block_configs[0]"},
+        {NAS "[{" ATTENTION "}, {}]}", "block_configs[0]: \"ffn\" is missing"},
+        {NAS "[{\"attention\": {\"n_heads_in_group\": 3}, " MLP "}, {}]}",
+         "block_configs[0].attention.n_heads_in_group: is not a divisor"},
+        {NAS "[{\"attention\": {\"replace_with_linear\": true}, " MLP "}, {}]}",
+         "attention.replace_with_linear: a linear layer in its place"},
+        {NAS "[{\"attention\": {\"n_heads_in_group\": 8, \"window_length\": 512}, " MLP "}, {}]}",
+         "attention.window_length: is not supported, expected null"},
+        {NAS "[{" ATTENTION ", \"ffn\": {\"ffn_mult\": -1}}, {}]}", "ffn_mult: found -1, expected"},
+        {NAS "[{" ATTENTION ", \"ffn\": {\"moe\": {}}}, {}]}", "ffn.moe: is not supported"},
         {MINICPM ", \"num_experts\": 8}", "num_experts: mixtures of experts"},
         {MINICPM ", \"sparse_config\": {\"kernel_size\": 32}}", "sparse_config: sparse attention"},
         {MINICPM ", \"hidden_size\": 128, \"rope_scaling\": {\"type\": \"longrope\", "
@@ -186,6 +233,7 @@ int main(void)
         cmocka_unit_test(families_have_their_defaults),
         cmocka_unit_test(tensors),
         cmocka_unit_test(factors),
+        cmocka_unit_test(layers_without_a_half),
         cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -253,6 +253,8 @@ enum ctw_status ctw_forward_mixer(struct ctw_forward *f, int layer,
                                   struct ctw_err *err)
 {
     const struct ctw_step s = step_of(f, layer, data, chunk);
+    if (s.layer->n_head == 0)
+        return CTW_OK;
     enum ctw_status st = ctw_step_read(&s, CTW_AT_MIXER, s.before, err);
     return st == CTW_OK ? ctw_mixer_attention(&s, err) : st;
 }
@@ -261,7 +263,7 @@ enum ctw_status ctw_forward_mlp(struct ctw_forward *f, int layer, const struct c
                                 const struct ctw_chunk *chunk, struct ctw_err *err)
 {
     const struct ctw_step s = step_of(f, layer, data, chunk);
-    enum ctw_status st = ctw_mlp_dense(&s, err);
+    enum ctw_status st = s.layer->inner > 0 ? ctw_mlp_dense(&s, err) : CTW_OK;
     if (st == CTW_OK && s.layer->product[CTW_SLOT_INPUT_GATE].n_shards > 0)
         st = ctw_layer_input(&s, err);
     if (st == CTW_OK && s.layer->scalar != 1)

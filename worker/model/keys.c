@@ -141,6 +141,28 @@ int64_t ctw_key_of_layer(struct ctw_config *c, int64_t i, const char *const *mem
     return value;
 }
 
+bool ctw_key_is(struct ctw_config *c, const char *name, const char *text)
+{
+    const struct ctw_json_node *node = take(c, name);
+    const char *found = NULL;
+    if (node != NULL && !ctw_json_is_null(node))
+        c->status = ctw_json_as_string(node, &found, &c->err);
+    return found != NULL && strcmp(found, text) == 0;
+}
+
+const struct ctw_json_node *ctw_key_list(struct ctw_config *c, const char *name, int64_t n)
+{
+    const struct ctw_json_node *node = take(c, name);
+    if (c->status == CTW_OK && node == NULL)
+        ctw_key_fail(c, name, CTW_EFORMAT, "expected an array");
+    if (c->status == CTW_OK)
+        c->status = ctw_json_expect(node, CTW_JSON_ARRAY, &c->err);
+    if (c->status == CTW_OK && ctw_json_count(node) != n)
+        ctw_key_fail(c, name, CTW_EFORMAT, "found %" PRId64 " entries, expected %" PRId64,
+                     ctw_json_count(node), n);
+    return c->status == CTW_OK ? ctw_json_first(node) : NULL;
+}
+
 enum ctw_activation ctw_key_activation(struct ctw_config *c, const char *name,
                                        enum ctw_activation absent)
 {
@@ -254,7 +276,8 @@ static bool is_sliding(struct ctw_config *c, const struct ctw_json_node *node, i
 {
     const char *type = NULL;
     c->status = ctw_json_as_string(node, &type, &c->err);
-    if (c->status != CTW_OK || strcmp(type, "full_attention") == 0)
+    if (c->status != CTW_OK || strcmp(type, "full_attention") == 0 ||
+        strcmp(type, "attention") == 0) /* its older name */
         return false;
     if (strcmp(type, "sliding_attention") != 0)
         c->status = ctw_json_fail(node, &c->err, CTW_EUNSUP,

@@ -112,7 +112,7 @@ struct ctw_layer {
     float mixer_factor, mlp_factor;
     float scalar; /* factor of the residual at the layer's end */
     /* attention */
-    int n_head, n_kv, head; /* heads, key-value heads, elements of a head */
+    int n_head, n_kv, head; /* heads, key-value heads, elements of a head; 0: no attention */
     int64_t window;         /* keys visible to a query, its own included; 0: all */
     int rope;               /* index into the model's rope[]; -1: none */
     bool q_factors;         /* queries are multiplied by the model's q_factor of their position */
@@ -125,7 +125,7 @@ struct ctw_layer {
     int keeps_kv; /* the model's kept keys and values: this layer writes them; -1: it does not */
     int uses_kv;  /* likewise: this layer has none of its own and reads them; -1: it has its own */
     /* MLP */
-    int64_t inner; /* rows of up */
+    int64_t inner; /* rows of up; 0: no MLP */
     bool gated;
     enum ctw_activation act;
     float act_param[CTW_ACT_PARAMS];

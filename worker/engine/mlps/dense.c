@@ -46,7 +46,7 @@ enum ctw_status ctw_mlp_dense(const struct ctw_step *s, struct ctw_err *err)
     const struct ctw_join join = {CTW_SLOT_DOWN, CTW_AT_MLP_OUT, CTW_AT_MLP_SUM, l->mlp_factor};
     enum ctw_status st = CTW_OK;
     if (!l->parallel)
-        st = ctw_step_read(s, CTW_AT_MLP, s->here, err);
+        st = ctw_step_read(s, CTW_AT_MLP, l->n_head > 0 ? s->here : s->before, err);
     if (st == CTW_OK)
         st = l->gated ? gated(s, err) : plain(s, err);
     if (st == CTW_OK)

@@ -24,6 +24,7 @@
     X(gpt_neox)                                                                                    \
     X(gptj)                                                                                        \
     X(granite)                                                                                     \
+    X(granitemoehybrid)                                                                            \
     X(helium)                                                                                      \
     X(hunyuan_v1_dense)                                                                            \
     X(llama)                                                                                       \
@@ -33,6 +34,7 @@
     X(mistral)                                                                                     \
     X(mpt)                                                                                         \
     X(nemotron)                                                                                    \
+    X(nemotron_nas)                                                                                \
     X(olmo)                                                                                        \
     X(olmo2)                                                                                       \
     X(olmo3)                                                                                       \

@@ -111,6 +111,11 @@ const int64_t *ctw_key_windows(struct ctw_config *c, int64_t n, int64_t window,
 /* tie_word_embeddings, at either level; `absent`: transformers' default for the text model. */
 bool ctw_key_tied(struct ctw_config *c, bool absent);
 
+/* Is the key this string? Absent or null: false. */
+bool ctw_key_is(struct ctw_config *c, const char *name, const char *text);
+/* The first entry of an array of n, for ctw_json_next(); NULL after an error. */
+const struct ctw_json_node *ctw_key_list(struct ctw_config *c, const char *name, int64_t n);
+
 /* Is the key present, with a value other than null? Does not count as reading it. */
 bool ctw_key_is_given(const struct ctw_config *c, const char *name);
 
