@@ -23,6 +23,10 @@ def mistral(c):
     return build(c, rms(c), windows=c.get("sliding_window", 4096))
 
 
+def ministral(c):
+    return build(c, rms(c), windows=[c.get("sliding_window", 4096) if w else None for w in layer_types(c)])
+
+
 def phi3(c):
     head = head_of(c)
     return build(c, rms(c, 1e-5), rope=Rope(int(head * partial(c)), rope_settings(c)),
@@ -127,11 +131,14 @@ def phi(c):
                  final="model.final_layernorm", head_bias=True)
 
 
-def glm4(c):
-    head, bias = head_of(c, 128), c.get("attention_bias", False)
-    layer = {"attention_out": "post_self_attn_layernorm", "mlp_out": "post_mlp_layernorm", "qkv_bias": bias,
-             "gate_up": ("mlp.gate_up_proj",)}
+def glm(c, **layer):
+    head = head_of(c, 128)
+    layer |= {"qkv_bias": c.get("attention_bias", True), "gate_up": ("mlp.gate_up_proj",)}
     return build(c, rms(c, 1.5625e-07), rope=interleaved(c, head, partial(c, 0.5)), head_dim=head, layer=layer)
+
+
+def glm4(c):
+    return glm(c, attention_out="post_self_attn_layernorm", mlp_out="post_mlp_layernorm")
 
 
 def olmo(c):
@@ -365,7 +372,7 @@ def bitnet(c):
 
 
 FAMILIES = {f.__name__: f for f in (
-    llama, mistral, phi3, qwen2, qwen3, gemma, gemma2, phi, glm4, olmo, olmo2, olmo3, granite, cohere, cohere2, smollm3,
+    llama, mistral, ministral, phi3, qwen2, qwen3, gemma, gemma2, phi, glm, glm4, olmo, olmo2, olmo3, granite, cohere, cohere2, smollm3,
     ministral3, gpt_neox, falcon, stablelm, starcoder2, gpt2, opt, bloom, mpt, nemotron, exaone4, ernie4_5,
     hunyuan_v1_dense, seed_oss, arcee, apertus, helium, bitnet)} | more_families.FAMILIES | {
     "mimo": qwen2, "gemma3_text": gemma3, "gemma4_text": gemma4, "qwen2_5_vl_text": qwen2, "qwen3_vl_text": qwen3}

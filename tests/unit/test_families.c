@@ -72,8 +72,12 @@ static void families_have_their_defaults(void **state)
          CTW_ACT_SILU},
         {GLM4 "}", 151552, 4096, 13696, 40, 32, 2, 128, 131072, 10000, 1.5625e-7, 64, 3, false,
          true, CTW_ACT_SILU},
+        {"{\"model_type\": \"glm\", \"architectures\": [\"GlmForCausalLM\"]}", 151552, 4096, 13696,
+         40, 32, 2, 128, 131072, 10000, 1.5625e-7, 64, 3, false, true, CTW_ACT_SILU},
         {GRANITE "}", 32000, 4096, 11008, 32, 32, 32, 128, 2048, 10000, 1e-6, 128, 0, false, false,
          CTW_ACT_SILU},
+        {"{\"model_type\": \"ministral\", \"architectures\": [\"MinistralForCausalLM\"]}", 32000,
+         4096, 14336, 32, 32, 8, 128, 131072, 10000, 1e-6, 128, 0, false, false, CTW_ACT_SILU},
         {SMOLLM3 "}", 128256, 2048, 11008, 36, 16, 4, 128, 32768, 2000000, 1e-6, 128, 0, true,
          false, CTW_ACT_SILU},
         {MINISTRAL3 "}", 131072, 4096, 14336, 34, 32, 8, 128, 262144, 1000000, 1e-5, 128, 0, false,
@@ -157,6 +161,11 @@ static void layers_with_rope_or_window(void **state)
                  "\"sliding_attention\", \"sliding_attention\", \"full_attention\"]}",
          {false, true, true, false},
          {0, 4096, 4096, 0}},
+        {"{\"model_type\": \"ministral\", \"num_hidden_layers\": 4, \"sliding_window\": 9, "
+         "\"layer_types\": [\"full_attention\", \"sliding_attention\", \"full_attention\", "
+         "\"full_attention\"]}",
+         {true, true, true, true},
+         {0, 9, 0, 0}},
         {SMOLLM3 ", \"num_hidden_layers\": 4}", {true, true, true, false}, {0, 0, 0, 0}},
         {SMOLLM3 ", \"num_hidden_layers\": 4, \"no_rope_layer_interval\": 2, "
                  "\"use_sliding_window\": true, \"sliding_window\": 64}",
@@ -199,6 +208,11 @@ static void glm4(void **state)
     assert_int_equal(find(&c, "model.layers.0.mlp.gate_up_proj")->n, 2 * 13696);
     assert_non_null(find(&c, "model.layers.0.post_self_attn_layernorm.weight"));
     assert_non_null(find(&c, "model.layers.0.post_mlp_layernorm.weight"));
+    ctw_config_close(&c);
+    parse_ok(&c, "{\"model_type\": \"glm\"}");
+    l = &c.model->layers[1];
+    assert_true(!l->norm[CTW_AT_MIXER_OUT].present && !l->norm[CTW_AT_MLP_OUT].present);
+    assert_null(find(&c, "model.layers.0.post_mlp_layernorm.weight"));
     ctw_config_close(&c);
 }
 

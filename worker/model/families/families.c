@@ -18,6 +18,7 @@
     X(gemma3_text)                                                                                 \
     X(gemma4)                                                                                      \
     X(gemma4_text)                                                                                 \
+    X(glm)                                                                                         \
     X(glm4)                                                                                        \
     X(gpt2)                                                                                        \
     X(gpt_bigcode)                                                                                 \
@@ -30,6 +31,7 @@
     X(llama)                                                                                       \
     X(mimo)                                                                                        \
     X(minicpm)                                                                                     \
+    X(ministral)                                                                                   \
     X(ministral3)                                                                                  \
     X(mistral)                                                                                     \
     X(mpt)                                                                                         \

@@ -1,10 +1,12 @@
 /*
  * Mistral: Llama's layers, and one sliding window for all layers. Defaults: MistralConfig.
  * transformers' AutoConfig loads a file with layer_types as Ministral, whose layers differ only in
- * whether layer_types gives them the window. Also the text model of Mistral 3's wrapper.
+ * whether layer_types gives them the window, and whose defaults are the same. Also the text model
+ * of Mistral 3's wrapper.
  */
 #include "worker/model/families/family.h"
 
+extern const struct ctw_family ctw_family_ministral;
 extern const struct ctw_family ctw_family_mistral;
 extern const struct ctw_family ctw_family_mistral3;
 
@@ -39,6 +41,9 @@ static void describe(struct ctw_config *c)
 
 const struct ctw_family ctw_family_mistral = {
     .model_type = "mistral", .architecture = "MistralForCausalLM", .describe = describe};
+
+const struct ctw_family ctw_family_ministral = {
+    .model_type = "ministral", .architecture = "MinistralForCausalLM", .describe = describe};
 
 const struct ctw_family ctw_family_mistral3 = {
     .model_type = "mistral3",

@@ -1,12 +1,14 @@
 /*
- * GLM 4 (0414): norms before and after both branches, interleaved RoPE on half of each head, one
- * module for gate and up. Defaults: Glm4Config.
+ * GLM (GLM-4-9B of 2024, GLM-Edge): Llama's layers with interleaved RoPE on half of each head, and
+ * one module for gate and up. GLM 4 (0414): norms after both branches as well. Defaults: GlmConfig,
+ * Glm4Config.
  */
 #include "worker/model/families/family.h"
 
+extern const struct ctw_family ctw_family_glm;
 extern const struct ctw_family ctw_family_glm4;
 
-static void describe(struct ctw_config *c)
+static void describe_with(struct ctw_config *c, bool norms_after)
 {
     const struct ctw_sizes s = ctw_key_sizes(c, &(struct ctw_sizes){.vocab = 151552,
                                                                     .hidden = 4096,
@@ -27,8 +29,10 @@ static void describe(struct ctw_config *c)
                                                              .partial = 0.5});
     for (int64_t i = 0; i < s.n_layers; i++) {
         ctw_describe_norms(c, i, &norm);
-        ctw_describe_norm(c, i, CTW_AT_MIXER_OUT, &norm, "post_self_attn_layernorm", 0);
-        ctw_describe_norm(c, i, CTW_AT_MLP_OUT, &norm, "post_mlp_layernorm", 0);
+        if (norms_after) {
+            ctw_describe_norm(c, i, CTW_AT_MIXER_OUT, &norm, "post_self_attn_layernorm", 0);
+            ctw_describe_norm(c, i, CTW_AT_MLP_OUT, &norm, "post_mlp_layernorm", 0);
+        }
         ctw_describe_attention(
             c, i,
             &(struct ctw_attention){
@@ -37,5 +41,18 @@ static void describe(struct ctw_config *c)
     }
 }
 
+static void describe(struct ctw_config *c)
+{
+    describe_with(c, false);
+}
+
+static void describe4(struct ctw_config *c)
+{
+    describe_with(c, true);
+}
+
+const struct ctw_family ctw_family_glm = {
+    .model_type = "glm", .architecture = "GlmForCausalLM", .describe = describe};
+
 const struct ctw_family ctw_family_glm4 = {
-    .model_type = "glm4", .architecture = "Glm4ForCausalLM", .describe = describe};
+    .model_type = "glm4", .architecture = "Glm4ForCausalLM", .describe = describe4};
