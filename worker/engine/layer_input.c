@@ -37,6 +37,7 @@ enum ctw_status ctw_layer_input(const struct ctw_step *s, struct ctw_err *err)
     const struct ctw_model *m = s->f->model;
     struct ctw_forward *f = s->f;
     const struct ctw_join join = {CTW_SLOT_INPUT_PROJ, CTW_AT_INPUT, CTW_N_NORMS, 1};
+    /* The residual itself: decoder layers have no norm at this place. */
     enum ctw_status st = ctw_step_read(s, CTW_AT_EMBED, s->here, err);
     if (st == CTW_OK)
         st = ctw_step_product(s, CTW_SLOT_INPUT_GATE, f->norm, m->hidden, f->wide, m->input_dim,
