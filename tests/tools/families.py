@@ -375,14 +375,17 @@ FAMILIES = {f.__name__: f for f in (
     llama, mistral, ministral, phi3, qwen2, qwen3, gemma, gemma2, phi, glm, glm4, olmo, olmo2, olmo3, granite, cohere, cohere2, smollm3,
     ministral3, gpt_neox, falcon, stablelm, starcoder2, gpt2, opt, bloom, mpt, nemotron, exaone4, ernie4_5,
     hunyuan_v1_dense, seed_oss, arcee, apertus, helium, bitnet)} | more_families.FAMILIES | {
-    "mimo": qwen2, "gemma3_text": gemma3, "gemma4_text": gemma4, "qwen2_5_vl_text": qwen2, "qwen3_vl_text": qwen3}
+    "mimo": qwen2, "gemma3_text": gemma3, "gemma4_text": gemma4, "qwen2_vl_text": qwen2, "qwen2_5_vl_text": qwen2,
+    "qwen3_vl_text": qwen3}
 
 # Text models inside a multimodal checkpoint: model_type -> (stem of the text's tensors, its head)
 WRAPPERS = {"gemma3": ("language_model.model.", "language_model.lm_head"),
             "gemma4": ("model.language_model.", "lm_head"),
             "mistral3": ("language_model.model.", "language_model.lm_head"),
-            "qwen3_vl": ("model.language_model.", "lm_head"), "qwen2_5_vl": ("model.", "lm_head")}
-TEXTS = {"gemma3": "gemma3_text", "gemma4": "gemma4_text", "mistral3": "mistral", "qwen3_vl": "qwen3", "qwen2_5_vl": "qwen2"}
+            "qwen3_vl": ("model.language_model.", "lm_head"), "qwen2_vl": ("model.", "lm_head"),
+            "qwen2_5_vl": ("model.", "lm_head")}
+TEXTS = {"gemma3": "gemma3_text", "gemma4": "gemma4_text", "mistral3": "mistral", "qwen3_vl": "qwen3", "qwen2_vl": "qwen2",
+         "qwen2_5_vl": "qwen2"}
 
 
 def renamed(m, old, new, head=None):

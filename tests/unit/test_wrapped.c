@@ -14,6 +14,8 @@
 
 #define MISTRAL3                                                                                   \
     "{\"architectures\": [\"Mistral3ForConditionalGeneration\"], \"model_type\": \"mistral3\""
+#define QWEN2_VL                                                                                   \
+    "{\"architectures\": [\"Qwen2VLForConditionalGeneration\"], \"model_type\": \"qwen2_vl\""
 #define QWEN2_5_VL                                                                                 \
     "{\"architectures\": [\"Qwen2_5_VLForConditionalGeneration\"], \"model_type\": \"qwen2_5_vl\""
 #define QWEN3_VL                                                                                   \
@@ -50,6 +52,7 @@ static void defaults_of_the_text_model(void **state)
         {QWEN2_5_VL ", \"rope_scaling\": {\"type\": \"mrope\", \"mrope_section\": [16, 24, 24]}, "
                     "\"hidden_size\": 4096}",
          152064, 4096, 32768, 80, 64, 8, 1e6, false},
+        {QWEN2_VL ", \"hidden_size\": 4096}", 152064, 4096, 32768, 80, 64, 8, 1e6, false},
         {QWEN3_VL ", \"text_config\": {\"num_hidden_layers\": 2}}", 151936, 4096, 128000, 2, 32, 32,
          5e5, false},
     };

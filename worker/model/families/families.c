@@ -52,6 +52,7 @@
     X(starcoder2)                                                                                  \
     X(mistral3)                                                                                    \
     X(mistral3_ministral3)                                                                         \
+    X(qwen2_vl)                                                                                    \
     X(qwen2_5_vl)                                                                                  \
     X(qwen3_vl)
 

@@ -1,12 +1,13 @@
 /*
  * Qwen 2 and 2.5: biases on q, k and v always; windows by layer. Defaults: Qwen2Config. MiMo is the
- * same beside layers for drafts, "model.mtp_layers". And the text model of Qwen 2.5 VL, with the
- * defaults of Qwen2_5_VLTextConfig.
+ * same beside layers for drafts, "model.mtp_layers". And the text models of Qwen 2 VL and
+ * 2.5 VL, with the defaults of Qwen2VLTextConfig and Qwen2_5_VLTextConfig, which are equal.
  */
 #include "worker/model/families/qwen.h"
 
 extern const struct ctw_family ctw_family_mimo;
 extern const struct ctw_family ctw_family_qwen2;
+extern const struct ctw_family ctw_family_qwen2_vl;
 extern const struct ctw_family ctw_family_qwen2_5_vl;
 
 /* transformers' defaults. */
@@ -75,6 +76,12 @@ const struct ctw_family ctw_family_qwen2 = {
 
 const struct ctw_family ctw_family_mimo = {
     .model_type = "mimo", .architecture = "MiMoForCausalLM", .describe = describe};
+
+const struct ctw_family ctw_family_qwen2_vl = {.model_type = "qwen2_vl",
+                                               .architecture = "Qwen2VLForConditionalGeneration",
+                                               .wrapper = &(const struct ctw_wrapper){.flat = true},
+                                               .spellings = ctw_wrapped_spellings,
+                                               .describe = describe_vl};
 
 const struct ctw_family ctw_family_qwen2_5_vl = {
     .model_type = "qwen2_5_vl",
