@@ -363,7 +363,7 @@ def apertus(c):
 def helium(c):
     head, bias = head_of(c, 128), c.get("attention_bias", False)
     return build(c, rms(c, 1e-8, once=True), head_dim=head, rope=interleaved(c, head),
-                 layer={"qkv_bias": bias, "o_bias": bias, "mlp_bias": c.get("mlp_bias", False)})
+                 layer={"qkv_bias": bias, "mlp_bias": c.get("mlp_bias", False)})
 
 
 def bitnet(c):
