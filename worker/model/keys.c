@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -115,6 +116,21 @@ static bool in_members(const char *const *members, const char *name)
     return false;
 }
 
+/* Every entry of per_layer_config must be a decoder layer's: "0" and so on. */
+static void check_layer_indices(struct ctw_config *c, const struct ctw_json_node *layers)
+{
+    for (const struct ctw_json_node *m = ctw_json_first(layers); m != NULL && c->status == CTW_OK;
+         m = ctw_json_next(m)) {
+        char index[24];
+        long i = strtol(ctw_json_key(m), NULL, 10);
+        snprintf(index, sizeof(index), "%ld", i);
+        if (i < 0 || i >= c->model->n_decoders || strcmp(index, ctw_json_key(m)) != 0)
+            c->status =
+                ctw_json_fail(m, &c->err, CTW_EFORMAT, "expected the index of a layer, 0 to %d",
+                              c->model->n_decoders - 1);
+    }
+}
+
 int64_t ctw_key_of_layer(struct ctw_config *c, int64_t i, const char *const *members,
                          const char *name, int64_t absent, int64_t min, int64_t max)
 {
@@ -125,6 +141,8 @@ int64_t ctw_key_of_layer(struct ctw_config *c, int64_t i, const char *const *mem
         c->status = ctw_json_read_node(c->text, "per_layer_config", CTW_JSON_OPTIONAL,
                                        CTW_JSON_OBJECT, &layers, &c->err);
     snprintf(index, sizeof(index), "%" PRId64, i);
+    if (c->status == CTW_OK && layers != NULL && i == 0)
+        check_layer_indices(c, layers);
     if (c->status == CTW_OK && layers != NULL)
         c->status =
             ctw_json_read_node(layers, index, CTW_JSON_OPTIONAL, CTW_JSON_OBJECT, &layer, &c->err);
