@@ -20,7 +20,8 @@ from supported import SUPPORTED, configs_of
 
 FORMATS = {"dense", "pack-quantized", "nvfp4-pack-quantized"}
 # What a refusal names, if it is neither the architecture nor a format.
-REFUSED_FOR = {"gemma4_moe-dense": ["enable_moe_block"]}
+REFUSED_FOR = {"gemma4_moe-dense": ["enable_moe_block"], "granitemoehybrid-dense": ["num_local_experts"],
+               "granitehybrid-dense": ['"linear_attention"', '"mamba"']}
 # Names in the files that golden.json does not give.
 IN_FILE = {"gptneox-dense": {"lm_head.weight": "embed_out.weight"}}
 
