@@ -53,7 +53,7 @@ def shrink(config):
     head = first(config, ("head_dim", "kv_channels"))
     if not head:
         head = first(config, HIDDEN_KEYS, 0) // (n_head or 1) or 64
-    sizes = [(("vocab_size", "padded_vocab_size"), VOCAB), (HEAD_KEYS, HEADS), (HIDDEN_KEYS, HEADS * head),
+    sizes = [(("vocab_size", "padded_vocab_size", "embedding_size"), VOCAB), (HEAD_KEYS, HEADS), (HIDDEN_KEYS, HEADS * head),
              (("num_hidden_layers", "n_layer", "n_layers", "num_layers"), LAYERS)]
     optional = [(KV_KEYS, HEADS if n_kv == n_head else 1),
                 (("intermediate_size", "ffn_hidden_size", "n_inner", "ffn_dim"), INNER)]

@@ -95,4 +95,14 @@ def nemotron_nas(c):
                  layer={"qkv_bias": bias, "o_bias": bias, "mlp_bias": c.get("mlp_bias", False)})
 
 
-FAMILIES = {"nemotron-nas": nemotron_nas} | {f.__name__: f for f in (gpt_bigcode, gptj, qwen, chatglm, minicpm, granitemoehybrid)}
+def molmo(c):
+    c = c | {"intermediate_size": c["intermediate_size"] // 2, "vocab_size": c["embedding_size"]}
+    layer = {"attention_in": "attn_norm", "mlp_in": "ff_norm", "projections": ("att_proj",), "o": "attn_out",
+             "qkv_bias": c.get("qkv_bias", False), "clip": c.get("clip_qkv"), "gate_up": ("ff_proj",), "up_first": True,
+             "down": "ff_out"}
+    return build(c, Norm(eps=c.get("layer_norm_eps", 1e-5)), stem="model.transformer.blocks.{}.", layer=layer,
+                 embed="model.transformer.wte.embedding", embed_suffix="", final="model.transformer.ln_f",
+                 head="model.transformer.ff_out")
+
+
+FAMILIES = {"nemotron-nas": nemotron_nas} | {f.__name__: f for f in (gpt_bigcode, gptj, qwen, chatglm, minicpm, granitemoehybrid, molmo)}

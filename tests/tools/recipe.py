@@ -70,6 +70,7 @@ class Layer:
     gate_up: tuple = ("mlp.gate_proj", "mlp.up_proj")
     down: str = "mlp.down_proj"
     gated: bool = True
+    up_first: bool = False  # in one matrix
     act: str = "silu"
     mlp_bias: bool = False
     mlp_norm: str | None = None  # before down
@@ -83,6 +84,7 @@ class Model:
     vocab: int
     norm: Norm
     embed: str = "model.embed_tokens"
+    embed_suffix: str = ".weight"
     embed_width: int | None = None  # None: hidden
     embed_scale: float = 1.0
     embed_norm: str | None = None
@@ -105,7 +107,7 @@ def tensors(m):
     linear one stored [inputs, outputs]), bias, norm, shifted norm (1 is added), small norm, head, half, tiny (constants)."""
     width = m.embed_width or m.hidden
     scaled = m.head is None and m.embed_scale != 1
-    yield m.embed + ".weight", (m.vocab, width), "scaled embed" if scaled else "embed"
+    yield m.embed + m.embed_suffix, (m.vocab, width), "scaled embed" if scaled else "embed"
     if m.positions:
         yield m.positions + ".weight", (m.n_positions, m.hidden), "positions"
     if m.embed_norm:

@@ -364,7 +364,7 @@ class Model:
     def mlp(self, x, a):
         parts = [self.linear(x, a.stem + p, a.mlp_bias, a.columns) for p in a.gate_up]
         if a.gated and len(parts) == 1:
-            parts = np.split(parts[0], 2, axis=1)
+            parts = np.split(parts[0], 2, axis=1)[::-1 if a.up_first else 1]
         y = self.r(self.xielu(parts[0], a) if a.act == "xielu" else ACTIVATIONS[a.act](parts[0]))
         y = self.r(y * parts[1]) if a.gated else y
         if a.mlp_norm:
@@ -410,7 +410,7 @@ class Model:
 
     def embedding(self, tokens):
         m = self.family
-        x = self.weight(m.embed + ".weight")[tokens]
+        x = self.weight(m.embed + m.embed_suffix)[tokens]
         if m.embed_scale != 1:
             x = self.r(x * m.embed_scale)
         if m.project_in:
@@ -449,7 +449,7 @@ class Model:
         m = self.family
         names = {n: n for n, _, kind in recipe.tensors(m) if kind in ("linear", "columns", "head")}
         if m.head is None:
-            names["lm_head.weight"] = m.embed + ".weight"
+            names["lm_head.weight"] = m.embed + m.embed_suffix
         for name, stored in sorted(names.items()):
             dtype, w = decode(self.tensors, stored, self.config)
             yield name, *w.shape, TORCH_NAME[dtype], hashlib.sha256(

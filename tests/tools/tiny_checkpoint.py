@@ -153,6 +153,10 @@ TYPES = {
             {"attention": {"no_op": group is None, "n_heads_in_group": group, "replace_with_linear": False},
              "ffn": {"no_op": mult is None, "ffn_mult": mult, "replace_with_linear": False}}
             for group, mult in ((None, 2.0), (2, 3.0), (4, 1.5), (1, None), (None, 2.5))]}),
+    "molmo": ("MolmoForCausalLM", NO_HEAD | {
+        "rms_norm_eps": LACKS, "layer_norm_eps": 1e-6, "hidden_act": LACKS, "intermediate_size": 640, "qkv_bias": True,
+        "attention_layer_norm": False, "norm_after": False, "layer_norm_type": "rms", "clip_qkv": None,
+        "weight_tying": False}),
 }
 
 # Family -> (model_type, differences)
@@ -223,7 +227,7 @@ OPEN = (
     "starcoder2", "opt", "opt_350m", "bloom", "bloom_6_heads", "mpt", "mpt_6_heads",
     "smollm3", "ministral3", "helium", "arcee", "apertus", "nemotron",
     "gpt_bigcode", "gpt_bigcode_heads", "gptj", "qwen", "qwen_older", "chatglm", "minicpm", "mimo",
-    "granitemoehybrid", "granitemoehybrid_no_rope", "nemotron-nas",
+    "granitemoehybrid", "granitemoehybrid_no_rope", "nemotron-nas", "molmo",
     "stablelm", "stablelm_parallel",
 )
 
@@ -260,6 +264,7 @@ ALL = ([(f, "bf16") for f in OPEN] + [("llama", f) for f in FORMATS if f != "bf1
         ("hunyuan_v1_dense", "nvfp4"), ("seed_oss", "w4a16_g32"), ("bitnet", "w4a16_g32"), ("bitnet", "nvfp4"),
         ("gpt_bigcode", "w4a16_g32"), ("gptj", "nvfp4"), ("qwen", "w4a16_g32"), ("chatglm", "nvfp4"),
         ("minicpm", "w4a16_g32_asym"), ("mimo", "w8a16_channel"), ("granitemoehybrid", "nvfp4"), ("nemotron-nas", "w4a16_g32"),
+        ("molmo", "nvfp4"),
         ("stablelm_parallel", "w4a16_g32"),
         ("llama_bias", "w4a16_g32"), ("llama_tied", "w4a16_g32"), ("qwen3_tied", "fp16"),
         ("gemma4_e", "nvfp4"), ("gemma4_k_eq_v", "w4a16_g32"), ("phi3_longrope", "w4a16_g32")])
@@ -285,15 +290,15 @@ def common_keys(family, sizes, scheme):
     ours["theta"] = keys.pop("rope_theta", 10000.0)
     if kind == "gemma4_text":
         keys["vocab_size_per_layer_input"] = sizes["vocab"]
-    if kind == "chatglm":  # beside the key of every file, which tests read
-        keys["padded_vocab_size"] = sizes["vocab"]
+    if kind in ("chatglm", "molmo"):  # beside the key of every file, which tests read
+        keys[{"chatglm": "padded_vocab_size", "molmo": "embedding_size"}[kind]] = sizes["vocab"]
     if ours["kinds"]:
         names = {"S": "sliding_attention", "F": "full_attention"}
         n = keys["num_hidden_layers"]
         keys["layer_types"] = [names[ours["kinds"][i % len(ours["kinds"])]] for i in range(n)]
     keys = {(ours["names"] or {}).get(key, key): value for key, value in keys.items() if value is not LACKS}
     if scheme:
-        head = "transformer.output_layer" if kind == "chatglm" else "lm_head"
+        head = {"chatglm": "transformer.output_layer", "molmo": "model.transformer.ff_out"}.get(kind, "lm_head")
         keys["quantization_config"] = encoders.quantization_config(scheme, [head])
     return keys, ours
 

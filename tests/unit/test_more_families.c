@@ -46,6 +46,8 @@ static const struct ctw_want *find(const struct ctw_config *c, const char *name)
     "\"num_hidden_layers\": 2, \"block_configs\": "
 #define ATTENTION "\"attention\": {\"n_heads_in_group\": 8}"
 #define MLP "\"ffn\": {\"ffn_mult\": 1.3125}"
+#define MOLMO                                                                                      \
+    "{\"architectures\": [\"MolmoForCausalLM\"], \"model_type\": \"molmo\""
 #define OLDER_QWEN QWEN ", \"n_embd\": 4096"
 
 /* What the families' own classes have when a file says nothing. */
@@ -78,6 +80,8 @@ static void families_have_their_defaults(void **state)
          32000, 4096, 512, 2048, 0, 2, 32, 32, 128, 128, false, false},
         {NAS "[{" ATTENTION ", " MLP "}, {" ATTENTION ", " MLP "}]}", 32000, 4096, 3584, 2048, 0, 2,
          32, 4, 128, 128, false, false},
+        {MOLMO ", \"embedding_size\": 50432}", 50432, 4096, 5504, 2048, 0, 32, 32, 32, 128, 128,
+         false, false},
         {MIMO "}", 151936, 4096, 22016, 32768, 0, 32, 32, 32, 128, 128, false, false},
     };
     for (size_t i = 0; i < CTW_COUNT(rows); i++) {
@@ -124,6 +128,8 @@ static void tensors(void **state)
          0},
         {CHATGLM "}", "transformer.output_layer", 65024, 4096},
         {MINICPM ", \"attention_bias\": true}", "model.layers.0.self_attn.o_proj.bias", 4096, 0},
+        {MOLMO "}", "model.transformer.wte.embedding", 50304, 4096},
+        {MOLMO ", \"qkv_bias\": true}", "model.transformer.blocks.0.att_proj.bias", 3 * 4096, 0},
         {MIMO ", \"attention_bias\": false}", "model.layers.0.self_attn.q_proj.bias", 4096, 0},
     };
     for (size_t i = 0; i < CTW_COUNT(rows); i++) {
@@ -149,6 +155,12 @@ static void factors(void **state)
 
     parse_ok(&c, CHATGLM ", \"rope_ratio\": 500, \"padded_vocab_size\": 151552}");
     assert_true(c.rope[0].theta == 5e6 && c.model->rope[0].pairing == CTW_ROPE_INTERLEAVED);
+    ctw_config_close(&c);
+
+    parse_ok(&c, MOLMO "}");
+    const struct ctw_rows *gate = &c.model->layers[1].product[CTW_SLOT_GATE_UP].shard[0];
+    assert_true(gate[0].row0 == 5504 && gate[1].row0 == 0);
+    assert_true(ctw_name_is_apart(&c, "model.vision_backbone.image_vit.patch_embedding.weight"));
     ctw_config_close(&c);
 
     parse_ok(&c, MIMO "}");
@@ -210,6 +222,11 @@ static void refusals(void **state)
          "attention.window_length: is not supported, expected null"},
         {NAS "[{" ATTENTION ", \"ffn\": {\"ffn_mult\": -1}}, {}]}", "ffn_mult: found -1, expected"},
         {NAS "[{" ATTENTION ", \"ffn\": {\"moe\": {}}}, {}]}", "ffn.moe: is not supported"},
+        {MOLMO ", \"norm_after\": true}", "norm_after: norms after"},
+        {MOLMO ", \"attention_layer_norm\": true}", "attention_layer_norm: norms of heads"},
+        {MOLMO ", \"weight_tying\": true}", "weight_tying: a tied head"},
+        {"{\"model_type\": \"molmo\", \"layer_norm_type\": \"default\"}",
+         "layer_norm_type: expected \"rms\""},
         {MINICPM ", \"num_experts\": 8}", "num_experts: mixtures of experts"},
         {MINICPM ", \"sparse_config\": {\"kernel_size\": 32}}", "sparse_config: sparse attention"},
         {MINICPM ", \"hidden_size\": 128, \"rope_scaling\": {\"type\": \"longrope\", "

@@ -472,8 +472,10 @@ void ctw_describe_mlp(struct ctw_config *c, int64_t i, const struct ctw_mlp *mlp
     if (mlp->fused) {
         want_matrix(c, i, CTW_M_GATE_UP, or_default(mlp->gate_up, "mlp.gate_up_proj"), 2 * inner,
                     hidden);
-        add_shard(c, i, CTW_SLOT_GATE_UP, (struct ctw_rows){CTW_M_GATE_UP, 0, inner, -1});
-        add_shard(c, i, CTW_SLOT_GATE_UP, (struct ctw_rows){CTW_M_GATE_UP, inner, inner, -1});
+        int64_t gate = mlp->up_first ? inner : 0;
+        add_shard(c, i, CTW_SLOT_GATE_UP, (struct ctw_rows){CTW_M_GATE_UP, gate, inner, -1});
+        add_shard(c, i, CTW_SLOT_GATE_UP,
+                  (struct ctw_rows){CTW_M_GATE_UP, inner - gate, inner, -1});
     } else {
         if (!mlp->plain)
             ctw_describe_linear(c, i, CTW_SLOT_GATE_UP, CTW_M_GATE, bias ? CTW_V_GATE_BIAS : -1,

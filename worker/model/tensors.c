@@ -45,6 +45,8 @@ static enum ctw_status find_parts(const struct ctw_finder *finder, struct ctw_ma
     const struct ctw_tensor *values = NULL, **either = &m->part[CTW_PART_VALUES];
     if (st == CTW_OK)
         st = find(finder, m->name, names->values, &values, err);
+    if (st == CTW_OK && values == NULL && *either == NULL)
+        st = find(finder, "", m->name, &values, err); /* not of a module */
     if (st == CTW_OK && values != NULL && *either != NULL)
         return ctw_fail(err, CTW_EFORMAT, "%s: %s has both %s and %s; expected one of them",
                         ctw_container_file(finder->container, values->file), m->name,

@@ -51,6 +51,7 @@
     X(stablelm)                                                                                    \
     X(starcoder2)                                                                                  \
     X(mistral3)                                                                                    \
+    X(molmo)                                                                                       \
     X(mistral3_ministral3)                                                                         \
     X(qwen2_vl)                                                                                    \
     X(qwen2_5_vl)                                                                                  \

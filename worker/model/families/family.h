@@ -261,6 +261,7 @@ struct ctw_mlp {
     bool plain; /* no gate */
     bool bias;
     bool fused;                 /* gate and up are one module: the rows of gate, then of up */
+    bool up_first;              /* of these rows, up's */
     const char *gate, *up;      /* mlp.gate_proj, mlp.up_proj */
     const char *gate_up, *down; /* mlp.gate_up_proj, mlp.down_proj */
 };
