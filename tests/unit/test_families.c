@@ -352,6 +352,10 @@ static void refusals(void **state)
         {SMOLLM3 ", \"num_hidden_layers\": 1, \"sliding_window\": 64, \"layer_types\": "
                  "[\"sliding_attention\"]}",
          "use_sliding_window and sliding_window define no window"},
+        {MINISTRAL3 ", \"head_dim\": 2, \"rope_parameters\": {\"rope_type\": \"longrope\", "
+                    "\"short_factor\": [1], \"long_factor\": [2], \"llama_4_scaling_beta\": 0.1, "
+                    "\"original_max_position_embeddings\": 64}}",
+         "longrope is not supported beside learned positions or factors of queries"},
         {MINISTRAL3 ", \"rope_parameters\": {\"rope_type\": \"default\"}}",
          "llama_4_scaling_beta: expected a number in the RoPE's parameters"},
         {MINISTRAL3 ", \"rope_parameters\": {\"rope_type\": \"default\", "

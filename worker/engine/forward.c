@@ -66,9 +66,6 @@ static enum ctw_status make_tables(struct ctw_forward *f, struct ctw_err *err)
 {
     const struct ctw_model *m = f->model;
     enum ctw_status st = CTW_OK;
-    bool by_position = m->q_factor_beta != 0 || m->layers[0].matrix[CTW_M_POSITIONS].name != NULL;
-    if (by_position && ctw_plan_long_from(m) > 0)
-        return ctw_fail(err, CTW_EINTERNAL, "positions have two uses in this model");
     for (int i = 0; st == CTW_OK && i < m->n_ropes; i++)
         st = make_cos_sin(f, i, err);
     if (st == CTW_OK && m->q_factor_beta != 0)

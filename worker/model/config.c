@@ -191,12 +191,27 @@ static enum ctw_status read_dtype(struct ctw_config *c, const struct ctw_json_no
 
 /* ---- the whole file ---- */
 
+/* A token has one row in all tables; that of a longrope is not always its position. */
+static void check_positions(struct ctw_config *c)
+{
+    bool by_position = c->model->q_factor_beta != 0, by_length = false;
+    for (int64_t i = 0; i < c->n_wants; i++)
+        by_position |= c->wants[i].kind == CTW_WANT_MATRIX && c->wants[i].role == CTW_M_POSITIONS;
+    for (int i = 0; i < c->model->n_ropes; i++)
+        by_length |= c->model->rope[i].long_inv_freq != NULL;
+    if (c->status == CTW_OK && by_position && by_length)
+        c->status = ctw_json_fail(c->text, &c->err, CTW_EUNSUP,
+                                  "RoPE type longrope is not supported beside learned positions "
+                                  "or factors of queries (llama_4_scaling_beta)");
+}
+
 static enum ctw_status describe(struct ctw_config *c, struct ctw_err *err)
 {
     c->model = ctw_calloc(1, sizeof(*c->model));
     if (c->model == NULL)
         return ctw_fail(err, CTW_ENOMEM, "out of memory for a model");
     c->family->describe(c);
+    check_positions(c);
     if (c->status != CTW_OK && err != NULL)
         *err = c->err;
     return c->status;
