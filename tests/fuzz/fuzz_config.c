@@ -19,9 +19,10 @@ static void check_config(const struct ctw_config *c)
     fuzz_check(m->n_decoders >= 1 && m->n_decoders <= CTW_MAX_DECODERS);
     for (int i = 1; i <= m->n_decoders; i++) {
         const struct ctw_layer *l = &m->layers[i];
-        fuzz_check(l->n_head >= 1 && l->n_kv >= 1 && l->n_head % l->n_kv == 0);
-        fuzz_check(l->head >= 2 && l->head <= CTW_MAX_HEAD && l->head % 2 == 0);
-        fuzz_check(l->inner >= 1 && l->window >= 0 && l->rope < m->n_ropes);
+        bool no_attention = l->n_head == 0 && l->n_kv == 0 && l->head == 0;
+        fuzz_check(no_attention || (l->n_head >= 1 && l->n_kv >= 1 && l->n_head % l->n_kv == 0));
+        fuzz_check(no_attention || (l->head >= 2 && l->head <= CTW_MAX_HEAD && l->head % 2 == 0));
+        fuzz_check(l->inner >= 0 && l->window >= 0 && l->rope < m->n_ropes);
         fuzz_check(l->keeps_kv < m->n_kept && l->uses_kv < m->n_kept);
         fuzz_check(l->uses_kv < 0 || l->keeps_kv < 0);
         for (int j = 1; j < i; j++) {
@@ -135,6 +136,9 @@ const struct fuzz_seed fuzz_seeds[] = {
     FUZZ_SEED("{\"model_type\":\"ministral3\",\"num_hidden_layers\":2,\"rope_parameters\":{"
               "\"rope_type\":\"yarn\",\"factor\":16,\"llama_4_scaling_beta\":0.1,"
               "\"original_max_position_embeddings\":64,\"mscale\":1,\"mscale_all_dim\":1}}"),
+    FUZZ_SEED("{\"model_type\":\"nemotron-nas\",\"num_hidden_layers\":2,\"block_configs\":["
+              "{\"attention\":{\"no_op\":true},\"ffn\":{\"ffn_mult\":1.5}},"
+              "{\"attention\":{\"n_heads_in_group\":4},\"ffn\":{\"no_op\":true}}]}"),
     FUZZ_SEED(HEAD SCHEME(
         "\"g\":{\"targets\":[\"Linear\"],\"weights\":{\"num_bits\":4,\"group_size\":128,\"type\":"
         "\"int\",\"strategy\":\"group\",\"symmetric\":false,\"actorder\":\"group\"},"
