@@ -53,7 +53,7 @@ enum ctw_epilogue {
     CTW_EPI_GATE   /* two shards of n rows: y[t, o] = act(gate) * up; ldy >= n */
 };
 
-enum { CTW_MAX_SHARDS = 4 };
+enum { CTW_MAX_SHARDS = 12 };
 
 /* Which product of a layer this is. Each slot has its own memory for weights decoded ahead. */
 enum ctw_slot {

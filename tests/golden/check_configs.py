@@ -36,7 +36,7 @@ MODELOPT = "hf_quant_config.json"
 EXPERTS = "enable_moe_block"
 
 # Each size, the names of its key, and the small model's value
-VOCAB, INNER, LAYERS, HEADS = 32, 48, 2, 2
+VOCAB, INNER, LAYERS, HEADS = 32, 48, 2, 4
 HEAD_KEYS, KV_KEYS, HIDDEN_KEYS = (
     ("num_attention_heads", "n_head", "n_heads"),
     ("num_key_value_heads", "num_kv_heads", "multi_query_group_num"),

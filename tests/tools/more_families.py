@@ -21,16 +21,20 @@ def gpt_bigcode(c):
                  final="transformer.ln_f", positions="transformer.wpe", n_positions=c.get("n_positions", 1024), tied=True)
 
 
-def gptj(c):
+def gptj(c, **more):
     h = c["n_embd"]
     c = {"num_hidden_layers": c["n_layer"], "hidden_size": h, "num_attention_heads": c["n_head"],
          "intermediate_size": c.get("n_inner") or 4 * h} | c
     layer = {"attention_in": "ln_1", "mlp_in": None, "parallel": True, "o": "attn.out_proj",
-             "projections": ("attn.q_proj", "attn.k_proj", "attn.v_proj")}
+             "projections": ("attn.q_proj", "attn.k_proj", "attn.v_proj")} | more
     return build(c, Norm("layer", c.get("layer_norm_epsilon", 1e-5), bias=True), stem="transformer.h.{}.",
                  rope=Rope(c.get("rotary_dim", 64), rope_settings({}), True), embed="transformer.wte", head_bias=True,
                  layer=layer | plain_mlp(act_of(c, "gelu_tanh"), "mlp.fc_in", "mlp.fc_out", True),
                  final="transformer.ln_f")
+
+
+def codegen(c):
+    return gptj(c, projections=("attn.qkv_proj",), blocks=4)
 
 
 def qwen(c):
@@ -105,4 +109,5 @@ def molmo(c):
                  head="model.transformer.ff_out")
 
 
-FAMILIES = {"nemotron-nas": nemotron_nas} | {f.__name__: f for f in (gpt_bigcode, gptj, qwen, chatglm, minicpm, granitemoehybrid, molmo)}
+FAMILIES = {"nemotron-nas": nemotron_nas} | {f.__name__: f for f in (
+    gpt_bigcode, gptj, codegen, qwen, chatglm, minicpm, granitemoehybrid, molmo)}

@@ -47,6 +47,7 @@ class Layer:
     # attention; one projection: q, k and v in one matrix; no third one: the values are the keys before their norm
     projections: tuple = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
     by_group: bool = False  # rows of one matrix: for every key-value head its queries, its key, its value
+    blocks: int = 0  # rows of one matrix: for every block of heads its queries, its values, its keys
     o: str = "self_attn.o_proj"
     qkv_bias: bool = False
     o_bias: bool = False

@@ -305,6 +305,9 @@ class Model:
         if a.by_group:
             rows = parts[0].reshape(len(x), a.kv_heads, -1, a.head)
             parts = [rows[:, :, :-2], rows[:, :, -2], rows[:, :, -1]]
+        elif a.blocks:
+            rows = parts[0].reshape(len(x), a.blocks, 3, -1)
+            parts = [rows[:, :, i] for i in (0, 2, 1)]
         elif len(parts) == 1 and a.kv_of is None:
             parts = np.split(parts[0], np.cumsum([a.heads, a.kv_heads]) * a.head, axis=1)
         elif len(parts) == 2:

@@ -132,6 +132,8 @@ TYPES = {
     "gpt_bigcode": ("GPTBigCodeForCausalLM", GPT | TIED | {
         "activation_function": "gelu", "multi_query": True, "scale_attn_weights": True, "rope": LACKS}),
     "gptj": ("GPTJForCausalLM", GPT | {"activation_function": "gelu_new", "rotary_dim": 24, "rope": LACKS}),
+    "codegen": ("CodeGenForCausalLM", GPT | {
+        "activation_function": "gelu_new", "rotary_dim": 24, "num_attention_heads": 8, "rope": LACKS}),
     "qwen": ("QWenLMHeadModel", OWN_CODE | {
         "layer_norm_epsilon": 1e-6, "intermediate_size": 640, "kv_channels": 48, "no_bias": True, "seq_length": 2048,
         "rotary_emb_base": 10000, "use_dynamic_ntk": True, "use_logn_attn": True, "scale_attn_weights": True}),
@@ -227,7 +229,7 @@ OPEN = (
     "starcoder2", "opt", "opt_350m", "bloom", "bloom_6_heads", "mpt", "mpt_6_heads",
     "smollm3", "ministral3", "helium", "arcee", "apertus", "nemotron",
     "gpt_bigcode", "gpt_bigcode_heads", "gptj", "qwen", "qwen_older", "chatglm", "minicpm", "mimo",
-    "granitemoehybrid", "granitemoehybrid_no_rope", "nemotron-nas", "molmo",
+    "granitemoehybrid", "granitemoehybrid_no_rope", "nemotron-nas", "molmo", "codegen",
     "stablelm", "stablelm_parallel",
 )
 
@@ -264,7 +266,7 @@ ALL = ([(f, "bf16") for f in OPEN] + [("llama", f) for f in FORMATS if f != "bf1
         ("hunyuan_v1_dense", "nvfp4"), ("seed_oss", "w4a16_g32"), ("bitnet", "w4a16_g32"), ("bitnet", "nvfp4"),
         ("gpt_bigcode", "w4a16_g32"), ("gptj", "nvfp4"), ("qwen", "w4a16_g32"), ("chatglm", "nvfp4"),
         ("minicpm", "w4a16_g32_asym"), ("mimo", "w8a16_channel"), ("granitemoehybrid", "nvfp4"), ("nemotron-nas", "w4a16_g32"),
-        ("molmo", "nvfp4"),
+        ("molmo", "nvfp4"), ("codegen", "w4a16_g32"),
         ("stablelm_parallel", "w4a16_g32"),
         ("llama_bias", "w4a16_g32"), ("llama_tied", "w4a16_g32"), ("qwen3_tied", "fp16"),
         ("gemma4_e", "nvfp4"), ("gemma4_k_eq_v", "w4a16_g32"), ("phi3_longrope", "w4a16_g32")])

@@ -46,6 +46,7 @@ static const struct ctw_want *find(const struct ctw_config *c, const char *name)
     "\"num_hidden_layers\": 2, \"block_configs\": "
 #define ATTENTION "\"attention\": {\"n_heads_in_group\": 8}"
 #define MLP "\"ffn\": {\"ffn_mult\": 1.3125}"
+#define CODEGEN "{\"architectures\": [\"CodeGenForCausalLM\"], \"model_type\": \"codegen\""
 #define MOLMO                                                                                      \
     "{\"architectures\": [\"MolmoForCausalLM\"], \"model_type\": \"molmo\""
 #define OLDER_QWEN QWEN ", \"n_embd\": 4096"
@@ -64,6 +65,7 @@ static void families_have_their_defaults(void **state)
         {BIGCODE ", \"multi_query\": false, \"n_inner\": 2048}", 50257, 768, 2048, 1024, 1024, 12,
          12, 12, 64, 0, true, false},
         {GPTJ "}", 50400, 4096, 16384, 2048, 2048, 28, 16, 16, 256, 64, false, true},
+        {CODEGEN "}", 50400, 4096, 16384, 2048, 2048, 28, 16, 16, 256, 64, false, true},
         {QWEN ", \"seq_length\": 2048}", 151936, 4096, 11008, 2048, 2048, 32, 32, 32, 128, 128,
          false, false},
         {QWEN ", \"use_dynamic_ntk\": false, \"use_logn_attn\": false}", 151936, 4096, 11008, 8192,
@@ -116,6 +118,8 @@ static void tensors(void **state)
         {GPTJ "}", "transformer.h.0.attn.out_proj.bias", 0, 0},
         {GPTJ "}", "transformer.h.0.ln_2.weight", 0, 0},
         {GPTJ "}", "lm_head.bias", 50400, 0},
+        {CODEGEN "}", "transformer.h.0.attn.qkv_proj", 3 * 4096, 4096},
+        {CODEGEN "}", "transformer.h.0.attn.qkv_proj.bias", 0, 0},
         {OLDER_QWEN "}", "transformer.h.0.attn.c_attn.bias", 3 * 4096, 0},
         {OLDER_QWEN "}", "transformer.h.0.mlp.w1", 11008, 4096},
         {OLDER_QWEN "}", "transformer.h.0.mlp.w1.bias", 0, 0},
@@ -157,6 +161,13 @@ static void factors(void **state)
     assert_true(c.rope[0].theta == 5e6 && c.model->rope[0].pairing == CTW_ROPE_INTERLEAVED);
     ctw_config_close(&c);
 
+    /* The second block's queries; the first block's keys, which are behind its values. */
+    parse_ok(&c, CODEGEN "}");
+    const struct ctw_product *qkv = &c.model->layers[1].product[CTW_SLOT_QKV];
+    assert_true(qkv->n_shards == 12 && qkv->shard[1].row0 == 3 * 1024);
+    assert_true(qkv->shard[4].row0 == 2 * 1024 && qkv->shard[8].row0 == 1024);
+    ctw_config_close(&c);
+
     parse_ok(&c, MOLMO "}");
     const struct ctw_rows *gate = &c.model->layers[1].product[CTW_SLOT_GATE_UP].shard[0];
     assert_true(gate[0].row0 == 5504 && gate[1].row0 == 0);
@@ -196,6 +207,7 @@ static void refusals(void **state)
         {GPTJ ", \"rotary_dim\": null}", "rotary_dim: found null"},
         {GPTJ ", \"rotary_dim\": 63}", "RoPE rotates 63 elements of each head, expected an even"},
         {GPTJ ", \"rotary_dim\": 512}", "rotary_dim"},
+        {CODEGEN ", \"n_head\": 14, \"n_embd\": 896}", "n_head: found 14, expected a multiple of 4"},
         {QWEN "}", "seq_length: expected, as use_dynamic_ntk or use_logn_attn refers to it"},
         {OLDER_QWEN ", \"apply_residual_connection_post_layernorm\": true}",
          "apply_residual_connection_post_layernorm: residuals of"},

@@ -329,6 +329,16 @@ void ctw_describe_norms(struct ctw_config *c, int64_t i, const struct ctw_norm_f
     ctw_describe_norm(c, i, CTW_AT_MLP, form, "post_attention_layernorm", 0);
 }
 
+/* The blocks' queries, then their keys, then their values. */
+static void add_blocks(struct ctw_config *c, int64_t i, const struct ctw_attention *a, int bias)
+{
+    int64_t n = a->n_head * a->head / a->blocks;
+    for (int part = 0; part < 3; part++)
+        for (int b = 0; b < a->blocks; b++)
+            add_shard(c, i, CTW_SLOT_QKV,
+                      (struct ctw_rows){CTW_M_QKV, (3 * b + (3 - part) % 3) * n, n, bias});
+}
+
 static void describe_qkv(struct ctw_config *c, int64_t i, const struct ctw_attention *a)
 {
     int64_t hidden = c->model->hidden, q = a->n_head * a->head, kv = a->n_kv * a->head;
@@ -349,10 +359,12 @@ static void describe_qkv(struct ctw_config *c, int64_t i, const struct ctw_atten
     want_matrix(c, i, CTW_M_QKV, qkv, q + 2 * kv, hidden);
     if (bias >= 0)
         want_bias(c, i, bias, qkv, q + 2 * kv);
-    if (a->order == CTW_QKV_BY_HEAD) {
+    if (a->order == CTW_QKV_IN_BLOCKS)
+        add_blocks(c, i, a, bias);
+    if (a->order == CTW_QKV_BY_HEAD)
         add_shard(c, i, CTW_SLOT_QKV, (struct ctw_rows){CTW_M_QKV, 0, q + 2 * kv, bias});
+    if (a->order != CTW_QKV_IN_ORDER)
         return;
-    }
     add_shard(c, i, CTW_SLOT_QKV, (struct ctw_rows){CTW_M_QKV, 0, q, bias});
     add_shard(c, i, CTW_SLOT_QKV, (struct ctw_rows){CTW_M_QKV, q, kv, bias});
     add_shard(c, i, CTW_SLOT_QKV, (struct ctw_rows){CTW_M_QKV, q + kv, kv, bias});
@@ -472,10 +484,9 @@ void ctw_describe_mlp(struct ctw_config *c, int64_t i, const struct ctw_mlp *mlp
     if (mlp->fused) {
         want_matrix(c, i, CTW_M_GATE_UP, or_default(mlp->gate_up, "mlp.gate_up_proj"), 2 * inner,
                     hidden);
-        int64_t gate = mlp->up_first ? inner : 0;
+        int64_t gate = mlp->up_first ? inner : 0, up = inner - gate;
         add_shard(c, i, CTW_SLOT_GATE_UP, (struct ctw_rows){CTW_M_GATE_UP, gate, inner, -1});
-        add_shard(c, i, CTW_SLOT_GATE_UP,
-                  (struct ctw_rows){CTW_M_GATE_UP, inner - gate, inner, -1});
+        add_shard(c, i, CTW_SLOT_GATE_UP, (struct ctw_rows){CTW_M_GATE_UP, up, inner, -1});
     } else {
         if (!mlp->plain)
             ctw_describe_linear(c, i, CTW_SLOT_GATE_UP, CTW_M_GATE, bias ? CTW_V_GATE_BIAS : -1,

@@ -7,6 +7,7 @@
     X(bitnet)                                                                                      \
     X(bloom)                                                                                       \
     X(chatglm)                                                                                     \
+    X(codegen)                                                                                     \
     X(cohere)                                                                                      \
     X(cohere2)                                                                                     \
     X(ernie4_5)                                                                                    \

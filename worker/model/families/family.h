@@ -232,7 +232,8 @@ struct ctw_qk_norms {
 enum ctw_qkv_order {
     CTW_QKV_SPLIT,    /* three modules */
     CTW_QKV_IN_ORDER, /* one module: all rows of q, then k, then v */
-    CTW_QKV_BY_HEAD   /* one module: for each key head, its queries, its key, its value */
+    CTW_QKV_BY_HEAD,  /* one module: for each key head, its queries, its key, its value */
+    CTW_QKV_IN_BLOCKS /* one module: for each block of heads, its queries, values, keys */
 };
 
 /* Grouped-query attention. Names: NULL is Llama's. */
@@ -243,6 +244,7 @@ struct ctw_attention {
     double softcap; /* of scores; 0: none */
     double limit;   /* of q, k and v, which are clamped; 0: none */
     enum ctw_qkv_order order;
+    int blocks;            /* CTW_QKV_IN_BLOCKS; n_head = n_kv is a multiple */
     const char *q, *k, *v; /* self_attn.q_proj, .k_proj, .v_proj */
     const char *qkv;       /* self_attn.qkv_proj */
     const char *o;         /* self_attn.o_proj */
