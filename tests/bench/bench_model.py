@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tokens per second of whole models on windows of 2048 tokens: ctworker and its peers, interleaved.
+"""Tokens per second of whole models on windows of a text: ctworker and its peers, interleaved.
 
     bench_model.py --model MODEL [--text FILE] [--models w4a16=MODEL nvfp4=MODEL]
                    [--torch-python PY] [--llama-python PY --gguf FILE] [--reps 5] [--windows 2]
@@ -9,7 +9,8 @@ Without a text, the windows are random ids. A peer is a long-lived process with 
 ctworker runs as `ctworker score`, and the time to start and to open the model (measured in the same
 repetition, on a sequence of two tokens) is subtracted. The time of transformers includes its float32
 log-softmax; llama.cpp computes only the last logits. Every repetition runs each program once, in
-changing order. Prints a Markdown table of medians and spreads.
+changing order. Prints a Markdown table of medians and spreads. With --cpu-time, seconds are processor
+time divided by the threads, which a busy machine distorts less (set OMP_WAIT_POLICY=PASSIVE).
 """
 
 import argparse
@@ -17,6 +18,7 @@ import json
 import os
 import platform
 import random
+import resource
 import statistics
 import subprocess
 import sys
@@ -29,7 +31,6 @@ TOOLS = Path(__file__).resolve().parents[1] / "tools"
 sys.path.insert(0, str(TOOLS))
 import worker_cli  # noqa: E402
 
-WINDOW = 2048
 MAKE = TOOLS / "make_checkpoint.py"
 
 # Peers read a JSON line {"windows": [[ids], ..]} and answer {"seconds": s}.
@@ -37,32 +38,34 @@ TRANSFORMERS = """
 import json, sys, time, torch
 from transformers import AutoModelForCausalLM
 folder, dtype, threads = sys.argv[1], sys.argv[2], int(sys.argv[3])
+clock = getattr(time, sys.argv[4])
 torch.set_num_threads(threads)
 model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
 print(json.dumps({"name": "transformers " + __import__("transformers").__version__}), flush=True)
 for line in sys.stdin:
     windows = json.loads(line)["windows"]
-    start = time.perf_counter()
+    start = clock()
     with torch.inference_mode():
         for w in windows:
             ids = torch.tensor([w])
             logits = model(ids).logits[0, :-1]
             lp = torch.log_softmax(logits, -1, dtype=torch.float32)
             float(lp.gather(1, ids[0, 1:, None]).double().sum())
-    print(json.dumps({"seconds": time.perf_counter() - start}), flush=True)
+    print(json.dumps({"seconds": clock() - start}), flush=True)
 """
 LLAMA_CPP = """
 import json, sys, time, llama_cpp
 model = llama_cpp.Llama(sys.argv[1], n_ctx=2048, n_batch=2048, n_ubatch=512, verbose=False,
                         n_threads=int(sys.argv[3]), n_threads_batch=int(sys.argv[3]))
+clock = getattr(time, sys.argv[4])
 print(json.dumps({"name": "llama.cpp (llama-cpp-python " + llama_cpp.__version__ + ")"}), flush=True)
 for line in sys.stdin:
     windows = json.loads(line)["windows"]
-    start = time.perf_counter()
+    start = clock()
     for w in windows:
         model.reset()
         model.eval(w)
-    print(json.dumps({"seconds": time.perf_counter() - start}), flush=True)
+    print(json.dumps({"seconds": clock() - start}), flush=True)
 """
 
 
@@ -90,8 +93,8 @@ class Peer:
 
 
 class Ours:
-    def __init__(self, worker, folder, label, options):
-        self.worker, self.folder, self.options = worker, folder, options
+    def __init__(self, worker, folder, label, options, clock):
+        self.worker, self.folder, self.options, self.clock = worker, folder, options, clock
         self.name, self.peak_bytes = f"ctworker, {label}", 0
 
     def _run(self, windows):
@@ -99,14 +102,14 @@ class Ours:
             for i, w in enumerate(windows):
                 f.write(json.dumps({"id": i, "tokens": w}) + "\n")
             f.flush()
-            start = time.perf_counter()
+            start = self.clock()
             child = subprocess.Popen(
                 [self.worker, "score", "--model", self.folder, "--in", f.name, "--out",
                  os.devnull, *self.options], stderr=subprocess.PIPE, text=True)
             watch = threading.Thread(target=self._watch, args=(child,))
             watch.start()
             message = child.communicate()[1]
-            seconds = time.perf_counter() - start
+            seconds = self.clock() - start
             watch.join()
         if child.returncode:
             raise SystemExit(f"bench_model: {message}")
@@ -126,6 +129,12 @@ class Ours:
         pass
 
 
+def children_time():
+    """Processor time of the programs that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def resident_beyond_weights(pid):
     total, counted = 0, True
     try:
@@ -141,7 +150,7 @@ def resident_beyond_weights(pid):
     return total
 
 
-def windows_of(folder, text, n):
+def windows_of(folder, text, n, length):
     """n windows of the text: a file of lines {"page": ..}, or plain text."""
     from tokenizers import Tokenizer
     tokenizer = Tokenizer.from_file(str(Path(folder) / "tokenizer.json"))
@@ -149,17 +158,17 @@ def windows_of(folder, text, n):
     if str(text).endswith(".jsonl"):
         raw = "".join(json.loads(line)["page"] for line in raw.splitlines())
     ids = tokenizer.encode(raw, add_special_tokens=False).ids
-    found = [ids[i:i + WINDOW] for i in range(0, len(ids) - WINDOW + 1, WINDOW)]
+    found = [ids[i:i + length] for i in range(0, len(ids) - length + 1, length)]
     if not found:
-        raise SystemExit(f"bench_model: {text} has {len(ids)} tokens, fewer than {WINDOW}")
+        raise SystemExit(f"bench_model: {text} has {len(ids)} tokens, fewer than {length}")
     return found[:n] if n else found
 
 
-def random_windows(folder, n):
+def random_windows(folder, n, length):
     with open(Path(folder) / "config.json", encoding="utf-8") as f:
         n_ids = json.load(f)["vocab_size"]
     rng = random.Random(1)
-    return [[rng.randrange(n_ids) for _ in range(WINDOW)] for _ in range(n or 2)]
+    return [[rng.randrange(n_ids) for _ in range(length)] for _ in range(n or 2)]
 
 
 def checkpoint(name, scratch):
@@ -191,9 +200,9 @@ def table(runners, rates, base):
                f"{statistics.median(some) / statistics.median(rates[base]):.3f} | {peak} |")
 
 
-def measure(runners, windows, reps):
+def measure(runners, windows, reps, share):
     rates = {r.name: [] for r in runners}
-    n_tok = sum(map(len, windows))
+    n_tok = sum(map(len, windows)) * share
     for rep in range(reps):
         shift = rep % len(runners)
         for r in runners[shift:] + runners[:shift]:
@@ -218,30 +227,36 @@ def parse_args():
     parser.add_argument("--reps", type=int, default=5)
     parser.add_argument("--windows", type=int, default=2,
                         help="0: the whole text, or 2 windows of random ids")
+    parser.add_argument("--cpu-time", action="store_true", help="measure processor time")
+    parser.add_argument("--length", type=int, default=2048, help="tokens of a window")
     return parser.parse_args()
 
 
 def run(args, scratch):
     model = checkpoint(args.model, scratch)
-    windows = (windows_of(model, args.text, args.windows) if args.text else
-               random_windows(model, args.windows))
+    windows = (windows_of(model, args.text, args.windows, args.length) if args.text else
+               random_windows(model, args.windows, args.length))
     options = ["--threads", str(args.threads)]
-    runners = [Ours(args.worker, model, "as stored", options)]
+    clock, clock_name = ((children_time, "process_time") if args.cpu_time else
+                         (time.perf_counter, "perf_counter"))
+    runners = [Ours(args.worker, model, "as stored", options, clock)]
     for label, _, name in (m.partition("=") for m in args.models):
-        runners.append(Ours(args.worker, checkpoint(name, scratch), label, options))
+        runners.append(Ours(args.worker, checkpoint(name, scratch), label, options, clock))
     if args.torch_python:
-        runners += [Peer(args.torch_python, TRANSFORMERS, d, model, d, args.threads)
+        runners += [Peer(args.torch_python, TRANSFORMERS, d, model, d, args.threads,
+                         clock_name)
                     for d in args.torch_dtypes.split(",")]
     if args.llama_python:
         runners.append(Peer(args.llama_python, LLAMA_CPP, "prompt, no logits", args.gguf, "",
-                            args.threads))
+                            args.threads, clock_name))
     try:
-        rates = measure(runners, windows, args.reps)
+        rates = measure(runners, windows, args.reps, args.threads if args.cpu_time else 1)
     finally:
         for r in runners:
             r.close()
-    print(f"{machine()}; {args.threads} threads; {len(windows)} windows of {WINDOW}; "
-          f"{args.reps} interleaved repetitions\n")
+    print(f"{machine()}; {args.threads} threads; {len(windows)} windows of {args.length}; "
+          f"{args.reps} interleaved repetitions"
+          f"{', processor time' if args.cpu_time else ''}\n")
     print("\n".join(table(runners, rates, runners[0].name)))
 
 
