@@ -3,7 +3,7 @@
 
     check_reference.py DIR ..     folders of golden checkpoints
 
-For every checkpoint that is not quantised, of a family that tests/tools/families.py describes: the description names
+For every checkpoint of supported.py that is not quantised, of a family that tests/tools/families.py describes: it names
 tensors of the file with their shapes, and leaves out none but those of other towers and unused ones; every spelling of
 the configuration gives the log-probabilities in golden.json. Sequences above 300 tokens are left out: they take minutes.
 """
@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 import families  # noqa: E402
 import recipe  # noqa: E402
 import reference_model  # noqa: E402
-from supported import configs_of  # noqa: E402
+from supported import SUPPORTED, configs_of  # noqa: E402
 
 # transformers' float64 run has some steps in float32 if its golden file was not made with float64 throughout
 EXACT, WITH_FLOAT32 = 1e-8, 1e-5
@@ -67,7 +67,7 @@ def described(folder):
     known = config["model_type"] in families.FAMILIES or (
         config["model_type"] in families.WRAPPERS and text.get("model_type", "") in
         ("", config["model_type"], *families.FAMILIES))
-    return known and "quantization_config" not in config and not text.get("enable_moe_block")
+    return known and "quantization_config" not in config
 
 
 def main():
@@ -76,7 +76,7 @@ def main():
     parser.add_argument("--only", default="", help="checkpoints whose name contains this")
     args = parser.parse_args()
     found = sorted(p for root in args.folders for p in root.iterdir()
-                   if args.only in p.name and (p / "golden.json").exists() and described(p))
+                   if args.only in p.name and p.name in SUPPORTED and described(p))
     failed = 0 if found else 1
     passed = 0
     with ProcessPoolExecutor() as pool:
