@@ -298,6 +298,20 @@ static void every_buffer_is_planned(void **state)
     f->model = before;
 }
 
+/* Of layers that do nothing, as an architecture search may leave them. */
+static void a_model_without_products(void **state)
+{
+    struct fixture f = *(struct fixture *)*state;
+    struct ctw_plan plan;
+    struct ctw_err err;
+    for (int i = 1; i <= N_DECODERS; i++)
+        f.layers[i] = (struct ctw_layer){.keeps_kv = -1, .uses_kv = -1, .rope = -1};
+    f.model.layers = f.layers;
+    const struct ctw_plan_request r = request(&f);
+    assert_int_equal(ctw_plan_make(&plan, &r, &err), CTW_OK);
+    assert_true(plan.pass_tokens >= 8192 && plan.pass_tokens <= 1 << 20);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -309,6 +323,7 @@ int main(void)
         cmocka_unit_test(what_was_asked_for_is_kept),
         cmocka_unit_test(sizes_read_well),
         cmocka_unit_test(what_is_reserved_follows_the_products),
+        cmocka_unit_test(a_model_without_products),
         cmocka_unit_test(every_buffer_is_planned),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

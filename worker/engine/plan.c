@@ -1,10 +1,11 @@
 #include "worker/engine/plan.h"
 
+#include <math.h>
 #include <stdio.h>
 
 #include "base/units.h"
 
-enum { CHUNK_TOKENS_MIN = 64, PASS_TOKENS_MIN = 8192 };
+enum { CHUNK_TOKENS_MIN = 64, PASS_TOKENS_MIN = 8192, PASS_TOKENS_MOST = 1 << 30 };
 
 static int64_t max64(int64_t a, int64_t b)
 {
@@ -149,10 +150,11 @@ static bool find_plan(struct ctw_plan *out, const struct ctw_plan_request *r)
     const struct ctw_backend_traits *traits = ctw_backend_traits(r->backend);
     struct ctw_plan plan = {.longest = r->longest};
     int64_t pass = r->pass_tokens;
+    /* A model may consist of an embedding and a head. */
+    double flops = fmax(ctw_plan_layer_flops(r->model), traits->pass_flops / PASS_TOKENS_MOST);
     if (pass == 0)
         pass = max64(PASS_TOKENS_MIN,
-                     min64(traits->pass_tokens,
-                           (int64_t)(traits->pass_flops / ctw_plan_layer_flops(r->model))));
+                     min64(traits->pass_tokens, (int64_t)(traits->pass_flops / flops)));
     pass = max64(min64(pass, r->total), r->longest);
     int64_t chunk = r->chunk_tokens != 0 ? r->chunk_tokens : traits->chunk_tokens;
     for (;;) {
