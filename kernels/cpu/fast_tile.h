@@ -74,8 +74,8 @@ INLINE void tile_rows(enum mode mode, const int n_rows, int64_t n, const float *
  * whose sums are then kept in memory.
  */
 #define TILE(name, mode, n_rows)                                                                   \
-    static __attribute__((noinline)) void name(int64_t n, const float *a, const float *b,          \
-                                               float *c, int64_t ldc, bool first)                  \
+    static __attribute__((noinline, aligned(64))) void name(                                       \
+        int64_t n, const float *a, const float *b, float *c, int64_t ldc, bool first)              \
     {                                                                                              \
         tile_rows(mode, n_rows, n, a, b, c, ldc, first);                                           \
     }
