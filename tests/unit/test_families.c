@@ -9,28 +9,7 @@
 
 #include <cmocka.h>
 
-#include "worker/model/families/family.h"
-
-static enum ctw_status parse(struct ctw_config *c, const char *text, struct ctw_err *err)
-{
-    return ctw_config_parse(c, text, strlen(text), "config.json", err);
-}
-
-static void parse_ok(struct ctw_config *c, const char *text)
-{
-    struct ctw_err err = {0};
-    if (parse(c, text, &err) != CTW_OK)
-        fail_msg("%s: %s", text, err.msg);
-}
-
-/* NULL: the file need not have it. */
-static const struct ctw_want *find(const struct ctw_config *c, const char *name)
-{
-    for (int64_t i = 0; i < c->n_wants; i++)
-        if (strcmp(c->wants[i].name, name) == 0)
-            return &c->wants[i];
-    return NULL;
-}
+#include "config_text.h"
 
 /* The biases of layer 0 and of the model around the layers. */
 static int n_biases(const struct ctw_config *c)

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "worker/model/families/family.h"
+#include "config_text.h"
 
 #define GEMMA "{\"architectures\": [\"GemmaForCausalLM\"], \"model_type\": \"gemma\""
 #define GEMMA2 "{\"architectures\": [\"Gemma2ForCausalLM\"], \"model_type\": \"gemma2\""
@@ -18,26 +18,6 @@
 #define GEMMA4 "{\"architectures\": [\"Gemma4ForCausalLM\"], \"model_type\": \"gemma4_text\""
 #define OLMO2 "{\"architectures\": [\"Olmo2ForCausalLM\"], \"model_type\": \"olmo2\""
 #define GPT2 "{\"architectures\": [\"GPT2LMHeadModel\"], \"model_type\": \"gpt2\""
-
-static enum ctw_status parse(struct ctw_config *c, const char *text, struct ctw_err *err)
-{
-    return ctw_config_parse(c, text, strlen(text), "config.json", err);
-}
-
-static void parse_ok(struct ctw_config *c, const char *text)
-{
-    struct ctw_err err = {0};
-    if (parse(c, text, &err) != CTW_OK)
-        fail_msg("%s: %s", text, err.msg);
-}
-
-static const struct ctw_want *find(const struct ctw_config *c, const char *name)
-{
-    for (int64_t i = 0; i < c->n_wants; i++)
-        if (strcmp(c->wants[i].name, name) == 0)
-            return &c->wants[i];
-    return NULL;
-}
 
 /* What transformers' configuration classes have when a file says nothing. */
 static void defaults(void **state)

@@ -8,19 +8,7 @@
 
 #include <cmocka.h>
 
-#include "worker/model/families/family.h"
-
-static enum ctw_status parse(struct ctw_config *c, const char *text, struct ctw_err *err)
-{
-    return ctw_config_parse(c, text, strlen(text), "config.json", err);
-}
-
-static void parse_ok(struct ctw_config *c, const char *text)
-{
-    struct ctw_err err = {0};
-    if (parse(c, text, &err) != CTW_OK)
-        fail_msg("%s: %s", text, err.msg);
-}
+#include "config_text.h"
 
 /* Number of tensors of decoder layer 0 whose names, after the layer's own, begin and end so. */
 static int count(const struct ctw_config *c, const char *begin, const char *end)

@@ -8,28 +8,8 @@
 
 #include <cmocka.h>
 
-#include "worker/model/families/family.h"
+#include "config_text.h"
 #include "worker/model/names.h"
-
-static enum ctw_status parse(struct ctw_config *c, const char *text, struct ctw_err *err)
-{
-    return ctw_config_parse(c, text, strlen(text), "config.json", err);
-}
-
-static void parse_ok(struct ctw_config *c, const char *text)
-{
-    struct ctw_err err = {0};
-    if (parse(c, text, &err) != CTW_OK)
-        fail_msg("%s: %s", text, err.msg);
-}
-
-static const struct ctw_want *find(const struct ctw_config *c, const char *name)
-{
-    for (int64_t i = 0; i < c->n_wants; i++)
-        if (strcmp(c->wants[i].name, name) == 0)
-            return &c->wants[i];
-    return NULL;
-}
 
 #define BIGCODE "{\"architectures\": [\"GPTBigCodeForCausalLM\"], \"model_type\": \"gpt_bigcode\""
 #define GPTJ "{\"architectures\": [\"GPTJForCausalLM\"], \"model_type\": \"gptj\""

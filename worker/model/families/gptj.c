@@ -1,10 +1,13 @@
 /*
- * GPT-J: mixer and MLP side by side under one layer norm, RoPE on neighbouring elements of a part of
- * each head, a head with a bias. Defaults: GPTJConfig.
+ * GPT-J: mixer and MLP side by side under one layer norm, RoPE on neighbouring elements of a part
+ * of each head, a head with a bias. CodeGen: the same, with one projection for q, k and v.
+ * Defaults: GPTJConfig, CodeGenConfig.
  */
 #include "worker/model/families/family.h"
 
-extern const struct ctw_family ctw_family_gptj;
+extern const struct ctw_family ctw_family_gptj, ctw_family_codegen;
+
+enum { BLOCKS = 4 }; /* cores of the machine that CodeGen was trained on */
 
 static struct ctw_sizes key_sizes(struct ctw_config *c)
 {
@@ -29,10 +32,14 @@ static void limit_length(struct ctw_config *c)
     c->model->limited_by = "table of sines";
 }
 
-static void describe(struct ctw_config *c)
+static void describe_with(struct ctw_config *c, bool codegen)
 {
-    static const char *const masks[] = {".attn.bias", ".attn.masked_bias", NULL};
+    static const char *const masks[] = {".attn.causal_mask", ".attn.bias", ".attn.masked_bias",
+                                        NULL};
     const struct ctw_sizes s = key_sizes(c);
+    if (codegen && s.n_head % BLOCKS != 0)
+        ctw_key_fail(c, "n_head", CTW_EUNSUP, "found %lld, expected a multiple of %d",
+                     (long long)s.n_head, BLOCKS);
     int64_t head = ctw_head_of(c, &s);
     int64_t rotated = ctw_key_int(c, "rotary_dim", 64, CTW_NULL_REFUSED, 2, head);
     const struct ctw_norm_form norm = ctw_key_layer_norm(c, "layer_norm_epsilon", 1e-5);
@@ -53,6 +60,9 @@ static void describe(struct ctw_config *c)
                                                               .pairing = CTW_ROPE_INTERLEAVED,
                                                               .theta = 10000.0,
                                                               .rotated = rotated}),
+        .order = codegen ? CTW_QKV_IN_BLOCKS : CTW_QKV_SPLIT,
+        .blocks = BLOCKS,
+        .qkv = "attn.qkv_proj",
         .q = "attn.q_proj",
         .k = "attn.k_proj",
         .v = "attn.v_proj",
@@ -71,5 +81,18 @@ static void describe(struct ctw_config *c)
     }
 }
 
+static void describe(struct ctw_config *c)
+{
+    describe_with(c, false);
+}
+
+static void describe_codegen(struct ctw_config *c)
+{
+    describe_with(c, true);
+}
+
 const struct ctw_family ctw_family_gptj = {
     .model_type = "gptj", .architecture = "GPTJForCausalLM", .describe = describe};
+
+const struct ctw_family ctw_family_codegen = {
+    .model_type = "codegen", .architecture = "CodeGenForCausalLM", .describe = describe_codegen};
