@@ -151,7 +151,7 @@ static void acts_agree_and_rows_are_alone(void **state)
     ctw_backend_close(c);
 }
 
-/* Single numbers over the whole range, down to subnormal ones, and what is not finite. */
+/* Values across the whole range: subnormals, infinities and NaN included. */
 static void acts_are_accurate(void **state)
 {
     (void)state;

@@ -107,7 +107,7 @@ def config_of(meta, dtype, tied):
 
 
 def gemma3_config(meta, config):
-    """Gemma 3's own keys. A file does not hold those that all text models without RoPE scaling share."""
+    """Gemma 3's own keys. Constants that all of its text models without RoPE scaling share are not in the GGUF file."""
     n_layers = config["num_hidden_layers"]
     kinds = ["full_attention" if i % 6 == 5 else "sliding_attention" for i in range(n_layers)]
     return {

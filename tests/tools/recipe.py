@@ -34,7 +34,7 @@ class Layer:
     inner: int  # 0: no MLP
     norm: Norm
     stem: str = ""
-    # norms: of the inputs, of the outputs before they are added, of the sums; None: there is none
+    # norms of the branches' inputs, of their outputs before the addition, and of the sums; None: no norm
     attention_in: str | None = "input_layernorm"
     attention_out: str | None = None
     attention_after: str | None = None

@@ -276,7 +276,7 @@ SIZES = {"hidden": 192, "inner": 320, "heads": 4, "kv_heads": 2, "head": 48, "la
 
 
 def common_keys(family, sizes, scheme):
-    """The keys of both styles of config.json, and those that are this program's own."""
+    """The keys of both styles of config.json, and the keys that only this program writes."""
     kind, changes = FAMILIES[family]
     architecture, own = TYPES[kind]
     keys = {

@@ -105,7 +105,7 @@ static void biases(void **state)
     ", \"layer_types\": [\"full_attention\", \"sliding_attention\", \"sliding_attention\", "       \
     "\"full_attention\"]"
 
-/* Each layer's window, and its RoPE: -1 is none. */
+/* The expected window and RoPE index of each layer; -1: no RoPE. */
 static void windows_and_ropes(void **state)
 {
     (void)state;
@@ -205,7 +205,8 @@ static void refusals(void **state)
     } rows[] = {
         {OLMO ", \"clip_qkv\": 0}", "clip_qkv: found 0, expected 1e-06 to"},
         {OLMO3 ", \"sliding_window\": null}", "sliding_window: found null"},
-        {OLMO3 ", \"rope_theta\": 10000}", "rope_theta: found 10000; transformers' versions differ"},
+        {OLMO3 ", \"rope_theta\": 10000}",
+         "rope_theta: found 10000; transformers' versions differ"},
         {OLMO3 ", \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 5e5}}",
          "rope_parameters: has no object for \"sliding_attention\""},
         {EXAONE4 ", \"sliding_window_pattern\": null}",
@@ -233,8 +234,10 @@ static void refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(families_have_their_defaults), cmocka_unit_test(biases),
-        cmocka_unit_test(windows_and_ropes),            cmocka_unit_test(layers),
+        cmocka_unit_test(families_have_their_defaults),
+        cmocka_unit_test(biases),
+        cmocka_unit_test(windows_and_ropes),
+        cmocka_unit_test(layers),
         cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

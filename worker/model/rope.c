@@ -8,7 +8,8 @@
 
 /* ---- the type ---- */
 
-/* The type that a name means in this family's class. *out: CTW_ROPE_N_TYPES if there is none. */
+/* The RoPE type that a name means in this family's class. *out is CTW_ROPE_N_TYPES if the name is
+ * unknown. */
 static void find_type(enum ctw_rope_type *out, const struct ctw_rope_rules *rules,
                       const struct ctw_json_node *node, const char *name)
 {

@@ -18,7 +18,7 @@ struct falcon {
     enum ctw_activation act;
 };
 
-/* Which of the layouts the file has. transformers fails in those that are refused here. */
+/* The layout that the keys select. Combinations that crash transformers are refused. */
 static void read_layout(struct ctw_config *c, struct falcon *f)
 {
     f->grouped = ctw_key_is_true(c, "new_decoder_architecture");
