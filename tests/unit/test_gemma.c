@@ -226,7 +226,7 @@ static void refusals(void **state)
         {OLMO2 ", \"num_key_value_heads\": 5}", "is not a multiple of num_key_value_heads 5"},
         {OLMO2 ", \"rms_norm_eps\": null}", "rms_norm_eps: found null, expected a value"},
         {GPT2 ", \"add_cross_attention\": true}", "attention to an encoder"},
-        {GPT2 ", \"n_head\": 7}", "hidden_size 768 is not a multiple of num_attention_heads 7"},
+        {GPT2 ", \"n_head\": 7}", "n_embd 768 is not a multiple of n_head 7"},
     };
     for (size_t i = 0; i < CTW_COUNT(rows); i++) {
         struct ctw_config c;

@@ -1,5 +1,6 @@
 #include "worker/engine/forward.h"
 
+#include <assert.h>
 #include <math.h>
 
 #include "base/mem.h"
@@ -155,10 +156,12 @@ static enum ctw_status embed(const struct ctw_step *s, enum ctw_matrix_role role
     return ctw_embed(s->f->be, &op, err);
 }
 
-/* The residual from learned positions and an embedding of another width. */
+/* The residual from learned positions and an embedding of another width. A family with such an
+ * embedding has learned positions. */
 static enum ctw_status embed_projected(const struct ctw_step *s, struct ctw_err *err)
 {
     const struct ctw_model *m = s->f->model;
+    assert(s->layer->matrix[CTW_M_POSITIONS].name != NULL);
     const struct ctw_join join = {CTW_SLOT_WIDTH, CTW_AT_MIXER_OUT, CTW_N_NORMS, 1};
     enum ctw_status st = embed(
         s, CTW_M_POSITIONS,

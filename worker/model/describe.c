@@ -45,6 +45,8 @@ struct ctw_sizes ctw_key_sizes_as(struct ctw_config *c, const struct ctw_sizes *
         .max_length =
             size(c, k->max_length, "max_position_embeddings", absent->max_length, NO, 1 << 30),
     };
+    s.hidden_key = or_default(k->hidden, "hidden_size");
+    s.n_head_key = heads;
     if (s.n_kv == 0)
         s.n_kv = s.n_head;
     if (c->status == CTW_OK && s.n_head % s.n_kv != 0)
@@ -74,10 +76,10 @@ int64_t ctw_head_of(struct ctw_config *c, const struct ctw_sizes *s)
 {
     if (c->status == CTW_OK && s->hidden % s->n_head != 0)
         c->status = ctw_json_fail(c->text, &c->err, CTW_EFORMAT,
-                                  "hidden_size %" PRId64
-                                  " is not a multiple of num_attention_heads %" PRId64
+                                  "%s %" PRId64 " is not a multiple of %s %" PRId64
                                   ", and there is no head_dim",
-                                  s->hidden, s->n_head);
+                                  or_default(s->hidden_key, "hidden_size"), s->hidden,
+                                  or_default(s->n_head_key, "num_attention_heads"), s->n_head);
     return check_head(c, NULL, s->hidden / s->n_head);
 }
 

@@ -133,6 +133,7 @@ struct ctw_sizes {
     int64_t vocab, hidden, inner, n_layers, n_head;
     int64_t n_kv; /* 0, as a default: as many as n_head */
     int64_t max_length;
+    const char *hidden_key, *n_head_key; /* which keys gave them, for messages */
 };
 
 /* Reads vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads,
