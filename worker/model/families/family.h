@@ -126,7 +126,7 @@ const char *ctw_key_either(const struct ctw_config *c, const char *name, const c
 void ctw_key_fail(struct ctw_config *c, const char *name, enum ctw_status status, const char *fmt,
                   ...) CTW_PRINTF(4, 5);
 
-/* ---- models with Llama's keys, module names and layers (describe.c) ---- */
+/* ---- sizes (sizes.c), and models with Llama's keys, module names and layers (describe.c) ---- */
 
 /* The sizes that a configuration gives, or transformers' defaults for them. */
 struct ctw_sizes {
