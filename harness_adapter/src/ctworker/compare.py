@@ -1,59 +1,77 @@
-"""Checks whether a local folder contains the checkpoint that a running worker has loaded."""
+"""The command `ctworker-compare`. docs/METHODS.md defines its numbers."""
 
 from __future__ import annotations
 
-import logging
-import re
-import subprocess
+import argparse
+import json
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .errors import ArgumentError
-from .launcher import environment, find_binary
-
-log = logging.getLogger("lm_eval.ctworker")
+from .errors import ArgumentError, CtworkerError
 
 
-def is_at(model: dict[str, Any], folder: Path) -> bool:
-    """Whether a worker's model was loaded from this folder, judged by its path (which tcp:// hides)."""
-    return bool(model.get("path")) and Path(model["path"]).resolve() == folder.resolve()
+def parser() -> argparse.ArgumentParser:
+    out = argparse.ArgumentParser(
+        prog="ctworker-compare",
+        description="What a quantised model lost.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    out.add_argument(
+        "--samples", metavar="RUN", type=Path, nargs="+",
+        help="compare lm-eval runs question by question instead of models: the --output_path of two or more runs with "
+        "--log_samples; the first run is the reference",
+    )  # fmt: skip
+    out.add_argument("--json", metavar="FILE", help="also write the report as JSON; - writes it to standard output instead")
+    return out
 
 
-def has_weights(folder: Path) -> bool:
-    return any(folder.glob("*.safetensors"))
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """The report. Raises CtworkerError."""
+    require_numpy()
+    from . import compare_samples
+
+    if len(options.samples) < 2:
+        raise ArgumentError(f"--samples {options.samples[0]}: expected two runs or more, the reference first")
+    report = compare_samples.compare(options.samples)
+    write(report, compare_samples.text(report), options.json)
+    return report
 
 
-class LocalIdentity:
-    """The identity of the checkpoint in a folder, computed on first use by our own worker program, then kept."""
+def require_numpy() -> None:
+    try:
+        import numpy  # noqa: F401
+    except ImportError:
+        raise CtworkerError(
+            "ctworker-compare needs numpy: install it with `pip install 'ctworker[compare]'` (or `pip install numpy`)"
+        ) from None
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._known: tuple[str, str] | None = None
 
-    def get(self) -> tuple[str, str]:
-        """(identity, "") or ("", why the identity is unknown)."""
-        if self._known is None:
-            self._known = self._compute()
-        return self._known
-
-    def _compute(self) -> tuple[str, str]:
-        if not has_weights(self.folder):
-            return "", f"{self.folder} holds no weights"
+def write(report: dict[str, Any], text: str, file: str | None) -> None:
+    data = json.dumps(report, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    if file == "-":
+        sys.stdout.write(data)
+        return
+    print(text)
+    if file is not None:
         try:
-            binary = find_binary()
-        except ArgumentError:
-            return "", "there is no ctworker program on this machine"
-        log.info("computing the identity of %s", self.folder)
-        try:
-            done = subprocess.run(
-                [binary, "inspect", "--identity", "--backend", "cpu", str(self.folder)],
-                capture_output=True, text=True, errors="replace", check=False, env=environment(),
-                stdin=subprocess.DEVNULL,
-            )  # fmt: skip
+            Path(file).write_text(data, encoding="utf-8")
         except OSError as error:
-            return "", f"{binary} cannot be run: {error.strerror}"
-        found = re.search(r"^identity\s+([0-9a-f]{64})\s*$", done.stdout, re.MULTILINE)
-        if found:
-            return found[1], ""
-        words = done.stderr.strip().splitlines() or [f"{binary} inspect printed no identity"]
-        return "", words[-1]
+            raise ArgumentError(f"--json {file}: cannot be written: {error.strerror}") from error
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    try:
+        run(parser().parse_args(arguments))
+    except CtworkerError as error:
+        print(f"ctworker-compare: {error}", file=sys.stderr)
+        return 64 if isinstance(error, ArgumentError) else 70
+    except KeyboardInterrupt:
+        print("ctworker-compare: interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

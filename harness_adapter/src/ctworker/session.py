@@ -13,9 +13,9 @@ from .arguments import Settings
 from .auth import client_token
 from .batches import Item
 from .client import Connection
-from .compare import LocalIdentity, has_weights, is_at
 from .errors import ArgumentError, CtworkerError, WorkerDied, WorkerError
 from .hub import Checkpoint
+from .identity import LocalIdentity, has_weights, is_at
 from .launcher import WorkerProcess
 from .scoring import Progress, Score, Scorer
 from .transport import missing_path

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ctworker.compare import LocalIdentity
 from ctworker.errors import ArgumentError
+from ctworker.identity import LocalIdentity
 from ctworker.lm import CTWorkerLM
 
 import fake_worker

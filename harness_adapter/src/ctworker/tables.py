@@ -1,0 +1,33 @@
+"""Text tables with aligned columns, and numbers with their standard errors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+
+def number(value: float | None, se: float | None = None, *, scale: float = 1.0, unit: str = "") -> str:
+    """A value with its standard error to two significant digits, and the value to the same decimal place. Without a
+    standard error: five significant digits."""
+    if value is None or math.isnan(value):
+        return "-"
+    value *= scale
+    if se is None or not math.isfinite(se):
+        return f"{value:.5g}{unit}"
+    se *= scale
+    digits = 6 if se == 0 else min(12, max(0, 1 - math.floor(math.log10(se))))
+    if se == 0 and value == round(value, 3):
+        digits = 0 if value == int(value) else 3
+    return f"{value:.{digits}f} ± {se:.{digits}f}{unit}"
+
+
+def render(rows: Sequence[Sequence[str]], *, indent: str = "") -> str:
+    """The first row is the head. The first column is aligned left, the others right."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = [[_pad(row[i], widths[i], left=i == 0) for i in range(len(row))] for row in rows]
+    rule = ["-" * width for width in widths]
+    return "\n".join(indent + "  ".join(cells).rstrip() for cells in [lines[0], rule, *lines[1:]])
+
+
+def _pad(text: str, width: int, *, left: bool) -> str:
+    return text.ljust(width) if left else text.rjust(width)
