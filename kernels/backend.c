@@ -404,5 +404,28 @@ enum ctw_status ctw_head(struct ctw_backend *be, const struct ctw_op_head *op, s
     REQUIRE("head", op->n_rows >= 0);
     REQUIRE("head", op->n_vocab >= 1 && op->n_vocab <= op->weight->weight->n);
     REQUIRE("head", op->n_vocab <= INT32_MAX);
+    REQUIRE("head", (op->logits == NULL) == (op->norms == NULL));
+    REQUIRE("head", op->logits == NULL ||
+                        (op->ld_logits >= op->n_vocab && op->ld_logits % CTW_LOGITS_ALIGN == 0));
     return be->ops->head(be, op, err);
+}
+
+static enum ctw_status check_logits(const struct ctw_logits *l, struct ctw_err *err)
+{
+    REQUIRE("divergence", l->n_vocab >= 1 && l->n_vocab <= INT32_MAX);
+    REQUIRE("divergence", l->ld >= l->n_vocab && l->ld % CTW_LOGITS_ALIGN == 0);
+    REQUIRE("divergence", l->logits != NULL && l->norms != NULL);
+    return CTW_OK;
+}
+
+enum ctw_status ctw_divergence(struct ctw_backend *be, const struct ctw_op_divergence *op,
+                               struct ctw_err *err)
+{
+    enum ctw_status st = check_logits(&op->model, err);
+    if (st == CTW_OK)
+        st = check_logits(&op->reference, err);
+    if (st != CTW_OK)
+        return st;
+    REQUIRE("divergence", op->n_rows >= 0);
+    return op->n_rows == 0 ? CTW_OK : be->ops->divergence(be, op, err);
 }

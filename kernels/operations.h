@@ -246,10 +246,16 @@ struct ctw_head_result {
     int32_t greedy; /* the lowest id with the largest logit */
 };
 
+/* What turns a row's logits into log-probabilities: logit - largest - ln_sum. */
+struct ctw_head_norm {
+    double largest, ln_sum; /* ln_sum: of the sum of exp(logit - largest) */
+};
+
 /*
- * logits = cap(scale * (x w^T + bias)) over the first n_vocab rows of w, in fp32, never stored. The
- * weight's shard is a whole matrix. If a logit of a row is NaN or +infinity, or no logit is
- * finite, the row's logprob is NaN; its greedy is within 0..n_vocab-1 but meaningless.
+ * logits = cap(scale * (x w^T + bias)) over the first n_vocab rows of w, in fp32; only stored if
+ * `logits` says where, which does not change `out`. The weight's shard is a whole matrix. If a
+ * logit of a row is NaN or +infinity, or no logit is finite, the row's logprob is NaN and its
+ * ln_sum not finite; its greedy is within 0..n_vocab-1 but meaningless.
  */
 struct ctw_op_head {
     const struct ctw_shard *weight;
@@ -261,6 +267,46 @@ struct ctw_op_head {
     const void *x;               /* device [n_rows, k] */
     const int32_t *targets;      /* device [n_rows], 0..n_vocab-1 */
     struct ctw_head_result *out; /* device [n_rows] */
+    float *logits;               /* device [n_rows, ld_logits], aligned to 64 bytes, or NULL */
+    int64_t ld_logits;           /* a multiple of CTW_LOGITS_ALIGN; columns from n_vocab on are
+                                    undefined afterwards */
+    struct ctw_head_norm *norms; /* device [n_rows]; with logits */
+};
+
+enum { CTW_LOGITS_ALIGN = 16 };
+
+/* The logits of n_vocab ids for some rows, as ctw_head() left them. */
+struct ctw_logits {
+    int64_t n_vocab;
+    const float *logits; /* device [n_rows, ld] */
+    int64_t ld;
+    const struct ctw_head_norm *norms; /* device [n_rows] */
+};
+
+/* How two models' predictions differ for one row. */
+struct ctw_divergence_result {
+    float kl, kl_reverse; /* KL(reference || model), KL(model || reference), in nats */
+    float tv;             /* total variation, 0..1 */
+    float ref_top;        /* the reference's largest log-probability */
+    int32_t overlap5; /* how many of both models' five largest logits (the lower id on a tie) have
+                         the same ids, 0..5 */
+};
+
+/*
+ * Compares two models over the ids that both have: the first n = min(n_vocab) of each. With
+ * unequal n_vocab, p (reference) and q (model) are the softmax of these n logits; ref_top is always
+ * of all the reference's ids.
+ *     kl = sum of p ln(p / q) - p + q    kl_reverse = sum of q ln(q / p) - q + p
+ *     tv = sum of |p - q| / 2
+ * No term is negative, and none depends in first order on an error of a normaliser. Equal logits
+ * give exactly 0. An id with logit -infinity in one model only makes one of kl and kl_reverse
+ * infinite. If the ln_sum of either row is not finite (or, with unequal n_vocab, none of its n
+ * logits is), its kl, kl_reverse and tv are NaN, and overlap5 is meaningless.
+ */
+struct ctw_op_divergence {
+    int64_t n_rows;
+    struct ctw_logits model, reference;
+    struct ctw_divergence_result *out; /* device [n_rows] */
 };
 
 /* ---- decoding ----------------------------------------------------------------------------- */

@@ -60,14 +60,20 @@ static void some_rows(void *arg, int64_t item, int thread)
         double bias = op->weight->bias == NULL
                           ? 0
                           : ctw_load_float(op->weight->bias, op->weight->bias_dtype, id);
-        for (int64_t i = 0; i < n; i++)
-            add_logit(&state[i], logit(op, t0 + i, w, weight->k, bias), (int32_t)id,
-                      op->targets[t0 + i]);
+        for (int64_t i = 0; i < n; i++) {
+            float x = logit(op, t0 + i, w, weight->k, bias);
+            add_logit(&state[i], x, (int32_t)id, op->targets[t0 + i]);
+            if (op->logits != NULL)
+                op->logits[(t0 + i) * op->ld_logits + id] = x;
+        }
     }
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; i < n; i++) {
+        double ln_sum = ctw_ln(state[i].sum);
         op->out[t0 + i] = (struct ctw_head_result){
-            .logprob = (float)(state[i].target - state[i].max - ctw_ln(state[i].sum)),
-            .greedy = state[i].greedy};
+            .logprob = (float)(state[i].target - state[i].max - ln_sum), .greedy = state[i].greedy};
+        if (op->norms != NULL)
+            op->norms[t0 + i] = (struct ctw_head_norm){state[i].max, ln_sum};
+    }
 }
 
 enum ctw_status ctw_cpu_head_c(struct ctw_cpu *cpu, const struct ctw_op_head *op,

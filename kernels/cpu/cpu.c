@@ -30,6 +30,7 @@ const struct ctw_cpu_variant ctw_cpu_c = {
     .qkv = ctw_cpu_qkv_c,
     .attention = ctw_cpu_attention_c,
     .head = ctw_cpu_head_c,
+    .divergence = ctw_cpu_divergence_c,
 };
 
 static struct ctw_cpu *cpu_of(struct ctw_backend *be)
@@ -285,6 +286,12 @@ static enum ctw_status cpu_head(struct ctw_backend *be, const struct ctw_op_head
     return cpu_of(be)->variant->head(cpu_of(be), op, err);
 }
 
+static enum ctw_status cpu_divergence(struct ctw_backend *be, const struct ctw_op_divergence *op,
+                                      struct ctw_err *err)
+{
+    return cpu_of(be)->variant->divergence(cpu_of(be), op, err);
+}
+
 const struct ctw_backend_ops ctw_backend_cpu = {
     .name = "cpu",
     .traits = {.host_memory = true,
@@ -321,4 +328,5 @@ const struct ctw_backend_ops ctw_backend_cpu = {
     .qkv = cpu_qkv,
     .attention = cpu_attention,
     .head = cpu_head,
+    .divergence = cpu_divergence,
 };

@@ -25,6 +25,8 @@ struct ctw_cpu_variant {
     enum ctw_status (*attention)(struct ctw_cpu *cpu, const struct ctw_op_attention *op,
                                  struct ctw_err *err);
     enum ctw_status (*head)(struct ctw_cpu *cpu, const struct ctw_op_head *op, struct ctw_err *err);
+    enum ctw_status (*divergence)(struct ctw_cpu *cpu, const struct ctw_op_divergence *op,
+                                  struct ctw_err *err);
 };
 
 struct ctw_cpu {
@@ -75,5 +77,7 @@ enum ctw_status ctw_cpu_attention_c(struct ctw_cpu *cpu, const struct ctw_op_att
                                     struct ctw_err *err);
 enum ctw_status ctw_cpu_head_c(struct ctw_cpu *cpu, const struct ctw_op_head *op,
                                struct ctw_err *err);
+enum ctw_status ctw_cpu_divergence_c(struct ctw_cpu *cpu, const struct ctw_op_divergence *op,
+                                     struct ctw_err *err);
 
 #endif

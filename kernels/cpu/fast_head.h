@@ -1,8 +1,8 @@
 /*
- * The LM head without logits in memory: the vocabulary is split into blocks, by n_vocab alone. Each
- * block is reduced for every row to a small state, MAX_COLUMNS logits at a time; then the blocks'
- * states are merged in order. A state's sum is relative to its own maximum, in fp32; blocks are
- * added in double.
+ * The LM head, without logits in memory unless they are wanted: the vocabulary is split into
+ * blocks, by n_vocab alone. Each block is reduced for every row to a small state, MAX_COLUMNS
+ * logits at a time; then the blocks' states are merged in order. A state's sum is relative to its
+ * own maximum, in fp32; blocks are added in double.
  */
 #ifndef CTW_KERNELS_CPU_FAST_HEAD_H
 #define CTW_KERNELS_CPU_FAST_HEAD_H
@@ -103,6 +103,8 @@ static void head_columns(const struct head_job *job, const struct linear_local *
             finish_logits(op, x, l->row, (int)n);
             if (target >= 0 && target < n)
                 job->target[t + i] = x[target];
+            if (op->logits != NULL)
+                memcpy(op->logits + (t + i) * op->ld_logits + id0, x, (size_t)n * sizeof(*x));
             add_logits(&states[t + i], x, (int)n, (int32_t)id0);
         }
     }
@@ -136,8 +138,10 @@ static void merge_row(const struct head_job *job, int64_t t)
         const struct head_state *s = &job->states[b * op->n_rows + t];
         sum += s->sum * ctw_exp((double)s->max - best->max);
     }
-    double logprob = (double)job->target[t] - best->max - ctw_ln(sum);
+    double ln_sum = ctw_ln(sum), logprob = (double)job->target[t] - best->max - ln_sum;
     op->out[t] = (struct ctw_head_result){(float)logprob, best->greedy};
+    if (op->norms != NULL)
+        op->norms[t] = (struct ctw_head_norm){best->max, ln_sum};
 }
 
 static void merge_item(void *arg, int64_t item, int thread)

@@ -17,6 +17,7 @@
 #include "kernels/cpu/fast_keys.h"
 #include "kernels/cpu/fast_attention.h"
 #include "kernels/cpu/fast_head.h"
+#include "kernels/cpu/fast_divergence.h"
 /* clang-format on */
 
 /* The scratch of the largest operation, in fp32 (the other dtypes need no more). */
@@ -36,7 +37,8 @@ static size_t fast_scratch_bytes(const struct ctw_cpu *cpu, const struct ctw_res
     {                                                                                              \
         .name = (variant_name), .runs_here = (runs), .scratch_bytes = fast_scratch_bytes,          \
         .embed = fast_embed, .norm = fast_norm, .act = fast_act, .linear = fast_linear,            \
-        .qkv = fast_qkv, .attention = fast_attention, .head = fast_head                            \
+        .qkv = fast_qkv, .attention = fast_attention, .head = fast_head,                           \
+        .divergence = fast_divergence                                                              \
     }
 
 #endif

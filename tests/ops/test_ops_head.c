@@ -155,6 +155,50 @@ static void a_row_does_not_depend_on_the_other_rows(void **state)
     }
 }
 
+/* Storing the logits changes no result; the stored logits and norms give the log-probabilities, and
+ * nothing outside them is written. */
+static void logits_are_stored_beside_the_results(void **state)
+{
+    (void)state;
+    static const int64_t cases[][3] = {
+        /* rows, vocabulary, k */ {1, 1, 8}, {3, 130, 24}, {98, 2050, 16}, {5, 66001, 16}};
+    const char *v;
+    for (int i = 0; (v = fast_variant_or_c(i)) != NULL; i++) {
+        struct ctw_backend *be = backend(v, 2);
+        for (size_t s = 0; s < CTW_COUNT(cases); s++) {
+            int64_t rows = cases[s][0], vocab = cases[s][1], ld = (vocab + 31) / 16 * 16;
+            struct problem p;
+            problem_open(&p, rows, vocab, vocab, cases[s][2], dtypes[(s + (size_t)i) % 3]);
+            p.op.softcap = s % 2 == 1 ? 20 : 0;
+            p.op.scale = s % 3 == 1 ? 0.5f : 1;
+            struct buf want = problem_run(&p, be);
+            struct buf logits = buf_open((size_t)(rows * ld) * sizeof(float), 0);
+            struct buf norms = buf_open((size_t)rows * sizeof(struct ctw_head_norm), 0);
+            p.op.logits = logits.p;
+            p.op.ld_logits = ld;
+            p.op.norms = norms.p;
+            struct buf got = problem_run(&p, be);
+            assert_memory_equal(got.p, want.p, want.bytes);
+            for (int64_t t = 0; t < rows; t++) {
+                const struct ctw_head_result *r = (struct ctw_head_result *)got.p + t;
+                const struct ctw_head_norm *n = (struct ctw_head_norm *)norms.p + t;
+                const float *x = (float *)logits.p + t * ld;
+                double logprob = (double)x[p.op.targets[t]] - n->largest - n->ln_sum;
+                assert_true((float)logprob == r->logprob);
+                assert_true(x[r->greedy] == (float)n->largest);
+                for (int64_t id = 0; id < vocab; id++)
+                    assert_true(x[id] < x[r->greedy] || (x[id] == x[r->greedy] && id >= r->greedy));
+            }
+            buf_close(&logits);
+            buf_close(&norms);
+            buf_close(&want);
+            buf_close(&got);
+            problem_close(&p);
+        }
+        ctw_backend_close(be);
+    }
+}
+
 /* Of equal logits the first id is greedy, regardless of their positions; and its logprob is
  * right. */
 static void the_first_of_equals_is_greedy(void **state)
@@ -250,6 +294,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(variants_agree_with_the_definition),
         cmocka_unit_test(a_row_does_not_depend_on_the_other_rows),
+        cmocka_unit_test(logits_are_stored_beside_the_results),
         cmocka_unit_test(the_first_of_equals_is_greedy),
         cmocka_unit_test(what_is_not_finite_is_seen),
     };

@@ -466,8 +466,30 @@ static enum ctw_status fake_head(struct ctw_backend *be, const struct ctw_op_hea
     gpu_check(op->x, area(op->n_rows, k, k, op->dtype), "head: x");
     gpu_check(op->targets, (size_t)op->n_rows * sizeof(*op->targets), "head: targets");
     gpu_check(op->out, (size_t)op->n_rows * sizeof(*op->out), "head: out");
+    if (op->logits != NULL) {
+        gpu_check(op->logits, (size_t)(op->n_rows * op->ld_logits) * sizeof(float), "head: logits");
+        gpu_check(op->norms, (size_t)op->n_rows * sizeof(*op->norms), "head: norms");
+    }
     enum ctw_status st = gpu_begin(f->joined, &lost, err);
     return st != CTW_OK || lost ? st : ctw_backend_cpu.head(f->cpu, op, err);
+}
+
+static void check_logits(const struct ctw_logits *l, int64_t n_rows)
+{
+    gpu_check(l->logits, (size_t)(n_rows * l->ld) * sizeof(float), "divergence: logits");
+    gpu_check(l->norms, (size_t)n_rows * sizeof(*l->norms), "divergence: norms");
+}
+
+static enum ctw_status fake_divergence(struct ctw_backend *be, const struct ctw_op_divergence *op,
+                                       struct ctw_err *err)
+{
+    struct fake *f = fake_of(be);
+    bool lost;
+    check_logits(&op->model, op->n_rows);
+    check_logits(&op->reference, op->n_rows);
+    gpu_check(op->out, (size_t)op->n_rows * sizeof(*op->out), "divergence: out");
+    enum ctw_status st = gpu_begin(f->joined, &lost, err);
+    return st != CTW_OK || lost ? st : ctw_backend_cpu.divergence(f->cpu, op, err);
 }
 
 static const struct ctw_backend_ops fake_ops = {
@@ -503,6 +525,7 @@ static const struct ctw_backend_ops fake_ops = {
     .qkv = fake_qkv,
     .attention = fake_attention,
     .head = fake_head,
+    .divergence = fake_divergence,
 };
 
 __attribute__((visibility("default"))) ctw_cuda_contract_fn ctw_cuda_contract;

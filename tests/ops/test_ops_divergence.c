@@ -1,0 +1,300 @@
+/* ctw_divergence of every variant against its definition in long double, and its invariance. */
+#include "ops.h"
+
+struct side {
+    struct buf logits, norms;
+    struct ctw_logits l;
+};
+
+struct problem {
+    int64_t n_rows;
+    struct side model, reference;
+};
+
+/* Norms are computed in double and rounded like a head's: to a multiple of about 1e-7. */
+static void set_norms(struct side *s, int64_t n_rows)
+{
+    for (int64_t t = 0; t < n_rows; t++) {
+        const float *x = (float *)s->logits.p + t * s->l.ld;
+        double largest = -INFINITY, sum = 0;
+        for (int64_t i = 0; i < s->l.n_vocab; i++)
+            largest = x[i] > largest ? x[i] : largest;
+        for (int64_t i = 0; i < s->l.n_vocab; i++)
+            sum += exp(x[i] - largest);
+        ((struct ctw_head_norm *)s->norms.p)[t] =
+            (struct ctw_head_norm){largest, log(sum * (1 + 1e-7 * (double)rng_normal()))};
+    }
+}
+
+static struct side side_open(int64_t n_rows, int64_t n_vocab)
+{
+    struct side s;
+    int64_t ld = (n_vocab + CTW_LOGITS_ALIGN - 1) / CTW_LOGITS_ALIGN * CTW_LOGITS_ALIGN;
+    s.logits = buf_open((size_t)(n_rows * ld) * sizeof(float), 0);
+    s.norms = buf_open((size_t)n_rows * sizeof(struct ctw_head_norm), 0);
+    memset(s.logits.p, 0xff, s.logits.bytes); /* NaN beyond the vocabulary */
+    s.l = (struct ctw_logits){n_vocab, s.logits.p, ld, s.norms.p};
+    return s;
+}
+
+/* Logits of deviation `spread`; the model's are the reference's plus noise and a constant. */
+static struct problem problem_open(int64_t n_rows, int64_t n_model, int64_t n_reference,
+                                   float spread, float noise)
+{
+    struct problem p = {n_rows, side_open(n_rows, n_model), side_open(n_rows, n_reference)};
+    for (int64_t t = 0; t < n_rows; t++) {
+        float *x = (float *)p.reference.logits.p + t * p.reference.l.ld;
+        float *y = (float *)p.model.logits.p + t * p.model.l.ld, shift = 3 * rng_normal();
+        for (int64_t i = 0; i < n_reference; i++)
+            x[i] = spread * rng_normal();
+        for (int64_t i = 0; i < n_model; i++)
+            y[i] = (i < n_reference ? x[i] : spread * rng_normal()) + noise * rng_normal() + shift;
+    }
+    set_norms(&p.model, n_rows);
+    set_norms(&p.reference, n_rows);
+    return p;
+}
+
+static void problem_close(struct problem *p)
+{
+    struct buf *bufs[] = {&p->model.logits, &p->model.norms, &p->reference.logits,
+                          &p->reference.norms};
+    for (size_t i = 0; i < CTW_COUNT(bufs); i++)
+        buf_close(bufs[i]);
+}
+
+/* Rows row0 .. row0+n-1. */
+static struct buf problem_run(const struct problem *p, struct ctw_backend *be, int64_t row0,
+                              int64_t n)
+{
+    struct buf out = buf_open((size_t)n * sizeof(struct ctw_divergence_result), 0);
+    struct ctw_op_divergence op = {n, p->model.l, p->reference.l, out.p};
+    op.model.logits += row0 * op.model.ld;
+    op.model.norms += row0;
+    op.reference.logits += row0 * op.reference.ld;
+    op.reference.norms += row0;
+    OK(ctw_divergence(be, &op, &last_err));
+    buf_check(&out);
+    return out;
+}
+
+/* ---- the definition ----------------------------------------------------------------------- */
+
+static long double ln_sum_exp(const float *x, int64_t n)
+{
+    long double largest = -INFINITY, sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        largest = x[i] > largest ? x[i] : largest;
+    for (int64_t i = 0; i < n; i++)
+        sum += expl(x[i] - largest);
+    return largest + logl(sum);
+}
+
+/* Is id one of the row's five largest logits? Counts the ids that come before it. */
+static bool in_top(const float *x, int64_t n, int64_t id)
+{
+    int before = 0;
+    for (int64_t i = 0; i < n; i++)
+        before += x[i] > x[id] || (x[i] == x[id] && i < id);
+    return before < 5;
+}
+
+struct wanted {
+    long double kl, kl_reverse, tv, ref_top;
+    int overlap5;
+};
+
+static struct wanted wanted(const struct problem *p, int64_t t)
+{
+    const float *x = (float *)p->reference.logits.p + t * p->reference.l.ld;
+    const float *y = (float *)p->model.logits.p + t * p->model.l.ld;
+    int64_t n_x = p->reference.l.n_vocab, n = n_x < p->model.l.n_vocab ? n_x : p->model.l.n_vocab;
+    struct wanted w = {.ref_top = -INFINITY};
+    long double nx = ln_sum_exp(x, n), ny = ln_sum_exp(y, n), all = ln_sum_exp(x, n_x);
+    for (int64_t i = 0; i < n_x; i++)
+        w.ref_top = x[i] - all > w.ref_top ? x[i] - all : w.ref_top;
+    for (int64_t i = 0; i < n; i++) {
+        long double lp = x[i] - nx, lq = y[i] - ny, a = expl(lp), b = expl(lq);
+        w.kl += a > 0 ? a * (lp - lq) : 0;
+        w.kl_reverse += b > 0 ? b * (lq - lp) : 0;
+        w.tv += fabsl(a - b) / 2;
+    }
+    /* Only logits that one of both could have among its five are worth a count. */
+    float x_fifth = -INFINITY;
+    for (int64_t i = 0; i < n && n > 100; i++)
+        if (x[i] > x_fifth && !in_top(x, n, i))
+            x_fifth = x[i];
+    for (int64_t i = 0; i < n; i++)
+        w.overlap5 += x[i] >= x_fifth && in_top(x, n, i) && in_top(y, n, i);
+    return w;
+}
+
+/*
+ * Terms are within 3e-6, and 1.2e-7 times their ln p. Besides, ln(p / q) has the rounding of the
+ * logits' difference and the norms' error, which set_norms() makes, together 1e-6: it changes tv by
+ * as much, and a divergence by that times the sum of |p - q|, and by its square.
+ */
+static void compare(const struct problem *p, const struct ctw_divergence_result *got,
+                    const char *what)
+{
+    for (int64_t t = 0; t < p->n_rows; t++) {
+        struct wanted w = wanted(p, t);
+        double slack = 2e-6 * (double)w.tv + 1e-12;
+        near((double)got[t].kl, (double)w.kl, 5e-6 * (double)w.kl + slack, what, t);
+        near((double)got[t].kl_reverse, (double)w.kl_reverse, 5e-6 * (double)w.kl_reverse + slack,
+             what, t);
+        near((double)got[t].tv, (double)w.tv, 5e-6 * (double)w.tv + 4e-7, what, t);
+        near((double)got[t].ref_top, (double)w.ref_top,
+             5e-7 + 2 * half_step(CTW_F32, (double)w.ref_top), what, t);
+        assert_int_equal(got[t].overlap5, w.overlap5);
+        assert_true(got[t].kl >= 0 && got[t].kl_reverse >= 0 && got[t].tv >= 0);
+    }
+}
+
+/* ---- tests -------------------------------------------------------------------------------- */
+
+static void variants_agree_with_the_definition(void **state)
+{
+    (void)state;
+    static const int64_t vocabularies[][2] = {
+        {1, 1}, {2, 2}, {3, 5}, {33, 33}, {257, 257}, {1000, 1024}, {4099, 4096}, {16399, 16399}};
+    static const float noises[] = {1e-4f, 0.01f, 0.3f, 4};
+    const char *v;
+    for (int i = 0; (v = fast_variant_or_c(i)) != NULL; i++) {
+        struct ctw_backend *be = backend(v, 2);
+        for (size_t s = 0; s < CTW_COUNT(vocabularies); s++) {
+            for (size_t k = 0; k < CTW_COUNT(noises); k++) {
+                char what[96];
+                int64_t model = vocabularies[s][0], reference = vocabularies[s][1];
+                struct problem p =
+                    problem_open(3, model, reference, k % 2 == 0 ? 3 : 0.5f, noises[k]);
+                struct buf got = problem_run(&p, be, 0, p.n_rows);
+                snprintf(what, sizeof(what), "%s, %" PRId64 " and %" PRId64 " ids, noise %g", v,
+                         model, reference, (double)noises[k]);
+                compare(&p, got.p, what);
+                buf_close(&got);
+                problem_close(&p);
+            }
+        }
+        ctw_backend_close(be);
+    }
+}
+
+static void equal_models_do_not_diverge(void **state)
+{
+    (void)state;
+    const char *v;
+    for (int i = 0; (v = fast_variant_or_c(i)) != NULL; i++) {
+        struct ctw_backend *be = backend(v, 1);
+        struct problem p = problem_open(4, 5003, 5003, 3, 1);
+        struct problem same = {4, p.model, p.model};
+        struct buf got = problem_run(&same, be, 0, 4);
+        for (int t = 0; t < 4; t++) {
+            const struct ctw_divergence_result *r = (struct ctw_divergence_result *)got.p + t;
+            assert_true(r->kl == 0 && r->kl_reverse == 0 && r->tv == 0);
+            assert_int_equal(r->overlap5, 5);
+        }
+        buf_close(&got);
+        problem_close(&p);
+        ctw_backend_close(be);
+    }
+}
+
+static void a_row_does_not_depend_on_the_other_rows(void **state)
+{
+    (void)state;
+    enum { N = 23 };
+    const char *v;
+    for (int i = 0; (v = fast_variant_or_c(i)) != NULL; i++) {
+        struct problem p = problem_open(N, 3001, 2999, 2, 0.2f);
+        struct ctw_backend *be = backend(v, 1);
+        struct buf want = problem_run(&p, be, 0, N);
+        for (int threads = 2; threads <= 5; threads += 3) {
+            struct ctw_backend *more = backend(v, threads);
+            for (int64_t t = 0, n; t < N; t += n) {
+                n = 1 + t / 2 < N - t ? 1 + t / 2 : N - t;
+                struct buf got = problem_run(&p, more, t, n);
+                assert_memory_equal(got.p, (struct ctw_divergence_result *)want.p + t, got.bytes);
+                buf_close(&got);
+            }
+            ctw_backend_close(more);
+        }
+        buf_close(&want);
+        problem_close(&p);
+        ctw_backend_close(be);
+    }
+}
+
+/* The five largest, of many equal ones the lowest ids, wherever they are. */
+static void ties_go_to_the_lowest_ids(void **state)
+{
+    (void)state;
+    enum { VOCAB = 2000 };
+    const char *v;
+    for (int i = 0; (v = fast_variant_or_c(i)) != NULL; i++) {
+        struct ctw_backend *be = backend(v, 1);
+        for (int round = 0; round < 30; round++) {
+            struct problem p = problem_open(1, VOCAB, VOCAB, 0, 0);
+            float *x = p.reference.logits.p, *y = p.model.logits.p;
+            for (int64_t n = 0; n < VOCAB; n++) {
+                x[n] = (float)rng_below(3);
+                y[n] = rng_below(4) == 0 ? (float)rng_below(3) : x[n];
+            }
+            for (int n = 0; n < round % 7; n++)
+                y[rng_below(VOCAB)] = 5;
+            set_norms(&p.model, 1);
+            set_norms(&p.reference, 1);
+            struct buf got = problem_run(&p, be, 0, 1);
+            compare(&p, got.p, v);
+            buf_close(&got);
+            problem_close(&p);
+        }
+        ctw_backend_close(be);
+    }
+}
+
+/* A probability of exactly 0 is allowed; NaN and +infinity make a row NaN, and no other row. */
+static void what_is_not_finite_is_seen(void **state)
+{
+    (void)state;
+    enum { VOCAB = 700 };
+    const char *v;
+    for (int i = 0; (v = fast_variant_or_c(i)) != NULL; i++) {
+        struct ctw_backend *be = backend(v, 1);
+        struct problem p = problem_open(6, VOCAB, VOCAB, 2, 0.1f);
+        struct buf before = problem_run(&p, be, 0, 6);
+        float *x = p.reference.logits.p, *y = p.model.logits.p;
+        const int64_t ld = p.model.l.ld;
+        x[3] = y[3] = -INFINITY;
+        y[ld + 300] = -INFINITY;
+        x[2 * ld + 690] = -INFINITY;
+        x[3 * ld + 5] = NAN;
+        y[4 * ld + 699] = INFINITY;
+        set_norms(&p.model, 5); /* row 5 stays as it is */
+        set_norms(&p.reference, 5);
+        struct buf got = problem_run(&p, be, 0, 6);
+        const struct ctw_divergence_result *r = got.p;
+        assert_true(isfinite(r[0].kl) && isfinite(r[0].kl_reverse) && isfinite(r[0].tv));
+        assert_true(isinf(r[1].kl) && isfinite(r[1].kl_reverse) && isfinite(r[1].tv));
+        assert_true(isfinite(r[2].kl) && isinf(r[2].kl_reverse) && isfinite(r[2].tv));
+        for (int t = 3; t <= 4; t++)
+            assert_true(isnan(r[t].kl) && isnan(r[t].kl_reverse) && isnan(r[t].tv));
+        assert_memory_equal(&r[5], (struct ctw_divergence_result *)before.p + 5, sizeof(r[5]));
+        buf_close(&before);
+        buf_close(&got);
+        problem_close(&p);
+        ctw_backend_close(be);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(variants_agree_with_the_definition),
+        cmocka_unit_test(equal_models_do_not_diverge),
+        cmocka_unit_test(a_row_does_not_depend_on_the_other_rows),
+        cmocka_unit_test(ties_go_to_the_lowest_ids),
+        cmocka_unit_test(what_is_not_finite_is_seen),
+    };
+    return cmocka_run_group_tests(tests, ops_setup, NULL);
+}
