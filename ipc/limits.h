@@ -18,6 +18,7 @@ enum {
     CTW_IPC_PART_BYTES = 16 << 20,                      /* the items of one part */
     CTW_IPC_REQUEST_BYTES = CTW_IPC_PART_BYTES + 65536, /* one request */
     CTW_IPC_FETCH_BYTES = 16 << 20, /* the columns of one reply; one item may exceed it */
+    CTW_IPC_ITEM_BYTES = CTW_IPC_MESSAGE_BYTES - 65536, /* the columns of one item */
     CTW_IPC_CONNECTIONS = 1024,
     CTW_IPC_UNANSWERED = 64,           /* requests per connection; more are not read */
     CTW_IPC_WAITING = 1000,            /* waiting polls, all connections */

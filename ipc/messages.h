@@ -55,6 +55,10 @@ struct ctw_head_map {
     struct ctw_list columns; /* of struct ctw_slice */
     struct ctw_orphan_map orphan;
     uint64_t prefix_token, context_length;
+    uint64_t window, stride, first, rows;
+    bool new, tail;
+    uint64_t bos;
+    struct ctw_slice bos_mode;
 };
 enum {
     CTW_HEAD_KIND,
@@ -63,7 +67,15 @@ enum {
     CTW_HEAD_COLUMNS,
     CTW_HEAD_ORPHAN,
     CTW_HEAD_PREFIX_TOKEN,
-    CTW_HEAD_CONTEXT_LENGTH
+    CTW_HEAD_CONTEXT_LENGTH,
+    CTW_HEAD_WINDOW,
+    CTW_HEAD_STRIDE,
+    CTW_HEAD_FIRST,
+    CTW_HEAD_ROWS,
+    CTW_HEAD_NEW,
+    CTW_HEAD_TAIL,
+    CTW_HEAD_BOS,
+    CTW_HEAD_BOS_MODE
 };
 
 struct ctw_items_map {
@@ -218,8 +230,9 @@ enum { CTW_POLL_REPLY_ERROR = 4 };
 struct ctw_result_map {
     uint32_t has;
     struct ctw_slice item, sum, count, is_greedy, truncated, logprob, greedy;
+    struct ctw_slice windows, window_sum, window_count;
 };
-enum { CTW_RESULT_LOGPROB = 5, CTW_RESULT_GREEDY };
+enum { CTW_RESULT_LOGPROB = 5, CTW_RESULT_GREEDY, CTW_RESULT_WINDOWS_BITS = 7 << 7 };
 
 struct ctw_fetch_reply {
     uint32_t has;

@@ -15,6 +15,9 @@ static const struct ctw_field result_fields[] = {
     CTW_FIELD(BIN, struct ctw_result_map, truncated, REQUIRED),
     CTW_FIELD(BIN, struct ctw_result_map, logprob, OPTIONAL),
     CTW_FIELD(BIN, struct ctw_result_map, greedy, OPTIONAL),
+    CTW_FIELD(BIN, struct ctw_result_map, windows, OPTIONAL),
+    CTW_FIELD(BIN, struct ctw_result_map, window_sum, OPTIONAL),
+    CTW_FIELD(BIN, struct ctw_result_map, window_count, OPTIONAL),
 };
 static const struct ctw_schema result_schema =
     CTW_SCHEMA("fetch reply.result", struct ctw_result_map, result_fields);

@@ -7,7 +7,7 @@ static const struct ctw_field orphan_fields[] = {
 static const struct ctw_schema orphan_schema =
     CTW_SCHEMA("submit.head.orphan", struct ctw_orphan_map, orphan_fields);
 
-/* worker/service/job_part.c checks which keys each kind of job requires and accepts. */
+/* worker/service/job_head.c checks which keys each kind of job requires and accepts. */
 static const struct ctw_field head_fields[] = {
     CTW_FIELD(STR, struct ctw_head_map, kind, REQUIRED),
     CTW_FIELD(STR, struct ctw_head_map, model, OPTIONAL),
@@ -16,6 +16,14 @@ static const struct ctw_field head_fields[] = {
     CTW_FIELD_OF(MAP, struct ctw_head_map, orphan, OPTIONAL, &orphan_schema),
     CTW_FIELD(UINT, struct ctw_head_map, prefix_token, OPTIONAL),
     CTW_FIELD(UINT, struct ctw_head_map, context_length, OPTIONAL),
+    CTW_FIELD(UINT, struct ctw_head_map, window, OPTIONAL),
+    CTW_FIELD(UINT, struct ctw_head_map, stride, OPTIONAL),
+    CTW_FIELD(UINT, struct ctw_head_map, first, OPTIONAL),
+    CTW_FIELD(UINT, struct ctw_head_map, rows, OPTIONAL),
+    CTW_FIELD(BOOL, struct ctw_head_map, new, OPTIONAL),
+    CTW_FIELD(BOOL, struct ctw_head_map, tail, OPTIONAL),
+    CTW_FIELD(UINT, struct ctw_head_map, bos, OPTIONAL),
+    CTW_FIELD(STR, struct ctw_head_map, bos_mode, OPTIONAL),
 };
 static const struct ctw_schema head_schema =
     CTW_SCHEMA("submit.head", struct ctw_head_map, head_fields);

@@ -1,6 +1,7 @@
 """Jobs of docs/PROTOCOL.md on the fake engine: their scores, their progress while they run, cancel, NaN."""
 
 import random
+import struct
 import threading
 import time
 import unittest
@@ -33,6 +34,48 @@ class Scores(OneWorker):
                 want = w.expect_rolling(text, 5, length or w.MAX_LENGTH, context or 1)
                 self.assertEqual(got[i], want, f"{length} {context} item {i}")
             self.assertEqual(got[0][:2], (0.0, 0))
+
+    def test_windows(self):
+        """Each rule, against the rule's definition: sums, per-target columns, and the sums of the windows."""
+        rng = random.Random(7)
+        texts = [[rng.randrange(w.VOCAB) for _ in range(n)] for n in (0, 1, 2, 15, 16, 17, 31, 32, 33, 200)]
+        for rule in (
+            {"window": 16}, {"window": 16, "stride": 4}, {"window": 16, "stride": 4, "rows": 3},
+            {"window": 16, "first": 9, "bos": 5, "bos_mode": "replace"},
+            {"window": 16, "stride": 4, "first": 12, "bos": 5, "bos_mode": "replace"},
+            {"window": 16, "stride": 4, "new": True, "tail": True},
+            {"window": 16, "stride": 16, "tail": True}, {"window": 65, "tail": True},
+            {"window": 16, "first": 0, "bos": 5, "bos_mode": "prefix", "tail": True, "new": True},
+            {"window": 64, "stride": 7, "bos": 5, "bos_mode": "prefix"}, {"window": 2, "stride": 1},
+        ):
+            with self.subTest(**rule):
+                job = self.c.windows(texts, columns=["logprob", "greedy"], **rule)
+                self.assertEqual(self.c.wait(job)["state"], "done")
+                reply = self.c.call("fetch", job=job, first=0)
+                got, result = w.columns(reply), reply["result"]
+                order = struct.unpack(f"<{reply['n']}i", result["item"])
+                n = struct.unpack(f"<{reply['n']}i", result["windows"])
+                sums = struct.unpack(f"<{sum(n)}d", result["window_sum"])
+                counts = struct.unpack(f"<{sum(n)}i", result["window_count"])
+                pairs, at = list(zip(sums, counts)), 0
+                for i, k in zip(order, n):
+                    item, of_windows = w.expect_windows(texts[i], **rule)
+                    self.assertEqual(got[i], item, f"item {i}")
+                    self.assertEqual(pairs[at:at + k], of_windows, f"item {i}")
+                    at += k
+
+    def test_windows_in_small_replies(self):
+        """A reply holds whole items: fetched one by one or together, the results are the same."""
+        texts = [[i % w.VOCAB for i in range(k, k + 50)] for k in range(30)]
+        job = self.c.windows(texts, columns=["logprob"], window=10, stride=3)
+        self.c.wait(job)
+        whole = self.c.fetch(job)
+        self.assertEqual(len(whole), 30)
+        self.assertEqual(self.c.fetch(job, max_bytes=1), whole)
+        self.assertEqual(self.c.call("fetch", job=job, first=0, max_bytes=1)["n"], 1)
+        progress = self.c.call("poll", job=job)["progress"]
+        self.assertEqual(progress["tokens"], 30 * 14 * 9)
+        self.assertEqual(progress["tokens_done"], progress["tokens"])
 
     def test_max_length_of_the_job(self):
         context, continuation = list(range(30)), list(range(8))

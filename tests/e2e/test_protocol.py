@@ -99,7 +99,8 @@ class Refusals(OneWorker):
         good = w.pair_items([([1], [2])])
         text = w.rolling_items([[1, 2]])
         rolling = {"kind": "loglikelihood_rolling"}
-        self.items("unsupported", "loglikelihood, loglikelihood_rolling", good, {"kind": "generate"})
+        self.items("unsupported", "loglikelihood, loglikelihood_rolling, loglikelihood_windows", good,
+                   {"kind": "generate"})
         self.items("unsupported", '"rank"; this worker has logprob, greedy', good,
                    {"columns": ["logprob", "rank"]})
         self.items("invalid", "max_length 65 is more than the 64", good, {"max_length": 65})
@@ -114,6 +115,36 @@ class Refusals(OneWorker):
                    rolling | {"prefix_token": 1, "max_length": 8, "context_length": 9})
         self.items("invalid", "context_length 0", text,
                    rolling | {"prefix_token": 1, "context_length": 0})
+
+    def test_rules(self):
+        text = w.rolling_items([[1, 2]])
+        rule = {"kind": "loglikelihood_windows", "window": 8}
+        prefix = {"bos": 1, "bos_mode": "prefix"}
+        self.items("invalid", "needs window", text, {"kind": "loglikelihood_windows"})
+        self.items("invalid", "belong to kind loglikelihood_windows, not loglikelihood_rolling", text,
+                   {"kind": "loglikelihood_rolling", "prefix_token": 1, "tail": True})
+        self.items("invalid", "belong to kind loglikelihood_rolling, not loglikelihood_windows", text,
+                   rule | {"prefix_token": 1})
+        self.items("invalid", "window 1 is not in 2..65 (max_length + 1)", text, rule | {"window": 1})
+        self.items("invalid", "window 66 is not in 2..65", text, rule | {"window": 66})
+        self.items("invalid", "window 65 is not in 2..64 (max_length, with bos", text,
+                   rule | prefix | {"window": 65})
+        self.items("invalid", "window 10 is not in 2..9", text, rule | {"window": 10, "max_length": 8})
+        self.items("invalid", "stride 0 is not in 1..8", text, rule | {"stride": 0})
+        self.items("invalid", "stride 9 is not in 1..8", text, rule | {"stride": 9})
+        self.items("invalid", "first 0 is not in 1..7", text, rule | {"first": 0})
+        self.items("invalid", "first 8 is not in 0..7", text, rule | prefix | {"first": 8})
+        self.items("invalid", "rows 4294967296 is not in", text, rule | {"rows": 1 << 32})
+        self.items("invalid", "bos is given without bos_mode", text, rule | {"bos": 1})
+        self.items("invalid", "bos_mode is given without bos", text, rule | {"bos_mode": "replace"})
+        self.items("invalid", "neither replace nor prefix", text, rule | prefix | {"bos_mode": "stream"})
+        self.items("invalid", "bos 1000 is not in the vocabulary", text, rule | prefix | {"bos": 1000})
+        self.items("format", '"new" must be', text, rule | {"new": 1})
+        self.items("invalid", "needs exactly the columns tokens, n_tokens", w.pair_items([([1], [2])]), rule)
+        self.items("invalid", "token 1 is 1000", w.rolling_items([[1, 1000]]), rule, item=0)
+        long = w.rolling_items([[1], [1] * 2_000_000])
+        self.items("invalid", "a reply has room for", long,
+                   rule | {"window": 8, "stride": 1, "columns": ["logprob"]}, item=1)
 
     def test_calls(self):
         c, job = self.c, random.randbytes(16)

@@ -73,6 +73,37 @@ def expect_rolling(tokens, prefix, max_length=MAX_LENGTH, context_length=1):
     return _expect(targets, 0)
 
 
+def expect_windows(tokens, window, stride=None, first=1, rows=0, new=False, tail=False, bos=None, bos_mode=None):
+    """As expect_pair() of the kind loglikelihood_windows, and the (sum, count) of each window; written from
+    docs/PROTOCOL.md."""
+    stride, targets, of_windows, end = stride or window, [], [], 0
+    for start in range(0, len(tokens), stride):
+        if rows and len(of_windows) == rows:
+            break
+        whole = tokens[start:start + window]
+        if len(whole) < window and (not tail or end == len(tokens)):
+            break
+        places = range(max(first, end - start) if new and start else first, len(whole))
+        if not places:
+            break
+        end = start + len(whole)
+        before = bos_mode == "prefix"
+        seq = [bos] + whole if before else [bos] + whole[1:] if bos_mode else whole
+        these = [(seq, whole[p], p + before) for p in places]
+        of_windows.append((_sum(these), len(these)))
+        targets += these
+    lps, ids = [logprob(s, p) for s, _, p in targets], [greedy(s, p) for s, _, p in targets]
+    is_greedy = all(i == token for i, (_, token, _) in zip(ids, targets))
+    return (_sum(targets), len(lps), is_greedy, 0, lps, ids), of_windows
+
+
+def _sum(targets):
+    total = 0.0
+    for seq, _, p in targets:
+        total += logprob(seq, p)
+    return total
+
+
 def _expect(targets, truncated):
     lps = [logprob(seq, p) for seq, p in targets]
     ids = [greedy(seq, p) for seq, p in targets]
@@ -145,6 +176,14 @@ class Client:
         self.submit(job, 0, rolling_items(texts),
                     {"kind": "loglikelihood_rolling", "prefix_token": prefix,
                      "columns": list(columns), **head})
+        self.call("seal", job=job, parts=1)
+        return job
+
+    def windows(self, texts, columns=(), **head):
+        """Submits texts to be cut by a rule; returns the job's id."""
+        job = random.randbytes(16)
+        self.submit(job, 0, rolling_items(texts),
+                    {"kind": "loglikelihood_windows", "columns": list(columns), **head})
         self.call("seal", job=job, parts=1)
         return job
 

@@ -1,6 +1,6 @@
 /*
- * ipc/ and worker/service/job_part.c: any message that decodes encodes to bytes that decode to the same
- * message; any part that is accepted is planned into sequences that obey the engine's rules.
+ * ipc/ and worker/service/job_part.c: any message that decodes encodes to bytes that decode to the
+ * same message; any part that is accepted is planned into sequences that obey the engine's rules.
  */
 #include <string.h>
 
@@ -48,7 +48,8 @@ static void finish(struct ctw_job *j)
 
 static void check_job(const struct ctw_submit *submit)
 {
-    const struct ctw_model_limits limits = {.name = "m", .max_length = MAX_LENGTH, .vocab = VOCAB};
+    const struct ctw_model_limits limits = {
+        .name = "m", .max_length = MAX_LENGTH, .fit_length = MAX_LENGTH, .vocab = VOCAB};
     const struct ctw_contact contact = {.pipe = 1};
     struct ctw_job_head head;
     struct ctw_job_part *part = NULL;
@@ -148,6 +149,20 @@ const struct fuzz_seed fuzz_seeds[] = {
               "loglikelihood_rolling\xacprefix_token\x03\xaamax_length\x02\xae"
               "context_length\x02\xa5items\x82\xa6tokens\xc4\x14" I32("\x01") I32("\x02")
                   I32("\x03") I32("\x04") I32("\x05") "\xa8n_tokens\xc4\x08" I32("\x05") I32("\0")),
+    FUZZ_SEED("\x87" ENVELOPE("\xa6submit") JOB
+              "\xa4part\x00\xa4head\x8a\xa4kind\xb5"
+              "loglikelihood_windows\xa6window\x04\xa6stride\x02\xa5"
+              "first\x00\xa4rows\x03\xa3new\xc3\xa4tail\xc3\xa3"
+              "bos\x09\xa8"
+              "bos_mode\xa6prefix\xa7"
+              "columns\x91\xa7logprob\xa5items\x82\xa6tokens\xc4\x14" I32("\x01") I32("\x02")
+                  I32("\x03") I32("\x04") I32("\x05") "\xa8n_tokens\xc4\x08" I32("\x05") I32("\0")),
+    FUZZ_SEED("\x87" ENVELOPE("\xa6submit") JOB
+              "\xa4part\x00\xa4head\x84\xa4kind\xb5"
+              "loglikelihood_windows\xa6window\x02\xa3"
+              "bos\x09\xa8"
+              "bos_mode\xa7replace\xa5items\x82\xa6tokens\xc4\x14" I32("\x01") I32("\x02")
+                  I32("\x03") I32("\x04") I32("\x05") "\xa8n_tokens\xc4\x08" I32("\x05") I32("\0")),
     FUZZ_SEED("\x85" ENVELOPE("\xa4seal") JOB "\xa5parts\x01"),
     FUZZ_SEED("\x86" ENVELOPE("\xa4poll") JOB "\xa7wait_ms\xcd\x03\xe8\xa4seen\x00"),
     FUZZ_SEED("\x86" ENVELOPE("\xa5"
@@ -184,6 +199,20 @@ const char *const fuzz_words[] = {"\xa1v",
                                   "\xacprefix_token",
                                   "\xae"
                                   "context_length",
+                                  "loglikelihood_windows",
+                                  "\xa6window",
+                                  "\xa6stride",
+                                  "\xa5"
+                                  "first",
+                                  "\xa4rows",
+                                  "\xa3new",
+                                  "\xa4tail",
+                                  "\xa3"
+                                  "bos",
+                                  "\xa8"
+                                  "bos_mode",
+                                  "replace",
+                                  "prefix",
                                   "\xa6orphan",
                                   "\xa6policy",
                                   "\xa5ttl_s",

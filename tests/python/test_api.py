@@ -105,6 +105,27 @@ def test_lengths(checkpoint: Path, real_worker: str) -> None:
     assert len(parts) == 3 and list(text.logprobs) == [x for part in parts for x in part.logprobs]
 
 
+@pytest.mark.parametrize("bos_mode", [None, "replace", "prefix"])
+def test_windows_of_a_rule(checkpoint: Path, real_worker: str, bos_mode: str | None) -> None:
+    """A text cut by the worker gives the bits of the same windows scored as sequences."""
+    text, bos = list(b"the quick brown fox jumps over the lazy dog"), 256
+    windows = [text[i : i + 8] for i in range(0, len(text), 5)]
+    windows = [w for w in windows if len(w) == 8][:6]
+    if bos_mode == "replace":
+        sequences = [([bos, *w[1:3]], w[3:]) for w in windows]
+    else:
+        sequences = [([bos] * (bos_mode == "prefix") + w[:3], w[3:]) for w in windows]
+    with Worker(checkpoint, dtype="float32", threads=1) as worker:
+        given = {} if bos_mode is None else {"bos": bos, "bos_mode": bos_mode}
+        whole, empty = worker.score_windows([text, []], 8, stride=5, first=3, rows=6, **given)
+        parts = worker.score(sequences)
+    assert list(whole.logprobs) == [x for part in parts for x in part.logprobs]
+    assert list(whole.greedy) == [x for part in parts for x in part.greedy]
+    assert list(whole.window_sums) == [part.sum for part in parts]
+    assert list(whole.window_counts) == [5] * 6 and whole.count == 30
+    assert (empty.count, list(empty.window_sums), list(empty.window_counts)) == (0, [], [])
+
+
 def test_the_source_of_the_scores(fake: Callable[[str], Path], checkpoint: Path) -> None:
     """Results tell what `info` did not know yet, and must not contradict it."""
     fake("unknown=99")

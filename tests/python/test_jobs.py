@@ -94,7 +94,8 @@ def test_jobs_fit_the_queue() -> None:
     """Counts as worker/service/job_part.c: 4 bytes per token, 8 per target, plus the item and its windows."""
     limits = {"queue_bytes": 40_000, "part_bytes": 1 << 20, "job_items": 1000}
     items = [Item(array("i", range(n))) for n in (1, 400, 800, 1000, 5, 900)]
-    for kind, head in (("loglikelihood_rolling", {"max_length": 10}), ("loglikelihood", {})):
+    kinds = {"loglikelihood_rolling": {"max_length": 10}, "loglikelihood": {}, "loglikelihood_windows": {"window": 8}}
+    for kind, head in kinds.items():
         scorer = Scorer(Connection("ipc:///x"), kind, items, head, limits, on_score=lambda i, s: None)
         groups = list(scorer.batches.groups(range(len(items))))
         assert [i for group in groups for i in group] == list(range(len(items))) and len(groups) > 1

@@ -77,6 +77,40 @@ static void submit_goes_round(void **state)
     ctw_writer_fini(&w);
 }
 
+static void a_rule_goes_round(void **state)
+{
+    (void)state;
+    struct ctw_request in = {.id = 78, .op = CTW_OP_SUBMIT}, out;
+    struct ctw_writer w = {0};
+    in.body.submit = (struct ctw_submit){
+        .has = 1u << CTW_SUBMIT_HEAD,
+        .job = BYTES("0123456789abcdef"),
+        .head = {.has = 1u << CTW_HEAD_WINDOW | 1u << CTW_HEAD_STRIDE | 1u << CTW_HEAD_FIRST |
+                        1u << CTW_HEAD_ROWS | 1u << CTW_HEAD_NEW | 1u << CTW_HEAD_BOS |
+                        1u << CTW_HEAD_BOS_MODE,
+                 .kind = BYTES("loglikelihood_windows"),
+                 .window = 2048,
+                 .stride = 512,
+                 .first = 3,
+                 .rows = 100,
+                 .new = true,
+                 .bos = 4294967295u,
+                 .bos_mode = BYTES("replace")},
+        .items = {.has = 1u << CTW_ITEMS_N_TOKENS, .n_tokens = BYTES("\0\0\0\0")}};
+    round_trip(&in, &out, &w);
+    const struct ctw_head_map *d = &out.body.submit.head;
+    assert_int_equal(d->window, 2048);
+    assert_int_equal(d->stride, 512);
+    assert_int_equal(d->first, 3);
+    assert_int_equal(d->rows, 100);
+    assert_true(d->new && !d->tail);
+    assert_int_equal(d->has >> CTW_HEAD_TAIL & 1, 0);
+    assert_int_equal(d->bos, 4294967295u);
+    assert_slice(d->bos_mode, "replace", 7);
+    ctw_request_close(&out);
+    ctw_writer_fini(&w);
+}
+
 static void every_request_goes_round(void **state)
 {
     (void)state;
@@ -202,9 +236,15 @@ static void poll_and_fetch_replies_go_round(void **state)
                                              .result = {.has = 1u << CTW_RESULT_GREEDY,
                                                         .item = BYTES("\5\0\0\0"),
                                                         .greedy = BYTES("\6\0\0\0")}};
+    in.body.fetch.result.has |= CTW_RESULT_WINDOWS_BITS;
+    in.body.fetch.result.windows = BYTES("\1\0\0\0");
+    in.body.fetch.result.window_count = BYTES("\2\0\0\0");
     out = decode_encoded(&in, &w);
     assert_slice(out.body.fetch.result.greedy, "\6\0\0\0", 4);
     assert_int_equal(out.body.fetch.result.has >> CTW_RESULT_LOGPROB & 1, 0);
+    assert_slice(out.body.fetch.result.windows, "\1\0\0\0", 4);
+    assert_slice(out.body.fetch.result.window_count, "\2\0\0\0", 4);
+    assert_int_equal(out.body.fetch.result.window_sum.n, 0);
     ctw_reply_close(&out);
     ctw_writer_fini(&w);
 }
@@ -336,6 +376,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(submit_goes_round),
+        cmocka_unit_test(a_rule_goes_round),
         cmocka_unit_test(every_request_goes_round),
         cmocka_unit_test(info_goes_round),
         cmocka_unit_test(errors_go_round),

@@ -80,9 +80,97 @@ static void every_token_is_predicted_once(void **state)
     }
 }
 
+/* ---- a client's rule ---- */
+
+/* n, then window, stride, first, rows, only_new, tail, bos_mode; the windows were written by hand.
+ */
+static const struct {
+    int64_t n;
+    struct ctw_window_rule rule;
+    int n_windows;
+    struct ctw_window windows[4];
+} by_hand[] = {
+    {10, {4, 4, 1, 0, false, false, 0, 0}, 2, {{0, 4, 1}, {4, 4, 1}}},
+    {10, {4, 4, 1, 0, false, true, 0, 0}, 3, {{0, 4, 1}, {4, 4, 1}, {8, 2, 1}}},
+    {9, {4, 4, 1, 0, false, true, 0, 0}, 2, {{0, 4, 1}, {4, 4, 1}}}, /* one token has no target */
+    {9, {4, 4, 0, 0, false, true, CTW_BOS_PREFIX, 7}, 3, {{0, 4, 0}, {4, 4, 0}, {8, 1, 0}}},
+    {8, {4, 4, 1, 1, false, true, 0, 0}, 1, {{0, 4, 1}}},
+    {9, {4, 2, 1, 0, false, false, 0, 0}, 3, {{0, 4, 1}, {2, 4, 1}, {4, 4, 1}}},
+    {9, {4, 2, 1, 0, true, true, 0, 0}, 4, {{0, 4, 1}, {2, 4, 2}, {4, 4, 2}, {6, 3, 2}}},
+    {8,
+     {4, 2, 1, 0, true, true, 0, 0},
+     3,
+     {{0, 4, 1}, {2, 4, 2}, {4, 4, 2}}}, /* ends with the text */
+    {8, {4, 4, 3, 0, false, false, CTW_BOS_REPLACE, 7}, 2, {{0, 4, 3}, {4, 4, 3}}},
+    {9, {4, 3, 2, 0, true, true, 0, 0}, 3, {{0, 4, 2}, {3, 4, 2}, {6, 3, 2}}},
+    {3, {4, 4, 1, 0, false, false, 0, 0}, 0, {{0, 0, 0}}},
+    {3, {4, 4, 1, 0, false, true, 0, 0}, 1, {{0, 3, 1}}},
+    {1, {4, 4, 1, 0, false, true, 0, 0}, 0, {{0, 0, 0}}},
+    {0, {4, 4, 0, 0, true, true, CTW_BOS_PREFIX, 7}, 0, {{0, 0, 0}}},
+};
+
+static void windows_follow_the_rule(void **state)
+{
+    (void)state;
+    for (size_t c = 0; c < CTW_COUNT(by_hand); c++) {
+        const struct ctw_window_rule *r = &by_hand[c].rule;
+        int64_t input = 0, targets = 0;
+        assert_int_equal(ctw_rule_count(r, by_hand[c].n), by_hand[c].n_windows);
+        for (int i = 0; i < by_hand[c].n_windows; i++) {
+            struct ctw_window w = ctw_rule_window(r, by_hand[c].n, i);
+            assert_int_equal(w.start, by_hand[c].windows[i].start);
+            assert_int_equal(w.n_tok, by_hand[c].windows[i].n_tok);
+            assert_int_equal(w.first, by_hand[c].windows[i].first);
+            assert_int_equal(ctw_rule_input(r, &w), w.n_tok - 1 + (r->bos_mode == CTW_BOS_PREFIX));
+            input += ctw_rule_input(r, &w);
+            targets += w.n_tok - w.first;
+        }
+        assert_int_equal(ctw_rule_inputs(r, by_hand[c].n), input);
+        assert_int_equal(ctw_rule_targets(r, by_hand[c].n), targets);
+    }
+}
+
+/* For all small rules: windows lie in the text, have targets, and with only_new and tail each token
+ * from `first` on is scored once, in order. */
+static void check_rule(const struct ctw_window_rule *r, int64_t n)
+{
+    int64_t next = r->first, count = ctw_rule_count(r, n);
+    bool whole = r->only_new && r->tail && r->rows == 0;
+    for (int64_t i = 0; i < count; i++) {
+        struct ctw_window w = ctw_rule_window(r, n, i);
+        assert_true(w.start == i * r->stride && w.start + w.n_tok <= n);
+        assert_true(w.first >= r->first && w.first < w.n_tok && w.n_tok <= r->window);
+        assert_true(w.n_tok == r->window || (r->tail && i == count - 1));
+        if (whole && r->first <= r->window - r->stride) {
+            assert_int_equal(w.start + w.first, next);
+            next = w.start + w.n_tok;
+        }
+    }
+    if (whole && r->first <= r->window - r->stride && n > r->first)
+        assert_int_equal(next, n);
+    if (!r->tail) /* the next window would not fit, unless `rows` stopped earlier */
+        assert_true(count * r->stride + r->window > n || count == r->rows);
+}
+
+static void every_rule_keeps_its_bounds(void **state)
+{
+    (void)state;
+    for (int64_t window = 2; window <= 7; window++)
+        for (int64_t stride = 1; stride <= window; stride++)
+            for (int64_t first = 0; first < window; first++)
+                for (int64_t n = 0; n <= 25; n++)
+                    for (int more = 0; more < 8; more++) {
+                        struct ctw_window_rule r = {window,   stride,   first, more & 4 ? 2 : 0,
+                                                    more & 1, more & 2, 0,     0};
+                        check_rule(&r, n);
+                    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(windows_follow_the_rule),
+        cmocka_unit_test(every_rule_keeps_its_bounds),
         cmocka_unit_test(windows_are_those_of_lm_eval),
         cmocka_unit_test(every_token_is_predicted_once),
     };

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "worker/service/windows.h"
 
 const char *ctw_job_state_name(enum ctw_job_state state)
 {
@@ -19,7 +18,10 @@ const char *ctw_job_state_name(enum ctw_job_state state)
 
 const char *ctw_job_kind_name(enum ctw_job_kind kind)
 {
-    return kind == CTW_JOB_ROLLING ? "loglikelihood_rolling" : "loglikelihood";
+    static const char *const names[CTW_N_JOB_KINDS] = {[CTW_JOB_LOGLIKELIHOOD] = "loglikelihood",
+                                                       [CTW_JOB_ROLLING] = "loglikelihood_rolling",
+                                                       [CTW_JOB_WINDOWS] = "loglikelihood_windows"};
+    return names[kind];
 }
 
 struct ctw_job *ctw_job_create(const void *id, const struct ctw_job_head *head,
@@ -53,6 +55,7 @@ void ctw_job_destroy(struct ctw_job *j)
     ctw_free(j->results.numerics);
     ctw_free(j->plan.items);
     ctw_free(j->plan.units);
+    ctw_free(j->plan.tokens);
     ctw_free(j->results.logprob);
     ctw_free(j->results.greedy);
     ctw_free(j->results.order);
@@ -74,6 +77,7 @@ enum ctw_status ctw_job_add_part(struct ctw_job *j, struct ctw_job_part *p, stru
     j->input.n_targets += p->n_targets;
     j->input.n_units += p->n_units;
     j->input.n_tok += p->n_input;
+    j->input.n_copied += p->n_copied;
     j->input.bytes += p->bytes;
     return CTW_OK;
 }
@@ -97,18 +101,40 @@ static void gather_items(struct ctw_job *j)
     }
 }
 
-static struct ctw_unit unit_of(const struct ctw_job *j, int64_t item, int64_t window)
+/* The sequence of a window, with the rule's BOS. *to: where a copy of the tokens may be put. */
+static struct ctw_unit unit_of(const struct ctw_job *j, const struct ctw_item *it,
+                               const struct ctw_window *w, int32_t **to)
 {
-    const struct ctw_item *it = &j->plan.items[item];
-    if (j->head.kind == CTW_JOB_LOGLIKELIHOOD)
-        return (struct ctw_unit){
-            .item = (int32_t)item, .n_tok = it->n_tok, .first = it->n_tok - it->n_targets};
-    struct ctw_window w =
-        ctw_window_at(it->n_targets, j->head.max_length, j->head.context_length, window);
-    return (struct ctw_unit){.item = (int32_t)item,
-                             .start = (int32_t)w.start,
-                             .n_tok = (int32_t)w.n_tok,
-                             .first = (int32_t)w.first};
+    const struct ctw_window_rule *rule = &j->head.rule;
+    bool before = rule->bos_mode == CTW_BOS_PREFIX;
+    struct ctw_unit u = {.tokens = it->tokens + w->start,
+                         .n_tok = (int32_t)w->n_tok + before,
+                         .first = (int32_t)w->first + before};
+    if (rule->bos_mode != CTW_BOS_NONE) {
+        memcpy(*to + before, u.tokens, (size_t)w->n_tok * sizeof(**to));
+        (*to)[0] = rule->bos;
+        u.tokens = *to;
+        *to += u.n_tok;
+    }
+    return u;
+}
+
+static void make_units(struct ctw_job *j)
+{
+    struct ctw_unit *u = j->plan.units;
+    int32_t *copy = j->plan.tokens;
+    for (int64_t i = 0; i < j->input.n_items; i++) {
+        const struct ctw_item *it = &j->plan.items[i];
+        int64_t out = 0;
+        for (int64_t k = 0; k < it->n_units; k++) {
+            struct ctw_window w = ctw_item_window(it, &j->head, k);
+            *u = unit_of(j, it, &w, &copy);
+            u->item = (int32_t)i;
+            u->out = (int32_t)out;
+            out += w.n_tok - w.first;
+            u++;
+        }
+    }
 }
 
 /* Longest first: little space is left at the end of a pass, and the time left can be estimated. */
@@ -119,7 +145,7 @@ static int compare_units(const void *a_, const void *b_)
         return a->n_tok > b->n_tok ? -1 : 1;
     if (a->item != b->item)
         return a->item < b->item ? -1 : 1;
-    return (a->start > b->start) - (a->start < b->start);
+    return (a->out > b->out) - (a->out < b->out);
 }
 
 enum ctw_status ctw_job_plan(struct ctw_job *j, int64_t *n_done, struct ctw_err *err)
@@ -127,19 +153,18 @@ enum ctw_status ctw_job_plan(struct ctw_job *j, int64_t *n_done, struct ctw_err 
     *n_done = 0;
     j->plan.items = ctw_calloc((size_t)j->input.n_items, sizeof(*j->plan.items));
     j->plan.units = ctw_calloc((size_t)j->input.n_units, sizeof(*j->plan.units));
+    j->plan.tokens = ctw_calloc((size_t)j->input.n_copied, sizeof(*j->plan.tokens));
     j->results.logprob = ctw_calloc((size_t)j->input.n_targets, sizeof(*j->results.logprob));
     j->results.greedy = ctw_calloc((size_t)j->input.n_targets, sizeof(*j->results.greedy));
     j->results.order = ctw_calloc((size_t)j->input.n_items, sizeof(*j->results.order));
-    if (j->plan.items == NULL || j->plan.units == NULL || j->results.logprob == NULL ||
-        j->results.greedy == NULL || j->results.order == NULL)
+    if (j->plan.items == NULL || j->plan.units == NULL || j->plan.tokens == NULL ||
+        j->results.logprob == NULL || j->results.greedy == NULL || j->results.order == NULL)
         return ctw_fail(err, CTW_ENOMEM,
                         "out of memory for a job of %" PRId64 " items and %" PRId64 " targets",
                         j->input.n_items, j->input.n_targets);
     gather_items(j);
-    struct ctw_unit *u = j->plan.units;
+    make_units(j);
     for (int64_t i = 0; i < j->input.n_items; i++) {
-        for (int64_t w = 0; w < j->plan.items[i].n_units; w++)
-            *u++ = unit_of(j, i, w);
         if (j->plan.items[i].n_units == 0)
             j->results.order[(*n_done)++] = (int32_t)i;
     }
@@ -181,15 +206,14 @@ double ctw_model_pair_cost(const struct ctw_model *model)
 /* Index of the unit's first target in logprob[] and greedy[]. */
 static int64_t unit_out(const struct ctw_job *j, const struct ctw_unit *u)
 {
-    const struct ctw_item *it = &j->plan.items[u->item];
-    return it->out + (u->start + u->first) - (it->n_tok - it->n_targets);
+    return j->plan.items[u->item].out + u->out;
 }
 
 struct ctw_seq ctw_job_seq(const struct ctw_job *j, int64_t unit)
 {
     const struct ctw_unit *u = &j->plan.units[unit];
     int64_t out = unit_out(j, u);
-    return (struct ctw_seq){.tokens = j->plan.items[u->item].tokens + u->start,
+    return (struct ctw_seq){.tokens = u->tokens,
                             .n_tok = u->n_tok,
                             .first = u->first,
                             .logprob = j->results.logprob + out,
@@ -200,10 +224,17 @@ struct ctw_seq ctw_job_seq(const struct ctw_job *j, int64_t unit)
 static void finish_item(struct ctw_job *j, int64_t item)
 {
     struct ctw_item *it = &j->plan.items[item];
-    const int32_t *targets = it->tokens + it->n_tok - it->n_targets;
-    for (int64_t i = 0; i < it->n_targets; i++) {
-        it->sum += (double)j->results.logprob[it->out + i];
-        it->is_greedy = it->is_greedy && j->results.greedy[it->out + i] == targets[i];
+    const float *logprob = j->results.logprob + it->out;
+    const int32_t *greedy = j->results.greedy + it->out;
+    for (int64_t k = 0; k < it->n_units; k++) {
+        struct ctw_window w = ctw_item_window(it, &j->head, k);
+        const int32_t *targets = it->tokens + w.start + w.first;
+        for (int64_t i = 0; i < w.n_tok - w.first; i++) {
+            it->sum += (double)logprob[i];
+            it->is_greedy = it->is_greedy && greedy[i] == targets[i];
+        }
+        logprob += w.n_tok - w.first;
+        greedy += w.n_tok - w.first;
     }
     j->results.order[j->results.n_done++] = (int32_t)item;
 }
@@ -254,86 +285,4 @@ bool ctw_job_take_news(struct ctw_job *j)
     bool news = j->results.news;
     j->results.news = false;
     return news;
-}
-
-/* ---- results ---- */
-
-struct column_writer {
-    int32_t *item, *count, *truncated, *greedy;
-    double *sum;
-    uint8_t *is_greedy;
-    float *logprob;
-};
-
-static bool alloc_columns(struct column_writer *c, const struct ctw_job *j, int64_t n,
-                          int64_t n_targets, struct ctw_reply *reply)
-{
-    struct ctw_result_map *map = &reply->body.fetch.result;
-    size_t items = (size_t)n, targets = (size_t)n_targets;
-    map->has = 0;
-    struct {
-        void *to;
-        struct ctw_slice *slice;
-        size_t bytes;
-    } all[] = {
-        {&c->item, &map->item, items * 4},
-        {&c->sum, &map->sum, items * 8},
-        {&c->count, &map->count, items * 4},
-        {&c->is_greedy, &map->is_greedy, items},
-        {&c->truncated, &map->truncated, items * 4},
-        {&c->logprob, &map->logprob, j->head.want_logprob ? targets * 4 : 0},
-        {&c->greedy, &map->greedy, j->head.want_greedy ? targets * 4 : 0},
-    };
-    for (size_t i = 0; i < CTW_COUNT(all); i++) {
-        void *p = ctw_reply_alloc(reply, all[i].bytes);
-        if (p == NULL)
-            return false;
-        *all[i].slice = (struct ctw_slice){.data = p, .n = all[i].bytes};
-        memcpy(all[i].to, &p, sizeof(p));
-    }
-    map->has |= (uint32_t)j->head.want_logprob << CTW_RESULT_LOGPROB;
-    map->has |= (uint32_t)j->head.want_greedy << CTW_RESULT_GREEDY;
-    return true;
-}
-
-static void write_item(struct column_writer *c, const struct ctw_job *j, int64_t at, int64_t item)
-{
-    const struct ctw_item *it = &j->plan.items[item];
-    size_t n = (size_t)it->n_targets;
-    c->item[at] = (int32_t)item;
-    c->sum[at] = it->sum;
-    c->count[at] = it->n_targets;
-    c->is_greedy[at] = it->is_greedy;
-    c->truncated[at] = it->truncated;
-    if (j->head.want_logprob && n > 0) {
-        memcpy(c->logprob, j->results.logprob + it->out, n * 4);
-        c->logprob += n;
-    }
-    if (j->head.want_greedy && n > 0) {
-        memcpy(c->greedy, j->results.greedy + it->out, n * 4);
-        c->greedy += n;
-    }
-}
-
-enum ctw_status ctw_job_columns(const struct ctw_job *j, int64_t first, int64_t n_done,
-                                int64_t max_bytes, struct ctw_reply *reply, int64_t *n,
-                                struct ctw_err *err)
-{
-    const int64_t item_bytes = 4 + 8 + 4 + 1 + 4;
-    int64_t per_target = 4 * j->head.want_logprob + 4 * j->head.want_greedy;
-    int64_t n_targets = 0;
-    *n = 0;
-    while (first + *n < n_done) {
-        int64_t more = j->plan.items[j->results.order[first + *n]].n_targets;
-        if (*n > 0 && (*n + 1) * item_bytes + (n_targets + more) * per_target > max_bytes)
-            break;
-        n_targets += more;
-        ++*n;
-    }
-    struct column_writer c;
-    if (!alloc_columns(&c, j, *n, n_targets, reply))
-        return ctw_fail(err, CTW_ENOMEM, "fetch: out of memory for %" PRId64 " items", *n);
-    for (int64_t i = 0; i < *n; i++)
-        write_item(&c, j, i, j->results.order[first + i]);
-    return CTW_OK;
 }

@@ -15,6 +15,7 @@
 #include "ipc/messages.h"
 #include "worker/engine/engine.h"
 #include "worker/service/models.h"
+#include "worker/service/windows.h"
 
 enum ctw_job_state {
     CTW_JOB_OPEN,
@@ -25,7 +26,7 @@ enum ctw_job_state {
     CTW_JOB_CANCELED
 };
 
-enum ctw_job_kind { CTW_JOB_LOGLIKELIHOOD, CTW_JOB_ROLLING };
+enum ctw_job_kind { CTW_JOB_LOGLIKELIHOOD, CTW_JOB_ROLLING, CTW_JOB_WINDOWS, CTW_N_JOB_KINDS };
 
 enum { CTW_OWNER_MAX = 65 };
 
@@ -41,14 +42,15 @@ struct ctw_job_head {
     bool want_logprob, want_greedy;
     bool keep; /* orphan policy */
     int64_t ttl_ms;
-    int32_t prefix_token;   /* rolling */
-    int64_t context_length; /* rolling */
+    int32_t prefix_token;        /* rolling */
+    int64_t context_length;      /* rolling */
+    struct ctw_window_rule rule; /* windows */
 };
 
 struct ctw_item {
     const int32_t *tokens; /* owned by the part; rolling: the prefix token comes first */
     int32_t n_tok;         /* tokens left after truncation */
-    int32_t n_targets;     /* the last n_targets tokens */
+    int32_t n_targets;     /* of all its windows; without a rule: the last n_targets tokens */
     int32_t truncated;
     int32_t n_units, units_left;
     int64_t out; /* index of its first target in logprob[] and greedy[] */
@@ -62,16 +64,18 @@ struct ctw_job_part {
     int32_t *tokens;
     struct ctw_item *items; /* NULL once planned; .out counts from the part's first target */
     int64_t n_items, n_targets, n_units;
-    int64_t n_input; /* tokens that the model will read */
-    size_t bytes;    /* memory of the part, its units and its results */
+    int64_t n_input;  /* tokens that the model will read */
+    int64_t n_copied; /* tokens of sequences with a BOS of their own */
+    size_t bytes;     /* memory of the part, its units and its results */
 };
 
 /* One sequence of an item. */
 struct ctw_unit {
+    const int32_t *tokens; /* the item's own, or a copy with BOS in the plan */
     int32_t item;
-    int32_t start; /* in the item's tokens */
     int32_t n_tok;
-    int32_t first; /* first target, from start */
+    int32_t first; /* first target, from tokens */
+    int32_t out;   /* index of its first target among the item's targets */
 };
 
 /* What the client sent. job.c alone changes it. */
@@ -79,8 +83,9 @@ struct ctw_job_input {
     struct ctw_job_part **parts;
     int64_t n_parts, cap_parts;
     int64_t n_items, n_targets, n_units;
-    int64_t n_tok; /* tokens that the model will read */
-    size_t bytes;  /* memory of the job, its plan and its results */
+    int64_t n_tok;    /* tokens that the model will read */
+    int64_t n_copied; /* tokens of sequences with a BOS of their own */
+    size_t bytes;     /* memory of the job, its plan and its results */
 };
 
 /* What is to be scored. job.c alone changes it. */
@@ -88,6 +93,7 @@ struct ctw_job_plan {
     bool made;
     struct ctw_item *items; /* [n_items] */
     struct ctw_unit *units; /* [n_units], longest first */
+    int32_t *tokens;        /* [n_copied] */
     double cost;            /* of all units, see ctw_unit_cost() */
 };
 
@@ -156,6 +162,16 @@ struct ctw_contact {
 
 const char *ctw_job_state_name(enum ctw_job_state state);
 const char *ctw_job_kind_name(enum ctw_job_kind kind);
+/* The client states how texts are cut: struct ctw_window_rule. */
+static inline bool ctw_job_kind_has_rule(enum ctw_job_kind kind)
+{
+    return kind == CTW_JOB_WINDOWS;
+}
+/* Items are texts that are cut into windows. */
+static inline bool ctw_job_kind_has_texts(enum ctw_job_kind kind)
+{
+    return kind != CTW_JOB_LOGLIKELIHOOD;
+}
 /* The key that a waiting poll of the job is woken by; never 0. */
 static inline uint64_t ctw_job_key(const uint8_t id[CTW_IPC_JOB_ID_BYTES])
 {
@@ -177,6 +193,8 @@ struct ctw_model_limits {
     double pair_cost;
 };
 
+/* ---- job_head.c, job_part.c: what a client sends ---- */
+
 /* CTW_EINVAL, CTW_EUNSUP (kind, column). */
 enum ctw_status ctw_job_read_head(struct ctw_job_head *out, const struct ctw_head_map *map,
                                   const struct ctw_model_limits *model,
@@ -194,6 +212,22 @@ enum ctw_status ctw_job_part_create(struct ctw_job_part **out, const struct ctw_
                                     const struct ctw_job_head *head, int64_t first_item,
                                     int64_t *bad_item, struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_job_part_destroy(struct ctw_job_part *p); /* NULL is fine */
+
+/* ---- job_cut.c: the windows of an item ---- */
+
+/* Sets n_units and units_left; n_tok is set, and n_targets if the kind has no rule. */
+void ctw_item_count_windows(struct ctw_item *it, const struct ctw_job_head *head);
+/* Window i, 0 <= i < n_units; positions count in it->tokens. The targets of all windows, window
+ * after window, are the item's targets. */
+struct ctw_window ctw_item_window(const struct ctw_item *it, const struct ctw_job_head *head,
+                                  int64_t i);
+/* Tokens that the model reads: in all windows together, and in the longest. */
+int64_t ctw_item_input(const struct ctw_item *it, const struct ctw_job_head *head);
+int64_t ctw_item_longest_input(const struct ctw_item *it, const struct ctw_job_head *head);
+/* Tokens of its sequences if they are copied to give each a BOS; else 0. */
+int64_t ctw_item_copied(const struct ctw_item *it, const struct ctw_job_head *head);
+
+/* ---- job.c: planning and scoring ---- */
 
 /* The job is in no list yet. NULL: no memory. */
 struct ctw_job *ctw_job_create(const void *id, const struct ctw_job_head *head,
@@ -234,6 +268,10 @@ enum ctw_status ctw_job_take(struct ctw_job *j, int64_t unit, int bad_layer, int
 
 bool ctw_job_take_news(struct ctw_job *j); /* true once after new results */
 
+/* ---- job_results.c ---- */
+
+/* Bytes of the item's columns in a reply to fetch. */
+int64_t ctw_item_column_bytes(const struct ctw_item *it, const struct ctw_job_head *head);
 /*
  * The columns of items order[first .. first+n-1], n as large as max_bytes allows, but at least 1
  * if there is an item. Reads only final items, those before n_done: needs no lock while the job is

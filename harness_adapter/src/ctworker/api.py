@@ -12,7 +12,7 @@ from .batches import Item
 from .errors import ArgumentError, CtworkerError
 from .scoring import Progress, Score
 from .session import Session
-from .wire import FLOAT32, INT32
+from .wire import FLOAT32, FLOAT64, INT32
 
 #: Token ids: a list, an array, a numpy array, ...
 Tokens: TypeAlias = Iterable[int]
@@ -120,6 +120,35 @@ class Client:
         }
         return self._run("loglikelihood_rolling", items, head, on_score, on_progress)
 
+    def score_windows(
+        self,
+        texts: Iterable[Tokens],
+        window: int,
+        *,
+        stride: int | None = None,
+        first: int = 1,
+        rows: int = 0,
+        new: bool = False,
+        tail: bool = False,
+        bos: int | None = None,
+        bos_mode: str = "replace",
+        max_length: int | None = None,
+        on_score: Callable[[int, Score], None] | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> list[Score]:
+        """Log-probabilities of texts that the worker cuts into windows by a rule (docs/PROTOCOL.md, "Windows of a rule"):
+        `window` tokens every `stride` tokens, scored from position `first`; `rows` windows of each text (0: all); `new`:
+        only tokens behind the window before; `tail`: also the shorter last window; `bos`: a token, which replaces each
+        window's first token (bos_mode "replace") or precedes it ("prefix"). Otherwise like score()."""
+        items = [Item(_tokens(i, text)) for i, text in enumerate(_list(texts))]
+        head: dict[str, Any] = {
+            "max_length": max_length or self.max_length, "window": window, "stride": stride or window, "first": first,
+            "rows": rows, "new": new, "tail": tail,
+        }  # fmt: skip
+        if bos is not None:
+            head |= {"bos": bos, "bos_mode": bos_mode}
+        return self._run("loglikelihood_windows", items, head, on_score, on_progress)
+
     def _run(
         self,
         kind: str,
@@ -144,7 +173,9 @@ class Client:
         )  # fmt: skip
         for i, score in enumerate(scores):
             if score is None:  # nothing to score
-                scores[i] = Score(0.0, True, 0, 0, array(FLOAT32), array(INT32), self.numerics, self.identity)  # fmt: skip
+                windows = (array(FLOAT64), array(INT32)) if "window" in head else ()
+                empty = array(FLOAT32), array(INT32), self.numerics, self.identity, *windows
+                scores[i] = Score(0.0, True, 0, 0, *empty)
         return scores  # type: ignore[return-value]
 
 

@@ -21,8 +21,8 @@ BUSY_FIRST_S = 0.1
 
 @dataclass(frozen=True)
 class Item:
-    """tokens: context then continuation (`loglikelihood`), or a text (`loglikelihood_rolling`).
-    n_context: tokens of the context; 0 for rolling."""
+    """tokens: context then continuation (`loglikelihood`), or a text (the other kinds).
+    n_context: tokens of the context; 0 for a text."""
 
     tokens: array
     n_context: int = 0
@@ -93,10 +93,15 @@ class Batches:
     def _queue_bytes(self, item: Item) -> int:
         """Queue bytes that the worker counts for an item: tokens, two results per target, the item and its windows."""
         n_targets = len(item.tokens) - item.n_context
-        n_windows = 1
+        n_windows, n_copied = 1, 0
         if self.kind == "loglikelihood_rolling" and self.head.get("max_length"):
             n_windows += n_targets // self.head["max_length"]
-        return 4 * len(item.tokens) + 8 * n_targets + 16 * n_windows + 96
+        elif "window" in self.head:
+            n_windows += n_targets // self.head.get("stride", self.head["window"])
+            n_windows = min(n_windows, self.head.get("rows") or n_windows)
+            n_targets = n_windows * self.head["window"]
+            n_copied = n_targets + n_windows if "bos" in self.head else 0
+        return 4 * (len(item.tokens) + n_copied) + 8 * n_targets + 24 * n_windows + 96
 
     def parts(self, numbers: Sequence[int]) -> Iterator[list[int]]:
         """Splits a job's item numbers into parts."""
@@ -116,7 +121,7 @@ class Batches:
         """The packed columns of a part."""
         items = [self.items[i] for i in part]
         tokens = b"".join(pack(item.tokens) for item in items)
-        if self.kind == "loglikelihood_rolling":
+        if self.kind != "loglikelihood":
             return {"tokens": tokens, "n_tokens": pack((len(item.tokens) for item in items), INT32)}
         return {
             "tokens": tokens,

@@ -39,6 +39,7 @@ class Score:
 
     logprobs, greedy: for each target its log-probability and the most probable token at its position, if the job
     requested these columns. numerics, identity: what the numbers depend on in addition to the tokens.
+    window_sums, window_counts: `sum` and `count` of each window of a text that was cut by a rule.
     """
 
     sum: float
@@ -49,6 +50,8 @@ class Score:
     greedy: array | None = None
     numerics: str = ""
     identity: str = ""
+    window_sums: array | None = None
+    window_counts: array | None = None
 
 
 @dataclass(frozen=True)
@@ -294,7 +297,7 @@ class Scorer:
         self._check_source(reply)
         columns = decode_columns(reply["result"], n)
         truncated = columns.get("truncated") or array(INT32, bytes(4 * n))
-        end = 0
+        end = end_window = 0
         for k in range(n):
             place = columns["item"][k]
             i = job.items[place] if 0 <= place < len(job.items) else -1
@@ -307,10 +310,15 @@ class Scorer:
             self._n_done += 1
             start, end = end, end + count
             tokens = (columns[c][start:end] if c in columns else None for c in ("logprob", "greedy"))
-            greedy = bool(columns["is_greedy"][k])
-            self.on_score(
-                i, Score(value, greedy, count, truncated[k], *tokens, reply["numerics"], reply["identity"])
+            start_window = end_window
+            end_window += columns["windows"][k] if "windows" in columns else 0
+            windows = (
+                columns[c][start_window:end_window] if c in columns else None
+                for c in ("window_sum", "window_count")
             )
+            greedy = bool(columns["is_greedy"][k])
+            source = reply["numerics"], reply["identity"]
+            self.on_score(i, Score(value, greedy, count, truncated[k], *tokens, *source, *windows))
         job.fetched += n
 
     def _check_source(self, reply: dict[str, Any]) -> None:

@@ -90,6 +90,9 @@ COLUMN_TYPES = {
     "truncated": INT32,
     "logprob": FLOAT32,
     "greedy": INT32,
+    "windows": INT32,
+    "window_sum": FLOAT64,
+    "window_count": INT32,
 }
 
 
@@ -108,9 +111,12 @@ def decode_columns(result: dict[str, bytes], n_items: int) -> dict[str, array]:
     for name in ("item", "sum", "count", "is_greedy"):
         if name not in columns:
             raise ProtocolError(f"the worker's result lacks column '{name}'")
-    n_targets = sum(columns["count"])
+    n_targets, n_windows = sum(columns["count"]), sum(columns.get("windows", ()))
+    lengths = {
+        "logprob": n_targets, "greedy": n_targets, "window_sum": n_windows, "window_count": n_windows,
+    }  # fmt: skip
     for name, column in columns.items():
-        expected = n_targets if name in ("logprob", "greedy") else n_items
+        expected = lengths.get(name, n_items)
         if len(column) != expected:
             raise ProtocolError(
                 f"column '{name}' of the worker's result has {len(column)} values, expected {expected}"
