@@ -16,6 +16,7 @@ CTW_SYSTEM_PROBES=(
   "/usr/include/msgpack.h msgpack"
   "/usr/include/mbedtls/ssl.h libmbedtls-dev"
   "/usr/include/xxhash.h libxxhash-dev"
+  "/usr/include/sqlite3.h libsqlite3-dev"
 )
 
 ctw_say() { printf '%s\n' "$*" >&2; }

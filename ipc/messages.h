@@ -175,6 +175,12 @@ struct ctw_limits_map {
     uint64_t request_bytes, connections, unanswered, waiting, requests_per_s, unhandled_bytes;
 };
 
+struct ctw_store_map {
+    uint32_t has;
+    struct ctw_slice path;
+    uint64_t entries, bytes, limit, hits, misses, kept, lost;
+};
+
 struct ctw_info_reply {
     uint32_t has;
     struct ctw_slice version;
@@ -188,8 +194,9 @@ struct ctw_info_reply {
     struct ctw_list jobs;   /* of struct ctw_job_map */
     struct ctw_limits_map limits;
     bool insecure;
+    struct ctw_store_map store;
 };
-enum { CTW_INFO_INSECURE = 11 };
+enum { CTW_INFO_INSECURE = 11, CTW_INFO_STORE };
 
 struct ctw_health_reply {
     uint32_t has;

@@ -27,6 +27,7 @@ static const struct command {
     {"stop", ctw_cmd_stop, "stops a running worker"},
     {"inspect", ctw_cmd_inspect,
      "describes a checkpoint: formats, sizes, memory, hashes of weights"},
+    {"store", ctw_cmd_store, "lists, verifies or empties a result store (serve --store)"},
     {"score", ctw_cmd_score, "reads token sequences and writes log-probabilities, as JSON lines"},
 };
 

@@ -72,6 +72,18 @@ static const struct ctw_field limit_fields[] = {
 static const struct ctw_schema limits =
     CTW_SCHEMA("info.limits", struct ctw_limits_map, limit_fields);
 
+static const struct ctw_field store_fields[] = {
+    CTW_FIELD(STR, struct ctw_store_map, path, REQUIRED),
+    CTW_FIELD(UINT, struct ctw_store_map, entries, REQUIRED),
+    CTW_FIELD(UINT, struct ctw_store_map, bytes, REQUIRED),
+    CTW_FIELD(UINT, struct ctw_store_map, limit, REQUIRED),
+    CTW_FIELD(UINT, struct ctw_store_map, hits, REQUIRED),
+    CTW_FIELD(UINT, struct ctw_store_map, misses, REQUIRED),
+    CTW_FIELD(UINT, struct ctw_store_map, kept, REQUIRED),
+    CTW_FIELD(UINT, struct ctw_store_map, lost, REQUIRED),
+};
+static const struct ctw_schema store = CTW_SCHEMA("info.store", struct ctw_store_map, store_fields);
+
 static const struct ctw_field reply_fields[] = {
     CTW_FIELD(STR, struct ctw_info_reply, version, REQUIRED),
     CTW_FIELD(UINT, struct ctw_info_reply, protocol, REQUIRED),
@@ -85,6 +97,7 @@ static const struct ctw_field reply_fields[] = {
     CTW_FIELD_OF(MAPS, struct ctw_info_reply, jobs, REQUIRED, &job),
     CTW_FIELD_OF(MAP, struct ctw_info_reply, limits, REQUIRED, &limits),
     CTW_FIELD(BOOL, struct ctw_info_reply, insecure, OPTIONAL),
+    CTW_FIELD_OF(MAP, struct ctw_info_reply, store, OPTIONAL, &store),
 };
 static const struct ctw_schema reply =
     CTW_SCHEMA("info reply", struct ctw_info_reply, reply_fields);

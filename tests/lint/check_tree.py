@@ -38,9 +38,10 @@ ROOMS = {
     "worker/engine": ("base", "kernels", "worker/checkpoint", "worker/model", "worker/weights"),
     "worker/engine/mixers": ("worker/engine",),
     "worker/engine/mlps": ("worker/engine",),
-    "worker/service": ("base", "kernels", "ipc", "worker/model", "worker/engine"),
+    "worker/store": ("base",),
+    "worker/service": ("base", "kernels", "ipc", "worker/model", "worker/engine", "worker/store"),
     "worker/cli": ("base", "kernels", "ipc", "worker/checkpoint", "worker/model", "worker/weights",
-                   "worker/engine", "worker/service"),
+                   "worker/engine", "worker/service", "worker/store"),
     "worker": ("base", "ipc", "worker/cli"),
 }
 # Room -> the only source files that the room's top folder may hold.
@@ -50,6 +51,7 @@ LIBRARIES = [
     (re.compile(r"cjson/"), re.compile(r"base/json[^/]*$")),
     (re.compile(r"xxh"), re.compile(r"base/digest\.c$")),
     (re.compile(r"nng/|msgpack"), re.compile(r"(ipc|examples|tests)/")),
+    (re.compile(r"sqlite3"), re.compile(r"worker/store/|tests/")),
     (re.compile(r"cuda|cublas|nccl"), re.compile(r"kernels/cuda/")),
     (re.compile(r"(imm|x86)intrin\.h"), re.compile(r"kernels/cpu/|tests/")),
     (re.compile(r"(dnnl|oneapi)"), re.compile(r"tests/bench/")),

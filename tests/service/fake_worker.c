@@ -1,5 +1,5 @@
 /*
- * `ctworker` with the fake engine: the real commands serve, score, info, health, ps and stop, for
+ * `ctworker` with the fake engine: the real commands serve, score, info, health, ps, stop and store, for
  * tests of the protocol and of faults. fake_engine.h lists the environment variables of the engine.
  */
 #include <signal.h>
@@ -25,7 +25,8 @@ int main(int argc, char **argv)
                     {"info", ctw_cmd_info},
                     {"health", ctw_cmd_health},
                     {"ps", ctw_cmd_ps},
-                    {"stop", ctw_cmd_stop}};
+                    {"stop", ctw_cmd_stop},
+                    {"store", ctw_cmd_store}};
     (void)signal(SIGPIPE, SIG_IGN);
     if (getenv("CTW_FAKE_AT_EXIT") != NULL && atexit(tell_exit) != 0)
         return 70;
@@ -34,6 +35,6 @@ int main(int argc, char **argv)
         if (strcmp(argv[1], commands[i].name) == 0)
             return commands[i].run(argc - 1, argv + 1);
     }
-    fputs("fake_worker: serve, score, info, health, ps or stop?\n", stderr);
+    fputs("fake_worker: serve, score, info, health, ps, stop or store?\n", stderr);
     return 64;
 }

@@ -129,6 +129,19 @@ static void print_job(const struct ctw_job_map *j)
     printf(", %.*s, %.*s\n", TEXT(j->kind), TEXT(j->model));
 }
 
+static void print_store(const struct ctw_store_map *s)
+{
+    char bytes[32], limit[32];
+    printf("store      %" PRIu64 " sequences, %s of %s%s%.*s\n", s->entries,
+           ctw_format_bytes(bytes, sizeof(bytes), (double)s->bytes),
+           ctw_format_bytes(limit, sizeof(limit), (double)s->limit), s->path.n > 0 ? ", in " : "",
+           TEXT(s->path));
+    printf("           this worker found %" PRIu64 " sequences, kept %" PRIu64, s->hits, s->kept);
+    if (s->lost > 0)
+        printf(", could not keep %" PRIu64, s->lost);
+    putchar('\n');
+}
+
 static void print_table(const struct ctw_info_reply *r, const char *url)
 {
     char uptime[32];
@@ -143,6 +156,8 @@ static void print_table(const struct ctw_info_reply *r, const char *url)
            r->protocol, TEXT(r->libraries.nng), TEXT(r->libraries.msgpack));
     printf("process    %" PRIu64 ", up for %s\n", r->pid,
            ctw_format_duration(uptime, sizeof(uptime), r->uptime_s));
+    if (r->has >> CTW_INFO_STORE & 1)
+        print_store(&r->store);
     for (size_t i = 0; i < r->models.n; i++)
         print_model((const struct ctw_model_map *)r->models.data + i);
     printf("\njobs       %zu\n", r->jobs.n);

@@ -14,6 +14,7 @@
 #include "worker/cli/version.h"
 #include "worker/service/registry.h"
 #include "worker/service/serve.h"
+#include "worker/store/store.h"
 
 static const char about[] =
     "Loads one or more models and scores the jobs that clients send (docs/PROTOCOL.md). The\n"
@@ -29,7 +30,9 @@ static const char about[] =
     "folder; 69 device failed; 71 out of memory; 74 input/output error; 75 address or name in\n"
     "use; 128 + n stopped by signal n with unfinished jobs.\n";
 
-enum { N_PLACE = 7, N_LIFE = 7, N_OWN = N_PLACE + N_LIFE };
+static const uint64_t STORE_BYTES = (uint64_t)4 << 30;
+
+enum { N_PLACE = 7, N_LIFE = 9, N_OWN = N_PLACE + N_LIFE };
 
 struct values {
     struct ctw_option_list models;
@@ -37,7 +40,8 @@ struct values {
     const char *token_file;
     bool bind_any, insecure;
     int64_t ready_fd, owner_pid, grace_s;
-    uint64_t queue_bytes;
+    uint64_t queue_bytes, store_limit;
+    const char *store;
 };
 
 /* Models, addresses and access. */
@@ -135,6 +139,18 @@ static void fill_life_rows(struct ctw_option *rows, struct values *v)
          .value = &v->queue_bytes,
          .meta = "SIZE",
          .help = "limit of memory for jobs and their results"},
+        {.name = "store",
+         .type = CTW_OPT_STRING,
+         .value = &v->store,
+         .meta = "DIR",
+         .help = "keep results in this folder, and compute no sequence whose results are there; "
+                 "several workers of this machine may share it; see `ctworker store` (default: "
+                 "none)"},
+        {.name = "store-limit",
+         .type = CTW_OPT_BYTES,
+         .value = &v->store_limit,
+         .meta = "SIZE",
+         .help = "size of the store; new results replace the oldest"},
         {.name = "log",
          .type = CTW_OPT_CHOICE,
          .value = &v->log,
@@ -194,6 +210,10 @@ static enum ctw_status check_values(const struct values *v, struct ctw_err *err)
     if (v->queue_bytes == 0)
         return ctw_fail(err, CTW_EINVAL,
                         "--queue-bytes 0: no job would fit; expected a larger size");
+    if (v->store_limit < CTW_STORE_MIN_BYTES)
+        return ctw_fail(err, CTW_EINVAL, "--store-limit: expected at least 1MiB");
+    if (v->store != NULL && v->store[0] == '\0')
+        return ctw_fail(err, CTW_EINVAL, "--store: expected the name of a folder");
     if (v->allow_load != NULL)
         st = check_folder("--allow-load", v->allow_load, err);
     if (st == CTW_OK && v->ready_file != NULL)
@@ -223,7 +243,8 @@ int ctw_cmd_serve(int argc, char **argv)
                        .ready_fd = -1,
                        .on_signal = "finish",
                        .grace_s = 20,
-                       .queue_bytes = CTW_IPC_QUEUE_BYTES};
+                       .queue_bytes = CTW_IPC_QUEUE_BYTES,
+                       .store_limit = STORE_BYTES};
     struct ctw_option options[N_OWN + CTW_N_ENGINE_OPTIONS];
     fill_place_rows(options, &v);
     fill_life_rows(options + N_PLACE, &v);
@@ -269,6 +290,8 @@ int ctw_cmd_serve(int argc, char **argv)
         .cancel_on_signal = strcmp(v.on_signal, "cancel") == 0,
         .grace_ms = v.grace_s * 1000,
         .queue_bytes = v.queue_bytes,
+        .store = v.store,
+        .store_limit = v.store_limit,
         .engine = ctw_engine_options_from(&engine, NULL),
         .version = ctw_version(),
     };

@@ -9,6 +9,6 @@
 typedef int ctw_command_fn(int argc, char **argv);
 
 ctw_command_fn ctw_cmd_serve, ctw_cmd_score, ctw_cmd_inspect, ctw_cmd_info, ctw_cmd_health,
-    ctw_cmd_ps, ctw_cmd_stop;
+    ctw_cmd_ps, ctw_cmd_stop, ctw_cmd_store;
 
 #endif

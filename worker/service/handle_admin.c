@@ -177,6 +177,25 @@ static bool fill_jobs(struct ctw_handler_call *c, const struct ctw_queue *q)
     return true;
 }
 
+static bool fill_store(struct ctw_handler_call *c)
+{
+    struct ctw_info_reply *r = &c->reply->body.info;
+    struct ctw_store_stats stats;
+    if (c->service->store == NULL)
+        return true;
+    ctw_store_get_stats(c->service->store, &stats);
+    r->has |= 1u << CTW_INFO_STORE;
+    r->store = (struct ctw_store_map){.entries = stats.entries,
+                                      .bytes = stats.bytes,
+                                      .limit = stats.limit,
+                                      .hits = stats.hits,
+                                      .misses = stats.misses,
+                                      .kept = stats.kept,
+                                      .lost = stats.lost};
+    const char *path = c->peer->local ? ctw_store_dir(c->service->store) : "";
+    return ctw_reply_copy(c->reply, path, &r->store.path);
+}
+
 enum ctw_status ctw_handle_info(struct ctw_handler_call *c, struct ctw_err *err)
 {
     struct ctw_queue *q = c->service->queue;
@@ -184,7 +203,8 @@ enum ctw_status ctw_handle_info(struct ctw_handler_call *c, struct ctw_err *err)
     const char *message;
     pthread_mutex_lock(&q->lock);
     r->state = ctw_slice_of(ctw_service_state(c->service, &message));
-    bool ok = ctw_copy_message(c, message, &r->message) && fill_models(c, q) && fill_jobs(c, q);
+    bool ok = ctw_copy_message(c, message, &r->message) && fill_models(c, q) && fill_jobs(c, q) &&
+              fill_store(c);
     size_t max_bytes = q->jobs.max_bytes;
     pthread_mutex_unlock(&q->lock);
     r->version = ctw_slice_of(c->service->version);

@@ -9,6 +9,7 @@
 #include "ipc/server.h"
 #include "worker/service/auth.h"
 #include "worker/service/queue.h"
+#include "worker/store/store.h"
 
 enum { CTW_BOOT_BYTES = 16 };
 
@@ -22,6 +23,7 @@ struct ctw_service {
     const struct ctw_auth *auth; /* tokens that clients need; NULL: they need none */
     int max_connections;         /* open at the same time */
     bool insecure;               /* listens on tcp without tokens */
+    struct ctw_store *store;     /* NULL: none */
     atomic_llong n_requests;
     atomic_llong refused_ms; /* when a refusal was last logged */
 };

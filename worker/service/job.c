@@ -56,6 +56,7 @@ void ctw_job_destroy(struct ctw_job *j)
     ctw_free(j->plan.items);
     ctw_free(j->plan.units);
     ctw_free(j->plan.tokens);
+    ctw_free(j->plan.keys);
     ctw_free(j->results.logprob);
     ctw_free(j->results.greedy);
     ctw_free(j->results.order);
@@ -169,16 +170,8 @@ enum ctw_status ctw_job_plan(struct ctw_job *j, int64_t *n_done, struct ctw_err 
             j->results.order[(*n_done)++] = (int32_t)i;
     }
     qsort(j->plan.units, (size_t)j->input.n_units, sizeof(*j->plan.units), compare_units);
+    j->plan.n_score = j->input.n_units;
     return CTW_OK;
-}
-
-void ctw_job_planned(struct ctw_job *j, int64_t n_done)
-{
-    for (int64_t i = 0; i < j->input.n_units; i++)
-        j->plan.cost += ctw_unit_cost(j, &j->plan.units[i]);
-    j->plan.made = true;
-    j->results.n_done = n_done;
-    j->results.news = true;
 }
 
 /* ---- scoring ---- */
@@ -239,6 +232,26 @@ static void finish_item(struct ctw_job *j, int64_t item)
     j->results.order[j->results.n_done++] = (int32_t)item;
 }
 
+static void take_unit(struct ctw_job *j, const struct ctw_unit *u)
+{
+    j->results.tok_done += ctw_unit_input(u);
+    j->results.cost_done += ctw_unit_cost(j, u);
+    j->results.news = true;
+    if (--j->plan.items[u->item].units_left == 0)
+        finish_item(j, u->item);
+}
+
+void ctw_job_planned(struct ctw_job *j, int64_t n_done)
+{
+    for (int64_t i = 0; i < j->input.n_units; i++)
+        j->plan.cost += ctw_unit_cost(j, &j->plan.units[i]);
+    j->plan.made = true;
+    j->results.n_done = n_done;
+    j->results.news = true;
+    for (int64_t i = j->plan.n_score; i < j->input.n_units; i++)
+        take_unit(j, &j->plan.units[i]);
+}
+
 static enum ctw_status not_finite(struct ctw_job *j, int64_t item, int layer, int n_decoders,
                                   struct ctw_err *err)
 {
@@ -272,11 +285,7 @@ enum ctw_status ctw_job_take(struct ctw_job *j, int64_t unit, int bad_layer, int
         if (!isfinite(j->results.logprob[out + i]))
             return not_finite(j, u->item, n_decoders, n_decoders, err);
     }
-    j->results.tok_done += ctw_unit_input(u);
-    j->results.cost_done += ctw_unit_cost(j, u);
-    j->results.news = true;
-    if (--j->plan.items[u->item].units_left == 0)
-        finish_item(j, u->item);
+    take_unit(j, u);
     return CTW_OK;
 }
 

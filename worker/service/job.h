@@ -16,6 +16,7 @@
 #include "worker/engine/engine.h"
 #include "worker/service/models.h"
 #include "worker/service/windows.h"
+#include "worker/store/store.h"
 
 enum ctw_job_state {
     CTW_JOB_OPEN,
@@ -92,9 +93,11 @@ struct ctw_job_input {
 struct ctw_job_plan {
     bool made;
     struct ctw_item *items; /* [n_items] */
-    struct ctw_unit *units; /* [n_units], longest first */
-    int32_t *tokens;        /* [n_copied] */
-    double cost;            /* of all units, see ctw_unit_cost() */
+    struct ctw_unit *units; /* [n_units], longest first; behind n_score those found in the store */
+    int64_t n_score;        /* units for passes */
+    struct ctw_store_key *keys; /* [n_score], of units; NULL: no store */
+    int32_t *tokens;            /* [n_copied] */
+    double cost;                /* of all units, see ctw_unit_cost() */
 };
 
 /* The scores so far. job.c alone changes them. */
@@ -238,13 +241,19 @@ enum ctw_status ctw_job_add_part(struct ctw_job *j, struct ctw_job_part *p,
                                  struct ctw_err *err) CTW_MUST_CHECK;
 
 /*
- * Makes items and units, and allocates results. Needs no lock while the job is pinned and sealed.
- * Then the caller takes the lock and calls ctw_job_planned() with *n_done: the number of items
- * without targets, which are final at once.
+ * Makes items and units, and allocates results. Needs no lock while the job is pinned and sealed,
+ * nor does ctw_job_find_stored(). Then the caller takes the lock and calls ctw_job_planned() with
+ * *n_done: the number of items without targets, which are final at once.
  */
 enum ctw_status ctw_job_plan(struct ctw_job *j, int64_t *n_done,
                              struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_job_planned(struct ctw_job *j, int64_t n_done);
+/* Fills the results of the units that are stored, so that no pass takes them; *stop ends it. */
+enum ctw_status ctw_job_find_stored(struct ctw_job *j, struct ctw_store *store,
+                                    const struct ctw_store_source *source, const atomic_bool *stop,
+                                    struct ctw_err *err) CTW_MUST_CHECK;
+/* A scored unit, for the store. */
+struct ctw_store_record ctw_job_record(const struct ctw_job *j, int64_t unit);
 /* The unit as a sequence for the engine; results go into the job. */
 struct ctw_seq ctw_job_seq(const struct ctw_job *j, int64_t unit);
 int64_t ctw_unit_input(const struct ctw_unit *u); /* tokens that the model reads */

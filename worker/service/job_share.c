@@ -8,7 +8,7 @@ void ctw_job_share_enter(struct ctw_job *j, double served)
 
 bool ctw_job_has_unit(const struct ctw_job *j)
 {
-    return j->plan.made && j->share.next_unit < j->input.n_units;
+    return j->plan.made && j->share.next_unit < j->plan.n_score;
 }
 
 int64_t ctw_job_next_input(const struct ctw_job *j)

@@ -39,7 +39,7 @@ static bool step(struct ctw_scorer *s)
         pthread_mutex_lock(&q->lock);
         return true;
     }
-    if (ctw_scorer_tend_models(s) || ctw_scorer_plan_next(q))
+    if (ctw_scorer_tend_models(s) || ctw_scorer_plan_next(s))
         return true;
     struct ctw_model_slot *m = ctw_scorer_make_pass(s);
     if (m != NULL)

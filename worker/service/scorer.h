@@ -26,6 +26,7 @@ enum { CTW_SCORER_NOTES = 16, CTW_SCORER_NOTE_MAX = 512 };
 struct ctw_scorer {
     struct ctw_queue *queue;
     struct ctw_engine_options options; /* model_dir comes from the model's slot */
+    struct ctw_store *store;           /* NULL: none */
     /* the pass being made or run */
     struct ctw_seq *seqs;
     struct ctw_pass_unit *units;
@@ -70,9 +71,19 @@ void ctw_scorer_fail_model(struct ctw_scorer *s, struct ctw_model_slot *m,
                            const struct ctw_err *err);
 
 /* scorer_pass.c: plans one job; false: nothing to do. Lock released meanwhile. */
-bool ctw_scorer_plan_next(struct ctw_queue *q);
+bool ctw_scorer_plan_next(struct ctw_scorer *s);
 /* Fills the pass; returns its model, NULL when there is nothing to do. */
 struct ctw_model_slot *ctw_scorer_make_pass(struct ctw_scorer *s);
+
+/*
+ * scorer_store.c, lock not held: what is stored of a planned job takes part in no pass. Waits for
+ * the checkpoint's identity.
+ */
+enum ctw_status ctw_scorer_find_stored(struct ctw_scorer *s, struct ctw_job *j,
+                                       struct ctw_engine *engine,
+                                       struct ctw_err *err) CTW_MUST_CHECK;
+/* Keeps what the pass has scored, before anyone is told. Lock not held. */
+void ctw_scorer_keep(struct ctw_scorer *s, int64_t first, int64_t n);
 
 /* scorer_run.c: scores the pass, and takes in its results or its failure. Lock released meanwhile.
  */

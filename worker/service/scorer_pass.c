@@ -18,8 +18,9 @@ static double least_served(const struct ctw_queue *q, const struct ctw_job *job)
     return least;
 }
 
-bool ctw_scorer_plan_next(struct ctw_queue *q)
+bool ctw_scorer_plan_next(struct ctw_scorer *s)
 {
+    struct ctw_queue *q = s->queue;
     struct ctw_job *j = q->jobs.first;
     while (j != NULL && (j->state != CTW_JOB_QUEUED || j->plan.made))
         j = j->next;
@@ -34,11 +35,13 @@ bool ctw_scorer_plan_next(struct ctw_queue *q)
     enum ctw_status st = ctw_job_plan(j, &n_done, &err);
     if (st == CTW_OK && n_done > 0)
         st = ctw_engine_wait_identity(engine, &err);
+    if (st == CTW_OK)
+        st = ctw_scorer_find_stored(s, j, engine, &err);
     pthread_mutex_lock(&q->lock);
     if (st == CTW_OK) {
         ctw_job_planned(j, n_done);
         ctw_job_share_enter(j, least_served(q, j)); /* its share counts from now on */
-        if (n_done > 0)
+        if (j->results.n_done > 0)
             ctw_job_name_source(j, ctw_engine_identity(engine));
         if (j->results.n_done == j->input.n_items)
             ctw_queue_end(q, j, CTW_JOB_DONE, NULL);

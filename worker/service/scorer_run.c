@@ -41,6 +41,7 @@ static void take_result(struct ctw_scorer *s, int64_t i)
 static void on_done(void *arg, int64_t first, int64_t n)
 {
     struct ctw_scorer *s = arg;
+    ctw_scorer_keep(s, first, n);
     pthread_mutex_lock(&s->queue->lock);
     for (int64_t i = first; i < first + n; i++)
         take_result(s, i);

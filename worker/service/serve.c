@@ -31,6 +31,7 @@ struct serve {
     struct ctw_service service;
     struct ctw_auth auth;
     struct ctw_scorer scorer;
+    struct ctw_store *store;    /* NULL: none */
     struct ctw_devices devices; /* of all models */
     struct ctw_server *server;
     pthread_t scorer_thread;
@@ -177,6 +178,22 @@ static enum ctw_status find_folder(struct serve *s, struct ctw_err *err)
     return CTW_OK;
 }
 
+/* Its folder's name is absolute in messages and `info`. */
+static enum ctw_status open_store(struct serve *s, struct ctw_err *err)
+{
+    const struct ctw_serve_options *o = s->options;
+    char path[PATH_MAX];
+    if (o->store == NULL)
+        return CTW_OK;
+    enum ctw_status st = ctw_store_make_folder(o->store, err);
+    if (st == CTW_OK && realpath(o->store, path) == NULL)
+        st = ctw_fail(err, CTW_EIO, "%s: %s", o->store, strerror(errno));
+    if (st == CTW_OK)
+        st = ctw_store_open(&s->store, path, o->store_limit, err);
+    s->service.store = s->store;
+    return st == CTW_OK ? CTW_OK : ctw_fail_prefix(err, "--store");
+}
+
 static enum ctw_status start(struct serve *s, struct ctw_err *err)
 {
     s->service = (struct ctw_service){.queue = &s->queue,
@@ -192,6 +209,8 @@ static enum ctw_status start(struct serve *s, struct ctw_err *err)
     if (st == CTW_OK)
         st = find_folder(s, err);
     if (st == CTW_OK)
+        st = open_store(s, err);
+    if (st == CTW_OK)
         st = load_models(s, err);
     if (st == CTW_OK)
         st = listen_at(s, err);
@@ -199,7 +218,8 @@ static enum ctw_status start(struct serve *s, struct ctw_err *err)
         st = register_worker(s, err);
     if (st != CTW_OK)
         return st;
-    s->scorer = (struct ctw_scorer){.queue = &s->queue, .options = s->options->engine};
+    s->scorer =
+        (struct ctw_scorer){.queue = &s->queue, .options = s->options->engine, .store = s->store};
     s->scorer.options.devices = &s->devices;
     int rc = pthread_create(&s->scorer_thread, NULL, scorer_main, &s->scorer);
     if (rc != 0)
@@ -386,6 +406,7 @@ static int stop(struct serve *s, const sigset_t *signals, int code)
     if (!joined)
         _exit(code);
     ctw_scorer_fini(&s->scorer);
+    ctw_store_close(s->store);
     ctw_owner_close(&s->owner);
     ctw_queue_fini(&s->queue);
     ctw_auth_fini(&s->auth);

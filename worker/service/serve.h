@@ -24,6 +24,8 @@ struct ctw_serve_options {
     bool cancel_on_signal;  /* false: running jobs are finished, within grace_ms */
     int64_t grace_ms;
     uint64_t queue_bytes;
+    const char *store; /* NULL: no result store */
+    uint64_t store_limit;
     struct ctw_engine_options engine; /* without model_dir */
     const char *version;
 };

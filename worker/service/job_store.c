@@ -1,0 +1,79 @@
+/* Which of a job's units the store has, and what it is to keep of a pass. */
+#include "base/mem.h"
+#include "worker/service/job.h"
+
+enum { BLOCK = 1024 }; /* units of one look-up */
+
+static struct ctw_store_record record_of(const struct ctw_seq *seq, const struct ctw_store_key *key)
+{
+    return (struct ctw_store_record){
+        .key = *key, .n = seq->n_tok - seq->first, .logprob = seq->logprob, .greedy = seq->greedy};
+}
+
+/* Looks units[first .. first+n-1] up and sets found[]. Returns their number. */
+static int64_t find_block(struct ctw_job *j, struct ctw_store *store,
+                          const struct ctw_store_source *source, struct ctw_store_record *records,
+                          int64_t first, int64_t n, bool *found)
+{
+    for (int64_t i = 0; i < n; i++) {
+        struct ctw_seq seq = ctw_job_seq(j, first + i);
+        j->plan.keys[first + i] = ctw_store_key_of(source, seq.tokens, seq.n_tok, seq.first);
+        records[i] = record_of(&seq, &j->plan.keys[first + i]);
+    }
+    int64_t n_found = ctw_store_find(store, records, n);
+    for (int64_t i = 0; i < n; i++)
+        found[first + i] = records[i].found;
+    return n_found;
+}
+
+/* Found units go behind the others; both keep their order. `scratch` has room for the found. */
+static void part_units(struct ctw_job *j, const bool *found, struct ctw_unit *scratch)
+{
+    struct ctw_job_plan *p = &j->plan;
+    int64_t n_score = 0, n_found = 0;
+    for (int64_t i = 0; i < j->input.n_units; i++) {
+        if (found[i]) {
+            scratch[n_found++] = p->units[i];
+            continue;
+        }
+        p->units[n_score] = p->units[i];
+        p->keys[n_score++] = p->keys[i];
+    }
+    memcpy(p->units + n_score, scratch, (size_t)n_found * sizeof(*scratch));
+    p->n_score = n_score;
+}
+
+enum ctw_status ctw_job_find_stored(struct ctw_job *j, struct ctw_store *store,
+                                    const struct ctw_store_source *source, const atomic_bool *stop,
+                                    struct ctw_err *err)
+{
+    int64_t n = j->input.n_units, n_found = 0;
+    enum ctw_status st = CTW_OK;
+    struct ctw_store_record *records = ctw_calloc(BLOCK, sizeof(*records));
+    bool *found = ctw_calloc((size_t)n, sizeof(*found));
+    struct ctw_unit *scratch = NULL;
+    j->plan.keys = ctw_calloc((size_t)n, sizeof(*j->plan.keys));
+    if (records == NULL || found == NULL || j->plan.keys == NULL)
+        goto no_memory;
+    for (int64_t i = 0; i < n && !atomic_load(stop); i += BLOCK)
+        n_found += find_block(j, store, source, records, i, n - i < BLOCK ? n - i : BLOCK, found);
+    scratch = ctw_calloc((size_t)n_found, sizeof(*scratch));
+    if (scratch == NULL)
+        goto no_memory;
+    part_units(j, found, scratch);
+    goto done;
+no_memory:
+    st = ctw_fail(err, CTW_ENOMEM, "out of memory to look %lld sequences up in the store",
+                  (long long)n);
+done:
+    ctw_free(records);
+    ctw_free(found);
+    ctw_free(scratch);
+    return st;
+}
+
+struct ctw_store_record ctw_job_record(const struct ctw_job *j, int64_t unit)
+{
+    struct ctw_seq seq = ctw_job_seq(j, unit);
+    return record_of(&seq, &j->plan.keys[unit]);
+}

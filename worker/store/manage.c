@@ -1,0 +1,130 @@
+/* Lists, verifies and empties a store, for the command `store`. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "worker/store/database.h"
+
+enum ctw_status ctw_store_list(struct ctw_store *s,
+                               void (*fn)(void *arg, const struct ctw_store_listed *source),
+                               void *arg, struct ctw_err *err)
+{
+    static const char text[] =
+        "SELECT identity, numerics, changed_s, count(*), sum(length(value) - 16) / 8, "
+        "sum(length(value) + 32) FROM results JOIN sources ON sources.id = results.source "
+        "GROUP BY results.source ORDER BY changed_s DESC, sources.id";
+    sqlite3_stmt *q = NULL;
+    pthread_mutex_lock(&s->lock);
+    int rc = sqlite3_prepare_v2(s->db, text, -1, &q, NULL);
+    while (rc == SQLITE_OK && (rc = sqlite3_step(q)) == SQLITE_ROW) {
+        fn(arg, &(struct ctw_store_listed){
+                    .identity = (const char *)sqlite3_column_text(q, 0),
+                    .numerics = (const char *)sqlite3_column_text(q, 1),
+                    .changed_s = sqlite3_column_int64(q, 2),
+                    .entries = (uint64_t)sqlite3_column_int64(q, 3),
+                    .targets = (uint64_t)sqlite3_column_int64(q, 4),
+                    .bytes = (uint64_t)sqlite3_column_int64(q, 5),
+                });
+        rc = SQLITE_OK;
+    }
+    sqlite3_finalize(q);
+    pthread_mutex_unlock(&s->lock);
+    return rc == SQLITE_OK || rc == SQLITE_DONE ? CTW_OK
+                                                : ctw_store_fail(s, rc, "cannot list it", err);
+}
+
+/* ---- verify ---- */
+
+/* Every page, index and cell, as SQLite checks them. */
+static enum ctw_status check_structure(struct ctw_store *s, struct ctw_err *err)
+{
+    sqlite3_stmt *q = NULL;
+    enum ctw_status st = CTW_OK;
+    int rc = sqlite3_prepare_v2(s->db, "PRAGMA integrity_check(1)", -1, &q, NULL);
+    if (rc == SQLITE_OK)
+        rc = sqlite3_step(q);
+    const char *said = rc == SQLITE_ROW ? (const char *)sqlite3_column_text(q, 0) : NULL;
+    if (rc != SQLITE_ROW)
+        st = ctw_store_fail(s, rc, "cannot check it", err);
+    else if (said == NULL || strcmp(said, "ok") != 0)
+        st = ctw_fail(err, CTW_EFORMAT,
+                      "%s: the database is damaged: %.300s; `ctworker store clear %s` empties the "
+                      "store",
+                      s->path, said != NULL ? said : "no answer", s->dir);
+    sqlite3_finalize(q);
+    return st;
+}
+
+static enum ctw_status check_records(struct ctw_store *s, uint64_t *n_good, uint64_t *n_bad,
+                                     struct ctw_err *err)
+{
+    sqlite3_stmt *q = NULL;
+    int rc = sqlite3_prepare_v2(s->db, "SELECT key, value FROM results", -1, &q, NULL);
+    while (rc == SQLITE_OK && (rc = sqlite3_step(q)) == SQLITE_ROW) {
+        const void *key = sqlite3_column_blob(q, 0);
+        bool ok =
+            key != NULL && sqlite3_column_bytes(q, 0) == CTW_STORE_KEY_BYTES &&
+            ctw_store_value_ok(s, key, sqlite3_column_blob(q, 1), sqlite3_column_bytes(q, 1), -1);
+        ++*(ok ? n_good : n_bad);
+        rc = SQLITE_OK;
+    }
+    sqlite3_finalize(q);
+    return rc == SQLITE_OK || rc == SQLITE_DONE ? CTW_OK
+                                                : ctw_store_fail(s, rc, "cannot read it", err);
+}
+
+enum ctw_status ctw_store_verify(struct ctw_store *s, uint64_t *n_good, uint64_t *n_bad,
+                                 struct ctw_err *err)
+{
+    *n_good = 0;
+    *n_bad = 0;
+    pthread_mutex_lock(&s->lock);
+    enum ctw_status st = check_structure(s, err);
+    if (st == CTW_OK)
+        st = check_records(s, n_good, n_bad, err);
+    pthread_mutex_unlock(&s->lock);
+    return st;
+}
+
+/* ---- clear ---- */
+
+/* Takes no records from workers that have the file open; they keep it until they end. */
+static enum ctw_status remove_files(const char *dir, struct ctw_err *err)
+{
+    static const char *const ends[] = {"", "-wal", "-shm"};
+    for (size_t i = 0; i < CTW_COUNT(ends); i++) {
+        char path[4096];
+        int n = snprintf(path, sizeof(path), "%s/results.sqlite%s", dir, ends[i]);
+        if (n < 0 || n >= (int)sizeof(path))
+            return ctw_fail(err, CTW_EINVAL, "%s: the path is too long", dir);
+        if (unlink(path) != 0 && errno != ENOENT)
+            return ctw_fail(err, CTW_EIO, "%s: cannot remove it: %s", path, strerror(errno));
+    }
+    return CTW_OK;
+}
+
+static int delete_all(struct ctw_store *s)
+{
+    static const char text[] = "BEGIN IMMEDIATE; DELETE FROM results; DELETE FROM sources; COMMIT; "
+                               "PRAGMA incremental_vacuum; PRAGMA wal_checkpoint(TRUNCATE)";
+    return sqlite3_exec(s->db, text, NULL, NULL, NULL);
+}
+
+enum ctw_status ctw_store_clear(const char *dir, uint64_t *n, struct ctw_err *err)
+{
+    struct ctw_store *s = NULL;
+    *n = 0;
+    enum ctw_status st = ctw_store_open_existing(&s, dir, err);
+    if (st == CTW_OK) {
+        int rc = delete_all(s);
+        *n = s->stats.entries;
+        st = rc == SQLITE_OK ? CTW_OK : ctw_store_fail(s, rc, "cannot empty it", err);
+    }
+    ctw_store_close(s);
+    if (st != CTW_EFORMAT) /* that is: damaged */
+        return st;
+    *n = 0;
+    return remove_files(dir, err);
+}

@@ -1,0 +1,220 @@
+/* Finds and keeps records: see worker/store/store.h. */
+#include <inttypes.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/digest.h"
+#include "base/log.h"
+#include "worker/store/database.h"
+
+enum { RETRY_MS = 10000 }; /* between attempts to write while writing fails */
+
+/* ---- keys ---- */
+
+struct ctw_store_source ctw_store_source_of(const char *identity, const char *numerics)
+{
+    static const char what[] = "ctworker result 1";
+    struct ctw_store_source source = {.identity = identity, .numerics = numerics};
+    ctw_sha256_init(&source.prefix);
+    ctw_sha256_update(&source.prefix, what, sizeof(what)); /* each with its end */
+    ctw_sha256_update(&source.prefix, identity, strlen(identity) + 1);
+    ctw_sha256_update(&source.prefix, numerics, strlen(numerics) + 1);
+    return source;
+}
+
+struct ctw_store_key ctw_store_key_of(const struct ctw_store_source *source, const int32_t *tokens,
+                                      int64_t n_tok, int64_t first)
+{
+    struct ctw_store_key key;
+    struct ctw_sha256 hash = source->prefix;
+    ctw_sha256_update(&hash, &n_tok, sizeof(n_tok));
+    ctw_sha256_update(&hash, &first, sizeof(first));
+    ctw_sha256_update(&hash, tokens, (size_t)n_tok * sizeof(*tokens));
+    ctw_sha256_final(&hash, key.bytes);
+    return key;
+}
+
+/* ---- values ---- */
+
+static size_t payload_bytes(int64_t n)
+{
+    return (size_t)n * (sizeof(float) + sizeof(int32_t));
+}
+
+/* The value of the record in the buffer, after its key; NULL: no memory. */
+static const unsigned char *encode(struct ctw_store *s, const struct ctw_store_record *r,
+                                   size_t *bytes)
+{
+    size_t payload = payload_bytes(r->n), half = payload / 2;
+    *bytes = payload + CTW_STORE_DIGEST_BYTES;
+    unsigned char *at = ctw_store_buffer(s, CTW_STORE_KEY_BYTES + *bytes);
+    if (at == NULL)
+        return NULL;
+    memcpy(at, r->key.bytes, CTW_STORE_KEY_BYTES);
+    memcpy(at + CTW_STORE_KEY_BYTES, r->logprob, half);
+    memcpy(at + CTW_STORE_KEY_BYTES + half, r->greedy, half);
+    struct ctw_digest digest = ctw_digest_of(at, CTW_STORE_KEY_BYTES + payload);
+    memcpy(at + CTW_STORE_KEY_BYTES + payload, digest.bytes, CTW_STORE_DIGEST_BYTES);
+    return at + CTW_STORE_KEY_BYTES;
+}
+
+bool ctw_store_value_ok(struct ctw_store *s, const void *key, const void *value, int bytes,
+                        int64_t n)
+{
+    if (value == NULL || bytes < CTW_STORE_DIGEST_BYTES)
+        return false;
+    size_t payload = (size_t)bytes - CTW_STORE_DIGEST_BYTES;
+    if (n >= 0 && payload != payload_bytes(n))
+        return false;
+    unsigned char *at = ctw_store_buffer(s, CTW_STORE_KEY_BYTES + payload);
+    if (at == NULL)
+        return false;
+    memcpy(at, key, CTW_STORE_KEY_BYTES);
+    memcpy(at + CTW_STORE_KEY_BYTES, value, payload);
+    struct ctw_digest digest = ctw_digest_of(at, CTW_STORE_KEY_BYTES + payload);
+    return memcmp(digest.bytes, (const unsigned char *)value + payload, sizeof(digest.bytes)) == 0;
+}
+
+static bool decode(struct ctw_store *s, struct ctw_store_record *r, sqlite3_stmt *q)
+{
+    const unsigned char *value = sqlite3_column_blob(q, 0);
+    if (!ctw_store_value_ok(s, r->key.bytes, value, sqlite3_column_bytes(q, 0), r->n))
+        return false;
+    size_t half = payload_bytes(r->n) / 2;
+    memcpy(r->logprob, value, half);
+    memcpy(r->greedy, value + half, half);
+    return true;
+}
+
+/* ---- finding ---- */
+
+static int find_one(struct ctw_store *s, struct ctw_store_record *r)
+{
+    sqlite3_stmt *q = s->statements[CTW_STORE_FIND];
+    sqlite3_bind_blob(q, 1, r->key.bytes, CTW_STORE_KEY_BYTES, SQLITE_STATIC);
+    int rc = sqlite3_step(q);
+    if (rc == SQLITE_ROW)
+        r->found = decode(s, r, q);
+    int end = sqlite3_reset(q);
+    return rc == SQLITE_ROW || rc == SQLITE_DONE ? SQLITE_OK : end;
+}
+
+static void tell_read_failed(struct ctw_store *s, int rc)
+{
+    struct ctw_err err;
+    (void)ctw_store_fail(s, rc, "cannot read results", &err);
+    if (!s->read_failed)
+        ctw_warn("%s. Scoring goes on; what cannot be read is computed again", err.msg);
+    s->read_failed = true;
+}
+
+int64_t ctw_store_find(struct ctw_store *s, struct ctw_store_record *records, int64_t n)
+{
+    int64_t n_found = 0;
+    for (int64_t i = 0; i < n; i++)
+        records[i].found = false;
+    pthread_mutex_lock(&s->lock);
+    int rc = ctw_store_run(s, CTW_STORE_BEGIN_READ, NULL);
+    for (int64_t i = 0; rc == SQLITE_OK && i < n; i++) {
+        rc = find_one(s, &records[i]);
+        n_found += records[i].found;
+    }
+    (void)ctw_store_run(s, CTW_STORE_COMMIT, NULL);
+    if (rc != SQLITE_OK)
+        tell_read_failed(s, rc);
+    pthread_mutex_unlock(&s->lock);
+    pthread_mutex_lock(&s->stats_lock);
+    s->stats.hits += (uint64_t)n_found;
+    s->stats.misses += (uint64_t)(n - n_found);
+    pthread_mutex_unlock(&s->stats_lock);
+    return n_found;
+}
+
+/* ---- keeping ---- */
+
+static int put_one(struct ctw_store *s, int64_t source, const struct ctw_store_record *r)
+{
+    size_t bytes;
+    const unsigned char *value = encode(s, r, &bytes);
+    sqlite3_stmt *q = s->statements[CTW_STORE_PUT];
+    if (value == NULL)
+        return SQLITE_NOMEM;
+    sqlite3_bind_int64(q, 1, source);
+    sqlite3_bind_blob(q, 2, r->key.bytes, CTW_STORE_KEY_BYTES, SQLITE_STATIC);
+    sqlite3_bind_blob64(q, 3, value, bytes, SQLITE_STATIC);
+    return ctw_store_run(s, CTW_STORE_PUT, NULL);
+}
+
+static int put_all(struct ctw_store *s, const struct ctw_store_source *source,
+                   const struct ctw_store_record *records, int64_t n)
+{
+    enum { LEAST_STEP = 64 };
+    int64_t id[2] = {0};
+    sqlite3_stmt *q = s->statements[CTW_STORE_SOURCE];
+    sqlite3_bind_text(q, 1, source->identity, -1, SQLITE_STATIC);
+    sqlite3_bind_text(q, 2, source->numerics, -1, SQLITE_STATIC);
+    sqlite3_bind_int64(q, 3, (int64_t)time(NULL));
+    int rc = ctw_store_run(s, CTW_STORE_SOURCE, id);
+    for (int64_t i = 0; rc == SQLITE_OK && i < n; i++)
+        rc = put_one(s, id[0], &records[i]);
+    if (rc == SQLITE_OK)
+        rc = ctw_store_evict(s, n < LEAST_STEP ? LEAST_STEP : n);
+    return rc;
+}
+
+static int put_in_transaction(struct ctw_store *s, const struct ctw_store_source *source,
+                              const struct ctw_store_record *records, int64_t n)
+{
+    int rc = ctw_store_run(s, CTW_STORE_BEGIN_WRITE, NULL);
+    if (rc != SQLITE_OK)
+        return rc;
+    rc = put_all(s, source, records, n);
+    if (rc == SQLITE_OK)
+        rc = ctw_store_run(s, CTW_STORE_COMMIT, NULL);
+    if (rc != SQLITE_OK && sqlite3_get_autocommit(s->db) == 0)
+        (void)ctw_store_run(s, CTW_STORE_ROLLBACK, NULL);
+    return rc;
+}
+
+/* Says once that writing fails, and once that it works again. */
+static void tell_outcome(struct ctw_store *s, int rc, int64_t n)
+{
+    struct ctw_err err;
+    if (rc != SQLITE_OK) {
+        (void)ctw_store_fail(s, rc, "cannot keep results", &err);
+        if (s->write_failed_ms == 0)
+            ctw_warn("%s. Scoring goes on without keeping them", err.msg);
+        s->write_failed_ms = ctw_now_ms();
+        s->lost += (uint64_t)n;
+        return;
+    }
+    if (s->write_failed_ms != 0)
+        ctw_info("%s: results are kept again; those of %" PRIu64 " sequences were not", s->path,
+                 s->lost);
+    s->write_failed_ms = 0;
+    s->lost = 0;
+}
+
+bool ctw_store_put(struct ctw_store *s, const struct ctw_store_source *source,
+                   const struct ctw_store_record *records, int64_t n)
+{
+    if (n == 0)
+        return true;
+    pthread_mutex_lock(&s->lock);
+    bool kept = false;
+    if (s->write_failed_ms != 0 && ctw_now_ms() - s->write_failed_ms < RETRY_MS) {
+        s->lost += (uint64_t)n;
+    } else {
+        int rc = put_in_transaction(s, source, records, n);
+        tell_outcome(s, rc, n);
+        kept = rc == SQLITE_OK;
+        if (kept)
+            (void)ctw_store_count(s);
+    }
+    pthread_mutex_unlock(&s->lock);
+    pthread_mutex_lock(&s->stats_lock);
+    *(kept ? &s->stats.kept : &s->stats.lost) += (uint64_t)n;
+    pthread_mutex_unlock(&s->stats_lock);
+    return kept;
+}

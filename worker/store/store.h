@@ -1,0 +1,111 @@
+/*
+ * The result store: the scores of sequences, kept in a file so that no worker computes them again.
+ *
+ * A record's key is a SHA-256 over all that a score depends on: the checkpoint's identity, the
+ * numerics id, the tokens, and where the targets begin. Its value is the log-probability and the
+ * greedy token of every target, with a digest of key and value: a record whose digest differs is
+ * never returned.
+ *
+ * The file is DIR/results.sqlite, an SQLite database in WAL mode. Several workers of one machine
+ * may use it at once, and a process may end at any instant. After a power failure the last
+ * transactions may be missing, never half there.
+ *
+ * ctw_store_find() and ctw_store_put() never fail: if the file cannot be read or written, nothing
+ * is found or kept, and the log says so once. Thread-safe.
+ */
+#ifndef CTW_WORKER_STORE_H
+#define CTW_WORKER_STORE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/sha256.h"
+#include "base/status.h"
+
+struct ctw_store;
+
+enum { CTW_STORE_MIN_BYTES = 1 << 20 };
+
+/* Makes the folder unless it is there. */
+enum ctw_status ctw_store_make_folder(const char *dir, struct ctw_err *err) CTW_MUST_CHECK;
+/*
+ * Opens the store in the folder `dir`, or makes it there. `limit`: bytes of records; if a new
+ * record exceeds them, the oldest records go. CTW_EUNSUP: a newer version wrote it.
+ */
+enum ctw_status ctw_store_open(struct ctw_store **out, const char *dir, uint64_t limit,
+                               struct ctw_err *err) CTW_MUST_CHECK;
+/* As above, without a limit; CTW_ENOTFOUND: there is no store in `dir`. */
+enum ctw_status ctw_store_open_existing(struct ctw_store **out, const char *dir,
+                                        struct ctw_err *err) CTW_MUST_CHECK;
+void ctw_store_close(struct ctw_store *s); /* NULL is fine */
+
+/* ---- records ---- */
+
+/* What a model's scores come from. The strings are not copied. */
+struct ctw_store_source {
+    const char *identity, *numerics;
+    struct ctw_sha256 prefix; /* of every key */
+};
+
+struct ctw_store_key {
+    unsigned char bytes[32];
+};
+
+struct ctw_store_record {
+    struct ctw_store_key key;
+    int64_t n;       /* targets */
+    float *logprob;  /* [n]; found: filled, put: read */
+    int32_t *greedy; /* [n] */
+    bool found;
+};
+
+struct ctw_store_source ctw_store_source_of(const char *identity, const char *numerics);
+/* The key of tokens[0 .. n_tok-1] whose targets begin at `first`. */
+struct ctw_store_key ctw_store_key_of(const struct ctw_store_source *source, const int32_t *tokens,
+                                      int64_t n_tok, int64_t first);
+
+/* Fills the records that are stored and sets their `found`; returns their number. */
+int64_t ctw_store_find(struct ctw_store *s, struct ctw_store_record *records, int64_t n);
+/*
+ * Keeps the records, in one transaction: once this returns true, they survive the end of the
+ * process. False: they are not kept.
+ */
+bool ctw_store_put(struct ctw_store *s, const struct ctw_store_source *source,
+                   const struct ctw_store_record *records, int64_t n);
+
+/* ---- for people ---- */
+
+struct ctw_store_stats {
+    uint64_t entries, bytes, limit; /* of the file; bytes are those in use */
+    /* of this process: sequences found, not found, kept, and not kept because of an error */
+    uint64_t hits, misses, kept, lost;
+};
+
+const char *ctw_store_dir(const struct ctw_store *s);
+void ctw_store_get_stats(struct ctw_store *s, struct ctw_store_stats *out); /* does not wait */
+
+struct ctw_store_listed {
+    const char *identity, *numerics; /* valid during the call */
+    uint64_t entries, targets, bytes;
+    int64_t changed_s; /* last addition, seconds since 1970 */
+};
+
+/* Calls fn for every source, the one that was added to last first. */
+enum ctw_status ctw_store_list(struct ctw_store *s,
+                               void (*fn)(void *arg, const struct ctw_store_listed *source),
+                               void *arg, struct ctw_err *err) CTW_MUST_CHECK;
+
+/*
+ * Reads every byte. *n_good and *n_bad: records with and without a right digest. CTW_EFORMAT: the
+ * database itself is damaged; the message says where.
+ */
+enum ctw_status ctw_store_verify(struct ctw_store *s, uint64_t *n_good, uint64_t *n_bad,
+                                 struct ctw_err *err) CTW_MUST_CHECK;
+
+/*
+ * Removes all records; *n is their number. Workers may use the store meanwhile. A damaged file is
+ * removed as a whole (*n is then 0).
+ */
+enum ctw_status ctw_store_clear(const char *dir, uint64_t *n, struct ctw_err *err) CTW_MUST_CHECK;
+
+#endif
