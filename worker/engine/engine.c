@@ -36,10 +36,11 @@ static enum ctw_status choose_dtype(enum ctw_dtype *out, const char *name,
 static struct ctw_plan_request plan_request(const struct ctw_engine *e, int64_t longest,
                                             int64_t total)
 {
+    uint64_t limit = e->share > 0 && e->share < e->memory_limit ? e->share : e->memory_limit;
     return (struct ctw_plan_request){.model = e->model,
                                      .backend = e->be,
                                      .dtype = e->dtype,
-                                     .memory_limit = e->memory_limit,
+                                     .memory_limit = limit,
                                      .longest = longest,
                                      .total = total,
                                      .chunk_tokens = e->chunk_tokens,
@@ -166,7 +167,7 @@ fail:
     return st;
 }
 
-void ctw_engine_trim(struct ctw_engine *e)
+static void close_buffers(struct ctw_engine *e)
 {
     if (e->forward != NULL)
         e->device->n_holders--;
@@ -174,6 +175,12 @@ void ctw_engine_trim(struct ctw_engine *e)
     e->forward = NULL;
     if (e->device->n_holders == 0)
         ctw_backend_trim(e->be);
+}
+
+void ctw_engine_trim(struct ctw_engine *e)
+{
+    close_buffers(e);
+    e->share = 0;
 }
 
 void ctw_engine_close(struct ctw_engine *e)
@@ -251,14 +258,21 @@ static enum ctw_status open_buffers(struct ctw_engine *e, const struct ctw_plan 
     return st;
 }
 
+enum ctw_status ctw_engine_measure_limit(struct ctw_engine *e, struct ctw_err *err)
+{
+    if (e->limit_is_default && !ctw_backend_traits(e->be)->host_memory)
+        return set_default_limit(e, err);
+    return CTW_OK;
+}
+
 enum ctw_status ctw_engine_prepare(struct ctw_engine *e, int64_t longest, int64_t total,
                                    struct ctw_err *err)
 {
     struct ctw_plan plan;
     enum ctw_status st = CTW_OK;
     /* Meanwhile other engines may have allocated or freed memory on this GPU. */
-    if (e->limit_is_default && e->forward == NULL && !ctw_backend_traits(e->be)->host_memory)
-        st = set_default_limit(e, err);
+    if (e->forward == NULL)
+        st = ctw_engine_measure_limit(e, err);
     if (st == CTW_OK)
         st = make_plan(e, longest, total, &plan, err);
     if (st != CTW_OK)
@@ -268,15 +282,15 @@ enum ctw_status ctw_engine_prepare(struct ctw_engine *e, int64_t longest, int64_
         if (have->chunk_tokens >= plan.chunk_tokens && have->pass_tokens >= plan.pass_tokens &&
             have->kv_tokens >= longest + have->chunk_tokens && have->longest >= longest)
             return CTW_OK;
-        ctw_engine_trim(e);
+        close_buffers(e);
         struct ctw_plan roomy = plan;
         plan_ahead(e, longest, total, &roomy);
         if (open_buffers(e, &roomy, NULL) == CTW_OK)
             return CTW_OK;
-        ctw_engine_trim(e); /* fall back to exactly what is needed */
+        close_buffers(e); /* fall back to exactly what is needed */
     }
     st = open_buffers(e, &plan, err);
     if (st != CTW_OK)
-        ctw_engine_trim(e); /* so that reserved memory does not count twice in the next plan */
+        close_buffers(e); /* so that reserved memory does not count twice in the next plan */
     return st;
 }

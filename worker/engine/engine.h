@@ -33,6 +33,17 @@ struct ctw_engine_options {
     const atomic_bool *stop; /* or NULL. Another thread sets it: opening returns CTW_ECANCELED */
 };
 
+/* What comparing with a reference adds to a sequence's results: out [n_tok - first] each, and all
+ * but `overlap5` as in struct ctw_divergence_result. */
+struct ctw_seq_divergence {
+    float *ref_logprob;
+    int32_t *ref_greedy; /* the reference's most probable id, */
+    float *ref_top;      /* and its log-probability */
+    float *kl, *kl_reverse, *tv;
+    uint8_t *overlap5;
+    bool bad_reference; /* out: bad_layer is of the reference */
+};
+
 /*
  * One sequence to score. The model reads tokens[0 .. n_tok-2]; targets are
  * tokens[first .. n_tok-1], each given all tokens before it. 1 <= first <= n_tok-1, and
@@ -48,6 +59,8 @@ struct ctw_seq {
                         normalised final hidden states that the targets were scored from */
     int bad_layer;   /* out: -1, or the decoder layer (n_decoders: the head) after which the
                         sequence's numbers were not finite; its results are then invalid */
+    struct ctw_seq_divergence *divergence; /* of ctw_scoring_begin_comparing() only, which writes
+                                              it, and no `hidden` */
 };
 
 struct ctw_progress {
@@ -116,6 +129,12 @@ static inline bool ctw_pass_fits(int64_t n_seqs, int64_t n_tok, int64_t n_more, 
 enum ctw_status ctw_engine_score(struct ctw_engine *e, struct ctw_seq *seqs, int64_t n_seqs,
                                  const struct ctw_hooks *hooks, struct ctw_err *err) CTW_MUST_CHECK;
 
+/* Compares in the same way: see ctw_scoring_begin_comparing(). */
+enum ctw_status ctw_engine_compare(struct ctw_engine *e, struct ctw_engine *reference,
+                                   struct ctw_seq *seqs, int64_t n_seqs,
+                                   const struct ctw_hooks *hooks,
+                                   struct ctw_err *err) CTW_MUST_CHECK;
+
 /*
  * ctw_engine_score() in steps, so that a thread can take turns between engines: begin, step until
  * *done or an error, end. A step is one layer of one pass. An engine scores one set of sequences at
@@ -127,6 +146,22 @@ enum ctw_status ctw_scoring_begin(struct ctw_scoring **out, struct ctw_engine *e
                                   struct ctw_seq *seqs, int64_t n_seqs,
                                   const struct ctw_hooks *hooks,
                                   struct ctw_err *err) CTW_MUST_CHECK;
+/*
+ * The same for two models, which go through the same passes layer by layer: every sequence has
+ * `divergence`. logprob and greedy are the model's, and they and the reference's have the bits that
+ * scoring each model alone gives. Both engines are on one device (CTW_EINVAL if not), share its
+ * memory, and are in use until the end. Their vocabularies are equal up to padding; see
+ * ctw_engines_comparable(). Progress counts a token once it is through both models.
+ */
+enum ctw_status ctw_scoring_begin_comparing(struct ctw_scoring **out, struct ctw_engine *e,
+                                            struct ctw_engine *reference, struct ctw_seq *seqs,
+                                            int64_t n_seqs, const struct ctw_hooks *hooks,
+                                            struct ctw_err *err) CTW_MUST_CHECK;
+/* CTW_EINVAL: the two cannot be compared; the message says why. *pass_tokens (or NULL): about the
+ * tokens of a pass. */
+enum ctw_status ctw_engines_comparable(const struct ctw_engine *e,
+                                       const struct ctw_engine *reference, int64_t *pass_tokens,
+                                       struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_scoring_step(struct ctw_scoring *s, bool *done,
                                  struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_scoring_end(struct ctw_scoring *s); /* NULL is fine */

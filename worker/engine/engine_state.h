@@ -1,7 +1,8 @@
-/* Private to engine.c and scoring.c; all other code includes worker/engine/engine.h. */
+/* Private to engine.c, pair.c and scoring.c; all other code includes worker/engine/engine.h. */
 #ifndef CTW_WORKER_ENGINE_STATE_H
 #define CTW_WORKER_ENGINE_STATE_H
 
+#include "worker/engine/compare.h"
 #include "worker/engine/devices.h"
 #include "worker/engine/engine.h"
 #include "worker/engine/forward.h"
@@ -18,6 +19,7 @@ struct ctw_engine {
     int64_t max_length, fit_length;
     int64_t chunk_tokens, pass_tokens; /* as requested; 0: planned */
     uint64_t memory_limit;
+    uint64_t share; /* of the memory limit, while buffers are for comparing; 0: all */
     bool limit_is_default;
     int n_threads;           /* for reading files */
     const atomic_bool *stop; /* stops reading files; or NULL */
@@ -29,5 +31,13 @@ struct ctw_engine {
 /* Makes e->forward suffice for sequences of up to `longest` input tokens, `total` together. */
 enum ctw_status ctw_engine_prepare(struct ctw_engine *e, int64_t longest, int64_t total,
                                    struct ctw_err *err) CTW_MUST_CHECK;
+/* On a GPU, the default limit is most of the memory that is free now. */
+enum ctw_status ctw_engine_measure_limit(struct ctw_engine *e, struct ctw_err *err) CTW_MUST_CHECK;
+
+/* pair.c: the same for two engines, which share the memory, and what comparing needs besides;
+ * passes may have *pass_tokens. */
+enum ctw_status ctw_engines_prepare(struct ctw_engine *e, struct ctw_engine *reference,
+                                    int64_t longest, int64_t total, struct ctw_compare **compare,
+                                    int64_t *pass_tokens, struct ctw_err *err) CTW_MUST_CHECK;
 
 #endif

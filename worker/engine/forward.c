@@ -273,12 +273,14 @@ enum ctw_status ctw_forward_mlp(struct ctw_forward *f, int layer, const struct c
 
 /* ---- the head ----------------------------------------------------------------------------- */
 
-/* f->norm = the rows to score, as the head reads them. */
-static enum ctw_status read_rows(const struct ctw_step *s, int64_t row0, struct ctw_err *err)
+enum ctw_status ctw_forward_read(struct ctw_forward *f, const struct ctw_layer_data *data,
+                                 int64_t row0, int64_t n_rows, struct ctw_err *err)
 {
-    struct ctw_forward *f = s->f;
-    bool projected = s->layer->product[CTW_SLOT_WIDTH].n_shards > 0;
-    struct ctw_op_norm op = ctw_step_norm(s, CTW_AT_HEAD);
+    const struct ctw_layer *l = &f->model->layers[f->model->n_layers - 1];
+    const struct ctw_chunk chunk = {.n_tok = n_rows};
+    const struct ctw_step s = {.f = f, .layer = l, .data = data, .chunk = &chunk};
+    bool projected = l->product[CTW_SLOT_WIDTH].n_shards > 0;
+    struct ctw_op_norm op = ctw_step_norm(&s, CTW_AT_HEAD);
     op.dim = f->model->hidden;
     op.x = f->x;
     op.x_dtype = CTW_RESIDUAL;
@@ -290,35 +292,35 @@ static enum ctw_status read_rows(const struct ctw_step *s, int64_t row0, struct 
     enum ctw_status st = ctw_norm(f->be, &op, err);
     if (st != CTW_OK || !projected)
         return st;
-    return ctw_step_product(s, CTW_SLOT_WIDTH, f->wide, f->model->hidden, f->norm,
+    return ctw_step_product(&s, CTW_SLOT_WIDTH, f->wide, f->model->hidden, f->norm,
                             f->model->embed_dim, err);
 }
 
 enum ctw_status ctw_forward_head(struct ctw_forward *f, const struct ctw_layer_data *data,
-                                 int64_t row0, int64_t n_rows, struct ctw_err *err)
+                                 int64_t row0, int64_t n_rows, const struct ctw_kept_logits *keep,
+                                 struct ctw_err *err)
 {
     const struct ctw_layer *l = &f->model->layers[f->model->n_layers - 1];
-    const struct ctw_chunk chunk = {.n_tok = n_rows};
-    const struct ctw_step s = {.f = f, .layer = l, .data = data, .chunk = &chunk};
-    enum ctw_status st = read_rows(&s, row0, err);
-    if (st != CTW_OK)
-        return st;
     struct ctw_shard head = ctw_shard_of(&l->matrix[CTW_M_HEAD].weight, &data->matrix[CTW_M_HEAD]);
     if (l->vector[CTW_V_HEAD_BIAS] != NULL) {
         head.bias = data->vector[CTW_V_HEAD_BIAS];
         head.bias_dtype = l->vector[CTW_V_HEAD_BIAS]->dtype;
     }
-    return ctw_head(f->be,
-                    &(struct ctw_op_head){
-                        .weight = &head,
-                        .dtype = f->dtype,
-                        .scale = f->model->head_scale,
-                        .softcap = f->model->head_softcap,
-                        .n_vocab = f->model->vocab,
-                        .n_rows = n_rows,
-                        .x = f->norm,
-                        .targets = f->targets + row0,
-                        .out = f->results + row0,
-                    },
-                    err);
+    struct ctw_op_head op = {
+        .weight = &head,
+        .dtype = f->dtype,
+        .scale = f->model->head_scale,
+        .softcap = f->model->head_softcap,
+        .n_vocab = f->model->vocab,
+        .n_rows = n_rows,
+        .x = f->norm,
+        .targets = f->targets + row0,
+        .out = f->results + row0,
+    };
+    if (keep != NULL) {
+        op.logits = keep->logits;
+        op.ld_logits = keep->ld;
+        op.norms = keep->norms;
+    }
+    return ctw_head(f->be, &op, err);
 }

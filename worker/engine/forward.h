@@ -36,6 +36,13 @@ struct ctw_forward {
     float *alibi;                    /* [n_head], or NULL */
 };
 
+/* Device memory for the logits of some rows, see struct ctw_op_head. */
+struct ctw_kept_logits {
+    float *logits; /* [n_rows, ld] */
+    int64_t ld;
+    struct ctw_head_norm *norms; /* [n_rows] */
+};
+
 /* Allocates the buffers. The model and the backend must outlive *out. */
 enum ctw_status ctw_forward_open(struct ctw_forward **out, const struct ctw_model *model,
                                  struct ctw_backend *be, enum ctw_dtype dtype,
@@ -62,11 +69,15 @@ enum ctw_status ctw_forward_mixer(struct ctw_forward *f, int layer,
 enum ctw_status ctw_forward_mlp(struct ctw_forward *f, int layer, const struct ctw_layer_data *data,
                                 const struct ctw_chunk *chunk, struct ctw_err *err) CTW_MUST_CHECK;
 
-/*
- * Computes results[row0 ..] from rows[row0 ..] and targets[row0 ..]; n_rows is at most a chunk.
- * Leaves what the head reads, [n_rows, embed_dim], in f->norm.
- */
-enum ctw_status ctw_forward_head(struct ctw_forward *f, const struct ctw_layer_data *data,
+/* f->norm = the final hidden states of rows[row0 ..], as the head reads them: [n_rows, embed_dim];
+ * n_rows is at most a chunk. */
+enum ctw_status ctw_forward_read(struct ctw_forward *f, const struct ctw_layer_data *data,
                                  int64_t row0, int64_t n_rows, struct ctw_err *err) CTW_MUST_CHECK;
+
+/* Computes results[row0 ..] from f->norm and targets[row0 ..]. keep (NULL: no) says where the
+ * logits and norms of these rows are stored, too. */
+enum ctw_status ctw_forward_head(struct ctw_forward *f, const struct ctw_layer_data *data,
+                                 int64_t row0, int64_t n_rows, const struct ctw_kept_logits *keep,
+                                 struct ctw_err *err) CTW_MUST_CHECK;
 
 #endif

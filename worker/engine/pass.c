@@ -1,5 +1,3 @@
-#include "worker/engine/pass.h"
-
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -7,23 +5,9 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "worker/engine/pass_state.h"
 
-struct ctw_pass {
-    struct ctw_forward *f;
-    struct ctw_provider *provider;
-    const struct ctw_hooks *hooks;
-    struct ctw_progress *progress;
-    int layer;          /* the next */
-    int64_t tok_before; /* tokens of earlier passes */
-    struct ctw_seq *seqs;
-    struct ctw_layout layout;
-    int16_t *bad;                    /* [n_tok] */
-    struct ctw_head_result *results; /* [n_rows] */
-    double cost_done, cost_total;    /* floating-point operations */
-    double began_s;
-};
-
-static enum ctw_status advance(struct ctw_pass *p, double cost, int layer, struct ctw_err *err)
+enum ctw_status ctw_pass_advance(struct ctw_pass *p, double cost, int layer, struct ctw_err *err)
 {
     p->cost_done += cost;
     p->progress->layer = layer;
@@ -92,7 +76,7 @@ static enum ctw_status run_decoder(struct ctw_pass *p, int layer, const struct c
         if (st == CTW_OK)
             st = ctw_forward_mlp(f, layer, data, chunk, err);
         if (st == CTW_OK)
-            st = advance(p, cost_per_tok * (double)chunk->n_tok, layer, err);
+            st = ctw_pass_advance(p, cost_per_tok * (double)chunk->n_tok, layer, err);
     }
     return st;
 }
@@ -136,11 +120,13 @@ static enum ctw_status run_head(struct ctw_pass *p, int layer, const struct ctw_
     for (int64_t row0 = 0; row0 < p->layout.n_rows; row0 += p->f->plan.chunk_tokens) {
         int64_t n = p->layout.n_rows - row0;
         n = n < p->f->plan.chunk_tokens ? n : p->f->plan.chunk_tokens;
-        enum ctw_status st = ctw_forward_head(p->f, data, row0, n, err);
+        enum ctw_status st = ctw_forward_read(p->f, data, row0, n, err);
+        if (st == CTW_OK)
+            st = ctw_forward_head(p->f, data, row0, n, NULL, err);
         if (st == CTW_OK)
             st = keep_hidden(p, row0, n, err);
         if (st == CTW_OK)
-            st = advance(p, cost * (double)n, layer, err);
+            st = ctw_pass_advance(p, cost * (double)n, layer, err);
         if (st != CTW_OK)
             return st;
     }
@@ -174,9 +160,10 @@ static int first_bad_layer(const struct ctw_pass *p, int64_t seq)
     return layer;
 }
 
-static enum ctw_status collect(struct ctw_pass *p, struct ctw_err *err)
+enum ctw_status ctw_pass_collect(struct ctw_pass *p, struct ctw_err *err)
 {
-    struct ctw_forward *f = p->f;
+    const struct ctw_forward *f = p->f;
+    double queued_s = ctw_now_s(); /* a GPU is still computing */
     enum ctw_status st = ctw_device_download(f->be, p->results, f->results,
                                              (size_t)p->layout.n_rows * sizeof(*p->results), err);
     if (st == CTW_OK)
@@ -195,6 +182,9 @@ static enum ctw_status collect(struct ctw_pass *p, struct ctw_err *err)
                 seq->bad_layer = first_bad_layer(p, i);
         }
     }
+    p->progress->tok_done = p->tok_before + p->layout.n_tok;
+    ctw_debug("pass: %" PRId64 " tokens, queued after %.1f ms, computed after %.1f ms",
+              p->layout.n_tok, 1e3 * (queued_s - p->began_s), 1e3 * (ctw_now_s() - p->began_s));
     return CTW_OK;
 }
 
@@ -229,16 +219,12 @@ enum ctw_status ctw_pass_step(struct ctw_pass *p, bool *done, struct ctw_err *er
     enum ctw_status st = run_layer(p, p->layer, err);
     p->layer++;
     *done = p->layer == p->f->model->n_layers;
-    if (st != CTW_OK || !*done)
-        return st;
-    double queued_s = ctw_now_s(); /* a GPU is still computing */
-    st = collect(p, err);
-    if (st != CTW_OK)
-        return st;
-    p->progress->tok_done = p->tok_before + p->layout.n_tok;
-    ctw_debug("pass: %" PRId64 " tokens, queued after %.1f ms, computed after %.1f ms",
-              p->layout.n_tok, 1e3 * (queued_s - p->began_s), 1e3 * (ctw_now_s() - p->began_s));
-    return CTW_OK;
+    return st == CTW_OK && *done ? ctw_pass_collect(p, err) : st;
+}
+
+bool ctw_pass_at_head(const struct ctw_pass *p)
+{
+    return p->layer == p->f->model->n_layers - 1;
 }
 
 void ctw_pass_close(struct ctw_pass *p)

@@ -23,6 +23,8 @@ enum ctw_status ctw_pass_begin(struct ctw_pass **out, struct ctw_forward *f,
  * hidden and bad_layer is written. After a failure these outputs are invalid, and the pass can only
  * be closed. */
 enum ctw_status ctw_pass_step(struct ctw_pass *p, bool *done, struct ctw_err *err) CTW_MUST_CHECK;
+/* Is the next layer the head, the last? */
+bool ctw_pass_at_head(const struct ctw_pass *p);
 void ctw_pass_close(struct ctw_pass *p); /* NULL is fine */
 
 #endif

@@ -1,20 +1,31 @@
-/* Sequences become passes; a pass is scored layer by layer, again if its files change meanwhile. */
+/* Sequences become passes; a pass is scored layer by layer, again if its files change meanwhile.
+ * Two models that are compared have a pass each, of the same sequences. */
 #include "base/log.h"
 #include "base/mem.h"
 #include "worker/checkpoint/identity.h"
 #include "worker/engine/engine_state.h"
 #include "worker/engine/pass.h"
 
-struct ctw_scoring {
+/* One model's part. */
+struct side {
     struct ctw_engine *e;
-    struct ctw_seq *seqs;
-    int64_t n_seqs;
-    struct ctw_hooks hooks;
+    struct ctw_seq *seqs; /* [n_seqs] */
     struct ctw_progress progress;
     /* the pass, of seqs[first .. first+n-1] */
-    int64_t first, n;
     struct ctw_pass *pass; /* NULL: it has not begun */
     struct ctw_progress before;
+};
+
+struct ctw_scoring {
+    struct side side[2]; /* the model; when comparing, the reference */
+    int n_sides;
+    int64_t n_seqs;
+    int64_t pass_tokens;
+    struct ctw_hooks hooks;
+    struct ctw_hooks both; /* of both passes, when comparing */
+    struct ctw_seq *ref_seqs;
+    struct ctw_compare *compare;
+    int64_t first, n;
     int n_tries;
 };
 
@@ -79,35 +90,49 @@ static bool is_mapped(const struct ctw_engine *e)
     return ctw_backend_traits(e->be)->host_memory;
 }
 
-static enum ctw_status begin_pass(struct ctw_scoring *s, struct ctw_err *err)
+static enum ctw_status begin_pass(struct ctw_scoring *s, struct side *side, struct ctw_err *err)
 {
-    struct ctw_engine *e = s->e;
+    struct ctw_engine *e = side->e;
     /* A device has its own copy, digested as it was read, so the files may change after that. */
     bool touched;
     enum ctw_status st = is_mapped(e) ? check_files(e, &touched, err) : CTW_OK;
-    s->n = take_pass(s->seqs, s->first, s->n_seqs, e->forward->plan.pass_tokens);
-    s->before = s->progress;
+    s->n = take_pass(side->seqs, s->first, s->n_seqs, s->pass_tokens);
+    side->before = side->progress;
     if (st == CTW_OK)
-        st = ctw_pass_begin(&s->pass, e->forward, e->provider, s->seqs + s->first, s->n, &s->hooks,
-                            &s->progress, err);
+        st = ctw_pass_begin(&side->pass, e->forward, e->provider, side->seqs + s->first, s->n,
+                            s->n_sides == 2 ? &s->both : &s->hooks, &side->progress, err);
     return st;
 }
 
-/* All layers are done. If the files were written to meanwhile, the pass is to be repeated. */
-static enum ctw_status end_pass(struct ctw_scoring *s, struct ctw_err *err)
+/* All layers are done. *again: the files were written to meanwhile. */
+static enum ctw_status end_side(struct side *side, bool *again, struct ctw_err *err)
 {
-    enum { MAX_TRIES = 4 };
-    struct ctw_engine *e = s->e;
+    struct ctw_engine *e = side->e;
     bool reading = ctw_provider_needs_files(e->provider); /* will it read more? */
     bool touched = false;
     enum ctw_status st = e->files_checked ? CTW_OK : check_files(e, &touched, err);
-    ctw_pass_close(s->pass);
-    s->pass = NULL;
+    ctw_pass_close(side->pass);
+    side->pass = NULL;
     if (st != CTW_OK)
         return st;
     e->files_checked = !reading;
-    if (is_mapped(e) && touched) {
-        s->progress = s->before;
+    *again |= is_mapped(e) && touched;
+    return CTW_OK;
+}
+
+/* Reports the pass's results, or arranges that it is repeated. */
+static enum ctw_status end_pass(struct ctw_scoring *s, struct ctw_err *err)
+{
+    enum { MAX_TRIES = 4 };
+    bool again = false;
+    enum ctw_status st = CTW_OK;
+    for (int i = 0; st == CTW_OK && i < s->n_sides; i++)
+        st = end_side(&s->side[i], &again, err);
+    if (st != CTW_OK)
+        return st;
+    if (again) {
+        for (int i = 0; i < s->n_sides; i++)
+            s->side[i].progress = s->side[i].before;
         if (++s->n_tries < MAX_TRIES)
             return CTW_OK;
         return ctw_fail(err, CTW_EIO,
@@ -116,51 +141,176 @@ static enum ctw_status end_pass(struct ctw_scoring *s, struct ctw_err *err)
     }
     if (s->hooks.done != NULL)
         s->hooks.done(s->hooks.arg, s->first, s->n);
-    s->progress.pass++;
+    for (int i = 0; i < s->n_sides; i++)
+        s->side[i].progress.pass++;
     s->first += s->n;
     s->n_tries = 0;
     return CTW_OK;
+}
+
+/* Checks all sequences, and measures them. */
+static enum ctw_status check_seqs(const struct ctw_engine *e, const struct ctw_seq *seqs,
+                                  int64_t n_seqs, int64_t *longest, int64_t *total,
+                                  struct ctw_err *err)
+{
+    *longest = *total = 0;
+    for (int64_t i = 0; i < n_seqs; i++) {
+        enum ctw_status st = check_seq(e, &seqs[i], i, err);
+        if (st != CTW_OK)
+            return st;
+        int64_t n = ctw_seq_inputs(&seqs[i]);
+        *longest = n > *longest ? n : *longest;
+        *total += n;
+    }
+    return CTW_OK;
+}
+
+static struct side side_of(struct ctw_engine *e, struct ctw_seq *seqs, int64_t total)
+{
+    return (struct side){
+        .e = e, .seqs = seqs, .progress = {.tok_total = total, .n_layers = e->model->n_layers}};
+}
+
+static void count_passes(struct ctw_scoring *s)
+{
+    int n = 0;
+    for (int64_t first = 0; first < s->n_seqs; n++)
+        first += take_pass(s->side[0].seqs, first, s->n_seqs, s->pass_tokens);
+    for (int i = 0; i < s->n_sides; i++)
+        s->side[i].progress.n_passes = n;
 }
 
 enum ctw_status ctw_scoring_begin(struct ctw_scoring **out, struct ctw_engine *e,
                                   struct ctw_seq *seqs, int64_t n_seqs,
                                   const struct ctw_hooks *hooks, struct ctw_err *err)
 {
-    int64_t longest = 0, total = 0;
-    for (int64_t i = 0; i < n_seqs; i++) {
-        enum ctw_status st = check_seq(e, &seqs[i], i, err);
-        if (st != CTW_OK)
-            return st;
-        int64_t n = ctw_seq_inputs(&seqs[i]);
-        longest = n > longest ? n : longest;
-        total += n;
-    }
-    enum ctw_status st = n_seqs > 0 ? ctw_engine_prepare(e, longest, total, err) : CTW_OK;
+    int64_t longest, total;
+    enum ctw_status st = check_seqs(e, seqs, n_seqs, &longest, &total, err);
+    if (e->share > 0) /* its buffers are for comparing */
+        ctw_engine_trim(e);
+    if (st == CTW_OK && n_seqs > 0)
+        st = ctw_engine_prepare(e, longest, total, err);
     if (st != CTW_OK)
         return st;
     struct ctw_scoring *s = ctw_calloc(1, sizeof(*s));
     if (s == NULL)
         return ctw_fail(err, CTW_ENOMEM, "out of memory");
-    *s = (struct ctw_scoring){.e = e,
-                              .seqs = seqs,
-                              .n_seqs = n_seqs,
-                              .progress = {.tok_total = total, .n_layers = e->model->n_layers}};
+    *s = (struct ctw_scoring){.side = {side_of(e, seqs, total)}, .n_sides = 1, .n_seqs = n_seqs};
+    if (n_seqs > 0)
+        s->pass_tokens = e->forward->plan.pass_tokens;
     if (hooks != NULL)
         s->hooks = *hooks;
-    for (int64_t first = 0; first < n_seqs; s->progress.n_passes++)
-        first += take_pass(seqs, first, n_seqs, e->forward->plan.pass_tokens);
+    count_passes(s);
     *out = s;
     return CTW_OK;
 }
+
+/* ---- two models --------------------------------------------------------------------------- */
+
+static void on_both_progress(void *arg, const struct ctw_progress *p)
+{
+    const struct ctw_scoring *s = arg;
+    struct ctw_progress both = s->side[0].progress;
+    (void)p;
+    both.tok_done = (both.tok_done + s->side[1].progress.tok_done) / 2;
+    if (s->hooks.progress != NULL)
+        s->hooks.progress(s->hooks.arg, &both);
+}
+
+static bool on_both_cancelled(void *arg)
+{
+    const struct ctw_scoring *s = arg;
+    return s->hooks.cancelled != NULL && s->hooks.cancelled(s->hooks.arg);
+}
+
+/* The reference's sequences: the same tokens, other results. */
+static enum ctw_status make_ref_seqs(struct ctw_scoring *s, const struct ctw_seq *seqs,
+                                     struct ctw_err *err)
+{
+    s->ref_seqs = ctw_calloc((size_t)s->n_seqs + 1, sizeof(*s->ref_seqs));
+    if (s->ref_seqs == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "out of memory");
+    for (int64_t i = 0; i < s->n_seqs; i++)
+        s->ref_seqs[i] = (struct ctw_seq){.tokens = seqs[i].tokens,
+                                          .n_tok = seqs[i].n_tok,
+                                          .first = seqs[i].first,
+                                          .logprob = seqs[i].divergence->ref_logprob,
+                                          .greedy = seqs[i].divergence->ref_greedy};
+    return CTW_OK;
+}
+
+static enum ctw_status check_both(const struct ctw_engine *e, const struct ctw_engine *reference,
+                                  const struct ctw_seq *seqs, int64_t n_seqs, int64_t *longest,
+                                  int64_t *total, struct ctw_err *err)
+{
+    enum ctw_status st = ctw_engines_comparable(e, reference, NULL, err);
+    if (st == CTW_OK)
+        st = check_seqs(e, seqs, n_seqs, longest, total, err);
+    if (st != CTW_OK)
+        return st;
+    st = check_seqs(reference, seqs, n_seqs, longest, total, err);
+    return st == CTW_OK ? st : ctw_fail_prefix(err, "the reference");
+}
+
+enum ctw_status ctw_scoring_begin_comparing(struct ctw_scoring **out, struct ctw_engine *e,
+                                            struct ctw_engine *reference, struct ctw_seq *seqs,
+                                            int64_t n_seqs, const struct ctw_hooks *hooks,
+                                            struct ctw_err *err)
+{
+    int64_t longest, total;
+    enum ctw_status st = check_both(e, reference, seqs, n_seqs, &longest, &total, err);
+    if (st != CTW_OK)
+        return st;
+    struct ctw_scoring *s = ctw_calloc(1, sizeof(*s));
+    if (s == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "out of memory");
+    *s = (struct ctw_scoring){.n_sides = 2, .n_seqs = n_seqs};
+    if (hooks != NULL)
+        s->hooks = *hooks;
+    s->both =
+        (struct ctw_hooks){.arg = s, .progress = on_both_progress, .cancelled = on_both_cancelled};
+    st = make_ref_seqs(s, seqs, err);
+    if (st == CTW_OK && n_seqs > 0)
+        st = ctw_engines_prepare(e, reference, longest, total, &s->compare, &s->pass_tokens, err);
+    if (st != CTW_OK) {
+        ctw_scoring_end(s);
+        return st;
+    }
+    s->side[0] = side_of(e, seqs, total);
+    s->side[1] = side_of(reference, s->ref_seqs, total);
+    count_passes(s);
+    *out = s;
+    return CTW_OK;
+}
+
+/* The next layer of each pass; once both are at their heads, both heads. */
+static enum ctw_status step_both(struct ctw_scoring *s, bool *pass_done, struct ctw_err *err)
+{
+    struct ctw_pass *model = s->side[0].pass, *reference = s->side[1].pass;
+    *pass_done = ctw_pass_at_head(model) && ctw_pass_at_head(reference);
+    if (*pass_done)
+        return ctw_compare_heads(s->compare, model, reference, err);
+    enum ctw_status st = CTW_OK;
+    for (int i = 0; st == CTW_OK && i < s->n_sides; i++) {
+        bool done;
+        if (!ctw_pass_at_head(s->side[i].pass))
+            st = ctw_pass_step(s->side[i].pass, &done, err);
+    }
+    return st;
+}
+
+/* ---- one or two models -------------------------------------------------------------------- */
 
 enum ctw_status ctw_scoring_step(struct ctw_scoring *s, bool *done, struct ctw_err *err)
 {
     bool pass_done = false;
     enum ctw_status st = CTW_OK;
-    if (s->pass == NULL && s->first < s->n_seqs)
-        st = begin_pass(s, err);
-    if (st == CTW_OK && s->pass != NULL)
-        st = ctw_pass_step(s->pass, &pass_done, err);
+    for (int i = 0; st == CTW_OK && i < s->n_sides; i++)
+        if (s->side[i].pass == NULL && s->first < s->n_seqs)
+            st = begin_pass(s, &s->side[i], err);
+    if (st == CTW_OK && s->side[0].pass != NULL)
+        st = s->n_sides == 2 ? step_both(s, &pass_done, err)
+                             : ctw_pass_step(s->side[0].pass, &pass_done, err);
     if (st == CTW_OK && pass_done)
         st = end_pass(s, err);
     *done = s->first == s->n_seqs;
@@ -171,18 +321,37 @@ void ctw_scoring_end(struct ctw_scoring *s)
 {
     if (s == NULL)
         return;
-    ctw_pass_close(s->pass);
+    for (int i = 0; i < s->n_sides; i++)
+        ctw_pass_close(s->side[i].pass);
+    ctw_compare_close(s->compare);
+    ctw_free(s->ref_seqs);
     ctw_free(s);
+}
+
+/* Steps to the end. */
+static enum ctw_status run(struct ctw_scoring *s, struct ctw_err *err)
+{
+    bool done = false;
+    enum ctw_status st = CTW_OK;
+    while (st == CTW_OK && !done)
+        st = ctw_scoring_step(s, &done, err);
+    ctw_scoring_end(s);
+    return st;
 }
 
 enum ctw_status ctw_engine_score(struct ctw_engine *e, struct ctw_seq *seqs, int64_t n_seqs,
                                  const struct ctw_hooks *hooks, struct ctw_err *err)
 {
-    struct ctw_scoring *s = NULL;
-    bool done = false;
+    struct ctw_scoring *s;
     enum ctw_status st = ctw_scoring_begin(&s, e, seqs, n_seqs, hooks, err);
-    while (st == CTW_OK && !done)
-        st = ctw_scoring_step(s, &done, err);
-    ctw_scoring_end(s);
-    return st;
+    return st == CTW_OK ? run(s, err) : st;
+}
+
+enum ctw_status ctw_engine_compare(struct ctw_engine *e, struct ctw_engine *reference,
+                                   struct ctw_seq *seqs, int64_t n_seqs,
+                                   const struct ctw_hooks *hooks, struct ctw_err *err)
+{
+    struct ctw_scoring *s;
+    enum ctw_status st = ctw_scoring_begin_comparing(&s, e, reference, seqs, n_seqs, hooks, err);
+    return st == CTW_OK ? run(s, err) : st;
 }
