@@ -30,6 +30,8 @@ from pathlib import Path
 import msgpack
 import pynng
 
+import fake_divergence
+
 VOCAB = 320
 
 
@@ -83,15 +85,17 @@ class Fake:
         self.infos = 0
         self.identity = faults.get("identity", "ab" * 32)
         self.numerics = faults.get("numerics", "fake-1")
-        config = json.loads((Path(options.model) / "config.json").read_text())
+        self.models = dict(map(fake_divergence.named, options.model))
+        self.folder = next(iter(self.models.values()))[0]
+        config = json.loads((Path(self.folder) / "config.json").read_text())
         self.length = options.max_length or config.get("max_position_embeddings", 2048)
         self.stop = False
         self.seen: list[str] = []
 
     def model(self) -> dict:
         return {
-            "name": Path(self.options.model).name,
-            "path": self.faults.get("hidden", self.options.model),
+            "name": next(iter(self.models)),
+            "path": self.faults.get("hidden", self.folder),
             "state": "ready",
             "message": "",
             "architecture": "LlamaForCausalLM",
@@ -114,6 +118,14 @@ class Fake:
             "memory_planned": 0,
             "memory_limit": 0,
         }
+
+    def others(self) -> list[dict]:
+        """The models beside the first one."""
+        return [
+            self.model() | {"name": name, "path": folder, "identity": identity_of(Path(folder))}
+            | ({"dtype": dtype, "numerics": f"{self.numerics}/{dtype}"} if dtype else {})
+            for name, (folder, dtype) in list(self.models.items())[1:]
+        ]  # fmt: skip
 
     def answer(self, request: dict) -> dict:
         known = {
@@ -150,7 +162,7 @@ class Fake:
             "pid": os.getpid(),
             "state": "loading" if loading else "ready",
             "message": "weights" if loading else "",
-            "models": [self.model() | ({"state": "loading"} if loading else {})],
+            "models": [self.model() | ({"state": "loading"} if loading else {}), *self.others()],
             "jobs": [],
             "limits": {
                 "message_bytes": 64 << 20,
@@ -241,6 +253,9 @@ class Fake:
             context, continuation = item
             assert len(context) + len(continuation) <= length + 1
             return (*pair_sum(context, continuation), len(continuation))
+        if head["kind"] == "divergence":
+            mine, reference = next(iter(self.models.values())), self.models[head["reference"]]
+            return fake_divergence.compare(item, head, mine, reference)
         return (
             rolling_sum(item, head["prefix_token"], length, head["context_length"]),
             True,
@@ -298,12 +313,19 @@ class Fake:
         numbers = entry["order"][: self._final(entry)][first : first + 7]
         results = [entry["results"][i] for i in numbers]
         n = len(numbers)
-        return {
+        head = {
             "state": "running",
             "first": first,
             "n": n,
             "numerics": self.faults.get("scored", self.numerics),
             "identity": self.identity,
+        }
+        if entry["head"]["kind"] == "divergence":
+            (other,) = (m for m in self.others() if m["name"] == entry["head"]["reference"])
+            source = {f"ref_{name}": other[name] for name in ("numerics", "identity")}
+            columns = {"item": struct.pack(f"<{n}i", *numbers), **fake_divergence.pack(results)}
+            return head | source | {"result": columns}
+        return head | {
             "result": {
                 "item": struct.pack(f"<{n}i", *numbers),
                 "sum": struct.pack(f"<{n}d", *(r[0] for r in results)),
@@ -367,16 +389,17 @@ def main() -> int:
         "ready-file",
         "on-signal",
     ):
-        parser.add_argument(f"--{name}")
+        parser.add_argument(f"--{name}", action="append" if name == "model" else "store")
     for name in ("owner-pid", "device", "max-length", "threads"):
         parser.add_argument(f"--{name}", type=int)
     options = parser.parse_args()
     faults = dict(
         entry.partition("=")[::2] for entry in os.environ.get("FAKE_FAULTS", "").split(",") if entry
     )
-    if not Path(options.model, "config.json").is_file():
-        print(f"error: {options.model}/config.json: no such file", file=sys.stderr)
-        return 66
+    for _, (folder, _) in map(fake_divergence.named, options.model):
+        if not Path(folder, "config.json").is_file():
+            print(f"error: {folder}/config.json: no such file", file=sys.stderr)
+            return 66
     fake = Fake(options, faults)
     if record := os.environ.get("FAKE_RECORD"):
         given = {name: value for name, value in os.environ.items() if name.startswith("CTW_")}

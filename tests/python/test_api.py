@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
 from array import array
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pynng
@@ -17,6 +19,7 @@ from ctworker import Client, CtworkerError, Worker
 from ctworker.errors import ArgumentError
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
+import fake_divergence
 import fake_worker
 from conftest import ROOT, alive
 
@@ -175,3 +178,34 @@ def test_errors_name_what_is_wrong(
         Worker(tmp_path / "none.json")
     with pytest.raises(CtworkerError, match="no worker listens there"):
         Client(f"ipc://{tmp_path}/none.sock")
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"window": 8},
+        {"window": 8, "stride": 5, "first": 3, "rows": 6},
+        {"window": 8, "stride": 5, "new": True, "tail": True},
+        {"window": 60, "tail": True, "bos": 256},
+    ],
+)
+def test_windows_are_compared_with_a_reference(
+    fake: Callable[[str], Path], checkpoint: Path, tmp_path: Path, rule: dict[str, Any]
+) -> None:
+    fake()
+    original = shutil.copytree(checkpoint, tmp_path / "original")
+    texts = [list(b"the quick brown fox jumps over the lazy dog"), [], list(b"and some other text of more words")]
+    seen = []
+    with Worker(checkpoint, reference=original, reference_dtype="fp32") as worker:
+        found = worker.compare_windows(texts, **rule, on_result=lambda i, result: seen.append((i, result)))
+        assert worker.model["name"] == checkpoint.name
+    assert sorted(i for i, _ in seen) == [0, 1, 2] and all(found[i] is result for i, result in seen)
+    for text, result in zip(texts, found):
+        windows = fake_divergence.targets(len(text), rule)
+        assert list(result.window_counts) == [len(window) for window in windows]
+        values = [fake_divergence.columns(text, p, 1.0) for window in windows for p in window]
+        assert result.count == len(values)
+        for name in fake_divergence.CODES:
+            assert list(result.columns[name]) == array(fake_divergence.CODES[name], (row[name] for row in values)).tolist(), name
+        assert (result.numerics, result.ref_numerics) == ("fake-1", "fake-1/float32")
+        assert result.ref_identity == fake_worker.identity_of(original) != result.identity

@@ -95,6 +95,7 @@ def test_jobs_fit_the_queue() -> None:
     limits = {"queue_bytes": 40_000, "part_bytes": 1 << 20, "job_items": 1000}
     items = [Item(array("i", range(n))) for n in (1, 400, 800, 1000, 5, 900)]
     kinds = {"loglikelihood_rolling": {"max_length": 10}, "loglikelihood": {}, "loglikelihood_windows": {"window": 8}}
+    kinds["divergence"] = {"window": 8}
     for kind, head in kinds.items():
         scorer = Scorer(Connection("ipc:///x"), kind, items, head, limits, on_score=lambda i, s: None)
         groups = list(scorer.batches.groups(range(len(items))))

@@ -17,9 +17,10 @@ __version__ = "0.1.0"
 
 _LAZY = {
     "Client": "api",
+    "Comparison": "results",
     "CtworkerError": "errors",
     "Progress": "scoring",
-    "Score": "scoring",
+    "Score": "results",
     "TextTokenizer": "tokenizer",
     "Worker": "api",
     "CTWorkerLM": "lm",  # needs lm-eval
@@ -27,6 +28,7 @@ _LAZY = {
 __all__ = [
     "CTWorkerLM",
     "Client",
+    "Comparison",
     "CtworkerError",
     "Progress",
     "Score",
@@ -39,7 +41,8 @@ if TYPE_CHECKING:
     from .api import Client, Worker
     from .errors import CtworkerError
     from .lm import CTWorkerLM
-    from .scoring import Progress, Score
+    from .results import Comparison, Score
+    from .scoring import Progress
     from .tokenizer import TextTokenizer
 
 

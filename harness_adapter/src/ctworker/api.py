@@ -10,9 +10,10 @@ from typing import Any, TypeAlias
 from . import arguments, hub
 from .batches import Item
 from .errors import ArgumentError, CtworkerError
-from .scoring import Progress, Score
+from .results import Comparison, Score, nothing
+from .scoring import Progress
 from .session import Session
-from .wire import FLOAT32, FLOAT64, INT32
+from .wire import INT32
 
 #: Token ids: a list, an array, a numpy array, ...
 Tokens: TypeAlias = Iterable[int]
@@ -141,13 +142,39 @@ class Client:
         only tokens behind the window before; `tail`: also the shorter last window; `bos`: a token, which replaces each
         window's first token (bos_mode "replace") or precedes it ("prefix"). Otherwise like score()."""
         items = [Item(_tokens(i, text)) for i, text in enumerate(_list(texts))]
-        head: dict[str, Any] = {
-            "max_length": max_length or self.max_length, "window": window, "stride": stride or window, "first": first,
-            "rows": rows, "new": new, "tail": tail,
-        }  # fmt: skip
-        if bos is not None:
-            head |= {"bos": bos, "bos_mode": bos_mode}
+        head = _rule(window, stride, first, rows, new, tail, bos, bos_mode)
+        head["max_length"] = max_length or self.max_length
         return self._run("loglikelihood_windows", items, head, on_score, on_progress)
+
+    def compare_windows(
+        self,
+        texts: Iterable[Tokens],
+        window: int,
+        *,
+        reference: str = "reference",
+        stride: int | None = None,
+        first: int = 1,
+        rows: int = 0,
+        new: bool = False,
+        tail: bool = False,
+        bos: int | None = None,
+        bos_mode: str = "replace",
+        on_result: Callable[[int, Comparison], None] | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> list[Comparison]:
+        """How the model's predictions differ from those of the worker's model `reference`, at every target of texts that are
+        cut as score_windows() cuts them. Both models must read the same tokens."""
+        items = [Item(_tokens(i, text)) for i, text in enumerate(_list(texts))]
+        head = {"reference": reference, **_rule(window, stride, first, rows, new, tail, bos, bos_mode)}
+        results: dict[int, Comparison] = {}
+
+        def keep(i: int, result: Comparison) -> None:
+            results[i] = result
+            if on_result is not None:
+                on_result(i, result)
+
+        self._submit("divergence", items, head, keep, on_progress, "text {}".format)
+        return [results[i] for i in range(len(items))]
 
     def _run(
         self,
@@ -157,8 +184,6 @@ class Client:
         on_score: Callable[[int, Score], None] | None,
         on_progress: Callable[[Progress], None] | None,
     ) -> list[Score]:
-        if self._closed:
-            raise CtworkerError(f"this {type(self).__name__} is closed: create another one")
         scores: list[Score | None] = [None] * len(items)
         asked = [i for i, item in enumerate(items) if len(item.tokens) > item.n_context]
 
@@ -167,16 +192,27 @@ class Client:
             if on_score is not None:
                 on_score(asked[k], score)
 
-        self._session.score(
-            kind, [items[i] for i in asked], {"columns": _COLUMNS, **head}, on_score=keep,
-            on_progress=on_progress or (lambda progress: None), where=lambda k: f"sequence {asked[k]}",
-        )  # fmt: skip
+        head = {"columns": _COLUMNS, **head}
+        self._submit(kind, [items[i] for i in asked], head, keep, on_progress, lambda k: f"sequence {asked[k]}")
         for i, score in enumerate(scores):
-            if score is None:  # nothing to score
-                windows = (array(FLOAT64), array(INT32)) if "window" in head else ()
-                empty = array(FLOAT32), array(INT32), self.numerics, self.identity, *windows
-                scores[i] = Score(0.0, True, 0, 0, *empty)
+            if score is None:
+                scores[i] = nothing(self.numerics, self.identity, windows="window" in head)
         return scores  # type: ignore[return-value]
+
+    def _submit(
+        self,
+        kind: str,
+        items: Sequence[Item],
+        head: dict[str, Any],
+        keep: Callable[[int, Any], None],
+        on_progress: Callable[[Progress], None] | None,
+        where: Callable[[int], str],
+    ) -> None:
+        if self._closed:
+            raise CtworkerError(f"this {type(self).__name__} is closed: create another one")
+        self._session.score(
+            kind, items, head, on_score=keep, on_progress=on_progress or (lambda progress: None), where=where
+        )
 
 
 class Worker(Client):
@@ -185,7 +221,8 @@ class Worker(Client):
     model: checkpoint folder or hub name. dtype: dtype of activations (auto, bfloat16, float16, float32).
     device: cpu, cuda, cuda:N; default: a GPU if there is one. options: `max_length`, `threads`, `memory_limit`,
     `cpu_variant`, `worker_log`, `revision`, `subfolder`, `token`, `cache_dir`, `local_files_only`, `timeout`,
-    `load_timeout`, as in docs/LM_EVAL.md.
+    `load_timeout`, as in docs/LM_EVAL.md. reference: folder or hub name of a second model, which the worker loads under the
+    name `reference` for compare_windows(); reference_dtype: dtype of its activations, if not `dtype`.
     """
 
     def __init__(
@@ -194,6 +231,8 @@ class Worker(Client):
         *,
         dtype: str = "auto",
         device: str | None = None,
+        reference: str | os.PathLike[str] | None = None,
+        reference_dtype: str | None = None,
         **options: Any,
     ) -> None:
         given = {"pretrained": os.fspath(model), "dtype": dtype, "device": device, **options}
@@ -203,7 +242,14 @@ class Worker(Client):
                 f"Worker() takes no '{odd[0]}': its options are {', '.join(sorted(_WORKER_OPTIONS))}"
             )
         settings = arguments.parse(given)
-        self._session = Session(settings, hub.resolve(settings.pretrained or "", settings, weights=True))
+        checkpoint = hub.resolve(settings.pretrained or "", settings, weights=True)
+        beside = []
+        if reference is not None:
+            name = "reference"
+            if reference_dtype is not None:
+                name += f":{arguments.parse_dtype('reference_dtype', reference_dtype)}"
+            beside.append(f"{name}={hub.resolve(os.fspath(reference), settings, weights=True).folder}")
+        self._session = Session(settings, checkpoint, beside)
         self._closed = False
 
     @property
@@ -216,6 +262,16 @@ _WORKER_OPTIONS = {
     "max_length", "threads", "memory_limit", "cpu_variant", "revision", "subfolder", "cache_dir", "token",
     "local_files_only", "worker_log", "timeout", "load_timeout",
 }  # fmt: skip
+
+
+def _rule(
+    window: int, stride: int | None, first: int, rows: int, new: bool, tail: bool, bos: int | None, bos_mode: str
+) -> dict[str, Any]:
+    """The keys of a head that say how texts are cut (docs/PROTOCOL.md, "Windows of a rule")."""
+    rule = {
+        "window": window, "stride": stride or window, "first": first, "rows": rows, "new": new, "tail": tail
+    }  # fmt: skip
+    return rule if bos is None else rule | {"bos": bos, "bos_mode": bos_mode}
 
 
 def _list(sequences: Any) -> list[Any]:

@@ -105,7 +105,7 @@ def _seconds(name: str, value: Any) -> float:
     return number
 
 
-def _dtype(name: str, value: Any) -> str:
+def parse_dtype(name: str, value: Any) -> str:
     names = {
         "auto": "auto",
         "bfloat16": "bfloat16",
@@ -147,7 +147,7 @@ _USED: dict[str, Callable[[str, Any], Any]] = {
     "tokenizer": _checkpoint,
     "revision": _text,
     "subfolder": _text,
-    "dtype": _dtype,
+    "dtype": parse_dtype,
     "max_length": _count,
     "add_bos_token": _flag,
     "prefix_token_id": _token_id,
@@ -330,7 +330,7 @@ def _take(settings: Settings, given: dict[str, Any]) -> dict[str, str]:
 def _refuse(name: str, value: Any) -> None:
     """Raises ArgumentError with the remedy, unless the value switches the argument off."""
     harmless, remedy = _REFUSED[name]
-    found = str(value) if name.endswith("_dtype") else value  # a torch dtype, from Python
+    found = str(value) if name.endswith("parse_dtype") else value  # a torch dtype, from Python
     if not any(
         found is allowed or (type(found) is type(allowed) and found == allowed) for allowed in harmless
     ):

@@ -91,7 +91,7 @@ class Batches:
             yield group
 
     def _queue_bytes(self, item: Item) -> int:
-        """Queue bytes that the worker counts for an item: tokens, two results per target, the item and its windows."""
+        """Queue bytes that the worker counts for an item: tokens, the results of each target, the item and its windows."""
         n_targets = len(item.tokens) - item.n_context
         n_windows, n_copied = 1, 0
         if self.kind == "loglikelihood_rolling" and self.head.get("max_length"):
@@ -101,7 +101,8 @@ class Batches:
             n_windows = min(n_windows, self.head.get("rows") or n_windows)
             n_targets = n_windows * self.head["window"]
             n_copied = n_targets + n_windows if "bos" in self.head else 0
-        return 4 * (len(item.tokens) + n_copied) + 8 * n_targets + 24 * n_windows + 96
+        per_target = 33 if self.kind == "divergence" else 8
+        return 4 * (len(item.tokens) + n_copied) + per_target * n_targets + 24 * n_windows + 96
 
     def parts(self, numbers: Sequence[int]) -> Iterator[list[int]]:
         """Splits a job's item numbers into parts."""

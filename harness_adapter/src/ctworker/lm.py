@@ -19,7 +19,7 @@ from .bar import Bar
 from .batches import Item
 from .encoding import Encoder, Pair, make_item
 from .errors import ArgumentError
-from .scoring import Score
+from .results import Score
 from .session import Session
 from .tokenizer import UNLIMITED, TextTokenizer
 from .wire import INT32

@@ -6,7 +6,6 @@ import logging
 import math
 import random
 import time
-from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 from .batches import BUSY_FIRST_S, Batches, Item, Job
 from .client import Connection, describe
 from .errors import CtworkerError, ProtocolError, WorkerDied, WorkerError
-from .wire import INT32, decode_columns
+from .results import Score, split
 
 log = logging.getLogger("lm_eval.ctworker")
 
@@ -34,27 +33,6 @@ _FINAL = ("done", "failed", "canceled")
 
 
 @dataclass(frozen=True)
-class Score:
-    """sum: of the log-probabilities (natural log, float64) of `count` targets; truncated: tokens removed from the left.
-
-    logprobs, greedy: for each target its log-probability and the most probable token at its position, if the job
-    requested these columns. numerics, identity: what the numbers depend on in addition to the tokens.
-    window_sums, window_counts: `sum` and `count` of each window of a text that was cut by a rule.
-    """
-
-    sum: float
-    is_greedy: bool
-    count: int
-    truncated: int
-    logprobs: array | None = None
-    greedy: array | None = None
-    numerics: str = ""
-    identity: str = ""
-    window_sums: array | None = None
-    window_counts: array | None = None
-
-
-@dataclass(frozen=True)
 class Progress:
     """fraction of all tokens (0..1); requests done; the worker's rate and its own estimate of the time left (None: unknown)."""
 
@@ -70,8 +48,8 @@ class Scorer:
     kind, head: as in the protocol; limits: from `info`. source: `numerics` and `identity` that every result must
     have; if they are missing, the first result sets them.
     restart(error, n): restarts our own worker after its n-th crash in a row and returns a client of the new worker, or
-    raises the error. on_score(i, score) is called once per item, as soon as its score is final;
-    on_progress(Progress) is called often.
+    raises the error. on_score(i, result) is called once per item, with a Score (kind `divergence`: a Comparison), as soon as
+    it is final; on_progress(Progress) is called often.
     """
 
     def __init__(
@@ -82,7 +60,7 @@ class Scorer:
         head: dict[str, Any],
         limits: dict[str, int],
         *,
-        on_score: Callable[[int, Score], None],
+        on_score: Callable[[int, Any], None],
         on_progress: Callable[[Progress], None] = lambda progress: None,
         source: dict[str, Any] | None = None,
         restart: Callable[[WorkerDied, int], Connection] | None = None,
@@ -295,30 +273,15 @@ class Scorer:
                 f"the worker returned {n} results from {reply['first']}, expected results from {job.fetched}"
             )
         self._check_source(reply)
-        columns = decode_columns(reply["result"], n)
-        truncated = columns.get("truncated") or array(INT32, bytes(4 * n))
-        end = end_window = 0
-        for k in range(n):
-            place = columns["item"][k]
+        for place, result in split(self.kind, reply):
             i = job.items[place] if 0 <= place < len(job.items) else -1
             if i not in job.left:
                 raise ProtocolError(f"the worker returned item {place}, which was already returned or never submitted")
-            value, count = columns["sum"][k], columns["count"][k]
-            if not math.isfinite(value):
-                raise WorkerError("numeric", f"the worker returned {value} for item {i}", item=i)
+            if isinstance(result, Score) and not math.isfinite(result.sum):
+                raise WorkerError("numeric", f"the worker returned {result.sum} for item {i}", item=i)
             job.left.discard(i)
             self._n_done += 1
-            start, end = end, end + count
-            tokens = (columns[c][start:end] if c in columns else None for c in ("logprob", "greedy"))
-            start_window = end_window
-            end_window += columns["windows"][k] if "windows" in columns else 0
-            windows = (
-                columns[c][start_window:end_window] if c in columns else None
-                for c in ("window_sum", "window_count")
-            )
-            greedy = bool(columns["is_greedy"][k])
-            source = reply["numerics"], reply["identity"]
-            self.on_score(i, Score(value, greedy, count, truncated[k], *tokens, *source, *windows))
+            self.on_score(i, result)
         job.fetched += n
 
     def _check_source(self, reply: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from .errors import ArgumentError, CtworkerError, WorkerDied, WorkerError
 from .hub import Checkpoint
 from .identity import LocalIdentity, has_weights, is_at
 from .launcher import WorkerProcess
-from .scoring import Progress, Score, Scorer
+from .scoring import Progress, Scorer
 from .transport import missing_path
 
 log = logging.getLogger("lm_eval.ctworker")
@@ -44,13 +44,18 @@ def serve_options(settings: Settings, folder: Path) -> list[str]:
 class Session:
     """A ready worker. `model`: description of the model (docs/PROTOCOL.md, "info"); `limits`: the worker's limits."""
 
-    def __init__(self, settings: Settings, checkpoint: Checkpoint | None) -> None:
-        """Starts a worker, or checks the running worker. Raises CtworkerError with the worker's message."""
+    def __init__(
+        self, settings: Settings, checkpoint: Checkpoint | None, beside: Sequence[str] = ()
+    ) -> None:
+        """Starts a worker, or checks the running worker. Raises CtworkerError with the worker's message.
+
+        beside: further models for our own worker, NAME=DIR or NAME:DTYPE=DIR.
+        """
         self._timeout = settings.timeout
         self._worker: WorkerProcess | None = None
         self._token: str | None = None  # our own worker requires none
         self._owner = os.getpid()
-        self._settings, self._checkpoint = settings, checkpoint
+        self._settings, self._checkpoint, self._beside = settings, checkpoint, tuple(beside)
         self.notes: list[str] = []  # what a reader of the results should know
         self._local = LocalIdentity(checkpoint.folder) if checkpoint is not None else None
         if settings.endpoint is None:
@@ -80,6 +85,8 @@ class Session:
     def _start(self) -> None:
         assert self._checkpoint is not None
         options = serve_options(self._settings, self._checkpoint.folder)
+        for model in self._beside:
+            options += ["--model", model]
         self._worker = WorkerProcess(options, log_file=self._settings.worker_log)
         self.url = self._worker.url
 
@@ -118,7 +125,7 @@ class Session:
         items: Sequence[Item],
         head: dict[str, Any],
         *,
-        on_score: Callable[[int, Score], None],
+        on_score: Callable[[int, Any], None],
         on_progress: Callable[[Progress], None],
         where: Callable[[int], str],
     ) -> None:
@@ -159,6 +166,14 @@ class Session:
                 if self.model["identity"]:
                     return self.source()
                 time.sleep(_LOADING_PAUSE_S)
+
+    def named(self, name: str) -> dict[str, Any]:
+        """The worker's present description of another of its models. Raises CtworkerError."""
+        with self.client() as client:
+            models = {model["name"]: model for model in client.info().get("models") or []}
+        if name not in models:
+            raise CtworkerError(f"the worker at {self.url} has no model '{name}' (it has {', '.join(models)})")
+        return models[name]
 
     def settle(self, numerics: str | None, identity: str | None) -> None:
         """Stores the numerics id and identity of this session's scores, as given by results or by `info`."""

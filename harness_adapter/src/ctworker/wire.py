@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgpack
@@ -81,42 +81,53 @@ def decode_reply(data: bytes, request_id: int) -> dict[str, Any]:
     return reply
 
 
-#: The columns of `fetch` and their types.
-COLUMN_TYPES = {
-    "item": INT32,
-    "sum": FLOAT64,
-    "count": INT32,
-    "is_greedy": UINT8,
-    "truncated": INT32,
-    "logprob": FLOAT32,
-    "greedy": INT32,
-    "windows": INT32,
-    "window_sum": FLOAT64,
-    "window_count": INT32,
+#: The columns of `fetch`: their types, and what they have a value for.
+COLUMNS = {
+    "item": (INT32, "item"),
+    "sum": (FLOAT64, "item"),
+    "count": (INT32, "item"),
+    "is_greedy": (UINT8, "item"),
+    "truncated": (INT32, "item"),
+    "windows": (INT32, "item"),
+    "window_sum": (FLOAT64, "window"),
+    "window_count": (INT32, "window"),
+    "logprob": (FLOAT32, "target"),
+    "greedy": (INT32, "target"),
+    "ref_logprob": (FLOAT32, "target"),
+    "ref_greedy": (INT32, "target"),
+    "ref_top": (FLOAT32, "target"),
+    "kl": (FLOAT32, "target"),
+    "kl_reverse": (FLOAT32, "target"),
+    "tv": (FLOAT32, "target"),
+    "overlap5": (UINT8, "target"),
 }
+#: Those of the kind `divergence`.
+DIVERGENCE_COLUMNS = (
+    "windows", "window_count", "logprob", "ref_logprob", "kl", "kl_reverse", "tv", "greedy", "ref_greedy", "ref_top",
+    "overlap5",
+)  # fmt: skip
 
 
-def decode_columns(result: dict[str, bytes], n_items: int) -> dict[str, array]:
-    """Unpacks the columns of a fetch reply and checks their lengths.
+def decode_columns(
+    result: dict[str, bytes], n_items: int, needed: Sequence[str] = ("sum", "is_greedy")
+) -> dict[str, array]:
+    """Unpacks the columns of a fetch reply and checks their lengths. needed: columns besides `item` and `count`.
 
     Raises a ProtocolError that names the column when a type or a length is wrong.
     """
     columns: dict[str, array] = {}
     for name, data in result.items():
-        if name in COLUMN_TYPES:
+        if name in COLUMNS:
             try:
-                columns[name] = unpack(data, COLUMN_TYPES[name])
+                columns[name] = unpack(data, COLUMNS[name][0])
             except (TypeError, ValueError) as error:
                 raise ProtocolError(f"column '{name}' of the worker's result: {error}") from error
-    for name in ("item", "sum", "count", "is_greedy"):
+    for name in ("item", "count", *needed):
         if name not in columns:
             raise ProtocolError(f"the worker's result lacks column '{name}'")
-    n_targets, n_windows = sum(columns["count"]), sum(columns.get("windows", ()))
-    lengths = {
-        "logprob": n_targets, "greedy": n_targets, "window_sum": n_windows, "window_count": n_windows,
-    }  # fmt: skip
+    lengths = {"item": n_items, "target": sum(columns["count"]), "window": sum(columns.get("windows", ()))}
     for name, column in columns.items():
-        expected = lengths.get(name, n_items)
+        expected = lengths[COLUMNS[name][1]]
         if len(column) != expected:
             raise ProtocolError(
                 f"column '{name}' of the worker's result has {len(column)} values, expected {expected}"

@@ -1,0 +1,86 @@
+"""The results of one item, as a client sees them, and how they are taken from a reply to `fetch`."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any
+
+from .wire import DIVERGENCE_COLUMNS, INT32, decode_columns
+
+
+@dataclass(frozen=True)
+class Score:
+    """sum: of the log-probabilities (natural log, float64) of `count` targets; truncated: tokens removed from the left.
+
+    logprobs, greedy: for each target its log-probability and the most probable token at its position, if the job
+    requested these columns. numerics, identity: what the numbers depend on in addition to the tokens.
+    window_sums, window_counts: `sum` and `count` of each window of a text that was cut by a rule.
+    """
+
+    sum: float
+    is_greedy: bool
+    count: int
+    truncated: int
+    logprobs: array | None = None
+    greedy: array | None = None
+    numerics: str = ""
+    identity: str = ""
+    window_sums: array | None = None
+    window_counts: array | None = None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How a model's predictions for a text differ from a reference's, at each of `count` targets.
+
+    columns: `kl`, `kl_reverse`, `tv`, `logprob`, ... (docs/PROTOCOL.md, "fetch"), `count` values each, window after window.
+    window_counts: targets of each window. numerics, identity: of the model; ref_numerics, ref_identity: of the reference.
+    """
+
+    count: int
+    columns: dict[str, array]
+    window_counts: array
+    numerics: str = ""
+    identity: str = ""
+    ref_numerics: str = ""
+    ref_identity: str = ""
+
+
+def split(kind: str, reply: dict[str, Any]) -> Iterator[tuple[int, Score | Comparison]]:
+    """(number of the item in its job, result) for each item of a reply to `fetch`. Raises ProtocolError."""
+    n = reply["n"]
+    compared = kind == "divergence"
+    columns = decode_columns(reply["result"], n, DIVERGENCE_COLUMNS if compared else ("sum", "is_greedy"))
+    targets = pairwise(accumulate(columns["count"], initial=0))
+    windows = pairwise(accumulate(columns.get("windows", bytes(n)), initial=0))
+    take = _comparison if compared else _score
+    for k, (target, window) in enumerate(zip(targets, windows, strict=True)):
+        yield columns["item"][k], take(columns, k, slice(*target), slice(*window), reply)
+
+
+def _score(
+    columns: dict[str, array], k: int, targets: slice, windows: slice, reply: dict[str, Any]
+) -> Score:
+    truncated = columns["truncated"][k] if "truncated" in columns else 0
+    tokens = (columns[c][targets] if c in columns else None for c in ("logprob", "greedy"))
+    by_window = (columns[c][windows] if c in columns else None for c in ("window_sum", "window_count"))
+    greedy = bool(columns["is_greedy"][k])
+    source = reply["numerics"], reply["identity"]
+    return Score(columns["sum"][k], greedy, columns["count"][k], truncated, *tokens, *source, *by_window)
+
+
+def _comparison(
+    columns: dict[str, array], k: int, targets: slice, windows: slice, reply: dict[str, Any]
+) -> Comparison:
+    values = {name: columns[name][targets] for name in DIVERGENCE_COLUMNS if name not in ("windows", "window_count")}
+    source = (reply.get(name, "") for name in ("numerics", "identity", "ref_numerics", "ref_identity"))
+    return Comparison(columns["count"][k], values, columns["window_count"][windows], *source)
+
+
+def nothing(numerics: str, identity: str, *, windows: bool) -> Score:
+    """The score of no targets."""
+    by_window = (array("d"), array(INT32)) if windows else ()
+    return Score(0.0, True, 0, 0, array("f"), array(INT32), numerics, identity, *by_window)
