@@ -178,7 +178,7 @@ struct ctw_limits_map {
 struct ctw_store_map {
     uint32_t has;
     struct ctw_slice path;
-    uint64_t entries, bytes, limit, hits, misses, kept, lost;
+    uint64_t entries, bytes, limit, hits, kept, lost;
 };
 
 struct ctw_info_reply {

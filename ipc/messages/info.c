@@ -78,7 +78,6 @@ static const struct ctw_field store_fields[] = {
     CTW_FIELD(UINT, struct ctw_store_map, bytes, REQUIRED),
     CTW_FIELD(UINT, struct ctw_store_map, limit, REQUIRED),
     CTW_FIELD(UINT, struct ctw_store_map, hits, REQUIRED),
-    CTW_FIELD(UINT, struct ctw_store_map, misses, REQUIRED),
     CTW_FIELD(UINT, struct ctw_store_map, kept, REQUIRED),
     CTW_FIELD(UINT, struct ctw_store_map, lost, REQUIRED),
 };

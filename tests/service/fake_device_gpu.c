@@ -10,9 +10,9 @@
 #include "base/mem.h"
 
 enum {
-    GRANULE = 4096,  /* bytes: the unit of allocation of the device's memory */
-    COPIES = 64,     /* capacity of the queue of copies */
-    LATE = 4         /* operations still accepted after the operation that failed */
+    GRANULE = 4096, /* bytes: the unit of allocation of the device's memory */
+    COPIES = 64,    /* capacity of the queue of copies */
+    LATE = 4        /* operations still accepted after the operation that failed */
 };
 
 enum kind { DEVICE, STAGE };
@@ -92,7 +92,8 @@ static bool is_failed(void)
 /* Lock held. */
 static enum ctw_status alive(struct ctw_err *err)
 {
-    return is_failed() ? ctw_fail(err, CTW_EDEVICE, "fake: the GPU has fallen off the bus") : CTW_OK;
+    return is_failed() ? ctw_fail(err, CTW_EDEVICE, "fake: the GPU has fallen off the bus")
+                       : CTW_OK;
 }
 
 enum ctw_status gpu_sync(uint64_t joined, struct ctw_err *err)
@@ -133,10 +134,11 @@ static void check_not_read(const char *p, size_t bytes, const char *what)
         char text[160];
         if (p >= r->p + r->bytes || r->p >= p + bytes)
             continue;
-        snprintf(text, sizeof(text),
-                 "%s: %zu bytes at %p may still be read by an operation (%s): wait for a fence that was "
-                 "recorded after it",
-                 what, bytes, (const void *)p, r->what);
+        snprintf(
+            text, sizeof(text),
+            "%s: %zu bytes at %p may still be read by an operation (%s): wait for a fence that was "
+            "recorded after it",
+            what, bytes, (const void *)p, r->what);
         gpu_die(text);
     }
 }
@@ -391,7 +393,8 @@ enum ctw_status gpu_upload_begin(void *dst, const void *stage, size_t bytes, uin
         pthread_cond_wait(&gpu.changed, &gpu.lock);
     enum ctw_status st = alive(err);
     if (st == CTW_OK) {
-        gpu.copies[gpu.n_begun % COPIES] = (struct copy){.dst = dst, .stage = stage, .bytes = bytes};
+        gpu.copies[gpu.n_begun % COPIES] =
+            (struct copy){.dst = dst, .stage = stage, .bytes = bytes};
         *ticket = gpu.n_begun++;
         gpu.bytes_begun += bytes;
         pthread_cond_broadcast(&gpu.changed);

@@ -1,6 +1,7 @@
 /*
- * `ctworker` with the fake engine: the real commands serve, score, info, health, ps, stop and store, for
- * tests of the protocol and of faults. fake_engine.h lists the environment variables of the engine.
+ * `ctworker` with the fake engine: the real commands serve, score, info, health, ps, stop and
+ * store, for tests of the protocol and of faults. fake_engine.h lists the environment variables of
+ * the engine.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -20,12 +21,8 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         ctw_command_fn *run;
-    } commands[] = {{"serve", ctw_cmd_serve},
-                    {"score", ctw_cmd_score},
-                    {"info", ctw_cmd_info},
-                    {"health", ctw_cmd_health},
-                    {"ps", ctw_cmd_ps},
-                    {"stop", ctw_cmd_stop},
+    } commands[] = {{"serve", ctw_cmd_serve},   {"score", ctw_cmd_score}, {"info", ctw_cmd_info},
+                    {"health", ctw_cmd_health}, {"ps", ctw_cmd_ps},       {"stop", ctw_cmd_stop},
                     {"store", ctw_cmd_store}};
     (void)signal(SIGPIPE, SIG_IGN);
     if (getenv("CTW_FAKE_AT_EXIT") != NULL && atexit(tell_exit) != 0)

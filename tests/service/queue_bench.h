@@ -1,4 +1,5 @@
-/* Shared by the tests of the queue: a queue with a scoring thread on the fake engine, and requests. */
+/* Shared by the tests of the queue: a queue with a scoring thread on the fake engine, and requests.
+ */
 #ifndef CTW_TESTS_QUEUE_BENCH_H
 #define CTW_TESTS_QUEUE_BENCH_H
 
@@ -17,6 +18,9 @@
 #include "worker/service/scorer.h"
 
 enum { WAIT_MS = 10000 };
+
+/* Of benches that are opened from now on; NULL: none. */
+static __attribute__((unused)) struct ctw_store *bench_store;
 
 struct bench {
     struct ctw_queue queue;
@@ -43,6 +47,7 @@ static enum ctw_status open_bench(struct bench *b, struct ctw_err *err)
         return st;
     assert_string_equal(name, "fake");
     b->scorer.queue = &b->queue;
+    b->scorer.store = bench_store;
     b->started = pthread_create(&b->thread, NULL, scorer_main, &b->scorer) == 0;
     assert_true(b->started);
     return CTW_OK;

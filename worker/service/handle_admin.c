@@ -189,7 +189,6 @@ static bool fill_store(struct ctw_handler_call *c)
                                       .bytes = stats.bytes,
                                       .limit = stats.limit,
                                       .hits = stats.hits,
-                                      .misses = stats.misses,
                                       .kept = stats.kept,
                                       .lost = stats.lost};
     const char *path = c->peer->local ? ctw_store_dir(c->service->store) : "";

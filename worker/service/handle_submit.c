@@ -18,6 +18,7 @@ static struct ctw_slice state_of(const struct ctw_job *j)
 struct arrival {
     const struct ctw_submit *submit;
     const struct ctw_contact *contact;
+    bool has_store;                  /* the worker has */
     bool repeated;                   /* the job has a part in this place already... */
     uint64_t has_digest;             /* ...with this digest */
     uint64_t digest;                 /* of this part; known only after the cheap checks */
@@ -234,6 +235,7 @@ static enum ctw_status find_or_create_job(struct ctw_queue *q, struct arrival *a
                                       .fit_length = m->info.fit_length,
                                       .memory_limit = m->info.memory_limit,
                                       .vocab = m->info.vocab,
+                                      .key_bytes = a->has_store ? sizeof(struct ctw_store_key) : 0,
                                       .pair_cost = ctw_model_pair_cost(m->info.model)};
     struct ctw_job_head head;
     st = ctw_job_read_head(&head, &s->head, &limits, err);
@@ -320,7 +322,10 @@ enum ctw_status ctw_handle_submit(struct ctw_handler_call *c, struct ctw_err *er
     struct ctw_queue *q = c->service->queue;
     const struct ctw_submit *submit = &c->request->body.submit;
     struct ctw_submit_reply *reply = &c->reply->body.submit;
-    struct arrival a = {.submit = submit, .contact = &c->contact, .retry_ms = &c->retry_ms};
+    struct arrival a = {.submit = submit,
+                        .contact = &c->contact,
+                        .has_store = c->service->store != NULL,
+                        .retry_ms = &c->retry_ms};
     pthread_mutex_lock(&q->lock);
     enum ctw_status st = find_or_create_job(q, &a, reply, err);
     pthread_mutex_unlock(&q->lock);

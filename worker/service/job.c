@@ -232,10 +232,14 @@ static void finish_item(struct ctw_job *j, int64_t item)
     j->results.order[j->results.n_done++] = (int32_t)item;
 }
 
-static void take_unit(struct ctw_job *j, const struct ctw_unit *u)
+void ctw_job_scored(struct ctw_job *j, const struct ctw_unit *u)
 {
     j->results.tok_done += ctw_unit_input(u);
     j->results.cost_done += ctw_unit_cost(j, u);
+}
+
+static void take_unit(struct ctw_job *j, const struct ctw_unit *u)
+{
     j->results.news = true;
     if (--j->plan.items[u->item].units_left == 0)
         finish_item(j, u->item);
@@ -248,8 +252,11 @@ void ctw_job_planned(struct ctw_job *j, int64_t n_done)
     j->plan.made = true;
     j->results.n_done = n_done;
     j->results.news = true;
-    for (int64_t i = j->plan.n_score; i < j->input.n_units; i++)
+    for (int64_t i = j->plan.n_score; i < j->input.n_units; i++) {
+        ctw_job_scored(j, &j->plan.units[i]);
+        j->results.tok_found += ctw_unit_input(&j->plan.units[i]);
         take_unit(j, &j->plan.units[i]);
+    }
 }
 
 static enum ctw_status not_finite(struct ctw_job *j, int64_t item, int layer, int n_decoders,

@@ -38,6 +38,7 @@ struct ctw_job_head {
     int64_t max_length; /* of the model's input; the model's own if the client gave none */
     int64_t fit_length; /* the longest input for which there is memory */
     uint64_t memory_limit;
+    size_t key_bytes; /* of a unit's key; 0: no store */
     double pair_cost; /* attention of one query to one key, in units of ctw_unit_cost() */
     int64_t vocab;
     bool want_logprob, want_greedy;
@@ -109,6 +110,7 @@ struct ctw_job_results {
     int32_t *order;    /* [n_items]: items as they became final */
     int64_t n_done;    /* items that are final */
     int64_t tok_done;  /* input tokens of scored units */
+    int64_t tok_found; /* of these, tokens of units that were stored when the job was planned */
     double cost_done;
     bool news; /* results have come that polls have not reported yet */
 };
@@ -193,6 +195,7 @@ struct ctw_model_limits {
     const char *name;
     int64_t max_length, fit_length, vocab;
     uint64_t memory_limit;
+    size_t key_bytes;
     double pair_cost;
 };
 
@@ -268,6 +271,8 @@ double ctw_model_pair_cost(const struct ctw_model *model);
 /* Names the checkpoint that the results come from, before the first item is final: the engine knows
  * it by then. A second call is a no-op. */
 void ctw_job_name_source(struct ctw_job *j, const char *identity);
+/* Counts a unit whose results are known; they are not final yet. */
+void ctw_job_scored(struct ctw_job *j, const struct ctw_unit *u);
 /*
  * Takes in a scored unit. CTW_ENUMERIC: its numbers are not finite; error.item and error.layer are
  * set, and the item never becomes final.

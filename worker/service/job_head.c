@@ -179,6 +179,7 @@ enum ctw_status ctw_job_read_head(struct ctw_job_head *out, const struct ctw_hea
                                  .max_length = model->max_length,
                                  .fit_length = model->fit_length,
                                  .memory_limit = model->memory_limit,
+                                 .key_bytes = model->key_bytes,
                                  .pair_cost = model->pair_cost};
     if (read_kind(out, map->kind, err) != CTW_OK)
         return err->status;

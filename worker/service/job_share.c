@@ -34,6 +34,7 @@ int64_t ctw_job_share_take(struct ctw_job *j)
 
 void ctw_job_share_done(struct ctw_job *j, int64_t unit)
 {
+    ctw_job_scored(j, &j->plan.units[unit]);
     j->share.tok_done += ctw_unit_input(&j->plan.units[unit]);
     j->share.cost_done += ctw_unit_cost(j, &j->plan.units[unit]);
 }
@@ -41,7 +42,8 @@ void ctw_job_share_done(struct ctw_job *j, int64_t unit)
 void ctw_job_share_return(struct ctw_job *j, int64_t unit)
 {
     j->share.alone = true;
-    j->share.next_unit = unit;
+    if (unit < j->share.next_unit)
+        j->share.next_unit = unit;
     j->share.served -= (double)ctw_unit_input(&j->plan.units[unit]);
 }
 

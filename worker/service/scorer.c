@@ -2,6 +2,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
@@ -22,9 +23,14 @@ void ctw_scorer_note(struct ctw_scorer *s, enum ctw_log_level level, const char 
 
 void ctw_scorer_write_notes(struct ctw_scorer *s)
 {
-    for (int i = 0; i < s->n_notes; i++)
-        ctw_log(s->notes[i].level, "%s", s->notes[i].text);
+    struct ctw_scorer_note notes[CTW_SCORER_NOTES];
+    pthread_mutex_lock(&s->queue->lock);
+    int n = s->n_notes;
+    memcpy(notes, s->notes, sizeof(notes));
     s->n_notes = 0;
+    pthread_mutex_unlock(&s->queue->lock);
+    for (int i = 0; i < n; i++)
+        ctw_log(notes[i].level, "%s", notes[i].text);
 }
 
 /* ---- the thread ---- */
@@ -51,6 +57,7 @@ void ctw_scorer_run(struct ctw_scorer *s)
 {
     struct ctw_queue *q = s->queue;
     bool idle = true;
+    ctw_settle_start(s);
     pthread_mutex_lock(&q->lock);
     while (!atomic_load(&q->life.stop)) {
         if (step(s)) {
@@ -68,6 +75,7 @@ void ctw_scorer_run(struct ctw_scorer *s)
         ctw_running_resume(&q->running, ctw_now_ms());
     }
     pthread_mutex_unlock(&q->lock);
+    ctw_settle_stop(s);
     ctw_scorer_write_notes(s);
     ctw_log_progress("%s", "");
 }

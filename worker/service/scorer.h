@@ -18,10 +18,26 @@
 struct ctw_pass_unit {
     struct ctw_job *job;
     int64_t unit;
-    bool taken;
+    bool taken;   /* its results are on their way to the client */
+    bool stored;  /* found in the store when the pass was about to begin */
+    int64_t twin; /* an earlier sequence of the pass with the same key; -1: none */
+};
+
+/* Passes on their way through the store; see scorer_settle.c. */
+struct ctw_settling {
+    pthread_t thread;
+    bool started, ending;
+    pthread_cond_t work, settled;
+    struct ctw_settle_batch *first, *last;
+    int n;
 };
 
 enum { CTW_SCORER_NOTES = 16, CTW_SCORER_NOTE_MAX = 512 };
+
+struct ctw_scorer_note {
+    enum ctw_log_level level;
+    char text[CTW_SCORER_NOTE_MAX];
+};
 
 struct ctw_scorer {
     struct ctw_queue *queue;
@@ -31,15 +47,14 @@ struct ctw_scorer {
     struct ctw_seq *seqs;
     struct ctw_pass_unit *units;
     int64_t n, cap;
+    int64_t n_score; /* of these, the first are scored; the results of the others are known */
     double pass_cost;
+    struct ctw_settling settling;
     int n_decoders;
     const struct ctw_engine *engine; /* of the last pass */
     int64_t shown_ms;
     /* Lines for the log, written when the lock is not held: standard error may be a full pipe. */
-    struct {
-        enum ctw_log_level level;
-        char text[CTW_SCORER_NOTE_MAX];
-    } notes[CTW_SCORER_NOTES];
+    struct ctw_scorer_note notes[CTW_SCORER_NOTES];
     int n_notes;
 };
 
@@ -55,7 +70,7 @@ void ctw_scorer_fini(struct ctw_scorer *s);
 /* A line for the log, written later. When all lines are used, further ones are dropped. */
 void ctw_scorer_note(struct ctw_scorer *s, enum ctw_log_level level, const char *fmt, ...)
     CTW_PRINTF(3, 4);
-void ctw_scorer_write_notes(struct ctw_scorer *s); /* lock not held */
+void ctw_scorer_write_notes(struct ctw_scorer *s); /* lock not held; any thread */
 
 /* scorer_models.c: opens or closes one model; false: nothing to do. Lock released meanwhile. */
 bool ctw_scorer_tend_models(struct ctw_scorer *s);
@@ -82,11 +97,32 @@ struct ctw_model_slot *ctw_scorer_make_pass(struct ctw_scorer *s);
 enum ctw_status ctw_scorer_find_stored(struct ctw_scorer *s, struct ctw_job *j,
                                        struct ctw_engine *engine,
                                        struct ctw_err *err) CTW_MUST_CHECK;
-/* Keeps what the pass has scored, before anyone is told. Lock not held. */
-void ctw_scorer_keep(struct ctw_scorer *s, int64_t first, int64_t n);
+/*
+ * What has been stored since, and sequences that the pass has twice, go behind the first n_score of
+ * the pass. Lock not held.
+ */
+void ctw_scorer_skip_known(struct ctw_scorer *s);
+/* The results of sequences behind the first n_score that are other sequences' results. */
+void ctw_scorer_copy_twins(struct ctw_scorer *s);
+
+/* scorer_settle.c. Without a store, start and stop do nothing. Lock not held. */
+void ctw_settle_start(struct ctw_scorer *s);
+void ctw_settle_stop(struct ctw_scorer *s); /* after all passes are settled */
+/* Results of seqs[first .. first+n-1] are final once they are stored. False: no store. Lock
+ * released meanwhile if too many passes wait. */
+bool ctw_settle_hand_over(struct ctw_scorer *s, int64_t first, int64_t n);
+/* If the results of a wanted key are on their way to the store, waits until all are. Lock not held.
+ */
+void ctw_settle_wait_for(struct ctw_scorer *s,
+                         bool (*is_wanted)(const void *arg, const struct ctw_store_key *key),
+                         const void *arg);
 
 /* scorer_run.c: scores the pass, and takes in its results or its failure. Lock released meanwhile.
  */
+void ctw_scorer_note_end(struct ctw_scorer *s, const struct ctw_job *j); /* the job is done */
+/* Takes in a scored unit. */
+void ctw_scorer_take(struct ctw_scorer *s, struct ctw_job *j, int64_t unit, int bad_layer,
+                     int n_decoders, const char *identity);
 void ctw_scorer_run_pass(struct ctw_scorer *s, struct ctw_model_slot *m);
 
 #endif

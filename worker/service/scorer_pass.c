@@ -43,8 +43,10 @@ bool ctw_scorer_plan_next(struct ctw_scorer *s)
         ctw_job_share_enter(j, least_served(q, j)); /* its share counts from now on */
         if (j->results.n_done > 0)
             ctw_job_name_source(j, ctw_engine_identity(engine));
-        if (j->results.n_done == j->input.n_items)
+        if (j->results.n_done == j->input.n_items) {
             ctw_queue_end(q, j, CTW_JOB_DONE, NULL);
+            ctw_scorer_note_end(s, j);
+        }
         ctw_queue_tell(q);
     } else {
         ctw_queue_end(q, j, CTW_JOB_FAILED, &err);
@@ -104,7 +106,7 @@ static void take_unit(struct ctw_scorer *s, struct ctw_job *j)
     }
     int64_t unit = ctw_job_share_take(j);
     s->seqs[s->n] = ctw_job_seq(j, unit);
-    s->units[s->n] = (struct ctw_pass_unit){.job = j, .unit = unit};
+    s->units[s->n] = (struct ctw_pass_unit){.job = j, .unit = unit, .twin = -1};
     s->n++;
     s->pass_cost += ctw_unit_cost(j, &j->plan.units[unit]);
 }

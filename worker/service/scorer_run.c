@@ -5,47 +5,63 @@
 #include "base/clock.h"
 #include "worker/service/scorer.h"
 
-static void note_end(struct ctw_scorer *s, const struct ctw_job *j)
+void ctw_scorer_note_end(struct ctw_scorer *s, const struct ctw_job *j)
 {
     double seconds = (double)(j->ended_ms - j->sealed_ms) / 1000;
+    int64_t n_found = j->input.n_units - j->plan.n_score;
+    int64_t n_tok = j->input.n_tok - j->results.tok_found;
+    char found[96] = "";
+    if (n_found > 0)
+        (void)snprintf(found, sizeof(found), ", %" PRId64 " of %" PRId64 " sequences stored before",
+                       n_found, j->input.n_units);
     ctw_scorer_note(s, CTW_LOG_INFO,
                     "job of %" PRId64 " items, %" PRId64
-                    " tokens: done after %.1f s, %.0f tokens/s",
+                    " tokens: done after %.1f s, %.0f tokens/s%s",
                     j->input.n_items, j->input.n_tok, seconds,
-                    seconds > 0 ? (double)j->input.n_tok / seconds : 0);
+                    seconds > 0 ? (double)n_tok / seconds : 0, found);
 }
 
-static void take_result(struct ctw_scorer *s, int64_t i)
+void ctw_scorer_take(struct ctw_scorer *s, struct ctw_job *j, int64_t unit, int bad_layer,
+                     int n_decoders, const char *identity)
 {
-    struct ctw_queue *q = s->queue;
-    struct ctw_pass_unit *u = &s->units[i];
-    struct ctw_job *j = u->job;
     struct ctw_err err;
-    if (u->taken || ctw_job_is_final(j))
+    if (ctw_job_is_final(j))
         return;
-    u->taken = true;
-    ctw_job_name_source(j, ctw_engine_identity(s->engine));
-    enum ctw_status st = ctw_job_take(j, u->unit, s->seqs[i].bad_layer, s->n_decoders, &err);
-    if (st != CTW_OK) {
+    ctw_job_name_source(j, identity);
+    if (ctw_job_take(j, unit, bad_layer, n_decoders, &err) != CTW_OK) {
         ctw_scorer_note(s, CTW_LOG_ERROR, "a job fails: %s", err.msg);
-        ctw_queue_end(q, j, CTW_JOB_FAILED, &err);
+        ctw_queue_end(s->queue, j, CTW_JOB_FAILED, &err);
+    } else if (j->results.n_done == j->input.n_items) {
+        ctw_queue_end(s->queue, j, CTW_JOB_DONE, NULL);
+        ctw_scorer_note_end(s, j);
+    }
+}
+
+/* The results of seqs[first .. first+n-1] are known: they go to their jobs, or first to the store.
+ */
+static void take_results(struct ctw_scorer *s, int64_t first, int64_t n)
+{
+    for (int64_t i = first; i < first + n; i++) {
+        if (!s->units[i].taken)
+            ctw_job_share_done(s->units[i].job, s->units[i].unit);
+    }
+    if (ctw_settle_hand_over(s, first, n))
         return;
+    for (int64_t i = first; i < first + n; i++) {
+        struct ctw_pass_unit *u = &s->units[i];
+        if (!u->taken)
+            ctw_scorer_take(s, u->job, u->unit, s->seqs[i].bad_layer, s->n_decoders,
+                            ctw_engine_identity(s->engine));
+        u->taken = true;
     }
-    ctw_job_share_done(j, u->unit);
-    if (j->results.n_done == j->input.n_items) {
-        ctw_queue_end(q, j, CTW_JOB_DONE, NULL);
-        note_end(s, j);
-    }
+    ctw_queue_tell(s->queue);
 }
 
 static void on_done(void *arg, int64_t first, int64_t n)
 {
     struct ctw_scorer *s = arg;
-    ctw_scorer_keep(s, first, n);
     pthread_mutex_lock(&s->queue->lock);
-    for (int64_t i = first; i < first + n; i++)
-        take_result(s, i);
-    ctw_queue_tell(s->queue);
+    take_results(s, first, n);
     pthread_mutex_unlock(&s->queue->lock);
     ctw_scorer_write_notes(s);
 }
@@ -123,7 +139,7 @@ static void part_pass(struct ctw_scorer *s, const struct ctw_err *err)
         struct ctw_job *j = s->units[i].job;
         if (ctw_job_is_final(j) || s->units[i].taken)
             continue;
-        ctw_job_share_return(j, s->units[i].unit); /* a job's units are taken in their order */
+        ctw_job_share_return(j, s->units[i].unit);
     }
 }
 
@@ -132,7 +148,7 @@ static void fail_for_memory(struct ctw_scorer *s, const struct ctw_err *err)
 {
     const struct ctw_pass_unit *longest = NULL;
     int64_t n_tok = 0;
-    for (int64_t i = 0; i < s->n; i++) {
+    for (int64_t i = 0; i < s->n_score; i++) {
         const struct ctw_pass_unit *u = &s->units[i];
         if (!ctw_job_is_final(u->job) && !u->taken && s->seqs[i].n_tok > n_tok) {
             longest = u;
@@ -178,7 +194,7 @@ static void end_pass(struct ctw_scorer *s, bool completed)
 {
     struct ctw_queue *q = s->queue;
     int64_t n_tok = 0;
-    for (int64_t i = 0; i < s->n; i++)
+    for (int64_t i = 0; i < s->n_score; i++)
         n_tok += s->seqs[i].n_tok - 1;
     ctw_running_end(&q->running, completed, n_tok, s->pass_cost, ctw_now_ms());
     for (struct ctw_job *j = q->jobs.first, *next; j != NULL; j = next) {
@@ -203,13 +219,15 @@ void ctw_scorer_run_pass(struct ctw_scorer *s, struct ctw_model_slot *m)
     s->engine = m->engine;
     ctw_running_begin(&q->running, ctw_now_ms());
     pthread_mutex_unlock(&q->lock);
-    enum ctw_status st = ctw_engine_score(m->engine, s->seqs, s->n, &hooks, &err);
+    ctw_scorer_skip_known(s);
+    enum ctw_status st = ctw_engine_score(m->engine, s->seqs, s->n_score, &hooks, &err);
+    if (st == CTW_OK)
+        ctw_scorer_copy_twins(s);
     pthread_mutex_lock(&q->lock);
     ctw_model_describe(m);
     if (st == CTW_OK) {
         ctw_job_share_found_memory(s->units[0].job);
-        for (int64_t i = 0; i < s->n; i++)
-            take_result(s, i);
+        take_results(s, 0, s->n);
     } else if (st != CTW_ECANCELED) {
         fail_pass(s, m, &err);
     }

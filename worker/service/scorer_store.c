@@ -1,5 +1,5 @@
-/* What the scoring thread does with the result store: see worker/service/scorer.h. */
-#include <math.h>
+/* What the scoring thread finds in the result store: see worker/service/scorer.h. */
+#include <string.h>
 
 #include "base/mem.h"
 #include "worker/service/scorer.h"
@@ -17,29 +17,127 @@ enum ctw_status ctw_scorer_find_stored(struct ctw_scorer *s, struct ctw_job *j,
     return ctw_job_find_stored(j, s->store, &source, &s->queue->life.stop, err);
 }
 
-static bool is_finite(const struct ctw_seq *seq)
+/* ---- a pass that is about to begin ---- */
+
+static const struct ctw_store_key *key_of(const struct ctw_scorer *s, int64_t i)
 {
-    for (int64_t i = 0; i < seq->n_tok - seq->first; i++) {
-        if (!isfinite(seq->logprob[i]))
-            return false;
-    }
-    return seq->bad_layer < 0;
+    return &s->units[i].job->plan.keys[s->units[i].unit];
 }
 
-void ctw_scorer_keep(struct ctw_scorer *s, int64_t first, int64_t n)
+/* Keys of the pass -> the first unit with the key: open addressing; the size is a power of 2. */
+struct table {
+    const struct ctw_scorer *s;
+    int64_t *units; /* -1: free */
+    uint64_t mask;
+};
+
+/* The key's place: its unit's, or a free one. */
+static int64_t *place_of(const struct table *t, const struct ctw_store_key *key)
 {
+    uint64_t at;
+    memcpy(&at, key->bytes, sizeof(at)); /* a hash already */
+    at &= t->mask;
+    while (t->units[at] >= 0 && memcmp(key_of(t->s, t->units[at]), key, sizeof(*key)) != 0)
+        at = (at + 1) & t->mask;
+    return &t->units[at];
+}
+
+static bool is_in_pass(const void *table, const struct ctw_store_key *key)
+{
+    return *place_of(table, key) >= 0;
+}
+
+static void find_twins(struct ctw_scorer *s, const struct table *t)
+{
+    memset(t->units, -1, (t->mask + 1) * sizeof(*t->units));
+    for (int64_t i = 0; i < s->n; i++) {
+        int64_t *place = place_of(t, key_of(s, i));
+        if (*place < 0)
+            *place = i;
+        else
+            s->units[i].twin = *place;
+    }
+}
+
+/* Other jobs and other workers may have stored results since the jobs were planned. */
+static void find_again(struct ctw_scorer *s, struct ctw_store_record *records)
+{
+    for (int64_t i = 0; i < s->n; i++)
+        records[i] = ctw_job_record(s->units[i].job, s->units[i].unit);
+    if (ctw_store_find(s->store, records, s->n) == 0)
+        return;
+    for (int64_t i = 0; i < s->n; i++) {
+        s->units[i].stored = records[i].found;
+        if (records[i].found)
+            s->units[i].twin = -1;
+    }
+}
+
+static bool is_scored(const struct ctw_pass_unit *u)
+{
+    return !u->stored && u->twin < 0;
+}
+
+/* Units that are scored go first; all keep their order. `place` becomes each unit's new index. */
+static void order_pass(struct ctw_scorer *s, struct ctw_seq *seqs, struct ctw_pass_unit *units,
+                       int64_t *place)
+{
+    int64_t n = 0;
+    s->n_score = 0;
+    s->pass_cost = 0;
+    for (int64_t i = 0; i < s->n; i++)
+        s->n_score += is_scored(&s->units[i]);
+    int64_t behind = s->n_score;
+    for (int64_t i = 0; i < s->n; i++) {
+        const struct ctw_pass_unit *u = &s->units[i];
+        place[i] = is_scored(u) ? n++ : behind++;
+        if (is_scored(u))
+            s->pass_cost += ctw_unit_cost(u->job, &u->job->plan.units[u->unit]);
+        seqs[place[i]] = s->seqs[i];
+        units[place[i]] = *u;
+        if (u->twin >= 0)
+            units[place[i]].twin = place[u->twin];
+    }
+    memcpy(s->seqs, seqs, (size_t)s->n * sizeof(*seqs));
+    memcpy(s->units, units, (size_t)s->n * sizeof(*units));
+}
+
+void ctw_scorer_skip_known(struct ctw_scorer *s)
+{
+    size_t n = (size_t)s->n, size = 4;
+    s->n_score = s->n;
     if (s->store == NULL)
         return;
-    struct ctw_store_record *records = ctw_calloc((size_t)n, sizeof(*records));
-    if (records == NULL) /* they are computed again when they are needed */
-        return;
-    int64_t n_records = 0;
-    for (int64_t i = first; i < first + n; i++) {
-        if (is_finite(&s->seqs[i]))
-            records[n_records++] = ctw_job_record(s->units[i].job, s->units[i].unit);
+    while (size < 2 * n)
+        size *= 2;
+    struct ctw_store_record *records = ctw_calloc(n, sizeof(*records));
+    struct ctw_seq *seqs = ctw_calloc(n, sizeof(*seqs));
+    struct ctw_pass_unit *units = ctw_calloc(n, sizeof(*units));
+    struct table table = {
+        .s = s, .units = ctw_calloc(size, sizeof(*table.units)), .mask = size - 1};
+    /* Without memory, what is known already is computed again. */
+    if (records != NULL && seqs != NULL && units != NULL && table.units != NULL) {
+        find_twins(s, &table);
+        ctw_settle_wait_for(s, is_in_pass, &table);
+        find_again(s, records);
+        order_pass(s, seqs, units, table.units);
     }
-    struct ctw_store_source source =
-        ctw_store_source_of(ctw_engine_identity(s->engine), s->units[first].job->results.numerics);
-    (void)ctw_store_put(s->store, &source, records, n_records);
     ctw_free(records);
+    ctw_free(seqs);
+    ctw_free(units);
+    ctw_free(table.units);
+}
+
+void ctw_scorer_copy_twins(struct ctw_scorer *s)
+{
+    for (int64_t i = s->n_score; i < s->n; i++) {
+        struct ctw_seq *to = &s->seqs[i];
+        if (s->units[i].twin < 0)
+            continue;
+        const struct ctw_seq *from = &s->seqs[s->units[i].twin];
+        size_t n = (size_t)(to->n_tok - to->first);
+        memcpy(to->logprob, from->logprob, n * sizeof(*to->logprob));
+        memcpy(to->greedy, from->greedy, n * sizeof(*to->greedy));
+        to->bad_layer = from->bad_layer;
+    }
 }

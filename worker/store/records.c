@@ -126,7 +126,6 @@ int64_t ctw_store_find(struct ctw_store *s, struct ctw_store_record *records, in
     pthread_mutex_unlock(&s->lock);
     pthread_mutex_lock(&s->stats_lock);
     s->stats.hits += (uint64_t)n_found;
-    s->stats.misses += (uint64_t)(n - n_found);
     pthread_mutex_unlock(&s->stats_lock);
     return n_found;
 }

@@ -77,8 +77,8 @@ bool ctw_store_put(struct ctw_store *s, const struct ctw_store_source *source,
 
 struct ctw_store_stats {
     uint64_t entries, bytes, limit; /* of the file; bytes are those in use */
-    /* of this process: sequences found, not found, kept, and not kept because of an error */
-    uint64_t hits, misses, kept, lost;
+    /* of this process: sequences found, kept, and not kept because of an error */
+    uint64_t hits, kept, lost;
 };
 
 const char *ctw_store_dir(const struct ctw_store *s);
