@@ -39,8 +39,9 @@ def matrices(c):
     """Name -> (n, k) of a decoder layer's products, as few as can be, and of the head."""
     h, inner, head = c["hidden_size"], c["intermediate_size"], c["head_dim"]
     q, kv = c["num_attention_heads"] * head, c["num_key_value_heads"] * head
-    return {"qkv": (q + 2 * kv, h), "o": (h, q), "gate_up": (2 * inner, h), "down": (h, inner),
-            "lm_head": (c["vocab_size"], h)}
+    plain = c["model_type"] == "starcoder2"
+    wide = {"up": (inner, h)} if plain else {"gate_up": (2 * inner, h)}
+    return {"qkv": (q + 2 * kv, h), "o": (h, q), **wide, "down": (h, inner), "lm_head": (c["vocab_size"], h)}
 
 
 def attention_flops(c, length):

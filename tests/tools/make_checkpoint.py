@@ -62,6 +62,21 @@ def gemma3(hidden, inner, layers, *sizes, **more):
                  architectures=["Gemma3ForCausalLM"], **more)
 
 
+def gemma2(hidden, inner, layers, *sizes, **more):
+    """Every other layer sees a window of keys."""
+    kinds = ["sliding_attention", "full_attention"]
+    return llama(hidden, inner, layers, *sizes, rope_theta=10000.0, rms_norm_eps=1e-06,
+                 tie_word_embeddings=True, layer_types=[kinds[i % 2] for i in range(layers)],
+                 hidden_activation="gelu_pytorch_tanh", attn_logit_softcapping=50.0,
+                 final_logit_softcapping=30.0, model_type="gemma2",
+                 architectures=["Gemma2ForCausalLM"], **more)
+
+
+def starcoder2(*sizes, **more):
+    return llama(*sizes, hidden_act="gelu_pytorch_tanh", norm_epsilon=1e-05, use_bias=True,
+                 model_type="starcoder2", architectures=["Starcoder2ForCausalLM"], **more)
+
+
 # The shapes of published models, from their config.json.
 SHAPES = {
     "smollm2-135m": llama(576, 1536, 30, 9, 3, 49152, head=64, max_position_embeddings=8192,
@@ -76,6 +91,10 @@ SHAPES = {
     "qwen3-32b": qwen3(5120, 25600, 64, 64, 8, 151936),
     "phi-4": phi3(5120, 17920, 40, 40, 10, 100352, max_position_embeddings=16384,
                   original_max_position_embeddings=16384, rope_theta=250000.0),
+    "starcoder2-15b": starcoder2(6144, 24576, 40, 48, 4, 49152, max_position_embeddings=16384,
+                                 rope_theta=100000.0, sliding_window=4096),
+    "gemma2-9b": gemma2(3584, 14336, 42, 16, 8, 256000, 256, max_position_embeddings=8192,
+                        query_pre_attn_scalar=256, sliding_window=4096),
     "gemma3-270m": gemma3(640, 2048, 18, 4, 1, 262144, 256, max_position_embeddings=32768,
                           query_pre_attn_scalar=256, sliding_window=512),
     "gemma3-27b": gemma3(5376, 21504, 62, 32, 16, 262208, query_pre_attn_scalar=168,
@@ -197,9 +216,11 @@ def products(config):
     if config["model_type"] == "phi3":
         return [("self_attn.qkv_proj", q + 2 * kv, h), ("self_attn.o_proj", h, q),
                 ("mlp.gate_up_proj", 2 * inner, h), ("mlp.down_proj", h, inner)]
+    mlp = [("mlp.gate_proj", inner, h), ("mlp.up_proj", inner, h), ("mlp.down_proj", h, inner)]
+    if config["model_type"] == "starcoder2":
+        mlp = [("mlp.c_fc", inner, h), ("mlp.c_proj", h, inner)]
     return [("self_attn.q_proj", q, h), ("self_attn.k_proj", kv, h), ("self_attn.v_proj", kv, h),
-            ("self_attn.o_proj", h, q), ("mlp.gate_proj", inner, h), ("mlp.up_proj", inner, h),
-            ("mlp.down_proj", h, inner)]
+            ("self_attn.o_proj", h, q), *mlp]
 
 
 def norms(config):
@@ -208,7 +229,7 @@ def norms(config):
     out = [("input_layernorm", h), ("post_attention_layernorm", h)]
     if config["model_type"] in ("qwen3", "gemma3_text"):
         out += [("self_attn.q_norm", head), ("self_attn.k_norm", head)]
-    if config["model_type"] == "gemma3_text":
+    if config["model_type"].startswith("gemma"):
         out += [("pre_feedforward_layernorm", h), ("post_feedforward_layernorm", h)]
     return out
 
@@ -216,7 +237,8 @@ def norms(config):
 def tensors_of(config, scheme, dtype):
     """(name, dtype, shape, how) of every tensor."""
     h, vocab = config["hidden_size"], config["vocab_size"]
-    mean = 0.0 if config["model_type"] == "gemma3_text" else 1.0  # Gemma multiplies by 1 + w
+    mean = 0.0 if config["model_type"].startswith("gemma") else 1.0  # Gemma multiplies by 1 + w
+    biased = config.get("use_bias", False)  # of every product and norm
 
     def plain(name, shape, kind="weight"):
         return (name, dtype, shape, content("weight", dtype, shape, scheme, kind))
@@ -227,14 +249,24 @@ def tensors_of(config, scheme, dtype):
             if suffix == "weight_shape":
                 how = ("all", np.array([n, k], np.int64))
             yield (f"{name}.{suffix}", t, shape, how)
+        if biased:
+            yield bias(name, n)
+
+    def bias(name, n):
+        return (f"{name}.bias", dtype, (n,), content("bias", dtype, (n,), scheme, 0.0))
+
+    def norm(name, n):
+        yield plain(f"{name}.weight", (n,), mean)
+        if biased:
+            yield bias(name, n)
 
     yield plain("model.embed_tokens.weight", (vocab, h))
     for i in range(config["num_hidden_layers"]):
         for name, n, k in products(config):
             yield from linear(f"model.layers.{i}.{name}", n, k)
         for name, n in norms(config):
-            yield plain(f"model.layers.{i}.{name}.weight", (n,), mean)
-    yield plain("model.norm.weight", (h,), mean)
+            yield from norm(f"model.layers.{i}.{name}", n)
+    yield from norm("model.norm", h)
     if not config["tie_word_embeddings"]:
         yield plain("lm_head.weight", (vocab, h))
 
@@ -319,8 +351,8 @@ def main():
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     args = parser.parse_args()
     dtype = "F16" if args.format == "fp16" else "BF16"
-    config = {**SHAPES[args.shape], "hidden_act": "silu", "attention_bias": False,
-              "mlp_bias": False, "attention_dropout": 0.0, "bos_token_id": 1, "eos_token_id": 2,
+    config = {"hidden_act": "silu", **SHAPES[args.shape], "attention_bias": False, "mlp_bias": False,
+              "attention_dropout": 0.0, "bos_token_id": 1, "eos_token_id": 2,
               "dtype": "float16" if dtype == "F16" else "bfloat16"}
     config["num_hidden_layers"] = args.layers or config["num_hidden_layers"]
     config["vocab_size"] = args.vocab or config["vocab_size"]
