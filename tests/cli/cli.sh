@@ -49,6 +49,8 @@ fi
 expect 64 err "--model DIR is missing (or set CTW_MODEL): the checkpoint folder" -- score
 expect 64 err "--hashes prints only the hashes; remove --identity" -- inspect --hashes --identity .
 expect 64 err "--hashes prints only the hashes; remove --tensors" -- inspect --tensors --hashes .
+expect 64 err "--hashes prints only the hashes; remove --json" -- inspect --json --hashes .
+expect 64 err "--json has no list of matrices; remove --tensors" -- inspect --json --tensors .
 
 # A full disk and a closed pipe are errors with a message, not silence and not a signal.
 "$worker" --help >/dev/full 2>"$err"

@@ -320,6 +320,14 @@ class Identity(unittest.TestCase):
     def test_inspect_reads_the_weights_only_when_asked(self):
         self.assertNotIn("identity", run("inspect", model("tied")).stdout)
 
+    def test_inspect_as_json(self):
+        found = json.loads(run("inspect", "--json", "--identity", model("tied")).stdout)
+        weights = sum(f.stat().st_size for f in Path(model("tied")).glob("*.safetensors"))
+        self.assertEqual((found["bytes"], found["identity"]), (weights, identity(model("tied"))))
+        self.assertTrue(found["tied"])
+        self.assertEqual(sum(kind["bytes"] for kind in found["formats"]), 2 * sum(k["params"] for k in found["formats"]))
+        self.assertGreater(found["params"], sum(kind["params"] for kind in found["formats"]))  # norms
+
     def test_inspect_opens_a_checkpoint_once(self):
         with tempfile.TemporaryDirectory(prefix="ctw-") as d:
             shutil.copytree(model("tied"), f"{d}/copy")

@@ -8,7 +8,9 @@
 #include "worker/checkpoint/identity.h"
 #include "worker/cli/commands.h"
 #include "worker/cli/engine_options.h"
+#include "worker/cli/inspect_formats.h"
 #include "worker/cli/inspect_hashes.h"
+#include "worker/cli/inspect_json.h"
 #include "worker/engine/plan.h"
 
 static const char about[] =
@@ -20,68 +22,19 @@ static const char about[] =
     "DTYPE  SHA-256. The hash covers the decoded values, row by row, in the checkpoint's dtype:\n"
     "equal lines mean equal weights.\n"
     "\n"
+    "--json prints one JSON object instead: path, architecture, params, bytes (of all files),\n"
+    "weight_bits (mean bits per quantised weight, scales included; 0: nothing is quantised),\n"
+    "formats (format, matrices, params, bytes, bits), identity (with --identity), and more.\n"
+    "\n"
     "Exit codes: 0 success; 64 wrong command line; 65 damaged or unsupported checkpoint (one\n"
     "line says what was found, where and why); 66 no such folder or file; 69 GPU failed; 71\n"
     "out of memory; 74 input/output error.\n";
 
-/* ---- the table of formats ---- */
-
-/* Matrices that are stored the same way. */
-struct kind {
-    char text[96];
-    int64_t n_matrices, n_params;
-    double bytes;
-};
-
-enum { MAX_KINDS = 64 };
-
-static void describe_kind(const struct ctw_weight *w, char *buf, size_t bytes)
-{
-    char group[40] = "";
-    if (ctw_weight_is_dense(w)) {
-        snprintf(buf, bytes, "%s %s", w->format->name, ctw_dtype_long_name(w->dtype));
-        return;
-    }
-    if (w->scale_stride == 0)
-        snprintf(group, sizeof(group), ", one scale");
-    else if (w->n_groups == 1)
-        snprintf(group, sizeof(group), ", one scale per row");
-    else
-        snprintf(group, sizeof(group), ", groups of %" PRId64, w->group_size);
-    snprintf(buf, bytes, "%s, %d bits%s%s%s", w->format->name, w->bits, group,
-             w->symmetric ? "" : ", asymmetric", w->indexed ? ", activation order" : "");
-}
-
-/* Counts a matrix in its kind. If the table is full, the last kind becomes "others". */
-static void add_to_kind(struct kind *kinds, int *n_kinds, const struct ctw_weight *w)
-{
-    char text[96];
-    int i = 0;
-    describe_kind(w, text, sizeof(text));
-    while (i < *n_kinds && strcmp(kinds[i].text, text) != 0)
-        i++;
-    if (i == MAX_KINDS) {
-        i = MAX_KINDS - 1;
-        snprintf(kinds[i].text, sizeof(kinds[i].text), "others");
-    } else if (i == *n_kinds) {
-        kinds[i] = (struct kind){0};
-        memcpy(kinds[i].text, text, sizeof(text));
-        ++*n_kinds;
-    }
-    kinds[i].n_matrices++;
-    kinds[i].n_params += w->n * w->k;
-    kinds[i].bytes += (double)ctw_weight_bytes(w);
-}
-
 static void print_formats(const struct ctw_model *m)
 {
-    struct kind kinds[MAX_KINDS];
-    int n_kinds = 0;
+    struct ctw_inspect_kind kinds[CTW_INSPECT_KINDS];
+    int n_kinds = ctw_inspect_formats(m, kinds);
     char size[32];
-    for (int l = 0; l < m->n_layers; l++)
-        for (int i = 0; i < CTW_N_MATRICES; i++)
-            if (m->layers[l].matrix[i].name != NULL && !(i == CTW_M_HEAD && m->tied))
-                add_to_kind(kinds, &n_kinds, &m->layers[l].matrix[i].weight);
     printf("\n%-58s %8s %15s %8s %10s\n", "format", "matrices", "parameters", "bits", "size");
     for (int i = 0; i < n_kinds; i++)
         printf("%-58s %8" PRId64 " %15" PRId64 " %8.3f %10s\n", kinds[i].text, kinds[i].n_matrices,
@@ -101,7 +54,7 @@ static void print_tensors(const struct ctw_model *m)
             const struct ctw_matrix *matrix = &m->layers[l].matrix[i];
             if (matrix->name == NULL)
                 continue;
-            describe_kind(&matrix->weight, text, sizeof(text));
+            ctw_inspect_describe(&matrix->weight, text, sizeof(text));
             printf("%s  %" PRId64 "  %" PRId64 "  %.3f bits  %s%s\n", matrix->name,
                    matrix->weight.n, matrix->weight.k,
                    8.0 * (double)ctw_weight_bytes(&matrix->weight) /
@@ -241,24 +194,31 @@ static enum ctw_status print_memory_plan(struct ctw_model *m, const struct ctw_e
     return CTW_OK;
 }
 
-static enum ctw_status inspect(const struct ctw_engine_options *opt, bool identity, bool hashes,
-                               bool tensors, struct ctw_err *err)
+struct flags {
+    bool identity, hashes, tensors, json;
+};
+
+static enum ctw_status inspect(const struct ctw_engine_options *opt, const struct flags *flags,
+                               struct ctw_err *err)
 {
     struct ctw_model *m = NULL;
     enum ctw_status st = ctw_model_open(&m, opt->model_dir, opt->config_name, err);
-    if (st == CTW_OK && identity)
+    if (st == CTW_OK && flags->identity)
         st = ctw_identity_read(m->identity, m->container, opt->n_threads, NULL, err);
     if (st != CTW_OK) {
         ctw_model_close(m);
         return st;
     }
-    if (hashes) {
+    if (flags->hashes) {
         st = ctw_inspect_hashes(m, opt, err);
+        ctw_model_close(m);
+    } else if (flags->json) {
+        st = ctw_inspect_json(m, err);
         ctw_model_close(m);
     } else {
         print_model(m);
         print_formats(m);
-        if (tensors)
+        if (flags->tensors)
             print_tensors(m);
         if (m->unread != NULL)
             print_unread(m->unread);
@@ -272,26 +232,30 @@ static enum ctw_status inspect(const struct ctw_engine_options *opt, bool identi
 int ctw_cmd_inspect(int argc, char **argv)
 {
     const char *dir = NULL;
-    bool identity = false, hashes = false, tensors = false;
+    struct flags flags = {0};
     struct ctw_engine_option_values values = {0};
-    struct ctw_option options[3 + CTW_N_ENGINE_OPTIONS] = {
+    struct ctw_option options[4 + CTW_N_ENGINE_OPTIONS] = {
         {.name = "identity",
          .type = CTW_OPT_FLAG,
-         .value = &identity,
+         .value = &flags.identity,
          .help = "also print the checkpoint's identity, as in results; reads all weights"},
         {.name = "hashes",
          .type = CTW_OPT_FLAG,
-         .value = &hashes,
+         .value = &flags.hashes,
          .help = "print only the hash of every linear layer's decoded weight"},
         {.name = "tensors",
          .type = CTW_OPT_FLAG,
-         .value = &tensors,
+         .value = &flags.tensors,
          .help = "also print one line per matrix: shape, bits per weight, format"},
+        {.name = "json",
+         .type = CTW_OPT_FLAG,
+         .value = &flags.json,
+         .help = "print one JSON object for programs, without the memory plan"},
     };
-    ctw_engine_option_rows(options + 3, &values);
+    ctw_engine_option_rows(options + 4, &values);
     const struct ctw_command_line line = {
         .name = "inspect",
-        .synopsis = "[--identity] [--tensors] DIR | --hashes DIR",
+        .synopsis = "[--identity] [--tensors | --json] DIR | --hashes DIR",
         .about = about,
         .options = options,
         .n_options = (int)CTW_COUNT(options),
@@ -304,14 +268,20 @@ int ctw_cmd_inspect(int argc, char **argv)
     ctw_options_parse(&line, argc, argv, &exit_code);
     if (exit_code >= 0)
         return exit_code;
-    if (hashes && (identity || tensors)) {
+    if (flags.hashes && (flags.identity || flags.tensors || flags.json)) {
         ctw_error("inspect: --hashes prints only the hashes; remove --%s",
-                  identity ? "identity" : "tensors");
+                  flags.identity  ? "identity"
+                  : flags.tensors ? "tensors"
+                                  : "json");
+        return 64;
+    }
+    if (flags.json && flags.tensors) {
+        ctw_error("inspect: --json has no list of matrices; remove --tensors");
         return 64;
     }
     struct ctw_engine_options opt = ctw_engine_options_from(&values, dir);
     struct ctw_err err = {0};
-    enum ctw_status st = inspect(&opt, identity, hashes, tensors, &err);
+    enum ctw_status st = inspect(&opt, &flags, &err);
     if (st != CTW_OK)
         ctw_error("inspect: %s: %s", dir, err.msg);
     return ctw_status_exit_code(st);

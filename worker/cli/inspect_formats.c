@@ -1,0 +1,53 @@
+#include "worker/cli/inspect_formats.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+void ctw_inspect_describe(const struct ctw_weight *w, char *buf, size_t bytes)
+{
+    char group[40] = "";
+    if (ctw_weight_is_dense(w)) {
+        snprintf(buf, bytes, "%s %s", w->format->name, ctw_dtype_long_name(w->dtype));
+        return;
+    }
+    if (w->scale_stride == 0)
+        snprintf(group, sizeof(group), ", one scale");
+    else if (w->n_groups == 1)
+        snprintf(group, sizeof(group), ", one scale per row");
+    else
+        snprintf(group, sizeof(group), ", groups of %" PRId64, w->group_size);
+    snprintf(buf, bytes, "%s, %d bits%s%s%s", w->format->name, w->bits, group,
+             w->symmetric ? "" : ", asymmetric", w->indexed ? ", activation order" : "");
+}
+
+/* Counts a matrix in its kind. If the table is full, the last kind becomes "others". */
+static void add_to_kind(struct ctw_inspect_kind *kinds, int *n_kinds, const struct ctw_weight *w)
+{
+    char text[96];
+    int i = 0;
+    ctw_inspect_describe(w, text, sizeof(text));
+    while (i < *n_kinds && strcmp(kinds[i].text, text) != 0)
+        i++;
+    if (i == CTW_INSPECT_KINDS) {
+        i = CTW_INSPECT_KINDS - 1;
+        snprintf(kinds[i].text, sizeof(kinds[i].text), "others");
+    } else if (i == *n_kinds) {
+        kinds[i] = (struct ctw_inspect_kind){0};
+        memcpy(kinds[i].text, text, sizeof(text));
+        ++*n_kinds;
+    }
+    kinds[i].n_matrices++;
+    kinds[i].n_params += w->n * w->k;
+    kinds[i].bytes += (double)ctw_weight_bytes(w);
+}
+
+int ctw_inspect_formats(const struct ctw_model *m, struct ctw_inspect_kind *kinds)
+{
+    int n_kinds = 0;
+    for (int l = 0; l < m->n_layers; l++)
+        for (int i = 0; i < CTW_N_MATRICES; i++)
+            if (m->layers[l].matrix[i].name != NULL && !(i == CTW_M_HEAD && m->tied))
+                add_to_kind(kinds, &n_kinds, &m->layers[l].matrix[i].weight);
+    return n_kinds;
+}
