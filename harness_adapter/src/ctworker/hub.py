@@ -77,17 +77,17 @@ def _download(name: str, settings: Settings, *, weights: bool) -> Checkpoint:
     root = _snapshot(name, settings, patterns)
     folder = root / settings.subfolder
     if weights:
-        shards = _shards(folder)
-        missing = sorted(shard for shard in shards if not (folder / shard).exists())
+        named = shards(folder)
+        missing = sorted(shard for shard in named if not (folder / shard).exists())
         if missing:  # an index may name files that the patterns do not match
             _snapshot(name, settings, [prefix + shard for shard in missing])
             missing = [shard for shard in missing if not (folder / shard).exists()]
         if missing:
             raise CtworkerError(
-                f"{name}: {len(missing)} of {len(shards)} weight files are missing, first {missing[0]}: the download "
+                f"{name}: {len(missing)} of {len(named)} weight files are missing, first {missing[0]}: the download "
                 "was interrupted, or the cache is incomplete (is HF_HUB_OFFLINE set?)"
             )
-        if not shards and not any(folder.glob("model*.safetensors")):
+        if not named and not any(folder.glob("model*.safetensors")):
             raise CtworkerError(
                 f"{name} (revision {settings.revision}) has no model*.safetensors: only safetensors "
                 "checkpoints can be read; convert the checkpoint, or choose another revision="
@@ -100,7 +100,7 @@ def _download(name: str, settings: Settings, *, weights: bool) -> Checkpoint:
     return Checkpoint(folder, name, settings.revision, commit)
 
 
-def _shards(folder: Path) -> set[str]:
+def shards(folder: Path) -> set[str]:
     """The files that the index names; empty without an index."""
     index = folder / "model.safetensors.index.json"
     if not index.is_file():

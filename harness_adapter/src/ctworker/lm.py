@@ -20,6 +20,7 @@ from .batches import Item
 from .encoding import Encoder, Pair, make_item
 from .errors import ArgumentError
 from .results import Score
+from .scoring import Progress
 from .session import Session
 from .tokenizer import UNLIMITED, TextTokenizer
 from .wire import INT32
@@ -59,6 +60,8 @@ class CTWorkerLM(TemplateLM):
             self.close()
             raise
         self.batch_sizes: dict[str, int] = {}
+        self.n_tokens = 0  # tokens of all requests so far
+        self.on_progress: Callable[[Progress], None] | None = None  # called about twice per second
         self._template_name: str | None = None
         self._warned: set[str] = set()
 
@@ -302,19 +305,25 @@ class CTWorkerLM(TemplateLM):
         if not items:
             return
         description = f"Running {kind} requests"
-        bar = Bar(
-            description, len(items), sum(len(item.tokens) for item in items), disable=disable_tqdm
-        )
+        n_tokens = sum(len(item.tokens) for item in items)
+        bar = Bar(description, len(items), n_tokens, disable=disable_tqdm)
+
+        def progress(now: Progress) -> None:
+            bar.update(now)
+            if self.on_progress is not None:
+                self.on_progress(now)
+
         try:
             self._session.score(
                 kind,
                 items,
                 {"max_length": self.max_length, **head},
                 on_score=keep,
-                on_progress=bar.update,
+                on_progress=progress,
                 where=where,
             )
             bar.finish()
+            self.n_tokens += n_tokens
         finally:
             bar.close()
 

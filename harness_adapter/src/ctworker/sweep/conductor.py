@@ -1,0 +1,276 @@
+"""Conducts a sweep: what is left to do, the runners of all devices, and the record of what they did."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from .. import api, hub
+from ..errors import ArgumentError
+from . import document, output
+from .definition import Sweep, Work, with_folder
+from .models import Files, look, stamp_of
+from .plan import Cell, Timing, blocks_of, cells_of, selected
+from .progress import Display, duration, number, show_plan
+from .results import Results
+from .runner import CellProcess, Runner
+
+_WATCH_S = (
+    5.0  # between looks into a watched folder; a folder is new when it has not changed for so long
+)
+_MEASURED_TOKENS, _MEASURED_LENGTH = 2048, 256  # of --dry-run, to know the rate
+_STOP_S = 15.0
+
+
+class Conductor:
+    """only: patterns of --only; force: run finished cells again."""
+
+    def __init__(self, sweep: Sweep, *, only: list[str], force: bool) -> None:
+        self.sweep, self._only, self._force = sweep, only, force
+        self._console = Console(stderr=False)
+        self.results = Results(sweep)
+        self.files: dict[str, Files] = {}
+        self._ran: set[str] = set()  # keys of the cells that finished in this run
+        self._look()
+
+    def _look(self) -> None:
+        """(Re)makes the cells of the sweep."""
+        for model in self.sweep.models:
+            if model.label not in self.files:
+                self.files[model.label] = look(model)
+        self.cells = cells_of(self.sweep, self.files)
+        chosen = selected(self.cells, self._only)
+        if not chosen:
+            raise ArgumentError(
+                f"--only {' '.join(self._only)}: no cell matches; --dry-run lists all cells"
+            )
+        self.todo = [cell for cell in chosen if self._is_todo(cell)]
+        self.timing = Timing()
+        for cell in self.cells:
+            if self._state(cell) == "done":
+                self.timing.learn(cell, self.results.cells[cell.key]["run"])
+
+    def _is_todo(self, cell: Cell) -> bool:
+        return (self._force and cell.key not in self._ran) or self._state(cell) != "done"
+
+    def _state(self, cell: Cell) -> str:
+        return self.results.cells.get(cell.key, {}).get("state", "pending")
+
+    # -- before the run ------------------------------------------------------------------------------------
+
+    def prepare(self, log_file: Path) -> None:
+        """Checks all work that is left, and learns its size. Raises ArgumentError for what the user must mend."""
+        work = list(dict.fromkeys(cell.work.name for cell in self.todo))
+        found = {item.name: item for item in self.sweep.work}
+        if not work:
+            return
+        process = CellProcess(self.sweep.base, log_file)
+        try:
+            for name in work:
+                self._prepare(process, found[name])
+        finally:
+            process.close()
+
+    def _prepare(self, process: CellProcess, work: Work) -> None:
+        answer = process.ask({"do": "prepare", "kind": work.kind.name, "settings": work.settings})
+        if "done" in answer:
+            for cell in self.cells:
+                if cell.work.name == work.name:
+                    cell.tokens = answer["done"]["tokens"]
+        elif answer["mend"]:
+            raise ArgumentError(f"{work.line}: {answer['error']}")
+        else:
+            self._console.print(f"{work.name}: {answer['error']}", highlight=False, markup=False)
+
+    def dry_run(self) -> int:
+        self.prepare(Path(os.devnull))  # a dry run writes nothing
+        if self.todo and self.timing.of(self.todo[0]) is None:
+            self._measure()
+        rows = []
+        for cell in self.cells:
+            todo = cell in self.todo
+            state = self._state(cell) if not todo else "to do"
+            if self.files[cell.model.label].error:
+                state = "will fail: " + self.files[cell.model.label].error
+            rows.append((cell, state, self.timing.of(cell) if todo else None))
+        show_plan(self._console, rows, self.files)
+        total = self.timing.left(self.todo, {}, len(self.sweep.devices))
+        self._console.print(
+            f"{len(self.todo)} of {len(self.cells)} cells to do, about {duration(total)}; results in {self.sweep.output}",
+            highlight=False,
+        )
+        return 0
+
+    def _measure(self) -> None:
+        """Scores a few tokens with the smallest model, to know the rate."""
+        usable = [
+            m
+            for m in self.sweep.models
+            if self.files[m.label].folder and not self.files[m.label].error
+        ]
+        if not usable:
+            return
+        model = min(usable, key=lambda model: self.files[model.label].params)
+        facts = self.files[model.label]
+        texts = [
+            [(7 * i + 13 * k) % facts.facts["vocab"] for i in range(_MEASURED_LENGTH)]
+            for k in range(_MEASURED_TOKENS // _MEASURED_LENGTH)
+        ]
+        with api.Worker(str(facts.folder), device=self.sweep.devices[0]) as worker:
+            worker.score(texts[:1])
+            began = time.monotonic()
+            worker.score(texts)
+        self.timing.measured(_MEASURED_TOKENS / (time.monotonic() - began), facts.params)
+
+    # -- the run -------------------------------------------------------------------------------------------
+
+    def run(self, *, watch: Path | None = None) -> int:
+        if watch is not None and not watch.is_dir():
+            raise ArgumentError(f"--watch {watch}: there is no such folder")
+        self.results.lock()
+        self._write()
+        log_file = self.sweep.output / "logs" / "prepare.log"
+        try:
+            self.prepare(log_file)
+            self._run_todo()
+            while watch is not None:
+                self._wait_for(watch)
+                self._write()
+                self.prepare(log_file)
+                self._run_todo()
+        except KeyboardInterrupt:
+            self._finish()
+            n = sum(self._state(cell) == "done" for cell in self.cells)
+            self._console.print(
+                f"interrupted: {n} of {len(self.cells)} cells are finished; the same command goes on",
+                highlight=False,
+            )
+            return 130
+        return self._finish()
+
+    def _run_todo(self) -> None:
+        events: queue.Queue[tuple[Any, ...]] = queue.Queue()
+        take = _take(blocks_of(self.todo))
+        runners = [
+            Runner(self.sweep, device, self.files, take, events) for device in self.sweep.devices
+        ]
+        n_done = len(self.cells) - len(self.todo)
+        with Display(self._console, self.todo, n_done, self.timing, len(runners)) as display:
+            try:
+                for runner in runners:
+                    runner.start()
+                self._follow(events, display, len(runners))
+            finally:
+                for runner in runners:
+                    runner.stop()
+                for runner in runners:
+                    runner.join(_STOP_S)
+
+    def _follow(
+        self, events: queue.Queue[tuple[Any, ...]], display: Display, n_running: int
+    ) -> None:
+        """Records what the runners do, until all are idle."""
+        while n_running:
+            event, *rest = events.get()
+            if event == "idle":
+                n_running -= 1
+            elif event == "broken":
+                raise rest[0]
+            elif event == "start":
+                display.start(*rest)
+            elif event == "progress":
+                display.progress(*rest)
+            elif event == "done":
+                cell, outcome, run = rest
+                self._keep(cell, document.done(cell, outcome, run))
+                self.timing.learn(cell, run)
+                display.finish(cell, _headline(outcome), run["seconds"])
+            elif event == "failed":
+                cell, message, run = rest
+                self._keep(cell, document.failed(cell, message, run))
+                display.finish(cell, f"failed: {message}", run.get("seconds"))
+
+    def _keep(self, cell: Cell, record: dict[str, Any]) -> None:
+        self._ran.add(cell.key)
+        self.results.cells[cell.key] = record
+        self._write()
+
+    def _write(self) -> None:
+        self.document = document.build(self.sweep, self.files, self.cells, self.results.cells)
+        self.results.write(self.document)
+
+    # -- after the run -------------------------------------------------------------------------------------
+
+    def report(self) -> int:
+        self.results.lock()
+        self._write()
+        output.write(self.results, self.document)
+        self._console.print(f"written: {self.sweep.output / 'results.md'}", highlight=False)
+        return 0
+
+    def _finish(self) -> int:
+        """Writes the reports; the exit code."""
+        output.write(self.results, self.document)
+        failed = [cell for cell in self.cells if self._state(cell) == "failed"]
+        n_done = sum(self._state(cell) == "done" for cell in self.cells)
+        self._console.print(
+            f"{n_done} of {len(self.cells)} cells are finished"
+            + (f", {len(failed)} failed (the same command tries them again)" if failed else "")
+            + f": {self.sweep.output / 'results.md'}",
+            highlight=False,
+        )
+        return 1 if failed else 0
+
+    def _wait_for(self, watch: Path) -> None:
+        """Returns when there is a new checkpoint below the folder, which then belongs to the sweep."""
+        self._finish()
+        self._console.print(
+            f"watching {watch} for new checkpoints; Ctrl-C ends the sweep", highlight=False
+        )
+        seen: dict[Path, str] = {}
+        while True:
+            known = {Path(model.path).resolve() for model in self.sweep.models if not model.hub}
+            for folder in sorted(path.parent for path in watch.glob("*/config.json")):
+                if folder.resolve() in known:
+                    continue
+                stamp = _complete(folder)
+                if stamp and seen.get(folder) == stamp:
+                    self.sweep = with_folder(self.sweep, folder.resolve())
+                    self._look()
+                    return
+                seen[folder] = stamp
+            time.sleep(_WATCH_S)
+
+
+def _complete(folder: Path) -> str:
+    """The stamp of a folder whose weight files are all there; "" while some are missing."""
+    there = all((folder / shard).is_file() for shard in hub.shards(folder))
+    return stamp_of(folder) if there and any(folder.glob("*.safetensors")) else ""
+
+
+def _take(blocks: list[list[Cell]]) -> Any:
+    """A function that gives each block once, to any thread, with the one after it."""
+    waiting, lock = deque(blocks), threading.Lock()
+
+    def take() -> tuple[list[Cell], list[Cell] | None] | None:
+        with lock:
+            if not waiting:
+                return None
+            block = waiting.popleft()
+            return block, waiting[0] if waiting else None
+
+    return take
+
+
+def _headline(outcome: dict[str, Any]) -> str:
+    best = next(
+        (metric for metric in outcome["metrics"] if metric.get("headline")), outcome["metrics"][0]
+    )
+    return f"{best['metric']} {number(best['value'], best['stderr'])}"

@@ -1,0 +1,128 @@
+"""The files of a model: where they are, what they hold (`ctworker inspect --json`), and reading them ahead."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .. import hub
+from ..arguments import Settings
+from ..errors import CtworkerError
+from ..launcher import environment, find_binary
+from .definition import Model, digest
+
+log = logging.getLogger("lm_eval.ctworker")
+
+_WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
+_OTHERS = ("*.json", "*.jinja", "tokenizer.model", "merges.txt")
+_BLOCK = 16 << 20
+
+
+@dataclass
+class Files:
+    """facts: of inspect; error: why the model cannot be used; stamp: changes when a file changes."""
+
+    folder: Path | None
+    stamp: str
+    facts: dict[str, Any]
+    commit: str = ""
+    error: str = ""
+
+    @property
+    def bytes(self) -> int:
+        return self.facts.get("bytes", 0)
+
+    @property
+    def params(self) -> int:
+        return self.facts.get("params", 0)
+
+
+def look(model: Model) -> Files:
+    """What is known of a model without loading it. A hub model that is not in the local cache has no facts yet."""
+    if not model.hub:
+        return _inspect(Path(model.path), stamp_of(Path(model.path)), "")
+    stamp = digest(["hub", model.path, model.revision])
+    try:
+        return _of_hub(model, stamp, local_files_only=True)
+    except CtworkerError:
+        return Files(None, stamp, {})
+
+
+def fetch(model: Model, files: Files) -> Files:
+    """The files of a hub model, downloaded. Raises CtworkerError."""
+    return (
+        files if files.folder is not None else _of_hub(model, files.stamp, local_files_only=False)
+    )
+
+
+def _of_hub(model: Model, stamp: str, *, local_files_only: bool) -> Files:
+    settings = Settings(revision=model.revision, local_files_only=local_files_only)
+    found = hub.resolve(model.path, settings, weights=True)
+    return _inspect(found.folder, stamp, found.commit)
+
+
+def stamp_of(folder: Path) -> str:
+    """Changes when a file of the checkpoint is written, as with make: names, sizes and times."""
+    names = {path for pattern in (*_WEIGHTS, *_OTHERS) for path in folder.glob(pattern)}
+    found = [(path.name, path.stat()) for path in sorted(names)]
+    return digest([(name, stat.st_size, stat.st_mtime_ns) for name, stat in found])
+
+
+def _inspect(folder: Path, stamp: str, commit: str) -> Files:
+    done = subprocess.run(
+        [find_binary(), "inspect", "--json", "--backend", "cpu", str(folder)],
+        capture_output=True, text=True, errors="replace", check=False, env=environment(), stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    if done.returncode != 0:
+        words = done.stderr.strip().splitlines() or [f"ctworker inspect {folder} printed nothing"]
+        return Files(folder, stamp, {}, commit, words[-1].removeprefix("ctworker: "))
+    try:
+        return Files(folder, stamp, json.loads(done.stdout), commit)
+    except ValueError as error:
+        raise CtworkerError(
+            f"{find_binary()} inspect --json printed no JSON: the worker is older than this package; unset CTWORKER_BIN, or "
+            "set it to a worker of the same version"
+        ) from error
+
+
+class ReadAhead:
+    """Asks the kernel to read the next model's files while another model computes, if they fit the free memory."""
+
+    def __init__(self) -> None:
+        self._threads: list[threading.Thread] = []
+
+    def start(self, folder: Path) -> None:
+        thread = threading.Thread(target=_read_ahead, args=(folder,), daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+
+def _read_ahead(folder: Path) -> None:
+    files = [path for path in sorted(folder.glob("*.safetensors")) if path.is_file()]
+    if sum(path.stat().st_size for path in files) > _available() // 2:
+        log.info("not reading %s ahead: it is larger than half of the available memory", folder)
+        return
+    for path in files:
+        try:
+            fd = os.open(path, os.O_RDONLY)
+        except OSError:
+            return  # the worker will say what is wrong
+        try:
+            for offset in range(0, os.fstat(fd).st_size, _BLOCK):
+                os.posix_fadvise(fd, offset, _BLOCK, os.POSIX_FADV_WILLNEED)
+        finally:
+            os.close(fd)
+
+
+def _available() -> int:
+    """Bytes of memory that can be used without swapping."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) << 10
+    return 0

@@ -1,0 +1,14 @@
+"""Writes everything that people read from the document of results.json."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import tables
+from .results import Results
+
+
+def write(results: Results, document: dict[str, Any]) -> None:
+    """Raises CtworkerError when a file cannot be written."""
+    results.write_text("results.csv", tables.csv_text(document))
+    results.write_text("results.md", tables.markdown(document))

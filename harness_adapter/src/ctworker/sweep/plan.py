@@ -1,0 +1,138 @@
+"""The cells of a sweep (model x options x work), their order, and how long they take."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from .definition import Model, Options, Sweep, Work, digest
+from .models import Files
+
+#: Options that no score depends on.
+_NO_SCORE = ("threads", "memory_limit", "timeout", "load_timeout")
+#: Options that a worker is started with; cells that differ in others share a worker.
+WORKER_OPTIONS = ("dtype", "max_length", "threads", "memory_limit", "cpu_variant")
+
+
+@dataclass(eq=False)
+class Cell:
+    """key: of everything that the numbers depend on and that is known beforehand; tokens: about how many are scored."""
+
+    model: Model
+    options: Options
+    work: Work
+    key: str
+    reference: Model | None
+    tokens: int = 0
+    params: int = 0
+
+    @property
+    def name(self) -> str:
+        options = f" [{self.options.name}]" if self.options.name else ""
+        return f"{self.model.label} · {self.work.name}{options}"
+
+    @property
+    def units(self) -> int:
+        """Work in multiply-adds, the measure of time."""
+        return self.tokens * self.params
+
+    @property
+    def worker_options(self) -> dict[str, Any]:
+        return {
+            name: self.options.values[name]
+            for name in WORKER_OPTIONS
+            if name in self.options.values
+        }
+
+
+def cells_of(sweep: Sweep, files: dict[str, Files]) -> list[Cell]:
+    """All cells, in the order of the file. files: by label."""
+    found = []
+    for model in sweep.models:
+        for options in sweep.options:
+            for work in sweep.work:
+                if not work.kind.applies(work, model, sweep.models):
+                    continue
+                reference = work.kind.reference(work, model, sweep.models)
+                key = _key(model, options, work, reference, files)
+                found.append(
+                    Cell(model, options, work, key, reference, params=files[model.label].params)
+                )
+    return found
+
+
+def _key(
+    model: Model, options: Options, work: Work, reference: Model | None, files: dict[str, Files]
+) -> str:
+    values = {name: value for name, value in options.values.items() if name not in _NO_SCORE}
+    other = [files[reference.label].stamp, reference.tokenizer] if reference is not None else None
+    return digest(
+        [files[model.label].stamp, model.tokenizer, work.kind.name, work.settings, values, other]
+    )
+
+
+def selected(cells: list[Cell], patterns: list[str]) -> list[Cell]:
+    """The cells that match one of --only's patterns, MODEL or MODEL:WORK; all without patterns."""
+    if not patterns:
+        return cells
+    return [cell for cell in cells if any(_matches(cell, pattern) for pattern in patterns)]
+
+
+def _matches(cell: Cell, pattern: str) -> bool:
+    model, _, work = pattern.partition(":")
+    return fnmatch.fnmatchcase(cell.model.label, model or "*") and fnmatch.fnmatchcase(
+        cell.work.name, work or "*"
+    )
+
+
+def blocks_of(cells: list[Cell]) -> list[list[Cell]]:
+    """The cells by worker: one load for each model and each set of worker options. Models of a group follow each other,
+    and the sets of options of a model, so that files and reference are still in memory."""
+    groups = list(dict.fromkeys(cell.model.group for cell in cells))
+    blocks: dict[Any, list[Cell]] = {}
+    for cell in cells:
+        key = (cell.model.label, digest(cell.worker_options))
+        blocks.setdefault(key, []).append(cell)
+    return sorted(blocks.values(), key=lambda block: groups.index(block[0].model.group))
+
+
+@dataclass
+class Timing:
+    """Seconds of cells, learned from those that ran: a fixed part, and one by units of work."""
+
+    seconds: float = 0.0
+    units: float = 0.0
+    tokens: dict[str, int] = field(default_factory=dict)  # by work name, as scored
+
+    def learn(self, cell: Cell, run: dict[str, Any]) -> None:
+        """run: of the cell's record, with `seconds` and `n_tokens`."""
+        if run.get("n_tokens"):
+            self.tokens[cell.work.name] = run["n_tokens"]
+            self.units += run["n_tokens"] * cell.params
+            self.seconds += run["seconds"]
+
+    def measured(self, tokens_per_s: float, params: int) -> None:
+        """A rate that was measured apart."""
+        self.seconds, self.units = 1.0, tokens_per_s * params
+
+    def of(self, cell: Cell) -> float | None:
+        """Seconds that the whole cell takes; None: unknown."""
+        if not self.seconds or not self.units:
+            return None
+        tokens = self.tokens.get(cell.work.name, cell.tokens)
+        return tokens * cell.params * self.seconds / self.units
+
+    def left(self, cells: list[Cell], fractions: dict[Cell, float], n_devices: int) -> float | None:
+        """Seconds until all cells are finished; fractions: of those that run."""
+        times = [self.of(cell) for cell in cells]
+        if any(seconds is None for seconds in times):
+            return None
+        left = [seconds * (1 - fractions.get(cell, 0.0)) for cell, seconds in zip(cells, times)]
+        return max(sum(left) / max(1, n_devices), max(left, default=0.0))
+
+
+def estimates(cells: list[Cell], timing: Timing) -> Iterator[tuple[Cell, float | None]]:
+    for cell in cells:
+        yield cell, timing.of(cell)
