@@ -18,6 +18,7 @@ import jsonschema
 import pytest
 from conftest import wait_for
 
+from ctworker import tables
 from ctworker.errors import ArgumentError, CtworkerError
 from ctworker.sweep import definition, results
 
@@ -101,7 +102,7 @@ class TestRun:
         assert first["source"]["identity"] != document["cells"][2]["source"]["identity"]
         assert first["method"]["n_docs"] == {"toy_rolling": 9} and first["versions"]["lm_eval"]
         table = (folder / "sweep-results" / "results.md").read_text()
-        assert "| W4 | 16.000 |" in table and f"{best['stderr']:.2g}" in table
+        assert "| W4 | 16.000 |" in table and tables.number(best["value"], best["stderr"]) in table
         lines = (folder / "sweep-results" / "results.csv").read_text().splitlines()
         assert len(lines) == 1 + sum(len(cell["metrics"]) for cell in document["cells"])
         # the numbers are lm-eval's

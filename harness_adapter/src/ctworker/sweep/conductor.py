@@ -14,11 +14,12 @@ from rich.console import Console
 
 from .. import api, hub
 from ..errors import ArgumentError
+from ..tables import number
 from . import document, output
 from .definition import Sweep, Work, with_folder
 from .models import Files, look, stamp_of
 from .plan import Cell, Timing, blocks_of, cells_of, selected
-from .progress import Display, duration, number, show_plan
+from .progress import Display, duration, show_plan
 from .results import Results
 from .runner import CellProcess, Runner
 

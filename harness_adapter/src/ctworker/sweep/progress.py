@@ -34,14 +34,6 @@ def size(n_bytes: float) -> str:
     return f"{n_bytes:.1f} {unit}" if unit != "B" else f"{n_bytes:.0f} B"
 
 
-def number(value: float, stderr: float | None = None) -> str:
-    """A value with as many digits as its error supports."""
-    text = f"{value:.4f}" if abs(value) < 1000 else f"{value:.7g}"
-    if abs(value) < 0.01 and value != 0:
-        text = f"{value:.3e}"
-    return f"{text} ± {stderr:.2g}" if stderr is not None else text
-
-
 class Display:
     """Follows the runners' events. todo: the cells of this run; n_done: cells that were finished before."""
 

@@ -6,7 +6,8 @@ import csv
 import io
 from typing import Any
 
-from .progress import number, size
+from ..tables import number
+from .progress import size
 
 _COLUMNS = (
     "model", "group", "method", "bits", "original", "bits_per_weight", "bits_per_parameter", "bytes", "params", "options",
