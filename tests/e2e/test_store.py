@@ -1,10 +1,16 @@
 """The result store (`serve --store`) on the fake engine: what is found, kept, lost and shared."""
 
+import json
 import random
+import resource
+import signal
 import tempfile
+import time
 import unittest
+from pathlib import Path
 
 import worker_process as w
+from worker_cases import start_fails, until
 
 
 class Stored(unittest.TestCase):
@@ -12,25 +18,45 @@ class Stored(unittest.TestCase):
         folder = tempfile.TemporaryDirectory(prefix="ctw-store-")
         self.addCleanup(folder.cleanup)
         self.dir = folder.name + "/store"
+        self.file = Path(self.dir) / "results.sqlite"
 
     def worker(self, *args, **kw):
         return w.Worker("--store", self.dir, *args, **kw)
+
+    def fill(self, pairs):
+        with self.worker() as worker, worker.client() as c:
+            c.run_pairs(pairs)
+            worker.process.terminate()
+            worker.end()
+
+
+def expected(pairs):
+    return {i: w.expect_pair(*pair) for i, pair in enumerate(pairs)}
+
+
+def run(client, pairs):
+    return client.run_pairs(pairs, columns=["logprob", "greedy"])
+
+
+def store_of(client):
+    return client.call("info")["store"]
 
 
 class Found(Stored):
     def test_nothing_is_scored_twice(self):
         pairs = w.random_pairs(300)
-        expected = {i: w.expect_pair(*pair) for i, pair in enumerate(pairs)}
         with self.worker() as worker, worker.client() as c:
-            self.assertEqual(c.run_pairs(pairs, columns=["logprob", "greedy"]), expected)
-            store = c.call("info")["store"]
+            self.assertEqual(run(c, pairs), expected(pairs))
+            store = store_of(c)
             self.assertEqual((store["hits"], store["kept"], store["lost"]), (0, 300, 0))
             self.assertEqual((store["entries"], store["path"]), (300, self.dir))
+            self.assertTrue(0 < store["bytes"] < store["limit"])
         # Whatever is scored now is a failure of the device.
         with self.worker(engine={"device_token": pairs[0][1][0]}) as worker, worker.client() as c:
-            self.assertEqual(c.run_pairs(pairs, columns=["logprob", "greedy"]), expected)
-            store = c.call("info")["store"]
+            self.assertEqual(run(c, pairs), expected(pairs))
+            store = store_of(c)
             self.assertEqual((store["hits"], store["kept"]), (300, 0))
+            self.assertIn("300 of 300 sequences stored before", worker.text())
 
     def test_some_are_found(self):
         rng = random.Random(5)
@@ -43,8 +69,198 @@ class Found(Stored):
             got = c.fetch(job)
             for i, text in enumerate(texts):
                 self.assertEqual(got[i], w.expect_rolling(text, 7), f"text {i}")
-            store = c.call("info")["store"]
+            store = store_of(c)
             self.assertEqual((store["hits"], store["kept"]), (4, 14))
+
+    def test_progress_counts_what_is_found(self):
+        pairs = [([i] * 60, [2] * 4) for i in range(1, 25)]
+        self.fill(pairs[:12])
+        with self.worker(engine={"us_per_token": 2000}) as worker, worker.client() as c:
+            job = c.pairs(pairs)
+            until(lambda: c.call("poll", job=job, wait_ms=0)["items_done"] > 0)
+            reply = c.call("poll", job=job, wait_ms=0)
+            self.assertEqual((reply["items_done"], reply["state"] in ("queued", "running")), (12, True))
+            self.assertGreaterEqual(reply["progress"]["tokens_done"], 12 * 63)
+            self.assertEqual(reply["progress"]["tokens"], 24 * 63)
+            self.assertEqual(len(c.fetch(job)), 12)
+
+    def test_other_kinds_of_jobs_find_the_same_sequences(self):
+        rng = random.Random(6)
+        text = [rng.randrange(w.VOCAB) for _ in range(40)]
+        with self.worker() as worker, worker.client() as c:
+            c.wait(c.rolling([text], 7))
+            self.assertEqual(run(c, [([7], text)]), expected([([7], text)]))
+            self.assertEqual(store_of(c)["hits"], 1)
+
+    def test_without_a_store_info_has_none(self):
+        with w.Worker() as worker, worker.client() as c:
+            self.assertNotIn("store", c.call("info"))
+
+    def test_over_tcp_no_path_is_told(self):
+        with self.worker(listen="tcp://127.0.0.1:0") as worker, worker.client() as c:
+            self.assertEqual(store_of(c)["path"], "")
+            self.assertNotIn(self.dir, json.dumps(c.call("info"), default=repr))
+
+    def test_info_shows_it(self):
+        with self.worker() as worker, worker.client() as c:
+            run(c, w.random_pairs(10))
+            text = worker.command("info", worker.url).stdout
+            self.assertRegex(text, r"store      10 sequences, .* of 4.0 GiB, in " + self.dir)
+            self.assertIn("this worker found 0 sequences, kept 10", text)
+            self.assertEqual(json.loads(worker.command("info", worker.url, "--json").stdout)["store"]["kept"], 10)
+
+
+class Killed(Stored):
+    def test_what_was_acknowledged_is_found(self):
+        pairs = [([i % 900, i // 900, 5, 6] * 5, [2, 3]) for i in range(400)]
+        rng, acknowledged, lives = random.Random(7), 0, 0
+        while True:
+            with self.worker(engine={"us_per_token": 100}) as worker, worker.client() as c:
+                job = c.pairs(pairs)
+                until(lambda: c.call("poll", job=job, wait_ms=100)["items_done"] >= acknowledged)
+                self.assertGreaterEqual(store_of(c)["hits"], acknowledged)
+                time.sleep(rng.uniform(0, 0.12))
+                reply = c.call("poll", job=job, wait_ms=0)
+                self.assertGreaterEqual(reply["items_done"], acknowledged)
+                acknowledged = reply["items_done"]
+                lives += 1
+                if reply["state"] == "done":
+                    break
+                worker.process.kill()
+                worker.process.wait()
+        self.assertGreaterEqual(lives, 4)
+        with self.worker(engine={"device_token": 2}) as worker, worker.client() as c:
+            self.assertEqual(run(c, pairs), expected(pairs))
+
+    def test_two_workers_at_once(self):
+        pairs = w.random_pairs(600, seed=8)
+        halves = [pairs[:400], pairs[200:]]
+        with self.worker(engine={"us_per_token": 10}) as a, self.worker(engine={"us_per_token": 10}) as b, \
+                a.client() as ca, b.client() as cb:
+            jobs = [c.pairs(half, columns=["logprob", "greedy"]) for c, half in zip((ca, cb), halves)]
+            for c, half, job in zip((ca, cb), halves, jobs):
+                self.assertEqual(c.wait(job)["state"], "done")
+                self.assertEqual(c.fetch(job), expected(half))
+            kept = store_of(ca)["kept"] + store_of(cb)["kept"]
+            self.assertTrue(600 <= kept <= 800, kept)
+            self.assertEqual(run(ca, pairs), expected(pairs))
+            self.assertEqual(store_of(ca)["entries"], 600)
+
+    def test_a_stopped_worker_holds_up_nobody(self):
+        pairs = w.random_pairs(50, seed=9)
+        with self.worker() as a, self.worker() as b, a.client() as ca, b.client() as cb:
+            run(ca, pairs[:10])
+            a.process.send_signal(signal.SIGSTOP)
+            self.assertEqual(run(cb, pairs), expected(pairs))
+            a.process.send_signal(signal.SIGCONT)
+            self.assertEqual(run(ca, pairs), expected(pairs))
+            self.assertEqual(store_of(ca)["hits"], 50)
+
+
+class Full(Stored):
+    def test_scoring_goes_on_without_space(self):
+        with self.worker() as worker, worker.client() as c:
+            before = resource.prlimit(worker.process.pid, resource.RLIMIT_FSIZE)
+            resource.prlimit(worker.process.pid, resource.RLIMIT_FSIZE, (200_000, before[1]))
+            for seed in range(12):
+                pairs = w.random_pairs(200, seed=seed)
+                self.assertEqual(run(c, pairs), expected(pairs))
+            store, text = store_of(c), worker.text()
+            self.assertTrue(store["lost"] >= 200 and store["kept"] > 0, store)
+            self.assertEqual(store["lost"] + store["kept"], 12 * 200)
+            self.assertEqual(text.count("Scoring goes on without keeping them"), 1, text)
+            self.assertIn("is the disk full", text)
+            self.assertEqual(worker.command("store", "verify", self.dir).returncode, 0)
+            resource.prlimit(worker.process.pid, resource.RLIMIT_FSIZE, before)
+
+            def kept_again():
+                run(c, w.random_pairs(5, seed=time.monotonic_ns()))
+                return "results are kept again" in worker.text()
+            until(kept_again, 30)
+
+    def test_a_small_limit(self):
+        with self.worker("--store-limit", "1MiB") as worker, worker.client() as c:
+            for seed in range(20, 40):
+                pairs = w.random_pairs(250, seed=seed)
+                self.assertEqual(run(c, pairs), expected(pairs))
+                store = store_of(c)
+                self.assertLessEqual(store["bytes"], 1 << 20)
+            self.assertLess(store["entries"], 20 * 250)
+            self.assertEqual(run(c, pairs), expected(pairs))
+            self.assertEqual(store_of(c)["hits"], 250)  # the last are there
+        self.assertLess(self.file.stat().st_size, 3 << 19)
+
+
+class Damaged(Stored):
+    def test_flipped_bytes_change_no_score(self):
+        pairs = w.random_pairs(400, seed=10)
+        self.fill(pairs)
+        whole, rng = self.file.read_bytes(), random.Random(11)
+        for _ in range(6):
+            damaged = bytearray(whole)
+            for _ in range(40):
+                damaged[rng.randrange(4096, len(whole))] ^= 1 << rng.randrange(8)
+            self.file.write_bytes(damaged)
+            with self.worker() as worker, worker.client() as c:
+                self.assertEqual(run(c, pairs), expected(pairs))
+                self.assertLess(store_of(c)["hits"], 400)
+                worker.process.terminate()
+                worker.end()
+            for end in ("-wal", "-shm"):
+                Path(f"{self.file}{end}").unlink(missing_ok=True)
+
+    def test_what_cannot_be_used_is_refused_at_the_start(self):
+        self.fill(w.random_pairs(5))
+        whole = bytearray(self.file.read_bytes())
+        whole[63] = 7  # user_version
+        self.file.write_bytes(whole)
+        text = start_fails(65, "a newer ctworker wrote it (version 7", "--store", self.dir)
+        self.assertIn("another folder", text)
+        self.file.write_bytes(b"no database at all, but some other text\n" * 30)
+        start_fails(65, "`ctworker store clear " + self.dir, "--store", self.dir)
+        start_fails(74, "a file has its name", "--store", str(self.file))
+        start_fails(66, "cannot make the folder", "--store", "/nowhere/at/all")
+        start_fails(64, "--store-limit: expected at least 1MiB", "--store", self.dir, "--store-limit", "10KiB")
+        start_fails(64, "--store", "--store", self.dir, "--store-limit", "much")
+
+
+class Commands(Stored):
+    def test_list_verify_clear(self):
+        with self.worker() as worker, worker.client() as c:
+            def store(*words, code=0):
+                done = worker.command("store", *words)
+                self.assertEqual(done.returncode, code, done.stderr)
+                return done.stdout + done.stderr
+            self.assertEqual(store("list", self.dir), "the store is empty\n")
+            pairs = w.random_pairs(30)
+            run(c, pairs)
+            self.assertRegex(store("list", self.dir), r"^a{12} +30 sequences +\d+ targets .* fake-c/float32/1\n$")
+            (source,) = json.loads(store("list", self.dir, "--json"))
+            self.assertEqual((source["sequences"], source["targets"]), (30, sum(len(k) for _, k in pairs)))
+            self.assertEqual(store("verify", self.dir), "30 sequences, 0 damaged\n")
+            self.assertEqual(json.loads(store("verify", self.dir, "--json")), {"sequences": 30, "damaged": 0})
+            self.assertEqual(store("clear", self.dir), "30 sequences removed\n")
+            self.assertEqual(store("list", self.dir), "the store is empty\n")
+            self.assertEqual(run(c, pairs), expected(pairs))
+            self.assertEqual(store_of(c)["kept"], 60)
+            self.assertIn('did you mean "list"', store("lst", self.dir, code=64))
+            self.assertIn("DIR is missing", store("list", code=64))
+            self.assertIn("no result store", store("verify", worker.dir, code=66))
+            self.assertIn("list|verify|clear DIR", store("--help"))
+
+    def test_verify_names_damage(self):
+        self.fill(w.random_pairs(200, seed=12))
+        whole = bytearray(self.file.read_bytes())
+        rng = random.Random(13)
+        for _ in range(60):
+            whole[rng.randrange(4096 * 6, len(whole))] ^= 255
+        self.file.write_bytes(whole)
+        with w.Worker() as worker:
+            done = worker.command("store", "verify", self.dir)
+            self.assertEqual(done.returncode, 65, done.stdout)
+            self.assertIn("damaged", done.stderr)
+            self.assertEqual(worker.command("store", "clear", self.dir).returncode, 0)
+        self.fill(w.random_pairs(5))
 
 
 if __name__ == "__main__":

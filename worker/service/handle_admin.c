@@ -202,8 +202,7 @@ enum ctw_status ctw_handle_info(struct ctw_handler_call *c, struct ctw_err *err)
     const char *message;
     pthread_mutex_lock(&q->lock);
     r->state = ctw_slice_of(ctw_service_state(c->service, &message));
-    bool ok = ctw_copy_message(c, message, &r->message) && fill_models(c, q) && fill_jobs(c, q) &&
-              fill_store(c);
+    bool ok = ctw_copy_message(c, message, &r->message) && fill_models(c, q) && fill_jobs(c, q);
     size_t max_bytes = q->jobs.max_bytes;
     pthread_mutex_unlock(&q->lock);
     r->version = ctw_slice_of(c->service->version);
@@ -229,6 +228,7 @@ enum ctw_status ctw_handle_info(struct ctw_handler_call *c, struct ctw_err *err)
                                         .waiting = CTW_IPC_WAITING,
                                         .requests_per_s = CTW_IPC_REQUESTS_PER_S,
                                         .unhandled_bytes = CTW_IPC_UNHANDLED_BYTES};
+    ok = ok && fill_store(c);
     return ok ? CTW_OK : ctw_fail(err, CTW_ENOMEM, "info: out of memory");
 }
 

@@ -69,6 +69,12 @@ enum ctw_status ctw_store_fail(const struct ctw_store *s, int rc, const char *wh
     case SQLITE_NOMEM:
         return ctw_fail(err, CTW_ENOMEM, "%s: %s: out of memory", s->path, what);
     default:
+        if (rc == SQLITE_IOERR_WRITE || rc == SQLITE_IOERR_SHMSIZE)
+            return ctw_fail(err, CTW_EIO,
+                            "%s: %s: the write failed%s%s (is the disk full, or a limit on the "
+                            "size of files reached?)",
+                            s->path, what, system != 0 ? ": " : "",
+                            system != 0 ? strerror(system) : "");
         return ctw_fail(err, CTW_EIO, "%s: %s: %s%s%s", s->path, what, sqlite3_errstr(rc),
                         system != 0 ? ": " : "", system != 0 ? strerror(system) : "");
     }
@@ -315,6 +321,10 @@ const char *ctw_store_dir(const struct ctw_store *s)
 
 void ctw_store_get_stats(struct ctw_store *s, struct ctw_store_stats *out)
 {
+    if (pthread_mutex_trylock(&s->lock) == 0) { /* other processes add records, too */
+        (void)ctw_store_count(s);
+        pthread_mutex_unlock(&s->lock);
+    }
     pthread_mutex_lock(&s->stats_lock);
     *out = s->stats;
     pthread_mutex_unlock(&s->stats_lock);
