@@ -59,6 +59,7 @@ struct ctw_head_map {
     bool new, tail;
     uint64_t bos;
     struct ctw_slice bos_mode;
+    struct ctw_slice reference;
 };
 enum {
     CTW_HEAD_KIND,
@@ -75,7 +76,8 @@ enum {
     CTW_HEAD_NEW,
     CTW_HEAD_TAIL,
     CTW_HEAD_BOS,
-    CTW_HEAD_BOS_MODE
+    CTW_HEAD_BOS_MODE,
+    CTW_HEAD_REFERENCE
 };
 
 struct ctw_items_map {
@@ -238,8 +240,14 @@ struct ctw_result_map {
     uint32_t has;
     struct ctw_slice item, sum, count, is_greedy, truncated, logprob, greedy;
     struct ctw_slice windows, window_sum, window_count;
+    struct ctw_slice ref_logprob, ref_greedy, ref_top, kl, kl_reverse, tv, overlap5;
 };
-enum { CTW_RESULT_LOGPROB = 5, CTW_RESULT_GREEDY, CTW_RESULT_WINDOWS_BITS = 7 << 7 };
+enum {
+    CTW_RESULT_LOGPROB = 5,
+    CTW_RESULT_GREEDY,
+    CTW_RESULT_WINDOWS_BITS = 7 << 7,
+    CTW_RESULT_DIVERGENCE_BITS = 0x7f << 10
+};
 
 struct ctw_fetch_reply {
     uint32_t has;
@@ -247,7 +255,9 @@ struct ctw_fetch_reply {
     uint64_t first, n;
     struct ctw_result_map result;
     struct ctw_slice numerics, identity;
+    struct ctw_slice ref_numerics, ref_identity;
 };
+enum { CTW_FETCH_REPLY_REF_BITS = 3 << 6 };
 
 struct ctw_state_reply { /* cancel, release */
     uint32_t has;

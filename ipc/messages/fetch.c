@@ -18,6 +18,13 @@ static const struct ctw_field result_fields[] = {
     CTW_FIELD(BIN, struct ctw_result_map, windows, OPTIONAL),
     CTW_FIELD(BIN, struct ctw_result_map, window_sum, OPTIONAL),
     CTW_FIELD(BIN, struct ctw_result_map, window_count, OPTIONAL),
+    CTW_FIELD(BIN, struct ctw_result_map, ref_logprob, OPTIONAL),
+    CTW_FIELD(BIN, struct ctw_result_map, ref_greedy, OPTIONAL),
+    CTW_FIELD(BIN, struct ctw_result_map, ref_top, OPTIONAL),
+    CTW_FIELD(BIN, struct ctw_result_map, kl, OPTIONAL),
+    CTW_FIELD(BIN, struct ctw_result_map, kl_reverse, OPTIONAL),
+    CTW_FIELD(BIN, struct ctw_result_map, tv, OPTIONAL),
+    CTW_FIELD(BIN, struct ctw_result_map, overlap5, OPTIONAL),
 };
 static const struct ctw_schema result_schema =
     CTW_SCHEMA("fetch reply.result", struct ctw_result_map, result_fields);
@@ -29,6 +36,8 @@ static const struct ctw_field reply_fields[] = {
     CTW_FIELD_OF(MAP, struct ctw_fetch_reply, result, REQUIRED, &result_schema),
     CTW_FIELD(STR, struct ctw_fetch_reply, numerics, REQUIRED),
     CTW_FIELD(STR, struct ctw_fetch_reply, identity, REQUIRED),
+    CTW_FIELD(STR, struct ctw_fetch_reply, ref_numerics, OPTIONAL),
+    CTW_FIELD(STR, struct ctw_fetch_reply, ref_identity, OPTIONAL),
 };
 static const struct ctw_schema reply =
     CTW_SCHEMA("fetch reply", struct ctw_fetch_reply, reply_fields);

@@ -11,6 +11,22 @@ enum { VOCAB = 100, MAX_LENGTH = 8, MAX_UNITS = 1 << 16 };
 
 /* ---- jobs ---- */
 
+/* A sequence's results have room, and are not part of another's. */
+static void check_divergence(const struct ctw_job *j, int64_t unit, int64_t n)
+{
+    struct ctw_seq_divergence d = ctw_job_seq_divergence(j, unit);
+    float *const columns[] = {d.ref_logprob, d.ref_top, d.kl, d.kl_reverse, d.tv};
+    for (int64_t t = 0; t < n; t++) {
+        for (size_t c = 0; c < CTW_COUNT(columns); c++) {
+            fuzz_check(columns[c][t] == 0.0f);
+            columns[c][t] = 0.5f;
+        }
+        fuzz_check(d.ref_greedy[t] == 0 && d.overlap5[t] == 0);
+        d.ref_greedy[t] = 1;
+        d.overlap5[t] = 5;
+    }
+}
+
 static void check_units(struct ctw_job *j)
 {
     int64_t n_input = 0, n_targets = 0, last = INT64_MAX;
@@ -26,6 +42,8 @@ static void check_units(struct ctw_job *j)
             fuzz_check(s.logprob[t - s.first] == 0.0f); /* not part of another sequence */
             s.logprob[t - s.first] = -1.0f;
         }
+        if (j->head.kind == CTW_JOB_DIVERGENCE)
+            check_divergence(j, i, s.n_tok - s.first);
         last = s.n_tok;
         n_input += s.n_tok - 1;
         n_targets += s.n_tok - s.first;
@@ -49,7 +67,11 @@ static void finish(struct ctw_job *j)
 static void check_job(const struct ctw_submit *submit)
 {
     const struct ctw_model_limits limits = {
-        .name = "m", .max_length = MAX_LENGTH, .fit_length = MAX_LENGTH, .vocab = VOCAB};
+        .name = "m",
+        .reference = submit->head.has >> CTW_HEAD_REFERENCE & 1 ? "r" : NULL,
+        .max_length = MAX_LENGTH,
+        .fit_length = MAX_LENGTH,
+        .vocab = VOCAB};
     const struct ctw_contact contact = {.pipe = 1};
     struct ctw_job_head head;
     struct ctw_job_part *part = NULL;
@@ -65,7 +87,8 @@ static void check_job(const struct ctw_submit *submit)
         fuzz_check(err.msg[0] != '\0');
         return;
     }
-    struct ctw_job *j = ctw_job_create(id, &head, "numerics", &contact);
+    struct ctw_job *j = ctw_job_create(
+        id, &head, "numerics", head.kind == CTW_JOB_DIVERGENCE ? "reference's" : NULL, &contact);
     if (j == NULL || part->n_units > MAX_UNITS || ctw_job_add_part(j, part, &err) != CTW_OK) {
         ctw_job_part_destroy(part);
     } else if (ctw_job_plan(j, &n_done, &err) == CTW_OK) {
@@ -163,6 +186,11 @@ const struct fuzz_seed fuzz_seeds[] = {
               "bos\x09\xa8"
               "bos_mode\xa7replace\xa5items\x82\xa6tokens\xc4\x14" I32("\x01") I32("\x02")
                   I32("\x03") I32("\x04") I32("\x05") "\xa8n_tokens\xc4\x08" I32("\x05") I32("\0")),
+    FUZZ_SEED("\x87" ENVELOPE("\xa6submit") JOB
+              "\xa4part\x00\xa4head\x85\xa4kind\xaa"
+              "divergence\xa9reference\xa1r\xa6window\x03\xa6stride\x02\xa4tail\xc3\xa5items\x82"
+              "\xa6tokens\xc4\x14" I32("\x01") I32("\x02") I32("\x03") I32("\x04")
+                  I32("\x05") "\xa8n_tokens\xc4\x08" I32("\x05") I32("\0")),
     FUZZ_SEED("\x85" ENVELOPE("\xa4seal") JOB "\xa5parts\x01"),
     FUZZ_SEED("\x86" ENVELOPE("\xa4poll") JOB "\xa7wait_ms\xcd\x03\xe8\xa4seen\x00"),
     FUZZ_SEED("\x86" ENVELOPE("\xa5"
@@ -200,6 +228,9 @@ const char *const fuzz_words[] = {"\xa1v",
                                   "\xae"
                                   "context_length",
                                   "loglikelihood_windows",
+                                  "\xaa"
+                                  "divergence",
+                                  "\xa9reference",
                                   "\xa6window",
                                   "\xa6stride",
                                   "\xa5"

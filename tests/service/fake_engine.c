@@ -225,6 +225,47 @@ static enum ctw_status run_pass(struct ctw_engine *e, struct ctw_seq *seqs, int6
     return CTW_OK;
 }
 
+/* What comparing adds is made from the model's numbers. */
+static void compare_one(struct ctw_seq *s)
+{
+    struct ctw_seq_divergence *d = s->divergence;
+    for (int64_t i = 0; i < s->n_tok - s->first; i++) {
+        float logprob = fake_logprob(s->tokens, s->first + i);
+        d->ref_logprob[i] = 2 * logprob;
+        d->ref_greedy[i] = s->tokens[s->first + i];
+        d->ref_top[i] = logprob / 2;
+        d->kl[i] = -logprob;
+        d->kl_reverse[i] = -logprob / 2;
+        d->tv[i] = -logprob / 4;
+        d->overlap5[i] = (uint8_t)(s->tokens[s->first + i] % 6);
+    }
+    d->bad_reference = contains(s, fake_engine.nan_token);
+}
+
+enum ctw_status ctw_engines_comparable(const struct ctw_engine *e,
+                                       const struct ctw_engine *reference, int64_t *pass_tokens,
+                                       struct ctw_err *err)
+{
+    if (e == reference)
+        return ctw_fail(err, CTW_EINVAL, "the model and its reference are the same loaded model");
+    if (pass_tokens != NULL)
+        *pass_tokens = e->pass_tokens / 2;
+    return CTW_OK;
+}
+
+enum ctw_status ctw_engine_compare(struct ctw_engine *e, struct ctw_engine *reference,
+                                   struct ctw_seq *seqs, int64_t n_seqs,
+                                   const struct ctw_hooks *hooks, bool *in_reference,
+                                   struct ctw_err *err)
+{
+    for (int64_t i = 0; i < n_seqs; i++)
+        compare_one(&seqs[i]);
+    enum ctw_status st = ctw_engine_score(e, seqs, n_seqs, hooks, err);
+    *in_reference = st == CTW_EIO;
+    atomic_store(&reference->identity_known, true);
+    return st;
+}
+
 enum ctw_status ctw_engine_score(struct ctw_engine *e, struct ctw_seq *seqs, int64_t n_seqs,
                                  const struct ctw_hooks *hooks, struct ctw_err *err)
 {

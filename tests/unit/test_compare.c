@@ -88,7 +88,7 @@ static struct set *set_make(struct set *s)
 static void compare(struct ctw_engine *e, struct ctw_engine *reference, struct set *s)
 {
     struct ctw_err err;
-    if (ctw_engine_compare(e, reference, set_make(s)->seqs, N_SEQS, NULL, &err) != CTW_OK)
+    if (ctw_engine_compare(e, reference, set_make(s)->seqs, N_SEQS, NULL, NULL, &err) != CTW_OK)
         fail_msg("%s", err.msg);
 }
 
@@ -248,22 +248,23 @@ static void what_cannot_be_compared_is_refused(void **state)
     struct ctw_err err;
     struct set s;
     struct ctw_engine *e = open_engine(one), *reference = open_engine(two);
-    assert_int_equal(ctw_engine_compare(e, e, set_make(&s)->seqs, 1, NULL, &err), CTW_EINVAL);
+    assert_int_equal(ctw_engine_compare(e, e, set_make(&s)->seqs, 1, NULL, NULL, &err), CTW_EINVAL);
     assert_non_null(strstr(err.msg, "under another name"));
     s.seqs[1].first = 0;
-    assert_int_equal(ctw_engine_compare(e, reference, s.seqs, 2, NULL, &err), CTW_EINVAL);
+    assert_int_equal(ctw_engine_compare(e, reference, s.seqs, 2, NULL, NULL, &err), CTW_EINVAL);
     assert_non_null(strstr(err.msg, "sequence 1"));
     struct ctw_engine *apart;
     const struct ctw_engine_options opt = {.model_dir = two, .backend = backend, .n_threads = 1};
     assert_int_equal(ctw_engine_open(&apart, &opt, &err), CTW_OK);
-    assert_int_equal(ctw_engine_compare(e, apart, set_make(&s)->seqs, 1, NULL, &err), CTW_EINVAL);
+    assert_int_equal(ctw_engine_compare(e, apart, set_make(&s)->seqs, 1, NULL, NULL, &err),
+                     CTW_EINVAL);
     assert_non_null(strstr(err.msg, "different devices"));
     ctw_engine_close(apart);
     ctw_engine_close(reference);
     const struct ctw_engine_options shorter = {
         .model_dir = two, .backend = backend, .n_threads = 1, .devices = &devices, .max_length = 4};
     assert_int_equal(ctw_engine_open(&reference, &shorter, &err), CTW_OK);
-    assert_int_equal(ctw_engine_compare(e, reference, s.seqs, 1, NULL, &err), CTW_EINVAL);
+    assert_int_equal(ctw_engine_compare(e, reference, s.seqs, 1, NULL, NULL, &err), CTW_EINVAL);
     assert_non_null(strstr(err.msg, "the reference: sequence 0"));
     ctw_engine_close(reference);
     ctw_engine_close(e);
@@ -314,7 +315,7 @@ static void cancelling_leaves_no_trace(void **state)
         struct watch w = {.cancel_at = at};
         const struct ctw_hooks hooks = {
             .arg = &w, .cancelled = cancel_late, .done = count_done, .progress = grows};
-        st = ctw_engine_compare(e, reference, set_make(&got)->seqs, N_SEQS, &hooks, &err);
+        st = ctw_engine_compare(e, reference, set_make(&got)->seqs, N_SEQS, &hooks, NULL, &err);
         assert_true(st == CTW_OK ? w.n_done == N_SEQS : w.n_done < N_SEQS);
         if (st == CTW_OK) {
             assert_int_equal(w.last.tok_done, w.last.tok_total);
@@ -339,8 +340,8 @@ static void a_repeated_pass_counts_once(void **state)
     compare(e, reference, &want);
     struct watch w = {.touch_at = 3};
     const struct ctw_hooks hooks = {.arg = &w, .progress = grows, .done = count_done};
-    assert_int_equal(ctw_engine_compare(e, reference, set_make(&got)->seqs, N_SEQS, &hooks, &err),
-                     CTW_OK);
+    assert_int_equal(
+        ctw_engine_compare(e, reference, set_make(&got)->seqs, N_SEQS, &hooks, NULL, &err), CTW_OK);
     assert_int_equal(w.n_done, N_SEQS);
     assert_memory_equal(got.r, want.r, sizeof(want.r));
     ctw_engine_close(e);
@@ -357,7 +358,7 @@ static void failed_allocations_are_reported(void **state)
         struct set s;
         set_make(&s);
         ctw_mem_fail_at(n);
-        st = ctw_engine_compare(e, reference, s.seqs, N_SEQS, NULL, &err);
+        st = ctw_engine_compare(e, reference, s.seqs, N_SEQS, NULL, NULL, &err);
         ctw_mem_fail_at(0);
         if (st != CTW_OK)
             compare(e, reference, &s);
@@ -381,7 +382,7 @@ static void what_did_not_fit_is_given_back(void **state)
     assert_int_equal(ctw_engine_wait_identity(e, &err), CTW_OK);
     assert_int_equal(ctw_engine_wait_identity(reference, &err), CTW_OK);
     uint64_t before = ctw_backend_memory_free(watch);
-    assert_int_equal(ctw_engine_compare(e, reference, set_make(&s)->seqs, N_SEQS, NULL, &err),
+    assert_int_equal(ctw_engine_compare(e, reference, set_make(&s)->seqs, N_SEQS, NULL, NULL, &err),
                      CTW_ENOMEM);
     assert_non_null(strstr(err.msg, "two models"));
     assert_int_equal(ctw_backend_memory_free(watch), before);

@@ -147,13 +147,14 @@ static enum ctw_status run_blocks(struct ctw_compare *c, struct ctw_pass *const 
 
 /* Acquires both heads, and runs them. */
 static enum ctw_status run_heads(struct ctw_compare *c, struct ctw_pass *const pass[SIDES],
-                                 struct ctw_err *err)
+                                 bool *in_reference, struct ctw_err *err)
 {
     const struct ctw_layer_data *data[SIDES];
     int acquired = 0;
     enum ctw_status st = CTW_OK;
     while (st == CTW_OK && acquired < SIDES) {
         struct ctw_pass *p = pass[acquired];
+        *in_reference = acquired == REFERENCE;
         st = ctw_provider_acquire(p->provider, p->layer, &data[acquired], err);
         acquired += st == CTW_OK;
     }
@@ -195,11 +196,12 @@ static void take_seq(struct ctw_seq *seq, const struct ctw_seq *ref,
 }
 
 enum ctw_status ctw_compare_heads(struct ctw_compare *c, struct ctw_pass *model,
-                                  struct ctw_pass *reference, struct ctw_err *err)
+                                  struct ctw_pass *reference, bool *in_reference,
+                                  struct ctw_err *err)
 {
     struct ctw_pass *const pass[SIDES] = {model, reference};
     size_t bytes = (size_t)model->layout.n_rows * sizeof(*c->host);
-    enum ctw_status st = run_heads(c, pass, err);
+    enum ctw_status st = run_heads(c, pass, in_reference, err);
     for (int i = 0; st == CTW_OK && i < SIDES; i++) {
         pass[i]->layer++;
         st = ctw_pass_collect(pass[i], err);

@@ -32,9 +32,10 @@ void ctw_compare_close(struct ctw_compare *c); /* NULL is fine */
 /*
  * The last step of both passes, which are at their heads. Writes their sequences' results, as
  * ctw_pass_step() would, and the `divergence` of the model's sequences; bad_layer of these is then
- * of either model.
+ * of either model. *in_reference: a failure is the reference's.
  */
 enum ctw_status ctw_compare_heads(struct ctw_compare *c, struct ctw_pass *model,
-                                  struct ctw_pass *reference, struct ctw_err *err) CTW_MUST_CHECK;
+                                  struct ctw_pass *reference, bool *in_reference,
+                                  struct ctw_err *err) CTW_MUST_CHECK;
 
 #endif

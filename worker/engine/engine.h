@@ -129,10 +129,11 @@ static inline bool ctw_pass_fits(int64_t n_seqs, int64_t n_tok, int64_t n_more, 
 enum ctw_status ctw_engine_score(struct ctw_engine *e, struct ctw_seq *seqs, int64_t n_seqs,
                                  const struct ctw_hooks *hooks, struct ctw_err *err) CTW_MUST_CHECK;
 
-/* Compares in the same way: see ctw_scoring_begin_comparing(). */
+/* Compares in the same way: see ctw_scoring_begin_comparing(). *in_reference (or NULL): a failure
+ * is the reference's. */
 enum ctw_status ctw_engine_compare(struct ctw_engine *e, struct ctw_engine *reference,
                                    struct ctw_seq *seqs, int64_t n_seqs,
-                                   const struct ctw_hooks *hooks,
+                                   const struct ctw_hooks *hooks, bool *in_reference,
                                    struct ctw_err *err) CTW_MUST_CHECK;
 
 /*

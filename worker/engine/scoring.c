@@ -25,6 +25,7 @@ struct ctw_scoring {
     struct ctw_hooks both; /* of both passes, when comparing */
     struct ctw_seq *ref_seqs;
     struct ctw_compare *compare;
+    bool in_reference; /* the step that failed */
     int64_t first, n;
     int n_tries;
 };
@@ -126,8 +127,10 @@ static enum ctw_status end_pass(struct ctw_scoring *s, struct ctw_err *err)
     enum { MAX_TRIES = 4 };
     bool again = false;
     enum ctw_status st = CTW_OK;
-    for (int i = 0; st == CTW_OK && i < s->n_sides; i++)
+    for (int i = 0; st == CTW_OK && i < s->n_sides; i++) {
+        s->in_reference = i == 1;
         st = end_side(&s->side[i], &again, err);
+    }
     if (st != CTW_OK)
         return st;
     if (again) {
@@ -289,10 +292,11 @@ static enum ctw_status step_both(struct ctw_scoring *s, bool *pass_done, struct 
     struct ctw_pass *model = s->side[0].pass, *reference = s->side[1].pass;
     *pass_done = ctw_pass_at_head(model) && ctw_pass_at_head(reference);
     if (*pass_done)
-        return ctw_compare_heads(s->compare, model, reference, err);
+        return ctw_compare_heads(s->compare, model, reference, &s->in_reference, err);
     enum ctw_status st = CTW_OK;
     for (int i = 0; st == CTW_OK && i < s->n_sides; i++) {
         bool done;
+        s->in_reference = i == 1;
         if (!ctw_pass_at_head(s->side[i].pass))
             st = ctw_pass_step(s->side[i].pass, &done, err);
     }
@@ -305,9 +309,11 @@ enum ctw_status ctw_scoring_step(struct ctw_scoring *s, bool *done, struct ctw_e
 {
     bool pass_done = false;
     enum ctw_status st = CTW_OK;
-    for (int i = 0; st == CTW_OK && i < s->n_sides; i++)
+    for (int i = 0; st == CTW_OK && i < s->n_sides; i++) {
+        s->in_reference = i == 1;
         if (s->side[i].pass == NULL && s->first < s->n_seqs)
             st = begin_pass(s, &s->side[i], err);
+    }
     if (st == CTW_OK && s->side[0].pass != NULL)
         st = s->n_sides == 2 ? step_both(s, &pass_done, err)
                              : ctw_pass_step(s->side[0].pass, &pass_done, err);
@@ -329,12 +335,14 @@ void ctw_scoring_end(struct ctw_scoring *s)
 }
 
 /* Steps to the end. */
-static enum ctw_status run(struct ctw_scoring *s, struct ctw_err *err)
+static enum ctw_status run(struct ctw_scoring *s, bool *in_reference, struct ctw_err *err)
 {
     bool done = false;
     enum ctw_status st = CTW_OK;
     while (st == CTW_OK && !done)
         st = ctw_scoring_step(s, &done, err);
+    if (in_reference != NULL)
+        *in_reference = s->in_reference;
     ctw_scoring_end(s);
     return st;
 }
@@ -344,14 +352,17 @@ enum ctw_status ctw_engine_score(struct ctw_engine *e, struct ctw_seq *seqs, int
 {
     struct ctw_scoring *s;
     enum ctw_status st = ctw_scoring_begin(&s, e, seqs, n_seqs, hooks, err);
-    return st == CTW_OK ? run(s, err) : st;
+    return st == CTW_OK ? run(s, NULL, err) : st;
 }
 
 enum ctw_status ctw_engine_compare(struct ctw_engine *e, struct ctw_engine *reference,
                                    struct ctw_seq *seqs, int64_t n_seqs,
-                                   const struct ctw_hooks *hooks, struct ctw_err *err)
+                                   const struct ctw_hooks *hooks, bool *in_reference,
+                                   struct ctw_err *err)
 {
     struct ctw_scoring *s;
+    if (in_reference != NULL)
+        *in_reference = false;
     enum ctw_status st = ctw_scoring_begin_comparing(&s, e, reference, seqs, n_seqs, hooks, err);
-    return st == CTW_OK ? run(s, err) : st;
+    return st == CTW_OK ? run(s, in_reference, err) : st;
 }

@@ -98,6 +98,11 @@ static enum ctw_status copy_results(const struct ctw_job *j, const struct ctw_fe
     r->n = (uint64_t)n;
     if (st == CTW_OK && !ctw_reply_copy(reply, j->results.numerics, &r->numerics))
         st = ctw_fail(err, CTW_ENOMEM, "fetch: out of memory");
+    if (st == CTW_OK && j->results.ref_numerics != NULL) {
+        r->has |= CTW_FETCH_REPLY_REF_BITS;
+        if (!ctw_reply_copy(reply, j->results.ref_numerics, &r->ref_numerics))
+            st = ctw_fail(err, CTW_ENOMEM, "fetch: out of memory");
+    }
     return st;
 }
 
@@ -114,7 +119,8 @@ enum ctw_status ctw_handle_fetch(struct ctw_handler_call *c, struct ctw_err *err
         ctw_jobs_pin(j);
         n_done = j->results.n_done;
         reply->body.fetch.state = state_of(j);
-        if (!ctw_reply_copy(reply, j->results.identity, &reply->body.fetch.identity))
+        if (!ctw_reply_copy(reply, j->results.identity, &reply->body.fetch.identity) ||
+            !ctw_reply_copy(reply, j->results.ref_identity, &reply->body.fetch.ref_identity))
             st = ctw_fail(err, CTW_ENOMEM, "fetch: out of memory");
     }
     pthread_mutex_unlock(&q->lock);

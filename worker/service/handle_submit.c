@@ -14,6 +14,12 @@ static struct ctw_slice state_of(const struct ctw_job *j)
 
 /* ---- submit ---- */
 
+/* The model that the part of a new job was checked against. */
+struct opening {
+    uint64_t opened;
+    char identity[65]; /* "": not known */
+};
+
 /* A submit that is being checked, and copies of the model's values, for use without the lock. */
 struct arrival {
     const struct ctw_submit *submit;
@@ -27,8 +33,7 @@ struct arrival {
     struct ctw_job_part *part;
     struct ctw_job *found; /* in the queue, pinned; NULL: part 0 of a new job */
     struct ctw_job *job;   /* new, not yet in the queue */
-    uint64_t opened;       /* of its model */
-    char identity[65];     /* of its model; "": not known */
+    struct opening model, reference;
     int *retry_ms;
     int n_dropped; /* forgotten jobs, dropped to free space */
 };
@@ -192,6 +197,65 @@ static enum ctw_status check_room(struct ctw_queue *q, struct arrival *a, struct
 
 /* ---- the two checks of a submit ---- */
 
+static enum ctw_status find_model(struct ctw_queue *q, struct arrival *a, struct ctw_slice asked,
+                                  const struct ctw_model_slot **out, struct opening *opening,
+                                  struct ctw_err *err)
+{
+    char name[CTW_MODEL_NAME_MAX];
+    if (!ctw_slice_copy(asked, name, sizeof(name)))
+        return ctw_fail(err, CTW_ENOTFOUND, "submit.head: the model's name is too long");
+    enum ctw_status st = usable_model(q, name, a->retry_ms, out, err);
+    if (st != CTW_OK)
+        return st;
+    opening->opened = (*out)->opened;
+    snprintf(opening->identity, sizeof(opening->identity), "%s",
+             ctw_engine_identity((*out)->engine));
+    return CTW_OK;
+}
+
+/* The model of a new job, and its reference: NULL if none is given. */
+static enum ctw_status find_models(struct ctw_queue *q, struct arrival *a,
+                                   const struct ctw_model_slot **m,
+                                   const struct ctw_model_slot **reference, struct ctw_err *err)
+{
+    const struct ctw_head_map *head = &a->submit->head;
+    *reference = NULL;
+    enum ctw_status st = find_model(q, a, head->model, m, &a->model, err);
+    if (st != CTW_OK || (head->has >> CTW_HEAD_REFERENCE & 1) == 0)
+        return st;
+    st = find_model(q, a, head->reference, reference, &a->reference, err);
+    if (st != CTW_OK)
+        return st;
+    st = ctw_engines_comparable((*m)->engine, (*reference)->engine, NULL, err);
+    return st == CTW_OK ? st : ctw_fail_prefix(err, "submit.head");
+}
+
+static int64_t min64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static struct ctw_model_limits limits_of(const struct ctw_model_slot *m,
+                                         const struct ctw_model_slot *reference, bool has_store)
+{
+    struct ctw_model_limits l = {.name = m->name,
+                                 .max_length = m->info.max_length,
+                                 .fit_length = m->info.fit_length,
+                                 .memory_limit = m->info.memory_limit,
+                                 .vocab = m->info.vocab,
+                                 .key_bytes = has_store ? sizeof(struct ctw_store_key) : 0,
+                                 .pair_cost = ctw_model_pair_cost(m->info.model)};
+    if (reference == NULL)
+        return l;
+    const struct ctw_engine_info *info = &reference->info;
+    l.reference = reference->name;
+    l.max_length = min64(l.max_length, info->max_length);
+    l.fit_length = min64(l.fit_length, info->fit_length);
+    l.memory_limit = l.memory_limit < info->memory_limit ? l.memory_limit : info->memory_limit;
+    l.vocab = min64(l.vocab, info->vocab);
+    return l;
+}
+
 /* First check, with the lock: finds the job that the part belongs to, or creates it for part 0. */
 static enum ctw_status find_or_create_job(struct ctw_queue *q, struct arrival *a,
                                           struct ctw_submit_reply *reply, struct ctw_err *err)
@@ -223,27 +287,17 @@ static enum ctw_status find_or_create_job(struct ctw_queue *q, struct arrival *a
     st = check_room(q, a, err);
     if (st != CTW_OK)
         return st;
-    char name[CTW_MODEL_NAME_MAX];
-    const struct ctw_model_slot *m;
-    if (!ctw_slice_copy(s->head.model, name, sizeof(name)))
-        return ctw_fail(err, CTW_ENOTFOUND, "submit.head: the model's name is too long");
-    st = usable_model(q, name, a->retry_ms, &m, err);
+    const struct ctw_model_slot *m, *reference;
+    struct ctw_job_head head;
+    st = find_models(q, a, &m, &reference, err);
     if (st != CTW_OK)
         return st;
-    struct ctw_model_limits limits = {.name = m->name,
-                                      .max_length = m->info.max_length,
-                                      .fit_length = m->info.fit_length,
-                                      .memory_limit = m->info.memory_limit,
-                                      .vocab = m->info.vocab,
-                                      .key_bytes = a->has_store ? sizeof(struct ctw_store_key) : 0,
-                                      .pair_cost = ctw_model_pair_cost(m->info.model)};
-    struct ctw_job_head head;
+    const struct ctw_model_limits limits = limits_of(m, reference, a->has_store);
     st = ctw_job_read_head(&head, &s->head, &limits, err);
     if (st != CTW_OK)
         return st;
-    a->opened = m->opened;
-    snprintf(a->identity, sizeof(a->identity), "%s", ctw_engine_identity(m->engine));
-    a->job = ctw_job_create(s->job.data, &head, m->info.numerics, a->contact);
+    a->job = ctw_job_create(s->job.data, &head, m->info.numerics,
+                            reference != NULL ? reference->info.numerics : NULL, a->contact);
     if (a->job == NULL)
         return ctw_fail(err, CTW_ENOMEM, "submit: out of memory");
     a->head = &a->job->head;
@@ -251,19 +305,30 @@ static enum ctw_status find_or_create_job(struct ctw_queue *q, struct arrival *a
 }
 
 /* Is the model still the model whose limits the part of a new job was checked against? */
-static enum ctw_status check_model(struct ctw_queue *q, const struct arrival *a,
+static enum ctw_status check_model(struct ctw_queue *q, const struct arrival *a, const char *name,
+                                   const struct opening *was, const char *numerics,
                                    struct ctw_err *err)
 {
     const struct ctw_model_slot *m;
-    enum ctw_status st = usable_model(q, a->head->model, a->retry_ms, &m, err);
-    if (st == CTW_OK && m->opened == a->opened)
+    enum ctw_status st = usable_model(q, name, a->retry_ms, &m, err);
+    if (st == CTW_OK && m->opened == was->opened)
         return CTW_OK;
-    if (st == CTW_OK && strcmp(m->info.numerics, a->job->results.numerics) == 0 &&
-        a->identity[0] != '\0' && strcmp(ctw_engine_identity(m->engine), a->identity) == 0)
+    if (st == CTW_OK && strcmp(m->info.numerics, numerics) == 0 && was->identity[0] != '\0' &&
+        strcmp(ctw_engine_identity(m->engine), was->identity) == 0)
         return CTW_OK;
     *a->retry_ms = 500;
     return ctw_fail(err, CTW_EBUSY, "model %s was unloaded or loaded again meanwhile: submit again",
-                    a->head->model);
+                    name);
+}
+
+static enum ctw_status check_models(struct ctw_queue *q, const struct arrival *a,
+                                    struct ctw_err *err)
+{
+    const struct ctw_job_results *r = &a->job->results;
+    enum ctw_status st = check_model(q, a, a->head->model, &a->model, r->numerics, err);
+    if (st == CTW_OK && r->ref_numerics != NULL)
+        st = check_model(q, a, a->head->reference, &a->reference, r->ref_numerics, err);
+    return st;
 }
 
 /* Second check, with the lock: the queue may have changed while the part was read. Then adds it. */
@@ -285,7 +350,7 @@ static enum ctw_status add_part(struct ctw_queue *q, struct arrival *a,
         fill_reply(j, true, reply);
         return check_repeat(a, err);
     }
-    st = j == NULL ? check_model(q, a, err) : CTW_OK;
+    st = j == NULL ? check_models(q, a, err) : CTW_OK;
     if (st != CTW_OK)
         return st;
     size_t job_bytes = (j != NULL ? j->input.bytes : sizeof(*j)) + a->part->bytes;

@@ -20,12 +20,14 @@ const char *ctw_job_kind_name(enum ctw_job_kind kind)
 {
     static const char *const names[CTW_N_JOB_KINDS] = {[CTW_JOB_LOGLIKELIHOOD] = "loglikelihood",
                                                        [CTW_JOB_ROLLING] = "loglikelihood_rolling",
-                                                       [CTW_JOB_WINDOWS] = "loglikelihood_windows"};
+                                                       [CTW_JOB_WINDOWS] = "loglikelihood_windows",
+                                                       [CTW_JOB_DIVERGENCE] = "divergence"};
     return names[kind];
 }
 
 struct ctw_job *ctw_job_create(const void *id, const struct ctw_job_head *head,
-                               const char *numerics, const struct ctw_contact *contact)
+                               const char *numerics, const char *ref_numerics,
+                               const struct ctw_contact *contact)
 {
     struct ctw_job *j = ctw_calloc(1, sizeof(*j));
     if (j == NULL)
@@ -38,11 +40,24 @@ struct ctw_job *ctw_job_create(const void *id, const struct ctw_job_head *head,
         ctw_slice_copy(ctw_slice_of(contact->owner), j->contact.owner, sizeof(j->contact.owner));
     j->input.bytes = sizeof(*j);
     j->results.numerics = ctw_strdup(numerics);
-    if (j->results.numerics == NULL) {
+    if (ref_numerics != NULL)
+        j->results.ref_numerics = ctw_strdup(ref_numerics);
+    if (j->results.numerics == NULL || (ref_numerics != NULL && j->results.ref_numerics == NULL)) {
         ctw_job_destroy(j);
         return NULL;
     }
     return j;
+}
+
+static void free_divergence(struct ctw_job_divergence *d)
+{
+    ctw_free(d->ref_logprob);
+    ctw_free(d->ref_top);
+    ctw_free(d->kl);
+    ctw_free(d->kl_reverse);
+    ctw_free(d->tv);
+    ctw_free(d->ref_greedy);
+    ctw_free(d->overlap5);
 }
 
 void ctw_job_destroy(struct ctw_job *j)
@@ -53,6 +68,8 @@ void ctw_job_destroy(struct ctw_job *j)
         ctw_job_part_destroy(j->input.parts[i]);
     ctw_free(j->input.parts);
     ctw_free(j->results.numerics);
+    ctw_free(j->results.ref_numerics);
+    free_divergence(&j->results.divergence);
     ctw_free(j->plan.items);
     ctw_free(j->plan.units);
     ctw_free(j->plan.tokens);
@@ -149,8 +166,24 @@ static int compare_units(const void *a_, const void *b_)
     return (a->out > b->out) - (a->out < b->out);
 }
 
+/* False: out of memory. */
+static bool alloc_divergence(struct ctw_job_divergence *d, size_t n_targets)
+{
+    d->ref_logprob = ctw_calloc(n_targets, sizeof(*d->ref_logprob));
+    d->ref_top = ctw_calloc(n_targets, sizeof(*d->ref_top));
+    d->kl = ctw_calloc(n_targets, sizeof(*d->kl));
+    d->kl_reverse = ctw_calloc(n_targets, sizeof(*d->kl_reverse));
+    d->tv = ctw_calloc(n_targets, sizeof(*d->tv));
+    d->ref_greedy = ctw_calloc(n_targets, sizeof(*d->ref_greedy));
+    d->overlap5 = ctw_calloc(n_targets, sizeof(*d->overlap5));
+    return d->ref_logprob != NULL && d->ref_top != NULL && d->kl != NULL && d->kl_reverse != NULL &&
+           d->tv != NULL && d->ref_greedy != NULL && d->overlap5 != NULL;
+}
+
 enum ctw_status ctw_job_plan(struct ctw_job *j, int64_t *n_done, struct ctw_err *err)
 {
+    bool ok = j->head.kind != CTW_JOB_DIVERGENCE ||
+              alloc_divergence(&j->results.divergence, (size_t)j->input.n_targets);
     *n_done = 0;
     j->plan.items = ctw_calloc((size_t)j->input.n_items, sizeof(*j->plan.items));
     j->plan.units = ctw_calloc((size_t)j->input.n_units, sizeof(*j->plan.units));
@@ -158,7 +191,7 @@ enum ctw_status ctw_job_plan(struct ctw_job *j, int64_t *n_done, struct ctw_err 
     j->results.logprob = ctw_calloc((size_t)j->input.n_targets, sizeof(*j->results.logprob));
     j->results.greedy = ctw_calloc((size_t)j->input.n_targets, sizeof(*j->results.greedy));
     j->results.order = ctw_calloc((size_t)j->input.n_items, sizeof(*j->results.order));
-    if (j->plan.items == NULL || j->plan.units == NULL || j->plan.tokens == NULL ||
+    if (!ok || j->plan.items == NULL || j->plan.units == NULL || j->plan.tokens == NULL ||
         j->results.logprob == NULL || j->results.greedy == NULL || j->results.order == NULL)
         return ctw_fail(err, CTW_ENOMEM,
                         "out of memory for a job of %" PRId64 " items and %" PRId64 " targets",
@@ -184,7 +217,8 @@ int64_t ctw_unit_input(const struct ctw_unit *u)
 double ctw_unit_cost(const struct ctw_job *j, const struct ctw_unit *u)
 {
     double n = (double)ctw_unit_input(u);
-    return n + j->head.pair_cost * n * (n + 1) / 2;
+    double cost = n + j->head.pair_cost * n * (n + 1) / 2;
+    return j->head.kind == CTW_JOB_DIVERGENCE ? 2 * cost : cost; /* through two models */
 }
 
 double ctw_model_pair_cost(const struct ctw_model *model)
@@ -212,6 +246,19 @@ struct ctw_seq ctw_job_seq(const struct ctw_job *j, int64_t unit)
                             .logprob = j->results.logprob + out,
                             .greedy = j->results.greedy + out,
                             .bad_layer = -1};
+}
+
+struct ctw_seq_divergence ctw_job_seq_divergence(const struct ctw_job *j, int64_t unit)
+{
+    const struct ctw_job_divergence *d = &j->results.divergence;
+    int64_t out = unit_out(j, &j->plan.units[unit]);
+    return (struct ctw_seq_divergence){.ref_logprob = d->ref_logprob + out,
+                                       .ref_greedy = d->ref_greedy + out,
+                                       .ref_top = d->ref_top + out,
+                                       .kl = d->kl + out,
+                                       .kl_reverse = d->kl_reverse + out,
+                                       .tv = d->tv + out,
+                                       .overlap5 = d->overlap5 + out};
 }
 
 static void finish_item(struct ctw_job *j, int64_t item)
@@ -275,10 +322,14 @@ static enum ctw_status not_finite(struct ctw_job *j, int64_t item, int layer, in
                     item, layer, n_decoders);
 }
 
-void ctw_job_name_source(struct ctw_job *j, const char *identity)
+void ctw_job_name_source(struct ctw_job *j, const char *identity, const char *ref_identity)
 {
-    if (j->results.identity[0] == '\0')
-        snprintf(j->results.identity, sizeof(j->results.identity), "%s", identity);
+    struct ctw_job_results *r = &j->results;
+    if (r->identity[0] != '\0')
+        return;
+    snprintf(r->identity, sizeof(r->identity), "%s", identity);
+    if (ref_identity != NULL)
+        snprintf(r->ref_identity, sizeof(r->ref_identity), "%s", ref_identity);
 }
 
 enum ctw_status ctw_job_take(struct ctw_job *j, int64_t unit, int bad_layer, int n_decoders,

@@ -27,7 +27,13 @@ enum ctw_job_state {
     CTW_JOB_CANCELED
 };
 
-enum ctw_job_kind { CTW_JOB_LOGLIKELIHOOD, CTW_JOB_ROLLING, CTW_JOB_WINDOWS, CTW_N_JOB_KINDS };
+enum ctw_job_kind {
+    CTW_JOB_LOGLIKELIHOOD,
+    CTW_JOB_ROLLING,
+    CTW_JOB_WINDOWS,
+    CTW_JOB_DIVERGENCE,
+    CTW_N_JOB_KINDS
+};
 
 enum { CTW_OWNER_MAX = 65 };
 
@@ -35,6 +41,7 @@ enum { CTW_OWNER_MAX = 65 };
 struct ctw_job_head {
     enum ctw_job_kind kind;
     char model[CTW_MODEL_NAME_MAX];
+    char reference[CTW_MODEL_NAME_MAX]; /* divergence; else "". Limits are the lower ones of both */
     int64_t max_length; /* of the model's input; the model's own if the client gave none */
     int64_t fit_length; /* the longest input for which there is memory */
     uint64_t memory_limit;
@@ -46,7 +53,7 @@ struct ctw_job_head {
     int64_t ttl_ms;
     int32_t prefix_token;        /* rolling */
     int64_t context_length;      /* rolling */
-    struct ctw_window_rule rule; /* windows */
+    struct ctw_window_rule rule; /* windows, divergence */
 };
 
 struct ctw_item {
@@ -101,10 +108,20 @@ struct ctw_job_plan {
     double cost;                /* of all units, see ctw_unit_cost() */
 };
 
+/* [n_targets] each; NULL if the kind is not divergence. */
+struct ctw_job_divergence {
+    float *ref_logprob, *ref_top, *kl, *kl_reverse, *tv;
+    int32_t *ref_greedy;
+    uint8_t *overlap5;
+};
+
 /* The scores so far. job.c alone changes them. */
 struct ctw_job_results {
-    char *numerics;    /* of the model */
-    char identity[65]; /* of the model; "" until the first item is final */
+    char *numerics;        /* of the model */
+    char identity[65];     /* of the model; "" until the first item is final */
+    char *ref_numerics;    /* of the reference; NULL: none */
+    char ref_identity[65]; /* of the reference, like identity */
+    struct ctw_job_divergence divergence;
     float *logprob;    /* [n_targets] */
     int32_t *greedy;   /* [n_targets] */
     int32_t *order;    /* [n_items]: items as they became final */
@@ -170,7 +187,7 @@ const char *ctw_job_kind_name(enum ctw_job_kind kind);
 /* The client states how texts are cut: struct ctw_window_rule. */
 static inline bool ctw_job_kind_has_rule(enum ctw_job_kind kind)
 {
-    return kind == CTW_JOB_WINDOWS;
+    return kind == CTW_JOB_WINDOWS || kind == CTW_JOB_DIVERGENCE;
 }
 /* Items are texts that are cut into windows. */
 static inline bool ctw_job_kind_has_texts(enum ctw_job_kind kind)
@@ -185,14 +202,21 @@ static inline uint64_t ctw_job_key(const uint8_t id[CTW_IPC_JOB_ID_BYTES])
     return key | 1;
 }
 
+/* Is this its model or its reference? */
+static inline bool ctw_job_uses(const struct ctw_job *j, const char *model)
+{
+    return strcmp(j->head.model, model) == 0 || strcmp(j->head.reference, model) == 0;
+}
+
 static inline bool ctw_job_is_final(const struct ctw_job *j)
 {
     return j->state >= CTW_JOB_DONE;
 }
 
-/* The bounds of jobs of one model. */
+/* The bounds of jobs of one model, or of a model and its reference. */
 struct ctw_model_limits {
     const char *name;
+    const char *reference; /* NULL: none is given */
     int64_t max_length, fit_length, vocab;
     uint64_t memory_limit;
     size_t key_bytes;
@@ -237,7 +261,8 @@ int64_t ctw_item_copied(const struct ctw_item *it, const struct ctw_job_head *he
 
 /* The job is in no list yet. NULL: no memory. */
 struct ctw_job *ctw_job_create(const void *id, const struct ctw_job_head *head,
-                               const char *numerics, const struct ctw_contact *contact);
+                               const char *numerics, const char *ref_numerics,
+                               const struct ctw_contact *contact);
 void ctw_job_destroy(struct ctw_job *j); /* NULL is fine */
 /* The job owns the part afterwards. CTW_ENOMEM changes neither. */
 enum ctw_status ctw_job_add_part(struct ctw_job *j, struct ctw_job_part *p,
@@ -259,6 +284,8 @@ enum ctw_status ctw_job_find_stored(struct ctw_job *j, struct ctw_store *store,
 struct ctw_store_record ctw_job_record(const struct ctw_job *j, int64_t unit);
 /* The unit as a sequence for the engine; results go into the job. */
 struct ctw_seq ctw_job_seq(const struct ctw_job *j, int64_t unit);
+/* What comparing adds to it, for kind divergence; results go into the job. */
+struct ctw_seq_divergence ctw_job_seq_divergence(const struct ctw_job *j, int64_t unit);
 int64_t ctw_unit_input(const struct ctw_unit *u); /* tokens that the model reads */
 /*
  * Time for the unit, as a multiple of the time that one token takes in the linear layers. Attention
@@ -268,14 +295,14 @@ int64_t ctw_unit_input(const struct ctw_unit *u); /* tokens that the model reads
 double ctw_unit_cost(const struct ctw_job *j, const struct ctw_unit *u);
 /* pair_cost of a model. */
 double ctw_model_pair_cost(const struct ctw_model *model);
-/* Names the checkpoint that the results come from, before the first item is final: the engine knows
- * it by then. A second call is a no-op. */
-void ctw_job_name_source(struct ctw_job *j, const char *identity);
+/* Names the checkpoints that the results come from, before the first item is final: the engines
+ * know them by then. ref_identity NULL: there is no reference. A second call is a no-op. */
+void ctw_job_name_source(struct ctw_job *j, const char *identity, const char *ref_identity);
 /* Counts a unit whose results are known; they are not final yet. */
 void ctw_job_scored(struct ctw_job *j, const struct ctw_unit *u);
 /*
  * Takes in a scored unit. CTW_ENUMERIC: its numbers are not finite; error.item and error.layer are
- * set, and the item never becomes final.
+ * set, and the item never becomes final. n_decoders is of the model that bad_layer is of.
  */
 enum ctw_status ctw_job_take(struct ctw_job *j, int64_t unit, int bad_layer, int n_decoders,
                              struct ctw_err *err) CTW_MUST_CHECK;
@@ -283,6 +310,9 @@ enum ctw_status ctw_job_take(struct ctw_job *j, int64_t unit, int bad_layer, int
 bool ctw_job_take_news(struct ctw_job *j); /* true once after new results */
 
 /* ---- job_results.c ---- */
+
+/* Bytes that the results of one target take in memory. */
+int64_t ctw_job_target_bytes(const struct ctw_job_head *head);
 
 /* Bytes of the item's columns in a reply to fetch. */
 int64_t ctw_item_column_bytes(const struct ctw_item *it, const struct ctw_job_head *head);

@@ -125,7 +125,8 @@ static enum ctw_status read_rule(struct ctw_job_head *out, const struct ctw_head
                    ? CTW_OK
                    : ctw_fail(err, CTW_EINVAL,
                               "submit.head: window, stride, first, rows, new, tail, bos and "
-                              "bos_mode belong to kind loglikelihood_windows, not %s",
+                              "bos_mode belong to kind loglikelihood_windows, not %s; divergence "
+                              "has them, too",
                               kind);
     if ((map->has >> CTW_HEAD_WINDOW & 1) == 0)
         return ctw_fail(err, CTW_EINVAL, "submit.head: kind %s needs window", kind);
@@ -168,8 +169,28 @@ static enum ctw_status read_kind(struct ctw_job_head *out, struct ctw_slice kind
     }
     return ctw_fail(err, CTW_EUNSUP,
                     "submit.head: no kind \"%.*s\"; this worker has loglikelihood, "
-                    "loglikelihood_rolling, loglikelihood_windows",
+                    "loglikelihood_rolling, loglikelihood_windows, divergence",
                     (int)(kind.n < 48 ? kind.n : 48), kind.data);
+}
+
+/* The names of a divergence's two models differ: the caller has found both. */
+static enum ctw_status read_reference(struct ctw_job_head *out,
+                                      const struct ctw_model_limits *model, struct ctw_err *err)
+{
+    bool compared = out->kind == CTW_JOB_DIVERGENCE;
+    if (compared && model->reference == NULL)
+        return ctw_fail(err, CTW_EINVAL,
+                        "submit.head: kind divergence needs reference, the name of a model of this "
+                        "worker");
+    if (!compared && model->reference != NULL)
+        return ctw_fail(err, CTW_EINVAL,
+                        "submit.head: reference belongs to kind divergence, not %s",
+                        ctw_job_kind_name(out->kind));
+    if (!compared)
+        return CTW_OK;
+    ctw_slice_copy(ctw_slice_of(model->reference), out->reference, sizeof(out->reference));
+    out->want_logprob = out->want_greedy = true;
+    return CTW_OK;
 }
 
 enum ctw_status ctw_job_read_head(struct ctw_job_head *out, const struct ctw_head_map *map,
@@ -192,6 +213,8 @@ enum ctw_status ctw_job_read_head(struct ctw_job_head *out, const struct ctw_hea
         out->max_length = (int64_t)map->max_length;
     ctw_slice_copy(ctw_slice_of(model->name), out->model, sizeof(out->model));
     enum ctw_status st = read_columns(out, &map->columns, err);
+    if (st == CTW_OK)
+        st = read_reference(out, model, err);
     if (st == CTW_OK)
         st = read_orphan(out, map, err);
     if (st == CTW_OK)
@@ -233,6 +256,7 @@ uint64_t ctw_job_part_digest(const struct ctw_submit *submit)
         h = mix(mix(h, m->prefix_token), m->context_length);
         h = mix(mix(mix(mix(h, m->window), m->stride), m->first), m->rows);
         h = mix_bytes(mix(mix(mix(h, m->new), m->tail), m->bos), m->bos_mode);
+        h = mix_bytes(h, m->reference);
     }
     h = mix_bytes(mix_bytes(h, submit->items.tokens), submit->items.n_tokens);
     return mix_bytes(mix_bytes(h, submit->items.n_context), submit->items.n_continuation);

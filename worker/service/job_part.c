@@ -222,7 +222,7 @@ enum ctw_status ctw_job_part_create(struct ctw_job_part **out, const struct ctw_
     p->bytes = sizeof(*p) + (size_t)(n_stored + p->n_copied) * sizeof(*p->tokens) +
                (size_t)p->n_items * (sizeof(*p->items) + sizeof(int32_t)) +
                (size_t)p->n_units * (sizeof(struct ctw_unit) + head->key_bytes) +
-               (size_t)p->n_targets * 8;
+               (size_t)(p->n_targets * ctw_job_target_bytes(head));
     *out = p;
     return CTW_OK;
 fail:

@@ -4,12 +4,45 @@
 
 #include "worker/service/job.h"
 
+enum { N_TARGET_COLUMNS = 9 };
+
 struct column_writer {
-    int32_t *item, *count, *truncated, *greedy, *windows, *window_count;
+    int32_t *item, *count, *truncated, *windows, *window_count;
     double *sum, *window_sum;
     uint8_t *is_greedy;
-    float *logprob;
+    char *of_targets[N_TARGET_COLUMNS]; /* in the order of target_columns() */
 };
+
+/* A column with one value per target. */
+struct target_column {
+    const void *values; /* of the job, [n_targets] */
+    size_t bytes;       /* of a value */
+    bool wanted;
+    struct ctw_slice *slice;
+};
+static void target_columns(const struct ctw_job_head *head, const struct ctw_job_results *r,
+                           struct ctw_result_map *map, struct target_column out[N_TARGET_COLUMNS])
+{
+    const struct ctw_job_divergence *d = &r->divergence;
+    bool compared = head->kind == CTW_JOB_DIVERGENCE;
+    const struct target_column all[N_TARGET_COLUMNS] = {
+        {r->logprob, 4, head->want_logprob, &map->logprob},
+        {r->greedy, 4, head->want_greedy, &map->greedy},
+        {d->ref_logprob, 4, compared, &map->ref_logprob},
+        {d->ref_greedy, 4, compared, &map->ref_greedy},
+        {d->ref_top, 4, compared, &map->ref_top},
+        {d->kl, 4, compared, &map->kl},
+        {d->kl_reverse, 4, compared, &map->kl_reverse},
+        {d->tv, 4, compared, &map->tv},
+        {d->overlap5, 1, compared, &map->overlap5},
+    };
+    memcpy(out, all, sizeof(all));
+}
+
+int64_t ctw_job_target_bytes(const struct ctw_job_head *head)
+{
+    return 4 + 4 + (head->kind == CTW_JOB_DIVERGENCE ? 6 * 4 + 1 : 0);
+}
 
 static bool alloc_columns(struct column_writer *c, const struct ctw_job *j, int64_t n,
                           int64_t n_targets, int64_t n_windows, struct ctw_reply *reply)
@@ -29,8 +62,6 @@ static bool alloc_columns(struct column_writer *c, const struct ctw_job *j, int6
         {&c->count, &map->count, items * 4},
         {&c->is_greedy, &map->is_greedy, items},
         {&c->truncated, &map->truncated, items * 4},
-        {&c->logprob, &map->logprob, j->head.want_logprob ? targets * 4 : 0},
-        {&c->greedy, &map->greedy, j->head.want_greedy ? targets * 4 : 0},
         {&c->windows, &map->windows, by_window ? items * 4 : 0},
         {&c->window_sum, &map->window_sum, windows * 8},
         {&c->window_count, &map->window_count, windows * 4},
@@ -42,9 +73,19 @@ static bool alloc_columns(struct column_writer *c, const struct ctw_job *j, int6
         *all[i].slice = (struct ctw_slice){.data = p, .n = all[i].bytes};
         memcpy(all[i].to, &p, sizeof(p));
     }
+    struct target_column columns[N_TARGET_COLUMNS];
+    target_columns(&j->head, &j->results, map, columns);
+    for (size_t i = 0; i < N_TARGET_COLUMNS; i++) {
+        size_t bytes = columns[i].wanted ? targets * columns[i].bytes : 0;
+        c->of_targets[i] = ctw_reply_alloc(reply, bytes);
+        if (c->of_targets[i] == NULL)
+            return false;
+        *columns[i].slice = (struct ctw_slice){.data = c->of_targets[i], .n = bytes};
+    }
     map->has |= (uint32_t)j->head.want_logprob << CTW_RESULT_LOGPROB;
     map->has |= (uint32_t)j->head.want_greedy << CTW_RESULT_GREEDY;
     map->has |= by_window ? CTW_RESULT_WINDOWS_BITS : 0;
+    map->has |= j->head.kind == CTW_JOB_DIVERGENCE ? CTW_RESULT_DIVERGENCE_BITS : 0;
     return true;
 }
 
@@ -67,19 +108,21 @@ static void write_windows(struct column_writer *c, const struct ctw_job *j, int6
 static void write_item(struct column_writer *c, const struct ctw_job *j, int64_t at, int64_t item)
 {
     const struct ctw_item *it = &j->plan.items[item];
-    size_t n = (size_t)it->n_targets;
+    struct target_column columns[N_TARGET_COLUMNS];
+    struct ctw_result_map unused;
+    size_t n = (size_t)it->n_targets, out = (size_t)it->out;
     c->item[at] = (int32_t)item;
     c->sum[at] = it->sum;
     c->count[at] = it->n_targets;
     c->is_greedy[at] = it->is_greedy;
     c->truncated[at] = it->truncated;
-    if (j->head.want_logprob && n > 0) {
-        memcpy(c->logprob, j->results.logprob + it->out, n * 4);
-        c->logprob += n;
-    }
-    if (j->head.want_greedy && n > 0) {
-        memcpy(c->greedy, j->results.greedy + it->out, n * 4);
-        c->greedy += n;
+    target_columns(&j->head, &j->results, &unused, columns);
+    for (size_t i = 0; i < N_TARGET_COLUMNS; i++) {
+        const struct target_column *t = &columns[i];
+        if (!t->wanted || n == 0)
+            continue;
+        memcpy(c->of_targets[i], (const char *)t->values + out * t->bytes, n * t->bytes);
+        c->of_targets[i] += n * t->bytes;
     }
     if (ctw_job_kind_has_rule(j->head.kind))
         write_windows(c, j, at, it);
@@ -88,7 +131,8 @@ static void write_item(struct column_writer *c, const struct ctw_job *j, int64_t
 int64_t ctw_item_column_bytes(const struct ctw_item *it, const struct ctw_job_head *head)
 {
     int64_t bytes = 4 + 8 + 4 + 1 + 4;
-    bytes += (int64_t)it->n_targets * (4 * head->want_logprob + 4 * head->want_greedy);
+    int64_t unwanted = 4 * !head->want_logprob + 4 * !head->want_greedy;
+    bytes += (int64_t)it->n_targets * (ctw_job_target_bytes(head) - unwanted);
     if (ctw_job_kind_has_rule(head->kind))
         bytes += 4 + (int64_t)it->n_units * (8 + 4);
     return bytes;

@@ -20,7 +20,7 @@ int ctw_jobs_unfinished(const struct ctw_jobs *l)
 bool ctw_jobs_use_model(const struct ctw_jobs *l, const char *name)
 {
     for (const struct ctw_job *j = l->first; j != NULL; j = j->next) {
-        if (!ctw_job_is_final(j) && strcmp(j->head.model, name) == 0)
+        if (!ctw_job_is_final(j) && ctw_job_uses(j, name))
             return true;
     }
     return false;

@@ -156,6 +156,16 @@ void ctw_model_start_closing(struct ctw_model_slot *m)
     m->state = CTW_MODEL_CLOSING;
 }
 
+int64_t ctw_models_pass_tokens(const struct ctw_model_slot *m,
+                               const struct ctw_model_slot *reference)
+{
+    int64_t pass_tokens;
+    if (reference != NULL &&
+        ctw_engines_comparable(m->engine, reference->engine, &pass_tokens, NULL) == CTW_OK)
+        return pass_tokens;
+    return m->info.pass_tokens;
+}
+
 void ctw_model_describe(struct ctw_model_slot *m)
 {
     ctw_engine_describe(m->engine, m->products, sizeof(m->products));

@@ -68,6 +68,9 @@ void ctw_models_opened(struct ctw_models *t, struct ctw_model_slot *m, struct ct
 /* -> FAILED. Returns the engine, which the caller closes; NULL: it was never open. */
 struct ctw_engine *ctw_model_fail(struct ctw_model_slot *m, const struct ctw_err *err);
 void ctw_model_start_closing(struct ctw_model_slot *m); /* -> CLOSING */
+/* Tokens of a pass of this ready model, and of this reference (NULL: none). */
+int64_t ctw_models_pass_tokens(const struct ctw_model_slot *m,
+                               const struct ctw_model_slot *reference);
 /* Asks the engine how it computes its products. */
 void ctw_model_describe(struct ctw_model_slot *m);
 void ctw_model_destroy(struct ctw_model_slot *m); /* closes its engine */

@@ -52,8 +52,12 @@ void ctw_queue_progress(const struct ctw_queue *q, const struct ctw_job *j,
                                      .pass = (uint64_t)j->share.n_passes};
     if (waiting && j->plan.made && speed > 0)
         out->seconds_left = cost_before_end(q, j) / speed;
-    const struct ctw_model_slot *m = ctw_models_find(&q->models, j->head.model);
-    int64_t pass_tokens = m != NULL && m->state == CTW_MODEL_READY ? m->info.pass_tokens : 0;
+    const struct ctw_model_slot *m = ctw_models_find(&q->models, j->head.model), *reference = NULL;
+    if (j->head.kind == CTW_JOB_DIVERGENCE)
+        reference = ctw_models_find(&q->models, j->head.reference);
+    bool ready = m != NULL && m->state == CTW_MODEL_READY &&
+                 (reference == NULL || reference->state == CTW_MODEL_READY);
+    int64_t pass_tokens = ready ? ctw_models_pass_tokens(m, reference) : 0;
     int64_t left = j->input.n_tok - (j->results.tok_done - j->share.tok_done) - j->share.tok;
     out->passes = out->pass;
     if (waiting && pass_tokens > 0 && left > 0)

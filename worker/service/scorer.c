@@ -47,10 +47,10 @@ static bool step(struct ctw_scorer *s)
     }
     if (ctw_scorer_tend_models(s) || ctw_scorer_plan_next(s))
         return true;
-    struct ctw_model_slot *m = ctw_scorer_make_pass(s);
-    if (m != NULL)
+    struct ctw_pass_models m = ctw_scorer_make_pass(s);
+    if (m.model != NULL)
         ctw_scorer_run_pass(s, m);
-    return m != NULL;
+    return m.model != NULL;
 }
 
 void ctw_scorer_run(struct ctw_scorer *s)
@@ -84,6 +84,8 @@ void ctw_scorer_fini(struct ctw_scorer *s)
 {
     ctw_free(s->seqs);
     ctw_free(s->units);
+    ctw_free(s->divergences);
     s->seqs = NULL;
     s->units = NULL;
+    s->divergences = NULL;
 }

@@ -1,9 +1,9 @@
 /*
  * The thread that owns the engines: opens and closes models, plans jobs, and scores one pass after
- * another. A pass takes units of all jobs of one model, one unit at a time from the job that has
- * been served the fewest tokens so far, until the engine's pass is full. So no job waits for
- * another job to end, and small jobs ride along. A sequence's score does not depend on the other
- * sequences in its pass.
+ * another. A pass takes units of all jobs of one model (or of one model and one reference), one
+ * unit at a time from the job that has been served the fewest tokens so far, until the engine's
+ * pass is full. So no job waits for another job to end, and small jobs ride along. A sequence's
+ * score does not depend on the other sequences in its pass.
  *
  * Whether a sequence is too long for the memory may be known only when its pass is prepared. If
  * memory runs out, each job of that pass gets a pass of its own, and only a job whose own pass runs
@@ -21,6 +21,16 @@ struct ctw_pass_unit {
     bool taken;   /* its results are on their way to the client */
     bool stored;  /* found in the store when the pass was about to begin */
     int64_t twin; /* an earlier sequence of the pass with the same key; -1: none */
+};
+
+/* What a pass found of a unit, and the models that it is of. */
+struct ctw_scored_unit {
+    int64_t unit;
+    int bad_layer;
+    bool bad_reference; /* bad_layer is of the reference */
+    int n_decoders;     /* of the model that bad_layer is of */
+    const char *identity;
+    const char *ref_identity; /* NULL: no reference */
 };
 
 /* Passes on their way through the store; see scorer_settle.c. */
@@ -46,12 +56,14 @@ struct ctw_scorer {
     /* the pass being made or run */
     struct ctw_seq *seqs;
     struct ctw_pass_unit *units;
+    struct ctw_seq_divergence *divergences; /* of the sequences, if the pass has a reference */
     int64_t n, cap;
     int64_t n_score; /* of these, the first are scored; the results of the others are known */
     double pass_cost;
     struct ctw_settling settling;
-    int n_decoders;
-    const struct ctw_engine *engine; /* of the last pass */
+    int n_decoders, ref_decoders;
+    const struct ctw_engine *engine;    /* of the last pass */
+    const struct ctw_engine *reference; /* of the last pass; NULL: none */
     int64_t shown_ms;
     /* Lines for the log, written when the lock is not held: standard error may be a full pipe. */
     struct ctw_scorer_note notes[CTW_SCORER_NOTES];
@@ -74,9 +86,10 @@ void ctw_scorer_write_notes(struct ctw_scorer *s); /* lock not held; any thread 
 
 /* scorer_models.c: opens or closes one model; false: nothing to do. Lock released meanwhile. */
 bool ctw_scorer_tend_models(struct ctw_scorer *s);
-/* Several engines may each plan for all memory: only the engine in use holds buffers. NULL: none.
- */
-void ctw_scorer_trim_others(struct ctw_queue *q, const struct ctw_engine *in_use);
+/* Several engines may each plan for all memory: only the engine in use holds buffers, and the one
+ * that it is compared with. NULL: none. */
+void ctw_scorer_trim_others(struct ctw_queue *q, const struct ctw_engine *in_use,
+                            const struct ctw_engine *also);
 /*
  * The model's files are no longer the files that were opened, so none of its jobs can succeed. The
  * model stays in the table with the reason; `load` under its name opens it again. Lock
@@ -87,8 +100,13 @@ void ctw_scorer_fail_model(struct ctw_scorer *s, struct ctw_model_slot *m,
 
 /* scorer_pass.c: plans one job; false: nothing to do. Lock released meanwhile. */
 bool ctw_scorer_plan_next(struct ctw_scorer *s);
-/* Fills the pass; returns its model, NULL when there is nothing to do. */
-struct ctw_model_slot *ctw_scorer_make_pass(struct ctw_scorer *s);
+/* The models of a pass. */
+struct ctw_pass_models {
+    struct ctw_model_slot *model;     /* NULL: none */
+    struct ctw_model_slot *reference; /* NULL: nothing is compared */
+};
+/* Fills the pass; returns its models, none when there is nothing to do. */
+struct ctw_pass_models ctw_scorer_make_pass(struct ctw_scorer *s);
 
 /*
  * scorer_store.c, lock not held: what is stored of a planned job takes part in no pass. Waits for
@@ -121,8 +139,7 @@ void ctw_settle_wait_for(struct ctw_scorer *s,
  */
 void ctw_scorer_note_end(struct ctw_scorer *s, const struct ctw_job *j); /* the job is done */
 /* Takes in a scored unit. */
-void ctw_scorer_take(struct ctw_scorer *s, struct ctw_job *j, int64_t unit, int bad_layer,
-                     int n_decoders, const char *identity);
-void ctw_scorer_run_pass(struct ctw_scorer *s, struct ctw_model_slot *m);
+void ctw_scorer_take(struct ctw_scorer *s, struct ctw_job *j, const struct ctw_scored_unit *u);
+void ctw_scorer_run_pass(struct ctw_scorer *s, struct ctw_pass_models m);
 
 #endif

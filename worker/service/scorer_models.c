@@ -25,11 +25,14 @@ static void announce(const struct ctw_model_slot *m, const struct ctw_engine_inf
                  info->model->activations);
 }
 
-void ctw_scorer_trim_others(struct ctw_queue *q, const struct ctw_engine *in_use)
+void ctw_scorer_trim_others(struct ctw_queue *q, const struct ctw_engine *in_use,
+                            const struct ctw_engine *also)
 {
-    for (int i = 0; i < q->models.n; i++)
-        if (q->models.slots[i]->engine != NULL && q->models.slots[i]->engine != in_use)
-            ctw_engine_trim(q->models.slots[i]->engine);
+    for (int i = 0; i < q->models.n; i++) {
+        struct ctw_engine *e = q->models.slots[i]->engine;
+        if (e != NULL && e != in_use && e != also)
+            ctw_engine_trim(e);
+    }
 }
 
 /* Lock held; released meanwhile. */
@@ -41,8 +44,8 @@ static void open_model(struct ctw_scorer *s, struct ctw_model_slot *m)
     struct ctw_engine_info info;
     struct ctw_err err;
     options.stop = &q->life.stop;
-    options.model_dir = m->path;     /* does not change while LOADING */
-    ctw_scorer_trim_others(q, NULL); /* so that the new engine sees all free memory */
+    options.model_dir = m->path;           /* does not change while LOADING */
+    ctw_scorer_trim_others(q, NULL, NULL); /* so that the new engine sees all free memory */
     s->engine = NULL;
     pthread_mutex_unlock(&q->lock);
     ctw_info("loading %s", options.model_dir);
@@ -95,7 +98,7 @@ void ctw_scorer_fail_model(struct ctw_scorer *s, struct ctw_model_slot *m,
 {
     struct ctw_queue *q = s->queue;
     for (struct ctw_job *j = q->jobs.first; j != NULL; j = j->next) {
-        if (strcmp(j->head.model, m->name) == 0)
+        if (ctw_job_uses(j, m->name))
             ctw_queue_end(q, j, CTW_JOB_FAILED, err);
     }
     ctw_scorer_note(s, CTW_LOG_ERROR, "model %s has failed and takes no more jobs: %s", m->name,

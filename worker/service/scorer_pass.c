@@ -2,6 +2,25 @@
 #include "base/mem.h"
 #include "worker/service/scorer.h"
 
+/* ---- jobs ---- */
+
+static bool has_work(const struct ctw_job *j)
+{
+    return !j->removed && !ctw_job_is_final(j) && ctw_job_has_unit(j);
+}
+
+/* The models of a job; none if one of them is not ready. */
+static struct ctw_pass_models models_of(const struct ctw_queue *q, const struct ctw_job *j)
+{
+    bool compared = j->head.kind == CTW_JOB_DIVERGENCE;
+    struct ctw_pass_models m = {ctw_models_find(&q->models, j->head.model), NULL};
+    if (compared)
+        m.reference = ctw_models_find(&q->models, j->head.reference);
+    bool ready = m.model != NULL && m.model->state == CTW_MODEL_READY &&
+                 (!compared || (m.reference != NULL && m.reference->state == CTW_MODEL_READY));
+    return ready ? m : (struct ctw_pass_models){NULL, NULL};
+}
+
 /* ---- planning ---- */
 
 /* Tokens served to the least served of the other unfinished jobs. */
@@ -28,21 +47,25 @@ bool ctw_scorer_plan_next(struct ctw_scorer *s)
         return false;
     struct ctw_err err;
     int64_t n_done;
-    /* ready, as j is not final */
-    struct ctw_engine *engine = ctw_models_find(&q->models, j->head.model)->engine;
+    struct ctw_pass_models models = models_of(q, j); /* ready, as j is not final */
+    struct ctw_engine *engine = models.model->engine;
+    struct ctw_engine *reference = models.reference != NULL ? models.reference->engine : NULL;
     ctw_jobs_pin(j);
     pthread_mutex_unlock(&q->lock);
     enum ctw_status st = ctw_job_plan(j, &n_done, &err);
     if (st == CTW_OK && n_done > 0)
         st = ctw_engine_wait_identity(engine, &err);
-    if (st == CTW_OK)
+    if (st == CTW_OK && n_done > 0 && reference != NULL)
+        st = ctw_engine_wait_identity(reference, &err);
+    if (st == CTW_OK && reference == NULL)
         st = ctw_scorer_find_stored(s, j, engine, &err);
     pthread_mutex_lock(&q->lock);
     if (st == CTW_OK) {
         ctw_job_planned(j, n_done);
         ctw_job_share_enter(j, least_served(q, j)); /* its share counts from now on */
         if (j->results.n_done > 0)
-            ctw_job_name_source(j, ctw_engine_identity(engine));
+            ctw_job_name_source(j, ctw_engine_identity(engine),
+                                reference != NULL ? ctw_engine_identity(reference) : NULL);
         if (j->results.n_done == j->input.n_items) {
             ctw_queue_end(q, j, CTW_JOB_DONE, NULL);
             ctw_scorer_note_end(s, j);
@@ -57,24 +80,19 @@ bool ctw_scorer_plan_next(struct ctw_scorer *s)
 
 /* ---- the next pass ---- */
 
-static bool has_work(const struct ctw_job *j)
-{
-    return !j->removed && !ctw_job_is_final(j) && ctw_job_has_unit(j);
-}
-
 /*
- * The least served job of this model, the oldest among equals. NULL: of any model, for the pass's
- * first unit.
+ * The least served job of these models, the oldest among equals. Of any model, if there is none
+ * yet: for the pass's first unit.
  */
-static struct ctw_job *next_job(const struct ctw_queue *q, const struct ctw_model_slot *m)
+static struct ctw_job *next_job(const struct ctw_queue *q, const struct ctw_pass_models *m)
 {
     struct ctw_job *best = NULL;
     for (struct ctw_job *j = q->jobs.first; j != NULL; j = j->next) {
-        const struct ctw_model_slot *of =
-            has_work(j) ? ctw_models_find(&q->models, j->head.model) : NULL;
-        if (of == NULL || of->state != CTW_MODEL_READY || (m != NULL && of != m))
+        if (!has_work(j))
             continue;
-        if (m != NULL && j->share.alone)
+        struct ctw_pass_models of = models_of(q, j);
+        bool other = of.model != m->model || of.reference != m->reference;
+        if (of.model == NULL || (m->model != NULL && (other || j->share.alone)))
             continue;
         if (best == NULL || j->share.served < best->share.served)
             best = j;
@@ -93,6 +111,11 @@ static bool grow(struct ctw_scorer *s)
     if (units == NULL)
         return false;
     s->units = units;
+    struct ctw_seq_divergence *divergences =
+        ctw_realloc(s->divergences, (size_t)cap, sizeof(*divergences));
+    if (divergences == NULL)
+        return false;
+    s->divergences = divergences;
     s->cap = cap;
     return true;
 }
@@ -107,27 +130,31 @@ static void take_unit(struct ctw_scorer *s, struct ctw_job *j)
     int64_t unit = ctw_job_share_take(j);
     s->seqs[s->n] = ctw_job_seq(j, unit);
     s->units[s->n] = (struct ctw_pass_unit){.job = j, .unit = unit, .twin = -1};
+    if (j->head.kind == CTW_JOB_DIVERGENCE)
+        s->divergences[s->n] = ctw_job_seq_divergence(j, unit);
     s->n++;
     s->pass_cost += ctw_unit_cost(j, &j->plan.units[unit]);
 }
 
-struct ctw_model_slot *ctw_scorer_make_pass(struct ctw_scorer *s)
+struct ctw_pass_models ctw_scorer_make_pass(struct ctw_scorer *s)
 {
     struct ctw_queue *q = s->queue;
-    struct ctw_model_slot *m = NULL;
-    int64_t n_tok = 0;
+    struct ctw_pass_models m = {NULL, NULL};
+    int64_t n_tok = 0, pass_tokens = 0;
     s->n = 0;
     s->pass_cost = 0;
     ctw_running_clear(&q->running);
     for (;;) {
         bool alone = s->n > 0 && s->units[0].job->share.alone;
-        struct ctw_job *j = alone ? s->units[0].job : next_job(q, m);
+        struct ctw_job *j = alone ? s->units[0].job : next_job(q, &m);
         if (j == NULL || !has_work(j))
             break;
-        if (m == NULL)
-            m = ctw_models_find(&q->models, j->head.model);
+        if (m.model == NULL) {
+            m = models_of(q, j);
+            pass_tokens = ctw_models_pass_tokens(m.model, m.reference);
+        }
         int64_t more = ctw_job_next_input(j);
-        if (!ctw_pass_fits(s->n, n_tok, more, m->info.pass_tokens))
+        if (!ctw_pass_fits(s->n, n_tok, more, pass_tokens))
             break;
         if (s->n == s->cap && !grow(s)) {
             struct ctw_err err;
@@ -135,11 +162,11 @@ struct ctw_model_slot *ctw_scorer_make_pass(struct ctw_scorer *s)
                 break;
             (void)ctw_fail(&err, CTW_ENOMEM, "out of memory for a pass");
             ctw_queue_end(q, j, CTW_JOB_FAILED, &err);
-            m = NULL;
+            m.model = NULL;
             continue;
         }
         take_unit(s, j);
         n_tok += more;
     }
-    return s->n > 0 ? m : NULL;
+    return s->n > 0 ? m : (struct ctw_pass_models){NULL, NULL};
 }

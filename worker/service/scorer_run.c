@@ -21,20 +21,38 @@ void ctw_scorer_note_end(struct ctw_scorer *s, const struct ctw_job *j)
                     seconds > 0 ? (double)n_tok / seconds : 0, found);
 }
 
-void ctw_scorer_take(struct ctw_scorer *s, struct ctw_job *j, int64_t unit, int bad_layer,
-                     int n_decoders, const char *identity)
+void ctw_scorer_take(struct ctw_scorer *s, struct ctw_job *j, const struct ctw_scored_unit *u)
 {
     struct ctw_err err;
     if (ctw_job_is_final(j))
         return;
-    ctw_job_name_source(j, identity);
-    if (ctw_job_take(j, unit, bad_layer, n_decoders, &err) != CTW_OK) {
+    ctw_job_name_source(j, u->identity, u->ref_identity);
+    enum ctw_status st = ctw_job_take(j, u->unit, u->bad_layer, u->n_decoders, &err);
+    if (st != CTW_OK && u->ref_identity != NULL)
+        st =
+            ctw_fail_prefix(&err, "model %s", u->bad_reference ? j->head.reference : j->head.model);
+    if (st != CTW_OK) {
         ctw_scorer_note(s, CTW_LOG_ERROR, "a job fails: %s", err.msg);
         ctw_queue_end(s->queue, j, CTW_JOB_FAILED, &err);
     } else if (j->results.n_done == j->input.n_items) {
         ctw_queue_end(s->queue, j, CTW_JOB_DONE, NULL);
         ctw_scorer_note_end(s, j);
     }
+}
+
+static struct ctw_scored_unit scored_unit(const struct ctw_scorer *s, int64_t i)
+{
+    struct ctw_scored_unit u = {.unit = s->units[i].unit,
+                                .bad_layer = s->seqs[i].bad_layer,
+                                .n_decoders = s->n_decoders,
+                                .identity = ctw_engine_identity(s->engine)};
+    if (s->reference == NULL)
+        return u;
+    u.ref_identity = ctw_engine_identity(s->reference);
+    u.bad_reference = s->divergences[i].bad_reference;
+    if (u.bad_reference)
+        u.n_decoders = s->ref_decoders;
+    return u;
 }
 
 /* The results of seqs[first .. first+n-1] are known: they go to their jobs, or first to the store.
@@ -45,13 +63,13 @@ static void take_results(struct ctw_scorer *s, int64_t first, int64_t n)
         if (!s->units[i].taken)
             ctw_job_share_done(s->units[i].job, s->units[i].unit);
     }
-    if (ctw_settle_hand_over(s, first, n))
+    if (s->reference == NULL && ctw_settle_hand_over(s, first, n))
         return;
     for (int64_t i = first; i < first + n; i++) {
         struct ctw_pass_unit *u = &s->units[i];
+        const struct ctw_scored_unit scored = scored_unit(s, i);
         if (!u->taken)
-            ctw_scorer_take(s, u->job, u->unit, s->seqs[i].bad_layer, s->n_decoders,
-                            ctw_engine_identity(s->engine));
+            ctw_scorer_take(s, u->job, &scored);
         u->taken = true;
     }
     ctw_queue_tell(s->queue);
@@ -207,29 +225,55 @@ static void end_pass(struct ctw_scorer *s, bool completed)
     s->n = 0;
 }
 
-void ctw_scorer_run_pass(struct ctw_scorer *s, struct ctw_model_slot *m)
+/* Scores the pass, or compares its models. Lock not held. *failed: the model that a failure is of.
+ */
+static enum ctw_status run_engines(struct ctw_scorer *s, struct ctw_pass_models m,
+                                   struct ctw_model_slot **failed, struct ctw_err *err)
 {
-    struct ctw_queue *q = s->queue;
     const struct ctw_hooks hooks = {
         .arg = s, .progress = on_progress, .cancelled = is_cancelled, .done = on_done};
+    bool in_reference = false;
+    *failed = m.model;
+    if (m.reference == NULL) {
+        ctw_scorer_skip_known(s);
+        enum ctw_status st = ctw_engine_score(m.model->engine, s->seqs, s->n_score, &hooks, err);
+        if (st == CTW_OK)
+            ctw_scorer_copy_twins(s);
+        return st;
+    }
+    s->n_score = s->n; /* the store has no divergences */
+    for (int64_t i = 0; i < s->n; i++)
+        s->seqs[i].divergence = &s->divergences[i];
+    enum ctw_status st = ctw_engine_compare(m.model->engine, m.reference->engine, s->seqs, s->n,
+                                            &hooks, &in_reference, err);
+    if (in_reference)
+        *failed = m.reference;
+    return st;
+}
+
+void ctw_scorer_run_pass(struct ctw_scorer *s, struct ctw_pass_models m)
+{
+    struct ctw_queue *q = s->queue;
+    const struct ctw_engine *reference = m.reference != NULL ? m.reference->engine : NULL;
+    struct ctw_model_slot *failed;
     struct ctw_err err = {0};
-    s->n_decoders = m->info.model->n_decoders;
-    if (s->engine != m->engine)
-        ctw_scorer_trim_others(q, m->engine);
-    s->engine = m->engine;
+    s->n_decoders = m.model->info.model->n_decoders;
+    if (m.reference != NULL)
+        s->ref_decoders = m.reference->info.model->n_decoders;
+    if (s->engine != m.model->engine || s->reference != reference)
+        ctw_scorer_trim_others(q, m.model->engine, reference);
+    s->engine = m.model->engine;
+    s->reference = reference;
     ctw_running_begin(&q->running, ctw_now_ms());
     pthread_mutex_unlock(&q->lock);
-    ctw_scorer_skip_known(s);
-    enum ctw_status st = ctw_engine_score(m->engine, s->seqs, s->n_score, &hooks, &err);
-    if (st == CTW_OK)
-        ctw_scorer_copy_twins(s);
+    enum ctw_status st = run_engines(s, m, &failed, &err);
     pthread_mutex_lock(&q->lock);
-    ctw_model_describe(m);
+    ctw_model_describe(m.model);
     if (st == CTW_OK) {
         ctw_job_share_found_memory(s->units[0].job);
         take_results(s, 0, s->n);
     } else if (st != CTW_ECANCELED) {
-        fail_pass(s, m, &err);
+        fail_pass(s, failed, &err);
     }
     end_pass(s, st == CTW_OK);
     ctw_queue_tell(q);

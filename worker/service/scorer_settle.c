@@ -67,7 +67,11 @@ static void settle(struct ctw_scorer *s, struct ctw_settle_batch *b)
     pthread_mutex_lock(&q->lock);
     for (int64_t i = 0; i < b->n; i++) {
         const struct settled_unit *u = &b->units[i];
-        ctw_scorer_take(s, u->job, u->unit, u->bad_layer, b->n_decoders, b->identity);
+        const struct ctw_scored_unit scored = {.unit = u->unit,
+                                               .bad_layer = u->bad_layer,
+                                               .n_decoders = b->n_decoders,
+                                               .identity = b->identity};
+        ctw_scorer_take(s, u->job, &scored);
         ctw_jobs_unpin(&q->jobs, u->job);
     }
     ctw_queue_tell(q);

@@ -1,0 +1,172 @@
+"""Jobs of kind divergence (docs/PROTOCOL.md) on the fake engine, whose columns are made from the model's scores."""
+
+import random
+import struct
+import tempfile
+import unittest
+
+import worker_process as w
+from worker_cases import OneWorker, until
+
+# Columns with one value per target, and what the fake engine makes of (log-probability, token).
+COLUMNS = {"ref_logprob": ("f", lambda p, t: 2 * p), "ref_greedy": ("i", lambda p, t: t),
+           "ref_top": ("f", lambda p, t: p / 2), "kl": ("f", lambda p, t: -p),
+           "kl_reverse": ("f", lambda p, t: -p / 2), "tv": ("f", lambda p, t: -p / 4),
+           "overlap5": ("B", lambda p, t: t % 6)}
+RULE = {"window": 16, "stride": 7, "tail": True}
+
+
+def divergence(c, texts, model="model", reference="other", seal=True, **head):
+    job = random.randbytes(16)
+    c.submit(job, 0, w.rolling_items(texts),
+             {"kind": "divergence", "model": model, "reference": reference, **head})
+    if seal:
+        c.call("seal", job=job, parts=1)
+    return job
+
+
+def compared(reply):
+    """{item: {column: values}} of a reply to fetch."""
+    n, result, out, at = reply["n"], reply["result"], {}, 0
+    counts = struct.unpack(f"<{n}i", result["count"])
+    columns = {k: struct.unpack(f"<{sum(counts)}{code}", result[k]) for k, (code, _) in COLUMNS.items()}
+    for item, count in zip(struct.unpack(f"<{n}i", result["item"]), counts):
+        out[item] = {k: list(v[at:at + count]) for k, v in columns.items()}
+        at += count
+    return out
+
+
+def expect(text, rule):
+    """The model's item as in loglikelihood_windows, and the other columns."""
+    item, of_windows = w.expect_windows(text, **rule)
+    targets, end = [], 0
+    for start in range(0, len(text), rule["stride"]):
+        whole = text[start:start + rule["window"]]
+        if len(whole) < 2 or end == len(text):
+            break
+        targets += whole[1:]
+        end = start + len(whole)
+    return item, of_windows, {k: [make(p, t) for p, t in zip(item[4], targets)] for k, (_, make) in COLUMNS.items()}
+
+
+class Divergences(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.texts = [[random.Random(n).randrange(w.VOCAB) for _ in range(n)] for n in (0, 1, 2, 16, 17, 23, 90)]
+
+    def test_columns(self):
+        with w.Worker(models=["model", "other"]) as a, a.client() as c:
+            job = divergence(c, self.texts, **RULE)
+            r = c.wait(job)
+            self.assertEqual(r["state"], "done")
+            self.assertEqual(r["progress"]["tokens_done"], r["progress"]["tokens"])
+            first = 0
+            for max_bytes in (1, 600, 1 << 20):  # replies of any size have whole items
+                got, items, first = {}, {}, 0
+                while first < len(self.texts):
+                    reply = c.call("fetch", job=job, first=first, max_bytes=max_bytes)
+                    got |= compared(reply)
+                    items |= w.columns(reply)
+                    first += reply["n"]
+                for i, text in enumerate(self.texts):
+                    item, _, columns = expect(text, RULE)
+                    self.assertEqual(items[i], item, f"item {i}")
+                    self.assertEqual(got[i], columns, f"item {i}")
+            models = {m["name"]: m for m in c.call("info")["models"]}
+            for key in ("numerics", "identity"):
+                self.assertEqual(reply[key], models["model"][key])
+                self.assertEqual(reply["ref_" + key], models["other"][key])
+                self.assertNotEqual(reply["ref_" + key], "")
+
+    def test_jobs_of_all_kinds_share_the_worker(self):
+        with w.Worker(models=["model", "other"], engine={"us_per_token": 20}) as a, a.client() as c:
+            pairs = w.random_pairs(60)
+            jobs = [(divergence(c, self.texts, **RULE), c.pairs(pairs), c.pairs(pairs, model="other"),
+                     divergence(c, self.texts, model="other", reference="model", **RULE)) for _ in range(3)]
+            for one, scored, scored_too, reverse in jobs:
+                for job in (one, scored, scored_too, reverse):
+                    self.assertEqual(c.wait(job)["state"], "done")
+                for job in (one, reverse):
+                    got = compared(c.call("fetch", job=job, first=0))
+                    self.assertEqual(got, {i: expect(t, RULE)[2] for i, t in enumerate(self.texts)})
+                for job in (scored, scored_too):
+                    self.assertEqual(c.fetch(job)[7][0], w.expect_pair(*pairs[7])[0])
+
+    def test_a_store_keeps_the_scores_beside_it(self):
+        """A worker with a store runs divergences beside jobs that it stores, and finds only the latter again."""
+        with tempfile.TemporaryDirectory(prefix="ctw-") as d:
+            with w.Worker("--store", d, models=["model", "other"]) as a, a.client() as c:
+                for _ in range(2):
+                    job, pairs = divergence(c, self.texts, **RULE), w.random_pairs(20)
+                    self.assertEqual(c.run_pairs(pairs)[7][0], w.expect_pair(*pairs[7])[0])
+                    self.assertEqual(c.wait(job)["state"], "done")
+                    got = compared(c.call("fetch", job=job, first=0))
+                    self.assertEqual(got, {i: expect(t, RULE)[2] for i, t in enumerate(self.texts)})
+                self.assertEqual(c.call("info")["store"]["entries"], 20)
+
+    def test_a_reference_in_use_stays(self):
+        with w.Worker(models=["model", "other"], engine={"us_per_token": 3000}) as a, a.client() as c:
+            job = divergence(c, self.texts, **RULE)
+            with self.assertRaises(w.Refused) as e:
+                c.call("unload", model="other")
+            self.assertEqual(e.exception.code, "busy")
+            c.call("cancel", job=job)
+            self.assertEqual(c.wait(job)["state"], "canceled")
+            until(lambda: self._unload(c))
+
+    def _unload(self, c):
+        try:
+            c.call("unload", model="other")
+            return True
+        except w.Refused as e:
+            self.assertEqual(e.code, "busy")
+            return False
+
+    def test_nan_names_the_model(self):
+        with w.Worker(models=["model", "other"], engine={"nan_token": 666}) as a, a.client() as c:
+            r = c.wait(divergence(c, [[1, 2, 3], [1, 666, 3]], window=3))
+            self.assertEqual((r["error"]["code"], r["error"]["item"], r["error"]["layer"]), ("numeric", 1, 2))
+            self.assertIn("model other: item 1", r["error"]["message"])
+            self.assertEqual(c.wait(divergence(c, self.texts, **RULE))["state"], "done")
+
+    def test_a_changed_reference_fails_alone(self):
+        with w.Worker(models=["model", "other"], engine={"io_token": 666}) as a, a.client() as c:
+            r = c.wait(divergence(c, [[1, 666, 3]], window=3))
+            self.assertEqual((r["state"], r["error"]["code"]), ("failed", "io"))
+            states = {m["name"]: m["state"] for m in c.call("info")["models"]}
+            self.assertEqual(states, {"model": "ready", "other": "failed"})
+            self.assertEqual(c.run_pairs([([1], [2])])[0][0], w.expect_pair([1], [2])[0])
+
+    def test_no_memory(self):
+        with w.Worker(models=["model", "other"], engine={"memory_token": 666}) as a, a.client() as c:
+            r = c.wait(divergence(c, [[1, 2, 3], [1, 666, 3]], window=3))
+            self.assertEqual((r["state"], r["error"]["code"]), ("failed", "memory"))
+
+
+class Refusals(OneWorker):
+    def head(self, part, code="invalid", **head):
+        self.refused(code, part, self.c.submit, random.randbytes(16), 0, w.rolling_items([[1, 2, 3]]), head)
+
+    def test_heads(self):
+        self.head("needs reference", kind="divergence", window=3)
+        self.head("same loaded model", kind="divergence", window=3, reference="model")
+        self.head('named "that"', "not_found", kind="divergence", window=3, reference="that")
+        self.head('named "that"', "not_found", kind="divergence", window=3, model="that", reference="model")
+
+
+class MoreRefusals(unittest.TestCase):
+    def test_heads_of_two_models(self):
+        with w.Worker(models=["model", "other"]) as a, a.client() as c:
+            for part, head in (("needs window", {"kind": "divergence"}),
+                               ("reference belongs to kind divergence, not loglikelihood_windows",
+                                {"kind": "loglikelihood_windows", "window": 3}),
+                               ("belong to kind loglikelihood_rolling, not divergence",
+                                {"kind": "divergence", "window": 3, "prefix_token": 1})):
+                with self.assertRaises(w.Refused) as e:
+                    c.submit(random.randbytes(16), 0, w.rolling_items([[1, 2, 3]]), head | {"reference": "other"})
+                self.assertEqual(e.exception.code, "invalid")
+                self.assertIn(part, e.exception.message)
+
+
+if __name__ == "__main__":
+    unittest.main()
