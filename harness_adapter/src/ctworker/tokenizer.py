@@ -96,6 +96,17 @@ class TextTokenizer:
         )
         return (encoding.ids for encoding in encodings)
 
+    def encode_starts(self, text: str, add_special_tokens: bool = True) -> tuple[list[int], list[int]]:
+        """encode(), and for each token the place in the text where it starts; a special token that is not in the text
+        starts where the token before it ends."""
+        encoding = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        starts, end = [], 0
+        for (start, stop), special in zip(encoding.offsets, encoding.special_tokens_mask, strict=True):
+            added = special and start == stop == 0
+            starts.append(end if added else start)
+            end = end if added else stop
+        return encoding.ids, starts
+
     def decode(self, ids: int | Sequence[int], skip_special_tokens: bool = False) -> str:
         ids = [ids] if isinstance(ids, int) else list(ids)
         return self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)

@@ -1,0 +1,313 @@
+"""One perplexity: texts to tokens, the worker's scores to a number with its standard error. docs/METHODS.md defines them."""
+
+from __future__ import annotations
+
+import math
+import re
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from .api import Client
+from .encoding import Encoder
+from .errors import ArgumentError, CtworkerError
+from .methods import Method, count, least_tokens
+from .scoring import Progress, Score
+from .texts import Text
+from .tokenizer import TextTokenizer
+
+
+@dataclass(frozen=True)
+class Document:
+    """tokens: with the special tokens that the tokenizer adds. starts: where each token starts in the text, if this is needed.
+    original: the text before detokenisation."""
+
+    tokens: array
+    starts: list[int]
+    text: str
+    original: str
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A tokenised text. bos: the token that the method puts into or before windows, or None."""
+
+    text: Text
+    documents: list[Document]
+    bos: int | None
+
+
+@dataclass(frozen=True)
+class Span:
+    """One window of document `document`: its targets are the tokens begin .. end-1 of the document."""
+
+    document: int
+    window: int
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """nll: mean negative log-probability (natural log), over tokens or over words; se: its standard error, None if there are
+    fewer than two clusters; clusters: what the standard error is over, and how many."""
+
+    nll: float
+    se: float | None
+    over: str
+    clusters: int
+
+    @property
+    def perplexity(self) -> float:
+        return math.exp(self.nll)
+
+    @property
+    def perplexity_se(self) -> float | None:
+        return None if self.se is None else self.se * self.perplexity
+
+
+@dataclass(frozen=True)
+class Result:
+    """The numbers of one text. nll_sum: over all scored tokens. n_bytes, n_words: of the scored tokens, counted as often as
+    they are scored (lm-eval: of the original documents). method: with the values that were used."""
+
+    tokens: Tokens
+    method: Method
+    scores: list[Score]
+    spans: list[Span]
+    estimate: Estimate
+    nll_sum: float
+    n_scored: int
+    n_bytes: int
+    n_words: int
+
+    @property
+    def n_tokens(self) -> int:
+        return sum(len(document.tokens) for document in self.tokens.documents)
+
+    def fields(self) -> dict[str, Any]:
+        """For JSON."""
+        estimate, text = self.estimate, self.tokens.text
+        per_byte = self.nll_sum / self.n_bytes if self.n_bytes else None
+        return {
+            "text": text.name, "source": text.source, "sha256": text.sha256, "bytes": text.n_bytes,
+            "documents": len(self.tokens.documents), "tokens": self.n_tokens,
+            "windows": len(self.spans), "scored_tokens": self.n_scored,
+            "perplexity": estimate.perplexity, "perplexity_se": estimate.perplexity_se,
+            "nll": estimate.nll, "nll_se": estimate.se, "se_over": estimate.over, "se_clusters": estimate.clusters,
+            "nll_sum": self.nll_sum, "token_perplexity": math.exp(self.nll_sum / self.n_scored),
+            "scored_bytes": self.n_bytes, "scored_words": self.n_words,
+            "byte_perplexity": None if per_byte is None else math.exp(per_byte),
+            "bits_per_byte": None if per_byte is None else per_byte / math.log(2),
+            "word_perplexity": math.exp(self.nll_sum / self.n_words) if self.n_words else None,
+            "method": self.method.fields(), "notes": text.notes,
+        }  # fmt: skip
+
+
+# ---- tokens ----
+
+
+def _bos_of(method: Method, tokenizer: TextTokenizer) -> int | None:
+    """The token that the method puts into or before windows. Raises ArgumentError if the tokenizer has none."""
+    if method.bos in ("none", "stream"):
+        return None
+    if method.bos == "lm-eval":
+        return Encoder(tokenizer, add_bos_token=None, prefix_token_id=method.bos_token).prefix_token_id
+    bos = tokenizer.bos_token_id if method.bos_token is None else method.bos_token
+    adds = tokenizer.encode("a")[:1] == [tokenizer.bos_token_id]
+    if method.bos == "replace-if-added":
+        return bos if adds or method.bos_token is not None else None
+    if bos is None:
+        raise ArgumentError(
+            f"method {method.name} with bos {method.bos} needs BOS, but the tokenizer of {tokenizer.name_or_path} has none: "
+            "name a token with --bos-token ID, or choose --bos none"
+        )
+    if not adds and method.bos_token is None:
+        raise ArgumentError(
+            f"method {method.name} with bos {method.bos} needs BOS, but the tokenizer of {tokenizer.name_or_path} does not add "
+            f"its BOS to texts, so the model was probably trained without: pass --bos-token {bos} to use it all the same, or "
+            "choose --bos none"
+        )
+    return bos
+
+
+def tokenize(text: Text, method: Method, tokenizer: TextTokenizer) -> Tokens:
+    """Raises ArgumentError when the method needs a BOS that the tokenizer does not have or add."""
+    bos = _bos_of(method, tokenizer)
+    pairs = list(zip(text.documents, text.originals, strict=True))
+    if method.cut == "lm-eval":  # words and bytes are those of the original documents: no starts are needed
+        encoder = Encoder(tokenizer, add_bos_token=None, prefix_token_id=method.bos_token)
+        lists = encoder.texts(text.documents)
+        return Tokens(text, [Document(array("i", ids), [], *pair) for ids, pair in zip(lists, pairs, strict=True)], bos)
+    special = method.bos in ("stream", "replace", "replace-if-added")
+    documents = []
+    for document, original in pairs:
+        ids, starts = tokenizer.encode_starts(document, add_special_tokens=special)
+        documents.append(Document(array("i", ids), starts, document, original))
+    return Tokens(text, documents, bos)
+
+
+def check(tokens: Tokens, method: Method) -> Tokens:
+    """The tokens without documents that are too short for a window; the method is resolved. Raises ArgumentError when none is
+    left."""
+    least = least_tokens(method)
+    kept = [document for document in tokens.documents if len(document.tokens) >= least]
+    text = tokens.text
+    if not kept:
+        longest = max(len(document.tokens) for document in tokens.documents)
+        raise ArgumentError(
+            f"{text.source}: the text has {longest} tokens, but method {method.name} needs at least {least} for a window of "
+            f"{method.window}: choose a smaller --window, or a longer text"
+        )
+    if len(kept) < len(tokens.documents):
+        missing = len(tokens.documents) - len(kept)
+        text.notes.append(
+            f"{text.source}: {missing} of {len(tokens.documents)} documents have fewer than {least} tokens, and are left out"
+        )
+    return replace(tokens, documents=kept)
+
+
+# ---- scores ----
+
+
+def measure(
+    client: Client,
+    tokens: Tokens,
+    method: Method,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Result:
+    """The perplexity of one text; `method` is resolved, `tokens` are checked. Raises CtworkerError."""
+    if not method.rows and tokens.text.windows and method.cut == "rule":
+        method = replace(method, rows=tokens.text.windows)
+    texts = [document.tokens[: len(document.tokens) - method.spare] for document in tokens.documents]
+    window, stride = int(method.window), int(method.stride or method.window)
+    if method.cut == "lm-eval":
+        assert tokens.bos is not None
+        scores = client.score_rolling(texts, tokens.bos, max_length=window, on_progress=on_progress)
+    else:
+        scores = client.score_windows(
+            texts, window, stride=stride, first=int(method.first), rows=method.rows, new=method.new, tail=method.tail,
+            bos=tokens.bos, bos_mode="prefix" if method.bos == "prefix" else "replace", on_progress=on_progress,
+        )  # fmt: skip
+    spans = list(_spans(tokens, method, scores))
+    found, scored = len(spans), sum(score.count for score in scores)
+    expected = [count(method, len(document.tokens)) for document in tokens.documents]
+    if (found, scored) != (sum(c[0] for c in expected), sum(c[1] for c in expected)):
+        raise CtworkerError(
+            f"the worker scored {scored} tokens in {found} windows, expected {sum(c[1] for c in expected)} in "
+            f"{sum(c[0] for c in expected)}: its version of the windows differs from this package's"
+        )
+    return _result(tokens, method, scores, spans)
+
+
+def _spans(tokens: Tokens, method: Method, scores: Sequence[Score]) -> Iterator[Span]:
+    """The windows as the worker cut them."""
+    window, stride = int(method.window), int(method.stride or method.window)
+    for i, score in enumerate(scores):
+        n = len(tokens.documents[i].tokens) - method.spare
+        if method.cut == "lm-eval":
+            for k in range(0, n, window):
+                yield Span(i, k // window, k, min(n, k + window))
+        for k, counted in enumerate(score.window_counts or ()):
+            end = min(k * stride + window, n)
+            yield Span(i, k, end - counted, end)
+
+
+def logprobs_of(spans: Sequence[Span], scores: Sequence[Score]) -> Iterator[tuple[Span, array]]:
+    """Each window with the log-probabilities of its targets."""
+    place, document = 0, -1
+    for span in spans:
+        place, document = (place, document) if span.document == document else (0, span.document)
+        values = scores[span.document].logprobs
+        assert values is not None
+        yield span, values[place : place + span.end - span.begin]
+        place += span.end - span.begin
+
+
+# ---- statistics ----
+
+
+def ratio(sums: Sequence[float], weights: Sequence[float], over: str) -> Estimate:
+    """The ratio of two sums over clusters, with the standard error of a ratio estimator."""
+    total = math.fsum(weights)
+    mean = math.fsum(sums) / total
+    k = len(sums)
+    if k < 2:
+        return Estimate(mean, None, over, k)
+    squares = math.fsum((s - mean * w) ** 2 for s, w in zip(sums, weights, strict=True))
+    return Estimate(mean, math.sqrt(squares * k / (k - 1)) / total, over, k)
+
+
+def _by_tokens(scores: Sequence[Score]) -> Estimate:
+    """As llama-perplexity: the tokens as independent draws."""
+    values = [-value for score in scores for value in score.logprobs or ()]
+    n = len(values)
+    mean = math.fsum(values) / n
+    variance = max(0.0, math.fsum(value * value for value in values) / n - mean * mean)
+    return Estimate(mean, math.sqrt(variance / (n - 1)) if n > 1 else None, "tokens", n)
+
+
+def _blocks(spans: Sequence[Span], scores: Sequence[Score], length: int) -> tuple[list[float], list[int]]:
+    """Sums and counts over blocks of `length` tokens of the text: windows that share scored tokens are not independent."""
+    sums: dict[tuple[int, int], float] = {}
+    counts: dict[tuple[int, int], int] = {}
+    for span, values in logprobs_of(spans, scores):
+        at = span.begin
+        while at < span.end:
+            block = (span.document, at // length)
+            end = min(span.end, (at // length + 1) * length)
+            sums[block] = sums.get(block, 0.0) - math.fsum(values[at - span.begin : end - span.begin])
+            counts[block] = counts.get(block, 0) + end - at
+            at = end
+    return list(sums.values()), list(counts.values())
+
+
+def _estimate(method: Method, scores: Sequence[Score], spans: Sequence[Span], words: Sequence[int]) -> Estimate:
+    if method.mean == "word":
+        return ratio([-score.sum for score in scores], words, "documents")
+    if method.error == "tokens" and method.mean == "token":
+        return _by_tokens(scores)
+    if method.error == "documents" or method.cut == "lm-eval":
+        return ratio([-score.sum for score in scores], [score.count for score in scores], "documents")
+    window, stride = int(method.window), int(method.stride or method.window)
+    if not method.new and stride < window - int(method.first):
+        return ratio(*_blocks(spans, scores, window), f"blocks of {window} tokens")
+    sums = [-value for score in scores for value in score.window_sums or ()]
+    counts = [span.end - span.begin for span in spans]
+    if method.mean == "huggingface":
+        weights = [n - (span.window > 0) for n, span in zip(counts, spans, strict=True)]
+        sums = [s / n * w for s, n, w in zip(sums, counts, weights, strict=True)]
+        return ratio(sums, weights, "windows")
+    return ratio(sums, counts, "windows")
+
+
+def _offsets(document: Document) -> tuple[list[int], list[int]]:
+    """For each token, and behind the last: how many bytes, and how many words, of the text start before it."""
+    text, starts = document.text, [*document.starts, len(document.text)]
+    n_bytes, at, places = 0, 0, []
+    for start in starts:
+        if start > at:
+            n_bytes, at = n_bytes + len(text[at:start].encode()), start
+        places.append(n_bytes)
+    words = [match.start() for match in re.finditer(r"\S+", text)]
+    return places, [bisect_left(words, start) for start in starts]
+
+
+def _result(tokens: Tokens, method: Method, scores: list[Score], spans: list[Span]) -> Result:
+    if method.cut == "lm-eval":  # as lm-eval counts them
+        words = [len(re.split(r"\s+", document.original)) for document in tokens.documents]
+        n_bytes = sum(len(document.original.encode()) for document in tokens.documents)
+    else:
+        words, n_bytes = [0] * len(scores), 0
+        offsets = [_offsets(document) for document in tokens.documents]
+        for span in spans:
+            at_byte, at_word = offsets[span.document]
+            n_bytes += at_byte[span.end] - at_byte[span.begin]
+            words[span.document] += at_word[span.end] - at_word[span.begin]
+    return Result(
+        tokens, method, scores, spans, _estimate(method, scores, spans, words),
+        nll_sum=-math.fsum(score.sum for score in scores), n_scored=sum(score.count for score in scores),
+        n_bytes=n_bytes, n_words=sum(words),
+    )  # fmt: skip
