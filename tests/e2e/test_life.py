@@ -330,6 +330,17 @@ class Start(unittest.TestCase):
                                               ("x=y", f"{d}/b/x=y")])
                 self.assertEqual(len(c.run_pairs(LONG, model="other")), 1)
 
+    def test_a_model_has_a_dtype_of_its_own(self):
+        with tempfile.TemporaryDirectory(prefix="ctw-") as d:
+            for name in ("a", "c:bfloat16"):
+                Path(d, name).mkdir()
+            start_fails(64, "expected auto, bfloat16, float16 or float32", f"x:bf16={d}/a")
+            start_fails(64, "a name of 1..127 bytes", f":bfloat16={d}/a")
+            with w.Worker(f"x:bfloat16={d}/a", f"y={d}/a", f"{d}/c:bfloat16") as a, a.client() as c:
+                dtypes = {m["name"]: m["dtype"] for m in c.call("info")["models"]}
+                self.assertEqual(dtypes, {"model": "float32", "x": "bfloat16", "y": "float32",
+                                          "c:bfloat16": "float32"})
+
     def test_a_long_folder_name_is_cut(self):
         with tempfile.TemporaryDirectory(prefix="ctw-") as d:
             long = "m" * 126 + "\u00e4" + "n" * 100  # the 127th byte is half a letter

@@ -15,6 +15,7 @@ struct ctw_engine {
     int64_t max_length, pass_tokens;
     char dir[256];
     atomic_bool identity_known;
+    enum ctw_dtype dtype;
 };
 
 struct fake_engine_options fake_engine = {
@@ -82,6 +83,8 @@ enum ctw_status ctw_engine_open(struct ctw_engine **out, const struct ctw_engine
     if (e == NULL)
         return ctw_fail(err, CTW_ENOMEM, "out of memory");
     snprintf(e->dir, sizeof(e->dir), "%s", opt->model_dir);
+    bool bf16 = opt->dtype != NULL && strcmp(opt->dtype, "bfloat16") == 0;
+    e->dtype = bf16 ? CTW_BF16 : CTW_F32;
     e->model = (struct ctw_model){.dir = e->dir,
                                   .architecture = (char *)(uintptr_t) "FakeForCausalLM",
                                   .model_type = (char *)(uintptr_t) "fake",
@@ -140,7 +143,7 @@ void ctw_engine_get_info(const struct ctw_engine *e, struct ctw_engine_info *out
 {
     *out = (struct ctw_engine_info){
         .backend = {.backend = "fake", .variant = "c", .device = "none", .n_threads = 1},
-        .dtype = CTW_F32,
+        .dtype = e->dtype,
         .max_length = e->max_length,
         .fit_length = fake_engine.fit_length != 0 ? fake_engine.fit_length : e->max_length,
         .vocab = FAKE_VOCAB,

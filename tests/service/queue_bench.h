@@ -42,7 +42,7 @@ static enum ctw_status open_bench(struct bench *b, struct ctw_err *err)
     enum ctw_status st = ctw_queue_init(&b->queue, 1 << 24, err);
     assert_int_equal(st, CTW_OK);
     int retry_ms;
-    st = ctw_queue_load(&b->queue, "/models/fake", NULL, name, &retry_ms, err);
+    st = ctw_queue_load(&b->queue, "/models/fake", NULL, NULL, name, &retry_ms, err);
     if (st != CTW_OK)
         return st;
     assert_string_equal(name, "fake");

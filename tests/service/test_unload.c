@@ -79,7 +79,7 @@ static void load(void)
     char name[CTW_MODEL_NAME_MAX];
     int retry_ms;
     struct ctw_err err;
-    assert_int_equal(ctw_queue_load(&queue, "/models/fake", NULL, name, &retry_ms, &err), CTW_OK);
+    assert_int_equal(ctw_queue_load(&queue, "/models/fake", NULL, NULL, name, &retry_ms, &err), CTW_OK);
     wait_for_models(1);
 }
 

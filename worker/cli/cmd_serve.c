@@ -55,9 +55,9 @@ static void fill_place_rows(struct ctw_option *rows, struct values *v)
          .required = true,
          .help =
              "a checkpoint folder; may be repeated, and more folders may follow without --model. "
-             "A model's name is the last part of its path, or NAME with NAME=DIR; a job without a "
-             "model name uses the first model. The variable holds one model, and is ignored with "
-             "--model"},
+             "A model's name is the last part of its path, or NAME with NAME=DIR. NAME:DTYPE=DIR "
+             "gives the model another --dtype than the other models. A job without a model name "
+             "uses the first model. The variable holds one model, and is ignored with --model"},
         {.name = "listen",
          .type = CTW_OPT_STRING,
          .value = &v->listen,
@@ -251,7 +251,7 @@ int ctw_cmd_serve(int argc, char **argv)
     ctw_engine_option_rows(options + N_OWN, &engine);
     const struct ctw_command_line line = {.name = "serve",
                                           .synopsis =
-                                              "--model [NAME=]DIR [--model ...] [--listen URL]",
+                                              "--model [NAME[:DTYPE]=]DIR [--model ...] [--listen URL]",
                                           .about = about,
                                           .options = options,
                                           .n_options = (int)CTW_COUNT(options),

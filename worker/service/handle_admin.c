@@ -277,7 +277,7 @@ enum ctw_status ctw_handle_load(struct ctw_handler_call *c, struct ctw_err *err)
     enum ctw_status st =
         allowed_path(c->service->allow_load, request->path, c->peer->local, path, err);
     if (st == CTW_OK)
-        st = ctw_queue_load(c->service->queue, path, asked, name, &c->retry_ms, err);
+        st = ctw_queue_load(c->service->queue, path, asked, NULL, name, &c->retry_ms, err);
     if (st != CTW_OK)
         return st;
     ctw_info("%s loads model %s from %s", ctw_caller_name(c, caller), name, path);

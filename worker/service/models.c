@@ -71,7 +71,7 @@ enum ctw_status ctw_model_choose_name(const char *path, const char *name,
 /* ---- the table ---- */
 
 enum ctw_status ctw_models_add(struct ctw_models *t, const char *path, const char *name,
-                               int *retry_ms, struct ctw_err *err)
+                               const char *dtype, int *retry_ms, struct ctw_err *err)
 {
     struct ctw_model_slot *same = ctw_models_find(t, name);
     if (same != NULL && same->state != CTW_MODEL_FAILED)
@@ -85,6 +85,7 @@ enum ctw_status ctw_models_add(struct ctw_models *t, const char *path, const cha
             return ctw_fail(err, CTW_ENOMEM, "load: out of memory");
         ctw_free(same->path);
         same->path = copy;
+        same->dtype = dtype != NULL ? dtype : same->dtype;
         same->state = CTW_MODEL_LOADING;
         return CTW_OK;
     }
@@ -101,6 +102,7 @@ enum ctw_status ctw_models_add(struct ctw_models *t, const char *path, const cha
         return ctw_fail(err, CTW_ENOMEM, "load: out of memory");
     }
     m->path = copy;
+    m->dtype = dtype;
     snprintf(m->name, sizeof(m->name), "%s", name);
     t->slots[t->n++] = m;
     return CTW_OK;

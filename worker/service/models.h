@@ -22,7 +22,8 @@ enum ctw_model_state {
 
 struct ctw_model_slot {
     char name[CTW_MODEL_NAME_MAX];
-    char *path; /* does not change while LOADING */
+    char *path;        /* does not change while LOADING */
+    const char *dtype; /* of its activations, a name that is never freed; NULL: the worker's */
     enum ctw_model_state state;
     struct ctw_err error;        /* FAILED: it could not be opened, or its files have changed */
     struct ctw_engine *engine;   /* READY, CLOSING */
@@ -51,11 +52,12 @@ const struct ctw_model_slot *ctw_models_in_state(const struct ctw_models *t,
                                                  enum ctw_model_state state, bool initial);
 
 /*
- * A LOADING slot. A FAILED slot of this name is used again. CTW_EINVAL: the name is taken;
- * CTW_EBUSY: too many models, and *retry_ms is set.
+ * A LOADING slot. A FAILED slot of this name is used again, with its own dtype if `dtype` is NULL.
+ * CTW_EINVAL: the name is taken; CTW_EBUSY: too many models, and *retry_ms is set.
  */
 enum ctw_status ctw_models_add(struct ctw_models *t, const char *path, const char *name,
-                               int *retry_ms, struct ctw_err *err) CTW_MUST_CHECK;
+                               const char *dtype, int *retry_ms,
+                               struct ctw_err *err) CTW_MUST_CHECK;
 /* All models that are in the table now are from the command line. */
 void ctw_models_mark_initial(struct ctw_models *t);
 /* Takes the slot out of the table; the caller destroys it. */

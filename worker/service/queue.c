@@ -59,7 +59,7 @@ enum ctw_status ctw_queue_admits(const struct ctw_queue *q, struct ctw_err *err)
 }
 
 enum ctw_status ctw_queue_load(struct ctw_queue *q, const char *path, const char *name,
-                               char out_name[CTW_MODEL_NAME_MAX], int *retry_ms,
+                               const char *dtype, char out_name[CTW_MODEL_NAME_MAX], int *retry_ms,
                                struct ctw_err *err)
 {
     *retry_ms = 0;
@@ -69,7 +69,7 @@ enum ctw_status ctw_queue_load(struct ctw_queue *q, const char *path, const char
     pthread_mutex_lock(&q->lock);
     st = ctw_queue_admits(q, err);
     if (st == CTW_OK)
-        st = ctw_models_add(&q->models, path, out_name, retry_ms, err);
+        st = ctw_models_add(&q->models, path, out_name, dtype, retry_ms, err);
     pthread_cond_broadcast(&q->work);
     pthread_mutex_unlock(&q->lock);
     return st;

@@ -56,10 +56,11 @@ void ctw_queue_wake_through(struct ctw_queue *q, void (*wake)(void *arg, uint64_
 
 /*
  * CTW_EINVAL: the name is taken, too long or empty; CTW_EBUSY: too many models. name NULL:
- * the last part of the path. *retry_ms is set with an error; 0: a retry will not help.
+ * the last part of the path. dtype: of the model's activations, a name that is never freed; NULL:
+ * the worker's. *retry_ms is set with an error; 0: a retry will not help.
  */
 enum ctw_status ctw_queue_load(struct ctw_queue *q, const char *path, const char *name,
-                               char out_name[CTW_MODEL_NAME_MAX], int *retry_ms,
+                               const char *dtype, char out_name[CTW_MODEL_NAME_MAX], int *retry_ms,
                                struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_queue_unload(struct ctw_queue *q, const char *name, int *retry_ms,
                                  struct ctw_err *err) CTW_MUST_CHECK;

@@ -44,7 +44,9 @@ static void open_model(struct ctw_scorer *s, struct ctw_model_slot *m)
     struct ctw_engine_info info;
     struct ctw_err err;
     options.stop = &q->life.stop;
-    options.model_dir = m->path;           /* does not change while LOADING */
+    options.model_dir = m->path; /* does not change while LOADING */
+    if (m->dtype != NULL)
+        options.dtype = m->dtype;
     ctw_scorer_trim_others(q, NULL, NULL); /* so that the new engine sees all free memory */
     s->engine = NULL;
     pthread_mutex_unlock(&q->lock);

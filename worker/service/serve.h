@@ -10,7 +10,7 @@
 #include "worker/engine/engine.h"
 
 struct ctw_serve_options {
-    const char *const *models; /* NAME=DIR, or DIR, whose last part is the name */
+    const char *const *models; /* NAME=DIR, NAME:DTYPE=DIR, or DIR, whose last part is the name */
     int n_models;
     const char *listen; /* NULL: ipc, DIR/NAME.sock in the runtime folder */
     const char *name;   /* NULL: the process id */
