@@ -386,6 +386,8 @@ def main() -> int:
         "dtype",
         "cpu-variant",
         "memory-limit",
+        "store",
+        "store-limit",
         "ready-file",
         "on-signal",
     ):

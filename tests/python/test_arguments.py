@@ -91,6 +91,8 @@ def test_add_bos_token(value: object) -> None:
         ({"timeout": -1}, ["timeout=-1"]),
         ({"memory_limit": "much"}, ["memory_limit='much'", "20GiB"]),
         ({"memory_limit": "20G"}, ["memory_limit='20G'", "20GiB"]),
+        ({"store_limit": "1GiB"}, ["store_limit=1GiB needs store=DIR"]),
+        ({"store": ""}, ["store=''", "expected a path"]),
         ({"batch_size": "many"}, ["batch_size='many'"]),
         ({"pretrained": ""}, ["pretrained=''", "variable of the shell"]),
         ({"tokenizer": ""}, ["tokenizer=''"]),

@@ -251,6 +251,7 @@ def test_endpoint(
         ({"device": "cuda:0"}, "computes on cpu"),
         ({"cpu_variant": "avx2"}, "runs toy"),
         ({"model": "nobody"}, "has no model 'nobody'"),
+        ({"store": "s"}, "store=s: the worker .* has been started already"),
     ]:
         with pytest.raises(CtworkerError, match=words):
             CTWorkerLM(**{"endpoint": url, **given})

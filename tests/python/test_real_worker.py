@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -137,6 +138,27 @@ def test_command_line(checkpoint: Path, tmp_path: Path) -> None:
         and "Running loglikelihood requests:" not in again.stderr
     )
     assert results[0]["config"]["ctworker"]["numerics"].startswith("cpu-")
+
+
+def test_a_store_resumes(checkpoint: Path, tmp_path: Path) -> None:
+    """Runs with one store: the second computes nothing, another dtype finds nothing."""
+    tasks = data_tasks.write(tmp_path / "tasks")
+    log, store = tmp_path / "log", tmp_path / "store"
+
+    def scores(dtype: str, name: str) -> object:
+        arguments = f"pretrained={checkpoint},dtype={dtype},store={store},worker_log={log}"
+        run([*QUICK, "--model", "ctworker", "--model_args", arguments, "--include_path", str(tasks), "--tasks",
+             "toy_rolling,toy_choices", "--output_path", str(tmp_path / name)])  # fmt: skip
+        return json.loads(next((tmp_path / name).rglob("results_*.json")).read_text())["results"]
+
+    found = re.compile(r"(\d+) of (\d+) sequences stored before")
+    first = scores("float32", "a")
+    assert not found.search(log.read_text())
+    assert scores("float32", "b") == first
+    jobs = found.findall(log.read_text())
+    assert len(jobs) == 2 and all(some == every for some, every in jobs)
+    scores("bfloat16", "c")
+    assert len(found.findall(log.read_text())) == 2
 
 
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])

@@ -49,6 +49,8 @@ class Settings:
     cpu_variant: str | None = None
     threads: int | None = None
     memory_limit: str | None = None
+    store: str | None = None  # folder of the worker's result store
+    store_limit: str | None = None
     timeout: float = 120.0
     load_timeout: float | None = None
     worker_log: str | None = None
@@ -162,6 +164,8 @@ _USED: dict[str, Callable[[str, Any], Any]] = {
     "cpu_variant": _text,
     "threads": _count,
     "memory_limit": _bytes,
+    "store": _path,
+    "store_limit": _bytes,
     "timeout": _seconds,
     "load_timeout": _seconds,
     "worker_log": _path,
@@ -287,6 +291,7 @@ def parse(given: dict[str, Any], *, wishes: set[str] | None = None) -> Settings:
             "no model: pass --model_args pretrained=DIR_OR_HUB_NAME, or endpoint=ipc://... of a "
             "running worker"
         )
+    _store(settings)
     noted = {
         name: why
         for name, why in noted.items()
@@ -330,7 +335,7 @@ def _take(settings: Settings, given: dict[str, Any]) -> dict[str, str]:
 def _refuse(name: str, value: Any) -> None:
     """Raises ArgumentError with the remedy, unless the value switches the argument off."""
     harmless, remedy = _REFUSED[name]
-    found = str(value) if name.endswith("parse_dtype") else value  # a torch dtype, from Python
+    found = str(value) if name.endswith("_dtype") else value  # a torch dtype, from Python
     if not any(
         found is allowed or (type(found) is type(allowed) and found == allowed) for allowed in harmless
     ):
@@ -373,6 +378,18 @@ def _batch_size(value: Any, noted: dict[str, str]) -> None:
         return
     _count("batch_size", value)
     noted["batch_size"] = "the worker packs all requests of a call, and no score depends on it"
+
+
+def _store(settings: Settings) -> None:
+    if settings.endpoint is not None and settings.store is not None:
+        raise ArgumentError(
+            f"store={settings.store}: the worker at endpoint={settings.endpoint} has been started already; start it with "
+            "`ctworker serve --store DIR`, or leave endpoint= out"
+        )
+    if settings.store_limit is not None and settings.store is None:
+        raise ArgumentError(f"store_limit={settings.store_limit} needs store=DIR")
+    if settings.store is not None:
+        settings.store = os.path.abspath(settings.store)
 
 
 def _device(settings: Settings, value: Any, *, wish: bool) -> None:

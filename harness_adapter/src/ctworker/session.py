@@ -35,6 +35,8 @@ def serve_options(settings: Settings, folder: Path) -> list[str]:
         ("--cpu-variant", settings.cpu_variant),
         ("--threads", settings.threads),
         ("--memory-limit", settings.memory_limit),
+        ("--store", settings.store),
+        ("--store-limit", settings.store_limit),
     ):
         if value is not None:
             options += [option, str(value)]
