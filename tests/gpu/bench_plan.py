@@ -93,8 +93,9 @@ def predict(args):
     window_s = WINDOW * token_s
     peer_s = window_s / PEER_SHARE
     write = min(WRITE_BYTES, WRITE_BYTES_PER_CORE * (os.cpu_count() or 1))
-    stored = {f: stored_bytes(c, f) for f in args.formats}
     dense = stored_bytes(c, "bf16")
+    stored = {f: stored_bytes(c, f) for f in args.formats}
+    written = sum(stored.values()) + (dense if "compare" in parts and "bf16" not in stored else 0)
     once = {f: START_S + n / WARM_BYTES for f, n in stored.items()}  # a process that loads the checkpoint
     n_windows, reps, loop = args.windows, args.reps, args.loop
     torch = bool(parts & {"limit", "data", "transformers", "single", "questions", "peerload"})
@@ -102,7 +103,7 @@ def predict(args):
     peer_s = peer_s if peer else 0
     batches = sum(b + 16 for b in BATCHES) + 16 + max(BATCHES)
     return [(name, s) for name, s in (
-        ("checkpoints", sum(stored.values()) / write),
+        ("checkpoints", written / write),
         ("torch", (TORCH_S if torch else 0) + (6 + dense / 1e10 if peer else 0)),
         ("limit", (2 + len(matrices(c)) * len(LIMIT_ROWS)) * (loop + 0.5) + max(loop, 3.0) + 4
          if "limit" in parts else 0),
@@ -119,6 +120,10 @@ def predict(args):
          if "questions" in parts else 0),
         ("mix", sum(once.values()) + 8 * len(stored) * (MIX_DOCUMENT / WINDOW + MIX_ITEMS * 150 / WINDOW) *
          window_s if "mix" in parts else 0),
+        ("methods", len(stored) * (n_windows * (1 + 6 * reps) + 300) * window_s + sum(once.values()) * (1 + 2 * reps)
+         if "methods" in parts else 0),
+        ("compare", len(stored) * (START_S + n_windows * 3.2 * (1 + reps) * window_s) + dense / WARM_BYTES
+         if "compare" in parts else 0),
         ("load", START_S + sum(LOADS * START_S + (LOADS + 2) * once[f] + (min(n, 4e9) + n) / COLD_BYTES
                                for f, n in stored.items()) if "load" in parts else 0),
         ("peerload", dense / write + dense / 4e9 + dense / COLD_BYTES + 4 if "peerload" in parts else 0),
