@@ -66,6 +66,10 @@ class Client:
         """The worker's description of the model: `name`, `dtype`, `backend`, `vocab`, ... (docs/PROTOCOL.md, "info")."""
         return dict(self._session.model)
 
+    def describe(self, name: str) -> dict[str, Any]:
+        """The worker's description of another of its models."""
+        return self._session.named(name)
+
     @property
     def max_length(self) -> int:
         """Longest model input in tokens."""

@@ -4,39 +4,119 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from . import methods, work_options
 from .errors import ArgumentError, CtworkerError
+from .scoring import Progress
+from .work_options import ProgressLine, duration, open_json
+
+_EPILOG = f"""\
+methods: {', '.join(name for name, method in methods.PRESETS.items() if method.cut == "rule")} (ctworker-ppl --help)
+
+examples:
+  ctworker-compare ORIGINAL W4A16 NVFP4
+  ctworker-compare ORIGINAL W4A16 --method llama.cpp-512 --dataset wikitext2=wiki.test.raw --json report.json
+  ctworker-compare ORIGINAL W4A16 --noise-floor
+  ctworker-compare --samples results/original results/w4a16
+
+Exit codes: 0 success; 64 wrong command line or input; 70 a model failed (the report has the others); 130 interrupted.
+"""
 
 
 def parser() -> argparse.ArgumentParser:
     out = argparse.ArgumentParser(
         prog="ctworker-compare",
-        description="What a quantised model lost.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+        description="What a quantised model lost: the divergence of its predictions from its original's, on the windows of a "
+        "text; or, with --samples, paired tests of two lm-eval runs. docs/METHODS.md defines every number.",
+        epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
+    )  # fmt: skip
+    out.add_argument("reference", nargs="?", metavar="REFERENCE", help="folder or hub name of the original model")
+    out.add_argument("models", nargs="*", metavar="MODEL", help="folders or hub names of the models to compare with it")
+    out.add_argument(
+        "--noise-floor", action="store_true",
+        help="also compare the reference's own 16-bit run with its float32 run: what rounding alone does",
+    )  # fmt: skip
+    out.add_argument("--reference-dtype", metavar="DTYPE", help="dtype of the reference's activations (default: --dtype)")
+    out.add_argument("--worst", type=int, default=5, metavar="N", help="show the N positions with the largest KL (default: 5)")
     out.add_argument(
         "--samples", metavar="RUN", type=Path, nargs="+",
-        help="compare lm-eval runs question by question instead of models: the --output_path of two or more runs with "
-        "--log_samples; the first run is the reference",
+        help="instead of models, compare lm-eval runs question by question: the --output_path of two or more runs with "
+        "--log_samples, or their samples files; the first run is the reference",
     )  # fmt: skip
-    out.add_argument("--json", metavar="FILE", help="also write the report as JSON; - writes it to standard output instead")
+    work_options.add_text(out.add_argument_group("text"))
+    work_options.add_method(out.add_argument_group("method and its fields: how the text is cut into windows"), numbers=False)
+    work_options.add_worker(out.add_argument_group("worker"))
+    group = out.add_argument_group("output")
+    group.add_argument("--json", metavar="FILE", help="also write the report as JSON; - writes it to standard output instead")
+    group.add_argument("--dry-run", action="store_true", help="check everything, and print what would be compared")
+    group.add_argument("--quiet", action="store_true", help="no progress on standard error")
     return out
 
 
-def run(options: argparse.Namespace) -> dict[str, Any]:
-    """The report. Raises CtworkerError."""
+def run(options: argparse.Namespace) -> int:
+    """Raises CtworkerError. Returns the exit code."""
     require_numpy()
-    from . import compare_samples
+    if options.samples is not None:
+        from . import compare_samples
 
+        _only_samples(options)
+        report = compare_samples.compare(options.samples)
+        _write(report, compare_samples.text(report), options.json)
+        return 0
+    from . import compare_models, compare_report
+
+    asked = _models(options)
+    plan = compare_models.prepare(asked)
+    if options.dry_run:
+        print(compare_report.plan(plan))
+        return 0
+    out = open_json(options.json)
+    progress = _Progress(options.quiet)
+    if not options.quiet:
+        print(compare_report.summary(plan), file=sys.stderr)
+    try:
+        report = compare_models.compare(plan, progress.case)
+    finally:
+        progress.close()
+    _write(report, compare_report.text(report), options.json, out)
+    return 70 if any("error" in model for model in report["models"]) else 0
+
+
+def _only_samples(options: argparse.Namespace) -> None:
+    """Raises ArgumentError for options that mean nothing for lm-eval runs."""
+    if options.reference is not None:
+        raise ArgumentError(
+            f"{options.reference}: with --samples there are no models to compare: name only the runs, after --samples"
+        )
     if len(options.samples) < 2:
         raise ArgumentError(f"--samples {options.samples[0]}: expected two runs or more, the reference first")
-    report = compare_samples.compare(options.samples)
-    write(report, compare_samples.text(report), options.json)
-    return report
+    default = parser().parse_args([])
+    for name, value in vars(options).items():
+        if name not in ("samples", "json", "quiet") and value != getattr(default, name):
+            raise ArgumentError(f"--{name.replace('_', '-')} means nothing with --samples: leave it out")
+
+
+def _models(options: argparse.Namespace) -> Any:
+    """The comparison that the command line asks for, with its text loaded. Raises CtworkerError."""
+    from .compare_models import Options
+
+    if options.reference is None:
+        raise ArgumentError("expected REFERENCE and MODEL (see --help), or --samples RUN RUN")
+    if len(options.text) + len(options.dataset) > 1:
+        raise ArgumentError("expected one text: compare the models on each text by itself")
+    method = methods.choose(options.method, work_options.fields(options))
+    (text,) = work_options.load_texts(options, method)
+    return Options(
+        options.reference, options.models, text, method, work_options.worker_arguments(options), endpoint=options.endpoint,
+        token_file=options.token_file, tokenizer=options.tokenizer, reference_dtype=options.reference_dtype,
+        noise_floor=options.noise_floor, worst=max(0, options.worst),
+    )  # fmt: skip
 
 
 def require_numpy() -> None:
@@ -48,29 +128,47 @@ def require_numpy() -> None:
         ) from None
 
 
-def write(report: dict[str, Any], text: str, file: str | None) -> None:
+class _Progress(ProgressLine):
+    """Estimates the time of all models from that of the present one."""
+
+    def __init__(self, quiet: bool) -> None:
+        super().__init__("")
+        self._quiet, self._case, self._case_start = quiet, 0, time.monotonic()
+
+    def case(self, i: int, n: int, label: str, progress: Progress) -> None:
+        if i != self._case:
+            self._case, self._case_start = i, time.monotonic()
+        if self._quiet:
+            return
+        more = ""
+        if progress.seconds_left is not None and i + 1 < n:
+            one = time.monotonic() - self._case_start + progress.seconds_left
+            more = f", about {duration(progress.seconds_left + (n - i - 1) * one)} for all"
+        self.show(f"{label} ({i + 1} of {n})", progress, more)
+
+
+def _write(report: dict[str, Any], text: str, file: str | None, out: Any = None) -> None:
     data = json.dumps(report, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     if file == "-":
         sys.stdout.write(data)
         return
+    out = out or open_json(file)
+    if out is not None:
+        with out:
+            out.write(data)
     print(text)
-    if file is not None:
-        try:
-            Path(file).write_text(data, encoding="utf-8")
-        except OSError as error:
-            raise ArgumentError(f"--json {file}: cannot be written: {error.strerror}") from error
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    logging.basicConfig(format="ctworker-compare: %(message)s", level=logging.WARNING)
     try:
-        run(parser().parse_args(arguments))
+        return run(parser().parse_args(arguments))
     except CtworkerError as error:
         print(f"ctworker-compare: {error}", file=sys.stderr)
         return 64 if isinstance(error, ArgumentError) else 70
     except KeyboardInterrupt:
         print("ctworker-compare: interrupted", file=sys.stderr)
         return 130
-    return 0
 
 
 if __name__ == "__main__":

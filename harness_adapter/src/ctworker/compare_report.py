@@ -82,8 +82,8 @@ def worst(positions: list[dict[str, Any]]) -> str:
     lines = []
     for place in positions:
         lines.append(
-            f"  KL {place['kl']:.4g} at token {place['token']} of {place['text']}: ...{_shown(place['before'])}"
-            f"[{_shown(place['target'])}]{_shown(place['after'])}..."
+            f"  KL {place['kl']:.4g} at token {place['token']} of document {place['document']}: {_shown(place['before'])}"
+            f"[{_shown(place['target'])}]{_shown(place['after'])}"
         )
         lines.append(
             f"    target: {_p(place['ref_p'])} -> {_p(place['p'])};  reference expects [{_shown(place['ref_top'])}] "
@@ -98,3 +98,67 @@ def _p(p: float) -> str:
 
 def _shown(text: str) -> str:
     return repr(text)[1:-1]
+
+
+def text(report: dict[str, Any]) -> str:
+    """The whole report for a terminal."""
+    done = [model for model in report["models"] if "statistics" in model]
+    parts = []
+    if done:
+        parts += [_about(report, done), "", table([m["label"] for m in done], [m["statistics"] for m in done]), ""]
+        first = done[0]["statistics"]
+        parts.append(f"+-: standard error over {first['clusters']} {first['errors_over']}.")
+    for model in done:
+        if model["worst"]:
+            parts += ["", f"{model['label']}: the largest divergences", worst(model["worst"])]
+    notes = [*(report["text"] or {}).get("notes", []), *(note for model in report["models"] for note in _notes(model))]
+    parts += ["", *(f"note: {note}" for note in dict.fromkeys(notes))] if notes else []
+    parts += [f"failed: {model['label']}: {model['error']}" for model in report["models"] if "error" in model]
+    return "\n".join(parts)
+
+
+def _about(report: dict[str, Any], done: list[dict[str, Any]]) -> str:
+    source, method = report["text"], report["text"]["method"]
+    rows = [
+        ("reference", _model(done[-1]["reference"])),
+        *((model["label"], _model(model["model"])) for model in done),
+        ("text", f"{source['name']}: {source['source']}, {source['bytes']} bytes, sha256 {source['sha256']}"),
+        ("method", ", ".join(f"{name} {value}" for name, value in method.items() if name not in ("mean", "error", "name"))),
+        ("counts", f"{source['tokens']} tokens, {source['windows']} windows, {source['targets']} targets"),
+    ]
+    width = max(len(name) for name, _ in rows) + 2
+    return "\n".join(f"{name:<{width}}{value}" for name, value in rows)
+
+
+def _model(model: dict[str, Any]) -> str:
+    bits = f", {model['weight_bits']:.2f} bits per weight" if model.get("weight_bits") else ""
+    return f"{model['name']}{bits}, {model['numerics']}, identity {model['identity'][:16]}"
+
+
+def _notes(model: dict[str, Any]) -> list[str]:
+    declared = (model.get("model") or {}).get("activations")
+    simulated = [f"{model['label']}: activation quantisation is declared, not simulated: {declared}"] if declared else []
+    return [*model["notes"], *simulated]
+
+
+def summary(plan: Any) -> str:
+    """One line before the work. plan: compare_models.Plan."""
+    counts = plan.counts()
+    work = f"{counts['windows']} windows, {counts['targets']} targets" if "windows" in counts else f"{counts['tokens']} tokens"
+    return f"{len(plan.cases)} comparisons with {plan.options.reference}: {work} of {plan.options.text.name} through two models"
+
+
+def plan(plan: Any) -> str:
+    """What --dry-run prints."""
+    text = plan.options.text
+    counts = ", ".join(f"{value} {name}" for name, value in plan.counts().items())
+    fields = ", ".join(f"{name} {value}" for name, value in plan.options.method.fields().items())
+    return "\n".join(
+        [
+            f"reference  {plan.options.reference}",
+            *(f"compare    {case.label}: {case.model}" for case in plan.cases),
+            f"text       {text.name}: {text.source}, {text.n_bytes} bytes, sha256 {text.sha256}",
+            f"counts     {counts}",
+            f"method     {fields}",
+        ]
+    )

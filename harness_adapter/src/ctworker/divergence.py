@@ -37,20 +37,20 @@ CONFIDENCE = (0.0, 0.25, 0.5, 0.75, 0.95, 1.0)
 class Columns:
     """A job's results, in the order of the texts, their windows, and the windows' targets.
 
-    values: the arrays of COLUMNS, n targets each. window_count: number of targets of each window, n in total.
+    values: the arrays of COLUMNS, n targets each. cluster: for each target, the number of the piece of text that it belongs
+    to, usually its window: standard errors are over these pieces.
     """
 
     values: dict[str, npt.NDArray[Any]]
-    window_count: npt.NDArray[np.int32]
+    cluster: npt.NDArray[np.int64]
 
     def __post_init__(self) -> None:
-        n = int(self.window_count.sum())
         for name in COLUMNS:
-            if len(self.values[name]) != n:
-                raise ValueError(f"column {name} has {len(self.values[name])} values, expected {n}")
+            if len(self.values[name]) != len(self):
+                raise ValueError(f"column {name} has {len(self.values[name])} values, expected {len(self)}")
 
     def __len__(self) -> int:
-        return int(self.window_count.sum())
+        return len(self.cluster)
 
     def wide(self, name: str) -> Floats:
         """A column in float64."""
@@ -59,8 +59,8 @@ class Columns:
 
 @dataclass(frozen=True)
 class Estimate:
-    """value: NaN if it is not defined. se: standard error over windows; None if there are fewer than two windows, or too
-    few targets."""
+    """value: NaN if it is not defined. se: standard error over clusters; None if there are fewer than two, or too few
+    targets."""
 
     value: float
     se: float | None
@@ -92,7 +92,7 @@ class Divergence:
     """All statistics of one model against a reference. Probabilities and shares are 0 .. 1."""
 
     n_targets: int
-    n_windows: int  # that have a target
+    n_clusters: int
     estimates: dict[str, Estimate]
     kl_percentiles: dict[str, Estimate]
     kl_max: float
@@ -107,7 +107,7 @@ class Divergence:
 
         return {
             "targets": self.n_targets,
-            "windows": self.n_windows,
+            "clusters": self.n_clusters,
             **plain(self.estimates),
             "kl_percentiles": plain(self.kl_percentiles) | {"max": {"value": self.kl_max, "se": None}},
             "delta_p_percentiles": {
@@ -120,27 +120,26 @@ class Divergence:
 
 
 class Clusters:
-    """Standard errors of statistics whose sampling unit is the window, not the target.
+    """Standard errors of statistics whose sampling unit is a cluster of targets (a window), not the target.
 
     A statistic that is a smooth function of means has an influence value u_t for each target t, with a sum of 0: to
-    first order, a target moves the statistic by u_t / n. With m windows,
+    first order, a target moves the statistic by u_t / n. With m clusters,
 
-        se^2 = m / (m - 1) * sum over windows of (sum of u_t of the window's targets)^2 / n^2.
+        se^2 = m / (m - 1) * sum over clusters of (sum of u_t of the cluster's targets)^2 / n^2.
 
-    For a mean, u_t = x_t - mean: this is the usual estimator for a ratio of window totals, so windows may differ in size.
+    For a mean, u_t = x_t - mean: this is the usual estimator for a ratio of totals, so clusters may differ in size.
     """
 
-    def __init__(self, window_count: npt.NDArray[np.int32]) -> None:
-        counts = window_count[window_count > 0]  # a window without targets says nothing
-        self.n = int(counts.sum())
-        self.m = len(counts)
-        self._starts = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)[:-1]))
+    def __init__(self, cluster: npt.NDArray[np.int64]) -> None:
+        """cluster: the number of each target's cluster."""
+        labels, self._cluster = np.unique(cluster, return_inverse=True)
+        self.n, self.m = len(cluster), len(labels)
 
     def se(self, influence: Floats, n: int | None = None) -> float | None:
         """n: number of targets that the statistic is about, if not all of them; the influence of the others is 0."""
         if self.m < 2:
             return None
-        totals = np.add.reduceat(influence, self._starts)
+        totals = np.bincount(self._cluster, weights=influence)
         return math.sqrt(self.m / (self.m - 1) * float(totals @ totals)) / (n or self.n)
 
     def mean(self, x: Floats) -> Estimate:
@@ -201,7 +200,7 @@ def summarize(columns: Columns) -> Divergence:
     """Raises ValueError without targets."""
     if len(columns) == 0:
         raise ValueError("no targets to compare")
-    clusters = Clusters(columns.window_count)
+    clusters = Clusters(columns.cluster)
     nll, ref_nll = -columns.wide("logprob"), -columns.wide("ref_logprob")
     kl = columns.wide("kl")
     delta_p = np.exp(-nll) - np.exp(-ref_nll)

@@ -6,19 +6,18 @@ import argparse
 import json
 import math
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from . import __version__, arguments, hub, methods, texts
+from . import __version__, arguments, hub, methods, work_options
 from .api import Client, Worker
 from .errors import ArgumentError, CtworkerError
 from .per_token import COLUMNS, PerToken
 from .perplexity import Result, check, measure, tokenize
-from .scoring import Progress
 from .tables import number, render
 from .tokenizer import TextTokenizer
+from .work_options import ProgressLine, open_json
 
 SCHEMA = "ctworker-ppl/1"
 
@@ -37,87 +36,23 @@ examples:
 """
 
 
-def _size(text: str) -> int | str:
-    return int(text) if text.isdigit() else text
-
-
 def parser() -> argparse.ArgumentParser:
     out = argparse.ArgumentParser(
         prog="ctworker-ppl", description="One perplexity by a named method, with its standard error.",
         epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
     )  # fmt: skip
     out.add_argument("model", nargs="?", help="checkpoint folder or hub name (with --endpoint: leave it out)")
-    out.add_argument("--method", default=methods.DEFAULT, metavar="NAME", help=f"default: {methods.DEFAULT}")
-    _text_options(out.add_argument_group("texts"))
-    _method_options(out.add_argument_group("fields of the method"))
-    _worker_options(out.add_argument_group("worker"))
+    work_options.add_text(out.add_argument_group("texts"))
+    work_options.add_method(out.add_argument_group("method and its fields"))
+    group = out.add_argument_group("worker")
+    work_options.add_worker(group)
+    group.add_argument("--model-name", metavar="NAME", default="", help="the worker's model (default: its first)")
     group = out.add_argument_group("output")
     group.add_argument("--json", metavar="FILE", help="also write the report as JSON; - writes it to standard output instead")
     group.add_argument("--per-token", metavar="FILE", help="write a Parquet file with a row for every scored token")
     group.add_argument("--dry-run", action="store_true", help="print method, texts and counts; score nothing")
     group.add_argument("--quiet", action="store_true", help="no progress on standard error")
     return out
-
-
-def _text_options(group: Any) -> None:
-    group.add_argument(
-        "--dataset", action="append", default=[], metavar="NAME[=FILE]",
-        help=f"{', '.join(texts.DATASETS)}, or a hub name ORGANISATION/NAME[:CONFIG[:SPLIT]]; rows from the hub, or from a local "
-        "file (wiki.test.raw, Parquet, JSON lines); default: wikitext2. CTWORKER_WIKITEXT names a local file of wikitext2",
-    )  # fmt: skip
-    group.add_argument(
-        "--text", action="append", default=[], metavar="FILE", help="a text of your own: plain text, Parquet or JSON lines"
-    )
-    group.add_argument("--column", metavar="NAME", help="column of Parquet and JSON lines (default: text)")
-
-
-def _method_options(group: Any) -> None:
-    def names(table: dict[str, str]) -> str:
-        return "; ".join(f"{name}: {meaning}" for name, meaning in table.items()).replace("%", "%%")
-
-    group.add_argument("--join", help=f"how rows become texts. {names(methods.JOINS)}")
-    group.add_argument("--bos", help=names(methods.BOS))
-    group.add_argument("--bos-token", type=int, metavar="ID", help="the token instead of the tokenizer's BOS")
-    group.add_argument(
-        "--window", type=_size, metavar="N", help="tokens of a window; model: the longest input; or N+stride/2"
-    )
-    group.add_argument("--stride", type=int, metavar="N", help="tokens from one window's start to the next (default: window)")
-    group.add_argument(
-        "--first", type=_size, metavar="N",
-        help="first scored position of a window, from 0; half: behind the middle; stride: the last N tokens, N the stride",
-    )  # fmt: skip
-    yes_or_no = argparse.BooleanOptionalAction
-    group.add_argument("--new", action=yes_or_no, help="later windows score only tokens behind the window before")
-    group.add_argument("--tail", action=yes_or_no, help="the shorter last window counts")
-    group.add_argument("--spare", type=int, metavar="N", help="tokens that must follow every window")
-    group.add_argument("--rows", type=int, metavar="N", help="windows of each text, 0: all")
-    group.add_argument("--vocabulary", help=names(methods.VOCABULARIES))
-    group.add_argument("--mean", help=names(methods.MEANS))
-    group.add_argument("--error", help=f"the standard error is {names(methods.ERRORS)}")
-
-
-_FIELDS = (
-    "join", "bos", "bos_token", "window", "stride", "first", "new", "tail", "spare", "rows", "vocabulary", "mean", "error",
-)  # fmt: skip
-_WORKER = {
-    "dtype": "auto (the checkpoint's), bfloat16, float16, float32",
-    "device": "cpu, cuda or cuda:N (default: a GPU if there is one)",
-    "max-length": "longest model input in tokens (default: the model's own)",
-    "threads": "threads of the CPU backend",
-    "memory-limit": "memory beyond the weights, for example 8GiB",
-    "cpu-variant": "c, avx2, avx512, avx512bf16",
-    "revision": "branch, tag or commit of a hub name",
-    "worker-log": "file for the worker's log",
-}
-
-
-def _worker_options(group: Any) -> None:
-    for name, meaning in _WORKER.items():
-        group.add_argument(f"--{name}", help=meaning)
-    group.add_argument("--tokenizer", metavar="DIR", help="folder or hub name of the tokenizer (default: the model's)")
-    group.add_argument("--endpoint", metavar="URL", help="use this running worker instead of starting one")
-    group.add_argument("--model-name", metavar="NAME", default="", help="the worker's model (default: its first)")
-    group.add_argument("--token-file", metavar="FILE", help="token of a worker on tcp://")
 
 
 # ---- running ----
@@ -128,31 +63,22 @@ class Run:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
-        given = {name: getattr(options, name) for name in _FIELDS if getattr(options, name) is not None}
-        self.method = methods.choose(options.method, given)
+        self.method = methods.choose(options.method, work_options.fields(options))
         if (options.model is None) == (options.endpoint is None):
             raise ArgumentError("expected a model (folder or hub name), or --endpoint URL of a running worker, and not both")
         self.tokenizer = self._load_tokenizer()
         if options.bos_token is not None and options.bos_token >= len(self.tokenizer):
             raise ArgumentError(f"--bos-token {options.bos_token}: the tokenizer has only {len(self.tokenizer)} tokens")
         self.per_token = PerToken(options.per_token) if options.per_token and not options.dry_run else None
-        join = self.method.join
-        named = options.dataset or ([] if options.text else ["wikitext2"])
-        loaded = [texts.load(name, join, join_given="join" in given, column=options.column) for name in named]
-        loaded += [texts.load_file(path, join, options.column) for path in options.text]
+        loaded = work_options.load_texts(options, self.method)
         self.tokens = [tokenize(text, self.method, self.tokenizer) for text in loaded]
         if isinstance(self.method.window, int):  # else the worker must say how long an input may be
             for tokens in self.tokens:
                 check(tokens, methods.resolve(self.method, 1 << 31))
 
-    def _settings(self) -> dict[str, Any]:
-        names = [name.replace("-", "_") for name in _WORKER]
-        given = {name: value for name in names if (value := getattr(self.options, name)) is not None}
-        return given | {"max_length": int(given["max_length"])} if "max_length" in given else given
-
     def _load_tokenizer(self) -> TextTokenizer:
         options = self.options
-        settings = arguments.parse({"pretrained": options.model or ".", **self._settings()})
+        settings = arguments.parse({"pretrained": options.model or ".", **work_options.worker_arguments(self.options)})
         name = options.tokenizer or options.model
         if name is None:
             with Client(options.endpoint, model=options.model_name, token_file=options.token_file) as client:
@@ -169,7 +95,7 @@ class Run:
         options = self.options
         if options.endpoint is not None:
             return Client(options.endpoint, model=options.model_name, token_file=options.token_file)
-        return Worker(options.model, **self._settings())
+        return Worker(options.model, **work_options.worker_arguments(self.options))
 
     def score(self) -> dict[str, Any]:
         """The report. Raises CtworkerError."""
@@ -178,7 +104,7 @@ class Run:
             self.tokens = [check(tokens, method) for tokens in self.tokens]
             results = []
             for tokens in self.tokens:
-                progress = None if self.options.quiet else _Progress(tokens.text.name)
+                progress = None if self.options.quiet else ProgressLine(tokens.text.name)
                 results.append(measure(client, tokens, method, progress))
                 if progress is not None:
                     progress.close()
@@ -234,31 +160,6 @@ def _macro(results: Sequence[Result]) -> dict[str, Any]:
     known = [error for error in errors if error is not None]
     se = math.sqrt(math.fsum(e * e for e in known)) / len(values) if len(known) == len(values) else None
     return {"perplexity": math.fsum(values) / len(values), "perplexity_se": se, "texts": len(values)}
-
-
-class _Progress:
-    """One line on standard error: in place on a terminal, otherwise every half minute."""
-
-    def __init__(self, name: str) -> None:
-        self._name, self._live = name, sys.stderr.isatty()
-        self._next = 0.0 if self._live else time.monotonic() + 30
-
-    def __call__(self, progress: Progress) -> None:
-        now = time.monotonic()
-        if now < self._next:
-            return
-        self._next = now + (0.5 if self._live else 30)
-        parts = [f"{self._name}: {100 * progress.fraction:3.0f} %"]
-        if progress.tokens_per_s is not None:
-            parts.append(f"{progress.tokens_per_s:.0f} tokens/s")
-        if progress.seconds_left is not None:
-            parts.append(f"{progress.seconds_left:.0f} s left")
-        line = ", ".join(parts)
-        print(f"\r\033[K{line}" if self._live else line, end="" if self._live else "\n", file=sys.stderr, flush=True)
-
-    def close(self) -> None:
-        if self._live:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 # ---- the report as text ----
@@ -329,22 +230,13 @@ def _shown(value: Any) -> str:
     return "-" if value is None else str(value)
 
 
-def _open_json(file: str | None) -> Any:
-    if file is None or file == "-":
-        return None
-    try:
-        return Path(file).expanduser().open("w", encoding="utf-8")
-    except OSError as error:
-        raise ArgumentError(f"--json {file}: cannot be written: {error.strerror}") from error
-
-
 def run(options: argparse.Namespace) -> None:
     """Raises CtworkerError."""
     work = Run(options)
     if options.dry_run:
         print(work.plan())
         return
-    out = _open_json(options.json)
+    out = open_json(options.json)
     report = work.score()
     data = json.dumps(report, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     if out is not None:

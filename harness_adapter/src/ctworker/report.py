@@ -45,6 +45,11 @@ def announce(session: Session, settings: Settings, max_length: int) -> None:
         log.warning("%s: %s", model["name"], note)
 
 
+def described(model: dict[str, Any]) -> dict[str, Any]:
+    """What results record of a worker's description of a model."""
+    return {name: model[name] for name in _KEPT if name in model}
+
+
 def _quantization(model: dict[str, Any]) -> dict[str, Any]:
     """The weight format that config.json declares; empty when the file is not on this machine."""
     path = Path(model["path"]) / "config.json" if model.get("path") else None
@@ -59,7 +64,7 @@ def model_info(
 ) -> dict[str, Any]:
     """hf's keys, and under `ctworker` everything that the scores depend on."""
     model = session.model
-    worker = {name: model[name] for name in _KEPT if name in model}
+    worker = described(model)
     worker |= {"version": session.version, "adapter": __version__, "notes": notes(session)}
     return {
         "model_num_parameters": model.get("params", -1),

@@ -15,9 +15,9 @@ def number(value: float | None, se: float | None = None, *, scale: float = 1.0, 
     if se is None or not math.isfinite(se):
         return f"{value:.5g}{unit}"
     se *= scale
-    digits = 6 if se == 0 else min(12, max(0, 1 - math.floor(math.log10(se))))
-    if se == 0 and value == round(value, 3):
-        digits = 0 if value == int(value) else 3
+    if se == 0:
+        return f"{value:.5g} ± 0{unit}"
+    digits = min(12, max(0, 1 - math.floor(math.log10(se))))
     return f"{value:.{digits}f} ± {se:.{digits}f}{unit}"
 
 

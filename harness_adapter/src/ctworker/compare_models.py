@@ -1,0 +1,293 @@
+"""`ctworker-compare REFERENCE MODEL...`: checks everything, runs one worker for each model, and makes the report.
+
+A worker holds the reference and one model, and compares them (job kind `divergence`). Needs numpy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from . import __version__, arguments, hub, methods, perplexity
+from .api import Client, Worker
+from .compare_result import describe
+from .errors import ArgumentError, CtworkerError
+from .launcher import environment, find_binary
+from .methods import Method
+from .perplexity import Tokens
+from .report import described
+from .scoring import Progress
+from .texts import Text
+from .tokenizer import TextTokenizer
+from .tokenizer_difference import difference
+from .wire import pack
+
+log = logging.getLogger("lm_eval.ctworker")
+
+SCHEMA = "ctworker-compare-1"
+NOISE_FLOOR = "noise floor"
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
+
+
+@dataclass(frozen=True)
+class Options:
+    """reference, models: folders or hub names; with an endpoint, names of the worker's models. worker: arguments of Worker
+    or Client that hold for all models. reference_dtype: None: the models'. worst: number of positions to report."""
+
+    reference: str
+    models: list[str]
+    text: Text
+    method: Method
+    worker: dict[str, Any] = field(default_factory=dict)
+    endpoint: str | None = None
+    token_file: str | None = None
+    tokenizer: str | None = None
+    reference_dtype: str | None = None
+    noise_floor: bool = False
+    worst: int = 10
+
+
+@dataclass(frozen=True)
+class Case:
+    """One comparison: `model` with the reference in the dtype `reference_dtype`."""
+
+    label: str
+    model: str
+    reference_dtype: str | None
+    notes: tuple[str, ...] = ()
+
+
+#: show(case's number, number of cases, label, progress): called about twice per second.
+Show = Callable[[int, int, str, Progress], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is compared, checked as far as possible without weights. tokens: of the reference's tokenizer."""
+
+    options: Options
+    cases: list[Case]
+    tokenizer: TextTokenizer
+    tokens: Tokens
+
+    def counts(self) -> dict[str, int]:
+        """Documents, tokens and, unless only the worker knows the length of a window, windows and targets."""
+        sizes = [len(document.tokens) for document in self.tokens.documents]
+        out = {"documents": len(sizes), "tokens": sum(sizes)}
+        if isinstance(self.options.method.window, int):
+            method = _limited(methods.resolve(self.options.method, 1 << 31), self.tokens)
+            counts = [methods.count(method, n) for n in sizes]
+            out |= {"windows": sum(c[0] for c in counts), "targets": sum(c[1] for c in counts)}
+        return out
+
+
+def prepare(options: Options) -> Plan:
+    """Raises CtworkerError for everything that can be known before a worker starts."""
+    _check(options)
+    if options.endpoint is None:
+        for name in [options.reference, *options.models]:
+            _inspect(_folder(name, options))
+    tokenizer, tokens, cases = _tokenize(options, _cases(options))
+    if isinstance(options.method.window, int):  # else the worker must say how long an input may be
+        perplexity.check(tokens, methods.resolve(options.method, 1 << 31))
+    return Plan(options, cases, tokenizer, tokens)
+
+
+def compare(plan: Plan, show: Show) -> dict[str, Any]:
+    """The report. A model that fails has an `error` in it, and the others go on. Raises CtworkerError."""
+    n = len(plan.cases)
+    report: dict[str, Any] = {"schema": SCHEMA, "version": __version__, "text": None, "models": []}
+    for i, case in enumerate(plan.cases):
+        start = time.monotonic()
+        head = {"label": case.label, "name": case.model, "notes": list(case.notes)}
+        try:
+            found = _run(plan, case, report, lambda now, i=i, case=case: show(i, n, case.label, now))
+        except CtworkerError as error:
+            if n == 1:
+                raise
+            log.error("%s: %s", case.label, error)
+            found = {"error": str(error)}
+        report["models"].append(head | found | {"seconds": round(time.monotonic() - start, 3)})
+    return report
+
+
+def _check(options: Options) -> None:
+    method = options.method
+    if method.cut != "rule":
+        raise ArgumentError(f"method {method.name} cuts lm-eval's windows, which cannot be compared: choose another --method")
+    if method.vocabulary != "model":
+        log.info("method %s: divergences are over the ids that both models have, not over the tokenizer's", method.name)
+    if options.endpoint is not None and (options.noise_floor or options.reference_dtype):
+        raise ArgumentError(
+            "--noise-floor and --reference-dtype load the reference in a dtype of its own, so they cannot be used with "
+            "--endpoint: start the worker with --model NAME:DTYPE=DIR and compare its two models"
+        )
+    dtype = arguments.parse_dtype("--dtype", options.worker.get("dtype") or "auto")
+    if options.noise_floor and dtype == "float32":
+        raise ArgumentError("--noise-floor compares 16 bits with float32: leave out --dtype float32")
+    if not options.models and not options.noise_floor:
+        raise ArgumentError("no MODEL to compare with the reference: name one, or pass --noise-floor")
+
+
+def _cases(options: Options) -> Sequence[Case]:
+    """Each model under a short name: the last part of its path, unless two are equal."""
+    short = [name.rstrip("/").rpartition("/")[2] or name for name in options.models]
+    cases = [
+        Case(last if short.count(last) == 1 and last != NOISE_FLOOR else name, name, options.reference_dtype)
+        for name, last in zip(options.models, short)
+    ]
+    floor = [Case(NOISE_FLOOR, options.reference, "float32")] if options.noise_floor else []
+    return [*floor, *cases]
+
+
+# ---- before any work ----
+
+
+def _settings(options: Options, name: str) -> arguments.Settings:
+    return arguments.parse({"pretrained": name, **options.worker})
+
+
+def _folder(name: str, options: Options) -> Path:
+    return hub.resolve(name, _settings(options, name), weights=True).folder
+
+
+def _inspect(folder: Path) -> None:
+    """Raises CtworkerError with the worker's message if it would not open the checkpoint."""
+    done = subprocess.run(
+        [find_binary(), "inspect", "--backend", "cpu", str(folder)],
+        capture_output=True, text=True, errors="replace", check=False, env=environment(), stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    if done.returncode != 0:
+        words = done.stderr.strip().splitlines() or [f"ctworker inspect {folder} ended with exit code {done.returncode}"]
+        raise CtworkerError(words[-1].partition("error: ")[2] or words[-1])
+
+
+def _tokenizer(source: str, name: str, options: Options) -> TextTokenizer | None:
+    """source: a folder or hub name. None: the folder has no tokenizer."""
+    folder = hub.resolve(source, _settings(options, source), weights=False).folder
+    if not any((folder / file).exists() for file in _TOKENIZER_FILES):
+        return None
+    return TextTokenizer(folder, name=name)
+
+
+def _tokenize(options: Options, cases: Sequence[Case]) -> tuple[TextTokenizer, Tokens, list[Case]]:
+    """The reference's tokenizer, its tokens of the text, and the cases with notes on tokenizers. Raises ArgumentError if a
+    model's tokenizer gives other tokens. --tokenizer stands for all of them."""
+    own = options.tokenizer or _source(options.reference, options)
+    tokenizer = _tokenizer(own, own, options)
+    if tokenizer is None:
+        raise ArgumentError(f"{own} has no tokenizer ({', '.join(_TOKENIZER_FILES)}): name a folder with --tokenizer")
+    tokens = perplexity.tokenize(options.text, options.method, tokenizer)
+    if options.tokenizer is not None:
+        return tokenizer, tokens, list(cases)
+    return tokenizer, tokens, [_agree(case, tokenizer, tokens, options) for case in cases]
+
+
+def _source(name: str, options: Options) -> str:
+    """The folder or hub name of a model. Raises ArgumentError if a running worker's model is not on this machine."""
+    if options.endpoint is None:
+        return name
+    with Client(options.endpoint, model=name, token_file=options.token_file) as client:
+        path = client.model.get("path") or ""
+    if not path or not Path(path).is_dir():
+        raise ArgumentError(
+            f"the files of {name} at {options.endpoint} are not on this machine: pass their tokenizer with --tokenizer (a folder "
+            "or a hub name)"
+        )
+    return path
+
+
+def _agree(case: Case, tokenizer: TextTokenizer, tokens: Tokens, options: Options) -> Case:
+    if case.model == options.reference:
+        return case
+    other = _tokenizer(_source(case.model, options), case.model, options)
+    if other is None:
+        return replace(case, notes=(f"{case.model} has no tokenizer: the reference's was used",))
+    theirs = perplexity.tokenize(options.text, options.method, other)
+    ids = [[list(document.tokens) for document in each.documents] for each in (tokens, theirs)]
+    how = difference(tokenizer, other, options.text.documents, *ids)
+    if how is None and tokens.bos != theirs.bos:
+        how = f"BOS is token {tokens.bos} in {tokenizer.name_or_path} and {theirs.bos} in {other.name_or_path}"
+    if how is not None:
+        raise ArgumentError(
+            f"{case.model} cannot be compared with {options.reference} token by token, because their tokenizers differ: {how}"
+        )
+    return case
+
+
+# ---- the work ----
+
+
+def _run(plan: Plan, case: Case, report: dict[str, Any], on_progress: Callable[[Progress], None]) -> dict[str, Any]:
+    """Compares one model; sets the report's `text` if it is not known yet."""
+    options = plan.options
+    reference = "reference" if options.endpoint is None else options.reference
+    with _client(options, case) as client:
+        if case.label == NOISE_FLOOR and client.model["dtype"] == "float32":
+            raise CtworkerError(f"{case.model} computes in float32 already, so there is no noise floor")
+        most = min(client.max_length, client.describe(reference)["max_length"])
+        tokens = perplexity.check(plan.tokens, methods.resolve(options.method, most))
+        method = _limited(methods.resolve(options.method, most), tokens)
+        rule = _rule(method, tokens)
+        texts = [document.tokens[: len(document.tokens) - method.spare] for document in tokens.documents]
+        results = client.compare_windows(texts, reference=reference, **rule, on_progress=on_progress)
+        sides = [described(client.describe(name)) for name in (client.model["name"], reference)]
+    found = describe(results, texts, rule, plan.tokenizer, options.worst)
+    model, other = sides[0], sides[1] | {"name": options.reference}
+    _check_reference(report, other)
+    if report["text"] is None:
+        report["text"] = _text(plan, method, texts, rule, found)
+    return {"model": model, "reference": other, **found}
+
+
+def _check_reference(report: dict[str, Any], reference: dict[str, Any]) -> None:
+    """Every model must be compared with the same checkpoint. Raises CtworkerError."""
+    for before in (model["reference"] for model in report["models"] if "reference" in model):
+        if before["identity"] != reference["identity"]:
+            raise CtworkerError(
+                f"the reference {reference['name']} has changed since the first comparison (identity {before['identity']}, "
+                f"now {reference['identity']}): compare again"
+            )
+
+
+def _limited(method: Method, tokens: Tokens) -> Method:
+    """The method with the number of windows that the data set limits."""
+    return replace(method, rows=method.rows or tokens.text.windows)
+
+
+def _rule(method: Method, tokens: Tokens) -> dict[str, Any]:
+    """The keys of a job's head that cut the text."""
+    rule = {
+        "window": method.window, "stride": method.stride, "first": method.first, "new": method.new, "tail": method.tail,
+        "rows": method.rows,
+    }  # fmt: skip
+    if tokens.bos is None:
+        return rule
+    return rule | {"bos": tokens.bos, "bos_mode": "prefix" if method.bos == "prefix" else "replace"}
+
+
+def _client(options: Options, case: Case) -> Client:
+    if options.endpoint is not None:
+        return Client(options.endpoint, model=case.model, token_file=options.token_file)
+    return Worker(
+        case.model, reference=options.reference, reference_dtype=case.reference_dtype, **options.worker
+    )
+
+
+def _text(plan: Plan, method: Method, texts: Sequence[Any], rule: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """What was compared, and how it was cut: everything that the numbers depend on besides the models."""
+    text, digest = plan.options.text, hashlib.sha256()
+    for tokens in texts:
+        digest.update(pack(tokens))
+    return {
+        "name": text.name, "source": text.source, "join": text.join, "sha256": text.sha256, "bytes": text.n_bytes,
+        "documents": len(texts), "notes": list(text.notes), "tokens": sum(map(len, texts)), "tokens_sha256": digest.hexdigest(),
+        "tokenizer": {"name": plan.tokenizer.name_or_path, "sha256": plan.tokenizer.fingerprint},
+        "method": method.fields(), "rule": rule, "windows": found["windows"], "targets": found["statistics"]["targets"],
+    }  # fmt: skip

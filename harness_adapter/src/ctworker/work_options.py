@@ -1,0 +1,149 @@
+"""Options that the commands ctworker-ppl and ctworker-compare share: texts, fields of a method, the worker; and the line on
+standard error that shows the progress."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from . import methods, texts
+from .errors import ArgumentError
+from .scoring import Progress
+
+
+def _size(text: str) -> int | str:
+    return int(text) if text.isdigit() else text
+
+
+def add_text(group: Any) -> None:
+    group.add_argument(
+        "--dataset", action="append", default=[], metavar="NAME[=FILE]",
+        help=f"{', '.join(texts.DATASETS)}, or a hub name ORGANISATION/NAME[:CONFIG[:SPLIT]]; rows from the hub, or from a local "
+        "file (wiki.test.raw, Parquet, JSON lines); default: wikitext2. CTWORKER_WIKITEXT names a local file of wikitext2",
+    )  # fmt: skip
+    group.add_argument(
+        "--text", action="append", default=[], metavar="FILE", help="a text of your own: plain text, Parquet or JSON lines"
+    )
+    group.add_argument("--column", metavar="NAME", help="column of Parquet and JSON lines (default: text)")
+
+
+def add_method(group: Any, *, numbers: bool = True) -> None:
+    """numbers: also the fields that say how a perplexity is computed from log-probabilities."""
+
+    def names(table: dict[str, str]) -> str:
+        return "; ".join(f"{name}: {meaning}" for name, meaning in table.items()).replace("%", "%%")
+
+    group.add_argument("--method", default=methods.DEFAULT, metavar="NAME", help=f"default: {methods.DEFAULT}")
+    group.add_argument("--join", help=f"how rows become texts. {names(methods.JOINS)}")
+    group.add_argument("--bos", help=names(methods.BOS))
+    group.add_argument("--bos-token", type=int, metavar="ID", help="the token instead of the tokenizer's BOS")
+    group.add_argument(
+        "--window", type=_size, metavar="N", help="tokens of a window; model: the longest input; or N+stride/2"
+    )
+    group.add_argument("--stride", type=int, metavar="N", help="tokens from one window's start to the next (default: window)")
+    group.add_argument(
+        "--first", type=_size, metavar="N",
+        help="first scored position of a window, from 0; half: behind the middle; stride: the last N tokens, N the stride",
+    )  # fmt: skip
+    yes_or_no = argparse.BooleanOptionalAction
+    group.add_argument("--new", action=yes_or_no, help="later windows score only tokens behind the window before")
+    group.add_argument("--tail", action=yes_or_no, help="the shorter last window counts")
+    group.add_argument("--spare", type=int, metavar="N", help="tokens that must follow every window")
+    group.add_argument("--rows", type=int, metavar="N", help="windows of each text, 0: all")
+    if not numbers:
+        return
+    group.add_argument("--vocabulary", help=names(methods.VOCABULARIES))
+    group.add_argument("--mean", help=names(methods.MEANS))
+    group.add_argument("--error", help=f"the standard error is {names(methods.ERRORS)}")
+
+
+#: Options that set a field of the method.
+FIELDS = (
+    "join", "bos", "bos_token", "window", "stride", "first", "new", "tail", "spare", "rows", "vocabulary", "mean", "error",
+)  # fmt: skip
+#: Options that are arguments of Worker.
+WORKER = {
+    "dtype": "auto (the checkpoint's), bfloat16, float16, float32",
+    "device": "cpu, cuda or cuda:N (default: a GPU if there is one)",
+    "max-length": "longest model input in tokens (default: the model's own)",
+    "threads": "threads of the CPU backend",
+    "memory-limit": "memory beyond the weights, for example 8GiB",
+    "cpu-variant": "c, avx2, avx512, avx512bf16",
+    "revision": "branch, tag or commit of a hub name",
+    "worker-log": "file for the worker's log",
+}
+
+
+def add_worker(group: Any) -> None:
+    for name, meaning in WORKER.items():
+        group.add_argument(f"--{name}", help=meaning)
+    group.add_argument("--tokenizer", metavar="DIR", help="folder or hub name of the tokenizer (default: the model's)")
+    group.add_argument("--endpoint", metavar="URL", help="use this running worker instead of starting one")
+    group.add_argument("--token-file", metavar="FILE", help="token of a worker on tcp://")
+
+
+def fields(options: argparse.Namespace) -> dict[str, Any]:
+    """The fields of the method that options set."""
+    return {name: value for name in FIELDS if (value := getattr(options, name, None)) is not None}
+
+
+def worker_arguments(options: argparse.Namespace) -> dict[str, Any]:
+    names = [name.replace("-", "_") for name in WORKER]
+    given = {name: value for name in names if (value := getattr(options, name)) is not None}
+    return given | {"max_length": int(given["max_length"])} if "max_length" in given else given
+
+
+def load_texts(options: argparse.Namespace, method: methods.Method) -> list[texts.Text]:
+    """The texts of --dataset and --text. Raises CtworkerError."""
+    named = options.dataset or ([] if options.text else ["wikitext2"])
+    join_given = options.join is not None
+    loaded = [texts.load(name, method.join, join_given=join_given, column=options.column) for name in named]
+    return loaded + [texts.load_file(path, method.join, options.column) for path in options.text]
+
+
+def open_json(file: str | None) -> Any:
+    """The file of --json, opened before hours of work; None: standard output, or no JSON. Raises ArgumentError."""
+    if file is None or file == "-":
+        return None
+    try:
+        return Path(file).expanduser().open("w", encoding="utf-8")
+    except OSError as error:
+        raise ArgumentError(f"--json {file}: cannot be written: {error.strerror}") from error
+
+
+class ProgressLine:
+    """One line on standard error: in place on a terminal, otherwise every half minute."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._live = name, sys.stderr.isatty()
+        self._next = 0.0 if self._live else time.monotonic() + 30
+
+    def __call__(self, progress: Progress) -> None:
+        self.show(self._name, progress)
+
+    def show(self, name: str, progress: Progress, more: str = "") -> None:
+        """more: stands behind the time left."""
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + (0.5 if self._live else 30)
+        parts = [f"{name}: {100 * progress.fraction:3.0f} %"]
+        if progress.tokens_per_s is not None:
+            parts.append(f"{progress.tokens_per_s:.0f} tokens/s")
+        if progress.seconds_left is not None:
+            parts.append(f"{duration(progress.seconds_left)} left{more}")
+        line = ", ".join(parts)
+        print(f"\r\033[K{line}" if self._live else line, end="" if self._live else "\n", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        if self._live:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+def duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,252 @@
+"""ctworker-compare on the fake worker, whose columns can be computed by hand: the report, what is refused, what goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ctworker import compare
+from ctworker.compare_result import places
+from ctworker.divergence import COLUMNS, Columns, summarize
+from ctworker.results import Comparison
+from ctworker.tables import number, render
+
+import fake_divergence
+import fake_worker
+
+TEXT = "the quick brown fox jumps over the lazy dog, and some other animals look on. " * 4
+
+
+@pytest.fixture
+def folders(checkpoint: Path, tmp_path: Path) -> dict[str, Path]:
+    """Copies of the checkpoint: an original, two models, and a text."""
+    out = {name: Path(shutil.copytree(checkpoint, tmp_path / name)) for name in ("original", "w4", "w8")}
+    (tmp_path / "text.txt").write_text(TEXT)
+    return out | {"text": tmp_path / "text.txt"}
+
+
+@pytest.fixture
+def report(
+    fake: Callable[[str], Path], folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., dict[str, Any]]:
+    """report("w4", "--window", "32"): the JSON of comparing the original with w4; `report.out`, `report.err`: the output."""
+
+    def use(*arguments: str, code: int = 0, faults: str = "") -> dict[str, Any]:
+        fake(faults)
+        named = [str(folders.get(argument, argument)) for argument in arguments]
+        file = tmp_path / "report.json"
+        file.unlink(missing_ok=True)
+        command = [str(folders["original"]), *named, "--text", str(folders["text"]), "--json", str(file)]
+        assert compare.main(command) == code
+        use.out, use.err = capsys.readouterr()
+        return json.loads(file.read_text()) if file.exists() and file.read_text() else {}
+
+    return use
+
+
+def toy(rule: dict[str, Any], effect: float = 1.0) -> tuple[list[int], dict[str, Any]]:
+    """(positions of the targets, statistics over windows)."""
+    tokens = list(TEXT.encode())
+    windows = fake_divergence.targets(len(tokens), rule)
+    rows = [fake_divergence.columns(tokens, p, effect) for window in windows for p in window]
+    values = {name: np.array([row[name] for row in rows], kind) for name, kind in COLUMNS.items()}
+    cluster = np.repeat(np.arange(len(windows)), [len(window) for window in windows])
+    return [p for window in windows for p in window], summarize(Columns(values, cluster)).to_json()
+
+
+def test_the_report(report: Callable[..., dict[str, Any]], folders: dict[str, Path]) -> None:
+    found = report("w4", "w8", "--window", "32", "--tail", "--noise-floor", "--dtype", "bfloat16")
+    _, expected = toy({"window": 32, "tail": True})
+    floor, *models = found["models"]
+    assert [m["label"] for m in models] == ["w4", "w8"] and floor["label"] == "noise floor"
+    for model in models:
+        assert model["statistics"] == expected | {"errors_over": "windows"}
+        assert model["reference"]["identity"] == fake_worker.identity_of(folders["original"])
+        assert (model["model"]["dtype"], model["reference"]["dtype"]) == ("bfloat16", "bfloat16")
+        assert model["reference"]["name"] == str(folders["original"])
+    assert floor["statistics"] == toy({"window": 32, "tail": True}, 0.01)[1] | {"errors_over": "windows"}
+    assert (floor["model"]["dtype"], floor["reference"]["dtype"]) == ("bfloat16", "float32")
+    text = found["text"]
+    assert text["sha256"] == hashlib.sha256(TEXT.encode()).hexdigest()
+    assert text["tokens_sha256"] == hashlib.sha256(array("i", list(TEXT.encode())).tobytes()).hexdigest()
+    assert (text["tokens"], text["windows"], text["targets"]) == (308, 10, 298)
+    assert text["rule"] == {"window": 32, "stride": 32, "first": 1, "new": False, "tail": True, "rows": 0}
+    assert "same top-1" in report.out and "standard error over 10 windows" in report.out
+    assert report.out.count("the largest divergences") == 3
+    assert "3 comparisons with" in report.err and "10 windows, 298 targets of text.txt through two models" in report.err
+
+
+def test_a_model_against_itself(report: Callable[..., dict[str, Any]]) -> None:
+    (model,) = report("original", "--window", "32")["models"]
+    for name in ("kl", "kl_reverse", "total_variation", "delta_p", "delta_p_rms", "ln_ppl_ratio"):
+        assert model["statistics"][name] == {"value": 0.0, "se": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rule"),
+    [
+        (["--window", "32"], {"window": 32}),
+        (["--window", "32", "--stride", "20", "--new", "--tail"], {"window": 32, "stride": 20, "new": True, "tail": True}),
+        (["--window", "32", "--first", "16", "--rows", "3"], {"window": 32, "first": 16, "rows": 3}),
+        (["--window", "31", "--bos", "prefix", "--bos-token", "256", "--first", "0"], {"window": 31, "first": 0}),
+        (["--window", "32", "--spare", "20"], {"window": 32}),
+    ],
+)
+def test_worst_positions_have_their_text(
+    report: Callable[..., dict[str, Any]], arguments: list[str], rule: dict[str, Any]
+) -> None:
+    (model,) = report("w4", "--worst", "4", *arguments)["models"]
+    tokens = list(TEXT.encode())
+    rows = [(fake_divergence.columns(tokens, p, 1.0)["kl"], -k, p) for k, p in enumerate(toy(rule)[0])]
+    assert [place["token"] for place in model["worst"]] == [p for _, _, p in sorted(rows, reverse=True)[:4]]
+    for place in model["worst"]:
+        p = place["token"]
+        assert (place["before"], place["target"]) == (TEXT[max(0, p - 24) : p], TEXT[p])
+        n_after = min(8, 308 - 20 * ("--spare" in arguments) - p - 1)
+        assert TEXT[p + 1 :].startswith(place["after"]) and len(place["after"]) == n_after
+        assert (place["ref_top"], place["top"]) == (TEXT[p], chr(ord(TEXT[p]) + (place["kl"] > 0.25)))
+        assert f"{place['before']}[{place['target']}]{place['after']}" in report.out
+
+
+def test_overlapping_windows_have_errors_over_blocks(report: Callable[..., dict[str, Any]]) -> None:
+    """A token that several windows score counts in each, but its values belong to one block of the text."""
+    (model,) = report("w4", "--window", "32", "--stride", "8")["models"]
+    positions, over_windows = toy({"window": 32, "stride": 8})
+    tokens = list(TEXT.encode())
+    kl = np.float32([fake_divergence.columns(tokens, p, 1.0)["kl"] for p in positions]).astype(float)
+    residuals = np.bincount(np.array(positions) // 32, weights=kl - kl.mean())
+    m = len(residuals)
+    se = np.sqrt(m / (m - 1) * (residuals**2).sum()) / len(kl)
+    found = model["statistics"]["kl"]
+    assert model["statistics"]["errors_over"] == "blocks of 32 tokens" and model["statistics"]["clusters"] == m == 10
+    assert found["value"] == over_windows["kl"]["value"] and found["se"] == pytest.approx(se, rel=1e-9)
+
+
+def test_several_documents_are_one_comparison(report: Callable[..., dict[str, Any]], folders: dict[str, Path]) -> None:
+    parts = [TEXT[:100], TEXT[:20], TEXT[100:]]
+    folders["text"] = folders["text"].with_suffix(".jsonl")
+    folders["text"].write_text("".join(json.dumps({"text": part}) + "\n" for part in parts))
+    found = report("w4", "--window", "32", "--join", "documents")
+    assert (found["text"]["documents"], found["text"]["windows"], found["text"]["targets"]) == (2, 9, 279)
+    assert "1 of 3 documents have fewer than 32 tokens" in report.out
+    kl = [
+        fake_divergence.columns(list(part.encode()), p, 1.0)["kl"]
+        for part in (parts[0], parts[2])
+        for window in fake_divergence.targets(len(part), {"window": 32})
+        for p in window
+    ]
+    assert found["models"][0]["statistics"]["kl"]["value"] == pytest.approx(np.float32(kl).astype(float).mean(), rel=1e-12)
+
+
+def test_a_failed_model_does_not_stop_the_others(report: Callable[..., dict[str, Any]], folders: dict[str, Path]) -> None:
+    (folders["w4"] / "config.json").unlink()
+    found = report("w4", "w8", "--window", "32", code=70)
+    bad, good = found["models"]
+    assert "no such file" in bad["error"] and "statistics" not in bad
+    assert good["statistics"]["targets"] == 9 * 31
+    assert "failed: w4: " in report.out and "w8" in report.out
+
+
+def test_equal_names_are_told_apart(report: Callable[..., dict[str, Any]], folders: dict[str, Path]) -> None:
+    other = shutil.copytree(folders["w4"], folders["w4"].parent / "other" / "w4")
+    found = report("w4", "w8", str(other), "--window", "32")
+    assert [model["label"] for model in found["models"]] == [str(folders["w4"]), "w8", str(other)]
+
+
+def test_a_running_worker_is_used(
+    running_fake: Callable[..., str], checkpoint: Path, folders: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its models' folders have the tokenizers, unless the worker hides them or they are elsewhere."""
+    for faults in ("", "hidden"):
+        url = running_fake(faults, "--model", f"before={folders['original']}")
+        command = ["before", checkpoint.name, "--endpoint", url, "--text", str(folders["text"]), "--window", "32", "--json", "-"]
+        assert compare.main([*command, *(["--tokenizer", str(checkpoint)] if faults else [])]) == 0
+        (model,) = json.loads(capsys.readouterr().out)["models"]
+        assert model["statistics"] == toy({"window": 32})[1] | {"errors_over": "windows"}
+    assert compare.main([command[1], *command[1:]]) == 64
+    assert "are not on this machine: pass their tokenizer with --tokenizer" in capsys.readouterr().err
+    assert compare.main(["none", *command[1:], "--tokenizer", str(checkpoint)]) == 70
+    assert "has no model 'none' (it has" in capsys.readouterr().err
+
+
+def test_another_tokenizer_is_refused_before_any_work(
+    report: Callable[..., dict[str, Any]], folders: dict[str, Path], tmp_path: Path
+) -> None:
+    file = folders["w8"] / "tokenizer.json"
+    content = json.loads(file.read_text())
+    vocab = content["model"]["vocab"]
+    vocab["q"], vocab["z"] = vocab["z"], vocab["q"]
+    file.write_text(json.dumps(content))
+    assert report("w4", "w8", "--window", "32", code=64) == {}
+    assert not (tmp_path / "worker.json").exists(), "a worker was started"
+    assert report.err == (
+        f"ctworker-compare: {folders['w8']} cannot be compared with {folders['original']} token by token, because their "
+        f"tokenizers differ: token 113 is 'q' in {folders['original']} and 'z' in {folders['w8']}\n"
+    )
+    file.unlink()
+    found = report("w8", "--window", "32")
+    assert found["models"][0]["notes"] == [f"{folders['w8']} has no tokenizer: the reference's was used"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "no MODEL to compare with the reference"),
+        (["w4", "--method", "lm-eval"], "method lm-eval cuts lm-eval's windows, which cannot be compared"),
+        (["w4", "--noise-floor", "--dtype", "float32"], "--noise-floor compares 16 bits with float32"),
+        (["w4", "--window", "400"], "the text has 308 tokens, but method gptq-2048 needs at least 400"),
+        (["w4", "--window", "9999"], "the text has 308 tokens"),
+        (["w4", "--text", "/none"], "expected one text"),
+        (["w4", "--endpoint", "ipc:///none", "--noise-floor"], "cannot be used with --endpoint"),
+        (["w4", "--dtype", "int3"], "expected one of auto, bfloat16, float16, float32"),
+        (["/none"], "there is no folder /none"),
+        (["w4", "--samples", "x", "y"], "with --samples there are no models to compare"),
+    ],
+)
+def test_what_is_refused(report: Callable[..., dict[str, Any]], arguments: list[str], message: str) -> None:
+    assert report(*arguments, code=64) == {}
+    assert message in report.err and report.err.count("\n") == 1 and report.out == ""
+
+
+def test_options_of_models_mean_nothing_for_samples(capsys: pytest.CaptureFixture[str]) -> None:
+    assert compare.main(["--samples", "x", "y", "--bos-token", "3"]) == 64
+    assert "--bos-token means nothing with --samples" in capsys.readouterr().err
+    assert compare.main([]) == 64
+    assert "expected REFERENCE and MODEL" in capsys.readouterr().err
+
+
+def test_dry_run_starts_no_worker(
+    report: Callable[..., dict[str, Any]], folders: dict[str, Path], tmp_path: Path
+) -> None:
+    assert report("w4", "--window", "32", "--dry-run") == {}
+    assert not (tmp_path / "worker.json").exists() and f"compare    w4: {folders['w4']}" in report.out
+    assert "counts     1 documents, 308 tokens, 9 windows, 279 targets" in report.out
+
+
+def test_places_of_targets() -> None:
+    """Documents of several lengths, one of them without a window."""
+    rule = {"window": 6, "stride": 4, "new": True, "tail": True, "first": 1}
+    texts = [array("i", range(n)) for n in (13, 1, 6)]
+    windows = [fake_divergence.targets(len(text), rule) for text in texts]
+    results = [
+        Comparison(sum(map(len, each)), {}, array("i", [len(window) for window in each])) for each in windows
+    ]
+    document, position, window = places(results, texts, rule)
+    flat = [(i, p) for i, each in enumerate(windows) for w in each for p in w]
+    assert list(zip(document, position)) == flat
+    assert list(window) == [k for k, w in enumerate(w for each in windows for w in each) for _ in w]
+
+
+def test_numbers_and_tables() -> None:
+    assert number(0.031312, 0.00042) == "0.03131 ± 0.00042"
+    assert number(0.9190, 0.00071, scale=100, unit=" %") == "91.900 ± 0.071 %"
+    assert number(1234.5, 56.7) == "1234 ± 57" and number(1.0, 0.0) == "1 ± 0"
+    assert number(None) == number(float("nan"), 1.0) == "-" and number(0.1234567) == "0.12346"
+    assert render([["", "a"], ["x", "10"]]) == "    a\n-  --\nx  10"
