@@ -429,3 +429,11 @@ enum ctw_status ctw_divergence(struct ctw_backend *be, const struct ctw_op_diver
     REQUIRE("divergence", op->n_rows >= 0);
     return op->n_rows == 0 ? CTW_OK : be->ops->divergence(be, op, err);
 }
+
+enum ctw_status ctw_difference(struct ctw_backend *be, const struct ctw_op_difference *op,
+                               struct ctw_err *err)
+{
+    REQUIRE("difference", op->n_seqs >= 0 && op->n_rows >= op->n_seqs && op->dim >= 1);
+    REQUIRE("difference", op->dim <= INT32_MAX);
+    return op->n_seqs == 0 ? CTW_OK : be->ops->difference(be, op, err);
+}

@@ -131,6 +131,8 @@ struct ctw_backend_ops {
                             struct ctw_err *err);
     enum ctw_status (*divergence)(struct ctw_backend *be, const struct ctw_op_divergence *op,
                                   struct ctw_err *err);
+    enum ctw_status (*difference)(struct ctw_backend *be, const struct ctw_op_difference *op,
+                                  struct ctw_err *err);
 };
 
 extern const struct ctw_backend_ops ctw_backend_cpu;
@@ -247,6 +249,8 @@ enum ctw_status ctw_attention(struct ctw_backend *be, const struct ctw_op_attent
 enum ctw_status ctw_head(struct ctw_backend *be, const struct ctw_op_head *op,
                          struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_divergence(struct ctw_backend *be, const struct ctw_op_divergence *op,
+                               struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_difference(struct ctw_backend *be, const struct ctw_op_difference *op,
                                struct ctw_err *err) CTW_MUST_CHECK;
 
 #ifdef __cplusplus

@@ -309,6 +309,48 @@ struct ctw_op_divergence {
     struct ctw_divergence_result *out; /* device [n_rows] */
 };
 
+/* ---- residual streams --------------------------------------------------------------------- */
+
+/* How y differs from x over the rows of one sequence. Sums are in double. */
+struct ctw_difference_result {
+    double reference;     /* sum of x^2 */
+    double error;         /* sum of (y - x)^2 */
+    double cosine;        /* sum over rows of x.y / (|x| |y|); 1 if both are 0, 0 if one is */
+    double relative;      /* sum over rows of |y - x| / |x|; 0 if both are 0, 1 if only x is */
+    double channel_error; /* sum of (y - x)^2 over the rows of one channel: the largest such sum */
+    int64_t channel;      /* that channel; the lowest among equals */
+};
+
+enum { CTW_DIFFERENCE_BLOCK = 128 }; /* channels */
+
+/* Of one row, and of one sequence's block of channels. */
+struct ctw_difference_row {
+    double reference, error, cosine, relative;
+};
+struct ctw_difference_channel {
+    double error;
+    int64_t channel;
+};
+
+/*
+ * Compares two residual streams sequence by sequence. Equal rows give an error of exactly 0 and a
+ * cosine of exactly 1. A result depends on the sequence's own rows alone. With a NaN in a row,
+ * `channel` is meaningless, and the sums are NaN.
+ */
+struct ctw_op_difference {
+    int64_t n_seqs, n_rows, dim;
+    const int64_t *start; /* device [n_seqs + 1]: sequence i is rows start[i] .. start[i + 1] - 1 */
+    const float *x, *y;   /* device [n_rows, dim]; x is the reference's */
+    struct ctw_difference_row *rows;         /* device [n_rows], for intermediate results */
+    struct ctw_difference_channel *channels; /* device [n_seqs, blocks of dim], likewise */
+    struct ctw_difference_result *out;       /* device [n_seqs] */
+};
+
+static inline int64_t ctw_difference_blocks(int64_t dim)
+{
+    return (dim + CTW_DIFFERENCE_BLOCK - 1) / CTW_DIFFERENCE_BLOCK;
+}
+
 /* ---- decoding ----------------------------------------------------------------------------- */
 
 /* dst = rows row0 .. row0+n_rows-1 of a shard, as compressed-tensors' decompress() returns

@@ -292,6 +292,12 @@ static enum ctw_status cpu_divergence(struct ctw_backend *be, const struct ctw_o
     return cpu_of(be)->variant->divergence(cpu_of(be), op, err);
 }
 
+static enum ctw_status cpu_difference(struct ctw_backend *be, const struct ctw_op_difference *op,
+                                      struct ctw_err *err)
+{
+    return ctw_cpu_difference(cpu_of(be), op, err);
+}
+
 const struct ctw_backend_ops ctw_backend_cpu = {
     .name = "cpu",
     .traits = {.host_memory = true,
@@ -329,4 +335,5 @@ const struct ctw_backend_ops ctw_backend_cpu = {
     .attention = cpu_attention,
     .head = cpu_head,
     .divergence = cpu_divergence,
+    .difference = cpu_difference,
 };

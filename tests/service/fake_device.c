@@ -492,6 +492,23 @@ static enum ctw_status fake_divergence(struct ctw_backend *be, const struct ctw_
     return st != CTW_OK || lost ? st : ctw_backend_cpu.divergence(f->cpu, op, err);
 }
 
+static enum ctw_status fake_difference(struct ctw_backend *be, const struct ctw_op_difference *op,
+                                       struct ctw_err *err)
+{
+    struct fake *f = fake_of(be);
+    size_t streams = (size_t)(op->n_rows * op->dim) * sizeof(float), n = (size_t)op->n_seqs;
+    size_t blocks = n * (size_t)ctw_difference_blocks(op->dim);
+    bool lost;
+    gpu_check(op->start, (n + 1) * sizeof(*op->start), "difference: start");
+    gpu_check(op->x, streams, "difference: x");
+    gpu_check(op->y, streams, "difference: y");
+    gpu_check(op->rows, (size_t)op->n_rows * sizeof(*op->rows), "difference: rows");
+    gpu_check(op->channels, blocks * sizeof(*op->channels), "difference: channels");
+    gpu_check(op->out, n * sizeof(*op->out), "difference: out");
+    enum ctw_status st = gpu_begin(f->joined, &lost, err);
+    return st != CTW_OK || lost ? st : ctw_backend_cpu.difference(f->cpu, op, err);
+}
+
 static const struct ctw_backend_ops fake_ops = {
     .name = "cuda",
     .traits = {.host_memory = false, .chunk_tokens = 256, .pass_tokens = 8192, .pass_flops = 1e13},
@@ -526,6 +543,7 @@ static const struct ctw_backend_ops fake_ops = {
     .attention = fake_attention,
     .head = fake_head,
     .divergence = fake_divergence,
+    .difference = fake_difference,
 };
 
 __attribute__((visibility("default"))) ctw_cuda_contract_fn ctw_cuda_contract;
