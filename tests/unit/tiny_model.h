@@ -20,6 +20,7 @@ struct tiny_writer {
     float data[16384];
     size_t n;
     int n_tensors;
+    uint64_t changed; /* bit i: tensor i has slightly other values */
 };
 
 static inline void tiny_path(char *path, size_t cap, const char *dir, const char *name)
@@ -52,13 +53,16 @@ static inline void tiny_add(struct tiny_writer *w, const char *name, int rows, i
     size_t step = (size_t)w->n_tensors * 3;
     for (size_t i = 0; i < count; i++)
         w->data[w->n + i] = cols == 0 ? 1 : (float)((i * 7 + step) % 11) / 10 - 0.5f;
+    for (size_t i = 0; i < count && (w->changed >> w->n_tensors & 1); i++)
+        w->data[w->n + i] += (float)(i % 3) / 32;
     if (w->n_tensors++ == bad)
         w->data[w->n] = NAN;
     w->n += count;
 }
 
-/* `bad`: the tensor whose first value is NaN, in the order of the calls of tiny_add(); -1: none. */
-static inline void tiny_write(const char *dir, int n_layers, int bad)
+/* `bad`: the tensor whose first value is NaN, in the order of the calls of tiny_add(); -1: none.
+ * `changed`: bits of the tensors with slightly other values, in the same order. */
+static inline void tiny_write_changed(const char *dir, int n_layers, int bad, uint64_t changed)
 {
     static const struct {
         const char *name;
@@ -70,7 +74,7 @@ static inline void tiny_write(const char *dir, int n_layers, int bad)
                 {"post_attention_layernorm", HIDDEN, 0}};
     static struct tiny_writer w;
     char name[80], config[512];
-    w = (struct tiny_writer){.n = 0};
+    w = (struct tiny_writer){.changed = changed};
     tiny_add(&w, "model.embed_tokens.weight", VOCAB, HIDDEN, bad);
     for (int layer = 0; layer < n_layers; layer++) {
         for (size_t i = 0; i < CTW_COUNT(rows); i++) {
@@ -91,6 +95,11 @@ static inline void tiny_write(const char *dir, int n_layers, int bad)
              n_layers);
     tiny_write_file(dir, "config.json", config, strlen(config), "", 0);
     tiny_write_file(dir, "model.safetensors", w.header, 8 + w.used, w.data, w.n * sizeof(float));
+}
+
+static inline void tiny_write(const char *dir, int n_layers, int bad)
+{
+    tiny_write_changed(dir, n_layers, bad, 0);
 }
 
 static inline void tiny_remove(const char *dir)

@@ -41,6 +41,9 @@ struct ctw_seq_divergence {
     float *ref_top;      /* and its log-probability */
     float *kl, *kl_reverse, *tv;
     uint8_t *overlap5;
+    /* out [n_decoders + 1], or NULL: how the model's hidden states differ from the reference's,
+     * over all tokens that the models read; after the embedding, and after each decoder layer */
+    struct ctw_difference_result *layers;
     bool bad_reference; /* out: bad_layer is of the reference */
 };
 
@@ -163,6 +166,10 @@ enum ctw_status ctw_scoring_begin_comparing(struct ctw_scoring **out, struct ctw
 enum ctw_status ctw_engines_comparable(const struct ctw_engine *e,
                                        const struct ctw_engine *reference, int64_t *pass_tokens,
                                        struct ctw_err *err) CTW_MUST_CHECK;
+/* CTW_EINVAL: their sequences cannot have `layers`; the message says why. */
+enum ctw_status ctw_engines_layers_comparable(const struct ctw_engine *e,
+                                              const struct ctw_engine *reference,
+                                              struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_scoring_step(struct ctw_scoring *s, bool *done,
                                  struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_scoring_end(struct ctw_scoring *s); /* NULL is fine */

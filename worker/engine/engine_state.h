@@ -4,6 +4,7 @@
 
 #include "worker/engine/compare.h"
 #include "worker/engine/devices.h"
+#include "worker/engine/difference.h"
 #include "worker/engine/engine.h"
 #include "worker/engine/forward.h"
 

@@ -25,7 +25,8 @@ struct ctw_scoring {
     struct ctw_hooks both; /* of both passes, when comparing */
     struct ctw_seq *ref_seqs;
     struct ctw_compare *compare;
-    bool in_reference; /* the step that failed */
+    struct ctw_differences *differences; /* NULL: no sequence has `layers` */
+    bool in_reference;                   /* the step that failed */
     int64_t first, n;
     int n_tries;
 };
@@ -242,11 +243,21 @@ static enum ctw_status make_ref_seqs(struct ctw_scoring *s, const struct ctw_seq
     return CTW_OK;
 }
 
+static bool want_layers(const struct ctw_seq *seqs, int64_t n_seqs)
+{
+    for (int64_t i = 0; i < n_seqs; i++)
+        if (seqs[i].divergence->layers != NULL)
+            return true;
+    return false;
+}
+
 static enum ctw_status check_both(const struct ctw_engine *e, const struct ctw_engine *reference,
                                   const struct ctw_seq *seqs, int64_t n_seqs, int64_t *longest,
                                   int64_t *total, struct ctw_err *err)
 {
     enum ctw_status st = ctw_engines_comparable(e, reference, NULL, err);
+    if (st == CTW_OK && want_layers(seqs, n_seqs))
+        st = ctw_engines_layers_comparable(e, reference, err);
     if (st == CTW_OK)
         st = check_seqs(e, seqs, n_seqs, longest, total, err);
     if (st != CTW_OK)
@@ -275,7 +286,12 @@ enum ctw_status ctw_scoring_begin_comparing(struct ctw_scoring **out, struct ctw
     st = make_ref_seqs(s, seqs, err);
     if (st == CTW_OK && n_seqs > 0)
         st = ctw_engines_prepare(e, reference, longest, total, &s->compare, &s->pass_tokens, err);
+    if (st == CTW_OK && want_layers(seqs, n_seqs))
+        st = ctw_differences_open(&s->differences, e->be, e->model,
+                                  s->pass_tokens > longest ? s->pass_tokens : longest, err);
     if (st != CTW_OK) {
+        ctw_engine_trim(e);
+        ctw_engine_trim(reference);
         ctw_scoring_end(s);
         return st;
     }
@@ -300,6 +316,8 @@ static enum ctw_status step_both(struct ctw_scoring *s, bool *pass_done, struct 
         if (!ctw_pass_at_head(s->side[i].pass))
             st = ctw_pass_step(s->side[i].pass, &done, err);
     }
+    if (st == CTW_OK && s->differences != NULL)
+        st = ctw_differences_take(s->differences, model, reference, err);
     return st;
 }
 
@@ -330,6 +348,7 @@ void ctw_scoring_end(struct ctw_scoring *s)
     for (int i = 0; i < s->n_sides; i++)
         ctw_pass_close(s->side[i].pass);
     ctw_compare_close(s->compare);
+    ctw_differences_close(s->differences);
     ctw_free(s->ref_seqs);
     ctw_free(s);
 }
