@@ -60,6 +60,7 @@ struct ctw_head_map {
     uint64_t bos;
     struct ctw_slice bos_mode;
     struct ctw_slice reference;
+    bool layers;
 };
 enum {
     CTW_HEAD_KIND,
@@ -77,7 +78,8 @@ enum {
     CTW_HEAD_TAIL,
     CTW_HEAD_BOS,
     CTW_HEAD_BOS_MODE,
-    CTW_HEAD_REFERENCE
+    CTW_HEAD_REFERENCE,
+    CTW_HEAD_LAYERS
 };
 
 struct ctw_items_map {
@@ -241,12 +243,15 @@ struct ctw_result_map {
     struct ctw_slice item, sum, count, is_greedy, truncated, logprob, greedy;
     struct ctw_slice windows, window_sum, window_count;
     struct ctw_slice ref_logprob, ref_greedy, ref_top, kl, kl_reverse, tv, overlap5;
+    struct ctw_slice window_tokens, layer_reference, layer_error, layer_cosine, layer_relative;
+    struct ctw_slice layer_channel, layer_channel_error;
 };
 enum {
     CTW_RESULT_LOGPROB = 5,
     CTW_RESULT_GREEDY,
     CTW_RESULT_WINDOWS_BITS = 7 << 7,
-    CTW_RESULT_DIVERGENCE_BITS = 0x7f << 10
+    CTW_RESULT_DIVERGENCE_BITS = 0x7f << 10,
+    CTW_RESULT_LAYERS_BITS = 0x7f << 17
 };
 
 struct ctw_fetch_reply {
@@ -256,8 +261,9 @@ struct ctw_fetch_reply {
     struct ctw_result_map result;
     struct ctw_slice numerics, identity;
     struct ctw_slice ref_numerics, ref_identity;
+    uint64_t layers;
 };
-enum { CTW_FETCH_REPLY_REF_BITS = 3 << 6 };
+enum { CTW_FETCH_REPLY_REF_BITS = 3 << 6, CTW_FETCH_REPLY_LAYERS = 8 };
 
 struct ctw_state_reply { /* cancel, release */
     uint32_t has;

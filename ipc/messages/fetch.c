@@ -25,6 +25,13 @@ static const struct ctw_field result_fields[] = {
     CTW_FIELD(BIN, struct ctw_result_map, kl_reverse, OPTIONAL),
     CTW_FIELD(BIN, struct ctw_result_map, tv, OPTIONAL),
     CTW_FIELD(BIN, struct ctw_result_map, overlap5, OPTIONAL),
+    CTW_FIELD(BIN, struct ctw_result_map, window_tokens, OPTIONAL),
+    CTW_FIELD(BIN, struct ctw_result_map, layer_reference, OPTIONAL),
+    CTW_FIELD(BIN, struct ctw_result_map, layer_error, OPTIONAL),
+    CTW_FIELD(BIN, struct ctw_result_map, layer_cosine, OPTIONAL),
+    CTW_FIELD(BIN, struct ctw_result_map, layer_relative, OPTIONAL),
+    CTW_FIELD(BIN, struct ctw_result_map, layer_channel, OPTIONAL),
+    CTW_FIELD(BIN, struct ctw_result_map, layer_channel_error, OPTIONAL),
 };
 static const struct ctw_schema result_schema =
     CTW_SCHEMA("fetch reply.result", struct ctw_result_map, result_fields);
@@ -38,6 +45,7 @@ static const struct ctw_field reply_fields[] = {
     CTW_FIELD(STR, struct ctw_fetch_reply, identity, REQUIRED),
     CTW_FIELD(STR, struct ctw_fetch_reply, ref_numerics, OPTIONAL),
     CTW_FIELD(STR, struct ctw_fetch_reply, ref_identity, OPTIONAL),
+    CTW_FIELD(UINT, struct ctw_fetch_reply, layers, OPTIONAL),
 };
 static const struct ctw_schema reply =
     CTW_SCHEMA("fetch reply", struct ctw_fetch_reply, reply_fields);

@@ -16,6 +16,12 @@ COLUMNS = {"ref_logprob": ("f", lambda p, t: 2 * p), "ref_greedy": ("i", lambda 
 RULE = {"window": 16, "stride": 7, "tail": True}
 
 
+# Columns with values for each layer of each window, and what the fake engine makes of
+# (1000 * layer + the window's first token + its tokens).
+LAYERS, LAYER_COLUMNS = 5, {"layer_reference": 1, "layer_error": 2, "layer_cosine": 4, "layer_relative": 8,
+                            "layer_channel_error": 16}
+
+
 def divergence(c, texts, model="model", reference="other", seal=True, **head):
     job = random.randbytes(16)
     c.submit(job, 0, w.rolling_items(texts),
@@ -33,6 +39,33 @@ def compared(reply):
     for item, count in zip(struct.unpack(f"<{n}i", result["item"]), counts):
         out[item] = {k: list(v[at:at + count]) for k, v in columns.items()}
         at += count
+    return out
+
+
+def compared_layers(reply):
+    """{item: [(tokens, {column: values}) of each window]} of a reply to fetch with layers."""
+    n, result, out, at = reply["n"], reply["result"], {}, 0
+    windows = struct.unpack(f"<{n}i", result["windows"])
+    tokens = struct.unpack(f"<{sum(windows)}i", result["window_tokens"])
+    codes = dict.fromkeys(LAYER_COLUMNS, "d") | {"layer_channel": "i"}
+    values = {k: struct.unpack(f"<{sum(windows) * reply['layers']}{code}", result[k]) for k, code in codes.items()}
+    for item, count in zip(struct.unpack(f"<{n}i", result["item"]), windows):
+        out[item] = [(tokens[i], {k: list(v[i * reply["layers"]:(i + 1) * reply["layers"]]) for k, v in values.items()})
+                     for i in range(at, at + count)]
+        at += count
+    return out
+
+
+def expect_layers(text, rule):
+    out, end = [], 0
+    for start in range(0, len(text), rule["stride"]):
+        whole = text[start:start + rule["window"]]
+        if len(whole) < 2 or end == len(text):
+            break
+        end = start + len(whole)
+        v = [whole[0] + len(whole) + 1000 * layer for layer in range(LAYERS)]
+        columns = {k: [x / factor for x in v] for k, factor in LAYER_COLUMNS.items()}
+        out.append((len(whole) - 1, columns | {"layer_channel": list(range(LAYERS))}))
     return out
 
 
@@ -77,6 +110,24 @@ class Divergences(unittest.TestCase):
                 self.assertEqual(reply[key], models["model"][key])
                 self.assertEqual(reply["ref_" + key], models["other"][key])
                 self.assertNotEqual(reply["ref_" + key], "")
+
+    def test_layers(self):
+        with w.Worker(models=["model", "other"]) as a, a.client() as c:
+            plain, job = divergence(c, self.texts, **RULE), divergence(c, self.texts, layers=True, **RULE)
+            self.assertEqual((c.wait(plain)["state"], c.wait(job)["state"]), ("done", "done"))
+            reply = c.call("fetch", job=plain, first=0)
+            self.assertNotIn("layers", reply)
+            self.assertFalse([k for k in reply["result"] if "layer" in k or k == "window_tokens"])
+            for max_bytes in (1, 1 << 20):
+                layers, got, first = {}, {}, 0
+                while first < len(self.texts):
+                    reply = c.call("fetch", job=job, first=first, max_bytes=max_bytes)
+                    self.assertEqual(reply["layers"], LAYERS)
+                    layers |= compared_layers(reply)
+                    got |= compared(reply)
+                    first += reply["n"]
+                self.assertEqual(layers, {i: expect_layers(t, RULE) for i, t in enumerate(self.texts)})
+                self.assertEqual(got, {i: expect(t, RULE)[2] for i, t in enumerate(self.texts)})
 
     def test_jobs_of_all_kinds_share_the_worker(self):
         with w.Worker(models=["model", "other"], engine={"us_per_token": 20}) as a, a.client() as c:
@@ -150,11 +201,22 @@ class Refusals(OneWorker):
     def test_heads(self):
         self.head("needs reference", kind="divergence", window=3)
         self.head("same loaded model", kind="divergence", window=3, reference="model")
+        self.head("layers belongs to kind divergence, not loglikelihood_windows", kind="loglikelihood_windows",
+                  window=3, layers=True)
         self.head('named "that"', "not_found", kind="divergence", window=3, reference="that")
         self.head('named "that"', "not_found", kind="divergence", window=3, model="that", reference="model")
 
 
 class MoreRefusals(unittest.TestCase):
+    def test_layers_of_other_models(self):
+        with w.Worker(models=["model", "deeper"]) as a, a.client() as c:
+            with self.assertRaises(w.Refused) as e:
+                divergence(c, [[1, 2, 3]], reference="deeper", window=3, layers=True)
+            self.assertEqual(e.exception.code, "invalid")
+            self.assertIn("submit.head: the model has more layers", e.exception.message)
+            job = divergence(c, [[1, 2, 3]], reference="deeper", window=3)
+            self.assertEqual(c.wait(job)["state"], "done")
+
     def test_heads_of_two_models(self):
         with w.Worker(models=["model", "other"]) as a, a.client() as c:
             for part, head in (("needs window", {"kind": "divergence"}),

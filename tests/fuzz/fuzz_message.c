@@ -7,7 +7,7 @@
 #include "fuzz.h"
 #include "worker/service/job.h"
 
-enum { VOCAB = 100, MAX_LENGTH = 8, MAX_UNITS = 1 << 16 };
+enum { VOCAB = 100, MAX_LENGTH = 8, MAX_UNITS = 1 << 16, LAYERS = 3 };
 
 /* ---- jobs ---- */
 
@@ -24,6 +24,11 @@ static void check_divergence(const struct ctw_job *j, int64_t unit, int64_t n)
         fuzz_check(d.ref_greedy[t] == 0 && d.overlap5[t] == 0);
         d.ref_greedy[t] = 1;
         d.overlap5[t] = 5;
+    }
+    fuzz_check((d.layers != NULL) == (j->head.n_layers > 0));
+    for (int64_t l = 0; l < j->head.n_layers; l++) {
+        fuzz_check(d.layers[l].reference == 0);
+        d.layers[l].reference = 1;
     }
 }
 
@@ -56,8 +61,10 @@ static void finish(struct ctw_job *j)
     struct ctw_err err;
     struct ctw_reply reply = {.op = CTW_OP_FETCH};
     int64_t n;
-    for (int64_t i = 0; i < j->input.n_units; i++)
+    for (int64_t i = 0; i < j->input.n_units; i++) {
+        ctw_job_scored(j, &j->plan.units[i]);
         fuzz_check(ctw_job_take(j, i, -1, 4, &err) == CTW_OK);
+    }
     fuzz_check(j->results.n_done == j->input.n_items && j->results.tok_done == j->input.n_tok);
     if (ctw_job_columns(j, 0, j->results.n_done, 1 << 20, &reply, &n, &err) == CTW_OK)
         fuzz_check(n >= (j->input.n_items > 0) && reply.body.fetch.result.item.n == 4 * (size_t)n);
@@ -71,6 +78,7 @@ static void check_job(const struct ctw_submit *submit)
         .reference = submit->head.has >> CTW_HEAD_REFERENCE & 1 ? "r" : NULL,
         .max_length = MAX_LENGTH,
         .fit_length = MAX_LENGTH,
+        .n_layers = LAYERS,
         .vocab = VOCAB};
     const struct ctw_contact contact = {.pipe = 1};
     struct ctw_job_head head;
@@ -191,6 +199,11 @@ const struct fuzz_seed fuzz_seeds[] = {
               "divergence\xa9reference\xa1r\xa6window\x03\xa6stride\x02\xa4tail\xc3\xa5items\x82"
               "\xa6tokens\xc4\x14" I32("\x01") I32("\x02") I32("\x03") I32("\x04")
                   I32("\x05") "\xa8n_tokens\xc4\x08" I32("\x05") I32("\0")),
+    FUZZ_SEED("\x87" ENVELOPE("\xa6submit") JOB
+              "\xa4part\x00\xa4head\x84\xa4kind\xaa"
+              "divergence\xa9reference\xa1r\xa6layers\xc3\xa6window\x03\xa5items\x82"
+              "\xa6tokens\xc4\x14" I32("\x01") I32("\x02") I32("\x03") I32("\x04")
+                  I32("\x05") "\xa8n_tokens\xc4\x08" I32("\x05") I32("\0")),
     FUZZ_SEED("\x85" ENVELOPE("\xa4seal") JOB "\xa5parts\x01"),
     FUZZ_SEED("\x86" ENVELOPE("\xa4poll") JOB "\xa7wait_ms\xcd\x03\xe8\xa4seen\x00"),
     FUZZ_SEED("\x86" ENVELOPE("\xa5"
@@ -231,6 +244,7 @@ const char *const fuzz_words[] = {"\xa1v",
                                   "\xaa"
                                   "divergence",
                                   "\xa9reference",
+                                  "\xa6layers",
                                   "\xa6window",
                                   "\xa6stride",
                                   "\xa5"

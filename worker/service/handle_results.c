@@ -103,6 +103,10 @@ static enum ctw_status copy_results(const struct ctw_job *j, const struct ctw_fe
         if (!ctw_reply_copy(reply, j->results.ref_numerics, &r->ref_numerics))
             st = ctw_fail(err, CTW_ENOMEM, "fetch: out of memory");
     }
+    if (j->head.n_layers > 0) {
+        r->has |= 1u << CTW_FETCH_REPLY_LAYERS;
+        r->layers = (uint64_t)j->head.n_layers;
+    }
     return st;
 }
 

@@ -227,6 +227,8 @@ static enum ctw_status find_models(struct ctw_queue *q, struct arrival *a,
     if (st != CTW_OK)
         return st;
     st = ctw_engines_comparable((*m)->engine, (*reference)->engine, NULL, err);
+    if (st == CTW_OK && head->layers)
+        st = ctw_engines_layers_comparable((*m)->engine, (*reference)->engine, err);
     return st == CTW_OK ? st : ctw_fail_prefix(err, "submit.head");
 }
 
@@ -249,6 +251,7 @@ static struct ctw_model_limits limits_of(const struct ctw_model_slot *m,
         return l;
     const struct ctw_engine_info *info = &reference->info;
     l.reference = reference->name;
+    l.n_layers = info->model->n_decoders + 1;
     l.max_length = min64(l.max_length, info->max_length);
     l.fit_length = min64(l.fit_length, info->fit_length);
     l.memory_limit = l.memory_limit < info->memory_limit ? l.memory_limit : info->memory_limit;

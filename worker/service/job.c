@@ -58,6 +58,7 @@ static void free_divergence(struct ctw_job_divergence *d)
     ctw_free(d->tv);
     ctw_free(d->ref_greedy);
     ctw_free(d->overlap5);
+    ctw_free(d->layers);
 }
 
 void ctw_job_destroy(struct ctw_job *j)
@@ -142,13 +143,15 @@ static void make_units(struct ctw_job *j)
     struct ctw_unit *u = j->plan.units;
     int32_t *copy = j->plan.tokens;
     for (int64_t i = 0; i < j->input.n_items; i++) {
-        const struct ctw_item *it = &j->plan.items[i];
+        struct ctw_item *it = &j->plan.items[i];
         int64_t out = 0;
+        it->window = u - j->plan.units;
         for (int64_t k = 0; k < it->n_units; k++) {
             struct ctw_window w = ctw_item_window(it, &j->head, k);
             *u = unit_of(j, it, &w, &copy);
             u->item = (int32_t)i;
             u->out = (int32_t)out;
+            u->window = it->window + k;
             out += w.n_tok - w.first;
             u++;
         }
@@ -167,7 +170,7 @@ static int compare_units(const void *a_, const void *b_)
 }
 
 /* False: out of memory. */
-static bool alloc_divergence(struct ctw_job_divergence *d, size_t n_targets)
+static bool alloc_divergence(struct ctw_job_divergence *d, size_t n_targets, size_t n_layers)
 {
     d->ref_logprob = ctw_calloc(n_targets, sizeof(*d->ref_logprob));
     d->ref_top = ctw_calloc(n_targets, sizeof(*d->ref_top));
@@ -176,14 +179,16 @@ static bool alloc_divergence(struct ctw_job_divergence *d, size_t n_targets)
     d->tv = ctw_calloc(n_targets, sizeof(*d->tv));
     d->ref_greedy = ctw_calloc(n_targets, sizeof(*d->ref_greedy));
     d->overlap5 = ctw_calloc(n_targets, sizeof(*d->overlap5));
+    d->layers = ctw_calloc(n_layers, sizeof(*d->layers));
     return d->ref_logprob != NULL && d->ref_top != NULL && d->kl != NULL && d->kl_reverse != NULL &&
-           d->tv != NULL && d->ref_greedy != NULL && d->overlap5 != NULL;
+           d->tv != NULL && d->ref_greedy != NULL && d->overlap5 != NULL && d->layers != NULL;
 }
 
 enum ctw_status ctw_job_plan(struct ctw_job *j, int64_t *n_done, struct ctw_err *err)
 {
     bool ok = j->head.kind != CTW_JOB_DIVERGENCE ||
-              alloc_divergence(&j->results.divergence, (size_t)j->input.n_targets);
+              alloc_divergence(&j->results.divergence, (size_t)j->input.n_targets,
+                               (size_t)(j->input.n_units * j->head.n_layers));
     *n_done = 0;
     j->plan.items = ctw_calloc((size_t)j->input.n_items, sizeof(*j->plan.items));
     j->plan.units = ctw_calloc((size_t)j->input.n_units, sizeof(*j->plan.units));
@@ -251,14 +256,17 @@ struct ctw_seq ctw_job_seq(const struct ctw_job *j, int64_t unit)
 struct ctw_seq_divergence ctw_job_seq_divergence(const struct ctw_job *j, int64_t unit)
 {
     const struct ctw_job_divergence *d = &j->results.divergence;
-    int64_t out = unit_out(j, &j->plan.units[unit]);
+    const struct ctw_unit *u = &j->plan.units[unit];
+    int64_t out = unit_out(j, u), n_layers = j->head.n_layers;
     return (struct ctw_seq_divergence){.ref_logprob = d->ref_logprob + out,
                                        .ref_greedy = d->ref_greedy + out,
                                        .ref_top = d->ref_top + out,
                                        .kl = d->kl + out,
                                        .kl_reverse = d->kl_reverse + out,
                                        .tv = d->tv + out,
-                                       .overlap5 = d->overlap5 + out};
+                                       .overlap5 = d->overlap5 + out,
+                                       .layers =
+                                           n_layers > 0 ? d->layers + u->window * n_layers : NULL};
 }
 
 static void finish_item(struct ctw_job *j, int64_t item)

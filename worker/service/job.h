@@ -53,6 +53,7 @@ struct ctw_job_head {
     int64_t ttl_ms;
     int32_t prefix_token;        /* rolling */
     int64_t context_length;      /* rolling */
+    int64_t n_layers;            /* divergence: compared after so many layers; 0: not asked */
     struct ctw_window_rule rule; /* windows, divergence */
 };
 
@@ -62,7 +63,8 @@ struct ctw_item {
     int32_t n_targets;     /* of all its windows; without a rule: the last n_targets tokens */
     int32_t truncated;
     int32_t n_units, units_left;
-    int64_t out; /* index of its first target in logprob[] and greedy[] */
+    int64_t out;    /* index of its first target in logprob[] and greedy[] */
+    int64_t window; /* index of its first unit among those of all items, in their order */
     double sum;
     bool is_greedy;
 };
@@ -83,8 +85,9 @@ struct ctw_unit {
     const int32_t *tokens; /* the item's own, or a copy with BOS in the plan */
     int32_t item;
     int32_t n_tok;
-    int32_t first; /* first target, from tokens */
-    int32_t out;   /* index of its first target among the item's targets */
+    int32_t first;  /* first target, from tokens */
+    int32_t out;    /* index of its first target among the item's targets */
+    int64_t window; /* index among the units of all items, in their order */
 };
 
 /* What the client sent. job.c alone changes it. */
@@ -113,6 +116,7 @@ struct ctw_job_divergence {
     float *ref_logprob, *ref_top, *kl, *kl_reverse, *tv;
     int32_t *ref_greedy;
     uint8_t *overlap5;
+    struct ctw_difference_result *layers; /* [n_units, n_layers], units in the order of items */
 };
 
 /* The scores so far. job.c alone changes them. */
@@ -219,6 +223,7 @@ struct ctw_model_limits {
     const char *reference; /* NULL: none is given */
     int64_t max_length, fit_length, vocab;
     uint64_t memory_limit;
+    int64_t n_layers; /* after which hidden states can be compared */
     size_t key_bytes;
     double pair_cost;
 };

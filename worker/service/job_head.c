@@ -174,7 +174,7 @@ static enum ctw_status read_kind(struct ctw_job_head *out, struct ctw_slice kind
 }
 
 /* The names of a divergence's two models differ: the caller has found both. */
-static enum ctw_status read_reference(struct ctw_job_head *out,
+static enum ctw_status read_reference(struct ctw_job_head *out, const struct ctw_head_map *map,
                                       const struct ctw_model_limits *model, struct ctw_err *err)
 {
     bool compared = out->kind == CTW_JOB_DIVERGENCE;
@@ -186,8 +186,12 @@ static enum ctw_status read_reference(struct ctw_job_head *out,
         return ctw_fail(err, CTW_EINVAL,
                         "submit.head: reference belongs to kind divergence, not %s",
                         ctw_job_kind_name(out->kind));
+    if (!compared && map->layers)
+        return ctw_fail(err, CTW_EINVAL, "submit.head: layers belongs to kind divergence, not %s",
+                        ctw_job_kind_name(out->kind));
     if (!compared)
         return CTW_OK;
+    out->n_layers = map->layers ? model->n_layers : 0;
     ctw_slice_copy(ctw_slice_of(model->reference), out->reference, sizeof(out->reference));
     out->want_logprob = out->want_greedy = true;
     return CTW_OK;
@@ -214,7 +218,7 @@ enum ctw_status ctw_job_read_head(struct ctw_job_head *out, const struct ctw_hea
     ctw_slice_copy(ctw_slice_of(model->name), out->model, sizeof(out->model));
     enum ctw_status st = read_columns(out, &map->columns, err);
     if (st == CTW_OK)
-        st = read_reference(out, model, err);
+        st = read_reference(out, map, model, err);
     if (st == CTW_OK)
         st = read_orphan(out, map, err);
     if (st == CTW_OK)
@@ -256,7 +260,7 @@ uint64_t ctw_job_part_digest(const struct ctw_submit *submit)
         h = mix(mix(h, m->prefix_token), m->context_length);
         h = mix(mix(mix(mix(h, m->window), m->stride), m->first), m->rows);
         h = mix_bytes(mix(mix(mix(h, m->new), m->tail), m->bos), m->bos_mode);
-        h = mix_bytes(h, m->reference);
+        h = mix(mix_bytes(h, m->reference), m->layers);
     }
     h = mix_bytes(mix_bytes(h, submit->items.tokens), submit->items.n_tokens);
     return mix_bytes(mix_bytes(h, submit->items.n_context), submit->items.n_continuation);

@@ -6,9 +6,16 @@
 
 enum { N_TARGET_COLUMNS = 9 };
 
+/* How hidden states differ: for each window its tokens, and in the others a value per layer. */
+struct layer_columns {
+    int32_t *tokens, *channel;
+    double *reference, *error, *cosine, *relative, *channel_error;
+};
+
 struct column_writer {
     int32_t *item, *count, *truncated, *windows, *window_count;
     double *sum, *window_sum;
+    struct layer_columns layers;
     uint8_t *is_greedy;
     char *of_targets[N_TARGET_COLUMNS]; /* in the order of target_columns() */
 };
@@ -51,6 +58,7 @@ static bool alloc_columns(struct column_writer *c, const struct ctw_job *j, int6
     bool by_window = ctw_job_kind_has_rule(j->head.kind);
     size_t items = (size_t)n, targets = (size_t)n_targets;
     size_t windows = by_window ? (size_t)n_windows : 0;
+    size_t layers = windows * (size_t)j->head.n_layers;
     map->has = 0;
     struct {
         void *to;
@@ -65,6 +73,13 @@ static bool alloc_columns(struct column_writer *c, const struct ctw_job *j, int6
         {&c->windows, &map->windows, by_window ? items * 4 : 0},
         {&c->window_sum, &map->window_sum, windows * 8},
         {&c->window_count, &map->window_count, windows * 4},
+        {&c->layers.tokens, &map->window_tokens, layers > 0 ? windows * 4 : 0},
+        {&c->layers.reference, &map->layer_reference, layers * 8},
+        {&c->layers.error, &map->layer_error, layers * 8},
+        {&c->layers.cosine, &map->layer_cosine, layers * 8},
+        {&c->layers.relative, &map->layer_relative, layers * 8},
+        {&c->layers.channel, &map->layer_channel, layers * 4},
+        {&c->layers.channel_error, &map->layer_channel_error, layers * 8},
     };
     for (size_t i = 0; i < CTW_COUNT(all); i++) {
         void *p = ctw_reply_alloc(reply, all[i].bytes);
@@ -86,6 +101,7 @@ static bool alloc_columns(struct column_writer *c, const struct ctw_job *j, int6
     map->has |= (uint32_t)j->head.want_greedy << CTW_RESULT_GREEDY;
     map->has |= by_window ? CTW_RESULT_WINDOWS_BITS : 0;
     map->has |= j->head.kind == CTW_JOB_DIVERGENCE ? CTW_RESULT_DIVERGENCE_BITS : 0;
+    map->has |= j->head.n_layers > 0 ? CTW_RESULT_LAYERS_BITS : 0;
     return true;
 }
 
@@ -102,6 +118,25 @@ static void write_windows(struct column_writer *c, const struct ctw_job *j, int6
             sum += (double)*logprob++;
         *c->window_sum++ = sum;
         *c->window_count++ = (int32_t)n;
+    }
+}
+
+static void write_layers(struct layer_columns *c, const struct ctw_job *j,
+                         const struct ctw_item *it)
+{
+    int64_t n_layers = j->head.n_layers;
+    const struct ctw_difference_result *r = j->results.divergence.layers + it->window * n_layers;
+    for (int64_t k = 0; k < it->n_units; k++) {
+        struct ctw_window w = ctw_item_window(it, &j->head, k);
+        *c->tokens++ = (int32_t)ctw_rule_input(&j->head.rule, &w);
+        for (int64_t l = 0; l < n_layers; l++, r++) {
+            *c->reference++ = r->reference;
+            *c->error++ = r->error;
+            *c->cosine++ = r->cosine;
+            *c->relative++ = r->relative;
+            *c->channel++ = (int32_t)r->channel;
+            *c->channel_error++ = r->channel_error;
+        }
     }
 }
 
@@ -126,6 +161,8 @@ static void write_item(struct column_writer *c, const struct ctw_job *j, int64_t
     }
     if (ctw_job_kind_has_rule(j->head.kind))
         write_windows(c, j, at, it);
+    if (j->head.n_layers > 0)
+        write_layers(&c->layers, j, it);
 }
 
 int64_t ctw_item_column_bytes(const struct ctw_item *it, const struct ctw_job_head *head)
@@ -135,6 +172,8 @@ int64_t ctw_item_column_bytes(const struct ctw_item *it, const struct ctw_job_he
     bytes += (int64_t)it->n_targets * (ctw_job_target_bytes(head) - unwanted);
     if (ctw_job_kind_has_rule(head->kind))
         bytes += 4 + (int64_t)it->n_units * (8 + 4);
+    if (head->n_layers > 0)
+        bytes += (int64_t)it->n_units * (4 + head->n_layers * (5 * 8 + 4));
     return bytes;
 }
 
