@@ -435,17 +435,21 @@ class Model:
             logits = self.r(self.r(np.tanh(self.r(logits / m.softcap))) * m.softcap)
         return logits
 
-    def score(self, tokens):
-        """(log-probabilities [n-1], greedy ids [n-1]) of tokens 1..n-1, each given all before."""
-        inputs, kept = np.asarray(tokens[:-1]), {}
+    def log_softmax(self, tokens):
+        """[n, vocabulary]: ln of the probability of each id after each of the n tokens."""
+        inputs, kept = np.asarray(tokens), {}
         x = self.embedding(inputs)
         extra = self.extra_inputs(inputs, x) if self.family.extra else None
         for i, a in enumerate(self.family.layers):
             x = self.layer(x, a, kept, extra[:, i] if a.extra else None)
         logits = self.logits(x)
         top = logits.max(axis=1)
-        norm = top + np.log(np.exp(logits - top[:, None]).sum(axis=1))
-        return logits[np.arange(len(x)), tokens[1:]] - norm, logits.argmax(axis=1)
+        return logits - (top + np.log(np.exp(logits - top[:, None]).sum(axis=1)))[:, None]
+
+    def score(self, tokens):
+        """(log-probabilities [n-1], greedy ids [n-1]) of tokens 1..n-1, each given all before."""
+        logprobs = self.log_softmax(tokens[:-1])
+        return logprobs[np.arange(len(logprobs)), tokens[1:]], logprobs.argmax(axis=1)
 
     def hashes(self):
         """(name, n, k, dtype, sha256 of the decoded row-major bytes) of every matrix."""
