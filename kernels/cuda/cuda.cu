@@ -413,6 +413,7 @@ OPERATION(linear)
 OPERATION(qkv)
 OPERATION(attention)
 OPERATION(head)
+OPERATION(divergence)
 #undef OPERATION
 
 static enum ctw_status cuda_linear_qkv(struct ctw_backend *be, const struct ctw_op_linear *op,
@@ -475,6 +476,7 @@ const struct ctw_backend_ops ctw_backend_cuda = {
     cuda_linear_qkv,
     cuda_attention,
     cuda_head,
+    cuda_divergence,
 };
 
 extern "C" __attribute__((visibility("default"))) const char *ctw_cuda_contract(void)

@@ -239,10 +239,11 @@ struct ctw_cuda_head_state {
 enum { CTW_CUDA_HEAD_TILE = 256 };
 
 /*
- * The head without logits in memory, if it has no softcap. First call it for all tokens, once or
+ * The head that reduces its own tiles, if it has no softcap. First call it for all tokens, once or
  * several times: tokens id0 .. id0+n-1, whose weights are g->w [n, k]; n may be any number in the
- * last call, and is a multiple of CTW_CUDA_HEAD_TILE in the others. g->y and ldy are not used,
- * there is no bias; states is [n_tiles of n_vocab][m]. Then join computes the results from the
+ * last call, and is a multiple of CTW_CUDA_HEAD_TILE in the others. There is no bias. g->y NULL: no
+ * logits in memory; else they are stored there, fp32 [m, ldy], up to 3 columns more than n. states
+ * is [n_tiles of n_vocab][m]. Then join computes the results and the norms (NULL: none) from the
  * states.
  */
 enum ctw_status ctw_cuda_head_tile_hopper(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
@@ -252,7 +253,8 @@ enum ctw_status ctw_cuda_head_tile_hopper(struct ctw_cuda *cu, const struct ctw_
 enum ctw_status ctw_cuda_head_join_hopper(struct ctw_cuda *cu,
                                           const struct ctw_cuda_head_state *states, int64_t n_vocab,
                                           int64_t m, const int32_t *targets,
-                                          struct ctw_head_result *out, struct ctw_err *err);
+                                          struct ctw_head_result *out, struct ctw_head_norm *norms,
+                                          struct ctw_err *err);
 
 /* ---- operations, one file each ------------------------------------------------------------ */
 
@@ -277,6 +279,8 @@ enum ctw_status ctw_cuda_attention(struct ctw_cuda *cu, const struct ctw_op_atte
                                    struct ctw_err *err);
 enum ctw_status ctw_cuda_head(struct ctw_cuda *cu, const struct ctw_op_head *op,
                               struct ctw_err *err);
+enum ctw_status ctw_cuda_divergence(struct ctw_cuda *cu, const struct ctw_op_divergence *op,
+                                    struct ctw_err *err);
 
 /* The most that each operation allocates of scratch[] within r; kept by ctw_cuda_grow(). */
 size_t ctw_cuda_linear_scratch(const struct ctw_cuda *cu, const struct ctw_reserve *r);

@@ -2,8 +2,9 @@
  * The LM head: log softmax of a row's logits at its target, and the first of the largest logits. On
  * Hopper the product reduces its own tiles, unless there is a softcap or a bias. Else logits are
  * computed in fp32 tiles, small enough to stay near the L2 cache, and immediately reduced to one
- * state per row. The split into tiles of columns depends only on the vocabulary, and a tile is
- * reduced in one fixed order, so results do not depend on which rows are computed together.
+ * state per row; if the caller wants the logits, tiles are computed where they are to stay. The
+ * split into tiles of columns depends only on the vocabulary, and a tile is reduced in one fixed
+ * order, so results do not depend on which rows are computed together.
  */
 #include "kernels/cuda/elements.h"
 
@@ -22,14 +23,16 @@ struct state {
 };
 
 struct tile {
-    const float *logits; /* [rows, COLS or DECODED_COLS] */
-    int ld, n;           /* their valid columns */
-    int32_t id0;         /* the first column's token */
+    const float *logits; /* [rows, ld] */
+    int64_t ld;
+    int n;       /* valid columns */
+    int32_t id0; /* the first column's token */
     bool first, last;
     float scale, softcap;
     const int32_t *targets;
     struct state *state;
     struct ctw_head_result *out;
+    struct ctw_head_norm *norms; /* or NULL */
 };
 
 /* A logit as the model defines it: scaled and capped. */
@@ -149,9 +152,22 @@ __global__ void __launch_bounds__(THREADS) reduce_tile(const __grid_constant__ s
             st.greedy,
         };
         a.out[row] = out;
+        if (a.norms != NULL) {
+            struct ctw_head_norm norm = {(double)st.max, log(st.sum)};
+            a.norms[row] = norm;
+        }
     } else {
         a.state[row] = st;
     }
+}
+
+/* x = the logits of sums that the product left there. A block is a row. */
+__global__ void __launch_bounds__(THREADS)
+    finish_logits(const __grid_constant__ struct tile a, float *logits)
+{
+    float *x = logits + (int64_t)blockIdx.x * a.ld;
+    for (int i = (int)threadIdx.x; i < a.n; i += THREADS)
+        x[i] = logit(a, x[i]);
 }
 
 /* Elements id0 .. id0+n-1 of a bias, whose address may be unaligned, in fp32. */
@@ -237,6 +253,10 @@ static enum ctw_status head_reducing(struct ctw_cuda *cu, const struct ctw_op_he
         g.y_dtype = CTW_F32;
         g.x = op->x;
         g.w = values;
+        if (op->logits != NULL) {
+            g.y = op->logits + id;
+            g.ldy = op->ld_logits;
+        }
         if (decoded) {
             g.w = (char *)b->p + parts.weight;
             st = ctw_cuda_decode(cu, cu->stream, op->weight, id, g.n, op->dtype,
@@ -249,7 +269,7 @@ static enum ctw_status head_reducing(struct ctw_cuda *cu, const struct ctw_op_he
     if (st != CTW_OK || !*done)
         return st;
     return ctw_cuda_head_join_hopper(cu, states, op->n_vocab, op->n_rows, op->targets, op->out,
-                                     err);
+                                     op->norms, err);
 }
 
 /* One tile of columns for all rows; w is the tile's first row of the weight, bias its first element
@@ -272,15 +292,20 @@ static enum ctw_status head_tile(struct ctw_cuda *cu, const struct ctw_op_head *
         g.x = (const char *)op->x + (size_t)t * row_bytes;
         g.w = w;
         g.bias = bias;
-        g.y = logits;
+        float *y = op->logits == NULL ? logits : logits + t * a->ld; /* all rows' stay */
+        g.y = y;
         g.ldy = a->ld;
         st = ctw_cuda_gemm(cu, &g, err);
         if (st != CTW_OK)
             break;
+        a->logits = y;
         a->targets = op->targets + t;
         a->state = state + t;
         a->out = op->out + t;
+        a->norms = op->norms == NULL ? NULL : op->norms + t;
         reduce_tile<<<(unsigned)n, THREADS, 0, cu->stream>>>(*a);
+        if (op->logits != NULL && (op->scale != 1.0f || op->softcap > 0))
+            finish_logits<<<(unsigned)n, THREADS, 0, cu->stream>>>(*a, y);
         st = ctw_cuda_launched("head", err);
     }
     return st;
@@ -310,8 +335,10 @@ enum ctw_status ctw_cuda_head(struct ctw_cuda *cu, const struct ctw_op_head *op,
         struct tile a = {};
         const void *w = values + (size_t)id * weight->row_bytes;
         float *bias = op->weight->bias == NULL ? NULL : (float *)((char *)b->p + parts.bias);
-        a.logits = (const float *)((char *)b->p + parts.logits);
-        a.ld = (int)cols;
+        float *logits = (float *)((char *)b->p + parts.logits);
+        if (op->logits != NULL)
+            logits = op->logits + id;
+        a.ld = op->logits != NULL ? op->ld_logits : cols;
         a.n = (int)(op->n_vocab - id < cols ? op->n_vocab - id : cols);
         a.id0 = (int32_t)id;
         a.first = id == 0;
@@ -327,8 +354,8 @@ enum ctw_status ctw_cuda_head(struct ctw_cuda *cu, const struct ctw_op_head *op,
             widen_bias<<<(unsigned)((a.n + THREADS - 1) / THREADS), THREADS, 0, cu->stream>>>(
                 op->weight->bias, op->weight->bias_dtype, id, a.n, bias);
         if (st == CTW_OK)
-            st = head_tile(cu, op, &a, w, bias, decoded ? DECODED_ROWS : ROWS,
-                           (float *)((char *)b->p + parts.logits), (struct state *)b->p, err);
+            st = head_tile(cu, op, &a, w, bias, decoded ? DECODED_ROWS : ROWS, logits,
+                           (struct state *)b->p, err);
     }
     return st;
 }

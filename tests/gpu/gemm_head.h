@@ -25,7 +25,8 @@ static void run_head(const struct head *h)
             exit(1);
         }
     }
-    if (ctw_cuda_head_join_hopper(&cu, h->states, n, h->g.m, h->targets, h->out, &err) != CTW_OK) {
+    if (ctw_cuda_head_join_hopper(&cu, h->states, n, h->g.m, h->targets, h->out, NULL, &err) !=
+        CTW_OK) {
         printf("FAILED head: %s\n", err.msg);
         exit(1);
     }

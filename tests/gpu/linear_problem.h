@@ -1,11 +1,11 @@
 /*
- * Part of test_linear.c: GPUs, products with random weights, and their definition with its error
+ * Part of test_linear.c: products with random weights, and their definition with its error
  * bounds.
  */
 #ifndef CTW_TESTS_LINEAR_PROBLEM_H
 #define CTW_TESTS_LINEAR_PROBLEM_H
 
-#include "ops.h"
+#include "gpu_device.h"
 
 struct shape {
     int64_t m, n, k;
@@ -20,71 +20,6 @@ static const struct shape shapes[] = {
     {129, 256, 768},  {300, 384, 640}, {31, 1152, 320}, {40, 8, 64},    {17, 576, 1536},
     {255, 192, 2048}, {40, 24, 64},    {40, 33, 64},    {100, 264, 72}, {999, 128, 128},
 };
-
-static const enum ctw_dtype dtypes[] = {CTW_F32, CTW_BF16, CTW_F16};
-
-/* ---- backends ----------------------------------------------------------------------------- */
-
-static const char *const variants[] = {"general", "hopper"};
-
-/* NULL: this GPU does not run the variant. */
-static struct ctw_backend *gpu(const char *variant)
-{
-    struct ctw_backend *be;
-    enum ctw_status st = ctw_backend_open(
-        &be, "cuda", &(struct ctw_backend_options){.cuda_variant = variant}, &last_err);
-    if (st == CTW_EINVAL)
-        return NULL;
-    if (st != CTW_OK)
-        fail_msg("%s", last_err.msg);
-    return be;
-}
-
-/* Device memory with a copy of `bytes` bytes, `misalign` past a multiple of 256, GUARD bytes
- * around. */
-struct dev {
-    struct ctw_backend *be;
-    char *base, *p;
-    size_t bytes;
-};
-
-static struct dev dev_open(struct ctw_backend *be, const void *src, size_t bytes, size_t misalign)
-{
-    struct dev d = {.be = be, .bytes = bytes};
-    void *p;
-    size_t all = bytes + 512 + misalign;
-    OK(ctw_device_alloc(be, &p, all, &last_err));
-    d.base = p;
-    d.p = d.base + 256 + misalign;
-    uint8_t *host = malloc(all);
-    assert_non_null(host);
-    memset(host, GUARD_BYTE, all);
-    memcpy(host + 256 + misalign, src, bytes);
-    OK(ctw_device_upload(be, d.base, host, all, &last_err));
-    free(host);
-    return d;
-}
-
-/* Copies its bytes into dst; checks the guards. */
-static void dev_read(const struct dev *d, void *dst)
-{
-    size_t before = (size_t)(d->p - d->base), all = d->bytes + before + 256;
-    uint8_t *host = malloc(all);
-    assert_non_null(host);
-    OK(ctw_device_download(d->be, host, d->base, all, &last_err));
-    for (size_t i = 0; i < all; i++)
-        if ((i < before || i >= before + d->bytes) && host[i] != GUARD_BYTE)
-            fail_msg("byte %zd of %zu of device memory was written", (ssize_t)(i - before),
-                     d->bytes);
-    memcpy(dst, host + before, d->bytes);
-    free(host);
-}
-
-static void dev_close(struct dev *d)
-{
-    ctw_device_free(d->be, d->base);
-    d->base = NULL;
-}
 
 /* ---- problems ----------------------------------------------------------------------------- */
 

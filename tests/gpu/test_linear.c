@@ -10,7 +10,6 @@
  * About a minute. CTW_TEST_RATES=0 skips the rates; CTW_LOG=info prints the chosen algorithms.
  */
 #include <dirent.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "linear_problem.h"
@@ -303,29 +302,6 @@ static void choices_change_nothing(void **state)
 }
 
 /* ---- rates -------------------------------------------------------------------------------- */
-
-static double now_s(void)
-{
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-/* `count` numbers of dtype: a million random numbers, repeated. */
-static struct dev dev_random(struct ctw_backend *be, enum ctw_dtype dtype, int64_t count)
-{
-    enum { PERIOD = 999983 };
-    size_t step = ctw_dtype_bytes(dtype), bytes = (size_t)count * step;
-    struct buf once = buf_random(dtype, PERIOD, 1, 0);
-    char *all = malloc(bytes);
-    assert_non_null(all);
-    for (size_t at = 0; at < bytes; at += PERIOD * step)
-        memcpy(all + at, once.p, bytes - at < PERIOD * step ? bytes - at : PERIOD * step);
-    struct dev d = dev_open(be, all, bytes, 0);
-    free(all);
-    buf_close(&once);
-    return d;
-}
 
 #include "linear_qkv.h"
 #include "linear_rates.h"

@@ -227,8 +227,8 @@ typedef void kernel_fn(CUtensorMap, CUtensorMap, struct product);
             product_kernel<f16, EPI_ADD16>, product_kernel<f16, EPI_ADD32>,                        \
             product_kernel<f16, EPI_SILU>, product_kernel<f16, EPI_GELU>,                          \
             product_kernel<f16, EPI_GELU_TANH>, product_kernel<f16, EPI_HEAD>,                     \
-            product_kernel<f16, EPI_QKV_64>, product_kernel<f16, EPI_QKV_128>,                     \
-            product_kernel<f16, EPI_QKV_256>                                                       \
+            product_kernel<f16, EPI_HEAD_STORE>, product_kernel<f16, EPI_QKV_64>,                  \
+            product_kernel<f16, EPI_QKV_128>, product_kernel<f16, EPI_QKV_256>                     \
     }
 static kernel_fn *const kernels[2][N_EPI] = {KERNELS(false), KERNELS(true)};
 
@@ -383,7 +383,7 @@ enum { JOIN_ROWS = 32, JOIN_PARTS = 8 };
  */
 static __global__ void __launch_bounds__(JOIN_ROWS *JOIN_PARTS)
     join_kernel(const struct ctw_cuda_head_state *states, int n_tiles, int64_t m, const int32_t *targets,
-                struct ctw_head_result *out)
+                struct ctw_head_result *out, struct ctw_head_norm *norms)
 {
     __shared__ float max[JOIN_PARTS][JOIN_ROWS];
     __shared__ int32_t greedy[JOIN_PARTS][JOIN_ROWS];
@@ -424,6 +424,10 @@ static __global__ void __launch_bounds__(JOIN_ROWS *JOIN_PARTS)
     double target = states[targets[row] / CTW_CUDA_HEAD_TILE * m + row].target;
     struct ctw_head_result r = {(float)(target - (double)best - log(total)), first};
     out[row] = r;
+    if (norms != NULL) {
+        struct ctw_head_norm n = {(double)best, log(total)};
+        norms[row] = n;
+    }
 }
 
 enum ctw_status ctw_cuda_head_tile_hopper(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
@@ -431,7 +435,7 @@ enum ctw_status ctw_cuda_head_tile_hopper(struct ctw_cuda *cu, const struct ctw_
                                           struct ctw_cuda_head_state *states, bool *done,
                                           struct ctw_err *err)
 {
-    *done = fits(cu, g) && id0 % CTW_CUDA_HEAD_TILE == 0;
+    *done = fits(cu, g) && id0 % CTW_CUDA_HEAD_TILE == 0 && aligned(g->y, g->ldy, 4);
     if (!*done)
         return CTW_OK;
     struct product p = product_of(g);
@@ -439,15 +443,18 @@ enum ctw_status ctw_cuda_head_tile_hopper(struct ctw_cuda *cu, const struct ctw_
     p.targets = targets;
     p.id0 = id0;
     p.scale = scale;
-    return launch(cu, g, &p, EPI_HEAD, err);
+    p.logits = (float *)g->y;
+    p.ld_logits = g->ldy;
+    return launch(cu, g, &p, g->y == NULL ? EPI_HEAD : EPI_HEAD_STORE, err);
 }
 
 enum ctw_status ctw_cuda_head_join_hopper(struct ctw_cuda *cu, const struct ctw_cuda_head_state *states,
                                           int64_t n_vocab, int64_t m, const int32_t *targets,
-                                          struct ctw_head_result *out, struct ctw_err *err)
+                                          struct ctw_head_result *out, struct ctw_head_norm *norms,
+                                          struct ctw_err *err)
 {
     int n_tiles = (int)((n_vocab + CTW_CUDA_HEAD_TILE - 1) / CTW_CUDA_HEAD_TILE);
     join_kernel<<<(unsigned)((m + JOIN_ROWS - 1) / JOIN_ROWS), dim3(JOIN_ROWS, JOIN_PARTS), 0,
-                  cu->stream>>>(states, n_tiles, m, targets, out);
+                  cu->stream>>>(states, n_tiles, m, targets, out, norms);
     return ctw_cuda_launched("head", err);
 }

@@ -17,8 +17,9 @@ enum {
     THREADS = 3 * 128
 };
 
-/* y = sums, or y + sums, of 16 or 32 bits; act(gate) * up; a row's logits reduced to a state; or
- * heads of 64, 128 or 256 columns, each finished and stored in its array (gemm_hopper_qkv.h). */
+/* y = sums, or y + sums, of 16 or 32 bits; act(gate) * up; a row's logits reduced to a state, and
+ * perhaps stored; or heads of 64, 128 or 256 columns, each finished and stored in its array
+ * (gemm_hopper_qkv.h). */
 enum {
     EPI_STORE16,
     EPI_STORE32,
@@ -28,6 +29,7 @@ enum {
     EPI_GELU,
     EPI_GELU_TANH,
     EPI_HEAD,
+    EPI_HEAD_STORE,
     EPI_QKV_64,
     EPI_QKV_128,
     EPI_QKV_256,
@@ -55,10 +57,12 @@ struct product {
     int64_t ldy;
     void *y;
     const float *bias; /* [n] or NULL */
-    /* EPI_HEAD: y is states [cols, m]; column 0 is token id0 */
+    /* EPI_HEAD*: y is states [cols, m]; column 0 is token id0 */
     const int32_t *targets; /* [m] */
     int32_t id0;
     float scale;
+    float *logits; /* EPI_HEAD_STORE: [m, ld_logits], from column id0 on */
+    int64_t ld_logits;
     struct heads heads;
 };
 
@@ -295,17 +299,36 @@ CTW_DEV void store_gated(const struct product &p, float (&d)[128], int row, int 
     }
 }
 
+/* logits = d, 16 bytes per lane, 64 contiguous bytes of a row. */
+CTW_DEV void store_logits(const struct product &p, const float (&d)[128], int row, int col0, int lane)
+{
+    int col = col0 + 4 * (lane & 3);
+    float *y = p.logits + row * p.ld_logits + col;
+#pragma unroll
+    for (int i = 0; i < 32; i++) {
+        int j = i / 2, h = i % 2;
+        const float *f = d + 8 * j + 2 * h;
+        float v[4] = {f[0], f[1], f[4], f[5]};
+        exchange_16(v, lane);
+        if (row + 8 * h < p.m && col + 16 * j < p.n)
+            *(float4 *)(y + h * 8 * p.ld_logits + 16 * j) = make_float4(v[0], v[1], v[2], v[3]);
+    }
+}
+
 /*
- * Reduces the tile's columns of each row to one state. Sums of exp(logit - max) are four chains of
- * 16 in each of four lanes, added by halves, in fp32; exp is ex2.approx, 2^-22 relative, of (logit
- * - max) log2(e).
+ * Reduces the tile's columns of each row to one state, and stores them before if STORE. Sums of
+ * exp(logit - max) are four chains of 16 in each of four lanes, added by halves, in fp32; exp is
+ * ex2.approx, 2^-22 relative, of (logit - max) log2(e).
  */
+template <bool STORE>
 CTW_DEV void reduce_logits(const struct product &p, float (&d)[128], int row, int col0, int lane)
 {
     if (p.scale != 1.0f)
 #pragma unroll
         for (int i = 0; i < 128; i++)
             d[i] *= p.scale;
+    if (STORE)
+        store_logits(p, d, row, col0, lane);
     if (col0 + TILE_N > p.n)
 #pragma unroll
         for (int i = 0; i < 128; i++)
@@ -375,7 +398,7 @@ CTW_DEV void add_bias(const struct product &p, float (&d)[128], int col0, int la
 template <bool F16, int EPI>
 CTW_DEV void finish(const struct product &p, float (&d)[128], int row, int col0, int lane)
 {
-    if (EPI != EPI_HEAD)
+    if (EPI != EPI_HEAD && EPI != EPI_HEAD_STORE)
         add_bias(p, d, col0, lane);
     if (EPI == EPI_STORE16 || EPI == EPI_ADD16)
         store_16<F16, EPI == EPI_ADD16>(p, d, row, col0, lane);
@@ -383,8 +406,8 @@ CTW_DEV void finish(const struct product &p, float (&d)[128], int row, int col0,
         store_32(p, d, row, col0, lane);
     else if (EPI == EPI_ADD32)
         add_32(p, d, row, col0, lane);
-    else if (EPI == EPI_HEAD)
-        reduce_logits(p, d, row, col0, lane);
+    else if (EPI == EPI_HEAD || EPI == EPI_HEAD_STORE)
+        reduce_logits<EPI == EPI_HEAD_STORE>(p, d, row, col0, lane);
     else
         store_gated<F16, EPI>(p, d, row, col0, lane);
 }
