@@ -348,7 +348,7 @@ def test_overlapping_windows_are_not_independent() -> None:
     levels = [draw.gauss(-3, 0.5) for _ in range(80)]  # passages are easy or hard
     values = [levels[i // 100] + draw.gauss(0, 1) for i in range(8000)]
     text = texts.Text("t", "t", "rows", ["a" * 8000], ["a" * 8000])
-    tokens = Tokens(text, [Document(array("i", [97] * 8000), list(range(8000)), "a" * 8000, "a" * 8000)], None)
+    tokens = Tokens(text, [Document(array("i", [97] * 8000), list(range(8001)), [0] * 8001)], None)
 
     class Stub:
         def score_windows(self, _: Any, window: int, *, stride: int, **__: Any) -> list[Score]:
@@ -524,6 +524,6 @@ def test_tokens_of_the_worker_must_be_expected(checkpoint: Path) -> None:
 
     method = methods.resolve(methods.choose("gptq-2048", {"window": 4}), 2048)
     text = texts.Text("t", "t", "rows", ["abcd"], ["abcd"])
-    tokens = Tokens(text, [Document(array("i", list(b"abcd")), [0, 1, 2, 3], "abcd", "abcd")], None)
+    tokens = Tokens(text, [Document(array("i", list(b"abcd")), [0, 1, 2, 3, 4], [0] * 5)], None)
     with pytest.raises(CtworkerError, match="scored 2 tokens in 1 windows, expected 3 in 1"):
         measure(Other(), tokens, method)  # type: ignore[arg-type]

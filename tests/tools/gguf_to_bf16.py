@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Rewrites a GGUF file with every matrix in BF16: the file for llama.cpp in benchmarks.
 
-    gguf_to_bf16.py IN.gguf OUT.gguf
+    gguf_to_bf16.py IN.gguf OUT.gguf [--f32]
 
-Metadata and one-dimensional tensors stay; matrices are dequantised and rounded once.
+Metadata and one-dimensional tensors stay; matrices are dequantised and rounded once. --f32: the same values, stored as
+F32, for comparisons in which activations are not rounded either.
 """
 
 import sys
@@ -18,12 +19,13 @@ SKIP = {"GGUF.version", "GGUF.tensor_count", "GGUF.kv_count", "general.architect
 
 
 def main():
-    if len(sys.argv) != 3:
+    as_f32 = sys.argv[3:] == ["--f32"]
+    if len(sys.argv) != 3 + as_f32:
         print(__doc__.split("\n\n")[1].strip(), file=sys.stderr)
         return 64
     reader = gguf.GGUFReader(sys.argv[1])
     writer = gguf.GGUFWriter(sys.argv[2], reader.get_field("general.architecture").contents())
-    writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
+    writer.add_file_type(gguf.LlamaFileType.ALL_F32 if as_f32 else gguf.LlamaFileType.MOSTLY_BF16)
     for name, field in reader.fields.items():
         if name not in SKIP:
             sub = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
@@ -32,8 +34,11 @@ def main():
         shape = [int(d) for d in reversed(t.shape)]
         values = gguf.quants.dequantize(t.data, t.tensor_type).reshape(shape)
         if len(shape) > 1:
-            stored = cio.bf16_from_f32(values).view(np.uint8)
-            writer.add_tensor(t.name, stored, raw_dtype=gguf.GGMLQuantizationType.BF16)
+            stored = cio.bf16_from_f32(values)
+            if as_f32:
+                writer.add_tensor(t.name, (stored.view(np.uint16).astype(np.uint32) << 16).view(np.float32))
+            else:
+                writer.add_tensor(t.name, stored.view(np.uint8), raw_dtype=gguf.GGMLQuantizationType.BF16)
         else:
             writer.add_tensor(t.name, values.astype(np.float32))
     writer.write_header_to_file()

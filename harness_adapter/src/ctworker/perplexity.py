@@ -21,13 +21,12 @@ from .tokenizer import TextTokenizer
 
 @dataclass(frozen=True)
 class Document:
-    """tokens: with the special tokens that the tokenizer adds. starts: where each token starts in the text, if this is needed.
-    original: the text before detokenisation."""
+    """tokens: with the special tokens that the tokenizer adds. n_bytes, n_words: how many bytes, and how many words, of the
+    text start before each token, and behind the last; for lm-eval, of the whole document before detokenisation."""
 
     tokens: array
-    starts: list[int]
-    text: str
-    original: str
+    n_bytes: list[int]
+    n_words: list[int]
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,7 @@ class Result:
 # ---- tokens ----
 
 
-def _bos_of(method: Method, tokenizer: TextTokenizer) -> int | None:
+def check_bos(method: Method, tokenizer: TextTokenizer) -> int | None:
     """The token that the method puts into or before windows. Raises ArgumentError if the tokenizer has none."""
     if method.bos in ("none", "stream"):
         return None
@@ -135,18 +134,31 @@ def _bos_of(method: Method, tokenizer: TextTokenizer) -> int | None:
 
 def tokenize(text: Text, method: Method, tokenizer: TextTokenizer) -> Tokens:
     """Raises ArgumentError when the method needs a BOS that the tokenizer does not have or add."""
-    bos = _bos_of(method, tokenizer)
-    pairs = list(zip(text.documents, text.originals, strict=True))
-    if method.cut == "lm-eval":  # words and bytes are those of the original documents: no starts are needed
+    bos = check_bos(method, tokenizer)
+    if method.cut == "lm-eval":  # lm-eval counts words and bytes so
         encoder = Encoder(tokenizer, add_bos_token=None, prefix_token_id=method.bos_token)
-        lists = encoder.texts(text.documents)
-        return Tokens(text, [Document(array("i", ids), [], *pair) for ids, pair in zip(lists, pairs, strict=True)], bos)
+        documents = [
+            Document(array("i", ids), [len(original.encode())], [len(re.split(r"\s+", original))])
+            for ids, original in zip(encoder.texts(text.documents), text.originals, strict=True)
+        ]
+        return Tokens(text, documents, bos)
     special = method.bos in ("stream", "replace", "replace-if-added")
     documents = []
-    for document, original in pairs:
+    for document in text.documents:
         ids, starts = tokenizer.encode_starts(document, add_special_tokens=special)
-        documents.append(Document(array("i", ids), starts, document, original))
+        documents.append(Document(array("i", ids), *count_before(document, [*starts, len(document)])))
     return Tokens(text, documents, bos)
+
+
+def count_before(text: str, places: Sequence[int]) -> tuple[list[int], list[int]]:
+    """How many bytes, and how many words, of the text start before each place; the places ascend."""
+    n_bytes, at, before = 0, 0, []
+    for place in places:
+        if place > at:
+            n_bytes, at = n_bytes + len(text[at:place].encode()), place
+        before.append(n_bytes)
+    words = [match.start() for match in re.finditer(r"\S+", text)]
+    return before, [bisect_left(words, place) for place in places]
 
 
 def check(tokens: Tokens, method: Method) -> Tokens:
@@ -283,29 +295,15 @@ def _estimate(method: Method, scores: Sequence[Score], spans: Sequence[Span], wo
     return ratio(sums, counts, "windows")
 
 
-def _offsets(document: Document) -> tuple[list[int], list[int]]:
-    """For each token, and behind the last: how many bytes, and how many words, of the text start before it."""
-    text, starts = document.text, [*document.starts, len(document.text)]
-    n_bytes, at, places = 0, 0, []
-    for start in starts:
-        if start > at:
-            n_bytes, at = n_bytes + len(text[at:start].encode()), start
-        places.append(n_bytes)
-    words = [match.start() for match in re.finditer(r"\S+", text)]
-    return places, [bisect_left(words, start) for start in starts]
-
-
 def _result(tokens: Tokens, method: Method, scores: list[Score], spans: list[Span]) -> Result:
-    if method.cut == "lm-eval":  # as lm-eval counts them
-        words = [len(re.split(r"\s+", document.original)) for document in tokens.documents]
-        n_bytes = sum(len(document.original.encode()) for document in tokens.documents)
-    else:
-        words, n_bytes = [0] * len(scores), 0
-        offsets = [_offsets(document) for document in tokens.documents]
-        for span in spans:
-            at_byte, at_word = offsets[span.document]
-            n_bytes += at_byte[span.end] - at_byte[span.begin]
-            words[span.document] += at_word[span.end] - at_word[span.begin]
+    words, n_bytes = [0] * len(scores), 0
+    if method.cut == "lm-eval":
+        words = [document.n_words[-1] for document in tokens.documents]
+        n_bytes = sum(document.n_bytes[-1] for document in tokens.documents)
+    for span in spans if method.cut == "rule" else ():
+        document = tokens.documents[span.document]
+        n_bytes += document.n_bytes[span.end] - document.n_bytes[span.begin]
+        words[span.document] += document.n_words[span.end] - document.n_words[span.begin]
     return Result(
         tokens, method, scores, spans, _estimate(method, scores, spans, words),
         nll_sum=-math.fsum(score.sum for score in scores), n_scored=sum(score.count for score in scores),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, TimeoutError
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,9 @@ from . import __version__, arguments, hub, methods, work_options
 from .api import Client, Worker
 from .errors import ArgumentError, CtworkerError
 from .per_token import COLUMNS, PerToken
-from .perplexity import Result, check, measure, tokenize
+from .perplexity import Result, Tokens, check, check_bos, measure, tokenize
 from .tables import number, render
+from .texts import Text
 from .tokenizer import TextTokenizer
 from .work_options import ProgressLine, open_json
 
@@ -71,10 +74,18 @@ class Run:
             raise ArgumentError(f"--bos-token {options.bos_token}: the tokenizer has only {len(self.tokenizer)} tokens")
         self.per_token = PerToken(options.per_token) if options.per_token and not options.dry_run else None
         loaded = work_options.load_texts(options, self.method)
-        self.tokens = [tokenize(text, self.method, self.tokenizer) for text in loaded]
+        check_bos(self.method, self.tokenizer)
+        # A long text is tokenised while the worker loads; a short one now, so that what is wrong with it is told at once.
+        self._tokens = ThreadPoolExecutor(1).submit(self._tokenize, loaded)
+        with contextlib.suppress(TimeoutError):
+            self._tokens.result(2)
+
+    def _tokenize(self, loaded: Sequence[Text]) -> list[Tokens]:
+        out = [tokenize(text, self.method, self.tokenizer) for text in loaded]
         if isinstance(self.method.window, int):  # else the worker must say how long an input may be
-            for tokens in self.tokens:
-                check(tokens, methods.resolve(self.method, 1 << 31))
+            method = methods.resolve(self.method, 1 << 31)
+            out = [check(tokens, method) for tokens in out]
+        return out
 
     def _load_tokenizer(self) -> TextTokenizer:
         options = self.options
@@ -101,9 +112,8 @@ class Run:
         """The report. Raises CtworkerError."""
         with self.client() as client:
             method = methods.resolve(self.method, client.max_length)
-            self.tokens = [check(tokens, method) for tokens in self.tokens]
             results = []
-            for tokens in self.tokens:
+            for tokens in [check(tokens, method) for tokens in self._tokens.result()]:
                 progress = None if self.options.quiet else ProgressLine(tokens.text.name)
                 results.append(measure(client, tokens, method, progress))
                 if progress is not None:
@@ -141,7 +151,7 @@ class Run:
         """What would be scored."""
         known = isinstance(self.method.window, int) or self.options.max_length is not None
         rows = [["text", "documents", "bytes", "tokens", "windows", "scored tokens"]]
-        for tokens in self.tokens:
+        for tokens in self._tokens.result():
             sizes = [len(document.tokens) for document in tokens.documents]
             cells = ["?", "?"]
             if known:
