@@ -10,6 +10,7 @@ import unittest
 from pathlib import Path
 
 import worker_process as w
+from test_divergence import RULE, compared, divergence, expect
 from worker_cases import start_fails, until
 
 
@@ -108,6 +109,39 @@ class Found(Stored):
             self.assertRegex(text, r"store      10 sequences, .* of 4.0 GiB, in " + self.dir)
             self.assertIn("this worker found 0 sequences, kept 10", text)
             self.assertEqual(json.loads(worker.command("info", worker.url, "--json").stdout)["store"]["kept"], 10)
+
+
+class Compared(Stored):
+    """Jobs of kind divergence have records of their own."""
+
+    def test_a_comparison_is_not_computed_twice(self):
+        rng = random.Random(14)
+        texts = [[rng.randrange(3, w.VOCAB) for _ in range(n)] for n in (0, 16, 23, 90)]
+        texts.append(texts[2])
+        models = {"models": ["model", "other"]}
+
+        def run_and_check(c):
+            job = divergence(c, texts, columns=["logprob", "greedy"], **RULE)
+            self.assertEqual(c.wait(job)["state"], "done")
+            reply = c.call("fetch", job=job, first=0)
+            got = compared(reply)
+            for i, text in enumerate(texts):
+                self.assertEqual(got[i], expect(text, RULE)[2])
+            return reply["result"], reply["identity"], reply["ref_identity"], reply["ref_numerics"]
+
+        with self.worker(**models) as worker, worker.client() as c:
+            first = run_and_check(c)
+            kept = store_of(c)["kept"]
+            self.assertEqual(kept, 1 + 2 + 12)  # windows; those of an equal text are not computed again
+            hits = store_of(c)["hits"]
+            c.wait(c.pairs([(texts[1][:1], texts[1][1:])]))  # another kind of result of the same tokens
+            self.assertEqual((store_of(c)["hits"], store_of(c)["kept"]), (hits, kept + 1))
+            text = worker.command("store", "list", self.dir).stdout
+            self.assertRegex(text, "fake-c/float32/1, compared with a{12} fake-c/float32/1")
+        with self.worker(engine={"device_token": texts[1][3]}, **models) as worker, worker.client() as c:
+            self.assertEqual([sorted(x.items()) if isinstance(x, dict) else x for x in run_and_check(c)][1:],
+                             list(first[1:]))
+            self.assertEqual(store_of(c)["kept"], 0)
 
 
 class Killed(Stored):

@@ -72,9 +72,9 @@ static void fill(struct sample *s, const struct ctw_store_source *source, int i)
 {
     int32_t tokens[8] = {i, i >> 8, i * 7, 4, 5, 6, 7, 8};
     s->record = (struct ctw_store_record){.key = ctw_store_key_of(source, tokens, 8, 8 - N_TARGETS),
-                                          .n = N_TARGETS,
-                                          .logprob = s->logprob,
-                                          .greedy = s->greedy};
+                                          .n = N_TARGETS};
+    ctw_store_add_column(&s->record, s->logprob, sizeof(s->logprob[0]));
+    ctw_store_add_column(&s->record, s->greedy, sizeof(s->greedy[0]));
     for (int k = 0; k < N_TARGETS; k++) {
         s->logprob[k] = -0.001f * (float)(i + k);
         s->greedy[k] = i * 10 + k;
@@ -83,7 +83,7 @@ static void fill(struct sample *s, const struct ctw_store_source *source, int i)
 
 static struct ctw_store_source source_a(void)
 {
-    return ctw_store_source_of(identity, "cpu-c/float32/3");
+    return ctw_store_source_of(identity, "cpu-c/float32/3", NULL, NULL);
 }
 
 static bool put_range(struct ctw_store *s, int first, int n)
@@ -109,8 +109,6 @@ static bool has(struct ctw_store *s, int i)
     fill(&got, &source, i);
     memset(got.logprob, 0, sizeof(got.logprob));
     memset(got.greedy, 0, sizeof(got.greedy));
-    got.record.logprob = got.logprob;
-    got.record.greedy = got.greedy;
     int64_t n = ctw_store_find(s, &got.record, 1);
     assert_int_equal(n, got.record.found);
     if (n == 0)
@@ -154,15 +152,19 @@ static void kept_results_are_found(void **state)
 static void a_key_covers_all_that_a_score_depends_on(void **state)
 {
     (void)state;
-    enum { N = 8 };
+    enum { N = 10 };
     const int32_t tokens[6] = {1, 2, 3, 4, 5, 6}, others[6] = {1, 2, 3, 4, 5, 7};
-    struct ctw_store_source a = ctw_store_source_of("ab", "c"), b = ctw_store_source_of("a", "bc"),
-                            c = ctw_store_source_of("ab", "d");
+    struct ctw_store_source a = ctw_store_source_of("ab", "c", NULL, ""),
+                            b = ctw_store_source_of("a", "bc", NULL, NULL),
+                            c = ctw_store_source_of("ab", "d", NULL, NULL),
+                            d = ctw_store_source_of("ab", "c", "ab", "c"),
+                            e = ctw_store_source_of("ab", "c", "ab", "d");
     const struct ctw_store_key keys[N] = {
         ctw_store_key_of(&a, tokens, 5, 2), ctw_store_key_of(&a, tokens, 5, 3),
         ctw_store_key_of(&a, tokens, 6, 2), ctw_store_key_of(&a, tokens + 1, 5, 2),
         ctw_store_key_of(&b, tokens, 5, 2), ctw_store_key_of(&c, tokens, 5, 2),
-        ctw_store_key_of(&a, others, 6, 2), ctw_store_key_of(&a, tokens, 2, 5)};
+        ctw_store_key_of(&a, others, 6, 2), ctw_store_key_of(&a, tokens, 2, 5),
+        ctw_store_key_of(&d, tokens, 5, 2), ctw_store_key_of(&e, tokens, 5, 2)};
     for (int i = 0; i < N; i++) {
         for (int k = 0; k < i; k++)
             assert_memory_not_equal(&keys[i], &keys[k], sizeof(keys[0]));
@@ -520,7 +522,7 @@ static void list_and_clear(void **state)
     struct ctw_err err;
     struct sample sample;
     uint64_t sums[3] = {0}, n;
-    struct ctw_store_source other = ctw_store_source_of(identity, "cpu-avx2/float32/3");
+    struct ctw_store_source other = ctw_store_source_of(identity, "cpu-avx2/float32/3", NULL, NULL);
     struct ctw_store *s = open_store(LIMIT);
     assert_true(put_range(s, 0, 20));
     fill(&sample, &other, 3);

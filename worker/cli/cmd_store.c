@@ -14,8 +14,9 @@ static const char about[] =
     "Shows, checks or empties the result store of `ctworker serve --store DIR`. Workers may use\n"
     "the store meanwhile.\n"
     "\n"
-    "  list    one line per checkpoint and numerics id: the stored sequences, their targets and\n"
-    "          bytes, when the last was added\n"
+    "  list    one line per checkpoint and numerics id, and per pair of them that was compared: "
+    "the\n"
+    "          stored sequences, their targets and bytes, when the last was added\n"
     "  verify  reads every byte and compares every record's digest. A damaged record is never\n"
     "          returned: a worker computes it again and replaces it\n"
     "  clear   removes all results\n"
@@ -38,6 +39,10 @@ static void write_source(struct ctw_json_writer *w, const struct ctw_store_liste
     ctw_json_write_string(w, s->identity);
     ctw_json_write_key(w, "numerics");
     ctw_json_write_string(w, s->numerics);
+    ctw_json_write_key(w, "reference_identity");
+    ctw_json_write_string(w, s->ref_identity);
+    ctw_json_write_key(w, "reference_numerics");
+    ctw_json_write_string(w, s->ref_numerics);
     ctw_json_write_key(w, "sequences");
     ctw_json_write_uint(w, s->entries);
     ctw_json_write_key(w, "targets");
@@ -62,9 +67,12 @@ static void print_source(void *printer, const struct ctw_store_listed *s)
     }
     if (localtime_r(&at, &tm) == NULL || strftime(day, sizeof(day), "%Y-%m-%d %H:%M", &tm) == 0)
         snprintf(day, sizeof(day), "?");
-    printf("%.12s  %10" PRIu64 " sequences %12" PRIu64 " targets  %10s  %s  %s\n", s->identity,
+    printf("%.12s  %10" PRIu64 " sequences %12" PRIu64 " targets  %10s  %s  %s", s->identity,
            s->entries, s->targets, ctw_format_bytes(bytes, sizeof(bytes), (double)s->bytes), day,
            s->numerics);
+    if (s->ref_identity[0] != '\0')
+        printf(", compared with %.12s %s", s->ref_identity, s->ref_numerics);
+    putchar('\n');
 }
 
 static enum ctw_status list(struct ctw_store *s, bool json, struct ctw_err *err)

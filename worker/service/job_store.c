@@ -4,10 +4,24 @@
 
 enum { BLOCK = 1024 }; /* units of one look-up */
 
-static struct ctw_store_record record_of(const struct ctw_seq *seq, const struct ctw_store_key *key)
+struct ctw_store_record ctw_job_record(const struct ctw_job *j, int64_t unit)
 {
-    return (struct ctw_store_record){
-        .key = *key, .n = seq->n_tok - seq->first, .logprob = seq->logprob, .greedy = seq->greedy};
+    struct ctw_seq seq = ctw_job_seq(j, unit);
+    struct ctw_store_record r = {.key = j->plan.keys[unit], .n = seq.n_tok - seq.first};
+    ctw_store_add_column(&r, seq.logprob, sizeof(*seq.logprob));
+    ctw_store_add_column(&r, seq.greedy, sizeof(*seq.greedy));
+    if (j->head.kind != CTW_JOB_DIVERGENCE)
+        return r;
+    struct ctw_seq_divergence d = ctw_job_seq_divergence(j, unit);
+    ctw_store_add_column(&r, d.ref_logprob, sizeof(*d.ref_logprob));
+    ctw_store_add_column(&r, d.ref_greedy, sizeof(*d.ref_greedy));
+    ctw_store_add_column(&r, d.ref_top, sizeof(*d.ref_top));
+    ctw_store_add_column(&r, d.kl, sizeof(*d.kl));
+    ctw_store_add_column(&r, d.kl_reverse, sizeof(*d.kl_reverse));
+    ctw_store_add_column(&r, d.tv, sizeof(*d.tv));
+    ctw_store_add_column(&r, d.overlap5, sizeof(*d.overlap5));
+    _Static_assert(CTW_STORE_MAX_COLUMNS == 9, "count the columns");
+    return r;
 }
 
 /* Looks units[first .. first+n-1] up and sets found[]. Returns their number. */
@@ -18,7 +32,7 @@ static int64_t find_block(struct ctw_job *j, struct ctw_store *store,
     for (int64_t i = 0; i < n; i++) {
         struct ctw_seq seq = ctw_job_seq(j, first + i);
         j->plan.keys[first + i] = ctw_store_key_of(source, seq.tokens, seq.n_tok, seq.first);
-        records[i] = record_of(&seq, &j->plan.keys[first + i]);
+        records[i] = ctw_job_record(j, first + i);
     }
     int64_t n_found = ctw_store_find(store, records, n);
     for (int64_t i = 0; i < n; i++)
@@ -70,10 +84,4 @@ done:
     ctw_free(found);
     ctw_free(scratch);
     return st;
-}
-
-struct ctw_store_record ctw_job_record(const struct ctw_job *j, int64_t unit)
-{
-    struct ctw_seq seq = ctw_job_seq(j, unit);
-    return record_of(&seq, &j->plan.keys[unit]);
 }

@@ -113,7 +113,7 @@ struct ctw_pass_models ctw_scorer_make_pass(struct ctw_scorer *s);
  * the checkpoint's identity.
  */
 enum ctw_status ctw_scorer_find_stored(struct ctw_scorer *s, struct ctw_job *j,
-                                       struct ctw_engine *engine,
+                                       struct ctw_engine *engine, struct ctw_engine *reference,
                                        struct ctw_err *err) CTW_MUST_CHECK;
 /*
  * What has been stored since, and sequences that the pass has twice, go behind the first n_score of
@@ -138,6 +138,8 @@ void ctw_settle_wait_for(struct ctw_scorer *s,
 /* scorer_run.c: scores the pass, and takes in its results or its failure. Lock released meanwhile.
  */
 void ctw_scorer_note_end(struct ctw_scorer *s, const struct ctw_job *j); /* the job is done */
+/* What the pass found of its i-th sequence. The strings live as long as the engines. */
+struct ctw_scored_unit ctw_scorer_scored(const struct ctw_scorer *s, int64_t i);
 /* Takes in a scored unit. */
 void ctw_scorer_take(struct ctw_scorer *s, struct ctw_job *j, const struct ctw_scored_unit *u);
 void ctw_scorer_run_pass(struct ctw_scorer *s, struct ctw_pass_models m);

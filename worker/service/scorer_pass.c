@@ -57,8 +57,8 @@ bool ctw_scorer_plan_next(struct ctw_scorer *s)
         st = ctw_engine_wait_identity(engine, &err);
     if (st == CTW_OK && n_done > 0 && reference != NULL)
         st = ctw_engine_wait_identity(reference, &err);
-    if (st == CTW_OK && reference == NULL)
-        st = ctw_scorer_find_stored(s, j, engine, &err);
+    if (st == CTW_OK)
+        st = ctw_scorer_find_stored(s, j, engine, reference, &err);
     pthread_mutex_lock(&q->lock);
     if (st == CTW_OK) {
         ctw_job_planned(j, n_done);

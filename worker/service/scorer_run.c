@@ -40,7 +40,7 @@ void ctw_scorer_take(struct ctw_scorer *s, struct ctw_job *j, const struct ctw_s
     }
 }
 
-static struct ctw_scored_unit scored_unit(const struct ctw_scorer *s, int64_t i)
+struct ctw_scored_unit ctw_scorer_scored(const struct ctw_scorer *s, int64_t i)
 {
     struct ctw_scored_unit u = {.unit = s->units[i].unit,
                                 .bad_layer = s->seqs[i].bad_layer,
@@ -63,11 +63,11 @@ static void take_results(struct ctw_scorer *s, int64_t first, int64_t n)
         if (!s->units[i].taken)
             ctw_job_share_done(s->units[i].job, s->units[i].unit);
     }
-    if (s->reference == NULL && ctw_settle_hand_over(s, first, n))
+    if (ctw_settle_hand_over(s, first, n))
         return;
     for (int64_t i = first; i < first + n; i++) {
         struct ctw_pass_unit *u = &s->units[i];
-        const struct ctw_scored_unit scored = scored_unit(s, i);
+        const struct ctw_scored_unit scored = ctw_scorer_scored(s, i);
         if (!u->taken)
             ctw_scorer_take(s, u->job, &scored);
         u->taken = true;
@@ -234,20 +234,17 @@ static enum ctw_status run_engines(struct ctw_scorer *s, struct ctw_pass_models 
         .arg = s, .progress = on_progress, .cancelled = is_cancelled, .done = on_done};
     bool in_reference = false;
     *failed = m.model;
-    if (m.reference == NULL) {
-        ctw_scorer_skip_known(s);
-        enum ctw_status st = ctw_engine_score(m.model->engine, s->seqs, s->n_score, &hooks, err);
-        if (st == CTW_OK)
-            ctw_scorer_copy_twins(s);
-        return st;
-    }
-    s->n_score = s->n; /* the store has no divergences */
-    for (int64_t i = 0; i < s->n; i++)
+    ctw_scorer_skip_known(s);
+    for (int64_t i = 0; i < s->n && m.reference != NULL; i++)
         s->seqs[i].divergence = &s->divergences[i];
-    enum ctw_status st = ctw_engine_compare(m.model->engine, m.reference->engine, s->seqs, s->n,
-                                            &hooks, &in_reference, err);
+    enum ctw_status st = m.reference == NULL
+                             ? ctw_engine_score(m.model->engine, s->seqs, s->n_score, &hooks, err)
+                             : ctw_engine_compare(m.model->engine, m.reference->engine, s->seqs,
+                                                  s->n_score, &hooks, &in_reference, err);
     if (in_reference)
         *failed = m.reference;
+    if (st == CTW_OK)
+        ctw_scorer_copy_twins(s);
     return st;
 }
 

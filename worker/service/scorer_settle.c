@@ -13,45 +13,45 @@ enum { MOST_BATCHES = 4 }; /* then the scoring thread waits */
 
 struct settled_unit {
     struct ctw_job *job; /* pinned for each of its units */
-    int64_t unit;
-    int bad_layer;
+    struct ctw_scored_unit scored;
     bool stored; /* it came from the store, or another unit has the same results */
 };
 
 /* What a pass has scored. */
 struct ctw_settle_batch {
     struct ctw_settle_batch *next;
-    char identity[65];
-    int n_decoders;
+    char identity[65], ref_identity[65];
     int64_t n;
     struct settled_unit units[];
 };
 
 /* ---- the store ---- */
 
-static bool is_finite(const struct ctw_store_record *r, int bad_layer)
+static bool is_finite(const struct settled_unit *u)
 {
-    for (int64_t i = 0; i < r->n; i++) {
-        if (!isfinite(r->logprob[i]))
+    struct ctw_seq seq = ctw_job_seq(u->job, u->scored.unit);
+    for (int64_t i = 0; i < seq.n_tok - seq.first; i++) {
+        if (!isfinite(seq.logprob[i]))
             return false;
     }
-    return bad_layer < 0;
+    return u->scored.bad_layer < 0;
 }
 
 /* Lock not held: the jobs are pinned, and nothing changes scored units. */
 static void keep(struct ctw_scorer *s, const struct ctw_settle_batch *b)
 {
+    const struct ctw_job_results *results = &b->units[0].job->results;
+    struct ctw_store_source source =
+        ctw_store_source_of(b->identity, results->numerics, b->ref_identity, results->ref_numerics);
     struct ctw_store_record *records = ctw_calloc((size_t)b->n, sizeof(*records));
     int64_t n = 0;
     if (records == NULL) /* they are computed again when they are needed */
         return;
     for (int64_t i = 0; i < b->n; i++) {
         const struct settled_unit *u = &b->units[i];
-        records[n] = ctw_job_record(u->job, u->unit);
-        n += !u->stored && is_finite(&records[n], u->bad_layer);
+        if (!u->stored && is_finite(u))
+            records[n++] = ctw_job_record(u->job, u->scored.unit);
     }
-    struct ctw_store_source source =
-        ctw_store_source_of(b->identity, b->units[0].job->results.numerics);
     (void)ctw_store_put(s->store, &source, records, n);
     ctw_free(records);
 }
@@ -66,12 +66,10 @@ static void settle(struct ctw_scorer *s, struct ctw_settle_batch *b)
     keep(s, b);
     pthread_mutex_lock(&q->lock);
     for (int64_t i = 0; i < b->n; i++) {
-        const struct settled_unit *u = &b->units[i];
-        const struct ctw_scored_unit scored = {.unit = u->unit,
-                                               .bad_layer = u->bad_layer,
-                                               .n_decoders = b->n_decoders,
-                                               .identity = b->identity};
-        ctw_scorer_take(s, u->job, &scored);
+        struct settled_unit *u = &b->units[i];
+        u->scored.identity = b->identity; /* the engines may have been closed */
+        u->scored.ref_identity = u->scored.ref_identity != NULL ? b->ref_identity : NULL;
+        ctw_scorer_take(s, u->job, &u->scored);
         ctw_jobs_unpin(&q->jobs, u->job);
     }
     ctw_queue_tell(q);
@@ -138,17 +136,17 @@ bool ctw_settle_hand_over(struct ctw_scorer *s, int64_t first, int64_t n)
     if (b == NULL)
         return false;
     (void)snprintf(b->identity, sizeof(b->identity), "%s", ctw_engine_identity(s->engine));
-    b->n_decoders = s->n_decoders;
+    if (s->reference != NULL)
+        (void)snprintf(b->ref_identity, sizeof(b->ref_identity), "%s",
+                       ctw_engine_identity(s->reference));
     for (int64_t i = first; i < first + n; i++) {
         struct ctw_pass_unit *u = &s->units[i];
         if (u->taken)
             continue;
         u->taken = true;
         ctw_jobs_pin(u->job);
-        b->units[b->n++] = (struct settled_unit){.job = u->job,
-                                                 .unit = u->unit,
-                                                 .bad_layer = s->seqs[i].bad_layer,
-                                                 .stored = u->stored || u->twin >= 0};
+        b->units[b->n++] = (struct settled_unit){
+            .job = u->job, .scored = ctw_scorer_scored(s, i), .stored = u->stored || u->twin >= 0};
     }
     if (b->n == 0) {
         ctw_free(b);
@@ -169,7 +167,7 @@ static bool has_any(const struct ctw_settle_batch *b,
 {
     for (; b != NULL; b = b->next) {
         for (int64_t i = 0; i < b->n; i++) {
-            if (is_wanted(arg, &b->units[i].job->plan.keys[b->units[i].unit]))
+            if (is_wanted(arg, &b->units[i].job->plan.keys[b->units[i].scored.unit]))
                 return true;
         }
     }

@@ -5,15 +5,19 @@
 #include "worker/service/scorer.h"
 
 enum ctw_status ctw_scorer_find_stored(struct ctw_scorer *s, struct ctw_job *j,
-                                       struct ctw_engine *engine, struct ctw_err *err)
+                                       struct ctw_engine *engine, struct ctw_engine *reference,
+                                       struct ctw_err *err)
 {
     if (s->store == NULL)
         return CTW_OK;
     enum ctw_status st = ctw_engine_wait_identity(engine, err);
+    if (st == CTW_OK && reference != NULL)
+        st = ctw_engine_wait_identity(reference, err);
     if (st != CTW_OK)
         return st;
-    struct ctw_store_source source =
-        ctw_store_source_of(ctw_engine_identity(engine), j->results.numerics);
+    struct ctw_store_source source = ctw_store_source_of(
+        ctw_engine_identity(engine), j->results.numerics,
+        reference != NULL ? ctw_engine_identity(reference) : NULL, j->results.ref_numerics);
     return ctw_job_find_stored(j, s->store, &source, &s->queue->life.stop, err);
 }
 
@@ -79,8 +83,7 @@ static bool is_scored(const struct ctw_pass_unit *u)
 }
 
 /* Units that are scored go first; all keep their order. `place` becomes each unit's new index. */
-static void order_pass(struct ctw_scorer *s, struct ctw_seq *seqs, struct ctw_pass_unit *units,
-                       int64_t *place)
+static void order_pass(struct ctw_scorer *s, struct ctw_pass_unit *units, int64_t *place)
 {
     int64_t n = 0;
     s->n_score = 0;
@@ -93,13 +96,16 @@ static void order_pass(struct ctw_scorer *s, struct ctw_seq *seqs, struct ctw_pa
         place[i] = is_scored(u) ? n++ : behind++;
         if (is_scored(u))
             s->pass_cost += ctw_unit_cost(u->job, &u->job->plan.units[u->unit]);
-        seqs[place[i]] = s->seqs[i];
         units[place[i]] = *u;
         if (u->twin >= 0)
             units[place[i]].twin = place[u->twin];
     }
-    memcpy(s->seqs, seqs, (size_t)s->n * sizeof(*seqs));
     memcpy(s->units, units, (size_t)s->n * sizeof(*units));
+    for (int64_t i = 0; i < s->n; i++) {
+        s->seqs[i] = ctw_job_seq(units[i].job, units[i].unit);
+        if (s->reference != NULL)
+            s->divergences[i] = ctw_job_seq_divergence(units[i].job, units[i].unit);
+    }
 }
 
 void ctw_scorer_skip_known(struct ctw_scorer *s)
@@ -111,19 +117,17 @@ void ctw_scorer_skip_known(struct ctw_scorer *s)
     while (size < 2 * n)
         size *= 2;
     struct ctw_store_record *records = ctw_calloc(n, sizeof(*records));
-    struct ctw_seq *seqs = ctw_calloc(n, sizeof(*seqs));
     struct ctw_pass_unit *units = ctw_calloc(n, sizeof(*units));
     struct table table = {
         .s = s, .units = ctw_calloc(size, sizeof(*table.units)), .mask = size - 1};
     /* Without memory, what is known already is computed again. */
-    if (records != NULL && seqs != NULL && units != NULL && table.units != NULL) {
+    if (records != NULL && units != NULL && table.units != NULL) {
         find_twins(s, &table);
         ctw_settle_wait_for(s, is_in_pass, &table);
         find_again(s, records);
-        order_pass(s, seqs, units, table.units);
+        order_pass(s, units, table.units);
     }
     ctw_free(records);
-    ctw_free(seqs);
     ctw_free(units);
     ctw_free(table.units);
 }
@@ -131,13 +135,16 @@ void ctw_scorer_skip_known(struct ctw_scorer *s)
 void ctw_scorer_copy_twins(struct ctw_scorer *s)
 {
     for (int64_t i = s->n_score; i < s->n; i++) {
-        struct ctw_seq *to = &s->seqs[i];
-        if (s->units[i].twin < 0)
+        const struct ctw_pass_unit *u = &s->units[i];
+        if (u->twin < 0)
             continue;
-        const struct ctw_seq *from = &s->seqs[s->units[i].twin];
-        size_t n = (size_t)(to->n_tok - to->first);
-        memcpy(to->logprob, from->logprob, n * sizeof(*to->logprob));
-        memcpy(to->greedy, from->greedy, n * sizeof(*to->greedy));
-        to->bad_layer = from->bad_layer;
+        const struct ctw_pass_unit *twin = &s->units[u->twin];
+        struct ctw_store_record to = ctw_job_record(u->job, u->unit);
+        struct ctw_store_record from = ctw_job_record(twin->job, twin->unit);
+        for (int k = 0; k < to.n_columns; k++)
+            memcpy(to.columns[k].data, from.columns[k].data, (size_t)to.n * to.columns[k].width);
+        s->seqs[i].bad_layer = s->seqs[u->twin].bad_layer;
+        if (s->reference != NULL)
+            s->divergences[i].bad_reference = s->divergences[u->twin].bad_reference;
     }
 }

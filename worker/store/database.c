@@ -20,9 +20,10 @@ enum { BUSY_MS = 5000 }; /* how long to wait for another process's transaction *
 /* Records are appended, so a lower id is an older record. */
 static const char schema[] =
     "CREATE TABLE sources(id INTEGER PRIMARY KEY, identity TEXT NOT NULL, numerics TEXT NOT NULL,"
-    " changed_s INTEGER NOT NULL, UNIQUE(identity, numerics));"
+    " ref_identity TEXT NOT NULL, ref_numerics TEXT NOT NULL, changed_s INTEGER NOT NULL,"
+    " UNIQUE(identity, numerics, ref_identity, ref_numerics));"
     "CREATE TABLE results(id INTEGER PRIMARY KEY, source INTEGER NOT NULL,"
-    " key BLOB NOT NULL UNIQUE, value BLOB NOT NULL);"
+    " targets INTEGER NOT NULL, key BLOB NOT NULL UNIQUE, value BLOB NOT NULL);"
     "PRAGMA application_id = 1668577139;"
     "PRAGMA user_version = 1;";
 _Static_assert(APPLICATION_ID == 1668577139 && VERSION == 1, "as in the schema");
@@ -33,10 +34,11 @@ static const char *const texts[CTW_STORE_N_STATEMENTS] = {
     [CTW_STORE_COMMIT] = "COMMIT",
     [CTW_STORE_ROLLBACK] = "ROLLBACK",
     [CTW_STORE_FIND] = "SELECT value FROM results WHERE key = ?",
-    [CTW_STORE_SOURCE] = "INSERT INTO sources(identity, numerics, changed_s) VALUES(?, ?, ?) "
-                         "ON CONFLICT DO UPDATE SET changed_s = excluded.changed_s RETURNING id",
+    [CTW_STORE_SOURCE] = "INSERT INTO sources(identity, numerics, ref_identity, ref_numerics, "
+                         "changed_s) VALUES(?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET changed_s = "
+                         "excluded.changed_s RETURNING id",
     /* A record of this key whose value differs is damaged: the new one replaces it. */
-    [CTW_STORE_PUT] = "INSERT INTO results(source, key, value) VALUES(?, ?, ?) "
+    [CTW_STORE_PUT] = "INSERT INTO results(source, targets, key, value) VALUES(?, ?, ?, ?) "
                       "ON CONFLICT(key) DO UPDATE SET value = excluded.value "
                       "WHERE value <> excluded.value",
     [CTW_STORE_RANGE] = "SELECT (SELECT id FROM results ORDER BY id LIMIT 1), "
@@ -57,6 +59,7 @@ enum ctw_status ctw_store_fail(const struct ctw_store *s, int rc, const char *wh
     switch (rc & 0xff) {
     case SQLITE_NOTADB:
     case SQLITE_CORRUPT:
+    case SQLITE_ERROR: /* a table is missing, or not as its version says */
         return ctw_fail(err, CTW_EFORMAT,
                         "%s: %s: the file is damaged (%s); `ctworker store clear %s` empties the "
                         "store",

@@ -51,12 +51,11 @@ int ctw_store_count(struct ctw_store *s);
 /* Removes the oldest records until the rest fits the limit, `step` or more at a time. */
 int ctw_store_evict(struct ctw_store *s, int64_t step);
 
-/* ---- the value of a record: logprob[n], greedy[n], digest ---- */
+/* ---- the value of a record: its columns, and the digest ---- */
 
 enum { CTW_STORE_KEY_BYTES = 32, CTW_STORE_DIGEST_BYTES = 16 };
 
-/* Is it the value that was written with the key? `n` targets; -1: any number. */
-bool ctw_store_value_ok(struct ctw_store *s, const void *key, const void *value, int bytes,
-                        int64_t n);
+/* Is it the value that was written with the key? */
+bool ctw_store_value_ok(struct ctw_store *s, const void *key, const void *value, int bytes);
 
 #endif

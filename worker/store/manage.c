@@ -12,8 +12,9 @@ enum ctw_status ctw_store_list(struct ctw_store *s,
                                void *arg, struct ctw_err *err)
 {
     static const char text[] =
-        "SELECT identity, numerics, changed_s, count(*), sum(length(value) - 16) / 8, "
-        "sum(length(value) + 32) FROM results JOIN sources ON sources.id = results.source "
+        "SELECT identity, numerics, ref_identity, ref_numerics, changed_s, count(*), "
+        "sum(targets), sum(length(value) + 32) FROM results JOIN sources ON sources.id = "
+        "results.source "
         "GROUP BY results.source ORDER BY changed_s DESC, sources.id";
     sqlite3_stmt *q = NULL;
     pthread_mutex_lock(&s->lock);
@@ -22,10 +23,12 @@ enum ctw_status ctw_store_list(struct ctw_store *s,
         fn(arg, &(struct ctw_store_listed){
                     .identity = (const char *)sqlite3_column_text(q, 0),
                     .numerics = (const char *)sqlite3_column_text(q, 1),
-                    .changed_s = sqlite3_column_int64(q, 2),
-                    .entries = (uint64_t)sqlite3_column_int64(q, 3),
-                    .targets = (uint64_t)sqlite3_column_int64(q, 4),
-                    .bytes = (uint64_t)sqlite3_column_int64(q, 5),
+                    .ref_identity = (const char *)sqlite3_column_text(q, 2),
+                    .ref_numerics = (const char *)sqlite3_column_text(q, 3),
+                    .changed_s = sqlite3_column_int64(q, 4),
+                    .entries = (uint64_t)sqlite3_column_int64(q, 5),
+                    .targets = (uint64_t)sqlite3_column_int64(q, 6),
+                    .bytes = (uint64_t)sqlite3_column_int64(q, 7),
                 });
         rc = SQLITE_OK;
     }
@@ -64,9 +67,8 @@ static enum ctw_status check_records(struct ctw_store *s, uint64_t *n_good, uint
     int rc = sqlite3_prepare_v2(s->db, "SELECT key, value FROM results", -1, &q, NULL);
     while (rc == SQLITE_OK && (rc = sqlite3_step(q)) == SQLITE_ROW) {
         const void *key = sqlite3_column_blob(q, 0);
-        bool ok =
-            key != NULL && sqlite3_column_bytes(q, 0) == CTW_STORE_KEY_BYTES &&
-            ctw_store_value_ok(s, key, sqlite3_column_blob(q, 1), sqlite3_column_bytes(q, 1), -1);
+        bool ok = key != NULL && sqlite3_column_bytes(q, 0) == CTW_STORE_KEY_BYTES &&
+                  ctw_store_value_ok(s, key, sqlite3_column_blob(q, 1), sqlite3_column_bytes(q, 1));
         ++*(ok ? n_good : n_bad);
         rc = SQLITE_OK;
     }

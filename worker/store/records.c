@@ -12,14 +12,19 @@ enum { RETRY_MS = 10000 }; /* between attempts to write while writing fails */
 
 /* ---- keys ---- */
 
-struct ctw_store_source ctw_store_source_of(const char *identity, const char *numerics)
+struct ctw_store_source ctw_store_source_of(const char *identity, const char *numerics,
+                                            const char *ref_identity, const char *ref_numerics)
 {
     static const char what[] = "ctworker result 1";
-    struct ctw_store_source source = {.identity = identity, .numerics = numerics};
+    struct ctw_store_source source = {.identity = identity,
+                                      .numerics = numerics,
+                                      .ref_identity = ref_identity != NULL ? ref_identity : "",
+                                      .ref_numerics = ref_numerics != NULL ? ref_numerics : ""};
+    const char *const parts[] = {what, identity, numerics, source.ref_identity,
+                                 source.ref_numerics};
     ctw_sha256_init(&source.prefix);
-    ctw_sha256_update(&source.prefix, what, sizeof(what)); /* each with its end */
-    ctw_sha256_update(&source.prefix, identity, strlen(identity) + 1);
-    ctw_sha256_update(&source.prefix, numerics, strlen(numerics) + 1);
+    for (size_t i = 0; i < CTW_COUNT(parts); i++) /* each with its end */
+        ctw_sha256_update(&source.prefix, parts[i], strlen(parts[i]) + 1);
     return source;
 }
 
@@ -37,36 +42,45 @@ struct ctw_store_key ctw_store_key_of(const struct ctw_store_source *source, con
 
 /* ---- values ---- */
 
-static size_t payload_bytes(int64_t n)
+void ctw_store_add_column(struct ctw_store_record *r, void *data, size_t width)
 {
-    return (size_t)n * (sizeof(float) + sizeof(int32_t));
+    r->columns[r->n_columns].data = data;
+    r->columns[r->n_columns++].width = width;
+}
+
+static size_t payload_bytes(const struct ctw_store_record *r)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < r->n_columns; i++)
+        bytes += (size_t)r->n * r->columns[i].width;
+    return bytes;
 }
 
 /* The value of the record in the buffer, after its key; NULL: no memory. */
 static const unsigned char *encode(struct ctw_store *s, const struct ctw_store_record *r,
                                    size_t *bytes)
 {
-    size_t payload = payload_bytes(r->n), half = payload / 2;
+    size_t payload = payload_bytes(r);
     *bytes = payload + CTW_STORE_DIGEST_BYTES;
-    unsigned char *at = ctw_store_buffer(s, CTW_STORE_KEY_BYTES + *bytes);
-    if (at == NULL)
+    unsigned char *start = ctw_store_buffer(s, CTW_STORE_KEY_BYTES + *bytes);
+    if (start == NULL)
         return NULL;
-    memcpy(at, r->key.bytes, CTW_STORE_KEY_BYTES);
-    memcpy(at + CTW_STORE_KEY_BYTES, r->logprob, half);
-    memcpy(at + CTW_STORE_KEY_BYTES + half, r->greedy, half);
-    struct ctw_digest digest = ctw_digest_of(at, CTW_STORE_KEY_BYTES + payload);
-    memcpy(at + CTW_STORE_KEY_BYTES + payload, digest.bytes, CTW_STORE_DIGEST_BYTES);
-    return at + CTW_STORE_KEY_BYTES;
+    memcpy(start, r->key.bytes, CTW_STORE_KEY_BYTES);
+    unsigned char *to = start + CTW_STORE_KEY_BYTES;
+    for (int i = 0; i < r->n_columns; i++) {
+        memcpy(to, r->columns[i].data, (size_t)r->n * r->columns[i].width);
+        to += (size_t)r->n * r->columns[i].width;
+    }
+    struct ctw_digest digest = ctw_digest_of(start, CTW_STORE_KEY_BYTES + payload);
+    memcpy(to, digest.bytes, CTW_STORE_DIGEST_BYTES);
+    return start + CTW_STORE_KEY_BYTES;
 }
 
-bool ctw_store_value_ok(struct ctw_store *s, const void *key, const void *value, int bytes,
-                        int64_t n)
+bool ctw_store_value_ok(struct ctw_store *s, const void *key, const void *value, int bytes)
 {
     if (value == NULL || bytes < CTW_STORE_DIGEST_BYTES)
         return false;
     size_t payload = (size_t)bytes - CTW_STORE_DIGEST_BYTES;
-    if (n >= 0 && payload != payload_bytes(n))
-        return false;
     unsigned char *at = ctw_store_buffer(s, CTW_STORE_KEY_BYTES + payload);
     if (at == NULL)
         return false;
@@ -79,11 +93,14 @@ bool ctw_store_value_ok(struct ctw_store *s, const void *key, const void *value,
 static bool decode(struct ctw_store *s, struct ctw_store_record *r, sqlite3_stmt *q)
 {
     const unsigned char *value = sqlite3_column_blob(q, 0);
-    if (!ctw_store_value_ok(s, r->key.bytes, value, sqlite3_column_bytes(q, 0), r->n))
+    int bytes = sqlite3_column_bytes(q, 0);
+    if ((size_t)bytes != payload_bytes(r) + CTW_STORE_DIGEST_BYTES ||
+        !ctw_store_value_ok(s, r->key.bytes, value, bytes))
         return false;
-    size_t half = payload_bytes(r->n) / 2;
-    memcpy(r->logprob, value, half);
-    memcpy(r->greedy, value + half, half);
+    for (int i = 0; i < r->n_columns; i++) {
+        memcpy(r->columns[i].data, value, (size_t)r->n * r->columns[i].width);
+        value += (size_t)r->n * r->columns[i].width;
+    }
     return true;
 }
 
@@ -140,8 +157,9 @@ static int put_one(struct ctw_store *s, int64_t source, const struct ctw_store_r
     if (value == NULL)
         return SQLITE_NOMEM;
     sqlite3_bind_int64(q, 1, source);
-    sqlite3_bind_blob(q, 2, r->key.bytes, CTW_STORE_KEY_BYTES, SQLITE_STATIC);
-    sqlite3_bind_blob64(q, 3, value, bytes, SQLITE_STATIC);
+    sqlite3_bind_int64(q, 2, r->n);
+    sqlite3_bind_blob(q, 3, r->key.bytes, CTW_STORE_KEY_BYTES, SQLITE_STATIC);
+    sqlite3_bind_blob64(q, 4, value, bytes, SQLITE_STATIC);
     return ctw_store_run(s, CTW_STORE_PUT, NULL);
 }
 
@@ -153,7 +171,9 @@ static int put_all(struct ctw_store *s, const struct ctw_store_source *source,
     sqlite3_stmt *q = s->statements[CTW_STORE_SOURCE];
     sqlite3_bind_text(q, 1, source->identity, -1, SQLITE_STATIC);
     sqlite3_bind_text(q, 2, source->numerics, -1, SQLITE_STATIC);
-    sqlite3_bind_int64(q, 3, (int64_t)time(NULL));
+    sqlite3_bind_text(q, 3, source->ref_identity, -1, SQLITE_STATIC);
+    sqlite3_bind_text(q, 4, source->ref_numerics, -1, SQLITE_STATIC);
+    sqlite3_bind_int64(q, 5, (int64_t)time(NULL));
     int rc = ctw_store_run(s, CTW_STORE_SOURCE, id);
     for (int64_t i = 0; rc == SQLITE_OK && i < n; i++)
         rc = put_one(s, id[0], &records[i]);

@@ -2,9 +2,9 @@
  * The result store: the scores of sequences, kept in a file so that no worker computes them again.
  *
  * A record's key is a SHA-256 over all that a score depends on: the checkpoint's identity, the
- * numerics id, the tokens, and where the targets begin. Its value is the log-probability and the
- * greedy token of every target, with a digest of key and value: a record whose digest differs is
- * never returned.
+ * numerics id (both also of the reference, if two models are compared), the tokens, and where the
+ * targets begin. Its value is the columns of results, a value for every target, with a digest of
+ * key and value: a record whose digest differs is never returned.
  *
  * The file is DIR/results.sqlite, an SQLite database in WAL mode. Several workers of one machine
  * may use it at once, and a process may end at any instant. After a power failure the last
@@ -41,9 +41,10 @@ void ctw_store_close(struct ctw_store *s); /* NULL is fine */
 
 /* ---- records ---- */
 
-/* What a model's scores come from. The strings are not copied. */
+/* What scores come from; the last two are of the model that it is compared with, or "". The strings
+ * are not copied. */
 struct ctw_store_source {
-    const char *identity, *numerics;
+    const char *identity, *numerics, *ref_identity, *ref_numerics;
     struct ctw_sha256 prefix; /* of every key */
 };
 
@@ -51,15 +52,24 @@ struct ctw_store_key {
     unsigned char bytes[32];
 };
 
+enum { CTW_STORE_MAX_COLUMNS = 9 };
+
 struct ctw_store_record {
     struct ctw_store_key key;
-    int64_t n;       /* targets */
-    float *logprob;  /* [n]; found: filled, put: read */
-    int32_t *greedy; /* [n] */
+    int64_t n; /* targets */
+    struct {
+        void *data; /* [n]; find: filled, put: read */
+        size_t width;
+    } columns[CTW_STORE_MAX_COLUMNS];
+    int n_columns;
     bool found;
 };
 
-struct ctw_store_source ctw_store_source_of(const char *identity, const char *numerics);
+/* ref_identity and ref_numerics: NULL or "" if there is no reference. */
+struct ctw_store_source ctw_store_source_of(const char *identity, const char *numerics,
+                                            const char *ref_identity, const char *ref_numerics);
+/* Appends a column of r->n values. */
+void ctw_store_add_column(struct ctw_store_record *r, void *data, size_t width);
 /* The key of tokens[0 .. n_tok-1] whose targets begin at `first`. */
 struct ctw_store_key ctw_store_key_of(const struct ctw_store_source *source, const int32_t *tokens,
                                       int64_t n_tok, int64_t first);
@@ -85,7 +95,8 @@ const char *ctw_store_dir(const struct ctw_store *s);
 void ctw_store_get_stats(struct ctw_store *s, struct ctw_store_stats *out); /* does not wait */
 
 struct ctw_store_listed {
-    const char *identity, *numerics; /* valid during the call */
+    /* valid during the call; "": no reference */
+    const char *identity, *numerics, *ref_identity, *ref_numerics;
     uint64_t entries, targets, bytes;
     int64_t changed_s; /* last addition, seconds since 1970 */
 };
