@@ -163,13 +163,17 @@ class Client:
         tail: bool = False,
         bos: int | None = None,
         bos_mode: str = "replace",
+        layers: bool = False,
         on_result: Callable[[int, Comparison], None] | None = None,
         on_progress: Callable[[Progress], None] | None = None,
     ) -> list[Comparison]:
         """How the model's predictions differ from those of the worker's model `reference`, at every target of texts that are
-        cut as score_windows() cuts them. Both models must read the same tokens."""
+        cut as score_windows() cuts them. Both models must read the same tokens. layers: their hidden states after each
+        layer are compared, too, for which both need the same number of layers, of one width."""
         items = [Item(_tokens(i, text)) for i, text in enumerate(_list(texts))]
         head = {"reference": reference, **_rule(window, stride, first, rows, new, tail, bos, bos_mode)}
+        if layers:
+            head["layers"] = True
         results: dict[int, Comparison] = {}
 
         def keep(i: int, result: Comparison) -> None:

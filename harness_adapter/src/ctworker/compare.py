@@ -23,6 +23,7 @@ examples:
   ctworker-compare ORIGINAL W4A16 NVFP4
   ctworker-compare ORIGINAL W4A16 --method llama.cpp-512 --dataset wikitext2=wiki.test.raw --json report.json
   ctworker-compare ORIGINAL W4A16 --noise-floor
+  ctworker-compare ORIGINAL W4A16 NVFP4 --layers --plot layers.svg
   ctworker-compare --samples results/original results/w4a16
 
 Exit codes: 0 success; 64 wrong command line or input; 70 a model failed (the report has the others); 130 interrupted.
@@ -45,6 +46,10 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("--reference-dtype", metavar="DTYPE", help="dtype of the reference's activations (default: --dtype)")
     out.add_argument("--worst", type=int, default=5, metavar="N", help="show the N positions with the largest KL (default: 5)")
     out.add_argument(
+        "--layers", action="store_true",
+        help="also compare the models' hidden states after each layer: where the quantisation hurts",
+    )  # fmt: skip
+    out.add_argument(
         "--samples", metavar="RUN", type=Path, nargs="+",
         help="instead of models, compare lm-eval runs question by question: the --output_path of two or more runs with "
         "--log_samples, or their samples files; the first run is the reference",
@@ -54,6 +59,7 @@ def parser() -> argparse.ArgumentParser:
     work_options.add_worker(out.add_argument_group("worker"))
     group = out.add_argument_group("output")
     group.add_argument("--json", metavar="FILE", help="also write the report as JSON; - writes it to standard output instead")
+    group.add_argument("--plot", metavar="FILE", help="with --layers, a plot of the layers: .png, .svg or .pdf")
     group.add_argument("--dry-run", action="store_true", help="check everything, and print what would be compared")
     group.add_argument("--quiet", action="store_true", help="no progress on standard error")
     return out
@@ -71,6 +77,12 @@ def run(options: argparse.Namespace) -> int:
         return 0
     from . import compare_models, compare_report
 
+    if options.plot is not None:
+        from . import layers_plot
+
+        if not options.layers:
+            raise ArgumentError("--plot draws the layers: pass --layers, too")
+        layers_plot.check(options.plot)
     asked = _models(options)
     plan = compare_models.prepare(asked)
     if options.dry_run:
@@ -85,6 +97,10 @@ def run(options: argparse.Namespace) -> int:
     finally:
         progress.close()
     _write(report, compare_report.text(report), options.json, out)
+    if options.plot is not None:
+        drawn = [(model["label"], model["layers"]) for model in report["models"] if "layers" in model]
+        if drawn:
+            layers_plot.write(options.plot, drawn)
     return 70 if any("error" in model for model in report["models"]) else 0
 
 
@@ -115,7 +131,7 @@ def _models(options: argparse.Namespace) -> Any:
     return Options(
         options.reference, options.models, text, method, work_options.worker_arguments(options), endpoint=options.endpoint,
         token_file=options.token_file, tokenizer=options.tokenizer, reference_dtype=options.reference_dtype,
-        noise_floor=options.noise_floor, worst=max(0, options.worst),
+        noise_floor=options.noise_floor, worst=max(0, options.worst), layers=options.layers,
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from . import __version__, arguments, hub, methods, perplexity
+from . import __version__, arguments, hub, layers, methods, perplexity
 from .api import Client, Worker
 from .compare_result import describe
 from .errors import ArgumentError, CtworkerError
@@ -38,7 +38,8 @@ _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 @dataclass(frozen=True)
 class Options:
     """reference, models: folders or hub names; with an endpoint, names of the worker's models. worker: arguments of Worker
-    or Client that hold for all models. reference_dtype: None: the models'. worst: number of positions to report."""
+    or Client that hold for all models. reference_dtype: None: the models'. worst: number of positions to report. layers:
+    hidden states are compared after each layer, too."""
 
     reference: str
     models: list[str]
@@ -51,6 +52,7 @@ class Options:
     reference_dtype: str | None = None
     noise_floor: bool = False
     worst: int = 10
+    layers: bool = False
 
 
 @dataclass(frozen=True)
@@ -236,9 +238,11 @@ def _run(plan: Plan, case: Case, report: dict[str, Any], on_progress: Callable[[
         method = _limited(methods.resolve(options.method, most), tokens)
         rule = _rule(method, tokens)
         texts = [document.tokens[: len(document.tokens) - method.spare] for document in tokens.documents]
-        results = client.compare_windows(texts, reference=reference, **rule, on_progress=on_progress)
+        results = client.compare_windows(texts, reference=reference, **rule, layers=options.layers, on_progress=on_progress)
         sides = [described(client.describe(name)) for name in (client.model["name"], reference)]
     found = describe(results, texts, rule, plan.tokenizer, options.worst)
+    if options.layers:
+        found["layers"] = [layer.to_json() for layer in layers.summarize(results)]
     model, other = sides[0], sides[1] | {"name": options.reference}
     _check_reference(report, other)
     if report["text"] is None:

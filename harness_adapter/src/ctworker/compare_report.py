@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from . import layers
 from .tables import number, render
 
 Statistics = dict[str, Any]  # Divergence.to_json()
@@ -111,6 +112,9 @@ def text(report: dict[str, Any]) -> str:
     for model in done:
         if model["worst"]:
             parts += ["", f"{model['label']}: the largest divergences", worst(model["worst"])]
+    for model in done:
+        if "layers" in model:
+            parts += ["", f"{model['label']}: hidden states after each layer, against the reference's", layers.table(model["layers"])]
     notes = [*(report["text"] or {}).get("notes", []), *(note for model in report["models"] for note in _notes(model))]
     parts += ["", *(f"note: {note}" for note in dict.fromkeys(notes))] if notes else []
     parts += [f"failed: {model['label']}: {model['error']}" for model in report["models"] if "error" in model]

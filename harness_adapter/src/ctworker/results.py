@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
-from .wire import DIVERGENCE_COLUMNS, INT32, decode_columns
+from .wire import DIVERGENCE_COLUMNS, INT32, LAYER_COLUMNS, decode_columns
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,25 @@ class Score:
 
 
 @dataclass(frozen=True)
+class Layers:
+    """How two models' hidden states differ after each of `n` layers, the embedding first.
+
+    tokens: tokens that the models read in each window. columns: `layer_error`, `layer_cosine`, ... (docs/PROTOCOL.md,
+    "fetch"), `n` values for each window, window after window.
+    """
+
+    n: int
+    tokens: array
+    columns: dict[str, array]
+
+
+@dataclass(frozen=True)
 class Comparison:
     """How a model's predictions for a text differ from a reference's, at each of `count` targets.
 
     columns: `kl`, `kl_reverse`, `tv`, `logprob`, ... (docs/PROTOCOL.md, "fetch"), `count` values each, window after window.
     window_counts: targets of each window. numerics, identity: of the model; ref_numerics, ref_identity: of the reference.
+    layers: if they were asked for.
     """
 
     count: int
@@ -47,13 +61,17 @@ class Comparison:
     identity: str = ""
     ref_numerics: str = ""
     ref_identity: str = ""
+    layers: Layers | None = None
 
 
 def split(kind: str, reply: dict[str, Any]) -> Iterator[tuple[int, Score | Comparison]]:
     """(number of the item in its job, result) for each item of a reply to `fetch`. Raises ProtocolError."""
     n = reply["n"]
-    compared = kind == "divergence"
-    columns = decode_columns(reply["result"], n, DIVERGENCE_COLUMNS if compared else ("sum", "is_greedy"))
+    compared, n_layers = kind == "divergence", reply.get("layers", 0)
+    needed = DIVERGENCE_COLUMNS if compared else ("sum", "is_greedy")
+    if n_layers:
+        needed = (*needed, "window_tokens", *LAYER_COLUMNS)
+    columns = decode_columns(reply["result"], n, needed, n_layers)
     targets = pairwise(accumulate(columns["count"], initial=0))
     windows = pairwise(accumulate(columns.get("windows", bytes(n)), initial=0))
     take = _comparison if compared else _score
@@ -77,7 +95,11 @@ def _comparison(
 ) -> Comparison:
     values = {name: columns[name][targets] for name in DIVERGENCE_COLUMNS if name not in ("windows", "window_count")}
     source = (reply.get(name, "") for name in ("numerics", "identity", "ref_numerics", "ref_identity"))
-    return Comparison(columns["count"][k], values, columns["window_count"][windows], *source)
+    layers = None
+    if n := reply.get("layers", 0):
+        span = slice(windows.start * n, windows.stop * n)
+        layers = Layers(n, columns["window_tokens"][windows], {name: columns[name][span] for name in LAYER_COLUMNS})
+    return Comparison(columns["count"][k], values, columns["window_count"][windows], *source, layers)
 
 
 def nothing(numerics: str, identity: str, *, windows: bool) -> Score:

@@ -81,7 +81,7 @@ def decode_reply(data: bytes, request_id: int) -> dict[str, Any]:
     return reply
 
 
-#: The columns of `fetch`: their types, and what they have a value for.
+#: The columns of `fetch`: their types, and what they have a value for (`layer`: each layer of each window).
 COLUMNS = {
     "item": (INT32, "item"),
     "sum": (FLOAT64, "item"),
@@ -100,6 +100,13 @@ COLUMNS = {
     "kl_reverse": (FLOAT32, "target"),
     "tv": (FLOAT32, "target"),
     "overlap5": (UINT8, "target"),
+    "window_tokens": (INT32, "window"),
+    "layer_reference": (FLOAT64, "layer"),
+    "layer_error": (FLOAT64, "layer"),
+    "layer_cosine": (FLOAT64, "layer"),
+    "layer_relative": (FLOAT64, "layer"),
+    "layer_channel": (INT32, "layer"),
+    "layer_channel_error": (FLOAT64, "layer"),
 }
 #: Those of the kind `divergence`.
 DIVERGENCE_COLUMNS = (
@@ -107,9 +114,12 @@ DIVERGENCE_COLUMNS = (
     "overlap5",
 )  # fmt: skip
 
+#: Those of a divergence with `layers`.
+LAYER_COLUMNS = tuple(name for name, (_, of) in COLUMNS.items() if of == "layer")
+
 
 def decode_columns(
-    result: dict[str, bytes], n_items: int, needed: Sequence[str] = ("sum", "is_greedy")
+    result: dict[str, bytes], n_items: int, needed: Sequence[str] = ("sum", "is_greedy"), n_layers: int = 0
 ) -> dict[str, array]:
     """Unpacks the columns of a fetch reply and checks their lengths. needed: columns besides `item` and `count`.
 
@@ -125,7 +135,8 @@ def decode_columns(
     for name in ("item", "count", *needed):
         if name not in columns:
             raise ProtocolError(f"the worker's result lacks column '{name}'")
-    lengths = {"item": n_items, "target": sum(columns["count"]), "window": sum(columns.get("windows", ()))}
+    n_windows = sum(columns.get("windows", ()))
+    lengths = {"item": n_items, "target": sum(columns["count"]), "window": n_windows, "layer": n_windows * n_layers}
     for name, column in columns.items():
         expected = lengths[COLUMNS[name][1]]
         if len(column) != expected:
