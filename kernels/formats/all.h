@@ -11,6 +11,10 @@
 
 #include "kernels/formats/dense/decode.h"
 #include "kernels/formats/dense_transposed/decode.h"
+#include "kernels/formats/float_quantized/decode.h"
+#include "kernels/formats/int_quantized/decode.h"
+#include "kernels/formats/mxfp4/decode.h"
+#include "kernels/formats/mxfp8/decode.h"
 #include "kernels/formats/nvfp4/decode.h"
 #include "kernels/formats/pack_quantized/decode.h"
 

@@ -3,11 +3,13 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-/* The name under which the part was stored, inferred from its dtype. */
+/* The name under which the part was stored, inferred from its dtype: only packed codes have a name
+ * of their own. */
 static const char *stored_name(const struct ctw_weight *w, enum ctw_part_kind kind)
 {
-    bool dense = kind == CTW_PART_VALUES && ctw_part_is_float(&w->part[kind]);
-    return dense ? w->names->values : w->names->codes[kind];
+    const struct ctw_part *part = &w->part[kind];
+    bool packed = part->dtype == CTW_I32 || part->dtype == CTW_U8;
+    return kind == CTW_PART_VALUES && !packed ? w->names->values : w->names->codes[kind];
 }
 
 enum ctw_status ctw_part_fail(const struct ctw_weight *w, enum ctw_part_kind kind,

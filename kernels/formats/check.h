@@ -38,4 +38,33 @@ enum ctw_status ctw_part_fail(const struct ctw_weight *w, enum ctw_part_kind kin
 /* CTW_EFORMAT if a part is present that the format does not use; allowed: bits 1 << kind. */
 enum ctw_status ctw_parts_only(const struct ctw_weight *w, unsigned allowed, struct ctw_err *err);
 
+/*
+ * check_scale.c: scales that are floats, and what belongs to them. Each checks a part and fills the
+ * fields that it decides.
+ */
+
+/* SCALE against args' strategy: dtype, group_rows, group_size, n_groups, scale_stride. */
+enum ctw_status ctw_check_scale(struct ctw_weight *w, const struct ctw_quant_args *args,
+                                struct ctw_err *err);
+/* ZERO_POINT, after the scales: none, or one I8 for each scale. Clears w->symmetric if there is
+ * one, sets it if there is none. */
+enum ctw_status ctw_check_zero_point(struct ctw_weight *w, struct ctw_err *err);
+/* GROUP_INDEX, after the scales: indexed. */
+enum ctw_status ctw_check_group_index(struct ctw_weight *w, const struct ctw_quant_args *args,
+                                      struct ctw_err *err);
+/*
+ * What the formats of kernels/formats/bytes.h share: does a group of the configuration with scales
+ * of floats apply to the weight; and, with bits and symmetric set, all of its parts and fields.
+ */
+enum ctw_status ctw_check_bytes_args(const struct ctw_weight *w, const struct ctw_quant_args *args,
+                                     struct ctw_err *err);
+enum ctw_status ctw_check_bytes(struct ctw_weight *w, const struct ctw_quant_args *args,
+                                struct ctw_err *err);
+/* Of mxfp4 and mxfp8: args and scales, and all fields but row_bytes. */
+enum ctw_status ctw_check_mx(struct ctw_weight *w, const struct ctw_quant_args *args, int bits,
+                             struct ctw_err *err);
+/* A check_data(): the indices themselves. */
+enum ctw_status ctw_check_group_index_data(struct ctw_weight *w, const struct ctw_weight_data *data,
+                                           struct ctw_err *err);
+
 #endif

@@ -68,7 +68,8 @@ struct ctw_quant_args {
     bool is_float; /* type: "float", else "int" */
     bool symmetric;
     enum ctw_strategy strategy;
-    int64_t group_size; /* 0 if the strategy has none */
+    int64_t group_size;             /* 0 if the strategy has none */
+    int64_t block_rows, block_cols; /* of strategy block, else 0 */
     bool actorder_group;
     const char *format; /* "pack-quantized", ...; NULL: not specified */
 };
@@ -83,11 +84,13 @@ struct ctw_weight {
     const struct ctw_part_names *names; /* the method's, for messages */
     int64_t n, k;                       /* logical shape */
     enum ctw_dtype dtype;               /* dtype of the decoded values: F32, BF16 or F16 */
-    int bits;                           /* bits of one stored value, for reports and decoders */
+    int bits;                           /* bits of one code, for reports and decoders */
     bool symmetric;                     /* no zero points are stored: the code 2^(bits-1) is 0 */
-    int64_t group_size;   /* columns that share a scale; k if a whole row shares one */
+    int64_t group_rows;   /* rows that share their scales: 1, or the height of a block */
+    int64_t group_size;   /* columns that share a scale; k if a whole row shares one. Blocks: their
+                             width, which need not divide k */
     int64_t n_groups;     /* scales per row */
-    int64_t scale_stride; /* scales (and unpacked zero points) from one row to the next:
+    int64_t scale_stride; /* scales (and unpacked zero points) from one row (of blocks) to the next:
                              n_groups, or 0 if one scale serves the whole matrix */
     size_t row_bytes;     /* bytes of values from one row to the next */
     bool indexed;         /* column c's group is GROUP_INDEX[c] (int32), else c / group_size */
@@ -113,6 +116,7 @@ typedef void ctw_decode_fn(const struct ctw_weight *w, const struct ctw_weight_d
 struct ctw_format {
     enum ctw_format_id id; /* index in ctw_formats[] and in the backends' decoder tables */
     const char *name;      /* as in quantization_config's "format", if that can name it */
+    const char *also;      /* another such name, of several formats perhaps; NULL: none */
     /*
      * Do these parts, by presence and dtype, belong to this format? (The stored tensors decide; the
      * configuration is checked against them afterwards.)
@@ -139,6 +143,9 @@ struct ctw_format {
 
 /* In the order of list.h, NULL-terminated. */
 extern const struct ctw_format *const ctw_formats[];
+
+/* May quantization_config call the format so? */
+bool ctw_format_is_called(const struct ctw_format *format, const char *name) CTW_MUST_CHECK;
 
 /*
  * The format of these parts: the first format whose owns() returns true. CTW_EUNSUP if there is

@@ -51,25 +51,29 @@ static const char *look(const struct ctw_part *part)
     if (!values)
         return "no weight at all";
     enum ctw_dtype dtype = part[CTW_PART_VALUES].dtype;
-    if (dtype == CTW_F8_E4M3 && scale && part[CTW_PART_SCALE].dtype == CTW_U8)
-        return "mxfp8-quantized";
-    if (dtype == CTW_F8_E4M3 || dtype == CTW_F8_E5M2)
-        return "FP8 (float-quantized, or ModelOpt's or AutoFP8's)";
+    if (dtype == CTW_F8_E5M2)
+        return "FP8 of 5 exponent bits (E5M2)";
+    if (dtype == CTW_F8_E4M3)
+        return scale ? "FP8 with scales of an unknown kind" : "FP8 without weight_scale";
     if (dtype == CTW_I8)
-        return "int-quantized (int8)";
-    if (dtype == CTW_U8 && scale && part[CTW_PART_SCALE].dtype == CTW_U8)
-        return "mxfp4-pack-quantized";
+        return "int8 without weight_scale";
     if (dtype == CTW_U8)
-        return "4-bit codes without the scales of nvfp4-pack-quantized";
+        return "4-bit codes without the scales of nvfp4-pack-quantized or mxfp4-pack-quantized";
     if (dtype == CTW_I32)
         return "packed integers without weight_scale";
     return "an unknown format";
 }
 
+bool ctw_format_is_called(const struct ctw_format *format, const char *name)
+{
+    return strcmp(format->name, name) == 0 ||
+           (format->also != NULL && strcmp(format->also, name) == 0);
+}
+
 enum ctw_status ctw_format_find(const struct ctw_format **out,
                                 const struct ctw_part part[CTW_N_PARTS], struct ctw_err *err)
 {
-    char text[96], scale[96], known[128] = "";
+    char text[96], scale[96], known[192] = "";
     size_t at = 0;
     for (int i = 0; ctw_formats[i] != NULL; i++) {
         if (ctw_formats[i]->owns(part)) {

@@ -10,6 +10,10 @@
     X(dense)                                                                                       \
     X(dense_transposed)                                                                            \
     X(pack_quantized)                                                                              \
-    X(nvfp4)
+    X(nvfp4)                                                                                       \
+    X(float_quantized)                                                                             \
+    X(int_quantized)                                                                               \
+    X(mxfp8)                                                                                       \
+    X(mxfp4)
 
 #endif

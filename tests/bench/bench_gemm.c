@@ -94,34 +94,46 @@ static void add_part(struct weight *t, enum ctw_part_kind kind, enum ctw_dtype d
     t->data.part[kind] = p;
 }
 
-/* kind: "bf16", "f32", "w4a16" (groups of 64) or "nvfp4" */
+/* kind: "bf16", "f32", "w4a16" (groups of 64), "nvfp4", "fp8" and "int8" (a scale per row), "mxfp4"
+ * or "mxfp8" */
 static void weight_open(struct weight *t, const char *kind, int64_t n, int64_t k)
 {
-    struct ctw_quant_args args = {.symmetric = true};
+    bool dense = strcmp(kind, "bf16") == 0 || strcmp(kind, "f32") == 0;
+    struct ctw_quant_args args = {.present = !dense, .symmetric = true};
     memset(t, 0, sizeof(*t));
     t->w.names = ctw_part_names_find("compressed-tensors");
     for (int i = 0; i < CTW_N_PARTS; i++)
         t->w.part[i].n_dims = -1;
     t->w.n = n;
     t->w.k = k;
+    int bits = kind[strlen(kind) - 1] - '0'; /* of fp4 and fp8 */
     if (strcmp(kind, "w4a16") == 0) {
-        args = (struct ctw_quant_args){.present = true,
-                                       .num_bits = 4,
-                                       .symmetric = true,
-                                       .strategy = CTW_STRATEGY_GROUP,
-                                       .group_size = 64};
+        args.num_bits = 4;
+        args.strategy = CTW_STRATEGY_GROUP;
+        args.group_size = 64;
         add_part(t, CTW_PART_VALUES, CTW_I32, n, k / 8);
         add_part(t, CTW_PART_SCALE, CTW_BF16, n, k / 64);
     } else if (strcmp(kind, "nvfp4") == 0) {
-        args = (struct ctw_quant_args){.present = true,
-                                       .num_bits = 4,
-                                       .is_float = true,
-                                       .symmetric = true,
-                                       .strategy = CTW_STRATEGY_TENSOR_GROUP,
-                                       .group_size = 16};
+        args.num_bits = 4;
+        args.is_float = true;
+        args.strategy = CTW_STRATEGY_TENSOR_GROUP;
+        args.group_size = 16;
         add_part(t, CTW_PART_VALUES, CTW_U8, n, k / 2);
         add_part(t, CTW_PART_SCALE, CTW_F8_E4M3, n, k / 16);
         add_part(t, CTW_PART_GLOBAL_SCALE, CTW_F32, 1, 0);
+    } else if (strcmp(kind, "fp8") == 0 || strcmp(kind, "int8") == 0) {
+        args.num_bits = 8;
+        args.is_float = kind[0] == 'f';
+        args.strategy = CTW_STRATEGY_CHANNEL;
+        add_part(t, CTW_PART_VALUES, args.is_float ? CTW_F8_E4M3 : CTW_I8, n, k);
+        add_part(t, CTW_PART_SCALE, CTW_BF16, n, 1);
+    } else if (strncmp(kind, "mxfp", 4) == 0) {
+        args.num_bits = bits;
+        args.is_float = true;
+        args.strategy = CTW_STRATEGY_GROUP;
+        args.group_size = 32;
+        add_part(t, CTW_PART_VALUES, bits == 8 ? CTW_F8_E4M3 : CTW_U8, n, k * bits / 8);
+        add_part(t, CTW_PART_SCALE, CTW_U8, n, k / 32);
     } else {
         add_part(t, CTW_PART_VALUES, strcmp(kind, "f32") == 0 ? CTW_F32 : CTW_BF16, n, k);
     }
@@ -320,8 +332,8 @@ static void bench_linear(struct ctw_backend *be, const struct settings *s)
 /* Cost of decoding: the same products with weights in other formats, interleaved. */
 static void bench_formats(struct ctw_backend *be, const struct settings *s)
 {
-    static const char *const kinds[] = {"bf16", "w4a16", "nvfp4"};
-    enum { N_KINDS = 3, N = 1536, K = 576 };
+    static const char *const kinds[] = {"bf16", "w4a16", "nvfp4", "fp8", "int8", "mxfp8", "mxfp4"};
+    enum { N_KINDS = 7, N = 1536, K = 576 };
     struct weight w[N_KINDS];
     struct times t[N_KINDS];
     void *x = random_values(s->dtype, s->n_rows * K);

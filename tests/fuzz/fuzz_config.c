@@ -145,6 +145,12 @@ const struct fuzz_seed fuzz_seeds[] = {
         "\"input_activations\":{\"dynamic\":\"local\",\"strategy\":\"tensor_group\","
         "\"group_size\":16},\"format\":\"pack-quantized\"}",
         "\"lm_head\",\"re:.*layers\\\\.(0|1\\\\d?)\\\\.[a-z_]+$\"")),
+    FUZZ_SEED(HEAD SCHEME(
+        "\"g\":{\"targets\":[\"Linear\"],\"weights\":{\"num_bits\":8,\"type\":\"float\","
+        "\"strategy\":\"block\",\"block_structure\":[128,64]},\"format\":\"float-quantized\"},"
+        "\"h\":{\"targets\":[\"re:.*o_proj\"],\"weights\":{\"strategy\":\"block\","
+        "\"block_structure\":\"128x128\"},\"format\":\"naive-quantized\"}",
+        "")),
     FUZZ_SEED(HEAD SCHEME("\"NVFP4\":[\"re:model.*(q|k){1,2}_proj\",\"lm_head\"]", "")),
     {NULL, 0},
 };
@@ -175,6 +181,7 @@ const char *const fuzz_words[] = {"\"head_dim\":",
                                   "-1",
                                   "\"group_size\":",
                                   "\"strategy\":\"channel\"",
+                                  "\"block_structure\":",
                                   "\"num_hidden_layers\":4096",
                                   "\"num_kv_shared_layers\":",
                                   "\"per_layer_config\":{\"1\":{",

@@ -5,15 +5,16 @@
 
 DIR holds NAME/config.json, as published, and ModelOpt's hf_quant_config.json if it was published. Each
 configuration is inspected with a made-up checkpoint of two small layers: sizes are reduced, every other
-key stays. A dense configuration of a family that tests/tools/tiny_checkpoint.py lists as open must open, with the
-tensors of the float64 model's recipe; any other must be refused with exit code 65 and one line that names its
-model_type, its weight format or its experts. Prints one line per failure and
+key stays. A configuration of a family that tests/tools/tiny_checkpoint.py lists as open must open, dense or in a
+format of compressed-tensors, with the tensors of the float64 model's recipe; any other must be refused with exit
+code 65 and one line that names its model_type, its weight format or its experts. Prints one line per failure and
 "N passed, N failed".
 """
 
 import json
 import math
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -23,6 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 TOOLS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools")
 sys.path.insert(0, TOOLS)
+import encoders  # pylint: disable=wrong-import-position
 import families  # pylint: disable=wrong-import-position
 import recipe  # pylint: disable=wrong-import-position
 import tiny_checkpoint  # pylint: disable=wrong-import-position
@@ -72,12 +74,41 @@ def shrink(config):
     return small
 
 
+def scheme_of(group, quantization):
+    """The encoder that stores weights as a group of the configuration says; None: these tests have none."""
+    weights, fmt = group["weights"], group.get("format") or quantization.get("format")
+    strategy, size = weights.get("strategy"), weights.get("group_size") or 0
+    if fmt in ("float-quantized", "int-quantized", "naive-quantized") and weights["num_bits"] == 8:
+        rows, columns = weights.get("block_structure") or (0 if strategy == "tensor" else 1, size)
+        return encoders.ByteScheme(weights["type"] == "float", rows, columns, weights.get("symmetric", True))
+    return encoders.MxScheme(weights["num_bits"]) if fmt in ("mxfp4-pack-quantized", "mxfp8-quantized") else None
+
+
+def stored(tensors, quantization):
+    """(name, dtype, shape) of what the file has; None: in a format that these tests do not write."""
+    out = []
+    groups = list((quantization or {}).get("config_groups", {}).values())
+    if quantization and (quantization.get("quant_method") != "compressed-tensors" or len(groups) != 1
+                         or groups[0]["targets"] != ["Linear"] or not scheme_of(groups[0], quantization)):
+        return None
+    for name, shape, kind in tensors:
+        module = name.removesuffix(".weight")
+        ignored = any(re.match(x[3:], module) if x.startswith("re:") else x == module
+                      for x in (quantization or {}).get("ignore") or ())
+        if groups and kind in ("linear", "head") and not ignored:
+            specs = scheme_of(groups[0], quantization).specs(*shape, "BF16")
+            out += [(f"{module}.{suffix}", dtype, list(s)) for suffix, (dtype, s) in specs.items()]
+        else:
+            out.append((name, "BF16", list(shape)))
+    return out
+
+
 def write_checkpoint(folder, config, shapes):
     """With a sparse file of zeros."""
     header, at = {}, 0
-    for name, shape in shapes:
-        size = 2 * math.prod(shape)
-        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + size]}
+    for name, dtype, shape in shapes:
+        size = (2 if dtype == "BF16" else 1) * math.prod(shape)
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + size]}
         at += size
     text = json.dumps(header).encode()
     with open(os.path.join(folder, "model.safetensors"), "wb") as f:
@@ -100,7 +131,10 @@ def check(ctworker, path):
     small, shapes = config, []
     if ours and not experts:
         small = dict(config, text_config=shrink(text)) if inside else shrink(text)
-        shapes = [(name, list(shape)) for name, shape, _ in recipe.tensors(families.describe(small))]
+        tensors = list(recipe.tensors(families.describe(small)))
+        quantised = None if os.path.exists(modelopt) else stored(tensors, config.get("quantization_config"))
+        formatted &= quantised is None
+        shapes = quantised or stored(tensors, None)
     with tempfile.TemporaryDirectory() as folder:
         write_checkpoint(folder, small, shapes)
         if os.path.exists(modelopt):

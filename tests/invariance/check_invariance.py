@@ -32,7 +32,7 @@ WIDTHS = {
 }
 WIDE = [("576", "llama", "bf16"), ("576", "qwen3", "w4a16_g32_asym"), ("576", "llama", "nvfp4"),
         ("576", "mistral_swa", "fp16"), ("2048", "llama_bias", "w4a16_g32"),
-        ("2048", "llama", "w8a16_channel"), ("576", "qwen2", "w3a16_g32")]
+        ("2048", "llama", "w8a16_channel"), ("576", "phi3", "fp8_block"), ("576", "llama", "mixed"), ("576", "qwen2", "w3a16_g32")]
 LENGTHS = (2, 3, 6, 7, 15, 64, 65, 129, 193)  # lengths around the sizes of tiles of rows and keys
 # The checkpoints on which the C program also runs the plain C variant, which is slow.
 PLAIN_C = ("llama-bf16", "qwen3-nvfp4", "mistral_swa-w8a16_channel", "llama-w3a16_g32_gidx_asym")

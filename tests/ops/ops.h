@@ -149,6 +149,10 @@ enum weight_kind {
     W_INT8_ZERO, /* pack-quantized, 8 bits, a scale and zero point for each row, fp16 scales */
     W_INT3,      /* pack-quantized, 3 bits, a scale for each row */
     W_NVFP4,     /* k must be a multiple of 16 */
+    W_FP8,       /* float-quantized, blocks of 24 rows and 40 columns, bf16 scales */
+    W_INT8,      /* int-quantized, a scale and zero point for each row, fp16 scales */
+    W_MXFP4,     /* k must be a multiple of 32 */
+    W_MXFP8,     /* likewise */
     N_WEIGHT_KINDS
 };
 
@@ -164,7 +168,8 @@ UNUSED_OK static bool weight_possible(enum weight_kind kind, int64_t k)
 {
     if (kind == W_INT3) /* old and new files that cannot be told apart are refused */
         return k <= 10 || (3 * k + 31) / 32 != (k + 9) / 10;
-    return kind == W_INT4 ? k % 32 == 0 : kind == W_NVFP4 ? k % 16 == 0 : true;
+    bool by_32 = kind == W_INT4 || kind == W_MXFP4 || kind == W_MXFP8;
+    return by_32 ? k % 32 == 0 : kind == W_NVFP4 ? k % 16 == 0 : true;
 }
 
 UNUSED_OK static void set_part(struct test_weight *t, enum ctw_part_kind kind, enum ctw_dtype dtype,
@@ -186,6 +191,41 @@ UNUSED_OK static void set_part(struct test_weight *t, enum ctw_part_kind kind, e
             p[i] = (uint8_t)(is_scale ? 0x30 + rng_below(40) : rng_below(256));
     }
     t->data.part[kind] = p;
+}
+
+/* The kinds from W_FP8 on. FP8 codes have no NaN, which would hide all others. */
+UNUSED_OK static void set_byte_parts(struct test_weight *t, enum weight_kind kind, int64_t n,
+                                     int64_t k, struct ctw_quant_args *args)
+{
+    *args = (struct ctw_quant_args){.present = true,
+                                    .num_bits = kind == W_MXFP4 ? 4 : 8,
+                                    .is_float = kind != W_INT8,
+                                    .symmetric = kind != W_INT8,
+                                    .strategy = CTW_STRATEGY_CHANNEL};
+    set_part(t, CTW_PART_VALUES,
+             kind == W_INT8    ? CTW_I8
+             : kind == W_MXFP4 ? CTW_U8
+                               : CTW_F8_E4M3,
+             n, kind == W_MXFP4 ? k / 2 : k);
+    uint8_t *values = t->part[CTW_PART_VALUES].p;
+    for (int64_t i = 0; i < n * k && (kind == W_FP8 || kind == W_MXFP8); i++)
+        values[i] = (values[i] & 0x7f) == 0x7f ? 0 : values[i];
+    if (kind == W_FP8) {
+        args->strategy = CTW_STRATEGY_BLOCK;
+        args->block_rows = 24;
+        args->block_cols = 40;
+        set_part(t, CTW_PART_SCALE, CTW_BF16, (n + 23) / 24, (k + 39) / 40);
+    } else if (kind == W_INT8) {
+        set_part(t, CTW_PART_SCALE, CTW_F16, n, 1);
+        set_part(t, CTW_PART_ZERO_POINT, CTW_I8, n, 1);
+    } else {
+        args->strategy = CTW_STRATEGY_GROUP;
+        args->group_size = 32;
+        set_part(t, CTW_PART_SCALE, CTW_U8, n, k / 32);
+        uint8_t *scale = t->part[CTW_PART_SCALE].p;
+        for (int64_t i = 0; i < n * k / 32; i++)
+            scale[i] = (uint8_t)(120 + scale[i] % 8);
+    }
 }
 
 /* A weight [n, k] of the kind with random contents; bias 0 or 1. */
@@ -220,6 +260,8 @@ UNUSED_OK static void weight_open(struct test_weight *t, enum weight_kind kind, 
         set_part(t, CTW_PART_GLOBAL_SCALE, CTW_F32, 1, 1);
         t->w.part[CTW_PART_GLOBAL_SCALE].n_dims = 1;
         ctw_store_float(t->part[CTW_PART_GLOBAL_SCALE].p, CTW_F32, 0, 37.5f);
+    } else if (kind >= W_FP8) {
+        set_byte_parts(t, kind, n, k, &args);
     } else {
         args.num_bits = kind == W_INT4 ? 4 : kind == W_INT3 ? 3 : 8;
         args.symmetric = kind != W_INT8_ZERO;
@@ -263,8 +305,9 @@ UNUSED_OK static void weight_close(struct test_weight *t);
 UNUSED_OK static void weights_fuse(struct test_weight *w, struct ctw_shard *shards, int n,
                                    int64_t k)
 {
-    static const enum weight_kind kinds[] = {W_BF16, W_BF16_TRANSPOSED, W_INT8_ZERO, W_NVFP4};
-    enum weight_kind kind = kinds[rng_below(weight_possible(W_NVFP4, k) ? 4 : 3)];
+    static const enum weight_kind kinds[] = {W_BF16, W_BF16_TRANSPOSED, W_INT8_ZERO, W_FP8,
+                                             W_NVFP4};
+    enum weight_kind kind = kinds[rng_below(weight_possible(W_NVFP4, k) ? 5 : 4)];
     int64_t total = 0;
     for (int i = 0; i < n; i++) {
         total += shards[i].n;

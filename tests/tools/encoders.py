@@ -5,6 +5,7 @@ last component of their names. Scales are first rounded to the stored dtype, the
 divided by the stored scales, so that each code decodes to the value nearest to the weight.
 """
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,7 @@ import checkpoint_io as cio
 
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], dtype=np.float32)
 E2M1_MAX, E4M3_MAX = 6.0, 448.0
-NVFP4_GROUP = 16
+NVFP4_GROUP, MX_GROUP = 16, 32
 
 
 def _e4m3_values():
@@ -150,11 +151,138 @@ class Nvfp4Scheme:
                 "weight_scale": code, "weight_global_scale": np.array([global_scale])}
 
 
+def _config(bits, kind, strategy, *, group_size=None, block=None, symmetric=True, scale_dtype=None, zp_dtype=None,
+            dynamic=False, observer="memoryless_minmax"):
+    return {"actorder": None, "block_structure": block, "dynamic": dynamic, "group_size": group_size, "num_bits": bits,
+            "observer": observer, "observer_kwargs": {}, "scale_dtype": scale_dtype, "strategy": strategy,
+            "symmetric": symmetric, "type": kind, "zp_dtype": zp_dtype}
+
+
+@dataclass(frozen=True)
+class ByteScheme:
+    """One byte per value: E4M3 or int8. A scale serves `rows` rows and `group_size` columns (0: all of them)."""
+    is_float: bool = True
+    rows: int = 1
+    group_size: int = 0
+    symmetric: bool = True
+    activations: str = ""  # "", "token" (dynamic) or "tensor" (static, with an input_scale)
+
+    @property
+    def name(self):
+        return ("float-quantized" if self.is_float else "int-quantized") if self.activations else "naive-quantized"
+
+    @property
+    def strategy(self):
+        return ("tensor" if not self.rows else "block" if self.rows > 1 else
+                "group" if self.group_size else "channel")
+
+    def scales(self, n, k):
+        """The shape of the scales."""
+        rows, columns = self.rows or n, self.group_size or k
+        return (1,) if not self.rows else (-(-n // rows), -(-k // columns))
+
+    def specs(self, n, k, scale_dtype):
+        if self.strategy == "group" and k % self.group_size:
+            raise ValueError(f"a row of {k} weights does not divide into groups of {self.group_size}")
+        out = {"weight": ("F8_E4M3" if self.is_float else "I8", (n, k)), "weight_scale": (scale_dtype, self.scales(n, k))}
+        if not self.symmetric:
+            out["weight_zero_point"] = ("I8", self.scales(n, k))
+        if self.activations == "tensor":
+            out["input_scale"] = (scale_dtype, (1,))
+        return out
+
+    def config(self):
+        return _config(8, "float" if self.is_float else "int", self.strategy, symmetric=self.symmetric,
+                       group_size=self.group_size if self.strategy == "group" else None,
+                       block=[self.rows, self.group_size] if self.strategy == "block" else None,
+                       zp_dtype=None if self.symmetric else "torch.int8")
+
+    def input_config(self):
+        kind = "float" if self.is_float else "int"
+        if self.activations == "tensor":
+            return _config(8, kind, "tensor", observer="static_minmax")
+        return _config(8, kind, "token", dynamic=True, observer=None) if self.activations else None
+
+    def encode(self, w, scale_dtype, amax_shared=None):
+        n, k = w.shape
+        rows, columns = self.rows or n, self.group_size or k
+        down, right = -(-n // rows), -(-k // columns)
+        padded = np.pad(w, ((0, down * rows - n), (0, right * columns - k)))
+        blocks = padded.reshape(down, rows, right, columns)
+        low, high = np.minimum(blocks.min(axis=(1, 3)), 0), np.maximum(blocks.max(axis=(1, 3)), 0)
+        largest = np.maximum(-low, high)
+        raw = largest / np.float32(E4M3_MAX if self.is_float else 127.5) if self.symmetric else (high - low) / np.float32(255)
+        raw[raw == 0] = 2.0**-7  # any scale will do: all weights of the block are 0
+        stored = cio.encode(raw, scale_dtype)
+        scale = cio.decode(stored, scale_dtype)[:, None, :, None]
+        zero = np.zeros_like(raw) if self.symmetric else np.clip(np.rint(-128 - low / scale[:, 0, :, 0]), -128, 127)
+        scaled = blocks / scale
+        if self.is_float:
+            codes = nearest_code(np.abs(scaled), E4M3) | (np.signbit(scaled).astype(np.uint8) << 7)
+        else:
+            codes = np.clip(np.rint(scaled) + zero[:, None, :, None], -128, 127).astype(np.int8)
+        out = {"weight": codes.reshape(padded.shape)[:n, :k], "weight_scale": stored.reshape(self.scales(n, k))}
+        if not self.symmetric:
+            out["weight_zero_point"] = zero.astype(np.int8).reshape(self.scales(n, k))
+        if self.activations == "tensor":
+            out["input_scale"] = cio.encode(np.array([0.02], np.float32), scale_dtype)
+        return out
+
+
+@dataclass(frozen=True)
+class MxScheme:
+    """mxfp4-pack-quantized and mxfp8-quantized: a power of two per 32 columns."""
+    bits: int = 4
+    group_size: int = MX_GROUP
+    symmetric: bool = True
+
+    @property
+    def name(self):
+        return "mxfp4-pack-quantized" if self.bits == 4 else "mxfp8-quantized"
+
+    def specs(self, n, k, scale_dtype):
+        values = {"weight_packed": ("U8", (n, k // 2))} if self.bits == 4 else {"weight": ("F8_E4M3", (n, k))}
+        return values | {"weight_scale": ("U8", (n, k // MX_GROUP))}
+
+    def config(self):
+        return _config(self.bits, "float", "group", group_size=MX_GROUP, scale_dtype="torch.uint8")
+
+    def encode(self, w, scale_dtype, amax_shared=None):
+        n, k = w.shape
+        if k % MX_GROUP:
+            raise ValueError(f"a row of {k} weights does not divide into groups of {MX_GROUP}")
+        grouped = w.reshape(n, k // MX_GROUP, MX_GROUP)
+        table, largest = (E2M1, 2) if self.bits == 4 else (E4M3, 8)  # 2^largest is its largest power of two
+        exponent = np.frexp(np.maximum(np.abs(grouped).max(axis=2), 2.0**-100))[1] - 1 - largest
+        scaled = grouped / np.ldexp(np.float32(1), exponent)[:, :, None]
+        sign = np.signbit(scaled).astype(np.uint8)
+        u = (nearest_code(np.abs(scaled), table) | (sign << (self.bits - 1))).reshape(n, k)
+        values = {"weight_packed": (u[:, 0::2] | (u[:, 1::2] << 4)).astype(np.uint8)} if self.bits == 4 else {"weight": u}
+        return values | {"weight_scale": (exponent + 127).astype(np.uint8)}
+
+
+@dataclass(frozen=True)
+class MixedScheme:
+    """mixed-precision: (expression, scheme or None for dense) of modules, the first that matches."""
+    parts: tuple
+
+    name = "mixed-precision"
+
+    def of(self, module):
+        return next(scheme for pattern, scheme in self.parts if re.match(pattern, module))
+
+
 def quantization_config(scheme, ignore, targets=("Linear",)):
     """The configuration as llm-compressor writes it."""
-    group = {"format": scheme.name, "input_activations": None, "output_activations": None,
-             "targets": list(targets), "weights": scheme.config()}
-    return {"config_groups": {"group_0": group}, "format": scheme.name,
-            "global_compression_ratio": None, "ignore": list(ignore), "kv_cache_scheme": None,
+    def group(scheme, targets):
+        inputs = scheme.input_config() if hasattr(scheme, "input_config") else None
+        return {"format": scheme.name, "input_activations": inputs, "output_activations": None,
+                "targets": list(targets), "weights": scheme.config()}
+    groups, ignore = [(scheme, targets)], list(ignore)
+    if isinstance(scheme, MixedScheme):
+        groups = [(part, ["re:" + pattern]) for pattern, part in scheme.parts if part]
+        ignore += ["re:" + pattern for pattern, part in scheme.parts if not part]
+    return {"config_groups": {f"group_{i}": group(*g) for i, g in enumerate(groups)}, "format": scheme.name,
+            "global_compression_ratio": None, "ignore": ignore, "kv_cache_scheme": None,
             "quant_method": "compressed-tensors", "quantization_status": "compressed",
             "sparsity_config": {}, "transform_config": {}, "version": "0.19.0"}

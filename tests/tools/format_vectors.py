@@ -12,10 +12,14 @@ import hashlib
 import sys
 
 import torch
+from compressed_tensors.compressors.mxfp4.base import MXFP4PackedCompressor
+from compressed_tensors.compressors.mxfp8.base import MXFP8QuantizationCompressor
+from compressed_tensors.compressors.naive_quantized.base import NaiveQuantizationCompressor
 from compressed_tensors.compressors.nvfp4.base import NVFP4PackedCompressor
 from compressed_tensors.compressors.pack_quantized.base import PackedQuantizationCompressor
 from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+from compressed_tensors.quantization.lifecycle.forward import dequantize
 
 # name, bits, dtype of the scales, strategy, group size, symmetric, stored zero points, g_idx, n, k
 PACK = [
@@ -39,6 +43,26 @@ PACK = [
     ("int3 tensor", 3, "BF16", "tensor", 0, True, None, False, 6, 290),
 ]
 NVFP4 = [("nvfp4", 48, 368, 12345.678), ("nvfp4 tiny global scale", 9, 1040, 3.1e-5)]
+# name, float codes, dtype of the scales, strategy, group or block, symmetric, g_idx, n, k
+BYTES = [
+    ("fp8 tensor", True, "BF16", "tensor", (0, 0), True, False, 9, 301),
+    ("fp8 channel", True, "BF16", "channel", (0, 0), True, False, 21, 333),
+    ("fp8 channel, fp16", True, "F16", "channel", (0, 0), True, False, 31, 77),
+    ("fp8 channel, fp32 scales", True, "F32", "channel", (0, 0), True, False, 19, 45),
+    ("fp8 group 40", True, "F16", "group", (1, 40), True, False, 13, 1000),
+    ("fp8 blocks", True, "BF16", "block", (128, 128), True, False, 256, 384),
+    ("fp8 ragged blocks", True, "BF16", "block", (128, 128), True, False, 300, 333),
+    ("fp8 ragged blocks, fp32 scales", True, "F32", "block", (24, 56), True, False, 50, 600),
+    ("fp8 activation order", True, "BF16", "group", (1, 24), True, True, 17, 312),
+    ("int8 tensor asymmetric, bytes", False, "BF16", "tensor", (0, 0), False, False, 8, 70),
+    ("int8 channel, bytes", False, "BF16", "channel", (0, 0), True, False, 7, 301),
+    ("int8 channel asymmetric, bytes", False, "F16", "channel", (0, 0), False, False, 31, 77),
+    ("int8 group 12 asymmetric, bytes", False, "F32", "group", (1, 12), False, False, 33, 1044),
+    ("int8 activation order, bytes", False, "F16", "group", (1, 24), False, True, 17, 312),
+    ("int8 ragged blocks asymmetric, bytes", False, "BF16", "block", (128, 128), False, False, 130, 260),
+]
+# name, bits, n, k; scales 0 .. 254
+MX = [("mxfp4", 4, 48, 416), ("mxfp8", 8, 37, 608)]
 
 
 class Bytes:
@@ -114,6 +138,56 @@ def nvfp4_row(name, n, k, global_scale):
     print(f'    {{"{name}", {n}, {k}, {global_scale}f,\n     "{digest(w)}"}},')
 
 
+def bytes_row(name, is_float, dtype, strategy, block, symmetric, indexed, n, k):
+    """float-quantized and int-quantized. Ragged blocks are decoded with the block's size given (decompress() infers
+    another size, see docs/FORMATS.md)."""
+    gen = Bytes()
+    q = torch.tensor(gen.codes(n * k, 8), dtype=torch.uint8).reshape(n, k)
+    if is_float:
+        q[(q & 0x7F) == 0x7F] = 0
+    q = q.view(torch.float8_e4m3fn if is_float else torch.int8)
+    height, width = block
+    shape = {"tensor": (1,), "channel": (n, 1)}.get(strategy) or (-(-n // height), -(-k // width))
+    count = shape[0] if strategy == "tensor" else shape[0] * shape[1]
+    tensors = {"weight_scale": scales(gen, count, dtype).reshape(shape)}
+    if not symmetric:
+        tensors["weight_zero_point"] = torch.tensor(gen.codes(count, 8), dtype=torch.uint8).view(torch.int8).reshape(shape)
+    order = torch.arange(k)
+    if indexed:  # column c is in group (c * 7) % groups
+        order = torch.argsort(torch.arange(k) * 7 % shape[1], stable=True)
+    q = q.view(torch.uint8)[:, order].contiguous().view(q.dtype)
+    kind = {"group_size": width} if strategy == "group" else {"block_structure": list(block)} if strategy == "block" else {}
+    args = QuantizationArgs(num_bits=8, type="float" if is_float else "int", strategy=strategy, symmetric=symmetric, **kind)
+    if strategy == "block" and (n % height or k % width):
+        w = dequantize(q, tensors["weight_scale"], tensors.get("weight_zero_point"), args)
+    else:
+        scheme = QuantizationScheme(targets=["Linear"], weights=args)
+        w = NaiveQuantizationCompressor.decompress({"weight": q, **tensors}, scheme)["weight"]
+    back = torch.empty_like(w)
+    back[:, order] = w
+    flags = [str(symmetric).lower(), str(indexed).lower()]
+    print(f'    {{"{name}", {str(is_float).lower()}, CTW_{dtype}, CTW_STRATEGY_{strategy.upper()}, {height}, {width}, '
+          f'{", ".join(flags)}, {n}, {k},\n     "{digest(back)}"}},')
+
+
+def mx_row(name, bits, n, k):
+    gen = Bytes()
+    q = torch.tensor(gen.codes(n * k * bits // 8, 8), dtype=torch.uint8).reshape(n, k * bits // 8)
+    if bits == 8:
+        q[(q & 0x7F) == 0x7F] = 0
+    s = torch.tensor(gen.codes(n * k // 32, 8), dtype=torch.uint8).reshape(n, k // 32)
+    s[s == 255] = 0
+    args = QuantizationArgs(num_bits=bits, type="float", strategy="group", symmetric=True, group_size=32,
+                            scale_dtype=torch.uint8)
+    scheme = QuantizationScheme(targets=["Linear"], weights=args)
+    if bits == 8:
+        w = MXFP8QuantizationCompressor.decompress(
+            {"weight": q.view(torch.float8_e4m3fn), "weight_scale": s}, scheme)["weight"]
+    else:
+        w = MXFP4PackedCompressor.decompress({"weight_packed": q, "weight_scale": s}, scheme)["weight"]
+    print(f'    {{"{name}", {bits}, {n}, {k},\n     "{digest(w)}"}},')
+
+
 def main():
     print("/* Made by tests/tools/format_vectors.py. */\n"
           "static const struct pack_case pack_cases[] = {")
@@ -122,6 +196,12 @@ def main():
     print("};\n\nstatic const struct nvfp4_case nvfp4_cases[] = {")
     for row in NVFP4:
         nvfp4_row(*row)
+    print("};\n\nstatic const struct bytes_case bytes_cases[] = {")
+    for row in BYTES:
+        bytes_row(*row)
+    print("};\n\nstatic const struct mx_case mx_cases[] = {")
+    for row in MX:
+        mx_row(*row)
     print("};")
     return 0
 

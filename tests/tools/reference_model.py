@@ -25,9 +25,8 @@ import numpy as np
 
 import families
 import recipe
+from reference_formats import NUMPY, decode, narrow_bytes, round_to, widen
 
-NUMPY = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4",
-         "I8": "i1", "U8": "u1", "F8_E4M3": "u1"}
 TORCH_NAME = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
@@ -49,98 +48,6 @@ def read_folder(folder):
             raw = np.frombuffer(data[8 + n + first:8 + n + last], NUMPY[rec["dtype"]])
             out[name] = (rec["dtype"], raw.reshape(rec["shape"]))
     return out
-
-
-def widen(dtype, raw):
-    """fp32 values of a stored F32, F16 or BF16 tensor."""
-    if dtype == "BF16":
-        return np.left_shift(raw.astype(np.uint32), 16).view(np.float32)
-    return raw.astype(np.float32)
-
-
-def round_to(x, dtype):
-    """fp32 values rounded to nearest even in `dtype`, as fp32."""
-    if dtype == "F32":
-        return x.astype(np.float32)
-    if dtype == "F16":
-        return x.astype(np.float16).astype(np.float32)
-    bits = x.astype(np.float32).view(np.uint32).astype(np.uint64)
-    bits = (bits + 0x7FFF + ((bits >> np.uint64(16)) & np.uint64(1))) & np.uint64(0xFFFF0000)
-    return bits.astype(np.uint32).view(np.float32)
-
-
-def narrow_bytes(x, dtype):
-    """Row-major bytes of values that `dtype` holds exactly."""
-    if dtype == "BF16":
-        return (x.view(np.uint32) >> 16).astype("<u2").tobytes()
-    return x.astype(NUMPY[dtype]).tobytes()
-
-
-# ---- formats: compressed-tensors' decompress ----------------------------------------------------
-
-def bit_fields(words, count, bits):
-    """The first `count` fields of each row of int32 words, least significant bit first."""
-    at = np.arange(count) * bits
-    low = words.astype(np.int64) & 0xFFFFFFFF
-    low = np.concatenate([low, np.zeros((len(low), 1), np.int64)], axis=1)  # for the last field
-    pair = low[:, at // 32] | (low[:, at // 32 + 1] << 32)
-    # fields never reach bit 63, since at % 32 + bits <= 39
-    return (pair >> (at % 32)) & ((1 << bits) - 1)
-
-
-def decode_packed(t, stem, args):
-    """pack-quantized: (q - zero) * scale, rounded to the scale's dtype."""
-    bits = args["num_bits"]
-    n, k = (int(v) for v in t[stem + "weight_shape"][1])
-    scale_dtype, scale = t[stem + "weight_scale"][0], widen(*t[stem + "weight_scale"])
-    q = bit_fields(t[stem + "weight_packed"][1], k, bits)
-    n_groups = scale.shape[1]
-    if stem + "weight_g_idx" in t and not np.any(t[stem + "weight_g_idx"][1] < 0):
-        group = t[stem + "weight_g_idx"][1].astype(np.int64)
-    else:
-        group = np.arange(k) // (k // n_groups)
-    zero = np.full((n, n_groups), 1 << (bits - 1))
-    if stem + "weight_zero_point" in t:
-        dtype, stored = t[stem + "weight_zero_point"]
-        if dtype == "I8":  # unpacked and signed
-            zero = stored.astype(np.int64) + (1 << (bits - 1))
-        else:  # a stream of fields down each column
-            zero = bit_fields(stored.T, n, bits).T
-    exact = (q - zero[:, group]).astype(np.float32) * scale[:, group]
-    return scale_dtype, round_to(exact, scale_dtype)
-
-
-def e4m3_values(codes):
-    sign = np.where(codes & 0x80, -1.0, 1.0)
-    exponent, mantissa = (codes >> 3) & 15, (codes & 7).astype(np.float64)
-    value = np.where(exponent == 0, np.ldexp(mantissa, -9),
-                     np.ldexp(8 + mantissa, exponent.astype(np.int64) - 10))
-    return (sign * value).astype(np.float32)
-
-
-def decode_nvfp4(t, stem, args):
-    """nvfp4-pack-quantized: e2m1 * fl32(e4m3 / global), rounded to fp32 and then to bf16."""
-    packed = t[stem + "weight_packed"][1]
-    codes = np.stack([packed & 15, packed >> 4], axis=2).reshape(len(packed), -1)
-    e2m1 = np.array([0, .5, 1, 1.5, 2, 3, 4, 6, -0., -.5, -1, -1.5, -2, -3, -4, -6], np.float32)
-    divisor = widen(*t[stem + "weight_global_scale"]).reshape(())
-    scale = e4m3_values(t[stem + "weight_scale"][1]) / divisor
-    return "BF16", round_to(e2m1[codes] * np.repeat(scale, 16, axis=1), "BF16")
-
-
-def decode(t, name, config):
-    """(dtype, fp32 values) of one weight matrix, as decompress gives it to the model."""
-    if name in t:
-        dtype, raw = t[name]
-        return dtype, widen(dtype, raw)
-    stem = name.removesuffix("weight")
-    # files of our tools and golden files have one group; the file itself shows whether it covers the matrix
-    (group,) = config["quantization_config"]["config_groups"].values()
-    if stem + "weight_global_scale" in t:
-        dtype, w = decode_nvfp4(t, stem, group["weights"])
-        model = config.get("dtype") or config.get("torch_dtype")
-        return ("F16", round_to(w, "F16")) if model == "float16" else (dtype, w)
-    return decode_packed(t, stem, group["weights"])
 
 
 # ---- rotary embedding ---------------------------------------------------------------------------

@@ -19,7 +19,7 @@ import checkpoint_io as cio
 import encoders
 import families
 import recipe
-from encoders import IntScheme, Nvfp4Scheme
+from encoders import ByteScheme, IntScheme, MixedScheme, MxScheme, Nvfp4Scheme
 
 BOS, EOS, N_IDS = 256, 257, 258  # ids 0..255 are the bytes
 LACKS = "lacks"  # of a key that a file does not have
@@ -247,6 +247,23 @@ def _formats():
     out["w4a16_g32_gidx"] = ("bfloat16", IntScheme(4, 32, actorder="group"))
     out["w3a16_g32_gidx_asym"] = ("float16", IntScheme(3, 32, False, "group"))
     out["w4a16_g32_actorder"] = ("bfloat16", IntScheme(4, 32, actorder="weight"))
+    for is_float, tag in ((True, "fp8"), (False, "int8")):
+        for rows, group, kind in ((0, 0, "tensor"), (1, 0, "channel"), (1, 32, "g32"), (128, 128, "block")):
+            out[f"{tag}_{kind}"] = ("bfloat16", ByteScheme(is_float, rows, group, activations="token"))
+    out |= {f"int8_{kind}_asym": ("bfloat16", ByteScheme(False, rows, group, False)) for rows, group, kind in (
+        (0, 0, "tensor"), (1, 0, "channel"), (1, 32, "g32"))}
+    out["fp8_static"] = ("bfloat16", ByteScheme(rows=0, activations="tensor"))
+    out["fp8_channel_fp16"] = ("float16", ByteScheme())
+    out["fp8_block_fp32"] = ("float32", ByteScheme(rows=24, group_size=56))
+    out["int8_g32_asym_fp32"] = ("float32", ByteScheme(False, 1, 32, False))
+    for bits in (4, 8):
+        out[f"mxfp{bits}"] = ("bfloat16", MxScheme(bits))
+        out[f"mxfp{bits}_fp16"] = ("float16", MxScheme(bits))
+    out["mixed"] = ("bfloat16", MixedScheme((
+        (r".*q_proj$", ByteScheme(rows=128, group_size=128)), (r".*k_proj$", ByteScheme(False, symmetric=False)),
+        (r".*v_proj$", MxScheme(4)), (r".*o_proj$", MxScheme(8)), (r".*\.1\.mlp\.up_proj$", None),
+        (r".*gate_proj$", Nvfp4Scheme()), (r".*up_proj$", IntScheme(4, 32, False)),
+        (r".*down_proj$", ByteScheme(rows=0, activations="token")))))
     return out
 
 
@@ -269,7 +286,9 @@ ALL = ([(f, "bf16") for f in OPEN] + [("llama", f) for f in FORMATS if f != "bf1
         ("molmo", "nvfp4"), ("codegen", "w4a16_g32"),
         ("stablelm_parallel", "w4a16_g32"),
         ("llama_bias", "w4a16_g32"), ("llama_tied", "w4a16_g32"), ("qwen3_tied", "fp16"),
-        ("gemma4_e", "nvfp4"), ("gemma4_k_eq_v", "w4a16_g32"), ("phi3_longrope", "w4a16_g32")])
+        ("gemma4_e", "nvfp4"), ("gemma4_k_eq_v", "w4a16_g32"), ("phi3_longrope", "w4a16_g32"),
+        ("qwen3", "fp8_block"), ("phi3", "fp8_block"), ("qwen2", "mixed"), ("gemma2", "int8_channel"), ("granite", "fp8_channel"),
+        ("mistral_swa", "mxfp4"), ("falcon", "mxfp8"), ("llama_bias", "mixed")])
 
 SIZES = {"hidden": 192, "inner": 320, "heads": 4, "kv_heads": 2, "head": 48, "layers": 2,
          "vocab": 300}
@@ -362,15 +381,16 @@ def batches(model, dtype, scheme, seed):
     for name, shape, kind in recipe.tensors(model):
         def plain(n=name, s=shape, k=kind):
             return values(n, s, k, seed, tied)
-        if scheme is None or kind != "linear":
+        stem = name.removesuffix("weight")
+        encoder = scheme.of(stem[:-1]) if isinstance(scheme, MixedScheme) and kind == "linear" else scheme
+        if encoder is None or kind != "linear":
             yield cio.Batch([(name, st_dtype, shape)],
                             lambda p=plain: [cio.encode(p(), st_dtype)])
             continue
-        specs = scheme.specs(*shape, st_dtype)
-        stem = name.removesuffix("weight")
+        specs = encoder.specs(*shape, st_dtype)
         yield cio.Batch([(stem + s, *spec) for s, spec in specs.items()],
-                        lambda p=plain, s=tuple(specs): [
-                            dict(scheme.encode(p(), st_dtype))[k] for k in s])
+                        lambda p=plain, e=encoder, s=tuple(specs): [
+                            dict(e.encode(p(), st_dtype))[k] for k in s])
 
 
 def byte_alphabet():

@@ -44,3 +44,41 @@ static const struct nvfp4_case nvfp4_cases[] = {
     {"nvfp4 tiny global scale", 9, 1040, 3.1e-05f,
      "9b39951c0a76a94cb354fd035e20146ae3eb5ccb55a8f313133e763351c284d6"},
 };
+
+static const struct bytes_case bytes_cases[] = {
+    {"fp8 tensor", true, CTW_BF16, CTW_STRATEGY_TENSOR, 0, 0, true, false, 9, 301,
+     "1f8ba5151c24f2e2bf506140aefea888e49f674f1cc7c10f8ab6c911f4506473"},
+    {"fp8 channel", true, CTW_BF16, CTW_STRATEGY_CHANNEL, 0, 0, true, false, 21, 333,
+     "8843644dabcc4554bee43ba803b44bce1a0c143812aee69ab235696cb9cc49a0"},
+    {"fp8 channel, fp16", true, CTW_F16, CTW_STRATEGY_CHANNEL, 0, 0, true, false, 31, 77,
+     "89f0842449230b27bc6267ab67cf93f97b63084f3194d066b13779c38f335349"},
+    {"fp8 channel, fp32 scales", true, CTW_F32, CTW_STRATEGY_CHANNEL, 0, 0, true, false, 19, 45,
+     "e86b6be401dcb31eb1fc49ce38152cab65194c5e99f5a41b3708a53d0eff2db8"},
+    {"fp8 group 40", true, CTW_F16, CTW_STRATEGY_GROUP, 1, 40, true, false, 13, 1000,
+     "5a039ffd9942926a98b076b8bede43d5ae43f5d381a5096b9f34e75ff35045d8"},
+    {"fp8 blocks", true, CTW_BF16, CTW_STRATEGY_BLOCK, 128, 128, true, false, 256, 384,
+     "6cf793eae8f93d6fa350268817074c8e67f02232fc3b3ccb84fbbc0143741b3f"},
+    {"fp8 ragged blocks", true, CTW_BF16, CTW_STRATEGY_BLOCK, 128, 128, true, false, 300, 333,
+     "336f59e99678728b9d7bf8f511132fa142e9ecf894aa24d64360a28c1fce91d1"},
+    {"fp8 ragged blocks, fp32 scales", true, CTW_F32, CTW_STRATEGY_BLOCK, 24, 56, true, false, 50,
+     600, "8abb297b5c563274f6a01d6bbef8327552c216ccf028f825ffb92b9c91f6b8f4"},
+    {"fp8 activation order", true, CTW_BF16, CTW_STRATEGY_GROUP, 1, 24, true, true, 17, 312,
+     "66db36ab5f1def10023eacaf3d2156bf0fe292f2291caf7180b200c2065624f7"},
+    {"int8 tensor asymmetric, bytes", false, CTW_BF16, CTW_STRATEGY_TENSOR, 0, 0, false, false, 8,
+     70, "51fc66ad61edde8802acf20b645ec6bfd331372e933450af620910915f850abd"},
+    {"int8 channel, bytes", false, CTW_BF16, CTW_STRATEGY_CHANNEL, 0, 0, true, false, 7, 301,
+     "5afb6a54663cbee2a6b4ed9682ebb115788f55a39ab912a76c366dac54d193ce"},
+    {"int8 channel asymmetric, bytes", false, CTW_F16, CTW_STRATEGY_CHANNEL, 0, 0, false, false, 31,
+     77, "5aba8b296507ec43d42dcb142165037971e69b23c8596f09dd8d3f33f46d00d7"},
+    {"int8 group 12 asymmetric, bytes", false, CTW_F32, CTW_STRATEGY_GROUP, 1, 12, false, false, 33,
+     1044, "3aff7cd277f5f1babfc051df95b8ca86a33a387736d6b42d03eed6abb06ff59f"},
+    {"int8 activation order, bytes", false, CTW_F16, CTW_STRATEGY_GROUP, 1, 24, false, true, 17,
+     312, "c7137db34740e0f526135860b16c656d5240621452ec0256f11d23d210a31731"},
+    {"int8 ragged blocks asymmetric, bytes", false, CTW_BF16, CTW_STRATEGY_BLOCK, 128, 128, false,
+     false, 130, 260, "b01f0ed891dd3eeaa244976cc6a4341fe9dfdfcce3ae6d9c3031cc6d45a17fb2"},
+};
+
+static const struct mx_case mx_cases[] = {
+    {"mxfp4", 4, 48, 416, "e9d5a947ec70f3212125af183aeeeab7fc39ee69f70c15d6d3d11c396e07ef17"},
+    {"mxfp8", 8, 37, 608, "110db018c38d41b7d174b397fe421f7ffbc6cf35940aab0c63dd1cc58b0746f6"},
+};

@@ -166,6 +166,35 @@ static void args_have_their_defaults(void **state)
     }
 }
 
+/* As now, as once, and as a preset; without the strategy it says nothing. */
+static void blocks_have_two_spellings(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *group;
+        int64_t rows, cols;
+    } rows[] = {
+        {"\"g\": {\"weights\": {\"strategy\": \"block\", \"block_structure\": [64, 128]}}", 64,
+         128},
+        {"\"g\": {\"weights\": {\"strategy\": \"block\", \"block_structure\": \"128x32\"}}", 128,
+         32},
+        {"\"fp8_block\": [\"Linear\"]", 128, 128},
+        {"\"g\": {\"weights\": {\"strategy\": \"channel\", \"block_structure\": [8, 8]}}", 0, 0},
+        {"\"g\": {\"weights\": {\"strategy\": \"channel\", \"block_structure\": null}}", 0, 0},
+    };
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        char text[512];
+        struct opened o;
+        snprintf(text, sizeof(text), HEAD "\"config_groups\": {%s}}}", rows[i].group);
+        open_ok(&o, text);
+        const struct ctw_quant_args *a = &o.qc.groups[0].args;
+        assert_int_equal(a->block_rows, rows[i].rows);
+        assert_int_equal(a->block_cols, rows[i].cols);
+        assert_int_equal(a->strategy, i < 3 ? CTW_STRATEGY_BLOCK : CTW_STRATEGY_CHANNEL);
+        close_it(&o);
+    }
+}
+
 static void presets_and_old_files(void **state)
 {
     (void)state;
@@ -229,12 +258,24 @@ static void refusals(void **state)
         {"{\"quantization_config\": {\"quant_method\": \"compressed-tensors\", "
          "\"quantization_status\": \"calibration\", \"config_groups\": {}}}",
          "\"calibration\" is not supported: the weights are not compressed"},
-        {HEAD "\"format\": \"float-quantized\", \"config_groups\": {}}}",
-         "format \"float-quantized\" is not supported; supported: dense, pack-quantized"},
+        {HEAD "\"format\": \"sparse-bitmask\", \"config_groups\": {}}}",
+         "format \"sparse-bitmask\" is not supported; supported: dense, pack-quantized, "
+         "nvfp4-pack-quantized, float-quantized, int-quantized, mxfp8-quantized, "
+         "mxfp4-pack-quantized, naive-quantized, and mixed-precision"},
         {HEAD "\"format\": \"marlin-24\", \"config_groups\": {}}}", "\"marlin-24\""},
-        {HEAD "\"config_groups\": {\"g\": {\"targets\": [], \"format\": \"mxfp4-pack-quantized\"}}"
-              "}}",
-         "config_groups.g.format: format \"mxfp4-pack-quantized\""},
+        {HEAD "\"config_groups\": {\"g\": {\"targets\": [], \"format\": \"mixed-precision\"}}}}",
+         "config_groups.g.format: format \"mixed-precision\""},
+        {HEAD "\"config_groups\": {\"g\": {\"weights\": {\"strategy\": \"block\"}}}}}",
+         "strategy \"block\" without block_structure; expected rows and columns"},
+        {HEAD "\"config_groups\": {\"g\": {\"weights\": {\"strategy\": \"block\", "
+              "\"block_structure\": [128]}}}}}",
+         "block_structure: expected rows and columns, such as [128, 128]"},
+        {HEAD "\"config_groups\": {\"g\": {\"weights\": {\"strategy\": \"block\", "
+              "\"block_structure\": \"128x\"}}}}}",
+         "block_structure: expected rows and columns"},
+        {HEAD "\"config_groups\": {\"g\": {\"weights\": {\"strategy\": \"block\", "
+              "\"block_structure\": [128, 0]}}}}}",
+         "block_structure[1]: expected a whole number from 1"},
         {HEAD "\"sparsity_config\": {\"format\": \"sparse-24-bitmask\"}, \"config_groups\": {}}}",
          "sparse weights (format \"sparse-24-bitmask\")"},
         {HEAD "\"config_groups\": {}, \"transform_config\": {\"config_groups\": {\"R4\": "
@@ -338,6 +379,7 @@ int main(void)
         cmocka_unit_test(no_config_means_dense),
         cmocka_unit_test(the_most_particular_target_decides),
         cmocka_unit_test(args_have_their_defaults),
+        cmocka_unit_test(blocks_have_two_spellings),
         cmocka_unit_test(presets_and_old_files),
         cmocka_unit_test(frozen_is_told),
         cmocka_unit_test(refusals),

@@ -9,7 +9,7 @@
 /* The members as stored, for weights or activations. */
 struct raw_args {
     const char *type, *strategy, *actorder;
-    int64_t num_bits, group_size;
+    int64_t num_bits, group_size, block[2];
     bool symmetric, dynamic, dynamic_local;
 };
 
@@ -66,6 +66,32 @@ static enum ctw_status read_actorder(struct raw_args *a, const struct ctw_json_n
                          "\"%s\" is not supported; supported: group, weight", a->actorder);
 }
 
+/* [128, 128], or in older files "128x128". */
+static enum ctw_status read_block(struct raw_args *a, const struct ctw_json_node *node,
+                                  struct ctw_err *err)
+{
+    const struct ctw_json_node *block = ctw_json_get(node, "block_structure");
+    if (block == NULL || ctw_json_is_null(block))
+        return CTW_OK;
+    const char *text = ctw_json_string(block);
+    if (text != NULL) {
+        int at = 0;
+        if (sscanf(text, "%9" SCNd64 "x%9" SCNd64 "%n", &a->block[0], &a->block[1], &at) == 2 &&
+            text[at] == '\0' && a->block[0] > 0 && a->block[1] > 0)
+            return CTW_OK;
+        return ctw_json_fail(block, err, CTW_EFORMAT,
+                             "expected rows and columns, such as [128, 128] or \"128x128\"");
+    }
+    enum ctw_status st = ctw_json_expect(block, CTW_JSON_ARRAY, err);
+    if (st == CTW_OK && ctw_json_count(block) != 2)
+        return ctw_json_fail(block, err, CTW_EFORMAT,
+                             "expected rows and columns, such as [128, 128] or \"128x128\"");
+    const struct ctw_json_node *item = ctw_json_first(block);
+    for (int i = 0; i < 2 && st == CTW_OK; i++, item = ctw_json_next(item))
+        st = ctw_json_as_int(item, 1, CTW_MAX_DIM, &a->block[i], err);
+    return st;
+}
+
 static enum ctw_status read_raw(struct raw_args *a, const struct ctw_json_node *node,
                                 struct ctw_err *err)
 {
@@ -89,6 +115,8 @@ static enum ctw_status read_raw(struct raw_args *a, const struct ctw_json_node *
         st = ctw_json_read_string(node, "strategy", CTW_JSON_OPTIONAL, &a->strategy, err);
     if (st == CTW_OK)
         st = read_dynamic(a, node, err);
+    if (st == CTW_OK)
+        st = read_block(a, node, err);
     if (st == CTW_OK)
         st = read_actorder(a, node, err);
     if (st != CTW_OK)
@@ -133,6 +161,11 @@ enum ctw_status ctw_quant_read_weights(struct ctw_quant_group *g, const struct c
                              "strategy \"%s\" with group_size %" PRId64
                              ": group and tensor_group, and no others, need a group size above 0",
                              a.strategy, a.group_size);
+    bool block = strategies[s].strategy == CTW_STRATEGY_BLOCK;
+    if (block && a.block[0] == 0)
+        return ctw_json_fail(node, err, CTW_EFORMAT,
+                             "strategy \"block\" without block_structure; expected rows and "
+                             "columns, such as [128, 128]");
     if (a.dynamic || a.dynamic_local)
         return ctw_json_fail(node, err, CTW_EFORMAT, "weights cannot be quantised dynamically");
     g->quantised = true;
@@ -142,6 +175,8 @@ enum ctw_status ctw_quant_read_weights(struct ctw_quant_group *g, const struct c
     g->args.symmetric = a.symmetric;
     g->args.strategy = strategies[s].strategy;
     g->args.group_size = a.group_size > 0 ? a.group_size : 0;
+    g->args.block_rows = block ? a.block[0] : 0;
+    g->args.block_cols = block ? a.block[1] : 0;
     g->args.actorder_group = a.actorder != NULL && strcmp(a.actorder, "group") == 0;
     return CTW_OK;
 }

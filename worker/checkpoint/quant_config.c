@@ -19,15 +19,15 @@ static enum ctw_status check_format(const char *format, const struct ctw_json_no
     for (int i = 0; ctw_formats[i] != NULL; i++) {
         if (i == CTW_FORMAT_dense_transposed) /* known by the module's class alone */
             continue;
-        if (strcmp(format, ctw_formats[i]->name) == 0)
+        if (ctw_format_is_called(ctw_formats[i], format))
             return CTW_OK;
         if (at < sizeof(known))
             at += (size_t)snprintf(known + at, sizeof(known) - at, "%s, ", ctw_formats[i]->name);
     }
     return ctw_json_fail(node, err, CTW_EUNSUP,
-                         "format \"%s\" is not supported; supported: %sand mixed-precision of "
-                         "these; make a dense copy "
-                         "of the same weights with compressed-tensors' convert_checkpoint() and "
+                         "format \"%s\" is not supported; supported: %snaive-quantized, and "
+                         "mixed-precision of these; make a dense copy of the same weights with "
+                         "compressed-tensors' convert_checkpoint() and "
                          "CompressedTensorsDequantizer",
                          format, known);
 }

@@ -76,6 +76,8 @@ bool ctw_quant_preset(const char *name, struct ctw_quant_group *group)
                                               .symmetric = p->symmetric,
                                               .strategy = p->strategy,
                                               .group_size = p->group_size};
+        if (p->strategy == CTW_STRATEGY_BLOCK)
+            group->args.block_rows = group->args.block_cols = 128;
         snprintf(group->activations, sizeof(group->activations), "%s", p->activations);
         return true;
     }

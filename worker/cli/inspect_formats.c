@@ -6,13 +6,16 @@
 
 void ctw_inspect_describe(const struct ctw_weight *w, char *buf, size_t bytes)
 {
-    char group[40] = "";
+    char group[64] = "";
     if (ctw_weight_is_dense(w)) {
         snprintf(buf, bytes, "%s %s", w->format->name, ctw_dtype_long_name(w->dtype));
         return;
     }
     if (w->scale_stride == 0)
         snprintf(group, sizeof(group), ", one scale");
+    else if (w->group_rows > 1)
+        snprintf(group, sizeof(group), ", blocks of %" PRId64 " x %" PRId64, w->group_rows,
+                 w->group_size);
     else if (w->n_groups == 1)
         snprintf(group, sizeof(group), ", one scale per row");
     else

@@ -112,7 +112,7 @@ static enum ctw_status check_matrix(struct ctw_finder *finder, struct ctw_matrix
         st = m->weight.format->check(&m->weight, args, stored_shape, err);
     if (st != CTW_OK)
         return st;
-    if (args->present && args->format != NULL && strcmp(args->format, m->weight.format->name) != 0)
+    if (args->present && args->format != NULL && !ctw_format_is_called(m->weight.format, args->format))
         return ctw_fail(err, CTW_EFORMAT,
                         "its tensors are %s, but quantization_config says format \"%s\"",
                         m->weight.format->name, args->format);

@@ -31,6 +31,7 @@ static enum ctw_status check(struct ctw_weight *w, const struct ctw_quant_args *
     w->dtype = values->dtype;
     w->bits = (int)(8 * ctw_dtype_bytes(w->dtype));
     w->symmetric = true;
+    w->group_rows = 1;
     w->group_size = w->k;
     w->n_groups = 0;
     w->scale_stride = 0;

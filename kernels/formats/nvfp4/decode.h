@@ -8,19 +8,10 @@
 
 #include <math.h>
 
-#include "kernels/formats/convert.h"
+#include "kernels/formats/e2m1.h"
 #include "kernels/formats/format.h"
 
 enum { CTW_NVFP4_GROUP = 16 };
-
-/* The E2M1 value of code & 15, computed arithmetically. */
-CTW_HD_FORCE float ctw_nvfp4_value(uint32_t code)
-{
-    /* Twice the magnitudes 0 .5 1 1.5 2 3 4 6, as nibbles. */
-    uint32_t twice = (0xc8643210u >> ((code & 7u) * 4u)) & 15u;
-    float magnitude = (float)(int32_t)twice * 0.5f;
-    return ctw_bits_to_f32(ctw_f32_to_bits(magnitude) | (code & 8u) << 28);
-}
 
 /*
  * ctw_e4m3_to_f32(code) / global, bit-equal but without a division: global is within 2^-60 .. 2^60
@@ -40,20 +31,6 @@ CTW_HD_FORCE float ctw_nvfp4_scale(uint8_t code, float global, float inverse)
     return ctw_bits_to_f32(ctw_f32_to_bits(q) ^ sign);
 }
 
-#if CTW_VECTOR && (defined(__AVX2__) || !defined(__x86_64__)) /* SSE2 has no per-lane shifts */
-/* The eight values of a word of codes, with scale a. */
-CTW_HD_FORCE void ctw_nvfp4_values8(uint32_t word, float a, float *dst)
-{
-    const ctw_u32x8 lane = {0, 4, 8, 12, 16, 20, 24, 28};
-    ctw_u32x8 code = (word - (ctw_u32x8){0}) >> lane;
-    ctw_u32x8 twice = 0xc8643210u >> (code << 2 & 28u) & 15u;
-    ctw_f32x8 v = __builtin_convertvector((ctw_i32x8)twice, ctw_f32x8) * 0.5f;
-    v = (ctw_f32x8)((ctw_u32x8)v | (code << 28 & 0x80000000u)) * a;
-    ctw_round_value8(&v, CTW_BF16);
-    memcpy(dst, &v, sizeof(v));
-}
-#endif
-
 CTW_HD void ctw_nvfp4_decode(const struct ctw_weight *w, const struct ctw_weight_data *data,
                              int64_t row, int64_t col0, int64_t n_col, float *dst)
 {
@@ -67,15 +44,15 @@ CTW_HD void ctw_nvfp4_decode(const struct ctw_weight *w, const struct ctw_weight
     for (int64_t c = 0; c < n_col; c += CTW_NVFP4_GROUP, src += CTW_NVFP4_GROUP / 2) {
         float a = ctw_e4m3_to_f32(*scale++) / global;
         int n = n_col - c < CTW_NVFP4_GROUP ? (int)(n_col - c) : CTW_NVFP4_GROUP;
-#if CTW_VECTOR && (defined(__AVX2__) || !defined(__x86_64__)) /* SSE2 has no per-lane shifts */
+#if CTW_E2M1_VECTOR
         if (n == CTW_NVFP4_GROUP) {
-            ctw_nvfp4_values8(ctw_load_u32(src), a, dst + c);
-            ctw_nvfp4_values8(ctw_load_u32(src + 4), a, dst + c + 8);
+            ctw_e2m1_values8(ctw_load_u32(src), a, dst + c);
+            ctw_e2m1_values8(ctw_load_u32(src + 4), a, dst + c + 8);
             continue;
         }
 #endif
         for (int i = 0; i < n; i++)
-            dst[c + i] = ctw_round_bf16(ctw_nvfp4_value((uint32_t)src[i / 2] >> (4 * (i % 2))) * a);
+            dst[c + i] = ctw_round_bf16(ctw_e2m1_value((uint32_t)src[i / 2] >> (4 * (i % 2))) * a);
     }
 }
 

@@ -62,6 +62,7 @@ static enum ctw_status check(struct ctw_weight *w, const struct ctw_quant_args *
     w->dtype = CTW_BF16; /* regardless of the model's dtype, as in compressed-tensors */
     w->bits = 4;
     w->symmetric = true;
+    w->group_rows = 1;
     w->group_size = CTW_NVFP4_GROUP;
     w->scale_stride = w->n_groups;
     w->row_bytes = (size_t)w->k / 2;

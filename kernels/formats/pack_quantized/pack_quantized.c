@@ -1,6 +1,5 @@
 #include <inttypes.h>
 
-#include "base/mem.h"
 #include "kernels/formats/check.h"
 #include "kernels/formats/pack_quantized/decode.h"
 
@@ -65,74 +64,12 @@ static enum ctw_status check_values(struct ctw_weight *w, struct ctw_err *err)
     return CTW_OK;
 }
 
-static enum ctw_status check_scale(struct ctw_weight *w, const struct ctw_quant_args *args,
-                                   struct ctw_err *err)
-{
-    const struct ctw_part *scale = &w->part[CTW_PART_SCALE];
-    w->group_size = w->k;
-    w->n_groups = w->scale_stride = 1;
-    if (!ctw_part_is_float(scale))
-        return ctw_part_fail(w, CTW_PART_SCALE, err, "BF16, F16 or F32");
-    w->dtype = scale->dtype;
-    if (args->strategy == CTW_STRATEGY_TENSOR) {
-        w->scale_stride = 0;
-        if (!ctw_part_is_scalar(scale) && !ctw_part_has_shape(scale, 1, 1))
-            return ctw_part_fail(w, CTW_PART_SCALE, err, "one value (strategy tensor)");
-        return CTW_OK;
-    }
-    if (args->strategy == CTW_STRATEGY_CHANNEL) {
-        if (!ctw_part_has_shape(scale, w->n, 1) && !ctw_part_has_shape(scale, w->n, -1))
-            return ctw_part_fail(w, CTW_PART_SCALE, err, "[%" PRId64 ", 1] (strategy channel)",
-                                 w->n);
-        return CTW_OK;
-    }
-    if (args->group_size < 1)
-        return ctw_fail(err, CTW_EFORMAT,
-                        "quantization_config: strategy group with group_size %" PRId64
-                        "; expected 1 or more",
-                        args->group_size);
-    if (args->group_size < w->k) {
-        if (w->k % args->group_size != 0)
-            return ctw_fail(err, CTW_EUNSUP,
-                            "%" PRId64 " columns are not a multiple of group_size %" PRId64
-                            "; compressed-tensors does not define such groups",
-                            w->k, args->group_size);
-        w->group_size = args->group_size;
-        w->n_groups = w->scale_stride = w->k / w->group_size;
-    }
-    if (!ctw_part_has_shape(scale, w->n, w->n_groups))
-        return ctw_part_fail(w, CTW_PART_SCALE, err,
-                             "[%" PRId64 ", %" PRId64 "] (strategy group, group_size %" PRId64 ")",
-                             w->n, w->n_groups, args->group_size);
-    return CTW_OK;
-}
-
 static enum ctw_status check_zero_point(struct ctw_weight *w, struct ctw_err *err)
 {
     const struct ctw_part *zero = &w->part[CTW_PART_ZERO_POINT];
     w->zero_packed = false;
-    if (w->symmetric) {
-        if (ctw_part_present(zero))
-            return ctw_part_fail(w, CTW_PART_ZERO_POINT, err,
-                                 "none, because quantization_config says symmetric");
-        return CTW_OK;
-    }
-    if (!ctw_part_present(zero)) { /* all 0: compressed-tensors of 2024 did not write it */
-        w->symmetric = true;
-        return CTW_OK;
-    }
-    if (w->scale_stride == 0) {
-        if (zero->dtype != CTW_I8 || (!ctw_part_is_scalar(zero) && !ctw_part_has_shape(zero, 1, 1)))
-            return ctw_part_fail(w, CTW_PART_ZERO_POINT, err, "one I8 value (strategy tensor)");
-        return CTW_OK;
-    }
-    if (zero->dtype == CTW_I8) {
-        bool flat = w->n_groups == 1 && ctw_part_has_shape(zero, w->n, -1);
-        if (!flat && !ctw_part_has_shape(zero, w->n, w->n_groups))
-            return ctw_part_fail(w, CTW_PART_ZERO_POINT, err, "I8 [%" PRId64 ", %" PRId64 "]", w->n,
-                                 w->n_groups);
-        return CTW_OK;
-    }
+    if (w->symmetric || !ctw_part_present(zero) || zero->dtype == CTW_I8 || w->scale_stride == 0)
+        return ctw_check_zero_point(w, err);
     int64_t rows = w->whole_codes ? whole_words(w->n, w->bits) : stream_words(w->n, w->bits);
     if (zero->dtype != CTW_I32 || !ctw_part_has_shape(zero, rows, w->n_groups))
         return ctw_part_fail(w, CTW_PART_ZERO_POINT, err,
@@ -140,21 +77,6 @@ static enum ctw_status check_zero_point(struct ctw_weight *w, struct ctw_err *er
                              "] (packed along the rows) or I8 [%" PRId64 ", %" PRId64 "]",
                              rows, w->n_groups, w->n, w->n_groups);
     w->zero_packed = true;
-    return CTW_OK;
-}
-
-static enum ctw_status check_group_index(struct ctw_weight *w, const struct ctw_quant_args *args,
-                                         struct ctw_err *err)
-{
-    const struct ctw_part *index = &w->part[CTW_PART_GROUP_INDEX];
-    w->indexed = ctw_part_present(index);
-    /* Absent although actorder is group: the index was never set, hence not written. Groups are
-     * sequential. */
-    if (w->indexed && !args->actorder_group)
-        return ctw_part_fail(w, CTW_PART_GROUP_INDEX, err,
-                             "none, because quantization_config does not say actorder group");
-    if (w->indexed && (index->dtype != CTW_I32 || !ctw_part_has_shape(index, w->k, -1)))
-        return ctw_part_fail(w, CTW_PART_GROUP_INDEX, err, "I32 [%" PRId64 "]", w->k);
     return CTW_OK;
 }
 
@@ -178,54 +100,11 @@ static enum ctw_status check(struct ctw_weight *w, const struct ctw_quant_args *
     w->symmetric = args->symmetric;
     st = check_values(w, err);
     if (st == CTW_OK)
-        st = check_scale(w, args, err);
+        st = ctw_check_scale(w, args, err);
     if (st == CTW_OK)
         st = check_zero_point(w, err);
     if (st == CTW_OK)
-        st = check_group_index(w, args, err);
-    return st;
-}
-
-/*
- * Group indices. An index of -1 anywhere means that the indices were never set: groups are then
- * sequential. Otherwise each group must occur group_size times: only then do compressed-tensors
- * (which sorts the columns by index and splits the result into runs) and a plain look-up agree.
- */
-static enum ctw_status check_data(struct ctw_weight *w, const struct ctw_weight_data *data,
-                                  struct ctw_err *err)
-{
-    if (!w->indexed)
-        return CTW_OK;
-    enum ctw_status st = CTW_OK;
-    const uint8_t *index = data->part[CTW_PART_GROUP_INDEX];
-    int64_t *count = ctw_calloc((size_t)w->n_groups, sizeof(*count));
-    if (count == NULL)
-        return ctw_fail(err, CTW_ENOMEM, "out of memory for %" PRId64 " group counts", w->n_groups);
-    for (int64_t c = 0; c < w->k; c++) {
-        int32_t g = (int32_t)ctw_load_u32(index + 4 * c);
-        if (g == -1) {
-            w->indexed = false;
-            goto done;
-        }
-        if (g < 0 || g >= w->n_groups) {
-            st = ctw_fail(err, CTW_EFORMAT,
-                          "weight_g_idx: found %d for column %" PRId64 ", expected 0 .. %" PRId64
-                          "; the checkpoint is damaged",
-                          g, c, w->n_groups - 1);
-            goto done;
-        }
-        count[g]++;
-    }
-    for (int64_t g = 0; g < w->n_groups; g++)
-        if (count[g] != w->group_size) {
-            st = ctw_fail(err, CTW_EUNSUP,
-                          "weight_g_idx: group %" PRId64 " has %" PRId64
-                          " columns, expected group_size %" PRId64,
-                          g, count[g], w->group_size);
-            goto done;
-        }
-done:
-    ctw_free(count);
+        st = ctw_check_group_index(w, args, err);
     return st;
 }
 
@@ -234,6 +113,6 @@ const struct ctw_format ctw_format_pack_quantized = {
     .name = "pack-quantized",
     .owns = owns,
     .check = check,
-    .check_data = check_data,
+    .check_data = ctw_check_group_index_data,
     .decode = ctw_pack_quantized_decode,
 };

@@ -1,0 +1,36 @@
+#include "kernels/formats/check.h"
+#include "kernels/formats/mxfp8/decode.h"
+
+extern const struct ctw_format ctw_format_mxfp8;
+
+static bool owns(const struct ctw_part part[CTW_N_PARTS])
+{
+    return ctw_part_present(&part[CTW_PART_VALUES]) && part[CTW_PART_VALUES].dtype == CTW_F8_E4M3 &&
+           ctw_part_present(&part[CTW_PART_SCALE]) && part[CTW_PART_SCALE].dtype == CTW_U8 &&
+           !ctw_part_present(&part[CTW_PART_GLOBAL_SCALE]);
+}
+
+static enum ctw_status check(struct ctw_weight *w, const struct ctw_quant_args *args,
+                             const int64_t *shape_part, struct ctw_err *err)
+{
+    (void)shape_part;
+    enum ctw_status st = ctw_parts_only(w, 1u << CTW_PART_VALUES | 1u << CTW_PART_SCALE, err);
+    if (st == CTW_OK)
+        st = ctw_check_mx(w, args, 8, err);
+    if (st != CTW_OK)
+        return st;
+    if (!ctw_part_has_shape(&w->part[CTW_PART_VALUES], w->n, w->k))
+        return ctw_part_fail(w, CTW_PART_VALUES, err,
+                             "F8_E4M3 [%lld, %lld] for a [%lld, %lld] matrix", (long long)w->n,
+                             (long long)(w->k), (long long)w->n, (long long)w->k);
+    w->row_bytes = (size_t)(w->k);
+    return CTW_OK;
+}
+
+const struct ctw_format ctw_format_mxfp8 = {
+    .id = CTW_FORMAT_mxfp8,
+    .name = "mxfp8-quantized",
+    .owns = owns,
+    .check = check,
+    .decode = ctw_mxfp8_decode,
+};
