@@ -10,7 +10,7 @@ import unittest
 from pathlib import Path
 
 import worker_process as w
-from test_divergence import RULE, compared, divergence, expect
+from test_divergence import RULE, compared, compared_layers, divergence, expect, expect_layers
 from worker_cases import start_fails, until
 
 
@@ -142,6 +142,23 @@ class Compared(Stored):
             self.assertEqual([sorted(x.items()) if isinstance(x, dict) else x for x in run_and_check(c)][1:],
                              list(first[1:]))
             self.assertEqual(store_of(c)["kept"], 0)
+
+
+    def test_compared_layers_are_kept(self):
+        rng = random.Random(15)
+        texts = [[rng.randrange(w.VOCAB) for _ in range(n)] for n in (16, 30, 16)]
+        models = {"models": ["model", "other"]}
+        for new in (True, False):
+            with self.worker(**models) as worker, worker.client() as c:
+                for layers in (False, True):
+                    job = divergence(c, texts, layers=layers, **RULE)
+                    self.assertEqual(c.wait(job)["state"], "done")
+                    reply = c.call("fetch", job=job, first=0)
+                    got = compared(reply)
+                    self.assertEqual(got, {i: expect(t, RULE)[2] for i, t in enumerate(texts)})
+                    if layers:
+                        self.assertEqual(compared_layers(reply), {i: expect_layers(t, RULE) for i, t in enumerate(texts)})
+                self.assertEqual(store_of(c)["kept"] > 0, new)
 
 
 class Killed(Stored):

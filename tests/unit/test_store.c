@@ -71,10 +71,10 @@ struct sample {
 static void fill(struct sample *s, const struct ctw_store_source *source, int i)
 {
     int32_t tokens[8] = {i, i >> 8, i * 7, 4, 5, 6, 7, 8};
-    s->record = (struct ctw_store_record){.key = ctw_store_key_of(source, tokens, 8, 8 - N_TARGETS),
-                                          .n = N_TARGETS};
-    ctw_store_add_column(&s->record, s->logprob, sizeof(s->logprob[0]));
-    ctw_store_add_column(&s->record, s->greedy, sizeof(s->greedy[0]));
+    s->record = (struct ctw_store_record){
+        .key = ctw_store_key_of(source, tokens, 8, 8 - N_TARGETS, 0), .n = N_TARGETS};
+    ctw_store_add_column(&s->record, s->logprob, sizeof(s->logprob));
+    ctw_store_add_column(&s->record, s->greedy, sizeof(s->greedy));
     for (int k = 0; k < N_TARGETS; k++) {
         s->logprob[k] = -0.001f * (float)(i + k);
         s->greedy[k] = i * 10 + k;
@@ -152,7 +152,7 @@ static void kept_results_are_found(void **state)
 static void a_key_covers_all_that_a_score_depends_on(void **state)
 {
     (void)state;
-    enum { N = 10 };
+    enum { N = 11 };
     const int32_t tokens[6] = {1, 2, 3, 4, 5, 6}, others[6] = {1, 2, 3, 4, 5, 7};
     struct ctw_store_source a = ctw_store_source_of("ab", "c", NULL, ""),
                             b = ctw_store_source_of("a", "bc", NULL, NULL),
@@ -160,16 +160,17 @@ static void a_key_covers_all_that_a_score_depends_on(void **state)
                             d = ctw_store_source_of("ab", "c", "ab", "c"),
                             e = ctw_store_source_of("ab", "c", "ab", "d");
     const struct ctw_store_key keys[N] = {
-        ctw_store_key_of(&a, tokens, 5, 2), ctw_store_key_of(&a, tokens, 5, 3),
-        ctw_store_key_of(&a, tokens, 6, 2), ctw_store_key_of(&a, tokens + 1, 5, 2),
-        ctw_store_key_of(&b, tokens, 5, 2), ctw_store_key_of(&c, tokens, 5, 2),
-        ctw_store_key_of(&a, others, 6, 2), ctw_store_key_of(&a, tokens, 2, 5),
-        ctw_store_key_of(&d, tokens, 5, 2), ctw_store_key_of(&e, tokens, 5, 2)};
+        ctw_store_key_of(&a, tokens, 5, 2, 0), ctw_store_key_of(&a, tokens, 5, 3, 0),
+        ctw_store_key_of(&a, tokens, 6, 2, 0), ctw_store_key_of(&a, tokens + 1, 5, 2, 0),
+        ctw_store_key_of(&b, tokens, 5, 2, 0), ctw_store_key_of(&c, tokens, 5, 2, 0),
+        ctw_store_key_of(&a, others, 6, 2, 0), ctw_store_key_of(&a, tokens, 2, 5, 0),
+        ctw_store_key_of(&d, tokens, 5, 2, 0), ctw_store_key_of(&e, tokens, 5, 2, 0),
+        ctw_store_key_of(&d, tokens, 5, 2, 7)};
     for (int i = 0; i < N; i++) {
         for (int k = 0; k < i; k++)
             assert_memory_not_equal(&keys[i], &keys[k], sizeof(keys[0]));
     }
-    struct ctw_store_key again = ctw_store_key_of(&a, tokens, 5, 2);
+    struct ctw_store_key again = ctw_store_key_of(&a, tokens, 5, 2, 0);
     assert_memory_equal(&again, &keys[0], sizeof(again));
 }
 

@@ -4,23 +4,24 @@
 
 enum { BLOCK = 1024 }; /* units of one look-up */
 
+/* All results of the unit that a client can fetch, and the key says which these are. */
 struct ctw_store_record ctw_job_record(const struct ctw_job *j, int64_t unit)
 {
     struct ctw_seq seq = ctw_job_seq(j, unit);
     struct ctw_store_record r = {.key = j->plan.keys[unit], .n = seq.n_tok - seq.first};
-    ctw_store_add_column(&r, seq.logprob, sizeof(*seq.logprob));
-    ctw_store_add_column(&r, seq.greedy, sizeof(*seq.greedy));
+    size_t four = (size_t)r.n * 4; /* bytes of a column of float or int32_t */
+    ctw_store_add_column(&r, seq.logprob, four);
+    ctw_store_add_column(&r, seq.greedy, four);
     if (j->head.kind != CTW_JOB_DIVERGENCE)
         return r;
     struct ctw_seq_divergence d = ctw_job_seq_divergence(j, unit);
-    ctw_store_add_column(&r, d.ref_logprob, sizeof(*d.ref_logprob));
-    ctw_store_add_column(&r, d.ref_greedy, sizeof(*d.ref_greedy));
-    ctw_store_add_column(&r, d.ref_top, sizeof(*d.ref_top));
-    ctw_store_add_column(&r, d.kl, sizeof(*d.kl));
-    ctw_store_add_column(&r, d.kl_reverse, sizeof(*d.kl_reverse));
-    ctw_store_add_column(&r, d.tv, sizeof(*d.tv));
-    ctw_store_add_column(&r, d.overlap5, sizeof(*d.overlap5));
-    _Static_assert(CTW_STORE_MAX_COLUMNS == 9, "count the columns");
+    void *const columns[] = {d.ref_logprob, d.ref_greedy, d.ref_top, d.kl, d.kl_reverse, d.tv};
+    for (size_t i = 0; i < CTW_COUNT(columns); i++)
+        ctw_store_add_column(&r, columns[i], four);
+    ctw_store_add_column(&r, d.overlap5, (size_t)r.n);
+    if (d.layers != NULL)
+        ctw_store_add_column(&r, d.layers, (size_t)j->head.n_layers * sizeof(*d.layers));
+    _Static_assert(CTW_STORE_MAX_COLUMNS == CTW_COUNT(columns) + 4, "count the columns");
     return r;
 }
 
@@ -31,7 +32,8 @@ static int64_t find_block(struct ctw_job *j, struct ctw_store *store,
 {
     for (int64_t i = 0; i < n; i++) {
         struct ctw_seq seq = ctw_job_seq(j, first + i);
-        j->plan.keys[first + i] = ctw_store_key_of(source, seq.tokens, seq.n_tok, seq.first);
+        j->plan.keys[first + i] =
+            ctw_store_key_of(source, seq.tokens, seq.n_tok, seq.first, j->head.n_layers);
         records[i] = ctw_job_record(j, first + i);
     }
     int64_t n_found = ctw_store_find(store, records, n);

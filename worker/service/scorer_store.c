@@ -142,7 +142,7 @@ void ctw_scorer_copy_twins(struct ctw_scorer *s)
         struct ctw_store_record to = ctw_job_record(u->job, u->unit);
         struct ctw_store_record from = ctw_job_record(twin->job, twin->unit);
         for (int k = 0; k < to.n_columns; k++)
-            memcpy(to.columns[k].data, from.columns[k].data, (size_t)to.n * to.columns[k].width);
+            memcpy(to.columns[k].data, from.columns[k].data, to.columns[k].bytes);
         s->seqs[i].bad_layer = s->seqs[u->twin].bad_layer;
         if (s->reference != NULL)
             s->divergences[i].bad_reference = s->divergences[u->twin].bad_reference;

@@ -29,12 +29,13 @@ struct ctw_store_source ctw_store_source_of(const char *identity, const char *nu
 }
 
 struct ctw_store_key ctw_store_key_of(const struct ctw_store_source *source, const int32_t *tokens,
-                                      int64_t n_tok, int64_t first)
+                                      int64_t n_tok, int64_t first, int64_t n_layers)
 {
     struct ctw_store_key key;
     struct ctw_sha256 hash = source->prefix;
     ctw_sha256_update(&hash, &n_tok, sizeof(n_tok));
     ctw_sha256_update(&hash, &first, sizeof(first));
+    ctw_sha256_update(&hash, &n_layers, sizeof(n_layers));
     ctw_sha256_update(&hash, tokens, (size_t)n_tok * sizeof(*tokens));
     ctw_sha256_final(&hash, key.bytes);
     return key;
@@ -42,17 +43,17 @@ struct ctw_store_key ctw_store_key_of(const struct ctw_store_source *source, con
 
 /* ---- values ---- */
 
-void ctw_store_add_column(struct ctw_store_record *r, void *data, size_t width)
+void ctw_store_add_column(struct ctw_store_record *r, void *data, size_t bytes)
 {
     r->columns[r->n_columns].data = data;
-    r->columns[r->n_columns++].width = width;
+    r->columns[r->n_columns++].bytes = bytes;
 }
 
 static size_t payload_bytes(const struct ctw_store_record *r)
 {
     size_t bytes = 0;
     for (int i = 0; i < r->n_columns; i++)
-        bytes += (size_t)r->n * r->columns[i].width;
+        bytes += r->columns[i].bytes;
     return bytes;
 }
 
@@ -68,8 +69,8 @@ static const unsigned char *encode(struct ctw_store *s, const struct ctw_store_r
     memcpy(start, r->key.bytes, CTW_STORE_KEY_BYTES);
     unsigned char *to = start + CTW_STORE_KEY_BYTES;
     for (int i = 0; i < r->n_columns; i++) {
-        memcpy(to, r->columns[i].data, (size_t)r->n * r->columns[i].width);
-        to += (size_t)r->n * r->columns[i].width;
+        memcpy(to, r->columns[i].data, r->columns[i].bytes);
+        to += r->columns[i].bytes;
     }
     struct ctw_digest digest = ctw_digest_of(start, CTW_STORE_KEY_BYTES + payload);
     memcpy(to, digest.bytes, CTW_STORE_DIGEST_BYTES);
@@ -98,8 +99,8 @@ static bool decode(struct ctw_store *s, struct ctw_store_record *r, sqlite3_stmt
         !ctw_store_value_ok(s, r->key.bytes, value, bytes))
         return false;
     for (int i = 0; i < r->n_columns; i++) {
-        memcpy(r->columns[i].data, value, (size_t)r->n * r->columns[i].width);
-        value += (size_t)r->n * r->columns[i].width;
+        memcpy(r->columns[i].data, value, r->columns[i].bytes);
+        value += r->columns[i].bytes;
     }
     return true;
 }

@@ -52,14 +52,14 @@ struct ctw_store_key {
     unsigned char bytes[32];
 };
 
-enum { CTW_STORE_MAX_COLUMNS = 9 };
+enum { CTW_STORE_MAX_COLUMNS = 10 };
 
 struct ctw_store_record {
     struct ctw_store_key key;
     int64_t n; /* targets */
     struct {
-        void *data; /* [n]; find: filled, put: read */
-        size_t width;
+        void *data; /* find: filled, put: read */
+        size_t bytes;
     } columns[CTW_STORE_MAX_COLUMNS];
     int n_columns;
     bool found;
@@ -68,11 +68,11 @@ struct ctw_store_record {
 /* ref_identity and ref_numerics: NULL or "" if there is no reference. */
 struct ctw_store_source ctw_store_source_of(const char *identity, const char *numerics,
                                             const char *ref_identity, const char *ref_numerics);
-/* Appends a column of r->n values. */
-void ctw_store_add_column(struct ctw_store_record *r, void *data, size_t width);
-/* The key of tokens[0 .. n_tok-1] whose targets begin at `first`. */
+void ctw_store_add_column(struct ctw_store_record *r, void *data, size_t bytes);
+/* The key of tokens[0 .. n_tok-1] whose targets begin at `first`. n_layers: after so many layers
+ * two models are compared; 0: not asked. */
 struct ctw_store_key ctw_store_key_of(const struct ctw_store_source *source, const int32_t *tokens,
-                                      int64_t n_tok, int64_t first);
+                                      int64_t n_tok, int64_t first, int64_t n_layers);
 
 /* Fills the records that are stored and sets their `found`; returns their number. */
 int64_t ctw_store_find(struct ctw_store *s, struct ctw_store_record *records, int64_t n);
