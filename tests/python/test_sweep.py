@@ -18,9 +18,8 @@ import jsonschema
 import pytest
 from conftest import wait_for
 
-from ctworker import tables
 from ctworker.errors import ArgumentError, CtworkerError
-from ctworker.sweep import definition, results
+from ctworker.sweep import definition, results, view
 
 TWO = """\
 name: two
@@ -102,7 +101,7 @@ class TestRun:
         assert first["source"]["identity"] != document["cells"][2]["source"]["identity"]
         assert first["method"]["n_docs"] == {"toy_rolling": 9} and first["versions"]["lm_eval"]
         table = (folder / "sweep-results" / "results.md").read_text()
-        assert "| W4 | 16.000 |" in table and tables.number(best["value"], best["stderr"]) in table
+        assert "| W4 | 16.000 |" in table and view.number(best["value"], best["stderr"]) in table
         lines = (folder / "sweep-results" / "results.csv").read_text().splitlines()
         assert len(lines) == 1 + sum(len(cell["metrics"]) for cell in document["cells"])
         # the numbers are lm-eval's
@@ -248,6 +247,76 @@ class TestRun:
         assert [cell["state"] for cell in read(folder)["cells"]] == ["pending"] * 4
 
 
+METHODS = """\
+models: [{path: one, original: true}, {path: other, label: W4}]
+methods:
+  - {method: gptq-2048, window: 128, text: text.txt}
+  - {method: gptq-2048, label: both, window: 128, text: [text.txt, other.txt]}
+"""
+
+
+@pytest.mark.usefixtures("real_worker")
+class TestMethods:
+    @pytest.fixture
+    def texts(self, folder: Path) -> Path:
+        rng = random.Random(1)
+        for name in ("text.txt", "other.txt"):
+            (folder / name).write_text(" ".join(rng.choices(["some", "words", "of", "a", "text", "that", "has", "no", "sense"], k=150)))
+        return folder
+
+    def test_as_ctworker_ppl(self, texts: Path) -> None:
+        """The numbers, and what they depend on, are those of ctworker-ppl; a second run scores nothing."""
+        file = write(texts, METHODS)
+        code, out = sweep(file)
+        assert code == 0, out
+        cells = {(cell["model"], cell["work"]): cell for cell in read(texts)["cells"]}
+        done = subprocess.run(
+            [sys.executable, "-m", "ctworker.ppl", str(texts / "other"), "--method", "gptq-2048", "--window", "128", "--text",
+             str(texts / "text.txt"), "--text", str(texts / "other.txt"), "--json", "-", "--quiet"],
+            check=True, capture_output=True, text=True,
+        )  # fmt: skip
+        report = json.loads(done.stdout)
+        both = cells[("W4", "both")]
+        best = next(metric for metric in both["metrics"] if metric.get("headline"))
+        assert (best["value"], best["stderr"]) == (report["macro"]["perplexity"], report["macro"]["perplexity_se"])
+        single = cells[("W4", "gptq-2048")]["metrics"][0]
+        assert (single["value"], single["stderr"]) == (
+            report["texts"][0]["perplexity"], report["texts"][0]["perplexity_se"])  # fmt: skip
+        assert both["source"]["identity"] == report["model"]["identity"]
+        assert both["method"]["window"] == 128 and both["method"]["texts"][1]["sha256"] == report["texts"][1]["sha256"]
+        # the second cell has the first one's windows: the store gives them
+        log = (texts / "sweep-results" / "logs" / "cells-auto.log").read_text()
+        assert "Traceback" not in log
+        assert sweep(file, "--force")[0] == 0
+        again = read(texts)
+        assert scores(again) == scores({"cells": list(cells.values())})
+        # a text that changes is another cell
+        (texts / "other.txt").write_text((texts / "other.txt").read_text() + " more of it")
+        code, out = sweep(file, "--dry-run")
+        assert "2 of 4 cells to do" in out, out
+
+    def test_too_short(self, texts: Path) -> None:
+        (texts / "text.txt").write_text("short")
+        code, out = sweep(write(texts, METHODS))
+        assert code == 64 and "sweep.yaml:3: methods[0]: text.txt: the text has 5 tokens, but method gptq-2048" in out, out
+
+    def test_one_model_cannot(self, texts: Path) -> None:
+        """A model whose tokenizer does not suit the method fails before the others run."""
+        file = texts / "other" / "tokenizer.json"
+        made = json.loads(file.read_text())
+        assert made["post_processor"] is None, "the checkpoint's tokenizer adds no BOS"
+        bos, text = {"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}
+        special = {"<s>": {"id": "<s>", "ids": [256], "tokens": ["<s>"]}}
+        made["post_processor"] = {
+            "type": "TemplateProcessing", "single": [bos, text], "pair": [bos, text], "special_tokens": special,
+        }  # fmt: skip
+        file.write_text(json.dumps(made))
+        code, out = sweep(write(texts, METHODS.replace("128, text: text.txt", "128, bos: replace, text: text.txt")))
+        assert code == 1 and "needs BOS" in out, out
+        states = {(cell["model"], cell["work"]): cell["state"] for cell in read(texts)["cells"]}
+        assert states.pop(("one", "gptq-2048")) == "failed" and set(states.values()) == {"done"}
+
+
 class TestFile:
     """Errors of the YAML file: the file, the line, the key and what was expected."""
 
@@ -276,6 +345,12 @@ class TestFile:
             ("name: two", "devices: [0, auto]", "several devices are named by number"),
             ("name: two", "devices: gpu", "1: devices: expected auto, cpu, or the number of a GPU, found text, 'gpu'"),
             ("name: two", "name: [", "this is not YAML"),
+            ("name: two", "methods: [gptq]", "1: methods[0]: method 'gptq' is unknown (did you mean gptq-2048?)"),
+            ("name: two", "methods: {method: exl3, stride: 0}", "1: methods: stride 0: expected a whole number of at least 1"),
+            ("name: two", "methods: {method: exl3, strides: 5}", "methods.strides: the key is unknown in a method"),
+            ("name: two", "methods: {method: exl3, new: 5}", "methods.new: expected true or false"),
+            ("name: two", "methods: {method: exl3, text: no.txt}", "methods.text: there is no file"),
+            ("name: two", "store_limit: big", "1: store_limit: expected a size such as 20GiB, found text, 'big'"),
             (TWO, "", "the file is empty"),
             (TWO, "- a\n- b\n", "1: the file: expected a sweep: a mapping, found a list"),
         ],

@@ -14,14 +14,14 @@ from rich.console import Console
 
 from .. import api, hub
 from ..errors import ArgumentError
-from ..tables import number
 from . import document, output
-from .definition import Sweep, Work, with_folder
+from .definition import Sweep, with_folder
 from .models import Files, look, stamp_of
 from .plan import Cell, Timing, blocks_of, cells_of, selected
 from .progress import Display, duration, show_plan
 from .results import Results
 from .runner import CellProcess, Runner
+from .view import number
 
 _WATCH_S = (
     5.0  # between looks into a watched folder; a folder is new when it has not changed for so long
@@ -38,6 +38,7 @@ class Conductor:
         self._console = Console(stderr=False)
         self.results = Results(sweep)
         self.files: dict[str, Files] = {}
+        self._refused: list[tuple[Cell, str]] = []  # cells that cannot run, with the reason
         self._ran: set[str] = set()  # keys of the cells that finished in this run
         self._look()
 
@@ -68,38 +69,73 @@ class Conductor:
 
     def prepare(self, log_file: Path) -> None:
         """Checks all work that is left, and learns its size. Raises ArgumentError for what the user must mend."""
-        work = list(dict.fromkeys(cell.work.name for cell in self.todo))
-        found = {item.name: item for item in self.sweep.work}
-        if not work:
-            return
-        process = CellProcess(self.sweep.base, log_file)
+        process = CellProcess(self.sweep.base, log_file) if self.todo else None
         try:
-            for name in work:
-                self._prepare(process, found[name])
+            for work in dict.fromkeys(cell.work for cell in self.todo):
+                assert process is not None
+                self._prepare(process, [cell for cell in self.todo if cell.work is work])
         finally:
-            process.close()
+            if process is not None:
+                process.close()
 
-    def _prepare(self, process: CellProcess, work: Work) -> None:
-        answer = process.ask({"do": "prepare", "kind": work.kind.name, "settings": work.settings})
-        if "done" in answer:
-            for cell in self.cells:
-                if cell.work.name == work.name:
-                    cell.tokens = answer["done"]["tokens"]
-        elif answer["mend"]:
-            raise ArgumentError(f"{work.line}: {answer['error']}")
-        else:
-            self._console.print(f"{work.name}: {answer['error']}", highlight=False, markup=False)
+    def _prepare(self, process: CellProcess, cells: list[Cell]) -> None:
+        """Checks the cells of one work. What fails for some models only is recorded at once; the others run."""
+        work = cells[0].work
+        answers: dict[str, dict[str, Any]] = {}
+        failed: list[tuple[Cell, str]] = []
+        for cell in cells:
+            usable = (
+                self.files[cell.model.label].folder is not None
+                and not self.files[cell.model.label].error
+            )
+            place = (
+                f"{cell.model.label} {cell.options.name}" if work.kind.of_model and usable else ""
+            )
+            if place not in answers:
+                answers[place] = process.ask(self._question(cell, usable))
+            answer = answers[place]
+            if "done" in answer:
+                cell.tokens = answer["done"]["tokens"]
+            elif answer["mend"]:
+                failed.append((cell, answer["error"]))
+        errors = {answer["error"] for answer in answers.values() if "error" in answer}
+        if len(failed) == len(cells):
+            raise ArgumentError(f"{work.line}: {failed[0][1]}")
+        for error in sorted(errors):
+            self._console.print(
+                f"{work.name}: {error}", highlight=False, markup=False, soft_wrap=True
+            )
+        self._refused += failed
+
+    def _question(self, cell: Cell, usable: bool) -> dict[str, Any]:
+        files = self.files[cell.model.label]
+        return {
+            "do": "prepare",
+            "kind": cell.work.kind.name,
+            "settings": cell.work.settings,
+            "folder": str(files.folder) if usable else None,
+            "tokenizer": cell.model.tokenizer,
+            "options": cell.options.values,
+        }
+
+    def _record_refused(self) -> None:
+        """Fails the cells that cannot run, before the others run."""
+        for cell, message in self._refused:
+            self.todo.remove(cell)
+            self._keep(cell, document.failed(cell, message, {}))
+        self._refused = []
 
     def dry_run(self) -> int:
         self.prepare(Path(os.devnull))  # a dry run writes nothing
         if self.todo and self.timing.of(self.todo[0]) is None:
             self._measure()
-        rows = []
+        rows, refused = [], dict(self._refused)
         for cell in self.cells:
             todo = cell in self.todo
             state = self._state(cell) if not todo else "to do"
-            if self.files[cell.model.label].error:
-                state = "will fail: " + self.files[cell.model.label].error
+            error = self.files[cell.model.label].error or refused.get(cell)
+            if error:
+                state = f"will fail: {error}"
             rows.append((cell, state, self.timing.of(cell) if todo else None))
         show_plan(self._console, rows, self.files)
         total = self.timing.left(self.todo, {}, len(self.sweep.devices))
@@ -140,11 +176,13 @@ class Conductor:
         log_file = self.sweep.output / "logs" / "prepare.log"
         try:
             self.prepare(log_file)
+            self._record_refused()
             self._run_todo()
             while watch is not None:
                 self._wait_for(watch)
                 self._write()
                 self.prepare(log_file)
+                self._record_refused()
                 self._run_todo()
         except KeyboardInterrupt:
             self._finish()
@@ -213,7 +251,7 @@ class Conductor:
         self.results.lock()
         self._write()
         output.write(self.results, self.document)
-        self._console.print(f"written: {self.sweep.output / 'results.md'}", highlight=False)
+        self._console.print(f"written: {self.sweep.output / 'report.html'}", highlight=False)
         return 0
 
     def _finish(self) -> int:
@@ -224,7 +262,7 @@ class Conductor:
         self._console.print(
             f"{n_done} of {len(self.cells)} cells are finished"
             + (f", {len(failed)} failed (the same command tries them again)" if failed else "")
-            + f": {self.sweep.output / 'results.md'}",
+            + f": {self.sweep.output / 'report.html'}",
             highlight=False,
         )
         return 1 if failed else 0

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import glob
-import hashlib
-import json
 import os
 import re
 from dataclasses import dataclass, field, replace
@@ -22,7 +20,7 @@ _OPTION_FIELDS = (
     "name", "dtype", "max_length", "add_bos_token", "prefix_token_id", "threads", "memory_limit", "cpu_variant",
     "timeout", "load_timeout",
 )  # fmt: skip
-_TOP_FIELDS = ("name", "output", "devices", "store", "models", "options")
+_TOP_FIELDS = ("name", "output", "devices", "store", "store_limit", "models", "options")
 _GLOB = re.compile(r"[*?\[]")
 
 
@@ -49,15 +47,16 @@ class Options:
     values: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Work:
     """What is done with each model: an lm-eval task, a perplexity method, ... settings: everything that its numbers
-    depend on, as JSON; line: where the file says it, for messages."""
+    depend on, as JSON; line: where the file says it, for messages; stamp: changes with the files that the settings name."""
 
     kind: Kind
     name: str
     settings: dict[str, Any]
     line: str = ""
+    stamp: str = ""
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,8 @@ class Sweep:
     models: list[Model]
     options: list[Options]
     work: list[Work]
-    store: bool = True
+    store: Path | None = None  # the result store, None: without
+    store_limit: str | None = None
 
     @property
     def base(self) -> Path:
@@ -94,15 +94,17 @@ def load(file: Path, output: str | None = None) -> Sweep:
     _unique(work)
     name = fields["name"].text() if "name" in fields else file.stem
     folder = fields["output"].text() if "output" in fields else f"{file.stem}-results"
+    results = Path(output).absolute() if output else file.parent / Path(folder).expanduser()
     return Sweep(
         name=name,
         file=file,
-        output=Path(output).absolute() if output else file.parent / Path(folder).expanduser(),
+        output=results,
         devices=_devices(fields.get("devices")),
         models=models,
         options=_options(fields.get("options")),
         work=work,
-        store=fields["store"].flag() if "store" in fields else True,
+        store=_store(fields.get("store"), results, file.parent),
+        store_limit=_size(fields.get("store_limit")),
     )
 
 
@@ -217,6 +219,22 @@ def _devices(node: Node | None) -> list[str]:
     return devices
 
 
+def _store(node: Node | None, results: Path, base: Path) -> Path | None:
+    """The folder of the result store: in the results, or one that several sweeps share."""
+    if node is None or node.value is True:
+        return results / "store"
+    return None if node.value is False else base / os.path.expanduser(node.text())
+
+
+def _size(node: Node | None) -> str | None:
+    if node is None:
+        return None
+    try:
+        return arguments.parse({"pretrained": "x", "memory_limit": node.scalar()}).memory_limit
+    except ArgumentError as error:
+        raise node.wrong("a size such as 20GiB") from error
+
+
 def _options(node: Node | None) -> list[Options]:
     if node is None:
         return [Options()]
@@ -250,8 +268,3 @@ def _unique(work: list[Work]) -> None:
                 f"{item.line}: the name {item.name} is taken by {seen[item.name].line}: give one of the two a label"
             )
         seen[item.name] = item
-
-
-def digest(value: Any) -> str:
-    """A short hash of a JSON value."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]

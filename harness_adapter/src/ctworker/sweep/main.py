@@ -105,7 +105,9 @@ def _check_libraries() -> None:
     missing = [name for module, name in _NEEDED.items() if find_spec(module) is None]
     if missing:
         are = "is" if len(missing) == 1 else "are"
-        raise CtworkerError(f"{', '.join(missing)} {are} not installed: pip install 'ctworker[sweep]'")
+        raise CtworkerError(
+            f"{', '.join(missing)} {are} not installed: pip install 'ctworker[sweep]'"
+        )
 
 
 def _run(sweep: Sweep, arguments: argparse.Namespace) -> int:

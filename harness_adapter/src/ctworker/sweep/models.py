@@ -15,7 +15,8 @@ from .. import hub
 from ..arguments import Settings
 from ..errors import CtworkerError
 from ..launcher import environment, find_binary
-from .definition import Model, digest
+from .definition import Model
+from .digest import digest
 
 log = logging.getLogger("lm_eval.ctworker")
 

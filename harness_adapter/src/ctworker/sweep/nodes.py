@@ -28,7 +28,11 @@ class Node:
 
     def error(self, expected: str) -> ArgumentError:
         """An error about this value: `expected` says what should stand here."""
-        return ArgumentError(f"{self.file}:{self.line}: {self.path or 'the file'}: {expected}")
+        return ArgumentError(f"{self.where}: {expected}")
+
+    @property
+    def where(self) -> str:
+        return f"{self.file}:{self.line}: {self.path or 'the file'}"
 
     def wrong(self, expected: str) -> ArgumentError:
         found = self.value

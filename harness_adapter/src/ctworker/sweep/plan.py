@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from .definition import Model, Options, Sweep, Work, digest
+from .definition import Model, Options, Sweep, Work
+from .digest import digest
 from .models import Files
 
 #: Options that no score depends on.
 _NO_SCORE = ("threads", "memory_limit", "timeout", "load_timeout")
 #: Options that a worker is started with; cells that differ in others share a worker.
 WORKER_OPTIONS = ("dtype", "max_length", "threads", "memory_limit", "cpu_variant")
+
+#: The part of a cell after which its own speed says something.
+_KNOWN_FROM = 0.03
 
 
 @dataclass(eq=False)
@@ -69,7 +72,15 @@ def _key(
     values = {name: value for name, value in options.values.items() if name not in _NO_SCORE}
     other = [files[reference.label].stamp, reference.tokenizer] if reference is not None else None
     return digest(
-        [files[model.label].stamp, model.tokenizer, work.kind.name, work.settings, values, other]
+        [
+            files[model.label].stamp,
+            model.tokenizer,
+            work.kind.name,
+            work.settings,
+            work.stamp,
+            values,
+            other,
+        ]
     )
 
 
@@ -100,18 +111,26 @@ def blocks_of(cells: list[Cell]) -> list[list[Cell]]:
 
 @dataclass
 class Timing:
-    """Seconds of cells, learned from those that ran: a fixed part, and one by units of work."""
+    """Seconds of cells, learned from those that ran (before the first one has finished, from one that runs)."""
 
     seconds: float = 0.0
     units: float = 0.0
     tokens: dict[str, int] = field(default_factory=dict)  # by work name, as scored
+    finished: bool = False
 
     def learn(self, cell: Cell, run: dict[str, Any]) -> None:
         """run: of the cell's record, with `seconds` and `n_tokens`."""
         if run.get("n_tokens"):
+            if not self.finished:
+                self.seconds, self.units, self.finished = 0.0, 0.0, True
             self.tokens[cell.work.name] = run["n_tokens"]
             self.units += run["n_tokens"] * cell.params
             self.seconds += run["seconds"]
+
+    def watch(self, cell: Cell, seconds: float, fraction: float) -> None:
+        """A cell that runs since `seconds`."""
+        if not self.finished and fraction > _KNOWN_FROM:
+            self.seconds, self.units = seconds, cell.units * fraction
 
     def measured(self, tokens_per_s: float, params: int) -> None:
         """A rate that was measured apart."""
@@ -131,8 +150,3 @@ class Timing:
             return None
         left = [seconds * (1 - fractions.get(cell, 0.0)) for cell, seconds in zip(cells, times)]
         return max(sum(left) / max(1, n_devices), max(left, default=0.0))
-
-
-def estimates(cells: list[Cell], timing: Timing) -> Iterator[tuple[Cell, float | None]]:
-    for cell in cells:
-        yield cell, timing.of(cell)

@@ -27,11 +27,12 @@ def duration(seconds: float | None) -> str:
 
 
 def size(n_bytes: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if n_bytes < 1024 or unit == "GiB":
-            break
-        n_bytes /= 1024
-    return f"{n_bytes:.1f} {unit}" if unit != "B" else f"{n_bytes:.0f} B"
+    """Decimal units, as model cards have them."""
+    for unit in ("bytes", "kB", "MB"):
+        if n_bytes < 999.5:
+            return f"{n_bytes:.3g} {unit}"
+        n_bytes /= 1000
+    return f"{n_bytes:.2f} GB"
 
 
 class Display:
@@ -42,7 +43,7 @@ class Display:
     ) -> None:
         self._console, self._timing, self._n_devices = console, timing, n_devices
         self._todo, self._n_done, self._n_all = list(todo), n_done, n_done + len(todo)
-        self._running: dict[Cell, tuple[str, float]] = {}  # device, fraction
+        self._running: dict[Cell, tuple[float, float]] = {}  # when it began, fraction
         self._finished: list[Cell] = []
         self._next_line = time.monotonic() + _LINE_S
         self._live = Live(
@@ -58,12 +59,14 @@ class Display:
         if self._console.is_terminal:
             self._live.stop()
 
-    def start(self, cell: Cell, device: str) -> None:
-        self._running[cell] = (device, 0.0)
+    def start(self, cell: Cell) -> None:
+        self._running[cell] = (time.monotonic(), 0.0)
 
     def progress(self, cell: Cell, fraction: float) -> None:
         if cell in self._running:
-            self._running[cell] = (self._running[cell][0], fraction)
+            began = self._running[cell][0]
+            self._running[cell] = (began, fraction)
+            self._timing.watch(cell, time.monotonic() - began, fraction)
         if not self._console.is_terminal and time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + _LINE_S
             self._console.print(f"{cell.name}: {fraction:.0%}; {self._words()}", highlight=False)

@@ -175,7 +175,7 @@ class Runner(threading.Thread):
             self._ahead.start(folder)
 
     def _run_cell(self, cell: Cell) -> None:
-        self._events.put(("start", cell, self.device))
+        self._events.put(("start", cell))
         began = time.monotonic()
         for attempt in range(1, _ATTEMPTS + 1):
             run = {"device": self.device, "attempts": attempt}
@@ -245,13 +245,21 @@ class Runner(threading.Thread):
         )
         folder = self._files[cell.model.label].folder
         assert folder is not None
-        self._worker = WorkerProcess(session.serve_options(settings, folder))
+        self._worker = WorkerProcess(
+            [*session.serve_options(settings, folder), *self._store_options()]
+        )
         try:
             self._worker.wait_ready(cell.options.values.get("load_timeout"))
         except CtworkerError:
             self._close_worker()
             raise
         return self._worker
+
+    def _store_options(self) -> list[str]:
+        if self._sweep.store is None:
+            return []
+        limit = self._sweep.store_limit
+        return ["--store", str(self._sweep.store), *(["--store-limit", limit] if limit else [])]
 
     def _close_worker(self) -> None:
         worker, self._worker = self._worker, None

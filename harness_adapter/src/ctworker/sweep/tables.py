@@ -6,8 +6,9 @@ import csv
 import io
 from typing import Any
 
-from ..tables import number
+from . import view
 from .progress import size
+from .view import Value
 
 _COLUMNS = (
     "model", "group", "method", "bits", "original", "bits_per_weight", "bits_per_parameter", "bytes", "params", "options",
@@ -23,72 +24,34 @@ def csv_text(document: dict[str, Any]) -> str:
     writer = csv.DictWriter(out, _COLUMNS, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     for cell in document["cells"]:
-        shared = models[cell["model"]] | cell.get("source", {}) | cell
+        model = models[cell["model"]] | {"model": cell["model"]}
+        method = {"method": model["method"]}  # a cell's own method is a mapping
         for metric in cell.get("metrics", [{}]):
-            writer.writerow({"headline": False} | shared | metric)
+            writer.writerow(
+                {"headline": False} | model | cell.get("source", {}) | cell | method | metric
+            )
     return out.getvalue()
 
 
-def columns(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """The headline numbers as columns: work, options, metric, better, and `cells` by model label."""
-    found: dict[tuple[str, str], dict[str, Any]] = {}
-    for cell in document["cells"]:
-        key = (cell["work"], cell["options"])
-        column = found.setdefault(
-            key,
-            {
-                "work": cell["work"],
-                "options": cell["options"],
-                "kind": cell["kind"],
-                "metric": "",
-                "better": None,
-                "cells": {},
-            },
-        )
-        best = next((metric for metric in cell.get("metrics", []) if metric.get("headline")), None)
-        column["cells"][cell["model"]] = {
-            "state": cell["state"],
-            "error": cell.get("error", ""),
-            "metric": best,
-        }
-        if best is not None:
-            column["metric"], column["better"] = best["metric"], best["higher_is_better"]
-    return list(found.values())
-
-
-def title(column: dict[str, Any]) -> str:
-    """The heading of a column: the work, its metric unless the name says it, and the options."""
-    name = column["work"]
-    if column["metric"] and column["metric"] not in name:
-        name += f" {column['metric'].replace('_', ' ')}"
-    return f"{name} ({column['options']})" if column["options"] else name
-
-
 def markdown(document: dict[str, Any]) -> str:
-    heads = columns(document)
-    arrows = {True: " ↑", False: " ↓", None: ""}
+    columns = view.columns(document)
+    heads = ["model", "bits per weight", "size", *(f"{c.title} {c.arrow}".strip() for c in columns)]
     lines = [
-        "| "
-        + " | ".join(
-            ["model", "bits per weight", "size", *(title(h) + arrows[h["better"]] for h in heads)]
-        )
-        + " |",
-        "| --- | ---: | ---: |" + " ---: |" * len(heads),
+        "| " + " | ".join(_escape(head) for head in heads) + " |",
+        "| --- | ---: | ---: |" + " ---: |" * len(columns),
     ]
     for model in document["models"]:
         bits = f"{model['bits_per_weight']:.3f}" if "bits_per_weight" in model else ""
         row = [_escape(model["label"]), bits, size(model["bytes"]) if "bytes" in model else ""]
-        row += [_value(head["cells"].get(model["label"])) for head in heads]
+        row += [_value(column.values.get(model["label"])) for column in columns]
         lines.append("| " + " | ".join(row) + " |")
     return "\n".join([*lines, "", *_notes(document)]) + "\n"
 
 
-def _value(cell: dict[str, Any] | None) -> str:
-    if cell is None:
+def _value(value: Value | None) -> str:
+    if value is None:
         return ""
-    if cell["metric"] is None:
-        return cell["state"]
-    return number(cell["metric"]["value"], cell["metric"]["stderr"])
+    return f"{value.text} ({value.change})" if value.change else value.text
 
 
 def _notes(document: dict[str, Any]) -> list[str]:
@@ -97,7 +60,8 @@ def _notes(document: dict[str, Any]) -> list[str]:
         {cell["source"]["numerics"] for cell in document["cells"] if "source" in cell}
     )
     lines = [
-        "± is one standard error. Bits per weight: of the quantised weights, with scales and zero points."
+        "± is one standard error; in brackets, the difference from the original. Bits per weight: of the quantised weights, "
+        "with scales and zero points."
     ]
     if numerics:
         lines.append(f"Scored with ctworker, numerics {'; '.join(numerics)}.")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from .methods import METHODS
 from .tasks import TASKS
 
 if TYPE_CHECKING:
@@ -18,10 +19,12 @@ if TYPE_CHECKING:
 
 
 class Kind(Protocol):
-    """name: in results and in messages. keys: of the YAML file's top level, the list of work first."""
+    """name: in results and in messages. keys: of the YAML file's top level, the list of work first. of_model: what prepare
+    finds depends on the model (its tokenizer, for example)."""
 
     name: str
     keys: tuple[str, ...]
+    of_model: bool
 
     def parse(self, fields: dict[str, Node], models: list[Model], base: Path) -> list[Work]:
         """The work that the file asks for. Raises ArgumentError with file, line and key."""
@@ -41,7 +44,7 @@ class Kind(Protocol):
 
 
 #: In the order of a model's cells.
-KINDS: tuple[Kind, ...] = (TASKS,)
+KINDS: tuple[Kind, ...] = (TASKS, METHODS)
 
 
 def by_name(name: str) -> Kind:

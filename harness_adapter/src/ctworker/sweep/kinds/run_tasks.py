@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
 import math
-import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ArgumentError
+from .shared import environment
 
 if TYPE_CHECKING:
     from lm_eval.tasks import TaskManager
@@ -37,7 +36,7 @@ _OF_WORKER = ("dtype", "threads", "memory_limit", "cpu_variant", "load_timeout")
 def prepare(settings: dict[str, Any], place: Place) -> dict[str, Any]:
     """Finds the task, loads its data and estimates its size. Raises ArgumentError for a task that does not exist, has
     no such metric, or generates text."""
-    with _environment(settings.get("env", {})):
+    with environment(settings["env"]):
         loaded = _manager(settings, place).load([settings["task"]])["tasks"]
         generating = [name for name, task in loaded.items() if task.OUTPUT_TYPE == "generate_until"]
         if generating:
@@ -54,7 +53,7 @@ def run(settings: dict[str, Any], place: Place) -> dict[str, Any]:
 
     model = _model(place)
     first = model.n_tokens
-    with _environment(settings.get("env", {})):
+    with environment(settings["env"]):
         results = simple_evaluate(
             model=model,
             tasks=[settings["task"]],
@@ -119,20 +118,6 @@ def close(place: Place) -> None:
     place.kept.pop("model of", None)
     if model is not None:
         model.close()
-
-
-@contextlib.contextmanager
-def _environment(values: dict[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 # -- before the run -----------------------------------------------------------------------------------------

@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .shared import environment_of, stamp_of
+
 if TYPE_CHECKING:
     from ..cell_process import Place
     from ..definition import Model, Work
@@ -15,11 +17,14 @@ _FIELDS = (
     "task", "label", "num_fewshot", "limit", "metric", "apply_chat_template", "fewshot_as_multiturn",
     "system_instruction", "env",
 )  # fmt: skip
+#: Variables that the project's own task files read.
+_INHERITED = ("CTWORKER_WIKITEXT",)
 
 
 class Tasks:
     name = "task"
     keys = ("tasks", "include_path")
+    of_model = False
 
     def parse(self, fields: dict[str, Node], models: list[Model], base: Path) -> list[Work]:
         folders = []
@@ -34,19 +39,26 @@ class Tasks:
             folders.append(folder)  # the process of the cells runs in `base`
         if "tasks" not in fields:
             return []
-        return [self._work(node, folders) for node in fields["tasks"].items("a list of tasks")]
+        return [
+            self._work(node, folders, base) for node in fields["tasks"].items("a list of tasks")
+        ]
 
-    def _work(self, node: Node, folders: list[str]) -> Work:
-        from ..definition import Work
-
-        where = f"{node.file}:{node.line}: {node.path}"
+    def _work(self, node: Node, folders: list[str], base: Path) -> Work:
         if not isinstance(node.value, dict):
             name = node.text()
-            return Work(self, name, {"task": name, "include_path": folders}, where)
+            return self._made(
+                name,
+                {"task": name, "include_path": folders, "env": environment_of({}, _INHERITED)},
+                node,
+                base,
+            )
         fields = node.fields(_FIELDS, "a task")
         if "task" not in fields:
             raise node.error("the key task is missing: expected the name of an lm-eval task")
-        settings: dict[str, Any] = {"include_path": folders}
+        settings: dict[str, Any] = {
+            "include_path": folders,
+            "env": environment_of(fields, _INHERITED),
+        }
         for key, value in fields.items():
             if key in ("apply_chat_template", "fewshot_as_multiturn"):
                 settings[key] = value.flag()
@@ -54,14 +66,16 @@ class Tasks:
                 settings[key] = value.count(0)
             elif key == "limit":
                 settings[key] = value.count(1)
-            elif key == "env":
-                if not isinstance(value.value, dict):
-                    raise value.wrong("a mapping of environment variables")
-                settings[key] = {name: inner.text() for name, inner in value.value.items()}
-            elif key != "label":
+            elif key not in ("label", "env"):
                 settings[key] = value.text()
         name = fields["label"].text() if "label" in fields else settings["task"]
-        return Work(self, name, settings, where)
+        return self._made(name, settings, node, base)
+
+    def _made(self, name: str, settings: dict[str, Any], node: Node, base: Path) -> Work:
+        from ..definition import Work
+
+        stamp = stamp_of(base, [*settings["include_path"], *settings["env"].values()])
+        return Work(self, name, settings, node.where, stamp)
 
     def reference(self, work: Work, model: Model, models: list[Model]) -> Model | None:
         return None

@@ -1,0 +1,93 @@
+"""Cells that are perplexities by a method of ctworker-ppl: `methods:` of the YAML file."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ... import methods
+from ...errors import ArgumentError
+from .shared import environment_of, stamp_of
+
+if TYPE_CHECKING:
+    from ..cell_process import Place
+    from ..definition import Model, Work
+    from ..nodes import Node
+
+_METHOD_FIELDS = [
+    field.name
+    for field in dataclasses.fields(methods.Method)
+    if field.name not in ("name", "about")
+]
+_FLAGS = [field.name for field in dataclasses.fields(methods.Method) if field.type == "bool"]
+_OWN_FIELDS = ("method", "label", "dataset", "text", "column", "env")
+
+
+class Methods:
+    name = "perplexity"
+    keys = ("methods",)
+    of_model = True
+
+    def parse(self, fields: dict[str, Node], models: list[Model], base: Path) -> list[Work]:
+        if "methods" not in fields:
+            return []
+        return [self._work(node, base) for node in fields["methods"].items("a list of methods")]
+
+    def _work(self, node: Node, base: Path) -> Work:
+        from ..definition import Work
+
+        fields = {"method": node}
+        if isinstance(node.value, dict):
+            fields = node.fields([*_OWN_FIELDS, *_METHOD_FIELDS], "a method")
+        if "method" not in fields:
+            raise node.error(
+                f"the key method is missing: expected one of {', '.join(methods.PRESETS)}"
+            )
+        given = {
+            name: fields[name].flag() if name in _FLAGS else fields[name].scalar()
+            for name in _METHOD_FIELDS
+            if name in fields
+        }
+        name = fields["method"].text()
+        try:
+            methods.choose(name, given)
+        except ArgumentError as error:
+            raise node.error(str(error)) from error
+        files = [item.text() for item in fields["text"].items()] if "text" in fields else []
+        datasets = (
+            [item.text() for item in fields["dataset"].items()] if "dataset" in fields else []
+        )
+        for file in [*files, *(name.partition("=")[2] for name in datasets if "=" in name)]:
+            if not (base / file).is_file():
+                raise fields["text" if file in files else "dataset"].error(
+                    f"there is no file {base / file}"
+                )
+        env = environment_of(fields, ["CTWORKER_WIKITEXT"])
+        settings: dict[str, Any] = {
+            "method": name, "given": given, "text": files, "dataset": datasets or ([] if files else ["wikitext2"]), "env": env,
+        }  # fmt: skip
+        if "column" in fields:
+            settings["column"] = fields["column"].text()
+        label = fields["label"].text() if "label" in fields else name
+        paths = [*files, *(name.partition("=")[2] for name in datasets), *env.values()]
+        return Work(self, label, settings, node.where, stamp_of(base, paths))
+
+    def reference(self, work: Work, model: Model, models: list[Model]) -> Model | None:
+        return None
+
+    def applies(self, work: Work, model: Model, models: list[Model]) -> bool:
+        return True
+
+    def prepare(self, settings: dict[str, Any], place: Place) -> dict[str, Any]:
+        from .run_methods import prepare
+
+        return prepare(settings, place)
+
+    def run(self, settings: dict[str, Any], place: Place) -> dict[str, Any]:
+        from .run_methods import run
+
+        return run(settings, place)
+
+
+METHODS = Methods()
