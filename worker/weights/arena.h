@@ -1,0 +1,31 @@
+/*
+ * A layer's arena: its stored tensors as one block of memory, in the order of the files, each
+ * aligned. Providers that copy weights (resident, streamed) place layers by these functions.
+ *
+ * The arena of a tied head holds no matrix: its parts are the embedding's.
+ */
+#ifndef CTW_WORKER_ARENA_H
+#define CTW_WORKER_ARENA_H
+
+#include "worker/weights/provider.h"
+
+/* A layer's arena has a multiple of this many bytes, and begins at a multiple of it. */
+enum { CTW_ARENA_ALIGN = 256 };
+
+/* Called for each tensor, which begins `at` bytes after the arena's beginning. */
+typedef enum ctw_status ctw_arena_visit(void *arg, const struct ctw_tensor *t, size_t at,
+                                        struct ctw_err *err);
+
+size_t ctw_arena_bytes(const struct ctw_model *m, int layer);
+/* Visits the tensors by increasing `at`. */
+enum ctw_status ctw_arena_walk(const struct ctw_model *m, int layer, ctw_arena_visit *visit,
+                               void *arg, struct ctw_err *err) CTW_MUST_CHECK;
+/* Fills in the addresses of the layer's tensors in an arena at `block`. */
+void ctw_arena_point(const struct ctw_model *m, int layer, const void *block,
+                     struct ctw_layer_data *data);
+/* Fills in the parts of a tied head, if the model has one, from those of the other layers. */
+void ctw_arena_tie(const struct ctw_model *m, struct ctw_layer_data *layers);
+/* Adds the weight_shape tensors to the identity. They are in no arena, as no decoder reads them. */
+enum ctw_status ctw_arena_add_shapes(const struct ctw_model *m, struct ctw_err *err) CTW_MUST_CHECK;
+
+#endif
