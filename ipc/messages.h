@@ -157,11 +157,14 @@ struct ctw_model_map {
     uint64_t chunk_tokens, pass_tokens, memory_planned, memory_limit;
     struct ctw_slice reason, products;
     uint64_t fit_length;
+    struct ctw_slice placement, weights_note;
+    uint64_t weights_bytes, weights_memory, weights_streamed;
 };
 enum {
     CTW_MODEL_READY_BITS = 0x3ffff << 4, /* the 18 members that only a ready model has */
-    CTW_MODEL_MORE_BITS = 7 << 22,       /* reason, products, fit_length: also only if ready */
-    CTW_MODEL_FIT_LENGTH = 24
+    CTW_MODEL_MORE_BITS = 0xff << 22,    /* from reason on: also only if ready */
+    CTW_MODEL_FIT_LENGTH = 24,
+    CTW_MODEL_WEIGHTS_NOTE = 26
 };
 
 struct ctw_job_map {

@@ -36,6 +36,11 @@ static const struct ctw_field model_fields[] = {
     CTW_FIELD(STR, struct ctw_model_map, reason, OPTIONAL),
     CTW_FIELD(STR, struct ctw_model_map, products, OPTIONAL),
     CTW_FIELD(UINT, struct ctw_model_map, fit_length, OPTIONAL),
+    CTW_FIELD(STR, struct ctw_model_map, placement, OPTIONAL),
+    CTW_FIELD(STR, struct ctw_model_map, weights_note, OPTIONAL),
+    CTW_FIELD(UINT, struct ctw_model_map, weights_bytes, OPTIONAL),
+    CTW_FIELD(UINT, struct ctw_model_map, weights_memory, OPTIONAL),
+    CTW_FIELD(UINT, struct ctw_model_map, weights_streamed, OPTIONAL),
 };
 static const struct ctw_schema model =
     CTW_SCHEMA("info.models", struct ctw_model_map, model_fields);

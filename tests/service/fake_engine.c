@@ -151,6 +151,10 @@ void ctw_engine_get_info(const struct ctw_engine *e, struct ctw_engine_info *out
         .pass_tokens = e->pass_tokens,
         .memory_planned = 1000,
         .memory_limit = 2000,
+        .place = "resident",
+        .weights_bytes = 500,
+        .weights_memory = 500,
+        .place_note = "resident, 500 B",
         .numerics = "fake-c/float32/1",
         .model = &e->model,
     };

@@ -160,13 +160,15 @@ static void info_goes_round(void **state)
     (void)state;
     struct ctw_model_map models[] = {
         {.name = BYTES("a"), .state = BYTES("loading")},
-        {.has = CTW_MODEL_READY_BITS,
+        {.has = CTW_MODEL_READY_BITS | CTW_MODEL_MORE_BITS,
          .name = BYTES("b"),
          .state = BYTES("ready"),
          .numerics = BYTES("cpu-avx2/bfloat16/1"),
          .vocab = 49152,
          .weight_bits = 4.125,
-         .memory_limit = 1ull << 40},
+         .memory_limit = 1ull << 40,
+         .placement = BYTES("streamed"),
+         .weights_streamed = 7ull << 33},
     };
     struct ctw_job_map jobs[] = {
         {.job = BYTES("0123456789abcdef"), .state = BYTES("done"), .items = 7}};
@@ -188,6 +190,8 @@ static void info_goes_round(void **state)
     assert_int_equal(m[1].vocab, 49152);
     assert_true(m[1].weight_bits == 4.125 && r->uptime_s == 1.5);
     assert_int_equal(m[1].memory_limit, 1ull << 40);
+    assert_slice(m[1].placement, "streamed", 8);
+    assert_int_equal(m[1].weights_streamed, 7ull << 33);
     assert_int_equal(((const struct ctw_job_map *)r->jobs.data)->items, 7);
     assert_int_equal(r->limits.ttl_s, 604800);
     ctw_reply_close(&out);

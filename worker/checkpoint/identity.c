@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,13 +13,15 @@
 #include "base/sha256.h"
 #include "base/threads.h"
 
+enum block_state { BLOCK_UNREAD, BLOCK_COMING /* a thread is digesting it */, BLOCK_IN };
+
 struct ctw_identity {
     const struct ctw_tensor **tensors; /* [n_tensors], in the order of the files */
     const struct ctw_tensor **by_name; /* [n_tensors] */
     int64_t *first;                    /* [n_tensors + 1]: number of blocks before each tensor */
     int64_t n_tensors;
     struct ctw_digest *digests; /* [n_blocks] */
-    atomic_bool *is_in;         /* [n_blocks] */
+    atomic_uchar *state;        /* [n_blocks]: an enum block_state */
     int64_t n_blocks;
     struct ctw_sha256 sha; /* the state after the config */
     atomic_llong n_left;   /* blocks that have not been added */
@@ -95,14 +98,63 @@ int64_t ctw_identity_first_block(const struct ctw_identity *id, const struct ctw
     return id->first[at - id->tensors];
 }
 
-void ctw_identity_add(struct ctw_identity *id, int64_t block, const void *data, size_t bytes)
+/* False: the block was added before, or another thread is adding it. */
+static bool add_new(struct ctw_identity *id, int64_t block, const void *data, size_t bytes)
 {
+    unsigned char unread = BLOCK_UNREAD;
     assert(block >= 0 && block < id->n_blocks && bytes <= CTW_BLOCK_BYTES);
-    if (atomic_exchange(&id->is_in[block], true))
-        return;
+    if (!atomic_compare_exchange_strong(&id->state[block], &unread, BLOCK_COMING))
+        return false;
     id->digests[block] = ctw_digest_of(data, bytes);
+    atomic_store(&id->state[block], BLOCK_IN);
     if (atomic_fetch_sub(&id->n_left, 1) == 1)
         finish(id);
+    return true;
+}
+
+void ctw_identity_add(struct ctw_identity *id, int64_t block, const void *data, size_t bytes)
+{
+    (void)add_new(id, block, data, bytes);
+}
+
+/* The tensor that holds a block. */
+static int64_t tensor_of(const struct ctw_identity *id, int64_t block)
+{
+    /* Finds the last tensor that begins at or before `block`. */
+    int64_t low = 0, high = id->n_tensors - 1;
+    while (low < high) {
+        int64_t middle = (low + high + 1) / 2;
+        if (id->first[middle] <= block)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
+/* Are these the bytes that were added? */
+static enum ctw_status compare(const struct ctw_identity *id, const struct ctw_container *c,
+                               int64_t block, const void *data, size_t bytes, struct ctw_err *err)
+{
+    struct ctw_digest now = ctw_digest_of(data, bytes);
+    if (memcmp(&now, &id->digests[block], sizeof(now)) == 0)
+        return CTW_OK;
+    const struct ctw_tensor *t = id->tensors[tensor_of(id, block)];
+    return ctw_fail(err, CTW_EIO,
+                    "%s: the file changed while it was in use (tensor %s has different bytes); "
+                    "load the model again once it is complete",
+                    ctw_container_file(c, t->file), t->name);
+}
+
+enum ctw_status ctw_identity_check(struct ctw_identity *id, const struct ctw_container *c,
+                                   int64_t block, const void *data, size_t bytes,
+                                   struct ctw_err *err)
+{
+    if (add_new(id, block, data, bytes))
+        return CTW_OK;
+    while (atomic_load(&id->state[block]) != BLOCK_IN) /* for the time of digesting 1 MiB */
+        sched_yield();
+    return compare(id, c, block, data, bytes, err);
 }
 
 enum ctw_status ctw_identity_open(struct ctw_identity **out, const struct ctw_json *config,
@@ -130,8 +182,8 @@ enum ctw_status ctw_identity_open(struct ctw_identity **out, const struct ctw_js
     id->first[id->n_tensors] = id->n_blocks;
     qsort(id->by_name, (size_t)id->n_tensors, sizeof(*id->by_name), by_name);
     id->digests = ctw_calloc((size_t)id->n_blocks, sizeof(*id->digests));
-    id->is_in = ctw_calloc((size_t)id->n_blocks, sizeof(*id->is_in));
-    if (id->digests == NULL || id->is_in == NULL)
+    id->state = ctw_calloc((size_t)id->n_blocks, sizeof(*id->state));
+    if (id->digests == NULL || id->state == NULL)
         goto no_memory;
     size_t bytes = 0;
     const char *source = ctw_json_source(ctw_json_root(config), &bytes);
@@ -156,7 +208,7 @@ void ctw_identity_close(struct ctw_identity *id)
     ctw_free(id->by_name);
     ctw_free(id->first);
     ctw_free(id->digests);
-    ctw_free(id->is_in);
+    ctw_free(id->state);
     ctw_free(id);
 }
 
@@ -175,21 +227,6 @@ struct reading {
     atomic_bool failed;
     struct ctw_err err; /* under lock: the first failure */
 };
-
-/* The tensor that holds a block. */
-static int64_t tensor_of(const struct ctw_identity *id, int64_t block)
-{
-    /* Finds the last tensor that begins at or before `block`. */
-    int64_t low = 0, high = id->n_tensors - 1;
-    while (low < high) {
-        int64_t middle = (low + high + 1) / 2;
-        if (id->first[middle] <= block)
-            low = middle;
-        else
-            high = middle - 1;
-    }
-    return low;
-}
 
 static void tell_progress(struct reading *r, uint64_t done)
 {
@@ -220,13 +257,7 @@ static enum ctw_status read_block(struct reading *r, int64_t block, char *buffer
         ctw_identity_add(r->add, block, buffer, bytes);
         return CTW_OK;
     }
-    struct ctw_digest now = ctw_digest_of(buffer, bytes);
-    if (memcmp(&now, &r->id->digests[block], sizeof(now)) != 0)
-        return ctw_fail(err, CTW_EIO,
-                        "%s: the file changed while it was in use (tensor %s has different bytes); "
-                        "load the model again once it is complete",
-                        ctw_container_file(r->container, t->file), t->name);
-    return CTW_OK;
+    return compare(r->id, r->container, block, buffer, bytes, err);
 }
 
 static void read_blocks(void *arg, int64_t block, int thread)

@@ -30,6 +30,11 @@ void ctw_identity_close(struct ctw_identity *id); /* NULL is fine */
 int64_t ctw_identity_first_block(const struct ctw_identity *id, const struct ctw_tensor *t);
 /* Adds a block's bytes. Adding a block again is a no-op. Thread-safe. */
 void ctw_identity_add(struct ctw_identity *id, int64_t block, const void *data, size_t bytes);
+/* The same for bytes that are read again and again: CTW_EIO if the block was added before, with
+ * other bytes; the message names the file and the tensor. */
+enum ctw_status ctw_identity_check(struct ctw_identity *id, const struct ctw_container *c,
+                                   int64_t block, const void *data, size_t bytes,
+                                   struct ctw_err *err) CTW_MUST_CHECK;
 /* 64 hex digits; "" until every block has been added. Thread-safe. Valid until id is closed. */
 const char *ctw_identity_text(const struct ctw_identity *id);
 

@@ -110,6 +110,8 @@ static void print_model(const struct ctw_model_map *m)
     if ((m->has >> CTW_MODEL_FIT_LENGTH & 1) && m->fit_length < m->max_length)
         printf(", enough for inputs of %" PRIu64 " tokens", m->fit_length);
     putchar('\n');
+    if (m->has >> CTW_MODEL_WEIGHTS_NOTE & 1)
+        printf("  weights     %.*s\n", TEXT(m->weights_note));
     printf("  numerics    %.*s\n", TEXT(m->numerics));
     if (m->identity.n > 0)
         printf("  identity    %.*s\n", TEXT(m->identity));

@@ -190,6 +190,7 @@ static enum ctw_status print_memory_plan(struct ctw_model *m, const struct ctw_e
            ctw_format_bytes(limit, sizeof(limit), (double)info.memory_limit), info.backend.backend,
            info.backend.variant, ctw_dtype_long_name(info.dtype), threads, info.pass_tokens,
            info.chunk_tokens);
+    printf("weights: %s\n", info.place_note);
     ctw_engine_close(engine);
     return CTW_OK;
 }

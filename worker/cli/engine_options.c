@@ -64,6 +64,18 @@ static void how_rows(struct ctw_option rows[N_HOW], struct ctw_engine_option_val
          .meta = "SIZE",
          .help = "memory beyond the weights, such as 2GiB (default: a quarter of the available "
                  "memory, or most of what the weights leave free on a GPU)"},
+        {.name = "placement",
+         .type = CTW_OPT_CHOICE,
+         .value = &v->place,
+         .choices = "auto|mapped|resident|streamed",
+         .help = "where the weights are: in mapped files (CPU), all in memory, or read in every "
+                 "pass (default: auto, streamed if they do not fit; does not affect scores)"},
+        {.name = "weights-limit",
+         .type = CTW_OPT_BYTES,
+         .value = &v->weights_limit,
+         .meta = "SIZE",
+         .help = "memory for the weights, the GPU's if it computes; what does not fit is streamed "
+                 "(default: what is free)"},
         {.name = "max-length",
          .type = CTW_OPT_INT,
          .value = &v->max_length,
@@ -118,6 +130,8 @@ struct ctw_engine_options ctw_engine_options_from(const struct ctw_engine_option
         .dtype = v->dtype,
         .n_threads = (int)v->n_threads,
         .memory_limit = v->memory_limit,
+        .place = v->place,
+        .weights_limit = v->weights_limit,
         .max_length = v->max_length,
         .chunk_tokens = v->chunk_tokens,
         .pass_tokens = v->pass_tokens,

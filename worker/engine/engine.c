@@ -44,7 +44,8 @@ static struct ctw_plan_request plan_request(const struct ctw_engine *e, int64_t 
                                      .longest = longest,
                                      .total = total,
                                      .chunk_tokens = e->chunk_tokens,
-                                     .pass_tokens = e->pass_tokens};
+                                     .pass_tokens = e->pass_tokens,
+                                     .hide_tokens = e->placing.hide_tokens};
 }
 
 /* The plan for `total` tokens in sequences of up to `longest`, within the engine's limits. */
@@ -70,6 +71,31 @@ static enum ctw_status plan_usual(struct ctw_engine *e, struct ctw_err *err)
     return make_plan(e, longest, INT64_MAX, &e->plan, err);
 }
 
+/* The memory beyond the weights that the usual plan takes if the limit is `limit`, or at least. */
+static uint64_t usual_need(struct ctw_engine *e, uint64_t limit)
+{
+    uint64_t have = e->memory_limit;
+    e->memory_limit = limit;
+    enum ctw_status st = plan_usual(e, NULL);
+    (void)st; /* if it does not fit, e->plan is the smallest */
+    e->memory_limit = have;
+    return e->plan.total;
+}
+
+static enum ctw_status choose_place(struct ctw_engine *e, const struct ctw_engine_options *opt,
+                                    struct ctw_err *err)
+{
+    const struct ctw_placing_request r = {.model = e->model,
+                                          .be = e->be,
+                                          .place = opt->place,
+                                          .weights_limit = opt->weights_limit,
+                                          .limit_is_default = e->limit_is_default,
+                                          .memory_limit = e->memory_limit,
+                                          .work = usual_need(e, UINT64_MAX),
+                                          .least_work = usual_need(e, 1)};
+    return ctw_placing_choose(&e->placing, &r, err);
+}
+
 /* On a GPU: most of the memory that the weights leave free; else ctw_plan_default_limit(). */
 static enum ctw_status set_default_limit(struct ctw_engine *e, struct ctw_err *err)
 {
@@ -79,13 +105,13 @@ static enum ctw_status set_default_limit(struct ctw_engine *e, struct ctw_err *e
     }
     uint64_t have = ctw_backend_memory_free(e->be), weights = 0;
     if (e->provider == NULL) /* plan_only: not read yet */
-        weights = ctw_container_bytes(e->model->container);
+        weights = e->placing.memory;
     e->memory_limit = have > weights ? (have - weights) / 10 * 9 : 0;
     return ctw_backend_sync(e->be, err); /* a failed GPU reports nothing free: return its error */
 }
 
-/* On a host-memory backend: reads all bytes once for the identity, which also brings them into the
- * page cache. A resident provider does so in the background. */
+/* Reads all bytes once for the identity, which also brings them into the page cache. Other
+ * providers do so in the background. */
 static enum ctw_status read_mapped(struct ctw_engine *e, struct ctw_err *err)
 {
     struct ctw_model *m = e->model;
@@ -122,7 +148,6 @@ enum ctw_status ctw_engine_open(struct ctw_engine **out, const struct ctw_engine
                                                .n_threads = opt->n_threads,
                                                .device = opt->device};
     struct ctw_backend_info info;
-    bool mapped = false;
     e->devices = opt->devices != NULL ? opt->devices : &e->own;
     e->n_threads = opt->n_threads;
     e->stop = opt->stop;
@@ -143,19 +168,18 @@ enum ctw_status ctw_engine_open(struct ctw_engine **out, const struct ctw_engine
     if (st != CTW_OK)
         goto fail;
     e->be = e->device->be;
-    mapped = ctw_backend_traits(e->be)->host_memory;
-    if (mapped)
-        st = ctw_provider_open_mapped(&e->provider, e->model, err);
-    else if (!opt->plan_only)
-        st = ctw_provider_open_resident(&e->provider, e->model, e->be, err);
+    st = choose_place(e, opt, err);
+    if (st == CTW_OK && !opt->plan_only)
+        st = ctw_placing_open(&e->placing, e->model, e->be, &e->provider, err);
     if (st == CTW_OK && e->limit_is_default)
         st = set_default_limit(e, err);
     if (st == CTW_OK)
         st = plan_usual(e, err);
-    if (st == CTW_OK && mapped && !opt->plan_only)
+    if (st == CTW_OK && e->placing.place == CTW_MAPPED && !opt->plan_only)
         st = read_mapped(e, err);
     if (st != CTW_OK)
         goto fail;
+    ctw_placing_describe(&e->placing, e->model, e->be, e->plan.pass_tokens);
     e->fit_length = find_fit_length(e);
     ctw_backend_get_info(e->be, &info);
     snprintf(e->numerics, sizeof(e->numerics), "%s/%s/%d", info.numerics,
@@ -187,6 +211,7 @@ void ctw_engine_close(struct ctw_engine *e)
 {
     if (e == NULL)
         return;
+    ctw_placing_free(&e->placing);
     ctw_provider_close(e->provider); /* first: freeing waits for uploads in flight */
     if (e->device != NULL)
         ctw_engine_trim(e);
@@ -206,6 +231,11 @@ void ctw_engine_get_info(const struct ctw_engine *e, struct ctw_engine_info *out
         .pass_tokens = e->plan.pass_tokens,
         .memory_planned = e->plan.total,
         .memory_limit = e->memory_limit,
+        .place = ctw_place_name(e->placing.place),
+        .weights_bytes = e->placing.weights,
+        .weights_memory = e->placing.memory,
+        .weights_streamed = e->placing.streamed,
+        .place_note = e->placing.note,
         .numerics = e->numerics,
         .model = e->model,
     };

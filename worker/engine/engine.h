@@ -26,6 +26,8 @@ struct ctw_engine_options {
     struct ctw_devices *devices; /* lends the device, and outlives the engine; NULL: the engine has
                                     a device of its own */
     uint64_t memory_limit;       /* bytes beyond the weights; 0: the default */
+    const char *place;           /* NULL or "auto", "mapped", "resident", "streamed" */
+    uint64_t weights_limit;      /* bytes of memory for the weights; 0: what there is */
     int64_t max_length;          /* 0: the model's maximum */
     int64_t chunk_tokens;        /* 0: planned. For tests and tuning; never changes a score */
     int64_t pass_tokens;         /* 0: planned. For tests and tuning; never changes a score */
@@ -90,7 +92,11 @@ struct ctw_engine_info {
     int64_t fit_length;
     int64_t vocab;
     int64_t chunk_tokens, pass_tokens;
-    uint64_t memory_planned, memory_limit; /* bytes beyond the weights */
+    uint64_t memory_planned, memory_limit;                    /* bytes beyond the weights */
+    const char *place;                                        /* "mapped", "resident", "streamed" */
+    uint64_t weights_bytes, weights_memory, weights_streamed; /* in all; the memory that they take;
+                                                                 read in every pass */
+    const char *place_note;                                   /* what that costs, in words */
     const char *numerics; /* backend, variant, dtype, version: equal ids give equal bits */
     const struct ctw_model *model;
 };

@@ -7,6 +7,7 @@
 #include "worker/engine/difference.h"
 #include "worker/engine/engine.h"
 #include "worker/engine/forward.h"
+#include "worker/engine/placing.h"
 
 struct ctw_engine {
     struct ctw_model *model;
@@ -15,6 +16,7 @@ struct ctw_engine {
     struct ctw_device *device;
     struct ctw_backend *be; /* the device's */
     struct ctw_provider *provider;
+    struct ctw_placing placing;  /* where the provider has the weights */
     struct ctw_forward *forward; /* kept between calls while its plan suffices */
     enum ctw_dtype dtype;
     int64_t max_length, fit_length;

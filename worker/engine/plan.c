@@ -155,6 +155,9 @@ static bool find_plan(struct ctw_plan *out, const struct ctw_plan_request *r)
     if (pass == 0)
         pass = max64(PASS_TOKENS_MIN,
                      min64(traits->pass_tokens, (int64_t)(traits->pass_flops / flops)));
+    const int64_t usual = pass;
+    if (r->pass_tokens == 0)
+        pass = max64(pass, r->hide_tokens);
     pass = max64(min64(pass, r->total), r->longest);
     int64_t chunk = r->chunk_tokens != 0 ? r->chunk_tokens : traits->chunk_tokens;
     for (;;) {
@@ -164,7 +167,9 @@ static bool find_plan(struct ctw_plan *out, const struct ctw_plan_request *r)
         if (plan.total <= r->memory_limit)
             break;
         /* First reduce the tokens in a pass, then the chunks. */
-        if (pass > max64(r->longest, chunk) && r->pass_tokens == 0)
+        if (pass > max64(usual, max64(r->longest, chunk)) && r->pass_tokens == 0)
+            pass = max64(max64(usual, r->longest), pass - (pass + 7) / 8);
+        else if (pass > max64(r->longest, chunk) && r->pass_tokens == 0)
             pass = max64(max64(r->longest, chunk), pass / 2);
         else if (chunk > CHUNK_TOKENS_MIN && r->chunk_tokens == 0)
             chunk = smaller_chunk(chunk);

@@ -21,6 +21,7 @@ struct ctw_plan_request {
     int64_t longest;                   /* model-input tokens of the longest sequence */
     int64_t total;                     /* model-input tokens of all sequences together */
     int64_t chunk_tokens, pass_tokens; /* 0: the planner decides */
+    int64_t hide_tokens; /* weights are streamed: a pass of so many hides that; 0: they are not */
 };
 
 struct ctw_plan {
@@ -47,8 +48,9 @@ int64_t ctw_plan_longest(const struct ctw_plan_request *request);
 struct ctw_reserve ctw_plan_reserve(const struct ctw_model *model, enum ctw_dtype dtype,
                                     const struct ctw_plan *plan);
 
-/* A quarter of the memory that is available now, on this machine and within the process's control
- * groups; at least 512 MiB. */
+/* The memory that is available now, on this machine and within the process's control groups. */
+uint64_t ctw_plan_available(void);
+/* A quarter of it; at least 512 MiB. */
 uint64_t ctw_plan_default_limit(void);
 
 /* The input count above which a sequence takes RoPE's frequencies for long ones; 0: no RoPE has

@@ -1,4 +1,4 @@
-/* The default memory limit. */
+/* The memory that is available, and the default memory limit. */
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -65,9 +65,14 @@ static uint64_t cgroup_available(void)
     }
 }
 
-uint64_t ctw_plan_default_limit(void)
+uint64_t ctw_plan_available(void)
 {
     uint64_t have = machine_available(), group = cgroup_available();
-    uint64_t quarter = (group < have ? group : have) / 4;
+    return group < have ? group : have;
+}
+
+uint64_t ctw_plan_default_limit(void)
+{
+    uint64_t quarter = ctw_plan_available() / 4;
     return quarter > LIMIT_FLOOR ? quarter : LIMIT_FLOOR;
 }

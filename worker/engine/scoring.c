@@ -89,13 +89,13 @@ static enum ctw_status check_files(struct ctw_engine *e, bool *touched, struct c
 
 static bool is_mapped(const struct ctw_engine *e)
 {
-    return ctw_backend_traits(e->be)->host_memory;
+    return e->placing.place == CTW_MAPPED;
 }
 
 static enum ctw_status begin_pass(struct ctw_scoring *s, struct side *side, struct ctw_err *err)
 {
     struct ctw_engine *e = side->e;
-    /* A device has its own copy, digested as it was read, so the files may change after that. */
+    /* Other providers have their own copy, digested as it was read. */
     bool touched;
     enum ctw_status st = is_mapped(e) ? check_files(e, &touched, err) : CTW_OK;
     s->n = take_pass(side->seqs, s->first, s->n_seqs, s->pass_tokens);

@@ -108,6 +108,10 @@ static bool fill_model(struct ctw_handler_call *c, const struct ctw_model_slot *
     out->pass_tokens = (uint64_t)info->pass_tokens;
     out->memory_planned = info->memory_planned;
     out->memory_limit = info->memory_limit;
+    out->weights_bytes = info->weights_bytes;
+    out->weights_memory = info->weights_memory;
+    out->weights_streamed = info->weights_streamed;
+    out->placement = ctw_slice_of(info->place);
     out->dtype = ctw_slice_of(ctw_dtype_long_name(info->dtype));
     return ctw_reply_copy(reply, info->model->architecture, &out->architecture) &&
            ctw_reply_copy(reply, info->model->model_type, &out->model_type) &&
@@ -118,6 +122,7 @@ static bool fill_model(struct ctw_handler_call *c, const struct ctw_model_slot *
            ctw_reply_copy(reply, info->backend.device, &out->device) &&
            ctw_reply_copy(reply, info->backend.reason, &out->reason) &&
            copy_products(reply, m, &out->products) &&
+           ctw_reply_copy(reply, info->place_note, &out->weights_note) &&
            ctw_reply_copy(reply, info->model->activations, &out->activations);
 }
 

@@ -10,12 +10,15 @@
  * Mapped provider: pointers into the mapped files, for backends that read host memory. Such a
  * backend has finished reading when a call returns, so no fence is needed. Resident provider: the
  * checkpoint's own bytes in the device's memory, read by several threads while the first pass
- * already computes. Streaming or gathering providers would implement the same calls.
+ * already computes. Streamed provider, for every backend: as many layers stay in its memory as a
+ * limit allows, and the others are read ahead of their use in every pass. A gathering provider
+ * would implement the same calls.
  */
 #ifndef CTW_WORKER_PROVIDER_H
 #define CTW_WORKER_PROVIDER_H
 
 #include "worker/model/model.h"
+#include "worker/weights/placement.h"
 
 /* Pointers that the backend can read (for the CPU: host memory). NULL: the layer has none. */
 struct ctw_layer_data {
@@ -35,6 +38,11 @@ enum ctw_status ctw_provider_open_mapped(struct ctw_provider **out, const struct
  */
 enum ctw_status ctw_provider_open_resident(struct ctw_provider **out, const struct ctw_model *model,
                                            struct ctw_backend *be,
+                                           struct ctw_err *err) CTW_MUST_CHECK;
+/* Allocates the placement's memory, and starts reading. Takes over what *place holds, even if it
+ * fails. The backend must outlive the provider. ctw_provider_acquire() returns read errors. */
+enum ctw_status ctw_provider_open_streamed(struct ctw_provider **out, const struct ctw_model *model,
+                                           struct ctw_backend *be, struct ctw_placement *place,
                                            struct ctw_err *err) CTW_MUST_CHECK;
 /* Will the provider read the files again? If so, they must not change. */
 bool ctw_provider_needs_files(struct ctw_provider *p);

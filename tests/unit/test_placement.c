@@ -1,0 +1,157 @@
+/* Which layers stay in memory: for models of random layers, and every kind of limit. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "worker/weights/placement.h"
+
+enum { MOST_LAYERS = 40 };
+
+/* A model whose layers have one vector each, of a multiple of 256 bytes. */
+static struct ctw_layer layers[MOST_LAYERS];
+static struct ctw_tensor tensors[MOST_LAYERS];
+
+static struct ctw_model model_of(int n, const size_t *bytes, bool tied)
+{
+    memset(layers, 0, sizeof(layers));
+    for (int i = 0; i < n; i++) {
+        tensors[i] = (struct ctw_tensor){.bytes = bytes[i]};
+        layers[i].vector[CTW_V_WEIGHT] = bytes[i] == 0 ? NULL : &tensors[i];
+    }
+    return (struct ctw_model){.n_layers = n, .n_decoders = n - 2, .layers = layers, .tied = tied};
+}
+
+/* Opens for a limit, and checks what holds for every placement. False: it does not fit. */
+static bool place(struct ctw_placement *p, const struct ctw_model *m, uint64_t limit)
+{
+    struct ctw_err err = {0};
+    size_t resident = 0, weights = 0, largest = 0;
+    if (ctw_placement_make(p, m, limit, &err) != CTW_OK) {
+        assert_int_equal(err.status, CTW_ENOMEM);
+        assert_non_null(strstr(err.msg, "raise --weights-limit"));
+        return false;
+    }
+    for (int i = 0; i < m->n_layers; i++) {
+        weights += p->bytes[i];
+        resident += p->stays[i] ? p->bytes[i] : 0;
+        largest = !p->stays[i] && p->bytes[i] > largest ? p->bytes[i] : largest;
+        assert_true(p->stays[i] || p->bytes[i] > 0);
+    }
+    assert_int_equal(p->weights, weights);
+    assert_int_equal(p->resident, resident);
+    assert_int_equal(p->streamed, weights - resident);
+    assert_true(p->resident + p->ring <= limit);
+    assert_true(p->ring >= largest);
+    assert_true(!m->tied || p->stays[0]);
+    assert_int_equal(p->streamed == 0, weights <= limit);
+    return true;
+}
+
+/* Beside the two largest layers that then do not. */
+static void no_other_layer_fits(const struct ctw_placement *p, uint64_t limit)
+{
+    for (int more = 0; more < p->n_layers; more++) {
+        size_t largest = 0, second = 0;
+        for (int i = 0; i < p->n_layers; i++) {
+            size_t bytes = p->stays[i] || i == more ? 0 : p->bytes[i];
+            second = bytes > largest ? largest : bytes > second ? bytes : second;
+            largest = bytes > largest ? bytes : largest;
+        }
+        if (!p->stays[more])
+            assert_true(p->resident + p->bytes[more] + largest + second > limit);
+    }
+}
+
+static void every_limit_is_kept(void **state)
+{
+    (void)state;
+    srand(7);
+    for (int trial = 0; trial < 300; trial++) {
+        size_t bytes[MOST_LAYERS], all = 0;
+        int n = 3 + rand() % (MOST_LAYERS - 2);
+        bool even = rand() % 2 == 0;
+        for (int i = 0; i < n; i++) {
+            bytes[i] = (size_t)(even ? 20 : rand() % 40) * 256;
+            if (i == 0 || i == n - 1)
+                bytes[i] = (size_t)(rand() % 200) * 256;
+            all += bytes[i];
+        }
+        struct ctw_model m = model_of(n, bytes, rand() % 2 == 0);
+        bool fitted = false;
+        for (uint64_t limit = 0; limit < all + 512; limit += all / 61 + 1) {
+            struct ctw_placement p;
+            bool fits = place(&p, &m, limit);
+            assert_true(fits || !fitted); /* more memory is never worse */
+            fitted = fits;
+            if (!fits)
+                continue;
+            if (!p.one_at_a_time)
+                no_other_layer_fits(&p, limit);
+            ctw_placement_free(&p);
+        }
+        assert_true(fitted);
+    }
+}
+
+/* The limit in the message is the least that works. */
+static void the_message_says_how_much_is_needed(void **state)
+{
+    (void)state;
+    const size_t kib = 1024, bytes[] = {100 * kib, 10 * kib, 20 * kib, 10 * kib, 90 * kib};
+    struct ctw_model m = model_of(5, bytes, false);
+    struct ctw_placement p;
+    struct ctw_err err;
+    assert_int_equal(ctw_placement_make(&p, &m, 100 * kib - 1, &err), CTW_ENOMEM);
+    assert_non_null(strstr(err.msg, "100.0 KiB"));
+    assert_true(place(&p, &m, 100 * kib));
+    assert_true(p.one_at_a_time);
+    ctw_placement_free(&p);
+    m = model_of(5, bytes, true); /* 100 stay, and pairs of the others take turns */
+    assert_int_equal(ctw_placement_make(&p, &m, 190 * kib - 1, &err), CTW_ENOMEM);
+    assert_true(place(&p, &m, 190 * kib));
+    ctw_placement_free(&p);
+    assert_int_equal(ctw_placement_make_least(&p, &m, &err), CTW_OK);
+    assert_false(p.one_at_a_time);
+    assert_int_equal(p.resident + p.ring, 210 * kib);
+    ctw_placement_free(&p);
+}
+
+/* A large embedding and head stay if a small ring then suffices; the others are spread evenly. */
+static void what_stays_is_spread_over_the_depth(void **state)
+{
+    (void)state;
+    enum { N = 34 };
+    const size_t kib = 1024;
+    size_t bytes[N];
+    for (int i = 0; i < N; i++)
+        bytes[i] = (i == 0 || i == N - 1 ? 64 : 16) * kib;
+    struct ctw_model m = model_of(N, bytes, false);
+    struct ctw_placement p;
+    assert_true(place(&p, &m, (2 * 64 + 2 * 16 + 8 * 16) * kib));
+    assert_int_equal(p.ring, 2 * 16 * kib);
+    assert_true(p.stays[0] && p.stays[N - 1]);
+    int n = 0, gap = 0, longest = 0;
+    for (int i = 1; i < N - 1; i++) {
+        n += p.stays[i];
+        gap = p.stays[i] ? 0 : gap + 1;
+        longest = gap > longest ? gap : longest;
+    }
+    assert_int_equal(n, 8);
+    assert_int_equal(longest, 3); /* of 32, every fourth stays */
+    ctw_placement_free(&p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_limit_is_kept),
+        cmocka_unit_test(the_message_says_how_much_is_needed),
+        cmocka_unit_test(what_stays_is_spread_over_the_depth),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,215 @@
+#include "worker/engine/placing.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/units.h"
+#include "worker/engine/plan.h"
+#include "worker/engine/read_rate.h"
+
+/* kernels/backend.h: pass_flops are about one minute of work. */
+static const double pass_flops_s = 60;
+
+static double compute_rate(const struct ctw_backend *be)
+{
+    return ctw_backend_traits(be)->pass_flops / pass_flops_s;
+}
+
+static double flops_per_token(const struct ctw_model *m)
+{
+    return fmax(1, ctw_plan_layer_flops(m) + ctw_plan_head_flops(m));
+}
+
+/* ---- what was asked for ------------------------------------------------------------------- */
+
+static bool is_named(const struct ctw_placing_request *r, const char *name)
+{
+    return r->place != NULL && strcmp(r->place, name) == 0;
+}
+
+static bool is_auto(const struct ctw_placing_request *r)
+{
+    return r->place == NULL || is_named(r, "auto");
+}
+
+static enum ctw_status too_large(const struct ctw_placing_request *r, uint64_t weights,
+                                 struct ctw_err *err)
+{
+    char need[32], have[32];
+    return ctw_fail(err, CTW_ENOMEM,
+                    "--placement %s: the weights need %s, but --weights-limit is %s: raise it, or "
+                    "use --placement streamed",
+                    r->place, ctw_format_bytes(need, sizeof(need), (double)weights),
+                    ctw_format_bytes(have, sizeof(have), (double)r->weights_limit));
+}
+
+/* Through a limit that was given; without one, as little memory as streaming needs. */
+static enum ctw_status stream_as_told(struct ctw_placing *p, const struct ctw_placing_request *r,
+                                      struct ctw_err *err)
+{
+    p->place = CTW_STREAMED;
+    return r->weights_limit > 0 ? ctw_placement_make(&p->layers, r->model, r->weights_limit, err)
+                                : ctw_placement_make_least(&p->layers, r->model, err);
+}
+
+static enum ctw_status stream_within(struct ctw_placing *p, const struct ctw_placing_request *r,
+                                     uint64_t limit, struct ctw_err *err)
+{
+    p->place = CTW_STREAMED;
+    return ctw_placement_make(&p->layers, r->model, limit, err);
+}
+
+/* ---- on the CPU --------------------------------------------------------------------------- */
+
+/* Files are mapped if memory can hold them: the page cache then does. Else half of the memory is
+ * for weights; a quarter is for the rest, by default. */
+static enum ctw_status choose_on_host(struct ctw_placing *p, const struct ctw_placing_request *r,
+                                      struct ctw_err *err)
+{
+    uint64_t available = ctw_plan_available();
+    bool fits = r->weights_limit == 0 || p->weights <= r->weights_limit;
+    if (is_named(r, "streamed"))
+        return stream_as_told(p, r, err);
+    if (!is_auto(r) && !fits)
+        return too_large(r, p->weights, err);
+    if (is_named(r, "resident")) {
+        enum ctw_status st = ctw_placement_make(&p->layers, r->model, UINT64_MAX, err);
+        p->place = CTW_RESIDENT;
+        return st;
+    }
+    p->place = CTW_MAPPED;
+    if (is_named(r, "mapped"))
+        return CTW_OK;
+    if (r->weights_limit > 0)
+        return fits ? CTW_OK : stream_within(p, r, r->weights_limit, err);
+    return p->weights <= available ? CTW_OK : stream_within(p, r, available / 2, err);
+}
+
+/* ---- on a GPU ----------------------------------------------------------------------------- */
+
+/* What a limit for the weights leaves, by default, is less by a reserve (engine.c). */
+static uint64_t with_reserve(uint64_t bytes)
+{
+    return bytes / 9 * 10;
+}
+
+/* As much as leaves room for passes at full rate; else as little as possible. If neither leaves
+ * room for any pass, the weights are resident, and opening says what is missing. */
+static enum ctw_status stream_if_possible(struct ctw_placing *p,
+                                          const struct ctw_placing_request *r, uint64_t have)
+{
+    uint64_t work = r->limit_is_default ? with_reserve(r->work) : r->memory_limit;
+    uint64_t least = r->limit_is_default ? with_reserve(r->least_work) : r->memory_limit;
+    if (work < have && stream_within(p, r, have - work, NULL) == CTW_OK)
+        return CTW_OK;
+    if (ctw_placement_make_least(&p->layers, r->model, NULL) == CTW_OK &&
+        p->layers.resident + p->layers.ring + least <= have)
+        return CTW_OK;
+    ctw_placement_free(&p->layers);
+    return CTW_ENOMEM;
+}
+
+static enum ctw_status choose_on_device(struct ctw_placing *p, const struct ctw_placing_request *r,
+                                        struct ctw_err *err)
+{
+    uint64_t have = ctw_backend_memory_free(r->be);
+    uint64_t left = p->weights < have ? (have - p->weights) / 10 * 9 : 0;
+    enum ctw_status st = ctw_backend_sync(r->be, err); /* a failed device reports nothing free */
+    if (st != CTW_OK)
+        return st;
+    if (is_named(r, "mapped"))
+        return ctw_fail(err, CTW_EINVAL,
+                        "--placement mapped: a GPU does not compute from mapped files: use "
+                        "resident or streamed");
+    if (is_named(r, "streamed"))
+        return stream_as_told(p, r, err);
+    bool limited = r->weights_limit > 0 && p->weights > r->weights_limit;
+    if (limited && !is_auto(r))
+        return too_large(r, p->weights, err);
+    if (limited)
+        return stream_within(p, r, r->weights_limit, err);
+    bool fits = p->weights <= have && (!r->limit_is_default || r->least_work <= left);
+    p->place = CTW_RESIDENT;
+    if (fits || !is_auto(r))
+        return CTW_OK;
+    if (stream_if_possible(p, r, have) != CTW_OK)
+        p->place = CTW_RESIDENT;
+    return CTW_OK;
+}
+
+/* ---- the choice --------------------------------------------------------------------------- */
+
+/* Passes may be larger than they usually are, so that computing takes a tenth longer than reading.
+ */
+static void measure(struct ctw_placing *p, const struct ctw_placing_request *r)
+{
+    const double margin = 1.1;
+    p->read_rate = ctw_read_rate(r->model->container);
+    if (p->read_rate > 0)
+        p->hide_tokens = (int64_t)(margin * (double)p->streamed / p->read_rate *
+                                   compute_rate(r->be) / flops_per_token(r->model));
+}
+
+enum ctw_status ctw_placing_choose(struct ctw_placing *out, const struct ctw_placing_request *r,
+                                   struct ctw_err *err)
+{
+    struct ctw_placement all;
+    *out = (struct ctw_placing){0};
+    enum ctw_status st = ctw_placement_make(&all, r->model, UINT64_MAX, err);
+    if (st != CTW_OK)
+        return st;
+    out->weights = all.weights;
+    ctw_placement_free(&all);
+    st = ctw_backend_traits(r->be)->host_memory ? choose_on_host(out, r, err)
+                                                : choose_on_device(out, r, err);
+    if (st != CTW_OK)
+        return st;
+    out->memory = out->layers.n_layers > 0 ? out->layers.resident + out->layers.ring : out->weights;
+    out->streamed = out->layers.streamed;
+    if (out->streamed > 0)
+        measure(out, r);
+    return CTW_OK;
+}
+
+enum ctw_status ctw_placing_open(struct ctw_placing *p, const struct ctw_model *model,
+                                 struct ctw_backend *be, struct ctw_provider **out,
+                                 struct ctw_err *err)
+{
+    if (p->place == CTW_MAPPED)
+        return ctw_provider_open_mapped(out, model, err);
+    if (p->layers.n_layers > 0)
+        return ctw_provider_open_streamed(out, model, be, &p->layers, err);
+    return ctw_provider_open_resident(out, model, be, err);
+}
+
+const char *ctw_place_name(enum ctw_place place)
+{
+    static const char *const names[] = {"mapped", "resident", "streamed"};
+    return names[place];
+}
+
+void ctw_placing_describe(struct ctw_placing *p, const struct ctw_model *model,
+                          const struct ctw_backend *be, int64_t pass_tokens)
+{
+    char weights[32], memory[32], streamed[32], rate[32];
+    ctw_format_bytes(weights, sizeof(weights), (double)p->weights);
+    if (p->streamed == 0) {
+        snprintf(p->note, sizeof(p->note), "%s, %s", ctw_place_name(p->place), weights);
+        return;
+    }
+    double read_s = (double)p->streamed / fmax(1, p->read_rate);
+    double compute_s = (double)pass_tokens * flops_per_token(model) / compute_rate(be);
+    snprintf(p->note, sizeof(p->note),
+             "streamed, %s in %s of memory; every pass reads %s at about %s/s, which takes %.3g s, "
+             "and computes for about %.3g s with %lld tokens: bound by %s",
+             weights, ctw_format_bytes(memory, sizeof(memory), (double)p->memory),
+             ctw_format_bytes(streamed, sizeof(streamed), (double)p->streamed),
+             ctw_format_bytes(rate, sizeof(rate), p->read_rate), read_s, compute_s,
+             (long long)pass_tokens, read_s > compute_s ? "reading" : "computing");
+}
+
+void ctw_placing_free(struct ctw_placing *p)
+{
+    ctw_placement_free(&p->layers);
+}

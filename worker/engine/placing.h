@@ -1,0 +1,50 @@
+/*
+ * Where an engine's weights are, which the user may force, and what that costs: mapped files,
+ * resident, or streamed in every pass. No choice can change a score.
+ */
+#ifndef CTW_WORKER_PLACING_H
+#define CTW_WORKER_PLACING_H
+
+#include "worker/engine/engine.h"
+#include "worker/weights/provider.h"
+
+enum ctw_place { CTW_MAPPED, CTW_RESIDENT, CTW_STREAMED };
+
+struct ctw_placing {
+    enum ctw_place place;
+    struct ctw_placement layers; /* streamed, and resident on the CPU: taken over by the provider */
+    uint64_t weights;            /* bytes of all layers */
+    uint64_t memory;             /* that they take */
+    uint64_t streamed;           /* read in every pass */
+    double read_rate;            /* bytes a second, measured; 0: nothing is streamed */
+    int64_t hide_tokens; /* of a pass, which computes for as long as its weights take to read */
+    char note[320];      /* what was chosen, and what it costs */
+};
+
+struct ctw_placing_request {
+    const struct ctw_model *model;
+    struct ctw_backend *be;
+    const char *place;      /* NULL or "auto", "mapped", "resident", "streamed" */
+    uint64_t weights_limit; /* 0: none was given */
+    bool limit_is_default;  /* of the memory beyond the weights: it is what the weights leave */
+    uint64_t memory_limit;
+    /* Bytes beyond the weights that passes of the usual windows need, at full rate and at least. */
+    uint64_t work, least_work;
+};
+
+/* CTW_EINVAL, CTW_ENOMEM: what was asked for is not possible. */
+enum ctw_status ctw_placing_choose(struct ctw_placing *out, const struct ctw_placing_request *r,
+                                   struct ctw_err *err) CTW_MUST_CHECK;
+/* Opens the provider that was chosen. */
+enum ctw_status ctw_placing_open(struct ctw_placing *p, const struct ctw_model *model,
+                                 struct ctw_backend *be, struct ctw_provider **out,
+                                 struct ctw_err *err) CTW_MUST_CHECK;
+/* Writes p->note, for passes of so many tokens. */
+void ctw_placing_describe(struct ctw_placing *p, const struct ctw_model *model,
+                          const struct ctw_backend *be, int64_t pass_tokens);
+void ctw_placing_free(struct ctw_placing *p);
+
+/* The place's name: "mapped", "resident", "streamed". */
+const char *ctw_place_name(enum ctw_place place);
+
+#endif

@@ -1,0 +1,194 @@
+#include "worker/weights/placement.h"
+
+#include "base/mem.h"
+#include "base/units.h"
+#include "worker/weights/arena.h"
+
+static size_t max_size(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+/* The bytes of the `n` (1 or 2) largest layers that do not stay. More layers can stay without
+ * making it too small. */
+static size_t ring_of(const struct ctw_placement *p, int n)
+{
+    size_t largest = 0, second = 0;
+    for (int i = 0; i < p->n_layers; i++) {
+        size_t bytes = p->stays[i] ? 0 : p->bytes[i];
+        second = max_size(second, bytes < largest ? bytes : largest);
+        largest = max_size(largest, bytes);
+    }
+    return largest + (n == 2 ? second : 0);
+}
+
+static void add_up(struct ctw_placement *p, int n_ring)
+{
+    p->resident = 0;
+    for (int i = 0; i < p->n_layers; i++)
+        p->resident += p->stays[i] ? p->bytes[i] : 0;
+    p->streamed = p->weights - p->resident;
+    p->ring = ring_of(p, n_ring);
+    p->one_at_a_time = p->ring < ring_of(p, 2);
+}
+
+/* Without these, nothing can be streamed: a tied embedding, which the head reads too, and layers
+ * without bytes. */
+static void keep_least(struct ctw_placement *p, const struct ctw_model *m)
+{
+    for (int i = 0; i < p->n_layers; i++)
+        p->stays[i] = p->bytes[i] == 0;
+    if (m->tied)
+        p->stays[0] = true;
+}
+
+static bool keep_largest(struct ctw_placement *p)
+{
+    int largest = -1;
+    for (int i = 0; i < p->n_layers; i++)
+        if (!p->stays[i] && (largest < 0 || p->bytes[i] > p->bytes[largest]))
+            largest = i;
+    if (largest < 0)
+        return false;
+    p->stays[largest] = true;
+    return true;
+}
+
+/*
+ * How many of the largest layers should stay? An embedding and a head are often much larger than
+ * the layers between them: if they stay, the ring can be small. Whatever memory the ring does not
+ * take can hold layers, so the smallest ring is best. False: no ring fits beside what must stay.
+ */
+static bool choose_ring(struct ctw_placement *p, const struct ctw_model *m, uint64_t limit,
+                        int n_ring, size_t *ring)
+{
+    int n = 0, best = -1;
+    *ring = SIZE_MAX;
+    keep_least(p, m);
+    for (;; n++) {
+        add_up(p, n_ring);
+        if (p->resident + p->ring <= limit && p->ring < *ring) {
+            best = n;
+            *ring = p->ring;
+        }
+        if (p->resident > limit || !keep_largest(p))
+            break;
+    }
+    keep_least(p, m);
+    for (int i = 0; i < best; i++)
+        (void)keep_largest(p);
+    return best >= 0;
+}
+
+/* The least memory with which layers can be streamed through a ring of `n_ring` layers. */
+static size_t least_limit(struct ctw_placement *p, const struct ctw_model *m, int n_ring)
+{
+    size_t least = SIZE_MAX;
+    keep_least(p, m);
+    do {
+        add_up(p, n_ring);
+        least = p->resident + p->ring < least ? p->resident + p->ring : least;
+    } while (keep_largest(p));
+    return least;
+}
+
+/* Lets more layers stay, evenly spaced, in what `limit` leaves beside the ring. */
+static void spread(struct ctw_placement *p, uint64_t limit, size_t ring)
+{
+    size_t taken = ring, left = 0, seen = 0, kept = 0;
+    for (int i = 0; i < p->n_layers; i++) {
+        taken += p->stays[i] ? p->bytes[i] : 0;
+        left += p->stays[i] ? 0 : p->bytes[i];
+    }
+    size_t room = (size_t)(limit - taken);
+    for (int i = 0; i < p->n_layers; i++) {
+        if (p->stays[i])
+            continue;
+        seen += p->bytes[i];
+        /* Of the layers seen so far, as large a share stays as of all. */
+        double due = (double)seen / (double)left * (double)room;
+        if ((double)(kept + p->bytes[i]) > due)
+            continue;
+        p->stays[i] = true;
+        kept += p->bytes[i];
+    }
+}
+
+/* Lets any layer stay for which there still is room. */
+static void fill(struct ctw_placement *p, uint64_t limit, int n_ring)
+{
+    for (int i = 0; i < p->n_layers; i++) {
+        if (p->stays[i])
+            continue;
+        p->stays[i] = true;
+        add_up(p, n_ring);
+        p->stays[i] = p->resident + p->ring <= limit;
+    }
+    add_up(p, n_ring);
+}
+
+static enum ctw_status open_tables(struct ctw_placement *p, const struct ctw_model *m,
+                                   struct ctw_err *err)
+{
+    *p = (struct ctw_placement){.n_layers = m->n_layers};
+    p->stays = ctw_calloc((size_t)m->n_layers, sizeof(*p->stays));
+    p->bytes = ctw_calloc((size_t)m->n_layers, sizeof(*p->bytes));
+    if (p->stays == NULL || p->bytes == NULL) {
+        ctw_placement_free(p);
+        return ctw_fail(err, CTW_ENOMEM, "layers: out of memory");
+    }
+    for (int i = 0; i < m->n_layers; i++) {
+        p->bytes[i] = ctw_arena_bytes(m, i);
+        p->weights += p->bytes[i];
+    }
+    return CTW_OK;
+}
+
+enum ctw_status ctw_placement_make(struct ctw_placement *out, const struct ctw_model *m,
+                                   uint64_t limit, struct ctw_err *err)
+{
+    char need[32], have[32], all[32];
+    size_t ring, least;
+    enum ctw_status st = open_tables(out, m, err);
+    if (st != CTW_OK)
+        return st;
+    if (out->weights <= limit) {
+        while (keep_largest(out))
+            ;
+        add_up(out, 2);
+        return CTW_OK;
+    }
+    int n_ring = choose_ring(out, m, limit, 2, &ring) ? 2 : 1;
+    if (n_ring == 2 || choose_ring(out, m, limit, 1, &ring)) {
+        spread(out, limit, ring);
+        fill(out, limit, n_ring);
+        return CTW_OK;
+    }
+    least = least_limit(out, m, 1);
+    st = ctw_fail(err, CTW_ENOMEM,
+                  "the weights (%s) cannot be streamed through %s: the largest layers need %s: "
+                  "raise --weights-limit",
+                  ctw_format_bytes(all, sizeof(all), (double)out->weights),
+                  ctw_format_bytes(have, sizeof(have), (double)limit),
+                  ctw_format_bytes(need, sizeof(need), (double)least));
+    ctw_placement_free(out);
+    return st;
+}
+
+enum ctw_status ctw_placement_make_least(struct ctw_placement *out, const struct ctw_model *m,
+                                         struct ctw_err *err)
+{
+    enum ctw_status st = open_tables(out, m, err);
+    if (st != CTW_OK)
+        return st;
+    size_t least = least_limit(out, m, 2);
+    ctw_placement_free(out);
+    return ctw_placement_make(out, m, least, err);
+}
+
+void ctw_placement_free(struct ctw_placement *p)
+{
+    ctw_free(p->stays);
+    ctw_free(p->bytes);
+    *p = (struct ctw_placement){0};
+}

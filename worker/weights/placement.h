@@ -1,0 +1,34 @@
+/*
+ * Which layers stay in memory, and how much of it the others take in turn. Layers that stay are
+ * read once; the others are read in every pass, a layer or two ahead, into a ring of bytes.
+ */
+#ifndef CTW_WORKER_PLACEMENT_H
+#define CTW_WORKER_PLACEMENT_H
+
+#include "worker/model/model.h"
+
+struct ctw_placement {
+    int n_layers;
+    bool *stays;           /* [n_layers] */
+    size_t *bytes;         /* [n_layers]: of the layer's arena */
+    size_t weights;        /* of all arenas together */
+    size_t resident, ring; /* memory: of the layers that stay, and of the ring; 0: all stay */
+    size_t streamed;       /* read in every pass: weights - resident */
+    bool one_at_a_time;    /* the ring holds a layer, but not always the next one as well */
+};
+
+/*
+ * Keeps as many layers as fit `limit` bytes beside a ring that holds two layers in a row, spread
+ * over the depth of the model, so that reading never pauses for long. If two do not fit, the ring
+ * holds one. A tied embedding stays. CTW_ENOMEM: not even that fits; the message says how much
+ * does.
+ */
+enum ctw_status ctw_placement_make(struct ctw_placement *out, const struct ctw_model *m,
+                                   uint64_t limit, struct ctw_err *err) CTW_MUST_CHECK;
+/* The least limit with which a layer is read while the one before it computes; as little stays as
+ * that allows. */
+enum ctw_status ctw_placement_make_least(struct ctw_placement *out, const struct ctw_model *m,
+                                         struct ctw_err *err) CTW_MUST_CHECK;
+void ctw_placement_free(struct ctw_placement *p); /* {0} is fine */
+
+#endif

@@ -1,0 +1,117 @@
+/*
+ * The streamed provider: some layers stay in the backend's memory, the others are read into a ring
+ * of bytes a layer or two ahead of their use, in every pass (stream.h).
+ *
+ * On the CPU too, layers are read rather than mapped: the memory that they take is then this
+ * process's own and bounded, each byte is digested on its way, and a file that becomes shorter is
+ * an error of a read instead of a signal. The copy costs less than a tenth of what a disk takes.
+ */
+#include "base/log.h"
+#include "base/mem.h"
+#include "worker/weights/provider_ops.h"
+#include "worker/weights/stream.h"
+
+struct streamed {
+    struct ctw_provider base;
+    const struct ctw_model *model;
+    struct ctw_backend *be;
+    struct ctw_placement place;
+    struct ctw_stream *stream;
+    void *memory; /* device */
+    bool *joined; /* [n_layers]: the layer stays, and operations come after its upload */
+    struct ctw_layer_data *data; /* [n_layers] */
+};
+
+static enum ctw_status streamed_acquire(struct ctw_provider *base, int layer,
+                                        const struct ctw_layer_data **out, struct ctw_err *err)
+{
+    struct streamed *p = (struct streamed *)base;
+    const void *block;
+    enum ctw_status st = ctw_stream_acquire(p->stream, layer, &block, err);
+    if (st == CTW_OK && !p->joined[layer])
+        st = ctw_upload_join(p->be, err);
+    if (st != CTW_OK)
+        return st;
+    p->joined[layer] = p->place.stays[layer];
+    ctw_arena_point(p->model, layer, block, &p->data[layer]);
+    *out = &p->data[layer];
+    return CTW_OK;
+}
+
+/* If recording a fence fails, the device has failed and reads nothing more. */
+static void streamed_release(struct ctw_provider *base, int layer)
+{
+    struct streamed *p = (struct streamed *)base;
+    struct ctw_err err;
+    uint64_t fence;
+    if (p->place.stays[layer])
+        return;
+    bool recorded = ctw_fence_record(p->be, &fence, &err) == CTW_OK;
+    ctw_stream_release(p->stream, layer, recorded ? &fence : NULL);
+}
+
+static bool streamed_needs_files(struct ctw_provider *base)
+{
+    return ctw_stream_needs_files(((struct streamed *)base)->stream);
+}
+
+static void streamed_close(struct ctw_provider *base)
+{
+    struct streamed *p = (struct streamed *)base;
+    struct ctw_err err;
+    uint64_t fence;
+    ctw_stream_close(p->stream);
+    if (p->memory != NULL && (ctw_fence_record(p->be, &fence, &err) != CTW_OK ||
+                              ctw_fence_wait(p->be, fence, &err) != CTW_OK))
+        ctw_debug("freeing layers on a device that has failed: %s", err.msg);
+    ctw_device_free(p->be, p->memory);
+    ctw_placement_free(&p->place);
+    ctw_free(p->joined);
+    ctw_free(p->data);
+    ctw_free(p);
+}
+
+static enum ctw_status open_all(struct streamed *p, struct ctw_err *err)
+{
+    size_t n_layers = (size_t)p->model->n_layers;
+    p->joined = ctw_calloc(n_layers, sizeof(*p->joined));
+    p->data = ctw_calloc(n_layers, sizeof(*p->data));
+    if (p->joined == NULL || p->data == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "layers: out of memory");
+    enum ctw_status st =
+        ctw_device_alloc(p->be, &p->memory, p->place.resident + p->place.ring, err);
+    if (st == CTW_OK)
+        st = ctw_arena_add_shapes(p->model, err);
+    if (st == CTW_OK)
+        st = ctw_stream_open(&p->stream, p->model, p->be, &p->place, p->memory, err);
+    if (st == CTW_OK && p->model->tied) { /* the embedding stays, and comes first in memory */
+        ctw_arena_point(p->model, 0, p->memory, &p->data[0]);
+        ctw_arena_tie(p->model, p->data);
+    }
+    return st;
+}
+
+enum ctw_status ctw_provider_open_streamed(struct ctw_provider **out, const struct ctw_model *model,
+                                           struct ctw_backend *be, struct ctw_placement *place,
+                                           struct ctw_err *err)
+{
+    static const struct ctw_provider_ops ops = {streamed_acquire, streamed_release,
+                                                streamed_needs_files, streamed_close};
+    struct streamed *p = ctw_calloc(1, sizeof(*p));
+    if (p == NULL) {
+        ctw_placement_free(place);
+        return ctw_fail(err, CTW_ENOMEM, "layers: out of memory");
+    }
+    p->base.ops = &ops;
+    p->model = model;
+    p->be = be;
+    p->place = *place;
+    *place = (struct ctw_placement){0};
+    enum ctw_status st = open_all(p, err);
+    if (st != CTW_OK) {
+        streamed_close(&p->base);
+        return st;
+    }
+    *out = &p->base;
+    return CTW_OK;
+}
