@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ctworker import compare
+from ctworker import compare, compare_models
 from ctworker.compare_result import places
 from ctworker.divergence import COLUMNS, Columns, summarize
 from ctworker.results import Comparison
@@ -152,6 +152,36 @@ def test_a_failed_model_does_not_stop_the_others(report: Callable[..., dict[str,
     assert "no such file" in bad["error"] and "statistics" not in bad
     assert good["statistics"]["targets"] == 9 * 31
     assert "failed: w4: " in report.out and "w8" in report.out
+
+
+def test_an_interruption_loses_no_finished_model(
+    report: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C in the second comparison: the file has the first one."""
+    run = compare_models._run
+
+    def interrupted(plan: Any, case: Any, so_far: dict[str, Any], on_progress: Any) -> dict[str, Any]:
+        if case.label == "w8":
+            raise KeyboardInterrupt
+        return run(plan, case, so_far, on_progress)
+
+    monkeypatch.setattr(compare_models, "_run", interrupted)
+    found = report("w4", "w8", "--window", "32", code=130)
+    assert [model["label"] for model in found["models"]] == ["w4"] and found["text"]["windows"] == 9
+    assert found["models"][0]["statistics"]["kl"] == toy({"window": 32})[1]["kl"]
+    assert report.err.endswith("ctworker-compare: interrupted\n")
+
+
+def test_a_full_disk_is_named(
+    report: Callable[..., dict[str, Any]], folders: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After the table is printed: the work is not lost."""
+    command = [str(folders["original"]), str(folders["w4"]), "--text", str(folders["text"]), "--window", "32"]
+    report("w4", "--window", "32")
+    assert compare.main([*command, "--json", "/dev/full"]) == 70
+    out = capsys.readouterr()
+    assert "--json /dev/full: cannot be written: No space left on device" in out.err
+    assert "same top-1" in out.out
 
 
 def test_equal_names_are_told_apart(report: Callable[..., dict[str, Any]], folders: dict[str, Path]) -> None:

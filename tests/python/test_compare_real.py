@@ -144,3 +144,14 @@ def test_the_perplexity_is_that_of_scoring(
         alone = json.loads(capsys.readouterr().out)["texts"][0]
         assert model["statistics"]["targets"] == alone["scored_tokens"]
         assert model["statistics"][key]["value"] == pytest.approx(alone["perplexity"], rel=1e-12)
+
+
+def test_the_documented_example(models: dict[str, Path], real_worker: str) -> None:
+    """The code in docs/PYTHON.md."""
+    section = (ROOT / "docs/PYTHON.md").read_text().split("## Comparing two models")[1]
+    code = section.split("```python\n")[1].split("```")[0]
+    code = code.replace("W4A16", str(models["w8a16"])).replace("ORIGINAL", str(models["dense"])).replace("2048", "64")
+    names: dict[str, Any] = {"tokens": list(TEXT.encode())}
+    exec(code, names)
+    estimate = names["statistics"].estimates["kl"]
+    assert 0.0 < estimate.value < 1e-2 and 0.0 < estimate.se < estimate.value

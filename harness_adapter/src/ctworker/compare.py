@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
+import stat
 import sys
 import time
 from collections.abc import Sequence
@@ -15,6 +17,8 @@ from . import methods, work_options
 from .errors import ArgumentError, CtworkerError
 from .scoring import Progress
 from .work_options import ProgressLine, duration, open_json
+
+log = logging.getLogger("lm_eval.ctworker")
 
 _EPILOG = f"""\
 methods: {', '.join(name for name, method in methods.PRESETS.items() if method.cut == "rule")} (ctworker-ppl --help)
@@ -72,8 +76,9 @@ def run(options: argparse.Namespace) -> int:
         from . import compare_samples
 
         _only_samples(options)
+        out = _Output(options.json)
         report = compare_samples.compare(options.samples)
-        _write(report, compare_samples.text(report), options.json)
+        out.finish(report, compare_samples.text(report))
         return 0
     from . import compare_models, compare_report
 
@@ -88,15 +93,15 @@ def run(options: argparse.Namespace) -> int:
     if options.dry_run:
         print(compare_report.plan(plan))
         return 0
-    out = open_json(options.json)
+    out = _Output(options.json)
     progress = _Progress(options.quiet)
     if not options.quiet:
         print(compare_report.summary(plan), file=sys.stderr)
     try:
-        report = compare_models.compare(plan, progress.case)
+        report = compare_models.compare(plan, progress.case, out.keep)
     finally:
         progress.close()
-    _write(report, compare_report.text(report), options.json, out)
+    out.finish(report, compare_report.text(report))
     if options.plot is not None:
         drawn = [(model["label"], model["layers"]) for model in report["models"] if "layers" in model]
         if drawn:
@@ -163,16 +168,50 @@ class _Progress(ProgressLine):
         self.show(f"{label} ({i + 1} of {n})", progress, more)
 
 
-def _write(report: dict[str, Any], text: str, file: str | None, out: Any = None) -> None:
-    data = json.dumps(report, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    if file == "-":
-        sys.stdout.write(data)
-        return
-    out = out or open_json(file)
-    if out is not None:
-        with out:
-            out.write(data)
-    print(text)
+class _Output:
+    """The file of --json. After each model it has the report so far, so that an interruption loses no finished model."""
+
+    def __init__(self, file: str | None) -> None:
+        """Opens the file, before hours of work. Raises ArgumentError."""
+        self._name = file
+        self._file = open_json(file)
+        self._regular = self._file is not None and stat.S_ISREG(os.fstat(self._file.fileno()).st_mode)
+
+    def keep(self, report: dict[str, Any]) -> None:
+        """The report so far; only a regular file can be written more than once."""
+        if self._regular:
+            try:
+                self._replace(report)
+            except OSError as error:
+                log.warning("--json %s: cannot be written yet: %s", self._name, error.strerror)
+
+    def finish(self, report: dict[str, Any], text: str) -> None:
+        """Prints the report, and writes the file. Raises CtworkerError."""
+        if self._name == "-":
+            sys.stdout.write(_json(report))
+            return
+        print(text)
+        try:
+            if self._regular:
+                self._replace(report)
+            elif self._file is not None:
+                with self._file:
+                    self._file.write(_json(report))
+        except OSError as error:
+            raise CtworkerError(f"--json {self._name}: cannot be written: {error.strerror}") from error
+
+    def _replace(self, report: dict[str, Any]) -> None:
+        path = Path(self._file.name).resolve()
+        new = path.with_name(path.name + ".new")
+        try:
+            new.write_text(_json(report), encoding="utf-8")
+            os.replace(new, path)
+        finally:
+            new.unlink(missing_ok=True)
+
+
+def _json(report: dict[str, Any]) -> str:
+    return json.dumps(report, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -101,8 +101,9 @@ def prepare(options: Options) -> Plan:
     return Plan(options, cases, tokenizer, tokens)
 
 
-def compare(plan: Plan, show: Show) -> dict[str, Any]:
-    """The report. A model that fails has an `error` in it, and the others go on. Raises CtworkerError."""
+def compare(plan: Plan, show: Show, keep: Callable[[dict[str, Any]], None] = lambda report: None) -> dict[str, Any]:
+    """The report. A model that fails has an `error` in it, and the others go on. keep: called with the report so far after
+    each model. Raises CtworkerError."""
     n = len(plan.cases)
     report: dict[str, Any] = {"schema": SCHEMA, "version": __version__, "text": None, "models": []}
     for i, case in enumerate(plan.cases):
@@ -116,6 +117,7 @@ def compare(plan: Plan, show: Show) -> dict[str, Any]:
             log.error("%s: %s", case.label, error)
             found = {"error": str(error)}
         report["models"].append(head | found | {"seconds": round(time.monotonic() - start, 3)})
+        keep(report)
     return report
 
 

@@ -149,7 +149,9 @@ def summary(plan: Any) -> str:
     """One line before the work. plan: compare_models.Plan."""
     counts = plan.counts()
     work = f"{counts['windows']} windows, {counts['targets']} targets" if "windows" in counts else f"{counts['tokens']} tokens"
-    return f"{len(plan.cases)} comparisons with {plan.options.reference}: {work} of {plan.options.text.name} through two models"
+    n = len(plan.cases)
+    with_it = f"{n} comparison{'s' if n > 1 else ''} with {plan.options.reference}"
+    return f"{with_it}: {work} of {plan.options.text.name} through two models"
 
 
 def plan(plan: Any) -> str:
