@@ -414,6 +414,7 @@ OPERATION(qkv)
 OPERATION(attention)
 OPERATION(head)
 OPERATION(divergence)
+OPERATION(difference)
 #undef OPERATION
 
 static enum ctw_status cuda_linear_qkv(struct ctw_backend *be, const struct ctw_op_linear *op,
@@ -477,6 +478,7 @@ const struct ctw_backend_ops ctw_backend_cuda = {
     cuda_attention,
     cuda_head,
     cuda_divergence,
+    cuda_difference,
 };
 
 extern "C" __attribute__((visibility("default"))) const char *ctw_cuda_contract(void)

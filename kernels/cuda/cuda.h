@@ -281,6 +281,8 @@ enum ctw_status ctw_cuda_head(struct ctw_cuda *cu, const struct ctw_op_head *op,
                               struct ctw_err *err);
 enum ctw_status ctw_cuda_divergence(struct ctw_cuda *cu, const struct ctw_op_divergence *op,
                                     struct ctw_err *err);
+enum ctw_status ctw_cuda_difference(struct ctw_cuda *cu, const struct ctw_op_difference *op,
+                                    struct ctw_err *err);
 
 /* The most that each operation allocates of scratch[] within r; kept by ctw_cuda_grow(). */
 size_t ctw_cuda_linear_scratch(const struct ctw_cuda *cu, const struct ctw_reserve *r);

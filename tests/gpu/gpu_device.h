@@ -1,6 +1,6 @@
 /*
- * Shared by the tests that use the contract (test_linear.c, test_divergence.c): GPUs, memory on
- * them between guard bytes, and the clock.
+ * Shared by the tests that use the contract (test_linear.c, test_divergence.c, test_difference.c):
+ * GPUs, memory on them between guard bytes, and the clock.
  */
 #ifndef CTW_TESTS_GPU_DEVICE_H
 #define CTW_TESTS_GPU_DEVICE_H

@@ -99,7 +99,7 @@ def test_no_layers_is_an_error() -> None:
 
 def reply() -> dict[str, Any]:
     """Two texts with one and two windows of two layers."""
-    result = {name: bytes() for name in DIVERGENCE_COLUMNS}
+    result = {name: b"" for name in DIVERGENCE_COLUMNS}
     result |= {
         "item": struct.pack("<2i", 1, 0), "count": bytes(8), "windows": struct.pack("<2i", 1, 2), "window_count": bytes(12),
         "window_tokens": struct.pack("<3i", 7, 8, 9),

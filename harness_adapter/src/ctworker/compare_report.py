@@ -114,7 +114,8 @@ def text(report: dict[str, Any]) -> str:
             parts += ["", f"{model['label']}: the largest divergences", worst(model["worst"])]
     for model in done:
         if "layers" in model:
-            parts += ["", f"{model['label']}: hidden states after each layer, against the reference's", layers.table(model["layers"])]
+            title = f"{model['label']}: hidden states after each layer, against the reference's"
+            parts += ["", title, layers.table(model["layers"])]
     notes = [*(report["text"] or {}).get("notes", []), *(note for model in report["models"] for note in _notes(model))]
     parts += ["", *(f"note: {note}" for note in dict.fromkeys(notes))] if notes else []
     parts += [f"failed: {model['label']}: {model['error']}" for model in report["models"] if "error" in model]

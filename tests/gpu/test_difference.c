@@ -1,0 +1,151 @@
+/*
+ * ctw_difference() on the GPU: the definition in double, equal bits regardless of the other
+ * sequences; its rate. Run it like test_linear.c. CTW_TEST_RATES=0 skips the rate.
+ */
+#include "difference_problem.h"
+#include "gpu_device.h"
+
+/* Sequences seq0 .. seq0+n-1, alone, at an address `misalign` bytes past a multiple of 256. */
+static struct buf run(const struct problem *p, struct ctw_backend *be, const void *y, int64_t seq0,
+                      int64_t n, size_t misalign)
+{
+    const int64_t *start = p->start.p;
+    int64_t row0 = start[seq0], n_rows = start[seq0 + n] - row0, at[64];
+    size_t bytes = (size_t)(n_rows * p->dim) * sizeof(float);
+    size_t blocks = (size_t)(n * ctw_difference_blocks(p->dim));
+    assert_true(n < 64);
+    for (int64_t i = 0; i <= n; i++)
+        at[i] = start[seq0 + i] - row0;
+    struct buf out = buf_open((size_t)n * sizeof(struct ctw_difference_result), 0);
+    struct dev starts = dev_open(be, at, (size_t)(n + 1) * sizeof(*at), 0);
+    struct dev x = dev_open(be, (float *)p->x.p + row0 * p->dim, bytes, misalign);
+    struct dev ys = dev_open(be, (const float *)y + row0 * p->dim, bytes, misalign);
+    struct dev rows =
+        dev_open(be, p->rows.p, (size_t)n_rows * sizeof(struct ctw_difference_row), 0);
+    struct dev channels =
+        dev_open(be, p->channels.p, blocks * sizeof(struct ctw_difference_channel), 0);
+    struct dev results = dev_open(be, out.p, out.bytes, 0);
+    const struct ctw_op_difference op = {.n_seqs = n,
+                                         .n_rows = n_rows,
+                                         .dim = p->dim,
+                                         .start = (const void *)starts.p,
+                                         .x = (const void *)x.p,
+                                         .y = (const void *)ys.p,
+                                         .rows = (void *)rows.p,
+                                         .channels = (void *)channels.p,
+                                         .out = (void *)results.p};
+    OK(ctw_difference(be, &op, &last_err));
+    dev_read(&results, out.p);
+    dev_read(&rows, p->rows.p);
+    dev_read(&channels, p->channels.p);
+    struct dev *const all[] = {&starts, &x, &ys, &rows, &channels, &results};
+    for (size_t i = 0; i < CTW_COUNT(all); i++)
+        dev_close(all[i]);
+    return out;
+}
+
+static void results_agree_with_the_definition(void **state)
+{
+    (void)state;
+    static const int64_t dims[] = {1, 3, 127, 128, 129, 576, 1000, 4096, 5121};
+    struct ctw_backend *be = gpu("general");
+    for (size_t i = 0; i < CTW_COUNT(dims); i++) {
+        struct problem p = problem_open(6, 90, dims[i]);
+        struct buf got = run(&p, be, p.y.p, 0, p.n_seqs, 0);
+        struct buf same = run(&p, be, p.x.p, 0, p.n_seqs, 0);
+        const int64_t *start = p.start.p;
+        for (int64_t seq = 0; seq < p.n_seqs; seq++) {
+            const struct ctw_difference_result *r = (struct ctw_difference_result *)same.p + seq;
+            compare(&p, (struct ctw_difference_result *)got.p + seq, seq);
+            assert_true(r->error == 0 && r->relative == 0 && r->channel_error == 0);
+            assert_true(r->cosine == (double)(start[seq + 1] - start[seq]) && r->channel == 0);
+        }
+        buf_close(&got);
+        buf_close(&same);
+        problem_close(&p);
+    }
+    printf("ok: differences within 1e-13, of equal streams 0\n");
+    ctw_backend_close(be);
+}
+
+static void a_sequence_does_not_depend_on_the_others(void **state)
+{
+    (void)state;
+    static const int64_t dims[] = {77, 300, 4096};
+    struct ctw_backend *be = gpu("general");
+    for (size_t i = 0; i < CTW_COUNT(dims); i++) {
+        struct problem p = problem_open(9, 130, dims[i]);
+        struct buf want = run(&p, be, p.y.p, 0, p.n_seqs, 0);
+        ((float *)p.y.p)[((int64_t *)p.start.p)[4] * p.dim + 7] = NAN;
+        for (int64_t seq = 0; seq < p.n_seqs; seq++) {
+            int64_t n = 1 + seq % 3 < p.n_seqs - seq ? 1 + seq % 3 : 1;
+            struct buf got = run(&p, be, p.y.p, seq, n, seq % 2 == 0 ? 0 : 4);
+            const struct ctw_difference_result *r = got.p;
+            for (int64_t k = 0; k < n; k++) {
+                if (seq + k == 4)
+                    assert_true(isnan(r[k].error) && isnan(r[k].cosine) && isnan(r[k].relative));
+                else
+                    assert_memory_equal(&r[k], (struct ctw_difference_result *)want.p + seq + k,
+                                        sizeof(*r));
+            }
+            buf_close(&got);
+        }
+        buf_close(&want);
+        problem_close(&p);
+    }
+    printf("ok: the same bits in any company\n");
+    ctw_backend_close(be);
+}
+
+/* Of four windows of an 8B model. */
+static void rate(void **state)
+{
+    (void)state;
+    enum { SEQS = 4, TOKENS = 2047, DIM = 4096, TIMES = 200 };
+    const char *wanted = getenv("CTW_TEST_RATES");
+    if (wanted != NULL && strcmp(wanted, "0") == 0)
+        return;
+    struct ctw_backend *be = gpu("general");
+    int64_t start[SEQS + 1], n_rows = SEQS * TOKENS;
+    for (int64_t i = 0; i <= SEQS; i++)
+        start[i] = i * TOKENS;
+    struct dev starts = dev_open(be, start, sizeof(start), 0);
+    struct dev x = dev_random(be, CTW_F32, n_rows * DIM), y = dev_random(be, CTW_F32, n_rows * DIM);
+    struct dev rows = dev_random(be, CTW_F32, n_rows * 8), out = dev_random(be, CTW_F32, SEQS * 12);
+    struct dev channels = dev_random(be, CTW_F32, SEQS * ctw_difference_blocks(DIM) * 4);
+    const struct ctw_op_difference op = {.n_seqs = SEQS,
+                                         .n_rows = n_rows,
+                                         .dim = DIM,
+                                         .start = (const void *)starts.p,
+                                         .x = (const void *)x.p,
+                                         .y = (const void *)y.p,
+                                         .rows = (void *)rows.p,
+                                         .channels = (void *)channels.p,
+                                         .out = (void *)out.p};
+    double from = 0;
+    for (int i = -3; i < TIMES; i++) {
+        if (i == 0) {
+            OK(ctw_backend_sync(be, &last_err));
+            from = now_s();
+        }
+        OK(ctw_difference(be, &op, &last_err));
+    }
+    OK(ctw_backend_sync(be, &last_err));
+    double s = (now_s() - from) / TIMES;
+    printf("difference of [%d, %d]: %.1f us, %.0f GB/s\n", (int)n_rows, DIM, 1e6 * s,
+           4e-9 * (double)(n_rows * DIM * sizeof(float)) / s);
+    struct dev *const all[] = {&starts, &x, &y, &rows, &channels, &out};
+    for (size_t i = 0; i < CTW_COUNT(all); i++)
+        dev_close(all[i]);
+    ctw_backend_close(be);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(results_agree_with_the_definition),
+        cmocka_unit_test(a_sequence_does_not_depend_on_the_others),
+        cmocka_unit_test(rate),
+    };
+    return cmocka_run_group_tests(tests, ops_setup, NULL);
+}
