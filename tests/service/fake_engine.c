@@ -23,7 +23,7 @@ struct fake_engine_options fake_engine = {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int64_t calls, sequences, most;
-static int n_open;
+static int n_open, n_waits;
 
 static void sleep_us(int64_t us)
 {
@@ -120,9 +120,17 @@ const char *ctw_engine_identity(const struct ctw_engine *e)
                : "";
 }
 
+const char *ctw_engine_outline(const struct ctw_engine *e)
+{
+    return strstr(e->dir, "other") != NULL ? "other" : "outline";
+}
+
 enum ctw_status ctw_engine_wait_identity(struct ctw_engine *e, struct ctw_err *err)
 {
     (void)err;
+    pthread_mutex_lock(&lock);
+    n_waits++;
+    pthread_mutex_unlock(&lock);
     atomic_store(&e->identity_known, true);
     return CTW_OK;
 }
@@ -322,6 +330,15 @@ void fake_engine_reset_counts(void)
     sequences = 0;
     most = 0;
     pthread_mutex_unlock(&lock);
+}
+
+int fake_engine_n_waits(void)
+{
+    pthread_mutex_lock(&lock);
+    int n = n_waits;
+    n_waits = 0;
+    pthread_mutex_unlock(&lock);
+    return n;
 }
 
 int fake_engine_n_open(void)

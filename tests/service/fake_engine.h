@@ -34,5 +34,6 @@ int32_t fake_greedy(const int32_t *tokens, int64_t at);
 void fake_engine_counts(int64_t *n_calls, int64_t *n_seqs, int64_t *most_tokens);
 void fake_engine_reset_counts(void);
 int fake_engine_n_open(void);
+int fake_engine_n_waits(void); /* calls of ctw_engine_wait_identity() since the last call */
 
 #endif

@@ -174,21 +174,27 @@ static void a_pass_is_repeated(void **state)
     fake_engine.memory_token = -1;
 }
 
-/* The identity of a GPU's checkpoint is known late. */
+/* The identity of a GPU's checkpoint is known late. It is waited for only if that may save work. */
 static void the_identity_is_waited_for(void **state)
 {
     (void)state;
     struct bench b;
+    struct ctw_store_stats stats;
     fake_engine.late_identity = 1;
     open_ready(&b);
     computed();
+    (void)fake_engine_n_waits();
     double sum = run_job(&b, "first-----------", 20, 11);
     close_bench(&b);
     assert_int_equal(computed(), 20);
+    assert_int_equal(fake_engine_n_waits(), 0);
+    ctw_store_get_stats(bench_store, &stats);
+    assert_int_equal(stats.kept, 20);
     open_ready(&b);
     assert_true(run_job(&b, "second----------", 20, 11) == sum);
     close_bench(&b);
     assert_int_equal(computed(), 0);
+    assert_int_equal(fake_engine_n_waits(), 1);
     fake_engine.late_identity = 0;
 }
 

@@ -109,6 +109,42 @@ static void identity_tells_checkpoints_apart(void **state)
     }
 }
 
+static void read_outline(struct checkpoint *c, char out[65])
+{
+    struct ctw_model *m = open_ok(c);
+    assert_string_equal(ctw_identity_text(m->identity), "");
+    assert_int_equal(strlen(ctw_identity_outline(m->identity)), 64);
+    memcpy(out, ctw_identity_outline(m->identity), 65);
+    ctw_model_close(m);
+}
+
+/* The outline needs no byte of a tensor, and differs only where the identity does. */
+static void an_outline_is_known_at_once(void **state)
+{
+    struct checkpoint *c = *state;
+    static char ones[4096];
+    char first[65], other[65];
+    read_outline(c, first);
+    memset(ones, 1, sizeof(ones));
+    find(c, LAYER "mlp.up_proj.weight")->data = ones;
+    read_outline(c, other);
+    assert_string_equal(other, first);
+    add(c, LAYER "self_attn.rotary_emb.inv_freq", "F32", "4", 16, NULL); /* not read */
+    read_outline(c, other);
+    assert_string_equal(other, first);
+    drop(c, LAYER "self_attn.rotary_emb.inv_freq");
+    find(c, LAYER "mlp.up_proj.weight")->dtype = "F16";
+    read_outline(c, other);
+    assert_string_not_equal(other, first);
+    find(c, LAYER "mlp.up_proj.weight")->dtype = "BF16";
+    c->config = BF16_CONFIG ", \"rope_theta\": 5000";
+    read_outline(c, other);
+    assert_string_not_equal(other, first);
+    c->config = BF16_CONFIG;
+    read_outline(c, other);
+    assert_string_equal(other, first);
+}
+
 /* A block counts once; the identity is known with the last, whatever the order. */
 static void identity_takes_blocks_in_any_order(void **state)
 {
@@ -475,6 +511,7 @@ int main(void)
         TEST(a_dense_model),
         TEST(a_layer_whose_values_are_keys),
         TEST(identity_tells_checkpoints_apart),
+        TEST(an_outline_is_known_at_once),
         TEST(identity_takes_blocks_in_any_order),
         TEST(biases),
         TEST(tied_heads),

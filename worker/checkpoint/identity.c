@@ -27,6 +27,7 @@ struct ctw_identity {
     atomic_llong n_left;   /* blocks that have not been added */
     atomic_bool known;
     char text[65]; /* valid once known */
+    char outline[65];
 };
 
 /* ---- the text ---- */
@@ -45,8 +46,7 @@ static void feed_text(struct ctw_sha256 *sha, const char *text, size_t bytes)
     ctw_sha256_update(sha, text, bytes);
 }
 
-static void feed_tensor(const struct ctw_identity *id, struct ctw_sha256 *sha,
-                        const struct ctw_tensor *t)
+static void feed_shape(struct ctw_sha256 *sha, const struct ctw_tensor *t)
 {
     const char *dtype = ctw_dtype_name(t->dtype);
     feed_text(sha, t->name, strlen(t->name));
@@ -54,6 +54,12 @@ static void feed_tensor(const struct ctw_identity *id, struct ctw_sha256 *sha,
     feed_number(sha, (uint64_t)t->n_dims);
     for (int d = 0; d < t->n_dims; d++)
         feed_number(sha, (uint64_t)t->shape[d]);
+}
+
+static void feed_tensor(const struct ctw_identity *id, struct ctw_sha256 *sha,
+                        const struct ctw_tensor *t)
+{
+    feed_shape(sha, t);
     int64_t n = (int64_t)((t->bytes + CTW_BLOCK_BYTES - 1) / CTW_BLOCK_BYTES);
     const struct ctw_digest *digests = id->digests + ctw_identity_first_block(id, t);
     ctw_sha256_update(sha, digests, (size_t)n * sizeof(*digests));
@@ -67,6 +73,19 @@ static void finish(struct ctw_identity *id)
         feed_tensor(id, &sha, id->by_name[i]);
     ctw_sha256_final_hex(&sha, id->text);
     atomic_store(&id->known, true);
+}
+
+static void outline(struct ctw_identity *id)
+{
+    struct ctw_sha256 sha = id->sha;
+    for (int64_t i = 0; i < id->n_tensors; i++)
+        feed_shape(&sha, id->by_name[i]);
+    ctw_sha256_final_hex(&sha, id->outline);
+}
+
+const char *ctw_identity_outline(const struct ctw_identity *id)
+{
+    return id->outline;
 }
 
 const char *ctw_identity_text(const struct ctw_identity *id)
@@ -190,6 +209,7 @@ enum ctw_status ctw_identity_open(struct ctw_identity **out, const struct ctw_js
     ctw_sha256_init(&id->sha);
     feed_text(&id->sha, source, bytes);
     feed_number(&id->sha, (uint64_t)id->n_tensors);
+    outline(id);
     atomic_store(&id->n_left, id->n_blocks);
     if (id->n_blocks == 0)
         finish(id);

@@ -35,6 +35,9 @@ void ctw_identity_add(struct ctw_identity *id, int64_t block, const void *data, 
 enum ctw_status ctw_identity_check(struct ctw_identity *id, const struct ctw_container *c,
                                    int64_t block, const void *data, size_t bytes,
                                    struct ctw_err *err) CTW_MUST_CHECK;
+/* 64 hex digits over all but the tensors' bytes, known at once: equal identities have equal
+ * outlines. Valid until id is closed. */
+const char *ctw_identity_outline(const struct ctw_identity *id);
 /* 64 hex digits; "" until every block has been added. Thread-safe. Valid until id is closed. */
 const char *ctw_identity_text(const struct ctw_identity *id);
 

@@ -247,6 +247,11 @@ const char *ctw_engine_identity(const struct ctw_engine *e)
     return ctw_identity_text(e->model->identity);
 }
 
+const char *ctw_engine_outline(const struct ctw_engine *e)
+{
+    return ctw_identity_outline(e->model->identity);
+}
+
 enum ctw_status ctw_engine_wait_identity(struct ctw_engine *e, struct ctw_err *err)
 {
     const struct ctw_layer_data *data;

@@ -113,6 +113,9 @@ void ctw_engine_get_info(const struct ctw_engine *e, struct ctw_engine_info *out
  * weights for a GPU are still being read; known before any sequence is final. Thread-safe. The
  * string lives as long as the engine. */
 const char *ctw_engine_identity(const struct ctw_engine *e);
+/* What is known of the identity at once: checkpoints of equal identity have equal outlines. The
+ * string lives as long as the engine. */
+const char *ctw_engine_outline(const struct ctw_engine *e);
 /* Waits until the identity is known. If reading the weights fails, returns that failure. */
 enum ctw_status ctw_engine_wait_identity(struct ctw_engine *e, struct ctw_err *err) CTW_MUST_CHECK;
 /* How the device computes matrix products, of all its engines, one line per choice (a GPU's

@@ -281,7 +281,8 @@ enum ctw_status ctw_job_add_part(struct ctw_job *j, struct ctw_job_part *p,
 enum ctw_status ctw_job_plan(struct ctw_job *j, int64_t *n_done,
                              struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_job_planned(struct ctw_job *j, int64_t n_done);
-/* Fills the results of the units that are stored, so that no pass takes them; *stop ends it. */
+/* Makes the units' keys, and fills the results of those that are stored, so that no pass takes
+ * them; store NULL: none is. *stop ends it. */
 enum ctw_status ctw_job_find_stored(struct ctw_job *j, struct ctw_store *store,
                                     const struct ctw_store_source *source, const atomic_bool *stop,
                                     struct ctw_err *err) CTW_MUST_CHECK;

@@ -25,7 +25,8 @@ struct ctw_store_record ctw_job_record(const struct ctw_job *j, int64_t unit)
     return r;
 }
 
-/* Looks units[first .. first+n-1] up and sets found[]. Returns their number. */
+/* Makes the keys of units[first .. first+n-1], looks them up and sets found[]. Returns their
+ * number. */
 static int64_t find_block(struct ctw_job *j, struct ctw_store *store,
                           const struct ctw_store_source *source, struct ctw_store_record *records,
                           int64_t first, int64_t n, bool *found)
@@ -33,10 +34,12 @@ static int64_t find_block(struct ctw_job *j, struct ctw_store *store,
     for (int64_t i = 0; i < n; i++) {
         struct ctw_seq seq = ctw_job_seq(j, first + i);
         j->plan.keys[first + i] =
-            ctw_store_key_of(source, seq.tokens, seq.n_tok, seq.first, j->head.n_layers);
+            ctw_store_key_of(seq.tokens, seq.n_tok, seq.first, j->head.n_layers);
         records[i] = ctw_job_record(j, first + i);
     }
-    int64_t n_found = ctw_store_find(store, records, n);
+    if (store == NULL)
+        return 0;
+    int64_t n_found = ctw_store_find(store, source, records, n);
     for (int64_t i = 0; i < n; i++)
         found[first + i] = records[i].found;
     return n_found;

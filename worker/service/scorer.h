@@ -110,7 +110,7 @@ struct ctw_pass_models ctw_scorer_make_pass(struct ctw_scorer *s);
 
 /*
  * scorer_store.c, lock not held: what is stored of a planned job takes part in no pass. Waits for
- * the checkpoint's identity.
+ * the checkpoint's identity if the store may have something of it.
  */
 enum ctw_status ctw_scorer_find_stored(struct ctw_scorer *s, struct ctw_job *j,
                                        struct ctw_engine *engine, struct ctw_engine *reference,

@@ -20,7 +20,8 @@ struct settled_unit {
 /* What a pass has scored. */
 struct ctw_settle_batch {
     struct ctw_settle_batch *next;
-    char identity[65], ref_identity[65];
+    char identity[65], ref_identity[65]; /* copies: the engines may have been closed */
+    char outline[65], ref_outline[65];
     int64_t n;
     struct settled_unit units[];
 };
@@ -41,8 +42,10 @@ static bool is_finite(const struct settled_unit *u)
 static void keep(struct ctw_scorer *s, const struct ctw_settle_batch *b)
 {
     const struct ctw_job_results *results = &b->units[0].job->results;
-    struct ctw_store_source source =
-        ctw_store_source_of(b->identity, results->numerics, b->ref_identity, results->ref_numerics);
+    const struct ctw_store_source source = {
+        {b->identity, results->numerics, b->outline},
+        {b->ref_identity, results->ref_numerics != NULL ? results->ref_numerics : "",
+         b->ref_outline}};
     struct ctw_store_record *records = ctw_calloc((size_t)b->n, sizeof(*records));
     int64_t n = 0;
     if (records == NULL) /* they are computed again when they are needed */
@@ -67,7 +70,7 @@ static void settle(struct ctw_scorer *s, struct ctw_settle_batch *b)
     pthread_mutex_lock(&q->lock);
     for (int64_t i = 0; i < b->n; i++) {
         struct settled_unit *u = &b->units[i];
-        u->scored.identity = b->identity; /* the engines may have been closed */
+        u->scored.identity = b->identity;
         u->scored.ref_identity = u->scored.ref_identity != NULL ? b->ref_identity : NULL;
         ctw_scorer_take(s, u->job, &u->scored);
         ctw_jobs_unpin(&q->jobs, u->job);
@@ -136,9 +139,13 @@ bool ctw_settle_hand_over(struct ctw_scorer *s, int64_t first, int64_t n)
     if (b == NULL)
         return false;
     (void)snprintf(b->identity, sizeof(b->identity), "%s", ctw_engine_identity(s->engine));
-    if (s->reference != NULL)
+    (void)snprintf(b->outline, sizeof(b->outline), "%s", ctw_engine_outline(s->engine));
+    if (s->reference != NULL) {
         (void)snprintf(b->ref_identity, sizeof(b->ref_identity), "%s",
                        ctw_engine_identity(s->reference));
+        (void)snprintf(b->ref_outline, sizeof(b->ref_outline), "%s",
+                       ctw_engine_outline(s->reference));
+    }
     for (int64_t i = first; i < first + n; i++) {
         struct ctw_pass_unit *u = &s->units[i];
         if (u->taken)

@@ -4,21 +4,45 @@
 #include "base/mem.h"
 #include "worker/service/scorer.h"
 
+static struct ctw_store_model store_model(const struct ctw_engine *e, const char *numerics)
+{
+    if (e == NULL)
+        return (struct ctw_store_model){"", "", ""};
+    return (struct ctw_store_model){ctw_engine_identity(e), numerics, ctw_engine_outline(e)};
+}
+
+static struct ctw_store_source source_of(const struct ctw_job *j, const struct ctw_engine *engine,
+                                         const struct ctw_engine *reference)
+{
+    return (struct ctw_store_source){store_model(engine, j->results.numerics),
+                                     store_model(reference, j->results.ref_numerics)};
+}
+
+static bool is_known(const struct ctw_store_source *source, bool has_reference)
+{
+    return source->model.identity[0] != '\0' &&
+           (!has_reference || source->reference.identity[0] != '\0');
+}
+
 enum ctw_status ctw_scorer_find_stored(struct ctw_scorer *s, struct ctw_job *j,
                                        struct ctw_engine *engine, struct ctw_engine *reference,
                                        struct ctw_err *err)
 {
     if (s->store == NULL)
         return CTW_OK;
-    enum ctw_status st = ctw_engine_wait_identity(engine, err);
+    enum ctw_status st = CTW_OK;
+    const atomic_bool *stop = &s->queue->life.stop;
+    struct ctw_store_source source = source_of(j, engine, reference);
+    /* A GPU computes while its weights are still being read: wait only if that may save work. */
+    if (!is_known(&source, reference != NULL) && !ctw_store_may_have(s->store, &source))
+        return ctw_job_find_stored(j, NULL, &source, stop, err);
+    st = ctw_engine_wait_identity(engine, err);
     if (st == CTW_OK && reference != NULL)
         st = ctw_engine_wait_identity(reference, err);
     if (st != CTW_OK)
         return st;
-    struct ctw_store_source source = ctw_store_source_of(
-        ctw_engine_identity(engine), j->results.numerics,
-        reference != NULL ? ctw_engine_identity(reference) : NULL, j->results.ref_numerics);
-    return ctw_job_find_stored(j, s->store, &source, &s->queue->life.stop, err);
+    source = source_of(j, engine, reference);
+    return ctw_job_find_stored(j, s->store, &source, stop, err);
 }
 
 /* ---- a pass that is about to begin ---- */
@@ -66,9 +90,12 @@ static void find_twins(struct ctw_scorer *s, const struct table *t)
 /* Other jobs and other workers may have stored results since the jobs were planned. */
 static void find_again(struct ctw_scorer *s, struct ctw_store_record *records)
 {
+    struct ctw_store_source source = source_of(s->units[0].job, s->engine, s->reference);
+    if (!is_known(&source, s->reference != NULL))
+        return; /* the store has nothing of it */
     for (int64_t i = 0; i < s->n; i++)
         records[i] = ctw_job_record(s->units[i].job, s->units[i].unit);
-    if (ctw_store_find(s->store, records, s->n) == 0)
+    if (ctw_store_find(s->store, &source, records, s->n) == 0)
         return;
     for (int64_t i = 0; i < s->n; i++) {
         s->units[i].stored = records[i].found;

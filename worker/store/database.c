@@ -20,7 +20,8 @@ enum { BUSY_MS = 5000 }; /* how long to wait for another process's transaction *
 /* Records are appended, so a lower id is an older record. */
 static const char schema[] =
     "CREATE TABLE sources(id INTEGER PRIMARY KEY, identity TEXT NOT NULL, numerics TEXT NOT NULL,"
-    " ref_identity TEXT NOT NULL, ref_numerics TEXT NOT NULL, changed_s INTEGER NOT NULL,"
+    " ref_identity TEXT NOT NULL, ref_numerics TEXT NOT NULL, outline TEXT NOT NULL,"
+    " ref_outline TEXT NOT NULL, changed_s INTEGER NOT NULL,"
     " UNIQUE(identity, numerics, ref_identity, ref_numerics));"
     "CREATE TABLE results(id INTEGER PRIMARY KEY, source INTEGER NOT NULL,"
     " targets INTEGER NOT NULL, key BLOB NOT NULL UNIQUE, value BLOB NOT NULL);"
@@ -34,9 +35,12 @@ static const char *const texts[CTW_STORE_N_STATEMENTS] = {
     [CTW_STORE_COMMIT] = "COMMIT",
     [CTW_STORE_ROLLBACK] = "ROLLBACK",
     [CTW_STORE_FIND] = "SELECT value FROM results WHERE key = ?",
-    [CTW_STORE_SOURCE] = "INSERT INTO sources(identity, numerics, ref_identity, ref_numerics, "
-                         "changed_s) VALUES(?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET changed_s = "
-                         "excluded.changed_s RETURNING id",
+    [CTW_STORE_SOURCE] =
+        "INSERT INTO sources(identity, numerics, ref_identity, ref_numerics, outline, ref_outline, "
+        "changed_s) VALUES(?, ?, ?, ?, ?, ?, ?) "
+        "ON CONFLICT DO UPDATE SET changed_s = excluded.changed_s RETURNING id",
+    [CTW_STORE_OUTLINE] = "SELECT count(*) FROM sources WHERE numerics = ? AND ref_numerics = ? "
+                          "AND outline = ? AND ref_outline = ?",
     /* A record of this key whose value differs is damaged: the new one replaces it. */
     [CTW_STORE_PUT] = "INSERT INTO results(source, targets, key, value) VALUES(?, ?, ?, ?) "
                       "ON CONFLICT(key) DO UPDATE SET value = excluded.value "

@@ -14,6 +14,7 @@ enum ctw_store_statement {
     CTW_STORE_ROLLBACK,
     CTW_STORE_FIND,
     CTW_STORE_SOURCE,
+    CTW_STORE_OUTLINE,
     CTW_STORE_PUT,
     CTW_STORE_RANGE,
     CTW_STORE_EVICT,

@@ -6,37 +6,45 @@
 #include "base/clock.h"
 #include "base/digest.h"
 #include "base/log.h"
+#include "base/sha256.h"
 #include "worker/store/database.h"
 
 enum { RETRY_MS = 10000 }; /* between attempts to write while writing fails */
 
 /* ---- keys ---- */
 
-struct ctw_store_source ctw_store_source_of(const char *identity, const char *numerics,
-                                            const char *ref_identity, const char *ref_numerics)
-{
-    static const char what[] = "ctworker result 1";
-    struct ctw_store_source source = {.identity = identity,
-                                      .numerics = numerics,
-                                      .ref_identity = ref_identity != NULL ? ref_identity : "",
-                                      .ref_numerics = ref_numerics != NULL ? ref_numerics : ""};
-    const char *const parts[] = {what, identity, numerics, source.ref_identity,
-                                 source.ref_numerics};
-    ctw_sha256_init(&source.prefix);
-    for (size_t i = 0; i < CTW_COUNT(parts); i++) /* each with its end */
-        ctw_sha256_update(&source.prefix, parts[i], strlen(parts[i]) + 1);
-    return source;
-}
-
-struct ctw_store_key ctw_store_key_of(const struct ctw_store_source *source, const int32_t *tokens,
-                                      int64_t n_tok, int64_t first, int64_t n_layers)
+struct ctw_store_key ctw_store_key_of(const int32_t *tokens, int64_t n_tok, int64_t first,
+                                      int64_t n_layers)
 {
     struct ctw_store_key key;
-    struct ctw_sha256 hash = source->prefix;
-    ctw_sha256_update(&hash, &n_tok, sizeof(n_tok));
-    ctw_sha256_update(&hash, &first, sizeof(first));
-    ctw_sha256_update(&hash, &n_layers, sizeof(n_layers));
+    struct ctw_sha256 hash;
+    const int64_t numbers[] = {n_tok, first, n_layers};
+    ctw_sha256_init(&hash);
+    ctw_sha256_update(&hash, numbers, sizeof(numbers));
     ctw_sha256_update(&hash, tokens, (size_t)n_tok * sizeof(*tokens));
+    ctw_sha256_final(&hash, key.bytes);
+    return key;
+}
+
+/* The state of a hash over the source, from which its records' keys are made. */
+static struct ctw_sha256 hash_of(const struct ctw_store_source *source)
+{
+    static const char what[] = "ctworker result 1";
+    const char *const parts[] = {what, source->model.identity, source->model.numerics,
+                                 source->reference.identity, source->reference.numerics};
+    struct ctw_sha256 hash;
+    ctw_sha256_init(&hash);
+    for (size_t i = 0; i < CTW_COUNT(parts); i++) /* each with its end */
+        ctw_sha256_update(&hash, parts[i], strlen(parts[i]) + 1);
+    return hash;
+}
+
+static struct ctw_store_key whole_key(const struct ctw_sha256 *source,
+                                      const struct ctw_store_key *sequence)
+{
+    struct ctw_store_key key;
+    struct ctw_sha256 hash = *source;
+    ctw_sha256_update(&hash, sequence->bytes, sizeof(sequence->bytes));
     ctw_sha256_final(&hash, key.bytes);
     return key;
 }
@@ -58,15 +66,15 @@ static size_t payload_bytes(const struct ctw_store_record *r)
 }
 
 /* The value of the record in the buffer, after its key; NULL: no memory. */
-static const unsigned char *encode(struct ctw_store *s, const struct ctw_store_record *r,
-                                   size_t *bytes)
+static const unsigned char *encode(struct ctw_store *s, const struct ctw_store_key *key,
+                                   const struct ctw_store_record *r, size_t *bytes)
 {
     size_t payload = payload_bytes(r);
     *bytes = payload + CTW_STORE_DIGEST_BYTES;
     unsigned char *start = ctw_store_buffer(s, CTW_STORE_KEY_BYTES + *bytes);
     if (start == NULL)
         return NULL;
-    memcpy(start, r->key.bytes, CTW_STORE_KEY_BYTES);
+    memcpy(start, key->bytes, CTW_STORE_KEY_BYTES);
     unsigned char *to = start + CTW_STORE_KEY_BYTES;
     for (int i = 0; i < r->n_columns; i++) {
         memcpy(to, r->columns[i].data, r->columns[i].bytes);
@@ -91,12 +99,13 @@ bool ctw_store_value_ok(struct ctw_store *s, const void *key, const void *value,
     return memcmp(digest.bytes, (const unsigned char *)value + payload, sizeof(digest.bytes)) == 0;
 }
 
-static bool decode(struct ctw_store *s, struct ctw_store_record *r, sqlite3_stmt *q)
+static bool decode(struct ctw_store *s, const struct ctw_store_key *key, struct ctw_store_record *r,
+                   sqlite3_stmt *q)
 {
     const unsigned char *value = sqlite3_column_blob(q, 0);
     int bytes = sqlite3_column_bytes(q, 0);
     if ((size_t)bytes != payload_bytes(r) + CTW_STORE_DIGEST_BYTES ||
-        !ctw_store_value_ok(s, r->key.bytes, value, bytes))
+        !ctw_store_value_ok(s, key->bytes, value, bytes))
         return false;
     for (int i = 0; i < r->n_columns; i++) {
         memcpy(r->columns[i].data, value, r->columns[i].bytes);
@@ -107,13 +116,15 @@ static bool decode(struct ctw_store *s, struct ctw_store_record *r, sqlite3_stmt
 
 /* ---- finding ---- */
 
-static int find_one(struct ctw_store *s, struct ctw_store_record *r)
+static int find_one(struct ctw_store *s, const struct ctw_sha256 *source,
+                    struct ctw_store_record *r)
 {
     sqlite3_stmt *q = s->statements[CTW_STORE_FIND];
-    sqlite3_bind_blob(q, 1, r->key.bytes, CTW_STORE_KEY_BYTES, SQLITE_STATIC);
+    const struct ctw_store_key key = whole_key(source, &r->key);
+    sqlite3_bind_blob(q, 1, key.bytes, CTW_STORE_KEY_BYTES, SQLITE_STATIC);
     int rc = sqlite3_step(q);
     if (rc == SQLITE_ROW)
-        r->found = decode(s, r, q);
+        r->found = decode(s, &key, r, q);
     int end = sqlite3_reset(q);
     return rc == SQLITE_ROW || rc == SQLITE_DONE ? SQLITE_OK : end;
 }
@@ -127,15 +138,31 @@ static void tell_read_failed(struct ctw_store *s, int rc)
     s->read_failed = true;
 }
 
-int64_t ctw_store_find(struct ctw_store *s, struct ctw_store_record *records, int64_t n)
+bool ctw_store_may_have(struct ctw_store *s, const struct ctw_store_source *source)
 {
+    int64_t n[2] = {0};
+    pthread_mutex_lock(&s->lock);
+    sqlite3_stmt *q = s->statements[CTW_STORE_OUTLINE];
+    sqlite3_bind_text(q, 1, source->model.numerics, -1, SQLITE_STATIC);
+    sqlite3_bind_text(q, 2, source->reference.numerics, -1, SQLITE_STATIC);
+    sqlite3_bind_text(q, 3, source->model.outline, -1, SQLITE_STATIC);
+    sqlite3_bind_text(q, 4, source->reference.outline, -1, SQLITE_STATIC);
+    int rc = ctw_store_run(s, CTW_STORE_OUTLINE, n);
+    pthread_mutex_unlock(&s->lock);
+    return rc != SQLITE_OK || n[0] > 0; /* after a failure, finding says more */
+}
+
+int64_t ctw_store_find(struct ctw_store *s, const struct ctw_store_source *source,
+                       struct ctw_store_record *records, int64_t n)
+{
+    const struct ctw_sha256 hash = hash_of(source);
     int64_t n_found = 0;
     for (int64_t i = 0; i < n; i++)
         records[i].found = false;
     pthread_mutex_lock(&s->lock);
     int rc = ctw_store_run(s, CTW_STORE_BEGIN_READ, NULL);
     for (int64_t i = 0; rc == SQLITE_OK && i < n; i++) {
-        rc = find_one(s, &records[i]);
+        rc = find_one(s, &hash, &records[i]);
         n_found += records[i].found;
     }
     (void)ctw_store_run(s, CTW_STORE_COMMIT, NULL);
@@ -150,16 +177,18 @@ int64_t ctw_store_find(struct ctw_store *s, struct ctw_store_record *records, in
 
 /* ---- keeping ---- */
 
-static int put_one(struct ctw_store *s, int64_t source, const struct ctw_store_record *r)
+static int put_one(struct ctw_store *s, int64_t source, const struct ctw_sha256 *hash,
+                   const struct ctw_store_record *r)
 {
     size_t bytes;
-    const unsigned char *value = encode(s, r, &bytes);
+    const struct ctw_store_key key = whole_key(hash, &r->key);
+    const unsigned char *value = encode(s, &key, r, &bytes);
     sqlite3_stmt *q = s->statements[CTW_STORE_PUT];
     if (value == NULL)
         return SQLITE_NOMEM;
     sqlite3_bind_int64(q, 1, source);
     sqlite3_bind_int64(q, 2, r->n);
-    sqlite3_bind_blob(q, 3, r->key.bytes, CTW_STORE_KEY_BYTES, SQLITE_STATIC);
+    sqlite3_bind_blob(q, 3, key.bytes, CTW_STORE_KEY_BYTES, SQLITE_STATIC);
     sqlite3_bind_blob64(q, 4, value, bytes, SQLITE_STATIC);
     return ctw_store_run(s, CTW_STORE_PUT, NULL);
 }
@@ -170,14 +199,16 @@ static int put_all(struct ctw_store *s, const struct ctw_store_source *source,
     enum { LEAST_STEP = 64 };
     int64_t id[2] = {0};
     sqlite3_stmt *q = s->statements[CTW_STORE_SOURCE];
-    sqlite3_bind_text(q, 1, source->identity, -1, SQLITE_STATIC);
-    sqlite3_bind_text(q, 2, source->numerics, -1, SQLITE_STATIC);
-    sqlite3_bind_text(q, 3, source->ref_identity, -1, SQLITE_STATIC);
-    sqlite3_bind_text(q, 4, source->ref_numerics, -1, SQLITE_STATIC);
-    sqlite3_bind_int64(q, 5, (int64_t)time(NULL));
+    const char *const texts[] = {source->model.identity,     source->model.numerics,
+                                 source->reference.identity, source->reference.numerics,
+                                 source->model.outline,      source->reference.outline};
+    const struct ctw_sha256 hash = hash_of(source);
+    for (size_t i = 0; i < CTW_COUNT(texts); i++)
+        sqlite3_bind_text(q, (int)i + 1, texts[i], -1, SQLITE_STATIC);
+    sqlite3_bind_int64(q, (int)CTW_COUNT(texts) + 1, (int64_t)time(NULL));
     int rc = ctw_store_run(s, CTW_STORE_SOURCE, id);
     for (int64_t i = 0; rc == SQLITE_OK && i < n; i++)
-        rc = put_one(s, id[0], &records[i]);
+        rc = put_one(s, id[0], &hash, &records[i]);
     if (rc == SQLITE_OK)
         rc = ctw_store_evict(s, n < LEAST_STEP ? LEAST_STEP : n);
     return rc;

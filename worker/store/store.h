@@ -19,7 +19,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "base/sha256.h"
 #include "base/status.h"
 
 struct ctw_store;
@@ -41,13 +40,18 @@ void ctw_store_close(struct ctw_store *s); /* NULL is fine */
 
 /* ---- records ---- */
 
-/* What scores come from; the last two are of the model that it is compared with, or "". The strings
- * are not copied. */
-struct ctw_store_source {
-    const char *identity, *numerics, *ref_identity, *ref_numerics;
-    struct ctw_sha256 prefix; /* of every key */
+/* A model that scores come from. Strings are not copied; "": there is no such model. */
+struct ctw_store_model {
+    const char *identity, *numerics;
+    const char *outline; /* of the identity: equal identities have equal outlines */
 };
 
+/* What scores come from: a model, and the reference that it is compared with. */
+struct ctw_store_source {
+    struct ctw_store_model model, reference;
+};
+
+/* A sequence; with its source, it is a record's key. */
 struct ctw_store_key {
     unsigned char bytes[32];
 };
@@ -65,17 +69,17 @@ struct ctw_store_record {
     bool found;
 };
 
-/* ref_identity and ref_numerics: NULL or "" if there is no reference. */
-struct ctw_store_source ctw_store_source_of(const char *identity, const char *numerics,
-                                            const char *ref_identity, const char *ref_numerics);
 void ctw_store_add_column(struct ctw_store_record *r, void *data, size_t bytes);
 /* The key of tokens[0 .. n_tok-1] whose targets begin at `first`. n_layers: after so many layers
  * two models are compared; 0: not asked. */
-struct ctw_store_key ctw_store_key_of(const struct ctw_store_source *source, const int32_t *tokens,
-                                      int64_t n_tok, int64_t first, int64_t n_layers);
+struct ctw_store_key ctw_store_key_of(const int32_t *tokens, int64_t n_tok, int64_t first,
+                                      int64_t n_layers);
 
+/* False: the store has nothing of a source with these outlines and numerics ids. */
+bool ctw_store_may_have(struct ctw_store *s, const struct ctw_store_source *source);
 /* Fills the records that are stored and sets their `found`; returns their number. */
-int64_t ctw_store_find(struct ctw_store *s, struct ctw_store_record *records, int64_t n);
+int64_t ctw_store_find(struct ctw_store *s, const struct ctw_store_source *source,
+                       struct ctw_store_record *records, int64_t n);
 /*
  * Keeps the records, in one transaction: once this returns true, they survive the end of the
  * process. False: they are not kept.
