@@ -236,6 +236,13 @@ static void print_rates(const char *word)
         {"int4 g128 by index, symmetric", PACK, 4, CTW_BF16, 128, NO_ZEROS, true, false, 0, 4096,
          14336},
         {"int4 g128 by index", PACK, 4, CTW_BF16, 128, PACKED_ZEROS, true, false, 0, 14336, 4096},
+        {"fp8 channel", FLOAT8, 8, CTW_BF16, 0, NO_ZEROS, false, false, 0, 4096, 14336},
+        {"fp8 blocks", FLOAT8, 8, CTW_BF16, -128, NO_ZEROS, false, false, 0, 4096, 14336},
+        {"fp8 channel, fp32 scales", FLOAT8, 8, CTW_F32, 0, NO_ZEROS, false, false, 0, 4096, 14336},
+        {"int8 bytes channel", INT8, 8, CTW_BF16, 0, NO_ZEROS, false, false, 0, 4096, 14336},
+        {"int8 bytes g128 zeros", INT8, 8, CTW_BF16, 128, INT8_ZEROS, false, false, 0, 4096, 14336},
+        {"mxfp8", MXFP8, 8, CTW_BF16, 32, NO_ZEROS, false, false, 0, 4096, 14336},
+        {"mxfp4", MXFP4, 4, CTW_BF16, 32, NO_ZEROS, false, false, 0, 4096, 14336},
         {"int8 g128 by index", PACK, 8, CTW_BF16, 128, PACKED_ZEROS, true, false, 0, 4096, 14336},
     };
     struct copy_work copy = {buf_open((size_t)1 << 29, 0), buf_open((size_t)1 << 29, 0)};

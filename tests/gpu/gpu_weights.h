@@ -30,12 +30,12 @@ static void must(cudaError_t e, const char *what)
     }
 }
 
-#define OK(call)                                                                                       \
-    do {                                                                                               \
-        if ((call) != CTW_OK) {                                                                        \
-            printf("FAILED %s: %s\n", #call, last_err.msg);                                            \
-            exit(1);                                                                                   \
-        }                                                                                              \
+#define OK(call)                                                                                   \
+    do {                                                                                           \
+        if ((call) != CTW_OK) {                                                                    \
+            printf("FAILED %s: %s\n", #call, last_err.msg);                                        \
+            exit(1);                                                                               \
+        }                                                                                          \
     } while (0)
 
 /* Prints one line, and counts it. */
@@ -74,7 +74,8 @@ static float rng_normal(void)
 
 enum { GUARD = 1024, POISON = 0xa5 };
 
-/* Device memory whose bytes, and those around it, are POISON. `misalign` bytes past a multiple of 256.
+/* Device memory whose bytes, and those around it, are POISON. `misalign` bytes past a multiple of
+ * 256.
  */
 struct buf {
     char *base, *p;
@@ -137,7 +138,7 @@ static void *host_random(enum ctw_dtype dtype, int64_t n, float scale)
 
 /* ---- weights ------------------------------------------------------------------------------ */
 
-enum format { DENSE, TRANSPOSED, PACK, NVFP4 };
+enum format { DENSE, TRANSPOSED, PACK, NVFP4, FLOAT8, INT8, MXFP8, MXFP4 };
 /* Any bytes, including bytes that are not valid codes, because no check refuses them. */
 enum zeros { NO_ZEROS, PACKED_ZEROS, INT8_ZEROS };
 
@@ -146,10 +147,11 @@ struct kind {
     enum format format;
     int bits;
     enum ctw_dtype dtype; /* of values, or of scales; NVFP4: of its global scale */
-    int group;            /* 0: a row; -1: the whole matrix. NVFP4: about its global scale */
+    int group; /* 0: a row; -1: the whole matrix; below: blocks of -group rows and columns.
+                  NVFP4: about its global scale */
     enum zeros zeros;
     bool indexed, whole; /* activation order; whole codes in each word */
-    int misalign; /* bytes; below 0: of all parts but the values */
+    int misalign;        /* bytes; below 0: of all parts but the values */
     int64_t n, k;
 };
 
@@ -184,7 +186,21 @@ static int64_t words(int64_t n, int bits, bool whole)
 static void make_floats(uint8_t *p, enum ctw_dtype dtype, int64_t n, bool scales)
 {
     for (int64_t i = 0; i < n; i++)
-        ctw_store_float(p, dtype, i, scales ? 0.002f * (float)((int)(rng() % 129) - 64) : rng_normal());
+        ctw_store_float(p, dtype, i,
+                        scales ? 0.002f * (float)((int)(rng() % 129) - 64) : rng_normal());
+}
+
+/* A shuffle, as activation order is one. */
+static void make_index(struct made *m, int64_t k, int64_t groups)
+{
+    uint8_t *p = add_part(m, CTW_PART_GROUP_INDEX, CTW_I32, 1, k, 1);
+    for (int64_t i = 0; i < k; i++) {
+        int64_t other = (int64_t)(rng() % (uint32_t)(i + 1));
+        int32_t g = (int32_t)(i * groups / k), there;
+        memcpy(&there, p + 4 * other, 4);
+        memcpy(p + 4 * i, &there, 4);
+        memcpy(p + 4 * other, &g, 4);
+    }
 }
 
 static void make_pack(struct made *m, const struct kind *c, struct ctw_quant_args *args)
@@ -198,21 +214,69 @@ static void make_pack(struct made *m, const struct kind *c, struct ctw_quant_arg
     args->group_size = c->group > 0 ? c->group : 0;
     args->actorder_group = c->indexed;
     add_part(m, CTW_PART_VALUES, CTW_I32, 2, c->n, words(c->k, c->bits, c->whole));
-    make_floats(add_part(m, CTW_PART_SCALE, c->dtype, 2, rows, groups), c->dtype, rows * groups, true);
+    make_floats(add_part(m, CTW_PART_SCALE, c->dtype, 2, rows, groups), c->dtype, rows * groups,
+                true);
     if (c->zeros == PACKED_ZEROS)
         add_part(m, CTW_PART_ZERO_POINT, CTW_I32, 2, words(rows, c->bits, c->whole), groups);
     if (c->zeros == INT8_ZEROS)
         add_part(m, CTW_PART_ZERO_POINT, CTW_I8, 2, rows, groups);
-    if (c->indexed) {
-        uint8_t *p = add_part(m, CTW_PART_GROUP_INDEX, CTW_I32, 1, c->k, 1);
-        for (int64_t i = 0; i < c->k; i++) { /* a shuffle, as activation order is one */
-            int64_t other = (int64_t)(rng() % (uint32_t)(i + 1));
-            int32_t g = (int32_t)(i * groups / c->k), there;
-            memcpy(&there, p + 4 * other, 4);
-            memcpy(p + 4 * i, &there, 4);
-            memcpy(p + 4 * other, &g, 4);
-        }
-    }
+    if (c->indexed)
+        make_index(m, c->k, groups);
+}
+
+/* NaN's payload is not the same on host and device. */
+static void without_nan(uint8_t *codes, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        codes[i] = (codes[i] & 0x7f) == 0x7f ? 0x7e : codes[i];
+}
+
+enum { ODD_SCALES = 64 }; /* the first scales of a weight; more would make a rate another's */
+
+/* FLOAT8 and INT8. Some scales are large, and their values infinite in fp16. */
+static void make_bytes(struct made *m, const struct kind *c, struct ctw_quant_args *args)
+{
+    int64_t block = c->group < -1 ? -c->group : 0;
+    int64_t rows = c->group == -1 ? 1 : block > 0 ? (c->n + block - 1) / block : c->n;
+    int64_t groups = c->group > 0 ? c->k / c->group : block > 0 ? (c->k + block - 1) / block : 1;
+    args->num_bits = 8;
+    args->is_float = c->format == FLOAT8;
+    args->symmetric = c->zeros == NO_ZEROS;
+    args->strategy = c->group == -1  ? CTW_STRATEGY_TENSOR
+                     : c->group > 0  ? CTW_STRATEGY_GROUP
+                     : c->group == 0 ? CTW_STRATEGY_CHANNEL
+                                     : CTW_STRATEGY_BLOCK;
+    args->group_size = c->group > 0 ? c->group : 0;
+    args->block_rows = args->block_cols = block;
+    args->actorder_group = c->indexed;
+    uint8_t *values =
+        add_part(m, CTW_PART_VALUES, args->is_float ? CTW_F8_E4M3 : CTW_I8, 2, c->n, c->k);
+    if (args->is_float)
+        without_nan(values, c->n * c->k);
+    uint8_t *scales = add_part(m, CTW_PART_SCALE, c->dtype, 2, rows, groups);
+    make_floats(scales, c->dtype, rows * groups, true);
+    for (int64_t i = 0; i < rows * groups && i < ODD_SCALES; i += 7)
+        ctw_store_float(scales, c->dtype, i, i % 2 == 0 ? 300.0f : -1e-8f);
+    if (!args->symmetric)
+        add_part(m, CTW_PART_ZERO_POINT, CTW_I8, 2, rows, groups);
+    if (c->indexed)
+        make_index(m, c->k, groups);
+}
+
+/* Exponents from 96 to 127, and any but 255, of infinity (whose product with 0 is NaN). */
+static void make_mx(struct made *m, const struct kind *c, struct ctw_quant_args *args)
+{
+    args->num_bits = c->bits;
+    args->is_float = args->symmetric = true;
+    args->strategy = CTW_STRATEGY_GROUP;
+    args->group_size = 32;
+    uint8_t *values = add_part(m, CTW_PART_VALUES, c->bits == 8 ? CTW_F8_E4M3 : CTW_U8, 2, c->n,
+                               c->k * c->bits / 8);
+    if (c->bits == 8)
+        without_nan(values, c->n * c->k);
+    uint8_t *scale = add_part(m, CTW_PART_SCALE, CTW_U8, 2, c->n, c->k / 32);
+    for (int64_t i = 0; i < c->n * c->k / 32; i++)
+        scale[i] = i >= ODD_SCALES ? 96 + scale[i] % 32 : scale[i] == 255 ? 0 : scale[i];
 }
 
 static void make_nvfp4(struct made *m, const struct kind *c, struct ctw_quant_args *args)
@@ -247,8 +311,12 @@ static void weight_open(struct made *m, const struct kind *c)
                     c->dtype, c->n * c->k, false);
     else if (c->format == PACK)
         make_pack(m, c, &args);
-    else
+    else if (c->format == NVFP4)
         make_nvfp4(m, c, &args);
+    else if (c->format == FLOAT8 || c->format == INT8)
+        make_bytes(m, c, &args);
+    else
+        make_mx(m, c, &args);
     m->w.part[CTW_PART_VALUES].transposed = transposed;
     OK(ctw_format_find(&m->w.format, m->w.part, &last_err));
     OK(m->w.format->check(&m->w, &args, NULL, &last_err));

@@ -2,9 +2,9 @@
  * Weights decoded into matrices for products: bit-equal to kernels/formats, except for a NaN's
  * payload.
  *
- * Kernels: those of decode_pack.cu; nvfp4_units; dense_units and transposed_tile (only move and
- * convert); and any_format, which calls a format's own decode function for everything the others do
- * not support: odd alignments, and future formats.
+ * Kernels: those of decode_pack.cu and decode_bytes.cu; nvfp4_units; mxfp4_units; dense_units and
+ * transposed_tile (only move and convert); and any_format, which calls a format's own decode
+ * function for everything the others do not support: odd alignments, and future formats.
  */
 #include "kernels/cuda/decode/decode.cuh"
 #include "kernels/formats/all.h"
@@ -67,6 +67,38 @@ __global__ void __launch_bounds__(THREADS)
             nvfp4_values8<T, true>(word[i], ctw_nvfp4_scale(scale[i], global, inverse) * 0x1p126f, to);
         else
             nvfp4_values8<T, false>(word[i], __fdiv_rn(ctw_e4m3_to_f32(scale[i]), global), to);
+    }
+}
+
+/* ---- mxfp4 -------------------------------------------------------------------------------- */
+
+/* As nvfp4_units; the factor 2^126 goes into scales of at most 2. */
+template <typename T>
+__global__ void __launch_bounds__(THREADS)
+    mxfp4_units(const __grid_constant__ struct plane p, const __grid_constant__ struct source s)
+{
+    uint32_t unit, r0;
+    if (!plane_place(p, &unit, &r0))
+        return;
+    const uint32_t *values = (const uint32_t *)s.data.part[CTW_PART_VALUES] + unit;
+    const uint8_t *scales = (const uint8_t *)s.data.part[CTW_PART_SCALE] + unit / 4;
+    T *dst = (T *)p.dst + plane_at(p, r0) + unit * 8;
+    uint32_t row[ROWS], word[ROWS], scale[ROWS];
+    plane_rows(p, r0, row);
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        word[i] = __ldcs(values + (uint64_t)row[i] * p.units);
+        scale[i] = scales[(uint64_t)row[i] * (uint32_t)s.w.scale_stride];
+    }
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        if (r0 + i >= p.n_rows)
+            break;
+        T *to = dst + (uint64_t)i * p.k;
+        if (scale[i] <= 128)
+            nvfp4_values8<T, true>(word[i], __uint_as_float((scale[i] + 126) << 23), to);
+        else
+            nvfp4_values8<T, false>(word[i], ctw_e8m0_to_f32((uint8_t)scale[i]), to);
     }
 }
 
@@ -215,6 +247,11 @@ static enum ctw_status decode(cudaStream_t stream, const struct ctw_shard *shard
 #define TO(T) nvfp4_units<T><<<blocks, THREADS, 0, stream>>>(*p, s)
         CTW_CUDA_FLOAT_SWITCH(dtype, TO);
 #undef TO
+    } else if (id == CTW_FORMAT_mxfp4 && dst_aligned && is_aligned(values, 4)) {
+        const dim3 blocks = plane_cut(p, 8);
+#define TO(T) mxfp4_units<T><<<blocks, THREADS, 0, stream>>>(*p, s)
+        CTW_CUDA_FLOAT_SWITCH(dtype, TO);
+#undef TO
     } else if (id == CTW_FORMAT_dense && p->k % 8 == 0 && dst_aligned && ctw_cuda_aligned16(values)) {
 #define FROM(S) decode_dense(stream, p, (const S *)values, dtype)
         CTW_CUDA_FLOAT_SWITCH(s.w.dtype, FROM);
@@ -224,7 +261,7 @@ static enum ctw_status decode(cudaStream_t stream, const struct ctw_shard *shard
 #define FROM(S) decode_transposed(stream, p, (const S *)values, s.w.n, dtype)
         CTW_CUDA_FLOAT_SWITCH(s.w.dtype, FROM);
 #undef FROM
-    } else {
+    } else if (!ctw_cuda_decode_bytes(stream, p, &s, dtype)) {
         p->units = (uint32_t)((p->k + CTW_DECODE_ALIGN - 1) / CTW_DECODE_ALIGN);
         uint64_t spans = (uint64_t)p->n_rows * p->units;
         unsigned blocks = (unsigned)((spans + SPANS - 1) / SPANS);

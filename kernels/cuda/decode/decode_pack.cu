@@ -28,20 +28,6 @@ static __device__ __forceinline__ void load_words(const struct source &s, uint32
     }
 }
 
-template <typename T> static __device__ __forceinline__ uint32_t integer_bits(int32_t i)
-{
-    T v;
-    ctw_cuda_narrow((float)i, &v);
-    return bits_of(v);
-}
-
-/* (code - zero) * scale */
-template <typename T>
-static __device__ __forceinline__ uint32_t pair_value(uint32_t code, uint32_t zero, uint32_t scale)
-{
-    return pair_times<T>(as_word(__hsub2_rn(as_pair<T>(code), as_pair<T>(zero))), scale);
-}
-
 /* The zero points, as codes, of group g in each row. */
 template <int BITS, int N>
 static __device__ __forceinline__ void pack_zeros(const struct source &s, const uint32_t (&row)[N],

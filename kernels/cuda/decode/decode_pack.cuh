@@ -1,9 +1,9 @@
 /*
- * Part of decode_pack.cu: codes of pack-quantized weights as numbers of the scales' own 16-bit type
- * T. pack_fast computes in T, two columns at a time: codes minus zero points are integers of at
- * most +-255, which either type holds exactly. Their product with a scale is rounded once, as in
- * the format (whose product is exact in fp32, or infinite if it is infinite in T too, and is then
- * rounded to T).
+ * Part of decode_pack.cu and decode_bytes.cu: codes of weights as numbers of the scales' own 16-bit
+ * type T. pack_fast and bytes_fast compute in T, two columns at a time: codes minus zero points are
+ * integers of at most +-255, which either type holds exactly. Their product with a scale is rounded
+ * once, as in the format (whose product is exact in fp32, or infinite if it is infinite in T too,
+ * and is then rounded to T).
  */
 #ifndef CTW_KERNELS_CUDA_DECODE_PACK_CUH
 #define CTW_KERNELS_CUDA_DECODE_PACK_CUH
@@ -132,6 +132,20 @@ template <typename T> static __device__ __forceinline__ uint32_t pair_of_long_in
     uint32_t low = pair_of_integers<T>(masked(two, 0x000f000f, LARGE<T>));
     uint32_t high = pair_of_integers<T>(masked(two >> 4, 0x001f001f, LARGE<T>));
     return as_word(__hfma2(as_pair<T>(high), as_pair<T>(SIXTEEN), as_pair<T>(low)));
+}
+
+template <typename T> static __device__ __forceinline__ uint32_t integer_bits(int32_t i)
+{
+    T v;
+    ctw_cuda_narrow((float)i, &v);
+    return bits_of(v);
+}
+
+/* (code - zero) * scale */
+template <typename T>
+static __device__ __forceinline__ uint32_t pair_value(uint32_t code, uint32_t zero, uint32_t scale)
+{
+    return pair_times<T>(as_word(__hsub2_rn(as_pair<T>(code), as_pair<T>(zero))), scale);
 }
 
 /* ---- codes in pairs: in halves; codes of less than 8 bits together with LARGE's bits -------- */

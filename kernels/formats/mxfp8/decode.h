@@ -15,7 +15,7 @@ CTW_HD void ctw_mxfp8_decode(const struct ctw_weight *w, const struct ctw_weight
     const uint8_t *scale = (const uint8_t *)data->part[CTW_PART_SCALE];
     scale += row * w->scale_stride + col0 / CTW_MX_GROUP;
     for (int64_t c = 0; c < n_col; c += CTW_MX_GROUP) {
-        int64_t n = n_col - c < CTW_MX_GROUP ? n_col - c : CTW_MX_GROUP;
+        int n = n_col - c < CTW_MX_GROUP ? (int)(n_col - c) : CTW_MX_GROUP;
         ctw_byte_run(src + c, n, CTW_BYTE_E4M3, 0, ctw_e8m0_to_f32(*scale++), CTW_BF16, dst + c);
     }
 }
