@@ -272,6 +272,19 @@ class MixedScheme:
         return next(scheme for pattern, scheme in self.parts if re.match(pattern, module))
 
 
+# What programs call schemes without options: as llm-compressor's presets make them.
+_FP8 = ByteScheme(activations="token")
+NAMED = {"nvfp4": Nvfp4Scheme(), "fp8": _FP8, "fp8_tensor": ByteScheme(rows=0, activations="token"),
+         "fp8_block": ByteScheme(rows=128, group_size=128, activations="token"),
+         "int8": ByteScheme(False, activations="token"), "mxfp4": MxScheme(4), "mxfp8": MxScheme(8),
+         "mixed": MixedScheme(((r".*self_attn\.", _FP8), (r".*\.mlp\.", Nvfp4Scheme())))}
+
+
+def part_of(scheme, module):
+    """The scheme of a module; None: dense."""
+    return scheme.of(module) if isinstance(scheme, MixedScheme) else scheme
+
+
 def quantization_config(scheme, ignore, targets=("Linear",)):
     """The configuration as llm-compressor writes it."""
     def group(scheme, targets):

@@ -114,12 +114,12 @@ class Dense:
 def scheme_of(text, group):
     if text in ("bf16", "fp16"):
         return Dense()
-    if text == "nvfp4":
-        return encoders.Nvfp4Scheme()
+    if text in encoders.NAMED:
+        return encoders.NAMED[text]
     found = re.fullmatch(r"w([2-8])a16(_asym)?", text)
     if not found:
-        raise SystemExit(f"make_checkpoint: format {text} is unknown; known: bf16, fp16, nvfp4, "
-                         "w2a16 .. w8a16, w4a16_asym ..")
+        raise SystemExit(f"make_checkpoint: format {text} is unknown; known: bf16, fp16, "
+                         f"{', '.join(encoders.NAMED)}, w2a16 .. w8a16, w4a16_asym ..")
     return encoders.IntScheme(int(found[1]), group, not found[2], "")
 
 
@@ -166,14 +166,36 @@ NVFP4_STD = 2.9  # of a random E2M1 code
 NVFP4_SCALE = 33.0  # mean of fp8_scale_table()
 
 
+BYTE_STD = {"F8_E4M3": 448 / 4.5, "I8": 127 / 4.5}  # of the codes of byte_table()
+
+
+def byte_table(dtype):
+    """16 random bits -> codes of FP8 or int8 values of a normal distribution."""
+    rng = np.random.default_rng(12)
+    values = np.sort(rng.standard_normal(65536)).clip(-4.4, 4.4) * BYTE_STD[dtype]
+    if dtype == "I8":
+        return np.rint(values).astype(np.int8)
+    return encoders.nearest_code(np.abs(values), encoders.E4M3) | (np.signbit(values).astype(np.uint8) << 7)
+
+
+def power_table(std):
+    """16 random bits -> exponents of powers of two, so that codes of deviation std become about STD."""
+    near = round(np.log2(STD / std)) + 127
+    return np.where(np.arange(65536) % 4 == 0, near - 1, near).astype(np.uint8)
+
+
 def content(suffix, dtype, shape, scheme, kind):
     """How a tensor's blocks are made: ("bits",), ("table", array) or ("all", array). kind is "linear"
     or "weight", else the mean of a norm's values."""
     if not isinstance(kind, str):
         values = kind + np.linspace(-0.1, 0.1, shape[0], dtype=np.float32)
         return "all", cio.encode(values, dtype)
+    if suffix == "weight" and dtype in BYTE_STD:
+        return "table", byte_table(dtype)
     if suffix == "weight":
         return "table", normal_table(dtype, STD)
+    if suffix == "weight_packed" and dtype == "U8":
+        return ("bits",)
     if suffix == "weight_packed":
         bits = getattr(scheme, "bits", 3)
         return ("bits",) if 16 % bits else ("table", code_table(bits))
@@ -181,6 +203,10 @@ def content(suffix, dtype, shape, scheme, kind):
         return "all", np.array([NVFP4_SCALE * NVFP4_STD / STD], np.float32)
     if suffix == "weight_scale" and dtype == "F8_E4M3":
         return "table", fp8_scale_table()
+    if suffix == "weight_scale" and dtype == "U8":
+        return "table", power_table(NVFP4_STD if scheme.bits == 4 else BYTE_STD["F8_E4M3"])
+    if suffix == "weight_scale" and isinstance(scheme, encoders.ByteScheme):
+        return "table", scale_table(dtype, STD / BYTE_STD["F8_E4M3" if scheme.is_float else "I8"])
     if suffix == "weight_scale":
         table = scale_table(dtype, STD / (2.0 ** scheme.bits / np.sqrt(12)))
         if 16 % scheme.bits:  # if the mean of the codes is not 0, the mean of the scales is
@@ -244,8 +270,9 @@ def tensors_of(config, scheme, dtype):
         return (name, dtype, shape, content("weight", dtype, shape, scheme, kind))
 
     def linear(name, n, k):
-        for suffix, (t, shape) in scheme.specs(n, k, dtype).items():
-            how = content(suffix, t, shape, scheme, "linear")
+        own = encoders.part_of(scheme, name)
+        for suffix, (t, shape) in own.specs(n, k, dtype).items():
+            how = content(suffix, t, shape, own, "linear")
             if suffix == "weight_shape":
                 how = ("all", np.array([n, k], np.int64))
             yield (f"{name}.{suffix}", t, shape, how)
@@ -343,7 +370,7 @@ def main():
     parser.add_argument("shape", choices=sorted(SHAPES))
     parser.add_argument("out", metavar="OUT", help="folder to write")
     parser.add_argument("--format", default="w4a16",
-                        help="bf16, fp16, nvfp4, w2a16 .. w8a16, w4a16_asym (default: w4a16)")
+                        help=f"bf16, fp16, {', '.join(encoders.NAMED)}, w2a16 .. w8a16, w4a16_asym (default: w4a16)")
     parser.add_argument("--group", type=int, default=128, help="0: one scale per row (default: 128)")
     parser.add_argument("--layers", type=int, help="number of layers (default: as published)")
     parser.add_argument("--vocab", type=int, help="size of the vocabulary (default: as published)")

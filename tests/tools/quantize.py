@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Quantises a Hugging Face checkpoint by rounding to nearest; writes compressed-tensors files.
 
-    quantize.py IN OUT --scheme w4a16|nvfp4 [--group N|channel] [--asymmetric] [--actorder group]
+    quantize.py IN OUT --scheme w4a16 [--group N|channel] [--asymmetric] [--actorder group]
+    quantize.py IN OUT --scheme nvfp4|fp8|fp8_block|int8|mxfp4|mxfp8|mixed
 
 Every linear layer of the decoder is quantised; embedding and head are not. There is no calibration:
 the result shows the cost of a format without calibration, and serves as a test file. To make good
@@ -43,13 +44,14 @@ def fused_with(name, names):
 
 def choose_scheme(args, widths):
     """The scheme; without --group, the group size is one that divides every width."""
-    if args.scheme in ("nvfp4", "nvfp4a16"):
+    name = "nvfp4" if args.scheme == "nvfp4a16" else args.scheme
+    if name in encoders.NAMED:
         if args.group or args.asymmetric or args.actorder:
-            raise Refused("nvfp4 always has symmetric groups of 16 in order; leave out --group, --asymmetric and --actorder")
-        return encoders.Nvfp4Scheme()
+            raise Refused(f"{name} has its own symmetric groups in order; leave out --group, --asymmetric and --actorder")
+        return encoders.NAMED[name]
     found = re.fullmatch(r"w([2-8])a16", args.scheme)
     if not found:
-        raise Refused(f"scheme {args.scheme} is unknown; known: w2a16 .. w8a16, nvfp4")
+        raise Refused(f"scheme {args.scheme} is unknown; known: w2a16 .. w8a16, {', '.join(encoders.NAMED)}")
     if args.group == "channel":
         group = 0
     elif args.group:
@@ -78,14 +80,15 @@ def batches_of(source, scheme, scale_dtype, progress):
 
     def encoded(name, specs):
         progress(name)
-        shared = shared_amax(name) if scheme.name.startswith("nvfp4") else None
-        stored = scheme.encode(source.f32(name), scale_dtype, shared)
+        own = encoders.part_of(scheme, name.removesuffix(".weight"))
+        shared = shared_amax(name) if own.name.startswith("nvfp4") else None
+        stored = own.encode(source.f32(name), scale_dtype, shared)
         return [stored[suffix] for suffix in specs]
 
     out = []
     for name in source.names():
         if name in linears:
-            specs = scheme.specs(*source.shape(name), scale_dtype)
+            specs = encoders.part_of(scheme, name.removesuffix(".weight")).specs(*source.shape(name), scale_dtype)
             stem = name.removesuffix("weight")
             out.append(cio.Batch([(stem + s, *spec) for s, spec in specs.items()],
                                  lambda n=name, s=tuple(specs): encoded(n, s)))
@@ -124,15 +127,17 @@ def quantize(args):
         if name.startswith(("tokenizer", "special_tokens", "vocab", "merges", "generation_config",
                             "chat_template", "added_tokens")):
             shutil.copyfile(os.path.join(args.source, name), os.path.join(args.out, name))
-    groups = f"groups of {scheme.group_size}" if scheme.group_size else "one scale a row"
-    print(f"{args.out}: {len(linears)} matrices as {scheme.name}, {groups}, {size / 1e6:.0f} MB")
+    groups = ""
+    if args.scheme not in encoders.NAMED:
+        groups = f", groups of {scheme.group_size}" if scheme.group_size else ", one scale a row"
+    print(f"{args.out}: {len(linears)} matrices as {scheme.name}{groups}, {size / 1e6:.0f} MB")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("source", metavar="IN", help="folder with config.json and safetensors")
     parser.add_argument("out", metavar="OUT", help="folder to write")
-    parser.add_argument("--scheme", default="w4a16", help="w2a16 .. w8a16, nvfp4 (default: w4a16)")
+    parser.add_argument("--scheme", default="w4a16", help=f"w2a16 .. w8a16, {', '.join(encoders.NAMED)} (default: w4a16)")
     parser.add_argument("--group", help="columns that share a scale, or 'channel' (default: the "
                         "largest of 128, 64, 32, 16 that divides every row)")
     parser.add_argument("--asymmetric", action="store_true", help="with zero points")

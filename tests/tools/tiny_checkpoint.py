@@ -382,8 +382,8 @@ def batches(model, dtype, scheme, seed):
         def plain(n=name, s=shape, k=kind):
             return values(n, s, k, seed, tied)
         stem = name.removesuffix("weight")
-        encoder = scheme.of(stem[:-1]) if isinstance(scheme, MixedScheme) and kind == "linear" else scheme
-        if encoder is None or kind != "linear":
+        encoder = encoders.part_of(scheme, stem[:-1]) if kind == "linear" else None
+        if encoder is None:
             yield cio.Batch([(name, st_dtype, shape)],
                             lambda p=plain: [cio.encode(p(), st_dtype)])
             continue
