@@ -299,6 +299,22 @@ class Commands(Stored):
             self.assertIn("no result store", store("verify", worker.dir, code=66))
             self.assertIn("list|verify|clear DIR", store("--help"))
 
+    def test_a_damaged_file_in_use_is_not_removed(self):
+        pairs = w.random_pairs(20, seed=16)
+        self.fill(pairs)
+        with self.worker() as worker, worker.client() as c:
+            with open(self.file, "r+b") as f:
+                f.write(b"not SQLite")
+            done = worker.command("store", "clear", self.dir)
+            self.assertEqual(done.returncode, 75, done.stderr)
+            self.assertIn(f"process {worker.process.pid} uses the store", done.stderr)
+            self.assertEqual(run(c, pairs), expected(pairs))
+            worker.process.kill()
+            worker.end()
+            self.assertEqual(worker.command("store", "clear", self.dir).returncode, 0)
+        self.assertFalse(self.file.exists())
+        self.fill(pairs)
+
     def test_verify_names_damage(self):
         self.fill(w.random_pairs(200, seed=12))
         whole = bytearray(self.file.read_bytes())

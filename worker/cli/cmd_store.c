@@ -19,10 +19,11 @@ static const char about[] =
     "          stored sequences, their targets and bytes, when the last was added\n"
     "  verify  reads every byte and compares every record's digest. A damaged record is never\n"
     "          returned: a worker computes it again and replaces it\n"
-    "  clear   removes all results\n"
+    "  clear   removes all results. A damaged file is removed, which no worker may use meanwhile\n"
     "\n"
     "Exit codes: 0 success; 64 wrong command line; 65 damaged records, a damaged file, or a store\n"
-    "of a newer ctworker; 66 no store in the folder; 74 the store cannot be read or written.\n";
+    "of a newer ctworker; 66 no store in the folder; 74 the store cannot be read or written; 75 in "
+    "use.\n";
 
 struct printer {
     bool json;

@@ -206,8 +206,9 @@ static enum ctw_status open_database(struct ctw_store *s, bool may_create, struc
     enum ctw_status st = check_version(s, &is_new, err);
     if (st != CTW_OK)
         return st;
-    /* The first setting counts only in a file without tables. */
-    rc = sqlite3_exec(s->db, "PRAGMA auto_vacuum = INCREMENTAL", NULL, NULL, NULL);
+    /* Counts only in a file without tables; in any other it would be written again. */
+    if (is_new)
+        rc = sqlite3_exec(s->db, "PRAGMA auto_vacuum = INCREMENTAL", NULL, NULL, NULL);
     if (rc == SQLITE_OK)
         rc = use_wal(s);
     if (rc == SQLITE_OK)

@@ -1,5 +1,6 @@
 /* Lists, verifies and empties a store, for the command `store`. */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -92,7 +93,26 @@ enum ctw_status ctw_store_verify(struct ctw_store *s, uint64_t *n_good, uint64_t
 
 /* ---- clear ---- */
 
-/* Takes no records from workers that have the file open; they keep it until they end. */
+/*
+ * A process that has the database open holds a lock of SQLite's on these bytes (its file format,
+ * "The Pending Byte"), and would later remove the journal of a new database in this place.
+ */
+static enum ctw_status check_unused(const char *path, struct ctw_err *err)
+{
+    struct flock lock = {
+        .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 0x40000000, .l_len = 512};
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0)
+        return errno == ENOENT ? CTW_OK : ctw_fail(err, CTW_EIO, "%s: %s", path, strerror(errno));
+    bool used = fcntl(fd, F_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+    close(fd);
+    return used ? ctw_fail(err, CTW_EBUSY,
+                           "%s: process %ld uses the store, so the file cannot be removed: stop "
+                           "the process, then clear the store again",
+                           path, (long)lock.l_pid)
+                : CTW_OK;
+}
+
 static enum ctw_status remove_files(const char *dir, struct ctw_err *err)
 {
     static const char *const ends[] = {"", "-wal", "-shm"};
@@ -101,6 +121,8 @@ static enum ctw_status remove_files(const char *dir, struct ctw_err *err)
         int n = snprintf(path, sizeof(path), "%s/results.sqlite%s", dir, ends[i]);
         if (n < 0 || n >= (int)sizeof(path))
             return ctw_fail(err, CTW_EINVAL, "%s: the path is too long", dir);
+        if (i == 0 && check_unused(path, err) != CTW_OK)
+            return err->status;
         if (unlink(path) != 0 && errno != ENOENT)
             return ctw_fail(err, CTW_EIO, "%s: cannot remove it: %s", path, strerror(errno));
     }
@@ -117,16 +139,19 @@ static int delete_all(struct ctw_store *s)
 enum ctw_status ctw_store_clear(const char *dir, uint64_t *n, struct ctw_err *err)
 {
     struct ctw_store *s = NULL;
+    bool full = false;
     *n = 0;
     enum ctw_status st = ctw_store_open_existing(&s, dir, err);
     if (st == CTW_OK) {
         int rc = delete_all(s);
         *n = s->stats.entries;
+        full = rc == SQLITE_FULL; /* even emptying it takes some space */
         st = rc == SQLITE_OK ? CTW_OK : ctw_store_fail(s, rc, "cannot empty it", err);
     }
     ctw_store_close(s);
-    if (st != CTW_EFORMAT) /* that is: damaged */
+    if (st != CTW_EFORMAT && !full) /* that is: damaged */
         return st;
-    *n = 0;
+    if (!full)
+        *n = 0;
     return remove_files(dir, err);
 }

@@ -119,7 +119,8 @@ enum ctw_status ctw_store_verify(struct ctw_store *s, uint64_t *n_good, uint64_t
 
 /*
  * Removes all records; *n is their number. Workers may use the store meanwhile. A damaged file is
- * removed as a whole (*n is then 0).
+ * removed as a whole (*n is then 0), and so is any file if the disk is full; CTW_EBUSY: a process
+ * has it open.
  */
 enum ctw_status ctw_store_clear(const char *dir, uint64_t *n, struct ctw_err *err) CTW_MUST_CHECK;
 
