@@ -33,7 +33,7 @@ from tokenizers import Tokenizer, processors
 
 from conftest import ROOT
 
-BOS = 256
+BOS, N_IDS = 256, 258  # the head has 320 rows
 WIKITEXT = Path(os.environ.get("CTWORKER_DATA", ROOT.parent / "shared/data")) / "wiki.test.raw"
 #: Enough for three windows of 2048 byte tokens and for a shorter one.
 TEXT = "".join(f"Line {i} of a text about {'bc' * (i % 7)}, whose tokens are bytes.\n" for i in range(130))
@@ -181,9 +181,9 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     return err
 
 
-def restate(folder: Path, windows: list[Window]) -> tuple[list[float], list[int], list[float]]:
+def restate(folder: Path, windows: list[Window], vocabulary: int | None = None) -> tuple[list[float], list[int], list[float]]:
     """Sums and counts of the windows, and all log-probabilities, each window scored as a sequence of its own."""
-    with Worker(folder, dtype="float32") as worker:
+    with Worker(folder, dtype="float32", vocabulary=vocabulary) as worker:
         items = [(w.tokens[: w.targets[0][0]], w.tokens[w.targets[0][0] :]) for w in windows]
         scores = worker.score(items)
     for window, score in zip(windows, scores, strict=True):
@@ -200,8 +200,10 @@ def test_a_preset_is_its_restatement(
     text = TEXT.removesuffix("\n") if name.startswith("llama.cpp") else TEXT
     windows = list(cut([BOS] * adds + list(text.encode())))
     assert len(windows) > 2
-    sums, counts, logprobs = restate(with_bos, windows)
+    vocabulary = N_IDS if name in ("exl3", "exl3-512", "qbench") else None
+    sums, counts, logprobs = restate(with_bos, windows, vocabulary)
     report = report_of(capsys, with_bos, "--method", name, "--text", text_file, "--dtype", "float32")
+    assert report["model"]["vocab"] == (vocabulary or 320)
     (entry,) = report["texts"]
     assert (entry["windows"], entry["scored_tokens"]) == (len(windows), sum(counts))
     assert entry["perplexity"] == pytest.approx(math.exp(mean(sums, counts)), rel=1e-12)
@@ -299,7 +301,7 @@ def test_wikitext2_with_the_worker(
     join = report["method"]["join"]
     (document,) = texts.load(f"wikitext2={WIKITEXT}", join, join_given=False).documents
     windows = list(cut([BOS] * adds + list(document[:40_000].encode())))[:12]
-    sums, counts, _ = restate(with_bos, windows)
+    sums, counts, _ = restate(with_bos, windows, N_IDS if name == "exl3-512" else None)
     (entry,) = report["texts"]
     assert (entry["windows"], entry["scored_tokens"]) == (12, sum(counts))
     assert entry["perplexity"] == pytest.approx(math.exp(mean(sums, counts)), rel=1e-12)
@@ -428,6 +430,58 @@ def test_lm_eval_per_token(with_bos: Path, text_file: Path, real_worker: str, ca
     report_of(capsys, with_bos, "--method", "lm-eval", "--text", text_file, "--per-token", path)
     table = pyarrow.parquet.read_table(path).to_pydict()
     assert table["token"] == [BOS, *TEXT.encode()] and table["window"][2047:2049] == [0, 1]
+
+
+def without_padding(folder: Path, out: Path) -> Path:
+    """The checkpoint with the first N_IDS rows of embedding and head."""
+    shutil.copytree(folder, out)
+    data = (folder / "model.safetensors").read_bytes()
+    end = 8 + int.from_bytes(data[:8], "little")
+    header, body = json.loads(data[8:end]), b""
+    for name, tensor in header.items():
+        if name == "__metadata__":
+            continue
+        start, stop = tensor["data_offsets"]
+        part = data[end + start : end + stop]
+        if tensor["shape"][0] == 320:
+            part, tensor["shape"][0] = part[: len(part) // 320 * N_IDS], N_IDS
+        tensor["data_offsets"] = [len(body), len(body) + len(part)]
+        body += part
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    (out / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + body)
+    config = json.loads((out / "config.json").read_text())
+    (out / "config.json").write_text(json.dumps(config | {"vocab_size": N_IDS}))
+    return out
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_rows_that_are_no_tokens_can_be_left_out(checkpoint: Path, tmp_path: Path, real_worker: str, dtype: str) -> None:
+    """--vocabulary gives the bits of the checkpoint without these rows, and another numerics id."""
+    tokens = list(TEXT[:300].encode())
+    small = without_padding(checkpoint, tmp_path / "small")
+    found = {}
+    for name, folder, limit in (("all", checkpoint, None), ("first", checkpoint, N_IDS), ("small", small, 5000)):
+        with Worker(folder, dtype=dtype, vocabulary=limit) as worker:
+            found[name] = worker.score([tokens])[0], worker.model
+    assert found["first"][0].logprobs == found["small"][0].logprobs
+    assert found["first"][0].greedy == found["small"][0].greedy
+    assert all(a > b for a, b in zip(found["first"][0].logprobs, found["all"][0].logprobs))
+    assert found["first"][1]["numerics"] == found["all"][1]["numerics"] + "/vocabulary-258"
+    assert found["small"][1]["numerics"] == found["all"][1]["numerics"]
+    assert found["first"][1]["identity"] == found["all"][1]["identity"] and found["first"][1]["vocab"] == N_IDS
+
+
+def test_a_running_worker_must_have_the_vocabulary(
+    checkpoint: Path, text_file: Path, real_worker: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Worker(checkpoint) as worker:
+        ppl_arguments = ["--endpoint", worker.endpoint, "--text", text_file, "--method", "exl3"]
+        assert ppl.main([*map(str, ppl_arguments), "--quiet"]) == 64
+        assert "start it with --vocabulary 258, or choose --vocabulary model" in capsys.readouterr().err
+        ppl_arguments += ["--vocabulary", "model", "--json", "-", "--quiet"]
+        assert ppl.main(list(map(str, ppl_arguments))) == 0
+        assert json.loads(capsys.readouterr().out)["model"]["vocab"] == 320
 
 
 # ---- input ----

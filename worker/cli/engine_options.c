@@ -83,6 +83,14 @@ static void how_rows(struct ctw_option rows[N_HOW], struct ctw_engine_option_val
          .max = 1 << 24,
          .meta = "N",
          .help = "longest input in tokens (default: 0, the model's limit)"},
+        {.name = "vocabulary",
+         .type = CTW_OPT_INT,
+         .value = &v->vocab,
+         .min = 0,
+         .max = 1 << 24,
+         .meta = "N",
+         .help = "probabilities over the first N tokens only, if the head has more rows than the "
+                 "tokenizer has tokens (default: 0, over all rows)"},
         {.name = "chunk-tokens",
          .type = CTW_OPT_INT,
          .value = &v->chunk_tokens,
@@ -133,6 +141,7 @@ struct ctw_engine_options ctw_engine_options_from(const struct ctw_engine_option
         .place = v->place,
         .weights_limit = v->weights_limit,
         .max_length = v->max_length,
+        .vocab = v->vocab,
         .chunk_tokens = v->chunk_tokens,
         .pass_tokens = v->pass_tokens,
     };

@@ -134,6 +134,17 @@ static enum ctw_status set_max_length(struct ctw_engine *e, int64_t wanted, stru
     return CTW_OK;
 }
 
+/* Rows of the head behind the tokenizer's last token are no tokens. Other bits, so another id. */
+static void limit_vocabulary(struct ctw_engine *e, int64_t wanted)
+{
+    bool limited = wanted > 0 && wanted < e->model->vocab;
+    if (!limited)
+        return;
+    size_t n = strlen(e->numerics);
+    e->model->vocab = wanted;
+    snprintf(e->numerics + n, sizeof(e->numerics) - n, "/vocabulary-%lld", (long long)wanted);
+}
+
 /* Reads the weights last: that may take minutes, and a wrong option must not wait for it. */
 enum ctw_status ctw_engine_open(struct ctw_engine **out, const struct ctw_engine_options *opt,
                                 struct ctw_err *err)
@@ -184,6 +195,7 @@ enum ctw_status ctw_engine_open(struct ctw_engine **out, const struct ctw_engine
     ctw_backend_get_info(e->be, &info);
     snprintf(e->numerics, sizeof(e->numerics), "%s/%s/%d", info.numerics,
              ctw_dtype_long_name(e->dtype), NUMERICS_VERSION);
+    limit_vocabulary(e, opt->vocab);
     *out = e;
     return CTW_OK;
 fail:

@@ -29,6 +29,7 @@ struct ctw_engine_options {
     const char *place;           /* NULL or "auto", "mapped", "resident", "streamed" */
     uint64_t weights_limit;      /* bytes of memory for the weights; 0: what there is */
     int64_t max_length;          /* 0: the model's maximum */
+    int64_t vocab;               /* probabilities over the first tokens only; 0: over all */
     int64_t chunk_tokens;        /* 0: planned. For tests and tuning; never changes a score */
     int64_t pass_tokens;         /* 0: planned. For tests and tuning; never changes a score */
     bool plan_only;              /* open for ctw_engine_get_info() only: no weights are read */

@@ -228,9 +228,10 @@ class Worker(Client):
 
     model: checkpoint folder or hub name. dtype: dtype of activations (auto, bfloat16, float16, float32).
     device: cpu, cuda, cuda:N; default: a GPU if there is one. options: `max_length`, `threads`, `memory_limit`,
-    `cpu_variant`, `store`, `store_limit`, `worker_log`, `revision`, `subfolder`, `token`, `cache_dir`, `local_files_only`, `timeout`,
-    `load_timeout`, as in docs/LM_EVAL.md. reference: folder or hub name of a second model, which the worker loads under the
-    name `reference` for compare_windows(); reference_dtype: dtype of its activations, if not `dtype`.
+    `cpu_variant`, `vocabulary`, `store`, `store_limit`, `worker_log`, `revision`, `subfolder`, `token`, `cache_dir`,
+    `local_files_only`, `timeout`, `load_timeout`, as in docs/LM_EVAL.md. reference: folder or hub name of a second
+    model, which the worker loads under the name `reference` for compare_windows(); reference_dtype: dtype of its
+    activations, if not `dtype`.
     """
 
     def __init__(
@@ -267,7 +268,7 @@ class Worker(Client):
 
 
 _WORKER_OPTIONS = {
-    "max_length", "threads", "memory_limit", "cpu_variant", "store", "store_limit", "revision", "subfolder",
+    "max_length", "threads", "memory_limit", "cpu_variant", "vocabulary", "store", "store_limit", "revision", "subfolder",
     "cache_dir", "token", "local_files_only", "worker_log", "timeout", "load_timeout",
 }  # fmt: skip
 

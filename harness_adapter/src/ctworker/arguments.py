@@ -49,6 +49,7 @@ class Settings:
     cpu_variant: str | None = None
     threads: int | None = None
     memory_limit: str | None = None
+    vocabulary: int | None = None  # probabilities over the first tokens only
     store: str | None = None  # folder of the worker's result store
     store_limit: str | None = None
     timeout: float = 120.0
@@ -164,6 +165,7 @@ _USED: dict[str, Callable[[str, Any], Any]] = {
     "cpu_variant": _text,
     "threads": _count,
     "memory_limit": _bytes,
+    "vocabulary": _count,
     "store": _path,
     "store_limit": _bytes,
     "timeout": _seconds,

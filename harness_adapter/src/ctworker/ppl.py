@@ -106,12 +106,19 @@ class Run:
         options = self.options
         if options.endpoint is not None:
             return Client(options.endpoint, model=options.model_name, token_file=options.token_file)
-        return Worker(options.model, **work_options.worker_arguments(self.options))
+        limits = {"vocabulary": self.tokenizer.n_ids} if self.method.vocabulary == "tokenizer" else {}
+        return Worker(options.model, **work_options.worker_arguments(self.options), **limits)
 
     def score(self) -> dict[str, Any]:
         """The report. Raises CtworkerError."""
         with self.client() as client:
             method = methods.resolve(self.method, client.max_length)
+            size, vocab = self.tokenizer.n_ids, client.model["vocab"]
+            if method.vocabulary == "tokenizer" and size < vocab:
+                raise ArgumentError(
+                    f"method {method.name} computes probabilities over the {size} tokens of the tokenizer, but the worker "
+                    f"at {self.options.endpoint} over {vocab}: start it with --vocabulary {size}, or choose --vocabulary model"
+                )
             results = []
             for tokens in [check(tokens, method) for tokens in self._tokens.result()]:
                 progress = None if self.options.quiet else ProgressLine(tokens.text.name)
@@ -126,12 +133,6 @@ class Run:
     def _report(self, client: Client, method: methods.Method, results: Sequence[Result]) -> dict[str, Any]:
         model = client.model
         notes = [note for result in results for note in result.tokens.text.notes]
-        size, vocab = len(self.tokenizer), model["vocab"]
-        if method.vocabulary == "tokenizer" and size < vocab:
-            notes.append(
-                f"the method's own program leaves out the {vocab - size} rows of the head that are no tokens of the tokenizer; "
-                "here they are included, which lowers log-probabilities by the probability of these rows"
-            )
         if self.method.bos == "replace-if-added" and results[0].tokens.bos is None:
             notes.append("the tokenizer adds no BOS, so no window begins with one, as in llama.cpp")
         if model.get("activations"):
@@ -140,7 +141,7 @@ class Run:
         return {
             "schema": SCHEMA, "version": __version__,
             "model": {"name": self.options.model or model["name"], **{key: model.get(key) for key in keys}},
-            "tokenizer": {"name": self.tokenizer.name_or_path, "sha256": self.tokenizer.fingerprint, "tokens": size},
+            "tokenizer": {"name": self.tokenizer.name_or_path, "sha256": self.tokenizer.fingerprint, "tokens": self.tokenizer.n_ids},
             "method": method.fields() | {"bos_token": results[0].tokens.bos, "about": method.about},
             "texts": [result.fields() for result in results],
             "macro": _macro(results) if len(results) > 1 else None,

@@ -35,6 +35,7 @@ def serve_options(settings: Settings, folder: Path) -> list[str]:
         ("--cpu-variant", settings.cpu_variant),
         ("--threads", settings.threads),
         ("--memory-limit", settings.memory_limit),
+        ("--vocabulary", settings.vocabulary),
         ("--store", settings.store),
         ("--store-limit", settings.store_limit),
     ):
@@ -285,6 +286,11 @@ class Session:
             raise ArgumentError(
                 f"device={settings.backend}, but {where} computes on {model['backend']}: start a worker with "
                 f"--backend {settings.backend}, or leave device= out"
+            )
+        if settings.vocabulary is not None and model["vocab"] > settings.vocabulary:
+            raise ArgumentError(
+                f"vocabulary={settings.vocabulary}, but {where} computes probabilities over {model['vocab']} tokens: start a "
+                f"worker with --vocabulary {settings.vocabulary}, or leave vocabulary= out"
             )
         if settings.cpu_variant not in (None, model["variant"]):
             raise ArgumentError(

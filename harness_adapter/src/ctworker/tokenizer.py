@@ -70,6 +70,11 @@ class TextTokenizer:
     def __len__(self) -> int:
         return self._tokenizer.get_vocab_size(with_added_tokens=True)
 
+    @property
+    def n_ids(self) -> int:
+        """Token ids are below this number; it may be smaller than the number of rows of the model's head."""
+        return 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
+
     def __bool__(self) -> bool:
         return True
 
