@@ -24,7 +24,7 @@ import pyarrow.parquet
 import pytest
 from ctworker import Worker, methods, ppl, texts
 from ctworker.errors import CtworkerError
-from ctworker.perplexity import Document, Tokens, measure, ratio
+from ctworker.perplexity import Document, Tokens, measure, ratio, tokenize
 from ctworker.scoring import Score
 from ctworker.tokenizer import TextTokenizer
 from lm_eval.api.metrics import weighted_perplexity
@@ -482,6 +482,10 @@ def test_a_running_worker_must_have_the_vocabulary(
         ppl_arguments += ["--vocabulary", "model", "--json", "-", "--quiet"]
         assert ppl.main(list(map(str, ppl_arguments))) == 0
         assert json.loads(capsys.readouterr().out)["model"]["vocab"] == 320
+        method = methods.resolve(methods.choose("exl3", {}), 2048)
+        tokens = tokenize(texts.load_file(str(text_file), "rows"), method, TextTokenizer(checkpoint, name="tiny"))
+        result = measure(worker, tokens, method)
+    assert result.method.vocabulary == "model" and "start the worker with --vocabulary 258" in result.fields()["notes"][0]
 
 
 # ---- input ----

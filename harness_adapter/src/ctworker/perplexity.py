@@ -31,11 +31,13 @@ class Document:
 
 @dataclass(frozen=True)
 class Tokens:
-    """A tokenised text. bos: the token that the method puts into or before windows, or None."""
+    """A tokenised text. bos: the token that the method puts into or before windows, or None. n_ids: the tokenizer's ids are
+    below it; 0: unknown."""
 
     text: Text
     documents: list[Document]
     bos: int | None
+    n_ids: int = 0
 
 
 @dataclass(frozen=True)
@@ -141,13 +143,13 @@ def tokenize(text: Text, method: Method, tokenizer: TextTokenizer) -> Tokens:
             Document(array("i", ids), [len(original.encode())], [len(re.split(r"\s+", original))])
             for ids, original in zip(encoder.texts(text.documents), text.originals, strict=True)
         ]
-        return Tokens(text, documents, bos)
+        return Tokens(text, documents, bos, tokenizer.n_ids)
     special = method.bos in ("stream", "replace", "replace-if-added")
     documents = []
     for document in text.documents:
         ids, starts = tokenizer.encode_starts(document, add_special_tokens=special)
         documents.append(Document(array("i", ids), *count_before(document, [*starts, len(document)])))
-    return Tokens(text, documents, bos)
+    return Tokens(text, documents, bos, tokenizer.n_ids)
 
 
 def count_before(text: str, places: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -193,6 +195,12 @@ def measure(
     """The perplexity of one text; `method` is resolved, `tokens` are checked. Raises CtworkerError."""
     if not method.rows and tokens.text.windows and method.cut == "rule":
         method = replace(method, rows=tokens.text.windows)
+    if method.vocabulary == "tokenizer" and 0 < tokens.n_ids < (vocab := client.model["vocab"]):
+        tokens.text.notes.append(
+            f"the method's probabilities are over the {tokens.n_ids} tokens of the tokenizer, these are over {vocab} rows of the "
+            f"head: start the worker with --vocabulary {tokens.n_ids} for the method's own number"
+        )
+        method = replace(method, vocabulary="model")
     texts = [document.tokens[: len(document.tokens) - method.spare] for document in tokens.documents]
     window, stride = int(method.window), int(method.stride or method.window)
     if method.cut == "lm-eval":
