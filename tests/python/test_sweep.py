@@ -317,6 +317,51 @@ class TestMethods:
         assert states.pop(("one", "gptq-2048")) == "failed" and set(states.values()) == {"done"}
 
 
+@pytest.mark.usefixtures("real_worker")
+class TestComparisons:
+    def test_as_ctworker_compare(self, folder: Path) -> None:
+        """The numbers are those of ctworker-compare; the original is compared with nothing."""
+        rng = random.Random(2)
+        (folder / "text.txt").write_text(" ".join(rng.choices(["some", "words", "that", "have", "no", "sense"], k=150)))
+        file = write(folder, "models: [{path: one, original: true}, {path: other, label: W4}]\n"
+                     "methods: [{method: gptq-2048, window: 128, text: text.txt}]\n"
+                     "comparisons: [{method: gptq-2048, window: 128, text: text.txt, layers: true}]\n")  # fmt: skip
+        code, out = sweep(file)
+        assert code == 0, out
+        document = read(folder)
+        assert [(cell["model"], cell["work"]) for cell in document["cells"]] == [
+            ("one", "gptq-2048"), ("W4", "gptq-2048"), ("W4", "KL gptq-2048")]  # fmt: skip
+        cell = document["cells"][2]
+        done = subprocess.run(
+            [sys.executable, "-m", "ctworker.compare", str(folder / "one"), str(folder / "other"), "--method", "gptq-2048",
+             "--window", "128", "--text", str(folder / "text.txt"), "--layers", "--json", "-", "--quiet"],
+            check=True, capture_output=True, text=True,
+        )  # fmt: skip
+        report = json.loads(done.stdout)["models"][0]
+        assert cell["details"]["statistics"] == report["statistics"] and cell["details"]["layers"] == report["layers"]
+        values = {metric["metric"]: metric["value"] for metric in cell["metrics"]}
+        assert values["kl"] == report["statistics"]["kl"]["value"] > 0
+        assert values["kl_99"] == report["statistics"]["kl_percentiles"]["99"]["value"]
+        assert cell["source"]["reference"]["identity"] == document["cells"][0]["source"]["identity"]
+        assert cell["reference"] == "one" and cell["metrics"][0]["headline"]
+        assert sorted(path.name for path in (folder / "sweep-results" / "plots").glob("*layers*")) == [
+            "kl-gptq-2048-layers.png", "kl-gptq-2048-layers.svg"]  # fmt: skip
+        # the reference is part of what a cell depends on
+        os.utime(folder / "one" / "config.json")
+        assert "2 of 3 cells to do" in sweep(file, "--dry-run")[1]
+
+    def test_other_tokenizer(self, folder: Path) -> None:
+        (folder / "text.txt").write_text("a text that is long enough " * 20)
+        tokenizer = folder / "other" / "tokenizer.json"
+        made = json.loads(tokenizer.read_text())
+        a, b = sorted(made["model"]["vocab"], key=made["model"]["vocab"].get)[97:99]
+        made["model"]["vocab"][a], made["model"]["vocab"][b] = made["model"]["vocab"][b], made["model"]["vocab"][a]
+        tokenizer.write_text(json.dumps(made))
+        text = "models: [{path: one, original: true}, other]\ncomparisons: [{method: exl3, window: 128, text: text.txt}]\n"
+        code, out = sweep(write(folder, text))
+        assert code == 64 and "sweep.yaml:2: comparisons[0]: " in out and "their tokenizers differ" in out, out
+
+
 class TestFile:
     """Errors of the YAML file: the file, the line, the key and what was expected."""
 
@@ -350,6 +395,9 @@ class TestFile:
             ("name: two", "methods: {method: exl3, strides: 5}", "methods.strides: the key is unknown in a method"),
             ("name: two", "methods: {method: exl3, new: 5}", "methods.new: expected true or false"),
             ("name: two", "methods: {method: exl3, text: no.txt}", "methods.text: there is no file"),
+            ("name: two", "comparisons: lm-eval", "1: comparisons: lm-eval's windows cannot be compared"),
+            ("name: two", "comparisons: {method: exl3, reference: W5}", "expected one of one, W4, found text, 'W5'"),
+            ("name: two\nmodels:\n  - {path: one, original: true}", "comparisons: exl3\nmodels:\n  - one", "no model has original: true: mark one, or name"),
             ("name: two", "store_limit: big", "1: store_limit: expected a size such as 20GiB, found text, 'big'"),
             (TWO, "", "the file is empty"),
             (TWO, "- a\n- b\n", "1: the file: expected a sweep: a mapping, found a list"),

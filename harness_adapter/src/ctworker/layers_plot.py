@@ -25,6 +25,14 @@ def check(file: str) -> None:
 
 def write(file: str, models: Sequence[tuple[str, list[dict[str, Any]]]]) -> None:
     """models: (label, Layer.to_json() of each layer). Raises CtworkerError."""
+    try:
+        draw(models).savefig(Path(file).expanduser(), dpi=150)
+    except OSError as error:
+        raise CtworkerError(f"--plot {file}: cannot be written: {error.strerror}") from error
+
+
+def draw(models: Sequence[tuple[str, list[dict[str, Any]]]]) -> Any:
+    """The figure."""
     figure, (above, below) = _matplotlib().subplots(2, 1, sharex=True, figsize=(9, 6.5), layout="constrained")
     for i, (label, layers) in enumerate(models):
         style = {"label": label, "color": _COLORS[i % len(_COLORS)], "marker": "o", "markersize": 3, "linewidth": 1.2}
@@ -39,10 +47,7 @@ def write(file: str, models: Sequence[tuple[str, list[dict[str, Any]]]]) -> None
         axes.grid(alpha=0.3)
     above.legend(frameon=False)
     above.set_title("Hidden states after each layer, against the reference's")
-    try:
-        figure.savefig(Path(file).expanduser(), dpi=150)
-    except OSError as error:
-        raise CtworkerError(f"--plot {file}: cannot be written: {error.strerror}") from error
+    return figure
 
 
 def _line(axes: Any, layers: list[dict[str, Any]], key: str, shown: Any, style: dict[str, Any]) -> None:

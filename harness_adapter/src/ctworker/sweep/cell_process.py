@@ -29,7 +29,7 @@ _PROGRESS_S = 0.5
 
 class Place:
     """Where a cell runs. url: of the worker; folder: of the model's files; reference: label, folder and name of the
-    second model, if the cell has one; kept: what the kinds keep between cells."""
+    second model, if the cell has one (folder: None if unknown); kept: what the kinds keep between cells."""
 
     def __init__(self, answer: Callable[[dict[str, Any]], None]) -> None:
         self._answer = answer
@@ -43,8 +43,6 @@ class Place:
         self.tokenizer: str | None = request.get("tokenizer")
         self.options: dict[str, Any] = request.get("options", {})
         self.reference: dict[str, Any] | None = request.get("reference")
-        self.store: str | None = request.get("store")
-        self.scratch: str | None = request.get("scratch")
         self.worker_key = (self.url, self.folder, json.dumps(self.options, sort_keys=True))
 
     def progress(self, progress: Progress) -> None:

@@ -116,7 +116,15 @@ class Conductor:
             "folder": str(files.folder) if usable else None,
             "tokenizer": cell.model.tokenizer,
             "options": cell.options.values,
+            "reference": self._reference(cell),
         }
+
+    def _reference(self, cell: Cell) -> dict[str, Any] | None:
+        if cell.reference is None:
+            return None
+        files = self.files[cell.reference.label]
+        folder = str(files.folder) if files.folder and not files.error else None
+        return {"label": cell.reference.label, "folder": folder}
 
     def _record_refused(self) -> None:
         """Fails the cells that cannot run, before the others run."""

@@ -60,9 +60,10 @@ def cells_of(sweep: Sweep, files: dict[str, Files]) -> list[Cell]:
                     continue
                 reference = work.kind.reference(work, model, sweep.models)
                 key = _key(model, options, work, reference, files)
-                found.append(
-                    Cell(model, options, work, key, reference, params=files[model.label].params)
+                params = files[model.label].params + (
+                    files[reference.label].params if reference else 0
                 )
+                found.append(Cell(model, options, work, key, reference, params=params))
     return found
 
 
@@ -99,13 +100,16 @@ def _matches(cell: Cell, pattern: str) -> bool:
 
 
 def blocks_of(cells: list[Cell]) -> list[list[Cell]]:
-    """The cells by worker: one load for each model and each set of worker options. Models of a group follow each other,
-    and the sets of options of a model, so that files and reference are still in memory."""
+    """The cells by worker: one load for each model and each set of worker options, and one more, with the reference, for its
+    comparisons. Models of a group follow each other, and the sets of options of a model, so that files and reference are
+    still in memory."""
     groups = list(dict.fromkeys(cell.model.group for cell in cells))
     blocks: dict[Any, list[Cell]] = {}
     for cell in cells:
         key = (cell.model.label, digest(cell.worker_options))
         blocks.setdefault(key, []).append(cell)
+    for block in blocks.values():
+        block.sort(key=lambda cell: cell.reference.label if cell.reference is not None else "")
     return sorted(blocks.values(), key=lambda block: groups.index(block[0].model.group))
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from .. import layers_plot
 from . import view
 from .view import Axis, Column
 
@@ -31,6 +32,9 @@ def files(document: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
                 yield from _save(
                     _figure(column, axis, names), f"{_slug(column.title)}-{_slug(axis.name)}"
                 )
+        lines = view.layers(column)
+        if lines:
+            yield from _save(layers_plot.draw(lines), f"{_slug(column.name)}-layers")
 
 
 def _slug(text: str) -> str:

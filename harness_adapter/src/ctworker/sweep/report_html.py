@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from importlib.resources import files
 from typing import Any
 
@@ -27,7 +28,7 @@ def render(document: dict[str, Any]) -> str:
         "axes": [{"id": axis.id, "label": axis.label} for axis in axes],
         "series": list(dict.fromkeys(view.series(document).values())),
         "charts": [chart for chart in charts if chart["points"]],
-        "layers": [],
+        "layers": [plot for column in columns for plot in _layers(column)],
     }
     return template.render(
         title=document["sweep"]["name"],
@@ -103,6 +104,25 @@ def _chart(column: Column, axes: list[Axis], document: dict[str, Any]) -> dict[s
     }
 
 
+def _layers(column: Column) -> Iterator[dict[str, Any]]:
+    lines = view.layers(column)
+    if lines:
+        yield {
+            "title": "Relative error of the hidden states",
+            "sub": column.name,
+            "axis": "after layer (0: the embedding)",
+            "log": True,
+            "lines": [
+                {
+                    "label": label,
+                    "series": n,
+                    "values": [layer["relative_error"]["value"] for layer in found],
+                }
+                for n, (label, found) in enumerate(lines)
+            ],
+        }
+
+
 # -- the table ---------------------------------------------------------------------------------------------
 
 
@@ -124,7 +144,7 @@ def _heads(columns: list[Column], document: dict[str, Any]) -> list[dict[str, An
             "style": "number",
             "hint": "of the quantised weights, with scales and zero points",
         },
-        {"name": "Size", "sub": "", "style": "number", "hint": "of all weight files"},
+        {"name": "Size", "sub": "", "style": "number wide", "hint": "of all weight files"},
     ]
     for column in columns:
         sub = f"{column.metric.replace('_', ' ')} {column.arrow}".strip()
@@ -136,11 +156,17 @@ def _rows(columns: list[Column], document: dict[str, Any]) -> list[dict[str, Any
     return [
         {
             "original": model["original"],
-            "about": " · ".join(filter(None, [model["group"], model["method"]])),  # for phones
+            "about": " · ".join(
+                filter(None, [model["group"], model["method"], _size(model)])
+            ),  # for phones
             "cells": list(_row(model, columns, document)),
         }
         for model in document["models"]
     ]
+
+
+def _size(model: dict[str, Any]) -> str:
+    return size(model["bytes"]) if "bytes" in model else ""
 
 
 def _row(model: dict[str, Any], columns: list[Column], document: dict[str, Any]) -> Any:
@@ -150,7 +176,7 @@ def _row(model: dict[str, Any], columns: list[Column], document: dict[str, Any])
             yield _cell(model[name] or "", model[name] or None, style="text wide")
     bits, n_bytes = model.get("bits_per_weight"), model.get("bytes")
     yield _cell("" if bits is None else f"{bits:.3f}", bits)
-    yield _cell("" if n_bytes is None else size(n_bytes), n_bytes)
+    yield _cell(_size(model), n_bytes, style="wide")
     for column in columns:
         yield _number(column.values.get(model["label"]), column)
 

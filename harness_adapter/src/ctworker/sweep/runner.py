@@ -116,6 +116,7 @@ class Runner(threading.Thread):
         self._ahead = models.ReadAhead()
         self._process: CellProcess | None = None
         self._worker: WorkerProcess | None = None
+        self._beside: str | None = None  # label of the worker's second model
         self._stopped = False
 
     @property
@@ -151,8 +152,7 @@ class Runner(threading.Thread):
     def _run_block(self, block: list[Cell], ahead: list[Cell] | None) -> None:
         model = block[0].model
         try:
-            self._files[model.label] = models.fetch(model, self._files[model.label])
-            self._check(model)
+            self._fetch(model)
         except CtworkerError as error:
             for cell in block:
                 self._fail(cell, str(error), {})
@@ -165,7 +165,9 @@ class Runner(threading.Thread):
                 self._read_ahead(ahead[0].model)
         self._close_worker()
 
-    def _check(self, model: Model) -> None:
+    def _fetch(self, model: Model) -> None:
+        """Makes sure that the model's files are here. Raises CtworkerError."""
+        self._files[model.label] = models.fetch(model, self._files[model.label])
         if self._files[model.label].error:
             raise CtworkerError(self._files[model.label].error)
 
@@ -220,6 +222,8 @@ class Runner(threading.Thread):
             "tokenizer": cell.model.tokenizer,
             "options": cell.options.values,
         }
+        if cell.reference is not None:
+            request["reference"] = {"label": cell.reference.label, "name": self._name_beside(cell)}
         answer = self._process.ask(
             request,
             on_progress=lambda fraction: self._events.put(("progress", cell, fraction)),
@@ -232,7 +236,10 @@ class Runner(threading.Thread):
     # -- the worker ----------------------------------------------------------------------------------------
 
     def _worker_of(self, cell: Cell) -> WorkerProcess:
-        """A ready worker for the cell. Raises CtworkerError when the model cannot be loaded."""
+        """A ready worker for the cell, with the reference if it has one. Raises CtworkerError when a model cannot be loaded."""
+        beside = cell.reference.label if cell.reference is not None else None
+        if beside != self._beside:
+            self._close_worker()
         if self._worker is not None:
             try:
                 self._worker.check_alive()
@@ -241,13 +248,24 @@ class Runner(threading.Thread):
                 log.warning("%s", error)
                 self._close_worker()
         settings = arguments.parse(
-            {"pretrained": cell.model.path, "device": self.device, **cell.worker_options}
+            {
+                "pretrained": cell.model.path,
+                "device": self.device,
+                **self._store(),
+                **cell.worker_options,
+            }
         )
         folder = self._files[cell.model.label].folder
         assert folder is not None
-        self._worker = WorkerProcess(
-            [*session.serve_options(settings, folder), *self._store_options()]
-        )
+        options = session.serve_options(settings, folder)
+        if cell.reference is not None:
+            self._fetch(cell.reference)
+            options += [
+                "--model",
+                f"{self._name_beside(cell)}={self._files[cell.reference.label].folder}",
+            ]
+        self._beside = beside
+        self._worker = WorkerProcess(options)
         try:
             self._worker.wait_ready(cell.options.values.get("load_timeout"))
         except CtworkerError:
@@ -255,11 +273,16 @@ class Runner(threading.Thread):
             raise
         return self._worker
 
-    def _store_options(self) -> list[str]:
+    def _store(self) -> dict[str, str]:
         if self._sweep.store is None:
-            return []
-        limit = self._sweep.store_limit
-        return ["--store", str(self._sweep.store), *(["--store-limit", limit] if limit else [])]
+            return {}
+        limit = {"store_limit": self._sweep.store_limit} if self._sweep.store_limit else {}
+        return {"store": str(self._sweep.store), **limit}
+
+    def _name_beside(self, cell: Cell) -> str:
+        """The worker's name of the reference, which is not the model's own: that is its folder's."""
+        folder = self._files[cell.model.label].folder
+        return "reference" if folder is None or folder.name != "reference" else "the-reference"
 
     def _close_worker(self) -> None:
         worker, self._worker = self._worker, None

@@ -76,7 +76,7 @@ class Column:
         said = self.metric.replace("_", " ")
         return (
             self.name
-            if not said or self.metric in self.work or said in self.work
+            if not said or self.metric in self.work.lower() or said in self.work.lower()
             else f"{self.name}: {said}"
         )
 
@@ -173,6 +173,15 @@ def facts(value: Value, column: Column) -> list[tuple[str, str]]:
     if model["method"]:
         found.append(("method", model["method"]))
     return found
+
+
+def layers(column: Column) -> list[tuple[str, list[dict[str, Any]]]]:
+    """The layers of each model that was compared with them, as layers_plot takes them."""
+    return [
+        (cell["model"], cell["details"]["layers"])
+        for cell in column.cells
+        if cell["state"] == "done" and cell["details"].get("layers")
+    ]
 
 
 def front(points: list[tuple[float, float]], higher: bool) -> list[tuple[float, float]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from .comparisons import COMPARISONS
 from .methods import METHODS
 from .tasks import TASKS
 
@@ -44,7 +45,7 @@ class Kind(Protocol):
 
 
 #: In the order of a model's cells.
-KINDS: tuple[Kind, ...] = (TASKS, METHODS)
+KINDS: tuple[Kind, ...] = (TASKS, METHODS, COMPARISONS)
 
 
 def by_name(name: str) -> Kind:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,42 @@ _FLAGS = [field.name for field in dataclasses.fields(methods.Method) if field.ty
 _OWN_FIELDS = ("method", "label", "dataset", "text", "column", "env")
 
 
+def method_of(
+    node: Node, base: Path, more: Iterable[str]
+) -> tuple[dict[str, Node], dict[str, Any], str]:
+    """A method with its text, as the kinds that cut texts share it: (fields, settings, stamp of the files). more: keys that
+    a mapping may have besides. Raises ArgumentError with file, line and key."""
+    fields = {"method": node}
+    if isinstance(node.value, dict):
+        fields = node.fields([*_OWN_FIELDS, *more, *_METHOD_FIELDS], "a method")
+    if "method" not in fields:
+        raise node.error(f"the key method is missing: expected one of {', '.join(methods.PRESETS)}")
+    given = {
+        name: fields[name].flag() if name in _FLAGS else fields[name].scalar()
+        for name in _METHOD_FIELDS
+        if name in fields
+    }
+    name = fields["method"].text()
+    try:
+        methods.choose(name, given)
+    except ArgumentError as error:
+        raise node.error(str(error)) from error
+    files = [item.text() for item in fields["text"].items()] if "text" in fields else []
+    datasets = [item.text() for item in fields["dataset"].items()] if "dataset" in fields else []
+    local = [dataset.partition("=")[2] for dataset in datasets if "=" in dataset]
+    for key, paths in (("text", files), ("dataset", local)):
+        for path in paths:
+            if not (base / path).is_file():
+                raise fields[key].error(f"there is no file {base / path}")
+    env = environment_of(fields, ["CTWORKER_WIKITEXT"])
+    settings: dict[str, Any] = {
+        "method": name, "given": given, "text": files, "dataset": datasets or ([] if files else ["wikitext2"]), "env": env,
+    }  # fmt: skip
+    if "column" in fields:
+        settings["column"] = fields["column"].text()
+    return fields, settings, stamp_of(base, [*files, *local, *env.values()])
+
+
 class Methods:
     name = "perplexity"
     keys = ("methods",)
@@ -37,41 +74,9 @@ class Methods:
     def _work(self, node: Node, base: Path) -> Work:
         from ..definition import Work
 
-        fields = {"method": node}
-        if isinstance(node.value, dict):
-            fields = node.fields([*_OWN_FIELDS, *_METHOD_FIELDS], "a method")
-        if "method" not in fields:
-            raise node.error(
-                f"the key method is missing: expected one of {', '.join(methods.PRESETS)}"
-            )
-        given = {
-            name: fields[name].flag() if name in _FLAGS else fields[name].scalar()
-            for name in _METHOD_FIELDS
-            if name in fields
-        }
-        name = fields["method"].text()
-        try:
-            methods.choose(name, given)
-        except ArgumentError as error:
-            raise node.error(str(error)) from error
-        files = [item.text() for item in fields["text"].items()] if "text" in fields else []
-        datasets = (
-            [item.text() for item in fields["dataset"].items()] if "dataset" in fields else []
-        )
-        for file in [*files, *(name.partition("=")[2] for name in datasets if "=" in name)]:
-            if not (base / file).is_file():
-                raise fields["text" if file in files else "dataset"].error(
-                    f"there is no file {base / file}"
-                )
-        env = environment_of(fields, ["CTWORKER_WIKITEXT"])
-        settings: dict[str, Any] = {
-            "method": name, "given": given, "text": files, "dataset": datasets or ([] if files else ["wikitext2"]), "env": env,
-        }  # fmt: skip
-        if "column" in fields:
-            settings["column"] = fields["column"].text()
-        label = fields["label"].text() if "label" in fields else name
-        paths = [*files, *(name.partition("=")[2] for name in datasets), *env.values()]
-        return Work(self, label, settings, node.where, stamp_of(base, paths))
+        fields, settings, stamp = method_of(node, base, ())
+        label = fields["label"].text() if "label" in fields else settings["method"]
+        return Work(self, label, settings, node.where, stamp)
 
     def reference(self, work: Work, model: Model, models: list[Model]) -> Model | None:
         return None

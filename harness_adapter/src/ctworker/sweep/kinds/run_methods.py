@@ -27,7 +27,7 @@ _SOURCE = (
 def prepare(settings: dict[str, Any], place: Place) -> dict[str, Any]:
     """Loads and tokenises the texts. Raises ArgumentError for a text that is missing or too short."""
     method = methods.choose(settings["method"], settings["given"])
-    loaded = _texts(settings, method)
+    loaded = texts_of(settings, method)
     if place.folder is None:  # no model is on this machine yet
         return {"tokens": sum(text.n_bytes for text in loaded) // 4}
     tokens = _tokens(settings, place, method)
@@ -69,7 +69,8 @@ def run(settings: dict[str, Any], place: Place) -> dict[str, Any]:
     }
 
 
-def _texts(settings: dict[str, Any], method: methods.Method) -> list[texts.Text]:
+def texts_of(settings: dict[str, Any], method: methods.Method) -> list[texts.Text]:
+    """The texts of a work, joined as its method says. Raises CtworkerError."""
     join, column = method.join, settings.get("column")
     with environment(settings["env"]):
         found = [
@@ -99,7 +100,7 @@ def _tokens(settings: dict[str, Any], place: Place, method: methods.Method) -> l
     tokenizer = tokenizer_of(place)
     key = ("tokens", tokenizer.fingerprint, repr(settings))
     if key not in place.kept:
-        place.kept[key] = [tokenize(text, method, tokenizer) for text in _texts(settings, method)]
+        place.kept[key] = [tokenize(text, method, tokenizer) for text in texts_of(settings, method)]
     return place.kept[key]
 
 

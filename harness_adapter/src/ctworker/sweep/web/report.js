@@ -140,12 +140,26 @@
     text.remove();
   };
 
+  /* entries: name, number of the colour, shape. */
+  const legendOf = (entries) => {
+    const legend = html("div", "", "legend");
+    for (const [name, series, shape] of entries) {
+      const item = html("span"), svg = el("svg", { width: 14, height: 14, style: "width:14px", "aria-hidden": true });
+      const shown = mark(shape, 7, 7, 5);
+      shown.setAttribute("fill", look(series).colour);
+      svg.append(shown);
+      item.append(svg, document.createTextNode(name));
+      legend.append(item);
+    }
+    return legend;
+  };
+
   // -- layers --------------------------------------------------------------------------------------------
   const drawLines = (figure, plot) => {
     const width = Math.max(240, figure.clientWidth - 26), height = Math.min(330, Math.max(230, width * 0.62));
     const box = { left: 54, right: width - 12, top: 10, bottom: height - 40 };
-    const old = figure.querySelector("svg");
-    if (old) old.remove();
+    figure.querySelectorAll("svg, .legend").forEach((old) => old.remove());
+    figure.append(legendOf(plot.lines.map((line) => [line.label, line.series, "circle"])));
     const svg = el("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "group", "aria-label": plot.title });
     figure.append(svg);
     const values = plot.lines.flatMap((line) => line.values).filter((v) => v != null && (!plot.log || v > 0));
@@ -209,14 +223,7 @@
 
   const legend = document.getElementById("legend");
   if (legend && data.series.length > 1)
-    data.series.forEach((name, i) => {
-      const item = html("span"), { colour, shape } = look(i), svg = el("svg", { width: 14, height: 14, style: "width:14px" });
-      const shown = mark(shape, 7, 7, 5);
-      shown.setAttribute("fill", colour);
-      svg.append(shown);
-      item.append(svg, document.createTextNode(name));
-      legend.append(item);
-    });
+    legend.replaceWith(legendOf(data.series.map((name, i) => [name, i, look(i).shape])));
   addFigures("charts", data.charts, drawChart);
   addFigures("layers", data.layers, drawLines);
   drawAll();
