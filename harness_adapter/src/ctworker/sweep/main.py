@@ -22,12 +22,13 @@ _NEEDED = {
     "jsonschema": "jsonschema",
     "rich": "rich",
     "matplotlib": "matplotlib",
+    "numpy": "numpy",
     "lm_eval": "lm_eval",
 }
 USAGE, FAILED, INTERRUPTED = 64, 1, 130
 
 _ABOUT = """\
-Runs lm-eval tasks on many models and writes results.json, results.csv, results.md, report.html and plots to one
+Runs lm-eval tasks, perplexity methods and comparisons on many models, and writes results.json, results.csv, results.md, report.html and plots to one
 folder. A model is loaded once for all of its cells (model x options x work). A cell that fails is recorded with
 its message, and the others run. After Ctrl-C or a crash, the same command goes on where it was: a finished cell is
 never run again unless its model's files or its settings have changed.
