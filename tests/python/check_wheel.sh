@@ -49,6 +49,11 @@ with Worker(sys.argv[1]) as worker:
     assert score.count == 2 and score.identity
 PY
 step "install with lm-eval" "$bin/pip" install -q "$wheel[lm-eval]" "lm-eval==0.4.13"
+step "the sweep's files" "$bin/python" -c "
+import importlib.resources as r
+from ctworker.sweep.results import schema
+assert schema()['title'] and r.files('ctworker.sweep').joinpath('web/report.html.j2').is_file()"
+step "the sweep says what it needs" sh -c "'$bin/ctworker-sweep' x.yaml 2>&1 | grep -q \"pip install 'ctworker\[sweep\]'\""
 step "no torch" sh -c "! '$bin/python' -c 'import torch'"
 
 cd "$work"

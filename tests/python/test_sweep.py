@@ -134,7 +134,7 @@ class TestRun:
         expected = json.loads((folder / "whole" / "results.json").read_text())
         rng, kills = random.Random(5), 0
         finished: dict[str, Any] = {}
-        while kills < 8:
+        while kills < 6:
             child = start(file)
             try:
                 child.wait(rng.uniform(0.2, 2.5))
@@ -186,6 +186,15 @@ class TestRun:
         assert all(states[("W4", work)][0] == "failed" for work in ("toy_rolling", "toy_choices", "toy_broken"))
         assert "nosuch" in states[("W4", "toy_rolling")][1].lower()
         assert "the task is broken" in (folder / "sweep-results" / "results.md").read_text()
+
+    def test_hub_model_that_is_missing(self, folder: Path) -> None:
+        """Its cells fail when it is its turn; the others run."""
+        text = TWO.replace("path: other", "path: nobody/nothing").replace(", {task: toy_choices, num_fewshot: 0}", "")
+        code, out = sweep(write(folder, text))
+        assert code == 1, out
+        cells = read(folder)["cells"]
+        assert [cell["state"] for cell in cells] == ["done", "failed"]
+        assert "the hub's nobody/nothing (revision main) is not available" in cells[1]["error"]
 
     def test_dead_worker(self, folder: Path) -> None:
         """A worker that is killed in the middle of a cell is started again, and the cell finishes."""
@@ -261,7 +270,7 @@ class TestMethods:
     def texts(self, folder: Path) -> Path:
         rng = random.Random(1)
         for name in ("text.txt", "other.txt"):
-            (folder / name).write_text(" ".join(rng.choices(["some", "words", "of", "a", "text", "that", "has", "no", "sense"], k=150)))
+            (folder / name).write_text(" ".join(rng.choices(["some", "words", "without", "any", "sense"], k=150)))
         return folder
 
     def test_as_ctworker_ppl(self, texts: Path) -> None:
@@ -397,7 +406,8 @@ class TestFile:
             ("name: two", "methods: {method: exl3, text: no.txt}", "methods.text: there is no file"),
             ("name: two", "comparisons: lm-eval", "1: comparisons: lm-eval's windows cannot be compared"),
             ("name: two", "comparisons: {method: exl3, reference: W5}", "expected one of one, W4, found text, 'W5'"),
-            ("name: two\nmodels:\n  - {path: one, original: true}", "comparisons: exl3\nmodels:\n  - one", "no model has original: true: mark one, or name"),
+            ("name: two\nmodels:\n  - {path: one, original: true}", "comparisons: exl3\nmodels:\n  - one",
+             "no model has original: true: mark one, or name"),
             ("name: two", "store_limit: big", "1: store_limit: expected a size such as 20GiB, found text, 'big'"),
             (TWO, "", "the file is empty"),
             (TWO, "- a\n- b\n", "1: the file: expected a sweep: a mapping, found a list"),

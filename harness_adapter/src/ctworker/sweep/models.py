@@ -92,19 +92,18 @@ def _inspect(folder: Path, stamp: str, commit: str) -> Files:
         ) from error
 
 
-class ReadAhead:
-    """Asks the kernel to read the next model's files while another model computes, if they fit the free memory."""
-
-    def __init__(self) -> None:
-        self._threads: list[threading.Thread] = []
-
-    def start(self, folder: Path) -> None:
-        thread = threading.Thread(target=_read_ahead, args=(folder,), daemon=True)
-        thread.start()
-        self._threads.append(thread)
+def read_ahead(model: Model, files: Files) -> None:
+    """Downloads a model, and asks the kernel to read its files, in a thread, while another model computes."""
+    threading.Thread(target=_read_ahead, args=(model, files), daemon=True).start()
 
 
-def _read_ahead(folder: Path) -> None:
+def _read_ahead(model: Model, known: Files) -> None:
+    try:
+        folder = fetch(model, known).folder
+    except CtworkerError as error:
+        log.info("%s", error)  # said again when it is the model's turn
+        return
+    assert folder is not None
     files = [path for path in sorted(folder.glob("*.safetensors")) if path.is_file()]
     if sum(path.stat().st_size for path in files) > _available() // 2:
         log.info("not reading %s ahead: it is larger than half of the available memory", folder)

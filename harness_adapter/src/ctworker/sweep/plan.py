@@ -142,7 +142,7 @@ class Timing:
 
     def of(self, cell: Cell) -> float | None:
         """Seconds that the whole cell takes; None: unknown."""
-        if not self.seconds or not self.units:
+        if not self.seconds or not self.units or not cell.params:
             return None
         tokens = self.tokens.get(cell.work.name, cell.tokens)
         return tokens * cell.params * self.seconds / self.units

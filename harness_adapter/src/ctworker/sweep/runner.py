@@ -39,18 +39,21 @@ class CellProcess:
     """The process that runs cells (cell_process.py). base: its working folder; log_file: its output."""
 
     def __init__(self, base: Path, log_file: Path) -> None:
-        log_file.parent.mkdir(parents=True, exist_ok=True)
         answers, theirs = os.pipe()
         root = str(Path(__file__).resolve().parents[2])
-        env = os.environ | {
-            "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-        }
-        with log_file.open("ab") as sink:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "ctworker.sweep.cell_process", str(theirs)],
-                stdin=subprocess.PIPE, stdout=sink, stderr=subprocess.STDOUT, pass_fds=(theirs,), cwd=base, env=env,
-                start_new_session=True,  # Ctrl-C is for the sweep, which ends this process
-            )  # fmt: skip
+        env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
+        try:
+            log_file.parent.mkdir(parents=True, exist_ok=True)
+            with log_file.open("ab") as sink:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "ctworker.sweep.cell_process", str(theirs)],
+                    stdin=subprocess.PIPE, stdout=sink, stderr=subprocess.STDOUT, pass_fds=(theirs,), cwd=base, env=env,
+                    start_new_session=True,  # Ctrl-C is for the sweep, which ends this process
+                )  # fmt: skip
+        except OSError as error:
+            os.close(answers)
+            os.close(theirs)
+            raise CtworkerError(f"the process of the cells cannot start with its log in {log_file}: {error.strerror}") from error
         os.close(theirs)
         self._answers = answers
         self._rest = b""
@@ -113,7 +116,6 @@ class Runner(threading.Thread):
         super().__init__(daemon=True, name=f"device {device}")
         self.device = device
         self._sweep, self._files, self._take, self._events = sweep, files, take, events
-        self._ahead = models.ReadAhead()
         self._process: CellProcess | None = None
         self._worker: WorkerProcess | None = None
         self._beside: str | None = None  # label of the worker's second model
@@ -153,6 +155,8 @@ class Runner(threading.Thread):
         model = block[0].model
         try:
             self._fetch(model)
+            for cell in block:  # a hub model's size is known only now
+                cell.params = max(cell.params, self._files[model.label].params)
         except CtworkerError as error:
             for cell in block:
                 self._fail(cell, str(error), {})
@@ -172,9 +176,8 @@ class Runner(threading.Thread):
             raise CtworkerError(self._files[model.label].error)
 
     def _read_ahead(self, model: Model) -> None:
-        folder = self._files[model.label].folder
-        if folder is not None:
-            self._ahead.start(folder)
+        if not self._files[model.label].error:
+            models.read_ahead(model, self._files[model.label])
 
     def _run_cell(self, cell: Cell) -> None:
         self._events.put(("start", cell))
