@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ctworker import compare
+from ctworker import Worker, compare
+from ctworker.client import Connection
 from ctworker.divergence import CONFIDENCE, DELTA_P_PERCENTILES, KL_PERCENTILES
 
 from conftest import ROOT, golden_folder
@@ -144,6 +145,22 @@ def test_the_perplexity_is_that_of_scoring(
         alone = json.loads(capsys.readouterr().out)["texts"][0]
         assert model["statistics"]["targets"] == alone["scored_tokens"]
         assert model["statistics"][key]["value"] == pytest.approx(alone["perplexity"], rel=1e-12)
+
+
+def test_a_store_gives_the_same_report_without_computing(
+    models: dict[str, Path], text: str, real_worker: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    arguments = [str(models["dense"]), str(models["w8a16"]), "--text", text, "--window", "96"]
+    arguments += ["--store", str(tmp_path / "store"), "--worker-log", str(tmp_path / "log")]
+    first, second = (run(capsys, *arguments) for _ in range(2))
+    for report in (first, second):
+        report["models"][0].pop("seconds")
+    assert first == second
+    with Worker(models["w8a16"], reference=models["dense"], device="cpu", store=str(tmp_path / "store")) as worker:
+        worker.compare_windows([list(TEXT.encode())], 96)
+        with Connection(worker.endpoint) as client:
+            found = client.info()["store"]
+    assert (found["hits"], found["kept"]) == (len(TEXT.encode()) // 96, 0)
 
 
 def test_the_documented_example(models: dict[str, Path], real_worker: str) -> None:

@@ -72,6 +72,8 @@ WORKER = {
     "threads": "threads of the CPU backend",
     "memory-limit": "memory beyond the weights, for example 8GiB",
     "cpu-variant": "c, avx2, avx512, avx512bf16",
+    "store": "folder of a result store: what it has is not computed again, and an interrupted command goes on where it was",
+    "store-limit": "size of the store, for example 8GiB",
     "revision": "branch, tag or commit of a hub name",
     "worker-log": "file for the worker's log",
 }
@@ -91,9 +93,16 @@ def fields(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def worker_arguments(options: argparse.Namespace) -> dict[str, Any]:
+    """The arguments of Worker. Raises ArgumentError for those that a running worker cannot take."""
     names = [name.replace("-", "_") for name in WORKER]
     given = {name: value for name in names if (value := getattr(options, name)) is not None}
-    return given | {"max_length": int(given["max_length"])} if "max_length" in given else given
+    odd = [name for name in given if options.endpoint is not None and name != "revision"]
+    if odd:
+        raise ArgumentError(
+            f"--{odd[0].replace('_', '-')} is for a worker that this command starts; the worker at --endpoint {options.endpoint} "
+            "runs already: leave it out"
+        )
+    return given
 
 
 def load_texts(options: argparse.Namespace, method: methods.Method) -> list[texts.Text]:
