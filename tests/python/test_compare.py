@@ -145,6 +145,11 @@ def test_several_documents_are_one_comparison(report: Callable[..., dict[str, An
     assert found["models"][0]["statistics"]["kl"]["value"] == pytest.approx(np.float32(kl).astype(float).mean(), rel=1e-12)
 
 
+def test_a_method_over_other_ids_is_noted(report: Callable[..., dict[str, Any]]) -> None:
+    report("w4", "--method", "exl3", "--window", "32")
+    assert "note: method exl3 is over the tokenizer's tokens; divergences are over all ids that both models have" in report.out
+
+
 def test_a_failed_model_does_not_stop_the_others(report: Callable[..., dict[str, Any]], folders: dict[str, Path]) -> None:
     (folders["w4"] / "config.json").unlink()
     found = report("w4", "w8", "--window", "32", code=70)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,9 +18,10 @@ from ctworker.client import Connection
 from ctworker.divergence import CONFIDENCE, DELTA_P_PERCENTILES, KL_PERCENTILES
 
 from conftest import ROOT, golden_folder
-from divergence_cases import log_softmax, slow_statistics
+from divergence_cases import slow_statistics
 
 sys.path.insert(0, str(ROOT / "tests/tools"))
+import checkpoint_io
 import reference_model
 
 TEXT = "".join(f"Line {i}: {i * i} + {i % 7} = {i * i + i % 7}; the quick brown fox, 4\u00bd dogs.\n" for i in range(12))
@@ -57,14 +59,9 @@ def text(tmp_path: Path) -> str:
 
 def distributions(folder: Path, tokens: list[int]) -> np.ndarray:
     """[targets, vocabulary] log-probabilities in float64 of all windows' targets."""
-    model, parts = reference_model.Model(folder), []
-    for start in range(0, len(tokens) - WINDOW + 1, WINDOW):
-        kept: dict[Any, Any] = {}
-        x = model.embedding(np.asarray(tokens[start : start + WINDOW - 1]))
-        for a in model.family.layers:
-            x = model.layer(x, a, kept, None)
-        parts.append(log_softmax(model.logits(x)))
-    return np.concatenate(parts)
+    model = reference_model.Model(str(folder))
+    starts = range(0, len(tokens) - WINDOW + 1, WINDOW)
+    return np.concatenate([model.log_softmax(tokens[start : start + WINDOW - 1]) for start in starts])
 
 
 def close(value: float, expected: float) -> bool:
@@ -104,6 +101,38 @@ def test_every_statistic_against_float64(
         assert close(found["kl"]["se"], se)
         worst = max(range(len(kl)), key=kl.__getitem__)
         assert model["worst"][0]["token"] == worst // (WINDOW - 1) * WINDOW + 1 + worst % (WINDOW - 1)
+
+
+def padded(folder: Path, to: Path, n_rows: int) -> Path:
+    """A copy whose embedding and head have more rows, as many published checkpoints do. The new rows of the head are 0."""
+    shutil.copytree(folder, to)
+    config = json.loads((folder / "config.json").read_text())
+    (to / "config.json").write_text(json.dumps(config | {"vocab_size": config["vocab_size"] + n_rows}))
+    tensors = reference_model.read_folder(str(folder))
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        if name in tensors:
+            dtype, raw = tensors[name]
+            tensors[name] = (dtype, np.pad(raw, ((0, n_rows), (0, 0))))
+    specs = [(name, dtype, raw.shape) for name, (dtype, raw) in tensors.items()]
+    batch = checkpoint_io.Batch(specs, lambda: [raw for _, raw in tensors.values()])
+    checkpoint_io.write_safetensors(to / "model.safetensors", [batch])
+    return to
+
+
+def test_a_padded_vocabulary_is_compared_over_the_common_ids(
+    models: dict[str, Path], text: str, real_worker: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    other = padded(models["dense"], tmp_path / "padded", 8)
+    for pair in ((models["dense"], other), (other, models["dense"])):
+        (model,) = run(capsys, *map(str, pair), "--text", text, "--window", "96")["models"]
+        for name in ("kl", "kl_reverse", "total_variation"):
+            assert 0.0 <= model["statistics"][name]["value"] < 1e-7  # of float32 normalisers
+        ratio = model["statistics"]["ln_ppl_ratio"]["value"]  # the rows of padding take probability
+        assert (ratio > 0) == (pair[1] == other) and ratio != 0.0
+        assert abs(model["model"]["vocab"] - model["reference"]["vocab"]) == 8
+    far = padded(models["dense"], tmp_path / "far", 64)
+    assert compare.main([str(models["dense"]), str(far), "--text", text, "--window", "96", "--device", "cpu", "--quiet"]) == 70
+    assert "vocabular" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("dtype", ["auto", "float32"])

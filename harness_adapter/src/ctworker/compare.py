@@ -37,12 +37,15 @@ Exit codes: 0 success; 64 wrong command line or input; 70 a model failed (the re
 def parser() -> argparse.ArgumentParser:
     out = argparse.ArgumentParser(
         prog="ctworker-compare",
-        description="What a quantised model lost: the divergence of its predictions from its original's, on the windows of a "
-        "text; or, with --samples, paired tests of two lm-eval runs. docs/METHODS.md defines every number.",
+        description="What a quantised model lost: the divergence of its predictions from its original's, on the\nwindows of a "
+        "text; or, with --samples, paired tests of two lm-eval runs.\ndocs/METHODS.md defines every number.",
         epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
     )  # fmt: skip
-    out.add_argument("reference", nargs="?", metavar="REFERENCE", help="folder or hub name of the original model")
-    out.add_argument("models", nargs="*", metavar="MODEL", help="folders or hub names of the models to compare with it")
+    out.add_argument(
+        "reference", nargs="?", metavar="REFERENCE",
+        help="folder or hub name of the original model; with --endpoint, the name of one of the worker's models",
+    )  # fmt: skip
+    out.add_argument("models", nargs="*", metavar="MODEL", help="the models to compare with it, likewise")
     out.add_argument(
         "--noise-floor", action="store_true",
         help="also compare the reference's own 16-bit run with its float32 run: what rounding alone does",

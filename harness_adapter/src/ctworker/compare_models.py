@@ -125,8 +125,6 @@ def _check(options: Options) -> None:
     method = options.method
     if method.cut != "rule":
         raise ArgumentError(f"method {method.name} cuts lm-eval's windows, which cannot be compared: choose another --method")
-    if method.vocabulary != "model":
-        log.info("method %s: divergences are over the ids that both models have, not over the tokenizer's", method.name)
     if options.endpoint is not None and (options.noise_floor or options.reference_dtype):
         raise ArgumentError(
             "--noise-floor and --reference-dtype load the reference in a dtype of its own, so they cannot be used with "
@@ -289,11 +287,14 @@ def _client(options: Options, case: Case) -> Client:
 def _text(plan: Plan, method: Method, texts: Sequence[Any], rule: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
     """What was compared, and how it was cut: everything that the numbers depend on besides the models."""
     text, digest = plan.options.text, hashlib.sha256()
+    notes = list(text.notes)
+    if method.vocabulary != "model":
+        notes.append(f"method {method.name} is over the tokenizer's tokens; divergences are over all ids that both models have")
     for tokens in texts:
         digest.update(pack(tokens))
     return {
         "name": text.name, "source": text.source, "join": text.join, "sha256": text.sha256, "bytes": text.n_bytes,
-        "documents": len(texts), "notes": list(text.notes), "tokens": sum(map(len, texts)), "tokens_sha256": digest.hexdigest(),
+        "documents": len(texts), "notes": notes, "tokens": sum(map(len, texts)), "tokens_sha256": digest.hexdigest(),
         "tokenizer": {"name": plan.tokenizer.name_or_path, "sha256": plan.tokenizer.fingerprint},
         "method": method.fields(), "rule": rule, "windows": found["windows"], "targets": found["statistics"]["targets"],
     }  # fmt: skip
