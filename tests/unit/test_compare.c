@@ -330,6 +330,74 @@ static void cancelling_leaves_no_trace(void **state)
     ctw_engine_close(reference);
 }
 
+/* Final hidden states that are kept, sequence by sequence, and handed back. */
+struct kept {
+    bool has[N_SEQS], offer;
+    float rows[N_SEQS][N * HIDDEN];
+    int n_kept, n_loaded;
+};
+
+static size_t rows_bytes(int64_t i)
+{
+    return (size_t)(N_TOK - i % 2 - (1 + i / 2)) * HIDDEN * sizeof(float);
+}
+
+static bool load_hidden(void *arg, int64_t first, int64_t n, void *rows)
+{
+    struct kept *k = arg;
+    char *to = rows;
+    for (int64_t i = first; i < first + n; i++) {
+        if (!k->has[i] || !k->offer)
+            return false;
+        memcpy(to, k->rows[i], rows_bytes(i));
+        to += rows_bytes(i);
+    }
+    k->n_loaded++;
+    return true;
+}
+
+static void keep_hidden(void *arg, int64_t first, int64_t n, const void *rows)
+{
+    struct kept *k = arg;
+    const char *from = rows;
+    for (int64_t i = first; i < first + n; i++) {
+        memcpy(k->rows[i], from, rows_bytes(i));
+        from += rows_bytes(i);
+        k->has[i] = true;
+    }
+    k->n_kept++;
+}
+
+/* With the reference's final hidden states kept, and then read instead of computed, in other passes
+ * and for another model: the same bits. */
+static void kept_hidden_states_give_the_same_bits(void **state)
+{
+    (void)state;
+    static struct kept k;
+    const struct ctw_hooks hooks = {
+        .arg = &k, .load_hidden = load_hidden, .keep_hidden = keep_hidden};
+    struct ctw_err err;
+    struct set want, other, got;
+    struct ctw_engine *e = open_with(one, 2, 6), *reference = open_engine(two);
+    struct ctw_engine *third = open_with(two, 3, 12);
+    memset(&k, 0, sizeof(k));
+    compare(e, reference, &want);
+    compare(third, reference, &other);
+    for (int round = 0; round < 3; round++) {
+        bool last = round == 2;
+        k.offer = round > 0;
+        assert_int_equal(ctw_engine_compare(last ? third : e, reference, set_make(&got)->seqs,
+                                            N_SEQS, &hooks, NULL, &err),
+                         CTW_OK);
+        assert_memory_equal(got.r, last ? other.r : want.r, sizeof(want.r));
+    }
+    assert_int_equal(k.n_kept, N_SEQS); /* passes of one sequence each */
+    assert_int_equal(k.n_loaded, N_SEQS + 2);
+    ctw_engine_close(e);
+    ctw_engine_close(third);
+    ctw_engine_close(reference);
+}
+
 /* The reference's file is written to during the pass, and holds the same bytes. */
 static void a_repeated_pass_counts_once(void **state)
 {
@@ -404,6 +472,7 @@ int main(void)
         cmocka_unit_test(what_cannot_be_compared_is_refused),
         cmocka_unit_test(cancelling_leaves_no_trace),
         cmocka_unit_test(a_repeated_pass_counts_once),
+        cmocka_unit_test(kept_hidden_states_give_the_same_bits),
         cmocka_unit_test(failed_allocations_are_reported),
     };
     const struct CMUnitTest on_a_gpu[] = {cmocka_unit_test(what_did_not_fit_is_given_back)};

@@ -102,9 +102,11 @@ static enum ctw_status run_side(struct ctw_compare *c, int side, struct ctw_pass
                                 const struct ctw_layer_data *data, int64_t row0, int64_t n,
                                 struct ctw_err *err)
 {
-    enum ctw_status st = ctw_forward_read(p->f, data, row0, n, err);
+    enum ctw_status st = ctw_pass_read_final(p, data, row0, n, err);
     if (st == CTW_OK)
         st = ctw_forward_head(p->f, data, row0, n, &c->kept[side], err);
+    if (st == CTW_OK)
+        st = ctw_pass_keep_hidden(p, row0, n, err);
     if (st == CTW_OK)
         st = ctw_pass_advance(p, ctw_plan_head_flops(p->f->model) * (double)n, p->layer, err);
     return st;

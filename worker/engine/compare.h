@@ -1,8 +1,8 @@
 /*
  * The head of two passes of the same sequences through two models on one device: both models'
  * logits of a block of rows, then the divergence of one from the other. Only a block's logits exist
- * at a time. A side's final hidden states come from its pass (ctw_forward_read()); another source
- * would leave the same rows in the same place.
+ * at a time. The final hidden states of a side come from its pass's residual stream, or from where
+ * they were kept (ctw_pass_read_final()).
  */
 #ifndef CTW_WORKER_COMPARE_H
 #define CTW_WORKER_COMPARE_H

@@ -91,10 +91,26 @@ static enum ctw_status run_embedding(struct ctw_pass *p, const struct ctw_layer_
     return st;
 }
 
-/* Downloads the final hidden states of scored rows row0 .. row0+n-1 for sequences with `hidden`. */
-static enum ctw_status keep_hidden(struct ctw_pass *p, int64_t row0, int64_t n, struct ctw_err *err)
+static size_t row_bytes_of(const struct ctw_pass *p)
 {
-    size_t row_bytes = (size_t)p->f->model->embed_dim * ctw_dtype_bytes(p->f->dtype);
+    return (size_t)p->f->model->embed_dim * ctw_dtype_bytes(p->f->dtype);
+}
+
+enum ctw_status ctw_pass_read_final(struct ctw_pass *p, const struct ctw_layer_data *data,
+                                    int64_t row0, int64_t n, struct ctw_err *err)
+{
+    size_t row_bytes = row_bytes_of(p);
+    if (p->final == NULL)
+        return ctw_forward_read(p->f, data, row0, n, err);
+    return ctw_device_upload(p->f->be, p->f->norm,
+                             (const char *)p->final + (size_t)row0 * row_bytes,
+                             (size_t)n * row_bytes, err);
+}
+
+enum ctw_status ctw_pass_keep_hidden(struct ctw_pass *p, int64_t row0, int64_t n,
+                                     struct ctw_err *err)
+{
+    size_t row_bytes = row_bytes_of(p);
     int64_t seq_row0 = 0;
     for (int64_t i = 0; i < p->layout.n_seqs; i++) {
         int64_t seq_row1 = seq_row0 + p->seqs[i].n_tok - p->seqs[i].first;
@@ -124,7 +140,7 @@ static enum ctw_status run_head(struct ctw_pass *p, int layer, const struct ctw_
         if (st == CTW_OK)
             st = ctw_forward_head(p->f, data, row0, n, NULL, err);
         if (st == CTW_OK)
-            st = keep_hidden(p, row0, n, err);
+            st = ctw_pass_keep_hidden(p, row0, n, err);
         if (st == CTW_OK)
             st = ctw_pass_advance(p, cost * (double)n, layer, err);
         if (st != CTW_OK)
@@ -225,6 +241,13 @@ enum ctw_status ctw_pass_step(struct ctw_pass *p, bool *done, struct ctw_err *er
 bool ctw_pass_at_head(const struct ctw_pass *p)
 {
     return p->layer == p->f->model->n_layers - 1;
+}
+
+void ctw_pass_skip_to_head(struct ctw_pass *p, const void *rows)
+{
+    p->final = rows;
+    p->layer = p->f->model->n_layers - 1;
+    p->cost_done = ctw_plan_layer_flops(p->f->model) * (double)p->layout.n_tok;
 }
 
 void ctw_pass_close(struct ctw_pass *p)

@@ -25,6 +25,9 @@ enum ctw_status ctw_pass_begin(struct ctw_pass **out, struct ctw_forward *f,
 enum ctw_status ctw_pass_step(struct ctw_pass *p, bool *done, struct ctw_err *err) CTW_MUST_CHECK;
 /* Is the next layer the head, the last? */
 bool ctw_pass_at_head(const struct ctw_pass *p);
+/* Before the first step: the final hidden states of all targets are known. Only the head is left;
+ * it reads `rows`, host memory [targets, embed_dim], which must outlive the pass. */
+void ctw_pass_skip_to_head(struct ctw_pass *p, const void *rows);
 void ctw_pass_close(struct ctw_pass *p); /* NULL is fine */
 
 #endif

@@ -12,6 +12,7 @@ struct ctw_pass {
     int layer;          /* the next */
     int64_t tok_before; /* tokens of earlier passes */
     struct ctw_seq *seqs;
+    const void *final; /* NULL, or the final hidden states of all rows, if they are known */
     struct ctw_layout layout;
     int16_t *bad;                    /* [n_tok] */
     struct ctw_head_result *results; /* [n_rows] */
@@ -22,6 +23,13 @@ struct ctw_pass {
 /* Counts `cost` as done and calls the hooks. CTW_ECANCELED. */
 enum ctw_status ctw_pass_advance(struct ctw_pass *p, double cost, int layer,
                                  struct ctw_err *err) CTW_MUST_CHECK;
+
+/* f->norm = the final hidden states of rows row0 .. row0+n-1. */
+enum ctw_status ctw_pass_read_final(struct ctw_pass *p, const struct ctw_layer_data *data,
+                                    int64_t row0, int64_t n, struct ctw_err *err) CTW_MUST_CHECK;
+/* Downloads them from f->norm for sequences with `hidden`. */
+enum ctw_status ctw_pass_keep_hidden(struct ctw_pass *p, int64_t row0, int64_t n,
+                                     struct ctw_err *err) CTW_MUST_CHECK;
 
 /* After the head: waits for the device, and writes logprob, greedy and bad_layer. */
 enum ctw_status ctw_pass_collect(struct ctw_pass *p, struct ctw_err *err) CTW_MUST_CHECK;

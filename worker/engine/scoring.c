@@ -24,6 +24,8 @@ struct ctw_scoring {
     struct ctw_hooks hooks;
     struct ctw_hooks both; /* of both passes, when comparing */
     struct ctw_seq *ref_seqs;
+    void *hidden;      /* NULL, or the final hidden states of the reference's pass */
+    bool hidden_found; /* they were loaded */
     struct ctw_compare *compare;
     struct ctw_differences *differences; /* NULL: no sequence has `layers` */
     bool in_reference;                   /* the step that failed */
@@ -92,6 +94,31 @@ static bool is_mapped(const struct ctw_engine *e)
     return e->placing.place == CTW_MAPPED;
 }
 
+/*
+ * The pass of the reference has begun: loads its final hidden states, or arranges that they are
+ * kept.
+ */
+static enum ctw_status find_hidden(struct ctw_scoring *s, struct side *side, struct ctw_err *err)
+{
+    size_t row_bytes = (size_t)side->e->model->embed_dim * ctw_dtype_bytes(side->e->dtype);
+    size_t n_rows = 0;
+    for (int64_t i = s->first; i < s->first + s->n; i++)
+        n_rows += (size_t)(side->seqs[i].n_tok - side->seqs[i].first);
+    ctw_free(s->hidden);
+    s->hidden = ctw_calloc(n_rows, row_bytes);
+    if (s->hidden == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "out of memory for the final hidden states of a pass");
+    s->hidden_found = s->hooks.load_hidden(s->hooks.arg, s->first, s->n, s->hidden);
+    if (s->hidden_found)
+        ctw_pass_skip_to_head(side->pass, s->hidden);
+    char *rows = s->hidden;
+    for (int64_t i = s->first; i < s->first + s->n; i++) {
+        side->seqs[i].hidden = s->hidden_found ? NULL : rows;
+        rows += (size_t)(side->seqs[i].n_tok - side->seqs[i].first) * row_bytes;
+    }
+    return CTW_OK;
+}
+
 static enum ctw_status begin_pass(struct ctw_scoring *s, struct side *side, struct ctw_err *err)
 {
     struct ctw_engine *e = side->e;
@@ -103,6 +130,8 @@ static enum ctw_status begin_pass(struct ctw_scoring *s, struct side *side, stru
     if (st == CTW_OK)
         st = ctw_pass_begin(&side->pass, e->forward, e->provider, side->seqs + s->first, s->n,
                             s->n_sides == 2 ? &s->both : &s->hooks, &side->progress, err);
+    if (st == CTW_OK && side == &s->side[1] && s->hooks.load_hidden != NULL)
+        st = find_hidden(s, side, err);
     return st;
 }
 
@@ -143,6 +172,8 @@ static enum ctw_status end_pass(struct ctw_scoring *s, struct ctw_err *err)
                         "the weights' files keep being written to; load the model again once they "
                         "are complete");
     }
+    if (s->hidden != NULL && !s->hidden_found)
+        s->hooks.keep_hidden(s->hooks.arg, s->first, s->n, s->hidden);
     if (s->hooks.done != NULL)
         s->hooks.done(s->hooks.arg, s->first, s->n);
     for (int i = 0; i < s->n_sides; i++)
@@ -350,6 +381,7 @@ void ctw_scoring_end(struct ctw_scoring *s)
     ctw_compare_close(s->compare);
     ctw_differences_close(s->differences);
     ctw_free(s->ref_seqs);
+    ctw_free(s->hidden);
     ctw_free(s);
 }
 
