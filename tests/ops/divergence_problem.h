@@ -85,7 +85,7 @@ static long double ln_sum_exp(const float *x, int64_t n)
 static bool in_top(const float *x, int64_t n, int64_t id)
 {
     int before = 0;
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; i < n && before < 5; i++)
         before += x[i] > x[id] || (x[i] == x[id] && i < id);
     return before < 5;
 }

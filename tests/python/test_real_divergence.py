@@ -128,6 +128,22 @@ def test_a_model_does_not_diverge_from_itself(quantised: Path, dtype: str) -> No
         assert result.columns["logprob"] == result.columns["ref_logprob"]
 
 
+def test_hidden_states_are_read_again(original: Path, quantised: Path, tmp_path: Path) -> None:
+    """With hidden=DIR, a second comparison with the reference reads its hidden states: the same bits."""
+    texts, log = _texts(original), tmp_path / "log"
+    with Worker(quantised, reference=original) as worker:
+        expected = worker.compare_windows(texts, **RULE)
+    folder = tmp_path / "hidden"
+    n_windows = sum(len(_windows(text)) for text in texts)
+    for model in (original, quantised):  # the first run keeps them
+        with Worker(model, reference=original, worker_log=str(log), hidden=str(folder)) as worker:
+            results = worker.compare_windows(texts, **RULE)
+    assert results == expected
+    assert f"hidden states of {n_windows} of {n_windows} sequences read" in log.read_text()
+    files = list(folder.iterdir())
+    assert len(files) == n_windows and {f.suffix for f in files} == {".hidden"}
+
+
 def test_a_dtype_of_its_own(original: Path) -> None:
     """The noise of 16 bit: the model in bfloat16 diverges a little from itself in float32."""
     texts = _texts(original)

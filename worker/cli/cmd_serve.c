@@ -14,6 +14,7 @@
 #include "worker/cli/version.h"
 #include "worker/service/registry.h"
 #include "worker/service/serve.h"
+#include "worker/store/hidden.h"
 #include "worker/store/store.h"
 
 static const char about[] =
@@ -30,9 +31,9 @@ static const char about[] =
     "folder; 69 device failed; 71 out of memory; 74 input/output error; 75 address or name in\n"
     "use; 128 + n stopped by signal n with unfinished jobs.\n";
 
-static const uint64_t STORE_BYTES = (uint64_t)4 << 30;
+static const uint64_t STORE_BYTES = (uint64_t)4 << 30, HIDDEN_BYTES = (uint64_t)20 << 30;
 
-enum { N_PLACE = 7, N_LIFE = 9, N_OWN = N_PLACE + N_LIFE };
+enum { N_PLACE = 7, N_LIFE = 7, N_KEPT = 4, N_OWN = N_PLACE + N_LIFE + N_KEPT };
 
 struct values {
     struct ctw_option_list models;
@@ -41,7 +42,8 @@ struct values {
     bool bind_any, insecure;
     int64_t ready_fd, owner_pid, grace_s;
     uint64_t queue_bytes, store_limit;
-    const char *store;
+    const char *store, *hidden;
+    uint64_t hidden_limit;
 };
 
 /* Models, addresses and access. */
@@ -139,6 +141,20 @@ static void fill_life_rows(struct ctw_option *rows, struct values *v)
          .value = &v->queue_bytes,
          .meta = "SIZE",
          .help = "limit of memory for jobs and their results"},
+        {.name = "log",
+         .type = CTW_OPT_CHOICE,
+         .value = &v->log,
+         .choices = "debug|info|warn|error",
+         .help = "log level on standard error (default: info)"},
+    };
+    _Static_assert(CTW_COUNT(own) == N_LIFE, "count the rows");
+    memcpy(rows, own, sizeof(own));
+}
+
+/* Folders in which results are kept. */
+static void fill_kept_rows(struct ctw_option *rows, struct values *v)
+{
+    const struct ctw_option own[] = {
         {.name = "store",
          .type = CTW_OPT_STRING,
          .value = &v->store,
@@ -151,13 +167,20 @@ static void fill_life_rows(struct ctw_option *rows, struct values *v)
          .value = &v->store_limit,
          .meta = "SIZE",
          .help = "size of the store; new results replace the oldest"},
-        {.name = "log",
-         .type = CTW_OPT_CHOICE,
-         .value = &v->log,
-         .choices = "debug|info|warn|error",
-         .help = "log level on standard error (default: info)"},
+        {.name = "hidden",
+         .type = CTW_OPT_STRING,
+         .value = &v->hidden,
+         .meta = "DIR",
+         .help = "keep the final hidden states of references in this folder: comparing another "
+                 "model with the same reference then only takes the reference's head (default: "
+                 "none)"},
+        {.name = "hidden-limit",
+         .type = CTW_OPT_BYTES,
+         .value = &v->hidden_limit,
+         .meta = "SIZE",
+         .help = "size of that folder; files that were not used for the longest time go"},
     };
-    _Static_assert(CTW_COUNT(own) == N_LIFE, "count the rows");
+    _Static_assert(CTW_COUNT(own) == N_KEPT, "count the rows");
     memcpy(rows, own, sizeof(own));
 }
 
@@ -214,6 +237,10 @@ static enum ctw_status check_values(const struct values *v, struct ctw_err *err)
         return ctw_fail(err, CTW_EINVAL, "--store-limit: expected at least 1MiB");
     if (v->store != NULL && v->store[0] == '\0')
         return ctw_fail(err, CTW_EINVAL, "--store: expected the name of a folder");
+    if (v->hidden_limit < CTW_HIDDEN_MIN_BYTES)
+        return ctw_fail(err, CTW_EINVAL, "--hidden-limit: expected at least 1MiB");
+    if (v->hidden != NULL && v->hidden[0] == '\0')
+        return ctw_fail(err, CTW_EINVAL, "--hidden: expected the name of a folder");
     if (v->allow_load != NULL)
         st = check_folder("--allow-load", v->allow_load, err);
     if (st == CTW_OK && v->ready_file != NULL)
@@ -244,20 +271,22 @@ int ctw_cmd_serve(int argc, char **argv)
                        .on_signal = "finish",
                        .grace_s = 20,
                        .queue_bytes = CTW_IPC_QUEUE_BYTES,
-                       .store_limit = STORE_BYTES};
+                       .store_limit = STORE_BYTES,
+                       .hidden_limit = HIDDEN_BYTES};
     struct ctw_option options[N_OWN + CTW_N_ENGINE_OPTIONS];
     fill_place_rows(options, &v);
     fill_life_rows(options + N_PLACE, &v);
+    fill_kept_rows(options + N_PLACE + N_LIFE, &v);
     ctw_engine_option_rows(options + N_OWN, &engine);
-    const struct ctw_command_line line = {.name = "serve",
-                                          .synopsis =
-                                              "--model [NAME[:DTYPE]=]DIR [--model ...] [--listen URL]",
-                                          .about = about,
-                                          .options = options,
-                                          .n_options = (int)CTW_COUNT(options),
-                                          .positional = "DIR",
-                                          .n_positional_max = CTW_IPC_MODELS,
-                                          .positionals = more};
+    const struct ctw_command_line line = {
+        .name = "serve",
+        .synopsis = "--model [NAME[:DTYPE]=]DIR [--model ...] [--listen URL]",
+        .about = about,
+        .options = options,
+        .n_options = (int)CTW_COUNT(options),
+        .positional = "DIR",
+        .n_positional_max = CTW_IPC_MODELS,
+        .positionals = more};
     int exit_code;
     int n_more = ctw_options_parse(&line, argc, argv, &exit_code);
     if (exit_code >= 0)
@@ -292,6 +321,8 @@ int ctw_cmd_serve(int argc, char **argv)
         .queue_bytes = v.queue_bytes,
         .store = v.store,
         .store_limit = v.store_limit,
+        .hidden = v.hidden,
+        .hidden_limit = v.hidden_limit,
         .engine = ctw_engine_options_from(&engine, NULL),
         .version = ctw_version(),
     };

@@ -82,12 +82,12 @@ struct ctw_hooks {
     /* The results of seqs[first .. first+n-1] are final. May be NULL. */
     void (*done)(void *arg, int64_t first, int64_t n);
     /*
-     * Of comparing, both or neither: the reference's final hidden states, which its head reads,
-     * kept outside the engine. `rows` has those of the targets of seqs[first .. first+n-1],
-     * sequence after sequence, [targets, embed_dim] of the reference's dtype. load_hidden() is
-     * called before a pass; true: it has filled in all rows, and these sequences only go through
-     * the reference's head. Else keep_hidden() is called when the pass's results are final, before
-     * done().
+     * Of comparing without layers, both or neither: the reference's final hidden states, which its
+     * head reads, kept outside the engine. `rows` has those of the targets of
+     * seqs[first .. first+n-1], sequence after sequence, [targets, embed_dim] of the reference's
+     * dtype. load_hidden() is called once a pass, before the reference's layers; true: it has
+     * filled in all rows, and these sequences only go through the reference's head. Else
+     * keep_hidden() is called when the pass's results are final, before done().
      */
     bool (*load_hidden)(void *arg, int64_t first, int64_t n, void *rows);
     void (*keep_hidden)(void *arg, int64_t first, int64_t n, const void *rows);

@@ -24,8 +24,8 @@ struct ctw_scoring {
     struct ctw_hooks hooks;
     struct ctw_hooks both; /* of both passes, when comparing */
     struct ctw_seq *ref_seqs;
-    void *hidden;      /* NULL, or the final hidden states of the reference's pass */
-    bool hidden_found; /* they were loaded */
+    void *hidden;                    /* NULL, or the final hidden states of the reference's pass */
+    bool hidden_asked, hidden_found; /* since the pass began; they were loaded */
     struct ctw_compare *compare;
     struct ctw_differences *differences; /* NULL: no sequence has `layers` */
     bool in_reference;                   /* the step that failed */
@@ -94,10 +94,7 @@ static bool is_mapped(const struct ctw_engine *e)
     return e->placing.place == CTW_MAPPED;
 }
 
-/*
- * The pass of the reference has begun: loads its final hidden states, or arranges that they are
- * kept.
- */
+/* Loads the final hidden states of the reference's pass, or arranges that they are kept. */
 static enum ctw_status find_hidden(struct ctw_scoring *s, struct side *side, struct ctw_err *err)
 {
     size_t row_bytes = (size_t)side->e->model->embed_dim * ctw_dtype_bytes(side->e->dtype);
@@ -108,6 +105,7 @@ static enum ctw_status find_hidden(struct ctw_scoring *s, struct side *side, str
     s->hidden = ctw_calloc(n_rows, row_bytes);
     if (s->hidden == NULL)
         return ctw_fail(err, CTW_ENOMEM, "out of memory for the final hidden states of a pass");
+    s->hidden_asked = true;
     s->hidden_found = s->hooks.load_hidden(s->hooks.arg, s->first, s->n, s->hidden);
     if (s->hidden_found)
         ctw_pass_skip_to_head(side->pass, s->hidden);
@@ -130,8 +128,7 @@ static enum ctw_status begin_pass(struct ctw_scoring *s, struct side *side, stru
     if (st == CTW_OK)
         st = ctw_pass_begin(&side->pass, e->forward, e->provider, side->seqs + s->first, s->n,
                             s->n_sides == 2 ? &s->both : &s->hooks, &side->progress, err);
-    if (st == CTW_OK && side == &s->side[1] && s->hooks.load_hidden != NULL)
-        st = find_hidden(s, side, err);
+    s->hidden_asked = false;
     return st;
 }
 
@@ -172,7 +169,7 @@ static enum ctw_status end_pass(struct ctw_scoring *s, struct ctw_err *err)
                         "the weights' files keep being written to; load the model again once they "
                         "are complete");
     }
-    if (s->hidden != NULL && !s->hidden_found)
+    if (s->hidden_asked && !s->hidden_found)
         s->hooks.keep_hidden(s->hooks.arg, s->first, s->n, s->hidden);
     if (s->hooks.done != NULL)
         s->hooks.done(s->hooks.arg, s->first, s->n);
@@ -333,10 +330,22 @@ enum ctw_status ctw_scoring_begin_comparing(struct ctw_scoring **out, struct ctw
     return CTW_OK;
 }
 
-/* The next layer of each pass; once both are at their heads, both heads. */
+/*
+ * The next layer of each pass; once both are at their heads, both heads. If the reference's final
+ * hidden states may be known, all layers of the model come first: a GPU computes them while the
+ * states are read.
+ */
 static enum ctw_status step_both(struct ctw_scoring *s, bool *pass_done, struct ctw_err *err)
 {
     struct ctw_pass *model = s->side[0].pass, *reference = s->side[1].pass;
+    if (s->hooks.load_hidden != NULL && s->differences == NULL && !s->hidden_asked) {
+        bool done;
+        if (!ctw_pass_at_head(model))
+            return ctw_pass_step(model, &done, err);
+        enum ctw_status st = find_hidden(s, &s->side[1], err);
+        if (st != CTW_OK)
+            return st;
+    }
     *pass_done = ctw_pass_at_head(model) && ctw_pass_at_head(reference);
     if (*pass_done)
         return ctw_compare_heads(s->compare, model, reference, &s->in_reference, err);

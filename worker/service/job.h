@@ -126,12 +126,13 @@ struct ctw_job_results {
     char *ref_numerics;    /* of the reference; NULL: none */
     char ref_identity[65]; /* of the reference, like identity */
     struct ctw_job_divergence divergence;
-    float *logprob;    /* [n_targets] */
-    int32_t *greedy;   /* [n_targets] */
-    int32_t *order;    /* [n_items]: items as they became final */
-    int64_t n_done;    /* items that are final */
-    int64_t tok_done;  /* input tokens of scored units */
-    int64_t tok_found; /* of these, tokens of units that were stored when the job was planned */
+    int64_t n_ref_read; /* units whose reference's hidden states were read, not computed */
+    float *logprob;     /* [n_targets] */
+    int32_t *greedy;    /* [n_targets] */
+    int32_t *order;     /* [n_items]: items as they became final */
+    int64_t n_done;     /* items that are final */
+    int64_t tok_done;   /* input tokens of scored units */
+    int64_t tok_found;  /* of these, tokens of units that were stored when the job was planned */
     double cost_done;
     bool news; /* results have come that polls have not reported yet */
 };

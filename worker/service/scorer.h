@@ -14,6 +14,7 @@
 
 #include "base/log.h"
 #include "worker/service/queue.h"
+#include "worker/store/hidden.h"
 
 struct ctw_pass_unit {
     struct ctw_job *job;
@@ -53,6 +54,7 @@ struct ctw_scorer {
     struct ctw_queue *queue;
     struct ctw_engine_options options; /* model_dir comes from the model's slot */
     struct ctw_store *store;           /* NULL: none */
+    struct ctw_hidden_dir *hidden;     /* NULL: none */
     /* the pass being made or run */
     struct ctw_seq *seqs;
     struct ctw_pass_unit *units;
@@ -62,6 +64,7 @@ struct ctw_scorer {
     double pass_cost;
     struct ctw_settling settling;
     int n_decoders, ref_decoders;
+    size_t ref_row_bytes;               /* of a final hidden state of the reference */
     const struct ctw_engine *engine;    /* of the last pass */
     const struct ctw_engine *reference; /* of the last pass; NULL: none */
     int64_t shown_ms;
@@ -134,6 +137,13 @@ bool ctw_settle_hand_over(struct ctw_scorer *s, int64_t first, int64_t n);
 void ctw_settle_wait_for(struct ctw_scorer *s,
                          bool (*is_wanted)(const void *arg, const struct ctw_store_key *key),
                          const void *arg);
+
+/*
+ * scorer_hidden.c, lock not held: hooks of comparing, see struct ctw_hooks. The reference's
+ * identity is known.
+ */
+bool ctw_scorer_load_hidden(void *scorer, int64_t first, int64_t n, void *rows);
+void ctw_scorer_keep_hidden(void *scorer, int64_t first, int64_t n, const void *rows);
 
 /* scorer_run.c: scores the pass, and takes in its results or its failure. Lock released meanwhile.
  */

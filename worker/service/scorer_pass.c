@@ -55,7 +55,7 @@ bool ctw_scorer_plan_next(struct ctw_scorer *s)
     enum ctw_status st = ctw_job_plan(j, &n_done, &err);
     if (st == CTW_OK && n_done > 0)
         st = ctw_engine_wait_identity(engine, &err);
-    if (st == CTW_OK && n_done > 0 && reference != NULL)
+    if (st == CTW_OK && (n_done > 0 || s->hidden != NULL) && reference != NULL)
         st = ctw_engine_wait_identity(reference, &err);
     if (st == CTW_OK)
         st = ctw_scorer_find_stored(s, j, engine, reference, &err);

@@ -10,10 +10,15 @@ void ctw_scorer_note_end(struct ctw_scorer *s, const struct ctw_job *j)
     double seconds = (double)(j->ended_ms - j->sealed_ms) / 1000;
     int64_t n_found = j->input.n_units - j->plan.n_score;
     int64_t n_tok = j->input.n_tok - j->results.tok_found;
-    char found[96] = "";
+    char found[128] = "";
     if (n_found > 0)
         (void)snprintf(found, sizeof(found), ", %" PRId64 " of %" PRId64 " sequences stored before",
                        n_found, j->input.n_units);
+    if (j->results.n_ref_read > 0)
+        (void)snprintf(found, sizeof(found),
+                       ", the reference's hidden states of %" PRId64 " of %" PRId64
+                       " sequences read",
+                       j->results.n_ref_read, j->input.n_units);
     ctw_scorer_note(s, CTW_LOG_INFO,
                     "job of %" PRId64 " items, %" PRId64
                     " tokens: done after %.1f s, %.0f tokens/s%s",
@@ -230,13 +235,17 @@ static void end_pass(struct ctw_scorer *s, bool completed)
 static enum ctw_status run_engines(struct ctw_scorer *s, struct ctw_pass_models m,
                                    struct ctw_model_slot **failed, struct ctw_err *err)
 {
-    const struct ctw_hooks hooks = {
+    struct ctw_hooks hooks = {
         .arg = s, .progress = on_progress, .cancelled = is_cancelled, .done = on_done};
     bool in_reference = false;
     *failed = m.model;
     ctw_scorer_skip_known(s);
     for (int64_t i = 0; i < s->n && m.reference != NULL; i++)
         s->seqs[i].divergence = &s->divergences[i];
+    if (s->hidden != NULL && m.reference != NULL) {
+        hooks.load_hidden = ctw_scorer_load_hidden;
+        hooks.keep_hidden = ctw_scorer_keep_hidden;
+    }
     enum ctw_status st = m.reference == NULL
                              ? ctw_engine_score(m.model->engine, s->seqs, s->n_score, &hooks, err)
                              : ctw_engine_compare(m.model->engine, m.reference->engine, s->seqs,
@@ -255,8 +264,11 @@ void ctw_scorer_run_pass(struct ctw_scorer *s, struct ctw_pass_models m)
     struct ctw_model_slot *failed;
     struct ctw_err err = {0};
     s->n_decoders = m.model->info.model->n_decoders;
-    if (m.reference != NULL)
-        s->ref_decoders = m.reference->info.model->n_decoders;
+    if (m.reference != NULL) {
+        const struct ctw_engine_info *info = &m.reference->info;
+        s->ref_decoders = info->model->n_decoders;
+        s->ref_row_bytes = (size_t)info->model->embed_dim * ctw_dtype_bytes(info->dtype);
+    }
     if (s->engine != m.model->engine || s->reference != reference)
         ctw_scorer_trim_others(q, m.model->engine, reference);
     s->engine = m.model->engine;

@@ -31,8 +31,9 @@ struct serve {
     struct ctw_service service;
     struct ctw_auth auth;
     struct ctw_scorer scorer;
-    struct ctw_store *store;    /* NULL: none */
-    struct ctw_devices devices; /* of all models */
+    struct ctw_store *store;       /* NULL: none */
+    struct ctw_hidden_dir *hidden; /* NULL: none */
+    struct ctw_devices devices;    /* of all models */
     struct ctw_server *server;
     pthread_t scorer_thread;
     bool scorer_started;
@@ -215,6 +216,14 @@ static enum ctw_status open_store(struct serve *s, struct ctw_err *err)
     return st == CTW_OK ? CTW_OK : ctw_fail_prefix(err, "--store");
 }
 
+static enum ctw_status open_hidden(struct serve *s, struct ctw_err *err)
+{
+    const struct ctw_serve_options *o = s->options;
+    if (o->hidden == NULL || ctw_hidden_open(&s->hidden, o->hidden, o->hidden_limit, err) == CTW_OK)
+        return CTW_OK;
+    return ctw_fail_prefix(err, "--hidden");
+}
+
 static enum ctw_status start(struct serve *s, struct ctw_err *err)
 {
     s->service = (struct ctw_service){.queue = &s->queue,
@@ -232,6 +241,8 @@ static enum ctw_status start(struct serve *s, struct ctw_err *err)
     if (st == CTW_OK)
         st = open_store(s, err);
     if (st == CTW_OK)
+        st = open_hidden(s, err);
+    if (st == CTW_OK)
         st = load_models(s, err);
     if (st == CTW_OK)
         st = listen_at(s, err);
@@ -239,8 +250,8 @@ static enum ctw_status start(struct serve *s, struct ctw_err *err)
         st = register_worker(s, err);
     if (st != CTW_OK)
         return st;
-    s->scorer =
-        (struct ctw_scorer){.queue = &s->queue, .options = s->options->engine, .store = s->store};
+    s->scorer = (struct ctw_scorer){
+        .queue = &s->queue, .options = s->options->engine, .store = s->store, .hidden = s->hidden};
     s->scorer.options.devices = &s->devices;
     int rc = pthread_create(&s->scorer_thread, NULL, scorer_main, &s->scorer);
     if (rc != 0)
@@ -428,6 +439,7 @@ static int stop(struct serve *s, const sigset_t *signals, int code)
         _exit(code);
     ctw_scorer_fini(&s->scorer);
     ctw_store_close(s->store);
+    ctw_hidden_close(s->hidden);
     ctw_owner_close(&s->owner);
     ctw_queue_fini(&s->queue);
     ctw_auth_fini(&s->auth);

@@ -26,6 +26,8 @@ struct ctw_serve_options {
     uint64_t queue_bytes;
     const char *store; /* NULL: no result store */
     uint64_t store_limit;
+    const char *hidden; /* NULL: no folder for hidden states */
+    uint64_t hidden_limit;
     struct ctw_engine_options engine; /* without model_dir */
     const char *version;
 };

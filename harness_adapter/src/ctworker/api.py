@@ -228,10 +228,11 @@ class Worker(Client):
 
     model: checkpoint folder or hub name. dtype: dtype of activations (auto, bfloat16, float16, float32).
     device: cpu, cuda, cuda:N; default: a GPU if there is one. options: `max_length`, `threads`, `memory_limit`,
-    `cpu_variant`, `vocabulary`, `store`, `store_limit`, `worker_log`, `revision`, `subfolder`, `token`, `cache_dir`,
-    `local_files_only`, `timeout`, `load_timeout`, as in docs/LM_EVAL.md. reference: folder or hub name of a second
+    `cpu_variant`, `vocabulary`, `store`, `store_limit`, `hidden`, `hidden_limit`, `worker_log`, `revision`, `subfolder`, `token`,
+    `cache_dir`, `local_files_only`, `timeout`, `load_timeout`, as in docs/LM_EVAL.md. reference: folder or hub name of a second
     model, which the worker loads under the name `reference` for compare_windows(); reference_dtype: dtype of its
-    activations, if not `dtype`.
+    activations, if not `dtype`; hidden, hidden_limit: a folder for the reference's final hidden states, which later
+    comparisons read, and its size.
     """
 
     def __init__(
@@ -268,8 +269,8 @@ class Worker(Client):
 
 
 _WORKER_OPTIONS = {
-    "max_length", "threads", "memory_limit", "cpu_variant", "vocabulary", "store", "store_limit", "revision", "subfolder",
-    "cache_dir", "token", "local_files_only", "worker_log", "timeout", "load_timeout",
+    "max_length", "threads", "memory_limit", "cpu_variant", "vocabulary", "store", "store_limit", "hidden", "hidden_limit",
+    "revision", "subfolder", "cache_dir", "token", "local_files_only", "worker_log", "timeout", "load_timeout",
 }  # fmt: skip
 
 

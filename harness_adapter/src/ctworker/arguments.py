@@ -52,6 +52,8 @@ class Settings:
     vocabulary: int | None = None  # probabilities over the first tokens only
     store: str | None = None  # folder of the worker's result store
     store_limit: str | None = None
+    hidden: str | None = None  # folder of the hidden states of references
+    hidden_limit: str | None = None
     timeout: float = 120.0
     load_timeout: float | None = None
     worker_log: str | None = None
@@ -168,6 +170,8 @@ _USED: dict[str, Callable[[str, Any], Any]] = {
     "vocabulary": _count,
     "store": _path,
     "store_limit": _bytes,
+    "hidden": _path,
+    "hidden_limit": _bytes,
     "timeout": _seconds,
     "load_timeout": _seconds,
     "worker_log": _path,
@@ -293,7 +297,7 @@ def parse(given: dict[str, Any], *, wishes: set[str] | None = None) -> Settings:
             "no model: pass --model_args pretrained=DIR_OR_HUB_NAME, or endpoint=ipc://... of a "
             "running worker"
         )
-    _store(settings)
+    _folders(settings)
     noted = {
         name: why
         for name, why in noted.items()
@@ -382,16 +386,19 @@ def _batch_size(value: Any, noted: dict[str, str]) -> None:
     noted["batch_size"] = "the worker packs all requests of a call, and no score depends on it"
 
 
-def _store(settings: Settings) -> None:
-    if settings.endpoint is not None and settings.store is not None:
-        raise ArgumentError(
-            f"store={settings.store}: the worker at endpoint={settings.endpoint} has been started already; start it with "
-            "`ctworker serve --store DIR`, or leave endpoint= out"
-        )
-    if settings.store_limit is not None and settings.store is None:
-        raise ArgumentError(f"store_limit={settings.store_limit} needs store=DIR")
-    if settings.store is not None:
-        settings.store = os.path.abspath(settings.store)
+def _folders(settings: Settings) -> None:
+    """The folders in which our own worker keeps results."""
+    for name in ("store", "hidden"):
+        folder, limit = getattr(settings, name), getattr(settings, f"{name}_limit")
+        if settings.endpoint is not None and folder is not None:
+            raise ArgumentError(
+                f"{name}={folder}: the worker at endpoint={settings.endpoint} has been started already; start it with "
+                f"`ctworker serve --{name} DIR`, or leave endpoint= out"
+            )
+        if limit is not None and folder is None:
+            raise ArgumentError(f"{name}_limit={limit} needs {name}=DIR")
+        if folder is not None:
+            setattr(settings, name, os.path.abspath(folder))
 
 
 def _device(settings: Settings, value: Any, *, wish: bool) -> None:

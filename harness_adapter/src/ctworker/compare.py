@@ -63,7 +63,14 @@ def parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     work_options.add_text(out.add_argument_group("text"))
     work_options.add_method(out.add_argument_group("method and its fields: how the text is cut into windows"), numbers=False)
-    work_options.add_worker(out.add_argument_group("worker"))
+    group = out.add_argument_group("worker")
+    work_options.add_worker(group)
+    group.add_argument(
+        "--hidden", metavar="DIR",
+        help="keep the reference's final hidden states in this folder, a few KB per token: comparing further models with it then "
+        "takes little more than scoring them",
+    )  # fmt: skip
+    group.add_argument("--hidden-limit", metavar="SIZE", help="size of that folder (default: 20GiB); the least used files go")
     group = out.add_argument_group("output")
     group.add_argument("--json", metavar="FILE", help="also write the report as JSON; - writes it to standard output instead")
     group.add_argument("--plot", metavar="FILE", help="with --layers, a plot of the layers: .png, .svg or .pdf")
@@ -136,8 +143,9 @@ def _models(options: argparse.Namespace) -> Any:
         raise ArgumentError("expected one text: compare the models on each text by itself")
     method = methods.choose(options.method, work_options.fields(options))
     (text,) = work_options.load_texts(options, method)
+    kept = {name: value for name in ("hidden", "hidden_limit") if (value := getattr(options, name)) is not None}
     return Options(
-        options.reference, options.models, text, method, work_options.worker_arguments(options), endpoint=options.endpoint,
+        options.reference, options.models, text, method, work_options.worker_arguments(options) | kept, endpoint=options.endpoint,
         token_file=options.token_file, tokenizer=options.tokenizer, reference_dtype=options.reference_dtype,
         noise_floor=options.noise_floor, worst=max(0, options.worst), layers=options.layers,
     )  # fmt: skip

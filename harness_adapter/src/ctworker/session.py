@@ -38,6 +38,8 @@ def serve_options(settings: Settings, folder: Path) -> list[str]:
         ("--vocabulary", settings.vocabulary),
         ("--store", settings.store),
         ("--store-limit", settings.store_limit),
+        ("--hidden", settings.hidden),
+        ("--hidden-limit", settings.hidden_limit),
     ):
         if value is not None:
             options += [option, str(value)]
