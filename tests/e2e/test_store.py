@@ -10,8 +10,13 @@ import unittest
 from pathlib import Path
 
 import worker_process as w
+from real_worker import DEEP, PAIRS, WORKER, Checkpoints, environment
 from test_divergence import RULE, compared, compared_layers, divergence, expect, expect_layers
 from worker_cases import start_fails, until
+
+
+CHECKPOINTS = Checkpoints({"int4": ("qwen2", "w4a16_g32_asym", {}), "deep": DEEP})
+setUpModule, tearDownModule = CHECKPOINTS.write, CHECKPOINTS.remove
 
 
 class Stored(unittest.TestCase):
@@ -159,6 +164,24 @@ class Compared(Stored):
                     if layers:
                         self.assertEqual(compared_layers(reply), {i: expect_layers(t, RULE) for i, t in enumerate(texts)})
                 self.assertEqual(store_of(c)["kept"] > 0, new)
+
+
+class Real(Stored):
+    """The real worker, on the CPU and on the fake GPU, which knows the identity late."""
+
+    def test_each_source_has_results_of_its_own(self):
+        for name in ("deep", "int4"):
+            for backend in ("cuda", "cpu"):
+                bits = None
+                for store, counts in (((), None), (("--store", self.dir), (0, len(PAIRS))),
+                                      (("--store", self.dir), (len(PAIRS), 0))):
+                    with w.Worker("--threads", "2", "--backend", backend, *store, program=WORKER,
+                                  models=[CHECKPOINTS.path(name)], env=environment()) as worker, worker.client() as c:
+                        got = run(c, PAIRS)
+                        bits = bits or got
+                        self.assertEqual(got, bits)
+                        if counts is not None:
+                            self.assertEqual((store_of(c)["hits"], store_of(c)["kept"]), counts)
 
 
 class Killed(Stored):
