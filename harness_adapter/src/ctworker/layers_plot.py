@@ -43,7 +43,7 @@ def draw(models: Sequence[tuple[str, list[dict[str, Any]]]]) -> Any:
     _axis(below, models[0][1])
     for axes in (above, below):
         axes.set_yscale("log")
-        _plain_numbers(axes.yaxis)
+        plain_numbers(axes.yaxis)
         axes.grid(alpha=0.3)
     above.legend(frameon=False)
     above.set_title("Hidden states after each layer, against the reference's")
@@ -72,7 +72,7 @@ def _axis(axes: Any, layers: list[dict[str, Any]]) -> None:
     axes.set_xlabel("after layer")
 
 
-def _plain_numbers(axis: Any) -> None:
+def plain_numbers(axis: Any) -> None:
     """0.3 instead of 3 x 10^-1."""
     from matplotlib.ticker import LogFormatter
 

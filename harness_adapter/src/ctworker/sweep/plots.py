@@ -87,13 +87,14 @@ def _figure(column: Column, axis: Axis, names: dict[str, str]) -> Any:
             )
     if column.logarithmic:
         ax.set_yscale("log")
+        layers_plot.plain_numbers(ax.yaxis)
     _dress(ax, column, axis)
     return figure
 
 
 def _dress(ax: Any, column: Column, axis: Axis) -> None:
     ax.set_xlabel(axis.label)
-    ax.set_ylabel(f"{column.metric.replace('_', ' ')} {column.arrow}".strip())
+    ax.set_ylabel(f"{column.unit} {column.arrow}".strip())
     ax.set_title(column.name, loc="left", fontsize=12, fontweight="bold")
     ax.grid(True, color="#e6e9ee", linewidth=0.8)
     ax.set_axisbelow(True)

@@ -147,7 +147,7 @@ def _heads(columns: list[Column], document: dict[str, Any]) -> list[dict[str, An
         {"name": "Size", "sub": "", "style": "number wide", "hint": "of all weight files"},
     ]
     for column in columns:
-        sub = f"{column.metric.replace('_', ' ')} {column.arrow}".strip()
+        sub = f"{column.unit} {column.arrow}".strip()
         heads.append({"name": column.name, "sub": sub, "style": "number", "hint": column.title})
     return heads
 

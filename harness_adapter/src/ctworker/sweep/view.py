@@ -13,6 +13,7 @@ _LOG_FROM = (
 )
 #: Metrics whose difference from the original is a ratio.
 _RATIO = ("perplexity",)
+_NAMES = {"kl": "KL (nats)"}
 
 
 def number(value: float, stderr: float | None = None) -> str:
@@ -73,12 +74,17 @@ class Column:
     @property
     def title(self) -> str:
         """The name with its metric, unless the name says it."""
-        said = self.metric.replace("_", " ")
+        said = self.unit
         return (
             self.name
             if not said or self.metric in self.work.lower() or said in self.work.lower()
             else f"{self.name}: {said}"
         )
+
+    @property
+    def unit(self) -> str:
+        """The metric in words."""
+        return _NAMES.get(self.metric, self.metric.replace("_", " "))
 
     @property
     def arrow(self) -> str:
@@ -159,7 +165,7 @@ def facts(value: Value, column: Column) -> list[tuple[str, str]]:
     """The exact numbers behind a point."""
     assert value.value is not None
     model = value.model
-    found = [(column.metric.replace("_", " ") or "value", repr(value.value))]
+    found = [(column.unit or "value", repr(value.value))]
     if value.stderr is not None:
         found.append(("standard error", repr(value.stderr)))
     if value.change:
@@ -233,4 +239,8 @@ def _words(name: str) -> str:
 
 
 def _plain(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{_words(name)}: {_plain(inner)}" for name, inner in value.items())
+    if isinstance(value, list):
+        return "; ".join(_plain(inner) for inner in value)
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -22,7 +22,7 @@
   // -- scales --------------------------------------------------------------------------------------------
   const niceStep = (span, n) => {
     const raw = span / Math.max(1, n), power = 10 ** Math.floor(Math.log10(raw));
-    return [1, 2, 2.5, 5, 10].map((m) => m * power).find((step) => step >= raw);
+    return [1, 2, 5, 10].map((m) => m * power).find((step) => step >= raw);
   };
   const linearTicks = (low, high, n) => {
     const step = niceStep(high - low, n), ticks = [];
@@ -33,7 +33,9 @@
     const ticks = [];
     for (let p = Math.floor(Math.log10(low)); p <= Math.ceil(Math.log10(high)); p++)
       for (const m of [1, 2, 5]) if (m * 10 ** p >= low && m * 10 ** p <= high) ticks.push(m * 10 ** p);
-    return ticks.length > 1 ? ticks : linearTicks(low, high, 4);
+    if (ticks.length < 2) return linearTicks(low, high, 4);
+    const powers = ticks.filter((t) => Math.abs(Math.log10(t) - Math.round(Math.log10(t))) < 1e-9);
+    return ticks.length > 7 && powers.length > 2 ? powers : ticks;
   };
   const short = (v) => {
     const a = Math.abs(v);
