@@ -386,6 +386,8 @@ def main() -> int:
         "dtype",
         "cpu-variant",
         "memory-limit",
+        "weights-limit",
+        "placement",
         "store",
         "store-limit",
         "ready-file",

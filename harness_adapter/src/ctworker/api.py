@@ -269,8 +269,9 @@ class Worker(Client):
 
 
 _WORKER_OPTIONS = {
-    "max_length", "threads", "memory_limit", "cpu_variant", "vocabulary", "store", "store_limit", "hidden", "hidden_limit",
-    "revision", "subfolder", "cache_dir", "token", "local_files_only", "worker_log", "timeout", "load_timeout",
+    "max_length", "threads", "memory_limit", "weights_limit", "placement", "cpu_variant", "vocabulary",
+    "store", "store_limit", "hidden", "hidden_limit", "revision", "subfolder",
+    "cache_dir", "token", "local_files_only", "worker_log", "timeout", "load_timeout",
 }  # fmt: skip
 
 

@@ -50,6 +50,8 @@ class Settings:
     threads: int | None = None
     memory_limit: str | None = None
     vocabulary: int | None = None  # probabilities over the first tokens only
+    weights_limit: str | None = None  # memory for the weights; what does not fit is streamed
+    placement: str | None = None  # auto, mapped, resident, streamed
     store: str | None = None  # folder of the worker's result store
     store_limit: str | None = None
     hidden: str | None = None  # folder of the hidden states of references
@@ -168,6 +170,8 @@ _USED: dict[str, Callable[[str, Any], Any]] = {
     "threads": _count,
     "memory_limit": _bytes,
     "vocabulary": _count,
+    "weights_limit": _bytes,
+    "placement": _text,
     "store": _path,
     "store_limit": _bytes,
     "hidden": _path,
@@ -197,10 +201,10 @@ _NOTED = {
     "trust_remote_code": "no code of a checkpoint is ever run",
     "parallelize": "the worker distributes work over its devices itself",
     "device_map": "the worker distributes work over its devices itself",
-    "max_memory_per_gpu": "the worker plans its own memory; see memory_limit=",
-    "max_cpu_memory": "the worker plans its own memory; see memory_limit=",
-    "gpu_memory_utilization": "the worker plans its own memory; see memory_limit=",
-    "offload_folder": "weights are read directly from the checkpoint",
+    "max_memory_per_gpu": "the worker plans its own memory; see weights_limit= and memory_limit=",
+    "max_cpu_memory": "the worker plans its own memory; see weights_limit= and memory_limit=",
+    "gpu_memory_utilization": "the worker plans its own memory; see weights_limit= and memory_limit=",
+    "offload_folder": "weights that do not fit are read directly from the checkpoint",
     "attn_implementation": "the worker has a single, exact attention implementation",
     "low_cpu_mem_usage": "weights stay compressed and memory-mapped",
     "max_gen_toks": "nothing is generated",

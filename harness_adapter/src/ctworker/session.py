@@ -36,6 +36,8 @@ def serve_options(settings: Settings, folder: Path) -> list[str]:
         ("--threads", settings.threads),
         ("--memory-limit", settings.memory_limit),
         ("--vocabulary", settings.vocabulary),
+        ("--weights-limit", settings.weights_limit),
+        ("--placement", settings.placement),
         ("--store", settings.store),
         ("--store-limit", settings.store_limit),
         ("--hidden", settings.hidden),
@@ -303,6 +305,8 @@ class Session:
             "the number in device=": settings.device,
             "threads": settings.threads,
             "memory_limit": settings.memory_limit,
+            "weights_limit": settings.weights_limit,
+            "placement": settings.placement,
             "worker_log": settings.worker_log,
         }
         given = [name for name, value in ours.items() if value is not None]
