@@ -53,6 +53,41 @@ ssize_t __wrap_pread(int fd, void *to, size_t bytes, off_t at)
     return __real_pread(fd, to, bytes, at);
 }
 
+/* ---- a provider that breaks the rule ------------------------------------------------------ */
+
+static bool no_waits, no_fences;
+static const struct ctw_backend_ops *sound;
+
+static enum ctw_status no_wait(struct ctw_backend *be, uint64_t fence, struct ctw_err *err)
+{
+    (void)be;
+    (void)fence;
+    (void)err;
+    return CTW_OK;
+}
+
+/* The fence of what was called before the first release. */
+static enum ctw_status first_fence(struct ctw_backend *be, uint64_t *fence, struct ctw_err *err)
+{
+    static uint64_t first;
+    static bool recorded;
+    enum ctw_status st = recorded ? CTW_OK : sound->fence_record(be, &first, err);
+    recorded = true;
+    *fence = first;
+    return st;
+}
+
+/* Before anything uses the backend. */
+static void break_fences(struct ctw_backend *be)
+{
+    static struct ctw_backend_ops broken;
+    sound = be->ops;
+    broken = *sound;
+    broken.fence_wait = no_waits ? no_wait : sound->fence_wait;
+    broken.fence_record = no_fences ? first_fence : sound->fence_record;
+    be->ops = &broken;
+}
+
 /* ---- opening ------------------------------------------------------------------------------ */
 
 struct opened {
@@ -79,6 +114,8 @@ static void open_with(struct opened *o, uint64_t limit)
     const struct ctw_backend_options opt = {.n_threads = 1};
     assert_int_equal(ctw_model_open(&o->m, dir, NULL, &err), CTW_OK);
     assert_int_equal(ctw_backend_open(&o->be, backend, &opt, &err), CTW_OK);
+    if (no_waits || no_fences)
+        break_fences(o->be);
     if (limit == 0)
         assert_int_equal(ctw_placement_make_least(&p, o->m, &err), CTW_OK);
     else
@@ -231,29 +268,8 @@ static void scores_do_not_depend_on_the_limit(void **state)
 
 /* ---- fences ------------------------------------------------------------------------------- */
 
-static const struct ctw_backend_ops *sound;
-
-static enum ctw_status no_wait(struct ctw_backend *be, uint64_t fence, struct ctw_err *err)
-{
-    (void)be;
-    (void)fence;
-    (void)err;
-    return CTW_OK;
-}
-
-/* The fence of what was called before the first release. */
-static enum ctw_status first_fence(struct ctw_backend *be, uint64_t *fence, struct ctw_err *err)
-{
-    static uint64_t first;
-    static bool recorded;
-    enum ctw_status st = recorded ? CTW_OK : sound->fence_record(be, &first, err);
-    recorded = true;
-    *fence = first;
-    return st;
-}
-
-/* In a process of its own, which is to end with that line; or not at all. */
-static void expect_death(bool no_waits, bool no_fences, const char *line)
+/* In a process of its own, which is to end with that line; NULL: not at all. */
+static void expect_death(const char *line)
 {
     char said[512] = "";
     int pipe_of[2], status;
@@ -263,16 +279,9 @@ static void expect_death(bool no_waits, bool no_fences, const char *line)
     if (child == 0) {
         float logprob[N_TOK - 1];
         struct opened o;
-        struct ctw_backend_ops broken;
         dup2(pipe_of[1], STDERR_FILENO);
         open_with(&o, 0);
-        sound = o.be->ops;
-        broken = *sound;
-        broken.fence_wait = no_waits ? no_wait : sound->fence_wait;
-        broken.fence_record = no_fences ? first_fence : sound->fence_record;
-        o.be->ops = &broken;
         score_by(o.m, o.be, o.streamed, logprob);
-        o.be->ops = sound;
         close_all(&o);
         _exit(0);
     }
@@ -292,9 +301,13 @@ static void bytes_are_not_reused_before_their_fence(void **state)
 {
     (void)state;
     tiny_write(dir, N_DECODERS, -1);
-    expect_death(false, false, NULL);
-    expect_death(true, false, "upload_begin: the target: ");
-    expect_death(false, true, "upload_begin: the target: ");
+    expect_death(NULL);
+    no_waits = true;
+    expect_death("upload_begin: the target: ");
+    no_waits = false;
+    no_fences = true;
+    expect_death("upload_begin: the target: ");
+    no_fences = false;
 }
 
 /* ---- files that change -------------------------------------------------------------------- */
