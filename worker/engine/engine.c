@@ -87,6 +87,7 @@ static enum ctw_status choose_place(struct ctw_engine *e, const struct ctw_engin
 {
     const struct ctw_placing_request r = {.model = e->model,
                                           .be = e->be,
+                                          .dtype = e->dtype,
                                           .place = opt->place,
                                           .weights_limit = opt->weights_limit,
                                           .limit_is_default = e->limit_is_default,
@@ -190,7 +191,7 @@ enum ctw_status ctw_engine_open(struct ctw_engine **out, const struct ctw_engine
         st = read_mapped(e, err);
     if (st != CTW_OK)
         goto fail;
-    ctw_placing_describe(&e->placing, e->model, e->be, e->plan.pass_tokens);
+    ctw_placing_describe(&e->placing, e->model, e->plan.pass_tokens);
     e->fit_length = find_fit_length(e);
     ctw_backend_get_info(e->be, &info);
     snprintf(e->numerics, sizeof(e->numerics), "%s/%s/%d", info.numerics,

@@ -18,9 +18,16 @@ static int64_t min64(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-static int64_t most_pass_tokens(const struct ctw_engine *e)
+static int64_t max64(int64_t a, int64_t b)
 {
-    return PASS_CHUNKS * ctw_backend_traits(e->be)->chunk_tokens;
+    return a > b ? a : b;
+}
+
+/* More if weights are streamed: reading a model's takes no longer than computing with them. */
+static int64_t most_pass_tokens(const struct ctw_engine *e, const struct ctw_engine *reference)
+{
+    return max64(PASS_CHUNKS * ctw_backend_traits(e->be)->chunk_tokens,
+                 max64(e->placing.hide_tokens, reference->placing.hide_tokens));
 }
 
 enum ctw_status ctw_engines_comparable(const struct ctw_engine *e,
@@ -41,8 +48,8 @@ enum ctw_status ctw_engines_comparable(const struct ctw_engine *e,
                         "tokenizers cannot be compared",
                         (long long)a, (long long)b);
     if (pass_tokens != NULL)
-        *pass_tokens =
-            min64(min64(e->plan.pass_tokens, reference->plan.pass_tokens), most_pass_tokens(e));
+        *pass_tokens = min64(min64(e->plan.pass_tokens, reference->plan.pass_tokens),
+                             most_pass_tokens(e, reference));
     return CTW_OK;
 }
 
@@ -101,7 +108,7 @@ enum ctw_status ctw_engines_prepare(struct ctw_engine *e, struct ctw_engine *ref
     }
     if (st != CTW_OK)
         return st;
-    int64_t most = min64(total, most_pass_tokens(e));
+    int64_t most = min64(total, most_pass_tokens(e, reference));
     struct ctw_compare_size size =
         ctw_compare_size(e->be, e->model, reference->model, most > longest ? most : longest,
                          stricter_limit(e, reference));

@@ -5,16 +5,9 @@
 #include <string.h>
 
 #include "base/units.h"
+#include "worker/engine/compute_rate.h"
 #include "worker/engine/plan.h"
 #include "worker/engine/read_rate.h"
-
-/* kernels/backend.h: pass_flops are about one minute of work. */
-static const double pass_flops_s = 60;
-
-static double compute_rate(const struct ctw_backend *be)
-{
-    return ctw_backend_traits(be)->pass_flops / pass_flops_s;
-}
 
 static double flops_per_token(const struct ctw_model *m)
 {
@@ -146,9 +139,10 @@ static void measure(struct ctw_placing *p, const struct ctw_placing_request *r)
 {
     const double margin = 1.1;
     p->read_rate = ctw_read_rate(r->model->container);
+    p->compute_rate = ctw_compute_rate(r->be, r->dtype);
     if (p->read_rate > 0)
-        p->hide_tokens = (int64_t)(margin * (double)p->streamed / p->read_rate *
-                                   compute_rate(r->be) / flops_per_token(r->model));
+        p->hide_tokens = (int64_t)(margin * (double)p->streamed / p->read_rate * p->compute_rate /
+                                   flops_per_token(r->model));
 }
 
 enum ctw_status ctw_placing_choose(struct ctw_placing *out, const struct ctw_placing_request *r,
@@ -189,8 +183,7 @@ const char *ctw_place_name(enum ctw_place place)
     return names[place];
 }
 
-void ctw_placing_describe(struct ctw_placing *p, const struct ctw_model *model,
-                          const struct ctw_backend *be, int64_t pass_tokens)
+void ctw_placing_describe(struct ctw_placing *p, const struct ctw_model *model, int64_t pass_tokens)
 {
     char weights[32], memory[32], streamed[32], rate[32];
     ctw_format_bytes(weights, sizeof(weights), (double)p->weights);
@@ -199,7 +192,7 @@ void ctw_placing_describe(struct ctw_placing *p, const struct ctw_model *model,
         return;
     }
     double read_s = (double)p->streamed / fmax(1, p->read_rate);
-    double compute_s = (double)pass_tokens * flops_per_token(model) / compute_rate(be);
+    double compute_s = (double)pass_tokens * flops_per_token(model) / p->compute_rate;
     snprintf(p->note, sizeof(p->note),
              "streamed, %s in %s of memory; every pass reads %s at about %s/s, which takes %.3g s, "
              "and computes for about %.3g s with %lld tokens: bound by %s",

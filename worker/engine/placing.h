@@ -17,6 +17,7 @@ struct ctw_placing {
     uint64_t memory;             /* that they take */
     uint64_t streamed;           /* read in every pass */
     double read_rate;            /* bytes a second, measured; 0: nothing is streamed */
+    double compute_rate;         /* floating-point operations a second, likewise */
     int64_t hide_tokens; /* of a pass, which computes for as long as its weights take to read */
     char note[320];      /* what was chosen, and what it costs */
 };
@@ -24,6 +25,7 @@ struct ctw_placing {
 struct ctw_placing_request {
     const struct ctw_model *model;
     struct ctw_backend *be;
+    enum ctw_dtype dtype;
     const char *place;      /* NULL or "auto", "mapped", "resident", "streamed" */
     uint64_t weights_limit; /* 0: none was given */
     bool limit_is_default;  /* of the memory beyond the weights: it is what the weights leave */
@@ -41,7 +43,7 @@ enum ctw_status ctw_placing_open(struct ctw_placing *p, const struct ctw_model *
                                  struct ctw_err *err) CTW_MUST_CHECK;
 /* Writes p->note, for passes of so many tokens. */
 void ctw_placing_describe(struct ctw_placing *p, const struct ctw_model *model,
-                          const struct ctw_backend *be, int64_t pass_tokens);
+                          int64_t pass_tokens);
 void ctw_placing_free(struct ctw_placing *p);
 
 /* The place's name: "mapped", "resident", "streamed". */
