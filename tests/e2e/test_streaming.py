@@ -151,6 +151,17 @@ class Service(unittest.TestCase):
                         self.assertEqual(c.call("info")["models"][0]["state"], "failed")
 
 
+class Failures(unittest.TestCase):
+    def test_a_gpu_that_fails(self):
+        """In an operation, or in an upload of any pass: one error, the exit code of `device`, and no hanging."""
+        for fault in ({"fail_op": 1}, {"fail_op": 30}, {"fail_op": 400}, {"fail_copy": 1}, {"fail_copy": 20},
+                      {"fail_copy": 90}):
+            done = score("deep", "--placement", "streamed", "--pass-tokens", 90, backend="cuda", copy_us=200, **fault)
+            self.assertEqual(done.returncode, 69, (fault, done.stderr))
+            self.assertIn("the GPU has fallen off the bus", done.stderr.splitlines()[-1])
+            self.assertLess(done.stdout.count("\n"), len(PAIRS))
+
+
 class Choosing(unittest.TestCase):
     def test_inspect_tells_before(self):
         done = run("inspect", "--backend", "cpu", "--weights-limit", "30MiB", model("large"))
