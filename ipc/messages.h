@@ -60,7 +60,7 @@ struct ctw_head_map {
     uint64_t bos;
     struct ctw_slice bos_mode;
     struct ctw_slice reference;
-    bool layers;
+    bool layers, matrices;
 };
 enum {
     CTW_HEAD_KIND,
@@ -79,7 +79,8 @@ enum {
     CTW_HEAD_BOS,
     CTW_HEAD_BOS_MODE,
     CTW_HEAD_REFERENCE,
-    CTW_HEAD_LAYERS
+    CTW_HEAD_LAYERS,
+    CTW_HEAD_MATRICES
 };
 
 struct ctw_items_map {
@@ -248,13 +249,15 @@ struct ctw_result_map {
     struct ctw_slice ref_logprob, ref_greedy, ref_top, kl, kl_reverse, tv, overlap5;
     struct ctw_slice window_tokens, layer_reference, layer_error, layer_cosine, layer_relative;
     struct ctw_slice layer_channel, layer_channel_error;
+    struct ctw_slice matrix_kl;
 };
 enum {
     CTW_RESULT_LOGPROB = 5,
     CTW_RESULT_GREEDY,
     CTW_RESULT_WINDOWS_BITS = 7 << 7,
     CTW_RESULT_DIVERGENCE_BITS = 0x7f << 10,
-    CTW_RESULT_LAYERS_BITS = 0x7f << 17
+    CTW_RESULT_LAYERS_BITS = 0x7f << 17,
+    CTW_RESULT_MATRICES_BITS = 1 << 24
 };
 
 struct ctw_fetch_reply {
@@ -265,8 +268,9 @@ struct ctw_fetch_reply {
     struct ctw_slice numerics, identity;
     struct ctw_slice ref_numerics, ref_identity;
     uint64_t layers;
+    struct ctw_list matrices; /* of struct ctw_slice */
 };
-enum { CTW_FETCH_REPLY_REF_BITS = 3 << 6, CTW_FETCH_REPLY_LAYERS = 8 };
+enum { CTW_FETCH_REPLY_REF_BITS = 3 << 6, CTW_FETCH_REPLY_LAYERS = 8, CTW_FETCH_REPLY_MATRICES };
 
 struct ctw_state_reply { /* cancel, release */
     uint32_t has;

@@ -32,6 +32,7 @@ static const struct ctw_field result_fields[] = {
     CTW_FIELD(BIN, struct ctw_result_map, layer_relative, OPTIONAL),
     CTW_FIELD(BIN, struct ctw_result_map, layer_channel, OPTIONAL),
     CTW_FIELD(BIN, struct ctw_result_map, layer_channel_error, OPTIONAL),
+    CTW_FIELD(BIN, struct ctw_result_map, matrix_kl, OPTIONAL),
 };
 static const struct ctw_schema result_schema =
     CTW_SCHEMA("fetch reply.result", struct ctw_result_map, result_fields);
@@ -46,6 +47,7 @@ static const struct ctw_field reply_fields[] = {
     CTW_FIELD(STR, struct ctw_fetch_reply, ref_numerics, OPTIONAL),
     CTW_FIELD(STR, struct ctw_fetch_reply, ref_identity, OPTIONAL),
     CTW_FIELD(UINT, struct ctw_fetch_reply, layers, OPTIONAL),
+    CTW_FIELD(STRS, struct ctw_fetch_reply, matrices, OPTIONAL),
 };
 static const struct ctw_schema reply =
     CTW_SCHEMA("fetch reply", struct ctw_fetch_reply, reply_fields);

@@ -26,6 +26,7 @@ static const struct ctw_field head_fields[] = {
     CTW_FIELD(STR, struct ctw_head_map, bos_mode, OPTIONAL),
     CTW_FIELD(STR, struct ctw_head_map, reference, OPTIONAL),
     CTW_FIELD(BOOL, struct ctw_head_map, layers, OPTIONAL),
+    CTW_FIELD(BOOL, struct ctw_head_map, matrices, OPTIONAL),
 };
 static const struct ctw_schema head_schema =
     CTW_SCHEMA("submit.head", struct ctw_head_map, head_fields);

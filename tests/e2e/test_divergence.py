@@ -129,6 +129,31 @@ class Divergences(unittest.TestCase):
                 self.assertEqual(layers, {i: expect_layers(t, RULE) for i, t in enumerate(self.texts)})
                 self.assertEqual(got, {i: expect(t, RULE)[2] for i, t in enumerate(self.texts)})
 
+    def test_matrices(self):
+        names = ["layers.0.q", "layers.0.down", "head"]
+        with tempfile.TemporaryDirectory(prefix="ctw-") as d:
+            with w.Worker("--store", d, models=["model", "other"], engine={"us_per_token": 100}) as a, a.client() as c:
+                plain = divergence(c, self.texts, **RULE)
+                self.assertEqual(c.wait(plain)["state"], "done")
+                self.assertNotIn("matrices", c.call("fetch", job=plain, first=0))
+                twice = self.texts + self.texts  # the store has no matrices, and no twin's are copied
+                for max_bytes in (1, 1 << 20):
+                    job, got, values, first = divergence(c, twice, matrices=True, **RULE), {}, {}, 0
+                    self.assertEqual(c.wait(job)["state"], "done")
+                    while first < len(twice):
+                        reply = c.call("fetch", job=job, first=first, max_bytes=max_bytes)
+                        self.assertEqual(reply["matrices"], names)
+                        got |= compared(reply)
+                        windows = struct.unpack(f"<{reply['n']}i", reply["result"]["windows"])
+                        kl = list(struct.unpack(f"<{3 * sum(windows)}d", reply["result"]["matrix_kl"]))
+                        for item, n in zip(struct.unpack(f"<{reply['n']}i", reply["result"]["item"]), windows):
+                            values[item], kl = kl[:3 * n], kl[3 * n:]
+                        first += reply["n"]
+                    self.assertEqual(got, {i: expect(t, RULE)[2] for i, t in enumerate(twice)})
+                    # The layers' values have the windows' first tokens and lengths in them.
+                    self.assertEqual(values, {i: [columns["layer_reference"][0] + k / 4 for _, columns in expect_layers(t, RULE)
+                                                  for k in range(3)] for i, t in enumerate(twice)})
+
     def test_jobs_of_all_kinds_share_the_worker(self):
         with w.Worker(models=["model", "other"], engine={"us_per_token": 20}) as a, a.client() as c:
             pairs = w.random_pairs(60)
@@ -205,6 +230,8 @@ class Refusals(OneWorker):
         self.head("same loaded model", kind="divergence", window=3, reference="model")
         self.head("layers belongs to kind divergence, not loglikelihood_windows", kind="loglikelihood_windows",
                   window=3, layers=True)
+        self.head("matrices belongs to kind divergence, not loglikelihood_windows", kind="loglikelihood_windows",
+                  window=3, matrices=True)
         self.head('named "that"', "not_found", kind="divergence", window=3, reference="that")
         self.head('named "that"', "not_found", kind="divergence", window=3, model="that", reference="model")
 

@@ -7,7 +7,7 @@
 #include "fuzz.h"
 #include "worker/service/job.h"
 
-enum { VOCAB = 100, MAX_LENGTH = 8, MAX_UNITS = 1 << 16, LAYERS = 3 };
+enum { VOCAB = 100, MAX_LENGTH = 8, MAX_UNITS = 1 << 16, LAYERS = 3, MATRICES = 5 };
 
 /* ---- jobs ---- */
 
@@ -29,6 +29,11 @@ static void check_divergence(const struct ctw_job *j, int64_t unit, int64_t n)
     for (int64_t l = 0; l < j->head.n_layers; l++) {
         fuzz_check(d.layers[l].reference == 0);
         d.layers[l].reference = 1;
+    }
+    fuzz_check((d.matrices != NULL) == (j->head.n_matrices > 0));
+    for (int64_t m = 0; m < j->head.n_matrices; m++) {
+        fuzz_check(d.matrices[m] == 0);
+        d.matrices[m] = 1;
     }
 }
 
@@ -79,6 +84,7 @@ static void check_job(const struct ctw_submit *submit)
         .max_length = MAX_LENGTH,
         .fit_length = MAX_LENGTH,
         .n_layers = LAYERS,
+        .n_matrices = MATRICES,
         .vocab = VOCAB};
     const struct ctw_contact contact = {.pipe = 1};
     struct ctw_job_head head;
@@ -199,11 +205,12 @@ const struct fuzz_seed fuzz_seeds[] = {
               "divergence\xa9reference\xa1r\xa6window\x03\xa6stride\x02\xa4tail\xc3\xa5items\x82"
               "\xa6tokens\xc4\x14" I32("\x01") I32("\x02") I32("\x03") I32("\x04")
                   I32("\x05") "\xa8n_tokens\xc4\x08" I32("\x05") I32("\0")),
-    FUZZ_SEED("\x87" ENVELOPE("\xa6submit") JOB
-              "\xa4part\x00\xa4head\x84\xa4kind\xaa"
-              "divergence\xa9reference\xa1r\xa6layers\xc3\xa6window\x03\xa5items\x82"
-              "\xa6tokens\xc4\x14" I32("\x01") I32("\x02") I32("\x03") I32("\x04")
-                  I32("\x05") "\xa8n_tokens\xc4\x08" I32("\x05") I32("\0")),
+    FUZZ_SEED(
+        "\x87" ENVELOPE("\xa6submit") JOB
+        "\xa4part\x00\xa4head\x85\xa4kind\xaa"
+        "divergence\xa9reference\xa1r\xa6layers\xc3\xa8matrices\xc3\xa6window\x03\xa5items\x82"
+        "\xa6tokens\xc4\x14" I32("\x01") I32("\x02") I32("\x03") I32("\x04")
+            I32("\x05") "\xa8n_tokens\xc4\x08" I32("\x05") I32("\0")),
     FUZZ_SEED("\x85" ENVELOPE("\xa4seal") JOB "\xa5parts\x01"),
     FUZZ_SEED("\x86" ENVELOPE("\xa4poll") JOB "\xa7wait_ms\xcd\x03\xe8\xa4seen\x00"),
     FUZZ_SEED("\x86" ENVELOPE("\xa5"
@@ -245,6 +252,7 @@ const char *const fuzz_words[] = {"\xa1v",
                                   "divergence",
                                   "\xa9reference",
                                   "\xa6layers",
+                                  "\xa8matrices",
                                   "\xa6window",
                                   "\xa6stride",
                                   "\xa5"

@@ -258,6 +258,8 @@ static void compare_one(struct ctw_seq *s)
         double v = (double)(s->tokens[0] + s->n_tok + 1000 * l);
         d->layers[l] = (struct ctw_difference_result){v, v / 2, v / 4, v / 8, v / 16, l};
     }
+    for (int64_t i = 0; d->matrices != NULL && i < FAKE_MATRICES; i++)
+        d->matrices[i] = (double)(s->tokens[0] + s->n_tok) + (double)i / 4;
     d->bad_reference = contains(s, fake_engine.nan_token);
 }
 
@@ -279,6 +281,21 @@ enum ctw_status ctw_engines_layers_comparable(const struct ctw_engine *e,
     if (strstr(e->dir, "deeper") == NULL && strstr(reference->dir, "deeper") == NULL)
         return CTW_OK;
     return ctw_fail(err, CTW_EINVAL, "the model has more layers than the reference");
+}
+
+enum ctw_status ctw_engines_exchangeable(const struct ctw_engine *e,
+                                         const struct ctw_engine *reference, int64_t *n_matrices,
+                                         struct ctw_err *err)
+{
+    *n_matrices = FAKE_MATRICES;
+    return ctw_engines_layers_comparable(e, reference, err);
+}
+
+const char *ctw_engine_matrix_name(const struct ctw_engine *e, int64_t i)
+{
+    static const char *const names[FAKE_MATRICES] = {"layers.0.q", "layers.0.down", "head"};
+    (void)e;
+    return names[i];
 }
 
 enum ctw_status ctw_engine_compare(struct ctw_engine *e, struct ctw_engine *reference,

@@ -8,7 +8,7 @@
 
 #include "worker/engine/engine.h"
 
-enum { FAKE_VOCAB = 1000, FAKE_MAX_LENGTH = 64, FAKE_DECODERS = 4 };
+enum { FAKE_VOCAB = 1000, FAKE_MAX_LENGTH = 64, FAKE_DECODERS = 4, FAKE_MATRICES = 3 };
 
 /* Set before opening engines. Environment variables CTW_FAKE_NAME have the same meaning. */
 struct fake_engine_options {

@@ -47,6 +47,10 @@ struct ctw_seq_divergence {
     /* out [n_decoders + 1], or NULL: how the model's hidden states differ from the reference's,
      * over all tokens that the models read; after the embedding, and after each decoder layer */
     struct ctw_difference_result *layers;
+    /* out [n_matrices], or NULL: the sum of KL(reference || exchanged) over the targets, where
+     * `exchanged` is the reference with one matrix from the model; see ctw_engines_exchangeable()
+     */
+    double *matrices;
     bool bad_reference; /* out: bad_layer is of the reference */
 };
 
@@ -82,8 +86,8 @@ struct ctw_hooks {
     /* The results of seqs[first .. first+n-1] are final. May be NULL. */
     void (*done)(void *arg, int64_t first, int64_t n);
     /*
-     * Of comparing without layers, both or neither: the reference's final hidden states, which its
-     * head reads, kept outside the engine. `rows` has those of the targets of
+     * Of comparing without layers and matrices, both or neither: the reference's final hidden
+     * states, which its head reads, kept outside the engine. `rows` has those of the targets of
      * seqs[first .. first+n-1], sequence after sequence, [targets, embed_dim] of the reference's
      * dtype. load_hidden() is called once a pass, before the reference's layers; true: it has
      * filled in all rows, and these sequences only go through the reference's head. Else
@@ -190,6 +194,16 @@ enum ctw_status ctw_engines_comparable(const struct ctw_engine *e,
 enum ctw_status ctw_engines_layers_comparable(const struct ctw_engine *e,
                                               const struct ctw_engine *reference,
                                               struct ctw_err *err) CTW_MUST_CHECK;
+/*
+ * CTW_EINVAL: their sequences cannot have `matrices`; the message says why. *n_matrices: the
+ * model's quantised matrices in its decoder layers and in a head of its own, in the order of the
+ * layers.
+ */
+enum ctw_status ctw_engines_exchangeable(const struct ctw_engine *e,
+                                         const struct ctw_engine *reference, int64_t *n_matrices,
+                                         struct ctw_err *err) CTW_MUST_CHECK;
+/* "model.layers.0.self_attn.q_proj"; lives as long as the engine. */
+const char *ctw_engine_matrix_name(const struct ctw_engine *e, int64_t i);
 enum ctw_status ctw_scoring_step(struct ctw_scoring *s, bool *done,
                                  struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_scoring_end(struct ctw_scoring *s); /* NULL is fine */

@@ -1,6 +1,7 @@
 /* Two engines that are compared: whether they can be, and how they share the device's memory. */
 #include "base/units.h"
 #include "worker/engine/engine_state.h"
+#include "worker/engine/exchange.h"
 
 /*
  * Vocabularies may differ by rows that some tools append to fill tiles, and others cut off: up to
@@ -113,6 +114,7 @@ enum ctw_status ctw_engines_prepare(struct ctw_engine *e, struct ctw_engine *ref
         ctw_compare_size(e->be, e->model, reference->model, most > longest ? most : longest,
                          stricter_limit(e, reference));
     size.bytes += ctw_differences_bytes(e->model, size.n_rows);
+    size.bytes += ctw_exchange_bytes(reference->model, size.n_rows);
     if (!share_already(e, reference))
         st = divide(e, reference, &size, err);
     if (st == CTW_OK)

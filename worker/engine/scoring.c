@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "worker/checkpoint/identity.h"
 #include "worker/engine/engine_state.h"
+#include "worker/engine/exchange.h"
 #include "worker/engine/pass.h"
 
 /* One model's part. */
@@ -28,6 +29,7 @@ struct ctw_scoring {
     bool hidden_asked, hidden_found; /* since the pass began; they were loaded */
     struct ctw_compare *compare;
     struct ctw_differences *differences; /* NULL: no sequence has `layers` */
+    struct ctw_exchange *exchange;       /* NULL: no sequence has `matrices` */
     bool in_reference;                   /* the step that failed */
     int64_t first, n;
     int n_tries;
@@ -245,6 +247,11 @@ static void on_both_progress(void *arg, const struct ctw_progress *p)
     struct ctw_progress both = s->side[0].progress;
     (void)p;
     both.tok_done = (both.tok_done + s->side[1].progress.tok_done) / 2;
+    if (s->exchange != NULL) {
+        int64_t before = s->side[0].before.tok_done;
+        double in_pass = (double)(both.tok_done - before);
+        both.tok_done = before + (int64_t)(in_pass * ctw_exchange_done(s->exchange));
+    }
     if (s->hooks.progress != NULL)
         s->hooks.progress(s->hooks.arg, &both);
 }
@@ -271,6 +278,14 @@ static enum ctw_status make_ref_seqs(struct ctw_scoring *s, const struct ctw_seq
     return CTW_OK;
 }
 
+static bool want_matrices(const struct ctw_seq *seqs, int64_t n_seqs)
+{
+    for (int64_t i = 0; i < n_seqs; i++)
+        if (seqs[i].divergence->matrices != NULL)
+            return true;
+    return false;
+}
+
 static bool want_layers(const struct ctw_seq *seqs, int64_t n_seqs)
 {
     for (int64_t i = 0; i < n_seqs; i++)
@@ -283,9 +298,12 @@ static enum ctw_status check_both(const struct ctw_engine *e, const struct ctw_e
                                   const struct ctw_seq *seqs, int64_t n_seqs, int64_t *longest,
                                   int64_t *total, struct ctw_err *err)
 {
+    int64_t n_matrices;
     enum ctw_status st = ctw_engines_comparable(e, reference, NULL, err);
     if (st == CTW_OK && want_layers(seqs, n_seqs))
         st = ctw_engines_layers_comparable(e, reference, err);
+    if (st == CTW_OK && want_matrices(seqs, n_seqs))
+        st = ctw_engines_exchangeable(e, reference, &n_matrices, err);
     if (st == CTW_OK)
         st = check_seqs(e, seqs, n_seqs, longest, total, err);
     if (st != CTW_OK)
@@ -317,6 +335,9 @@ enum ctw_status ctw_scoring_begin_comparing(struct ctw_scoring **out, struct ctw
     if (st == CTW_OK && want_layers(seqs, n_seqs))
         st = ctw_differences_open(&s->differences, e->be, e->model,
                                   s->pass_tokens > longest ? s->pass_tokens : longest, err);
+    if (st == CTW_OK && want_matrices(seqs, n_seqs))
+        st = ctw_exchange_open(&s->exchange, e, reference,
+                               s->pass_tokens > longest ? s->pass_tokens : longest, err);
     if (st != CTW_OK) {
         ctw_engine_trim(e);
         ctw_engine_trim(reference);
@@ -338,7 +359,8 @@ enum ctw_status ctw_scoring_begin_comparing(struct ctw_scoring **out, struct ctw
 static enum ctw_status step_both(struct ctw_scoring *s, bool *pass_done, struct ctw_err *err)
 {
     struct ctw_pass *model = s->side[0].pass, *reference = s->side[1].pass;
-    if (s->hooks.load_hidden != NULL && s->differences == NULL && !s->hidden_asked) {
+    bool is_read = s->differences != NULL || s->exchange != NULL; /* the reference's layers */
+    if (s->hooks.load_hidden != NULL && !is_read && !s->hidden_asked) {
         bool done;
         if (!ctw_pass_at_head(model))
             return ctw_pass_step(model, &done, err);
@@ -346,10 +368,18 @@ static enum ctw_status step_both(struct ctw_scoring *s, bool *pass_done, struct 
         if (st != CTW_OK)
             return st;
     }
-    *pass_done = ctw_pass_at_head(model) && ctw_pass_at_head(reference);
-    if (*pass_done)
-        return ctw_compare_heads(s->compare, model, reference, &s->in_reference, err);
     enum ctw_status st = CTW_OK;
+    if (s->exchange != NULL && ctw_exchange_is_running(s->exchange))
+        return ctw_exchange_step(s->exchange, s->compare, pass_done, err);
+    *pass_done = ctw_pass_at_head(model) && ctw_pass_at_head(reference);
+    if (*pass_done) {
+        st = ctw_compare_heads(s->compare, model, reference, &s->in_reference, err);
+        if (st == CTW_OK && s->exchange != NULL) {
+            st = ctw_exchange_begin(s->exchange, model, reference, err);
+            *pass_done = false;
+        }
+        return st;
+    }
     for (int i = 0; st == CTW_OK && i < s->n_sides; i++) {
         bool done;
         s->in_reference = i == 1;
@@ -385,6 +415,7 @@ void ctw_scoring_end(struct ctw_scoring *s)
 {
     if (s == NULL)
         return;
+    ctw_exchange_close(s->exchange); /* first: it may have the passes */
     for (int i = 0; i < s->n_sides; i++)
         ctw_pass_close(s->side[i].pass);
     ctw_compare_close(s->compare);

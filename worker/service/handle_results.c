@@ -79,6 +79,23 @@ enum ctw_status ctw_handle_poll(struct ctw_handler_call *c, struct ctw_err *err)
 
 /* ---- fetch, cancel, release ---- */
 
+/* The job is pinned, and its names never change. */
+static enum ctw_status name_matrices(const struct ctw_job *j, struct ctw_reply *reply,
+                                     struct ctw_err *err)
+{
+    struct ctw_fetch_reply *r = &reply->body.fetch;
+    size_t n = (size_t)j->head.n_matrices;
+    struct ctw_slice *names = ctw_reply_alloc(reply, n * sizeof(*names));
+    if (names == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "fetch: out of memory");
+    r->has |= 1u << CTW_FETCH_REPLY_MATRICES;
+    r->matrices = (struct ctw_list){names, n};
+    for (size_t i = 0; i < n; i++)
+        if (!ctw_reply_copy(reply, j->results.matrix_names[i], &names[i]))
+            return ctw_fail(err, CTW_ENOMEM, "fetch: out of memory");
+    return CTW_OK;
+}
+
 static enum ctw_status copy_results(const struct ctw_job *j, const struct ctw_fetch *fetch,
                                     int64_t n_done, struct ctw_reply *reply, struct ctw_err *err)
 {
@@ -107,7 +124,7 @@ static enum ctw_status copy_results(const struct ctw_job *j, const struct ctw_fe
         r->has |= 1u << CTW_FETCH_REPLY_LAYERS;
         r->layers = (uint64_t)j->head.n_layers;
     }
-    return st;
+    return st == CTW_OK && j->head.n_matrices > 0 ? name_matrices(j, reply, err) : st;
 }
 
 enum ctw_status ctw_handle_fetch(struct ctw_handler_call *c, struct ctw_err *err)

@@ -216,7 +216,8 @@ static enum ctw_status find_model(struct ctw_queue *q, struct arrival *a, struct
 /* The model of a new job, and its reference: NULL if none is given. */
 static enum ctw_status find_models(struct ctw_queue *q, struct arrival *a,
                                    const struct ctw_model_slot **m,
-                                   const struct ctw_model_slot **reference, struct ctw_err *err)
+                                   const struct ctw_model_slot **reference, int64_t *n_matrices,
+                                   struct ctw_err *err)
 {
     const struct ctw_head_map *head = &a->submit->head;
     *reference = NULL;
@@ -229,6 +230,8 @@ static enum ctw_status find_models(struct ctw_queue *q, struct arrival *a,
     st = ctw_engines_comparable((*m)->engine, (*reference)->engine, NULL, err);
     if (st == CTW_OK && head->layers)
         st = ctw_engines_layers_comparable((*m)->engine, (*reference)->engine, err);
+    if (st == CTW_OK && head->matrices)
+        st = ctw_engines_exchangeable((*m)->engine, (*reference)->engine, n_matrices, err);
     return st == CTW_OK ? st : ctw_fail_prefix(err, "submit.head");
 }
 
@@ -292,16 +295,21 @@ static enum ctw_status find_or_create_job(struct ctw_queue *q, struct arrival *a
         return st;
     const struct ctw_model_slot *m, *reference;
     struct ctw_job_head head;
-    st = find_models(q, a, &m, &reference, err);
+    int64_t n_matrices = 0;
+    st = find_models(q, a, &m, &reference, &n_matrices, err);
     if (st != CTW_OK)
         return st;
-    const struct ctw_model_limits limits = limits_of(m, reference, a->has_store);
+    struct ctw_model_limits limits = limits_of(m, reference, a->has_store);
+    limits.n_matrices = n_matrices;
     st = ctw_job_read_head(&head, &s->head, &limits, err);
     if (st != CTW_OK)
         return st;
     a->job = ctw_job_create(s->job.data, &head, m->info.numerics,
                             reference != NULL ? reference->info.numerics : NULL, a->contact);
-    if (a->job == NULL)
+    bool ok = a->job != NULL;
+    for (int64_t i = 0; ok && i < n_matrices; i++)
+        ok = ctw_job_name_matrix(a->job, i, ctw_engine_matrix_name(m->engine, i));
+    if (!ok)
         return ctw_fail(err, CTW_ENOMEM, "submit: out of memory");
     a->head = &a->job->head;
     return CTW_OK;

@@ -40,9 +40,12 @@ struct ctw_job *ctw_job_create(const void *id, const struct ctw_job_head *head,
         ctw_slice_copy(ctw_slice_of(contact->owner), j->contact.owner, sizeof(j->contact.owner));
     j->input.bytes = sizeof(*j);
     j->results.numerics = ctw_strdup(numerics);
+    j->results.matrix_names =
+        ctw_calloc((size_t)head->n_matrices, sizeof(*j->results.matrix_names));
     if (ref_numerics != NULL)
         j->results.ref_numerics = ctw_strdup(ref_numerics);
-    if (j->results.numerics == NULL || (ref_numerics != NULL && j->results.ref_numerics == NULL)) {
+    if (j->results.matrix_names == NULL || j->results.numerics == NULL ||
+        (ref_numerics != NULL && j->results.ref_numerics == NULL)) {
         ctw_job_destroy(j);
         return NULL;
     }
@@ -59,6 +62,7 @@ static void free_divergence(struct ctw_job_divergence *d)
     ctw_free(d->ref_greedy);
     ctw_free(d->overlap5);
     ctw_free(d->layers);
+    ctw_free(d->matrices);
 }
 
 void ctw_job_destroy(struct ctw_job *j)
@@ -71,6 +75,9 @@ void ctw_job_destroy(struct ctw_job *j)
     ctw_free(j->results.numerics);
     ctw_free(j->results.ref_numerics);
     free_divergence(&j->results.divergence);
+    for (int64_t i = 0; j->results.matrix_names != NULL && i < j->head.n_matrices; i++)
+        ctw_free(j->results.matrix_names[i]);
+    ctw_free(j->results.matrix_names);
     ctw_free(j->plan.items);
     ctw_free(j->plan.units);
     ctw_free(j->plan.tokens);
@@ -79,6 +86,13 @@ void ctw_job_destroy(struct ctw_job *j)
     ctw_free(j->results.greedy);
     ctw_free(j->results.order);
     ctw_free(j);
+}
+
+bool ctw_job_name_matrix(struct ctw_job *j, int64_t i, const char *name)
+{
+    j->results.matrix_names[i] = ctw_strdup(name);
+    j->input.bytes += sizeof(char *) + strlen(name) + 1;
+    return j->results.matrix_names[i] != NULL;
 }
 
 enum ctw_status ctw_job_add_part(struct ctw_job *j, struct ctw_job_part *p, struct ctw_err *err)
@@ -170,7 +184,8 @@ static int compare_units(const void *a_, const void *b_)
 }
 
 /* False: out of memory. */
-static bool alloc_divergence(struct ctw_job_divergence *d, size_t n_targets, size_t n_layers)
+static bool alloc_divergence(struct ctw_job_divergence *d, size_t n_targets, size_t n_layers,
+                             size_t n_matrices)
 {
     d->ref_logprob = ctw_calloc(n_targets, sizeof(*d->ref_logprob));
     d->ref_top = ctw_calloc(n_targets, sizeof(*d->ref_top));
@@ -180,15 +195,18 @@ static bool alloc_divergence(struct ctw_job_divergence *d, size_t n_targets, siz
     d->ref_greedy = ctw_calloc(n_targets, sizeof(*d->ref_greedy));
     d->overlap5 = ctw_calloc(n_targets, sizeof(*d->overlap5));
     d->layers = ctw_calloc(n_layers, sizeof(*d->layers));
+    d->matrices = ctw_calloc(n_matrices, sizeof(*d->matrices));
     return d->ref_logprob != NULL && d->ref_top != NULL && d->kl != NULL && d->kl_reverse != NULL &&
-           d->tv != NULL && d->ref_greedy != NULL && d->overlap5 != NULL && d->layers != NULL;
+           d->tv != NULL && d->ref_greedy != NULL && d->overlap5 != NULL && d->layers != NULL &&
+           d->matrices != NULL;
 }
 
 enum ctw_status ctw_job_plan(struct ctw_job *j, int64_t *n_done, struct ctw_err *err)
 {
     bool ok = j->head.kind != CTW_JOB_DIVERGENCE ||
               alloc_divergence(&j->results.divergence, (size_t)j->input.n_targets,
-                               (size_t)(j->input.n_units * j->head.n_layers));
+                               (size_t)(j->input.n_units * j->head.n_layers),
+                               (size_t)(j->input.n_units * j->head.n_matrices));
     *n_done = 0;
     j->plan.items = ctw_calloc((size_t)j->input.n_items, sizeof(*j->plan.items));
     j->plan.units = ctw_calloc((size_t)j->input.n_units, sizeof(*j->plan.units));
@@ -223,7 +241,12 @@ double ctw_unit_cost(const struct ctw_job *j, const struct ctw_unit *u)
 {
     double n = (double)ctw_unit_input(u);
     double cost = n + j->head.pair_cost * n * (n + 1) / 2;
-    return j->head.kind == CTW_JOB_DIVERGENCE ? 2 * cost : cost; /* through two models */
+    if (j->head.kind != CTW_JOB_DIVERGENCE)
+        return cost;
+    /* Through two models. The reference goes through its layers once more for matrices, of which
+     * each takes half a pass on average. */
+    double matrices = (double)j->head.n_matrices;
+    return cost * (2 + (matrices > 0) + matrices / 2);
 }
 
 double ctw_model_pair_cost(const struct ctw_model *model)
@@ -257,16 +280,17 @@ struct ctw_seq_divergence ctw_job_seq_divergence(const struct ctw_job *j, int64_
 {
     const struct ctw_job_divergence *d = &j->results.divergence;
     const struct ctw_unit *u = &j->plan.units[unit];
-    int64_t out = unit_out(j, u), n_layers = j->head.n_layers;
-    return (struct ctw_seq_divergence){.ref_logprob = d->ref_logprob + out,
-                                       .ref_greedy = d->ref_greedy + out,
-                                       .ref_top = d->ref_top + out,
-                                       .kl = d->kl + out,
-                                       .kl_reverse = d->kl_reverse + out,
-                                       .tv = d->tv + out,
-                                       .overlap5 = d->overlap5 + out,
-                                       .layers =
-                                           n_layers > 0 ? d->layers + u->window * n_layers : NULL};
+    int64_t out = unit_out(j, u), n_layers = j->head.n_layers, n_matrices = j->head.n_matrices;
+    return (struct ctw_seq_divergence){
+        .ref_logprob = d->ref_logprob + out,
+        .ref_greedy = d->ref_greedy + out,
+        .ref_top = d->ref_top + out,
+        .kl = d->kl + out,
+        .kl_reverse = d->kl_reverse + out,
+        .tv = d->tv + out,
+        .overlap5 = d->overlap5 + out,
+        .layers = n_layers > 0 ? d->layers + u->window * n_layers : NULL,
+        .matrices = n_matrices > 0 ? d->matrices + u->window * n_matrices : NULL};
 }
 
 static void finish_item(struct ctw_job *j, int64_t item)

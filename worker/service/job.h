@@ -54,6 +54,7 @@ struct ctw_job_head {
     int32_t prefix_token;        /* rolling */
     int64_t context_length;      /* rolling */
     int64_t n_layers;            /* divergence: compared after so many layers; 0: not asked */
+    int64_t n_matrices;          /* divergence: so many are exchanged; 0: not asked */
     struct ctw_window_rule rule; /* windows, divergence */
 };
 
@@ -117,6 +118,7 @@ struct ctw_job_divergence {
     int32_t *ref_greedy;
     uint8_t *overlap5;
     struct ctw_difference_result *layers; /* [n_units, n_layers], units in the order of items */
+    double *matrices;                     /* [n_units, n_matrices], likewise */
 };
 
 /* The scores so far. job.c alone changes them. */
@@ -125,6 +127,7 @@ struct ctw_job_results {
     char identity[65];     /* of the model; "" until the first item is final */
     char *ref_numerics;    /* of the reference; NULL: none */
     char ref_identity[65]; /* of the reference, like identity */
+    char **matrix_names;   /* [n_matrices] */
     struct ctw_job_divergence divergence;
     int64_t n_ref_read; /* units whose reference's hidden states were read, not computed */
     float *logprob;     /* [n_targets] */
@@ -224,7 +227,8 @@ struct ctw_model_limits {
     const char *reference; /* NULL: none is given */
     int64_t max_length, fit_length, vocab;
     uint64_t memory_limit;
-    int64_t n_layers; /* after which hidden states can be compared */
+    int64_t n_layers;   /* after which hidden states can be compared */
+    int64_t n_matrices; /* that can be exchanged */
     size_t key_bytes;
     double pair_cost;
 };
@@ -265,6 +269,9 @@ int64_t ctw_item_copied(const struct ctw_item *it, const struct ctw_job_head *he
 
 /* ---- job.c: planning and scoring ---- */
 
+/* Copies the name of matrix i of head.n_matrices. False: no memory. */
+bool ctw_job_name_matrix(struct ctw_job *j, int64_t i, const char *name);
+
 /* The job is in no list yet. NULL: no memory. */
 struct ctw_job *ctw_job_create(const void *id, const struct ctw_job_head *head,
                                const char *numerics, const char *ref_numerics,
@@ -287,6 +294,11 @@ void ctw_job_planned(struct ctw_job *j, int64_t n_done);
 enum ctw_status ctw_job_find_stored(struct ctw_job *j, struct ctw_store *store,
                                     const struct ctw_store_source *source, const atomic_bool *stop,
                                     struct ctw_err *err) CTW_MUST_CHECK;
+/* Has the store all that the job's units result in? It keeps no `matrices`. */
+static inline bool ctw_job_is_storable(const struct ctw_job *j)
+{
+    return j->head.n_matrices == 0;
+}
 /* A scored unit, for the store. */
 struct ctw_store_record ctw_job_record(const struct ctw_job *j, int64_t unit);
 /* The unit as a sequence for the engine; results go into the job. */

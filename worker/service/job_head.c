@@ -189,9 +189,13 @@ static enum ctw_status read_reference(struct ctw_job_head *out, const struct ctw
     if (!compared && map->layers)
         return ctw_fail(err, CTW_EINVAL, "submit.head: layers belongs to kind divergence, not %s",
                         ctw_job_kind_name(out->kind));
+    if (!compared && map->matrices)
+        return ctw_fail(err, CTW_EINVAL, "submit.head: matrices belongs to kind divergence, not %s",
+                        ctw_job_kind_name(out->kind));
     if (!compared)
         return CTW_OK;
     out->n_layers = map->layers ? model->n_layers : 0;
+    out->n_matrices = map->matrices ? model->n_matrices : 0;
     ctw_slice_copy(ctw_slice_of(model->reference), out->reference, sizeof(out->reference));
     out->want_logprob = out->want_greedy = true;
     return CTW_OK;
@@ -260,7 +264,7 @@ uint64_t ctw_job_part_digest(const struct ctw_submit *submit)
         h = mix(mix(h, m->prefix_token), m->context_length);
         h = mix(mix(mix(mix(h, m->window), m->stride), m->first), m->rows);
         h = mix_bytes(mix(mix(mix(h, m->new), m->tail), m->bos), m->bos_mode);
-        h = mix(mix_bytes(h, m->reference), m->layers);
+        h = mix(mix(mix_bytes(h, m->reference), m->layers), m->matrices);
     }
     h = mix_bytes(mix_bytes(h, submit->items.tokens), submit->items.n_tokens);
     return mix_bytes(mix_bytes(h, submit->items.n_context), submit->items.n_continuation);

@@ -219,12 +219,12 @@ enum ctw_status ctw_job_part_create(struct ctw_job_part **out, const struct ctw_
     st = read_items(p, &c, head, first_item, bad_item, err);
     if (st != CTW_OK)
         goto fail;
-    p->bytes =
-        sizeof(*p) + (size_t)(n_stored + p->n_copied) * sizeof(*p->tokens) +
-        (size_t)p->n_items * (sizeof(*p->items) + sizeof(int32_t)) +
-        (size_t)p->n_units * (sizeof(struct ctw_unit) + head->key_bytes +
-                              (size_t)head->n_layers * sizeof(struct ctw_difference_result)) +
-        (size_t)(p->n_targets * ctw_job_target_bytes(head));
+    p->bytes = sizeof(*p) + (size_t)(n_stored + p->n_copied) * sizeof(*p->tokens) +
+               (size_t)p->n_items * (sizeof(*p->items) + sizeof(int32_t)) +
+               (size_t)p->n_units * (sizeof(struct ctw_unit) + head->key_bytes +
+                                     (size_t)head->n_layers * sizeof(struct ctw_difference_result) +
+                                     (size_t)head->n_matrices * sizeof(double)) +
+               (size_t)(p->n_targets * ctw_job_target_bytes(head));
     *out = p;
     return CTW_OK;
 fail:

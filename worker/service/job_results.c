@@ -16,6 +16,7 @@ struct column_writer {
     int32_t *item, *count, *truncated, *windows, *window_count;
     double *sum, *window_sum;
     struct layer_columns layers;
+    double *matrix_kl;
     uint8_t *is_greedy;
     char *of_targets[N_TARGET_COLUMNS]; /* in the order of target_columns() */
 };
@@ -59,6 +60,7 @@ static bool alloc_columns(struct column_writer *c, const struct ctw_job *j, int6
     size_t items = (size_t)n, targets = (size_t)n_targets;
     size_t windows = by_window ? (size_t)n_windows : 0;
     size_t layers = windows * (size_t)j->head.n_layers;
+    size_t matrices = windows * (size_t)j->head.n_matrices;
     map->has = 0;
     struct {
         void *to;
@@ -80,6 +82,7 @@ static bool alloc_columns(struct column_writer *c, const struct ctw_job *j, int6
         {&c->layers.relative, &map->layer_relative, layers * 8},
         {&c->layers.channel, &map->layer_channel, layers * 4},
         {&c->layers.channel_error, &map->layer_channel_error, layers * 8},
+        {&c->matrix_kl, &map->matrix_kl, matrices * 8},
     };
     for (size_t i = 0; i < CTW_COUNT(all); i++) {
         void *p = ctw_reply_alloc(reply, all[i].bytes);
@@ -102,6 +105,7 @@ static bool alloc_columns(struct column_writer *c, const struct ctw_job *j, int6
     map->has |= by_window ? CTW_RESULT_WINDOWS_BITS : 0;
     map->has |= j->head.kind == CTW_JOB_DIVERGENCE ? CTW_RESULT_DIVERGENCE_BITS : 0;
     map->has |= j->head.n_layers > 0 ? CTW_RESULT_LAYERS_BITS : 0;
+    map->has |= j->head.n_matrices > 0 ? CTW_RESULT_MATRICES_BITS : 0;
     return true;
 }
 
@@ -163,6 +167,12 @@ static void write_item(struct column_writer *c, const struct ctw_job *j, int64_t
         write_windows(c, j, at, it);
     if (j->head.n_layers > 0)
         write_layers(&c->layers, j, it);
+    if (j->head.n_matrices > 0 && it->n_units > 0) {
+        int64_t n_matrices = j->head.n_matrices, values = it->n_units * n_matrices;
+        memcpy(c->matrix_kl, j->results.divergence.matrices + it->window * n_matrices,
+               (size_t)values * sizeof(*c->matrix_kl));
+        c->matrix_kl += values;
+    }
 }
 
 int64_t ctw_item_column_bytes(const struct ctw_item *it, const struct ctw_job_head *head)
@@ -172,6 +182,7 @@ int64_t ctw_item_column_bytes(const struct ctw_item *it, const struct ctw_job_he
     bytes += (int64_t)it->n_targets * (ctw_job_target_bytes(head) - unwanted);
     if (ctw_job_kind_has_rule(head->kind))
         bytes += 4 + (int64_t)it->n_units * (8 + 4);
+    bytes += (int64_t)it->n_units * head->n_matrices * 8;
     if (head->n_layers > 0)
         bytes += (int64_t)it->n_units * (4 + head->n_layers * (5 * 8 + 4));
     return bytes;

@@ -37,7 +37,7 @@ static int64_t find_block(struct ctw_job *j, struct ctw_store *store,
             ctw_store_key_of(seq.tokens, seq.n_tok, seq.first, j->head.n_layers);
         records[i] = ctw_job_record(j, first + i);
     }
-    if (store == NULL)
+    if (store == NULL || !ctw_job_is_storable(j))
         return 0;
     int64_t n_found = ctw_store_find(store, source, records, n);
     for (int64_t i = 0; i < n; i++)

@@ -79,6 +79,8 @@ static void find_twins(struct ctw_scorer *s, const struct table *t)
 {
     memset(t->units, -1, (t->mask + 1) * sizeof(*t->units));
     for (int64_t i = 0; i < s->n; i++) {
+        if (!ctw_job_is_storable(s->units[i].job))
+            continue;
         int64_t *place = place_of(t, key_of(s, i));
         if (*place < 0)
             *place = i;
@@ -98,8 +100,8 @@ static void find_again(struct ctw_scorer *s, struct ctw_store_record *records)
     if (ctw_store_find(s->store, &source, records, s->n) == 0)
         return;
     for (int64_t i = 0; i < s->n; i++) {
-        s->units[i].stored = records[i].found;
-        if (records[i].found)
+        s->units[i].stored = records[i].found && ctw_job_is_storable(s->units[i].job);
+        if (s->units[i].stored)
             s->units[i].twin = -1;
     }
 }

@@ -12,7 +12,8 @@
  * checkpoint's own bytes in the device's memory, read by several threads while the first pass
  * already computes. Streamed provider, for every backend: as many layers stay in its memory as a
  * limit allows, and the others are read ahead of their use in every pass. A gathering provider
- * would implement the same calls.
+ * would implement the same calls. Exchanged provider: another's layers, with one matrix from a
+ * third.
  */
 #ifndef CTW_WORKER_PROVIDER_H
 #define CTW_WORKER_PROVIDER_H
@@ -44,6 +45,15 @@ enum ctw_status ctw_provider_open_resident(struct ctw_provider **out, const stru
 enum ctw_status ctw_provider_open_streamed(struct ctw_provider **out, const struct ctw_model *model,
                                            struct ctw_backend *be, struct ctw_placement *place,
                                            struct ctw_err *err) CTW_MUST_CHECK;
+/*
+ * All of `most`, except for one matrix at a time, which is `other`'s: ctw_provider_exchange() says
+ * which, while no layer is acquired; layer -1: none. Both models have a matrix there. `most` and
+ * `other` must outlive it, and stay usable by themselves.
+ */
+enum ctw_status ctw_provider_open_exchanged(struct ctw_provider **out, struct ctw_provider *most,
+                                            struct ctw_provider *other,
+                                            struct ctw_err *err) CTW_MUST_CHECK;
+void ctw_provider_exchange(struct ctw_provider *p, int layer, enum ctw_matrix_role role);
 /* Will the provider read the files again? If so, they must not change. */
 bool ctw_provider_needs_files(struct ctw_provider *p);
 void ctw_provider_close(struct ctw_provider *p); /* NULL is fine */

@@ -164,16 +164,20 @@ class Client:
         bos: int | None = None,
         bos_mode: str = "replace",
         layers: bool = False,
+        matrices: bool = False,
         on_result: Callable[[int, Comparison], None] | None = None,
         on_progress: Callable[[Progress], None] | None = None,
     ) -> list[Comparison]:
         """How the model's predictions differ from those of the worker's model `reference`, at every target of texts that are
         cut as score_windows() cuts them. Both models must read the same tokens. layers: their hidden states after each
-        layer are compared, too, for which both need the same number of layers, of one width."""
+        layer are compared, too, for which both need the same number of layers, of one width. matrices: each quantised
+        matrix is put into the reference alone, too; it takes about half a scoring per matrix."""
         items = [Item(_tokens(i, text)) for i, text in enumerate(_list(texts))]
         head = {"reference": reference, **_rule(window, stride, first, rows, new, tail, bos, bos_mode)}
         if layers:
             head["layers"] = True
+        if matrices:
+            head["matrices"] = True
         results: dict[int, Comparison] = {}
 
         def keep(i: int, result: Comparison) -> None:

@@ -57,6 +57,11 @@ def parser() -> argparse.ArgumentParser:
         help="also compare the models' hidden states after each layer: where the quantisation hurts",
     )  # fmt: skip
     out.add_argument(
+        "--matrices", type=int, nargs="?", const=4, metavar="N",
+        help="also put each quantised matrix alone into the reference, and rank them by the divergence that each causes, on the "
+        "first N windows of each document (default: 4); takes about half a scoring of these windows per matrix",
+    )  # fmt: skip
+    out.add_argument(
         "--samples", metavar="RUN", type=Path, nargs="+",
         help="instead of models, compare lm-eval runs question by question: the --output_path of two or more runs with "
         "--log_samples, or their samples files; the first run is the reference",
@@ -73,7 +78,7 @@ def parser() -> argparse.ArgumentParser:
     group.add_argument("--hidden-limit", metavar="SIZE", help="size of that folder (default: 20GiB); the least used files go")
     group = out.add_argument_group("output")
     group.add_argument("--json", metavar="FILE", help="also write the report as JSON; - writes it to standard output instead")
-    group.add_argument("--plot", metavar="FILE", help="with --layers, a plot of the layers: .png, .svg or .pdf")
+    group.add_argument("--plot", metavar="FILE", help="a plot of the layers and matrices: .png, .svg or .pdf")
     group.add_argument("--dry-run", action="store_true", help="check everything, and print what would be compared")
     group.add_argument("--quiet", action="store_true", help="no progress on standard error")
     return out
@@ -95,8 +100,8 @@ def run(options: argparse.Namespace) -> int:
     if options.plot is not None:
         from . import layers_plot
 
-        if not options.layers:
-            raise ArgumentError("--plot draws the layers: pass --layers, too")
+        if not options.layers and options.matrices is None:
+            raise ArgumentError("--plot draws layers and matrices: pass --layers, --matrices or both, too")
         layers_plot.check(options.plot)
     asked = _models(options)
     plan = compare_models.prepare(asked)
@@ -113,7 +118,7 @@ def run(options: argparse.Namespace) -> int:
         progress.close()
     out.finish(report, compare_report.text(report))
     if options.plot is not None:
-        drawn = [(model["label"], model["layers"]) for model in report["models"] if "layers" in model]
+        drawn = [model for model in report["models"] if "layers" in model or "matrices" in model]
         if drawn:
             layers_plot.write(options.plot, drawn)
     return 70 if any("error" in model for model in report["models"]) else 0
@@ -141,6 +146,8 @@ def _models(options: argparse.Namespace) -> Any:
         raise ArgumentError("expected REFERENCE and MODEL (see --help), or --samples RUN RUN")
     if len(options.text) + len(options.dataset) > 1:
         raise ArgumentError("expected one text: compare the models on each text by itself")
+    if options.matrices is not None and options.matrices < 1:
+        raise ArgumentError(f"--matrices {options.matrices}: expected a number of windows, 1 or more")
     method = methods.choose(options.method, work_options.fields(options))
     (text,) = work_options.load_texts(options, method)
     kept = {name: value for name in ("hidden", "hidden_limit") if (value := getattr(options, name)) is not None}
@@ -148,6 +155,7 @@ def _models(options: argparse.Namespace) -> Any:
         options.reference, options.models, text, method, work_options.worker_arguments(options) | kept, endpoint=options.endpoint,
         token_file=options.token_file, tokenizer=options.tokenizer, reference_dtype=options.reference_dtype,
         noise_floor=options.noise_floor, worst=max(0, options.worst), layers=options.layers,
+        matrices=options.matrices,
     )  # fmt: skip
 
 

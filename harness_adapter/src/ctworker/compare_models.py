@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from . import __version__, arguments, hub, layers, methods, perplexity
+from . import __version__, arguments, hub, layers, matrices, methods, perplexity
 from .api import Client, Worker
 from .compare_result import describe
 from .errors import ArgumentError, CtworkerError
@@ -39,7 +39,8 @@ _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 class Options:
     """reference, models: folders or hub names; with an endpoint, names of the worker's models. worker: arguments of Worker
     or Client that hold for all models. reference_dtype: None: the models'. worst: number of positions to report. layers:
-    hidden states are compared after each layer, too."""
+    hidden states are compared after each layer, too. matrices: windows of each document on which each quantised matrix is
+    put into the reference alone; None: not asked."""
 
     reference: str
     models: list[str]
@@ -53,6 +54,7 @@ class Options:
     noise_floor: bool = False
     worst: int = 10
     layers: bool = False
+    matrices: int | None = None
 
 
 @dataclass(frozen=True)
@@ -239,10 +241,16 @@ def _run(plan: Plan, case: Case, report: dict[str, Any], on_progress: Callable[[
         rule = _rule(method, tokens)
         texts = [document.tokens[: len(document.tokens) - method.spare] for document in tokens.documents]
         results = client.compare_windows(texts, reference=reference, **rule, layers=options.layers, on_progress=on_progress)
+        alone = None
+        if options.matrices is not None and case.label != NOISE_FLOOR:
+            few = rule | {"rows": min(rule["rows"] or options.matrices, options.matrices)}
+            alone = client.compare_windows(texts, reference=reference, **few, matrices=True, on_progress=on_progress)
         sides = [described(client.describe(name)) for name in (client.model["name"], reference)]
     found = describe(results, texts, rule, plan.tokenizer, options.worst)
     if options.layers:
         found["layers"] = [layer.to_json() for layer in layers.summarize(results)]
+    if alone is not None:
+        found["matrices"] = matrices.summarize(alone)
     model, other = sides[0], sides[1] | {"name": options.reference}
     _check_reference(report, other)
     if report["text"] is None:

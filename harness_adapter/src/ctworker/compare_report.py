@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from . import layers
+from . import layers, matrices
 from .tables import number, render
 
 Statistics = dict[str, Any]  # Divergence.to_json()
@@ -116,6 +116,9 @@ def text(report: dict[str, Any]) -> str:
         if "layers" in model:
             title = f"{model['label']}: hidden states after each layer, against the reference's"
             parts += ["", title, layers.table(model["layers"])]
+        if "matrices" in model:
+            title = f"{model['label']}: each quantised matrix alone in the reference"
+            parts += ["", title, matrices.table(model["matrices"])]
     notes = [*(report["text"] or {}).get("notes", []), *(note for model in report["models"] for note in _notes(model))]
     parts += ["", *(f"note: {note}" for note in dict.fromkeys(notes))] if notes else []
     parts += [f"failed: {model['label']}: {model['error']}" for model in report["models"] if "error" in model]

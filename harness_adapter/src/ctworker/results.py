@@ -46,12 +46,21 @@ class Layers:
 
 
 @dataclass(frozen=True)
+class Matrices:
+    """What each quantised matrix does alone in the reference. names: of the matrices. kl: for each window, and in it for
+    each matrix, the sum of KL(reference || reference with that matrix) over the window's targets."""
+
+    names: tuple[str, ...]
+    kl: array
+
+
+@dataclass(frozen=True)
 class Comparison:
     """How a model's predictions for a text differ from a reference's, at each of `count` targets.
 
     columns: `kl`, `kl_reverse`, `tv`, `logprob`, ... (docs/PROTOCOL.md, "fetch"), `count` values each, window after window.
     window_counts: targets of each window. numerics, identity: of the model; ref_numerics, ref_identity: of the reference.
-    layers: if they were asked for.
+    layers, matrices: if they were asked for.
     """
 
     count: int
@@ -62,6 +71,7 @@ class Comparison:
     ref_numerics: str = ""
     ref_identity: str = ""
     layers: Layers | None = None
+    matrices: Matrices | None = None
 
 
 def split(kind: str, reply: dict[str, Any]) -> Iterator[tuple[int, Score | Comparison]]:
@@ -71,7 +81,9 @@ def split(kind: str, reply: dict[str, Any]) -> Iterator[tuple[int, Score | Compa
     needed = DIVERGENCE_COLUMNS if compared else ("sum", "is_greedy")
     if n_layers:
         needed = (*needed, "window_tokens", *LAYER_COLUMNS)
-    columns = decode_columns(reply["result"], n, needed, n_layers)
+    if names := reply.get("matrices", ()):
+        needed = (*needed, "matrix_kl")
+    columns = decode_columns(reply["result"], n, needed, n_layers, len(names))
     targets = pairwise(accumulate(columns["count"], initial=0))
     windows = pairwise(accumulate(columns.get("windows", bytes(n)), initial=0))
     take = _comparison if compared else _score
@@ -99,7 +111,11 @@ def _comparison(
     if n := reply.get("layers", 0):
         span = slice(windows.start * n, windows.stop * n)
         layers = Layers(n, columns["window_tokens"][windows], {name: columns[name][span] for name in LAYER_COLUMNS})
-    return Comparison(columns["count"][k], values, columns["window_count"][windows], *source, layers)
+    matrices = None
+    if names := reply.get("matrices", ()):
+        span = slice(windows.start * len(names), windows.stop * len(names))
+        matrices = Matrices(tuple(names), columns["matrix_kl"][span])
+    return Comparison(columns["count"][k], values, columns["window_count"][windows], *source, layers, matrices)
 
 
 def nothing(numerics: str, identity: str, *, windows: bool) -> Score:

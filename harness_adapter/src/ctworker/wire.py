@@ -81,7 +81,8 @@ def decode_reply(data: bytes, request_id: int) -> dict[str, Any]:
     return reply
 
 
-#: The columns of `fetch`: their types, and what they have a value for (`layer`: each layer of each window).
+#: The columns of `fetch`: their types, and what they have a value for (`layer`, `matrix`: each of
+#: them, for each window).
 COLUMNS = {
     "item": (INT32, "item"),
     "sum": (FLOAT64, "item"),
@@ -107,6 +108,7 @@ COLUMNS = {
     "layer_relative": (FLOAT64, "layer"),
     "layer_channel": (INT32, "layer"),
     "layer_channel_error": (FLOAT64, "layer"),
+    "matrix_kl": (FLOAT64, "matrix"),
 }
 #: Those of the kind `divergence`.
 DIVERGENCE_COLUMNS = (
@@ -119,7 +121,11 @@ LAYER_COLUMNS = tuple(name for name, (_, of) in COLUMNS.items() if of == "layer"
 
 
 def decode_columns(
-    result: dict[str, bytes], n_items: int, needed: Sequence[str] = ("sum", "is_greedy"), n_layers: int = 0
+    result: dict[str, bytes],
+    n_items: int,
+    needed: Sequence[str] = ("sum", "is_greedy"),
+    n_layers: int = 0,
+    n_matrices: int = 0,
 ) -> dict[str, array]:
     """Unpacks the columns of a fetch reply and checks their lengths. needed: columns besides `item` and `count`.
 
@@ -136,7 +142,8 @@ def decode_columns(
         if name not in columns:
             raise ProtocolError(f"the worker's result lacks column '{name}'")
     n_windows = sum(columns.get("windows", ()))
-    lengths = {"item": n_items, "target": sum(columns["count"]), "window": n_windows, "layer": n_windows * n_layers}
+    lengths = {"item": n_items, "target": sum(columns["count"]), "window": n_windows}
+    lengths |= {"layer": n_windows * n_layers, "matrix": n_windows * n_matrices}
     for name, column in columns.items():
         expected = lengths[COLUMNS[name][1]]
         if len(column) != expected:

@@ -34,7 +34,8 @@ def files(document: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
                 )
         lines = view.layers(column)
         if lines:
-            yield from _save(layers_plot.draw(lines), f"{_slug(column.name)}-layers")
+            drawn = [{"label": label, "layers": layers} for label, layers in lines]
+            yield from _save(layers_plot.draw(drawn), f"{_slug(column.name)}-layers")
 
 
 def _slug(text: str) -> str:

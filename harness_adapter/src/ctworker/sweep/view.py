@@ -182,7 +182,7 @@ def facts(value: Value, column: Column) -> list[tuple[str, str]]:
 
 
 def layers(column: Column) -> list[tuple[str, list[dict[str, Any]]]]:
-    """The layers of each model that was compared with them, as layers_plot takes them."""
+    """The layers of each model that was compared with them: its label, and its layers as a report has them."""
     return [
         (cell["model"], cell["details"]["layers"])
         for cell in column.cells

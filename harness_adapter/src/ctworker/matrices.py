@@ -1,0 +1,72 @@
+"""Which matrices hurt: each quantised matrix alone in the otherwise unquantised model, ranked by the divergence it causes.
+
+docs/METHODS.md ("Matrices") defines every number. Needs numpy.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .divergence import Estimate
+from .layers import ratio
+from .results import Comparison
+from .tables import number, render
+
+_SHOWN = 20  # of a table; the JSON has all
+
+
+def summarize(results: Sequence[Comparison]) -> dict[str, Any]:
+    """results: of texts that were compared with `matrices`. The largest divergence comes first."""
+    parts = [result for result in results if result.matrices is not None and result.window_counts]
+    if not parts:
+        raise ValueError("no windows whose matrices were exchanged")
+    names = parts[0].matrices.names
+    counts = np.concatenate([np.asarray(part.window_counts, np.float64) for part in parts])
+    sums = np.concatenate([np.asarray(part.matrices.kl).reshape(-1, len(names)) for part in parts])
+    whole = _mean(np.concatenate([_window_sums(part) for part in parts]), counts)
+    alone = [{"name": name, "layer": layer(name), "kl": _mean(sums[:, i], counts).to_json()} for i, name in enumerate(names)]
+    alone.sort(key=lambda each: -(each["kl"]["value"] if each["kl"]["value"] is not None else float("inf")))
+    return {"windows": len(counts), "targets": int(counts.sum()), "kl": whole.to_json(), "alone": alone}
+
+
+def layer(name: str) -> int | None:
+    """The decoder layer in a matrix's name; None: it is in no layer."""
+    numbers = re.findall(r"\.(\d+)\.", name)
+    return int(numbers[0]) if numbers else None
+
+
+def kind(name: str) -> str:
+    """"q_proj" of "model.layers.0.self_attn.q_proj"."""
+    return name.rpartition(".")[2]
+
+
+def _window_sums(part: Comparison) -> np.ndarray:
+    """Of the whole model's divergence."""
+    ends = np.cumsum(part.window_counts)
+    return np.array([piece.sum() for piece in np.split(np.asarray(part.columns["kl"], np.float64), ends[:-1])])
+
+
+def _mean(sums: np.ndarray, counts: np.ndarray) -> Estimate:
+    return ratio(sums, counts) if np.isfinite(sums).all() else Estimate(float("nan"), None)
+
+
+def table(matrices: dict[str, Any]) -> str:
+    """matrices: of summarize()."""
+    shown = matrices["alone"][:_SHOWN]
+    rows = [["", "matrix", "KL alone", "of the whole model's"]]
+    whole = matrices["kl"]["value"]
+    for i, each in enumerate(shown):
+        value = each["kl"]["value"]
+        share = "-" if value is None or not whole else f"{100 * value / whole:.1f} %"
+        rows.append([str(i + 1), each["name"], number(**each["kl"]), share])
+    names = max(len(row[1]) for row in rows)
+    rows = [[f"{row[0]:>3}  {row[1]:<{names}}", *row[2:]] for row in rows]
+    lines = [render(rows)]
+    if len(shown) < len(matrices["alone"]):
+        lines.append(f"and {len(matrices['alone']) - len(shown)} more (--json has all)")
+    lines.append(f"whole model on the same {matrices['windows']} windows: KL {number(**matrices['kl'])}")
+    return "\n".join(lines)

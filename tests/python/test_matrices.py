@@ -1,0 +1,189 @@
+"""ctworker-compare --matrices: its statistics, and real workers against checkpoints with one matrix really exchanged."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import struct
+import sys
+from array import array
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ctworker import Worker, compare, matrices
+from ctworker.errors import ProtocolError
+from ctworker.results import Comparison, Matrices, split
+from ctworker.wire import DIVERGENCE_COLUMNS
+
+from conftest import ROOT
+from test_layers import TEXT, models, text, write_tensors  # noqa: F401
+
+sys.path.insert(0, str(ROOT / "tests/tools"))
+import reference_model
+
+WINDOW = 48
+
+
+# ---- statistics ----
+
+
+def made(names: tuple[str, ...], kl: list[list[float]], counts: list[int], targets: list[float]) -> Comparison:
+    """kl: for each window the matrices' sums. targets: the whole model's KL at each target."""
+    alone = Matrices(names, array("d", [v for window in kl for v in window]))
+    columns = {"kl": array("f", targets)}
+    return Comparison(sum(counts), columns, array("i", counts), matrices=alone)
+
+
+def test_matrices_are_ranked_by_their_mean() -> None:
+    names = ("model.layers.3.mlp.up_proj", "lm_head", "h.11.attn.c_attn")
+    texts = [
+        made(names, [[1.0, 6.0, 0.5], [2.0, 5.0, 0.25]], [2, 4], [0.5, 0.5, 1.0, 1.0, 1.0, 2.0]),
+        made(names, [[3.0, 7.0, 0.0]], [4], [1.0, 1.0, 1.0, 2.0]),
+    ]
+    found = matrices.summarize(texts)
+    assert (found["windows"], found["targets"]) == (3, 10)
+    assert [(each["name"], each["layer"]) for each in found["alone"]] == [(names[1], None), (names[0], 3), (names[2], 11)]
+    assert [each["kl"]["value"] for each in found["alone"]] == pytest.approx([1.8, 0.6, 0.075], rel=1e-12)
+    assert found["kl"]["value"] == pytest.approx(1.1, rel=1e-12)
+    spread = sum((s - 1.8 * n) ** 2 for s, n in ((6, 2), (5, 4), (7, 4)))
+    assert found["alone"][0]["kl"]["se"] == pytest.approx(math.sqrt(3 / 2 * spread) / 10, rel=1e-12)
+    shown = matrices.table(found)
+    assert shown.index("lm_head") < shown.index(names[0]) < shown.index(names[2]) and "163.6 %" in shown
+    assert "whole model on the same 3 windows" in shown
+
+
+def test_a_divergence_that_is_not_finite_comes_first() -> None:
+    found = matrices.summarize([made(("a", "b"), [[1.0, math.inf]], [2], [1.0, 1.0])])
+    assert [each["name"] for each in found["alone"]] == ["b", "a"] and found["alone"][0]["kl"]["value"] is None
+    json.dumps(found, allow_nan=False)
+    assert "b  " in matrices.table(found)
+
+
+def test_a_reply_is_split_by_windows() -> None:
+    result = {name: b"" for name in DIVERGENCE_COLUMNS}
+    result |= {
+        "item": struct.pack("<2i", 1, 0), "count": bytes(8), "windows": struct.pack("<2i", 1, 2), "window_count": bytes(12),
+        "matrix_kl": struct.pack("<6d", *range(6)),
+    }  # fmt: skip
+    reply = {"n": 2, "matrices": ["a", "b"], "result": result, "numerics": "n", "identity": "i"}
+    found = dict(split("divergence", reply))
+    assert found[1].matrices == Matrices(("a", "b"), array("d", [0, 1]))
+    assert found[0].matrices == Matrices(("a", "b"), array("d", [2, 3, 4, 5]))
+    for bad in (result | {"matrix_kl": bytes(8)}, {k: v for k, v in result.items() if k != "matrix_kl"}):
+        with pytest.raises(ProtocolError, match="matrix_kl"):
+            list(split("divergence", reply | {"result": bad}))
+
+
+def test_a_number_of_windows_is_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert compare.main(["a", "b", "--matrices", "0"]) == 64
+    assert "--matrices 0: expected a number of windows" in capsys.readouterr().err
+
+
+# ---- real workers ----
+
+
+def exchanged(folder: Path, dense: Path, quantised: Path, name: str) -> Path:
+    """A checkpoint: the dense one with one matrix from the quantised one."""
+    shutil.copytree(dense, folder)
+    tensors, others = (reference_model.read_folder(path) for path in (dense, quantised))
+    modules = {key.rpartition(".")[0] for key, (_, raw) in tensors.items() if key.endswith(".weight") and raw.ndim == 2}
+    config = json.loads((dense / "config.json").read_text())
+    config["quantization_config"] = json.loads((quantised / "config.json").read_text())["quantization_config"]
+    config["quantization_config"]["ignore"] = sorted({*modules, "lm_head"} - {name})
+    (folder / "config.json").write_text(json.dumps(config))
+    mine = {key: value for key, value in tensors.items() if key != f"{name}.weight"}
+    write_tensors(folder, mine | {key: value for key, value in others.items() if key.startswith(name + ".")})
+    return folder
+
+
+def texts() -> list[array]:
+    tokens = array("i", list(TEXT.encode()))
+    return [tokens[: 4 * WINDOW + 5], tokens[100 : 100 + 2 * WINDOW]]
+
+
+def window_sums(result: Comparison) -> list[float]:
+    """Of kl, added in float64 in the order of the targets."""
+    out, at = [], 0
+    for count in result.window_counts:
+        total = 0.0
+        for value in result.columns["kl"][at : at + count]:
+            total += value
+        out.append(total)
+        at += count
+    return out
+
+
+def alone(model: Path, reference: Path, given: list[array], **options: Any) -> list[Comparison]:
+    with Worker(model, reference=reference, device="cpu", **options) as worker:
+        return worker.compare_windows(given, WINDOW, matrices=True)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "auto"])
+def test_an_exchanged_matrix_is_that_of_a_checkpoint_with_it(
+    models: dict[str, Path], real_worker: str, tmp_path: Path, dtype: str  # noqa: F811
+) -> None:
+    dense, model = models["dense"], models["w2a16_g32"]
+    found = alone(model, dense, texts(), dtype=dtype)
+    names = found[0].matrices.names
+    assert len(names) == len(set(names)) and len(names) % 7 == 0 and names[0].endswith("layers.0.self_attn.q_proj")
+    for i in (0, 3, 6, len(names) - 6, len(names) - 1):
+        mixed = exchanged(tmp_path / str(i), dense, model, names[i])
+        with Worker(mixed, reference=dense, device="cpu", dtype=dtype) as worker:
+            for one, result in zip(found, worker.compare_windows(texts(), WINDOW), strict=True):
+                assert one.matrices.kl[i :: len(names)].tolist() == window_sums(result), names[i]
+                assert min(window_sums(result)) > 0
+
+
+def test_numbers_do_not_depend_on_threads_or_company(models: dict[str, Path], real_worker: str) -> None:  # noqa: F811
+    dense, model = models["dense"], models["w2a16_g32"]
+    given = texts()
+    want = alone(model, dense, given, threads=1)
+    both = [*given, array("i", list(TEXT.encode()[::-1]))]
+    for result, other in zip(want, alone(model, dense, both, threads=2)[:2], strict=True):
+        assert result.matrices == other.matrices
+        assert result.columns == other.columns
+    (single,) = alone(model, dense, given[1:])
+    assert single.matrices == want[1].matrices
+    with Worker(model, reference=dense, device="cpu") as worker:  # what comes before and after is not changed
+        plain = [worker.compare_windows(given, WINDOW) for _ in range(2)]
+        asked = worker.compare_windows(given, WINDOW, matrices=True, layers=True)
+        plain.append(worker.compare_windows(given, WINDOW, layers=True))
+        scores = worker.score_windows(given, WINDOW)
+    for i, result in enumerate(asked):
+        assert result.matrices == want[i].matrices and result.layers == plain[2][i].layers
+        assert all(result.columns == each[i].columns for each in plain)
+        assert scores[i].logprobs == result.columns["logprob"]
+
+
+def test_what_cannot_be_exchanged_is_refused(models: dict[str, Path], real_worker: str) -> None:  # noqa: F811
+    dense, model = models["dense"], models["w2a16_g32"]
+    for pair, options, message in (
+        ((dense, model), {}, "the model has no quantised matrix to exchange"),
+        ((model, dense), {"reference_dtype": "float32", "dtype": "bfloat16"}, "load both in one dtype"),
+    ):
+        with pytest.raises(Exception, match=message):
+            alone(*pair, texts(), **options)
+
+
+def test_the_report_ranks_and_draws_them(
+    models: dict[str, Path], text: str, real_worker: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]  # noqa: F811
+) -> None:
+    plot, report = tmp_path / "plot.svg", tmp_path / "report.json"
+    arguments = [str(models["dense"]), str(models["w2a16_g32"]), "--text", text, "--window", str(WINDOW), "--device", "cpu"]
+    more = ["--matrices", "2", "--layers", "--plot", str(plot), "--json", str(report), "--noise-floor", "--quiet"]
+    assert compare.main([*arguments, *more]) == 0
+    out = capsys.readouterr().out
+    floor, model = json.loads(report.read_text())["models"]
+    assert "matrices" not in floor and model["matrices"]["windows"] == 2
+    values = [each["kl"]["value"] for each in model["matrices"]["alone"]]
+    assert values == sorted(values, reverse=True) and min(values) > 0
+    assert out.index(model["matrices"]["alone"][0]["name"]) < out.index(model["matrices"]["alone"][1]["name"])
+    drawing = plot.read_text()
+    assert "KL of one matrix alone" in drawing and "down_proj" in drawing and "relative error" in drawing
+    tokens = array("i", list(TEXT.encode()))
+    (direct,) = alone(models["w2a16_g32"], models["dense"], [tokens[: 2 * WINDOW]])
+    sums = np.asarray(direct.matrices.kl).reshape(2, -1).sum(axis=0) / (2 * (WINDOW - 1))
+    assert sorted(values) == pytest.approx(sorted(sums.tolist()), rel=1e-12)

@@ -1,0 +1,69 @@
+/* The layers of one provider, with one matrix from another. */
+#include "base/mem.h"
+#include "worker/weights/provider_ops.h"
+
+struct exchanged {
+    struct ctw_provider base;
+    struct ctw_provider *most, *other;
+    int layer; /* -1: none */
+    enum ctw_matrix_role role;
+    struct ctw_layer_data data; /* of `layer`, while it is acquired */
+};
+
+static enum ctw_status exchanged_acquire(struct ctw_provider *base, int layer,
+                                         const struct ctw_layer_data **out, struct ctw_err *err)
+{
+    struct exchanged *p = (struct exchanged *)base;
+    const struct ctw_layer_data *other;
+    enum ctw_status st = ctw_provider_acquire(p->most, layer, out, err);
+    if (st != CTW_OK || layer != p->layer)
+        return st;
+    st = ctw_provider_acquire(p->other, layer, &other, err);
+    if (st != CTW_OK) {
+        ctw_provider_release(p->most, layer);
+        return st;
+    }
+    p->data = **out;
+    p->data.matrix[p->role] = other->matrix[p->role];
+    *out = &p->data;
+    return CTW_OK;
+}
+
+static void exchanged_release(struct ctw_provider *base, int layer)
+{
+    struct exchanged *p = (struct exchanged *)base;
+    ctw_provider_release(p->most, layer);
+    if (layer == p->layer)
+        ctw_provider_release(p->other, layer);
+}
+
+static bool exchanged_needs_files(struct ctw_provider *base)
+{
+    struct exchanged *p = (struct exchanged *)base;
+    return ctw_provider_needs_files(p->most) || ctw_provider_needs_files(p->other);
+}
+
+static void exchanged_close(struct ctw_provider *base)
+{
+    ctw_free(base);
+}
+
+enum ctw_status ctw_provider_open_exchanged(struct ctw_provider **out, struct ctw_provider *most,
+                                            struct ctw_provider *other, struct ctw_err *err)
+{
+    static const struct ctw_provider_ops ops = {exchanged_acquire, exchanged_release,
+                                                exchanged_needs_files, exchanged_close};
+    struct exchanged *p = ctw_calloc(1, sizeof(*p));
+    if (p == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "layers: out of memory");
+    *p = (struct exchanged){.base.ops = &ops, .most = most, .other = other, .layer = -1};
+    *out = &p->base;
+    return CTW_OK;
+}
+
+void ctw_provider_exchange(struct ctw_provider *base, int layer, enum ctw_matrix_role role)
+{
+    struct exchanged *p = (struct exchanged *)base;
+    p->layer = layer;
+    p->role = role;
+}
