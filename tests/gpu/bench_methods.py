@@ -68,21 +68,23 @@ def part_compare(b):
     for f in b.args.formats:
         if f == REFERENCE:
             continue
-        seconds, watch = {"one": [], "two": []}, Watch()
+        seconds, watch = {"one": [], "two": [], "layers": []}, Watch()
         with watch, Served(b.p, b.folders[f], "--model", f"reference={reference}", *b.options(),
                            limit_s=b.clock.left()) as worker, api().Client(worker.client.url) as client:
             calls = {"one": lambda c=client: c.score_windows([text], WINDOW),
-                     "two": lambda c=client: c.compare_windows([text], WINDOW)}
+                     "two": lambda c=client: c.compare_windows([text], WINDOW),
+                     "layers": lambda c=client: c.compare_windows([text], WINDOW, layers=True)}
             for i in range(1 + b.args.reps):  # the first does not count
                 for name, call in calls.items():
                     took = seconds_of(call)
                     seconds[name] += [took] if i else []
-        one, two = (statistics.median(seconds[k]) for k in ("one", "two"))
+        one, two, layers = (statistics.median(seconds[k]) for k in ("one", "two", "layers"))
         stored = weight_bytes(b.folders[f]) + weight_bytes(reference)
         beyond = watch.summary()["peak_bytes"] - stored - (b.numbers.get("context_bytes") or 0)
         b.numbers["formats"][f]["compare"] = {**seconds, "beyond_weights": beyond}
         say(f"{f}: alone {one:.2f} s, compared {two:.2f} s, {beyond / 2**30:.2f} GiB beyond both models")
         b.add(f"{f}: compared with {REFERENCE}, s, to scoring it alone", f"{two:.2f}", f"{one:.2f}", two / one,
               2.15, False)
+        b.add(f"{f}: compared with layers, s, to comparing", f"{layers:.2f}", f"{two:.2f}", layers / two, 1.3, False)
         b.add(f"{f}: compared, GiB beyond both models' weights and context", f"{beyond / 2**30:.2f}", "",
               beyond / 2**30, 3.0, False)

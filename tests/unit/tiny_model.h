@@ -20,7 +20,9 @@ struct tiny_writer {
     float data[16384];
     size_t n;
     int n_tensors;
-    uint64_t changed; /* bit i: tensor i has slightly other values */
+    uint64_t changed;   /* bit i: tensor i has slightly other values */
+    uint64_t quantised; /* bit i: matrix i is int-quantized, and scaled a little too small */
+    char ignored[2048]; /* names of the matrices that are not, for config.json */
 };
 
 static inline void tiny_path(char *path, size_t cap, const char *dir, const char *name)
@@ -40,16 +42,49 @@ static inline void tiny_write_file(const char *dir, const char *name, const void
     assert_int_equal(fclose(f), 0);
 }
 
+/* One more tensor in the header; its bytes begin at data[n]. */
+static inline void tiny_describe(struct tiny_writer *w, const char *name, const char *dtype,
+                                 const char *shape, size_t n_floats)
+{
+    w->used += (size_t)snprintf(
+        w->header + 8 + w->used, sizeof(w->header) - 8 - w->used,
+        "%c\"%s\":{\"dtype\":\"%s\",\"shape\":[%s],\"data_offsets\":[%zu,%zu]}",
+        w->used == 0 ? '{' : ',', name, dtype, shape, 4 * w->n, 4 * (w->n + n_floats));
+}
+
+/* A matrix in eight bits, of a number of values that is a multiple of 4, and its scales. */
+static inline void tiny_add_quantised(struct tiny_writer *w, const char *name, int rows, int cols)
+{
+    size_t count = (size_t)rows * (size_t)cols, step = (size_t)w->n_tensors * 3;
+    char shape[24], scale[100];
+    snprintf(shape, sizeof(shape), "%d,%d", rows, cols);
+    tiny_describe(w, name, "I8", shape, count / 4);
+    for (size_t i = 0; i < count; i++)
+        ((signed char *)&w->data[w->n])[i] = (signed char)((i * 7 + step) % 11 - 5);
+    w->n += count / 4;
+    snprintf(shape, sizeof(shape), "%d,1", rows);
+    snprintf(scale, sizeof(scale), "%s_scale", name);
+    tiny_describe(w, scale, "F32", shape, (size_t)rows);
+    for (int i = 0; i < rows; i++)
+        w->data[w->n++] = 0.09375f;
+    w->n_tensors++;
+}
+
 /* cols 0: a vector. */
 static inline void tiny_add(struct tiny_writer *w, const char *name, int rows, int cols, int bad)
 {
     size_t count = (size_t)rows * (size_t)(cols == 0 ? 1 : cols);
     char shape[24];
+    if (w->quantised >> w->n_tensors & 1) {
+        tiny_add_quantised(w, name, rows, cols);
+        return;
+    }
+    if (cols != 0) {
+        size_t used = strlen(w->ignored), n = strlen(name) - strlen(".weight");
+        snprintf(w->ignored + used, sizeof(w->ignored) - used, ", \"%.*s\"", (int)n, name);
+    }
     snprintf(shape, sizeof(shape), cols == 0 ? "%d" : "%d,%d", rows, cols);
-    w->used +=
-        (size_t)snprintf(w->header + 8 + w->used, sizeof(w->header) - 8 - w->used,
-                         "%c\"%s\":{\"dtype\":\"F32\",\"shape\":[%s],\"data_offsets\":[%zu,%zu]}",
-                         w->used == 0 ? '{' : ',', name, shape, 4 * w->n, 4 * (w->n + count));
+    tiny_describe(w, name, "F32", shape, count);
     size_t step = (size_t)w->n_tensors * 3;
     for (size_t i = 0; i < count; i++)
         w->data[w->n + i] = cols == 0 ? 1 : (float)((i * 7 + step) % 11) / 10 - 0.5f;
@@ -60,9 +95,9 @@ static inline void tiny_add(struct tiny_writer *w, const char *name, int rows, i
     w->n += count;
 }
 
-/* `bad`: the tensor whose first value is NaN, in the order of the calls of tiny_add(); -1: none.
- * `changed`: bits of the tensors with slightly other values, in the same order. */
-static inline void tiny_write_changed(const char *dir, int n_layers, int bad, uint64_t changed)
+/* `bad`: the tensor whose first value is NaN, in the order of the calls of tiny_add(); -1: none. Of
+ * the writer, `changed` and `quantised` are used. */
+static inline void tiny_write_with(struct tiny_writer *w, const char *dir, int n_layers, int bad)
 {
     static const struct {
         const char *name;
@@ -72,29 +107,50 @@ static inline void tiny_write_changed(const char *dir, int n_layers, int bad, ui
                 {"mlp.gate_proj", INNER, HIDDEN},       {"mlp.up_proj", INNER, HIDDEN},
                 {"mlp.down_proj", HIDDEN, INNER},       {"input_layernorm", HIDDEN, 0},
                 {"post_attention_layernorm", HIDDEN, 0}};
-    static struct tiny_writer w;
-    char name[80], config[512];
-    w = (struct tiny_writer){.changed = changed};
-    tiny_add(&w, "model.embed_tokens.weight", VOCAB, HIDDEN, bad);
+    char name[80], config[4096], quantised[3072] = "";
+    tiny_add(w, "model.embed_tokens.weight", VOCAB, HIDDEN, bad);
     for (int layer = 0; layer < n_layers; layer++) {
         for (size_t i = 0; i < CTW_COUNT(rows); i++) {
             snprintf(name, sizeof(name), "model.layers.%d.%s.weight", layer, rows[i].name);
-            tiny_add(&w, name, rows[i].rows, rows[i].cols, bad);
+            tiny_add(w, name, rows[i].rows, rows[i].cols, bad);
         }
     }
-    tiny_add(&w, "model.norm.weight", HIDDEN, 0, bad);
-    w.header[8 + w.used++] = '}';
+    tiny_add(w, "model.norm.weight", HIDDEN, 0, bad);
+    w->header[8 + w->used++] = '}';
     for (int b = 0; b < 8; b++)
-        w.header[b] = (char)(w.used >> (8 * b));
+        w->header[b] = (char)(w->used >> (8 * b));
+    if (w->quantised != 0)
+        snprintf(
+            quantised, sizeof(quantised),
+            ", \"quantization_config\": {\"quant_method\": \"compressed-tensors\", \"format\": "
+            "\"int-quantized\", \"config_groups\": {\"group_0\": {\"targets\": [\"Linear\"], "
+            "\"weights\": {\"num_bits\": 8, \"type\": \"int\", \"symmetric\": true, "
+            "\"strategy\": \"channel\"}}}, \"ignore\": [\"lm_head\"%s]}",
+            w->ignored);
     snprintf(config, sizeof(config),
              "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"dtype\": "
              "\"float32\", \"hidden_size\": 16, \"intermediate_size\": 24, "
              "\"num_hidden_layers\": %d, \"num_attention_heads\": 2, \"num_key_value_heads\": 2, "
              "\"vocab_size\": 10, \"max_position_embeddings\": 32, \"tie_word_embeddings\": true, "
-             "\"rms_norm_eps\": 1e-5}",
-             n_layers);
+             "\"rms_norm_eps\": 1e-5%s}",
+             n_layers, quantised);
     tiny_write_file(dir, "config.json", config, strlen(config), "", 0);
-    tiny_write_file(dir, "model.safetensors", w.header, 8 + w.used, w.data, w.n * sizeof(float));
+    tiny_write_file(dir, "model.safetensors", w->header, 8 + w->used, w->data,
+                    w->n * sizeof(float));
+}
+
+static inline void tiny_write_changed(const char *dir, int n_layers, int bad, uint64_t changed)
+{
+    static struct tiny_writer w;
+    w = (struct tiny_writer){.changed = changed};
+    tiny_write_with(&w, dir, n_layers, bad);
+}
+
+static inline void tiny_write_quantised(const char *dir, int n_layers, uint64_t quantised)
+{
+    static struct tiny_writer w;
+    w = (struct tiny_writer){.quantised = quantised};
+    tiny_write_with(&w, dir, n_layers, -1);
 }
 
 static inline void tiny_write(const char *dir, int n_layers, int bad)

@@ -37,8 +37,8 @@ struct ctw_exchange {
     float *columns; /* what the seqs point to */
     int64_t at;     /* the matrix of the present run */
     int reached;
-    bool started; /* the present run has its start */
-    int64_t steps_done, steps;
+    bool started;              /* the present run has its start */
+    int64_t steps_done, steps; /* of all runs of a pass */
 };
 
 /* ---- which matrices ----------------------------------------------------------------------- */
@@ -150,6 +150,9 @@ enum ctw_status ctw_exchange_open(struct ctw_exchange **out, struct ctw_engine *
         return st;
     }
     (void)find_places(e->model, x->places);
+    x->steps = x->places[x->n - 1].layer; /* of the reference itself */
+    for (int64_t i = 0; i < x->n; i++)
+        x->steps += m->n_layers - x->places[i].layer;
     memcpy(x->layers, m->layers, (size_t)m->n_layers * sizeof(*x->layers));
     x->model = *m;
     x->model.layers = x->layers;
@@ -254,7 +257,6 @@ static size_t residual_bytes(const struct ctw_exchange *x)
 enum ctw_status ctw_exchange_begin(struct ctw_exchange *x, struct ctw_pass *model,
                                    struct ctw_pass *reference, struct ctw_err *err)
 {
-    int n_layers = x->model.n_layers;
     enum ctw_status st = make_seqs(x, model, err);
     if (st != CTW_OK) {
         end_pass(x);
@@ -269,9 +271,6 @@ enum ctw_status ctw_exchange_begin(struct ctw_exchange *x, struct ctw_pass *mode
     x->reached = -1; /* not yet embedded */
     x->started = false;
     x->steps_done = 0;
-    x->steps = x->places[x->n - 1].layer;
-    for (int64_t i = 0; i < x->n; i++)
-        x->steps += n_layers - x->places[i].layer;
     x->run->layer = 0;
     return ctw_device_copy(x->e->be, model->f->x, reference->f->x, residual_bytes(x), err);
 }
