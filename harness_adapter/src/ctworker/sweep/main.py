@@ -99,7 +99,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"ctworker-sweep: {error}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
-        print("ctworker-sweep: interrupted before any cell ran", file=sys.stderr)
+        print("ctworker-sweep: interrupted; the same command goes on", file=sys.stderr)
         return INTERRUPTED
 
 

@@ -30,12 +30,13 @@ class Results:
     """A sweep's folder of results. `cells`: finished and failed cells by key, also of work that the file no longer has."""
 
     def __init__(self, sweep: Sweep) -> None:
-        """Opens or creates the folder, and locks it. Raises CtworkerError when it is another sweep's."""
+        """Reads the folder, if there is one. Raises CtworkerError when it is another sweep's."""
         self.folder = sweep.output
         self.path = self.folder / "results.json"
         self.cells: dict[str, dict[str, Any]] = {}
         self._name = sweep.name
         self._lock = None
+        self._n_kept = 0  # finished cells in the file
         old = self._read()
         if old is not None:
             self.cells = {
@@ -43,6 +44,7 @@ class Results:
                 for cell in [*old["cells"], *old["kept"]]
                 if cell["state"] != "pending"
             }
+            self._n_kept = self._n_done()
 
     def lock(self) -> None:
         """Creates the folder and keeps other sweeps out of it. Raises CtworkerError."""
@@ -113,6 +115,10 @@ class Results:
     def write(self, document: dict[str, Any]) -> None:
         """Replaces results.json. Raises CtworkerError; the old file then stays."""
         self.write_text("results.json", json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+        self._n_kept = self._n_done()
+
+    def _n_done(self) -> int:
+        return sum(cell["state"] == "done" for cell in self.cells.values())
 
     def write_text(self, name: str, text: str) -> None:
         self.write_bytes(name, text.encode())
@@ -140,9 +146,8 @@ class Results:
     def trouble(self, path: Path, error: OSError) -> CtworkerError:
         """The sentence about a file that cannot be written or read."""
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            done = sum(cell["state"] == "done" for cell in self.cells.values())
             return CtworkerError(
-                f"no space left to write {path}: free some space and run the same command again; the {done} finished cells "
+                f"no space left to write {path}: free some space and run the same command again; the {self._n_kept} finished cells "
                 "are kept"
             )
         return CtworkerError(
