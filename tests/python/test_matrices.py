@@ -158,6 +158,20 @@ def test_numbers_do_not_depend_on_threads_or_company(models: dict[str, Path], re
         assert scores[i].logprobs == result.columns["logprob"]
 
 
+def test_kept_hidden_states_do_not_stand_in_for_layers(models: dict[str, Path], real_worker: str, tmp_path: Path) -> None:  # noqa: F811
+    """A reference whose final hidden states are known skips its layers, but not where its layers are needed."""
+    dense, model = models["dense"], models["w2a16_g32"]
+    with Worker(model, reference=dense, device="cpu") as worker:
+        want = worker.compare_windows(texts(), WINDOW, layers=True, matrices=True)
+    with Worker(model, reference=dense, device="cpu", hidden=str(tmp_path / "hidden")) as worker:
+        worker.compare_windows(texts(), WINDOW)
+        for asked in ({"layers": True}, {"matrices": True}, {"layers": True, "matrices": True}):
+            for one, result in zip(want, worker.compare_windows(texts(), WINDOW, **asked), strict=True):
+                assert result.columns == one.columns
+                assert result.layers == (one.layers if "layers" in asked else None)
+                assert result.matrices == (one.matrices if "matrices" in asked else None)
+
+
 def test_what_cannot_be_exchanged_is_refused(models: dict[str, Path], real_worker: str) -> None:  # noqa: F811
     dense, model = models["dense"], models["w2a16_g32"]
     for pair, options, message in (
