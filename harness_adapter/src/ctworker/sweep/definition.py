@@ -94,7 +94,8 @@ def load(file: Path, output: str | None = None) -> Sweep:
     _unique(work)
     name = fields["name"].text() if "name" in fields else file.stem
     folder = fields["output"].text() if "output" in fields else f"{file.stem}-results"
-    results = Path(output).absolute() if output else file.parent / Path(folder).expanduser()
+    results = Path(output) if output else file.parent / Path(folder).expanduser()
+    results = Path(os.path.abspath(results))  # without ..
     return Sweep(
         name=name,
         file=file,
