@@ -141,7 +141,11 @@ class Run:
         return {
             "schema": SCHEMA, "version": __version__,
             "model": {"name": self.options.model or model["name"], **{key: model.get(key) for key in keys}},
-            "tokenizer": {"name": self.tokenizer.name_or_path, "sha256": self.tokenizer.fingerprint, "tokens": self.tokenizer.n_ids},
+            "tokenizer": {
+                "name": self.tokenizer.name_or_path,
+                "sha256": self.tokenizer.fingerprint,
+                "tokens": self.tokenizer.n_ids,
+            },
             "method": method.fields() | {"bos_token": results[0].tokens.bos, "about": method.about},
             "texts": [result.fields() for result in results],
             "macro": _macro(results) if len(results) > 1 else None,
