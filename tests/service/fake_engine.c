@@ -23,6 +23,7 @@ struct fake_engine_options fake_engine = {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int64_t calls, sequences, most;
+static int64_t fail_after = -1; /* -1: no call fails */
 static int n_open, n_waits;
 
 static void sleep_us(int64_t us)
@@ -318,17 +319,24 @@ enum ctw_status ctw_engine_score(struct ctw_engine *e, struct ctw_seq *seqs, int
     enum ctw_status st = check(e, seqs, n_seqs, &p.tok_total, err);
     if (st != CTW_OK)
         return st;
+    int64_t end = n_seqs;
     pthread_mutex_lock(&lock);
     calls++;
     sequences += n_seqs;
     most = p.tok_total > most ? p.tok_total : most;
+    if (fail_after >= 0 && fail_after < n_seqs) {
+        end = fail_after;
+        fail_after = -1;
+    }
     pthread_mutex_unlock(&lock);
-    for (int64_t first = 0, n; first < n_seqs && st == CTW_OK; first += n) {
-        n = take_pass(e, seqs + first, n_seqs - first);
+    for (int64_t first = 0, n; first < end && st == CTW_OK; first += n) {
+        n = take_pass(e, seqs + first, end - first);
         st = run_pass(e, seqs, first, n, &p, hooks, err);
         p.pass++;
     }
-    return st;
+    return st != CTW_OK || end == n_seqs
+               ? st
+               : ctw_fail(err, CTW_ENOMEM, "no memory for the rest of the pass");
 }
 
 void fake_engine_counts(int64_t *n_calls, int64_t *n_seqs, int64_t *most_tokens)
@@ -346,6 +354,13 @@ void fake_engine_reset_counts(void)
     calls = 0;
     sequences = 0;
     most = 0;
+    pthread_mutex_unlock(&lock);
+}
+
+void fake_engine_fail_after(int64_t n)
+{
+    pthread_mutex_lock(&lock);
+    fail_after = n;
     pthread_mutex_unlock(&lock);
 }
 

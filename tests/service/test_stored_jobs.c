@@ -174,6 +174,46 @@ static void a_pass_is_repeated(void **state)
     fake_engine.memory_token = -1;
 }
 
+static void check_counts(struct bench *b, const char *id)
+{
+    struct ctw_contact c = contact();
+    struct ctw_job *j;
+    struct ctw_err err;
+    pthread_mutex_lock(&b->queue.lock);
+    assert_int_equal(ctw_jobs_find(&b->queue.jobs, &c, id_of(id), false, &j, &err), CTW_OK);
+    assert_int_equal(j->results.tok_done, j->input.n_tok);
+    for (int64_t i = 0; i < j->input.n_items; i++)
+        assert_int_equal(j->plan.items[i].units_left, 0);
+    pthread_mutex_unlock(&b->queue.lock);
+}
+
+/* Memory runs out after a part of a pass. Of the job `later`, the first sequence waits for that of
+ * the job `first`, which it equals, and the second is scored: it must not be taken again. */
+static void a_part_of_a_pass_is_repeated(void **state)
+{
+    (void)state;
+    struct bench b;
+    struct ctw_err err;
+    fake_engine.us_per_token = 1000;
+    open_ready(&b);
+    assert_int_equal(submit(&b, "before----------", 3, 63, 7, true, &err), CTW_OK);
+    fake_engine_fail_after(3);
+    struct timespec ts = {.tv_nsec = 50000000}; /* of a pass of 189 ms */
+    nanosleep(&ts, NULL);
+    assert_int_equal(submit(&b, "first-----------", 1, 20, 7, true, &err), CTW_OK);
+    assert_int_equal(submit(&b, "later-----------", 3, 20, 7, true, &err), CTW_OK);
+    assert_int_equal(submit(&b, "other-----------", 3, 20, 8, true, &err), CTW_OK);
+    const char *const ids[] = {"before----------", "first-----------", "later-----------",
+                               "other-----------"};
+    for (size_t i = 0; i < CTW_COUNT(ids); i++) {
+        assert_string_equal(wait_for_job(&b, ids[i], &err), "done");
+        check_counts(&b, ids[i]);
+    }
+    assert_int_equal(computed(), 3 + 6 + 3); /* the second time: 2 of `other`, 1 of `later` */
+    close_bench(&b);
+    fake_engine.us_per_token = 0;
+}
+
 /* The identity of a GPU's checkpoint is known late. It is waited for only if that may save work. */
 static void the_identity_is_waited_for(void **state)
 {
@@ -207,6 +247,7 @@ int main(void)
         EACH(jobs_share_sequences),
         EACH(only_final_results_are_kept),
         EACH(a_pass_is_repeated),
+        EACH(a_part_of_a_pass_is_repeated),
         EACH(the_identity_is_waited_for),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

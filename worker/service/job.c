@@ -311,8 +311,9 @@ static void finish_item(struct ctw_job *j, int64_t item)
     j->results.order[j->results.n_done++] = (int32_t)item;
 }
 
-void ctw_job_scored(struct ctw_job *j, const struct ctw_unit *u)
+void ctw_job_scored(struct ctw_job *j, struct ctw_unit *u)
 {
+    u->scored = true;
     j->results.tok_done += ctw_unit_input(u);
     j->results.cost_done += ctw_unit_cost(j, u);
 }

@@ -89,6 +89,7 @@ struct ctw_unit {
     int32_t first;  /* first target, from tokens */
     int32_t out;    /* index of its first target among the item's targets */
     int64_t window; /* index among the units of all items, in their order */
+    bool scored;    /* its results are known */
 };
 
 /* What the client sent. job.c alone changes it. */
@@ -299,7 +300,7 @@ static inline bool ctw_job_is_storable(const struct ctw_job *j)
 {
     return j->head.n_matrices == 0;
 }
-/* A scored unit, for the store. */
+/* The unit's key, and its columns of results in the job. */
 struct ctw_store_record ctw_job_record(const struct ctw_job *j, int64_t unit);
 /* The unit as a sequence for the engine; results go into the job. */
 struct ctw_seq ctw_job_seq(const struct ctw_job *j, int64_t unit);
@@ -318,7 +319,7 @@ double ctw_model_pair_cost(const struct ctw_model *model);
  * know them by then. ref_identity NULL: there is no reference. A second call is a no-op. */
 void ctw_job_name_source(struct ctw_job *j, const char *identity, const char *ref_identity);
 /* Counts a unit whose results are known; they are not final yet. */
-void ctw_job_scored(struct ctw_job *j, const struct ctw_unit *u);
+void ctw_job_scored(struct ctw_job *j, struct ctw_unit *u);
 /*
  * Takes in a scored unit. CTW_ENUMERIC: its numbers are not finite; error.item and error.layer are
  * set, and the item never becomes final. n_decoders is of the model that bad_layer is of.
@@ -376,7 +377,8 @@ static inline bool ctw_job_in_pass(const struct ctw_job *j)
 /* The pass takes the next unit; returns the unit. */
 int64_t ctw_job_share_take(struct ctw_job *j);
 void ctw_job_share_done(struct ctw_job *j, int64_t unit); /* scored */
-/* No memory was found: a pass without other jobs will take this unit and all later ones again. */
+/* No memory was found: a pass without other jobs will take this unit, and later ones that are not
+ * scored. */
 void ctw_job_share_return(struct ctw_job *j, int64_t unit);
 void ctw_job_share_found_memory(struct ctw_job *j); /* its next pass may take other jobs */
 void ctw_job_share_end(struct ctw_job *j);          /* the pass is over */

@@ -19,7 +19,8 @@ int64_t ctw_job_next_input(const struct ctw_job *j)
 int64_t ctw_job_share_take(struct ctw_job *j)
 {
     struct ctw_job_share *share = &j->share;
-    const struct ctw_unit *u = &j->plan.units[share->next_unit];
+    int64_t unit = share->next_unit;
+    const struct ctw_unit *u = &j->plan.units[unit];
     if (share->tok == 0) { /* the first of this pass */
         share->n_passes++;
         share->tok_done = 0;
@@ -29,7 +30,10 @@ int64_t ctw_job_share_take(struct ctw_job *j)
     share->tok += ctw_unit_input(u);
     share->cost += ctw_unit_cost(j, u);
     share->served += (double)ctw_unit_input(u);
-    return share->next_unit++;
+    do /* of a pass that found no memory, the scored units need not be the first */
+        share->next_unit++;
+    while (ctw_job_has_unit(j) && j->plan.units[share->next_unit].scored);
+    return unit;
 }
 
 void ctw_job_share_done(struct ctw_job *j, int64_t unit)
