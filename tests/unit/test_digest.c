@@ -48,11 +48,28 @@ static void every_byte_counts(void **state)
     }
 }
 
+/* Stored records were written with the digest of key and value in one block. */
+static void a_pair_is_as_one_block(void **state)
+{
+    (void)state;
+    static unsigned char data[900];
+    for (int i = 0; i < 900; i++)
+        data[i] = (unsigned char)(i * 7 % 251);
+    for (size_t n = 0; n <= sizeof(data); n += n < 300 ? 7 : 50) {
+        struct ctw_digest whole = ctw_digest_of(data, n);
+        for (size_t first = 0; first <= n; first += 32) {
+            struct ctw_digest pair = ctw_digest_of_pair(data, first, data + first, n - first);
+            assert_memory_equal(&pair, &whole, sizeof(pair));
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(is_xxh3_128),
         cmocka_unit_test(every_byte_counts),
+        cmocka_unit_test(a_pair_is_as_one_block),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -31,7 +31,7 @@ struct ctw_store {
     pthread_mutex_t lock; /* of everything below, except `stats` */
     sqlite3 *db;
     sqlite3_stmt *statements[CTW_STORE_N_STATEMENTS];
-    unsigned char *buffer; /* a key, its value and their digest */
+    unsigned char *buffer; /* a value that is written */
     size_t buffer_bytes;
     bool read_failed;        /* the log has said so */
     int64_t write_failed_ms; /* the last attempt; 0: writing works */
@@ -57,6 +57,6 @@ int ctw_store_evict(struct ctw_store *s, int64_t step);
 enum { CTW_STORE_KEY_BYTES = 32, CTW_STORE_DIGEST_BYTES = 16 };
 
 /* Is it the value that was written with the key? */
-bool ctw_store_value_ok(struct ctw_store *s, const void *key, const void *value, int bytes);
+bool ctw_store_value_ok(const void *key, const void *value, int bytes);
 
 #endif

@@ -69,7 +69,7 @@ static enum ctw_status check_records(struct ctw_store *s, uint64_t *n_good, uint
     while (rc == SQLITE_OK && (rc = sqlite3_step(q)) == SQLITE_ROW) {
         const void *key = sqlite3_column_blob(q, 0);
         bool ok = key != NULL && sqlite3_column_bytes(q, 0) == CTW_STORE_KEY_BYTES &&
-                  ctw_store_value_ok(s, key, sqlite3_column_blob(q, 1), sqlite3_column_bytes(q, 1));
+                  ctw_store_value_ok(key, sqlite3_column_blob(q, 1), sqlite3_column_bytes(q, 1));
         ++*(ok ? n_good : n_bad);
         rc = SQLITE_OK;
     }

@@ -65,47 +65,39 @@ static size_t payload_bytes(const struct ctw_store_record *r)
     return bytes;
 }
 
-/* The value of the record in the buffer, after its key; NULL: no memory. */
+/* The value of the record in the buffer; NULL: no memory. */
 static const unsigned char *encode(struct ctw_store *s, const struct ctw_store_key *key,
                                    const struct ctw_store_record *r, size_t *bytes)
 {
     size_t payload = payload_bytes(r);
     *bytes = payload + CTW_STORE_DIGEST_BYTES;
-    unsigned char *start = ctw_store_buffer(s, CTW_STORE_KEY_BYTES + *bytes);
+    unsigned char *start = ctw_store_buffer(s, *bytes), *to = start;
     if (start == NULL)
         return NULL;
-    memcpy(start, key->bytes, CTW_STORE_KEY_BYTES);
-    unsigned char *to = start + CTW_STORE_KEY_BYTES;
     for (int i = 0; i < r->n_columns; i++) {
         memcpy(to, r->columns[i].data, r->columns[i].bytes);
         to += r->columns[i].bytes;
     }
-    struct ctw_digest digest = ctw_digest_of(start, CTW_STORE_KEY_BYTES + payload);
+    struct ctw_digest digest = ctw_digest_of_pair(key->bytes, CTW_STORE_KEY_BYTES, start, payload);
     memcpy(to, digest.bytes, CTW_STORE_DIGEST_BYTES);
-    return start + CTW_STORE_KEY_BYTES;
+    return start;
 }
 
-bool ctw_store_value_ok(struct ctw_store *s, const void *key, const void *value, int bytes)
+bool ctw_store_value_ok(const void *key, const void *value, int bytes)
 {
     if (value == NULL || bytes < CTW_STORE_DIGEST_BYTES)
         return false;
     size_t payload = (size_t)bytes - CTW_STORE_DIGEST_BYTES;
-    unsigned char *at = ctw_store_buffer(s, CTW_STORE_KEY_BYTES + payload);
-    if (at == NULL)
-        return false;
-    memcpy(at, key, CTW_STORE_KEY_BYTES);
-    memcpy(at + CTW_STORE_KEY_BYTES, value, payload);
-    struct ctw_digest digest = ctw_digest_of(at, CTW_STORE_KEY_BYTES + payload);
+    struct ctw_digest digest = ctw_digest_of_pair(key, CTW_STORE_KEY_BYTES, value, payload);
     return memcmp(digest.bytes, (const unsigned char *)value + payload, sizeof(digest.bytes)) == 0;
 }
 
-static bool decode(struct ctw_store *s, const struct ctw_store_key *key, struct ctw_store_record *r,
-                   sqlite3_stmt *q)
+static bool decode(const struct ctw_store_key *key, struct ctw_store_record *r, sqlite3_stmt *q)
 {
     const unsigned char *value = sqlite3_column_blob(q, 0);
     int bytes = sqlite3_column_bytes(q, 0);
     if ((size_t)bytes != payload_bytes(r) + CTW_STORE_DIGEST_BYTES ||
-        !ctw_store_value_ok(s, key->bytes, value, bytes))
+        !ctw_store_value_ok(key->bytes, value, bytes))
         return false;
     for (int i = 0; i < r->n_columns; i++) {
         memcpy(r->columns[i].data, value, r->columns[i].bytes);
@@ -124,7 +116,7 @@ static int find_one(struct ctw_store *s, const struct ctw_sha256 *source,
     sqlite3_bind_blob(q, 1, key.bytes, CTW_STORE_KEY_BYTES, SQLITE_STATIC);
     int rc = sqlite3_step(q);
     if (rc == SQLITE_ROW)
-        r->found = decode(s, &key, r, q);
+        r->found = decode(&key, r, q);
     int end = sqlite3_reset(q);
     return rc == SQLITE_ROW || rc == SQLITE_DONE ? SQLITE_OK : end;
 }
