@@ -17,6 +17,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "capture.h"
 #include "worker/store/hidden.h"
 
 enum { N = 6, N_ROWS = 700, ROW_BYTES = 512, FILE_BYTES = 72 + N_ROWS * ROW_BYTES };
@@ -147,10 +148,34 @@ static void the_limit_holds(void **state)
     assert_true(find(d, 0) && find(d, 2) && find(d, 3));
     ctw_hidden_close(d);
     d = open_dir(FILE_BYTES - 1); /* nothing fits */
+    struct capture log;
+    capture_start(&log, CTW_LOG_WARN);
     put(d, 4);
+    capture_stop(&log);
+    capture_expect(&log, "they exceed --hidden-limit");
     assert_false(find(d, 4));
     assert_int_equal(access(alien, F_OK), 0);
     unlink(alien);
+    ctw_hidden_close(d);
+}
+
+/* A folder has the name of a file: the file cannot be put in place. */
+static void a_file_that_cannot_be_named_is_told(void **state)
+{
+    (void)state;
+    char path[128], draft[160];
+    struct capture log;
+    struct ctw_hidden_dir *d = open_dir(1 << 30);
+    file_of(0, path);
+    assert_int_equal(mkdir(path, 0700), 0);
+    capture_start(&log, CTW_LOG_WARN);
+    put(d, 0);
+    capture_stop(&log);
+    assert_int_equal(rmdir(path), 0);
+    capture_expect(&log, "cannot write a file");
+    path[strlen(path) - strlen(".hidden")] = '\0';
+    (void)snprintf(draft, sizeof(draft), "%s.%ld", path, (long)getpid());
+    assert_int_not_equal(access(draft, F_OK), 0);
     ctw_hidden_close(d);
 }
 
@@ -229,6 +254,7 @@ int main(void)
         cmocka_unit_test_teardown(damage_is_seen, remove_files),
         cmocka_unit_test_teardown(the_limit_holds, remove_files),
         cmocka_unit_test_teardown(a_full_disk_is_survived, remove_files),
+        cmocka_unit_test(a_file_that_cannot_be_named_is_told),
         cmocka_unit_test(a_key_tells_sequences_apart),
         cmocka_unit_test(a_dead_process_leaves_nothing),
         cmocka_unit_test(a_wrong_folder_is_refused),

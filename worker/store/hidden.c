@@ -42,12 +42,11 @@ struct ctw_hidden_dir {
     bool warned;
 };
 
-static void warn_once(struct ctw_hidden_dir *d, const char *what)
+static void warn_once(struct ctw_hidden_dir *d, const char *what, const char *why)
 {
-    int why = errno;
     if (!d->warned)
         ctw_warn("%s: %s: %s; hidden states that cannot be kept are computed again", d->path, what,
-                 strerror(why));
+                 why);
     d->warned = true;
 }
 
@@ -306,22 +305,24 @@ void ctw_hidden_write(struct ctw_hidden_dir *d, const struct ctw_hidden_rows *r)
                        .row_bytes = r->row_bytes,
                        .digest = ctw_digest_of(r->rows, bytes_of(r))};
     memcpy(h.magic, magic, sizeof(magic));
-    if (!make_room(d, sizeof(h) + bytes_of(r)))
+    if (!make_room(d, sizeof(h) + bytes_of(r))) {
+        warn_once(d, "cannot keep the states of a sequence", "they exceed --hidden-limit");
         return;
+    }
     (void)snprintf(suffix, sizeof(suffix), ".%ld", (long)getpid());
     file_path(d, &r->key, SUFFIX, path);
     file_path(d, &r->key, suffix, draft);
     int fd = open(draft, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     if (fd < 0) {
-        warn_once(d, "cannot make a file");
+        warn_once(d, "cannot make a file", strerror(errno));
         return;
     }
     bool written = write_all(fd, &h, sizeof(h)) && write_all(fd, r->rows, bytes_of(r));
-    if (!written)
-        warn_once(d, "cannot write a file");
-    written = close(fd) == 0 && written;
-    if (written && rename(draft, path) == 0)
+    int why = errno;
+    if (close(fd) == 0 && written && rename(draft, path) == 0) {
         d->bytes += sizeof(h) + bytes_of(r);
-    else
-        (void)unlink(draft);
+        return;
+    }
+    warn_once(d, "cannot write a file", strerror(written ? errno : why));
+    (void)unlink(draft);
 }
