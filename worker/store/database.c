@@ -253,9 +253,8 @@ enum ctw_status ctw_store_make_folder(const char *dir, struct ctw_err *err)
     int why = errno;
     if (why == EEXIST && stat(dir, &st) == 0 && S_ISDIR(st.st_mode))
         return CTW_OK;
-    return ctw_fail(err, why == ENOENT ? CTW_ENOTFOUND : CTW_EIO,
-                    "%s: cannot make the folder of the store: %s", dir,
-                    why == EEXIST ? "a file has its name" : strerror(why));
+    return ctw_fail(err, why == ENOENT ? CTW_ENOTFOUND : CTW_EIO, "%s: cannot make the folder: %s",
+                    dir, why == EEXIST ? "a file has its name" : strerror(why));
 }
 
 static enum ctw_status open_at(struct ctw_store **out, const char *dir, uint64_t limit,
