@@ -364,7 +364,8 @@ static enum ctw_status add_part(struct ctw_queue *q, struct arrival *a,
     st = j == NULL ? check_models(q, a, err) : CTW_OK;
     if (st != CTW_OK)
         return st;
-    size_t job_bytes = (j != NULL ? j->input.bytes : sizeof(*j)) + a->part->bytes;
+    struct ctw_job *to = j != NULL ? j : a->job;
+    size_t job_bytes = to->input.bytes + a->part->bytes;
     if (job_bytes > q->jobs.max_bytes)
         return ctw_fail(
             err, CTW_EINVAL,
@@ -379,7 +380,6 @@ static enum ctw_status add_part(struct ctw_queue *q, struct arrival *a,
                         "the queue holds %zu of %zu bytes: release finished jobs, or wait",
                         q->jobs.bytes, q->jobs.max_bytes);
     }
-    struct ctw_job *to = j != NULL ? j : a->job;
     st = j != NULL ? ctw_jobs_add_part(&q->jobs, j, a->part, err)
                    : ctw_job_add_part(to, a->part, err);
     if (st != CTW_OK)
