@@ -182,16 +182,13 @@ static enum ctw_status read_reference(struct ctw_job_head *out, const struct ctw
         return ctw_fail(err, CTW_EINVAL,
                         "submit.head: kind divergence needs reference, the name of a model of this "
                         "worker");
-    if (!compared && model->reference != NULL)
-        return ctw_fail(err, CTW_EINVAL,
-                        "submit.head: reference belongs to kind divergence, not %s",
-                        ctw_job_kind_name(out->kind));
-    if (!compared && map->layers)
-        return ctw_fail(err, CTW_EINVAL, "submit.head: layers belongs to kind divergence, not %s",
-                        ctw_job_kind_name(out->kind));
-    if (!compared && map->matrices)
-        return ctw_fail(err, CTW_EINVAL, "submit.head: matrices belongs to kind divergence, not %s",
-                        ctw_job_kind_name(out->kind));
+    const char *given = model->reference != NULL ? "reference"
+                        : map->layers            ? "layers"
+                        : map->matrices          ? "matrices"
+                                                 : NULL;
+    if (!compared && given != NULL)
+        return ctw_fail(err, CTW_EINVAL, "submit.head: %s belongs to kind divergence, not %s",
+                        given, ctw_job_kind_name(out->kind));
     if (!compared)
         return CTW_OK;
     out->n_layers = map->layers ? model->n_layers : 0;
