@@ -95,12 +95,16 @@ static void find_again(struct ctw_scorer *s, struct ctw_store_record *records)
     struct ctw_store_source source = source_of(s->units[0].job, s->engine, s->reference);
     if (!is_known(&source, s->reference != NULL))
         return; /* the store has nothing of it */
-    for (int64_t i = 0; i < s->n; i++)
-        records[i] = ctw_job_record(s->units[i].job, s->units[i].unit);
-    if (ctw_store_find(s->store, &source, records, s->n) == 0)
-        return;
+    int64_t n = 0;
     for (int64_t i = 0; i < s->n; i++) {
-        s->units[i].stored = records[i].found && ctw_job_is_storable(s->units[i].job);
+        if (ctw_job_is_storable(s->units[i].job))
+            records[n++] = ctw_job_record(s->units[i].job, s->units[i].unit);
+    }
+    if (ctw_store_find(s->store, &source, records, n) == 0)
+        return;
+    n = 0;
+    for (int64_t i = 0; i < s->n; i++) {
+        s->units[i].stored = ctw_job_is_storable(s->units[i].job) && records[n++].found;
         if (s->units[i].stored)
             s->units[i].twin = -1;
     }
