@@ -365,17 +365,24 @@ void ctw_job_name_source(struct ctw_job *j, const char *identity, const char *re
         snprintf(r->ref_identity, sizeof(r->ref_identity), "%s", ref_identity);
 }
 
+bool ctw_job_is_finite(const struct ctw_job *j, int64_t unit)
+{
+    struct ctw_seq seq = ctw_job_seq(j, unit);
+    for (int64_t i = 0; i < seq.n_tok - seq.first; i++) {
+        if (!isfinite(seq.logprob[i]))
+            return false;
+    }
+    return true;
+}
+
 enum ctw_status ctw_job_take(struct ctw_job *j, int64_t unit, int bad_layer, int n_decoders,
                              struct ctw_err *err)
 {
     const struct ctw_unit *u = &j->plan.units[unit];
     if (bad_layer >= 0)
         return not_finite(j, u->item, bad_layer, n_decoders, err);
-    int64_t out = unit_out(j, u);
-    for (int64_t i = 0; i < u->n_tok - u->first; i++) {
-        if (!isfinite(j->results.logprob[out + i]))
-            return not_finite(j, u->item, n_decoders, n_decoders, err);
-    }
+    if (!ctw_job_is_finite(j, unit))
+        return not_finite(j, u->item, n_decoders, n_decoders, err);
     take_unit(j, u);
     return CTW_OK;
 }

@@ -320,6 +320,8 @@ double ctw_model_pair_cost(const struct ctw_model *model);
 void ctw_job_name_source(struct ctw_job *j, const char *identity, const char *ref_identity);
 /* Counts a unit whose results are known; they are not final yet. */
 void ctw_job_scored(struct ctw_job *j, struct ctw_unit *u);
+/* Are its log-probabilities finite? */
+bool ctw_job_is_finite(const struct ctw_job *j, int64_t unit);
 /*
  * Takes in a scored unit. CTW_ENUMERIC: its numbers are not finite; error.item and error.layer are
  * set, and the item never becomes final. n_decoders is of the model that bad_layer is of.

@@ -3,7 +3,6 @@
  * to the store, and only then counts its items as final, while the scoring thread runs the next
  * pass. The queue's lock guards the list of passes.
  */
-#include <math.h>
 #include <stdio.h>
 
 #include "base/mem.h"
@@ -28,16 +27,6 @@ struct ctw_settle_batch {
 
 /* ---- the store ---- */
 
-static bool is_finite(const struct settled_unit *u)
-{
-    struct ctw_seq seq = ctw_job_seq(u->job, u->scored.unit);
-    for (int64_t i = 0; i < seq.n_tok - seq.first; i++) {
-        if (!isfinite(seq.logprob[i]))
-            return false;
-    }
-    return u->scored.bad_layer < 0;
-}
-
 /* Lock not held: the jobs are pinned, and nothing changes scored units. */
 static void keep(struct ctw_scorer *s, const struct ctw_settle_batch *b)
 {
@@ -52,7 +41,7 @@ static void keep(struct ctw_scorer *s, const struct ctw_settle_batch *b)
         return;
     for (int64_t i = 0; i < b->n; i++) {
         const struct settled_unit *u = &b->units[i];
-        if (!u->stored && is_finite(u))
+        if (!u->stored && u->scored.bad_layer < 0 && ctw_job_is_finite(u->job, u->scored.unit))
             records[n++] = ctw_job_record(u->job, u->scored.unit);
     }
     (void)ctw_store_put(s->store, &source, records, n);
