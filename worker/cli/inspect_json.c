@@ -1,9 +1,7 @@
 #include "worker/cli/inspect_json.h"
 
-#include <stdio.h>
-
-#include "base/json.h"
 #include "worker/checkpoint/identity.h"
+#include "worker/cli/client_command.h"
 #include "worker/cli/inspect_formats.h"
 
 static void write_pair(struct ctw_json_writer *w, const char *key, const char *value)
@@ -60,18 +58,11 @@ static void write_object(struct ctw_json_writer *w, const struct ctw_model *m)
     write_pair(w, "identity", ctw_identity_text(m->identity));
     write_formats(w, m);
     ctw_json_write_close(w, '}');
-    ctw_json_write_newline(w);
 }
 
 enum ctw_status ctw_inspect_json(const struct ctw_model *m, struct ctw_err *err)
 {
     struct ctw_json_writer w = {0};
-    const char *text;
-    size_t bytes;
     write_object(&w, m);
-    enum ctw_status st = ctw_json_writer_text(&w, &text, &bytes, err);
-    if (st == CTW_OK)
-        fputs(text, stdout);
-    ctw_json_writer_fini(&w);
-    return st;
+    return ctw_json_print(&w, err);
 }
