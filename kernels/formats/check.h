@@ -46,8 +46,8 @@ enum ctw_status ctw_parts_only(const struct ctw_weight *w, unsigned allowed, str
 /* SCALE against args' strategy: dtype, group_rows, group_size, n_groups, scale_stride. */
 enum ctw_status ctw_check_scale(struct ctw_weight *w, const struct ctw_quant_args *args,
                                 struct ctw_err *err);
-/* ZERO_POINT, after the scales: none, or one I8 for each scale. Clears w->symmetric if there is
- * one, sets it if there is none. */
+/* ZERO_POINT, after the scales: none, or one I8 for each scale. Sets
+ * w->symmetric: has the weight no zero points? */
 enum ctw_status ctw_check_zero_point(struct ctw_weight *w, struct ctw_err *err);
 /* GROUP_INDEX, after the scales: indexed. */
 enum ctw_status ctw_check_group_index(struct ctw_weight *w, const struct ctw_quant_args *args,

@@ -145,13 +145,13 @@ void ctw_settle_wait_for(struct ctw_scorer *s,
 bool ctw_scorer_load_hidden(void *scorer, int64_t first, int64_t n, void *rows);
 void ctw_scorer_keep_hidden(void *scorer, int64_t first, int64_t n, const void *rows);
 
-/* scorer_run.c: scores the pass, and takes in its results or its failure. Lock released meanwhile.
- */
-void ctw_scorer_note_end(struct ctw_scorer *s, const struct ctw_job *j); /* the job is done */
+/* scorer_run.c. A line for the log: the job is done. */
+void ctw_scorer_note_end(struct ctw_scorer *s, const struct ctw_job *j);
 /* What the pass found of its i-th sequence. The strings live as long as the engines. */
 struct ctw_scored_unit ctw_scorer_scored(const struct ctw_scorer *s, int64_t i);
 /* Takes in a scored unit. */
 void ctw_scorer_take(struct ctw_scorer *s, struct ctw_job *j, const struct ctw_scored_unit *u);
+/* Scores the pass, and takes in its results or its failure. Lock released meanwhile. */
 void ctw_scorer_run_pass(struct ctw_scorer *s, struct ctw_pass_models m);
 
 #endif
