@@ -2,7 +2,6 @@
 
 #include <pthread.h>
 
-#include "base/clock.h"
 #include "base/mem.h"
 #include "base/threads.h"
 #include "worker/checkpoint/identity.h"
@@ -54,7 +53,6 @@ struct ctw_stream {
     bool is_staged; /* the backend does not read host memory */
     struct reader reader[DEVICE_READERS];
     int n_readers;
-    double waited_s;
     pthread_mutex_t lock;
     pthread_cond_t changed;
     /* under lock */
@@ -318,7 +316,6 @@ enum ctw_status ctw_stream_acquire(struct ctw_stream *s, int layer, const void *
 {
     size_t at = 0;
     enum ctw_status st = CTW_OK;
-    double from_s = ctw_now_s();
     pthread_mutex_lock(&s->lock);
     follow(s, layer);
     while (!find_layer(s, layer, &at) && !given_up(s))
@@ -326,7 +323,6 @@ enum ctw_status ctw_stream_acquire(struct ctw_stream *s, int layer, const void *
     if (!find_layer(s, layer, &at))
         st = ctw_fail(err, s->err.status, "reading the weights: %s", s->err.msg);
     pthread_mutex_unlock(&s->lock);
-    s->waited_s += ctw_now_s() - from_s;
     *block = s->memory + at;
     return st;
 }
@@ -350,11 +346,6 @@ bool ctw_stream_needs_files(struct ctw_stream *s)
     bool missing = next_missing(s, 0, false) >= 0;
     pthread_mutex_unlock(&s->lock);
     return missing;
-}
-
-double ctw_stream_waited_s(const struct ctw_stream *s)
-{
-    return s->waited_s;
 }
 
 /* ---- open and close ----------------------------------------------------------------------- */

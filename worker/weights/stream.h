@@ -36,7 +36,5 @@ void ctw_stream_release(struct ctw_stream *s, int layer, const uint64_t *fence);
 
 /* Will files be read again? */
 bool ctw_stream_needs_files(struct ctw_stream *s);
-/* Seconds that acquire has waited so far. */
-double ctw_stream_waited_s(const struct ctw_stream *s);
 
 #endif
