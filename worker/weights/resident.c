@@ -76,7 +76,11 @@ static enum ctw_status resident_acquire(struct ctw_provider *base, int layer,
 {
     struct resident *p = (struct resident *)base;
     struct layer_place *l = &p->layers[layer];
-    enum ctw_status st = ctw_loader_wait(p->loader, layer, err);
+    enum ctw_status st = CTW_OK;
+    if (p->model->tied && layer == p->model->n_layers - 1) /* it reads the embedding, too */
+        st = ctw_loader_wait(p->loader, 0, err);
+    if (st == CTW_OK)
+        st = ctw_loader_wait(p->loader, layer, err);
     if (st == CTW_OK && !l->joined)
         st = ctw_upload_join(p->be, err);
     if (st != CTW_OK)

@@ -27,7 +27,12 @@ static enum ctw_status streamed_acquire(struct ctw_provider *base, int layer,
 {
     struct streamed *p = (struct streamed *)base;
     const void *block;
-    enum ctw_status st = ctw_stream_acquire(p->stream, layer, &block, err);
+    bool reads_embedding = p->model->tied && layer == p->model->n_layers - 1;
+    enum ctw_status st = CTW_OK;
+    if (reads_embedding && !p->joined[0]) /* the pass begins with its head */
+        st = streamed_acquire(base, 0, out, err);
+    if (st == CTW_OK)
+        st = ctw_stream_acquire(p->stream, layer, &block, err);
     if (st == CTW_OK && !p->joined[layer])
         st = ctw_upload_join(p->be, err);
     if (st != CTW_OK)
