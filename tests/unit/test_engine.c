@@ -416,6 +416,33 @@ static void what_did_not_fit_is_given_back(void **state)
     unsetenv("CTW_FAKE_GPU_MEMORY");
 }
 
+/* With little memory, weights are streamed beside passes of any size. */
+static void the_place_says_what_is_done(void **state)
+{
+    (void)state;
+    const struct ctw_engine_options opt = {.model_dir = dir, .backend = "cuda", .plan_only = true};
+    int n_streamed = 0, n_resident = 0;
+    tiny_write(dir, 6, -1);
+    for (int bytes = 20000; bytes < 400000; bytes += 5000) {
+        struct ctw_engine *e;
+        struct ctw_engine_info info;
+        struct ctw_err err;
+        char memory[16];
+        snprintf(memory, sizeof(memory), "%d", bytes);
+        setenv("CTW_FAKE_GPU_MEMORY", memory, 1);
+        if (ctw_engine_open(&e, &opt, &err) != CTW_OK)
+            continue;
+        ctw_engine_get_info(e, &info);
+        assert_string_equal(info.place, info.weights_streamed > 0 ? "streamed" : "resident");
+        n_streamed += info.weights_streamed > 0;
+        n_resident += info.weights_streamed == 0;
+        ctw_engine_close(e);
+    }
+    assert_true(n_streamed > 0 && n_resident > 0);
+    tiny_write(dir, 1, -1);
+    unsetenv("CTW_FAKE_GPU_MEMORY");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -432,7 +459,8 @@ int main(void)
         cmocka_unit_test(a_dynamic_rope_bounds_the_length),
         cmocka_unit_test(failed_allocations_are_reported),
     };
-    const struct CMUnitTest on_a_gpu[] = {cmocka_unit_test(what_did_not_fit_is_given_back)};
+    const struct CMUnitTest on_a_gpu[] = {cmocka_unit_test(what_did_not_fit_is_given_back),
+                                          cmocka_unit_test(the_place_says_what_is_done)};
     setenv("CTWORKER_CUDA_LIBRARY", CTW_FAKE_DEVICE, 1);
     if (mkdtemp(dir) == NULL)
         return 1;

@@ -94,7 +94,8 @@ static enum ctw_status stream_if_possible(struct ctw_placing *p,
 {
     uint64_t work = r->limit_is_default ? with_reserve(r->work) : r->memory_limit;
     uint64_t least = r->limit_is_default ? with_reserve(r->least_work) : r->memory_limit;
-    if (work < have && stream_within(p, r, have - work, NULL) == CTW_OK)
+    p->place = CTW_STREAMED;
+    if (work < have && ctw_placement_make(&p->layers, r->model, have - work, NULL) == CTW_OK)
         return CTW_OK;
     if (ctw_placement_make_least(&p->layers, r->model, NULL) == CTW_OK &&
         p->layers.resident + p->layers.ring + least <= have)
