@@ -416,6 +416,60 @@ static void a_repeated_pass_counts_once(void **state)
     ctw_engine_close(reference);
 }
 
+static bool load_nothing(void *arg, int64_t first, int64_t n, void *rows)
+{
+    (void)arg, (void)first, (void)n, (void)rows;
+    return false;
+}
+
+static void keep_nothing(void *arg, int64_t first, int64_t n, const void *rows)
+{
+    (void)arg, (void)first, (void)n, (void)rows;
+}
+
+static void spoil_once(void *arg, const struct ctw_progress *p)
+{
+    bool *spoilt = arg;
+    (void)p;
+    if (!*spoilt)
+        tiny_spoil(one);
+    *spoilt = true;
+}
+
+/* A model is streamed, and its file changes before its last layer is read. */
+static void a_failure_is_of_the_model_that_was_read(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        bool as_reference = i % 2 == 1, spoilt = false, in_reference;
+        struct ctw_hooks hooks = {.arg = &spoilt, .progress = spoil_once};
+        struct ctw_engine *bad, *good = open_engine(two);
+        struct ctw_err err;
+        struct set s;
+        const struct ctw_engine_options opt = {.model_dir = one,
+                                               .backend = backend,
+                                               .n_threads = 1,
+                                               .devices = &devices,
+                                               .place = "streamed"};
+        tiny_write(one, 6, -1);
+        assert_int_equal(ctw_engine_open(&bad, &opt, &err), CTW_OK);
+        assert_int_equal(ctw_engine_wait_identity(bad, &err), CTW_OK);
+        if (i >= 2) {
+            hooks.load_hidden = load_nothing;
+            hooks.keep_hidden = keep_nothing;
+        }
+        assert_int_equal(ctw_engine_compare(as_reference ? good : bad, as_reference ? bad : good,
+                                            set_make(&s)->seqs, N_SEQS, &hooks, &in_reference,
+                                            &err),
+                         CTW_EIO);
+        assert_non_null(strstr(err.msg, "reading the weights: "));
+        assert_int_equal(in_reference, as_reference);
+        ctw_engine_close(bad);
+        ctw_engine_close(good);
+    }
+    tiny_write(one, 1, -1);
+}
+
 static void failed_allocations_are_reported(void **state)
 {
     (void)state;
@@ -473,6 +527,7 @@ int main(void)
         cmocka_unit_test(cancelling_leaves_no_trace),
         cmocka_unit_test(a_repeated_pass_counts_once),
         cmocka_unit_test(kept_hidden_states_give_the_same_bits),
+        cmocka_unit_test(a_failure_is_of_the_model_that_was_read),
         cmocka_unit_test(failed_allocations_are_reported),
     };
     const struct CMUnitTest on_a_gpu[] = {cmocka_unit_test(what_did_not_fit_is_given_back)};

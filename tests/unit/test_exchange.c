@@ -27,6 +27,8 @@ static const char *const names[N_MATRICES] = {
 static char base[] = "/tmp/ctw_test_exchange_XXXXXX", quantised[] = "/tmp/ctw_test_exchange_XXXXXX";
 static char mixed[] = "/tmp/ctw_test_exchange_XXXXXX";
 
+static uint64_t bits; /* of `tensors`, set by main() */
+
 /* set_make() with matrices instead of layers. */
 static struct set *make(struct set *s)
 {
@@ -211,6 +213,82 @@ static void a_repeated_pass_counts_once(void **state)
     ctw_engine_close(reference);
 }
 
+/* The model's own pass is finite, because its o_proj reads zeros; the reference's does not. */
+static void a_matrix_that_makes_no_numbers_is_named(void **state)
+{
+    (void)state;
+    static struct tiny_writer w;
+    struct set s;
+    w = (struct tiny_writer){.quantised = 1 << 4, .extreme = 1 << 4 | 1 << 8};
+    tiny_write_with(&w, mixed, DECODERS, -1);
+    struct ctw_engine *e = open_with(mixed, 2, 0, 1), *reference = open_with(base, 3, 0, 1);
+    compare(e, reference, make(&s));
+    for (int i = 0; i < N_SEQS; i++) {
+        assert_int_equal(s.seqs[i].bad_layer, 0);
+        assert_false(s.divergence[i].bad_reference);
+    }
+    compare(e, reference, set_make(&s));
+    for (int i = 0; i < N_SEQS; i++)
+        assert_int_equal(s.seqs[i].bad_layer, -1);
+    ctw_engine_close(e);
+    ctw_engine_close(reference);
+}
+
+struct spoiling {
+    const char *dir;
+    int64_t calls, at; /* the call of progress that changes the file */
+};
+
+static void spoil(void *arg, const struct ctw_progress *p)
+{
+    struct spoiling *s = arg;
+    (void)p;
+    if (s->calls++ == s->at)
+        tiny_spoil(s->dir);
+}
+
+static struct ctw_engine *open_streamed(const char *dir)
+{
+    struct ctw_engine *e;
+    struct ctw_err err;
+    const struct ctw_engine_options opt = {.model_dir = dir,
+                                           .backend = backend,
+                                           .n_threads = 1,
+                                           .devices = &devices,
+                                           .place = "streamed"};
+    assert_int_equal(ctw_engine_open(&e, &opt, &err), CTW_OK);
+    assert_int_equal(ctw_engine_wait_identity(e, &err), CTW_OK);
+    return e;
+}
+
+/* Both models are streamed; one file changes at every moment in turn. */
+static void a_failure_is_of_the_model_that_was_read(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        enum ctw_status st = CTW_EIO;
+        int64_t at = 0;
+        for (; st == CTW_EIO; at++) {
+            struct spoiling w = {.dir = i == 0 ? mixed : base, .at = at};
+            bool in_reference;
+            struct ctw_err err;
+            struct set s;
+            tiny_write(base, DECODERS, -1);
+            tiny_write_quantised(mixed, DECODERS, bits);
+            struct ctw_engine *e = open_streamed(mixed), *reference = open_streamed(base);
+            const struct ctw_hooks hooks = {.arg = &w, .progress = spoil};
+            st = ctw_engine_compare(e, reference, make(&s)->seqs, N_SEQS, &hooks, &in_reference,
+                                    &err);
+            assert_true(st == CTW_OK || in_reference == (i == 1));
+            ctw_engine_close(e);
+            ctw_engine_close(reference);
+        }
+        assert_int_equal(st, CTW_OK); /* the call was after the last */
+        assert_true(at > 4 * DECODERS);
+    }
+    tiny_write(base, DECODERS, -1);
+}
+
 static void failed_allocations_are_reported(void **state)
 {
     (void)state;
@@ -245,9 +323,10 @@ int main(void)
         cmocka_unit_test(what_cannot_be_exchanged_is_refused),
         cmocka_unit_test(cancelling_leaves_no_trace),
         cmocka_unit_test(a_repeated_pass_counts_once),
+        cmocka_unit_test(a_matrix_that_makes_no_numbers_is_named),
+        cmocka_unit_test(a_failure_is_of_the_model_that_was_read),
         cmocka_unit_test(failed_allocations_are_reported),
     };
-    uint64_t bits = 0;
     for (int i = 0; i < N_MATRICES; i++)
         bits |= (uint64_t)1 << tensors[i];
     setenv("CTWORKER_CUDA_LIBRARY", CTW_FAKE_DEVICE, 1);

@@ -22,6 +22,7 @@ struct tiny_writer {
     int n_tensors;
     uint64_t changed;   /* bit i: tensor i has slightly other values */
     uint64_t quantised; /* bit i: matrix i is int-quantized, and scaled a little too small */
+    uint64_t extreme; /* bit i: tensor i, if quantised, is near the largest float; a vector is 0 */
     char ignored[2048]; /* names of the matrices that are not, for config.json */
 };
 
@@ -56,6 +57,7 @@ static inline void tiny_describe(struct tiny_writer *w, const char *name, const 
 static inline void tiny_add_quantised(struct tiny_writer *w, const char *name, int rows, int cols)
 {
     size_t count = (size_t)rows * (size_t)cols, step = (size_t)w->n_tensors * 3;
+    const float scale_value = w->extreme >> w->n_tensors & 1 ? 6e37f : 0.09375f;
     char shape[24], scale[100];
     snprintf(shape, sizeof(shape), "%d,%d", rows, cols);
     tiny_describe(w, name, "I8", shape, count / 4);
@@ -66,7 +68,7 @@ static inline void tiny_add_quantised(struct tiny_writer *w, const char *name, i
     snprintf(scale, sizeof(scale), "%s_scale", name);
     tiny_describe(w, scale, "F32", shape, (size_t)rows);
     for (int i = 0; i < rows; i++)
-        w->data[w->n++] = 0.09375f;
+        w->data[w->n++] = scale_value;
     w->n_tensors++;
 }
 
@@ -88,6 +90,8 @@ static inline void tiny_add(struct tiny_writer *w, const char *name, int rows, i
     size_t step = (size_t)w->n_tensors * 3;
     for (size_t i = 0; i < count; i++)
         w->data[w->n + i] = cols == 0 ? 1 : (float)((i * 7 + step) % 11) / 10 - 0.5f;
+    for (size_t i = 0; i < count && cols == 0 && (w->extreme >> w->n_tensors & 1); i++)
+        w->data[w->n + i] = 0;
     for (size_t i = 0; i < count && (w->changed >> w->n_tensors & 1); i++)
         w->data[w->n + i] += (float)(i % 3) / 32;
     if (w->n_tensors++ == bad)
@@ -96,7 +100,7 @@ static inline void tiny_add(struct tiny_writer *w, const char *name, int rows, i
 }
 
 /* `bad`: the tensor whose first value is NaN, in the order of the calls of tiny_add(); -1: none. Of
- * the writer, `changed` and `quantised` are used. */
+ * the writer, `changed`, `quantised` and `extreme` are used. */
 static inline void tiny_write_with(struct tiny_writer *w, const char *dir, int n_layers, int bad)
 {
     static const struct {
@@ -156,6 +160,22 @@ static inline void tiny_write_quantised(const char *dir, int n_layers, uint64_t 
 static inline void tiny_write(const char *dir, int n_layers, int bad)
 {
     tiny_write_changed(dir, n_layers, bad, 0);
+}
+
+/* Another byte, in a tensor of the last layer. */
+static inline void tiny_spoil(const char *dir)
+{
+    char path[256];
+    tiny_path(path, sizeof(path), dir, "model.safetensors");
+    FILE *f = fopen(path, "r+b");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, 0, SEEK_END), 0);
+    long at = ftell(f) / 10 * 9;
+    assert_int_equal(fseek(f, at, SEEK_SET), 0);
+    int byte = fgetc(f);
+    assert_int_equal(fseek(f, at, SEEK_SET), 0);
+    assert_int_equal(fputc(byte ^ 1, f), byte ^ 1);
+    assert_int_equal(fclose(f), 0);
 }
 
 static inline void tiny_remove(const char *dir)

@@ -312,28 +312,34 @@ static void exchange(struct ctw_exchange *x, bool back)
     ctw_provider_exchange(x->provider, back ? -1 : p->layer, p->role);
 }
 
+/* The results of the present run, of one of the model's sequences. */
+static void take_seq(const struct ctw_exchange *x, const struct ctw_seq *run, struct ctw_seq *out)
+{
+    double kl = 0;
+    for (int64_t t = 0; t < run->n_tok - run->first; t++)
+        kl += (double)run->divergence->kl[t];
+    if (out->divergence->matrices == NULL)
+        return;
+    out->divergence->matrices[x->at] = kl;
+    if (out->bad_layer < 0)
+        out->bad_layer = run->bad_layer;
+}
+
 static enum ctw_status end_run(struct ctw_exchange *x, struct ctw_compare *c, struct ctw_err *err)
 {
-    bool in_reference;
+    bool in_reference; /* both are the reference's */
     x->final->layer = x->model.n_layers - 1;
     enum ctw_status st = ctw_compare_heads(c, x->run, x->final, &in_reference, err);
-    for (int64_t i = 0; st == CTW_OK && i < x->run->layout.n_seqs; i++) {
-        const struct ctw_seq *s = &x->seqs[i];
-        double kl = 0;
-        for (int64_t t = 0; t < s->n_tok - s->first; t++)
-            kl += (double)s->divergence->kl[t];
-        double *matrices = x->model_side.seqs[i].divergence->matrices;
-        if (matrices != NULL)
-            matrices[x->at] = kl;
-    }
+    for (int64_t i = 0; st == CTW_OK && i < x->run->layout.n_seqs; i++)
+        take_seq(x, &x->seqs[i], &x->model_side.seqs[i]);
     exchange(x, true);
     x->started = false;
     x->at++;
     return st;
 }
 
-enum ctw_status ctw_exchange_step(struct ctw_exchange *x, struct ctw_compare *c, bool *done,
-                                  struct ctw_err *err)
+static enum ctw_status step(struct ctw_exchange *x, struct ctw_compare *c, bool *done,
+                            struct ctw_err *err)
 {
     enum ctw_status st = CTW_OK;
     *done = false;
@@ -354,5 +360,13 @@ enum ctw_status ctw_exchange_step(struct ctw_exchange *x, struct ctw_compare *c,
     *done = st == CTW_OK && x->at == x->n;
     if (*done)
         end_pass(x);
+    return st;
+}
+
+enum ctw_status ctw_exchange_step(struct ctw_exchange *x, struct ctw_compare *c, bool *done,
+                                  bool *in_reference, struct ctw_err *err)
+{
+    enum ctw_status st = step(x, c, done, err);
+    *in_reference = !ctw_provider_failed_in_other(x->provider);
     return st;
 }

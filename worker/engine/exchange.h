@@ -32,9 +32,10 @@ enum ctw_status ctw_exchange_begin(struct ctw_exchange *x, struct ctw_pass *mode
 /* Has it begun, and not done its last step? */
 bool ctw_exchange_is_running(const struct ctw_exchange *x);
 /* One layer of one run. After a run's last layer, writes an element of `matrices` of the model's
- * sequences. *done: it was the last run. */
+ * sequences; if the run's numbers were not finite, bad_layer too. *done: it was the last run.
+ * *in_reference: a failure is not the model's. */
 enum ctw_status ctw_exchange_step(struct ctw_exchange *x, struct ctw_compare *c, bool *done,
-                                  struct ctw_err *err) CTW_MUST_CHECK;
+                                  bool *in_reference, struct ctw_err *err) CTW_MUST_CHECK;
 /* How much of a pass's whole work, both models' own layers included, is done after those. */
 double ctw_exchange_done(const struct ctw_exchange *x);
 

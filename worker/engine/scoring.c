@@ -30,7 +30,7 @@ struct ctw_scoring {
     struct ctw_compare *compare;
     struct ctw_differences *differences; /* NULL: no sequence has `layers` */
     struct ctw_exchange *exchange;       /* NULL: no sequence has `matrices` */
-    bool in_reference;                   /* the step that failed */
+    bool in_reference;                   /* the step that failed was the reference's */
     int64_t first, n;
     int n_tries;
 };
@@ -360,6 +360,7 @@ static enum ctw_status step_both(struct ctw_scoring *s, bool *pass_done, struct 
 {
     struct ctw_pass *model = s->side[0].pass, *reference = s->side[1].pass;
     bool is_read = s->differences != NULL || s->exchange != NULL; /* the reference's layers */
+    s->in_reference = false;
     if (s->hooks.load_hidden != NULL && !is_read && !s->hidden_asked) {
         bool done;
         if (!ctw_pass_at_head(model))
@@ -370,7 +371,7 @@ static enum ctw_status step_both(struct ctw_scoring *s, bool *pass_done, struct 
     }
     enum ctw_status st = CTW_OK;
     if (s->exchange != NULL && ctw_exchange_is_running(s->exchange))
-        return ctw_exchange_step(s->exchange, s->compare, pass_done, err);
+        return ctw_exchange_step(s->exchange, s->compare, pass_done, &s->in_reference, err);
     *pass_done = ctw_pass_at_head(model) && ctw_pass_at_head(reference);
     if (*pass_done) {
         st = ctw_compare_heads(s->compare, model, reference, &s->in_reference, err);

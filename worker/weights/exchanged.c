@@ -7,6 +7,7 @@ struct exchanged {
     struct ctw_provider *most, *other;
     int layer; /* -1: none */
     enum ctw_matrix_role role;
+    bool failed_in_other;       /* the last acquire */
     struct ctw_layer_data data; /* of `layer`, while it is acquired */
 };
 
@@ -15,11 +16,13 @@ static enum ctw_status exchanged_acquire(struct ctw_provider *base, int layer,
 {
     struct exchanged *p = (struct exchanged *)base;
     const struct ctw_layer_data *other;
+    p->failed_in_other = false;
     enum ctw_status st = ctw_provider_acquire(p->most, layer, out, err);
     if (st != CTW_OK || layer != p->layer)
         return st;
     st = ctw_provider_acquire(p->other, layer, &other, err);
     if (st != CTW_OK) {
+        p->failed_in_other = true;
         ctw_provider_release(p->most, layer);
         return st;
     }
@@ -66,4 +69,9 @@ void ctw_provider_exchange(struct ctw_provider *base, int layer, enum ctw_matrix
     struct exchanged *p = (struct exchanged *)base;
     p->layer = layer;
     p->role = role;
+}
+
+bool ctw_provider_failed_in_other(const struct ctw_provider *base)
+{
+    return ((const struct exchanged *)base)->failed_in_other;
 }

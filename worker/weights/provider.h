@@ -54,6 +54,8 @@ enum ctw_status ctw_provider_open_exchanged(struct ctw_provider **out, struct ct
                                             struct ctw_provider *other,
                                             struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_provider_exchange(struct ctw_provider *p, int layer, enum ctw_matrix_role role);
+/* Of an exchanged provider: did the last acquire fail, and in `other`? */
+bool ctw_provider_failed_in_other(const struct ctw_provider *p);
 /* Will the provider read the files again? If so, they must not change. */
 bool ctw_provider_needs_files(struct ctw_provider *p);
 void ctw_provider_close(struct ctw_provider *p); /* NULL is fine */
