@@ -93,7 +93,7 @@ static void a_sequence_does_not_depend_on_the_others(void **state)
         buf_close(&want);
         problem_close(&p);
     }
-    printf("ok: the same bits in any company\n");
+    printf("ok: a sequence alone and among others: the same bits\n");
     ctw_backend_close(be);
 }
 
