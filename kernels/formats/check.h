@@ -60,7 +60,7 @@ enum ctw_status ctw_check_bytes_args(const struct ctw_weight *w, const struct ct
                                      struct ctw_err *err);
 enum ctw_status ctw_check_bytes(struct ctw_weight *w, const struct ctw_quant_args *args,
                                 struct ctw_err *err);
-/* Of mxfp4 and mxfp8: args and scales, and all fields but row_bytes. */
+/* The whole check() of mxfp4 and mxfp8. */
 enum ctw_status ctw_check_mx(struct ctw_weight *w, const struct ctw_quant_args *args, int bits,
                              struct ctw_err *err);
 /* A check_data(): the indices themselves. */

@@ -140,8 +140,7 @@ enum ctw_status ctw_check_group_index_data(struct ctw_weight *w, const struct ct
     if (count == NULL)
         return ctw_fail(err, CTW_ENOMEM, "out of memory for %" PRId64 " group counts", w->n_groups);
     for (int64_t c = 0; c < w->k; c++) {
-        int32_t g;
-        memcpy(&g, index + 4 * c, sizeof(g));
+        int32_t g = (int32_t)ctw_load_u32(index + 4 * c);
         if (g == -1) {
             w->indexed = false;
             goto done;
@@ -212,7 +211,10 @@ enum ctw_status ctw_check_bytes(struct ctw_weight *w, const struct ctw_quant_arg
 enum ctw_status ctw_check_mx(struct ctw_weight *w, const struct ctw_quant_args *args, int bits,
                              struct ctw_err *err)
 {
-    enum ctw_status st = expect_group(w, args, err);
+    const int64_t row_bytes = w->k * bits / 8;
+    enum ctw_status st = ctw_parts_only(w, 1u << CTW_PART_VALUES | 1u << CTW_PART_SCALE, err);
+    if (st == CTW_OK)
+        st = expect_group(w, args, err);
     if (st != CTW_OK)
         return st;
     if (!args->is_float || args->num_bits != bits || !args->symmetric ||
@@ -231,6 +233,7 @@ enum ctw_status ctw_check_mx(struct ctw_weight *w, const struct ctw_quant_args *
     w->group_rows = 1;
     w->group_size = CTW_MX_GROUP;
     w->n_groups = w->scale_stride = w->k / CTW_MX_GROUP;
+    w->row_bytes = (size_t)row_bytes;
     w->dtype = CTW_BF16; /* regardless of the model's dtype, as in compressed-tensors */
     w->bits = bits;
     w->symmetric = true;
@@ -238,5 +241,10 @@ enum ctw_status ctw_check_mx(struct ctw_weight *w, const struct ctw_quant_args *
     if (!ctw_part_has_shape(&w->part[CTW_PART_SCALE], w->n, w->n_groups))
         return ctw_part_fail(w, CTW_PART_SCALE, err, "U8 [%" PRId64 ", %" PRId64 "]", w->n,
                              w->n_groups);
+    if (!ctw_part_has_shape(&w->part[CTW_PART_VALUES], w->n, row_bytes))
+        return ctw_part_fail(
+            w, CTW_PART_VALUES, err,
+            "%s [%" PRId64 ", %" PRId64 "] for a [%" PRId64 ", %" PRId64 "] matrix",
+            ctw_dtype_name(w->part[CTW_PART_VALUES].dtype), w->n, row_bytes, w->n, w->k);
     return CTW_OK;
 }

@@ -14,17 +14,7 @@ static enum ctw_status check(struct ctw_weight *w, const struct ctw_quant_args *
                              const int64_t *shape_part, struct ctw_err *err)
 {
     (void)shape_part;
-    enum ctw_status st = ctw_parts_only(w, 1u << CTW_PART_VALUES | 1u << CTW_PART_SCALE, err);
-    if (st == CTW_OK)
-        st = ctw_check_mx(w, args, 4, err);
-    if (st != CTW_OK)
-        return st;
-    if (!ctw_part_has_shape(&w->part[CTW_PART_VALUES], w->n, w->k / 2))
-        return ctw_part_fail(w, CTW_PART_VALUES, err, "U8 [%lld, %lld] for a [%lld, %lld] matrix",
-                             (long long)w->n, (long long)(w->k / 2), (long long)w->n,
-                             (long long)w->k);
-    w->row_bytes = (size_t)(w->k / 2);
-    return CTW_OK;
+    return ctw_check_mx(w, args, 4, err);
 }
 
 const struct ctw_format ctw_format_mxfp4 = {
