@@ -479,6 +479,7 @@ static void check_slot_order(void)
 }
 
 #include "elementwise_ops.h"
+#include "elementwise_head.h"
 #include "elementwise_kinds.h"
 
 int main(int argc, char **argv)
