@@ -1,4 +1,4 @@
-/* Private to engine.c, pair.c and scoring.c; all other code includes worker/engine/engine.h. */
+/* Private to the engine's own files; all other code includes worker/engine/engine.h. */
 #ifndef CTW_WORKER_ENGINE_STATE_H
 #define CTW_WORKER_ENGINE_STATE_H
 
