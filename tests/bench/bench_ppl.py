@@ -60,7 +60,7 @@ def main():
     parser.add_argument("--rows", type=int, default=4)
     parser.add_argument("--reps", type=int, default=5)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--ppl", nargs="+", default=[sys.executable, "-m", "ctworker.ppl"], help="the command")
+    parser.add_argument("--ppl", nargs="+", default=[sys.executable, "-m", "ctworker.perplexity.main"], help="the command")
     args = parser.parse_args()
     binary = worker_cli.default_worker()
     os.environ["CTWORKER_BIN"] = binary

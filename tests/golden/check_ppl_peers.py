@@ -121,7 +121,7 @@ class Peers:
     def lm_eval(self, python):
         """The program lm_eval on the shortest articles."""
         sys.path.insert(0, str(ROOT / "harness_adapter/src"))
-        from ctworker import texts
+        from ctworker.perplexity import texts
 
         pages = sorted(texts.load(f"wikitext2={self.args.wikitext}", "pages", join_given=True).originals, key=len)[:2]
         raw = self.args.scratch / "pages.raw"
@@ -157,7 +157,7 @@ def main():
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--wikitext", type=Path, required=True, help="wiki.test.raw")
     parser.add_argument("--scratch", type=Path, required=True)
-    parser.add_argument("--ppl", nargs="+", default=[sys.executable, "-m", "ctworker.ppl"], help="the command")
+    parser.add_argument("--ppl", nargs="+", default=[sys.executable, "-m", "ctworker.perplexity.main"], help="the command")
     parser.add_argument("--torch-python", help="a Python with torch, transformers and lm_eval")
     parser.add_argument("--llama-python", help="a Python with llama_cpp and numpy")
     parser.add_argument("--gguf", type=Path, help="the model for llama.cpp, in F32")

@@ -12,14 +12,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ctworker import compare, compare_models
-from ctworker.compare_result import places
-from ctworker.divergence import COLUMNS, Columns, summarize
-from ctworker.results import Comparison
-from ctworker.tables import number, render
 
 import fake_divergence
 import fake_worker
+from ctworker.compare import main as compare
+from ctworker.compare import models as compare_models
+from ctworker.compare.divergence import COLUMNS, Columns, summarize
+from ctworker.compare.result import places
+from ctworker.results import Comparison
+from ctworker.tables import number, render
 
 TEXT = "the quick brown fox jumps over the lazy dog, and some other animals look on. " * 4
 

@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ctworker import Worker, compare
-from ctworker.client import Connection
-from ctworker.divergence import CONFIDENCE, DELTA_P_PERCENTILES, KL_PERCENTILES
 
 from conftest import ROOT, golden_folder
+from ctworker import Worker
+from ctworker.client import Connection
+from ctworker.compare import main as compare
+from ctworker.compare.divergence import CONFIDENCE, DELTA_P_PERCENTILES, KL_PERCENTILES
 from divergence_cases import slow_statistics
 
 sys.path.insert(0, str(ROOT / "tests/tools"))
@@ -165,7 +166,7 @@ def test_the_perplexity_is_that_of_scoring(
     models: dict[str, Path], text: str, real_worker: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """logprob and ref_logprob have the bits that scoring alone gives."""
-    from ctworker import ppl
+    from ctworker.perplexity import main as ppl
 
     arguments = ["--text", text, "--method", "llama.cpp-512", "--window", "64"]
     (model,) = run(capsys, str(models["dense"]), str(models["w8a16"]), *arguments)["models"]

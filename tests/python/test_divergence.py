@@ -9,7 +9,9 @@ import math
 
 import numpy as np
 import pytest
-from ctworker.divergence import (
+from scipy import stats
+
+from ctworker.compare.divergence import (
     CONFIDENCE,
     DELTA_P_PERCENTILES,
     KL_PERCENTILES,
@@ -19,8 +21,6 @@ from ctworker.divergence import (
     summarize,
     worst,
 )
-from scipy import stats
-
 from divergence_cases import columns_of, slow_statistics, two_models
 
 #: Windows of unequal sizes, and the window of each target.

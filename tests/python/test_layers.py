@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ctworker import compare, layers
+
+from conftest import ROOT, golden_folder
+from ctworker.compare import layers
+from ctworker.compare import main as compare
 from ctworker.errors import ProtocolError
 from ctworker.results import Comparison, Layers, split
 from ctworker.wire import DIVERGENCE_COLUMNS, LAYER_COLUMNS
-
-from conftest import ROOT, golden_folder
 
 sys.path.insert(0, str(ROOT / "tests/tools"))
 import reference_model

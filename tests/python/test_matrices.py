@@ -13,12 +13,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ctworker import Worker, compare, matrices
+
+from conftest import ROOT
+from ctworker import Worker
+from ctworker.compare import main as compare
+from ctworker.compare import matrices
 from ctworker.errors import ProtocolError
 from ctworker.results import Comparison, Matrices, split
 from ctworker.wire import DIVERGENCE_COLUMNS
-
-from conftest import ROOT
 from test_layers import TEXT, models, text, write_tensors  # noqa: F401
 
 sys.path.insert(0, str(ROOT / "tests/tools"))

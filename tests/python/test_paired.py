@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ctworker import compare, paired
-from ctworker.errors import ArgumentError
-from ctworker.samples import Pairs, pair, read_run
 from scipy import stats
 
 import data_tasks
+from ctworker.compare import main as compare
+from ctworker.compare import paired
+from ctworker.compare.samples import Pairs, pair, read_run
+from ctworker.errors import ArgumentError
 from test_processes import QUICK, run
 
 DATE = "2026-11-23T17-39-20.123456"

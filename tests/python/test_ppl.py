@@ -22,16 +22,18 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import pytest
-from ctworker import Worker, methods, ppl, texts
-from ctworker.errors import CtworkerError
-from ctworker.perplexity import Document, Tokens, measure, ratio, tokenize
-from ctworker.scoring import Score
-from ctworker.tokenizer import TextTokenizer
 from lm_eval.api.metrics import weighted_perplexity
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tokenizers import Tokenizer, processors
 
 from conftest import ROOT
+from ctworker import Worker
+from ctworker.errors import CtworkerError
+from ctworker.perplexity import main as ppl
+from ctworker.perplexity import methods, texts
+from ctworker.perplexity.measure import Document, Tokens, measure, ratio, tokenize
+from ctworker.scoring import Score
+from ctworker.tokenizer import TextTokenizer
 
 BOS, N_IDS = 256, 258  # the head has 320 rows
 WIKITEXT = Path(os.environ.get("CTWORKER_DATA", ROOT.parent / "shared/data")) / "wiki.test.raw"

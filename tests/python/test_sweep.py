@@ -13,11 +13,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import data_tasks
 import jsonschema
 import pytest
-from conftest import wait_for
 
+import data_tasks
+from conftest import wait_for
 from ctworker.errors import ArgumentError, CtworkerError
 from ctworker.sweep import definition, results, view
 
@@ -280,7 +280,7 @@ class TestMethods:
         assert code == 0, out
         cells = {(cell["model"], cell["work"]): cell for cell in read(texts)["cells"]}
         done = subprocess.run(
-            [sys.executable, "-m", "ctworker.ppl", str(texts / "other"), "--method", "gptq-2048", "--window", "128", "--text",
+            [sys.executable, "-m", "ctworker.perplexity.main", str(texts / "other"), "--method", "gptq-2048", "--window", "128", "--text",
              str(texts / "text.txt"), "--text", str(texts / "other.txt"), "--json", "-", "--quiet"],
             check=True, capture_output=True, text=True,
         )  # fmt: skip
@@ -342,7 +342,7 @@ class TestComparisons:
             ("one", "gptq-2048"), ("W4", "gptq-2048"), ("W4", "KL gptq-2048")]  # fmt: skip
         cell = document["cells"][2]
         done = subprocess.run(
-            [sys.executable, "-m", "ctworker.compare", str(folder / "one"), str(folder / "other"), "--method", "gptq-2048",
+            [sys.executable, "-m", "ctworker.compare.main", str(folder / "one"), str(folder / "other"), "--method", "gptq-2048",
              "--window", "128", "--text", str(folder / "text.txt"), "--layers", "--json", "-", "--quiet"],
             check=True, capture_output=True, text=True,
         )  # fmt: skip

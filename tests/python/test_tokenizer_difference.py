@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from ctworker.compare.tokenizers import difference
 from ctworker.tokenizer import TextTokenizer
-from ctworker.tokenizer_difference import difference
 
 TEXTS = ["Some text,", " and More."]
 

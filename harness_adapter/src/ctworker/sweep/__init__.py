@@ -2,5 +2,5 @@
 
 main.py is the command; definition.py reads the YAML file; plan.py makes cells of it; runner.py runs them with a worker
 and one process of cells (cell_process.py) a device; kinds/ says what a cell does; results.py keeps results.json;
-tables.py, plots.py and html.py write what people read.
+tables.py, plots.py and report_html.py write what people read.
 """

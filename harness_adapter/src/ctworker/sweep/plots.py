@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from .. import layers_plot
+from ..compare import plot
 from . import view
 from .view import Axis, Column
 
@@ -35,7 +35,7 @@ def files(document: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
         lines = view.layers(column)
         if lines:
             drawn = [{"label": label, "layers": layers} for label, layers in lines]
-            yield from _save(layers_plot.draw(drawn), f"{_slug(column.name)}-layers")
+            yield from _save(plot.draw(drawn), f"{_slug(column.name)}-layers")
 
 
 def _slug(text: str) -> str:
@@ -88,7 +88,7 @@ def _figure(column: Column, axis: Axis, names: dict[str, str]) -> Any:
             )
     if column.logarithmic:
         ax.set_yscale("log")
-        layers_plot.plain_numbers(ax.yaxis)
+        plot.plain_numbers(ax.yaxis)
     _dress(ax, column, axis)
     return figure
 

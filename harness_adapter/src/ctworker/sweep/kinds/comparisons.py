@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ... import methods
+from ...perplexity import methods
 from .methods import method_of
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ... import methods
 from ...errors import ArgumentError
+from ...perplexity import methods
 from .shared import environment_of, stamp_of
 
 if TYPE_CHECKING:

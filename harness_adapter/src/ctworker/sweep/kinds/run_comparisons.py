@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ... import methods
 from ...api import Client
-from ...compare_models import Options, compare
-from ...compare_models import prepare as plan_of
+from ...compare.models import Options, compare
+from ...compare.models import prepare as plan_of
+from ...perplexity import methods
 from .run_methods import texts_of
 
 if TYPE_CHECKING:

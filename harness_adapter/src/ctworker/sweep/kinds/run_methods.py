@@ -7,10 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ... import hub, methods, texts
+from ... import hub
 from ...api import Client
 from ...arguments import Settings
-from ...perplexity import Result, Tokens, check, measure, tokenize
+from ...perplexity import methods, texts
+from ...perplexity.measure import Result, Tokens, check, measure, tokenize
 from ...scoring import Progress
 from ...tokenizer import TextTokenizer
 from .shared import environment

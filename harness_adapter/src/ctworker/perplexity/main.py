@@ -12,15 +12,25 @@ from concurrent.futures import ThreadPoolExecutor, TimeoutError
 from pathlib import Path
 from typing import Any
 
-from . import __version__, arguments, hub, methods, work_options
-from .api import Client, Worker
-from .errors import ArgumentError, CtworkerError
+from .. import __version__, arguments, hub
+from ..api import Client, Worker
+from ..errors import ArgumentError, CtworkerError
+from ..tables import number, render
+from ..tokenizer import TextTokenizer
+from . import methods
+from .measure import Result, Tokens, check, check_bos, measure, tokenize
+from .options import (
+    ProgressLine,
+    add_method,
+    add_text,
+    add_worker,
+    given_fields,
+    load_texts,
+    open_json,
+    worker_arguments,
+)
 from .per_token import COLUMNS, PerToken
-from .perplexity import Result, Tokens, check, check_bos, measure, tokenize
-from .tables import number, render
 from .texts import Text
-from .tokenizer import TextTokenizer
-from .work_options import ProgressLine, open_json
 
 SCHEMA = "ctworker-ppl/1"
 
@@ -45,10 +55,10 @@ def parser() -> argparse.ArgumentParser:
         epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
     )  # fmt: skip
     out.add_argument("model", nargs="?", help="checkpoint folder or hub name (with --endpoint: leave it out)")
-    work_options.add_text(out.add_argument_group("texts"))
-    work_options.add_method(out.add_argument_group("method and its fields"))
+    add_text(out.add_argument_group("texts"))
+    add_method(out.add_argument_group("method and its fields"))
     group = out.add_argument_group("worker")
-    work_options.add_worker(group)
+    add_worker(group)
     group.add_argument("--model-name", metavar="NAME", default="", help="the worker's model (default: its first)")
     group = out.add_argument_group("output")
     group.add_argument("--json", metavar="FILE", help="also write the report as JSON; - writes it to standard output instead")
@@ -66,14 +76,14 @@ class Run:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
-        self.method = methods.choose(options.method, work_options.fields(options))
+        self.method = methods.choose(options.method, given_fields(options))
         if (options.model is None) == (options.endpoint is None):
             raise ArgumentError("expected a model (folder or hub name), or --endpoint URL of a running worker, and not both")
         self.tokenizer = self._load_tokenizer()
         if options.bos_token is not None and options.bos_token >= len(self.tokenizer):
             raise ArgumentError(f"--bos-token {options.bos_token}: the tokenizer has only {len(self.tokenizer)} tokens")
         self.per_token = PerToken(options.per_token) if options.per_token and not options.dry_run else None
-        loaded = work_options.load_texts(options, self.method)
+        loaded = load_texts(options, self.method)
         check_bos(self.method, self.tokenizer)
         # A long text is tokenised while the worker loads; a short one now, so that what is wrong with it is told at once.
         self._tokens = ThreadPoolExecutor(1).submit(self._tokenize, loaded)
@@ -89,7 +99,7 @@ class Run:
 
     def _load_tokenizer(self) -> TextTokenizer:
         options = self.options
-        settings = arguments.parse({"pretrained": options.model or ".", **work_options.worker_arguments(self.options)})
+        settings = arguments.parse({"pretrained": options.model or ".", **worker_arguments(self.options)})
         name = options.tokenizer or options.model
         if name is None:
             with Client(options.endpoint, model=options.model_name, token_file=options.token_file) as client:
@@ -107,7 +117,7 @@ class Run:
         if options.endpoint is not None:
             return Client(options.endpoint, model=options.model_name, token_file=options.token_file)
         limits = {"vocabulary": self.tokenizer.n_ids} if self.method.vocabulary == "tokenizer" else {}
-        return Worker(options.model, **work_options.worker_arguments(self.options), **limits)
+        return Worker(options.model, **worker_arguments(self.options), **limits)
 
     def score(self) -> dict[str, Any]:
         """The report. Raises CtworkerError."""

@@ -6,8 +6,8 @@ import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ..tables import number, render
 from . import layers, matrices
-from .tables import number, render
 
 Statistics = dict[str, Any]  # Divergence.to_json()
 #: (name of the row, key of the statistic, factor, unit)
@@ -150,7 +150,7 @@ def _notes(model: dict[str, Any]) -> list[str]:
 
 
 def summary(plan: Any) -> str:
-    """One line before the work. plan: compare_models.Plan."""
+    """One line before the work. plan: models.Plan."""
     counts = plan.counts()
     work = f"{counts['windows']} windows, {counts['targets']} targets" if "windows" in counts else f"{counts['tokens']} tokens"
     n = len(plan.cases)

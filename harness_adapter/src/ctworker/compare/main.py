@@ -13,10 +13,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from . import methods, work_options
-from .errors import ArgumentError, CtworkerError
-from .scoring import Progress
-from .work_options import ProgressLine, duration, open_json
+from ..errors import ArgumentError, CtworkerError
+from ..perplexity import methods
+from ..perplexity.options import (
+    ProgressLine,
+    add_method,
+    add_text,
+    add_worker,
+    duration,
+    given_fields,
+    load_texts,
+    open_json,
+    worker_arguments,
+)
+from ..scoring import Progress
 
 log = logging.getLogger("lm_eval.ctworker")
 
@@ -66,10 +76,10 @@ def parser() -> argparse.ArgumentParser:
         help="instead of models, compare lm-eval runs question by question: the --output_path of two or more runs with "
         "--log_samples, or their samples files; the first run is the reference",
     )  # fmt: skip
-    work_options.add_text(out.add_argument_group("text"))
-    work_options.add_method(out.add_argument_group("method and its fields: how the text is cut into windows"), numbers=False)
+    add_text(out.add_argument_group("text"))
+    add_method(out.add_argument_group("method and its fields: how the text is cut into windows"), numbers=False)
     group = out.add_argument_group("worker")
-    work_options.add_worker(group)
+    add_worker(group)
     group.add_argument(
         "--hidden", metavar="DIR",
         help="keep the reference's final hidden states in this folder, a few KB per token: comparing further models with it then "
@@ -88,40 +98,40 @@ def run(options: argparse.Namespace) -> int:
     """Raises CtworkerError. Returns the exit code."""
     require_numpy()
     if options.samples is not None:
-        from . import compare_samples
+        from . import runs
 
         _only_samples(options)
         out = _Output(options.json)
-        report = compare_samples.compare(options.samples)
-        out.finish(report, compare_samples.text(report))
+        found = runs.compare(options.samples)
+        out.finish(found, runs.text(found))
         return 0
-    from . import compare_models, compare_report
+    from . import models, report
 
     if options.plot is not None:
-        from . import layers_plot
+        from . import plot
 
         if not options.layers and options.matrices is None:
             raise ArgumentError("--plot draws layers and matrices: pass --layers, --matrices or both, too")
-        layers_plot.check(options.plot)
+        plot.check(options.plot)
     asked = _models(options)
-    plan = compare_models.prepare(asked)
+    plan = models.prepare(asked)
     if options.dry_run:
-        print(compare_report.plan(plan))
+        print(report.plan(plan))
         return 0
     out = _Output(options.json)
     progress = _Progress(options.quiet)
     if not options.quiet:
-        print(compare_report.summary(plan), file=sys.stderr)
+        print(report.summary(plan), file=sys.stderr)
     try:
-        report = compare_models.compare(plan, progress.case, out.keep)
+        found = models.compare(plan, progress.case, out.keep)
     finally:
         progress.close()
-    out.finish(report, compare_report.text(report))
+    out.finish(found, report.text(found))
     if options.plot is not None:
-        drawn = [model for model in report["models"] if "layers" in model or "matrices" in model]
+        drawn = [model for model in found["models"] if "layers" in model or "matrices" in model]
         if drawn:
-            layers_plot.write(options.plot, drawn)
-    return 70 if any("error" in model for model in report["models"]) else 0
+            plot.write(options.plot, drawn)
+    return 70 if any("error" in model for model in found["models"]) else 0
 
 
 def _only_samples(options: argparse.Namespace) -> None:
@@ -140,7 +150,7 @@ def _only_samples(options: argparse.Namespace) -> None:
 
 def _models(options: argparse.Namespace) -> Any:
     """The comparison that the command line asks for, with its text loaded. Raises CtworkerError."""
-    from .compare_models import Options
+    from .models import Options
 
     if options.reference is None:
         raise ArgumentError("expected REFERENCE and MODEL (see --help), or --samples RUN RUN")
@@ -148,11 +158,11 @@ def _models(options: argparse.Namespace) -> Any:
         raise ArgumentError("expected one text: compare the models on each text by itself")
     if options.matrices is not None and options.matrices < 1:
         raise ArgumentError(f"--matrices {options.matrices}: expected a number of windows, 1 or more")
-    method = methods.choose(options.method, work_options.fields(options))
-    (text,) = work_options.load_texts(options, method)
+    method = methods.choose(options.method, given_fields(options))
+    (text,) = load_texts(options, method)
     kept = {name: value for name in ("hidden", "hidden_limit") if (value := getattr(options, name)) is not None}
     return Options(
-        options.reference, options.models, text, method, work_options.worker_arguments(options) | kept, endpoint=options.endpoint,
+        options.reference, options.models, text, method, worker_arguments(options) | kept, endpoint=options.endpoint,
         token_file=options.token_file, tokenizer=options.tokenizer, reference_dtype=options.reference_dtype,
         noise_floor=options.noise_floor, worst=max(0, options.worst), layers=options.layers,
         matrices=options.matrices,

@@ -6,8 +6,9 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from . import __version__, paired, samples
-from .tables import number, render
+from .. import __version__
+from ..tables import number, render
+from . import paired, samples
 
 SCHEMA = "ctworker-paired-1"
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from .errors import ArgumentError, CtworkerError
-from .perplexity import Result, Span
+from ..errors import ArgumentError, CtworkerError
+from .measure import Result, Span
 from .texts import require_parquet
 
 #: Column -> (type, meaning).

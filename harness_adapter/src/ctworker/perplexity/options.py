@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ..errors import ArgumentError
+from ..scoring import Progress
 from . import methods, texts
-from .errors import ArgumentError
-from .scoring import Progress
 
 
 def _size(text: str) -> int | str:
@@ -87,7 +87,7 @@ def add_worker(group: Any) -> None:
     group.add_argument("--token-file", metavar="FILE", help="token of a worker on tcp://")
 
 
-def fields(options: argparse.Namespace) -> dict[str, Any]:
+def given_fields(options: argparse.Namespace) -> dict[str, Any]:
     """The fields of the method that options set."""
     return {name: value for name in FIELDS if (value := getattr(options, name, None)) is not None}
 

@@ -14,19 +14,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from . import __version__, arguments, hub, layers, matrices, methods, perplexity
-from .api import Client, Worker
-from .compare_result import describe
-from .errors import ArgumentError, CtworkerError
-from .launcher import environment, find_binary
-from .methods import Method
-from .perplexity import Tokens
-from .report import described
-from .scoring import Progress
-from .texts import Text
-from .tokenizer import TextTokenizer
-from .tokenizer_difference import difference
-from .wire import pack
+from .. import __version__, arguments, hub
+from ..api import Client, Worker
+from ..errors import ArgumentError, CtworkerError
+from ..launcher import environment, find_binary
+from ..perplexity import measure, methods
+from ..perplexity.measure import Tokens
+from ..perplexity.methods import Method
+from ..perplexity.texts import Text
+from ..report import described
+from ..scoring import Progress
+from ..tokenizer import TextTokenizer
+from ..wire import pack
+from . import layers, matrices
+from .result import describe
+from .tokenizers import difference
 
 log = logging.getLogger("lm_eval.ctworker")
 
@@ -99,7 +101,7 @@ def prepare(options: Options) -> Plan:
             _inspect(_folder(name, options))
     tokenizer, tokens, cases = _tokenize(options, _cases(options))
     if isinstance(options.method.window, int):  # else the worker must say how long an input may be
-        perplexity.check(tokens, methods.resolve(options.method, 1 << 31))
+        measure.check(tokens, methods.resolve(options.method, 1 << 31))
     return Plan(options, cases, tokenizer, tokens)
 
 
@@ -187,7 +189,7 @@ def _tokenize(options: Options, cases: Sequence[Case]) -> tuple[TextTokenizer, T
     tokenizer = _tokenizer(own, own, options)
     if tokenizer is None:
         raise ArgumentError(f"{own} has no tokenizer ({', '.join(_TOKENIZER_FILES)}): name a folder with --tokenizer")
-    tokens = perplexity.tokenize(options.text, options.method, tokenizer)
+    tokens = measure.tokenize(options.text, options.method, tokenizer)
     if options.tokenizer is not None:
         return tokenizer, tokens, list(cases)
     return tokenizer, tokens, [_agree(case, tokenizer, tokens, options) for case in cases]
@@ -213,7 +215,7 @@ def _agree(case: Case, tokenizer: TextTokenizer, tokens: Tokens, options: Option
     other = _tokenizer(_source(case.model, options), case.model, options)
     if other is None:
         return replace(case, notes=(f"{case.model} has no tokenizer: the reference's was used",))
-    theirs = perplexity.tokenize(options.text, options.method, other)
+    theirs = measure.tokenize(options.text, options.method, other)
     ids = [[list(document.tokens) for document in each.documents] for each in (tokens, theirs)]
     how = difference(tokenizer, other, options.text.documents, *ids)
     if how is None and tokens.bos != theirs.bos:
@@ -236,7 +238,7 @@ def _run(plan: Plan, case: Case, report: dict[str, Any], on_progress: Callable[[
         if case.label == NOISE_FLOOR and client.model["dtype"] == "float32":
             raise CtworkerError(f"{case.model} computes in float32 already, so there is no noise floor")
         most = min(client.max_length, client.describe(reference)["max_length"])
-        tokens = perplexity.check(plan.tokens, methods.resolve(options.method, most))
+        tokens = measure.check(plan.tokens, methods.resolve(options.method, most))
         method = _limited(methods.resolve(options.method, most), tokens)
         rule = _rule(method, tokens)
         texts = [document.tokens[: len(document.tokens) - method.spare] for document in tokens.documents]

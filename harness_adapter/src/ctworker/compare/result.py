@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from ..results import Comparison
+from ..tokenizer import TextTokenizer
 from . import divergence
-from .results import Comparison
-from .tokenizer import TextTokenizer
 
 _BEFORE, _AFTER = 24, 8  # tokens shown around a worst position
 

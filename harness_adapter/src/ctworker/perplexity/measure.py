@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .api import Client
-from .encoding import Encoder
-from .errors import ArgumentError, CtworkerError
+from ..api import Client
+from ..encoding import Encoder
+from ..errors import ArgumentError, CtworkerError
+from ..scoring import Progress, Score
+from ..tokenizer import TextTokenizer
 from .methods import Method, count, least_tokens
-from .scoring import Progress, Score
 from .texts import Text
-from .tokenizer import TextTokenizer
 
 
 @dataclass(frozen=True)

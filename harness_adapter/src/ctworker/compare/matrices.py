@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from ..results import Comparison
+from ..tables import number, render
 from .divergence import Estimate
 from .layers import ratio
-from .results import Comparison
-from .tables import number, render
 
 _SHOWN = 20  # of a table; the JSON has all
 

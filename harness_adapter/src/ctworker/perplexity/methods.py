@@ -11,7 +11,7 @@ import re
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from .errors import ArgumentError
+from ..errors import ArgumentError
 
 #: How rows become texts. `pages`, `documents`: each is a text of its own; the others join all rows into one.
 JOINS = {

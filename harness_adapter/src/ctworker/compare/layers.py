@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..results import Comparison
+from ..tables import number, render
 from .divergence import Estimate
-from .results import Comparison
-from .tables import number, render
 
 Floats = npt.NDArray[np.float64]
 

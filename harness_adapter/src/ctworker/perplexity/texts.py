@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..errors import ArgumentError, CtworkerError
 from . import detokenize
-from .errors import ArgumentError, CtworkerError
 
 #: Joined texts of WikiText-2's test set: join -> the first digits of its sha256.
 WIKITEXT2 = {

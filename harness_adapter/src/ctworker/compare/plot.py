@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .errors import ArgumentError, CtworkerError
+from ..errors import ArgumentError, CtworkerError
 from .matrices import kind
 
 _SUFFIXES = (".png", ".svg", ".pdf")
