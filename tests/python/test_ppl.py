@@ -31,7 +31,7 @@ from ctworker import Worker
 from ctworker.errors import CtworkerError
 from ctworker.perplexity import main as ppl
 from ctworker.perplexity import methods, texts
-from ctworker.perplexity.measure import Document, Tokens, measure, ratio, tokenize
+from ctworker.perplexity.measure import Document, Tokens, check, measure, ratio, tokenize
 from ctworker.scoring import Score
 from ctworker.tokenizer import TextTokenizer
 
@@ -265,7 +265,7 @@ def test_counts_of_wikitext2(name: str, checkpoint: Path, capsys: pytest.Capture
         assert text.n_bytes == size and (sha256 is None or text.sha256.startswith(sha256))
     tokenizer = TextTokenizer(checkpoint, name="tiny")  # adds no BOS
     streams = [tokenizer.encode(document) for document in text.documents]
-    counts = [methods.count(method, len(tokens)) for tokens in streams]
+    counts = [methods.total(method, [len(tokens)]) for tokens in streams]
     assert tuple(map(sum, zip(*counts)))[:2] == COUNTS[name]
     if name in RESTATED:
         windows = list(RESTATED[name][0](streams[0]))
@@ -587,3 +587,15 @@ def test_tokens_of_the_worker_must_be_expected(checkpoint: Path) -> None:
     tokens = Tokens(text, [Document(array("i", list(b"abcd")), [0, 1, 2, 3, 4], [0] * 5)], None)
     with pytest.raises(CtworkerError, match="scored 2 tokens in 1 windows, expected 3 in 1"):
         measure(Other(), tokens, method)  # type: ignore[arg-type]
+
+
+def test_a_text_that_is_used_again_keeps_its_notes(checkpoint: Path) -> None:
+    """A sweep keeps a text's tokens for its next models; a model's notes must not grow with their number."""
+    rows = ["a text that is long enough", "short"]
+    text = texts.Text("t", "t", "documents", rows, rows)
+    method = methods.resolve(methods.choose("exl3", {"window": 8}), 2048)
+    tokens = tokenize(text, method, TextTokenizer(checkpoint, name="tiny"))
+    for _ in range(2):
+        kept = check(tokens, method)
+        assert len(kept.documents) == 1 and text.notes == []
+        assert kept.text.notes == ["t: 1 of 2 documents have fewer than 9 tokens, and are left out"]

@@ -84,12 +84,11 @@ class Plan:
 
     def counts(self) -> dict[str, int]:
         """Documents, tokens and, unless only the worker knows the length of a window, windows and targets."""
-        sizes = [len(document.tokens) for document in self.tokens.documents]
-        out = {"documents": len(sizes), "tokens": sum(sizes)}
+        out = {"documents": len(self.tokens.sizes), "tokens": sum(self.tokens.sizes)}
         if isinstance(self.options.method.window, int):
-            method = _limited(methods.resolve(self.options.method, 1 << 31), self.tokens)
-            counts = [methods.count(method, n) for n in sizes]
-            out |= {"windows": sum(c[0] for c in counts), "targets": sum(c[1] for c in counts)}
+            method = measure.limited(methods.resolve(self.options.method, 1 << 31), self.tokens)
+            counts = methods.total(method, self.tokens.sizes)
+            out |= {"windows": counts.windows, "targets": counts.targets}
         return out
 
 
@@ -239,9 +238,8 @@ def _run(plan: Plan, case: Case, report: dict[str, Any], on_progress: Callable[[
             raise CtworkerError(f"{case.model} computes in float32 already, so there is no noise floor")
         most = min(client.max_length, client.describe(reference)["max_length"])
         tokens = measure.check(plan.tokens, methods.resolve(options.method, most))
-        method = _limited(methods.resolve(options.method, most), tokens)
-        rule = _rule(method, tokens)
-        texts = [document.tokens[: len(document.tokens) - method.spare] for document in tokens.documents]
+        method = measure.limited(methods.resolve(options.method, most), tokens)
+        rule, texts = measure.rule(method, tokens), measure.inputs(method, tokens)
         results = client.compare_windows(texts, reference=reference, **rule, layers=options.layers, on_progress=on_progress)
         alone = None
         if options.matrices is not None and case.label != NOISE_FLOOR:
@@ -256,7 +254,7 @@ def _run(plan: Plan, case: Case, report: dict[str, Any], on_progress: Callable[[
     model, other = sides[0], sides[1] | {"name": options.reference}
     _check_reference(report, other)
     if report["text"] is None:
-        report["text"] = _text(plan, method, texts, rule, found)
+        report["text"] = _text(plan, tokens.text, method, texts, rule, found)
     return {"model": model, "reference": other, **found}
 
 
@@ -270,22 +268,6 @@ def _check_reference(report: dict[str, Any], reference: dict[str, Any]) -> None:
             )
 
 
-def _limited(method: Method, tokens: Tokens) -> Method:
-    """The method with the number of windows that the data set limits."""
-    return replace(method, rows=method.rows or tokens.text.windows)
-
-
-def _rule(method: Method, tokens: Tokens) -> dict[str, Any]:
-    """The keys of a job's head that cut the text."""
-    rule = {
-        "window": method.window, "stride": method.stride, "first": method.first, "new": method.new, "tail": method.tail,
-        "rows": method.rows,
-    }  # fmt: skip
-    if tokens.bos is None:
-        return rule
-    return rule | {"bos": tokens.bos, "bos_mode": "prefix" if method.bos == "prefix" else "replace"}
-
-
 def _client(options: Options, case: Case) -> Client:
     if options.endpoint is not None:
         return Client(options.endpoint, model=case.model, token_file=options.token_file)
@@ -294,9 +276,11 @@ def _client(options: Options, case: Case) -> Client:
     )
 
 
-def _text(plan: Plan, method: Method, texts: Sequence[Any], rule: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+def _text(
+    plan: Plan, text: Text, method: Method, texts: Sequence[Any], rule: dict[str, Any], found: dict[str, Any]
+) -> dict[str, Any]:
     """What was compared, and how it was cut: everything that the numbers depend on besides the models."""
-    text, digest = plan.options.text, hashlib.sha256()
+    digest = hashlib.sha256()
     notes = list(text.notes)
     if method.vocabulary != "model":
         notes.append(f"method {method.name} is over the tokenizer's tokens; divergences are over all ids that both models have")

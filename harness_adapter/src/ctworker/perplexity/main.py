@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import math
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, TimeoutError
@@ -18,7 +17,17 @@ from ..errors import ArgumentError, CtworkerError
 from ..tables import number, render
 from ..tokenizer import TextTokenizer
 from . import methods
-from .measure import Result, Tokens, check, check_bos, measure, tokenize
+from .measure import (
+    Result,
+    Tokens,
+    check,
+    check_bos,
+    limited,
+    macro,
+    measure,
+    tokenize,
+    used_fields,
+)
 from .options import (
     ProgressLine,
     add_method,
@@ -156,9 +165,9 @@ class Run:
                 "sha256": self.tokenizer.fingerprint,
                 "tokens": self.tokenizer.n_ids,
             },
-            "method": method.fields() | {"bos_token": results[0].tokens.bos, "about": method.about},
+            "method": used_fields(method, results) | {"about": method.about},
             "texts": [result.fields() for result in results],
-            "macro": _macro(results) if len(results) > 1 else None,
+            "macro": dict(zip(("perplexity", "perplexity_se"), macro(results))) | {"texts": len(results)} if len(results) > 1 else None,
             "notes": notes,
         }  # fmt: skip
 
@@ -167,24 +176,14 @@ class Run:
         known = isinstance(self.method.window, int) or self.options.max_length is not None
         rows = [["text", "documents", "bytes", "tokens", "windows", "scored tokens"]]
         for tokens in self._tokens.result():
-            sizes = [len(document.tokens) for document in tokens.documents]
             cells = ["?", "?"]
             if known:
-                method = methods.resolve(self.method, int(self.options.max_length or 1 << 31))
-                counts = [methods.count(method, n) for n in sizes]
-                cells = [str(sum(c[0] for c in counts)), str(sum(c[1] for c in counts))]
-            rows.append([tokens.text.name, str(len(sizes)), str(tokens.text.n_bytes), str(sum(sizes)), *cells])
+                method = limited(methods.resolve(self.method, int(self.options.max_length or 1 << 31)), tokens)
+                counts = methods.total(method, tokens.sizes)
+                cells = [str(counts.windows), str(counts.targets)]
+            rows.append([tokens.text.name, str(len(tokens.sizes)), str(tokens.text.n_bytes), str(sum(tokens.sizes)), *cells])
         fields = "  ".join(f"{name}={value}" for name, value in self.method.fields().items())
         return f"method: {fields}\n\n{render(rows)}"
-
-
-def _macro(results: Sequence[Result]) -> dict[str, Any]:
-    """The mean of the perplexities; each text counts once, whatever its length."""
-    values = [result.estimate.perplexity for result in results]
-    errors = [result.estimate.perplexity_se for result in results]
-    known = [error for error in errors if error is not None]
-    se = math.sqrt(math.fsum(e * e for e in known)) / len(values) if len(known) == len(values) else None
-    return {"perplexity": math.fsum(values) / len(values), "perplexity_se": se, "texts": len(values)}
 
 
 # ---- the report as text ----

@@ -15,7 +15,7 @@ from ..encoding import Encoder
 from ..errors import ArgumentError, CtworkerError
 from ..scoring import Progress, Score
 from ..tokenizer import TextTokenizer
-from .methods import Method, count, least_tokens
+from .methods import Method, least_tokens, total
 from .texts import Text
 
 
@@ -38,6 +38,15 @@ class Tokens:
     documents: list[Document]
     bos: int | None
     n_ids: int = 0
+
+    @property
+    def sizes(self) -> list[int]:
+        """Tokens of each document."""
+        return [len(document.tokens) for document in self.documents]
+
+    def noted(self, note: str) -> Tokens:
+        """The same with one more note on the text. The text itself stays: it may be used again."""
+        return replace(self, text=replace(self.text, notes=[*self.text.notes, note]))
 
 
 @dataclass(frozen=True)
@@ -84,17 +93,13 @@ class Result:
     n_bytes: int
     n_words: int
 
-    @property
-    def n_tokens(self) -> int:
-        return sum(len(document.tokens) for document in self.tokens.documents)
-
     def fields(self) -> dict[str, Any]:
         """For JSON."""
         estimate, text = self.estimate, self.tokens.text
         per_byte = self.nll_sum / self.n_bytes if self.n_bytes else None
         return {
             "text": text.name, "source": text.source, "sha256": text.sha256, "bytes": text.n_bytes,
-            "documents": len(self.tokens.documents), "tokens": self.n_tokens,
+            "documents": len(self.tokens.documents), "tokens": sum(self.tokens.sizes),
             "windows": len(self.spans), "scored_tokens": self.n_scored,
             "perplexity": estimate.perplexity, "perplexity_se": estimate.perplexity_se,
             "nll": estimate.nll, "nll_se": estimate.se, "se_over": estimate.over, "se_clusters": estimate.clusters,
@@ -170,20 +175,38 @@ def check(tokens: Tokens, method: Method) -> Tokens:
     kept = [document for document in tokens.documents if len(document.tokens) >= least]
     text = tokens.text
     if not kept:
-        longest = max(len(document.tokens) for document in tokens.documents)
+        longest = max(tokens.sizes)
         raise ArgumentError(
             f"{text.source}: the text has {longest} tokens, but method {method.name} needs at least {least} for a window of "
             f"{method.window}: choose a smaller --window, or a longer text"
         )
     if len(kept) < len(tokens.documents):
         missing = len(tokens.documents) - len(kept)
-        text.notes.append(
-            f"{text.source}: {missing} of {len(tokens.documents)} documents have fewer than {least} tokens, and are left out"
-        )
-    return replace(tokens, documents=kept)
+        note = f"{text.source}: {missing} of {len(tokens.documents)} documents have fewer than {least} tokens, and are left out"
+        return replace(tokens.noted(note), documents=kept)
+    return tokens
 
 
 # ---- scores ----
+
+
+def limited(method: Method, tokens: Tokens) -> Method:
+    """The method with the number of windows that the data set limits."""
+    return replace(method, rows=method.rows or tokens.text.windows) if method.cut == "rule" else method
+
+
+def inputs(method: Method, tokens: Tokens) -> list[array]:
+    """What the worker cuts into windows: each document without the method's spare tokens."""
+    return [document.tokens[: len(document.tokens) - method.spare] for document in tokens.documents]
+
+
+def rule(method: Method, tokens: Tokens) -> dict[str, Any]:
+    """The keys of a job's head that cut the texts (docs/PROTOCOL.md, "Windows of a rule"); the method is resolved."""
+    keys = ("window", "stride", "first", "new", "tail", "rows")
+    found = {key: getattr(method, key) for key in keys}
+    if tokens.bos is None:
+        return found
+    return found | {"bos": tokens.bos, "bos_mode": "prefix" if method.bos == "prefix" else "replace"}
 
 
 def measure(
@@ -193,31 +216,26 @@ def measure(
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Result:
     """The perplexity of one text; `method` is resolved, `tokens` are checked. Raises CtworkerError."""
-    if not method.rows and tokens.text.windows and method.cut == "rule":
-        method = replace(method, rows=tokens.text.windows)
+    method = replace(limited(method, tokens), bos_token=tokens.bos)
     if method.vocabulary == "tokenizer" and 0 < tokens.n_ids < (vocab := client.model["vocab"]):
-        tokens.text.notes.append(
+        tokens = tokens.noted(
             f"the method's probabilities are over the {tokens.n_ids} tokens of the tokenizer, these are over {vocab} rows of the "
             f"head: start the worker with --vocabulary {tokens.n_ids} for the method's own number"
         )
         method = replace(method, vocabulary="model")
-    texts = [document.tokens[: len(document.tokens) - method.spare] for document in tokens.documents]
-    window, stride = int(method.window), int(method.stride or method.window)
+    texts = inputs(method, tokens)
     if method.cut == "lm-eval":
         assert tokens.bos is not None
-        scores = client.score_rolling(texts, tokens.bos, max_length=window, on_progress=on_progress)
+        scores = client.score_rolling(texts, tokens.bos, max_length=int(method.window), on_progress=on_progress)
     else:
-        scores = client.score_windows(
-            texts, window, stride=stride, first=int(method.first), rows=method.rows, new=method.new, tail=method.tail,
-            bos=tokens.bos, bos_mode="prefix" if method.bos == "prefix" else "replace", on_progress=on_progress,
-        )  # fmt: skip
+        scores = client.score_windows(texts, **rule(method, tokens), on_progress=on_progress)
     spans = list(_spans(tokens, method, scores))
     found, scored = len(spans), sum(score.count for score in scores)
-    expected = [count(method, len(document.tokens)) for document in tokens.documents]
-    if (found, scored) != (sum(c[0] for c in expected), sum(c[1] for c in expected)):
+    expected = total(method, tokens.sizes)
+    if (found, scored) != (expected.windows, expected.targets):
         raise CtworkerError(
-            f"the worker scored {scored} tokens in {found} windows, expected {sum(c[1] for c in expected)} in "
-            f"{sum(c[0] for c in expected)}: its version of the windows differs from this package's"
+            f"the worker scored {scored} tokens in {found} windows, expected {expected.targets} in {expected.windows}: its "
+            "version of the windows differs from this package's"
         )
     return _result(tokens, method, scores, spans)
 
@@ -246,7 +264,25 @@ def logprobs_of(spans: Sequence[Span], scores: Sequence[Score]) -> Iterator[tupl
         place += span.end - span.begin
 
 
+def used_fields(method: Method, results: Sequence[Result]) -> dict[str, Any]:
+    """The fields of the method as they were used; a field that differs between the texts (rows, if a data set limits them)
+    as it was asked for."""
+    used = [result.method.fields() for result in results]
+    return {
+        name: used[0][name] if all(fields[name] == used[0][name] for fields in used) else value
+        for name, value in method.fields().items()
+    }
+
+
 # ---- statistics ----
+
+
+def macro(results: Sequence[Result]) -> tuple[float, float | None]:
+    """The mean of the perplexities with its standard error; each text counts once, whatever its length."""
+    estimates = [result.estimate for result in results]
+    errors = [estimate.perplexity_se for estimate in estimates if estimate.perplexity_se is not None]
+    se = math.sqrt(math.fsum(e * e for e in errors)) / len(errors) if len(errors) == len(estimates) else None
+    return math.fsum(estimate.perplexity for estimate in estimates) / len(estimates), se
 
 
 def ratio(sums: Sequence[float], weights: Sequence[float], over: str) -> Estimate:

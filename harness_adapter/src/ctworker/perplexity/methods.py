@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import ArgumentError
 
@@ -189,13 +190,26 @@ def least_tokens(method: Method) -> int:
     return (method.first + 1 if method.tail else int(method.window)) + method.spare
 
 
-def count(method: Method, n_tokens: int) -> tuple[int, int, int]:
-    """Windows, scored tokens and input tokens of a text of n_tokens; the method is resolved. The worker cuts the windows:
-    this only says beforehand what it will do."""
+class Counts(NamedTuple):
+    """Windows, scored tokens (targets), and tokens that the model reads."""
+
+    windows: int
+    targets: int
+    inputs: int
+
+
+def total(method: Method, sizes: Iterable[int]) -> Counts:
+    """Of documents with so many tokens; the method is resolved. The worker cuts the windows: this only says beforehand what
+    it will do."""
+    counts = [_count(method, n_tokens) for n_tokens in sizes]
+    return Counts(*(sum(column) for column in zip(Counts(0, 0, 0), *counts)))
+
+
+def _count(method: Method, n_tokens: int) -> Counts:
     window, stride = int(method.window), int(method.stride or method.window)
     if method.cut == "lm-eval":
         n = -(-n_tokens // window)
-        return n, n_tokens, n_tokens if n_tokens <= window else n * window
+        return Counts(n, n_tokens, n_tokens if n_tokens <= window else n * window)
     n, end, windows, scored, inputs = n_tokens - method.spare, 0, 0, 0, 0
     for start in range(0, max(n, 0), stride):
         stop = min(start + window, n)
@@ -206,4 +220,4 @@ def count(method: Method, n_tokens: int) -> tuple[int, int, int]:
         scored, inputs = scored + stop - begin, inputs + stop - start - 1 + (method.bos == "prefix")
         if windows == method.rows:
             break
-    return windows, scored, inputs
+    return Counts(windows, scored, inputs)

@@ -107,10 +107,8 @@ def worker_arguments(options: argparse.Namespace) -> dict[str, Any]:
 
 def load_texts(options: argparse.Namespace, method: methods.Method) -> list[texts.Text]:
     """The texts of --dataset and --text. Raises CtworkerError."""
-    named = options.dataset or ([] if options.text else ["wikitext2"])
     join_given = options.join is not None
-    loaded = [texts.load(name, method.join, join_given=join_given, column=options.column) for name in named]
-    return loaded + [texts.load_file(path, method.join, options.column) for path in options.text]
+    return texts.load_all(options.dataset, options.text, method.join, join_given=join_given, column=options.column)
 
 
 def open_json(file: str | None) -> Any:

@@ -78,6 +78,13 @@ class Text:
         return sum(len(document.encode()) for document in self.documents)
 
 
+def load_all(datasets: list[str], files: list[str], join: str, *, join_given: bool, column: str | None = None) -> list[Text]:
+    """The texts of data sets (see load()) and of the user's files; without any, WikiText-2. Raises CtworkerError."""
+    named = datasets or ([] if files else ["wikitext2"])
+    loaded = [load(name, join, join_given=join_given, column=column) for name in named]
+    return loaded + [load_file(path, join, column) for path in files]
+
+
 def load(dataset: str, join: str, *, join_given: bool, column: str | None = None) -> Text:
     """The text of `NAME`, `NAME=FILE` or `ORG/NAME[:CONFIG[:SPLIT]]`. Raises CtworkerError."""
     name, _, file = dataset.partition("=")

@@ -9,6 +9,7 @@ from ...api import Client
 from ...compare.models import Options, compare
 from ...compare.models import prepare as plan_of
 from ...perplexity import methods
+from ...perplexity.measure import limited
 from .run_methods import texts_of
 
 if TYPE_CHECKING:
@@ -34,13 +35,9 @@ def prepare(settings: dict[str, Any], place: Place) -> dict[str, Any]:
     )  # fmt: skip
     tokens = plan_of(options).tokens
     if method.window == "model" and "max_length" not in place.options:
-        return {"tokens": sum(len(document.tokens) for document in tokens.documents)}
+        return {"tokens": sum(tokens.sizes)}
     resolved = methods.resolve(method, place.options.get("max_length") or 1 << 31)
-    return {
-        "tokens": sum(
-            methods.count(resolved, len(document.tokens))[2] for document in tokens.documents
-        )
-    }
+    return {"tokens": methods.total(limited(resolved, tokens), tokens.sizes).inputs}
 
 
 def run(settings: dict[str, Any], place: Place) -> dict[str, Any]:
@@ -75,17 +72,12 @@ def run(settings: dict[str, Any], place: Place) -> dict[str, Any]:
             for name in ("statistics", "worst", "layers", "notes")
             if name in found
         },
-        "n_tokens": _n_tokens(report["text"], plan.tokens),
+        "n_tokens": methods.total(methods.Method(about="", **report["text"]["method"]), plan.tokens.sizes).inputs,
     }
 
 
 def _worker(place: Place) -> dict[str, Any]:
     return {name: value for name, value in place.options.items() if name in ("dtype", "max_length")}
-
-
-def _n_tokens(text: dict[str, Any], tokens: Any) -> int:
-    method = methods.Method(about="", **text["method"])
-    return sum(methods.count(method, len(document.tokens))[2] for document in tokens.documents)
 
 
 def _metrics(task: str, statistics: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,19 +10,23 @@ from ... import hub
 from ...api import Client
 from ...arguments import Settings
 from ...perplexity import methods, texts
-from ...perplexity.measure import Result, Tokens, check, measure, tokenize
+from ...perplexity.measure import (
+    Result,
+    Tokens,
+    check,
+    limited,
+    macro,
+    measure,
+    tokenize,
+    used_fields,
+)
+from ...report import described
 from ...scoring import Progress
 from ...tokenizer import TextTokenizer
 from .shared import environment
 
 if TYPE_CHECKING:
     from ..cell_process import Place
-
-_SOURCE = (
-    "name", "architecture", "identity", "numerics", "backend", "variant", "device", "dtype", "activations", "max_length",
-    "weight_bits", "vocab",
-)  # fmt: skip
-
 
 def prepare(settings: dict[str, Any], place: Place) -> dict[str, Any]:
     """Loads and tokenises the texts. Raises ArgumentError for a text that is missing or too short."""
@@ -33,14 +36,10 @@ def prepare(settings: dict[str, Any], place: Place) -> dict[str, Any]:
         return {"tokens": sum(text.n_bytes for text in loaded) // 4}
     tokens = _tokens(settings, place, method)
     if method.window == "model" and "max_length" not in place.options:
-        return {
-            "tokens": sum(len(document.tokens) for text in tokens for document in text.documents)
-        }
+        return {"tokens": sum(sum(text.sizes) for text in tokens)}
     resolved = methods.resolve(method, place.options.get("max_length") or 1 << 31)
-    lengths = [
-        len(document.tokens) for text in tokens for document in check(text, resolved).documents
-    ]
-    return {"tokens": sum(methods.count(resolved, n)[2] for n in lengths)}
+    counts = [methods.total(limited(resolved, text), check(text, resolved).sizes) for text in tokens]
+    return {"tokens": sum(count.inputs for count in counts)}
 
 
 def run(settings: dict[str, Any], place: Place) -> dict[str, Any]:
@@ -53,32 +52,28 @@ def run(settings: dict[str, Any], place: Place) -> dict[str, Any]:
         for i, text in enumerate(tokens):
             report = _part(place.progress, i, len(tokens))
             results.append(measure(client, check(text, method), method, report))
-        source = {name: client.model.get(name) for name in _SOURCE}
+        source = described(client.model)
     reports = [result.fields() for result in results]
     return {
         "metrics": list(
-            _metrics(reports, "word_perplexity" if method.mean == "word" else "perplexity")
+            _metrics(results, reports, "word_perplexity" if method.mean == "word" else "perplexity")
         ),
         "source": source | {"tokenizer": tokenizer_of(place).fingerprint},
-        "method": _described(method, results, reports),
+        "method": _method(method, results, reports),
         "details": {
             "texts": [{k: v for k, v in report.items() if k != "method"} for report in reports]
         },
-        "n_tokens": sum(
-            methods.count(method, len(d.tokens))[2] for text in tokens for d in text.documents
-        ),
+        "n_tokens": sum(methods.total(r.method, r.tokens.sizes).inputs for r in results),
     }
 
 
 def texts_of(settings: dict[str, Any], method: methods.Method) -> list[texts.Text]:
     """The texts of a work, joined as its method says. Raises CtworkerError."""
-    join, column = method.join, settings.get("column")
     with environment(settings["env"]):
-        found = [
-            texts.load(name, join, join_given="join" in settings["given"], column=column)
-            for name in settings["dataset"]
-        ]
-    return found + [texts.load_file(path, join, column) for path in settings["text"]]
+        return texts.load_all(
+            settings["dataset"], settings["text"], method.join, join_given="join" in settings["given"],
+            column=settings.get("column"),
+        )  # fmt: skip
 
 
 def tokenizer_of(place: Place) -> TextTokenizer:
@@ -114,7 +109,7 @@ def _part(report: Callable[[Progress], None], i: int, n: int) -> Callable[[Progr
     return tell
 
 
-def _metrics(reports: list[dict[str, Any]], headline: str) -> Any:
+def _metrics(results: list[Result], reports: list[dict[str, Any]], headline: str) -> Any:
     """Perplexity, and its forms by word and byte, of each text; the mean of several texts stands for the cell."""
     for report in reports:
         for name in dict.fromkeys(
@@ -129,14 +124,8 @@ def _metrics(reports: list[dict[str, Any]], headline: str) -> Any:
                     _error(report, name, headline),
                     len(reports) == 1 and name == headline,
                 )
-    if len(reports) > 1:
-        errors = [report["perplexity_se"] for report in reports]
-        known = all(error is not None for error in errors)
-        se = (
-            math.sqrt(math.fsum(error * error for error in errors)) / len(errors) if known else None
-        )
-        mean = math.fsum(report["perplexity"] for report in reports) / len(reports)
-        yield _metric("mean of the texts", headline, mean, se, True)
+    if len(results) > 1:
+        yield _metric("mean of the texts", headline, *macro(results), True)
 
 
 def _error(report: dict[str, Any], name: str, headline: str) -> float | None:
@@ -157,35 +146,20 @@ def _metric(
     return found | {"headline": True} if headline else found
 
 
-def _described(
+def _method(
     method: methods.Method, results: list[Result], reports: list[dict[str, Any]]
 ) -> dict[str, Any]:
     """Everything that a stranger needs to repeat the number."""
-    names = (
-        "text",
-        "source",
-        "join",
-        "sha256",
-        "bytes",
-        "documents",
-        "tokens",
-        "windows",
-        "scored_tokens",
-        "se_over",
-    )
-    described = []
-    for result, report in zip(results, reports):
-        described.append(
-            {name: report[name] for name in names if name in report}
-            | {"join": result.tokens.text.join}
-        )
-    bos = {"bos_token": results[0].tokens.bos}
+    names = ("text", "source", "sha256", "bytes", "documents", "tokens", "windows", "scored_tokens", "se_over")
+    texts = [
+        {name: report[name] for name in names} | {"join": result.tokens.text.join, "rows": result.method.rows}
+        for result, report in zip(results, reports)
+    ]
     notes = [note for report in reports for note in report["notes"]]
     return {
         "kind": "perplexity",
         "about": method.about,
-        **method.fields(),
-        **bos,
-        "texts": described,
+        **used_fields(method, results),
+        "texts": texts,
         "notes": notes,
     }
