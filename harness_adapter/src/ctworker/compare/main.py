@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import json
 import logging
-import os
-import stat
 import sys
 import time
 from collections.abc import Sequence
@@ -14,21 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ArgumentError, CtworkerError
+from ..output import ProgressLine, ReportFile, duration, exit_code
 from ..perplexity import methods
 from ..perplexity.options import (
-    ProgressLine,
     add_method,
     add_text,
     add_worker,
-    duration,
     given_fields,
     load_texts,
-    open_json,
     worker_arguments,
 )
 from ..scoring import Progress
-
-log = logging.getLogger("lm_eval.ctworker")
 
 _EPILOG = f"""\
 methods: {', '.join(name for name, method in methods.PRESETS.items() if method.cut == "rule")} (ctworker-ppl --help)
@@ -101,7 +94,7 @@ def run(options: argparse.Namespace) -> int:
         from . import runs
 
         _only_samples(options)
-        out = _Output(options.json)
+        out = ReportFile(options.json)
         found = runs.compare(options.samples)
         out.finish(found, runs.text(found))
         return 0
@@ -118,7 +111,7 @@ def run(options: argparse.Namespace) -> int:
     if options.dry_run:
         print(report.plan(plan))
         return 0
-    out = _Output(options.json)
+    out = ReportFile(options.json)
     progress = _Progress(options.quiet)
     if not options.quiet:
         print(report.summary(plan), file=sys.stderr)
@@ -197,62 +190,9 @@ class _Progress(ProgressLine):
         self.show(f"{label} ({i + 1} of {n})", progress, more)
 
 
-class _Output:
-    """The file of --json. After each model it has the report so far, so that an interruption loses no finished model."""
-
-    def __init__(self, file: str | None) -> None:
-        """Opens the file, before hours of work. Raises ArgumentError."""
-        self._name = file
-        self._file = open_json(file)
-        self._regular = self._file is not None and stat.S_ISREG(os.fstat(self._file.fileno()).st_mode)
-
-    def keep(self, report: dict[str, Any]) -> None:
-        """The report so far; only a regular file can be written more than once."""
-        if self._regular:
-            try:
-                self._replace(report)
-            except OSError as error:
-                log.warning("--json %s: cannot be written yet: %s", self._name, error.strerror)
-
-    def finish(self, report: dict[str, Any], text: str) -> None:
-        """Prints the report, and writes the file. Raises CtworkerError."""
-        if self._name == "-":
-            sys.stdout.write(_json(report))
-            return
-        print(text)
-        try:
-            if self._regular:
-                self._replace(report)
-            elif self._file is not None:
-                with self._file:
-                    self._file.write(_json(report))
-        except OSError as error:
-            raise CtworkerError(f"--json {self._name}: cannot be written: {error.strerror}") from error
-
-    def _replace(self, report: dict[str, Any]) -> None:
-        path = Path(self._file.name).resolve()
-        new = path.with_name(path.name + ".new")
-        try:
-            new.write_text(_json(report), encoding="utf-8")
-            os.replace(new, path)
-        finally:
-            new.unlink(missing_ok=True)
-
-
-def _json(report: dict[str, Any]) -> str:
-    return json.dumps(report, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(format="ctworker-compare: %(message)s", level=logging.WARNING)
-    try:
-        return run(parser().parse_args(arguments))
-    except CtworkerError as error:
-        print(f"ctworker-compare: {error}", file=sys.stderr)
-        return 64 if isinstance(error, ArgumentError) else 70
-    except KeyboardInterrupt:
-        print("ctworker-compare: interrupted", file=sys.stderr)
-        return 130
+    return exit_code("ctworker-compare", lambda: run(parser().parse_args(arguments)))
 
 
 if __name__ == "__main__":

@@ -85,7 +85,7 @@ class Plan:
     def counts(self) -> dict[str, int]:
         """Documents, tokens and, unless only the worker knows the length of a window, windows and targets."""
         out = {"documents": len(self.tokens.sizes), "tokens": sum(self.tokens.sizes)}
-        if isinstance(self.options.method.window, int):
+        if not self.options.method.needs_model:
             method = measure.limited(methods.resolve(self.options.method, 1 << 31), self.tokens)
             counts = methods.total(method, self.tokens.sizes)
             out |= {"windows": counts.windows, "targets": counts.targets}
@@ -99,7 +99,7 @@ def prepare(options: Options) -> Plan:
         for name in [options.reference, *options.models]:
             _inspect(_folder(name, options))
     tokenizer, tokens, cases = _tokenize(options, _cases(options))
-    if isinstance(options.method.window, int):  # else the worker must say how long an input may be
+    if not options.method.needs_model:
         measure.check(tokens, methods.resolve(options.method, 1 << 31))
     return Plan(options, cases, tokenizer, tokens)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, TimeoutError
@@ -13,7 +12,8 @@ from typing import Any
 
 from .. import __version__, arguments, hub
 from ..api import Client, Worker
-from ..errors import ArgumentError, CtworkerError
+from ..errors import ArgumentError
+from ..output import ProgressLine, ReportFile, exit_code
 from ..tables import number, render
 from ..tokenizer import TextTokenizer
 from . import methods
@@ -29,13 +29,11 @@ from .measure import (
     used_fields,
 )
 from .options import (
-    ProgressLine,
     add_method,
     add_text,
     add_worker,
     given_fields,
     load_texts,
-    open_json,
     worker_arguments,
 )
 from .per_token import COLUMNS, PerToken
@@ -101,7 +99,7 @@ class Run:
 
     def _tokenize(self, loaded: Sequence[Text]) -> list[Tokens]:
         out = [tokenize(text, self.method, self.tokenizer) for text in loaded]
-        if isinstance(self.method.window, int):  # else the worker must say how long an input may be
+        if not self.method.needs_model:
             method = methods.resolve(self.method, 1 << 31)
             out = [check(tokens, method) for tokens in out]
         return out
@@ -173,7 +171,7 @@ class Run:
 
     def plan(self) -> str:
         """What would be scored."""
-        known = isinstance(self.method.window, int) or self.options.max_length is not None
+        known = not self.method.needs_model or self.options.max_length is not None
         rows = [["text", "documents", "bytes", "tokens", "windows", "scored tokens"]]
         for tokens in self._tokens.result():
             cells = ["?", "?"]
@@ -254,31 +252,20 @@ def _shown(value: Any) -> str:
     return "-" if value is None else str(value)
 
 
-def run(options: argparse.Namespace) -> None:
-    """Raises CtworkerError."""
+def run(options: argparse.Namespace) -> int:
+    """Raises CtworkerError. Returns the exit code."""
     work = Run(options)
     if options.dry_run:
         print(work.plan())
-        return
-    out = open_json(options.json)
+        return 0
+    out = ReportFile(options.json)
     report = work.score()
-    data = json.dumps(report, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    if out is not None:
-        with out:
-            out.write(data)
-    print(data if options.json == "-" else text_of(report), end="" if options.json == "-" else "\n")
+    out.finish(report, text_of(report))
+    return 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    try:
-        run(parser().parse_args(argv))
-    except CtworkerError as error:
-        print(f"ctworker-ppl: {error}", file=sys.stderr)
-        return 64 if isinstance(error, ArgumentError) else 70
-    except KeyboardInterrupt:
-        print("ctworker-ppl: interrupted", file=sys.stderr)
-        return 130
-    return 0
+    return exit_code("ctworker-ppl", lambda: run(parser().parse_args(argv)))
 
 
 if __name__ == "__main__":

@@ -76,6 +76,11 @@ class Method:
     error: str = "windows"
     bos_token: int | None = None
 
+    @property
+    def needs_model(self) -> bool:
+        """Whether only the worker knows how long a window is."""
+        return self.window == "model"
+
     def fields(self) -> dict[str, Any]:
         """Everything that defines the number, in a fixed order, without the description."""
         return {name: value for name, value in asdict(self).items() if name != "about"}

@@ -1,16 +1,11 @@
-"""Options that the commands ctworker-ppl and ctworker-compare share: texts, fields of a method, the worker; and the line on
-standard error that shows the progress."""
+"""Options that the commands ctworker-ppl and ctworker-compare share: texts, fields of a method, the worker."""
 
 from __future__ import annotations
 
 import argparse
-import sys
-import time
-from pathlib import Path
 from typing import Any
 
 from ..errors import ArgumentError
-from ..scoring import Progress
 from . import methods, texts
 
 
@@ -93,7 +88,8 @@ def given_fields(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def worker_arguments(options: argparse.Namespace) -> dict[str, Any]:
-    """The arguments of Worker. Raises ArgumentError for those that a running worker cannot take."""
+    """The options that are arguments of Worker. Raises ArgumentError if --endpoint names a worker that runs already, because it
+    cannot take them any more."""
     names = [name.replace("-", "_") for name in WORKER]
     given = {name: value for name in names if (value := getattr(options, name)) is not None}
     odd = [name for name in given if options.endpoint is not None and name != "revision"]
@@ -109,48 +105,3 @@ def load_texts(options: argparse.Namespace, method: methods.Method) -> list[text
     """The texts of --dataset and --text. Raises CtworkerError."""
     join_given = options.join is not None
     return texts.load_all(options.dataset, options.text, method.join, join_given=join_given, column=options.column)
-
-
-def open_json(file: str | None) -> Any:
-    """The file of --json, opened before hours of work; None: standard output, or no JSON. Raises ArgumentError."""
-    if file is None or file == "-":
-        return None
-    try:
-        return Path(file).expanduser().open("w", encoding="utf-8")
-    except OSError as error:
-        raise ArgumentError(f"--json {file}: cannot be written: {error.strerror}") from error
-
-
-class ProgressLine:
-    """One line on standard error: in place on a terminal, otherwise every half minute."""
-
-    def __init__(self, name: str) -> None:
-        self._name, self._live = name, sys.stderr.isatty()
-        self._next = 0.0 if self._live else time.monotonic() + 30
-
-    def __call__(self, progress: Progress) -> None:
-        self.show(self._name, progress)
-
-    def show(self, name: str, progress: Progress, more: str = "") -> None:
-        """more: stands behind the time left."""
-        now = time.monotonic()
-        if now < self._next:
-            return
-        self._next = now + (0.5 if self._live else 30)
-        parts = [f"{name}: {100 * progress.fraction:3.0f} %"]
-        if progress.tokens_per_s is not None:
-            parts.append(f"{progress.tokens_per_s:.0f} tokens/s")
-        if progress.seconds_left is not None:
-            parts.append(f"{duration(progress.seconds_left)} left{more}")
-        line = ", ".join(parts)
-        print(f"\r\033[K{line}" if self._live else line, end="" if self._live else "\n", file=sys.stderr, flush=True)
-
-    def close(self) -> None:
-        if self._live:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
-
-
-def duration(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

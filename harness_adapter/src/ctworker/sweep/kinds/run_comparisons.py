@@ -34,7 +34,7 @@ def prepare(settings: dict[str, Any], place: Place) -> dict[str, Any]:
         place.reference["folder"], [place.folder], text, method, worker=_worker(place), tokenizer=place.tokenizer
     )  # fmt: skip
     tokens = plan_of(options).tokens
-    if method.window == "model" and "max_length" not in place.options:
+    if method.needs_model and "max_length" not in place.options:
         return {"tokens": sum(tokens.sizes)}
     resolved = methods.resolve(method, place.options.get("max_length") or 1 << 31)
     return {"tokens": methods.total(limited(resolved, tokens), tokens.sizes).inputs}

@@ -1,0 +1,115 @@
+"""What a command writes besides its tables: the line of progress, the JSON file of its report, its exit code."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import stat
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .errors import ArgumentError, CtworkerError
+from .scoring import Progress
+
+log = logging.getLogger("lm_eval.ctworker")
+
+
+class ProgressLine:
+    """One line on standard error: in place on a terminal, otherwise every half minute."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._live = name, sys.stderr.isatty()
+        self._next = 0.0 if self._live else time.monotonic() + 30
+
+    def __call__(self, progress: Progress) -> None:
+        self.show(self._name, progress)
+
+    def show(self, name: str, progress: Progress, more: str = "") -> None:
+        """more: stands behind the time left."""
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + (0.5 if self._live else 30)
+        parts = [f"{name}: {100 * progress.fraction:3.0f} %"]
+        if progress.tokens_per_s is not None:
+            parts.append(f"{progress.tokens_per_s:.0f} tokens/s")
+        if progress.seconds_left is not None:
+            parts.append(f"{duration(progress.seconds_left)} left{more}")
+        line = ", ".join(parts)
+        print(f"\r\033[K{line}" if self._live else line, end="" if self._live else "\n", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        if self._live:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+def duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+class ReportFile:
+    """The file of --json; None: no file; "-": standard output."""
+
+    def __init__(self, file: str | None) -> None:
+        """Opens the file, before hours of work. Raises ArgumentError."""
+        self._name = file
+        try:
+            self._file = Path(file).expanduser().open("w", encoding="utf-8") if file not in (None, "-") else None
+        except OSError as error:
+            raise ArgumentError(f"--json {file}: cannot be written: {error.strerror}") from error
+        self._regular = self._file is not None and stat.S_ISREG(os.fstat(self._file.fileno()).st_mode)
+
+    def keep(self, report: dict[str, Any]) -> None:
+        """Writes the report so far, so that an interruption loses no finished part; only to a regular file, which can be
+        written again."""
+        if self._regular:
+            try:
+                self._replace(report)
+            except OSError as error:
+                log.warning("--json %s: cannot be written yet: %s", self._name, error.strerror)
+
+    def finish(self, report: dict[str, Any], text: str) -> None:
+        """Prints the report, and writes the file. Raises CtworkerError."""
+        if self._name == "-":
+            sys.stdout.write(_json(report))
+            return
+        print(text)
+        try:
+            if self._regular:
+                self._replace(report)
+            elif self._file is not None:
+                with self._file:
+                    self._file.write(_json(report))
+        except OSError as error:
+            raise CtworkerError(f"--json {self._name}: cannot be written: {error.strerror}") from error
+
+    def _replace(self, report: dict[str, Any]) -> None:
+        path = Path(self._file.name).resolve()
+        new = path.with_name(path.name + ".new")
+        try:
+            new.write_text(_json(report), encoding="utf-8")
+            os.replace(new, path)
+        finally:
+            new.unlink(missing_ok=True)
+
+
+def _json(report: dict[str, Any]) -> str:
+    return json.dumps(report, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def exit_code(command: str, run: Callable[[], int]) -> int:
+    """Runs the command, and tells an error as one sentence: 64 for wrong input, 70 for other errors, 130 if interrupted."""
+    try:
+        return run()
+    except CtworkerError as error:
+        print(f"{command}: {error}", file=sys.stderr)
+        return 64 if isinstance(error, ArgumentError) else 70
+    except KeyboardInterrupt:
+        print(f"{command}: interrupted", file=sys.stderr)
+        return 130
