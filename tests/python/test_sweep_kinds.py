@@ -1,0 +1,139 @@
+"""ctworker-sweep: cells that are perplexities and comparisons, against the commands ctworker-ppl and ctworker-compare."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sweep_cases import read, scores, sweep, write
+from sweep_cases import folder  # noqa: F401 (fixtures)
+
+METHODS = """\
+models: [{path: one, original: true}, {path: other, label: W4}]
+methods:
+  - {method: gptq-2048, window: 128, text: text.txt}
+  - {method: gptq-2048, label: both, window: 128, text: [text.txt, other.txt]}
+"""
+
+
+@pytest.mark.usefixtures("real_worker")
+class TestMethods:
+    @pytest.fixture
+    def texts(self, folder: Path) -> Path:
+        rng = random.Random(1)
+        for name in ("text.txt", "other.txt"):
+            (folder / name).write_text(" ".join(rng.choices(["some", "words", "without", "any", "sense"], k=150)))
+        return folder
+
+    def test_as_ctworker_ppl(self, texts: Path) -> None:
+        """The numbers, and what they depend on, are those of ctworker-ppl; a second run scores nothing."""
+        file = write(texts, METHODS)
+        code, out = sweep(file)
+        assert code == 0, out
+        cells = {(cell["model"], cell["work"]): cell for cell in read(texts)["cells"]}
+        done = subprocess.run(
+            [sys.executable, "-m", "ctworker.perplexity.main", str(texts / "other"), "--method", "gptq-2048", "--window", "128", "--text",
+             str(texts / "text.txt"), "--text", str(texts / "other.txt"), "--json", "-", "--quiet"],
+            check=True, capture_output=True, text=True,
+        )  # fmt: skip
+        report = json.loads(done.stdout)
+        both = cells[("W4", "both")]
+        best = next(metric for metric in both["metrics"] if metric.get("headline"))
+        assert (best["value"], best["stderr"]) == (report["macro"]["perplexity"], report["macro"]["perplexity_se"])
+        single = cells[("W4", "gptq-2048")]["metrics"][0]
+        assert (single["value"], single["stderr"]) == (
+            report["texts"][0]["perplexity"], report["texts"][0]["perplexity_se"])  # fmt: skip
+        assert both["source"]["identity"] == report["model"]["identity"]
+        assert both["method"]["window"] == 128 and both["method"]["texts"][1]["sha256"] == report["texts"][1]["sha256"]
+        # the second cell has the first one's windows: the store gives them
+        log = (texts / "sweep-results" / "logs" / "cells-auto.log").read_text()
+        assert "Traceback" not in log
+        assert sweep(file, "--force")[0] == 0
+        again = read(texts)
+        assert scores(again) == scores({"cells": list(cells.values())})
+        # a text that changes is another cell
+        (texts / "other.txt").write_text((texts / "other.txt").read_text() + " more of it")
+        code, out = sweep(file, "--dry-run")
+        assert "2 of 4 cells to do" in out, out
+
+    def test_the_record_says_what_was_done(self, texts: Path) -> None:
+        """The tokenizer has fewer tokens than the head has rows, and the cells share a worker, which scores over all rows."""
+        text = METHODS.partition("methods:")[0] + "methods: [{method: exl3, window: 128, text: text.txt}]\n"
+        code, out = sweep(write(texts, text))
+        assert code == 0, out
+        for cell in read(texts)["cells"]:
+            assert cell["method"]["vocabulary"] == "model" and cell["source"]["vocab"] == 320
+            assert [note.partition(":")[0] for note in cell["method"]["notes"]] == [
+                "the method's probabilities are over the 258 tokens of the tokenizer, these are over 320 rows of the head"]
+
+    def test_too_short(self, texts: Path) -> None:
+        (texts / "text.txt").write_text("short")
+        code, out = sweep(write(texts, METHODS))
+        assert code == 64 and "sweep.yaml:3: methods[0]: text.txt: the text has 5 tokens, but method gptq-2048" in out, out
+
+    def test_one_model_cannot(self, texts: Path) -> None:
+        """A model whose tokenizer does not suit the method fails before the others run."""
+        file = texts / "other" / "tokenizer.json"
+        made = json.loads(file.read_text())
+        assert made["post_processor"] is None, "the checkpoint's tokenizer adds no BOS"
+        bos, text = {"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}
+        special = {"<s>": {"id": "<s>", "ids": [256], "tokens": ["<s>"]}}
+        made["post_processor"] = {
+            "type": "TemplateProcessing", "single": [bos, text], "pair": [bos, text], "special_tokens": special,
+        }  # fmt: skip
+        file.write_text(json.dumps(made))
+        code, out = sweep(write(texts, METHODS.replace("128, text: text.txt", "128, bos: replace, text: text.txt")))
+        assert code == 1 and "needs BOS" in out, out
+        states = {(cell["model"], cell["work"]): cell["state"] for cell in read(texts)["cells"]}
+        assert states.pop(("one", "gptq-2048")) == "failed" and set(states.values()) == {"done"}
+
+
+@pytest.mark.usefixtures("real_worker")
+class TestComparisons:
+    def test_as_ctworker_compare(self, folder: Path) -> None:
+        """The numbers are those of ctworker-compare; the original is compared with nothing."""
+        rng = random.Random(2)
+        (folder / "text.txt").write_text(" ".join(rng.choices(["some", "words", "that", "have", "no", "sense"], k=150)))
+        file = write(folder, "models: [{path: one, original: true}, {path: other, label: W4}]\n"
+                     "methods: [{method: gptq-2048, window: 128, text: text.txt}]\n"
+                     "comparisons: [{method: gptq-2048, window: 128, text: text.txt, layers: true}]\n")  # fmt: skip
+        code, out = sweep(file)
+        assert code == 0, out
+        document = read(folder)
+        assert [(cell["model"], cell["work"]) for cell in document["cells"]] == [
+            ("one", "gptq-2048"), ("W4", "gptq-2048"), ("W4", "KL gptq-2048")]  # fmt: skip
+        cell = document["cells"][2]
+        done = subprocess.run(
+            [sys.executable, "-m", "ctworker.compare.main", str(folder / "one"), str(folder / "other"), "--method", "gptq-2048",
+             "--window", "128", "--text", str(folder / "text.txt"), "--layers", "--json", "-", "--quiet"],
+            check=True, capture_output=True, text=True,
+        )  # fmt: skip
+        report = json.loads(done.stdout)["models"][0]
+        assert cell["details"]["statistics"] == report["statistics"] and cell["details"]["layers"] == report["layers"]
+        values = {metric["metric"]: metric["value"] for metric in cell["metrics"]}
+        assert values["kl"] == report["statistics"]["kl"]["value"] > 0
+        assert values["kl_99"] == report["statistics"]["kl_percentiles"]["99"]["value"]
+        assert cell["source"]["reference"]["identity"] == document["cells"][0]["source"]["identity"]
+        assert cell["reference"] == "one" and cell["metrics"][0]["headline"]
+        assert sorted(path.name for path in (folder / "sweep-results" / "plots").glob("*layers*")) == [
+            "kl-gptq-2048-layers.png", "kl-gptq-2048-layers.svg"]  # fmt: skip
+        # the reference is part of what a cell depends on
+        os.utime(folder / "one" / "config.json")
+        assert "2 of 3 cells to do" in sweep(file, "--dry-run")[1]
+
+    def test_other_tokenizer(self, folder: Path) -> None:
+        (folder / "text.txt").write_text("a text that is long enough " * 20)
+        tokenizer = folder / "other" / "tokenizer.json"
+        made = json.loads(tokenizer.read_text())
+        a, b = sorted(made["model"]["vocab"], key=made["model"]["vocab"].get)[97:99]
+        made["model"]["vocab"][a], made["model"]["vocab"][b] = made["model"]["vocab"][b], made["model"]["vocab"][a]
+        tokenizer.write_text(json.dumps(made))
+        text = "models: [{path: one, original: true}, other]\ncomparisons: [{method: exl3, window: 128, text: text.txt}]\n"
+        code, out = sweep(write(folder, text))
+        assert code == 64 and "sweep.yaml:2: comparisons[0]: " in out and "their tokenizers differ" in out, out
