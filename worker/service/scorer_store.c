@@ -103,11 +103,8 @@ static void find_again(struct ctw_scorer *s, struct ctw_store_record *records)
     if (ctw_store_find(s->store, &source, records, n) == 0)
         return;
     n = 0;
-    for (int64_t i = 0; i < s->n; i++) {
+    for (int64_t i = 0; i < s->n; i++)
         s->units[i].stored = ctw_job_is_storable(s->units[i].job) && records[n++].found;
-        if (s->units[i].stored)
-            s->units[i].twin = -1;
-    }
 }
 
 static bool is_scored(const struct ctw_pass_unit *u)
