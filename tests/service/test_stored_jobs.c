@@ -174,6 +174,31 @@ static void a_pass_is_repeated(void **state)
     fake_engine.memory_token = -1;
 }
 
+/* Its sequence is scored for another job of the pass, whose failure is its own. */
+static void a_nan_fails_all_that_wait_for_it(void **state)
+{
+    (void)state;
+    struct bench b;
+    struct ctw_err err;
+    fake_engine.us_per_token = 1000;
+    fake_engine.nan_token = 666;
+    open_ready(&b);
+    computed();
+    assert_int_equal(submit(&b, "before----------", 3, 63, 7, true, &err), CTW_OK);
+    struct timespec ts = {.tv_nsec = 50000000}; /* of a pass of 189 ms */
+    nanosleep(&ts, NULL);
+    assert_int_equal(submit(&b, "first-----------", 1, 20, 666, true, &err), CTW_OK);
+    assert_int_equal(submit(&b, "later-----------", 1, 20, 666, true, &err), CTW_OK);
+    const char *first = wait_for_job(&b, "first-----------", &err);
+    const char *later = wait_for_job(&b, "later-----------", &err);
+    close_bench(&b);
+    fake_engine.us_per_token = 0;
+    fake_engine.nan_token = -1;
+    assert_string_equal(first, "failed");
+    assert_string_equal(later, "failed");
+    assert_int_equal(computed(), 3 + 1);
+}
+
 static void check_counts(struct bench *b, const char *id)
 {
     struct ctw_contact c = contact();
@@ -247,6 +272,7 @@ int main(void)
         EACH(jobs_share_sequences),
         EACH(only_final_results_are_kept),
         EACH(a_pass_is_repeated),
+        EACH(a_nan_fails_all_that_wait_for_it),
         EACH(a_part_of_a_pass_is_repeated),
         EACH(the_identity_is_waited_for),
     };

@@ -193,7 +193,11 @@ static void the_oldest_go_first(void **state)
     enum { SMALL = CTW_STORE_MIN_BYTES };
     struct ctw_store_stats stats;
     struct ctw_store *s = open_store(SMALL);
+    struct sample sample;
+    const struct ctw_store_source first = {{"b", "c", "o"}, {"", "", ""}};
     int n = 0;
+    fill(&sample, 1);
+    assert_true(ctw_store_put(s, &first, &sample.record, 1));
     for (; n < 30000; n += 500) {
         assert_true(put_range(s, n, 500));
         ctw_store_get_stats(s, &stats);
@@ -205,6 +209,7 @@ static void the_oldest_go_first(void **state)
     int oldest = n - (int)stats.entries;
     assert_int_equal(count_found(s, oldest, (int)stats.entries), (int)stats.entries);
     assert_int_equal(count_found(s, 0, oldest), 0);
+    assert_false(ctw_store_may_have(s, &first)); /* it went with its last record */
     ctw_store_close(s);
     struct stat st;
     assert_int_equal(stat(file, &st), 0);
