@@ -182,6 +182,12 @@ class Divergences(unittest.TestCase):
                 store = c.call("info")["store"]
                 self.assertTrue(store["kept"] == store["entries"] == kept > 20, store)
 
+    def test_hidden_states_wait_for_the_identity(self):
+        """Their files are named by the reference's identity, which a GPU's worker knows late."""
+        with tempfile.TemporaryDirectory(prefix="ctw-") as d:
+            with w.Worker("--hidden", d, models=["model", "other"], engine={"late_identity": 1}) as a, a.client() as c:
+                self.assertEqual(c.wait(divergence(c, self.texts[3:], **RULE))["state"], "done")
+
     def test_a_reference_in_use_stays(self):
         with w.Worker(models=["model", "other"], engine={"us_per_token": 3000}) as a, a.client() as c:
             job = divergence(c, self.texts, **RULE)

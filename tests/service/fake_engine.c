@@ -304,6 +304,8 @@ enum ctw_status ctw_engine_compare(struct ctw_engine *e, struct ctw_engine *refe
                                    const struct ctw_hooks *hooks, bool *in_reference,
                                    struct ctw_err *err)
 {
+    if (hooks->load_hidden != NULL && !atomic_load(&reference->identity_known))
+        return ctw_fail(err, CTW_EINVAL, "hidden states are kept by the reference's identity");
     for (int64_t i = 0; i < n_seqs; i++)
         compare_one(&seqs[i]);
     enum ctw_status st = ctw_engine_score(e, seqs, n_seqs, hooks, err);
