@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+import mixture_families
 import more_families
 from family_keys import (act_of, build, head_of, interleaved, layer_types, partial, plain_mlp, rms, rope_settings)
 from recipe import Norm, Rope
@@ -93,8 +94,6 @@ def gemma3(c):
 
 def gemma4(c):
     """Two head sizes, shared keys and values, keys as values, and in the E models an input of each layer's own."""
-    if c.get("enable_moe_block"):
-        raise SystemExit("families: gemma4 with enable_moe_block is not supported")
     norm, slides, n = rms(c, once=True), layer_types(c, 6), c["num_hidden_layers"]
     shared, same = n - c.get("num_kv_shared_layers", 0), c.get("attention_k_eq_v", False)
     own_config = c.get("per_layer_config") or {}
@@ -115,7 +114,8 @@ def gemma4(c):
             out["inner"] = c["intermediate_size"] * (2 if c.get("use_double_wide_mlp") else 1)
         return out
 
-    layer = SANDWICH | {"act": "gelu_tanh", "scale": 1.0, "qk_norm": norm, "v_norm": replace(norm, weight=False),
+    layer = SANDWICH | {"experts": mixture_families.gemma4_experts(c) if c.get("enable_moe_block") else None,
+                        "act": "gelu_tanh", "scale": 1.0, "qk_norm": norm, "v_norm": replace(norm, weight=False),
                         "out_scalar": "layer_scalar", "extra": c.get("hidden_size_per_layer_input") or 0}
     return build(c, norm, layer=layer, own=own, tied=True, embed_scale=sqrt_bf16(c["hidden_size"]),
                  extra=c.get("hidden_size_per_layer_input") or 0, softcap=c.get("final_logit_softcapping"),
@@ -374,7 +374,7 @@ def bitnet(c):
 FAMILIES = {f.__name__: f for f in (
     llama, mistral, ministral, phi3, qwen2, qwen3, gemma, gemma2, phi, glm, glm4, olmo, olmo2, olmo3, granite, cohere, cohere2, smollm3,
     ministral3, gpt_neox, falcon, stablelm, starcoder2, gpt2, opt, bloom, mpt, nemotron, exaone4, ernie4_5,
-    hunyuan_v1_dense, seed_oss, arcee, apertus, helium, bitnet)} | more_families.FAMILIES | {
+    hunyuan_v1_dense, seed_oss, arcee, apertus, helium, bitnet)} | more_families.FAMILIES | mixture_families.FAMILIES | {
     "mimo": qwen2, "gemma3_text": gemma3, "gemma4_text": gemma4, "qwen2_vl_text": qwen2, "qwen2_5_vl_text": qwen2,
     "qwen3_vl_text": qwen3}
 
@@ -383,9 +383,10 @@ WRAPPERS = {"gemma3": ("language_model.model.", "language_model.lm_head"),
             "gemma4": ("model.language_model.", "lm_head"),
             "mistral3": ("language_model.model.", "language_model.lm_head"),
             "qwen3_vl": ("model.language_model.", "lm_head"), "qwen2_vl": ("model.", "lm_head"),
-            "qwen2_5_vl": ("model.", "lm_head")}
+            "qwen2_5_vl": ("model.", "lm_head"), "qwen3_vl_moe": ("model.language_model.", "lm_head"),
+            "llama4": ("language_model.model.", "language_model.lm_head"), "step3p7": ("model.", "lm_head")}
 TEXTS = {"gemma3": "gemma3_text", "gemma4": "gemma4_text", "mistral3": "mistral", "qwen3_vl": "qwen3", "qwen2_vl": "qwen2",
-         "qwen2_5_vl": "qwen2"}
+         "qwen2_5_vl": "qwen2", "qwen3_vl_moe": "qwen3_vl_moe_text", "llama4": "llama4_text", "step3p7": "step3p5"}
 
 
 def renamed(m, old, new, head=None):
@@ -406,10 +407,12 @@ def describe(config, names=()):
         if config.get("text_config") and "tie_word_embeddings" in config:
             text = {"tie_word_embeddings": config["tie_word_embeddings"]} | text
         text["model_type"] = TEXTS[kind] if text["model_type"] == kind else text["model_type"]
-        return renamed(describe(text), "model.", *WRAPPERS[kind])
+        return renamed(describe(text, names), "model.", *WRAPPERS[kind])
     if kind not in FAMILIES:
         raise SystemExit(f"families: model_type {kind} is not supported")
     m = FAMILIES[kind](config)
+    if any(".experts.0." in name for name in names):
+        m = mixture_families.apart(m)
     if kind in ("gpt2", "bloom") and f"transformer.{m.embed}.weight" in names:
         return renamed(m, "", "transformer.", m.head)
     return m

@@ -73,6 +73,8 @@ def minicpm(c):
 
 def granitemoehybrid(c):
     """Without experts, and with attention in all layers."""
+    if c.get("num_local_experts") or {*c.get("layer_types", ())} & {"mamba", "linear_attention"}:
+        raise SystemExit("families: granitemoehybrid with experts or Mamba layers is not supported")
     c, bias = c | {"intermediate_size": c.get("shared_intermediate_size", 1024)}, c.get("attention_bias", False)
     layer = {"scale": c.get("attention_multiplier", 1.0), "residual": c.get("residual_multiplier", 1.0), "qkv_bias": bias,
              "o_bias": bias, "gate_up": ("shared_mlp.input_linear",), "down": "shared_mlp.output_linear"}

@@ -4,6 +4,7 @@ families.py makes a recipe from config.json, reference_model.py computes it in f
 tensors. The defaults of Layer and Model are Llama's.
 """
 
+import math
 from dataclasses import dataclass
 
 
@@ -22,6 +23,52 @@ class Rope:
     rotated: int  # the first elements of a head, which are rotated
     settings: dict  # rope_type, rope_theta and the scaling's own keys
     interleaved: bool = False  # pairs (2i, 2i + 1) instead of (i, i + rotated / 2)
+
+
+@dataclass(frozen=True)
+class Router:
+    """Which experts a token uses, and their weights. Names are relative to the layer's stem."""
+
+    module: str = "mlp.gate"
+    bias: bool = False
+    scores: str = "softmax"  # or "sigmoid"; "chosen": softmax over the chosen logits; "sparsemixer"
+    correction: str | None = None  # a tensor, added to the scores for the choice only
+    correction_shape: tuple = ()  # before the experts, in the file
+    groups: int = 1  # of experts, of which only the best `kept` are candidates
+    kept: int = 1
+    group_best: int = 2  # how many of a group's best experts make its score
+    outside: float = -math.inf  # the score of experts of other groups
+    normalised: bool = True  # the chosen weights are divided by their sum
+    added: float = 0.0  # to this sum
+    least: float = 0.0  # this sum, at least
+    scale: float = 1.0
+    softcap: float = 0.0  # of the logits; 0: none
+    jitter: float = 0.0  # sparsemixer's
+    on_input: bool = False  # the weight multiplies the expert's input, not its output
+    own_input: bool = False  # Gemma 4: the layer's input after a norm without weight, times "router.scale"
+    by_expert: str | None = None  # a tensor, factors of the weights
+    exact: bool = False  # logits are not rounded in a 16-bit run
+    wide: bool = False  # the module's weight is stored as F32
+
+
+@dataclass(frozen=True)
+class Experts:
+    """Names with "{}": a module for each expert; others: a tensor [n, ...], whose name is whole."""
+
+    n: int
+    chosen: int
+    inner: int
+    router: Router
+    gate_up: tuple = ("mlp.experts.{}.gate_proj", "mlp.experts.{}.up_proj")
+    down: str = "mlp.experts.{}.down_proj"
+    columns: bool = False  # stored [n, inputs, outputs]
+    mixed_rows: bool = False  # in one tensor, row 2i is gate's and row 2i + 1 up's
+    bias: bool = False
+    act: str = "silu"
+    limit: float = 0.0
+    norm_in: str | None = None  # of an own input; None: as the dense MLP
+    norm_out: str | None = None
+    dense_out: str | None = None  # a norm of the dense MLP's output
 
 
 @dataclass(frozen=True)
@@ -52,7 +99,8 @@ class Layer:
     qkv_bias: bool = False
     o_bias: bool = False
     columns: bool = False  # weights are stored as [inputs, outputs]
-    clip: float | None = None  # of q, k and v
+    clip: float | None = None  # of q, k and v, before the norms of q and k
+    clip_after: float | None = None  # or after them
     qk_norm: Norm | None = None
     q_norm: str = "self_attn.q_norm"  # "{}" in a name: one tensor per head
     k_norm: str = "self_attn.k_norm"
@@ -62,8 +110,13 @@ class Layer:
     scale: float = 1.0
     rope: Rope | None = None
     slopes: tuple | None = None  # ALiBi, per head, of the distance between key and query
-    query_factor: tuple | None = None  # beta, length: queries times 1 + beta * ln(1 + floor(position / length))
+    query_factor: tuple | None = None  # beta, length, first: queries times 1 + beta * ln(1 + floor((pos + first) / length))
     window: int | None = None  # keys that a query sees, with its own
+    chunk: int | None = None  # a query sees the keys of its own block of so many tokens
+    sinks: str | None = None  # a tensor: a logit of each head that takes part in the softmax and has no value
+    head_v: int | None = None  # elements of a value; None: head
+    value_scale: float = 1.0
+    out_gate: tuple | None = None  # module, activation, by element: factors of the attention's output; by head otherwise
     softcap: float | None = None
     attention_norm: str | None = None  # before o
     kv_of: int | None = None  # another layer whose keys and values are used
@@ -75,6 +128,9 @@ class Layer:
     act: str = "silu"
     mlp_bias: bool = False
     mlp_norm: str | None = None  # before down
+    limit: float = 0.0  # of gate after the activation, from above, and of up on both sides; 0: none
+    experts: Experts | None = None  # the MLP above is the shared expert then
+    shared_gate: str | None = None  # a module of one row: the shared expert's factor before a sigmoid
     extra: int = 0  # width of the layer's own input
 
 
@@ -105,7 +161,8 @@ class Model:
 
 def tensors(m):
     """(name, shape, kind) of every tensor. kind: embed, scaled embed (also the head), positions, linear, columns (a
-    linear one stored [inputs, outputs]), bias, norm, shifted norm (1 is added), small norm, head, half, tiny (constants)."""
+    linear one stored [inputs, outputs]), stack and column stack (of experts), router, wide router and wide bias (F32), bias,
+    norm, shifted norm (1 is added), small norm, head, half, tiny (constants)."""
     width = m.embed_width or m.hidden
     scaled = m.head is None and m.embed_scale != 1
     yield m.embed + m.embed_suffix, (m.vocab, width), "scaled embed" if scaled else "embed"
@@ -142,19 +199,24 @@ def norm_tensors(name, n, norm, kind=None):
 
 
 def layer_tensors(a, hidden):
-    q, kv = a.heads * a.head, a.kv_heads * a.head
+    q, kv, v = a.heads * a.head, a.kv_heads * a.head, a.kv_heads * (a.head_v or a.head)
+    out = a.heads * (a.head_v or a.head)
     for name in (a.attention_in, a.attention_out, a.attention_after, a.mlp_in, a.mlp_out, a.mlp_after):
         if name:
             yield from norm_tensors(name, hidden, a.norm)
-    rows = (q + 2 * kv,) if len(a.projections) == 1 else (q, kv, kv)
+    rows = (q + kv + v,) if len(a.projections) == 1 else (q, kv, v)
     own = a.projections if a.kv_of is None else a.projections[:1]
     products = [(p, n, hidden, a.qkv_bias) for p, n in zip(own, rows)]
     wide = a.inner * (1 + (a.gated and len(a.gate_up) == 1))
-    products += [(a.o, hidden, q, a.o_bias), *((p, wide, hidden, a.mlp_bias) for p in a.gate_up),
+    products += [(a.o, hidden, out, a.o_bias), *((p, wide, hidden, a.mlp_bias) for p in a.gate_up),
                  (a.down, hidden, a.inner, a.mlp_bias)]
+    if a.out_gate:
+        products.append((a.out_gate[0], out if a.out_gate[2] else a.heads, hidden, False))
     if a.extra:
         products += [("per_layer_input_gate", a.extra, hidden, False), ("per_layer_projection", hidden, a.extra, False)]
         yield from norm_tensors("post_per_layer_input_norm", hidden, a.norm)
+    if a.shared_gate:
+        yield a.shared_gate + ".weight", (1, hidden), "router"
     for name, n, k, bias in (p for p in products if p[1] and p[2]):
         yield name + ".weight", (k, n) if a.columns else (n, k), "columns" if a.columns else "linear"
         if bias:
@@ -171,7 +233,35 @@ def layer_tensors(a, hidden):
         yield from norm_tensors(a.mlp_norm, a.inner, a.norm)
     if a.out_scalar:
         yield a.out_scalar, (1,), "norm"
+    if a.sinks:
+        yield a.sinks, (a.heads,), "bias"
+    if a.experts:
+        yield from expert_tensors(a.experts, hidden, a.norm)
     if a.act == "xielu":
         for name, shape, kind in (("alpha_p", (1,), "bias"), ("alpha_n", (1,), "bias"), ("beta", (), "half"),
                                   ("eps", (), "tiny")):
             yield f"mlp.act_fn.{name}", shape, kind
+
+
+def expert_tensors(e, hidden, norm):
+    r = e.router
+    yield r.module + ".weight", (e.n, hidden), "wide router" if r.wide else "router"
+    if r.bias:
+        yield r.module + ".bias", (e.n,), "bias"
+    if r.correction:
+        yield r.correction, (*r.correction_shape, e.n), "wide bias"
+    if r.own_input:
+        yield "router.scale", (hidden,), "norm"
+    if r.by_expert:
+        yield r.by_expert, (e.n,), "norm"
+    for name in (e.norm_in, e.norm_out, e.dense_out):
+        if name:
+            yield from norm_tensors(name, hidden, norm)
+    wide = e.inner * (2 if len(e.gate_up) == 1 else 1)
+    for name, n, k in (*((p, wide, hidden) for p in e.gate_up), (e.down, hidden, e.inner)):
+        if "{}" in name:
+            yield from ((name.format(i) + ".weight", (n, k), "linear") for i in range(e.n))
+        else:
+            yield name, (e.n, k, n) if e.columns else (e.n, n, k), "column stack" if e.columns else "stack"
+            if e.bias:
+                yield name + "_bias", (e.n, n), "bias"

@@ -107,6 +107,13 @@ def decode_mx(t, stem):
     return "BF16", round_to(values * np.repeat(scale, 32, axis=1), "BF16")
 
 
+def decode_blocks(t, name):
+    """quant_method mxfp4: [E, outputs, blocks, 16] bytes and [E, outputs, blocks] scales, as [E, inputs, outputs]."""
+    blocks, scales = t[name + "_blocks"][1], t[name + "_scales"][1]
+    values = e2m1_values(blocks.reshape(-1, 16)) * np.ldexp(np.float32(1), scales.reshape(-1, 1).astype(np.int32) - 127)
+    return round_to(values, "BF16").reshape(*blocks.shape[:2], -1).transpose(0, 2, 1)
+
+
 def decode_bytes(t, stem, args):
     """float-quantized, int-quantized and naive-quantized: (v - zero) * scale, rounded to the scale's dtype."""
     dtype, codes = t[stem + "weight"]
@@ -135,6 +142,8 @@ def decode(t, name, config):
     if name in t and t[name][0] in ("F32", "F16", "BF16"):
         dtype, raw = t[name]
         return dtype, widen(dtype, raw)
+    if name + "_blocks" in t:
+        return "BF16", decode_blocks(t, name)
     scale_dtype = t[stem + "weight_scale"][0]
     if stem + "weight_global_scale" in t:
         dtype, w = decode_nvfp4(t, stem)

@@ -25,7 +25,9 @@ import numpy as np
 
 import families
 import recipe
+import reference_experts
 from reference_formats import NUMPY, decode, narrow_bytes, round_to, widen
+from reference_math import ACTIVATIONS
 
 TORCH_NAME = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
@@ -82,13 +84,15 @@ def llama3(plain, s):
     """Slows down long waves by `factor`, keeps short waves, with a smooth step in between."""
     wave = plain.dtype.type(2 * math.pi) / plain
     low, high = s["low_freq_factor"], s["high_freq_factor"]
-    smooth = (s["original_max_position_embeddings"] / wave - low) / (high - low)
-    smooth = np.clip(smooth, 0, 1)
+    turns = s["original_max_position_embeddings"] / wave
+    smooth = np.clip((turns - low) / (high - low), 0, 1) if high != low else (turns >= low).astype(plain.dtype)
     return (1 - smooth) * plain / s["factor"] + smooth * plain
 
 
-def longrope_factor(s):
-    """Of cosine and sine, at every length."""
+def longrope_factor(s, long):
+    """Of cosine and sine: at every length, or in Phi-MoE one each."""
+    if "short_mscale" in s:
+        return s["long_mscale" if long else "short_mscale"]
     if s.get("attention_factor") is not None:
         return s["attention_factor"]
     context = s["original_max_position_embeddings"]
@@ -110,7 +114,7 @@ def rotary(rope, n_tok, tables):
         plain = llama3(plain, s)
     elif kind == "longrope":
         long = n_tok > s["original_max_position_embeddings"]
-        plain, factor = plain / np.asarray(s["long_factor" if long else "short_factor"], tables), longrope_factor(s)
+        plain, factor = plain / np.asarray(s["long_factor" if long else "short_factor"], tables), longrope_factor(s, long)
     elif kind == "proportional":  # the last pairs of the head are not rotated
         plain[int(s.get("partial_rotary_factor", 1.0) * n / 2):] = 0
     elif kind == "dynamic" and "alpha" in s:
@@ -122,23 +126,6 @@ def rotary(rope, n_tok, tables):
 
 
 # ---- the model ----------------------------------------------------------------------------------
-
-def silu(x):
-    with np.errstate(over="ignore"):  # exp(-x) = inf correctly gives 0
-        return x / (1 + np.exp(-x))
-
-
-def gelu(x):
-    return x * (1 + np.vectorize(math.erf, otypes=[np.float64])(x / math.sqrt(2))) / 2
-
-
-def gelu_tanh(x):
-    return x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
-
-
-ACTIVATIONS = {"silu": silu, "gelu": gelu, "gelu_tanh": gelu_tanh, "relu": lambda x: np.maximum(x, 0),
-               "relu2": lambda x: np.maximum(x, 0)**2}
-
 
 class Model:
     """tables: the dtype of rotary angles; float32 as transformers has them, or float64."""
@@ -219,7 +206,7 @@ class Model:
             parts = np.split(parts[0], np.cumsum([a.heads, a.kv_heads]) * a.head, axis=1)
         elif len(parts) == 2:
             parts.append(parts[1])
-        return [p.reshape(len(x), -1, a.head) for p in parts]
+        return [p.reshape(len(x), -1, head) for p, head in zip(parts, (a.head, a.head, a.head_v or a.head))]
 
     def queries_keys(self, q, k, a):
         """Queries and keys (None: another layer's are used) after norms and RoPE."""
@@ -227,6 +214,8 @@ class Model:
         for x, name in ((q, a.q_norm), (k, a.k_norm)):
             if x is not None and a.qk_norm and not a.qk_after_rope:
                 x = self.qk_norm(x, a, name)
+            if x is not None and a.clip_after is not None:
+                x = np.clip(x, -a.clip_after, a.clip_after)
             if x is not None:
                 x = self.turn(x, a.rope, len(x))
             if x is not None and a.qk_norm and a.qk_after_rope:
@@ -243,11 +232,19 @@ class Model:
             k, v = kept[self.family.layers[a.kv_of].stem]
         elif a.v_norm:
             v = self.norm(v, "", a.v_norm)
+        if a.clip_after is not None:
+            v = np.clip(v, -a.clip_after, a.clip_after)
+        if a.value_scale != 1:
+            v = self.r(v * a.value_scale)
         kept[a.stem] = k, v
         if a.query_factor:
-            beta, length = a.query_factor
-            q = self.r(q * (1 + beta * np.log1p(np.arange(n_tok) // length))[:, None, None])
-        out = self.r(self.mix(q, k, v, a)).reshape(n_tok, -1)
+            beta, length, *first = a.query_factor
+            q = self.r(q * (1 + beta * np.log1p((np.arange(n_tok) + sum(first)) // length))[:, None, None])
+        out = self.r(self.mix(q, k, v, a))
+        if a.out_gate:
+            gate = self.r(ACTIVATIONS[a.out_gate[1]](self.linear(x, a.stem + a.out_gate[0])))
+            out = self.r(out * gate.reshape(n_tok, a.heads, -1))
+        out = out.reshape(n_tok, -1)
         if a.attention_norm:
             out = self.norm(out, a.stem + a.attention_norm, a.norm)
         return self.linear(out, a.stem + a.o, a.o_bias, a.columns)
@@ -258,7 +255,11 @@ class Model:
         seen = distance >= 0
         if a.window is not None:
             seen &= distance < a.window
-        out = np.empty_like(q)
+        if a.chunk is not None:
+            block = np.arange(len(q)) // a.chunk
+            seen &= block[:, None] == block[None]
+        sinks = self.weight(a.stem + a.sinks) if a.sinks else np.full(a.heads, -np.inf)
+        out = np.empty((*q.shape[:2], v.shape[2]))
         for h in range(a.heads):
             kv = h // (a.heads // a.kv_heads)
             s = self.r(self.r(q[:, h] @ k[:, kv].T) * a.scale)
@@ -267,8 +268,9 @@ class Model:
             if a.slopes is not None:
                 s = self.r(s - a.slopes[h] * distance)
             s = np.where(seen, s, -np.inf)
-            p = np.exp(s - s.max(axis=1, keepdims=True))
-            out[:, h] = self.r(p / p.sum(axis=1, keepdims=True)) @ v[:, kv]
+            top = np.maximum(s.max(axis=1, keepdims=True), sinks[h])
+            p = np.exp(s - top)
+            out[:, h] = self.r(p / (p.sum(axis=1, keepdims=True) + np.exp(sinks[h] - top))) @ v[:, kv]
         return out
 
     def mlp(self, x, a):
@@ -276,6 +278,8 @@ class Model:
         if a.gated and len(parts) == 1:
             parts = np.split(parts[0], 2, axis=1)[::-1 if a.up_first else 1]
         y = self.r(self.xielu(parts[0], a) if a.act == "xielu" else ACTIVATIONS[a.act](parts[0]))
+        if a.limit:
+            y, parts[1] = np.minimum(y, a.limit), np.clip(parts[1], -a.limit, a.limit)
         y = self.r(y * parts[1]) if a.gated else y
         if a.mlp_norm:
             y = self.norm(y, a.stem + a.mlp_norm, a.norm)
@@ -301,7 +305,9 @@ class Model:
             return add(x, f, None)
         if a.heads:
             x = norm(add(x, self.attention(n, a, kept), a.attention_out), a.attention_after)
-        if a.inner:
+        if a.experts:
+            x = add(x, reference_experts.feed_forward(self, x, a), a.mlp_out)
+        elif a.inner:
             x = norm(add(x, self.mlp(norm(x, a.mlp_in), a), a.mlp_out), a.mlp_after)
         if a.extra:
             gate = self.r(ACTIVATIONS[a.act](self.linear(x, a.stem + "per_layer_input_gate")))

@@ -1,0 +1,290 @@
+"""As families.py: mixtures of experts."""
+
+from dataclasses import replace
+
+from family_keys import (act_of, build, head_of, interleaved, layer_types, partial, rms, rope_settings)
+from recipe import Experts, Norm, Rope, Router
+
+W123 = {"gate_up": ("block_sparse_moe.experts.{}.w1", "block_sparse_moe.experts.{}.w3"),
+        "down": "block_sparse_moe.experts.{}.w2"}
+STACKED = {"gate_up": ("mlp.experts.gate_up_proj",), "down": "mlp.experts.down_proj"}
+
+
+def experts_of(c, router, *, n=None, chosen=None, inner=None, **more):
+    first = {key: c[key] for key in ("num_experts", "num_local_experts", "n_routed_experts") if c.get(key)}
+    return Experts(n or next(iter(first.values())), chosen or c["num_experts_per_tok"],
+                   inner or c["moe_intermediate_size"], router, **{"act": act_of(c)} | more)
+
+
+def mixed(experts, shared=0, stem="mlp.shared_expert", gate=None):
+    """Changes of a layer with experts; shared: width of the dense MLP beside them."""
+    return {"experts": experts, "inner": shared, "shared_gate": gate, "down": f"{stem}.down_proj",
+            "gate_up": (f"{stem}.gate_proj", f"{stem}.up_proj")}
+
+
+def apart(m):
+    """The Model with a module for each expert, as quantised files have them."""
+    def one(e):
+        stem = e.down.rsplit(".", 1)[0]
+        return replace(e, gate_up=(f"{stem}.{{}}.gate_proj", f"{stem}.{{}}.up_proj"), down=f"{stem}.{{}}.down_proj",
+                       columns=False, mixed_rows=False)
+
+    stacked = [a.experts is not None and "{}" not in a.experts.down for a in m.layers]
+    return replace(m, layers=tuple(replace(a, experts=one(a.experts)) if s else a for a, s in zip(m.layers, stacked)))
+
+
+def sigmoid_router(c, **more):
+    return Router(**{"scores": "sigmoid", "correction": "mlp.gate.e_score_correction_bias", "added": 1e-20, "exact": True,
+                     "groups": c.get("n_group") or 1, "kept": c.get("topk_group") or 1,
+                     "normalised": c.get("norm_topk_prob", True), "scale": c.get("routed_scaling_factor", 1.0)} | more)
+
+
+def sparse_from(c, name="first_k_dense_replace", default=1):
+    """Whether each layer has experts."""
+    if c.get("mlp_layer_types"):
+        return [t == "sparse" for t in c["mlp_layer_types"]]
+    return [i >= c.get(name, default) for i in range(c["num_hidden_layers"])]
+
+
+def sigmoid_mixture(c, norm, layer, **more):
+    """GLM's, dots' and Solar's layers: a shared expert and a router with groups."""
+    e = experts_of(c, sigmoid_router(c))
+    beside = mixed(e, c["moe_intermediate_size"] * (c.get("n_shared_experts") or 0), "mlp.shared_experts")
+    sparse = sparse_from(c)
+    return build(c, norm, layer=layer, own=lambda i: beside if sparse[i] else {}, **more)
+
+
+# ---- the families -----------------------------------------------------------------------------------
+
+def mixtral(c):
+    router = Router("block_sparse_moe.gate")
+    return build(c, rms(c, 1e-5), windows=c.get("sliding_window"),
+                 layer=mixed(experts_of(c, router, inner=c["intermediate_size"], **W123)))
+
+
+def qwen_mixture(c, layer, shared=0, **more):
+    router = Router(normalised=c.get("norm_topk_prob", False))
+    beside = mixed(experts_of(c, router, **more.pop("experts", {})), shared, gate="mlp.shared_expert_gate" if shared else None)
+    step, dense = c.get("decoder_sparse_step", 1), c.get("mlp_only_layers") or ()
+    return build(c, rms(c), layer=layer, own=lambda i: beside if i not in dense and (i + 1) % step == 0 else {}, **more)
+
+
+def qwen2_moe(c):
+    window = c.get("sliding_window", 4096) if c.get("use_sliding_window") else None
+    slides = layer_types(c) if c.get("layer_types") else [
+        i >= c.get("max_window_layers", 28) for i in range(c["num_hidden_layers"])]
+    return qwen_mixture(c, {"qkv_bias": c.get("qkv_bias", True)}, c["shared_expert_intermediate_size"],
+                        windows=[window if s else None for s in slides])
+
+
+def qwen3_moe(c, **more):
+    bias = c.get("attention_bias", False)
+    return qwen_mixture(c, {"qkv_bias": bias, "o_bias": bias, "qk_norm": rms(c)}, head_dim=head_of(c),
+                        windows=c.get("sliding_window") if c.get("use_sliding_window") else None, **more)
+
+
+def qwen3_vl_moe_text(c):
+    return qwen3_moe({"norm_topk_prob": True} | c, experts=STACKED | {"columns": True})
+
+
+def olmoe(c):
+    norm, bias = rms(c, 1e-5), c.get("attention_bias", False)
+    e = experts_of(c, Router(normalised=c.get("norm_topk_prob", False)), inner=c["intermediate_size"])
+    return build(c, norm, layer={"qk_norm": norm, "qk_over": "width", "clip_after": c.get("clip_qkv"), "qkv_bias": bias,
+                                 "o_bias": bias} | mixed(e))
+
+
+def glm4_moe(c):
+    head, norm = head_of(c), rms(c, 1e-5)
+    return sigmoid_mixture(c, norm, {"qkv_bias": c.get("attention_bias", False),
+                                     "qk_norm": norm if c.get("use_qk_norm") else None},
+                           rope=Rope(int(head * partial(c, 0.5)), rope_settings(c)))
+
+
+def dots1(c):
+    slides = layer_types(c) if c.get("layer_types") else [
+        i >= c.get("max_window_layers", 62) for i in range(c["num_hidden_layers"])]
+    bias = c.get("attention_bias", False)
+    return sigmoid_mixture(c, rms(c), {"qkv_bias": bias, "o_bias": bias, "qk_norm": rms(c)},
+                           windows=[c.get("sliding_window", 4096) if s else None for s in slides])
+
+
+def solar_open(c):
+    c = {"first_k_dense_replace": 0, "intermediate_size": 0} | c
+    return sigmoid_mixture(c, rms(c, 1e-5), {"qkv_bias": c.get("attention_bias", False)}, head_dim=head_of(c, 128),
+                           rope=Rope(int(head_of(c, 128) * partial(c)), rope_settings(c)))
+
+
+def minimax_m2(c):
+    norm, head = rms(c), head_of(c)
+    router = sigmoid_router(c, module="block_sparse_moe.gate", added=0.0, scale=1.0, normalised=True,
+                            correction="block_sparse_moe.e_score_correction_bias")
+    rotated = c.get("rotary_dim") or int(head * partial(c))
+    return build(c, norm, rope=Rope(rotated, rope_settings(c)), layer={"qk_norm": norm, "qk_over": "width"} | mixed(
+        experts_of(c, router, inner=c["intermediate_size"], **W123)))
+
+
+def ernie4_5_moe(c):
+    head, bias = head_of(c), c.get("use_bias", False)
+    router = Router(correction="mlp.moe_statics.e_score_correction_bias", correction_shape=(1,), wide=True, exact=True,
+                    least=c.get("moe_norm_min", 1e-12))
+    e = experts_of(c, router, n=c["moe_num_experts"], chosen=c["moe_k"])
+    beside = mixed(e, c["moe_intermediate_size"] * c.get("moe_num_shared_experts", 0), "mlp.shared_experts")
+    n, last = c["num_hidden_layers"], c.get("moe_layer_end_index", -1)
+    last = n - 1 if last in (-1, None) else last
+
+    def own(i):
+        inside = c.get("moe_layer_start_index", 1) <= i <= last
+        return beside if inside and (i + 1) % c.get("moe_layer_interval", 1) == 0 else {}
+
+    return build(c, rms(c, 1e-5), head_dim=head, rope=interleaved(c, head), tied=True, own=own,
+                 layer={"qkv_bias": bias, "o_bias": bias, "mlp_bias": bias})
+
+
+def hunyuan_v1_moe(c):
+    norm, bias = rms(c, 1e-5), c.get("attention_bias", False)
+
+    def own(i):
+        k = c["moe_topk"]
+        e = experts_of(c, Router("mlp.gate.wg", wide=True, exact=True), chosen=k[i] if isinstance(k, list) else k,
+                       inner=c["intermediate_size"])
+        return mixed(e, c["intermediate_size"], "mlp.shared_mlp")
+
+    return build(c, norm, own=own, layer={"qkv_bias": bias, "o_bias": bias, "qk_norm": norm, "qk_after_rope": True,
+                                          "q_norm": "self_attn.query_layernorm", "k_norm": "self_attn.key_layernorm"})
+
+
+def hy_v3(c):
+    norm, bias = rms(c, 1e-5), c.get("attention_bias", False)
+    router = sigmoid_router(c, module="mlp.router.gate", correction="mlp.expert_bias",
+                            scale=c.get("router_scaling_factor", 1.0), normalised=True)
+    beside = mixed(experts_of(c, router), c["moe_intermediate_size"] * c.get("num_shared_experts", 1), "mlp.shared_mlp")
+    sparse = sparse_from(c)
+    return build(c, norm, own=lambda i: beside if sparse[i] else {},
+                 layer={"qkv_bias": bias, "o_bias": bias, "mlp_bias": c.get("mlp_bias", False), "qk_norm": norm})
+
+
+def granitemoe(c):
+    stack = {"gate_up": ("block_sparse_moe.input_linear.weight",), "down": "block_sparse_moe.output_linear.weight"}
+    e = experts_of(c, Router("block_sparse_moe.router.layer", scores="chosen"), inner=c["intermediate_size"], **stack)
+    bias = c.get("attention_bias", False)
+    layer = {"scale": c.get("attention_multiplier", 1.0), "residual": c.get("residual_multiplier", 1.0),
+             "qkv_bias": bias, "o_bias": bias}
+    return build(c, rms(c), layer=layer | mixed(e), embed_scale=c.get("embedding_multiplier", 1.0),
+                 logit_scale=1 / c.get("logits_scaling", 1.0))
+
+
+def phimoe(c):
+    norm, bias = Norm("layer", c.get("rms_norm_eps", 1e-5), bias=True), c.get("attention_bias", False)
+    router = Router("block_sparse_moe.gate", scores="sparsemixer", jitter=c.get("router_jitter_noise", 0.01))
+    e = experts_of(c, router, inner=c["intermediate_size"], **W123)
+    return build(c, norm, windows=c.get("sliding_window"), head_bias=c.get("lm_head_bias", False),
+                 layer={"qkv_bias": bias, "o_bias": bias} | mixed(e))
+
+
+def gpt_oss(c):
+    slides, bias = layer_types(c, 2), c.get("attention_bias", True)
+    e = experts_of(c, Router("mlp.router", bias=True, scores="chosen"), inner=c["intermediate_size"], bias=True,
+                   columns=True, mixed_rows=True, act="gpt_oss", limit=c.get("swiglu_limit", 7.0), **STACKED)
+    return build(c, rms(c, 1e-5), head_dim=head_of(c, 64), layer={
+        "qkv_bias": bias, "o_bias": bias, "sinks": "self_attn.sinks"} | mixed(e),
+        windows=[c.get("sliding_window", 128) if s else None for s in slides])
+
+
+def llama4_text(c):
+    n, norm, bias = c["num_hidden_layers"], rms(c, 1e-5), c.get("attention_bias", False)
+    turns = c.get("no_rope_layers") or [int((i + 1) % 4 != 0) for i in range(n)]
+    step = c.get("interleave_moe_layer_step", 1)
+    sparse = c.get("moe_layers") or range(step - 1, n, step)
+    e = experts_of(c, Router("feed_forward.router", scores="sigmoid", normalised=False, on_input=True), inner=c["intermediate_size"],
+                   columns=True, gate_up=("feed_forward.experts.gate_up_proj",), down="feed_forward.experts.down_proj")
+
+    def own(i):
+        out = mixed(e, c["intermediate_size"], "feed_forward.shared_expert") if i in sparse else {
+            "inner": c["intermediate_size_mlp"], "gate_up": ("feed_forward.gate_proj", "feed_forward.up_proj"),
+            "down": "feed_forward.down_proj"}
+        if not turns[i]:
+            return out | {"rope": None, "query_factor": (c.get("attn_scale", 0.1), c.get("floor_scale", 8192), 1)
+                          if c.get("attn_temperature_tuning", True) else None}
+        plain = replace(norm, weight=False) if c.get("use_qk_norm", True) else None
+        return out | {"chunk": c.get("attention_chunk_size", 8192), "qk_norm": plain, "qk_after_rope": True}
+
+    head = head_of(c)
+    return build(c, norm, rope=interleaved(c, head), own=own, layer={"qkv_bias": bias, "o_bias": bias})
+
+
+def mimo_v2_flash(c):
+    n, head, slides = c["num_hidden_layers"], head_of(c), layer_types(c, 6)
+    e = experts_of(c, sigmoid_router(c))
+    sparse, few = sparse_from(c), c["num_key_value_heads"]
+
+    def own(i):
+        p = rope_settings(c, "sliding_attention" if slides[i] else "full_attention")
+        out = {"rope": Rope(int(head * p.get("partial_rotary_factor", 0.334)), p)} | (mixed(e) if sparse[i] else {})
+        return out | ({"kv_heads": 2 * few, "sinks": "self_attn.attention_sink_bias"} if slides[i] else {})
+
+    bias = c.get("attention_bias", False)
+    return build(c, rms(c), own=own, windows=[c.get("sliding_window", 128) if slides[i] else None for i in range(n)],
+                 layer={"head_v": c["v_head_dim"], "value_scale": c.get("attention_value_scale") or 1.0, "qkv_bias": bias})
+
+
+def laguna(c):
+    n, head, slides = c["num_hidden_layers"], head_of(c, 128), layer_types(c)
+    router = sigmoid_router(c, correction="mlp.experts.e_score_correction_bias", added=0.0, normalised=True,
+                            scale=c.get("moe_routed_scaling_factor", 1.0), groups=1,
+                            softcap=c.get("moe_router_logit_softcapping") or 0.0)
+    beside = mixed(experts_of(c, router), c["shared_expert_intermediate_size"])
+    sparse, heads = sparse_from(c), c.get("num_attention_heads_per_layer") or [c["num_attention_heads"]] * n
+
+    def own(i):
+        p = rope_settings(c, "sliding_attention" if slides[i] else "full_attention")
+        return {"heads": heads[i], "rope": Rope(int(head * p.get("partial_rotary_factor", 1.0)), p)} | (
+            beside if sparse[i] else {})
+
+    gate = ("self_attn.g_proj", "softplus", c.get("gating") not in (True, "per-head"))
+    bias, norm = c.get("attention_bias", False), rms(c)
+    return build(c, norm, own=own, head_dim=head, windows=[c["sliding_window"] if s else None for s in slides],
+                 layer={"qk_norm": norm, "out_gate": gate if c.get("gating", True) else None, "qkv_bias": bias,
+                        "o_bias": bias})
+
+
+def step3p5(c):
+    """Of either spelling: numbers by layer, or by layer type."""
+    n, head, slides = c["num_hidden_layers"], c["head_dim"], layer_types(c)
+    norm = rms(c, 1e-5, offset=1.0)
+    other, by_type = c.get("attention_other_setting") or {}, c.get("rope_parameters")
+    few = c.get("num_attention_groups") or c.get("num_key_value_heads")
+    sparse = sparse_from(c) if c.get("mlp_layer_types") else [str(i) in c["moe_layers_enum"].split(",") for i in range(n)]
+    router = sigmoid_router(c, module="moe.gate", correction="moe.router_bias", added=0.0, groups=1, normalised=True,
+                            scale=c["moe_router_scaling_factor"])
+
+    def own(i):
+        p = rope_settings(c, "sliding_attention" if slides[i] else "full_attention") if by_type else {
+            "rope_type": "default", "rope_theta": c["rope_theta"][i], "partial_rotary_factor": c["partial_rotary_factors"][i]}
+        heads = other.get("num_attention_heads") or c.get("num_sliding_attention_heads")
+        out = {"rope": Rope(int(head * p["partial_rotary_factor"]), p), "limit": c["swiglu_limits_shared"][i] or 0.0}
+        if slides[i]:
+            out["heads"] = heads
+        if sparse[i]:
+            e = experts_of(c, router, n=c.get("moe_num_experts"), chosen=c.get("moe_top_k"),
+                           limit=c["swiglu_limits"][i] or 0.0, gate_up=("moe.gate_proj.weight", "moe.up_proj.weight"),
+                           down="moe.down_proj.weight")
+            out |= mixed(e, c["share_expert_dim"], "share_expert")
+        return out
+
+    return build(c | {"num_key_value_heads": few}, norm, own=own, head_dim=head, rope=None,
+                 windows=[c["sliding_window"] if s else None for s in slides],
+                 layer={"qk_norm": norm, "out_gate": ("self_attn.g_proj", "sigmoid", False)})
+
+
+def gemma4_experts(c):
+    """What a layer of Gemma 4 has beside its dense MLP."""
+    router = Router("router.proj", own_input=True, by_expert="router.per_expert_scale")
+    return experts_of(c, router, chosen=c["top_k_experts"], gate_up=("experts.gate_up_proj",), down="experts.down_proj",
+                      norm_in="pre_feedforward_layernorm_2", norm_out="post_feedforward_layernorm_2",
+                      dense_out="post_feedforward_layernorm_1")
+
+
+FAMILIES = {f.__name__: f for f in (
+    mixtral, qwen2_moe, qwen3_moe, qwen3_vl_moe_text, olmoe, glm4_moe, dots1, solar_open, minimax_m2, ernie4_5_moe,
+    hunyuan_v1_moe, hy_v3, granitemoe, phimoe, gpt_oss, llama4_text, mimo_v2_flash, laguna, step3p5)}
