@@ -19,10 +19,11 @@ import checkpoint_io as cio
 import encoders
 import families
 import recipe
+import tiny_mixtures
 from encoders import ByteScheme, IntScheme, MixedScheme, MxScheme, Nvfp4Scheme
+from tiny_mixtures import LACKS
 
 BOS, EOS, N_IDS = 256, 257, 258  # ids 0..255 are the bytes
-LACKS = "lacks"  # of a key that a file does not have
 SAFETENSORS = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 
 QWEN = {"sliding_window": None, "use_sliding_window": False, "max_window_layers": 28}
@@ -159,7 +160,7 @@ TYPES = {
         "rms_norm_eps": LACKS, "layer_norm_eps": 1e-6, "hidden_act": LACKS, "intermediate_size": 640, "qkv_bias": True,
         "attention_layer_norm": False, "norm_after": False, "layer_norm_type": "rms", "clip_qkv": None,
         "weight_tying": False}),
-}
+} | tiny_mixtures.TYPES
 
 # Family -> (model_type, differences)
 FAMILIES = {
@@ -217,7 +218,7 @@ FAMILIES |= {kind: (kind, {}) for kind in TYPES if kind not in FAMILIES} | {
         "intermediate_size": "ffn_hidden_size", "max_position_embeddings": "n_positions"}}),
     "granitemoehybrid_no_rope": ("granitemoehybrid", {"position_embedding_type": None, "rope": LACKS}),
     "exaone4_full": ("exaone4", {"sliding_window": None, "sliding_window_pattern": 0, "kinds": "F"}),
-}
+} | tiny_mixtures.FAMILIES
 
 # The families that the worker opens: those of --all.
 OPEN = (
@@ -370,7 +371,10 @@ def values(name, shape, kind, seed, tied):
         return np.float32(0.3) * x
     if kind == "embed" and not tied:
         return x
-    gain = {"linear": 1.0, "columns": 1.0, "head": 2.0, "embed": 2.0, "scaled embed": 0.5}[kind]
+    if kind == "wide bias":
+        return np.float32(0.1) * x
+    gain = {"linear": 1.0, "columns": 1.0, "head": 2.0, "embed": 2.0, "scaled embed": 0.5, "stack": 1.0,
+            "column stack": 1.0, "router": 3.0, "wide router": 3.0}[kind]
     # a few columns are larger than others, as in real models, so that scales differ
     spread = np.exp(np.float32(0.5) * rng.standard_normal(shape[-1], dtype=np.float32))
     return x * spread * np.float32(gain / np.sqrt(shape[-1]))
@@ -384,8 +388,8 @@ def batches(model, dtype, scheme, seed):
         stem = name.removesuffix("weight")
         encoder = encoders.part_of(scheme, stem[:-1]) if kind == "linear" else None
         if encoder is None:
-            yield cio.Batch([(name, st_dtype, shape)],
-                            lambda p=plain: [cio.encode(p(), st_dtype)])
+            own = "F32" if kind.startswith("wide ") else st_dtype
+            yield cio.Batch([(name, own, shape)], lambda p=plain, d=own: [cio.encode(p(), d)])
             continue
         specs = encoder.specs(*shape, st_dtype)
         yield cio.Batch([(stem + s, *spec) for s, spec in specs.items()],

@@ -1,0 +1,81 @@
+"""Mixtures of experts for tiny_checkpoint.py, which explains TYPES and FAMILIES."""
+
+LACKS = "lacks"  # of a key that a file does not have
+
+NO_HEAD = {"head_dim": LACKS}
+CHOSEN = {"num_experts_per_tok": 2, "output_router_logits": False}
+LOCAL = {"num_local_experts": 6, "intermediate_size": 64} | CHOSEN  # the experts' width, under Llama's name
+EXPERTS = {"num_experts": 6, "moe_intermediate_size": 64} | CHOSEN
+ROUTED = {"n_routed_experts": 8, "moe_intermediate_size": 64, "n_group": 2, "topk_group": 1, "norm_topk_prob": True,
+          "routed_scaling_factor": 1.5, "n_shared_experts": 1, "first_k_dense_replace": 1} | CHOSEN
+QWEN = EXPERTS | {"sliding_window": None, "use_sliding_window": False, "decoder_sparse_step": 1, "mlp_only_layers": []}
+
+
+def by_type(full, sliding):
+    """RoPE's keys of the two sorts of layers, which these types never had in another style."""
+    return {"rope": LACKS, "sliding_window": 24, "rope_parameters": {
+        "full_attention": {"rope_type": "default"} | full, "sliding_attention": {"rope_type": "default"} | sliding}}
+
+
+TYPES = {
+    "mixtral": ("MixtralForCausalLM", LOCAL | {"sliding_window": None, "rms_norm_eps": 1e-5, "rope_theta": 1e6}),
+    "qwen2_moe": ("Qwen2MoeForCausalLM", NO_HEAD | QWEN | {
+        "norm_topk_prob": False, "shared_expert_intermediate_size": 96, "max_window_layers": 28, "qkv_bias": True}),
+    "qwen3_moe": ("Qwen3MoeForCausalLM", QWEN | {"norm_topk_prob": True, "attention_bias": False}),
+    "olmoe": ("OlmoeForCausalLM", NO_HEAD | {
+        "num_experts": 6, "intermediate_size": 64, "attention_bias": False, "clip_qkv": 1.5, "norm_topk_prob": False,
+        "rms_norm_eps": 1e-5} | CHOSEN),
+    "glm4_moe": ("Glm4MoeForCausalLM", ROUTED | {
+        "attention_bias": True, "use_qk_norm": True, "rms_norm_eps": 1e-5, "partial": 0.5}),
+    "dots1": ("Dots1ForCausalLM", ROUTED | {
+        "attention_bias": False, "sliding_window": 24, "max_window_layers": 1, "kinds": "FS", "n_group": 1}),
+    "solar_open": ("SolarOpenForCausalLM", ROUTED | {
+        "first_k_dense_replace": LACKS, "intermediate_size": LACKS, "n_group": 1, "rms_norm_eps": 1e-5, "rope_theta": 1e6,
+        "rope": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 512}}),
+    "minimax_m2": ("MiniMaxM2ForCausalLM", LOCAL | {"rotary_dim": 24, "rope_theta": 5e6, "use_routing_bias": True}),
+    "ernie4_5_moe": ("Ernie4_5_MoeForCausalLM", NO_HEAD | {
+        "moe_k": 2, "moe_num_experts": 6, "moe_num_shared_experts": 2, "moe_intermediate_size": 64, "moe_layer_interval": 1,
+        "moe_layer_start_index": 1, "moe_layer_end_index": 1, "moe_norm_min": 1e-12, "use_bias": False,
+        "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "tie_word_embeddings": True}),
+    "hunyuan_v1_moe": ("HunYuanMoEV1ForCausalLM", {
+        "num_experts": 6, "moe_topk": [2, 3], "intermediate_size": 64, "attention_bias": False, "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": True,
+        "rope": {"rope_type": "dynamic", "alpha": 1000.0, "factor": 1.0, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0,
+                 "mscale_all_dim": 1.0}}),
+    "hy_v3": ("HYV3ForCausalLM", EXPERTS | {
+        "num_shared_experts": 1, "router_scaling_factor": 1.5, "first_k_dense_replace": 1, "attention_bias": False,
+        "mlp_bias": False, "rms_norm_eps": 1e-5}),
+    "granitemoe": ("GraniteMoeForCausalLM", NO_HEAD | LOCAL | {
+        "attention_bias": False, "attention_multiplier": 0.05, "embedding_multiplier": 6.0, "logits_scaling": 4.0,
+        "residual_multiplier": 0.4}),
+    "phimoe": ("PhimoeForCausalLM", NO_HEAD | LOCAL | {
+        "attention_bias": True, "lm_head_bias": True, "rms_norm_eps": 1e-5, "router_jitter_noise": 0.2,
+        "input_jitter_noise": 0.01, "sliding_window": 24}),
+    "gpt_oss": ("GptOssForCausalLM", LOCAL | {
+        "attention_bias": True, "sliding_window": 24, "kinds": "SF", "rms_norm_eps": 1e-5, "swiglu_limit": 1.5,
+        "rope_theta": 150000.0, "rope": {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
+                                         "truncate": False, "original_max_position_embeddings": 64}}),
+    "llama4_text": ("Llama4ForCausalLM", LOCAL | {
+        "attention_bias": False, "attention_chunk_size": 40, "attn_scale": 0.1, "attn_temperature_tuning": True,
+        "floor_scale": 64, "interleave_moe_layer_step": 2, "intermediate_size_mlp": 320, "no_rope_layers": [1, 0],
+        "num_experts_per_tok": 1, "use_qk_norm": True, "rope_theta": 500000.0, "rms_norm_eps": 1e-5}),
+    "mimo_v2_flash": ("MiMoV2FlashForCausalLM", ROUTED | by_type(
+        {"rope_theta": 5e6, "partial_rotary_factor": 0.334}, {"rope_theta": 10000.0, "partial_rotary_factor": 0.334}) | {
+        "attention_bias": False, "v_head_dim": 32, "attention_value_scale": 0.707, "kinds": "FS",
+        "mlp_layer_types": ["dense", "sparse"], "n_shared_experts": LACKS, "first_k_dense_replace": LACKS, "n_group": 1,
+        "routed_scaling_factor": 1.0, "num_key_value_heads": 2}),
+    "laguna": ("LagunaForCausalLM", EXPERTS | by_type(
+        {"rope_type": "yarn", "rope_theta": 500000.0, "partial_rotary_factor": 0.5, "factor": 8.0, "beta_fast": 64.0,
+         "original_max_position_embeddings": 128, "attention_factor": 1.0},
+        {"rope_theta": 10000.0, "partial_rotary_factor": 1.0}) | {
+        "attention_bias": False, "gating": "per-head", "kinds": "FS", "mlp_layer_types": ["dense", "sparse"],
+        "moe_apply_router_weight_on_input": False, "moe_routed_scaling_factor": 2.5, "moe_router_logit_softcapping": 5.0,
+        "num_attention_heads_per_layer": [4, 6], "shared_expert_intermediate_size": 96}),
+}
+
+FAMILIES = {
+    "gemma4_moe": ("gemma4_text", {"enable_moe_block": True, "moe_intermediate_size": 64, "num_experts": 6,
+                                   "top_k_experts": 2}),
+    "glm4_moe_plain": ("glm4_moe", {"use_qk_norm": False, "n_shared_experts": 2, "norm_topk_prob": False, "n_group": 1}),
+    "laguna_elements": ("laguna", {"gating": "per-element", "moe_router_logit_softcapping": 0.0}),
+}
