@@ -278,12 +278,13 @@ static enum ctw_status check_attention(const struct ctw_op_attention *op, struct
 {
     REQUIRE("attention", is_float(op->dtype));
     REQUIRE("attention", op->n_head >= 1 && op->n_kv >= 1 && op->n_head % op->n_kv == 0);
-    REQUIRE("attention", op->head >= 1 && op->window >= 0 && op->n_seqs >= 0);
+    REQUIRE("attention", op->head >= 1 && op->head_v >= 1 && op->n_seqs >= 0);
+    REQUIRE("attention", op->window >= 0 && op->chunk >= 0 && (op->window == 0 || op->chunk == 0));
     REQUIRE("attention", op->sinks == NULL || is_float(op->sinks_dtype));
     REQUIRE("attention", op->alibi == NULL || op->softcap == 0);
-    if (op->head > CTW_MAX_HEAD)
+    if (op->head > CTW_MAX_HEAD || op->head_v > CTW_MAX_HEAD)
         return ctw_fail(err, CTW_EUNSUP, "attention heads of %d elements; the maximum is %d",
-                        op->head, CTW_MAX_HEAD);
+                        op->head > op->head_v ? op->head : op->head_v, CTW_MAX_HEAD);
     for (int64_t i = 0; i < op->n_seqs; i++) {
         const struct ctw_attn_seq *s = &op->seqs[i];
         REQUIRE("attention", s->n_q >= 0 && s->pos0 >= 0 && s->n_runs >= 0);
@@ -393,8 +394,11 @@ enum ctw_status ctw_linear_qkv(struct ctw_backend *be, const struct ctw_op_linea
 enum ctw_status ctw_attention(struct ctw_backend *be, const struct ctw_op_attention *op,
                               struct ctw_err *err)
 {
-    enum ctw_status st = check_attention(op, err);
-    return st != CTW_OK ? st : be->ops->attention(be, op, err);
+    struct ctw_op_attention full = *op;
+    full.head_v = op->head_v == 0 ? op->head : op->head_v;
+    full.v_factor = op->v_factor == 0 ? 1 : op->v_factor;
+    enum ctw_status st = check_attention(&full, err);
+    return st != CTW_OK ? st : be->ops->attention(be, &full, err);
 }
 
 enum ctw_status ctw_head(struct ctw_backend *be, const struct ctw_op_head *op, struct ctw_err *err)

@@ -63,7 +63,8 @@ struct ctw_reserve {
     int64_t max_n;                   /* the most columns of a product, gate and up together */
     int64_t slot_elems[CTW_N_SLOTS]; /* the largest total n * k over the shards of a slot */
     int64_t n_seqs;                  /* sequences in a chunk */
-    int max_head, max_group; /* of attention: elements of a head, query heads to a key head */
+    int max_head, max_group; /* of attention: elements of a head of any kind, query heads to a key
+                                head */
     int64_t n_vocab, head_k; /* of the head: number of rows, and their width */
 };
 

@@ -225,18 +225,31 @@ struct ctw_attn_seq {
 struct ctw_op_attention {
     enum ctw_dtype dtype;
     int n_head, n_kv, head;
+    int head_v; /* elements of a value head, at most CTW_MAX_HEAD; 0: head */
     float scale;
-    int64_t window;    /* number of keys a query sees, including its own; 0: all */
+    int64_t window; /* number of keys a query sees, including its own; 0: all */
+    int64_t chunk; /* a query at position i sees keys j with j / chunk = i / chunk; 0: all. Not with
+                      window */
+    float v_factor;    /* of values, applied to their weighted sum; 0: 1 */
     float softcap;     /* 0: none; else scores become softcap * tanh(score / softcap) */
     const void *sinks; /* device [n_head] of sinks_dtype, or NULL */
     enum ctw_dtype sinks_dtype;
     const float *alibi;              /* device [n_head]: the slopes, or NULL; not with softcap */
     const void *q;                   /* device [rows, n_head * head] */
-    const void *k, *v;               /* device [rows, n_kv * head] */
-    void *out;                       /* device [rows, n_head * head] */
+    const void *k;                   /* device [rows, n_kv * head] */
+    const void *v;                   /* device [rows, n_kv * head_v] */
+    void *out;                       /* device [rows, n_head * head_v] */
     const struct ctw_attn_seq *seqs; /* host */
     int64_t n_seqs;
 };
+
+/* The position of the first key that the query at position pos sees. */
+static inline int64_t ctw_attn_first(const struct ctw_op_attention *op, int64_t pos)
+{
+    if (op->chunk > 0)
+        return pos - pos % op->chunk;
+    return op->window > 0 && pos >= op->window ? pos + 1 - op->window : 0;
+}
 
 /* ---- LM head ------------------------------------------------------------------------------ */
 

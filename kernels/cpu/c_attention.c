@@ -39,13 +39,15 @@ static int64_t walk_next(struct walk *w, bool last)
     return row;
 }
 
-/* `distance`: the key's position minus the query's, times the head's slope. */
-static double score(const struct ctw_op_attention *op, int64_t q_at, int64_t k_at, double distance)
+/* Of rows of q and k, which are heads. `distance`: the key's position minus the query's, times the
+ * head's slope. */
+static double score(const struct ctw_op_attention *op, int64_t q_row, int64_t k_row,
+                    double distance)
 {
     double sum = 0;
     for (int i = 0; i < op->head; i++)
-        sum += (double)ctw_load_float(op->q, op->dtype, q_at + i) *
-               ctw_load_float(op->k, op->dtype, k_at + i);
+        sum += (double)ctw_load_float(op->q, op->dtype, q_row * op->head + i) *
+               ctw_load_float(op->k, op->dtype, k_row * op->head + i);
     sum = sum * op->scale + distance;
     return op->softcap > 0 ? op->softcap * ctw_tanh(sum / op->softcap) : sum;
 }
@@ -55,8 +57,8 @@ static void one_query(const struct job *job, int64_t i, int h)
     const struct ctw_op_attention *op = job->op;
     int kv = h / (op->n_head / op->n_kv);
     int64_t pos = job->seq->pos0 + i;
-    int64_t first = op->window > 0 && pos + 1 > op->window ? pos + 1 - op->window : 0;
-    int64_t q_at = ((job->seq->q_row + i) * op->n_head + h) * op->head;
+    int64_t first = ctw_attn_first(op, pos);
+    int64_t q_row = (job->seq->q_row + i) * op->n_head + h;
 
     double sink = -INFINITY, sum[CTW_MAX_HEAD] = {0};
     double slope = op->alibi != NULL ? op->alibi[h] : 0;
@@ -65,20 +67,21 @@ static void one_query(const struct job *job, int64_t i, int h)
     double max = sink;
     struct walk w = walk_to(job->seq, first);
     for (int64_t p = first; p <= pos; p++) {
-        int64_t k_at = (walk_next(&w, p == pos) * op->n_kv + kv) * op->head;
-        max = fmax(max, score(op, q_at, k_at, slope * (double)(p - pos)));
+        int64_t row = walk_next(&w, p == pos) * op->n_kv + kv;
+        max = fmax(max, score(op, q_row, row, slope * (double)(p - pos)));
     }
     double total = ctw_exp(sink - max);
     w = walk_to(job->seq, first);
     for (int64_t p = first; p <= pos; p++) {
-        int64_t k_at = (walk_next(&w, p == pos) * op->n_kv + kv) * op->head;
-        double e = ctw_exp(score(op, q_at, k_at, slope * (double)(p - pos)) - max);
+        int64_t row = walk_next(&w, p == pos) * op->n_kv + kv;
+        double e = ctw_exp(score(op, q_row, row, slope * (double)(p - pos)) - max);
         total += e;
-        for (int d = 0; d < op->head; d++)
-            sum[d] += e * ctw_load_float(op->v, op->dtype, k_at + d);
+        for (int d = 0; d < op->head_v; d++)
+            sum[d] += e * ctw_load_float(op->v, op->dtype, row * op->head_v + d);
     }
-    for (int d = 0; d < op->head; d++)
-        ctw_store_float(op->out, op->dtype, q_at + d, (float)(sum[d] / total));
+    for (int d = 0; d < op->head_v; d++)
+        ctw_store_float(op->out, op->dtype, q_row * op->head_v + d,
+                        (float)(sum[d] / total * op->v_factor));
 }
 
 static void one_row(void *arg, int64_t i, int thread)

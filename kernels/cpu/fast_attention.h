@@ -208,22 +208,28 @@ INLINE void place_lanes(const struct attn_job *job, int kv, struct attn_local *l
     }
 }
 
+/* The first key that the query at pos sees. Both are counted from the tile's first key. */
+INLINE int64_t first_key(const struct ctw_op_attention *op, const struct attn_local *l, int64_t pos)
+{
+    return ctw_attn_first(op, pos + l->key0) - l->key0;
+}
+
 /* One tile of keys for one tile of lanes. Positions are counted from the tile's first key. */
 INLINE void attend(enum mode mode, const struct attn_job *job, const struct attn_block *b, int kv,
                    struct attn_local *l, int64_t lane0)
 {
-    int64_t n = min64(ATTN_LANES, l->n_lanes - lane0), window = job->op->window;
+    int64_t n = min64(ATTN_LANES, l->n_lanes - lane0);
     int64_t pos0 = b->seq->pos0 + b->first - l->key0;
     int64_t first = pos0 + lane0 / job->group, last = pos0 + (lane0 + n - 1) / job->group;
-    if (last < 0 || (window > 0 && first - window + 1 >= l->n_keys))
+    if (last < 0 || first_key(job->op, l, first) >= l->n_keys)
         return; /* no lane sees a key of the tile */
     int n_keys = (int)min64(l->n_keys, last + 1);
-    bool masked = first < l->n_keys - 1 || (window > 0 && last - window + 1 > 0);
+    bool masked = first < l->n_keys - 1 || first_key(job->op, l, last) > 0;
     if (masked) {
         for (int64_t i = 0; i < ATTN_LANES; i++) {
             int64_t pos = pos0 + min64(lane0 + i, l->n_lanes - 1) / job->group;
             l->high[i] = (float)max64(-1, min64(pos, ATTN_KEYS));
-            l->low[i] = window > 0 ? (float)max64(0, min64(pos - window + 1, ATTN_KEYS)) : 0;
+            l->low[i] = (float)max64(0, min64(first_key(job->op, l, pos), ATTN_KEYS));
         }
     }
     if (job->op->alibi != NULL)
@@ -261,11 +267,11 @@ static void store_lanes(const struct attn_job *job, const struct attn_block *b, 
         int64_t row = b->seq->q_row + b->first + lane / job->group;
         int64_t head = kv * job->group + lane % job->group;
         float *out = l->out + lane * job->width;
-        const vf sum = vf_set1(l->sum[lane]);
+        const vf sum = vf_set1(l->sum[lane]), factor = vf_set1(op->v_factor);
         for (int64_t d = 0; d < job->width; d += VL)
-            vf_store(out + d, vf_div(vf_add(vf_load(out + d), vf_zero()), sum));
-        narrow(at(op->out, op->dtype, (row * op->n_head + head) * op->head), op->dtype, out,
-               op->head);
+            vf_store(out + d, vf_mul(vf_div(vf_add(vf_load(out + d), vf_zero()), sum), factor));
+        narrow(at(op->out, op->dtype, (row * op->n_head + head) * op->head_v), op->dtype, out,
+               op->head_v);
     }
 }
 
@@ -281,7 +287,7 @@ static void attn_item(void *arg, int64_t item, int thread)
 
     struct key_cursor cursor = {b->seq->runs, 0};
     int64_t pos = b->seq->pos0 + b->first, last = pos + b->n - 1;
-    int64_t from = job->op->window > 0 ? max64(0, pos - job->op->window + 1) : 0;
+    int64_t from = ctw_attn_first(job->op, pos);
     for (l.key0 = from / ATTN_KEYS * ATTN_KEYS; l.key0 <= last; l.key0 += ATTN_KEYS) {
         l.n_keys = (int)min64(ATTN_KEYS, last + 1 - l.key0);
 #if CTW_HAS_PAIRS
@@ -313,7 +319,7 @@ static int64_t cut_blocks(const struct ctw_op_attention *op, int64_t per_block,
                 continue;
             struct attn_block b = {.seq = seq, .first = i, .n = min64(per_block, seq->n_q - i)};
             int64_t keys = seq->pos0 + i + b.n;
-            b.cost = b.n * (op->window > 0 ? min64(keys, op->window + b.n) : keys);
+            b.cost = b.n * (keys - ctw_attn_first(op, seq->pos0 + i));
             out[n] = b;
         }
     }
@@ -321,13 +327,14 @@ static int64_t cut_blocks(const struct ctw_op_attention *op, int64_t per_block,
 }
 
 /* Sizes that depend only on the shape of the heads; returns the floats per thread. */
-static int64_t shape_attention(struct attn_job *job, int group, int head, enum mode mode)
+static int64_t shape_attention(struct attn_job *job, int group, int head, int head_v,
+                               enum mode mode)
 {
     struct attn_local l;
     job->mode = mode;
     job->group = group;
     job->kw = n_words(mode, head);
-    job->width = round_up(head, NR);
+    job->width = round_up(head_v, NR);
     job->max_lanes = round_up(max64(group, TASK_LANES), ATTN_LANES);
     return job->local_floats = attn_layout(job, NULL, &l);
 }
@@ -337,7 +344,7 @@ static enum ctw_status fast_attention(struct ctw_cpu *cpu, const struct ctw_op_a
 {
     struct attn_job job = {.op = op};
     job.scale_late = op->scale > 0 && op->softcap == 0 && op->alibi == NULL;
-    shape_attention(&job, op->n_head / op->n_kv, op->head, mode_of(op->dtype));
+    shape_attention(&job, op->n_head / op->n_kv, op->head, op->head_v, mode_of(op->dtype));
     int64_t per_block = max64(1, TASK_LANES / job.group);
     int64_t n_blocks = cut_blocks(op, per_block, NULL);
     if (n_blocks == 0)

@@ -23,7 +23,7 @@ struct attn_job {
     int group;         /* query heads per key head */
     bool scale_late;   /* scores are scaled in the exponent */
     int64_t kw;        /* words per head */
-    int64_t width;     /* elements per head, rounded up to a multiple of NR */
+    int64_t width;     /* elements per value head, rounded up to a multiple of NR */
     int64_t max_lanes; /* per task, rounded up to a multiple of ATTN_LANES */
     struct attn_block *blocks;
     float *local;
@@ -167,7 +167,8 @@ INLINE void pack_keys(enum mode mode, const struct attn_job *job, int kv, struct
                       struct attn_local *l)
 {
     const struct ctw_op_attention *op = job->op;
-    const int64_t stride = CTW_MAX_HEAD + VL, row = (int64_t)op->n_kv * op->head;
+    const int64_t stride = CTW_MAX_HEAD + VL;
+    const int64_t row = (int64_t)op->n_kv * op->head, row_v = (int64_t)op->n_kv * op->head_v;
     const int64_t per_word = mode == PAIRS ? 2 : 1;
     /* Keys that are already whole vectors of words are packed directly from the array. */
     const bool words = (mode == PAIRS || op->dtype == CTW_F32) && op->head % (VL * per_word) == 0;
@@ -183,14 +184,16 @@ INLINE void pack_keys(enum mode mode, const struct attn_job *job, int kv, struct
             pack_rows(l->k + key0 * job->kw, at(op->k, op->dtype, from), row / per_word, ATTN_ROWS,
                       job->kw, false);
         for (int i = 0; i < n; i++) {
-            from = (key_row(cursor, l->key0 + key0 + i) * op->n_kv + kv) * op->head;
+            int64_t head_row = key_row(cursor, l->key0 + key0 + i) * op->n_kv + kv;
+            int64_t from_v = head_row * op->head_v;
+            from = head_row * op->head;
             prefetch_head(op->k, op->dtype, from + PREFETCH_KEYS * row, op->head);
-            prefetch_head(op->v, op->dtype, from + PREFETCH_KEYS * row, op->head);
+            prefetch_head(op->v, op->dtype, from_v + PREFETCH_KEYS * row_v, op->head_v);
             if (!here)
                 to_words(mode, l->tmp + i * stride, at(op->k, op->dtype, from), op->dtype,
                          op->head);
             int key = key0 + i;
-            widen(values[key % per_word], at(op->v, op->dtype, from), op->dtype, op->head);
+            widen(values[key % per_word], at(op->v, op->dtype, from_v), op->dtype, op->head_v);
             if (key % per_word == per_word - 1)
                 zero = pack_values(mode, job, l, key / per_word, values[0], values[1], zero);
         }

@@ -28,8 +28,9 @@ static size_t fast_scratch_bytes(const struct ctw_cpu *cpu, const struct ctw_res
     int64_t head = round_up(n_tok, 16) +
                    HEAD_BLOCKS * n_tok * (int64_t)(sizeof(struct head_state) / sizeof(float));
     struct attn_job job = {0};
-    int64_t attention = n_threads * shape_attention(&job, r->max_group, r->max_head, FLOATS) +
-                        n_tok * (int64_t)(sizeof(struct attn_block) / sizeof(float));
+    int64_t attention =
+        n_threads * shape_attention(&job, r->max_group, r->max_head, r->max_head, FLOATS) +
+        n_tok * (int64_t)(sizeof(struct attn_block) / sizeof(float));
     return (size_t)max64(product + head, attention) * sizeof(float);
 }
 

@@ -16,17 +16,48 @@ struct shape {
     int n_head, n_kv, head;
     int64_t window;
     float softcap;
+    int head_v; /* 0: head */
+    int64_t chunk;
+    float v_factor;
 };
 
 /* Heads around vectors of 8 and 16 and tiles of 16 and 32; groups that divide 48 and 64 and that
- * do not; windows around tiles of 96. */
+ * do not; windows and chunks around tiles of 96; value heads of other sizes than key heads. */
 static const struct shape shapes[] = {
-    {1, 1, 8, 0, 0},    {9, 3, 64, 0, 0},   {4, 4, 16, 0, 0},  {7, 1, 40, 0, 0},
-    {4, 2, 128, 0, 0},  {6, 2, 80, 5, 0},   {2, 1, 96, 96, 0}, {5, 5, 24, 97, 0},
-    {8, 1, 64, 1, 0},   {2, 2, 256, 95, 0}, {3, 3, 20, 0, 30}, {4, 2, 64, 100, 50},
-    {14, 2, 64, 0, 0},  {71, 1, 32, 0, 0},  {500, 1, 8, 0, 0}, {3, 1, 33, 200, 0},
-    {12, 4, 112, 0, 0}, {1, 1, 1, 0, 0},    {4, 2, 512, 0, 0}, {3, 1, 320, 90, 0},
+    {1, 1, 8, 0, .softcap = 0},
+    {9, 3, 64, 0, .softcap = 0},
+    {4, 4, 16, 0, .softcap = 0},
+    {7, 1, 40, 0, .softcap = 0},
+    {4, 2, 128, 0, .softcap = 0},
+    {6, 2, 80, 5, .softcap = 0},
+    {2, 1, 96, 96, .softcap = 0},
+    {5, 5, 24, 97, .softcap = 0},
+    {8, 1, 64, 1, .softcap = 0},
+    {2, 2, 256, 95, .softcap = 0},
+    {3, 3, 20, 0, .softcap = 30},
+    {4, 2, 64, 100, .softcap = 50},
+    {14, 2, 64, 0, .softcap = 0},
+    {71, 1, 32, 0, .softcap = 0},
+    {500, 1, 8, 0, .softcap = 0},
+    {3, 1, 33, 200, .softcap = 0},
+    {12, 4, 112, 0, .softcap = 0},
+    {1, 1, 1, 0, .softcap = 0},
+    {4, 2, 512, 0, .softcap = 0},
+    {3, 1, 320, 90, .softcap = 0},
+    {5, 5, 192, 0, 0, .head_v = 128},
+    {8, 2, 24, 37, 0, .head_v = 40, .v_factor = 0.707f},
+    {4, 1, 16, 0, 30, .head_v = 9},
+    {3, 3, 8, 0, 0, .head_v = 512},
+    {6, 2, 64, 0, 0, .chunk = 96},
+    {4, 4, 40, 0, 0, .chunk = 7, .v_factor = -2},
+    {10, 2, 32, 0, 5, .chunk = 100, .head_v = 48},
+    {2, 1, 64, 0, 0, .chunk = 1},
 };
+
+static int64_t head_v_of(const struct ctw_op_attention *op)
+{
+    return op->head_v != 0 ? op->head_v : op->head;
+}
 
 static const enum ctw_dtype dtypes[] = {CTW_F32, CTW_BF16, CTW_F16};
 
@@ -42,6 +73,9 @@ static void problem_open(struct problem *p, const struct shape *s, enum ctw_dtyp
                                       .head = s->head,
                                       .window = s->window,
                                       .softcap = s->softcap,
+                                      .head_v = s->head_v,
+                                      .chunk = s->chunk,
+                                      .v_factor = s->v_factor,
                                       .scale = 1.0f / sqrtf((float)s->head),
                                       .seqs = p->seqs};
     p->op.n_seqs = 1 + rng_below(MAX_SEQS);
@@ -71,8 +105,9 @@ static void problem_open(struct problem *p, const struct shape *s, enum ctw_dtyp
     }
     p->q = buf_random(dtype, p->n_rows * s->n_head * s->head, 2, 2 * (size_t)rng_below(9));
     p->k = buf_random(dtype, p->kv_rows * s->n_kv * s->head, 1.5f, 2 * (size_t)rng_below(9));
-    p->v = buf_random(dtype, p->kv_rows * s->n_kv * s->head, 1, 2 * (size_t)rng_below(9));
-    p->out = buf_random(dtype, p->n_rows * s->n_head * s->head, 1, 2 * (size_t)rng_below(9));
+    int64_t head_v = head_v_of(&p->op);
+    p->v = buf_random(dtype, p->kv_rows * s->n_kv * head_v, 1, 2 * (size_t)rng_below(9));
+    p->out = buf_random(dtype, p->n_rows * s->n_head * head_v, 1, 2 * (size_t)rng_below(9));
     p->op.q = p->q.p;
     p->op.k = p->k.p;
     p->op.v = p->v.p;
@@ -141,6 +176,8 @@ static double bound(const struct problem *p, double want)
         e += 2 * 300 * 0x1p-24;
     if (p->op.dtype == CTW_BF16)
         e += 0x1p-8;
+    if (p->op.v_factor != 0)
+        e *= fabs((double)p->op.v_factor);
     return e * most + 2 * half_step(p->op.dtype, want);
 }
 
@@ -148,11 +185,14 @@ static void compare(const struct problem *p, const struct buf *got, const struct
                     const char *variant)
 {
     char what[160];
-    snprintf(what, sizeof(what), "%s %s heads %d / %d of %d window %" PRId64 " cap %g%s%s", variant,
-             ctw_dtype_name(p->op.dtype), p->op.n_head, p->op.n_kv, p->op.head, p->op.window,
-             (double)p->op.softcap, p->op.sinks != NULL ? ", sinks" : "",
+    snprintf(what, sizeof(what),
+             "%s %s heads %d / %d of %d and %" PRId64 " window %" PRId64 " chunk %" PRId64
+             " cap %g factor %g%s%s",
+             variant, ctw_dtype_name(p->op.dtype), p->op.n_head, p->op.n_kv, p->op.head,
+             head_v_of(&p->op), p->op.window, p->op.chunk, (double)p->op.softcap,
+             (double)p->op.v_factor, p->op.sinks != NULL ? ", sinks" : "",
              p->op.alibi != NULL ? ", ALiBi" : "");
-    int64_t row_len = (int64_t)p->op.n_head * p->op.head;
+    int64_t row_len = p->op.n_head * head_v_of(&p->op);
     for (int64_t i = 0; i < p->n_rows * row_len; i++) {
         bool asked = false;
         for (int64_t s = 0; s < p->op.n_seqs; s++)
@@ -207,8 +247,8 @@ static void one_sequence(struct problem *p, const struct shape *s, enum ctw_dtyp
     p->runs[0][0] = (struct ctw_kv_run){0, n};
     p->q = buf_random(dtype, n * s->n_head * s->head, 2, 0);
     p->k = buf_random(dtype, n * s->n_kv * s->head, 1, 0);
-    p->v = buf_random(dtype, n * s->n_kv * s->head, 1, 0);
-    p->out = buf_random(dtype, n * s->n_head * s->head, 1, 0);
+    p->v = buf_random(dtype, n * s->n_kv * head_v_of(&p->op), 1, 0);
+    p->out = buf_random(dtype, n * s->n_head * head_v_of(&p->op), 1, 0);
     p->op.q = p->q.p;
     p->op.k = p->k.p;
     p->op.v = p->v.p;
@@ -218,8 +258,12 @@ static void one_sequence(struct problem *p, const struct shape *s, enum ctw_dtyp
 static void cuts_change_no_bit(void **state)
 {
     (void)state;
-    static const struct shape some[] = {
-        {9, 3, 64, 0, 0}, {2, 1, 40, 70, 0}, {5, 5, 16, 0, 20}, {7, 1, 128, 96, 0}};
+    static const struct shape some[] = {{9, 3, 64, 0, .softcap = 0},
+                                        {2, 1, 40, 70, .softcap = 0},
+                                        {5, 5, 16, 0, .softcap = 20},
+                                        {7, 1, 128, 96, .softcap = 0},
+                                        {3, 3, 40, 0, 0, .head_v = 24, .v_factor = 0.7f},
+                                        {4, 2, 64, 0, 0, .chunk = 50}};
     enum { N = 211 };
     const char *v;
     for (int i = 0; (v = fast_variant_or_c(i)) != NULL; i++) {
@@ -297,36 +341,40 @@ static void company_changes_no_bit(void **state)
 static void what_is_not_finite_spoils_only_who_sees_it(void **state)
 {
     (void)state;
-    static const struct shape some[] = {{6, 2, 64, 0, 0}, {3, 3, 40, 37, 0}};
+    static const struct shape some[] = {{6, 2, 64, 0, .softcap = 0},
+                                        {3, 3, 40, 37, .softcap = 0},
+                                        {4, 2, 40, 0, 0, .chunk = 60, .head_v = 48}};
     enum { N = 205 };
     const char *v;
     for (int i = 0; (v = fast_variant_or_c(i)) != NULL; i++) {
         struct ctw_backend *be = backend(v, 2);
-        for (int round = 0; round < 48; round++) {
-            const struct shape *s = &some[round % 2];
+        for (int round = 0; round < 72; round++) {
+            const struct shape *s = &some[round % 3];
             struct problem p;
             one_sequence(&p, s, dtypes[round % 3], N);
-            if (round >= 24)
+            if (round >= 36)
                 give_sinks(&p);
             if (round % 24 >= 12)
                 give_alibi(&p);
             struct buf want = problem_run(&p, be);
-            int64_t bad = rng_below(N), row_len = (int64_t)s->n_head * s->head;
+            int64_t head_v = head_v_of(&p.op), bad = rng_below(N), row_len = s->n_head * head_v;
             struct buf *where = round % 4 < 2 ? &p.v : &p.k;
-            int64_t kv = rng_below(s->n_kv), el = rng_below(s->head);
-            ctw_store_float(where->p, p.op.dtype, (bad * s->n_kv + kv) * s->head + el,
+            int64_t size = where == &p.v ? head_v : s->head;
+            int64_t kv = rng_below(s->n_kv), el = rng_below(size);
+            ctw_store_float(where->p, p.op.dtype, (bad * s->n_kv + kv) * size + el,
                             round % 8 < 4 ? NAN : INFINITY);
             struct buf got = problem_run(&p, be);
             for (int64_t at = 0; at < N * row_len; at++) {
-                int64_t pos = at / row_len, head = at % row_len / s->head;
+                int64_t pos = at / row_len, head = at % row_len / head_v;
                 bool sees = pos >= bad && (s->window == 0 || pos - bad < s->window) &&
+                            (s->chunk == 0 || pos / s->chunk == bad / s->chunk) &&
                             head / (s->n_head / s->n_kv) == kv;
                 float g = ctw_load_float(got.p, p.op.dtype, at);
                 if (!sees)
                     assert_memory_equal(element(got.p, p.op.dtype, at),
                                         element(want.p, p.op.dtype, at),
                                         ctw_dtype_bytes(p.op.dtype));
-                else if (where == &p.v && at % s->head == el)
+                else if (where == &p.v && at % head_v == el)
                     assert_false(isfinite(g));
                 else if (where == &p.k && round % 8 < 4)
                     assert_true(isnan(g));
@@ -344,7 +392,8 @@ static void what_is_not_finite_spoils_only_who_sees_it(void **state)
 static void a_sink_is_one_more_logit(void **state)
 {
     (void)state;
-    static const struct shape some[] = {{6, 2, 40, 0, 0}, {2, 2, 64, 5, 0.5f}, {3, 1, 8, 100, 0}};
+    static const struct shape some[] = {
+        {6, 2, 40, 0, .softcap = 0}, {2, 2, 64, 5, .softcap = 0.5f}, {3, 1, 8, 100, .softcap = 0}};
     enum { N = 113 };
     const char *v;
     for (int i = 0; (v = fast_variant_or_c(i)) != NULL; i++) {
@@ -377,8 +426,10 @@ static void a_sink_is_one_more_logit(void **state)
 static void sinks_at_their_limits(void **state)
 {
     (void)state;
-    static const struct shape some[] = {
-        {6, 2, 64, 0, 0}, {3, 3, 40, 37, 0}, {4, 1, 24, 0, 20}, {2, 1, 128, 100, 5}};
+    static const struct shape some[] = {{6, 2, 64, 0, .softcap = 0},
+                                        {3, 3, 40, 37, .softcap = 0},
+                                        {4, 1, 24, 0, .softcap = 20},
+                                        {2, 1, 128, 100, .softcap = 5}};
     static const float limits[] = {-INFINITY, 60000, NAN, INFINITY, -60000};
     enum { N = 205 };
     const char *v;
@@ -421,7 +472,7 @@ static void a_sink_alone(void **state)
     for (int i = 0; (v = fast_variant_or_c(i)) != NULL; i++) {
         struct ctw_backend *be = backend(v, 1);
         struct problem p;
-        one_sequence(&p, &(struct shape){2, 1, 16, 0, 0}, CTW_F32, 3);
+        one_sequence(&p, &(struct shape){2, 1, 16, 0, .softcap = 0}, CTW_F32, 3);
         give_sinks(&p);
         for (int64_t at = 0; at < 16; at++) { /* the first key, and row 0's first head */
             ctw_store_float(p.q.p, CTW_F32, at, 1);

@@ -265,6 +265,10 @@ enum ctw_status ctw_cuda_attention(struct ctw_cuda *cu, const struct ctw_op_atte
     if (!(op->scale > 0))
         return ctw_fail(err, CTW_EUNSUP, "cuda: attention with scale %g; it must be positive",
                         (double)op->scale);
+    if (op->head_v != op->head || op->chunk != 0 || op->v_factor != 1)
+        return ctw_fail(err, CTW_EUNSUP,
+                        "cuda: attention with value heads of another size, chunks of positions or "
+                        "a factor of values; --backend cpu has it");
     if (op->dtype == CTW_F32)
         return ctw_cuda_attention_f32(cu, op, err);
     bool done = false;
