@@ -484,6 +484,66 @@ static void dynamic_with_alpha(void **state)
     }
 }
 
+/* Phi-MoE's: cosines and sines have a factor for short sequences and one for long ones. */
+static void longrope_with_two_factors(void **state)
+{
+    (void)state;
+    static const struct ctw_rope_rules phimoe = {.head = 6, .theta = 10000.0, .mscales = true};
+    struct opened o;
+    open_rules(&o,
+               "{\"rope_scaling\": {\"type\": \"longrope\", \"short_mscale\": 1.25, "
+               "\"long_mscale\": 1.5, \"attention_factor\": 3, " SHORT_LONG "}}",
+               &phimoe, 2048);
+    assert_true(o.p.attention_factor == 1.25 && o.p.long_attention_factor == 1.5);
+    ctw_json_close(o.doc);
+}
+
+/* Llama 4's: no wave is in between the two lengths. */
+static void llama3_with_equal_factors(void **state)
+{
+    (void)state;
+    static const struct ctw_rope_rules llama4 = {.head = 64, .theta = 500000.0};
+    struct opened o;
+    float inv_freq[32];
+    open_rules(&o,
+               "{\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 16, "
+               "\"low_freq_factor\": 1, \"high_freq_factor\": 1, "
+               "\"original_max_position_embeddings\": 256}}",
+               &llama4, 2048);
+    ctw_rope_frequencies(&o.p, 64, inv_freq);
+    for (int i = 0; i < 32; i++) {
+        double plain = pow(500000.0, -2.0 * i / 64);
+        expect_close("frequency", inv_freq[i], 2 * M_PI / plain > 256 ? plain / 16 : plain);
+    }
+    ctw_json_close(o.doc);
+}
+
+/* Step's: an entry of each layer. */
+static void lists_by_layer(void **state)
+{
+    (void)state;
+    static const char config[] =
+        "{\"rope_theta\": [1e6, 1e4], \"partial_rotary_factors\": [0.5, 1]}";
+    for (int64_t layer = 0; layer < 3; layer++) {
+        const struct ctw_rope_rules step = {.head = 64,
+                                            .theta = 10000.0,
+                                            .partial_key = "partial_rotary_factors",
+                                            .lists = true,
+                                            .layer = layer};
+        struct ctw_rope_params p;
+        struct ctw_err err = {0};
+        enum ctw_status st = read_rules(&p, config, &step, 2048, &err);
+        if (layer == 2) {
+            assert_int_equal(st, CTW_EFORMAT);
+            assert_non_null(strstr(err.msg, "rope_theta: has no entry for layer 2"));
+            continue;
+        }
+        assert_int_equal(st, CTW_OK);
+        assert_true(p.theta == (layer == 0 ? 1e6 : 1e4));
+        assert_int_equal(p.rot_dim, layer == 0 ? 32 : 64);
+    }
+}
+
 /* Qwen 2.5 VL's: text has three equal positions. */
 static void mrope_is_the_default(void **state)
 {
@@ -559,10 +619,11 @@ static void refusals(void **state)
         {"{\"rope_scaling\": {\"type\": \"linear\", \"rope_type\": \"yarn\", \"factor\": 8}}",
          "differ"},
         {"{\"rope_scaling\": {\"type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4, "
-         "\"high_freq_factor\": 4}}",
-         "high_freq_factor: found 4, expected a number above 4"},
+         "\"high_freq_factor\": 3}}",
+         "high_freq_factor: found 3, expected at least low_freq_factor, 4"},
         {"{\"rope_theta\": 1e4, \"rope_parameters\": {\"rope_theta\": 1e6}}",
          "rope_theta: found 10000, and 1e+06 in the RoPE parameters"},
+        {"{\"rope_theta\": [1e4]}", "rope_theta: expected a"},
         {"{\"rope_theta\": 1}", "rope_theta: found 1, expected a number above 1"},
         {"{\"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 2, "
          "\"partial_rotary_factor\": 0.5}}",
@@ -604,6 +665,9 @@ int main(void)
         cmocka_unit_test(parts_of_scaled_types),
         cmocka_unit_test(proportional),
         cmocka_unit_test(dynamic_with_alpha),
+        cmocka_unit_test(longrope_with_two_factors),
+        cmocka_unit_test(llama3_with_equal_factors),
+        cmocka_unit_test(lists_by_layer),
         cmocka_unit_test(mrope_is_the_default),
         cmocka_unit_test(refusals_of_families),
         cmocka_unit_test(refusals),

@@ -26,9 +26,10 @@ static enum ctw_status make_cos_sin(struct ctw_forward *f, int rope, struct ctw_
     for (int64_t row0 = 0; st == CTW_OK && row0 < n_rows; row0 += SLICE) {
         int64_t n = n_rows - row0 < SLICE ? n_rows - row0 : SLICE;
         for (int64_t i = 0; i < n; i++) {
-            bool is_long = row0 + i >= f->plan.longest;
-            const float *freq = is_long && r->long_inv_freq ? r->long_inv_freq : r->inv_freq;
-            ctw_rope_row(freq, r->rot_dim, r->scale, row0 + i - (is_long ? f->plan.longest : 0),
+            int64_t past = row0 + i >= f->plan.longest ? f->plan.longest : 0;
+            bool is_long = past > 0 && r->long_inv_freq != NULL;
+            ctw_rope_row(is_long ? r->long_inv_freq : r->inv_freq, r->rot_dim,
+                         is_long ? r->long_scale : r->scale, row0 + i - past,
                          slice + i * r->rot_dim);
         }
         st = ctw_device_upload(f->be, (char *)f->cos_sin[rope] + (size_t)row0 * row_bytes, slice,

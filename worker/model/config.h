@@ -53,12 +53,13 @@ struct ctw_config {
     struct ctw_model *model;
     struct ctw_want *wants; /* in the order in which they are opened */
     int64_t n_wants, wants_cap;
-    int64_t *windows;           /* ctw_key_windows() */
-    bool *has;                  /* ctw_key_layers() */
-    struct ctw_layer nothing;   /* what a family's function may write to after an error */
-    const char *layers;         /* the layers' names begin with "LAYERS.N." */
-    bool conv1d;                /* the layers' linear weights are transposed */
-    const char *const *buffers; /* endings of tensors that are not weights; NULL: none */
+    int64_t *windows;              /* ctw_key_windows() */
+    bool *has;                     /* ctw_key_layers() */
+    struct ctw_layer nothing;      /* what a family's function may write to after an error */
+    const char *layers;            /* the layers' names begin with "LAYERS.N." */
+    int64_t first_draft, n_drafts; /* ctw_describe_drafts(): layers that are no part of the model */
+    bool conv1d;                   /* the layers' linear weights are transposed */
+    const char *const *buffers;    /* endings of tensors that are not weights; NULL: none */
     bool has_dtype;
     enum ctw_dtype dtype;
     int n_ropes; /* the RoPEs that the family has read, and their indices in the model */

@@ -110,6 +110,12 @@ void ctw_describe_unused(struct ctw_config *c, int64_t i, const char *module)
     want(c, (struct ctw_want){.kind = CTW_WANT_UNUSED, .layer = (int)i + 1}, module);
 }
 
+void ctw_describe_drafts(struct ctw_config *c, int64_t n)
+{
+    c->first_draft = c->status == CTW_OK ? c->model->n_decoders : 0;
+    c->n_drafts = n;
+}
+
 void ctw_describe_buffers(struct ctw_config *c, const char *const *endings)
 {
     c->buffers = endings;

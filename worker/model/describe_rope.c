@@ -15,7 +15,8 @@ static bool same_rules(const struct ctw_rope_rules *a, const struct ctw_rope_rul
     return a->head == b->head && a->pairing == b->pairing && a->theta == b->theta &&
            a->unscaled == b->unscaled && a->partial == b->partial && a->rotated == b->rotated &&
            a->old_longrope == b->old_longrope && a->original_length == b->original_length &&
-           a->mrope == b->mrope && a->alpha == b->alpha &&
+           a->mrope == b->mrope && a->alpha == b->alpha && a->mscales == b->mscales &&
+           a->lists == b->lists && a->layer == b->layer &&
            same_string(a->theta_key, b->theta_key) && same_string(a->layer_type, b->layer_type) &&
            same_string(a->partial_key, b->partial_key) && same_string(a->absent, b->absent);
 }
@@ -32,8 +33,10 @@ static enum ctw_status make(struct ctw_rope *r, const struct ctw_rope_params *p,
 {
     size_t n = (size_t)p->rot_dim / 2;
     bool two = p->type == CTW_ROPE_LONGROPE;
-    *r = (struct ctw_rope){
-        .pairing = p->rules.pairing, .rot_dim = p->rot_dim, .scale = (float)p->attention_factor};
+    *r = (struct ctw_rope){.pairing = p->rules.pairing,
+                           .rot_dim = p->rot_dim,
+                           .scale = (float)p->attention_factor,
+                           .long_scale = (float)p->long_attention_factor};
     r->inv_freq = ctw_calloc(n, sizeof(float));
     r->long_inv_freq = two ? ctw_calloc(n, sizeof(float)) : NULL;
     if (r->inv_freq == NULL || (two && r->long_inv_freq == NULL)) {
@@ -53,6 +56,7 @@ static bool equal(const struct ctw_rope *a, const struct ctw_rope *b)
     size_t bytes = sizeof(float) * (size_t)a->rot_dim / 2;
     return a->pairing == b->pairing && a->rot_dim == b->rot_dim && a->scale == b->scale &&
            memcmp(a->inv_freq, b->inv_freq, bytes) == 0 && a->long_from == b->long_from &&
+           (a->long_inv_freq == NULL || a->long_scale == b->long_scale) &&
            (a->long_inv_freq == NULL) == (b->long_inv_freq == NULL) &&
            (a->long_inv_freq == NULL || memcmp(a->long_inv_freq, b->long_inv_freq, bytes) == 0);
 }

@@ -147,6 +147,7 @@ struct ctw_rope {
     float *long_inv_freq; /* [rot_dim / 2], for every position of a sequence of more than */
     int64_t long_from;    /* this many inputs; NULL: all sequences have inv_freq */
     float scale;          /* factor of cosines and sines (yarn's attention factor; else 1) */
+    float long_scale;     /* that of sequences with long_inv_freq */
 };
 
 enum { CTW_MAX_ROPES = 4, CTW_MAX_KEPT = 4 };

@@ -1,5 +1,6 @@
 #include "worker/model/names.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -128,6 +129,20 @@ enum ctw_status ctw_name_find_group(const struct ctw_config *c, const struct ctw
 
 /* ---- other models in the checkpoint ---- */
 
+/* Is this a tensor of a layer for drafts, behind the decoders? */
+static bool is_draft(const struct ctw_config *c, const char *name)
+{
+    char described[MAX_NAME], layer[MAX_NAME];
+    for (int64_t i = c->first_draft; i < c->first_draft + c->n_drafts; i++) {
+        (void)snprintf(described, sizeof(described), "%s.%" PRId64 ".", c->layers, i);
+        if (c->family->spellings != NULL)
+            spell(c, described, c->spelling, layer);
+        if (after(name, c->family->spellings != NULL ? layer : described) != NULL)
+            return true;
+    }
+    return false;
+}
+
 bool ctw_name_is_apart(const struct ctw_config *c, const char *name)
 {
     /* Each may also follow "model.". */
@@ -139,7 +154,7 @@ bool ctw_name_is_apart(const struct ctw_config *c, const char *name)
     };
     const char *rest = after(name, "model.");
     rest = rest != NULL ? rest : name;
-    if (after(rest, "mtp.") != NULL || after(rest, "mtp_layers.") != NULL)
+    if (after(rest, "mtp.") != NULL || after(rest, "mtp_layers.") != NULL || is_draft(c, name))
         return true;
     for (size_t i = 0; c->family->wrapper != NULL && i < CTW_COUNT(towers); i++)
         if (after(rest, towers[i]) != NULL)

@@ -72,11 +72,26 @@ static enum ctw_status check_members(const struct ctw_json_node *node, struct ct
 
 /* ---- the parameters of all types ---- */
 
+/* A number at the top level, or in a list there the layer's entry. */
+static enum ctw_status read_top(double *out, const struct ctw_rope_place *at, const char *key,
+                                struct ctw_err *err)
+{
+    const struct ctw_json_node *node = ctw_json_get(at->root, key);
+    if (!at->lists || node == NULL || ctw_json_type(node) != CTW_JSON_ARRAY)
+        return ctw_json_read_double(at->root, key, CTW_JSON_OPTIONAL, out, err);
+    const struct ctw_json_node *entry = ctw_json_first(node);
+    for (int64_t i = 0; i < at->layer && entry != NULL; i++)
+        entry = ctw_json_next(entry);
+    return entry != NULL ? ctw_json_as_double(entry, out, err)
+                         : ctw_json_fail(node, err, CTW_EFORMAT, "has no entry for layer %" PRId64,
+                                         at->layer);
+}
+
 enum ctw_status ctw_rope_read_either(double *out, const struct ctw_rope_place *at, const char *key,
                                      const char *top_key, struct ctw_err *err)
 {
     double top = NAN, inner = NAN;
-    enum ctw_status st = ctw_json_read_double(at->root, top_key, CTW_JSON_OPTIONAL, &top, err);
+    enum ctw_status st = read_top(&top, at, top_key, err);
     if (st == CTW_OK && at->object != NULL)
         st = ctw_json_read_double(at->object, key, CTW_JSON_OPTIONAL, &inner, err);
     if (st != CTW_OK)
@@ -133,7 +148,8 @@ static enum ctw_status read_place(struct ctw_rope_params *out, const struct ctw_
                                     .theta = rules->theta,
                                     .factor = 1,
                                     .original_length = (double)at->max_length,
-                                    .attention_factor = 1};
+                                    .attention_factor = 1,
+                                    .long_attention_factor = 1};
     enum ctw_status st = CTW_OK;
     if (node != NULL)
         st = read_type(out, node, err);
@@ -168,7 +184,8 @@ static enum ctw_status find_place(struct ctw_rope_place *at, const struct ctw_js
                                   int64_t max_length, struct ctw_err *err)
 {
     const struct ctw_json_node *object = NULL;
-    *at = (struct ctw_rope_place){.root = root, .max_length = max_length};
+    *at = (struct ctw_rope_place){
+        .root = root, .max_length = max_length, .lists = rules->lists, .layer = rules->layer};
     enum ctw_status st =
         ctw_json_read_node(root, name, CTW_JSON_OPTIONAL, CTW_JSON_OBJECT, &object, err);
     if (st != CTW_OK || object == NULL || ctw_json_count(object) == 0)
@@ -207,7 +224,8 @@ static bool equal(const struct ctw_rope_params *a, const struct ctw_rope_params 
            a->low_freq_factor == b->low_freq_factor && a->high_freq_factor == b->high_freq_factor &&
            a->original_length == b->original_length && a->beta_fast == b->beta_fast &&
            a->beta_slow == b->beta_slow && a->attention_factor == b->attention_factor &&
-           a->truncate == b->truncate && a->partial_factor == b->partial_factor &&
+           a->long_attention_factor == b->long_attention_factor && a->truncate == b->truncate &&
+           a->partial_factor == b->partial_factor &&
            same_numbers(a->short_factor, b->short_factor) &&
            same_numbers(a->long_factor, b->long_factor);
 }

@@ -45,6 +45,9 @@ struct ctw_rope_rules {
                                 wins over rope_parameters' (Phi 3); 0: none */
     bool mrope;              /* type "mrope" is default: all three positions are equal in text */
     bool alpha;              /* type dynamic has alpha (HunYuan) */
+    bool mscales;            /* type longrope has short_mscale and long_mscale (Phi-MoE) */
+    bool lists;    /* theta and partial_key may be lists at the top level (Step), of which */
+    int64_t layer; /* this layer's entries are read */
 };
 
 struct ctw_rope_params {
@@ -60,7 +63,8 @@ struct ctw_rope_params {
     double beta_fast, beta_slow;
     bool truncate;
     /* yarn, longrope */
-    double attention_factor; /* factor of cosines and sines; 1 for the other types */
+    double attention_factor;      /* factor of cosines and sines; 1 for the other types */
+    double long_attention_factor; /* longrope's in longer sequences; equal but for mscales */
     /* longrope: [rot_dim / 2] numbers each, in the document */
     const struct ctw_json_node *short_factor, *long_factor;
     double partial_factor; /* the rotated share of each head */

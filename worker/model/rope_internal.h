@@ -10,6 +10,8 @@ struct ctw_rope_place {
     const struct ctw_json_node *object; /* NULL: only at the top level */
     bool own; /* the object is this RoPE's own, and root's keys are only defaults for it */
     int64_t max_length;
+    bool lists; /* the rules' */
+    int64_t layer;
 };
 
 static inline const char *ctw_rope_theta_key(const struct ctw_rope_rules *rules)

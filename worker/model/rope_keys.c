@@ -13,7 +13,9 @@ enum {
     USED_ALL = (1 << CTW_ROPE_N_TYPES) - 1,
     USED_SCALED = USED_ALL - USED_DEFAULT,
     USED_PARTIAL = 1 << CTW_ROPE_N_TYPES, /* families that rotate a part of each head */
-    USED_ALPHA = USED_PARTIAL << 1        /* families whose type dynamic has alpha */
+    USED_ALPHA = USED_PARTIAL << 1,       /* families whose type dynamic has alpha */
+    USED_MSCALES = USED_ALPHA << 1,       /* families whose type longrope has mscales */
+    USED_FACTOR = USED_MSCALES << 1       /* longrope, if it has none */
 };
 
 /* Which types read a member in transformers' functions; other types ignore it, and so do we. */
@@ -29,7 +31,7 @@ static const struct {
     {"low_freq_factor", USED_LLAMA3},
     {"high_freq_factor", USED_LLAMA3},
     {"original_max_position_embeddings", USED_LLAMA3 | USED_YARN | USED_LONGROPE},
-    {"attention_factor", USED_YARN | USED_LONGROPE},
+    {"attention_factor", USED_YARN | USED_FACTOR},
     {"beta_fast", USED_YARN},
     {"beta_slow", USED_YARN},
     {"mscale", USED_YARN},
@@ -38,6 +40,8 @@ static const struct {
     {"short_factor", USED_LONGROPE},
     {"long_factor", USED_LONGROPE},
     {"alpha", USED_ALPHA},
+    {"short_mscale", USED_MSCALES},
+    {"long_mscale", USED_MSCALES},
 };
 
 static bool is_used(const char *key, unsigned used)
@@ -52,7 +56,10 @@ static bool reads(const struct ctw_rope_params *p, const char *key)
 {
     unsigned partial = p->rules.partial_key != NULL ? USED_PARTIAL : 0;
     unsigned alpha = p->rules.alpha && p->type == CTW_ROPE_DYNAMIC ? USED_ALPHA : 0;
-    return is_used(key, 1u << p->type | partial | alpha);
+    unsigned factors = p->type != CTW_ROPE_LONGROPE ? 0
+                       : p->rules.mscales           ? USED_MSCALES
+                                                    : USED_FACTOR;
+    return is_used(key, 1u << p->type | partial | alpha | factors);
 }
 
 static bool is_own(const struct ctw_rope_readers *r, const char *key)

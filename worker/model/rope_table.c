@@ -27,8 +27,8 @@ static float llama3(const struct ctw_rope_params *p, float inv_freq)
     const float high_wavelen = (float)(p->original_length / p->high_freq_factor);
     float wavelen = divide_scalar(2 * 3.141592653589793, inv_freq);
     float scaled = wavelen > low_wavelen ? inv_freq / factor : inv_freq;
-    if (wavelen < high_wavelen || wavelen > low_wavelen)
-        return scaled;
+    if (wavelen < high_wavelen || wavelen > low_wavelen || low_wavelen == high_wavelen)
+        return scaled; /* equal factors (Llama 4): nothing is in between */
     float smooth = (divide_scalar(p->original_length, wavelen) - low) /
                    (float)(p->high_freq_factor - p->low_freq_factor);
     return (1.0f - smooth) * scaled / factor + smooth * scaled;

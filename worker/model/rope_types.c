@@ -61,8 +61,11 @@ static enum ctw_status read_llama3(struct ctw_rope_params *p, const struct ctw_j
     if (st == CTW_OK)
         st = ctw_rope_positive(node, "low_freq_factor", p->low_freq_factor, 0, err);
     if (st == CTW_OK)
-        st = ctw_rope_positive(node, "high_freq_factor", p->high_freq_factor, p->low_freq_factor,
-                               err);
+        st = ctw_rope_positive(node, "high_freq_factor", p->high_freq_factor, 0, err);
+    if (st == CTW_OK && p->high_freq_factor < p->low_freq_factor)
+        st = ctw_json_fail(node, err, CTW_EFORMAT,
+                           "high_freq_factor: found %g, expected at least low_freq_factor, %g",
+                           p->high_freq_factor, p->low_freq_factor);
     return st;
 }
 
@@ -187,6 +190,21 @@ static enum ctw_status read_factors(const struct ctw_rope_params *p,
     return st;
 }
 
+/* Phi-MoE's factors of cosines and sines, one for each kind of sequence. */
+static enum ctw_status read_mscales(struct ctw_rope_params *p, const struct ctw_json_node *object,
+                                    struct ctw_err *err)
+{
+    enum ctw_status st =
+        ctw_json_read_double(object, "short_mscale", CTW_JSON_REQUIRED, &p->attention_factor, err);
+    if (st == CTW_OK)
+        st = ctw_json_read_double(object, "long_mscale", CTW_JSON_REQUIRED,
+                                  &p->long_attention_factor, err);
+    if (st == CTW_OK)
+        st = ctw_rope_positive(object, "short_mscale", p->attention_factor, 0, err);
+    return st == CTW_OK ? ctw_rope_positive(object, "long_mscale", p->long_attention_factor, 0, err)
+                        : st;
+}
+
 static enum ctw_status read_longrope(struct ctw_rope_params *p, const struct ctw_rope_place *at,
                                      struct ctw_err *err)
 {
@@ -199,10 +217,13 @@ static enum ctw_status read_longrope(struct ctw_rope_params *p, const struct ctw
         st = read_factors(p, at->object, "long_factor", &p->long_factor, err);
     if (st != CTW_OK)
         return st;
+    if (p->rules.mscales)
+        return read_mscales(p, at->object, err);
     if (!isnan(attention))
         p->attention_factor = attention;
     else if (p->factor > 1)
         p->attention_factor = sqrt(1 + ctw_ln(p->factor) / ctw_ln(p->original_length));
+    p->long_attention_factor = p->attention_factor;
     return ctw_rope_positive(at->object, "attention_factor", p->attention_factor, 0, err);
 }
 

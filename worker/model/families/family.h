@@ -279,13 +279,16 @@ void ctw_describe_mlp(struct ctw_config *c, int64_t i, const struct ctw_mlp *mlp
 void ctw_describe_linear(struct ctw_config *c, int64_t i, enum ctw_slot slot,
                          enum ctw_matrix_role role, int bias, const char *module, int64_t n,
                          int64_t k);
-/* A vector [n] of such a layer, by the tensor's name; described again: a tensor that continues it. */
+/* A vector [n] of such a layer, by the tensor's name; described again: a tensor that continues it.
+ */
 void ctw_describe_vector(struct ctw_config *c, int64_t i, int role, const char *name, int64_t n);
 /* An embedding table of layer 0. */
 void ctw_describe_table(struct ctw_config *c, enum ctw_matrix_role role, const char *module,
                         int64_t n, int64_t k);
 /* Decoder layer i's module that files hold but the model does not use. */
 void ctw_describe_unused(struct ctw_config *c, int64_t i, const char *module);
+/* Layers for drafts (multi-token prediction) that files may have behind the decoders; not read. */
+void ctw_describe_drafts(struct ctw_config *c, int64_t n);
 /* Tensors whose names end so are buffers, not weights. NULL-terminated, static. */
 void ctw_describe_buffers(struct ctw_config *c, const char *const *endings);
 
