@@ -61,6 +61,7 @@ struct ctw_head_map {
     struct ctw_slice bos_mode;
     struct ctw_slice reference;
     bool layers, matrices;
+    uint64_t vocabulary;
 };
 enum {
     CTW_HEAD_KIND,
@@ -80,7 +81,8 @@ enum {
     CTW_HEAD_BOS_MODE,
     CTW_HEAD_REFERENCE,
     CTW_HEAD_LAYERS,
-    CTW_HEAD_MATRICES
+    CTW_HEAD_MATRICES,
+    CTW_HEAD_VOCABULARY
 };
 
 struct ctw_items_map {

@@ -27,6 +27,7 @@ static const struct ctw_field head_fields[] = {
     CTW_FIELD(STR, struct ctw_head_map, reference, OPTIONAL),
     CTW_FIELD(BOOL, struct ctw_head_map, layers, OPTIONAL),
     CTW_FIELD(BOOL, struct ctw_head_map, matrices, OPTIONAL),
+    CTW_FIELD(UINT, struct ctw_head_map, vocabulary, OPTIONAL),
 };
 static const struct ctw_schema head_schema =
     CTW_SCHEMA("submit.head", struct ctw_head_map, head_fields);

@@ -87,6 +87,27 @@ class Scores(OneWorker):
         got = self.c.run_pairs([([1], [2])])[0]
         self.assertEqual(got[4:], (None, None))
 
+    def test_a_vocabulary_of_the_job(self):
+        """Jobs of several vocabularies at once: each has its own scores and its own numerics id."""
+        pairs = [([t % 500 for t in a], [t % 500 for t in b]) for a, b in w.random_pairs(90, seed=8)]
+        jobs = [self.c.pairs(pairs[k::9], columns=["logprob"], **({"vocabulary": 500 + k} if k % 3 else {}))
+                for k in range(9)]
+        for k, job in enumerate(jobs):
+            self.assertEqual(self.c.wait(job)["state"], "done")
+            numerics = self.c.call("fetch", job=job, first=0)["numerics"]
+            self.assertEqual(numerics, "fake-c/float32/1" + (f"/vocabulary-{500 + k}" if k % 3 else ""))
+            for at, got in self.c.fetch(job).items():
+                want = w.expect_pair(*pairs[k::9][at])[4]
+                self.assertEqual(got[4], [x / 2 for x in want] if k % 3 else want)
+
+    def test_a_wrong_vocabulary_is_refused(self):
+        for vocabulary, words in ((0, "vocabulary 0 is not in 1..1000"), (1001, "vocabulary 1001 is not in 1..1000"),
+                                  (9, "is 9, the vocabulary of model model has 0..8")):
+            with self.assertRaises(w.Refused) as caught:
+                self.c.pairs([([1, 9], [2])], vocabulary=vocabulary)
+            self.assertIn(words, str(caught.exception))
+        self.assertEqual(self.c.run_pairs([([1, 9], [2])], vocabulary=1000), self.c.run_pairs([([1, 9], [2])]))
+
     def test_company_changes_nothing(self):
         pairs = w.random_pairs(60, seed=3)
         alone = {}

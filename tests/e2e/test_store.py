@@ -98,6 +98,18 @@ class Found(Stored):
             self.assertEqual(run(c, [([7], text)]), expected([([7], text)]))
             self.assertEqual(store_of(c)["hits"], 1)
 
+    def test_each_vocabulary_has_results_of_its_own(self):
+        pair = ([1, 2, 3], [4, 5])
+        with self.worker() as worker, worker.client() as c:
+            for _ in range(2):
+                jobs = [c.pairs([pair] * 3, columns=["logprob"], **head) for head in ({"vocabulary": 500}, {})]
+                for job, share in zip(jobs, (2, 1)):
+                    c.wait(job)
+                    got = {tuple(item[4]) for item in c.fetch(job).values()}
+                    self.assertEqual(got, {tuple(x / share for x in w.expect_pair(*pair)[4])})
+            store = store_of(c)
+            self.assertEqual((store["entries"], store["kept"]), (2, 2))
+
     def test_without_a_store_info_has_none(self):
         with w.Worker() as worker, worker.client() as c:
             self.assertNotIn("store", c.call("info"))

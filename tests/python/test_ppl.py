@@ -154,8 +154,9 @@ def test_a_preset_is_its_restatement(
     vocabulary = N_IDS if name in ("exl3", "exl3-512", "qbench") else None
     sums, counts, logprobs = restate(with_bos, windows, vocabulary)
     report = report_of(capsys, with_bos, "--method", name, "--text", text_file, "--dtype", "float32")
-    assert report["model"]["vocab"] == (vocabulary or 320)
     (entry,) = report["texts"]
+    assert entry["vocabulary"] == (vocabulary or 320)
+    assert report["model"]["numerics"].endswith(f"/vocabulary-{N_IDS}") == (vocabulary is not None)
     assert (entry["windows"], entry["scored_tokens"]) == (len(windows), sum(counts))
     assert entry["perplexity"] == pytest.approx(math.exp(mean(sums, counts)), rel=1e-12)
     assert entry["nll_sum"] == pytest.approx(-sum(sums), rel=1e-12)

@@ -69,6 +69,8 @@ def test_overlapping_windows_are_not_independent() -> None:
     tokens = Tokens(text, [Document(array("i", [97] * 8000), list(range(8001)), [0] * 8001)], None)
 
     class Stub:
+        model = {"vocab": 320}
+
         def score_windows(self, _: Any, window: int, *, stride: int, **__: Any) -> list[Score]:
             parts = [array("f", values[a + 1 : a + window]) for a in range(0, 8001 - window, stride)]
             sums, flat = array("d", map(math.fsum, parts)), array("f", [x for part in parts for x in part])
@@ -188,25 +190,35 @@ def test_rows_that_are_no_tokens_can_be_left_out(checkpoint: Path, tmp_path: Pat
     assert found["first"][1]["identity"] == found["all"][1]["identity"] and found["first"][1]["vocab"] == N_IDS
 
 
-def test_a_running_worker_must_have_the_vocabulary(
+def test_a_running_worker_scores_over_any_vocabulary(
     checkpoint: Path, text_file: Path, real_worker: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with Worker(checkpoint) as worker:
-        ppl_arguments = ["--endpoint", worker.endpoint, "--text", text_file, "--method", "exl3"]
-        assert ppl.main([*map(str, ppl_arguments), "--quiet"]) == 64
-        assert "start it with --vocabulary 258, or choose --vocabulary model" in capsys.readouterr().err
-        ppl_arguments += ["--vocabulary", "model", "--json", "-", "--quiet"]
-        assert ppl.main(list(map(str, ppl_arguments))) == 0
-        assert json.loads(capsys.readouterr().out)["model"]["vocab"] == 320
-        method = methods.resolve(methods.choose("exl3", {}), 2048)
-        tokens = tokenize(texts.load_file(str(text_file), "rows"), method, TextTokenizer(checkpoint, name="tiny"))
-        result = measure(worker, tokens, method)
-    assert result.method.vocabulary == "model" and "start the worker with --vocabulary 258" in result.fields()["notes"][0]
+    """One worker, jobs with and without a limit: the numbers of workers of their own, whose limit is an option."""
+    found: dict[Any, Any] = {}
+    method = methods.resolve(methods.choose("exl3", {}), 2048)
+    tokens = tokenize(texts.load_file(str(text_file), "rows"), method, TextTokenizer(checkpoint, name="tiny"))
+    for limit in (None, N_IDS):
+        with Worker(checkpoint, vocabulary=limit) as worker:
+            before = worker.numerics
+            for name in ("tokenizer", "model"):
+                options = ["--endpoint", worker.endpoint, "--text", text_file, "--method", "exl3", "--vocabulary", name]
+                assert ppl.main([*map(str, options), "--json", "-", "--quiet"]) == 0
+                report = json.loads(capsys.readouterr().out)
+                (entry,) = report["texts"]
+                found[limit, name] = (entry["nll_sum"], entry["vocabulary"], report["model"]["numerics"])
+            result = measure(worker, tokens, method)
+            assert (-result.nll_sum, result.vocabulary) == (-found[limit, "tokenizer"][0], N_IDS)
+            assert worker.numerics == before  # of the worker, not of the last job
+    assert found[None, "tokenizer"] == found[N_IDS, "tokenizer"] == found[N_IDS, "model"]
+    assert found[None, "model"][1] == 320 and found[None, "model"][0] > found[None, "tokenizer"][0]
+    assert found[None, "tokenizer"][2] == found[None, "model"][2] + "/vocabulary-258"
 
 
 def test_tokens_of_the_worker_must_be_expected(checkpoint: Path) -> None:
     """A worker that cuts other windows than this package expects is noticed."""
     class Other:
+        model = {"vocab": 320}
+
         def score_windows(self, *_: Any, **__: Any) -> list[Score]:
             columns = array("f", [-1, -1]), array("i", [1, 1])
             return [Score(-2.0, True, 2, 0, *columns, "n", "i", array("d", [-2]), array("i", [2]))]

@@ -63,14 +63,23 @@ class TestMethods:
         assert "2 of 4 cells to do" in out, out
 
     def test_the_record_says_what_was_done(self, texts: Path) -> None:
-        """The tokenizer has fewer tokens than the head has rows, and the cells share a worker, which scores over all rows."""
-        text = METHODS.partition("methods:")[0] + "methods: [{method: exl3, window: 128, text: text.txt}]\n"
-        code, out = sweep(write(texts, text))
+        """The tokenizer has fewer tokens than the head has rows. Cells over its tokens and cells over all rows share a worker,
+        and each has its method's own number."""
+        methods = "methods: [{method: exl3, window: 128, text: text.txt}, {method: qbench, window: 128, text: text.txt, vocabulary: model}]"
+        code, out = sweep(write(texts, f"models: [one]\n{methods}\n"))
         assert code == 0, out
-        for cell in read(texts)["cells"]:
-            assert cell["method"]["vocabulary"] == "model" and cell["source"]["vocab"] == 320
-            assert [note.partition(":")[0] for note in cell["method"]["notes"]] == [
-                "the method's probabilities are over the 258 tokens of the tokenizer, these are over 320 rows of the head"]
+        limited, whole = read(texts)["cells"]
+        for cell, method, n, more in ((limited, "exl3", 258, "/vocabulary-258"), (whole, "qbench", 320, "")):
+            options = [] if more else ["--vocabulary", "model"]
+            done = subprocess.run(
+                [sys.executable, "-m", "ctworker.perplexity.main", str(texts / "one"), "--method", method, "--window", "128", *options,
+                 "--text", str(texts / "text.txt"), "--json", "-", "--quiet"], check=True, capture_output=True, text=True)  # fmt: skip
+            report = json.loads(done.stdout)
+            assert cell["metrics"][0]["value"] == report["texts"][0]["perplexity"]
+            assert cell["method"]["vocabulary"] == ("tokenizer" if more else "model") == report["method"]["vocabulary"]
+            assert cell["method"]["texts"][0]["vocabulary"] == report["texts"][0]["vocabulary"] == n
+            assert cell["source"]["numerics"] == report["model"]["numerics"] and cell["method"]["notes"] == []
+        assert limited["source"]["numerics"] == whole["source"]["numerics"] + "/vocabulary-258"
 
     def test_too_short(self, texts: Path) -> None:
         (texts / "text.txt").write_text("short")

@@ -169,6 +169,16 @@ void ctw_engine_get_info(const struct ctw_engine *e, struct ctw_engine_info *out
     };
 }
 
+void ctw_engine_numerics(const struct ctw_engine *e, int64_t vocab, char out[CTW_NUMERICS_MAX])
+{
+    struct ctw_engine_info info;
+    ctw_engine_get_info(e, &info);
+    if (vocab != 0)
+        snprintf(out, CTW_NUMERICS_MAX, "%s/vocabulary-%lld", info.numerics, (long long)vocab);
+    else
+        snprintf(out, CTW_NUMERICS_MAX, "%s", info.numerics);
+}
+
 static bool contains(const struct ctw_seq *s, int token)
 {
     for (int64_t i = 0; i < s->n_tok; i++) {
@@ -184,6 +194,8 @@ static void score_one(struct ctw_seq *s)
         s->logprob[i - s->first] =
             s->tokens[i] == fake_engine.inf_token ? -INFINITY : fake_logprob(s->tokens, i);
         s->greedy[i - s->first] = fake_greedy(s->tokens, i);
+        if (s->vocab != 0)
+            s->logprob[i - s->first] /= 2;
     }
     s->bad_layer = contains(s, fake_engine.nan_token) ? 2 : -1;
 }
@@ -197,6 +209,8 @@ static enum ctw_status check(const struct ctw_engine *e, const struct ctw_seq *s
         if (s->first < 1 || s->first >= s->n_tok || s->n_tok - 1 > e->max_length)
             return ctw_fail(err, CTW_EINVAL, "sequence %lld breaks the engine's rules",
                             (long long)i);
+        if (s->vocab != seqs[0].vocab) /* the scorer's rule, which results in one numerics id */
+            return ctw_fail(err, CTW_EINVAL, "sequence %lld has another vocabulary", (long long)i);
         for (int64_t k = 0; k < s->n_tok; k++) {
             if (s->tokens[k] < 0 || s->tokens[k] >= FAKE_VOCAB)
                 return ctw_fail(err, CTW_EINVAL, "sequence %lld: token out of range", (long long)i);

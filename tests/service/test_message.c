@@ -87,7 +87,7 @@ static void a_rule_goes_round(void **state)
         .job = BYTES("0123456789abcdef"),
         .head = {.has = 1u << CTW_HEAD_WINDOW | 1u << CTW_HEAD_STRIDE | 1u << CTW_HEAD_FIRST |
                         1u << CTW_HEAD_ROWS | 1u << CTW_HEAD_NEW | 1u << CTW_HEAD_BOS |
-                        1u << CTW_HEAD_BOS_MODE,
+                        1u << CTW_HEAD_BOS_MODE | 1u << CTW_HEAD_VOCABULARY,
                  .kind = BYTES("loglikelihood_windows"),
                  .window = 2048,
                  .stride = 512,
@@ -95,7 +95,8 @@ static void a_rule_goes_round(void **state)
                  .rows = 100,
                  .new = true,
                  .bos = 4294967295u,
-                 .bos_mode = BYTES("replace")},
+                 .bos_mode = BYTES("replace"),
+                 .vocabulary = 128256},
         .items = {.has = 1u << CTW_ITEMS_N_TOKENS, .n_tokens = BYTES("\0\0\0\0")}};
     round_trip(&in, &out, &w);
     const struct ctw_head_map *d = &out.body.submit.head;
@@ -107,6 +108,7 @@ static void a_rule_goes_round(void **state)
     assert_int_equal(d->has >> CTW_HEAD_TAIL & 1, 0);
     assert_int_equal(d->bos, 4294967295u);
     assert_slice(d->bos_mode, "replace", 7);
+    assert_int_equal(d->vocabulary, 128256);
     ctw_request_close(&out);
     ctw_writer_fini(&w);
 }

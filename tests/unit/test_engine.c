@@ -63,6 +63,53 @@ static void scores_are_probabilities(void **state)
     ctw_engine_close(e);
 }
 
+/* A sequence's vocabulary gives the bits of an engine with that vocabulary, in whatever company. */
+static void a_sequence_may_have_a_vocabulary(void **state)
+{
+    (void)state;
+    enum { N_IDS = 6, N = 5 };
+    struct ctw_err err;
+    static const int32_t ids[] = {1, 4, 2, 5, 3, 0};
+    float all[5], first[5], out[N][5];
+    char numerics[CTW_NUMERICS_MAX];
+    struct ctw_engine_info info;
+    struct ctw_engine *e = open_engine();
+    struct ctw_seq seq = sequence(0), seqs[N];
+    seq.tokens = ids;
+    seq.logprob = all;
+    assert_int_equal(ctw_engine_score(e, &seq, 1, NULL, &err), CTW_OK);
+    for (int i = 0; i < N; i++) {
+        seqs[i] = seq;
+        seqs[i].vocab = i % 3 == 0 ? 0 : N_IDS; /* passes of one, two, one and one */
+        seqs[i].logprob = out[i];
+    }
+    assert_int_equal(ctw_engine_score(e, seqs, N, NULL, &err), CTW_OK);
+    ctw_engine_numerics(e, N_IDS, numerics);
+    seq.vocab = VOCAB + 1;
+    assert_int_equal(ctw_engine_score(e, &seq, 1, NULL, &err), CTW_EINVAL);
+    assert_non_null(strstr(err.msg, "a vocabulary of 11 is not in 1..10"));
+    seq.vocab = N_IDS - 1;
+    assert_int_equal(ctw_engine_score(e, &seq, 1, NULL, &err), CTW_EINVAL);
+    assert_non_null(strstr(err.msg, "token 3 is 5, outside the vocabulary of 5"));
+    ctw_engine_close(e);
+    const struct ctw_engine_options opt = {
+        .model_dir = dir, .backend = backend, .n_threads = 1, .vocab = N_IDS};
+    assert_int_equal(ctw_engine_open(&e, &opt, &err), CTW_OK);
+    seq.vocab = 0;
+    seq.logprob = first;
+    assert_int_equal(ctw_engine_score(e, &seq, 1, NULL, &err), CTW_OK);
+    ctw_engine_get_info(e, &info);
+    assert_string_equal(info.numerics, numerics);
+    assert_non_null(strstr(numerics, "/vocabulary-6"));
+    ctw_engine_numerics(e, N_IDS - 1, numerics); /* one limit, not two */
+    assert_string_equal(strstr(numerics, "/vocabulary"), "/vocabulary-5");
+    ctw_engine_close(e);
+    for (int i = 0; i < N; i++)
+        assert_memory_equal(out[i], i % 3 == 0 ? all : first, sizeof(all));
+    for (int i = 0; i < 5; i++)
+        assert_true(first[i] > all[i]);
+}
+
 static void bad_sequences_are_refused(void **state)
 {
     (void)state;
@@ -447,6 +494,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(scores_are_probabilities),
+        cmocka_unit_test(a_sequence_may_have_a_vocabulary),
         cmocka_unit_test(bad_sequences_are_refused),
         cmocka_unit_test(nan_names_its_layer),
         cmocka_unit_test(a_changed_file_is_noticed),

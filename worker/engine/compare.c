@@ -104,7 +104,7 @@ static enum ctw_status run_side(struct ctw_compare *c, int side, struct ctw_pass
 {
     enum ctw_status st = ctw_pass_read_final(p, data, row0, n, err);
     if (st == CTW_OK)
-        st = ctw_forward_head(p->f, data, row0, n, &c->kept[side], err);
+        st = ctw_forward_head(p->f, data, row0, n, p->f->model->vocab, &c->kept[side], err);
     if (st == CTW_OK)
         st = ctw_pass_keep_hidden(p, row0, n, err);
     if (st == CTW_OK)

@@ -136,14 +136,24 @@ static enum ctw_status set_max_length(struct ctw_engine *e, int64_t wanted, stru
 }
 
 /* Rows of the head behind the tokenizer's last token are no tokens. Other bits, so another id. */
+void ctw_engine_numerics(const struct ctw_engine *e, int64_t vocab, char out[CTW_NUMERICS_MAX])
+{
+    bool limited = vocab > 0 && vocab < e->model->vocab;
+    if (limited)
+        snprintf(out, CTW_NUMERICS_MAX, "%.*s/vocabulary-%lld", (int)e->n_numerics, e->numerics,
+                 (long long)vocab);
+    else
+        snprintf(out, CTW_NUMERICS_MAX, "%s", e->numerics);
+}
+
 static void limit_vocabulary(struct ctw_engine *e, int64_t wanted)
 {
-    bool limited = wanted > 0 && wanted < e->model->vocab;
-    if (!limited)
-        return;
-    size_t n = strlen(e->numerics);
-    e->model->vocab = wanted;
-    snprintf(e->numerics + n, sizeof(e->numerics) - n, "/vocabulary-%lld", (long long)wanted);
+    char numerics[CTW_NUMERICS_MAX];
+    e->n_numerics = strlen(e->numerics);
+    ctw_engine_numerics(e, wanted, numerics);
+    memcpy(e->numerics, numerics, sizeof(numerics));
+    if (wanted > 0 && wanted < e->model->vocab)
+        e->model->vocab = wanted;
 }
 
 /* Reads the weights last: that may take minutes, and a wrong option must not wait for it. */

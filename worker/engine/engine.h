@@ -29,7 +29,7 @@ struct ctw_engine_options {
     const char *place;           /* NULL or "auto", "mapped", "resident", "streamed" */
     uint64_t weights_limit;      /* bytes of memory for the weights; 0: what there is */
     int64_t max_length;          /* 0: the model's maximum */
-    int64_t vocab;               /* probabilities over the first tokens only; 0: over all */
+    int64_t vocab;               /* probabilities over the first ids only; 0: over all */
     int64_t chunk_tokens;        /* 0: planned. For tests and tuning; never changes a score */
     int64_t pass_tokens;         /* 0: planned. For tests and tuning; never changes a score */
     bool plan_only;              /* open for ctw_engine_get_info() only: no weights are read */
@@ -57,12 +57,14 @@ struct ctw_seq_divergence {
 /*
  * One sequence to score. The model reads tokens[0 .. n_tok-2]; targets are
  * tokens[first .. n_tok-1], each given all tokens before it. 1 <= first <= n_tok-1, and
- * n_tok-1 <= the engine's max_length. Token ids are within the vocabulary.
+ * n_tok-1 <= the engine's max_length. Token ids are within the vocabulary, the sequence's own if it
+ * has one.
  */
 struct ctw_seq {
     const int32_t *tokens;
     int64_t n_tok;
     int64_t first;
+    int64_t vocab;   /* probabilities over the first ids only; 0: over all of the engine's */
     float *logprob;  /* out [n_tok - first], natural log */
     int32_t *greedy; /* out [n_tok - first], the most probable id (the lowest on a tie) */
     void *hidden;    /* out [n_tok - first, hidden] of the engine's dtype, or NULL: the
@@ -70,7 +72,7 @@ struct ctw_seq {
     int bad_layer;   /* out: -1, or the decoder layer (n_decoders: the head) after which the
                         sequence's numbers were not finite; its results are then invalid */
     struct ctw_seq_divergence *divergence; /* of ctw_scoring_begin_comparing() only, which writes
-                                              it, and no `hidden` */
+                                              it, and neither `hidden` nor `vocab` */
 };
 
 struct ctw_progress {
@@ -124,6 +126,9 @@ void ctw_engine_close(struct ctw_engine *e); /* NULL is fine */
  * memory at a time. Not while the engine is scoring. */
 void ctw_engine_trim(struct ctw_engine *e);
 void ctw_engine_get_info(const struct ctw_engine *e, struct ctw_engine_info *out);
+/* The numerics id of sequences with this `vocab`. */
+enum { CTW_NUMERICS_MAX = 160 };
+void ctw_engine_numerics(const struct ctw_engine *e, int64_t vocab, char out[CTW_NUMERICS_MAX]);
 /* Identifies the checkpoint: 64 hex digits over every byte that the model reads. "" while the
  * weights for a GPU are still being read; known before any sequence is final. Thread-safe. The
  * string lives as long as the engine. */

@@ -28,7 +28,8 @@ struct ctw_engine {
     const atomic_bool *stop; /* stops reading files; or NULL */
     bool files_checked;      /* since their last byte was read */
     struct ctw_plan plan;    /* for sequences of the usual length */
-    char numerics[160];
+    char numerics[CTW_NUMERICS_MAX];
+    size_t n_numerics; /* its length without the vocabulary */
 };
 
 /* Makes e->forward suffice for sequences of up to `longest` input tokens, `total` together. */

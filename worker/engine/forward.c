@@ -298,8 +298,8 @@ enum ctw_status ctw_forward_read(struct ctw_forward *f, const struct ctw_layer_d
 }
 
 enum ctw_status ctw_forward_head(struct ctw_forward *f, const struct ctw_layer_data *data,
-                                 int64_t row0, int64_t n_rows, const struct ctw_kept_logits *keep,
-                                 struct ctw_err *err)
+                                 int64_t row0, int64_t n_rows, int64_t n_vocab,
+                                 const struct ctw_kept_logits *keep, struct ctw_err *err)
 {
     const struct ctw_layer *l = &f->model->layers[f->model->n_layers - 1];
     struct ctw_shard head = ctw_shard_of(&l->matrix[CTW_M_HEAD].weight, &data->matrix[CTW_M_HEAD]);
@@ -312,7 +312,7 @@ enum ctw_status ctw_forward_head(struct ctw_forward *f, const struct ctw_layer_d
         .dtype = f->dtype,
         .scale = f->model->head_scale,
         .softcap = f->model->head_softcap,
-        .n_vocab = f->model->vocab,
+        .n_vocab = n_vocab,
         .n_rows = n_rows,
         .x = f->norm,
         .targets = f->targets + row0,

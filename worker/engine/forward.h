@@ -74,10 +74,11 @@ enum ctw_status ctw_forward_mlp(struct ctw_forward *f, int layer, const struct c
 enum ctw_status ctw_forward_read(struct ctw_forward *f, const struct ctw_layer_data *data,
                                  int64_t row0, int64_t n_rows, struct ctw_err *err) CTW_MUST_CHECK;
 
-/* Computes results[row0 ..] from f->norm and targets[row0 ..]. keep (NULL: no) says where the
- * logits and norms of these rows are stored, too. */
+/* Computes results[row0 ..] from f->norm and targets[row0 ..], over the first n_vocab ids. keep
+ * (NULL: no) says where the logits and norms of these rows are stored, too. */
 enum ctw_status ctw_forward_head(struct ctw_forward *f, const struct ctw_layer_data *data,
-                                 int64_t row0, int64_t n_rows, const struct ctw_kept_logits *keep,
+                                 int64_t row0, int64_t n_rows, int64_t n_vocab,
+                                 const struct ctw_kept_logits *keep,
                                  struct ctw_err *err) CTW_MUST_CHECK;
 
 #endif

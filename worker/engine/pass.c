@@ -133,12 +133,13 @@ static enum ctw_status run_head(struct ctw_pass *p, int layer, const struct ctw_
                                 struct ctw_err *err)
 {
     double cost = ctw_plan_head_flops(p->f->model);
+    int64_t vocab = p->seqs[0].vocab != 0 ? p->seqs[0].vocab : p->f->model->vocab;
     for (int64_t row0 = 0; row0 < p->layout.n_rows; row0 += p->f->plan.chunk_tokens) {
         int64_t n = p->layout.n_rows - row0;
         n = n < p->f->plan.chunk_tokens ? n : p->f->plan.chunk_tokens;
         enum ctw_status st = ctw_forward_read(p->f, data, row0, n, err);
         if (st == CTW_OK)
-            st = ctw_forward_head(p->f, data, row0, n, NULL, err);
+            st = ctw_forward_head(p->f, data, row0, n, vocab, NULL, err);
         if (st == CTW_OK)
             st = ctw_pass_keep_hidden(p, row0, n, err);
         if (st == CTW_OK)

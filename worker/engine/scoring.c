@@ -20,22 +20,28 @@ static enum ctw_status check_seq(const struct ctw_engine *e, const struct ctw_se
             "sequence %lld: %lld input tokens exceed the maximum length of %lld: truncate it "
             "or raise --max-length",
             (long long)i, (long long)ctw_seq_inputs(seq), (long long)e->max_length);
+    int64_t vocab = seq->vocab != 0 ? seq->vocab : e->model->vocab;
+    if (vocab < 1 || vocab > e->model->vocab)
+        return ctw_fail(err, CTW_EINVAL, "sequence %lld: a vocabulary of %lld is not in 1..%lld",
+                        (long long)i, (long long)vocab, (long long)e->model->vocab);
     for (int64_t t = 0; t < seq->n_tok; t++)
-        if (seq->tokens[t] < 0 || seq->tokens[t] >= e->model->vocab)
+        if (seq->tokens[t] < 0 || seq->tokens[t] >= vocab)
             return ctw_fail(err, CTW_EINVAL,
                             "sequence %lld: token %lld is %d, outside the vocabulary of %lld",
-                            (long long)i, (long long)t, seq->tokens[t], (long long)e->model->vocab);
+                            (long long)i, (long long)t, seq->tokens[t], (long long)vocab);
     return CTW_OK;
 }
 
-/* How many of the sequences from `first` on make up the next pass; at least one. */
+/* How many of the sequences from `first` on make up the next pass; at least one. All have one
+ * vocabulary: the head computes over it. */
 static int64_t take_pass(const struct ctw_seq *seqs, int64_t first, int64_t n_seqs,
                          int64_t pass_tokens)
 {
     int64_t n = 0, n_tok = 0;
     while (first + n < n_seqs) {
         int64_t more = ctw_seq_inputs(&seqs[first + n]);
-        if (!ctw_pass_fits(n, n_tok, more, pass_tokens))
+        if (!ctw_pass_fits(n, n_tok, more, pass_tokens) ||
+            seqs[first + n].vocab != seqs[first].vocab)
             break;
         n_tok += more;
         n++;

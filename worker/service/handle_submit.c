@@ -262,6 +262,16 @@ static struct ctw_model_limits limits_of(const struct ctw_model_slot *m,
     return l;
 }
 
+/* The numerics id of a job with probabilities over the first `limit` ids (0: all). */
+static const char *numerics_of(const struct ctw_model_slot *m, int64_t limit,
+                               char buf[CTW_NUMERICS_MAX])
+{
+    if (limit == 0)
+        return m->info.numerics;
+    ctw_engine_numerics(m->engine, limit, buf);
+    return buf;
+}
+
 /* First check, with the lock: finds the job that the part belongs to, or creates it for part 0. */
 static enum ctw_status find_or_create_job(struct ctw_queue *q, struct arrival *a,
                                           struct ctw_submit_reply *reply, struct ctw_err *err)
@@ -304,7 +314,8 @@ static enum ctw_status find_or_create_job(struct ctw_queue *q, struct arrival *a
     st = ctw_job_read_head(&head, &s->head, &limits, err);
     if (st != CTW_OK)
         return st;
-    a->job = ctw_job_create(s->job.data, &head, m->info.numerics,
+    char buf[CTW_NUMERICS_MAX];
+    a->job = ctw_job_create(s->job.data, &head, numerics_of(m, head.limit, buf),
                             reference != NULL ? reference->info.numerics : NULL, a->contact);
     bool ok = a->job != NULL;
     for (int64_t i = 0; ok && i < n_matrices; i++)
@@ -320,11 +331,13 @@ static enum ctw_status check_model(struct ctw_queue *q, const struct arrival *a,
                                    const struct opening *was, const char *numerics,
                                    struct ctw_err *err)
 {
+    char buf[CTW_NUMERICS_MAX];
     const struct ctw_model_slot *m;
     enum ctw_status st = usable_model(q, name, a->retry_ms, &m, err);
     if (st == CTW_OK && m->opened == was->opened)
         return CTW_OK;
-    if (st == CTW_OK && strcmp(m->info.numerics, numerics) == 0 && was->identity[0] != '\0' &&
+    if (st == CTW_OK && was->identity[0] != '\0' &&
+        strcmp(numerics_of(m, a->head->limit, buf), numerics) == 0 &&
         strcmp(ctw_engine_identity(m->engine), was->identity) == 0)
         return CTW_OK;
     *a->retry_ms = 500;

@@ -271,6 +271,7 @@ struct ctw_seq ctw_job_seq(const struct ctw_job *j, int64_t unit)
     return (struct ctw_seq){.tokens = u->tokens,
                             .n_tok = u->n_tok,
                             .first = u->first,
+                            .vocab = j->head.limit,
                             .logprob = j->results.logprob + out,
                             .greedy = j->results.greedy + out,
                             .bad_layer = -1};

@@ -47,7 +47,8 @@ struct ctw_job_head {
     uint64_t memory_limit;
     size_t key_bytes; /* of a unit's key; 0: no store */
     double pair_cost; /* attention of one query to one key, in units of ctw_unit_cost() */
-    int64_t vocab;
+    int64_t vocab;    /* token ids are below it */
+    int64_t limit;    /* probabilities over the first ids only; 0: over all of the model's */
     bool want_logprob, want_greedy;
     bool keep; /* orphan policy */
     int64_t ttl_ms;

@@ -40,6 +40,25 @@ static enum ctw_status read_orphan(struct ctw_job_head *out, const struct ctw_he
     return CTW_OK;
 }
 
+static enum ctw_status read_vocabulary(struct ctw_job_head *out, const struct ctw_head_map *map,
+                                       struct ctw_err *err)
+{
+    if ((map->has >> CTW_HEAD_VOCABULARY & 1) == 0)
+        return CTW_OK;
+    if (out->kind == CTW_JOB_DIVERGENCE)
+        return ctw_fail(err, CTW_EINVAL,
+                        "submit.head: vocabulary does not go with kind divergence, which is over "
+                        "all ids that both models have");
+    if (map->vocabulary < 1 || map->vocabulary > (uint64_t)out->vocab)
+        return ctw_fail(err, CTW_EINVAL,
+                        "submit.head: vocabulary %" PRIu64 " is not in 1..%" PRId64
+                        " (vocab of the model)",
+                        map->vocabulary, out->vocab);
+    if ((int64_t)map->vocabulary < out->vocab)
+        out->vocab = out->limit = (int64_t)map->vocabulary;
+    return CTW_OK;
+}
+
 /* ---- rolling ---- */
 
 static enum ctw_status read_rolling(struct ctw_job_head *out, const struct ctw_head_map *map,
@@ -223,6 +242,8 @@ enum ctw_status ctw_job_read_head(struct ctw_job_head *out, const struct ctw_hea
     if (st == CTW_OK)
         st = read_orphan(out, map, err);
     if (st == CTW_OK)
+        st = read_vocabulary(out, map, err);
+    if (st == CTW_OK)
         st = read_rolling(out, map, err);
     return st == CTW_OK ? read_rule(out, map, err) : st;
 }
@@ -261,7 +282,7 @@ uint64_t ctw_job_part_digest(const struct ctw_submit *submit)
         h = mix(mix(h, m->prefix_token), m->context_length);
         h = mix(mix(mix(mix(h, m->window), m->stride), m->first), m->rows);
         h = mix_bytes(mix(mix(mix(h, m->new), m->tail), m->bos), m->bos_mode);
-        h = mix(mix(mix_bytes(h, m->reference), m->layers), m->matrices);
+        h = mix(mix(mix(mix_bytes(h, m->reference), m->layers), m->matrices), m->vocabulary);
     }
     h = mix_bytes(mix_bytes(h, submit->items.tokens), submit->items.n_tokens);
     return mix_bytes(mix_bytes(h, submit->items.n_context), submit->items.n_continuation);

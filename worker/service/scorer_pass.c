@@ -80,19 +80,27 @@ bool ctw_scorer_plan_next(struct ctw_scorer *s)
 
 /* ---- the next pass ---- */
 
+/* Jobs of one pass have the same models and the same vocabulary, and so one numerics id. */
+static bool may_share(const struct ctw_pass_models *a, const struct ctw_pass_models *b,
+                      int64_t limit, const struct ctw_job *j)
+{
+    return a->model == b->model && a->reference == b->reference && j->head.limit == limit &&
+           !j->share.alone;
+}
+
 /*
- * The least served job of these models, the oldest among equals. Of any model, if there is none
- * yet: for the pass's first unit.
+ * The least served job that may share the pass with `first`, the oldest among equals. Of all jobs,
+ * if it is NULL: for the pass's first unit.
  */
-static struct ctw_job *next_job(const struct ctw_queue *q, const struct ctw_pass_models *m)
+static struct ctw_job *next_job(const struct ctw_queue *q, const struct ctw_pass_models *m,
+                                const struct ctw_job *first)
 {
     struct ctw_job *best = NULL;
     for (struct ctw_job *j = q->jobs.first; j != NULL; j = j->next) {
         if (!has_work(j))
             continue;
         struct ctw_pass_models of = models_of(q, j);
-        bool other = of.model != m->model || of.reference != m->reference;
-        if (of.model == NULL || (m->model != NULL && (other || j->share.alone)))
+        if (of.model == NULL || (first != NULL && !may_share(&of, m, first->head.limit, j)))
             continue;
         if (best == NULL || j->share.served < best->share.served)
             best = j;
@@ -145,8 +153,9 @@ struct ctw_pass_models ctw_scorer_make_pass(struct ctw_scorer *s)
     s->pass_cost = 0;
     ctw_running_clear(&q->running);
     for (;;) {
-        bool alone = s->n > 0 && s->units[0].job->share.alone;
-        struct ctw_job *j = alone ? s->units[0].job : next_job(q, &m);
+        struct ctw_job *first = s->n > 0 ? s->units[0].job : NULL;
+        bool alone = first != NULL && first->share.alone;
+        struct ctw_job *j = alone ? first : next_job(q, &m, first);
         if (j == NULL || !has_work(j))
             break;
         if (m.model == NULL) {

@@ -90,6 +90,7 @@ class Client:
         sequences: Iterable[Sequenced],
         *,
         max_length: int | None = None,
+        vocabulary: int | None = None,
         on_score: Callable[[int, Score], None] | None = None,
         on_progress: Callable[[Progress], None] | None = None,
     ) -> list[Score]:
@@ -98,11 +99,12 @@ class Client:
         A list of n tokens: tokens 1 .. n-1 are scored, each given all tokens before it. A tuple (context,
         continuation): the continuation's tokens are scored; a context too long for max_length is truncated from
         the left (`truncated` is the number of tokens removed).
+        vocabulary: probabilities over the first so many token ids only, which all tokens must be of.
         on_score(i, score) is called as soon as a sequence's score is final.
         Raises CtworkerError; an error in one sequence names the sequence's number.
         """
         items = [_item(i, sequence) for i, sequence in enumerate(_list(sequences))]
-        head = {"max_length": max_length or self.max_length}
+        head = {"max_length": max_length or self.max_length, **self._over(vocabulary)}
         return self._run("loglikelihood", items, head, on_score, on_progress)
 
     def score_rolling(
@@ -112,6 +114,7 @@ class Client:
         *,
         max_length: int | None = None,
         context_length: int = 1,
+        vocabulary: int | None = None,
         on_score: Callable[[int, Score], None] | None = None,
         on_progress: Callable[[Progress], None] | None = None,
     ) -> list[Score]:
@@ -122,6 +125,7 @@ class Client:
             "max_length": max_length or self.max_length,
             "prefix_token": prefix_token,
             "context_length": context_length,
+            **self._over(vocabulary),
         }
         return self._run("loglikelihood_rolling", items, head, on_score, on_progress)
 
@@ -138,6 +142,7 @@ class Client:
         bos: int | None = None,
         bos_mode: str = "replace",
         max_length: int | None = None,
+        vocabulary: int | None = None,
         on_score: Callable[[int, Score], None] | None = None,
         on_progress: Callable[[Progress], None] | None = None,
     ) -> list[Score]:
@@ -147,7 +152,7 @@ class Client:
         window's first token (bos_mode "replace") or precedes it ("prefix"). Otherwise like score()."""
         items = [Item(_tokens(i, text)) for i, text in enumerate(_list(texts))]
         head = _rule(window, stride, first, rows, new, tail, bos, bos_mode)
-        head["max_length"] = max_length or self.max_length
+        head |= {"max_length": max_length or self.max_length, **self._over(vocabulary)}
         return self._run("loglikelihood_windows", items, head, on_score, on_progress)
 
     def compare_windows(
@@ -187,6 +192,9 @@ class Client:
 
         self._submit("divergence", items, head, keep, on_progress, "text {}".format)
         return [results[i] for i in range(len(items))]
+
+    def _over(self, vocabulary: int | None) -> dict[str, int]:
+        return {} if vocabulary in (None, self.model["vocab"]) else {"vocabulary": vocabulary}
 
     def _run(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -46,6 +47,11 @@ def serve_options(settings: Settings, folder: Path) -> list[str]:
         if value is not None:
             options += [option, str(value)]
     return options
+
+
+def over_vocabulary(numerics: str, n: int) -> str:
+    """The numerics id of a job with probabilities over the first n ids only (docs/NUMERICS.md)."""
+    return re.sub(r"(/vocabulary-\d+)?$", f"/vocabulary-{n}", numerics, count=1)
 
 
 class Session:
@@ -141,9 +147,12 @@ class Session:
         The arguments are those of Scorer, with a head that names no model; where(i) names item i in a message.
         Raises CtworkerError.
         """
+        source = self.model
+        if "vocabulary" in head:
+            source = self.model | {"numerics": over_vocabulary(self.model["numerics"], head["vocabulary"])}
         scorer = Scorer(
             self.client(), kind, items, {"model": self.model["name"], **head}, self.limits, on_score=on_score,
-            on_progress=on_progress, source=self.model, restart=None if self._worker is None else self._restart,
+            on_progress=on_progress, source=source, restart=None if self._worker is None else self._restart,
         )  # fmt: skip
         try:
             scorer.run()
@@ -153,7 +162,7 @@ class Session:
             raise CtworkerError(f"{where(error.item)}: {error}") from error
         finally:
             scorer.client.close()  # after a restart of the worker, the scorer has another client
-        self.settle(scorer.numerics, scorer.identity)
+        self.settle(None if "vocabulary" in head else scorer.numerics, scorer.identity)
 
     def source(self) -> dict[str, str]:
         """`identity` and `numerics` of the scores. A worker on a GPU knows its identity only after all weights are

@@ -123,19 +123,12 @@ class Run:
         options = self.options
         if options.endpoint is not None:
             return Client(options.endpoint, model=options.model_name, token_file=options.token_file)
-        limits = {"vocabulary": self.tokenizer.n_ids} if self.method.vocabulary == "tokenizer" else {}
-        return Worker(options.model, **worker_arguments(self.options), **limits)
+        return Worker(options.model, **worker_arguments(self.options))
 
     def score(self) -> dict[str, Any]:
         """The report. Raises CtworkerError."""
         with self.client() as client:
             method = methods.resolve(self.method, client.max_length)
-            size, vocab = self.tokenizer.n_ids, client.model["vocab"]
-            if method.vocabulary == "tokenizer" and size < vocab:
-                raise ArgumentError(
-                    f"method {method.name} computes probabilities over the {size} tokens of the tokenizer, but the worker "
-                    f"at {self.options.endpoint} over {vocab}: start it with --vocabulary {size}, or choose --vocabulary model"
-                )
             results = []
             for tokens in [check(tokens, method) for tokens in self._tokens.result()]:
                 progress = None if self.options.quiet else ProgressLine(tokens.text.name)
@@ -148,7 +141,7 @@ class Run:
         return report
 
     def _report(self, client: Client, method: methods.Method, results: Sequence[Result]) -> dict[str, Any]:
-        model = client.model
+        model = client.model | results[0].source
         notes = [note for result in results for note in result.tokens.text.notes]
         if self.method.bos == "replace-if-added" and results[0].tokens.bos is None:
             notes.append("the tokenizer adds no BOS, so no window begins with one, as in llama.cpp")
@@ -239,6 +232,7 @@ def _text_lines(entry: dict[str, Any]) -> list[tuple[str, str]]:
             f"{entry['documents']} documents, {entry['tokens']} tokens, {entry['windows']} windows, "
             f"{entry['scored_tokens']} scored tokens",
         ),
+        ("probabilities", f"over {entry['vocabulary']} token ids"),
     ]
 
 

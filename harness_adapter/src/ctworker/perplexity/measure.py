@@ -81,7 +81,8 @@ class Estimate:
 @dataclass(frozen=True)
 class Result:
     """The numbers of one text. nll_sum: over all scored tokens. n_bytes, n_words: of the scored tokens, counted as often as
-    they are scored (lm-eval: of the original documents). method: with the values that were used."""
+    they are scored (lm-eval: of the original documents). method: with the values that were used. vocabulary: probabilities
+    are over so many ids."""
 
     tokens: Tokens
     method: Method
@@ -92,6 +93,12 @@ class Result:
     n_scored: int
     n_bytes: int
     n_words: int
+    vocabulary: int
+
+    @property
+    def source(self) -> dict[str, str]:
+        """What the numbers depend on besides tokens and method."""
+        return {"identity": self.scores[0].identity, "numerics": self.scores[0].numerics}
 
     def fields(self) -> dict[str, Any]:
         """For JSON."""
@@ -100,7 +107,7 @@ class Result:
         return {
             "text": text.name, "source": text.source, "sha256": text.sha256, "bytes": text.n_bytes,
             "documents": len(self.tokens.documents), "tokens": sum(self.tokens.sizes),
-            "windows": len(self.spans), "scored_tokens": self.n_scored,
+            "windows": len(self.spans), "scored_tokens": self.n_scored, "vocabulary": self.vocabulary,
             "perplexity": estimate.perplexity, "perplexity_se": estimate.perplexity_se,
             "nll": estimate.nll, "nll_se": estimate.se, "se_over": estimate.over, "se_clusters": estimate.clusters,
             "nll_sum": self.nll_sum, "token_perplexity": math.exp(self.nll_sum / self.n_scored),
@@ -217,18 +224,17 @@ def measure(
 ) -> Result:
     """The perplexity of one text; `method` is resolved, `tokens` are checked. Raises CtworkerError."""
     method = replace(limited(method, tokens), bos_token=tokens.bos)
-    if method.vocabulary == "tokenizer" and 0 < tokens.n_ids < (vocab := client.model["vocab"]):
-        tokens = tokens.noted(
-            f"the method's probabilities are over the {tokens.n_ids} tokens of the tokenizer, these are over {vocab} rows of the "
-            f"head: start the worker with --vocabulary {tokens.n_ids} for the method's own number"
-        )
-        method = replace(method, vocabulary="model")
+    vocabulary = client.model["vocab"]
+    if method.vocabulary == "tokenizer":  # many heads have more rows
+        vocabulary = min(vocabulary, tokens.n_ids or vocabulary)
     texts = inputs(method, tokens)
     if method.cut == "lm-eval":
         assert tokens.bos is not None
-        scores = client.score_rolling(texts, tokens.bos, max_length=int(method.window), on_progress=on_progress)
+        scores = client.score_rolling(
+            texts, tokens.bos, max_length=int(method.window), vocabulary=vocabulary, on_progress=on_progress
+        )
     else:
-        scores = client.score_windows(texts, **rule(method, tokens), on_progress=on_progress)
+        scores = client.score_windows(texts, **rule(method, tokens), vocabulary=vocabulary, on_progress=on_progress)
     spans = list(_spans(tokens, method, scores))
     found, scored = len(spans), sum(score.count for score in scores)
     expected = total(method, tokens.sizes)
@@ -237,7 +243,7 @@ def measure(
             f"the worker scored {scored} tokens in {found} windows, expected {expected.targets} in {expected.windows}: its "
             "version of the windows differs from this package's"
         )
-    return _result(tokens, method, scores, spans)
+    return _result(tokens, method, scores, spans, vocabulary)
 
 
 def _spans(tokens: Tokens, method: Method, scores: Sequence[Score]) -> Iterator[Span]:
@@ -339,7 +345,9 @@ def _estimate(method: Method, scores: Sequence[Score], spans: Sequence[Span], wo
     return ratio(sums, counts, "windows")
 
 
-def _result(tokens: Tokens, method: Method, scores: list[Score], spans: list[Span]) -> Result:
+def _result(
+    tokens: Tokens, method: Method, scores: list[Score], spans: list[Span], vocabulary: int
+) -> Result:
     words, n_bytes = [0] * len(scores), 0
     if method.cut == "lm-eval":
         words = [document.n_words[-1] for document in tokens.documents]
@@ -351,5 +359,5 @@ def _result(tokens: Tokens, method: Method, scores: list[Score], spans: list[Spa
     return Result(
         tokens, method, scores, spans, _estimate(method, scores, spans, words),
         nll_sum=-math.fsum(score.sum for score in scores), n_scored=sum(score.count for score in scores),
-        n_bytes=n_bytes, n_words=sum(words),
+        n_bytes=n_bytes, n_words=sum(words), vocabulary=vocabulary,
     )  # fmt: skip

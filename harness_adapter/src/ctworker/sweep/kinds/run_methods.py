@@ -52,7 +52,7 @@ def run(settings: dict[str, Any], place: Place) -> dict[str, Any]:
         for i, text in enumerate(tokens):
             report = _part(place.progress, i, len(tokens))
             results.append(measure(client, check(text, method), method, report))
-        source = described(client.model)
+        source = described(client.model) | results[0].source
     reports = [result.fields() for result in results]
     return {
         "metrics": list(
@@ -150,7 +150,9 @@ def _method(
     method: methods.Method, results: list[Result], reports: list[dict[str, Any]]
 ) -> dict[str, Any]:
     """Everything that a stranger needs to repeat the number."""
-    names = ("text", "source", "sha256", "bytes", "documents", "tokens", "windows", "scored_tokens", "se_over")
+    names = (
+        "text", "source", "sha256", "bytes", "documents", "tokens", "windows", "scored_tokens", "vocabulary", "se_over",
+    )  # fmt: skip
     texts = [
         {name: report[name] for name in names} | {"join": result.tokens.text.join, "rows": result.method.rows}
         for result, report in zip(results, reports)
