@@ -133,6 +133,9 @@ def _qwen(stored: dict[str, Any]) -> Iterator[Case]:
     tokenizer = _byte_level(stored["bytes"], _split(LLAMA3), SMOL)  # not the splits of the class
     yield "qwen3-no-class", tokenizer, {"eos_token": "<|im_end|>"}, "qwen3", None
     yield "qwen3_vl-no-class", tokenizer, {"eos_token": "<|im_end|>"}, "qwen3_vl", None
+    yield "qwen3_vl_moe-no-class", tokenizer, {"eos_token": "<|im_end|>"}, "qwen3_vl_moe", None
+    for kind in ("mimo_v2_flash", "glm4_moe_lite"):  # types whose class transformers ignores
+        yield kind, tokenizer, config, kind, None
     yield f"qwen2{FILES}", tokenizer, config, "qwen2", None
 
 
@@ -189,7 +192,8 @@ def _byte_families(stored: dict[str, Any]) -> Iterator[Case]:
     yield "granite", tokenizer, {"tokenizer_class": "GPT2Tokenizer", **ends}, "granite", None
     yield "falcon", tokenizer, {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": end}, "falcon", None
     tokenizer.normalizer = normalizers.NFC()
-    yield "mpt-no-class", tokenizer, {"model_max_length": 2048}, "mpt", None
+    for kind in ("mpt", "olmoe"):
+        yield f"{kind}-no-class", tokenizer, {"model_max_length": 2048}, kind, None
     yield "gptneox", tokenizer, {"tokenizer_class": "GPTNeoXTokenizer", **ends}, "gpt_neox", None
     tokenizer = _byte_level(stored["bytes"], plain, ["<s>", "<pad>", "</s>", "<unk>"])
     tokenizer.post_processor = _bos("</s>", 2)

@@ -277,7 +277,8 @@ void ctw_config_close(struct ctw_config *c)
     }
     ctw_free(c->wants);
     ctw_free(c->windows);
-    ctw_free(c->has);
+    for (int i = 0; i < c->n_owned; i++)
+        ctw_free(c->owned[i]);
     ctw_model_close(c->model);
     ctw_json_close(c->doc);
     *c = (struct ctw_config){0};

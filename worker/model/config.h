@@ -15,7 +15,7 @@
 
 struct ctw_family;
 
-enum { CTW_MAX_DECODERS = 4096, CTW_MAX_KEYS = 64, CTW_MAX_ROPE_KEYS = 4 };
+enum { CTW_MAX_DECODERS = 4096, CTW_MAX_KEYS = 64, CTW_MAX_ROPE_KEYS = 4, CTW_MAX_OWNED = 4 };
 
 enum ctw_want_kind {
     CTW_WANT_MATRIX,
@@ -53,8 +53,9 @@ struct ctw_config {
     struct ctw_model *model;
     struct ctw_want *wants; /* in the order in which they are opened */
     int64_t n_wants, wants_cap;
-    int64_t *windows;              /* ctw_key_windows() */
-    bool *has;                     /* ctw_key_layers() */
+    int64_t *windows;           /* ctw_key_windows() */
+    void *owned[CTW_MAX_OWNED]; /* ctw_key_layers() and the like */
+    int n_owned;
     struct ctw_layer nothing;      /* what a family's function may write to after an error */
     const char *layers;            /* the layers' names begin with "LAYERS.N." */
     int64_t first_draft, n_drafts; /* ctw_describe_drafts(): layers that are no part of the model */

@@ -259,35 +259,103 @@ void ctw_key_fail(struct ctw_config *c, const char *name, enum ctw_status status
 
 /* ---- properties of layers ---- */
 
-const bool *ctw_key_layers(struct ctw_config *c, const char *name, int64_t n, int64_t every)
+/* An array of n elements, which the configuration owns; NULL after an error. */
+static void *new_array(struct ctw_config *c, int64_t n, size_t bytes)
 {
-    static const bool none[CTW_MAX_DECODERS];
+    if (c->status == CTW_OK && c->n_owned == CTW_MAX_OWNED)
+        c->status =
+            ctw_fail(&c->err, CTW_EINTERNAL, "%s: the family %s reads more than %d lists by layer",
+                     c->file, c->family->model_type, CTW_MAX_OWNED);
+    void *array = c->status == CTW_OK ? ctw_calloc((size_t)n, bytes) : NULL;
+    if (array == NULL && c->status == CTW_OK)
+        c->status = ctw_fail(&c->err, CTW_ENOMEM, "out of memory for %" PRId64 " layers", n);
+    if (array != NULL)
+        c->owned[c->n_owned++] = array;
+    return array;
+}
+
+/* A list of n entries or more. NULL: the key is absent or null, or after an error. */
+static const struct ctw_json_node *take_list(struct ctw_config *c, const char *name, int64_t n)
+{
     const struct ctw_json_node *list = take(c, name);
-    if (list != NULL && ctw_json_is_null(list))
-        list = NULL;
-    if (list != NULL)
-        c->status = ctw_json_expect(list, CTW_JSON_ARRAY, &c->err);
-    if (c->status == CTW_OK && list != NULL && ctw_json_count(list) < n)
+    if (list == NULL || ctw_json_is_null(list))
+        return NULL;
+    c->status = ctw_json_expect(list, CTW_JSON_ARRAY, &c->err);
+    if (c->status == CTW_OK && ctw_json_count(list) < n)
         c->status = ctw_json_fail(list, &c->err, CTW_EFORMAT,
                                   "found %" PRId64 " entries, expected at least "
                                   "num_hidden_layers = %" PRId64,
                                   ctw_json_count(list), n);
-    if (c->status != CTW_OK)
-        return none;
-    c->has = ctw_calloc((size_t)n, sizeof(*c->has));
-    if (c->has == NULL) {
-        c->status = ctw_fail(&c->err, CTW_ENOMEM, "out of memory for %" PRId64 " layers", n);
-        return none;
+    return c->status == CTW_OK ? list : NULL;
+}
+
+const bool *ctw_key_layers_called(struct ctw_config *c, const char *name, int64_t n,
+                                  const char *yes, const char *no)
+{
+    const struct ctw_json_node *list = take_list(c, name, n);
+    bool *has = list != NULL ? new_array(c, n, sizeof(*has)) : NULL;
+    const struct ctw_json_node *node = has != NULL ? ctw_json_first(list) : NULL;
+    for (int64_t i = 0; has != NULL && i < n && c->status == CTW_OK; i++) {
+        const char *type = NULL;
+        c->status = ctw_json_as_string(node, &type, &c->err);
+        has[i] = c->status == CTW_OK && strcmp(type, yes) == 0;
+        if (c->status == CTW_OK && !has[i] && strcmp(type, no) != 0)
+            c->status = ctw_json_fail(node, &c->err, CTW_EUNSUP,
+                                      "\"%s\" is not supported; supported: %s, %s", type, yes, no);
+        node = ctw_json_next(node);
     }
+    return c->status == CTW_OK ? has : NULL;
+}
+
+const bool *ctw_key_layer_set(struct ctw_config *c, const char *name, int64_t n)
+{
+    const struct ctw_json_node *list = take_list(c, name, 0);
+    bool *has = list != NULL ? new_array(c, n, sizeof(*has)) : NULL;
+    const struct ctw_json_node *node = has != NULL ? ctw_json_first(list) : NULL;
+    for (; node != NULL && c->status == CTW_OK; node = ctw_json_next(node)) {
+        int64_t layer = 0;
+        c->status = ctw_json_as_int(node, 0, 1 << 20, &layer, &c->err);
+        if (c->status == CTW_OK && layer < n)
+            has[layer] = true;
+    }
+    return c->status == CTW_OK ? has : NULL;
+}
+
+const double *ctw_key_layer_numbers(struct ctw_config *c, const char *name, int64_t n, double min,
+                                    double max)
+{
+    const struct ctw_json_node *node = ctw_json_get(c->text, name);
+    bool list = node != NULL && ctw_json_type(node) == CTW_JSON_ARRAY;
+    node = list ? take_list(c, name, n) : take(c, name);
+    if (node == NULL || ctw_json_is_null(node))
+        return NULL;
+    double *value = new_array(c, n, sizeof(*value));
+    node = list ? ctw_json_first(node) : node;
+    for (int64_t i = 0; value != NULL && i < n && c->status == CTW_OK; i++) {
+        if (!ctw_json_is_null(node))
+            c->status = ctw_json_as_double(node, &value[i], &c->err);
+        if (c->status == CTW_OK && (value[i] < min || value[i] > max))
+            c->status = ctw_json_fail(node, &c->err, CTW_EFORMAT, "found %g, expected %g to %g",
+                                      value[i], min, max);
+        node = list ? ctw_json_next(node) : node;
+    }
+    return c->status == CTW_OK ? value : NULL;
+}
+
+const bool *ctw_key_layers(struct ctw_config *c, const char *name, int64_t n, int64_t every)
+{
+    static const bool none[CTW_MAX_DECODERS];
+    const struct ctw_json_node *list = take_list(c, name, n);
+    bool *has = new_array(c, n, sizeof(*has));
     const struct ctw_json_node *node = list != NULL ? ctw_json_first(list) : NULL;
-    for (int64_t i = 0; i < n && c->status == CTW_OK; i++) {
+    for (int64_t i = 0; has != NULL && i < n && c->status == CTW_OK; i++) {
         int64_t value = (i + 1) % every != 0;
         if (node != NULL)
             c->status = ctw_json_as_int(node, 0, 1, &value, &c->err);
-        c->has[i] = value != 0;
+        has[i] = value != 0;
         node = node != NULL ? ctw_json_next(node) : NULL;
     }
-    return c->status == CTW_OK ? c->has : none;
+    return c->status == CTW_OK ? has : none;
 }
 
 static bool is_sliding(struct ctw_config *c, const struct ctw_json_node *node, int64_t window)

@@ -73,6 +73,9 @@ PLAIN_MODEL_TYPES = {
     "glm",
     "glm4",
     "glm4_moe",
+    "glm4_moe_lite",
+    "kimi_k25",
+    "mimo_v2_flash",
     "phi3",
     "phimoe",
     "nemotron",
@@ -92,9 +95,9 @@ FORCED_CLASS = {"qwen2": "Qwen2Tokenizer"}
 #: Model types with a default class, used if no file names a class.
 CLASS_WHEN_UNNAMED = {
     **dict.fromkeys(("qwen2_moe", "qwen2_vl", "qwen2_5_vl"), "Qwen2Tokenizer"),
-    **dict.fromkeys(("qwen3", "qwen3_moe", "qwen3_next", "qwen3_vl"), "Qwen2Tokenizer"),
+    **dict.fromkeys(("qwen3", "qwen3_moe", "qwen3_next", "qwen3_vl", "qwen3_vl_moe"), "Qwen2Tokenizer"),
     **dict.fromkeys(("gpt2", "gpt_neo", "gptj", "codegen", "opt", "phi", "starcoder2"), "GPT2Tokenizer"),
-    **dict.fromkeys(("gpt_neox", "mpt", "olmo"), "GPTNeoXTokenizer"),
+    **dict.fromkeys(("gpt_neox", "mpt", "olmo", "olmoe"), "GPTNeoXTokenizer"),
     **dict.fromkeys(("gemma", "gemma2", "gemma3", "gemma3_text"), "GemmaTokenizer"),
     **dict.fromkeys(("cohere", "cohere2"), "CohereTokenizer"),
 }

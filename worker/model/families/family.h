@@ -83,9 +83,18 @@ enum ctw_activation ctw_key_activation(struct ctw_config *c, const char *name,
 
 /*
  * Which of n layers have something: n or more numbers, 1 or 0; absent or null: all but every
- * `every`-th. The configuration owns the array, of which there is one.
+ * `every`-th. The configuration owns the array, and those of the next three.
  */
 const bool *ctw_key_layers(struct ctw_config *c, const char *name, int64_t n, int64_t every);
+/* The same by names, say "sparse" and "dense". NULL: absent or null, or after an error. */
+const bool *ctw_key_layers_called(struct ctw_config *c, const char *name, int64_t n,
+                                  const char *yes, const char *no);
+/* The same by a list of the layers that have it. */
+const bool *ctw_key_layer_set(struct ctw_config *c, const char *name, int64_t n);
+/* A number for each of n layers: n or more numbers, of which null is 0, or one for all. NULL:
+ * absent or null, or after an error. */
+const double *ctw_key_layer_numbers(struct ctw_config *c, const char *name, int64_t n, double min,
+                                    double max);
 
 /*
  * Without layer_types: layers below `first` are full, and so is every `every`-th (0: no other).
