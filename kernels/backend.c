@@ -232,7 +232,7 @@ static enum ctw_status check_qkv(const struct ctw_op_qkv *op, struct ctw_err *er
     REQUIRE("qkv", is_float(op->dtype));
     REQUIRE("qkv", op->n_tok >= 0);
     REQUIRE("qkv", op->n_head >= 1 && op->n_kv >= 1 && op->head >= 1);
-    REQUIRE("qkv", op->n_head % op->n_kv == 0 && (op->k == NULL) == (op->v == NULL));
+    REQUIRE("qkv", op->n_head % op->n_kv == 0 && (op->k != NULL || op->v == NULL));
     if (op->head > CTW_MAX_HEAD)
         return ctw_fail(err, CTW_EUNSUP, "attention heads of %d elements; the maximum is %d",
                         op->head, CTW_MAX_HEAD);
@@ -243,7 +243,8 @@ static enum ctw_status check_qkv(const struct ctw_op_qkv *op, struct ctw_err *er
     const struct ctw_qkv_columns *c = &op->columns;
     int64_t last = (op->n_kv - 1) * c->kv_step + op->head, r = op->n_head / op->n_kv;
     REQUIRE("qkv", c->q >= 0 && c->k >= 0 && c->v >= 0 && c->q_step >= 0 && c->kv_step >= 0);
-    REQUIRE("qkv", op->k == NULL || (c->k + last <= c->ld && c->v + last <= c->ld));
+    REQUIRE("qkv", op->k == NULL || c->k + last <= c->ld);
+    REQUIRE("qkv", op->v == NULL || c->v + last <= c->ld);
     REQUIRE("qkv", c->q + (op->n_kv - 1) * c->q_step + r * op->head <= c->ld);
     return CTW_OK;
 }
@@ -389,6 +390,26 @@ enum ctw_status ctw_linear_qkv(struct ctw_backend *be, const struct ctw_op_linea
     if (st == CTW_OK && !done)
         st = be->ops->qkv(be, &full, err);
     return st;
+}
+
+enum ctw_status ctw_latent(struct ctw_backend *be, const struct ctw_op_latent *op,
+                           struct ctw_err *err)
+{
+    REQUIRE("latent", is_float(op->dtype) && op->n_tok >= 0 && op->n_head >= 1);
+    REQUIRE("latent", op->own >= 1 && op->turning >= 0 && op->head_v >= 1);
+    REQUIRE("latent", op->own + op->turning <= CTW_MAX_HEAD && op->head_v <= CTW_MAX_HEAD);
+    REQUIRE("latent", op->ld_turned >= op->turning);
+    REQUIRE("latent", op->cos_sin == NULL || (op->turning % 2 == 0 && op->positions != NULL));
+    REQUIRE("latent", op->q_factor == NULL || op->positions != NULL);
+    return op->n_tok == 0 ? CTW_OK : be->ops->latent(be, op, err);
+}
+
+enum ctw_status ctw_gate(struct ctw_backend *be, const struct ctw_op_gate *op, struct ctw_err *err)
+{
+    REQUIRE("gate", op->kind == CTW_GATE_SIGMOID || op->kind == CTW_GATE_SOFTPLUS);
+    REQUIRE("gate", is_float(op->dtype) && op->n_tok >= 0 && op->n_groups >= 1 && op->size >= 1);
+    REQUIRE("gate", op->ldx >= op->n_groups && op->ldy >= op->n_groups * op->size);
+    return op->n_tok == 0 ? CTW_OK : be->ops->gate(be, op, err);
 }
 
 enum ctw_status ctw_attention(struct ctw_backend *be, const struct ctw_op_attention *op,

@@ -126,8 +126,12 @@ struct ctw_backend_ops {
      * Member NULL: no shape is supported. */
     enum ctw_status (*linear_qkv)(struct ctw_backend *be, const struct ctw_op_linear *op,
                                   const struct ctw_op_qkv *qkv, bool *done, struct ctw_err *err);
+    enum ctw_status (*latent)(struct ctw_backend *be, const struct ctw_op_latent *op,
+                              struct ctw_err *err);
     enum ctw_status (*attention)(struct ctw_backend *be, const struct ctw_op_attention *op,
                                  struct ctw_err *err);
+    enum ctw_status (*gate)(struct ctw_backend *be, const struct ctw_op_gate *op,
+                            struct ctw_err *err);
     enum ctw_status (*head)(struct ctw_backend *be, const struct ctw_op_head *op,
                             struct ctw_err *err);
     enum ctw_status (*divergence)(struct ctw_backend *be, const struct ctw_op_divergence *op,
@@ -245,8 +249,12 @@ enum ctw_status ctw_qkv(struct ctw_backend *be, const struct ctw_op_qkv *op,
  */
 enum ctw_status ctw_linear_qkv(struct ctw_backend *be, const struct ctw_op_linear *op,
                                const struct ctw_op_qkv *qkv, struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_latent(struct ctw_backend *be, const struct ctw_op_latent *op,
+                           struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_attention(struct ctw_backend *be, const struct ctw_op_attention *op,
                               struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_gate(struct ctw_backend *be, const struct ctw_op_gate *op,
+                         struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_head(struct ctw_backend *be, const struct ctw_op_head *op,
                          struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_divergence(struct ctw_backend *be, const struct ctw_op_divergence *op,

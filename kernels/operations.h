@@ -183,7 +183,47 @@ struct ctw_op_qkv {
     const float *cos_sin;  /* device [max position + 1, rot_dim]: rot_dim/2 cosines, then sines */
     const float *q_factor; /* device [max position + 1], or NULL: ones */
     void *q;               /* device [n_tok, n_head * head] */
-    void *k, *v;           /* device [n_tok, n_kv * head]; both NULL: not wanted */
+    void *k, *v;           /* device [n_tok, n_kv * head]; v, or both, NULL: not wanted */
+};
+
+/*
+ * The heads of latent attention. A query or key head is [part of its own | part that turns], of
+ * `own` and `turning` elements. Row t of kv has, for each head, its key's own part and its value;
+ * the turning part of a token's keys is the same in all heads. Turning parts are rotated, and
+ * queries multiplied by q_factor, as in ctw_op_qkv, with rot_dim = turning. q stays in its place.
+ */
+struct ctw_op_latent {
+    enum ctw_dtype dtype;
+    int64_t n_tok;
+    int n_head, own, turning, head_v;
+    void *q;              /* device [n_tok, n_head * (own + turning)], changed in place */
+    const void *kv;       /* device [n_tok, n_head * (own + head_v)] */
+    const void *k_turned; /* device [n_tok, ld_turned], of which `turning` columns are read */
+    int64_t ld_turned;
+    enum ctw_rope_pairing pairing;
+    const int32_t *positions; /* device [n_tok] */
+    const float *cos_sin;     /* device [max position + 1, turning]; NULL: nothing is rotated */
+    const float *q_factor;    /* device [max position + 1], or NULL: ones */
+    void *k;                  /* device [n_tok, n_head * (own + turning)] */
+    void *v;                  /* device [n_tok, n_head * head_v] */
+};
+
+enum ctw_gate_kind {
+    CTW_GATE_NONE, /* no operation has it */
+    CTW_GATE_SIGMOID,
+    CTW_GATE_SOFTPLUS
+};
+
+/* y[t, g * size + i] = y[t, g * size + i] * gate(x[t, g]) for n_groups groups of size elements, in
+ * fp32, rounded once */
+struct ctw_op_gate {
+    enum ctw_gate_kind kind;
+    enum ctw_dtype dtype;
+    int64_t n_tok, n_groups, size;
+    const void *x; /* device [n_tok, ldx] */
+    int64_t ldx;
+    void *y; /* device [n_tok, ldy], must not overlap x */
+    int64_t ldy;
 };
 
 /* ---- attention ---------------------------------------------------------------------------- */

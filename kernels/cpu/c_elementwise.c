@@ -195,7 +195,8 @@ static void qkv_one(void *arg, int64_t t, int thread)
     for (int g = 0; g < op->n_kv && op->k != NULL; g++) {
         int64_t from = t * c->ld + g * c->kv_step, to = (t * op->n_kv + g) * op->head;
         one_head(op, op->k_norm, cos_sin, 1, op->qkv, from + c->k, op->k, to);
-        one_head(op, NULL, NULL, 1, op->qkv, from + c->v, op->v, to);
+        if (op->v != NULL)
+            one_head(op, NULL, NULL, 1, op->qkv, from + c->v, op->v, to);
     }
 }
 

@@ -298,6 +298,18 @@ static enum ctw_status cpu_difference(struct ctw_backend *be, const struct ctw_o
     return ctw_cpu_difference(cpu_of(be), op, err);
 }
 
+static enum ctw_status cpu_latent(struct ctw_backend *be, const struct ctw_op_latent *op,
+                                  struct ctw_err *err)
+{
+    return ctw_cpu_latent(cpu_of(be), op, err);
+}
+
+static enum ctw_status cpu_gate(struct ctw_backend *be, const struct ctw_op_gate *op,
+                                struct ctw_err *err)
+{
+    return ctw_cpu_gate(cpu_of(be), op, err);
+}
+
 const struct ctw_backend_ops ctw_backend_cpu = {
     .name = "cpu",
     .traits = {.host_memory = true,
@@ -332,7 +344,9 @@ const struct ctw_backend_ops ctw_backend_cpu = {
     .act = cpu_act,
     .linear = cpu_linear,
     .qkv = cpu_qkv,
+    .latent = cpu_latent,
     .attention = cpu_attention,
+    .gate = cpu_gate,
     .head = cpu_head,
     .divergence = cpu_divergence,
     .difference = cpu_difference,

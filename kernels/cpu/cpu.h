@@ -79,8 +79,12 @@ enum ctw_status ctw_cpu_head_c(struct ctw_cpu *cpu, const struct ctw_op_head *op
                                struct ctw_err *err);
 enum ctw_status ctw_cpu_divergence_c(struct ctw_cpu *cpu, const struct ctw_op_divergence *op,
                                      struct ctw_err *err);
-/* For every variant: next to a layer's products, it takes next to no time. */
+/* For every variant: next to a layer's products, they take next to no time. */
 enum ctw_status ctw_cpu_difference(struct ctw_cpu *cpu, const struct ctw_op_difference *op,
                                    struct ctw_err *err);
+enum ctw_status ctw_cpu_latent(struct ctw_cpu *cpu, const struct ctw_op_latent *op,
+                               struct ctw_err *err);
+enum ctw_status ctw_cpu_gate(struct ctw_cpu *cpu, const struct ctw_op_gate *op,
+                             struct ctw_err *err);
 
 #endif

@@ -166,7 +166,7 @@ static void qkv_row(const void *arg, int64_t t)
                 x[i] *= factor;
         narrow(at(is_q ? op->q : op->k, op->dtype, to), op->dtype, x, op->head);
     }
-    for (int64_t g = 0; g < n_keys; g++)
+    for (int64_t g = 0; g < n_keys && op->v != NULL; g++)
         memcpy(at(op->v, op->dtype, (t * op->n_kv + g) * op->head),
                at(src, op->dtype, c->v + g * c->kv_step),
                (size_t)op->head * ctw_dtype_bytes(op->dtype));

@@ -411,7 +411,9 @@ OPERATION(norm)
 OPERATION(act)
 OPERATION(linear)
 OPERATION(qkv)
+OPERATION(latent)
 OPERATION(attention)
+OPERATION(gate)
 OPERATION(head)
 OPERATION(divergence)
 OPERATION(difference)
@@ -475,7 +477,9 @@ const struct ctw_backend_ops ctw_backend_cuda = {
     cuda_act,
     cuda_qkv,
     cuda_linear_qkv,
+    cuda_latent,
     cuda_attention,
+    cuda_gate,
     cuda_head,
     cuda_divergence,
     cuda_difference,

@@ -275,8 +275,12 @@ bool ctw_cuda_side_by_side(const struct ctw_op_qkv *op);
  * nothing done. */
 enum ctw_status ctw_cuda_linear_qkv(struct ctw_cuda *cu, const struct ctw_op_linear *op,
                                     const struct ctw_op_qkv *qkv, bool *done, struct ctw_err *err);
+enum ctw_status ctw_cuda_latent(struct ctw_cuda *cu, const struct ctw_op_latent *op,
+                                struct ctw_err *err);
 enum ctw_status ctw_cuda_attention(struct ctw_cuda *cu, const struct ctw_op_attention *op,
                                    struct ctw_err *err);
+enum ctw_status ctw_cuda_gate(struct ctw_cuda *cu, const struct ctw_op_gate *op,
+                              struct ctw_err *err);
 enum ctw_status ctw_cuda_head(struct ctw_cuda *cu, const struct ctw_op_head *op,
                               struct ctw_err *err);
 enum ctw_status ctw_cuda_divergence(struct ctw_cuda *cu, const struct ctw_op_divergence *op,

@@ -199,7 +199,7 @@ bool ctw_cuda_side_by_side(const struct ctw_op_qkv *op)
     int64_t q_n = (int64_t)op->n_head * op->head, kv_n = (int64_t)op->n_kv * op->head;
     return c->ld == q_n + 2 * kv_n && c->q == 0 && c->k == q_n && c->v == q_n + kv_n &&
            c->q_step == q_n / op->n_kv && c->kv_step == op->head && op->k != NULL &&
-           op->q_factor == NULL && op->norm_offset == 0;
+           op->v != NULL && op->q_factor == NULL && op->norm_offset == 0;
 }
 
 /* Can heads be read and written 8 elements at a time? */
@@ -233,7 +233,7 @@ static struct split split_of(const struct ctw_op_qkv *op)
     a.k = op->k;
     a.v = op->v;
     a.columns = op->columns;
-    a.n_all = op->n_head + (op->k == NULL ? 0 : 2 * op->n_kv);
+    a.n_all = op->n_head + (op->k == NULL ? 0 : op->v == NULL ? op->n_kv : 2 * op->n_kv);
     a.group = op->n_head / op->n_kv;
     a.norm_offset = op->norm_offset;
     a.q_factor = op->q_factor;

@@ -410,7 +410,8 @@ static enum ctw_status fake_qkv(struct ctw_backend *be, const struct ctw_op_qkv 
     gpu_check(op->q, area(op->n_tok, q, q, op->dtype), "qkv: q");
     if (op->k != NULL) {
         gpu_check(op->k, area(op->n_tok, kv, kv, op->dtype), "qkv: k");
-        gpu_check(op->v, area(op->n_tok, kv, kv, op->dtype), "qkv: v");
+        if (op->v != NULL)
+            gpu_check(op->v, area(op->n_tok, kv, kv, op->dtype), "qkv: v");
     }
     if (op->q_norm != NULL)
         gpu_read(op->q_norm, area(1, 0, op->head, op->norm_dtype), "qkv: q_norm");
@@ -435,6 +436,7 @@ static enum ctw_status fake_attention(struct ctw_backend *be, const struct ctw_o
 {
     struct fake *f = fake_of(be);
     int64_t q = (int64_t)op->n_head * op->head, kv = (int64_t)op->n_kv * op->head;
+    int64_t values = (int64_t)op->n_kv * op->head_v, out = (int64_t)op->n_head * op->head_v;
     int64_t n_q = 0, n_kv = 0;
     bool lost;
     for (int64_t i = 0; i < op->n_seqs; i++) {
@@ -446,14 +448,42 @@ static enum ctw_status fake_attention(struct ctw_backend *be, const struct ctw_o
     }
     gpu_check(op->q, area(n_q, q, q, op->dtype), "attention: q");
     gpu_check(op->k, area(n_kv, kv, kv, op->dtype), "attention: k");
-    gpu_check(op->v, area(n_kv, kv, kv, op->dtype), "attention: v");
-    gpu_check(op->out, area(n_q, q, q, op->dtype), "attention: out");
+    gpu_check(op->v, area(n_kv, values, values, op->dtype), "attention: v");
+    gpu_check(op->out, area(n_q, out, out, op->dtype), "attention: out");
     if (op->alibi != NULL)
         gpu_check(op->alibi, (size_t)op->n_head * sizeof(float), "attention: alibi");
     if (op->sinks != NULL)
         gpu_read(op->sinks, area(1, 0, op->n_head, op->sinks_dtype), "attention: sinks");
     enum ctw_status st = gpu_begin(f->joined, &lost, err);
     return st != CTW_OK || lost ? st : ctw_backend_cpu.attention(f->cpu, op, err);
+}
+
+static enum ctw_status fake_latent(struct ctw_backend *be, const struct ctw_op_latent *op,
+                                   struct ctw_err *err)
+{
+    struct fake *f = fake_of(be);
+    int64_t q = (int64_t)op->n_head * (op->own + op->turning);
+    int64_t kv = (int64_t)op->n_head * (op->own + op->head_v), v = (int64_t)op->n_head * op->head_v;
+    bool lost;
+    gpu_check(op->q, area(op->n_tok, q, q, op->dtype), "latent: q");
+    gpu_check(op->kv, area(op->n_tok, kv, kv, op->dtype), "latent: kv");
+    gpu_check(op->k_turned, area(op->n_tok, op->ld_turned, op->turning, op->dtype),
+              "latent: k_turned");
+    gpu_check(op->k, area(op->n_tok, q, q, op->dtype), "latent: k");
+    gpu_check(op->v, area(op->n_tok, v, v, op->dtype), "latent: v");
+    enum ctw_status st = gpu_begin(f->joined, &lost, err);
+    return st != CTW_OK || lost ? st : ctw_backend_cpu.latent(f->cpu, op, err);
+}
+
+static enum ctw_status fake_gate(struct ctw_backend *be, const struct ctw_op_gate *op,
+                                 struct ctw_err *err)
+{
+    struct fake *f = fake_of(be);
+    bool lost;
+    gpu_check(op->x, area(op->n_tok, op->ldx, op->n_groups, op->dtype), "gate: x");
+    gpu_check(op->y, area(op->n_tok, op->ldy, op->n_groups * op->size, op->dtype), "gate: y");
+    enum ctw_status st = gpu_begin(f->joined, &lost, err);
+    return st != CTW_OK || lost ? st : ctw_backend_cpu.gate(f->cpu, op, err);
 }
 
 static enum ctw_status fake_head(struct ctw_backend *be, const struct ctw_op_head *op,
@@ -540,7 +570,9 @@ static const struct ctw_backend_ops fake_ops = {
     .act = fake_act,
     .linear = fake_linear,
     .qkv = fake_qkv,
+    .latent = fake_latent,
     .attention = fake_attention,
+    .gate = fake_gate,
     .head = fake_head,
     .divergence = fake_divergence,
     .difference = fake_difference,
