@@ -63,7 +63,10 @@ enum ctw_slot {
     CTW_SLOT_DOWN,
     CTW_SLOT_INPUT_GATE, /* of a layer's own input */
     CTW_SLOT_INPUT_PROJ,
-    CTW_SLOT_WIDTH, /* between the widths of the model and of its embedding */
+    CTW_SLOT_WIDTH,      /* between the widths of the model and of its embedding */
+    CTW_SLOT_HEADS_GATE, /* of attention's output */
+    CTW_SLOT_Q_B,        /* latent attention: queries; */
+    CTW_SLOT_KV_B,       /* keys' own parts and values */
     CTW_N_SLOTS
 };
 

@@ -277,7 +277,7 @@ static void long_sequences_cost_more(void **state)
     (void)state;
     struct ctw_layer layers[4] = {0};
     layers[1].n_head = layers[2].n_head = 8;
-    layers[1].head = layers[2].head = 16;
+    layers[1].head = layers[2].head = layers[1].head_v = layers[2].head_v = 16;
     struct ctw_model m = {.n_decoders = 2, .n_layers = 4, .layers = layers, .n_params = 51200};
     struct ctw_job j = {.head = {.pair_cost = ctw_model_pair_cost(&m)}};
     assert_true(j.head.pair_cost == 0.01);

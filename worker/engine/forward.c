@@ -94,8 +94,8 @@ enum ctw_status ctw_forward_open(struct ctw_forward **out, const struct ctw_mode
         {&f->norm, plan->activations - plan->wide},
         {&f->inputs, plan->inputs},
         {&f->wide, plan->wide},
-        {&f->k, plan->kv / 2},
-        {&f->v, plan->kv / 2},
+        {&f->k, plan->keys},
+        {&f->v, plan->values},
         {(void **)&f->tokens, pass * sizeof(*f->tokens)},
         {(void **)&f->positions, pass * sizeof(*f->positions)},
         {(void **)&f->bad, pass * sizeof(*f->bad)},
@@ -257,7 +257,9 @@ enum ctw_status ctw_forward_mixer(struct ctw_forward *f, int layer,
     if (s.layer->n_head == 0)
         return CTW_OK;
     enum ctw_status st = ctw_step_read(&s, CTW_AT_MIXER, s.before, err);
-    return st == CTW_OK ? ctw_mixer_attention(&s, err) : st;
+    if (st != CTW_OK)
+        return st;
+    return s.layer->kv_rank > 0 ? ctw_mixer_latent(&s, err) : ctw_mixer_attention(&s, err);
 }
 
 enum ctw_status ctw_forward_mlp(struct ctw_forward *f, int layer, const struct ctw_layer_data *data,

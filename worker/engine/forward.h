@@ -18,9 +18,9 @@ struct ctw_forward {
     /* device arrays; `pass` and `chunk` are the plan's token counts */
     void *x;      /* [pass, hidden] of CTW_RESIDUAL: the residual stream */
     void *norm;   /* [chunk, hidden]: what a product reads, or a branch's output */
-    void *wide;   /* see plan.h: q, k, v, queries; attention's output; the MLP's inner */
+    void *wide;   /* see plan.h: what mixers and MLPs compute in between */
     void *inputs; /* [pass, n_decoders * input_dim]: the layers' own inputs */
-    void *k, *v;  /* [kv_tokens, n_kv * head] */
+    void *k, *v;  /* [kv_tokens, n_kv * head], [kv_tokens, n_kv * head_v] */
     struct {
         void *k, *v; /* [pass, n_kv * head] */
     } kept[CTW_MAX_KEPT];

@@ -19,14 +19,14 @@ static int64_t min64(int64_t a, int64_t b)
 
 /* The largest widths over all layers, in elements. */
 struct widths {
-    int64_t norm, kv, wide; /* wide: see ctw_plan_queries_at() */
-    int64_t kept;           /* keys of a layer that other layers use */
-    int64_t inner_k;        /* the largest inner dimension of a product */
-    int64_t rot;            /* of all tables of positions together */
+    int64_t norm, k, v, wide; /* wide: see ctw_plan_queries_at() */
+    int64_t kept;             /* keys of a layer that other layers use */
+    int64_t inner_k;          /* the largest inner dimension of a product */
+    int64_t rot;              /* of all tables of positions together */
 };
 
-/* In elements. Queries begin at a multiple of this; up to as many elements are padding. */
-enum { QUERIES_ALIGN = 128 };
+/* In elements. What is in `wide` begins at a multiple of this. */
+enum { WIDE_ALIGN = 128, PARTS_OF_WIDE = 2 /* that begin so, beside the first */ };
 
 int64_t ctw_plan_long_from(const struct ctw_model *model)
 {
@@ -50,16 +50,33 @@ int64_t ctw_plan_qkv_columns(const struct ctw_layer *l)
     return n;
 }
 
+/* Columns of the product of latent attention's keys and values. */
+static int64_t expanded_columns(const struct ctw_layer *l)
+{
+    return l->kv_rank == 0 ? 0 : (int64_t)l->n_head * (l->head - l->turning + l->head_v);
+}
+
 /* Elements of `wide` per token. */
 static int64_t wide_of(const struct ctw_layer *l)
 {
-    return max64(ctw_plan_qkv_columns(l) + (int64_t)l->n_head * l->head, l->inner);
+    return max64(ctw_plan_qkv_columns(l) + (int64_t)l->n_head * l->head + expanded_columns(l),
+                 l->inner);
+}
+
+static int64_t round_up(int64_t elements)
+{
+    return (elements + WIDE_ALIGN - 1) / WIDE_ALIGN * WIDE_ALIGN;
 }
 
 int64_t ctw_plan_queries_at(const struct ctw_layer *l, int64_t chunk_tokens)
 {
-    int64_t at = chunk_tokens * ctw_plan_qkv_columns(l);
-    return (at + QUERIES_ALIGN - 1) / QUERIES_ALIGN * QUERIES_ALIGN;
+    return round_up(chunk_tokens * ctw_plan_qkv_columns(l));
+}
+
+int64_t ctw_plan_expanded_at(const struct ctw_layer *l, int64_t chunk_tokens)
+{
+    int64_t queries = chunk_tokens * (int64_t)l->n_head * l->head;
+    return round_up(ctw_plan_queries_at(l, chunk_tokens) + queries);
 }
 
 static struct widths model_widths(const struct ctw_model *model)
@@ -69,11 +86,12 @@ static struct widths model_widths(const struct ctw_model *model)
     w.wide = max64(model->input_dim, model->hidden);
     for (int i = 1; i <= model->n_decoders; i++) {
         const struct ctw_layer *l = &model->layers[i];
-        int64_t kv = (int64_t)l->n_kv * l->head;
-        w.kv = max64(w.kv, kv);
-        w.kept = l->keeps_kv >= 0 ? max64(w.kept, kv) : w.kept;
+        w.k = max64(w.k, (int64_t)l->n_kv * l->head);
+        w.v = max64(w.v, (int64_t)l->n_kv * l->head_v);
+        w.kept = l->keeps_kv >= 0 ? max64(w.kept, (int64_t)l->n_kv * l->head) : w.kept;
         w.wide = max64(w.wide, wide_of(l));
-        w.inner_k = max64(w.inner_k, max64((int64_t)l->n_head * l->head, l->inner));
+        w.inner_k = max64(w.inner_k, max64((int64_t)l->n_head * l->head_v, l->inner));
+        w.inner_k = max64(w.inner_k, max64(l->q_rank, l->kv_rank));
     }
     for (int i = 0; i < model->n_ropes; i++)
         w.rot += model->rope[i].rot_dim;
@@ -93,7 +111,7 @@ struct ctw_reserve ctw_plan_reserve(const struct ctw_model *model, enum ctw_dtyp
     for (int i = 0; i < model->n_layers; i++) {
         const struct ctw_layer *l = &model->layers[i];
         if (l->n_kv > 0) {
-            r.max_head = l->head > r.max_head ? l->head : r.max_head;
+            r.max_head = (int)max64(r.max_head, max64(l->head, l->head_v));
             r.max_group = l->n_head / l->n_kv > r.max_group ? l->n_head / l->n_kv : r.max_group;
         }
         for (int s = 0; s < CTW_N_SLOTS; s++) {
@@ -118,11 +136,12 @@ static void add_up(struct ctw_plan *plan, const struct ctw_plan_request *r, stru
     size_t chunk = (size_t)plan->chunk_tokens, pass = (size_t)plan->pass_tokens;
     plan->kv_tokens = r->longest + plan->chunk_tokens;
     plan->residual = pass * (size_t)r->model->hidden * ctw_dtype_bytes(CTW_RESIDUAL);
-    plan->wide = (chunk * (size_t)w.wide + QUERIES_ALIGN) * es;
+    plan->wide = (chunk * (size_t)w.wide + PARTS_OF_WIDE * WIDE_ALIGN) * es;
     plan->activations = chunk * (size_t)w.norm * es + plan->wide;
     plan->inputs = pass * (size_t)(r->model->n_decoders * r->model->input_dim) * es;
     plan->kept = 2 * pass * (size_t)w.kept * (size_t)r->model->n_kept * es;
-    plan->kv = 2 * (size_t)plan->kv_tokens * (size_t)w.kv * es;
+    plan->keys = (size_t)plan->kv_tokens * (size_t)w.k * es;
+    plan->values = (size_t)plan->kv_tokens * (size_t)w.v * es;
     /* tokens, positions, bad marks; row, target, result per scored position; RoPE, ALiBi */
     plan->tables = pass * (2 * sizeof(int32_t) + sizeof(int16_t)) +
                    pass * (sizeof(int64_t) + sizeof(int32_t) + sizeof(struct ctw_head_result)) +
@@ -131,8 +150,8 @@ static void add_up(struct ctw_plan *plan, const struct ctw_plan_request *r, stru
         plan->tables += (size_t)r->model->layers[1].n_head * sizeof(float);
     const struct ctw_reserve reserve = ctw_plan_reserve(r->model, r->dtype, plan);
     plan->scratch = ctw_backend_scratch_bytes(r->backend, &reserve);
-    plan->total = plan->residual + plan->activations + plan->inputs + plan->kv + plan->kept +
-                  plan->tables + plan->scratch;
+    plan->total = plan->residual + plan->activations + plan->inputs + plan->keys + plan->values +
+                  plan->kept + plan->tables + plan->scratch;
 }
 
 /* Half a chunk, rounded down to whole tiles of rows, in which products are computed. */

@@ -30,7 +30,7 @@ struct ctw_plan {
     int64_t kv_tokens;    /* rows of the key and value arrays */
     int64_t longest;      /* positions of the RoPE tables */
     /* bytes */
-    size_t residual, activations, kv, tables, scratch;
+    size_t residual, activations, keys, values, tables, scratch;
     size_t wide;         /* part of activations */
     size_t inputs, kept; /* of a pass: the layers' own inputs; keys and values for other layers */
     size_t total;
@@ -65,9 +65,12 @@ int64_t ctw_plan_qkv_columns(const struct ctw_layer *l);
 /*
  * ctw_forward's `wide` holds at different times: the product of q, k and v, [chunk, columns], and,
  * from element ctw_plan_queries_at() on, the queries in attention's layout, [chunk, n_head * head];
- * attention's output, which overwrites the product; the MLP's inner activations.
+ * attention's output, which overwrites the product; the MLP's inner activations. Of latent
+ * attention: the product of the latents, the queries, and, from element ctw_plan_expanded_at() on,
+ * the product of keys and values, which attention's output overwrites.
  */
 int64_t ctw_plan_queries_at(const struct ctw_layer *l, int64_t chunk_tokens);
+int64_t ctw_plan_expanded_at(const struct ctw_layer *l, int64_t chunk_tokens);
 
 /* Floating-point operations per token: of all linear layers without the head, and of the head.
  * Attention does not count. */

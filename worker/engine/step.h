@@ -74,6 +74,7 @@ void *ctw_layer_inputs_at(const struct ctw_step *s, int64_t decoder);
 
 /* The mixer and the MLP of a decoder layer (mixers/, mlps/). */
 enum ctw_status ctw_mixer_attention(const struct ctw_step *s, struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_mixer_latent(const struct ctw_step *s, struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_mlp_dense(const struct ctw_step *s, struct ctw_err *err) CTW_MUST_CHECK;
 
 #endif

@@ -265,9 +265,15 @@ static void add_blocks(struct ctw_config *c, int64_t i, const struct ctw_attenti
                       (struct ctw_rows){CTW_M_QKV, (3 * b + (3 - part) % 3) * n, n, bias});
 }
 
+static int64_t head_v_of(const struct ctw_attention *a)
+{
+    return a->head_v != 0 ? a->head_v : a->head;
+}
+
 static void describe_qkv(struct ctw_config *c, int64_t i, const struct ctw_attention *a)
 {
     int64_t hidden = c->model->hidden, q = a->n_head * a->head, kv = a->n_kv * a->head;
+    int64_t values = a->n_kv * head_v_of(a);
     const char *qkv = or_default(a->qkv, "self_attn.qkv_proj");
     if (a->order == CTW_QKV_SPLIT) {
         ctw_describe_linear(c, i, CTW_SLOT_QKV, CTW_M_Q, a->qkv_bias ? CTW_V_Q_BIAS : -1,
@@ -278,7 +284,7 @@ static void describe_qkv(struct ctw_config *c, int64_t i, const struct ctw_atten
                             or_default(a->k, "self_attn.k_proj"), kv, hidden);
         if (!a->values_are_keys)
             ctw_describe_linear(c, i, CTW_SLOT_QKV, CTW_M_V, a->qkv_bias ? CTW_V_V_BIAS : -1,
-                                or_default(a->v, "self_attn.v_proj"), kv, hidden);
+                                or_default(a->v, "self_attn.v_proj"), values, hidden);
         return;
     }
     int bias = a->qkv_bias ? CTW_V_QKV_BIAS : -1;
@@ -307,7 +313,8 @@ static struct ctw_qkv_columns columns_of(const struct ctw_attention *a)
                                         .q_step = (r + 2) * a->head,
                                         .kv_step = (r + 2) * a->head};
     bool has_k = a->uses == 0, has_v = has_k && !a->values_are_keys;
-    return (struct ctw_qkv_columns){.ld = q + (has_k ? kv : 0) + (has_v ? kv : 0),
+    int64_t values = a->n_kv * head_v_of(a);
+    return (struct ctw_qkv_columns){.ld = q + (has_k ? kv : 0) + (has_v ? values : 0),
                                     .k = q,
                                     .v = has_v ? q + kv : q,
                                     .q_step = r * a->head,
@@ -366,15 +373,29 @@ static void check_used(struct ctw_config *c, int64_t i, const struct ctw_attenti
     }
 }
 
+/* A factor for each head of attention's output, or for each value. */
+static void describe_heads_gate(struct ctw_config *c, int64_t i, const struct ctw_attention *a)
+{
+    int64_t n = a->n_head * (a->gate_values ? head_v_of(a) : 1);
+    ctw_describe_layer(c, i)->gate = a->gate;
+    ctw_describe_linear(c, i, CTW_SLOT_HEADS_GATE, CTW_M_HEADS_GATE, -1,
+                        or_default(a->g, "self_attn.g_proj"), n, c->model->hidden);
+}
+
 void ctw_describe_attention(struct ctw_config *c, int64_t i, const struct ctw_attention *a)
 {
     struct ctw_layer *l = ctw_describe_layer(c, i);
     if (c->status != CTW_OK)
         return;
+    assert(head_v_of(a) == a->head || (a->order == CTW_QKV_SPLIT && a->v_norm == NULL &&
+                                       a->uses == 0 && a->keeps == 0 && !a->values_are_keys));
     l->n_head = (int)a->n_head;
     l->n_kv = (int)a->n_kv;
     l->head = (int)a->head;
+    l->head_v = (int)head_v_of(a);
     l->window = a->window;
+    l->attn_chunk = a->chunk;
+    l->v_factor = (float)a->v_factor;
     l->rope = a->rope;
     l->attn_scale = (float)(a->scale != 0 ? a->scale : 1 / sqrt((double)a->head));
     l->attn_softcap = (float)a->softcap;
@@ -389,7 +410,11 @@ void ctw_describe_attention(struct ctw_config *c, int64_t i, const struct ctw_at
     describe_qkv(c, i, a);
     ctw_describe_linear(c, i, CTW_SLOT_O, CTW_M_O, a->o_bias ? CTW_V_O_BIAS : -1,
                         or_default(a->o, "self_attn.o_proj"), c->model->hidden,
-                        a->n_head * a->head);
+                        a->n_head * head_v_of(a));
+    if (a->sinks != NULL)
+        ctw_describe_vector(c, i, CTW_V_SINKS, a->sinks, a->n_head);
+    if (a->gate != CTW_GATE_NONE)
+        describe_heads_gate(c, i, a);
     if (a->v_norm != NULL && a->uses == 0)
         set_norm(c, i, CTW_AT_V, a->v_norm);
     if (a->norms == NULL)

@@ -21,6 +21,11 @@ enum ctw_matrix_role {
     CTW_M_DOWN,
     CTW_M_QKV,         /* q, k and v in one matrix */
     CTW_M_GATE_UP,     /* gate and up in one matrix */
+    CTW_M_HEADS_GATE,  /* of attention's output, a row for each head */
+    CTW_M_Q_A,         /* latent attention: to the queries' latent; without one, q is CTW_M_Q */
+    CTW_M_Q_B,         /* from it to the queries */
+    CTW_M_KV_A,        /* to the keys' and values' latent, and the part of keys that turns */
+    CTW_M_KV_B,        /* from it to the keys' own parts and the values */
     CTW_M_INPUT_GATE,  /* of the layer's own input (Gemma 4) */
     CTW_M_INPUT_PROJ,  /* likewise; in layer 0: from the embedding to all layers' inputs */
     CTW_M_EMBED,       /* layer 0, like the next three */
@@ -42,6 +47,8 @@ enum ctw_norm_place {
     CTW_AT_Q, /* heads */
     CTW_AT_K,
     CTW_AT_V,
+    CTW_AT_Q_A, /* latents */
+    CTW_AT_KV_A,
     CTW_AT_HEADS_OUT, /* attention's output, before o */
     CTW_AT_INNER,     /* the MLP's inner activations, before down */
     CTW_AT_INPUT, /* what the layer's own input adds; in layer 0: each layer's projected input */
@@ -62,6 +69,7 @@ enum ctw_vector_role {
     CTW_V_DOWN_BIAS,
     CTW_V_QKV_BIAS,
     CTW_V_HEAD_BIAS,
+    CTW_V_SINKS,  /* [n_head]: attention's */
     CTW_V_SCALAR, /* [1]: a factor of the layer's output, the residual */
     CTW_V_ACT,    /* 4 of [1]: alpha_p, alpha_n, beta and eps of xIELU */
     CTW_N_VECTORS = CTW_V_ACT + 4
@@ -112,16 +120,26 @@ struct ctw_layer {
     float mixer_factor, mlp_factor;
     float scalar; /* factor of the residual at the layer's end */
     /* attention */
-    int n_head, n_kv, head; /* heads, key-value heads, elements of a head; 0: no attention */
-    int64_t window;         /* keys visible to a query, its own included; 0: all */
-    int rope;               /* index into the model's rope[]; -1: none */
-    bool q_factors;         /* queries are multiplied by the model's q_factor of their position */
-    float attn_scale;       /* factor of q k^T */
-    float attn_softcap;     /* 0: none */
-    float qkv_limit;        /* q, k and v are clamped to -limit..limit; 0: they are not */
+    int n_head, n_kv, head;  /* heads, key-value heads, elements of a head; 0: no attention */
+    int head_v;              /* elements of a value head */
+    int64_t window;          /* keys visible to a query, its own included; 0: all */
+    int64_t attn_chunk;      /* a query sees its own chunk of so many positions; 0: all */
+    float v_factor;          /* of values; 0: 1 */
+    enum ctw_gate_kind gate; /* of attention's output, by the product CTW_SLOT_HEADS_GATE of what
+                                the mixer reads */
+    int rope;                /* index into the model's rope[]; -1: none */
+    bool q_factors;          /* queries are multiplied by the model's q_factor of their position */
+    float attn_scale;        /* factor of q k^T */
+    float attn_softcap;      /* 0: none */
+    float qkv_limit;         /* q, k and v are clamped to -limit..limit; 0: they are not */
     struct ctw_qkv_columns columns; /* of the product */
     enum ctw_head_norms head_norms;
     bool norms_after_rope;
+    /* latent attention: keys and values are products of a latent of kv_rank elements; 0: none. The
+     * last `turning` elements of a head are rotated; those of a key are the same in all heads.
+     * q_rank 0: queries are a product of what the mixer reads. */
+    int64_t q_rank, kv_rank;
+    int turning;
     int keeps_kv; /* the model's kept keys and values: this layer writes them; -1: it does not */
     int uses_kv;  /* likewise: this layer has none of its own and reads them; -1: it has its own */
     /* MLP */

@@ -254,7 +254,7 @@ double ctw_model_pair_cost(const struct ctw_model *model)
     double pair =
         0; /* multiply-adds per query and key: q.k, then times v; each weight is one per token */
     for (int i = 1; model->layers != NULL && i <= model->n_decoders; i++)
-        pair += 2.0 * model->layers[i].n_head * model->layers[i].head;
+        pair += (double)model->layers[i].n_head * (model->layers[i].head + model->layers[i].head_v);
     return model->n_params > 0 ? pair / (double)model->n_params : 0;
 }
 

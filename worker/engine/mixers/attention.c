@@ -3,62 +3,16 @@
  *
  * f->wide holds, at different times, the product's columns [chunk, ld], and from element
  * ctw_plan_queries_at() on, the queries in attention's layout [chunk, n_head * head]; then
- * attention's output, which overwrites the product.
+ * attention's output [chunk, n_head * head_v], which overwrites the product, and the gate of it,
+ * which overwrites the queries.
  */
-#include "worker/engine/step.h"
+#include "worker/engine/mixers/keys.h"
 
 /* The chunk's queries. */
 static void *queries_at(const struct ctw_step *s)
 {
     return (char *)s->f->wide + (size_t)ctw_plan_queries_at(s->layer, s->f->plan.chunk_tokens) *
                                     ctw_dtype_bytes(s->f->dtype);
-}
-
-/* Keys and values of this layer's attention, and the row of the chunk's first key. */
-struct keys {
-    char *k, *v;
-    int64_t row;
-};
-
-/* Carried keys and values, or an index into f->kept. */
-enum { CARRIED = -1 };
-
-static int kept_of(const struct ctw_layer *l)
-{
-    return l->uses_kv >= 0 ? l->uses_kv : l->keeps_kv >= 0 ? l->keeps_kv : CARRIED;
-}
-
-static struct keys keys_of(const struct ctw_step *s)
-{
-    int kept = kept_of(s->layer);
-    if (kept != CARRIED)
-        return (struct keys){s->f->kept[kept].k, s->f->kept[kept].v, s->chunk->tok0};
-    return (struct keys){s->f->k, s->f->v, s->chunk->kv_row};
-}
-
-/* Moves the carried keys and values that the layout says, before f->wide is used. */
-static enum ctw_status move_carried(const struct ctw_step *s, struct ctw_err *err)
-{
-    const struct ctw_layer *l = s->layer;
-    struct ctw_forward *f = s->f;
-    size_t row_bytes = (size_t)l->n_kv * (size_t)l->head * ctw_dtype_bytes(f->dtype);
-    size_t from = (size_t)s->chunk->moved_from * row_bytes;
-    size_t bytes = (size_t)s->chunk->n_moved * row_bytes;
-    void *arrays[] = {f->k, f->v};
-    enum ctw_status st = CTW_OK;
-    for (size_t i = 0; st == CTW_OK && bytes > 0 && i < CTW_COUNT(arrays); i++) {
-        const void *source = (char *)arrays[i] + from;
-        /* If source and destination overlap, copy by way of f->wide. The keys fit: a sequence that
-         * does not start at row 0 began in the previous chunk, so it has fewer keys than a chunk.
-         */
-        if (s->chunk->moved_from < s->chunk->n_moved) {
-            st = ctw_device_copy(f->be, f->wide, source, bytes, err);
-            source = f->wide;
-        }
-        if (st == CTW_OK)
-            st = ctw_device_copy(f->be, arrays[i], source, bytes, err);
-    }
-    return st;
 }
 
 /* Does the split normalise the heads of q and k? Otherwise norms are steps of their own. */
@@ -120,26 +74,48 @@ static enum ctw_status finish_columns(const struct ctw_step *s, const struct ctw
     return st;
 }
 
-static enum ctw_status norm_after_split(const struct ctw_step *s, const struct ctw_op_qkv *split,
-                                        struct ctw_err *err)
+/* Value heads of another size than key heads are not part of the split. */
+static bool values_apart(const struct ctw_layer *l)
+{
+    return l->head_v != l->head;
+}
+
+/* The product's columns of values, to their place. */
+static enum ctw_status take_values(const struct ctw_step *s, const struct ctw_keys *keys,
+                                   struct ctw_err *err)
+{
+    const struct ctw_layer *l = s->layer;
+    size_t es = ctw_dtype_bytes(s->f->dtype);
+    const struct ctw_op_norm copy = {.kind = CTW_NORM_NONE,
+                                     .dtype = s->f->dtype,
+                                     .x_dtype = s->f->dtype,
+                                     .n_tok = s->chunk->n_tok,
+                                     .dim = (int64_t)l->n_kv * l->head_v,
+                                     .x = (char *)s->f->wide + (size_t)l->columns.v * es,
+                                     .ldx = l->columns.ld,
+                                     .y = keys->v_here};
+    return ctw_norm(s->f->be, &copy, err);
+}
+
+static enum ctw_status norm_after_split(const struct ctw_step *s, const struct ctw_keys *keys,
+                                        const struct ctw_op_qkv *split, struct ctw_err *err)
 {
     const struct ctw_layer *l = s->layer;
     int64_t q = (int64_t)l->n_head * l->head, kv = (int64_t)l->n_kv * l->head;
-    enum ctw_status st = CTW_OK;
-    if (l->norms_after_rope)
+    enum ctw_status st = values_apart(l) && l->uses_kv < 0 ? take_values(s, keys, err) : CTW_OK;
+    if (st == CTW_OK && l->norms_after_rope)
         st = norm_heads(s, CTW_AT_Q, split->q, l->n_head, q, err);
     if (st == CTW_OK && l->norms_after_rope && split->k != NULL)
         st = norm_heads(s, CTW_AT_K, split->k, l->n_kv, kv, err);
-    if (st == CTW_OK && split->k != NULL)
+    if (st == CTW_OK && split->v != NULL)
         st = norm_heads(s, CTW_AT_V, split->v, l->n_kv, kv, err);
     return st;
 }
 
-static struct ctw_op_qkv split_of(const struct ctw_step *s, const struct keys *keys)
+static struct ctw_op_qkv split_of(const struct ctw_step *s, const struct ctw_keys *keys)
 {
     struct ctw_forward *f = s->f;
     const struct ctw_layer *l = s->layer;
-    size_t row_bytes = (size_t)l->n_kv * (size_t)l->head * ctw_dtype_bytes(f->dtype);
     const struct ctw_rope *rope = l->rope < 0 ? NULL : &f->model->rope[l->rope];
     struct ctw_op_qkv op = {
         .dtype = f->dtype,
@@ -155,8 +131,8 @@ static struct ctw_op_qkv split_of(const struct ctw_step *s, const struct keys *k
         .cos_sin = rope == NULL ? NULL : f->cos_sin[l->rope],
         .q_factor = l->q_factors ? f->q_factor : NULL,
         .q = queries_at(s),
-        .k = l->uses_kv >= 0 ? NULL : keys->k + (size_t)keys->row * row_bytes,
-        .v = l->uses_kv >= 0 ? NULL : keys->v + (size_t)keys->row * row_bytes,
+        .k = l->uses_kv >= 0 ? NULL : keys->k_here,
+        .v = l->uses_kv >= 0 || values_apart(l) ? NULL : keys->v_here,
     };
     if (fuses_norms(l)) {
         op.q_norm = s->data->vector[CTW_V_WEIGHT + CTW_AT_Q];
@@ -168,7 +144,7 @@ static struct ctw_op_qkv split_of(const struct ctw_step *s, const struct keys *k
     return op;
 }
 
-static enum ctw_status project(const struct ctw_step *s, const struct keys *keys,
+static enum ctw_status project(const struct ctw_step *s, const struct ctw_keys *keys,
                                struct ctw_err *err)
 {
     const struct ctw_layer *l = s->layer;
@@ -189,7 +165,7 @@ static enum ctw_status project(const struct ctw_step *s, const struct keys *keys
         .ldy = ctw_plan_qkv_columns(l),
     };
     enum ctw_status st;
-    if (own_norms || l->qkv_limit > 0) {
+    if (own_norms || l->qkv_limit > 0 || values_apart(l)) {
         st = ctw_linear(s->f->be, &product, err);
         if (st == CTW_OK)
             st = finish_columns(s, &split, err);
@@ -198,39 +174,44 @@ static enum ctw_status project(const struct ctw_step *s, const struct keys *keys
     } else {
         st = ctw_linear_qkv(s->f->be, &product, &split, err);
     }
-    return st == CTW_OK ? norm_after_split(s, &split, err) : st;
+    return st == CTW_OK ? norm_after_split(s, keys, &split, err) : st;
+}
+
+/* Attention's output times its gate. The queries are no longer needed: the gate is there. */
+static enum ctw_status gate_heads(const struct ctw_step *s, struct ctw_err *err)
+{
+    const struct ctw_layer *l = s->layer;
+    int64_t n = l->matrix[CTW_M_HEADS_GATE].weight.n, all = (int64_t)l->n_head * l->head_v;
+    enum ctw_status st = ctw_step_product(s, CTW_SLOT_HEADS_GATE, s->f->norm, s->f->model->hidden,
+                                          queries_at(s), n, err);
+    if (st != CTW_OK)
+        return st;
+    return ctw_gate(s->f->be,
+                    &(struct ctw_op_gate){.kind = l->gate,
+                                          .dtype = s->f->dtype,
+                                          .n_tok = s->chunk->n_tok,
+                                          .n_groups = n,
+                                          .size = all / n,
+                                          .x = queries_at(s),
+                                          .ldx = n,
+                                          .y = s->f->wide,
+                                          .ldy = all},
+                    err);
 }
 
 enum ctw_status ctw_mixer_attention(const struct ctw_step *s, struct ctw_err *err)
 {
     struct ctw_forward *f = s->f;
     const struct ctw_layer *l = s->layer;
-    const struct keys keys = keys_of(s);
-    bool carried = kept_of(l) == CARRIED;
-    int64_t columns = (int64_t)l->n_head * l->head;
-    enum ctw_status st = carried ? move_carried(s, err) : CTW_OK;
+    struct ctw_keys keys;
+    int64_t columns = (int64_t)l->n_head * l->head_v;
+    enum ctw_status st = ctw_keys_begin(s, &keys, err);
     if (st == CTW_OK)
         st = project(s, &keys, err);
-    if (st != CTW_OK)
-        return st;
-    st = ctw_attention(f->be,
-                       &(struct ctw_op_attention){
-                           .dtype = f->dtype,
-                           .n_head = l->n_head,
-                           .n_kv = l->n_kv,
-                           .head = l->head,
-                           .scale = l->attn_scale,
-                           .window = l->window,
-                           .softcap = l->attn_softcap,
-                           .alibi = f->alibi,
-                           .q = queries_at(s),
-                           .k = keys.k,
-                           .v = keys.v,
-                           .out = f->wide,
-                           .seqs = carried ? s->chunk->seqs : s->chunk->kept_seqs,
-                           .n_seqs = s->chunk->n_seqs,
-                       },
-                       err);
+    if (st == CTW_OK)
+        st = ctw_keys_attend(s, &keys, queries_at(s), f->wide, err);
+    if (st == CTW_OK && l->gate != CTW_GATE_NONE)
+        st = gate_heads(s, err);
     if (st == CTW_OK)
         st = ctw_step_norm_in_place(s, CTW_AT_HEADS_OUT, f->wide, columns, err);
     /* The MLP beside this mixer reads the residual as it is now. */

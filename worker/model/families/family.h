@@ -259,11 +259,34 @@ struct ctw_attention {
     const char *qkv;       /* self_attn.qkv_proj */
     const char *o;         /* self_attn.o_proj */
     bool qkv_bias, o_bias;
+    int64_t head_v;          /* elements of a value head; 0: head. If it is another number:
+                                CTW_QKV_SPLIT */
+    int64_t chunk;           /* a query sees keys of its own chunk of positions alone; 0: all */
+    double v_factor;         /* of values; 0: 1 */
+    const char *sinks;       /* a tensor [n_head]: the name, "self_attn.sinks"; NULL: none */
+    enum ctw_gate_kind gate; /* of attention's output: of each head, or of each value, by */
+    bool gate_values;
+    const char *g;                      /* the module self_attn.g_proj, without bias */
     const struct ctw_qk_norms *norms;   /* NULL: none */
     const struct ctw_norm_form *v_norm; /* of value heads, without weight; NULL: none */
     bool values_are_keys; /* no v: values are what k gives, before its norm and RoPE */
     int uses;             /* 1 + the kept keys and values that it uses instead of its own; 0: own */
     int keeps;            /* 1 + the kept keys and values that its own become; 0: none */
+};
+
+/*
+ * Latent attention (MLA), with DeepSeek's names. A query or key head is [nope | rope]; the rope
+ * part of a token's keys is the same in all heads.
+ */
+struct ctw_latent_attention {
+    int64_t n_head;
+    int64_t q_rank;  /* of queries' latent; 0: none, queries are q_proj's */
+    int64_t kv_rank; /* of keys' and values' */
+    int64_t nope, rope, head_v;
+    int rope_index; /* an index of ctw_describe_rope(), for heads of `rope` elements; -1: none */
+    double scale;   /* of scores; 0: 1 / sqrt(nope + rope) */
+    bool bias;      /* of q_a_proj (q_proj has none), kv_a_proj_with_mqa and o_proj */
+    struct ctw_norm_form norm; /* of latents */
 };
 
 /* A dense MLP. Names: NULL is Llama's. */
@@ -279,6 +302,8 @@ struct ctw_mlp {
 };
 
 void ctw_describe_attention(struct ctw_config *c, int64_t i, const struct ctw_attention *a);
+void ctw_describe_latent_attention(struct ctw_config *c, int64_t i,
+                                   const struct ctw_latent_attention *a);
 void ctw_describe_mlp(struct ctw_config *c, int64_t i, const struct ctw_mlp *mlp);
 
 /* ---- what other builders are made of ---- */

@@ -1,0 +1,24 @@
+/*
+ * Keys and values of a layer's attention, and attention over them. They are carried from chunk to
+ * chunk, or kept for the whole pass because other layers use them (layout.h).
+ */
+#ifndef CTW_WORKER_KEYS_H
+#define CTW_WORKER_KEYS_H
+
+#include "worker/engine/step.h"
+
+struct ctw_keys {
+    void *k, *v;
+    void *k_here, *v_here; /* the rows of the chunk's own tokens */
+    bool carried;
+};
+
+/* Moves the carried keys and values that the layout says, by way of f->wide. */
+enum ctw_status ctw_keys_begin(const struct ctw_step *s, struct ctw_keys *out,
+                               struct ctw_err *err) CTW_MUST_CHECK;
+
+/* out [n_tok, n_head * head_v] = attention of q [n_tok, n_head * head], as the layer has it. */
+enum ctw_status ctw_keys_attend(const struct ctw_step *s, const struct ctw_keys *keys,
+                                const void *q, void *out, struct ctw_err *err) CTW_MUST_CHECK;
+
+#endif
