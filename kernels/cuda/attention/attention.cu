@@ -53,6 +53,8 @@ static struct ctw_attn describe(const struct ctw_op_attention *op, int rows)
     a.out = op->out;
     double to_base_2 = 1.4426950408889634;
     a.head = op->head;
+    a.head_v = op->head_v;
+    a.v_factor = op->v_factor;
     a.n_head = op->n_head;
     a.n_kv = op->n_kv;
     a.group = op->n_head / op->n_kv;
@@ -68,7 +70,7 @@ static struct ctw_attn describe(const struct ctw_op_attention *op, int rows)
     a.alibi = op->alibi;
     a.per_scale = (float)(1 / (double)op->scale);
     uintptr_t bits = (uintptr_t)op->q | (uintptr_t)op->k | (uintptr_t)op->v | (uintptr_t)op->out;
-    a.aligned = (bits & 15) == 0 && op->head % 8 == 0;
+    a.aligned = (bits & 15) == 0 && op->head % 8 == 0 && op->head_v % 8 == 0;
     return a;
 }
 
@@ -241,8 +243,8 @@ enum ctw_status ctw_attn_each(struct ctw_cuda *cu, const struct ctw_op_attention
     if (st == CTW_OK)
         qsort(order, (size_t)op->n_seqs, sizeof(*order), longest_first);
     for (int64_t i = 0; st == CTW_OK && i < op->n_seqs; i++) {
-        int64_t more = (order[i]->pos0 + order[i]->n_q) * op->n_kv * op->head *
-                       (int64_t)(2 * ctw_dtype_bytes(op->dtype));
+        int64_t more = (order[i]->pos0 + order[i]->n_q) * op->n_kv * (op->head + op->head_v) *
+                       (int64_t)ctw_dtype_bytes(op->dtype);
         if (bytes > 0 && bytes + more > GROUP_BYTES) {
             plan_order(&p);
             bytes = 0;
@@ -259,16 +261,81 @@ enum ctw_status ctw_attn_each(struct ctw_cuda *cu, const struct ctw_op_attention
     return st;
 }
 
+/* ---- chunks of positions ------------------------------------------------------------------ */
+
+/* The part of s in chunk c of its positions, as a sequence of its own: it sees no keys before its
+ * chunk. Its runs go to `runs`, which has room for s->n_runs. */
+static struct ctw_attn_seq chunk_of(const struct ctw_attn_seq *s, int64_t chunk, int64_t c,
+                                    struct ctw_kv_run *runs)
+{
+    int64_t base = c * chunk, begin = s->pos0 > base ? s->pos0 : base, end = s->pos0 + s->n_q;
+    struct ctw_attn_seq part = {s->q_row + begin - s->pos0, 0, begin - base, runs, 0};
+    end = end < base + chunk ? end : base + chunk;
+    part.n_q = end - begin;
+    int64_t skip = base, want = end - base;
+    for (int r = 0; want > 0; r++) {
+        struct ctw_kv_run run = s->runs[r];
+        int64_t n = run.n_tok < skip ? run.n_tok : skip;
+        run.row += n;
+        run.n_tok -= n;
+        skip -= n;
+        run.n_tok = run.n_tok < want ? run.n_tok : want;
+        want -= run.n_tok;
+        if (run.n_tok > 0)
+            runs[part.n_runs++] = run;
+    }
+    return part;
+}
+
+/* Each chunk of a sequence as a sequence of its own. */
+static enum ctw_status by_chunks(struct ctw_cuda *cu, const struct ctw_op_attention *op,
+                                 struct ctw_err *err)
+{
+    struct ctw_op_attention parts = *op;
+    int64_t n_seqs = 0, n_runs = 0;
+    for (int64_t i = 0; i < op->n_seqs; i++) {
+        const struct ctw_attn_seq *s = &op->seqs[i];
+        if (s->n_q == 0)
+            continue;
+        int64_t n = (s->pos0 + s->n_q - 1) / op->chunk - s->pos0 / op->chunk + 1;
+        n_seqs += n;
+        n_runs += n * s->n_runs;
+    }
+    if (n_seqs == 0)
+        return CTW_OK;
+    struct ctw_attn_seq *seqs = (struct ctw_attn_seq *)ctw_calloc((size_t)n_seqs, sizeof(*seqs));
+    struct ctw_kv_run *runs = (struct ctw_kv_run *)ctw_calloc((size_t)n_runs, sizeof(*runs));
+    enum ctw_status st = CTW_OK;
+    if (seqs == NULL || runs == NULL)
+        st = ctw_fail(err, CTW_ENOMEM, "cuda: out of memory");
+    struct ctw_kv_run *at = runs;
+    parts.n_seqs = 0;
+    for (int64_t i = 0; st == CTW_OK && i < op->n_seqs; i++) {
+        const struct ctw_attn_seq *s = &op->seqs[i];
+        for (int64_t c = s->pos0 / op->chunk; c * op->chunk < s->pos0 + s->n_q; c++) {
+            if (s->n_q == 0)
+                continue;
+            seqs[parts.n_seqs++] = chunk_of(s, op->chunk, c, at);
+            at += s->n_runs;
+        }
+    }
+    parts.seqs = seqs;
+    parts.chunk = 0;
+    if (st == CTW_OK)
+        st = ctw_cuda_attention(cu, &parts, err);
+    ctw_free(runs);
+    ctw_free(seqs);
+    return st;
+}
+
 enum ctw_status ctw_cuda_attention(struct ctw_cuda *cu, const struct ctw_op_attention *op,
                                    struct ctw_err *err)
 {
+    if (op->chunk > 0)
+        return by_chunks(cu, op, err);
     if (!(op->scale > 0))
         return ctw_fail(err, CTW_EUNSUP, "cuda: attention with scale %g; it must be positive",
                         (double)op->scale);
-    if (op->head_v != op->head || op->chunk != 0 || op->v_factor != 1)
-        return ctw_fail(err, CTW_EUNSUP,
-                        "cuda: attention with value heads of another size, chunks of positions or "
-                        "a factor of values; --backend cpu has it");
     if (op->dtype == CTW_F32)
         return ctw_cuda_attention_f32(cu, op, err);
     bool done = false;

@@ -42,8 +42,8 @@ enum { CTW_ATTN_ALL = 1 << 30 }; /* greater than any position */
 enum { CTW_ATTN_NEXT, CTW_ATTN_BAD, CTW_ATTN_STATES = 64 }; /* of `state`, initially all 0 */
 
 struct ctw_attn {
-    const void *q, *k, *v; /* [.., n_head * head], [.., n_kv * head] twice */
-    void *out;
+    const void *q, *k, *v; /* [.., n_head * head], [.., n_kv * head], [.., n_kv * head_v] */
+    void *out;             /* [.., n_head * head_v] */
     struct ctw_attn_tile *tiles;
     const struct ctw_attn_run *runs;
     int32_t *state;
@@ -58,8 +58,10 @@ struct ctw_attn {
     bool aligned;      /* vectors of 16 bytes may be loaded and stored */
     const void *sinks; /* [n_head], or NULL */
     enum ctw_dtype sinks_dtype;
+    float v_factor;     /* of results */
     const float *alibi; /* [n_head], or NULL */
     float per_scale;    /* 1 / scale: a score becomes s + alibi * per_scale * (key - query) */
+    int32_t head_v;     /* elements of a value head */
 };
 
 /* Calls launch() for the op's tiles, in as many parts as their table needs. rows: per tile;
@@ -74,13 +76,28 @@ enum ctw_status ctw_cuda_attention_f32(struct ctw_cuda *cu, const struct ctw_op_
                                        struct ctw_err *err);
 enum ctw_status ctw_cuda_attention_general(struct ctw_cuda *cu, const struct ctw_op_attention *op,
                                            struct ctw_err *err);
-/* On sm_90a. *done false: it does not support this head size, this alignment, or ALiBi. */
+/* On sm_90a. *done false: it does not support these head sizes, this alignment, or ALiBi. */
 enum ctw_status ctw_cuda_attention_hopper(struct ctw_cuda *cu, const struct ctw_op_attention *op,
                                           bool *done, struct ctw_err *err);
 
 #ifdef __CUDACC__
 
 #define ATTN_DEV static __device__ __forceinline__
+
+/*
+ * Instances with OWN are for value heads of their own size and for a factor of values; without it,
+ * values are as wide as keys, and the factor is 1. Depends on the model alone.
+ */
+static inline bool ctw_attn_own(const struct ctw_op_attention *op)
+{
+    return op->head_v != op->head || op->v_factor != 1;
+}
+
+/* Elements of a value head, and of a head of results. */
+template <bool OWN> ATTN_DEV int attn_head_v(const struct ctw_attn &a)
+{
+    return OWN ? a.head_v : a.head;
+}
 
 /* 2^x; relative error below 2^-22, 2^0 is 1, results below 2^-126 are 0. */
 ATTN_DEV float attn_exp2(float x)
@@ -363,27 +380,27 @@ ATTN_DEV float attn_inverse(const struct ctw_attn &a, bool sinks, const struct a
  * sub: which of the tiles that share kv's heads. Called by n threads with their number in `thread`,
  * after all of them have stored their results.
  */
-template <typename T>
+template <typename T, bool OWN>
 static __device__ __noinline__ void attn_spoil(const struct ctw_attn &a, const struct ctw_attn_tile &t,
                                                int kv, int sub, int row0, int row1, int thread, int n)
 {
     const T *v = (const T *)a.v;
     T *out = (T *)a.out;
     int begin = t.pos >= a.window ? t.pos - a.window + 1 : 0;
-    int heads = min(a.pack, a.group - sub * a.pack);
-    for (int d = thread; d < a.head; d += n) {
+    int heads = min(a.pack, a.group - sub * a.pack), head = attn_head_v<OWN>(a);
+    for (int d = thread; d < head; d += n) {
         struct attn_walk w = attn_walk_begin(t);
         int bad = -1;
         for (int pos = begin; pos < t.pos + t.n_q; pos++) {
             attn_walk_to(w, a.runs, pos);
-            if (!attn_finite((float)v[((int64_t)(pos + w.shift) * a.n_kv + kv) * a.head + d]))
+            if (!attn_finite((float)v[((int64_t)(pos + w.shift) * a.n_kv + kv) * head + d]))
                 bad = pos;
             int p = pos - t.pos;
             if (p < 0 || bad < 0 || pos - bad >= a.window)
                 continue;
             for (int h = 0; h < heads; h++)
                 if (p * a.pack + h >= row0 && p * a.pack + h < row1)
-                    out[((int64_t)(t.q_row + p) * a.n_head + kv * a.group + sub * a.pack + h) * a.head +
+                    out[((int64_t)(t.q_row + p) * a.n_head + kv * a.group + sub * a.pack + h) * head +
                         d] = (T)NAN;
         }
     }

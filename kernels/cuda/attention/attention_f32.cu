@@ -124,26 +124,27 @@ ATTN_DEV void add_scores_f32(const struct shared_f32<HD> &sh, float (&s)[2][2], 
     }
 }
 
-/* A tile of keys or values: elements from .. from + PART - 1 of their heads. */
+/* A tile of keys or values: elements from .. from + PART - 1 of their heads, which have `head`
+ * elements. */
 template <int HD>
 ATTN_DEV void load_keys_f32(float *to, int stride, const void *array, const struct attn_walk &walk,
                             const struct ctw_attn &a, const struct ctw_attn_tile &t, int kv, int key0,
-                            int from, bool finite)
+                            int head, int from, bool finite)
 {
-    const float *x = (const float *)array + kv * a.head + from;
-    load_f32<PART<HD>>(to, stride, KEYS, a.head - from, a.aligned, finite, [&](int r) {
+    const float *x = (const float *)array + kv * head + from;
+    load_f32<PART<HD>>(to, stride, KEYS, head - from, a.aligned, finite, [&](int r) {
         return key0 + r < t.key_end
-                   ? x + (int64_t)attn_walk_row(walk, a.runs, key0 + r) * a.n_kv * a.head
+                   ? x + (int64_t)attn_walk_row(walk, a.runs, key0 + r) * a.n_kv * head
                    : (const float *)NULL;
     });
 }
 
-template <int HD>
+template <int HD, bool OWN>
 ATTN_DEV bool one_tile_f32(struct shared_f32<HD> &sh, const struct ctw_attn &a,
                            const struct ctw_attn_tile &t, int kv, int sub, bool finite)
 {
     constexpr int part = PART<HD>, k_stride = shared_f32<HD>::k_stride;
-    const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
+    const int ty = threadIdx.x / 16, tx = threadIdx.x % 16, head_v = attn_head_v<OWN>(a);
     const float *q = (const float *)a.q;
     struct attn_walk walk = attn_walk_begin(t);
     float o[2][HD / 16] = {{0}, {0}}, max[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
@@ -165,9 +166,9 @@ ATTN_DEV bool one_tile_f32(struct shared_f32<HD> &sh, const struct ctw_attn &a,
         attn_walk_to(walk, a.runs, key0);
         for (int from = 0; from < HD; from += part) {
             __syncthreads(); /* no thread reads K, P and V any more */
-            load_keys_f32<HD>(sh.k, k_stride, a.k, walk, a, t, kv, key0, from, false);
+            load_keys_f32<HD>(sh.k, k_stride, a.k, walk, a, t, kv, key0, a.head, from, false);
             if (part == HD)
-                load_keys_f32<HD>(sh.v, part, a.v, walk, a, t, kv, key0, from, finite);
+                load_keys_f32<HD>(sh.v, part, a.v, walk, a, t, kv, key0, head_v, from, finite);
             __syncthreads();
             add_scores_f32<HD>(sh, s, from);
         }
@@ -185,7 +186,7 @@ ATTN_DEV bool one_tile_f32(struct shared_f32<HD> &sh, const struct ctw_attn &a,
         for (int from = 0; from < HD; from += part) {
             if (part < HD) {
                 __syncthreads(); /* no thread reads the previous part of V any more */
-                load_keys_f32<HD>(sh.v, part, a.v, walk, a, t, kv, key0, from, finite);
+                load_keys_f32<HD>(sh.v, part, a.v, walk, a, t, kv, key0, head_v, from, finite);
                 __syncthreads();
             }
             add_values_f32<HD>(o, from / 16, sh.k + ty * P_STRIDE, sh.k + (ty + 16) * P_STRIDE, sh.v);
@@ -198,22 +199,23 @@ ATTN_DEV bool one_tile_f32(struct shared_f32<HD> &sh, const struct ctw_attn &a,
         if (p >= t.n_q || head >= a.group)
             continue;
         float *to = (float *)a.out +
-                    ((int64_t)(t.q_row + p) * a.n_head + kv * a.group + head) * a.head;
+                    ((int64_t)(t.q_row + p) * a.n_head + kv * a.group + head) * head_v;
         if (a.sinks != NULL)
             sum[h] += attn_sink(a, kv * a.group + head, max[h]);
 #pragma unroll
         for (int i = 0; i < HD / 16; i++) {
             int d = i / 4 * 64 + 4 * tx + i % 4;
-            float x = o[h][i] / sum[h] + 0.0f; /* no -0, see attn_store() */
+            float x = o[h][i] / sum[h];
+            x = (OWN ? x * a.v_factor : x) + 0.0f; /* no -0, see attn_store() */
             good &= attn_finite(x);
-            if (d < a.head)
+            if (d < head_v)
                 to[d] = x;
         }
     }
     return good;
 }
 
-template <int HD>
+template <int HD, bool OWN>
 __global__ void __launch_bounds__(THREADS) attention_f32(const __grid_constant__ struct ctw_attn a)
 {
     extern __shared__ __align__(128) unsigned char memory[];
@@ -223,39 +225,46 @@ __global__ void __launch_bounds__(THREADS) attention_f32(const __grid_constant__
     const int kv = which / a.n_sub, sub = which % a.n_sub;
     bool finite = false;
     for (;;) {
-        bool good = one_tile_f32<HD>(sh, a, t, kv, sub, finite);
+        bool good = one_tile_f32<HD, OWN>(sh, a, t, kv, sub, finite);
         if (__syncthreads_and(good) || finite)
             break;
         finite = true;
     }
     if (finite)
-        attn_spoil<float>(a, t, kv, sub, 0, ROWS, threadIdx.x, THREADS);
+        attn_spoil<float, OWN>(a, t, kv, sub, 0, ROWS, threadIdx.x, THREADS);
 }
 
-template <int HD>
+template <int HD, bool OWN>
 static enum ctw_status launch(struct ctw_cuda *cu, const struct ctw_attn *a, struct ctw_err *err)
 {
     const int bytes = (int)sizeof(struct shared_f32<HD>);
     enum ctw_status st = ctw_cuda_check(
-        cudaFuncSetAttribute(attention_f32<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+        cudaFuncSetAttribute(attention_f32<HD, OWN>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
         "attention", err);
     if (st != CTW_OK)
         return st;
     unsigned blocks = (unsigned)a->n_tiles * (unsigned)(a->n_kv * a->n_sub);
-    attention_f32<HD><<<blocks, THREADS, bytes, cu->stream>>>(*a);
+    attention_f32<HD, OWN><<<blocks, THREADS, bytes, cu->stream>>>(*a);
     return ctw_cuda_launched("attention", err);
 }
 
 static enum ctw_status launch_head(struct ctw_cuda *cu, const struct ctw_attn *a, struct ctw_err *err)
 {
-    return a->head <= 64    ? launch<64>(cu, a, err)
-           : a->head <= 128 ? launch<128>(cu, a, err)
-           : a->head <= 256 ? launch<256>(cu, a, err)
-                            : launch<512>(cu, a, err);
+    return a->head <= 64    ? launch<64, false>(cu, a, err)
+           : a->head <= 128 ? launch<128, false>(cu, a, err)
+           : a->head <= 256 ? launch<256, false>(cu, a, err)
+                            : launch<512, false>(cu, a, err);
+}
+
+/* Both kinds of heads padded to one size. */
+static enum ctw_status launch_own(struct ctw_cuda *cu, const struct ctw_attn *a, struct ctw_err *err)
+{
+    return a->head <= 256 && a->head_v <= 256 ? launch<256, true>(cu, a, err)
+                                              : launch<512, true>(cu, a, err);
 }
 
 enum ctw_status ctw_cuda_attention_f32(struct ctw_cuda *cu, const struct ctw_op_attention *op,
                                        struct ctw_err *err)
 {
-    return ctw_attn_each(cu, op, ROWS, KEYS, launch_head, err);
+    return ctw_attn_each(cu, op, ROWS, KEYS, ctw_attn_own(op) ? launch_own : launch_head, err);
 }

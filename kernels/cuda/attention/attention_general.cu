@@ -117,21 +117,22 @@ ATTN_DEV void load_queries(uint32_t to, const struct ctw_attn &a, const struct c
     }
 }
 
-/* The tile of keys or values from position key0 on, row by row; zeros past the sequence's end. */
-template <typename T, int HD>
+/* The tile of N keys or values from position key0 on, row by row; zeros past the sequence's end.
+ * OWN: of values of their own size. */
+template <typename T, int HD, int N, bool OWN>
 static __device__ __noinline__ void load_rows(uint32_t to, const T *x, struct attn_walk walk,
                                               const struct ctw_attn &a, int key0, int key_end,
                                               bool finite)
 {
     const int chunks = HD / 8;
 #pragma unroll 1
-    for (int i = threadIdx.x; i < KEYS<HD> * chunks; i += THREADS) {
+    for (int i = threadIdx.x; i < N * chunks; i += THREADS) {
         int r = i / chunks, d = i % chunks * 8;
         const T *from = x;
         int n = 0;
         if (key0 + r < key_end) {
-            n = a.head;
-            from += (int64_t)attn_walk_row(walk, a.runs, key0 + r) * (a.n_kv * a.head);
+            n = attn_head_v<OWN>(a);
+            from += (int64_t)attn_walk_row(walk, a.runs, key0 + r) * (a.n_kv * attn_head_v<OWN>(a));
         }
         if (a.aligned && !finite)
             copy_16(to + chunk_at<HD>(r, d / 8), d < n ? from + d : x, d < n ? 16 : 0);
@@ -141,23 +142,23 @@ static __device__ __noinline__ void load_rows(uint32_t to, const T *x, struct at
 }
 
 /* Loads the same tile; uses the fastest copy if the tile is contiguous. */
-template <typename T, int HD>
+template <typename T, int HD, int N, bool OWN>
 ATTN_DEV void load_keys(uint32_t to, const void *x, struct attn_walk &walk, const struct ctw_attn &a,
                         int kv, int key0, int key_end, bool finite)
 {
-    const int chunks = HD / 8, stride = a.n_kv * a.head;
-    const T *rows = (const T *)x + kv * a.head;
+    const int chunks = HD / 8, head = attn_head_v<OWN>(a), stride = a.n_kv * head;
+    const T *rows = (const T *)x + kv * head;
     attn_walk_to(walk, a.runs, key0);
-    if (key0 + KEYS<HD> > walk.end || !a.aligned || finite) {
-        load_rows<T, HD>(to, rows, walk, a, key0, key_end, finite);
+    if (key0 + N > walk.end || !a.aligned || finite) {
+        load_rows<T, HD, N, OWN>(to, rows, walk, a, key0, key_end, finite);
         return;
     }
     rows += (int64_t)(key0 + walk.shift) * stride;
 #pragma unroll
-    for (int k = 0; k < KEYS<HD> * chunks / THREADS; k++) {
+    for (int k = 0; k < N * chunks / THREADS; k++) {
         int i = threadIdx.x + k * THREADS, r = i / chunks, d = i % chunks * 8;
-        copy_16(to + chunk_at<HD>(r, d / 8), d < a.head ? rows + (int64_t)r * stride + d : rows,
-                d < a.head ? 16 : 0);
+        copy_16(to + chunk_at<HD>(r, d / 8), d < head ? rows + (int64_t)r * stride + d : rows,
+                d < head ? 16 : 0);
     }
 }
 
@@ -192,10 +193,10 @@ ATTN_DEV void scores(float (&s)[MT][KEYS<HD> / 2], uint32_t q, uint32_t k)
     }
 }
 
-/* o [16 * MT rows, HD / SPLIT] += p [.., KEYS] v [KEYS, HD / SPLIT], from chunk `chunk0` of v's rows
+/* o [16 * MT rows, HV / SPLIT] += p [.., KEYS] v [KEYS, HV / SPLIT], from chunk `chunk0` of v's rows
  * on */
-template <typename T, int HD, int MT>
-ATTN_DEV void add_values(float (&o)[MT][HD / SPLIT<HD> / 2], const float (&p)[MT][KEYS<HD> / 2],
+template <typename T, int HD, int HV, int MT>
+ATTN_DEV void add_values(float (&o)[MT][HV / SPLIT<HD> / 2], const float (&p)[MT][KEYS<HD> / 2],
                          uint32_t v, int chunk0)
 {
     const int lane = threadIdx.x & 31;
@@ -208,9 +209,9 @@ ATTN_DEV void add_values(float (&o)[MT][HD / SPLIT<HD> / 2], const float (&p)[MT
             for (int i = 0; i < 4; i++)
                 pf[m][i] = attn_pair<T>(p[m][8 * n + 2 * i], p[m][8 * n + 2 * i + 1]);
 #pragma unroll
-        for (int c = 0; c < HD / SPLIT<HD> / 8; c += 2) { /* 16 elements of the head */
+        for (int c = 0; c < HV / SPLIT<HD> / 8; c += 2) { /* 16 elements of the head */
             uint32_t vf[4];
-            load_4_transposed(vf, v + chunk_at<HD>(16 * n + (lane & 15), chunk0 + c + (lane >> 4)));
+            load_4_transposed(vf, v + chunk_at<HV>(16 * n + (lane & 15), chunk0 + c + (lane >> 4)));
 #pragma unroll
             for (int m = 0; m < MT; m++) {
                 product<T>(&o[m][4 * c], pf[m], vf[0], vf[1]);
@@ -238,11 +239,11 @@ ATTN_DEV void add_slopes(float (&s)[N], const struct ctw_attn &a, const struct c
     attn_add_slopes(s, slope, pos, key0);
 }
 
-template <typename T, int HD, int MT, bool ALIBI>
+template <typename T, int HD, int HV, int MT, bool ALIBI, bool OWN>
 ATTN_DEV bool one_tile(const struct ctw_attn &a, const struct ctw_attn_tile &t, int kv, int sub,
                        bool finite, uint32_t shared)
 {
-    const int keys = KEYS<HD>, columns = HD / SPLIT<HD>; /* of the warp's sums */
+    const int keys = KEYS<HD>, columns = HV / SPLIT<HD>; /* of the warp's sums */
     const int lane = threadIdx.x & 31, warp = threadIdx.x / 32, row0 = warp / SPLIT<HD> * 16 * MT;
     const int column0 = warp % SPLIT<HD> * columns;
     const uint32_t sq = shared, sk = sq + ROWS<HD, MT> * HD * 2, sv = sk + keys * HD * 2;
@@ -267,21 +268,21 @@ ATTN_DEV bool one_tile(const struct ctw_attn &a, const struct ctw_attn_tile &t, 
     int tile = attn_first_key_tile(a, t, keys), end = attn_end_key_tile(t, keys);
 
     load_queries<T, HD, MT>(sq, a, t, kv, sub);
-    load_keys<T, HD>(sk, a.k, walk, a, kv, tile * keys, t.key_end, false);
+    load_keys<T, HD, KEYS<HD>, false>(sk, a.k, walk, a, kv, tile * keys, t.key_end, false);
     copies_commit();
     for (; tile < end; tile++) {
         const int key0 = tile * keys;
         const bool sees = key0 <= last_pos && key0 + keys - 1 > first_pos - a.window;
         copies_wait();
         __syncthreads(); /* K has arrived, and no thread still reads the last V */
-        load_keys<T, HD>(sv, a.v, walk, a, kv, key0, t.key_end, finite);
+        load_keys<T, HV, KEYS<HD>, OWN>(sv, a.v, walk, a, kv, key0, t.key_end, finite);
         copies_commit();
         if (sees)
             scores<T, HD, MT>(s, sq + row0 * HD * 2, sk);
         copies_wait();
         __syncthreads(); /* V has arrived, and no thread still reads this K */
         if (tile + 1 < end)
-            load_keys<T, HD>(sk, a.k, walk, a, kv, key0 + keys, t.key_end, false);
+            load_keys<T, HD, KEYS<HD>, false>(sk, a.k, walk, a, kv, key0 + keys, t.key_end, false);
         copies_commit();
         if (!sees)
             continue;
@@ -299,7 +300,7 @@ ATTN_DEV bool one_tile(const struct ctw_attn &a, const struct ctw_attn_tile &t, 
             attn_softmax(s[m], r[m], alpha, a.factor);
             attn_rescale(o[m], alpha);
         }
-        add_values<T, HD, MT>(o, s, sv, column0 / 8);
+        add_values<T, HD, HV, MT>(o, s, sv, column0 / 8);
     }
 
     bool good = true;
@@ -311,15 +312,19 @@ ATTN_DEV bool one_tile(const struct ctw_attn &a, const struct ctw_attn_tile &t, 
             int row = row0 + 16 * m + 8 * h + lane / 4, p = row / a.pack;
             int head = row - p * a.pack + sub * a.pack;
             float inverse = attn_inverse(a, a.sinks != NULL, r[m], h, kv * a.group + head);
+            if (OWN)
+                inverse *= a.v_factor;
             T *to = NULL;
             if (p < t.n_q && head < a.group)
-                to = out + ((int64_t)(t.q_row + p) * a.n_head + kv * a.group + head) * a.head + column0;
-            good &= attn_store<T>(to, o[m], h, inverse, a.head - column0, a.aligned);
+                to = out +
+                     ((int64_t)(t.q_row + p) * a.n_head + kv * a.group + head) * attn_head_v<OWN>(a) +
+                     column0;
+            good &= attn_store<T>(to, o[m], h, inverse, attn_head_v<OWN>(a) - column0, a.aligned);
         }
     return good;
 }
 
-template <typename T, int HD, int MT, bool ALIBI>
+template <typename T, int HD, int HV, int MT, bool ALIBI, bool OWN>
 __global__ void __launch_bounds__(THREADS) attention_general(const __grid_constant__ struct ctw_attn a)
 {
     extern __shared__ __align__(128) unsigned char memory[];
@@ -331,61 +336,93 @@ __global__ void __launch_bounds__(THREADS) attention_general(const __grid_consta
     __syncthreads();
     bool finite = false;
     for (;;) {
-        bool good = one_tile<T, HD, MT, ALIBI>(a, t, kv, sub, finite, shared_at(memory));
+        bool good = one_tile<T, HD, HV, MT, ALIBI, OWN>(a, t, kv, sub, finite, shared_at(memory));
         if (__syncthreads_and(good) || finite)
             break;
         finite = true;
     }
     if (finite)
-        attn_spoil<T>(a, t, kv, sub, 0, ROWS<HD, MT>, threadIdx.x, THREADS);
+        attn_spoil<T, OWN>(a, t, kv, sub, 0, ROWS<HD, MT>, threadIdx.x, THREADS);
 }
 
 /* ---- launching ---------------------------------------------------------------------------- */
 
-template <typename T, int HD, int MT, bool ALIBI>
+template <typename T, int HD, int HV, int MT, bool ALIBI, bool OWN>
 static enum ctw_status launch(const struct ctw_cuda *cu, const struct ctw_attn *a, struct ctw_err *err)
 {
-    const int bytes = (ROWS<HD, MT> + 2 * KEYS<HD>) * HD * 2;
+    const int bytes = (ROWS<HD, MT> * HD + KEYS<HD> * (HD + HV)) * 2;
     enum ctw_status st = ctw_cuda_check(
-        cudaFuncSetAttribute(attention_general<T, HD, MT, ALIBI>,
+        cudaFuncSetAttribute(attention_general<T, HD, HV, MT, ALIBI, OWN>,
                              cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
         "attention", err);
     if (st != CTW_OK)
         return st;
     unsigned blocks = (unsigned)a->n_tiles * (unsigned)(a->n_kv * a->n_sub);
-    attention_general<T, HD, MT, ALIBI><<<blocks, THREADS, bytes, cu->stream>>>(*a);
+    attention_general<T, HD, HV, MT, ALIBI, OWN><<<blocks, THREADS, bytes, cu->stream>>>(*a);
     return ctw_cuda_launched("attention", err);
 }
 
 /*
  * The instances: heads padded to these widths. Wide heads take 16 rows per warp, to save registers.
- * With ALiBi, there are fewer widths; the widest supports both.
+ * With ALiBi, there are fewer widths; the widest supports both. Values of their own size: 192 and
+ * 128, or the widest.
  */
+#define LAUNCH(HD, HV, MT, ALIBI, OWN) launch<T, HD, HV, MT, ALIBI, OWN>(cu, a, err)
 template <typename T>
 static enum ctw_status launch_head(const struct ctw_cuda *cu, const struct ctw_attn *a,
                                    struct ctw_err *err)
 {
     bool alibi = a->alibi != NULL;
     if (a->head <= 64)
-        return alibi ? launch<T, 64, 2, true>(cu, a, err) : launch<T, 64, 2, false>(cu, a, err);
+        return alibi ? LAUNCH(64, 64, 2, true, false) : LAUNCH(64, 64, 2, false, false);
     if (a->head <= 96 && !alibi)
-        return launch<T, 96, 2, false>(cu, a, err);
+        return LAUNCH(96, 96, 2, false, false);
     if (a->head <= 128)
-        return alibi ? launch<T, 128, 2, true>(cu, a, err) : launch<T, 128, 2, false>(cu, a, err);
+        return alibi ? LAUNCH(128, 128, 2, true, false) : LAUNCH(128, 128, 2, false, false);
     if (a->head <= 256 && !alibi)
-        return launch<T, 256, 1, false>(cu, a, err);
-    return launch<T, 512, 1, true>(cu, a, err);
+        return LAUNCH(256, 256, 1, false, false);
+    return LAUNCH(512, 512, 1, true, false);
 }
 
-static enum ctw_status launch_dtype(struct ctw_cuda *cu, const struct ctw_attn *a, struct ctw_err *err)
+static bool is_192_128(const struct ctw_op_attention *op)
 {
-    return a->dtype == CTW_BF16 ? launch_head<__nv_bfloat16>(cu, a, err)
-                                : launch_head<__half>(cu, a, err);
+    return op->head <= 192 && op->head_v <= 128 && op->alibi == NULL;
 }
+
+template <typename T>
+static enum ctw_status launch_own(const struct ctw_cuda *cu, const struct ctw_attn *a,
+                                  struct ctw_err *err)
+{
+    return LAUNCH(512, 512, 1, true, true);
+}
+
+template <typename T>
+static enum ctw_status launch_192_128(const struct ctw_cuda *cu, const struct ctw_attn *a,
+                                      struct ctw_err *err)
+{
+    return LAUNCH(192, 128, 2, false, true);
+}
+#undef LAUNCH
+
+#define BY_DTYPE(name, by_head)                                                                    \
+    static enum ctw_status name(struct ctw_cuda *cu, const struct ctw_attn *a,                     \
+                                struct ctw_err *err)                                               \
+    {                                                                                              \
+        return a->dtype == CTW_BF16 ? by_head<__nv_bfloat16>(cu, a, err)                           \
+                                    : by_head<__half>(cu, a, err);                                 \
+    }
+BY_DTYPE(launch_dtype, launch_head)
+BY_DTYPE(launch_dtype_own, launch_own)
+BY_DTYPE(launch_dtype_192_128, launch_192_128)
+#undef BY_DTYPE
 
 enum ctw_status ctw_cuda_attention_general(struct ctw_cuda *cu, const struct ctw_op_attention *op,
                                            struct ctw_err *err)
 {
+    if (ctw_attn_own(op) && is_192_128(op))
+        return ctw_attn_each(cu, op, ROWS<192, 2>, KEYS<192>, launch_dtype_192_128, err);
+    if (ctw_attn_own(op))
+        return ctw_attn_each(cu, op, ROWS<512, 1>, KEYS<512>, launch_dtype_own, err);
     if (op->head <= 128)
         return ctw_attn_each(cu, op, ROWS<128, 2>, KEYS<128>, launch_dtype, err);
     if (op->head <= 256 && op->alibi == NULL)

@@ -10,21 +10,22 @@
  * their products, so that the softmax of one overlaps the products of another.
  *
  * Heads are padded with zeros (tensor copies return zeros past an array's end) to HD = 64, 128 or
- * 256.
+ * 256; if values have their own size, keys to 192 and values to HV = 128.
  */
 #include "kernels/cuda/attention/attention_wgmma.cuh"
 #include "kernels/cuda/tensor_map.h"
 
 enum { STAGES = 2, SLOTS = 4, AGAIN_NEXT = 2 /* of ctw_attn.state */ };
 
-/* The sizes of an instance: key tiles of N, WGS computing warpgroups. */
-template <int HD, int N, int WGS> struct sizes {
+/* The sizes of an instance: key heads of HD and value heads of HV elements, key tiles of N, WGS
+ * computing warpgroups. HV is HD, or the values are of their own size (ctw_attn_own()). */
+template <int HD, int HV, int N, int WGS> struct sizes {
     static constexpr int rows = 64 * WGS;
     static constexpr int threads = 128 * (WGS + 1);
     static constexpr int q_stages = HD > 128 ? 1 : 2;
     static constexpr int q_bytes = rows * HD * 2;
-    static constexpr int kv_bytes = N * HD * 2;
-    static constexpr int all_bytes = q_stages * q_bytes + 2 * STAGES * kv_bytes;
+    static constexpr int k_bytes = N * HD * 2, v_bytes = N * HV * 2;
+    static constexpr int all_bytes = q_stages * q_bytes + STAGES * (k_bytes + v_bytes);
     /* 1024: tiles start at a multiple of 1024; 512: struct control. */
     static constexpr int shared_bytes = 1024 + all_bytes + 512;
 };
@@ -58,18 +59,19 @@ CTW_DEV uint32_t at(const uint64_t &barrier)
 
 /* Loads without a tensor copy: for rows that are not contiguous, or values that become 0 if they
  * are not finite. All 128 threads. */
-template <typename T, int HD, int N>
+template <typename T, int HD, int N, bool OWN>
 static __device__ __noinline__ void gather(const struct ctw_attn &a, const void *x, int kv, uint32_t to,
                                            struct attn_walk walk, int key0, int key_end, bool finite)
 {
-    const T *rows = (const T *)x + kv * a.head;
+    const int head = attn_head_v<OWN>(a);
+    const T *rows = (const T *)x + kv * head;
 #pragma unroll 1
     for (int i = threadIdx.x; i < N * HD / 8; i += 128) {
         int r = i / (HD / 8), c = i % (HD / 8), bytes = 0;
         uint32_t dst = to + c / 8 * (N * 128) + r * 128 + ((c % 8 ^ (r & 7)) << 4);
         const T *from = rows;
-        if (key0 + r < key_end && 8 * c < a.head) {
-            from += (int64_t)attn_walk_row(walk, a.runs, key0 + r) * (a.n_kv * a.head) + 8 * c;
+        if (key0 + r < key_end && 8 * c < head) {
+            from += (int64_t)attn_walk_row(walk, a.runs, key0 + r) * (a.n_kv * head) + 8 * c;
             bytes = 16;
         }
         if (!finite) {
@@ -87,8 +89,8 @@ static __device__ __noinline__ void gather(const struct ctw_attn &a, const void 
     shared_fence();
 }
 
-/* One tile of keys or values, the n-th of this block. */
-template <typename T, int HD, int N>
+/* One tile of keys or values, the n-th of this block. OWN: of values of their own size. */
+template <typename T, int HD, int N, bool OWN>
 CTW_DEV void produce(const struct ctw_attn &a, const CUtensorMap *map, const void *x, uint32_t tiles,
                      uint64_t *full, uint64_t *empty, int n, int kv, const struct attn_walk &walk,
                      int key0, int key_end, bool finite)
@@ -107,7 +109,7 @@ CTW_DEV void produce(const struct ctw_attn &a, const CUtensorMap *map, const voi
         return;
     }
     meet(MEET_PRODUCER, 128);
-    gather<T, HD, N>(a, x, kv, to, walk, key0, key_end, finite);
+    gather<T, HD, N, OWN>(a, x, kv, to, walk, key0, key_end, finite);
     meet(MEET_PRODUCER, 128);
     if (threadIdx.x == 0)
         barrier_arrive(bar);
@@ -122,11 +124,11 @@ CTW_DEV int item_at(const struct ctw_attn &a, int heads, int item, bool again)
     return item < n ? item : -1;
 }
 
-template <typename T, int HD, int N, int WGS>
+template <typename T, int HD, int HV, int N, int WGS>
 CTW_DEV void producer(const struct ctw_attn &a, const struct place &s, const CUtensorMap *q_map,
                       const CUtensorMap *k_map, const CUtensorMap *v_map, bool again)
 {
-    using S = sizes<HD, N, WGS>;
+    using S = sizes<HD, HV, N, WGS>;
     struct control &c = *s.control;
     int32_t *counter = &a.state[again ? AGAIN_NEXT : CTW_ATTN_NEXT];
     int n = 0, next = threadIdx.x == 0 ? atomicAdd(counter, 1) : 0;
@@ -160,9 +162,9 @@ CTW_DEV void producer(const struct ctw_attn &a, const struct place &s, const CUt
         const int end = attn_end_key_tile(t, N);
         for (int tile = attn_first_key_tile(a, t, N); tile < end; tile++, n++) {
             attn_walk_to(walk, a.runs, tile * N);
-            produce<T, HD, N>(a, k_map, a.k, s.k, c.k_full, c.k_empty, n, kv, walk, tile * N, key_end,
+            produce<T, HD, N, false>(a, k_map, a.k, s.k, c.k_full, c.k_empty, n, kv, walk, tile * N, key_end,
                               false);
-            produce<T, HD, N>(a, v_map, a.v, s.v, c.v_full, c.v_empty, n, kv, walk, tile * N, key_end,
+            produce<T, HV, N, HV != HD>(a, v_map, a.v, s.v, c.v_full, c.v_empty, n, kv, walk, tile * N, key_end,
                               again);
         }
     }
@@ -231,13 +233,13 @@ template <int HD, int N> CTW_DEV void clear_rows(uint32_t v, int from, int group
 }
 
 /* The sums o and r of one item; its K and V are the n-th and following tiles of this block. */
-template <typename T, int HD, int N, int WGS>
-CTW_DEV void compute(float (&o)[HD / 2], struct attn_rows &r, const struct ctw_attn &a,
+template <typename T, int HD, int HV, int N, int WGS>
+CTW_DEV void compute(float (&o)[HV / 2], struct attn_rows &r, const struct ctw_attn &a,
                      const struct ctw_attn_tile &t, const struct place &s, int group, int stage_q, int n)
 {
     struct control &c = *s.control;
-    const uint32_t kv_bytes = N * HD * 2;
-    const uint32_t q = s.q + stage_q * sizes<HD, N, WGS>::q_bytes + group * (64 * 128);
+    const uint32_t k_bytes = N * HD * 2, v_bytes = N * HV * 2;
+    const uint32_t q = s.q + stage_q * sizes<HD, HV, N, WGS>::q_bytes + group * (64 * 128);
     const int row = 64 * group + (threadIdx.x & 127) / 32 * 16, mine = row + (threadIdx.x & 31) / 4;
     const int pos[2] = {t.pos + mine / a.pack, t.pos + (mine + 8) / a.pack};
     const int first = t.pos + row / a.pack, last = t.pos + (row + 15) / a.pack;
@@ -248,7 +250,7 @@ CTW_DEV void compute(float (&o)[HD / 2], struct attn_rows &r, const struct ctw_a
     uint32_t p[N / 4];
 
     barrier_wait(at(c.k_full[n % STAGES]), n / STAGES & 1);
-    start_scores<T, HD, N, WGS>(w, q, s.k + n % STAGES * kv_bytes);
+    start_scores<T, HD, N, WGS>(w, q, s.k + n % STAGES * k_bytes);
     products_wait<0>();
     sums_ready(w);
     release(c.k_empty[n % STAGES]);
@@ -267,9 +269,9 @@ CTW_DEV void compute(float (&o)[HD / 2], struct attn_rows &r, const struct ctw_a
         round_weights<T, N>(p, w);
         barrier_wait(at(c.k_full[stage]), (n + 1) / STAGES & 1);
         meet(MEET_TURN + group, 256); /* my turn */
-        start_scores<T, HD, N, WGS>(w, q, s.k + stage * kv_bytes);
+        start_scores<T, HD, N, WGS>(w, q, s.k + stage * k_bytes);
         barrier_wait(at(c.v_full[before]), n / STAGES & 1);
-        start_values<T, HD, N>(o, p, s.v + before * kv_bytes);
+        start_values<T, HV, N>(o, p, s.v + before * v_bytes);
         meet_later(MEET_TURN + (group + 1) % WGS, 256);
         products_wait<1>();
         sums_ready(w);
@@ -287,17 +289,18 @@ CTW_DEV void compute(float (&o)[HD / 2], struct attn_rows &r, const struct ctw_a
     round_weights<T, N>(p, w);
     barrier_wait(at(c.v_full[n % STAGES]), n / STAGES & 1);
     if (behind < N)
-        clear_rows<HD, N>(s.v + n % STAGES * kv_bytes, behind, group);
-    start_values<T, HD, N>(o, p, s.v + n % STAGES * kv_bytes);
+        clear_rows<HV, N>(s.v + n % STAGES * v_bytes, behind, group);
+    start_values<T, HV, N>(o, p, s.v + n % STAGES * v_bytes);
     products_wait<0>();
     sums_ready(o);
     release(c.v_empty[n % STAGES]);
 }
 
-template <typename T, int HD, int N, int WGS, bool SINKS>
+template <typename T, int HD, int HV, int N, int WGS, bool SINKS>
 CTW_DEV void consumer(const struct ctw_attn &a, const struct place &s, bool again)
 {
-    using S = sizes<HD, N, WGS>;
+    using S = sizes<HD, HV, N, WGS>;
+    constexpr bool OWN = HV != HD;
     struct control &c = *s.control;
     const int group = threadIdx.x / 128 - 1, thread = threadIdx.x & 127;
     int n = 0;
@@ -312,11 +315,11 @@ CTW_DEV void consumer(const struct ctw_attn &a, const struct place &s, bool agai
         const struct ctw_attn_tile &t = c.tile[i % SLOTS];
         const int kv = item % s.heads / a.n_sub, sub = item % s.heads % a.n_sub;
         struct attn_rows r = {{-INFINITY, -INFINITY}, {0, 0}};
-        float o[HD / 2];
+        float o[HV / 2];
 #pragma unroll
-        for (int j = 0; j < HD / 2; j++)
+        for (int j = 0; j < HV / 2; j++)
             o[j] = 0;
-        compute<T, HD, N, WGS>(o, r, a, t, s, group, stage, n);
+        compute<T, HD, HV, N, WGS>(o, r, a, t, s, group, stage, n);
         n += attn_end_key_tile(t, N) - attn_first_key_tile(a, t, N);
         bool good = true;
 #pragma unroll
@@ -324,14 +327,17 @@ CTW_DEV void consumer(const struct ctw_attn &a, const struct place &s, bool agai
             int row = 64 * group + thread / 32 * 16 + 8 * h + (thread & 31) / 4, p = row / a.pack;
             int head = row - p * a.pack + sub * a.pack;
             float inverse = attn_inverse(a, SINKS, r, h, kv * a.group + head);
+            if (OWN)
+                inverse *= a.v_factor;
             T *to = NULL;
             if (p < t.n_q && head < a.group)
-                to = (T *)a.out + ((int64_t)(t.q_row + p) * a.n_head + kv * a.group + head) * a.head;
-            good &= attn_store<T>(to, o, h, inverse, a.head, true);
+                to = (T *)a.out +
+                     ((int64_t)(t.q_row + p) * a.n_head + kv * a.group + head) * attn_head_v<OWN>(a);
+            good &= attn_store<T>(to, o, h, inverse, attn_head_v<OWN>(a), true);
         }
         if (again) {
             meet(MEET_GROUP + group, 128);
-            attn_spoil<T>(a, t, kv, sub, 64 * group, 64 * group + 64, thread, 128);
+            attn_spoil<T, OWN>(a, t, kv, sub, 64 * group, 64 * group + 64, thread, 128);
         } else if (!good) { /* several threads may write the same value */
             a.tiles[item / s.heads].bad = 1;
             a.state[CTW_ATTN_BAD] = 1;
@@ -343,7 +349,7 @@ CTW_DEV void consumer(const struct ctw_attn &a, const struct place &s, bool agai
 /* again: computes again only tiles with a result that was not finite, see attention.cuh. SINKS:
  * a separate instance, so that the compiler's instruction order of the loop without sinks stays
  * the fastest. */
-template <typename T, int HD, int N, int WGS, bool SINKS>
+template <typename T, int HD, int HV, int N, int WGS, bool SINKS>
 __global__ void __launch_bounds__(128 * (WGS + 1), 1)
     attention_hopper(const __grid_constant__ CUtensorMap q_map, const __grid_constant__ CUtensorMap k_map,
                      const __grid_constant__ CUtensorMap v_map, const __grid_constant__ struct ctw_attn a,
@@ -353,10 +359,10 @@ __global__ void __launch_bounds__(128 * (WGS + 1), 1)
     extern __shared__ unsigned char memory[];
     if (again && a.state[CTW_ATTN_BAD] == 0)
         return;
-    using S = sizes<HD, N, WGS>;
+    using S = sizes<HD, HV, N, WGS>;
     unsigned char *start = memory + (-shared_address(memory) & 1023);
     const uint32_t q = shared_address(start), k = q + S::q_stages * S::q_bytes;
-    const struct place s = {q, k, k + STAGES * S::kv_bytes, (struct control *)(start + S::all_bytes),
+    const struct place s = {q, k, k + STAGES * S::k_bytes, (struct control *)(start + S::all_bytes),
                             a.n_kv * a.n_sub};
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
@@ -375,10 +381,10 @@ __global__ void __launch_bounds__(128 * (WGS + 1), 1)
     __syncthreads();
     if (threadIdx.x < 128) {
         registers_fewer<WGS == 2 ? 24 : 32>();
-        producer<T, HD, N, WGS>(a, s, &q_map, &k_map, &v_map, again);
+        producer<T, HD, HV, N, WGS>(a, s, &q_map, &k_map, &v_map, again);
     } else {
         registers_more<WGS == 2 ? 240 : 160>();
-        consumer<T, HD, N, WGS, SINKS>(a, s, again);
+        consumer<T, HD, HV, N, WGS, SINKS>(a, s, again);
     }
 #endif
 }
@@ -395,26 +401,26 @@ static enum ctw_status make_map(CUtensorMap *map, enum ctw_dtype dtype, const vo
     return ctw_tensor_map(map, dtype, p, 3, size, stride, box, err);
 }
 
-template <typename T, int HD, int N, int WGS, bool SINKS>
+template <typename T, int HD, int HV, int N, int WGS, bool SINKS>
 static enum ctw_status launch(struct ctw_cuda *cu, const struct ctw_attn *a, struct ctw_err *err)
 {
-    using S = sizes<HD, N, WGS>;
+    using S = sizes<HD, HV, N, WGS>;
     CUtensorMap q, k, v;
     enum ctw_status st = make_map(&q, a->dtype, a->q, a->q_rows, a->n_head, a->head, S::rows / a->pack,
                                   a->pack, err);
     if (st == CTW_OK)
         st = make_map(&k, a->dtype, a->k, a->kv_rows, a->n_kv, a->head, N, 1, err);
     if (st == CTW_OK)
-        st = make_map(&v, a->dtype, a->v, a->kv_rows, a->n_kv, a->head, N, 1, err);
+        st = make_map(&v, a->dtype, a->v, a->kv_rows, a->n_kv, a->head_v, N, 1, err);
     if (st == CTW_OK)
-        st = ctw_cuda_check(cudaFuncSetAttribute(attention_hopper<T, HD, N, WGS, SINKS>,
+        st = ctw_cuda_check(cudaFuncSetAttribute(attention_hopper<T, HD, HV, N, WGS, SINKS>,
                                                  cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                  S::shared_bytes),
                             "attention", err);
     int64_t items = (int64_t)a->n_tiles * a->n_kv * a->n_sub;
     unsigned blocks = (unsigned)(items < cu->n_sm ? items : cu->n_sm);
     for (int again = 0; st == CTW_OK && again < 2; again++) {
-        attention_hopper<T, HD, N, WGS, SINKS>
+        attention_hopper<T, HD, HV, N, WGS, SINKS>
             <<<blocks, S::threads, S::shared_bytes, cu->stream>>>(q, k, v, *a, again == 1);
         st = ctw_cuda_launched("attention", err);
     }
@@ -422,34 +428,46 @@ static enum ctw_status launch(struct ctw_cuda *cu, const struct ctw_attn *a, str
 }
 
 /* The instances: tiles of 192 or 128 rows by 128 or 64 keys. */
-#define BY_SINKS(T, HD, N, WGS)                                                                    \
-    (a->sinks != NULL ? launch<T, HD, N, WGS, true>(cu, a, err)                                    \
-                      : launch<T, HD, N, WGS, false>(cu, a, err))
-#define BY_DTYPE(HD, N, WGS)                                                                       \
-    (a->dtype == CTW_BF16 ? BY_SINKS(__nv_bfloat16, HD, N, WGS) : BY_SINKS(__half, HD, N, WGS))
+#define BY_SINKS(T, HD, HV, N, WGS)                                                                \
+    (a->sinks != NULL ? launch<T, HD, HV, N, WGS, true>(cu, a, err)                                \
+                      : launch<T, HD, HV, N, WGS, false>(cu, a, err))
+#define BY_DTYPE(HD, HV, N, WGS)                                                                   \
+    (a->dtype == CTW_BF16 ? BY_SINKS(__nv_bfloat16, HD, HV, N, WGS)                                \
+                          : BY_SINKS(__half, HD, HV, N, WGS))
 
 static enum ctw_status launch_64(struct ctw_cuda *cu, const struct ctw_attn *a, struct ctw_err *err)
 {
-    return BY_DTYPE(64, 128, 3);
+    return BY_DTYPE(64, 64, 128, 3);
 }
 
 static enum ctw_status launch_128(struct ctw_cuda *cu, const struct ctw_attn *a, struct ctw_err *err)
 {
-    return BY_DTYPE(128, 128, 2);
+    return BY_DTYPE(128, 128, 128, 2);
 }
 
 static enum ctw_status launch_256(struct ctw_cuda *cu, const struct ctw_attn *a, struct ctw_err *err)
 {
-    return BY_DTYPE(256, 64, 2);
+    return BY_DTYPE(256, 256, 64, 2);
+}
+
+static enum ctw_status launch_192_128(struct ctw_cuda *cu, const struct ctw_attn *a,
+                                      struct ctw_err *err)
+{
+    return BY_DTYPE(192, 128, 128, 2);
 }
 
 enum ctw_status ctw_cuda_attention_hopper(struct ctw_cuda *cu, const struct ctw_op_attention *op,
                                           bool *done, struct ctw_err *err)
 {
     uintptr_t bits = (uintptr_t)op->q | (uintptr_t)op->k | (uintptr_t)op->v | (uintptr_t)op->out;
+    bool own = ctw_attn_own(op);
     *done = op->head % 8 == 0 && op->head <= 256 && op->alibi == NULL && (bits & 15) == 0;
+    if (own)
+        *done = *done && op->head <= 192 && op->head_v % 8 == 0 && op->head_v <= 128;
     if (!*done)
         return CTW_OK;
+    if (own)
+        return ctw_attn_each(cu, op, 128, 128, launch_192_128, err);
     if (op->head <= 64)
         return ctw_attn_each(cu, op, 192, 128, launch_64, err);
     if (op->head <= 128)
