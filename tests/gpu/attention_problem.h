@@ -62,6 +62,9 @@ struct shape {
     int n_head, n_kv, head;
     int64_t window;
     float softcap;
+    int head_v; /* 0: head */
+    int64_t chunk;
+    float v_factor; /* 0: 1 */
 };
 
 /* An array on both sides. */
@@ -121,6 +124,9 @@ static void problem_open(struct problem *p, const struct shape *s, enum ctw_dtyp
     op->head = s->head;
     op->window = s->window;
     op->softcap = s->softcap;
+    op->head_v = s->head_v > 0 ? s->head_v : s->head;
+    op->chunk = s->chunk;
+    op->v_factor = s->v_factor == 0 ? 1 : s->v_factor;
     op->scale = 1.0f / sqrtf((float)s->head);
     op->seqs = p->seqs;
     op->n_seqs = n_seqs;
@@ -146,24 +152,27 @@ static void problem_open(struct problem *p, const struct shape *s, enum ctw_dtyp
     p->kv_rows += 2;
     size_t b = ctw_dtype_bytes(dtype);
     size_t q_row = (size_t)s->n_head * s->head, k_row = (size_t)s->n_kv * s->head;
+    size_t out_row = (size_t)s->n_head * op->head_v, v_row = (size_t)s->n_kv * op->head_v;
     p->q = array_new(p->q_rows * q_row * b);
     p->k = array_new(p->kv_rows * k_row * b);
-    p->v = array_new(p->kv_rows * k_row * b);
-    p->out = array_new(p->q_rows * q_row * b);
+    p->v = array_new(p->kv_rows * v_row * b);
+    p->out = array_new(p->q_rows * out_row * b);
     for (size_t i = 0; i < p->q_rows * q_row; i++)
         store(p->q.host, dtype, i, NAN);
-    for (size_t i = 0; i < p->kv_rows * k_row; i++) {
+    for (size_t i = 0; i < p->kv_rows * k_row; i++)
         store(p->k.host, dtype, i, NAN);
+    for (size_t i = 0; i < p->kv_rows * v_row; i++)
         store(p->v.host, dtype, i, NAN);
-    }
     for (int i = 0; i < n_seqs; i++) {
         for (size_t e = 0; e < p->seqs[i].n_q * q_row; e++)
             store(p->q.host, dtype, p->seqs[i].q_row * q_row + e, 2 * rng_normal());
-        for (int r = 0; r < p->seqs[i].n_runs; r++)
-            for (size_t e = 0; e < p->runs[i][r].n_tok * k_row; e++) {
-                store(p->k.host, dtype, p->runs[i][r].row * k_row + e, 1.5f * rng_normal());
-                store(p->v.host, dtype, p->runs[i][r].row * k_row + e, rng_normal());
-            }
+        for (int r = 0; r < p->seqs[i].n_runs; r++) {
+            const struct ctw_kv_run *run = &p->runs[i][r];
+            for (size_t e = 0; e < run->n_tok * k_row; e++)
+                store(p->k.host, dtype, run->row * k_row + e, 1.5f * rng_normal());
+            for (size_t e = 0; e < run->n_tok * v_row; e++)
+                store(p->v.host, dtype, run->row * v_row + e, rng_normal());
+        }
     }
     array_upload(&p->q);
     array_upload(&p->k);
@@ -215,9 +224,10 @@ static void told(bool good, const char *what, const char *variant, const struct 
 {
     n_passed += good;
     n_failed += !good;
-    printf("%s %-9s %-7s %-4s heads %3d / %d of %3d window %3d cap %2g %s %s\n",
+    printf("%s %-9s %-7s %-4s heads %3d / %d of %3d and %3d, x %g, window %3d chunk %3d cap %2g %s %s\n",
            good ? "ok  " : "FAIL", what, variant, ctw_dtype_name(p->op.dtype), p->op.n_head,
-           p->op.n_kv, p->op.head, (int)p->op.window, (double)p->op.softcap,
+           p->op.n_kv, p->op.head, p->op.head_v, (double)p->op.v_factor, (int)p->op.window,
+           (int)p->op.chunk, (double)p->op.softcap,
            p->op.alibi != NULL   ? "alibi"
            : p->op.sinks != NULL ? "sinks"
                                  : "     ",

@@ -27,11 +27,13 @@ static int by_size(const void *a, const void *b)
 
 /* n sequences of `length` and, if extra > 0, one more of `extra` tokens. */
 static void time_one(struct ctw_cuda *cu, const char *variant, int64_t n, int64_t length, int64_t extra,
-                     int n_head, int n_kv, int head, int64_t window)
+                     int n_head, int n_kv, int head, int64_t window, int head_v = 0)
 {
     enum { TIMES = 30 };
     int64_t rows = n * length + extra, n_seqs = n + (extra > 0);
+    head_v = head_v > 0 ? head_v : head;
     size_t q_n = (size_t)rows * n_head * head, k_n = (size_t)rows * n_kv * head;
+    size_t v_n = (size_t)rows * n_kv * head_v;
     struct ctw_attn_seq *seqs = (struct ctw_attn_seq *)ctw_calloc(n_seqs, sizeof(*seqs));
     struct ctw_kv_run *runs = (struct ctw_kv_run *)ctw_calloc(n_seqs, sizeof(*runs));
     uint16_t *q, *k, *v, *out;
@@ -44,20 +46,20 @@ static void time_one(struct ctw_cuda *cu, const char *variant, int64_t n, int64_
         seqs[i].runs = &runs[i];
         seqs[i].n_runs = 1;
         at += len;
-        flops += 4.0 * head * n_head * (0.5 * w * (w + 1) + (double)(len - w) * w);
+        flops += 2.0 * (head + head_v) * n_head * (0.5 * w * (w + 1) + (double)(len - w) * w);
     }
     CU(cudaMalloc((void **)&q, q_n * 2));
     CU(cudaMalloc((void **)&k, k_n * 2));
-    CU(cudaMalloc((void **)&v, k_n * 2));
-    CU(cudaMalloc((void **)&out, q_n * 2));
+    CU(cudaMalloc((void **)&v, v_n * 2));
+    CU(cudaMalloc((void **)&out, (size_t)rows * n_head * head_v * 2));
     fill<<<1024, 256>>>(q, q_n, 1, true);
     fill<<<1024, 256>>>(k, k_n, 2, true);
-    fill<<<1024, 256>>>(v, k_n, 3, true);
+    fill<<<1024, 256>>>(v, v_n, 3, true);
     CU(cudaDeviceSynchronize());
     struct ctw_op_attention op;
     memset(&op, 0, sizeof(op));
     op.dtype = CTW_BF16;
-    op.n_head = n_head, op.n_kv = n_kv, op.head = head;
+    op.n_head = n_head, op.n_kv = n_kv, op.head = head, op.head_v = head_v, op.v_factor = 1;
     op.scale = 1.0f / sqrtf((float)head);
     op.window = window;
     op.q = q, op.k = k, op.v = v, op.out = out;
@@ -83,9 +85,9 @@ static void time_one(struct ctw_cuda *cu, const char *variant, int64_t n, int64_
     CU(cudaEventRecord(b, cu->stream));
     CU(cudaEventSynchronize(b));
     CU(cudaEventElapsedTime(&all, a, b));
-    printf("%-7s %5lld x %5lld + %5lld  heads %2d / %d of %3d window %4d  %8.3f ms %6.1f TFLOP/s, "
+    printf("%-7s %5lld x %5lld + %5lld  heads %2d / %d of %3d and %3d window %4d  %8.3f ms %6.1f TFLOP/s, "
            "sustained %6.1f\n",
-           variant, (long long)n, (long long)length, (long long)extra, n_head, n_kv, head, (int)window,
+           variant, (long long)n, (long long)length, (long long)extra, n_head, n_kv, head, head_v, (int)window,
            (double)ms[TIMES / 2], flops / ms[TIMES / 2] * 1e-9, flops * more / all * 1e-9);
     CU(cudaEventDestroy(a));
     CU(cudaEventDestroy(b));
@@ -108,4 +110,5 @@ static void time_all(struct ctw_cuda *cu, const char *variant)
     time_one(cu, variant, 2, 8192, 0, 32, 8, 128, 1024);
     time_one(cu, variant, 160, 100, 0, 32, 8, 128, 0);
     time_one(cu, variant, 2000, 8, 8192, 32, 8, 128, 0);
+    time_one(cu, variant, 4, 2048, 0, 128, 128, 192, 0, 128); /* DeepSeek-V3 */
 }

@@ -79,7 +79,7 @@ enum ctw_status ctw_cuda_table(struct ctw_cuda *cu, const void *host, size_t byt
 /* ---- the definition ----------------------------------------------------------------------- */
 
 /* One block per query and head, 128 threads. key_row [n_keys]: the rows of the keys; want and
- * size: [n_q, n_head, head], the results and the sums of weight * |value|. */
+ * size: [n_q, n_head, head_v], the results and the sums of weight * |value|. */
 __global__ void reference(struct ctw_op_attention op, int64_t q_row, int64_t pos0,
                           const int32_t *key_row, double *want, double *size)
 {
@@ -87,6 +87,7 @@ __global__ void reference(struct ctw_op_attention op, int64_t q_row, int64_t pos
     __shared__ double reduced;
     int64_t i = blockIdx.x / op.n_head, h = blockIdx.x % op.n_head, kv = h / (op.n_head / op.n_kv);
     int64_t pos = pos0 + i, first = op.window > 0 && pos + 1 > op.window ? pos + 1 - op.window : 0;
+    first = op.chunk > 0 ? pos / op.chunk * op.chunk : first;
     for (int64_t j = first + threadIdx.x; j <= pos; j += blockDim.x) {
         double s = 0;
         for (int d = 0; d < op.head; d++)
@@ -108,15 +109,15 @@ __global__ void reference(struct ctw_op_attention op, int64_t q_row, int64_t pos
         reduced = total;
     }
     __syncthreads();
-    for (int d = threadIdx.x; d < op.head; d += blockDim.x) {
+    for (int d = threadIdx.x; d < op.head_v; d += blockDim.x) {
         double sum = 0, abs = 0;
         for (int64_t j = first; j <= pos; j++) {
-            double v = load(op.v, op.dtype, (key_row[j] * (int64_t)op.n_kv + kv) * op.head + d);
+            double v = load(op.v, op.dtype, (key_row[j] * (int64_t)op.n_kv + kv) * op.head_v + d);
             sum += score[j] * v;
             abs += score[j] * fabs(v);
         }
-        want[((i * op.n_head) + h) * op.head + d] = sum / reduced;
-        size[((i * op.n_head) + h) * op.head + d] = abs / reduced;
+        want[((i * op.n_head) + h) * op.head_v + d] = sum / reduced * op.v_factor;
+        size[((i * op.n_head) + h) * op.head_v + d] = abs / reduced * fabs((double)op.v_factor);
     }
 }
 
@@ -127,18 +128,20 @@ static double bound(const struct ctw_op_attention *op, double want, double size)
     double score = op->head <= 128 ? 4e-6 : op->head <= 256 ? 1e-5 : 2e-5;
     if (op->alibi != NULL)
         score += 1e-5;
+    double factor = fmax(fabs((double)op->v_factor), 1);
     if (op->dtype == CTW_F32) /* of a sum of `head` products; exp passes it on */
-        return score * size + 1e-6;
+        return score * size + 1e-6 * factor;
     double half_step = op->dtype == CTW_BF16 ? 0x1p-8 : 0x1p-11;
     score = score < 1e-5 ? 1e-5 : score;
-    return half_step * 1.02 * (size + fabs(want)) + score * size + (op->dtype == CTW_F16 ? 3e-5 : 1e-6);
+    return half_step * 1.02 * (size + fabs(want)) + score * size +
+           (op->dtype == CTW_F16 ? 3e-5 : 1e-6) * factor;
 }
 
 static void check_values(struct ctw_cuda *cu, struct problem *p, const char *variant)
 {
     poison(p);
     char *got = results(cu, p, &p->op);
-    int64_t n_bad = 0, row_len = (int64_t)p->op.n_head * p->op.head, n_owned = 0, n_nan = 0;
+    int64_t n_bad = 0, row_len = (int64_t)p->op.n_head * p->op.head_v, n_owned = 0, n_nan = 0;
     double worst = 0;
     for (int s = 0; s < p->op.n_seqs; s++) {
         const struct ctw_attn_seq *q = &p->seqs[s];
@@ -188,7 +191,7 @@ static void check_values(struct ctw_cuda *cu, struct problem *p, const char *var
 static bool same_rows(const struct problem *p, const char *a, int64_t row_a, const char *b, int64_t row_b,
                       int64_t n)
 {
-    size_t row = (size_t)p->op.n_head * p->op.head * ctw_dtype_bytes(p->op.dtype);
+    size_t row = (size_t)p->op.n_head * p->op.head_v * ctw_dtype_bytes(p->op.dtype);
     return memcmp(a + row_a * row, b + row_b * row, n * row) == 0;
 }
 
@@ -247,6 +250,7 @@ static void check_runs(struct ctw_cuda *cu, struct problem *p, const char *varia
     char *several = results(cu, p, &p->op);
     struct problem one = *p;
     size_t row = (size_t)p->op.n_kv * p->op.head * ctw_dtype_bytes(p->op.dtype);
+    size_t v_row = (size_t)p->op.n_kv * p->op.head_v * ctw_dtype_bytes(p->op.dtype);
     int n_differ = 0;
     one.k = array_new(p->k.bytes);
     one.v = array_new(p->v.bytes);
@@ -256,9 +260,9 @@ static void check_runs(struct ctw_cuda *cu, struct problem *p, const char *varia
     for (int s = 0; s < p->op.n_seqs; s++) {
         one.runs[s][0].row = at;
         for (int r = 0; r < p->seqs[s].n_runs; r++) {
-            size_t n = (size_t)p->runs[s][r].n_tok * row;
-            memcpy(one.k.host + at * row, p->k.host + p->runs[s][r].row * row, n);
-            memcpy(one.v.host + at * row, p->v.host + p->runs[s][r].row * row, n);
+            size_t n = (size_t)p->runs[s][r].n_tok;
+            memcpy(one.k.host + at * row, p->k.host + p->runs[s][r].row * row, n * row);
+            memcpy(one.v.host + at * v_row, p->v.host + p->runs[s][r].row * v_row, n * v_row);
             at += p->runs[s][r].n_tok;
         }
         one.runs[s][0].n_tok = at - one.runs[s][0].row;
@@ -294,11 +298,11 @@ static void check_not_finite(struct ctw_cuda *cu, struct problem *p, const char 
     for (int round = 0; round < 4; round++) {
         struct array *a = round < 2 ? &p->v : &p->k;
         int64_t bad = rng_below(q->pos0 + q->n_q), left = bad, kv = rng_below(p->op.n_kv);
-        int64_t el = rng_below(p->op.head);
+        int64_t size = a == &p->v ? p->op.head_v : p->op.head, el = rng_below(size);
         int r = 0;
         while (left >= q->runs[r].n_tok)
             left -= q->runs[r++].n_tok;
-        int64_t at = ((q->runs[r].row + left) * p->op.n_kv + kv) * p->op.head + el;
+        int64_t at = ((q->runs[r].row + left) * p->op.n_kv + kv) * size + el;
         char was[4];
         memcpy(was, a->host + at * b, b);
         store(a->host, p->op.dtype, at, round % 2 == 0 ? NAN : INFINITY);
@@ -306,14 +310,15 @@ static void check_not_finite(struct ctw_cuda *cu, struct problem *p, const char 
         poison(p);
         char *got = results(cu, p, &p->op);
         for (int64_t i = 0; i < (int64_t)(p->out.bytes / b); i++) {
-            int64_t row = i / ((int64_t)p->op.n_head * p->op.head), h = i / p->op.head % p->op.n_head;
+            int64_t row = i / ((int64_t)p->op.n_head * p->op.head_v);
+            int64_t h = i / p->op.head_v % p->op.n_head;
             int64_t pos = row - q->q_row + q->pos0;
             bool sees = row >= q->q_row && row < q->q_row + q->n_q && pos >= bad &&
-                        (p->op.window == 0 || pos - bad < p->op.window) &&
+                        bad >= ctw_attn_first(&p->op, pos) &&
                         h / (p->op.n_head / p->op.n_kv) == kv;
             if (!sees)
                 n_spoilt += memcmp(got + i * b, clean + i * b, b) != 0;
-            else if (round < 2 && i % p->op.head == el)
+            else if (round < 2 && i % p->op.head_v == el)
                 n_hidden += isfinite(load(got, p->op.dtype, i));
             else if (round == 2)
                 n_hidden += !isnan(load(got, p->op.dtype, i));
@@ -346,10 +351,10 @@ static void check_limits(struct ctw_cuda *cu, struct problem *p, const char *var
         poison(p);
         char *got = results(cu, p, &p->op);
         for (int s = 0; s < p->op.n_seqs; s++) {
-            int64_t row_len = (int64_t)p->op.n_head * p->op.head, first = p->seqs[s].q_row * row_len;
+            int64_t row_len = (int64_t)p->op.n_head * p->op.head_v, first = p->seqs[s].q_row * row_len;
             for (int64_t i = first; i < first + p->seqs[s].n_q * row_len; i++) {
                 double g = load(got, p->op.dtype, i);
-                if (i / p->op.head % p->op.n_head != head || limits[limit] < 0)
+                if (i / p->op.head_v % p->op.n_head != head || limits[limit] < 0)
                     n_wrong += memcmp(got + i * b, without + i * b, b) != 0;
                 else
                     n_wrong += isfinite(limits[limit]) ? g != 0 : !isnan(g);
@@ -404,6 +409,12 @@ static const struct shape shapes[] = {
     {4, 4, 256, 100, 0}, {4, 2, 128, 0, 30}, {8, 4, 64, 100, 50}, {71, 1, 32, 0, 0},
     {7, 1, 128, 100, 0}, {3, 1, 33, 200, 0}, {2, 1, 512, 0, 0},   {4, 4, 512, 100, 0}, {8, 1, 320, 0, 0},
     {3, 1, 300, 0, 30},  {2, 2, 257, 64, 0},
+    /* Values of their own size: the instances for 192 and 128, and for any; a factor; chunks. */
+    {4, 4, 192, 0, 0, 128},           {6, 3, 24, 0, 0, 16},      {4, 2, 96, 37, 0, 64, 0, 0.707f},
+    {4, 1, 192, 100, 0, 128, 0, -2},  {3, 3, 64, 0, 30, 128},    {2, 1, 80, 0, 0, 256},
+    {2, 2, 256, 0, 0, 64},            {3, 1, 33, 0, 0, 17, 0, 3}, {8, 2, 64, 0, 0, 0, 0, 0.5f},
+    {4, 2, 128, 0, 0, 0, 64},         {7, 1, 64, 0, 0, 0, 100},  {4, 4, 192, 0, 0, 128, 130},
+    {2, 1, 40, 0, 20, 0, 1},
 };
 
 int main(int argc, char **argv)

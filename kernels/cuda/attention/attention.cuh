@@ -387,20 +387,22 @@ static __device__ __noinline__ void attn_spoil(const struct ctw_attn &a, const s
     const T *v = (const T *)a.v;
     T *out = (T *)a.out;
     int begin = t.pos >= a.window ? t.pos - a.window + 1 : 0;
-    int heads = min(a.pack, a.group - sub * a.pack), head = attn_head_v<OWN>(a);
-    for (int d = thread; d < head; d += n) {
+    int heads = min(a.pack, a.group - sub * a.pack);
+    for (int d = thread; d < attn_head_v<OWN>(a); d += n) {
         struct attn_walk w = attn_walk_begin(t);
         int bad = -1;
         for (int pos = begin; pos < t.pos + t.n_q; pos++) {
             attn_walk_to(w, a.runs, pos);
-            if (!attn_finite((float)v[((int64_t)(pos + w.shift) * a.n_kv + kv) * head + d]))
+            int64_t at = ((int64_t)(pos + w.shift) * a.n_kv + kv) * attn_head_v<OWN>(a) + d;
+            if (!attn_finite((float)v[at]))
                 bad = pos;
             int p = pos - t.pos;
             if (p < 0 || bad < 0 || pos - bad >= a.window)
                 continue;
             for (int h = 0; h < heads; h++)
                 if (p * a.pack + h >= row0 && p * a.pack + h < row1)
-                    out[((int64_t)(t.q_row + p) * a.n_head + kv * a.group + sub * a.pack + h) * head +
+                    out[((int64_t)(t.q_row + p) * a.n_head + kv * a.group + sub * a.pack + h) *
+                            attn_head_v<OWN>(a) +
                         d] = (T)NAN;
         }
     }

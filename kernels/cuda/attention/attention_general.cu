@@ -146,8 +146,8 @@ template <typename T, int HD, int N, bool OWN>
 ATTN_DEV void load_keys(uint32_t to, const void *x, struct attn_walk &walk, const struct ctw_attn &a,
                         int kv, int key0, int key_end, bool finite)
 {
-    const int chunks = HD / 8, head = attn_head_v<OWN>(a), stride = a.n_kv * head;
-    const T *rows = (const T *)x + kv * head;
+    const int chunks = HD / 8, stride = a.n_kv * attn_head_v<OWN>(a);
+    const T *rows = (const T *)x + kv * attn_head_v<OWN>(a);
     attn_walk_to(walk, a.runs, key0);
     if (key0 + N > walk.end || !a.aligned || finite) {
         load_rows<T, HD, N, OWN>(to, rows, walk, a, key0, key_end, finite);
@@ -157,8 +157,9 @@ ATTN_DEV void load_keys(uint32_t to, const void *x, struct attn_walk &walk, cons
 #pragma unroll
     for (int k = 0; k < N * chunks / THREADS; k++) {
         int i = threadIdx.x + k * THREADS, r = i / chunks, d = i % chunks * 8;
-        copy_16(to + chunk_at<HD>(r, d / 8), d < head ? rows + (int64_t)r * stride + d : rows,
-                d < head ? 16 : 0);
+        bool has = d < attn_head_v<OWN>(a);
+        copy_16(to + chunk_at<HD>(r, d / 8), has ? rows + (int64_t)r * stride + d : rows,
+                has ? 16 : 0);
     }
 }
 

@@ -63,15 +63,15 @@ template <typename T, int HD, int N, bool OWN>
 static __device__ __noinline__ void gather(const struct ctw_attn &a, const void *x, int kv, uint32_t to,
                                            struct attn_walk walk, int key0, int key_end, bool finite)
 {
-    const int head = attn_head_v<OWN>(a);
-    const T *rows = (const T *)x + kv * head;
+    const T *rows = (const T *)x + kv * attn_head_v<OWN>(a);
 #pragma unroll 1
     for (int i = threadIdx.x; i < N * HD / 8; i += 128) {
         int r = i / (HD / 8), c = i % (HD / 8), bytes = 0;
         uint32_t dst = to + c / 8 * (N * 128) + r * 128 + ((c % 8 ^ (r & 7)) << 4);
         const T *from = rows;
-        if (key0 + r < key_end && 8 * c < head) {
-            from += (int64_t)attn_walk_row(walk, a.runs, key0 + r) * (a.n_kv * head) + 8 * c;
+        if (key0 + r < key_end && 8 * c < attn_head_v<OWN>(a)) {
+            from += (int64_t)attn_walk_row(walk, a.runs, key0 + r) * (a.n_kv * attn_head_v<OWN>(a)) +
+                    8 * c;
             bytes = 16;
         }
         if (!finite) {
