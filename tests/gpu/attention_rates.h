@@ -85,10 +85,10 @@ static void time_one(struct ctw_cuda *cu, const char *variant, int64_t n, int64_
     CU(cudaEventRecord(b, cu->stream));
     CU(cudaEventSynchronize(b));
     CU(cudaEventElapsedTime(&all, a, b));
-    printf("%-7s %5lld x %5lld + %5lld  heads %2d / %d of %3d and %3d window %4d  %8.3f ms %6.1f TFLOP/s, "
-           "sustained %6.1f\n",
-           variant, (long long)n, (long long)length, (long long)extra, n_head, n_kv, head, head_v, (int)window,
-           (double)ms[TIMES / 2], flops / ms[TIMES / 2] * 1e-9, flops * more / all * 1e-9);
+    printf("%-7s %5lld x %5lld + %5lld  heads %2d / %d of %3d and %3d window %4d  %8.3f ms "
+           "%6.1f TFLOP/s, sustained %6.1f\n",
+           variant, (long long)n, (long long)length, (long long)extra, n_head, n_kv, head, head_v,
+           (int)window, (double)ms[TIMES / 2], flops / ms[TIMES / 2] * 1e-9, flops * more / all * 1e-9);
     CU(cudaEventDestroy(a));
     CU(cudaEventDestroy(b));
     CU(cudaFree(q));

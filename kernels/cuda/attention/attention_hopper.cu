@@ -162,10 +162,10 @@ CTW_DEV void producer(const struct ctw_attn &a, const struct place &s, const CUt
         const int end = attn_end_key_tile(t, N);
         for (int tile = attn_first_key_tile(a, t, N); tile < end; tile++, n++) {
             attn_walk_to(walk, a.runs, tile * N);
-            produce<T, HD, N, false>(a, k_map, a.k, s.k, c.k_full, c.k_empty, n, kv, walk, tile * N, key_end,
-                              false);
-            produce<T, HV, N, HV != HD>(a, v_map, a.v, s.v, c.v_full, c.v_empty, n, kv, walk, tile * N, key_end,
-                              again);
+            produce<T, HD, N, false>(a, k_map, a.k, s.k, c.k_full, c.k_empty, n, kv, walk, tile * N,
+                                     key_end, false);
+            produce<T, HV, N, HV != HD>(a, v_map, a.v, s.v, c.v_full, c.v_empty, n, kv, walk, tile * N,
+                                        key_end, again);
         }
     }
 }
