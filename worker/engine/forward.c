@@ -57,7 +57,8 @@ static enum ctw_status make_q_factor(struct ctw_forward *f, struct ctw_err *err)
         return ctw_fail(err, CTW_ENOMEM, "out of memory for the factors of queries");
     for (int64_t p = 0; p < f->plan.longest; p++)
         factor[p] =
-            (float)(1 + m->q_factor_beta * ctw_ln(1 + floor((double)p / m->q_factor_length)));
+            (float)(1 + m->q_factor_beta * ctw_ln(1 + floor(((double)p + m->q_factor_first) /
+                                                            m->q_factor_length)));
     enum ctw_status st = make_floats(f, &f->q_factor, factor, f->plan.longest, err);
     ctw_free(factor);
     return st;

@@ -260,9 +260,9 @@ enum ctw_status ctw_config_parse(struct ctw_config *out, const char *text, size_
 }
 
 enum ctw_status ctw_config_read(struct ctw_config *out, const char *path, const char *file,
-                                struct ctw_err *err)
+                                const struct ctw_container *files, struct ctw_err *err)
 {
-    *out = (struct ctw_config){.file = file};
+    *out = (struct ctw_config){.file = file, .files = files};
     enum ctw_status st = ctw_json_parse_file(&out->doc, file, path, MAX_CONFIG_BYTES, err);
     return st == CTW_OK ? read_all(out, err) : st;
 }

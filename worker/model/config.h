@@ -38,7 +38,8 @@ struct ctw_want {
 
 struct ctw_config {
     struct ctw_json *doc;
-    const char *file; /* the file's name, for messages */
+    const char *file;                  /* the file's name, for messages */
+    const struct ctw_container *files; /* the checkpoint's tensors; NULL: unknown */
     const struct ctw_family *family;
     const struct ctw_json_node *text;      /* the object with the text model's keys: the root, or
                                               text_config */
@@ -72,8 +73,10 @@ struct ctw_config {
     struct ctw_unread unread;
 };
 
-/* `file` is the path's last component. The caller closes *out, also after a failure. */
+/* `file` is the path's last component; `files` are the checkpoint's, or NULL. The caller closes
+ * *out, also after a failure. */
 enum ctw_status ctw_config_read(struct ctw_config *out, const char *path, const char *file,
+                                const struct ctw_container *files,
                                 struct ctw_err *err) CTW_MUST_CHECK;
 /* Reads config.json from a string, for tests. */
 enum ctw_status ctw_config_parse(struct ctw_config *out, const char *text, size_t bytes,

@@ -400,6 +400,7 @@ void ctw_describe_attention(struct ctw_config *c, int64_t i, const struct ctw_at
     l->attn_scale = (float)(a->scale != 0 ? a->scale : 1 / sqrt((double)a->head));
     l->attn_softcap = (float)a->softcap;
     l->qkv_limit = (float)a->limit;
+    l->limits_normed = a->limit_normed;
     l->columns = columns_of(a);
     l->uses_kv = a->uses - 1;
     l->keeps_kv = a->keeps - 1;

@@ -302,6 +302,35 @@ static char *join(const char *dir, const char *file)
     return path;
 }
 
+/* Reads config.json and opens the files; *out is the model as described, in the files' names.
+ * Families ask how the files name things, so these are opened first, but what is wrong with
+ * config.json is said first. */
+static enum ctw_status describe_model(struct ctw_model **out, struct ctw_config *config,
+                                      const char *dir, const char *path, const char *file,
+                                      struct ctw_err *err)
+{
+    struct ctw_container *files = NULL;
+    struct ctw_err files_err = {0};
+    enum ctw_status opened = ctw_container_open(&files, dir, &files_err);
+    enum ctw_status st = ctw_config_read(config, path, file, files, err);
+    if (st == CTW_ENOTFOUND)
+        st = no_config(dir, file, err);
+    if (st == CTW_OK && !config->quant.present)
+        st = ctw_foreign_check_folder(dir, err);
+    if (st == CTW_OK && opened != CTW_OK && err != NULL)
+        *err = files_err;
+    st = st == CTW_OK ? opened : st;
+    if (st != CTW_OK) {
+        ctw_container_close(files);
+        return st;
+    }
+    *out = config->model;
+    config->model = NULL;
+    (*out)->container = files;
+    st = name_model(*out, dir, config, err);
+    return st == CTW_OK ? ctw_names_choose(config, *out, err) : st;
+}
+
 enum ctw_status ctw_model_open(struct ctw_model **out, const char *dir, const char *config_name,
                                struct ctw_err *err)
 {
@@ -316,21 +345,7 @@ enum ctw_status ctw_model_open(struct ctw_model **out, const char *dir, const ch
         st = ctw_fail(err, CTW_ENOMEM, "out of memory for a model");
         goto done;
     }
-    st = ctw_config_read(&config, path, file, err);
-    if (st == CTW_ENOTFOUND)
-        st = no_config(dir, file, err);
-    if (st == CTW_OK && !config.quant.present)
-        st = ctw_foreign_check_folder(dir, err);
-    if (st != CTW_OK)
-        goto done;
-    m = config.model;
-    config.model = NULL;
-    st = ctw_container_open(&m->container, dir, err);
-    if (st == CTW_OK)
-        st = name_model(m, dir, &config, err);
-    if (st != CTW_OK)
-        goto done;
-    st = ctw_names_choose(&config, m, err);
+    st = describe_model(&m, &config, dir, path, file, err);
     if (st != CTW_OK)
         goto done;
     ctw_container_read_ahead(m->container); /* the weight_shape tensors are read one by one */

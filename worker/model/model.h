@@ -132,6 +132,7 @@ struct ctw_layer {
     float attn_scale;        /* factor of q k^T */
     float attn_softcap;      /* 0: none */
     float qkv_limit;         /* q, k and v are clamped to -limit..limit; 0: they are not */
+    bool limits_normed;      /* after the norms of q and k, not before */
     struct ctw_qkv_columns columns; /* of the product */
     enum ctw_head_norms head_norms;
     bool norms_after_rope;
@@ -185,8 +186,8 @@ struct ctw_model {
     float head_scale, head_softcap;        /* 1 and 0 */
     bool tied;                             /* the head is the embedding's matrix */
     float *alibi;                          /* [n_head]: the slopes of ALiBi; NULL: none */
-    double q_factor_beta, q_factor_length; /* factor of queries at position p:
-                                              1 + beta ln(1 + floor(p / length)); beta 0: none */
+    double q_factor_beta, q_factor_length; /* factor of queries at position p: 1 + beta ln(1 + */
+    double q_factor_first;                 /* floor((p + first) / length)); beta 0: none */
     int n_kept;        /* keys and values that other layers use: arrays for the pass */
     int64_t input_dim; /* of a layer's own input (Gemma 4); 0: none */
     float input_embed_scale;

@@ -127,6 +127,16 @@ enum ctw_status ctw_name_find_group(const struct ctw_config *c, const struct ctw
     return ctw_quant_config_find_any(&c->quant, names, n, want->class_name, out, err);
 }
 
+/* ---- experts ---- */
+
+bool ctw_has_experts_apart(const struct ctw_config *c)
+{
+    for (int64_t i = 0; c->files != NULL && i < ctw_container_count(c->files); i++)
+        if (strstr(ctw_container_at(c->files, i)->name, ".experts.0.") != NULL)
+            return true;
+    return false;
+}
+
 /* ---- other models in the checkpoint ---- */
 
 /* Is this a tensor of a layer for drafts, behind the decoders? */

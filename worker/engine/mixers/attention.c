@@ -44,6 +44,23 @@ static enum ctw_status norm_heads(const struct ctw_step *s, enum ctw_norm_place 
     return ctw_norm(s->f->be, &op, err);
 }
 
+/* Clamps q, k and v. */
+static enum ctw_status clamp_columns(const struct ctw_step *s, struct ctw_err *err)
+{
+    int64_t ld = s->layer->columns.ld;
+    return ctw_act(s->f->be,
+                   &(struct ctw_op_act){.act = CTW_ACT_CLIP,
+                                        .param = {s->layer->qkv_limit},
+                                        .dtype = s->f->dtype,
+                                        .n_tok = s->chunk->n_tok,
+                                        .dim = ld,
+                                        .x = s->f->wide,
+                                        .ldx = ld,
+                                        .y = s->f->wide,
+                                        .ldy = ld},
+                   err);
+}
+
 /* What comes between the product and the split. */
 static enum ctw_status finish_columns(const struct ctw_step *s, const struct ctw_op_qkv *split,
                                       struct ctw_err *err)
@@ -53,24 +70,15 @@ static enum ctw_status finish_columns(const struct ctw_step *s, const struct ctw
     size_t es = ctw_dtype_bytes(s->f->dtype);
     char *at = s->f->wide;
     enum ctw_status st = CTW_OK;
-    if (l->qkv_limit > 0)
-        st = ctw_act(s->f->be,
-                     &(struct ctw_op_act){.act = CTW_ACT_CLIP,
-                                          .param = {l->qkv_limit},
-                                          .dtype = s->f->dtype,
-                                          .n_tok = s->chunk->n_tok,
-                                          .dim = c->ld,
-                                          .x = at,
-                                          .ldx = c->ld,
-                                          .y = at,
-                                          .ldy = c->ld},
-                     err);
-    if (l->norms_after_rope || split->q_norm != NULL)
-        return st;
-    if (st == CTW_OK)
+    bool norms = !l->norms_after_rope && split->q_norm == NULL;
+    if (l->qkv_limit > 0 && !l->limits_normed)
+        st = clamp_columns(s, err);
+    if (norms && st == CTW_OK)
         st = norm_heads(s, CTW_AT_Q, at + (size_t)c->q * es, l->n_head, c->ld, err);
-    if (st == CTW_OK && split->k != NULL)
+    if (norms && st == CTW_OK && split->k != NULL)
         st = norm_heads(s, CTW_AT_K, at + (size_t)c->k * es, l->n_kv, c->ld, err);
+    if (l->qkv_limit > 0 && l->limits_normed && st == CTW_OK)
+        st = clamp_columns(s, err);
     return st;
 }
 

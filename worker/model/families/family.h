@@ -249,10 +249,11 @@ enum ctw_qkv_order {
 /* Grouped-query attention. Names: NULL is Llama's. */
 struct ctw_attention {
     int64_t n_head, n_kv, head, window;
-    int rope;       /* an index of ctw_describe_rope(); -1: none */
-    double scale;   /* of scores; 0: 1 / sqrt(head) */
-    double softcap; /* of scores; 0: none */
-    double limit;   /* of q, k and v, which are clamped; 0: none */
+    int rope;          /* an index of ctw_describe_rope(); -1: none */
+    double scale;      /* of scores; 0: 1 / sqrt(head) */
+    double softcap;    /* of scores; 0: none */
+    double limit;      /* of q, k and v, which are clamped; 0: none */
+    bool limit_normed; /* after the norms of q and k */
     enum ctw_qkv_order order;
     int blocks;            /* CTW_QKV_IN_BLOCKS; n_head = n_kv is a multiple */
     const char *q, *k, *v; /* self_attn.q_proj, .k_proj, .v_proj */
@@ -321,6 +322,9 @@ void ctw_describe_table(struct ctw_config *c, enum ctw_matrix_role role, const c
                         int64_t n, int64_t k);
 /* Decoder layer i's module that files hold but the model does not use. */
 void ctw_describe_unused(struct ctw_config *c, int64_t i, const char *module);
+/* Have the files a module for each expert ("experts.0.down_proj"), as quantised ones have, although
+ * the class stacks them? */
+bool ctw_has_experts_apart(const struct ctw_config *c);
 /* Layers for drafts (multi-token prediction) that files may have behind the decoders; not read. */
 void ctw_describe_drafts(struct ctw_config *c, int64_t n);
 /* Tensors whose names end so are buffers, not weights. NULL-terminated, static. */
