@@ -202,8 +202,20 @@ def kill(child):
         pass
 
 
+def wait_for(child, deadline):
+    """(exit status, processor time in seconds, with that of its children that have ended). Raises TimeoutExpired."""
+    while True:
+        pid, status, usage = os.wait4(child.pid, os.WNOHANG)
+        if pid:
+            child.returncode = os.waitstatus_to_exitcode(status)
+            return child.returncode, usage.ru_utime + usage.ru_stime
+        if time.monotonic() > deadline:
+            raise subprocess.TimeoutExpired(child.args, deadline)
+        time.sleep(0.05)
+
+
 def run_step(step, log, deadline):
-    """The exit status; 124 if the step ran past the deadline (the step and its children are then killed)."""
+    """(exit status, processor time); 124, 0 if the step ran past the deadline (the step and its children are then killed)."""
     env = os.environ | {"PYTHONUNBUFFERED": "1", "CTWORKER": str(WORKER)}
     env |= {k: str(v) for k, v in step.env.items()}
     log.write(f"$ {' '.join(map(str, step.argv))}\n".encode())
@@ -215,10 +227,10 @@ def run_step(step, log, deadline):
     if stopping:  # kill() has already run for the other children
         kill(child)
     try:
-        return child.wait(max(1, deadline - time.monotonic()))
+        return wait_for(child, deadline)
     except subprocess.TimeoutExpired:
         log.write(b"\ntests/run: the stage ran past its time limit\n")
-        return 124
+        return 124, 0
     finally:
         kill(child)  # no process outlives its stage
         child.wait()
@@ -226,12 +238,14 @@ def run_step(step, log, deadline):
 
 
 def run_stage(stage):
-    start, passed, failed, text = time.monotonic(), 0, 0, ""
+    start, passed, failed, text, cpu_s = time.monotonic(), 0, 0, "", 0
     path = LOGS / f"{stage.name}.log"
     with open(path, "wb") as log:
         for step in stage.steps:
             at = log.tell()
-            code = run_step(step, log, start + stage.limit_s)
+            code, used_s = run_step(step, log, start + stage.limit_s)
+            cpu_s += used_s
+            log.write(f"[{used_s:.1f} s of processor time]\n".encode())
             log.seek(0, os.SEEK_END)
             with open(path, "rb") as done:
                 done.seek(at)
@@ -243,7 +257,8 @@ def run_stage(stage):
                 break
     word = "FAIL" if failed else "ok"
     note = f"  ({stage.note})" if stage.note else ""
-    told = [f"{word:4} {stage.name:12} {passed:5} checks {time.monotonic() - start:7.1f} s{note}"]
+    told = [f"{word:4} {stage.name:12} {passed:5} checks {time.monotonic() - start:7.1f} s "
+            f"({cpu_s:.0f} s of processor time){note}"]
     if failed:
         lines = text.splitlines()
         why = [x for x in lines if re.match(r"\s*(FAIL|E  |.*Test +#.*\*\*\*)", x)][:40]
