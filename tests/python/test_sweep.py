@@ -16,6 +16,7 @@ import pytest
 
 import data_tasks
 from conftest import wait_for
+from ctworker.compare import runs
 from ctworker.sweep import view
 from sweep_cases import TWO, read, scores, start, sweep, write
 from sweep_cases import folder  # noqa: F401 (fixtures)
@@ -52,6 +53,7 @@ class TestRun:
         assert "| W4 | 16.000 |" in table and view.number(best["value"], best["stderr"]) in table
         lines = (folder / "sweep-results" / "results.csv").read_text().splitlines()
         assert len(lines) == 1 + sum(len(cell["metrics"]) for cell in document["cells"])
+        self.check_paired(document, folder / "sweep-results")
         # the numbers are lm-eval's
         assert self.lm_eval(folder) == best["value"]
         # nothing runs again, until a file of the model changes
@@ -61,7 +63,32 @@ class TestRun:
         assert sweep(file)[0] == 0
         again = read(folder)
         assert [c["run"] == d["run"] for c, d in zip(document["cells"], again["cells"])] == [False, False, True, True]
-        assert len(again["kept"]) == 2
+        assert len(again["kept"]) == 2 and again["paired"][0]["tests"] == document["paired"][0]["tests"]
+        # answers that were changed are not tested
+        path = folder / "sweep-results" / "samples" / "W4" / "toy_choices" / "samples_toy_choices.jsonl"
+        path.write_text(path.read_text().replace("1.0", "0.0"))
+        code, out = sweep(file, "--report")
+        assert code == 0, out
+        (entry,) = read(folder)["paired"]
+        assert entry["tests"] == [] and "is missing or was changed: run the cell again with --force" in entry["notes"][0]
+
+    @staticmethod
+    def check_paired(document: dict[str, Any], out: Path) -> None:
+        """The kept answers give the tests of ctworker-compare --samples, in results.json and in the reports. A task whose
+        metrics are no number of a question has none."""
+        (entry,) = document["paired"]
+        assert (entry["work"], entry["model"], entry["reference"], entry["notes"]) == ("toy_choices", "W4", "one", [])
+        found = runs.compare([out / "samples" / "one", out / "samples" / "W4"])
+        assert found["comparisons"][0]["tests"] == entry["tests"]
+        (test,) = [test for test in entry["tests"] if test["metric"] == "acc"]
+        cells = {(cell["model"], cell["work"]): cell for cell in document["cells"]}
+        values = [cells[label, "toy_choices"]["metrics"][0]["value"] for label in ("one", "W4")]
+        assert (test["n"], test["mean_a"], test["mean_b"]) == (20, *values) and test["p_mcnemar"] is not None
+        assert "samples" not in cells["one", "toy_rolling"]["details"] or not cells["one", "toy_rolling"]["details"]["samples"]
+        row = view.paired(document)[0]
+        assert f"| {' | '.join(row)} |" in (out / "results.md").read_text()
+        page = (out / "report.html").read_text()
+        assert "Paired tests" in page and f"<td>{row[5]}</td>" in page
 
     @staticmethod
     def lm_eval(folder: Path) -> float:

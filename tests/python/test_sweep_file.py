@@ -52,6 +52,8 @@ class TestFile:
             ("name: two", "comparisons: {method: exl3, reference: W5}", "expected one of one, W4, found text, 'W5'"),
             ("name: two\nmodels:\n  - {path: one, original: true}", "comparisons: exl3\nmodels:\n  - one",
              "no model has original: true: mark one, or name"),
+            ("name: two", "comparisons: {method: exl3, matrices: 0}", "matrices: expected a whole number of at least 1"),
+            ("name: two", "comparisons: {method: exl3, noise_floor: 2}", "noise_floor: expected true or false"),
             ("name: two", "store_limit: big", "1: store_limit: expected a size such as 20GiB, found text, 'big'"),
             (TWO, "", "the file is empty"),
             (TWO, "- a\n- b\n", "1: the file: expected a sweep: a mapping, found a list"),
@@ -100,9 +102,11 @@ class TestRecord:
         record.write(document)
         with pytest.raises(ArgumentError, match="holds the results of the sweep 'three', not of 'two'"):
             results.Results(made)
-        record.write(document | {"version": 2})
-        with pytest.raises(ArgumentError, match="reads ctworker-sweep-results up to 1: update ctworker"):
+        record.write(document | {"version": results.VERSION + 1})
+        with pytest.raises(ArgumentError, match="reads ctworker-sweep-results up to 2: update ctworker"):
             results.Results(made)
+        record.write(document | {"sweep": {"name": "two", "file": "", "devices": []}})
+        assert results.Results(made).paired == [], "the version without paired tests"
         record.write(document | {"sweep": {"name": "two"}})
         with pytest.raises(ArgumentError, match=r"is damaged: \$\.sweep: 'file' is a required property"):
             results.Results(made)

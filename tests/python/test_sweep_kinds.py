@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from conftest import ROOT
 from sweep_cases import read, scores, sweep, write
 from sweep_cases import folder  # noqa: F401 (fixtures)
 
@@ -106,25 +107,39 @@ class TestMethods:
 @pytest.mark.usefixtures("real_worker")
 class TestComparisons:
     def test_as_ctworker_compare(self, folder: Path) -> None:
-        """The numbers are those of ctworker-compare; the original is compared with nothing."""
+        """The numbers are those of ctworker-compare. The original is compared with itself in float32, and a model without
+        quantised matrices ranks none."""
         rng = random.Random(2)
         (folder / "text.txt").write_text(" ".join(rng.choices(["some", "words", "that", "have", "no", "sense"], k=150)))
-        file = write(folder, "models: [{path: one, original: true}, {path: other, label: W4}]\n"
+        subprocess.run([sys.executable, str(ROOT / "tests/tools/quantize.py"), str(folder / "one"), str(folder / "quantized"),
+                        "--scheme", "w4a16", "--group", "32"], check=True, capture_output=True)  # fmt: skip
+        file = write(folder, "models: [{path: one, original: true}, {path: quantized, label: W4}, other]\n"
                      "methods: [{method: gptq-2048, window: 128, text: text.txt}]\n"
-                     "comparisons: [{method: gptq-2048, window: 128, text: text.txt, layers: true}]\n")  # fmt: skip
+                     "comparisons: [{method: gptq-2048, window: 128, text: text.txt, layers: true, matrices: 2,\n"
+                     "               noise_floor: true}]\n")  # fmt: skip
         code, out = sweep(file)
         assert code == 0, out
         document = read(folder)
         assert [(cell["model"], cell["work"]) for cell in document["cells"]] == [
-            ("one", "gptq-2048"), ("W4", "gptq-2048"), ("W4", "KL gptq-2048")]  # fmt: skip
-        cell = document["cells"][2]
+            ("one", "gptq-2048"), ("one", "KL gptq-2048"), ("W4", "gptq-2048"), ("W4", "KL gptq-2048"),
+            ("other", "gptq-2048"), ("other", "KL gptq-2048")]  # fmt: skip
+        floor, cell = document["cells"][1], document["cells"][3]
         done = subprocess.run(
-            [sys.executable, "-m", "ctworker.compare.main", str(folder / "one"), str(folder / "other"), "--method", "gptq-2048",
-             "--window", "128", "--text", str(folder / "text.txt"), "--layers", "--json", "-", "--quiet"],
+            [sys.executable, "-m", "ctworker.compare.main", str(folder / "one"), str(folder / "quantized"), "--method",
+             "gptq-2048", "--window", "128", "--text", str(folder / "text.txt"), "--layers", "--matrices", "2",
+             "--noise-floor", "--json", "-", "--quiet"],
             check=True, capture_output=True, text=True,
         )  # fmt: skip
-        report = json.loads(done.stdout)["models"][0]
-        assert cell["details"]["statistics"] == report["statistics"] and cell["details"]["layers"] == report["layers"]
+        of_floor, report = json.loads(done.stdout)["models"]
+        for name in ("statistics", "layers", "matrices"):
+            assert cell["details"][name] == report[name], name
+        assert len(cell["details"]["matrices"]["alone"]) == 14 and "matrices" not in floor["details"]
+        assert floor["details"]["statistics"] == of_floor["statistics"] and floor["metrics"][0]["value"] > 0
+        assert (floor["method"]["reference_dtype"], floor["source"]["dtype"]) == ("float32", "bfloat16")
+        # a model is loaded once, with what it is compared with
+        assert [cell["run"]["worker"] for cell in document["cells"]] == [1, 1, 2, 2, 3, 3]
+        other = document["cells"][5]["details"]
+        assert "matrices" not in other and other["notes"][-1] == "the model has no quantised matrix to put into its original alone"
         values = {metric["metric"]: metric["value"] for metric in cell["metrics"]}
         assert values["kl"] == report["statistics"]["kl"]["value"] > 0
         assert values["kl_99"] == report["statistics"]["kl_percentiles"]["99"]["value"]
@@ -132,9 +147,12 @@ class TestComparisons:
         assert cell["reference"] == "one" and cell["metrics"][0]["headline"]
         assert sorted(path.name for path in (folder / "sweep-results" / "plots").glob("*layers*")) == [
             "kl-gptq-2048-layers.png", "kl-gptq-2048-layers.svg"]  # fmt: skip
+        assert (folder / "sweep-results" / "plots" / "kl-gptq-2048-matrices.svg").is_file()
+        page = (folder / "sweep-results" / "report.html").read_text()
+        assert "Each matrix alone" in page and report["matrices"]["alone"][0]["name"] in page and "noise floor" in page
         # the reference is part of what a cell depends on
         os.utime(folder / "one" / "config.json")
-        assert "2 of 3 cells to do" in sweep(file, "--dry-run")[1]
+        assert "4 of 6 cells to do" in sweep(file, "--dry-run")[1]
 
     def test_other_tokenizer(self, folder: Path) -> None:
         (folder / "text.txt").write_text("a text that is long enough " * 20)

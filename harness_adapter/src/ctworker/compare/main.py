@@ -22,6 +22,7 @@ from ..perplexity.options import (
     worker_arguments,
 )
 from ..scoring import Progress
+from . import MATRIX_WINDOWS
 
 _EPILOG = f"""\
 methods: {', '.join(name for name, method in methods.PRESETS.items() if method.cut == "rule")} (ctworker-ppl --help)
@@ -60,9 +61,9 @@ def parser() -> argparse.ArgumentParser:
         help="also compare the models' hidden states after each layer: where the quantisation hurts",
     )  # fmt: skip
     out.add_argument(
-        "--matrices", type=int, nargs="?", const=4, metavar="N",
+        "--matrices", type=int, nargs="?", const=MATRIX_WINDOWS, metavar="N",
         help="also put each quantised matrix alone into the reference, and rank them by the divergence that each causes, on the "
-        "first N windows of each document (default: 4); takes about half a scoring of these windows per matrix",
+        f"first N windows of each document (default: {MATRIX_WINDOWS}); takes about half a scoring of these windows per matrix",
     )  # fmt: skip
     out.add_argument(
         "--samples", metavar="RUN", type=Path, nargs="+",

@@ -12,8 +12,8 @@ from typing import Any
 
 from ..errors import ArgumentError
 
-#: samples_TASK_DATE.jsonl, as lm-eval names them.
-_NAME = re.compile(r"samples_(?P<task>.+)_(?P<date>\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d[.\d]*)\.jsonl")
+#: samples_TASK_DATE.jsonl, as lm-eval names them; a sweep's have no date.
+_NAME = re.compile(r"samples_(?P<task>.+?)(_(?P<date>\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d[.\d]*))?\.jsonl")
 #: Keys of a sample that are not metrics, for lm-eval releases whose samples have no key `metrics`.
 _NOT_METRICS = {"doc_id", "doc", "target", "arguments", "resps", "filtered_resps", "filter"}
 #: Hashes that must agree for two answers to be paired, and what they are hashes of.
@@ -58,7 +58,7 @@ def read_run(path: Path) -> Run:
     run = Run(str(path))
     for task, file in _files(path, run.notes).items():
         run.files[task] = file
-        run.answers[task] = _read_file(file)
+        run.answers[task] = read_file(file)
     return run
 
 
@@ -73,7 +73,7 @@ def _files(path: Path, notes: list[str]) -> dict[str, Path]:
     for file in sorted(path.rglob("samples_*.jsonl")):
         match = _NAME.fullmatch(file.name)
         if match:
-            found.setdefault(match["task"], []).append((match["date"], file))
+            found.setdefault(match["task"], []).append((match["date"] or "", file))
     if not found:
         raise ArgumentError(
             f"{path}: the folder holds no samples_TASK_DATE.jsonl: run lm_eval with --log_samples and --output_path {path}"
@@ -90,7 +90,8 @@ def _files(path: Path, notes: list[str]) -> dict[str, Path]:
     return {task: max(files)[1] for task, files in sorted(found.items())}
 
 
-def _read_file(file: Path) -> dict[tuple[str, int], Answer]:
+def read_file(file: Path) -> dict[tuple[str, int], Answer]:
+    """(filter, doc_id) -> answer. Raises ArgumentError, with the file and the line."""
     answers: dict[tuple[str, int], Answer] = {}
     for number, sample in _lines(file):
         key = (str(sample.get("filter", "none")), sample["doc_id"])

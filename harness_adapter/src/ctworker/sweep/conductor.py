@@ -14,7 +14,7 @@ from rich.console import Console
 
 from .. import api, hub
 from ..errors import ArgumentError
-from . import document, output
+from . import document, output, paired
 from .definition import Sweep, with_folder
 from .models import Files, look, stamp_of
 from .plan import Cell, Timing, blocks_of, cells_of, selected
@@ -116,6 +116,7 @@ class Conductor:
             "folder": str(files.folder) if usable else None,
             "tokenizer": cell.model.tokenizer,
             "options": cell.options.values,
+            "formats": files.facts.get("formats", []) if usable else [],
             "reference": self._reference(cell),
         }
 
@@ -250,21 +251,26 @@ class Conductor:
         self._write()
 
     def _write(self) -> None:
-        self.document = document.build(self.sweep, self.files, self.cells, self.results.cells)
+        known, tests = self.results.cells, self.results.paired
+        self.document = document.build(self.sweep, self.files, self.cells, known, tests)
         self.results.write(self.document)
 
     # -- after the run -------------------------------------------------------------------------------------
 
-    def report(self) -> int:
-        self.results.lock()
+    def _report(self) -> None:
+        self.results.paired = paired.tests(self.cells, self.results)
         self._write()
         output.write(self.results, self.document)
+
+    def report(self) -> int:
+        self.results.lock()
+        self._report()
         self._console.print(f"written: {self.sweep.output / 'report.html'}", highlight=False)
         return 0
 
     def _finish(self) -> int:
         """Writes the reports; the exit code."""
-        output.write(self.results, self.document)
+        self._report()
         failed = [cell for cell in self.cells if self._state(cell) == "failed"]
         n_done = sum(self._state(cell) == "done" for cell in self.cells)
         self._console.print(

@@ -48,16 +48,19 @@ def failed(cell: Cell, message: str, run: dict[str, Any]) -> dict[str, Any]:
 
 
 def build(
-    sweep: Sweep, files: dict[str, Files], cells: list[Cell], known: dict[str, dict[str, Any]]
+    sweep: Sweep, files: dict[str, Files], cells: list[Cell], known: dict[str, dict[str, Any]], paired: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """The document. known: finished and failed cells by key; those that the sweep no longer has are in `kept`."""
+    """The document. known: finished and failed cells by key; those that the sweep no longer has are in `kept`. paired: tests
+    between cells; those of cells that are not finished are left out."""
     keys = {cell.key for cell in cells}
+    finished = {key for key in keys if known.get(key, {}).get("state") == "done"}
     return {
         "schema": SCHEMA,
         "version": VERSION,
         "sweep": {"name": sweep.name, "file": sweep.file.name, "devices": sweep.devices},
         "models": [_model(model, files[model.label]) for model in sweep.models],
         "cells": [known.get(cell.key, {"state": "pending"}) | record(cell) for cell in cells],
+        "paired": [test for test in paired if finished.issuperset(test["keys"])],
         "kept": [cell for key, cell in known.items() if key not in keys],
     }
 

@@ -29,10 +29,9 @@ USAGE, FAILED, INTERRUPTED = 64, 1, 130
 
 _ABOUT = """\
 Runs lm-eval tasks, perplexity methods and comparisons on many models, and writes results.json, results.csv,
-results.md, report.html and plots to one folder. A model is loaded once for its tasks and perplexities, and once
-with its original for its comparisons. A cell (model x options x work) that fails is recorded with its message, and
-the others run. After Ctrl-C or a crash, the same command goes on where it was: a finished cell is never run again
-unless its model's files, its text or its settings have changed.
+results.md, report.html and plots to one folder. A model is loaded once. A cell (model x options x work) that fails is
+recorded with its message, and the others run. After Ctrl-C or a crash, the same command goes on where it was: a
+finished cell is never run again unless its model's files, its text or its settings have changed.
 """
 _END = """\
 Exit codes: 0 every cell is finished; 1 some cells failed, or an error ended the sweep (one sentence says which);

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import fnmatch
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from .definition import Model, Options, Sweep, Work
 from .digest import digest
@@ -37,6 +39,24 @@ class Cell:
         return f"{self.model.label} · {self.work.name}{options}"
 
     @property
+    def beside(self) -> tuple[str, str] | None:
+        """The second model of the cell's worker: its label, and its dtype ("": the worker's)."""
+        if self.reference is None:
+            return None
+        return self.reference.label, "float32" if self.is_floor else ""
+
+    @property
+    def is_floor(self) -> bool:
+        """Whether the model is compared with itself in float32."""
+        return self.reference is self.model
+
+    @property
+    def samples(self) -> Path:
+        """The folder of an lm-eval task's samples, from the folder of results."""
+        work = f"{self.work.name} ({self.options.name})" if self.options.name else self.work.name
+        return Path("samples", _file_name(self.model.label), _file_name(work))
+
+    @property
     def units(self) -> int:
         """Work in multiply-adds, the measure of time."""
         return self.tokens * self.params
@@ -50,13 +70,18 @@ class Cell:
         }
 
 
+def _file_name(text: str) -> str:
+    """Different texts give different names."""
+    return quote(text, safe=" ()").replace(".", "%2E", 1 if text.startswith(".") else 0)
+
+
 def cells_of(sweep: Sweep, files: dict[str, Files]) -> list[Cell]:
     """All cells, in the order of the file. files: by label."""
     found = []
     for model in sweep.models:
         for options in sweep.options:
             for work in sweep.work:
-                if not work.kind.applies(work, model, sweep.models):
+                if not work.kind.applies(work, model, sweep.models, options):
                     continue
                 reference = work.kind.reference(work, model, sweep.models)
                 key = _key(model, options, work, reference, files)
@@ -100,16 +125,15 @@ def _matches(cell: Cell, pattern: str) -> bool:
 
 
 def blocks_of(cells: list[Cell]) -> list[list[Cell]]:
-    """The cells by worker: one load for each model and each set of worker options, and one more, with the reference, for its
-    comparisons. Models of a group follow each other, and the sets of options of a model, so that files and reference are
-    still in memory."""
+    """The cells by worker: one load for each model and each set of worker options. Models of a group follow each other, and the
+    sets of options of a model, so that files and reference are still in memory."""
     groups = list(dict.fromkeys(cell.model.group for cell in cells))
     blocks: dict[Any, list[Cell]] = {}
     for cell in cells:
         key = (cell.model.label, digest(cell.worker_options))
         blocks.setdefault(key, []).append(cell)
     for block in blocks.values():
-        block.sort(key=lambda cell: cell.reference.label if cell.reference is not None else "")
+        block.sort(key=lambda cell: cell.beside or ("", ""))
     return sorted(blocks.values(), key=lambda block: groups.index(block[0].model.group))
 
 

@@ -32,10 +32,10 @@ def files(document: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
                 yield from _save(
                     _figure(column, axis, names), f"{_slug(column.title)}-{_slug(axis.name)}"
                 )
-        lines = view.layers(column)
-        if lines:
-            drawn = [{"label": label, "layers": layers} for label, layers in lines]
-            yield from _save(plot.draw(drawn), f"{_slug(column.name)}-layers")
+        for part in ("layers", "matrices"):
+            drawn = [{"label": label, part: values} for label, values in view.parts(column, part)]
+            if drawn:
+                yield from _save(plot.draw(drawn), f"{_slug(column.name)}-{part}")
 
 
 def _slug(text: str) -> str:

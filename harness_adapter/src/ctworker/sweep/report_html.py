@@ -16,6 +16,9 @@ from .progress import size
 from .view import Axis, Column, Value
 
 
+_MATRICES = 20  # shown of each model; results.json has all
+
+
 def render(document: dict[str, Any]) -> str:
     web = files(__package__).joinpath("web")
     environment = jinja2.Environment(
@@ -40,6 +43,10 @@ def render(document: dict[str, Any]) -> str:
         axes=axes,
         charts=data["charts"],
         layers=data["layers"],
+        matrices=[table for column in columns for table in _matrices(column)],
+        paired_heads=view.PAIRED_HEADS,
+        paired=view.paired(document),
+        paired_notes=view.paired_notes(document),
         heads=_heads(columns, document),
         rows=_rows(columns, document),
         failures=[cell for cell in document["cells"] if cell["state"] == "failed"],
@@ -105,7 +112,7 @@ def _chart(column: Column, axes: list[Axis], document: dict[str, Any]) -> dict[s
 
 
 def _layers(column: Column) -> Iterator[dict[str, Any]]:
-    lines = view.layers(column)
+    lines = view.parts(column, "layers")
     if lines:
         yield {
             "title": "Relative error of the hidden states",
@@ -121,6 +128,19 @@ def _layers(column: Column) -> Iterator[dict[str, Any]]:
                 for n, (label, found) in enumerate(lines)
             ],
         }
+
+
+def _matrices(column: Column) -> Iterator[dict[str, Any]]:
+    """The matrices of each model that hurt most, alone in the original."""
+    for label, found in view.parts(column, "matrices"):
+        whole = found["kl"]["value"]
+        rows = [
+            (each["name"], view.number(each["kl"]["value"], each["kl"]["se"]), f"{100 * each['kl']['value'] / whole:.1f} %")
+            for each in found["alone"][:_MATRICES]
+            if each["kl"]["value"] is not None and whole
+        ]
+        more = len(found["alone"]) - len(rows)
+        yield {"title": f"{label}, {column.name}", "rows": rows, "more": more, "windows": found["windows"]}
 
 
 # -- the table ---------------------------------------------------------------------------------------------

@@ -14,9 +14,10 @@ from typing import Any
 from .. import __version__
 from ..errors import ArgumentError, CtworkerError
 from .definition import Sweep
+from .files import replace
 
 SCHEMA = "ctworker-sweep-results"
-VERSION = 1
+VERSION = 2  # 1: without `paired`
 
 
 def schema() -> dict[str, Any]:
@@ -36,6 +37,7 @@ class Results:
         self.cells: dict[str, dict[str, Any]] = {}
         self._name = sweep.name
         self._lock = None
+        self.paired: list[dict[str, Any]] = []  # of the file
         self._n_kept = 0  # finished cells in the file
         old = self._read()
         if old is not None:
@@ -44,6 +46,7 @@ class Results:
                 for cell in [*old["cells"], *old["kept"]]
                 if cell["state"] != "pending"
             }
+            self.paired = old.get("paired", [])
             self._n_kept = self._n_done()
 
     def lock(self) -> None:
@@ -126,21 +129,9 @@ class Results:
     def write_bytes(self, name: str, data: bytes) -> None:
         """Replaces a file of the folder as one step."""
         path = self.folder / name
-        path.parent.mkdir(exist_ok=True)
-        temporary = path.with_name(f".{path.name}.new")
         try:
-            with temporary.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-            folder = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            replace(path, data)
         except OSError as error:
-            temporary.unlink(missing_ok=True)
             raise self.trouble(path, error) from error
 
     def trouble(self, path: Path, error: OSError) -> CtworkerError:

@@ -21,7 +21,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from .. import arguments, session
+from .. import api, arguments, session
 from ..errors import CtworkerError, WorkerDied
 from ..launcher import WorkerProcess
 from . import models
@@ -118,7 +118,9 @@ class Runner(threading.Thread):
         self._sweep, self._files, self._take, self._events = sweep, files, take, events
         self._process: CellProcess | None = None
         self._worker: WorkerProcess | None = None
-        self._beside: str | None = None  # label of the worker's second model
+        self._beside: tuple[str, str] | None = None  # the worker's second model (Cell.beside)
+        self._shared: tuple[str, str] | None = None  # the second model that the block's worker loads from the start
+        self._n_workers = 0  # started so far
         self._stopped = False
 
     @property
@@ -161,6 +163,7 @@ class Runner(threading.Thread):
             for cell in block:
                 self._fail(cell, str(error), {})
             return
+        self._shared = next((cell.beside for cell in block if cell.beside is not None), None)
         for i, cell in enumerate(block):
             if self._stopped:
                 return
@@ -198,6 +201,7 @@ class Runner(threading.Thread):
                 answer = {"error": str(error)}
             break
         run |= {
+            "worker": self._n_workers,
             "seconds": round(time.monotonic() - began, 3),
             "finished": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         }
@@ -224,9 +228,13 @@ class Runner(threading.Thread):
             "folder": str(self._files[cell.model.label].folder),
             "tokenizer": cell.model.tokenizer,
             "options": cell.options.values,
+            "formats": self._files[cell.model.label].facts["formats"],
+            "samples": str(self._sweep.output / cell.samples),
         }
         if cell.reference is not None:
-            request["reference"] = {"label": cell.reference.label, "name": self._name_beside(cell)}
+            request["reference"] = {
+                "label": cell.reference.label, "name": self._name_beside(cell.model), "floor": cell.is_floor,
+            }  # fmt: skip
         answer = self._process.ask(
             request,
             on_progress=lambda fraction: self._events.put(("progress", cell, fraction)),
@@ -239,9 +247,12 @@ class Runner(threading.Thread):
     # -- the worker ----------------------------------------------------------------------------------------
 
     def _worker_of(self, cell: Cell) -> WorkerProcess:
-        """A ready worker for the cell, with the reference if it has one. Raises CtworkerError when a model cannot be loaded."""
-        beside = cell.reference.label if cell.reference is not None else None
-        if beside != self._beside:
+        """A ready worker for the cell, with the reference if it has one. Raises CtworkerError when a model cannot be loaded.
+
+        A worker that loads both models at once serves all cells of the block. If it cannot, or if the two do not fit the
+        memory together, the cells that need one model have a worker with that model alone.
+        """
+        if self._worker is not None and cell.beside not in (None, self._beside):
             self._close_worker()
         if self._worker is not None:
             try:
@@ -250,6 +261,20 @@ class Runner(threading.Thread):
             except WorkerDied as error:
                 log.warning("%s", error)
                 self._close_worker()
+        if cell.beside is None and self._shared is not None:
+            try:
+                worker = self._start(cell, self._shared)
+                with api.Client(worker.url) as client:
+                    if client.model["placement"] != "streamed":
+                        return worker
+            except CtworkerError as error:
+                log.info("%s alone: %s", cell.model.label, error)
+            self._close_worker()
+            self._shared = None
+        return self._start(cell, cell.beside)
+
+    def _start(self, cell: Cell, beside: tuple[str, str] | None) -> WorkerProcess:
+        """Starts the worker of the cell's model. Raises CtworkerError when a model cannot be loaded."""
         settings = arguments.parse(
             {
                 "pretrained": cell.model.path,
@@ -261,14 +286,14 @@ class Runner(threading.Thread):
         folder = self._files[cell.model.label].folder
         assert folder is not None
         options = session.serve_options(settings, folder)
-        if cell.reference is not None:
-            self._fetch(cell.reference)
-            options += [
-                "--model",
-                f"{self._name_beside(cell)}={self._files[cell.reference.label].folder}",
-            ]
+        if beside is not None:
+            label, dtype = beside
+            self._fetch(next(model for model in self._sweep.models if model.label == label))
+            name = self._name_beside(cell.model) + (f":{dtype}" if dtype else "")
+            options += ["--model", f"{name}={self._files[label].folder}"]
         self._beside = beside
         self._worker = WorkerProcess(options)
+        self._n_workers += 1
         try:
             self._worker.wait_ready(cell.options.values.get("load_timeout"))
         except CtworkerError:
@@ -282,9 +307,9 @@ class Runner(threading.Thread):
         limit = {"store_limit": self._sweep.store_limit} if self._sweep.store_limit else {}
         return {"store": str(self._sweep.store), **limit}
 
-    def _name_beside(self, cell: Cell) -> str:
+    def _name_beside(self, model: Model) -> str:
         """The worker's name of the reference, which is not the model's own: that is its folder's."""
-        folder = self._files[cell.model.label].folder
+        folder = self._files[model.label].folder
         return "reference" if folder is None or folder.name != "reference" else "the-reference"
 
     def _close_worker(self) -> None:

@@ -45,7 +45,17 @@ def markdown(document: dict[str, Any]) -> str:
         row = [_escape(model["label"]), bits, size(model["bytes"]) if "bytes" in model else ""]
         row += [_value(column.values.get(model["label"])) for column in columns]
         lines.append("| " + " | ".join(row) + " |")
-    return "\n".join([*lines, "", *_notes(document)]) + "\n"
+    return "\n".join([*lines, "", *_notes(document), *_paired(document)]) + "\n"
+
+
+def _paired(document: dict[str, Any]) -> list[str]:
+    rows = view.paired(document)
+    if not rows:
+        return []
+    lines = [f"| {' | '.join(view.PAIRED_HEADS)} |", "| --- | --- | --- |" + " ---: |" * (len(view.PAIRED_HEADS) - 3)]
+    lines += [f"| {' | '.join(map(_escape, row))} |" for row in rows]
+    about = "Paired with the original question by question. Lost: right before, wrong now; intervals: paired bootstrap."
+    return ["", *lines, "", about]
 
 
 def _value(value: Value | None) -> str:

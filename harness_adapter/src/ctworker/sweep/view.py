@@ -149,7 +149,12 @@ def columns(document: dict[str, Any]) -> list[Column]:
 
 
 def _changes(column: Column) -> None:
-    """The difference of each value from its group's original."""
+    """The difference of each value from its group's original. A comparison is a difference already; its value for the original
+    is the noise floor."""
+    if column.kind == "comparison":
+        for value in column.values.values():
+            value.change = "noise floor" if value.model["original"] and value.value is not None else ""
+        return
     originals = {v.model["group"]: v.value for v in column.values.values() if v.model["original"]}
     for value in column.values.values():
         origin = originals.get(value.model["group"])
@@ -181,13 +186,38 @@ def facts(value: Value, column: Column) -> list[tuple[str, str]]:
     return found
 
 
-def layers(column: Column) -> list[tuple[str, list[dict[str, Any]]]]:
-    """The layers of each model that was compared with them: its label, and its layers as a report has them."""
+def parts(column: Column, name: str) -> list[tuple[str, Any]]:
+    """"layers" or "matrices" of each model that was compared with them: its label, and what a report has."""
     return [
-        (cell["model"], cell["details"]["layers"])
+        (cell["model"], cell["details"][name])
         for cell in column.cells
-        if cell["state"] == "done" and cell["details"].get("layers")
+        if cell["state"] == "done" and cell["details"].get(name)
     ]
+
+
+PAIRED_HEADS = ("model", "task", "metric", "questions", "difference", "95 % interval", "lost", "gained", "McNemar p")
+
+
+def paired(document: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Rows under PAIRED_HEADS: of a work with several tasks, only all of them together."""
+    rows = []
+    for entry in document.get("paired", []):
+        pooled = [test for test in entry["tests"] if test["task"].startswith("all ")]
+        work = f"{entry['work']} ({entry['options']})" if entry["options"] else entry["work"]
+        for test in pooled or entry["tests"]:
+            task = f"{work}, {test['task']}" if pooled else work if test["task"] in work else f"{work}, {test['task']}"
+            metric = test["metric"] if test["filter"] == "none" else f"{test['metric']}, {test['filter']}"
+            flips = test["p_mcnemar"] is not None
+            rows.append((
+                entry["model"], task, metric, str(test["n"]), number(test["difference"], test["se"]),
+                f"{test['low']:+.4f} .. {test['high']:+.4f}", str(test["lost"]) if flips else "-",
+                str(test["gained"]) if flips else "-", f"{test['p_mcnemar']:.3g}" if flips else "-",
+            ))  # fmt: skip
+    return rows
+
+
+def paired_notes(document: dict[str, Any]) -> list[str]:
+    return [f"{entry['model']}, {entry['work']}: {note}" for entry in document.get("paired", []) for note in entry["notes"]]
 
 
 def front(points: list[tuple[float, float]], higher: bool) -> list[tuple[float, float]]:

@@ -15,7 +15,7 @@ from .tasks import TASKS
 
 if TYPE_CHECKING:
     from ..cell_process import Place
-    from ..definition import Model, Work
+    from ..definition import Model, Options, Work
     from ..nodes import Node
 
 
@@ -31,10 +31,10 @@ class Kind(Protocol):
         """The work that the file asks for. Raises ArgumentError with file, line and key."""
 
     def reference(self, work: Work, model: Model, models: list[Model]) -> Model | None:
-        """The second model that a cell needs; None: it needs one model only."""
+        """The second model that a cell needs; None: it needs one model only. The model itself: it in float32."""
 
-    def applies(self, work: Work, model: Model, models: list[Model]) -> bool:
-        """Whether there is a cell of this work for this model."""
+    def applies(self, work: Work, model: Model, models: list[Model], options: Options) -> bool:
+        """Whether there is a cell of this work for this model with these options."""
 
     def prepare(self, settings: dict[str, Any], place: Place) -> dict[str, Any]:
         """Checks what can be known before any model is loaded; `tokens`: about how many tokens one cell scores. Raises

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...compare import MATRIX_WINDOWS
 from ...perplexity import methods
 from .methods import method_of
 
 if TYPE_CHECKING:
     from ..cell_process import Place
-    from ..definition import Model, Work
+    from ..definition import Model, Options, Work
     from ..nodes import Node
 
 
@@ -30,7 +31,7 @@ class Comparisons:
     def _work(self, node: Node, models: list[Model], base: Path) -> Work:
         from ..definition import Work
 
-        fields, settings, stamp = method_of(node, base, ("reference", "layers"))
+        fields, settings, stamp = method_of(node, base, ("reference", "layers", "matrices", "noise_floor"))
         if methods.choose(settings["method"], settings["given"]).cut != "rule":
             raise fields["method"].error(
                 "lm-eval's windows cannot be compared: expected another method"
@@ -38,6 +39,10 @@ class Comparisons:
         if len(settings["text"]) + len(settings["dataset"]) > 1:
             raise node.error("expected one text: give each text a comparison of its own")
         settings["layers"] = fields["layers"].flag() if "layers" in fields else False
+        if "matrices" in fields:
+            settings["matrices"] = _windows(fields["matrices"])
+        if "noise_floor" in fields:
+            settings["noise_floor"] = fields["noise_floor"].flag()
         settings["reference"] = None
         if "reference" in fields:
             settings["reference"] = fields["reference"].one_of([model.label for model in models])
@@ -58,8 +63,12 @@ class Comparisons:
                 return other
         return None
 
-    def applies(self, work: Work, model: Model, models: list[Model]) -> bool:
-        return self.reference(work, model, models) not in (None, model)
+    def applies(self, work: Work, model: Model, models: list[Model], options: Options) -> bool:
+        """The reference itself has a cell if the noise floor is asked for: its 16-bit run against its run in float32."""
+        reference = self.reference(work, model, models)
+        if reference is not model:
+            return reference is not None
+        return work.settings.get("noise_floor", False) and options.values.get("dtype") != "float32"
 
     def prepare(self, settings: dict[str, Any], place: Place) -> dict[str, Any]:
         from .run_comparisons import prepare
@@ -70,6 +79,13 @@ class Comparisons:
         from .run_comparisons import run
 
         return run(settings, place)
+
+
+def _windows(node: Node) -> int | None:
+    """`matrices: true` or a number of windows."""
+    if isinstance(node.value, bool):
+        return MATRIX_WINDOWS if node.value else None
+    return node.count()
 
 
 COMPARISONS = Comparisons()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...api import Client
 from ...compare.models import Options, compare
 from ...compare.models import prepare as plan_of
+from ...errors import CtworkerError
 from ...perplexity import methods
 from ...perplexity.measure import limited
 from .run_methods import texts_of
@@ -36,8 +38,8 @@ def prepare(settings: dict[str, Any], place: Place) -> dict[str, Any]:
     tokens = plan_of(options).tokens
     if method.needs_model and "max_length" not in place.options:
         return {"tokens": sum(tokens.sizes)}
-    resolved = methods.resolve(method, place.options.get("max_length") or 1 << 31)
-    return {"tokens": methods.total(limited(resolved, tokens), tokens.sizes).inputs}
+    resolved = limited(methods.resolve(method, place.options.get("max_length") or 1 << 31), tokens)
+    return {"tokens": _tokens_read(resolved, tokens.sizes, settings, _n_matrices(place))}
 
 
 def run(settings: dict[str, Any], place: Place) -> dict[str, Any]:
@@ -45,11 +47,17 @@ def run(settings: dict[str, Any], place: Place) -> dict[str, Any]:
     (text,) = texts_of(settings, method)
     assert place.url is not None and place.reference is not None
     with Client(place.url) as client:
-        name = client.model["name"]
+        name, floor = client.model["name"], place.reference["floor"]
+        if floor and client.model["dtype"] == "float32":
+            raise CtworkerError("the model computes in float32 already, so it has no noise floor: leave out noise_floor")
+    matrices = None if floor else settings.get("matrices")
+    notes = []
+    if matrices is not None and _n_matrices(place) == 0:
+        matrices, notes = None, ["the model has no quantised matrix to put into its original alone"]
     plan = plan_of(
         Options(
             place.reference["name"], [name], text, method, endpoint=place.url, tokenizer=place.tokenizer, worst=_WORST,
-            layers=settings["layers"],
+            layers=settings["layers"], matrices=matrices,
         )
     )  # fmt: skip
     report = compare(plan, lambda _i, _n, _label, progress: place.progress(progress))
@@ -65,15 +73,33 @@ def run(settings: dict[str, Any], place: Place) -> dict[str, Any]:
             "kind": "comparison",
             "about": method.about,
             "reference": place.reference["label"],
+            "reference_dtype": found["reference"]["dtype"],
             **report["text"],
         },
         "details": {
             name: found[name]
-            for name in ("statistics", "worst", "layers", "notes")
+            for name in ("statistics", "worst", "layers", "matrices")
             if name in found
-        },
-        "n_tokens": methods.total(methods.Method(about="", **report["text"]["method"]), plan.tokens.sizes).inputs,
-    }
+        } | {"notes": [*found["notes"], *notes]},
+        "n_tokens": _tokens_read(
+            methods.Method(about="", **report["text"]["method"]), plan.tokens.sizes, settings,
+            len(found["matrices"]["alone"]) if "matrices" in found else 0,
+        ),
+    }  # fmt: skip
+
+
+def _n_matrices(place: Place) -> int:
+    """Quantised matrices of the model, as `inspect` counts them."""
+    return sum(row["matrices"] for row in place.formats if not row["format"].startswith("dense"))
+
+
+def _tokens_read(method: methods.Method, sizes: Sequence[int], settings: dict[str, Any], n_matrices: int) -> int:
+    """Tokens that both models read; with matrices, also what exchanging them costs: half a scoring of a few windows each."""
+    read = methods.total(method, sizes).inputs
+    if settings.get("matrices") is None:
+        return read
+    few = replace(method, rows=min(method.rows or settings["matrices"], settings["matrices"]))
+    return read + methods.total(few, sizes).inputs * (2 + n_matrices) // 2
 
 
 def _worker(place: Place) -> dict[str, Any]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 import logging
 import math
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...errors import ArgumentError
+from ...errors import ArgumentError, CtworkerError
+from .. import files
 from .shared import environment
 
 if TYPE_CHECKING:
@@ -22,6 +26,7 @@ log = logging.getLogger("lm_eval.ctworker")
 _HEADLINE = ("acc_norm", "acc", "word_perplexity", "perplexity", "exact_match", "f1", "mcc")
 _SAMPLE_DOCS = 12  # documents that are built to estimate a task's size
 _CHARACTERS_PER_TOKEN = 4.0  # of English; after the first model, the true number is known
+_HASHES = ("doc_hash", "prompt_hash", "target_hash")  # of a sample
 _EVALUATE = (
     "apply_chat_template",
     "fewshot_as_multiturn",
@@ -68,7 +73,7 @@ def run(settings: dict[str, Any], place: Place) -> dict[str, Any]:
         "metrics": metrics,
         "source": source,
         "method": _method(settings, results),
-        "details": {"subtasks": _subtasks(settings, results)},
+        "details": {"subtasks": _subtasks(settings, results), "samples": _keep_samples(results.get("samples", {}), place)},
         "n_tokens": model.n_tokens - first,
     }
 
@@ -216,6 +221,34 @@ def _subtasks(settings: dict[str, Any], results: dict[str, Any]) -> dict[str, An
     return (
         {name: list(_metrics_of(name, results)) for name in sorted(names)} if len(names) > 1 else {}
     )
+
+
+def _keep_samples(samples: dict[str, list[dict[str, Any]]], place: Place) -> list[dict[str, Any]]:
+    """Writes what paired tests need of each question, in lm-eval's form, for the tasks whose metrics are one number a question:
+    what was written. Raises CtworkerError."""
+    kept = []
+    for task, answers in sorted(samples.items()):
+        lines = [json.dumps(_answer(sample)) + "\n" for sample in answers if _numbers(sample)]
+        if not lines or place.samples is None:
+            continue
+        path, data = Path(place.samples) / f"samples_{task}.jsonl", "".join(lines).encode()
+        try:
+            files.replace(path, data)
+        except OSError as error:
+            raise CtworkerError(f"{path}: cannot be written: {error.strerror}") from error
+        kept.append({"task": task, "file": path.name, "sha256": hashlib.sha256(data).hexdigest(), "answers": len(lines)})
+    return kept
+
+
+def _answer(sample: dict[str, Any]) -> dict[str, Any]:
+    numbers = _numbers(sample)
+    hashes = {name: sample[name] for name in _HASHES if name in sample}
+    return {"doc_id": sample["doc_id"], "filter": sample["filter"], "metrics": list(numbers), **numbers, **hashes}
+
+
+def _numbers(sample: dict[str, Any]) -> dict[str, float]:
+    found = {name: sample[name] for name in sample.get("metrics", ()) if isinstance(sample.get(name), (int, float))}
+    return {name: float(value) for name, value in found.items() if math.isfinite(value)}
 
 
 def _method(settings: dict[str, Any], results: dict[str, Any]) -> dict[str, Any]:

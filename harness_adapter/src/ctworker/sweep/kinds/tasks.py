@@ -10,7 +10,7 @@ from .shared import environment_of, stamp_of
 
 if TYPE_CHECKING:
     from ..cell_process import Place
-    from ..definition import Model, Work
+    from ..definition import Model, Options, Work
     from ..nodes import Node
 
 _FIELDS = (
@@ -80,7 +80,7 @@ class Tasks:
     def reference(self, work: Work, model: Model, models: list[Model]) -> Model | None:
         return None
 
-    def applies(self, work: Work, model: Model, models: list[Model]) -> bool:
+    def applies(self, work: Work, model: Model, models: list[Model], options: Options) -> bool:
         return True
 
     def prepare(self, settings: dict[str, Any], place: Place) -> dict[str, Any]:
