@@ -55,6 +55,11 @@ void ctw_backend_close(struct ctw_backend *be)
         be->ops->close(be);
 }
 
+enum ctw_status ctw_backend_count(const struct ctw_backend *be, int *n, struct ctw_err *err)
+{
+    return be->ops->count(n, err);
+}
+
 void ctw_backend_get_info(const struct ctw_backend *be, struct ctw_backend_info *out)
 {
     *out = (struct ctw_backend_info){0};
@@ -146,6 +151,14 @@ enum ctw_status ctw_upload_begin(struct ctw_backend *be, void *dst, const void *
                                  uint64_t *ticket, struct ctw_err *err)
 {
     return be->ops->upload_begin(be, dst, stage, bytes, ticket, err);
+}
+
+enum ctw_status ctw_peer_begin(struct ctw_backend *be, void *dst, struct ctw_backend *from,
+                               const void *src, size_t bytes, uint64_t *ticket, struct ctw_err *err)
+{
+    if (from->ops != be->ops)
+        return ctw_fail(err, CTW_EINTERNAL, "peer copy: needs two devices of one backend");
+    return be->ops->peer_begin(be, dst, from, src, bytes, ticket, err);
 }
 
 enum ctw_status ctw_upload_wait(struct ctw_backend *be, uint64_t ticket, struct ctw_err *err)

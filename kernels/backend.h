@@ -72,6 +72,8 @@ struct ctw_reserve {
 struct ctw_backend_ops {
     const char *name;
     struct ctw_backend_traits traits;
+    /* The number of devices, at least 1. */
+    enum ctw_status (*count)(int *n, struct ctw_err *err);
     enum ctw_status (*open)(struct ctw_backend **out, const struct ctw_backend_options *opt,
                             struct ctw_err *err);
     void (*close)(struct ctw_backend *be);
@@ -104,6 +106,9 @@ struct ctw_backend_ops {
     void (*stage_free)(struct ctw_backend *be, void *p);
     enum ctw_status (*upload_begin)(struct ctw_backend *be, void *dst, const void *stage,
                                     size_t bytes, uint64_t *ticket, struct ctw_err *err);
+    enum ctw_status (*peer_begin)(struct ctw_backend *be, void *dst, struct ctw_backend *from,
+                                  const void *src, size_t bytes, uint64_t *ticket,
+                                  struct ctw_err *err);
     enum ctw_status (*upload_wait)(struct ctw_backend *be, uint64_t ticket, struct ctw_err *err);
     enum ctw_status (*upload_join)(struct ctw_backend *be, struct ctw_err *err);
     enum ctw_status (*fence_record)(struct ctw_backend *be, uint64_t *fence, struct ctw_err *err);
@@ -171,6 +176,9 @@ enum ctw_status ctw_backend_open(struct ctw_backend **out, const char *name,
                                  const struct ctw_backend_options *opt,
                                  struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_backend_close(struct ctw_backend *be); /* NULL is a no-op */
+/* The number of devices of this kind of backend that the process sees; of the CPU, 1. */
+enum ctw_status ctw_backend_count(const struct ctw_backend *be, int *n,
+                                  struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_backend_get_info(const struct ctw_backend *be, struct ctw_backend_info *out);
 void ctw_backend_describe(const struct ctw_backend *be, char *buf, size_t cap); /* truncates */
 const struct ctw_backend_traits *ctw_backend_traits(const struct ctw_backend *be);
@@ -204,6 +212,16 @@ enum ctw_status ctw_stage_alloc(struct ctw_backend *be, void **out, size_t bytes
 void ctw_stage_free(struct ctw_backend *be, void *p); /* NULL is a no-op */
 enum ctw_status ctw_upload_begin(struct ctw_backend *be, void *dst, const void *stage, size_t bytes,
                                  uint64_t *ticket, struct ctw_err *err) CTW_MUST_CHECK;
+/*
+ * Begins a copy to this device from the memory of another (or from its own), in the order of the
+ * uploads and with a ticket among theirs; from any thread. The source holds its bytes already:
+ * their uploads have been waited for; and keeps them until ctw_upload_wait() of the ticket returns.
+ * `from` is of the same backend. Without a direct path between two devices, the bytes go through
+ * the host.
+ */
+enum ctw_status ctw_peer_begin(struct ctw_backend *be, void *dst, struct ctw_backend *from,
+                               const void *src, size_t bytes, uint64_t *ticket,
+                               struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_upload_wait(struct ctw_backend *be, uint64_t ticket,
                                 struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_upload_join(struct ctw_backend *be, struct ctw_err *err) CTW_MUST_CHECK;

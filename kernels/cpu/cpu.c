@@ -92,6 +92,13 @@ static void cpu_close(struct ctw_backend *be)
     ctw_free(cpu);
 }
 
+static enum ctw_status cpu_count(int *n, struct ctw_err *err)
+{
+    (void)err;
+    *n = 1;
+    return CTW_OK;
+}
+
 static enum ctw_status cpu_open(struct ctw_backend **out, const struct ctw_backend_options *opt,
                                 struct ctw_err *err)
 {
@@ -205,6 +212,14 @@ static enum ctw_status cpu_upload_begin(struct ctw_backend *be, void *dst, const
     return cpu_copy(be, dst, stage, bytes, err);
 }
 
+static enum ctw_status cpu_peer_begin(struct ctw_backend *be, void *dst, struct ctw_backend *from,
+                                      const void *src, size_t bytes, uint64_t *ticket,
+                                      struct ctw_err *err)
+{
+    (void)from;
+    return cpu_upload_begin(be, dst, src, bytes, ticket, err);
+}
+
 static enum ctw_status cpu_upload_wait(struct ctw_backend *be, uint64_t ticket, struct ctw_err *err)
 {
     (void)ticket;
@@ -316,6 +331,7 @@ const struct ctw_backend_ops ctw_backend_cpu = {
                .chunk_tokens = 4096, /* decoding a weight then costs under 1 % of using it */
                .pass_tokens = 32768, /* keeps the residual small; results come out pass by pass */
                .pass_flops = 1.2e13},
+    .count = cpu_count,
     .open = cpu_open,
     .close = cpu_close,
     .info = cpu_info,
@@ -333,6 +349,7 @@ const struct ctw_backend_ops ctw_backend_cpu = {
     .stage_alloc = cpu_stage_alloc,
     .stage_free = cpu_free,
     .upload_begin = cpu_upload_begin,
+    .peer_begin = cpu_peer_begin,
     .upload_wait = cpu_upload_wait,
     .upload_join = cpu_sync,
     .fence_record = cpu_fence_record,

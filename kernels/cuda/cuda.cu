@@ -10,14 +10,9 @@
 
 enum { RING_BYTES = 8 << 20 };
 
-/* Also makes its GPU current for the calling thread, because one thread may use several backends.
- */
 static struct ctw_cuda *cuda_of(struct ctw_backend *be)
 {
-    struct ctw_cuda *cu = (struct ctw_cuda *)be;
-    if (cu != NULL)
-        (void)cudaSetDevice(cu->device);
-    return cu;
+    return ctw_cuda_of(be);
 }
 
 static const struct ctw_cuda *cuda_of(const struct ctw_backend *be)
@@ -162,47 +157,6 @@ static enum ctw_status cuda_sync(struct ctw_backend *be, struct ctw_err *err)
     return ctw_cuda_check(cudaStreamSynchronize(cuda_of(be)->stream), "running", err);
 }
 
-/* ---- uploads from other threads ----------------------------------------------------------- */
-
-static enum ctw_status cuda_stage_alloc(struct ctw_backend *be, void **out, size_t bytes,
-                                        struct ctw_err *err)
-{
-    return ctw_cuda_stage_alloc(cuda_of(be), out, bytes, err);
-}
-
-static void cuda_stage_free(struct ctw_backend *be, void *p)
-{
-    ctw_cuda_stage_free(cuda_of(be), p);
-}
-
-static enum ctw_status cuda_upload_begin(struct ctw_backend *be, void *dst, const void *stage,
-                                         size_t bytes, uint64_t *ticket, struct ctw_err *err)
-{
-    return ctw_cuda_upload_begin(cuda_of(be), dst, stage, bytes, ticket, err);
-}
-
-static enum ctw_status cuda_upload_wait(struct ctw_backend *be, uint64_t ticket,
-                                        struct ctw_err *err)
-{
-    return ctw_cuda_upload_wait(cuda_of(be), ticket, err);
-}
-
-static enum ctw_status cuda_upload_join(struct ctw_backend *be, struct ctw_err *err)
-{
-    return ctw_cuda_upload_join(cuda_of(be), err);
-}
-
-static enum ctw_status cuda_fence_record(struct ctw_backend *be, uint64_t *fence,
-                                         struct ctw_err *err)
-{
-    return ctw_cuda_fence_record(cuda_of(be), fence, err);
-}
-
-static enum ctw_status cuda_fence_wait(struct ctw_backend *be, uint64_t fence, struct ctw_err *err)
-{
-    return ctw_cuda_fence_wait(cuda_of(be), fence, err);
-}
-
 /* ---- small tables ------------------------------------------------------------------------- */
 
 enum ctw_status ctw_cuda_table(struct ctw_cuda *cu, const void *host, size_t bytes, void **device,
@@ -268,7 +222,7 @@ static void cuda_close(struct ctw_backend *be)
         (void)cudaEventDestroy(cu->joined);
     (void)cudaFree(cu->ring.device);
     if (cu->ring.host != NULL)
-        ctw_cuda_stage_free(cu, cu->ring.host);
+        ctw_cuda_stage_free(&cu->backend, cu->ring.host);
     (void)cudaFree(cu->workspace);
     if (cu->lt != NULL)
         (void)cublasLtDestroy(cu->lt);
@@ -315,7 +269,7 @@ static enum ctw_status open_all(struct ctw_cuda *cu, const struct ctw_backend_op
         return st;
     pthread_mutex_init((pthread_mutex_t *)cu->lock, NULL);
     cu->ring.bytes = RING_BYTES;
-    st = ctw_cuda_stage_alloc(cu, (void **)&cu->ring.host, RING_BYTES, err);
+    st = ctw_cuda_stage_alloc(&cu->backend, (void **)&cu->ring.host, RING_BYTES, err);
     if (st == CTW_OK)
         st = cuda_alloc(&cu->backend, (void **)&cu->ring.device, RING_BYTES, err);
     if (st == CTW_OK)
@@ -448,6 +402,7 @@ const struct ctw_backend_ops ctw_backend_cuda = {
      /* decoding is then 0.4 % of a pass; an 8B model needs 1.9 GiB in addition to its weights */
      /* pass_tokens */ 8 * CTW_CUDA_CHUNK,
      /* pass_flops */ 3.6e16},
+    ctw_cuda_count,
     cuda_open,
     cuda_close,
     cuda_info,
@@ -462,13 +417,14 @@ const struct ctw_backend_ops ctw_backend_cuda = {
     cuda_download,
     cuda_copy,
     cuda_sync,
-    cuda_stage_alloc,
-    cuda_stage_free,
-    cuda_upload_begin,
-    cuda_upload_wait,
-    cuda_upload_join,
-    cuda_fence_record,
-    cuda_fence_wait,
+    ctw_cuda_stage_alloc,
+    ctw_cuda_stage_free,
+    ctw_cuda_upload_begin,
+    ctw_cuda_peer_begin,
+    ctw_cuda_upload_wait,
+    ctw_cuda_upload_join,
+    ctw_cuda_fence_record,
+    ctw_cuda_fence_wait,
     cuda_prepare,
     cuda_decode,
     cuda_embed,

@@ -76,6 +76,7 @@ struct ctw_cuda {
     int device, n_sm, major, minor;
     int code, ptx; /* architectures of the running code and of the PTX it was compiled from: 90 */
     bool hopper;   /* the variant: kernels for sm_90a if they exist; else the general kernels */
+    uint64_t peers_asked[4]; /* a bit for each other GPU: direct copies from it were asked for */
     bool can_register; /* existing host memory can be pinned for the GPU to read */
     size_t memory_total;
     char name[96], numerics[96];
@@ -104,9 +105,21 @@ struct ctw_cuda {
  * CTW_EUNSUP: no GPU is usable; the message says why. */
 enum ctw_status ctw_cuda_find_device(struct ctw_cuda *cu, const struct ctw_backend_options *opt,
                                      struct ctw_err *err);
+/* The number of GPUs that the process sees. CTW_EUNSUP: none; the message says why. */
+enum ctw_status ctw_cuda_count(int *n, struct ctw_err *err);
 enum ctw_status ctw_cuda_make_streams(struct ctw_cuda *cu, struct ctw_err *err);
 
 /* ---- cuda.cu ------------------------------------------------------------------------------ */
+
+/* Also makes its GPU current for the calling thread, because one thread may use several backends.
+ */
+static inline struct ctw_cuda *ctw_cuda_of(struct ctw_backend *be)
+{
+    struct ctw_cuda *cu = (struct ctw_cuda *)be;
+    if (cu != NULL)
+        (void)cudaSetDevice(cu->device);
+    return cu;
+}
 
 /* CTW_OK, or the failure: "cuda: WHAT: NAME: text". Out of memory is CTW_ENOMEM, every other
  * failure CTW_EDEVICE, after which the backend can only be closed. */
@@ -126,16 +139,19 @@ enum ctw_status ctw_cuda_table(struct ctw_cuda *cu, const void *host, size_t byt
 
 /* ---- upload.cu ---------------------------------------------------------------------------- */
 
-/* As in kernels/backend.h: callable from any thread, except ..._join() and ..._record(). */
-enum ctw_status ctw_cuda_stage_alloc(struct ctw_cuda *cu, void **out, size_t bytes,
+/* Rows of the table, as in kernels/backend.h. */
+enum ctw_status ctw_cuda_stage_alloc(struct ctw_backend *be, void **out, size_t bytes,
                                      struct ctw_err *err);
-void ctw_cuda_stage_free(struct ctw_cuda *cu, void *p);
-enum ctw_status ctw_cuda_upload_begin(struct ctw_cuda *cu, void *dst, const void *stage,
+void ctw_cuda_stage_free(struct ctw_backend *be, void *p);
+enum ctw_status ctw_cuda_upload_begin(struct ctw_backend *be, void *dst, const void *stage,
                                       size_t bytes, uint64_t *ticket, struct ctw_err *err);
-enum ctw_status ctw_cuda_upload_wait(struct ctw_cuda *cu, uint64_t ticket, struct ctw_err *err);
-enum ctw_status ctw_cuda_upload_join(struct ctw_cuda *cu, struct ctw_err *err);
-enum ctw_status ctw_cuda_fence_record(struct ctw_cuda *cu, uint64_t *fence, struct ctw_err *err);
-enum ctw_status ctw_cuda_fence_wait(struct ctw_cuda *cu, uint64_t fence, struct ctw_err *err);
+enum ctw_status ctw_cuda_peer_begin(struct ctw_backend *be, void *dst, struct ctw_backend *from,
+                                    const void *src, size_t bytes, uint64_t *ticket,
+                                    struct ctw_err *err);
+enum ctw_status ctw_cuda_upload_wait(struct ctw_backend *be, uint64_t ticket, struct ctw_err *err);
+enum ctw_status ctw_cuda_upload_join(struct ctw_backend *be, struct ctw_err *err);
+enum ctw_status ctw_cuda_fence_record(struct ctw_backend *be, uint64_t *fence, struct ctw_err *err);
+enum ctw_status ctw_cuda_fence_wait(struct ctw_backend *be, uint64_t fence, struct ctw_err *err);
 
 /* ---- decode.cu, decode_pack.cu, weights.cu ------------------------------------------------ */
 

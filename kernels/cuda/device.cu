@@ -38,13 +38,10 @@ static enum ctw_status take(struct ctw_cuda *cu, const cudaDeviceProp *p, int de
     return ctw_cuda_check(e, "loading kernels", err);
 }
 
-/* Is there a usable GPU? CTW_EUNSUP gives the reason if not; a broken GPU is a different error.
- * On success the GPU is current for the calling thread. */
-static enum ctw_status find(struct ctw_cuda *cu, const struct ctw_backend_options *opt,
-                            struct ctw_err *err)
+enum ctw_status ctw_cuda_count(int *n, struct ctw_err *err)
 {
-    int n = 0;
-    cudaError_t e = cudaGetDeviceCount(&n);
+    *n = 0;
+    cudaError_t e = cudaGetDeviceCount(n);
     if (e == cudaErrorInsufficientDriver) {
         int has = 0, needs = 0;
         (void)cudaDriverGetVersion(&has);
@@ -58,18 +55,30 @@ static enum ctw_status find(struct ctw_cuda *cu, const struct ctw_backend_option
     if (e == cudaErrorStubLibrary || e == cudaErrorCompatNotSupportedOnDevice)
         return ctw_fail(err, CTW_EUNSUP, "no GPU: the driver's library is unusable: %s",
                         cudaGetErrorString(e));
-    if (e == cudaErrorNoDevice || (e == cudaSuccess && n == 0))
+    if (e == cudaErrorNoDevice || (e == cudaSuccess && *n == 0))
         return ctw_fail(err, CTW_EUNSUP, "no GPU: the driver reports none (check CUDA_VISIBLE_DEVICES)");
     if (e != cudaSuccess)
         return ctw_fail(err, CTW_EDEVICE,
                         "cuda: looking for GPUs: %s: %s (check nvidia-smi; --backend cpu needs no "
                         "GPU)",
                         cudaGetErrorName(e), cudaGetErrorString(e));
+    return CTW_OK;
+}
+
+/* Is there a usable GPU? CTW_EUNSUP gives the reason if not; a broken GPU is a different error.
+ * On success the GPU is current for the calling thread. */
+static enum ctw_status find(struct ctw_cuda *cu, const struct ctw_backend_options *opt,
+                            struct ctw_err *err)
+{
+    int n;
+    enum ctw_status st = ctw_cuda_count(&n, err);
+    if (st != CTW_OK)
+        return st;
     if (opt->device < 0 || opt->device >= n)
         return ctw_fail(err, CTW_EINVAL, "device %d: this machine has %d GPU%s, numbered from 0",
                         opt->device, n, n == 1 ? "" : "s");
     cudaDeviceProp p;
-    enum ctw_status st = ctw_cuda_check(cudaGetDeviceProperties(&p, opt->device), "querying GPU", err);
+    st = ctw_cuda_check(cudaGetDeviceProperties(&p, opt->device), "querying GPU", err);
     if (st != CTW_OK)
         return st;
     if (p.major < MIN_MAJOR)

@@ -6,6 +6,7 @@
 
 #include <pthread.h>
 
+#include "base/log.h"
 #include "base/mem.h"
 
 /* *out: memory whose pages have all been touched, and which is now pinned. */
@@ -29,9 +30,10 @@ static cudaError_t lock_pages(void **out, size_t bytes)
 /* Uses pages of 2 MiB if the system has them: the driver pins 8 MiB of them in 0.7 ms, in
  * several threads at a time. cudaMallocHost takes 4 ms, one thread after another; it is for GPUs
  * that cannot pin them. */
-enum ctw_status ctw_cuda_stage_alloc(struct ctw_cuda *cu, void **out, size_t bytes,
+enum ctw_status ctw_cuda_stage_alloc(struct ctw_backend *be, void **out, size_t bytes,
                                      struct ctw_err *err)
 {
+    struct ctw_cuda *cu = ctw_cuda_of(be);
     cudaError_t e = cu->can_register ? lock_pages(out, bytes) : cudaMallocHost(out, bytes);
     if (e != cudaErrorMemoryAllocation)
         return ctw_cuda_check(e, "allocating host memory", err);
@@ -40,17 +42,19 @@ enum ctw_status ctw_cuda_stage_alloc(struct ctw_cuda *cu, void **out, size_t byt
                     bytes >> 20);
 }
 
-void ctw_cuda_stage_free(struct ctw_cuda *cu, void *p)
+void ctw_cuda_stage_free(struct ctw_backend *be, void *p)
 {
+    struct ctw_cuda *cu = ctw_cuda_of(be);
     if (!cu->can_register)
         (void)cudaFreeHost(p);
     else if (cudaHostUnregister(p) == cudaSuccess) /* otherwise the GPU may still read it */
         ctw_free_aligned(p);
 }
 
-enum ctw_status ctw_cuda_upload_begin(struct ctw_cuda *cu, void *dst, const void *stage, size_t bytes,
+enum ctw_status ctw_cuda_upload_begin(struct ctw_backend *be, void *dst, const void *stage, size_t bytes,
                                       uint64_t *ticket, struct ctw_err *err)
 {
+    struct ctw_cuda *cu = ctw_cuda_of(be);
     pthread_mutex_t *lock = (pthread_mutex_t *)cu->lock;
     pthread_mutex_lock(lock);
     enum ctw_status st =
@@ -65,16 +69,59 @@ enum ctw_status ctw_cuda_upload_begin(struct ctw_cuda *cu, void *dst, const void
     return st;
 }
 
+/*
+ * Lets the copy engines read the other GPU's memory directly, the first time that it is asked for.
+ * If the two have no such path, cudaMemcpyPeerAsync() goes through the host by itself. Under lock.
+ */
+static void allow_peer(struct ctw_cuda *cu, const struct ctw_cuda *from)
+{
+    int can = 0;
+    uint64_t bit = (uint64_t)1 << from->device % 64, *asked = &cu->peers_asked[from->device / 64];
+    if (from->device == cu->device || (*asked & bit) != 0)
+        return;
+    *asked |= bit;
+    if (cudaDeviceCanAccessPeer(&can, cu->device, from->device) == cudaSuccess && can)
+        (void)cudaDeviceEnablePeerAccess(from->device, 0);
+    (void)cudaGetLastError(); /* another backend of this GPU may have enabled it */
+    ctw_debug("GPU %d copies from GPU %d %s", cu->device, from->device,
+              can ? "directly" : "through the host");
+}
+
+enum ctw_status ctw_cuda_peer_begin(struct ctw_backend *be, void *dst, struct ctw_backend *from,
+                                    const void *src, size_t bytes, uint64_t *ticket,
+                                    struct ctw_err *err)
+{
+    struct ctw_cuda *cu = ctw_cuda_of(be);
+    const struct ctw_cuda *peer = (const struct ctw_cuda *)from;
+    pthread_mutex_t *lock = (pthread_mutex_t *)cu->lock;
+    pthread_mutex_lock(lock);
+    allow_peer(cu, peer);
+    cudaError_t e =
+        peer->device == cu->device
+            ? cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, cu->copy)
+            : cudaMemcpyPeerAsync(dst, cu->device, src, peer->device, bytes, cu->copy);
+    enum ctw_status st = ctw_cuda_check(e, "copying from another GPU", err);
+    *ticket = cu->n_tickets;
+    if (st == CTW_OK)
+        st = ctw_cuda_check(
+            cudaEventRecord(cu->ticket[cu->n_tickets++ % CTW_CUDA_TICKETS], cu->copy),
+            "copying from another GPU", err);
+    pthread_mutex_unlock(lock);
+    return st;
+}
+
 /* A ticket's event may since have been recorded again for a later upload of the same stream;
  * waiting for the later upload is sufficient. */
-enum ctw_status ctw_cuda_upload_wait(struct ctw_cuda *cu, uint64_t ticket, struct ctw_err *err)
+enum ctw_status ctw_cuda_upload_wait(struct ctw_backend *be, uint64_t ticket, struct ctw_err *err)
 {
+    struct ctw_cuda *cu = ctw_cuda_of(be);
     return ctw_cuda_check(cudaEventSynchronize(cu->ticket[ticket % CTW_CUDA_TICKETS]),
                           "uploading weights", err);
 }
 
-enum ctw_status ctw_cuda_upload_join(struct ctw_cuda *cu, struct ctw_err *err)
+enum ctw_status ctw_cuda_upload_join(struct ctw_backend *be, struct ctw_err *err)
 {
+    struct ctw_cuda *cu = ctw_cuda_of(be);
     enum ctw_status st = ctw_cuda_check(cudaEventRecord(cu->joined, cu->copy), "uploading", err);
     if (st == CTW_OK)
         st = ctw_cuda_check(cudaStreamWaitEvent(cu->stream, cu->joined, 0), "uploading", err);
@@ -84,8 +131,9 @@ enum ctw_status ctw_cuda_upload_join(struct ctw_cuda *cu, struct ctw_err *err)
 }
 
 /* Both streams: a weight decoded ahead may not have been used by an operation since. */
-enum ctw_status ctw_cuda_fence_record(struct ctw_cuda *cu, uint64_t *fence, struct ctw_err *err)
+enum ctw_status ctw_cuda_fence_record(struct ctw_backend *be, uint64_t *fence, struct ctw_err *err)
 {
+    struct ctw_cuda *cu = ctw_cuda_of(be);
     uint64_t i = cu->n_fences % CTW_CUDA_FENCES;
     enum ctw_status st = ctw_cuda_check(cudaEventRecord(cu->fence[i].ahead, cu->ahead), "running", err);
     if (st == CTW_OK)
@@ -97,8 +145,9 @@ enum ctw_status ctw_cuda_fence_record(struct ctw_cuda *cu, uint64_t *fence, stru
 
 /* As with tickets, the events may since belong to a later fence; waiting for that fence is
  * sufficient. */
-enum ctw_status ctw_cuda_fence_wait(struct ctw_cuda *cu, uint64_t fence, struct ctw_err *err)
+enum ctw_status ctw_cuda_fence_wait(struct ctw_backend *be, uint64_t fence, struct ctw_err *err)
 {
+    struct ctw_cuda *cu = ctw_cuda_of(be);
     uint64_t i = fence % CTW_CUDA_FENCES;
     enum ctw_status st = ctw_cuda_check(cudaEventSynchronize(cu->fence[i].ahead), "running", err);
     return st != CTW_OK ? st : ctw_cuda_check(cudaEventSynchronize(cu->fence[i].stream), "running", err);

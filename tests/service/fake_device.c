@@ -17,8 +17,6 @@
 #include "kernels/backend.h"
 #include "kernels/contract.h"
 
-enum { N_DEVICES = 2 };
-
 /* A matrix product whose weights were announced. */
 struct slot {
     int n_shards; /* 0: none */
@@ -33,6 +31,7 @@ struct slot {
 struct fake {
     struct ctw_backend backend; /* first: a struct ctw_backend * is a struct fake * */
     struct ctw_backend *cpu;
+    struct gpu *gpu;
     int device;
     char variant[16];
     uint64_t joined;  /* uploads before this ticket precede the next operation */
@@ -59,17 +58,14 @@ static void fake_close(struct ctw_backend *be)
 {
     struct fake *f = fake_of(be);
     ctw_backend_cpu.close(f->cpu);
-    gpu_give(f->scratch);
-    gpu_close();
+    gpu_give(f->gpu, f->scratch);
+    gpu_close(f->gpu);
     ctw_free(f);
 }
 
 static enum ctw_status fake_open(struct ctw_backend **out, const struct ctw_backend_options *opt,
                                  struct ctw_err *err)
 {
-    if (opt->device < 0 || opt->device >= N_DEVICES)
-        return ctw_fail(err, CTW_EINVAL, "device %d: this machine has %d GPUs, numbered from 0",
-                        opt->device, N_DEVICES);
     struct fake *f = ctw_calloc(1, sizeof(*f));
     if (f == NULL)
         return ctw_fail(err, CTW_ENOMEM, "fake: out of memory");
@@ -79,7 +75,7 @@ static enum ctw_status fake_open(struct ctw_backend **out, const struct ctw_back
              opt->cuda_variant == NULL ? "hopper" : opt->cuda_variant);
     enum ctw_status st = ctw_backend_cpu.open(&f->cpu, opt, err);
     if (st == CTW_OK) {
-        st = gpu_open(err);
+        st = gpu_open(&f->gpu, opt->device, err);
         if (st != CTW_OK)
             ctw_backend_cpu.close(f->cpu);
     }
@@ -95,12 +91,13 @@ static void fake_info(const struct ctw_backend *be, struct ctw_backend_info *out
 {
     const struct fake *f = (const struct fake *)be;
     ctw_backend_cpu.info(f->cpu, out);
-    snprintf(out->numerics, sizeof(out->numerics), "fake-%s", out->variant);
+    snprintf(out->numerics, sizeof(out->numerics), "fake-%s%.*d", out->variant,
+             gpu_kind(f->gpu) > 0, gpu_kind(f->gpu));
     snprintf(out->device, sizeof(out->device), "fake GPU %d", f->device);
     out->backend = "cuda";
     out->variant = f->variant;
     out->n_threads = 0;
-    out->memory_total = gpu_memory_total();
+    out->memory_total = gpu_memory_total(f->gpu);
 }
 
 static void fake_describe(const struct ctw_backend *be, char *buf, size_t cap)
@@ -109,8 +106,8 @@ static void fake_describe(const struct ctw_backend *be, char *buf, size_t cap)
     snprintf(buf, cap,
              "products %llu\nprepared %llu\ntrims %llu\nuploads %llu\nuploaded bytes %llu\n",
              (unsigned long long)f->n_linear, (unsigned long long)f->n_prepared,
-             (unsigned long long)f->n_trims, (unsigned long long)gpu_uploads_begun(),
-             (unsigned long long)gpu_bytes_uploaded());
+             (unsigned long long)f->n_trims, (unsigned long long)gpu_uploads_begun(f->gpu),
+             (unsigned long long)gpu_bytes_uploaded(f->gpu));
 }
 
 /* ---- memory ------------------------------------------------------------------------------- */
@@ -131,7 +128,7 @@ static enum ctw_status fake_reserve(struct ctw_backend *be, const struct ctw_res
     size_t bytes = fake_scratch_bytes(be, r);
     if (bytes <= f->scratch)
         return CTW_OK;
-    enum ctw_status st = gpu_take(bytes - f->scratch, err);
+    enum ctw_status st = gpu_take(f->gpu, bytes - f->scratch, err);
     if (st == CTW_OK)
         f->scratch = bytes;
     return st;
@@ -140,7 +137,7 @@ static enum ctw_status fake_reserve(struct ctw_backend *be, const struct ctw_res
 static void fake_trim(struct ctw_backend *be)
 {
     struct fake *f = fake_of(be);
-    gpu_give(f->scratch);
+    gpu_give(f->gpu, f->scratch);
     f->scratch = 0;
     memset(f->slot, 0, sizeof(f->slot));
     f->n_trims++;
@@ -148,33 +145,31 @@ static void fake_trim(struct ctw_backend *be)
 
 static uint64_t fake_memory_free(const struct ctw_backend *be)
 {
-    (void)be;
-    return gpu_memory_free();
+    return gpu_memory_free(((const struct fake *)be)->gpu);
 }
 
 static enum ctw_status fake_alloc(struct ctw_backend *be, void **out, size_t bytes,
                                   struct ctw_err *err)
 {
-    (void)be;
-    return gpu_alloc(out, bytes, err);
+    return gpu_alloc(fake_of(be)->gpu, out, bytes, err);
 }
 
 static void fake_free(struct ctw_backend *be, void *p)
 {
-    (void)be;
-    gpu_free(p);
+    gpu_free(fake_of(be)->gpu, p);
 }
 
 static enum ctw_status fake_sync(struct ctw_backend *be, struct ctw_err *err)
 {
-    return gpu_sync(fake_of(be)->joined, err);
+    return gpu_sync(fake_of(be)->gpu, fake_of(be)->joined, err);
 }
 
 static enum ctw_status fake_upload(struct ctw_backend *be, void *dst, const void *src, size_t bytes,
                                    struct ctw_err *err)
 {
-    gpu_check_write(dst, bytes, "upload: the target");
-    gpu_check_host(src, "upload: the source");
+    const struct fake *f = fake_of(be);
+    gpu_check_write(f->gpu, dst, bytes, "upload: the target");
+    gpu_check_host(f->gpu, src, "upload: the source");
     enum ctw_status st = fake_sync(be, err);
     if (st == CTW_OK && bytes > 0)
         memcpy(dst, src, bytes);
@@ -184,8 +179,9 @@ static enum ctw_status fake_upload(struct ctw_backend *be, void *dst, const void
 static enum ctw_status fake_download(struct ctw_backend *be, void *dst, const void *src,
                                      size_t bytes, struct ctw_err *err)
 {
-    gpu_check_host(dst, "download: the target");
-    gpu_check(src, bytes, "download: the source");
+    const struct fake *f = fake_of(be);
+    gpu_check_host(f->gpu, dst, "download: the target");
+    gpu_check(f->gpu, src, bytes, "download: the source");
     enum ctw_status st = fake_sync(be, err);
     if (st == CTW_OK && bytes > 0)
         memcpy(dst, src, bytes);
@@ -195,10 +191,11 @@ static enum ctw_status fake_download(struct ctw_backend *be, void *dst, const vo
 static enum ctw_status fake_copy(struct ctw_backend *be, void *dst, const void *src, size_t bytes,
                                  struct ctw_err *err)
 {
+    const struct fake *f = fake_of(be);
     bool lost;
-    gpu_check_write(dst, bytes, "copy: the target");
-    gpu_check(src, bytes, "copy: the source");
-    enum ctw_status st = gpu_begin(fake_of(be)->joined, &lost, err);
+    gpu_check_write(f->gpu, dst, bytes, "copy: the target");
+    gpu_check(f->gpu, src, bytes, "copy: the source");
+    enum ctw_status st = gpu_begin(f->gpu, f->joined, &lost, err);
     if (st == CTW_OK && !lost && bytes > 0)
         memmove(dst, src, bytes);
     return st;
@@ -209,58 +206,60 @@ static enum ctw_status fake_copy(struct ctw_backend *be, void *dst, const void *
 static enum ctw_status fake_stage_alloc(struct ctw_backend *be, void **out, size_t bytes,
                                         struct ctw_err *err)
 {
-    (void)be;
-    return gpu_stage_alloc(out, bytes, err);
+    return gpu_stage_alloc(fake_of(be)->gpu, out, bytes, err);
 }
 
 static void fake_stage_free(struct ctw_backend *be, void *p)
 {
-    (void)be;
-    gpu_stage_free(p);
+    gpu_stage_free(fake_of(be)->gpu, p);
 }
 
 static enum ctw_status fake_upload_begin(struct ctw_backend *be, void *dst, const void *stage,
                                          size_t bytes, uint64_t *ticket, struct ctw_err *err)
 {
-    (void)be;
-    return gpu_upload_begin(dst, stage, bytes, ticket, err);
+    return gpu_upload_begin(fake_of(be)->gpu, dst, stage, bytes, ticket, err);
+}
+
+static enum ctw_status fake_peer_begin(struct ctw_backend *be, void *dst, struct ctw_backend *from,
+                                       const void *src, size_t bytes, uint64_t *ticket,
+                                       struct ctw_err *err)
+{
+    return gpu_peer_begin(fake_of(be)->gpu, dst, fake_of(from)->gpu, src, bytes, ticket, err);
 }
 
 static enum ctw_status fake_upload_wait(struct ctw_backend *be, uint64_t ticket,
                                         struct ctw_err *err)
 {
-    (void)be;
-    return gpu_upload_wait(ticket, err);
+    return gpu_upload_wait(fake_of(be)->gpu, ticket, err);
 }
 
 static enum ctw_status fake_upload_join(struct ctw_backend *be, struct ctw_err *err)
 {
-    fake_of(be)->joined = gpu_uploads_begun();
-    return gpu_sync(0, err);
+    struct fake *f = fake_of(be);
+    f->joined = gpu_uploads_begun(f->gpu);
+    return gpu_sync(f->gpu, 0, err);
 }
 
 static enum ctw_status fake_fence_record(struct ctw_backend *be, uint64_t *fence,
                                          struct ctw_err *err)
 {
-    (void)be;
-    return gpu_fence_record(fence, err);
+    return gpu_fence_record(fake_of(be)->gpu, fence, err);
 }
 
 static enum ctw_status fake_fence_wait(struct ctw_backend *be, uint64_t fence, struct ctw_err *err)
 {
-    (void)be;
-    return gpu_fence_wait(fence, err);
+    return gpu_fence_wait(fake_of(be)->gpu, fence, err);
 }
 
 /* ---- weights ------------------------------------------------------------------------------ */
 
-static void read_shard(const struct ctw_shard *s, const char *what)
+static void read_shard(const struct fake *f, const struct ctw_shard *s, const char *what)
 {
     for (int i = 0; i < CTW_N_PARTS; i++)
         if (s->data->part[i] != NULL)
-            gpu_read(s->data->part[i], s->weight->part[i].bytes, what);
+            gpu_read(f->gpu, s->data->part[i], s->weight->part[i].bytes, what);
     if (s->bias != NULL)
-        gpu_read(s->bias, area(1, 0, s->n, s->bias_dtype), what);
+        gpu_read(f->gpu, s->bias, area(1, 0, s->n, s->bias_dtype), what);
 }
 
 static uint64_t digest_of(const struct ctw_op_linear *op)
@@ -294,8 +293,8 @@ static enum ctw_status fake_prepare(struct ctw_backend *be, const struct ctw_op_
     bool lost;
     slot->n_shards = 0;
     for (int i = 0; i < op->n_shards; i++)
-        read_shard(&op->shards[i], "prepare: a weight");
-    enum ctw_status st = gpu_begin(f->joined, &lost, err);
+        read_shard(f, &op->shards[i], "prepare: a weight");
+    enum ctw_status st = gpu_begin(f->gpu, f->joined, &lost, err);
     if (st != CTW_OK || lost)
         return st;
     slot->digest = digest_of(op);
@@ -316,16 +315,17 @@ static enum ctw_status fake_linear(struct ctw_backend *be, const struct ctw_op_l
     int64_t n = 0;
     bool lost;
     for (int i = 0; i < op->n_shards; i++) {
-        read_shard(&op->shards[i], "linear: a weight");
+        read_shard(f, &op->shards[i], "linear: a weight");
         n += op->shards[i].n;
     }
     n = op->epilogue == CTW_EPI_GATE ? n / 2 : n;
-    gpu_check(op->x, area(op->n_tok, op->ldx, op->shards[0].weight->k, op->dtype), "linear: x");
+    gpu_check(f->gpu, op->x, area(op->n_tok, op->ldx, op->shards[0].weight->k, op->dtype),
+              "linear: x");
     gpu_check(
-        op->y,
+        f->gpu, op->y,
         area(op->n_tok, op->ldy, n, op->epilogue == CTW_EPI_ADD ? op->residual_dtype : op->dtype),
         "linear: y");
-    enum ctw_status st = gpu_begin(f->joined, &lost, err);
+    enum ctw_status st = gpu_begin(f->gpu, f->joined, &lost, err);
     if (st != CTW_OK || lost)
         return st;
     bool prepared = is_prepared(f, op);
@@ -342,9 +342,9 @@ static enum ctw_status fake_decode(struct ctw_backend *be, const struct ctw_op_d
     struct fake *f = fake_of(be);
     int64_t k = op->shard->weight->k;
     bool lost;
-    read_shard(op->shard, "decode: the weight");
-    gpu_check(op->dst, area(op->n_rows, k, k, op->dtype), "decode: dst");
-    enum ctw_status st = gpu_begin(f->joined, &lost, err);
+    read_shard(f, op->shard, "decode: the weight");
+    gpu_check(f->gpu, op->dst, area(op->n_rows, k, k, op->dtype), "decode: dst");
+    enum ctw_status st = gpu_begin(f->gpu, f->joined, &lost, err);
     return st != CTW_OK || lost ? st : ctw_backend_cpu.decode(f->cpu, op, err);
 }
 
@@ -356,10 +356,10 @@ static enum ctw_status fake_embed(struct ctw_backend *be, const struct ctw_op_em
     struct fake *f = fake_of(be);
     int64_t k = op->table->weight->k;
     bool lost;
-    read_shard(op->table, "embed: the table");
-    gpu_check(op->tokens, (size_t)op->n_tok * sizeof(*op->tokens), "embed: tokens");
-    gpu_check(op->y, area(op->n_tok, k, k, op->dtype), "embed: y");
-    enum ctw_status st = gpu_begin(f->joined, &lost, err);
+    read_shard(f, op->table, "embed: the table");
+    gpu_check(f->gpu, op->tokens, (size_t)op->n_tok * sizeof(*op->tokens), "embed: tokens");
+    gpu_check(f->gpu, op->y, area(op->n_tok, k, k, op->dtype), "embed: y");
+    enum ctw_status st = gpu_begin(f->gpu, f->joined, &lost, err);
     return st != CTW_OK || lost ? st : ctw_backend_cpu.embed(f->cpu, op, err);
 }
 
@@ -371,18 +371,18 @@ static enum ctw_status fake_norm(struct ctw_backend *be, const struct ctw_op_nor
     int64_t n_weights = op->own_weights ? width : op->dim;
     bool lost;
     if (op->weight != NULL)
-        gpu_read(op->weight, area(1, 0, n_weights, op->weight_dtype), "norm: weight");
+        gpu_read(f->gpu, op->weight, area(1, 0, n_weights, op->weight_dtype), "norm: weight");
     if (op->bias != NULL)
-        gpu_read(op->bias, area(1, 0, n_weights, op->bias_dtype), "norm: bias");
-    gpu_check(op->y, area(op->n_tok, op->ldy, width, op->dtype), "norm: y");
+        gpu_read(f->gpu, op->bias, area(1, 0, n_weights, op->bias_dtype), "norm: bias");
+    gpu_check(f->gpu, op->y, area(op->n_tok, op->ldy, width, op->dtype), "norm: y");
     if (op->rows != NULL)
-        gpu_check(op->rows, (size_t)op->n_tok * sizeof(*op->rows), "norm: rows");
+        gpu_check(f->gpu, op->rows, (size_t)op->n_tok * sizeof(*op->rows), "norm: rows");
     for (int64_t t = 0; op->rows != NULL && t < op->n_tok; t++)
         n_x = op->rows[t] >= n_x ? op->rows[t] + 1 : n_x;
-    gpu_check(op->x, area(n_x, op->ldx, width, op->x_dtype), "norm: x");
+    gpu_check(f->gpu, op->x, area(n_x, op->ldx, width, op->x_dtype), "norm: x");
     if (op->bad != NULL)
-        gpu_check(op->bad, (size_t)n_x * sizeof(*op->bad), "norm: bad");
-    enum ctw_status st = gpu_begin(f->joined, &lost, err);
+        gpu_check(f->gpu, op->bad, (size_t)n_x * sizeof(*op->bad), "norm: bad");
+    enum ctw_status st = gpu_begin(f->gpu, f->joined, &lost, err);
     return st != CTW_OK || lost ? st : ctw_backend_cpu.norm(f->cpu, op, err);
 }
 
@@ -391,11 +391,11 @@ static enum ctw_status fake_act(struct ctw_backend *be, const struct ctw_op_act 
 {
     struct fake *f = fake_of(be);
     bool lost;
-    gpu_check(op->x, area(op->n_tok, op->ldx, op->dim, op->dtype), "act: x");
-    gpu_check(op->y, area(op->n_tok, op->ldy, op->dim, op->dtype), "act: y");
+    gpu_check(f->gpu, op->x, area(op->n_tok, op->ldx, op->dim, op->dtype), "act: x");
+    gpu_check(f->gpu, op->y, area(op->n_tok, op->ldy, op->dim, op->dtype), "act: y");
     if (op->up != NULL)
-        gpu_check(op->up, area(op->n_tok, op->ldup, op->dim, op->dtype), "act: up");
-    enum ctw_status st = gpu_begin(f->joined, &lost, err);
+        gpu_check(f->gpu, op->up, area(op->n_tok, op->ldup, op->dim, op->dtype), "act: up");
+    enum ctw_status st = gpu_begin(f->gpu, f->joined, &lost, err);
     return st != CTW_OK || lost ? st : ctw_backend_cpu.act(f->cpu, op, err);
 }
 
@@ -406,28 +406,30 @@ static enum ctw_status fake_qkv(struct ctw_backend *be, const struct ctw_op_qkv 
     int64_t q = (int64_t)op->n_head * op->head, kv = (int64_t)op->n_kv * op->head;
     int32_t last = 0;
     bool lost;
-    gpu_check(op->qkv, area(op->n_tok, op->columns.ld, op->columns.ld, op->dtype), "qkv: qkv");
-    gpu_check(op->q, area(op->n_tok, q, q, op->dtype), "qkv: q");
+    gpu_check(f->gpu, op->qkv, area(op->n_tok, op->columns.ld, op->columns.ld, op->dtype),
+              "qkv: qkv");
+    gpu_check(f->gpu, op->q, area(op->n_tok, q, q, op->dtype), "qkv: q");
     if (op->k != NULL) {
-        gpu_check(op->k, area(op->n_tok, kv, kv, op->dtype), "qkv: k");
+        gpu_check(f->gpu, op->k, area(op->n_tok, kv, kv, op->dtype), "qkv: k");
         if (op->v != NULL)
-            gpu_check(op->v, area(op->n_tok, kv, kv, op->dtype), "qkv: v");
+            gpu_check(f->gpu, op->v, area(op->n_tok, kv, kv, op->dtype), "qkv: v");
     }
     if (op->q_norm != NULL)
-        gpu_read(op->q_norm, area(1, 0, op->head, op->norm_dtype), "qkv: q_norm");
+        gpu_read(f->gpu, op->q_norm, area(1, 0, op->head, op->norm_dtype), "qkv: q_norm");
     if (op->k_norm != NULL)
-        gpu_read(op->k_norm, area(1, 0, op->head, op->norm_dtype), "qkv: k_norm");
+        gpu_read(f->gpu, op->k_norm, area(1, 0, op->head, op->norm_dtype), "qkv: k_norm");
     if ((op->rot_dim > 0 || op->q_factor != NULL) && op->n_tok > 0) {
-        gpu_check(op->positions, (size_t)op->n_tok * sizeof(*op->positions), "qkv: positions");
+        gpu_check(f->gpu, op->positions, (size_t)op->n_tok * sizeof(*op->positions),
+                  "qkv: positions");
         for (int64_t t = 0; t < op->n_tok; t++)
             last = op->positions[t] > last ? op->positions[t] : last;
         if (op->rot_dim > 0)
-            gpu_check(op->cos_sin, area(last + 1, op->rot_dim, op->rot_dim, CTW_F32),
+            gpu_check(f->gpu, op->cos_sin, area(last + 1, op->rot_dim, op->rot_dim, CTW_F32),
                       "qkv: cos_sin");
         if (op->q_factor != NULL)
-            gpu_check(op->q_factor, area(1, 0, last + 1, CTW_F32), "qkv: q_factor");
+            gpu_check(f->gpu, op->q_factor, area(1, 0, last + 1, CTW_F32), "qkv: q_factor");
     }
-    enum ctw_status st = gpu_begin(f->joined, &lost, err);
+    enum ctw_status st = gpu_begin(f->gpu, f->joined, &lost, err);
     return st != CTW_OK || lost ? st : ctw_backend_cpu.qkv(f->cpu, op, err);
 }
 
@@ -446,15 +448,15 @@ static enum ctw_status fake_attention(struct ctw_backend *be, const struct ctw_o
             n_kv =
                 s->runs[r].row + s->runs[r].n_tok > n_kv ? s->runs[r].row + s->runs[r].n_tok : n_kv;
     }
-    gpu_check(op->q, area(n_q, q, q, op->dtype), "attention: q");
-    gpu_check(op->k, area(n_kv, kv, kv, op->dtype), "attention: k");
-    gpu_check(op->v, area(n_kv, values, values, op->dtype), "attention: v");
-    gpu_check(op->out, area(n_q, out, out, op->dtype), "attention: out");
+    gpu_check(f->gpu, op->q, area(n_q, q, q, op->dtype), "attention: q");
+    gpu_check(f->gpu, op->k, area(n_kv, kv, kv, op->dtype), "attention: k");
+    gpu_check(f->gpu, op->v, area(n_kv, values, values, op->dtype), "attention: v");
+    gpu_check(f->gpu, op->out, area(n_q, out, out, op->dtype), "attention: out");
     if (op->alibi != NULL)
-        gpu_check(op->alibi, (size_t)op->n_head * sizeof(float), "attention: alibi");
+        gpu_check(f->gpu, op->alibi, (size_t)op->n_head * sizeof(float), "attention: alibi");
     if (op->sinks != NULL)
-        gpu_read(op->sinks, area(1, 0, op->n_head, op->sinks_dtype), "attention: sinks");
-    enum ctw_status st = gpu_begin(f->joined, &lost, err);
+        gpu_read(f->gpu, op->sinks, area(1, 0, op->n_head, op->sinks_dtype), "attention: sinks");
+    enum ctw_status st = gpu_begin(f->gpu, f->joined, &lost, err);
     return st != CTW_OK || lost ? st : ctw_backend_cpu.attention(f->cpu, op, err);
 }
 
@@ -465,13 +467,13 @@ static enum ctw_status fake_latent(struct ctw_backend *be, const struct ctw_op_l
     int64_t q = (int64_t)op->n_head * (op->own + op->turning);
     int64_t kv = (int64_t)op->n_head * (op->own + op->head_v), v = (int64_t)op->n_head * op->head_v;
     bool lost;
-    gpu_check(op->q, area(op->n_tok, q, q, op->dtype), "latent: q");
-    gpu_check(op->kv, area(op->n_tok, kv, kv, op->dtype), "latent: kv");
-    gpu_check(op->k_turned, area(op->n_tok, op->ld_turned, op->turning, op->dtype),
+    gpu_check(f->gpu, op->q, area(op->n_tok, q, q, op->dtype), "latent: q");
+    gpu_check(f->gpu, op->kv, area(op->n_tok, kv, kv, op->dtype), "latent: kv");
+    gpu_check(f->gpu, op->k_turned, area(op->n_tok, op->ld_turned, op->turning, op->dtype),
               "latent: k_turned");
-    gpu_check(op->k, area(op->n_tok, q, q, op->dtype), "latent: k");
-    gpu_check(op->v, area(op->n_tok, v, v, op->dtype), "latent: v");
-    enum ctw_status st = gpu_begin(f->joined, &lost, err);
+    gpu_check(f->gpu, op->k, area(op->n_tok, q, q, op->dtype), "latent: k");
+    gpu_check(f->gpu, op->v, area(op->n_tok, v, v, op->dtype), "latent: v");
+    enum ctw_status st = gpu_begin(f->gpu, f->joined, &lost, err);
     return st != CTW_OK || lost ? st : ctw_backend_cpu.latent(f->cpu, op, err);
 }
 
@@ -480,9 +482,10 @@ static enum ctw_status fake_gate(struct ctw_backend *be, const struct ctw_op_gat
 {
     struct fake *f = fake_of(be);
     bool lost;
-    gpu_check(op->x, area(op->n_tok, op->ldx, op->n_groups, op->dtype), "gate: x");
-    gpu_check(op->y, area(op->n_tok, op->ldy, op->n_groups * op->size, op->dtype), "gate: y");
-    enum ctw_status st = gpu_begin(f->joined, &lost, err);
+    gpu_check(f->gpu, op->x, area(op->n_tok, op->ldx, op->n_groups, op->dtype), "gate: x");
+    gpu_check(f->gpu, op->y, area(op->n_tok, op->ldy, op->n_groups * op->size, op->dtype),
+              "gate: y");
+    enum ctw_status st = gpu_begin(f->gpu, f->joined, &lost, err);
     return st != CTW_OK || lost ? st : ctw_backend_cpu.gate(f->cpu, op, err);
 }
 
@@ -492,22 +495,23 @@ static enum ctw_status fake_head(struct ctw_backend *be, const struct ctw_op_hea
     struct fake *f = fake_of(be);
     int64_t k = op->weight->weight->k;
     bool lost;
-    read_shard(op->weight, "head: the weight");
-    gpu_check(op->x, area(op->n_rows, k, k, op->dtype), "head: x");
-    gpu_check(op->targets, (size_t)op->n_rows * sizeof(*op->targets), "head: targets");
-    gpu_check(op->out, (size_t)op->n_rows * sizeof(*op->out), "head: out");
+    read_shard(f, op->weight, "head: the weight");
+    gpu_check(f->gpu, op->x, area(op->n_rows, k, k, op->dtype), "head: x");
+    gpu_check(f->gpu, op->targets, (size_t)op->n_rows * sizeof(*op->targets), "head: targets");
+    gpu_check(f->gpu, op->out, (size_t)op->n_rows * sizeof(*op->out), "head: out");
     if (op->logits != NULL) {
-        gpu_check(op->logits, (size_t)(op->n_rows * op->ld_logits) * sizeof(float), "head: logits");
-        gpu_check(op->norms, (size_t)op->n_rows * sizeof(*op->norms), "head: norms");
+        gpu_check(f->gpu, op->logits, (size_t)(op->n_rows * op->ld_logits) * sizeof(float),
+                  "head: logits");
+        gpu_check(f->gpu, op->norms, (size_t)op->n_rows * sizeof(*op->norms), "head: norms");
     }
-    enum ctw_status st = gpu_begin(f->joined, &lost, err);
+    enum ctw_status st = gpu_begin(f->gpu, f->joined, &lost, err);
     return st != CTW_OK || lost ? st : ctw_backend_cpu.head(f->cpu, op, err);
 }
 
-static void check_logits(const struct ctw_logits *l, int64_t n_rows)
+static void check_logits(const struct fake *f, const struct ctw_logits *l, int64_t n_rows)
 {
-    gpu_check(l->logits, (size_t)(n_rows * l->ld) * sizeof(float), "divergence: logits");
-    gpu_check(l->norms, (size_t)n_rows * sizeof(*l->norms), "divergence: norms");
+    gpu_check(f->gpu, l->logits, (size_t)(n_rows * l->ld) * sizeof(float), "divergence: logits");
+    gpu_check(f->gpu, l->norms, (size_t)n_rows * sizeof(*l->norms), "divergence: norms");
 }
 
 static enum ctw_status fake_divergence(struct ctw_backend *be, const struct ctw_op_divergence *op,
@@ -515,10 +519,10 @@ static enum ctw_status fake_divergence(struct ctw_backend *be, const struct ctw_
 {
     struct fake *f = fake_of(be);
     bool lost;
-    check_logits(&op->model, op->n_rows);
-    check_logits(&op->reference, op->n_rows);
-    gpu_check(op->out, (size_t)op->n_rows * sizeof(*op->out), "divergence: out");
-    enum ctw_status st = gpu_begin(f->joined, &lost, err);
+    check_logits(f, &op->model, op->n_rows);
+    check_logits(f, &op->reference, op->n_rows);
+    gpu_check(f->gpu, op->out, (size_t)op->n_rows * sizeof(*op->out), "divergence: out");
+    enum ctw_status st = gpu_begin(f->gpu, f->joined, &lost, err);
     return st != CTW_OK || lost ? st : ctw_backend_cpu.divergence(f->cpu, op, err);
 }
 
@@ -529,19 +533,20 @@ static enum ctw_status fake_difference(struct ctw_backend *be, const struct ctw_
     size_t streams = (size_t)(op->n_rows * op->dim) * sizeof(float), n = (size_t)op->n_seqs;
     size_t blocks = n * (size_t)ctw_difference_blocks(op->dim);
     bool lost;
-    gpu_check(op->start, (n + 1) * sizeof(*op->start), "difference: start");
-    gpu_check(op->x, streams, "difference: x");
-    gpu_check(op->y, streams, "difference: y");
-    gpu_check(op->rows, (size_t)op->n_rows * sizeof(*op->rows), "difference: rows");
-    gpu_check(op->channels, blocks * sizeof(*op->channels), "difference: channels");
-    gpu_check(op->out, n * sizeof(*op->out), "difference: out");
-    enum ctw_status st = gpu_begin(f->joined, &lost, err);
+    gpu_check(f->gpu, op->start, (n + 1) * sizeof(*op->start), "difference: start");
+    gpu_check(f->gpu, op->x, streams, "difference: x");
+    gpu_check(f->gpu, op->y, streams, "difference: y");
+    gpu_check(f->gpu, op->rows, (size_t)op->n_rows * sizeof(*op->rows), "difference: rows");
+    gpu_check(f->gpu, op->channels, blocks * sizeof(*op->channels), "difference: channels");
+    gpu_check(f->gpu, op->out, n * sizeof(*op->out), "difference: out");
+    enum ctw_status st = gpu_begin(f->gpu, f->joined, &lost, err);
     return st != CTW_OK || lost ? st : ctw_backend_cpu.difference(f->cpu, op, err);
 }
 
 static const struct ctw_backend_ops fake_ops = {
     .name = "cuda",
     .traits = {.host_memory = false, .chunk_tokens = 256, .pass_tokens = 8192, .pass_flops = 1e13},
+    .count = gpu_count,
     .open = fake_open,
     .close = fake_close,
     .info = fake_info,
@@ -559,6 +564,7 @@ static const struct ctw_backend_ops fake_ops = {
     .stage_alloc = fake_stage_alloc,
     .stage_free = fake_stage_free,
     .upload_begin = fake_upload_begin,
+    .peer_begin = fake_peer_begin,
     .upload_wait = fake_upload_wait,
     .upload_join = fake_upload_join,
     .fence_record = fake_fence_record,

@@ -35,11 +35,13 @@ struct reading {
 
 struct copy {
     char *dst;
-    const char *stage;
+    const char *src; /* a stage, or a peer's memory */
     size_t bytes;
+    struct gpu *peer; /* NULL: a stage */
 };
 
-static struct {
+struct gpu {
+    int device;
     pthread_mutex_t lock;
     pthread_cond_t changed;
     /* guarded by lock */
@@ -56,9 +58,18 @@ static struct {
     bool failed;
     int n_late; /* operations accepted since the failure */
     /* settings, read by gpu_open() */
-    uint64_t alloc_us, copy_us, op_us, fail_op, fail_copy, nomem_op;
+    uint64_t alloc_us, copy_us, jitter_us, op_us, fail_op, fail_copy, nomem_op;
+    int kind;
     const char *fail_file;
-} gpu = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+};
+
+#define GPU(n)                                                                                     \
+    {                                                                                              \
+        .device = (n), .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER      \
+    }
+static struct gpu gpus[FAKE_GPUS] = {GPU(0), GPU(1), GPU(2), GPU(3),
+                                     GPU(4), GPU(5), GPU(6), GPU(7)};
+#undef GPU
 
 void gpu_die(const char *what)
 {
@@ -73,64 +84,76 @@ static void sleep_us(uint64_t us)
         nanosleep(&ts, NULL);
 }
 
-static uint64_t setting(const char *name, uint64_t otherwise)
+/* See fake_device_gpu.h for lists. */
+static uint64_t setting(const struct gpu *g, const char *name, uint64_t otherwise)
 {
     const char *text = getenv(name);
-    return text == NULL ? otherwise : strtoull(text, NULL, 10);
+    if (text == NULL)
+        return otherwise;
+    if (strchr(text, ',') == NULL)
+        return strtoull(text, NULL, 10);
+    for (int i = 0; i < g->device && text != NULL; i++) {
+        text = strchr(text, ',');
+        text = text != NULL ? text + 1 : NULL;
+    }
+    return text == NULL ? 0 : strtoull(text, NULL, 10);
 }
 
 /* ---- faults ------------------------------------------------------------------------------- */
 
 /* Lock held. */
-static bool is_failed(void)
+static bool is_failed(struct gpu *g)
 {
-    if (!gpu.failed && gpu.fail_file != NULL && access(gpu.fail_file, F_OK) == 0)
-        gpu.failed = true;
-    return gpu.failed;
+    char own[4096];
+    if (g->failed || g->fail_file == NULL)
+        return g->failed;
+    snprintf(own, sizeof(own), "%s.%d", g->fail_file, g->device);
+    g->failed = access(g->fail_file, F_OK) == 0 || access(own, F_OK) == 0;
+    return g->failed;
 }
 
 /* Lock held. */
-static enum ctw_status alive(struct ctw_err *err)
+static enum ctw_status alive(struct gpu *g, struct ctw_err *err)
 {
-    return is_failed() ? ctw_fail(err, CTW_EDEVICE, "fake: the GPU has fallen off the bus")
-                       : CTW_OK;
+    return is_failed(g) ? ctw_fail(err, CTW_EDEVICE, "fake: the GPU has fallen off the bus")
+                        : CTW_OK;
 }
 
-enum ctw_status gpu_sync(uint64_t joined, struct ctw_err *err)
+enum ctw_status gpu_sync(struct gpu *g, uint64_t joined, struct ctw_err *err)
 {
-    pthread_mutex_lock(&gpu.lock);
-    while (gpu.n_done < joined)
-        pthread_cond_wait(&gpu.changed, &gpu.lock);
-    enum ctw_status st = alive(err);
-    pthread_mutex_unlock(&gpu.lock);
+    pthread_mutex_lock(&g->lock);
+    while (g->n_done < joined)
+        pthread_cond_wait(&g->changed, &g->lock);
+    enum ctw_status st = alive(g, err);
+    pthread_mutex_unlock(&g->lock);
     return st;
 }
 
-enum ctw_status gpu_begin(uint64_t joined, bool *lost, struct ctw_err *err)
+enum ctw_status gpu_begin(struct gpu *g, uint64_t joined, bool *lost, struct ctw_err *err)
 {
     enum ctw_status st = CTW_OK;
-    pthread_mutex_lock(&gpu.lock);
-    while (gpu.n_done < joined)
-        pthread_cond_wait(&gpu.changed, &gpu.lock);
-    gpu.n_ops++;
-    if (gpu.n_ops == gpu.fail_op)
-        gpu.failed = true;
-    *lost = is_failed();
-    if (gpu.n_ops == gpu.nomem_op)
+    pthread_mutex_lock(&g->lock);
+    while (g->n_done < joined)
+        pthread_cond_wait(&g->changed, &g->lock);
+    g->n_ops++;
+    if (g->n_ops == g->fail_op)
+        g->failed = true;
+    *lost = is_failed(g);
+    if (g->n_ops == g->nomem_op)
         st = ctw_fail(err, CTW_ENOMEM, "fake: no memory for this operation");
-    else if (*lost && ++gpu.n_late > LATE)
-        st = alive(err);
-    pthread_mutex_unlock(&gpu.lock);
-    sleep_us(gpu.op_us);
+    else if (*lost && ++g->n_late > LATE)
+        st = alive(g, err);
+    pthread_mutex_unlock(&g->lock);
+    sleep_us(g->op_us);
     return st;
 }
 
 /* ---- fences ------------------------------------------------------------------------------- */
 
 /* A GPU that has failed reads nothing more. Lock held. */
-static void check_not_read(const char *p, size_t bytes, const char *what)
+static void check_not_read(struct gpu *g, const char *p, size_t bytes, const char *what)
 {
-    for (const struct reading *r = gpu.readings; r != NULL && !gpu.failed; r = r->next) {
+    for (const struct reading *r = g->readings; r != NULL && !g->failed; r = r->next) {
         char text[160];
         if (p >= r->p + r->bytes || r->p >= p + bytes)
             continue;
@@ -143,41 +166,41 @@ static void check_not_read(const char *p, size_t bytes, const char *what)
     }
 }
 
-void gpu_read(const void *p, size_t bytes, const char *what)
+void gpu_read(struct gpu *g, const void *p, size_t bytes, const char *what)
 {
-    gpu_check(p, bytes, what);
+    gpu_check(g, p, bytes, what);
     if (bytes == 0)
         return;
-    pthread_mutex_lock(&gpu.lock);
-    struct reading *r = gpu.readings;
+    pthread_mutex_lock(&g->lock);
+    struct reading *r = g->readings;
     while (r != NULL && (r->p != p || r->bytes != bytes))
         r = r->next;
     if (r == NULL) {
         r = ctw_calloc(1, sizeof(*r));
         if (r == NULL)
             gpu_die("the host's memory is exhausted");
-        *r = (struct reading){.next = gpu.readings, .p = p, .bytes = bytes};
-        gpu.readings = r;
+        *r = (struct reading){.next = g->readings, .p = p, .bytes = bytes};
+        g->readings = r;
     }
-    r->fence = gpu.n_fences;
+    r->fence = g->n_fences;
     r->what = what;
-    pthread_mutex_unlock(&gpu.lock);
+    pthread_mutex_unlock(&g->lock);
 }
 
-enum ctw_status gpu_fence_record(uint64_t *fence, struct ctw_err *err)
+enum ctw_status gpu_fence_record(struct gpu *g, uint64_t *fence, struct ctw_err *err)
 {
-    pthread_mutex_lock(&gpu.lock);
-    enum ctw_status st = alive(err);
+    pthread_mutex_lock(&g->lock);
+    enum ctw_status st = alive(g, err);
     if (st == CTW_OK)
-        *fence = gpu.n_fences++;
-    pthread_mutex_unlock(&gpu.lock);
+        *fence = g->n_fences++;
+    pthread_mutex_unlock(&g->lock);
     return st;
 }
 
-enum ctw_status gpu_fence_wait(uint64_t fence, struct ctw_err *err)
+enum ctw_status gpu_fence_wait(struct gpu *g, uint64_t fence, struct ctw_err *err)
 {
-    pthread_mutex_lock(&gpu.lock);
-    for (struct reading **at = &gpu.readings; *at != NULL;) {
+    pthread_mutex_lock(&g->lock);
+    for (struct reading **at = &g->readings; *at != NULL;) {
         struct reading *r = *at;
         if (r->fence > fence) {
             at = &r->next;
@@ -186,23 +209,23 @@ enum ctw_status gpu_fence_wait(uint64_t fence, struct ctw_err *err)
         *at = r->next;
         ctw_free(r);
     }
-    enum ctw_status st = alive(err);
-    pthread_mutex_unlock(&gpu.lock);
+    enum ctw_status st = alive(g, err);
+    pthread_mutex_unlock(&g->lock);
     return st;
 }
 
 /* ---- memory ------------------------------------------------------------------------------- */
 
-uint64_t gpu_memory_total(void)
+uint64_t gpu_memory_total(const struct gpu *g)
 {
-    return gpu.total;
+    return g->total;
 }
 
-uint64_t gpu_memory_free(void)
+uint64_t gpu_memory_free(struct gpu *g)
 {
-    pthread_mutex_lock(&gpu.lock);
-    uint64_t bytes = is_failed() ? 0 : gpu.total - gpu.used;
-    pthread_mutex_unlock(&gpu.lock);
+    pthread_mutex_lock(&g->lock);
+    uint64_t bytes = is_failed(g) ? 0 : g->total - g->used;
+    pthread_mutex_unlock(&g->lock);
     return bytes;
 }
 
@@ -211,37 +234,37 @@ static uint64_t granules(uint64_t bytes)
     return bytes == 0 ? GRANULE : (bytes + GRANULE - 1) / GRANULE * GRANULE;
 }
 
-enum ctw_status gpu_take(uint64_t bytes, struct ctw_err *err)
+enum ctw_status gpu_take(struct gpu *g, uint64_t bytes, struct ctw_err *err)
 {
-    pthread_mutex_lock(&gpu.lock);
-    enum ctw_status st = alive(err);
-    if (st == CTW_OK && bytes > gpu.total - gpu.used)
+    pthread_mutex_lock(&g->lock);
+    enum ctw_status st = alive(g, err);
+    if (st == CTW_OK && bytes > g->total - g->used)
         st = ctw_fail(err, CTW_ENOMEM, "fake: no memory for %llu bytes: %llu of %llu are free",
-                      (unsigned long long)bytes, (unsigned long long)(gpu.total - gpu.used),
-                      (unsigned long long)gpu.total);
+                      (unsigned long long)bytes, (unsigned long long)(g->total - g->used),
+                      (unsigned long long)g->total);
     if (st == CTW_OK)
-        gpu.used += bytes;
-    pthread_mutex_unlock(&gpu.lock);
+        g->used += bytes;
+    pthread_mutex_unlock(&g->lock);
     return st;
 }
 
-void gpu_give(uint64_t bytes)
+void gpu_give(struct gpu *g, uint64_t bytes)
 {
-    pthread_mutex_lock(&gpu.lock);
-    gpu.used -= bytes;
-    pthread_mutex_unlock(&gpu.lock);
+    pthread_mutex_lock(&g->lock);
+    g->used -= bytes;
+    pthread_mutex_unlock(&g->lock);
 }
 
 /* The block that holds p, or NULL. Lock held. */
-static struct block *block_of(const void *p, enum kind kind)
+static struct block *block_of(const struct gpu *g, const void *p, enum kind kind)
 {
-    for (struct block *b = gpu.blocks; b != NULL; b = b->next)
+    for (struct block *b = g->blocks; b != NULL; b = b->next)
         if (b->kind == kind && (const char *)p >= b->p && (const char *)p < b->p + b->bytes)
             return b;
     return NULL;
 }
 
-static bool add_block(void **out, size_t bytes, enum kind kind)
+static bool add_block(struct gpu *g, void **out, size_t bytes, enum kind kind)
 {
     struct block *b = ctw_calloc(1, sizeof(*b));
     void *p = ctw_alloc_aligned(bytes);
@@ -252,65 +275,60 @@ static bool add_block(void **out, size_t bytes, enum kind kind)
     }
     memset(p, 0xff, bytes);
     *b = (struct block){.p = p, .bytes = bytes, .kind = kind};
-    pthread_mutex_lock(&gpu.lock);
-    b->next = gpu.blocks;
-    gpu.blocks = b;
-    pthread_mutex_unlock(&gpu.lock);
+    pthread_mutex_lock(&g->lock);
+    b->next = g->blocks;
+    g->blocks = b;
+    pthread_mutex_unlock(&g->lock);
     *out = p;
     return true;
 }
 
 /* Removes the block from the list and frees it; returns its bytes. */
-static uint64_t remove_block(void *p, enum kind kind)
+static uint64_t remove_block(struct gpu *g, void *p, enum kind kind)
 {
-    pthread_mutex_lock(&gpu.lock);
-    for (uint64_t begun = gpu.n_begun; kind == DEVICE && gpu.n_done < begun;)
-        pthread_cond_wait(&gpu.changed, &gpu.lock);
-    struct block **at = &gpu.blocks;
+    pthread_mutex_lock(&g->lock);
+    for (uint64_t begun = g->n_begun; kind == DEVICE && g->n_done < begun;)
+        pthread_cond_wait(&g->changed, &g->lock);
+    struct block **at = &g->blocks;
     while (*at != NULL && ((*at)->p != p || (*at)->kind != kind))
         at = &(*at)->next;
     struct block *b = *at;
     if (b == NULL)
         gpu_die("freed what was not allocated, or twice");
     if (kind == DEVICE)
-        check_not_read(b->p, b->bytes, "free");
-    for (uint64_t i = gpu.n_done; i < gpu.n_begun; i++) {
-        const char *stage = gpu.copies[i % COPIES].stage;
-        if (stage >= b->p && stage < b->p + b->bytes)
+        check_not_read(g, b->p, b->bytes, "free");
+    for (uint64_t i = g->n_done; i < g->n_begun; i++) {
+        const char *src = g->copies[i % COPIES].src;
+        if (src >= b->p && src < b->p + b->bytes)
             gpu_die("a stage was freed that is still to be copied");
     }
     *at = b->next;
-    pthread_mutex_unlock(&gpu.lock);
+    pthread_mutex_unlock(&g->lock);
     uint64_t bytes = b->bytes;
     ctw_free_aligned(b->p);
     ctw_free(b);
     return bytes;
 }
 
-enum ctw_status gpu_alloc(void **out, size_t bytes, struct ctw_err *err)
+enum ctw_status gpu_alloc(struct gpu *g, void **out, size_t bytes, struct ctw_err *err)
 {
     bytes = granules(bytes);
-    sleep_us(gpu.alloc_us);
-    enum ctw_status st = gpu_take(bytes, err);
-    if (st == CTW_OK && !add_block(out, bytes, DEVICE)) {
-        gpu_give(bytes);
+    sleep_us(g->alloc_us);
+    enum ctw_status st = gpu_take(g, bytes, err);
+    if (st == CTW_OK && !add_block(g, out, bytes, DEVICE)) {
+        gpu_give(g, bytes);
         st = ctw_fail(err, CTW_ENOMEM, "fake: the host's memory is exhausted");
     }
     return st;
 }
 
-void gpu_free(void *p)
-{
-    gpu_give(remove_block(p, DEVICE));
-}
-
-static void check(const void *p, size_t bytes, enum kind kind, const char *what)
+static void check(struct gpu *g, const void *p, size_t bytes, enum kind kind, const char *what)
 {
     char text[128];
-    pthread_mutex_lock(&gpu.lock);
-    const struct block *b = block_of(p, kind);
+    pthread_mutex_lock(&g->lock);
+    const struct block *b = block_of(g, p, kind);
     bool inside = b != NULL && bytes <= (size_t)(b->p + b->bytes - (const char *)p);
-    pthread_mutex_unlock(&gpu.lock);
+    pthread_mutex_unlock(&g->lock);
     if (inside)
         return;
     snprintf(text, sizeof(text), "%s: %zu bytes at %p are %s", what, bytes, p,
@@ -318,26 +336,26 @@ static void check(const void *p, size_t bytes, enum kind kind, const char *what)
     gpu_die(text);
 }
 
-void gpu_check(const void *p, size_t bytes, const char *what)
+void gpu_check(struct gpu *g, const void *p, size_t bytes, const char *what)
 {
     if (bytes > 0)
-        check(p, bytes, DEVICE, what);
+        check(g, p, bytes, DEVICE, what);
 }
 
-void gpu_check_write(const void *p, size_t bytes, const char *what)
+void gpu_check_write(struct gpu *g, const void *p, size_t bytes, const char *what)
 {
-    gpu_check(p, bytes, what);
-    pthread_mutex_lock(&gpu.lock);
-    check_not_read(p, bytes, what);
-    pthread_mutex_unlock(&gpu.lock);
+    gpu_check(g, p, bytes, what);
+    pthread_mutex_lock(&g->lock);
+    check_not_read(g, p, bytes, what);
+    pthread_mutex_unlock(&g->lock);
 }
 
-void gpu_check_host(const void *p, const char *what)
+void gpu_check_host(struct gpu *g, const void *p, const char *what)
 {
     char text[128];
-    pthread_mutex_lock(&gpu.lock);
-    bool device = block_of(p, DEVICE) != NULL;
-    pthread_mutex_unlock(&gpu.lock);
+    pthread_mutex_lock(&g->lock);
+    bool device = block_of(g, p, DEVICE) != NULL;
+    pthread_mutex_unlock(&g->lock);
     snprintf(text, sizeof(text), "%s is the GPU's memory", what);
     if (device)
         gpu_die(text);
@@ -345,138 +363,232 @@ void gpu_check_host(const void *p, const char *what)
 
 /* ---- the copy engine ---------------------------------------------------------------------- */
 
+/* Does a copy that has not ended read (`reading`) or write these bytes? */
+static bool is_copying(struct gpu *g, const char *p, size_t bytes, bool reading)
+{
+    bool any = false;
+    pthread_mutex_lock(&g->lock);
+    for (uint64_t i = g->n_done; i < g->n_begun; i++) {
+        const struct copy *c = &g->copies[i % COPIES];
+        const char *at = reading ? c->src : c->dst;
+        any |= p < at + c->bytes && at < p + bytes;
+    }
+    pthread_mutex_unlock(&g->lock);
+    return any;
+}
+
+static bool has_failed(struct gpu *g)
+{
+    pthread_mutex_lock(&g->lock);
+    bool failed = is_failed(g);
+    pthread_mutex_unlock(&g->lock);
+    return failed;
+}
+
+/* With jitter, the bytes come late and the second half first. */
+static void run_copy(const struct gpu *g, const struct copy *c, unsigned *seed)
+{
+    size_t half = g->jitter_us > 0 ? c->bytes / 2 : 0;
+    sleep_us(g->copy_us);
+    memcpy(c->dst + half, c->src + half, c->bytes - half);
+    if (half > 0)
+        sleep_us((uint64_t)rand_r(seed) % g->jitter_us);
+    memcpy(c->dst, c->src, half);
+}
+
 static void *copy_engine(void *arg)
 {
-    (void)arg;
-    pthread_mutex_lock(&gpu.lock);
+    struct gpu *g = arg;
+    unsigned seed = (unsigned)g->device;
+    pthread_mutex_lock(&g->lock);
     for (;;) {
-        while (!gpu.stop && gpu.n_done == gpu.n_begun)
-            pthread_cond_wait(&gpu.changed, &gpu.lock);
-        if (gpu.n_done == gpu.n_begun)
+        while (!g->stop && g->n_done == g->n_begun)
+            pthread_cond_wait(&g->changed, &g->lock);
+        if (g->n_done == g->n_begun)
             break;
-        const struct copy c = gpu.copies[gpu.n_done % COPIES];
-        if (gpu.n_done + 1 == gpu.fail_copy)
-            gpu.failed = true;
-        bool failed = is_failed();
-        pthread_mutex_unlock(&gpu.lock);
-        sleep_us(gpu.copy_us);
-        if (!failed)
-            memcpy(c.dst, c.stage, c.bytes);
-        pthread_mutex_lock(&gpu.lock);
-        gpu.n_done++;
-        pthread_cond_broadcast(&gpu.changed);
+        const struct copy c = g->copies[g->n_done % COPIES];
+        if (g->n_done + 1 == g->fail_copy)
+            g->failed = true;
+        bool failed = is_failed(g);
+        pthread_mutex_unlock(&g->lock);
+        bool peer_failed = c.peer != NULL && has_failed(c.peer);
+        if (!failed && !peer_failed)
+            run_copy(g, &c, &seed);
+        pthread_mutex_lock(&g->lock);
+        g->failed |= peer_failed; /* as with CUDA: a copy's error is the stream's */
+        g->n_done++;
+        pthread_cond_broadcast(&g->changed);
     }
-    pthread_mutex_unlock(&gpu.lock);
+    pthread_mutex_unlock(&g->lock);
     return NULL;
 }
 
-enum ctw_status gpu_stage_alloc(void **out, size_t bytes, struct ctw_err *err)
+enum ctw_status gpu_stage_alloc(struct gpu *g, void **out, size_t bytes, struct ctw_err *err)
 {
-    enum ctw_status st = gpu_sync(0, err);
-    if (st == CTW_OK && !add_block(out, bytes, STAGE))
+    enum ctw_status st = gpu_sync(g, 0, err);
+    if (st == CTW_OK && !add_block(g, out, bytes, STAGE))
         st = ctw_fail(err, CTW_ENOMEM, "fake: no host memory for %zu bytes", bytes);
     return st;
 }
 
-void gpu_stage_free(void *p)
+void gpu_stage_free(struct gpu *g, void *p)
 {
-    (void)remove_block(p, STAGE);
+    (void)remove_block(g, p, STAGE);
 }
 
-enum ctw_status gpu_upload_begin(void *dst, const void *stage, size_t bytes, uint64_t *ticket,
-                                 struct ctw_err *err)
+static enum ctw_status begin_copy(struct gpu *g, const struct copy *copy, uint64_t *ticket,
+                                  struct ctw_err *err)
 {
-    check(stage, bytes, STAGE, "upload_begin: the stage");
-    gpu_check_write(dst, bytes, "upload_begin: the target");
-    pthread_mutex_lock(&gpu.lock);
-    while (gpu.n_begun - gpu.n_done == COPIES)
-        pthread_cond_wait(&gpu.changed, &gpu.lock);
-    enum ctw_status st = alive(err);
+    pthread_mutex_lock(&g->lock);
+    while (g->n_begun - g->n_done == COPIES)
+        pthread_cond_wait(&g->changed, &g->lock);
+    enum ctw_status st = alive(g, err);
     if (st == CTW_OK) {
-        gpu.copies[gpu.n_begun % COPIES] =
-            (struct copy){.dst = dst, .stage = stage, .bytes = bytes};
-        *ticket = gpu.n_begun++;
-        gpu.bytes_begun += bytes;
-        pthread_cond_broadcast(&gpu.changed);
+        g->copies[g->n_begun % COPIES] = *copy;
+        *ticket = g->n_begun++;
+        g->bytes_begun += copy->bytes;
+        pthread_cond_broadcast(&g->changed);
     }
-    pthread_mutex_unlock(&gpu.lock);
+    pthread_mutex_unlock(&g->lock);
     return st;
 }
 
-enum ctw_status gpu_upload_wait(uint64_t ticket, struct ctw_err *err)
+enum ctw_status gpu_upload_begin(struct gpu *g, void *dst, const void *stage, size_t bytes,
+                                 uint64_t *ticket, struct ctw_err *err)
 {
-    pthread_mutex_lock(&gpu.lock);
-    while (gpu.n_done <= ticket)
-        pthread_cond_wait(&gpu.changed, &gpu.lock);
-    enum ctw_status st = alive(err);
-    pthread_mutex_unlock(&gpu.lock);
+    const struct copy copy = {.dst = dst, .src = stage, .bytes = bytes};
+    check(g, stage, bytes, STAGE, "upload_begin: the stage");
+    gpu_check_write(g, dst, bytes, "upload_begin: the target");
+    return begin_copy(g, &copy, ticket, err);
+}
+
+enum ctw_status gpu_peer_begin(struct gpu *g, void *dst, struct gpu *from, const void *src,
+                               size_t bytes, uint64_t *ticket, struct ctw_err *err)
+{
+    const struct copy copy = {.dst = dst, .src = src, .bytes = bytes, .peer = from};
+    gpu_check(from, src, bytes, "peer_begin: the source");
+    gpu_check_write(g, dst, bytes, "peer_begin: the target");
+    if (is_copying(from, src, bytes, false))
+        gpu_die("peer_begin: the source is still being written: wait for its upload");
+    return begin_copy(g, &copy, ticket, err);
+}
+
+enum ctw_status gpu_upload_wait(struct gpu *g, uint64_t ticket, struct ctw_err *err)
+{
+    pthread_mutex_lock(&g->lock);
+    while (g->n_done <= ticket)
+        pthread_cond_wait(&g->changed, &g->lock);
+    enum ctw_status st = alive(g, err);
+    pthread_mutex_unlock(&g->lock);
     return st;
 }
 
-uint64_t gpu_uploads_begun(void)
+uint64_t gpu_uploads_begun(struct gpu *g)
 {
-    pthread_mutex_lock(&gpu.lock);
-    uint64_t n = gpu.n_begun;
-    pthread_mutex_unlock(&gpu.lock);
+    pthread_mutex_lock(&g->lock);
+    uint64_t n = g->n_begun;
+    pthread_mutex_unlock(&g->lock);
     return n;
 }
 
-uint64_t gpu_bytes_uploaded(void)
+uint64_t gpu_bytes_uploaded(struct gpu *g)
 {
-    pthread_mutex_lock(&gpu.lock);
-    uint64_t bytes = gpu.bytes_begun;
-    pthread_mutex_unlock(&gpu.lock);
+    pthread_mutex_lock(&g->lock);
+    uint64_t bytes = g->bytes_begun;
+    pthread_mutex_unlock(&g->lock);
     return bytes;
+}
+
+static size_t block_bytes(struct gpu *g, const void *p)
+{
+    pthread_mutex_lock(&g->lock);
+    const struct block *b = block_of(g, p, DEVICE);
+    size_t bytes = b != NULL ? b->bytes : 0;
+    pthread_mutex_unlock(&g->lock);
+    return bytes;
+}
+
+void gpu_free(struct gpu *g, void *p)
+{
+    size_t bytes = block_bytes(g, p);
+    for (int i = 0; i < FAKE_GPUS; i++)
+        if (&gpus[i] != g && is_copying(&gpus[i], p, bytes, true))
+            gpu_die("free: another GPU still copies this memory");
+    gpu_give(g, remove_block(g, p, DEVICE));
 }
 
 /* ---- open and close ----------------------------------------------------------------------- */
 
-enum ctw_status gpu_open(struct ctw_err *err)
+enum ctw_status gpu_count(int *n, struct ctw_err *err)
 {
-    enum ctw_status st = CTW_OK;
     const char *how = getenv("CTW_FAKE_GPU_OPEN");
     if (how != NULL && strcmp(how, "none") == 0)
         return ctw_fail(err, CTW_EUNSUP, "no GPU: the fake driver shows none");
     if (how != NULL && strcmp(how, "broken") == 0)
         return ctw_fail(err, CTW_EDEVICE, "fake: the GPU does not answer");
-    pthread_mutex_lock(&gpu.lock);
-    if (gpu.n_open == 0) {
-        gpu.total = setting("CTW_FAKE_GPU_MEMORY", 256 << 20);
-        gpu.alloc_us = setting("CTW_FAKE_GPU_ALLOC_US", 0);
-        gpu.copy_us = setting("CTW_FAKE_GPU_COPY_US", 1000);
-        gpu.op_us = setting("CTW_FAKE_GPU_OP_US", 0);
-        gpu.fail_op = setting("CTW_FAKE_GPU_FAIL_OP", 0);
-        gpu.fail_copy = setting("CTW_FAKE_GPU_FAIL_COPY", 0);
-        gpu.nomem_op = setting("CTW_FAKE_GPU_NOMEM_OP", 0);
-        gpu.fail_file = getenv("CTW_FAKE_GPU_FAIL_FILE");
-        gpu.stop = false;
-        if (pthread_create(&gpu.thread, NULL, copy_engine, NULL) != 0)
+    *n = (int)setting(&gpus[0], "CTW_FAKE_GPU_COUNT", 2);
+    *n = *n < FAKE_GPUS ? *n : FAKE_GPUS;
+    return CTW_OK;
+}
+
+int gpu_kind(const struct gpu *g)
+{
+    return g->kind;
+}
+
+enum ctw_status gpu_open(struct gpu **out, int device, struct ctw_err *err)
+{
+    int n;
+    enum ctw_status st = gpu_count(&n, err);
+    if (st == CTW_OK && (device < 0 || device >= n))
+        st = ctw_fail(err, CTW_EINVAL, "device %d: this machine has %d GPUs, numbered from 0",
+                      device, n);
+    if (st != CTW_OK)
+        return st;
+    struct gpu *g = &gpus[device];
+    pthread_mutex_lock(&g->lock);
+    if (g->n_open == 0) {
+        g->total = setting(g, "CTW_FAKE_GPU_MEMORY", 256 << 20);
+        g->alloc_us = setting(g, "CTW_FAKE_GPU_ALLOC_US", 0);
+        g->copy_us = setting(g, "CTW_FAKE_GPU_COPY_US", 1000);
+        g->jitter_us = setting(g, "CTW_FAKE_GPU_JITTER_US", 0);
+        g->op_us = setting(g, "CTW_FAKE_GPU_OP_US", 0);
+        g->fail_op = setting(g, "CTW_FAKE_GPU_FAIL_OP", 0);
+        g->fail_copy = setting(g, "CTW_FAKE_GPU_FAIL_COPY", 0);
+        g->nomem_op = setting(g, "CTW_FAKE_GPU_NOMEM_OP", 0);
+        g->kind = (int)setting(g, "CTW_FAKE_GPU_KIND", 0);
+        g->fail_file = getenv("CTW_FAKE_GPU_FAIL_FILE");
+        g->stop = false;
+        g->failed = g->failed && setting(g, "CTW_FAKE_GPU_REPAIR", 0) == 0;
+        g->n_late = 0;
+        if (pthread_create(&g->thread, NULL, copy_engine, g) != 0)
             st = ctw_fail(err, CTW_ENOMEM, "fake: cannot start a thread");
     }
-    gpu.n_open += st == CTW_OK;
-    pthread_mutex_unlock(&gpu.lock);
+    g->n_open += st == CTW_OK;
+    pthread_mutex_unlock(&g->lock);
+    *out = g;
     return st;
 }
 
-void gpu_close(void)
+void gpu_close(struct gpu *g)
 {
-    pthread_mutex_lock(&gpu.lock);
-    bool last = --gpu.n_open == 0;
-    gpu.stop = last;
-    pthread_cond_broadcast(&gpu.changed);
-    pthread_mutex_unlock(&gpu.lock);
+    pthread_mutex_lock(&g->lock);
+    bool last = --g->n_open == 0;
+    g->stop = last;
+    pthread_cond_broadcast(&g->changed);
+    pthread_mutex_unlock(&g->lock);
     if (!last)
         return;
-    pthread_join(gpu.thread, NULL);
-    pthread_mutex_lock(&gpu.lock);
-    if (gpu.used != 0)
+    pthread_join(g->thread, NULL);
+    pthread_mutex_lock(&g->lock);
+    if (g->used != 0)
         gpu_die("memory was not given back");
-    while (gpu.readings != NULL) { /* left only by a failed GPU */
-        struct reading *r = gpu.readings;
-        gpu.readings = r->next;
+    while (g->readings != NULL) { /* left only by a failed GPU */
+        struct reading *r = g->readings;
+        g->readings = r->next;
         ctw_free(r);
     }
     /* The counters of the next open in this process start at 0; a failed GPU stays failed. */
-    gpu.n_ops = gpu.n_begun = gpu.n_done = gpu.bytes_begun = 0;
-    pthread_mutex_unlock(&gpu.lock);
+    g->n_ops = g->n_begun = g->n_done = g->bytes_begun = 0;
+    pthread_mutex_unlock(&g->lock);
 }

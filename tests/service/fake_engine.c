@@ -158,6 +158,8 @@ void ctw_engine_get_info(const struct ctw_engine *e, struct ctw_engine_info *out
         .vocab = FAKE_VOCAB,
         .chunk_tokens = 16,
         .pass_tokens = e->pass_tokens,
+        .n_devices = 1,
+        .call_tokens = e->pass_tokens,
         .memory_planned = 1000,
         .memory_limit = 2000,
         .place = "resident",

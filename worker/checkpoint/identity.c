@@ -88,6 +88,12 @@ const char *ctw_identity_outline(const struct ctw_identity *id)
     return id->outline;
 }
 
+void ctw_identity_wait(const struct ctw_identity *id)
+{
+    while (!atomic_load(&id->known)) /* for the time of digesting 1 MiB */
+        sched_yield();
+}
+
 const char *ctw_identity_text(const struct ctw_identity *id)
 {
     return atomic_load(&id->known) ? id->text : "";

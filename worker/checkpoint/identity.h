@@ -38,6 +38,8 @@ enum ctw_status ctw_identity_check(struct ctw_identity *id, const struct ctw_con
 /* 64 hex digits over all but the tensors' bytes, known at once: equal identities have equal
  * outlines. Valid until id is closed. */
 const char *ctw_identity_outline(const struct ctw_identity *id);
+/* Each block has been added, or another thread is just adding it: waits until all are. */
+void ctw_identity_wait(const struct ctw_identity *id);
 /* 64 hex digits; "" until every block has been added. Thread-safe. Valid until id is closed. */
 const char *ctw_identity_text(const struct ctw_identity *id);
 

@@ -81,10 +81,14 @@ static void on_done(void *arg, int64_t first, int64_t n)
     struct ctw_score_block *b = s->block;
     for (int64_t i = first; i < first + n; i++) {
         b->items[b->item_of[i]].seq.bad_layer = b->seqs[i].bad_layer;
-        s->bad = s->bad || b->seqs[i].bad_layer >= 0;
+        b->is_scored[i] = true;
     }
     s->whole.pass++;
-    ctw_score_writer_advance(s->writer, b->item_of[first + n - 1] + 1);
+    int64_t before = b->n_scored;
+    for (; b->n_scored < b->n_seqs && b->is_scored[b->n_scored]; b->n_scored++)
+        s->bad = s->bad || b->seqs[b->n_scored].bad_layer >= 0;
+    if (b->n_scored > before)
+        ctw_score_writer_advance(s->writer, b->item_of[b->n_scored - 1] + 1);
 }
 
 static void on_progress(void *arg, const struct ctw_progress *p)
@@ -131,7 +135,7 @@ static enum ctw_status score_block(struct score *s, struct ctw_score_block *b, s
     s->tok_before += b->n_tok;
     s->whole.tok_done = s->tok_before;
     /* The planner halves a pass that does not fit into memory; halve the blocks as well. */
-    if (s->whole.pass > pass + 1 && s->pass_tokens > 1) {
+    if (s->info.n_devices == 1 && s->whole.pass > pass + 1 && s->pass_tokens > 1) {
         s->pass_tokens /= 2;
         ctw_score_reader_set_pass(s->reader, s->pass_tokens);
     }
@@ -201,8 +205,8 @@ static enum ctw_status score(struct score *s, struct ctw_err *err)
                                           .stop_fd = wake[0],
                                           .max_length = s->info.max_length,
                                           .vocab = s->info.vocab,
-                                          .pass_tokens = s->info.pass_tokens};
-    s->pass_tokens = s->info.pass_tokens;
+                                          .pass_tokens = s->info.call_tokens};
+    s->pass_tokens = s->info.call_tokens;
     enum ctw_status st = ctw_score_reader_open(&s->reader, &input, err);
     if (st != CTW_OK)
         return st;

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-enum { N_WHERE = 5, N_HOW = CTW_N_ENGINE_OPTIONS - N_WHERE };
+enum { N_WHERE = 6, N_HOW = CTW_N_ENGINE_OPTIONS - N_WHERE };
 
 /* The config file, and the backend and device that compute. */
 static void where_rows(struct ctw_option rows[N_WHERE], struct ctw_engine_option_values *v)
@@ -25,6 +25,12 @@ static void where_rows(struct ctw_option rows[N_WHERE], struct ctw_engine_option
          .max = 255,
          .meta = "N",
          .help = "index of the GPU among the visible GPUs, in nvidia-smi's order (default: 0)"},
+        {.name = "devices",
+         .type = CTW_OPT_STRING,
+         .value = &v->devices,
+         .meta = "LIST",
+         .help = "GPUs that share the work, such as 0,1 or 0-3, or all (default: the one of "
+                 "--device); they must be of one kind; does not affect scores"},
         {.name = "cpu-variant",
          .type = CTW_OPT_CHOICE,
          .value = &v->variant,
@@ -135,6 +141,7 @@ struct ctw_engine_options ctw_engine_options_from(const struct ctw_engine_option
         .variant = named(v->variant),
         .cuda_variant = named(v->cuda_variant),
         .device = (int)v->device,
+        .device_list = v->devices,
         .dtype = v->dtype,
         .n_threads = (int)v->n_threads,
         .memory_limit = v->memory_limit,

@@ -63,6 +63,8 @@ void ctw_progress_announce(const struct ctw_engine_info *info)
     else
         ctw_info("%s-%s on %s (%s)", info->backend.backend, info->backend.variant,
                  info->backend.device, info->backend.reason);
+    if (info->n_devices > 1)
+        ctw_info("%d devices of this kind share the work", info->n_devices);
     ctw_info(
         "maximum length %lld, passes of up to %lld tokens in chunks of %lld, memory beyond the "
         "weights %s (limit %s)",

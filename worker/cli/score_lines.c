@@ -209,7 +209,8 @@ enum ctw_status ctw_score_block_collect(struct ctw_score_block *b, struct ctw_er
 {
     b->seqs = ctw_calloc((size_t)b->n_items, sizeof(*b->seqs));
     b->item_of = ctw_calloc((size_t)b->n_items, sizeof(*b->item_of));
-    if (b->seqs == NULL || b->item_of == NULL)
+    b->is_scored = ctw_calloc((size_t)b->n_items, sizeof(*b->is_scored));
+    if (b->seqs == NULL || b->item_of == NULL || b->is_scored == NULL)
         return ctw_fail(err, CTW_ENOMEM, "out of memory for %lld items", (long long)b->n_items);
     for (int64_t i = 0; i < b->n_items; i++) {
         if (ctw_score_item_inputs(&b->items[i]) == 0)
@@ -229,5 +230,6 @@ void ctw_score_block_free(struct ctw_score_block *b)
     ctw_free(b->items);
     ctw_free(b->seqs);
     ctw_free(b->item_of);
+    ctw_free(b->is_scored);
     ctw_free(b);
 }

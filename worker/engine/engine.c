@@ -4,6 +4,8 @@
 
 #include "base/mem.h"
 #include "worker/checkpoint/identity.h"
+#include "worker/engine/deal.h"
+#include "worker/engine/device_list.h"
 #include "worker/engine/engine_state.h"
 
 /* Raised by every change that can change a score's last bit (docs/NUMERICS.md). */
@@ -156,40 +158,35 @@ static void limit_vocabulary(struct ctw_engine *e, int64_t wanted)
         e->model->vocab = wanted;
 }
 
-/* Reads the weights last: that may take minutes, and a wrong option must not wait for it. */
-enum ctw_status ctw_engine_open(struct ctw_engine **out, const struct ctw_engine_options *opt,
-                                struct ctw_err *err)
+static enum ctw_status open_model(struct ctw_engine *e, const struct ctw_engine_options *opt,
+                                  struct ctw_err *err)
 {
-    struct ctw_engine *e = ctw_calloc(1, sizeof(*e));
-    if (e == NULL) {
-        ctw_model_close(opt->model);
-        return ctw_fail(err, CTW_ENOMEM, "out of memory");
-    }
-    const struct ctw_backend_options be_opt = {.variant = opt->variant,
-                                               .cuda_variant = opt->cuda_variant,
-                                               .n_threads = opt->n_threads,
-                                               .device = opt->device};
-    struct ctw_backend_info info;
-    e->devices = opt->devices != NULL ? opt->devices : &e->own;
-    e->n_threads = opt->n_threads;
-    e->stop = opt->stop;
-    e->chunk_tokens = opt->chunk_tokens;
-    e->pass_tokens = opt->pass_tokens;
-    e->limit_is_default = opt->memory_limit == 0;
-    e->memory_limit = opt->memory_limit;
     enum ctw_status st = CTW_OK;
     e->model = opt->model;
     if (e->model == NULL)
         st = ctw_model_open(&e->model, opt->model_dir, opt->config_name, err);
     if (st == CTW_OK)
         st = choose_dtype(&e->dtype, opt->dtype, e->model, err);
-    if (st == CTW_OK)
-        st = set_max_length(e, opt->max_length, err);
-    if (st == CTW_OK)
-        st = ctw_devices_borrow(e->devices, &e->device, opt->backend, &be_opt, err);
+    return st == CTW_OK ? set_max_length(e, opt->max_length, err) : st;
+}
+
+/* The rest, on one device. Reads the weights last: that may take minutes, and a wrong option must
+ * not wait for it. */
+static enum ctw_status open_here(struct ctw_engine *e, const struct ctw_engine_options *opt,
+                                 struct ctw_err *err)
+{
+    const struct ctw_backend_options be_opt = {.variant = opt->variant,
+                                               .cuda_variant = opt->cuda_variant,
+                                               .n_threads = opt->n_threads,
+                                               .device = e->device_number};
+    struct ctw_backend_info info;
+    enum ctw_status st = ctw_devices_borrow(e->devices, &e->device, opt->backend, &be_opt, err);
     if (st != CTW_OK)
-        goto fail;
+        return st;
     e->be = e->device->be;
+    ctw_backend_get_info(e->be, &info);
+    snprintf(e->numerics, sizeof(e->numerics), "%s/%s/%d", info.numerics,
+             ctw_dtype_long_name(e->dtype), NUMERICS_VERSION);
     st = choose_place(e, opt, err);
     if (st == CTW_OK && !opt->plan_only)
         st = ctw_placing_open(&e->placing, e->model, e->be, &e->provider, err);
@@ -200,18 +197,102 @@ enum ctw_status ctw_engine_open(struct ctw_engine **out, const struct ctw_engine
     if (st == CTW_OK && e->placing.place == CTW_MAPPED && !opt->plan_only)
         st = read_mapped(e, err);
     if (st != CTW_OK)
-        goto fail;
+        return st;
     ctw_placing_describe(&e->placing, e->model, e->plan.pass_tokens);
     e->fit_length = find_fit_length(e);
-    ctw_backend_get_info(e->be, &info);
-    snprintf(e->numerics, sizeof(e->numerics), "%s/%s/%d", info.numerics,
-             ctw_dtype_long_name(e->dtype), NUMERICS_VERSION);
+    return CTW_OK;
+}
+
+static void copy_options(struct ctw_engine *e, const struct ctw_engine_options *opt)
+{
+    e->devices = opt->devices != NULL ? opt->devices : &e->own;
+    e->device_number = opt->device;
+    e->n_threads = opt->n_threads;
+    e->stop = opt->stop;
+    e->chunk_tokens = opt->chunk_tokens;
+    e->pass_tokens = opt->pass_tokens;
+    e->limit_is_default = opt->memory_limit == 0;
+    e->memory_limit = opt->memory_limit;
+}
+
+/* The same model on one more device, which must be of the same kind. */
+static enum ctw_status open_peer(struct ctw_engine *e, const struct ctw_engine_options *opt,
+                                 int number, struct ctw_err *err)
+{
+    struct ctw_engine *p = ctw_calloc(1, sizeof(*p));
+    if (p == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "out of memory");
+    e->peer[e->n_peers++] = p; /* from now on, closing e closes it */
+    copy_options(p, opt);
+    p->devices = e->devices;
+    p->device_number = number;
+    p->is_peer = true;
+    p->files = e->files;
+    p->model = e->model;
+    p->dtype = e->dtype;
+    p->max_length = e->max_length;
+    enum ctw_status st = open_here(p, opt, err);
+    if (st == CTW_OK && strcmp(p->numerics, e->numerics) != 0)
+        st =
+            ctw_fail(err, CTW_EINVAL,
+                     "its numerics id is %s, that of device %d is %s: devices of different kinds "
+                     "do not compute the same bits: give --devices of one kind, and start a worker "
+                     "for each kind",
+                     p->numerics, e->device_number, e->numerics);
+    return st == CTW_OK ? st : ctw_fail_prefix(err, "device %d", number);
+}
+
+/* e is open on the first device. */
+static enum ctw_status open_peers(struct ctw_engine *e, const struct ctw_engine_options *opt,
+                                  struct ctw_device_list *list, struct ctw_err *err)
+{
+    enum ctw_status st = CTW_OK;
+    if (list->all)
+        st = ctw_backend_count(e->be, &list->n, err);
+    if (st == CTW_OK && list->n > CTW_MAX_DEVICES)
+        list->n = CTW_MAX_DEVICES;
+    for (int i = 0; list->all && i < list->n; i++)
+        list->number[i] = i;
+    if (st == CTW_OK && list->n > 1 && ctw_backend_traits(e->be)->host_memory)
+        return ctw_fail(err, CTW_EINVAL,
+                        "--devices: the CPU is one device, and uses all of its threads: leave the "
+                        "option out, or choose GPUs with --backend cuda");
+    for (int i = 1; st == CTW_OK && i < list->n; i++)
+        st = open_peer(e, opt, list->number[i], err);
+    return st;
+}
+
+enum ctw_status ctw_engine_open(struct ctw_engine **out, const struct ctw_engine_options *opt,
+                                struct ctw_err *err)
+{
+    struct ctw_device_list list = {0};
+    struct ctw_engine *e = ctw_calloc(1, sizeof(*e));
+    pthread_mutex_t *files = ctw_calloc(1, sizeof(*files));
+    if (e == NULL || files == NULL) {
+        ctw_free(e);
+        ctw_free(files);
+        ctw_model_close(opt->model);
+        return ctw_fail(err, CTW_ENOMEM, "out of memory");
+    }
+    e->files = files;
+    pthread_mutex_init(e->files, NULL);
+    copy_options(e, opt);
+    enum ctw_status st = open_model(e, opt, err);
+    if (st == CTW_OK && opt->device_list != NULL)
+        st = ctw_device_list_parse(&list, opt->device_list, err);
+    if (list.all || list.n > 0)
+        e->device_number = list.number[0];
+    if (st == CTW_OK)
+        st = open_here(e, opt, err);
+    if (st == CTW_OK)
+        st = open_peers(e, opt, &list, err);
+    if (st != CTW_OK) {
+        ctw_engine_close(e);
+        return st;
+    }
     limit_vocabulary(e, opt->vocab);
     *out = e;
     return CTW_OK;
-fail:
-    ctw_engine_close(e);
-    return st;
 }
 
 static void close_buffers(struct ctw_engine *e)
@@ -224,22 +305,36 @@ static void close_buffers(struct ctw_engine *e)
         ctw_backend_trim(e->be);
 }
 
+void ctw_engine_trim_here(struct ctw_engine *e)
+{
+    if (e->device != NULL)
+        close_buffers(e);
+    e->share = 0;
+}
+
 void ctw_engine_trim(struct ctw_engine *e)
 {
-    close_buffers(e);
-    e->share = 0;
+    for (int i = 0; i < e->n_peers; i++)
+        ctw_engine_trim_here(e->peer[i]);
+    ctw_engine_trim_here(e);
 }
 
 void ctw_engine_close(struct ctw_engine *e)
 {
     if (e == NULL)
         return;
+    for (int i = 0; i < e->n_peers; i++)
+        ctw_engine_close(e->peer[i]);
+    e->n_peers = 0;
     ctw_placing_free(&e->placing);
     ctw_provider_close(e->provider); /* first: freeing waits for uploads in flight */
-    if (e->device != NULL)
-        ctw_engine_trim(e);
+    ctw_engine_trim(e);
     ctw_devices_return(e->devices, e->device);
-    ctw_model_close(e->model);
+    if (!e->is_peer) {
+        ctw_model_close(e->model);
+        pthread_mutex_destroy(e->files);
+        ctw_free(e->files);
+    }
     ctw_free(e);
 }
 
@@ -252,6 +347,8 @@ void ctw_engine_get_info(const struct ctw_engine *e, struct ctw_engine_info *out
         .vocab = e->model->vocab,
         .chunk_tokens = e->plan.chunk_tokens,
         .pass_tokens = e->plan.pass_tokens,
+        .n_devices = e->n_peers + 1,
+        .call_tokens = ctw_deal_tokens(e),
         .memory_planned = e->plan.total,
         .memory_limit = e->memory_limit,
         .place = ctw_place_name(e->placing.place),

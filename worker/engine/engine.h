@@ -1,7 +1,10 @@
 /*
- * A model opened on a device, ready to score: the only interface between the numeric code and the
- * commands and job queue. An engine is not thread-safe: one thread at a time uses it. Several
- * engines may be open; engines with the same table of devices share a device, and a thread.
+ * A model opened on a device, or on several, ready to score: the only interface between the numeric
+ * code and the commands and job queue. An engine is not thread-safe: one thread at a time uses it.
+ * Several engines may be open; engines with the same table of devices share devices, and a thread.
+ *
+ * An engine with several devices deals sequences to them (deal.h); each device has a thread while
+ * the engine scores. They are of one kind, so that all have the same numerics id.
  */
 #ifndef CTW_WORKER_ENGINE_H
 #define CTW_WORKER_ENGINE_H
@@ -13,6 +16,8 @@
 struct ctw_devices; /* worker/engine/devices.h */
 struct ctw_engine;
 
+enum { CTW_MAX_DEVICES = 16 };
+
 struct ctw_engine_options {
     const char *model_dir;
     const char *config_name;  /* NULL: config.json */
@@ -23,16 +28,17 @@ struct ctw_engine_options {
     const char *dtype;        /* NULL or "auto", "bfloat16", "float16", "float32" */
     int n_threads;            /* 0: all CPUs */
     int device;
+    const char *device_list;     /* "all", "0,1", "0-3": those, instead of `device`; NULL: none */
     struct ctw_devices *devices; /* lends the device, and outlives the engine; NULL: the engine has
-                                    a device of its own */
-    uint64_t memory_limit;       /* bytes beyond the weights; 0: the default */
+                                    devices of its own */
+    uint64_t memory_limit;       /* bytes beyond the weights, on each device; 0: the default */
     const char *place;           /* NULL or "auto", "mapped", "resident", "streamed" */
-    uint64_t weights_limit;      /* bytes of memory for the weights; 0: what there is */
-    int64_t max_length;          /* 0: the model's maximum */
-    int64_t vocab;               /* probabilities over the first ids only; 0: over all */
-    int64_t chunk_tokens;        /* 0: planned. For tests and tuning; never changes a score */
-    int64_t pass_tokens;         /* 0: planned. For tests and tuning; never changes a score */
-    bool plan_only;              /* open for ctw_engine_get_info() only: no weights are read */
+    uint64_t weights_limit;  /* bytes of each device's memory for the weights; 0: what there is */
+    int64_t max_length;      /* 0: the model's maximum */
+    int64_t vocab;           /* probabilities over the first ids only; 0: over all */
+    int64_t chunk_tokens;    /* 0: planned. For tests and tuning; never changes a score */
+    int64_t pass_tokens;     /* 0: planned. For tests and tuning; never changes a score */
+    bool plan_only;          /* open for ctw_engine_get_info() only: no weights are read */
     const atomic_bool *stop; /* or NULL. Another thread sets it: opening returns CTW_ECANCELED */
 };
 
@@ -85,7 +91,8 @@ struct ctw_hooks {
     void *arg;
     void (*progress)(void *arg, const struct ctw_progress *p); /* called often; may be NULL */
     bool (*cancelled)(void *arg);                              /* polled every chunk; may be NULL */
-    /* The results of seqs[first .. first+n-1] are final. May be NULL. */
+    /* The results of seqs[first .. first+n-1] are final. May be NULL. With several devices, in any
+     * order. */
     void (*done)(void *arg, int64_t first, int64_t n);
     /*
      * Of comparing without layers and matrices, both or neither: the reference's final hidden
@@ -109,6 +116,9 @@ struct ctw_engine_info {
     int64_t fit_length;
     int64_t vocab;
     int64_t chunk_tokens, pass_tokens;
+    int n_devices;
+    int64_t call_tokens; /* input tokens that one call should bring, for all devices to be busy to
+                            the end; one device: a pass */
     uint64_t memory_planned, memory_limit;                    /* bytes beyond the weights */
     const char *place;                                        /* "mapped", "resident", "streamed" */
     uint64_t weights_bytes, weights_memory, weights_streamed; /* in all; the memory that they take;
@@ -156,7 +166,8 @@ static inline bool ctw_pass_fits(int64_t n_seqs, int64_t n_tok, int64_t n_more, 
  * Scores seqs in passes. CTW_EINVAL: a sequence breaks the rules above (the message says which) and
  * nothing was scored. CTW_ECANCELED: hooks->cancelled returned true; sequences already reported to
  * done() are final. A sequence's numbers do not depend on the other sequences, their order, or the
- * engine's chunk, pass, memory or thread settings.
+ * engine's devices, chunk, pass, memory or thread settings. A device of several that fails
+ * (CTW_EDEVICE), or runs out of memory for now (CTW_ENOMEM), leaves its sequences to the others.
  */
 enum ctw_status ctw_engine_score(struct ctw_engine *e, struct ctw_seq *seqs, int64_t n_seqs,
                                  const struct ctw_hooks *hooks, struct ctw_err *err) CTW_MUST_CHECK;

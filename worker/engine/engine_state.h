@@ -2,6 +2,8 @@
 #ifndef CTW_WORKER_ENGINE_STATE_H
 #define CTW_WORKER_ENGINE_STATE_H
 
+#include <pthread.h>
+
 #include "worker/engine/compare.h"
 #include "worker/engine/devices.h"
 #include "worker/engine/difference.h"
@@ -10,6 +12,18 @@
 #include "worker/engine/placing.h"
 
 struct ctw_engine {
+    /*
+     * The same model on the engine's other devices, an engine for each: they share the model and
+     * its identity, and have all else for themselves. All numbers of an engine but those of scoring
+     * are of its first device.
+     */
+    struct ctw_engine *peer[CTW_MAX_DEVICES - 1];
+    int n_peers;
+    bool is_peer;           /* the model is another's, */
+    pthread_mutex_t *files; /* and this lock for checking its files, too */
+    int device_number;
+    bool failed; /* the device, while there are others */
+    double rate; /* of the last sequences: cost per second (deal.c); 0: not known */
     struct ctw_model *model;
     struct ctw_devices *devices;
     struct ctw_devices own; /* `devices`, if the options name none */
@@ -31,6 +45,17 @@ struct ctw_engine {
     char numerics[CTW_NUMERICS_MAX];
     size_t n_numerics; /* its length without the vocabulary */
 };
+
+/* ctw_engine_trim(), ctw_engine_score() and ctw_engine_compare(), on the engine's own device alone.
+ */
+void ctw_engine_trim_here(struct ctw_engine *e);
+enum ctw_status ctw_engine_score_here(struct ctw_engine *e, struct ctw_seq *seqs, int64_t n_seqs,
+                                      const struct ctw_hooks *hooks,
+                                      struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_engine_compare_here(struct ctw_engine *e, struct ctw_engine *reference,
+                                        struct ctw_seq *seqs, int64_t n_seqs,
+                                        const struct ctw_hooks *hooks, bool *in_reference,
+                                        struct ctw_err *err) CTW_MUST_CHECK;
 
 /* Makes e->forward suffice for sequences of up to `longest` input tokens, `total` together. */
 enum ctw_status ctw_engine_prepare(struct ctw_engine *e, int64_t longest, int64_t total,

@@ -101,8 +101,8 @@ enum ctw_status ctw_engines_prepare(struct ctw_engine *e, struct ctw_engine *ref
 {
     enum ctw_status st = CTW_OK;
     if (!share_already(e, reference)) {
-        ctw_engine_trim(e);
-        ctw_engine_trim(reference);
+        ctw_engine_trim_here(e);
+        ctw_engine_trim_here(reference);
         st = ctw_engine_measure_limit(e, err);
         if (st == CTW_OK)
             st = ctw_engine_measure_limit(reference, err);
@@ -124,8 +124,8 @@ enum ctw_status ctw_engines_prepare(struct ctw_engine *e, struct ctw_engine *ref
     if (st == CTW_OK)
         st = ctw_compare_open(compare, e->be, &size, err);
     if (st != CTW_OK) {
-        ctw_engine_trim(e);
-        ctw_engine_trim(reference);
+        ctw_engine_trim_here(e);
+        ctw_engine_trim_here(reference);
         return ctw_fail_prefix(err, "for two models together");
     }
     int64_t pass = min64(e->forward->plan.pass_tokens, reference->forward->plan.pass_tokens);

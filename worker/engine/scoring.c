@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "worker/checkpoint/identity.h"
+#include "worker/engine/deal.h"
 #include "worker/engine/exchange.h"
 #include "worker/engine/scoring_state.h"
 
@@ -57,15 +58,18 @@ static int64_t take_pass(const struct ctw_seq *seqs, int64_t first, int64_t n_se
 static enum ctw_status check_files(struct ctw_engine *e, bool *touched, struct ctw_err *err)
 {
     struct ctw_model *m = e->model;
+    pthread_mutex_lock(e->files);
     enum ctw_status st = ctw_container_check(m->container, touched, err);
-    if (st != CTW_OK || !*touched)
-        return st;
-    st = ctw_identity_verify(m->identity, m->container, e->n_threads, e->stop, err);
-    if (st != CTW_OK)
-        return st;
-    ctw_container_accept(m->container);
-    ctw_info("%s: the weights' files were written to, but hold the same bytes: continuing", m->dir);
-    return CTW_OK;
+    bool verify = st == CTW_OK && *touched;
+    if (verify)
+        st = ctw_identity_verify(m->identity, m->container, e->n_threads, e->stop, err);
+    if (verify && st == CTW_OK) {
+        ctw_container_accept(m->container);
+        ctw_info("%s: the weights' files were written to, but hold the same bytes: continuing",
+                 m->dir);
+    }
+    pthread_mutex_unlock(e->files);
+    return st;
 }
 
 static bool is_mapped(const struct ctw_engine *e)
@@ -175,7 +179,7 @@ enum ctw_status ctw_scoring_begin(struct ctw_scoring **out, struct ctw_engine *e
     int64_t longest, total;
     enum ctw_status st = ctw_scoring_check(e, seqs, n_seqs, &longest, &total, err);
     if (e->share > 0) /* its buffers are for comparing */
-        ctw_engine_trim(e);
+        ctw_engine_trim_here(e);
     if (st == CTW_OK && n_seqs > 0)
         st = ctw_engine_prepare(e, longest, total, err);
     if (st != CTW_OK)
@@ -239,12 +243,29 @@ static enum ctw_status run(struct ctw_scoring *s, bool *in_reference, struct ctw
     return st;
 }
 
-enum ctw_status ctw_engine_score(struct ctw_engine *e, struct ctw_seq *seqs, int64_t n_seqs,
-                                 const struct ctw_hooks *hooks, struct ctw_err *err)
+enum ctw_status ctw_engine_score_here(struct ctw_engine *e, struct ctw_seq *seqs, int64_t n_seqs,
+                                      const struct ctw_hooks *hooks, struct ctw_err *err)
 {
     struct ctw_scoring *s;
     enum ctw_status st = ctw_scoring_begin(&s, e, seqs, n_seqs, hooks, err);
     return st == CTW_OK ? run(s, NULL, err) : st;
+}
+
+enum ctw_status ctw_engine_compare_here(struct ctw_engine *e, struct ctw_engine *reference,
+                                        struct ctw_seq *seqs, int64_t n_seqs,
+                                        const struct ctw_hooks *hooks, bool *in_reference,
+                                        struct ctw_err *err)
+{
+    struct ctw_scoring *s;
+    enum ctw_status st = ctw_scoring_begin_comparing(&s, e, reference, seqs, n_seqs, hooks, err);
+    return st == CTW_OK ? run(s, in_reference, err) : st;
+}
+
+enum ctw_status ctw_engine_score(struct ctw_engine *e, struct ctw_seq *seqs, int64_t n_seqs,
+                                 const struct ctw_hooks *hooks, struct ctw_err *err)
+{
+    return e->n_peers == 0 ? ctw_engine_score_here(e, seqs, n_seqs, hooks, err)
+                           : ctw_deal(e, NULL, seqs, n_seqs, hooks, NULL, err);
 }
 
 enum ctw_status ctw_engine_compare(struct ctw_engine *e, struct ctw_engine *reference,
@@ -252,9 +273,9 @@ enum ctw_status ctw_engine_compare(struct ctw_engine *e, struct ctw_engine *refe
                                    const struct ctw_hooks *hooks, bool *in_reference,
                                    struct ctw_err *err)
 {
-    struct ctw_scoring *s;
-    if (in_reference != NULL)
-        *in_reference = false;
-    enum ctw_status st = ctw_scoring_begin_comparing(&s, e, reference, seqs, n_seqs, hooks, err);
-    return st == CTW_OK ? run(s, in_reference, err) : st;
+    bool dummy, several = e->n_peers > 0 && e->n_peers == reference->n_peers;
+    in_reference = in_reference != NULL ? in_reference : &dummy;
+    *in_reference = false;
+    return several ? ctw_deal(e, reference, seqs, n_seqs, hooks, in_reference, err)
+                   : ctw_engine_compare_here(e, reference, seqs, n_seqs, hooks, in_reference, err);
 }

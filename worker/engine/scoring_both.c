@@ -58,9 +58,10 @@ static bool want_layers(const struct ctw_seq *seqs, int64_t n_seqs)
     return false;
 }
 
-static enum ctw_status check_both(const struct ctw_engine *e, const struct ctw_engine *reference,
-                                  const struct ctw_seq *seqs, int64_t n_seqs, int64_t *longest,
-                                  int64_t *total, struct ctw_err *err)
+enum ctw_status ctw_scoring_check_both(const struct ctw_engine *e,
+                                       const struct ctw_engine *reference,
+                                       const struct ctw_seq *seqs, int64_t n_seqs, int64_t *longest,
+                                       int64_t *total, struct ctw_err *err)
 {
     int64_t n_matrices;
     enum ctw_status st = ctw_engines_comparable(e, reference, NULL, err);
@@ -82,7 +83,7 @@ enum ctw_status ctw_scoring_begin_comparing(struct ctw_scoring **out, struct ctw
                                             struct ctw_err *err)
 {
     int64_t longest, total;
-    enum ctw_status st = check_both(e, reference, seqs, n_seqs, &longest, &total, err);
+    enum ctw_status st = ctw_scoring_check_both(e, reference, seqs, n_seqs, &longest, &total, err);
     if (st != CTW_OK)
         return st;
     struct ctw_scoring *s = ctw_calloc(1, sizeof(*s));
@@ -103,8 +104,8 @@ enum ctw_status ctw_scoring_begin_comparing(struct ctw_scoring **out, struct ctw
         st = ctw_exchange_open(&s->exchange, e, reference,
                                s->pass_tokens > longest ? s->pass_tokens : longest, err);
     if (st != CTW_OK) {
-        ctw_engine_trim(e);
-        ctw_engine_trim(reference);
+        ctw_engine_trim_here(e);
+        ctw_engine_trim_here(reference);
         ctw_scoring_end(s);
         return st;
     }

@@ -42,6 +42,11 @@ enum ctw_status ctw_scoring_check(const struct ctw_engine *e, const struct ctw_s
 struct ctw_scoring_side ctw_scoring_side(struct ctw_engine *e, struct ctw_seq *seqs, int64_t total);
 void ctw_scoring_count_passes(struct ctw_scoring *s);
 
+/* scoring_both.c: the same for two models that are compared. */
+enum ctw_status ctw_scoring_check_both(const struct ctw_engine *e,
+                                       const struct ctw_engine *reference,
+                                       const struct ctw_seq *seqs, int64_t n_seqs, int64_t *longest,
+                                       int64_t *total, struct ctw_err *err) CTW_MUST_CHECK;
 /* scoring_both.c: a step of both passes. */
 enum ctw_status ctw_scoring_step_both(struct ctw_scoring *s, bool *pass_done,
                                       struct ctw_err *err) CTW_MUST_CHECK;

@@ -164,8 +164,8 @@ int64_t ctw_models_pass_tokens(const struct ctw_model_slot *m,
     int64_t pass_tokens;
     if (reference != NULL &&
         ctw_engines_comparable(m->engine, reference->engine, &pass_tokens, NULL) == CTW_OK)
-        return pass_tokens;
-    return m->info.pass_tokens;
+        return pass_tokens * m->info.n_devices;
+    return m->info.call_tokens;
 }
 
 void ctw_model_describe(struct ctw_model_slot *m)

@@ -12,6 +12,8 @@ static void announce(const struct ctw_model_slot *m, const struct ctw_engine_inf
     const double mib = 1024 * 1024;
     ctw_info("%s is ready after %.1f s: %s, %s on %s (%s)", m->name, (double)took_ms / 1000,
              info->model->architecture, info->numerics, info->backend.device, info->backend.reason);
+    if (info->n_devices > 1)
+        ctw_info("%d devices of this kind share the work", info->n_devices);
     ctw_info("maximum length %" PRId64 ", passes of up to %" PRId64 " tokens, memory beyond the "
              "weights %.0f MiB (limit %.0f MiB)",
              info->max_length, info->pass_tokens, (double)info->memory_planned / mib,

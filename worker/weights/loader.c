@@ -228,8 +228,9 @@ static enum ctw_status read_slice(const struct ctw_loader *l, const struct slice
         char *to = stage + (piece->at - from);
         st = ctw_container_read(l->model->container, piece->file, piece->offset, to, piece->bytes,
                                 err);
-        if (st == CTW_OK)
-            ctw_identity_add(l->model->identity, piece->block, to, piece->bytes);
+        if (st == CTW_OK) /* another device's loader may have read it already */
+            st = ctw_identity_check(l->model->identity, l->model->container, piece->block, to,
+                                    piece->bytes, err);
     }
     return st;
 }
