@@ -4,12 +4,13 @@
 #include <stdio.h>
 
 /* The name under which the part was stored, inferred from its dtype: only packed codes have a name
- * of their own. */
+ * of their own, and not with every method. */
 static const char *stored_name(const struct ctw_weight *w, enum ctw_part_kind kind)
 {
     const struct ctw_part *part = &w->part[kind];
+    const char *name = w->names->codes[kind];
     bool packed = part->dtype == CTW_I32 || part->dtype == CTW_U8;
-    return kind == CTW_PART_VALUES && !packed ? w->names->values : w->names->codes[kind];
+    return kind == CTW_PART_VALUES && (!packed || name == NULL) ? w->names->values : name;
 }
 
 enum ctw_status ctw_part_fail(const struct ctw_weight *w, enum ctw_part_kind kind,
@@ -35,4 +36,15 @@ enum ctw_status ctw_parts_only(const struct ctw_weight *w, unsigned allowed, str
                             w->names->codes[i], ctw_part_text(&w->part[i], found, sizeof(found)),
                             w->format->name);
     return CTW_OK;
+}
+
+enum ctw_status ctw_check_targeted(const struct ctw_weight *w, const struct ctw_quant_args *args,
+                                   struct ctw_err *err)
+{
+    if (args->present)
+        return CTW_OK;
+    return ctw_fail(err, CTW_EFORMAT,
+                    "its tensors are %s, but quantization_config has no config group for it (by "
+                    "targets and ignore), so it should be dense",
+                    w->format->name);
 }

@@ -4,6 +4,8 @@
 
 #include "kernels/formats/format.h"
 
+extern const struct ctw_format ctw_format_nvfp4; /* whose checks are also ModelOpt's */
+
 static inline bool ctw_part_present(const struct ctw_part *part)
 {
     return part->n_dims >= 0;
@@ -37,6 +39,10 @@ enum ctw_status ctw_part_fail(const struct ctw_weight *w, enum ctw_part_kind kin
 
 /* CTW_EFORMAT if a part is present that the format does not use; allowed: bits 1 << kind. */
 enum ctw_status ctw_parts_only(const struct ctw_weight *w, unsigned allowed, struct ctw_err *err);
+
+/* CTW_EFORMAT if no group of the configuration applies to the weight. */
+enum ctw_status ctw_check_targeted(const struct ctw_weight *w, const struct ctw_quant_args *args,
+                                   struct ctw_err *err);
 
 /*
  * check_scale.c: scales that are floats, and what belongs to them. Each checks a part and fills the

@@ -20,7 +20,10 @@ static enum ctw_status check_block_scale(struct ctw_weight *w, const struct ctw_
     w->group_rows = rows;
     w->group_size = cols;
     w->n_groups = w->scale_stride = (w->k + cols - 1) / cols;
-    if (!ctw_part_has_shape(&w->part[CTW_PART_SCALE], down, w->n_groups))
+    const struct ctw_part *scale = &w->part[CTW_PART_SCALE];
+    bool apart = scale->n_dims == 4 && scale->shape[0] == down && scale->shape[1] == 1 &&
+                 scale->shape[2] == w->n_groups && scale->shape[3] == 1; /* as ModelOpt does */
+    if (!apart && !ctw_part_has_shape(scale, down, w->n_groups))
         return ctw_part_fail(w, CTW_PART_SCALE, err,
                              "[%" PRId64 ", %" PRId64 "] (strategy block, %" PRId64 " x %" PRId64
                              ")",
@@ -169,21 +172,10 @@ done:
 
 /* ---- formats that share their parts ---- */
 
-static enum ctw_status expect_group(const struct ctw_weight *w, const struct ctw_quant_args *args,
-                                    struct ctw_err *err)
-{
-    if (args->present)
-        return CTW_OK;
-    return ctw_fail(err, CTW_EFORMAT,
-                    "its tensors are %s, but quantization_config has no config group for it (by "
-                    "targets and ignore), so it should be dense",
-                    w->format->name);
-}
-
 enum ctw_status ctw_check_bytes_args(const struct ctw_weight *w, const struct ctw_quant_args *args,
                                      struct ctw_err *err)
 {
-    enum ctw_status st = expect_group(w, args, err);
+    enum ctw_status st = ctw_check_targeted(w, args, err);
     if (st == CTW_OK && args->strategy == CTW_STRATEGY_TENSOR_GROUP)
         return ctw_fail(err, CTW_EUNSUP,
                         "%s weights with strategy tensor_group are not supported; expected tensor, "
@@ -214,7 +206,7 @@ enum ctw_status ctw_check_mx(struct ctw_weight *w, const struct ctw_quant_args *
     const int64_t row_bytes = w->k * bits / 8;
     enum ctw_status st = ctw_parts_only(w, 1u << CTW_PART_VALUES | 1u << CTW_PART_SCALE, err);
     if (st == CTW_OK)
-        st = expect_group(w, args, err);
+        st = ctw_check_targeted(w, args, err);
     if (st != CTW_OK)
         return st;
     if (!args->is_float || args->num_bits != bits || !args->symmetric ||
@@ -241,10 +233,14 @@ enum ctw_status ctw_check_mx(struct ctw_weight *w, const struct ctw_quant_args *
     if (!ctw_part_has_shape(&w->part[CTW_PART_SCALE], w->n, w->n_groups))
         return ctw_part_fail(w, CTW_PART_SCALE, err, "U8 [%" PRId64 ", %" PRId64 "]", w->n,
                              w->n_groups);
-    if (!ctw_part_has_shape(&w->part[CTW_PART_VALUES], w->n, row_bytes))
+    const struct ctw_part *values = &w->part[CTW_PART_VALUES];
+    bool blocks = values->n_dims == 3 && values->shape[0] == w->n &&
+                  values->shape[1] == w->n_groups &&
+                  values->shape[2] == CTW_MX_GROUP * bits / 8; /* gpt-oss' */
+    if (!blocks && !ctw_part_has_shape(values, w->n, row_bytes))
         return ctw_part_fail(
             w, CTW_PART_VALUES, err,
             "%s [%" PRId64 ", %" PRId64 "] for a [%" PRId64 ", %" PRId64 "] matrix",
-            ctw_dtype_name(w->part[CTW_PART_VALUES].dtype), w->n, row_bytes, w->n, w->k);
+            ctw_dtype_name(values->dtype), w->n, row_bytes, w->n, w->k);
     return CTW_OK;
 }

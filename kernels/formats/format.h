@@ -12,6 +12,7 @@
 #define CTW_KERNELS_FORMAT_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "base/status.h"
 #include "kernels/dtype.h"
@@ -33,10 +34,15 @@ enum ctw_part_kind {
 
 enum { CTW_MAX_DIMS = 4 };
 
-/* What a quantisation method calls the parts of a weight: last components of tensors' names. */
+/*
+ * What a quantisation method calls the parts of a weight: last components of tensors' names. A name
+ * that begins with '_' follows the module's without a dot.
+ */
 struct ctw_part_names {
     const char *method;             /* as in quantization_config's "quant_method" */
+    uint32_t formats;               /* of its tensors: bits 1 << enum ctw_format_id */
     const char *codes[CTW_N_PARTS]; /* NULL: the method has no such part */
+    const char *also[CTW_N_PARTS];  /* another name that files have; NULL: none */
     const char *values;             /* VALUES, if the values themselves are stored */
 };
 
@@ -148,10 +154,10 @@ extern const struct ctw_format *const ctw_formats[];
 bool ctw_format_is_called(const struct ctw_format *format, const char *name) CTW_MUST_CHECK;
 
 /*
- * The format of these parts: the first format whose owns() returns true. CTW_EUNSUP if there is
- * none; the message names the parts and what they look like.
+ * The format of a method's parts: the first of its formats whose owns() returns true. CTW_EUNSUP if
+ * there is none; the message names the parts and what they look like.
  */
-enum ctw_status ctw_format_find(const struct ctw_format **out,
+enum ctw_status ctw_format_find(const struct ctw_format **out, const struct ctw_part_names *names,
                                 const struct ctw_part part[CTW_N_PARTS],
                                 struct ctw_err *err) CTW_MUST_CHECK;
 

@@ -10,14 +10,37 @@ CTW_FORMATS(DECLARE)
 #define ROW(name) [CTW_FORMAT_##name] = &ctw_format_##name,
 const struct ctw_format *const ctw_formats[] = {CTW_FORMATS(ROW)[CTW_N_FORMATS] = NULL};
 
+#define FORMAT(name) (1u << CTW_FORMAT_##name)
+#define DENSE (FORMAT(dense) | FORMAT(dense_transposed))
+
 static const struct ctw_part_names methods[] = {
     {.method = "compressed-tensors",
+     .formats = DENSE | FORMAT(pack_quantized) | FORMAT(nvfp4) | FORMAT(float_quantized) |
+                FORMAT(int_quantized) | FORMAT(mxfp8) | FORMAT(mxfp4),
      .codes = {[CTW_PART_VALUES] = "weight_packed",
                [CTW_PART_SCALE] = "weight_scale",
                [CTW_PART_ZERO_POINT] = "weight_zero_point",
                [CTW_PART_GROUP_INDEX] = "weight_g_idx",
                [CTW_PART_GLOBAL_SCALE] = "weight_global_scale",
                [CTW_PART_SHAPE] = "weight_shape"},
+     .values = "weight"},
+    /* Scales multiply, although some are called inverse. */
+    {.method = "fp8",
+     .formats = DENSE | FORMAT(float_quantized),
+     .codes = {[CTW_PART_SCALE] = "weight_scale_inv"},
+     .also = {[CTW_PART_SCALE] = "weight_scale"},
+     .values = "weight"},
+    {.method = "fbgemm_fp8",
+     .formats = DENSE | FORMAT(float_quantized),
+     .codes = {[CTW_PART_SCALE] = "weight_scale"},
+     .values = "weight"},
+    {.method = "modelopt",
+     .formats = DENSE | FORMAT(float_quantized) | FORMAT(mxfp8) | FORMAT(nvfp4_modelopt),
+     .codes = {[CTW_PART_SCALE] = "weight_scale", [CTW_PART_GLOBAL_SCALE] = "weight_scale_2"},
+     .values = "weight"},
+    {.method = "mxfp4",
+     .formats = DENSE | FORMAT(mxfp4),
+     .codes = {[CTW_PART_VALUES] = "_blocks", [CTW_PART_SCALE] = "_scales"},
      .values = "weight"},
 };
 
@@ -54,13 +77,13 @@ static const char *look(const struct ctw_part *part)
     if (dtype == CTW_F8_E5M2)
         return "FP8 of 5 exponent bits (E5M2)";
     if (dtype == CTW_F8_E4M3)
-        return scale ? "FP8 with scales of an unknown kind" : "FP8 without weight_scale";
+        return scale ? "FP8 with scales of an unknown kind" : "FP8 without scales";
     if (dtype == CTW_I8)
-        return "int8 without weight_scale";
+        return "int8 without scales";
     if (dtype == CTW_U8)
-        return "4-bit codes without the scales of nvfp4-pack-quantized or mxfp4-pack-quantized";
+        return "4-bit codes without the scales of NVFP4 or MXFP4";
     if (dtype == CTW_I32)
-        return "packed integers without weight_scale";
+        return "packed integers without scales";
     return "an unknown format";
 }
 
@@ -70,25 +93,29 @@ bool ctw_format_is_called(const struct ctw_format *format, const char *name)
            (format->also != NULL && strcmp(format->also, name) == 0);
 }
 
-enum ctw_status ctw_format_find(const struct ctw_format **out,
+enum ctw_status ctw_format_find(const struct ctw_format **out, const struct ctw_part_names *names,
                                 const struct ctw_part part[CTW_N_PARTS], struct ctw_err *err)
 {
     char text[96], scale[96], known[192] = "";
     size_t at = 0;
     for (int i = 0; ctw_formats[i] != NULL; i++) {
+        if ((names->formats >> i & 1u) == 0)
+            continue;
         if (ctw_formats[i]->owns(part)) {
             *out = ctw_formats[i];
             return CTW_OK;
         }
         if (at < sizeof(known))
-            at += (size_t)snprintf(known + at, sizeof(known) - at, "%s%s", i > 0 ? ", " : "",
+            at += (size_t)snprintf(known + at, sizeof(known) - at, "%s%s", at > 0 ? ", " : "",
                                    ctw_formats[i]->name);
     }
     return ctw_fail(err, CTW_EUNSUP,
-                    "its tensors look like %s, which is not supported (weight %s, weight_scale "
-                    "%s); supported formats: %s",
+                    "its tensors look like %s, which is not supported (weight %s, %s %s); formats "
+                    "of %s that are supported: %s",
                     look(part), ctw_part_text(&part[CTW_PART_VALUES], text, sizeof(text)),
-                    ctw_part_text(&part[CTW_PART_SCALE], scale, sizeof(scale)), known);
+                    names->codes[CTW_PART_SCALE],
+                    ctw_part_text(&part[CTW_PART_SCALE], scale, sizeof(scale)), names->method,
+                    known);
 }
 
 /* The reference decodes one span at a time through a buffer of this many columns. */

@@ -11,6 +11,7 @@
     X(dense_transposed)                                                                            \
     X(pack_quantized)                                                                              \
     X(nvfp4)                                                                                       \
+    X(nvfp4_modelopt)                                                                              \
     X(float_quantized)                                                                             \
     X(int_quantized)                                                                               \
     X(mxfp8)                                                                                       \

@@ -137,7 +137,7 @@ static void weight_open(struct weight *t, const char *kind, int64_t n, int64_t k
     } else {
         add_part(t, CTW_PART_VALUES, strcmp(kind, "f32") == 0 ? CTW_F32 : CTW_BF16, n, k);
     }
-    ok(ctw_format_find(&t->w.format, t->w.part, &err));
+    ok(ctw_format_find(&t->w.format, t->w.names, t->w.part, &err));
     ok(t->w.format->check(&t->w, &args, NULL, &err));
 }
 

@@ -41,6 +41,7 @@ static void check_config(const struct ctw_config *c)
     for (int i = 0; i < c->n_ropes; i++)
         fuzz_check(isfinite(c->rope[i].attention_factor) && c->rope[i].attention_factor > 0);
     fuzz_check(c->unread.text == NULL || strlen(c->unread.text) == c->unread.bytes);
+    fuzz_check(c->quant.names != NULL);
     for (size_t i = 0; i < CTW_COUNT(names); i++) {
         const struct ctw_quant_group *g = NULL;
         enum ctw_status st = ctw_quant_config_find(&c->quant, names[i], "Linear", &g, NULL);
@@ -87,7 +88,13 @@ const struct fuzz_seed fuzz_seeds[] = {
                    "\"partial_rotary_factor\":1.0,\"seq_length\":2048,\"is_causal\":true,"
                    "\"per_layer_config\":{}}"),
     FUZZ_SEED(HEAD ",\"quantization_config\":{\"quant_method\":\"fp8\",\"weight_block_size\":"
-                   "[128,128],\"quant_algo\":null,\"bits\":4,\"group_size\":64}}"),
+                   "[128,128],\"fmt\":\"e4m3\",\"modules_to_not_convert\":[\"lm_head\",\"model."
+                   "layers.*.mlp\"],\"activation_scheme\":\"static\"}}"),
+    FUZZ_SEED(HEAD ",\"quantization_config\":{\"quant_algo\":\"MIXED_PRECISION\","
+                   "\"quantized_layers\":{\"lm_head\":{\"quant_algo\":\"NVFP4\",\"group_size\":"
+                   "16},\"model.layers.0.*\":{\"quant_algo\":\"FP8_PB_WO\"}},\"kv_cache_scheme\":"
+                   "\"FP8\",\"ignore\":[\"*proj\",\"mtp.[0-9]\"]}}"),
+    FUZZ_SEED(HEAD ",\"quantization_config\":{\"bits\":4,\"group_size\":64}}"),
     FUZZ_SEED("{\"model_type\":\"mistral\",\"num_hidden_layers\":2,\"sliding_window\":null}"),
     FUZZ_SEED("{\"model_type\":\"mistral3\",\"tie_word_embeddings\":true,\"text_config\":{"
               "\"model_type\":\"mistral\",\"num_hidden_layers\":2,\"dtype\":\"float16\","
@@ -167,6 +174,8 @@ const char *const fuzz_words[] = {"\"head_dim\":",
                                   "\"quantization_config\":",
                                   "\"targets\":",
                                   "\"weights\":",
+                                  "\"quant_method\":\"mxfp4\"",
+                                  "\"quant_algo\":\"FP8\"",
                                   "\"re:",
                                   "(?:",
                                   "{2,9}",

@@ -6,11 +6,12 @@
 DIR holds NAME/config.json, as published, and ModelOpt's hf_quant_config.json if it was published. Each
 configuration is inspected with a made-up checkpoint of two small layers: sizes are reduced, every other
 key stays. A configuration of a family that tests/tools/tiny_checkpoint.py lists as open must open, dense or in a
-format of compressed-tensors, with the tensors of the float64 model's recipe; any other must be refused with exit
+format that is supported, with the tensors of the float64 model's recipe; any other must be refused with exit
 code 65 and one line that names its model_type, its weight format or its experts. Prints one line per failure and
 "N passed, N failed".
 """
 
+import fnmatch
 import json
 import math
 import os
@@ -26,6 +27,7 @@ TOOLS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools")
 sys.path.insert(0, TOOLS)
 import encoders  # pylint: disable=wrong-import-position
 import families  # pylint: disable=wrong-import-position
+import native_encoders  # pylint: disable=wrong-import-position
 import recipe  # pylint: disable=wrong-import-position
 import tiny_checkpoint  # pylint: disable=wrong-import-position
 
@@ -34,6 +36,7 @@ OPEN = {tiny_checkpoint.FAMILIES[name][0] for name in tiny_checkpoint.OPEN}
 OPEN |= {wrapper for wrapper, text in families.TEXTS.items() if text in OPEN}
 FORMAT_KEYS = ("quantization_config", "compression_config", "quantization", "quantize")
 MODELOPT = "hf_quant_config.json"
+SIZES = {"BF16": 2, "F16": 2, "F32": 4, "I32": 4, "I64": 8}
 # families whose layers may be mixtures of experts: the key that says so
 EXPERTS = "enable_moe_block"
 
@@ -66,8 +69,8 @@ def shrink(config):
     if n_head is None:  # the class's own numbers of heads
         small["num_key_value_heads"] = HEADS
     for key in ("layer_types", "no_rope_layers", "block_configs"):
-        if small.get(key):
-            small[key] = small[key][:LAYERS]
+        if small.get(key):  # with the last, which Gemma 4 has rules for
+            small[key] = [*small[key][:LAYERS - 1], small[key][-1]]
     for block in small.get("block_configs", ()):
         if block["attention"]["n_heads_in_group"]:
             block["attention"]["n_heads_in_group"] = HEADS
@@ -84,19 +87,38 @@ def scheme_of(group, quantization):
     return encoders.MxScheme(weights["num_bits"]) if fmt in ("mxfp4-pack-quantized", "mxfp8-quantized") else None
 
 
+def the_scheme(quantization):
+    """That of all quantised modules, and the list of the others; None: these tests do not write it."""
+    method, algo = quantization.get("quant_method"), quantization.get("quant_algo")
+    if method == "compressed-tensors":
+        groups = list(quantization.get("config_groups", {}).values())
+        whole = len(groups) == 1 and groups[0]["targets"] == ["Linear"]
+        return scheme_of(groups[0], quantization) if whole else None, quantization.get("ignore") or ()
+    if method == "fp8" and not algo:
+        rows, columns = quantization["weight_block_size"] or (0, 0)
+        return native_encoders.Fp8Scheme(rows, columns), (*(quantization.get("modules_to_not_convert") or ()), "lm_head")
+    if algo in ("FP8", "NVFP4"):
+        return native_encoders.ModelOptScheme(algo), quantization.get("exclude_modules") or quantization.get("ignore") or ()
+    return None, ()
+
+
+def is_listed(module, entry, method):
+    if method == "compressed-tensors":
+        return bool(re.match(entry[3:], module)) if entry.startswith("re:") else entry == module
+    return fnmatch.fnmatch(module, entry) or fnmatch.fnmatch(module, entry + ".*") or module.endswith("." + entry)
+
+
 def stored(tensors, quantization):
     """(name, dtype, shape) of what the file has; None: in a format that these tests do not write."""
     out = []
-    groups = list((quantization or {}).get("config_groups", {}).values())
-    if quantization and (quantization.get("quant_method") != "compressed-tensors" or len(groups) != 1
-                         or groups[0]["targets"] != ["Linear"] or not scheme_of(groups[0], quantization)):
+    scheme, others = the_scheme(quantization) if quantization else (None, ())
+    if quantization and not scheme:
         return None
     for name, shape, kind in tensors:
         module = name.removesuffix(".weight")
-        ignored = any(re.match(x[3:], module) if x.startswith("re:") else x == module
-                      for x in (quantization or {}).get("ignore") or ())
-        if groups and kind in ("linear", "head") and not ignored:
-            specs = scheme_of(groups[0], quantization).specs(*shape, "BF16")
+        if scheme and kind in ("linear", "head") and not any(
+                is_listed(module, x, quantization.get("quant_method")) for x in others):
+            specs = scheme.specs(*shape, "BF16")
             out += [(f"{module}.{suffix}", dtype, list(s)) for suffix, (dtype, s) in specs.items()]
         else:
             out.append((name, "BF16", list(shape)))
@@ -104,16 +126,20 @@ def stored(tensors, quantization):
 
 
 def write_checkpoint(folder, config, shapes):
-    """With a sparse file of zeros."""
+    """With a sparse file of zeros, but for layers' factors: 1."""
     header, at = {}, 0
     for name, dtype, shape in shapes:
-        size = (2 if dtype == "BF16" else 1) * math.prod(shape)
+        size = SIZES.get(dtype, 1) * math.prod(shape)
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + size]}
         at += size
     text = json.dumps(header).encode()
     with open(os.path.join(folder, "model.safetensors"), "wb") as f:
         f.write(struct.pack("<Q", len(text)) + text)
         f.truncate(8 + len(text) + at)
+        for name, entry in header.items():
+            if name.endswith("layer_scalar"):
+                f.seek(8 + len(text) + entry["data_offsets"][0])
+                f.write(b"\x80\x3f")
     with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as f:
         json.dump(config, f)
 
@@ -123,7 +149,10 @@ def check(ctworker, path):
     with open(path, encoding="utf-8") as f:
         config = json.load(f)
     kind = config.get("model_type")
-    modelopt = os.path.join(os.path.dirname(path), MODELOPT)
+    modelopt, quantization = os.path.join(os.path.dirname(path), MODELOPT), config.get("quantization_config")
+    if not quantization and os.path.exists(modelopt):
+        with open(modelopt, encoding="utf-8") as f:
+            quantization = json.load(f)["quantization"]
     inside = kind in families.TEXTS and "text_config" in config
     text = config["text_config"] if inside else config
     ours, experts = kind in OPEN, bool(text.get(EXPERTS))
@@ -132,7 +161,7 @@ def check(ctworker, path):
     if ours and not experts:
         small = dict(config, text_config=shrink(text)) if inside else shrink(text)
         tensors = list(recipe.tensors(families.describe(small)))
-        quantised = None if os.path.exists(modelopt) else stored(tensors, config.get("quantization_config"))
+        quantised = stored(tensors, quantization)
         formatted &= quantised is None
         shapes = quantised or stored(tensors, None)
     with tempfile.TemporaryDirectory() as folder:
@@ -145,7 +174,7 @@ def check(ctworker, path):
     last = result.stderr.strip().splitlines()[-1:] or ["nothing"]
     if ours and not formatted and not experts:
         return None if result.returncode == 0 else f"refused: {last[0]}"
-    names = 'format "' if ours and formatted else EXPERTS if ours else f'model_type "{kind}"'
+    names = EXPERTS if ours and experts else 'format "' if ours else f'model_type "{kind}"'
     if result.returncode != 65 or names not in last[0]:
         return f"expected a refusal that says {names}, got {result.returncode}: {last[0]}"
     return None

@@ -226,6 +226,7 @@ static void print_rates(const char *word)
         {"bf16", DENSE, 16, CTW_BF16, 0, NO_ZEROS, false, false, 0, 14336, 4096},
         {"int3 g128", PACK, 3, CTW_BF16, 128, NO_ZEROS, false, false, 0, 4096, 14336},
         {"int6 g128", PACK, 6, CTW_BF16, 128, NO_ZEROS, false, false, 0, 4096, 14336},
+        {"nvfp4 modelopt", NVFP4_MODELOPT, 4, CTW_F32, 3210, NO_ZEROS, false, false, 0, 4096, 14336},
         {"nvfp4, small global scale", NVFP4, 4, CTW_F32, 37, NO_ZEROS, false, false, 0, 4096,
          14336},
         {"int2 g64 zeros", PACK, 2, CTW_BF16, 64, PACKED_ZEROS, false, false, 0, 4096, 14336},

@@ -138,7 +138,7 @@ static void *host_random(enum ctw_dtype dtype, int64_t n, float scale)
 
 /* ---- weights ------------------------------------------------------------------------------ */
 
-enum format { DENSE, TRANSPOSED, PACK, NVFP4, FLOAT8, INT8, MXFP8, MXFP4 };
+enum format { DENSE, TRANSPOSED, PACK, NVFP4, NVFP4_MODELOPT, FLOAT8, INT8, MXFP8, MXFP4 };
 /* Any bytes, including bytes that are not valid codes, because no check refuses them. */
 enum zeros { NO_ZEROS, PACKED_ZEROS, INT8_ZEROS };
 
@@ -148,7 +148,7 @@ struct kind {
     int bits;
     enum ctw_dtype dtype; /* of values, or of scales; NVFP4: of its global scale */
     int group; /* 0: a row; -1: the whole matrix; below: blocks of -group rows and columns.
-                  NVFP4: about its global scale */
+                  NVFP4: about its global scale, or the inverse of its factor */
     enum zeros zeros;
     bool indexed, whole; /* activation order; whole codes in each word */
     int misalign;        /* bytes; below 0: of all parts but the values */
@@ -289,8 +289,9 @@ static void make_nvfp4(struct made *m, const struct kind *c, struct ctw_quant_ar
     uint8_t *scale = add_part(m, CTW_PART_SCALE, CTW_F8_E4M3, 2, c->n, c->k / 16);
     for (int64_t i = 0; i < c->n * c->k / 16; i++)
         scale[i] = (scale[i] & 0x7f) == 0x7f ? 0x7e : scale[i]; /* NaN's payload is not the same */
+    float divisor = (float)c->group + 0.3f;
     ctw_store_float(add_part(m, CTW_PART_GLOBAL_SCALE, c->dtype, 1, 1, 1), c->dtype, 0,
-                    (float)c->group + 0.3f);
+                    c->format == NVFP4 ? divisor : 1 / divisor);
 }
 
 static void weight_open(struct made *m, const struct kind *c)
@@ -298,7 +299,7 @@ static void weight_open(struct made *m, const struct kind *c)
     struct ctw_quant_args args;
     memset(&args, 0, sizeof(args));
     memset(m, 0, sizeof(*m));
-    m->w.names = ctw_part_names_find("compressed-tensors");
+    m->w.names = ctw_part_names_find(c->format == NVFP4_MODELOPT ? "modelopt" : "compressed-tensors");
     for (int i = 0; i < CTW_N_PARTS; i++)
         m->w.part[i].n_dims = -1;
     m->w.n = c->n;
@@ -311,14 +312,14 @@ static void weight_open(struct made *m, const struct kind *c)
                     c->dtype, c->n * c->k, false);
     else if (c->format == PACK)
         make_pack(m, c, &args);
-    else if (c->format == NVFP4)
+    else if (c->format == NVFP4 || c->format == NVFP4_MODELOPT)
         make_nvfp4(m, c, &args);
     else if (c->format == FLOAT8 || c->format == INT8)
         make_bytes(m, c, &args);
     else
         make_mx(m, c, &args);
     m->w.part[CTW_PART_VALUES].transposed = transposed;
-    OK(ctw_format_find(&m->w.format, m->w.part, &last_err));
+    OK(ctw_format_find(&m->w.format, m->w.names, m->w.part, &last_err));
     OK(m->w.format->check(&m->w, &args, NULL, &last_err));
     if (m->w.format->check_data != NULL)
         OK(m->w.format->check_data(&m->w, &m->host, &last_err));

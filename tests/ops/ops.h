@@ -276,7 +276,7 @@ UNUSED_OK static void weight_open(struct test_weight *t, enum weight_kind kind, 
             set_part(t, CTW_PART_ZERO_POINT, CTW_I32, (n * 8 + 31) / 32, 1);
     }
     struct ctw_err err;
-    if (ctw_format_find(&t->w.format, t->w.part, &err) != CTW_OK ||
+    if (ctw_format_find(&t->w.format, t->w.names, t->w.part, &err) != CTW_OK ||
         t->w.format->check(&t->w, &args, NULL, &err) != CTW_OK)
         fail_msg("a weight of kind %d [%" PRId64 ", %" PRId64 "]: %s", (int)kind, n, k, err.msg);
     t->shard = ctw_shard_of(&t->w, &t->data);

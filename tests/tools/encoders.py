@@ -286,7 +286,10 @@ def part_of(scheme, module):
 
 
 def quantization_config(scheme, ignore, targets=("Linear",)):
-    """The configuration as llm-compressor writes it."""
+    """The configuration as llm-compressor, or the method's own tool, writes it."""
+    if hasattr(scheme, "native_config"):
+        return scheme.native_config(ignore)
+
     def group(scheme, targets):
         inputs = scheme.input_config() if hasattr(scheme, "input_config") else None
         return {"format": scheme.name, "input_activations": inputs, "output_activations": None,

@@ -26,10 +26,12 @@ import numpy as np
 import families
 import recipe
 import reference_experts
-from reference_formats import NUMPY, decode, narrow_bytes, round_to, widen
+from reference_formats import NUMPY, narrow_bytes, round_to, widen
+from reference_native import decode
 from reference_math import ACTIVATIONS
 
 TORCH_NAME = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+BY_TORCH_NAME = {name: dtype for dtype, name in TORCH_NAME.items()}
 
 
 # ---- tensors ----------------------------------------------------------------------------------
@@ -146,7 +148,10 @@ class Model:
 
     def weight(self, name):
         if name not in self.cache:
-            self.cache[name] = decode(self.tensors, name, self.config)[1].astype(np.float64)
+            dtype, w = decode(self.tensors, name, self.config)
+            if dtype == "F32" and self.activations:
+                w = round_to(w, self.activations)
+            self.cache[name] = w.astype(np.float64)
         return self.cache[name]
 
     def linear(self, x, module, bias=False, columns=False):
@@ -372,6 +377,9 @@ class Model:
             names["lm_head.weight"] = m.embed + m.embed_suffix
         for name, stored in sorted(names.items()):
             dtype, w = decode(self.tensors, stored, self.config)
+            if dtype == "F32":  # as a model's weights in its own dtype
+                dtype = BY_TORCH_NAME[self.config.get("dtype") or self.config["torch_dtype"]]
+                w = round_to(w, dtype)
             yield name, *w.shape, TORCH_NAME[dtype], hashlib.sha256(
                 narrow_bytes(w, dtype)).hexdigest()
 

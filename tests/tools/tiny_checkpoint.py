@@ -18,6 +18,7 @@ import numpy as np
 import checkpoint_io as cio
 import encoders
 import families
+import native_encoders
 import recipe
 import tiny_mixtures
 from encoders import ByteScheme, IntScheme, MixedScheme, MxScheme, Nvfp4Scheme
@@ -265,7 +266,7 @@ def _formats():
         (r".*v_proj$", MxScheme(4)), (r".*o_proj$", MxScheme(8)), (r".*\.1\.mlp\.up_proj$", None),
         (r".*gate_proj$", Nvfp4Scheme()), (r".*up_proj$", IntScheme(4, 32, False)),
         (r".*down_proj$", ByteScheme(rows=0, activations="token")))))
-    return out
+    return out | native_encoders.NATIVE
 
 
 FORMATS = _formats()
@@ -289,7 +290,8 @@ ALL = ([(f, "bf16") for f in OPEN] + [("llama", f) for f in FORMATS if f != "bf1
         ("llama_bias", "w4a16_g32"), ("llama_tied", "w4a16_g32"), ("qwen3_tied", "fp16"),
         ("gemma4_e", "nvfp4"), ("gemma4_k_eq_v", "w4a16_g32"), ("phi3_longrope", "w4a16_g32"),
         ("qwen3", "fp8_block"), ("phi3", "fp8_block"), ("qwen2", "mixed"), ("gemma2", "int8_channel"), ("granite", "fp8_channel"),
-        ("mistral_swa", "mxfp4"), ("falcon", "mxfp8"), ("llama_bias", "mixed")])
+        ("mistral_swa", "mxfp4"), ("falcon", "mxfp8"), ("llama_bias", "mixed"),
+        ("qwen3", "fp8native_block"), ("phi3", "modelopt_nvfp4")])
 
 SIZES = {"hidden": 192, "inner": 320, "heads": 4, "kv_heads": 2, "head": 48, "layers": 2,
          "vocab": 300}
@@ -437,6 +439,9 @@ def write(folder, family="llama", fmt="bf16", seed=1, shards=1, **sizes):
         sizes["kv_heads"] = FAMILIES[family][1]["num_key_value_heads"]
     new, old = configs(family, dtype, sizes, scheme)
     os.makedirs(folder, exist_ok=True)
+    if getattr(scheme, "beside", ""):
+        cio.write_json(os.path.join(folder, scheme.beside), new.pop("quantization_config"))
+        del old["quantization_config"]
     cio.write_sharded(folder, list(batches(families.describe(new), dtype, scheme, seed)), shards)
     cio.write_json(os.path.join(folder, "config.json"), new)
     cio.write_json(os.path.join(folder, "config.transformers4.json"), old)

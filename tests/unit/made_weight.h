@@ -66,7 +66,7 @@ static inline void finish(struct made *m)
 
 static inline enum ctw_status check(struct made *m, const int64_t *shape_part, struct ctw_err *err)
 {
-    enum ctw_status st = ctw_format_find(&m->w.format, m->w.part, err);
+    enum ctw_status st = ctw_format_find(&m->w.format, m->w.names, m->w.part, err);
     if (st == CTW_OK)
         st = m->w.format->check(&m->w, &m->args, shape_part, err);
     if (st == CTW_OK && m->w.format->check_data != NULL)

@@ -382,7 +382,7 @@ static void unknown_tensors_are_named(void **state)
     struct made m;
     start(&m, 4, 64, (struct ctw_quant_args){.present = true, .num_bits = 8, .is_float = true});
     (void)add_part(&m, CTW_PART_VALUES, CTW_F8_E4M3, 2, 4, 64);
-    expect_refusal(&m, NULL, "look like FP8 without weight_scale, which is not supported");
+    expect_refusal(&m, NULL, "look like FP8 without scales, which is not supported");
     start(&m, 4, 64, (struct ctw_quant_args){.present = true, .num_bits = 8, .is_float = true});
     (void)add_part(&m, CTW_PART_VALUES, CTW_F8_E5M2, 2, 4, 64);
     (void)add_part(&m, CTW_PART_SCALE, CTW_BF16, 2, 4, 1);

@@ -250,42 +250,12 @@ static void tensors_of_other_formats_are_named(void **state)
     expect_refusal(c, "format \"EXL3\" is not supported");
     find(c, LAYER "self_attn.q_proj.trellis")->name = LAYER "self_attn.q_proj.weight_scale_2";
     add(c, LAYER "self_attn.q_proj.weight", "U8", "32, 16", 512, NULL);
-    expect_refusal(c, "format \"ModelOpt NVFP4\" is not supported");
+    expect_refusal(c, "self_attn.q_proj.weight_scale_2 is a tensor of format \"ModelOpt NVFP4\", but "
+                      "the configuration does not say quant_method \"modelopt\"");
     find(c, LAYER "self_attn.q_proj.weight")->dtype = "U32"; /* that no format here has */
     find(c, LAYER "self_attn.q_proj.weight")->shape = "32, 4";
     find(c, LAYER "self_attn.q_proj.weight_scale_2")->name = LAYER "self_attn.q_proj.biases";
     expect_refusal(c, "format \"MLX\" is not supported");
-}
-
-/* ModelOpt of 2024 says it in a file of its own only. */
-static void modelopt_has_a_file_of_its_own(void **state)
-{
-    struct checkpoint *c = *state;
-    static const struct {
-        const char *text, *words; /* NULL: it opens */
-    } rows[] = {
-        {"{\"quantization\": {\"quant_algo\": \"FP8\"}}",
-         "hf_quant_config.json: quantization.quant_algo: format \"ModelOpt FP8\" is not supported"},
-        {"{\"quantization\": {\"quant_algo\": \"NVFP4\"}}", "ModelOptNvfp4Converter"},
-        {"{\"quantization\": {\"quant_algo\": null, \"kv_cache_quant_algo\": \"FP8\"}}", NULL},
-        {"{", "hf_quant_config.json: "},
-    };
-    char path[128];
-    path_of(c, "hf_quant_config.json", path);
-    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
-        FILE *to = fopen(path, "wb");
-        assert_non_null(to);
-        assert_true(fputs(rows[i].text, to) >= 0);
-        assert_int_equal(fclose(to), 0);
-        if (rows[i].words == NULL)
-            ctw_model_close(open_ok(c));
-        else
-            expect_refusal(c, rows[i].words);
-    }
-    /* compressed-tensors' own object comes first. */
-    c->config = BF16_CONFIG ", \"quantization_config\": {\"quant_method\": \"compressed-tensors\"}";
-    ctw_model_close(open_ok(c));
-    assert_int_equal(remove(path), 0);
 }
 
 static void gguf_is_named(void **state)
@@ -394,7 +364,6 @@ int main(void)
         TEST(quantised_embeddings_and_heads),
         TEST(a_missing_dtype_is_that_of_the_tensors),
         TEST(tensors_of_other_formats_are_named),
-        TEST(modelopt_has_a_file_of_its_own),
         TEST(gguf_is_named),
         TEST(a_wrong_folder),
         TEST(out_of_memory_is_an_error),

@@ -5,17 +5,11 @@
 #include <string.h>
 #include <strings.h>
 
-#include "base/mem.h"
-
-enum { MAX_BYTES = 16 << 20 };
-
 #define QUANTISE "quantise the original model with llm-compressor"
 #define CONVERT(converter, result)                                                                 \
     "make a " result " copy with compressed-tensors' convert_checkpoint() and " converter          \
     ", or " QUANTISE
 #define CONVERT_AWQ CONVERT("AutoAWQConverter", "pack-quantized")
-#define CONVERT_FP8 CONVERT("FP8BlockDequantizer", "dense")
-#define CONVERT_NVFP4 CONVERT("ModelOptNvfp4Converter", "nvfp4-pack-quantized")
 
 /* quant_method -> the format's name and the remedy. */
 static const struct {
@@ -23,15 +17,10 @@ static const struct {
 } methods[] = {
     {"gptq", "GPTQ", QUANTISE},
     {"awq", "AWQ", CONVERT_AWQ},
-    {"fp8", "FP8", QUANTISE},
-    {"fbgemm_fp8", "FBGEMM FP8", QUANTISE},
     {"bitsandbytes", "bitsandbytes", QUANTISE},
     {"exl2", "EXL2", QUANTISE},
     {"exl3", "EXL3", QUANTISE},
     {"gguf", "GGUF", QUANTISE},
-    {"mxfp4", "MXFP4", QUANTISE},
-    {"modelopt", "ModelOpt", QUANTISE},
-    {"modelopt_fp4", "ModelOpt NVFP4", CONVERT_NVFP4},
     {"auto-round", "AutoRound", "export it again with AutoRound's format llm_compressor"},
     {"intel/auto-round", "AutoRound", "export it again with AutoRound's format llm_compressor"},
     {"quark", "Quark", QUANTISE},
@@ -60,22 +49,18 @@ static const char *string_of(const struct ctw_json_node *object, const char *key
     return m != NULL ? ctw_json_string(m) : NULL;
 }
 
-/* ModelOpt's quant_algo: "FP8", "NVFP4", "MIXED_PRECISION". */
-static enum ctw_status refuse_modelopt(const struct ctw_json_node *node, const char *algo,
-                                       struct ctw_err *err)
+enum ctw_status ctw_foreign_refuse_modelopt(const struct ctw_json_node *node, const char *algo,
+                                            struct ctw_err *err)
 {
     char name[64];
     (void)snprintf(name, sizeof(name), "ModelOpt %.40s", algo);
-    return refuse(node, name, strcasecmp(algo, "NVFP4") == 0 ? CONVERT_NVFP4 : QUANTISE, err);
+    return refuse(node, name, QUANTISE, err);
 }
 
 /* quant_method `method`, stated or inferred; messages begin with `node`. */
-static enum ctw_status refuse_method(const struct ctw_json_node *node,
-                                     const struct ctw_json_node *quantization, const char *method,
+static enum ctw_status refuse_method(const struct ctw_json_node *node, const char *method,
                                      struct ctw_err *err)
 {
-    if (strcasecmp(method, "fp8") == 0 && ctw_json_has(quantization, "weight_block_size"))
-        return refuse(node, "FP8 in blocks", CONVERT_FP8, err);
     for (size_t i = 0; i < CTW_COUNT(methods); i++)
         if (strcasecmp(method, methods[i].method) == 0)
             return refuse(node, methods[i].name, methods[i].remedy, err);
@@ -103,20 +88,31 @@ static bool is_mlx(const struct ctw_json_node *object)
     return ctw_json_has(object, "bits") && ctw_json_has(object, "group_size");
 }
 
+const char *ctw_foreign_method(const struct ctw_json_node *quantization)
+{
+    const char *method = string_of(quantization, "quant_method");
+    if (method != NULL)
+        return method;
+    if (ctw_json_get(quantization, "quant_algo") != NULL)
+        return "modelopt";
+    for (size_t i = 0; i < CTW_COUNT(signs); i++)
+        if (ctw_json_get(quantization, signs[i].key) != NULL)
+            return signs[i].method;
+    return NULL;
+}
+
 enum ctw_status ctw_foreign_check(const struct ctw_json_node *quantization, struct ctw_err *err)
 {
-    const char *method = NULL, *algo = string_of(quantization, "quant_algo");
+    const char *method = NULL;
     enum ctw_status st =
         ctw_json_read_string(quantization, "quant_method", CTW_JSON_OPTIONAL, &method, err);
     if (st != CTW_OK || (method != NULL && ctw_part_names_find(method) != NULL))
         return st;
-    if (algo != NULL)
-        return refuse_modelopt(ctw_json_get(quantization, "quant_algo"), algo, err);
     if (method != NULL)
-        return refuse_method(ctw_json_get(quantization, "quant_method"), quantization, method, err);
-    for (size_t i = 0; i < CTW_COUNT(signs); i++)
-        if (ctw_json_get(quantization, signs[i].key) != NULL)
-            return refuse_method(quantization, quantization, signs[i].method, err);
+        return refuse_method(ctw_json_get(quantization, "quant_method"), method, err);
+    method = ctw_foreign_method(quantization);
+    if (method != NULL)
+        return refuse_method(quantization, method, err);
     if (is_mlx(quantization))
         return refuse(quantization, "MLX", QUANTISE, err);
     return ctw_json_fail(quantization, err, CTW_EFORMAT,
@@ -133,29 +129,6 @@ enum ctw_status ctw_foreign_check_root(const struct ctw_json_node *root, struct 
     if (slim != NULL && ctw_json_string(slim) != NULL && ctw_json_string(slim)[0] != '\0')
         return refuse(slim, "msModelSlim", QUANTISE, err);
     return CTW_OK;
-}
-
-enum ctw_status ctw_foreign_check_folder(const char *dir, struct ctw_err *err)
-{
-    static const char file[] = "hf_quant_config.json";
-    struct ctw_json *doc = NULL;
-    size_t bytes = strlen(dir) + sizeof(file) + 1;
-    char *path = ctw_calloc(bytes, 1);
-    if (path == NULL)
-        return ctw_fail(err, CTW_ENOMEM, "out of memory for a path");
-    (void)snprintf(path, bytes, "%s/%s", dir, file);
-    enum ctw_status st = ctw_json_parse_file(&doc, file, path, MAX_BYTES, err);
-    ctw_free(path);
-    if (st == CTW_ENOTFOUND)
-        return CTW_OK;
-    if (st == CTW_OK) {
-        const struct ctw_json_node *q = ctw_json_get(ctw_json_root(doc), "quantization");
-        const char *algo = q != NULL ? string_of(q, "quant_algo") : NULL;
-        if (algo != NULL) /* null: only the K/V cache is quantised */
-            st = refuse_modelopt(ctw_json_get(q, "quant_algo"), algo, err);
-    }
-    ctw_json_close(doc);
-    return st;
 }
 
 static bool ends_with_gguf(const char *name)
@@ -179,34 +152,44 @@ bool ctw_foreign_is_gguf(const char *path)
 
 /* ---- tensors ---- */
 
-enum ctw_status ctw_foreign_explain(const struct ctw_container *container, const char *matrix,
+enum ctw_status ctw_foreign_explain(const struct ctw_container *container,
+                                    const struct ctw_part_names *names, const char *matrix,
                                     enum ctw_status status, struct ctw_err *err)
 {
     static const struct {
-        const char *part, *name, *remedy;
+        const char *part, *name;
+        const char *method; /* that declares it; NULL: none is supported */
     } parts[] = {
-        {"trellis", "EXL3", QUANTISE},
-        {"q_weight", "EXL2", QUANTISE},
-        {"qweight", "GPTQ or AWQ", QUANTISE},
-        {"weight_scale_inv", "FP8 in blocks", CONVERT_FP8},
-        {"weight_scale_2", "ModelOpt NVFP4", CONVERT_NVFP4},
-        {"weight.absmax", "bitsandbytes", QUANTISE},
-        {"SCB", "bitsandbytes", QUANTISE},
-        {"weight_offset", "msModelSlim", QUANTISE},
-        {"biases", "MLX", QUANTISE},
+        {"trellis", "EXL3", NULL},
+        {"q_weight", "EXL2", NULL},
+        {"qweight", "GPTQ or AWQ", NULL},
+        {"weight_scale_inv", "FP8 in blocks", "fp8"},
+        {"weight_scale_2", "ModelOpt NVFP4", "modelopt"},
+        {"weight.absmax", "bitsandbytes", NULL},
+        {"SCB", "bitsandbytes", NULL},
+        {"weight_offset", "msModelSlim", NULL},
+        {"biases", "MLX", NULL},
     };
     char name[512];
     if (status != CTW_EFORMAT && status != CTW_EUNSUP)
         return status;
     for (size_t i = 0; i < CTW_COUNT(parts); i++) {
+        const char *method = parts[i].method;
         (void)snprintf(name, sizeof(name), "%s.%s", matrix, parts[i].part);
         const struct ctw_tensor *t = ctw_container_find(container, name);
-        if (t != NULL)
+        if (t == NULL || (method != NULL && strcmp(method, names->method) == 0))
+            continue;
+        const char *file = ctw_container_file(container, t->file);
+        if (method == NULL)
             return ctw_fail(err, CTW_EUNSUP,
                             "%s: %s: format \"%s\" is not supported; expected compressed-tensors "
                             "or unquantised weights: %s",
-                            ctw_container_file(container, t->file), name, parts[i].name,
-                            parts[i].remedy);
+                            file, name, parts[i].name, QUANTISE);
+        return ctw_fail(err, CTW_EFORMAT,
+                        "%s: %s is a tensor of format \"%s\", but the configuration does not say "
+                        "quant_method \"%s\"; restore the quantization_config that belongs to the "
+                        "file",
+                        file, name, parts[i].name, method);
     }
     return status;
 }

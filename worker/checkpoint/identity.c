@@ -183,6 +183,7 @@ enum ctw_status ctw_identity_check(struct ctw_identity *id, const struct ctw_con
 }
 
 enum ctw_status ctw_identity_open(struct ctw_identity **out, const struct ctw_json *config,
+                                  const struct ctw_json *beside,
                                   const struct ctw_tensor *const *tensors, int64_t n_tensors,
                                   struct ctw_err *err)
 {
@@ -214,6 +215,10 @@ enum ctw_status ctw_identity_open(struct ctw_identity **out, const struct ctw_js
     const char *source = ctw_json_source(ctw_json_root(config), &bytes);
     ctw_sha256_init(&id->sha);
     feed_text(&id->sha, source, bytes);
+    if (beside != NULL) {
+        source = ctw_json_source(ctw_json_root(beside), &bytes);
+        feed_text(&id->sha, source, bytes);
+    }
     feed_number(&id->sha, (uint64_t)id->n_tensors);
     outline(id);
     atomic_store(&id->n_left, id->n_blocks);

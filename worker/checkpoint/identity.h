@@ -20,8 +20,9 @@ enum { CTW_BLOCK_BYTES = 1 << 20 };
 struct ctw_identity;
 
 /* The identity of these tensors, which the container owns and which may repeat. Keeps pointers to
- * them. */
+ * them. `beside`: another file that belongs to the config; NULL: none. */
 enum ctw_status ctw_identity_open(struct ctw_identity **out, const struct ctw_json *config,
+                                  const struct ctw_json *beside,
                                   const struct ctw_tensor *const *tensors, int64_t n_tensors,
                                   struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_identity_close(struct ctw_identity *id); /* NULL is fine */

@@ -1,10 +1,12 @@
 #include "worker/checkpoint/match.h"
 
+#include <fnmatch.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/mem.h"
 
-enum { MAX_ENTRIES = 65536, MAX_REGEXES = 1024 };
+enum { MAX_ENTRIES = 65536, MAX_REGEXES = 1024, MAX_NAME = 1024 };
 
 enum ctw_status ctw_patterns_read(struct ctw_patterns *out, const struct ctw_json_node *node,
                                   struct ctw_err *err)
@@ -39,12 +41,61 @@ enum ctw_status ctw_patterns_read(struct ctw_patterns *out, const struct ctw_jso
     return CTW_OK;
 }
 
+enum ctw_status ctw_patterns_read_parts(struct ctw_patterns *out, const struct ctw_json_node *node,
+                                        struct ctw_err *err)
+{
+    *out = (struct ctw_patterns){0};
+    if (node == NULL || ctw_json_is_null(node))
+        return CTW_OK;
+    enum ctw_status st = ctw_json_expect(node, CTW_JSON_ARRAY, err);
+    if (st == CTW_OK && ctw_json_count(node) > MAX_ENTRIES)
+        return ctw_json_fail(node, err, CTW_EUNSUP, "more than %d entries", MAX_ENTRIES);
+    const struct ctw_json_node *e = st == CTW_OK ? ctw_json_first(node) : NULL;
+    for (; e != NULL && st == CTW_OK; e = ctw_json_next(e)) {
+        struct ctw_pattern entry = {.part = true};
+        st = ctw_json_as_string(e, &entry.text, err);
+        if (st == CTW_OK)
+            st = ctw_patterns_add(out, &entry, err);
+    }
+    return st;
+}
+
+enum ctw_status ctw_patterns_add(struct ctw_patterns *patterns, const struct ctw_pattern *entry,
+                                 struct ctw_err *err)
+{
+    if ((patterns->n & (patterns->n - 1)) == 0) { /* full: it holds a power of two */
+        size_t cap = patterns->n == 0 ? 1 : 2 * (size_t)patterns->n;
+        struct ctw_pattern *more = ctw_realloc(patterns->items, cap, sizeof(*more));
+        if (more == NULL)
+            return ctw_fail(err, CTW_ENOMEM, "out of memory for a list of names");
+        patterns->items = more;
+    }
+    patterns->items[patterns->n++] = *entry;
+    return CTW_OK;
+}
+
 void ctw_patterns_close(struct ctw_patterns *patterns)
 {
     for (int64_t i = 0; i < patterns->n; i++)
         ctw_regex_close(patterns->items[i].regex);
     ctw_free(patterns->items);
     *patterns = (struct ctw_patterns){0};
+}
+
+/* Does `name` begin or end with the components that `text` has? */
+static bool has_part(const char *text, const char *name)
+{
+    char around[MAX_NAME];
+    if (strpbrk(text, "*?[") != NULL) {
+        (void)snprintf(around, sizeof(around), "%s.*", text);
+        return fnmatch(text, name, 0) == 0 || fnmatch(around, name, 0) == 0;
+    }
+    size_t n = strlen(text), bytes = strlen(name);
+    if (n == 0 || n > bytes)
+        return false;
+    bool begins = strncmp(name, text, n) == 0 && (name[n] == '\0' || name[n] == '.');
+    return begins || (n < bytes && name[bytes - n - 1] == '.' &&
+                      strcmp(name + bytes - n, text) == 0);
 }
 
 enum ctw_status ctw_pattern_match(const struct ctw_pattern *pattern, const char *name,
@@ -57,6 +108,11 @@ enum ctw_status ctw_pattern_match(const struct ctw_pattern *pattern, const char 
         if (st == CTW_OK && matched)
             *out = CTW_MATCH_REGEX;
         return st;
+    }
+    if (pattern->part) {
+        if (has_part(pattern->text, name))
+            *out = CTW_MATCH_NAME;
+        return CTW_OK;
     }
     /* "Module" matches every class. */
     if (strcmp(pattern->text, name) == 0)

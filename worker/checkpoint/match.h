@@ -6,14 +6,16 @@
 #ifndef CTW_WORKER_MATCH_H
 #define CTW_WORKER_MATCH_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/json.h"
 #include "worker/checkpoint/regex.h"
 
 struct ctw_pattern {
-    const char *text;        /* the entry; owned by the JSON document */
+    const char *text;        /* the entry; owned by the JSON document, or static */
     struct ctw_regex *regex; /* NULL: a name or a class */
+    bool part;               /* see ctw_patterns_read_parts() */
 };
 
 struct ctw_patterns {
@@ -25,6 +27,15 @@ struct ctw_patterns {
  * expressions. The caller closes *out, also after a failure. */
 enum ctw_status ctw_patterns_read(struct ctw_patterns *out, const struct ctw_json_node *node,
                                   struct ctw_err *err) CTW_MUST_CHECK;
+/*
+ * Likewise, as the lists of other methods: an entry is the name of a module or of what contains it,
+ * or the last components of either, with or without wildcards (fnmatch(3)).
+ */
+enum ctw_status ctw_patterns_read_parts(struct ctw_patterns *out, const struct ctw_json_node *node,
+                                        struct ctw_err *err) CTW_MUST_CHECK;
+/* Appends an entry. */
+enum ctw_status ctw_patterns_add(struct ctw_patterns *patterns, const struct ctw_pattern *entry,
+                                 struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_patterns_close(struct ctw_patterns *patterns);
 
 /*

@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "worker/checkpoint/foreign.h"
 #include "worker/checkpoint/quant_args.h"
+#include "worker/checkpoint/quant_native.h"
 
 enum { MAX_GROUPS = 4096 };
 
@@ -14,10 +15,12 @@ enum { MAX_GROUPS = 4096 };
 static enum ctw_status check_format(const char *format, const struct ctw_json_node *node,
                                     struct ctw_err *err)
 {
+    const struct ctw_part_names *names = ctw_part_names_find("compressed-tensors");
     char known[256] = "";
     size_t at = 0;
     for (int i = 0; ctw_formats[i] != NULL; i++) {
-        if (i == CTW_FORMAT_dense_transposed) /* known by the module's class alone */
+        if ((names->formats >> i & 1u) == 0 ||
+            i == CTW_FORMAT_dense_transposed) /* known by the module's class alone */
             continue;
         if (ctw_format_is_called(ctw_formats[i], format))
             return CTW_OK;
@@ -229,9 +232,15 @@ enum ctw_status ctw_quant_config_read(struct ctw_quant_config *out,
         return st;
     out->present = true;
     st = ctw_json_expect(node, CTW_JSON_OBJECT, err);
+    if (st != CTW_OK)
+        return st;
     /* The older object has no quant_method. */
-    if (st == CTW_OK && (ctw_json_has(root, "quantization_config") || ctw_json_has(node, method)))
+    if (ctw_json_has(root, "quantization_config") || ctw_json_has(node, method)) {
+        const struct ctw_quant_method *native = ctw_quant_method_find(node);
+        if (native != NULL)
+            return ctw_quant_method_read(native, out, node, err);
         st = ctw_foreign_check(node, err);
+    }
     if (st == CTW_OK)
         st = ctw_json_read_string(node, method, CTW_JSON_OPTIONAL, &method_name, err);
     if (st == CTW_OK)
@@ -272,6 +281,9 @@ enum ctw_status ctw_quant_config_list_unread(const struct ctw_json_node *root,
     enum ctw_status st = find_object(root, &node, &sparsity, err);
     if (st != CTW_OK || node == NULL)
         return st;
+    const struct ctw_quant_method *native = ctw_quant_method_find(node);
+    if (native != NULL)
+        return ctw_quant_method_list_unread(native, node, unread, err);
     for (const struct ctw_json_node *m = ctw_json_first(node); m != NULL && st == CTW_OK;
          m = ctw_json_next(m)) {
         size_t i = 0;
@@ -317,6 +329,8 @@ static enum ctw_status find_target(const struct ctw_quant_config *qc, const char
             best = match;
             best_text = p->text;
             *out = &qc->groups[i];
+            if (qc->in_order)
+                return CTW_OK;
         }
     return CTW_OK;
 }

@@ -1,7 +1,7 @@
 /*
- * config.json's quantization_config, as compressed-tensors reads it: the scheme of each module, and
- * the declarations that do not concern weights. An unknown setting that would change the weights'
- * numbers is refused by name.
+ * config.json's quantization_config, as its method reads it (compressed-tensors, or one of
+ * quant_native.h): the scheme of each module, and the declarations that do not concern weights. An
+ * unknown setting that would change the weights' numbers is refused by name.
  */
 #ifndef CTW_WORKER_QUANT_CONFIG_H
 #define CTW_WORKER_QUANT_CONFIG_H
@@ -24,6 +24,9 @@ struct ctw_quant_config {
     struct ctw_patterns ignore;
     const struct ctw_part_names *names; /* of the method that wrote the tensors */
     bool present;                       /* config.json has a quantization_config */
+    bool tensors_decide; /* a weight that is stored dense is dense, whatever the groups say: other
+                            methods than compressed-tensors list what is not quantised loosely */
+    bool in_order;       /* of several groups whose targets match, the first decides */
     bool frozen;        /* quantization_status "frozen": the weights may be compressed or not */
     const char *format; /* the global format; NULL: not given, or mixed-precision */
     char kv_cache[64];  /* "float8 tensor"; empty: none */

@@ -6,7 +6,7 @@
 
 void ctw_inspect_describe(const struct ctw_weight *w, char *buf, size_t bytes)
 {
-    char group[64] = "";
+    char group[64] = "", method[32] = "";
     if (ctw_weight_is_dense(w)) {
         snprintf(buf, bytes, "%s %s", w->format->name, ctw_dtype_long_name(w->dtype));
         return;
@@ -20,7 +20,9 @@ void ctw_inspect_describe(const struct ctw_weight *w, char *buf, size_t bytes)
         snprintf(group, sizeof(group), ", one scale per row");
     else
         snprintf(group, sizeof(group), ", groups of %" PRId64, w->group_size);
-    snprintf(buf, bytes, "%s, %d bits%s%s%s", w->format->name, w->bits, group,
+    if (strcmp(w->names->method, "compressed-tensors") != 0)
+        snprintf(method, sizeof(method), " (%s)", w->names->method);
+    snprintf(buf, bytes, "%s%s, %d bits%s%s%s", w->format->name, method, w->bits, group,
              w->symmetric ? "" : ", asymmetric", w->indexed ? ", activation order" : "");
 }
 

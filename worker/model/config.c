@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "worker/checkpoint/quant_native.h"
 #include "worker/model/families/family.h"
 
 enum { MAX_CONFIG_BYTES = 16 << 20 };
@@ -267,6 +268,11 @@ enum ctw_status ctw_config_read(struct ctw_config *out, const char *path, const 
     return st == CTW_OK ? read_all(out, err) : st;
 }
 
+enum ctw_status ctw_config_read_beside(struct ctw_config *c, const char *dir, struct ctw_err *err)
+{
+    return c->quant.present ? CTW_OK : ctw_quant_folder_read(&c->quant, &c->beside, dir, err);
+}
+
 void ctw_config_close(struct ctw_config *c)
 {
     ctw_unread_close(&c->unread);
@@ -280,6 +286,7 @@ void ctw_config_close(struct ctw_config *c)
     for (int i = 0; i < c->n_owned; i++)
         ctw_free(c->owned[i]);
     ctw_model_close(c->model);
+    ctw_json_close(c->beside);
     ctw_json_close(c->doc);
     *c = (struct ctw_config){0};
 }

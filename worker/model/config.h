@@ -38,6 +38,8 @@ struct ctw_want {
 
 struct ctw_config {
     struct ctw_json *doc;
+    struct ctw_json *beside; /* a file that says how the weights are quantised, in place of `doc`;
+                                NULL: none */
     const char *file;                  /* the file's name, for messages */
     const struct ctw_container *files; /* the checkpoint's tensors; NULL: unknown */
     const struct ctw_family *family;
@@ -78,6 +80,10 @@ struct ctw_config {
 enum ctw_status ctw_config_read(struct ctw_config *out, const char *path, const char *file,
                                 const struct ctw_container *files,
                                 struct ctw_err *err) CTW_MUST_CHECK;
+/* Reads how weights are quantised from a file in `dir`, if config.json does not say it and there is
+ * such a file. */
+enum ctw_status ctw_config_read_beside(struct ctw_config *c, const char *dir,
+                                       struct ctw_err *err) CTW_MUST_CHECK;
 /* Reads config.json from a string, for tests. */
 enum ctw_status ctw_config_parse(struct ctw_config *out, const char *text, size_t bytes,
                                  const char *file, struct ctw_err *err) CTW_MUST_CHECK;

@@ -124,11 +124,28 @@ static enum ctw_status check_head_norms(const struct ctw_model *m, struct ctw_er
     return CTW_OK;
 }
 
+/* A configuration that lists what is not quantised, of a file in which nothing is. */
+static enum ctw_status check_quantised(const struct ctw_finder *finder, struct ctw_err *err)
+{
+    const struct ctw_quant_config *qc = &finder->config->quant;
+    bool used = !qc->tensors_decide || qc->n_groups == 0;
+    for (int64_t i = 0; i < qc->n_groups; i++)
+        used |= finder->group_used[i];
+    return used ? CTW_OK
+                : ctw_fail(err, CTW_EFORMAT,
+                           "the configuration says quant_method \"%s\", but all weights are stored "
+                           "unquantised; remove its quantization_config, or restore the weights",
+                           qc->names->method);
+}
+
 /* What the opened tensors decide. */
-static enum ctw_status finish_layers(struct ctw_model *m, struct ctw_err *err)
+static enum ctw_status finish_layers(struct ctw_model *m, const struct ctw_finder *finder,
+                                     struct ctw_err *err)
 {
     enum ctw_status st = read_numbers(m, err);
-    return st == CTW_OK ? check_head_norms(m, err) : st;
+    if (st == CTW_OK)
+        st = check_head_norms(m, err);
+    return st == CTW_OK ? check_quantised(finder, err) : st;
 }
 
 /* ---- properties derived from the layers ---- */
@@ -266,7 +283,8 @@ static enum ctw_status account_for_tensors(struct ctw_model *m, const struct ctw
     (void)ctw_list_tensors(m, used);
     enum ctw_status st = ctw_unused_check(finder, m, used, n, kv_scales, err);
     if (st == CTW_OK)
-        st = ctw_identity_open(&m->identity, finder->config->doc, used, n, err);
+        st = ctw_identity_open(&m->identity, finder->config->doc, finder->config->beside, used, n,
+                               err);
     ctw_free(used);
     return st;
 }
@@ -315,8 +333,8 @@ static enum ctw_status describe_model(struct ctw_model **out, struct ctw_config 
     enum ctw_status st = ctw_config_read(config, path, file, files, err);
     if (st == CTW_ENOTFOUND)
         st = no_config(dir, file, err);
-    if (st == CTW_OK && !config->quant.present)
-        st = ctw_foreign_check_folder(dir, err);
+    if (st == CTW_OK)
+        st = ctw_config_read_beside(config, dir, err);
     if (st == CTW_OK && opened != CTW_OK && err != NULL)
         *err = files_err;
     st = st == CTW_OK ? opened : st;
@@ -357,7 +375,7 @@ enum ctw_status ctw_model_open(struct ctw_model **out, const char *dir, const ch
     }
     st = open_tensors(m, &finder, err);
     if (st == CTW_OK)
-        st = finish_layers(m, err);
+        st = finish_layers(m, &finder, err);
     if (st == CTW_OK && !config.has_dtype)
         st = infer_dtype(m, &config, err);
     if (st == CTW_OK)

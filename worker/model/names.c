@@ -54,7 +54,10 @@ static bool has_matrix(const struct ctw_config *c, const struct ctw_container *c
     const char *const parts[] = {c->quant.names->values, c->quant.names->codes[CTW_PART_VALUES]};
     char full[MAX_NAME + 32];
     for (size_t i = 0; i < CTW_COUNT(parts); i++) {
-        (void)snprintf(full, sizeof(full), "%s.%s", module, parts[i]);
+        if (parts[i] == NULL)
+            continue;
+        (void)snprintf(full, sizeof(full), "%s%s%s", module, parts[i][0] == '_' ? "" : ".",
+                       parts[i]);
         if (ctw_container_find(container, full) != NULL)
             return true;
     }

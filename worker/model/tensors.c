@@ -23,7 +23,8 @@ static enum ctw_status find(const struct ctw_finder *finder, const char *module,
                             const struct ctw_tensor **out, struct ctw_err *err)
 {
     char full[MAX_NAME];
-    snprintf(full, sizeof(full), "%s%s%s", module, module[0] != '\0' ? "." : "", name);
+    bool dot = module[0] != '\0' && name[0] != '_'; /* struct ctw_part_names */
+    snprintf(full, sizeof(full), "%s%s%s", module, dot ? "." : "", name);
     *out = ctw_container_find(finder->container, full);
     if (*out != NULL && (*out)->unusable != NULL)
         return ctw_fail(err, CTW_EUNSUP, "%s: %s: %s",
@@ -39,9 +40,12 @@ static enum ctw_status find_parts(const struct ctw_finder *finder, struct ctw_ma
 {
     const struct ctw_part_names *names = m->weight.names = finder->config->quant.names;
     enum ctw_status st = CTW_OK;
-    for (int kind = 0; st == CTW_OK && kind < CTW_N_PARTS; kind++)
+    for (int kind = 0; st == CTW_OK && kind < CTW_N_PARTS; kind++) {
         if (names->codes[kind] != NULL)
             st = find(finder, m->name, names->codes[kind], &m->part[kind], err);
+        if (st == CTW_OK && m->part[kind] == NULL && names->also[kind] != NULL)
+            st = find(finder, m->name, names->also[kind], &m->part[kind], err);
+    }
     const struct ctw_tensor *values = NULL, **either = &m->part[CTW_PART_VALUES];
     if (st == CTW_OK)
         st = find(finder, m->name, names->values, &values, err);
@@ -96,7 +100,11 @@ static enum ctw_status check_matrix(struct ctw_finder *finder, struct ctw_matrix
     struct ctw_weight_data data;
     int64_t shape[2];
     const int64_t *stored_shape = NULL;
-    enum ctw_status st = ctw_format_find(&m->weight.format, m->weight.part, err);
+    const struct ctw_quant_args none = {.present = false};
+    enum ctw_status st =
+        ctw_format_find(&m->weight.format, m->weight.names, m->weight.part, err);
+    if (st == CTW_OK && finder->config->quant.tensors_decide && ctw_weight_is_dense(&m->weight))
+        args = &none;
     if (st == CTW_OK && args->present && m->weight.format->id == CTW_FORMAT_dense &&
         finder->config->quant.frozen)
         return ctw_fail(err, CTW_EUNSUP,
@@ -136,26 +144,30 @@ static enum ctw_status open_matrix(struct ctw_finder *finder, struct ctw_matrix 
         return ctw_fail(err, CTW_ENOMEM, "out of memory for the names of the matrices");
     enum ctw_status st = find_parts(finder, m, err);
     m->weight.part[CTW_PART_VALUES].transposed = want->transposed;
+    const char *packed = m->weight.names->codes[CTW_PART_VALUES];
+    char other[64] = "";
+    if (packed != NULL)
+        (void)snprintf(other, sizeof(other), " (or %s%s)", packed[0] == '_' ? "" : ".", packed);
     if (st == CTW_OK && m->part[CTW_PART_VALUES] == NULL)
         st = ctw_fail(err, CTW_EFORMAT,
-                      "the checkpoint has no tensor %s.%s (or .%s), which %s needs as a [%" PRId64
+                      "the checkpoint has no tensor %s.%s%s, which %s needs as a [%" PRId64
                       ", %" PRId64 "] matrix",
-                      name, m->weight.names->values, m->weight.names->codes[CTW_PART_VALUES],
-                      finder->config->file, want->n, want->k);
+                      name, m->weight.names->values, other, finder->config->file, want->n, want->k);
     if (st == CTW_OK)
         st = ctw_name_find_group(finder->config, want, &group, err);
     if (st != CTW_OK)
         return st;
-    if (group != NULL) {
+    if (group != NULL)
         args = group->args;
-        finder->group_used[group - finder->config->quant.groups] = true;
-    }
     st = check_matrix(finder, m, &args, err);
     if (st != CTW_OK && st != CTW_ENOMEM)
         return ctw_fail_prefix(
             err, "%s: %s", ctw_container_file(finder->container, m->part[CTW_PART_VALUES]->file),
             name);
-    if (st != CTW_OK || ctw_weight_is_dense(&m->weight))
+    bool dense = st == CTW_OK && ctw_weight_is_dense(&m->weight);
+    if (group != NULL && !(dense && finder->config->quant.tensors_decide))
+        finder->group_used[group - finder->config->quant.groups] = true;
+    if (st != CTW_OK || dense)
         return st;
     if (args.actorder_group)
         count_lacking(&finder->index, m, CTW_PART_GROUP_INDEX);
@@ -168,7 +180,8 @@ enum ctw_status ctw_matrix_open(struct ctw_finder *finder, struct ctw_matrix *m,
                                 const struct ctw_want *want, struct ctw_err *err)
 {
     enum ctw_status st = open_matrix(finder, m, want, err);
-    return st == CTW_OK ? st : ctw_foreign_explain(finder->container, want->name, st, err);
+    return st == CTW_OK ? st : ctw_foreign_explain(finder->container, finder->config->quant.names,
+                                                    want->name, st, err);
 }
 
 void ctw_matrix_close(struct ctw_matrix *m)
@@ -283,7 +296,7 @@ static enum leftover classify(const char *name)
     static const char *const harmless[] = {
         ".rotary_emb.inv_freq", /* a buffer in old files; computed from config.json here */
         ".input_scale",         ".input_zero_point",  ".input_global_scale",
-        ".output_scale",        ".output_zero_point", /* for activations */
+        ".output_scale",        ".output_zero_point", ".activation_scale", /* for activations */
     };
     for (size_t i = 0; i < CTW_COUNT(kv); i++)
         if (ends_with(name, kv[i]))

@@ -2,9 +2,10 @@
  * Weights decoded into matrices for products: bit-equal to kernels/formats, except for a NaN's
  * payload.
  *
- * Kernels: those of decode_pack.cu and decode_bytes.cu; nvfp4_units; mxfp4_units; dense_units and
- * transposed_tile (only move and convert); and any_format, which calls a format's own decode
- * function for everything the others do not support: odd alignments, and future formats.
+ * Kernels: those of decode_pack.cu and decode_bytes.cu; nvfp4_units and nvfp4_modelopt_units;
+ * mxfp4_units; dense_units and transposed_tile (only move and convert); and any_format, which calls
+ * a format's own decode function for everything the others do not support: odd alignments, and
+ * future formats.
  */
 #include "kernels/cuda/decode/decode.cuh"
 #include "kernels/formats/all.h"
@@ -13,8 +14,8 @@ enum { SPANS = 32, TILE = 64, TILE_THREADS = 256 };
 
 /* ---- nvfp4 -------------------------------------------------------------------------------- */
 
-/* One row's unit: a is its scale; if PLAIN, 2^126 times its scale. */
-template <typename T, bool PLAIN>
+/* One row's unit: a is its scale; if PLAIN, 2^126 times its scale. The values are BF16, or F32. */
+template <typename T, bool PLAIN, enum ctw_dtype VALUES = CTW_BF16>
 static __device__ __forceinline__ void nvfp4_values8(uint32_t word, float a, T *dst)
 {
     float v[8];
@@ -23,7 +24,7 @@ static __device__ __forceinline__ void nvfp4_values8(uint32_t word, float a, T *
         uint32_t code = word >> (4 * c);
         float e2m1 = __uint_as_float((code & 8u) << 28 | (code & 7u) << 22);
         v[c] = (PLAIN ? e2m1 : e2m1 * 0x1p126f) * a;
-        if constexpr (!ctw_cuda_same_type<T, __nv_bfloat16>)
+        if constexpr (VALUES == CTW_BF16 && !ctw_cuda_same_type<T, __nv_bfloat16>)
             v[c] = ctw_cuda_round(v[c], CTW_BF16);
     }
     unit_store(dst, v);
@@ -67,6 +68,41 @@ __global__ void __launch_bounds__(THREADS)
             nvfp4_values8<T, true>(word[i], ctw_nvfp4_scale(scale[i], global, inverse) * 0x1p126f, to);
         else
             nvfp4_values8<T, false>(word[i], __fdiv_rn(ctw_e4m3_to_f32(scale[i]), global), to);
+    }
+}
+
+/* ModelOpt's: the second scale multiplies, and the values are F32. */
+template <typename T>
+__global__ void __launch_bounds__(THREADS)
+    nvfp4_modelopt_units(const __grid_constant__ struct plane p, const __grid_constant__ struct source s)
+{
+    uint32_t unit, r0;
+    if (!plane_place(p, &unit, &r0))
+        return;
+    const uint32_t *values = (const uint32_t *)s.data.part[CTW_PART_VALUES] + unit;
+    const uint8_t *scales = (const uint8_t *)s.data.part[CTW_PART_SCALE] + unit / 2;
+    T *dst = (T *)p.dst + plane_at(p, r0) + unit * 8;
+    uint32_t row[ROWS], word[ROWS];
+    uint8_t scale[ROWS];
+    plane_rows(p, r0, row);
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        word[i] = __ldcs(values + (uint64_t)row[i] * p.units);
+        scale[i] = scales[(uint64_t)row[i] * (uint32_t)s.w.scale_stride];
+    }
+    float factor = ctw_load_value(s.data.part[CTW_PART_GLOBAL_SCALE],
+                                  s.w.part[CTW_PART_GLOBAL_SCALE].dtype, 0);
+    bool plain = factor >= 0x1p-60f && factor <= 0x1p-8f;
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        if (r0 + i >= p.n_rows)
+            break;
+        T *to = dst + (uint64_t)i * p.k;
+        float a = ctw_byte_e4m3(scale[i]) * factor;
+        if (plain)
+            nvfp4_values8<T, true, CTW_F32>(word[i], a * 0x1p126f, to);
+        else
+            nvfp4_values8<T, false, CTW_F32>(word[i], a, to);
     }
 }
 
@@ -245,6 +281,11 @@ static enum ctw_status decode(cudaStream_t stream, const struct ctw_shard *shard
     } else if (id == CTW_FORMAT_nvfp4 && dst_aligned && is_aligned(values, 4)) {
         const dim3 blocks = plane_cut(p, 8);
 #define TO(T) nvfp4_units<T><<<blocks, THREADS, 0, stream>>>(*p, s)
+        CTW_CUDA_FLOAT_SWITCH(dtype, TO);
+#undef TO
+    } else if (id == CTW_FORMAT_nvfp4_modelopt && dst_aligned && is_aligned(values, 4)) {
+        const dim3 blocks = plane_cut(p, 8);
+#define TO(T) nvfp4_modelopt_units<T><<<blocks, THREADS, 0, stream>>>(*p, s)
         CTW_CUDA_FLOAT_SWITCH(dtype, TO);
 #undef TO
     } else if (id == CTW_FORMAT_mxfp4 && dst_aligned && is_aligned(values, 4)) {

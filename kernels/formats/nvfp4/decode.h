@@ -11,8 +11,6 @@
 #include "kernels/formats/e2m1.h"
 #include "kernels/formats/format.h"
 
-enum { CTW_NVFP4_GROUP = 16 };
-
 /*
  * ctw_e4m3_to_f32(code) / global, bit-equal but without a division: global is within 2^-60 .. 2^60
  * and inverse = 1 / global is rounded once. q is adjacent to the quotient, the remainder is exact,
@@ -44,15 +42,7 @@ CTW_HD void ctw_nvfp4_decode(const struct ctw_weight *w, const struct ctw_weight
     for (int64_t c = 0; c < n_col; c += CTW_NVFP4_GROUP, src += CTW_NVFP4_GROUP / 2) {
         float a = ctw_e4m3_to_f32(*scale++) / global;
         int n = n_col - c < CTW_NVFP4_GROUP ? (int)(n_col - c) : CTW_NVFP4_GROUP;
-#if CTW_E2M1_VECTOR
-        if (n == CTW_NVFP4_GROUP) {
-            ctw_e2m1_values8(ctw_load_u32(src), a, dst + c);
-            ctw_e2m1_values8(ctw_load_u32(src + 4), a, dst + c + 8);
-            continue;
-        }
-#endif
-        for (int i = 0; i < n; i++)
-            dst[c + i] = ctw_round_bf16(ctw_e2m1_value((uint32_t)src[i / 2] >> (4 * (i % 2))) * a);
+        ctw_e2m1_run(src, n, a, CTW_BF16, dst + c);
     }
 }
 

@@ -3,8 +3,6 @@
 #include "kernels/formats/check.h"
 #include "kernels/formats/nvfp4/decode.h"
 
-extern const struct ctw_format ctw_format_nvfp4;
-
 static bool owns(const struct ctw_part part[CTW_N_PARTS])
 {
     return ctw_part_present(&part[CTW_PART_VALUES]) && part[CTW_PART_VALUES].dtype == CTW_U8 &&
@@ -12,25 +10,25 @@ static bool owns(const struct ctw_part part[CTW_N_PARTS])
            ctw_part_present(&part[CTW_PART_GLOBAL_SCALE]);
 }
 
-static enum ctw_status check_args(const struct ctw_quant_args *args, struct ctw_err *err)
+/* Both formats'. */
+static enum ctw_status check_args(const struct ctw_weight *w, const struct ctw_quant_args *args,
+                                  struct ctw_err *err)
 {
-    if (!args->present)
-        return ctw_fail(err, CTW_EFORMAT,
-                        "its tensors are nvfp4-pack-quantized, but quantization_config has no "
-                        "config group for it (by targets and ignore), so it should be dense");
+    enum ctw_status st = ctw_check_targeted(w, args, err);
+    if (st != CTW_OK)
+        return st;
     if (!args->is_float || args->num_bits != 4 || !args->symmetric)
         return ctw_fail(err, CTW_EFORMAT,
-                        "its tensors are nvfp4-pack-quantized, but quantization_config says %d-bit "
-                        "%s, %s; expected 4-bit float, symmetric",
-                        args->num_bits, args->is_float ? "float" : "int",
+                        "its tensors are %s, but quantization_config says %d-bit %s, %s; expected "
+                        "4-bit float, symmetric",
+                        w->format->name, args->num_bits, args->is_float ? "float" : "int",
                         args->symmetric ? "symmetric" : "asymmetric");
     if ((args->strategy != CTW_STRATEGY_TENSOR_GROUP && args->strategy != CTW_STRATEGY_GROUP) ||
         args->group_size != CTW_NVFP4_GROUP)
         return ctw_fail(err, CTW_EFORMAT,
-                        "its tensors are nvfp4-pack-quantized, but quantization_config says "
-                        "group_size %lld; expected strategy tensor_group (or group) and group_size "
-                        "%d",
-                        (long long)args->group_size, CTW_NVFP4_GROUP);
+                        "its tensors are %s, but quantization_config says group_size %lld; "
+                        "expected strategy tensor_group (or group) and group_size %d",
+                        w->format->name, (long long)args->group_size, CTW_NVFP4_GROUP);
     return CTW_OK;
 }
 
@@ -42,7 +40,7 @@ static enum ctw_status check(struct ctw_weight *w, const struct ctw_quant_args *
         1u << CTW_PART_VALUES | 1u << CTW_PART_SCALE | 1u << CTW_PART_GLOBAL_SCALE;
     enum ctw_status st = ctw_parts_only(w, allowed, err);
     if (st == CTW_OK)
-        st = check_args(args, err);
+        st = check_args(w, args, err);
     if (st != CTW_OK)
         return st;
     if (w->k % CTW_NVFP4_GROUP != 0)

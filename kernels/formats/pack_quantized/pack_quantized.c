@@ -22,12 +22,12 @@ static int64_t whole_words(int64_t n, int bits)
     return (n + 32 / bits - 1) / (32 / bits);
 }
 
-static enum ctw_status check_args(const struct ctw_quant_args *args, struct ctw_err *err)
+static enum ctw_status check_args(const struct ctw_weight *w, const struct ctw_quant_args *args,
+                                  struct ctw_err *err)
 {
-    if (!args->present)
-        return ctw_fail(err, CTW_EFORMAT,
-                        "its tensors are pack-quantized, but quantization_config has no config "
-                        "group for it (by targets and ignore), so it should be dense");
+    enum ctw_status st = ctw_check_targeted(w, args, err);
+    if (st != CTW_OK)
+        return st;
     if (args->is_float || args->num_bits < 1 || args->num_bits > 8)
         return ctw_fail(err, CTW_EFORMAT,
                         "its tensors are pack-quantized, but quantization_config says %d-bit %s; "
@@ -88,7 +88,7 @@ static enum ctw_status check(struct ctw_weight *w, const struct ctw_quant_args *
                              1u << CTW_PART_SHAPE;
     enum ctw_status st = ctw_parts_only(w, allowed, err);
     if (st == CTW_OK)
-        st = check_args(args, err);
+        st = check_args(w, args, err);
     if (st != CTW_OK)
         return st;
     if (shape_part != NULL && (shape_part[0] != w->n || shape_part[1] != w->k))

@@ -1,0 +1,41 @@
+#include <math.h>
+
+#include "kernels/formats/check.h"
+#include "kernels/formats/nvfp4_modelopt/decode.h"
+
+extern const struct ctw_format ctw_format_nvfp4_modelopt;
+
+static bool owns(const struct ctw_part part[CTW_N_PARTS])
+{
+    return ctw_format_nvfp4.owns(part);
+}
+
+static enum ctw_status check(struct ctw_weight *w, const struct ctw_quant_args *args,
+                             const int64_t *shape_part, struct ctw_err *err)
+{
+    enum ctw_status st = ctw_format_nvfp4.check(w, args, shape_part, err);
+    w->dtype = CTW_F32; /* rounded once, to the dtype that is computed in */
+    return st;
+}
+
+static enum ctw_status check_data(struct ctw_weight *w, const struct ctw_weight_data *data,
+                                  struct ctw_err *err)
+{
+    float factor =
+        ctw_load_float(data->part[CTW_PART_GLOBAL_SCALE], w->part[CTW_PART_GLOBAL_SCALE].dtype, 0);
+    if (!isfinite(factor))
+        return ctw_fail(err, CTW_EFORMAT,
+                        "weight_scale_2: found %g, expected a finite number (it multiplies the "
+                        "scales); the checkpoint is damaged",
+                        (double)factor);
+    return CTW_OK;
+}
+
+const struct ctw_format ctw_format_nvfp4_modelopt = {
+    .id = CTW_FORMAT_nvfp4_modelopt,
+    .name = "nvfp4",
+    .owns = owns,
+    .check = check,
+    .check_data = check_data,
+    .decode = ctw_nvfp4_modelopt_decode,
+};

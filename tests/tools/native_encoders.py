@@ -1,0 +1,124 @@
+"""Round-to-nearest quantisation into the formats of other methods than compressed-tensors, with numpy only: as
+encoders.py, plus the configuration as the method's own tool writes it (native_config)."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+import checkpoint_io as cio
+from encoders import E2M1, E2M1_MAX, E4M3, E4M3_MAX, NVFP4_GROUP, ByteScheme, nearest_code
+
+
+def renamed(tensors, names):
+    return {names.get(name, name): value for name, value in tensors.items()}
+
+
+class Native:
+    """Of every scheme here: the values of encoders' schemes that other methods do not have."""
+    symmetric = True
+    group_size = 0
+    beside = ""  # the file that says it, in place of config.json
+
+
+@dataclass(frozen=True)
+class Fp8Scheme(Native):
+    """quant_method fp8 and fbgemm_fp8: E4M3, and factors of blocks, of rows, or of the matrix."""
+    rows: int = 128  # 0: the whole matrix
+    columns: int = 128  # 0: whole rows
+    scale_dtype: str = "F32"
+    scale_name: str = "weight_scale_inv"
+    method: str = "fp8"
+    static: bool = False
+
+    name = "float-quantized"
+
+    @property
+    def inner(self):
+        return ByteScheme(True, self.rows, self.columns, activations="tensor" if self.static else "token")
+
+    def names(self):
+        return {"weight_scale": self.scale_name, "input_scale": "activation_scale"}
+
+    def specs(self, n, k, scale_dtype):
+        return renamed(self.inner.specs(n, k, self.scale_dtype), self.names())
+
+    def encode(self, w, scale_dtype, amax_shared=None):
+        return renamed(self.inner.encode(w, self.scale_dtype), self.names())
+
+    def native_config(self, ignore):
+        if self.method == "fbgemm_fp8":
+            return {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0, "modules_to_not_convert": list(ignore)}
+        block = [self.rows, self.columns] if self.rows and self.columns else None
+        return {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "static" if self.static else "dynamic",
+                "weight_block_size": block, "modules_to_not_convert": list(ignore)}
+
+
+@dataclass(frozen=True)
+class ModelOptScheme(Native):
+    """ModelOpt: FP8 with one factor or one per row, and NVFP4, whose second scale multiplies."""
+    algo: str = "NVFP4"
+    own_file: bool = False  # hf_quant_config.json instead of config.json
+
+    @property
+    def name(self):
+        return "nvfp4" if "NVFP4" in self.algo else "float-quantized"
+
+    @property
+    def beside(self):
+        return "hf_quant_config.json" if self.own_file else ""
+
+    @property
+    def fp8(self):
+        return {"FP8": ByteScheme(rows=0, activations="tensor"), "FP8_PER_CHANNEL_PER_TOKEN": ByteScheme(),
+                "FP8_PB_WO": ByteScheme(rows=128, group_size=128)}[self.algo]
+
+    def specs(self, n, k, scale_dtype):
+        if "NVFP4" in self.algo:
+            inputs = {} if self.algo.startswith("W4A16") else {"input_scale": ("F32", ())}
+            return {"weight": ("U8", (n, k // 2)), "weight_scale": ("F8_E4M3", (n, k // NVFP4_GROUP)),
+                    "weight_scale_2": ("F32", ())} | inputs
+        return {name: (dtype, self.shape(name, shape)) for name, (dtype, shape) in self.fp8.specs(n, k, "F32").items()}
+
+    def shape(self, name, shape):
+        """ModelOpt's shape of what encoders store."""
+        if name == "weight" or self.algo == "FP8_PB_WO" and name == "weight_scale":
+            return shape if name == "weight" else (shape[0], 1, shape[1], 1)
+        return () if shape == (1,) else shape[:1]
+
+    def encode(self, w, scale_dtype, amax_shared=None):
+        if "NVFP4" not in self.algo:
+            return {name: np.reshape(x, self.shape(name, x.shape)) for name, x in self.fp8.encode(w, "F32").items()}
+        n, k = w.shape
+        factor = np.float32(max(np.abs(w).max(), 2.0**-30)) / np.float32(E4M3_MAX * E2M1_MAX)
+        grouped = w.reshape(n, k // NVFP4_GROUP, NVFP4_GROUP)
+        code = nearest_code(np.abs(grouped).max(axis=2) / factor / np.float32(E2M1_MAX), E4M3)
+        code[code == 0] = 0x20  # 0.125; any scale will do: all weights of the group round to 0
+        scaled = grouped / (E4M3[code] * factor)[:, :, None]
+        u = (nearest_code(np.abs(scaled), E2M1) | (np.signbit(scaled) << 3)).reshape(n, k)
+        return {"weight": (u[:, 0::2] | (u[:, 1::2] << 4)).astype(np.uint8), "weight_scale": code,
+                "weight_scale_2": np.float32(factor), "input_scale": np.float32(0.01)}
+
+    def native_config(self, ignore):
+        group = {"group_size": 16} if "NVFP4" in self.algo else {}
+        if self.own_file:
+            return {"producer": {"name": "modelopt", "version": "0.33.1"}, "quantization": {
+                "quant_algo": self.algo, "kv_cache_quant_algo": "FP8", "exclude_modules": list(ignore), **group}}
+        return {"config_groups": {"group_0": {"weights": {"dynamic": False, "num_bits": 4 if group else 8, "type": "float",
+                                                          **group}, "targets": ["Linear"]}},
+                "ignore": [*ignore, "vision_tower*"], "quant_algo": self.algo, "quant_method": "modelopt",
+                "kv_cache_scheme": {"dynamic": False, "num_bits": 8, "type": "float"}, "producer": {"name": "modelopt"}}
+
+
+FP8_TENSOR = Fp8Scheme(rows=0, columns=0, scale_name="weight_scale")
+NATIVE = {
+    "fp8native_block": ("bfloat16", Fp8Scheme()),
+    "fp8native_block_bf16": ("bfloat16", Fp8Scheme(rows=96, columns=64, scale_dtype="BF16")),
+    "fp8native_tensor": ("bfloat16", FP8_TENSOR),
+    "fp8native_static": ("bfloat16", replace(FP8_TENSOR, scale_name="weight_scale_inv", scale_dtype="BF16", static=True)),
+    "fbgemm_fp8": ("bfloat16", replace(FP8_TENSOR, rows=1, method="fbgemm_fp8")),
+    "modelopt_fp8": ("bfloat16", ModelOptScheme("FP8", own_file=True)),
+    "modelopt_fp8_channel": ("bfloat16", ModelOptScheme("FP8_PER_CHANNEL_PER_TOKEN")),
+    "modelopt_fp8_block": ("bfloat16", ModelOptScheme("FP8_PB_WO")),
+    "modelopt_nvfp4": ("bfloat16", ModelOptScheme("NVFP4")),
+    "modelopt_nvfp4_fp16": ("float16", ModelOptScheme("W4A16_NVFP4", own_file=True)),
+}

@@ -1,0 +1,262 @@
+/* Checkpoints of other methods than compressed-tensors: their configurations, the tensors that must
+ * fit, and what is refused. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "small_checkpoint.h"
+#include "worker/checkpoint/identity.h"
+
+#define Q LAYER "self_attn.q_proj"
+#define QUANTISED(members) BF16_CONFIG ", \"quantization_config\": {" members "}"
+#define FP8 "\"quant_method\": \"fp8\", \"activation_scheme\": \"dynamic\", \"fmt\": \"e4m3\""
+#define BLOCKS FP8 ", \"weight_block_size\": [16, 24]"
+
+/* Replaces q_proj's tensor by `values` and up to two more parts: suffix, dtype, shape, bytes. */
+struct parts {
+    struct tensor values, scale, more;
+};
+
+static void set_parts(struct checkpoint *c, const struct parts *p)
+{
+    const struct tensor *all[] = {&p->values, &p->scale, &p->more};
+    for (int i = c->n - 1; i >= 0; i--)
+        if (strncmp(c->tensors[i].name, Q ".", strlen(Q) + 1) == 0)
+            c->tensors[i] = c->tensors[--c->n];
+    for (int i = 0; i < 3; i++)
+        if (all[i]->name != NULL)
+            c->tensors[c->n++] = *all[i];
+}
+
+static const struct parts fp8_blocks = {
+    {Q ".weight", "F8_E4M3", "32, 32", 1024, NULL},
+    {Q ".weight_scale_inv", "F32", "2, 2", 16, NULL},
+    {NULL, NULL, NULL, 0, NULL},
+};
+static const struct parts fp8_tensor = {
+    {Q ".weight", "F8_E4M3", "32, 32", 1024, NULL},
+    {Q ".weight_scale", "F32", "", 4, NULL},
+    {Q ".input_scale", "F32", "", 4, NULL},
+};
+static const struct parts nvfp4 = {
+    {Q ".weight", "U8", "32, 16", 512, NULL},
+    {Q ".weight_scale", "F8_E4M3", "32, 2", 64, NULL},
+    {Q ".weight_scale_2", "F32", "", 4, NULL},
+};
+
+/* A file that is removed again. */
+static void write_beside(const struct checkpoint *c, const char *name, const char *text)
+{
+    char path[128];
+    path_of(c, name, path);
+    FILE *to = fopen(path, "wb");
+    assert_non_null(to);
+    assert_true(fputs(text, to) >= 0);
+    assert_int_equal(fclose(to), 0);
+}
+
+static void remove_beside(const struct checkpoint *c, const char *name)
+{
+    char path[128];
+    path_of(c, name, path);
+    assert_int_equal(remove(path), 0);
+}
+
+/* The weight of q_proj of the model, which is closed. */
+static struct ctw_weight q_weight(struct checkpoint *c, const char *activations)
+{
+    struct ctw_model *m = open_ok(c);
+    struct ctw_weight w = m->layers[1].matrix[CTW_M_Q].weight;
+    if (activations == NULL)
+        assert_null(m->activations);
+    else
+        assert_string_equal(m->activations, activations);
+    ctw_model_close(m);
+    return w;
+}
+
+static void fp8_in_blocks_and_whole(void **state)
+{
+    struct checkpoint *c = *state;
+    c->config = QUANTISED(BLOCKS ", \"modules_to_not_convert\": [\"lm_head\", \"k_proj\"]");
+    set_parts(c, &fp8_blocks);
+    struct ctw_weight w = q_weight(c, "float8 group 24 dynamic");
+    assert_true(w.format->id == CTW_FORMAT_float_quantized && w.dtype == CTW_F32);
+    assert_true(w.group_rows == 16 && w.group_size == 24 && w.n_groups == 2);
+    find(c, Q ".weight_scale_inv")->shape = "1, 4";
+    expect_refusal(c, "weight_scale_inv: found F32 [1, 4], expected [2, 2] (strategy block");
+    set_parts(c, &fp8_tensor);
+    expect_refusal(c, "expected [2, 2] (strategy block, 16 x 24)");
+    c->config = QUANTISED(FP8 ", \"weight_block_size\": null");
+    w = q_weight(c, "float8 token dynamic");
+    assert_true(w.scale_stride == 0 && w.dtype == CTW_F32);
+    c->config = QUANTISED("\"activation_scheme\": \"static\", \"ignored_layers\": []");
+    (void)q_weight(c, "float8 tensor static");
+    find(c, Q ".input_scale")->name = Q ".activation_scale";
+    (void)q_weight(c, "float8 tensor static");
+    /* FBGEMM: a scale per row */
+    c->config = QUANTISED("\"quant_method\": \"fbgemm_fp8\", \"activation_scale_ub\": 1200.0");
+    expect_refusal(c, "[32, 1] (strategy channel)");
+    *find(c, Q ".weight_scale") = (struct tensor){Q ".weight_scale", "F32", "32, 1", 128, NULL};
+    w = q_weight(c, "float8 token dynamic");
+    assert_true(w.group_rows == 1 && w.n_groups == 1 && w.scale_stride == 1);
+}
+
+static void lists_name_modules_loosely(void **state)
+{
+    struct checkpoint *c = *state;
+    static const struct {
+        const char *entry;
+        bool listed;
+    } rows[] = {
+        {"q_proj", true},       {LAYER "self_attn", true},   {"model.layers.*.self_attn", true},
+        {"model*q_proj", true}, {"model.layers.0*", true},   {"self_attn.q_proj", true},
+        {"proj", false},        {"model.layers.0.s", false}, {"_attn.q_proj", false},
+        {"visual", false},      {"model.layers.1*", false},
+    };
+    static char config[512];
+    set_parts(c, &fp8_blocks);
+    c->config = config;
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        (void)snprintf(config, sizeof(config),
+                       QUANTISED(BLOCKS ", \"modules_to_not_convert\": [\"%s\"]"), rows[i].entry);
+        if (rows[i].listed)
+            expect_refusal(c, Q ": its tensors are float-quantized, but quantization_config has no "
+                                "config group for it");
+        else
+            (void)q_weight(c, "float8 group 24 dynamic");
+    }
+}
+
+static void modelopt_says_it_in_either_file(void **state)
+{
+    struct checkpoint *c = *state;
+    static const char file[] = "hf_quant_config.json";
+    char identity[65];
+    set_parts(c, &nvfp4);
+    c->config = QUANTISED("\"quant_algo\": \"NVFP4\", \"quant_method\": \"modelopt\", \"ignore\": "
+                          "[\"lm_head\", \"model.layers.0.mlp*\"], \"kv_cache_scheme\": "
+                          "{\"dynamic\": false, \"num_bits\": 8, \"type\": \"float\"}");
+    struct ctw_weight w =
+        q_weight(c, "float4 tensor_group 16 local; K/V cache float8 tensor static");
+    assert_true(w.format->id == CTW_FORMAT_nvfp4_modelopt && w.dtype == CTW_F32);
+    assert_true(w.group_size == 16 && w.bits == 4 && w.n_groups == 2);
+    c->config = BF16_CONFIG;
+    expect_refusal(c, "is a tensor of format \"ModelOpt NVFP4\"");
+    write_beside(c, file,
+                 "{\"producer\": {}, \"quantization\": {\"quant_algo\": \"W4A16_NVFP4\", "
+                 "\"kv_cache_quant_algo\": \"FP8\", \"group_size\": 16, \"exclude_modules\": "
+                 "[\"lm_head\"]}}");
+    struct ctw_model *m = open_ok(c);
+    assert_string_equal(m->activations, "K/V cache FP8");
+    (void)snprintf(identity, sizeof(identity), "%s", ctw_identity_outline(m->identity));
+    ctw_model_close(m);
+    write_beside(c, file, "{\"quantization\": {\"quant_algo\": \"NVFP4\"}}");
+    m = open_ok(c);
+    assert_string_not_equal(ctw_identity_outline(m->identity), identity);
+    ctw_model_close(m);
+    write_beside(c, file, "{\"quantization\": {\"quant_algo\": \"NVFP4\", \"group_size\": 32}}");
+    expect_refusal(c, "hf_quant_config.json: quantization.group_size: NVFP4 in groups of 32");
+    write_beside(c, file, "{\"quantization\": {\"quant_algo\": \"W4A8_AWQ\"}}");
+    expect_refusal(c, "hf_quant_config.json: quantization.quant_algo: format \"ModelOpt W4A8_AWQ\"");
+    write_beside(c, file, "{\"quantization\": {\"quant_algo\": \"FP8\"}}");
+    expect_refusal(c, "its tensors are nvfp4, but quantization_config says 8-bit float");
+    write_beside(c, file, "{");
+    expect_refusal(c, "hf_quant_config.json: ");
+    remove_beside(c, file);
+}
+
+static void modelopt_mixes_algorithms(void **state)
+{
+    struct checkpoint *c = *state;
+    set_parts(c, &fp8_tensor);
+    *find(c, LAYER "mlp.up_proj.weight") =
+        (struct tensor){LAYER "mlp.up_proj.weight", "U8", "64, 16", 1024, NULL};
+    add(c, LAYER "mlp.up_proj.weight_scale", "F8_E4M3", "64, 2", 128, NULL);
+    add(c, LAYER "mlp.up_proj.weight_scale_2", "F32", "", 4, NULL);
+    c->config = QUANTISED(
+        "\"quant_algo\": \"MIXED_PRECISION\", \"quantized_layers\": {\"" Q "\": {\"quant_algo\": "
+        "\"FP8\"}, \"" LAYER "mlp\": {\"quant_algo\": \"W4A16_NVFP4\", \"group_size\": 16}}");
+    (void)q_weight(c, "float8 tensor static");
+    c->config = QUANTISED(
+        "\"quant_algo\": \"MIXED_PRECISION\", \"quantized_layers\": {\"" Q "\": {\"quant_algo\": "
+        "\"FP8\"}, \"" LAYER "mlp\": {\"quant_algo\": \"FP8\"}}");
+    expect_refusal(c, LAYER "mlp.up_proj: its tensors are nvfp4, but quantization_config says "
+                            "8-bit float");
+    c->config = QUANTISED("\"quant_algo\": \"MIXED_PRECISION\"");
+    expect_refusal(c, "quantized_layers");
+    /* Blocks as ModelOpt shapes them */
+    set_parts(c, &fp8_blocks);
+    *find(c, Q ".weight_scale_inv") = (struct tensor){Q ".weight_scale", "F32", "1, 1, 1, 1", 4, NULL};
+    c->config = QUANTISED("\"quant_algo\": \"MIXED_PRECISION\", \"quantized_layers\": {\"" Q
+                          "\": {\"quant_algo\": \"FP8_PB_WO\"}, \"" LAYER
+                          "mlp\": {\"quant_algo\": \"NVFP4\"}}");
+    struct ctw_weight w = q_weight(c, "float4 tensor_group 16 local");
+    assert_true(w.group_rows == 128 && w.group_size == 128 && w.n_groups == 1);
+}
+
+static void contradictions(void **state)
+{
+    struct checkpoint *c = *state;
+    static const struct {
+        const char *members, *words;
+    } rows[] = {
+        {FP8, "quant_method \"fp8\", but all weights are stored unquantised"},
+        {"\"quant_method\": \"modelopt\", \"quant_algo\": \"FP8\"", "all weights are stored"},
+        {"\"quant_method\": \"fp8\", \"fmt\": \"e5m2\"", "fmt: \"e5m2\" is not supported; expected e4m3"},
+        {"\"quant_method\": \"fp8\", \"expert_dtype\": \"fp4\"", "expert_dtype: \"fp4\""},
+        {FP8 ", \"weight_block_size\": [128]", "weight_block_size: expected rows and columns"},
+        {FP8 ", \"weight_block_size\": [128, 0]", "weight_block_size[1]: expected a whole number"},
+        {FP8 ", \"weight_block_size\": 128", "weight_block_size: expected an array"},
+        {FP8 ", \"modules_to_not_convert\": \"lm_head\"", "modules_to_not_convert: expected an array"},
+        {"\"quant_algo\": \"MIXED_PRECISION\", \"quantized_layers\": {\"a\": 1}",
+         "quantized_layers.a: expected an object"},
+    };
+    static char config[512];
+    c->config = config;
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        (void)snprintf(config, sizeof(config), QUANTISED("%s"), rows[i].members);
+        expect_refusal(c, rows[i].words);
+    }
+    /* Only the K/V cache is quantised. */
+    c->config = QUANTISED("\"quant_algo\": null, \"kv_cache_quant_algo\": \"FP8\"");
+    struct ctw_model *m = open_ok(c);
+    assert_string_equal(m->activations, "K/V cache FP8");
+    ctw_model_close(m);
+    /* A factor of 0 is a matrix of zeros, but infinity is damage. */
+    static const uint32_t infinity = 0x7f800000;
+    set_parts(c, &nvfp4);
+    c->config = QUANTISED("\"quant_algo\": \"NVFP4\"");
+    (void)q_weight(c, "float4 tensor_group 16 local");
+    find(c, Q ".weight_scale_2")->data = (const char *)&infinity;
+    expect_refusal(c, "weight_scale_2: found inf");
+}
+
+static void keys_of_no_use_are_listed(void **state)
+{
+    struct checkpoint *c = *state;
+    set_parts(c, &fp8_blocks);
+    c->config = QUANTISED(BLOCKS ", \"scale_fmt\": \"ue8m0\", \"made_by\": \"a tool\"");
+    struct ctw_model *m = open_ok(c);
+    assert_non_null(strstr(m->unread, "quantization_config.made_by"));
+    assert_null(strstr(m->unread, "scale_fmt"));
+    ctw_model_close(m);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(fp8_in_blocks_and_whole),         TEST(lists_name_modules_loosely),
+        TEST(modelopt_says_it_in_either_file), TEST(modelopt_mixes_algorithms),
+        TEST(contradictions),                  TEST(keys_of_no_use_are_listed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,350 @@
+#include "worker/checkpoint/quant_native.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "base/mem.h"
+#include "worker/checkpoint/foreign.h"
+#include "worker/checkpoint/quant_args.h"
+
+enum { MAX_BYTES = 16 << 20, MAX_LAYERS = 1 << 20, MAX_KEYS = 16 };
+
+/* ---- what the methods share ---- */
+
+enum ctw_status ctw_quant_add_group(struct ctw_quant_config *out, const char *name,
+                                    const struct ctw_pattern *target,
+                                    const struct ctw_quant_args *args, const char *activations,
+                                    struct ctw_err *err)
+{
+    static const struct ctw_pattern all = {.text = "Module"};
+    size_t n = (size_t)out->n_groups + 1;
+    struct ctw_quant_group *groups = ctw_realloc(out->groups, n, sizeof(*groups));
+    if (groups == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "out of memory for the quantisation groups");
+    out->groups = groups;
+    struct ctw_quant_group *g = &groups[out->n_groups++];
+    *g = (struct ctw_quant_group){.name = name, .quantised = args->present, .args = *args};
+    snprintf(g->activations, sizeof(g->activations), "%s", activations);
+    return ctw_patterns_add(&g->targets, target != NULL ? target : &all, err);
+}
+
+/* The list of modules that are not quantised, under either key. */
+static enum ctw_status read_list(struct ctw_quant_config *out, const struct ctw_json_node *q,
+                                 const char *key, const char *also, struct ctw_err *err)
+{
+    const char *name = ctw_json_has(q, key) ? key : also;
+    return ctw_patterns_read_parts(&out->ignore, ctw_json_get(q, name), err);
+}
+
+/* CTW_EUNSUP if the key has a value that is not in `known`. */
+static enum ctw_status expect_word(const struct ctw_json_node *q, const char *key,
+                                   const char *const *known, const char **word, struct ctw_err *err)
+{
+    *word = NULL;
+    enum ctw_status st = ctw_json_read_string(q, key, CTW_JSON_OPTIONAL, word, err);
+    if (st != CTW_OK || *word == NULL)
+        return st;
+    for (int i = 0; known[i] != NULL; i++)
+        if (strcasecmp(*word, known[i]) == 0)
+            return CTW_OK;
+    return ctw_json_fail(ctw_json_get(q, key), err, CTW_EUNSUP,
+                         "\"%s\" is not supported; expected %s", *word, known[0]);
+}
+
+/* ---- fp8 ---- */
+
+/* [128, 128]; null: none. */
+static enum ctw_status read_block(const struct ctw_json_node *q, struct ctw_quant_args *args,
+                                  struct ctw_err *err)
+{
+    const struct ctw_json_node *block = NULL;
+    int64_t *const sides[] = {&args->block_rows, &args->block_cols};
+    enum ctw_status st = ctw_json_read_node(q, "weight_block_size", CTW_JSON_OPTIONAL,
+                                            CTW_JSON_ARRAY, &block, err);
+    if (st != CTW_OK || block == NULL)
+        return st;
+    if (ctw_json_count(block) != 2)
+        return ctw_json_fail(block, err, CTW_EFORMAT,
+                             "expected rows and columns, such as [128, 128]");
+    const struct ctw_json_node *item = ctw_json_first(block);
+    for (int i = 0; i < 2 && st == CTW_OK; i++, item = ctw_json_next(item))
+        st = ctw_json_as_int(item, 1, CTW_MAX_DIM, sides[i], err);
+    args->strategy = CTW_STRATEGY_BLOCK;
+    return st;
+}
+
+static enum ctw_status read_fp8(struct ctw_quant_config *out, const struct ctw_json_node *q,
+                                struct ctw_err *err)
+{
+    static const char *const fmts[] = {"e4m3", "float8_e4m3fn", "e4m3fn", NULL};
+    static const char *const schemes[] = {"dynamic", "static", NULL};
+    static const char *const experts[] = {"fp8", NULL};
+    struct ctw_quant_args args = {.present = true,
+                                  .num_bits = 8,
+                                  .is_float = true,
+                                  .symmetric = true,
+                                  .strategy = CTW_STRATEGY_TENSOR};
+    const char *word, *scheme;
+    char text[64];
+    enum ctw_status st = expect_word(q, "fmt", fmts, &word, err);
+    if (st == CTW_OK)
+        st = expect_word(q, "expert_dtype", experts, &word, err);
+    if (st == CTW_OK)
+        st = expect_word(q, "activation_scheme", schemes, &scheme, err);
+    if (st == CTW_OK)
+        st = read_block(q, &args, err);
+    if (st == CTW_OK)
+        st = read_list(out, q, "modules_to_not_convert", "ignored_layers", err);
+    if (st != CTW_OK)
+        return st;
+    if (scheme != NULL && strcasecmp(scheme, "static") == 0)
+        snprintf(text, sizeof(text), "float8 tensor static");
+    else if (args.strategy == CTW_STRATEGY_BLOCK)
+        snprintf(text, sizeof(text), "float8 group %lld dynamic", (long long)args.block_cols);
+    else
+        snprintf(text, sizeof(text), "float8 token dynamic");
+    return ctw_quant_add_group(out, "fp8", NULL, &args, text, err);
+}
+
+static enum ctw_status read_fbgemm(struct ctw_quant_config *out, const struct ctw_json_node *q,
+                                   struct ctw_err *err)
+{
+    const struct ctw_quant_args args = {.present = true,
+                                        .num_bits = 8,
+                                        .is_float = true,
+                                        .symmetric = true,
+                                        .strategy = CTW_STRATEGY_CHANNEL};
+    enum ctw_status st = read_list(out, q, "modules_to_not_convert", "ignored_layers", err);
+    return st == CTW_OK
+               ? ctw_quant_add_group(out, "fbgemm_fp8", NULL, &args, "float8 token dynamic", err)
+               : st;
+}
+
+/* ---- gpt-oss ---- */
+
+static enum ctw_status read_mxfp4(struct ctw_quant_config *out, const struct ctw_json_node *q,
+                                  struct ctw_err *err)
+{
+    const struct ctw_quant_args args = {.present = true,
+                                        .num_bits = 4,
+                                        .is_float = true,
+                                        .symmetric = true,
+                                        .strategy = CTW_STRATEGY_GROUP,
+                                        .group_size = 32};
+    enum ctw_status st = read_list(out, q, "modules_to_not_convert", "ignored_layers", err);
+    return st == CTW_OK ? ctw_quant_add_group(out, "mxfp4", NULL, &args, "", err) : st;
+}
+
+/* ---- ModelOpt ---- */
+
+static const struct algo {
+    const char *name;
+    int num_bits;
+    enum ctw_strategy strategy;
+    int64_t group_size; /* of a block: its sides */
+    const char *activations;
+} algos[] = {
+    {"FP8", 8, CTW_STRATEGY_TENSOR, 0, "float8 tensor static"},
+    {"FP8_PER_CHANNEL_PER_TOKEN", 8, CTW_STRATEGY_CHANNEL, 0, "float8 token dynamic"},
+    {"FP8_PB_WO", 8, CTW_STRATEGY_BLOCK, 128, ""},
+    {"MXFP8", 8, CTW_STRATEGY_GROUP, 32, "float8 group 32 dynamic"},
+    {"NVFP4", 4, CTW_STRATEGY_TENSOR_GROUP, 16, "float4 tensor_group 16 local"},
+    {"W4A16_NVFP4", 4, CTW_STRATEGY_TENSOR_GROUP, 16, ""},
+};
+
+/* The algorithm of an object with quant_algo and perhaps group_size; *out NULL: null. */
+static enum ctw_status read_algo(const struct ctw_json_node *object, const struct algo **out,
+                                 struct ctw_err *err)
+{
+    const char *name = NULL;
+    int64_t group = 0;
+    *out = NULL;
+    enum ctw_status st = ctw_json_read_string(object, "quant_algo", CTW_JSON_OPTIONAL, &name, err);
+    if (st == CTW_OK)
+        st = ctw_json_read_int(object, "group_size", CTW_JSON_OPTIONAL, 0, CTW_MAX_DIM, &group, err);
+    if (st != CTW_OK || name == NULL)
+        return st;
+    for (size_t i = 0; i < CTW_COUNT(algos) && *out == NULL; i++)
+        if (strcasecmp(name, algos[i].name) == 0)
+            *out = &algos[i];
+    if (*out == NULL)
+        return ctw_foreign_refuse_modelopt(ctw_json_get(object, "quant_algo"), name, err);
+    if (group != 0 && (*out)->group_size != 0 && group != (*out)->group_size)
+        return ctw_json_fail(ctw_json_get(object, "group_size"), err, CTW_EUNSUP,
+                             "%s in groups of %lld is not supported; expected %lld", (*out)->name,
+                             (long long)group, (long long)(*out)->group_size);
+    return CTW_OK;
+}
+
+/* The group of the algorithm, with one more target. */
+static enum ctw_status add_target(struct ctw_quant_config *out, const struct algo *algo,
+                                  const struct ctw_pattern *target, struct ctw_err *err)
+{
+    bool block = algo->strategy == CTW_STRATEGY_BLOCK;
+    for (int64_t i = 0; i < out->n_groups; i++)
+        if (out->groups[i].name == algo->name)
+            return ctw_patterns_add(&out->groups[i].targets, target, err);
+    const struct ctw_quant_args args = {.present = true,
+                                        .num_bits = algo->num_bits,
+                                        .is_float = true,
+                                        .symmetric = true,
+                                        .strategy = algo->strategy,
+                                        .group_size = block ? 0 : algo->group_size,
+                                        .block_rows = block ? algo->group_size : 0,
+                                        .block_cols = block ? algo->group_size : 0};
+    return ctw_quant_add_group(out, algo->name, target, &args, algo->activations, err);
+}
+
+/* MIXED_PRECISION: an algorithm for each module. */
+static enum ctw_status read_layers(struct ctw_quant_config *out, const struct ctw_json_node *q,
+                                   struct ctw_err *err)
+{
+    const struct ctw_json_node *layers = NULL;
+    enum ctw_status st =
+        ctw_json_read_node(q, "quantized_layers", CTW_JSON_REQUIRED, CTW_JSON_OBJECT, &layers, err);
+    if (st == CTW_OK && ctw_json_count(layers) > MAX_LAYERS)
+        return ctw_json_fail(layers, err, CTW_EUNSUP, "more than %d members", MAX_LAYERS);
+    const struct ctw_json_node *m = st == CTW_OK ? ctw_json_first(layers) : NULL;
+    for (; m != NULL && st == CTW_OK; m = ctw_json_next(m)) {
+        const struct ctw_pattern target = {.text = ctw_json_key(m), .part = true};
+        const struct algo *algo = NULL;
+        st = ctw_json_expect(m, CTW_JSON_OBJECT, err);
+        if (st == CTW_OK)
+            st = read_algo(m, &algo, err);
+        if (st == CTW_OK && algo != NULL)
+            st = add_target(out, algo, &target, err);
+    }
+    return st;
+}
+
+/* A scheme as an object, or the name of an algorithm. */
+static enum ctw_status read_cache(struct ctw_quant_config *out, const struct ctw_json_node *q,
+                                  struct ctw_err *err)
+{
+    const struct ctw_json_node *node = ctw_json_get(q, "kv_cache_quant_algo");
+    if (node == NULL || ctw_json_is_null(node))
+        node = ctw_json_get(q, "kv_cache_scheme");
+    if (node == NULL || ctw_json_is_null(node))
+        return CTW_OK;
+    if (ctw_json_type(node) == CTW_JSON_OBJECT)
+        return ctw_quant_read_activations(out->kv_cache, sizeof(out->kv_cache), node, err);
+    const char *name = NULL;
+    enum ctw_status st = ctw_json_as_string(node, &name, err);
+    if (st == CTW_OK)
+        snprintf(out->kv_cache, sizeof(out->kv_cache), "%.40s", name);
+    return st;
+}
+
+static enum ctw_status read_modelopt(struct ctw_quant_config *out, const struct ctw_json_node *q,
+                                     struct ctw_err *err)
+{
+    const struct ctw_json_node *node = ctw_json_get(q, "quant_algo");
+    const char *name = node != NULL ? ctw_json_string(node) : NULL;
+    const struct algo *algo = NULL;
+    enum ctw_status st = read_cache(out, q, err);
+    if (st == CTW_OK)
+        st = read_list(out, q, "exclude_modules", "ignore", err);
+    if (st != CTW_OK)
+        return st;
+    if (name != NULL && strcasecmp(name, "MIXED_PRECISION") == 0)
+        return read_layers(out, q, err);
+    st = read_algo(q, &algo, err);
+    if (st != CTW_OK || algo == NULL) /* null: only the K/V cache is quantised */
+        return st;
+    const struct ctw_pattern all = {.text = "Module"};
+    return add_target(out, algo, &all, err);
+}
+
+/* ---- choosing ---- */
+
+struct ctw_quant_method {
+    const char *name;  /* quant_method */
+    const char *parts; /* the method of its tensors' names */
+    enum ctw_status (*read)(struct ctw_quant_config *out, const struct ctw_json_node *q,
+                            struct ctw_err *err);
+    const char *keys[MAX_KEYS]; /* those that it reads, or that say the same once more */
+};
+
+#define MODELOPT_KEYS                                                                              \
+    {                                                                                              \
+        "quant_algo", "quantized_layers", "exclude_modules", "ignore", "kv_cache_quant_algo",      \
+            "kv_cache_scheme", "group_size", "config_groups"                                       \
+    }
+
+static const struct ctw_quant_method methods[] = {
+    {"fp8",
+     "fp8",
+     read_fp8,
+     {"fmt", "expert_dtype", "activation_scheme", "weight_block_size", "modules_to_not_convert",
+      "ignored_layers", "scale_fmt"}},
+    {"fbgemm_fp8",
+     "fbgemm_fp8",
+     read_fbgemm,
+     {"modules_to_not_convert", "ignored_layers", "activation_scale_ub"}},
+    {"mxfp4", "mxfp4", read_mxfp4, {"modules_to_not_convert", "ignored_layers"}},
+    {"modelopt", "modelopt", read_modelopt, MODELOPT_KEYS},
+    {"modelopt_fp4", "modelopt", read_modelopt, MODELOPT_KEYS},
+};
+
+const struct ctw_quant_method *ctw_quant_method_find(const struct ctw_json_node *quantization)
+{
+    const char *name = ctw_foreign_method(quantization);
+    for (size_t i = 0; name != NULL && i < CTW_COUNT(methods); i++)
+        if (strcasecmp(name, methods[i].name) == 0)
+            return &methods[i];
+    return NULL;
+}
+
+enum ctw_status ctw_quant_method_read(const struct ctw_quant_method *method,
+                                      struct ctw_quant_config *out,
+                                      const struct ctw_json_node *quantization, struct ctw_err *err)
+{
+    *out = (struct ctw_quant_config){.names = ctw_part_names_find(method->parts),
+                                     .present = true,
+                                     .tensors_decide = true,
+                                     .in_order = true};
+    return method->read(out, quantization, err);
+}
+
+enum ctw_status ctw_quant_method_list_unread(const struct ctw_quant_method *method,
+                                             const struct ctw_json_node *quantization,
+                                             struct ctw_unread *unread, struct ctw_err *err)
+{
+    enum ctw_status st = CTW_OK;
+    const struct ctw_json_node *m = ctw_json_first(quantization);
+    for (; m != NULL && st == CTW_OK; m = ctw_json_next(m)) {
+        bool read = strcmp(ctw_json_key(m), "quant_method") == 0;
+        for (int i = 0; i < MAX_KEYS && method->keys[i] != NULL && !read; i++)
+            read = strcmp(ctw_json_key(m), method->keys[i]) == 0;
+        if (!read)
+            st = ctw_unread_add(unread, m, err);
+    }
+    return st;
+}
+
+/* ---- a file beside config.json ---- */
+
+enum ctw_status ctw_quant_folder_read(struct ctw_quant_config *out, struct ctw_json **doc,
+                                      const char *dir, struct ctw_err *err)
+{
+    static const char file[] = "hf_quant_config.json";
+    size_t bytes = strlen(dir) + sizeof(file) + 1;
+    char *path = ctw_calloc(bytes, 1);
+    *doc = NULL;
+    if (path == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "out of memory for a path");
+    (void)snprintf(path, bytes, "%s/%s", dir, file);
+    enum ctw_status st = ctw_json_parse_file(doc, file, path, MAX_BYTES, err);
+    ctw_free(path);
+    if (st == CTW_ENOTFOUND)
+        return CTW_OK;
+    const struct ctw_json_node *q = NULL;
+    if (st == CTW_OK)
+        st = ctw_json_read_node(ctw_json_root(*doc), "quantization", CTW_JSON_OPTIONAL,
+                                CTW_JSON_OBJECT, &q, err);
+    if (st != CTW_OK || q == NULL)
+        return st;
+    const struct ctw_quant_method *method = &methods[CTW_COUNT(methods) - 1];
+    return ctw_quant_method_read(method, out, q, err);
+}

@@ -1,0 +1,43 @@
+/*
+ * Quantisation configurations of other methods than compressed-tensors whose weights can be read:
+ * FP8 as DeepSeek and others publish it, FBGEMM FP8, ModelOpt, and gpt-oss' MXFP4. One configuration
+ * describes all modules but those on a list; of a module, the stored tensors decide.
+ */
+#ifndef CTW_WORKER_QUANT_NATIVE_H
+#define CTW_WORKER_QUANT_NATIVE_H
+
+#include "worker/checkpoint/quant_config.h"
+
+struct ctw_quant_method;
+
+/* The method of a quantization_config; NULL: compressed-tensors, or one that is not supported. */
+const struct ctw_quant_method *ctw_quant_method_find(const struct ctw_json_node *quantization);
+
+/* Reads the method's quantization_config. The caller closes *out, also after a failure. */
+enum ctw_status ctw_quant_method_read(const struct ctw_quant_method *method,
+                                      struct ctw_quant_config *out,
+                                      const struct ctw_json_node *quantization,
+                                      struct ctw_err *err) CTW_MUST_CHECK;
+/* Adds the members that do not matter to the method. */
+enum ctw_status ctw_quant_method_list_unread(const struct ctw_quant_method *method,
+                                             const struct ctw_json_node *quantization,
+                                             struct ctw_unread *unread,
+                                             struct ctw_err *err) CTW_MUST_CHECK;
+
+/*
+ * Reads the file beside config.json in which some tools alone say how they quantised: ModelOpt's
+ * hf_quant_config.json. *doc: the file, which *out refers to and the caller closes after *out;
+ * NULL: there is none.
+ */
+enum ctw_status ctw_quant_folder_read(struct ctw_quant_config *out, struct ctw_json **doc,
+                                      const char *dir, struct ctw_err *err) CTW_MUST_CHECK;
+
+/* ---- of quant_native.c and quant_words.c ---- */
+
+/* A group of the modules that `targets` names (NULL: all), appended to *out. */
+enum ctw_status ctw_quant_add_group(struct ctw_quant_config *out, const char *name,
+                                    const struct ctw_pattern *target,
+                                    const struct ctw_quant_args *args, const char *activations,
+                                    struct ctw_err *err) CTW_MUST_CHECK;
+
+#endif
