@@ -162,10 +162,11 @@ struct ctw_model_map {
     uint64_t fit_length;
     struct ctw_slice placement, weights_note;
     uint64_t weights_bytes, weights_memory, weights_streamed;
+    struct ctw_slice activations_mode;
 };
 enum {
     CTW_MODEL_READY_BITS = 0x3ffff << 4, /* the 18 members that only a ready model has */
-    CTW_MODEL_MORE_BITS = 0xff << 22,    /* from reason on: also only if ready */
+    CTW_MODEL_MORE_BITS = 0x1ff << 22,   /* from reason on: also only if ready */
     CTW_MODEL_FIT_LENGTH = 24,
     CTW_MODEL_WEIGHTS_NOTE = 26
 };

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "kernels/inputs.h"
+
 static const struct ctw_backend_options no_options;
 
 static enum ctw_status open_cuda(struct ctw_backend **out, const struct ctw_backend_options *opt,
@@ -51,8 +53,10 @@ enum ctw_status ctw_backend_open(struct ctw_backend **out, const char *name,
 
 void ctw_backend_close(struct ctw_backend *be)
 {
-    if (be != NULL)
+    if (be != NULL) {
+        ctw_inputs_free(be);
         be->ops->close(be);
+    }
 }
 
 enum ctw_status ctw_backend_count(const struct ctw_backend *be, int *n, struct ctw_err *err)
@@ -79,17 +83,19 @@ const struct ctw_backend_traits *ctw_backend_traits(const struct ctw_backend *be
 
 size_t ctw_backend_scratch_bytes(const struct ctw_backend *be, const struct ctw_reserve *r)
 {
-    return be->ops->scratch_bytes(be, r);
+    return be->ops->scratch_bytes(be, r) + ctw_inputs_bytes(r);
 }
 
 enum ctw_status ctw_backend_reserve(struct ctw_backend *be, const struct ctw_reserve *r,
                                     struct ctw_err *err)
 {
-    return be->ops->reserve(be, r, err);
+    enum ctw_status st = be->ops->reserve(be, r, err);
+    return st == CTW_OK ? ctw_inputs_reserve(be, ctw_inputs_bytes(r), err) : st;
 }
 
 void ctw_backend_trim(struct ctw_backend *be)
 {
+    ctw_inputs_free(be);
     be->ops->trim(be);
 }
 
@@ -200,7 +206,8 @@ static bool shard_ok(const struct ctw_shard *s)
     return s != NULL && s->weight != NULL && s->data != NULL && s->weight->format != NULL &&
            s->weight->n >= 1 && s->weight->k >= 1 && is_float(s->weight->dtype) && s->row0 >= 0 &&
            s->n >= 1 && s->n <= s->weight->n - s->row0 &&
-           (s->bias == NULL || is_float(s->bias_dtype));
+           (s->bias == NULL || is_float(s->bias_dtype)) &&
+           (s->input == NULL || ctw_quantise_ok(s->input, s->weight->k));
 }
 
 /* Checks shared by ctw_prepare() and ctw_linear(); *n_out: columns of y. */
@@ -360,6 +367,16 @@ enum ctw_status ctw_act(struct ctw_backend *be, const struct ctw_op_act *op, str
     return be->ops->act(be, op, err);
 }
 
+enum ctw_status ctw_quantise(struct ctw_backend *be, const struct ctw_op_quantise *op,
+                             struct ctw_err *err)
+{
+    REQUIRE("quantise", is_float(op->dtype) && op->n_tok >= 0 && op->dim >= 1);
+    REQUIRE("quantise", ctw_quantise_ok(op->how, op->dim));
+    REQUIRE("quantise", op->ldx >= op->dim && op->ldy >= op->dim);
+    REQUIRE("quantise", op->y != op->x || (op->ldx == op->ldy && op->rows == NULL));
+    return be->ops->quantise(be, op, err);
+}
+
 enum ctw_status ctw_prepare(struct ctw_backend *be, const struct ctw_op_linear *op,
                             struct ctw_err *err)
 {
@@ -369,14 +386,17 @@ enum ctw_status ctw_prepare(struct ctw_backend *be, const struct ctw_op_linear *
         if (st != CTW_OK)
             return st;
     }
-    return be->ops->prepare(be, op, err);
+    const struct ctw_op_linear none = {.slot = op->slot};
+    return be->ops->prepare(be, ctw_inputs_differ(op) ? &none : op, err);
 }
 
 enum ctw_status ctw_linear(struct ctw_backend *be, const struct ctw_op_linear *op,
                            struct ctw_err *err)
 {
     enum ctw_status st = check_linear(op, err);
-    return st != CTW_OK ? st : be->ops->linear(be, op, err);
+    return st != CTW_OK              ? st
+           : ctw_input_elems(op) > 0 ? ctw_inputs_linear(be, op, err)
+                                     : be->ops->linear(be, op, err);
 }
 
 enum ctw_status ctw_qkv(struct ctw_backend *be, const struct ctw_op_qkv *op, struct ctw_err *err)
@@ -396,6 +416,8 @@ enum ctw_status ctw_linear_qkv(struct ctw_backend *be, const struct ctw_op_linea
         st = check_qkv(&full, err);
     if (st == CTW_OK)
         st = check_linear_qkv(op, &full, err);
+    if (st == CTW_OK && ctw_input_elems(op) > 0)
+        return ctw_inputs_linear_qkv(be, op, qkv, err);
     if (st == CTW_OK && be->ops->linear_qkv != NULL)
         st = be->ops->linear_qkv(be, op, &full, &done, err);
     if (st == CTW_OK && !done)
@@ -445,7 +467,7 @@ enum ctw_status ctw_head(struct ctw_backend *be, const struct ctw_op_head *op, s
     REQUIRE("head", (op->logits == NULL) == (op->norms == NULL));
     REQUIRE("head", op->logits == NULL ||
                         (op->ld_logits >= op->n_vocab && op->ld_logits % CTW_LOGITS_ALIGN == 0));
-    return be->ops->head(be, op, err);
+    return op->weight->input != NULL ? ctw_inputs_head(be, op, err) : be->ops->head(be, op, err);
 }
 
 static enum ctw_status check_logits(const struct ctw_logits *l, struct ctw_err *err)

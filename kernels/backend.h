@@ -26,6 +26,8 @@ struct ctw_backend_ops;
 struct ctw_backend {
     const struct ctw_backend_ops *ops;
     char reason[256]; /* why this backend was selected; set by ctw_backend_open() */
+    void *inputs;     /* device: products' quantised inputs (kernels/inputs.h) */
+    size_t inputs_bytes;
 };
 
 struct ctw_backend_options {
@@ -66,6 +68,7 @@ struct ctw_reserve {
     int max_head, max_group; /* of attention: elements of a head of any kind, query heads to a key
                                 head */
     int64_t n_vocab, head_k; /* of the head: number of rows, and their width */
+    int64_t input_elems;     /* of a row: a product's quantised input, see ctw_input_elems() */
 };
 
 /* All members except linear_qkv are required. Only backend.c calls them. */
@@ -125,6 +128,8 @@ struct ctw_backend_ops {
                               struct ctw_err *err);
     enum ctw_status (*act)(struct ctw_backend *be, const struct ctw_op_act *op,
                            struct ctw_err *err);
+    enum ctw_status (*quantise)(struct ctw_backend *be, const struct ctw_op_quantise *op,
+                                struct ctw_err *err);
     enum ctw_status (*qkv)(struct ctw_backend *be, const struct ctw_op_qkv *op,
                            struct ctw_err *err);
     /* ctw_linear_qkv() in one step. *done false: this shape is not supported, nothing was done.
@@ -256,8 +261,17 @@ enum ctw_status ctw_norm(struct ctw_backend *be, const struct ctw_op_norm *op,
                          struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_act(struct ctw_backend *be, const struct ctw_op_act *op,
                         struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_quantise(struct ctw_backend *be, const struct ctw_op_quantise *op,
+                             struct ctw_err *err) CTW_MUST_CHECK;
+/*
+ * With shards that quantise their input, x is quantised into memory of the backend's (also for
+ * ctw_linear_qkv() and ctw_head()); the backends' own operations never see such shards. Shards with
+ * unequal inputs are products by themselves, which ctw_prepare() does not prepare.
+ */
 enum ctw_status ctw_linear(struct ctw_backend *be, const struct ctw_op_linear *op,
                            struct ctw_err *err) CTW_MUST_CHECK;
+/* The elements per row that op needs for that; 0: no shard quantises its input. */
+int64_t ctw_input_elems(const struct ctw_op_linear *op);
 enum ctw_status ctw_qkv(struct ctw_backend *be, const struct ctw_op_qkv *op,
                         struct ctw_err *err) CTW_MUST_CHECK;
 /*

@@ -12,6 +12,7 @@
 #define CTW_KERNELS_OPERATIONS_H
 
 #include "kernels/formats/format.h"
+#include "kernels/quantise.h"
 
 /* ---- linear ------------------------------------------------------------------------------- */
 
@@ -23,13 +24,14 @@ struct ctw_shard {
     int64_t row0, n;
     const void *bias; /* device, [n] of bias_dtype, or NULL */
     enum ctw_dtype bias_dtype;
+    const struct ctw_quantise *input; /* how x is quantised for these rows; NULL: it is not */
 };
 
 /* All rows of a matrix, without a bias. */
 static inline struct ctw_shard ctw_shard_of(const struct ctw_weight *weight,
                                             const struct ctw_weight_data *data)
 {
-    struct ctw_shard s = {weight, data, 0, weight->n, NULL, CTW_F32};
+    struct ctw_shard s = {weight, data, 0, weight->n, NULL, CTW_F32, NULL};
     return s;
 }
 

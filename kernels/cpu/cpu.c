@@ -26,6 +26,7 @@ const struct ctw_cpu_variant ctw_cpu_c = {
     .embed = ctw_cpu_embed_c,
     .norm = ctw_cpu_norm_c,
     .act = ctw_cpu_act_c,
+    .quantise = ctw_cpu_quantise_c,
     .linear = ctw_cpu_linear_c,
     .qkv = ctw_cpu_qkv_c,
     .attention = ctw_cpu_attention_c,
@@ -277,6 +278,12 @@ static enum ctw_status cpu_act(struct ctw_backend *be, const struct ctw_op_act *
     return cpu_of(be)->variant->act(cpu_of(be), op, err);
 }
 
+static enum ctw_status cpu_quantise(struct ctw_backend *be, const struct ctw_op_quantise *op,
+                                    struct ctw_err *err)
+{
+    return cpu_of(be)->variant->quantise(cpu_of(be), op, err);
+}
+
 static enum ctw_status cpu_linear(struct ctw_backend *be, const struct ctw_op_linear *op,
                                   struct ctw_err *err)
 {
@@ -359,6 +366,7 @@ const struct ctw_backend_ops ctw_backend_cpu = {
     .embed = cpu_embed,
     .norm = cpu_norm,
     .act = cpu_act,
+    .quantise = cpu_quantise,
     .linear = cpu_linear,
     .qkv = cpu_qkv,
     .latent = cpu_latent,

@@ -19,6 +19,8 @@ struct ctw_cpu_variant {
                              struct ctw_err *err);
     enum ctw_status (*norm)(struct ctw_cpu *cpu, const struct ctw_op_norm *op, struct ctw_err *err);
     enum ctw_status (*act)(struct ctw_cpu *cpu, const struct ctw_op_act *op, struct ctw_err *err);
+    enum ctw_status (*quantise)(struct ctw_cpu *cpu, const struct ctw_op_quantise *op,
+                                struct ctw_err *err);
     enum ctw_status (*linear)(struct ctw_cpu *cpu, const struct ctw_op_linear *op,
                               struct ctw_err *err);
     enum ctw_status (*qkv)(struct ctw_cpu *cpu, const struct ctw_op_qkv *op, struct ctw_err *err);
@@ -69,6 +71,8 @@ enum ctw_status ctw_cpu_norm_c(struct ctw_cpu *cpu, const struct ctw_op_norm *op
                                struct ctw_err *err);
 enum ctw_status ctw_cpu_act_c(struct ctw_cpu *cpu, const struct ctw_op_act *op,
                               struct ctw_err *err);
+enum ctw_status ctw_cpu_quantise_c(struct ctw_cpu *cpu, const struct ctw_op_quantise *op,
+                                   struct ctw_err *err);
 enum ctw_status ctw_cpu_linear_c(struct ctw_cpu *cpu, const struct ctw_op_linear *op,
                                  struct ctw_err *err);
 enum ctw_status ctw_cpu_qkv_c(struct ctw_cpu *cpu, const struct ctw_op_qkv *op,

@@ -13,6 +13,7 @@
 #include "kernels/cpu/fast_tile.h"
 #include "kernels/cpu/fast_linear.h"
 #include "kernels/cpu/fast_elementwise.h"
+#include "kernels/cpu/fast_quantise.h"
 #include "kernels/cpu/fast_norm.h"
 #include "kernels/cpu/fast_keys.h"
 #include "kernels/cpu/fast_attention.h"
@@ -37,8 +38,8 @@ static size_t fast_scratch_bytes(const struct ctw_cpu *cpu, const struct ctw_res
 #define FAST_VARIANT(variant_name, runs)                                                           \
     {                                                                                              \
         .name = (variant_name), .runs_here = (runs), .scratch_bytes = fast_scratch_bytes,          \
-        .embed = fast_embed, .norm = fast_norm, .act = fast_act, .linear = fast_linear,            \
-        .qkv = fast_qkv, .attention = fast_attention, .head = fast_head,                           \
+        .embed = fast_embed, .norm = fast_norm, .act = fast_act, .quantise = fast_quantise,        \
+        .linear = fast_linear, .qkv = fast_qkv, .attention = fast_attention, .head = fast_head,    \
         .divergence = fast_divergence                                                              \
     }
 

@@ -363,6 +363,7 @@ static enum ctw_status cuda_reserve(struct ctw_backend *be, const struct ctw_res
 OPERATION(embed)
 OPERATION(norm)
 OPERATION(act)
+OPERATION(quantise)
 OPERATION(linear)
 OPERATION(qkv)
 OPERATION(latent)
@@ -431,6 +432,7 @@ const struct ctw_backend_ops ctw_backend_cuda = {
     cuda_norm,
     cuda_linear,
     cuda_act,
+    cuda_quantise,
     cuda_qkv,
     cuda_linear_qkv,
     cuda_latent,

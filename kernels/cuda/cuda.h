@@ -277,6 +277,8 @@ enum ctw_status ctw_cuda_head_join_hopper(struct ctw_cuda *cu,
 enum ctw_status ctw_cuda_embed(struct ctw_cuda *cu, const struct ctw_op_embed *op,
                                struct ctw_err *err);
 enum ctw_status ctw_cuda_act(struct ctw_cuda *cu, const struct ctw_op_act *op, struct ctw_err *err);
+enum ctw_status ctw_cuda_quantise(struct ctw_cuda *cu, const struct ctw_op_quantise *op,
+                                  struct ctw_err *err);
 enum ctw_status ctw_cuda_norm(struct ctw_cuda *cu, const struct ctw_op_norm *op,
                               struct ctw_err *err);
 enum ctw_status ctw_cuda_prepare(struct ctw_cuda *cu, const struct ctw_op_linear *op,

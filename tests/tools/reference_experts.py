@@ -80,6 +80,7 @@ def activated(model, gate, up, e):
 
 def expert(model, x, e, i, stem):
     def linear(x, name):
+        x = model.input(x, (stem + name).format(i))
         y = x @ part(model, stem + name, i, e.columns).T
         return model.r(y + model.weight(stem + name + "_bias")[i] if e.bias else y)
 

@@ -128,12 +128,12 @@ def decode_bytes(t, stem, args):
     return scale_dtype, round_to(exact, scale_dtype)
 
 
-def args_of(module, config):
-    """The arguments of the module's weights. Of our files, golden files included, a group's targets are expressions
+def args_of(module, config, of="weights"):
+    """The arguments of the module's weights, or "input_activations". Of our files, golden files included, a group's targets are expressions
     or the class of all linear layers; the file itself shows whether its weight is quantised."""
     groups = list(config["quantization_config"]["config_groups"].values())
     named = [g for g in groups if any(x.startswith("re:") and re.match(x[3:], module) for x in g["targets"])]
-    return (named or [g for g in groups if "Linear" in g["targets"]])[0]["weights"]
+    return (named or [g for g in groups if "Linear" in g["targets"]])[0].get(of)
 
 
 def decode(t, name, config):

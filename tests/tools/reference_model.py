@@ -25,6 +25,7 @@ import numpy as np
 
 import families
 import recipe
+import reference_activations
 import reference_experts
 from reference_formats import NUMPY, narrow_bytes, round_to, widen
 from reference_native import decode
@@ -130,15 +131,16 @@ def rotary(rope, n_tok, tables):
 # ---- the model ----------------------------------------------------------------------------------
 
 class Model:
-    """tables: the dtype of rotary angles; float32 as transformers has them, or float64."""
+    """tables: the dtype of rotary angles; float32 as transformers has them, or float64. quantise: activations, as the
+    checkpoint declares."""
 
-    def __init__(self, folder, config_name="config.json", activations=None, tables=np.float32):
+    def __init__(self, folder, config_name="config.json", activations=None, tables=np.float32, quantise=False):
         with open(os.path.join(folder, config_name), encoding="utf-8") as f:
             self.config = json.load(f)
         self.tensors = read_folder(folder)
         self.family = families.describe(self.config, self.tensors)
         self.cache = {}
-        self.activations, self.tables = activations, tables
+        self.activations, self.tables, self.quantise = activations, tables, quantise
 
     def r(self, x):
         """x rounded to the activations' dtype."""
@@ -154,8 +156,15 @@ class Model:
             self.cache[name] = w.astype(np.float64)
         return self.cache[name]
 
+    def input(self, x, module):
+        """x as the module reads it."""
+        if not self.quantise:
+            return x
+        return reference_activations.module_input(x, module, self.tensors, self.config, self.activations)
+
     def linear(self, x, module, bias=False, columns=False):
         w = self.weight(module + ".weight")
+        x = self.input(x, module)
         y = x @ (w if columns else w.T)
         return self.r(y + self.weight(module + ".bias") if bias else y)
 
@@ -241,6 +250,9 @@ class Model:
             v = np.clip(v, -a.clip_after, a.clip_after)
         if a.value_scale != 1:
             v = self.r(v * a.value_scale)
+        if self.quantise and a.kv_of is None:
+            k, v = (reference_activations.cached(t, a.stem, which, self.tensors, self.config, self.activations)
+                    for t, which in ((k, "k"), (v, "v")))
         kept[a.stem] = k, v
         if a.query_factor:
             beta, length, *first = a.query_factor

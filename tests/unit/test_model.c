@@ -288,7 +288,8 @@ static void a_wrong_folder(void **state)
     assert_non_null(strstr(err.msg, "no such folder"));
     write_config(c);
     assert_int_equal(ctw_model_open(&m, c->dir, NULL, &err), CTW_ENOTFOUND);
-    assert_int_equal(ctw_model_open(&m, c->dir, "other.json", &err), CTW_ENOTFOUND);
+    assert_int_equal(ctw_model_open(
+        &m, c->dir, &(struct ctw_model_options){.config_name = "other.json"}, &err), CTW_ENOTFOUND);
     assert_non_null(strstr(err.msg, "no other.json"));
     char path[128];
     path_of(c, "config.json", path);

@@ -8,7 +8,7 @@
 
 /* The members as stored, for weights or activations. */
 struct raw_args {
-    const char *type, *strategy, *actorder;
+    const char *type, *strategy, *actorder, *scale_dtype;
     int64_t num_bits, group_size, block[2];
     bool symmetric, dynamic, dynamic_local;
 };
@@ -119,6 +119,8 @@ static enum ctw_status read_raw(struct raw_args *a, const struct ctw_json_node *
         st = read_block(a, node, err);
     if (st == CTW_OK)
         st = read_actorder(a, node, err);
+    if (st == CTW_OK)
+        st = ctw_json_read_string(node, "scale_dtype", CTW_JSON_OPTIONAL, &a->scale_dtype, err);
     if (st != CTW_OK)
         return st;
     if (strcasecmp(a->type, "int") != 0 && strcasecmp(a->type, "float") != 0)
@@ -181,21 +183,55 @@ enum ctw_status ctw_quant_read_weights(struct ctw_quant_group *g, const struct c
     return CTW_OK;
 }
 
-enum ctw_status ctw_quant_read_activations(char *text, size_t bytes,
+/* Too long a word stays recognisable as unknown. */
+static void copy_word(char *out, size_t bytes, const char *word)
+{
+    snprintf(out, bytes, "%s", word);
+    for (char *c = out; *c != '\0'; c++)
+        *c = *c >= 'A' && *c <= 'Z' ? (char)(*c - 'A' + 'a') : *c;
+}
+
+enum ctw_status ctw_quant_read_activations(struct ctw_quant_activations *out,
                                            const struct ctw_json_node *node, struct ctw_err *err)
 {
+    static const char torch[] = "torch.";
     struct raw_args a;
-    char group[32] = "";
     enum ctw_status st = read_raw(&a, node, err);
     if (st != CTW_OK)
         return st;
-    if (a.group_size > 0)
-        snprintf(group, sizeof(group), " %" PRId64, a.group_size);
-    snprintf(text, bytes, "%s%" PRId64 " %s%s %s%s",
-             strcasecmp(a.type, "float") == 0 ? "float" : "int", a.num_bits, a.strategy, group,
-             a.dynamic_local ? "local"
-             : a.dynamic     ? "dynamic"
-                             : "static",
-             a.symmetric ? "" : " asymmetric");
+    const char *dtype = a.scale_dtype != NULL ? a.scale_dtype : "";
+    dtype += strncmp(dtype, torch, sizeof(torch) - 1) == 0 ? sizeof(torch) - 1 : 0;
+    *out = (struct ctw_quant_activations){.present = true,
+                                          .is_float = strcasecmp(a.type, "float") == 0,
+                                          .symmetric = a.symmetric,
+                                          .num_bits = (int)a.num_bits,
+                                          .group_size = a.group_size > 0 ? a.group_size : 0,
+                                          .when = a.dynamic_local ? CTW_QUANT_LOCAL
+                                                  : a.dynamic     ? CTW_QUANT_DYNAMIC
+                                                                  : CTW_QUANT_STATIC};
+    copy_word(out->strategy, sizeof(out->strategy), a.strategy);
+    copy_word(out->scale_dtype, sizeof(out->scale_dtype), dtype);
     return CTW_OK;
+}
+
+void ctw_quant_activations_text(const struct ctw_quant_activations *a, char *text, size_t bytes)
+{
+    static const char *const when[] = {"static", "dynamic", "local"};
+    char group[32] = "";
+    text[0] = '\0';
+    if (!a->present)
+        return;
+    if (a->group_size > 0)
+        snprintf(group, sizeof(group), " %" PRId64, a->group_size);
+    snprintf(text, bytes, "%s%d %s%s %s%s", a->is_float ? "float" : "int", a->num_bits, a->strategy,
+             group, when[a->when], a->symmetric ? "" : " asymmetric");
+}
+
+enum ctw_status ctw_quant_read_kv(struct ctw_quant_config *qc, const struct ctw_json_node *node,
+                                  struct ctw_err *err)
+{
+    enum ctw_status st = ctw_quant_read_activations(&qc->kv_scheme, node, err);
+    if (st == CTW_OK)
+        ctw_quant_activations_text(&qc->kv_scheme, qc->kv_cache, sizeof(qc->kv_cache));
+    return st;
 }

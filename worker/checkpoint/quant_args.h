@@ -17,9 +17,12 @@ enum ctw_status ctw_quant_known_keys(const struct ctw_json_node *object, const c
 enum ctw_status ctw_quant_read_weights(struct ctw_quant_group *g, const struct ctw_json_node *node,
                                        struct ctw_err *err) CTW_MUST_CHECK;
 
-/* Writes how activations are quantised: "int8 token dynamic". */
-enum ctw_status ctw_quant_read_activations(char *text, size_t bytes,
+enum ctw_status ctw_quant_read_activations(struct ctw_quant_activations *out,
                                            const struct ctw_json_node *node,
                                            struct ctw_err *err) CTW_MUST_CHECK;
+
+/* Reads a scheme of keys and values. */
+enum ctw_status ctw_quant_read_kv(struct ctw_quant_config *qc, const struct ctw_json_node *node,
+                                  struct ctw_err *err) CTW_MUST_CHECK;
 
 #endif

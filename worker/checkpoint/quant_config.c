@@ -63,13 +63,14 @@ static enum ctw_status read_scheme(struct ctw_quant_group *g, const char *global
     if (st == CTW_OK && ctw_json_has(scheme, "weights"))
         st = ctw_quant_read_weights(g, ctw_json_get(scheme, "weights"), err);
     if (st == CTW_OK && ctw_json_has(scheme, "input_activations"))
-        st = ctw_quant_read_activations(input, sizeof(input),
-                                        ctw_json_get(scheme, "input_activations"), err);
+        st = ctw_quant_read_activations(&g->input, ctw_json_get(scheme, "input_activations"), err);
     if (st == CTW_OK && ctw_json_has(scheme, "output_activations"))
-        st = ctw_quant_read_activations(output, sizeof(output),
-                                        ctw_json_get(scheme, "output_activations"), err);
+        st =
+            ctw_quant_read_activations(&g->output, ctw_json_get(scheme, "output_activations"), err);
     if (st == CTW_OK)
         st = read_group_format(g, global_format, scheme, err);
+    ctw_quant_activations_text(&g->input, input, sizeof(input));
+    ctw_quant_activations_text(&g->output, output, sizeof(output));
     snprintf(g->activations, sizeof(g->activations), "%s%s%s", input,
              output[0] != '\0' ? (input[0] != '\0' ? ", output " : "output ") : "", output);
     return st;
@@ -262,8 +263,7 @@ enum ctw_status ctw_quant_config_read(struct ctw_quant_config *out,
     if (st == CTW_OK)
         st = ctw_patterns_read(&out->ignore, ctw_json_get(node, "ignore"), err);
     if (st == CTW_OK && ctw_json_has(node, "kv_cache_scheme"))
-        st = ctw_quant_read_activations(out->kv_cache, sizeof(out->kv_cache),
-                                        ctw_json_get(node, "kv_cache_scheme"), err);
+        st = ctw_quant_read_kv(out, ctw_json_get(node, "kv_cache_scheme"), err);
     return st;
 }
 
@@ -346,7 +346,8 @@ enum ctw_status ctw_quant_config_find_any(const struct ctw_quant_config *qc,
         st = find_target(qc, names[i], class_name, out, err);
     for (int i = 0; i < n && *out != NULL && !ignored && st == CTW_OK; i++)
         st = ctw_patterns_match(&qc->ignore, names[i], class_name, &ignored, err);
-    if (*out != NULL && (ignored || !(*out)->quantised))
+    const struct ctw_quant_group *g = *out;
+    if (g != NULL && (ignored || !(g->quantised || g->input.present || g->output.present)))
         *out = NULL;
     return st;
 }

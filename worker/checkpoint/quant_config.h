@@ -10,12 +10,26 @@
 #include "worker/checkpoint/match.h"
 #include "worker/checkpoint/unread.h"
 
+enum ctw_quant_when { CTW_QUANT_STATIC, CTW_QUANT_DYNAMIC, CTW_QUANT_LOCAL };
+
+/* What quantization_config specifies for activations (QuantizationArgs). */
+struct ctw_quant_activations {
+    bool present;
+    bool is_float, symmetric;
+    int num_bits;
+    char strategy[16];  /* "token", "tensor", "group", "tensor_group", ... */
+    int64_t group_size; /* 0 if there is none */
+    enum ctw_quant_when when;
+    char scale_dtype[16]; /* "float8_e4m3fn", "uint8"; empty: not specified */
+};
+
 struct ctw_quant_group {
     const char *name;
     struct ctw_patterns targets;
     bool quantised;             /* false: the modules are dense (a scheme without weights) */
     struct ctw_quant_args args; /* for the weights */
-    char activations[96];       /* "int8 token dynamic"; empty: none */
+    struct ctw_quant_activations input, output;
+    char activations[96]; /* both in words: "int8 token dynamic"; empty: none */
 };
 
 struct ctw_quant_config {
@@ -27,9 +41,10 @@ struct ctw_quant_config {
     bool tensors_decide; /* a weight that is stored dense is dense, whatever the groups say: other
                             methods than compressed-tensors list what is not quantised loosely */
     bool in_order;       /* of several groups whose targets match, the first decides */
-    bool frozen;        /* quantization_status "frozen": the weights may be compressed or not */
-    const char *format; /* the global format; NULL: not given, or mixed-precision */
-    char kv_cache[64];  /* "float8 tensor"; empty: none */
+    bool frozen;         /* quantization_status "frozen": the weights may be compressed or not */
+    const char *format;  /* the global format; NULL: not given, or mixed-precision */
+    struct ctw_quant_activations kv_scheme; /* of keys and values */
+    char kv_cache[64]; /* in words, or what another method calls it; empty: not quantised */
 };
 
 /*
@@ -45,7 +60,8 @@ enum ctw_status ctw_quant_config_list_unread(const struct ctw_json_node *root,
                                              struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_quant_config_close(struct ctw_quant_config *qc);
 
-/* The group of a module, e.g. "model.layers.0.mlp.up_proj" of class "Linear"; *out NULL: dense. */
+/* The group of a module, e.g. "model.layers.0.mlp.up_proj" of class "Linear"; *out NULL: it has
+ * none, or one that quantises neither weights nor activations. */
 enum ctw_status ctw_quant_config_find(const struct ctw_quant_config *qc, const char *name,
                                       const char *class_name, const struct ctw_quant_group **out,
                                       struct ctw_err *err) CTW_MUST_CHECK;
@@ -59,5 +75,8 @@ enum ctw_status ctw_quant_config_find_any(const struct ctw_quant_config *qc,
 /* Fills in a preset's weights and activations ("W4A16", case-insensitive); false: no such preset.
  * */
 bool ctw_quant_preset(const char *name, struct ctw_quant_group *group) CTW_MUST_CHECK;
+
+/* Writes "int8 token dynamic"; "" if not present. */
+void ctw_quant_activations_text(const struct ctw_quant_activations *a, char *text, size_t bytes);
 
 #endif

@@ -228,7 +228,7 @@ static enum ctw_status read_cache(struct ctw_quant_config *out, const struct ctw
     if (node == NULL || ctw_json_is_null(node))
         return CTW_OK;
     if (ctw_json_type(node) == CTW_JSON_OBJECT)
-        return ctw_quant_read_activations(out->kv_cache, sizeof(out->kv_cache), node, err);
+        return ctw_quant_read_kv(out, node, err);
     const char *name = NULL;
     enum ctw_status st = ctw_json_as_string(node, &name, err);
     if (st == CTW_OK)

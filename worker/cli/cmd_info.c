@@ -95,8 +95,8 @@ static void print_model(const struct ctw_model_map *m)
         printf(", %.2f bits per quantised weight", m->weight_bits);
     putchar('\n');
     if (m->activations.n > 0)
-        printf("  activations %.*s declared in the checkpoint, not simulated\n",
-               TEXT(m->activations));
+        printf("  activations %.*s declared in the checkpoint, %s\n", TEXT(m->activations),
+               ctw_slice_is(m->activations_mode, "checkpoint") ? "simulated" : "not simulated");
     printf("  runs on     %.*s-%.*s, %.*s", TEXT(m->backend), TEXT(m->variant), TEXT(m->device));
     if (m->threads > 0)
         printf(", %" PRIu64 " threads", m->threads);

@@ -145,9 +145,9 @@ static void print_model(const struct ctw_model *m)
     if (ctw_identity_text(m->identity)[0] != '\0')
         printf("identity      %s\n", ctw_identity_text(m->identity));
     if (m->activations != NULL)
-        printf("activations   %s declared in the checkpoint: not simulated, only weights are "
-               "quantised\n",
-               m->activations);
+        printf("activations   %s declared in the checkpoint: %s\n", m->activations,
+               m->quantises_activations ? "simulated (--activations=checkpoint)"
+                                        : "not simulated, only weights are quantised");
 }
 
 /* Prints lines of at most 100 columns, broken after commas. */
@@ -203,7 +203,8 @@ static enum ctw_status inspect(const struct ctw_engine_options *opt, const struc
                                struct ctw_err *err)
 {
     struct ctw_model *m = NULL;
-    enum ctw_status st = ctw_model_open(&m, opt->model_dir, opt->config_name, err);
+    const struct ctw_model_options model_opt = ctw_engine_model_options(opt);
+    enum ctw_status st = ctw_model_open(&m, opt->model_dir, &model_opt, err);
     if (st == CTW_OK && flags->identity)
         st = ctw_identity_read(m->identity, m->container, opt->n_threads, NULL, err);
     if (st != CTW_OK) {

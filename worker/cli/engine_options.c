@@ -2,9 +2,9 @@
 
 #include <string.h>
 
-enum { N_WHERE = 6, N_HOW = CTW_N_ENGINE_OPTIONS - N_WHERE };
+enum { N_WHERE = 8, N_HOW = CTW_N_ENGINE_OPTIONS - N_WHERE };
 
-/* The config file, and the backend and device that compute. */
+/* The config file, the backend and device that compute, and their precision. */
 static void where_rows(struct ctw_option rows[N_WHERE], struct ctw_engine_option_values *v)
 {
     const struct ctw_option all[] = {
@@ -42,21 +42,27 @@ static void where_rows(struct ctw_option rows[N_WHERE], struct ctw_engine_option
          .value = &v->cuda_variant,
          .choices = "auto|general|hopper",
          .help = "force a set of GPU kernels (default: auto, the best set that the GPU supports)"},
-    };
-    _Static_assert(CTW_COUNT(all) == N_WHERE, "count the rows");
-    memcpy(rows, all, sizeof(all));
-}
-
-/* Precision, threads, memory and lengths. */
-static void how_rows(struct ctw_option rows[N_HOW], struct ctw_engine_option_values *v)
-{
-    const struct ctw_option all[] = {
         {.name = "dtype",
          .type = CTW_OPT_CHOICE,
          .value = &v->dtype,
          .choices = "auto|bfloat16|float16|float32",
          .help =
              "activations (default: auto, the checkpoint's dtype; float32 is the reference mode)"},
+        {.name = "activations",
+         .type = CTW_OPT_CHOICE,
+         .value = &v->activations,
+         .choices = "none|checkpoint",
+         .help = "quantised: not, or as the checkpoint declares, exactly as compressed-tensors "
+                 "simulates it (default: none, weights only)"},
+    };
+    _Static_assert(CTW_COUNT(all) == N_WHERE, "count the rows");
+    memcpy(rows, all, sizeof(all));
+}
+
+/* Threads, memory and lengths. */
+static void how_rows(struct ctw_option rows[N_HOW], struct ctw_engine_option_values *v)
+{
+    const struct ctw_option all[] = {
         {.name = "threads",
          .type = CTW_OPT_INT,
          .value = &v->n_threads,
@@ -143,6 +149,8 @@ struct ctw_engine_options ctw_engine_options_from(const struct ctw_engine_option
         .device = (int)v->device,
         .device_list = v->devices,
         .dtype = v->dtype,
+        .quantises_activations =
+            v->activations != NULL && strcmp(v->activations, "checkpoint") == 0,
         .n_threads = (int)v->n_threads,
         .memory_limit = v->memory_limit,
         .place = v->place,

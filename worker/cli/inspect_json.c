@@ -55,6 +55,7 @@ static void write_object(struct ctw_json_writer *w, const struct ctw_model *m)
     ctw_json_write_key(w, "weight_bits"); /* as in the protocol: 0 if nothing is quantised */
     ctw_json_write_double(w, m->weight_bits);
     write_pair(w, "activations", m->activations != NULL ? m->activations : "");
+    write_pair(w, "activations_mode", ctw_activations_mode(m));
     write_pair(w, "identity", ctw_identity_text(m->identity));
     write_formats(w, m);
     ctw_json_write_close(w, '}');

@@ -73,8 +73,9 @@ void ctw_progress_announce(const struct ctw_engine_info *info)
         ctw_format_bytes(limit, sizeof(limit), (double)info->memory_limit));
     ctw_info("weights: %s", info->place_note);
     if (info->model->activations != NULL)
-        ctw_info(
-            "the checkpoint declares activation quantisation (%s), which is not simulated: only "
-            "weights are quantised, as in weight-only serving",
-            info->model->activations);
+        ctw_info("the checkpoint declares activation quantisation (%s), which is %s",
+                 info->model->activations,
+                 info->model->quantises_activations
+                     ? "simulated (--activations=checkpoint)"
+                     : "not simulated: only weights are quantised, as in weight-only serving");
 }

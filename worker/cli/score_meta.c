@@ -37,6 +37,7 @@ static void write_object(struct ctw_json_writer *w, const struct ctw_engine *eng
     write_pair(w, "numerics", info.numerics);
     write_pair(w, "dtype", ctw_dtype_long_name(info.dtype));
     write_pair(w, "activations", m->activations != NULL ? m->activations : "");
+    write_pair(w, "activations_mode", ctw_activations_mode(m));
     write_int(w, "max_length", info.max_length);
     write_pair(w, "backend", info.backend.backend);
     write_pair(w, "variant", info.backend.variant);

@@ -137,6 +137,20 @@ static enum ctw_status set_max_length(struct ctw_engine *e, int64_t wanted, stru
     return CTW_OK;
 }
 
+/* The file's own quantisation of activations is other arithmetic, so another id. */
+static void name_activations(struct ctw_engine *e)
+{
+    size_t n = strlen(e->numerics);
+    if (e->model->quantises_activations)
+        snprintf(e->numerics + n, sizeof(e->numerics) - n, "/activations-checkpoint");
+}
+
+struct ctw_model_options ctw_engine_model_options(const struct ctw_engine_options *opt)
+{
+    return (struct ctw_model_options){.config_name = opt->config_name,
+                                      .quantises_activations = opt->quantises_activations};
+}
+
 /* Rows of the head behind the tokenizer's last token are no tokens. Other bits, so another id. */
 void ctw_engine_numerics(const struct ctw_engine *e, int64_t vocab, char out[CTW_NUMERICS_MAX])
 {
@@ -161,10 +175,11 @@ static void limit_vocabulary(struct ctw_engine *e, int64_t wanted)
 static enum ctw_status open_model(struct ctw_engine *e, const struct ctw_engine_options *opt,
                                   struct ctw_err *err)
 {
+    const struct ctw_model_options model_opt = ctw_engine_model_options(opt);
     enum ctw_status st = CTW_OK;
     e->model = opt->model;
     if (e->model == NULL)
-        st = ctw_model_open(&e->model, opt->model_dir, opt->config_name, err);
+        st = ctw_model_open(&e->model, opt->model_dir, &model_opt, err);
     if (st == CTW_OK)
         st = choose_dtype(&e->dtype, opt->dtype, e->model, err);
     return st == CTW_OK ? set_max_length(e, opt->max_length, err) : st;
@@ -290,6 +305,7 @@ enum ctw_status ctw_engine_open(struct ctw_engine **out, const struct ctw_engine
         ctw_engine_close(e);
         return st;
     }
+    name_activations(e);
     limit_vocabulary(e, opt->vocab);
     *out = e;
     return CTW_OK;

@@ -20,13 +20,14 @@ enum { CTW_MAX_DEVICES = 16 };
 
 struct ctw_engine_options {
     const char *model_dir;
-    const char *config_name;  /* NULL: config.json */
-    struct ctw_model *model;  /* NULL, or that model, open: taken over, even if opening fails */
-    const char *backend;      /* NULL: auto */
-    const char *variant;      /* CPU backend's variant; NULL: best */
-    const char *cuda_variant; /* CUDA backend's; NULL: best */
-    const char *dtype;        /* NULL or "auto", "bfloat16", "float16", "float32" */
-    int n_threads;            /* 0: all CPUs */
+    const char *config_name;    /* NULL: config.json */
+    struct ctw_model *model;    /* NULL, or that model, open: taken over, even if opening fails */
+    const char *backend;        /* NULL: auto */
+    const char *variant;        /* CPU backend's variant; NULL: best */
+    const char *cuda_variant;   /* CUDA backend's; NULL: best */
+    const char *dtype;          /* NULL or "auto", "bfloat16", "float16", "float32" */
+    bool quantises_activations; /* as the checkpoint declares */
+    int n_threads;              /* 0: all CPUs */
     int device;
     const char *device_list;     /* "all", "0,1", "0-3": those, instead of `device`; NULL: none */
     struct ctw_devices *devices; /* lends the device, and outlives the engine; NULL: the engine has
@@ -127,6 +128,9 @@ struct ctw_engine_info {
     const char *numerics; /* backend, variant, dtype, version: equal ids give equal bits */
     const struct ctw_model *model;
 };
+
+/* How ctw_engine_open() opens the model. */
+struct ctw_model_options ctw_engine_model_options(const struct ctw_engine_options *opt);
 
 enum ctw_status ctw_engine_open(struct ctw_engine **out, const struct ctw_engine_options *opt,
                                 struct ctw_err *err) CTW_MUST_CHECK;

@@ -306,6 +306,8 @@ enum ctw_status ctw_forward_head(struct ctw_forward *f, const struct ctw_layer_d
 {
     const struct ctw_layer *l = &f->model->layers[f->model->n_layers - 1];
     struct ctw_shard head = ctw_shard_of(&l->matrix[CTW_M_HEAD].weight, &data->matrix[CTW_M_HEAD]);
+    if (l->matrix[CTW_M_HEAD].input.codes != CTW_CODES_NONE)
+        head.input = &l->matrix[CTW_M_HEAD].input;
     if (l->vector[CTW_V_HEAD_BIAS] != NULL) {
         head.bias = data->vector[CTW_V_HEAD_BIAS];
         head.bias_dtype = l->vector[CTW_V_HEAD_BIAS]->dtype;

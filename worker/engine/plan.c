@@ -99,6 +99,24 @@ static struct widths model_widths(const struct ctw_model *model)
     return w;
 }
 
+/* Elements per row of the quantised input of a product. */
+static int64_t input_elems(const struct ctw_layer *l, enum ctw_slot slot)
+{
+    const struct ctw_product *p = &l->product[slot];
+    struct ctw_shard shards[CTW_MAX_SHARDS] = {0};
+    for (int i = 0; i < p->n_shards; i++) {
+        const struct ctw_matrix *m = &l->matrix[p->shard[i].matrix];
+        shards[i].weight = &m->weight;
+        shards[i].n = p->shard[i].n;
+        shards[i].input = m->input.codes != CTW_CODES_NONE ? &m->input : NULL;
+    }
+    bool gate = slot == CTW_SLOT_GATE_UP && l->gated;
+    return ctw_input_elems(
+        &(struct ctw_op_linear){.shards = shards,
+                                .n_shards = p->n_shards,
+                                .epilogue = gate ? CTW_EPI_GATE : CTW_EPI_STORE});
+}
+
 struct ctw_reserve ctw_plan_reserve(const struct ctw_model *model, enum ctw_dtype dtype,
                                     const struct ctw_plan *plan)
 {
@@ -123,7 +141,10 @@ struct ctw_reserve ctw_plan_reserve(const struct ctw_model *model, enum ctw_dtyp
             }
             r.max_n = max64(r.max_n, n);
             r.slot_elems[s] = max64(r.slot_elems[s], elems);
+            r.input_elems = max64(r.input_elems, input_elems(l, (enum ctw_slot)s));
         }
+        if (l->matrix[CTW_M_HEAD].input.codes != CTW_CODES_NONE)
+            r.input_elems = max64(r.input_elems, model->embed_dim);
     }
     return r;
 }

@@ -10,6 +10,8 @@ int ctw_step_shards(const struct ctw_step *s, enum ctw_slot slot,
                                        .data = &s->data->matrix[rows->matrix],
                                        .row0 = rows->row0,
                                        .n = rows->n};
+        if (s->layer->matrix[rows->matrix].input.codes != CTW_CODES_NONE)
+            shards[i].input = &s->layer->matrix[rows->matrix].input;
         if (rows->bias >= 0) {
             enum ctw_dtype dtype = s->layer->vector[rows->bias]->dtype;
             shards[i].bias = (const char *)s->data->vector[rows->bias] +

@@ -11,6 +11,7 @@
 #include "worker/checkpoint/foreign.h"
 #include "worker/checkpoint/identity.h"
 #include "worker/model/families/family.h"
+#include "worker/model/inputs.h"
 #include "worker/model/names.h"
 #include "worker/model/tensors.h"
 
@@ -145,7 +146,9 @@ static enum ctw_status finish_layers(struct ctw_model *m, const struct ctw_finde
     enum ctw_status st = read_numbers(m, err);
     if (st == CTW_OK)
         st = check_head_norms(m, err);
-    return st == CTW_OK ? check_quantised(finder, err) : st;
+    if (st == CTW_OK)
+        st = check_quantised(finder, err);
+    return st == CTW_OK && finder->quantises_activations ? ctw_inputs_open(finder, m, err) : st;
 }
 
 /* ---- properties derived from the layers ---- */
@@ -252,6 +255,7 @@ static enum ctw_status describe_activations(struct ctw_model *m, const struct ct
         append(text, sizeof(text), "K/V cache scales");
     if (text[0] == '\0')
         return CTW_OK;
+    m->quantises_activations = finder->quantises_activations;
     m->activations = ctw_strdup(text);
     return m->activations != NULL
                ? CTW_OK
@@ -349,13 +353,14 @@ static enum ctw_status describe_model(struct ctw_model **out, struct ctw_config 
     return st == CTW_OK ? ctw_names_choose(config, *out, err) : st;
 }
 
-enum ctw_status ctw_model_open(struct ctw_model **out, const char *dir, const char *config_name,
-                               struct ctw_err *err)
+enum ctw_status ctw_model_open(struct ctw_model **out, const char *dir,
+                               const struct ctw_model_options *opt, struct ctw_err *err)
 {
     struct ctw_config config = {0};
-    struct ctw_finder finder = {.config = &config};
+    struct ctw_finder finder = {.config = &config,
+                                .quantises_activations = opt != NULL && opt->quantises_activations};
     bool kv_scales = false;
-    const char *file = config_name != NULL ? config_name : "config.json";
+    const char *file = opt != NULL && opt->config_name != NULL ? opt->config_name : "config.json";
     char *path = join(dir, file);
     struct ctw_model *m = NULL;
     enum ctw_status st = CTW_OK;

@@ -79,6 +79,8 @@ struct ctw_matrix {
     char *name; /* "model.layers.0.self_attn.q_proj"; NULL: the layer has none */
     struct ctw_weight weight;
     const struct ctw_tensor *part[CTW_N_PARTS]; /* NULL: absent */
+    struct ctw_quantise input; /* how what the matrix multiplies is quantised; codes NONE: not */
+    const struct ctw_tensor *input_part[2]; /* the tensors that `input` was read from, or NULL */
 };
 
 /* Rows of one of a layer's matrices, as a shard of a product. */
@@ -141,6 +143,8 @@ struct ctw_layer {
      * q_rank 0: queries are a product of what the mixer reads. */
     int64_t q_rank, kv_rank;
     int turning;
+    struct ctw_quantise kv_input[2];     /* of keys and of values, after RoPE; codes NONE: not */
+    const struct ctw_tensor *kv_part[2]; /* the tensors that these were read from, or NULL */
     int keeps_kv; /* the model's kept keys and values: this layer writes them; -1: it does not */
     int uses_kv;  /* likewise: this layer has none of its own and reads them; -1: it has its own */
     /* MLP */
@@ -199,9 +203,9 @@ struct ctw_model {
     int n_layers;
     struct ctw_layer *layers;
     struct ctw_container *container;
-    char *activations; /* the declared activation quantisation, which is not simulated ("int8 per
-                          token"); NULL: none */
-    int64_t n_apart;   /* tensors of other models in the checkpoint: towers, drafts */
+    char *activations; /* the declared activation quantisation ("int8 token dynamic"); NULL: none */
+    bool quantises_activations; /* it is simulated */
+    int64_t n_apart;            /* tensors of other models in the checkpoint: towers, drafts */
     uint64_t apart_bytes;
     char *unread;       /* keys of config.json that are not read: "a, b"; NULL: none */
     double weight_bits; /* mean bits per weight of the quantised matrices, scales included */
@@ -209,10 +213,22 @@ struct ctw_model {
     struct ctw_identity *identity; /* which checkpoint this is; known once every byte was read */
 };
 
-/* Opens and validates a checkpoint folder. `config_name` NULL: "config.json". */
-enum ctw_status ctw_model_open(struct ctw_model **out, const char *dir, const char *config_name,
+struct ctw_model_options {
+    const char *config_name;    /* NULL: "config.json" */
+    bool quantises_activations; /* as the checkpoint declares, if it does */
+};
+
+/* Opens and validates a checkpoint folder. `opt` NULL: all defaults. */
+enum ctw_status ctw_model_open(struct ctw_model **out, const char *dir,
+                               const struct ctw_model_options *opt,
                                struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_model_close(struct ctw_model *m); /* NULL is fine */
+
+/* "none": only weights are quantised; "checkpoint": activations too, as the file declares. */
+static inline const char *ctw_activations_mode(const struct ctw_model *m)
+{
+    return m->quantises_activations ? "checkpoint" : "none";
+}
 
 /* The bytes of a vector that the layer has. */
 size_t ctw_vector_bytes(const struct ctw_layer *l, int role);

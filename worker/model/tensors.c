@@ -7,6 +7,7 @@
 
 #include "base/mem.h"
 #include "worker/checkpoint/foreign.h"
+#include "worker/model/inputs.h"
 #include "worker/model/names.h"
 
 enum { MAX_NAME = 512 };
@@ -120,7 +121,8 @@ static enum ctw_status check_matrix(struct ctw_finder *finder, struct ctw_matrix
         st = m->weight.format->check(&m->weight, args, stored_shape, err);
     if (st != CTW_OK)
         return st;
-    if (args->present && args->format != NULL && !ctw_format_is_called(m->weight.format, args->format))
+    if (args->present && args->format != NULL &&
+        !ctw_format_is_called(m->weight.format, args->format))
         return ctw_fail(err, CTW_EFORMAT,
                         "its tensors are %s, but quantization_config says format \"%s\"",
                         m->weight.format->name, args->format);
@@ -160,6 +162,8 @@ static enum ctw_status open_matrix(struct ctw_finder *finder, struct ctw_matrix 
     if (group != NULL)
         args = group->args;
     st = check_matrix(finder, m, &args, err);
+    if (st == CTW_OK && group != NULL && finder->quantises_activations)
+        st = ctw_input_open(finder, m, group, err);
     if (st != CTW_OK && st != CTW_ENOMEM)
         return ctw_fail_prefix(
             err, "%s: %s", ctw_container_file(finder->container, m->part[CTW_PART_VALUES]->file),
@@ -198,7 +202,7 @@ enum ctw_status ctw_matrix_tie(struct ctw_finder *finder, struct ctw_matrix *hea
     const struct ctw_quant_group *group;
     const struct ctw_tensor *own, *table = embed->part[CTW_PART_VALUES];
     enum ctw_status st = ctw_name_find_group(finder->config, want, &group, err);
-    if (st == CTW_OK && group != NULL)
+    if (st == CTW_OK && group != NULL && (group->quantised || finder->quantises_activations))
         st = ctw_fail(err, CTW_EUNSUP,
                       "%s: quantization_config quantises %s, but tie_word_embeddings makes it the "
                       "embedding; add %s to its ignore list, or untie the checkpoint",
@@ -322,14 +326,23 @@ static void list_one(const struct ctw_tensor **list, int64_t *n, const struct ct
     *n += t != NULL;
 }
 
+static void list_matrix(const struct ctw_tensor **list, int64_t *n, const struct ctw_matrix *m)
+{
+    for (int part = 0; part < CTW_N_PARTS; part++)
+        list_one(list, n, m->part[part]);
+    for (size_t i = 0; i < CTW_COUNT(m->input_part); i++)
+        list_one(list, n, m->input_part[i]);
+}
+
 int64_t ctw_list_tensors(const struct ctw_model *m, const struct ctw_tensor **list)
 {
     int64_t n = 0;
     for (int l = 0; l < m->n_layers; l++) {
         const struct ctw_layer *layer = &m->layers[l];
         for (int i = 0; i < CTW_N_MATRICES; i++)
-            for (int part = 0; part < CTW_N_PARTS; part++)
-                list_one(list, &n, layer->matrix[i].part[part]);
+            list_matrix(list, &n, &layer->matrix[i]);
+        for (size_t i = 0; i < CTW_COUNT(layer->kv_part); i++)
+            list_one(list, &n, layer->kv_part[i]);
         for (int i = 0; i < CTW_N_VECTORS; i++) {
             list_one(list, &n, layer->vector[i]);
             for (const struct ctw_tensor **t = layer->more[i]; t != NULL && *t != NULL; t++)

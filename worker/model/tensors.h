@@ -20,6 +20,7 @@ struct ctw_finder {
     const struct ctw_config *config;
     struct ctw_container *container;
     bool *group_used; /* [config->quant.n_groups] */
+    bool quantises_activations;
     struct ctw_lacking index, zero_points;
 };
 

@@ -113,6 +113,7 @@ static bool fill_model(struct ctw_handler_call *c, const struct ctw_model_slot *
     out->weights_streamed = info->weights_streamed;
     out->placement = ctw_slice_of(info->place);
     out->dtype = ctw_slice_of(ctw_dtype_long_name(info->dtype));
+    out->activations_mode = ctw_slice_of(ctw_activations_mode(info->model));
     return ctw_reply_copy(reply, info->model->architecture, &out->architecture) &&
            ctw_reply_copy(reply, info->model->model_type, &out->model_type) &&
            ctw_reply_copy(reply, ctw_engine_identity(m->engine), &out->identity) &&

@@ -24,8 +24,9 @@ static void announce(const struct ctw_model_slot *m, const struct ctw_engine_inf
                  "refused: raise --memory-limit, or give --max-length %" PRId64,
                  info->fit_length, info->fit_length);
     if (info->model->activations != NULL)
-        ctw_info("the file declares activation quantisation (%s); scoring quantises weights only",
-                 info->model->activations);
+        ctw_info("the file declares activation quantisation (%s); scoring %s",
+                 info->model->activations,
+                 info->model->quantises_activations ? "simulates it" : "quantises weights only");
 }
 
 void ctw_scorer_trim_others(struct ctw_queue *q, const struct ctw_engine *in_use,

@@ -121,20 +121,33 @@ void ctw_arena_tie(const struct ctw_model *m, struct ctw_layer_data *layers)
                     layers[head].matrix[CTW_M_HEAD].part[part] = layers[i].matrix[j].part[part];
 }
 
-enum ctw_status ctw_arena_add_shapes(const struct ctw_model *m, struct ctw_err *err)
+/* A tensor of one or two numbers. */
+static enum ctw_status add_numbers(const struct ctw_model *m, const struct ctw_tensor *t,
+                                   struct ctw_err *err)
+{
+    int64_t numbers[2];
+    if (t == NULL)
+        return CTW_OK;
+    assert(t->bytes <= sizeof(numbers)); /* opening checked that */
+    enum ctw_status st =
+        ctw_container_read(m->container, t->file, t->offset, numbers, t->bytes, err);
+    if (st == CTW_OK)
+        ctw_identity_add(m->identity, ctw_identity_first_block(m->identity, t), numbers, t->bytes);
+    return st;
+}
+
+enum ctw_status ctw_arena_add_numbers(const struct ctw_model *m, struct ctw_err *err)
 {
     enum ctw_status st = CTW_OK;
-    for (int layer = 0; layer < m->n_layers; layer++)
+    for (int layer = 0; layer < m->n_layers; layer++) {
+        const struct ctw_layer *l = &m->layers[layer];
         for (int i = 0; st == CTW_OK && i < CTW_N_MATRICES; i++) {
-            const struct ctw_tensor *t = m->layers[layer].matrix[i].part[CTW_PART_SHAPE];
-            int64_t numbers[2]; /* opening checked that it holds two */
-            if (t == NULL)
-                continue;
-            assert(t->bytes <= sizeof(numbers));
-            st = ctw_container_read(m->container, t->file, t->offset, numbers, t->bytes, err);
-            if (st == CTW_OK)
-                ctw_identity_add(m->identity, ctw_identity_first_block(m->identity, t), numbers,
-                                 t->bytes);
+            st = add_numbers(m, l->matrix[i].part[CTW_PART_SHAPE], err);
+            for (size_t j = 0; st == CTW_OK && j < CTW_COUNT(l->matrix[i].input_part); j++)
+                st = add_numbers(m, l->matrix[i].input_part[j], err);
         }
+        for (size_t j = 0; st == CTW_OK && j < CTW_COUNT(l->kv_part); j++)
+            st = add_numbers(m, l->kv_part[j], err);
+    }
     return st;
 }

@@ -25,7 +25,9 @@ void ctw_arena_point(const struct ctw_model *m, int layer, const void *block,
                      struct ctw_layer_data *data);
 /* Fills in the parts of a tied head, if the model has one, from those of the other layers. */
 void ctw_arena_tie(const struct ctw_model *m, struct ctw_layer_data *layers);
-/* Adds the weight_shape tensors to the identity. They are in no arena, as no decoder reads them. */
-enum ctw_status ctw_arena_add_shapes(const struct ctw_model *m, struct ctw_err *err) CTW_MUST_CHECK;
+/* Adds the tensors of few numbers that only opening reads to the identity: weight_shape, scales of
+ * activations. They are in no arena. */
+enum ctw_status ctw_arena_add_numbers(const struct ctw_model *m,
+                                      struct ctw_err *err) CTW_MUST_CHECK;
 
 #endif

@@ -131,7 +131,7 @@ static enum ctw_status open_all(struct resident *p, struct ctw_err *err)
     if (st == CTW_OK)
         st = ctw_loader_start(p->loader, err);
     if (st == CTW_OK)
-        st = ctw_arena_add_shapes(p->model, err);
+        st = ctw_arena_add_numbers(p->model, err);
     if (st == CTW_OK)
         st = check_room(p, err);
     if (st == CTW_OK)

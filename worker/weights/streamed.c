@@ -86,7 +86,7 @@ static enum ctw_status open_all(struct streamed *p, struct ctw_err *err)
     enum ctw_status st =
         ctw_device_alloc(p->be, &p->memory, p->place.resident + p->place.ring, err);
     if (st == CTW_OK)
-        st = ctw_arena_add_shapes(p->model, err);
+        st = ctw_arena_add_numbers(p->model, err);
     if (st == CTW_OK)
         st = ctw_stream_open(&p->stream, p->model, p->be, &p->place, p->memory, err);
     if (st == CTW_OK && p->model->tied) { /* the embedding stays, and comes first in memory */

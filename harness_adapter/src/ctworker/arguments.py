@@ -32,6 +32,7 @@ class Settings:
     revision: str = "main"
     subfolder: str = ""
     dtype: str = "auto"
+    activations: str | None = None  # none, checkpoint
     max_length: int | None = None
     add_bos_token: bool | None = None
     prefix_token_id: int | None = None
@@ -130,6 +131,14 @@ def parse_dtype(name: str, value: Any) -> str:
     return names[key]
 
 
+def _activations(name: str, value: Any) -> str:
+    if value not in ("none", "checkpoint"):
+        raise ArgumentError(
+            f"{name}={value!r}: expected none (only weights are quantised) or checkpoint (activations too, as it declares)"
+        )
+    return str(value)
+
+
 def _bytes(name: str, value: Any) -> str:
     text = _text(name, value)
     if not re.fullmatch(r"\d+(\.\d+)?\s*(([KMGT]i?)?B)?", text, re.IGNORECASE):
@@ -155,6 +164,7 @@ _USED: dict[str, Callable[[str, Any], Any]] = {
     "revision": _text,
     "subfolder": _text,
     "dtype": parse_dtype,
+    "activations": _activations,
     "max_length": _count,
     "add_bos_token": _flag,
     "prefix_token_id": _token_id,

@@ -28,15 +28,16 @@ class LocalIdentity:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._known: tuple[str, str] | None = None
+        self._known: dict[str, tuple[str, str]] = {}
 
-    def get(self) -> tuple[str, str]:
-        """(identity, "") or ("", why the identity is unknown)."""
-        if self._known is None:
-            self._known = self._compute()
-        return self._known
+    def get(self, activations: str = "none") -> tuple[str, str]:
+        """(identity, "") or ("", why the identity is unknown). activations: with "checkpoint", the identity covers the scales
+        of activations, too."""
+        if activations not in self._known:
+            self._known[activations] = self._compute(activations)
+        return self._known[activations]
 
-    def _compute(self) -> tuple[str, str]:
+    def _compute(self, activations: str) -> tuple[str, str]:
         if not has_weights(self.folder):
             return "", f"{self.folder} holds no weights"
         try:
@@ -46,7 +47,7 @@ class LocalIdentity:
         log.info("computing the identity of %s", self.folder)
         try:
             done = subprocess.run(
-                [binary, "inspect", "--identity", "--backend", "cpu", str(self.folder)],
+                [binary, "inspect", "--identity", "--backend", "cpu", "--activations", activations, str(self.folder)],
                 capture_output=True, text=True, errors="replace", check=False, env=environment(),
                 stdin=subprocess.DEVNULL,
             )  # fmt: skip

@@ -17,16 +17,21 @@ log = logging.getLogger("lm_eval.ctworker")
 #: Keys of the worker's model description (docs/PROTOCOL.md) that go into the results.
 _KEPT = (
     "name", "architecture", "identity", "numerics", "backend", "variant", "device", "dtype",
-    "activations", "max_length", "weight_bits", "vocab",
+    "activations", "activations_mode", "max_length", "weight_bits", "vocab",
 )  # fmt: skip
 
 
 def notes(session: Session) -> list[str]:
     """Notes on computations that deviate from the checkpoint, and on checks that were not possible."""
-    declared = session.model.get("activations")
-    if not declared:
-        return session.notes
-    return [f"activation quantisation is declared, not simulated: {declared}", *session.notes]
+    return [*about_activations(session.model), *session.notes]
+
+
+def about_activations(model: dict[str, Any]) -> list[str]:
+    """A note if the checkpoint quantises activations, and the worker does not."""
+    declared = model.get("activations")
+    if not declared or model.get("activations_mode") == "checkpoint":
+        return []
+    return [f"activation quantisation is declared, not simulated: {declared}"]
 
 
 def announce(session: Session, settings: Settings, max_length: int) -> None:

@@ -32,6 +32,7 @@ def serve_options(settings: Settings, folder: Path) -> list[str]:
     options = ["--model", str(folder), "--backend", settings.backend, "--dtype", settings.dtype]
     for option, value in (
         ("--device", settings.device),
+        ("--activations", settings.activations),
         ("--max-length", settings.max_length),
         ("--cpu-variant", settings.cpu_variant),
         ("--threads", settings.threads),
@@ -256,8 +257,10 @@ class Session:
             if is_at(model, self._local.folder):
                 return model
         if len(models) > 1:
-            ours, _ = self._local.get()
-            return next((model for model in models if ours and model.get("identity") == ours), None)
+            for model in models:
+                ours, _ = self._local.get(model.get("activations_mode", "none"))
+                if ours and model.get("identity") == ours:
+                    return model
         return None
 
     def _check_checkpoint(self, name: str, local: LocalIdentity) -> None:
@@ -265,7 +268,7 @@ class Session:
         model, where = self.model, f"the worker at {self.url}"
         if is_at(model, local.folder):
             return
-        ours, why = local.get()
+        ours, why = local.get(model.get("activations_mode", "none"))
         theirs = self.source()["identity"]
         if ours and ours != theirs:
             raise ArgumentError(
@@ -289,6 +292,12 @@ class Session:
             raise ArgumentError(
                 f"dtype={settings.dtype}, but {where} computes in {model['dtype']}: start a worker with --dtype "
                 f"{settings.dtype}, or leave dtype= out"
+            )
+        mode = model.get("activations_mode", "none")
+        if settings.activations not in (None, mode) and model.get("activations"):
+            raise ArgumentError(
+                f"activations={settings.activations}, but {where} has activations={mode}: start a worker with --activations "
+                f"{settings.activations}, or leave activations= out"
             )
         if settings.max_length is not None and settings.max_length > model["max_length"]:
             raise ArgumentError(

@@ -120,6 +120,29 @@ static enum ctw_status norm_after_split(const struct ctw_step *s, const struct c
     return st;
 }
 
+/* Keys and values as a quantised cache would hold them. */
+static enum ctw_status quantise_keys(const struct ctw_step *s, const struct ctw_keys *keys,
+                                     struct ctw_err *err)
+{
+    const struct ctw_layer *l = s->layer;
+    void *arrays[] = {keys->k_here, keys->v_here};
+    int64_t dims[] = {(int64_t)l->n_kv * l->head, (int64_t)l->n_kv * l->head_v};
+    enum ctw_status st = CTW_OK;
+    for (int i = 0; st == CTW_OK && l->uses_kv < 0 && i < 2; i++) {
+        const struct ctw_op_quantise op = {.how = &l->kv_input[i],
+                                           .dtype = s->f->dtype,
+                                           .n_tok = s->chunk->n_tok,
+                                           .dim = dims[i],
+                                           .x = arrays[i],
+                                           .ldx = dims[i],
+                                           .y = arrays[i],
+                                           .ldy = dims[i]};
+        if (op.how->codes != CTW_CODES_NONE)
+            st = ctw_quantise(s->f->be, &op, err);
+    }
+    return st;
+}
+
 static struct ctw_op_qkv split_of(const struct ctw_step *s, const struct ctw_keys *keys)
 {
     struct ctw_forward *f = s->f;
@@ -182,7 +205,9 @@ static enum ctw_status project(const struct ctw_step *s, const struct ctw_keys *
     } else {
         st = ctw_linear_qkv(s->f->be, &product, &split, err);
     }
-    return st == CTW_OK ? norm_after_split(s, keys, &split, err) : st;
+    if (st == CTW_OK)
+        st = norm_after_split(s, keys, &split, err);
+    return st == CTW_OK ? quantise_keys(s, keys, err) : st;
 }
 
 /* Attention's output times its gate. The queries are no longer needed: the gate is there. */

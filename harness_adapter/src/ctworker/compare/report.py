@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ..report import about_activations
 from ..tables import number, render
 from . import layers, matrices
 
@@ -144,9 +145,7 @@ def _model(model: dict[str, Any]) -> str:
 
 
 def _notes(model: dict[str, Any]) -> list[str]:
-    declared = (model.get("model") or {}).get("activations")
-    simulated = [f"{model['label']}: activation quantisation is declared, not simulated: {declared}"] if declared else []
-    return [*model["notes"], *simulated]
+    return [*model["notes"], *(f"{model['label']}: {note}" for note in about_activations(model.get("model") or {}))]
 
 
 def summary(plan: Any) -> str:

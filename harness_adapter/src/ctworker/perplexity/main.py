@@ -14,6 +14,7 @@ from .. import __version__, arguments, hub
 from ..api import Client, Worker
 from ..errors import ArgumentError
 from ..output import ProgressLine, ReportFile, exit_code
+from ..report import about_activations
 from ..tables import number, render
 from ..tokenizer import TextTokenizer
 from . import methods
@@ -145,9 +146,11 @@ class Run:
         notes = [note for result in results for note in result.tokens.text.notes]
         if self.method.bos == "replace-if-added" and results[0].tokens.bos is None:
             notes.append("the tokenizer adds no BOS, so no window begins with one, as in llama.cpp")
-        if model.get("activations"):
-            notes.append(f"activation quantisation is not simulated: {model['activations']}")
-        keys = ("identity", "numerics", "dtype", "backend", "architecture", "weight_bits", "params", "max_length", "vocab")
+        notes += about_activations(model)
+        keys = (
+            "identity", "numerics", "dtype", "activations_mode", "backend", "architecture", "weight_bits", "params",
+            "max_length", "vocab",
+        )  # fmt: skip
         return {
             "schema": SCHEMA, "version": __version__,
             "model": {"name": self.options.model or model["name"], **{key: model.get(key) for key in keys}},

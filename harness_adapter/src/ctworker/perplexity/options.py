@@ -62,6 +62,7 @@ FIELDS = (
 #: Options that are arguments of Worker.
 WORKER = {
     "dtype": "auto (the checkpoint's), bfloat16, float16, float32",
+    "activations": "none (default: only weights are quantised), or checkpoint: activations too, as it declares",
     "device": "cpu, cuda or cuda:N (default: a GPU if there is one)",
     "max-length": "longest model input in tokens (default: the model's own)",
     "threads": "threads of the CPU backend",

@@ -103,7 +103,7 @@ def _tokens_read(method: methods.Method, sizes: Sequence[int], settings: dict[st
 
 
 def _worker(place: Place) -> dict[str, Any]:
-    return {name: value for name, value in place.options.items() if name in ("dtype", "max_length")}
+    return {name: value for name, value in place.options.items() if name in ("dtype", "activations", "max_length")}
 
 
 def _metrics(task: str, statistics: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -35,7 +35,7 @@ _EVALUATE = (
     "limit",
 )
 #: Model arguments that a running worker has already; the others are passed on to the model.
-_OF_WORKER = ("dtype", "threads", "memory_limit", "cpu_variant", "load_timeout")
+_OF_WORKER = ("dtype", "activations", "threads", "memory_limit", "cpu_variant", "load_timeout")
 
 
 def prepare(settings: dict[str, Any], place: Place) -> dict[str, Any]:

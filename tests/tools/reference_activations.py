@@ -1,0 +1,97 @@
+"""Quantised activations, part of reference_model.py: compressed-tensors' QDQ of a module's input, and of keys and values.
+
+The order of operations is that of compressed-tensors' fake_quantize and compute_dynamic_scales_and_zp, with every result
+rounded to the activations' dtype where torch rounds it, or to none in float64 (dtype None).
+"""
+
+import numpy as np
+
+from reference_formats import args_of, round_to, widen
+
+EPS = {"BF16": 2.0**-7, "F16": 2.0**-10, "F32": 2.0**-23, None: 2.0**-52}
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+E4M3 = np.array([m * 2.0**-9 for m in range(8)] + [(8 + m) * 2.0**(e - 10) for e in range(1, 16) for m in range(8)][:-1])
+
+
+def number(tensors, name):
+    dtype, raw = tensors[name]
+    return float(raw.reshape(-1)[0]) if dtype == "I8" else float(widen(dtype, raw).reshape(-1)[0])
+
+
+def nearest(x, values):
+    """x rounded to +-values (ascending, the index of a value's code), ties to the even code."""
+    a = np.minimum(np.abs(x), values[-1])
+    above = np.clip(np.searchsorted(values, a), 1, len(values) - 1)
+    below = above - 1
+    low, high = a - values[below], values[above] - a
+    up = (high < low) | ((high == low) & (above % 2 == 0))
+    return np.copysign(np.where(up, values[above], values[below]), x)
+
+
+def codes_of(args):
+    """(smallest, largest, function that rounds to codes)."""
+    if args.get("type", "int") == "int":
+        half = 2.0**(args.get("num_bits", 8) - 1)
+        return -half, half - 1, np.rint
+    values = E4M3 if args["num_bits"] == 8 else E2M1
+    return -values[-1], values[-1], lambda t: nearest(t, values)
+
+
+def mx_scale(largest, bits, dtype):
+    """The power of two of the largest magnitude (from 1.75 times it on: twice that), by that of the largest code."""
+    r = rounder(dtype)
+    with np.errstate(divide="ignore"):
+        exponent = np.floor(np.log2(largest))
+    exponent += largest >= 1.75 * 2.0**exponent
+    scale = r(2.0**np.clip(exponent - (2 if bits == 4 else 8), -127, 128))
+    return np.where(scale == 0, 1, scale)
+
+
+def rounder(dtype):
+    if dtype is None:
+        return lambda x: x
+    return lambda x: round_to(np.asarray(x, np.float64).astype(np.float32), dtype).astype(np.float64)
+
+
+def quantised(x, args, dtype, scale=None, zero=0.0, wide=None):
+    """x [.., k] quantised and widened again. scale, zero: stored ones, of a static scheme; wide: the global scale."""
+    r, symmetric = rounder(dtype), args.get("symmetric", True)
+    low, high, code = codes_of(args)
+    groups = x.reshape(*x.shape[:-1], -1, args.get("group_size") or x.shape[-1])
+    bottom, top = np.minimum(groups.min(-1, keepdims=True), 0), np.maximum(groups.max(-1, keepdims=True), 0)
+    largest, t_round = np.maximum(-bottom, top), r
+    if scale is not None:
+        s = np.asarray(r(scale))
+    elif wide is not None:
+        f32 = rounder(None if dtype is None else "F32")
+        s = nearest(np.minimum(f32(wide * r(largest / high)), 448), E4M3)
+        s, t_round = f32(np.where(s == 0, 0.125, s) / wide), f32
+    elif args.get("group_size") == 32 and (args.get("scale_dtype") or "torch.uint8") == "torch.uint8":
+        s = mx_scale(largest, args["num_bits"], dtype)
+    elif symmetric:
+        s = r(largest / ((high - low) / 2))
+        s = np.where(s == 0, EPS[dtype], s)
+    else:
+        s = r(r(top - bottom) / (high - low))
+        s, empty = np.where(s == 0, EPS[dtype], s), s == 0
+        zero = np.where(empty, 0, np.rint(np.clip(r(low - r(bottom / s)), low, high)))
+    t = t_round(t_round(groups / s) + zero)
+    return r((code(np.clip(t, low, high)) - zero) * s).reshape(x.shape)
+
+
+def module_input(x, module, tensors, config, dtype):
+    args = args_of(module, config, "input_activations") if f"{module}.weight_scale" in tensors else None
+    if not args:
+        return x
+    if f"{module}.input_global_scale" in tensors:
+        return quantised(x, args, dtype, wide=number(tensors, f"{module}.input_global_scale"))
+    if args.get("dynamic"):
+        return quantised(x, args, dtype)
+    zero = f"{module}.input_zero_point"
+    return quantised(x, args, dtype, number(tensors, f"{module}.input_scale"), number(tensors, zero) if zero in tensors else 0.0)
+
+
+def cached(x, stem, which, tensors, config, dtype):
+    """Keys ("k") or values ("v") [n_tok, heads, head] as a quantised cache holds them."""
+    args = (config.get("quantization_config") or {}).get("kv_cache_scheme")
+    return quantised(x, args, dtype, number(tensors, f"{stem}self_attn.{which}_scale")) if args else x

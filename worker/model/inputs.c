@@ -1,0 +1,235 @@
+#include "worker/model/inputs.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_NAME = 512 };
+
+static const char remedy[] = "score it with --activations=none, which quantises weights only";
+
+static bool has_strategy(const struct ctw_quant_activations *a, const char *name)
+{
+    return strcmp(a->strategy, name) == 0;
+}
+
+static enum ctw_status cannot(const struct ctw_quant_activations *a, const char *why,
+                              struct ctw_err *err)
+{
+    char text[96];
+    ctw_quant_activations_text(a, text, sizeof(text));
+    return ctw_fail(err, CTW_EUNSUP, "activations quantised as %s%s%s: %s; %s", text,
+                    a->scale_dtype[0] != '\0' ? ", scales " : "", a->scale_dtype, why, remedy);
+}
+
+/* ---- from the scheme ---- */
+
+static enum ctw_status read_codes(const struct ctw_quant_activations *a, struct ctw_quantise *q,
+                                  struct ctw_err *err)
+{
+    if (a->is_float && !a->symmetric)
+        return cannot(a, "floats with a zero point are not supported", err);
+    if (!a->is_float && (a->num_bits < 2 || a->num_bits > 8))
+        return cannot(a, "integers of 2 to 8 bits are supported", err);
+    if (a->is_float && a->num_bits != 8 && a->num_bits != 4)
+        return cannot(a, "floats of 8 and 4 bits are supported", err);
+    q->codes = !a->is_float ? CTW_CODES_INT : a->num_bits == 8 ? CTW_CODES_E4M3 : CTW_CODES_E2M1;
+    q->bits = a->num_bits;
+    q->asymmetric = !a->symmetric;
+    return CTW_OK;
+}
+
+/* compressed-tensors' rules, in which group sizes tell NVFP4 and MX apart. Older files name no
+ * dtype of the scales, because these were then the only kinds. */
+static bool is_nvfp4(const struct ctw_quant_activations *a)
+{
+    return a->is_float && a->num_bits == 4 && a->group_size == 16 &&
+           (a->scale_dtype[0] == '\0' || strcmp(a->scale_dtype, "float8_e4m3fn") == 0);
+}
+
+static bool is_mx(const struct ctw_quant_activations *a)
+{
+    return a->is_float && a->group_size == 32 &&
+           (strcmp(a->scale_dtype, "uint8") == 0 ||
+            (a->num_bits == 4 && a->scale_dtype[0] == '\0'));
+}
+
+static enum ctw_status read_groups(const struct ctw_quant_activations *a, int64_t k,
+                                   struct ctw_quantise *q, struct ctw_err *err)
+{
+    q->group = a->group_size;
+    if (q->group == 0 || k % q->group != 0)
+        return ctw_fail(err, CTW_EUNSUP,
+                        "activations in groups of %" PRId64 ", which do not divide the %" PRId64
+                        " columns; %s",
+                        q->group, k, remedy);
+    /* Some makers write false instead of "local" for NVFP4, whose groups have no stored scales. */
+    if (a->when == CTW_QUANT_STATIC && !is_nvfp4(a))
+        return cannot(a, "static scales of groups are not supported", err);
+    q->scale_kind = is_nvfp4(a) ? CTW_SCALE_E4M3 : is_mx(a) ? CTW_SCALE_E8M0 : CTW_SCALE_DYNAMIC;
+    if (q->scale_kind == CTW_SCALE_DYNAMIC && a->scale_dtype[0] != '\0')
+        return cannot(a, "such scales are supported in groups of 16 (NVFP4) and 32 (MX) only", err);
+    return CTW_OK;
+}
+
+/* `k` elements in a row. The stored scales are still to be read. */
+static enum ctw_status read_scheme(const struct ctw_quant_activations *a, int64_t k,
+                                   struct ctw_quantise *q, struct ctw_err *err)
+{
+    enum ctw_status st = read_codes(a, q, err);
+    if (st != CTW_OK)
+        return st;
+    if (has_strategy(a, "group") || has_strategy(a, "tensor_group"))
+        return read_groups(a, k, q, err);
+    if (a->scale_dtype[0] != '\0')
+        return cannot(a, "scales of another dtype are supported with groups only", err);
+    if (has_strategy(a, "token") && a->when == CTW_QUANT_DYNAMIC) {
+        q->scale_kind = CTW_SCALE_DYNAMIC;
+        return CTW_OK;
+    }
+    if (has_strategy(a, "tensor") && a->when == CTW_QUANT_STATIC) {
+        q->scale_kind = CTW_SCALE_STATIC;
+        return CTW_OK;
+    }
+    if (has_strategy(a, "tensor"))
+        return cannot(a,
+                      "one dynamic scale for all tokens of a batch would make a score depend on "
+                      "its batch",
+                      err);
+    return cannot(a, "this strategy is not supported", err);
+}
+
+/* ---- stored scales ---- */
+
+/* module.part, one number; *out NULL: absent. */
+static enum ctw_status find_number(const struct ctw_finder *finder, const char *module,
+                                   const char *part, const struct ctw_tensor **out, float *value,
+                                   struct ctw_err *err)
+{
+    char name[MAX_NAME];
+    snprintf(name, sizeof(name), "%s.%s", module, part);
+    *out = ctw_container_find(finder->container, name);
+    if (*out == NULL)
+        return CTW_OK;
+    const struct ctw_tensor *t = *out;
+    const uint8_t *data = t->unusable == NULL ? ctw_container_data(finder->container, t) : NULL;
+    bool is_float = t->dtype == CTW_F32 || t->dtype == CTW_BF16 || t->dtype == CTW_F16;
+    if (data == NULL || !(is_float || t->dtype == CTW_I8) || t->bytes != ctw_dtype_bytes(t->dtype))
+        return ctw_fail(err, CTW_EUNSUP,
+                        "%s: found %s of %" PRIu64 " bytes, expected one number (F32, BF16, F16, "
+                        "I8); %s",
+                        name, ctw_dtype_name(t->dtype), (uint64_t)t->bytes, remedy);
+    *value = is_float ? ctw_load_float(data, t->dtype, 0) : (float)(int8_t)data[0];
+    return CTW_OK;
+}
+
+/* The same for a scale, which must be there. */
+static enum ctw_status find_scale(const struct ctw_finder *finder, const char *module,
+                                  const char *part, const struct ctw_tensor **out, float *value,
+                                  struct ctw_err *err)
+{
+    enum ctw_status st = find_number(finder, module, part, out, value, err);
+    if (st == CTW_OK && *out == NULL)
+        st = ctw_fail(err, CTW_EFORMAT,
+                      "the checkpoint has no tensor %s.%s, which the quantisation of its "
+                      "activations needs; %s",
+                      module, part, remedy);
+    if (st == CTW_OK && !(*value > 0 && isfinite(*value)))
+        st = ctw_fail(err, CTW_EFORMAT, "%s.%s is %g, expected a number above 0; %s", module, part,
+                      (double)*value, remedy);
+    return st;
+}
+
+enum ctw_status ctw_input_open(const struct ctw_finder *finder, struct ctw_matrix *m,
+                               const struct ctw_quant_group *group, struct ctw_err *err)
+{
+    struct ctw_quantise *q = &m->input;
+    if (group->output.present)
+        return cannot(&group->output, "quantised outputs are not supported", err);
+    if (!group->input.present)
+        return CTW_OK;
+    enum ctw_status st = read_scheme(&group->input, m->weight.k, q, err);
+    if (st == CTW_OK && q->scale_kind == CTW_SCALE_E4M3)
+        st = find_scale(finder, m->name, "input_global_scale", &m->input_part[0], &q->global, err);
+    if (st == CTW_OK && q->scale_kind == CTW_SCALE_STATIC)
+        st = find_scale(finder, m->name, "input_scale", &m->input_part[0], &q->scale, err);
+    if (st == CTW_OK && q->scale_kind == CTW_SCALE_STATIC && q->asymmetric)
+        st = find_number(finder, m->name, "input_zero_point", &m->input_part[1], &q->zero, err);
+    return st;
+}
+
+/* ---- keys and values ---- */
+
+static enum ctw_status open_kv(const struct ctw_finder *finder, struct ctw_layer *l,
+                               struct ctw_err *err)
+{
+    static const char *const parts[] = {"k_scale", "v_scale"};
+    const struct ctw_matrix *m = &l->matrix[l->matrix[CTW_M_K].name != NULL ? CTW_M_K : CTW_M_QKV];
+    char module[MAX_NAME];
+    enum ctw_status st = CTW_OK;
+    if (m->name == NULL || (l->v_factor != 0 && l->v_factor != 1))
+        return ctw_fail(err, CTW_EUNSUP,
+                        "kv_cache_scheme: this kind of attention is not supported; %s", remedy);
+    snprintf(module, sizeof(module), "%s", m->name);
+    char *end = strrchr(module, '.');
+    if (end != NULL)
+        *end = '\0';
+    for (int i = 0; i < 2 && st == CTW_OK; i++) {
+        struct ctw_quantise *q = &l->kv_input[i];
+        st = read_scheme(&finder->config->quant.kv_scheme, (int64_t)l->n_kv * l->head, q, err);
+        if (st == CTW_OK && q->scale_kind != CTW_SCALE_STATIC)
+            st = cannot(&finder->config->quant.kv_scheme,
+                        "keys and values are supported with one static scale", err);
+        if (st == CTW_OK && q->asymmetric)
+            st = cannot(&finder->config->quant.kv_scheme,
+                        "keys and values with a zero point are not supported", err);
+        if (st == CTW_OK)
+            st = find_scale(finder, module, parts[i], &l->kv_part[i], &q->scale, err);
+    }
+    return st;
+}
+
+static enum ctw_status open_kvs(const struct ctw_finder *finder, struct ctw_model *m,
+                                struct ctw_err *err)
+{
+    enum ctw_status st = CTW_OK;
+    if (!finder->config->quant.kv_scheme.present)
+        return CTW_OK;
+    for (int i = 1; i <= m->n_decoders && st == CTW_OK; i++) {
+        struct ctw_layer *l = &m->layers[i];
+        if (l->n_kv > 0 && l->uses_kv < 0)
+            st = open_kv(finder, l, err);
+    }
+    return st;
+}
+
+static enum ctw_status check_groups(const struct ctw_finder *finder, struct ctw_err *err)
+{
+    const struct ctw_quant_config *qc = &finder->config->quant;
+    if (qc->kv_cache[0] != '\0' && !qc->kv_scheme.present)
+        return ctw_fail(err, CTW_EUNSUP, "%s: a K/V cache quantised as %s is not supported; %s",
+                        finder->config->file, qc->kv_cache, remedy);
+    for (int64_t i = 0; i < qc->n_groups; i++) {
+        const struct ctw_quant_group *g = &qc->groups[i];
+        bool told = g->input.present || g->output.present;
+        if (finder->group_used[i] && !told && g->activations[0] != '\0')
+            return ctw_fail(err, CTW_EUNSUP,
+                            "%s: activations quantised as %s by another method than "
+                            "compressed-tensors (%s) are not supported; %s",
+                            finder->config->file, g->activations, g->name, remedy);
+        if (!finder->group_used[i] && !g->quantised && told)
+            return ctw_fail(err, CTW_EUNSUP,
+                            "%s: group %s quantises activations of modules that are no linear "
+                            "layers (%s), which is not supported; %s",
+                            finder->config->file, g->name, g->activations, remedy);
+    }
+    return CTW_OK;
+}
+
+enum ctw_status ctw_inputs_open(const struct ctw_finder *finder, struct ctw_model *m,
+                                struct ctw_err *err)
+{
+    enum ctw_status st = check_groups(finder, err);
+    return st == CTW_OK ? open_kvs(finder, m, err) : st;
+}

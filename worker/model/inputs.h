@@ -1,0 +1,22 @@
+/*
+ * How a module's input, and a layer's keys and values, are quantised: from quantization_config and
+ * the scales in the checkpoint to what a backend computes. Used by model.c and tensors.c only.
+ */
+#ifndef CTW_WORKER_INPUTS_H
+#define CTW_WORKER_INPUTS_H
+
+#include "worker/model/tensors.h"
+
+/* Fills m->input and its tensors. CTW_EUNSUP: it cannot be simulated; the message says why. */
+enum ctw_status ctw_input_open(const struct ctw_finder *finder, struct ctw_matrix *m,
+                               const struct ctw_quant_group *group,
+                               struct ctw_err *err) CTW_MUST_CHECK;
+
+/*
+ * Once all matrices are open: the same for the keys and values of all layers (kv_cache_scheme).
+ * CTW_EUNSUP also if other activations are quantised than those of matrices, or by another method.
+ */
+enum ctw_status ctw_inputs_open(const struct ctw_finder *finder, struct ctw_model *m,
+                                struct ctw_err *err) CTW_MUST_CHECK;
+
+#endif
