@@ -81,110 +81,9 @@ const struct ctw_backend_traits *ctw_backend_traits(const struct ctw_backend *be
     return &be->ops->traits;
 }
 
-size_t ctw_backend_scratch_bytes(const struct ctw_backend *be, const struct ctw_reserve *r)
+bool ctw_backend_has_experts(const struct ctw_backend *be)
 {
-    return be->ops->scratch_bytes(be, r) + ctw_inputs_bytes(r);
-}
-
-enum ctw_status ctw_backend_reserve(struct ctw_backend *be, const struct ctw_reserve *r,
-                                    struct ctw_err *err)
-{
-    enum ctw_status st = be->ops->reserve(be, r, err);
-    return st == CTW_OK ? ctw_inputs_reserve(be, ctw_inputs_bytes(r), err) : st;
-}
-
-void ctw_backend_trim(struct ctw_backend *be)
-{
-    ctw_inputs_free(be);
-    be->ops->trim(be);
-}
-
-uint64_t ctw_backend_memory_free(const struct ctw_backend *be)
-{
-    return be->ops->memory_free(be);
-}
-
-enum ctw_status ctw_backend_sync(struct ctw_backend *be, struct ctw_err *err)
-{
-    return be->ops->sync(be, err);
-}
-
-enum ctw_status ctw_device_alloc(struct ctw_backend *be, void **out, size_t bytes,
-                                 struct ctw_err *err)
-{
-    *out = NULL;
-    return be->ops->alloc(be, out, bytes, err);
-}
-
-void ctw_device_free(struct ctw_backend *be, void *p)
-{
-    if (p != NULL)
-        be->ops->free(be, p);
-}
-
-enum ctw_status ctw_device_upload(struct ctw_backend *be, void *dst, const void *src, size_t bytes,
-                                  struct ctw_err *err)
-{
-    return be->ops->upload(be, dst, src, bytes, err);
-}
-
-enum ctw_status ctw_device_download(struct ctw_backend *be, void *dst, const void *src,
-                                    size_t bytes, struct ctw_err *err)
-{
-    return be->ops->download(be, dst, src, bytes, err);
-}
-
-enum ctw_status ctw_device_copy(struct ctw_backend *be, void *dst, const void *src, size_t bytes,
-                                struct ctw_err *err)
-{
-    return be->ops->copy(be, dst, src, bytes, err);
-}
-
-enum ctw_status ctw_stage_alloc(struct ctw_backend *be, void **out, size_t bytes,
-                                struct ctw_err *err)
-{
-    *out = NULL;
-    return be->ops->stage_alloc(be, out, bytes, err);
-}
-
-void ctw_stage_free(struct ctw_backend *be, void *p)
-{
-    if (p != NULL)
-        be->ops->stage_free(be, p);
-}
-
-enum ctw_status ctw_upload_begin(struct ctw_backend *be, void *dst, const void *stage, size_t bytes,
-                                 uint64_t *ticket, struct ctw_err *err)
-{
-    return be->ops->upload_begin(be, dst, stage, bytes, ticket, err);
-}
-
-enum ctw_status ctw_peer_begin(struct ctw_backend *be, void *dst, struct ctw_backend *from,
-                               const void *src, size_t bytes, uint64_t *ticket, struct ctw_err *err)
-{
-    if (from->ops != be->ops)
-        return ctw_fail(err, CTW_EINTERNAL, "peer copy: needs two devices of one backend");
-    return be->ops->peer_begin(be, dst, from, src, bytes, ticket, err);
-}
-
-enum ctw_status ctw_upload_wait(struct ctw_backend *be, uint64_t ticket, struct ctw_err *err)
-{
-    return be->ops->upload_wait(be, ticket, err);
-}
-
-enum ctw_status ctw_upload_join(struct ctw_backend *be, struct ctw_err *err)
-{
-    return be->ops->upload_join(be, err);
-}
-
-enum ctw_status ctw_fence_record(struct ctw_backend *be, uint64_t *fence, struct ctw_err *err)
-{
-    return be->ops->fence_record(be, fence, err);
-}
-
-enum ctw_status ctw_fence_wait(struct ctw_backend *be, uint64_t fence, struct ctw_err *err)
-{
-    return be->ops->fence_wait(be, fence, err);
+    return be->ops->route != NULL && be->ops->group != NULL;
 }
 
 /* ---- checks ------------------------------------------------------------------------------- */
@@ -205,7 +104,7 @@ static bool shard_ok(const struct ctw_shard *s)
 {
     return s != NULL && s->weight != NULL && s->data != NULL && s->weight->format != NULL &&
            s->weight->n >= 1 && s->weight->k >= 1 && is_float(s->weight->dtype) && s->row0 >= 0 &&
-           s->n >= 1 && s->n <= s->weight->n - s->row0 &&
+           s->step >= 0 && s->n >= 1 && (s->n - 1) * ctw_shard_step(s) < s->weight->n - s->row0 &&
            (s->bias == NULL || is_float(s->bias_dtype)) &&
            (s->input == NULL || ctw_quantise_ok(s->input, s->weight->k));
 }
@@ -218,6 +117,7 @@ static enum ctw_status check_shards(const struct ctw_op_linear *op, int64_t *n_o
     REQUIRE("linear", op->n_shards >= 1 && op->n_shards <= CTW_MAX_SHARDS);
     REQUIRE("linear", op->slot >= 0 && op->slot < CTW_N_SLOTS);
     REQUIRE("linear", op->epilogue != CTW_EPI_GATE || op->act < CTW_ACT_XIELU);
+    REQUIRE("linear", op->epilogue != CTW_EPI_GATE || op->glu.kind <= CTW_GLU_OFFSET);
     int64_t n = 0;
     for (int i = 0; i < op->n_shards; i++) {
         REQUIRE("linear", shard_ok(&op->shards[i]));
@@ -244,6 +144,11 @@ static enum ctw_status check_linear(const struct ctw_op_linear *op, struct ctw_e
     REQUIRE("linear", op->ldx >= op->shards[0].weight->k);
     REQUIRE("linear", op->ldy >= n);
     REQUIRE("linear", op->n_tok == 0 || (op->x != NULL && op->y != NULL));
+    REQUIRE("linear",
+            op->x_rows == NULL || op->epilogue == CTW_EPI_GATE || op->epilogue == CTW_EPI_STORE);
+    REQUIRE("linear", op->x_weight == NULL || op->x_rows != NULL);
+    REQUIRE("linear",
+            op->epilogue == CTW_EPI_SCATTER || (op->y_rows == NULL && op->y_weight == NULL));
     return CTW_OK;
 }
 
@@ -496,4 +401,47 @@ enum ctw_status ctw_difference(struct ctw_backend *be, const struct ctw_op_diffe
     REQUIRE("difference", op->n_seqs >= 0 && op->n_rows >= op->n_seqs && op->dim >= 1);
     REQUIRE("difference", op->dim <= INT32_MAX);
     return op->n_seqs == 0 ? CTW_OK : be->ops->difference(be, op, err);
+}
+
+static enum ctw_status check_route(const struct ctw_route_rule *r, struct ctw_err *err)
+{
+    REQUIRE("route", r->chosen >= 1 && r->chosen <= CTW_MAX_CHOSEN);
+    REQUIRE("route", r->chosen <= r->n_experts && r->n_experts <= CTW_MAX_EXPERTS);
+    REQUIRE("route", r->n_groups >= 0 && r->score <= CTW_SCORE_SPARSEMIXER);
+    if (r->n_groups > 0) {
+        REQUIRE("route", r->n_experts % r->n_groups == 0);
+        REQUIRE("route", r->kept_groups >= 1 && r->kept_groups <= r->n_groups);
+        REQUIRE("route", r->group_best == 1 || r->group_best == 2);
+        REQUIRE("route", r->group_best <= r->n_experts / r->n_groups);
+        REQUIRE("route", r->chosen <= r->kept_groups * (r->n_experts / r->n_groups));
+    }
+    REQUIRE("route", r->score != CTW_SCORE_SPARSEMIXER || (r->chosen == 2 && r->n_groups == 0));
+    return CTW_OK;
+}
+
+enum ctw_status ctw_route(struct ctw_backend *be, const struct ctw_op_route *op,
+                          struct ctw_err *err)
+{
+    struct ctw_op_route full = *op;
+    enum ctw_status st = check_route(&op->rule, err);
+    if (st != CTW_OK)
+        return st;
+    full.rule.factor = op->rule.factor == 0 ? 1 : op->rule.factor;
+    full.rule.scale = op->rule.scale == 0 ? 1 : op->rule.scale;
+    REQUIRE("route", op->n_tok >= 0 && op->logits != NULL);
+    REQUIRE("route", op->ids != NULL && op->weights != NULL);
+    REQUIRE("route", op->correction == NULL || (is_float(op->correction_dtype) &&
+                                                op->rule.score != CTW_SCORE_SOFTMAX_CHOSEN &&
+                                                op->rule.score != CTW_SCORE_SPARSEMIXER));
+    REQUIRE("route", op->expert_scale == NULL || is_float(op->expert_scale_dtype));
+    return be->ops->route(be, &full, err);
+}
+
+enum ctw_status ctw_group(struct ctw_backend *be, const struct ctw_op_group *op,
+                          struct ctw_err *err)
+{
+    REQUIRE("group", op->n_experts >= 1 && op->n_experts <= CTW_MAX_EXPERTS);
+    REQUIRE("group", op->chosen >= 1 && op->chosen <= op->n_experts);
+    REQUIRE("group", op->n_tok >= 0 && op->n_tok <= INT32_MAX / op->chosen);
+    return be->ops->group(be, op, err);
 }

@@ -69,9 +69,12 @@ struct ctw_reserve {
                                 head */
     int64_t n_vocab, head_k; /* of the head: number of rows, and their width */
     int64_t input_elems;     /* of a row: a product's quantised input, see ctw_input_elems() */
+    int n_experts, chosen;   /* of a mixture; 0: none */
+    int64_t n_grouped;       /* rows of one ctw_group() call */
 };
 
-/* All members except linear_qkv are required. Only backend.c calls them. */
+/* All members are required but linear_qkv, and route and group, without which mixtures of experts
+ * are refused when a model opens. Only backend.c and backend_memory.c call them. */
 struct ctw_backend_ops {
     const char *name;
     struct ctw_backend_traits traits;
@@ -102,6 +105,7 @@ struct ctw_backend_ops {
                                 struct ctw_err *err);
     enum ctw_status (*copy)(struct ctw_backend *be, void *dst, const void *src, size_t bytes,
                             struct ctw_err *err); /* device to device, may overlap */
+    enum ctw_status (*zero)(struct ctw_backend *be, void *p, size_t bytes, struct ctw_err *err);
     enum ctw_status (*sync)(struct ctw_backend *be, struct ctw_err *err);
     /* Uploads from other threads; see ctw_upload_begin(). Never called if traits.host_memory. */
     enum ctw_status (*stage_alloc)(struct ctw_backend *be, void **out, size_t bytes,
@@ -148,6 +152,10 @@ struct ctw_backend_ops {
                                   struct ctw_err *err);
     enum ctw_status (*difference)(struct ctw_backend *be, const struct ctw_op_difference *op,
                                   struct ctw_err *err);
+    enum ctw_status (*route)(struct ctw_backend *be, const struct ctw_op_route *op,
+                             struct ctw_err *err);
+    enum ctw_status (*group)(struct ctw_backend *be, const struct ctw_op_group *op,
+                             struct ctw_err *err);
 };
 
 extern const struct ctw_backend_ops ctw_backend_cpu;
@@ -187,6 +195,7 @@ enum ctw_status ctw_backend_count(const struct ctw_backend *be, int *n,
 void ctw_backend_get_info(const struct ctw_backend *be, struct ctw_backend_info *out);
 void ctw_backend_describe(const struct ctw_backend *be, char *buf, size_t cap); /* truncates */
 const struct ctw_backend_traits *ctw_backend_traits(const struct ctw_backend *be);
+bool ctw_backend_has_experts(const struct ctw_backend *be); /* ctw_route(), ctw_group() */
 size_t ctw_backend_scratch_bytes(const struct ctw_backend *be, const struct ctw_reserve *r);
 enum ctw_status ctw_backend_reserve(struct ctw_backend *be, const struct ctw_reserve *r,
                                     struct ctw_err *err) CTW_MUST_CHECK;
@@ -202,6 +211,8 @@ enum ctw_status ctw_device_upload(struct ctw_backend *be, void *dst, const void 
 enum ctw_status ctw_device_download(struct ctw_backend *be, void *dst, const void *src,
                                     size_t bytes, struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_device_copy(struct ctw_backend *be, void *dst, const void *src, size_t bytes,
+                                struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_device_zero(struct ctw_backend *be, void *p, size_t bytes,
                                 struct ctw_err *err) CTW_MUST_CHECK;
 
 /*
@@ -293,6 +304,10 @@ enum ctw_status ctw_divergence(struct ctw_backend *be, const struct ctw_op_diver
                                struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_difference(struct ctw_backend *be, const struct ctw_op_difference *op,
                                struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_route(struct ctw_backend *be, const struct ctw_op_route *op,
+                          struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_group(struct ctw_backend *be, const struct ctw_op_group *op,
+                          struct ctw_err *err) CTW_MUST_CHECK;
 
 #ifdef __cplusplus
 }

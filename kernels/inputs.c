@@ -71,6 +71,10 @@ static enum ctw_status quantise_input(struct ctw_backend *be, struct ctw_op_line
     op->shards = shards;
     if (how == NULL)
         return CTW_OK;
+    if (op->x_weight != NULL)
+        return ctw_fail(err, CTW_EUNSUP,
+                        "quantised activations of experts whose weights multiply their inputs are "
+                        "not supported: score it with --activations=none");
     enum ctw_status st = ctw_quantise(be,
                                       &(struct ctw_op_quantise){.how = how,
                                                                 .dtype = op->dtype,
@@ -78,11 +82,13 @@ static enum ctw_status quantise_input(struct ctw_backend *be, struct ctw_op_line
                                                                 .dim = k,
                                                                 .x = op->x,
                                                                 .ldx = op->ldx,
+                                                                .rows = op->x_rows,
                                                                 .y = be->inputs,
                                                                 .ldy = k},
                                       err);
     op->x = be->inputs;
     op->ldx = k;
+    op->x_rows = NULL;
     return st;
 }
 
@@ -91,7 +97,7 @@ static enum ctw_status run_by_run(struct ctw_backend *be, const struct ctw_op_li
                                   struct ctw_err *err)
 {
     struct ctw_shard shards[CTW_MAX_SHARDS];
-    enum ctw_dtype y_dtype = op->epilogue == CTW_EPI_ADD ? op->residual_dtype : op->dtype;
+    enum ctw_dtype y_dtype = ctw_linear_y_dtype(op);
     char *y = op->y;
     enum ctw_status st = CTW_OK;
     for (int i = 0; i < op->n_shards && st == CTW_OK;) {
@@ -115,6 +121,10 @@ static enum ctw_status gate_by_gate(struct ctw_backend *be, const struct ctw_op_
                                     struct ctw_err *err)
 {
     int64_t k = op->shards[0].weight->k, n = op->shards[0].n;
+    if (op->glu.kind != CTW_GLU_PLAIN)
+        return ctw_fail(err, CTW_EUNSUP,
+                        "a gate and an up that are clamped and quantise their inputs differently "
+                        "are not supported: score it with --activations=none");
     char *up_at = (char *)be->inputs + (size_t)(op->n_tok * k) * ctw_dtype_bytes(op->dtype);
     struct ctw_op_linear gate = *op, up = *op;
     gate.epilogue = up.epilogue = CTW_EPI_STORE;

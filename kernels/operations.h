@@ -13,25 +13,32 @@
 
 #include "kernels/formats/format.h"
 #include "kernels/quantise.h"
+#include "kernels/routing.h"
 
 /* ---- linear ------------------------------------------------------------------------------- */
 
-/* Rows of a linear layer: rows row0 .. row0+n-1 of a stored matrix with its own format and scales.
- * Several shards may be rows of one matrix (a fused projection). */
+/* Rows of a linear layer: n rows of a stored matrix with its own format and scales: row0,
+ * row0 + step, row0 + 2 step, .. Several shards may be rows of one matrix (a fused projection). */
 struct ctw_shard {
     const struct ctw_weight *weight;
     const struct ctw_weight_data *data;
     int64_t row0, n;
-    const void *bias; /* device, [n] of bias_dtype, or NULL */
+    int64_t step;     /* 0: 1. 2: the other rows are another shard's (gate and up in turn) */
+    const void *bias; /* device, of bias_dtype: row i's is element i * step; NULL: none */
     enum ctw_dtype bias_dtype;
     const struct ctw_quantise *input; /* how x is quantised for these rows; NULL: it is not */
 };
+
+static inline int64_t ctw_shard_step(const struct ctw_shard *s)
+{
+    return s->step == 0 ? 1 : s->step;
+}
 
 /* All rows of a matrix, without a bias. */
 static inline struct ctw_shard ctw_shard_of(const struct ctw_weight *weight,
                                             const struct ctw_weight_data *data)
 {
-    struct ctw_shard s = {weight, data, 0, weight->n, NULL, CTW_F32, NULL};
+    struct ctw_shard s = {weight, data, 0, weight->n, 1, NULL, CTW_F32, NULL};
     return s;
 }
 
@@ -44,18 +51,38 @@ enum ctw_activation {
     /* Of ctw_act() alone, with parameters: */
     CTW_ACT_XIELU, /* {ap, an, beta, eps}: ap g^2 + beta g if g > 0, else
                       (expm1(min(g, eps)) - g) an + beta g */
-    CTW_ACT_CLIP   /* {limit}: -limit..limit */
+    CTW_ACT_CLIP,  /* {limit}: -limit..limit */
+    CTW_ACT_SIGMOID
 };
 
 enum { CTW_ACT_PARAMS = 4 };
 
 enum ctw_epilogue {
-    CTW_EPI_STORE, /* y[t, o] = sum + bias */
-    CTW_EPI_ADD,   /* y[t, o] = y[t, o] + (sum + bias), in fp32, rounded once to residual_dtype */
-    CTW_EPI_GATE   /* two shards of n rows: y[t, o] = act(gate) * up; ldy >= n */
+    CTW_EPI_STORE,  /* y[t, o] = sum + bias */
+    CTW_EPI_ADD,    /* y[t, o] = y[t, o] + (sum + bias), in fp32, rounded once to residual_dtype */
+    CTW_EPI_GATE,   /* two shards of n rows: y[t, o] = act(gate) * up (see ctw_glu); ldy >= n */
+    CTW_EPI_LOGITS, /* y[t, o] = sum + bias, in fp32; w is not rounded to `dtype` */
+    CTW_EPI_SCATTER /* y[r, o] = y[r, o] + f * (sum + bias), in fp32, rounded once to fp32:
+                       r = y_rows[t], f = y_weight[t] */
+};
+
+/* How CTW_EPI_GATE joins a gate g and an up u. clamp(x) is x within -limit..limit; a limit of
+ * infinity clamps nothing. NaN stays NaN. */
+enum ctw_glu_kind {
+    CTW_GLU_PLAIN,       /* act(g) * u */
+    CTW_GLU_CLAMPED,     /* act(min(g, limit)) * clamp(u) */
+    CTW_GLU_CLAMPED_ACT, /* min(act(g), limit) * clamp(u) */
+    CTW_GLU_OFFSET       /* m * sigmoid(alpha * m) * (clamp(u) + 1), m = min(g, limit); no act */
+};
+
+struct ctw_glu {
+    enum ctw_glu_kind kind;
+    float limit, alpha;
 };
 
 enum { CTW_MAX_SHARDS = 12 };
+
+enum { CTW_EXPERTS_IN_FLIGHT = 4 };
 
 /* Which product of a layer this is. Each slot has its own memory for weights decoded ahead. */
 enum ctw_slot {
@@ -69,10 +96,24 @@ enum ctw_slot {
     CTW_SLOT_HEADS_GATE, /* of attention's output */
     CTW_SLOT_Q_B,        /* latent attention: queries; */
     CTW_SLOT_KV_B,       /* keys' own parts and values */
-    CTW_N_SLOTS
+    CTW_SLOT_ROUTER,
+    CTW_SLOT_SHARED_GATE, /* the factor of a shared expert */
+    CTW_SLOT_EXPERTS,     /* and on: see ctw_expert_slot() */
+    CTW_N_SLOTS = CTW_SLOT_EXPERTS + 2 * CTW_EXPERTS_IN_FLIGHT
 };
 
-/* y[t, o] = epilogue(sum over i of x[t, i] * w[o, i]); w is the shards' rows, concatenated. */
+/* Expert i's first product (gate and up, or up alone) and its second (down). Consecutive experts
+ * have other slots, so that some are decoded while the ones before them compute. */
+static inline enum ctw_slot ctw_expert_slot(int64_t i, bool down)
+{
+    return (enum ctw_slot)(CTW_SLOT_EXPERTS + 2 * (int)(i % CTW_EXPERTS_IN_FLIGHT) + down);
+}
+
+/*
+ * y[t, o] = epilogue(sum over i of x[t, i] * w[o, i]); w is the shards' rows, concatenated, each
+ * rounded to `dtype`. With x_rows, row t of x is row x_rows[t] of the array; with x_weight, that
+ * row times x_weight[t], rounded to `dtype`.
+ */
 struct ctw_op_linear {
     const struct ctw_shard *shards;
     int n_shards; /* 1..CTW_MAX_SHARDS; all have the same k */
@@ -80,13 +121,26 @@ struct ctw_op_linear {
     enum ctw_dtype dtype;
     enum ctw_epilogue epilogue;
     enum ctw_activation act;       /* CTW_EPI_GATE only; without parameters */
-    enum ctw_dtype residual_dtype; /* CTW_EPI_ADD only: dtype of y, which otherwise is `dtype` */
+    struct ctw_glu glu;            /* likewise */
+    enum ctw_dtype residual_dtype; /* CTW_EPI_ADD only: dtype of y, which is F32 with
+                                      CTW_EPI_LOGITS and CTW_EPI_SCATTER, and otherwise `dtype` */
     int64_t n_tok;
     const void *x; /* device [n_tok, k], leading dimension ldx */
     int64_t ldx;
-    void *y; /* device, must not overlap x */
+    const int32_t *x_rows; /* device [n_tok], or NULL: row t. With CTW_EPI_GATE and CTW_EPI_STORE */
+    const float *x_weight; /* device [n_tok], or NULL: 1. With x_rows */
+    void *y;               /* device, must not overlap x */
     int64_t ldy;
+    const int32_t *y_rows; /* CTW_EPI_SCATTER only: device [n_tok], no row twice; NULL: row t */
+    const float *y_weight; /* CTW_EPI_SCATTER only: device [n_tok]; NULL: 1 */
 };
+
+/* The dtype of y. */
+static inline enum ctw_dtype ctw_linear_y_dtype(const struct ctw_op_linear *op)
+{
+    bool wide = op->epilogue == CTW_EPI_LOGITS || op->epilogue == CTW_EPI_SCATTER;
+    return wide ? CTW_F32 : op->epilogue == CTW_EPI_ADD ? op->residual_dtype : op->dtype;
+}
 
 /* ---- elementwise -------------------------------------------------------------------------- */
 

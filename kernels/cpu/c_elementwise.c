@@ -120,8 +120,31 @@ double ctw_cpu_activate(enum ctw_activation act, const float *param, double g)
         if (g > 0)
             return param[0] * g * g + param[2] * g;
         return (ctw_exp(g < param[3] ? g : param[3]) - 1 - g) * param[1] + param[2] * g;
+    case CTW_ACT_SIGMOID:
+        return 1 / (1 + ctw_exp(-g));
     default:
         return g > param[0] ? param[0] : g < -param[0] ? -param[0] : g;
+    }
+}
+
+/* NaN stays. */
+static double clamp(double x, double least, double most)
+{
+    return x < least ? least : x > most ? most : x;
+}
+
+double ctw_cpu_glu(enum ctw_activation act, const struct ctw_glu *glu, double g, double u)
+{
+    double most = glu->limit, below = clamp(g, -INFINITY, most);
+    switch (glu->kind) {
+    case CTW_GLU_CLAMPED:
+        return ctw_cpu_activate(act, NULL, below) * clamp(u, -most, most);
+    case CTW_GLU_CLAMPED_ACT:
+        return clamp(ctw_cpu_activate(act, NULL, g), -INFINITY, most) * clamp(u, -most, most);
+    case CTW_GLU_OFFSET:
+        return below / (1 + ctw_exp(-glu->alpha * below)) * (clamp(u, -most, most) + 1);
+    default:
+        return ctw_cpu_activate(act, NULL, g) * u;
     }
 }
 

@@ -18,22 +18,41 @@ static const struct ctw_shard *shard_of(const struct ctw_op_linear *op, int64_t 
     return s;
 }
 
-/* Row `o` of a shard rounded to the activations' dtype; returns its bias. */
+/* Row `o` of a shard, rounded to dtype; returns its bias. */
 static double weight_row(const struct ctw_shard *s, int64_t o, enum ctw_dtype dtype, float *row)
 {
-    int64_t k = s->weight->k;
-    s->weight->format->decode(s->weight, s->data, s->row0 + o, 0, k, row);
+    int64_t k = s->weight->k, at = o * ctw_shard_step(s);
+    s->weight->format->decode(s->weight, s->data, s->row0 + at, 0, k, row);
     for (int64_t i = 0; i < k; i++)
         row[i] = ctw_round_float(row[i], dtype);
-    return s->bias == NULL ? 0 : ctw_load_float(s->bias, s->bias_dtype, o);
+    return s->bias == NULL ? 0 : ctw_load_float(s->bias, s->bias_dtype, at);
 }
 
 static double dot(const struct ctw_op_linear *op, int64_t t, const float *row, int64_t k)
 {
     double sum = 0;
-    for (int64_t i = 0; i < k; i++)
-        sum += (double)ctw_load_float(op->x, op->dtype, t * op->ldx + i) * row[i];
+    int64_t at = (op->x_rows == NULL ? t : op->x_rows[t]) * op->ldx;
+    for (int64_t i = 0; i < k; i++) {
+        float x = ctw_load_float(op->x, op->dtype, at + i);
+        if (op->x_weight != NULL)
+            x = ctw_round_float(x * op->x_weight[t], op->dtype);
+        sum += (double)x * row[i];
+    }
     return sum;
+}
+
+/* Of token t, column o of y, from its sum and up's. */
+static void finish(const struct ctw_op_linear *op, int64_t t, int64_t o, double sum, double up)
+{
+    enum ctw_dtype dtype = ctw_linear_y_dtype(op);
+    int64_t at = (op->y_rows == NULL ? t : op->y_rows[t]) * op->ldy + o;
+    if (op->epilogue == CTW_EPI_GATE)
+        sum = ctw_cpu_glu(op->act, &op->glu, sum, up);
+    if (op->epilogue == CTW_EPI_SCATTER && op->y_weight != NULL)
+        sum *= op->y_weight[t];
+    if (op->epilogue == CTW_EPI_ADD || op->epilogue == CTW_EPI_SCATTER)
+        sum += ctw_load_float(op->y, dtype, at);
+    ctw_store_float(op->y, dtype, at, (float)sum);
 }
 
 static void one_column(void *arg, int64_t o, int thread)
@@ -43,18 +62,14 @@ static void one_column(void *arg, int64_t o, int thread)
     float *row = job->rows + 2 * thread * job->k, *up_row = row + job->k;
     int64_t at = o;
     const struct ctw_shard *s = shard_of(op, &at);
-    double bias = weight_row(s, at, op->dtype, row), up_bias = 0;
-    enum ctw_dtype y_dtype = op->epilogue == CTW_EPI_ADD ? op->residual_dtype : op->dtype;
-    if (op->epilogue == CTW_EPI_GATE)
-        up_bias = weight_row(&op->shards[1], o, op->dtype, up_row);
-    for (int64_t t = 0; t < op->n_tok; t++) {
-        double sum = dot(op, t, row, job->k) + bias;
-        if (op->epilogue == CTW_EPI_ADD)
-            sum += ctw_load_float(op->y, y_dtype, t * op->ldy + o);
-        if (op->epilogue == CTW_EPI_GATE)
-            sum = ctw_cpu_activate(op->act, NULL, sum) * (dot(op, t, up_row, job->k) + up_bias);
-        ctw_store_float(op->y, y_dtype, t * op->ldy + o, (float)sum);
-    }
+    enum ctw_dtype w_dtype = op->epilogue == CTW_EPI_LOGITS ? CTW_F32 : op->dtype;
+    double bias = weight_row(s, at, w_dtype, row), up_bias = 0;
+    bool gate = op->epilogue == CTW_EPI_GATE;
+    if (gate)
+        up_bias = weight_row(&op->shards[1], o, w_dtype, up_row);
+    for (int64_t t = 0; t < op->n_tok; t++)
+        finish(op, t, o, dot(op, t, row, job->k) + bias,
+               gate ? dot(op, t, up_row, job->k) + up_bias : 0);
 }
 
 enum ctw_status ctw_cpu_linear_c(struct ctw_cpu *cpu, const struct ctw_op_linear *op,

@@ -192,6 +192,14 @@ static enum ctw_status cpu_copy(struct ctw_backend *be, void *dst, const void *s
     return CTW_OK;
 }
 
+static enum ctw_status cpu_zero(struct ctw_backend *be, void *p, size_t bytes, struct ctw_err *err)
+{
+    (void)be;
+    (void)err;
+    memset(p, 0, bytes);
+    return CTW_OK;
+}
+
 static enum ctw_status cpu_sync(struct ctw_backend *be, struct ctw_err *err)
 {
     (void)be;
@@ -332,6 +340,20 @@ static enum ctw_status cpu_gate(struct ctw_backend *be, const struct ctw_op_gate
     return ctw_cpu_gate(cpu_of(be), op, err);
 }
 
+static enum ctw_status cpu_route(struct ctw_backend *be, const struct ctw_op_route *op,
+                                 struct ctw_err *err)
+{
+    return ctw_cpu_route(cpu_of(be), op, err);
+}
+
+static enum ctw_status cpu_group(struct ctw_backend *be, const struct ctw_op_group *op,
+                                 struct ctw_err *err)
+{
+    (void)be;
+    (void)err;
+    return ctw_cpu_group(op);
+}
+
 const struct ctw_backend_ops ctw_backend_cpu = {
     .name = "cpu",
     .traits = {.host_memory = true,
@@ -352,6 +374,7 @@ const struct ctw_backend_ops ctw_backend_cpu = {
     .upload = cpu_copy,
     .download = cpu_copy,
     .copy = cpu_copy,
+    .zero = cpu_zero,
     .sync = cpu_sync,
     .stage_alloc = cpu_stage_alloc,
     .stage_free = cpu_free,
@@ -375,4 +398,6 @@ const struct ctw_backend_ops ctw_backend_cpu = {
     .head = cpu_head,
     .divergence = cpu_divergence,
     .difference = cpu_difference,
+    .route = cpu_route,
+    .group = cpu_group,
 };

@@ -63,6 +63,8 @@ void ctw_cpu_name(char *out, size_t n);
 
 /* act(g); `param` is NULL for activations without parameters. */
 double ctw_cpu_activate(enum ctw_activation act, const float *param, double g);
+/* A gate and an up joined. */
+double ctw_cpu_glu(enum ctw_activation act, const struct ctw_glu *glu, double g, double u);
 
 /* The reference operations (c_*.c). */
 enum ctw_status ctw_cpu_embed_c(struct ctw_cpu *cpu, const struct ctw_op_embed *op,
@@ -83,12 +85,15 @@ enum ctw_status ctw_cpu_head_c(struct ctw_cpu *cpu, const struct ctw_op_head *op
                                struct ctw_err *err);
 enum ctw_status ctw_cpu_divergence_c(struct ctw_cpu *cpu, const struct ctw_op_divergence *op,
                                      struct ctw_err *err);
-/* For every variant: next to a layer's products, they take next to no time. */
+/* For every variant: next to a layer's products, these take next to no time. */
 enum ctw_status ctw_cpu_difference(struct ctw_cpu *cpu, const struct ctw_op_difference *op,
                                    struct ctw_err *err);
 enum ctw_status ctw_cpu_latent(struct ctw_cpu *cpu, const struct ctw_op_latent *op,
                                struct ctw_err *err);
 enum ctw_status ctw_cpu_gate(struct ctw_cpu *cpu, const struct ctw_op_gate *op,
                              struct ctw_err *err);
+enum ctw_status ctw_cpu_route(struct ctw_cpu *cpu, const struct ctw_op_route *op,
+                              struct ctw_err *err);
+enum ctw_status ctw_cpu_group(const struct ctw_op_group *op);
 
 #endif

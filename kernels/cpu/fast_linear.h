@@ -233,6 +233,9 @@ static void cut_linear(struct linear_job *job, int n_threads)
 static enum ctw_status fast_linear(struct ctw_cpu *cpu, const struct ctw_op_linear *op,
                                    struct ctw_err *err)
 {
+    if (op->x_rows != NULL || op->epilogue > CTW_EPI_GATE || op->glu.kind != CTW_GLU_PLAIN ||
+        op->shards[0].step > 1)
+        return ctw_cpu_linear_c(cpu, op, err);
     struct linear_job job = {.op = op, .mode = mode_of(op->dtype), .n_matrices = 1};
     int n_threads = ctw_threads_count(cpu->threads);
     job.k = op->shards[0].weight->k;

@@ -105,6 +105,12 @@ INLINE void vf_silu_each(vf *g, const int n)
     EACH(g[i] = vf_div(g[i], vf_add(e[i], vf_set1(1.0f))))
 }
 
+INLINE vf vf_sigmoid(vf g)
+{
+    const vf one = vf_set1(1.0f);
+    return vf_div(one, vf_add(vf_exp(vf_sub(vf_zero(), g)), one));
+}
+
 INLINE vf vf_gelu_tanh(vf g)
 {
     vf inner = vf_fma(vf_mul(vf_mul(g, g), g), vf_set1(0.044715f), g);
@@ -186,6 +192,9 @@ INLINE void vf_activate_each(enum ctw_activation act, const float *param, vf *g,
     case CTW_ACT_CLIP:
         EACH(g[i] = vf_min(vf_set1(param[0]), g[i]))
         EACH(g[i] = vf_max(vf_set1(-param[0]), g[i]))
+        break;
+    case CTW_ACT_SIGMOID:
+        EACH(g[i] = vf_sigmoid(g[i]))
         break;
     }
 }

@@ -152,6 +152,11 @@ static enum ctw_status cuda_copy(struct ctw_backend *be, void *dst, const void *
     return CTW_OK;
 }
 
+static enum ctw_status cuda_zero(struct ctw_backend *be, void *p, size_t bytes, struct ctw_err *err)
+{
+    return ctw_cuda_check(cudaMemsetAsync(p, 0, bytes, cuda_of(be)->stream), "zeroing", err);
+}
+
 static enum ctw_status cuda_sync(struct ctw_backend *be, struct ctw_err *err)
 {
     return ctw_cuda_check(cudaStreamSynchronize(cuda_of(be)->stream), "running", err);
@@ -417,6 +422,7 @@ const struct ctw_backend_ops ctw_backend_cuda = {
     cuda_upload,
     cuda_download,
     cuda_copy,
+    cuda_zero,
     cuda_sync,
     ctw_cuda_stage_alloc,
     ctw_cuda_stage_free,
@@ -441,6 +447,7 @@ const struct ctw_backend_ops ctw_backend_cuda = {
     cuda_head,
     cuda_divergence,
     cuda_difference,
+    NULL, NULL, /* route and group: not yet */
 };
 
 extern "C" __attribute__((visibility("default"))) const char *ctw_cuda_contract(void)

@@ -201,6 +201,15 @@ static enum ctw_status fake_copy(struct ctw_backend *be, void *dst, const void *
     return st;
 }
 
+static enum ctw_status fake_zero(struct ctw_backend *be, void *p, size_t bytes, struct ctw_err *err)
+{
+    struct fake *f = fake_of(be);
+    bool lost;
+    gpu_check_write(f->gpu, p, bytes, "zero: the target");
+    enum ctw_status st = gpu_begin(f->gpu, f->joined, &lost, err);
+    return st != CTW_OK || lost ? st : ctw_backend_cpu.zero(f->cpu, p, bytes, err);
+}
+
 /* ---- uploads of other threads ------------------------------------------------------------- */
 
 static enum ctw_status fake_stage_alloc(struct ctw_backend *be, void **out, size_t bytes,
@@ -259,7 +268,8 @@ static void read_shard(const struct fake *f, const struct ctw_shard *s, const ch
         if (s->data->part[i] != NULL)
             gpu_read(f->gpu, s->data->part[i], s->weight->part[i].bytes, what);
     if (s->bias != NULL)
-        gpu_read(f->gpu, s->bias, area(1, 0, s->n, s->bias_dtype), what);
+        gpu_read(f->gpu, s->bias, area(1, 0, (s->n - 1) * ctw_shard_step(s) + 1, s->bias_dtype),
+                 what);
 }
 
 static uint64_t digest_of(const struct ctw_op_linear *op)
@@ -308,6 +318,35 @@ static enum ctw_status fake_prepare(struct ctw_backend *be, const struct ctw_op_
     return CTW_OK;
 }
 
+/* The largest of n rows, and 1; without rows, n. */
+static int64_t n_rows_of(const struct fake *f, const int32_t *rows, int64_t n)
+{
+    int64_t most = rows == NULL ? n : 0;
+    if (rows != NULL)
+        gpu_check(f->gpu, rows, (size_t)n * sizeof(*rows), "linear: rows");
+    for (int64_t t = 0; rows != NULL && t < n; t++)
+        most = rows[t] >= most ? rows[t] + 1 : most;
+    return most;
+}
+
+/* x and y [.., n], gathered and scattered. */
+static void check_rows(const struct fake *f, const struct ctw_op_linear *op, int64_t n)
+{
+    enum ctw_dtype y_dtype = op->epilogue == CTW_EPI_ADD ? op->residual_dtype : op->dtype;
+    if (op->epilogue == CTW_EPI_LOGITS || op->epilogue == CTW_EPI_SCATTER)
+        y_dtype = CTW_F32;
+    gpu_check(
+        f->gpu, op->x,
+        area(n_rows_of(f, op->x_rows, op->n_tok), op->ldx, op->shards[0].weight->k, op->dtype),
+        "linear: x");
+    gpu_check(f->gpu, op->y, area(n_rows_of(f, op->y_rows, op->n_tok), op->ldy, n, y_dtype),
+              "linear: y");
+    if (op->x_weight != NULL)
+        gpu_check(f->gpu, op->x_weight, (size_t)op->n_tok * sizeof(float), "linear: x_weight");
+    if (op->y_weight != NULL)
+        gpu_check(f->gpu, op->y_weight, (size_t)op->n_tok * sizeof(float), "linear: y_weight");
+}
+
 static enum ctw_status fake_linear(struct ctw_backend *be, const struct ctw_op_linear *op,
                                    struct ctw_err *err)
 {
@@ -319,12 +358,7 @@ static enum ctw_status fake_linear(struct ctw_backend *be, const struct ctw_op_l
         n += op->shards[i].n;
     }
     n = op->epilogue == CTW_EPI_GATE ? n / 2 : n;
-    gpu_check(f->gpu, op->x, area(op->n_tok, op->ldx, op->shards[0].weight->k, op->dtype),
-              "linear: x");
-    gpu_check(
-        f->gpu, op->y,
-        area(op->n_tok, op->ldy, n, op->epilogue == CTW_EPI_ADD ? op->residual_dtype : op->dtype),
-        "linear: y");
+    check_rows(f, op, n);
     enum ctw_status st = gpu_begin(f->gpu, f->joined, &lost, err);
     if (st != CTW_OK || lost)
         return st;
@@ -543,6 +577,41 @@ static enum ctw_status fake_difference(struct ctw_backend *be, const struct ctw_
     return st != CTW_OK || lost ? st : ctw_backend_cpu.difference(f->cpu, op, err);
 }
 
+static enum ctw_status fake_route(struct ctw_backend *be, const struct ctw_op_route *op,
+                                  struct ctw_err *err)
+{
+    struct fake *f = fake_of(be);
+    size_t n_tok = (size_t)op->n_tok, n = (size_t)op->rule.n_experts;
+    size_t n_chosen = n_tok * (size_t)op->rule.chosen;
+    bool lost;
+    gpu_check(f->gpu, op->logits, n_tok * n * sizeof(float), "route: logits");
+    gpu_check(f->gpu, op->ids, n_chosen * sizeof(*op->ids), "route: ids");
+    gpu_check(f->gpu, op->weights, n_chosen * sizeof(*op->weights), "route: weights");
+    if (op->correction != NULL)
+        gpu_read(f->gpu, op->correction, area(1, 0, (int64_t)n, op->correction_dtype),
+                 "route: correction");
+    if (op->expert_scale != NULL)
+        gpu_read(f->gpu, op->expert_scale, area(1, 0, (int64_t)n, op->expert_scale_dtype),
+                 "route: expert scale");
+    enum ctw_status st = gpu_begin(f->gpu, f->joined, &lost, err);
+    return st != CTW_OK || lost ? st : ctw_backend_cpu.route(f->cpu, op, err);
+}
+
+static enum ctw_status fake_group(struct ctw_backend *be, const struct ctw_op_group *op,
+                                  struct ctw_err *err)
+{
+    struct fake *f = fake_of(be);
+    size_t n = (size_t)op->n_tok * (size_t)op->chosen;
+    bool lost;
+    gpu_check(f->gpu, op->ids, n * sizeof(*op->ids), "group: ids");
+    gpu_check(f->gpu, op->weights, n * sizeof(*op->weights), "group: weights");
+    gpu_check(f->gpu, op->rows, n * sizeof(*op->rows), "group: rows");
+    gpu_check(f->gpu, op->row_weights, n * sizeof(*op->row_weights), "group: row weights");
+    gpu_check(f->gpu, op->start, ((size_t)op->n_experts + 1) * sizeof(*op->start), "group: start");
+    enum ctw_status st = gpu_begin(f->gpu, f->joined, &lost, err);
+    return st != CTW_OK || lost ? st : ctw_backend_cpu.group(f->cpu, op, err);
+}
+
 static const struct ctw_backend_ops fake_ops = {
     .name = "cuda",
     .traits = {.host_memory = false, .chunk_tokens = 256, .pass_tokens = 8192, .pass_flops = 1e13},
@@ -560,6 +629,7 @@ static const struct ctw_backend_ops fake_ops = {
     .upload = fake_upload,
     .download = fake_download,
     .copy = fake_copy,
+    .zero = fake_zero,
     .sync = fake_sync,
     .stage_alloc = fake_stage_alloc,
     .stage_free = fake_stage_free,
@@ -582,6 +652,8 @@ static const struct ctw_backend_ops fake_ops = {
     .head = fake_head,
     .divergence = fake_divergence,
     .difference = fake_difference,
+    .route = fake_route,
+    .group = fake_group,
 };
 
 __attribute__((visibility("default"))) ctw_cuda_contract_fn ctw_cuda_contract;

@@ -12,17 +12,14 @@
 
 enum { MOST_LAYERS = 40 };
 
-/* A model whose layers have one vector each, of a multiple of 256 bytes. */
+/* A model whose layers have so many bytes, a multiple of 256. */
 static struct ctw_layer layers[MOST_LAYERS];
-static struct ctw_tensor tensors[MOST_LAYERS];
 
 static struct ctw_model model_of(int n, const size_t *bytes, bool tied)
 {
     memset(layers, 0, sizeof(layers));
-    for (int i = 0; i < n; i++) {
-        tensors[i] = (struct ctw_tensor){.bytes = bytes[i]};
-        layers[i].vector[CTW_V_WEIGHT] = bytes[i] == 0 ? NULL : &tensors[i];
-    }
+    for (int i = 0; i < n; i++)
+        layers[i].arena_bytes = bytes[i];
     return (struct ctw_model){.n_layers = n, .n_decoders = n - 2, .layers = layers, .tied = tied};
 }
 

@@ -24,7 +24,7 @@ static void add_matrix(struct ctw_layer *l, enum ctw_slot slot, enum ctw_matrix_
                        int64_t n, int64_t k)
 {
     static char name[] = "m";
-    l->product[slot] = (struct ctw_product){1, {{role, 0, n, -1}}};
+    l->product[slot] = (struct ctw_product){1, {{role, 0, n, -1, 1}}};
     l->matrix[role].name = name;
     l->matrix[role].weight.n = n;
     l->matrix[role].weight.k = k;
@@ -232,7 +232,7 @@ static void what_is_reserved_follows_the_products(void **state)
     assert_int_equal(r.slot_elems[CTW_SLOT_QKV], 960 * 576);
     assert_int_equal(r.slot_elems[CTW_SLOT_GATE_UP], 1536 * 576);
     assert_int_equal(r.slot_elems[CTW_SLOT_DOWN], 0);
-    *fused = (struct ctw_product){2, {{CTW_M_QKV, 0, 500, -1}, {CTW_M_GATE, 36, 1500, -1}}};
+    *fused = (struct ctw_product){2, {{CTW_M_QKV, 0, 500, -1, 1}, {CTW_M_GATE, 36, 1500, -1, 1}}};
     r = ctw_plan_reserve(&f->model, CTW_BF16, &plan);
     assert_int_equal(r.max_n, 2000);
     assert_int_equal(r.slot_elems[CTW_SLOT_QKV], 2000 * 576);

@@ -35,6 +35,19 @@ static enum ctw_status choose_dtype(enum ctw_dtype *out, const char *name,
                     name);
 }
 
+/* The GPU backend does not compute all models yet. */
+static enum ctw_status check_backend(const struct ctw_engine *e, struct ctw_err *err)
+{
+    bool experts = false;
+    for (int i = 1; i <= e->model->n_decoders; i++)
+        experts |= e->model->layers[i].mixture.route.n_experts > 0;
+    if (experts && !ctw_backend_has_experts(e->be))
+        return ctw_fail(
+            err, CTW_EUNSUP,
+            "the GPU backend cannot compute mixtures of experts yet: use --backend cpu");
+    return CTW_OK;
+}
+
 static struct ctw_plan_request plan_request(const struct ctw_engine *e, int64_t longest,
                                             int64_t total)
 {
@@ -202,7 +215,9 @@ static enum ctw_status open_here(struct ctw_engine *e, const struct ctw_engine_o
     ctw_backend_get_info(e->be, &info);
     snprintf(e->numerics, sizeof(e->numerics), "%s/%s/%d", info.numerics,
              ctw_dtype_long_name(e->dtype), NUMERICS_VERSION);
-    st = choose_place(e, opt, err);
+    st = check_backend(e, err);
+    if (st == CTW_OK)
+        st = choose_place(e, opt, err);
     if (st == CTW_OK && !opt->plan_only)
         st = ctw_placing_open(&e->placing, e->model, e->be, &e->provider, err);
     if (st == CTW_OK && e->limit_is_default)

@@ -95,6 +95,15 @@ enum ctw_status ctw_forward_open(struct ctw_forward **out, const struct ctw_mode
         {&f->norm, plan->activations - plan->wide},
         {&f->inputs, plan->inputs},
         {&f->wide, plan->wide},
+        {&f->mixed, plan->mixed},
+        {&f->sum, plan->sum},
+        {(void **)&f->logits, plan->logits},
+        {(void **)&f->factor, plan->factor},
+        {(void **)&f->ids, plan->choices},
+        {(void **)&f->weights, plan->choices},
+        {(void **)&f->expert_rows, plan->choices},
+        {(void **)&f->expert_weights, plan->choices},
+        {(void **)&f->device_start, plan->starts},
         {&f->k, plan->keys},
         {&f->v, plan->values},
         {(void **)&f->tokens, pass * sizeof(*f->tokens)},
@@ -108,6 +117,9 @@ enum ctw_status ctw_forward_open(struct ctw_forward **out, const struct ctw_mode
     enum ctw_status st = ctw_backend_reserve(be, &reserve, err);
     for (size_t i = 0; st == CTW_OK && i < CTW_COUNT(buffers); i++)
         st = ctw_device_alloc(be, buffers[i].at, buffers[i].bytes, err);
+    f->start = plan->starts > 0 ? ctw_calloc(plan->starts, 1) : NULL;
+    if (st == CTW_OK && plan->starts > 0 && f->start == NULL)
+        st = ctw_fail(err, CTW_ENOMEM, "out of memory");
     for (int i = 0; st == CTW_OK && i < model->n_kept; i++) {
         st = ctw_device_alloc(be, &f->kept[i].k, plan->kept / 2 / (size_t)model->n_kept, err);
         if (st == CTW_OK)
@@ -127,9 +139,11 @@ void ctw_forward_close(struct ctw_forward *f)
 {
     if (f == NULL)
         return;
-    void *buffers[] = {f->x,       f->norm,      f->inputs,   f->wide, f->k,
-                       f->v,       f->tokens,    f->bad,      f->rows, f->targets,
-                       f->results, f->positions, f->q_factor, f->alibi};
+    void *buffers[] = {f->x,           f->norm,           f->inputs,      f->wide,  f->k,
+                       f->v,           f->tokens,         f->bad,         f->rows,  f->targets,
+                       f->results,     f->positions,      f->q_factor,    f->alibi, f->mixed,
+                       f->sum,         f->logits,         f->factor,      f->ids,   f->weights,
+                       f->expert_rows, f->expert_weights, f->device_start};
     for (size_t i = 0; i < CTW_COUNT(buffers); i++)
         ctw_device_free(f->be, buffers[i]);
     for (int i = 0; i < CTW_MAX_ROPES; i++)
@@ -138,6 +152,7 @@ void ctw_forward_close(struct ctw_forward *f)
         ctw_device_free(f->be, f->kept[i].k);
         ctw_device_free(f->be, f->kept[i].v);
     }
+    ctw_free(f->start);
     ctw_free(f);
 }
 
@@ -234,7 +249,7 @@ enum ctw_status ctw_forward_prepare(struct ctw_forward *f, int layer,
                                     const struct ctw_layer_data *data, struct ctw_err *err)
 {
     const struct ctw_step s = step_of(f, layer, data, NULL);
-    for (int slot = 0; slot < CTW_N_SLOTS; slot++) {
+    for (int slot = 0; slot < CTW_SLOT_EXPERTS; slot++) {
         struct ctw_shard shards[CTW_MAX_SHARDS];
         const struct ctw_op_linear op = {.shards = shards,
                                          .n_shards =
@@ -263,16 +278,42 @@ enum ctw_status ctw_forward_mixer(struct ctw_forward *f, int layer,
     return s.layer->kv_rank > 0 ? ctw_mixer_latent(&s, err) : ctw_mixer_attention(&s, err);
 }
 
+/* What comes after the MLP. */
+static enum ctw_status end_layer(const struct ctw_step *s, struct ctw_err *err)
+{
+    enum ctw_status st = CTW_OK;
+    if (ctw_step_has(s, CTW_SLOT_INPUT_GATE))
+        st = ctw_layer_input(s, err);
+    if (st == CTW_OK && s->layer->scalar != 1)
+        st = ctw_step_scale_residual(s, s->layer->scalar, err);
+    return st;
+}
+
 enum ctw_status ctw_forward_mlp(struct ctw_forward *f, int layer, const struct ctw_layer_data *data,
                                 const struct ctw_chunk *chunk, struct ctw_err *err)
 {
     const struct ctw_step s = step_of(f, layer, data, chunk);
+    if (s.layer->mixture.route.n_experts > 0)
+        return ctw_mlp_choose(&s, err);
     enum ctw_status st = s.layer->inner > 0 ? ctw_mlp_dense(&s, err) : CTW_OK;
-    if (st == CTW_OK && s.layer->product[CTW_SLOT_INPUT_GATE].n_shards > 0)
-        st = ctw_layer_input(&s, err);
-    if (st == CTW_OK && s.layer->scalar != 1)
-        st = ctw_step_scale_residual(&s, s.layer->scalar, err);
-    return st;
+    return st == CTW_OK ? end_layer(&s, err) : st;
+}
+
+enum ctw_status ctw_forward_experts(struct ctw_forward *f, int layer,
+                                    const struct ctw_layer_data *data, int64_t n_tok,
+                                    ctw_rows_done *done, void *arg, struct ctw_err *err)
+{
+    const struct ctw_step s = step_of(f, layer, data, NULL);
+    return ctw_mlp_experts(&s, n_tok, done, arg, err);
+}
+
+enum ctw_status ctw_forward_mlp_rest(struct ctw_forward *f, int layer,
+                                     const struct ctw_layer_data *data,
+                                     const struct ctw_chunk *chunk, struct ctw_err *err)
+{
+    const struct ctw_step s = step_of(f, layer, data, chunk);
+    enum ctw_status st = ctw_mlp_join_experts(&s, err);
+    return st == CTW_OK ? end_layer(&s, err) : st;
 }
 
 /* ---- the head ----------------------------------------------------------------------------- */

@@ -21,6 +21,17 @@ struct ctw_forward {
     void *wide;   /* see plan.h: what mixers and MLPs compute in between */
     void *inputs; /* [pass, n_decoders * input_dim]: the layers' own inputs */
     void *k, *v;  /* [kv_tokens, n_kv * head], [kv_tokens, n_kv * head_v] */
+    /* Of mixtures of experts (NULL: the model has none); `chosen` and n_experts are the most of any
+     * layer: */
+    void *mixed;            /* [pass, hidden]: what the experts read */
+    void *sum;              /* [pass, hidden] fp32: their sum, if it is not the residual */
+    float *logits, *factor; /* [chunk, n_experts]; [chunk]: of the shared expert */
+    int32_t *ids;           /* [pass, chosen]: each token's choice */
+    float *weights;         /* [pass, chosen] */
+    int32_t *expert_rows;   /* [pass * chosen]: the rows of each expert, one after another */
+    float *expert_weights;  /* [pass * chosen] */
+    int32_t *device_start;  /* [n_experts + 1]: where each expert's rows begin */
+    int32_t *start;         /* the same, on the host */
     struct {
         void *k, *v; /* [pass, n_kv * head] */
     } kept[CTW_MAX_KEPT];
@@ -68,6 +79,20 @@ enum ctw_status ctw_forward_mixer(struct ctw_forward *f, int layer,
                                   struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_forward_mlp(struct ctw_forward *f, int layer, const struct ctw_layer_data *data,
                                 const struct ctw_chunk *chunk, struct ctw_err *err) CTW_MUST_CHECK;
+
+/* Called when n_rows choices of tokens are computed. A failure ends the computation. */
+typedef enum ctw_status ctw_rows_done(void *arg, int64_t n_rows, struct ctw_err *err);
+
+/* If the layer has experts, its MLP is not done with all chunks' ctw_forward_mlp(): the experts,
+ * for all n_tok tokens of the pass; then, for each chunk, the rest. */
+enum ctw_status ctw_forward_experts(struct ctw_forward *f, int layer,
+                                    const struct ctw_layer_data *data, int64_t n_tok,
+                                    ctw_rows_done *done, void *arg,
+                                    struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_forward_mlp_rest(struct ctw_forward *f, int layer,
+                                     const struct ctw_layer_data *data,
+                                     const struct ctw_chunk *chunk,
+                                     struct ctw_err *err) CTW_MUST_CHECK;
 
 /* f->norm = the final hidden states of rows[row0 ..], as the head reads them: [n_rows, embed_dim];
  * n_rows is at most a chunk. */

@@ -63,12 +63,37 @@ static enum ctw_status upload(struct ctw_pass *p, struct ctw_err *err)
     return st;
 }
 
+/* The experts that are computing. */
+struct counting {
+    struct ctw_pass *p;
+    int layer;
+    double cost; /* of a token with an expert */
+};
+
+static enum ctw_status count_rows(void *arg, int64_t n_rows, struct ctw_err *err)
+{
+    const struct counting *c = arg;
+    return ctw_pass_advance(c->p, c->cost * (double)n_rows, c->layer, err);
+}
+
+/* The experts of a layer over the whole pass, and what follows them. */
+static enum ctw_status run_experts(struct ctw_pass *p, int layer, const struct ctw_layer_data *data,
+                                   struct ctw_err *err)
+{
+    struct ctw_forward *f = p->f;
+    struct counting c = {p, layer, ctw_plan_expert_flops(&f->model->layers[layer])};
+    enum ctw_status st = ctw_forward_experts(f, layer, data, p->layout.n_tok, count_rows, &c, err);
+    for (int64_t i = 0; st == CTW_OK && i < p->layout.n_chunks; i++)
+        st = ctw_forward_mlp_rest(f, layer, data, &p->layout.chunks[i], err);
+    return st;
+}
+
 /* One decoder layer over all chunks. */
 static enum ctw_status run_decoder(struct ctw_pass *p, int layer, const struct ctw_layer_data *data,
                                    struct ctw_err *err)
 {
     struct ctw_forward *f = p->f;
-    double cost_per_tok = ctw_plan_layer_flops(f->model) / f->model->n_decoders;
+    double cost_per_tok = ctw_plan_matrix_flops(&f->model->layers[layer]);
     enum ctw_status st = ctw_forward_prepare(f, layer, data, err);
     for (int64_t c = 0; st == CTW_OK && c < p->layout.n_chunks; c++) {
         const struct ctw_chunk *chunk = &p->layout.chunks[c];
@@ -78,6 +103,8 @@ static enum ctw_status run_decoder(struct ctw_pass *p, int layer, const struct c
         if (st == CTW_OK)
             st = ctw_pass_advance(p, cost_per_tok * (double)chunk->n_tok, layer, err);
     }
+    if (st == CTW_OK && f->model->layers[layer].mixture.route.n_experts > 0)
+        st = run_experts(p, layer, data, err);
     return st;
 }
 

@@ -19,10 +19,12 @@ static int64_t min64(int64_t a, int64_t b)
 
 /* The largest widths over all layers, in elements. */
 struct widths {
-    int64_t norm, k, v, wide; /* wide: see ctw_plan_queries_at() */
-    int64_t kept;             /* keys of a layer that other layers use */
-    int64_t inner_k;          /* the largest inner dimension of a product */
-    int64_t rot;              /* of all tables of positions together */
+    int64_t norm, k, v, wide;  /* wide: see ctw_plan_queries_at() */
+    int64_t kept;              /* keys of a layer that other layers use */
+    int64_t inner_k;           /* the largest inner dimension of a product */
+    int64_t rot;               /* of all tables of positions together */
+    int64_t n_experts, chosen; /* of a mixture */
+    bool sum;                  /* some layer has an array for its experts' sum */
 };
 
 /* In elements. What is in `wide` begins at a multiple of this. */
@@ -60,7 +62,7 @@ static int64_t expanded_columns(const struct ctw_layer *l)
 static int64_t wide_of(const struct ctw_layer *l)
 {
     return max64(ctw_plan_qkv_columns(l) + (int64_t)l->n_head * l->head + expanded_columns(l),
-                 l->inner);
+                 max64(l->inner, l->mixture.inner));
 }
 
 static int64_t round_up(int64_t elements)
@@ -92,6 +94,10 @@ static struct widths model_widths(const struct ctw_model *model)
         w.wide = max64(w.wide, wide_of(l));
         w.inner_k = max64(w.inner_k, max64((int64_t)l->n_head * l->head_v, l->inner));
         w.inner_k = max64(w.inner_k, max64(l->q_rank, l->kv_rank));
+        w.inner_k = max64(w.inner_k, l->mixture.inner);
+        w.n_experts = max64(w.n_experts, l->mixture.route.n_experts);
+        w.chosen = max64(w.chosen, l->mixture.route.chosen);
+        w.sum |= ctw_layer_has_sum(l);
     }
     for (int i = 0; i < model->n_ropes; i++)
         w.rot += model->rope[i].rot_dim;
@@ -99,22 +105,39 @@ static struct widths model_widths(const struct ctw_model *model)
     return w;
 }
 
-/* Elements per row of the quantised input of a product. */
-static int64_t input_elems(const struct ctw_layer *l, enum ctw_slot slot)
+/* Elements per row of the quantised input of a product of these matrices. */
+static int64_t input_elems(const struct ctw_product *p, const struct ctw_matrix *matrices,
+                           bool gate)
 {
-    const struct ctw_product *p = &l->product[slot];
     struct ctw_shard shards[CTW_MAX_SHARDS] = {0};
     for (int i = 0; i < p->n_shards; i++) {
-        const struct ctw_matrix *m = &l->matrix[p->shard[i].matrix];
+        const struct ctw_matrix *m = &matrices[p->shard[i].matrix];
         shards[i].weight = &m->weight;
         shards[i].n = p->shard[i].n;
         shards[i].input = m->input.codes != CTW_CODES_NONE ? &m->input : NULL;
     }
-    bool gate = slot == CTW_SLOT_GATE_UP && l->gated;
     return ctw_input_elems(
         &(struct ctw_op_linear){.shards = shards,
                                 .n_shards = p->n_shards,
                                 .epilogue = gate ? CTW_EPI_GATE : CTW_EPI_STORE});
+}
+
+/* Counts a product of experts: each of their slots may hold one. */
+static void reserve_expert(struct ctw_reserve *r, const struct ctw_mixture *x, int64_t k, bool down)
+{
+    const struct ctw_product *p = down ? &x->down : &x->up;
+    int64_t n = 0;
+    for (int e = 0; e < x->route.n_experts; e++)
+        r->input_elems =
+            max64(r->input_elems, input_elems(p, &x->matrix[(int64_t)e * CTW_N_EXPERT_MATRICES],
+                                              !down && x->gated));
+    for (int i = 0; i < p->n_shards; i++)
+        n += p->shard[i].n;
+    r->max_n = max64(r->max_n, n);
+    for (int64_t i = 0; i < CTW_EXPERTS_IN_FLIGHT; i++) {
+        int64_t *elems = &r->slot_elems[ctw_expert_slot(i, down)];
+        *elems = max64(*elems, n * k);
+    }
 }
 
 struct ctw_reserve ctw_plan_reserve(const struct ctw_model *model, enum ctw_dtype dtype,
@@ -126,13 +149,17 @@ struct ctw_reserve ctw_plan_reserve(const struct ctw_model *model, enum ctw_dtyp
                             .n_seqs = plan->chunk_tokens,
                             .n_vocab = model->vocab,
                             .head_k = model->embed_dim};
+    const struct widths w = model_widths(model);
+    r.n_experts = (int)w.n_experts;
+    r.chosen = (int)w.chosen;
+    r.n_grouped = w.n_experts > 0 ? plan->pass_tokens : 0;
     for (int i = 0; i < model->n_layers; i++) {
         const struct ctw_layer *l = &model->layers[i];
         if (l->n_kv > 0) {
             r.max_head = (int)max64(r.max_head, max64(l->head, l->head_v));
             r.max_group = l->n_head / l->n_kv > r.max_group ? l->n_head / l->n_kv : r.max_group;
         }
-        for (int s = 0; s < CTW_N_SLOTS; s++) {
+        for (int s = 0; s < CTW_SLOT_EXPERTS; s++) {
             const struct ctw_product *p = &l->product[s];
             int64_t n = 0, elems = 0;
             for (int j = 0; j < p->n_shards; j++) {
@@ -141,10 +168,13 @@ struct ctw_reserve ctw_plan_reserve(const struct ctw_model *model, enum ctw_dtyp
             }
             r.max_n = max64(r.max_n, n);
             r.slot_elems[s] = max64(r.slot_elems[s], elems);
-            r.input_elems = max64(r.input_elems, input_elems(l, (enum ctw_slot)s));
+            r.input_elems =
+                max64(r.input_elems, input_elems(p, l->matrix, s == CTW_SLOT_GATE_UP && l->gated));
         }
         if (l->matrix[CTW_M_HEAD].input.codes != CTW_CODES_NONE)
             r.input_elems = max64(r.input_elems, model->embed_dim);
+        reserve_expert(&r, &l->mixture, model->hidden, false);
+        reserve_expert(&r, &l->mixture, l->mixture.inner, true);
     }
     return r;
 }
@@ -163,6 +193,14 @@ static void add_up(struct ctw_plan *plan, const struct ctw_plan_request *r, stru
     plan->kept = 2 * pass * (size_t)w.kept * (size_t)r->model->n_kept * es;
     plan->keys = (size_t)plan->kv_tokens * (size_t)w.k * es;
     plan->values = (size_t)plan->kv_tokens * (size_t)w.v * es;
+    if (w.n_experts > 0) {
+        plan->mixed = pass * (size_t)r->model->hidden * es;
+        plan->sum = w.sum ? pass * (size_t)r->model->hidden * sizeof(float) : 0;
+        plan->logits = chunk * (size_t)w.n_experts * sizeof(float);
+        plan->factor = chunk * sizeof(float);
+        plan->choices = pass * (size_t)w.chosen * sizeof(float);
+        plan->starts = ((size_t)w.n_experts + 1) * sizeof(int32_t);
+    }
     /* tokens, positions, bad marks; row, target, result per scored position; RoPE, ALiBi */
     plan->tables = pass * (2 * sizeof(int32_t) + sizeof(int16_t)) +
                    pass * (sizeof(int64_t) + sizeof(int32_t) + sizeof(struct ctw_head_result)) +
@@ -172,7 +210,8 @@ static void add_up(struct ctw_plan *plan, const struct ctw_plan_request *r, stru
     const struct ctw_reserve reserve = ctw_plan_reserve(r->model, r->dtype, plan);
     plan->scratch = ctw_backend_scratch_bytes(r->backend, &reserve);
     plan->total = plan->residual + plan->activations + plan->inputs + plan->keys + plan->values +
-                  plan->kept + plan->tables + plan->scratch;
+                  plan->kept + plan->mixed + plan->sum + plan->logits + plan->factor +
+                  4 * plan->choices + plan->starts + plan->tables + plan->scratch;
 }
 
 /* Half a chunk, rounded down to whole tiles of rows, in which products are computed. */
@@ -270,15 +309,33 @@ enum ctw_status ctw_plan_make(struct ctw_plan *out, const struct ctw_plan_reques
                     smaller);
 }
 
+static double flops_of(const struct ctw_matrix *m)
+{
+    return m->name == NULL ? 0 : 2.0 * (double)m->weight.n * (double)m->weight.k;
+}
+
+double ctw_plan_matrix_flops(const struct ctw_layer *l)
+{
+    double flops = 0;
+    for (int i = 0; i < CTW_N_MATRICES; i++)
+        flops += flops_of(&l->matrix[i]);
+    return flops;
+}
+
+double ctw_plan_expert_flops(const struct ctw_layer *l)
+{
+    double flops = 0;
+    for (int i = 0; l->mixture.matrix != NULL && i < CTW_N_EXPERT_MATRICES; i++)
+        flops += flops_of(&l->mixture.matrix[i]);
+    return flops;
+}
+
 double ctw_plan_layer_flops(const struct ctw_model *model)
 {
     double flops = 0;
     for (int i = 1; i <= model->n_decoders; i++) {
-        for (int m = 0; m < CTW_N_MATRICES; m++) {
-            const struct ctw_matrix *matrix = &model->layers[i].matrix[m];
-            if (matrix->name != NULL)
-                flops += 2.0 * (double)matrix->weight.n * (double)matrix->weight.k;
-        }
+        const struct ctw_layer *l = &model->layers[i];
+        flops += ctw_plan_matrix_flops(l) + l->mixture.route.chosen * ctw_plan_expert_flops(l);
     }
     return flops;
 }

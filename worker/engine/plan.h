@@ -33,6 +33,8 @@ struct ctw_plan {
     size_t residual, activations, keys, values, tables, scratch;
     size_t wide;         /* part of activations */
     size_t inputs, kept; /* of a pass: the layers' own inputs; keys and values for other layers */
+    /* of mixtures of experts, see struct ctw_forward: choices: four arrays of so many bytes */
+    size_t mixed, sum, logits, factor, choices, starts;
     size_t total;
 };
 
@@ -72,9 +74,12 @@ int64_t ctw_plan_qkv_columns(const struct ctw_layer *l);
 int64_t ctw_plan_queries_at(const struct ctw_layer *l, int64_t chunk_tokens);
 int64_t ctw_plan_expanded_at(const struct ctw_layer *l, int64_t chunk_tokens);
 
-/* Floating-point operations per token: of all linear layers without the head, and of the head.
- * Attention does not count. */
+/* Floating-point operations per token: of all linear layers without the head, and of the head; of
+ * one decoder layer's without its experts, and of one of its experts. Attention does not count, and
+ * of the experts only the chosen ones do. */
 double ctw_plan_layer_flops(const struct ctw_model *model);
+double ctw_plan_matrix_flops(const struct ctw_layer *l);
+double ctw_plan_expert_flops(const struct ctw_layer *l);
 double ctw_plan_head_flops(const struct ctw_model *model);
 
 #endif

@@ -1,23 +1,31 @@
 #include "worker/engine/step.h"
 
+void ctw_step_shard(const struct ctw_step *s, struct ctw_shard *out, const struct ctw_rows *rows,
+                    const struct ctw_matrix *matrix, const struct ctw_weight_data *data,
+                    int64_t bias0)
+{
+    *out =
+        (struct ctw_shard){.weight = &matrix->weight,
+                           .data = data,
+                           .row0 = rows->row0,
+                           .n = rows->n,
+                           .step = rows->step,
+                           .input = matrix->input.codes != CTW_CODES_NONE ? &matrix->input : NULL};
+    if (rows->bias < 0)
+        return;
+    out->bias_dtype = s->layer->vector[rows->bias]->dtype;
+    out->bias = (const char *)s->data->vector[rows->bias] +
+                (size_t)(bias0 + rows->row0) * ctw_dtype_bytes(out->bias_dtype);
+}
+
 int ctw_step_shards(const struct ctw_step *s, enum ctw_slot slot,
                     struct ctw_shard shards[CTW_MAX_SHARDS])
 {
     const struct ctw_product *p = &s->layer->product[slot];
     for (int i = 0; i < p->n_shards; i++) {
         const struct ctw_rows *rows = &p->shard[i];
-        shards[i] = (struct ctw_shard){.weight = &s->layer->matrix[rows->matrix].weight,
-                                       .data = &s->data->matrix[rows->matrix],
-                                       .row0 = rows->row0,
-                                       .n = rows->n};
-        if (s->layer->matrix[rows->matrix].input.codes != CTW_CODES_NONE)
-            shards[i].input = &s->layer->matrix[rows->matrix].input;
-        if (rows->bias >= 0) {
-            enum ctw_dtype dtype = s->layer->vector[rows->bias]->dtype;
-            shards[i].bias = (const char *)s->data->vector[rows->bias] +
-                             (size_t)rows->row0 * ctw_dtype_bytes(dtype);
-            shards[i].bias_dtype = dtype;
-        }
+        ctw_step_shard(s, &shards[i], rows, &s->layer->matrix[rows->matrix],
+                       &s->data->matrix[rows->matrix], 0);
     }
     return p->n_shards;
 }
@@ -51,11 +59,17 @@ struct ctw_op_norm ctw_step_norm(const struct ctw_step *s, enum ctw_norm_place p
 enum ctw_status ctw_step_read(const struct ctw_step *s, enum ctw_norm_place place, int16_t stamp,
                               struct ctw_err *err)
 {
+    return ctw_step_read_to(s, place, stamp, s->f->norm, err);
+}
+
+enum ctw_status ctw_step_read_to(const struct ctw_step *s, enum ctw_norm_place place, int16_t stamp,
+                                 void *y, struct ctw_err *err)
+{
     struct ctw_op_norm op = ctw_step_norm(s, place);
     op.dim = s->f->model->hidden;
     op.x = ctw_step_residual(s);
     op.x_dtype = CTW_RESIDUAL;
-    op.y = s->f->norm;
+    op.y = y;
     op.dtype = s->f->dtype;
     op.bad = s->f->bad + s->chunk->tok0;
     op.stamp = stamp;
@@ -122,33 +136,43 @@ enum ctw_status ctw_step_product(const struct ctw_step *s, enum ctw_slot slot, c
     return ctw_linear(s->f->be, &op, err);
 }
 
-/* The product straight into the residual. */
-static enum ctw_status add_product(const struct ctw_step *s, enum ctw_slot slot, const void *x,
-                                   int64_t ldx, struct ctw_err *err)
+enum ctw_status ctw_step_add_product(const struct ctw_step *s, enum ctw_slot slot, const void *x,
+                                     int64_t ldx, void *y, const float *factor, struct ctw_err *err)
 {
     struct ctw_shard shards[CTW_MAX_SHARDS];
     struct ctw_op_linear op = linear(s, slot, shards);
-    op.epilogue = CTW_EPI_ADD;
+    op.epilogue = ctw_step_epilogue(s, slot);
     op.residual_dtype = CTW_RESIDUAL;
     op.x = x;
     op.ldx = ldx;
-    op.y = ctw_step_residual(s);
+    op.y = y;
     op.ldy = s->f->model->hidden;
+    op.y_weight = op.epilogue == CTW_EPI_SCATTER ? factor : NULL;
     return ctw_linear(s->f->be, &op, err);
 }
 
-/* residual += factor * norm(f->norm) */
-static enum ctw_status add_norm(const struct ctw_step *s, const struct ctw_join *join,
-                                struct ctw_err *err)
+enum ctw_status ctw_step_add_norm(const struct ctw_step *s, enum ctw_norm_place place,
+                                  const void *x, enum ctw_dtype x_dtype, void *y, float factor,
+                                  struct ctw_err *err)
 {
-    struct ctw_op_norm op = ctw_step_norm(s, join->out);
+    struct ctw_op_norm op = ctw_step_norm(s, place);
     op.dim = s->f->model->hidden;
-    op.x = s->f->norm;
-    op.x_dtype = s->f->dtype;
-    op.y = ctw_step_residual(s);
+    op.x = x;
+    op.x_dtype = x_dtype;
+    op.y = y;
     op.dtype = CTW_RESIDUAL;
-    op.factor = join->factor;
+    op.factor = factor;
     op.add = true;
+    return ctw_norm(s->f->be, &op, err);
+}
+
+enum ctw_status ctw_step_norm_sum(const struct ctw_step *s, enum ctw_norm_place place, void *y,
+                                  struct ctw_err *err)
+{
+    struct ctw_op_norm op = ctw_step_norm(s, place);
+    op.dim = s->f->model->hidden;
+    op.x = op.y = y;
+    op.x_dtype = op.dtype = CTW_F32;
     return ctw_norm(s->f->be, &op, err);
 }
 
@@ -163,6 +187,12 @@ enum ctw_epilogue ctw_step_epilogue(const struct ctw_step *s, enum ctw_slot slot
     const struct ctw_layer *l = s->layer;
     if (slot == CTW_SLOT_GATE_UP)
         return l->gated ? CTW_EPI_GATE : CTW_EPI_STORE;
+    if (slot == CTW_SLOT_ROUTER || slot == CTW_SLOT_SHARED_GATE)
+        return CTW_EPI_LOGITS;
+    if (slot == CTW_SLOT_DOWN && ctw_step_has(s, CTW_SLOT_SHARED_GATE))
+        return CTW_EPI_SCATTER;
+    if (slot == CTW_SLOT_DOWN && ctw_layer_has_sum(l))
+        return CTW_EPI_STORE;
     bool direct =
         (slot == CTW_SLOT_O &&
          is_direct(s, &(struct ctw_join){.out = CTW_AT_MIXER_OUT, .factor = l->mixer_factor})) ||
@@ -176,11 +206,12 @@ enum ctw_status ctw_step_join(const struct ctw_step *s, const struct ctw_join *j
 {
     enum ctw_status st;
     if (is_direct(s, join)) {
-        st = add_product(s, join->slot, x, ldx, err);
+        st = ctw_step_add_product(s, join->slot, x, ldx, ctw_step_residual(s), NULL, err);
     } else {
         st = ctw_step_product(s, join->slot, x, ldx, s->f->norm, s->f->model->hidden, err);
         if (st == CTW_OK)
-            st = add_norm(s, join, err);
+            st = ctw_step_add_norm(s, join->out, s->f->norm, s->f->dtype, ctw_step_residual(s),
+                                   join->factor, err);
     }
     return st == CTW_OK ? ctw_step_norm_residual(s, join->sum, err) : st;
 }

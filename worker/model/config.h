@@ -20,6 +20,7 @@ enum { CTW_MAX_DECODERS = 4096, CTW_MAX_KEYS = 64, CTW_MAX_ROPE_KEYS = 4, CTW_MA
 enum ctw_want_kind {
     CTW_WANT_MATRIX,
     CTW_WANT_VECTOR,
+    CTW_WANT_EXPERT, /* a matrix of one expert, or of all of them */
     CTW_WANT_TIED,
     CTW_WANT_UNUSED /* a module whose tensors files may hold, and that is not opened */
 };
@@ -28,12 +29,13 @@ enum ctw_want_kind {
  * the embedding. */
 struct ctw_want {
     enum ctw_want_kind kind;
-    int layer, role;        /* place in the model: a ctw_matrix_role or ctw_vector_role */
-    char *name;             /* the matrix's module, or the vector's tensor */
-    char *described;        /* the name that the family's function gave it; NULL: this name */
+    int layer, role; /* place in the model: a ctw_matrix_role, ctw_vector_role, ctw_expert_role */
+    char *name;      /* the matrix's module, or the vector's tensor */
+    char *described; /* the name that the family's function gave it; NULL: this name */
     const char *class_name; /* the module's, for quantization_config: "Linear", "Embedding" */
     int64_t n, k;
-    bool transposed; /* a matrix that the module (a Conv1D) stores as [k, n] */
+    bool transposed;           /* a matrix that the module (a Conv1D) stores as [k, n] */
+    int64_t expert, n_stacked; /* the expert; n_stacked > 0: all, whose matrices are one tensor */
 };
 
 struct ctw_config {

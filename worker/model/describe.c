@@ -19,8 +19,7 @@ static const char *or_default(const char *name, const char *absent)
 
 /* ---- tensors ---- */
 
-/* Adds a tensor or matrix to the list. `name` is relative to a decoder layer's names. */
-static void want(struct ctw_config *c, struct ctw_want w, const char *name)
+void ctw_describe_want(struct ctw_config *c, struct ctw_want w, const char *name)
 {
     char full[2 * MAX_NAME];
     if (c->status != CTW_OK)
@@ -51,15 +50,15 @@ static void want_matrix(struct ctw_config *c, int64_t i, enum ctw_matrix_role ro
                         const char *module, int64_t n, int64_t k)
 {
     bool decoder = i >= 0 && i < c->model->n_decoders;
-    want(c,
-         (struct ctw_want){.kind = CTW_WANT_MATRIX,
-                           .layer = (int)i + 1,
-                           .role = role,
-                           .class_name = decoder && c->conv1d ? "Conv1D" : "Linear",
-                           .transposed = decoder && c->conv1d,
-                           .n = n,
-                           .k = k},
-         module);
+    ctw_describe_want(c,
+                      (struct ctw_want){.kind = CTW_WANT_MATRIX,
+                                        .layer = (int)i + 1,
+                                        .role = role,
+                                        .class_name = decoder && c->conv1d ? "Conv1D" : "Linear",
+                                        .transposed = decoder && c->conv1d,
+                                        .n = n,
+                                        .k = k},
+                      module);
 }
 
 /* The bias of a module, as a vector. */
@@ -84,7 +83,7 @@ void ctw_describe_linear(struct ctw_config *c, int64_t i, enum ctw_slot slot,
                          enum ctw_matrix_role role, int bias, const char *module, int64_t n,
                          int64_t k)
 {
-    add_shard(c, i, slot, (struct ctw_rows){role, 0, n, bias});
+    add_shard(c, i, slot, (struct ctw_rows){role, 0, n, bias, 1});
     want_matrix(c, i, role, module, n, k);
     if (bias >= 0)
         want_bias(c, i, bias, module, n);
@@ -92,22 +91,24 @@ void ctw_describe_linear(struct ctw_config *c, int64_t i, enum ctw_slot slot,
 
 void ctw_describe_vector(struct ctw_config *c, int64_t i, int role, const char *name, int64_t n)
 {
-    want(c, (struct ctw_want){.kind = CTW_WANT_VECTOR, .layer = (int)i + 1, .role = role, .n = n},
-         name);
+    ctw_describe_want(
+        c, (struct ctw_want){.kind = CTW_WANT_VECTOR, .layer = (int)i + 1, .role = role, .n = n},
+        name);
 }
 
 void ctw_describe_table(struct ctw_config *c, enum ctw_matrix_role role, const char *module,
                         int64_t n, int64_t k)
 {
-    want(c,
-         (struct ctw_want){
-             .kind = CTW_WANT_MATRIX, .role = role, .class_name = "Embedding", .n = n, .k = k},
-         module);
+    ctw_describe_want(
+        c,
+        (struct ctw_want){
+            .kind = CTW_WANT_MATRIX, .role = role, .class_name = "Embedding", .n = n, .k = k},
+        module);
 }
 
 void ctw_describe_unused(struct ctw_config *c, int64_t i, const char *module)
 {
-    want(c, (struct ctw_want){.kind = CTW_WANT_UNUSED, .layer = (int)i + 1}, module);
+    ctw_describe_want(c, (struct ctw_want){.kind = CTW_WANT_UNUSED, .layer = (int)i + 1}, module);
 }
 
 void ctw_describe_drafts(struct ctw_config *c, int64_t n)
@@ -176,14 +177,14 @@ void ctw_describe_model(struct ctw_config *c, const struct ctw_sizes *s,
                        m->embed_dim);
     if (norm[0] != '\0')
         ctw_describe_norm(c, s->n_layers, CTW_AT_HEAD, &rules->norm, norm, 0);
-    want(c,
-         (struct ctw_want){.kind = m->tied ? CTW_WANT_TIED : CTW_WANT_MATRIX,
-                           .layer = (int)s->n_layers + 1,
-                           .role = CTW_M_HEAD,
-                           .class_name = "Linear",
-                           .n = s->vocab,
-                           .k = m->embed_dim},
-         head);
+    ctw_describe_want(c,
+                      (struct ctw_want){.kind = m->tied ? CTW_WANT_TIED : CTW_WANT_MATRIX,
+                                        .layer = (int)s->n_layers + 1,
+                                        .role = CTW_M_HEAD,
+                                        .class_name = "Linear",
+                                        .n = s->vocab,
+                                        .k = m->embed_dim},
+                      head);
     if (rules->head_bias)
         want_bias(c, s->n_layers, CTW_V_HEAD_BIAS, head, s->vocab);
 }
@@ -262,7 +263,7 @@ static void add_blocks(struct ctw_config *c, int64_t i, const struct ctw_attenti
     for (int part = 0; part < 3; part++)
         for (int b = 0; b < a->blocks; b++)
             add_shard(c, i, CTW_SLOT_QKV,
-                      (struct ctw_rows){CTW_M_QKV, (3 * b + (3 - part) % 3) * n, n, bias});
+                      (struct ctw_rows){CTW_M_QKV, (3 * b + (3 - part) % 3) * n, n, bias, 1});
 }
 
 static int64_t head_v_of(const struct ctw_attention *a)
@@ -294,12 +295,12 @@ static void describe_qkv(struct ctw_config *c, int64_t i, const struct ctw_atten
     if (a->order == CTW_QKV_IN_BLOCKS)
         add_blocks(c, i, a, bias);
     if (a->order == CTW_QKV_BY_HEAD)
-        add_shard(c, i, CTW_SLOT_QKV, (struct ctw_rows){CTW_M_QKV, 0, q + 2 * kv, bias});
+        add_shard(c, i, CTW_SLOT_QKV, (struct ctw_rows){CTW_M_QKV, 0, q + 2 * kv, bias, 1});
     if (a->order != CTW_QKV_IN_ORDER)
         return;
-    add_shard(c, i, CTW_SLOT_QKV, (struct ctw_rows){CTW_M_QKV, 0, q, bias});
-    add_shard(c, i, CTW_SLOT_QKV, (struct ctw_rows){CTW_M_QKV, q, kv, bias});
-    add_shard(c, i, CTW_SLOT_QKV, (struct ctw_rows){CTW_M_QKV, q + kv, kv, bias});
+    add_shard(c, i, CTW_SLOT_QKV, (struct ctw_rows){CTW_M_QKV, 0, q, bias, 1});
+    add_shard(c, i, CTW_SLOT_QKV, (struct ctw_rows){CTW_M_QKV, q, kv, bias, 1});
+    add_shard(c, i, CTW_SLOT_QKV, (struct ctw_rows){CTW_M_QKV, q + kv, kv, bias, 1});
 }
 
 /* Where the product's columns have the heads. */
@@ -340,13 +341,13 @@ static void describe_head_norm(struct ctw_config *c, int64_t i, enum ctw_norm_pl
     if (norms->apart)
         return;
     snprintf(name, sizeof(name), "%s.weight", module);
-    want(c,
-         (struct ctw_want){.kind = CTW_WANT_VECTOR,
-                           .layer = (int)i + 1,
-                           .role = CTW_V_WEIGHT + (int)place,
-                           .n = n_head,
-                           .k = head},
-         name);
+    ctw_describe_want(c,
+                      (struct ctw_want){.kind = CTW_WANT_VECTOR,
+                                        .layer = (int)i + 1,
+                                        .role = CTW_V_WEIGHT + (int)place,
+                                        .n = n_head,
+                                        .k = head},
+                      name);
 }
 
 static void describe_qk_norms(struct ctw_config *c, int64_t i, const struct ctw_attention *a)
@@ -433,12 +434,13 @@ void ctw_describe_mlp(struct ctw_config *c, int64_t i, const struct ctw_mlp *mlp
     l->inner = inner;
     l->act = mlp->act;
     l->gated = !mlp->plain;
+    l->glu = mlp->glu;
     if (mlp->fused) {
         want_matrix(c, i, CTW_M_GATE_UP, or_default(mlp->gate_up, "mlp.gate_up_proj"), 2 * inner,
                     hidden);
         int64_t gate = mlp->up_first ? inner : 0, up = inner - gate;
-        add_shard(c, i, CTW_SLOT_GATE_UP, (struct ctw_rows){CTW_M_GATE_UP, gate, inner, -1});
-        add_shard(c, i, CTW_SLOT_GATE_UP, (struct ctw_rows){CTW_M_GATE_UP, up, inner, -1});
+        add_shard(c, i, CTW_SLOT_GATE_UP, (struct ctw_rows){CTW_M_GATE_UP, gate, inner, -1, 1});
+        add_shard(c, i, CTW_SLOT_GATE_UP, (struct ctw_rows){CTW_M_GATE_UP, up, inner, -1, 1});
     } else {
         if (!mlp->plain)
             ctw_describe_linear(c, i, CTW_SLOT_GATE_UP, CTW_M_GATE, bias ? CTW_V_GATE_BIAS : -1,

@@ -13,6 +13,7 @@
 #include "worker/model/families/family.h"
 #include "worker/model/inputs.h"
 #include "worker/model/names.h"
+#include "worker/model/places.h"
 #include "worker/model/tensors.h"
 
 /* ---- tensors ---- */
@@ -67,6 +68,8 @@ static enum ctw_status open_tensors(struct ctw_model *m, struct ctw_finder *find
         else if (w->kind == CTW_WANT_TIED)
             st = ctw_matrix_tie(finder, &l->matrix[w->role], &m->layers[0].matrix[CTW_M_EMBED], w,
                                 err);
+        else if (w->kind == CTW_WANT_EXPERT)
+            st = ctw_expert_open(finder, &l->mixture, w, err);
         else
             st = ctw_matrix_open(finder, &l->matrix[w->role], w, err);
     }
@@ -148,7 +151,9 @@ static enum ctw_status finish_layers(struct ctw_model *m, const struct ctw_finde
         st = check_head_norms(m, err);
     if (st == CTW_OK)
         st = check_quantised(finder, err);
-    return st == CTW_OK && finder->quantises_activations ? ctw_inputs_open(finder, m, err) : st;
+    if (st == CTW_OK && finder->quantises_activations)
+        st = ctw_inputs_open(finder, m, err);
+    return st == CTW_OK ? ctw_places_make(m, err) : st;
 }
 
 /* ---- properties derived from the layers ---- */
@@ -158,9 +163,9 @@ static void count_weights(struct ctw_model *m)
     double bits = 0, quantised = 0;
     for (int l = 0; l < m->n_layers; l++) {
         const struct ctw_layer *layer = &m->layers[l];
-        for (int i = 0; i < CTW_N_MATRICES; i++) {
-            const struct ctw_weight *w = &layer->matrix[i].weight;
-            if (layer->matrix[i].name == NULL || (i == CTW_M_HEAD && m->tied))
+        for (int i = 0; i < ctw_layer_n_matrices(layer); i++) {
+            const struct ctw_weight *w = &ctw_layer_matrix_of(layer, i)->weight;
+            if (ctw_layer_matrix_of(layer, i)->name == NULL || (i == CTW_M_HEAD && m->tied))
                 continue;
             m->n_params += w->n * w->k;
             if (ctw_weight_is_dense(w))
@@ -417,8 +422,10 @@ void ctw_model_close(struct ctw_model *m)
     if (m == NULL)
         return;
     for (int l = 0; l < m->n_layers; l++) {
-        for (int i = 0; i < CTW_N_MATRICES; i++)
-            ctw_matrix_close(&m->layers[l].matrix[i]);
+        for (int i = 0; i < ctw_layer_n_matrices(&m->layers[l]); i++)
+            ctw_matrix_close(ctw_layer_matrix(&m->layers[l], i));
+        ctw_free(m->layers[l].mixture.matrix);
+        ctw_free(m->layers[l].places);
         for (int i = 0; i < CTW_N_VECTORS; i++)
             ctw_free(m->layers[l].more[i]);
     }

@@ -33,7 +33,18 @@ enum ctw_matrix_role {
     CTW_M_EMBED_PROJ,  /* from the embedding's width to the model's; in the last layer: back */
     CTW_M_INPUT_EMBED, /* embeddings of all layers' own inputs, side by side */
     CTW_M_HEAD,
+    CTW_M_ROUTER,
+    CTW_M_SHARED_GATE, /* [1, hidden]: the shared expert's factor, before the sigmoid */
     CTW_N_MATRICES
+};
+
+/* The matrices of one expert. */
+enum ctw_expert_role {
+    CTW_X_GATE,
+    CTW_X_UP,
+    CTW_X_DOWN,
+    CTW_X_GATE_UP, /* gate and up in one matrix */
+    CTW_N_EXPERT_MATRICES
 };
 
 /* Where a layer normalises. */
@@ -51,9 +62,13 @@ enum ctw_norm_place {
     CTW_AT_KV_A,
     CTW_AT_HEADS_OUT, /* attention's output, before o */
     CTW_AT_INNER,     /* the MLP's inner activations, before down */
-    CTW_AT_INPUT, /* what the layer's own input adds; in layer 0: each layer's projected input */
-    CTW_AT_EMBED, /* the embedding, in layer 0 */
-    CTW_AT_HEAD,  /* the residual, for the LM head */
+    CTW_AT_INPUT,   /* what the layer's own input adds; in layer 0: each layer's projected input */
+    CTW_AT_EMBED,   /* the embedding, in layer 0 */
+    CTW_AT_HEAD,    /* the residual, for the LM head */
+    CTW_AT_ROUTER,  /* the residual, for the router; without: the router reads the experts' */
+    CTW_AT_EXPERTS, /* the residual, for the experts; without: they read the MLP's */
+    CTW_AT_SHARED_OUT,  /* the shared expert's output */
+    CTW_AT_EXPERTS_OUT, /* the experts' sum; CTW_AT_MLP_OUT: that of experts and shared expert */
     CTW_N_NORMS
 };
 
@@ -72,7 +87,14 @@ enum ctw_vector_role {
     CTW_V_SINKS,  /* [n_head]: attention's */
     CTW_V_SCALAR, /* [1]: a factor of the layer's output, the residual */
     CTW_V_ACT,    /* 4 of [1]: alpha_p, alpha_n, beta and eps of xIELU */
-    CTW_N_VECTORS = CTW_V_ACT + 4
+    CTW_V_ROUTER_BIAS = CTW_V_ACT + 4,
+    CTW_V_CORRECTION,       /* [n_experts]: of the router's choice */
+    CTW_V_EXPERT_SCALE,     /* [n_experts]: factors of the experts' weights */
+    CTW_V_EXPERT_GATE_BIAS, /* [n_experts, rows], like the next three */
+    CTW_V_EXPERT_UP_BIAS,
+    CTW_V_EXPERT_DOWN_BIAS,
+    CTW_V_EXPERT_GATE_UP_BIAS,
+    CTW_N_VECTORS
 };
 
 struct ctw_matrix {
@@ -81,13 +103,17 @@ struct ctw_matrix {
     const struct ctw_tensor *part[CTW_N_PARTS]; /* NULL: absent */
     struct ctw_quantise input; /* how what the matrix multiplies is quantised; codes NONE: not */
     const struct ctw_tensor *input_part[2]; /* the tensors that `input` was read from, or NULL */
+    /* The tensors are stacks of n_stacked such matrices, of which this is number `at`: `weight`
+     * describes its part of them. 0: they are this matrix alone. */
+    int64_t n_stacked, at;
 };
 
-/* Rows of one of a layer's matrices, as a shard of a product. */
+/* Rows of one of a layer's matrices, or of an expert's, as a shard of a product. */
 struct ctw_rows {
-    enum ctw_matrix_role matrix;
+    int matrix; /* a ctw_matrix_role, or a ctw_expert_role */
     int64_t row0, n;
-    int bias; /* a ctw_vector_role, of all rows of the matrix; -1: none */
+    int bias;     /* a ctw_vector_role, of all rows of the matrix; -1: none */
+    int64_t step; /* from row to row, in matrix and bias; 0: 1 */
 };
 
 /* A product of a layer: its shards, in the order of the output's columns. All of worker/ reads a
@@ -109,11 +135,40 @@ enum ctw_head_norms {
     CTW_HEADS_WIDE   /* all heads of a token together */
 };
 
+/* A layer's arena has a multiple of this many bytes, and begins at a multiple of it. */
+enum { CTW_ARENA_ALIGN = 256 };
+
+/* A tensor in the layer's arena, `at` bytes after its beginning. */
+struct ctw_tensor_place {
+    const struct ctw_tensor *tensor;
+    const struct ctw_tensor **more; /* those that continue it, up to NULL; NULL: none */
+    size_t at;
+};
+
+/*
+ * A mixture of experts. Each of the experts is an MLP of the same form; the products' shards name
+ * matrices by ctw_expert_role. With on_input, an expert's weight multiplies its input, not its
+ * output.
+ */
+struct ctw_mixture {
+    struct ctw_route_rule route; /* n_experts 0: the layer has no experts */
+    bool on_input;
+    int64_t inner; /* rows of an expert's up */
+    bool gated;
+    enum ctw_activation act; /* without parameters */
+    struct ctw_glu glu;
+    struct ctw_product up, down; /* up: gate and up, or up alone */
+    struct ctw_matrix *matrix;   /* [n_experts][CTW_N_EXPERT_MATRICES] */
+};
+
 /*
  * What a decoder layer computes (forward.c):
  *     x += mixer_factor * out_norm(o(heads_out_norm(attention(qkv(mixer_norm(x))))))
  *     x += mlp_factor * out_norm(down(inner_norm(act(gate(n)) * up(n)))),  n = mlp_norm(x)
- * with the norms that are present. Without a gate, act(up(n)).
+ * with the norms that are present. Without a gate, act(up(n)). With experts:
+ *     x += mlp_factor * out_norm(shared_out(f * mlp(n)) + experts_out(sum of weight * expert(e))),
+ *         e = experts_norm(x), or n;  weights = route(router(router_norm(x), or of e))
+ * where mlp is the shared expert, if there is one, and f is 1 or sigmoid(shared_gate(n)).
  */
 struct ctw_layer {
     struct ctw_norm_rule norm[CTW_N_NORMS];
@@ -152,15 +207,19 @@ struct ctw_layer {
     bool gated;
     enum ctw_activation act;
     float act_param[CTW_ACT_PARAMS];
-    struct ctw_product product[CTW_N_SLOTS];
+    struct ctw_glu glu;
+    struct ctw_mixture mixture;
+    struct ctw_product product[CTW_SLOT_EXPERTS];
     struct ctw_matrix matrix[CTW_N_MATRICES];
     const struct ctw_tensor *vector[CTW_N_VECTORS]; /* NULL: the layer has none */
     const struct ctw_tensor **more[CTW_N_VECTORS]; /* tensors that continue the vector, in order, up
                                                       to NULL; NULL: it is one tensor */
+    /* What the layer consists of, in the order of the files, and the size of its arena
+     * (worker/weights/arena.h). A tied head has no matrix: its parts are the embedding's. */
+    struct ctw_tensor_place *places;
+    int64_t n_places;
+    size_t arena_bytes;
 };
-
-/* Without the tensors that continue vectors. */
-enum { CTW_MAX_LAYER_TENSORS = CTW_N_MATRICES * CTW_N_PARTS + CTW_N_VECTORS };
 
 /* One kind of rotary embedding: angle(position, i) = fl32(position * inv_freq[i]). */
 struct ctw_rope {
@@ -232,5 +291,39 @@ static inline const char *ctw_activations_mode(const struct ctw_model *m)
 
 /* The bytes of a vector that the layer has. */
 size_t ctw_vector_bytes(const struct ctw_layer *l, int role);
+
+/*
+ * All of a layer's matrices, in one count: those of enum ctw_matrix_role, which may be absent (name
+ * NULL), then the experts'.
+ */
+static inline int ctw_layer_n_matrices(const struct ctw_layer *l)
+{
+    return CTW_N_MATRICES + l->mixture.route.n_experts * CTW_N_EXPERT_MATRICES;
+}
+
+static inline struct ctw_matrix *ctw_layer_matrix(struct ctw_layer *l, int i)
+{
+    return i < CTW_N_MATRICES ? &l->matrix[i] : &l->mixture.matrix[i - CTW_N_MATRICES];
+}
+
+static inline const struct ctw_matrix *ctw_layer_matrix_of(const struct ctw_layer *l, int i)
+{
+    return i < CTW_N_MATRICES ? &l->matrix[i] : &l->mixture.matrix[i - CTW_N_MATRICES];
+}
+
+/* Does something come between the experts' sum and the residual, so that it needs an array of its
+ * own? */
+static inline bool ctw_layer_has_sum(const struct ctw_layer *l)
+{
+    return l->mixture.route.n_experts > 0 &&
+           (l->norm[CTW_AT_SHARED_OUT].present || l->norm[CTW_AT_EXPERTS_OUT].present ||
+            l->norm[CTW_AT_MLP_OUT].present);
+}
+
+/* Bytes from the beginning of a part's tensor to this matrix's. */
+static inline size_t ctw_part_offset(const struct ctw_matrix *m, int part)
+{
+    return m->n_stacked == 0 ? 0 : m->part[part]->bytes / (size_t)m->n_stacked * (size_t)m->at;
+}
 
 #endif

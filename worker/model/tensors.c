@@ -36,31 +36,49 @@ static enum ctw_status find(const struct ctw_finder *finder, const char *module,
 
 /* ---- matrices ---- */
 
+/* One matrix of a stack of n: the tensor's first dimension is gone. */
+static enum ctw_status unstack(struct ctw_part *part, const struct ctw_tensor *t, int64_t n,
+                               struct ctw_err *err)
+{
+    char found[96];
+    if (part->n_dims < 1 || part->shape[0] != n)
+        return ctw_fail(err, CTW_EFORMAT,
+                        "%s: found %s, expected a stack of %" PRId64 " matrices: [%" PRId64 ", ..]",
+                        t->name, ctw_part_text(part, found, sizeof(found)), n, n);
+    part->n_dims--;
+    memmove(part->shape, part->shape + 1, sizeof(part->shape) - sizeof(part->shape[0]));
+    part->bytes /= (size_t)n;
+    return CTW_OK;
+}
+
 static enum ctw_status find_parts(const struct ctw_finder *finder, struct ctw_matrix *m,
-                                  struct ctw_err *err)
+                                  const char *name, struct ctw_err *err)
 {
     const struct ctw_part_names *names = m->weight.names = finder->config->quant.names;
     enum ctw_status st = CTW_OK;
     for (int kind = 0; st == CTW_OK && kind < CTW_N_PARTS; kind++) {
         if (names->codes[kind] != NULL)
-            st = find(finder, m->name, names->codes[kind], &m->part[kind], err);
+            st = find(finder, name, names->codes[kind], &m->part[kind], err);
         if (st == CTW_OK && m->part[kind] == NULL && names->also[kind] != NULL)
-            st = find(finder, m->name, names->also[kind], &m->part[kind], err);
+            st = find(finder, name, names->also[kind], &m->part[kind], err);
     }
     const struct ctw_tensor *values = NULL, **either = &m->part[CTW_PART_VALUES];
     if (st == CTW_OK)
-        st = find(finder, m->name, names->values, &values, err);
+        st = find(finder, name, names->values, &values, err);
     if (st == CTW_OK && values == NULL && *either == NULL)
-        st = find(finder, "", m->name, &values, err); /* not of a module */
+        st = find(finder, "", name, &values, err); /* not of a module */
     if (st == CTW_OK && values != NULL && *either != NULL)
         return ctw_fail(err, CTW_EFORMAT, "%s: %s has both %s and %s; expected one of them",
-                        ctw_container_file(finder->container, values->file), m->name,
+                        ctw_container_file(finder->container, values->file), name,
                         names->codes[CTW_PART_VALUES], names->values);
     if (values != NULL)
         *either = values;
-    for (int kind = 0; kind < CTW_N_PARTS; kind++)
-        m->weight.part[kind] =
-            m->part[kind] != NULL ? as_part(m->part[kind]) : (struct ctw_part){.n_dims = -1};
+    for (int kind = 0; kind < CTW_N_PARTS; kind++) {
+        struct ctw_part *part = &m->weight.part[kind];
+        *part = m->part[kind] != NULL ? as_part(m->part[kind]) : (struct ctw_part){.n_dims = -1};
+        if (st == CTW_OK && m->part[kind] != NULL && m->n_stacked > 0)
+            st = unstack(part, m->part[kind], m->n_stacked, err);
+    }
     return st;
 }
 
@@ -94,16 +112,29 @@ static void count_lacking(struct ctw_lacking *lacking, const struct ctw_matrix *
         lacking->first = m->name;
 }
 
+/* Checks the contents of the parts. */
+static enum ctw_status check_contents(const struct ctw_finder *finder, struct ctw_matrix *m,
+                                      struct ctw_err *err)
+{
+    struct ctw_weight_data data;
+    if (m->weight.format->check_data == NULL)
+        return CTW_OK;
+    for (int kind = 0; kind < CTW_N_PARTS; kind++)
+        data.part[kind] = m->part[kind] == NULL
+                              ? NULL
+                              : (const char *)ctw_container_data(finder->container, m->part[kind]) +
+                                    ctw_part_offset(m, kind);
+    return m->weight.format->check_data(&m->weight, &data, err);
+}
+
 /* The checks whose messages the caller prefixes with the file's and the matrix's name. */
 static enum ctw_status check_matrix(struct ctw_finder *finder, struct ctw_matrix *m,
                                     const struct ctw_quant_args *args, struct ctw_err *err)
 {
-    struct ctw_weight_data data;
     int64_t shape[2];
     const int64_t *stored_shape = NULL;
     const struct ctw_quant_args none = {.present = false};
-    enum ctw_status st =
-        ctw_format_find(&m->weight.format, m->weight.names, m->weight.part, err);
+    enum ctw_status st = ctw_format_find(&m->weight.format, m->weight.names, m->weight.part, err);
     if (st == CTW_OK && finder->config->quant.tensors_decide && ctw_weight_is_dense(&m->weight))
         args = &none;
     if (st == CTW_OK && args->present && m->weight.format->id == CTW_FORMAT_dense &&
@@ -126,12 +157,18 @@ static enum ctw_status check_matrix(struct ctw_finder *finder, struct ctw_matrix
         return ctw_fail(err, CTW_EFORMAT,
                         "its tensors are %s, but quantization_config says format \"%s\"",
                         m->weight.format->name, args->format);
-    for (int kind = 0; kind < CTW_N_PARTS; kind++)
-        data.part[kind] =
-            m->part[kind] != NULL ? ctw_container_data(finder->container, m->part[kind]) : NULL;
-    if (m->weight.format->check_data != NULL)
-        st = m->weight.format->check_data(&m->weight, &data, err);
-    return st;
+    return check_contents(finder, m, err);
+}
+
+/* "NAME", or "NAME[3]" in a stack. */
+static enum ctw_status name_matrix(struct ctw_matrix *m, const char *name, struct ctw_err *err)
+{
+    char full[MAX_NAME];
+    (void)snprintf(full, sizeof(full), "%s[%" PRId64 "]", name, m->at);
+    m->name = ctw_strdup(m->n_stacked > 0 ? full : name);
+    return m->name != NULL
+               ? CTW_OK
+               : ctw_fail(err, CTW_ENOMEM, "out of memory for the names of the matrices");
 }
 
 static enum ctw_status open_matrix(struct ctw_finder *finder, struct ctw_matrix *m,
@@ -140,11 +177,12 @@ static enum ctw_status open_matrix(struct ctw_finder *finder, struct ctw_matrix 
     const char *name = want->name;
     const struct ctw_quant_group *group = NULL;
     struct ctw_quant_args args = {.present = false};
-    m->weight = (struct ctw_weight){.n = want->n, .k = want->k};
-    m->name = ctw_strdup(name);
-    if (m->name == NULL)
-        return ctw_fail(err, CTW_ENOMEM, "out of memory for the names of the matrices");
-    enum ctw_status st = find_parts(finder, m, err);
+    m->weight =
+        (struct ctw_weight){.names = finder->config->quant.names, .n = want->n, .k = want->k};
+    m->n_stacked = want->n_stacked;
+    enum ctw_status st = name_matrix(m, name, err);
+    if (st == CTW_OK)
+        st = find_parts(finder, m, name, err);
     m->weight.part[CTW_PART_VALUES].transposed = want->transposed;
     const char *packed = m->weight.names->codes[CTW_PART_VALUES];
     char other[64] = "";
@@ -184,8 +222,30 @@ enum ctw_status ctw_matrix_open(struct ctw_finder *finder, struct ctw_matrix *m,
                                 const struct ctw_want *want, struct ctw_err *err)
 {
     enum ctw_status st = open_matrix(finder, m, want, err);
-    return st == CTW_OK ? st : ctw_foreign_explain(finder->container, finder->config->quant.names,
-                                                    want->name, st, err);
+    return st == CTW_OK ? st
+                        : ctw_foreign_explain(finder->container, finder->config->quant.names,
+                                              want->name, st, err);
+}
+
+enum ctw_status ctw_expert_open(struct ctw_finder *finder, struct ctw_mixture *x,
+                                const struct ctw_want *want, struct ctw_err *err)
+{
+    struct ctw_matrix *first =
+        &x->matrix[want->expert * CTW_N_EXPERT_MATRICES + (int64_t)want->role];
+    enum ctw_status st = ctw_matrix_open(finder, first, want, err);
+    for (int64_t e = 1; st == CTW_OK && e < want->n_stacked; e++) {
+        struct ctw_matrix *m = first + e * CTW_N_EXPERT_MATRICES;
+        *m = *first;
+        m->at = e;
+        st = name_matrix(m, want->name, err);
+        if (st == CTW_OK)
+            st = check_contents(finder, m, err);
+        if (st != CTW_OK && st != CTW_ENOMEM)
+            return ctw_fail_prefix(
+                err, "%s: %s",
+                ctw_container_file(finder->container, m->part[CTW_PART_VALUES]->file), m->name);
+    }
+    return st;
 }
 
 void ctw_matrix_close(struct ctw_matrix *m)
@@ -339,8 +399,9 @@ int64_t ctw_list_tensors(const struct ctw_model *m, const struct ctw_tensor **li
     int64_t n = 0;
     for (int l = 0; l < m->n_layers; l++) {
         const struct ctw_layer *layer = &m->layers[l];
-        for (int i = 0; i < CTW_N_MATRICES; i++)
-            list_matrix(list, &n, &layer->matrix[i]);
+        for (int i = 0; i < ctw_layer_n_matrices(layer); i++)
+            if (ctw_layer_matrix_of(layer, i)->at == 0) /* one for all of a stack */
+                list_matrix(list, &n, ctw_layer_matrix_of(layer, i));
         for (size_t i = 0; i < CTW_COUNT(layer->kv_part); i++)
             list_one(list, &n, layer->kv_part[i]);
         for (int i = 0; i < CTW_N_VECTORS; i++) {

@@ -1,111 +1,49 @@
 #include "worker/weights/arena.h"
 
 #include <assert.h>
-#include <stdlib.h>
 
 #include "worker/checkpoint/identity.h"
-
-static int by_file_and_offset(const void *a, const void *b)
-{
-    const struct ctw_tensor *x = *(const struct ctw_tensor *const *)a;
-    const struct ctw_tensor *y = *(const struct ctw_tensor *const *)b;
-    if (x->file != y->file)
-        return x->file < y->file ? -1 : 1;
-    return x->offset < y->offset ? -1 : x->offset > y->offset;
-}
-
-/* The layer's tensors that decoders read, in file order, without those that continue vectors. A
- * tied head has none: they are the embedding's. */
-static int layer_tensors(const struct ctw_model *m, int layer,
-                         const struct ctw_tensor *out[CTW_MAX_LAYER_TENSORS])
-{
-    const struct ctw_layer *l = &m->layers[layer];
-    int n = 0;
-    for (int i = 0; i < CTW_N_MATRICES; i++)
-        for (int part = 0; part < CTW_N_PARTS; part++)
-            if (l->matrix[i].part[part] != NULL && part != CTW_PART_SHAPE &&
-                !(i == CTW_M_HEAD && m->tied))
-                out[n++] = l->matrix[i].part[part];
-    for (int i = 0; i < CTW_N_VECTORS; i++)
-        if (l->vector[i] != NULL)
-            out[n++] = l->vector[i];
-    qsort(out, (size_t)n, sizeof(out[0]), by_file_and_offset);
-    return n;
-}
-
-static size_t align_up(size_t at)
-{
-    return (at + CTW_ARENA_ALIGN - 1) / CTW_ARENA_ALIGN * CTW_ARENA_ALIGN;
-}
-
-/* The tensors that continue t in memory, up to NULL; NULL: none. */
-static const struct ctw_tensor *const *continuation(const struct ctw_layer *l,
-                                                    const struct ctw_tensor *t)
-{
-    for (int i = 0; i < CTW_N_VECTORS; i++)
-        if (l->vector[i] == t)
-            return l->more[i];
-    return NULL;
-}
+#include "worker/model/places.h"
 
 enum ctw_status ctw_arena_walk(const struct ctw_model *m, int layer, ctw_arena_visit *visit,
                                void *arg, struct ctw_err *err)
 {
-    const struct ctw_tensor *tensors[CTW_MAX_LAYER_TENSORS];
-    int n = layer_tensors(m, layer, tensors);
-    size_t at = 0;
+    const struct ctw_layer *l = &m->layers[layer];
     enum ctw_status st = CTW_OK;
-    for (int i = 0; st == CTW_OK && i < n; i++) {
-        const struct ctw_tensor *const *more = continuation(&m->layers[layer], tensors[i]);
-        st = visit(arg, tensors[i], at, err);
-        at += tensors[i]->bytes;
+    for (int64_t i = 0; st == CTW_OK && i < l->n_places; i++) {
+        const struct ctw_tensor *const *more = l->places[i].more;
+        size_t at = l->places[i].at;
+        st = visit(arg, l->places[i].tensor, at, err);
+        at += l->places[i].tensor->bytes;
         for (; st == CTW_OK && more != NULL && *more != NULL; more++) {
             st = visit(arg, *more, at, err);
             at += (*more)->bytes;
         }
-        at = align_up(at);
     }
     return st;
 }
 
-static enum ctw_status see_end(void *arg, const struct ctw_tensor *t, size_t at,
-                               struct ctw_err *err)
-{
-    (void)err;
-    *(size_t *)arg = at + t->bytes;
-    return CTW_OK;
-}
-
 size_t ctw_arena_bytes(const struct ctw_model *m, int layer)
 {
-    size_t end = 0;
-    enum ctw_status st = ctw_arena_walk(m, layer, see_end, &end, NULL);
-    assert(st == CTW_OK);
-    (void)st;
-    return align_up(end);
+    return m->layers[layer].arena_bytes;
 }
 
 void ctw_arena_point(const struct ctw_model *m, int layer, const void *block,
                      struct ctw_layer_data *data)
 {
-    const struct ctw_tensor *tensors[CTW_MAX_LAYER_TENSORS];
     const struct ctw_layer *l = &m->layers[layer];
-    size_t at = 0;
-    int n = layer_tensors(m, layer, tensors);
-    for (int i = 0; i < n; i++) {
-        const void *address = (const char *)block + at;
-        size_t bytes = tensors[i]->bytes;
-        for (int j = 0; j < CTW_N_MATRICES; j++)
-            for (int part = 0; part < CTW_N_PARTS; part++)
-                if (l->matrix[j].part[part] == tensors[i])
-                    data->matrix[j].part[part] = address;
-        for (int v = 0; v < CTW_N_VECTORS; v++)
-            if (l->vector[v] == tensors[i]) {
-                data->vector[v] = address;
-                bytes = ctw_vector_bytes(l, v);
-            }
-        at = align_up(at + bytes);
+    for (int i = 0; i < ctw_layer_n_matrices(l); i++) {
+        const struct ctw_matrix *matrix = ctw_layer_matrix_of(l, i);
+        for (int part = 0; part < CTW_N_PARTS; part++)
+            if (matrix->part[part] != NULL && part != CTW_PART_SHAPE &&
+                !(i == CTW_M_HEAD && m->tied))
+                ctw_data_matrix(data, i)->part[part] = (const char *)block +
+                                                       ctw_tensor_place_of(l, matrix->part[part]) +
+                                                       ctw_part_offset(matrix, part);
     }
+    for (int v = 0; v < CTW_N_VECTORS; v++)
+        if (l->vector[v] != NULL)
+            data->vector[v] = (const char *)block + ctw_tensor_place_of(l, l->vector[v]);
 }
 
 void ctw_arena_tie(const struct ctw_model *m, struct ctw_layer_data *layers)
@@ -141,10 +79,11 @@ enum ctw_status ctw_arena_add_numbers(const struct ctw_model *m, struct ctw_err 
     enum ctw_status st = CTW_OK;
     for (int layer = 0; layer < m->n_layers; layer++) {
         const struct ctw_layer *l = &m->layers[layer];
-        for (int i = 0; st == CTW_OK && i < CTW_N_MATRICES; i++) {
-            st = add_numbers(m, l->matrix[i].part[CTW_PART_SHAPE], err);
-            for (size_t j = 0; st == CTW_OK && j < CTW_COUNT(l->matrix[i].input_part); j++)
-                st = add_numbers(m, l->matrix[i].input_part[j], err);
+        for (int i = 0; st == CTW_OK && i < ctw_layer_n_matrices(l); i++) {
+            const struct ctw_matrix *matrix = ctw_layer_matrix_of(l, i);
+            st = add_numbers(m, matrix->part[CTW_PART_SHAPE], err);
+            for (size_t j = 0; st == CTW_OK && j < CTW_COUNT(matrix->input_part); j++)
+                st = add_numbers(m, matrix->input_part[j], err);
         }
         for (size_t j = 0; st == CTW_OK && j < CTW_COUNT(l->kv_part); j++)
             st = add_numbers(m, l->kv_part[j], err);

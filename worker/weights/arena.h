@@ -9,9 +9,6 @@
 
 #include "worker/weights/provider.h"
 
-/* A layer's arena has a multiple of this many bytes, and begins at a multiple of it. */
-enum { CTW_ARENA_ALIGN = 256 };
-
 /* Called for each tensor, which begins `at` bytes after the arena's beginning. */
 typedef enum ctw_status ctw_arena_visit(void *arg, const struct ctw_tensor *t, size_t at,
                                         struct ctw_err *err);

@@ -31,11 +31,13 @@ static bool fill_layer(const struct ctw_model *model, const struct ctw_layer *la
                        struct ctw_layer_data *data)
 {
     bool ok = true;
-    for (int m = 0; m < CTW_N_MATRICES; m++) {
-        for (int p = 0; p < CTW_N_PARTS; p++) {
-            const struct ctw_tensor *t = layer->matrix[m].part[p];
-            data->matrix[m].part[p] = t == NULL ? NULL : ctw_container_data(model->container, t);
-        }
+    for (int m = 0; m < ctw_layer_n_matrices(layer); m++) {
+        const struct ctw_matrix *matrix = ctw_layer_matrix_of(layer, m);
+        for (int p = 0; p < CTW_N_PARTS; p++)
+            if (matrix->part[p] != NULL)
+                ctw_data_matrix(data, m)->part[p] =
+                    (const char *)ctw_container_data(model->container, matrix->part[p]) +
+                    ctw_part_offset(matrix, p);
     }
     for (int v = 0; v < CTW_N_VECTORS; v++) {
         const struct ctw_tensor *t = layer->vector[v];
@@ -50,7 +52,7 @@ static bool fill_layer(const struct ctw_model *model, const struct ctw_layer *la
 /* Asks the kernel to read a tensor's pages soon. Best effort: failure does not matter. */
 static void read_ahead(const struct ctw_model *model, const struct ctw_tensor *t)
 {
-    if (t == NULL || t->bytes == 0)
+    if (t->bytes == 0)
         return;
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     uintptr_t at = (uintptr_t)ctw_container_data(model->container, t);
@@ -64,9 +66,8 @@ static enum ctw_status mapped_acquire(struct ctw_provider *base, int layer,
     struct mapped *p = (struct mapped *)base;
     if (layer + 1 < p->model->n_layers) {
         const struct ctw_layer *next = &p->model->layers[layer + 1];
-        for (int m = 0; m < CTW_N_MATRICES; m++)
-            for (int part = 0; part < CTW_N_PARTS; part++)
-                read_ahead(p->model, next->matrix[m].part[part]);
+        for (int64_t i = 0; i < next->n_places; i++)
+            read_ahead(p->model, next->places[i].tensor);
     }
     *out = &p->layers[layer];
     return ctw_container_check_maps(p->model->container, err);
@@ -92,7 +93,7 @@ static void mapped_close(struct ctw_provider *base)
         for (int v = 0; v < CTW_N_VECTORS; v++)
             if (p->model->layers[i].more[v] != NULL)
                 ctw_free((void *)p->layers[i].vector[v]);
-    ctw_free(p->layers);
+    ctw_layers_free(p->model, p->layers);
     ctw_free(p);
 }
 
@@ -106,7 +107,7 @@ enum ctw_status ctw_provider_open_mapped(struct ctw_provider **out, const struct
         return ctw_fail(err, CTW_ENOMEM, "layers: out of memory");
     p->base.ops = &ops;
     p->model = model;
-    p->layers = ctw_calloc((size_t)model->n_layers, sizeof(*p->layers));
+    p->layers = ctw_layers_alloc(model);
     bool ok = p->layers != NULL;
     for (int i = 0; ok && i < model->n_layers; i++)
         ok = fill_layer(model, &model->layers[i], &p->layers[i]);
@@ -116,6 +117,31 @@ enum ctw_status ctw_provider_open_mapped(struct ctw_provider **out, const struct
     }
     *out = &p->base;
     return CTW_OK;
+}
+
+/* ---- the addresses of all layers ----------------------------------------------------------- */
+
+struct ctw_layer_data *ctw_layers_alloc(const struct ctw_model *m)
+{
+    struct ctw_layer_data *layers = ctw_calloc((size_t)m->n_layers, sizeof(*layers));
+    for (int i = 0; layers != NULL && i < m->n_layers; i++) {
+        size_t n = (size_t)(ctw_layer_n_matrices(&m->layers[i]) - CTW_N_MATRICES);
+        if (n == 0)
+            continue;
+        layers[i].expert = ctw_calloc(n, sizeof(*layers[i].expert));
+        if (layers[i].expert == NULL) {
+            ctw_layers_free(m, layers);
+            return NULL;
+        }
+    }
+    return layers;
+}
+
+void ctw_layers_free(const struct ctw_model *m, struct ctw_layer_data *layers)
+{
+    for (int i = 0; layers != NULL && i < m->n_layers; i++)
+        ctw_free(layers[i].expert);
+    ctw_free(layers);
 }
 
 /* ---- the calls ---------------------------------------------------------------------------- */

@@ -24,8 +24,25 @@
 /* Pointers that the backend can read (for the CPU: host memory). NULL: the layer has none. */
 struct ctw_layer_data {
     struct ctw_weight_data matrix[CTW_N_MATRICES];
+    struct ctw_weight_data *expert; /* [n_experts][CTW_N_EXPERT_MATRICES]; NULL: no experts */
     const void *vector[CTW_N_VECTORS];
 };
+
+/* The data of ctw_layer_matrix(layer, i). */
+static inline struct ctw_weight_data *ctw_data_matrix(struct ctw_layer_data *data, int i)
+{
+    return i < CTW_N_MATRICES ? &data->matrix[i] : &data->expert[i - CTW_N_MATRICES];
+}
+
+static inline const struct ctw_weight_data *ctw_data_matrix_of(const struct ctw_layer_data *data,
+                                                               int i)
+{
+    return i < CTW_N_MATRICES ? &data->matrix[i] : &data->expert[i - CTW_N_MATRICES];
+}
+
+/* [n_layers], without addresses. NULL: out of memory. ctw_layers_free(): NULL is fine. */
+struct ctw_layer_data *ctw_layers_alloc(const struct ctw_model *m);
+void ctw_layers_free(const struct ctw_model *m, struct ctw_layer_data *layers);
 
 struct ctw_provider;
 

@@ -114,7 +114,7 @@ static void resident_close(struct ctw_provider *base)
         ctw_debug("freeing layers on a device that has failed: %s", err.msg);
     ctw_device_free(p->be, p->memory);
     ctw_free(p->layers);
-    ctw_free(p->data);
+    ctw_layers_free(p->model, p->data);
     ctw_free(p);
 }
 
@@ -122,7 +122,7 @@ static enum ctw_status open_all(struct resident *p, struct ctw_err *err)
 {
     int n_layers = p->model->n_layers;
     p->layers = ctw_calloc((size_t)n_layers, sizeof(*p->layers));
-    p->data = ctw_calloc((size_t)n_layers, sizeof(*p->data));
+    p->data = ctw_layers_alloc(p->model);
     if (p->layers == NULL || p->data == NULL)
         return ctw_fail(err, CTW_ENOMEM, "layers: out of memory");
     enum ctw_status st = ctw_loader_open(&p->loader, p->model, p->be, err);

@@ -72,7 +72,7 @@ static void streamed_close(struct ctw_provider *base)
     ctw_device_free(p->be, p->memory);
     ctw_placement_free(&p->place);
     ctw_free(p->joined);
-    ctw_free(p->data);
+    ctw_layers_free(p->model, p->data);
     ctw_free(p);
 }
 
@@ -80,7 +80,7 @@ static enum ctw_status open_all(struct streamed *p, struct ctw_err *err)
 {
     size_t n_layers = (size_t)p->model->n_layers;
     p->joined = ctw_calloc(n_layers, sizeof(*p->joined));
-    p->data = ctw_calloc(n_layers, sizeof(*p->data));
+    p->data = ctw_layers_alloc(p->model);
     if (p->joined == NULL || p->data == NULL)
         return ctw_fail(err, CTW_ENOMEM, "layers: out of memory");
     enum ctw_status st =

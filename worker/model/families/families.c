@@ -35,6 +35,7 @@
     X(ministral)                                                                                   \
     X(ministral3)                                                                                  \
     X(mistral)                                                                                     \
+    X(mixtral)                                                                                     \
     X(mpt)                                                                                         \
     X(nemotron)                                                                                    \
     X(nemotron_nas)                                                                                \
@@ -46,7 +47,9 @@
     X(phi3)                                                                                        \
     X(qwen)                                                                                        \
     X(qwen2)                                                                                       \
+    X(qwen2_moe)                                                                                   \
     X(qwen3)                                                                                       \
+    X(qwen3_moe)                                                                                   \
     X(seed_oss)                                                                                    \
     X(smollm3)                                                                                     \
     X(stablelm)                                                                                    \

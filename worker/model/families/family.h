@@ -296,18 +296,70 @@ struct ctw_mlp {
     enum ctw_activation act;
     bool plain; /* no gate */
     bool bias;
+    struct ctw_glu glu;         /* how gate and up are joined */
     bool fused;                 /* gate and up are one module: the rows of gate, then of up */
     bool up_first;              /* of these rows, up's */
     const char *gate, *up;      /* mlp.gate_proj, mlp.up_proj */
     const char *gate_up, *down; /* mlp.gate_up_proj, mlp.down_proj */
 };
 
+/* How a mixture's router chooses (struct ctw_route_rule, kernels/operations.h). Names: NULL is
+ * Qwen's. */
+struct ctw_router {
+    const char *module;       /* "mlp.gate", a matrix [n, hidden] */
+    bool bias;                /* has one */
+    const char *correction;   /* the tensor [n] that corrects the choice; NULL: none */
+    const char *expert_scale; /* the tensor [n] of factors; NULL: none */
+    enum ctw_score score;
+    int64_t n_groups, kept_groups; /* 0 or 1 group: none */
+    int group_best;
+    bool normalised;
+    double sum_add, sum_least;
+    double scale, factor; /* 0: 1 */
+    double softcap;       /* of the logits; 0: none */
+    double jitter;
+    bool on_input; /* an expert's weight multiplies its input */
+};
+
+/*
+ * A mixture of experts. Names: NULL is Qwen's. The norms CTW_AT_ROUTER, CTW_AT_EXPERTS and so on
+ * are described by ctw_describe_norm(), as any other.
+ *
+ * Apart, expert 3's matrices are modules: "mlp.experts.3.gate_proj", "mlp.experts.3.gate_up_proj".
+ * Stacked, all experts' matrices of one role are one tensor of three dimensions, the first of n:
+ * "mlp.experts.gate_up_proj", or "mlp.experts.gate_up_proj.weight".
+ */
+struct ctw_experts {
+    int64_t n, chosen; /* chosen: of n, for a token */
+    int64_t inner;
+    enum ctw_activation act;
+    struct ctw_glu glu; /* how gate and up are joined */
+    bool plain;         /* no gate */
+    bool bias;          /* stacked: tensors "mlp.experts.gate_up_proj_bias" [n, rows] */
+    bool stacked;
+    bool transposed;            /* stacked [n, inputs, outputs] */
+    bool fused;                 /* gate and up are one matrix: the rows of gate, then of up */
+    bool interleaved;           /* of these rows, gate's and up's take turns */
+    const char *module;         /* "mlp.experts"; "": the names below are those of the layer */
+    const char *gate, *up;      /* "gate_proj", "up_proj" */
+    const char *gate_up, *down; /* "gate_up_proj", "down_proj" */
+    struct ctw_router router;
+    const struct ctw_mlp *shared; /* the shared expert; its names are the family's; NULL: none */
+    const char *shared_gate;      /* the module of its factor [1, hidden]; NULL: none */
+};
+
 void ctw_describe_attention(struct ctw_config *c, int64_t i, const struct ctw_attention *a);
 void ctw_describe_latent_attention(struct ctw_config *c, int64_t i,
                                    const struct ctw_latent_attention *a);
 void ctw_describe_mlp(struct ctw_config *c, int64_t i, const struct ctw_mlp *mlp);
+/* Instead of ctw_describe_mlp(), which describes the shared expert for it. (describe_experts.c) */
+void ctw_describe_experts(struct ctw_config *c, int64_t i, const struct ctw_experts *x);
 
 /* ---- what other builders are made of ---- */
+
+/* Adds a tensor or matrix to the list of those that the checkpoint must have. `name` is relative to
+ * a decoder layer's names. */
+void ctw_describe_want(struct ctw_config *c, struct ctw_want w, const char *name);
 
 /* A Linear module of decoder layer i (CTW_EMBEDDING, or n_layers: the head's layer) as the next
  * shard of a product; bias -1: it has none. */

@@ -1,4 +1,4 @@
-/* The windows of Qwen 2 and 3. */
+/* The windows and mixtures of Qwen 2 and 3. */
 #ifndef CTW_WORKER_QWEN_H
 #define CTW_WORKER_QWEN_H
 
@@ -19,6 +19,32 @@ static inline const int64_t *qwen_windows(struct ctw_config *c, int64_t n_layers
         ctw_key_fail(c, "sliding_window", CTW_EFORMAT, "found %lld, expected at least 1",
                      (long long)window);
     return ctw_key_windows(c, n_layers, on ? window : 0, &(struct ctw_window_rule){.first = first});
+}
+
+/* The experts, without a shared one; the numbers are transformers' defaults. n 0: none. */
+static inline struct ctw_experts qwen_experts(struct ctw_config *c, enum ctw_activation act,
+                                              int64_t n, int64_t chosen, int64_t inner)
+{
+    const char *n_experts = ctw_key_either(c, "num_local_experts", "num_experts");
+    return (struct ctw_experts){
+        .n = ctw_key_int(c, n_experts, n, CTW_NULL_REFUSED, 0, CTW_MAX_EXPERTS),
+        .chosen =
+            ctw_key_int(c, "num_experts_per_tok", chosen, CTW_NULL_REFUSED, 1, CTW_MAX_CHOSEN),
+        .inner = ctw_key_int(c, "moe_intermediate_size", inner, CTW_NULL_REFUSED, 1, CTW_MAX_DIM),
+        .act = act,
+        .router = {.score = CTW_SCORE_SOFTMAX,
+                   .normalised = ctw_key_bool(c, "norm_topk_prob", false)}};
+}
+
+/* Which layers have the n_experts: every decoder_sparse_step-th that mlp_only_layers does not list.
+ */
+static inline void qwen_sparse_layers(struct ctw_config *c, int64_t n_layers, int64_t n_experts,
+                                      bool sparse[CTW_MAX_DECODERS])
+{
+    const bool *dense = ctw_key_layer_set(c, "mlp_only_layers", n_layers);
+    int64_t step = ctw_key_int(c, "decoder_sparse_step", 1, CTW_NULL_REFUSED, 1, 1 << 20);
+    for (int64_t i = 0; i < n_layers; i++)
+        sparse[i] = n_experts > 0 && (i + 1) % step == 0 && (dense == NULL || !dense[i]);
 }
 
 #endif

@@ -1,0 +1,322 @@
+/*
+ * A mixture of experts. In the chunk phase each token chooses its experts, and what they read is
+ * left in f->mixed; in the pass phase one expert after another, by index, takes all its rows of the
+ * pass. So an expert's weights are decoded once a pass, and every row adds its experts' outputs in
+ * the order of their indices, whatever else is in the pass.
+ *
+ * The outputs are added to the residual itself, after the shared expert's; or, if something comes
+ * between, to f->sum, and at last that to the residual.
+ */
+#include <string.h>
+
+#include "worker/engine/step.h"
+
+/* ---- the chunk phase ---------------------------------------------------------------------- */
+
+static char *rows_at(const struct ctw_step *s, void *base, size_t row_bytes)
+{
+    return (char *)base + (size_t)s->chunk->tok0 * row_bytes;
+}
+
+/* The chunk's rows of what the experts read, [n_tok, hidden]. */
+static void *mixed_of(const struct ctw_step *s)
+{
+    size_t hidden = (size_t)s->f->model->hidden;
+    return rows_at(s, s->f->mixed, hidden * ctw_dtype_bytes(s->f->dtype));
+}
+
+static void *sum_of(const struct ctw_step *s)
+{
+    return rows_at(s, s->f->sum, (size_t)s->f->model->hidden * sizeof(float));
+}
+
+/* y [n_tok, n] = a product of x, in fp32 */
+static enum ctw_status logits(const struct ctw_step *s, enum ctw_slot slot, const void *x, float *y,
+                              int64_t n, struct ctw_err *err)
+{
+    struct ctw_shard shards[CTW_MAX_SHARDS];
+    return ctw_linear(s->f->be,
+                      &(struct ctw_op_linear){.shards = shards,
+                                              .n_shards = ctw_step_shards(s, slot, shards),
+                                              .slot = slot,
+                                              .dtype = s->f->dtype,
+                                              .epilogue = CTW_EPI_LOGITS,
+                                              .n_tok = s->chunk->n_tok,
+                                              .x = x,
+                                              .ldx = s->f->model->hidden,
+                                              .y = y,
+                                              .ldy = n},
+                      err);
+}
+
+static enum ctw_status route(const struct ctw_step *s, struct ctw_err *err)
+{
+    const struct ctw_layer *l = s->layer;
+    const struct ctw_tensor *correction = l->vector[CTW_V_CORRECTION];
+    const struct ctw_tensor *scale = l->vector[CTW_V_EXPERT_SCALE];
+    int64_t first = s->chunk->tok0 * l->mixture.route.chosen;
+    struct ctw_op_route op = {.rule = l->mixture.route,
+                              .n_tok = s->chunk->n_tok,
+                              .logits = s->f->logits,
+                              .ids = s->f->ids + first,
+                              .weights = s->f->weights + first};
+    if (!ctw_layer_has_sum(l))
+        op.rule.scale *= l->mlp_factor;
+    if (correction != NULL) {
+        op.correction = s->data->vector[CTW_V_CORRECTION];
+        op.correction_dtype = correction->dtype;
+    }
+    if (scale != NULL) {
+        op.expert_scale = s->data->vector[CTW_V_EXPERT_SCALE];
+        op.expert_scale_dtype = scale->dtype;
+    }
+    return ctw_route(s->f->be, &op, err);
+}
+
+/* f->factor = sigmoid(shared_gate(x)) * factor */
+static enum ctw_status shared_factor(const struct ctw_step *s, const void *x, float factor,
+                                     struct ctw_err *err)
+{
+    float *y = s->f->factor;
+    enum ctw_status st = logits(s, CTW_SLOT_SHARED_GATE, x, y, 1, err);
+    if (st == CTW_OK)
+        st = ctw_act(s->f->be,
+                     &(struct ctw_op_act){.act = CTW_ACT_SIGMOID,
+                                          .dtype = CTW_F32,
+                                          .n_tok = s->chunk->n_tok,
+                                          .dim = 1,
+                                          .x = y,
+                                          .ldx = 1,
+                                          .y = y,
+                                          .ldy = 1},
+                     err);
+    if (st != CTW_OK || factor == 1)
+        return st;
+    return ctw_norm(s->f->be,
+                    &(struct ctw_op_norm){.kind = CTW_NORM_NONE,
+                                          .dtype = CTW_F32,
+                                          .n_tok = s->chunk->n_tok,
+                                          .dim = 1,
+                                          .x = y,
+                                          .x_dtype = CTW_F32,
+                                          .factor = factor,
+                                          .y = y},
+                    err);
+}
+
+/* y += factor * the shared expert's output; y [n_tok, hidden] fp32: the residual or the sum. */
+static enum ctw_status add_shared(const struct ctw_step *s, void *y, float factor,
+                                  struct ctw_err *err)
+{
+    struct ctw_forward *f = s->f;
+    const struct ctw_layer *l = s->layer;
+    const void *x = mixed_of(s);
+    enum ctw_status st = CTW_OK;
+    if (l->norm[CTW_AT_EXPERTS].present) {
+        st = ctw_step_read(s, CTW_AT_MLP, s->here, err);
+        x = f->norm;
+    }
+    if (st == CTW_OK && ctw_step_has(s, CTW_SLOT_SHARED_GATE))
+        st = shared_factor(s, x, factor, err);
+    if (st == CTW_OK)
+        st = ctw_mlp_inner(s, x, err);
+    if (st != CTW_OK)
+        return st;
+    if (ctw_step_epilogue(s, CTW_SLOT_DOWN) != CTW_EPI_STORE)
+        return ctw_step_add_product(s, CTW_SLOT_DOWN, f->wide, l->inner, y, f->factor, err);
+    st = ctw_step_product(s, CTW_SLOT_DOWN, f->wide, l->inner, f->norm, f->model->hidden, err);
+    return st == CTW_OK ? ctw_step_add_norm(s, CTW_AT_SHARED_OUT, f->norm, f->dtype, y, factor, err)
+                        : st;
+}
+
+enum ctw_status ctw_mlp_choose(const struct ctw_step *s, struct ctw_err *err)
+{
+    struct ctw_forward *f = s->f;
+    const struct ctw_layer *l = s->layer;
+    const void *x = mixed_of(s);
+    int16_t stamp = l->n_head > 0 ? s->here : s->before;
+    bool own = l->norm[CTW_AT_EXPERTS].present;
+    enum ctw_status st =
+        ctw_step_read_to(s, own ? CTW_AT_EXPERTS : CTW_AT_MLP, stamp, mixed_of(s), err);
+    if (st == CTW_OK && l->norm[CTW_AT_ROUTER].present) {
+        st = ctw_step_read(s, CTW_AT_ROUTER, stamp, err);
+        x = f->norm;
+    }
+    if (st == CTW_OK)
+        st = logits(s, CTW_SLOT_ROUTER, x, f->logits, l->mixture.route.n_experts, err);
+    if (st == CTW_OK)
+        st = route(s, err);
+    if (st != CTW_OK || l->inner == 0 || ctw_layer_has_sum(l))
+        return st;
+    return add_shared(s, ctw_step_residual(s), l->mlp_factor, err);
+}
+
+/* ---- the pass phase ----------------------------------------------------------------------- */
+
+/* The shards of one of an expert's products; returns their number. */
+static int expert_shards(const struct ctw_step *s, const struct ctw_product *p, int64_t expert,
+                         struct ctw_shard shards[CTW_MAX_SHARDS])
+{
+    const struct ctw_mixture *x = &s->layer->mixture;
+    for (int i = 0; i < p->n_shards; i++) {
+        const struct ctw_rows *rows = &p->shard[i];
+        int64_t at = expert * CTW_N_EXPERT_MATRICES + rows->matrix;
+        const struct ctw_matrix *m = &x->matrix[at];
+        ctw_step_shard(s, &shards[i], rows, m, &s->data->expert[at], expert * m->weight.n);
+    }
+    return p->n_shards;
+}
+
+/* The i-th expert that has rows, without rows. */
+static struct ctw_op_linear up_of(const struct ctw_step *s, int64_t expert, int64_t i,
+                                  struct ctw_shard shards[CTW_MAX_SHARDS])
+{
+    const struct ctw_mixture *x = &s->layer->mixture;
+    return (struct ctw_op_linear){.shards = shards,
+                                  .n_shards = expert_shards(s, &x->up, expert, shards),
+                                  .slot = ctw_expert_slot(i, false),
+                                  .dtype = s->f->dtype,
+                                  .epilogue = x->gated ? CTW_EPI_GATE : CTW_EPI_STORE,
+                                  .act = x->act,
+                                  .glu = x->glu};
+}
+
+static struct ctw_op_linear down_of(const struct ctw_step *s, int64_t expert, int64_t i,
+                                    struct ctw_shard shards[CTW_MAX_SHARDS])
+{
+    const struct ctw_mixture *x = &s->layer->mixture;
+    return (struct ctw_op_linear){.shards = shards,
+                                  .n_shards = expert_shards(s, &x->down, expert, shards),
+                                  .slot = ctw_expert_slot(i, true),
+                                  .dtype = s->f->dtype,
+                                  .epilogue = CTW_EPI_SCATTER};
+}
+
+static enum ctw_status prepare(const struct ctw_step *s, int64_t expert, int64_t i,
+                               struct ctw_err *err)
+{
+    struct ctw_shard shards[CTW_MAX_SHARDS];
+    struct ctw_op_linear op = up_of(s, expert, i, shards);
+    enum ctw_status st = ctw_prepare(s->f->be, &op, err);
+    if (st != CTW_OK)
+        return st;
+    op = down_of(s, expert, i, shards);
+    return ctw_prepare(s->f->be, &op, err);
+}
+
+/* Rows row0 .. row0+n-1 of the sorted choices, which are one expert's; at most a chunk. */
+static enum ctw_status compute(const struct ctw_step *s, int64_t expert, int64_t i, int64_t row0,
+                               int64_t n, struct ctw_err *err)
+{
+    struct ctw_forward *f = s->f;
+    const struct ctw_mixture *x = &s->layer->mixture;
+    struct ctw_shard shards[CTW_MAX_SHARDS];
+    struct ctw_op_linear op = up_of(s, expert, i, shards);
+    op.n_tok = n;
+    op.x = f->mixed;
+    op.ldx = f->model->hidden;
+    op.x_rows = f->expert_rows + row0;
+    op.x_weight = x->on_input ? f->expert_weights + row0 : NULL;
+    op.y = f->wide;
+    op.ldy = x->inner;
+    enum ctw_status st = ctw_linear(f->be, &op, err);
+    if (st == CTW_OK && !x->gated)
+        st = ctw_act(f->be,
+                     &(struct ctw_op_act){.act = x->act,
+                                          .dtype = f->dtype,
+                                          .n_tok = n,
+                                          .dim = x->inner,
+                                          .x = f->wide,
+                                          .ldx = x->inner,
+                                          .y = f->wide,
+                                          .ldy = x->inner},
+                     err);
+    if (st != CTW_OK)
+        return st;
+    op = down_of(s, expert, i, shards);
+    op.n_tok = n;
+    op.x = f->wide;
+    op.ldx = x->inner;
+    op.y = ctw_layer_has_sum(s->layer) ? f->sum : f->x;
+    op.ldy = f->model->hidden;
+    op.y_rows = f->expert_rows + row0;
+    op.y_weight = x->on_input ? NULL : f->expert_weights + row0;
+    return ctw_linear(f->be, &op, err);
+}
+
+/* Sorts the choices of the pass, and leaves where each expert's begin in f->start, on the host. */
+static enum ctw_status group(const struct ctw_step *s, int64_t n_tok, struct ctw_err *err)
+{
+    struct ctw_forward *f = s->f;
+    const struct ctw_route_rule *r = &s->layer->mixture.route;
+    enum ctw_status st = ctw_group(f->be,
+                                   &(struct ctw_op_group){.n_experts = r->n_experts,
+                                                          .chosen = r->chosen,
+                                                          .n_tok = n_tok,
+                                                          .ids = f->ids,
+                                                          .weights = f->weights,
+                                                          .rows = f->expert_rows,
+                                                          .row_weights = f->expert_weights,
+                                                          .start = f->device_start},
+                                   err);
+    if (st == CTW_OK && ctw_layer_has_sum(s->layer))
+        st = ctw_device_zero(f->be, f->sum,
+                             (size_t)n_tok * (size_t)f->model->hidden * sizeof(float), err);
+    if (st == CTW_OK)
+        st = ctw_device_download(f->be, f->start, f->device_start,
+                                 ((size_t)r->n_experts + 1) * sizeof(*f->start), err);
+    return st;
+}
+
+/* The next expert from e on that has rows. */
+static int next_with_rows(const int32_t *start, int n_experts, int e)
+{
+    while (e < n_experts && start[e] == start[e + 1])
+        e++;
+    return e;
+}
+
+enum ctw_status ctw_mlp_experts(const struct ctw_step *s, int64_t n_tok, ctw_rows_done *done,
+                                void *arg, struct ctw_err *err)
+{
+    const struct ctw_forward *f = s->f;
+    const int n = s->layer->mixture.route.n_experts;
+    int64_t n_ahead = 0, i = 0;
+    enum ctw_status st = group(s, n_tok, err);
+    if (st != CTW_OK)
+        return st;
+    int ahead = next_with_rows(f->start, n, 0);
+    for (int e = ahead; st == CTW_OK && e < n; e = next_with_rows(f->start, n, e + 1), i++) {
+        while (st == CTW_OK && ahead < n && n_ahead < i + CTW_EXPERTS_IN_FLIGHT) {
+            st = prepare(s, ahead, n_ahead++, err);
+            ahead = next_with_rows(f->start, n, ahead + 1);
+        }
+        for (int64_t row = f->start[e]; st == CTW_OK && row < f->start[e + 1];) {
+            int64_t n_rows = f->start[e + 1] - row;
+            n_rows = n_rows < f->plan.chunk_tokens ? n_rows : f->plan.chunk_tokens;
+            st = compute(s, e, i, row, n_rows, err);
+            if (st == CTW_OK)
+                st = done(arg, n_rows, err);
+            row += n_rows;
+        }
+    }
+    return st;
+}
+
+/* ---- the chunk, afterwards ---------------------------------------------------------------- */
+
+enum ctw_status ctw_mlp_join_experts(const struct ctw_step *s, struct ctw_err *err)
+{
+    const struct ctw_layer *l = s->layer;
+    enum ctw_status st = CTW_OK;
+    if (ctw_layer_has_sum(l)) {
+        if (l->norm[CTW_AT_EXPERTS_OUT].present)
+            st = ctw_step_norm_sum(s, CTW_AT_EXPERTS_OUT, sum_of(s), err);
+        if (st == CTW_OK && l->inner > 0)
+            st = add_shared(s, sum_of(s), 1, err);
+        if (st == CTW_OK)
+            st = ctw_step_add_norm(s, CTW_AT_MLP_OUT, sum_of(s), CTW_F32, ctw_step_residual(s),
+                                   l->mlp_factor, err);
+    }
+    return st == CTW_OK ? ctw_step_norm_residual(s, CTW_AT_MLP_SUM, err) : st;
+}

@@ -1,0 +1,185 @@
+/* The builder of a mixture of experts. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "worker/model/families/family.h"
+
+enum { MAX_NAME = 512 };
+
+static const char *or_default(const char *name, const char *absent)
+{
+    return name != NULL ? name : absent;
+}
+
+/* "MODULE.NAME", "MODULE.3.NAME" for expert 3, or NAME alone; `end` follows. */
+static void join(char out[MAX_NAME], const struct ctw_experts *x, int64_t expert, const char *name,
+                 const char *end)
+{
+    const char *module = or_default(x->module, "mlp.experts");
+    if (expert >= 0)
+        (void)snprintf(out, MAX_NAME, "%s.%" PRId64 ".%s%s", module, expert, name, end);
+    else if (module[0] != '\0')
+        (void)snprintf(out, MAX_NAME, "%s.%s%s", module, name, end);
+    else
+        (void)snprintf(out, MAX_NAME, "%s%s", name, end);
+}
+
+/* ---- what no checkpoint can have ---- */
+
+static void refuse(struct ctw_config *c, int64_t i, const char *why, int64_t found, int64_t most)
+{
+    if (c->status == CTW_OK)
+        c->status =
+            ctw_json_fail(c->text, &c->err, CTW_EFORMAT,
+                          "layer %" PRId64 ": %s: found %" PRId64 ", expected 1 to %" PRId64, i,
+                          why, found, most);
+}
+
+static void check_numbers(struct ctw_config *c, int64_t i, const struct ctw_experts *x)
+{
+    const struct ctw_router *r = &x->router;
+    int64_t most = x->n < CTW_MAX_CHOSEN ? x->n : CTW_MAX_CHOSEN;
+    if (x->n < 1 || x->n > CTW_MAX_EXPERTS)
+        refuse(c, i, "the number of experts", x->n, CTW_MAX_EXPERTS);
+    else if (x->chosen < 1 || x->chosen > most)
+        refuse(c, i, "the experts that a token chooses", x->chosen, most);
+    if (r->n_groups <= 1 || c->status != CTW_OK)
+        return;
+    if (x->n % r->n_groups != 0 || x->n / r->n_groups < r->group_best)
+        refuse(c, i, "the groups of experts, which must be of equal sizes", r->n_groups,
+               x->n / r->group_best);
+    else if (r->kept_groups < 1 || r->kept_groups > r->n_groups)
+        refuse(c, i, "the groups that a token chooses from", r->kept_groups, r->n_groups);
+    else if (x->chosen > r->kept_groups * (x->n / r->n_groups))
+        refuse(c, i, "the experts that a token chooses from its groups", x->chosen,
+               r->kept_groups * (x->n / r->n_groups));
+}
+
+/* ---- the router ---- */
+
+static struct ctw_route_rule rule_of(const struct ctw_experts *x)
+{
+    const struct ctw_router *r = &x->router;
+    bool grouped = r->n_groups > 1 && r->kept_groups < r->n_groups;
+    return (struct ctw_route_rule){.score = r->score,
+                                   .n_experts = (int)x->n,
+                                   .chosen = (int)x->chosen,
+                                   .n_groups = grouped ? (int)r->n_groups : 0,
+                                   .kept_groups = grouped ? (int)r->kept_groups : 0,
+                                   .group_best = r->group_best,
+                                   .normalised = r->normalised,
+                                   .sum_add = (float)r->sum_add,
+                                   .sum_least = (float)r->sum_least,
+                                   .factor = (float)(r->factor != 0 ? r->factor : 1),
+                                   .softcap = (float)r->softcap,
+                                   .scale = (float)(r->scale != 0 ? r->scale : 1),
+                                   .jitter = (float)r->jitter};
+}
+
+static void describe_router(struct ctw_config *c, int64_t i, const struct ctw_experts *x)
+{
+    const struct ctw_router *r = &x->router;
+    ctw_describe_linear(c, i, CTW_SLOT_ROUTER, CTW_M_ROUTER, r->bias ? CTW_V_ROUTER_BIAS : -1,
+                        or_default(r->module, "mlp.gate"), x->n, c->model->hidden);
+    if (r->correction != NULL)
+        ctw_describe_vector(c, i, CTW_V_CORRECTION, r->correction, x->n);
+    if (r->expert_scale != NULL)
+        ctw_describe_vector(c, i, CTW_V_EXPERT_SCALE, r->expert_scale, x->n);
+}
+
+/* ---- the experts ---- */
+
+/* All experts' matrices of one role, and their biases (-1: none). */
+static void describe_matrices(struct ctw_config *c, int64_t i, const struct ctw_experts *x,
+                              enum ctw_expert_role role, int bias, const char *name, int64_t n,
+                              int64_t k)
+{
+    char full[MAX_NAME];
+    struct ctw_want w = {.kind = CTW_WANT_EXPERT,
+                         .layer = (int)i + 1,
+                         .role = role,
+                         .class_name = "Linear",
+                         .n = n,
+                         .k = k,
+                         .transposed = x->transposed,
+                         .n_stacked = x->stacked ? x->n : 0};
+    for (int64_t e = 0; e < (x->stacked ? 1 : x->n); e++) {
+        w.expert = e;
+        join(full, x, x->stacked ? -1 : e, name, "");
+        ctw_describe_want(c, w, full);
+        if (bias < 0)
+            continue;
+        join(full, x, x->stacked ? -1 : e, name, x->stacked ? "_bias" : ".bias");
+        ctw_describe_want(c,
+                          (struct ctw_want){.kind = CTW_WANT_VECTOR,
+                                            .layer = w.layer,
+                                            .role = bias,
+                                            .n = x->stacked ? x->n : n,
+                                            .k = x->stacked ? n : 0},
+                          full);
+    }
+}
+
+static void add(struct ctw_product *p, enum ctw_expert_role role, int64_t row0, int64_t n,
+                int64_t step, int bias)
+{
+    p->shard[p->n_shards++] =
+        (struct ctw_rows){.matrix = role, .row0 = row0, .n = n, .bias = bias, .step = step};
+}
+
+static void describe_up(struct ctw_config *c, int64_t i, const struct ctw_experts *x,
+                        struct ctw_product *up)
+{
+    int64_t hidden = c->model->hidden, inner = x->inner;
+    if (x->fused) {
+        int bias = x->bias ? CTW_V_EXPERT_GATE_UP_BIAS : -1;
+        int64_t step = x->interleaved ? 2 : 1;
+        describe_matrices(c, i, x, CTW_X_GATE_UP, bias, or_default(x->gate_up, "gate_up_proj"),
+                          2 * inner, hidden);
+        add(up, CTW_X_GATE_UP, 0, inner, step, bias);
+        add(up, CTW_X_GATE_UP, x->interleaved ? 1 : inner, inner, step, bias);
+        return;
+    }
+    int gate_bias = x->bias ? CTW_V_EXPERT_GATE_BIAS : -1;
+    int up_bias = x->bias ? CTW_V_EXPERT_UP_BIAS : -1;
+    if (!x->plain) {
+        describe_matrices(c, i, x, CTW_X_GATE, gate_bias, or_default(x->gate, "gate_proj"), inner,
+                          hidden);
+        add(up, CTW_X_GATE, 0, inner, 1, gate_bias);
+    }
+    describe_matrices(c, i, x, CTW_X_UP, up_bias, or_default(x->up, "up_proj"), inner, hidden);
+    add(up, CTW_X_UP, 0, inner, 1, up_bias);
+}
+
+void ctw_describe_experts(struct ctw_config *c, int64_t i, const struct ctw_experts *x)
+{
+    check_numbers(c, i, x);
+    if (c->status != CTW_OK)
+        return;
+    struct ctw_matrix *matrix = ctw_calloc((size_t)x->n * CTW_N_EXPERT_MATRICES, sizeof(*matrix));
+    if (matrix == NULL) {
+        c->status = ctw_fail(&c->err, CTW_ENOMEM, "out of memory for %" PRId64 " experts", x->n);
+        return;
+    }
+    struct ctw_mixture *m = &ctw_describe_layer(c, i)->mixture;
+    *m = (struct ctw_mixture){.route = rule_of(x),
+                              .on_input = x->router.on_input,
+                              .inner = x->inner,
+                              .gated = !x->plain,
+                              .act = x->act,
+                              .glu = x->glu,
+                              .matrix = matrix};
+    describe_router(c, i, x);
+    describe_up(c, i, x, &m->up);
+    int bias = x->bias ? CTW_V_EXPERT_DOWN_BIAS : -1;
+    describe_matrices(c, i, x, CTW_X_DOWN, bias, or_default(x->down, "down_proj"), c->model->hidden,
+                      x->inner);
+    add(&m->down, CTW_X_DOWN, 0, c->model->hidden, 1, bias);
+    if (x->shared != NULL)
+        ctw_describe_mlp(c, i, x->shared);
+    if (x->shared_gate != NULL)
+        ctw_describe_linear(c, i, CTW_SLOT_SHARED_GATE, CTW_M_SHARED_GATE, -1, x->shared_gate, 1,
+                            c->model->hidden);
+}
