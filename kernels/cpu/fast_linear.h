@@ -26,6 +26,7 @@ struct linear_local {
 struct linear_job {
     const struct ctw_op_linear *op;
     enum mode mode;
+    enum ctw_dtype w_dtype; /* to which weights are rounded */
     int64_t k, kw;
     int64_t n_columns;         /* of y */
     int n_matrices;            /* 2: gate and up */
@@ -71,6 +72,8 @@ struct pack_job {
     const void *x;
     int64_t ldx, n_tok, k;
     const struct rows *a;
+    const int32_t *rows; /* of x, or NULL; see struct ctw_op_linear */
+    const float *weight;
 };
 
 static void pack_item(void *arg, int64_t item, int thread)
@@ -82,10 +85,15 @@ static void pack_item(void *arg, int64_t item, int thread)
     float tmp[MR * SPAN];
     for (int64_t t = item * MC; t < end; t += MR) {
         for (int64_t k0 = 0; k0 < kw; k0 += step) {
-            int64_t n = min64(step, kw - k0);
-            pack_tile(job->mode, rows_tile(job->a, t, k0, n), tmp,
-                      at(job->x, job->dtype, t * job->ldx + k0 * per_word), job->dtype, job->ldx,
-                      min64(MR, end - t), min64(n * per_word, job->k - k0 * per_word));
+            int64_t n = min64(step, kw - k0), col = k0 * per_word;
+            int64_t n_rows = min64(MR, end - t), n_col = min64(n * per_word, job->k - col);
+            float *to = rows_tile(job->a, t, k0, n);
+            if (job->rows != NULL)
+                pack_gathered(job->mode, to, tmp, job->x, job->dtype, job->ldx, col, job->rows + t,
+                              job->weight != NULL ? job->weight + t : NULL, n_rows, n_col);
+            else
+                pack_tile(job->mode, to, tmp, at(job->x, job->dtype, t * job->ldx + col),
+                          job->dtype, job->ldx, n_rows, n_col);
         }
     }
 }
@@ -93,8 +101,16 @@ static void pack_item(void *arg, int64_t item, int thread)
 static void pack_x(struct ctw_cpu *cpu, enum mode mode, const struct rows *a, const void *x,
                    enum ctw_dtype dtype, int64_t ldx, int64_t n_tok, int64_t k)
 {
-    struct pack_job job = {mode, dtype, x, ldx, n_tok, k, a};
+    struct pack_job job = {mode, dtype, x, ldx, n_tok, k, a, NULL, NULL};
     ctw_threads_for(cpu->threads, ceil_div(n_tok, MC), pack_item, &job);
+}
+
+static void pack_rows_of(struct ctw_cpu *cpu, enum mode mode, const struct rows *a,
+                         const struct ctw_op_linear *op, int64_t k)
+{
+    struct pack_job job = {mode, op->dtype, op->x,      op->ldx,     op->n_tok,
+                           k,    a,         op->x_rows, op->x_weight};
+    ctw_threads_for(cpu->threads, ceil_div(op->n_tok, MC), pack_item, &job);
 }
 
 /* ---- one task ----------------------------------------------------------------------------- */
@@ -106,7 +122,8 @@ static void load_bias(float *dst, const struct ctw_shard *shards, int64_t row0, 
         int64_t row = row0 + i;
         while (row >= s->n)
             row -= s++->n;
-        dst[i] = s->bias == NULL ? 0 : ctw_load_float(s->bias, s->bias_dtype, row);
+        dst[i] =
+            s->bias == NULL ? 0 : ctw_load_float(s->bias, s->bias_dtype, row * ctw_shard_step(s));
     }
 }
 
@@ -133,6 +150,32 @@ static void activate(enum ctw_activation act, const float *param, float *c, cons
         activate_each(act, param, c + i, up != NULL ? up + i : NULL, 1);
 }
 
+/* Joins gates c and ups of n elements, rounded up to a whole vector. NaN stays: it is the second
+ * operand of vf_min() and vf_max(). */
+static void join_gate(const struct ctw_op_linear *op, float *c, float *up, int64_t n)
+{
+    const struct ctw_glu *glu = &op->glu;
+    const vf most = vf_set1(glu->limit), least = vf_set1(-glu->limit), one = vf_set1(1.0f);
+    if (glu->kind == CTW_GLU_PLAIN) {
+        activate(op->act, NULL, c, up, n);
+        return;
+    }
+    if (glu->kind == CTW_GLU_CLAMPED_ACT)
+        activate(op->act, NULL, c, NULL, n);
+    for (int64_t i = 0; i < n; i += VL) {
+        vf g = vf_min(most, vf_load(c + i));
+        vf u = vf_max(least, vf_min(most, vf_load(up + i)));
+        if (glu->kind == CTW_GLU_OFFSET) {
+            g = vf_mul(g, vf_sigmoid(vf_mul(vf_set1(glu->alpha), g)));
+            u = vf_add(u, one);
+        }
+        vf_store(c + i, glu->kind == CTW_GLU_CLAMPED ? g : vf_mul(g, u));
+        vf_store(up + i, u);
+    }
+    if (glu->kind == CTW_GLU_CLAMPED)
+        activate(op->act, NULL, c, up, n);
+}
+
 /* c[i] += add[i] for n columns, rounded up to a whole vector. */
 INLINE void add_row(float *c, const float *add, int64_t n)
 {
@@ -140,17 +183,26 @@ INLINE void add_row(float *c, const float *add, int64_t n)
         vf_store(c + i, vf_add(vf_load(c + i), vf_load(add + i)));
 }
 
-INLINE enum ctw_dtype y_dtype_of(const struct ctw_op_linear *op)
+/* Token t's row of y, from column col0 on. */
+INLINE void *y_at(const struct ctw_op_linear *op, int64_t t, int64_t col0)
 {
-    return op->epilogue == CTW_EPI_ADD ? op->residual_dtype : op->dtype;
+    int64_t row = op->y_rows != NULL ? op->y_rows[t] : t;
+    return at(op->y, ctw_linear_y_dtype(op), row * op->ldy + col0);
 }
 
-/* Prefetches row t of y, columns col0 .. col0+n-1, for writing. */
+/* Prefetches columns col0 .. col0+n-1 of it, for writing. */
 INLINE void fetch_row(const struct ctw_op_linear *op, int64_t t, int64_t col0, int64_t n)
 {
-    const char *y = at(op->y, y_dtype_of(op), t * op->ldy + col0);
-    for (size_t b = 0; b < (size_t)n * ctw_dtype_bytes(y_dtype_of(op)); b += 64)
+    const char *y = y_at(op, t, col0);
+    for (size_t b = 0; b < (size_t)n * ctw_dtype_bytes(ctw_linear_y_dtype(op)); b += 64)
         __builtin_prefetch(y + b, 1);
+}
+
+/* c[i] = c[i] * factor for n columns, rounded up to a whole vector. */
+INLINE void scale_row(float *c, float factor, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += VL)
+        vf_store(c + i, vf_mul(vf_load(c + i), vf_set1(factor)));
 }
 
 /* Row t of y, columns col0 .. col0+n-1, from its sums c; the sums of up are `up` floats further. */
@@ -158,19 +210,21 @@ static void finish_row(const struct linear_job *job, const struct linear_local *
                        int64_t up, int64_t t, int64_t col0, int64_t n)
 {
     const struct ctw_op_linear *op = job->op;
-    enum ctw_dtype y_dtype = y_dtype_of(op);
-    void *y = at(op->y, y_dtype, t * op->ldy + col0);
+    enum ctw_dtype y_dtype = ctw_linear_y_dtype(op);
+    void *y = y_at(op, t, col0);
     if (job->has_bias) {
         add_row(c, l->row, n);
         if (job->n_matrices == 2)
             add_row(c + up, l->row + MAX_COLUMNS, n);
     }
-    if (op->epilogue == CTW_EPI_ADD) {
+    if (op->epilogue == CTW_EPI_SCATTER && op->y_weight != NULL)
+        scale_row(c, op->y_weight[t], n);
+    if (op->epilogue == CTW_EPI_ADD || op->epilogue == CTW_EPI_SCATTER) {
         float *old = l->row + 2 * MAX_COLUMNS;
         widen(old, y, y_dtype, n);
         add_row(c, old, n);
     } else if (op->epilogue == CTW_EPI_GATE) {
-        activate(op->act, NULL, c, c + up, n);
+        join_gate(op, c, c + up, n);
     }
     narrow(y, y_dtype, c, n);
 }
@@ -192,7 +246,7 @@ static void linear_item(void *arg, int64_t item, int thread)
         int64_t row0 = m * job->n_columns + col0;
         for (int64_t p = 0; p < p1 - p0; p++)
             decode_panel(job->mode, l.panels + (m * (p1 - p0) + p) * job->kw * NR, l.decode,
-                         op->shards, row0 + p * NR, min64(NR, n - p * NR), op->dtype);
+                         op->shards, row0 + p * NR, min64(NR, n - p * NR), job->w_dtype);
         if (job->has_bias)
             load_bias(l.row + m * MAX_COLUMNS, op->shards, row0, n);
     }
@@ -233,10 +287,10 @@ static void cut_linear(struct linear_job *job, int n_threads)
 static enum ctw_status fast_linear(struct ctw_cpu *cpu, const struct ctw_op_linear *op,
                                    struct ctw_err *err)
 {
-    if (op->x_rows != NULL || op->epilogue > CTW_EPI_GATE || op->glu.kind != CTW_GLU_PLAIN ||
-        op->shards[0].step > 1)
-        return ctw_cpu_linear_c(cpu, op, err);
-    struct linear_job job = {.op = op, .mode = mode_of(op->dtype), .n_matrices = 1};
+    struct linear_job job = {.op = op, .w_dtype = op->dtype, .n_matrices = 1};
+    if (op->epilogue == CTW_EPI_LOGITS)
+        job.w_dtype = CTW_F32;
+    job.mode = mode_of(job.w_dtype);
     int n_threads = ctw_threads_count(cpu->threads);
     job.k = op->shards[0].weight->k;
     job.kw = n_words(job.mode, job.k);
@@ -260,7 +314,7 @@ static enum ctw_status fast_linear(struct ctw_cpu *cpu, const struct ctw_op_line
     job.a = rows_open(scratch, op->n_tok, job.kw);
     job.local = job.a.words + a_floats;
     cut_linear(&job, n_threads);
-    pack_x(cpu, job.mode, &job.a, op->x, op->dtype, op->ldx, op->n_tok, job.k);
+    pack_rows_of(cpu, job.mode, &job.a, op, job.k);
     ctw_threads_for(cpu->threads, job.n_blocks * job.n_parts, linear_item, &job);
     return CTW_OK;
 }

@@ -194,32 +194,34 @@ INLINE bool stored_ready(enum mode mode, const struct ctw_weight *w, enum ctw_dt
            (w->dtype == dtype || (mode == FLOATS && dtype == CTW_F32));
 }
 
-/* Packs the first n columns of NR rows from `row` on, directly from the weight; n and k are
- * whole vectors and whole words. */
+/* Packs the first n columns of NR rows, `row` and every step-th after it, directly from the weight;
+ * n and k are whole vectors and whole words. */
 static void pack_stored(enum mode mode, float *dst, const struct ctw_shard *s, int64_t row,
                         int64_t n)
 {
     const struct ctw_weight *w = s->weight;
     const void *rows = at(s->data->part[CTW_PART_VALUES], w->dtype, row * w->k);
+    const int64_t stride = w->k * ctw_shard_step(s);
     if (mode == PAIRS)
-        pack_columns(dst, rows, w->k / 2, n / 2);
+        pack_columns(dst, rows, stride / 2, n / 2);
     else if (w->dtype == CTW_BF16)
-        pack_columns_of(CTW_BF16, dst, rows, w->k, n);
+        pack_columns_of(CTW_BF16, dst, rows, stride, n);
     else if (w->dtype == CTW_F16)
-        pack_columns_of(CTW_F16, dst, rows, w->k, n);
+        pack_columns_of(CTW_F16, dst, rows, stride, n);
     else
-        pack_columns(dst, rows, w->k, n);
+        pack_columns(dst, rows, stride, n);
 }
 
 /*
- * Packs n_rows <= NR rows from `row` on of a dense_transposed weight: they are stored side by side,
- * column after column, as the panel needs them.
+ * Packs n_rows <= NR rows, `row` and every step-th after it, of a dense_transposed weight: they are
+ * stored side by side, column after column, as the panel needs them.
  */
 static void pack_transposed(enum mode mode, float *dst, const struct ctw_shard *s, int64_t row,
                             int64_t n_rows, enum ctw_dtype dtype)
 {
     const struct ctw_weight *w = s->weight;
-    const bool ready = mode == FLOATS && (dtype == CTW_F32 || dtype == w->dtype);
+    const int64_t step = ctw_shard_step(s);
+    const bool ready = mode == FLOATS && step == 1 && (dtype == CTW_F32 || dtype == w->dtype);
     const size_t ahead = (size_t)(FETCH_COLUMNS * w->n) * w->row_bytes;
     float values[NR];
     uint16_t half[NR];
@@ -229,7 +231,10 @@ static void pack_transposed(enum mode mode, float *dst, const struct ctw_shard *
         const void *src = at(s->data->part[CTW_PART_VALUES], w->dtype, c * w->n + row);
         float *to = dst + c / (mode == PAIRS ? 2 : 1) * NR;
         __builtin_prefetch((const void *)((uintptr_t)src + ahead)); /* may be past the end */
-        widen(ready ? to : values, src, w->dtype, n_rows);
+        if (step == 1)
+            widen(ready ? to : values, src, w->dtype, n_rows);
+        for (int64_t r = 0; step > 1 && r < n_rows; r++)
+            values[r] = ctw_load_float(src, w->dtype, r * step);
         if (ready)
             continue;
         narrow(half, dtype, values, n_rows);
@@ -283,7 +288,7 @@ static void decode_panel(enum mode mode, float *dst, float *tmp, const struct ct
         row[r] = row0 + r;
         while (row[r] >= shard[r]->n)
             row[r] -= shard[r]++->n;
-        row[r] += shard[r]->row0;
+        row[r] = shard[r]->row0 + row[r] * ctw_shard_step(shard[r]);
     }
     if (shard[n_rows - 1] == shard[0] &&
         shard[0]->weight->format->id == CTW_FORMAT_dense_transposed) {
@@ -325,6 +330,43 @@ static void pack_tile(enum mode mode, float *dst, float *tmp, const void *x, enu
         for (int r = 0; r < n_rows; r++)
             to_words(mode, tmp + r * SPAN, at(x, dtype, r * ld + c), dtype, n);
         pack_rows(to, tmp, SPAN, MR, n_words(mode, n), false);
+    }
+}
+
+/* n values of a row times its weight, rounded to dtype, as words. n <= SPAN */
+static void weighted_words(enum mode mode, float *words, const void *row, float weight,
+                           enum ctw_dtype dtype, int64_t n)
+{
+    float values[SPAN];
+    widen(values, row, dtype, n);
+    for (int64_t i = 0; i < n; i++)
+        values[i] *= weight;
+    if (dtype != CTW_F32) {
+        uint16_t half[SPAN];
+        narrow(half, dtype, values, n);
+        to_words(mode, words, half, dtype, n);
+    } else {
+        to_words(mode, words, values, dtype, n);
+    }
+}
+
+/* The same for rows[0 .. n_rows-1] of x, from column col on; each times its weight, unless `weight`
+ * is NULL. */
+static void pack_gathered(enum mode mode, float *dst, float *tmp, const void *x,
+                          enum ctw_dtype dtype, int64_t ld, int64_t col, const int32_t *rows,
+                          const float *weight, int64_t n_rows, int64_t k)
+{
+    memset(tmp + n_rows * SPAN, 0, (size_t)(MR - n_rows) * SPAN * sizeof(*tmp));
+    for (int64_t c = 0; c < k; c += SPAN) {
+        int64_t n = min64(SPAN, k - c);
+        for (int r = 0; r < n_rows; r++) {
+            const void *from = at(x, dtype, rows[r] * ld + col + c);
+            if (weight != NULL)
+                weighted_words(mode, tmp + r * SPAN, from, weight[r], dtype, n);
+            else
+                to_words(mode, tmp + r * SPAN, from, dtype, n);
+        }
+        pack_rows(dst + n_words(mode, c) * MR, tmp, SPAN, MR, n_words(mode, n), false);
     }
 }
 
