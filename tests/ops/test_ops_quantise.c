@@ -1,8 +1,9 @@
 /* quantise of every variant against the reference, bit by bit; products and heads whose shards
- * quantise their input; and the calls that backend.c refuses. Against compressed-tensors itself:
- * tests/unit/test_vectors.c. */
+ * quantise their input; and the calls that backend.c refuses. quantise_vectors.h has digests of
+ * what compressed-tensors itself computes. */
 #include "kernels/inputs.h"
 #include "ops.h"
+#include "quantise_vectors.h"
 
 static const enum ctw_dtype dtypes[] = {CTW_F32, CTW_BF16, CTW_F16};
 
@@ -110,6 +111,58 @@ static void variants_agree(void **state)
         buf_close(&x);
     }
     ctw_backend_close(c);
+}
+
+/* The inputs of tests/tools/quantise_vectors.py. */
+static void fill_vector(void *x, enum ctw_dtype dtype)
+{
+    const int64_t step = 1 << 20;
+    uint64_t state = 1;
+    for (int64_t e = 0; e < (int64_t)VECTOR_ROWS * VECTOR_COLUMNS; e++) {
+        int64_t t = e / VECTOR_COLUMNS;
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        int64_t n = (int64_t)(state >> 40) - (1 << 23);
+        if (t % 8 == 7) /* rounded down */
+            n -= (n % step + step) % step;
+        ctw_store_float(x, dtype, e, t % 16 == 5 ? 0 : ldexpf((float)n, (int)(t % 11) - 26));
+    }
+}
+
+/* FNV-1a over the values as fp32, without the sign of zeros. */
+static uint64_t digest_of(const void *y, enum ctw_dtype dtype)
+{
+    uint64_t value = 0xcbf29ce484222325u;
+    for (int64_t e = 0; e < (int64_t)VECTOR_ROWS * VECTOR_COLUMNS; e++)
+        value = (value ^ ctw_f32_to_bits(ctw_load_float(y, dtype, e) + 0)) * 0x100000001b3u;
+    return value;
+}
+
+static void bits_are_those_of_compressed_tensors(void **state)
+{
+    (void)state;
+    const char *v;
+    for (int i = 0; (v = i == 0 ? "c" : fast_variant(i - 1)) != NULL; i++) {
+        struct ctw_backend *be = backend(v, 1);
+        for (size_t s = 0; s < 3 * CTW_COUNT(vectors); s++) {
+            enum ctw_dtype dtype = dtypes[s % 3];
+            size_t n = (size_t)VECTOR_ROWS * VECTOR_COLUMNS;
+            struct buf x = buf_open(n * ctw_dtype_bytes(dtype), 0);
+            fill_vector(x.p, dtype);
+            const struct ctw_op_quantise op = {.how = &vectors[s / 3].how,
+                                               .dtype = dtype,
+                                               .n_tok = VECTOR_ROWS,
+                                               .dim = VECTOR_COLUMNS,
+                                               .x = x.p,
+                                               .ldx = VECTOR_COLUMNS,
+                                               .y = x.p,
+                                               .ldy = VECTOR_COLUMNS};
+            OK(ctw_quantise(be, &op, &last_err));
+            if (digest_of(x.p, dtype) != vectors[s / 3].digest[s % 3])
+                fail_msg("%s, case %zu in %s", v, s / 3, ctw_dtype_name(dtype));
+            buf_close(&x);
+        }
+        ctw_backend_close(be);
+    }
 }
 
 /* A result is the nearest code: no other code is nearer to x / scale. */
@@ -314,6 +367,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(variants_agree),
+        cmocka_unit_test(bits_are_those_of_compressed_tensors),
         cmocka_unit_test(codes_are_nearest),
         cmocka_unit_test(products_read_quantised_inputs),
         cmocka_unit_test(gates_read_quantised_inputs),

@@ -37,6 +37,12 @@ def codes_of(args):
     return -values[-1], values[-1], lambda t: nearest(t, values)
 
 
+def is_mx(args):
+    named = args.get("scale_dtype")
+    return args.get("type") == "float" and args.get("group_size") == 32 and (
+        named == "torch.uint8" or (named is None and args["num_bits"] == 4))
+
+
 def mx_scale(largest, bits, dtype):
     """The power of two of the largest magnitude (from 1.75 times it on: twice that), by that of the largest code."""
     r = rounder(dtype)
@@ -66,7 +72,7 @@ def quantised(x, args, dtype, scale=None, zero=0.0, wide=None):
         f32 = rounder(None if dtype is None else "F32")
         s = nearest(np.minimum(f32(wide * r(largest / high)), 448), E4M3)
         s, t_round = f32(np.where(s == 0, 0.125, s) / wide), f32
-    elif args.get("group_size") == 32 and (args.get("scale_dtype") or "torch.uint8") == "torch.uint8":
+    elif is_mx(args):
         s = mx_scale(largest, args["num_bits"], dtype)
     elif symmetric:
         s = r(largest / ((high - low) / 2))
