@@ -26,6 +26,8 @@ static __device__ __forceinline__ float activate(const struct act &a, float g)
         return ctw_cuda_xielu(a.param, g);
     if (a.act == CTW_ACT_CLIP)
         return ctw_cuda_clip(a.param, g);
+    if (a.act == CTW_ACT_SIGMOID)
+        return 1.0f / (1.0f + expf(-g));
     return ctw_cuda_is_relu(a.act) ? ctw_cuda_relu(a.act, g) : ctw_cuda_smooth(a.act, g);
 }
 

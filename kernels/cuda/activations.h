@@ -54,6 +54,26 @@ static __device__ __forceinline__ float ctw_cuda_xielu(const float *p, float g)
     return fmaf(h, p[1], p[2] * g);
 }
 
+static __device__ __forceinline__ float ctw_cuda_clamp(float v, float least, float most)
+{
+    return v > most ? most : v < least ? least : v;
+}
+
+/* struct ctw_glu; NaN stays. */
+static __device__ __forceinline__ float ctw_cuda_glu(enum ctw_activation act, const struct ctw_glu &glu,
+                                                     float g, float u)
+{
+    float most = glu.limit, below = g > most ? most : g;
+    if (glu.kind == CTW_GLU_OFFSET)
+        return below / (1.0f + expf(-glu.alpha * below)) * (ctw_cuda_clamp(u, -most, most) + 1.0f);
+    float x = glu.kind == CTW_GLU_CLAMPED ? below : g;
+    float a = ctw_cuda_is_relu(act) ? ctw_cuda_relu(act, x) : ctw_cuda_smooth(act, x);
+    if (glu.kind == CTW_GLU_PLAIN)
+        return a * u;
+    a = glu.kind == CTW_GLU_CLAMPED_ACT && a > most ? most : a;
+    return a * ctw_cuda_clamp(u, -most, most);
+}
+
 /* p: {limit} */
 static __device__ __forceinline__ float ctw_cuda_clip(const float *p, float g)
 {

@@ -15,6 +15,15 @@ static struct ctw_cuda *cuda_of(struct ctw_backend *be)
     return ctw_cuda_of(be);
 }
 
+/* For everything that is queued on the operations' stream, except for products: ends a row of
+ * experts' products (experts.cu). */
+static struct ctw_cuda *in_order(struct ctw_backend *be)
+{
+    struct ctw_cuda *cu = cuda_of(be);
+    cu->beside.n = 0;
+    return cu;
+}
+
 static const struct ctw_cuda *cuda_of(const struct ctw_backend *be)
 {
     return (const struct ctw_cuda *)be;
@@ -113,7 +122,7 @@ static enum ctw_status cuda_upload(struct ctw_backend *be, void *dst, const void
 {
     if (bytes == 0)
         return CTW_OK;
-    cudaStream_t stream = cuda_of(be)->stream;
+    cudaStream_t stream = in_order(be)->stream;
     enum ctw_status st = ctw_cuda_check(
         cudaMemcpyAsync(dst, src, bytes, cudaMemcpyHostToDevice, stream), "uploading", err);
     return st != CTW_OK ? st : ctw_cuda_check(cudaStreamSynchronize(stream), "uploading", err);
@@ -122,7 +131,7 @@ static enum ctw_status cuda_upload(struct ctw_backend *be, void *dst, const void
 static enum ctw_status cuda_download(struct ctw_backend *be, void *dst, const void *src,
                                      size_t bytes, struct ctw_err *err)
 {
-    cudaStream_t stream = cuda_of(be)->stream;
+    cudaStream_t stream = in_order(be)->stream;
     enum ctw_status st = CTW_OK;
     if (bytes > 0)
         st = ctw_cuda_check(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, stream),
@@ -144,7 +153,7 @@ static enum ctw_status cuda_copy(struct ctw_backend *be, void *dst, const void *
     for (size_t at = 0; at < bytes; at += apart) {
         size_t n = bytes - at < apart ? bytes - at : apart;
         enum ctw_status st = ctw_cuda_check(
-            cudaMemcpyAsync(to + at, from + at, n, cudaMemcpyDeviceToDevice, cuda_of(be)->stream),
+            cudaMemcpyAsync(to + at, from + at, n, cudaMemcpyDeviceToDevice, in_order(be)->stream),
             "copying", err);
         if (st != CTW_OK)
             return st;
@@ -154,42 +163,12 @@ static enum ctw_status cuda_copy(struct ctw_backend *be, void *dst, const void *
 
 static enum ctw_status cuda_zero(struct ctw_backend *be, void *p, size_t bytes, struct ctw_err *err)
 {
-    return ctw_cuda_check(cudaMemsetAsync(p, 0, bytes, cuda_of(be)->stream), "zeroing", err);
+    return ctw_cuda_check(cudaMemsetAsync(p, 0, bytes, in_order(be)->stream), "zeroing", err);
 }
 
 static enum ctw_status cuda_sync(struct ctw_backend *be, struct ctw_err *err)
 {
     return ctw_cuda_check(cudaStreamSynchronize(cuda_of(be)->stream), "running", err);
-}
-
-/* ---- small tables ------------------------------------------------------------------------- */
-
-enum ctw_status ctw_cuda_table(struct ctw_cuda *cu, const void *host, size_t bytes, void **device,
-                               struct ctw_err *err)
-{
-    struct ctw_cuda_ring *r = &cu->ring;
-    size_t quarter = r->bytes / 4, need = (bytes + 255) & ~(size_t)255;
-    enum ctw_status st = CTW_OK;
-    if (need > quarter)
-        return ctw_fail(err, CTW_EINTERNAL, "cuda: a table of %zu bytes", bytes);
-    if (r->at + need > (size_t)(r->quarter + 1) * quarter) {
-        /* This quarter is full: record an event behind its readers, and wait for the next
-         * quarter's readers. */
-        st = ctw_cuda_check(cudaEventRecord(r->freed[r->quarter], cu->stream), "running", err);
-        r->quarter = (r->quarter + 1) % 4;
-        r->at = (size_t)r->quarter * quarter;
-        if (st == CTW_OK)
-            st = ctw_cuda_check(cudaEventSynchronize(r->freed[r->quarter]), "running", err);
-    }
-    if (st != CTW_OK)
-        return st;
-    memcpy(r->host + r->at, host, bytes);
-    *device = r->device + r->at;
-    st = ctw_cuda_check(
-        cudaMemcpyAsync(*device, r->host + r->at, bytes, cudaMemcpyHostToDevice, cu->stream),
-        "uploading", err);
-    r->at += need;
-    return st;
 }
 
 /* ---- opening ------------------------------------------------------------------------------ */
@@ -205,36 +184,14 @@ static void cuda_close(struct ctw_backend *be)
     (void)cudaDeviceSynchronize();
     cuda_trim(be);
     ctw_cuda_gemms_close(cu);
-    for (int i = 0; i < CTW_N_SLOTS; i++) {
-        if (cu->slot[i].ready != NULL)
-            (void)cudaEventDestroy(cu->slot[i].ready);
-        if (cu->slot[i].unused != NULL)
-            (void)cudaEventDestroy(cu->slot[i].unused);
-    }
-    for (int i = 0; i < CTW_CUDA_TICKETS; i++)
-        if (cu->ticket[i] != NULL)
-            (void)cudaEventDestroy(cu->ticket[i]);
-    for (int i = 0; i < CTW_CUDA_FENCES; i++) {
-        if (cu->fence[i].stream != NULL)
-            (void)cudaEventDestroy(cu->fence[i].stream);
-        if (cu->fence[i].ahead != NULL)
-            (void)cudaEventDestroy(cu->fence[i].ahead);
-    }
-    for (int i = 0; i < 4; i++)
-        if (cu->ring.freed[i] != NULL)
-            (void)cudaEventDestroy(cu->ring.freed[i]);
-    if (cu->joined != NULL)
-        (void)cudaEventDestroy(cu->joined);
     (void)cudaFree(cu->ring.device);
     if (cu->ring.host != NULL)
         ctw_cuda_stage_free(&cu->backend, cu->ring.host);
     (void)cudaFree(cu->workspace);
+    (void)cudaFree(cu->evens);
     if (cu->lt != NULL)
         (void)cublasLtDestroy(cu->lt);
-    cudaStream_t streams[] = {cu->stream, cu->ahead, cu->copy};
-    for (size_t i = 0; i < CTW_COUNT(streams); i++)
-        if (streams[i] != NULL)
-            (void)cudaStreamDestroy(streams[i]);
+    ctw_cuda_close_streams(cu);
     if (cu->lock != NULL)
         pthread_mutex_destroy((pthread_mutex_t *)cu->lock);
     ctw_free(cu->lock);
@@ -262,6 +219,21 @@ static void name_numerics(struct ctw_cuda *cu)
              __CUDACC_VER_MINOR__, __CUDACC_VER_BUILD__, cublasLtGetVersion());
 }
 
+static enum ctw_status make_evens(struct ctw_cuda *cu, struct ctw_err *err)
+{
+    int32_t *host = (int32_t *)ctw_calloc(CTW_CUDA_EVENS, sizeof(*host));
+    if (host == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "cuda: out of memory");
+    for (int i = 0; i < CTW_CUDA_EVENS; i++)
+        host[i] = 2 * i;
+    size_t bytes = CTW_CUDA_EVENS * sizeof(*host);
+    enum ctw_status st = cuda_alloc(&cu->backend, (void **)&cu->evens, bytes, err);
+    if (st == CTW_OK)
+        st = cuda_upload(&cu->backend, cu->evens, host, bytes, err);
+    ctw_free(host);
+    return st;
+}
+
 static enum ctw_status open_all(struct ctw_cuda *cu, const struct ctw_backend_options *opt,
                                 struct ctw_err *err)
 {
@@ -279,6 +251,8 @@ static enum ctw_status open_all(struct ctw_cuda *cu, const struct ctw_backend_op
         st = cuda_alloc(&cu->backend, (void **)&cu->ring.device, RING_BYTES, err);
     if (st == CTW_OK)
         st = cuda_alloc(&cu->backend, &cu->workspace, CTW_CUDA_WORKSPACE, err);
+    if (st == CTW_OK)
+        st = make_evens(cu, err);
     if (st == CTW_OK && cublasLtCreate(&cu->lt) != CUBLAS_STATUS_SUCCESS)
         st = ctw_fail(err, CTW_EDEVICE, "cuda: cuBLASLt does not initialise on %s", cu->name);
     if (st == CTW_OK)
@@ -331,13 +305,15 @@ static size_t slot_bytes(const struct ctw_reserve *r, int slot)
 static size_t operation_bytes(const struct ctw_cuda *cu, const struct ctw_reserve *r)
 {
     size_t linear = ctw_cuda_linear_scratch(cu, r), head = ctw_cuda_head_scratch(cu, r);
-    return linear > head ? linear : head;
+    size_t group = r->n_experts > 0 ? ctw_cuda_group_scratch(r) : 0;
+    size_t most = linear > head ? linear : head;
+    return most > group ? most : group;
 }
 
 static size_t cuda_scratch_bytes(const struct ctw_backend *be, const struct ctw_reserve *r)
 {
     const struct ctw_cuda *cu = cuda_of(be);
-    size_t bytes = operation_bytes(cu, r);
+    size_t bytes = operation_bytes(cu, r) + ctw_cuda_rows_scratch(r);
     for (int s = 0; s < CTW_N_SLOTS; s++)
         bytes += slot_bytes(r, s);
     return bytes + RING_BYTES + CTW_CUDA_WORKSPACE + CTW_CUDA_CHOOSE;
@@ -354,6 +330,8 @@ static enum ctw_status cuda_reserve(struct ctw_backend *be, const struct ctw_res
     }
     if (st == CTW_OK)
         st = ctw_cuda_grow(cu, &cu->scratch[CTW_CUDA_PRODUCT], operation_bytes(cu, r), err);
+    if (st == CTW_OK)
+        st = ctw_cuda_grow(cu, &cu->scratch[CTW_CUDA_ROWS], ctw_cuda_rows_scratch(r), err);
     return st;
 }
 
@@ -363,13 +341,12 @@ static enum ctw_status cuda_reserve(struct ctw_backend *be, const struct ctw_res
     static enum ctw_status cuda_##name(struct ctw_backend *be, const struct ctw_op_##name *op,     \
                                        struct ctw_err *err)                                        \
     {                                                                                              \
-        return ctw_cuda_##name(cuda_of(be), op, err);                                              \
+        return ctw_cuda_##name(in_order(be), op, err);                                             \
     }
 OPERATION(embed)
 OPERATION(norm)
 OPERATION(act)
 OPERATION(quantise)
-OPERATION(linear)
 OPERATION(qkv)
 OPERATION(latent)
 OPERATION(attention)
@@ -377,13 +354,21 @@ OPERATION(gate)
 OPERATION(head)
 OPERATION(divergence)
 OPERATION(difference)
+OPERATION(route)
+OPERATION(group)
 #undef OPERATION
+
+static enum ctw_status cuda_linear(struct ctw_backend *be, const struct ctw_op_linear *op,
+                                   struct ctw_err *err)
+{
+    return ctw_cuda_linear(cuda_of(be), op, err);
+}
 
 static enum ctw_status cuda_linear_qkv(struct ctw_backend *be, const struct ctw_op_linear *op,
                                        const struct ctw_op_qkv *qkv, bool *done,
                                        struct ctw_err *err)
 {
-    return ctw_cuda_linear_qkv(cuda_of(be), op, qkv, done, err);
+    return ctw_cuda_linear_qkv(in_order(be), op, qkv, done, err);
 }
 
 static enum ctw_status cuda_prepare(struct ctw_backend *be, const struct ctw_op_linear *op,
@@ -395,7 +380,7 @@ static enum ctw_status cuda_prepare(struct ctw_backend *be, const struct ctw_op_
 static enum ctw_status cuda_decode(struct ctw_backend *be, const struct ctw_op_decode *op,
                                    struct ctw_err *err)
 {
-    struct ctw_cuda *cu = cuda_of(be);
+    struct ctw_cuda *cu = in_order(be);
     return ctw_cuda_decode(cu, cu->stream, op->shard, op->row0, op->n_rows, op->dtype, op->dst, 0,
                            0, err);
 }
@@ -447,7 +432,8 @@ const struct ctw_backend_ops ctw_backend_cuda = {
     cuda_head,
     cuda_divergence,
     cuda_difference,
-    NULL, NULL, /* route and group: not yet */
+    cuda_route,
+    cuda_group,
 };
 
 extern "C" __attribute__((visibility("default"))) const char *ctw_cuda_contract(void)

@@ -32,7 +32,7 @@ struct ctw_cuda_slot {
     struct {
         const struct ctw_weight *weight;
         const void *values;
-        int64_t row0, n;
+        int64_t row0, n, step;
     } shard[CTW_MAX_SHARDS];
     enum ctw_dtype dtype;
     bool interleaved;   /* gate and up rows interleaved, in blocks of CTW_CUDA_GATE_BLOCK */
@@ -55,6 +55,9 @@ enum ctw_cuda_scratch {
      * converted biases; logits, their rows' states, and a tile of the head's weight. */
     CTW_CUDA_PRODUCT,
     CTW_CUDA_WEIGHT, /* rows of a linear layer's weight that is in no slot */
+    CTW_CUDA_ROWS,   /* rows of x, gathered or widened */
+    CTW_CUDA_BESIDE, /* and the next: like PRODUCT, of the streams beside */
+    CTW_CUDA_BESIDE_TOO,
     CTW_CUDA_N_SCRATCH
 };
 
@@ -66,8 +69,21 @@ enum ctw_cuda_scratch {
  */
 enum { CTW_CUDA_CHUNK = 33 * 256 };
 
+/*
+ * Consecutive experts overlap: gathered products run on two streams beside the operations' own, in
+ * turn, so that one fills the multiprocessors that the end of another leaves idle. See experts.cu.
+ */
+struct ctw_cuda_beside {
+    cudaStream_t stream[2];
+    cudaEvent_t began;        /* on the operations' stream: what came before the first of a row */
+    cudaEvent_t gathered[2];  /* beside: a gathered product */
+    cudaEvent_t scattered[2]; /* on the operations' stream: the product that read it */
+    int64_t n;                /* gathered products in a row: only scattered ones are between them */
+    const void *y;            /* of the last of them */
+};
+
 enum { CTW_CUDA_TICKETS = 64, CTW_CUDA_FENCES = 16 };
-enum { CTW_CUDA_WORKSPACE = 32 << 20, CTW_CUDA_GATE_BLOCK = 8 };
+enum { CTW_CUDA_WORKSPACE = 32 << 20, CTW_CUDA_GATE_BLOCK = 8, CTW_CUDA_EVENS = 1 << 16 };
 
 struct ctw_cuda_gemms; /* gemm.cu: the algorithms chosen so far */
 
@@ -83,8 +99,11 @@ struct ctw_cuda {
     cudaStream_t stream; /* operations, in order */
     cudaStream_t ahead;  /* weights decoded ahead */
     cudaStream_t copy;   /* uploads begun by other threads */
+    struct ctw_cuda_beside beside;
+    int product; /* of scratch[]: where the current operation's stream has its products */
     cublasLtHandle_t lt;
     void *workspace; /* of cuBLASLt on `stream`, CTW_CUDA_WORKSPACE bytes */
+    int32_t *evens;  /* 0, 2, 4, ..: CTW_CUDA_EVENS rows of a shard that has every other one */
     struct ctw_cuda_gemms *gemms;
     struct ctw_cuda_slot slot[CTW_N_SLOTS];
     struct ctw_cuda_buffer scratch[CTW_CUDA_N_SCRATCH];
@@ -107,7 +126,9 @@ enum ctw_status ctw_cuda_find_device(struct ctw_cuda *cu, const struct ctw_backe
                                      struct ctw_err *err);
 /* The number of GPUs that the process sees. CTW_EUNSUP: none; the message says why. */
 enum ctw_status ctw_cuda_count(int *n, struct ctw_err *err);
+/* All streams and events; close accepts what make left. */
 enum ctw_status ctw_cuda_make_streams(struct ctw_cuda *cu, struct ctw_err *err);
+void ctw_cuda_close_streams(struct ctw_cuda *cu);
 
 /* ---- cuda.cu ------------------------------------------------------------------------------ */
 
@@ -132,11 +153,6 @@ enum ctw_status ctw_cuda_launched(const char *what, struct ctw_err *err);
 enum ctw_status ctw_cuda_grow(struct ctw_cuda *cu, struct ctw_cuda_buffer *b, size_t bytes,
                               struct ctw_err *err);
 
-/* Copies a table of at most a quarter of the ring to the device, in stream order; *device stays
- * valid for operations that are queued before the ring wraps around (three quarters of it). */
-enum ctw_status ctw_cuda_table(struct ctw_cuda *cu, const void *host, size_t bytes, void **device,
-                               struct ctw_err *err);
-
 /* ---- upload.cu ---------------------------------------------------------------------------- */
 
 /* Rows of the table, as in kernels/backend.h. */
@@ -152,6 +168,11 @@ enum ctw_status ctw_cuda_upload_wait(struct ctw_backend *be, uint64_t ticket, st
 enum ctw_status ctw_cuda_upload_join(struct ctw_backend *be, struct ctw_err *err);
 enum ctw_status ctw_cuda_fence_record(struct ctw_backend *be, uint64_t *fence, struct ctw_err *err);
 enum ctw_status ctw_cuda_fence_wait(struct ctw_backend *be, uint64_t fence, struct ctw_err *err);
+
+/* Copies a table of at most a quarter of the ring to the device, in stream order; *device stays
+ * valid for operations that are queued before the ring wraps around (three quarters of it). */
+enum ctw_status ctw_cuda_table(struct ctw_cuda *cu, const void *host, size_t bytes, void **device,
+                               struct ctw_err *err);
 
 /* ---- decode.cu, decode_pack.cu, weights.cu ------------------------------------------------ */
 
@@ -176,6 +197,12 @@ enum ctw_status ctw_cuda_decode_rows(struct ctw_cuda *cu, const struct ctw_shard
  * interleaved. */
 enum ctw_status ctw_cuda_weights(struct ctw_cuda *cu, const struct ctw_op_linear *op,
                                  const void **w, bool *interleaved, struct ctw_err *err);
+/* The dtype of that matrix: op's, or fp32 for a router whose weights are of another one. */
+enum ctw_dtype ctw_cuda_w_dtype(const struct ctw_op_linear *op);
+/* Are the gate and up rows of op's weights interleaved? */
+bool ctw_cuda_interleaves(const struct ctw_cuda *cu, const struct ctw_op_linear *op);
+/* Are they there without decoding them now? */
+bool ctw_cuda_weights_there(struct ctw_cuda *cu, const struct ctw_op_linear *op);
 /* Call after the product that uses the weights has been queued. */
 enum ctw_status ctw_cuda_weights_used(struct ctw_cuda *cu, const struct ctw_op_linear *op,
                                       struct ctw_err *err);
@@ -197,6 +224,9 @@ struct ctw_cuda_gemm {
     const float *bias;
     bool add;
     const void *bias_y; /* bias in y_dtype, if 16 bits and exact; or NULL */
+    /* Of gemm_experts_hopper.cu alone, as in struct ctw_op_linear; or NULL: */
+    const int32_t *x_rows, *y_rows;
+    const float *y_weight;
 };
 
 /* The first product of each kind (n, k, dtypes, add, bias) chooses an algorithm: this takes up
@@ -231,7 +261,7 @@ enum ctw_status ctw_cuda_gemm_hopper(struct ctw_cuda *cu, const struct ctw_cuda_
 enum ctw_status ctw_cuda_gate_hopper(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
                                      enum ctw_activation act, bool *done, struct ctw_err *err);
 /* Is the gated product of this shape supported? Called when weights are decoded, to order their
- * rows. */
+ * rows, regardless of the activation. */
 bool ctw_cuda_gate_hopper_can(const struct ctw_cuda *cu, enum ctw_dtype dtype, int64_t n,
                               int64_t k);
 
@@ -244,6 +274,21 @@ enum ctw_status ctw_cuda_qkv_hopper(struct ctw_cuda *cu, const struct ctw_cuda_g
                                     const struct ctw_op_qkv *op, bool *done, struct ctw_err *err);
 bool ctw_cuda_qkv_hopper_can(const struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
                              const struct ctw_op_qkv *op);
+
+/* ---- gemm_experts_hopper.cu --------------------------------------------------------------- */
+
+/* Like ctw_cuda_gemm_hopper() and, with `gate`, ctw_cuda_gate_hopper() with any glu; gathers g's
+ * x_rows. y has g->dtype; no add. ..._can() is called before g->w is set. */
+enum ctw_status ctw_cuda_gather_hopper(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g, bool gate,
+                                       enum ctw_activation act, const struct ctw_glu *glu, bool *done,
+                                       struct ctw_err *err);
+bool ctw_cuda_gather_hopper_can(const struct ctw_cuda *cu, const struct ctw_cuda_gemm *g, bool gate,
+                                enum ctw_activation act, const struct ctw_glu *glu);
+/* y[y_rows[t]] += y_weight[t] * (sum + bias), in fp32. *done as above. */
+enum ctw_status ctw_cuda_scatter_hopper(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g, bool *done,
+                                        struct ctw_err *err);
+
+/* ---- gemm_hopper.cu: the LM head ---------------------------------------------------------- */
 
 /* The state of a row's logits in one tile of CTW_CUDA_HEAD_TILE tokens: the largest (ignoring
  * NaN) and the first token that has it; the sum of exp(logit - max), or of exp(logit) if max is
@@ -271,6 +316,22 @@ enum ctw_status ctw_cuda_head_join_hopper(struct ctw_cuda *cu,
                                           int64_t m, const int32_t *targets,
                                           struct ctw_head_result *out, struct ctw_head_norm *norms,
                                           struct ctw_err *err);
+
+/* ---- experts.cu --------------------------------------------------------------------------- */
+
+/*
+ * Around an operation: begin() makes `stream` and `product` those beside if op is a gathered product
+ * (gathers: which gathers its rows itself) that may run there, and remembers the rest; end() undoes
+ * that, and lets later operations wait for it. Every other operation ends the row.
+ */
+struct ctw_cuda_place {
+    cudaStream_t stream; /* the operations' own; NULL: op did not go beside */
+    bool scatters;
+};
+enum ctw_status ctw_cuda_place_begin(struct ctw_cuda *cu, const struct ctw_op_linear *op, bool gathers,
+                                     struct ctw_cuda_place *place, struct ctw_err *err);
+enum ctw_status ctw_cuda_place_end(struct ctw_cuda *cu, const struct ctw_cuda_place *place,
+                                   struct ctw_err *err);
 
 /* ---- operations, one file each ------------------------------------------------------------ */
 
@@ -306,8 +367,21 @@ enum ctw_status ctw_cuda_divergence(struct ctw_cuda *cu, const struct ctw_op_div
 enum ctw_status ctw_cuda_difference(struct ctw_cuda *cu, const struct ctw_op_difference *op,
                                     struct ctw_err *err);
 
+enum ctw_status ctw_cuda_route(struct ctw_cuda *cu, const struct ctw_op_route *op,
+                               struct ctw_err *err);
+enum ctw_status ctw_cuda_group(struct ctw_cuda *cu, const struct ctw_op_group *op,
+                               struct ctw_err *err);
+
+/* rows.cu: rows first .. first+n-1 of a product's x, gathered and weighted as op says, to
+ * y [n, ldy] of y_dtype, which is op's or F32. */
+enum ctw_status ctw_cuda_gather(struct ctw_cuda *cu, const struct ctw_op_linear *op, int64_t first,
+                                int64_t n, enum ctw_dtype y_dtype, void *y, int64_t ldy,
+                                struct ctw_err *err);
+
 /* The most that each operation allocates of scratch[] within r; kept by ctw_cuda_grow(). */
 size_t ctw_cuda_linear_scratch(const struct ctw_cuda *cu, const struct ctw_reserve *r);
 size_t ctw_cuda_head_scratch(const struct ctw_cuda *cu, const struct ctw_reserve *r);
+size_t ctw_cuda_group_scratch(const struct ctw_reserve *r);
+size_t ctw_cuda_rows_scratch(const struct ctw_reserve *r); /* scratch[CTW_CUDA_ROWS] */
 
 #endif

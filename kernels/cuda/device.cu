@@ -119,15 +119,15 @@ enum ctw_status ctw_cuda_find_device(struct ctw_cuda *cu, const struct ctw_backe
     return st != CTW_OK ? st : choose_variant(cu, opt->cuda_variant, err);
 }
 
-enum ctw_status ctw_cuda_make_streams(struct ctw_cuda *cu, struct ctw_err *err)
+enum { N_STREAMS = 5, N_EVENTS = CTW_CUDA_TICKETS + 2 * CTW_CUDA_FENCES + 2 * CTW_N_SLOTS + 10 };
+
+static void list_streams(struct ctw_cuda *cu, cudaStream_t *(&streams)[N_STREAMS],
+                         cudaEvent_t *(&events)[N_EVENTS])
 {
-    cudaStream_t *streams[] = {&cu->stream, &cu->ahead, &cu->copy};
-    cudaEvent_t *events[CTW_CUDA_TICKETS + 2 * CTW_CUDA_FENCES + 2 * CTW_N_SLOTS + 5];
+    struct ctw_cuda_beside *b = &cu->beside;
+    cudaStream_t *all[N_STREAMS] = {&cu->stream, &cu->ahead, &cu->copy, &b->stream[0], &b->stream[1]};
     size_t n = 0;
-    enum ctw_status st = CTW_OK;
-    for (size_t i = 0; st == CTW_OK && i < CTW_COUNT(streams); i++)
-        st = ctw_cuda_check(cudaStreamCreateWithFlags(streams[i], cudaStreamNonBlocking),
-                            "opening a stream", err);
+    memcpy(streams, all, sizeof(all));
     for (int i = 0; i < CTW_CUDA_TICKETS; i++)
         events[n++] = &cu->ticket[i];
     for (int i = 0; i < CTW_CUDA_FENCES; i++) {
@@ -140,10 +140,39 @@ enum ctw_status ctw_cuda_make_streams(struct ctw_cuda *cu, struct ctw_err *err)
     }
     for (int i = 0; i < 4; i++)
         events[n++] = &cu->ring.freed[i];
+    for (int i = 0; i < 2; i++) {
+        events[n++] = &b->gathered[i];
+        events[n++] = &b->scattered[i];
+    }
+    events[n++] = &b->began;
     events[n++] = &cu->joined;
-    for (size_t i = 0; st == CTW_OK && i < n; i++)
+}
+
+enum ctw_status ctw_cuda_make_streams(struct ctw_cuda *cu, struct ctw_err *err)
+{
+    cudaStream_t *streams[N_STREAMS];
+    cudaEvent_t *events[N_EVENTS];
+    enum ctw_status st = CTW_OK;
+    list_streams(cu, streams, events);
+    for (int i = 0; st == CTW_OK && i < N_STREAMS; i++)
+        st = ctw_cuda_check(cudaStreamCreateWithFlags(streams[i], cudaStreamNonBlocking),
+                            "opening a stream", err);
+    for (int i = 0; st == CTW_OK && i < N_EVENTS; i++)
         st = ctw_cuda_check(
             cudaEventCreateWithFlags(events[i], cudaEventDisableTiming | cudaEventBlockingSync),
             "opening an event", err);
     return st;
+}
+
+void ctw_cuda_close_streams(struct ctw_cuda *cu)
+{
+    cudaStream_t *streams[N_STREAMS];
+    cudaEvent_t *events[N_EVENTS];
+    list_streams(cu, streams, events);
+    for (int i = 0; i < N_EVENTS; i++)
+        if (*events[i] != NULL)
+            (void)cudaEventDestroy(*events[i]);
+    for (int i = 0; i < N_STREAMS; i++)
+        if (*streams[i] != NULL)
+            (void)cudaStreamDestroy(*streams[i]);
 }

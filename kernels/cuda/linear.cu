@@ -15,6 +15,7 @@ enum {
      * With the fused kernel few products need scratch. */
     GENERAL_BYTES = 256 << 20,
     HOPPER_BYTES = 64 << 20,
+    GATHERED_BYTES = 32 << 20, /* of rows of x that a product does not gather itself */
     FEWEST_ROWS = 128,
     MOST_ROWS = 32768 /* limit of a grid's second dimension */
 };
@@ -61,7 +62,7 @@ size_t ctw_cuda_linear_scratch(const struct ctw_cuda *cu, const struct ctw_reser
 struct bias_parts {
     const uint8_t *p[CTW_MAX_SHARDS]; /* NULL: zeros; unaligned */
     enum ctw_dtype dtype[CTW_MAX_SHARDS];
-    int64_t n[CTW_MAX_SHARDS];
+    int64_t n[CTW_MAX_SHARDS], step[CTW_MAX_SHARDS]; /* elements from a row's to the next row's */
     int count;
     int64_t block; /* block size of interleaved gate and up; 0: concatenated */
 };
@@ -84,7 +85,7 @@ static __global__ void bias_kernel(struct bias_parts b, int64_t n, enum ctw_dtyp
     }
     float v = 0;
     if (b.p[s] != NULL) {
-        const uint8_t *p = b.p[s] + row * (int64_t)ctw_dtype_bytes(b.dtype[s]);
+        const uint8_t *p = b.p[s] + row * b.step[s] * (int64_t)ctw_dtype_bytes(b.dtype[s]);
         uint32_t low = p[0] | (uint32_t)p[1] << 8;
         v = b.dtype[s] == CTW_BF16 ? ctw_bf16_to_f32((uint16_t)low)
             : b.dtype[s] == CTW_F16
@@ -117,6 +118,7 @@ static enum ctw_status put_bias(struct ctw_cuda *cu, const struct ctw_op_linear 
         b.p[i] = (const uint8_t *)s->bias;
         b.dtype[i] = s->bias_dtype;
         b.n[i] = s->n;
+        b.step[i] = ctw_shard_step(s);
         exact = exact && (s->bias == NULL || s->bias_dtype == g->y_dtype);
     }
     if (!has_bias(op))
@@ -139,16 +141,22 @@ struct gate {
     int64_t ldp, ldy;
     enum ctw_activation act;
     bool vector;
+    struct ctw_glu glu;
 };
 
-template <bool RELU>
-static __device__ __forceinline__ float activate(const struct gate &a, float g)
+/* How gate and up are joined: act(g) * u with a smooth activation, or with ReLU or its square; or
+ * any ctw_glu. */
+enum joint { SMOOTH, RELU, ANY_GLU };
+
+template <enum joint JOINT>
+static __device__ __forceinline__ float joined(const struct gate &a, float g, float u)
 {
-    return RELU ? ctw_cuda_relu(a.act, g) : ctw_cuda_smooth(a.act, g);
+    if (JOINT == ANY_GLU)
+        return ctw_cuda_glu(a.act, a.glu, g, u);
+    return (JOINT == RELU ? ctw_cuda_relu(a.act, g) : ctw_cuda_smooth(a.act, g)) * u;
 }
 
-/* RELU: the activation is ReLU or its square. */
-template <bool RELU, typename P, typename Y>
+template <enum joint JOINT, typename P, typename Y>
 static __global__ void __launch_bounds__(THREADS) gate_kernel(struct gate a, const P *p, Y *y)
 {
     int64_t row = blockIdx.y;
@@ -164,14 +172,14 @@ static __global__ void __launch_bounds__(THREADS) gate_kernel(struct gate a, con
         ctw_cuda_load<true>(p + at + a.block, u);
 #pragma unroll
         for (int i = 0; i < VECTOR; i++)
-            g[i] = activate<RELU>(a, g[i]) * u[i];
+            g[i] = joined<JOINT>(a, g[i], u[i]);
         ctw_cuda_store(y + col, g);
         return;
     }
     for (int c = col; c < a.n && c < col + VECTOR; c++) {
         int at = c / a.block * 2 * a.block + c % a.block;
         float g = ctw_cuda_widen(p[at]), u = ctw_cuda_widen(p[at + a.block]);
-        ctw_cuda_narrow(activate<RELU>(a, g) * u, &y[c]);
+        ctw_cuda_narrow(joined<JOINT>(a, g, u), &y[c]);
     }
 }
 
@@ -189,24 +197,36 @@ static __global__ void round_kernel(int64_t n, const float *p, int64_t ldp, Y *y
     ctw_cuda_narrow(v, &y[row * ldy + col]);
 }
 
+/* y[rows[t]] += weight[t] * p[t], in fp32. */
+static __global__ void scatter_kernel(int64_t n, const float *p, int64_t ldp, float *y, int64_t ldy,
+                                      const int32_t *rows, const float *weight)
+{
+    int64_t col = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, row = blockIdx.y;
+    if (col >= n)
+        return;
+    float *to = y + (rows == NULL ? row : (int64_t)rows[row]) * ldy + col;
+    *to = fmaf(p[row * ldp + col], weight == NULL ? 1.0f : weight[row], *to);
+}
+
 /* ---- products through scratch ------------------------------------------------------------- */
 
-template <bool RELU>
+template <enum joint JOINT>
 static void launch_gate(struct ctw_cuda *cu, const struct gate *a, const void *p,
                         enum ctw_dtype p_dtype, void *y, enum ctw_dtype y_dtype)
 {
     dim3 grid((unsigned)((a->n + THREADS * VECTOR - 1) / (THREADS * VECTOR)), (unsigned)a->m);
     cudaStream_t stream = cu->stream;
     if (p_dtype == CTW_BF16)
-        gate_kernel<RELU><<<grid, THREADS, 0, stream>>>(*a, (const __nv_bfloat16 *)p, (__nv_bfloat16 *)y);
+        gate_kernel<JOINT>
+            <<<grid, THREADS, 0, stream>>>(*a, (const __nv_bfloat16 *)p, (__nv_bfloat16 *)y);
     else if (p_dtype == CTW_F16)
-        gate_kernel<RELU><<<grid, THREADS, 0, stream>>>(*a, (const __half *)p, (__half *)y);
+        gate_kernel<JOINT><<<grid, THREADS, 0, stream>>>(*a, (const __half *)p, (__half *)y);
     else if (y_dtype == CTW_F32)
-        gate_kernel<RELU><<<grid, THREADS, 0, stream>>>(*a, (const float *)p, (float *)y);
+        gate_kernel<JOINT><<<grid, THREADS, 0, stream>>>(*a, (const float *)p, (float *)y);
     else if (y_dtype == CTW_BF16)
-        gate_kernel<RELU><<<grid, THREADS, 0, stream>>>(*a, (const float *)p, (__nv_bfloat16 *)y);
+        gate_kernel<JOINT><<<grid, THREADS, 0, stream>>>(*a, (const float *)p, (__nv_bfloat16 *)y);
     else
-        gate_kernel<RELU><<<grid, THREADS, 0, stream>>>(*a, (const float *)p, (__half *)y);
+        gate_kernel<JOINT><<<grid, THREADS, 0, stream>>>(*a, (const float *)p, (__half *)y);
 }
 
 static void launch_round(struct ctw_cuda *cu, const struct ctw_cuda_gemm *part, void *y,
@@ -220,6 +240,32 @@ static void launch_round(struct ctw_cuda *cu, const struct ctw_cuda_gemm *part, 
     else
         round_kernel<<<grid, THREADS, 0, cu->stream>>>(part->n, p, part->ldy, (__half *)y, ldy,
                                                        add);
+}
+
+static void finish_gate(struct ctw_cuda *cu, const struct ctw_op_linear *op, struct gate *a,
+                        const void *p, enum ctw_dtype p_dtype, void *y, enum ctw_dtype y_dtype)
+{
+    a->act = op->act;
+    a->glu = op->glu;
+    a->vector = a->block % VECTOR == 0 && a->n % VECTOR == 0 && a->ldy % VECTOR == 0 &&
+                ctw_cuda_aligned16(op->y);
+    if (op->glu.kind != CTW_GLU_PLAIN)
+        launch_gate<ANY_GLU>(cu, a, p, p_dtype, y, y_dtype);
+    else if (ctw_cuda_is_relu(op->act))
+        launch_gate<RELU>(cu, a, p, p_dtype, y, y_dtype);
+    else
+        launch_gate<SMOOTH>(cu, a, p, p_dtype, y, y_dtype);
+}
+
+static void launch_scatter(struct ctw_cuda *cu, const struct ctw_op_linear *op,
+                           const struct ctw_cuda_gemm *part, int64_t first)
+{
+    dim3 grid((unsigned)((part->n + THREADS - 1) / THREADS), (unsigned)part->m);
+    float *y = (float *)op->y + (op->y_rows == NULL ? first * op->ldy : 0);
+    scatter_kernel<<<grid, THREADS, 0, cu->stream>>>(
+        part->n, (const float *)part->y, part->ldy, y, op->ldy,
+        op->y_rows == NULL ? NULL : op->y_rows + first,
+        op->y_weight == NULL ? NULL : op->y_weight + first);
 }
 
 /* Computes g's rows block by block into scratch, and stores them to op->y. */
@@ -248,14 +294,15 @@ static enum ctw_status through_scratch(struct ctw_cuda *cu, const struct ctw_op_
         char *y = (char *)op->y + (size_t)(t * op->ldy) * ctw_dtype_bytes(y_dtype);
         if (gated) {
             int n = (int)(g->n / 2);
-            struct gate a = {(int)part.m, n,    block > 0 ? (int)block : n, ld, op->ldy,
-                             op->act,     false};
-            a.vector = a.block % VECTOR == 0 && a.n % VECTOR == 0 && a.ldy % VECTOR == 0 &&
-                       ctw_cuda_aligned16(op->y);
-            if (ctw_cuda_is_relu(op->act))
-                launch_gate<true>(cu, &a, scratch, p_dtype, y, y_dtype);
-            else
-                launch_gate<false>(cu, &a, scratch, p_dtype, y, y_dtype);
+            struct gate a = {};
+            a.m = (int)part.m;
+            a.n = n;
+            a.block = block > 0 ? (int)block : n;
+            a.ldp = ld;
+            a.ldy = op->ldy;
+            finish_gate(cu, op, &a, scratch, p_dtype, y, y_dtype);
+        } else if (op->epilogue == CTW_EPI_SCATTER) {
+            launch_scatter(cu, op, &part, t);
         } else {
             launch_round(cu, &part, y, y_dtype, op->ldy, g->add);
         }
@@ -266,38 +313,58 @@ static enum ctw_status through_scratch(struct ctw_cuda *cu, const struct ctw_op_
 
 /* ---- the operation ------------------------------------------------------------------------ */
 
+/* A product with an epilogue of more than a sum, by a kernel that has it. *done false: there is
+ * none, nothing was done. */
+static enum ctw_status in_one_step(struct ctw_cuda *cu, const struct ctw_op_linear *op,
+                                   const struct ctw_cuda_gemm *g, bool interleaved, bool *done,
+                                   struct ctw_err *err)
+{
+    bool gated = op->epilogue == CTW_EPI_GATE;
+    *done = false;
+    if (!cu->hopper || gated != interleaved)
+        return CTW_OK;
+    if (op->epilogue == CTW_EPI_SCATTER)
+        return ctw_cuda_scatter_hopper(cu, g, done, err);
+    if (g->x_rows != NULL || op->glu.kind != CTW_GLU_PLAIN)
+        return ctw_cuda_gather_hopper(cu, g, gated, op->act, &op->glu, done, err);
+    return gated ? ctw_cuda_gate_hopper(cu, g, op->act, done, err) : CTW_OK;
+}
+
 static enum ctw_status multiply(struct ctw_cuda *cu, const struct ctw_op_linear *op,
                                 struct ctw_cuda_gemm *g, bool interleaved, struct ctw_err *err)
 {
     bool gated = op->epilogue == CTW_EPI_GATE, some = has_bias(op), done = false;
+    bool scattered = op->epilogue == CTW_EPI_SCATTER;
     int64_t block = interleaved ? CTW_CUDA_GATE_BLOCK : 0, ld = round_up(g->n, VECTOR);
     /* Reserves all scratch for the following steps at once: growing scratch discards its content.
      */
     size_t first = some ? bias_bytes(g->n) : 0, bytes = first;
     /* cuBLASLt's 16-bit sums with y were observed to round the product before adding it. */
     bool narrow_sum = g->add && g->y_dtype != CTW_F32;
-    if (gated || some || narrow_sum)
+    if (gated || some || narrow_sum || scattered)
         bytes += (size_t)(rows_at_once(cu, g->m, ld, 4) * ld) * 4;
     if (gated && g->y_dtype != CTW_F32) {
         size_t narrow_bytes = first + (size_t)(rows_at_once(cu, g->m, ld, 2) * ld) * 2;
         bytes = bytes < narrow_bytes ? narrow_bytes : bytes;
     }
+    if (cu->product != CTW_CUDA_PRODUCT) /* beside are only products in one step */
+        bytes = first;
     enum ctw_status st = CTW_OK;
-    if (gated && interleaved && !some) {
-        st = ctw_cuda_gate_hopper(cu, g, op->act, &done, err);
+    if (!some) {
+        st = in_one_step(cu, op, g, interleaved, &done, err);
         if (st != CTW_OK || done)
             return st;
     }
-    struct ctw_cuda_buffer *scratch = &cu->scratch[CTW_CUDA_PRODUCT];
+    struct ctw_cuda_buffer *scratch = &cu->scratch[cu->product];
     st = ctw_cuda_grow(cu, scratch, bytes, err);
     if (st == CTW_OK && some)
         st = put_bias(cu, op, block, (char *)scratch->p, g, err);
-    if (st == CTW_OK && gated && interleaved && some)
-        st = ctw_cuda_gate_hopper(cu, g, op->act, &done, err);
+    if (st == CTW_OK && some)
+        st = in_one_step(cu, op, g, interleaved, &done, err);
     if (st != CTW_OK || done)
         return st;
     bool rounds_bias = some && g->y_dtype != CTW_F32 && g->bias_y == NULL;
-    if (gated || narrow_sum || rounds_bias)
+    if (gated || narrow_sum || rounds_bias || scattered)
         return through_scratch(cu, op, g, (char *)scratch->p + first, block, err);
     return ctw_cuda_gemm(cu, g, err);
 }
@@ -310,15 +377,71 @@ static struct ctw_cuda_gemm gemm_of(const struct ctw_op_linear *op)
     g.k = op->shards[0].weight->k;
     for (int i = 0; i < op->n_shards; i++)
         g.n += op->shards[i].n;
-    g.dtype = op->dtype;
+    g.dtype = ctw_cuda_w_dtype(op);
     g.x = op->x;
     g.ldx = op->ldx;
     g.ldw = g.k;
     g.y = op->y;
     g.ldy = op->ldy;
     g.add = op->epilogue == CTW_EPI_ADD;
-    g.y_dtype = g.add ? op->residual_dtype : op->dtype;
+    bool wide = op->epilogue == CTW_EPI_LOGITS || op->epilogue == CTW_EPI_SCATTER;
+    g.y_dtype = g.add ? op->residual_dtype : wide ? CTW_F32 : op->dtype;
+    g.x_rows = op->x_rows;
+    g.y_rows = op->y_rows;
+    g.y_weight = op->y_weight;
     return g;
+}
+
+/* Must x pass through scratch? Not if the product gathers its rows itself, which depends on the
+ * model alone. */
+static bool needs_rows(const struct ctw_cuda *cu, const struct ctw_op_linear *op,
+                       const struct ctw_cuda_gemm *g, bool interleaved)
+{
+    bool gated = op->epilogue == CTW_EPI_GATE;
+    if (op->x_rows == NULL)
+        return g->dtype != op->dtype;
+    return op->x_weight != NULL || gated != interleaved ||
+           !ctw_cuda_gather_hopper_can(cu, g, gated, op->act, &op->glu);
+}
+
+/* Rows of x that pass through scratch at a time: they stay in the GPU's cache. */
+static int64_t gathered_rows(int64_t k, enum ctw_dtype dtype)
+{
+    int64_t rows = GATHERED_BYTES / (round_up(k, VECTOR) * (int64_t)ctw_dtype_bytes(dtype));
+    return rows < FEWEST_ROWS ? (int64_t)FEWEST_ROWS : rows - rows % FEWEST_ROWS;
+}
+
+static enum ctw_status multiply_gathered(struct ctw_cuda *cu, const struct ctw_op_linear *op,
+                                         const struct ctw_cuda_gemm *g, bool interleaved,
+                                         struct ctw_err *err)
+{
+    struct ctw_cuda_buffer *b = &cu->scratch[CTW_CUDA_ROWS];
+    int64_t ld = round_up(g->k, VECTOR), rows = gathered_rows(g->k, g->dtype);
+    rows = rows < op->n_tok ? rows : op->n_tok;
+    enum ctw_status st =
+        ctw_cuda_grow(cu, b, (size_t)(rows * ld) * ctw_dtype_bytes(g->dtype), err);
+    for (int64_t t = 0; st == CTW_OK && t < op->n_tok; t += rows) {
+        struct ctw_op_linear part = *op;
+        part.n_tok = op->n_tok - t < rows ? op->n_tok - t : rows;
+        st = ctw_cuda_gather(cu, op, t, part.n_tok, g->dtype, b->p, ld, err);
+        part.x = b->p;
+        part.ldx = ld;
+        part.x_rows = NULL;
+        part.x_weight = NULL;
+        part.y = (char *)op->y + (size_t)(t * op->ldy) * ctw_dtype_bytes(g->y_dtype);
+        struct ctw_cuda_gemm part_g = gemm_of(&part);
+        part_g.w = g->w;
+        if (st == CTW_OK)
+            st = multiply(cu, &part, &part_g, interleaved, err);
+    }
+    return st;
+}
+
+size_t ctw_cuda_rows_scratch(const struct ctw_reserve *r)
+{
+    int64_t rows = gathered_rows(r->max_k, CTW_F32), all = r->n_grouped > 0 ? r->n_grouped : 0;
+    rows = rows < all ? rows : all;
+    return (size_t)(rows * round_up(r->max_k, VECTOR)) * ctw_dtype_bytes(CTW_F32);
 }
 
 enum ctw_status ctw_cuda_linear(struct ctw_cuda *cu, const struct ctw_op_linear *op,
@@ -326,14 +449,21 @@ enum ctw_status ctw_cuda_linear(struct ctw_cuda *cu, const struct ctw_op_linear 
 {
     struct ctw_cuda_gemm g = gemm_of(op);
     bool interleaved = false;
+    struct ctw_cuda_place place;
     if (op->n_tok == 0)
         return CTW_OK;
-    enum ctw_status st = ctw_cuda_weights(cu, op, &g.w, &interleaved, err);
+    bool gathers = op->x_rows != NULL && !needs_rows(cu, op, &g, ctw_cuda_interleaves(cu, op));
+    enum ctw_status st = ctw_cuda_place_begin(cu, op, gathers, &place, err);
     if (st != CTW_OK)
         return st;
-    st = multiply(cu, op, &g, interleaved, err);
-    enum ctw_status used = ctw_cuda_weights_used(cu, op, st == CTW_OK ? err : NULL);
-    return st != CTW_OK ? st : used;
+    st = ctw_cuda_weights(cu, op, &g.w, &interleaved, err);
+    if (st == CTW_OK && needs_rows(cu, op, &g, interleaved))
+        st = multiply_gathered(cu, op, &g, interleaved, err);
+    else if (st == CTW_OK)
+        st = multiply(cu, op, &g, interleaved, err);
+    enum ctw_status ended = ctw_cuda_place_end(cu, &place, st == CTW_OK ? err : NULL);
+    st = st != CTW_OK ? st : ended;
+    return st != CTW_OK ? st : ctw_cuda_weights_used(cu, op, err);
 }
 
 enum ctw_status ctw_cuda_linear_qkv(struct ctw_cuda *cu, const struct ctw_op_linear *op,

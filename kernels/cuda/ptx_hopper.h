@@ -113,6 +113,46 @@ CTW_DEV void tensor_load_all(uint32_t dst, const CUtensorMap *map, int c, int r,
                  : "memory");
 }
 
+/* ---- copies by threads -------------------------------------------------------------------- */
+
+CTW_DEV void copy_16(uint32_t to, const void *from, int bytes) /* 16, or 0 for zeros */
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
+                 : "memory");
+}
+
+CTW_DEV void copies_commit(void)
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* Waits until at most the PENDING most recently committed groups of this thread's copies are under
+ * way. */
+template <int PENDING> CTW_DEV void copies_leave(void)
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+/* Makes this thread's writes to shared memory visible to matrix products and tensor copies. */
+CTW_DEV void shared_fence(void)
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+CTW_DEV int shared_int(uint32_t at)
+{
+    int v;
+    asm volatile("ld.shared.s32 %0, [%1];" : "=r"(v) : "r"(at) : "memory");
+    return v;
+}
+
+CTW_DEV void store_shared_int(uint32_t at, int v)
+{
+    asm volatile("st.shared.s32 [%0], %1;" ::"r"(at), "r"(v) : "memory");
+}
+
+/* ---- L2 ----------------------------------------------------------------------------------- */
+
 /* Prefetches memory into L2. p and bytes are multiples of 16. */
 CTW_DEV void prefetch_l2(const void *p, uint32_t bytes)
 {

@@ -1,10 +1,12 @@
 /*
  * Uploads of weights to the GPU, from any thread: stages, which are host memory that the GPU reads
  * directly; uploads from stages on a separate stream; and fences, after which their memory is free.
+ * And small tables of operations.
  */
 #include "kernels/cuda/cuda.h"
 
 #include <pthread.h>
+#include <string.h>
 
 #include "base/log.h"
 #include "base/mem.h"
@@ -123,6 +125,7 @@ enum ctw_status ctw_cuda_upload_join(struct ctw_backend *be, struct ctw_err *err
 {
     struct ctw_cuda *cu = ctw_cuda_of(be);
     enum ctw_status st = ctw_cuda_check(cudaEventRecord(cu->joined, cu->copy), "uploading", err);
+    cu->beside.n = 0; /* products beside must wait, too */
     if (st == CTW_OK)
         st = ctw_cuda_check(cudaStreamWaitEvent(cu->stream, cu->joined, 0), "uploading", err);
     if (st == CTW_OK)
@@ -151,4 +154,34 @@ enum ctw_status ctw_cuda_fence_wait(struct ctw_backend *be, uint64_t fence, stru
     uint64_t i = fence % CTW_CUDA_FENCES;
     enum ctw_status st = ctw_cuda_check(cudaEventSynchronize(cu->fence[i].ahead), "running", err);
     return st != CTW_OK ? st : ctw_cuda_check(cudaEventSynchronize(cu->fence[i].stream), "running", err);
+}
+
+/* ---- small tables ------------------------------------------------------------------------- */
+
+enum ctw_status ctw_cuda_table(struct ctw_cuda *cu, const void *host, size_t bytes, void **device,
+                               struct ctw_err *err)
+{
+    struct ctw_cuda_ring *r = &cu->ring;
+    size_t quarter = r->bytes / 4, need = (bytes + 255) & ~(size_t)255;
+    enum ctw_status st = CTW_OK;
+    if (need > quarter)
+        return ctw_fail(err, CTW_EINTERNAL, "cuda: a table of %zu bytes", bytes);
+    if (r->at + need > (size_t)(r->quarter + 1) * quarter) {
+        /* This quarter is full: record an event behind its readers, and wait for the next
+         * quarter's readers. */
+        st = ctw_cuda_check(cudaEventRecord(r->freed[r->quarter], cu->stream), "running", err);
+        r->quarter = (r->quarter + 1) % 4;
+        r->at = (size_t)r->quarter * quarter;
+        if (st == CTW_OK)
+            st = ctw_cuda_check(cudaEventSynchronize(r->freed[r->quarter]), "running", err);
+    }
+    if (st != CTW_OK)
+        return st;
+    memcpy(r->host + r->at, host, bytes);
+    *device = r->device + r->at;
+    st = ctw_cuda_check(
+        cudaMemcpyAsync(*device, r->host + r->at, bytes, cudaMemcpyHostToDevice, cu->stream),
+        "uploading", err);
+    r->at += need;
+    return st;
 }

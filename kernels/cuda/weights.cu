@@ -12,8 +12,16 @@ static int64_t rows_of(const struct ctw_op_linear *op)
     return n;
 }
 
-/* Are gate and up rows interleaved? */
-static bool interleaves(const struct ctw_cuda *cu, const struct ctw_op_linear *op)
+/* The router's own type, if its weights are of another one: its logits are not rounded. */
+enum ctw_dtype ctw_cuda_w_dtype(const struct ctw_op_linear *op)
+{
+    enum ctw_dtype dtype = op->dtype;
+    for (int i = 0; op->epilogue == CTW_EPI_LOGITS && i < op->n_shards; i++)
+        dtype = op->shards[i].weight->dtype == op->dtype ? dtype : CTW_F32;
+    return dtype;
+}
+
+bool ctw_cuda_interleaves(const struct ctw_cuda *cu, const struct ctw_op_linear *op)
 {
     int64_t n = op->shards[0].n;
     return cu->hopper && op->epilogue == CTW_EPI_GATE && op->n_shards == 2 && op->shards[1].n == n &&
@@ -28,13 +36,14 @@ static bool interleaves(const struct ctw_cuda *cu, const struct ctw_op_linear *o
 static const void *in_place(const struct ctw_cuda *cu, const struct ctw_op_linear *op)
 {
     const char *first = NULL, *end = NULL;
-    if (interleaves(cu, op))
+    if (ctw_cuda_interleaves(cu, op))
         return NULL;
     for (int i = 0; i < op->n_shards; i++) {
         const struct ctw_shard *s = &op->shards[i];
         const char *at =
             (const char *)s->data->part[CTW_PART_VALUES] + (size_t)s->row0 * s->weight->row_bytes;
-        if (s->weight->format->id != CTW_FORMAT_dense || s->weight->dtype != op->dtype)
+        if (s->weight->format->id != CTW_FORMAT_dense || s->weight->dtype != ctw_cuda_w_dtype(op) ||
+            ctw_shard_step(s) != 1)
             return NULL;
         if (i > 0 && at != end)
             return NULL;
@@ -46,7 +55,8 @@ static const void *in_place(const struct ctw_cuda *cu, const struct ctw_op_linea
 
 static size_t weights_bytes(const struct ctw_op_linear *op)
 {
-    return (size_t)rows_of(op) * (size_t)op->shards[0].weight->k * ctw_dtype_bytes(op->dtype);
+    return (size_t)rows_of(op) * (size_t)op->shards[0].weight->k *
+           ctw_dtype_bytes(ctw_cuda_w_dtype(op));
 }
 
 /* Decodes all shards of op into dst. */
@@ -54,12 +64,13 @@ static enum ctw_status decode_shards(struct ctw_cuda *cu, cudaStream_t stream,
                                      const struct ctw_op_linear *op, void *dst, bool interleaved,
                                      struct ctw_err *err)
 {
-    size_t row_bytes = (size_t)op->shards[0].weight->k * ctw_dtype_bytes(op->dtype);
+    enum ctw_dtype dtype = ctw_cuda_w_dtype(op);
+    size_t row_bytes = (size_t)op->shards[0].weight->k * ctw_dtype_bytes(dtype);
     enum ctw_status st = CTW_OK;
     char *at = (char *)dst;
     for (int i = 0; st == CTW_OK && i < op->n_shards; i++) {
         int64_t n = op->shards[i].n;
-        st = ctw_cuda_decode(cu, stream, &op->shards[i], 0, n, op->dtype, at,
+        st = ctw_cuda_decode(cu, stream, &op->shards[i], 0, n, dtype, at,
                              interleaved ? CTW_CUDA_GATE_BLOCK : 0,
                              interleaved ? 2 * CTW_CUDA_GATE_BLOCK : 0, err);
         at += row_bytes * (size_t)(interleaved ? (int64_t)CTW_CUDA_GATE_BLOCK : n);
@@ -71,13 +82,14 @@ static enum ctw_status decode_shards(struct ctw_cuda *cu, cudaStream_t stream,
 static struct ctw_cuda_slot *slot_of(struct ctw_cuda *cu, const struct ctw_op_linear *op)
 {
     struct ctw_cuda_slot *slot = &cu->slot[op->slot];
-    if (slot->n_shards != op->n_shards || slot->dtype != op->dtype ||
+    if (slot->n_shards != op->n_shards || slot->dtype != ctw_cuda_w_dtype(op) ||
         (slot->interleaved && op->epilogue != CTW_EPI_GATE))
         return NULL;
     for (int i = 0; i < op->n_shards; i++)
         if (slot->shard[i].weight != op->shards[i].weight ||
             slot->shard[i].values != op->shards[i].data->part[CTW_PART_VALUES] ||
-            slot->shard[i].row0 != op->shards[i].row0 || slot->shard[i].n != op->shards[i].n)
+            slot->shard[i].row0 != op->shards[i].row0 || slot->shard[i].n != op->shards[i].n ||
+            slot->shard[i].step != ctw_shard_step(&op->shards[i]))
             return NULL;
     return slot;
 }
@@ -91,7 +103,7 @@ enum ctw_status ctw_cuda_prepare(struct ctw_cuda *cu, const struct ctw_op_linear
     enum ctw_status st = ctw_cuda_grow(cu, &slot->w, weights_bytes(op), err);
     if (st == CTW_OK) /* old content may still be read; an event never recorded is a no-op */
         st = ctw_cuda_check(cudaStreamWaitEvent(cu->ahead, slot->unused, 0), "decoding ahead", err);
-    bool interleaved = interleaves(cu, op);
+    bool interleaved = ctw_cuda_interleaves(cu, op);
     if (st == CTW_OK)
         st = decode_shards(cu, cu->ahead, op, slot->w.p, interleaved, err);
     if (st == CTW_OK)
@@ -99,7 +111,7 @@ enum ctw_status ctw_cuda_prepare(struct ctw_cuda *cu, const struct ctw_op_linear
     if (st != CTW_OK)
         return st;
     slot->n_shards = op->n_shards;
-    slot->dtype = op->dtype;
+    slot->dtype = ctw_cuda_w_dtype(op);
     slot->interleaved = interleaved;
     slot->waited = false;
     for (int i = 0; i < op->n_shards; i++) {
@@ -107,8 +119,14 @@ enum ctw_status ctw_cuda_prepare(struct ctw_cuda *cu, const struct ctw_op_linear
         slot->shard[i].values = op->shards[i].data->part[CTW_PART_VALUES];
         slot->shard[i].row0 = op->shards[i].row0;
         slot->shard[i].n = op->shards[i].n;
+        slot->shard[i].step = ctw_shard_step(&op->shards[i]);
     }
     return CTW_OK;
+}
+
+bool ctw_cuda_weights_there(struct ctw_cuda *cu, const struct ctw_op_linear *op)
+{
+    return slot_of(cu, op) != NULL || in_place(cu, op) != NULL;
 }
 
 enum ctw_status ctw_cuda_weights(struct ctw_cuda *cu, const struct ctw_op_linear *op, const void **w,
@@ -120,9 +138,10 @@ enum ctw_status ctw_cuda_weights(struct ctw_cuda *cu, const struct ctw_op_linear
     if (slot != NULL) {
         *w = slot->w.p;
         *interleaved = slot->interleaved;
-        if (!slot->waited)
+        bool own = cu->product == CTW_CUDA_PRODUCT; /* not a stream beside, which has not waited */
+        if (!slot->waited || !own)
             st = ctw_cuda_check(cudaStreamWaitEvent(cu->stream, slot->ready, 0), "decoding ahead", err);
-        slot->waited = st == CTW_OK;
+        slot->waited = own ? st == CTW_OK : slot->waited;
         return st;
     }
     *w = in_place(cu, op);
@@ -133,7 +152,7 @@ enum ctw_status ctw_cuda_weights(struct ctw_cuda *cu, const struct ctw_op_linear
     if (st != CTW_OK)
         return st;
     *w = b->p;
-    *interleaved = interleaves(cu, op);
+    *interleaved = ctw_cuda_interleaves(cu, op);
     return decode_shards(cu, cu->stream, op, b->p, *interleaved, err);
 }
 

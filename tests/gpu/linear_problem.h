@@ -11,6 +11,8 @@ struct shape {
     int64_t m, n, k;
 };
 
+enum { N_EPI = CTW_EPI_SCATTER + 1 };
+
 /* Odd sizes, around tiles of 128 and steps of 16; then whole vectors, for cuBLASLt. */
 static const struct shape shapes[] = {
     {1, 1, 1},        {1, 16, 8},      {2, 17, 16},     {3, 15, 31},    {5, 31, 32},
@@ -33,6 +35,8 @@ struct problem {
     bool aligned;
     size_t x_shift, y_shift; /* bytes past a multiple of 256 */
     float *rows;             /* all weights as products see them */
+    int64_t x_pool, y_pool;  /* rows of the arrays x and y */
+    struct buf x_rows, x_weight, y_rows, y_weight; /* or absent */
 };
 
 /* The same on a device. */
@@ -40,11 +44,67 @@ struct placed {
     struct ctw_weight_data data[3];
     struct ctw_shard shards[3];
     struct dev part[3][CTW_N_PARTS], bias[3], x;
+    struct dev x_rows, x_weight, y_rows, y_weight;
 };
 
 static enum ctw_dtype y_dtype(const struct problem *p)
 {
+    if (p->op.epilogue == CTW_EPI_LOGITS || p->op.epilogue == CTW_EPI_SCATTER)
+        return CTW_F32;
     return p->op.epilogue == CTW_EPI_ADD ? p->op.residual_dtype : p->op.dtype;
+}
+
+/* n row numbers below `pool`; distinct: none twice. */
+static struct buf row_numbers(int64_t n, int64_t pool, bool distinct)
+{
+    struct buf b = buf_open((size_t)n * sizeof(int32_t), 0);
+    int32_t *rows = b.p, *all = malloc((size_t)pool * sizeof(*all));
+    assert_non_null(all);
+    for (int64_t i = 0; i < pool; i++)
+        all[i] = (int32_t)i;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t other = distinct ? i + rng_below(pool - i) : rng_below(pool);
+        rows[i] = all[other];
+        if (distinct)
+            all[other] = all[i];
+    }
+    free(all);
+    return b;
+}
+
+/* Rows gathered from a larger x, perhaps weighted; rows scattered to a larger y. */
+static void give_rows(struct problem *p)
+{
+    bool gathers = p->op.epilogue == CTW_EPI_GATE || p->op.epilogue == CTW_EPI_STORE;
+    if (gathers && rng_below(2) == 0) {
+        p->x_pool = 1 + rng_below(2 * p->op.n_tok);
+        p->x_rows = row_numbers(p->op.n_tok, p->x_pool, false);
+        p->op.x_rows = p->x_rows.p;
+        if (rng_below(4) == 0) {
+            p->x_weight = buf_random(CTW_F32, p->op.n_tok, 1, 0);
+            p->op.x_weight = p->x_weight.p;
+        }
+    }
+    if (p->op.epilogue == CTW_EPI_SCATTER && rng_below(4) != 0) {
+        p->y_pool = p->op.n_tok + rng_below(p->op.n_tok + 1);
+        p->y_rows = row_numbers(p->op.n_tok, p->y_pool, true);
+        p->op.y_rows = p->y_rows.p;
+    }
+    if (p->op.epilogue == CTW_EPI_SCATTER && rng_below(4) != 0) {
+        p->y_weight = buf_random(CTW_F32, p->op.n_tok, 1, 0);
+        p->op.y_weight = p->y_weight.p;
+    }
+}
+
+/* Gate and up in turn: every other row of one matrix. */
+static void give_steps(struct problem *p)
+{
+    struct ctw_shard *s = p->shards;
+    int64_t bias_bytes = (int64_t)ctw_dtype_bytes(s[0].bias_dtype);
+    s[1].row0 = s[0].row0 + 1;
+    s[0].step = s[1].step = 2;
+    if (s[0].bias != NULL)
+        s[1].bias = (const char *)s[0].bias + bias_bytes;
 }
 
 /* aligned: strides that tensor cores support; else arbitrary ones. dense: whole matrices in bf16;
@@ -58,6 +118,15 @@ static void problem_open(struct problem *p, const struct shape *s, enum ctw_dtyp
     p->op.act = (enum ctw_activation)rng_below(CTW_ACT_XIELU);
     p->op.slot = (enum ctw_slot)rng_below(CTW_N_SLOTS);
     p->op.residual_dtype = rng_below(3) == 0 ? dtype : CTW_F32;
+    p->x_pool = p->y_pool = s->m;
+    if (!dense && epilogue == CTW_EPI_GATE && rng_below(2) == 0) {
+        p->op.glu.kind = (enum ctw_glu_kind)rng_below(CTW_GLU_OFFSET + 1);
+        p->op.glu.limit = rng_below(3) == 0 ? INFINITY : 1.5f;
+        p->op.glu.alpha = 1.702f;
+        p->op.act = rng_below(2) == 0 ? CTW_ACT_SILU : p->op.act;
+    }
+    if (!dense)
+        give_rows(p);
     p->aligned = aligned;
     int64_t left = p->n_columns = s->n;
     if (epilogue == CTW_EPI_GATE) {
@@ -85,11 +154,13 @@ static void problem_open(struct problem *p, const struct shape *s, enum ctw_dtyp
     if (!dense && p->op.n_shards > 1 && rng_below(3) == 0) {
         weights_fuse(p->w, p->shards, p->op.n_shards, s->k);
         memset(p->from, 0, sizeof(p->from));
+        if (epilogue == CTW_EPI_GATE && rng_below(2) == 0)
+            give_steps(p);
     }
     p->op.ldx = aligned ? (s->k + 7) / 8 * 8 + 8 * rng_below(3) : s->k + rng_below(5);
     p->op.ldy = aligned ? (s->n + 7) / 8 * 8 + 8 * rng_below(3) : s->n + rng_below(5);
-    p->x = buf_random(dtype, s->m * p->op.ldx, 1, 0);
-    p->y = buf_random(y_dtype(p), s->m * p->op.ldy, 1, 0);
+    p->x = buf_random(dtype, p->x_pool * p->op.ldx, 1, 0);
+    p->y = buf_random(y_dtype(p), p->y_pool * p->op.ldy, 1, 0);
     p->op.x = p->x.p;
     p->x_shift = aligned ? 0 : ctw_dtype_bytes(dtype) * (size_t)rng_below(9);
     p->y_shift = aligned ? 0 : ctw_dtype_bytes(y_dtype(p)) * (size_t)rng_below(5);
@@ -99,6 +170,10 @@ static void problem_close(struct problem *p)
 {
     for (int i = 0; i < p->op.n_shards; i++)
         weight_close(&p->w[i]);
+    struct buf *more[] = {&p->x_rows, &p->x_weight, &p->y_rows, &p->y_weight};
+    for (size_t i = 0; i < CTW_COUNT(more); i++)
+        if (more[i]->base != NULL)
+            buf_close(more[i]);
     buf_close(&p->x);
     buf_close(&p->y);
     free(p->rows);
@@ -127,6 +202,11 @@ static void place(struct placed *d, const struct problem *p, struct ctw_backend 
                                 ((const char *)p->shards[i].bias - (const char *)from->bias.p);
     }
     d->x = dev_open(be, p->x.p, p->x.bytes, p->x_shift);
+    const struct buf *from[] = {&p->x_rows, &p->x_weight, &p->y_rows, &p->y_weight};
+    struct dev *to[] = {&d->x_rows, &d->x_weight, &d->y_rows, &d->y_weight};
+    for (size_t i = 0; i < CTW_COUNT(from); i++)
+        if (from[i]->base != NULL)
+            *to[i] = dev_open(be, from[i]->p, from[i]->bytes, 4 * (size_t)rng_below(5));
 }
 
 static void unplace(struct placed *d)
@@ -139,6 +219,10 @@ static void unplace(struct placed *d)
             dev_close(&d->bias[i]);
     }
     dev_close(&d->x);
+    struct dev *more[] = {&d->x_rows, &d->x_weight, &d->y_rows, &d->y_weight};
+    for (size_t i = 0; i < CTW_COUNT(more); i++)
+        if (more[i]->base != NULL)
+            dev_close(more[i]);
 }
 
 static struct buf run_cpu(const struct problem *p, struct ctw_backend *be)
@@ -162,8 +246,12 @@ static struct buf run_gpu(const struct problem *p, const struct placed *d, struc
         OK(ctw_prepare(be, &op, &last_err));
     for (int64_t t = 0; t < p->op.n_tok; t += piece) {
         op.n_tok = piece < p->op.n_tok - t ? piece : p->op.n_tok - t;
-        op.x = element(d->x.p, op.dtype, t * op.ldx);
-        op.y = element(dy.p, y_dtype(p), t * op.ldy);
+        op.x = element(d->x.p, op.dtype, op.x_rows != NULL ? 0 : t * op.ldx);
+        op.y = element(dy.p, y_dtype(p), op.y_rows != NULL ? 0 : t * op.ldy);
+        op.x_rows = op.x_rows != NULL ? (const int32_t *)(const void *)d->x_rows.p + t : NULL;
+        op.x_weight = op.x_weight != NULL ? (const float *)(const void *)d->x_weight.p + t : NULL;
+        op.y_rows = op.y_rows != NULL ? (const int32_t *)(const void *)d->y_rows.p + t : NULL;
+        op.y_weight = op.y_weight != NULL ? (const float *)(const void *)d->y_weight.p + t : NULL;
         OK(ctw_linear(be, &op, &last_err));
     }
     dev_read(&dy, y.p);
@@ -184,7 +272,8 @@ static void decode_rows(struct problem *p)
     assert_non_null(p->rows);
     for (int i = 0; i < p->op.n_shards; i++)
         for (int64_t o = 0; o < p->shards[i].n; o++)
-            weight_row(&p->w[p->from[i]], p->shards[i].row0 + o, p->op.dtype, p->rows + k * at++);
+            weight_row(&p->w[p->from[i]], p->shards[i].row0 + o * ctw_shard_step(&p->shards[i]),
+                       p->op.epilogue == CTW_EPI_LOGITS ? CTW_F32 : p->op.dtype, p->rows + k * at++);
 }
 
 /* sum of |x w| + |bias| for column o of token t, and the sum itself */
@@ -196,10 +285,14 @@ static double sums(const struct problem *p, int64_t t, int64_t o, double *sum)
     while (o >= p->shards[i].n)
         o -= p->shards[i++].n;
     const struct ctw_shard *s = &p->shards[i];
-    *sum = s->bias == NULL ? 0 : ctw_load_float(s->bias, s->bias_dtype, o);
+    *sum = s->bias == NULL ? 0 : ctw_load_float(s->bias, s->bias_dtype, o * ctw_shard_step(s));
     double all = fabs(*sum);
     for (int64_t c = 0; c < k; c++) {
-        double v = (double)ctw_load_float(p->op.x, p->op.dtype, t * p->op.ldx + c) * row[c];
+        int64_t x_row = p->op.x_rows != NULL ? p->op.x_rows[t] : t;
+        float x = ctw_load_float(p->op.x, p->op.dtype, x_row * p->op.ldx + c);
+        if (p->op.x_weight != NULL)
+            x = ctw_round_float(x * p->op.x_weight[t], p->op.dtype);
+        double v = (double)x * row[c];
         *sum += v;
         all += fabs(v);
     }
@@ -208,7 +301,8 @@ static double sums(const struct problem *p, int64_t t, int64_t o, double *sum)
 
 /*
  * A chain of k additions; tensor cores truncate instead of rounding: at most k steps of 2^-23 of
- * sum |x w|; on random numbers an eighth of that is ample. Gate and up may be rounded to dtype.
+ * sum |x w|; on random numbers an eighth of that is ample. Gate and up may be rounded to dtype. With
+ * an offset, up is larger by 1; clamps enlarge no error.
  */
 static double bound(const struct problem *p, int64_t t, int64_t o, double want)
 {
@@ -218,12 +312,17 @@ static double bound(const struct problem *p, int64_t t, int64_t o, double want)
     if (p->op.epilogue == CTW_EPI_ADD)
         e += 0x1p-23 *
              (fabs(sum) + fabs((double)ctw_load_float(p->y.p, y_dtype(p), t * p->op.ldy + o)));
+    if (p->op.epilogue == CTW_EPI_SCATTER) {
+        double factor = p->op.y_weight != NULL ? fabs((double)p->op.y_weight[t]) : 1;
+        e = factor * (e + 0x1p-23 * fabs(sum)) + 0x1p-22 * (fabs(want) + factor * fabs(sum));
+    }
     if (p->op.epilogue == CTW_EPI_GATE) {
         double e_up = u * sums(p, t, o + p->n_columns, &up);
         if (p->op.dtype != CTW_F32) {
             e += half_step(p->op.dtype, fabs(sum) + e);
             e_up += half_step(p->op.dtype, fabs(up) + e_up);
         }
+        up = fabs(up) + (p->op.glu.kind == CTW_GLU_OFFSET ? 1 : 0);
         if (p->op.act == CTW_ACT_RELU2) { /* of the square */
             e = (2 * fabs(sum) + e) * e;
             sum *= sum;
@@ -238,16 +337,21 @@ static void compare(const struct problem *p, const struct buf *got, const struct
 {
     char what[200];
     snprintf(what, sizeof(what),
-             "%s %s%s epilogue %d act %d m %" PRId64 " n %" PRId64 " k %" PRId64, variant,
+             "%s %s%s epilogue %d act %d glu %d%s%s m %" PRId64 " n %" PRId64 " k %" PRId64, variant,
              ctw_dtype_name(p->op.dtype), p->aligned ? " aligned" : "", (int)p->op.epilogue,
-             (int)p->op.act, p->op.n_tok, p->n_columns, p->w[0].w.k);
+             (int)p->op.act, (int)p->op.glu.kind, p->op.x_rows != NULL ? " gathered" : "",
+             p->op.y_rows != NULL ? " scattered" : "", p->op.n_tok, p->n_columns, p->w[0].w.k);
     int64_t some = 1 + p->op.n_tok * p->n_columns * p->w[0].w.k / 1000000;
-    for (int64_t t = 0; t < p->op.n_tok; t++) {
+    int64_t *from = calloc((size_t)p->y_pool, sizeof(*from)); /* 1 + the row of the product, or 0 */
+    assert_non_null(from);
+    for (int64_t t = 0; t < p->op.n_tok; t++)
+        from[p->op.y_rows != NULL ? p->op.y_rows[t] : t] = t + 1;
+    for (int64_t r = 0; r < p->y_pool; r++) {
         for (int64_t o = 0; o < p->op.ldy; o++) {
-            int64_t at = t * p->op.ldy + o;
+            int64_t at = r * p->op.ldy + o, t = from[r] - 1;
             double g = ctw_load_float(got->p, y_dtype(p), at);
             double w = ctw_load_float(want->p, y_dtype(p), at);
-            if (o >= p->n_columns) { /* between rows: untouched */
+            if (o >= p->n_columns || t < 0) { /* between rows, or no row: untouched */
                 assert_memory_equal(element(got->p, y_dtype(p), at),
                                     element(p->y.p, y_dtype(p), at), ctw_dtype_bytes(y_dtype(p)));
                 continue;
@@ -258,6 +362,7 @@ static void compare(const struct problem *p, const struct buf *got, const struct
                 near(g, w, bound(p, t, o, w), what, at);
         }
     }
+    free(from);
 }
 
 #endif

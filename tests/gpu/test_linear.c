@@ -28,7 +28,7 @@ static void it_agrees_with_the_definition(void **state)
                 for (int aligned = 0; aligned < 2; aligned++) {
                     struct problem p;
                     struct placed on;
-                    enum ctw_epilogue epilogue = (enum ctw_epilogue)((s + d + (size_t)aligned) % 3);
+                    enum ctw_epilogue epilogue = (enum ctw_epilogue)((s + d + (size_t)aligned) % N_EPI);
                     problem_open(&p, &shapes[s], dtypes[d], epilogue, aligned != 0, false);
                     place(&on, &p, be);
                     decode_rows(&p);
@@ -61,11 +61,12 @@ static void a_row_does_not_depend_on_the_other_rows(void **state)
         struct ctw_backend *be = gpu(variants[v]);
         if (be == NULL)
             continue;
-        for (size_t s = 0; s < 9 * CTW_COUNT(some); s++) {
+        for (size_t s = 0; s < 3 * N_EPI * CTW_COUNT(some); s++) {
             struct problem p;
             struct placed on;
-            problem_open(&p, &some[s / 9], dtypes[s % 3], (enum ctw_epilogue)(s / 3 % 3),
-                         s / 9 != 3 && s / 9 != 5, false);
+            size_t which = s / (3 * N_EPI);
+            problem_open(&p, &some[which], dtypes[s % 3], (enum ctw_epilogue)(s / 3 % N_EPI),
+                         which != 3 && which != 5, false);
             place(&on, &p, be);
             struct buf want = run_gpu(&p, &on, be, p.op.n_tok, true);
             for (size_t q = 0; q < CTW_COUNT(pieces); q++) {

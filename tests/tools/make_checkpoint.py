@@ -20,6 +20,7 @@ import numpy as np
 
 import checkpoint_io as cio
 import encoders
+import mixture_shapes
 
 STD = 0.02
 SHARD_BYTES = 4_800_000_000
@@ -100,6 +101,9 @@ SHAPES = {
     "gemma3-27b": gemma3(5376, 21504, 62, 32, 16, 262208, query_pre_attn_scalar=168,
                          sliding_window=1024, rope_scaling={"factor": 8.0, "rope_type": "linear"}),
 }
+
+
+SHAPES |= mixture_shapes.SHAPES
 
 
 class Dense:
@@ -235,8 +239,10 @@ def write_block(path, at, size, seed, how):
 
 # ---- the checkpoint ------------------------------------------------------------------------------
 
-def products(config):
+def products(config, layer):
     """(name, n, k) of the matrices of a layer."""
+    if mixture_shapes.n_experts(config)[0]:
+        return mixture_shapes.products(config, layer)
     h, inner, head = config["hidden_size"], config["intermediate_size"], config["head_dim"]
     q, kv = config["num_attention_heads"] * head, config["num_key_value_heads"] * head
     if config["model_type"] == "phi3":
@@ -287,10 +293,24 @@ def tensors_of(config, scheme, dtype):
         if biased:
             yield bias(name, n)
 
+    def others(i):
+        """A mixture's tensors that are in no format of compressed-tensors."""
+        for name, shape, kind in mixture_shapes.plain(config, i):
+            yield plain(f"model.layers.{i}.{name}", shape, "weight" if kind is None else kind)
+        for name, n, k in mixture_shapes.stacks(config):
+            n_experts, own = mixture_shapes.n_experts(config)[0], encoders.NAMED["mxfp4"]
+            for part, shape in (("blocks", (n_experts, n, k // 32, 16)), ("scales", (n_experts, n, k // 32))):
+                suffix = "weight_packed" if part == "blocks" else "weight_scale"
+                yield (f"model.layers.{i}.{name}_{part}", "U8", shape, content(suffix, "U8", shape, own, "linear"))
+
     yield plain("model.embed_tokens.weight", (vocab, h))
+    mixture = mixture_shapes.n_experts(config)[0] > 0
     for i in range(config["num_hidden_layers"]):
-        for name, n, k in products(config):
+        for name, n, k in products(config, i):
             yield from linear(f"model.layers.{i}.{name}", n, k)
+        if mixture:
+            yield from others(i)
+            continue
         for name, n in norms(config):
             yield from norm(f"model.layers.{i}.{name}", n)
     yield from norm("model.norm", h)
@@ -378,16 +398,18 @@ def main():
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     args = parser.parse_args()
     dtype = "F16" if args.format == "fp16" else "BF16"
-    config = {"hidden_act": "silu", **SHAPES[args.shape], "attention_bias": False, "mlp_bias": False,
+    config = {"hidden_act": "silu", "attention_bias": False, **SHAPES[args.shape], "mlp_bias": False,
               "attention_dropout": 0.0, "bos_token_id": 1, "eos_token_id": 2,
               "dtype": "float16" if dtype == "F16" else "bfloat16"}
-    config["num_hidden_layers"] = args.layers or config["num_hidden_layers"]
+    mixture_shapes.with_layers(config, args.layers or config["num_hidden_layers"])
     config["vocab_size"] = args.vocab or config["vocab_size"]
     if "layer_types" in config:
         config["layer_types"] = config["layer_types"][:config["num_hidden_layers"]]
     scheme = scheme_of(args.format, args.group)
-    if scheme.name:
-        config["quantization_config"] = encoders.quantization_config(scheme, ["lm_head"])
+    native = "quantization_config" in config  # of the maker: its experts are stored so
+    if scheme.name and not native:
+        ignore = mixture_shapes.IGNORE.get(config["model_type"], [])
+        config["quantization_config"] = encoders.quantization_config(scheme, ["lm_head", *ignore])
     os.makedirs(args.out, exist_ok=True)
     start = time.monotonic()
     total = make(config, scheme, dtype, args.out, args.seed, args.jobs)

@@ -143,18 +143,6 @@ CTW_DEV void box_load(uint32_t dst, const CUtensorMap *map, int element, int hea
                  : "memory");
 }
 
-/* Makes this thread's writes to shared memory visible to matrix products and tensor copies. */
-CTW_DEV void shared_fence(void)
-{
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
-CTW_DEV void copy_16(uint32_t to, const void *from, int bytes) /* 16, or 0 for zeros */
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
-                 : "memory");
-}
-
 CTW_DEV void copies_wait(void)
 {
     asm volatile("cp.async.wait_all;" ::: "memory");

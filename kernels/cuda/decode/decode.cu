@@ -317,17 +317,22 @@ enum ctw_status ctw_cuda_decode(struct ctw_cuda *cu, cudaStream_t stream, const 
                                 int64_t row0, int64_t n_rows, enum ctw_dtype dtype, void *dst,
                                 int64_t group_rows, int64_t stride_rows, struct ctw_err *err)
 {
-    (void)cu;
     const struct ctw_weight *w = shard->weight;
-    row0 += shard->row0;
+    int64_t step = ctw_shard_step(shard);
+    row0 = shard->row0 + row0 * step;
     struct plane p = {NULL, (uint32_t)row0, (uint32_t)n_rows, (uint32_t)w->k, 0, 31, 0, dst};
+    if (step == 2 && n_rows <= CTW_CUDA_EVENS)
+        p.rows = cu->evens;
+    else if (step != 1)
+        return ctw_fail(err, CTW_EUNSUP, "cuda: %lld rows of a weight, %lld apart", (long long)n_rows,
+                        (long long)step);
     if (group_rows > 0) {
         for (p.shift = 0; (int64_t)1 << p.shift < group_rows;)
             p.shift++;
         p.stride = (uint32_t)stride_rows;
         if ((int64_t)1 << p.shift != group_rows || group_rows < ROWS)
             return ctw_fail(err, CTW_EINTERNAL, "cuda: row groups too small or not a power of two");
-    } else if (w->format->id == CTW_FORMAT_dense && dtype == w->dtype) {
+    } else if (w->format->id == CTW_FORMAT_dense && dtype == w->dtype && step == 1) {
         const char *src = (const char *)shard->data->part[CTW_PART_VALUES];
         return ctw_cuda_check(cudaMemcpyAsync(dst, src + (size_t)row0 * w->row_bytes,
                                               (size_t)n_rows * w->row_bytes, cudaMemcpyDeviceToDevice,

@@ -1,4 +1,5 @@
-/* Part of gemm_hopper.cu: the sizes of its tiles, their order, and the epilogue on a tile's sums. */
+/* Part of gemm_hopper_kernel.h: the sizes of its tiles, their order, and the epilogue on a tile's
+ * sums. */
 #ifndef CTW_KERNELS_CUDA_GEMM_HOPPER_H
 #define CTW_KERNELS_CUDA_GEMM_HOPPER_H
 
@@ -14,12 +15,14 @@ enum {
     X_BYTES = 64 * STEP * 2, /* of one warpgroup */
     /* 1024: rings start at a multiple of 1024. 256: 27 barriers. */
     SHARED_BYTES = 1024 + W_SLOTS * W_BYTES + 2 * X_SLOTS * X_BYTES + 256,
+    GATHER_BYTES = SHARED_BYTES + 2 * 64 * 4, /* with the numbers of gathered rows */
     THREADS = 3 * 128
 };
 
 /* y = sums, or y + sums, of 16 or 32 bits; act(gate) * up; a row's logits reduced to a state, and
  * perhaps stored; or heads of 64, 128 or 256 columns, each finished and stored in its array
- * (gemm_hopper_qkv.h). */
+ * (gemm_hopper_qkv.h). Of experts (gemm_experts_hopper.cu): act(gate) * up with clamps; y + weight *
+ * sums, to scattered rows. */
 enum {
     EPI_STORE16,
     EPI_STORE32,
@@ -33,7 +36,9 @@ enum {
     EPI_QKV_64,
     EPI_QKV_128,
     EPI_QKV_256,
-    N_EPI
+    N_EPI,
+    EPI_GLU = N_EPI,
+    EPI_SCATTER
 };
 
 /* What tests/gpu/test_gemm.cu varies: see tile_at() and multiply(). It does not affect any bit
@@ -50,6 +55,12 @@ struct heads {
     const float *cos_sin;     /* [position, head]: half cosines, then sines; NULL: no rotation */
 };
 
+/* Of EPI_GLU: y = above(below(g) * sigmoid(alpha below(g))) * (clamp(u) + offset), where below(g) is
+ * g up to `below`, above() up to `above`, and clamp() within +-limit. */
+struct glu {
+    float alpha, below, above, limit, offset;
+};
+
 struct product {
     int m, n, n_steps;
     int rows, cols, n_tiles; /* tiles of clusters: 2 TILE_M by TILE_N */
@@ -64,6 +75,14 @@ struct product {
     float *logits; /* EPI_HEAD_STORE: [m, ld_logits], from column id0 on */
     int64_t ld_logits;
     struct heads heads;
+    struct glu glu;
+    const int32_t *y_rows; /* EPI_SCATTER: [m], or NULL: row r */
+    const float *y_weight; /* EPI_SCATTER: [m], or NULL: 1 */
+    /* Gathered rows: */
+    const void *x;
+    int64_t x_pitch; /* bytes */
+    int k;
+    const int32_t *x_rows; /* [m] */
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -273,6 +292,25 @@ CTW_DEV void add_32(const struct product &p, float (&d)[128], int row, int col0,
     }
 }
 
+/* ---- act(gate) * up ----------------------------------------------------------------------- */
+
+/* g[i] = the result; NaN stays. */
+CTW_DEV void apply_glu(const struct glu &a, float g[2], const float u[2])
+{
+    float z[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        g[i] = g[i] > a.below ? a.below : g[i];
+        z[i] = a.alpha * g[i];
+    }
+    sigmoid_times(g, z);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        float v = u[i] > a.limit ? a.limit : u[i] < -a.limit ? -a.limit : u[i];
+        g[i] = (g[i] > a.above ? a.above : g[i]) * (v + a.offset);
+    }
+}
+
 /* Blocks of 8 columns are alternately gate and up; 64 columns give 32 results, of which the lane
  * stores 8. */
 template <bool F16, int EPI>
@@ -289,7 +327,10 @@ CTW_DEV void store_gated(const struct product &p, float (&d)[128], int row, int 
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 float *f = d + 32 * c + 8 * i + 2 * h;
-                gate<EPI>(f, f + 4);
+                if constexpr (EPI == EPI_GLU)
+                    apply_glu(p.glu, f, f + 4);
+                else
+                    gate<EPI>(f, f + 4);
                 v[i] = pack<F16>(f[0], f[1]);
             }
             exchange(v, lane);
