@@ -62,7 +62,7 @@ static int64_t expanded_columns(const struct ctw_layer *l)
 static int64_t wide_of(const struct ctw_layer *l)
 {
     return max64(ctw_plan_qkv_columns(l) + (int64_t)l->n_head * l->head + expanded_columns(l),
-                 max64(l->inner, l->mixture.inner));
+                 max64(l->inner, 2 * l->mixture.inner));
 }
 
 static int64_t round_up(int64_t elements)

@@ -67,7 +67,8 @@ int64_t ctw_plan_qkv_columns(const struct ctw_layer *l);
 /*
  * ctw_forward's `wide` holds at different times: the product of q, k and v, [chunk, columns], and,
  * from element ctw_plan_queries_at() on, the queries in attention's layout, [chunk, n_head * head];
- * attention's output, which overwrites the product; the MLP's inner activations. Of latent
+ * attention's output, which overwrites the product; the MLP's inner activations, of experts in two
+ * halves, [chunk, inner] each, so that the next expert may begin before one has ended. Of latent
  * attention: the product of the latents, the queries, and, from element ctw_plan_expanded_at() on,
  * the product of keys and values, which attention's output overwrites.
  */

@@ -204,20 +204,29 @@ static enum ctw_status prepare(const struct ctw_step *s, int64_t expert, int64_t
     return ctw_prepare(s->f->be, &op, err);
 }
 
-/* Rows row0 .. row0+n-1 of the sorted choices, which are one expert's; at most a chunk. */
+/* Where the rows of turn `turn` have their inner activations: the halves of f->wide in turn. */
+static void *inner_of(const struct ctw_step *s, int64_t turn)
+{
+    size_t half = (size_t)(s->f->plan.chunk_tokens * s->layer->mixture.inner);
+    return (char *)s->f->wide + (size_t)(turn % 2) * half * ctw_dtype_bytes(s->f->dtype);
+}
+
+/* Rows row0 .. row0+n-1 of the sorted choices, which are one expert's; at most a chunk. turn: counts
+ * such rows. */
 static enum ctw_status compute(const struct ctw_step *s, int64_t expert, int64_t i, int64_t row0,
-                               int64_t n, struct ctw_err *err)
+                               int64_t n, int64_t turn, struct ctw_err *err)
 {
     struct ctw_forward *f = s->f;
     const struct ctw_mixture *x = &s->layer->mixture;
     struct ctw_shard shards[CTW_MAX_SHARDS];
+    void *inner = inner_of(s, turn);
     struct ctw_op_linear op = up_of(s, expert, i, shards);
     op.n_tok = n;
     op.x = f->mixed;
     op.ldx = f->model->hidden;
     op.x_rows = f->expert_rows + row0;
     op.x_weight = x->on_input ? f->expert_weights + row0 : NULL;
-    op.y = f->wide;
+    op.y = inner;
     op.ldy = x->inner;
     enum ctw_status st = ctw_linear(f->be, &op, err);
     if (st == CTW_OK && !x->gated)
@@ -226,16 +235,16 @@ static enum ctw_status compute(const struct ctw_step *s, int64_t expert, int64_t
                                           .dtype = f->dtype,
                                           .n_tok = n,
                                           .dim = x->inner,
-                                          .x = f->wide,
+                                          .x = inner,
                                           .ldx = x->inner,
-                                          .y = f->wide,
+                                          .y = inner,
                                           .ldy = x->inner},
                      err);
     if (st != CTW_OK)
         return st;
     op = down_of(s, expert, i, shards);
     op.n_tok = n;
-    op.x = f->wide;
+    op.x = inner;
     op.ldx = x->inner;
     op.y = ctw_layer_has_sum(s->layer) ? f->sum : f->x;
     op.ldy = f->model->hidden;
@@ -281,7 +290,7 @@ enum ctw_status ctw_mlp_experts(const struct ctw_step *s, int64_t n_tok, ctw_row
 {
     const struct ctw_forward *f = s->f;
     const int n = s->layer->mixture.route.n_experts;
-    int64_t n_ahead = 0, i = 0;
+    int64_t n_ahead = 0, i = 0, turn = 0;
     enum ctw_status st = group(s, n_tok, err);
     if (st != CTW_OK)
         return st;
@@ -294,7 +303,7 @@ enum ctw_status ctw_mlp_experts(const struct ctw_step *s, int64_t n_tok, ctw_row
         for (int64_t row = f->start[e]; st == CTW_OK && row < f->start[e + 1];) {
             int64_t n_rows = f->start[e + 1] - row;
             n_rows = n_rows < f->plan.chunk_tokens ? n_rows : f->plan.chunk_tokens;
-            st = compute(s, e, i, row, n_rows, err);
+            st = compute(s, e, i, row, n_rows, turn++, err);
             if (st == CTW_OK)
                 st = done(arg, n_rows, err);
             row += n_rows;
