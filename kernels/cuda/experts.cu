@@ -58,6 +58,7 @@ enum ctw_status ctw_cuda_place_end(struct ctw_cuda *cu, const struct ctw_cuda_pl
     enum ctw_status st =
         ctw_cuda_check(cudaEventRecord(b->gathered[which], beside), "running beside", err);
     if (st == CTW_OK)
-        st = ctw_cuda_check(cudaStreamWaitEvent(cu->stream, b->gathered[which], 0), "running beside", err);
+        st = ctw_cuda_check(cudaStreamWaitEvent(cu->stream, b->gathered[which], 0), "running beside",
+                            err);
     return st;
 }
