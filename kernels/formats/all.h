@@ -9,9 +9,11 @@
 #ifndef CTW_KERNELS_FORMATS_ALL_H
 #define CTW_KERNELS_FORMATS_ALL_H
 
+#include "kernels/formats/awq/decode.h"
 #include "kernels/formats/dense/decode.h"
 #include "kernels/formats/dense_transposed/decode.h"
 #include "kernels/formats/float_quantized/decode.h"
+#include "kernels/formats/gptq/decode.h"
 #include "kernels/formats/int_quantized/decode.h"
 #include "kernels/formats/mxfp4/decode.h"
 #include "kernels/formats/mxfp8/decode.h"

@@ -66,6 +66,13 @@ enum ctw_status ctw_check_bytes_args(const struct ctw_weight *w, const struct ct
                                      struct ctw_err *err);
 enum ctw_status ctw_check_bytes(struct ctw_weight *w, const struct ctw_quant_args *args,
                                 struct ctw_err *err);
+/*
+ * What GPTQ and AWQ share, with bits set: VALUES [rows, cols], one scale for each output and group
+ * of inputs, and packed zero points; dtype, group_rows, group_size, n_groups, scale_stride and the
+ * flags but indexed and zero_less_one.
+ */
+enum ctw_status ctw_check_transposed(struct ctw_weight *w, const struct ctw_quant_args *args,
+                                     int64_t rows, int64_t cols, struct ctw_err *err);
 /* The whole check() of mxfp4 and mxfp8. */
 enum ctw_status ctw_check_mx(struct ctw_weight *w, const struct ctw_quant_args *args, int bits,
                              struct ctw_err *err);

@@ -191,13 +191,43 @@ enum ctw_status ctw_check_bytes(struct ctw_weight *w, const struct ctw_quant_arg
         return ctw_part_fail(w, CTW_PART_VALUES, err,
                              "[%" PRId64 ", %" PRId64 "] according to config.json", w->n, w->k);
     w->row_bytes = (size_t)w->k;
-    w->zero_packed = w->whole_codes = false;
+    w->zero_packed = w->whole_codes = w->zero_less_one = false;
     enum ctw_status st = ctw_check_scale(w, args, err);
     if (st == CTW_OK)
         st = ctw_check_zero_point(w, err);
     if (st == CTW_OK)
         st = ctw_check_group_index(w, args, err);
     return st;
+}
+
+enum ctw_status ctw_check_transposed(struct ctw_weight *w, const struct ctw_quant_args *args,
+                                     int64_t rows, int64_t cols, struct ctw_err *err)
+{
+    const struct ctw_part *scale = &w->part[CTW_PART_SCALE], *zero = &w->part[CTW_PART_ZERO_POINT];
+    w->group_rows = 1;
+    w->group_size =
+        args->strategy == CTW_STRATEGY_GROUP && args->group_size < w->k ? args->group_size : w->k;
+    w->n_groups = (w->k + w->group_size - 1) / w->group_size;
+    w->scale_stride = w->n; /* from group to group */
+    w->row_bytes = sizeof(int32_t);
+    w->symmetric = args->symmetric;
+    w->zero_packed = true;
+    w->whole_codes = false;
+    w->dtype = scale->dtype;
+    if (!ctw_part_has_shape(&w->part[CTW_PART_VALUES], rows, cols))
+        return ctw_part_fail(w, CTW_PART_VALUES, err,
+                             "I32 [%" PRId64 ", %" PRId64 "] for a [%" PRId64 ", %" PRId64
+                             "] matrix of %d bits",
+                             rows, cols, w->n, w->k, w->bits);
+    if (!ctw_part_is_float(scale) || !ctw_part_has_shape(scale, w->n_groups, w->n))
+        return ctw_part_fail(w, CTW_PART_SCALE, err,
+                             "F16, BF16 or F32 [%" PRId64 ", %" PRId64 "] (group_size %" PRId64 ")",
+                             w->n_groups, w->n, args->group_size);
+    int64_t words = (w->n * w->bits + 31) / 32;
+    if (zero->dtype != CTW_I32 || !ctw_part_has_shape(zero, w->n_groups, words))
+        return ctw_part_fail(w, CTW_PART_ZERO_POINT, err, "I32 [%" PRId64 ", %" PRId64 "]",
+                             w->n_groups, words);
+    return CTW_OK;
 }
 
 enum ctw_status ctw_check_mx(struct ctw_weight *w, const struct ctw_quant_args *args, int bits,
@@ -229,7 +259,7 @@ enum ctw_status ctw_check_mx(struct ctw_weight *w, const struct ctw_quant_args *
     w->dtype = CTW_BF16; /* regardless of the model's dtype, as in compressed-tensors */
     w->bits = bits;
     w->symmetric = true;
-    w->indexed = w->zero_packed = w->whole_codes = false;
+    w->indexed = w->zero_packed = w->whole_codes = w->zero_less_one = false;
     if (!ctw_part_has_shape(&w->part[CTW_PART_SCALE], w->n, w->n_groups))
         return ctw_part_fail(w, CTW_PART_SCALE, err, "U8 [%" PRId64 ", %" PRId64 "]", w->n,
                              w->n_groups);

@@ -77,6 +77,7 @@ struct ctw_quant_args {
     int64_t group_size;             /* 0 if the strategy has none */
     int64_t block_rows, block_cols; /* of strategy block, else 0 */
     bool actorder_group;
+    bool zero_less_one; /* zero points are stored less 1 */
     const char *format; /* "pack-quantized", ...; NULL: not specified */
 };
 
@@ -101,6 +102,7 @@ struct ctw_weight {
     size_t row_bytes;     /* bytes of values from one row to the next */
     bool indexed;         /* column c's group is GROUP_INDEX[c] (int32), else c / group_size */
     bool zero_packed;     /* zero points are packed along rows (int32), else one int8 each */
+    bool zero_less_one;   /* zero points are stored less 1: GPTQ, version 1 */
     bool whole_codes;     /* old pack-quantized layout: no code crosses a word boundary */
     struct ctw_part part[CTW_N_PARTS];
 };

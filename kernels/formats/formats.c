@@ -42,6 +42,19 @@ static const struct ctw_part_names methods[] = {
      .formats = DENSE | FORMAT(mxfp4),
      .codes = {[CTW_PART_VALUES] = "_blocks", [CTW_PART_SCALE] = "_scales"},
      .values = "weight"},
+    {.method = "gptq",
+     .formats = DENSE | FORMAT(gptq),
+     .codes = {[CTW_PART_VALUES] = "qweight",
+               [CTW_PART_SCALE] = "scales",
+               [CTW_PART_ZERO_POINT] = "qzeros",
+               [CTW_PART_GROUP_INDEX] = "g_idx"},
+     .values = "weight"},
+    {.method = "awq",
+     .formats = DENSE | FORMAT(awq),
+     .codes = {[CTW_PART_VALUES] = "qweight",
+               [CTW_PART_SCALE] = "scales",
+               [CTW_PART_ZERO_POINT] = "qzeros"},
+     .values = "weight"},
 };
 
 const struct ctw_part_names *ctw_part_names_find(const char *method)

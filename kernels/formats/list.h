@@ -15,6 +15,8 @@
     X(float_quantized)                                                                             \
     X(int_quantized)                                                                               \
     X(mxfp8)                                                                                       \
-    X(mxfp4)
+    X(mxfp4)                                                                                       \
+    X(gptq)                                                                                        \
+    X(awq)
 
 #endif

@@ -95,6 +95,14 @@ const struct fuzz_seed fuzz_seeds[] = {
                    "16},\"model.layers.0.*\":{\"quant_algo\":\"FP8_PB_WO\"}},\"kv_cache_scheme\":"
                    "\"FP8\",\"ignore\":[\"*proj\",\"mtp.[0-9]\"]}}"),
     FUZZ_SEED(HEAD ",\"quantization_config\":{\"bits\":4,\"group_size\":64}}"),
+    FUZZ_SEED(HEAD ",\"quantization_config\":{\"quant_method\":\"gptq\",\"bits\":4,\"sym\":false,"
+                   "\"group_size\":-1,\"desc_act\":true,\"checkpoint_format\":\"gptq_v2\",\"dynamic\":"
+                   "{\"+:.*\\\\.18\\\\..*\":{\"bits\":8},\"-:lm_head\":{}}}}"),
+    FUZZ_SEED(HEAD ",\"quantization_config\":{\"quant_method\":\"auto-round\",\"bits\":2,"
+                   "\"packing_format\":\"auto_round:auto_awq\",\"extra_config\":{\".*up_proj\":"
+                   "{\"bits\":16},\"lm_head\":{\"group_size\":32}}}}"),
+    FUZZ_SEED(HEAD ",\"quantization_config\":{\"w_bit\":4,\"q_group_size\":128,\"zero_point\":true,"
+                   "\"version\":\"GEMM\"}}"),
     FUZZ_SEED("{\"model_type\":\"mistral\",\"num_hidden_layers\":2,\"sliding_window\":null}"),
     FUZZ_SEED("{\"model_type\":\"mistral3\",\"tie_word_embeddings\":true,\"text_config\":{"
               "\"model_type\":\"mistral\",\"num_hidden_layers\":2,\"dtype\":\"float16\","
@@ -176,6 +184,8 @@ const char *const fuzz_words[] = {"\"head_dim\":",
                                   "\"weights\":",
                                   "\"quant_method\":\"mxfp4\"",
                                   "\"quant_algo\":\"FP8\"",
+                                  "\"quant_method\":\"awq\"",
+                                  "\"dynamic\":{\"-:",
                                   "\"re:",
                                   "(?:",
                                   "{2,9}",

@@ -97,6 +97,8 @@ def the_scheme(quantization):
     if method == "fp8" and not algo:
         rows, columns = quantization["weight_block_size"] or (0, 0)
         return native_encoders.Fp8Scheme(rows, columns), (*(quantization.get("modules_to_not_convert") or ()), "lm_head")
+    if method == "awq":
+        return native_encoders.AwqScheme(quantization["group_size"]), (*(quantization["modules_to_not_convert"] or ()), "lm_head")
     if algo in ("FP8", "NVFP4"):
         return native_encoders.ModelOptScheme(algo), quantization.get("exclude_modules") or quantization.get("ignore") or ()
     return None, ()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 import checkpoint_io as cio
-from encoders import E2M1, E2M1_MAX, E4M3, E4M3_MAX, NVFP4_GROUP, ByteScheme, nearest_code
+from encoders import E2M1, E2M1_MAX, E4M3, E4M3_MAX, NVFP4_GROUP, ByteScheme, nearest_code, pack_rows
 
 
 def renamed(tensors, names):
@@ -109,6 +109,90 @@ class ModelOptScheme(Native):
                 "kv_cache_scheme": {"dynamic": False, "num_bits": 8, "type": "float"}, "producer": {"name": "modelopt"}}
 
 
+def rounded(w, group, bits, symmetric, scale_dtype):
+    """(codes [N, K], stored scales and zero points [groups, N]) of the nearest values."""
+    n, k = w.shape
+    grouped = w.reshape(n, k // group, group)
+    low, high = np.minimum(grouped.min(axis=2), 0), np.maximum(grouped.max(axis=2), 0)
+    half, span = 1 << (bits - 1), (1 << bits) - 1
+    raw = 2 * np.maximum(-low, high) / span if symmetric else (high - low) / span
+    raw[raw == 0] = 2.0**-7  # any scale will do: all weights of the group are 0
+    stored = cio.encode(raw, scale_dtype)
+    scale = cio.decode(stored, scale_dtype)
+    zero = np.full_like(scale, half) if symmetric else np.clip(np.rint(-low / scale), 0, span)
+    codes = np.clip(np.rint(grouped / scale[:, :, None]) + zero[:, :, None], 0, span)
+    return codes.reshape(n, k).astype(np.uint8), stored.T, zero.astype(np.uint8).T
+
+
+@dataclass(frozen=True)
+class GptqScheme(Native):
+    """GPTQ: packed along the inputs; version 1 stores zero points less 1, borrows between fields included."""
+    bits: int = 4
+    group_size: int = 64  # 0: one group
+    symmetric: bool = True
+    version: int = 1
+    act_order: bool = False
+    auto_round: bool = False
+    mislabelled: bool = False  # the configuration says the other version
+
+    name = "gptq"
+
+    def specs(self, n, k, scale_dtype):
+        groups = k // (self.group_size or k)
+        return {"qweight": ("I32", (k * self.bits // 32, n)), "qzeros": ("I32", (groups, n * self.bits // 32)),
+                "scales": ("F16", (groups, n)), "g_idx": ("I32", (k,)), "bias": ("F16", (n,))}
+
+    def encode(self, w, scale_dtype, amax_shared=None):
+        n, k = w.shape
+        group = self.group_size or k
+        order = np.argsort(-np.abs(w).sum(axis=0), kind="stable") if self.act_order else np.arange(k)
+        in_order, scales, zero = rounded(w[:, order], group, self.bits, self.symmetric, "F16")
+        codes, index = np.empty_like(in_order), np.empty(k, np.int32)
+        codes[:, order], index[order] = in_order, np.arange(k) // group
+        zeros = pack_rows(zero, self.bits)
+        if self.version == 1 and self.bits == 3:
+            zeros = pack_rows((zero - 1) & 7, 3)
+        elif self.version == 1:  # GPTQModel takes 1 from all fields of a word at once
+            ones = 0xFFFFFFFF // ((1 << self.bits) - 1)
+            zeros = ((zeros.astype(np.int64) - ones) & 0xFFFFFFFF).astype(np.uint32).view(np.int32)
+        return {"qweight": np.ascontiguousarray(pack_rows(codes, self.bits).T), "qzeros": zeros, "scales": scales,
+                "g_idx": index, "bias": np.zeros(n, np.float16)}
+
+    def native_config(self, ignore):
+        common = {"bits": self.bits, "group_size": self.group_size or -1, "sym": self.symmetric}
+        if self.auto_round:
+            packing = "auto_round:auto_gptq" if self.version == 1 else "auto_round"
+            return common | {"quant_method": "auto-round", "packing_format": packing,
+                             "extra_config": {module: {"bits": 16} for module in ignore}}
+        said = 3 - self.version if self.mislabelled else self.version
+        return common | {"quant_method": "gptq", "desc_act": self.act_order, "lm_head": False, "damp_percent": 0.1,
+                         "checkpoint_format": "gptq" if said == 1 else "gptq_v2", "pack_dtype": "int32"}
+
+
+@dataclass(frozen=True)
+class AwqScheme(Native):
+    """AWQ's GEMM layout: words of eight outputs, 0 2 4 6 1 3 5 7."""
+    group_size: int = 64  # 0: one group
+    symmetric: bool = False
+
+    name = "awq"
+
+    def specs(self, n, k, scale_dtype):
+        groups = -(-k // (self.group_size or k))
+        return {"qweight": ("I32", (k, n // 8)), "qzeros": ("I32", (groups, n // 8)), "scales": ("F16", (groups, n))}
+
+    def encode(self, w, scale_dtype, amax_shared=None):
+        n, k = w.shape
+        codes, scales, zero = rounded(w, self.group_size or k, 4, self.symmetric, "F16")
+        packed = [pack_rows(x.reshape(len(x), n // 8, 8)[:, :, [0, 2, 4, 6, 1, 3, 5, 7]].reshape(len(x), n), 4)
+                  for x in (codes.T, zero)]
+        return {"qweight": packed[0], "qzeros": packed[1], "scales": scales}
+
+    def native_config(self, ignore):
+        return {"quant_method": "awq", "bits": 4, "group_size": self.group_size or -1, "version": "gemm",
+                "zero_point": not self.symmetric, "modules_to_not_convert": list(ignore)}
+
+
 FP8_TENSOR = Fp8Scheme(rows=0, columns=0, scale_name="weight_scale")
 NATIVE = {
     "fp8native_block": ("bfloat16", Fp8Scheme()),
@@ -120,5 +204,14 @@ NATIVE = {
     "modelopt_fp8_channel": ("bfloat16", ModelOptScheme("FP8_PER_CHANNEL_PER_TOKEN")),
     "modelopt_fp8_block": ("bfloat16", ModelOptScheme("FP8_PB_WO")),
     "modelopt_nvfp4": ("bfloat16", ModelOptScheme("NVFP4")),
+    "gptq4_g64": ("float16", GptqScheme()),
+    "gptq4_act_order": ("bfloat16", GptqScheme(group_size=32, act_order=True, symmetric=False)),
+    "gptq3_v2": ("float16", GptqScheme(3, 32, False, 2)),
+    "gptq3_channel": ("float16", GptqScheme(3, 0, False)),
+    "gptq2_g32": ("float16", GptqScheme(2, 32, False)),
+    "gptq8_mislabelled": ("float16", GptqScheme(8, 64, True, 2, mislabelled=True)),
+    "auto_round": ("float16", GptqScheme(4, 64, False, 2, auto_round=True)),
+    "awq_g64": ("float16", AwqScheme()),
+    "awq_channel_bf16": ("bfloat16", AwqScheme(0)),
     "modelopt_nvfp4_fp16": ("float16", ModelOptScheme("W4A16_NVFP4", own_file=True)),
 }

@@ -151,7 +151,7 @@ class Model:
     def weight(self, name):
         if name not in self.cache:
             dtype, w = decode(self.tensors, name, self.config)
-            if dtype == "F32" and self.activations:
+            if self.activations and self.tensors.get(name, (None,))[0] != dtype:  # decoded, not stored as it is
                 w = round_to(w, self.activations)
             self.cache[name] = w.astype(np.float64)
         return self.cache[name]
@@ -389,9 +389,9 @@ class Model:
             names["lm_head.weight"] = m.embed + m.embed_suffix
         for name, stored in sorted(names.items()):
             dtype, w = decode(self.tensors, stored, self.config)
-            if dtype == "F32":  # as a model's weights in its own dtype
-                dtype = BY_TORCH_NAME[self.config.get("dtype") or self.config["torch_dtype"]]
-                w = round_to(w, dtype)
+            model = BY_TORCH_NAME[self.config.get("dtype") or self.config["torch_dtype"]]
+            if dtype != model:  # as a model's weights in its own dtype
+                dtype, w = model, round_to(w, model)
             yield name, *w.shape, TORCH_NAME[dtype], hashlib.sha256(
                 narrow_bytes(w, dtype)).hexdigest()
 

@@ -28,10 +28,49 @@ def decode_nvfp4(t, stem):
     return "F32", e2m1_values(t[stem + "weight"][1]) * np.repeat(scale, 16, axis=1)
 
 
+def fields(words, count, bits):
+    """The first `count` fields of each row of int32 words, lowest bit first."""
+    raw = np.unpackbits(np.ascontiguousarray(words).view(np.uint8), axis=1, bitorder="little")[:, :count * bits]
+    return raw.reshape(len(words), count, bits).astype(np.int64) @ (1 << np.arange(bits))
+
+
+def decode_gptq(t, stem, n, quantization):
+    """GPTQ: (code - zero) * scale of the input's group."""
+    dtype, scale = t[stem + "scales"][0], widen(*t[stem + "scales"])
+    bits = quantization["bits"]
+    group = t[stem + "g_idx"][1]
+    codes = fields(t[stem + "qweight"][1].T, len(group), bits)
+    stored = t[stem + "qzeros"][1].astype(np.int64) & 0xFFFFFFFF
+    said = quantization.get("checkpoint_format") or quantization.get("packing_format")
+    zeros = fields(stored.astype(np.uint32), n, bits)
+    one = said in ("gptq", "auto_round:auto_gptq")
+    if quantization["sym"]:
+        one = bool(np.all(zeros == (1 << (bits - 1)) - 1))
+    if one and bits == 3:
+        zeros = (zeros + 1) % 8
+    elif one:
+        ones = sum(1 << at for at in range(0, 32, bits))
+        zeros = fields(((stored + ones) & 0xFFFFFFFF).astype(np.uint32), n, bits)
+    return dtype, round_to((codes - zeros[group].T).astype(np.float32) * scale[group].T, dtype)
+
+
+def decode_awq(t, stem, n):
+    """AWQ: as GPTQ with zero points as they are, and outputs in another order."""
+    dtype, scale = t[stem + "scales"][0], widen(*t[stem + "scales"])
+    place = np.arange(n) // 8 * 8 + np.array([0, 4, 1, 5, 2, 6, 3, 7])[np.arange(n) % 8]
+    codes = fields(t[stem + "qweight"][1], n, 4)[:, place]
+    zeros = fields(t[stem + "qzeros"][1], n, 4)[:, place]
+    group = np.arange(len(codes)) // (len(codes) // len(scale))
+    return dtype, round_to(((codes - zeros[group]).astype(np.float32) * scale[group]).T, dtype)
+
+
 def decode(t, name, config):
     """(dtype, fp32 values) of one weight matrix in any format."""
     stem = name.removesuffix("weight")
     quantization = config.get("quantization_config") or {}
+    if stem + "qweight" in t:
+        n = t[stem + "scales"][1].shape[1]
+        return decode_awq(t, stem, n) if quantization["quant_method"] == "awq" else decode_gptq(t, stem, n, quantization)
     if stem + "weight_scale_2" in t:
         return decode_nvfp4(t, stem)
     if name in t and t[name][0] == "F8_E4M3" and quantization.get("quant_method") != "compressed-tensors":

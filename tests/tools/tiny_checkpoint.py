@@ -291,7 +291,7 @@ ALL = ([(f, "bf16") for f in OPEN] + [("llama", f) for f in FORMATS if f != "bf1
         ("gemma4_e", "nvfp4"), ("gemma4_k_eq_v", "w4a16_g32"), ("phi3_longrope", "w4a16_g32"),
         ("qwen3", "fp8_block"), ("phi3", "fp8_block"), ("qwen2", "mixed"), ("gemma2", "int8_channel"), ("granite", "fp8_channel"),
         ("mistral_swa", "mxfp4"), ("falcon", "mxfp8"), ("llama_bias", "mixed"),
-        ("qwen3", "fp8native_block"), ("phi3", "modelopt_nvfp4")])
+        ("qwen3", "fp8native_block"), ("phi3", "modelopt_nvfp4"), ("phi3", "gptq4_g64"), ("qwen2", "awq_g64")])
 
 SIZES = {"hidden": 192, "inner": 320, "heads": 4, "kv_heads": 2, "head": 48, "layers": 2,
          "vocab": 300}

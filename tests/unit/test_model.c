@@ -245,7 +245,8 @@ static void tensors_of_other_formats_are_named(void **state)
     add(c, LAYER "self_attn.q_proj.qweight", "I32", "4, 32", 512, NULL);
     drop(c, LAYER "self_attn.q_proj.weight");
     expect_refusal(c, "model.safetensors: " LAYER
-                      "self_attn.q_proj.qweight: format \"GPTQ or AWQ\" is not supported");
+                      "self_attn.q_proj.qweight is a tensor of format \"GPTQ or AWQ\", but the "
+                      "configuration does not say quant_method \"gptq\"");
     find(c, LAYER "self_attn.q_proj.qweight")->name = LAYER "self_attn.q_proj.trellis";
     expect_refusal(c, "format \"EXL3\" is not supported");
     find(c, LAYER "self_attn.q_proj.trellis")->name = LAYER "self_attn.q_proj.weight_scale_2";

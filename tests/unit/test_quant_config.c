@@ -248,8 +248,8 @@ static void refusals(void **state)
     static const struct {
         const char *text, *words;
     } rows[] = {
-        {"{\"quantization_config\": {\"quant_method\": \"gptq\", \"bits\": 4}}",
-         "quantization_config.quant_method: format \"GPTQ\" is not supported; expected "
+        {"{\"quantization_config\": {\"quant_method\": \"hqq\", \"bits\": 4}}",
+         "quantization_config.quant_method: format \"HQQ\" is not supported; expected "
          "compressed-tensors or unquantised weights: quantise the original model with"},
         {"{\"quantization_config\": {\"config_groups\": {}}}",
          "\"quant_method\" is missing, and no other key identifies the format; expected "
@@ -323,22 +323,15 @@ static void other_formats_are_named(void **state)
     static const struct {
         const char *text, *where, *name, *remedy;
     } rows[] = {
-        {QC "{\"quant_method\": \"awq\", \"bits\": 4}}", "quantization_config.quant_method", "AWQ",
-         "AutoAWQConverter"},
         {QC "{\"quant_method\": \"bitsandbytes\", \"load_in_4bit\": true}}", "quant_method",
          "bitsandbytes", "llm-compressor"},
         {QC "{\"quant_method\": \"exl3\", \"bits\": 4.0}}", "quant_method", "EXL3", "quantise"},
-        {QC "{\"quant_method\": \"auto-round\", \"bits\": 4}}", "quant_method", "AutoRound",
-         "llm_compressor"},
         {QC "{\"quant_method\": \"new-method\"}}", "quant_method", "new-method", "quantise"},
         {QC "{\"quant_method\": \"modelopt\", \"quant_algo\": \"W4A8_AWQ\"}}",
          "quantization_config.quant_algo", "ModelOpt W4A8_AWQ", "quantise"},
         {QC "{\"quant_algo\": \"MIXED_PRECISION\", \"quantized_layers\": {\"a\": {\"quant_algo\": "
             "\"INT4_AWQ\"}}}}",
          "quantized_layers.a.quant_algo", "ModelOpt INT4_AWQ", "quantise"},
-        {QC "{\"bits\": 4, \"group_size\": 128, \"desc_act\": true}}", "quantization_config",
-         "GPTQ", "quantise"},
-        {QC "{\"w_bit\": 4, \"q_group_size\": 128}}", "quantization_config", "AWQ", "quantise"},
         {QC "{\"load_in_8bit\": true}}", "quantization_config", "bitsandbytes", "quantise"},
         {QC "{\"group_size\": 64, \"bits\": 4, \"mode\": \"affine\"}}", "quantization_config",
          "MLX", "quantise"},

@@ -6,23 +6,15 @@
 #include <strings.h>
 
 #define QUANTISE "quantise the original model with llm-compressor"
-#define CONVERT(converter, result)                                                                 \
-    "make a " result " copy with compressed-tensors' convert_checkpoint() and " converter          \
-    ", or " QUANTISE
-#define CONVERT_AWQ CONVERT("AutoAWQConverter", "pack-quantized")
 
 /* quant_method -> the format's name and the remedy. */
 static const struct {
     const char *method, *name, *remedy;
 } methods[] = {
-    {"gptq", "GPTQ", QUANTISE},
-    {"awq", "AWQ", CONVERT_AWQ},
     {"bitsandbytes", "bitsandbytes", QUANTISE},
     {"exl2", "EXL2", QUANTISE},
     {"exl3", "EXL3", QUANTISE},
     {"gguf", "GGUF", QUANTISE},
-    {"auto-round", "AutoRound", "export it again with AutoRound's format llm_compressor"},
-    {"intel/auto-round", "AutoRound", "export it again with AutoRound's format llm_compressor"},
     {"quark", "Quark", QUANTISE},
     {"torchao", "torchao", QUANTISE},
     {"hqq", "HQQ", QUANTISE},
@@ -162,7 +154,7 @@ enum ctw_status ctw_foreign_explain(const struct ctw_container *container,
     } parts[] = {
         {"trellis", "EXL3", NULL},
         {"q_weight", "EXL2", NULL},
-        {"qweight", "GPTQ or AWQ", NULL},
+        {"qweight", "GPTQ or AWQ", "gptq"},
         {"weight_scale_inv", "FP8 in blocks", "fp8"},
         {"weight_scale_2", "ModelOpt NVFP4", "modelopt"},
         {"weight.absmax", "bitsandbytes", NULL},
@@ -177,7 +169,8 @@ enum ctw_status ctw_foreign_explain(const struct ctw_container *container,
         const char *method = parts[i].method;
         (void)snprintf(name, sizeof(name), "%s.%s", matrix, parts[i].part);
         const struct ctw_tensor *t = ctw_container_find(container, name);
-        if (t == NULL || (method != NULL && strcmp(method, names->method) == 0))
+        const char *declared = strcmp(names->method, "awq") == 0 ? "gptq" : names->method;
+        if (t == NULL || (method != NULL && strcmp(method, declared) == 0))
             continue;
         const char *file = ctw_container_file(container, t->file);
         if (method == NULL)

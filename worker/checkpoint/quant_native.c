@@ -29,17 +29,16 @@ enum ctw_status ctw_quant_add_group(struct ctw_quant_config *out, const char *na
     return ctw_patterns_add(&g->targets, target != NULL ? target : &all, err);
 }
 
-/* The list of modules that are not quantised, under either key. */
-static enum ctw_status read_list(struct ctw_quant_config *out, const struct ctw_json_node *q,
-                                 const char *key, const char *also, struct ctw_err *err)
+enum ctw_status ctw_quant_read_list(struct ctw_quant_config *out, const struct ctw_json_node *q,
+                                    const char *key, const char *also, struct ctw_err *err)
 {
     const char *name = ctw_json_has(q, key) ? key : also;
     return ctw_patterns_read_parts(&out->ignore, ctw_json_get(q, name), err);
 }
 
-/* CTW_EUNSUP if the key has a value that is not in `known`. */
-static enum ctw_status expect_word(const struct ctw_json_node *q, const char *key,
-                                   const char *const *known, const char **word, struct ctw_err *err)
+enum ctw_status ctw_quant_expect_word(const struct ctw_json_node *q, const char *key,
+                                      const char *const *known, const char **word,
+                                      struct ctw_err *err)
 {
     *word = NULL;
     enum ctw_status st = ctw_json_read_string(q, key, CTW_JSON_OPTIONAL, word, err);
@@ -87,15 +86,15 @@ static enum ctw_status read_fp8(struct ctw_quant_config *out, const struct ctw_j
                                   .strategy = CTW_STRATEGY_TENSOR};
     const char *word, *scheme;
     char text[64];
-    enum ctw_status st = expect_word(q, "fmt", fmts, &word, err);
+    enum ctw_status st = ctw_quant_expect_word(q, "fmt", fmts, &word, err);
     if (st == CTW_OK)
-        st = expect_word(q, "expert_dtype", experts, &word, err);
+        st = ctw_quant_expect_word(q, "expert_dtype", experts, &word, err);
     if (st == CTW_OK)
-        st = expect_word(q, "activation_scheme", schemes, &scheme, err);
+        st = ctw_quant_expect_word(q, "activation_scheme", schemes, &scheme, err);
     if (st == CTW_OK)
         st = read_block(q, &args, err);
     if (st == CTW_OK)
-        st = read_list(out, q, "modules_to_not_convert", "ignored_layers", err);
+        st = ctw_quant_read_list(out, q, "modules_to_not_convert", "ignored_layers", err);
     if (st != CTW_OK)
         return st;
     if (scheme != NULL && strcasecmp(scheme, "static") == 0)
@@ -115,7 +114,7 @@ static enum ctw_status read_fbgemm(struct ctw_quant_config *out, const struct ct
                                         .is_float = true,
                                         .symmetric = true,
                                         .strategy = CTW_STRATEGY_CHANNEL};
-    enum ctw_status st = read_list(out, q, "modules_to_not_convert", "ignored_layers", err);
+    enum ctw_status st = ctw_quant_read_list(out, q, "modules_to_not_convert", "ignored_layers", err);
     return st == CTW_OK
                ? ctw_quant_add_group(out, "fbgemm_fp8", NULL, &args, "float8 token dynamic", err)
                : st;
@@ -132,7 +131,7 @@ static enum ctw_status read_mxfp4(struct ctw_quant_config *out, const struct ctw
                                         .symmetric = true,
                                         .strategy = CTW_STRATEGY_GROUP,
                                         .group_size = 32};
-    enum ctw_status st = read_list(out, q, "modules_to_not_convert", "ignored_layers", err);
+    enum ctw_status st = ctw_quant_read_list(out, q, "modules_to_not_convert", "ignored_layers", err);
     return st == CTW_OK ? ctw_quant_add_group(out, "mxfp4", NULL, &args, "", err) : st;
 }
 
@@ -244,7 +243,7 @@ static enum ctw_status read_modelopt(struct ctw_quant_config *out, const struct 
     const struct algo *algo = NULL;
     enum ctw_status st = read_cache(out, q, err);
     if (st == CTW_OK)
-        st = read_list(out, q, "exclude_modules", "ignore", err);
+        st = ctw_quant_read_list(out, q, "exclude_modules", "ignore", err);
     if (st != CTW_OK)
         return st;
     if (name != NULL && strcasecmp(name, "MIXED_PRECISION") == 0)
@@ -272,6 +271,17 @@ struct ctw_quant_method {
             "kv_cache_scheme", "group_size", "config_groups"                                       \
     }
 
+#define GPTQ_KEYS                                                                                  \
+    {                                                                                              \
+        "bits", "group_size", "sym", "desc_act", "checkpoint_format", "format", "pack_dtype",      \
+            "is_marlin_format", "dynamic", "modules_to_not_convert", "ignored_layers"              \
+    }
+
+#define AUTO_ROUND_KEYS                                                                            \
+    {                                                                                              \
+        "bits", "group_size", "sym", "packing_format", "extra_config", "modules_to_not_convert"    \
+    }
+
 static const struct ctw_quant_method methods[] = {
     {"fp8",
      "fp8",
@@ -285,6 +295,14 @@ static const struct ctw_quant_method methods[] = {
     {"mxfp4", "mxfp4", read_mxfp4, {"modules_to_not_convert", "ignored_layers"}},
     {"modelopt", "modelopt", read_modelopt, MODELOPT_KEYS},
     {"modelopt_fp4", "modelopt", read_modelopt, MODELOPT_KEYS},
+    {"gptq", "gptq", ctw_quant_read_gptq, GPTQ_KEYS},
+    {"awq",
+     "awq",
+     ctw_quant_read_awq,
+     {"bits", "w_bit", "group_size", "q_group_size", "zero_point", "version", "format",
+      "modules_to_not_convert", "ignored_layers"}},
+    {"auto-round", "gptq", ctw_quant_read_auto_round, AUTO_ROUND_KEYS},
+    {"intel/auto-round", "gptq", ctw_quant_read_auto_round, AUTO_ROUND_KEYS},
 };
 
 const struct ctw_quant_method *ctw_quant_method_find(const struct ctw_json_node *quantization)
@@ -325,13 +343,15 @@ enum ctw_status ctw_quant_method_list_unread(const struct ctw_quant_method *meth
 
 /* ---- a file beside config.json ---- */
 
-enum ctw_status ctw_quant_folder_read(struct ctw_quant_config *out, struct ctw_json **doc,
-                                      const char *dir, struct ctw_err *err)
+/* The object in one file; *q NULL: there is none. */
+static enum ctw_status read_file(struct ctw_json **doc, const struct ctw_json_node **q,
+                                 const char *dir, const char *file, const char *key,
+                                 struct ctw_err *err)
 {
-    static const char file[] = "hf_quant_config.json";
-    size_t bytes = strlen(dir) + sizeof(file) + 1;
+    size_t bytes = strlen(dir) + strlen(file) + 2;
     char *path = ctw_calloc(bytes, 1);
     *doc = NULL;
+    *q = NULL;
     if (path == NULL)
         return ctw_fail(err, CTW_ENOMEM, "out of memory for a path");
     (void)snprintf(path, bytes, "%s/%s", dir, file);
@@ -339,12 +359,36 @@ enum ctw_status ctw_quant_folder_read(struct ctw_quant_config *out, struct ctw_j
     ctw_free(path);
     if (st == CTW_ENOTFOUND)
         return CTW_OK;
-    const struct ctw_json_node *q = NULL;
-    if (st == CTW_OK)
-        st = ctw_json_read_node(ctw_json_root(*doc), "quantization", CTW_JSON_OPTIONAL,
-                                CTW_JSON_OBJECT, &q, err);
-    if (st != CTW_OK || q == NULL)
-        return st;
-    const struct ctw_quant_method *method = &methods[CTW_COUNT(methods) - 1];
-    return ctw_quant_method_read(method, out, q, err);
+    if (st == CTW_OK && key != NULL)
+        return ctw_json_read_node(ctw_json_root(*doc), key, CTW_JSON_OPTIONAL, CTW_JSON_OBJECT, q,
+                                  err);
+    if (st == CTW_OK) {
+        *q = ctw_json_root(*doc);
+        st = ctw_json_expect(*q, CTW_JSON_OBJECT, err);
+    }
+    return st;
+}
+
+enum ctw_status ctw_quant_folder_read(struct ctw_quant_config *out, struct ctw_json **doc,
+                                      const char *dir, struct ctw_err *err)
+{
+    static const struct {
+        const char *file, *key, *method;
+    } files[] = {
+        {"hf_quant_config.json", "quantization", "modelopt"},
+        {"quantize_config.json", NULL, "gptq"},
+        {"quant_config.json", NULL, "awq"},
+    };
+    for (size_t i = 0; i < CTW_COUNT(files); i++) {
+        const struct ctw_json_node *q;
+        enum ctw_status st = read_file(doc, &q, dir, files[i].file, files[i].key, err);
+        for (size_t j = 0; st == CTW_OK && q != NULL && j < CTW_COUNT(methods); j++)
+            if (strcmp(methods[j].name, files[i].method) == 0)
+                return ctw_quant_method_read(&methods[j], out, q, err);
+        if (st != CTW_OK)
+            return st;
+        ctw_json_close(*doc);
+        *doc = NULL;
+    }
+    return CTW_OK;
 }

@@ -1,7 +1,8 @@
 /*
  * Quantisation configurations of other methods than compressed-tensors whose weights can be read:
- * FP8 as DeepSeek and others publish it, FBGEMM FP8, ModelOpt, and gpt-oss' MXFP4. One configuration
- * describes all modules but those on a list; of a module, the stored tensors decide.
+ * FP8 as DeepSeek and others publish it, FBGEMM FP8, ModelOpt, gpt-oss' MXFP4, GPTQ, AWQ, and
+ * AutoRound where it stores weights as these. One configuration describes all modules but those on
+ * a list; of a module, the stored tensors decide.
  */
 #ifndef CTW_WORKER_QUANT_NATIVE_H
 #define CTW_WORKER_QUANT_NATIVE_H
@@ -26,18 +27,33 @@ enum ctw_status ctw_quant_method_list_unread(const struct ctw_quant_method *meth
 
 /*
  * Reads the file beside config.json in which some tools alone say how they quantised: ModelOpt's
- * hf_quant_config.json. *doc: the file, which *out refers to and the caller closes after *out;
- * NULL: there is none.
+ * hf_quant_config.json, AutoGPTQ's quantize_config.json, AutoAWQ's quant_config.json. *doc: the
+ * file, which *out refers to and the caller closes after *out; NULL: there is none.
  */
 enum ctw_status ctw_quant_folder_read(struct ctw_quant_config *out, struct ctw_json **doc,
                                       const char *dir, struct ctw_err *err) CTW_MUST_CHECK;
 
-/* ---- of quant_native.c and quant_words.c ---- */
+/* ---- of quant_native.c and quant_packed.c ---- */
 
 /* A group of the modules that `targets` names (NULL: all), appended to *out. */
 enum ctw_status ctw_quant_add_group(struct ctw_quant_config *out, const char *name,
                                     const struct ctw_pattern *target,
                                     const struct ctw_quant_args *args, const char *activations,
                                     struct ctw_err *err) CTW_MUST_CHECK;
+/* The list of modules that are not quantised, under either key. */
+enum ctw_status ctw_quant_read_list(struct ctw_quant_config *out, const struct ctw_json_node *q,
+                                    const char *key, const char *also,
+                                    struct ctw_err *err) CTW_MUST_CHECK;
+/* The key's value; NULL: none. CTW_EUNSUP if it is none of `known`, up to NULL. */
+enum ctw_status ctw_quant_expect_word(const struct ctw_json_node *q, const char *key,
+                                      const char *const *known, const char **word,
+                                      struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_quant_read_gptq(struct ctw_quant_config *out, const struct ctw_json_node *q,
+                                    struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_quant_read_awq(struct ctw_quant_config *out, const struct ctw_json_node *q,
+                                   struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_quant_read_auto_round(struct ctw_quant_config *out,
+                                          const struct ctw_json_node *q,
+                                          struct ctw_err *err) CTW_MUST_CHECK;
 
 #endif

@@ -262,7 +262,8 @@ enum ctw_status ctw_matrix_tie(struct ctw_finder *finder, struct ctw_matrix *hea
     const struct ctw_quant_group *group;
     const struct ctw_tensor *own, *table = embed->part[CTW_PART_VALUES];
     enum ctw_status st = ctw_name_find_group(finder->config, want, &group, err);
-    if (st == CTW_OK && group != NULL && (group->quantised || finder->quantises_activations))
+    if (st == CTW_OK && group != NULL && !finder->config->quant.tensors_decide &&
+        (group->quantised || finder->quantises_activations))
         st = ctw_fail(err, CTW_EUNSUP,
                       "%s: quantization_config quantises %s, but tie_word_embeddings makes it the "
                       "embedding; add %s to its ignore list, or untie the checkpoint",
@@ -371,6 +372,16 @@ static enum leftover classify(const char *name)
     return LEFT_UNKNOWN;
 }
 
+/* GPTQ's tools store a bias of zeros for every module that has none. */
+static bool is_zero_bias(const struct ctw_finder *finder, const struct ctw_tensor *t)
+{
+    bool zero = strcmp(finder->config->quant.names->method, "gptq") == 0 && ends_with(t->name, ".bias");
+    const char *data = zero ? ctw_container_data(finder->container, t) : NULL;
+    for (size_t i = 0; zero && i < t->bytes; i++)
+        zero = data[i] == 0;
+    return zero;
+}
+
 static int by_address(const void *a, const void *b)
 {
     uintptr_t x = (uintptr_t) * (const struct ctw_tensor *const *)a;
@@ -435,7 +446,8 @@ enum ctw_status ctw_unused_check(const struct ctw_finder *finder, struct ctw_mod
         }
         enum leftover what = classify(t->name);
         *kv_scales |= what == LEFT_KV_SCALE;
-        if (what == LEFT_UNKNOWN && !is_unused(finder->config, t->name) && n_unknown++ == 0)
+        if (what == LEFT_UNKNOWN && !is_unused(finder->config, t->name) &&
+            !is_zero_bias(finder, t) && n_unknown++ == 0)
             first = t;
     }
     if (n_unknown == 0)

@@ -36,7 +36,7 @@ static enum ctw_status check(struct ctw_weight *w, const struct ctw_quant_args *
     w->n_groups = 0;
     w->scale_stride = 0;
     w->row_bytes = ctw_dtype_bytes(w->dtype);
-    w->indexed = w->zero_packed = w->whole_codes = false;
+    w->indexed = w->zero_packed = w->whole_codes = w->zero_less_one = false;
     return CTW_OK;
 }
 

@@ -64,7 +64,7 @@ static enum ctw_status check(struct ctw_weight *w, const struct ctw_quant_args *
     w->group_size = CTW_NVFP4_GROUP;
     w->scale_stride = w->n_groups;
     w->row_bytes = (size_t)w->k / 2;
-    w->indexed = w->zero_packed = w->whole_codes = false;
+    w->indexed = w->zero_packed = w->whole_codes = w->zero_less_one = false;
     return CTW_OK;
 }
 

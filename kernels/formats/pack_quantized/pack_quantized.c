@@ -67,7 +67,7 @@ static enum ctw_status check_values(struct ctw_weight *w, struct ctw_err *err)
 static enum ctw_status check_zero_point(struct ctw_weight *w, struct ctw_err *err)
 {
     const struct ctw_part *zero = &w->part[CTW_PART_ZERO_POINT];
-    w->zero_packed = false;
+    w->zero_packed = w->zero_less_one = false;
     if (w->symmetric || !ctw_part_present(zero) || zero->dtype == CTW_I8 || w->scale_stride == 0)
         return ctw_check_zero_point(w, err);
     int64_t rows = w->whole_codes ? whole_words(w->n, w->bits) : stream_words(w->n, w->bits);

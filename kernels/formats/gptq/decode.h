@@ -1,0 +1,94 @@
+/*
+ * GPTQ: codes of 2, 3, 4 or 8 bits, packed along the inputs. Column n of qweight [K bits / 32, N]
+ * is the stream of output n's codes, lowest bit first; a row of qzeros [groups, N bits / 32] is the
+ * stream of the outputs' zero points; scales [groups, N]. As GPTQModel computes it:
+ *     w = round((u - z) * scale), once, to the scale's dtype
+ *
+ * Version 1 stores z - 1 (w->zero_less_one): 1 was subtracted from the fields of a whole word at
+ * once, borrows included; from fields of 3 bits one by one, modulo 8.
+ */
+#ifndef CTW_KERNELS_FORMATS_GPTQ_DECODE_H
+#define CTW_KERNELS_FORMATS_GPTQ_DECODE_H
+
+#include "kernels/formats/format.h"
+#include "kernels/formats/packed.h"
+
+/* The zero point of output `row` in group g. */
+CTW_HD_FORCE int32_t ctw_gptq_zero(const struct ctw_weight *w, const struct ctw_weight_data *data,
+                                   int64_t row, int64_t g, int bits)
+{
+    const uint32_t mask = (1u << bits) - 1u;
+    const uint8_t *zeros = (const uint8_t *)data->part[CTW_PART_ZERO_POINT];
+    zeros += 4 * g * ((w->n * bits + 31) / 32);
+    if (32 % bits != 0)
+        return (int32_t)((ctw_pack_code(zeros, 4, row, bits, false) + w->zero_less_one) & mask);
+    uint32_t word = ctw_load_u32(zeros + row * bits / 32 * 4);
+    word += w->zero_less_one ? 0xffffffffu / mask : 0u; /* 1 in every field */
+    return (int32_t)(word >> (row * bits % 32) & mask);
+}
+
+/* Up to 32 columns from c on, a multiple of 32, whose words are contiguous at p. */
+CTW_HD_FORCE void ctw_gptq_block(const struct ctw_weight *w, const struct ctw_weight_data *data,
+                                 const uint8_t *p, int64_t row, int64_t c, int n, int bits,
+                                 enum ctw_dtype dtype, float *dst)
+{
+    const uint8_t *index = (const uint8_t *)data->part[CTW_PART_GROUP_INDEX];
+    const void *scales = data->part[CTW_PART_SCALE];
+    int64_t g = c / w->group_size;
+    if (!w->indexed && n == 32 && (c + 31) / w->group_size == g) {
+        ctw_pack_block(p, bits, ctw_gptq_zero(w, data, row, g, bits),
+                       ctw_load_value(scales, dtype, g * w->n + row), dtype, dst);
+        return;
+    }
+    int32_t zero[32];
+    float scale[32];
+    for (int i = 0; i < n; i++) {
+        g = w->indexed ? (int64_t)ctw_load_u32(index + 4 * (c + i)) : (c + i) / w->group_size;
+        zero[i] = ctw_gptq_zero(w, data, row, g, bits);
+        scale[i] = ctw_load_value(scales, dtype, g * w->n + row);
+    }
+    ctw_pack_columns(p, n, bits, zero, scale, dtype, dst);
+}
+
+/* One span; bits and dtype are constants in each inlined copy. */
+CTW_HD_FORCE void ctw_gptq_span(const struct ctw_weight *w, const struct ctw_weight_data *data,
+                                int64_t row, int64_t col0, int64_t n_col, int bits,
+                                enum ctw_dtype dtype, float *dst)
+{
+    const uint8_t *src = (const uint8_t *)data->part[CTW_PART_VALUES] + 4 * row;
+    const size_t step = 4 * (size_t)w->n;
+    for (int64_t c = 0; c < n_col; c += 32) {
+        int n = n_col - c < 32 ? (int)(n_col - c) : 32;
+        uint32_t word[8];
+        for (int i = 0; i < bits && 32 * i < n * bits; i++)
+            word[i] = ctw_load_u32(src + (size_t)((col0 + c) / 32 * bits + i) * step);
+        ctw_gptq_block(w, data, (const uint8_t *)word, row, col0 + c, n, bits, dtype, dst + c);
+    }
+}
+
+#define CTW_GPTQ_CASE(b)                                                                           \
+    case b:                                                                                        \
+        if (w->dtype == CTW_F16)                                                                   \
+            ctw_gptq_span(w, data, row, col0, n_col, b, CTW_F16, dst);                             \
+        else if (w->dtype == CTW_BF16)                                                             \
+            ctw_gptq_span(w, data, row, col0, n_col, b, CTW_BF16, dst);                            \
+        else                                                                                       \
+            ctw_gptq_span(w, data, row, col0, n_col, b, CTW_F32, dst);                             \
+        break;
+
+CTW_HD void ctw_gptq_decode(const struct ctw_weight *w, const struct ctw_weight_data *data,
+                            int64_t row, int64_t col0, int64_t n_col, float *dst)
+{
+    switch (w->bits) {
+        CTW_GPTQ_CASE(2)
+        CTW_GPTQ_CASE(3)
+        CTW_GPTQ_CASE(4)
+        CTW_GPTQ_CASE(8)
+    default:
+        break;
+    }
+}
+
+#undef CTW_GPTQ_CASE
+
+#endif

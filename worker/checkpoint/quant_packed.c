@@ -1,0 +1,212 @@
+/* GPTQ, AWQ, and AutoRound, whose weights are stored as one of these. */
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "worker/checkpoint/quant_native.h"
+
+enum { MAX_MODULES = 65536, MAX_RULES = 1024 };
+
+/* ---- an object with bits, group_size and sym, for all modules or for some ---- */
+
+/* The members that are present replace those of *args. 16 bits or more: not quantised. */
+static enum ctw_status read_args(struct ctw_quant_args *args, const struct ctw_json_node *object,
+                                 bool awq, struct ctw_err *err)
+{
+    int64_t bits = args->num_bits;
+    int64_t group = args->strategy == CTW_STRATEGY_GROUP ? args->group_size : -1;
+    const char *bits_key = ctw_json_has(object, "w_bit") ? "w_bit" : "bits";
+    const char *group_key = ctw_json_has(object, "q_group_size") ? "q_group_size" : "group_size";
+    const char *sym_key = awq ? "zero_point" : "sym";
+    bool flag = args->symmetric != awq; /* zero_point says the opposite of sym */
+    enum ctw_status st =
+        ctw_json_read_int(object, bits_key, CTW_JSON_OPTIONAL, 1, 64, &bits, err);
+    if (st == CTW_OK)
+        st = ctw_json_read_int(object, group_key, CTW_JSON_OPTIONAL, -1, CTW_MAX_DIM, &group, err);
+    if (st == CTW_OK)
+        st = ctw_json_read_bool(object, sym_key, CTW_JSON_OPTIONAL, &flag, err);
+    if (st != CTW_OK)
+        return st;
+    if (group == 0)
+        return ctw_json_fail(ctw_json_get(object, group_key), err, CTW_EFORMAT,
+                             "found 0, expected -1 (a scale per output) or a size above 0");
+    bool known = awq ? bits == 4 : bits == 2 || bits == 3 || bits == 4 || bits == 8;
+    if (!known && bits < 16)
+        return ctw_json_fail(ctw_json_get(object, bits_key), err, CTW_EUNSUP,
+                             "%s of %lld bits is not supported; supported: %s",
+                             awq ? "AWQ" : "GPTQ", (long long)bits, awq ? "4" : "2, 3, 4, 8");
+    args->present = bits < 16;
+    args->num_bits = (int)bits;
+    args->symmetric = flag != awq;
+    args->strategy = group > 0 ? CTW_STRATEGY_GROUP : CTW_STRATEGY_CHANNEL;
+    args->group_size = group > 0 ? group : 0;
+    return CTW_OK;
+}
+
+/* A group of the modules that match the regular expression. */
+static enum ctw_status add_rule(struct ctw_quant_config *out, const struct ctw_json_node *member,
+                                const char *text, const struct ctw_quant_args *args,
+                                struct ctw_err *err)
+{
+    struct ctw_pattern rule = {.text = text};
+    struct ctw_err why;
+    if (out->n_groups >= MAX_RULES)
+        return ctw_json_fail(member, err, CTW_EUNSUP, "more than %d regular expressions",
+                             MAX_RULES);
+    enum ctw_status st = ctw_regex_compile(&rule.regex, text, &why);
+    if (st != CTW_OK)
+        return ctw_json_fail(member, err, st, "%s", why.msg);
+    st = ctw_quant_add_group(out, ctw_json_key(member), &rule, args, "", err);
+    if (st != CTW_OK)
+        ctw_regex_close(rule.regex);
+    return st;
+}
+
+/* ---- GPTQ ---- */
+
+/* {"+:REGEX": {"bits": 8}, "-:REGEX": {}}: the first that matches; minus: not quantised. */
+static enum ctw_status read_dynamic(struct ctw_quant_config *out, const struct ctw_json_node *q,
+                                    const struct ctw_quant_args *args, struct ctw_err *err)
+{
+    const struct ctw_json_node *dynamic = NULL;
+    enum ctw_status st =
+        ctw_json_read_node(q, "dynamic", CTW_JSON_OPTIONAL, CTW_JSON_OBJECT, &dynamic, err);
+    if (st != CTW_OK || dynamic == NULL)
+        return st;
+    const struct ctw_json_node *m = ctw_json_first(dynamic);
+    for (; m != NULL && st == CTW_OK; m = ctw_json_next(m)) {
+        const char *key = ctw_json_key(m);
+        struct ctw_quant_args own = *args;
+        bool minus = strncmp(key, "-:", 2) == 0;
+        if (minus)
+            own.present = false;
+        else if (!ctw_json_is_null(m))
+            st = ctw_json_expect(m, CTW_JSON_OBJECT, err);
+        if (st == CTW_OK && !minus && !ctw_json_is_null(m))
+            st = read_args(&own, m, false, err);
+        if (st == CTW_OK)
+            st = add_rule(out, m, minus || strncmp(key, "+:", 2) == 0 ? key + 2 : key, &own, err);
+    }
+    return st;
+}
+
+/* Version 1 stores zero points less 1. */
+static enum ctw_status read_version(struct ctw_quant_args *args, const struct ctw_json_node *q,
+                                    struct ctw_err *err)
+{
+    static const char *const formats[] = {"gptq", "gptq_v2", NULL};
+    static const char *const words[] = {"int32", "torch.int32", NULL};
+    const char *format, *word;
+    bool marlin = false;
+    const char *key = ctw_json_has(q, "checkpoint_format") ? "checkpoint_format" : "format";
+    enum ctw_status st = ctw_quant_expect_word(q, key, formats, &format, err);
+    if (st == CTW_OK)
+        st = ctw_quant_expect_word(q, "pack_dtype", words, &word, err);
+    if (st == CTW_OK)
+        st = ctw_json_read_bool(q, "is_marlin_format", CTW_JSON_OPTIONAL, &marlin, err);
+    if (st == CTW_OK && marlin)
+        return ctw_json_fail(ctw_json_get(q, "is_marlin_format"), err, CTW_EUNSUP,
+                             "GPTQ repacked for Marlin is not supported; give the GPTQ checkpoint "
+                             "that it was made from");
+    args->zero_less_one = format == NULL || strcasecmp(format, "gptq") == 0;
+    return st;
+}
+
+enum ctw_status ctw_quant_read_gptq(struct ctw_quant_config *out, const struct ctw_json_node *q,
+                                    struct ctw_err *err)
+{
+    struct ctw_quant_args args = {
+        .num_bits = 4, .symmetric = true, .strategy = CTW_STRATEGY_GROUP, .group_size = 128};
+    enum ctw_status st = read_args(&args, q, false, err);
+    if (st == CTW_OK)
+        st = read_version(&args, q, err);
+    if (st == CTW_OK)
+        st = ctw_quant_read_list(out, q, "modules_to_not_convert", "ignored_layers", err);
+    if (st == CTW_OK)
+        st = read_dynamic(out, q, &args, err);
+    return st == CTW_OK ? ctw_quant_add_group(out, "gptq", NULL, &args, "", err) : st;
+}
+
+/* ---- AWQ ---- */
+
+enum ctw_status ctw_quant_read_awq(struct ctw_quant_config *out, const struct ctw_json_node *q,
+                                   struct ctw_err *err)
+{
+    static const char *const versions[] = {"gemm", NULL};
+    struct ctw_quant_args args = {
+        .num_bits = 4, .strategy = CTW_STRATEGY_GROUP, .group_size = 128};
+    const char *version;
+    const char *key = ctw_json_has(q, "version") ? "version" : "format";
+    enum ctw_status st = read_args(&args, q, true, err);
+    if (st == CTW_OK)
+        st = ctw_quant_expect_word(q, key, versions, &version, err);
+    if (st == CTW_OK)
+        st = ctw_quant_read_list(out, q, "modules_to_not_convert", "ignored_layers", err);
+    return st == CTW_OK ? ctw_quant_add_group(out, "awq", NULL, &args, "", err) : st;
+}
+
+/* ---- AutoRound ---- */
+
+/* Modules with arguments of their own, by name or as a regular expression. */
+static enum ctw_status read_extra(struct ctw_quant_config *out, const struct ctw_json_node *q,
+                                  const struct ctw_quant_args *args, struct ctw_err *err)
+{
+    const struct ctw_json_node *extra = NULL;
+    enum ctw_status st =
+        ctw_json_read_node(q, "extra_config", CTW_JSON_OPTIONAL, CTW_JSON_OBJECT, &extra, err);
+    if (st != CTW_OK || extra == NULL)
+        return st;
+    if (ctw_json_count(extra) > MAX_MODULES)
+        return ctw_json_fail(extra, err, CTW_EUNSUP, "more than %d members", MAX_MODULES);
+    const struct ctw_json_node *m = ctw_json_first(extra);
+    for (; m != NULL && st == CTW_OK; m = ctw_json_next(m)) {
+        const struct ctw_pattern name = {.text = ctw_json_key(m), .part = true};
+        struct ctw_quant_args own = *args;
+        st = ctw_json_expect(m, CTW_JSON_OBJECT, err);
+        if (st == CTW_OK)
+            st = read_args(&own, m, false, err);
+        if (st != CTW_OK)
+            return st;
+        st = strpbrk(name.text, "*+?[(|^$\\") != NULL
+                 ? add_rule(out, m, name.text, &own, err)
+                 : ctw_quant_add_group(out, name.text, &name, &own, "", err);
+    }
+    return st;
+}
+
+/*
+ * packing_format says how weights are stored: as GPTQ of version 1 or 2, or as AWQ. Its arguments
+ * have GPTQ's names in either case.
+ */
+enum ctw_status ctw_quant_read_auto_round(struct ctw_quant_config *out,
+                                          const struct ctw_json_node *q, struct ctw_err *err)
+{
+    static const char *const formats[] = {
+        "auto_round:auto_gptq", "auto_round:auto_awq", "auto_round", "auto_round:gptqmodel",
+        "auto_round:exllamav2", "auto_round:gptq",     "auto_round:awq",
+        "auto_round:tritonv2",  NULL};
+    struct ctw_quant_args args = {
+        .num_bits = 4, .symmetric = true, .strategy = CTW_STRATEGY_GROUP, .group_size = 128};
+    const char *format;
+    enum ctw_status st = ctw_quant_expect_word(q, "packing_format", formats, &format, err);
+    if (st != CTW_OK)
+        return st;
+    if (format == NULL)
+        return ctw_json_fail(q, err, CTW_EUNSUP,
+                             "AutoRound without packing_format is not supported: nothing says how "
+                             "the weights are stored; export it again with AutoRound's format "
+                             "auto_gptq or llm_compressor");
+    bool awq = strstr(format, "awq") != NULL;
+    out->names = ctw_part_names_find(awq ? "awq" : "gptq");
+    args.zero_less_one = strcasecmp(format, "auto_round:auto_gptq") == 0 ||
+                         strcasecmp(format, "auto_round:gptq") == 0;
+    st = read_args(&args, q, false, err);
+    if (st == CTW_OK && awq && args.num_bits != 4)
+        return ctw_json_fail(ctw_json_get(q, "bits"), err, CTW_EUNSUP,
+                             "AWQ of %d bits is not supported; supported: 4", args.num_bits);
+    if (st == CTW_OK)
+        st = ctw_quant_read_list(out, q, "modules_to_not_convert", "ignored_layers", err);
+    if (st == CTW_OK)
+        st = read_extra(out, q, &args, err);
+    return st == CTW_OK ? ctw_quant_add_group(out, "auto-round", NULL, &args, "", err) : st;
+}
