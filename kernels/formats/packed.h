@@ -2,6 +2,8 @@
 #ifndef CTW_KERNELS_FORMATS_PACKED_H
 #define CTW_KERNELS_FORMATS_PACKED_H
 
+#include <stdbool.h>
+
 #include "kernels/formats/convert.h"
 
 /* Code i of a stream whose words are `stride` bytes apart. */
