@@ -30,7 +30,7 @@ from supported import CONFIGS, SUPPORTED, configs_of  # noqa: E402
 
 TOLERANCE = 1e-4   # float32 against float64, every log-probability
 CHANCE = 1.10      # mean error of 16 bit: ours / the reference's
-GREEDY_F32, GREEDY_16 = 0.998, 0.93  # equal argmax ids; the models are random: near-ties abound
+GREEDY_F32, GREEDY_16 = 0.998, 0.92  # equal argmax ids; the models are random: near-ties abound
 
 
 class Expected:

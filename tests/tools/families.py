@@ -94,7 +94,7 @@ def gemma3(c):
 
 def gemma4(c):
     """Two head sizes, shared keys and values, keys as values, and in the E models an input of each layer's own."""
-    norm, slides, n = rms(c, once=True), layer_types(c, 6), c["num_hidden_layers"]
+    norm, slides, n = rms(c, once=True), [*layer_types(c, 6)[:-1], False], c["num_hidden_layers"]  # the last is full
     shared, same = n - c.get("num_kv_shared_layers", 0), c.get("attention_k_eq_v", False)
     own_config = c.get("per_layer_config") or {}
     local = {"rope_type": "default", "rope_theta": 10000.0} | rope_settings(c, "sliding_attention")

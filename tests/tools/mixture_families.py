@@ -214,7 +214,8 @@ def llama4_text(c):
 
 
 def mimo_v2_flash(c):
-    n, head, slides = c["num_hidden_layers"], head_of(c), layer_types(c, 6)
+    n, head = c["num_hidden_layers"], head_of(c)
+    slides = layer_types(c) if c.get("layer_types") else [i > 0 and (i + 1) % 6 != 0 for i in range(n)]
     e = experts_of(c, sigmoid_router(c))
     sparse, few = sparse_from(c), c["num_key_value_heads"]
 
@@ -254,20 +255,23 @@ def step3p5(c):
     norm = rms(c, 1e-5, offset=1.0)
     other, by_type = c.get("attention_other_setting") or {}, c.get("rope_parameters")
     few = c.get("num_attention_groups") or c.get("num_key_value_heads")
-    sparse = sparse_from(c) if c.get("mlp_layer_types") else [str(i) in c["moe_layers_enum"].split(",") for i in range(n)]
+    listed = c["moe_layers_enum"].split(",") if c.get("moe_layers_enum") else [str(i) for i in range(3, n)]
+    sparse = sparse_from(c) if c.get("mlp_layer_types") else [str(i) in listed for i in range(n)]
+    theta, parts = c.get("rope_theta") or [10000.0] * n, c.get("partial_rotary_factors") or [1.0] * n
+    limits, shared_limits = c.get("swiglu_limits") or [0] * n, c.get("swiglu_limits_shared") or [0] * n
     router = sigmoid_router(c, module="moe.gate", correction="moe.router_bias", added=0.0, groups=1, normalised=True,
                             scale=c["moe_router_scaling_factor"])
 
     def own(i):
         p = rope_settings(c, "sliding_attention" if slides[i] else "full_attention") if by_type else {
-            "rope_type": "default", "rope_theta": c["rope_theta"][i], "partial_rotary_factor": c["partial_rotary_factors"][i]}
-        heads = other.get("num_attention_heads") or c.get("num_sliding_attention_heads")
-        out = {"rope": Rope(int(head * p["partial_rotary_factor"]), p), "limit": c["swiglu_limits_shared"][i] or 0.0}
+            "rope_type": "default", "rope_theta": theta[i], "partial_rotary_factor": parts[i]}
+        heads = other.get("num_attention_heads") or c.get("num_sliding_attention_heads") or c["num_attention_heads"]
+        out = {"rope": Rope(int(head * p["partial_rotary_factor"]), p), "limit": shared_limits[i] or 0.0}
         if slides[i]:
             out["heads"] = heads
         if sparse[i]:
             e = experts_of(c, router, n=c.get("moe_num_experts"), chosen=c.get("moe_top_k"),
-                           limit=c["swiglu_limits"][i] or 0.0, gate_up=("moe.gate_proj.weight", "moe.up_proj.weight"),
+                           limit=limits[i] or 0.0, gate_up=("moe.gate_proj.weight", "moe.up_proj.weight"),
                            down="moe.down_proj.weight")
             out |= mixed(e, c["share_expert_dim"], "share_expert")
         return out

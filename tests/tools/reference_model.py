@@ -384,16 +384,24 @@ class Model:
     def hashes(self):
         """(name, n, k, dtype, sha256 of the decoded row-major bytes) of every matrix."""
         m = self.family
-        names = {n: n for n, _, kind in recipe.tensors(m) if kind in ("linear", "columns", "head")}
+        matrices = ("linear", "columns", "head", "router", "wide router")
+        names = {n: n for n, _, kind in recipe.tensors(m) if kind in matrices}
         if m.head is None:
             names["lm_head.weight"] = m.embed + m.embed_suffix
         for name, stored in sorted(names.items()):
-            dtype, w = decode(self.tensors, stored, self.config)
-            model = BY_TORCH_NAME[self.config.get("dtype") or self.config["torch_dtype"]]
-            if dtype != model:  # as a model's weights in its own dtype
-                dtype, w = model, round_to(w, model)
-            yield name, *w.shape, TORCH_NAME[dtype], hashlib.sha256(
-                narrow_bytes(w, dtype)).hexdigest()
+            yield name, *self.hash_of(*decode(self.tensors, stored, self.config))
+        for stored in sorted(n for n, _, kind in recipe.tensors(m) if kind in ("stack", "column stack")):
+            dtype, experts = decode(self.tensors, stored, self.config)
+            for i, w in enumerate(experts):
+                yield f"{stored.removesuffix('.weight')}[{i}]", *self.hash_of(dtype, w)
+
+    def hash_of(self, dtype, w):
+        """(n, k, dtype, sha256) in the model's dtype, in which weights are used."""
+        kind = self.config.get("dtype") or self.config.get("torch_dtype") or self.config["text_config"]["dtype"]
+        if dtype != BY_TORCH_NAME[kind]:
+            dtype = BY_TORCH_NAME[kind]
+            w = round_to(w, dtype)
+        return *w.shape, TORCH_NAME[dtype], hashlib.sha256(narrow_bytes(w, dtype)).hexdigest()
 
 
 def score_line(model, line):

@@ -233,6 +233,7 @@ OPEN = (
     "gpt_bigcode", "gpt_bigcode_heads", "gptj", "qwen", "qwen_older", "chatglm", "minicpm", "mimo",
     "granitemoehybrid", "granitemoehybrid_no_rope", "nemotron-nas", "molmo", "codegen",
     "stablelm", "stablelm_parallel",
+    *tiny_mixtures.TYPES, *tiny_mixtures.FAMILIES,
 )
 
 
@@ -291,7 +292,8 @@ ALL = ([(f, "bf16") for f in OPEN] + [("llama", f) for f in FORMATS if f != "bf1
         ("gemma4_e", "nvfp4"), ("gemma4_k_eq_v", "w4a16_g32"), ("phi3_longrope", "w4a16_g32"),
         ("qwen3", "fp8_block"), ("phi3", "fp8_block"), ("qwen2", "mixed"), ("gemma2", "int8_channel"), ("granite", "fp8_channel"),
         ("mistral_swa", "mxfp4"), ("falcon", "mxfp8"), ("llama_bias", "mixed"),
-        ("qwen3", "fp8native_block"), ("phi3", "modelopt_nvfp4"), ("phi3", "gptq4_g64"), ("qwen2", "awq_g64")])
+        ("qwen3", "fp8native_block"), ("phi3", "modelopt_nvfp4"), ("phi3", "gptq4_g64"), ("qwen2", "awq_g64")] +
+       list(tiny_mixtures.QUANTISED))
 
 SIZES = {"hidden": 192, "inner": 320, "heads": 4, "kv_heads": 2, "head": 48, "layers": 2,
          "vocab": 300}
@@ -438,11 +440,15 @@ def write(folder, family="llama", fmt="bf16", seed=1, shards=1, **sizes):
     if "num_key_value_heads" in FAMILIES[family][1]:
         sizes["kv_heads"] = FAMILIES[family][1]["num_key_value_heads"]
     new, old = configs(family, dtype, sizes, scheme)
+    model = families.describe(new)
+    if "ignore" in new.get("quantization_config", {}):  # the list of both styles
+        new["quantization_config"]["ignore"] += [
+            name.removesuffix(".weight") for name, _, kind in recipe.tensors(model) if kind.endswith("router")]
     os.makedirs(folder, exist_ok=True)
     if getattr(scheme, "beside", ""):
         cio.write_json(os.path.join(folder, scheme.beside), new.pop("quantization_config"))
         del old["quantization_config"]
-    cio.write_sharded(folder, list(batches(families.describe(new), dtype, scheme, seed)), shards)
+    cio.write_sharded(folder, list(batches(model, dtype, scheme, seed)), shards)
     cio.write_json(os.path.join(folder, "config.json"), new)
     cio.write_json(os.path.join(folder, "config.transformers4.json"), old)
     write_tokenizer(folder)

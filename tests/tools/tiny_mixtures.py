@@ -79,3 +79,7 @@ FAMILIES = {
     "glm4_moe_plain": ("glm4_moe", {"use_qk_norm": False, "n_shared_experts": 2, "norm_topk_prob": False, "n_group": 1}),
     "laguna_elements": ("laguna", {"gating": "per-element", "moe_router_logit_softcapping": 0.0}),
 }
+
+# Experts in formats, beside bf16.
+QUANTISED = (("qwen3_moe", "w4a16_g32"), ("mixtral", "nvfp4"), ("qwen2_moe", "mixed"), ("glm4_moe", "fp8_channel"),
+             ("minimax_m2", "w4a16_g32_asym"), ("ernie4_5_moe", "int8_channel"), ("laguna", "mxfp4"))

@@ -191,7 +191,7 @@ static void refusals(void **state)
         {GEMMA3 ", \"sliding_window_pattern\": 0}",
          "sliding_window_pattern: expected a whole number from 1"},
         {GEMMA3 ", \"query_pre_attn_scalar\": 0}", "query_pre_attn_scalar: found 0"},
-        {GEMMA4 ", \"enable_moe_block\": true}", "enable_moe_block: experts are not supported"},
+        {GEMMA4 ", \"enable_moe_block\": true}", "enable_moe_block: is true, which needs num_experts"},
         {GEMMA4 ", \"use_bidirectional_attention\": \"all\"}", "attention to later tokens"},
         {GEMMA4 ", \"num_kv_shared_layers\": 30}", "no earlier layer is of the type of layer 0"},
         {GEMMA4 ", \"num_kv_shared_layers\": 31}",

@@ -50,8 +50,8 @@ static void print_tensors(const struct ctw_model *m)
     char text[96];
     printf("\n");
     for (int l = 0; l < m->n_layers; l++)
-        for (int i = 0; i < CTW_N_MATRICES; i++) {
-            const struct ctw_matrix *matrix = &m->layers[l].matrix[i];
+        for (int i = 0; i < ctw_layer_n_matrices(&m->layers[l]); i++) {
+            const struct ctw_matrix *matrix = ctw_layer_matrix_of(&m->layers[l], i);
             if (matrix->name == NULL)
                 continue;
             ctw_inspect_describe(&matrix->weight, text, sizeof(text));

@@ -51,8 +51,10 @@ int ctw_inspect_formats(const struct ctw_model *m, struct ctw_inspect_kind *kind
 {
     int n_kinds = 0;
     for (int l = 0; l < m->n_layers; l++)
-        for (int i = 0; i < CTW_N_MATRICES; i++)
-            if (m->layers[l].matrix[i].name != NULL && !(i == CTW_M_HEAD && m->tied))
-                add_to_kind(kinds, &n_kinds, &m->layers[l].matrix[i].weight);
+        for (int i = 0; i < ctw_layer_n_matrices(&m->layers[l]); i++) {
+            const struct ctw_matrix *matrix = ctw_layer_matrix_of(&m->layers[l], i);
+            if (matrix->name != NULL && !(i == CTW_M_HEAD && m->tied))
+                add_to_kind(kinds, &n_kinds, &matrix->weight);
+        }
     return n_kinds;
 }

@@ -71,13 +71,15 @@ static enum ctw_status find_parts(struct hashing *h, struct job *job, struct ctw
     if (h->be != NULL) {
         enum ctw_status st = ctw_provider_acquire(h->provider, job->layer, &layer, &job->err);
         if (st == CTW_OK)
-            *data = layer->matrix[job->index];
+            *data = *ctw_data_matrix_of(layer, job->index);
         return st;
     }
     for (int p = 0; p < CTW_N_PARTS; p++)
-        data->part[p] = job->matrix->part[p] != NULL
-                            ? ctw_container_data(h->model->container, job->matrix->part[p])
-                            : NULL;
+        data->part[p] =
+            job->matrix->part[p] != NULL
+                ? (const char *)ctw_container_data(h->model->container, job->matrix->part[p]) +
+                      ctw_part_offset(job->matrix, p)
+                : NULL;
     return CTW_OK;
 }
 
@@ -163,15 +165,17 @@ static int larger_first(const void *a, const void *b)
  * work is by layer, as layers arrive in the device's memory. */
 static enum ctw_status collect(struct hashing *h, struct ctw_err *err)
 {
-    size_t cap = (size_t)h->model->n_layers * CTW_N_MATRICES;
+    size_t cap = 0;
+    for (int l = 0; l < h->model->n_layers; l++)
+        cap += (size_t)ctw_layer_n_matrices(&h->model->layers[l]);
     h->jobs = ctw_calloc(cap, sizeof(*h->jobs));
     h->in_turn = ctw_calloc(cap, sizeof(struct job *));
     if (h->jobs == NULL || h->in_turn == NULL)
         return ctw_fail(err, CTW_ENOMEM, "out of memory for the list of matrices");
     h->block_bytes = h->be == NULL ? HOST_BLOCK : DEVICE_BLOCK;
     for (int l = 0; l < h->model->n_layers; l++)
-        for (int i = 0; i < CTW_N_MATRICES; i++) {
-            const struct ctw_matrix *m = &h->model->layers[l].matrix[i];
+        for (int i = 0; i < ctw_layer_n_matrices(&h->model->layers[l]); i++) {
+            const struct ctw_matrix *m = ctw_layer_matrix_of(&h->model->layers[l], i);
             if (m->name == NULL || i == CTW_M_EMBED || i == CTW_M_POSITIONS ||
                 i == CTW_M_INPUT_EMBED)
                 continue;
@@ -225,9 +229,9 @@ static enum ctw_status print_jobs(const struct hashing *h, struct ctw_err *err)
             return job->st;
         }
         bool tied = h->model->tied && job->index == CTW_M_HEAD; /* has no tensor of its own */
-        printf("%s.weight  %" PRId64 "  %" PRId64 "  %s  %s\n",
-               tied ? "lm_head" : job->matrix->name,
-               is_transposed(job) ? job->matrix->weight.k : job->matrix->weight.n,
+        const char *end = job->matrix->n_stacked > 0 ? "" : ".weight"; /* "NAME[3]" of a stack */
+        printf("%s%s  %" PRId64 "  %" PRId64 "  %s  %s\n", tied ? "lm_head" : job->matrix->name,
+               end, is_transposed(job) ? job->matrix->weight.k : job->matrix->weight.n,
                is_transposed(job) ? job->matrix->weight.n : job->matrix->weight.k,
                ctw_dtype_long_name(h->model->dtype), job->hex);
     }

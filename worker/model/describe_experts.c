@@ -84,7 +84,13 @@ static void describe_router(struct ctw_config *c, int64_t i, const struct ctw_ex
     ctw_describe_linear(c, i, CTW_SLOT_ROUTER, CTW_M_ROUTER, r->bias ? CTW_V_ROUTER_BIAS : -1,
                         or_default(r->module, "mlp.gate"), x->n, c->model->hidden);
     if (r->correction != NULL)
-        ctw_describe_vector(c, i, CTW_V_CORRECTION, r->correction, x->n);
+        ctw_describe_want(c,
+                          (struct ctw_want){.kind = CTW_WANT_VECTOR,
+                                            .layer = (int)i + 1,
+                                            .role = CTW_V_CORRECTION,
+                                            .n = r->correction_is_row ? 1 : x->n,
+                                            .k = r->correction_is_row ? x->n : 0},
+                          r->correction);
     if (r->expert_scale != NULL)
         ctw_describe_vector(c, i, CTW_V_EXPERT_SCALE, r->expert_scale, x->n);
 }

@@ -132,12 +132,17 @@ enum ctw_status ctw_name_find_group(const struct ctw_config *c, const struct ctw
 
 /* ---- experts ---- */
 
-bool ctw_has_experts_apart(const struct ctw_config *c)
+bool ctw_files_have(const struct ctw_config *c, const char *part)
 {
     for (int64_t i = 0; c->files != NULL && i < ctw_container_count(c->files); i++)
-        if (strstr(ctw_container_at(c->files, i)->name, ".experts.0.") != NULL)
+        if (strstr(ctw_container_at(c->files, i)->name, part) != NULL)
             return true;
     return false;
+}
+
+bool ctw_has_experts_apart(const struct ctw_config *c)
+{
+    return ctw_files_have(c, ".experts.0.");
 }
 
 /* ---- other models in the checkpoint ---- */

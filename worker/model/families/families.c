@@ -10,7 +10,9 @@
     X(codegen)                                                                                     \
     X(cohere)                                                                                      \
     X(cohere2)                                                                                     \
+    X(dots1)                                                                                       \
     X(ernie4_5)                                                                                    \
+    X(ernie4_5_moe)                                                                                \
     X(exaone4)                                                                                     \
     X(falcon)                                                                                      \
     X(gemma)                                                                                       \
@@ -21,17 +23,27 @@
     X(gemma4_text)                                                                                 \
     X(glm)                                                                                         \
     X(glm4)                                                                                        \
+    X(glm4_moe)                                                                                    \
     X(gpt2)                                                                                        \
     X(gpt_bigcode)                                                                                 \
     X(gpt_neox)                                                                                    \
+    X(gpt_oss)                                                                                     \
     X(gptj)                                                                                        \
     X(granite)                                                                                     \
     X(granitemoehybrid)                                                                            \
+    X(granitemoe)                                                                                  \
     X(helium)                                                                                      \
     X(hunyuan_v1_dense)                                                                            \
+    X(hunyuan_v1_moe)                                                                              \
+    X(hy_v3)                                                                                       \
+    X(laguna)                                                                                      \
     X(llama)                                                                                       \
+    X(llama4)                                                                                      \
+    X(llama4_text)                                                                                 \
     X(mimo)                                                                                        \
+    X(mimo_v2_flash)                                                                               \
     X(minicpm)                                                                                     \
+    X(minimax_m2)                                                                                  \
     X(ministral)                                                                                   \
     X(ministral3)                                                                                  \
     X(mistral)                                                                                     \
@@ -42,9 +54,11 @@
     X(olmo)                                                                                        \
     X(olmo2)                                                                                       \
     X(olmo3)                                                                                       \
+    X(olmoe)                                                                                       \
     X(opt)                                                                                         \
     X(phi)                                                                                         \
     X(phi3)                                                                                        \
+    X(phimoe)                                                                                      \
     X(qwen)                                                                                        \
     X(qwen2)                                                                                       \
     X(qwen2_moe)                                                                                   \
@@ -52,14 +66,18 @@
     X(qwen3_moe)                                                                                   \
     X(seed_oss)                                                                                    \
     X(smollm3)                                                                                     \
+    X(solar_open)                                                                                  \
     X(stablelm)                                                                                    \
+    X(step3p5)                                                                                     \
+    X(step3p7)                                                                                     \
     X(starcoder2)                                                                                  \
     X(mistral3)                                                                                    \
     X(molmo)                                                                                       \
     X(mistral3_ministral3)                                                                         \
     X(qwen2_vl)                                                                                    \
     X(qwen2_5_vl)                                                                                  \
-    X(qwen3_vl)
+    X(qwen3_vl)                                                                                    \
+    X(qwen3_vl_moe)
 
 #define DECLARE(name) extern const struct ctw_family ctw_family_##name;
 FAMILIES(DECLARE)

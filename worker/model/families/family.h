@@ -309,6 +309,7 @@ struct ctw_router {
     const char *module;       /* "mlp.gate", a matrix [n, hidden] */
     bool bias;                /* has one */
     const char *correction;   /* the tensor [n] that corrects the choice; NULL: none */
+    bool correction_is_row;   /* the file has it as [1, n] */
     const char *expert_scale; /* the tensor [n] of factors; NULL: none */
     enum ctw_score score;
     int64_t n_groups, kept_groups; /* 0 or 1 group: none */
@@ -377,6 +378,8 @@ void ctw_describe_unused(struct ctw_config *c, int64_t i, const char *module);
 /* Have the files a module for each expert ("experts.0.down_proj"), as quantised ones have, although
  * the class stacks them? */
 bool ctw_has_experts_apart(const struct ctw_config *c);
+/* Has some tensor of the files this in its name? */
+bool ctw_files_have(const struct ctw_config *c, const char *part);
 /* Layers for drafts (multi-token prediction) that files may have behind the decoders; not read. */
 void ctw_describe_drafts(struct ctw_config *c, int64_t n);
 /* Tensors whose names end so are buffers, not weights. NULL-terminated, static. */

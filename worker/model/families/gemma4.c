@@ -1,7 +1,8 @@
 /*
- * Gemma 4 without experts: layers with a window and full ones, which differ in head size, key heads
- * and RoPE; the E models' inputs of each layer's own, and keys and values shared by the last
- * layers. Norms multiply by the weight itself; values are normalised, too; scores are not scaled.
+ * Gemma 4: layers with a window and full ones, which differ in head size, key heads and RoPE; the E
+ * models' inputs of each layer's own, and keys and values shared by the last layers; the mixtures'
+ * experts beside the MLP, each with norms of its own. Norms multiply by the weight itself; values
+ * are normalised, too; scores are not scaled.
  * Defaults: Gemma4TextConfig.
  */
 #include "worker/model/families/gemma.h"
@@ -16,7 +17,8 @@ struct keys {
     const int64_t *windows;
     int64_t n_shared; /* the last layers, which have no keys and values of their own */
     int64_t input;    /* size of a layer's own input; 0: none */
-    bool bias, double_mlp, k_is_v;
+    bool bias, double_mlp, k_is_v, mixture;
+    struct ctw_experts experts;
 };
 
 static bool is_full(const struct keys *k, int64_t i)
@@ -49,6 +51,47 @@ static void check_layer_kinds(struct ctw_config *c, const struct keys *k)
                          (long long)k->n_shared, (long long)i);
 }
 
+/* The router reads the residual itself. Its norm has the weight "scale", and the class then divides
+ * by the square root of the width. */
+static struct ctw_experts key_experts(struct ctw_config *c, const struct keys *k)
+{
+    enum { NO = CTW_NULL_REFUSED };
+    int64_t n = ctw_key_int(c, "num_experts", 0, 0, 1, CTW_MAX_EXPERTS);
+    int64_t chosen = ctw_key_int(c, "top_k_experts", 0, 0, 1, CTW_MAX_CHOSEN);
+    int64_t inner = ctw_key_int(c, "moe_intermediate_size", 0, 0, 1, 1 << 24);
+    bool apart = ctw_has_experts_apart(c);
+    if (n == 0 || chosen == 0 || inner == 0)
+        ctw_key_fail(c, "enable_moe_block", CTW_EFORMAT,
+                     "is true, which needs num_experts, top_k_experts and moe_intermediate_size");
+    return (struct ctw_experts){.n = n,
+                                .chosen = chosen,
+                                .inner = inner,
+                                .act = k->act,
+                                .stacked = !apart,
+                                .fused = !apart,
+                                .module = "experts",
+                                .router = {.module = "router.proj",
+                                           .expert_scale = "router.per_expert_scale",
+                                           .score = CTW_SCORE_SOFTMAX,
+                                           .normalised = true,
+                                           .factor = 1 / sqrt((double)k->s.hidden)}};
+}
+
+static void describe_experts(struct ctw_config *c, int64_t i, const struct keys *k,
+                             const struct ctw_mlp *mlp)
+{
+    struct ctw_experts experts = k->experts;
+    struct ctw_norm_form norm = k->norm;
+    experts.shared = mlp;
+    ctw_describe_experts(c, i, &experts);
+    ctw_describe_norm(c, i, CTW_AT_EXPERTS, &norm, "pre_feedforward_layernorm_2", 0);
+    ctw_describe_norm(c, i, CTW_AT_SHARED_OUT, &norm, "post_feedforward_layernorm_1", 0);
+    ctw_describe_norm(c, i, CTW_AT_EXPERTS_OUT, &norm, "post_feedforward_layernorm_2", 0);
+    norm.weightless = true;
+    ctw_describe_norm(c, i, CTW_AT_ROUTER, &norm, "router", 0);
+    ctw_describe_vector(c, i, CTW_V_WEIGHT + CTW_AT_ROUTER, "router.scale", k->s.hidden);
+}
+
 static struct keys read_keys(struct ctw_config *c)
 {
     enum { NO = CTW_NULL_REFUSED };
@@ -74,8 +117,9 @@ static struct keys read_keys(struct ctw_config *c)
     k.input = ctw_key_int(c, "hidden_size_per_layer_input", 256, NO, 0, 1 << 16);
     if (k.full_kv == 0 || !k.k_is_v)
         k.full_kv = k.s.n_kv;
-    if (ctw_key_bool(c, "enable_moe_block", false))
-        ctw_key_fail(c, "enable_moe_block", CTW_EUNSUP, "experts are not supported");
+    k.mixture = ctw_key_bool(c, "enable_moe_block", false);
+    if (k.mixture)
+        k.experts = key_experts(c, &k);
     const char *both = ctw_key_string(c, "use_bidirectional_attention", "");
     if (both[0] != '\0' && strcmp(both, "vision") != 0)
         ctw_key_fail(c, "use_bidirectional_attention", CTW_EUNSUP,
@@ -185,8 +229,11 @@ static void describe(struct ctw_config *c)
         bool wide = k.double_mlp && k.n_shared < k.s.n_layers && i >= k.s.n_layers - k.n_shared;
         gemma_describe_norms(c, i, &k.norm);
         describe_attention(c, i, &k);
-        ctw_describe_mlp(c, i,
-                         &(struct ctw_mlp){.inner = k.s.inner * (wide ? 2 : 1), .act = k.act});
+        const struct ctw_mlp mlp = {.inner = k.s.inner * (wide ? 2 : 1), .act = k.act};
+        if (k.mixture)
+            describe_experts(c, i, &k, &mlp);
+        else
+            ctw_describe_mlp(c, i, &mlp);
         describe_input(c, i, &k);
         ctw_describe_vector(c, i, CTW_V_SCALAR, "layer_scalar", 1);
     }

@@ -1,12 +1,17 @@
 /*
  * Granite 3 and the dense Granite 4: Llama's layers, with factors of the embedding, the scores, the
  * branches and the logits. Defaults: GraniteConfig. And the hybrid Granite 4, if all its layers are
- * attention and it has no experts: gate and up are fused. Defaults: GraniteMoeHybridConfig.
+ * attention and it has no experts: gate and up are fused. Defaults: GraniteMoeHybridConfig. And
+ * Granite 3's mixtures, whose stacks of experts are named in a way of their own. Defaults:
+ * GraniteMoeConfig.
  */
 #include "worker/model/families/family.h"
 
 extern const struct ctw_family ctw_family_granite;
 extern const struct ctw_family ctw_family_granitemoehybrid;
+extern const struct ctw_family ctw_family_granitemoe;
+
+enum kind { DENSE, HYBRID, MIXTURE };
 
 static double key_factor(struct ctw_config *c, const char *name)
 {
@@ -30,15 +35,29 @@ static struct ctw_mlp key_hybrid_mlp(struct ctw_config *c, const struct ctw_size
                      "expected, as layers without it are Mamba's, which are not supported");
     ctw_key_windows(c, s->n_layers, 0, &(struct ctw_window_rule){.every = 1});
     return (struct ctw_mlp){
-        .inner =
-            ctw_key_int(c, "shared_intermediate_size", 1024, CTW_NULL_REFUSED, 1, 1 << 20),
+        .inner = ctw_key_int(c, "shared_intermediate_size", 1024, CTW_NULL_REFUSED, 1, 1 << 20),
         .act = ctw_key_activation(c, "hidden_act", CTW_ACT_SILU),
         .fused = true,
         .gate_up = "shared_mlp.input_linear",
         .down = "shared_mlp.output_linear"};
 }
 
-static void describe_with(struct ctw_config *c, bool hybrid)
+static struct ctw_experts key_experts(struct ctw_config *c, const struct ctw_sizes *s)
+{
+    return (struct ctw_experts){
+        .n = ctw_key_int(c, "num_local_experts", 8, CTW_NULL_REFUSED, 1, CTW_MAX_EXPERTS),
+        .chosen = ctw_key_int(c, "num_experts_per_tok", 2, CTW_NULL_REFUSED, 1, CTW_MAX_CHOSEN),
+        .inner = s->inner,
+        .act = ctw_key_activation(c, "hidden_act", CTW_ACT_SILU),
+        .stacked = true,
+        .fused = true,
+        .module = "",
+        .gate_up = "block_sparse_moe.input_linear",
+        .down = "block_sparse_moe.output_linear",
+        .router = {.module = "block_sparse_moe.router.layer", .score = CTW_SCORE_SOFTMAX_CHOSEN}};
+}
+
+static void describe_with(struct ctw_config *c, enum kind kind)
 {
     const struct ctw_sizes s = ctw_key_sizes(c, &(struct ctw_sizes){.vocab = 32000,
                                                                     .hidden = 4096,
@@ -51,8 +70,13 @@ static void describe_with(struct ctw_config *c, bool hybrid)
     int64_t head = ctw_key_head_dim(c, &s, 0, CTW_NULL_REFUSED);
     bool bias = ctw_key_bool(c, "attention_bias", false);
     const struct ctw_norm_form norm = ctw_key_rms_norm(c, "rms_norm_eps", 1e-6);
-    const struct ctw_mlp mlp = hybrid ? key_hybrid_mlp(c, &s) : key_mlp(c, &s);
-    bool has_rope = !hybrid || ctw_key_is(c, "position_embedding_type", "rope");
+    struct ctw_mlp mlp = {0};
+    struct ctw_experts experts = {0};
+    if (kind == MIXTURE)
+        experts = key_experts(c, &s);
+    else
+        mlp = kind == HYBRID ? key_hybrid_mlp(c, &s) : key_mlp(c, &s);
+    bool has_rope = kind != HYBRID || ctw_key_is(c, "position_embedding_type", "rope");
     double embed_scale = key_factor(c, "embedding_multiplier");
     double head_scale = 1 / key_factor(c, "logits_scaling");
     double scale = key_factor(c, "attention_multiplier");
@@ -75,18 +99,26 @@ static void describe_with(struct ctw_config *c, bool hybrid)
                                                        .scale = scale,
                                                        .qkv_bias = bias,
                                                        .o_bias = bias});
-        ctw_describe_mlp(c, i, &mlp);
+        if (kind == MIXTURE)
+            ctw_describe_experts(c, i, &experts);
+        else
+            ctw_describe_mlp(c, i, &mlp);
     }
 }
 
 static void describe(struct ctw_config *c)
 {
-    describe_with(c, false);
+    describe_with(c, DENSE);
 }
 
 static void describe_hybrid(struct ctw_config *c)
 {
-    describe_with(c, true);
+    describe_with(c, HYBRID);
+}
+
+static void describe_mixture(struct ctw_config *c)
+{
+    describe_with(c, MIXTURE);
 }
 
 const struct ctw_family ctw_family_granite = {
@@ -96,3 +128,7 @@ const struct ctw_family ctw_family_granitemoehybrid = {.model_type = "granitemoe
                                                        .architecture =
                                                            "GraniteMoeHybridForCausalLM",
                                                        .describe = describe_hybrid};
+
+const struct ctw_family ctw_family_granitemoe = {.model_type = "granitemoe",
+                                                 .architecture = "GraniteMoeForCausalLM",
+                                                 .describe = describe_mixture};

@@ -1,0 +1,81 @@
+/*
+ * MiMo V2 Flash: layers with a window, which have sinks and twice the key heads, and full ones;
+ * value heads of their own size, values with a factor; a dense first layer, then mixtures without a
+ * shared expert; layers for drafts. Defaults: MiMoV2FlashConfig.
+ */
+#include "worker/model/families/routed.h"
+
+extern const struct ctw_family ctw_family_mimo_v2_flash;
+
+/* sliding_window_size counts the keys before a query; the class has it win. */
+static int64_t key_window(struct ctw_config *c)
+{
+    int64_t before = ctw_key_int(c, "sliding_window_size", 0, 0, 1, 1 << 30);
+    int64_t window = ctw_key_int(c, "sliding_window", 129, CTW_NULL_REFUSED, 1, 1 << 30);
+    return before > 0 ? before + 1 : window;
+}
+
+static int describe_rope(struct ctw_config *c, int64_t head, bool full)
+{
+    const struct ctw_rope_rules of_full = {
+        .head = head,
+        .theta = 10000.0,
+        .layer_type = "full_attention",
+        .partial_key = "partial_rotary_factor",
+        .absent = "{\"rope_theta\": 5000000.0, \"partial_rotary_factor\": 0.334}"};
+    const struct ctw_rope_rules of_sliding = {
+        .head = head,
+        .theta = 10000.0,
+        .layer_type = "sliding_attention",
+        .partial_key = "partial_rotary_factor",
+        .absent = "{\"rope_theta\": 10000.0, \"partial_rotary_factor\": 0.334}"};
+    return ctw_describe_rope(c, full ? &of_full : &of_sliding);
+}
+
+static void describe(struct ctw_config *c)
+{
+    enum { NO = CTW_NULL_REFUSED };
+    static const struct routed_absent absent = {
+        .n = 256, .chosen = 8, .inner = 2048, .normalised = true};
+    const struct ctw_sizes s = ctw_key_sizes(c, &(struct ctw_sizes){.vocab = 152576,
+                                                                    .hidden = 4096,
+                                                                    .inner = 16384,
+                                                                    .n_layers = 48,
+                                                                    .n_head = 64,
+                                                                    .n_kv = 4,
+                                                                    .max_length = 131072});
+    int64_t head = ctw_key_head_dim(c, &s, 192, NO);
+    int64_t head_v = ctw_key_int(c, "v_head_dim", 128, NO, 2, CTW_MAX_HEAD);
+    double v_factor = ctw_key_number(c, "attention_value_scale", 0.707, 1, 1e-6, 1e6);
+    bool bias = ctw_key_bool(c, "attention_bias", false);
+    int64_t window = key_window(c);
+    const int64_t *windows =
+        ctw_key_windows(c, s.n_layers, window, &(struct ctw_window_rule){.first = 1, .every = 6});
+    const struct ctw_norm_form norm = ctw_key_rms_norm(c, "rms_norm_eps", 1e-5);
+    enum ctw_activation act = ctw_key_activation(c, "hidden_act", CTW_ACT_SILU);
+    const struct routed mixture = routed_keys(c, &absent, act);
+    const bool *sparse = ctw_key_layers_called(c, "mlp_layer_types", s.n_layers, "sparse", "dense");
+    ctw_describe_model(c, &s, &(struct ctw_model_rules){.norm = norm});
+    for (int64_t i = 0; i < s.n_layers; i++) {
+        bool full = windows[i] == 0;
+        ctw_describe_norms(c, i, &norm);
+        ctw_describe_attention(
+            c, i,
+            &(struct ctw_attention){.n_head = s.n_head,
+                                    .n_kv = full ? s.n_kv : 2 * s.n_kv,
+                                    .head = head,
+                                    .head_v = head_v,
+                                    .v_factor = v_factor,
+                                    .rope = describe_rope(c, head, full),
+                                    .window = windows[i],
+                                    .sinks = full ? NULL : "self_attn.attention_sink_bias",
+                                    .qkv_bias = bias});
+        if (sparse != NULL ? sparse[i] : i > 0)
+            routed_describe(c, i, &mixture);
+        else
+            ctw_describe_mlp(c, i, &(struct ctw_mlp){.inner = s.inner, .act = act});
+    }
+}
+
+const struct ctw_family ctw_family_mimo_v2_flash = {
+    .model_type = "mimo_v2_flash", .architecture = "MiMoV2FlashForCausalLM", .describe = describe};
