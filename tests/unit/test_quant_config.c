@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "capture.h"
 #include "worker/checkpoint/quant_config.h"
 
 struct opened {
@@ -314,6 +315,32 @@ static void refusals(void **state)
     }
 }
 
+/* Exponents of one version's MXFP4 are 2 too small. */
+static void a_version_is_warned_of(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *scheme, *version;
+        bool warned;
+    } rows[] = {
+        {"MXFP4", "0.13.0", true}, {"MXFP4A16", "0.13.0.a20251220", true}, {"MXFP4", "0.13.1", false},
+        {"MXFP8", "0.13.0", false}, {"NVFP4", "0.13.0", false},
+    };
+    char text[512];
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        struct opened o;
+        struct capture log;
+        (void)snprintf(text, sizeof(text),
+                       HEAD "\"version\": \"%s\", \"config_groups\": {\"%s\": [\"Linear\"]}}}",
+                       rows[i].version, rows[i].scheme);
+        capture_start(&log, CTW_LOG_WARN);
+        open_ok(&o, text);
+        capture_stop(&log);
+        capture_expect(&log, rows[i].warned ? "a quarter of what they should be" : "");
+        close_it(&o);
+    }
+}
+
 #define QC "{\"quantization_config\": "
 
 /* Other tools' formats: each is named, with the way out. */
@@ -369,6 +396,7 @@ int main(void)
         cmocka_unit_test(blocks_have_two_spellings),
         cmocka_unit_test(presets_and_old_files),
         cmocka_unit_test(frozen_is_told),
+        cmocka_unit_test(a_version_is_warned_of),
         cmocka_unit_test(refusals),
         cmocka_unit_test(other_formats_are_named),
     };

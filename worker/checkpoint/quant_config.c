@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "base/mem.h"
 #include "worker/checkpoint/foreign.h"
 #include "worker/checkpoint/quant_args.h"
@@ -217,6 +218,23 @@ static enum ctw_status find_object(const struct ctw_json_node *root,
     return CTW_OK;
 }
 
+/* compressed-tensors 0.13.0 wrote MXFP4's exponents 2 too small, which the tensors do not show. */
+static void warn_of_version(const struct ctw_quant_config *qc, const struct ctw_json_node *node)
+{
+    const struct ctw_json_node *member = ctw_json_get(node, "version");
+    const char *version = member != NULL ? ctw_json_string(member) : NULL;
+    bool mxfp4 = false;
+    for (int64_t i = 0; i < qc->n_groups; i++) {
+        const struct ctw_quant_args *a = &qc->groups[i].args;
+        mxfp4 |= a->present && a->is_float && a->num_bits == 4 && a->group_size == 32;
+    }
+    if (mxfp4 && version != NULL && strncmp(version, "0.13.0", 6) == 0)
+        ctw_warn("quantization_config: MXFP4 weights written by compressed-tensors %s may be a "
+                 "quarter of what they should be (its exponents were 2 too small); if scores are "
+                 "bad, quantise the model again with a newer version",
+                 version);
+}
+
 enum ctw_status ctw_quant_config_read(struct ctw_quant_config *out,
                                       const struct ctw_json_node *root, struct ctw_err *err)
 {
@@ -264,6 +282,8 @@ enum ctw_status ctw_quant_config_read(struct ctw_quant_config *out,
         st = ctw_patterns_read(&out->ignore, ctw_json_get(node, "ignore"), err);
     if (st == CTW_OK && ctw_json_has(node, "kv_cache_scheme"))
         st = ctw_quant_read_kv(out, ctw_json_get(node, "kv_cache_scheme"), err);
+    if (st == CTW_OK)
+        warn_of_version(out, node);
     return st;
 }
 
