@@ -133,6 +133,9 @@ static void tensors_have_the_families_names(void **state)
                  "model.layers.0.mlp.router.bias", "model.layers.0.mlp.experts.gate_up_proj",
                  "model.layers.0.mlp.experts.gate_up_proj_bias"));
     assert_true(c.model->layers[1].window == 128 && c.model->layers[2].window == 0);
+    /* No target "Linear" of a quantization_config is meant: the class has a bare parameter. */
+    const struct ctw_want *stack = find(&c, "model.layers.0.mlp.experts.gate_up_proj");
+    assert_string_equal(stack->class_name, "Experts");
     const struct ctw_glu *glu = &c.model->layers[1].mixture.glu;
     assert_true(glu->kind == CTW_GLU_OFFSET && glu->limit == 7 && glu->alpha == 1.702f);
     assert_true(c.rope[0].type == CTW_ROPE_YARN && c.rope[0].factor == 32);
