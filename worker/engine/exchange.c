@@ -9,7 +9,7 @@
 /* One of the matrices. */
 struct place {
     int layer;
-    enum ctw_matrix_role role;
+    int role; /* a ctw_matrix_role, or CTW_N_MATRICES + a ctw_expert_role: of all experts */
 };
 
 /* What the engines' own passes had. */
@@ -43,22 +43,42 @@ struct ctw_exchange {
 
 /* ---- which matrices ----------------------------------------------------------------------- */
 
+/* All experts' matrices of one role are exchanged together: as the roles from CTW_N_MATRICES on. */
+enum { N_ROLES = CTW_N_MATRICES + CTW_N_EXPERT_MATRICES };
+
+/* How many matrices a role has in a layer. */
+static int n_of(const struct ctw_layer *l, int role)
+{
+    return role < CTW_N_MATRICES ? 1 : l->mixture.route.n_experts;
+}
+
+static struct ctw_matrix *matrix_of(const struct ctw_layer *l, int role, int i)
+{
+    if (role < CTW_N_MATRICES)
+        return (struct ctw_matrix *)&l->matrix[role];
+    return &l->mixture.matrix[i * CTW_N_EXPERT_MATRICES + role - CTW_N_MATRICES];
+}
+
+/* Is at least one of the matrices quantised? */
 static bool is_place(const struct ctw_model *m, int layer, int role)
 {
-    const struct ctw_matrix *matrix = &m->layers[layer].matrix[role];
-    bool head = layer == m->n_layers - 1;
-    return matrix->name != NULL && !(head && m->tied) && !ctw_weight_is_dense(&matrix->weight);
+    const struct ctw_layer *l = &m->layers[layer];
+    bool head = layer == m->n_layers - 1, quantised = false;
+    for (int i = 0; i < n_of(l, role); i++)
+        quantised |= matrix_of(l, role, i)->name != NULL &&
+                     !ctw_weight_is_dense(&matrix_of(l, role, i)->weight);
+    return quantised && !(head && m->tied);
 }
 
 static int64_t find_places(const struct ctw_model *m, struct place *out)
 {
     int64_t n = 0;
     for (int l = 1; l < m->n_layers; l++) {
-        for (int role = 0; role < CTW_N_MATRICES; role++) {
+        for (int role = 0; role < N_ROLES; role++) {
             if (!is_place(m, l, role))
                 continue;
             if (out != NULL)
-                out[n] = (struct place){l, (enum ctw_matrix_role)role};
+                out[n] = (struct place){l, role};
             n++;
         }
     }
@@ -69,26 +89,34 @@ const char *ctw_engine_matrix_name(const struct ctw_engine *e, int64_t i)
 {
     const struct ctw_model *m = e->model;
     for (int l = 1; l < m->n_layers; l++)
-        for (int role = 0; role < CTW_N_MATRICES; role++)
+        for (int role = 0; role < N_ROLES; role++)
             if (is_place(m, l, role) && i-- == 0)
-                return m->layers[l].matrix[role].name;
+                return matrix_of(&m->layers[l], role, 0)->name;
     return NULL;
+}
+
+static bool same_shape(const struct ctw_matrix *a, const struct ctw_matrix *b)
+{
+    return b->name != NULL && a->weight.n == b->weight.n && a->weight.k == b->weight.k;
 }
 
 static enum ctw_status check_matrices(const struct ctw_model *a, const struct ctw_model *b,
                                       struct ctw_err *err)
 {
     for (int l = 1; l < a->n_layers; l++) {
-        for (int role = 0; role < CTW_N_MATRICES; role++) {
-            const struct ctw_matrix *mine = &a->layers[l].matrix[role];
-            const struct ctw_matrix *other = &b->layers[l].matrix[role];
-            if (is_place(a, l, role) &&
-                (other->name == NULL || mine->weight.n != other->weight.n ||
-                 mine->weight.k != other->weight.k || (l == a->n_layers - 1 && b->tied)))
+        const struct ctw_layer *mine = &a->layers[l], *other = &b->layers[l];
+        for (int role = 0; role < N_ROLES; role++) {
+            if (!is_place(a, l, role))
+                continue;
+            bool equal =
+                n_of(mine, role) == n_of(other, role) && !(l == a->n_layers - 1 && b->tied);
+            for (int i = 0; equal && i < n_of(mine, role); i++)
+                equal = same_shape(matrix_of(mine, role, i), matrix_of(other, role, i));
+            if (!equal)
                 return ctw_fail(err, CTW_EINVAL,
                                 "the reference has no matrix of the shape of %s at its place: "
                                 "matrices cannot be exchanged",
-                                mine->name);
+                                matrix_of(mine, role, 0)->name);
         }
     }
     return CTW_OK;
@@ -126,10 +154,33 @@ size_t ctw_exchange_bytes(const struct ctw_model *model, int64_t n_tok)
     return (size_t)n_tok * (size_t)model->hidden * ctw_dtype_bytes(CTW_RESIDUAL);
 }
 
+/* The layers' descriptions are the reference's, but their experts' can be changed. *most: experts
+ * of a layer. */
+static enum ctw_status own_experts(struct ctw_exchange *x, const struct ctw_model *m, int *most,
+                                   struct ctw_err *err)
+{
+    memcpy(x->layers, m->layers, (size_t)m->n_layers * sizeof(*x->layers));
+    for (int i = 0; i < m->n_layers; i++)
+        x->layers[i].mixture.matrix = NULL;
+    for (int i = 0; i < m->n_layers; i++) {
+        const struct ctw_mixture *from = &m->layers[i].mixture;
+        size_t n = (size_t)from->route.n_experts * CTW_N_EXPERT_MATRICES;
+        if (n == 0)
+            continue;
+        x->layers[i].mixture.matrix = ctw_calloc(n, sizeof(*from->matrix));
+        if (x->layers[i].mixture.matrix == NULL)
+            return ctw_fail(err, CTW_ENOMEM, "out of memory");
+        memcpy(x->layers[i].mixture.matrix, from->matrix, n * sizeof(*from->matrix));
+        *most = from->route.n_experts > *most ? from->route.n_experts : *most;
+    }
+    return CTW_OK;
+}
+
 enum ctw_status ctw_exchange_open(struct ctw_exchange **out, struct ctw_engine *e,
                                   struct ctw_engine *reference, int64_t n_tok, struct ctw_err *err)
 {
     const struct ctw_model *m = reference->model;
+    int n_experts = 0;
     struct ctw_exchange *x = ctw_calloc(1, sizeof(*x));
     if (x == NULL)
         return ctw_fail(err, CTW_ENOMEM, "out of memory");
@@ -142,7 +193,10 @@ enum ctw_status ctw_exchange_open(struct ctw_exchange **out, struct ctw_engine *
     if (x->places == NULL || x->layers == NULL)
         st = ctw_fail(err, CTW_ENOMEM, "out of memory");
     if (st == CTW_OK)
-        st = ctw_provider_open_exchanged(&x->provider, reference->provider, e->provider, err);
+        st = own_experts(x, m, &n_experts, err);
+    if (st == CTW_OK)
+        st = ctw_provider_open_exchanged(&x->provider, reference->provider, e->provider, n_experts,
+                                         err);
     if (st == CTW_OK)
         st = ctw_device_alloc(e->be, &x->x, ctw_exchange_bytes(m, n_tok), err);
     if (st != CTW_OK) {
@@ -153,7 +207,6 @@ enum ctw_status ctw_exchange_open(struct ctw_exchange **out, struct ctw_engine *
     x->steps = x->places[x->n - 1].layer; /* of the reference itself */
     for (int64_t i = 0; i < x->n; i++)
         x->steps += m->n_layers - x->places[i].layer;
-    memcpy(x->layers, m->layers, (size_t)m->n_layers * sizeof(*x->layers));
     x->model = *m;
     x->model.layers = x->layers;
     *out = x;
@@ -203,6 +256,8 @@ void ctw_exchange_close(struct ctw_exchange *x)
     end_pass(x);
     ctw_provider_close(x->provider);
     ctw_device_free(x->e->be, x->x);
+    for (int i = 0; x->layers != NULL && i < x->reference->model->n_layers; i++)
+        ctw_free(x->layers[i].mixture.matrix);
     ctw_free(x->layers);
     ctw_free(x->places);
     ctw_free(x);
@@ -266,7 +321,7 @@ enum ctw_status ctw_exchange_begin(struct ctw_exchange *x, struct ctw_pass *mode
     x->final = model;
     lend(&x->reference_side, reference, x, x->seqs, x->provider, &x->model);
     lend(&x->model_side, model, x, x->final_seqs, x->reference->provider, x->reference->model);
-    ctw_provider_exchange(x->provider, -1, CTW_M_Q);
+    ctw_provider_exchange(x->provider, -1, CTW_M_Q, 0);
     x->at = 0;
     x->reached = -1; /* not yet embedded */
     x->started = false;
@@ -308,8 +363,11 @@ static void exchange(struct ctw_exchange *x, bool back)
 {
     const struct place *p = &x->places[x->at];
     const struct ctw_model *from = back ? x->reference->model : x->e->model;
-    x->layers[p->layer].matrix[p->role].weight = from->layers[p->layer].matrix[p->role].weight;
-    ctw_provider_exchange(x->provider, back ? -1 : p->layer, p->role);
+    for (int i = 0; i < n_of(&x->layers[p->layer], p->role); i++)
+        matrix_of(&x->layers[p->layer], p->role, i)->weight =
+            matrix_of(&from->layers[p->layer], p->role, i)->weight;
+    ctw_provider_exchange(x->provider, back ? -1 : p->layer, p->role,
+                          x->layers[p->layer].mixture.route.n_experts);
 }
 
 /* The results of the present run, of one of the model's sequences. */

@@ -5,11 +5,20 @@
 struct exchanged {
     struct ctw_provider base;
     struct ctw_provider *most, *other;
-    int layer; /* -1: none */
-    enum ctw_matrix_role role;
-    bool failed_in_other;       /* the last acquire */
-    struct ctw_layer_data data; /* of `layer`, while it is acquired */
+    int layer;                      /* -1: none */
+    int role, n_experts;            /* see ctw_provider_exchange() */
+    struct ctw_weight_data *expert; /* of data */
+    bool failed_in_other;           /* the last acquire */
+    struct ctw_layer_data data;     /* of `layer`, while it is acquired */
 };
+
+static void exchange_experts(struct exchanged *p, const struct ctw_weight_data *most,
+                             const struct ctw_weight_data *other)
+{
+    for (int i = 0; i < p->n_experts * CTW_N_EXPERT_MATRICES; i++)
+        p->expert[i] = i % CTW_N_EXPERT_MATRICES == p->role - CTW_N_MATRICES ? other[i] : most[i];
+    p->data.expert = p->expert;
+}
 
 static enum ctw_status exchanged_acquire(struct ctw_provider *base, int layer,
                                          const struct ctw_layer_data **out, struct ctw_err *err)
@@ -27,7 +36,10 @@ static enum ctw_status exchanged_acquire(struct ctw_provider *base, int layer,
         return st;
     }
     p->data = **out;
-    p->data.matrix[p->role] = other->matrix[p->role];
+    if (p->role < CTW_N_MATRICES)
+        p->data.matrix[p->role] = other->matrix[p->role];
+    else
+        exchange_experts(p, (*out)->expert, other->expert);
     *out = &p->data;
     return CTW_OK;
 }
@@ -48,11 +60,13 @@ static bool exchanged_needs_files(struct ctw_provider *base)
 
 static void exchanged_close(struct ctw_provider *base)
 {
+    ctw_free(((struct exchanged *)base)->expert);
     ctw_free(base);
 }
 
 enum ctw_status ctw_provider_open_exchanged(struct ctw_provider **out, struct ctw_provider *most,
-                                            struct ctw_provider *other, struct ctw_err *err)
+                                            struct ctw_provider *other, int n_experts,
+                                            struct ctw_err *err)
 {
     static const struct ctw_provider_ops ops = {exchanged_acquire, exchanged_release,
                                                 exchanged_needs_files, exchanged_close};
@@ -60,15 +74,21 @@ enum ctw_status ctw_provider_open_exchanged(struct ctw_provider **out, struct ct
     if (p == NULL)
         return ctw_fail(err, CTW_ENOMEM, "layers: out of memory");
     *p = (struct exchanged){.base.ops = &ops, .most = most, .other = other, .layer = -1};
+    p->expert = ctw_calloc((size_t)n_experts * CTW_N_EXPERT_MATRICES + 1, sizeof(*p->expert));
+    if (p->expert == NULL) {
+        ctw_free(p);
+        return ctw_fail(err, CTW_ENOMEM, "layers: out of memory");
+    }
     *out = &p->base;
     return CTW_OK;
 }
 
-void ctw_provider_exchange(struct ctw_provider *base, int layer, enum ctw_matrix_role role)
+void ctw_provider_exchange(struct ctw_provider *base, int layer, int role, int n_experts)
 {
     struct exchanged *p = (struct exchanged *)base;
     p->layer = layer;
     p->role = role;
+    p->n_experts = n_experts;
 }
 
 bool ctw_provider_failed_in_other(const struct ctw_provider *base)
