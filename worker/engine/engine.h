@@ -222,7 +222,8 @@ enum ctw_status ctw_engines_layers_comparable(const struct ctw_engine *e,
 enum ctw_status ctw_engines_exchangeable(const struct ctw_engine *e,
                                          const struct ctw_engine *reference, int64_t *n_matrices,
                                          struct ctw_err *err) CTW_MUST_CHECK;
-/* "model.layers.0.self_attn.q_proj"; lives as long as the engine. */
+/* "model.layers.0.self_attn.q_proj"; of experts, whose matrices are exchanged together, the first
+ * one's. Lives as long as the engine. */
 const char *ctw_engine_matrix_name(const struct ctw_engine *e, int64_t i);
 enum ctw_status ctw_scoring_step(struct ctw_scoring *s, bool *done,
                                  struct ctw_err *err) CTW_MUST_CHECK;
