@@ -52,7 +52,7 @@ static enum ctw_status unstack(struct ctw_part *part, const struct ctw_tensor *t
 }
 
 static enum ctw_status find_parts(const struct ctw_finder *finder, struct ctw_matrix *m,
-                                  const char *name, bool transposed, struct ctw_err *err)
+                                  const char *name, struct ctw_err *err)
 {
     const struct ctw_part_names *names = m->weight.names = finder->config->quant.names;
     enum ctw_status st = CTW_OK;
@@ -79,10 +79,6 @@ static enum ctw_status find_parts(const struct ctw_finder *finder, struct ctw_ma
         if (st == CTW_OK && m->part[kind] != NULL && m->n_stacked > 0)
             st = unstack(part, m->part[kind], m->n_stacked, err);
     }
-    /* gpt-oss' blocks are [outputs, inputs], although its module's weights are not. */
-    const char *codes = names->codes[CTW_PART_VALUES];
-    m->weight.part[CTW_PART_VALUES].transposed =
-        transposed && !(codes != NULL && codes[0] == '_' && values == NULL);
     return st;
 }
 
@@ -186,7 +182,8 @@ static enum ctw_status open_matrix(struct ctw_finder *finder, struct ctw_matrix 
     m->n_stacked = want->n_stacked;
     enum ctw_status st = name_matrix(m, name, err);
     if (st == CTW_OK)
-        st = find_parts(finder, m, name, want->transposed, err);
+        st = find_parts(finder, m, name, err);
+    m->weight.part[CTW_PART_VALUES].transposed = want->transposed;
     const char *packed = m->weight.names->codes[CTW_PART_VALUES];
     char other[64] = "";
     if (packed != NULL)
