@@ -94,20 +94,28 @@ static void add_part(struct weight *t, enum ctw_part_kind kind, enum ctw_dtype d
     t->data.part[kind] = p;
 }
 
-/* kind: "bf16", "f32", "w4a16" (groups of 64), "nvfp4", "fp8" and "int8" (a scale per row), "mxfp4"
- * or "mxfp8" */
+/* kind: "bf16", "f32", "w4a16", "gptq" and "awq" (groups of 64), "nvfp4", "fp8" and "int8" (a scale
+ * per row), "mxfp4" or "mxfp8" */
 static void weight_open(struct weight *t, const char *kind, int64_t n, int64_t k)
 {
     bool dense = strcmp(kind, "bf16") == 0 || strcmp(kind, "f32") == 0;
     struct ctw_quant_args args = {.present = !dense, .symmetric = true};
     memset(t, 0, sizeof(*t));
-    t->w.names = ctw_part_names_find("compressed-tensors");
+    bool transposed = strcmp(kind, "gptq") == 0 || strcmp(kind, "awq") == 0;
+    t->w.names = ctw_part_names_find(transposed ? kind : "compressed-tensors");
     for (int i = 0; i < CTW_N_PARTS; i++)
         t->w.part[i].n_dims = -1;
     t->w.n = n;
     t->w.k = k;
     int bits = kind[strlen(kind) - 1] - '0'; /* of fp4 and fp8 */
-    if (strcmp(kind, "w4a16") == 0) {
+    if (transposed) {
+        args.num_bits = 4;
+        args.strategy = CTW_STRATEGY_GROUP;
+        args.group_size = 64;
+        add_part(t, CTW_PART_VALUES, CTW_I32, kind[0] == 'g' ? k / 8 : k, kind[0] == 'g' ? n : n / 8);
+        add_part(t, CTW_PART_SCALE, CTW_BF16, k / 64, n);
+        add_part(t, CTW_PART_ZERO_POINT, CTW_I32, k / 64, n / 8);
+    } else if (strcmp(kind, "w4a16") == 0) {
         args.num_bits = 4;
         args.strategy = CTW_STRATEGY_GROUP;
         args.group_size = 64;
@@ -332,8 +340,9 @@ static void bench_linear(struct ctw_backend *be, const struct settings *s)
 /* Cost of decoding: the same products with weights in other formats, interleaved. */
 static void bench_formats(struct ctw_backend *be, const struct settings *s)
 {
-    static const char *const kinds[] = {"bf16", "w4a16", "nvfp4", "fp8", "int8", "mxfp8", "mxfp4"};
-    enum { N_KINDS = 7, N = 1536, K = 576 };
+    static const char *const kinds[] = {"bf16",  "w4a16", "nvfp4", "fp8", "int8",
+                                        "mxfp8", "mxfp4", "gptq",  "awq"};
+    enum { N_KINDS = 9, N = 1536, K = 576 };
     struct weight w[N_KINDS];
     struct times t[N_KINDS];
     void *x = random_values(s->dtype, s->n_rows * K);

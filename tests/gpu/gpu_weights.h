@@ -138,7 +138,7 @@ static void *host_random(enum ctw_dtype dtype, int64_t n, float scale)
 
 /* ---- weights ------------------------------------------------------------------------------ */
 
-enum format { DENSE, TRANSPOSED, PACK, NVFP4, NVFP4_MODELOPT, FLOAT8, INT8, MXFP8, MXFP4 };
+enum format { DENSE, TRANSPOSED, PACK, NVFP4, NVFP4_MODELOPT, FLOAT8, INT8, MXFP8, MXFP4, GPTQ, AWQ };
 /* Any bytes, including bytes that are not valid codes, because no check refuses them. */
 enum zeros { NO_ZEROS, PACKED_ZEROS, INT8_ZEROS };
 
@@ -279,6 +279,33 @@ static void make_mx(struct made *m, const struct kind *c, struct ctw_quant_args 
         scale[i] = i >= ODD_SCALES ? 96 + scale[i] % 32 : scale[i] == 255 ? 0 : scale[i];
 }
 
+/* GPTQ (with zero points: of version 1) and AWQ. */
+static void make_transposed(struct made *m, const struct kind *c, struct ctw_quant_args *args)
+{
+    int64_t groups = c->group > 0 ? c->k / c->group : 1;
+    args->num_bits = c->bits;
+    args->symmetric = c->zeros == NO_ZEROS;
+    args->zero_less_one = c->format == GPTQ && c->zeros != NO_ZEROS;
+    args->strategy = c->group > 0 ? CTW_STRATEGY_GROUP : CTW_STRATEGY_CHANNEL;
+    args->group_size = c->group;
+    if (c->format == GPTQ)
+        add_part(m, CTW_PART_VALUES, CTW_I32, 2, words(c->k, c->bits, false), c->n);
+    else
+        add_part(m, CTW_PART_VALUES, CTW_I32, 2, c->k, c->n / 8);
+    make_floats(add_part(m, CTW_PART_SCALE, c->dtype, 2, groups, c->n), c->dtype, groups * c->n, true);
+    add_part(m, CTW_PART_ZERO_POINT, CTW_I32, 2, groups, words(c->n, c->bits, false));
+    if (c->indexed)
+        make_index(m, c->k, groups);
+}
+
+static const char *method_of(enum format format)
+{
+    return format == NVFP4_MODELOPT ? "modelopt"
+           : format == GPTQ         ? "gptq"
+           : format == AWQ          ? "awq"
+                                    : "compressed-tensors";
+}
+
 static void make_nvfp4(struct made *m, const struct kind *c, struct ctw_quant_args *args)
 {
     args->num_bits = 4;
@@ -299,7 +326,7 @@ static void weight_open(struct made *m, const struct kind *c)
     struct ctw_quant_args args;
     memset(&args, 0, sizeof(args));
     memset(m, 0, sizeof(*m));
-    m->w.names = ctw_part_names_find(c->format == NVFP4_MODELOPT ? "modelopt" : "compressed-tensors");
+    m->w.names = ctw_part_names_find(method_of(c->format));
     for (int i = 0; i < CTW_N_PARTS; i++)
         m->w.part[i].n_dims = -1;
     m->w.n = c->n;
@@ -316,6 +343,8 @@ static void weight_open(struct made *m, const struct kind *c)
         make_nvfp4(m, c, &args);
     else if (c->format == FLOAT8 || c->format == INT8)
         make_bytes(m, c, &args);
+    else if (c->format == GPTQ || c->format == AWQ)
+        make_transposed(m, c, &args);
     else
         make_mx(m, c, &args);
     m->w.part[CTW_PART_VALUES].transposed = transposed;
