@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+import latent_families
 import mixture_families
 import more_families
 from family_keys import (act_of, build, head_of, interleaved, layer_types, partial, plain_mlp, rms, rope_settings)
@@ -374,7 +375,7 @@ def bitnet(c):
 FAMILIES = {f.__name__: f for f in (
     llama, mistral, ministral, phi3, qwen2, qwen3, gemma, gemma2, phi, glm, glm4, olmo, olmo2, olmo3, granite, cohere, cohere2, smollm3,
     ministral3, gpt_neox, falcon, stablelm, starcoder2, gpt2, opt, bloom, mpt, nemotron, exaone4, ernie4_5,
-    hunyuan_v1_dense, seed_oss, arcee, apertus, helium, bitnet)} | more_families.FAMILIES | mixture_families.FAMILIES | {
+    hunyuan_v1_dense, seed_oss, arcee, apertus, helium, bitnet)} | more_families.FAMILIES | mixture_families.FAMILIES | latent_families.FAMILIES | {
     "mimo": qwen2, "gemma3_text": gemma3, "gemma4_text": gemma4, "qwen2_vl_text": qwen2, "qwen2_5_vl_text": qwen2,
     "qwen3_vl_text": qwen3}
 

@@ -72,6 +72,17 @@ class Experts:
 
 
 @dataclass(frozen=True)
+class Latent:
+    """Multi-head latent attention, with DeepSeek's names. The layer's `head` is [own part | part that turns]."""
+
+    rank: int  # of the keys' and values' latent
+    q_rank: int | None  # of the queries'; None: there is none
+    turning: int  # the layer's rope turns these elements
+    norm: Norm = Norm()  # of the latents
+    bias: bool = False  # of the products to the latents
+
+
+@dataclass(frozen=True)
 class Layer:
     """One decoder layer. Names are relative to `stem`."""
 
@@ -117,6 +128,7 @@ class Layer:
     head_v: int | None = None  # elements of a value; None: head
     value_scale: float = 1.0
     out_gate: tuple | None = None  # module, activation, by element: factors of the attention's output; by head otherwise
+    latent: Latent | None = None
     softcap: float | None = None
     attention_norm: str | None = None  # before o
     kv_of: int | None = None  # another layer whose keys and values are used
@@ -207,6 +219,11 @@ def layer_tensors(a, hidden):
     rows = (q + kv + v,) if len(a.projections) == 1 else (q, kv, v)
     own = a.projections if a.kv_of is None else a.projections[:1]
     products = [(p, n, hidden, a.qkv_bias) for p, n in zip(own, rows)]
+    if a.latent:
+        products = list(latent_products(a, hidden))
+        yield from norm_tensors("self_attn.kv_a_layernorm", a.latent.rank, a.latent.norm)
+        if a.latent.q_rank:
+            yield from norm_tensors("self_attn.q_a_layernorm", a.latent.q_rank, a.latent.norm)
     wide = a.inner * (1 + (a.gated and len(a.gate_up) == 1))
     products += [(a.o, hidden, out, a.o_bias), *((p, wide, hidden, a.mlp_bias) for p in a.gate_up),
                  (a.down, hidden, a.inner, a.mlp_bias)]
@@ -241,6 +258,17 @@ def layer_tensors(a, hidden):
         for name, shape, kind in (("alpha_p", (1,), "bias"), ("alpha_n", (1,), "bias"), ("beta", (), "half"),
                                   ("eps", (), "tiny")):
             yield f"mlp.act_fn.{name}", shape, kind
+
+
+def latent_products(a, hidden):
+    m, q, own = a.latent, a.heads * a.head, a.head - a.latent.turning
+    if m.q_rank:
+        yield "self_attn.q_a_proj", m.q_rank, hidden, m.bias
+        yield "self_attn.q_b_proj", q, m.q_rank, False
+    else:
+        yield "self_attn.q_proj", q, hidden, False
+    yield "self_attn.kv_a_proj_with_mqa", m.rank + m.turning, hidden, m.bias
+    yield "self_attn.kv_b_proj", a.heads * (own + (a.head_v or a.head)), m.rank, False
 
 
 def expert_tensors(e, hidden, norm):

@@ -237,11 +237,31 @@ class Model:
             out.append(x)
         return out
 
+    def latent_qkv(self, x, a):
+        """Queries, keys [n_tok, heads, head] and values of latent attention, after RoPE."""
+        m, n, stem = a.latent, len(x), a.stem + "self_attn."
+        own = a.head - m.turning
+        if m.q_rank:
+            latent = self.norm(self.linear(x, stem + "q_a_proj", m.bias), stem + "q_a_layernorm", m.norm)
+            q = self.linear(latent, stem + "q_b_proj")
+        else:
+            q = self.linear(x, stem + "q_proj")
+        latent = self.linear(x, stem + "kv_a_proj_with_mqa", m.bias)
+        latent, turning = latent[:, :m.rank], latent[:, None, m.rank:]
+        kv = self.linear(self.norm(latent, stem + "kv_a_layernorm", m.norm), stem + "kv_b_proj").reshape(n, a.heads, -1)
+        q = q.reshape(n, a.heads, a.head)
+        turning = np.broadcast_to(self.turn(turning, a.rope, n), (n, a.heads, m.turning))
+        q = np.concatenate([q[:, :, :own], self.turn(q[:, :, own:], a.rope, n)], axis=2)
+        return q, np.concatenate([kv[:, :, :own], turning], axis=2), kv[:, :, own:]
+
     def attention(self, x, a, kept):
         """kept: layer -> keys and values, as later layers may use them."""
         n_tok = len(x)
-        q, k, v = self.qkv(x, a) if a.kv_of is None else (self.qkv(x, a)[0], None, None)
-        q, k = self.queries_keys(q, k, a)
+        if a.latent:
+            q, k, v = self.latent_qkv(x, a)
+        else:
+            q, k, v = self.qkv(x, a) if a.kv_of is None else (self.qkv(x, a)[0], None, None)
+            q, k = self.queries_keys(q, k, a)
         if a.kv_of is not None:
             k, v = kept[self.family.layers[a.kv_of].stem]
         elif a.v_norm:
