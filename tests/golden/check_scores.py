@@ -31,6 +31,7 @@ from supported import CONFIGS, SUPPORTED, configs_of  # noqa: E402
 TOLERANCE = 1e-4   # float32 against float64, every log-probability
 CHANCE = 1.10      # mean error of 16 bit: ours / the reference's
 GREEDY_F32, GREEDY_16 = 0.998, 0.92  # equal argmax ids; the models are random: near-ties abound
+FLIPS = 2.0  # the share of argmax ids that may differ in 16 bit, by the reference's mean error, if that allows more
 
 
 class Expected:
@@ -116,7 +117,7 @@ def compare(expected, results, exact):
         text = f"f32 max {error.max():.1e} greedy {same:6.2%}"
     else:
         ratio = float(error.mean()) / expected.error_16
-        ok = ratio <= CHANCE and same >= GREEDY_16
+        ok = ratio <= CHANCE and same >= min(GREEDY_16, 1 - FLIPS * expected.error_16)
         text = f"16-bit mean {error.mean():.5f} = {ratio:.3f} x reference, greedy {same:6.2%}"
     wrong = inconsistencies(expected, results)
     return ok and not wrong, "; ".join([text, *wrong[:2]])

@@ -375,7 +375,8 @@ def bitnet(c):
 FAMILIES = {f.__name__: f for f in (
     llama, mistral, ministral, phi3, qwen2, qwen3, gemma, gemma2, phi, glm, glm4, olmo, olmo2, olmo3, granite, cohere, cohere2, smollm3,
     ministral3, gpt_neox, falcon, stablelm, starcoder2, gpt2, opt, bloom, mpt, nemotron, exaone4, ernie4_5,
-    hunyuan_v1_dense, seed_oss, arcee, apertus, helium, bitnet)} | more_families.FAMILIES | mixture_families.FAMILIES | latent_families.FAMILIES | {
+    hunyuan_v1_dense, seed_oss, arcee, apertus, helium, bitnet)} | more_families.FAMILIES | mixture_families.FAMILIES | (
+    latent_families.FAMILIES) | {
     "mimo": qwen2, "gemma3_text": gemma3, "gemma4_text": gemma4, "qwen2_vl_text": qwen2, "qwen2_5_vl_text": qwen2,
     "qwen3_vl_text": qwen3}
 

@@ -287,7 +287,7 @@ ALL = ([(f, "bf16") for f in OPEN] + [("llama", f) for f in FORMATS if f != "bf1
         ("gpt_bigcode", "w4a16_g32"), ("gptj", "nvfp4"), ("qwen", "w4a16_g32"), ("chatglm", "nvfp4"),
         ("minicpm", "w4a16_g32_asym"), ("mimo", "w8a16_channel"), ("granitemoehybrid", "nvfp4"), ("nemotron-nas", "w4a16_g32"),
         ("molmo", "nvfp4"), ("codegen", "w4a16_g32"),
-        ("stablelm_parallel", "w4a16_g32"),
+        ("stablelm_parallel", "w4a16_g32"), ("deepseek_v3", "w4a16_g32"), ("deepseek_v2_lite", "fp8_block"),
         ("llama_bias", "w4a16_g32"), ("llama_tied", "w4a16_g32"), ("qwen3_tied", "fp16"),
         ("gemma4_e", "nvfp4"), ("gemma4_k_eq_v", "w4a16_g32"), ("phi3_longrope", "w4a16_g32"),
         ("qwen3", "fp8_block"), ("phi3", "fp8_block"), ("qwen2", "mixed"), ("gemma2", "int8_channel"), ("granite", "fp8_channel"),

@@ -17,6 +17,12 @@ def by_type(full, sliding):
         "full_attention": {"rope_type": "default"} | full, "sliding_attention": {"rope_type": "default"} | sliding}}
 
 
+LATENT = NO_HEAD | ROUTED | {
+    "num_key_value_heads": 4, "q_lora_rank": 64, "kv_lora_rank": 32, "qk_nope_head_dim": 24, "qk_rope_head_dim": 16,
+    "v_head_dim": 32, "attention_bias": False}
+YARN = {"rope_type": "yarn", "factor": 8.0, "beta_fast": 32, "beta_slow": 1, "mscale": 0.7, "mscale_all_dim": 0.7,
+        "original_max_position_embeddings": 64}
+
 TYPES = {
     "mixtral": ("MixtralForCausalLM", LOCAL | {"sliding_window": None, "rms_norm_eps": 1e-5, "rope_theta": 1e6}),
     "qwen2_moe": ("Qwen2MoeForCausalLM", NO_HEAD | QWEN | {
@@ -64,6 +70,11 @@ TYPES = {
         "attention_bias": False, "v_head_dim": 32, "attention_value_scale": 0.707, "kinds": "FS",
         "mlp_layer_types": ["dense", "sparse"], "n_shared_experts": LACKS, "first_k_dense_replace": LACKS, "n_group": 1,
         "routed_scaling_factor": 1.0, "num_key_value_heads": 2}),
+    "deepseek_v2": ("DeepseekV2ForCausalLM", LATENT | {"rope": YARN, "topk_method": "group_limited_greedy", "mlp_bias": True}),
+    "deepseek_v3": ("DeepseekV3ForCausalLM", LATENT | {"num_nextn_predict_layers": 0, "rope": YARN}),
+    "glm4_moe_lite": ("Glm4MoeLiteForCausalLM", LATENT | {
+        "first_k_dense_replace": LACKS, "mlp_layer_types": ["sparse", "dense"], "rms_norm_eps": 1e-5, "rope_theta": 1e6}),
+    "mistral4": ("Mistral4ForCausalLM", LATENT | {"rope": YARN | {"llama_4_scaling_beta": 0.3}}),
     "laguna": ("LagunaForCausalLM", EXPERTS | by_type(
         {"rope_type": "yarn", "rope_theta": 500000.0, "partial_rotary_factor": 0.5, "factor": 8.0, "beta_fast": 64.0,
          "original_max_position_embeddings": 128, "attention_factor": 1.0},
@@ -77,6 +88,8 @@ FAMILIES = {
     "gemma4_moe": ("gemma4_text", {"enable_moe_block": True, "moe_intermediate_size": 64, "num_experts": 6,
                                    "top_k_experts": 2}),
     "glm4_moe_plain": ("glm4_moe", {"use_qk_norm": False, "n_shared_experts": 2, "norm_topk_prob": False, "n_group": 1}),
+    "deepseek_v2_lite": ("deepseek_v2", {"topk_method": "greedy", "n_group": None, "topk_group": None, "q_lora_rank": None}),
+    "deepseek_v3_halves": ("deepseek_v3", {"rope_interleave": False, "attention_bias": True, "first_k_dense_replace": 2}),
     "laguna_elements": ("laguna", {"gating": "per-element", "moe_router_logit_softcapping": 0.0}),
 }
 

@@ -9,6 +9,9 @@
     X(chatglm)                                                                                     \
     X(codegen)                                                                                     \
     X(cohere)                                                                                      \
+    X(deepseek_v2)                                                                                 \
+    X(deepseek_v3)                                                                                 \
+    X(kimi_k2)                                                                                     \
     X(cohere2)                                                                                     \
     X(dots1)                                                                                       \
     X(ernie4_5)                                                                                    \
@@ -22,6 +25,7 @@
     X(gemma4)                                                                                      \
     X(gemma4_text)                                                                                 \
     X(glm)                                                                                         \
+    X(glm4_moe_lite)                                                                               \
     X(glm4)                                                                                        \
     X(glm4_moe)                                                                                    \
     X(gpt2)                                                                                        \
@@ -46,6 +50,7 @@
     X(minimax_m2)                                                                                  \
     X(ministral)                                                                                   \
     X(ministral3)                                                                                  \
+    X(mistral4)                                                                                    \
     X(mistral)                                                                                     \
     X(mixtral)                                                                                     \
     X(mpt)                                                                                         \
@@ -74,6 +79,8 @@
     X(mistral3)                                                                                    \
     X(molmo)                                                                                       \
     X(mistral3_ministral3)                                                                         \
+    X(mistral3_mistral4)                                                                           \
+    X(kimi_k25)                                                                                    \
     X(qwen2_vl)                                                                                    \
     X(qwen2_5_vl)                                                                                  \
     X(qwen3_vl)                                                                                    \

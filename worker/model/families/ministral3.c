@@ -2,9 +2,7 @@
  * Ministral 3: Mistral's layers, with queries that grow with their position. Also the text model of
  * Mistral 3's wrapper. Defaults: Ministral3Config.
  */
-#include <math.h>
-
-#include "worker/model/families/family.h"
+#include "worker/model/families/ministral.h"
 
 extern const struct ctw_family ctw_family_ministral3;
 extern const struct ctw_family ctw_family_mistral3_ministral3;
@@ -14,25 +12,6 @@ static const char absent_rope[] =
     "{\"rope_type\": \"yarn\", \"rope_theta\": 1000000.0, \"factor\": 16.0, "
     "\"original_max_position_embeddings\": 16384, \"beta_fast\": 32.0, \"beta_slow\": 1.0, "
     "\"mscale\": 1.0, \"mscale_all_dim\": 1.0}";
-
-/* After the RoPE. */
-static void key_query_factor(struct ctw_config *c)
-{
-    static const char beta_key[] = "llama_4_scaling_beta";
-    static const char length_key[] = "original_max_position_embeddings";
-    bool given = ctw_key_is_given(c, "rope_parameters") || ctw_key_is_given(c, "rope_scaling");
-    double beta = ctw_key_rope_number(c, beta_key, given ? NAN : 0.1);
-    double length =
-        ctw_key_rope_number(c, length_key, given ? (double)c->model->max_length : 16384);
-    if (isnan(beta))
-        ctw_key_fail(c, beta_key, CTW_EFORMAT, "expected a number in the RoPE's parameters");
-    if (!(length > 0))
-        ctw_key_fail(c, length_key, CTW_EFORMAT, "found %g, expected a number above 0", length);
-    if (c->status != CTW_OK)
-        return;
-    c->model->q_factor_beta = beta;
-    c->model->q_factor_length = length;
-}
 
 static void describe(struct ctw_config *c)
 {
@@ -50,7 +29,7 @@ static void describe(struct ctw_config *c)
     ctw_describe_model(c, &s, &(struct ctw_model_rules){.norm = norm});
     int rope = ctw_describe_rope(
         c, &(struct ctw_rope_rules){.head = head, .theta = 10000.0, .absent = absent_rope});
-    key_query_factor(c);
+    ministral_query_factor(c, 16384);
     for (int64_t i = 0; i < s.n_layers; i++) {
         ctw_describe_layer(c, i)->q_factors = true;
         ctw_describe_norms(c, i, &norm);
