@@ -75,7 +75,9 @@ def test_add_bos_token(value: object) -> None:
         ({"load_in_4bit": True}, ["'load_in_4bit'"]),
         ({"softmax_dtype": "bfloat16"}, ["'softmax_dtype'", "float32"]),
         ({"mixed_precision_dtype": "float16"}, ["'mixed_precision_dtype'", "dtype="]),
-        ({"tensor_parallel_size": 2}, ["'tensor_parallel_size'"]),
+        ({"tensor_parallel_size": 0}, ["tensor_parallel_size=0"]),
+        ({"devices": "0 1"}, ["devices='0 1'", "0-3"]),
+        ({"devices": "all", "device": "cpu"}, ["device=cpu and devices=all"]),
         ({"pretraned": "x"}, ["'pretraned' is unknown", "did you mean 'pretrained'"]),
         ({"qqqq": 1}, ["'qqqq' is unknown", "pretrained"]),
         ({"backend": "seq2seq"}, ["backend=seq2seq", "causal"]),
@@ -163,3 +165,26 @@ def test_defaults_of_lm_eval_are_not_noted(caplog: pytest.LogCaptureFixture) -> 
     caplog.set_level(logging.INFO)
     parse({"pretrained": "d", "batch_size": 1, "max_batch_size": 64}, wishes={"pretrained"})
     assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("given", "devices"),
+    [
+        ({"devices": "all"}, "all"),
+        ({"devices": "0+2"}, "0,2"),
+        ({"devices": [0, 2]}, "0,2"),
+        ({"devices": "0-3"}, "0-3"),
+        ({"parallelize": True}, "all"),
+        ({"parallelize": "True"}, "all"),
+        ({"parallelize": False}, None),
+        ({"device_map": "auto"}, "all"),
+        ({"device_map": "cuda:0"}, None),
+        ({"tensor_parallel_size": 2}, "0-1"),
+        ({"tensor_parallel_size": "2", "data_parallel_size": 4}, "0-7"),
+        ({"tensor_parallel_size": 1}, None),
+        ({"tensor_parallel_size": 4, "devices": "0-1"}, "0-1"),
+        ({"parallelize": True, "device": "cpu"}, None),
+    ],
+)
+def test_several_devices(given: dict[str, object], devices: str | None) -> None:
+    assert parse({"pretrained": "d", **given}).devices == devices

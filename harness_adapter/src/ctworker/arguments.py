@@ -46,6 +46,7 @@ class Settings:
     model: str = ""
     backend: str = "auto"  # the worker's: auto, cpu, cuda
     device: int | None = None  # CUDA device number
+    devices: str | None = None  # several CUDA devices: all, 0,1 or 0-3
     device_is_wish: bool = False  # the user chose the device: refuse rather than run elsewhere
     cpu_variant: str | None = None
     threads: int | None = None
@@ -146,6 +147,15 @@ def _bytes(name: str, value: Any) -> str:
     return text.replace(" ", "")
 
 
+def _devices(name: str, value: Any) -> str:
+    """`all`, `0-3`, `0+2`; from Python also a list. lm_eval's command line splits its arguments at commas."""
+    text = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else _text(name, value)
+    text = re.sub(r"\s*[+;,]\s*", ",", text.strip())
+    if text != "all" and not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", text):
+        raise ArgumentError(f"{name}={value!r}: expected all, or GPUs such as 0-3 or 0+2")
+    return text
+
+
 def _mapping(name: str, value: Any) -> dict[str, Any]:
     if isinstance(value, str):  # lm_eval's command line passes a string
         with contextlib.suppress(ValueError):
@@ -176,6 +186,7 @@ _USED: dict[str, Callable[[str, Any], Any]] = {
     "endpoint": _text,
     "token_file": _path,
     "model": _text,
+    "devices": _devices,
     "cpu_variant": _text,
     "threads": _count,
     "memory_limit": _bytes,
@@ -209,8 +220,6 @@ _NOTED = {
     "truncation": "lm-eval uses it for generation only; long inputs are truncated from the left, as with hf",
     "use_fast_tokenizer": "tokenizer.json is always used",
     "trust_remote_code": "no code of a checkpoint is ever run",
-    "parallelize": "the worker distributes work over its devices itself",
-    "device_map": "the worker distributes work over its devices itself",
     "max_memory_per_gpu": "the worker plans its own memory; see weights_limit= and memory_limit=",
     "max_cpu_memory": "the worker plans its own memory; see weights_limit= and memory_limit=",
     "gpu_memory_utilization": "the worker plans its own memory; see weights_limit= and memory_limit=",
@@ -230,6 +239,10 @@ _NOTED = {
     "seed": "nothing is drawn at random",
     "nccl_port": "an argument of another backend",
 }
+
+#: How other backends are told to use several GPUs. Here each GPU scores sequences of its own, and no score depends on it.
+_SIZES = ("tensor_parallel_size", "data_parallel_size", "pipeline_parallel_size")
+_SPREADS = (*_SIZES, "parallelize", "device_map")
 
 #: Arguments refused unless the value switches them off: name -> (values accepted, remedy).
 _OFF = (None, False, "", "None", "none", "False", "false", 0)
@@ -271,18 +284,6 @@ _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
         _OFF,
         "start lm_eval without torchrun and leave this argument out; the worker distributes work over its devices itself",
     ),
-    "tensor_parallel_size": (
-        (*_OFF, 1, "1"),
-        "the worker distributes work over its devices itself; leave this argument out",
-    ),
-    "data_parallel_size": (
-        (*_OFF, 1, "1"),
-        "the worker distributes work over its devices itself; leave this argument out",
-    ),
-    "pipeline_parallel_size": (
-        (*_OFF, 1, "1"),
-        "the worker distributes work over its devices itself; leave this argument out",
-    ),
     "use_safetensors": ((None, True, "True", "true", 1), "only safetensors files are read"),
     "variant": (_OFF, "download that variant's files to a folder and pass the folder as pretrained="),
     "rope_scaling": (_OFF, "set it in the checkpoint's config.json"),
@@ -306,6 +307,11 @@ def parse(given: dict[str, Any], *, wishes: set[str] | None = None) -> Settings:
     _backend(given.get("backend"))
     _batch_size(given.get("batch_size"), noted)
     _device(settings, given.get("device"), wish="device" in wishes)
+    _spread(settings, given)
+    if settings.devices is not None and (settings.backend == "cpu" or settings.device is not None):
+        raise ArgumentError(
+            f"device={given.get('device')} and devices={settings.devices}: pass only one of them"
+        )
     if settings.pretrained is None and settings.endpoint is None:
         raise ArgumentError(
             "no model: pass --model_args pretrained=DIR_OR_HUB_NAME, or endpoint=ipc://... of a "
@@ -347,7 +353,7 @@ def _take(settings: Settings, given: dict[str, Any]) -> dict[str, str]:
             noted[name] = _NOTED[name]
         elif name in _REFUSED:
             _refuse(name, value)
-        elif name not in ("device", "backend", "batch_size"):
+        elif name not in ("device", "backend", "batch_size", *_SPREADS):
             raise ArgumentError(_unknown(name))
     return noted
 
@@ -375,7 +381,7 @@ def check_one_process() -> None:
 
 
 def _unknown(name: str) -> str:
-    known = sorted({*_USED, *_ALIASES, *_NOTED, *_REFUSED, "device", "backend", "batch_size"})
+    known = sorted({*_USED, *_ALIASES, *_NOTED, *_REFUSED, *_SPREADS, "device", "backend", "batch_size"})
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
     hint = (
         f"did you mean '{close[0]}'?"
@@ -413,6 +419,23 @@ def _folders(settings: Settings) -> None:
             raise ArgumentError(f"{name}_limit={limit} needs {name}=DIR")
         if folder is not None:
             setattr(settings, name, os.path.abspath(folder))
+
+
+def _spread(settings: Settings, given: dict[str, Any]) -> None:
+    """What hf and vllm call spreading a model over GPUs means `devices` here, unless that is given."""
+    n = 1
+    for name in _SIZES:
+        if given.get(name) not in (None, "None", ""):
+            n *= _count(name, given[name])
+    everything = given.get("parallelize") not in _OFF or given.get("device_map") in (
+        "auto", "balanced", "balanced_low_0", "sequential",
+    )  # fmt: skip
+    wanted = f"0-{n - 1}" if n > 1 else "all" if everything else None
+    if wanted is None or settings.devices is not None or settings.backend == "cpu":
+        return
+    settings.devices, settings.device = wanted, None
+    names = ", ".join(name for name in _SPREADS if given.get(name) not in (*_OFF, 1, "1"))
+    log.info("%s: devices=%s; each GPU holds the model and scores sequences of its own", names, wanted)
 
 
 def _device(settings: Settings, value: Any, *, wish: bool) -> None:

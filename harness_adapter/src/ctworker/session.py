@@ -32,6 +32,7 @@ def serve_options(settings: Settings, folder: Path) -> list[str]:
     options = ["--model", str(folder), "--backend", settings.backend, "--dtype", settings.dtype]
     for option, value in (
         ("--device", settings.device),
+        ("--devices", settings.devices),
         ("--activations", settings.activations),
         ("--max-length", settings.max_length),
         ("--cpu-variant", settings.cpu_variant),
@@ -321,6 +322,7 @@ class Session:
             )
         ours = {
             "the number in device=": settings.device,
+            "devices": settings.devices,
             "threads": settings.threads,
             "memory_limit": settings.memory_limit,
             "weights_limit": settings.weights_limit,

@@ -1,0 +1,93 @@
+"""The real worker with several fake GPUs (tests/service/fake_device.c): options, jobs, faults. The fake
+GPUs compute with the CPU's kernels, so every score must equal the CPU's bit for bit."""
+
+import json
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+import worker_process as w
+from real_worker import DEEP, PAIRS, WORKER, Checkpoints, environment, random_pairs, run
+
+MODELS = {"int4": ("qwen2", "w4a16_g32_asym", {}), "deep": DEEP}
+CHECKPOINTS = Checkpoints(MODELS)
+setUpModule, tearDownModule, model = CHECKPOINTS.write, CHECKPOINTS.remove, CHECKPOINTS.path
+MANY = random_pairs(40, seed=3)
+
+
+def score(name, *options, pairs=MANY, **gpu):
+    lines = [json.dumps({"id": i, "context": c, "continuation": k}) for i, (c, k) in enumerate(pairs)]
+    return run("score", "--model", model(name), "--threads", 1, *options,
+               text="".join(line + "\n" for line in lines), **gpu)
+
+
+def expected(name, pairs):
+    lines = score(name, "--backend", "cpu", pairs=pairs).stdout.splitlines()
+    return {r["id"]: [w.f32(x) for x in r["logprobs"]] for r in map(json.loads, lines)}
+
+
+def server(*args, models=("int4",), **gpu):
+    return w.Worker("--threads", "1", "--backend", "cuda", *args, program=WORKER,
+                    models=[model(m) for m in models], env=environment(**gpu))
+
+
+class SeveralDevices(unittest.TestCase):
+    def assert_scored(self, client, job, name, pairs):
+        r = client.wait(job)
+        self.assertEqual(r["state"], "done", r)
+        got = {i: item[4] for i, item in client.fetch(job).items()}
+        self.assertEqual(got, expected(name, pairs))
+
+    def test_score(self):
+        want = score("int4", "--backend", "cpu").stdout
+        for devices, count in (("0,1", 2), ("all", 3), ("1-3", 8), ("all", 1)):
+            done = score("int4", "--devices", devices, "--pass-tokens", 90, count=count, op_us=100)
+            self.assertEqual((done.returncode, done.stdout), (0, want), done.stderr)
+        self.assertIn("3 devices of this kind share the work",
+                      score("int4", "--devices", "all", count=3).stderr)
+
+    def test_wrong_lists(self):
+        for devices, code, part in (("0,0", 64, "named twice"), ("a", 64, "0-3"), ("0,5", 64, "device 5"),
+                                    ("0,1", 64, "numerics id")):
+            done = score("int4", "--devices", devices, kind="0,1" if part == "numerics id" else "0")
+            self.assertEqual(done.returncode, code, done.stderr)
+            self.assertIn(part, done.stderr)
+
+    def test_a_line_that_is_bad(self):
+        """Results of all lines before it are written, in their order."""
+        lines = [json.dumps({"id": i, "tokens": c + k}) for i, (c, k) in enumerate(MANY)]
+        done = run("score", "--model", model("int4"), "--devices", "all", "--pass-tokens", 60, "--threads", 1,
+                   text="\n".join([*lines[:30], "{}", *lines[30:]]) + "\n", count=4)
+        self.assertEqual(done.returncode, 65, done.stderr)
+        self.assertEqual([json.loads(x)["id"] for x in done.stdout.splitlines()], list(range(30)))
+
+    def test_jobs_of_two_models(self):
+        with server("--devices", "0-2", models=("int4", "deep"), count=3) as a, a.client() as c:
+            jobs = [(name, pairs, c.pairs(pairs, columns=["logprob"], model=name))
+                    for name in ("int4", "deep") for pairs in (PAIRS, MANY)]
+            cancelled = c.pairs(MANY, model="deep")
+            c.call("cancel", job=cancelled)
+            for name, pairs, job in jobs:
+                self.assert_scored(c, job, name, pairs)
+
+    def test_a_gpu_that_fails(self):
+        """The others score its items, in the running job and afterwards; the worker stays ready."""
+        with tempfile.TemporaryDirectory(prefix="ctw-") as d, \
+                server("--devices", "all", count=3, fail_file=f"{d}/now", op_us=2000) as a, a.client() as c:
+            job = c.pairs(MANY, columns=["logprob"])
+            time.sleep(0.2)
+            Path(d, "now.1").touch()
+            self.assert_scored(c, job, "int4", MANY)
+            self.assert_scored(c, c.pairs(PAIRS, columns=["logprob"]), "int4", PAIRS)
+            self.assertEqual(c.call("health")["state"], "ready")
+            self.assertIn("device 1 (fake GPU 1) has failed and is used no more", a.text())
+            for i in (0, 2):
+                Path(d, f"now.{i}").touch()
+            r = c.wait(c.pairs(PAIRS))
+            self.assertEqual((r["state"], r["error"]["code"]), ("failed", "device"), r)
+            self.assertEqual(c.call("health")["state"], "failed")
+
+
+if __name__ == "__main__":
+    unittest.main()
