@@ -44,6 +44,9 @@ class SeveralDevices(unittest.TestCase):
         for devices, count in (("0,1", 2), ("all", 3), ("1-3", 8), ("all", 1)):
             done = score("int4", "--devices", devices, "--pass-tokens", 90, count=count, op_us=100)
             self.assertEqual((done.returncode, done.stdout), (0, want), done.stderr)
+        done = score("int4", "--devices", "all", "--placement", "sharded", "--pass-tokens", 90, count=5)
+        self.assertEqual((done.returncode, done.stdout), (0, want), done.stderr)
+        self.assertRegex(done.stderr, r"sharded, .* over 5 devices, .* every pass gathers ")
         self.assertIn("3 devices of this kind share the work",
                       score("int4", "--devices", "all", count=3).stderr)
 
@@ -53,6 +56,11 @@ class SeveralDevices(unittest.TestCase):
             done = score("int4", "--devices", devices, kind="0,1" if part == "numerics id" else "0")
             self.assertEqual(done.returncode, code, done.stderr)
             self.assertIn(part, done.stderr)
+
+    def test_nothing_to_share_with(self):
+        done = score("int4", "--placement", "sharded")
+        self.assertEqual(done.returncode, 64, done.stderr)
+        self.assertIn("needs several GPUs: give --devices all", done.stderr)
 
     def test_a_line_that_is_bad(self):
         """Results of all lines before it are written, in their order."""

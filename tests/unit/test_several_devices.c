@@ -236,6 +236,69 @@ static void the_same_bits_on_any_number(void **state)
     }
 }
 
+/* Weights spread over the devices, some layers whole on each; copies are late and out of order. */
+static void the_same_bits_from_shards(void **state)
+{
+    (void)state;
+    struct scores s;
+    struct ctw_err err;
+    set("COPY_US", "100,0,300");
+    for (int i = 0; i < 16; i++) {
+        int n = 2 + i % (MAX_GPUS - 1);
+        uint64_t limit = i % 3 == 0 ? 0 : (uint64_t)(32 + random_below(28)) << 10;
+        struct ctw_engine *e = NULL;
+        const struct ctw_engine_options opt = {.place = "sharded",
+                                               .pass_tokens = 1 + random_below(60),
+                                               .chunk_tokens = 1 + random_below(30),
+                                               .weights_limit = limit};
+        if (try_open(&e, first_gpus(n), opt, &err) != CTW_OK) {
+            assert_true(limit > 0 && strstr(err.msg, "the weights need ") != NULL);
+            continue;
+        }
+        struct ctw_engine_info info;
+        ctw_engine_get_info(e, &info);
+        assert_string_equal(info.place, "sharded");
+        assert_true(limit == 0 || info.weights_memory <= limit);
+        for (int k = 0; k < 3; k++) {
+            prepare(&s, random_below(N_SEQS + 1));
+            s.cancel_after = k == 1 ? 2 : 0;
+            enum ctw_status st = score(e, &s, &err);
+            if (st != CTW_OK && (st != CTW_ECANCELED || k != 1))
+                fail_msg("%s", err.msg);
+            int64_t n_same;
+            assert_same(&s, &n_same);
+            assert_true(st != CTW_OK || n_same == s.n);
+        }
+        assert_int_equal(ctw_engine_wait_identity(e, &err), CTW_OK);
+        ctw_engine_close(e);
+    }
+}
+
+/* A device that fails takes its part of the weights with it: one clear error, no wrong number. */
+static void shards_of_a_device_that_fails(void **state)
+{
+    (void)state;
+    struct scores s;
+    struct ctw_err err;
+    for (int i = 0; i < 12; i++) {
+        char list[32];
+        struct ctw_engine *e = NULL;
+        int64_t n;
+        snprintf(list, sizeof(list), "0,%d,0", 1 + 7 * i);
+        set(i % 2 == 0 ? "FAIL_OP" : "FAIL_COPY", list);
+        set(i % 2 == 1 ? "FAIL_OP" : "FAIL_COPY", "0");
+        enum ctw_status st = try_open(
+            &e, "0-2", (struct ctw_engine_options){.place = "sharded", .pass_tokens = 16}, &err);
+        prepare(&s, N_SEQS);
+        if (st == CTW_OK)
+            st = score(e, &s, &err);
+        assert_true(st == CTW_OK || st == CTW_EDEVICE);
+        assert_same(&s, &n);
+        assert_true(st != CTW_OK || n == N_SEQS);
+        ctw_engine_close(e);
+    }
+}
+
 static void cancelling(void **state)
 {
     (void)state;
@@ -453,6 +516,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lists_of_devices),
         cmocka_unit_test_setup(the_same_bits_on_any_number, set_up),
+        cmocka_unit_test_setup(the_same_bits_from_shards, set_up),
+        cmocka_unit_test_setup(shards_of_a_device_that_fails, set_up),
         cmocka_unit_test_setup(cancelling, set_up),
         cmocka_unit_test_setup(a_slow_device_gets_less, set_up),
         cmocka_unit_test_setup(others_take_over, set_up),

@@ -120,7 +120,7 @@ static void open_with(struct opened *o, uint64_t limit)
         assert_int_equal(ctw_placement_make_least(&p, o->m, &err), CTW_OK);
     else
         assert_int_equal(ctw_placement_make(&p, o->m, limit, &err), CTW_OK);
-    assert_int_equal(ctw_provider_open_streamed(&o->streamed, o->m, o->be, &p, &err), CTW_OK);
+    assert_int_equal(ctw_provider_open_streamed(&o->streamed, o->m, o->be, &p, NULL, &err), CTW_OK);
 }
 
 static void close_all(struct opened *o)

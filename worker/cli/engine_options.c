@@ -79,9 +79,10 @@ static void how_rows(struct ctw_option rows[N_HOW], struct ctw_engine_option_val
         {.name = "placement",
          .type = CTW_OPT_CHOICE,
          .value = &v->place,
-         .choices = "auto|mapped|resident|streamed",
-         .help = "where the weights are: in mapped files (CPU), all in memory, or read in every "
-                 "pass (default: auto, streamed if they do not fit; does not affect scores)"},
+         .choices = "auto|mapped|resident|sharded|streamed",
+         .help = "where the weights are: in mapped files (CPU), all in memory, spread over the "
+                 "--devices, or read in every pass (default: auto, sharded or streamed if they do "
+                 "not fit; does not affect scores)"},
         {.name = "weights-limit",
          .type = CTW_OPT_BYTES,
          .value = &v->weights_limit,

@@ -33,7 +33,7 @@ struct ctw_engine_options {
     struct ctw_devices *devices; /* lends the device, and outlives the engine; NULL: the engine has
                                     devices of its own */
     uint64_t memory_limit;       /* bytes beyond the weights, on each device; 0: the default */
-    const char *place;           /* NULL or "auto", "mapped", "resident", "streamed" */
+    const char *place;           /* NULL or "auto", "mapped", "resident", "sharded", "streamed" */
     uint64_t weights_limit;  /* bytes of each device's memory for the weights; 0: what there is */
     int64_t max_length;      /* 0: the model's maximum */
     int64_t vocab;           /* probabilities over the first ids only; 0: over all */
@@ -120,8 +120,8 @@ struct ctw_engine_info {
     int n_devices;
     int64_t call_tokens; /* input tokens that one call should bring, for all devices to be busy to
                             the end; one device: a pass */
-    uint64_t memory_planned, memory_limit;                    /* bytes beyond the weights */
-    const char *place;                                        /* "mapped", "resident", "streamed" */
+    uint64_t memory_planned, memory_limit; /* bytes beyond the weights */
+    const char *place;                     /* "mapped", "resident", "sharded", "streamed" */
     uint64_t weights_bytes, weights_memory, weights_streamed; /* in all; the memory that they take;
                                                                  read in every pass */
     const char *place_note;                                   /* what that costs, in words */

@@ -19,8 +19,9 @@ struct ctw_engine {
      */
     struct ctw_engine *peer[CTW_MAX_DEVICES - 1];
     int n_peers;
-    bool is_peer;           /* the model is another's, */
-    pthread_mutex_t *files; /* and this lock for checking its files, too */
+    struct ctw_shards *shards; /* sharded: of all these devices; else NULL */
+    bool is_peer;              /* the model is another's, */
+    pthread_mutex_t *files;    /* and this lock for checking its files, too */
     int device_number;
     bool failed; /* the device, while there are others */
     double rate; /* of the last sequences: cost per second (deal.c); 0: not known */
@@ -60,6 +61,14 @@ enum ctw_status ctw_engine_compare_here(struct ctw_engine *e, struct ctw_engine 
 /* Makes e->forward suffice for sequences of up to `longest` input tokens, `total` together. */
 enum ctw_status ctw_engine_prepare(struct ctw_engine *e, int64_t longest, int64_t total,
                                    struct ctw_err *err) CTW_MUST_CHECK;
+/* engine_open.c: the plan for `total` tokens in sequences of up to `longest`, within the engine's
+ * limits. */
+enum ctw_status ctw_engine_make_plan(const struct ctw_engine *e, int64_t longest, int64_t total,
+                                     struct ctw_plan *plan, struct ctw_err *err) CTW_MUST_CHECK;
+/* engine_open.c: on a GPU, most of the memory that the weights leave free; else
+ * ctw_plan_default_limit(). */
+enum ctw_status ctw_engine_set_default_limit(struct ctw_engine *e,
+                                             struct ctw_err *err) CTW_MUST_CHECK;
 /* On a GPU, the default limit is most of the memory that is free now. */
 enum ctw_status ctw_engine_measure_limit(struct ctw_engine *e, struct ctw_err *err) CTW_MUST_CHECK;
 

@@ -8,6 +8,7 @@
 #include "worker/engine/compute_rate.h"
 #include "worker/engine/plan.h"
 #include "worker/engine/read_rate.h"
+#include "worker/weights/shards.h"
 
 static double flops_per_token(const struct ctw_model *m)
 {
@@ -53,6 +54,40 @@ static enum ctw_status stream_within(struct ctw_placing *p, const struct ctw_pla
     return ctw_placement_make(&p->layers, r->model, limit, err);
 }
 
+/* As many layers whole on each device as the limit allows; 0: as few as possible. */
+static enum ctw_status shard_within(struct ctw_placing *p, const struct ctw_placing_request *r,
+                                    uint64_t limit, struct ctw_err *err)
+{
+    char need[32], have[32];
+    struct ctw_placement least;
+    enum ctw_status st = ctw_placement_make_least(&least, r->model, err);
+    if (st != CTW_OK)
+        return st;
+    p->place = CTW_SHARDED;
+    p->n_shards = r->n_devices;
+    const struct ctw_placement none = {.n_layers = least.n_layers,
+                                       .stays = least.stays,
+                                       .bytes = least.bytes,
+                                       .weights = p->weights};
+    uint64_t part = ctw_shards_bytes(&none, r->n_devices); /* more stays: less */
+    uint64_t enough = least.resident + least.ring + ctw_shards_bytes(&least, r->n_devices);
+    if (limit == 0 || limit >= enough) {
+        bool roomy = limit > part + least.resident + least.ring;
+        if (!roomy) {
+            p->layers = least;
+            return CTW_OK;
+        }
+        ctw_placement_free(&least);
+        return ctw_placement_make(&p->layers, r->model, limit - part, err);
+    }
+    ctw_placement_free(&least);
+    return ctw_fail(err, CTW_ENOMEM,
+                    "--placement sharded: the weights need %s on each of %d devices, but the limit "
+                    "is %s: raise --weights-limit, or use more devices or --placement streamed",
+                    ctw_format_bytes(need, sizeof(need), (double)enough), r->n_devices,
+                    ctw_format_bytes(have, sizeof(have), (double)limit));
+}
+
 /* ---- on the CPU --------------------------------------------------------------------------- */
 
 /* Files are mapped if memory can hold them: the page cache then does. Else half of the memory is
@@ -62,6 +97,9 @@ static enum ctw_status choose_on_host(struct ctw_placing *p, const struct ctw_pl
 {
     uint64_t available = ctw_plan_available();
     bool fits = r->weights_limit == 0 || p->weights <= r->weights_limit;
+    if (is_named(r, "sharded"))
+        return ctw_fail(err, CTW_EINVAL,
+                        "--placement sharded: the CPU is one device: use streamed");
     if (is_named(r, "streamed"))
         return stream_as_told(p, r, err);
     if (!is_auto(r) && !fits)
@@ -118,14 +156,25 @@ static enum ctw_status choose_on_device(struct ctw_placing *p, const struct ctw_
                         "resident or streamed");
     if (is_named(r, "streamed"))
         return stream_as_told(p, r, err);
+    if (is_named(r, "sharded") && r->n_devices < 2)
+        return ctw_fail(err, CTW_EINVAL,
+                        "--placement sharded: needs several GPUs: give --devices all, or use "
+                        "streamed");
+    if (is_named(r, "sharded"))
+        return shard_within(p, r, r->weights_limit, err);
     bool limited = r->weights_limit > 0 && p->weights > r->weights_limit;
     if (limited && !is_auto(r))
         return too_large(r, p->weights, err);
+    if (limited && r->n_devices > 1 && shard_within(p, r, r->weights_limit, NULL) == CTW_OK)
+        return CTW_OK;
     if (limited)
         return stream_within(p, r, r->weights_limit, err);
     bool fits = p->weights <= have && (!r->limit_is_default || r->least_work <= left);
     p->place = CTW_RESIDENT;
     if (fits || !is_auto(r))
+        return CTW_OK;
+    uint64_t work = r->limit_is_default ? with_reserve(r->work) : r->memory_limit;
+    if (r->n_devices > 1 && work < have && shard_within(p, r, have - work, NULL) == CTW_OK)
         return CTW_OK;
     if (stream_if_possible(p, r, have) != CTW_OK)
         p->place = CTW_RESIDENT;
@@ -161,26 +210,39 @@ enum ctw_status ctw_placing_choose(struct ctw_placing *out, const struct ctw_pla
     if (st != CTW_OK)
         return st;
     out->memory = out->layers.n_layers > 0 ? out->layers.resident + out->layers.ring : out->weights;
-    out->streamed = out->layers.streamed;
+    if (out->place == CTW_SHARDED) {
+        out->gathered = out->layers.streamed;
+        out->memory += ctw_shards_bytes(&out->layers, out->n_shards);
+    } else {
+        out->n_shards = 0; /* sharding was tried */
+        out->streamed = out->layers.streamed;
+    }
     if (out->streamed > 0)
         measure(out, r);
     return CTW_OK;
 }
 
-enum ctw_status ctw_placing_open(struct ctw_placing *p, const struct ctw_model *model,
-                                 struct ctw_backend *be, struct ctw_provider **out,
+enum ctw_status ctw_placing_copy(struct ctw_placing *out, const struct ctw_placing *p,
                                  struct ctw_err *err)
+{
+    *out = *p;
+    return ctw_placement_copy(&out->layers, &p->layers, err);
+}
+
+enum ctw_status ctw_placing_open(struct ctw_placing *p, const struct ctw_model *model,
+                                 struct ctw_backend *be, struct ctw_shards *shards,
+                                 struct ctw_provider **out, struct ctw_err *err)
 {
     if (p->place == CTW_MAPPED)
         return ctw_provider_open_mapped(out, model, err);
     if (p->layers.n_layers > 0)
-        return ctw_provider_open_streamed(out, model, be, &p->layers, err);
+        return ctw_provider_open_streamed(out, model, be, &p->layers, shards, err);
     return ctw_provider_open_resident(out, model, be, err);
 }
 
 const char *ctw_place_name(enum ctw_place place)
 {
-    static const char *const names[] = {"mapped", "resident", "streamed"};
+    static const char *const names[] = {"mapped", "resident", "streamed", "sharded"};
     return names[place];
 }
 
@@ -188,6 +250,13 @@ void ctw_placing_describe(struct ctw_placing *p, const struct ctw_model *model, 
 {
     char weights[32], memory[32], streamed[32], rate[32];
     ctw_format_bytes(weights, sizeof(weights), (double)p->weights);
+    if (p->place == CTW_SHARDED) {
+        snprintf(p->note, sizeof(p->note),
+                 "sharded, %s over %d devices, %s of memory on each; every pass gathers %s there",
+                 weights, p->n_shards, ctw_format_bytes(memory, sizeof(memory), (double)p->memory),
+                 ctw_format_bytes(streamed, sizeof(streamed), (double)p->gathered));
+        return;
+    }
     if (p->streamed == 0) {
         snprintf(p->note, sizeof(p->note), "%s, %s", ctw_place_name(p->place), weights);
         return;

@@ -1,6 +1,6 @@
 /*
  * Where an engine's weights are, which the user may force, and what that costs: mapped files,
- * resident, or streamed in every pass. No choice can change a score.
+ * resident, streamed in every pass, or spread over several devices. No choice can change a score.
  */
 #ifndef CTW_WORKER_PLACING_H
 #define CTW_WORKER_PLACING_H
@@ -8,16 +8,19 @@
 #include "worker/engine/engine.h"
 #include "worker/weights/provider.h"
 
-enum ctw_place { CTW_MAPPED, CTW_RESIDENT, CTW_STREAMED };
+enum ctw_place { CTW_MAPPED, CTW_RESIDENT, CTW_STREAMED, CTW_SHARDED };
 
 struct ctw_placing {
     enum ctw_place place;
-    struct ctw_placement layers; /* streamed, and resident on the CPU: taken over by the provider */
-    uint64_t weights;            /* bytes of all layers */
-    uint64_t memory;             /* that they take */
-    uint64_t streamed;           /* read in every pass */
-    double read_rate;            /* bytes a second, measured; 0: nothing is streamed */
-    double compute_rate;         /* floating-point operations a second, likewise */
+    /* streamed, sharded, and resident on the CPU: taken over by the provider */
+    struct ctw_placement layers;
+    uint64_t weights;    /* bytes of all layers */
+    uint64_t memory;     /* that they take */
+    uint64_t streamed;   /* read in every pass */
+    uint64_t gathered;   /* sharded: copied from the devices' memory in every pass */
+    int n_shards;        /* sharded: over so many devices; `memory` is of each */
+    double read_rate;    /* bytes a second, measured; 0: nothing is streamed */
+    double compute_rate; /* floating-point operations a second, likewise */
     int64_t hide_tokens; /* of a pass, which computes for as long as its weights take to read */
     char note[320];      /* what was chosen, and what it costs */
 };
@@ -26,7 +29,8 @@ struct ctw_placing_request {
     const struct ctw_model *model;
     struct ctw_backend *be;
     enum ctw_dtype dtype;
-    const char *place;      /* NULL or "auto", "mapped", "resident", "streamed" */
+    int n_devices;          /* that could share the weights */
+    const char *place;      /* NULL or "auto", "mapped", "resident", "streamed", "sharded" */
     uint64_t weights_limit; /* 0: none was given */
     bool limit_is_default;  /* of the memory beyond the weights: it is what the weights leave */
     uint64_t memory_limit;
@@ -37,16 +41,19 @@ struct ctw_placing_request {
 /* CTW_EINVAL, CTW_ENOMEM: what was asked for is not possible. */
 enum ctw_status ctw_placing_choose(struct ctw_placing *out, const struct ctw_placing_request *r,
                                    struct ctw_err *err) CTW_MUST_CHECK;
-/* Opens the provider that was chosen. */
-enum ctw_status ctw_placing_open(struct ctw_placing *p, const struct ctw_model *model,
-                                 struct ctw_backend *be, struct ctw_provider **out,
+/* The same choice for one more device that shares the weights. */
+enum ctw_status ctw_placing_copy(struct ctw_placing *out, const struct ctw_placing *p,
                                  struct ctw_err *err) CTW_MUST_CHECK;
+/* Opens the provider that was chosen. `shards`: if sharded. */
+enum ctw_status ctw_placing_open(struct ctw_placing *p, const struct ctw_model *model,
+                                 struct ctw_backend *be, struct ctw_shards *shards,
+                                 struct ctw_provider **out, struct ctw_err *err) CTW_MUST_CHECK;
 /* Writes p->note, for passes of so many tokens. */
 void ctw_placing_describe(struct ctw_placing *p, const struct ctw_model *model,
                           int64_t pass_tokens);
 void ctw_placing_free(struct ctw_placing *p);
 
-/* The place's name: "mapped", "resident", "streamed". */
+/* The place's name: "mapped", "resident", "streamed", "sharded". */
 const char *ctw_place_name(enum ctw_place place);
 
 #endif

@@ -59,8 +59,8 @@ struct ctw_loader {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     /* under lock */
-    int64_t *n_waiting; /* [n_layers] batches whose upload has not begun */
-    char *memory;       /* device; NULL: not known yet */
+    int64_t *n_waiting;       /* [n_layers] batches whose upload has not begun */
+    char *memory;             /* device; NULL: not known yet */
     double memory_s, begun_s; /* when memory was set, and when the first upload began */
     struct stage stage[N_STAGES];
     struct stage *free[N_STAGES]; /* a ring, in the order of reuse */
@@ -339,9 +339,8 @@ enum ctw_status ctw_loader_start(struct ctw_loader *l, struct ctw_err *err)
     pthread_mutex_unlock(&l->lock);
     if (ended)
         finish(l);
-    return l->n_readers > 0 || n == 0
-               ? CTW_OK
-               : ctw_fail(err, CTW_ENOMEM, "loading: cannot start a thread");
+    return l->n_readers > 0 || n == 0 ? CTW_OK
+                                      : ctw_fail(err, CTW_ENOMEM, "loading: cannot start a thread");
 }
 
 /* ---- interface ---------------------------------------------------------------------------- */

@@ -1,5 +1,7 @@
 #include "worker/weights/placement.h"
 
+#include <string.h>
+
 #include "base/mem.h"
 #include "base/units.h"
 #include "worker/weights/arena.h"
@@ -184,6 +186,22 @@ enum ctw_status ctw_placement_make_least(struct ctw_placement *out, const struct
     size_t least = least_limit(out, m, 2);
     ctw_placement_free(out);
     return ctw_placement_make(out, m, least, err);
+}
+
+enum ctw_status ctw_placement_copy(struct ctw_placement *out, const struct ctw_placement *p,
+                                   struct ctw_err *err)
+{
+    size_t n = (size_t)p->n_layers;
+    *out = *p;
+    out->stays = ctw_calloc(n, sizeof(*out->stays));
+    out->bytes = ctw_calloc(n, sizeof(*out->bytes));
+    if (out->stays == NULL || out->bytes == NULL) {
+        ctw_placement_free(out);
+        return ctw_fail(err, CTW_ENOMEM, "layers: out of memory");
+    }
+    memcpy(out->stays, p->stays, n * sizeof(*out->stays));
+    memcpy(out->bytes, p->bytes, n * sizeof(*out->bytes));
+    return CTW_OK;
 }
 
 void ctw_placement_free(struct ctw_placement *p)

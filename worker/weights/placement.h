@@ -29,6 +29,8 @@ enum ctw_status ctw_placement_make(struct ctw_placement *out, const struct ctw_m
  * that allows. */
 enum ctw_status ctw_placement_make_least(struct ctw_placement *out, const struct ctw_model *m,
                                          struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_placement_copy(struct ctw_placement *out, const struct ctw_placement *p,
+                                   struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_placement_free(struct ctw_placement *p); /* {0} is fine */
 
 #endif

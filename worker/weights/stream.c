@@ -13,9 +13,9 @@
  */
 enum {
     DEVICE_READERS = 12,
-    HOST_READERS = 4, /* a disk is at its full rate; processors are for computing */
-    STAGES = 2,       /* of a reader */
-    DEVICE_SLICE = 2 * CTW_BLOCK_BYTES,
+    HOST_READERS = 4,      /* a disk is at its full rate; processors are for computing */
+    STAGES = 2,            /* of a reader */
+    GATHERING_READERS = 2, /* they only begin copies */
     HOST_SLICE = CTW_BLOCK_BYTES
 };
 
@@ -39,6 +39,8 @@ struct reader {
     struct ctw_stream *s;
     struct stage stage[STAGES];
     int turn;
+    bool copies; /* from other devices have begun; `copied` is the last one's ticket */
+    uint64_t copied;
 };
 
 enum layer_state { NOT_READ, BEING_READ, IS_IN }; /* of a layer that stays */
@@ -47,6 +49,7 @@ struct ctw_stream {
     const struct ctw_model *model;
     struct ctw_backend *be;
     const struct ctw_placement *place;
+    struct ctw_shards *shards; /* NULL: all is read from the files */
     struct ctw_slices slices;
     char *memory;
     size_t *at;     /* [n_layers]: of the layers that stay, in memory */
@@ -203,7 +206,7 @@ static enum ctw_status read_staged(struct reader *r, const struct ctw_slice_of_l
     r->turn = (r->turn + 1) % STAGES;
     enum ctw_status st = CTW_OK;
     if (stage->p == NULL)
-        st = ctw_stage_alloc(s->be, &stage->p, DEVICE_SLICE, err);
+        st = ctw_stage_alloc(s->be, &stage->p, CTW_DEVICE_SLICE, err);
     else if (stage->begun)
         st = ctw_upload_wait(s->be, stage->ticket, err);
     if (st == CTW_OK)
@@ -214,10 +217,26 @@ static enum ctw_status read_staged(struct reader *r, const struct ctw_slice_of_l
     return st;
 }
 
-static enum ctw_status read_slice(struct reader *r, const struct ctw_slice_of_layer *slice,
-                                  char *to, struct ctw_err *err)
+/* Copies it from the device that has it; the copy ends before the shards are closed. */
+static enum ctw_status gather(struct reader *r, const struct ctw_slice_of_layer *slice, char *to,
+                              struct ctw_err *err)
 {
     struct ctw_stream *s = r->s;
+    struct ctw_backend *from;
+    const void *at;
+    enum ctw_status st = ctw_shards_find(s->shards, slice - s->slices.slices, &from, &at, err);
+    if (st == CTW_OK)
+        st = ctw_peer_begin(s->be, to, from, at, slice->bytes, &r->copied, err);
+    r->copies = r->copies || st == CTW_OK;
+    return st;
+}
+
+static enum ctw_status read_slice(struct reader *r, const struct ctw_slice_of_layer *slice,
+                                  bool stays, char *to, struct ctw_err *err)
+{
+    struct ctw_stream *s = r->s;
+    if (s->shards != NULL && !stays)
+        return gather(r, slice, to, err);
     return s->is_staged ? read_staged(r, slice, to, err)
                         : ctw_slices_read(&s->slices, s->model, slice, to, err);
 }
@@ -225,6 +244,9 @@ static enum ctw_status read_slice(struct reader *r, const struct ctw_slice_of_la
 /* If an upload failed, the driver may still read its stage, which is then not freed. */
 static void free_stages(struct reader *r)
 {
+    struct ctw_err late;
+    if (r->copies)
+        (void)!ctw_upload_wait(r->s->be, r->copied, &late); /* a failed device copies no more */
     for (int i = 0; i < STAGES; i++) {
         struct stage *stage = &r->stage[i];
         struct ctw_err err;
@@ -249,7 +271,8 @@ static void *read_layers(void *arg)
         }
         s->n_reading++;
         pthread_mutex_unlock(&s->lock);
-        enum ctw_status st = read_slice(r, slice, s->memory + v->at + slice->at, &err);
+        enum ctw_status st =
+            read_slice(r, slice, s->place->stays[v->layer], s->memory + v->at + slice->at, &err);
         pthread_mutex_lock(&s->lock);
         s->n_reading--;
         if (st != CTW_OK && s->err.status == CTW_OK)
@@ -343,9 +366,11 @@ void ctw_stream_release(struct ctw_stream *s, int layer, const uint64_t *fence)
 bool ctw_stream_needs_files(struct ctw_stream *s)
 {
     pthread_mutex_lock(&s->lock);
-    bool missing = next_missing(s, 0, false) >= 0;
+    bool missing = s->shards == NULL && next_missing(s, 0, false) >= 0;
+    for (int i = 0; s->shards != NULL && i < s->place->n_layers; i++)
+        missing |= s->place->stays[i] && s->state[i] != IS_IN;
     pthread_mutex_unlock(&s->lock);
-    return missing;
+    return missing || (s->shards != NULL && !ctw_shards_all_in(s->shards));
 }
 
 /* ---- open and close ----------------------------------------------------------------------- */
@@ -355,6 +380,8 @@ static enum ctw_status start_readers(struct ctw_stream *s, struct ctw_err *err)
     int n = HOST_READERS;
     if (s->is_staged)
         n = ctw_cpu_count() < DEVICE_READERS ? ctw_cpu_count() : DEVICE_READERS;
+    if (s->shards != NULL)
+        n = GATHERING_READERS;
     for (; s->n_readers < n; s->n_readers++) {
         struct reader *r = &s->reader[s->n_readers];
         r->s = s;
@@ -381,12 +408,12 @@ static enum ctw_status open_tables(struct ctw_stream *s, struct ctw_err *err)
         at += s->place->bytes[i];
         s->state[i] = s->place->bytes[i] == 0 ? IS_IN : NOT_READ;
     }
-    return ctw_slices_make(&s->slices, s->model, s->is_staged ? DEVICE_SLICE : HOST_SLICE, err);
+    return ctw_slices_make(&s->slices, s->model, s->is_staged ? CTW_DEVICE_SLICE : HOST_SLICE, err);
 }
 
 enum ctw_status ctw_stream_open(struct ctw_stream **out, const struct ctw_model *model,
                                 struct ctw_backend *be, const struct ctw_placement *place,
-                                void *memory, struct ctw_err *err)
+                                struct ctw_shards *shards, void *memory, struct ctw_err *err)
 {
     struct ctw_stream *s = ctw_calloc(1, sizeof(*s));
     if (s == NULL)
@@ -394,6 +421,7 @@ enum ctw_status ctw_stream_open(struct ctw_stream **out, const struct ctw_model 
     s->model = model;
     s->be = be;
     s->place = place;
+    s->shards = shards;
     s->memory = memory;
     s->is_staged = !ctw_backend_traits(be)->host_memory;
     pthread_mutex_init(&s->lock, NULL);

@@ -13,16 +13,19 @@
 
 #include "worker/weights/arena.h"
 #include "worker/weights/placement.h"
+#include "worker/weights/shards.h"
 
 struct ctw_stream;
 
 /*
  * Starts reading into `memory`, of the backend: place->resident bytes, which hold the layers that
- * stay, one after another, then place->ring bytes. All arguments must outlive the stream.
+ * stay, one after another, then place->ring bytes. `shards` (NULL: none): where the layers that do
+ * not stay come from, instead of the files. All arguments must outlive the stream.
  */
 enum ctw_status ctw_stream_open(struct ctw_stream **out, const struct ctw_model *model,
                                 struct ctw_backend *be, const struct ctw_placement *place,
-                                void *memory, struct ctw_err *err) CTW_MUST_CHECK;
+                                struct ctw_shards *shards, void *memory,
+                                struct ctw_err *err) CTW_MUST_CHECK;
 /* Waits for reads and uploads in flight. NULL is fine. */
 void ctw_stream_close(struct ctw_stream *s);
 

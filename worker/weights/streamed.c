@@ -1,6 +1,7 @@
 /*
  * The streamed provider: some layers stay in the backend's memory, the others are read into a ring
- * of bytes a layer or two ahead of their use, in every pass (stream.h).
+ * of bytes a layer or two ahead of their use, in every pass (stream.h), or gathered there from the
+ * memory of several devices (shards.h).
  *
  * On the CPU too, layers are read rather than mapped: the memory that they take is then this
  * process's own and bounded, each byte is digested on its way, and a file that becomes shorter is
@@ -16,6 +17,7 @@ struct streamed {
     const struct ctw_model *model;
     struct ctw_backend *be;
     struct ctw_placement place;
+    struct ctw_shards *shards; /* NULL: none */
     struct ctw_stream *stream;
     void *memory; /* device */
     bool *joined; /* [n_layers]: the layer stays, and operations come after its upload */
@@ -88,7 +90,7 @@ static enum ctw_status open_all(struct streamed *p, struct ctw_err *err)
     if (st == CTW_OK)
         st = ctw_arena_add_numbers(p->model, err);
     if (st == CTW_OK)
-        st = ctw_stream_open(&p->stream, p->model, p->be, &p->place, p->memory, err);
+        st = ctw_stream_open(&p->stream, p->model, p->be, &p->place, p->shards, p->memory, err);
     if (st == CTW_OK && p->model->tied) { /* the embedding stays, and comes first in memory */
         ctw_arena_point(p->model, 0, p->memory, &p->data[0]);
         ctw_arena_tie(p->model, p->data);
@@ -98,7 +100,7 @@ static enum ctw_status open_all(struct streamed *p, struct ctw_err *err)
 
 enum ctw_status ctw_provider_open_streamed(struct ctw_provider **out, const struct ctw_model *model,
                                            struct ctw_backend *be, struct ctw_placement *place,
-                                           struct ctw_err *err)
+                                           struct ctw_shards *shards, struct ctw_err *err)
 {
     static const struct ctw_provider_ops ops = {streamed_acquire, streamed_release,
                                                 streamed_needs_files, streamed_close};
@@ -111,6 +113,7 @@ enum ctw_status ctw_provider_open_streamed(struct ctw_provider **out, const stru
     p->model = model;
     p->be = be;
     p->place = *place;
+    p->shards = shards;
     *place = (struct ctw_placement){0};
     enum ctw_status st = open_all(p, err);
     if (st != CTW_OK) {

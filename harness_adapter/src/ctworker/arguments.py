@@ -53,7 +53,7 @@ class Settings:
     memory_limit: str | None = None
     vocabulary: int | None = None  # probabilities over the first tokens only
     weights_limit: str | None = None  # memory for the weights; what does not fit is streamed
-    placement: str | None = None  # auto, mapped, resident, streamed
+    placement: str | None = None  # auto, mapped, resident, sharded, streamed
     store: str | None = None  # folder of the worker's result store
     store_limit: str | None = None
     hidden: str | None = None  # folder of the hidden states of references

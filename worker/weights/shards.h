@@ -1,0 +1,39 @@
+/*
+ * Layers spread over several devices: each device's memory holds about 1/n of the bytes of every
+ * layer that does not stay whole on each, in the slices of stream_slices.h. They are read once, by
+ * threads of their own, and never written again: any device may copy them at any time until
+ * ctw_shards_close(). So devices need not keep in step.
+ */
+#ifndef CTW_WORKER_SHARDS_H
+#define CTW_WORKER_SHARDS_H
+
+#include "kernels/backend.h"
+#include "worker/checkpoint/identity.h"
+#include "worker/weights/placement.h"
+#include "worker/weights/stream_slices.h"
+
+/* The slices of a device's layers, which are also those of shards. */
+enum { CTW_DEVICE_SLICE = 2 * CTW_BLOCK_BYTES, CTW_SHARDS_MAX = 16 };
+
+struct ctw_shards;
+
+/* The most bytes that one of n devices holds. */
+uint64_t ctw_shards_bytes(const struct ctw_placement *place, int n);
+
+/* Allocates memory on each of the n devices and starts reading. All arguments but `place` must
+ * outlive the shards. CTW_ENOMEM: a device has too little. */
+enum ctw_status ctw_shards_open(struct ctw_shards **out, const struct ctw_model *model,
+                                const struct ctw_placement *place, struct ctw_backend *const *be,
+                                int n, struct ctw_err *err) CTW_MUST_CHECK;
+/* Waits in ctw_shards_find() end with CTW_ECANCELED. Any thread. NULL is fine. */
+void ctw_shards_stop(struct ctw_shards *s);
+/* No copy from the shards is in flight any more. NULL is fine. */
+void ctw_shards_close(struct ctw_shards *s);
+
+/* Waits until a slice (an index of ctw_slices_make()) is in place. Any thread. */
+enum ctw_status ctw_shards_find(struct ctw_shards *s, int64_t slice, struct ctw_backend **be,
+                                const void **at, struct ctw_err *err) CTW_MUST_CHECK;
+/* Are all in place? Then the files are not read again. */
+bool ctw_shards_all_in(struct ctw_shards *s);
+
+#endif
