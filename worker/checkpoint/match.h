@@ -7,6 +7,7 @@
 #define CTW_WORKER_MATCH_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/json.h"
@@ -16,6 +17,7 @@ struct ctw_pattern {
     const char *text;        /* the entry; owned by the JSON document, or static */
     struct ctw_regex *regex; /* NULL: a name or a class */
     bool part;               /* see ctw_patterns_read_parts() */
+    size_t literal, bytes;   /* of the text of a part: up to the first wildcard, and whole */
 };
 
 struct ctw_patterns {
