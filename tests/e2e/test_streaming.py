@@ -181,7 +181,7 @@ class Choosing(unittest.TestCase):
                  ("--placement resident: the weights need",)),
                 ("cuda", ("--placement", "resident"), 71, ("of the GPU's memory is free",)),
                 ("cpu", ("--weights-limit", "1MiB"), 71, (CANNOT, "raise --weights-limit")),
-                ("cpu", ("--placement", "swapped"), 64, ("expected one of auto|mapped|resident|streamed",))):
+                ("cpu", ("--placement", "swapped"), 64, ("expected one of auto|mapped|resident|sharded|streamed",))):
             done = score("large", *options, backend=backend, memory=40 * MIB)
             self.assertEqual(done.returncode, code, done.stderr)
             for part in parts:
