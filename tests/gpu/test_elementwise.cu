@@ -491,6 +491,7 @@ static void check_slot_order(void)
 #include "elementwise_ops.h"
 #include "elementwise_head.h"
 #include "elementwise_kinds.h"
+#include "elementwise_quantise.h"
 
 int main(int argc, char **argv)
 {
@@ -510,6 +511,7 @@ int main(int argc, char **argv)
         check_splits();
         check_heads();
         check_kinds();
+        check_quantise();
     }
     if (strcmp(what, "check") != 0)
         print_rates(argc > 2 ? argv[2] : NULL);

@@ -227,9 +227,26 @@ static enum ctw_status check_groups(const struct ctw_finder *finder, struct ctw_
     return CTW_OK;
 }
 
+/* What only shows once all matrices are open. */
+static enum ctw_status check_experts(const struct ctw_model *m, struct ctw_err *err)
+{
+    for (int i = 1; i <= m->n_decoders; i++) {
+        const struct ctw_mixture *x = &m->layers[i].mixture;
+        for (int64_t e = 0; e < x->route.n_experts * CTW_N_EXPERT_MATRICES && x->on_input; e++)
+            if (x->matrix[e].input.codes != CTW_CODES_NONE)
+                return ctw_fail(err, CTW_EUNSUP,
+                                "%s: quantised activations of experts whose weights multiply their "
+                                "inputs are not supported; %s",
+                                x->matrix[e].name, remedy);
+    }
+    return CTW_OK;
+}
+
 enum ctw_status ctw_inputs_open(const struct ctw_finder *finder, struct ctw_model *m,
                                 struct ctw_err *err)
 {
     enum ctw_status st = check_groups(finder, err);
+    if (st == CTW_OK)
+        st = check_experts(m, err);
     return st == CTW_OK ? open_kvs(finder, m, err) : st;
 }
