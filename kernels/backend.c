@@ -208,6 +208,8 @@ static enum ctw_status check_attention(const struct ctw_op_attention *op, struct
     REQUIRE("attention", op->window >= 0 && op->chunk >= 0 && (op->window == 0 || op->chunk == 0));
     REQUIRE("attention", op->sinks == NULL || is_float(op->sinks_dtype));
     REQUIRE("attention", op->alibi == NULL || op->softcap == 0);
+    REQUIRE("attention", op->seen == NULL || (op->softcap == 0 && op->alibi == NULL));
+    REQUIRE("attention", op->seen == NULL || op->scale > 0);
     if (op->head > CTW_MAX_HEAD || op->head_v > CTW_MAX_HEAD)
         return ctw_fail(err, CTW_EUNSUP, "attention heads of %d elements; the maximum is %d",
                         op->head > op->head_v ? op->head : op->head_v, CTW_MAX_HEAD);
@@ -350,6 +352,21 @@ enum ctw_status ctw_gate(struct ctw_backend *be, const struct ctw_op_gate *op, s
     REQUIRE("gate", is_float(op->dtype) && op->n_tok >= 0 && op->n_groups >= 1 && op->size >= 1);
     REQUIRE("gate", op->ldx >= op->n_groups && op->ldy >= op->n_groups * op->size);
     return op->n_tok == 0 ? CTW_OK : be->ops->gate(be, op, err);
+}
+
+enum ctw_status ctw_index(struct ctw_backend *be, const struct ctw_op_index *op,
+                          struct ctw_err *err)
+{
+    REQUIRE("index", is_float(op->dtype) && op->n_head >= 1 && op->head >= 1 && op->chosen >= 1);
+    REQUIRE("index", op->head <= CTW_MAX_HEAD && op->ld_weights >= op->n_head);
+    for (int64_t i = 0; i < op->n_seqs; i++)
+        REQUIRE("index", op->seqs[i].pos0 + op->seqs[i].n_q <= op->ld_seen * 32);
+    if (be->ops->index == NULL)
+        return ctw_fail(err, CTW_EUNSUP,
+                        "%s: sparse attention over more than %lld keys is not supported; "
+                        "--backend cpu has it",
+                        be->ops->name, (long long)op->chosen);
+    return be->ops->index(be, op, err);
 }
 
 enum ctw_status ctw_attention(struct ctw_backend *be, const struct ctw_op_attention *op,

@@ -71,6 +71,7 @@ struct ctw_reserve {
     int64_t input_elems;     /* of a row: a product's quantised input, see ctw_input_elems() */
     int n_experts, chosen;   /* of a mixture; 0: none */
     int64_t n_grouped;       /* rows of one ctw_group() call */
+    int64_t index_keys;      /* of one sequence, for ctw_index(); 0: none */
 };
 
 /* All members are required but linear_qkv, and route and group, without which mixtures of experts
@@ -146,6 +147,8 @@ struct ctw_backend_ops {
                                  struct ctw_err *err);
     enum ctw_status (*gate)(struct ctw_backend *be, const struct ctw_op_gate *op,
                             struct ctw_err *err);
+    enum ctw_status (*index)(struct ctw_backend *be, const struct ctw_op_index *op,
+                             struct ctw_err *err); /* may be NULL */
     enum ctw_status (*head)(struct ctw_backend *be, const struct ctw_op_head *op,
                             struct ctw_err *err);
     enum ctw_status (*divergence)(struct ctw_backend *be, const struct ctw_op_divergence *op,
@@ -298,6 +301,9 @@ enum ctw_status ctw_attention(struct ctw_backend *be, const struct ctw_op_attent
                               struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_gate(struct ctw_backend *be, const struct ctw_op_gate *op,
                          struct ctw_err *err) CTW_MUST_CHECK;
+/* CTW_EUNSUP: this backend has no sparse attention. */
+enum ctw_status ctw_index(struct ctw_backend *be, const struct ctw_op_index *op,
+                          struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_head(struct ctw_backend *be, const struct ctw_op_head *op,
                          struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_divergence(struct ctw_backend *be, const struct ctw_op_divergence *op,

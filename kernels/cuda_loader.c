@@ -46,9 +46,10 @@ static enum ctw_status open_library(void **lib, char *path, size_t cap, struct c
             return CTW_OK;
         return ctw_fail(err, CTW_EUNSUP, "no GPU: %s", dlerror());
     }
-    return ctw_fail(err, CTW_EUNSUP,
-                    "no GPU: %s is neither next to the program nor in its %s (a build without CUDA?)",
-                    LIBRARY, CTW_LIB_FROM_BIN);
+    return ctw_fail(
+        err, CTW_EUNSUP,
+        "no GPU: %s is neither next to the program nor in its %s (a build without CUDA?)", LIBRARY,
+        CTW_LIB_FROM_BIN);
 }
 
 /* *ops: the table of an open library, if the library was compiled with this program's contract. */

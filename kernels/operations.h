@@ -95,7 +95,8 @@ enum ctw_slot {
     CTW_SLOT_WIDTH,      /* between the widths of the model and of its embedding */
     CTW_SLOT_HEADS_GATE, /* of attention's output */
     CTW_SLOT_Q_B,        /* latent attention: queries; */
-    CTW_SLOT_KV_B,       /* keys' own parts and values */
+    CTW_SLOT_KV_B,       /* keys' own parts and values; */
+    CTW_SLOT_INDEX_Q,    /* the indexer's queries */
     CTW_SLOT_ROUTER,
     CTW_SLOT_SHARED_GATE, /* the factor of a shared expert */
     CTW_SLOT_EXPERTS,     /* and on: see ctw_expert_slot() */
@@ -329,7 +330,11 @@ struct ctw_op_attention {
     int64_t window; /* number of keys a query sees, including its own; 0: all */
     int64_t chunk; /* a query at position i sees keys j with j / chunk = i / chunk; 0: all. Not with
                       window */
-    float v_factor;    /* of values, applied to their weighted sum; 0: 1 */
+    float v_factor; /* of values, applied to their weighted sum; 0: 1 */
+    /* device [rows of q, ld_seen]: of the keys above, a query sees key j if bit j % 32 of word j /
+     * 32 is set; NULL: all of them. Not with softcap or alibi; scale is positive. */
+    const uint32_t *seen;
+    int64_t ld_seen;
     float softcap;     /* 0: none; else scores become softcap * tanh(score / softcap) */
     const void *sinks; /* device [n_head] of sinks_dtype, or NULL */
     enum ctw_dtype sinks_dtype;
@@ -340,6 +345,27 @@ struct ctw_op_attention {
     void *out;                       /* device [rows, n_head * head_v] */
     const struct ctw_attn_seq *seqs; /* host */
     int64_t n_seqs;
+};
+
+/*
+ * Which keys a query sees (sparse attention): the `chosen` best by
+ *     score(i, j) = sum over heads h of weights[i, h] * max(0, q[i, h] . k[j]),
+ * in double, of j <= i; among equal scores the first ones. All, if there are no more. A score that
+ * is not a number is below all others. Sequences as for attention; writes the words of `seen` up to
+ * the query's own key, and clears the rest of them.
+ */
+struct ctw_op_index {
+    enum ctw_dtype dtype;
+    int n_head, head;
+    int64_t chosen;
+    const void *q;       /* device [rows, n_head * head] */
+    const void *k;       /* device [rows, head] */
+    const void *weights; /* device [rows, ld_weights] */
+    int64_t ld_weights;
+    const struct ctw_attn_seq *seqs; /* host */
+    int64_t n_seqs;
+    uint32_t *seen; /* device [rows of q, ld_seen] */
+    int64_t ld_seen;
 };
 
 /* The position of the first key that the query at position pos sees. */

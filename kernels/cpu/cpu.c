@@ -138,7 +138,9 @@ static void cpu_describe(const struct ctw_backend *be, char *buf, size_t cap)
 static size_t cpu_scratch_bytes(const struct ctw_backend *be, const struct ctw_reserve *r)
 {
     const struct ctw_cpu *cpu = (const struct ctw_cpu *)be;
-    return cpu->variant->scratch_bytes(cpu, r);
+    size_t variant = cpu->variant->scratch_bytes(cpu, r);
+    size_t index = ctw_cpu_index_bytes(cpu, r->index_keys);
+    return index > variant ? index : variant;
 }
 
 /* Scratch is small and allocated on first use. */
@@ -354,6 +356,12 @@ static enum ctw_status cpu_group(struct ctw_backend *be, const struct ctw_op_gro
     return ctw_cpu_group(op);
 }
 
+static enum ctw_status cpu_index(struct ctw_backend *be, const struct ctw_op_index *op,
+                                 struct ctw_err *err)
+{
+    return ctw_cpu_index(cpu_of(be), op, err);
+}
+
 const struct ctw_backend_ops ctw_backend_cpu = {
     .name = "cpu",
     .traits = {.host_memory = true,
@@ -395,6 +403,7 @@ const struct ctw_backend_ops ctw_backend_cpu = {
     .latent = cpu_latent,
     .attention = cpu_attention,
     .gate = cpu_gate,
+    .index = cpu_index,
     .head = cpu_head,
     .divergence = cpu_divergence,
     .difference = cpu_difference,

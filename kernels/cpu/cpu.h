@@ -92,6 +92,9 @@ enum ctw_status ctw_cpu_latent(struct ctw_cpu *cpu, const struct ctw_op_latent *
                                struct ctw_err *err);
 enum ctw_status ctw_cpu_gate(struct ctw_cpu *cpu, const struct ctw_op_gate *op,
                              struct ctw_err *err);
+enum ctw_status ctw_cpu_index(struct ctw_cpu *cpu, const struct ctw_op_index *op,
+                              struct ctw_err *err);
+size_t ctw_cpu_index_bytes(const struct ctw_cpu *cpu, int64_t n_keys);
 enum ctw_status ctw_cpu_route(struct ctw_cpu *cpu, const struct ctw_op_route *op,
                               struct ctw_err *err);
 enum ctw_status ctw_cpu_group(const struct ctw_op_group *op);

@@ -78,6 +78,23 @@ INLINE vf largest_score(const struct attn_job *job, struct attn_local *l, int64_
     return largest;
 }
 
+/* Does the lane's query see the key of the tile? Asked only if op->seen says what it sees. */
+INLINE bool lane_sees(const struct attn_job *job, const struct attn_local *l, int64_t lane, int key)
+{
+    int64_t query = min64(lane, l->n_lanes - 1) / job->group, p = l->key0 + key;
+    return (l->seen[query * job->op->ld_seen + p / 32] >> p % 32 & 1) != 0;
+}
+
+/* Scores of -infinity for keys that NR lanes from `lane` on do not see. */
+static void hide_unseen(const struct attn_job *job, const struct attn_local *l, int64_t lane0,
+                        int lane, int n_keys)
+{
+    for (int key = 0; key < n_keys; key++)
+        for (int i = lane; i < lane + NR; i++)
+            if (!lane_sees(job, l, lane0 + i, key))
+                l->p[key * ATTN_LANES + i] = -INFINITY;
+}
+
 /* The weights exp(scale * p + minus) of NR lanes from `lane` on for n_keys keys from `key` on;
  * added to sum in key order. n_keys is a constant: 1, or ATTN_STEP. */
 INLINE void weigh(enum mode mode, struct attn_local *l, int lane, int key, const int n_keys,
@@ -117,6 +134,8 @@ INLINE void softmax_panel(enum mode mode, const struct attn_job *job, struct att
     const vf scale = vf_set1(job->scale_late ? job->op->scale : 1);
     vf largest[NV], minus[NV], sum[NV];
     score_panel(mode, job, l, lane0, lane, n_keys, largest);
+    if (l->seen != NULL)
+        hide_unseen(job, l, lane0, lane, n_keys);
     bool known = job->scale_late && !masked && n_keys % ATTN_ROWS == 0;
     for (int v = 0; v < NV; v++) {
         int64_t at_v = lane + v * VL;
@@ -179,7 +198,8 @@ static void value_lanes_apart(enum mode mode, const struct attn_job *job, struct
             char *bytes = (char *)kept;
             const size_t part = sizeof(float) / (size_t)per_word;
             for (int key = 0; key < ATTN_KEYS; key++) {
-                bool seen = (float)key >= l->low[lane] && (float)key <= l->high[lane];
+                bool seen = (float)key >= l->low[lane] && (float)key <= l->high[lane] &&
+                            (l->seen == NULL || lane_sees(job, l, lane0 + lane, key));
                 for (int c = 0; !seen && c < NR; c++)
                     memset(bytes + (size_t)(key / per_word * NR + c) * sizeof(float) +
                                (size_t)(key % per_word) * part,
@@ -224,7 +244,8 @@ INLINE void attend(enum mode mode, const struct attn_job *job, const struct attn
     if (last < 0 || first_key(job->op, l, first) >= l->n_keys)
         return; /* no lane sees a key of the tile */
     int n_keys = (int)min64(l->n_keys, last + 1);
-    bool masked = first < l->n_keys - 1 || first_key(job->op, l, last) > 0;
+    bool masked =
+        l->seen != NULL || first < l->n_keys - 1 || first_key(job->op, l, last) > 0;
     if (masked) {
         for (int64_t i = 0; i < ATTN_LANES; i++) {
             int64_t pos = pos0 + min64(lane0 + i, l->n_lanes - 1) / job->group;
@@ -283,6 +304,9 @@ static void attn_item(void *arg, int64_t item, int thread)
     struct attn_local l;
     attn_layout(job, job->local + thread * job->local_floats, &l);
     l.n_lanes = b->n * job->group;
+    l.seen = job->op->seen == NULL
+                 ? NULL
+                 : job->op->seen + (b->seq->q_row + b->first) * job->op->ld_seen;
     pack_queries(job, b, kv, &l);
 
     struct key_cursor cursor = {b->seq->runs, 0};

@@ -47,6 +47,7 @@ struct attn_local {
     float *slope; /* [ATTN_LANES]: ALiBi's, and the lane's position in the tile */
     float *pos;
     int64_t n_lanes, key0;
+    const uint32_t *seen; /* the keys that the first query sees, or NULL */
     int n_keys;
     bool v_finite;
 };

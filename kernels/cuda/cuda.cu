@@ -429,6 +429,7 @@ const struct ctw_backend_ops ctw_backend_cuda = {
     cuda_latent,
     cuda_attention,
     cuda_gate,
+    NULL, /* index */
     cuda_head,
     cuda_divergence,
     cuda_difference,

@@ -94,6 +94,8 @@ SUPPORTED = {
     "deepseek_v2-dense",
     "deepseek_v2_group-dense",
     "deepseekv3-dense",
+    "deepseek_v32-dense",
+    "glm_moe_dsa-dense",
     "glm4_moe_lite-dense",
     "mistral4-dense",
     "mistral4_vl-dense",

@@ -523,6 +523,15 @@ static enum ctw_status fake_gate(struct ctw_backend *be, const struct ctw_op_gat
     return st != CTW_OK || lost ? st : ctw_backend_cpu.gate(f->cpu, op, err);
 }
 
+static enum ctw_status fake_index(struct ctw_backend *be, const struct ctw_op_index *op,
+                                  struct ctw_err *err)
+{
+    struct fake *f = fake_of(be);
+    bool lost;
+    enum ctw_status st = gpu_begin(f->joined, &lost, err);
+    return st != CTW_OK || lost ? st : ctw_backend_cpu.index(f->cpu, op, err);
+}
+
 static enum ctw_status fake_head(struct ctw_backend *be, const struct ctw_op_head *op,
                                  struct ctw_err *err)
 {
@@ -649,6 +658,7 @@ static const struct ctw_backend_ops fake_ops = {
     .latent = fake_latent,
     .attention = fake_attention,
     .gate = fake_gate,
+    .index = fake_index,
     .head = fake_head,
     .divergence = fake_divergence,
     .difference = fake_difference,

@@ -1,10 +1,11 @@
 """As families.py: models with latent attention."""
 
 import math
+from dataclasses import replace
 
 from family_keys import act_of, build, rms, rope_settings
 from mixture_families import STACKED, experts_of, mixed, sigmoid_router, sparse_from
-from recipe import Latent, Rope, Router
+from recipe import Indexer, Latent, Rope, Router
 
 
 def latent(c, head_v=None, **rope):
@@ -49,4 +50,25 @@ def mistral4(c, **more):
     return with_mixture(c, rms(c), router, {"query_factor": factor}, stacked=True, **more)
 
 
-FAMILIES = {f.__name__: f for f in (deepseek_v2, deepseek_v3, glm4_moe_lite, mistral4)}
+def sparse(c, m, interleaved, types):
+    """The Model with an indexer in every layer; types: whether a layer has its own."""
+    def one(a, own):
+        index = Indexer(c["index_topk"], c["index_n_heads"], c["index_head_dim"], interleaved, not own)
+        return replace(a, latent=replace(a.latent, index=index))
+
+    return replace(m, layers=tuple(one(a, own) for a, own in zip(m.layers, types)))
+
+
+def deepseek_v32(c):
+    return sparse(c, with_mixture(c, rms(c), sigmoid_router(c)), False, [True] * c["num_hidden_layers"])
+
+
+def glm_moe_dsa(c):
+    types = c.get("indexer_types") or c.get("index_topk_pattern")
+    freq, offset = max(c.get("index_topk_freq", 1), 1), c.get("index_skip_topk_offset", 2)
+    own = [t in ("full", "F") for t in types] if types else [
+        max(i - offset + 1, 0) % freq == 0 for i in range(c["num_hidden_layers"])]
+    return sparse(c, with_mixture(c, rms(c, 1e-5), sigmoid_router(c)), True, own)
+
+
+FAMILIES = {f.__name__: f for f in (deepseek_v2, deepseek_v3, glm4_moe_lite, mistral4, deepseek_v32, glm_moe_dsa)}

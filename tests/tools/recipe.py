@@ -80,6 +80,19 @@ class Latent:
     turning: int  # the layer's rope turns these elements
     norm: Norm = Norm()  # of the latents
     bias: bool = False  # of the products to the latents
+    index: "Indexer | None" = None  # sparse attention
+
+
+@dataclass(frozen=True)
+class Indexer:
+    """Chooses the keys that a query sees, with DeepSeek's names."""
+
+    chosen: int
+    heads: int
+    head: int  # the layer's rope turns its first elements
+    interleaved: bool  # in pairs of neighbours
+    shared: bool = False  # the choice of the layer before
+    norm: Norm = Norm(kind="layer", bias=True)
 
 
 @dataclass(frozen=True)
@@ -224,6 +237,8 @@ def layer_tensors(a, hidden):
         yield from norm_tensors("self_attn.kv_a_layernorm", a.latent.rank, a.latent.norm)
         if a.latent.q_rank:
             yield from norm_tensors("self_attn.q_a_layernorm", a.latent.q_rank, a.latent.norm)
+        if a.latent.index and not a.latent.index.shared:
+            yield from norm_tensors("self_attn.indexer.k_norm", a.latent.index.head, a.latent.index.norm)
     wide = a.inner * (1 + (a.gated and len(a.gate_up) == 1))
     products += [(a.o, hidden, out, a.o_bias), *((p, wide, hidden, a.mlp_bias) for p in a.gate_up),
                  (a.down, hidden, a.inner, a.mlp_bias)]
@@ -269,6 +284,10 @@ def latent_products(a, hidden):
         yield "self_attn.q_proj", q, hidden, False
     yield "self_attn.kv_a_proj_with_mqa", m.rank + m.turning, hidden, m.bias
     yield "self_attn.kv_b_proj", a.heads * (own + (a.head_v or a.head)), m.rank, False
+    if m.index and not m.index.shared:
+        yield "self_attn.indexer.wq_b", m.index.heads * m.index.head, m.q_rank, False
+        yield "self_attn.indexer.wk", m.index.head, hidden, False
+        yield "self_attn.indexer.weights_proj", m.index.heads, hidden, False
 
 
 def expert_tensors(e, hidden, norm):

@@ -20,6 +20,7 @@ import math
 import os
 import struct
 import sys
+from dataclasses import replace
 
 import numpy as np
 
@@ -237,13 +238,28 @@ class Model:
             out.append(x)
         return out
 
-    def latent_qkv(self, x, a):
+    def choose_keys(self, x, latent, a):
+        """[n_tok, n_tok]: whether a query sees a key, as the layer's indexer chooses them."""
+        m, n, stem = a.latent.index, len(x), a.stem + "self_attn.indexer."
+        rope = replace(a.rope, interleaved=m.interleaved)
+        q = self.turn(self.linear(latent, stem + "wq_b").reshape(n, m.heads, m.head), rope, n)
+        k = self.norm(self.linear(x, stem + "wk"), stem + "k_norm", m.norm)
+        k = self.turn(k[:, None], rope, n)[:, 0]
+        scores = np.einsum("ih,ihj->ij", self.linear(x, stem + "weights_proj"), np.maximum(q @ k.T, 0))
+        scores[np.triu_indices(n, 1)] = -np.inf
+        seen = np.zeros((n, n), bool)
+        np.put_along_axis(seen, np.argsort(-scores, axis=1, kind="stable")[:, :m.chosen], True, axis=1)
+        return seen
+
+    def latent_qkv(self, x, a, kept):
         """Queries, keys [n_tok, heads, head] and values of latent attention, after RoPE."""
         m, n, stem = a.latent, len(x), a.stem + "self_attn."
         own = a.head - m.turning
         if m.q_rank:
             latent = self.norm(self.linear(x, stem + "q_a_proj", m.bias), stem + "q_a_layernorm", m.norm)
             q = self.linear(latent, stem + "q_b_proj")
+            if m.index and not m.index.shared:
+                kept["seen"] = self.choose_keys(x, latent, a)
         else:
             q = self.linear(x, stem + "q_proj")
         latent = self.linear(x, stem + "kv_a_proj_with_mqa", m.bias)
@@ -258,7 +274,7 @@ class Model:
         """kept: layer -> keys and values, as later layers may use them."""
         n_tok = len(x)
         if a.latent:
-            q, k, v = self.latent_qkv(x, a)
+            q, k, v = self.latent_qkv(x, a, kept)
         else:
             q, k, v = self.qkv(x, a) if a.kv_of is None else (self.qkv(x, a)[0], None, None)
             q, k = self.queries_keys(q, k, a)
@@ -277,7 +293,8 @@ class Model:
         if a.query_factor:
             beta, length, *first = a.query_factor
             q = self.r(q * (1 + beta * np.log1p((np.arange(n_tok) + sum(first)) // length))[:, None, None])
-        out = self.r(self.mix(q, k, v, a))
+        chosen = kept["seen"] if a.latent and a.latent.index else True
+        out = self.r(self.mix(q, k, v, a, chosen))
         if a.out_gate:
             gate = self.r(ACTIVATIONS[a.out_gate[1]](self.linear(x, a.stem + a.out_gate[0])))
             out = self.r(out * gate.reshape(n_tok, a.heads, -1))
@@ -286,10 +303,10 @@ class Model:
             out = self.norm(out, a.stem + a.attention_norm, a.norm)
         return self.linear(out, a.stem + a.o, a.o_bias, a.columns)
 
-    def mix(self, q, k, v, a):
-        """Softmax attention [n_tok, heads, head]."""
+    def mix(self, q, k, v, a, chosen):
+        """Softmax attention [n_tok, heads, head] over the chosen keys."""
         distance = np.arange(len(q))[:, None] - np.arange(len(q))[None]
-        seen = distance >= 0
+        seen = (distance >= 0) & chosen
         if a.window is not None:
             seen &= distance < a.window
         if a.chunk is not None:

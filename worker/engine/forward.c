@@ -106,6 +106,8 @@ enum ctw_status ctw_forward_open(struct ctw_forward **out, const struct ctw_mode
         {(void **)&f->device_start, plan->starts},
         {&f->k, plan->keys},
         {&f->v, plan->values},
+        {&f->index_keys, plan->index_keys},
+        {(void **)&f->seen, plan->seen},
         {(void **)&f->tokens, pass * sizeof(*f->tokens)},
         {(void **)&f->positions, pass * sizeof(*f->positions)},
         {(void **)&f->bad, pass * sizeof(*f->bad)},
@@ -139,11 +141,11 @@ void ctw_forward_close(struct ctw_forward *f)
 {
     if (f == NULL)
         return;
-    void *buffers[] = {f->x,           f->norm,           f->inputs,      f->wide,  f->k,
-                       f->v,           f->tokens,         f->bad,         f->rows,  f->targets,
-                       f->results,     f->positions,      f->q_factor,    f->alibi, f->mixed,
-                       f->sum,         f->logits,         f->factor,      f->ids,   f->weights,
-                       f->expert_rows, f->expert_weights, f->device_start};
+    void *buffers[] = {f->x,     f->norm,    f->inputs,      f->wide,           f->index_keys,
+                       f->seen,  f->k,       f->v,           f->tokens,         f->bad,
+                       f->rows,  f->targets, f->results,     f->positions,      f->q_factor,
+                       f->alibi, f->mixed,   f->sum,         f->logits,         f->factor,
+                       f->ids,   f->weights, f->expert_rows, f->expert_weights, f->device_start};
     for (size_t i = 0; i < CTW_COUNT(buffers); i++)
         ctw_device_free(f->be, buffers[i]);
     for (int i = 0; i < CTW_MAX_ROPES; i++)

@@ -32,6 +32,8 @@ struct ctw_forward {
     float *expert_weights;  /* [pass * chosen] */
     int32_t *device_start;  /* [n_experts + 1]: where each expert's rows begin */
     int32_t *start;         /* the same, on the host */
+    void *index_keys;       /* [kv_tokens, the indexer's head] */
+    uint32_t *seen;         /* [pass or chunk, plan.seen_words]: the keys that queries see */
     struct {
         void *k, *v; /* [pass, n_kv * head] */
     } kept[CTW_MAX_KEPT];

@@ -52,16 +52,35 @@ int64_t ctw_plan_qkv_columns(const struct ctw_layer *l)
     return n;
 }
 
+/* Columns of the indexer's queries. */
+static int64_t indexer_columns(const struct ctw_layer *l)
+{
+    return (int64_t)l->index.n_head * l->index.head;
+}
+
+/* Columns of the queries' place, which the indexer uses first. */
+static int64_t queries_columns(const struct ctw_layer *l)
+{
+    return max64((int64_t)l->n_head * l->head, indexer_columns(l));
+}
+
+bool ctw_plan_is_sparse(const struct ctw_layer *l, int64_t longest)
+{
+    return l->index.chosen > 0 && longest > l->index.chosen;
+}
+
 /* Columns of the product of latent attention's keys and values. */
 static int64_t expanded_columns(const struct ctw_layer *l)
 {
-    return l->kv_rank == 0 ? 0 : (int64_t)l->n_head * (l->head - l->turning + l->head_v);
+    return l->kv_rank == 0
+               ? 0
+               : max64((int64_t)l->n_head * (l->head - l->turning + l->head_v), indexer_columns(l));
 }
 
 /* Elements of `wide` per token. */
 static int64_t wide_of(const struct ctw_layer *l)
 {
-    return max64(ctw_plan_qkv_columns(l) + (int64_t)l->n_head * l->head + expanded_columns(l),
+    return max64(ctw_plan_qkv_columns(l) + queries_columns(l) + expanded_columns(l),
                  max64(l->inner, 2 * l->mixture.inner));
 }
 
@@ -77,7 +96,7 @@ int64_t ctw_plan_queries_at(const struct ctw_layer *l, int64_t chunk_tokens)
 
 int64_t ctw_plan_expanded_at(const struct ctw_layer *l, int64_t chunk_tokens)
 {
-    int64_t queries = chunk_tokens * (int64_t)l->n_head * l->head;
+    int64_t queries = chunk_tokens * queries_columns(l);
     return round_up(ctw_plan_queries_at(l, chunk_tokens) + queries);
 }
 
@@ -153,6 +172,7 @@ struct ctw_reserve ctw_plan_reserve(const struct ctw_model *model, enum ctw_dtyp
     r.n_experts = (int)w.n_experts;
     r.chosen = (int)w.chosen;
     r.n_grouped = w.n_experts > 0 ? plan->pass_tokens : 0;
+    r.index_keys = plan->seen_words * 32;
     for (int i = 0; i < model->n_layers; i++) {
         const struct ctw_layer *l = &model->layers[i];
         if (l->n_kv > 0) {
@@ -179,6 +199,24 @@ struct ctw_reserve ctw_plan_reserve(const struct ctw_model *model, enum ctw_dtyp
     return r;
 }
 
+static void add_up_sparse(struct ctw_plan *plan, const struct ctw_model *model, size_t es)
+{
+    size_t head = 0;
+    plan->seen_by_pass = false;
+    plan->seen_words = 0;
+    for (int i = 1; i <= model->n_decoders; i++) {
+        const struct ctw_layer *l = &model->layers[i];
+        if (!ctw_plan_is_sparse(l, plan->longest))
+            continue;
+        head = (size_t)l->index.head > head ? (size_t)l->index.head : head;
+        plan->seen_words = (plan->longest + 31) / 32;
+        plan->seen_by_pass = plan->seen_by_pass || l->index.shared;
+    }
+    int64_t rows = plan->seen_by_pass ? plan->pass_tokens : plan->chunk_tokens;
+    plan->index_keys = (size_t)plan->kv_tokens * head * es;
+    plan->seen = (size_t)(rows * plan->seen_words) * sizeof(uint32_t);
+}
+
 /* Opening the model checked the ranges of dimensions, and token counts are below 2^32, so no
  * product here reaches 2^63. */
 static void add_up(struct ctw_plan *plan, const struct ctw_plan_request *r, struct widths w)
@@ -193,6 +231,7 @@ static void add_up(struct ctw_plan *plan, const struct ctw_plan_request *r, stru
     plan->kept = 2 * pass * (size_t)w.kept * (size_t)r->model->n_kept * es;
     plan->keys = (size_t)plan->kv_tokens * (size_t)w.k * es;
     plan->values = (size_t)plan->kv_tokens * (size_t)w.v * es;
+    add_up_sparse(plan, r->model, es);
     if (w.n_experts > 0) {
         plan->mixed = pass * (size_t)r->model->hidden * es;
         plan->sum = w.sum ? pass * (size_t)r->model->hidden * sizeof(float) : 0;
@@ -211,7 +250,8 @@ static void add_up(struct ctw_plan *plan, const struct ctw_plan_request *r, stru
     plan->scratch = ctw_backend_scratch_bytes(r->backend, &reserve);
     plan->total = plan->residual + plan->activations + plan->inputs + plan->keys + plan->values +
                   plan->kept + plan->mixed + plan->sum + plan->logits + plan->factor +
-                  4 * plan->choices + plan->starts + plan->tables + plan->scratch;
+                  4 * plan->choices + plan->starts + plan->index_keys + plan->seen + plan->tables +
+                  plan->scratch;
 }
 
 /* Half a chunk, rounded down to whole tiles of rows, in which products are computed. */

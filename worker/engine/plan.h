@@ -35,6 +35,9 @@ struct ctw_plan {
     size_t inputs, kept; /* of a pass: the layers' own inputs; keys and values for other layers */
     /* of mixtures of experts, see struct ctw_forward: choices: four arrays of so many bytes */
     size_t mixed, sum, logits, factor, choices, starts;
+    size_t index_keys, seen; /* sparse attention: the indexer's keys; bits of the chosen keys */
+    int64_t seen_words;      /* 32 keys each, of a query; 0: no sequence is so long */
+    bool seen_by_pass;       /* the choice is kept for later layers; else it is of a chunk */
     size_t total;
 };
 
@@ -73,6 +76,9 @@ int64_t ctw_plan_qkv_columns(const struct ctw_layer *l);
  * the product of keys and values, which attention's output overwrites.
  */
 int64_t ctw_plan_queries_at(const struct ctw_layer *l, int64_t chunk_tokens);
+/* Does the layer choose keys, or use a choice, in sequences as long as the plan's? In others it
+ * sees all keys, as a choice would. */
+bool ctw_plan_is_sparse(const struct ctw_layer *l, int64_t longest);
 int64_t ctw_plan_expanded_at(const struct ctw_layer *l, int64_t chunk_tokens);
 
 /* Floating-point operations per token: of all linear layers without the head, and of the head; of

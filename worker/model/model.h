@@ -19,19 +19,22 @@ enum ctw_matrix_role {
     CTW_M_GATE,
     CTW_M_UP,
     CTW_M_DOWN,
-    CTW_M_QKV,         /* q, k and v in one matrix */
-    CTW_M_GATE_UP,     /* gate and up in one matrix */
-    CTW_M_HEADS_GATE,  /* of attention's output, a row for each head */
-    CTW_M_Q_A,         /* latent attention: to the queries' latent; without one, q is CTW_M_Q */
-    CTW_M_Q_B,         /* from it to the queries */
-    CTW_M_KV_A,        /* to the keys' and values' latent, and the part of keys that turns */
-    CTW_M_KV_B,        /* from it to the keys' own parts and the values */
-    CTW_M_INPUT_GATE,  /* of the layer's own input (Gemma 4) */
-    CTW_M_INPUT_PROJ,  /* likewise; in layer 0: from the embedding to all layers' inputs */
-    CTW_M_EMBED,       /* layer 0, like the next three */
-    CTW_M_POSITIONS,   /* learned positions */
-    CTW_M_EMBED_PROJ,  /* from the embedding's width to the model's; in the last layer: back */
-    CTW_M_INPUT_EMBED, /* embeddings of all layers' own inputs, side by side */
+    CTW_M_QKV,           /* q, k and v in one matrix */
+    CTW_M_GATE_UP,       /* gate and up in one matrix */
+    CTW_M_HEADS_GATE,    /* of attention's output, a row for each head */
+    CTW_M_Q_A,           /* latent attention: to the queries' latent; without one, q is CTW_M_Q */
+    CTW_M_Q_B,           /* from it to the queries */
+    CTW_M_KV_A,          /* to the keys' and values' latent, and the part of keys that turns */
+    CTW_M_KV_B,          /* from it to the keys' own parts and the values */
+    CTW_M_INDEX_Q,       /* the indexer: from the queries' latent to its queries, */
+    CTW_M_INDEX_K,       /* to its keys, */
+    CTW_M_INDEX_WEIGHTS, /* to the weights of its heads */
+    CTW_M_INPUT_GATE,    /* of the layer's own input (Gemma 4) */
+    CTW_M_INPUT_PROJ,    /* likewise; in layer 0: from the embedding to all layers' inputs */
+    CTW_M_EMBED,         /* layer 0, like the next three */
+    CTW_M_POSITIONS,     /* learned positions */
+    CTW_M_EMBED_PROJ,    /* from the embedding's width to the model's; in the last layer: back */
+    CTW_M_INPUT_EMBED,   /* embeddings of all layers' own inputs, side by side */
     CTW_M_HEAD,
     CTW_M_ROUTER,
     CTW_M_SHARED_GATE, /* [1, hidden]: the shared expert's factor, before the sigmoid */
@@ -60,6 +63,7 @@ enum ctw_norm_place {
     CTW_AT_V,
     CTW_AT_Q_A, /* latents */
     CTW_AT_KV_A,
+    CTW_AT_INDEX_K,
     CTW_AT_HEADS_OUT, /* attention's output, before o */
     CTW_AT_INNER,     /* the MLP's inner activations, before down */
     CTW_AT_INPUT,   /* what the layer's own input adds; in layer 0: each layer's projected input */
@@ -161,6 +165,14 @@ struct ctw_mixture {
     struct ctw_matrix *matrix;   /* [n_experts][CTW_N_EXPERT_MATRICES] */
 };
 
+/* Sparse attention: a query sees the best `chosen` keys alone (struct ctw_op_index). */
+struct ctw_indexer {
+    int64_t chosen;   /* 0: all keys */
+    bool shared;      /* the choice is that of the last layer that made one; the rest is not set */
+    int n_head, head; /* of the indexer's queries; it has one key per token */
+    int rope;         /* index into the model's rope[], of the heads' first elements */
+};
+
 /*
  * What a decoder layer computes (forward.c):
  *     x += mixer_factor * out_norm(o(heads_out_norm(attention(qkv(mixer_norm(x))))))
@@ -197,6 +209,7 @@ struct ctw_layer {
      * last `turning` elements of a head are rotated; those of a key are the same in all heads.
      * q_rank 0: queries are a product of what the mixer reads. */
     int64_t q_rank, kv_rank;
+    struct ctw_indexer index;
     int turning;
     struct ctw_quantise kv_input[2];     /* of keys and of values, after RoPE; codes NONE: not */
     const struct ctw_tensor *kv_part[2]; /* the tensors that these were read from, or NULL */

@@ -333,6 +333,9 @@ enum ctw_status ctw_cuda_attention(struct ctw_cuda *cu, const struct ctw_op_atte
 {
     if (op->chunk > 0)
         return by_chunks(cu, op, err);
+    if (op->seen != NULL)
+        return ctw_fail(err, CTW_EUNSUP,
+                        "cuda: sparse attention is not supported; --backend cpu has it");
     if (!(op->scale > 0))
         return ctw_fail(err, CTW_EUNSUP, "cuda: attention with scale %g; it must be positive",
                         (double)op->scale);

@@ -8,16 +8,21 @@ static int kept_of(const struct ctw_layer *l)
     return l->uses_kv >= 0 ? l->uses_kv : l->keeps_kv >= 0 ? l->keeps_kv : CARRIED;
 }
 
-/* Bytes of a token's keys and of its values. */
+/* Bytes of a token's keys, of its values. */
 struct row_bytes {
     size_t k, v;
+    size_t index; /* the indexer's key; 0: there is none */
 };
 
 static struct row_bytes row_bytes(const struct ctw_step *s)
 {
     const struct ctw_layer *l = s->layer;
     size_t heads = (size_t)l->n_kv * ctw_dtype_bytes(s->f->dtype);
-    return (struct row_bytes){heads * (size_t)l->head, heads * (size_t)l->head_v};
+    bool indexed = ctw_plan_is_sparse(l, s->f->plan.longest);
+    return (struct row_bytes){
+        .k = heads * (size_t)l->head,
+        .v = heads * (size_t)l->head_v,
+        .index = indexed ? (size_t)l->index.head * ctw_dtype_bytes(s->f->dtype) : 0};
 }
 
 static enum ctw_status move_array(const struct ctw_step *s, void *array, size_t row,
@@ -48,10 +53,21 @@ enum ctw_status ctw_keys_begin(const struct ctw_step *s, struct ctw_keys *out, s
                              .carried = carried};
     out->k_here = (char *)out->k + here * row.k;
     out->v_here = (char *)out->v + here * row.v;
+    out->index_here = (char *)f->index_keys + here * row.index;
     if (!carried || s->chunk->n_moved == 0)
         return CTW_OK;
     enum ctw_status st = move_array(s, f->k, row.k, err);
-    return st == CTW_OK ? move_array(s, f->v, row.v, err) : st;
+    if (st == CTW_OK)
+        st = move_array(s, f->v, row.v, err);
+    if (st == CTW_OK && row.index > 0)
+        st = move_array(s, f->index_keys, row.index, err);
+    return st;
+}
+
+uint32_t *ctw_keys_seen(const struct ctw_step *s)
+{
+    int64_t row = s->f->plan.seen_by_pass ? s->chunk->tok0 : 0;
+    return s->f->seen + row * s->f->plan.seen_words;
 }
 
 enum ctw_status ctw_keys_attend(const struct ctw_step *s, const struct ctw_keys *keys,
@@ -59,6 +75,7 @@ enum ctw_status ctw_keys_attend(const struct ctw_step *s, const struct ctw_keys 
 {
     const struct ctw_layer *l = s->layer;
     const struct ctw_tensor *sinks = l->vector[CTW_V_SINKS];
+    const uint32_t *seen = ctw_plan_is_sparse(l, s->f->plan.longest) ? ctw_keys_seen(s) : NULL;
     const struct ctw_op_attention op = {
         .dtype = s->f->dtype,
         .n_head = l->n_head,
@@ -69,6 +86,8 @@ enum ctw_status ctw_keys_attend(const struct ctw_step *s, const struct ctw_keys 
         .window = l->window,
         .chunk = l->attn_chunk,
         .v_factor = l->v_factor,
+        .seen = seen,
+        .ld_seen = s->f->plan.seen_words,
         .softcap = l->attn_softcap,
         .sinks = sinks != NULL ? s->data->vector[CTW_V_SINKS] : NULL,
         .sinks_dtype = sinks != NULL ? sinks->dtype : CTW_F32,

@@ -10,12 +10,16 @@
 struct ctw_keys {
     void *k, *v;
     void *k_here, *v_here; /* the rows of the chunk's own tokens */
+    void *index_here;      /* of the indexer's keys, if the layer has one */
     bool carried;
 };
 
 /* Moves the carried keys and values that the layout says, by way of f->wide. */
 enum ctw_status ctw_keys_begin(const struct ctw_step *s, struct ctw_keys *out,
                                struct ctw_err *err) CTW_MUST_CHECK;
+
+/* Sparse attention: the bits of the chunk's queries. */
+uint32_t *ctw_keys_seen(const struct ctw_step *s);
 
 /* out [n_tok, n_head * head_v] = attention of q [n_tok, n_head * head], as the layer has it. */
 enum ctw_status ctw_keys_attend(const struct ctw_step *s, const struct ctw_keys *keys,

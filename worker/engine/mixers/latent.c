@@ -4,7 +4,8 @@
  * same in all heads. Keys and values are expanded for the chunk's own tokens, and carried so.
  *
  * f->wide holds the product of the latents [chunk, q_rank + kv_rank + turning], the queries and the
- * product of keys and values; then attention's output, which overwrites the last.
+ * product of keys and values; then attention's output, which overwrites the last. With an indexer,
+ * the product has its key and its heads' weights, too, and its queries come first.
  */
 #include "worker/engine/mixers/keys.h"
 
@@ -37,21 +38,83 @@ static enum ctw_status norm_latent(const struct ctw_step *s, enum ctw_norm_place
     return ctw_norm(s->f->be, &op, err);
 }
 
-/* The latents, and from them the queries. */
+static enum ctw_status project_latents(const struct ctw_step *s, const struct parts *p,
+                                       struct ctw_err *err)
+{
+    enum ctw_status st =
+        ctw_step_product(s, CTW_SLOT_QKV, s->f->norm, s->f->model->hidden, p->latents, p->ld, err);
+    return st == CTW_OK && s->layer->q_rank > 0
+               ? norm_latent(s, CTW_AT_Q_A, p, 0, s->layer->q_rank, err)
+               : st;
+}
+
 static enum ctw_status project_queries(const struct ctw_step *s, const struct parts *p,
                                        struct ctw_err *err)
 {
     const struct ctw_layer *l = s->layer;
-    const int64_t hidden = s->f->model->hidden, n = (int64_t)l->n_head * l->head;
-    enum ctw_status st =
-        ctw_step_product(s, CTW_SLOT_QKV, s->f->norm, hidden, p->latents, p->ld, err);
-    if (st == CTW_OK && l->q_rank == 0)
-        return ctw_step_product(s, CTW_SLOT_Q_B, s->f->norm, hidden, p->queries, n, err);
-    if (st == CTW_OK)
-        st = norm_latent(s, CTW_AT_Q_A, p, 0, l->q_rank, err);
-    return st == CTW_OK ? ctw_step_product(s, CTW_SLOT_Q_B, p->latents, p->ld, p->queries, n, err)
-                        : st;
+    bool low = l->q_rank > 0;
+    return ctw_step_product(s, CTW_SLOT_Q_B, low ? p->latents : s->f->norm,
+                            low ? p->ld : s->f->model->hidden, p->queries,
+                            (int64_t)l->n_head * l->head, err);
 }
+
+/* ---- the indexer -------------------------------------------------------------------------- */
+
+/* Rotates n_head heads per token: to [n_tok, n_head * head], from columns `col` on of rows that are
+ * ld elements apart. */
+static enum ctw_status turn_index(const struct ctw_step *s, int n_head, const void *from,
+                                  int64_t col, int64_t ld, void *to, struct ctw_err *err)
+{
+    const struct ctw_indexer *x = &s->layer->index;
+    const struct ctw_rope *rope = &s->f->model->rope[x->rope];
+    return ctw_qkv(s->f->be,
+                   &(struct ctw_op_qkv){.dtype = s->f->dtype,
+                                        .n_tok = s->chunk->n_tok,
+                                        .n_head = n_head,
+                                        .n_kv = 1,
+                                        .head = x->head,
+                                        .qkv = from,
+                                        .columns = {.ld = ld, .q = col},
+                                        .pairing = rope->pairing,
+                                        .rot_dim = rope->rot_dim,
+                                        .positions = s->f->positions + s->chunk->tok0,
+                                        .cos_sin = s->f->cos_sin[x->rope],
+                                        .q = to},
+                   err);
+}
+
+/* Which keys the chunk's queries see. */
+static enum ctw_status choose_keys(const struct ctw_step *s, const struct parts *p,
+                                   const struct ctw_keys *keys, struct ctw_err *err)
+{
+    const struct ctw_layer *l = s->layer;
+    const struct ctw_indexer *x = &l->index;
+    const int64_t col = l->q_rank + l->kv_rank + l->turning, n = (int64_t)x->n_head * x->head;
+    const struct ctw_op_index op = {
+        .dtype = s->f->dtype,
+        .n_head = x->n_head,
+        .head = x->head,
+        .chosen = x->chosen,
+        .q = p->queries,
+        .k = s->f->index_keys,
+        .weights = p->latents + (size_t)(col + x->head) * ctw_dtype_bytes(s->f->dtype),
+        .ld_weights = p->ld,
+        .seqs = s->chunk->seqs,
+        .n_seqs = s->chunk->n_seqs,
+        .seen = ctw_keys_seen(s),
+        .ld_seen = s->f->plan.seen_words,
+    };
+    enum ctw_status st = norm_latent(s, CTW_AT_INDEX_K, p, col, x->head, err);
+    if (st == CTW_OK)
+        st = turn_index(s, 1, p->latents, col, p->ld, keys->index_here, err);
+    if (st == CTW_OK)
+        st = ctw_step_product(s, CTW_SLOT_INDEX_Q, p->latents, p->ld, p->expanded, n, err);
+    if (st == CTW_OK)
+        st = turn_index(s, x->n_head, p->expanded, 0, n, p->queries, err);
+    return st == CTW_OK ? ctw_index(s->f->be, &op, err) : st;
+}
+
+/* ---- attention ---------------------------------------------------------------------------- */
 
 /* Keys and values of the chunk's tokens; finishes the queries. */
 static enum ctw_status expand(const struct ctw_step *s, const struct parts *p,
@@ -94,6 +157,10 @@ enum ctw_status ctw_mixer_latent(const struct ctw_step *s, struct ctw_err *err)
     const struct ctw_join join = {CTW_SLOT_O, CTW_AT_MIXER_OUT, CTW_AT_MIXER_SUM, l->mixer_factor};
     struct ctw_keys keys;
     enum ctw_status st = ctw_keys_begin(s, &keys, err);
+    if (st == CTW_OK)
+        st = project_latents(s, &p, err);
+    if (st == CTW_OK && !l->index.shared && ctw_plan_is_sparse(l, s->f->plan.longest))
+        st = choose_keys(s, &p, &keys, err);
     if (st == CTW_OK)
         st = project_queries(s, &p, err);
     if (st == CTW_OK)

@@ -11,6 +11,7 @@
     X(cohere)                                                                                      \
     X(deepseek_v2)                                                                                 \
     X(deepseek_v3)                                                                                 \
+    X(deepseek_v32)                                                                                \
     X(kimi_k2)                                                                                     \
     X(cohere2)                                                                                     \
     X(dots1)                                                                                       \
@@ -26,6 +27,7 @@
     X(gemma4_text)                                                                                 \
     X(glm)                                                                                         \
     X(glm4_moe_lite)                                                                               \
+    X(glm_moe_dsa)                                                                                 \
     X(glm4)                                                                                        \
     X(glm4_moe)                                                                                    \
     X(gpt2)                                                                                        \

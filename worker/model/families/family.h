@@ -288,6 +288,7 @@ struct ctw_latent_attention {
     double scale;   /* of scores; 0: 1 / sqrt(nope + rope) */
     bool bias;      /* of q_a_proj (q_proj has none), kv_a_proj_with_mqa and o_proj */
     struct ctw_norm_form norm; /* of latents */
+    struct ctw_indexer index;  /* sparse attention, with q_rank; chosen 0: none */
 };
 
 /* A dense MLP. Names: NULL is Llama's. */

@@ -1,0 +1,133 @@
+/* The choice of keys by an indexer: the definition, for every variant. */
+#include <math.h>
+#include <string.h>
+
+#include "kernels/cpu/cpu.h"
+
+enum { LANES = 8 }; /* partial sums of a product, added in a fixed order */
+
+struct job {
+    const struct ctw_op_index *op;
+    const struct ctw_attn_seq *seq;
+    double *scratch; /* of each thread: scores, and a copy of them */
+    int64_t n_keys;
+};
+
+static size_t round_up_keys(int64_t n_keys)
+{
+    return (size_t)(n_keys + LANES - 1) / LANES * LANES;
+}
+
+size_t ctw_cpu_index_bytes(const struct ctw_cpu *cpu, int64_t n_keys)
+{
+    return (size_t)ctw_threads_count(cpu->threads) * 2 * round_up_keys(n_keys) * sizeof(double);
+}
+
+static void widen(float *to, const void *array, enum ctw_dtype dtype, int64_t from, int n)
+{
+    for (int i = 0; i < n; i++)
+        to[i] = ctw_load_float(array, dtype, from + i);
+    memset(to + n, 0, (size_t)(LANES - 1) * sizeof(*to));
+}
+
+static double product(const float *x, const float *y, int n)
+{
+    double sum[LANES] = {0};
+    for (int i = 0; i < n; i += LANES)
+        for (int l = 0; l < LANES; l++)
+            sum[l] += (double)x[i + l] * (double)y[i + l];
+    return ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
+}
+
+/* scores[j] for the keys before and at the query's position: head after head. */
+static void score_keys(const struct job *job, int64_t i, double *scores)
+{
+    const struct ctw_op_index *op = job->op;
+    const int64_t row = job->seq->q_row + i, n = job->seq->pos0 + i + 1;
+    float q[CTW_MAX_HEAD + LANES], k[CTW_MAX_HEAD + LANES];
+    memset(scores, 0, (size_t)n * sizeof(*scores));
+    for (int h = 0; h < op->n_head; h++) {
+        double weight = ctw_load_float(op->weights, op->dtype, row * op->ld_weights + h);
+        int64_t p = 0;
+        widen(q, op->q, op->dtype, (row * op->n_head + h) * op->head, op->head);
+        for (const struct ctw_kv_run *run = job->seq->runs; p < n; run++)
+            for (int64_t r = 0; r < run->n_tok && p < n; r++, p++) {
+                widen(k, op->k, op->dtype, (run->row + r) * op->head, op->head);
+                double s = product(q, k, op->head);
+                scores[p] += weight * (s < 0 ? 0 : s); /* NaN stays */
+            }
+    }
+    for (int64_t p = 0; p < n; p++)
+        scores[p] = isnan(scores[p]) ? -INFINITY : scores[p];
+}
+
+/* The k-th largest of n numbers, k from 1; they are reordered. */
+static double kth_largest(double *x, int64_t n, int64_t k)
+{
+    int64_t first = 0, last = n - 1, at = k - 1;
+    while (first < last) {
+        double pivot = x[first + (last - first) / 2];
+        int64_t i = first, j = last;
+        while (i <= j) {
+            while (x[i] > pivot)
+                i++;
+            while (x[j] < pivot)
+                j--;
+            if (i <= j) {
+                double swap = x[i];
+                x[i++] = x[j];
+                x[j--] = swap;
+            }
+        }
+        if (at <= j)
+            last = j;
+        else if (at >= i)
+            first = i;
+        else
+            break;
+    }
+    return x[at];
+}
+
+static void index_one(void *arg, int64_t i, int thread)
+{
+    const struct job *job = arg;
+    const struct ctw_op_index *op = job->op;
+    const int64_t n = job->seq->pos0 + i + 1;
+    double *scores = job->scratch + (size_t)thread * 2 * round_up_keys(job->n_keys);
+    double *copy = scores + round_up_keys(job->n_keys), least = -INFINITY;
+    uint32_t *seen = op->seen + (job->seq->q_row + i) * op->ld_seen;
+    int64_t equal = n; /* how many of the scores equal to `least` are still to be chosen */
+    memset(seen, 0, (size_t)((n + 31) / 32) * sizeof(*seen));
+    if (n > op->chosen) {
+        score_keys(job, i, scores);
+        memcpy(copy, scores, (size_t)n * sizeof(*copy));
+        least = kth_largest(copy, n, op->chosen);
+        equal = op->chosen;
+        for (int64_t p = 0; p < n; p++)
+            equal -= scores[p] > least;
+    }
+    for (int64_t p = 0; p < n; p++)
+        if (n <= op->chosen || scores[p] > least || (scores[p] == least && equal-- > 0))
+            seen[p / 32] |= (uint32_t)1 << p % 32;
+}
+
+enum ctw_status ctw_cpu_index(struct ctw_cpu *cpu, const struct ctw_op_index *op,
+                              struct ctw_err *err)
+{
+    struct job job = {.op = op};
+    void *scratch;
+    for (int64_t s = 0; s < op->n_seqs; s++) {
+        int64_t n = op->seqs[s].pos0 + op->seqs[s].n_q;
+        job.n_keys = n > job.n_keys ? n : job.n_keys;
+    }
+    enum ctw_status st = ctw_cpu_scratch(cpu, ctw_cpu_index_bytes(cpu, job.n_keys), &scratch, err);
+    if (st != CTW_OK)
+        return st;
+    job.scratch = scratch;
+    for (int64_t s = 0; s < op->n_seqs; s++) {
+        job.seq = &op->seqs[s];
+        ctw_threads_for(cpu->threads, op->seqs[s].n_q, index_one, &job);
+    }
+    return CTW_OK;
+}

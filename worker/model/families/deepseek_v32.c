@@ -1,0 +1,170 @@
+/*
+ * DeepSeek V3.2: DeepSeek V3 with an indexer, which chooses the keys that attention sees. GLM 5,
+ * the same with layers that use the choice of a layer before. Defaults: DeepseekV32Config,
+ * GlmMoeDsaConfig.
+ */
+#include <string.h>
+
+#include "worker/model/families/latent.h"
+
+extern const struct ctw_family ctw_family_deepseek_v32;
+extern const struct ctw_family ctw_family_glm_moe_dsa;
+
+struct rules {
+    struct latent_absent absent;
+    struct ctw_sizes sizes;
+    double eps;
+    int64_t index_heads;
+    enum ctw_rope_pairing index_pairing;
+    bool shares; /* layers may use the choice of one before */
+};
+
+/* In transformers' order: a list, a pattern of F and S, or every freq-th layer from an offset on.
+ */
+static bool has_own_choice(int64_t i, const bool *types, const char *pattern, int64_t freq,
+                           int64_t offset)
+{
+    if (types != NULL)
+        return types[i];
+    if (pattern != NULL)
+        return pattern[i] == 'F';
+    return (i - offset + 1 > 0 ? i - offset + 1 : 0) % freq == 0;
+}
+
+/* Which layers have an indexer. */
+static void key_choices(struct ctw_config *c, int64_t n_layers, bool own[CTW_MAX_DECODERS])
+{
+    const bool *types = ctw_key_layers_called(c, "indexer_types", n_layers, "full", "shared");
+    const char *pattern = ctw_key_string(c, "index_topk_pattern", NULL);
+    int64_t freq = ctw_key_int(c, "index_topk_freq", 1, CTW_NULL_REFUSED, 0, 1 << 20);
+    int64_t offset = ctw_key_int(c, "index_skip_topk_offset", 2, CTW_NULL_REFUSED, 0, 1 << 20);
+    if (pattern != NULL &&
+        ((int64_t)strlen(pattern) < n_layers || strspn(pattern, "FS") != strlen(pattern)))
+        ctw_key_fail(c, "index_topk_pattern", CTW_EFORMAT,
+                     "found \"%s\", expected a letter F or S for each of %lld layers", pattern,
+                     (long long)n_layers);
+    for (int64_t i = 0; i < n_layers && c->status == CTW_OK; i++)
+        own[i] = has_own_choice(i, types, pattern, freq < 1 ? 1 : freq, offset);
+    if (c->status == CTW_OK && !own[0])
+        ctw_key_fail(c, "indexer_types", CTW_EFORMAT,
+                     "layer 0 shares the choice of a layer before it; expected \"full\"");
+}
+
+static struct ctw_indexer key_indexer(struct ctw_config *c, const struct rules *r,
+                                      const struct ctw_latent_attention *a)
+{
+    struct ctw_indexer x = {
+        .chosen = ctw_key_int(c, "index_topk", 2048, CTW_NULL_REFUSED, 1, 1 << 30),
+        .n_head = (int)ctw_key_int(c, "index_n_heads", r->index_heads, CTW_NULL_REFUSED, 1, 4096),
+        .head = (int)ctw_key_int(c, "index_head_dim", 128, CTW_NULL_REFUSED, 1, CTW_MAX_HEAD)};
+    if (a->q_rank == 0)
+        ctw_key_fail(c, "q_lora_rank", CTW_EUNSUP, "an indexer needs the queries' latent");
+    if (x.head < a->rope)
+        ctw_key_fail(c, "index_head_dim", CTW_EFORMAT,
+                     "found %d, expected at least qk_rope_head_dim (%lld)", x.head,
+                     (long long)a->rope);
+    return x;
+}
+
+static void describe_with(struct ctw_config *c, const struct rules *r)
+{
+    bool own[CTW_MAX_DECODERS];
+    const struct ctw_sizes s = ctw_key_sizes(c, &r->sizes);
+    struct ctw_latent_attention attention = latent_keys(c, &s, &r->absent);
+    const bool *sparse = ctw_key_layers_called(c, "mlp_layer_types", s.n_layers, "sparse", "dense");
+    int64_t dense = ctw_key_int(c, "first_k_dense_replace", 3, CTW_NULL_REFUSED, 0, 1 << 20);
+    const struct ctw_norm_form norm = ctw_key_rms_norm(c, "rms_norm_eps", r->eps);
+    struct ctw_mlp shared, mlp = {.inner = s.inner,
+                                  .act = ctw_key_activation(c, "hidden_act", CTW_ACT_SILU),
+                                  .bias = ctw_key_bool(c, "mlp_bias", false)};
+    struct ctw_experts experts = latent_mixture(c, &r->absent, mlp.act, &shared);
+    shared.bias = mlp.bias;
+    latent_groups(c, &r->absent, &experts);
+    latent_sigmoid(c, &experts);
+    attention.index = key_indexer(c, r, &attention);
+    for (int64_t i = 0; i < s.n_layers; i++)
+        own[i] = true;
+    if (r->shares)
+        key_choices(c, s.n_layers, own);
+    ctw_describe_model(c, &s, &(struct ctw_model_rules){.norm = norm});
+    ctw_describe_drafts(c, ctw_key_int(c, "num_nextn_predict_layers", 0, 0, 0, 64));
+    latent_rope(c, &attention, &r->absent);
+    struct ctw_rope_rules index_rope = r->absent.rope_rules;
+    index_rope.head = attention.rope;
+    index_rope.pairing = r->index_pairing;
+    attention.index.rope = ctw_describe_rope(c, &index_rope);
+    for (int64_t i = 0; i < s.n_layers; i++) {
+        attention.index.shared = !own[i];
+        ctw_describe_norms(c, i, &norm);
+        ctw_describe_latent_attention(c, i, &attention);
+        if (sparse != NULL ? !sparse[i] : i < dense)
+            ctw_describe_mlp(c, i, &mlp);
+        else
+            ctw_describe_experts(c, i, &experts);
+    }
+}
+
+static void describe(struct ctw_config *c)
+{
+    static const struct rules rules = {.absent = {.q_rank = 1536,
+                                                  .kv_rank = 512,
+                                                  .nope = 128,
+                                                  .rope = 64,
+                                                  .head_v = 128,
+                                                  .always_interleaved = true,
+                                                  .rope_rules = {.theta = 10000.0},
+                                                  .n = 256,
+                                                  .chosen = 8,
+                                                  .inner = 2048,
+                                                  .n_shared = 1,
+                                                  .n_groups = 8,
+                                                  .kept_groups = 4,
+                                                  .scale = 2.5},
+                                       .sizes = {.vocab = 129280,
+                                                 .hidden = 7168,
+                                                 .inner = 18432,
+                                                 .n_layers = 61,
+                                                 .n_head = 128,
+                                                 .n_kv = 128,
+                                                 .max_length = 163840},
+                                       .eps = 1e-6,
+                                       .index_heads = 64,
+                                       .index_pairing = CTW_ROPE_HALVES};
+    describe_with(c, &rules);
+}
+
+static void describe_glm(struct ctw_config *c)
+{
+    static const struct rules rules = {.absent = {.q_rank = 2048,
+                                                  .kv_rank = 512,
+                                                  .nope = 192,
+                                                  .rope = 64,
+                                                  .head_v = 256,
+                                                  .always_interleaved = true,
+                                                  .rope_rules = {.theta = 10000.0},
+                                                  .n = 256,
+                                                  .chosen = 8,
+                                                  .inner = 2048,
+                                                  .n_shared = 1,
+                                                  .n_groups = 1,
+                                                  .kept_groups = 1,
+                                                  .scale = 2.5},
+                                       .sizes = {.vocab = 154880,
+                                                 .hidden = 6144,
+                                                 .inner = 12288,
+                                                 .n_layers = 78,
+                                                 .n_head = 64,
+                                                 .n_kv = 64,
+                                                 .max_length = 202752},
+                                       .eps = 1e-5,
+                                       .index_heads = 32,
+                                       .index_pairing = CTW_ROPE_INTERLEAVED,
+                                       .shares = true};
+    describe_with(c, &rules);
+}
+
+const struct ctw_family ctw_family_deepseek_v32 = {
+    .model_type = "deepseek_v32", .architecture = "DeepseekV32ForCausalLM", .describe = describe};
+
+const struct ctw_family ctw_family_glm_moe_dsa = {
+    .model_type = "glm_moe_dsa", .architecture = "GlmMoeDsaForCausalLM", .describe = describe_glm};
