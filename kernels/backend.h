@@ -14,6 +14,7 @@
 #ifndef CTW_KERNELS_BACKEND_H
 #define CTW_KERNELS_BACKEND_H
 
+#include "kernels/indexing.h"
 #include "kernels/operations.h"
 
 #ifdef __cplusplus

@@ -347,27 +347,6 @@ struct ctw_op_attention {
     int64_t n_seqs;
 };
 
-/*
- * Which keys a query sees (sparse attention): the `chosen` best by
- *     score(i, j) = sum over heads h of weights[i, h] * max(0, q[i, h] . k[j]),
- * in double, of j <= i; among equal scores the first ones. All, if there are no more. A score that
- * is not a number is below all others. Sequences as for attention; writes the words of `seen` up to
- * the query's own key, and clears the rest of them.
- */
-struct ctw_op_index {
-    enum ctw_dtype dtype;
-    int n_head, head;
-    int64_t chosen;
-    const void *q;       /* device [rows, n_head * head] */
-    const void *k;       /* device [rows, head] */
-    const void *weights; /* device [rows, ld_weights] */
-    int64_t ld_weights;
-    const struct ctw_attn_seq *seqs; /* host */
-    int64_t n_seqs;
-    uint32_t *seen; /* device [rows of q, ld_seen] */
-    int64_t ld_seen;
-};
-
 /* The position of the first key that the query at position pos sees. */
 static inline int64_t ctw_attn_first(const struct ctw_op_attention *op, int64_t pos)
 {

@@ -1,0 +1,29 @@
+/* The choice of keys for sparse attention. kernels/operations.h has the other operations, and the
+ * rules for all. */
+#ifndef CTW_KERNELS_INDEXING_H
+#define CTW_KERNELS_INDEXING_H
+
+#include "kernels/operations.h"
+
+/*
+ * Which keys a query sees (sparse attention): the `chosen` best by
+ *     score(i, j) = sum over heads h of weights[i, h] * max(0, q[i, h] . k[j]),
+ * in double, of j <= i; among equal scores the first ones. All, if there are no more. A score that
+ * is not a number is below all others. Sequences as for attention; writes the words of `seen` up to
+ * the query's own key, and clears the rest of them.
+ */
+struct ctw_op_index {
+    enum ctw_dtype dtype;
+    int n_head, head;
+    int64_t chosen;
+    const void *q;       /* device [rows, n_head * head] */
+    const void *k;       /* device [rows, head] */
+    const void *weights; /* device [rows, ld_weights] */
+    int64_t ld_weights;
+    const struct ctw_attn_seq *seqs; /* host */
+    int64_t n_seqs;
+    uint32_t *seen; /* device [rows of q, ld_seen] */
+    int64_t ld_seen;
+};
+
+#endif
