@@ -224,7 +224,12 @@ def _store(node: Node | None, results: Path, base: Path) -> Path | None:
     """The folder of the result store: in the results, or one that several sweeps share."""
     if node is None or node.value is True:
         return results / "store"
-    return None if node.value is False else base / os.path.expanduser(node.text())
+    if node.value is False:
+        return None
+    folder = base / os.path.expanduser(node.text())
+    if folder.exists() and not folder.is_dir():
+        raise node.error(f"{folder} is a file: expected true, false, or a folder")
+    return folder
 
 
 def _size(node: Node | None) -> str | None:
@@ -247,6 +252,8 @@ def _options(node: Node | None) -> list[Options]:
         for name, value in fields.items():
             if name == "name":
                 continue
+            if isinstance(value.value, bool) and name != "add_bos_token":  # not 1 or 0
+                raise value.wrong("a number or text")
             try:
                 settings = arguments.parse({"pretrained": "x", name: value.scalar()})
             except ArgumentError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,7 @@ class Node:
         if (
             isinstance(self.value, bool)
             or not isinstance(self.value, (int, float))
-            or self.value < least
+            or not least <= self.value < math.inf  # nor not a number
         ):
             raise self.wrong(f"a number of at least {least:g}")
         return self.value
@@ -156,7 +157,9 @@ def _convert(loader: Any, tree: Any, file: str, path: str) -> Node:
     if isinstance(tree, yaml.MappingNode):
         members: dict[str, Node] = {}
         for key, value in tree.value:
-            name, at = str(getattr(key, "value", key)), key.start_mark.line + 1
+            name, at = str(key.value), key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode):
+                raise ArgumentError(f"{file}:{at}: {path or 'the file'}: a key is a list or a mapping: expected text")
             inner = f"{path}.{name}" if path else name
             if name in members:
                 raise ArgumentError(
