@@ -139,18 +139,6 @@ CTW_DEV void shared_fence(void)
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-CTW_DEV int shared_int(uint32_t at)
-{
-    int v;
-    asm volatile("ld.shared.s32 %0, [%1];" : "=r"(v) : "r"(at) : "memory");
-    return v;
-}
-
-CTW_DEV void store_shared_int(uint32_t at, int v)
-{
-    asm volatile("st.shared.s32 [%0], %1;" ::"r"(at), "r"(v) : "memory");
-}
-
 /* ---- L2 ----------------------------------------------------------------------------------- */
 
 /* Prefetches memory into L2. p and bytes are multiples of 16. */

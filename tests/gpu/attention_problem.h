@@ -93,6 +93,7 @@ static struct array array_new(size_t bytes)
 static void array_upload(const struct array *a)
 {
     CU(cudaMemcpy(a->device, a->host, a->bytes, cudaMemcpyHostToDevice));
+    CU(cudaDeviceSynchronize()); /* the stream under test does not wait for the default stream */
 }
 
 static void array_close(struct array *a) /* also accepts an absent array */
@@ -207,6 +208,7 @@ static void give_slopes(struct problem *p)
 static void poison(struct problem *p)
 {
     CU(cudaMemset(p->out.device, 0xFF, p->out.bytes)); /* NaN in every dtype */
+    CU(cudaDeviceSynchronize());
 }
 
 /* The results of op on the host; the caller frees them. */

@@ -323,7 +323,7 @@ static double bound(const struct problem *p, int64_t t, int64_t o, double want)
             e_up += half_step(p->op.dtype, fabs(up) + e_up);
         }
         up = fabs(up) + (p->op.glu.kind == CTW_GLU_OFFSET ? 1 : 0);
-        if (p->op.act == CTW_ACT_RELU2) { /* of the square */
+        if (p->op.act == CTW_ACT_RELU2 && p->op.glu.kind != CTW_GLU_OFFSET) { /* of the square */
             e = (2 * fabs(sum) + e) * e;
             sum *= sum;
         }

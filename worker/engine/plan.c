@@ -262,6 +262,15 @@ static int64_t smaller_chunk(int64_t chunk)
     return chunk > TILE ? chunk - chunk % TILE : chunk;
 }
 
+/* Tokens from which on a pass is long enough: twice as many if an expert then gets fewer rows than a
+ * chunk has. */
+static int64_t enough_tokens(const struct ctw_backend_traits *traits, const struct widths *w)
+{
+    int64_t rows = w->n_experts == 0 ? traits->chunk_tokens
+                                     : traits->pass_tokens * w->chosen / w->n_experts;
+    return rows < traits->chunk_tokens ? 2 * traits->pass_tokens : traits->pass_tokens;
+}
+
 /* The largest plan within the limit. If no plan fits: false, and the smallest plan. */
 static bool find_plan(struct ctw_plan *out, const struct ctw_plan_request *r)
 {
@@ -273,7 +282,7 @@ static bool find_plan(struct ctw_plan *out, const struct ctw_plan_request *r)
     double flops = fmax(ctw_plan_layer_flops(r->model), traits->pass_flops / PASS_TOKENS_MOST);
     if (pass == 0)
         pass = max64(PASS_TOKENS_MIN,
-                     min64(traits->pass_tokens, (int64_t)(traits->pass_flops / flops)));
+                     min64(enough_tokens(traits, &w), (int64_t)(traits->pass_flops / flops)));
     const int64_t usual = pass;
     if (r->pass_tokens == 0)
         pass = max64(pass, r->hide_tokens);

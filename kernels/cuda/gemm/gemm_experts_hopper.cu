@@ -70,7 +70,7 @@ enum ctw_status ctw_cuda_gather_hopper(struct ctw_cuda *cu, const struct ctw_cud
         p.glu = glu_of(glu);
     if (g->x_rows == NULL)
         return ctw_hopper_launch(cu, g, &p, glu_kernels[f16], SHARED_BYTES, err);
-    return ctw_hopper_launch(cu, g, &p, gather_kernels[f16][which], GATHER_BYTES, err);
+    return ctw_hopper_launch(cu, g, &p, gather_kernels[f16][which], SHARED_BYTES, err);
 }
 
 /* ---- scattered rows ----------------------------------------------------------------------- */

@@ -15,7 +15,6 @@ enum {
     X_BYTES = 64 * STEP * 2, /* of one warpgroup */
     /* 1024: rings start at a multiple of 1024. 256: 27 barriers. */
     SHARED_BYTES = 1024 + W_SLOTS * W_BYTES + 2 * X_SLOTS * X_BYTES + 256,
-    GATHER_BYTES = SHARED_BYTES + 2 * 64 * 4, /* with the numbers of gathered rows */
     THREADS = 3 * 128
 };
 

@@ -13,7 +13,6 @@ struct place {
     uint32_t w, full_w, empty_w; /* [W_SLOTS] of W_BYTES; barriers */
     uint32_t x, full_x, empty_x; /* [2][X_SLOTS] of X_BYTES, for each warpgroup; barriers */
     uint32_t ahead;              /* a barrier: the first warpgroup is `lead` steps into the tile */
-    uint32_t rows;               /* [2][64] row numbers of x, if they are gathered */
 };
 
 CTW_DEV struct place place_of(uint32_t base)
@@ -26,7 +25,6 @@ CTW_DEV struct place place_of(uint32_t base)
     s.full_x = s.empty_w + W_SLOTS * 8;
     s.empty_x = s.full_x + 2 * X_SLOTS * 8;
     s.ahead = s.empty_x + 2 * X_SLOTS * 8;
-    s.rows = s.full_w + 256;
     return s;
 }
 
@@ -106,24 +104,25 @@ CTW_DEV void fetch_x(const struct product &p, const CUtensorMap *map, const stru
 
 /*
  * The same rows gathered: row r of x is row x_rows[r]. 16 bytes at a time, to where a tensor copy
- * with 128-byte swizzle puts them; zeros beyond m and k. A step is announced when the copies of the
- * AHEAD steps behind it are under way: AHEAD is less than X_SLOTS - 1, because the multiplying
- * warpgroup frees a slot only after the next one is announced.
+ * with 128-byte swizzle puts them; zeros beyond m and k. Lane i has chunk i % 8 of rows i / 8, 4 +
+ * i / 8, .., whose numbers (-1: none) it keeps in registers. A step is announced when the copies of
+ * the AHEAD steps behind it are under way: AHEAD is less than X_SLOTS - 1, because the multiplying
+ * warpgroup frees a slot only after the next one is announced; and as small as can be, so that a
+ * step is announced before the warpgroup needs it.
  */
-enum { AHEAD = 2 };
+enum { AHEAD = 1, GATHERED = 16 };
 
 CTW_DEV void gather_step(const struct product &p, const struct place &s, int group, uint32_t slot,
-                         int step, int lane)
+                         int step, int lane, const int (&row)[GATHERED])
 {
     int chunk = lane & 7, col = step * STEP + 8 * chunk;
     const char *x = (const char *)p.x + 2 * min(col, p.k - 8);
-    uint32_t to = s.x + (group * X_SLOTS + slot) * X_BYTES, rows = s.rows + group * 256;
+    uint32_t to = s.x + (group * X_SLOTS + slot) * X_BYTES + lane / 8 * 128;
+    uint32_t even = to + ((chunk ^ lane / 8) << 4), odd = to + ((chunk ^ (4 + lane / 8)) << 4);
 #pragma unroll
-    for (int j = 0; j < 16; j++) {
-        int r = 4 * j + lane / 8, row = shared_int(rows + 4 * r);
-        copy_16(to + r * 128 + ((chunk ^ (r & 7)) << 4), x + (int64_t)max(row, 0) * p.x_pitch,
-                row >= 0 && col < p.k ? 16 : 0);
-    }
+    for (int j = 0; j < GATHERED; j++)
+        copy_16((j % 2 == 0 ? even : odd) + j * 512, x + (int64_t)max(row[j], 0) * p.x_pitch,
+                row[j] >= 0 && col < p.k ? 16 : 0);
     copies_commit();
 }
 
@@ -144,15 +143,15 @@ CTW_DEV void gather_x(const struct product &p, const struct place &s, int group,
     struct turn t = {0, 1}, announced = {0, 0};
     for (int i = blockIdx.x / 2; i < p.n_tiles; i += gridDim.x / 2) {
         int row0 = tile_at(p, i).row + first_row;
-        __syncwarp(); /* no lane reads the last tile's rows any more */
+        int row[GATHERED];
 #pragma unroll
-        for (int r = lane; r < 64; r += 32)
-            store_shared_int(s.rows + group * 256 + 4 * r,
-                             row0 + r < p.m ? __ldg(p.x_rows + row0 + r) : -1);
-        __syncwarp();
+        for (int j = 0; j < GATHERED; j++) {
+            int r = row0 + 4 * j + lane / 8;
+            row[j] = r < p.m ? __ldg(p.x_rows + r) : -1;
+        }
         for (int step = 0; step < p.n_steps; step++) {
             barrier_wait(empty + 8 * t.slot, t.parity);
-            gather_step(p, s, group, t.slot, step, lane);
+            gather_step(p, s, group, t.slot, step, lane, row);
             next_slot<X_SLOTS>(&t);
             if (waiting < AHEAD) {
                 waiting++;
@@ -252,7 +251,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
     }
     cluster_sync();
     if (warp >= 8) {
-        registers_fewer<40>();
+        registers_fewer<GATHER ? 72 : 40>();
         if (warp == 8)
             fetch_w(p, &w_map, s, lane);
         else if (GATHER && warp < 11)
@@ -260,7 +259,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
         else if (!GATHER && warp < 11)
             fetch_x<EPI>(p, &x_map, s, warp - 9, lane);
     } else {
-        registers_more<232>();
+        registers_more<GATHER ? 216 : 232>();
         multiply<F16, EPI>(p, s, warp / 4, threadIdx.x % 128);
     }
     /* No block leaves while the other may still arrive at its barriers. */
