@@ -528,7 +528,7 @@ static enum ctw_status fake_index(struct ctw_backend *be, const struct ctw_op_in
 {
     struct fake *f = fake_of(be);
     bool lost;
-    enum ctw_status st = gpu_begin(f->joined, &lost, err);
+    enum ctw_status st = gpu_begin(f->gpu, f->joined, &lost, err);
     return st != CTW_OK || lost ? st : ctw_backend_cpu.index(f->cpu, op, err);
 }
 
