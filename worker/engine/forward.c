@@ -118,7 +118,8 @@ enum ctw_status ctw_forward_open(struct ctw_forward **out, const struct ctw_mode
     const struct ctw_reserve reserve = ctw_plan_reserve(model, dtype, plan);
     enum ctw_status st = ctw_backend_reserve(be, &reserve, err);
     for (size_t i = 0; st == CTW_OK && i < CTW_COUNT(buffers); i++)
-        st = ctw_device_alloc(be, buffers[i].at, buffers[i].bytes, err);
+        if (buffers[i].bytes > 0)
+            st = ctw_device_alloc(be, buffers[i].at, buffers[i].bytes, err);
     f->start = plan->starts > 0 ? ctw_calloc(plan->starts, 1) : NULL;
     if (st == CTW_OK && plan->starts > 0 && f->start == NULL)
         st = ctw_fail(err, CTW_ENOMEM, "out of memory");
