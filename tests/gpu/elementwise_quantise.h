@@ -5,8 +5,6 @@
 #ifndef CTW_TESTS_GPU_ELEMENTWISE_QUANTISE_H
 #define CTW_TESTS_GPU_ELEMENTWISE_QUANTISE_H
 
-#include "elementwise_kinds.h"
-
 /* codes, bits, scale, asymmetric, group, stored scale, zero point, global scale */
 static const struct ctw_quantise quantise_kinds[] = {
     {CTW_CODES_INT, 8, CTW_SCALE_DYNAMIC, false, 0, 0, 0, 0},
