@@ -141,7 +141,8 @@ enum ctw_status ctw_step_add_product(const struct ctw_step *s, enum ctw_slot slo
 {
     struct ctw_shard shards[CTW_MAX_SHARDS];
     struct ctw_op_linear op = linear(s, slot, shards);
-    op.epilogue = ctw_step_epilogue(s, slot);
+    op.epilogue =
+        ctw_step_epilogue(s, slot) == CTW_EPI_SCATTER ? CTW_EPI_SCATTER : CTW_EPI_ADD;
     op.residual_dtype = CTW_RESIDUAL;
     op.x = x;
     op.ldx = ldx;
