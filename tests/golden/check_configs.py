@@ -34,6 +34,7 @@ import tiny_checkpoint  # pylint: disable=wrong-import-position
 # model_types that open, and wrappers whose text model does
 OPEN = {tiny_checkpoint.FAMILIES[name][0] for name in tiny_checkpoint.OPEN}
 OPEN |= {wrapper for wrapper, text in families.TEXTS.items() if text in OPEN}
+OPEN |= {"kimi_k2"}  # deepseek_v3 by another name
 OPEN |= {"qwen3_vl_moe", "step3p7"}  # whose text models are in no file alone
 FORMAT_KEYS = ("quantization_config", "compression_config", "quantization", "quantize")
 MODELOPT = "hf_quant_config.json"
@@ -83,6 +84,8 @@ def scheme_of(group, quantization):
     if fmt in ("float-quantized", "int-quantized", "naive-quantized") and weights["num_bits"] == 8:
         rows, columns = weights.get("block_structure") or (0 if strategy == "tensor" else 1, size)
         return encoders.ByteScheme(weights["type"] == "float", rows, columns, weights.get("symmetric", True))
+    if fmt == "pack-quantized":
+        return encoders.IntScheme(weights["num_bits"], size, weights.get("symmetric", True))
     return encoders.MxScheme(weights["num_bits"]) if fmt in ("mxfp4-pack-quantized", "mxfp8-quantized") else None
 
 
@@ -132,10 +135,12 @@ def stored(tensors, quantization):
         return None
     for name, shape, kind in tensors:
         module = name.removesuffix(".weight")
+        spellings = (module, "lm_head") if kind == "head" else (module,)
         if scheme and kind in ("linear", "head") and not any(
-                is_listed(module, x, quantization.get("quant_method")) for x in others):
+                is_listed(m, x, quantization.get("quant_method")) for x in others for m in spellings):
             specs = scheme.specs(*shape, "BF16")
-            out += [(f"{module}.{suffix}", dtype, list(s)) for suffix, (dtype, s) in specs.items()]
+            out += [(f"{module}.{suffix}", dtype, list(s)) for suffix, (dtype, s) in specs.items()
+                    if suffix != "weight_shape"]  # whose contents the file of zeros would have wrong
         else:
             out.append((name, "BF16", list(shape)))
     return out
@@ -172,7 +177,8 @@ def check(ctworker, path):
     inside = kind in families.TEXTS and "text_config" in config
     text = config["text_config"] if inside else config
     ours = kind in OPEN
-    formatted = os.path.exists(modelopt) or any(config.get(key) for key in FORMAT_KEYS)
+    quantization = quantization or text.get("quantization_config")
+    formatted = bool(quantization) or any(config.get(key) for key in FORMAT_KEYS)
     small, shapes = config, []
     if ours:
         small = dict(config, text_config=shrink(text)) if inside else shrink(text)

@@ -197,7 +197,9 @@ static enum ctw_status open_matrix(struct ctw_finder *finder, struct ctw_matrix 
         st = ctw_name_find_group(finder->config, want, &group, err);
     if (st != CTW_OK)
         return st;
-    if (group != NULL)
+    /* transformers' routers are of a class of their own, which target "Linear" does not mean. */
+    bool router = want->kind == CTW_WANT_MATRIX && want->role == CTW_M_ROUTER;
+    if (group != NULL && !(router && m->part[CTW_PART_SCALE] == NULL))
         args = group->args;
     st = check_matrix(finder, m, &args, err);
     if (st == CTW_OK && group != NULL && finder->quantises_activations)
