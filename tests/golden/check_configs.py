@@ -4,7 +4,7 @@
     CTWORKER_CONFIGS=DIR check_configs.py CTWORKER
 
 DIR holds NAME/config.json, as published, and ModelOpt's hf_quant_config.json if it was published. Each
-configuration is inspected with a made-up checkpoint of two small layers: sizes are reduced, every other
+configuration is inspected with a made-up checkpoint of a few small layers: sizes are reduced, every other
 key stays. A configuration of a family that tests/tools/tiny_checkpoint.py lists as open must open, dense or in a
 format that is supported, with the tensors of the float64 model's recipe; any other must be refused with exit
 code 65 and one line that names its model_type or its weight format. Prints one line per failure and
@@ -41,7 +41,9 @@ MODELOPT = "hf_quant_config.json"
 SIZES = {"BF16": 2, "F16": 2, "F32": 4, "I32": 4, "I64": 8}
 
 # Each size, the names of its key, and the small model's value
-VOCAB, INNER, LAYERS, HEADS = 32, 64, 2, 4
+VOCAB, INNER, HEADS = 32, 64, 4
+# Numbers of layers to try: some files leave the first few unquantised.
+LAYERS = (2, 4)
 HEAD_KEYS, KV_KEYS, HIDDEN_KEYS = (
     ("num_attention_heads", "n_head", "n_heads"),
     ("num_key_value_heads", "num_kv_heads", "multi_query_group_num"),
@@ -52,14 +54,14 @@ def first(config, keys, default=None):
     return next((config[key] for key in keys if config.get(key) is not None), default)
 
 
-def shrink(config):
-    """The same text model's configuration with two small layers; heads keep their size."""
+def shrink(config, n_layers):
+    """The same text model's configuration with so many small layers; heads keep their size."""
     n_head, n_kv = first(config, HEAD_KEYS), first(config, KV_KEYS)
     head = first(config, ("head_dim", "kv_channels"))
     if not head:
         head = first(config, HIDDEN_KEYS, 0) // (n_head or 1) or 64
     sizes = [(("vocab_size", "padded_vocab_size", "embedding_size"), VOCAB), (HEAD_KEYS, HEADS), (HIDDEN_KEYS, HEADS * head),
-             (("num_hidden_layers", "n_layer", "n_layers", "num_layers"), LAYERS)]
+             (("num_hidden_layers", "n_layer", "n_layers", "num_layers"), n_layers)]
     optional = [(KV_KEYS, HEADS if n_kv == n_head else 1),
                 (("intermediate_size", "ffn_hidden_size", "n_inner", "ffn_dim"), INNER)]
     small = dict(config)
@@ -70,7 +72,7 @@ def shrink(config):
         small["num_key_value_heads"] = HEADS
     for key in ("layer_types", "no_rope_layers", "block_configs"):
         if small.get(key):  # with the last, which Gemma 4 has rules for
-            small[key] = [*small[key][:LAYERS - 1], small[key][-1]]
+            small[key] = [*small[key][:n_layers - 1], small[key][-1]]
     for block in small.get("block_configs", ()):
         if block["attention"]["n_heads_in_group"]:
             block["attention"]["n_heads_in_group"] = HEADS
@@ -180,14 +182,17 @@ def check(ctworker, path):
     quantization = quantization or text.get("quantization_config")
     formatted = bool(quantization) or any(config.get(key) for key in FORMAT_KEYS)
     small, shapes = config, []
-    if ours:
-        small = dict(config, text_config=shrink(text)) if inside else shrink(text)
+    for n_layers in LAYERS if ours else ():
+        small = shrink(text, n_layers)
+        small = dict(config, text_config=small) if inside else small
         # quantised files have a module for each expert, but for gpt-oss'
         names = [".experts.0."] if formatted and kind != "gpt_oss" else []
         tensors = list(recipe.tensors(families.describe(small, names)))
         quantised = stored(tensors, quantization)
-        formatted &= quantised is None
         shapes = quantised or stored(tensors, None)
+        if not quantization or quantised is None or any(dtype != "BF16" for _, dtype, _ in shapes):
+            break
+    formatted &= not ours or quantised is None
     with tempfile.TemporaryDirectory() as folder:
         write_checkpoint(folder, small, shapes)
         if os.path.exists(modelopt):

@@ -25,6 +25,7 @@ static struct both both_open(enum ctw_dtype dtype, int64_t n, float scale, size_
 static void both_upload(struct both *b)
 {
     must(cudaMemcpy(b->dev.p, b->host, b->dev.bytes, cudaMemcpyHostToDevice), "upload");
+    must(cudaDeviceSynchronize(), "upload");
 }
 
 static void both_close(struct both *b)

@@ -20,6 +20,7 @@ def by_type(full, sliding):
 LATENT = NO_HEAD | ROUTED | {
     "num_key_value_heads": 4, "q_lora_rank": 64, "kv_lora_rank": 32, "qk_nope_head_dim": 24, "qk_rope_head_dim": 16,
     "v_head_dim": 32, "attention_bias": False}
+INDEXER = {"index_topk": 96, "index_n_heads": 4, "index_head_dim": 32}
 YARN = {"rope_type": "yarn", "factor": 8.0, "beta_fast": 32, "beta_slow": 1, "mscale": 0.7, "mscale_all_dim": 0.7,
         "original_max_position_embeddings": 64}
 
@@ -72,6 +73,9 @@ TYPES = {
         "routed_scaling_factor": 1.0, "num_key_value_heads": 2}),
     "deepseek_v2": ("DeepseekV2ForCausalLM", LATENT | {"rope": YARN, "topk_method": "group_limited_greedy", "mlp_bias": True}),
     "deepseek_v3": ("DeepseekV3ForCausalLM", LATENT | {"num_nextn_predict_layers": 0, "rope": YARN}),
+    "deepseek_v32": ("DeepseekV32ForCausalLM", LATENT | INDEXER | {"num_nextn_predict_layers": 0, "rope": YARN}),
+    "glm_moe_dsa": ("GlmMoeDsaForCausalLM", LATENT | INDEXER | {
+        "indexer_types": ["full", "shared"], "mlp_layer_types": ["dense", "sparse"], "rope_theta": 1e6}),
     "glm4_moe_lite": ("Glm4MoeLiteForCausalLM", LATENT | {
         "first_k_dense_replace": LACKS, "mlp_layer_types": ["sparse", "dense"], "rms_norm_eps": 1e-5, "rope_theta": 1e6}),
     "mistral4": ("Mistral4ForCausalLM", LATENT | {"rope": YARN | {"llama_4_scaling_beta": 0.3}}),
