@@ -221,7 +221,7 @@ static void pack_transposed(enum mode mode, float *dst, const struct ctw_shard *
 {
     const struct ctw_weight *w = s->weight;
     const int64_t step = ctw_shard_step(s);
-    const bool ready = mode == FLOATS && step == 1 && (dtype == CTW_F32 || dtype == w->dtype);
+    const bool ready = mode == FLOATS && (dtype == CTW_F32 || dtype == w->dtype);
     const size_t ahead = (size_t)(FETCH_COLUMNS * w->n) * w->row_bytes;
     float values[NR];
     uint16_t half[NR];
@@ -231,10 +231,11 @@ static void pack_transposed(enum mode mode, float *dst, const struct ctw_shard *
         const void *src = at(s->data->part[CTW_PART_VALUES], w->dtype, c * w->n + row);
         float *to = dst + c / (mode == PAIRS ? 2 : 1) * NR;
         __builtin_prefetch((const void *)((uintptr_t)src + ahead)); /* may be past the end */
+        float *wide = ready ? to : values;
         if (step == 1)
-            widen(ready ? to : values, src, w->dtype, n_rows);
+            widen(wide, src, w->dtype, n_rows);
         for (int64_t r = 0; step > 1 && r < n_rows; r++)
-            values[r] = ctw_load_float(src, w->dtype, r * step);
+            wide[r] = ctw_load_float(src, w->dtype, r * step);
         if (ready)
             continue;
         narrow(half, dtype, values, n_rows);
