@@ -88,7 +88,7 @@ class Library(unittest.TestCase):
 
     def test_two_structs_that_have_grown(self):
         change(self.tree, "kernels/backend.h", "int64_t n_vocab, head_k;", "int64_t more, n_vocab, head_k;")
-        change(self.tree, "kernels/operations.h", "    enum ctw_rope_pairing pairing;", "    int64_t more; int pairing;")
+        change(self.tree, "kernels/operations.h", "    float norm_eps;", "    int64_t more; float norm_eps;")
         self.refused()
 
     def test_a_format_before_others(self):

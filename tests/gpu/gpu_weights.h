@@ -97,7 +97,7 @@ static struct buf buf_from(const void *host, size_t bytes, size_t misalign)
 {
     struct buf b = buf_open(bytes, misalign);
     must(cudaMemcpy(b.p, host, bytes, cudaMemcpyHostToDevice), "upload");
-    must(cudaDeviceSynchronize(), "upload"); /* the stream under test does not wait for the default stream */
+    must(cudaDeviceSynchronize(), "upload"); /* the stream under test does not wait for it */
     return b;
 }
 
