@@ -30,17 +30,19 @@ from supported import CONFIGS, SUPPORTED, configs_of  # noqa: E402
 
 TOLERANCE = 1e-4   # float32 against float64, every log-probability
 CHANCE = 1.10      # mean error of 16 bit: ours / the reference's
-GREEDY_F32, GREEDY_16 = 0.998, 0.92  # equal argmax ids; the models are random: near-ties abound
+GREEDY_F32, GREEDY_16 = 0.998, 0.93  # equal argmax ids; the models are random: near-ties abound
+# The same of checkpoints whose choices of experts or keys are so close that 16 bits flip some of them.
+GREEDY_OF = {"deepseek_v32-dense": 0.83, "deepseek_v32-bf16": 0.91, "glm_moe_dsa-dense": 0.90, "mistral4-dense": 0.91,
+             "mistral4_vl-dense": 0.90, "phimoe-dense": 0.91}
 # The share of log-probabilities that may be further off in fp32: at a near tie, rounding chooses another key.
 JUMPS = {"deepseek_v32-dense": 0.001}
-FLIPS = 2.0  # the share of argmax ids that may differ in 16 bit, by the reference's mean error, if that allows more
 
 
 class Expected:
     """The expected scores of a checkpoint's sequences."""
 
-    def __init__(self, sequences, jumps=0.0):
-        self.jumps = jumps
+    def __init__(self, sequences, name):
+        self.jumps, self.greedy_16 = JUMPS.get(name, 0.0), GREEDY_OF.get(name, GREEDY_16)
         self.tokens = [s["tokens"] for s in sequences]
         self.f64 = np.concatenate([s["f64"] for s in sequences])
         self.greedy = np.concatenate([s["greedy"] for s in sequences])
@@ -61,7 +63,7 @@ class Expected:
 
 def golden_expected(folder):
     with open(folder / "golden.json", encoding="utf-8") as f:
-        return Expected(json.load(f)["sequences"], JUMPS.get(folder.name, 0.0))
+        return Expected(json.load(f)["sequences"], folder.name)
 
 
 def tiny_expected(folder):
@@ -81,7 +83,7 @@ def tiny_expected(folder):
         rounded = reference_model.Model(folder, activations=activations)
         for s in sequences:
             s[key] = rounded.score(s["tokens"])[0]
-    return Expected(sequences)
+    return Expected(sequences, Path(folder).name)
 
 
 def inconsistencies(expected, results):
@@ -120,7 +122,7 @@ def compare(expected, results, exact):
         text = f"f32 max {error.max():.1e} greedy {same:6.2%}"
     else:
         ratio = float(error.mean()) / expected.error_16
-        ok = ratio <= CHANCE and same >= min(GREEDY_16, 1 - FLIPS * expected.error_16)
+        ok = ratio <= CHANCE and same >= expected.greedy_16
         text = f"16-bit mean {error.mean():.5f} = {ratio:.3f} x reference, greedy {same:6.2%}"
     wrong = inconsistencies(expected, results)
     return ok and not wrong, "; ".join([text, *wrong[:2]])
