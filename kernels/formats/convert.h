@@ -14,6 +14,14 @@
 #define CTW_HD_FORCE static inline __attribute__((always_inline))
 #endif
 
+/* Before a loop: GPU code repeats it as it is. Compilers for sm_100 and later otherwise unroll
+ * loops of unknown length, and take minutes for what becomes of them in each copy of a decoder. */
+#ifdef __CUDA_ARCH__
+#define CTW_ROLLED _Pragma("unroll 1")
+#else
+#define CTW_ROLLED
+#endif
+
 /* Unaligned loads. */
 CTW_HD_FORCE uint32_t ctw_load_u32(const void *p)
 {

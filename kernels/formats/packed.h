@@ -87,9 +87,10 @@ CTW_HD_FORCE void ctw_pack_columns(const uint8_t *p, int n, int bits, const int3
     if (n == 32)
         return;
 #endif
+    CTW_ROLLED
     for (int i = 0; i < n; i++)
-        dst[i] = ctw_pack_value((int32_t)ctw_pack_code(p, 4, i, bits, false), zero[i], scale[i],
-                                dtype);
+        dst[i] =
+            ctw_pack_value((int32_t)ctw_pack_code(p, 4, i, bits, false), zero[i], scale[i], dtype);
 }
 
 #endif

@@ -245,7 +245,11 @@ static void print_rates(const char *word)
         {"mxfp8", MXFP8, 8, CTW_BF16, 32, NO_ZEROS, false, false, 0, 4096, 14336},
         {"mxfp4", MXFP4, 4, CTW_BF16, 32, NO_ZEROS, false, false, 0, 4096, 14336},
         {"gptq int4 g128", GPTQ, 4, CTW_F16, 128, PACKED_ZEROS, false, false, 0, 4096, 14336},
+        {"gptq int4 g128", GPTQ, 4, CTW_F16, 128, PACKED_ZEROS, false, false, 0, 14336, 4096},
+        {"gptq int8 g128", GPTQ, 8, CTW_F16, 128, PACKED_ZEROS, false, false, 0, 4096, 14336},
+        {"gptq int4 g128 by index", GPTQ, 4, CTW_F16, 128, PACKED_ZEROS, true, false, 0, 4096, 14336},
         {"awq g128", AWQ, 4, CTW_F16, 128, PACKED_ZEROS, false, false, 0, 4096, 14336},
+        {"awq g128", AWQ, 4, CTW_F16, 128, PACKED_ZEROS, false, false, 0, 14336, 4096},
         {"int8 g128 by index", PACK, 8, CTW_BF16, 128, PACKED_ZEROS, true, false, 0, 4096, 14336},
     };
     struct copy_work copy = {buf_open((size_t)1 << 29, 0), buf_open((size_t)1 << 29, 0)};

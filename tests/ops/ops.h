@@ -153,6 +153,8 @@ enum weight_kind {
     W_INT8,      /* int-quantized, a scale and zero point for each row, fp16 scales */
     W_MXFP4,     /* k must be a multiple of 32 */
     W_MXFP8,     /* likewise */
+    W_GPTQ,      /* 4 bits, group 32, fp16 scales, version 1; k must be a multiple of 32 */
+    W_AWQ,       /* likewise; the matrix has up to 7 more rows, so that they are whole words */
     N_WEIGHT_KINDS
 };
 
@@ -168,7 +170,7 @@ UNUSED_OK static bool weight_possible(enum weight_kind kind, int64_t k)
 {
     if (kind == W_INT3) /* old and new files that cannot be told apart are refused */
         return k <= 10 || (3 * k + 31) / 32 != (k + 9) / 10;
-    bool by_32 = kind == W_INT4 || kind == W_MXFP4 || kind == W_MXFP8;
+    bool by_32 = kind == W_INT4 || kind >= W_MXFP4;
     return by_32 ? k % 32 == 0 : kind == W_NVFP4 ? k % 16 == 0 : true;
 }
 
@@ -228,6 +230,23 @@ UNUSED_OK static void set_byte_parts(struct test_weight *t, enum weight_kind kin
     }
 }
 
+/* GPTQ and AWQ. */
+UNUSED_OK static void set_word_parts(struct test_weight *t, enum weight_kind kind, int64_t k,
+                                     struct ctw_quant_args *args)
+{
+    *args = (struct ctw_quant_args){.present = true,
+                                    .num_bits = 4,
+                                    .strategy = CTW_STRATEGY_GROUP,
+                                    .group_size = 32,
+                                    .zero_less_one = kind == W_GPTQ};
+    t->w.names = ctw_part_names_find(kind == W_GPTQ ? "gptq" : "awq");
+    t->w.n = kind == W_GPTQ ? t->w.n : (t->w.n + 7) / 8 * 8;
+    set_part(t, CTW_PART_VALUES, CTW_I32, kind == W_GPTQ ? k / 8 : k,
+             kind == W_GPTQ ? t->w.n : t->w.n / 8);
+    set_part(t, CTW_PART_SCALE, CTW_F16, k / 32, t->w.n);
+    set_part(t, CTW_PART_ZERO_POINT, CTW_I32, k / 32, (t->w.n + 7) / 8);
+}
+
 /* A weight [n, k] of the kind with random contents; bias 0 or 1. */
 UNUSED_OK static void weight_open(struct test_weight *t, enum weight_kind kind, int64_t n,
                                   int64_t k, int bias)
@@ -260,6 +279,8 @@ UNUSED_OK static void weight_open(struct test_weight *t, enum weight_kind kind, 
         set_part(t, CTW_PART_GLOBAL_SCALE, CTW_F32, 1, 1);
         t->w.part[CTW_PART_GLOBAL_SCALE].n_dims = 1;
         ctw_store_float(t->part[CTW_PART_GLOBAL_SCALE].p, CTW_F32, 0, 37.5f);
+    } else if (kind >= W_GPTQ) {
+        set_word_parts(t, kind, k, &args);
     } else if (kind >= W_FP8) {
         set_byte_parts(t, kind, n, k, &args);
     } else {
@@ -280,6 +301,7 @@ UNUSED_OK static void weight_open(struct test_weight *t, enum weight_kind kind, 
         t->w.format->check(&t->w, &args, NULL, &err) != CTW_OK)
         fail_msg("a weight of kind %d [%" PRId64 ", %" PRId64 "]: %s", (int)kind, n, k, err.msg);
     t->shard = ctw_shard_of(&t->w, &t->data);
+    t->shard.n = n;
     if (bias) {
         t->shard.bias_dtype = (enum ctw_dtype)rng_below(3);
         t->bias = buf_random(t->shard.bias_dtype, n, 1, (size_t)rng_below(7));
@@ -305,9 +327,12 @@ UNUSED_OK static void weight_close(struct test_weight *t);
 UNUSED_OK static void weights_fuse(struct test_weight *w, struct ctw_shard *shards, int n,
                                    int64_t k)
 {
-    static const enum weight_kind kinds[] = {W_BF16, W_BF16_TRANSPOSED, W_INT8_ZERO, W_FP8,
-                                             W_NVFP4};
-    enum weight_kind kind = kinds[rng_below(weight_possible(W_NVFP4, k) ? 5 : 4)];
+    static const enum weight_kind kinds[] = {W_BF16,  W_BF16_TRANSPOSED, W_INT8_ZERO, W_FP8,
+                                             W_NVFP4, W_GPTQ,            W_AWQ};
+    enum weight_kind kind;
+    do
+        kind = kinds[rng_below(CTW_COUNT(kinds))];
+    while (!weight_possible(kind, k));
     int64_t total = 0;
     for (int i = 0; i < n; i++) {
         total += shards[i].n;

@@ -2,20 +2,19 @@
  * Weights decoded into matrices for products: bit-equal to kernels/formats, except for a NaN's
  * payload.
  *
- * Kernels: those of decode_pack.cu and decode_bytes.cu; nvfp4_units and nvfp4_modelopt_units;
- * mxfp4_units; dense_units and transposed_tile (only move and convert); and any_format, which calls
- * a format's own decode function for everything the others do not support: odd alignments, and
- * future formats.
+ * Kernels: those of decode_pack.cu, decode_bytes.cu and decode_transposed.cu; nvfp4_units;
+ * mxfp4_units; dense_units (only moves and converts); and any_format, which calls a format's own
+ * decode function for everything the others do not support: odd alignments, and future formats.
  */
 #include "kernels/cuda/decode/decode.cuh"
 #include "kernels/formats/all.h"
 
-enum { SPANS = 32, TILE = 64, TILE_THREADS = 256 };
+enum { SPANS = 32 };
 
 /* ---- nvfp4 -------------------------------------------------------------------------------- */
 
 /* One row's unit: a is its scale; if PLAIN, 2^126 times its scale. The values are BF16, or F32. */
-template <typename T, bool PLAIN, enum ctw_dtype VALUES = CTW_BF16>
+template <typename T, bool PLAIN, enum ctw_dtype VALUES>
 static __device__ __forceinline__ void nvfp4_values8(uint32_t word, float a, T *dst)
 {
     float v[8];
@@ -34,12 +33,13 @@ static __device__ __forceinline__ void nvfp4_values8(uint32_t word, float a, T *
  * A unit of 8 columns is one word. An E2M1 code's three low bits, placed across the boundary of a
  * float's exponent and mantissa, are its magnitude times 2^-126 (0.5 is a subnormal there too, and
  * exact). For a usual global scale, with scales of at most 448 / 256, the factor 2^126 goes into
- * the scale.
+ * the scale. FACTOR: ModelOpt's, whose global scale multiplies, and whose values are F32.
  */
-template <typename T>
+template <typename T, bool FACTOR>
 __global__ void __launch_bounds__(THREADS)
     nvfp4_units(const __grid_constant__ struct plane p, const __grid_constant__ struct source s)
 {
+    constexpr enum ctw_dtype VALUES = FACTOR ? CTW_F32 : CTW_BF16;
     uint32_t unit, r0;
     if (!plane_place(p, &unit, &r0))
         return;
@@ -57,52 +57,25 @@ __global__ void __launch_bounds__(THREADS)
     /* After the loads above, which would otherwise wait for its dtype's branches. */
     float global = ctw_load_value(s.data.part[CTW_PART_GLOBAL_SCALE],
                                   s.w.part[CTW_PART_GLOBAL_SCALE].dtype, 0);
-    bool plain = global >= 256.0f && global <= 0x1p60f;
-    float inverse = __frcp_rn(global);
+    bool plain =
+        FACTOR ? global >= 0x1p-60f && global <= 0x1p-8f : global >= 256.0f && global <= 0x1p60f;
+    float inverse = FACTOR ? 0 : __frcp_rn(global);
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
         if (r0 + i >= p.n_rows)
             break;
         T *to = dst + (uint64_t)i * p.k;
         if (plain)
-            nvfp4_values8<T, true>(word[i], ctw_nvfp4_scale(scale[i], global, inverse) * 0x1p126f, to);
+            nvfp4_values8<T, true, VALUES>(word[i],
+                                           (FACTOR ? ctw_byte_e4m3(scale[i]) * global
+                                                   : ctw_nvfp4_scale(scale[i], global, inverse)) *
+                                               0x1p126f,
+                                           to);
         else
-            nvfp4_values8<T, false>(word[i], __fdiv_rn(ctw_e4m3_to_f32(scale[i]), global), to);
-    }
-}
-
-/* ModelOpt's: the second scale multiplies, and the values are F32. */
-template <typename T>
-__global__ void __launch_bounds__(THREADS)
-    nvfp4_modelopt_units(const __grid_constant__ struct plane p, const __grid_constant__ struct source s)
-{
-    uint32_t unit, r0;
-    if (!plane_place(p, &unit, &r0))
-        return;
-    const uint32_t *values = (const uint32_t *)s.data.part[CTW_PART_VALUES] + unit;
-    const uint8_t *scales = (const uint8_t *)s.data.part[CTW_PART_SCALE] + unit / 2;
-    T *dst = (T *)p.dst + plane_at(p, r0) + unit * 8;
-    uint32_t row[ROWS], word[ROWS];
-    uint8_t scale[ROWS];
-    plane_rows(p, r0, row);
-#pragma unroll
-    for (int i = 0; i < ROWS; i++) {
-        word[i] = __ldcs(values + (uint64_t)row[i] * p.units);
-        scale[i] = scales[(uint64_t)row[i] * (uint32_t)s.w.scale_stride];
-    }
-    float factor = ctw_load_value(s.data.part[CTW_PART_GLOBAL_SCALE],
-                                  s.w.part[CTW_PART_GLOBAL_SCALE].dtype, 0);
-    bool plain = factor >= 0x1p-60f && factor <= 0x1p-8f;
-#pragma unroll
-    for (int i = 0; i < ROWS; i++) {
-        if (r0 + i >= p.n_rows)
-            break;
-        T *to = dst + (uint64_t)i * p.k;
-        float a = ctw_byte_e4m3(scale[i]) * factor;
-        if (plain)
-            nvfp4_values8<T, true, CTW_F32>(word[i], a * 0x1p126f, to);
-        else
-            nvfp4_values8<T, false, CTW_F32>(word[i], a, to);
+            nvfp4_values8<T, false, VALUES>(word[i],
+                                            FACTOR ? ctw_byte_e4m3(scale[i]) * global
+                                                   : __fdiv_rn(ctw_e4m3_to_f32(scale[i]), global),
+                                            to);
     }
 }
 
@@ -132,9 +105,9 @@ __global__ void __launch_bounds__(THREADS)
             break;
         T *to = dst + (uint64_t)i * p.k;
         if (scale[i] <= 128)
-            nvfp4_values8<T, true>(word[i], __uint_as_float((scale[i] + 126) << 23), to);
+            nvfp4_values8<T, true, CTW_BF16>(word[i], __uint_as_float((scale[i] + 126) << 23), to);
         else
-            nvfp4_values8<T, false>(word[i], ctw_e8m0_to_f32((uint8_t)scale[i]), to);
+            nvfp4_values8<T, false, CTW_BF16>(word[i], ctw_e8m0_to_f32((uint8_t)scale[i]), to);
     }
 }
 
@@ -173,42 +146,18 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* ---- dense, transposed -------------------------------------------------------------------- */
-
-/*
- * values [k, n]. A tile of 64 rows and columns passes through shared memory: a warp reads neighbouring
- * rows of one column, and stores neighbouring columns of one row. A tile's columns are 65 or 33 words
- * apart, so that the columns of a row lie in different banks.
- */
-template <typename S, typename T>
-__global__ void __launch_bounds__(TILE_THREADS)
-    transposed_tile(const __grid_constant__ struct plane p, const S *values, uint32_t n)
-{
-    __shared__ S tile[TILE][TILE + 4 / sizeof(S)];
-    uint32_t per_row = (p.k + TILE - 1) / TILE, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    uint32_t c0 = blockIdx.x % per_row * TILE, r0 = blockIdx.x / per_row * TILE;
-    for (uint32_t c = warp; c < TILE && c0 + c < p.k; c += TILE_THREADS / 32)
-        for (uint32_t r = lane; r < TILE && r0 + r < p.n_rows; r += 32)
-            tile[c][r] = values[(uint64_t)(c0 + c) * n + p.row0 + r0 + r];
-    __syncthreads();
-    for (uint32_t r = warp; r < TILE && r0 + r < p.n_rows; r += TILE_THREADS / 32) {
-        T *dst = (T *)p.dst + plane_at(p, r0 + r) + c0;
-        for (uint32_t c = lane; c < TILE && c0 + c < p.k; c += 32)
-            ctw_cuda_narrow(ctw_cuda_widen(tile[c][r]), dst + c);
-    }
-}
-
 /* ---- any format --------------------------------------------------------------------------- */
 
 /*
  * A block is one warp. Each lane decodes a span of CTW_DECODE_ALIGN columns with the format's own
  * function into its row of shared memory (one word longer than a span, so that lanes use different
- * banks); then the lanes store the spans together.
+ * banks); then the lanes store the spans together. One kernel per format: compilers take minutes
+ * for one that has all of them.
  */
-template <typename T>
+template <enum ctw_format_id ID>
 __global__ void __launch_bounds__(SPANS)
     any_format(const __grid_constant__ struct plane p, const __grid_constant__ struct source s,
-               enum ctw_format_id id)
+               enum ctw_dtype dtype)
 {
     __shared__ float span[SPANS][CTW_DECODE_ALIGN + 1];
     int lane = (int)threadIdx.x;
@@ -222,15 +171,9 @@ __global__ void __launch_bounds__(SPANS)
         int64_t row = plane_row(p, r);
 /* pack_any supports every pack-quantized weight. */
 #define CASE(name)                                                                                       \
-    case CTW_FORMAT_##name:                                                                              \
-        if constexpr (CTW_FORMAT_##name != CTW_FORMAT_pack_quantized)                                    \
-            ctw_##name##_decode(&s.w, &s.data, row, col0, n, span[lane]);                                \
-        break;
-        switch (id) {
-            CTW_FORMATS(CASE)
-        default:
-            break;
-        }
+    if constexpr (ID == CTW_FORMAT_##name && ID != CTW_FORMAT_pack_quantized)                            \
+        ctw_##name##_decode(&s.w, &s.data, row, col0, n, span[lane]);
+        CTW_FORMATS(CASE)
 #undef CASE
     }
     __syncwarp();
@@ -238,31 +181,21 @@ __global__ void __launch_bounds__(SPANS)
         uint32_t r = (uint32_t)((first + i) / per_row);
         int64_t col0 = (int64_t)(first + i - (uint64_t)r * per_row) * CTW_DECODE_ALIGN;
         int64_t n = p.k - col0 < CTW_DECODE_ALIGN ? p.k - col0 : CTW_DECODE_ALIGN;
-        T *dst = (T *)p.dst + plane_at(p, r) + col0;
         for (int c = lane; c < n; c += SPANS)
-            ctw_cuda_narrow(span[i][c], dst + c);
+            ctw_cuda_put(p.dst, dtype, (int64_t)plane_at(p, r) + col0 + c, span[i][c]);
     }
 }
 
 /* ---- choosing ----------------------------------------------------------------------------- */
 
 template <typename S>
-static void decode_dense(cudaStream_t stream, struct plane *p, const S *values, enum ctw_dtype dtype)
+static void decode_dense(cudaStream_t stream, struct plane *p, const S *values,
+                         enum ctw_dtype dtype)
 {
     const dim3 blocks = plane_cut(p, sizeof(S) == 4 || dtype == CTW_F32 ? 4 : 8);
-#define TO(T)                                                                                            \
-    dense_units<S, T, sizeof(S) + sizeof(T) == 4 ? 8 : 4><<<blocks, THREADS, 0, stream>>>(*p, values)
-    CTW_CUDA_FLOAT_SWITCH(dtype, TO);
-#undef TO
-}
-
-template <typename S>
-static void decode_transposed(cudaStream_t stream, const struct plane *p, const S *values, int64_t n,
-                              enum ctw_dtype dtype)
-{
-    uint64_t tiles = (uint64_t)((p->k + TILE - 1) / TILE) * ((p->n_rows + TILE - 1) / TILE);
-#define TO(T)                                                                                            \
-    transposed_tile<S, T><<<(unsigned)tiles, TILE_THREADS, 0, stream>>>(*p, values, (uint32_t)n)
+#define TO(T)                                                                                      \
+    dense_units<S, T, sizeof(S) + sizeof(T) == 4 ? 8 : 4>                                          \
+        <<<blocks, THREADS, 0, stream>>>(*p, values)
     CTW_CUDA_FLOAT_SWITCH(dtype, TO);
 #undef TO
 }
@@ -280,12 +213,12 @@ static enum ctw_status decode(cudaStream_t stream, const struct ctw_shard *shard
         ctw_cuda_decode_pack(stream, p, &s, dtype);
     } else if (id == CTW_FORMAT_nvfp4 && dst_aligned && is_aligned(values, 4)) {
         const dim3 blocks = plane_cut(p, 8);
-#define TO(T) nvfp4_units<T><<<blocks, THREADS, 0, stream>>>(*p, s)
+#define TO(T) nvfp4_units<T, false><<<blocks, THREADS, 0, stream>>>(*p, s)
         CTW_CUDA_FLOAT_SWITCH(dtype, TO);
 #undef TO
     } else if (id == CTW_FORMAT_nvfp4_modelopt && dst_aligned && is_aligned(values, 4)) {
         const dim3 blocks = plane_cut(p, 8);
-#define TO(T) nvfp4_modelopt_units<T><<<blocks, THREADS, 0, stream>>>(*p, s)
+#define TO(T) nvfp4_units<T, true><<<blocks, THREADS, 0, stream>>>(*p, s)
         CTW_CUDA_FLOAT_SWITCH(dtype, TO);
 #undef TO
     } else if (id == CTW_FORMAT_mxfp4 && dst_aligned && is_aligned(values, 4)) {
@@ -293,29 +226,34 @@ static enum ctw_status decode(cudaStream_t stream, const struct ctw_shard *shard
 #define TO(T) mxfp4_units<T><<<blocks, THREADS, 0, stream>>>(*p, s)
         CTW_CUDA_FLOAT_SWITCH(dtype, TO);
 #undef TO
-    } else if (id == CTW_FORMAT_dense && p->k % 8 == 0 && dst_aligned && ctw_cuda_aligned16(values)) {
+    } else if (id == CTW_FORMAT_dense && p->k % 8 == 0 && dst_aligned &&
+               ctw_cuda_aligned16(values)) {
 #define FROM(S) decode_dense(stream, p, (const S *)values, dtype)
         CTW_CUDA_FLOAT_SWITCH(s.w.dtype, FROM);
 #undef FROM
-    } else if (id == CTW_FORMAT_dense_transposed && p->rows == NULL &&
-               is_aligned(values, ctw_dtype_bytes(s.w.dtype))) {
-#define FROM(S) decode_transposed(stream, p, (const S *)values, s.w.n, dtype)
-        CTW_CUDA_FLOAT_SWITCH(s.w.dtype, FROM);
-#undef FROM
-    } else if (!ctw_cuda_decode_bytes(stream, p, &s, dtype)) {
+    } else if (!ctw_cuda_decode_bytes(stream, p, &s, dtype) &&
+               !ctw_cuda_decode_transposed(stream, p, &s, dtype)) {
         p->units = (uint32_t)((p->k + CTW_DECODE_ALIGN - 1) / CTW_DECODE_ALIGN);
         uint64_t spans = (uint64_t)p->n_rows * p->units;
         unsigned blocks = (unsigned)((spans + SPANS - 1) / SPANS);
-#define TO(T) any_format<T><<<blocks, SPANS, 0, stream>>>(*p, s, id)
-        CTW_CUDA_FLOAT_SWITCH(dtype, TO);
-#undef TO
+#define CASE(name)                                                                                       \
+    case CTW_FORMAT_##name:                                                                              \
+        any_format<CTW_FORMAT_##name><<<blocks, SPANS, 0, stream>>>(*p, s, dtype);                       \
+        break;
+        switch (id) {
+            CTW_FORMATS(CASE)
+        default:
+            break;
+        }
+#undef CASE
     }
     return ctw_cuda_launched("decoding a weight", err);
 }
 
-enum ctw_status ctw_cuda_decode(struct ctw_cuda *cu, cudaStream_t stream, const struct ctw_shard *shard,
-                                int64_t row0, int64_t n_rows, enum ctw_dtype dtype, void *dst,
-                                int64_t group_rows, int64_t stride_rows, struct ctw_err *err)
+enum ctw_status ctw_cuda_decode(struct ctw_cuda *cu, cudaStream_t stream,
+                                const struct ctw_shard *shard, int64_t row0, int64_t n_rows,
+                                enum ctw_dtype dtype, void *dst, int64_t group_rows,
+                                int64_t stride_rows, struct ctw_err *err)
 {
     const struct ctw_weight *w = shard->weight;
     int64_t step = ctw_shard_step(shard);
@@ -324,8 +262,8 @@ enum ctw_status ctw_cuda_decode(struct ctw_cuda *cu, cudaStream_t stream, const 
     if (step == 2 && n_rows <= CTW_CUDA_EVENS)
         p.rows = cu->evens;
     else if (step != 1)
-        return ctw_fail(err, CTW_EUNSUP, "cuda: %lld rows of a weight, %lld apart", (long long)n_rows,
-                        (long long)step);
+        return ctw_fail(err, CTW_EUNSUP, "cuda: %lld rows of a weight, %lld apart",
+                        (long long)n_rows, (long long)step);
     if (group_rows > 0) {
         for (p.shift = 0; (int64_t)1 << p.shift < group_rows;)
             p.shift++;
@@ -335,18 +273,18 @@ enum ctw_status ctw_cuda_decode(struct ctw_cuda *cu, cudaStream_t stream, const 
     } else if (w->format->id == CTW_FORMAT_dense && dtype == w->dtype && step == 1) {
         const char *src = (const char *)shard->data->part[CTW_PART_VALUES];
         return ctw_cuda_check(cudaMemcpyAsync(dst, src + (size_t)row0 * w->row_bytes,
-                                              (size_t)n_rows * w->row_bytes, cudaMemcpyDeviceToDevice,
-                                              stream),
+                                              (size_t)n_rows * w->row_bytes,
+                                              cudaMemcpyDeviceToDevice, stream),
                               "copying a weight", err);
     }
     return decode(stream, shard, &p, dtype, err);
 }
 
 enum ctw_status ctw_cuda_decode_rows(struct ctw_cuda *cu, const struct ctw_shard *shard,
-                                     const int32_t *rows, int64_t n_rows, enum ctw_dtype dtype, void *dst,
-                                     struct ctw_err *err)
+                                     const int32_t *rows, int64_t n_rows, enum ctw_dtype dtype,
+                                     void *dst, struct ctw_err *err)
 {
-    struct plane p = {rows, (uint32_t)shard->row0, (uint32_t)n_rows, (uint32_t)shard->weight->k,
-                      0,    31,                    0,                dst};
+    struct plane p = {
+        rows, (uint32_t)shard->row0, (uint32_t)n_rows, (uint32_t)shard->weight->k, 0, 31, 0, dst};
     return decode(cu->stream, shard, &p, dtype, err);
 }

@@ -42,6 +42,7 @@ CTW_HD_FORCE void ctw_gptq_block(const struct ctw_weight *w, const struct ctw_we
     }
     int32_t zero[32];
     float scale[32];
+    CTW_ROLLED
     for (int i = 0; i < n; i++) {
         g = w->indexed ? (int64_t)ctw_load_u32(index + 4 * (c + i)) : (c + i) / w->group_size;
         zero[i] = ctw_gptq_zero(w, data, row, g, bits);
@@ -57,6 +58,7 @@ CTW_HD_FORCE void ctw_gptq_span(const struct ctw_weight *w, const struct ctw_wei
 {
     const uint8_t *src = (const uint8_t *)data->part[CTW_PART_VALUES] + 4 * row;
     const size_t step = 4 * (size_t)w->n;
+    CTW_ROLLED
     for (int64_t c = 0; c < n_col; c += 32) {
         int n = n_col - c < 32 ? (int)(n_col - c) : 32;
         uint32_t word[8];
