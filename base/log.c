@@ -99,6 +99,15 @@ void ctw_log(enum ctw_log_level level, const char *fmt, ...)
     pthread_mutex_unlock(&lock);
 }
 
+void ctw_log_lines(enum ctw_log_level level, const char *before, const char *text)
+{
+    while (*text != '\0') {
+        int n = (int)strcspn(text, ";");
+        ctw_log(level, "%s%.*s", before, n, text);
+        text += n + (text[n] == ';');
+    }
+}
+
 void ctw_log_progress(const char *fmt, ...)
 {
     char line[LINE_MAX_BYTES];

@@ -21,6 +21,8 @@ bool ctw_log_level_parse(const char *name, enum ctw_log_level *out) CTW_MUST_CHE
 enum ctw_log_level ctw_log_level(void);
 
 void ctw_log(enum ctw_log_level level, const char *fmt, ...) CTW_PRINTF(2, 3);
+/* Logs each line of `text`, after `before`; there is a ';' between two lines. */
+void ctw_log_lines(enum ctw_log_level level, const char *before, const char *text);
 
 /*
  * Progress of long work. On a terminal one line is redrawn in place; otherwise a plain line is

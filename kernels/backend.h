@@ -46,6 +46,7 @@ struct ctw_backend_info {
     char reason[256];    /* why this backend was selected */
     int n_threads;       /* CPU */
     uint64_t memory_total; /* bytes of the GPU; 0 on the CPU */
+    double flops;          /* about, a second, in products of 16 bits; 0: not known */
 };
 
 /* What the planner needs to know about a backend. */
@@ -193,6 +194,10 @@ enum ctw_status ctw_backend_open(struct ctw_backend **out, const char *name,
                                  const struct ctw_backend_options *opt,
                                  struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_backend_close(struct ctw_backend *be); /* NULL is a no-op */
+/* A GPU that only plans: it answers questions about memory as a GPU with so many bytes does, so
+ * that the planner needs no GPU. Nothing else may be called. */
+enum ctw_status ctw_backend_open_planned(struct ctw_backend **out, uint64_t memory,
+                                         struct ctw_err *err) CTW_MUST_CHECK;
 /* The number of devices of this kind of backend that the process sees; of the CPU, 1. */
 enum ctw_status ctw_backend_count(const struct ctw_backend *be, int *n,
                                   struct ctw_err *err) CTW_MUST_CHECK;

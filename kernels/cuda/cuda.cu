@@ -8,7 +8,7 @@
 #include "base/mem.h"
 #include "kernels/contract.h"
 
-enum { RING_BYTES = 8 << 20 };
+enum { RING_BYTES = CTW_GPU_RING };
 
 static struct ctw_cuda *cuda_of(struct ctw_backend *be)
 {
@@ -279,6 +279,20 @@ static enum ctw_status cuda_open(struct ctw_backend **out, const struct ctw_back
     return CTW_OK;
 }
 
+/*
+ * Tensor cores' operations with 16-bit operands and fp32 sums, per multiprocessor and cycle, by
+ * NVIDIA's architecture papers; of these, products of a model's shapes reach about 0.6 (H200: 640 of
+ * 1070 TFLOP/s).
+ */
+static double about_flops(const struct ctw_cuda *cu)
+{
+    double per_cycle = cu->major == 9                       ? 4096
+                       : cu->major == 10                    ? 8192
+                       : cu->major == 8 && cu->minor == 0 ? 2048
+                                                            : 1024;
+    return 0.6 * per_cycle * cu->n_sm * cu->clock_khz * 1e3;
+}
+
 static void cuda_info(const struct ctw_backend *be, struct ctw_backend_info *out)
 {
     const struct ctw_cuda *cu = cuda_of(be);
@@ -287,6 +301,7 @@ static void cuda_info(const struct ctw_backend *be, struct ctw_backend_info *out
     memcpy(out->device, cu->name, sizeof(out->device));
     memcpy(out->numerics, cu->numerics, sizeof(out->numerics));
     out->memory_total = cu->memory_total;
+    out->flops = about_flops(cu);
 }
 
 static void cuda_describe(const struct ctw_backend *be, char *buf, size_t cap)
@@ -296,27 +311,9 @@ static void cuda_describe(const struct ctw_backend *be, char *buf, size_t cap)
 
 /* ---- scratch ------------------------------------------------------------------------------ */
 
-static size_t slot_bytes(const struct ctw_reserve *r, int slot)
-{
-    return (size_t)r->slot_elems[slot] * ctw_dtype_bytes(r->dtype);
-}
-
-/* Part of scratch[CTW_CUDA_PRODUCT]. */
-static size_t operation_bytes(const struct ctw_cuda *cu, const struct ctw_reserve *r)
-{
-    size_t linear = ctw_cuda_linear_scratch(cu, r), head = ctw_cuda_head_scratch(cu, r);
-    size_t group = r->n_experts > 0 ? ctw_cuda_group_scratch(r) : 0;
-    size_t most = linear > head ? linear : head;
-    return most > group ? most : group;
-}
-
 static size_t cuda_scratch_bytes(const struct ctw_backend *be, const struct ctw_reserve *r)
 {
-    const struct ctw_cuda *cu = cuda_of(be);
-    size_t bytes = operation_bytes(cu, r) + ctw_cuda_rows_scratch(r);
-    for (int s = 0; s < CTW_N_SLOTS; s++)
-        bytes += slot_bytes(r, s);
-    return bytes + RING_BYTES + CTW_CUDA_WORKSPACE + CTW_CUDA_CHOOSE;
+    return ctw_gpu_scratch_bytes(cuda_of(be)->hopper, r);
 }
 
 static enum ctw_status cuda_reserve(struct ctw_backend *be, const struct ctw_reserve *r,
@@ -326,12 +323,13 @@ static enum ctw_status cuda_reserve(struct ctw_backend *be, const struct ctw_res
     enum ctw_status st = CTW_OK;
     for (int s = 0; st == CTW_OK && s < CTW_N_SLOTS; s++) {
         cu->slot[s].n_shards = 0;
-        st = ctw_cuda_grow(cu, &cu->slot[s].w, slot_bytes(r, s), err);
+        st = ctw_cuda_grow(cu, &cu->slot[s].w, ctw_gpu_slot_bytes(r, s), err);
     }
     if (st == CTW_OK)
-        st = ctw_cuda_grow(cu, &cu->scratch[CTW_CUDA_PRODUCT], operation_bytes(cu, r), err);
+        st = ctw_cuda_grow(cu, &cu->scratch[CTW_CUDA_PRODUCT],
+                           ctw_gpu_operation_bytes(cu->hopper, r), err);
     if (st == CTW_OK)
-        st = ctw_cuda_grow(cu, &cu->scratch[CTW_CUDA_ROWS], ctw_cuda_rows_scratch(r), err);
+        st = ctw_cuda_grow(cu, &cu->scratch[CTW_CUDA_ROWS], ctw_gpu_rows_scratch(r), err);
     return st;
 }
 
@@ -389,10 +387,9 @@ extern const struct ctw_backend_ops ctw_backend_cuda;
 const struct ctw_backend_ops ctw_backend_cuda = {
     "cuda",
     {/* host_memory */ false,
-     /* chunk_tokens */ CTW_CUDA_CHUNK, /* products reach full throughput from about 4096 rows on */
-     /* decoding is then 0.4 % of a pass; an 8B model needs 1.9 GiB in addition to its weights */
-     /* pass_tokens */ 8 * CTW_CUDA_CHUNK,
-     /* pass_flops */ 3.6e16},
+     /* chunk_tokens */ CTW_GPU_CHUNK,
+     /* pass_tokens */ CTW_GPU_PASS,
+     /* pass_flops */ CTW_GPU_PASS_FLOPS},
     ctw_cuda_count,
     cuda_open,
     cuda_close,

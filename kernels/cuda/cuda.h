@@ -18,6 +18,7 @@
 #include <cuda_runtime.h>
 
 #include "kernels/backend.h"
+#include "kernels/gpu_scratch.h"
 
 /* Device memory that grows on demand; growing discards its content. */
 struct ctw_cuda_buffer {
@@ -61,13 +62,7 @@ enum ctw_cuda_scratch {
     CTW_CUDA_N_SCRATCH
 };
 
-/*
- * Rows of a chunk: 33 times the 256 rows of a cluster's tile; 33 is half of the 66 clusters of a
- * GPU with 132 multiprocessors. On such a GPU, products whose columns are a multiple of 512
- * therefore fill whole waves (8192 rows leave 1 to 3 % of the multiprocessors idle); on other GPUs
- * it has no such advantage.
- */
-enum { CTW_CUDA_CHUNK = 33 * 256 };
+enum { CTW_CUDA_CHUNK = CTW_GPU_CHUNK };
 
 /*
  * Consecutive experts overlap: gathered products run on two streams beside the operations' own, in
@@ -83,13 +78,14 @@ struct ctw_cuda_beside {
 };
 
 enum { CTW_CUDA_TICKETS = 64, CTW_CUDA_FENCES = 16 };
-enum { CTW_CUDA_WORKSPACE = 32 << 20, CTW_CUDA_GATE_BLOCK = 8, CTW_CUDA_EVENS = 1 << 16 };
+enum { CTW_CUDA_WORKSPACE = CTW_GPU_WORKSPACE, CTW_CUDA_GATE_BLOCK = 8, CTW_CUDA_EVENS = 1 << 16 };
 
 struct ctw_cuda_gemms; /* gemm.cu: the algorithms chosen so far */
 
 struct ctw_cuda {
     struct ctw_backend backend;
     int device, n_sm, major, minor;
+    int clock_khz;
     int code, ptx; /* architectures of the running code and of the PTX it was compiled from: 90 */
     bool hopper;   /* the variant: kernels for sm_90a if they exist; else the general kernels */
     uint64_t peers_asked[4]; /* a bit for each other GPU: direct copies from it were asked for */
@@ -233,7 +229,7 @@ struct ctw_cuda_gemm {
  * to half a second, allocates CTW_CUDA_CHOOSE bytes, and waits for the stream. */
 enum ctw_status ctw_cuda_gemm(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
                               struct ctw_err *err);
-enum { CTW_CUDA_CHOOSE = 128 << 20 };
+enum { CTW_CUDA_CHOOSE = CTW_GPU_CHOOSE };
 enum ctw_status ctw_cuda_gemms_open(struct ctw_cuda *cu, struct ctw_err *err);
 void ctw_cuda_gemms_close(struct ctw_cuda *cu);
 /* One line per kind of product so far, with the chosen algorithms; returns the length, like
@@ -297,7 +293,7 @@ struct ctw_cuda_head_state {
     float max, sum, target;
     int32_t greedy;
 };
-enum { CTW_CUDA_HEAD_TILE = 256 };
+enum { CTW_CUDA_HEAD_TILE = CTW_GPU_REDUCED_TILE };
 
 /*
  * The head that reduces its own tiles, if it has no softcap. First call it for all tokens, once or
@@ -377,11 +373,5 @@ enum ctw_status ctw_cuda_group(struct ctw_cuda *cu, const struct ctw_op_group *o
 enum ctw_status ctw_cuda_gather(struct ctw_cuda *cu, const struct ctw_op_linear *op, int64_t first,
                                 int64_t n, enum ctw_dtype y_dtype, void *y, int64_t ldy,
                                 struct ctw_err *err);
-
-/* The most that each operation allocates of scratch[] within r; kept by ctw_cuda_grow(). */
-size_t ctw_cuda_linear_scratch(const struct ctw_cuda *cu, const struct ctw_reserve *r);
-size_t ctw_cuda_head_scratch(const struct ctw_cuda *cu, const struct ctw_reserve *r);
-size_t ctw_cuda_group_scratch(const struct ctw_reserve *r);
-size_t ctw_cuda_rows_scratch(const struct ctw_reserve *r); /* scratch[CTW_CUDA_ROWS] */
 
 #endif

@@ -90,6 +90,7 @@ static enum ctw_status find(struct ctw_cuda *cu, const struct ctw_backend_option
         return st;
     cu->device = opt->device;
     cu->n_sm = p.multiProcessorCount;
+    (void)cudaDeviceGetAttribute(&cu->clock_khz, cudaDevAttrClockRate, opt->device);
     cu->major = p.major;
     cu->minor = p.minor;
     cu->memory_total = p.totalGlobalMem;

@@ -45,7 +45,7 @@ static enum ctw_status scale(struct ctw_cuda *cu, const struct ctw_op_embed *op,
     return ctw_cuda_launched("scaling embeddings", err);
 }
 
-/* Part by part through scratch, of which products need more: see ctw_cuda_linear_scratch(). */
+/* Part by part through scratch, of which products need more: see ctw_gpu_linear_scratch(). */
 static enum ctw_status add_rows(struct ctw_cuda *cu, const struct ctw_op_embed *op,
                                 struct ctw_err *err)
 {

@@ -8,11 +8,12 @@
  */
 #include "kernels/cuda/elements.h"
 
-/*
- * Columns of a tile, and the maximum number of rows. If the weight must be decoded, a decoded tile
- * has to fit into memory too, and so is narrower.
- */
-enum { COLS = 8192, ROWS = 2048, DECODED_COLS = 2048, DECODED_ROWS = 4096 };
+enum {
+    COLS = CTW_GPU_HEAD_COLS,
+    ROWS = CTW_GPU_HEAD_ROWS,
+    DECODED_COLS = CTW_GPU_DECODED_COLS,
+    DECODED_ROWS = CTW_GPU_DECODED_ROWS
+};
 enum { THREADS = 256, VECTORS = COLS / (4 * THREADS), WARPS = THREADS / 32 };
 
 /* Of the logits so far: the largest, the sum of exp(logit - max), and the row's other results. */
@@ -181,56 +182,15 @@ __global__ void __launch_bounds__(THREADS)
 
 /* ---- host --------------------------------------------------------------------------------- */
 
-/* The parts of scratch[CTW_CUDA_PRODUCT]: states, logits, a tile of the weight if it is decoded,
- * and a tile of the bias. */
-struct parts {
-    size_t logits, weight, bias, bytes; /* offsets, and the total */
-};
-
-/*
- * For a product that reduces its own tiles (gemm_hopper.cu): one state for each row and tile of the
- * vocabulary, no logits. Whether it does depends on the model alone, never on the rows.
- */
+/* Does the product reduce its own tiles (gemm_hopper.cu)? That depends on the model alone, never on
+ * the rows. */
 static bool reduces(const struct ctw_cuda *cu, enum ctw_dtype dtype, float softcap)
 {
     return cu->hopper && dtype != CTW_F32 && softcap == 0;
 }
 
-static struct parts reducing_parts(int64_t n_rows, int64_t n_vocab, int64_t k, enum ctw_dtype dtype,
-                                   bool decoded)
-{
-    struct parts p = {};
-    size_t n_tiles = (size_t)((n_vocab + CTW_CUDA_HEAD_TILE - 1) / CTW_CUDA_HEAD_TILE);
-    p.weight = (size_t)n_rows * n_tiles * sizeof(struct ctw_cuda_head_state);
-    p.weight = (p.weight + 255) / 256 * 256;
-    p.bytes = p.weight + (decoded ? (size_t)DECODED_COLS * (size_t)k * ctw_dtype_bytes(dtype) : 0);
-    return p;
-}
-
-static struct parts parts_of(int64_t n_rows, int64_t k, enum ctw_dtype dtype, bool decoded)
-{
-    struct parts p;
-    int64_t cols = decoded ? DECODED_COLS : COLS, most = decoded ? DECODED_ROWS : ROWS;
-    size_t rows = (size_t)(n_rows < most ? n_rows : most);
-    p.logits = ((size_t)n_rows * sizeof(struct state) + 255) / 256 * 256;
-    p.weight = p.logits + rows * (size_t)cols * sizeof(float);
-    p.bias = p.weight + (decoded ? (size_t)cols * (size_t)k * ctw_dtype_bytes(dtype) : 0);
-    p.bias = (p.bias + 255) / 256 * 256;
-    p.bytes = p.bias + (size_t)cols * sizeof(float);
-    return p;
-}
-
-size_t ctw_cuda_head_scratch(const struct ctw_cuda *cu, const struct ctw_reserve *r)
-{
-    size_t stored = parts_of(r->n_tok, r->head_k, r->dtype, false).bytes;
-    size_t decoded = parts_of(r->n_tok, r->head_k, r->dtype, true).bytes;
-    size_t most = stored > decoded ? stored : decoded;
-    if (reduces(cu, r->dtype, 0)) {
-        size_t reducing = reducing_parts(r->n_tok, r->n_vocab, r->head_k, r->dtype, true).bytes;
-        most = reducing > most ? reducing : most;
-    }
-    return most;
-}
+static_assert(sizeof(struct state) == CTW_GPU_HEAD_STATE, "as gpu_scratch.h plans");
+static_assert(sizeof(struct ctw_cuda_head_state) == CTW_GPU_REDUCED_STATE, "as gpu_scratch.h plans");
 
 /* The head by products that reduce their own tiles. *done false: this weight is not supported. */
 static enum ctw_status head_reducing(struct ctw_cuda *cu, const struct ctw_op_head *op,
@@ -238,7 +198,8 @@ static enum ctw_status head_reducing(struct ctw_cuda *cu, const struct ctw_op_he
 {
     const struct ctw_weight *weight = op->weight->weight;
     const char *values = (const char *)op->weight->data->part[CTW_PART_VALUES];
-    struct parts parts = reducing_parts(op->n_rows, op->n_vocab, weight->k, op->dtype, decoded);
+    struct ctw_gpu_head_parts parts =
+        ctw_gpu_head_reducing(op->n_rows, op->n_vocab, weight->k, op->dtype, decoded);
     struct ctw_cuda_buffer *b = &cu->scratch[CTW_CUDA_PRODUCT];
     enum ctw_status st = ctw_cuda_grow(cu, b, parts.bytes, err);
     struct ctw_cuda_head_state *states = (struct ctw_cuda_head_state *)b->p;
@@ -327,7 +288,8 @@ enum ctw_status ctw_cuda_head(struct ctw_cuda *cu, const struct ctw_op_head *op,
         if (reduced != CTW_OK || done)
             return reduced;
     }
-    struct parts parts = parts_of(op->n_rows, weight->k, op->dtype, decoded);
+    struct ctw_gpu_head_parts parts =
+        ctw_gpu_head_tiled(op->n_rows, weight->k, op->dtype, decoded);
     struct ctw_cuda_buffer *b = &cu->scratch[CTW_CUDA_PRODUCT];
     enum ctw_status st = ctw_cuda_grow(cu, b, parts.bytes, err);
     int64_t cols = decoded ? DECODED_COLS : COLS;

@@ -10,51 +10,22 @@
 
 enum {
     THREADS = 256,
-    VECTOR = 8, /* columns that a thread takes at a time */
-    /* Scratch for unfinished products: whole chunks are the fastest, but memory is for weights.
-     * With the fused kernel few products need scratch. */
-    GENERAL_BYTES = 256 << 20,
-    HOPPER_BYTES = 64 << 20,
-    GATHERED_BYTES = 32 << 20, /* of rows of x that a product does not gather itself */
-    FEWEST_ROWS = 128,
+    VECTOR = CTW_GPU_VECTOR,
+    FEWEST_ROWS = CTW_GPU_FEWEST_ROWS,
     MOST_ROWS = 32768 /* limit of a grid's second dimension */
 };
-
-static int64_t round_up(int64_t n, int64_t to)
-{
-    return (n + to - 1) / to * to;
-}
-
-static int64_t product_bytes(const struct ctw_cuda *cu)
-{
-    return (int64_t)(cu->hopper ? HOPPER_BYTES : GENERAL_BYTES);
-}
-
-static size_t bias_bytes(int64_t n)
-{
-    return (size_t)(round_up(4 * n, 256) + round_up(2 * n, 256));
-}
 
 /* Rows of m that go through scratch at a time: [rows, ld] of `bytes` each. The parts are nearly
  * equal. */
 static int64_t rows_at_once(const struct ctw_cuda *cu, int64_t m, int64_t ld, size_t bytes)
 {
-    int64_t most = product_bytes(cu) / (ld * (int64_t)bytes);
+    int64_t most = ctw_gpu_product_bytes(cu->hopper) / (ld * (int64_t)bytes);
     most = most < FEWEST_ROWS ? (int64_t)FEWEST_ROWS : most - most % FEWEST_ROWS;
     most = most > MOST_ROWS ? (int64_t)MOST_ROWS : most;
     if (m <= most)
         return m;
     int64_t parts = (m + most - 1) / most;
-    return round_up((m + parts - 1) / parts, FEWEST_ROWS);
-}
-
-size_t ctw_cuda_linear_scratch(const struct ctw_cuda *cu, const struct ctw_reserve *r)
-{
-    int64_t ld = round_up(r->max_n, VECTOR);
-    int64_t most = product_bytes(cu);
-    most = most < FEWEST_ROWS * ld * 4 ? FEWEST_ROWS * ld * 4 : most;
-    int64_t all = r->n_tok * ld * 4;
-    return bias_bytes(r->max_n) + (size_t)(all < most ? all : most);
+    return ctw_gpu_round_up((m + parts - 1) / parts, FEWEST_ROWS);
 }
 
 /* ---- bias --------------------------------------------------------------------------------- */
@@ -124,7 +95,7 @@ static enum ctw_status put_bias(struct ctw_cuda *cu, const struct ctw_op_linear 
     if (!has_bias(op))
         return CTW_OK;
     float *wide = (float *)scratch;
-    uint16_t *narrow = exact ? (uint16_t *)(scratch + round_up(4 * g->n, 256)) : NULL;
+    uint16_t *narrow = exact ? (uint16_t *)(scratch + ctw_gpu_round_up(4 * g->n, 256)) : NULL;
     bias_kernel<<<(unsigned)((g->n + THREADS - 1) / THREADS), THREADS, 0, cu->stream>>>(
         b, g->n, g->y_dtype, wide, narrow);
     g->bias = wide;
@@ -277,7 +248,7 @@ static enum ctw_status through_scratch(struct ctw_cuda *cu, const struct ctw_op_
     bool exact = g->bias == NULL || g->bias_y != NULL;
     bool gated = op->epilogue == CTW_EPI_GATE;
     enum ctw_dtype y_dtype = g->y_dtype, p_dtype = gated && exact ? y_dtype : CTW_F32;
-    int64_t ld = round_up(g->n, VECTOR), left = g->m;
+    int64_t ld = ctw_gpu_round_up(g->n, VECTOR), left = g->m;
     int64_t rows = rows_at_once(cu, g->m, ld, ctw_dtype_bytes(p_dtype));
     for (int64_t t = 0; st == CTW_OK && left > 0; t += rows, left -= rows) {
         struct ctw_cuda_gemm part = *g;
@@ -335,10 +306,10 @@ static enum ctw_status multiply(struct ctw_cuda *cu, const struct ctw_op_linear 
 {
     bool gated = op->epilogue == CTW_EPI_GATE, some = has_bias(op), done = false;
     bool scattered = op->epilogue == CTW_EPI_SCATTER;
-    int64_t block = interleaved ? CTW_CUDA_GATE_BLOCK : 0, ld = round_up(g->n, VECTOR);
+    int64_t block = interleaved ? CTW_CUDA_GATE_BLOCK : 0, ld = ctw_gpu_round_up(g->n, VECTOR);
     /* Reserves all scratch for the following steps at once: growing scratch discards its content.
      */
-    size_t first = some ? bias_bytes(g->n) : 0, bytes = first;
+    size_t first = some ? ctw_gpu_bias_bytes(g->n) : 0, bytes = first;
     /* cuBLASLt's 16-bit sums with y were observed to round the product before adding it. */
     bool narrow_sum = g->add && g->y_dtype != CTW_F32;
     if (gated || some || narrow_sum || scattered)
@@ -404,19 +375,12 @@ static bool needs_rows(const struct ctw_cuda *cu, const struct ctw_op_linear *op
            !ctw_cuda_gather_hopper_can(cu, g, gated, op->act, &op->glu);
 }
 
-/* Rows of x that pass through scratch at a time: they stay in the GPU's cache. */
-static int64_t gathered_rows(int64_t k, enum ctw_dtype dtype)
-{
-    int64_t rows = GATHERED_BYTES / (round_up(k, VECTOR) * (int64_t)ctw_dtype_bytes(dtype));
-    return rows < FEWEST_ROWS ? (int64_t)FEWEST_ROWS : rows - rows % FEWEST_ROWS;
-}
-
 static enum ctw_status multiply_gathered(struct ctw_cuda *cu, const struct ctw_op_linear *op,
                                          const struct ctw_cuda_gemm *g, bool interleaved,
                                          struct ctw_err *err)
 {
     struct ctw_cuda_buffer *b = &cu->scratch[CTW_CUDA_ROWS];
-    int64_t ld = round_up(g->k, VECTOR), rows = gathered_rows(g->k, g->dtype);
+    int64_t ld = ctw_gpu_round_up(g->k, VECTOR), rows = ctw_gpu_gathered_rows(g->k, g->dtype);
     rows = rows < op->n_tok ? rows : op->n_tok;
     enum ctw_status st =
         ctw_cuda_grow(cu, b, (size_t)(rows * ld) * ctw_dtype_bytes(g->dtype), err);
@@ -435,13 +399,6 @@ static enum ctw_status multiply_gathered(struct ctw_cuda *cu, const struct ctw_o
             st = multiply(cu, &part, &part_g, interleaved, err);
     }
     return st;
-}
-
-size_t ctw_cuda_rows_scratch(const struct ctw_reserve *r)
-{
-    int64_t rows = gathered_rows(r->max_k, CTW_F32), all = r->n_grouped > 0 ? r->n_grouped : 0;
-    rows = rows < all ? rows : all;
-    return (size_t)(rows * round_up(r->max_k, VECTOR)) * ctw_dtype_bytes(CTW_F32);
 }
 
 enum ctw_status ctw_cuda_linear(struct ctw_cuda *cu, const struct ctw_op_linear *op,
@@ -479,7 +436,7 @@ enum ctw_status ctw_cuda_linear_qkv(struct ctw_cuda *cu, const struct ctw_op_lin
         return st;
     struct ctw_cuda_buffer *scratch = &cu->scratch[CTW_CUDA_PRODUCT];
     if (has_bias(op))
-        st = ctw_cuda_grow(cu, scratch, bias_bytes(g.n), err);
+        st = ctw_cuda_grow(cu, scratch, ctw_gpu_bias_bytes(g.n), err);
     if (st == CTW_OK)
         st = put_bias(cu, op, 0, (char *)scratch->p, &g, err);
     if (st == CTW_OK)

@@ -12,7 +12,7 @@
 #include "kernels/cuda/elements.h"
 
 enum {
-    SPAN = 1024, /* choices that a warp counts and places */
+    SPAN = CTW_GPU_SPAN, /* choices that a warp counts and places */
     MOST_WARPS = 8, /* of a block of route_rows */
     SHARED_BYTES = 48 << 10, /* that it may have without asking */
     WARP_SIZE = 32
@@ -321,16 +321,6 @@ static __global__ void __launch_bounds__(WARP_SIZE) place_span(const __grid_cons
     }
 }
 
-static int64_t spans_of(int64_t n)
-{
-    return (n + SPAN - 1) / SPAN;
-}
-
-size_t ctw_cuda_group_scratch(const struct ctw_reserve *r)
-{
-    return (size_t)(spans_of(r->n_grouped * r->chosen) * r->n_experts) * sizeof(int32_t);
-}
-
 enum ctw_status ctw_cuda_group(struct ctw_cuda *cu, const struct ctw_op_group *op, struct ctw_err *err)
 {
     struct group g = {};
@@ -339,7 +329,7 @@ enum ctw_status ctw_cuda_group(struct ctw_cuda *cu, const struct ctw_op_group *o
     g.n = op->n_tok * op->chosen;
     g.chosen = op->chosen;
     g.n_experts = op->n_experts;
-    g.n_spans = (int)spans_of(g.n);
+    g.n_spans = (int)ctw_gpu_spans(g.n);
     g.rows = op->rows;
     g.row_weights = op->row_weights;
     g.start = op->start;

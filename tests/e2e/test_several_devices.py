@@ -46,7 +46,7 @@ class SeveralDevices(unittest.TestCase):
             self.assertEqual((done.returncode, done.stdout), (0, want), done.stderr)
         done = score("int4", "--devices", "all", "--placement", "sharded", "--pass-tokens", 90, count=5)
         self.assertEqual((done.returncode, done.stdout), (0, want), done.stderr)
-        self.assertRegex(done.stderr, r"sharded, .* over 5 devices, .* every pass gathers ")
+        self.assertRegex(done.stderr, r"(?s)sharded, .* over 5 devices, .*\n.*every pass gathers ")
         self.assertIn("3 devices of this kind share the work",
                       score("int4", "--devices", "all", count=3).stderr)
 

@@ -15,6 +15,7 @@ import re
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
+from functools import cache
 
 import numpy as np
 
@@ -129,6 +130,7 @@ def scheme_of(text, group):
 
 # ---- contents of tensors: functions of random bits, one block at a time --------------------------
 
+@cache
 def normal_table(dtype, std):
     """16 random bits -> a value of N(0, std^2), as stored."""
     rng = np.random.default_rng(12)
@@ -136,11 +138,13 @@ def normal_table(dtype, std):
     return cio.encode(values, dtype)
 
 
+@cache
 def scale_table(dtype, mean):
     values = mean * np.linspace(0.75, 1.25, 65536, dtype=np.float32)
     return cio.encode(values, dtype).view(np.uint16).copy()
 
 
+@cache
 def code_table(bits):
     """16 random bits -> integer codes, with the lowest code, -2^(bits-1), replaced by 0. Otherwise
     the mean of the codes is not 0, and the weights together act like one constant weight."""
@@ -151,6 +155,7 @@ def code_table(bits):
     return table.astype("<u2")
 
 
+@cache
 def zero_point_table(bits):
     """16 random bits -> integer zero points: the mean code or a neighbour of it. With other zero points,
     a group's weights would be a constant with a little noise, and the model would amplify rounding."""
@@ -161,6 +166,7 @@ def zero_point_table(bits):
     return codes.astype("<u2")
 
 
+@cache
 def fp8_scale_table():
     """16 random bits -> E4M3 codes of 16 .. 60."""
     return (0x58 + np.arange(65536) * 16 // 65536).astype(np.uint8)
@@ -173,6 +179,7 @@ NVFP4_SCALE = 33.0  # mean of fp8_scale_table()
 BYTE_STD = {"F8_E4M3": 448 / 4.5, "I8": 127 / 4.5}  # of the codes of byte_table()
 
 
+@cache
 def byte_table(dtype):
     """16 random bits -> codes of FP8 or int8 values of a normal distribution."""
     rng = np.random.default_rng(12)
@@ -182,6 +189,7 @@ def byte_table(dtype):
     return encoders.nearest_code(np.abs(values), encoders.E4M3) | (np.signbit(values).astype(np.uint8) << 7)
 
 
+@cache
 def power_table(std):
     """16 random bits -> exponents of powers of two, so that codes of deviation std become about STD."""
     near = round(np.log2(STD / std)) + 127
@@ -212,7 +220,7 @@ def content(suffix, dtype, shape, scheme, kind):
     if suffix == "weight_scale" and isinstance(scheme, encoders.ByteScheme):
         return "table", scale_table(dtype, STD / BYTE_STD["F8_E4M3" if scheme.is_float else "I8"])
     if suffix == "weight_scale":
-        table = scale_table(dtype, STD / (2.0 ** scheme.bits / np.sqrt(12)))
+        table = scale_table(dtype, STD / (2.0 ** scheme.bits / np.sqrt(12))).copy()
         if 16 % scheme.bits:  # if the mean of the codes is not 0, the mean of the scales is
             table[::2] ^= 0x8000
         return "table", table
@@ -350,7 +358,7 @@ def layout(path, tensors):
     return [(8 + len(text) + place, t) for place, t in places]
 
 
-def make(config, scheme, dtype, out, seed, jobs):
+def make(config, scheme, dtype, out, seed, jobs, holes=False):
     files = split(list(tensors_of(config, scheme, dtype)))
     weight_map, total = {}, 0
     with ProcessPoolExecutor(jobs) as pool:
@@ -368,7 +376,7 @@ def make(config, scheme, dtype, out, seed, jobs):
                         f.seek(at)
                         f.write(np.ascontiguousarray(t[3][1]).tobytes())
                     continue
-                for first in range(0, size, BLOCK):
+                for first in range(0, 0 if holes else size, BLOCK):
                     n = min(BLOCK, size - first)
                     pending.append(pool.submit(write_block, path, at + first, n,
                                                [seed, i, at + first], t[3]))
@@ -394,6 +402,8 @@ def main():
     parser.add_argument("--group", type=int, default=128, help="0: one scale per row (default: 128)")
     parser.add_argument("--layers", type=int, help="number of layers (default: as published)")
     parser.add_argument("--vocab", type=int, help="size of the vocabulary (default: as published)")
+    parser.add_argument("--holes", action="store_true",
+                        help="tensors are holes, all zero, which take no disk: `ctworker inspect` needs only their sizes")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     args = parser.parse_args()
@@ -412,7 +422,7 @@ def main():
         config["quantization_config"] = encoders.quantization_config(scheme, ["lm_head", *ignore])
     os.makedirs(args.out, exist_ok=True)
     start = time.monotonic()
-    total = make(config, scheme, dtype, args.out, args.seed, args.jobs)
+    total = make(config, scheme, dtype, args.out, args.seed, args.jobs, args.holes)
     cio.write_json(os.path.join(args.out, "config.json"), config)
     seconds = time.monotonic() - start
     print(f"{args.out}: {args.shape}, {config['num_hidden_layers']} layers, {args.format}, "

@@ -67,14 +67,14 @@ static enum ctw_status print_json(const struct ctw_info_reply *r, const char *ur
 
 /* ---- table ---- */
 
-/* Prints one line per kind of matrix product; `products` separates the kinds with ';'. */
-static void print_products(struct ctw_slice products)
+/* Prints the lines of `text`, which has a ';' between two of them. */
+static void print_lines(const char *name, struct ctw_slice text)
 {
-    for (size_t at = 0; at < products.n;) {
-        const char *from = products.data + at;
-        const char *end = memchr(from, ';', products.n - at);
-        size_t n = end == NULL ? products.n - at : (size_t)(end - from);
-        printf("%s%.*s\n", at == 0 ? "  products    " : "              ", (int)n, from);
+    for (size_t at = 0; at < text.n;) {
+        const char *from = text.data + at;
+        const char *end = memchr(from, ';', text.n - at);
+        size_t n = end == NULL ? text.n - at : (size_t)(end - from);
+        printf("%s%.*s\n", at == 0 ? name : "              ", (int)n, from);
         at += n + 1;
     }
 }
@@ -111,13 +111,13 @@ static void print_model(const struct ctw_model_map *m)
         printf(", enough for inputs of %" PRIu64 " tokens", m->fit_length);
     putchar('\n');
     if (m->has >> CTW_MODEL_WEIGHTS_NOTE & 1)
-        printf("  weights     %.*s\n", TEXT(m->weights_note));
+        print_lines("  weights     ", m->weights_note);
     printf("  numerics    %.*s\n", TEXT(m->numerics));
     if (m->identity.n > 0)
         printf("  identity    %.*s\n", TEXT(m->identity));
     else
         printf("  identity    (known once all weights have been read)\n");
-    print_products(m->products);
+    print_lines("  products    ", m->products);
 }
 
 static void print_job(const struct ctw_job_map *j)

@@ -11,6 +11,7 @@
 #include "worker/cli/inspect_formats.h"
 #include "worker/cli/inspect_hashes.h"
 #include "worker/cli/inspect_json.h"
+#include "worker/cli/machine_options.h"
 #include "worker/engine/plan.h"
 
 static const char about[] =
@@ -21,6 +22,10 @@ static const char about[] =
     "--hashes prints one line per linear layer instead, including a tied lm_head: NAME  N  K\n"
     "DTYPE  SHA-256. The hash covers the decoded values, row by row, in the checkpoint's dtype:\n"
     "equal lines mean equal weights.\n"
+    "\n"
+    "--device-memory plans for GPUs that need not be here: `inspect DIR --devices 2 "
+    "--device-memory\n"
+    "48GiB` says where the weights would be, what a pass would cost, and what bounds it.\n"
     "\n"
     "--json prints one JSON object instead: path, architecture, params, bytes (of all files),\n"
     "weight_bits (mean bits per quantised weight, scales included; 0: nothing is quantised),\n"
@@ -190,7 +195,11 @@ static enum ctw_status print_memory_plan(struct ctw_model *m, const struct ctw_e
            ctw_format_bytes(limit, sizeof(limit), (double)info.memory_limit), info.backend.backend,
            info.backend.variant, ctw_dtype_long_name(info.dtype), threads, info.pass_tokens,
            info.chunk_tokens);
-    printf("weights: %s\n", info.place_note);
+    for (const char *line = info.place_note; *line != '\0'; line += strspn(line, ";")) {
+        int n = (int)strcspn(line, ";");
+        printf("weights: %.*s\n", n, line);
+        line += n;
+    }
     ctw_engine_close(engine);
     return CTW_OK;
 }
@@ -236,7 +245,9 @@ int ctw_cmd_inspect(int argc, char **argv)
     const char *dir = NULL;
     struct flags flags = {0};
     struct ctw_engine_option_values values = {0};
-    struct ctw_option options[4 + CTW_N_ENGINE_OPTIONS] = {
+    struct ctw_machine_values described = {0};
+    struct ctw_machine machine;
+    struct ctw_option options[4 + CTW_N_ENGINE_OPTIONS + CTW_N_MACHINE_OPTIONS] = {
         {.name = "identity",
          .type = CTW_OPT_FLAG,
          .value = &flags.identity,
@@ -255,6 +266,7 @@ int ctw_cmd_inspect(int argc, char **argv)
          .help = "print one JSON object for programs, without the memory plan"},
     };
     ctw_engine_option_rows(options + 4, &values);
+    ctw_machine_option_rows(options + 4 + CTW_N_ENGINE_OPTIONS, &described);
     const struct ctw_command_line line = {
         .name = "inspect",
         .synopsis = "[--identity] [--tensors | --json] DIR | --hashes DIR",
@@ -283,7 +295,11 @@ int ctw_cmd_inspect(int argc, char **argv)
     }
     struct ctw_engine_options opt = ctw_engine_options_from(&values, dir);
     struct ctw_err err = {0};
-    enum ctw_status st = inspect(&opt, &flags, &err);
+    enum ctw_status st = ctw_machine_from(&machine, &described, values.devices, &err);
+    opt.machine = &machine;
+    opt.device_list = machine.n_devices > 0 ? NULL : opt.device_list;
+    if (st == CTW_OK)
+        st = inspect(&opt, &flags, &err);
     if (st != CTW_OK)
         ctw_error("inspect: %s: %s", dir, err.msg);
     return ctw_status_exit_code(st);

@@ -71,7 +71,7 @@ void ctw_progress_announce(const struct ctw_engine_info *info)
         (long long)info->max_length, (long long)info->pass_tokens, (long long)info->chunk_tokens,
         ctw_format_bytes(planned, sizeof(planned), (double)info->memory_planned),
         ctw_format_bytes(limit, sizeof(limit), (double)info->memory_limit));
-    ctw_info("weights: %s", info->place_note);
+    ctw_log_lines(CTW_LOG_INFO, "weights: ", info->place_note);
     if (info->model->activations != NULL)
         ctw_info("the checkpoint declares activation quantisation (%s), which is %s",
                  info->model->activations,

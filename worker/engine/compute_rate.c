@@ -40,8 +40,10 @@ double ctw_compute_rate(struct ctw_backend *be, enum ctw_dtype dtype)
 {
     const struct ctw_backend_traits *traits = ctw_backend_traits(be);
     const double enough_s = 0.01;
-    double rate = traits->pass_flops / pass_flops_s;
+    struct ctw_backend_info info;
     char *memory = NULL;
+    ctw_backend_get_info(be, &info);
+    double rate = info.flops > 0 ? info.flops : traits->pass_flops / pass_flops_s;
     if (traits->host_memory)
         memory = ctw_calloc((size_t)(N + MOST_ROWS) * K, ctw_dtype_bytes(dtype));
     if (memory == NULL)

@@ -10,32 +10,51 @@ static const char *or_auto(const char *name)
     return name == NULL ? "auto" : name;
 }
 
+/* Takes over the backend. */
+static enum ctw_status lend_new(struct ctw_devices *all, struct ctw_device **out,
+                                struct ctw_backend *be, const char *options, struct ctw_err *err)
+{
+    struct ctw_device *d = ctw_calloc(1, sizeof(*d));
+    if (d == NULL) {
+        ctw_backend_close(be);
+        return ctw_fail(err, CTW_ENOMEM, "out of memory");
+    }
+    d->be = be;
+    snprintf(d->options, sizeof(d->options), "%s", options);
+    d->n_engines = 1;
+    d->next = all->first;
+    all->first = d;
+    *out = d;
+    return CTW_OK;
+}
+
 enum ctw_status ctw_devices_borrow(struct ctw_devices *all, struct ctw_device **out,
                                    const char *backend, const struct ctw_backend_options *opt,
                                    struct ctw_err *err)
 {
     char options[sizeof((*out)->options)];
     struct ctw_device *d = all->first;
+    struct ctw_backend *be;
     snprintf(options, sizeof(options), "%s, device %d, %s, %s, %d threads", or_auto(backend),
              opt->device, or_auto(opt->variant), or_auto(opt->cuda_variant), opt->n_threads);
     while (d != NULL && strcmp(d->options, options) != 0)
         d = d->next;
     if (d == NULL) {
-        d = ctw_calloc(1, sizeof(*d));
-        if (d == NULL)
-            return ctw_fail(err, CTW_ENOMEM, "out of memory");
-        enum ctw_status st = ctw_backend_open(&d->be, backend, opt, err);
-        if (st != CTW_OK) {
-            ctw_free(d);
-            return st;
-        }
-        memcpy(d->options, options, sizeof(options));
-        d->next = all->first;
-        all->first = d;
+        enum ctw_status st = ctw_backend_open(&be, backend, opt, err);
+        return st == CTW_OK ? lend_new(all, out, be, options, err) : st;
     }
     d->n_engines++;
     *out = d;
     return CTW_OK;
+}
+
+/* No two engines share it, as each is a GPU of its own. */
+enum ctw_status ctw_devices_plan(struct ctw_devices *all, struct ctw_device **out,
+                                 const struct ctw_machine *machine, struct ctw_err *err)
+{
+    struct ctw_backend *be;
+    enum ctw_status st = ctw_backend_open_planned(&be, machine->device_memory, err);
+    return st == CTW_OK ? lend_new(all, out, be, "planned", err) : st;
 }
 
 void ctw_devices_return(struct ctw_devices *all, struct ctw_device *d)

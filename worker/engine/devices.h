@@ -8,6 +8,7 @@
 #define CTW_WORKER_DEVICES_H
 
 #include "kernels/backend.h"
+#include "worker/engine/machine.h"
 
 struct ctw_device {
     struct ctw_backend *be;
@@ -26,6 +27,10 @@ struct ctw_devices {
 enum ctw_status ctw_devices_borrow(struct ctw_devices *all, struct ctw_device **out,
                                    const char *backend, const struct ctw_backend_options *opt,
                                    struct ctw_err *err) CTW_MUST_CHECK;
+/* The same for a device that is only planned for: ctw_backend_open_planned(). */
+enum ctw_status ctw_devices_plan(struct ctw_devices *all, struct ctw_device **out,
+                                 const struct ctw_machine *machine,
+                                 struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_devices_return(struct ctw_devices *all, struct ctw_device *d); /* NULL is fine */
 
 #endif

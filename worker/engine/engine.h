@@ -14,6 +14,7 @@
 #include "worker/model/model.h"
 
 struct ctw_devices; /* worker/engine/devices.h */
+struct ctw_machine; /* worker/engine/machine.h */
 struct ctw_engine;
 
 enum { CTW_MAX_DEVICES = 16 };
@@ -34,12 +35,13 @@ struct ctw_engine_options {
                                     devices of its own */
     uint64_t memory_limit;       /* bytes beyond the weights, on each device; 0: the default */
     const char *place;           /* NULL or "auto", "mapped", "resident", "sharded", "streamed" */
-    uint64_t weights_limit;  /* bytes of each device's memory for the weights; 0: what there is */
-    int64_t max_length;      /* 0: the model's maximum */
-    int64_t vocab;           /* probabilities over the first ids only; 0: over all */
-    int64_t chunk_tokens;    /* 0: planned. For tests and tuning; never changes a score */
-    int64_t pass_tokens;     /* 0: planned. For tests and tuning; never changes a score */
-    bool plan_only;          /* open for ctw_engine_get_info() only: no weights are read */
+    uint64_t weights_limit; /* bytes of each device's memory for the weights; 0: what there is */
+    int64_t max_length;     /* 0: the model's maximum */
+    int64_t vocab;          /* probabilities over the first ids only; 0: over all */
+    int64_t chunk_tokens;   /* 0: planned. For tests and tuning; never changes a score */
+    int64_t pass_tokens;    /* 0: planned. For tests and tuning; never changes a score */
+    bool plan_only;         /* open for ctw_engine_get_info() only: no weights are read */
+    const struct ctw_machine *machine; /* plan_only: for that machine; else NULL. Outlives it */
     const atomic_bool *stop; /* or NULL. Another thread sets it: opening returns CTW_ECANCELED */
 };
 

@@ -98,12 +98,14 @@ static uint64_t usual_need(struct ctw_engine *e, uint64_t limit)
 }
 
 static enum ctw_status choose_place(struct ctw_engine *e, const struct ctw_engine_options *opt,
-                                    int n_devices, struct ctw_err *err)
+                                    int n_devices, int n_readers, struct ctw_err *err)
 {
     const struct ctw_placing_request r = {.model = e->model,
                                           .be = e->be,
                                           .dtype = e->dtype,
+                                          .machine = e->machine,
                                           .n_devices = n_devices,
+                                          .n_readers = n_readers,
                                           .place = opt->place,
                                           .weights_limit = opt->weights_limit,
                                           .limit_is_default = e->limit_is_default,
@@ -117,7 +119,7 @@ static enum ctw_status choose_place(struct ctw_engine *e, const struct ctw_engin
 enum ctw_status ctw_engine_set_default_limit(struct ctw_engine *e, struct ctw_err *err)
 {
     if (ctw_backend_traits(e->be)->host_memory) {
-        e->memory_limit = ctw_plan_default_limit();
+        e->memory_limit = ctw_plan_default_limit(e->machine);
         return CTW_OK;
     }
     uint64_t have = ctw_backend_memory_free(e->be), weights = 0;
@@ -207,7 +209,10 @@ static enum ctw_status open_device(struct ctw_engine *e, const struct ctw_engine
                                                .n_threads = opt->n_threads,
                                                .device = e->device_number};
     struct ctw_backend_info info;
-    enum ctw_status st = ctw_devices_borrow(e->devices, &e->device, opt->backend, &be_opt, err);
+    enum ctw_status st =
+        e->machine->n_devices > 0
+            ? ctw_devices_plan(e->devices, &e->device, e->machine, err)
+            : ctw_devices_borrow(e->devices, &e->device, opt->backend, &be_opt, err);
     if (st != CTW_OK)
         return st;
     e->be = e->device->be;
@@ -220,7 +225,7 @@ static enum ctw_status open_device(struct ctw_engine *e, const struct ctw_engine
 /* Where the weights are is chosen. Reads them last: that may take minutes, and a wrong option must
  * not wait for it. */
 static enum ctw_status open_weights(struct ctw_engine *e, const struct ctw_engine_options *opt,
-                                    struct ctw_shards *shards, struct ctw_err *err)
+                                    struct ctw_shards *shards, int n_devices, struct ctw_err *err)
 {
     enum ctw_status st = CTW_OK;
     if (!opt->plan_only)
@@ -233,16 +238,19 @@ static enum ctw_status open_weights(struct ctw_engine *e, const struct ctw_engin
         st = read_mapped(e, err);
     if (st != CTW_OK)
         return st;
-    ctw_placing_describe(&e->placing, e->model, e->plan.pass_tokens);
+    ctw_placing_describe(&e->placing, e->model, &e->plan, n_devices);
     e->fit_length = find_fit_length(e);
     return CTW_OK;
 }
+
+static const struct ctw_machine this_machine;
 
 static void copy_options(struct ctw_engine *e, const struct ctw_engine_options *opt)
 {
     e->devices = opt->devices != NULL ? opt->devices : &e->own;
     e->device_number = opt->device;
     e->n_threads = opt->n_threads;
+    e->machine = opt->machine != NULL ? opt->machine : &this_machine;
     e->stop = opt->stop;
     e->chunk_tokens = opt->chunk_tokens;
     e->pass_tokens = opt->pass_tokens;
@@ -282,11 +290,14 @@ static enum ctw_status open_peers(struct ctw_engine *e, const struct ctw_engine_
                                   struct ctw_device_list *list, struct ctw_err *err)
 {
     enum ctw_status st = CTW_OK;
-    if (list->all)
+    bool planned = e->machine->n_devices > 0;
+    if (planned)
+        list->n = e->machine->n_devices;
+    else if (list->all)
         st = ctw_backend_count(e->be, &list->n, err);
     if (st == CTW_OK && list->n > CTW_MAX_DEVICES)
         list->n = CTW_MAX_DEVICES;
-    for (int i = 0; list->all && i < list->n; i++)
+    for (int i = 0; (planned || list->all) && i < list->n; i++)
         list->number[i] = i;
     if (st == CTW_OK && list->n > 1 && ctw_backend_traits(e->be)->host_memory)
         return ctw_fail(err, CTW_EINVAL,
@@ -309,17 +320,17 @@ static enum ctw_status open_shards(struct ctw_engine *e, struct ctw_err *err)
 static enum ctw_status open_all_weights(struct ctw_engine *e, const struct ctw_engine_options *opt,
                                         struct ctw_err *err)
 {
-    enum ctw_status st = choose_place(e, opt, 1 + e->n_peers, err);
+    enum ctw_status st = choose_place(e, opt, 1 + e->n_peers, 1 + e->n_peers, err);
     bool sharded = e->placing.place == CTW_SHARDED;
     for (int i = 0; st == CTW_OK && i < e->n_peers; i++)
         st = sharded ? ctw_placing_copy(&e->peer[i]->placing, &e->placing, err)
-                     : choose_place(e->peer[i], opt, 1, err);
+                     : choose_place(e->peer[i], opt, 1, 1 + e->n_peers, err);
     if (st == CTW_OK && sharded && !opt->plan_only)
         st = open_shards(e, err);
     if (st == CTW_OK)
-        st = open_weights(e, opt, e->shards, err);
+        st = open_weights(e, opt, e->shards, 1 + e->n_peers, err);
     for (int i = 0; st == CTW_OK && i < e->n_peers; i++) {
-        st = open_weights(e->peer[i], opt, e->shards, err);
+        st = open_weights(e->peer[i], opt, e->shards, 1 + e->n_peers, err);
         if (st != CTW_OK)
             (void)ctw_fail_prefix(err, "device %d", e->peer[i]->device_number);
     }

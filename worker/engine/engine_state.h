@@ -39,10 +39,11 @@ struct ctw_engine {
     uint64_t memory_limit;
     uint64_t share; /* of the memory limit, while buffers are for comparing; 0: all */
     bool limit_is_default;
-    int n_threads;           /* for reading files */
-    const atomic_bool *stop; /* stops reading files; or NULL */
-    bool files_checked;      /* since their last byte was read */
-    struct ctw_plan plan;    /* for sequences of the usual length */
+    const struct ctw_machine *machine; /* that is planned for */
+    int n_threads;                     /* for reading files */
+    const atomic_bool *stop;           /* stops reading files; or NULL */
+    bool files_checked;                /* since their last byte was read */
+    struct ctw_plan plan;              /* for sequences of the usual length */
     char numerics[CTW_NUMERICS_MAX];
     size_t n_numerics; /* its length without the vocabulary */
 };

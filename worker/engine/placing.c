@@ -1,19 +1,9 @@
 #include "worker/engine/placing.h"
 
-#include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/units.h"
-#include "worker/engine/compute_rate.h"
-#include "worker/engine/plan.h"
-#include "worker/engine/read_rate.h"
 #include "worker/weights/shards.h"
-
-static double flops_per_token(const struct ctw_model *m)
-{
-    return fmax(1, ctw_plan_layer_flops(m) + ctw_plan_head_flops(m));
-}
 
 /* ---- what was asked for ------------------------------------------------------------------- */
 
@@ -95,7 +85,7 @@ static enum ctw_status shard_within(struct ctw_placing *p, const struct ctw_plac
 static enum ctw_status choose_on_host(struct ctw_placing *p, const struct ctw_placing_request *r,
                                       struct ctw_err *err)
 {
-    uint64_t available = ctw_plan_available();
+    uint64_t available = p->have;
     bool fits = r->weights_limit == 0 || p->weights <= r->weights_limit;
     if (is_named(r, "sharded"))
         return ctw_fail(err, CTW_EINVAL,
@@ -139,13 +129,13 @@ static enum ctw_status stream_if_possible(struct ctw_placing *p,
         p->layers.resident + p->layers.ring + least <= have)
         return CTW_OK;
     ctw_placement_free(&p->layers);
-    return CTW_ENOMEM;
+    return least < have ? ctw_placement_make(&p->layers, r->model, have - least, NULL) : CTW_ENOMEM;
 }
 
 static enum ctw_status choose_on_device(struct ctw_placing *p, const struct ctw_placing_request *r,
                                         struct ctw_err *err)
 {
-    uint64_t have = ctw_backend_memory_free(r->be);
+    uint64_t have = p->have;
     uint64_t left = p->weights < have ? (have - p->weights) / 10 * 9 : 0;
     enum ctw_status st = ctw_backend_sync(r->be, err); /* a failed device reports nothing free */
     if (st != CTW_OK)
@@ -185,14 +175,13 @@ static enum ctw_status choose_on_device(struct ctw_placing *p, const struct ctw_
 
 /* Passes may be larger than they usually are, so that computing takes a tenth longer than reading.
  */
-static void measure(struct ctw_placing *p, const struct ctw_placing_request *r)
+static void hide(struct ctw_placing *p, const struct ctw_placing_request *r)
 {
     const double margin = 1.1;
-    p->read_rate = ctw_read_rate(r->model->container);
-    p->compute_rate = ctw_compute_rate(r->be, r->dtype);
-    if (p->read_rate > 0)
-        p->hide_tokens = (int64_t)(margin * (double)p->streamed / p->read_rate * p->compute_rate /
-                                   flops_per_token(r->model));
+    double read = p->rates.read.value, compute = p->rates.compute.value;
+    if (p->streamed > 0 && read > 0)
+        p->hide_tokens = (int64_t)(margin * (double)p->streamed / read * compute /
+                                   ctw_rates_token_flops(r->model));
 }
 
 enum ctw_status ctw_placing_choose(struct ctw_placing *out, const struct ctw_placing_request *r,
@@ -205,11 +194,15 @@ enum ctw_status ctw_placing_choose(struct ctw_placing *out, const struct ctw_pla
         return st;
     out->weights = all.weights;
     ctw_placement_free(&all);
-    st = ctw_backend_traits(r->be)->host_memory ? choose_on_host(out, r, err)
-                                                : choose_on_device(out, r, err);
+    bool on_host = ctw_backend_traits(r->be)->host_memory;
+    out->have = on_host ? ctw_machine_memory(r->machine) : ctw_backend_memory_free(r->be);
+    st = on_host ? choose_on_host(out, r, err) : choose_on_device(out, r, err);
     if (st != CTW_OK)
         return st;
     out->memory = out->layers.n_layers > 0 ? out->layers.resident + out->layers.ring : out->weights;
+    out->ring = out->layers.ring;
+    for (int i = 0; i < out->layers.n_layers; i++)
+        out->n_whole += out->layers.stays[i];
     if (out->place == CTW_SHARDED) {
         out->gathered = out->layers.streamed;
         out->memory += ctw_shards_bytes(&out->layers, out->n_shards);
@@ -217,8 +210,8 @@ enum ctw_status ctw_placing_choose(struct ctw_placing *out, const struct ctw_pla
         out->n_shards = 0; /* sharding was tried */
         out->streamed = out->layers.streamed;
     }
-    if (out->streamed > 0)
-        measure(out, r);
+    ctw_rates_find(&out->rates, r, out->weights, out->streamed, out->gathered);
+    hide(out, r);
     return CTW_OK;
 }
 
@@ -244,32 +237,6 @@ const char *ctw_place_name(enum ctw_place place)
 {
     static const char *const names[] = {"mapped", "resident", "streamed", "sharded"};
     return names[place];
-}
-
-void ctw_placing_describe(struct ctw_placing *p, const struct ctw_model *model, int64_t pass_tokens)
-{
-    char weights[32], memory[32], streamed[32], rate[32];
-    ctw_format_bytes(weights, sizeof(weights), (double)p->weights);
-    if (p->place == CTW_SHARDED) {
-        snprintf(p->note, sizeof(p->note),
-                 "sharded, %s over %d devices, %s of memory on each; every pass gathers %s there",
-                 weights, p->n_shards, ctw_format_bytes(memory, sizeof(memory), (double)p->memory),
-                 ctw_format_bytes(streamed, sizeof(streamed), (double)p->gathered));
-        return;
-    }
-    if (p->streamed == 0) {
-        snprintf(p->note, sizeof(p->note), "%s, %s", ctw_place_name(p->place), weights);
-        return;
-    }
-    double read_s = (double)p->streamed / fmax(1, p->read_rate);
-    double compute_s = (double)pass_tokens * flops_per_token(model) / p->compute_rate;
-    snprintf(p->note, sizeof(p->note),
-             "streamed, %s in %s of memory; every pass reads %s at about %s/s, which takes %.3g s, "
-             "and computes for about %.3g s with %lld tokens: bound by %s",
-             weights, ctw_format_bytes(memory, sizeof(memory), (double)p->memory),
-             ctw_format_bytes(streamed, sizeof(streamed), (double)p->streamed),
-             ctw_format_bytes(rate, sizeof(rate), p->read_rate), read_s, compute_s,
-             (long long)pass_tokens, read_s > compute_s ? "reading" : "computing");
 }
 
 void ctw_placing_free(struct ctw_placing *p)

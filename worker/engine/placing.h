@@ -5,7 +5,9 @@
 #ifndef CTW_WORKER_PLACING_H
 #define CTW_WORKER_PLACING_H
 
-#include "worker/engine/engine.h"
+#include "worker/engine/machine.h"
+#include "worker/engine/plan.h"
+#include "worker/engine/rates.h"
 #include "worker/weights/provider.h"
 
 enum ctw_place { CTW_MAPPED, CTW_RESIDENT, CTW_STREAMED, CTW_SHARDED };
@@ -14,22 +16,26 @@ struct ctw_placing {
     enum ctw_place place;
     /* streamed, sharded, and resident on the CPU: taken over by the provider */
     struct ctw_placement layers;
-    uint64_t weights;    /* bytes of all layers */
-    uint64_t memory;     /* that they take */
-    uint64_t streamed;   /* read in every pass */
-    uint64_t gathered;   /* sharded: copied from the devices' memory in every pass */
-    int n_shards;        /* sharded: over so many devices; `memory` is of each */
-    double read_rate;    /* bytes a second, measured; 0: nothing is streamed */
-    double compute_rate; /* floating-point operations a second, likewise */
+    uint64_t weights;  /* bytes of all layers */
+    uint64_t memory;   /* that they take */
+    uint64_t streamed; /* read in every pass */
+    uint64_t gathered; /* sharded: copied from the devices' memory in every pass */
+    int n_whole;       /* layers that stay */
+    uint64_t ring;     /* part of `memory`: the others pass through it */
+    int n_shards;      /* sharded: over so many devices; `memory` is of each */
+    uint64_t have;     /* the memory of a device, or of the machine, that there was */
+    struct ctw_rates rates;
     int64_t hide_tokens; /* of a pass, which computes for as long as its weights take to read */
-    char note[320];      /* what was chosen, and what it costs */
+    char note[1024];     /* what was chosen, and what it costs: lines, with ';' between them */
 };
 
 struct ctw_placing_request {
     const struct ctw_model *model;
     struct ctw_backend *be;
     enum ctw_dtype dtype;
+    const struct ctw_machine *machine;
     int n_devices;          /* that could share the weights */
+    int n_readers;          /* that read the same files at a time: all devices of the engine */
     const char *place;      /* NULL or "auto", "mapped", "resident", "streamed", "sharded" */
     uint64_t weights_limit; /* 0: none was given */
     bool limit_is_default;  /* of the memory beyond the weights: it is what the weights leave */
@@ -48,9 +54,9 @@ enum ctw_status ctw_placing_copy(struct ctw_placing *out, const struct ctw_placi
 enum ctw_status ctw_placing_open(struct ctw_placing *p, const struct ctw_model *model,
                                  struct ctw_backend *be, struct ctw_shards *shards,
                                  struct ctw_provider **out, struct ctw_err *err) CTW_MUST_CHECK;
-/* Writes p->note, for passes of so many tokens. */
+/* estimate.c: writes p->note, for passes of that plan on each of n devices. */
 void ctw_placing_describe(struct ctw_placing *p, const struct ctw_model *model,
-                          int64_t pass_tokens);
+                          const struct ctw_plan *plan, int n_devices);
 void ctw_placing_free(struct ctw_placing *p);
 
 /* The place's name: "mapped", "resident", "streamed", "sharded". */

@@ -262,12 +262,12 @@ static int64_t smaller_chunk(int64_t chunk)
     return chunk > TILE ? chunk - chunk % TILE : chunk;
 }
 
-/* Tokens from which on a pass is long enough: twice as many if an expert then gets fewer rows than a
- * chunk has. */
+/* Tokens from which on a pass is long enough: twice as many if an expert then gets fewer rows than
+ * a chunk has. */
 static int64_t enough_tokens(const struct ctw_backend_traits *traits, const struct widths *w)
 {
-    int64_t rows = w->n_experts == 0 ? traits->chunk_tokens
-                                     : traits->pass_tokens * w->chosen / w->n_experts;
+    int64_t rows =
+        w->n_experts == 0 ? traits->chunk_tokens : traits->pass_tokens * w->chosen / w->n_experts;
     return rows < traits->chunk_tokens ? 2 * traits->pass_tokens : traits->pass_tokens;
 }
 
@@ -356,40 +356,4 @@ enum ctw_status ctw_plan_make(struct ctw_plan *out, const struct ctw_plan_reques
                     : smaller[0] == '\0'                        ? " or use another GPU"
                                                                 : ", use another GPU",
                     smaller);
-}
-
-static double flops_of(const struct ctw_matrix *m)
-{
-    return m->name == NULL ? 0 : 2.0 * (double)m->weight.n * (double)m->weight.k;
-}
-
-double ctw_plan_matrix_flops(const struct ctw_layer *l)
-{
-    double flops = 0;
-    for (int i = 0; i < CTW_N_MATRICES; i++)
-        flops += flops_of(&l->matrix[i]);
-    return flops;
-}
-
-double ctw_plan_expert_flops(const struct ctw_layer *l)
-{
-    double flops = 0;
-    for (int i = 0; l->mixture.matrix != NULL && i < CTW_N_EXPERT_MATRICES; i++)
-        flops += flops_of(&l->mixture.matrix[i]);
-    return flops;
-}
-
-double ctw_plan_layer_flops(const struct ctw_model *model)
-{
-    double flops = 0;
-    for (int i = 1; i <= model->n_decoders; i++) {
-        const struct ctw_layer *l = &model->layers[i];
-        flops += ctw_plan_matrix_flops(l) + l->mixture.route.chosen * ctw_plan_expert_flops(l);
-    }
-    return flops;
-}
-
-double ctw_plan_head_flops(const struct ctw_model *model)
-{
-    return 2.0 * (double)model->vocab * (double)model->embed_dim;
 }

@@ -5,6 +5,7 @@
 #ifndef CTW_WORKER_PLAN_H
 #define CTW_WORKER_PLAN_H
 
+#include "worker/engine/machine.h"
 #include "worker/model/model.h"
 
 /*
@@ -55,8 +56,8 @@ struct ctw_reserve ctw_plan_reserve(const struct ctw_model *model, enum ctw_dtyp
 
 /* The memory that is available now, on this machine and within the process's control groups. */
 uint64_t ctw_plan_available(void);
-/* A quarter of it; at least 512 MiB. */
-uint64_t ctw_plan_default_limit(void);
+/* A quarter of the machine's; at least 512 MiB. */
+uint64_t ctw_plan_default_limit(const struct ctw_machine *m);
 
 /* The input count above which a sequence takes RoPE's frequencies for long ones; 0: no RoPE has
  * them. */
@@ -88,5 +89,7 @@ double ctw_plan_layer_flops(const struct ctw_model *model);
 double ctw_plan_matrix_flops(const struct ctw_layer *l);
 double ctw_plan_expert_flops(const struct ctw_layer *l);
 double ctw_plan_head_flops(const struct ctw_model *model);
+/* Of attention, for a query that sees so many keys. */
+double ctw_plan_attention_flops(const struct ctw_model *model, int64_t n_keys);
 
 #endif

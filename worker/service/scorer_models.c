@@ -18,7 +18,7 @@ static void announce(const struct ctw_model_slot *m, const struct ctw_engine_inf
              "weights %.0f MiB (limit %.0f MiB)",
              info->max_length, info->pass_tokens, (double)info->memory_planned / mib,
              (double)info->memory_limit / mib);
-    ctw_info("weights: %s", info->place_note);
+    ctw_log_lines(CTW_LOG_INFO, "weights: ", info->place_note);
     if (info->fit_length < info->max_length)
         ctw_warn("inputs of more than %" PRId64 " tokens do not fit the memory limit and are "
                  "refused: raise --memory-limit, or give --max-length %" PRId64,

@@ -1,0 +1,123 @@
+"""What the planner chooses, and what it says of it beforehand: for this machine, and for one that is described."""
+
+import re
+import sys
+import unittest
+
+import worker_process as w
+from real_worker import WORKER, Checkpoints, environment, run
+
+sys.path.insert(0, str(w.ROOT / "tests/tools"))
+import planned_machines  # noqa: E402
+
+CHECKPOINTS = Checkpoints({
+    "large": ("llama", "bf16", {"layers": 40, "hidden": 512, "inner": 1024, "heads": 4, "kv_heads": 2, "head": 128})})
+setUpModule, tearDownModule, model = CHECKPOINTS.write, CHECKPOINTS.remove, CHECKPOINTS.path
+UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+
+
+def weights_lines(text):
+    kinds = "mapped|resident|sharded|streamed|needs|each device|every pass|about"
+    return re.findall(rf"^(?:ctworker: )?weights: ((?:{kinds})[ ,].*)$", text, re.MULTILINE)
+
+
+def bytes_of(text):
+    number, unit = text.split()
+    return float(number) * UNITS[unit]
+
+
+def plan(*options, name="large"):
+    done = run("inspect", *options, model(name))
+    assert done.returncode == 0, done.stderr
+    return weights_lines(done.stdout)
+
+
+class Described(unittest.TestCase):
+    """GPUs of 0.9 to 2 GiB, of which 600 MiB are not free and a pass takes about 500 MiB; the weights are 181 MiB."""
+
+    def test_what_fits_is_resident(self):
+        lines = plan("--devices", 3, "--device-memory", "2GiB")
+        self.assertRegex(lines[0], r"^resident, [\d.]+ MiB on each device$")
+        self.assertRegex(lines[1], r"^each device needs .* of the 1\.4 GiB that were free: ")
+        self.assertRegex(lines[2], r"^every pass computes for about .* s with \d+ tokens: bound by computing$")
+        self.assertRegex(lines[3], r"^about \d+ tokens/s on all devices together, by 150 TFLOP/s \(assumed\)$")
+
+    def test_the_arithmetic(self):
+        lines = plan("--device-memory", "2GiB", "--weights-limit", "30MiB", "--placement", "streamed",
+                     "--host-memory", "50MiB", "--disk-rate", "1MiB", "--compute-rate", 2000)
+        found = re.search(r"reads ([\d.]+ .iB) at about 1\.0 MiB/s, which takes ([\d.]+) s, and computes for about "
+                          r"([\d.]+) s with (\d+) tokens: bound by reading$", lines[2])
+        self.assertIsNotNone(found, lines)
+        read_s = float(found[2])
+        self.assertAlmostEqual(bytes_of(found[1]) / (1 << 20) / read_s, 1, delta=0.01)
+        rate = re.match(r"about (\d+) tokens/s, by 2 TFLOP/s \(described\), reading from the disk \(described\)$", lines[3])
+        self.assertIsNotNone(rate, lines)
+        self.assertAlmostEqual(int(rate[1]) * read_s / int(found[4]), 1, delta=0.02)
+
+    def test_devices_share_the_disk_and_not_the_link(self):
+        def rate(devices, host):
+            lines = plan("--devices", devices, "--device-memory", "2GiB", "--placement", "streamed", "--disk-rate", "8MiB",
+                         "--host-rate", "16MiB", "--host-memory", host)
+            return bytes_of(re.search(r"at about ([\d.]+ .iB)/s", lines[2])[1]) / (1 << 20)
+        self.assertEqual([rate(1, "50MiB"), rate(4, "50MiB"), rate(1, "1GiB"), rate(4, "1GiB")], [8, 2, 16, 16])
+
+    def test_passes_grow_until_reading_hides(self):
+        tokens = []
+        for rate in ("1GB", "20MB"):
+            lines = plan("--device-memory", "2GiB", "--placement", "streamed", "--disk-rate", rate, "--host-memory", "1MiB",
+                         "--compute-rate", 2000)
+            found = re.search(r"with (\d+) tokens: bound by computing$", lines[2])
+            self.assertIsNotNone(found, lines)
+            tokens.append(int(found[1]))
+        self.assertGreater(tokens[1], tokens[0])
+
+    def test_sharded(self):
+        lines = plan("--devices", 4, "--device-memory", "2GiB", "--placement", "sharded", "--peer-rate", "10MiB")
+        self.assertRegex(lines[0], r"^sharded, .* over 4 devices, .* of memory on each: \d+ of 42 layers whole, 1/4 of")
+        self.assertRegex(lines[2], r"^every pass gathers [\d.]+ MiB at about 10\.0 MiB/s, which takes [\d.]+ s, and .*: "
+                         r"bound by gathering$")
+        self.assertRegex(lines[3], r"the link between devices \(described\)$")
+
+    def test_without_a_gpu(self):
+        lines = plan("--backend", "cpu", "--host-memory", "60MiB", "--disk-rate", "1GB", "--compute-rate", 100)
+        self.assertRegex(lines[0], r"^streamed, .* MiB in [\d.]+ MiB of memory: \d+ of 42 layers stay, ")
+        self.assertRegex(lines[3], r"by 0\.1 TFLOP/s \(described\), reading from the disk \(described\)$")
+        self.assertRegex(plan("--backend", "cpu", "--host-memory", "200MiB")[0], r"^mapped, [\d.]+ MiB$")
+
+    def test_refusals(self):
+        for options, code, part in (
+                (("--devices", "0-1", "--device-memory", "2GiB"), 64, "with --device-memory it is the number of GPUs"),
+                (("--devices", "17", "--device-memory", "2GiB"), 64, "1 to 16"),
+                (("--device-memory", "700MiB"), 71, "raise --memory-limit")):
+            done = run("inspect", *options, model("large"))
+            self.assertEqual(done.returncode, code, done.stderr)
+            self.assertIn(part, done.stderr)
+
+
+class OnePlanner(unittest.TestCase):
+    def test_inspect_the_log_and_info_say_the_same(self):
+        """All but measured rates, and what follows from them."""
+        options = ("--threads", "2", "--backend", "cuda", "--devices", "0-2", "--memory-limit", "40MiB")
+        for memory, more in ((256, ()), (90, ()), (256, ("--placement", "sharded")), (60, ("--placement", "streamed"))):
+            gpu = {"memory": memory << 20, "count": 3}
+            said = weights_lines(run("inspect", *options, *more, model("large"), **gpu).stdout)
+            with w.Worker(*options, *more, program=WORKER, models=[model("large")], env=environment(**gpu)) as a:
+                log = weights_lines(a.text())
+                info = [x.strip() for x in re.search(r"^  weights     (.*(?:\n {14}.*)*)", a.command("info").stdout,
+                                                     re.MULTILINE)[1].split("\n")]
+            self.assertEqual(log, info)
+            self.assertEqual(len(info), 4)
+            self.assertEqual(info[:2], said[:2])
+            self.assertEqual(re.sub(r"about .*?/s|takes .*? s", "", info[2]), re.sub(r"about .*?/s|takes .*? s", "", said[2]))
+
+
+class Table(unittest.TestCase):
+    def test_it_is_made_again(self):
+        """docs/ARCHITECTURE.md has the planner's choices of today for the two smaller models."""
+        text = (w.ROOT / "docs/ARCHITECTURE.md").read_text()
+        for row in planned_machines.rows(WORKER, CHECKPOINTS.folder, models=("8B", "123B")):
+            self.assertIn(row, text, "run tests/tools/planned_machines.py")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,72 @@
+#include "worker/cli/machine_options.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "worker/engine/engine.h"
+
+void ctw_machine_option_rows(struct ctw_option *rows, struct ctw_machine_values *v)
+{
+    const struct ctw_option all[] = {
+        {.name = "device-memory",
+         .type = CTW_OPT_BYTES,
+         .value = &v->device_memory,
+         .meta = "SIZE",
+         .help =
+             "plan for GPUs with so much memory each, which need not be here; --devices is then "
+             "their number (default: 1)"},
+        {.name = "host-memory",
+         .type = CTW_OPT_BYTES,
+         .value = &v->host_memory,
+         .meta = "SIZE",
+         .help = "plan for a machine with so much memory available (default: this machine's)"},
+        {.name = "compute-rate",
+         .type = CTW_OPT_INT,
+         .value = &v->gflops,
+         .min = 0,
+         .max = 100000000,
+         .meta = "GFLOPS",
+         .help = "that a device reaches in products of 16 bits (default: measured on a CPU, what "
+                 "the GPU states, or 150000 for --device-memory)"},
+        {.name = "disk-rate",
+         .type = CTW_OPT_BYTES,
+         .value = &v->disk,
+         .meta = "SIZE",
+         .help = "a second, read from the files' disk (default: measured, or 3GB for a described "
+                 "machine)"},
+        {.name = "host-rate",
+         .type = CTW_OPT_BYTES,
+         .value = &v->host,
+         .meta = "SIZE",
+         .help = "a second, from host memory to a GPU (default: 25GB for a described machine)"},
+        {.name = "peer-rate",
+         .type = CTW_OPT_BYTES,
+         .value = &v->peer,
+         .meta = "SIZE",
+         .help = "a second, from one GPU to another (default: measured, or 20GB for a described "
+                 "machine)"},
+    };
+    _Static_assert(CTW_COUNT(all) == CTW_N_MACHINE_OPTIONS, "count the rows");
+    memcpy(rows, all, sizeof(all));
+}
+
+enum ctw_status ctw_machine_from(struct ctw_machine *out, const struct ctw_machine_values *v,
+                                 const char *devices, struct ctw_err *err)
+{
+    *out = (struct ctw_machine){.device_memory = v->device_memory,
+                                .host_memory = v->host_memory,
+                                .flops = 1e9 * (double)v->gflops,
+                                .disk = (double)v->disk,
+                                .host = (double)v->host,
+                                .peer = (double)v->peer};
+    if (v->device_memory == 0)
+        return CTW_OK;
+    char *end = NULL;
+    long n = devices == NULL ? 1 : strtol(devices, &end, 10);
+    if (n < 1 || n > CTW_MAX_DEVICES || (end != NULL && *end != '\0'))
+        return ctw_fail(err, CTW_EINVAL,
+                        "--devices %s: with --device-memory it is the number of GPUs, 1 to %d",
+                        devices, CTW_MAX_DEVICES);
+    out->n_devices = (int)n;
+    return CTW_OK;
+}

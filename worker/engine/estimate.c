@@ -1,0 +1,116 @@
+/* What a placement costs, in words: the same lines in the log, in `info` and from `inspect`, in one
+ * string that has a ';' between two lines. */
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "base/units.h"
+#include "worker/engine/placing.h"
+
+struct text {
+    char *buf;
+    size_t cap, n;
+};
+
+__attribute__((format(printf, 2, 3))) static void add(struct text *t, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(t->buf + t->n, t->cap - t->n, format, args);
+    va_end(args);
+    t->n = n >= 0 && (size_t)n < t->cap - t->n ? t->n + (size_t)n : t->cap - 1;
+}
+
+static void add_bytes(struct text *t, double bytes)
+{
+    char size[32];
+    add(t, "%s", ctw_format_bytes(size, sizeof(size), bytes));
+}
+
+/* Where the weights are. */
+static void add_place(struct text *t, const struct ctw_placing *p, const struct ctw_model *model,
+                      int n_devices)
+{
+    add(t, "%s, ", ctw_place_name(p->place));
+    add_bytes(t, (double)p->weights);
+    if (p->place == CTW_SHARDED) {
+        add(t, " over %d devices, ", p->n_shards);
+        add_bytes(t, (double)p->memory);
+        add(t, " of memory on each: %d of %d layers whole, 1/%d of the others, ", p->n_whole,
+            model->n_layers, p->n_shards);
+    } else if (p->place == CTW_STREAMED) {
+        add(t, " in ");
+        add_bytes(t, (double)p->memory);
+        add(t, " of memory%s: %d of %d layers stay, the others pass through ",
+            n_devices > 1 ? " on each device" : "", p->n_whole, model->n_layers);
+    } else {
+        add(t, "%s", n_devices > 1 ? " on each device" : "");
+        return;
+    }
+    add(t, "a ring of ");
+    add_bytes(t, (double)p->ring);
+}
+
+static void add_memory(struct text *t, const struct ctw_placing *p, const struct ctw_plan *plan,
+                       int n_devices)
+{
+    add(t, ";%s ", n_devices > 1 ? "each device needs" : "needs");
+    add_bytes(t, (double)(p->memory + plan->total));
+    add(t, " of the ");
+    add_bytes(t, (double)p->have);
+    add(t, " that were free: ");
+    add_bytes(t, (double)p->memory);
+    add(t, " for weights, ");
+    add_bytes(t, (double)plan->total);
+    add(t, " for passes");
+}
+
+/* Bytes that come while the layers before compute. */
+static double add_coming(struct text *t, const char *what, uint64_t bytes,
+                         const struct ctw_rate *rate)
+{
+    double s = (double)bytes / fmax(1, rate->value);
+    add(t, "%s ", what);
+    add_bytes(t, (double)bytes);
+    add(t, " at about ");
+    add_bytes(t, rate->value);
+    add(t, "/s, which takes %.3g s, and ", s);
+    return s;
+}
+
+/* What a pass costs, and what bounds it. */
+static void add_pass(struct text *t, const struct ctw_placing *p, const struct ctw_model *model,
+                     int64_t pass_tokens, int n_devices)
+{
+    const struct ctw_rates *r = &p->rates;
+    double compute_s = (double)pass_tokens * ctw_rates_token_flops(model) / r->compute.value;
+    double read_s = 0, gather_s = 0;
+    add(t, ";every pass ");
+    if (p->streamed > 0)
+        read_s = add_coming(t, "reads", p->streamed, &r->read);
+    if (p->gathered > 0)
+        gather_s = add_coming(t, "gathers", p->gathered, &r->gather);
+    double pass_s = fmax(compute_s, fmax(read_s, gather_s));
+    add(t, "computes for about %.3g s with %lld tokens: bound by %s", compute_s,
+        (long long)pass_tokens,
+        pass_s <= compute_s ? "computing"
+        : pass_s <= read_s  ? "reading"
+                            : "gathering");
+    add(t, ";about %.0f tokens/s%s, by %.3g TFLOP/s (%s)", n_devices * (double)pass_tokens / pass_s,
+        n_devices > 1 ? " on all devices together" : "", r->compute.value / 1e12,
+        r->compute.source);
+    if (p->streamed > 0)
+        add(t, ", reading from %s (%s)", r->read_from, r->read.source);
+    if (p->gathered > 0)
+        add(t, ", the link between devices (%s)", r->gather.source);
+}
+
+void ctw_placing_describe(struct ctw_placing *p, const struct ctw_model *model,
+                          const struct ctw_plan *plan, int n_devices)
+{
+    struct text t = {.buf = p->note, .cap = sizeof(p->note)};
+    add_place(&t, p, model, n_devices);
+    add_memory(&t, p, plan, n_devices);
+    if (p->rates.compute.value > 0)
+        add_pass(&t, p, model, plan->pass_tokens, n_devices);
+}

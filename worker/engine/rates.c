@@ -1,0 +1,73 @@
+#include "worker/engine/rates.h"
+
+#include <math.h>
+
+#include "worker/engine/compute_rate.h"
+#include "worker/engine/placing.h"
+#include "worker/engine/read_rate.h"
+
+/* Bytes a second, where nothing is known: an NVMe disk, and PCIe 4.0 with 16 lanes. */
+static const double ASSUMED_DISK = 3e9, ASSUMED_HOST = 25e9, ASSUMED_PEER = 20e9;
+
+enum { USUAL_WINDOW = 2048 };
+
+double ctw_rates_token_flops(const struct ctw_model *m)
+{
+    return fmax(1, ctw_plan_layer_flops(m) + ctw_plan_head_flops(m) +
+                       ctw_plan_attention_flops(m, USUAL_WINDOW / 2));
+}
+
+static struct ctw_rate rate_of(double described, double assumed)
+{
+    return described > 0 ? (struct ctw_rate){described, "described"}
+                         : (struct ctw_rate){assumed, "assumed"};
+}
+
+/* Measuring on a CPU takes longer than a pass of a small model, of which nobody asks how long it
+ * takes, unless it is streamed. */
+static struct ctw_rate compute_rate(const struct ctw_placing_request *r, uint64_t weights,
+                                    uint64_t streamed)
+{
+    const uint64_t small = 64 << 20;
+    struct ctw_backend_info info;
+    bool is_host = ctw_backend_traits(r->be)->host_memory;
+    ctw_backend_get_info(r->be, &info);
+    if (r->machine->flops > 0)
+        return (struct ctw_rate){r->machine->flops, "described"};
+    if (is_host && weights < small && streamed == 0)
+        return (struct ctw_rate){0};
+    return (struct ctw_rate){ctw_compute_rate(r->be, r->dtype), is_host ? "measured" : "assumed"};
+}
+
+/* Of a machine that is described: from host memory if what is read in every pass can stay there,
+ * else from the disk, which devices share. */
+static void described_reading(struct ctw_rates *out, const struct ctw_placing_request *r,
+                              uint64_t streamed)
+{
+    const struct ctw_machine *m = r->machine;
+    bool is_host = ctw_backend_traits(r->be)->host_memory;
+    if (!is_host && streamed <= ctw_machine_memory(m)) {
+        out->read = rate_of(m->host, ASSUMED_HOST);
+        out->read_from = "host memory";
+        return;
+    }
+    out->read = rate_of(m->disk, ASSUMED_DISK);
+    out->read.value /= r->n_readers;
+    out->read_from = "the disk";
+}
+
+void ctw_rates_find(struct ctw_rates *out, const struct ctw_placing_request *r, uint64_t weights,
+                    uint64_t streamed, uint64_t gathered)
+{
+    const struct ctw_machine *m = r->machine;
+    *out =
+        (struct ctw_rates){.compute = compute_rate(r, weights, streamed), .read_from = "the files"};
+    if (gathered > 0)
+        out->gather = rate_of(m->peer, ASSUMED_PEER);
+    if (streamed == 0)
+        return;
+    if (m->n_devices > 0 || m->host_memory > 0 || m->disk > 0)
+        described_reading(out, r, streamed);
+    else
+        out->read = (struct ctw_rate){ctw_read_rate(r->model->container), "measured"};
+}

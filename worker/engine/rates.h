@@ -1,0 +1,30 @@
+/* The rates that an estimate of a pass stands on, and where each comes from. */
+#ifndef CTW_WORKER_RATES_H
+#define CTW_WORKER_RATES_H
+
+#include <stdint.h>
+
+struct ctw_model;
+struct ctw_placing_request;
+
+struct ctw_rate {
+    double value;       /* a second; 0: not needed */
+    const char *source; /* "measured", "described", "assumed", .. */
+};
+
+struct ctw_rates {
+    struct ctw_rate compute; /* floating-point operations of a device */
+    struct ctw_rate read;    /* bytes of streamed weights, of each device */
+    struct ctw_rate gather;  /* bytes of sharded weights, of each device */
+    const char *read_from;   /* "the files", "the disk", "host memory" */
+};
+
+/* For a pass over so many bytes of weights, of which each device reads and gathers some. Measuring
+ * takes about half a second, and only what is needed is measured. */
+void ctw_rates_find(struct ctw_rates *out, const struct ctw_placing_request *r, uint64_t weights,
+                    uint64_t streamed, uint64_t gathered);
+
+/* Floating-point operations per token of a window of the usual length, each token being scored. */
+double ctw_rates_token_flops(const struct ctw_model *m);
+
+#endif
