@@ -35,6 +35,8 @@ def test_a_bench_is_planned_without_a_gpu(shape):
     (["--plan", "--shape", "gpt"], "--shape: invalid choice"),
     (["--plan", "--parts", "ours,heat"], "no part heat; there are limit"),
     (["--plan", "--formats", "w4a16,int9"], "format int9 is unknown; known: bf16"),
+    (["--plan", "--formats", "fp8:file"], "fp8:file: expected FORMAT or FORMAT:checkpoint"),
+    (["--plan", "--parts", "ours,load", "--one-by-one"], "--one-by-one needs --parts ours"),
     (["--plan", "--windows", "0"], "--windows must be more than 0"),
     (["--parts", "head"], "--build DIR or --bundle DIR is missing"),
 ])
@@ -77,12 +79,29 @@ def test_predictions_follow_the_work():
     assert predicted(shape="llama-70b", parts=["single"], formats=["nvfp4"])["torch"] == plan.TORCH_S
 
 
-@pytest.mark.parametrize("shape, fmt", [*(("llama-1b", f) for f in ("bf16", "w4a16", "nvfp4", "w3a16", "w4a16_asym")),
+@pytest.mark.parametrize("shape, fmt", [*(("llama-1b", f) for f in ("bf16", "w4a16", "nvfp4", "w3a16", "w4a16_asym", "gptq", "awq")),
                                         ("phi-4", "w4a16"), ("gemma3-270m", "w4a16"), ("gemma3-270m", "nvfp4")])
 def test_stored_bytes_are_what_is_written(tmp_path, shape, fmt):
     folder = gpu_programs.make_checkpoint(tmp_path / "m", shape, fmt, "--layers", "1", "--vocab", "64")
     config = json.loads((folder / "config.json").read_text())
     assert plan.stored_bytes(config, fmt) == gpu_programs.weight_bytes(folder)
+
+
+def test_blocks_that_repeat(tmp_path):
+    """As many bytes, the same in every run, and hardly a value in the same place."""
+    parts = []
+    for name, more in (("a", ["--repeat"]), ("b", ["--repeat"]), ("c", [])):
+        folder = gpu_programs.make_checkpoint(tmp_path / name, "llama-1b", "w4a16", "--layers", "1", "--vocab", "64", *more)
+        parts.append((folder / "model.safetensors").read_bytes())
+    assert parts[0] == parts[1] and len(parts[0]) == len(parts[2])
+    codes = slice(1 << 20, 2 << 20)
+    assert sum(x == y for x, y in zip(parts[0][codes], parts[2][codes])) < 1 << 14
+
+
+def test_a_checkpoint_serves_both_kinds_of_activations():
+    assert [plan.stored_format(f) for f in ("int8", "int8:checkpoint")] == ["int8", "int8"]
+    one, two = (predicted(formats=f)["checkpoints"] for f in (["int8"], ["int8", "int8:checkpoint"]))
+    assert one == two
 
 
 def test_parameters_of_published_shapes():

@@ -10,7 +10,7 @@ from pathlib import Path
 import worker_process as w
 from real_worker import DEEP, PAIRS, WORKER, Checkpoints, environment, random_pairs, run
 
-MODELS = {"int4": ("qwen2", "w4a16_g32_asym", {}), "deep": DEEP}
+MODELS = {"int4": ("qwen2", "w4a16_g32_asym", {}), "int8": ("llama", "int8_channel", {}), "deep": DEEP}
 CHECKPOINTS = Checkpoints(MODELS)
 setUpModule, tearDownModule, model = CHECKPOINTS.write, CHECKPOINTS.remove, CHECKPOINTS.path
 MANY = random_pairs(40, seed=3)
@@ -49,6 +49,12 @@ class SeveralDevices(unittest.TestCase):
         self.assertRegex(done.stderr, r"(?s)sharded, .* over 5 devices, .*\n.*every pass gathers ")
         self.assertIn("3 devices of this kind share the work",
                       score("int4", "--devices", "all", count=3).stderr)
+
+    def test_quantised_activations(self):
+        want = score("int8", "--backend", "cpu", "--activations", "checkpoint").stdout
+        self.assertNotEqual(want, score("int8", "--backend", "cpu").stdout)
+        done = score("int8", "--devices", "all", "--activations", "checkpoint", "--chunk-tokens", 50, count=2)
+        self.assertEqual((done.returncode, done.stdout), (0, want), done.stderr)
 
     def test_wrong_lists(self):
         for devices, code, part in (("0,0", 64, "named twice"), ("a", 64, "0-3"), ("0,5", 64, "device 5"),

@@ -56,7 +56,7 @@ def part_small(b, parts):
             say(f"transformers, {about}, ms by batch: " + ", ".join(
                 f"{k}: {1e3 * v:.1f}" for k, v in found.items()))
     for f in b.args.formats:
-        with Served(b.p, b.folders[f], *b.options(), limit_s=b.clock.left()) as worker:
+        with Served(b.p, b.folders[f], *b.options(f), limit_s=b.clock.left()) as worker:
             for name, (pairs, _, about) in jobs.items():
                 ours = time_served(worker, pairs, b.clock.left())
                 b.numbers["formats"][f][name] = ours

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from bench_plan import attention_flops, matrices
+from mixture_shapes import n_experts
 
 BF16 = torch.bfloat16
 
@@ -221,7 +222,7 @@ def copies(_):
 
 # ---- transformers --------------------------------------------------------------------------------
 
-MODEL = None
+MODEL, LAYERS = None, None  # and all of its layers, while it may have only the first of them
 
 
 def dense_bytes(c):
@@ -233,24 +234,36 @@ def dense_bytes(c):
 
 
 def build(request):
-    """The dense model from its config alone; random weights."""
-    global MODEL
+    """The dense model from its config alone; random weights; attention and experts as transformers chooses."""
+    global MODEL, LAYERS
     import transformers
     config = {k: v for k, v in request["config"].items() if k != "quantization_config"}
-    need, (free, _) = dense_bytes(config), torch.cuda.mem_get_info()
+    need, (free, _) = 0 if n_experts(config)[0] else dense_bytes(config), torch.cuda.mem_get_info()
     if need > 0.95 * free:
         return {"error": f"the dense model takes {need / 2**30:.0f} GiB, {free / 2**30:.0f} are free"}
     config = transformers.AutoConfig.for_model(config.pop("model_type"), **config)
     start = time.perf_counter()
     torch.set_default_dtype(BF16)
     with torch.device("cuda"):
-        MODEL = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+        MODEL = transformers.AutoModelForCausalLM.from_config(config)
     torch.set_default_dtype(torch.float32)
     MODEL = MODEL.to(BF16).eval()
+    LAYERS = list(MODEL.model.layers)
     torch.cuda.synchronize()
     return {"version": transformers.__version__, "torch": torch.__version__,
-            "attention": MODEL.config._attn_implementation, "seconds": time.perf_counter() - start,
+            "attention": MODEL.config._attn_implementation,
+            "experts": getattr(MODEL.config, "_experts_implementation", None), "seconds": time.perf_counter() - start,
             "weights_bytes": sum(p.numel() * p.element_size() for p in MODEL.parameters())}
+
+
+def change(request):
+    """The built model with only so many of its layers, or with another implementation of its experts."""
+    if "layers" in request:
+        MODEL.model.layers = torch.nn.ModuleList(LAYERS[:request["layers"]])
+        MODEL.config.num_hidden_layers = request["layers"]
+    if "experts" in request:
+        MODEL.set_experts_implementation(request["experts"])
+    return {"layers": len(MODEL.model.layers), "experts": MODEL.config._experts_implementation}
 
 
 def score_batch(rows, kind):
@@ -315,13 +328,13 @@ def first_score(request):
 
 def drop(_):
     """Frees the model's memory."""
-    global MODEL
-    MODEL = None
+    global MODEL, LAYERS
+    MODEL = LAYERS = None
     torch.cuda.empty_cache()
     return {}
 
 
-DO = {f.__name__: f for f in (limit, data, copies, build, score, first_score, drop)}
+DO = {f.__name__: f for f in (limit, data, copies, build, change, score, first_score, drop)}
 
 
 def main():

@@ -78,8 +78,17 @@ def token_flops(c, length=WINDOW):
     return layers * (sum(each.values()) + attention) + head
 
 
+def stored_format(fmt):
+    """The checkpoint's own format: of int8:checkpoint, whose activations are quantised too, int8."""
+    name, _, activations = fmt.partition(":")
+    if activations not in ("", "checkpoint"):
+        raise SystemExit(f"{fmt}: expected FORMAT or FORMAT:checkpoint")
+    return name
+
+
 def stored_bytes(config, fmt, group=128):
     """Bytes of a checkpoint's tensors."""
+    fmt = stored_format(fmt)
     dtype = "F16" if fmt == "fp16" else "BF16"
     return sum(map(mc.bytes_of, mc.tensors_of(config, mc.scheme_of(fmt, group), dtype)))
 
@@ -95,7 +104,7 @@ def predict(args):
     write = min(WRITE_BYTES, WRITE_BYTES_PER_CORE * (os.cpu_count() or 1))
     dense = stored_bytes(c, "bf16")
     stored = {f: stored_bytes(c, f) for f in args.formats}
-    written = sum(stored.values()) + (dense if "compare" in parts and "bf16" not in stored else 0)
+    written = sum({stored_format(f): n for f, n in stored.items()}.values()) + (dense if "compare" in parts and "bf16" not in stored else 0)
     once = {f: START_S + n / WARM_BYTES for f, n in stored.items()}  # a process that loads the checkpoint
     n_windows, reps, loop = args.windows, args.reps, args.loop
     torch = bool(parts & {"limit", "data", "transformers", "single", "questions", "peerload"})

@@ -494,6 +494,18 @@ static enum ctw_status fake_attention(struct ctw_backend *be, const struct ctw_o
     return st != CTW_OK || lost ? st : ctw_backend_cpu.attention(f->cpu, op, err);
 }
 
+static enum ctw_status fake_quantise(struct ctw_backend *be, const struct ctw_op_quantise *op,
+                                     struct ctw_err *err)
+{
+    struct fake *f = fake_of(be);
+    bool lost;
+    if (op->rows != NULL)
+        gpu_check(f->gpu, op->rows, (size_t)op->n_tok * sizeof(*op->rows), "quantise: rows");
+    gpu_check(f->gpu, op->y, area(op->n_tok, op->ldy, op->dim, op->dtype), "quantise: y");
+    enum ctw_status st = gpu_begin(f->gpu, f->joined, &lost, err);
+    return st != CTW_OK || lost ? st : ctw_backend_cpu.quantise(f->cpu, op, err);
+}
+
 static enum ctw_status fake_latent(struct ctw_backend *be, const struct ctw_op_latent *op,
                                    struct ctw_err *err)
 {
@@ -655,6 +667,7 @@ static const struct ctw_backend_ops fake_ops = {
     .act = fake_act,
     .linear = fake_linear,
     .qkv = fake_qkv,
+    .quantise = fake_quantise,
     .latent = fake_latent,
     .attention = fake_attention,
     .gate = fake_gate,

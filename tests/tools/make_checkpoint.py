@@ -6,6 +6,7 @@
 For benchmarks, and for comparing backends, on machines without access to a hub: scores are finite and
 vary, but mean nothing. Weights have a standard deviation of 0.02 (codes are uniform, scales vary by
 a quarter), the factors of norms are about 1. The same seed gives the same file.
+--repeat draws a few random MiB of each kind and repeats them: as fast as the disk, and as fast for a GPU.
 """
 
 import argparse
@@ -22,6 +23,7 @@ import numpy as np
 import checkpoint_io as cio
 import encoders
 import mixture_shapes
+import native_encoders
 
 STD = 0.02
 SHARD_BYTES = 4_800_000_000
@@ -107,6 +109,10 @@ SHAPES = {
 SHAPES |= mixture_shapes.SHAPES
 
 
+# Other methods' formats: 4 bits, as their own tools write them.
+NATIVE = {"gptq": native_encoders.GptqScheme, "awq": native_encoders.AwqScheme}
+
+
 class Dense:
     """Not quantised."""
 
@@ -121,10 +127,12 @@ def scheme_of(text, group):
         return Dense()
     if text in encoders.NAMED:
         return encoders.NAMED[text]
+    if text in NATIVE:
+        return NATIVE[text](group_size=group)
     found = re.fullmatch(r"w([2-8])a16(_asym)?", text)
     if not found:
         raise SystemExit(f"make_checkpoint: format {text} is unknown; known: bf16, fp16, "
-                         f"{', '.join(encoders.NAMED)}, w2a16 .. w8a16, w4a16_asym ..")
+                         f"{', '.join([*encoders.NAMED, *NATIVE])}, w2a16 .. w8a16, w4a16_asym ..")
     return encoders.IntScheme(int(found[1]), group, not found[2], "")
 
 
@@ -202,6 +210,12 @@ def content(suffix, dtype, shape, scheme, kind):
     if not isinstance(kind, str):
         values = kind + np.linspace(-0.1, 0.1, shape[0], dtype=np.float32)
         return "all", cio.encode(values, dtype)
+    if suffix == "qweight":
+        return "table", code_table(4)
+    if suffix == "qzeros" and scheme.symmetric:  # GPTQ's first version stores 8 as 7
+        return "all", np.full(shape, 0x77777777, np.int32)
+    if suffix == "scales":
+        return "table", scale_table(dtype, STD / (2.0 ** 4 / np.sqrt(12)))
     if suffix == "weight" and dtype in BYTE_STD:
         return "table", byte_table(dtype)
     if suffix == "weight":
@@ -224,17 +238,31 @@ def content(suffix, dtype, shape, scheme, kind):
         if 16 % scheme.bits:  # if the mean of the codes is not 0, the mean of the scales is
             table[::2] ^= 0x8000
         return "table", table
-    # zero points
-    return ("bits",) if 16 % scheme.bits else ("table", zero_point_table(scheme.bits))
+    bits = getattr(scheme, "bits", 4)  # of zero points
+    return ("bits",) if 16 % bits else ("table", zero_point_table(bits))
 
 
-def write_block(path, at, size, seed, how):
-    rng = np.random.Generator(np.random.SFC64(seed))
+def random_block(rng, size, how):
     if how[0] == "bits":
-        data = rng.bytes(size)
-    else:
-        item = how[1].dtype.itemsize
-        data = how[1][np.frombuffer(rng.bytes(2 * (size // item)), np.uint16)].tobytes()
+        return rng.bytes(size)
+    return how[1][np.frombuffer(rng.bytes(2 * (size // how[1].dtype.itemsize)), np.uint16)].tobytes()
+
+
+POOLS = {}  # of this process: contents -> two blocks of it
+
+
+def repeated_block(rng, size, how):
+    """A piece of the content's two blocks, from a place that differs from block to block."""
+    key = (how[0], how[1].tobytes() if len(how) > 1 else b"")
+    if key not in POOLS:
+        POOLS[key] = memoryview(random_block(np.random.Generator(np.random.SFC64(1)), 2 * BLOCK, how))
+    at = 64 * int(rng.integers(BLOCK // 64))
+    return POOLS[key][at:at + size]
+
+
+def write_block(path, at, size, seed, how, repeat):
+    rng = np.random.Generator(np.random.SFC64(seed))
+    data = (repeated_block if repeat else random_block)(rng, size, how)
     fd = os.open(path, os.O_WRONLY)
     try:
         done = 0
@@ -286,9 +314,14 @@ def tensors_of(config, scheme, dtype):
     def linear(name, n, k):
         own = encoders.part_of(scheme, name)
         for suffix, (t, shape) in own.specs(n, k, dtype).items():
-            how = content(suffix, t, shape, own, "linear")
             if suffix == "weight_shape":
                 how = ("all", np.array([n, k], np.int64))
+            elif suffix == "g_idx":
+                how = ("all", np.arange(k, dtype=np.int32) // own.group_size)
+            elif suffix == "bias":  # that a method could have; no shape here has one
+                continue
+            else:
+                how = content(suffix, t, shape, own, "linear")
             yield (f"{name}.{suffix}", t, shape, how)
         if biased:
             yield bias(name, n)
@@ -358,7 +391,7 @@ def layout(path, tensors):
     return [(8 + len(text) + place, t) for place, t in places]
 
 
-def make(config, scheme, dtype, out, seed, jobs, holes=False):
+def make(config, scheme, dtype, out, seed, jobs, holes=False, repeat=False):
     files = split(list(tensors_of(config, scheme, dtype)))
     weight_map, total = {}, 0
     with ProcessPoolExecutor(jobs) as pool:
@@ -379,7 +412,7 @@ def make(config, scheme, dtype, out, seed, jobs, holes=False):
                 for first in range(0, 0 if holes else size, BLOCK):
                     n = min(BLOCK, size - first)
                     pending.append(pool.submit(write_block, path, at + first, n,
-                                               [seed, i, at + first], t[3]))
+                                               [seed, i, at + first], t[3], repeat))
         done = 0
         for p in pending:
             done += p.result()
@@ -398,7 +431,8 @@ def main():
     parser.add_argument("shape", choices=sorted(SHAPES))
     parser.add_argument("out", metavar="OUT", help="folder to write")
     parser.add_argument("--format", default="w4a16",
-                        help=f"bf16, fp16, {', '.join(encoders.NAMED)}, w2a16 .. w8a16, w4a16_asym (default: w4a16)")
+                        help=f"bf16, fp16, {', '.join([*encoders.NAMED, *NATIVE])}, w2a16 .. w8a16, w4a16_asym "
+                             "(default: w4a16)")
     parser.add_argument("--group", type=int, default=128, help="0: one scale per row (default: 128)")
     parser.add_argument("--layers", type=int, help="number of layers (default: as published)")
     parser.add_argument("--vocab", type=int, help="size of the vocabulary (default: as published)")
@@ -406,6 +440,7 @@ def main():
                         help="tensors are holes, all zero, which take no disk: `ctworker inspect` needs only their sizes")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--repeat", action="store_true", help="fast: random blocks of each kind are repeated")
     args = parser.parse_args()
     dtype = "F16" if args.format == "fp16" else "BF16"
     config = {"hidden_act": "silu", "attention_bias": False, **SHAPES[args.shape], "mlp_bias": False,
@@ -422,7 +457,7 @@ def main():
         config["quantization_config"] = encoders.quantization_config(scheme, ["lm_head", *ignore])
     os.makedirs(args.out, exist_ok=True)
     start = time.monotonic()
-    total = make(config, scheme, dtype, args.out, args.seed, args.jobs, args.holes)
+    total = make(config, scheme, dtype, args.out, args.seed, args.jobs, args.holes, args.repeat)
     cio.write_json(os.path.join(args.out, "config.json"), config)
     seconds = time.monotonic() - start
     print(f"{args.out}: {args.shape}, {config['num_hidden_layers']} layers, {args.format}, "
