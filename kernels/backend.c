@@ -209,7 +209,7 @@ static enum ctw_status check_attention(const struct ctw_op_attention *op, struct
     REQUIRE("attention", op->sinks == NULL || is_float(op->sinks_dtype));
     REQUIRE("attention", op->alibi == NULL || op->softcap == 0);
     REQUIRE("attention", op->seen == NULL || (op->softcap == 0 && op->alibi == NULL));
-    REQUIRE("attention", op->seen == NULL || op->scale > 0);
+    REQUIRE("attention", op->seen == NULL || (op->scale > 0 && op->chunk == 0));
     if (op->head > CTW_MAX_HEAD || op->head_v > CTW_MAX_HEAD)
         return ctw_fail(err, CTW_EUNSUP, "attention heads of %d elements; the maximum is %d",
                         op->head > op->head_v ? op->head : op->head_v, CTW_MAX_HEAD);
@@ -361,12 +361,7 @@ enum ctw_status ctw_index(struct ctw_backend *be, const struct ctw_op_index *op,
     REQUIRE("index", op->head <= CTW_MAX_HEAD && op->ld_weights >= op->n_head);
     for (int64_t i = 0; i < op->n_seqs; i++)
         REQUIRE("index", op->seqs[i].pos0 + op->seqs[i].n_q <= op->ld_seen * 32);
-    if (be->ops->index == NULL)
-        return ctw_fail(err, CTW_EUNSUP,
-                        "%s: sparse attention over more than %lld keys is not supported; "
-                        "--backend cpu has it",
-                        be->ops->name, (long long)op->chosen);
-    return be->ops->index(be, op, err);
+    return op->n_seqs == 0 ? CTW_OK : be->ops->index(be, op, err);
 }
 
 enum ctw_status ctw_attention(struct ctw_backend *be, const struct ctw_op_attention *op,

@@ -307,7 +307,6 @@ enum ctw_status ctw_attention(struct ctw_backend *be, const struct ctw_op_attent
                               struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_gate(struct ctw_backend *be, const struct ctw_op_gate *op,
                          struct ctw_err *err) CTW_MUST_CHECK;
-/* CTW_EUNSUP: this backend has no sparse attention. */
 enum ctw_status ctw_index(struct ctw_backend *be, const struct ctw_op_index *op,
                           struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_head(struct ctw_backend *be, const struct ctw_op_head *op,

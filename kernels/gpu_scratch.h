@@ -31,7 +31,8 @@ enum {
     CTW_GPU_PRODUCT_HOPPER = 64 << 20,
     CTW_GPU_GATHERED = 32 << 20, /* of rows of x that a product does not gather itself */
     CTW_GPU_FEWEST_ROWS = 128,
-    CTW_GPU_SPAN = 1024 /* choices of experts that a warp counts and places */
+    CTW_GPU_SPAN = 1024, /* choices of experts that a warp counts and places */
+    CTW_GPU_SCORES = 256 << 20 /* an indexer's, of the tiles of queries that choose at a time */
 };
 
 /* The head: columns of a tile, and the maximum number of rows. If the weight must be decoded, a
@@ -102,6 +103,24 @@ static inline size_t ctw_gpu_group_scratch(const struct ctw_reserve *r)
     return (size_t)(ctw_gpu_spans(r->n_grouped * r->chosen) * r->n_experts) * sizeof(int32_t);
 }
 
+/* ---- sparse attention --------------------------------------------------------------------- */
+
+/* Keys of a row of scores; with tensor cores, queries of a tile, too; and of one without. */
+enum { CTW_GPU_INDEX_KEYS = 128, CTW_GPU_INDEX_WIDE = 32 };
+
+static inline size_t ctw_gpu_index_tile_bytes(bool tensor_cores, int64_t n_keys)
+{
+    size_t ld = (size_t)ctw_gpu_round_up(n_keys, CTW_GPU_INDEX_KEYS);
+    return tensor_cores ? ld * CTW_GPU_INDEX_KEYS * sizeof(float)
+                        : ld * CTW_GPU_INDEX_WIDE * sizeof(double);
+}
+
+static inline size_t ctw_gpu_index_scratch(const struct ctw_reserve *r)
+{
+    size_t one = ctw_gpu_index_tile_bytes(r->dtype != CTW_F32, r->index_keys);
+    return r->index_keys == 0 ? 0 : one > CTW_GPU_SCORES ? one : (size_t)CTW_GPU_SCORES;
+}
+
 /* ---- the head ----------------------------------------------------------------------------- */
 
 /* The parts of the head's scratch: states, logits, a tile of the weight if it is decoded, and a
@@ -165,8 +184,9 @@ static inline size_t ctw_gpu_operation_bytes(bool hopper, const struct ctw_reser
 {
     size_t linear = ctw_gpu_linear_scratch(hopper, r), head = ctw_gpu_head_scratch(hopper, r);
     size_t group = r->n_experts > 0 ? ctw_gpu_group_scratch(r) : 0;
-    size_t most = linear > head ? linear : head;
-    return most > group ? most : group;
+    size_t index = ctw_gpu_index_scratch(r), most = linear > head ? linear : head;
+    most = most > group ? most : group;
+    return most > index ? most : index;
 }
 
 static inline size_t ctw_gpu_scratch_bytes(bool hopper, const struct ctw_reserve *r)

@@ -9,8 +9,9 @@
  * Which keys a query sees (sparse attention): the `chosen` best by
  *     score(i, j) = sum over heads h of weights[i, h] * max(0, q[i, h] . k[j]),
  * in double, of j <= i; among equal scores the first ones. All, if there are no more. A score that
- * is not a number is below all others. Sequences as for attention; writes the words of `seen` up to
- * the query's own key, and clears the rest of them.
+ * is not a number is below all others. Of 16-bit heads, a backend may add in fp32: then keys whose
+ * scores differ by less than that rounds may change places. Sequences as for attention; writes the
+ * words of `seen` up to the query's own key, and clears the rest of the last one.
  */
 struct ctw_op_index {
     enum ctw_dtype dtype;

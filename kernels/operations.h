@@ -332,9 +332,11 @@ struct ctw_op_attention {
                       window */
     float v_factor; /* of values, applied to their weighted sum; 0: 1 */
     /* device [rows of q, ld_seen]: of the keys above, a query sees key j if bit j % 32 of word j /
-     * 32 is set; NULL: all of them. Not with softcap or alibi; scale is positive. */
+     * 32 is set; NULL: all of them. Words past the query's own key may hold anything. Not with chunk,
+     * softcap or alibi; scale is positive. */
     const uint32_t *seen;
     int64_t ld_seen;
+    int64_t seen_from; /* queries at lower positions have all bits set */
     float softcap;     /* 0: none; else scores become softcap * tanh(score / softcap) */
     const void *sinks; /* device [n_head] of sinks_dtype, or NULL */
     enum ctw_dtype sinks_dtype;

@@ -348,6 +348,7 @@ OPERATION(quantise)
 OPERATION(qkv)
 OPERATION(latent)
 OPERATION(attention)
+OPERATION(index)
 OPERATION(gate)
 OPERATION(head)
 OPERATION(divergence)
@@ -426,7 +427,7 @@ const struct ctw_backend_ops ctw_backend_cuda = {
     cuda_latent,
     cuda_attention,
     cuda_gate,
-    NULL, /* index */
+    cuda_index,
     cuda_head,
     cuda_divergence,
     cuda_difference,

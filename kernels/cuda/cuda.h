@@ -354,6 +354,8 @@ enum ctw_status ctw_cuda_latent(struct ctw_cuda *cu, const struct ctw_op_latent 
                                 struct ctw_err *err);
 enum ctw_status ctw_cuda_attention(struct ctw_cuda *cu, const struct ctw_op_attention *op,
                                    struct ctw_err *err);
+enum ctw_status ctw_cuda_index(struct ctw_cuda *cu, const struct ctw_op_index *op,
+                               struct ctw_err *err);
 enum ctw_status ctw_cuda_gate(struct ctw_cuda *cu, const struct ctw_op_gate *op,
                               struct ctw_err *err);
 enum ctw_status ctw_cuda_head(struct ctw_cuda *cu, const struct ctw_op_head *op,

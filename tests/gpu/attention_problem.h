@@ -78,7 +78,7 @@ struct problem {
     struct ctw_attn_seq seqs[MAX_SEQS];
     struct ctw_kv_run runs[MAX_SEQS][MAX_RUNS];
     int64_t q_rows, kv_rows;
-    struct array q, k, v, out, sinks, alibi; /* sinks, alibi: absent unless given */
+    struct array q, k, v, out, sinks, alibi, seen; /* the last three: absent unless given */
 };
 
 static struct array array_new(size_t bytes)
@@ -110,6 +110,7 @@ static void problem_close(struct problem *p)
     array_close(&p->out);
     array_close(&p->sinks);
     array_close(&p->alibi);
+    array_close(&p->seen);
 }
 
 /* Sequences of these lengths; rows that belong to no sequence are NaN. pieces: keys are in up to
@@ -205,6 +206,40 @@ static void give_slopes(struct problem *p)
     p->op.alibi = (const float *)p->alibi.device;
 }
 
+/* Chooses keys at random, a quarter of them and the query's own; all for queries at positions below
+ * `from`. Words past the query's own key are arbitrary. */
+static void give_seen(struct problem *p, int64_t from)
+{
+    int64_t longest = 0;
+    for (int s = 0; s < p->op.n_seqs; s++) {
+        int64_t n = p->seqs[s].pos0 + p->seqs[s].n_q;
+        longest = n > longest ? n : longest;
+    }
+    p->op.ld_seen = longest / 32 + 2;
+    p->op.seen_from = from;
+    p->seen = array_new(p->q_rows * p->op.ld_seen * sizeof(uint32_t));
+    uint32_t *word = (uint32_t *)p->seen.host;
+    for (int64_t i = 0; i < p->q_rows * p->op.ld_seen; i++)
+        word[i] = rng_next() & rng_next();
+    for (int s = 0; s < p->op.n_seqs; s++)
+        for (int64_t i = 0; i < p->seqs[s].n_q; i++) {
+            int64_t pos = p->seqs[s].pos0 + i;
+            uint32_t *row = word + (p->seqs[s].q_row + i) * p->op.ld_seen;
+            row[pos / 32] |= 1u << pos % 32;
+            for (int64_t w = 0; pos < from && w <= pos / 32; w++)
+                row[w] = 0xFFFFFFFFu;
+        }
+    array_upload(&p->seen);
+    p->op.seen = (const uint32_t *)p->seen.device;
+}
+
+/* Does the query in row q_row of q see the key at position pos? words: op->seen, or its copy. */
+__host__ __device__ static bool is_seen(const struct ctw_op_attention *op, const uint32_t *words,
+                                        int64_t q_row, int64_t pos)
+{
+    return op->seen == NULL || (words[q_row * op->ld_seen + pos / 32] >> pos % 32 & 1) != 0;
+}
+
 static void poison(struct problem *p)
 {
     CU(cudaMemset(p->out.device, 0xFF, p->out.bytes)); /* NaN in every dtype */
@@ -231,6 +266,7 @@ static void told(bool good, const char *what, const char *variant, const struct 
            p->op.n_kv, p->op.head, p->op.head_v, (double)p->op.v_factor, (int)p->op.window,
            (int)p->op.chunk, (double)p->op.softcap,
            p->op.alibi != NULL   ? "alibi"
+           : p->op.seen != NULL  ? "seen "
            : p->op.sinks != NULL ? "sinks"
                                  : "     ",
            more);

@@ -54,6 +54,18 @@ enum ctw_status ctw_cuda_launched(const char *what, struct ctw_err *err)
     return ctw_cuda_check(cudaGetLastError(), what, err);
 }
 
+enum ctw_status ctw_cuda_grow(struct ctw_cuda *cu, struct ctw_cuda_buffer *b, size_t bytes,
+                              struct ctw_err *err)
+{
+    (void)cu;
+    if (bytes <= b->bytes)
+        return CTW_OK;
+    CU(cudaDeviceSynchronize());
+    CU(cudaFree(b->p));
+    b->bytes = bytes;
+    return ctw_cuda_check(cudaMalloc(&b->p, bytes), "memory", err);
+}
+
 /* Like the backend's own function, but waits when the ring wraps around. */
 enum ctw_status ctw_cuda_table(struct ctw_cuda *cu, const void *host, size_t bytes, void **device,
                                struct ctw_err *err)
@@ -95,6 +107,8 @@ __global__ void reference(struct ctw_op_attention op, int64_t q_row, int64_t pos
                  load(op.k, op.dtype, (key_row[j] * (int64_t)op.n_kv + kv) * op.head + d);
         s = s * op.scale + (op.alibi != NULL ? op.alibi[h] * (double)(j - pos) : 0);
         score[j] = op.softcap > 0 ? op.softcap * tanh(s / op.softcap) : s;
+        if (!is_seen(&op, op.seen, q_row + i, j))
+            score[j] = -INFINITY;
     }
     __syncthreads();
     if (threadIdx.x == 0) {
@@ -315,6 +329,7 @@ static void check_not_finite(struct ctw_cuda *cu, struct problem *p, const char 
             int64_t pos = row - q->q_row + q->pos0;
             bool sees = row >= q->q_row && row < q->q_row + q->n_q && pos >= bad &&
                         bad >= ctw_attn_first(&p->op, pos) &&
+                        is_seen(&p->op, (const uint32_t *)p->seen.host, row, bad) &&
                         h / (p->op.n_head / p->op.n_kv) == kv;
             if (!sees)
                 n_spoilt += memcmp(got + i * b, clean + i * b, b) != 0;
@@ -368,6 +383,7 @@ static void check_limits(struct ctw_cuda *cu, struct problem *p, const char *var
     ctw_free(without);
 }
 
+#include "attention_chosen.h"
 #include "attention_rates.h"
 
 /* ---- all ---------------------------------------------------------------------------------- */
@@ -417,6 +433,25 @@ static const struct shape shapes[] = {
     {2, 1, 40, 0, 20, 0, 1},
 };
 
+static void check_all(struct ctw_cuda *cu, bool hopper)
+{
+    for (size_t i = 0; i < CTW_COUNT(shapes); i++) {
+        cu->hopper = false;
+        check_shape(cu, "general", &shapes[i], CTW_F32);
+        check_shape(cu, "general", &shapes[i], CTW_BF16);
+        check_shape(cu, "general", &shapes[i], CTW_F16);
+        cu->hopper = hopper;
+        if (!hopper)
+            continue;
+        check_shape(cu, "hopper", &shapes[i], CTW_BF16);
+        check_shape(cu, "hopper", &shapes[i], CTW_F16);
+    }
+    for (int i = 0; i < (hopper ? 2 : 1); i++) {
+        cu->hopper = i == 1;
+        check_chosen(cu, i == 1 ? "hopper" : "general");
+    }
+}
+
 int main(int argc, char **argv)
 {
     bool check = argc < 2 || strcmp(argv[1], "check") == 0;
@@ -432,19 +467,10 @@ int main(int argc, char **argv)
     cu.ring.bytes = 8 << 20;
     CU(cudaMallocHost((void **)&cu.ring.host, cu.ring.bytes));
     CU(cudaMalloc((void **)&cu.ring.device, cu.ring.bytes));
-    for (size_t i = 0; check && i < CTW_COUNT(shapes); i++) {
-        cu.hopper = false;
-        check_shape(&cu, "general", &shapes[i], CTW_F32);
-        check_shape(&cu, "general", &shapes[i], CTW_BF16);
-        check_shape(&cu, "general", &shapes[i], CTW_F16);
-        cu.hopper = hopper;
-        if (!hopper)
-            continue;
-        check_shape(&cu, "hopper", &shapes[i], CTW_BF16);
-        check_shape(&cu, "hopper", &shapes[i], CTW_F16);
-    }
-    if (check)
+    if (check) {
+        check_all(&cu, hopper);
         printf("%d passed, %d failed\n", n_passed, n_failed);
+    }
     for (int i = 0; speed && i < (hopper ? 2 : 1); i++) {
         cu.hopper = i == 1;
         time_all(&cu, i == 1 ? "hopper" : "general");

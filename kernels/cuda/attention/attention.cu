@@ -69,6 +69,8 @@ static struct ctw_attn describe(const struct ctw_op_attention *op, int rows)
     a.sinks_dtype = op->sinks_dtype;
     a.alibi = op->alibi;
     a.per_scale = (float)(1 / (double)op->scale);
+    a.seen = op->seen;
+    a.ld_seen = op->ld_seen;
     uintptr_t bits = (uintptr_t)op->q | (uintptr_t)op->k | (uintptr_t)op->v | (uintptr_t)op->out;
     a.aligned = (bits & 15) == 0 && op->head % 8 == 0 && op->head_v % 8 == 0;
     return a;
@@ -212,11 +214,19 @@ static enum ctw_status measure(struct plan *p, int64_t *n_tiles, int64_t *n_runs
 enum ctw_status ctw_attn_each(struct ctw_cuda *cu, const struct ctw_op_attention *op, int rows,
                               int keys, ctw_attn_launch_fn *launch, struct ctw_err *err)
 {
+    return ctw_attn_each_of(cu, op, NULL, rows, keys, launch, err);
+}
+
+enum ctw_status ctw_attn_each_of(struct ctw_cuda *cu, const struct ctw_op_attention *op,
+                                 const struct ctw_op_index *index, int rows, int keys,
+                                 ctw_attn_launch_fn *launch, struct ctw_err *err)
+{
     struct plan p;
     memset(&p, 0, sizeof(p));
     p.cu = cu;
     p.op = op;
     p.a = describe(op, rows);
+    p.a.index = index;
     p.launch = launch;
     p.rows = rows;
     p.keys = keys;
@@ -328,22 +338,67 @@ static enum ctw_status by_chunks(struct ctw_cuda *cu, const struct ctw_op_attent
     return st;
 }
 
+/* ---- chosen keys -------------------------------------------------------------------------- */
+
+/* By the kernel for the op's dtype, heads and keys. */
+static enum ctw_status attend(struct ctw_cuda *cu, const struct ctw_op_attention *op,
+                              struct ctw_err *err)
+{
+    if (op->dtype == CTW_F32)
+        return ctw_cuda_attention_f32(cu, op, err);
+    bool done = false;
+    enum ctw_status st = CTW_OK;
+    if (cu->hopper && op->seen == NULL)
+        st = ctw_cuda_attention_hopper(cu, op, &done, err);
+    return st != CTW_OK || done ? st : ctw_cuda_attention_general(cu, op, err);
+}
+
+/* The queries of s at positions from .. to-1, as a sequence of their own. */
+static struct ctw_attn_seq queries_of(const struct ctw_attn_seq *s, int64_t from, int64_t to)
+{
+    int64_t begin = s->pos0, end = s->pos0 + s->n_q;
+    begin = from > begin ? from : begin;
+    end = to < end ? to : end;
+    struct ctw_attn_seq part = {s->q_row + begin - s->pos0, end > begin ? end - begin : 0, begin,
+                                s->runs, s->n_runs};
+    return part;
+}
+
+/*
+ * First the queries that see all keys, then the others. Which kernel a query gets depends on its
+ * position alone, so a sequence that is no longer than the choice has the same bits whatever the
+ * lengths of the others.
+ */
+static enum ctw_status by_choice(struct ctw_cuda *cu, const struct ctw_op_attention *op,
+                                 struct ctw_err *err)
+{
+    struct ctw_op_attention part = *op;
+    struct ctw_attn_seq *seqs =
+        (struct ctw_attn_seq *)ctw_calloc((size_t)op->n_seqs + 1, sizeof(*seqs));
+    enum ctw_status st = seqs == NULL ? ctw_fail(err, CTW_ENOMEM, "cuda: out of memory") : CTW_OK;
+    part.seqs = seqs;
+    for (int chosen = 0; st == CTW_OK && chosen < 2; chosen++) {
+        part.n_seqs = 0;
+        part.seen = chosen ? op->seen : NULL;
+        for (int64_t i = 0; i < op->n_seqs; i++) {
+            struct ctw_attn_seq s = queries_of(&op->seqs[i], chosen ? op->seen_from : 0,
+                                               chosen ? INT64_MAX : op->seen_from);
+            if (s.n_q > 0)
+                seqs[part.n_seqs++] = s;
+        }
+        st = attend(cu, &part, err);
+    }
+    ctw_free(seqs);
+    return st;
+}
+
 enum ctw_status ctw_cuda_attention(struct ctw_cuda *cu, const struct ctw_op_attention *op,
                                    struct ctw_err *err)
 {
     if (op->chunk > 0)
         return by_chunks(cu, op, err);
-    if (op->seen != NULL)
-        return ctw_fail(err, CTW_EUNSUP,
-                        "cuda: sparse attention is not supported; --backend cpu has it");
     if (!(op->scale > 0))
         return ctw_fail(err, CTW_EUNSUP, "cuda: attention with scale %g; it must be positive",
                         (double)op->scale);
-    if (op->dtype == CTW_F32)
-        return ctw_cuda_attention_f32(cu, op, err);
-    bool done = false;
-    enum ctw_status st = CTW_OK;
-    if (cu->hopper)
-        st = ctw_cuda_attention_hopper(cu, op, &done, err);
-    return st != CTW_OK || done ? st : ctw_cuda_attention_general(cu, op, err);
+    return op->seen != NULL ? by_choice(cu, op, err) : attend(cu, op, err);
 }

@@ -62,6 +62,9 @@ struct ctw_attn {
     const float *alibi; /* [n_head], or NULL */
     float per_scale;    /* 1 / scale: a score becomes s + alibi * per_scale * (key - query) */
     int32_t head_v;     /* elements of a value head */
+    const uint32_t *seen; /* [.., ld_seen], or NULL: see struct ctw_op_attention */
+    int64_t ld_seen;
+    const struct ctw_op_index *index; /* host memory; of ctw_cuda_index() alone */
 };
 
 /* Calls launch() for the op's tiles, in as many parts as their table needs. rows: per tile;
@@ -70,6 +73,10 @@ typedef enum ctw_status ctw_attn_launch_fn(struct ctw_cuda *cu, const struct ctw
                                            struct ctw_err *err);
 enum ctw_status ctw_attn_each(struct ctw_cuda *cu, const struct ctw_op_attention *op, int rows, int keys,
                               ctw_attn_launch_fn *launch, struct ctw_err *err);
+/* Likewise, with a->index. */
+enum ctw_status ctw_attn_each_of(struct ctw_cuda *cu, const struct ctw_op_attention *op,
+                                 const struct ctw_op_index *index, int rows, int keys,
+                                 ctw_attn_launch_fn *launch, struct ctw_err *err);
 
 /* fp32; bf16 and fp16 on any GPU. */
 enum ctw_status ctw_cuda_attention_f32(struct ctw_cuda *cu, const struct ctw_op_attention *op,
@@ -221,6 +228,48 @@ template <int N> ATTN_DEV void attn_mask(float (&s)[N], const int (&pos)[2], int
                 if (8 * j + e > last_seen || 8 * j + e <= last_unseen)
                     s[4 * j + 2 * h + e] = -INFINITY;
     }
+}
+
+/* The word of a query's row of `seen` that has the bit of key key0, a multiple of 32; p: the query's
+ * number in the tile. Words past the query's own key are not written, and not read. */
+ATTN_DEV uint32_t attn_seen_word(const struct ctw_attn &a, const struct ctw_attn_tile &t, int p, int key0)
+{
+    p = min(p, t.n_q - 1);
+    return key0 <= t.pos + p ? a.seen[(int64_t)(t.q_row + p) * a.ld_seen + key0 / 32] : 0;
+}
+
+/* The words of a key tile (of 32 * WORDS keys) for a thread's rows row + 16 m and row + 16 m + 8.
+ * Returns whether the warp's rows see any of its keys. */
+template <int MT, int WORDS>
+ATTN_DEV bool attn_load_seen(uint32_t (&bits)[MT][2][WORDS], const struct ctw_attn &a,
+                             const struct ctw_attn_tile &t, int row, int key0)
+{
+    uint32_t any = 0;
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+#pragma unroll
+            for (int i = 0; i < WORDS; i++) {
+                int p = (row + 16 * m + 8 * h) / a.pack;
+                any |= bits[m][h][i] = attn_seen_word(a, t, p, key0 + 32 * i);
+            }
+    return __any_sync(0xFFFFFFFFu, any != 0);
+}
+
+/* -infinity for keys whose bit is not set. */
+template <int N> ATTN_DEV void attn_hide(float (&s)[N], const uint32_t (&bits)[2][N / 16])
+{
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+#pragma unroll
+        for (int j = 0; j < N / 4; j++) {
+            uint32_t own = bits[h][j / 4] >> 2 * (threadIdx.x & 3);
+#pragma unroll
+            for (int e = 0; e < 2; e++)
+                if ((own >> (j % 4 * 8 + e) & 1) == 0)
+                    s[4 * j + 2 * h + e] = -INFINITY;
+        }
 }
 
 /* The slope of a query head, in units of scores before scaling. */
@@ -375,10 +424,18 @@ ATTN_DEV float attn_inverse(const struct ctw_attn &a, bool sinks, const struct a
     return 1.0f / sum;
 }
 
+/* Does query p of the tile see the key at position `pos`, which is not after its own? With `seen`
+ * only. */
+ATTN_DEV bool attn_sees(const struct ctw_attn &a, const struct ctw_attn_tile &t, int p, int pos)
+{
+    return t.pos + p - pos < a.window && (attn_seen_word(a, t, p, pos & ~31) >> (pos & 31) & 1) != 0;
+}
+
 /*
  * Writes NaN to the results of rows row0 .. row1-1 of a tile that see a value that is not finite.
  * sub: which of the tiles that share kv's heads. Called by n threads with their number in `thread`,
- * after all of them have stored their results.
+ * after all of them have stored their results. (With `seen`, each value that is not finite asks all
+ * rows after it.)
  */
 template <typename T, bool OWN>
 static __device__ __noinline__ void attn_spoil(const struct ctw_attn &a, const struct ctw_attn_tile &t,
@@ -394,16 +451,21 @@ static __device__ __noinline__ void attn_spoil(const struct ctw_attn &a, const s
         for (int pos = begin; pos < t.pos + t.n_q; pos++) {
             attn_walk_to(w, a.runs, pos);
             int64_t at = ((int64_t)(pos + w.shift) * a.n_kv + kv) * attn_head_v<OWN>(a) + d;
-            if (!attn_finite((float)v[at]))
+            bool spoils = !attn_finite((float)v[at]);
+            if (spoils)
                 bad = pos;
-            int p = pos - t.pos;
-            if (p < 0 || bad < 0 || pos - bad >= a.window)
-                continue;
-            for (int h = 0; h < heads; h++)
-                if (p * a.pack + h >= row0 && p * a.pack + h < row1)
-                    out[((int64_t)(t.q_row + p) * a.n_head + kv * a.group + sub * a.pack + h) *
-                            attn_head_v<OWN>(a) +
-                        d] = (T)NAN;
+            int first = max(pos - t.pos, 0), last = pos - t.pos;
+            if (a.seen != NULL)
+                last = spoils ? t.n_q - 1 : -1;
+            for (int p = first; p <= last; p++) {
+                if (a.seen != NULL ? !attn_sees(a, t, p, pos) : bad < 0 || pos - bad >= a.window)
+                    continue;
+                for (int h = 0; h < heads; h++)
+                    if (p * a.pack + h >= row0 && p * a.pack + h < row1)
+                        out[((int64_t)(t.q_row + p) * a.n_head + kv * a.group + sub * a.pack + h) *
+                                attn_head_v<OWN>(a) +
+                            d] = (T)NAN;
+            }
         }
     }
 }

@@ -50,9 +50,9 @@ ATTN_DEV float dot_4(float4 a, float4 b, float sum)
 }
 
 /* Turns the scores of a row (two per thread, 16 threads) into weights; returns the factor for
- * earlier sums. slope: ALiBi's, or 0. */
+ * earlier sums. slope: ALiBi's, or 0. seen: bits of the tile's keys. */
 ATTN_DEV float softmax_f32(float (&s)[2], float &max, float &sum, const struct ctw_attn &a, int pos,
-                           float slope, int key0)
+                           float slope, int key0, uint32_t seen)
 {
     float most = max, more = 0;
     for (int i = 0; i < 2; i++) {
@@ -60,7 +60,7 @@ ATTN_DEV float softmax_f32(float (&s)[2], float &max, float &sum, const struct c
         if (a.cap > 0) /* cap_in is 2 log2(e) scale / cap */
             s[i] = a.cap * tanhf(s[i] * (a.cap_in * 0.34657359f));
         s[i] = fmaf(slope, (float)(key - pos), s[i]);
-        if (key > pos || key <= pos - a.window)
+        if (key > pos || key <= pos - a.window || (seen >> (key - key0) & 1) == 0)
             s[i] = -INFINITY;
         most = fmaxf(most, s[i]);
     }
@@ -174,7 +174,10 @@ ATTN_DEV bool one_tile_f32(struct shared_f32<HD> &sh, const struct ctw_attn &a,
         }
         __syncthreads(); /* no thread reads K any more */
         for (int h = 0; h < 2; h++) {
-            float alpha = softmax_f32(s[h], max[h], sum[h], a, pos[h], slope[h], key0);
+            uint32_t seen = ~0u;
+            if (a.seen != NULL)
+                seen = attn_seen_word(a, t, (ty + 16 * h) / a.pack, key0);
+            float alpha = softmax_f32(s[h], max[h], sum[h], a, pos[h], slope[h], key0, seen);
             for (int i = 0; i < 2; i++)
                 sh.k[(ty + 16 * h) * P_STRIDE + tx + 16 * i] = s[h][i];
 #pragma unroll

@@ -11,7 +11,7 @@
  * chunks of 16 bytes, swizzled so that 8 rows' chunks of one column lie in different banks. V is
  * loaded while scores are computed, the next K during softmax and P V.
  */
-#include "kernels/cuda/attention/attention.cuh"
+#include "kernels/cuda/attention/attention_mma.cuh"
 
 enum { THREADS = 128 };
 
@@ -20,84 +20,7 @@ template <int HD> constexpr int SPLIT = HD > 256 ? 2 : 1;
 template <int HD> constexpr int KEYS = HD > 256 ? 32 : 64;              /* of a key tile */
 template <int HD, int MT> constexpr int ROWS = 4 / SPLIT<HD> * 16 * MT; /* of a tile */
 
-ATTN_DEV uint32_t shared_at(const void *p)
-{
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
-
-/* The offset in bytes of a row's chunk from the tile's start. */
-template <int HD> ATTN_DEV uint32_t chunk_at(int row, int chunk)
-{
-    int mask = HD % 64 == 0 ? row & 7 : row >> 1 & 3;
-    return (uint32_t)(row * HD * 2 + ((chunk ^ mask) << 4));
-}
-
-ATTN_DEV void load_4(uint32_t (&r)[4], uint32_t address)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(address)
-                 : "memory");
-}
-
-ATTN_DEV void load_4_transposed(uint32_t (&r)[4], uint32_t address)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(address)
-                 : "memory");
-}
-
-#define PRODUCT(type)                                                                                \
-    asm("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 "                               \
-        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                            \
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                             \
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
-
-/* d [16, 8] += a [16, 16] b [16, 8] */
-template <typename T> ATTN_DEV void product(float *d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
-{
-    if constexpr (attn_type<T>::half)
-        PRODUCT("f16");
-    else
-        PRODUCT("bf16");
-}
-
 /* ---- loading ------------------------------------------------------------------------------ */
-
-ATTN_DEV void copy_16(uint32_t to, const void *from, int bytes) /* 16, or 0 for zeros */
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
-                 : "memory");
-}
-
-ATTN_DEV void copies_commit(void)
-{
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-ATTN_DEV void copies_wait(void)
-{
-    asm volatile("cp.async.wait_group 0;" ::: "memory");
-}
-
-/* Elements d .. d+7 of the n elements at `from`, zeros past the end; finite: also zeros for
- * elements that are not finite. */
-template <typename T> ATTN_DEV void load_slowly(uint32_t to, const T *from, int d, int n, bool finite)
-{
-    uint32_t w[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        float lo = d + 2 * i < n ? (float)from[d + 2 * i] : 0.0f;
-        float hi = d + 2 * i + 1 < n ? (float)from[d + 2 * i + 1] : 0.0f;
-        w[i] = attn_pair<T>(lo, hi); /* exact */
-        if (finite)
-            w[i] = attn_pair_finite<T>(w[i]);
-    }
-    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(w[0]), "r"(w[1]), "r"(w[2]),
-                 "r"(w[3])
-                 : "memory");
-}
 
 template <typename T, int HD, int MT>
 ATTN_DEV void load_queries(uint32_t to, const struct ctw_attn &a, const struct ctw_attn_tile &t, int kv,
@@ -165,35 +88,6 @@ ATTN_DEV void load_keys(uint32_t to, const void *x, struct attn_walk &walk, cons
 
 /* ---- the two products --------------------------------------------------------------------- */
 
-/* s [16 * MT rows, KEYS] = q k^T */
-template <typename T, int HD, int MT>
-ATTN_DEV void scores(float (&s)[MT][KEYS<HD> / 2], uint32_t q, uint32_t k)
-{
-    const int lane = threadIdx.x & 31;
-#pragma unroll
-    for (int m = 0; m < MT; m++)
-#pragma unroll
-        for (int i = 0; i < KEYS<HD> / 2; i++)
-            s[m][i] = 0;
-#pragma unroll
-    for (int c = 0; c < HD / 8; c += 2) { /* 16 elements of the head */
-        uint32_t qf[MT][4];
-#pragma unroll
-        for (int m = 0; m < MT; m++)
-            load_4(qf[m], q + chunk_at<HD>(16 * m + (lane & 15), c + (lane >> 4)));
-#pragma unroll
-        for (int n = 0; n < KEYS<HD> / 16; n++) { /* 16 keys */
-            uint32_t kf[4];
-            load_4(kf, k + chunk_at<HD>(16 * n + (lane & 7) + (lane >> 4) * 8, c + (lane >> 3 & 1)));
-#pragma unroll
-            for (int m = 0; m < MT; m++) {
-                product<T>(&s[m][8 * n], qf[m], kf[0], kf[1]);
-                product<T>(&s[m][8 * n + 4], qf[m], kf[2], kf[3]);
-            }
-        }
-    }
-}
-
 /* o [16 * MT rows, HV / SPLIT] += p [.., KEYS] v [KEYS, HV / SPLIT], from chunk `chunk0` of v's rows
  * on */
 template <typename T, int HD, int HV, int MT>
@@ -240,7 +134,7 @@ ATTN_DEV void add_slopes(float (&s)[N], const struct ctw_attn &a, const struct c
     attn_add_slopes(s, slope, pos, key0);
 }
 
-template <typename T, int HD, int HV, int MT, bool ALIBI, bool OWN>
+template <typename T, int HD, int HV, int MT, bool ALIBI, bool OWN, bool SEEN>
 ATTN_DEV bool one_tile(const struct ctw_attn &a, const struct ctw_attn_tile &t, int kv, int sub,
                        bool finite, uint32_t shared)
 {
@@ -273,13 +167,16 @@ ATTN_DEV bool one_tile(const struct ctw_attn &a, const struct ctw_attn_tile &t, 
     copies_commit();
     for (; tile < end; tile++) {
         const int key0 = tile * keys;
-        const bool sees = key0 <= last_pos && key0 + keys - 1 > first_pos - a.window;
+        bool sees = key0 <= last_pos && key0 + keys - 1 > first_pos - a.window;
+        uint32_t bits[MT][2][keys / 32];
+        if (SEEN)
+            sees = attn_load_seen(bits, a, t, row0 + lane / 4, key0) && sees;
         copies_wait();
         __syncthreads(); /* K has arrived, and no thread still reads the last V */
         load_keys<T, HV, KEYS<HD>, OWN>(sv, a.v, walk, a, kv, key0, t.key_end, finite);
         copies_commit();
         if (sees)
-            scores<T, HD, MT>(s, sq + row0 * HD * 2, sk);
+            scores<T, HD, MT, keys>(s, sq + row0 * HD * 2, sk);
         copies_wait();
         __syncthreads(); /* V has arrived, and no thread still reads this K */
         if (tile + 1 < end)
@@ -298,6 +195,8 @@ ATTN_DEV bool one_tile(const struct ctw_attn &a, const struct ctw_attn_tile &t, 
                 int pos[2] = {t.pos + row / a.pack, t.pos + (row + 8) / a.pack};
                 attn_mask(s[m], pos, key0, a.window);
             }
+            if (SEEN)
+                attn_hide(s[m], bits[m]);
             attn_softmax(s[m], r[m], alpha, a.factor);
             attn_rescale(o[m], alpha);
         }
@@ -325,7 +224,7 @@ ATTN_DEV bool one_tile(const struct ctw_attn &a, const struct ctw_attn_tile &t, 
     return good;
 }
 
-template <typename T, int HD, int HV, int MT, bool ALIBI, bool OWN>
+template <typename T, int HD, int HV, int MT, bool ALIBI, bool OWN, bool SEEN>
 __global__ void __launch_bounds__(THREADS) attention_general(const __grid_constant__ struct ctw_attn a)
 {
     extern __shared__ __align__(128) unsigned char memory[];
@@ -337,7 +236,7 @@ __global__ void __launch_bounds__(THREADS) attention_general(const __grid_consta
     __syncthreads();
     bool finite = false;
     for (;;) {
-        bool good = one_tile<T, HD, HV, MT, ALIBI, OWN>(a, t, kv, sub, finite, shared_at(memory));
+        bool good = one_tile<T, HD, HV, MT, ALIBI, OWN, SEEN>(a, t, kv, sub, finite, shared_at(memory));
         if (__syncthreads_and(good) || finite)
             break;
         finite = true;
@@ -348,27 +247,28 @@ __global__ void __launch_bounds__(THREADS) attention_general(const __grid_consta
 
 /* ---- launching ---------------------------------------------------------------------------- */
 
-template <typename T, int HD, int HV, int MT, bool ALIBI, bool OWN>
+template <typename T, int HD, int HV, int MT, bool ALIBI, bool OWN, bool SEEN>
 static enum ctw_status launch(const struct ctw_cuda *cu, const struct ctw_attn *a, struct ctw_err *err)
 {
     const int bytes = (ROWS<HD, MT> * HD + KEYS<HD> * (HD + HV)) * 2;
     enum ctw_status st = ctw_cuda_check(
-        cudaFuncSetAttribute(attention_general<T, HD, HV, MT, ALIBI, OWN>,
+        cudaFuncSetAttribute(attention_general<T, HD, HV, MT, ALIBI, OWN, SEEN>,
                              cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
         "attention", err);
     if (st != CTW_OK)
         return st;
     unsigned blocks = (unsigned)a->n_tiles * (unsigned)(a->n_kv * a->n_sub);
-    attention_general<T, HD, HV, MT, ALIBI, OWN><<<blocks, THREADS, bytes, cu->stream>>>(*a);
+    attention_general<T, HD, HV, MT, ALIBI, OWN, SEEN><<<blocks, THREADS, bytes, cu->stream>>>(*a);
     return ctw_cuda_launched("attention", err);
 }
 
 /*
  * The instances: heads padded to these widths. Wide heads take 16 rows per warp, to save registers.
  * With ALiBi, there are fewer widths; the widest supports both. Values of their own size: 192 and
- * 128, or the widest.
+ * 128, or the widest. Chosen keys: these, or 256 and 256.
  */
-#define LAUNCH(HD, HV, MT, ALIBI, OWN) launch<T, HD, HV, MT, ALIBI, OWN>(cu, a, err)
+#define LAUNCH(HD, HV, MT, ALIBI, OWN) launch<T, HD, HV, MT, ALIBI, OWN, false>(cu, a, err)
+#define LAUNCH_SEEN(HD, HV, MT) launch<T, HD, HV, MT, false, true, true>(cu, a, err)
 template <typename T>
 static enum ctw_status launch_head(const struct ctw_cuda *cu, const struct ctw_attn *a,
                                    struct ctw_err *err)
@@ -394,16 +294,24 @@ template <typename T>
 static enum ctw_status launch_own(const struct ctw_cuda *cu, const struct ctw_attn *a,
                                   struct ctw_err *err)
 {
-    return LAUNCH(512, 512, 1, true, true);
+    return a->seen != NULL ? LAUNCH_SEEN(512, 512, 1) : LAUNCH(512, 512, 1, true, true);
+}
+
+template <typename T>
+static enum ctw_status launch_256_seen(const struct ctw_cuda *cu, const struct ctw_attn *a,
+                                       struct ctw_err *err)
+{
+    return LAUNCH_SEEN(256, 256, 1);
 }
 
 template <typename T>
 static enum ctw_status launch_192_128(const struct ctw_cuda *cu, const struct ctw_attn *a,
                                       struct ctw_err *err)
 {
-    return LAUNCH(192, 128, 2, false, true);
+    return a->seen != NULL ? LAUNCH_SEEN(192, 128, 2) : LAUNCH(192, 128, 2, false, true);
 }
 #undef LAUNCH
+#undef LAUNCH_SEEN
 
 #define BY_DTYPE(name, by_head)                                                                    \
     static enum ctw_status name(struct ctw_cuda *cu, const struct ctw_attn *a,                     \
@@ -415,14 +323,18 @@ static enum ctw_status launch_192_128(const struct ctw_cuda *cu, const struct ct
 BY_DTYPE(launch_dtype, launch_head)
 BY_DTYPE(launch_dtype_own, launch_own)
 BY_DTYPE(launch_dtype_192_128, launch_192_128)
+BY_DTYPE(launch_dtype_256_seen, launch_256_seen)
 #undef BY_DTYPE
 
 enum ctw_status ctw_cuda_attention_general(struct ctw_cuda *cu, const struct ctw_op_attention *op,
                                            struct ctw_err *err)
 {
-    if (ctw_attn_own(op) && is_192_128(op))
+    const bool own = ctw_attn_own(op) || op->seen != NULL;
+    if (own && is_192_128(op))
         return ctw_attn_each(cu, op, ROWS<192, 2>, KEYS<192>, launch_dtype_192_128, err);
-    if (ctw_attn_own(op))
+    if (op->seen != NULL && op->head <= 256 && op->head_v <= 256)
+        return ctw_attn_each(cu, op, ROWS<256, 1>, KEYS<256>, launch_dtype_256_seen, err);
+    if (own)
         return ctw_attn_each(cu, op, ROWS<512, 1>, KEYS<512>, launch_dtype_own, err);
     if (op->head <= 128)
         return ctw_attn_each(cu, op, ROWS<128, 2>, KEYS<128>, launch_dtype, err);

@@ -88,6 +88,7 @@ enum ctw_status ctw_keys_attend(const struct ctw_step *s, const struct ctw_keys 
         .v_factor = l->v_factor,
         .seen = seen,
         .ld_seen = s->f->plan.seen_words,
+        .seen_from = l->index.chosen,
         .softcap = l->attn_softcap,
         .sinks = sinks != NULL ? s->data->vector[CTW_V_SINKS] : NULL,
         .sinks_dtype = sinks != NULL ? sinks->dtype : CTW_F32,
