@@ -18,7 +18,8 @@ enum mode {
 
 enum {
     SPAN = CTW_DECODE_ALIGN, /* values handled at a time */
-    FETCH_COLUMNS = 16       /* columns of a transposed weight that are prefetched */
+    FETCH_COLUMNS = 16,      /* columns of a transposed weight that are prefetched */
+    COLUMNS = 32             /* of gptq and awq weights that are decoded at a time */
 };
 
 INLINE int64_t min64(int64_t a, int64_t b)
@@ -246,6 +247,64 @@ static void pack_transposed(enum mode mode, float *dst, const struct ctw_shard *
     }
 }
 
+/* Can whole columns of n_rows neighbouring rows be decoded together? */
+static bool has_columns(const struct ctw_shard *s, int64_t row, int64_t n_rows)
+{
+    const struct ctw_weight *w = s->weight;
+    if (w->indexed || ctw_shard_step(s) != 1 || n_rows % 8 != 0)
+        return false;
+    if (w->format->id == CTW_FORMAT_awq)
+        return row % 8 == 0;
+    return w->format->id == CTW_FORMAT_gptq && 32 % w->bits == 0 &&
+           (w->n_groups == 1 || w->group_size * w->bits % 32 == 0);
+}
+
+/* n columns from col0 on (a multiple of COLUMNS) of such rows; dtype is w->dtype, a constant. */
+INLINE void decode_columns(const struct ctw_shard *s, int64_t row, int64_t n_rows, int64_t col0,
+                           int64_t n, const enum ctw_dtype dtype, float *dst)
+{
+    const struct ctw_weight *w = s->weight;
+    if (w->format->id == CTW_FORMAT_awq)
+        ctw_awq_columns(w, s->data, row, (int)n_rows, col0, n, dtype, dst, NR);
+    else if (w->bits == 4)
+        ctw_gptq_columns(w, s->data, row, (int)n_rows, col0, n, 4, dtype, dst, NR);
+    else
+        ctw_gptq_columns(w, s->data, row, (int)n_rows, col0, n, w->bits, dtype, dst, NR);
+}
+
+/* Packs n_rows <= NR rows of words that lie along the rows (has_columns()). */
+static void pack_along(enum mode mode, float *dst, const struct ctw_shard *s, int64_t row,
+                       int64_t n_rows, enum ctw_dtype dtype)
+{
+    const struct ctw_weight *w = s->weight;
+    float values[COLUMNS * NR] = {0};
+    uint16_t half[COLUMNS * NR];
+    for (int64_t c = 0; c < w->k; c += COLUMNS) {
+        const int64_t n = min64(COLUMNS, w->k - c);
+        float *to = dst + n_words(mode, c) * NR;
+        if (n % 2 != 0)
+            memset(values + n * NR, 0, NR * sizeof(*values));
+        if (w->dtype == CTW_F16)
+            decode_columns(s, row, n_rows, c, n, CTW_F16, values);
+        else if (w->dtype == CTW_BF16)
+            decode_columns(s, row, n_rows, c, n, CTW_BF16, values);
+        else
+            decode_columns(s, row, n_rows, c, n, CTW_F32, values);
+        if (mode == FLOATS && (dtype == CTW_F32 || dtype == w->dtype)) {
+            memcpy(to, values, (size_t)(n * NR) * sizeof(*to));
+            continue;
+        }
+        narrow(half, dtype, values, round_up(n, 2) * NR);
+        if (mode == FLOATS)
+            widen(to, half, dtype, n * NR);
+        for (int64_t i = 0; i < n && mode == PAIRS; i += 2)
+            for (int64_t r = 0; r < NR; r++) {
+                uint32_t both = half[i * NR + r] | (uint32_t)half[(i + 1) * NR + r] << 16;
+                memcpy(to + i / 2 * NR + r, &both, sizeof(both));
+            }
+    }
+}
+
 /* Row `row`, columns col0 .. col0+n-1, as words of the activations' dtype; n <= SPAN. */
 static void weight_words(enum mode mode, float *words, const struct ctw_shard *s, int64_t row,
                          int64_t col0, int64_t n, enum ctw_dtype dtype)
@@ -294,6 +353,10 @@ static void decode_panel(enum mode mode, float *dst, float *tmp, const struct ct
     if (shard[n_rows - 1] == shard[0] &&
         shard[0]->weight->format->id == CTW_FORMAT_dense_transposed) {
         pack_transposed(mode, dst, shard[0], row[0], n_rows, dtype);
+        return;
+    }
+    if (shard[n_rows - 1] == shard[0] && has_columns(shard[0], row[0], n_rows)) {
+        pack_along(mode, dst, shard[0], row[0], n_rows, dtype);
         return;
     }
     memset(tmp + n_rows * SPAN, 0, (size_t)(NR - n_rows) * SPAN * sizeof(*tmp));

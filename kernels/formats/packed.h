@@ -31,6 +31,30 @@ CTW_HD_FORCE float ctw_pack_value(int32_t code, int32_t zero, float scale, enum 
 }
 
 #if CTW_VECTOR
+enum { CTW_ROW_BLOCKS = 4, CTW_STEPS_AHEAD = 16 };
+
+/* Fetches what is CTW_STEPS_AHEAD steps from p; it may be past the end. */
+CTW_HD_FORCE void ctw_fetch_ahead(const void *p, size_t step)
+{
+    __builtin_prefetch((const void *)((uintptr_t)p + CTW_STEPS_AHEAD * step));
+}
+
+/* Zero points and scales of up to CTW_ROW_BLOCKS blocks of eight rows, for one group of columns. */
+struct ctw_row_scales {
+    ctw_i32x8 zero[CTW_ROW_BLOCKS];
+    ctw_f32x8 scale[CTW_ROW_BLOCKS];
+};
+
+/* The values of eight rows' codes in one column, from their low bits. */
+CTW_HD_FORCE void ctw_pack_rows8(const ctw_u32x8 *code, const struct ctw_row_scales *by, int block,
+                                 uint32_t mask, enum ctw_dtype dtype, float *dst)
+{
+    ctw_i32x8 number = (ctw_i32x8)(*code & mask) - by->zero[block];
+    ctw_f32x8 v = __builtin_convertvector(number, ctw_f32x8) * by->scale[block];
+    ctw_round_value8(&v, dtype);
+    memcpy(dst, &v, sizeof(v));
+}
+
 /*
  * Codes 8u .. 8u+7 of the 32 codes in the `bits` words at p. Each half of four codes lies within 32
  * bits from some byte on; the load starts at an earlier byte if it would run past the block.

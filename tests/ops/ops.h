@@ -153,7 +153,7 @@ enum weight_kind {
     W_INT8,      /* int-quantized, a scale and zero point for each row, fp16 scales */
     W_MXFP4,     /* k must be a multiple of 32 */
     W_MXFP8,     /* likewise */
-    W_GPTQ,      /* 4 bits, group 32, fp16 scales, version 1; k must be a multiple of 32 */
+    W_GPTQ,      /* of any bits, group and version, fp16 scales; k must be a multiple of 32 */
     W_AWQ,       /* likewise; the matrix has up to 7 more rows, so that they are whole words */
     N_WEIGHT_KINDS
 };
@@ -234,17 +234,20 @@ UNUSED_OK static void set_byte_parts(struct test_weight *t, enum weight_kind kin
 UNUSED_OK static void set_word_parts(struct test_weight *t, enum weight_kind kind, int64_t k,
                                      struct ctw_quant_args *args)
 {
+    static const int all_bits[] = {4, 2, 3, 8};
+    const bool gptq = kind == W_GPTQ;
+    const int bits = gptq ? all_bits[rng_below(4)] : 4;
+    const int64_t group = rng_below(3) == 0 ? k : 16 << rng_below(2);
     *args = (struct ctw_quant_args){.present = true,
-                                    .num_bits = 4,
+                                    .num_bits = bits,
                                     .strategy = CTW_STRATEGY_GROUP,
-                                    .group_size = 32,
-                                    .zero_less_one = kind == W_GPTQ};
-    t->w.names = ctw_part_names_find(kind == W_GPTQ ? "gptq" : "awq");
-    t->w.n = kind == W_GPTQ ? t->w.n : (t->w.n + 7) / 8 * 8;
-    set_part(t, CTW_PART_VALUES, CTW_I32, kind == W_GPTQ ? k / 8 : k,
-             kind == W_GPTQ ? t->w.n : t->w.n / 8);
-    set_part(t, CTW_PART_SCALE, CTW_F16, k / 32, t->w.n);
-    set_part(t, CTW_PART_ZERO_POINT, CTW_I32, k / 32, (t->w.n + 7) / 8);
+                                    .group_size = group,
+                                    .zero_less_one = gptq && rng_below(2) == 0};
+    t->w.names = ctw_part_names_find(gptq ? "gptq" : "awq");
+    t->w.n = gptq ? t->w.n : (t->w.n + 7) / 8 * 8;
+    set_part(t, CTW_PART_VALUES, CTW_I32, gptq ? k * bits / 32 : k, gptq ? t->w.n : t->w.n / 8);
+    set_part(t, CTW_PART_SCALE, CTW_F16, k / group, t->w.n);
+    set_part(t, CTW_PART_ZERO_POINT, CTW_I32, k / group, (t->w.n * bits + 31) / 32);
 }
 
 /* A weight [n, k] of the kind with random contents; bias 0 or 1. */
@@ -327,8 +330,8 @@ UNUSED_OK static void weight_close(struct test_weight *t);
 UNUSED_OK static void weights_fuse(struct test_weight *w, struct ctw_shard *shards, int n,
                                    int64_t k)
 {
-    static const enum weight_kind kinds[] = {W_BF16,  W_BF16_TRANSPOSED, W_INT8_ZERO, W_FP8,
-                                             W_NVFP4, W_GPTQ,            W_AWQ};
+    static const enum weight_kind kinds[] = {
+        W_BF16, W_BF16_TRANSPOSED, W_INT8_ZERO, W_FP8, W_NVFP4, W_GPTQ, W_AWQ};
     enum weight_kind kind;
     do
         kind = kinds[rng_below(CTW_COUNT(kinds))];

@@ -58,6 +58,42 @@ CTW_HD_FORCE void ctw_awq_span(const struct ctw_weight *w, const struct ctw_weig
     }
 }
 
+#if CTW_VECTOR
+/*
+ * n_rows rows (whole words) from `row` on, column by column: dst[c * ld + r], for n_col columns
+ * from col0 on, unlike ctw_awq_decode(), which takes the 32 bits of a word for four of them.
+ */
+CTW_HD_FORCE void ctw_awq_columns(const struct ctw_weight *w, const struct ctw_weight_data *data,
+                                  int64_t row, int n_rows, int64_t col0, int64_t n_col,
+                                  enum ctw_dtype dtype, float *dst, int64_t ld)
+{
+    const ctw_u32x8 shift = {0, 16, 4, 20, 8, 24, 12, 28};
+    const size_t step = (size_t)w->n / 8 * 4;
+    const uint8_t *src = (const uint8_t *)data->part[CTW_PART_VALUES] + row / 8 * 4;
+    const uint8_t *zeros = (const uint8_t *)data->part[CTW_PART_ZERO_POINT] + row / 8 * 4;
+    const int64_t end = col0 + n_col;
+    for (int64_t c = col0, g = col0 / w->group_size; c < end; g++) {
+        const int64_t stop = (g + 1) * w->group_size < end ? (g + 1) * w->group_size : end;
+        struct ctw_row_scales by;
+        for (int r = 0; r < n_rows; r++)
+            by.scale[r / 8][r % 8] =
+                ctw_load_value(data->part[CTW_PART_SCALE], dtype, g * w->n + row + r);
+        for (int b = 0; b < n_rows / 8; b++) {
+            uint32_t word = ctw_load_u32(zeros + (size_t)g * step + 4 * b);
+            by.zero[b] = (ctw_i32x8)(((ctw_u32x8){0} + word) >> shift & 15u);
+        }
+        for (; c < stop; c++, dst += ld) {
+            ctw_fetch_ahead(src + (size_t)c * step, step);
+            for (int b = 0; b < n_rows / 8; b++) {
+                ctw_u32x8 code = ((ctw_u32x8){0} + ctw_load_u32(src + (size_t)c * step + 4 * b));
+                code >>= shift;
+                ctw_pack_rows8(&code, &by, b, 15, dtype, dst + 8 * b);
+            }
+        }
+    }
+}
+#endif
+
 CTW_HD void ctw_awq_decode(const struct ctw_weight *w, const struct ctw_weight_data *data,
                            int64_t row, int64_t col0, int64_t n_col, float *dst)
 {

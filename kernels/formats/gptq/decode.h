@@ -68,6 +68,39 @@ CTW_HD_FORCE void ctw_gptq_span(const struct ctw_weight *w, const struct ctw_wei
     }
 }
 
+#if CTW_VECTOR
+/*
+ * n_rows rows (a multiple of 8) from `row` on, column by column: dst[c * ld + r], for n_col columns
+ * from col0 (a multiple of 32) on, unlike ctw_gptq_decode(), whose words lie far apart. Groups are
+ * in order and of whole words, and bits divides 32.
+ */
+CTW_HD_FORCE void ctw_gptq_columns(const struct ctw_weight *w, const struct ctw_weight_data *data,
+                                   int64_t row, int n_rows, int64_t col0, int64_t n_col, int bits,
+                                   enum ctw_dtype dtype, float *dst, int64_t ld)
+{
+    const uint8_t *src = (const uint8_t *)data->part[CTW_PART_VALUES] + 4 * row;
+    struct ctw_row_scales by;
+    int64_t next = 0; /* where the next group begins */
+    for (int64_t c = col0; c < col0 + n_col; c += 32 / bits, dst += 32 / bits * ld) {
+        const uint8_t *words = src + (size_t)(c * bits / 32 * w->n) * 4;
+        for (int r = 0; r < n_rows && c >= next; r++) {
+            int64_t g = c / w->group_size;
+            by.zero[r / 8][r % 8] = ctw_gptq_zero(w, data, row + r, g, bits);
+            by.scale[r / 8][r % 8] =
+                ctw_load_value(data->part[CTW_PART_SCALE], dtype, g * w->n + row + r);
+        }
+        next = c >= next ? (c / w->group_size + 1) * w->group_size : next;
+        for (int b = 0; b < n_rows / 8; b++) {
+            ctw_u32x8 code;
+            memcpy(&code, words + 32 * b, sizeof(code));
+            ctw_fetch_ahead(words + 32 * b, 4 * (size_t)w->n);
+            for (int i = 0; i < 32 / bits; i++, code >>= (uint32_t)bits)
+                ctw_pack_rows8(&code, &by, b, (1u << bits) - 1u, dtype, dst + i * ld + 8 * b);
+        }
+    }
+}
+#endif
+
 #define CTW_GPTQ_CASE(b)                                                                           \
     case b:                                                                                        \
         if (w->dtype == CTW_F16)                                                                   \
