@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # From a bare Debian or Ubuntu (git, Python 3.10+) to the word perplexity of a real model:
 #
-#   examples/quickstart.sh [--quantize w4a16|nvfp4] [--full | --limit N] [--dtype float32]
+#   examples/quickstart.sh [--quantize w4a16|nvfp4|fp8|fp8_block|int8|mxfp4|mxfp8|mixed] [--full | --limit N] [--dtype float32]
 #
 # Installs missing packages, builds the worker, downloads SmolLM2-135M and WikiText-2, runs `lm_eval
 # --model ctworker --tasks wikitext`, prints the table and explains the numbers. --quantize also
@@ -39,7 +39,9 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-case $quantize in "" | w4a16 | nvfp4) ;; *) usage_error "--quantize must be w4a16 or nvfp4" ;; esac
+case $quantize in "" | w4a16 | nvfp4 | fp8 | fp8_block | int8 | mxfp4 | mxfp8 | mixed) ;; *)
+  usage_error "--quantize must be w4a16, nvfp4, fp8, fp8_block, int8, mxfp4, mxfp8 or mixed" ;;
+esac
 case $limit in *[!0-9]* | 0) usage_error "--limit must be a number of documents, at least 1" ;; esac
 case $dtype in auto | bfloat16 | float16 | float32) ;; *) usage_error "--dtype must be auto, bfloat16, float16 or float32" ;; esac
 
