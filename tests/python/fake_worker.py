@@ -109,6 +109,7 @@ class Fake:
             "threads": 1,
             "dtype": "float32" if self.options.dtype == "auto" else self.options.dtype,
             "activations": self.faults.get("activations", ""),
+            "activations_mode": self.options.activations,
             "max_length": self.length,
             "vocab": VOCAB,
             "params": 1234,
@@ -394,6 +395,7 @@ def main() -> int:
         "on-signal",
     ):
         parser.add_argument(f"--{name}", action="append" if name == "model" else "store")
+    parser.add_argument("--activations", choices=["none", "checkpoint"], default="none")
     for name in ("owner-pid", "device", "max-length", "threads"):
         parser.add_argument(f"--{name}", type=int)
     options = parser.parse_args()

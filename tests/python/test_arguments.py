@@ -82,6 +82,7 @@ def test_add_bos_token(value: object) -> None:
         ({"qqqq": 1}, ["'qqqq' is unknown", "pretrained"]),
         ({"backend": "seq2seq"}, ["backend=seq2seq", "causal"]),
         ({"dtype": "int8"}, ["dtype='int8'", "bfloat16"]),
+        ({"activations": "fp8"}, ["activations='fp8'", "none", "checkpoint"]),
         ({"max_length": 0}, ["max_length=0"]),
         ({"max_length": "long"}, ["max_length='long'"]),
         ({"max_length": float("inf")}, ["max_length=inf"]),

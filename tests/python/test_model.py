@@ -181,6 +181,22 @@ def test_what_lm_eval_asks(
     assert list(model.batch_sizes) == []
 
 
+def test_activations(
+    make: Callable[..., CTWorkerLM], running_fake: Callable[..., str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    told = make("activations=fp8 per token", activations="checkpoint").get_model_info()["ctworker"]
+    assert told["activations_mode"] == "checkpoint" and told["notes"] == []
+    assert "not simulated" not in caplog.text
+    assert make("activations=fp8 per token").get_model_info()["ctworker"]["activations_mode"] == "none"
+    url = running_fake("activations=fp8 per token")
+    assert CTWorkerLM(endpoint=url, activations="none").max_length == 2048
+    with pytest.raises(CtworkerError, match="activations=checkpoint, but .* has activations=none: start a worker with "
+                                            "--activations checkpoint"):  # fmt: skip
+        CTWorkerLM(endpoint=url, activations="checkpoint")
+    assert CTWorkerLM(endpoint=running_fake("", "--activations", "checkpoint"), activations="none")  # the file declares none
+
+
 def test_prefix_token(make: Callable[..., CTWorkerLM], tmp_path: Path, checkpoint: Path) -> None:
     (answer,) = make(prefix_token_id=7).loglikelihood(
         requests("loglikelihood", ("", "a")), disable_tqdm=True

@@ -298,6 +298,74 @@ static void every_buffer_is_planned(void **state)
     f->model = before;
 }
 
+/* Two of the layers are mixtures: of 6 experts, of which a token has 2, and of 4, of which it
+ * has 3. */
+static void a_mixture(void **state)
+{
+    enum { MOST = 6, INNER = 2000 };
+    struct fixture *f = *state;
+    struct ctw_matrix matrices[MOST * CTW_N_EXPERT_MATRICES] = {0};
+    struct ctw_layer *l[2] = {&f->layers[3], &f->layers[7]};
+    const struct ctw_layer before[2] = {*l[0], *l[1]};
+    for (int e = 0; e < MOST; e++) {
+        static char name[] = "e";
+        struct ctw_matrix *m = &matrices[e * CTW_N_EXPERT_MATRICES];
+        m[CTW_X_GATE].name = m[CTW_X_UP].name = m[CTW_X_DOWN].name = name;
+        m[CTW_X_GATE].weight = m[CTW_X_UP].weight = (struct ctw_weight){.n = INNER, .k = 576};
+        m[CTW_X_DOWN].weight = (struct ctw_weight){.n = 576, .k = INNER};
+    }
+    for (int i = 0; i < 2; i++) {
+        struct ctw_mixture *x = &l[i]->mixture;
+        *x = (struct ctw_mixture){.inner = INNER, .gated = true, .matrix = matrices};
+        x->route.n_experts = i == 0 ? 6 : 4;
+        x->route.chosen = i == 0 ? 2 : 3;
+        x->up =
+            (struct ctw_product){2, {{CTW_X_GATE, 0, INNER, -1, 1}, {CTW_X_UP, 0, INNER, -1, 1}}};
+        x->down = (struct ctw_product){1, {{CTW_X_DOWN, 0, 576, -1, 1}}};
+        l[i]->inner = 0;
+    }
+    float frequencies[32] = {1};
+    f->model.rope[0].inv_freq = frequencies;
+    expect_planned(f);
+
+    const struct ctw_plan_request r = request(f);
+    struct ctw_plan plan;
+    struct ctw_err err;
+    assert_int_equal(ctw_plan_make(&plan, &r, &err), CTW_OK);
+    const size_t pass = (size_t)plan.pass_tokens, chunk = (size_t)plan.chunk_tokens;
+    assert_int_equal(plan.mixed, pass * 576 * 2);
+    assert_int_equal(plan.sum, 0);
+    assert_int_equal(plan.logits, chunk * 6 * 4);
+    assert_int_equal(plan.factor, chunk * 4);
+    assert_int_equal(plan.choices, pass * 3 * 4);
+    assert_int_equal(plan.starts, 7 * 4);
+    assert_true(plan.wide >= chunk * 2 * INNER * 2);
+    const struct ctw_reserve reserve = ctw_plan_reserve(r.model, r.dtype, &plan);
+    assert_int_equal(reserve.n_experts, 6);
+    assert_int_equal(reserve.chosen, 3);
+    assert_int_equal(reserve.n_grouped, plan.pass_tokens);
+    assert_int_equal(reserve.max_n, 2 * INNER);
+    assert_int_equal(reserve.max_k, INNER);
+    for (int64_t i = 0; i < CTW_EXPERTS_IN_FLIGHT; i++) {
+        assert_int_equal(reserve.slot_elems[ctw_expert_slot(i, false)], 2 * INNER * 576);
+        assert_int_equal(reserve.slot_elems[ctw_expert_slot(i, true)], 576 * INNER);
+    }
+    /* Only the experts that a token has count as work. */
+    const double flops = ctw_plan_layer_flops(&f->model);
+    l[0]->mixture.route.chosen = 6;
+    assert_true(ctw_plan_layer_flops(&f->model) > flops);
+    l[0]->mixture.route.chosen = 2;
+    l[0]->mixture.route.n_experts = 5;
+    assert_true(ctw_plan_layer_flops(&f->model) == flops);
+
+    /* Outputs of experts that are scaled or normed are added up apart from the residual. */
+    l[0]->norm[CTW_AT_EXPERTS_OUT].present = true;
+    assert_int_equal(ctw_plan_make(&plan, &r, &err), CTW_OK);
+    assert_int_equal(plan.sum, (size_t)plan.pass_tokens * 576 * 4);
+    *l[0] = before[0];
+    *l[1] = before[1];
+}
+
 /* Of layers that do nothing, as an architecture search may leave them. */
 static void a_model_without_products(void **state)
 {
@@ -325,6 +393,7 @@ int main(void)
         cmocka_unit_test(what_is_reserved_follows_the_products),
         cmocka_unit_test(a_model_without_products),
         cmocka_unit_test(every_buffer_is_planned),
+        cmocka_unit_test(a_mixture),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
