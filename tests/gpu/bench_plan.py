@@ -133,13 +133,14 @@ def predict(args):
          if "methods" in parts else 0),
         ("compare", len(stored) * (START_S + n_windows * 3.2 * (1 + reps) * window_s) + dense / WARM_BYTES
          if "compare" in parts else 0),
-        ("stream", sum(reps * 4 * n_windows * window_s + n_windows * window_s + 3 * once[f] + (min(n, 4e9) + n) /
+        ("stream", sum((2 * reps * (n_windows + 16) + n_windows) * window_s + 3 * once[f] + (2 * min(n, 4e9) + n) /
                        COLD_BYTES for f, n in stored.items()) if "stream" in parts else 0),
         ("load", START_S + sum(LOADS * START_S + (LOADS + 2) * once[f] + (min(n, 4e9) + n) / COLD_BYTES
                                for f, n in stored.items()) if "load" in parts else 0),
         ("peerload", dense / write + dense / 4e9 + dense / COLD_BYTES + 4 if "peerload" in parts else 0),
         ("head", 25 if "head" in parts else 0),
         ("stages", 40 if "stages" in parts else 0),
+        ("decoding", 45 if "decoding" in parts else 0),
         ("kernels", 150 if "kernels" in parts else 0)) if s]
 
 
