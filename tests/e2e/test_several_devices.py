@@ -2,6 +2,7 @@
 GPUs compute with the CPU's kernels, so every score must equal the CPU's bit for bit."""
 
 import json
+import os
 import tempfile
 import time
 import unittest
@@ -10,7 +11,8 @@ from pathlib import Path
 import worker_process as w
 from real_worker import DEEP, PAIRS, WORKER, Checkpoints, environment, random_pairs, run
 
-MODELS = {"int4": ("qwen2", "w4a16_g32_asym", {}), "int8": ("llama", "int8_channel", {}), "deep": DEEP}
+MODELS = {"int4": ("qwen2", "w4a16_g32_asym", {}), "int8": ("llama", "int8_channel", {}), "deep": DEEP,
+          "many": ("llama", "bf16", {"layers": 160, "hidden": 64, "inner": 128, "heads": 2, "kv_heads": 1, "head": 32})}
 CHECKPOINTS = Checkpoints(MODELS)
 setUpModule, tearDownModule, model = CHECKPOINTS.write, CHECKPOINTS.remove, CHECKPOINTS.path
 MANY = random_pairs(40, seed=3)
@@ -55,6 +57,22 @@ class SeveralDevices(unittest.TestCase):
         self.assertNotEqual(want, score("int8", "--backend", "cpu").stdout)
         done = score("int8", "--devices", "all", "--activations", "checkpoint", "--chunk-tokens", 50, count=2)
         self.assertEqual((done.returncode, done.stdout), (0, want), done.stderr)
+
+    def test_memory_of_shards(self):
+        """Two GPUs hold little more than half of the weights each: planned, and taken (the GPUs have no more)."""
+        note = score("many", "--devices", "0,1", "--placement", "sharded").stderr
+        size = os.path.getsize(model("many") + "/model.safetensors")
+        with server("--devices", "0,1", "--placement", "sharded", models=("many",)) as a:
+            m = json.loads(a.command("info", "--json").stdout)["models"][0]
+        self.assertLess(m["weights_memory"], 0.52 * size, note)
+        want = score("many", "--backend", "cpu").stdout
+        memory = int(0.52 * size) + (2 << 20)
+        done = score("many", "--devices", "0,1", "--placement", "sharded", "--pass-tokens", 64, "--memory-limit", "2MiB",
+                     memory=memory)
+        self.assertEqual((done.returncode, done.stdout), (0, want), done.stderr)
+        done = score("many", "--devices", "0,1", "--placement", "sharded", "--pass-tokens", 64, "--memory-limit", "2MiB",
+                     memory=int(0.5 * size))
+        self.assertEqual(done.returncode, 71, done.stderr)
 
     def test_wrong_lists(self):
         for devices, code, part in (("0,0", 64, "named twice"), ("a", 64, "0-3"), ("0,5", 64, "device 5"),

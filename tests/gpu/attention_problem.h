@@ -261,7 +261,8 @@ static void told(bool good, const char *what, const char *variant, const struct 
 {
     n_passed += good;
     n_failed += !good;
-    printf("%s %-9s %-7s %-4s heads %3d / %d of %3d and %3d, x %g, window %3d chunk %3d cap %2g %s %s\n",
+    printf("%s %-9s %-7s %-4s heads %3d / %d of %3d and %3d, x %g, window %3d chunk %3d cap %2g %s "
+           "%s\n",
            good ? "ok  " : "FAIL", what, variant, ctw_dtype_name(p->op.dtype), p->op.n_head,
            p->op.n_kv, p->op.head, p->op.head_v, (double)p->op.v_factor, (int)p->op.window,
            (int)p->op.chunk, (double)p->op.softcap,

@@ -64,6 +64,34 @@ static void no_other_layer_fits(const struct ctw_placement *p, uint64_t limit)
     }
 }
 
+/* Of each of n devices, no choice of whole layers takes less; and with small edges, hardly more
+ * than its part. */
+static void parted_over_devices(void **state)
+{
+    (void)state;
+    srand(11);
+    for (int trial = 0; trial < 200; trial++) {
+        size_t bytes[MOST_LAYERS], all = 0;
+        int n = 3 + rand() % (MOST_LAYERS - 2), devices = 2 + rand() % 7;
+        size_t edge = (size_t)(1 + rand() % 300) * 256;
+        for (int i = 0; i < n; i++) {
+            bytes[i] = i == 0 || i == n - 1 ? edge : 20 * 256;
+            all += bytes[i];
+        }
+        struct ctw_model m = model_of(n, bytes, false);
+        struct ctw_placement p;
+        struct ctw_err err;
+        assert_int_equal(ctw_placement_make_parted(&p, &m, devices, &err), CTW_OK);
+        size_t memory = p.resident + p.ring + p.streamed / (size_t)devices;
+        size_t pair = n > 3 ? 2 * 20 * 256 : 20 * 256;
+        size_t in_ring = (edge > pair ? edge : pair) + all / (size_t)devices;
+        size_t whole = 2 * edge + (n > 3 ? pair : 20 * 256) + (all - 2 * edge) / (size_t)devices;
+        assert_true(memory <= in_ring + 1 && memory <= whole + 1 && memory <= all);
+        assert_true(p.stays[0] ? p.ring <= pair : p.ring >= edge);
+        ctw_placement_free(&p);
+    }
+}
+
 static void every_limit_is_kept(void **state)
 {
     (void)state;
@@ -147,6 +175,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_limit_is_kept),
+        cmocka_unit_test(parted_over_devices),
         cmocka_unit_test(the_message_says_how_much_is_needed),
         cmocka_unit_test(what_stays_is_spread_over_the_depth),
     };

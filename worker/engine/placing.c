@@ -50,7 +50,7 @@ static enum ctw_status shard_within(struct ctw_placing *p, const struct ctw_plac
 {
     char need[32], have[32];
     struct ctw_placement least;
-    enum ctw_status st = ctw_placement_make_least(&least, r->model, err);
+    enum ctw_status st = ctw_placement_make_parted(&least, r->model, r->n_devices, err);
     if (st != CTW_OK)
         return st;
     p->place = CTW_SHARDED;

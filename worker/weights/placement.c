@@ -11,27 +11,37 @@ static size_t max_size(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-/* The bytes of the `n` (1 or 2) largest layers that do not stay. More layers can stay without
- * making it too small. */
-static size_t ring_of(const struct ctw_placement *p, int n)
+/* What a ring has place for at a time. */
+enum ring {
+    ONE = 1,
+    TWO = 2,
+    DECODERS = 3 /* two decoder layers; the embedding and the head, which are larger, alone */
+};
+
+/* The bytes of the largest layers that do not stay. More layers can stay without making it too
+ * small. */
+static size_t ring_of(const struct ctw_placement *p, enum ring n)
 {
-    size_t largest = 0, second = 0;
+    size_t largest = 0, second = 0, alone = 0;
     for (int i = 0; i < p->n_layers; i++) {
         size_t bytes = p->stays[i] ? 0 : p->bytes[i];
+        alone = max_size(alone, bytes);
+        if (n == DECODERS && (i == 0 || i == p->n_layers - 1))
+            continue;
         second = max_size(second, bytes < largest ? bytes : largest);
         largest = max_size(largest, bytes);
     }
-    return largest + (n == 2 ? second : 0);
+    return max_size(alone, largest + (n == ONE ? 0 : second));
 }
 
-static void add_up(struct ctw_placement *p, int n_ring)
+static void add_up(struct ctw_placement *p, enum ring n_ring)
 {
     p->resident = 0;
     for (int i = 0; i < p->n_layers; i++)
         p->resident += p->stays[i] ? p->bytes[i] : 0;
     p->streamed = p->weights - p->resident;
     p->ring = ring_of(p, n_ring);
-    p->one_at_a_time = p->ring < ring_of(p, 2);
+    p->one_at_a_time = p->ring < ring_of(p, TWO);
 }
 
 /* Without these, nothing can be streamed: a tied embedding, which the head reads too, and layers
@@ -62,7 +72,7 @@ static bool keep_largest(struct ctw_placement *p)
  * take can hold layers, so the smallest ring is best. False: no ring fits beside what must stay.
  */
 static bool choose_ring(struct ctw_placement *p, const struct ctw_model *m, uint64_t limit,
-                        int n_ring, size_t *ring)
+                        enum ring n_ring, size_t *ring)
 {
     int n = 0, best = -1;
     *ring = SIZE_MAX;
@@ -83,7 +93,7 @@ static bool choose_ring(struct ctw_placement *p, const struct ctw_model *m, uint
 }
 
 /* The least memory with which layers can be streamed through a ring of `n_ring` layers. */
-static size_t least_limit(struct ctw_placement *p, const struct ctw_model *m, int n_ring)
+static size_t least_limit(struct ctw_placement *p, const struct ctw_model *m, enum ring n_ring)
 {
     size_t least = SIZE_MAX;
     keep_least(p, m);
@@ -117,7 +127,7 @@ static void spread(struct ctw_placement *p, uint64_t limit, size_t ring)
 }
 
 /* Lets any layer stay for which there still is room. */
-static void fill(struct ctw_placement *p, uint64_t limit, int n_ring)
+static void fill(struct ctw_placement *p, uint64_t limit, enum ring n_ring)
 {
     for (int i = 0; i < p->n_layers; i++) {
         if (p->stays[i])
@@ -157,16 +167,16 @@ enum ctw_status ctw_placement_make(struct ctw_placement *out, const struct ctw_m
     if (out->weights <= limit) {
         while (keep_largest(out))
             ;
-        add_up(out, 2);
+        add_up(out, TWO);
         return CTW_OK;
     }
-    int n_ring = choose_ring(out, m, limit, 2, &ring) ? 2 : 1;
-    if (n_ring == 2 || choose_ring(out, m, limit, 1, &ring)) {
+    enum ring n_ring = choose_ring(out, m, limit, TWO, &ring) ? TWO : ONE;
+    if (n_ring == TWO || choose_ring(out, m, limit, ONE, &ring)) {
         spread(out, limit, ring);
         fill(out, limit, n_ring);
         return CTW_OK;
     }
-    least = least_limit(out, m, 1);
+    least = least_limit(out, m, ONE);
     st = ctw_fail(err, CTW_ENOMEM,
                   "the weights (%s) cannot be streamed through %s: the largest layers need %s: "
                   "raise --weights-limit",
@@ -183,9 +193,34 @@ enum ctw_status ctw_placement_make_least(struct ctw_placement *out, const struct
     enum ctw_status st = open_tables(out, m, err);
     if (st != CTW_OK)
         return st;
-    size_t least = least_limit(out, m, 2);
+    size_t least = least_limit(out, m, TWO);
     ctw_placement_free(out);
     return ctw_placement_make(out, m, least, err);
+}
+
+enum ctw_status ctw_placement_make_parted(struct ctw_placement *out, const struct ctw_model *m,
+                                          int n_devices, struct ctw_err *err)
+{
+    size_t least = SIZE_MAX;
+    int n = 0, best = 0;
+    enum ctw_status st = open_tables(out, m, err);
+    if (st != CTW_OK)
+        return st;
+    keep_least(out, m);
+    do {
+        add_up(out, DECODERS);
+        size_t memory = out->resident + out->ring + out->streamed / (size_t)n_devices;
+        if (memory < least) {
+            least = memory;
+            best = n;
+        }
+        n++;
+    } while (keep_largest(out));
+    keep_least(out, m);
+    for (int i = 0; i < best; i++)
+        (void)keep_largest(out);
+    add_up(out, DECODERS);
+    return CTW_OK;
 }
 
 enum ctw_status ctw_placement_copy(struct ctw_placement *out, const struct ctw_placement *p,

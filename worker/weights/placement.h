@@ -29,6 +29,14 @@ enum ctw_status ctw_placement_make(struct ctw_placement *out, const struct ctw_m
  * that allows. */
 enum ctw_status ctw_placement_make_least(struct ctw_placement *out, const struct ctw_model *m,
                                          struct ctw_err *err) CTW_MUST_CHECK;
+/*
+ * The least memory of each of n devices which hold the layers that do not stay together, 1/n each.
+ * The ring then holds two decoder layers, or the embedding or the head alone: gathering these is
+ * short, as it takes no disk, and a ring of both would cost more than all else of a model with a
+ * large vocabulary.
+ */
+enum ctw_status ctw_placement_make_parted(struct ctw_placement *out, const struct ctw_model *m,
+                                          int n_devices, struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_placement_copy(struct ctw_placement *out, const struct ctw_placement *p,
                                    struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_placement_free(struct ctw_placement *p); /* {0} is fine */
