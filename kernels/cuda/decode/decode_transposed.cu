@@ -3,9 +3,9 @@
  * into matrices: bit-equal to kernels/formats, except for a NaN's payload.
  *
  * A tile passes through shared memory: a warp reads neighbouring outputs of one input, and stores
- * neighbouring inputs of one output. Kernels: transposed_tile (only moves and converts); gptq_tile
- * and awq_tile, which compute in the scales' own 16-bit type; any_format does the rest (activation
- * order, 2 and 3 bits, F32, odd alignments).
+ * neighbouring inputs of one output. Kernels: transposed_tile (only moves and converts); gptq_tile,
+ * gptq_indexed and awq_tile, which compute in the scales' own 16-bit type; any_format does the rest
+ * (2 and 3 bits, F32, odd alignments).
  */
 #include "kernels/cuda/decode/decode_pack.cuh"
 
@@ -71,34 +71,59 @@ static __device__ __forceinline__ void tile_place(const struct plane &p, uint32_
     *r0 = blockIdx.x / across * rows;
 }
 
-/*
- * A tile of 32 units and 32 rows; each word is a row's codes of 8 (or 4) columns. A lane has a
- * unit, so one group, whose scales and zero points of RUN rows are loaded before the words arrive.
- * group = unit * per_unit >> 31.
- */
-template <int BITS, typename T, typename D>
-__global__ void __launch_bounds__(THREADS)
-    gptq_tile(const __grid_constant__ struct plane p, const __grid_constant__ struct source s,
-              uint32_t per_unit)
+/* A tile of 32 units and 32 rows of gptq words, as loaded: the row is the lane's, the units are
+ * every WARPS-th from the warp's on. */
+enum { WARPS = THREADS / 32 };
+static_assert(WARPS * RUN == 32, "a tile has a row for each lane");
+
+template <int BITS>
+static __device__ __forceinline__ void load_tile(const struct plane &p, const struct source &s,
+                                                 uint32_t u0, uint32_t r0,
+                                                 uint32_t (&word)[RUN][WORDS<BITS>])
 {
-    constexpr uint32_t MASK = (1u << BITS) - 1u, WARPS = THREADS / 32;
-    static_assert(WARPS * RUN == 32, "a tile has a row for each lane");
-    __shared__ uint32_t tile[WORDS<BITS>][RUN * WARPS][PITCH];
-    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, u0, r0, n = (uint32_t)s.w.n;
-    tile_place(p, RUN * WARPS, &u0, &r0);
-    const uint32_t last = p.n_rows - 1, from = r0 + lane < last ? r0 + lane : last;
-    const uint32_t *values = (const uint32_t *)s.data.part[CTW_PART_VALUES] + p.row0 + from;
-    uint32_t word[RUN][WORDS<BITS>], scale[RUN], zero[RUN];
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const uint32_t row = p.row0 + (r0 + lane < p.n_rows ? r0 + lane : p.n_rows - 1);
+    const uint32_t *values = (const uint32_t *)s.data.part[CTW_PART_VALUES] + row;
 #pragma unroll
     for (uint32_t i = 0; i < RUN; i++) {
         uint32_t u = u0 + warp + i * WARPS;
         u = u < p.units ? u : p.units - 1;
 #pragma unroll
         for (uint32_t w = 0; w < WORDS<BITS>; w++)
-            word[i][w] = __ldcs(values + (uint64_t)(u * WORDS<BITS> + w) * n);
+            word[i][w] = __ldcs(values + (uint64_t)(u * WORDS<BITS> + w) * (uint32_t)s.w.n);
     }
+}
+
+/* Into tile[word of a unit][row][unit]. */
+template <int BITS>
+static __device__ __forceinline__ void share_tile(uint32_t (&tile)[WORDS<BITS>][RUN * WARPS][PITCH],
+                                                  const uint32_t (&word)[RUN][WORDS<BITS>])
+{
+#pragma unroll
+    for (uint32_t i = 0; i < RUN; i++)
+#pragma unroll
+        for (uint32_t w = 0; w < WORDS<BITS>; w++)
+            tile[w][threadIdx.x % 32][threadIdx.x / 32 + i * WARPS] = word[i][w];
+    __syncthreads();
+}
+
+/*
+ * Each word is a row's codes of 8 (or 4) columns. A lane has a unit, so one group, whose scales and
+ * zero points of RUN rows are loaded before the words arrive. group = unit * per_unit >> 31.
+ */
+template <int BITS, typename T, typename D>
+__global__ void __launch_bounds__(THREADS)
+    gptq_tile(const __grid_constant__ struct plane p, const __grid_constant__ struct source s,
+              uint32_t per_unit)
+{
+    constexpr uint32_t MASK = (1u << BITS) - 1u;
+    __shared__ uint32_t tile[WORDS<BITS>][RUN * WARPS][PITCH];
+    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, u0, r0, n = (uint32_t)s.w.n;
+    uint32_t word[RUN][WORDS<BITS>], scale[RUN], zero[RUN];
+    tile_place(p, RUN * WARPS, &u0, &r0);
+    load_tile<BITS>(p, s, u0, r0, word);
     const uint32_t unit = u0 + lane < p.units ? u0 + lane : p.units - 1, first = r0 + warp * RUN;
-    const uint32_t g = (uint32_t)((uint64_t)unit * per_unit >> 31);
+    const uint32_t g = (uint32_t)((uint64_t)unit * per_unit >> 31), last = p.n_rows - 1;
     const T *scales = (const T *)s.data.part[CTW_PART_SCALE] + (uint64_t)g * n;
     const uint32_t *zeros =
         (const uint32_t *)s.data.part[CTW_PART_ZERO_POINT] + (uint64_t)g * ((n * BITS + 31) / 32);
@@ -109,12 +134,7 @@ __global__ void __launch_bounds__(THREADS)
         scale[i] = bits_of(scales[row]) * 0x10001u;
         zero[i] = (zeros[row * BITS / 32] + less) >> (row * BITS % 32) & MASK;
     }
-#pragma unroll
-    for (uint32_t i = 0; i < RUN; i++)
-#pragma unroll
-        for (uint32_t w = 0; w < WORDS<BITS>; w++)
-            tile[w][lane][warp + i * WARPS] = word[i][w];
-    __syncthreads();
+    share_tile<BITS>(tile, word);
     if (u0 + lane >= p.units)
         return;
     D *dst = (D *)p.dst + plane_at(p, first) + unit * 8;
@@ -130,6 +150,58 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
         for (int c = 0; c < 4; c++)
             pair[c] = pair_value<T>(pair_number<BITS, T>(pair[c]), z, scale[i]);
+        store_pairs<T>(dst + (uint64_t)i * p.k, pair);
+    }
+}
+
+/*
+ * Activation order, 4 bits: each column names its group. Rows are aligned to 8, so that a column's
+ * zero points of RUN rows are one word, and its scales 16 bytes.
+ */
+template <typename T, typename D>
+__global__ void __launch_bounds__(THREADS)
+    gptq_indexed(const __grid_constant__ struct plane p, const __grid_constant__ struct source s)
+{
+    static_assert(RUN == 8, "a word of zero points");
+    __shared__ uint32_t tile[1][RUN * WARPS][PITCH];
+    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, u0, r0, n = (uint32_t)s.w.n;
+    uint32_t word[RUN][1], zero[8];
+    uint4 scale[8]; /* of a column: one per row */
+    tile_place(p, RUN * WARPS, &u0, &r0);
+    load_tile<4>(p, s, u0, r0, word);
+    const uint32_t unit = u0 + lane < p.units ? u0 + lane : p.units - 1, first = r0 + warp * RUN;
+    const uint32_t rows8 = (p.row0 + (first < p.n_rows ? first : 0)) / 8;
+    const uint4 *index = (const uint4 *)s.data.part[CTW_PART_GROUP_INDEX] + unit * 2;
+    const uint4 low = index[0], high = index[1];
+    const uint32_t group[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+    const uint32_t less = s.w.zero_less_one ? 0x11111111u : 0u; /* 1 in every field */
+#pragma unroll
+    for (int c = 0; c < 8; c++) {
+        uint64_t at = (uint64_t)group[c] * (n / 8) + rows8;
+        scale[c] = ((const uint4 *)s.data.part[CTW_PART_SCALE])[at];
+        zero[c] = ((const uint32_t *)s.data.part[CTW_PART_ZERO_POINT])[at] + less;
+    }
+    share_tile<4>(tile, word);
+    if (u0 + lane >= p.units)
+        return;
+    D *dst = (D *)p.dst + plane_at(p, first) + unit * 8;
+#pragma unroll
+    for (uint32_t i = 0; i < RUN; i++) {
+        if (first + i >= p.n_rows)
+            break;
+        uint32_t codes[1] = {tile[0][warp * RUN + i][lane]}, pair[4];
+        code_pairs<4, T>(codes, unit_words{}, false, pair);
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+            const uint4 &even = scale[2 * c], &odd = scale[2 * c + 1];
+            const uint32_t a[4] = {even.x, even.y, even.z, even.w},
+                           b[4] = {odd.x, odd.y, odd.z, odd.w};
+            uint32_t scales = i % 2 == 0 ? lower(a[i / 2], b[i / 2]) : upper(a[i / 2], b[i / 2]);
+            uint32_t zeros =
+                i < 4 ? lower(zero[2 * c], zero[2 * c + 1]) : upper(zero[2 * c], zero[2 * c + 1]);
+            zeros = masked(zeros >> (i % 4 * 4), 0x000f000f, LARGE<T>);
+            pair[c] = pair_value<T>(pair[c], zeros, scales); /* LARGE goes with the difference */
+        }
         store_pairs<T>(dst + (uint64_t)i * p.k, pair);
     }
 }
@@ -226,8 +298,8 @@ static void decode_dense(cudaStream_t stream, const struct plane *p, const S *va
 static bool suits(const struct plane *p, const struct source *s)
 {
     const struct ctw_weight *w = &s->w;
-    return p->rows == NULL && p->shift >= 3 && p->k % 8 == 0 && !w->indexed &&
-           ctw_cuda_aligned16(p->dst) && is_aligned(s->data.part[CTW_PART_VALUES], 4) &&
+    return p->rows == NULL && p->shift >= 3 && p->k % 8 == 0 && ctw_cuda_aligned16(p->dst) &&
+           is_aligned(s->data.part[CTW_PART_VALUES], 4) &&
            is_aligned(s->data.part[CTW_PART_SCALE], 2) &&
            is_aligned(s->data.part[CTW_PART_ZERO_POINT], 4);
 }
@@ -238,9 +310,12 @@ static bool decode_words(cudaStream_t stream, struct plane *p, const struct sour
 {
     const struct ctw_weight *w = &s->w;
     const bool awq = w->format->id == CTW_FORMAT_awq;
+    /* The rows of a word, and their scales, together? */
+    const bool by_words =
+        w->n % 8 == 0 && p->row0 % 8 == 0 && ctw_cuda_aligned16(s->data.part[CTW_PART_SCALE]);
     uint64_t units = p->k / 8, group_units = (uint64_t)w->group_size / 8;
     uint32_t per_unit = 0; /* a row's only group may have any width */
-    if (w->n_groups > 1) {
+    if (w->n_groups > 1 && !w->indexed) {
         if (w->group_size % 8 != 0 || units * group_units >= (uint64_t)1 << 31)
             return false;
         per_unit = (uint32_t)((((uint64_t)1 << 31) + group_units - 1) / group_units);
@@ -249,9 +324,13 @@ static bool decode_words(cudaStream_t stream, struct plane *p, const struct sour
     const uint32_t rows = awq ? AWQ_WORDS * 8 : 32;
     const unsigned blocks = (p->units + UNITS - 1) / UNITS * ((p->n_rows + rows - 1) / rows);
     if (awq) {
-        if (p->row0 % 8 != 0 || !ctw_cuda_aligned16(s->data.part[CTW_PART_SCALE]))
+        if (!by_words)
             return false;
         awq_tile<T, D><<<blocks, TILE_THREADS, 0, stream>>>(*p, *s, per_unit);
+    } else if (w->indexed) {
+        if (w->bits != 4 || !by_words || !ctw_cuda_aligned16(s->data.part[CTW_PART_GROUP_INDEX]))
+            return false;
+        gptq_indexed<T, D><<<blocks, THREADS, 0, stream>>>(*p, *s);
     } else if (w->bits == 4) {
         gptq_tile<4, T, D><<<blocks, THREADS, 0, stream>>>(*p, *s, per_unit);
     } else if (w->bits == 8) {
