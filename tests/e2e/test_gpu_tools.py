@@ -1,6 +1,7 @@
 """The parts of tests/gpu that need no GPU: arguments, arithmetic of shapes, parsing of the output of programs."""
 
 import json
+import os
 import re
 import struct
 import subprocess
@@ -15,6 +16,9 @@ sys.path.insert(0, str(GPU))
 import bench_plan as plan  # noqa: E402
 import gpu_faults  # noqa: E402
 import gpu_programs  # noqa: E402
+import gpu_several  # noqa: E402
+import gpu_streaming  # noqa: E402
+import tiny_checkpoint  # noqa: E402
 
 
 def ask(program, *args):
@@ -170,3 +174,50 @@ def test_zero_points_are_in_the_middle(bits):
     table, mask, middle = plan.mc.zero_point_table(bits), (1 << bits) - 1, 1 << (bits - 1)
     codes = {int(word) >> at & mask for word in table for at in range(0, 16, bits)}
     assert codes == {middle - 1, middle, middle + 1}
+
+
+@pytest.fixture
+def on_fake_gpus(tmp_path, monkeypatch):
+    """What parts of tests/gpu/run get, on the two fake GPUs of tests/service, and a tiny checkpoint."""
+    build = Path(os.environ.get("CTW_FAKE_WORKER", GPU.parents[1] / "build/ci/tests/fake_worker")).parents[1]
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/ctworker").symlink_to(build / "worker/ctworker")
+    (tmp_path / "bin/libctworker_cuda.so").symlink_to(build / "tests/libctw_fake_device.so")
+    monkeypatch.setenv("CTWORKER_CUDA_LIBRARY", str(tmp_path / "bin/libctworker_cuda.so"))
+    for module in (gpu_several, gpu_streaming):
+        monkeypatch.setattr(module, "LENGTHS", (2, 9, 40, 17, 33, 60))
+    model = tmp_path / "model"
+    tiny_checkpoint.write(model, "llama", "w4a16_g32", 1, layers=9)
+    return SimpleNamespace(p=gpu_programs.Programs(bundle=tmp_path), model=model, seed=5, n_gpus=2, left=lambda most: most,
+                           options=lambda variant: ["--backend", "cuda", "--threads", "1", "--cuda-variant", variant])
+
+
+def test_parts_of_several_gpus(on_fake_gpus):
+    c = on_fake_gpus
+    ok, detail = gpu_several.same_bits(c, c.model, "hopper")
+    assert ok, detail
+    for placement, disturb in (("resident", True), ("sharded", False), ("streamed", False)):
+        ok, detail = gpu_several.served(c, c.model, "hopper", placement, disturb)
+        assert ok, detail
+
+
+def test_other_bits_are_seen(on_fake_gpus, monkeypatch):
+    """With several GPUs' results changed, both checks fail."""
+    c = on_fake_gpus
+    score, result = c.p.score, gpu_programs.Served.result
+
+    def changed(model, items, *options, **more):
+        results, log = score(model, items, *options, **more)
+        if "sharded" in options:
+            results[0]["sum"] += 1e-9
+        return results, log
+    monkeypatch.setattr(c.p, "score", changed)
+    assert not gpu_several.same_bits(c, c.model, "hopper")[0]
+    monkeypatch.setattr(gpu_programs.Served, "result", lambda self, job, n, limit_s: {
+        i: (got[0] + 1e-9 * ("share the work" in self.text()), *got[1:]) for i, got in result(self, job, n, limit_s).items()})
+    assert not gpu_several.served(c, c.model, "hopper", "resident", False)[0]
+
+
+def test_gpus_that_are_hidden(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,0")
+    assert gpu_programs.n_gpus() == 2

@@ -220,6 +220,42 @@ def copies(_):
     return {"device_bytes_per_s": device, "host_bytes_per_s": up}
 
 
+def wall_s(begin, at_least, n=2):
+    """Mean seconds of begin(), which queues work on some GPUs, in a loop of at least so long."""
+    def run(times):
+        start = time.perf_counter()
+        for _ in range(times):
+            begin()
+        for i in range(torch.cuda.device_count()):
+            torch.cuda.synchronize(i)
+        return (time.perf_counter() - start) / times
+    run(n)
+    return run(max(n, round(at_least / run(n))))
+
+
+def several(request):
+    """All GPUs at once: TFLOP/s of a product on one alone and on each of them; bytes per second of copies between two, of
+    both directions together, and of what each GPU gets in NCCL's all-gather."""
+    m, n, k, count = request["m"], request["n"], request["k"], torch.cuda.device_count()
+    steps = []
+    for i in range(count):
+        with torch.cuda.device(i):
+            steps.append(gemm_step(m, n, k))
+    rates = [2 * m * n * k / wall_s(lambda s=some: [step() for step in s], request["seconds"], 8) / 1e12
+             for some in (steps[:1], steps)]
+    size = 1 << 30
+    there = [torch.randint(0, 255, (size,), device=f"cuda:{i}", dtype=torch.uint8) for i in range(2)]
+    got = [torch.empty(size, device=f"cuda:{1 - i}", dtype=torch.uint8) for i in range(2)]
+    out = {"gemm_tflops": rates, "peer_bytes_per_s": size / wall_s(lambda: got[0].copy_(there[0], non_blocking=True), 0.5)}
+    out["both_ways_bytes_per_s"] = 2 * size / wall_s(lambda: [g.copy_(t, non_blocking=True) for g, t in zip(got, there)], 0.5)
+    try:
+        whole = [torch.empty(2 * size, device=f"cuda:{i}", dtype=torch.uint8) for i in range(2)]
+        out["all_gather_bytes_per_s"] = size / wall_s(lambda: torch.cuda.nccl.all_gather(there, whole), 0.5)
+    except Exception as e:  # this torch was built without it
+        out["all_gather"] = f"{type(e).__name__}: {e}"[:200]
+    return out
+
+
 # ---- transformers --------------------------------------------------------------------------------
 
 MODEL, LAYERS = None, None  # and all of its layers, while it may have only the first of them
@@ -334,7 +370,7 @@ def drop(_):
     return {}
 
 
-DO = {f.__name__: f for f in (limit, data, copies, build, change, score, first_score, drop)}
+DO = {f.__name__: f for f in (limit, data, copies, several, build, change, score, first_score, drop)}
 
 
 def main():

@@ -107,7 +107,7 @@ def predict(args):
     written = sum({stored_format(f): n for f, n in stored.items()}.values()) + (dense if "compare" in parts and "bf16" not in stored else 0)
     once = {f: START_S + n / WARM_BYTES for f, n in stored.items()}  # a process that loads the checkpoint
     n_windows, reps, loop = args.windows, args.reps, args.loop
-    torch = bool(parts & {"limit", "data", "transformers", "single", "questions", "peerload"})
+    torch = bool(parts & {"limit", "several", "data", "transformers", "single", "questions", "peerload"})
     peer = bool(parts & {"transformers", "single", "questions"}) and dense < PEER_MOST_BYTES
     peer_s = peer_s if peer else 0
     batches = sum(b + 16 for b in BATCHES) + 16 + max(BATCHES)
@@ -135,6 +135,8 @@ def predict(args):
          if "compare" in parts else 0),
         ("stream", sum((2 * reps * (n_windows + 16) + n_windows) * window_s + 3 * once[f] + (2 * min(n, 4e9) + n) /
                        COLD_BYTES for f, n in stored.items()) if "stream" in parts else 0),
+        ("several", 20 + sum(3 * once[f] + 4 * n_windows * window_s + (2 * 512 * window_s if 512 * window_s <= 40 else 0)
+                             for f in stored) if "several" in parts else 0),
         ("load", START_S + sum(LOADS * START_S + (LOADS + 2) * once[f] + (min(n, 4e9) + n) / COLD_BYTES
                                for f, n in stored.items()) if "load" in parts else 0),
         ("peerload", dense / write + dense / 4e9 + dense / COLD_BYTES + 4 if "peerload" in parts else 0),

@@ -15,8 +15,8 @@ WARM = 16  # windows of the job that brings the GPU to its power limit
 
 def note_of(worker):
     """What the worker said about weights that are streamed or sharded, else "": their places, what bounds a pass."""
-    lines = re.findall(r"weights: (.*)", worker.text())
-    return "; ".join(lines) if lines and re.match("streamed|sharded", lines[0]) else ""
+    found = re.search(r"weights: (?=streamed|sharded).*(?:\n.*weights: .*)*", worker.text())
+    return "; ".join(re.findall(r"weights: (.*)", found[0])) if found else ""
 
 
 def timed(b, fmt, pairs, *options, warm=WARM):

@@ -180,6 +180,15 @@ def gpu_line():
     return lines[0] if done.returncode == 0 and lines else None
 
 
+def n_gpus():
+    """GPUs that the worker sees: CUDA_VISIBLE_DEVICES may hide some."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([x for x in visible.split(",") if x.strip()])
+    done = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, check=False)
+    return len(done.stdout.strip().splitlines())
+
+
 def compute_capability():
     """Compute capability of the first GPU: 90 for 9.0."""
     text = subprocess.run(["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"],

@@ -1,0 +1,90 @@
+"""The part `several` of tests/gpu/run: several GPUs against one of them, bit for bit, wherever the weights are."""
+
+import random
+import re
+import time
+from contextlib import nullcontext
+
+from gpu_programs import Late, Refused, Served, bits, has_module, make_checkpoint, n_gpus, weight_bytes, wide_items
+from gpu_streaming import random_options
+
+# As in gpu_streaming.py: shape, format, layers, vocabulary.
+MODELS = (("llama-1b", "w4a16", 8, 8192), ("llama-8b", "nvfp4", 4, 16384))
+LENGTHS = (2, 129, 700, 1025, 2049, 65, 300, 1500, 33, 2048)
+LIMITS = 4  # random ones, of each model and variant
+ALL = ("--devices", "all")
+TOO_LITTLE = re.compile("cannot be streamed through|raise --weights-limit")
+
+
+def same_bits(c, model, variant):
+    """(ok, detail): replicated, sharded, streamed and under random limits, as one GPU that holds everything."""
+    items, rng = wide_items(model, LENGTHS, c.seed), random.Random(c.seed)
+    want, _ = c.p.score(model, items, *c.options(variant), "--placement", "resident", limit_s=c.left(60))
+    todo = [["--placement", p] for p in ("resident", "sharded", "streamed")]
+    todo += [["--placement", rng.choice(("auto", "sharded", "streamed")), *random_options(rng, weight_bytes(model))]
+             for _ in range(LIMITS)]
+    done = set()
+    for options in todo:
+        try:
+            got, log = c.p.score(model, items, *c.options(variant), *ALL, *options, limit_s=c.left(60))
+        except Refused as e:
+            if not TOO_LITTLE.search(str(e)):
+                raise
+            continue
+        if bits(got) != bits(want):
+            return False, f"{' '.join(options)}: other bits than one GPU"
+        done |= {word for word in ("resident", "sharded", "streamed") if f"weights: {word}" in log}
+    return len(done) == 3, f"{', '.join(sorted(done))}; {len(todo)} placements: same bits"
+
+
+def served(c, model, variant, placement, disturb):
+    """(ok, detail): jobs that arrive at any time beside others that are cancelled, while (disturb) another process
+    keeps the last GPU busy: the bits of one GPU."""
+    rng = random.Random(f"{c.seed} {placement}")
+    pairs = [(i["tokens"][:1], i["tokens"][1:]) for i in wide_items(model, LENGTHS, c.seed)]
+    options = [*c.options(variant), "--pass-tokens", 4096]
+    with Served(c.p, model, *options, "--placement", "resident", limit_s=c.left(60)) as one:
+        want = one.result(one.submit(pairs), len(pairs), c.left(60))
+    last = ["--device", c.n_gpus - 1, "--placement", "resident"]
+    busy = Served(c.p, model, *options, *last, limit_s=c.left(60)) if disturb else nullcontext()
+    with busy, Served(c.p, model, *options, *ALL, "--placement", placement, limit_s=c.left(60)) as worker:
+        hog = busy.submit(pairs * 200) if disturb else None
+        jobs, doomed = [], []
+        for _ in range(12):
+            some = rng.choices(range(len(pairs)), k=rng.randint(1, 2 * len(pairs)))
+            jobs.append((some, worker.submit([pairs[i] for i in some])))
+            if rng.random() < 0.4:
+                doomed.append(worker.submit(pairs * 5))
+            time.sleep(rng.uniform(0, 0.1))
+            if doomed and rng.random() < 0.7:
+                worker.client.cancel(doomed.pop())
+        for job in doomed:
+            worker.client.cancel(job)
+        for some, job in jobs:
+            got = worker.result(job, len(some), c.left(60))
+            if [got[at] for at in range(len(some))] != [want[i] for i in some]:
+                return False, "other bits than one GPU"
+        if disturb:
+            busy.client.cancel(hog)
+    return True, f"{len(jobs)} jobs beside cancelled ones: same bits"
+
+
+def part_several(c):
+    """Several GPUs, replicated, sharded and streamed, under random limits, beside cancelled jobs, one of them held
+    back: the bits of one GPU. Skipped on one."""
+    c.n_gpus = n_gpus()
+    if c.n_gpus < 2:
+        return c.skip("several", "this machine has one GPU")
+    for shape, fmt, layers, vocab in MODELS:
+        name = f"{shape}-{fmt}-{layers}"
+        try:
+            model = make_checkpoint(c.scratch / name, shape, fmt, "--layers", str(layers), "--vocab", str(vocab),
+                                    limit_s=c.left(120))
+        except (Refused, Late) as e:
+            c.line(False, name, str(e)[:200], time.monotonic())
+            continue
+        for v in c.variants:
+            c.attempt(f"{name} {v}", same_bits, c, model, v)
+            for placement in ("resident", "sharded", "streamed") if has_module("msgpack") else ():
+                c.attempt(f"{name} {v}, {placement}, served", served, c, model, v, placement, False)
+                c.attempt(f"{name} {v}, {placement}, one GPU held back", served, c, model, v, placement, True)
