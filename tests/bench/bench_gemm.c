@@ -6,10 +6,10 @@
  *
  *   bench_gemm [--threads 2] [--rows 2048] [--repeat 7] [--variant NAME]
  *                                [--dtype float32|bfloat16] [--cpu-time]
- *                                [--only linear|formats|attention|head]
+ *                                [--only linear|formats|attention|head] [--size 576]
  *
- * --cpu-time counts the CPU time of the process instead of wall-clock time, for 1 thread on a busy
- * machine.
+ * --size: columns of the formats' matrices, of 1536 rows or as many as columns. --cpu-time counts
+ * the CPU time of the process instead of wall-clock time, for 1 thread on a busy machine.
  */
 #include <math.h>
 #include <oneapi/dnnl/dnnl.h>
@@ -26,7 +26,7 @@ enum { MAX_REPEAT = 99 };
 
 struct settings {
     int n_threads, n_repeat;
-    int64_t n_rows;
+    int64_t n_rows, size;
     const char *variant;
     const char *only; /* "linear", "formats", "attention", "head"; NULL: all */
     enum ctw_dtype dtype;
@@ -112,7 +112,8 @@ static void weight_open(struct weight *t, const char *kind, int64_t n, int64_t k
         args.num_bits = 4;
         args.strategy = CTW_STRATEGY_GROUP;
         args.group_size = 64;
-        add_part(t, CTW_PART_VALUES, CTW_I32, kind[0] == 'g' ? k / 8 : k, kind[0] == 'g' ? n : n / 8);
+        add_part(t, CTW_PART_VALUES, CTW_I32, kind[0] == 'g' ? k / 8 : k,
+                 kind[0] == 'g' ? n : n / 8);
         add_part(t, CTW_PART_SCALE, CTW_BF16, k / 64, n);
         add_part(t, CTW_PART_ZERO_POINT, CTW_I32, k / 64, n / 8);
     } else if (strcmp(kind, "w4a16") == 0) {
@@ -342,7 +343,8 @@ static void bench_formats(struct ctw_backend *be, const struct settings *s)
 {
     static const char *const kinds[] = {"bf16",  "w4a16", "nvfp4", "fp8", "int8",
                                         "mxfp8", "mxfp4", "gptq",  "awq"};
-    enum { N_KINDS = 9, N = 1536, K = 576 };
+    enum { N_KINDS = 9 };
+    const int64_t K = s->size, N = K > 1536 ? K : 1536;
     struct weight w[N_KINDS];
     struct times t[N_KINDS];
     void *x = random_values(s->dtype, s->n_rows * K);
@@ -357,7 +359,7 @@ static void bench_formats(struct ctw_backend *be, const struct settings *s)
                 t[i].s[r] = now_s(s) - t0;
         }
     }
-    printf("\nformats, %d x %d:", N, K);
+    printf("\nformats, %lld x %lld:", (long long)N, (long long)K);
     for (int i = 0; i < N_KINDS; i++) {
         times_close(&t[i], s->n_repeat);
         printf("  %s %.2f ms (%.3f of bf16's rate)", kinds[i], 1e3 * t[i].median,
@@ -465,6 +467,8 @@ static bool read_settings(struct settings *s, int argc, char **argv)
             s->n_threads = atoi(value);
         else if (strcmp(argv[i], "--rows") == 0)
             s->n_rows = atoll(value);
+        else if (strcmp(argv[i], "--size") == 0)
+            s->size = atoll(value);
         else if (strcmp(argv[i], "--repeat") == 0)
             s->n_repeat = atoi(value);
         else if (strcmp(argv[i], "--variant") == 0)
@@ -477,7 +481,8 @@ static bool read_settings(struct settings *s, int argc, char **argv)
             return false;
         i++;
     }
-    return s->n_threads > 0 && s->n_rows > 0 && s->n_repeat > 0 && s->n_repeat <= MAX_REPEAT;
+    return s->n_threads > 0 && s->n_rows > 0 && s->size > 0 && s->size % 64 == 0 &&
+           s->n_repeat > 0 && s->n_repeat <= MAX_REPEAT;
 }
 
 /*
@@ -500,11 +505,13 @@ static void settle_openmp(int n_threads, char **argv)
 
 int main(int argc, char **argv)
 {
-    struct settings s = {.n_threads = 1, .n_repeat = 7, .n_rows = 2048, .clock = CLOCK_MONOTONIC};
+    struct settings s = {
+        .n_threads = 1, .n_repeat = 7, .n_rows = 2048, .size = 576, .clock = CLOCK_MONOTONIC};
     if (!read_settings(&s, argc, argv)) {
         fprintf(stderr,
                 "usage: bench_gemm [--threads N] [--rows N] [--repeat N] [--variant NAME] "
-                "[--dtype float32|bfloat16] [--cpu-time] [--only linear|formats|attention|head]\n");
+                "[--dtype float32|bfloat16] [--cpu-time] [--only linear|formats|attention|head] "
+                "[--size N, a multiple of 64]\n");
         return 64;
     }
     settle_openmp(s.n_threads, argv);
