@@ -94,15 +94,15 @@ static void add_part(struct weight *t, enum ctw_part_kind kind, enum ctw_dtype d
     t->data.part[kind] = p;
 }
 
-/* kind: "bf16", "f32", "w4a16", "gptq" and "awq" (groups of 64), "nvfp4", "fp8" and "int8" (a scale
- * per row), "mxfp4" or "mxfp8" */
+/* kind: "bf16", "f32", "w4a16", "gptq", "gptq order" and "awq" (groups of 64), "nvfp4", "fp8" and
+ * "int8" (a scale per row), "mxfp4" or "mxfp8" */
 static void weight_open(struct weight *t, const char *kind, int64_t n, int64_t k)
 {
     bool dense = strcmp(kind, "bf16") == 0 || strcmp(kind, "f32") == 0;
     struct ctw_quant_args args = {.present = !dense, .symmetric = true};
     memset(t, 0, sizeof(*t));
-    bool transposed = strcmp(kind, "gptq") == 0 || strcmp(kind, "awq") == 0;
-    t->w.names = ctw_part_names_find(transposed ? kind : "compressed-tensors");
+    bool gptq = strncmp(kind, "gptq", 4) == 0, transposed = gptq || strcmp(kind, "awq") == 0;
+    t->w.names = ctw_part_names_find(gptq ? "gptq" : transposed ? kind : "compressed-tensors");
     for (int i = 0; i < CTW_N_PARTS; i++)
         t->w.part[i].n_dims = -1;
     t->w.n = n;
@@ -112,10 +112,15 @@ static void weight_open(struct weight *t, const char *kind, int64_t n, int64_t k
         args.num_bits = 4;
         args.strategy = CTW_STRATEGY_GROUP;
         args.group_size = 64;
-        add_part(t, CTW_PART_VALUES, CTW_I32, kind[0] == 'g' ? k / 8 : k,
-                 kind[0] == 'g' ? n : n / 8);
+        add_part(t, CTW_PART_VALUES, CTW_I32, gptq ? k / 8 : k, gptq ? n : n / 8);
         add_part(t, CTW_PART_SCALE, CTW_BF16, k / 64, n);
         add_part(t, CTW_PART_ZERO_POINT, CTW_I32, k / 64, n / 8);
+        if (strcmp(kind, "gptq order") == 0) {
+            add_part(t, CTW_PART_GROUP_INDEX, CTW_I32, k, 0);
+            int32_t *group = (int32_t *)(uintptr_t)t->data.part[CTW_PART_GROUP_INDEX];
+            for (int64_t c = 0; c < k; c++)
+                group[c] = (int32_t)(c * 7 % (k / 64));
+        }
     } else if (strcmp(kind, "w4a16") == 0) {
         args.num_bits = 4;
         args.strategy = CTW_STRATEGY_GROUP;
@@ -341,9 +346,9 @@ static void bench_linear(struct ctw_backend *be, const struct settings *s)
 /* Cost of decoding: the same products with weights in other formats, interleaved. */
 static void bench_formats(struct ctw_backend *be, const struct settings *s)
 {
-    static const char *const kinds[] = {"bf16",  "w4a16", "nvfp4", "fp8", "int8",
-                                        "mxfp8", "mxfp4", "gptq",  "awq"};
-    enum { N_KINDS = 9 };
+    static const char *const kinds[] = {"bf16",  "w4a16", "nvfp4", "fp8",        "int8",
+                                        "mxfp8", "mxfp4", "gptq",  "gptq order", "awq"};
+    enum { N_KINDS = 10 };
     const int64_t K = s->size, N = K > 1536 ? K : 1536;
     struct weight w[N_KINDS];
     struct times t[N_KINDS];
