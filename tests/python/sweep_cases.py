@@ -14,6 +14,9 @@ import pytest
 
 import data_tasks
 from ctworker.sweep import results
+from killed_sweep import scores
+
+__all__ = ["TWO", "folder", "read", "scores", "start", "sweep", "write"]
 
 TWO = """\
 name: two
@@ -59,8 +62,3 @@ def read(folder: Path) -> dict[str, Any]:
     document = json.loads((folder / "sweep-results" / "results.json").read_text())
     jsonschema.validate(document, results.schema())
     return document
-
-
-def scores(document: dict[str, Any]) -> list[Any]:
-    """Everything of the cells but how they ran."""
-    return [{name: value for name, value in cell.items() if name != "run"} for cell in document["cells"]]

@@ -89,7 +89,7 @@ def test_bad_texts(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n{"text": 3}\n')
     assert f"{latin}: line 2 is not UTF-8 (byte 13 is 0xef)" in refusal(capsys, checkpoint, "--text", latin)
     assert "there is no text in it" in refusal(capsys, checkpoint, "--text", empty)
-    assert "line 2 has no text in 'text'" in refusal(capsys, checkpoint, "--text", tmp_path / "bad.jsonl")
+    assert "line 2: 'text' holds 3, expected text" in refusal(capsys, checkpoint, "--text", tmp_path / "bad.jsonl")
 
 
 def test_the_model_bounds_the_window(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -18,6 +17,7 @@ import data_tasks
 from conftest import wait_for
 from ctworker.compare import runs
 from ctworker.sweep import view
+from killed_sweep import Killed
 from sweep_cases import TWO, read, scores, start, sweep, write
 from sweep_cases import folder  # noqa: F401 (fixtures)
 
@@ -103,30 +103,12 @@ class TestRun:
         return json.loads(file.read_text())["results"]["toy_rolling"]["word_perplexity,none"]
 
     def test_killed_at_random(self, folder: Path) -> None:
-        """kill -9 at any instant: the same command goes on, and the scores are those of a run that was not killed."""
-        file = write(folder, TWO)
-        assert sweep(file, "--output", str(folder / "whole"))[0] == 0
-        expected = json.loads((folder / "whole" / "results.json").read_text())
-        rng, kills = random.Random(5), 0
-        finished: dict[str, Any] = {}
-        while kills < 6:
-            child = start(file)
-            try:
-                child.wait(rng.uniform(0.2, 2.5))
-            except subprocess.TimeoutExpired:
-                kills += 1
-            child.kill()
-            child.communicate()
-            if (folder / "sweep-results" / "results.json").exists():
-                now = {cell["key"]: cell for cell in read(folder)["cells"] if cell["state"] == "done"}
-                assert {key: now.get(key) for key in finished} == finished, "a finished cell ran again"
-                finished = now
-            if child.returncode == 0:
-                shutil.rmtree(folder / "sweep-results")
-                finished = {}
-        assert sweep(file)[0] == 0
-        assert scores(read(folder)) == scores(expected)
-        wait_for(lambda: not self.running(folder))
+        """kill -9 at any instant: the same command goes on, the scores are those of a run that was not killed, and no record
+        is computed again."""
+        (folder / "text.txt").write_text(" ".join(str(i * i) for i in range(400)))
+        methods = "methods: [{method: gptq-2048, text: text.txt, window: 64, stride: 64}]\n"
+        killed = Killed(TWO + methods, folder, limit_s=300, seed=5)
+        killed.run(6)
 
     @staticmethod
     def running(folder: Path) -> str:
@@ -161,6 +143,35 @@ class TestRun:
         assert all(states[("W4", work)][0] == "failed" for work in ("toy_rolling", "toy_choices", "toy_broken"))
         assert "nosuch" in states[("W4", "toy_rolling")][1].lower()
         assert "the task is broken" in (folder / "sweep-results" / "results.md").read_text()
+
+    def test_stores_that_cannot_be_used(self, folder: Path) -> None:
+        """Known before any cell runs."""
+        assert sweep(write(folder, TWO), "--only", "one:toy_rolling")[0] == 0
+        whole = (folder / "sweep-results" / "store" / "results.sqlite").read_bytes()
+        newer = bytearray(whole)
+        newer[63] = 7  # SQLite's user_version
+        for data, message in (
+            (bytes(newer), "a newer ctworker wrote it (version 7 of the store"),
+            (whole[:4096] + bytes(len(whole) - 4096), "the file is damaged"),
+            (b"some other text " * 99, "the file is damaged"),
+        ):
+            (folder / "store").mkdir(exist_ok=True)
+            (folder / "store" / "results.sqlite").write_bytes(data)
+            for options in ((), ("--dry-run",)):
+                code, out = sweep(write(folder, "store: store\n" + TWO), *options, "--output", str(folder / "out"))
+                assert code == 1 and out.count("\n") == 1, out
+                assert out.startswith(f"ctworker-sweep: store: {folder / 'store/results.sqlite'}: ") and message in out
+        assert [cell["state"] for cell in json.loads((folder / "out/results.json").read_text())["cells"]] == ["pending"] * 4
+
+    def test_options_that_no_worker_can_take(self, folder: Path) -> None:
+        """Known before any cell runs: the cells of these options fail, the others run; an error if there are no others."""
+        file = write(folder, TWO + "options: [{name: small, dtype: float32, memory_limit: 1KiB}, {name: usual}]\n")
+        code, out = sweep(file, "--only", ":toy_rolling")
+        assert code == 1 and out.index("raise --memory-limit") < out.index("toy_rolling [usual]: word_perplexity"), out
+        states = {(c["model"], c["options"]): c["state"] for c in read(folder)["cells"] if c["work"] == "toy_rolling"}
+        assert states == {(model, name): state for model in ("one", "W4") for name, state in (("small", "failed"), ("usual", "done"))}
+        code, out = sweep(write(folder, TWO + "options: {cpu_variant: avx1024}\n"))
+        assert code == 64 and "--cpu-variant: expected one of" in out.splitlines()[-1], out
 
     def test_hub_model_that_is_missing(self, folder: Path) -> None:
         """Its cells fail when it is its turn; the others run."""

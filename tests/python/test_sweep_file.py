@@ -34,6 +34,8 @@ class TestFile:
             ("num_fewshot: 0", "num_fewshot: -1", "6: tasks[1].num_fewshot: expected a whole number of at least 0"),
             ("num_fewshot: 0", "limit: 0.5", "6: tasks[1].limit: expected a whole number of at least 1"),
             ("toy_choices", "toy_rolling", "6: tasks[1]: the name toy_rolling is taken by"),
+            ("include_path: tasks", "store: no/such/folder", "no/such/folder cannot be written to, or made"),
+            ("include_path: tasks", "store_limit: 10KiB", "5: store_limit: expected at least 1MiB, found text, '10KiB'"),
             ("tasks: [", "task: [", "1: the file: the key is unknown"),
             ("tasks: [toy_rolling, {task: toy_choices, num_fewshot: 0}]", "", "there is nothing to do"),
             ("include_path: tasks", "include_path: none", "5: include_path: there is no folder"),

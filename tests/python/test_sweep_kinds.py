@@ -87,6 +87,14 @@ class TestMethods:
         code, out = sweep(write(texts, METHODS))
         assert code == 64 and "sweep.yaml:3: methods[0]: text.txt: the text has 5 tokens, but method gptq-2048" in out, out
 
+    @pytest.mark.parametrize("work", ["methods", "comparisons"])
+    def test_longer_than_the_models_longest(self, texts: Path, work: str) -> None:
+        """Known from config.json, before a model is loaded."""
+        (texts / "text.txt").write_text("long " * 2000)
+        code, out = sweep(write(texts, f"models: [{{path: one, original: true}}, other]\n{work}: [{{method: gptq-2048, window: 9000, "
+                                       "stride: 9000, text: text.txt}]\n"))  # fmt: skip
+        assert code == 64 and f"sweep.yaml:2: {work}[0]: window 9000: the model takes at most 2049 tokens" in out, out
+
     def test_one_model_cannot(self, texts: Path) -> None:
         """A model whose tokenizer does not suit the method fails before the others run."""
         file = texts / "other" / "tokenizer.json"

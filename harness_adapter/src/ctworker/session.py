@@ -27,10 +27,11 @@ _LOADING_NOTE_S, _LOADING_PAUSE_S = 15.0, 0.2
 _RESTART_PAUSE_S = 0.5
 
 
-def serve_options(settings: Settings, folder: Path) -> list[str]:
-    """The command-line options of `ctworker serve` for these arguments."""
-    options = ["--model", str(folder), "--backend", settings.backend, "--dtype", settings.dtype]
-    for option, value in (
+def engine_options(settings: Settings) -> list[str]:
+    """The command-line options of `ctworker serve` and `ctworker inspect` that say how models are scored."""
+    return _given(
+        ("--backend", settings.backend),
+        ("--dtype", settings.dtype),
         ("--device", settings.device),
         ("--devices", settings.devices),
         ("--activations", settings.activations),
@@ -41,14 +42,21 @@ def serve_options(settings: Settings, folder: Path) -> list[str]:
         ("--vocabulary", settings.vocabulary),
         ("--weights-limit", settings.weights_limit),
         ("--placement", settings.placement),
+    )
+
+
+def serve_options(settings: Settings, folder: Path) -> list[str]:
+    """The command-line options of `ctworker serve` for these arguments."""
+    return ["--model", str(folder), *engine_options(settings)] + _given(
         ("--store", settings.store),
         ("--store-limit", settings.store_limit),
         ("--hidden", settings.hidden),
         ("--hidden-limit", settings.hidden_limit),
-    ):
-        if value is not None:
-            options += [option, str(value)]
-    return options
+    )
+
+
+def _given(*options: tuple[str, object]) -> list[str]:
+    return [word for option, value in options if value is not None for word in (option, str(value))]
 
 
 def over_vocabulary(numerics: str, n: int) -> str:

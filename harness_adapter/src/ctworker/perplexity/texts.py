@@ -170,7 +170,9 @@ def _json_rows(path: Path, text: str, column: str, dataset: str) -> Iterator[str
 
 
 def _text_of(path: Path, where: str, record: Any, column: str) -> str:
-    if not isinstance(record, dict) or not isinstance(record.get(column), str):
+    if isinstance(record, dict) and not isinstance(record.get(column, ""), str):
+        raise ArgumentError(f"{path}: {where}: {column!r} holds {record[column]!r:.40}, expected text")
+    if not isinstance(record, dict) or column not in record:
         names = ", ".join(map(str, record)) if isinstance(record, dict) else type(record).__name__
         raise ArgumentError(f"{path}: {where} has no text in {column!r} (it has {names}): name the column with --column")
     return record[column]

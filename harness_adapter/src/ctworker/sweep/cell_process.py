@@ -29,8 +29,9 @@ _PROGRESS_S = 0.5
 
 class Place:
     """Where a cell runs. url: of the worker; folder: of the model's files; formats: of its weights, as `inspect --json` counts
-    them; reference: label, folder and name of the second model, if the cell has one (folder: None if unknown); samples: folder
-    for what a task says about each question; kept: what the kinds keep between cells."""
+    them; max_length: longest input, with the options; reference: label, folder and name of the second model, if the cell has
+    one (folder: None if unknown); samples: folder for what a task says about each question; kept: what the kinds keep between
+    cells."""
 
     def __init__(self, answer: Callable[[dict[str, Any]], None]) -> None:
         self._answer = answer
@@ -45,6 +46,7 @@ class Place:
         self.options: dict[str, Any] = request.get("options", {})
         self.samples: str | None = request.get("samples")
         self.formats: list[dict[str, Any]] = request.get("formats", [])
+        self.max_length: int = self.options.get("max_length") or request.get("max_length") or 1 << 31
         self.reference: dict[str, Any] | None = request.get("reference")
         self.worker_key = (self.url, self.folder, json.dumps(self.options, sort_keys=True))
 

@@ -12,11 +12,11 @@ from typing import Any
 
 from rich.console import Console
 
-from .. import api, hub
+from .. import api, arguments, hub
 from ..errors import ArgumentError
 from . import document, output, paired
 from .definition import Sweep, with_folder
-from .models import Files, look, stamp_of
+from .models import Files, check_store, look, stamp_of, trial
 from .plan import Cell, Timing, blocks_of, cells_of, selected
 from .progress import Display, duration, show_plan
 from .results import Results
@@ -68,15 +68,39 @@ class Conductor:
     # -- before the run ------------------------------------------------------------------------------------
 
     def prepare(self, log_file: Path) -> None:
-        """Checks all work that is left, and learns its size. Raises ArgumentError for what the user must mend."""
+        """Checks all work that is left, and learns its size. Raises CtworkerError for what the user must mend."""
+        if self.todo and self.sweep.store is not None:
+            check_store(self.sweep.store)
+        self._try_options()
         process = CellProcess(self.sweep.base, log_file) if self.todo else None
         try:
             for work in dict.fromkeys(cell.work for cell in self.todo):
                 assert process is not None
-                self._prepare(process, [cell for cell in self.todo if cell.work is work])
+                refused = {cell for cell, _ in self._refused}
+                cells = [cell for cell in self.todo if cell.work is work and cell not in refused]
+                if cells:
+                    self._prepare(process, cells)
         finally:
             if process is not None:
                 process.close()
+
+    def _try_options(self) -> None:
+        """Refuses the cells whose model no worker can load with their options. Raises ArgumentError if that is all."""
+        errors: dict[tuple[str, str], str] = {}
+        for cell in self.todo:
+            files = self.files[cell.model.label]
+            if files.folder is None or files.error:
+                continue  # known when it is downloaded; known
+            place = (cell.model.label, cell.options.name)
+            if place not in errors:
+                device = {"pretrained": cell.model.path, "device": self.sweep.devices[0]}
+                errors[place] = trial(files.folder, arguments.parse({**device, **cell.worker_options}))
+                if errors[place]:
+                    self._say(f"{cell.model.label}: {errors[place]}")
+            if errors[place]:
+                self._refused.append((cell, errors[place]))
+        if self._refused and len(self._refused) == len(self.todo):
+            raise ArgumentError(self._refused[0][1])
 
     def _prepare(self, process: CellProcess, cells: list[Cell]) -> None:
         """Checks the cells of one work. What fails for some models only is recorded at once; the others run."""
@@ -102,10 +126,11 @@ class Conductor:
         if len(failed) == len(cells):
             raise ArgumentError(f"{work.line}: {failed[0][1]}")
         for error in sorted(errors):
-            self._console.print(
-                f"{work.name}: {error}", highlight=False, markup=False, soft_wrap=True
-            )
+            self._say(f"{work.name}: {error}")
         self._refused += failed
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def _question(self, cell: Cell, usable: bool) -> dict[str, Any]:
         files = self.files[cell.model.label]
@@ -117,6 +142,7 @@ class Conductor:
             "tokenizer": cell.model.tokenizer,
             "options": cell.options.values,
             "formats": files.facts.get("formats", []) if usable else [],
+            "max_length": files.facts.get("max_length") if usable else None,
             "reference": self._reference(cell),
         }
 

@@ -21,6 +21,7 @@ _OPTION_FIELDS = (
     "timeout", "load_timeout",
 )  # fmt: skip
 _TOP_FIELDS = ("name", "output", "devices", "store", "store_limit", "models", "options")
+_LEAST_STORE = 1 << 20  # bytes; the worker refuses less
 _GLOB = re.compile(r"[*?\[]")
 
 
@@ -229,6 +230,8 @@ def _store(node: Node | None, results: Path, base: Path) -> Path | None:
     folder = base / os.path.expanduser(node.text())
     if folder.exists() and not folder.is_dir():
         raise node.error(f"{folder} is a file: expected true, false, or a folder")
+    if not os.access(folder if folder.exists() else folder.parent, os.W_OK | os.X_OK):
+        raise node.error(f"{folder} cannot be written to, or made: expected a folder, or a new one in a folder that is there")
     return folder
 
 
@@ -236,9 +239,14 @@ def _size(node: Node | None) -> str | None:
     if node is None:
         return None
     try:
-        return arguments.parse({"pretrained": "x", "memory_limit": node.scalar()}).memory_limit
+        size = arguments.parse({"pretrained": "x", "memory_limit": node.scalar()}).memory_limit
     except ArgumentError as error:
         raise node.wrong("a size such as 20GiB") from error
+    assert size is not None
+    number, prefix, binary = re.match(r"([\d.]+)([KMGT]?)(i?)", size, re.IGNORECASE).groups()  # type: ignore[union-attr]
+    if float(number) * (1024 if binary else 1000) ** " KMGT".index(prefix.upper() or " ") < _LEAST_STORE:
+        raise node.wrong("at least 1MiB")
+    return size
 
 
 def _options(node: Node | None) -> list[Options]:

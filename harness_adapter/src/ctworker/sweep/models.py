@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import subprocess
 import threading
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from .. import hub
 from ..arguments import Settings
 from ..errors import CtworkerError
 from ..launcher import environment, find_binary
+from ..session import engine_options
 from .definition import Model
 from .digest import digest
 
@@ -23,6 +25,7 @@ log = logging.getLogger("lm_eval.ctworker")
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
 _OTHERS = ("*.json", "*.jinja", "tokenizer.model", "merges.txt")
 _BLOCK = 16 << 20
+_NO_STORE = 66  # exit code: no store in the folder
 
 
 @dataclass
@@ -76,13 +79,9 @@ def stamp_of(folder: Path) -> str:
 
 
 def _inspect(folder: Path, stamp: str, commit: str) -> Files:
-    done = subprocess.run(
-        [find_binary(), "inspect", "--json", "--backend", "cpu", str(folder)],
-        capture_output=True, text=True, errors="replace", check=False, env=environment(), stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    done = _run("inspect", "--json", "--backend", "cpu", str(folder))
     if done.returncode != 0:
-        words = done.stderr.strip().splitlines() or [f"ctworker inspect {folder} printed nothing"]
-        return Files(folder, stamp, {}, commit, words[-1].removeprefix("ctworker: "))
+        return Files(folder, stamp, {}, commit, _words(done, "inspect"))
     try:
         return Files(folder, stamp, json.loads(done.stdout), commit)
     except ValueError as error:
@@ -90,6 +89,33 @@ def _inspect(folder: Path, stamp: str, commit: str) -> Files:
             f"{find_binary()} inspect --json printed no JSON: the worker is older than this package; unset CTWORKER_BIN, or "
             "set it to a worker of the same version"
         ) from error
+
+
+def trial(folder: Path, settings: Settings) -> str:
+    """Why no worker can load the model with these arguments, as far as that is known without reading weights; "": nothing
+    is in the way."""
+    done = _run("inspect", *engine_options(settings), str(folder))
+    return _words(done, "inspect") if done.returncode != 0 else ""
+
+
+def check_store(folder: Path) -> None:
+    """Raises CtworkerError when no worker can use the result store in this folder: it is damaged, or of a newer version."""
+    done = _run("store", "list", "--json", str(folder))
+    if done.returncode not in (0, _NO_STORE):
+        raise CtworkerError(f"store: {_words(done, 'store')}")
+
+
+def _run(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [find_binary(), *words], capture_output=True, text=True, errors="replace", check=False, env=environment(),
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def _words(done: subprocess.CompletedProcess[str], command: str) -> str:
+    """What a command of the worker said last."""
+    lines = done.stderr.strip().splitlines() or [f"{done.args[0]} {command} printed nothing"]
+    return re.sub(rf"^ctworker:? (error: )?{command}: ", "", lines[-1])
 
 
 def read_ahead(model: Model, files: Files) -> None:

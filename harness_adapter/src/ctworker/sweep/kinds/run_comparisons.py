@@ -36,9 +36,7 @@ def prepare(settings: dict[str, Any], place: Place) -> dict[str, Any]:
         place.reference["folder"], [place.folder], text, method, worker=_worker(place), tokenizer=place.tokenizer
     )  # fmt: skip
     tokens = plan_of(options).tokens
-    if method.needs_model and "max_length" not in place.options:
-        return {"tokens": sum(tokens.sizes)}
-    resolved = limited(methods.resolve(method, place.options.get("max_length") or 1 << 31), tokens)
+    resolved = limited(methods.resolve(method, place.max_length), tokens)
     return {"tokens": _tokens_read(resolved, tokens.sizes, settings, _n_matrices(place))}
 
 

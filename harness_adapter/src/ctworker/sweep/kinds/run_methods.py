@@ -35,9 +35,7 @@ def prepare(settings: dict[str, Any], place: Place) -> dict[str, Any]:
     if place.folder is None:  # no model is on this machine yet
         return {"tokens": sum(text.n_bytes for text in loaded) // 4}
     tokens = _tokens(settings, place, method)
-    if method.needs_model and "max_length" not in place.options:
-        return {"tokens": sum(sum(text.sizes) for text in tokens)}
-    resolved = methods.resolve(method, place.options.get("max_length") or 1 << 31)
+    resolved = methods.resolve(method, place.max_length)
     counts = [methods.total(limited(resolved, text), check(text, resolved).sizes) for text in tokens]
     return {"tokens": sum(count.inputs for count in counts)}
 
