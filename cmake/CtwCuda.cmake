@@ -1,6 +1,8 @@
 # Decides whether the CUDA backend is built: sets CTW_HAS_CUDA.
 set(CTW_HAS_CUDA OFF)
-if(CTW_SANITIZE AND CTW_CUDA STREQUAL "AUTO")
+if(CTW_CUDA_LIBRARY)
+  message(STATUS "CUDA: ${CTW_CUDA_LIBRARY}, as it is")
+elseif(CTW_SANITIZE AND CTW_CUDA STREQUAL "AUTO")
   message(STATUS "CUDA: off in sanitizer builds")
 elseif(NOT CTW_CUDA STREQUAL "OFF")
   include(CheckLanguage)

@@ -26,6 +26,7 @@ LOGS = BUILD / "test-logs"
 WORKER = BUILD / "ci/worker/ctworker"
 DATA = BUILD / "test-data"
 TINY = DATA / "tiny"
+CUDA_LIBRARY = BUILD / "cuda/kernels/cuda/libctworker_cuda.so"  # of the stage cuda
 JOBS = str(os.cpu_count() or 1)
 PY = sys.executable
 PYTEST = [PY, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
@@ -153,8 +154,8 @@ def stages(all_architectures=False):
             "ASAN_OPTIONS": "abort_on_error=1:detect_leaks=1", "UBSAN_OPTIONS":
             "print_stacktrace=1:halt_on_error=1"}),
         Stage("wheel", "the wheel in an empty environment, outside the source tree", [
-            Step(["bash", "tests/python/check_wheel.sh"], "lines", {"PYTHON": PY})],
-              quick=False),
+            Step(["bash", "tests/python/check_wheel.sh"], "lines", {"PYTHON": PY, "CUDA_LIBRARY": CUDA_LIBRARY})],
+              needs=("cuda",), quick=False),
         Stage("adapter", "the Python package against real lm-eval", [
             Step([*PYTEST, "-n", "3", "--dist", "worksteal", "tests/python"], "pytest",
                  {"CTWORKER_BIN": WORKER})]),

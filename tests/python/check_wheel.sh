@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds the wheel, installs it with lm-eval in an empty virtual environment outside the tree, and runs
-# plain `lm_eval` there. Usage: check_wheel.sh [WORK_FOLDER]; prints "N passed, N failed" last.
-# PYTHON: the interpreter (default python3). KEEP=1 keeps the folder.
+# plain `lm_eval` and the package's commands there. Usage: check_wheel.sh [WORK_FOLDER]; prints
+# "N passed, N failed" last. PYTHON: the interpreter (default python3). CUDA_LIBRARY: the GPU backend
+# that another build has compiled; if there is no such file, it is compiled. KEEP=1 keeps the folder.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 work=${1:-$(mktemp -d "${TMPDIR:-/tmp}/ctworker-wheel.XXXXXX")}
@@ -28,17 +29,20 @@ unset PYTHONPATH CTWORKER_BIN CTWORKER
 export HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1
 step "empty environment" "${PYTHON:-python3}" -m venv "$work/venv"
 bin=$work/venv/bin
-# The GPU backend for one architecture only: the stage cuda compiles it for all.
+cuda=CTW_CUDA_ARCHITECTURES=90a # one architecture only: the stage cuda compiles more
+[ ! -e "${CUDA_LIBRARY:-}" ] || cuda=CTW_CUDA_LIBRARY=$(realpath "$CUDA_LIBRARY")
 step "wheel" "$bin/pip" wheel -q --no-deps -w "$work/dist" \
-  --config-settings=cmake.define.CTW_CUDA_ARCHITECTURES=90a "$root/harness_adapter"
+  --config-settings="cmake.define.$cuda" "$root/harness_adapter"
 wheel=$(ls "$work"/dist/ctworker-*.whl)
 step "install" "$bin/pip" install -q "$wheel"
 golden=${CTWORKER_GOLDEN:-$root/../shared/data/golden}
 if [ -d "$golden" ]; then
-  model=$(cd "$golden" && pwd)/llama-w4a16_g128
+  golden=$(cd "$golden" && pwd)
+  model=$golden/llama-w4a16_g128 original=$golden/llama-dense
 else
-  model=$work/llama
-  step "tiny checkpoint" "${PYTHON:-python3}" "$root/tests/tools/tiny_checkpoint.py" llama dense "$model"
+  model=$work/llama-w4a16 original=$work/llama
+  step "tiny checkpoint" "${PYTHON:-python3}" "$root/tests/tools/tiny_checkpoint.py" llama dense "$original"
+  step "quantised" "${PYTHON:-python3}" "$root/tests/tools/quantize.py" "$original" "$model" --group 32
 fi
 step "the Python API, without lm-eval" "$bin/python" - "$model" <<'PY'
 import importlib.util, sys
@@ -95,6 +99,30 @@ PY
 step "plain lm_eval" sh -c "'$bin/lm_eval' --model ctworker --model_args 'pretrained=$model' \
   --include_path tasks --tasks toy_rolling,toy_choices --output_path out >table &&
   grep -q word_perplexity table && grep -q acc_norm table"
+
+seq -s " " 1 700 >numbers.txt
+method="--method gptq-2048 --window 64 --stride 64 --rows 5 --text numbers.txt --quiet"
+step "ctworker-ppl" "$bin/ctworker-ppl" "$model" $method --json ppl.json
+step "ctworker-compare asks for numpy only" "$bin/ctworker-compare" "$original" "$model" $method --json compare.json
+step "install for sweeps" "$bin/pip" install -q "$wheel[sweep]"
+cat >sweep.yaml <<YAML
+models: [{path: $original, label: original, original: true}, {path: $model, label: model}]
+include_path: tasks
+tasks: [toy_choices]
+methods: [&method {method: gptq-2048, window: 64, stride: 64, rows: 5, text: numbers.txt}]
+comparisons: [*method]
+YAML
+step "ctworker-sweep" "$bin/ctworker-sweep" sweep.yaml
+step "with the same numbers, and a report" "$bin/python" - <<'PY'
+import json
+from pathlib import Path
+cells = json.loads(Path("sweep-results/results.json").read_text())["cells"]
+found = {(cell["model"], cell["kind"]): cell["metrics"][0]["value"] for cell in cells}
+assert found["model", "perplexity"] == json.loads(Path("ppl.json").read_text())["texts"][0]["perplexity"], found
+(compared,) = json.loads(Path("compare.json").read_text())["models"]
+assert found["model", "comparison"] == compared["statistics"]["kl"]["value"] > 0, found
+assert len(found) == 5 and Path("sweep-results/report.html").read_text().rstrip().endswith("</html>")
+PY
 step "lm_eval ls knows the others" "$bin/python" -c "
 import lm_eval.models
 from lm_eval.api.registry import get_model, model_registry

@@ -155,7 +155,7 @@ class Killed:
         again = self._count("killed", "written WHERE again")
         assert again == 0, f"{again} records were computed again"
         n = self._count("whole")
-        assert n > 0 and self._count("killed") == self._count("killed", "written") == n, "the trigger did not see every record"
+        assert n > 0 and self._count("killed") == self._count("killed", "written") == n, "the trigger missed records"
 
 
 def _document(folder: Path) -> dict[str, Any]:
@@ -177,7 +177,8 @@ def real(scratch: Path, models: list[Path], text: Path, windows: int) -> str:
     (scratch / "text.txt").write_bytes(text.read_bytes()[:50_000])
     few = f"text: text.txt, rows: {windows}"
     return "\n".join([
-        "name: killed", "options: {max_length: 256, memory_limit: 10MiB}  # a pass has two windows of SmolLM2", "models:", *(f"  - models/{model.name}" for model in models), "methods:",
+        "name: killed", "options: {max_length: 256, memory_limit: 10MiB}  # a pass has two windows of SmolLM2",
+        "models:", *(f"  - models/{model.name}" for model in models), "methods:",
         f"  - {{method: gptq-2048, window: 256, stride: 256, {few}}}",
         f"  - {{method: llama.cpp-512, window: 256, stride: 256, first: 128, {few}}}",
         f"  - {{method: hf-sliding, window: 256, stride: 128, {few}}}",

@@ -39,9 +39,10 @@
   };
   const short = (v) => {
     const a = Math.abs(v);
-    if (a >= 1e6 || (a > 0 && a < 1e-3)) return v.toExponential(0).replace("e+", "e");
+    if (a >= 1e6 || (a > 0 && a < 1e-3)) return (+v.toPrecision(3)).toExponential().replace("e+", "e");
     return String(+v.toPrecision(4));
   };
+  const fitting = (label, width) => (label.length * 6.5 > width ? label.split(" (")[0] : label);
   const scale = (values, from, to, log, pad) => {
     const f = log ? Math.log : (v) => v, g = log ? Math.exp : (v) => v;
     let low = Math.min(...values.map(f)), high = Math.max(...values.map(f));
@@ -88,7 +89,7 @@
       svg.append(el("line", { class: "axis", x1: x.at(t), x2: x.at(t), y1: box.bottom, y2: box.bottom + 4 }));
       svg.append(el("text", { x: x.at(t), y: box.bottom + 18, "text-anchor": "middle" }, short(t)));
     }
-    svg.append(el("text", { x: (box.left + box.right) / 2, y: height - 5, "text-anchor": "middle" }, seen.label));
+    svg.append(el("text", { x: (box.left + box.right) / 2, y: height - 5, "text-anchor": "middle" }, fitting(seen.label, width)));
     for (const p of points.filter((p) => p.original))
       svg.append(el("line", { class: "base", x1: box.left, x2: box.right, y1: y.at(p.v), y2: y.at(p.v) }));
     if (chart.higher != null) {
