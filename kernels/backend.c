@@ -334,6 +334,26 @@ enum ctw_status ctw_linear_qkv(struct ctw_backend *be, const struct ctw_op_linea
     return st;
 }
 
+enum ctw_status ctw_linear_pair(struct ctw_backend *be, const struct ctw_op_linear *gathered,
+                                const struct ctw_op_linear *scattered, struct ctw_err *err)
+{
+    bool done = false;
+    enum ctw_status st = CTW_OK;
+    if (gathered != NULL && scattered != NULL && be->ops->linear_pair != NULL &&
+        ctw_input_elems(gathered) == 0 && ctw_input_elems(scattered) == 0) {
+        st = check_linear(gathered, err);
+        if (st == CTW_OK)
+            st = check_linear(scattered, err);
+        if (st == CTW_OK)
+            st = be->ops->linear_pair(be, gathered, scattered, &done, err);
+    }
+    if (st == CTW_OK && !done && scattered != NULL)
+        st = ctw_linear(be, scattered, err);
+    if (st == CTW_OK && !done && gathered != NULL)
+        st = ctw_linear(be, gathered, err);
+    return st;
+}
+
 enum ctw_status ctw_latent(struct ctw_backend *be, const struct ctw_op_latent *op,
                            struct ctw_err *err)
 {

@@ -63,6 +63,7 @@ struct ctw_backend_traits {
 struct ctw_reserve {
     enum ctw_dtype dtype;
     int64_t n_tok;                   /* rows of a chunk, and of one ctw_head() call */
+    int64_t n_rows;                  /* rows of a product */
     int64_t max_k;                   /* the largest inner dimension of a product */
     int64_t max_n;                   /* the most columns of a product, gate and up together */
     int64_t slot_elems[CTW_N_SLOTS]; /* the largest total n * k over the shards of a slot */
@@ -76,8 +77,8 @@ struct ctw_reserve {
     int64_t index_keys;      /* of one sequence, for ctw_index(); 0: none */
 };
 
-/* All members are required but linear_qkv, and route and group, without which mixtures of experts
- * are refused when a model opens. Only backend.c and backend_memory.c call them. */
+/* All members are required but linear_qkv, linear_pair, and route and group, without which mixtures
+ * of experts are refused when a model opens. Only backend.c and backend_memory.c call them. */
 struct ctw_backend_ops {
     const char *name;
     struct ctw_backend_traits traits;
@@ -143,6 +144,10 @@ struct ctw_backend_ops {
      * Member NULL: no shape is supported. */
     enum ctw_status (*linear_qkv)(struct ctw_backend *be, const struct ctw_op_linear *op,
                                   const struct ctw_op_qkv *qkv, bool *done, struct ctw_err *err);
+    /* *done false: the backend does them one after another. */
+    enum ctw_status (*linear_pair)(struct ctw_backend *be, const struct ctw_op_linear *gathered,
+                                   const struct ctw_op_linear *scattered, bool *done,
+                                   struct ctw_err *err);
     enum ctw_status (*latent)(struct ctw_backend *be, const struct ctw_op_latent *op,
                               struct ctw_err *err);
     enum ctw_status (*attention)(struct ctw_backend *be, const struct ctw_op_attention *op,
@@ -301,6 +306,13 @@ enum ctw_status ctw_qkv(struct ctw_backend *be, const struct ctw_op_qkv *op,
  */
 enum ctw_status ctw_linear_qkv(struct ctw_backend *be, const struct ctw_op_linear *op,
                                const struct ctw_op_qkv *qkv, struct ctw_err *err) CTW_MUST_CHECK;
+/*
+ * Two products of experts: one with x_rows, the other with CTW_EPI_SCATTER. NULL: there is none.
+ * Neither reads or writes what the other writes, so that the backend may compute both at once.
+ */
+enum ctw_status ctw_linear_pair(struct ctw_backend *be, const struct ctw_op_linear *gathered,
+                                const struct ctw_op_linear *scattered,
+                                struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_latent(struct ctw_backend *be, const struct ctw_op_latent *op,
                            struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_attention(struct ctw_backend *be, const struct ctw_op_attention *op,

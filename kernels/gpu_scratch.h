@@ -31,7 +31,7 @@ enum {
     CTW_GPU_PRODUCT_HOPPER = 64 << 20,
     CTW_GPU_GATHERED = 32 << 20, /* of rows of x that a product does not gather itself */
     CTW_GPU_FEWEST_ROWS = 128,
-    CTW_GPU_SPAN = 1024, /* choices of experts that a warp counts and places */
+    CTW_GPU_SPAN = 1024,       /* choices of experts that a warp counts and places */
     CTW_GPU_SCORES = 256 << 20 /* an indexer's, of the tiles of queries that choose at a time */
 };
 
@@ -70,8 +70,8 @@ static inline size_t ctw_gpu_linear_scratch(bool hopper, const struct ctw_reserv
     int64_t ld = ctw_gpu_round_up(r->max_n, CTW_GPU_VECTOR);
     int64_t most = ctw_gpu_product_bytes(hopper);
     most = most < CTW_GPU_FEWEST_ROWS * ld * 4 ? CTW_GPU_FEWEST_ROWS * ld * 4 : most;
-    int64_t all = r->n_tok * ld * 4;
-    return ctw_gpu_bias_bytes(r->max_n) + (size_t)(all < most ? all : most);
+    int64_t all = r->n_rows * ld * 4;
+    return 2 * ctw_gpu_bias_bytes(r->max_n) + (size_t)(all < most ? all : most);
 }
 
 /* Rows of x that pass through scratch at a time: they stay in the GPU's cache. */
@@ -174,9 +174,18 @@ static inline size_t ctw_gpu_head_scratch(bool hopper, const struct ctw_reserve 
 
 /* ---- together ----------------------------------------------------------------------------- */
 
+/* Where a slot of experts has its biases: behind its weights, of so many bytes. */
+static inline size_t ctw_gpu_slot_bias(size_t weights)
+{
+    return (weights + 255) / 256 * 256;
+}
+
 static inline size_t ctw_gpu_slot_bytes(const struct ctw_reserve *r, int slot)
 {
-    return (size_t)r->slot_elems[slot] * ctw_dtype_bytes(r->dtype);
+    size_t weights = (size_t)r->slot_elems[slot] * ctw_dtype_bytes(r->dtype);
+    return slot < CTW_SLOT_EXPERTS || weights == 0
+               ? weights
+               : ctw_gpu_slot_bias(weights) + ctw_gpu_bias_bytes(r->max_n);
 }
 
 /* Of one operation. */

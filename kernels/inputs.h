@@ -6,7 +6,7 @@
 
 static inline size_t ctw_inputs_bytes(const struct ctw_reserve *r)
 {
-    return (size_t)r->n_tok * (size_t)r->input_elems * ctw_dtype_bytes(r->dtype);
+    return (size_t)r->n_rows * (size_t)r->input_elems * ctw_dtype_bytes(r->dtype);
 }
 
 /* Makes room for quantised inputs; the content is lost. */

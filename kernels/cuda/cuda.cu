@@ -15,15 +15,6 @@ static struct ctw_cuda *cuda_of(struct ctw_backend *be)
     return ctw_cuda_of(be);
 }
 
-/* For everything that is queued on the operations' stream, except for products: ends a row of
- * experts' products (experts.cu). */
-static struct ctw_cuda *in_order(struct ctw_backend *be)
-{
-    struct ctw_cuda *cu = cuda_of(be);
-    cu->beside.n = 0;
-    return cu;
-}
-
 static const struct ctw_cuda *cuda_of(const struct ctw_backend *be)
 {
     return (const struct ctw_cuda *)be;
@@ -122,7 +113,7 @@ static enum ctw_status cuda_upload(struct ctw_backend *be, void *dst, const void
 {
     if (bytes == 0)
         return CTW_OK;
-    cudaStream_t stream = in_order(be)->stream;
+    cudaStream_t stream = cuda_of(be)->stream;
     enum ctw_status st = ctw_cuda_check(
         cudaMemcpyAsync(dst, src, bytes, cudaMemcpyHostToDevice, stream), "uploading", err);
     return st != CTW_OK ? st : ctw_cuda_check(cudaStreamSynchronize(stream), "uploading", err);
@@ -131,7 +122,7 @@ static enum ctw_status cuda_upload(struct ctw_backend *be, void *dst, const void
 static enum ctw_status cuda_download(struct ctw_backend *be, void *dst, const void *src,
                                      size_t bytes, struct ctw_err *err)
 {
-    cudaStream_t stream = in_order(be)->stream;
+    cudaStream_t stream = cuda_of(be)->stream;
     enum ctw_status st = CTW_OK;
     if (bytes > 0)
         st = ctw_cuda_check(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, stream),
@@ -153,7 +144,7 @@ static enum ctw_status cuda_copy(struct ctw_backend *be, void *dst, const void *
     for (size_t at = 0; at < bytes; at += apart) {
         size_t n = bytes - at < apart ? bytes - at : apart;
         enum ctw_status st = ctw_cuda_check(
-            cudaMemcpyAsync(to + at, from + at, n, cudaMemcpyDeviceToDevice, in_order(be)->stream),
+            cudaMemcpyAsync(to + at, from + at, n, cudaMemcpyDeviceToDevice, cuda_of(be)->stream),
             "copying", err);
         if (st != CTW_OK)
             return st;
@@ -163,7 +154,7 @@ static enum ctw_status cuda_copy(struct ctw_backend *be, void *dst, const void *
 
 static enum ctw_status cuda_zero(struct ctw_backend *be, void *p, size_t bytes, struct ctw_err *err)
 {
-    return ctw_cuda_check(cudaMemsetAsync(p, 0, bytes, in_order(be)->stream), "zeroing", err);
+    return ctw_cuda_check(cudaMemsetAsync(p, 0, bytes, cuda_of(be)->stream), "zeroing", err);
 }
 
 static enum ctw_status cuda_sync(struct ctw_backend *be, struct ctw_err *err)
@@ -339,7 +330,7 @@ static enum ctw_status cuda_reserve(struct ctw_backend *be, const struct ctw_res
     static enum ctw_status cuda_##name(struct ctw_backend *be, const struct ctw_op_##name *op,     \
                                        struct ctw_err *err)                                        \
     {                                                                                              \
-        return ctw_cuda_##name(in_order(be), op, err);                                             \
+        return ctw_cuda_##name(cuda_of(be), op, err);                                             \
     }
 OPERATION(embed)
 OPERATION(norm)
@@ -367,7 +358,14 @@ static enum ctw_status cuda_linear_qkv(struct ctw_backend *be, const struct ctw_
                                        const struct ctw_op_qkv *qkv, bool *done,
                                        struct ctw_err *err)
 {
-    return ctw_cuda_linear_qkv(in_order(be), op, qkv, done, err);
+    return ctw_cuda_linear_qkv(cuda_of(be), op, qkv, done, err);
+}
+
+static enum ctw_status cuda_linear_pair(struct ctw_backend *be, const struct ctw_op_linear *gathered,
+                                        const struct ctw_op_linear *scattered, bool *done,
+                                        struct ctw_err *err)
+{
+    return ctw_cuda_linear_pair(cuda_of(be), gathered, scattered, done, err);
 }
 
 static enum ctw_status cuda_prepare(struct ctw_backend *be, const struct ctw_op_linear *op,
@@ -379,7 +377,7 @@ static enum ctw_status cuda_prepare(struct ctw_backend *be, const struct ctw_op_
 static enum ctw_status cuda_decode(struct ctw_backend *be, const struct ctw_op_decode *op,
                                    struct ctw_err *err)
 {
-    struct ctw_cuda *cu = in_order(be);
+    struct ctw_cuda *cu = cuda_of(be);
     return ctw_cuda_decode(cu, cu->stream, op->shard, op->row0, op->n_rows, op->dtype, op->dst, 0,
                            0, err);
 }
@@ -424,6 +422,7 @@ const struct ctw_backend_ops ctw_backend_cuda = {
     cuda_quantise,
     cuda_qkv,
     cuda_linear_qkv,
+    cuda_linear_pair,
     cuda_latent,
     cuda_attention,
     cuda_gate,

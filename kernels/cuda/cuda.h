@@ -36,6 +36,8 @@ struct ctw_cuda_slot {
         int64_t row0, n, step;
     } shard[CTW_MAX_SHARDS];
     enum ctw_dtype dtype;
+    const float *bias;        /* joined ahead, of experts; see struct ctw_cuda_gemm; NULL: it is not */
+    const void *bias_y;
     bool interleaved;   /* gate and up rows interleaved, in blocks of CTW_CUDA_GATE_BLOCK */
     cudaEvent_t ready;  /* on the decode stream: decoded */
     bool waited;        /* the operations' stream already waits for `ready` */
@@ -57,29 +59,15 @@ enum ctw_cuda_scratch {
     CTW_CUDA_PRODUCT,
     CTW_CUDA_WEIGHT, /* rows of a linear layer's weight that is in no slot */
     CTW_CUDA_ROWS,   /* rows of x, gathered or widened */
-    CTW_CUDA_BESIDE, /* and the next: like PRODUCT, of the streams beside */
-    CTW_CUDA_BESIDE_TOO,
     CTW_CUDA_N_SCRATCH
 };
 
 enum { CTW_CUDA_CHUNK = CTW_GPU_CHUNK };
 
-/*
- * Consecutive experts overlap: gathered products run on two streams beside the operations' own, in
- * turn, so that one fills the multiprocessors that the end of another leaves idle. See experts.cu.
- */
-struct ctw_cuda_beside {
-    cudaStream_t stream[2];
-    cudaEvent_t began;        /* on the operations' stream: what came before the first of a row */
-    cudaEvent_t gathered[2];  /* beside: a gathered product */
-    cudaEvent_t scattered[2]; /* on the operations' stream: the product that read it */
-    int64_t n;                /* gathered products in a row: only scattered ones are between them */
-    const void *y;            /* of the last of them */
-};
-
 enum { CTW_CUDA_TICKETS = 64, CTW_CUDA_FENCES = 16 };
 enum { CTW_CUDA_WORKSPACE = CTW_GPU_WORKSPACE, CTW_CUDA_GATE_BLOCK = 8, CTW_CUDA_EVENS = 1 << 16 };
 
+struct ctw_cuda_gemm;
 struct ctw_cuda_gemms; /* gemm.cu: the algorithms chosen so far */
 
 struct ctw_cuda {
@@ -95,8 +83,6 @@ struct ctw_cuda {
     cudaStream_t stream; /* operations, in order */
     cudaStream_t ahead;  /* weights decoded ahead */
     cudaStream_t copy;   /* uploads begun by other threads */
-    struct ctw_cuda_beside beside;
-    int product; /* of scratch[]: where the current operation's stream has its products */
     cublasLtHandle_t lt;
     void *workspace; /* of cuBLASLt on `stream`, CTW_CUDA_WORKSPACE bytes */
     int32_t *evens;  /* 0, 2, 4, ..: CTW_CUDA_EVENS rows of a shard that has every other one */
@@ -197,6 +183,8 @@ enum ctw_status ctw_cuda_weights(struct ctw_cuda *cu, const struct ctw_op_linear
 enum ctw_dtype ctw_cuda_w_dtype(const struct ctw_op_linear *op);
 /* Are the gate and up rows of op's weights interleaved? */
 bool ctw_cuda_interleaves(const struct ctw_cuda *cu, const struct ctw_op_linear *op);
+/* Sets g's bias if the slot of op's weights has it. */
+bool ctw_cuda_slot_bias(struct ctw_cuda *cu, const struct ctw_op_linear *op, struct ctw_cuda_gemm *g);
 /* Are they there without decoding them now? */
 bool ctw_cuda_weights_there(struct ctw_cuda *cu, const struct ctw_op_linear *op);
 /* Call after the product that uses the weights has been queued. */
@@ -273,16 +261,20 @@ bool ctw_cuda_qkv_hopper_can(const struct ctw_cuda *cu, const struct ctw_cuda_ge
 
 /* ---- gemm_experts_hopper.cu --------------------------------------------------------------- */
 
-/* Like ctw_cuda_gemm_hopper() and, with `gate`, ctw_cuda_gate_hopper() with any glu; gathers g's
- * x_rows. y has g->dtype; no add. ..._can() is called before g->w is set. */
-enum ctw_status ctw_cuda_gather_hopper(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g, bool gate,
-                                       enum ctw_activation act, const struct ctw_glu *glu, bool *done,
-                                       struct ctw_err *err);
+/* Is there a kernel that gathers g's x_rows, and ends like ctw_cuda_gemm_hopper() or, with `gate`, like
+ * ctw_cuda_gate_hopper() with any glu? Or, without x_rows, has this glu. y has g->dtype; no add.
+ * Called before g->w is set. */
 bool ctw_cuda_gather_hopper_can(const struct ctw_cuda *cu, const struct ctw_cuda_gemm *g, bool gate,
                                 enum ctw_activation act, const struct ctw_glu *glu);
-/* y[y_rows[t]] += y_weight[t] * (sum + bias), in fp32. *done as above. */
-enum ctw_status ctw_cuda_scatter_hopper(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g, bool *done,
-                                        struct ctw_err *err);
+/* y[y_rows[t]] += y_weight[t] * (sum + bias), in fp32 */
+bool ctw_cuda_scatter_hopper_can(const struct ctw_cuda *cu, const struct ctw_cuda_gemm *g);
+/* The first without x_rows. */
+enum ctw_status ctw_cuda_glu_hopper(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
+                                    const struct ctw_glu *glu, struct ctw_err *err);
+/* Both at once, or one of them: NULL is none. They are independent of one another. */
+enum ctw_status ctw_cuda_pair_hopper(struct ctw_cuda *cu, const struct ctw_cuda_gemm *gathered,
+                                     bool gate, enum ctw_activation act, const struct ctw_glu *glu,
+                                     const struct ctw_cuda_gemm *scattered, struct ctw_err *err);
 
 /* ---- gemm_hopper.cu: the LM head ---------------------------------------------------------- */
 
@@ -313,21 +305,19 @@ enum ctw_status ctw_cuda_head_join_hopper(struct ctw_cuda *cu,
                                           struct ctw_head_result *out, struct ctw_head_norm *norms,
                                           struct ctw_err *err);
 
-/* ---- experts.cu --------------------------------------------------------------------------- */
+/* ---- linear.cu, for experts.cu -------------------------------------------------------------- */
 
-/*
- * Around an operation: begin() makes `stream` and `product` those beside if op is a gathered product
- * (gathers: which gathers its rows itself) that may run there, and remembers the rest; end() undoes
- * that, and lets later operations wait for it. Every other operation ends the row.
- */
-struct ctw_cuda_place {
-    cudaStream_t stream; /* the operations' own; NULL: op did not go beside */
-    bool scatters;
-};
-enum ctw_status ctw_cuda_place_begin(struct ctw_cuda *cu, const struct ctw_op_linear *op, bool gathers,
-                                     struct ctw_cuda_place *place, struct ctw_err *err);
-enum ctw_status ctw_cuda_place_end(struct ctw_cuda *cu, const struct ctw_cuda_place *place,
-                                   struct ctw_err *err);
+/* op's product, except for its weights and bias. */
+struct ctw_cuda_gemm ctw_cuda_gemm_of(const struct ctw_op_linear *op);
+/* Does one kernel gather the rows of x and end the product? Depends on the model alone. */
+bool ctw_cuda_gathers(const struct ctw_cuda *cu, const struct ctw_op_linear *op);
+bool ctw_cuda_has_bias(const struct ctw_op_linear *op);
+/* Sets g's bias, joined in `scratch`, if a shard has one. block: of interleaved gate and up, or 0. */
+enum ctw_status ctw_cuda_join_bias(cudaStream_t stream, const struct ctw_op_linear *op, int64_t block,
+                                   char *scratch, struct ctw_cuda_gemm *g, struct ctw_err *err);
+/* The same on the operations' stream, unless the product's slot has it. */
+enum ctw_status ctw_cuda_put_bias(struct ctw_cuda *cu, const struct ctw_op_linear *op, int64_t block,
+                                  char *scratch, struct ctw_cuda_gemm *g, struct ctw_err *err);
 
 /* ---- operations, one file each ------------------------------------------------------------ */
 
@@ -348,6 +338,10 @@ enum ctw_status ctw_cuda_qkv(struct ctw_cuda *cu, const struct ctw_op_qkv *op, s
 bool ctw_cuda_side_by_side(const struct ctw_op_qkv *op);
 /* linear.cu: the product and the split, if the product supports it; *done false: not supported,
  * nothing done. */
+/* *done false: no kernel does both at once; nothing was done. */
+enum ctw_status ctw_cuda_linear_pair(struct ctw_cuda *cu, const struct ctw_op_linear *gathered,
+                                     const struct ctw_op_linear *scattered, bool *done,
+                                     struct ctw_err *err);
 enum ctw_status ctw_cuda_linear_qkv(struct ctw_cuda *cu, const struct ctw_op_linear *op,
                                     const struct ctw_op_qkv *qkv, bool *done, struct ctw_err *err);
 enum ctw_status ctw_cuda_latent(struct ctw_cuda *cu, const struct ctw_op_latent *op,

@@ -120,13 +120,12 @@ enum ctw_status ctw_cuda_find_device(struct ctw_cuda *cu, const struct ctw_backe
     return st != CTW_OK ? st : choose_variant(cu, opt->cuda_variant, err);
 }
 
-enum { N_STREAMS = 5, N_EVENTS = CTW_CUDA_TICKETS + 2 * CTW_CUDA_FENCES + 2 * CTW_N_SLOTS + 10 };
+enum { N_STREAMS = 3, N_EVENTS = CTW_CUDA_TICKETS + 2 * CTW_CUDA_FENCES + 2 * CTW_N_SLOTS + 5 };
 
 static void list_streams(struct ctw_cuda *cu, cudaStream_t *(&streams)[N_STREAMS],
                          cudaEvent_t *(&events)[N_EVENTS])
 {
-    struct ctw_cuda_beside *b = &cu->beside;
-    cudaStream_t *all[N_STREAMS] = {&cu->stream, &cu->ahead, &cu->copy, &b->stream[0], &b->stream[1]};
+    cudaStream_t *all[N_STREAMS] = {&cu->stream, &cu->ahead, &cu->copy};
     size_t n = 0;
     memcpy(streams, all, sizeof(all));
     for (int i = 0; i < CTW_CUDA_TICKETS; i++)
@@ -141,11 +140,6 @@ static void list_streams(struct ctw_cuda *cu, cudaStream_t *(&streams)[N_STREAMS
     }
     for (int i = 0; i < 4; i++)
         events[n++] = &cu->ring.freed[i];
-    for (int i = 0; i < 2; i++) {
-        events[n++] = &b->gathered[i];
-        events[n++] = &b->scattered[i];
-    }
-    events[n++] = &b->began;
     events[n++] = &cu->joined;
 }
 

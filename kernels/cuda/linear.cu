@@ -68,7 +68,7 @@ static __global__ void bias_kernel(struct bias_parts b, int64_t n, enum ctw_dtyp
         narrow[o] = y_dtype == CTW_BF16 ? ctw_f32_to_bf16(v) : ctw_f32_to_f16(v);
 }
 
-static bool has_bias(const struct ctw_op_linear *op)
+bool ctw_cuda_has_bias(const struct ctw_op_linear *op)
 {
     bool some = false;
     for (int i = 0; i < op->n_shards; i++)
@@ -76,9 +76,8 @@ static bool has_bias(const struct ctw_op_linear *op)
     return some;
 }
 
-/* Sets g's bias, in `scratch`, if a shard has one. */
-static enum ctw_status put_bias(struct ctw_cuda *cu, const struct ctw_op_linear *op, int64_t block,
-                                char *scratch, struct ctw_cuda_gemm *g, struct ctw_err *err)
+enum ctw_status ctw_cuda_join_bias(cudaStream_t stream, const struct ctw_op_linear *op, int64_t block,
+                                   char *scratch, struct ctw_cuda_gemm *g, struct ctw_err *err)
 {
     struct bias_parts b = {};
     bool exact = g->y_dtype != CTW_F32; /* in 16 bits */
@@ -92,15 +91,22 @@ static enum ctw_status put_bias(struct ctw_cuda *cu, const struct ctw_op_linear 
         b.step[i] = ctw_shard_step(s);
         exact = exact && (s->bias == NULL || s->bias_dtype == g->y_dtype);
     }
-    if (!has_bias(op))
+    if (!ctw_cuda_has_bias(op))
         return CTW_OK;
     float *wide = (float *)scratch;
     uint16_t *narrow = exact ? (uint16_t *)(scratch + ctw_gpu_round_up(4 * g->n, 256)) : NULL;
-    bias_kernel<<<(unsigned)((g->n + THREADS - 1) / THREADS), THREADS, 0, cu->stream>>>(
+    bias_kernel<<<(unsigned)((g->n + THREADS - 1) / THREADS), THREADS, 0, stream>>>(
         b, g->n, g->y_dtype, wide, narrow);
     g->bias = wide;
     g->bias_y = narrow;
     return ctw_cuda_launched("joining biases", err);
+}
+
+enum ctw_status ctw_cuda_put_bias(struct ctw_cuda *cu, const struct ctw_op_linear *op, int64_t block,
+                                  char *scratch, struct ctw_cuda_gemm *g, struct ctw_err *err)
+{
+    return ctw_cuda_slot_bias(cu, op, g) ? CTW_OK
+                                         : ctw_cuda_join_bias(cu->stream, op, block, scratch, g, err);
 }
 
 /* ---- act(gate) * up ----------------------------------------------------------------------- */
@@ -294,17 +300,23 @@ static enum ctw_status in_one_step(struct ctw_cuda *cu, const struct ctw_op_line
     *done = false;
     if (!cu->hopper || gated != interleaved)
         return CTW_OK;
-    if (op->epilogue == CTW_EPI_SCATTER)
-        return ctw_cuda_scatter_hopper(cu, g, done, err);
-    if (g->x_rows != NULL || op->glu.kind != CTW_GLU_PLAIN)
-        return ctw_cuda_gather_hopper(cu, g, gated, op->act, &op->glu, done, err);
+    if (op->epilogue == CTW_EPI_SCATTER) {
+        *done = ctw_cuda_scatter_hopper_can(cu, g);
+        return *done ? ctw_cuda_pair_hopper(cu, NULL, false, op->act, &op->glu, g, err) : CTW_OK;
+    }
+    if (g->x_rows != NULL || op->glu.kind != CTW_GLU_PLAIN) {
+        *done = ctw_cuda_gather_hopper_can(cu, g, gated, op->act, &op->glu);
+        return !*done             ? CTW_OK
+               : g->x_rows == NULL ? ctw_cuda_glu_hopper(cu, g, &op->glu, err)
+                                   : ctw_cuda_pair_hopper(cu, g, gated, op->act, &op->glu, NULL, err);
+    }
     return gated ? ctw_cuda_gate_hopper(cu, g, op->act, done, err) : CTW_OK;
 }
 
 static enum ctw_status multiply(struct ctw_cuda *cu, const struct ctw_op_linear *op,
                                 struct ctw_cuda_gemm *g, bool interleaved, struct ctw_err *err)
 {
-    bool gated = op->epilogue == CTW_EPI_GATE, some = has_bias(op), done = false;
+    bool gated = op->epilogue == CTW_EPI_GATE, some = ctw_cuda_has_bias(op), done = false;
     bool scattered = op->epilogue == CTW_EPI_SCATTER;
     int64_t block = interleaved ? CTW_CUDA_GATE_BLOCK : 0, ld = ctw_gpu_round_up(g->n, VECTOR);
     /* Reserves all scratch for the following steps at once: growing scratch discards its content.
@@ -318,18 +330,16 @@ static enum ctw_status multiply(struct ctw_cuda *cu, const struct ctw_op_linear 
         size_t narrow_bytes = first + (size_t)(rows_at_once(cu, g->m, ld, 2) * ld) * 2;
         bytes = bytes < narrow_bytes ? narrow_bytes : bytes;
     }
-    if (cu->product != CTW_CUDA_PRODUCT) /* beside are only products in one step */
-        bytes = first;
     enum ctw_status st = CTW_OK;
     if (!some) {
         st = in_one_step(cu, op, g, interleaved, &done, err);
         if (st != CTW_OK || done)
             return st;
     }
-    struct ctw_cuda_buffer *scratch = &cu->scratch[cu->product];
+    struct ctw_cuda_buffer *scratch = &cu->scratch[CTW_CUDA_PRODUCT];
     st = ctw_cuda_grow(cu, scratch, bytes, err);
     if (st == CTW_OK && some)
-        st = put_bias(cu, op, block, (char *)scratch->p, g, err);
+        st = ctw_cuda_put_bias(cu, op, block, (char *)scratch->p, g, err);
     if (st == CTW_OK && some)
         st = in_one_step(cu, op, g, interleaved, &done, err);
     if (st != CTW_OK || done)
@@ -340,8 +350,7 @@ static enum ctw_status multiply(struct ctw_cuda *cu, const struct ctw_op_linear 
     return ctw_cuda_gemm(cu, g, err);
 }
 
-/* op's product, except for its weights. */
-static struct ctw_cuda_gemm gemm_of(const struct ctw_op_linear *op)
+struct ctw_cuda_gemm ctw_cuda_gemm_of(const struct ctw_op_linear *op)
 {
     struct ctw_cuda_gemm g = {};
     g.m = op->n_tok;
@@ -375,6 +384,12 @@ static bool needs_rows(const struct ctw_cuda *cu, const struct ctw_op_linear *op
            !ctw_cuda_gather_hopper_can(cu, g, gated, op->act, &op->glu);
 }
 
+bool ctw_cuda_gathers(const struct ctw_cuda *cu, const struct ctw_op_linear *op)
+{
+    struct ctw_cuda_gemm g = ctw_cuda_gemm_of(op);
+    return op->x_rows != NULL && !needs_rows(cu, op, &g, ctw_cuda_interleaves(cu, op));
+}
+
 static enum ctw_status multiply_gathered(struct ctw_cuda *cu, const struct ctw_op_linear *op,
                                          const struct ctw_cuda_gemm *g, bool interleaved,
                                          struct ctw_err *err)
@@ -393,7 +408,7 @@ static enum ctw_status multiply_gathered(struct ctw_cuda *cu, const struct ctw_o
         part.x_rows = NULL;
         part.x_weight = NULL;
         part.y = (char *)op->y + (size_t)(t * op->ldy) * ctw_dtype_bytes(g->y_dtype);
-        struct ctw_cuda_gemm part_g = gemm_of(&part);
+        struct ctw_cuda_gemm part_g = ctw_cuda_gemm_of(&part);
         part_g.w = g->w;
         if (st == CTW_OK)
             st = multiply(cu, &part, &part_g, interleaved, err);
@@ -404,29 +419,22 @@ static enum ctw_status multiply_gathered(struct ctw_cuda *cu, const struct ctw_o
 enum ctw_status ctw_cuda_linear(struct ctw_cuda *cu, const struct ctw_op_linear *op,
                                 struct ctw_err *err)
 {
-    struct ctw_cuda_gemm g = gemm_of(op);
+    struct ctw_cuda_gemm g = ctw_cuda_gemm_of(op);
     bool interleaved = false;
-    struct ctw_cuda_place place;
     if (op->n_tok == 0)
         return CTW_OK;
-    bool gathers = op->x_rows != NULL && !needs_rows(cu, op, &g, ctw_cuda_interleaves(cu, op));
-    enum ctw_status st = ctw_cuda_place_begin(cu, op, gathers, &place, err);
-    if (st != CTW_OK)
-        return st;
-    st = ctw_cuda_weights(cu, op, &g.w, &interleaved, err);
+    enum ctw_status st = ctw_cuda_weights(cu, op, &g.w, &interleaved, err);
     if (st == CTW_OK && needs_rows(cu, op, &g, interleaved))
         st = multiply_gathered(cu, op, &g, interleaved, err);
     else if (st == CTW_OK)
         st = multiply(cu, op, &g, interleaved, err);
-    enum ctw_status ended = ctw_cuda_place_end(cu, &place, st == CTW_OK ? err : NULL);
-    st = st != CTW_OK ? st : ended;
     return st != CTW_OK ? st : ctw_cuda_weights_used(cu, op, err);
 }
 
 enum ctw_status ctw_cuda_linear_qkv(struct ctw_cuda *cu, const struct ctw_op_linear *op,
                                     const struct ctw_op_qkv *qkv, bool *done, struct ctw_err *err)
 {
-    struct ctw_cuda_gemm g = gemm_of(op);
+    struct ctw_cuda_gemm g = ctw_cuda_gemm_of(op);
     bool interleaved = false;
     *done = ctw_cuda_side_by_side(qkv) && ctw_cuda_qkv_hopper_can(cu, &g, qkv);
     if (!*done)
@@ -435,10 +443,10 @@ enum ctw_status ctw_cuda_linear_qkv(struct ctw_cuda *cu, const struct ctw_op_lin
     if (st != CTW_OK)
         return st;
     struct ctw_cuda_buffer *scratch = &cu->scratch[CTW_CUDA_PRODUCT];
-    if (has_bias(op))
+    if (ctw_cuda_has_bias(op))
         st = ctw_cuda_grow(cu, scratch, ctw_gpu_bias_bytes(g.n), err);
     if (st == CTW_OK)
-        st = put_bias(cu, op, 0, (char *)scratch->p, &g, err);
+        st = ctw_cuda_put_bias(cu, op, 0, (char *)scratch->p, &g, err);
     if (st == CTW_OK)
         st = ctw_cuda_qkv_hopper(cu, &g, qkv, done, err);
     enum ctw_status used = ctw_cuda_weights_used(cu, op, st == CTW_OK ? err : NULL);

@@ -121,19 +121,14 @@ CTW_DEV void copy_16(uint32_t to, const void *from, int bytes) /* 16, or 0 for z
                  : "memory");
 }
 
-CTW_DEV void copies_commit(void)
+/* Arrives once all copies of this thread so far have been written. */
+CTW_DEV void copies_arrive(uint32_t bar)
 {
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(bar) : "memory");
 }
 
-/* Waits until at most the PENDING most recently committed groups of this thread's copies are under
- * way. */
-template <int PENDING> CTW_DEV void copies_leave(void)
-{
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-}
-
-/* Makes this thread's writes to shared memory visible to matrix products and tensor copies. */
+/* Makes writes to shared memory, this thread's or those it has seen, visible to its matrix products and
+ * tensor copies. */
 CTW_DEV void shared_fence(void)
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

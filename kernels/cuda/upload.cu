@@ -125,7 +125,6 @@ enum ctw_status ctw_cuda_upload_join(struct ctw_backend *be, struct ctw_err *err
 {
     struct ctw_cuda *cu = ctw_cuda_of(be);
     enum ctw_status st = ctw_cuda_check(cudaEventRecord(cu->joined, cu->copy), "uploading", err);
-    cu->beside.n = 0; /* products beside must wait, too */
     if (st == CTW_OK)
         st = ctw_cuda_check(cudaStreamWaitEvent(cu->stream, cu->joined, 0), "uploading", err);
     if (st == CTW_OK)

@@ -94,18 +94,38 @@ static struct ctw_cuda_slot *slot_of(struct ctw_cuda *cu, const struct ctw_op_li
     return slot;
 }
 
+/* Joins the biases of a product of experts, which runs once for each; others do it by the way. */
+static enum ctw_status join_ahead(struct ctw_cuda *cu, struct ctw_cuda_slot *slot,
+                                  const struct ctw_op_linear *op, bool interleaved,
+                                  struct ctw_err *err)
+{
+    struct ctw_cuda_gemm g = ctw_cuda_gemm_of(op);
+    char *at = (char *)slot->w.p + ctw_gpu_slot_bias(weights_bytes(op));
+    enum ctw_status st = ctw_cuda_join_bias(cu->ahead, op, interleaved ? CTW_CUDA_GATE_BLOCK : 0, at,
+                                            &g, err);
+    slot->bias = st == CTW_OK ? g.bias : NULL;
+    slot->bias_y = g.bias_y;
+    return st;
+}
+
 enum ctw_status ctw_cuda_prepare(struct ctw_cuda *cu, const struct ctw_op_linear *op, struct ctw_err *err)
 {
     struct ctw_cuda_slot *slot = &cu->slot[op->slot];
     slot->n_shards = 0;
     if (op->n_shards == 0 || in_place(cu, op) != NULL)
         return CTW_OK;
-    enum ctw_status st = ctw_cuda_grow(cu, &slot->w, weights_bytes(op), err);
+    bool joins = op->slot >= CTW_SLOT_EXPERTS && ctw_cuda_has_bias(op);
+    size_t bytes = joins ? ctw_gpu_slot_bias(weights_bytes(op)) + ctw_gpu_bias_bytes(rows_of(op))
+                         : weights_bytes(op);
+    enum ctw_status st = ctw_cuda_grow(cu, &slot->w, bytes, err);
     if (st == CTW_OK) /* old content may still be read; an event never recorded is a no-op */
         st = ctw_cuda_check(cudaStreamWaitEvent(cu->ahead, slot->unused, 0), "decoding ahead", err);
     bool interleaved = ctw_cuda_interleaves(cu, op);
     if (st == CTW_OK)
         st = decode_shards(cu, cu->ahead, op, slot->w.p, interleaved, err);
+    slot->bias = NULL;
+    if (st == CTW_OK && joins)
+        st = join_ahead(cu, slot, op, interleaved, err);
     if (st == CTW_OK)
         st = ctw_cuda_check(cudaEventRecord(slot->ready, cu->ahead), "decoding ahead", err);
     if (st != CTW_OK)
@@ -124,6 +144,16 @@ enum ctw_status ctw_cuda_prepare(struct ctw_cuda *cu, const struct ctw_op_linear
     return CTW_OK;
 }
 
+bool ctw_cuda_slot_bias(struct ctw_cuda *cu, const struct ctw_op_linear *op, struct ctw_cuda_gemm *g)
+{
+    const struct ctw_cuda_slot *slot = slot_of(cu, op);
+    if (slot == NULL || slot->bias == NULL)
+        return false;
+    g->bias = slot->bias;
+    g->bias_y = slot->bias_y;
+    return true;
+}
+
 bool ctw_cuda_weights_there(struct ctw_cuda *cu, const struct ctw_op_linear *op)
 {
     return slot_of(cu, op) != NULL || in_place(cu, op) != NULL;
@@ -138,10 +168,9 @@ enum ctw_status ctw_cuda_weights(struct ctw_cuda *cu, const struct ctw_op_linear
     if (slot != NULL) {
         *w = slot->w.p;
         *interleaved = slot->interleaved;
-        bool own = cu->product == CTW_CUDA_PRODUCT; /* not a stream beside, which has not waited */
-        if (!slot->waited || !own)
+        if (!slot->waited)
             st = ctw_cuda_check(cudaStreamWaitEvent(cu->stream, slot->ready, 0), "decoding ahead", err);
-        slot->waited = own ? st == CTW_OK : slot->waited;
+        slot->waited = st == CTW_OK;
         return st;
     }
     *w = in_place(cu, op);

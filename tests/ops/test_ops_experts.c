@@ -113,6 +113,54 @@ static void scattered(struct ctw_backend *be, enum ctw_dtype dtype, bool weighte
     buf_close(&sums);
 }
 
+/* A gathered and a scattered product at once are as one after another. */
+static void paired(struct ctw_backend *be, enum ctw_dtype dtype)
+{
+    struct test_weight up, down;
+    weight_open(&up, some_kind(), N, K, 1);
+    weight_open(&down, some_kind(), N, K, 1);
+    struct buf x = buf_random(dtype, (int64_t)ROWS * LD, 1, 2),
+               sum = buf_random(CTW_F32, ROWS * N, 1, 4);
+    struct buf y = buf_open(ROWS * N * 4, 0), z = buf_open(ROWS * N * 4, 0),
+               old = buf_copy(&sum, 0);
+    int32_t rows[ROWS];
+    for (int t = 0; t < ROWS; t++)
+        rows[t] = (int32_t)((7 * t + 3) % ROWS);
+    struct ctw_op_linear g = {.shards = &up.shard,
+                              .n_shards = 1,
+                              .dtype = dtype,
+                              .n_tok = ROWS,
+                              .x = x.p,
+                              .ldx = LD,
+                              .x_rows = rows,
+                              .ldy = N};
+    struct ctw_op_linear s = g;
+    s.shards = &down.shard;
+    s.epilogue = CTW_EPI_SCATTER;
+    s.x_rows = NULL;
+    s.y_rows = rows;
+    run(be, g, z.p);
+    run(be, s, old.p);
+    g.y = y.p;
+    s.y = sum.p;
+    OK(ctw_linear_pair(be, &g, &s, &last_err));
+    assert_memory_equal(y.p, z.p, (size_t)(ROWS * N) * ctw_dtype_bytes(dtype));
+    assert_memory_equal(sum.p, old.p, ROWS * N * sizeof(float));
+    memset(y.p, 0, y.bytes);
+    OK(ctw_linear_pair(be, &g, NULL, &last_err));
+    assert_memory_equal(y.p, z.p, (size_t)(ROWS * N) * ctw_dtype_bytes(dtype));
+    run(be, s, old.p);
+    OK(ctw_linear_pair(be, NULL, &s, &last_err));
+    assert_memory_equal(sum.p, old.p, ROWS * N * sizeof(float));
+    weight_close(&up);
+    weight_close(&down);
+    buf_close(&x);
+    buf_close(&sum);
+    buf_close(&y);
+    buf_close(&z);
+    buf_close(&old);
+}
+
 /* Every other row of a matrix is as a matrix of these rows. */
 static void interleaved(struct ctw_backend *be, enum ctw_dtype dtype, bool transposed)
 {
@@ -263,6 +311,7 @@ static void products_gather_scatter_and_clamp(void **state)
             for (int r = 0; r < 6; r++) {
                 gathered(be, dtypes[i], r % 2 == 0);
                 scattered(be, dtypes[i], r % 2 == 0);
+                paired(be, dtypes[i]);
             }
             interleaved(be, dtypes[i], false);
             interleaved(be, dtypes[i], true);

@@ -300,13 +300,10 @@ static void every_buffer_is_planned(void **state)
 
 /* Two of the layers are mixtures: of 6 experts, of which a token has 2, and of 4, of which it
  * has 3. */
-static void a_mixture(void **state)
+enum { MOST = 6, INNER = 2000 };
+
+static void put_mixtures(struct ctw_layer *const l[2], struct ctw_matrix *matrices)
 {
-    enum { MOST = 6, INNER = 2000 };
-    struct fixture *f = *state;
-    struct ctw_matrix matrices[MOST * CTW_N_EXPERT_MATRICES] = {0};
-    struct ctw_layer *l[2] = {&f->layers[3], &f->layers[7]};
-    const struct ctw_layer before[2] = {*l[0], *l[1]};
     for (int e = 0; e < MOST; e++) {
         static char name[] = "e";
         struct ctw_matrix *m = &matrices[e * CTW_N_EXPERT_MATRICES];
@@ -324,6 +321,31 @@ static void a_mixture(void **state)
         x->down = (struct ctw_product){1, {{CTW_X_DOWN, 0, 576, -1, 1}}};
         l[i]->inner = 0;
     }
+}
+
+/* A pass takes a short last one with it, up to an eighth of its length. */
+static void passes_of_a_mixture_stretch(struct ctw_plan_request r)
+{
+    struct ctw_plan plan;
+    struct ctw_err err;
+    r.memory_limit = 1ull << 40;
+    assert_int_equal(ctw_plan_make(&plan, &r, &err), CTW_OK);
+    const int64_t usual = plan.pass_tokens;
+    r.total = 2 * usual + usual / 10;
+    assert_int_equal(ctw_plan_make(&plan, &r, &err), CTW_OK);
+    assert_int_equal(plan.pass_tokens, r.total / 2 + r.longest);
+    r.total = 2 * usual + usual / 3;
+    assert_int_equal(ctw_plan_make(&plan, &r, &err), CTW_OK);
+    assert_int_equal(plan.pass_tokens, usual);
+}
+
+static void a_mixture(void **state)
+{
+    struct fixture *f = *state;
+    struct ctw_matrix matrices[MOST * CTW_N_EXPERT_MATRICES] = {0};
+    struct ctw_layer *l[2] = {&f->layers[3], &f->layers[7]};
+    const struct ctw_layer before[2] = {*l[0], *l[1]};
+    put_mixtures(l, matrices);
     float frequencies[32] = {1};
     f->model.rope[0].inv_freq = frequencies;
     expect_planned(f);
@@ -350,6 +372,7 @@ static void a_mixture(void **state)
         assert_int_equal(reserve.slot_elems[ctw_expert_slot(i, false)], 2 * INNER * 576);
         assert_int_equal(reserve.slot_elems[ctw_expert_slot(i, true)], 576 * INNER);
     }
+    passes_of_a_mixture_stretch(r);
     /* Only the experts that a token has count as work. */
     const double flops = ctw_plan_layer_flops(&f->model);
     l[0]->mixture.route.chosen = 6;

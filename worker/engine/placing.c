@@ -173,14 +173,14 @@ static enum ctw_status choose_on_device(struct ctw_placing *p, const struct ctw_
 
 /* ---- the choice --------------------------------------------------------------------------- */
 
-/* Passes may be larger than they usually are, so that computing takes a tenth longer than reading.
- */
+/* Passes may be larger than they usually are, so that computing takes a tenth longer than reading:
+ * all layers, as the first pass does. */
 static void hide(struct ctw_placing *p, const struct ctw_placing_request *r)
 {
     const double margin = 1.1;
     double read = p->rates.read.value, compute = p->rates.compute.value;
     if (p->streamed > 0 && read > 0)
-        p->hide_tokens = (int64_t)(margin * (double)p->streamed / read * compute /
+        p->hide_tokens = (int64_t)(margin * (double)p->weights / read * compute /
                                    ctw_rates_token_flops(r->model));
 }
 

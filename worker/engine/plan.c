@@ -24,7 +24,8 @@ struct widths {
     int64_t inner_k;           /* the largest inner dimension of a product */
     int64_t rot;               /* of all tables of positions together */
     int64_t n_experts, chosen; /* of a mixture */
-    bool sum;                  /* some layer has an array for its experts' sum */
+    int64_t expert_inner;
+    bool sum; /* some layer has an array for its experts' sum */
 };
 
 /* In elements. What is in `wide` begins at a multiple of this. */
@@ -116,6 +117,7 @@ static struct widths model_widths(const struct ctw_model *model)
         w.inner_k = max64(w.inner_k, l->mixture.inner);
         w.n_experts = max64(w.n_experts, l->mixture.route.n_experts);
         w.chosen = max64(w.chosen, l->mixture.route.chosen);
+        w.expert_inner = max64(w.expert_inner, l->mixture.inner);
         w.sum |= ctw_layer_has_sum(l);
     }
     for (int i = 0; i < model->n_ropes; i++)
@@ -164,6 +166,7 @@ struct ctw_reserve ctw_plan_reserve(const struct ctw_model *model, enum ctw_dtyp
 {
     struct ctw_reserve r = {.dtype = dtype,
                             .n_tok = plan->chunk_tokens,
+                            .n_rows = max64(plan->chunk_tokens, plan->expert_rows),
                             .max_k = model_widths(model).inner_k,
                             .n_seqs = plan->chunk_tokens,
                             .n_vocab = model->vocab,
@@ -199,6 +202,18 @@ struct ctw_reserve ctw_plan_reserve(const struct ctw_model *model, enum ctw_dtyp
     return r;
 }
 
+/* Rows of an expert that are computed together: on a GPU as many as `wide` holds the inner
+ * activations of, twice. On the CPU a chunk, which stays in its cache. */
+static int64_t expert_rows(const struct ctw_plan *plan, const struct ctw_plan_request *r,
+                           const struct widths *w)
+{
+    enum { TILE = 256 };
+    if (ctw_backend_traits(r->backend)->host_memory || w->n_experts == 0)
+        return plan->chunk_tokens;
+    int64_t most = plan->chunk_tokens * w->wide / (2 * w->expert_inner);
+    return min64(max64(most - most % TILE, plan->chunk_tokens), plan->pass_tokens);
+}
+
 static void add_up_sparse(struct ctw_plan *plan, const struct ctw_model *model, size_t es)
 {
     size_t head = 0;
@@ -224,6 +239,7 @@ static void add_up(struct ctw_plan *plan, const struct ctw_plan_request *r, stru
     size_t es = ctw_dtype_bytes(r->dtype);
     size_t chunk = (size_t)plan->chunk_tokens, pass = (size_t)plan->pass_tokens;
     plan->kv_tokens = r->longest + plan->chunk_tokens;
+    plan->expert_rows = expert_rows(plan, r, &w);
     plan->residual = pass * (size_t)r->model->hidden * ctw_dtype_bytes(CTW_RESIDUAL);
     plan->wide = (chunk * (size_t)w.wide + PARTS_OF_WIDE * WIDE_ALIGN) * es;
     plan->activations = chunk * (size_t)w.norm * es + plan->wide;
@@ -271,6 +287,14 @@ static int64_t enough_tokens(const struct ctw_backend_traits *traits, const stru
     return rows < traits->chunk_tokens ? 2 * traits->pass_tokens : traits->pass_tokens;
 }
 
+/* A mixture's pass may be up to an eighth longer if that saves a short one, which would decode all
+ * experts for few tokens. */
+static int64_t stretch(int64_t pass, int64_t total, int64_t longest)
+{
+    int64_t n = total / pass, share = n > 0 ? total / n + longest : 0;
+    return n <= 8 && share > pass && share <= pass + pass / 8 ? share : pass;
+}
+
 /* The largest plan within the limit. If no plan fits: false, and the smallest plan. */
 static bool find_plan(struct ctw_plan *out, const struct ctw_plan_request *r)
 {
@@ -286,6 +310,8 @@ static bool find_plan(struct ctw_plan *out, const struct ctw_plan_request *r)
     const int64_t usual = pass;
     if (r->pass_tokens == 0)
         pass = max64(pass, r->hide_tokens);
+    if (r->pass_tokens == 0 && w.n_experts > 0)
+        pass = stretch(pass, r->total, r->longest);
     pass = max64(min64(pass, r->total), r->longest);
     int64_t chunk = r->chunk_tokens != 0 ? r->chunk_tokens : traits->chunk_tokens;
     for (;;) {

@@ -28,6 +28,7 @@ struct ctw_plan_request {
 struct ctw_plan {
     int64_t chunk_tokens; /* tokens that go through a layer's operations together */
     int64_t pass_tokens;  /* tokens that go through the layers together */
+    int64_t expert_rows;  /* rows of an expert's products */
     int64_t kv_tokens;    /* rows of the key and value arrays */
     int64_t longest;      /* positions of the RoPE tables */
     /* bytes */

@@ -163,6 +163,14 @@ struct ctw_scoring_side ctw_scoring_side(struct ctw_engine *e, struct ctw_seq *s
         .e = e, .seqs = seqs, .progress = {.tok_total = total, .n_layers = e->model->n_layers}};
 }
 
+/* Tokens of a pass if all have about the same number: a short one decodes weights for few tokens.
+ */
+static int64_t equal_share(int64_t most, int64_t total, int64_t longest)
+{
+    int64_t n = total / most + (total % most > 0), share = total / n + longest;
+    return share < most ? share : most;
+}
+
 void ctw_scoring_count_passes(struct ctw_scoring *s)
 {
     int n = 0;
@@ -190,7 +198,7 @@ enum ctw_status ctw_scoring_begin(struct ctw_scoring **out, struct ctw_engine *e
     *s = (struct ctw_scoring){
         .side = {ctw_scoring_side(e, seqs, total)}, .n_sides = 1, .n_seqs = n_seqs};
     if (n_seqs > 0)
-        s->pass_tokens = e->forward->plan.pass_tokens;
+        s->pass_tokens = equal_share(e->forward->plan.pass_tokens, total, longest);
     if (hooks != NULL)
         s->hooks = *hooks;
     ctw_scoring_count_passes(s);

@@ -1,25 +1,24 @@
 /*
- * Products of experts on sm_90a: gemm_hopper.cu's kernel with rows of x that it gathers, with clamps
- * in act(gate) * up, and with rows that are scattered. The sums are the same bits as without.
+ * Products of experts on sm_90a: with rows of x that are gathered, with clamps in act(gate) * up, and
+ * with rows of y that are scattered. The sums are the same bits as without.
  */
 #include "kernels/cuda/gemm/gemm_hopper_launch.h"
+#include "kernels/cuda/gemm/gemm_hopper_pair.h"
 
 #include <math.h>
 
-/* ---- gathered rows, and clamps ------------------------------------------------------------ */
-
 enum { STORE, SILU, GELU_TANH, GLU, N_GATHER };
 
-#define GATHER(f16)                                                                                \
+typedef void pair_fn(CUtensorMap, CUtensorMap, CUtensorMap, struct pair);
+
+#define PAIR(f16)                                                                                  \
     {                                                                                              \
-        product_kernel<f16, EPI_STORE16, true>, product_kernel<f16, EPI_SILU, true>,               \
-            product_kernel<f16, EPI_GELU_TANH, true>, product_kernel<f16, EPI_GLU, true>           \
+        pair_kernel<f16, EPI_STORE16>, pair_kernel<f16, EPI_SILU>,                                 \
+            pair_kernel<f16, EPI_GELU_TANH>, pair_kernel<f16, EPI_GLU>                             \
     }
-static kernel_fn *const gather_kernels[2][N_GATHER] = {GATHER(false), GATHER(true)};
-static kernel_fn *const glu_kernels[2] = {product_kernel<false, EPI_GLU, false>,
-                                          product_kernel<true, EPI_GLU, false>};
-static kernel_fn *const scatter_kernels[2] = {product_kernel<false, EPI_SCATTER, false>,
-                                              product_kernel<true, EPI_SCATTER, false>};
+static pair_fn *const pair_kernels[2][N_GATHER] = {PAIR(false), PAIR(true)};
+static kernel_fn *const glu_kernels[2] = {product_kernel<false, EPI_GLU>,
+                                          product_kernel<true, EPI_GLU>};
 
 /* The kernel for this end of a product; -1: none. Depends on the model alone. */
 static int kernel_of(bool gate, enum ctw_activation act, const struct ctw_glu *glu)
@@ -57,30 +56,38 @@ bool ctw_cuda_gather_hopper_can(const struct ctw_cuda *cu, const struct ctw_cuda
            (!gate || ctw_cuda_gate_hopper_can(cu, g->dtype, g->n, g->k));
 }
 
-enum ctw_status ctw_cuda_gather_hopper(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g, bool gate,
-                                       enum ctw_activation act, const struct ctw_glu *glu, bool *done,
-                                       struct ctw_err *err)
+bool ctw_cuda_scatter_hopper_can(const struct ctw_cuda *cu, const struct ctw_cuda_gemm *g)
 {
-    *done = ctw_cuda_gather_hopper_can(cu, g, gate, act, glu);
-    if (!*done)
-        return CTW_OK;
-    struct product p = product_of(g);
-    int f16 = g->dtype == CTW_F16, which = kernel_of(gate, act, glu);
-    if (which == GLU)
-        p.glu = glu_of(glu);
-    if (g->x_rows == NULL)
-        return ctw_hopper_launch(cu, g, &p, glu_kernels[f16], SHARED_BYTES, err);
-    return ctw_hopper_launch(cu, g, &p, gather_kernels[f16][which], SHARED_BYTES, err);
+    return fits(cu, g) && fits_y(g) && g->y_dtype == CTW_F32 && g->x_rows == NULL;
 }
 
-/* ---- scattered rows ----------------------------------------------------------------------- */
-
-enum ctw_status ctw_cuda_scatter_hopper(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g, bool *done,
-                                        struct ctw_err *err)
+enum ctw_status ctw_cuda_glu_hopper(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
+                                    const struct ctw_glu *glu, struct ctw_err *err)
 {
-    *done = fits(cu, g) && fits_y(g) && g->y_dtype == CTW_F32 && g->x_rows == NULL;
-    if (!*done)
-        return CTW_OK;
     struct product p = product_of(g);
-    return ctw_hopper_launch(cu, g, &p, scatter_kernels[g->dtype == CTW_F16], SHARED_BYTES, err);
+    p.glu = glu_of(glu);
+    return ctw_hopper_launch(cu, g, &p, glu_kernels[g->dtype == CTW_F16], err);
+}
+
+enum ctw_status ctw_cuda_pair_hopper(struct ctw_cuda *cu, const struct ctw_cuda_gemm *gathered,
+                                     bool gate, enum ctw_activation act, const struct ctw_glu *glu,
+                                     const struct ctw_cuda_gemm *scattered, struct ctw_err *err)
+{
+    const struct ctw_cuda_gemm *g = gathered != NULL ? gathered : scattered;
+    const struct ctw_cuda_gemm *s = scattered != NULL ? scattered : gathered;
+    int which = gathered != NULL ? kernel_of(gate, act, glu) : STORE;
+    CUtensorMap gathered_w, x, w;
+    struct pair p = {product_of(g), product_of(s)};
+    if (which == GLU)
+        p.gathered.glu = glu_of(glu);
+    p.gathered.n_tiles = gathered != NULL ? p.gathered.n_tiles : 0;
+    p.scattered.n_tiles = scattered != NULL ? p.scattered.n_tiles : 0;
+    enum ctw_status st = w_map_of(&gathered_w, g, err);
+    if (st == CTW_OK)
+        st = x_map_of(&x, s, err);
+    if (st == CTW_OK)
+        st = w_map_of(&w, s, err);
+    return st != CTW_OK ? st
+                        : start(cu, p.gathered.n_tiles + p.scattered.n_tiles,
+                                pair_kernels[g->dtype == CTW_F16][which], err, gathered_w, x, w, p);
 }

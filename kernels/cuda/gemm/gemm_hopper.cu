@@ -16,7 +16,7 @@
 
 /* ---- launching ---------------------------------------------------------------------------- */
 
-#define KERNEL(f16, epilogue) product_kernel<f16, epilogue, false>
+#define KERNEL(f16, epilogue) product_kernel<f16, epilogue>
 #define KERNELS(f16)                                                                               \
     {                                                                                              \
         KERNEL(f16, EPI_STORE16), KERNEL(f16, EPI_STORE32), KERNEL(f16, EPI_ADD16),                \
@@ -31,7 +31,7 @@ int ctw_hopper_group = 8, ctw_hopper_lead = 2;
 static enum ctw_status launch(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
                               const struct product *p, int epilogue, struct ctw_err *err)
 {
-    return ctw_hopper_launch(cu, g, p, kernels[g->dtype == CTW_F16][epilogue], SHARED_BYTES, err);
+    return ctw_hopper_launch(cu, g, p, kernels[g->dtype == CTW_F16][epilogue], err);
 }
 
 enum ctw_status ctw_cuda_gemm_hopper(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g, bool *done,

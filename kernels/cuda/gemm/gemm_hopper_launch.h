@@ -61,23 +61,19 @@ static inline struct product product_of(const struct ctw_cuda_gemm *g)
     return p;
 }
 
-static enum ctw_status ctw_hopper_launch(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
-                                         const struct product *p, kernel_fn *kernel,
-                                         int shared_bytes, struct ctw_err *err)
+/* Starts a kernel with a block for each multiprocessor, in clusters of two; fewer if there are fewer
+ * tiles. */
+template <typename... Args>
+static enum ctw_status start(struct ctw_cuda *cu, int n_tiles, void (*kernel)(Args...),
+                             struct ctw_err *err, const Args &...args)
 {
-    CUtensorMap x_map, w_map;
-    enum ctw_status st = make_map(&x_map, g->dtype, g->x, g->m, g->k, g->ldx, 64, err);
-    if (st == CTW_OK)
-        st = make_map(&w_map, g->dtype, g->w, g->n, g->k, g->ldw, TILE_N / 2, err);
+    enum ctw_status st = ctw_cuda_check(
+        cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             SHARED_BYTES),
+        "a product's shared memory", err);
     if (st != CTW_OK)
         return st;
-    st = ctw_cuda_check(cudaFuncSetAttribute((const void *)kernel,
-                                             cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                             shared_bytes),
-                        "a product's shared memory", err);
-    if (st != CTW_OK)
-        return st;
-    int clusters = p->n_tiles < cu->n_sm / 2 ? p->n_tiles : cu->n_sm / 2;
+    int clusters = n_tiles < cu->n_sm / 2 ? n_tiles : cu->n_sm / 2;
     cudaLaunchAttribute attribute[1];
     attribute[0].id = cudaLaunchAttributeClusterDimension;
     attribute[0].val.clusterDim.x = 2;
@@ -85,11 +81,34 @@ static enum ctw_status ctw_hopper_launch(struct ctw_cuda *cu, const struct ctw_c
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(2 * (unsigned)clusters);
     config.blockDim = dim3(THREADS);
-    config.dynamicSmemBytes = (size_t)shared_bytes;
+    config.dynamicSmemBytes = SHARED_BYTES;
     config.stream = cu->stream;
     config.attrs = attribute;
     config.numAttrs = 1;
-    return ctw_cuda_check(cudaLaunchKernelEx(&config, kernel, x_map, w_map, *p), "a product", err);
+    return ctw_cuda_check(cudaLaunchKernelEx(&config, kernel, args...), "a product", err);
+}
+
+static inline enum ctw_status x_map_of(CUtensorMap *map, const struct ctw_cuda_gemm *g,
+                                       struct ctw_err *err)
+{
+    return make_map(map, g->dtype, g->x, g->m, g->k, g->ldx, 64, err);
+}
+
+static inline enum ctw_status w_map_of(CUtensorMap *map, const struct ctw_cuda_gemm *g,
+                                       struct ctw_err *err)
+{
+    return make_map(map, g->dtype, g->w, g->n, g->k, g->ldw, TILE_N / 2, err);
+}
+
+static inline enum ctw_status ctw_hopper_launch(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
+                                                const struct product *p, kernel_fn *kernel,
+                                                struct ctw_err *err)
+{
+    CUtensorMap x_map, w_map;
+    enum ctw_status st = x_map_of(&x_map, g, err);
+    if (st == CTW_OK)
+        st = w_map_of(&w_map, g, err);
+    return st == CTW_OK ? start(cu, p->n_tiles, kernel, err, x_map, w_map, *p) : st;
 }
 
 #endif

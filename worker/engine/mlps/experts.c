@@ -204,53 +204,80 @@ static enum ctw_status prepare(const struct ctw_step *s, int64_t expert, int64_t
     return ctw_prepare(s->f->be, &op, err);
 }
 
-/* Where the rows of turn `turn` have their inner activations: the halves of f->wide in turn. */
-static void *inner_of(const struct ctw_step *s, int64_t turn)
+/* Rows row0 .. row0 + n - 1 of the sorted choices, which are one expert's, the i-th that has rows.
+ */
+struct part {
+    int64_t expert, i, row0, n;
+    int64_t turn; /* counts parts */
+};
+
+/* Where a part has its inner activations: the halves of f->wide in turn. */
+static void *inner_of(const struct ctw_step *s, const struct part *part)
 {
-    size_t half = (size_t)(s->f->plan.chunk_tokens * s->layer->mixture.inner);
-    return (char *)s->f->wide + (size_t)(turn % 2) * half * ctw_dtype_bytes(s->f->dtype);
+    size_t half = (size_t)(s->f->plan.expert_rows * s->layer->mixture.inner);
+    return (char *)s->f->wide + (size_t)(part->turn % 2) * half * ctw_dtype_bytes(s->f->dtype);
 }
 
-/* Rows row0 .. row0+n-1 of the sorted choices, which are one expert's; at most a chunk. turn: counts
- * such rows. */
-static enum ctw_status compute(const struct ctw_step *s, int64_t expert, int64_t i, int64_t row0,
-                               int64_t n, int64_t turn, struct ctw_err *err)
+static struct ctw_op_linear gather(const struct ctw_step *s, const struct part *part,
+                                   struct ctw_shard shards[CTW_MAX_SHARDS])
 {
-    struct ctw_forward *f = s->f;
     const struct ctw_mixture *x = &s->layer->mixture;
-    struct ctw_shard shards[CTW_MAX_SHARDS];
-    void *inner = inner_of(s, turn);
-    struct ctw_op_linear op = up_of(s, expert, i, shards);
-    op.n_tok = n;
-    op.x = f->mixed;
-    op.ldx = f->model->hidden;
-    op.x_rows = f->expert_rows + row0;
-    op.x_weight = x->on_input ? f->expert_weights + row0 : NULL;
-    op.y = inner;
+    struct ctw_op_linear op = up_of(s, part->expert, part->i, shards);
+    op.n_tok = part->n;
+    op.x = s->f->mixed;
+    op.ldx = s->f->model->hidden;
+    op.x_rows = s->f->expert_rows + part->row0;
+    op.x_weight = x->on_input ? s->f->expert_weights + part->row0 : NULL;
+    op.y = inner_of(s, part);
     op.ldy = x->inner;
-    enum ctw_status st = ctw_linear(f->be, &op, err);
-    if (st == CTW_OK && !x->gated)
-        st = ctw_act(f->be,
-                     &(struct ctw_op_act){.act = x->act,
-                                          .dtype = f->dtype,
-                                          .n_tok = n,
-                                          .dim = x->inner,
-                                          .x = inner,
-                                          .ldx = x->inner,
-                                          .y = inner,
-                                          .ldy = x->inner},
-                     err);
-    if (st != CTW_OK)
-        return st;
-    op = down_of(s, expert, i, shards);
-    op.n_tok = n;
-    op.x = inner;
+    return op;
+}
+
+static struct ctw_op_linear scatter(const struct ctw_step *s, const struct part *part,
+                                    struct ctw_shard shards[CTW_MAX_SHARDS])
+{
+    const struct ctw_mixture *x = &s->layer->mixture;
+    struct ctw_op_linear op = down_of(s, part->expert, part->i, shards);
+    op.n_tok = part->n;
+    op.x = inner_of(s, part);
     op.ldx = x->inner;
-    op.y = ctw_layer_has_sum(s->layer) ? f->sum : f->x;
-    op.ldy = f->model->hidden;
-    op.y_rows = f->expert_rows + row0;
-    op.y_weight = x->on_input ? NULL : f->expert_weights + row0;
-    return ctw_linear(f->be, &op, err);
+    op.y = ctw_layer_has_sum(s->layer) ? s->f->sum : s->f->x;
+    op.ldy = s->f->model->hidden;
+    op.y_rows = s->f->expert_rows + part->row0;
+    op.y_weight = x->on_input ? NULL : s->f->expert_weights + part->row0;
+    return op;
+}
+
+static enum ctw_status activate(const struct ctw_step *s, const struct part *part,
+                                struct ctw_err *err)
+{
+    const struct ctw_mixture *x = &s->layer->mixture;
+    void *inner = inner_of(s, part);
+    return ctw_act(s->f->be,
+                   &(struct ctw_op_act){.act = x->act,
+                                        .dtype = s->f->dtype,
+                                        .n_tok = part->n,
+                                        .dim = x->inner,
+                                        .x = inner,
+                                        .ldx = x->inner,
+                                        .y = inner,
+                                        .ldy = x->inner},
+                   err);
+}
+
+/* The inner activations of a part, and the output of the part before it; n 0: there is none. */
+static enum ctw_status compute(const struct ctw_step *s, const struct part *part,
+                               const struct part *before, struct ctw_err *err)
+{
+    struct ctw_shard up_shards[CTW_MAX_SHARDS], down_shards[CTW_MAX_SHARDS];
+    struct ctw_op_linear up, down;
+    if (part->n > 0)
+        up = gather(s, part, up_shards);
+    if (before->n > 0)
+        down = scatter(s, before, down_shards);
+    enum ctw_status st =
+        ctw_linear_pair(s->f->be, part->n > 0 ? &up : NULL, before->n > 0 ? &down : NULL, err);
+    return st == CTW_OK && part->n > 0 && !s->layer->mixture.gated ? activate(s, part, err) : st;
 }
 
 /* Sorts the choices of the pass, and leaves where each expert's begin in f->start, on the host. */
@@ -285,31 +312,46 @@ static int next_with_rows(const int32_t *start, int n_experts, int e)
     return e;
 }
 
+/* Of `left` rows, those that are computed next: equal parts, of whole tiles, of at most `most`. */
+static int64_t next_rows(int64_t left, int64_t most)
+{
+    enum { TILE = 256 };
+    int64_t parts = (left + most - 1) / most, n = (left + parts - 1) / parts;
+    n = (n + TILE - 1) / TILE * TILE;
+    n = n < most ? n : most;
+    return n < left ? n : left;
+}
+
 enum ctw_status ctw_mlp_experts(const struct ctw_step *s, int64_t n_tok, ctw_rows_done *done,
                                 void *arg, struct ctw_err *err)
 {
     const struct ctw_forward *f = s->f;
     const int n = s->layer->mixture.route.n_experts;
-    int64_t n_ahead = 0, i = 0, turn = 0;
+    struct part before = {0};
+    int64_t n_ahead = 0, i = 0;
     enum ctw_status st = group(s, n_tok, err);
     if (st != CTW_OK)
         return st;
     int ahead = next_with_rows(f->start, n, 0);
     for (int e = ahead; st == CTW_OK && e < n; e = next_with_rows(f->start, n, e + 1), i++) {
-        while (st == CTW_OK && ahead < n && n_ahead < i + CTW_EXPERTS_IN_FLIGHT) {
+        /* The slot of the expert before this one is still to be read. */
+        while (st == CTW_OK && ahead < n && n_ahead < i + CTW_EXPERTS_IN_FLIGHT - 1) {
             st = prepare(s, ahead, n_ahead++, err);
             ahead = next_with_rows(f->start, n, ahead + 1);
         }
         for (int64_t row = f->start[e]; st == CTW_OK && row < f->start[e + 1];) {
-            int64_t n_rows = f->start[e + 1] - row;
-            n_rows = n_rows < f->plan.chunk_tokens ? n_rows : f->plan.chunk_tokens;
-            st = compute(s, e, i, row, n_rows, turn++, err);
-            if (st == CTW_OK)
-                st = done(arg, n_rows, err);
+            int64_t n_rows = next_rows(f->start[e + 1] - row, f->plan.expert_rows);
+            struct part part = {e, i, row, n_rows, before.turn + 1};
+            st = compute(s, &part, &before, err);
+            if (st == CTW_OK && before.n > 0)
+                st = done(arg, before.n, err);
+            before = part;
             row += n_rows;
         }
     }
-    return st;
+    if (st == CTW_OK && before.n > 0)
+        st = compute(s, &(struct part){0}, &before, err);
+    return st == CTW_OK && before.n > 0 ? done(arg, before.n, err) : st;
 }
 
 /* ---- the chunk, afterwards ---------------------------------------------------------------- */
