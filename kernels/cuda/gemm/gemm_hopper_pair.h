@@ -35,8 +35,8 @@ CTW_DEV bool is_gathered(const struct pair &p, int i, int clusters, int *at)
 /*
  * One warp: a tile's 64 rows of x of one warpgroup, gathered: row r of x is row x_rows[r]. 16 bytes
  * at a time, to where a tensor copy with 128-byte swizzle puts them; zeros beyond m and k. Lane i has
- * chunk i % 8 of rows i / 8, 4 + i / 8, .., whose numbers (-1: none) it keeps in registers. A slot is
- * full when the copies of all 32 lanes have arrived.
+ * chunk i % 8 of rows i / 8, 4 + i / 8, .., whose addresses (NULL: none) it keeps in registers. A slot
+ * is full when the copies of all 32 lanes have arrived.
  */
 CTW_DEV void gather_x(const struct product &p, const struct place &s, struct tile tile, struct turn *t,
                       int group, int lane)
