@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 
-/* *out: memory whose pages have all been touched, and which is now pinned. */
+/* *out: memory whose pages have all been touched, and which is now pinned, for every GPU. */
 static cudaError_t lock_pages(void **out, size_t bytes)
 {
     const size_t least = (size_t)4 << 20; /* smaller blocks might share a page: pinned twice */
@@ -21,7 +21,7 @@ static cudaError_t lock_pages(void **out, size_t bytes)
         return cudaErrorMemoryAllocation;
     for (size_t i = 0; i < bytes; i += page)
         *(volatile char *)(p + i) = 0;
-    cudaError_t e = cudaHostRegister(p, bytes, cudaHostRegisterDefault);
+    cudaError_t e = cudaHostRegister(p, bytes, cudaHostRegisterPortable);
     if (e == cudaSuccess)
         *out = p;
     else

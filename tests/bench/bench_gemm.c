@@ -6,10 +6,10 @@
  *
  *   bench_gemm [--threads 2] [--rows 2048] [--repeat 7] [--variant NAME]
  *                                [--dtype float32|bfloat16] [--cpu-time]
- *                                [--only linear|formats|attention|head]
+ *                                [--only linear|formats|attention|head] [--size 576]
  *
- * --cpu-time counts the CPU time of the process instead of wall-clock time, for 1 thread on a busy
- * machine.
+ * --size: columns of the formats' matrices, of 1536 rows or as many as columns. --cpu-time counts
+ * the CPU time of the process instead of wall-clock time, for 1 thread on a busy machine.
  */
 #include <math.h>
 #include <oneapi/dnnl/dnnl.h>
@@ -26,7 +26,7 @@ enum { MAX_REPEAT = 99 };
 
 struct settings {
     int n_threads, n_repeat;
-    int64_t n_rows;
+    int64_t n_rows, size;
     const char *variant;
     const char *only; /* "linear", "formats", "attention", "head"; NULL: all */
     enum ctw_dtype dtype;
@@ -94,15 +94,15 @@ static void add_part(struct weight *t, enum ctw_part_kind kind, enum ctw_dtype d
     t->data.part[kind] = p;
 }
 
-/* kind: "bf16", "f32", "w4a16", "gptq" and "awq" (groups of 64), "nvfp4", "fp8" and "int8" (a scale
- * per row), "mxfp4" or "mxfp8" */
+/* kind: "bf16", "f32", "w4a16", "gptq", "gptq order" and "awq" (groups of 64), "nvfp4", "fp8" and
+ * "int8" (a scale per row), "mxfp4" or "mxfp8" */
 static void weight_open(struct weight *t, const char *kind, int64_t n, int64_t k)
 {
     bool dense = strcmp(kind, "bf16") == 0 || strcmp(kind, "f32") == 0;
     struct ctw_quant_args args = {.present = !dense, .symmetric = true};
     memset(t, 0, sizeof(*t));
-    bool transposed = strcmp(kind, "gptq") == 0 || strcmp(kind, "awq") == 0;
-    t->w.names = ctw_part_names_find(transposed ? kind : "compressed-tensors");
+    bool gptq = strncmp(kind, "gptq", 4) == 0, transposed = gptq || strcmp(kind, "awq") == 0;
+    t->w.names = ctw_part_names_find(gptq ? "gptq" : transposed ? kind : "compressed-tensors");
     for (int i = 0; i < CTW_N_PARTS; i++)
         t->w.part[i].n_dims = -1;
     t->w.n = n;
@@ -112,9 +112,15 @@ static void weight_open(struct weight *t, const char *kind, int64_t n, int64_t k
         args.num_bits = 4;
         args.strategy = CTW_STRATEGY_GROUP;
         args.group_size = 64;
-        add_part(t, CTW_PART_VALUES, CTW_I32, kind[0] == 'g' ? k / 8 : k, kind[0] == 'g' ? n : n / 8);
+        add_part(t, CTW_PART_VALUES, CTW_I32, gptq ? k / 8 : k, gptq ? n : n / 8);
         add_part(t, CTW_PART_SCALE, CTW_BF16, k / 64, n);
         add_part(t, CTW_PART_ZERO_POINT, CTW_I32, k / 64, n / 8);
+        if (strcmp(kind, "gptq order") == 0) {
+            add_part(t, CTW_PART_GROUP_INDEX, CTW_I32, k, 0);
+            int32_t *group = (int32_t *)(uintptr_t)t->data.part[CTW_PART_GROUP_INDEX];
+            for (int64_t c = 0; c < k; c++)
+                group[c] = (int32_t)(c * 7 % (k / 64));
+        }
     } else if (strcmp(kind, "w4a16") == 0) {
         args.num_bits = 4;
         args.strategy = CTW_STRATEGY_GROUP;
@@ -340,9 +346,10 @@ static void bench_linear(struct ctw_backend *be, const struct settings *s)
 /* Cost of decoding: the same products with weights in other formats, interleaved. */
 static void bench_formats(struct ctw_backend *be, const struct settings *s)
 {
-    static const char *const kinds[] = {"bf16",  "w4a16", "nvfp4", "fp8", "int8",
-                                        "mxfp8", "mxfp4", "gptq",  "awq"};
-    enum { N_KINDS = 9, N = 1536, K = 576 };
+    static const char *const kinds[] = {"bf16",  "w4a16", "nvfp4", "fp8",        "int8",
+                                        "mxfp8", "mxfp4", "gptq",  "gptq order", "awq"};
+    enum { N_KINDS = 10 };
+    const int64_t K = s->size, N = K > 1536 ? K : 1536;
     struct weight w[N_KINDS];
     struct times t[N_KINDS];
     void *x = random_values(s->dtype, s->n_rows * K);
@@ -357,7 +364,7 @@ static void bench_formats(struct ctw_backend *be, const struct settings *s)
                 t[i].s[r] = now_s(s) - t0;
         }
     }
-    printf("\nformats, %d x %d:", N, K);
+    printf("\nformats, %lld x %lld:", (long long)N, (long long)K);
     for (int i = 0; i < N_KINDS; i++) {
         times_close(&t[i], s->n_repeat);
         printf("  %s %.2f ms (%.3f of bf16's rate)", kinds[i], 1e3 * t[i].median,
@@ -465,6 +472,8 @@ static bool read_settings(struct settings *s, int argc, char **argv)
             s->n_threads = atoi(value);
         else if (strcmp(argv[i], "--rows") == 0)
             s->n_rows = atoll(value);
+        else if (strcmp(argv[i], "--size") == 0)
+            s->size = atoll(value);
         else if (strcmp(argv[i], "--repeat") == 0)
             s->n_repeat = atoi(value);
         else if (strcmp(argv[i], "--variant") == 0)
@@ -477,7 +486,8 @@ static bool read_settings(struct settings *s, int argc, char **argv)
             return false;
         i++;
     }
-    return s->n_threads > 0 && s->n_rows > 0 && s->n_repeat > 0 && s->n_repeat <= MAX_REPEAT;
+    return s->n_threads > 0 && s->n_rows > 0 && s->size > 0 && s->size % 64 == 0 &&
+           s->n_repeat > 0 && s->n_repeat <= MAX_REPEAT;
 }
 
 /*
@@ -500,11 +510,13 @@ static void settle_openmp(int n_threads, char **argv)
 
 int main(int argc, char **argv)
 {
-    struct settings s = {.n_threads = 1, .n_repeat = 7, .n_rows = 2048, .clock = CLOCK_MONOTONIC};
+    struct settings s = {
+        .n_threads = 1, .n_repeat = 7, .n_rows = 2048, .size = 576, .clock = CLOCK_MONOTONIC};
     if (!read_settings(&s, argc, argv)) {
         fprintf(stderr,
                 "usage: bench_gemm [--threads N] [--rows N] [--repeat N] [--variant NAME] "
-                "[--dtype float32|bfloat16] [--cpu-time] [--only linear|formats|attention|head]\n");
+                "[--dtype float32|bfloat16] [--cpu-time] [--only linear|formats|attention|head] "
+                "[--size N, a multiple of 64]\n");
         return 64;
     }
     settle_openmp(s.n_threads, argv);

@@ -78,6 +78,23 @@ class Described(unittest.TestCase):
                          r"bound by gathering$")
         self.assertRegex(lines[3], r"the link between devices \(described\)$")
 
+    def test_host_memory(self):
+        """What neither stays nor is sharded comes from host memory, as far as that is allowed, else from the files."""
+        def moved(limit):
+            lines = plan("--devices", 2, "--device-memory", "2GiB", "--weights-limit", "60MiB", "--placement", "sharded",
+                         "--host-rate", "16MiB", *(["--host-memory-limit", limit] if limit else []))
+            return [bytes_of(re.search(rf"{what} ([\d.]+ .iB) at", lines[2])[1]) if what in lines[2] else 0
+                    for what in ("gathers", "copies from host memory", "reads")]
+        for limit, files in (("1GiB", False), ("20MiB", True)):
+            gathered, hosted, read = moved(limit)
+            self.assertGreater(gathered, 0)
+            self.assertGreater(hosted, 0)
+            self.assertEqual(read > 0, files)
+            self.assertLessEqual(hosted, (1 << 30) if limit == "1GiB" else 20 * (1 << 20))
+        done = run("inspect", "--backend", "cpu", "--host-memory-limit", "1GiB", model("large"))
+        self.assertEqual(done.returncode, 64)
+        self.assertIn("use --weights-limit", done.stderr)
+
     def test_without_a_gpu(self):
         lines = plan("--backend", "cpu", "--host-memory", "60MiB", "--disk-rate", "1GB", "--compute-rate", 100)
         self.assertRegex(lines[0], r"^streamed, .* MiB in [\d.]+ MiB of memory: \d+ of 42 layers stay, ")

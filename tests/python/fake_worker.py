@@ -388,6 +388,7 @@ def main() -> int:
         "cpu-variant",
         "memory-limit",
         "weights-limit",
+        "host-memory-limit",
         "placement",
         "store",
         "store-limit",

@@ -58,7 +58,7 @@ struct gpu {
     bool failed;
     int n_late; /* operations accepted since the failure */
     /* settings, read by gpu_open() */
-    uint64_t alloc_us, copy_us, jitter_us, op_us, fail_op, fail_copy, nomem_op;
+    uint64_t alloc_us, copy_us, jitter_us, op_us, fail_op, fail_copy, nomem_op, locked;
     int kind;
     const char *fail_file;
 };
@@ -426,6 +426,8 @@ static void *copy_engine(void *arg)
 enum ctw_status gpu_stage_alloc(struct gpu *g, void **out, size_t bytes, struct ctw_err *err)
 {
     enum ctw_status st = gpu_sync(g, 0, err);
+    if (st == CTW_OK && g->locked > 0 && bytes > g->locked)
+        return ctw_fail(err, CTW_ENOMEM, "fake: %zu bytes of host memory cannot be locked", bytes);
     if (st == CTW_OK && !add_block(g, out, bytes, STAGE))
         st = ctw_fail(err, CTW_ENOMEM, "fake: no host memory for %zu bytes", bytes);
     return st;
@@ -433,6 +435,9 @@ enum ctw_status gpu_stage_alloc(struct gpu *g, void **out, size_t bytes, struct 
 
 void gpu_stage_free(struct gpu *g, void *p)
 {
+    for (int i = 0; i < FAKE_GPUS; i++)
+        if (&gpus[i] != g && is_copying(&gpus[i], p, 1, true))
+            gpu_die("a stage was freed that another GPU is still to copy");
     (void)remove_block(g, p, STAGE);
 }
 
@@ -453,11 +458,24 @@ static enum ctw_status begin_copy(struct gpu *g, const struct copy *copy, uint64
     return st;
 }
 
+/* The GPU that allocated the stage: every GPU may copy from it. */
+static struct gpu *stage_owner(struct gpu *g, const void *stage)
+{
+    for (int i = 0; i < FAKE_GPUS; i++) {
+        pthread_mutex_lock(&gpus[i].lock);
+        bool is_its = block_of(&gpus[i], stage, STAGE) != NULL;
+        pthread_mutex_unlock(&gpus[i].lock);
+        if (is_its)
+            return &gpus[i];
+    }
+    return g;
+}
+
 enum ctw_status gpu_upload_begin(struct gpu *g, void *dst, const void *stage, size_t bytes,
                                  uint64_t *ticket, struct ctw_err *err)
 {
     const struct copy copy = {.dst = dst, .src = stage, .bytes = bytes};
-    check(g, stage, bytes, STAGE, "upload_begin: the stage");
+    check(stage_owner(g, stage), stage, bytes, STAGE, "upload_begin: the stage");
     gpu_check_write(g, dst, bytes, "upload_begin: the target");
     return begin_copy(g, &copy, ticket, err);
 }
@@ -553,6 +571,7 @@ enum ctw_status gpu_open(struct gpu **out, int device, struct ctw_err *err)
         g->copy_us = setting(g, "CTW_FAKE_GPU_COPY_US", 1000);
         g->jitter_us = setting(g, "CTW_FAKE_GPU_JITTER_US", 0);
         g->op_us = setting(g, "CTW_FAKE_GPU_OP_US", 0);
+        g->locked = setting(g, "CTW_FAKE_GPU_LOCKED", 0);
         g->fail_op = setting(g, "CTW_FAKE_GPU_FAIL_OP", 0);
         g->fail_copy = setting(g, "CTW_FAKE_GPU_FAIL_COPY", 0);
         g->nomem_op = setting(g, "CTW_FAKE_GPU_NOMEM_OP", 0);

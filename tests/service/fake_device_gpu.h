@@ -11,6 +11,7 @@
  *   CTW_FAKE_GPU_COUNT      the number of GPUs (2)
  *   CTW_FAKE_GPU_KIND       a number in the numerics id; GPUs of equal kind have equal bits (0)
  *   CTW_FAKE_GPU_MEMORY     size of the memory in bytes (256 MiB)
+ *   CTW_FAKE_GPU_LOCKED     larger stages cannot be allocated (0: all can)
  *   CTW_FAKE_GPU_ALLOC_US   duration of an allocation (0)
  *   CTW_FAKE_GPU_COPY_US    duration of an upload by another thread (1000)
  *   CTW_FAKE_GPU_JITTER_US  at most this longer, by chance, and the second half of the bytes first

@@ -134,7 +134,8 @@ static void set(const char *name, const char *value)
 
 static void settings_of_every_test(void)
 {
-    static const char *const zero[] = {"OP_US", "FAIL_OP", "FAIL_COPY", "NOMEM_OP", "KIND"};
+    static const char *const zero[] = {"OP_US",    "FAIL_OP", "FAIL_COPY",
+                                       "NOMEM_OP", "KIND",    "LOCKED"};
     for (size_t i = 0; i < sizeof(zero) / sizeof(zero[0]); i++)
         set(zero[i], "0");
     set("COUNT", "8");
@@ -272,6 +273,49 @@ static void the_same_bits_from_shards(void **state)
         assert_int_equal(ctw_engine_wait_identity(e, &err), CTW_OK);
         ctw_engine_close(e);
     }
+}
+
+/* Weights larger than the memory of all devices together: some on the devices, some in host memory
+ * that they share, some only in the files, also if host memory cannot be locked. */
+static void the_same_bits_from_host_memory(void **state)
+{
+    (void)state;
+    struct scores s;
+    struct ctw_err err;
+    int n_sharded = 0, n_streamed = 0;
+    set("COPY_US", "100,0,300");
+    for (int i = 0; i < 20; i++) {
+        struct ctw_engine *e = NULL;
+        struct ctw_engine_info info;
+        const struct ctw_engine_options opt = {
+            .place = i % 2 == 0 ? "sharded" : "streamed",
+            .pass_tokens = 1 + random_below(60),
+            .weights_limit = (uint64_t)(16 + random_below(16)) << 10,
+            .host_limit = (uint64_t)(1 + random_below(i % 3 == 0 ? 60 : 12)) << 10};
+        set("LOCKED", i % 5 == 4 ? "9000000" : "0"); /* stages, and no host memory */
+        if (try_open(&e, first_gpus(2 + i % 3), opt, &err) != CTW_OK) {
+            assert_int_equal(err.status, CTW_ENOMEM);
+            continue;
+        }
+        ctw_engine_get_info(e, &info);
+        assert_true(info.weights_memory <= opt.weights_limit);
+        n_sharded += strcmp(info.place, "sharded") == 0 && info.weights_hosted > 0;
+        n_streamed += strcmp(info.place, "streamed") == 0 && info.weights_hosted > 0;
+        for (int k = 0; k < 3; k++) {
+            prepare(&s, N_SEQS);
+            s.cancel_after = k == 1 ? 2 : 0;
+            enum ctw_status st = score(e, &s, &err);
+            if (st != CTW_OK && (st != CTW_ECANCELED || k != 1))
+                fail_msg("%s", err.msg);
+            int64_t n_same;
+            assert_same(&s, &n_same);
+            assert_true(st != CTW_OK || n_same == s.n);
+        }
+        assert_int_equal(ctw_engine_wait_identity(e, &err), CTW_OK);
+        ctw_engine_close(e);
+    }
+    if (n_sharded < 2 || n_streamed < 4)
+        fail_msg("%d sharded, %d streamed", n_sharded, n_streamed);
 }
 
 /* A device that fails takes its part of the weights with it: one clear error, no wrong number. */
@@ -517,6 +561,7 @@ int main(void)
         cmocka_unit_test(lists_of_devices),
         cmocka_unit_test_setup(the_same_bits_on_any_number, set_up),
         cmocka_unit_test_setup(the_same_bits_from_shards, set_up),
+        cmocka_unit_test_setup(the_same_bits_from_host_memory, set_up),
         cmocka_unit_test_setup(shards_of_a_device_that_fails, set_up),
         cmocka_unit_test_setup(cancelling, set_up),
         cmocka_unit_test_setup(a_slow_device_gets_less, set_up),

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-enum { N_WHERE = 8, N_HOW = CTW_N_ENGINE_OPTIONS - N_WHERE };
+enum { N_WHERE = 8, N_MEMORY = 4, N_HOW = CTW_N_ENGINE_OPTIONS - N_WHERE - N_MEMORY };
 
 /* The config file, the backend and device that compute, and their precision. */
 static void where_rows(struct ctw_option rows[N_WHERE], struct ctw_engine_option_values *v)
@@ -59,17 +59,10 @@ static void where_rows(struct ctw_option rows[N_WHERE], struct ctw_engine_option
     memcpy(rows, all, sizeof(all));
 }
 
-/* Threads, memory and lengths. */
-static void how_rows(struct ctw_option rows[N_HOW], struct ctw_engine_option_values *v)
+/* Memory, and where the weights are. */
+static void memory_rows(struct ctw_option rows[N_MEMORY], struct ctw_engine_option_values *v)
 {
     const struct ctw_option all[] = {
-        {.name = "threads",
-         .type = CTW_OPT_INT,
-         .value = &v->n_threads,
-         .min = 0,
-         .max = 1024,
-         .meta = "N",
-         .help = "CPU threads (default: 0, one per CPU)"},
         {.name = "memory-limit",
          .type = CTW_OPT_BYTES,
          .value = &v->memory_limit,
@@ -89,6 +82,29 @@ static void how_rows(struct ctw_option rows[N_HOW], struct ctw_engine_option_val
          .meta = "SIZE",
          .help = "memory for the weights, the GPU's if it computes; what does not fit is streamed "
                  "(default: what is free)"},
+        {.name = "host-memory-limit",
+         .type = CTW_OPT_BYTES,
+         .value = &v->host_limit,
+         .meta = "SIZE",
+         .help =
+             "host memory for weights that the GPUs do not hold: read once, locked, and shared by "
+             "all GPUs (default: none, they are read from the files, or the page cache)"},
+    };
+    _Static_assert(CTW_COUNT(all) == N_MEMORY, "count the rows");
+    memcpy(rows, all, sizeof(all));
+}
+
+/* Threads and lengths. */
+static void how_rows(struct ctw_option rows[N_HOW], struct ctw_engine_option_values *v)
+{
+    const struct ctw_option all[] = {
+        {.name = "threads",
+         .type = CTW_OPT_INT,
+         .value = &v->n_threads,
+         .min = 0,
+         .max = 1024,
+         .meta = "N",
+         .help = "CPU threads (default: 0, one per CPU)"},
         {.name = "max-length",
          .type = CTW_OPT_INT,
          .value = &v->max_length,
@@ -129,7 +145,8 @@ static void how_rows(struct ctw_option rows[N_HOW], struct ctw_engine_option_val
 void ctw_engine_option_rows(struct ctw_option *rows, struct ctw_engine_option_values *values)
 {
     where_rows(rows, values);
-    how_rows(rows + N_WHERE, values);
+    memory_rows(rows + N_WHERE, values);
+    how_rows(rows + N_WHERE + N_MEMORY, values);
 }
 
 /* "auto" means the default, which is NULL. */
@@ -156,6 +173,7 @@ struct ctw_engine_options ctw_engine_options_from(const struct ctw_engine_option
         .memory_limit = v->memory_limit,
         .place = v->place,
         .weights_limit = v->weights_limit,
+        .host_limit = v->host_limit,
         .max_length = v->max_length,
         .vocab = v->vocab,
         .chunk_tokens = v->chunk_tokens,

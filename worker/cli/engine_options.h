@@ -7,13 +7,13 @@
 #include "worker/cli/options.h"
 #include "worker/engine/engine.h"
 
-enum { CTW_N_ENGINE_OPTIONS = 16 };
+enum { CTW_N_ENGINE_OPTIONS = 17 };
 
 /* Values that the parser fills in; start from {0}. */
 struct ctw_engine_option_values {
     const char *config, *backend, *variant, *cuda_variant, *dtype, *activations, *place, *devices;
     int64_t n_threads, device, max_length, vocab, chunk_tokens, pass_tokens;
-    uint64_t memory_limit, weights_limit;
+    uint64_t memory_limit, weights_limit, host_limit;
 };
 
 /* Fills rows[CTW_N_ENGINE_OPTIONS]; parsing them fills *values. */

@@ -75,6 +75,7 @@ void ctw_engine_get_info(const struct ctw_engine *e, struct ctw_engine_info *out
         .weights_bytes = e->placing.weights,
         .weights_memory = e->placing.memory,
         .weights_streamed = e->placing.streamed,
+        .weights_hosted = e->placing.hosted,
         .place_note = e->placing.note,
         .numerics = e->numerics,
         .model = e->model,

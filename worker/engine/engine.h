@@ -36,6 +36,7 @@ struct ctw_engine_options {
     uint64_t memory_limit;       /* bytes beyond the weights, on each device; 0: the default */
     const char *place;           /* NULL or "auto", "mapped", "resident", "sharded", "streamed" */
     uint64_t weights_limit; /* bytes of each device's memory for the weights; 0: what there is */
+    uint64_t host_limit;    /* bytes of host memory for weights that GPUs do not hold; 0: none */
     int64_t max_length;     /* 0: the model's maximum */
     int64_t vocab;          /* probabilities over the first ids only; 0: over all */
     int64_t chunk_tokens;   /* 0: planned. For tests and tuning; never changes a score */
@@ -124,6 +125,7 @@ struct ctw_engine_info {
                             the end; one device: a pass */
     uint64_t memory_planned, memory_limit; /* bytes beyond the weights */
     const char *place;                     /* "mapped", "resident", "sharded", "streamed" */
+    uint64_t weights_hosted; /* in host memory for the GPUs: copied to each in every pass */
     uint64_t weights_bytes, weights_memory, weights_streamed; /* in all; the memory that they take;
                                                                  read in every pass */
     const char *place_note;                                   /* what that costs, in words */

@@ -108,6 +108,7 @@ static enum ctw_status choose_place(struct ctw_engine *e, const struct ctw_engin
                                           .n_readers = n_readers,
                                           .place = opt->place,
                                           .weights_limit = opt->weights_limit,
+                                          .host_limit = opt->host_limit,
                                           .limit_is_default = e->limit_is_default,
                                           .memory_limit = e->memory_limit,
                                           .work = usual_need(e, UINT64_MAX),
@@ -321,11 +322,11 @@ static enum ctw_status open_all_weights(struct ctw_engine *e, const struct ctw_e
                                         struct ctw_err *err)
 {
     enum ctw_status st = choose_place(e, opt, 1 + e->n_peers, 1 + e->n_peers, err);
-    bool sharded = e->placing.place == CTW_SHARDED;
+    bool shared = ctw_placing_is_shared(&e->placing);
     for (int i = 0; st == CTW_OK && i < e->n_peers; i++)
-        st = sharded ? ctw_placing_copy(&e->peer[i]->placing, &e->placing, err)
-                     : choose_place(e->peer[i], opt, 1, 1 + e->n_peers, err);
-    if (st == CTW_OK && sharded && !opt->plan_only)
+        st = shared ? ctw_placing_copy(&e->peer[i]->placing, &e->placing, err)
+                    : choose_place(e->peer[i], opt, 1, 1 + e->n_peers, err);
+    if (st == CTW_OK && shared && !opt->plan_only)
         st = open_shards(e, err);
     if (st == CTW_OK)
         st = open_weights(e, opt, e->shards, 1 + e->n_peers, err);

@@ -36,8 +36,8 @@ static void add_place(struct text *t, const struct ctw_placing *p, const struct 
     if (p->place == CTW_SHARDED) {
         add(t, " over %d devices, ", p->n_shards);
         add_bytes(t, (double)p->memory);
-        add(t, " of memory on each: %d of %d layers whole, 1/%d of the others, ", p->n_whole,
-            model->n_layers, p->n_shards);
+        add(t, " of memory on each: %d of %d layers whole, 1/%d of %s others, ", p->n_whole,
+            model->n_layers, p->n_shards, p->hosted + p->streamed > 0 ? "some" : "the");
     } else if (p->place == CTW_STREAMED) {
         add(t, " in ");
         add_bytes(t, (double)p->memory);
@@ -88,6 +88,8 @@ static void add_pass(struct text *t, const struct ctw_placing *p, const struct c
     add(t, ";every pass ");
     if (p->streamed > 0)
         read_s = add_coming(t, "reads", p->streamed, &r->read);
+    if (p->hosted > 0)
+        read_s += add_coming(t, "copies from host memory", p->hosted, &r->host);
     if (p->gathered > 0)
         gather_s = add_coming(t, "gathers", p->gathered, &r->gather);
     double pass_s = fmax(compute_s, fmax(read_s, gather_s));
@@ -101,6 +103,8 @@ static void add_pass(struct text *t, const struct ctw_placing *p, const struct c
         r->compute.source);
     if (p->streamed > 0)
         add(t, ", reading from %s (%s)", r->read_from, r->read.source);
+    if (p->hosted > 0)
+        add(t, ", from host memory (%s)", r->host.source);
     if (p->gathered > 0)
         add(t, ", the link between devices (%s)", r->gather.source);
 }

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "base/mem.h"
 #include "base/units.h"
 #include "worker/weights/shards.h"
 
@@ -58,7 +59,8 @@ static enum ctw_status shard_within(struct ctw_placing *p, const struct ctw_plac
     const struct ctw_placement none = {.n_layers = least.n_layers,
                                        .stays = least.stays,
                                        .bytes = least.bytes,
-                                       .weights = p->weights};
+                                       .weights = p->weights,
+                                       .device_room = SIZE_MAX};
     uint64_t part = ctw_shards_bytes(&none, r->n_devices); /* more stays: less */
     uint64_t enough = least.resident + least.ring + ctw_shards_bytes(&least, r->n_devices);
     if (limit == 0 || limit >= enough) {
@@ -70,10 +72,16 @@ static enum ctw_status shard_within(struct ctw_placing *p, const struct ctw_plac
         ctw_placement_free(&least);
         return ctw_placement_make(&p->layers, r->model, limit - part, err);
     }
+    if (r->host_limit > 0 && limit > least.resident + least.ring) {
+        p->layers = least;
+        p->layers.device_room = (size_t)(limit - least.resident - least.ring);
+        return CTW_OK;
+    }
     ctw_placement_free(&least);
     return ctw_fail(err, CTW_ENOMEM,
                     "--placement sharded: the weights need %s on each of %d devices, but the limit "
-                    "is %s: raise --weights-limit, or use more devices or --placement streamed",
+                    "is %s: raise --weights-limit, or use more devices, --host-memory-limit or "
+                    "--placement streamed",
                     ctw_format_bytes(need, sizeof(need), (double)enough), r->n_devices,
                     ctw_format_bytes(have, sizeof(have), (double)limit));
 }
@@ -90,6 +98,11 @@ static enum ctw_status choose_on_host(struct ctw_placing *p, const struct ctw_pl
     if (is_named(r, "sharded"))
         return ctw_fail(err, CTW_EINVAL,
                         "--placement sharded: the CPU is one device: use streamed");
+    if (r->host_limit > 0)
+        return ctw_fail(
+            err, CTW_EINVAL,
+            "--host-memory-limit is for weights that GPUs do not hold: the CPU computes "
+            "from host memory: use --weights-limit");
     if (is_named(r, "streamed"))
         return stream_as_told(p, r, err);
     if (!is_auto(r) && !fits)
@@ -178,10 +191,35 @@ static enum ctw_status choose_on_device(struct ctw_placing *p, const struct ctw_
 static void hide(struct ctw_placing *p, const struct ctw_placing_request *r)
 {
     const double margin = 1.1;
-    double read = p->rates.read.value, compute = p->rates.compute.value;
-    if (p->streamed > 0 && read > 0)
-        p->hide_tokens = (int64_t)(margin * (double)p->weights / read * compute /
-                                   ctw_rates_token_flops(r->model));
+    double coming_s = p->streamed > 0 ? ctw_rates_seconds(&p->rates.read, p->weights)
+                                      : ctw_rates_seconds(&p->rates.host, p->hosted);
+    if (coming_s > 0)
+        p->hide_tokens =
+            (int64_t)(margin * coming_s * p->rates.compute.value / ctw_rates_token_flops(r->model));
+}
+
+/* Where what does not stay comes from, in every pass. */
+static enum ctw_status find_homes(struct ctw_placing *p, const struct ctw_placing_request *r,
+                                  struct ctw_err *err)
+{
+    uint64_t bytes[CTW_N_HOMES];
+    if (p->place == CTW_STREAMED)
+        p->layers.device_room = 0;
+    p->layers.host_room = (size_t)r->host_limit;
+    unsigned char *home = ctw_calloc((size_t)p->layers.n_layers + 1, sizeof(*home));
+    if (home == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "layers: out of memory");
+    ctw_shards_homes(&p->layers, p->place == CTW_SHARDED ? p->n_shards : 1, home, bytes);
+    ctw_free(home);
+    p->gathered = bytes[CTW_HOME_DEVICES];
+    p->hosted = bytes[CTW_HOME_HOST];
+    p->streamed = bytes[CTW_HOME_FILES];
+    return CTW_OK;
+}
+
+bool ctw_placing_is_shared(const struct ctw_placing *p)
+{
+    return p->place == CTW_SHARDED || p->hosted > 0;
 }
 
 enum ctw_status ctw_placing_choose(struct ctw_placing *out, const struct ctw_placing_request *r,
@@ -204,13 +242,14 @@ enum ctw_status ctw_placing_choose(struct ctw_placing *out, const struct ctw_pla
     for (int i = 0; i < out->layers.n_layers; i++)
         out->n_whole += out->layers.stays[i];
     if (out->place == CTW_SHARDED) {
-        out->gathered = out->layers.streamed;
         out->memory += ctw_shards_bytes(&out->layers, out->n_shards);
     } else {
         out->n_shards = 0; /* sharding was tried */
-        out->streamed = out->layers.streamed;
     }
-    ctw_rates_find(&out->rates, r, out->weights, out->streamed, out->gathered);
+    st = find_homes(out, r, err);
+    if (st != CTW_OK)
+        return st;
+    ctw_rates_find(&out->rates, r, out);
     hide(out, r);
     return CTW_OK;
 }

@@ -18,7 +18,8 @@ struct ctw_placing {
     struct ctw_placement layers;
     uint64_t weights;  /* bytes of all layers */
     uint64_t memory;   /* that they take */
-    uint64_t streamed; /* read in every pass */
+    uint64_t streamed; /* read from the files in every pass */
+    uint64_t hosted;   /* copied from host memory, which all devices share, in every pass */
     uint64_t gathered; /* sharded: copied from the devices' memory in every pass */
     int n_whole;       /* layers that stay */
     uint64_t ring;     /* part of `memory`: the others pass through it */
@@ -38,6 +39,7 @@ struct ctw_placing_request {
     int n_readers;          /* that read the same files at a time: all devices of the engine */
     const char *place;      /* NULL or "auto", "mapped", "resident", "streamed", "sharded" */
     uint64_t weights_limit; /* 0: none was given */
+    uint64_t host_limit;    /* of host memory for what GPUs do not hold; 0: none */
     bool limit_is_default;  /* of the memory beyond the weights: it is what the weights leave */
     uint64_t memory_limit;
     /* Bytes beyond the weights that passes of the usual windows need, at full rate and at least. */
@@ -47,6 +49,8 @@ struct ctw_placing_request {
 /* CTW_EINVAL, CTW_ENOMEM: what was asked for is not possible. */
 enum ctw_status ctw_placing_choose(struct ctw_placing *out, const struct ctw_placing_request *r,
                                    struct ctw_err *err) CTW_MUST_CHECK;
+/* Do devices share what they copy in every pass (shards.h)? */
+bool ctw_placing_is_shared(const struct ctw_placing *p);
 /* The same choice for one more device that shares the weights. */
 enum ctw_status ctw_placing_copy(struct ctw_placing *out, const struct ctw_placing *p,
                                  struct ctw_err *err) CTW_MUST_CHECK;

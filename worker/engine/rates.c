@@ -56,18 +56,25 @@ static void described_reading(struct ctw_rates *out, const struct ctw_placing_re
     out->read_from = "the disk";
 }
 
-void ctw_rates_find(struct ctw_rates *out, const struct ctw_placing_request *r, uint64_t weights,
-                    uint64_t streamed, uint64_t gathered)
+double ctw_rates_seconds(const struct ctw_rate *rate, uint64_t bytes)
+{
+    return rate->value > 0 ? (double)bytes / rate->value : 0;
+}
+
+void ctw_rates_find(struct ctw_rates *out, const struct ctw_placing_request *r,
+                    const struct ctw_placing *p)
 {
     const struct ctw_machine *m = r->machine;
-    *out =
-        (struct ctw_rates){.compute = compute_rate(r, weights, streamed), .read_from = "the files"};
-    if (gathered > 0)
+    *out = (struct ctw_rates){.compute = compute_rate(r, p->weights, p->streamed),
+                              .read_from = "the files"};
+    if (p->gathered > 0)
         out->gather = rate_of(m->peer, ASSUMED_PEER);
-    if (streamed == 0)
+    if (p->hosted > 0)
+        out->host = rate_of(m->host, ASSUMED_HOST);
+    if (p->streamed == 0)
         return;
     if (m->n_devices > 0 || m->host_memory > 0 || m->disk > 0)
-        described_reading(out, r, streamed);
+        described_reading(out, r, p->streamed);
     else
         out->read = (struct ctw_rate){ctw_read_rate(r->model->container), "measured"};
 }

@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 struct ctw_model;
+struct ctw_placing;
 struct ctw_placing_request;
 
 struct ctw_rate {
@@ -15,14 +16,17 @@ struct ctw_rate {
 struct ctw_rates {
     struct ctw_rate compute; /* floating-point operations of a device */
     struct ctw_rate read;    /* bytes of streamed weights, of each device */
+    struct ctw_rate host;    /* bytes from host memory that holds weights, of each device */
     struct ctw_rate gather;  /* bytes of sharded weights, of each device */
     const char *read_from;   /* "the files", "the disk", "host memory" */
 };
 
-/* For a pass over so many bytes of weights, of which each device reads and gathers some. Measuring
- * takes about half a second, and only what is needed is measured. */
-void ctw_rates_find(struct ctw_rates *out, const struct ctw_placing_request *r, uint64_t weights,
-                    uint64_t streamed, uint64_t gathered);
+/* For a placement, whose bytes of every kind are known. Measuring takes about half a second, and
+ * only what is needed is measured. */
+void ctw_rates_find(struct ctw_rates *out, const struct ctw_placing_request *r,
+                    const struct ctw_placing *p);
+/* That so many bytes take; 0 if the rate is not known. */
+double ctw_rates_seconds(const struct ctw_rate *rate, uint64_t bytes);
 
 /* Floating-point operations per token of a window of the usual length, each token being scored. */
 double ctw_rates_token_flops(const struct ctw_model *m);

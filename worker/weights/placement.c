@@ -142,7 +142,7 @@ static void fill(struct ctw_placement *p, uint64_t limit, enum ring n_ring)
 static enum ctw_status open_tables(struct ctw_placement *p, const struct ctw_model *m,
                                    struct ctw_err *err)
 {
-    *p = (struct ctw_placement){.n_layers = m->n_layers};
+    *p = (struct ctw_placement){.n_layers = m->n_layers, .device_room = SIZE_MAX};
     p->stays = ctw_calloc((size_t)m->n_layers, sizeof(*p->stays));
     p->bytes = ctw_calloc((size_t)m->n_layers, sizeof(*p->bytes));
     if (p->stays == NULL || p->bytes == NULL) {

@@ -14,7 +14,10 @@ struct ctw_placement {
     size_t weights;        /* of all arenas together */
     size_t resident, ring; /* memory: of the layers that stay, and of the ring; 0: all stay */
     size_t streamed;       /* read in every pass: weights - resident */
-    bool one_at_a_time;    /* the ring holds a layer, but not always the next one as well */
+    /* What does not stay: shards.h. */
+    size_t device_room; /* of each device, for its part */
+    size_t host_room;   /* of host memory, for what is on no device */
+    bool one_at_a_time; /* the ring holds a layer, but not always the next one as well */
 };
 
 /*

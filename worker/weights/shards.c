@@ -2,17 +2,24 @@
 
 #include <pthread.h>
 
+#include "base/log.h"
 #include "base/mem.h"
 
 enum { READERS = 4, STAGES = 2 }; /* of a device; of a reader */
 
+/* Host memory is locked in blocks of this size: smaller ones take more than their bytes. */
+static const size_t HOST_BLOCK = 32 << 20;
+
+/* Beside the devices' numbers, of a slice: of a layer that stays; only in the files. */
+enum { STAYS = -1, IN_FILES = -2 };
+
 struct home {
-    int device; /* -1: the slice is of a layer that stays */
-    size_t at;
+    int device; /* n: host memory. It may become IN_FILES, under lock */
+    size_t at;  /* in the device's memory; in host memory, block after block */
     bool is_in; /* under lock */
 };
 
-/* A device's memory and the threads that fill it. */
+/* A device's memory and the threads that fill it. Of host memory: without a memory of its own. */
 struct shard {
     struct ctw_shards *all;
     struct ctw_backend *be;
@@ -28,10 +35,15 @@ struct ctw_shards {
     struct ctw_slices slices;
     struct home *home; /* [n_slices] */
     int n;
-    struct shard shard[CTW_SHARDS_MAX];
+    void **block; /* of host memory, under `locking` */
+    int64_t n_blocks;
+    pthread_mutex_t locking;
+    bool full;                              /* no more host memory can be locked; under `locking` */
+    struct shard shard[CTW_SHARDS_MAX + 1]; /* behind the n devices': host memory */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     /* under lock */
+    bool has_files; /* some slices are only there */
     int64_t n_missing;
     bool stop;
     struct ctw_err err; /* the first failure */
@@ -44,22 +56,94 @@ static size_t align_up(size_t bytes)
     return (bytes + CTW_ARENA_ALIGN - 1) / CTW_ARENA_ALIGN * CTW_ARENA_ALIGN;
 }
 
-/* Each slice goes to the device that has the least. So devices differ by at most one slice. */
-static void deal_slices(struct ctw_shards *s, const struct ctw_placement *place)
+/* Gives the layers that are in the files another home, evenly, as far as there is room. */
+static uint64_t settle_layers(const struct ctw_placement *p, unsigned char *home, enum ctw_home to,
+                              uint64_t room)
 {
+    uint64_t all = 0, seen = 0, kept = 0;
+    for (int i = 0; i < p->n_layers; i++)
+        all += home[i] == CTW_HOME_FILES ? p->bytes[i] : 0;
+    for (int i = 0; i < p->n_layers; i++) {
+        if (home[i] != CTW_HOME_FILES)
+            continue;
+        seen += p->bytes[i];
+        double due = room < all ? (double)seen / (double)all * (double)room : (double)seen;
+        if ((double)(kept + p->bytes[i]) > due + 0.5)
+            continue;
+        home[i] = (unsigned char)to;
+        kept += p->bytes[i];
+    }
+    return kept;
+}
+
+/* What slices, their alignment and their uneven distribution may take beyond a part. */
+static uint64_t part_of(uint64_t room)
+{
+    uint64_t more = room / 2048 + CTW_DEVICE_SLICE;
+    return room > more ? room - more : 0;
+}
+
+void ctw_shards_homes(const struct ctw_placement *p, int n, unsigned char *home,
+                      uint64_t bytes[CTW_N_HOMES])
+{
+    uint64_t room = p->device_room == SIZE_MAX ? UINT64_MAX : (uint64_t)n * part_of(p->device_room);
+    for (int i = 0; i < p->n_layers; i++)
+        home[i] = p->stays[i] ? CTW_HOME_WHOLE : CTW_HOME_FILES;
+    bytes[CTW_HOME_WHOLE] = p->resident;
+    bytes[CTW_HOME_DEVICES] = settle_layers(p, home, CTW_HOME_DEVICES, room);
+    bytes[CTW_HOME_HOST] = settle_layers(p, home, CTW_HOME_HOST, p->host_room);
+    bytes[CTW_HOME_FILES] = p->streamed - bytes[CTW_HOME_DEVICES] - bytes[CTW_HOME_HOST];
+}
+
+/* Each slice of the devices' goes to the one that has the least. So they differ by at most one
+ * slice. */
+static void deal_slice(struct ctw_shards *s, struct home *home, const struct ctw_slice_of_layer *of)
+{
+    int least = 0;
+    for (int d = 1; d < s->n; d++)
+        least = s->shard[d].bytes < s->shard[least].bytes ? d : least;
+    home->device = least;
+    home->at = s->shard[least].bytes;
+    s->shard[least].bytes += align_up(of->bytes);
+    s->n_missing++;
+}
+
+/* One after another, each in one block. */
+static void add_to_host(struct ctw_shards *s, struct home *home,
+                        const struct ctw_slice_of_layer *of)
+{
+    struct shard *h = &s->shard[s->n];
+    if (h->bytes % HOST_BLOCK + of->bytes > HOST_BLOCK)
+        h->bytes += HOST_BLOCK - h->bytes % HOST_BLOCK;
+    home->device = s->n;
+    home->at = h->bytes;
+    h->bytes += align_up(of->bytes);
+    s->n_blocks = (int64_t)((h->bytes + HOST_BLOCK - 1) / HOST_BLOCK);
+    s->n_missing++;
+}
+
+static enum ctw_status deal_slices(struct ctw_shards *s, const struct ctw_placement *place,
+                                   struct ctw_err *err)
+{
+    uint64_t bytes[CTW_N_HOMES];
+    unsigned char *of = ctw_calloc((size_t)place->n_layers, sizeof(*of));
+    if (of == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "loading: out of memory");
+    ctw_shards_homes(place, s->n, of, bytes);
+    s->has_files = bytes[CTW_HOME_FILES] > 0;
     for (int layer = 0; layer < place->n_layers; layer++)
         for (int64_t i = s->slices.first[layer]; i < s->slices.first[layer + 1]; i++) {
-            int least = 0;
-            s->home[i].device = -1;
-            if (place->stays[layer])
-                continue;
-            for (int d = 1; d < s->n; d++)
-                least = s->shard[d].bytes < s->shard[least].bytes ? d : least;
-            s->home[i].device = least;
-            s->home[i].at = s->shard[least].bytes;
-            s->shard[least].bytes += align_up(s->slices.slices[i].bytes);
-            s->n_missing++;
+            struct home *home = &s->home[i];
+            home->device = of[layer] == CTW_HOME_FILES ? IN_FILES : STAYS;
+            if (of[layer] == CTW_HOME_DEVICES)
+                deal_slice(s, home, &s->slices.slices[i]);
+            if (of[layer] == CTW_HOME_HOST) {
+                add_to_host(s, home, &s->slices.slices[i]);
+            }
         }
+    ctw_free(of);
+    s->block = ctw_calloc((size_t)s->n_blocks + 1, sizeof(*s->block));
+    return s->block != NULL ? CTW_OK : ctw_fail(err, CTW_ENOMEM, "loading: out of memory");
 }
 
 uint64_t ctw_shards_bytes(const struct ctw_placement *place, int n)
@@ -69,7 +153,8 @@ uint64_t ctw_shards_bytes(const struct ctw_placement *place, int n)
         largest = place->stays[i] || place->bytes[i] < largest ? largest : place->bytes[i];
     if (largest > CTW_DEVICE_SLICE)
         largest = CTW_DEVICE_SLICE;
-    return part == 0 ? 0 : part + part / 2048 + largest; /* slices have 1 MiB, and are aligned */
+    uint64_t all = part == 0 ? 0 : part + part / 2048 + largest; /* slices have 1 MiB, aligned */
+    return all < place->device_room ? all : place->device_room;
 }
 
 /* ---- reading ------------------------------------------------------------------------------ */
@@ -163,6 +248,72 @@ static void *read_slices(void *arg)
     return NULL;
 }
 
+/* The slice's place in host memory, whose block is locked when its first slice comes. *to NULL: no
+ * more can be locked. */
+static enum ctw_status host_place(struct shard *h, const struct home *home, char **to,
+                                  struct ctw_err *err)
+{
+    struct ctw_shards *s = h->all;
+    struct ctw_err why;
+    enum ctw_status st = CTW_OK;
+    pthread_mutex_lock(&s->locking);
+    void **block = &s->block[home->at / HOST_BLOCK];
+    if (*block == NULL && !s->full)
+        st = ctw_stage_alloc(h->be, block, HOST_BLOCK, &why);
+    if (st == CTW_ENOMEM) {
+        s->full = true;
+        ctw_warn(
+            "--host-memory-limit: %s: what is left is read from the files in every pass (raise "
+            "the limit of locked memory, ulimit -l, or lower --host-memory-limit)",
+            why.msg);
+    } else if (st != CTW_OK) {
+        st = ctw_fail(err, st, "%s", why.msg);
+    }
+    *to = *block != NULL ? (char *)*block + home->at % HOST_BLOCK : NULL;
+    pthread_mutex_unlock(&s->locking);
+    return st == CTW_ENOMEM ? CTW_OK : st;
+}
+
+/* A slice that finds no memory stays in the files. */
+static enum ctw_status keep_slice(struct shard *h, int64_t i, struct ctw_err *err)
+{
+    struct ctw_shards *s = h->all;
+    struct home *home = &s->home[i];
+    char *to;
+    enum ctw_status st = host_place(h, home, &to, err);
+    if (st == CTW_OK && to != NULL)
+        st = ctw_slices_read(&s->slices, s->model, &s->slices.slices[i], to, err);
+    if (st != CTW_OK)
+        return st;
+    pthread_mutex_lock(&s->lock);
+    home->is_in = to != NULL;
+    if (to == NULL) {
+        home->device = IN_FILES;
+        s->has_files = true;
+    }
+    s->n_missing--;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+    return CTW_OK;
+}
+
+static void *keep_slices(void *arg)
+{
+    struct shard *h = arg;
+    struct ctw_shards *s = h->all;
+    struct ctw_err err = {0};
+    enum ctw_status st = CTW_OK;
+    int64_t i;
+    while (st == CTW_OK && (i = take_slice(h)) >= 0)
+        st = keep_slice(h, i, &err);
+    pthread_mutex_lock(&s->lock);
+    if (st != CTW_OK && s->err.status == CTW_OK)
+        s->err = err;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
 /* ---- interface ---------------------------------------------------------------------------- */
 
 enum ctw_status ctw_shards_find(struct ctw_shards *s, int64_t slice, struct ctw_backend **be,
@@ -170,22 +321,36 @@ enum ctw_status ctw_shards_find(struct ctw_shards *s, int64_t slice, struct ctw_
 {
     const struct home *home = &s->home[slice];
     enum ctw_status st = CTW_OK;
-    *be = s->shard[home->device].be;
-    *at = s->shard[home->device].memory + home->at;
+    *be = NULL;
+    *at = NULL;
     pthread_mutex_lock(&s->lock);
-    while (!home->is_in && !given_up(s))
+    while (!home->is_in && home->device != IN_FILES && !given_up(s))
         pthread_cond_wait(&s->changed, &s->lock);
-    if (!home->is_in)
+    if (home->is_in && home->device == s->n) {
+        *at = (const char *)s->block[home->at / HOST_BLOCK] + home->at % HOST_BLOCK;
+    } else if (home->is_in) {
+        *be = s->shard[home->device].be;
+        *at = s->shard[home->device].memory + home->at;
+    } else if (given_up(s)) {
         st = s->stop ? ctw_fail(err, CTW_ECANCELED, "loading: cancelled")
                      : ctw_fail(err, s->err.status, "%s", s->err.msg);
+    }
     pthread_mutex_unlock(&s->lock);
     return st;
+}
+
+bool ctw_shards_has_files(struct ctw_shards *s)
+{
+    pthread_mutex_lock(&s->lock);
+    bool has = s->has_files;
+    pthread_mutex_unlock(&s->lock);
+    return has;
 }
 
 bool ctw_shards_all_in(struct ctw_shards *s)
 {
     pthread_mutex_lock(&s->lock);
-    bool all = s->n_missing == 0;
+    bool all = s->n_missing == 0 && !s->has_files;
     pthread_mutex_unlock(&s->lock);
     return all;
 }
@@ -193,13 +358,18 @@ bool ctw_shards_all_in(struct ctw_shards *s)
 static enum ctw_status open_shard(struct ctw_shards *s, int number, struct ctw_err *err)
 {
     struct shard *d = &s->shard[number];
-    void *memory;
-    enum ctw_status st = ctw_device_alloc(d->be, &memory, d->bytes, err);
+    void *memory = NULL;
+    bool is_host = number == s->n;
+    enum ctw_status st = CTW_OK;
+    if (d->bytes == 0)
+        return CTW_OK;
+    if (!is_host)
+        st = ctw_device_alloc(d->be, &memory, d->bytes, err);
     if (st != CTW_OK)
         return ctw_fail_prefix(err, "1/%d of the weights", s->n);
     d->memory = memory;
-    while (d->n_readers < READERS &&
-           pthread_create(&d->reader[d->n_readers], NULL, read_slices, d) == 0)
+    while (d->n_readers < READERS && pthread_create(&d->reader[d->n_readers], NULL,
+                                                    is_host ? keep_slices : read_slices, d) == 0)
         d->n_readers++;
     return d->n_readers > 0 ? CTW_OK : ctw_fail(err, CTW_ENOMEM, "loading: cannot start a thread");
 }
@@ -214,17 +384,18 @@ enum ctw_status ctw_shards_open(struct ctw_shards **out, const struct ctw_model 
     s->model = model;
     s->n = n;
     pthread_mutex_init(&s->lock, NULL);
+    pthread_mutex_init(&s->locking, NULL);
     pthread_cond_init(&s->changed, NULL);
-    for (int i = 0; i < n; i++)
-        s->shard[i] = (struct shard){.all = s, .be = be[i]};
+    for (int i = 0; i <= n; i++)
+        s->shard[i] = (struct shard){.all = s, .be = be[i < n ? i : 0]};
     enum ctw_status st = ctw_slices_make(&s->slices, model, CTW_DEVICE_SLICE, err);
     if (st == CTW_OK) {
         s->home = ctw_calloc((size_t)s->slices.n_slices + 1, sizeof(*s->home));
         st = s->home != NULL ? CTW_OK : ctw_fail(err, CTW_ENOMEM, "loading: out of memory");
     }
     if (st == CTW_OK)
-        deal_slices(s, place);
-    for (int i = 0; st == CTW_OK && i < n; i++)
+        st = deal_slices(s, place, err);
+    for (int i = 0; st == CTW_OK && i <= n; i++)
         st = open_shard(s, i, err);
     if (st != CTW_OK) {
         ctw_shards_close(s);
@@ -249,13 +420,17 @@ void ctw_shards_close(struct ctw_shards *s)
     if (s == NULL)
         return;
     ctw_shards_stop(s);
-    for (int i = 0; i < s->n; i++)
+    for (int i = 0; i <= s->n; i++)
         for (int k = 0; k < s->shard[i].n_readers; k++)
             pthread_join(s->shard[i].reader[k], NULL);
+    for (int64_t i = 0; s->block != NULL && i < s->n_blocks; i++)
+        ctw_stage_free(s->shard[0].be, s->block[i]);
+    ctw_free(s->block);
     for (int i = 0; i < s->n; i++)
         ctw_device_free(s->shard[i].be, s->shard[i].memory);
     pthread_cond_destroy(&s->changed);
     pthread_mutex_destroy(&s->lock);
+    pthread_mutex_destroy(&s->locking);
     ctw_slices_free(&s->slices);
     ctw_free(s->home);
     ctw_free(s);

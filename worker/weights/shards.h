@@ -1,8 +1,9 @@
 /*
- * Layers spread over several devices: each device's memory holds about 1/n of the bytes of every
- * layer that does not stay whole on each, in the slices of stream_slices.h. They are read once, by
- * threads of their own, and never written again: any device may copy them at any time until
- * ctw_shards_close(). So devices need not keep in step.
+ * Layers that do not stay whole on each device, and are read once: spread over several devices,
+ * each of which holds about 1/n of their bytes, in the slices of stream_slices.h; or in host memory
+ * that devices copy from, which all of them share. They are read by threads of their own and never
+ * written again: any device may copy them at any time until ctw_shards_close(). So devices need not
+ * keep in step. What fits neither is read from the files in every pass.
  */
 #ifndef CTW_WORKER_SHARDS_H
 #define CTW_WORKER_SHARDS_H
@@ -17,6 +18,14 @@ enum { CTW_DEVICE_SLICE = 2 * CTW_BLOCK_BYTES, CTW_SHARDS_MAX = 16 };
 
 struct ctw_shards;
 
+/* Where a layer's bytes are. */
+enum ctw_home { CTW_HOME_FILES, CTW_HOME_HOST, CTW_HOME_DEVICES, CTW_HOME_WHOLE, CTW_N_HOMES };
+
+/* Spreads the layers evenly over what the placement has room for: home [n_layers], and the bytes of
+ * each kind of home. */
+void ctw_shards_homes(const struct ctw_placement *place, int n, unsigned char *home,
+                      uint64_t bytes[CTW_N_HOMES]);
+
 /* The most bytes that one of n devices holds. */
 uint64_t ctw_shards_bytes(const struct ctw_placement *place, int n);
 
@@ -30,9 +39,12 @@ void ctw_shards_stop(struct ctw_shards *s);
 /* No copy from the shards is in flight any more. NULL is fine. */
 void ctw_shards_close(struct ctw_shards *s);
 
-/* Waits until a slice (an index of ctw_slices_make()) is in place. Any thread. */
+/* Waits until a slice (an index of ctw_slices_make()) is in place, `at` in the memory of *be, or of
+ * the host (*be NULL), as a stage. *at NULL: it is only in the files. Any thread. */
 enum ctw_status ctw_shards_find(struct ctw_shards *s, int64_t slice, struct ctw_backend **be,
                                 const void **at, struct ctw_err *err) CTW_MUST_CHECK;
+/* Are some slices only in the files? */
+bool ctw_shards_has_files(struct ctw_shards *s);
 /* Are all in place? Then the files are not read again. */
 bool ctw_shards_all_in(struct ctw_shards *s);
 

@@ -217,7 +217,8 @@ static enum ctw_status read_staged(struct reader *r, const struct ctw_slice_of_l
     return st;
 }
 
-/* Copies it from the device that has it; the copy ends before the shards are closed. */
+/* Copies it from the device or the host memory that has it; the copy ends before the shards are
+ * closed. */
 static enum ctw_status gather(struct reader *r, const struct ctw_slice_of_layer *slice, char *to,
                               struct ctw_err *err)
 {
@@ -225,8 +226,11 @@ static enum ctw_status gather(struct reader *r, const struct ctw_slice_of_layer 
     struct ctw_backend *from;
     const void *at;
     enum ctw_status st = ctw_shards_find(s->shards, slice - s->slices.slices, &from, &at, err);
+    if (st == CTW_OK && at == NULL)
+        return read_staged(r, slice, to, err);
     if (st == CTW_OK)
-        st = ctw_peer_begin(s->be, to, from, at, slice->bytes, &r->copied, err);
+        st = from != NULL ? ctw_peer_begin(s->be, to, from, at, slice->bytes, &r->copied, err)
+                          : ctw_upload_begin(s->be, to, at, slice->bytes, &r->copied, err);
     r->copies = r->copies || st == CTW_OK;
     return st;
 }
@@ -380,7 +384,7 @@ static enum ctw_status start_readers(struct ctw_stream *s, struct ctw_err *err)
     int n = HOST_READERS;
     if (s->is_staged)
         n = ctw_cpu_count() < DEVICE_READERS ? ctw_cpu_count() : DEVICE_READERS;
-    if (s->shards != NULL)
+    if (s->shards != NULL && !ctw_shards_has_files(s->shards))
         n = GATHERING_READERS;
     for (; s->n_readers < n; s->n_readers++) {
         struct reader *r = &s->reader[s->n_readers];

@@ -53,6 +53,7 @@ class Settings:
     memory_limit: str | None = None
     vocabulary: int | None = None  # probabilities over the first tokens only
     weights_limit: str | None = None  # memory for the weights; what does not fit is streamed
+    host_memory_limit: str | None = None  # host memory for weights that the GPUs do not hold
     placement: str | None = None  # auto, mapped, resident, sharded, streamed
     store: str | None = None  # folder of the worker's result store
     store_limit: str | None = None
@@ -192,6 +193,7 @@ _USED: dict[str, Callable[[str, Any], Any]] = {
     "memory_limit": _bytes,
     "vocabulary": _count,
     "weights_limit": _bytes,
+    "host_memory_limit": _bytes,
     "placement": _text,
     "store": _path,
     "store_limit": _bytes,

@@ -41,6 +41,7 @@ def engine_options(settings: Settings) -> list[str]:
         ("--memory-limit", settings.memory_limit),
         ("--vocabulary", settings.vocabulary),
         ("--weights-limit", settings.weights_limit),
+        ("--host-memory-limit", settings.host_memory_limit),
         ("--placement", settings.placement),
     )
 
@@ -334,6 +335,7 @@ class Session:
             "threads": settings.threads,
             "memory_limit": settings.memory_limit,
             "weights_limit": settings.weights_limit,
+            "host_memory_limit": settings.host_memory_limit,
             "placement": settings.placement,
             "worker_log": settings.worker_log,
         }
