@@ -2,6 +2,7 @@
 #
 #   ctw_setup_system [more probes]   compiler, CMake and libraries; installs only missing packages
 #   ctw_setup_python DIR REQUIREMENTS...   a virtual environment with these packages
+#   ctw_gpu_option   a CMake option of the wheel: compiles the GPU backend for this machine's GPU, or not at all
 #
 # Needs root or sudo only if a system package is missing.
 
@@ -88,4 +89,16 @@ ctw_setup_python() {
   [ "${found%%: *}" = "$python" ] || python3 -m venv --clear "$dir" || return 1
   "$dir/bin/python" -m pip install -q --retries 5 --disable-pip-version-check "$@" >&2 || return 1
   printf '%s\n' "$stamp" >"$dir/requirements.stamp"
+}
+
+# Compiling for every GPU takes 5 minutes of processor time. (90a: the option always needs it.)
+ctw_gpu_option() {
+  local capability
+  capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d .) || true
+  case $capability in
+    "") echo CTW_CUDA=OFF ;;
+    90) echo CTW_CUDA_ARCHITECTURES=90a ;;
+    80 | 86 | 89 | 100 | 120) echo "CTW_CUDA_ARCHITECTURES=$capability;90a" ;;
+    *) echo CTW_CUDA=AUTO ;;
+  esac
 }
