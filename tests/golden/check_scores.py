@@ -34,7 +34,9 @@ GREEDY_F32, GREEDY_16 = 0.998, 0.93  # equal argmax ids; the models are random: 
 # The same of checkpoints whose choices of experts or keys are so close that 16 bits flip some of them.
 GREEDY_OF = {"deepseek_v32-dense": 0.83, "deepseek_v32-bf16": 0.91, "glm_moe_dsa-dense": 0.90, "mistral4-dense": 0.91,
              "mistral4_vl-dense": 0.90, "phimoe-dense": 0.91}
-# The share of log-probabilities that may be further off in fp32: at a near tie, rounding chooses another key.
+# The share of log-probabilities that may be further off in fp32: at a near tie, rounding chooses another key. One does: at position
+# 1022 of the sequence of 1100 tokens, layer 2's 256th best key (787) has score 10.379947 and the 257th (265) 10.379903, the smallest
+# margin of that layer. float64 with key 265 instead gives the fp32 log-probability, and no other is then off by more than 1.9e-5.
 JUMPS = {"deepseek_v32-dense": 0.001}
 
 

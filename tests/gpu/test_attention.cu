@@ -90,23 +90,33 @@ enum ctw_status ctw_cuda_table(struct ctw_cuda *cu, const void *host, size_t byt
 
 /* ---- the definition ----------------------------------------------------------------------- */
 
-/* One block per query and head, 128 threads. key_row [n_keys]: the rows of the keys; want and
- * size: [n_q, n_head, head_v], the results and the sums of weight * |value|. */
-__global__ void reference(struct ctw_op_attention op, int64_t q_row, int64_t pos0,
-                          const int32_t *key_row, double *want, double *size)
+/*
+ * One block per query and head, 128 threads. key_row [n_keys]: the rows of the keys. [n_q, n_head,
+ * head_v]: `want`, the results; `size`, the sums of weight * |value|; `moved`, by how much a result
+ * moves at most if its scores are sums in fp32. Element after element, a rounding is off by 2^-24 of what
+ * is summed so far, so that a score is off by at most 2^-24 of the sum of these in size, and once more
+ * when ALiBi is added, or by tanhf; a score that is off by e moves a result by weight * e * (value -
+ * result).
+ */
+__global__ void reference(struct ctw_op_attention op, int64_t q_row, int64_t pos0, int64_t n_keys,
+                          const int32_t *key_row, double *want, double *size, double *moved)
 {
     extern __shared__ double score[];
+    double *off = score + n_keys;
     __shared__ double reduced;
     int64_t i = blockIdx.x / op.n_head, h = blockIdx.x % op.n_head, kv = h / (op.n_head / op.n_kv);
     int64_t pos = pos0 + i, first = op.window > 0 && pos + 1 > op.window ? pos + 1 - op.window : 0;
     first = op.chunk > 0 ? pos / op.chunk * op.chunk : first;
     for (int64_t j = first + threadIdx.x; j <= pos; j += blockDim.x) {
-        double s = 0;
-        for (int d = 0; d < op.head; d++)
+        double s = 0, sums = 0;
+        for (int d = 0; d < op.head; d++) {
             s += load(op.q, op.dtype, ((q_row + i) * op.n_head + h) * op.head + d) *
                  load(op.k, op.dtype, (key_row[j] * (int64_t)op.n_kv + kv) * op.head + d);
+            sums += fabs(s);
+        }
         s = s * op.scale + (op.alibi != NULL ? op.alibi[h] * (double)(j - pos) : 0);
         score[j] = op.softcap > 0 ? op.softcap * tanh(s / op.softcap) : s;
+        off[j] = 0x1p-24 * (sums * op.scale + (op.softcap > 0 ? 4 : 1) * fabs(score[j]));
         if (!is_seen(&op, op.seen, q_row + i, j))
             score[j] = -INFINITY;
     }
@@ -124,27 +134,36 @@ __global__ void reference(struct ctw_op_attention op, int64_t q_row, int64_t pos
     }
     __syncthreads();
     for (int d = threadIdx.x; d < op.head_v; d += blockDim.x) {
-        double sum = 0, abs = 0;
+        double sum = 0, abs = 0, move = 0;
         for (int64_t j = first; j <= pos; j++) {
             double v = load(op.v, op.dtype, (key_row[j] * (int64_t)op.n_kv + kv) * op.head_v + d);
             sum += score[j] * v;
             abs += score[j] * fabs(v);
         }
+        for (int64_t j = first; j <= pos; j++) {
+            double v = load(op.v, op.dtype, (key_row[j] * (int64_t)op.n_kv + kv) * op.head_v + d);
+            move += score[j] * off[j] * fabs(v - sum / reduced);
+        }
+        moved[((i * op.n_head) + h) * op.head_v + d] = move / reduced * fabs((double)op.v_factor);
         want[((i * op.n_head) + h) * op.head_v + d] = sum / reduced * op.v_factor;
         size[((i * op.n_head) + h) * op.head_v + d] = abs / reduced * fabs((double)op.v_factor);
     }
 }
 
-/* Rounding P and the result: half a step each; scores and sums in fp32, fp16's smallest P: the rest.
- * ALiBi adds up to about 40 to a score that matters. */
-static double bound(const struct ctw_op_attention *op, double want, double size)
+/*
+ * fp32: the scores, and what follows them: weights that are off by a few 2^-24, in a sum of up to 1000
+ * terms, whose roundings, 2^-24 each, add up to their square root. 16 bits: rounding P and the result,
+ * half a step each; scores and sums in fp32, fp16's smallest P: the rest. ALiBi adds up to about 40 to a
+ * score that matters.
+ */
+static double bound(const struct ctw_op_attention *op, double want, double size, double moved)
 {
     double score = op->head <= 128 ? 4e-6 : op->head <= 256 ? 1e-5 : 2e-5;
+    double factor = fmax(fabs((double)op->v_factor), 1);
+    if (op->dtype == CTW_F32)
+        return moved + 2e-6 * size + 1e-6 * factor;
     if (op->alibi != NULL)
         score += 1e-5;
-    double factor = fmax(fabs((double)op->v_factor), 1);
-    if (op->dtype == CTW_F32) /* of a sum of `head` products; exp passes it on */
-        return score * size + 1e-6 * factor;
     double half_step = op->dtype == CTW_BF16 ? 0x1p-8 : 0x1p-11;
     score = score < 1e-5 ? 1e-5 : score;
     return half_step * 1.02 * (size + fabs(want)) + score * size +
@@ -164,17 +183,19 @@ static void check_values(struct ctw_cuda *cu, struct problem *p, const char *var
         for (int r = 0; r < q->n_runs; r++)
             for (int64_t j = 0; j < q->runs[r].n_tok && pos < n_keys; j++)
                 rows[pos++] = (int32_t)(q->runs[r].row + j);
-        struct array want = array_new(n * 8), size = array_new(n * 8);
+        struct array want = array_new(n * 8), size = array_new(n * 8), moved = array_new(n * 8);
         CU(cudaMalloc((void **)&rows_dev, n_keys * 4));
         CU(cudaMemcpy(rows_dev, rows, n_keys * 4, cudaMemcpyHostToDevice));
-        reference<<<(unsigned)(q->n_q * p->op.n_head), 128, n_keys * 8>>>(
-            p->op, q->q_row, q->pos0, rows_dev, (double *)want.device, (double *)size.device);
+        reference<<<(unsigned)(q->n_q * p->op.n_head), 128, n_keys * 16>>>(
+            p->op, q->q_row, q->pos0, n_keys, rows_dev, (double *)want.device, (double *)size.device,
+            (double *)moved.device);
         CU(cudaGetLastError());
         CU(cudaMemcpy(want.host, want.device, n * 8, cudaMemcpyDeviceToHost));
         CU(cudaMemcpy(size.host, size.device, n * 8, cudaMemcpyDeviceToHost));
+        CU(cudaMemcpy(moved.host, moved.device, n * 8, cudaMemcpyDeviceToHost));
         for (int64_t i = 0; i < n; i++) {
             double w = ((double *)want.host)[i];
-            double b = bound(&p->op, w, ((double *)size.host)[i]);
+            double b = bound(&p->op, w, ((double *)size.host)[i], ((double *)moved.host)[i]);
             double g = load(got, p->op.dtype, q->q_row * row_len + i), e = fabs(g - w) / b;
             n_bad += !(e <= 1);
             worst = e > worst ? e : worst;
@@ -182,6 +203,7 @@ static void check_values(struct ctw_cuda *cu, struct problem *p, const char *var
         n_owned += n;
         array_close(&want);
         array_close(&size);
+        array_close(&moved);
         CU(cudaFree(rows_dev));
         ctw_free(rows);
     }

@@ -17,7 +17,14 @@
 #define V3 FAMILY("DeepseekV3ForCausalLM", "deepseek_v3")
 #define KIMI FAMILY("DeepseekV3ForCausalLM", "kimi_k2")
 #define GLM FAMILY("Glm4MoeLiteForCausalLM", "glm4_moe_lite")
+#define V32 FAMILY("DeepseekV32ForCausalLM", "deepseek_v32")
+#define GLM5 FAMILY("GlmMoeDsaForCausalLM", "glm_moe_dsa")
 #define MISTRAL FAMILY("Mistral4ForCausalLM", "mistral4")
+
+/* clang-format off: a row a family */
+#define V3_BUT_LENGTH(length)                                                                      \
+    129280, 7168, length, 61, 128, 192, 64, 128, 1536, 512, 3, 2048, 2048, 256, 8, 8, 4,           \
+        CTW_SCORE_SIGMOID, true, 2.5
 
 /* What the families' own classes have when a file says nothing. */
 static const struct {
@@ -29,113 +36,22 @@ static const struct {
     enum ctw_score score;
     bool normalised;
     double scale;
+    struct ctw_indexer index;
+    enum ctw_rope_pairing index_pairing;
 } defaults[] = {
-    {V2 "}",
-     102400,
-     4096,
-     2048,
-     32,
-     32,
-     192,
-     64,
-     128,
-     1536,
-     512,
-     0,
-     1407,
-     2814,
-     64,
-     6,
-     0,
-     0,
-     CTW_SCORE_SOFTMAX,
-     false,
-     1},
-    {V3 "}",
-     129280,
-     7168,
-     4096,
-     61,
-     128,
-     192,
-     64,
-     128,
-     1536,
-     512,
-     3,
-     2048,
-     2048,
-     256,
-     8,
-     8,
-     4,
-     CTW_SCORE_SIGMOID,
-     true,
-     2.5},
-    {KIMI "}",
-     129280,
-     7168,
-     4096,
-     61,
-     128,
-     192,
-     64,
-     128,
-     1536,
-     512,
-     3,
-     2048,
-     2048,
-     256,
-     8,
-     8,
-     4,
-     CTW_SCORE_SIGMOID,
-     true,
-     2.5},
-    {GLM "}",
-     154880,
-     2048,
-     202752,
-     47,
-     20,
-     256,
-     64,
-     256,
-     768,
-     512,
-     1,
-     1536,
-     1536,
-     64,
-     4,
-     0,
-     0,
-     CTW_SCORE_SIGMOID,
-     true,
-     1.8},
-    {MISTRAL "}",
-     131072,
-     4096,
-     1048576,
-     36,
-     32,
-     128,
-     64,
-     128,
-     1024,
-     256,
-     0,
-     2048,
-     2048,
-     128,
-     4,
-     0,
-     0,
-     CTW_SCORE_SOFTMAX,
-     true,
-     1},
+    {V2 "}", 102400, 4096, 2048, 32, 32, 192, 64, 128, 1536, 512, 0, 1407, 2814, 64, 6, 0, 0,
+     CTW_SCORE_SOFTMAX, false, 1, {0}, 0},
+    {V3 "}", V3_BUT_LENGTH(4096), {0}, 0},
+    {KIMI "}", V3_BUT_LENGTH(4096), {0}, 0},
+    {V32 "}", V3_BUT_LENGTH(163840), {.chosen = 2048, .n_head = 64, .head = 128}, CTW_ROPE_HALVES},
+    {GLM "}", 154880, 2048, 202752, 47, 20, 256, 64, 256, 768, 512, 1, 1536, 1536, 64, 4, 0, 0,
+     CTW_SCORE_SIGMOID, true, 1.8, {0}, 0},
+    {GLM5 "}", 154880, 6144, 202752, 78, 64, 256, 64, 256, 2048, 512, 3, 2048, 2048, 256, 8, 0, 0,
+     CTW_SCORE_SIGMOID, true, 2.5, {.chosen = 2048, .n_head = 32, .head = 128}, CTW_ROPE_INTERLEAVED},
+    {MISTRAL "}", 131072, 4096, 1048576, 36, 32, 128, 64, 128, 1024, 256, 0, 2048, 2048, 128, 4, 0, 0,
+     CTW_SCORE_SOFTMAX, true, 1, {0}, 0},
 };
+/* clang-format on */
 
 static void families_have_their_defaults(void **state)
 {
@@ -166,6 +82,15 @@ static void families_have_their_defaults(void **state)
         assert_true(fabs(route->scale - defaults[i].scale) < 1e-6);
         assert_int_equal(m->rope[0].pairing, CTW_ROPE_INTERLEAVED);
         assert_int_equal(m->rope[0].rot_dim, defaults[i].turning);
+        assert_int_equal(l->index.chosen, defaults[i].index.chosen);
+        assert_int_equal(l->index.n_head, defaults[i].index.n_head);
+        assert_int_equal(l->index.head, defaults[i].index.head);
+        if (l->index.chosen > 0) {
+            assert_int_equal(m->rope[l->index.rope].pairing, defaults[i].index_pairing);
+            assert_int_equal(m->rope[l->index.rope].rot_dim, defaults[i].turning);
+        }
+        for (int j = 1; j <= m->n_decoders; j++)
+            assert_false(m->layers[j].index.shared);
         ctw_config_close(&c);
     }
 }
@@ -203,6 +128,15 @@ static void tensors_have_deepseeks_names(void **state)
                  AT("0", "self_attn.o_proj.bias")));
     assert_null(find(&c, AT("0", "self_attn.q_a_proj")));
     assert_null(find(&c, AT("0", "self_attn.q_proj.bias")));
+    ctw_config_close(&c);
+
+    expect(&c, V32 "}",
+           NAMES(AT("0", "self_attn.indexer.wq_b"), AT("0", "self_attn.indexer.wk"),
+                 AT("0", "self_attn.indexer.weights_proj"),
+                 AT("0", "self_attn.indexer.k_norm.weight"),
+                 AT("0", "self_attn.indexer.k_norm.bias")));
+    const struct ctw_want *wq_b = find(&c, AT("0", "self_attn.indexer.wq_b"));
+    assert_true(wq_b->n == 64 * 128 && wq_b->k == 1536);
     ctw_config_close(&c);
 
     expect(&c, MISTRAL "}",
@@ -261,6 +195,39 @@ static void keys_change_the_layers(void **state)
     ctw_config_close(&c);
 }
 
+/* Layers that use the choice of a layer before have no indexer. */
+static void choices_are_shared(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *more, *own; /* own: F for a layer with an indexer */
+    } rows[] = {
+        {"\"index_topk_freq\": 1", "FFFFFF"},
+        {"\"index_topk_freq\": 2", "FFSFSF"},
+        {"\"index_topk_freq\": 3, \"index_skip_topk_offset\": 1", "FSSFSS"},
+        {"\"index_topk_pattern\": \"FSFSSF\", \"index_topk_freq\": 2", "FSFSSF"},
+        {"\"indexer_types\": [\"full\", \"full\", \"shared\", \"shared\", \"full\", \"shared\"], "
+         "\"index_topk_pattern\": \"FFFFFF\"",
+         "FFSSFS"},
+    };
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        char text[512];
+        struct ctw_config c;
+        snprintf(text, sizeof(text), GLM5 ", \"num_hidden_layers\": 6, %s}", rows[i].more);
+        parse_ok(&c, text);
+        print_message("%s\n", text);
+        for (int j = 0; j < 6; j++) {
+            char name[64];
+            bool own = rows[i].own[j] == 'F';
+            snprintf(name, sizeof(name), "model.layers.%d.self_attn.indexer.wk", j);
+            assert_int_equal(c.model->layers[1 + j].index.shared, !own);
+            assert_int_equal(c.model->layers[1 + j].index.chosen, 2048);
+            assert_int_equal(find(&c, name) != NULL, own);
+        }
+        ctw_config_close(&c);
+    }
+}
+
 /* Kimi K2.5's text model is of either type, in a wrapper. */
 static void a_wrapper_has_any_text_model(void **state)
 {
@@ -296,6 +263,16 @@ static void what_cannot_be_is_refused(void **state)
         {MISTRAL ", \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 1e4}}",
          "llama_4_scaling_beta"},
         {GLM ", \"partial_rotary_factor\": 0.5}", "partial_rotary_factor"},
+        {V32 ", \"q_lora_rank\": null}", "q_lora_rank: an indexer needs"},
+        {V32 ", \"index_head_dim\": 32}", "at least qk_rope_head_dim (64)"},
+        {V32 ", \"index_topk\": 0}", "index_topk"},
+        {V32 ", \"index_topk\": null}", "index_topk"},
+        {V32 ", \"index_n_heads\": 0}", "index_n_heads"},
+        {GLM5 ", \"num_hidden_layers\": 2, \"index_topk_pattern\": \"FX\"}", "a letter F or S"},
+        {GLM5 ", \"num_hidden_layers\": 2, \"index_topk_pattern\": \"F\"}", "index_topk_pattern"},
+        {GLM5 ", \"num_hidden_layers\": 2, \"index_topk_pattern\": \"SF\"}", "layer 0 shares"},
+        {GLM5 ", \"num_hidden_layers\": 2, \"indexer_types\": [\"full\", \"half\"]}",
+         "indexer_types"},
     };
     for (size_t i = 0; i < CTW_COUNT(rows); i++) {
         struct ctw_config c;
@@ -315,6 +292,7 @@ int main(void)
         cmocka_unit_test(tensors_have_deepseeks_names),
         cmocka_unit_test(scales),
         cmocka_unit_test(keys_change_the_layers),
+        cmocka_unit_test(choices_are_shared),
         cmocka_unit_test(a_wrapper_has_any_text_model),
         cmocka_unit_test(what_cannot_be_is_refused),
     };

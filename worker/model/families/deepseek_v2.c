@@ -49,14 +49,9 @@ static void describe(struct ctw_config *c)
     shared.bias = mlp.bias;
     ctw_describe_model(c, &s, &(struct ctw_model_rules){.norm = norm});
     latent_rope(c, &attention, &absent);
-    for (int64_t i = 0; i < s.n_layers; i++) {
-        ctw_describe_norms(c, i, &norm);
-        ctw_describe_latent_attention(c, i, &attention);
-        if (i < dense)
-            ctw_describe_mlp(c, i, &mlp);
-        else
-            ctw_describe_experts(c, i, &experts);
-    }
+    for (int64_t i = 0; i < s.n_layers; i++)
+        latent_layer(c, i, &norm, &attention, &mlp, i < dense ? NULL : &experts);
+
 }
 
 const struct ctw_family ctw_family_deepseek_v2 = {

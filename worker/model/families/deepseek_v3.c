@@ -8,19 +8,7 @@ extern const struct ctw_family ctw_family_kimi_k25;
 
 static void describe(struct ctw_config *c)
 {
-    static const struct latent_absent absent = {.q_rank = 1536,
-                                                .kv_rank = 512,
-                                                .nope = 128,
-                                                .rope = 64,
-                                                .head_v = 128,
-                                                .rope_rules = {.theta = 10000.0},
-                                                .n = 256,
-                                                .chosen = 8,
-                                                .inner = 2048,
-                                                .n_shared = 1,
-                                                .n_groups = 8,
-                                                .kept_groups = 4,
-                                                .scale = 2.5};
+    const struct latent_absent absent = latent_deepseek_v3();
     const struct ctw_sizes s = ctw_key_sizes(c, &(struct ctw_sizes){.vocab = 129280,
                                                                     .hidden = 7168,
                                                                     .inner = 18432,
@@ -40,14 +28,9 @@ static void describe(struct ctw_config *c)
     ctw_describe_model(c, &s, &(struct ctw_model_rules){.norm = norm});
     ctw_describe_drafts(c, ctw_key_int(c, drafts, 1, 0, 0, 64));
     latent_rope(c, &attention, &absent);
-    for (int64_t i = 0; i < s.n_layers; i++) {
-        ctw_describe_norms(c, i, &norm);
-        ctw_describe_latent_attention(c, i, &attention);
-        if (i < dense)
-            ctw_describe_mlp(c, i, &mlp);
-        else
-            ctw_describe_experts(c, i, &experts);
-    }
+    for (int64_t i = 0; i < s.n_layers; i++)
+        latent_layer(c, i, &norm, &attention, &mlp, i < dense ? NULL : &experts);
+
 }
 
 const struct ctw_family ctw_family_deepseek_v3 = {

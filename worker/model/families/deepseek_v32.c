@@ -95,41 +95,25 @@ static void describe_with(struct ctw_config *c, const struct rules *r)
     attention.index.rope = ctw_describe_rope(c, &index_rope);
     for (int64_t i = 0; i < s.n_layers; i++) {
         attention.index.shared = !own[i];
-        ctw_describe_norms(c, i, &norm);
-        ctw_describe_latent_attention(c, i, &attention);
-        if (sparse != NULL ? !sparse[i] : i < dense)
-            ctw_describe_mlp(c, i, &mlp);
-        else
-            ctw_describe_experts(c, i, &experts);
+        bool alone = sparse != NULL ? !sparse[i] : i < dense;
+        latent_layer(c, i, &norm, &attention, &mlp, alone ? NULL : &experts);
     }
 }
 
 static void describe(struct ctw_config *c)
 {
-    static const struct rules rules = {.absent = {.q_rank = 1536,
-                                                  .kv_rank = 512,
-                                                  .nope = 128,
-                                                  .rope = 64,
-                                                  .head_v = 128,
-                                                  .always_interleaved = true,
-                                                  .rope_rules = {.theta = 10000.0},
-                                                  .n = 256,
-                                                  .chosen = 8,
-                                                  .inner = 2048,
-                                                  .n_shared = 1,
-                                                  .n_groups = 8,
-                                                  .kept_groups = 4,
-                                                  .scale = 2.5},
-                                       .sizes = {.vocab = 129280,
-                                                 .hidden = 7168,
-                                                 .inner = 18432,
-                                                 .n_layers = 61,
-                                                 .n_head = 128,
-                                                 .n_kv = 128,
-                                                 .max_length = 163840},
-                                       .eps = 1e-6,
-                                       .index_heads = 64,
-                                       .index_pairing = CTW_ROPE_HALVES};
+    struct rules rules = {.absent = latent_deepseek_v3(),
+                          .sizes = {.vocab = 129280,
+                                    .hidden = 7168,
+                                    .inner = 18432,
+                                    .n_layers = 61,
+                                    .n_head = 128,
+                                    .n_kv = 128,
+                                    .max_length = 163840},
+                          .eps = 1e-6,
+                          .index_heads = 64,
+                          .index_pairing = CTW_ROPE_HALVES};
+    rules.absent.always_interleaved = true;
     describe_with(c, &rules);
 }
 

@@ -38,12 +38,8 @@ static void describe(struct ctw_config *c)
     ctw_describe_drafts(c, ctw_key_int(c, "num_nextn_predict_layers", 0, 0, 0, 64));
     latent_rope(c, &attention, &absent);
     for (int64_t i = 0; i < s.n_layers; i++) {
-        ctw_describe_norms(c, i, &norm);
-        ctw_describe_latent_attention(c, i, &attention);
-        if (sparse != NULL ? !sparse[i] : i == 0)
-            ctw_describe_mlp(c, i, &mlp);
-        else
-            ctw_describe_experts(c, i, &experts);
+        bool alone = sparse != NULL ? !sparse[i] : i == 0;
+        latent_layer(c, i, &norm, &attention, &mlp, alone ? NULL : &experts);
     }
 }
 

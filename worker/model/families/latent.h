@@ -16,6 +16,24 @@ struct latent_absent {
     double scale;
 };
 
+/* Of DeepSeek V3, and of V3.2 but for what it does not read. */
+static inline struct latent_absent latent_deepseek_v3(void)
+{
+    return (struct latent_absent){.q_rank = 1536,
+                                  .kv_rank = 512,
+                                  .nope = 128,
+                                  .rope = 64,
+                                  .head_v = 128,
+                                  .rope_rules = {.theta = 10000.0},
+                                  .n = 256,
+                                  .chosen = 8,
+                                  .inner = 2048,
+                                  .n_shared = 1,
+                                  .n_groups = 8,
+                                  .kept_groups = 4,
+                                  .scale = 2.5};
+}
+
 /* Heads of `nope` + `rope` elements; reads the sizes of heads and latents. */
 static inline struct ctw_latent_attention
 latent_keys(struct ctw_config *c, const struct ctw_sizes *s, const struct latent_absent *absent)
@@ -117,6 +135,19 @@ static inline void latent_sigmoid(struct ctw_config *c, struct ctw_experts *x)
     x->router.group_best = 2;
     x->router.normalised = ctw_key_bool(c, "norm_topk_prob", true);
     x->router.sum_add = 1e-20;
+}
+
+/* Layer i; experts NULL: it has the MLP. */
+static inline void latent_layer(struct ctw_config *c, int64_t i, const struct ctw_norm_form *norm,
+                                const struct ctw_latent_attention *attention,
+                                const struct ctw_mlp *mlp, const struct ctw_experts *experts)
+{
+    ctw_describe_norms(c, i, norm);
+    ctw_describe_latent_attention(c, i, attention);
+    if (experts == NULL)
+        ctw_describe_mlp(c, i, mlp);
+    else
+        ctw_describe_experts(c, i, experts);
 }
 
 #endif

@@ -65,12 +65,7 @@ static void describe(struct ctw_config *c)
     ministral_query_factor(c, 8192);
     for (int64_t i = 0; i < s.n_layers; i++) {
         ctw_describe_layer(c, i)->q_factors = true;
-        ctw_describe_norms(c, i, &norm);
-        ctw_describe_latent_attention(c, i, &attention);
-        if (i < dense)
-            ctw_describe_mlp(c, i, &mlp);
-        else
-            ctw_describe_experts(c, i, &experts);
+        latent_layer(c, i, &norm, &attention, &mlp, i < dense ? NULL : &experts);
     }
 }
 
