@@ -80,6 +80,7 @@ static void families_have_their_defaults(void **state)
         assert_true(route->score == defaults[i].score &&
                     route->normalised == defaults[i].normalised);
         assert_true(fabs(route->scale - defaults[i].scale) < 1e-6);
+        assert_true(route->sum_add == (defaults[i].normalised ? 1e-20f : 0));
         assert_int_equal(m->rope[0].pairing, CTW_ROPE_INTERLEAVED);
         assert_int_equal(m->rope[0].rot_dim, defaults[i].turning);
         assert_int_equal(l->index.chosen, defaults[i].index.chosen);
@@ -189,10 +190,15 @@ static void keys_change_the_layers(void **state)
     assert_true(route->n_groups == 8 && route->kept_groups == 3 && route->group_best == 1);
     assert_int_equal(c.model->rope[0].pairing, CTW_ROPE_INTERLEAVED); /* always */
     ctw_config_close(&c);
-    parse_ok(&c, GLM ", \"num_hidden_layers\": 2, \"mlp_layer_types\": [\"sparse\", \"dense\"]}");
-    assert_int_equal(c.model->layers[1].mixture.route.n_experts, 64);
-    assert_int_equal(c.model->layers[2].mixture.route.n_experts, 0);
-    ctw_config_close(&c);
+    static const char *const by_type[] = {
+        GLM ", \"num_hidden_layers\": 2, \"mlp_layer_types\": [\"sparse\", \"dense\"]}",
+        GLM5 ", \"num_hidden_layers\": 2, \"mlp_layer_types\": [\"sparse\", \"dense\"]}"};
+    for (size_t i = 0; i < CTW_COUNT(by_type); i++) {
+        parse_ok(&c, by_type[i]);
+        assert_int_not_equal(c.model->layers[1].mixture.route.n_experts, 0);
+        assert_int_equal(c.model->layers[2].mixture.route.n_experts, 0);
+        ctw_config_close(&c);
+    }
 }
 
 /* Layers that use the choice of a layer before have no indexer. */

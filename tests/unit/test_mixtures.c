@@ -176,6 +176,8 @@ static void layers_differ(void **state)
     assert_false(l[3].norm[CTW_AT_Q].present);
     assert_true(l[0].inner == 16384 && l[0].mixture.route.n_experts == 0);
     assert_true(l[1].inner == 8192 && l[1].mixture.on_input);
+    assert_true(c.model->q_factor_beta == 0.1 && c.model->q_factor_length == 8192);
+    assert_true(c.model->q_factor_first == 1);
     ctw_config_close(&c);
 
     parse_ok(&c, MIMO ", \"sliding_window_size\": 128, \"routed_scaling_factor\": null}");
@@ -185,6 +187,17 @@ static void layers_differ(void **state)
     assert_true(c.rope[0].rot_dim == 64 && c.rope[1].theta == 10000);
     assert_non_null(find(&c, "model.layers.1.self_attn.attention_sink_bias"));
     assert_null(find(&c, "model.layers.0.self_attn.attention_sink_bias"));
+    ctw_config_close(&c);
+
+    parse_ok(&c, MIMO "}");
+    assert_true(c.model->layers[2].window == 129 && c.model->layers[2].v_factor == 0.707f);
+    ctw_config_close(&c);
+
+    /* What the experts add is normed: no score shows whether weights add up to 1, but for eps. */
+    parse_ok(&c, GEMMA4 ", \"num_experts\": 8, \"top_k_experts\": 2, "
+                        "\"moe_intermediate_size\": 64}");
+    l = &c.model->layers[1];
+    assert_true(l->mixture.route.normalised && l->norm[CTW_AT_EXPERTS_OUT].present);
     ctw_config_close(&c);
 
     parse_ok(&c, HUNYUAN ", \"num_experts\": 8, \"num_hidden_layers\": 2, \"moe_topk\": [2, 3]}");
