@@ -43,8 +43,7 @@ void ctw_machine_option_rows(struct ctw_option *rows, struct ctw_machine_values 
          .type = CTW_OPT_BYTES,
          .value = &v->peer,
          .meta = "SIZE",
-         .help = "a second, from one GPU to another (default: measured, or 20GB for a described "
-                 "machine)"},
+         .help = "a second, from one GPU to another (default: 20GB, assumed)"},
     };
     _Static_assert(CTW_COUNT(all) == CTW_N_MACHINE_OPTIONS, "count the rows");
     memcpy(rows, all, sizeof(all));
