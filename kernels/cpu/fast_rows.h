@@ -251,12 +251,10 @@ static void pack_transposed(enum mode mode, float *dst, const struct ctw_shard *
 static bool has_columns(const struct ctw_shard *s, int64_t row, int64_t n_rows)
 {
     const struct ctw_weight *w = s->weight;
-    if (w->indexed || ctw_shard_step(s) != 1 || n_rows % 8 != 0)
+    if (ctw_shard_step(s) != 1 || n_rows % 8 != 0)
         return false;
-    if (w->format->id == CTW_FORMAT_awq)
-        return row % 8 == 0;
-    return w->format->id == CTW_FORMAT_gptq && 32 % w->bits == 0 &&
-           (w->n_groups == 1 || w->group_size * w->bits % 32 == 0);
+    return w->format->id == CTW_FORMAT_awq ? row % 8 == 0
+                                           : w->format->id == CTW_FORMAT_gptq && 32 % w->bits == 0;
 }
 
 /* n columns from col0 on (a multiple of COLUMNS) of such rows; dtype is w->dtype, a constant. */

@@ -98,6 +98,29 @@ typedef uint32_t ctw_u32x8 __attribute__((vector_size(32)));
 typedef int32_t ctw_i32x8 __attribute__((vector_size(32)));
 typedef float ctw_f32x8 __attribute__((vector_size(32)));
 
+/* ctw_load_value for eight values, from element i on. */
+CTW_HD_FORCE void ctw_load_values8(const void *p, enum ctw_dtype dtype, int64_t i, ctw_f32x8 *v)
+{
+    typedef uint16_t u16x8 __attribute__((vector_size(16)));
+    u16x8 half;
+    if (dtype == CTW_F32) {
+        memcpy(v, (const uint8_t *)p + 4 * i, sizeof(*v));
+        return;
+    }
+    memcpy(&half, (const uint8_t *)p + 2 * i, sizeof(half));
+    ctw_u32x8 h = __builtin_convertvector(half, ctw_u32x8);
+    if (dtype == CTW_BF16) {
+        *v = (ctw_f32x8)(h << 16);
+        return;
+    }
+    ctw_u32x8 m = h & 0x7fffu, r = (m << 13) + (112u << 23);
+    ctw_u32x8 tiny = (ctw_u32x8)(__builtin_convertvector((ctw_i32x8)m, ctw_f32x8) * 0x1p-24f);
+    ctw_u32x8 is_large = (ctw_u32x8)(m >= 0x7c00u), is_tiny = (ctw_u32x8)(m < 0x400u);
+    r += is_large & (112u << 23); /* infinity and NaN */
+    r = (tiny & is_tiny) | (r & ~is_tiny);
+    *v = (ctw_f32x8)(r | (h & 0x8000u) << 16);
+}
+
 /* ctw_round_value for eight values. */
 CTW_HD_FORCE void ctw_round_value8(ctw_f32x8 *v, enum ctw_dtype dtype)
 {

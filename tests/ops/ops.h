@@ -153,8 +153,8 @@ enum weight_kind {
     W_INT8,      /* int-quantized, a scale and zero point for each row, fp16 scales */
     W_MXFP4,     /* k must be a multiple of 32 */
     W_MXFP8,     /* likewise */
-    W_GPTQ,      /* of any bits, group and version, fp16 scales; k must be a multiple of 32 */
-    W_AWQ,       /* likewise; the matrix has up to 7 more rows, so that they are whole words */
+    W_GPTQ, /* of any bits, group, order and version, fp16 scales; k must be a multiple of 32 */
+    W_AWQ,  /* likewise; the matrix has up to 7 more rows, so that they are whole words */
     N_WEIGHT_KINDS
 };
 
@@ -248,6 +248,13 @@ UNUSED_OK static void set_word_parts(struct test_weight *t, enum weight_kind kin
     set_part(t, CTW_PART_VALUES, CTW_I32, gptq ? k * bits / 32 : k, gptq ? t->w.n : t->w.n / 8);
     set_part(t, CTW_PART_SCALE, CTW_F16, k / group, t->w.n);
     set_part(t, CTW_PART_ZERO_POINT, CTW_I32, k / group, (t->w.n * bits + 31) / 32);
+    if (!gptq || rng_below(3) != 0)
+        return;
+    set_part(t, CTW_PART_GROUP_INDEX, CTW_I32, k, 1); /* activation order */
+    t->w.part[CTW_PART_GROUP_INDEX].n_dims = 1;
+    for (int64_t c = 0; c < k; c++)
+        memcpy((char *)t->part[CTW_PART_GROUP_INDEX].p + 4 * c,
+               &(int32_t){(int32_t)rng_below(k / group)}, 4);
 }
 
 /* A weight [n, k] of the kind with random contents; bias 0 or 1. */

@@ -75,10 +75,9 @@ CTW_HD_FORCE void ctw_awq_columns(const struct ctw_weight *w, const struct ctw_w
     for (int64_t c = col0, g = col0 / w->group_size; c < end; g++) {
         const int64_t stop = (g + 1) * w->group_size < end ? (g + 1) * w->group_size : end;
         struct ctw_row_scales by;
-        for (int r = 0; r < n_rows; r++)
-            by.scale[r / 8][r % 8] =
-                ctw_load_value(data->part[CTW_PART_SCALE], dtype, g * w->n + row + r);
         for (int b = 0; b < n_rows / 8; b++) {
+            ctw_load_values8(data->part[CTW_PART_SCALE], dtype, g * w->n + row + 8 * b,
+                             &by.scale[b]);
             uint32_t word = ctw_load_u32(zeros + (size_t)g * step + 4 * b);
             by.zero[b] = (ctw_i32x8)(((ctw_u32x8){0} + word) >> shift & 15u);
         }

@@ -69,33 +69,54 @@ CTW_HD_FORCE void ctw_gptq_span(const struct ctw_weight *w, const struct ctw_wei
 }
 
 #if CTW_VECTOR
+/* The zero points and scales of eight rows in group g. */
+CTW_HD_FORCE void ctw_gptq_scales8(const struct ctw_weight *w, const struct ctw_weight_data *data,
+                                   int64_t row, int64_t g, int bits, enum ctw_dtype dtype,
+                                   ctw_i32x8 *zero, ctw_f32x8 *scale)
+{
+    const uint32_t b = (uint32_t)bits, mask = (1u << b) - 1u, at = (uint32_t)(row % 32) * b % 32;
+    ctw_load_values8(data->part[CTW_PART_SCALE], dtype, g * w->n + row, scale);
+    if (at + 8 * b <= 32) { /* in one word */
+        const uint8_t *zeros = (const uint8_t *)data->part[CTW_PART_ZERO_POINT];
+        uint32_t word = ctw_load_u32(zeros + 4 * (g * ((w->n * bits + 31) / 32) + row * bits / 32));
+        const ctw_u32x8 lane = {0, b, 2 * b, 3 * b, 4 * b, 5 * b, 6 * b, 7 * b};
+        word += w->zero_less_one ? 0xffffffffu / mask : 0u;
+        *zero = (ctw_i32x8)(((ctw_u32x8){0} + word) >> (lane + at) & mask);
+        return;
+    }
+    for (int r = 0; r < 8; r++)
+        (*zero)[r] = ctw_gptq_zero(w, data, row + r, g, bits);
+}
+
 /*
  * n_rows rows (a multiple of 8) from `row` on, column by column: dst[c * ld + r], for n_col columns
- * from col0 (a multiple of 32) on, unlike ctw_gptq_decode(), whose words lie far apart. Groups are
- * in order and of whole words, and bits divides 32.
+ * from col0 on, unlike ctw_gptq_decode(), whose words lie far apart. bits divides 32.
  */
 CTW_HD_FORCE void ctw_gptq_columns(const struct ctw_weight *w, const struct ctw_weight_data *data,
                                    int64_t row, int n_rows, int64_t col0, int64_t n_col, int bits,
                                    enum ctw_dtype dtype, float *dst, int64_t ld)
 {
     const uint8_t *src = (const uint8_t *)data->part[CTW_PART_VALUES] + 4 * row;
+    const uint8_t *index = (const uint8_t *)data->part[CTW_PART_GROUP_INDEX];
+    const size_t step = 4 * (size_t)w->n;
     struct ctw_row_scales by;
-    int64_t next = 0; /* where the next group begins */
-    for (int64_t c = col0; c < col0 + n_col; c += 32 / bits, dst += 32 / bits * ld) {
-        const uint8_t *words = src + (size_t)(c * bits / 32 * w->n) * 4;
-        for (int r = 0; r < n_rows && c >= next; r++) {
-            int64_t g = c / w->group_size;
-            by.zero[r / 8][r % 8] = ctw_gptq_zero(w, data, row + r, g, bits);
-            by.scale[r / 8][r % 8] =
-                ctw_load_value(data->part[CTW_PART_SCALE], dtype, g * w->n + row + r);
+    int64_t next = col0; /* where the next group begins, if groups are in order */
+    for (int64_t c = col0; c < col0 + n_col; c++, dst += ld) {
+        const uint8_t *words = src + (size_t)(c * bits / 32) * step;
+        const uint32_t shift = (uint32_t)(c * bits % 32);
+        if (c == next || w->indexed) {
+            int64_t g = w->indexed ? (int64_t)ctw_load_u32(index + 4 * c) : c / w->group_size;
+            for (int b = 0; b < n_rows / 8; b++)
+                ctw_gptq_scales8(w, data, row + 8 * b, g, bits, dtype, &by.zero[b], &by.scale[b]);
+            next = (g + 1) * w->group_size;
         }
-        next = c >= next ? (c / w->group_size + 1) * w->group_size : next;
         for (int b = 0; b < n_rows / 8; b++) {
             ctw_u32x8 code;
             memcpy(&code, words + 32 * b, sizeof(code));
-            ctw_fetch_ahead(words + 32 * b, 4 * (size_t)w->n);
-            for (int i = 0; i < 32 / bits; i++, code >>= (uint32_t)bits)
-                ctw_pack_rows8(&code, &by, b, (1u << bits) - 1u, dtype, dst + i * ld + 8 * b);
+            if (shift == 0)
+                ctw_fetch_ahead(words + 32 * b, step);
+            code >>= shift;
+            ctw_pack_rows8(&code, &by, b, (1u << bits) - 1u, dtype, dst + 8 * b);
         }
     }
 }
