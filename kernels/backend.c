@@ -341,6 +341,8 @@ enum ctw_status ctw_linear_pair(struct ctw_backend *be, const struct ctw_op_line
     enum ctw_status st = CTW_OK;
     if (gathered != NULL && scattered != NULL && be->ops->linear_pair != NULL &&
         ctw_input_elems(gathered) == 0 && ctw_input_elems(scattered) == 0) {
+        REQUIRE("pair", gathered->x_rows != NULL && scattered->epilogue == CTW_EPI_SCATTER);
+        REQUIRE("pair", gathered->dtype == scattered->dtype);
         st = check_linear(gathered, err);
         if (st == CTW_OK)
             st = check_linear(scattered, err);

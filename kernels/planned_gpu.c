@@ -44,11 +44,12 @@ static void planned_describe(const struct ctw_backend *be, char *buf, size_t cap
     snprintf(buf, cap, "%s", "");
 }
 
-/* Of the general kernels, which take more. */
+/* Of the kernels that take more. */
 static size_t planned_scratch_bytes(const struct ctw_backend *be, const struct ctw_reserve *r)
 {
     (void)be;
-    return ctw_gpu_scratch_bytes(false, r);
+    size_t general = ctw_gpu_scratch_bytes(false, r), hopper = ctw_gpu_scratch_bytes(true, r);
+    return general > hopper ? general : hopper;
 }
 
 static void planned_trim(struct ctw_backend *be)

@@ -280,6 +280,7 @@ static double about_flops(const struct ctw_cuda *cu)
     double per_cycle = cu->major == 9                       ? 4096
                        : cu->major == 10                    ? 8192
                        : cu->major == 8 && cu->minor == 0 ? 2048
+                       : strstr(cu->name, "GeForce") != NULL ? 512 /* half, with fp32 sums */
                                                             : 1024;
     return 0.6 * per_cycle * cu->n_sm * cu->clock_khz * 1e3;
 }

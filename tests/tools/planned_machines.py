@@ -45,9 +45,9 @@ def row(worker, path, name, machine):
     memory = re.search(r"needs? (.*?) of the .*: (.*) for weights, (.*) for passes", need)
     came = re.search(r"(reads|gathers) (.*?) at about .*? takes (.*?) s,", of)
     computes, tokens, bound = re.search(r"computes for about (.*?) s with (\d+) tokens: bound by (\w+)", of).groups()
-    what = f"{came[1]} {came[2]} in {came[3]} s" if came else "-"
+    what = f"; {came[1]} {came[2]} in {came[3]} s" if came else ""
     per_s = int(re.match(r"about (\d+) tokens/s", rate)[1])
-    return (f"| {name} | {machine} | {where} | {memory[2]} + {memory[3]} | {int(tokens):,} tokens: computes {computes} s; {what} "
+    return (f"| {name} | {machine} | {where} | {memory[2]} + {memory[3]} | {int(tokens):,} tokens: computes {computes} s{what} "
             f"| {per_s:,} tokens/s, bound by {bound} |")
 
 

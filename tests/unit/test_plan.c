@@ -339,6 +339,27 @@ static void passes_of_a_mixture_stretch(struct ctw_plan_request r)
     assert_int_equal(plan.pass_tokens, usual);
 }
 
+/* On a GPU an expert's parts are longer than a chunk; their inner activations are in `wide`, twice.
+ */
+static void parts_of_experts_fit(struct ctw_plan_request r)
+{
+    struct ctw_backend *gpu;
+    struct ctw_plan plan;
+    struct ctw_err err;
+    assert_int_equal(ctw_backend_open_planned(&gpu, 80ull << 30, &err), CTW_OK);
+    r.backend = gpu;
+    r.memory_limit = 8ull << 30;
+    for (r.chunk_tokens = 512; r.chunk_tokens <= 8192; r.chunk_tokens *= 2) {
+        assert_int_equal(ctw_plan_make(&plan, &r, &err), CTW_OK);
+        assert_true(plan.expert_rows >= plan.chunk_tokens);
+        assert_true(plan.expert_rows <= plan.pass_tokens);
+        assert_true((size_t)(2 * plan.expert_rows * INNER) * ctw_dtype_bytes(r.dtype) <= plan.wide);
+        const struct ctw_reserve reserve = ctw_plan_reserve(r.model, r.dtype, &plan);
+        assert_int_equal(reserve.n_rows, plan.expert_rows);
+    }
+    ctw_backend_close(gpu);
+}
+
 static void a_mixture(void **state)
 {
     struct fixture *f = *state;
@@ -373,6 +394,7 @@ static void a_mixture(void **state)
         assert_int_equal(reserve.slot_elems[ctw_expert_slot(i, true)], 576 * INNER);
     }
     passes_of_a_mixture_stretch(r);
+    parts_of_experts_fit(r);
     /* Only the experts that a token has count as work. */
     const double flops = ctw_plan_layer_flops(&f->model);
     l[0]->mixture.route.chosen = 6;

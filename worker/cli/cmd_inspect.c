@@ -293,6 +293,11 @@ int ctw_cmd_inspect(int argc, char **argv)
         ctw_error("inspect: --json has no list of matrices; remove --tensors");
         return 64;
     }
+    if (described.device_memory > 0 && values.backend != NULL &&
+        strcmp(values.backend, "cpu") == 0) {
+        ctw_error("inspect: --device-memory describes GPUs: leave it or --backend cpu out");
+        return 64;
+    }
     struct ctw_engine_options opt = ctw_engine_options_from(&values, dir);
     struct ctw_err err = {0};
     enum ctw_status st = ctw_machine_from(&machine, &described, values.devices, &err);

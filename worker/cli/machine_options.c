@@ -26,8 +26,8 @@ void ctw_machine_option_rows(struct ctw_option *rows, struct ctw_machine_values 
          .min = 0,
          .max = 100000000,
          .meta = "GFLOPS",
-         .help = "that a device reaches in products of 16 bits (default: measured on a CPU, what "
-                 "the GPU states, or 150000 for --device-memory)"},
+         .help = "that a device reaches in products of 16 bits (default: measured on a CPU, "
+                 "estimated from a GPU's kind, 150000 for --device-memory)"},
         {.name = "disk-rate",
          .type = CTW_OPT_BYTES,
          .value = &v->disk,

@@ -41,8 +41,9 @@ static void add_place(struct text *t, const struct ctw_placing *p, const struct 
     } else if (p->place == CTW_STREAMED) {
         add(t, " in ");
         add_bytes(t, (double)p->memory);
-        add(t, " of memory%s: %d of %d layers stay, the others pass through ",
-            n_devices > 1 ? " on each device" : "", p->n_whole, model->n_layers);
+        add(t, " of memory%s: %d of %d layers stay%s, the others pass through ",
+            n_devices > 1 ? " on each device" : "", p->n_whole, model->n_layers,
+            p->n_whole == 1 ? "s" : "");
     } else {
         add(t, "%s", n_devices > 1 ? " on each device" : "");
         return;
@@ -92,12 +93,15 @@ static void add_pass(struct text *t, const struct ctw_placing *p, const struct c
         read_s += add_coming(t, "copies from host memory", p->hosted, &r->host);
     if (p->gathered > 0)
         gather_s = add_coming(t, "gathers", p->gathered, &r->gather);
-    double pass_s = fmax(compute_s, fmax(read_s, gather_s));
+    double coming_s = fmax(read_s, gather_s);
+    double pass_s = p->one_at_a_time ? compute_s + coming_s : fmax(compute_s, coming_s);
     add(t, "computes for about %.3g s with %lld tokens: bound by %s", compute_s,
         (long long)pass_tokens,
-        pass_s <= compute_s ? "computing"
-        : pass_s <= read_s  ? "reading"
-                            : "gathering");
+        coming_s <= compute_s ? "computing"
+        : read_s >= gather_s  ? "reading"
+                              : "gathering");
+    if (p->one_at_a_time)
+        add(t, ", one after the other");
     add(t, ";about %.0f tokens/s%s, by %.3g TFLOP/s (%s)", n_devices * (double)pass_tokens / pass_s,
         n_devices > 1 ? " on all devices together" : "", r->compute.value / 1e12,
         r->compute.source);

@@ -1,5 +1,6 @@
 #include "worker/engine/placing.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -65,12 +66,18 @@ static enum ctw_status shard_within(struct ctw_placing *p, const struct ctw_plac
     uint64_t enough = least.resident + least.ring + ctw_shards_bytes(&least, r->n_devices);
     if (limit == 0 || limit >= enough) {
         bool roomy = limit > part + least.resident + least.ring;
-        if (!roomy) {
-            p->layers = least;
+        st = roomy ? ctw_placement_make(&p->layers, r->model, limit - part, err) : CTW_OK;
+        if (st == CTW_OK && roomy && p->layers.ring >= least.ring) {
+            ctw_placement_free(&least);
             return CTW_OK;
         }
-        ctw_placement_free(&least);
-        return ctw_placement_make(&p->layers, r->model, limit - part, err);
+        if (roomy)
+            ctw_placement_free(&p->layers);
+        if (st == CTW_OK)
+            p->layers = least; /* more layers would stay, but their ring could not gather ahead */
+        else
+            ctw_placement_free(&least);
+        return st;
     }
     if (r->host_limit > 0 && limit > least.resident + least.ring) {
         p->layers = least;
@@ -122,7 +129,8 @@ static enum ctw_status choose_on_host(struct ctw_placing *p, const struct ctw_pl
 
 /* ---- on a GPU ----------------------------------------------------------------------------- */
 
-/* What a limit for the weights leaves, by default, is less by a reserve (engine.c). */
+/* What a limit for the weights leaves, by default, is less by a reserve: see
+ * ctw_engine_set_default_limit(). */
 static uint64_t with_reserve(uint64_t bytes)
 {
     return bytes / 9 * 10;
@@ -195,7 +203,8 @@ static void hide(struct ctw_placing *p, const struct ctw_placing_request *r)
                                       : ctw_rates_seconds(&p->rates.host, p->hosted);
     if (coming_s > 0)
         p->hide_tokens =
-            (int64_t)(margin * coming_s * p->rates.compute.value / ctw_rates_token_flops(r->model));
+            (int64_t)fmin(CTW_PLAN_PASS_MOST, margin * coming_s * p->rates.compute.value /
+                                                  ctw_rates_token_flops(r->model));
 }
 
 /* Where what does not stay comes from, in every pass. */
@@ -214,6 +223,13 @@ static enum ctw_status find_homes(struct ctw_placing *p, const struct ctw_placin
     p->gathered = bytes[CTW_HOME_DEVICES];
     p->hosted = bytes[CTW_HOME_HOST];
     p->streamed = bytes[CTW_HOME_FILES];
+    char hosted[32], have[32];
+    if (p->hosted > ctw_machine_memory(r->machine))
+        return ctw_fail(
+            err, CTW_ENOMEM,
+            "--host-memory-limit: %s would be locked, but %s are available: lower it",
+            ctw_format_bytes(hosted, sizeof(hosted), (double)p->hosted),
+            ctw_format_bytes(have, sizeof(have), (double)ctw_machine_memory(r->machine)));
     return CTW_OK;
 }
 
@@ -239,6 +255,7 @@ enum ctw_status ctw_placing_choose(struct ctw_placing *out, const struct ctw_pla
         return st;
     out->memory = out->layers.n_layers > 0 ? out->layers.resident + out->layers.ring : out->weights;
     out->ring = out->layers.ring;
+    out->one_at_a_time = out->ring > 0 && !out->layers.ahead;
     for (int i = 0; i < out->layers.n_layers; i++)
         out->n_whole += out->layers.stays[i];
     if (out->place == CTW_SHARDED) {

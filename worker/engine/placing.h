@@ -16,15 +16,17 @@ struct ctw_placing {
     enum ctw_place place;
     /* streamed, sharded, and resident on the CPU: taken over by the provider */
     struct ctw_placement layers;
-    uint64_t weights;  /* bytes of all layers */
-    uint64_t memory;   /* that they take */
-    uint64_t streamed; /* read from the files in every pass */
-    uint64_t hosted;   /* copied from host memory, which all devices share, in every pass */
-    uint64_t gathered; /* sharded: copied from the devices' memory in every pass */
-    int n_whole;       /* layers that stay */
-    uint64_t ring;     /* part of `memory`: the others pass through it */
-    int n_shards;      /* sharded: over so many devices; `memory` is of each */
-    uint64_t have;     /* the memory of a device, or of the machine, that there was */
+    uint64_t weights;   /* bytes of all layers */
+    uint64_t memory;    /* that they take */
+    uint64_t streamed;  /* read from the files in every pass */
+    uint64_t hosted;    /* copied from host memory, which all devices share, in every pass */
+    uint64_t gathered;  /* sharded: copied from the devices' memory in every pass */
+    int n_whole;        /* layers that stay */
+    uint64_t ring;      /* part of `memory`: the others pass through it */
+    bool one_at_a_time; /* the ring has no place for the next layer: it comes when one has computed
+                         */
+    int n_shards;       /* sharded: over so many devices; `memory` is of each */
+    uint64_t have;      /* the memory of a device, or of the machine, that there was */
     struct ctw_rates rates;
     int64_t hide_tokens; /* of a pass, which computes for as long as its weights take to read */
     char note[1024];     /* what was chosen, and what it costs: lines, with ';' between them */

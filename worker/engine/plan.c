@@ -5,7 +5,7 @@
 
 #include "base/units.h"
 
-enum { CHUNK_TOKENS_MIN = 64, PASS_TOKENS_MIN = 8192, PASS_TOKENS_MOST = 1 << 30 };
+enum { CHUNK_TOKENS_MIN = 64, PASS_TOKENS_MIN = 8192 };
 
 static int64_t max64(int64_t a, int64_t b)
 {
@@ -303,7 +303,7 @@ static bool find_plan(struct ctw_plan *out, const struct ctw_plan_request *r)
     struct ctw_plan plan = {.longest = r->longest};
     int64_t pass = r->pass_tokens;
     /* A model may consist of an embedding and a head. */
-    double flops = fmax(ctw_plan_layer_flops(r->model), traits->pass_flops / PASS_TOKENS_MOST);
+    double flops = fmax(ctw_plan_layer_flops(r->model), traits->pass_flops / CTW_PLAN_PASS_MOST);
     if (pass == 0)
         pass = max64(PASS_TOKENS_MIN,
                      min64(enough_tokens(traits, &w), (int64_t)(traits->pass_flops / flops)));

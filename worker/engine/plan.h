@@ -14,6 +14,9 @@
  */
 #define CTW_RESIDUAL CTW_F32
 
+/* Tokens of a pass, at most. */
+enum { CTW_PLAN_PASS_MOST = 1 << 30 };
+
 struct ctw_plan_request {
     const struct ctw_model *model;
     const struct ctw_backend *backend;

@@ -42,11 +42,11 @@ static struct ctw_rate compute_rate(const struct ctw_placing_request *r, uint64_
 /* Of a machine that is described: from host memory if what is read in every pass can stay there,
  * else from the disk, which devices share. */
 static void described_reading(struct ctw_rates *out, const struct ctw_placing_request *r,
-                              uint64_t streamed)
+                              const struct ctw_placing *p)
 {
     const struct ctw_machine *m = r->machine;
     bool is_host = ctw_backend_traits(r->be)->host_memory;
-    if (!is_host && streamed <= ctw_machine_memory(m)) {
+    if (!is_host && p->streamed + p->hosted <= ctw_machine_memory(m)) {
         out->read = rate_of(m->host, ASSUMED_HOST);
         out->read_from = "host memory";
         return;
@@ -73,8 +73,9 @@ void ctw_rates_find(struct ctw_rates *out, const struct ctw_placing_request *r,
         out->host = rate_of(m->host, ASSUMED_HOST);
     if (p->streamed == 0)
         return;
-    if (m->n_devices > 0 || m->host_memory > 0 || m->disk > 0)
-        described_reading(out, r, p->streamed);
-    else
-        out->read = (struct ctw_rate){ctw_read_rate(r->model->container), "measured"};
+    if (m->n_devices > 0 || m->host_memory > 0 || m->disk > 0 || m->host > 0)
+        described_reading(out, r, p);
+    else /* of all that read the same files */
+        out->read =
+            (struct ctw_rate){ctw_read_rate(r->model->container) / r->n_readers, "measured"};
 }

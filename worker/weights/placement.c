@@ -42,6 +42,7 @@ static void add_up(struct ctw_placement *p, enum ring n_ring)
     p->streamed = p->weights - p->resident;
     p->ring = ring_of(p, n_ring);
     p->one_at_a_time = p->ring < ring_of(p, TWO);
+    p->ahead = p->ring >= ring_of(p, DECODERS);
 }
 
 /* Without these, nothing can be streamed: a tied embedding, which the head reads too, and layers

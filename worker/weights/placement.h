@@ -18,6 +18,7 @@ struct ctw_placement {
     size_t device_room; /* of each device, for its part */
     size_t host_room;   /* of host memory, for what is on no device */
     bool one_at_a_time; /* the ring holds a layer, but not always the next one as well */
+    bool ahead;         /* it does, of decoder layers */
 };
 
 /*

@@ -8,7 +8,7 @@
 enum { READERS = 4, STAGES = 2 }; /* of a device; of a reader */
 
 /* Host memory is locked in blocks of this size: smaller ones take more than their bytes. */
-static const size_t HOST_BLOCK = 32 << 20;
+enum { HOST_BLOCK = 32 << 20 };
 
 /* Beside the devices' numbers, of a slice: of a layer that stays; only in the files. */
 enum { STAYS = -1, IN_FILES = -2 };
@@ -83,6 +83,12 @@ static uint64_t part_of(uint64_t room)
     return room > more ? room - more : 0;
 }
 
+/* Of a limit for locked memory, what slices can have: at the end of a block, one may not fit. */
+static uint64_t host_part_of(uint64_t room)
+{
+    return room <= HOST_BLOCK ? room : room - room / (HOST_BLOCK / CTW_DEVICE_SLICE);
+}
+
 void ctw_shards_homes(const struct ctw_placement *p, int n, unsigned char *home,
                       uint64_t bytes[CTW_N_HOMES])
 {
@@ -91,7 +97,7 @@ void ctw_shards_homes(const struct ctw_placement *p, int n, unsigned char *home,
         home[i] = p->stays[i] ? CTW_HOME_WHOLE : CTW_HOME_FILES;
     bytes[CTW_HOME_WHOLE] = p->resident;
     bytes[CTW_HOME_DEVICES] = settle_layers(p, home, CTW_HOME_DEVICES, room);
-    bytes[CTW_HOME_HOST] = settle_layers(p, home, CTW_HOME_HOST, p->host_room);
+    bytes[CTW_HOME_HOST] = settle_layers(p, home, CTW_HOME_HOST, host_part_of(p->host_room));
     bytes[CTW_HOME_FILES] = p->streamed - bytes[CTW_HOME_DEVICES] - bytes[CTW_HOME_HOST];
 }
 
@@ -257,9 +263,10 @@ static enum ctw_status host_place(struct shard *h, const struct home *home, char
     struct ctw_err why;
     enum ctw_status st = CTW_OK;
     pthread_mutex_lock(&s->locking);
+    size_t first = home->at / HOST_BLOCK * HOST_BLOCK, left = s->shard[s->n].bytes - first;
     void **block = &s->block[home->at / HOST_BLOCK];
     if (*block == NULL && !s->full)
-        st = ctw_stage_alloc(h->be, block, HOST_BLOCK, &why);
+        st = ctw_stage_alloc(h->be, block, left < HOST_BLOCK ? left : HOST_BLOCK, &why);
     if (st == CTW_ENOMEM) {
         s->full = true;
         ctw_warn(

@@ -384,7 +384,7 @@ static enum ctw_status start_readers(struct ctw_stream *s, struct ctw_err *err)
     int n = HOST_READERS;
     if (s->is_staged)
         n = ctw_cpu_count() < DEVICE_READERS ? ctw_cpu_count() : DEVICE_READERS;
-    if (s->shards != NULL && !ctw_shards_has_files(s->shards))
+    if (s->shards != NULL && !ctw_shards_has_files(s->shards) && s->place->host_room == 0)
         n = GATHERING_READERS;
     for (; s->n_readers < n; s->n_readers++) {
         struct reader *r = &s->reader[s->n_readers];
