@@ -156,7 +156,7 @@ class TestComparisons:
         assert sorted(path.name for path in (folder / "sweep-results" / "plots").glob("*layers*")) == [
             "kl-gptq-2048-layers.png", "kl-gptq-2048-layers.svg"]  # fmt: skip
         assert (folder / "sweep-results" / "plots" / "kl-gptq-2048-matrices.svg").is_file()
-        page = (folder / "sweep-results" / "report.html").read_text()
+        page = (folder / "sweep-results" / "report.html").read_text().replace("<wbr>", "")  # names break at dots
         assert "Each matrix alone" in page and report["matrices"]["alone"][0]["name"] in page and "noise floor" in page
         # the reference is part of what a cell depends on
         os.utime(folder / "one" / "config.json")
