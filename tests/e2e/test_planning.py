@@ -11,7 +11,10 @@ sys.path.insert(0, str(w.ROOT / "tests/tools"))
 import planned_machines  # noqa: E402
 
 CHECKPOINTS = Checkpoints({
-    "large": ("llama", "bf16", {"layers": 40, "hidden": 512, "inner": 1024, "heads": 4, "kv_heads": 2, "head": 128})})
+    "large": ("llama", "bf16", {"layers": 40, "hidden": 512, "inner": 1024, "heads": 4, "kv_heads": 2, "head": 128}),
+    # an embedding and a head of 6 MiB; a layer has 4.5
+    "headed": ("llama", "bf16", {"layers": 12, "hidden": 512, "inner": 1024, "heads": 4, "kv_heads": 2, "head": 128,
+                                 "vocab": 6000})})
 setUpModule, tearDownModule, model = CHECKPOINTS.write, CHECKPOINTS.remove, CHECKPOINTS.path
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
@@ -78,6 +81,28 @@ class Described(unittest.TestCase):
                          r"bound by gathering$")
         self.assertRegex(lines[3], r"the link between devices \(described\)$")
 
+    def test_rings_of_shards_hold_the_next_layer(self):
+        """With any limit that is enough: more memory never makes gathering wait. With all the memory, all layers stay."""
+        options = ("--devices", 2, "--device-memory", "2GiB", "--placement", "sharded", "--weights-limit")
+        n_enough = 0
+        for limit in [*range(70, 140), 800]:
+            done = run("inspect", *options, f"{limit * 512}KiB", model("headed"))
+            if done.returncode == 0:
+                n_enough += 1
+                lines = weights_lines(done.stdout)
+                self.assertNotIn("one after the other", lines[2], (limit, lines))
+                self.assertIn("14 of 14" if limit == 800 else "sharded, ", lines[0])
+        self.assertGreater(n_enough, 8)
+
+    def test_a_ring_of_one_layer_waits(self):
+        lines = plan("--device-memory", "2GiB", "--placement", "streamed", "--weights-limit", "6MiB", "--disk-rate", "1MiB",
+                     "--host-memory", "50MiB", "--compute-rate", 20)
+        found = re.search(r"takes ([\d.]+) s, and computes for about ([\d.]+) s with (\d+) tokens: bound by .*, one after the "
+                          r"other$", lines[2])
+        self.assertIsNotNone(found, lines)
+        seconds = float(found[1]) + float(found[2])
+        self.assertAlmostEqual(int(re.match(r"about (\d+) ", lines[3])[1]) * seconds / int(found[3]), 1, delta=0.02)
+
     def test_host_memory(self):
         """What neither stays nor is sharded comes from host memory, as far as that is allowed, else from the files."""
         def moved(limit):
@@ -105,7 +130,10 @@ class Described(unittest.TestCase):
         for options, code, part in (
                 (("--devices", "0-1", "--device-memory", "2GiB"), 64, "with --device-memory it is the number of GPUs"),
                 (("--devices", "17", "--device-memory", "2GiB"), 64, "1 to 16"),
-                (("--device-memory", "700MiB"), 71, "raise --memory-limit")):
+                (("--device-memory", "700MiB"), 71, "raise --memory-limit"),
+                (("--device-memory", "2GiB", "--backend", "cpu"), 64, "leave it or --backend cpu out"),
+                (("--device-memory", "2GiB", "--placement", "streamed", "--host-memory", "10MiB", "--host-memory-limit",
+                  "1GiB"), 71, "would be locked, but 10.0 MiB are available")):
             done = run("inspect", *options, model("large"))
             self.assertEqual(done.returncode, code, done.stderr)
             self.assertIn(part, done.stderr)

@@ -66,18 +66,14 @@ static enum ctw_status shard_within(struct ctw_placing *p, const struct ctw_plac
     uint64_t enough = least.resident + least.ring + ctw_shards_bytes(&least, r->n_devices);
     if (limit == 0 || limit >= enough) {
         bool roomy = limit > part + least.resident + least.ring;
-        st = roomy ? ctw_placement_make(&p->layers, r->model, limit - part, err) : CTW_OK;
-        if (st == CTW_OK && roomy && p->layers.ring >= least.ring) {
+        if (roomy && ctw_placement_make(&p->layers, r->model, limit - part, NULL) == CTW_OK &&
+            p->layers.ahead) {
             ctw_placement_free(&least);
             return CTW_OK;
         }
-        if (roomy)
-            ctw_placement_free(&p->layers);
-        if (st == CTW_OK)
-            p->layers = least; /* more layers would stay, but their ring could not gather ahead */
-        else
-            ctw_placement_free(&least);
-        return st;
+        ctw_placement_free(&p->layers); /* more layers would stay, but none came ahead */
+        p->layers = least;
+        return CTW_OK;
     }
     if (r->host_limit > 0 && limit > least.resident + least.ring) {
         p->layers = least;
