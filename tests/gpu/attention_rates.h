@@ -25,11 +25,45 @@ static int by_size(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
+/* Milliseconds of one operation: the median of those alone, and the mean of those without a pause. */
+struct times {
+    float alone, sustained;
+};
+
+/* sustained_ms: about how long the operations without a pause take together. */
+static struct times time_op(struct ctw_cuda *cu, const struct ctw_op_attention *op, int sustained_ms)
+{
+    enum { TIMES = 30 };
+    float ms[TIMES], all;
+    cudaEvent_t a, b;
+    CU(cudaEventCreate(&a));
+    CU(cudaEventCreate(&b));
+    for (int i = -3; i < TIMES; i++) {
+        CU(cudaEventRecord(a, cu->stream));
+        OK(ctw_cuda_attention(cu, op, &last_err));
+        CU(cudaEventRecord(b, cu->stream));
+        CU(cudaEventSynchronize(b));
+        if (i >= 0)
+            CU(cudaEventElapsedTime(&ms[i], a, b));
+    }
+    qsort(ms, TIMES, sizeof(ms[0]), by_size);
+    int more = (int)(sustained_ms / ms[TIMES / 2]) + 1;
+    CU(cudaEventRecord(a, cu->stream));
+    for (int i = 0; i < more; i++)
+        OK(ctw_cuda_attention(cu, op, &last_err));
+    CU(cudaEventRecord(b, cu->stream));
+    CU(cudaEventSynchronize(b));
+    CU(cudaEventElapsedTime(&all, a, b));
+    CU(cudaEventDestroy(a));
+    CU(cudaEventDestroy(b));
+    struct times t = {ms[TIMES / 2], all / (float)more};
+    return t;
+}
+
 /* n sequences of `length` and, if extra > 0, one more of `extra` tokens. */
 static void time_one(struct ctw_cuda *cu, const char *variant, int64_t n, int64_t length, int64_t extra,
                      int n_head, int n_kv, int head, int64_t window, int head_v = 0)
 {
-    enum { TIMES = 30 };
     int64_t rows = n * length + extra, n_seqs = n + (extra > 0);
     head_v = head_v > 0 ? head_v : head;
     size_t q_n = (size_t)rows * n_head * head, k_n = (size_t)rows * n_kv * head;
@@ -64,33 +98,12 @@ static void time_one(struct ctw_cuda *cu, const char *variant, int64_t n, int64_
     op.window = window;
     op.q = q, op.k = k, op.v = v, op.out = out;
     op.seqs = seqs, op.n_seqs = n_seqs;
-    float ms[TIMES], all;
-    cudaEvent_t a, b;
-    CU(cudaEventCreate(&a));
-    CU(cudaEventCreate(&b));
-    for (int i = -3; i < TIMES; i++) {
-        CU(cudaEventRecord(a, cu->stream));
-        OK(ctw_cuda_attention(cu, &op, &last_err));
-        CU(cudaEventRecord(b, cu->stream));
-        CU(cudaEventSynchronize(b));
-        if (i >= 0)
-            CU(cudaEventElapsedTime(&ms[i], a, b));
-    }
-    qsort(ms, TIMES, sizeof(ms[0]), by_size);
     /* About 0.7 s without a pause for shapes that are compared with others, 0.1 s for the rest. */
-    int more = (int)((n_kv < n_head && head == 128 && length >= 2048 ? 700 : 100) / ms[TIMES / 2]) + 1;
-    CU(cudaEventRecord(a, cu->stream));
-    for (int i = 0; i < more; i++)
-        OK(ctw_cuda_attention(cu, &op, &last_err));
-    CU(cudaEventRecord(b, cu->stream));
-    CU(cudaEventSynchronize(b));
-    CU(cudaEventElapsedTime(&all, a, b));
+    struct times t = time_op(cu, &op, n_kv < n_head && head == 128 && length >= 2048 ? 700 : 100);
     printf("%-7s %5lld x %5lld + %5lld  heads %2d / %d of %3d and %3d window %4d  %8.3f ms "
            "%6.1f TFLOP/s, sustained %6.1f\n",
            variant, (long long)n, (long long)length, (long long)extra, n_head, n_kv, head, head_v,
-           (int)window, (double)ms[TIMES / 2], flops / ms[TIMES / 2] * 1e-9, flops * more / all * 1e-9);
-    CU(cudaEventDestroy(a));
-    CU(cudaEventDestroy(b));
+           (int)window, (double)t.alone, flops / t.alone * 1e-9, flops / t.sustained * 1e-9);
     CU(cudaFree(q));
     CU(cudaFree(k));
     CU(cudaFree(v));

@@ -5,8 +5,8 @@ import re
 import time
 from contextlib import nullcontext
 
-from gpu_programs import Late, Refused, Served, bits, has_module, make_checkpoint, n_gpus, weight_bytes, wide_items
-from gpu_streaming import random_options
+from gpu_programs import Refused, Served, bits, has_module, n_gpus, weight_bytes, wide_items
+from gpu_streaming import random_options, written
 
 # As in gpu_streaming.py: shape, format, layers, vocabulary.
 MODELS = (("llama-1b", "w4a16", 8, 8192), ("llama-8b", "nvfp4", 4, 16384))
@@ -75,14 +75,7 @@ def part_several(c):
     c.n_gpus = n_gpus()
     if c.n_gpus < 2:
         return c.skip("several", "this machine has one GPU")
-    for shape, fmt, layers, vocab in MODELS:
-        name = f"{shape}-{fmt}-{layers}"
-        try:
-            model = make_checkpoint(c.scratch / name, shape, fmt, "--layers", str(layers), "--vocab", str(vocab),
-                                    limit_s=c.left(120))
-        except (Refused, Late) as e:
-            c.line(False, name, str(e)[:200], time.monotonic())
-            continue
+    for name, model in written(c, MODELS):
         for v in c.variants:
             c.attempt(f"{name} {v}", same_bits, c, model, v)
             for placement in ("resident", "sharded", "streamed") if has_module("msgpack") else ():

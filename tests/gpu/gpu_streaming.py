@@ -56,16 +56,20 @@ def cancelled(c, model, variant):
     return True, "8 cancelled jobs: same bits"
 
 
-def part_streaming(c):
-    """Weights that are streamed under random limits, with cancelled jobs: the bits of resident weights."""
-    for shape, fmt, layers, vocab in MODELS:
+def written(c, models):
+    """(name, folder) of each model, once its checkpoint is written. One that cannot be written is a failure."""
+    for shape, fmt, layers, vocab in models:
         name = f"{shape}-{fmt}-{layers}"
         try:
-            model = make_checkpoint(c.scratch / name, shape, fmt, "--layers", str(layers), "--vocab", str(vocab),
-                                    limit_s=c.left(120))
+            yield name, make_checkpoint(c.scratch / name, shape, fmt, "--layers", str(layers), "--vocab", str(vocab),
+                                        limit_s=c.left(120))
         except (Refused, Late) as e:
             c.line(False, name, str(e)[:200], time.monotonic())
-            continue
+
+
+def part_streaming(c):
+    """Weights that are streamed under random limits, with cancelled jobs: the bits of resident weights."""
+    for name, model in written(c, MODELS):
         for v in c.variants:
             c.attempt(f"{name} {v}", same_bits, c, model, v)
             if has_module("msgpack"):

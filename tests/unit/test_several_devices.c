@@ -237,6 +237,25 @@ static void the_same_bits_on_any_number(void **state)
     }
 }
 
+/* Three calls, the second one cancelled: what is final has the same bits. all: all sequences each
+ * time, else a random number of them. */
+static void score_thrice_and_close(struct ctw_engine *e, struct scores *s, bool all)
+{
+    struct ctw_err err;
+    for (int k = 0; k < 3; k++) {
+        prepare(s, all ? N_SEQS : random_below(N_SEQS + 1));
+        s->cancel_after = k == 1 ? 2 : 0;
+        enum ctw_status st = score(e, s, &err);
+        if (st != CTW_OK && (st != CTW_ECANCELED || k != 1))
+            fail_msg("%s", err.msg);
+        int64_t n_same;
+        assert_same(s, &n_same);
+        assert_true(st != CTW_OK || n_same == s->n);
+    }
+    assert_int_equal(ctw_engine_wait_identity(e, &err), CTW_OK);
+    ctw_engine_close(e);
+}
+
 /* Weights spread over the devices, some layers whole on each; copies are late and out of order. */
 static void the_same_bits_from_shards(void **state)
 {
@@ -260,18 +279,7 @@ static void the_same_bits_from_shards(void **state)
         ctw_engine_get_info(e, &info);
         assert_string_equal(info.place, "sharded");
         assert_true(limit == 0 || info.weights_memory <= limit);
-        for (int k = 0; k < 3; k++) {
-            prepare(&s, random_below(N_SEQS + 1));
-            s.cancel_after = k == 1 ? 2 : 0;
-            enum ctw_status st = score(e, &s, &err);
-            if (st != CTW_OK && (st != CTW_ECANCELED || k != 1))
-                fail_msg("%s", err.msg);
-            int64_t n_same;
-            assert_same(&s, &n_same);
-            assert_true(st != CTW_OK || n_same == s.n);
-        }
-        assert_int_equal(ctw_engine_wait_identity(e, &err), CTW_OK);
-        ctw_engine_close(e);
+        score_thrice_and_close(e, &s, false);
     }
 }
 
@@ -301,18 +309,7 @@ static void the_same_bits_from_host_memory(void **state)
         assert_true(info.weights_memory <= opt.weights_limit);
         n_sharded += strcmp(info.place, "sharded") == 0 && info.weights_hosted > 0;
         n_streamed += strcmp(info.place, "streamed") == 0 && info.weights_hosted > 0;
-        for (int k = 0; k < 3; k++) {
-            prepare(&s, N_SEQS);
-            s.cancel_after = k == 1 ? 2 : 0;
-            enum ctw_status st = score(e, &s, &err);
-            if (st != CTW_OK && (st != CTW_ECANCELED || k != 1))
-                fail_msg("%s", err.msg);
-            int64_t n_same;
-            assert_same(&s, &n_same);
-            assert_true(st != CTW_OK || n_same == s.n);
-        }
-        assert_int_equal(ctw_engine_wait_identity(e, &err), CTW_OK);
-        ctw_engine_close(e);
+        score_thrice_and_close(e, &s, true);
     }
     if (n_sharded < 2 || n_streamed < 4)
         fail_msg("%d sharded, %d streamed", n_sharded, n_streamed);

@@ -101,8 +101,7 @@ void ctw_shards_homes(const struct ctw_placement *p, int n, unsigned char *home,
     bytes[CTW_HOME_FILES] = p->streamed - bytes[CTW_HOME_DEVICES] - bytes[CTW_HOME_HOST];
 }
 
-/* Each slice of the devices' goes to the one that has the least. So they differ by at most one
- * slice. */
+/* A slice goes to the device that has the fewest bytes, so devices differ by at most one slice. */
 static void deal_slice(struct ctw_shards *s, struct home *home, const struct ctw_slice_of_layer *of)
 {
     int least = 0;
@@ -143,9 +142,8 @@ static enum ctw_status deal_slices(struct ctw_shards *s, const struct ctw_placem
             home->device = of[layer] == CTW_HOME_FILES ? IN_FILES : STAYS;
             if (of[layer] == CTW_HOME_DEVICES)
                 deal_slice(s, home, &s->slices.slices[i]);
-            if (of[layer] == CTW_HOME_HOST) {
+            if (of[layer] == CTW_HOME_HOST)
                 add_to_host(s, home, &s->slices.slices[i]);
-            }
         }
     ctw_free(of);
     s->block = ctw_calloc((size_t)s->n_blocks + 1, sizeof(*s->block));
@@ -228,6 +226,17 @@ static enum ctw_status read_slice(struct shard *d, struct stage *stage, int64_t 
     return st;
 }
 
+/* A reader ends; the first error stops the others. */
+static void *end_reader(struct ctw_shards *s, enum ctw_status st, const struct ctw_err *err)
+{
+    pthread_mutex_lock(&s->lock);
+    if (st != CTW_OK && s->err.status == CTW_OK)
+        s->err = *err;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
 static void *read_slices(void *arg)
 {
     struct shard *d = arg;
@@ -246,12 +255,7 @@ static void *read_slices(void *arg)
         else
             st = was_ok ? err.status : st;
     }
-    pthread_mutex_lock(&s->lock);
-    if (st != CTW_OK && s->err.status == CTW_OK)
-        s->err = err;
-    pthread_cond_broadcast(&s->changed);
-    pthread_mutex_unlock(&s->lock);
-    return NULL;
+    return end_reader(s, st, &err);
 }
 
 /* The slice's place in host memory, whose block is locked when its first slice comes. *to NULL: no
@@ -313,12 +317,7 @@ static void *keep_slices(void *arg)
     int64_t i;
     while (st == CTW_OK && (i = take_slice(h)) >= 0)
         st = keep_slice(h, i, &err);
-    pthread_mutex_lock(&s->lock);
-    if (st != CTW_OK && s->err.status == CTW_OK)
-        s->err = err;
-    pthread_cond_broadcast(&s->changed);
-    pthread_mutex_unlock(&s->lock);
-    return NULL;
+    return end_reader(s, st, &err);
 }
 
 /* ---- interface ---------------------------------------------------------------------------- */
