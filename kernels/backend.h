@@ -307,8 +307,9 @@ enum ctw_status ctw_qkv(struct ctw_backend *be, const struct ctw_op_qkv *op,
 enum ctw_status ctw_linear_qkv(struct ctw_backend *be, const struct ctw_op_linear *op,
                                const struct ctw_op_qkv *qkv, struct ctw_err *err) CTW_MUST_CHECK;
 /*
- * Two products of experts: one with x_rows, the other with CTW_EPI_SCATTER. NULL: there is none.
- * Neither reads or writes what the other writes, so that the backend may compute both at once.
+ * Two products of experts: one gathers its rows (x_rows), the other scatters them (CTW_EPI_SCATTER).
+ * Either may be NULL. Neither reads or writes what the other writes, so the backend may compute
+ * both at once.
  */
 enum ctw_status ctw_linear_pair(struct ctw_backend *be, const struct ctw_op_linear *gathered,
                                 const struct ctw_op_linear *scattered,

@@ -271,7 +271,7 @@ bool ctw_cuda_scatter_hopper_can(const struct ctw_cuda *cu, const struct ctw_cud
 /* The first without x_rows. */
 enum ctw_status ctw_cuda_glu_hopper(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
                                     const struct ctw_glu *glu, struct ctw_err *err);
-/* Both at once, or one of them: NULL is none. They are independent of one another. */
+/* Computes both products in one kernel. Either may be NULL; neither reads what the other writes. */
 enum ctw_status ctw_cuda_pair_hopper(struct ctw_cuda *cu, const struct ctw_cuda_gemm *gathered,
                                      bool gate, enum ctw_activation act, const struct ctw_glu *glu,
                                      const struct ctw_cuda_gemm *scattered, struct ctw_err *err);

@@ -20,7 +20,7 @@ static uint64_t number_in(const char *path, uint64_t none)
     return read ? n : none;
 }
 
-/* The number behind a name, in a file of such lines; 0: there is none. */
+/* The number that follows `name` on a line of the file; 0 if no line has the name. */
 static uint64_t number_of(const char *path, const char *name)
 {
     unsigned long long n = 0;

@@ -227,8 +227,8 @@ __global__ void __launch_bounds__(THREADS) index_scores_wide(const __grid_consta
 
 /* ---- the choice --------------------------------------------------------------------------- */
 
-/* A score as an integer of the same order, which is not 0: +0 and -0 are equal, and what is not a
- * number is -infinity. */
+/* Maps a score to a nonzero integer that sorts as the score does. +0 and -0 map to the same integer,
+ * and NaN maps to that of -infinity. */
 ATTN_DEV uint32_t ordered(float s)
 {
     uint32_t bits = __float_as_uint(isnan(s) ? -INFINITY : s + 0.0f);
@@ -266,7 +266,8 @@ ATTN_DEV void find_digit(const int *count, int *digit, int *left)
     }
 }
 
-/* The chosen-th largest of n scores; *left: how many of those that are equal to it are chosen. */
+/* Returns the smallest score that is chosen: the chosen-th largest of n. *left is the number of scores
+ * equal to it that are chosen. */
 template <typename U, typename S>
 ATTN_DEV U least_chosen(const S *scores, int n, int chosen, int *count, int *digit, int *left)
 {

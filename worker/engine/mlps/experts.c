@@ -265,7 +265,8 @@ static enum ctw_status activate(const struct ctw_step *s, const struct part *par
                    err);
 }
 
-/* The inner activations of a part, and the output of the part before it; n 0: there is none. */
+/* Computes the inner activations of `part`, and adds the outputs of `before`. Either is skipped if
+ * its n is 0. */
 static enum ctw_status compute(const struct ctw_step *s, const struct part *part,
                                const struct part *before, struct ctw_err *err)
 {
@@ -312,7 +313,8 @@ static int next_with_rows(const int32_t *start, int n_experts, int e)
     return e;
 }
 
-/* Of `left` rows, those that are computed next: equal parts, of whole tiles, of at most `most`. */
+/* The number of rows in the next part, if `left` rows are left: parts are equal, in whole tiles,
+ * and have at most `most` rows. */
 static int64_t next_rows(int64_t left, int64_t most)
 {
     enum { TILE = 256 };
