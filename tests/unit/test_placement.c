@@ -34,17 +34,17 @@ static bool place(struct ctw_placement *p, const struct ctw_model *m, uint64_t l
         return false;
     }
     for (int i = 0; i < m->n_layers; i++) {
-        weights += p->bytes[i];
-        resident += p->stays[i] ? p->bytes[i] : 0;
-        largest = !p->stays[i] && p->bytes[i] > largest ? p->bytes[i] : largest;
-        assert_true(p->stays[i] || p->bytes[i] > 0);
+        weights += p->unit[i].bytes;
+        resident += p->unit[i].stays ? p->unit[i].bytes : 0;
+        largest = !p->unit[i].stays && p->unit[i].bytes > largest ? p->unit[i].bytes : largest;
+        assert_true(p->unit[i].stays || p->unit[i].bytes > 0);
     }
     assert_int_equal(p->weights, weights);
     assert_int_equal(p->resident, resident);
     assert_int_equal(p->streamed, weights - resident);
     assert_true(p->resident + p->ring <= limit);
     assert_true(p->ring >= largest);
-    assert_true(!m->tied || p->stays[0]);
+    assert_true(!m->tied || p->unit[0].stays);
     assert_int_equal(p->streamed == 0, weights <= limit);
     return true;
 }
@@ -52,15 +52,15 @@ static bool place(struct ctw_placement *p, const struct ctw_model *m, uint64_t l
 /* Beside the two largest layers that then do not. */
 static void no_other_layer_fits(const struct ctw_placement *p, uint64_t limit)
 {
-    for (int more = 0; more < p->n_layers; more++) {
+    for (int more = 0; more < p->n_units; more++) {
         size_t largest = 0, second = 0;
-        for (int i = 0; i < p->n_layers; i++) {
-            size_t bytes = p->stays[i] || i == more ? 0 : p->bytes[i];
+        for (int i = 0; i < p->n_units; i++) {
+            size_t bytes = p->unit[i].stays || i == more ? 0 : p->unit[i].bytes;
             second = bytes > largest ? largest : bytes > second ? bytes : second;
             largest = bytes > largest ? bytes : largest;
         }
-        if (!p->stays[more])
-            assert_true(p->resident + p->bytes[more] + largest + second > limit);
+        if (!p->unit[more].stays)
+            assert_true(p->resident + p->unit[more].bytes + largest + second > limit);
     }
 }
 
@@ -87,7 +87,7 @@ static void parted_over_devices(void **state)
         size_t in_ring = (edge > pair ? edge : pair) + all / (size_t)devices;
         size_t whole = 2 * edge + (n > 3 ? pair : 20 * 256) + (all - 2 * edge) / (size_t)devices;
         assert_true(memory <= in_ring + 1 && memory <= whole + 1 && memory <= all);
-        assert_true(p.stays[0] ? p.ring <= pair : p.ring >= edge);
+        assert_true(p.unit[0].stays ? p.ring <= pair : p.ring >= edge);
         ctw_placement_free(&p);
     }
 }
@@ -159,11 +159,11 @@ static void what_stays_is_spread_over_the_depth(void **state)
     struct ctw_placement p;
     assert_true(place(&p, &m, (2 * 64 + 2 * 16 + 8 * 16) * kib));
     assert_int_equal(p.ring, 2 * 16 * kib);
-    assert_true(p.stays[0] && p.stays[N - 1]);
+    assert_true(p.unit[0].stays && p.unit[N - 1].stays);
     int n = 0, gap = 0, longest = 0;
     for (int i = 1; i < N - 1; i++) {
-        n += p.stays[i];
-        gap = p.stays[i] ? 0 : gap + 1;
+        n += p.unit[i].stays;
+        gap = p.unit[i].stays ? 0 : gap + 1;
         longest = gap > longest ? gap : longest;
     }
     assert_int_equal(n, 8);

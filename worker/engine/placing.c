@@ -57,9 +57,8 @@ static enum ctw_status shard_within(struct ctw_placing *p, const struct ctw_plac
         return st;
     p->place = CTW_SHARDED;
     p->n_shards = r->n_devices;
-    const struct ctw_placement none = {.n_layers = least.n_layers,
-                                       .stays = least.stays,
-                                       .bytes = least.bytes,
+    const struct ctw_placement none = {.n_units = least.n_units,
+                                       .unit = least.unit,
                                        .weights = p->weights,
                                        .device_room = SIZE_MAX};
     uint64_t part = ctw_shards_bytes(&none, r->n_devices); /* more stays: less */
@@ -211,7 +210,7 @@ static enum ctw_status find_homes(struct ctw_placing *p, const struct ctw_placin
     if (p->place == CTW_STREAMED)
         p->layers.device_room = 0;
     p->layers.host_room = (size_t)r->host_limit;
-    unsigned char *home = ctw_calloc((size_t)p->layers.n_layers + 1, sizeof(*home));
+    unsigned char *home = ctw_calloc((size_t)p->layers.n_units + 1, sizeof(*home));
     if (home == NULL)
         return ctw_fail(err, CTW_ENOMEM, "layers: out of memory");
     ctw_shards_homes(&p->layers, p->place == CTW_SHARDED ? p->n_shards : 1, home, bytes);
@@ -249,11 +248,11 @@ enum ctw_status ctw_placing_choose(struct ctw_placing *out, const struct ctw_pla
     st = on_host ? choose_on_host(out, r, err) : choose_on_device(out, r, err);
     if (st != CTW_OK)
         return st;
-    out->memory = out->layers.n_layers > 0 ? out->layers.resident + out->layers.ring : out->weights;
+    out->memory = out->layers.n_units > 0 ? out->layers.resident + out->layers.ring : out->weights;
     out->ring = out->layers.ring;
     out->one_at_a_time = out->ring > 0 && !out->layers.ahead;
-    for (int i = 0; i < out->layers.n_layers; i++)
-        out->n_whole += out->layers.stays[i];
+    for (int i = 0; i < out->layers.n_units; i++)
+        out->n_whole += out->layers.unit[i].stays;
     if (out->place == CTW_SHARDED) {
         out->memory += ctw_shards_bytes(&out->layers, out->n_shards);
     } else {
@@ -280,7 +279,7 @@ enum ctw_status ctw_placing_open(struct ctw_placing *p, const struct ctw_model *
 {
     if (p->place == CTW_MAPPED)
         return ctw_provider_open_mapped(out, model, err);
-    if (p->layers.n_layers > 0)
+    if (p->layers.n_units > 0)
         return ctw_provider_open_streamed(out, model, be, &p->layers, shards, err);
     return ctw_provider_open_resident(out, model, be, err);
 }

@@ -18,15 +18,15 @@ enum ring {
     DECODERS = 3 /* two decoder layers; the embedding and the head, which are larger, alone */
 };
 
-/* The bytes of the largest layers that do not stay. More layers can stay without making it too
+/* The bytes of the largest units that do not stay. More units can stay without making it too
  * small. */
 static size_t ring_of(const struct ctw_placement *p, enum ring n)
 {
     size_t largest = 0, second = 0, alone = 0;
-    for (int i = 0; i < p->n_layers; i++) {
-        size_t bytes = p->stays[i] ? 0 : p->bytes[i];
+    for (int i = 0; i < p->n_units; i++) {
+        size_t bytes = p->unit[i].stays ? 0 : p->unit[i].bytes;
         alone = max_size(alone, bytes);
-        if (n == DECODERS && (i == 0 || i == p->n_layers - 1))
+        if (n == DECODERS && (i == 0 || i == p->n_units - 1))
             continue;
         second = max_size(second, bytes < largest ? bytes : largest);
         largest = max_size(largest, bytes);
@@ -37,8 +37,8 @@ static size_t ring_of(const struct ctw_placement *p, enum ring n)
 static void add_up(struct ctw_placement *p, enum ring n_ring)
 {
     p->resident = 0;
-    for (int i = 0; i < p->n_layers; i++)
-        p->resident += p->stays[i] ? p->bytes[i] : 0;
+    for (int i = 0; i < p->n_units; i++)
+        p->resident += p->unit[i].stays ? p->unit[i].bytes : 0;
     p->streamed = p->weights - p->resident;
     p->ring = ring_of(p, n_ring);
     p->one_at_a_time = p->ring < ring_of(p, TWO);
@@ -49,21 +49,21 @@ static void add_up(struct ctw_placement *p, enum ring n_ring)
  * without bytes. */
 static void keep_least(struct ctw_placement *p, const struct ctw_model *m)
 {
-    for (int i = 0; i < p->n_layers; i++)
-        p->stays[i] = p->bytes[i] == 0;
+    for (int i = 0; i < p->n_units; i++)
+        p->unit[i].stays = p->unit[i].bytes == 0;
     if (m->tied)
-        p->stays[0] = true;
+        p->unit[0].stays = true;
 }
 
 static bool keep_largest(struct ctw_placement *p)
 {
     int largest = -1;
-    for (int i = 0; i < p->n_layers; i++)
-        if (!p->stays[i] && (largest < 0 || p->bytes[i] > p->bytes[largest]))
+    for (int i = 0; i < p->n_units; i++)
+        if (!p->unit[i].stays && (largest < 0 || p->unit[i].bytes > p->unit[largest].bytes))
             largest = i;
     if (largest < 0)
         return false;
-    p->stays[largest] = true;
+    p->unit[largest].stays = true;
     return true;
 }
 
@@ -109,50 +109,49 @@ static size_t least_limit(struct ctw_placement *p, const struct ctw_model *m, en
 static void spread(struct ctw_placement *p, uint64_t limit, size_t ring)
 {
     size_t taken = ring, left = 0, seen = 0, kept = 0;
-    for (int i = 0; i < p->n_layers; i++) {
-        taken += p->stays[i] ? p->bytes[i] : 0;
-        left += p->stays[i] ? 0 : p->bytes[i];
+    for (int i = 0; i < p->n_units; i++) {
+        taken += p->unit[i].stays ? p->unit[i].bytes : 0;
+        left += p->unit[i].stays ? 0 : p->unit[i].bytes;
     }
     size_t room = (size_t)(limit - taken);
-    for (int i = 0; i < p->n_layers; i++) {
-        if (p->stays[i])
+    for (int i = 0; i < p->n_units; i++) {
+        if (p->unit[i].stays)
             continue;
-        seen += p->bytes[i];
+        seen += p->unit[i].bytes;
         /* Of the layers seen so far, as large a share stays as of all. */
         double due = (double)seen / (double)left * (double)room;
-        if ((double)(kept + p->bytes[i]) > due)
+        if ((double)(kept + p->unit[i].bytes) > due)
             continue;
-        p->stays[i] = true;
-        kept += p->bytes[i];
+        p->unit[i].stays = true;
+        kept += p->unit[i].bytes;
     }
 }
 
 /* Lets any layer stay for which there still is room. */
 static void fill(struct ctw_placement *p, uint64_t limit, enum ring n_ring)
 {
-    for (int i = 0; i < p->n_layers; i++) {
-        if (p->stays[i])
+    for (int i = 0; i < p->n_units; i++) {
+        if (p->unit[i].stays)
             continue;
-        p->stays[i] = true;
+        p->unit[i].stays = true;
         add_up(p, n_ring);
-        p->stays[i] = p->resident + p->ring <= limit;
+        p->unit[i].stays = p->resident + p->ring <= limit;
     }
     add_up(p, n_ring);
 }
 
-static enum ctw_status open_tables(struct ctw_placement *p, const struct ctw_model *m,
-                                   struct ctw_err *err)
+static enum ctw_status open_table(struct ctw_placement *p, const struct ctw_model *m,
+                                  struct ctw_err *err)
 {
-    *p = (struct ctw_placement){.n_layers = m->n_layers, .device_room = SIZE_MAX};
-    p->stays = ctw_calloc((size_t)m->n_layers, sizeof(*p->stays));
-    p->bytes = ctw_calloc((size_t)m->n_layers, sizeof(*p->bytes));
-    if (p->stays == NULL || p->bytes == NULL) {
+    *p = (struct ctw_placement){.n_units = m->n_layers, .device_room = SIZE_MAX};
+    p->unit = ctw_calloc((size_t)p->n_units, sizeof(*p->unit));
+    if (p->unit == NULL) {
         ctw_placement_free(p);
         return ctw_fail(err, CTW_ENOMEM, "layers: out of memory");
     }
-    for (int i = 0; i < m->n_layers; i++) {
-        p->bytes[i] = ctw_arena_bytes(m, i);
-        p->weights += p->bytes[i];
+    for (int i = 0; i < p->n_units; i++) {
+        p->unit[i] = (struct ctw_unit){.layer = i, .bytes = ctw_arena_bytes(m, i)};
+        p->weights += p->unit[i].bytes;
     }
     return CTW_OK;
 }
@@ -162,7 +161,7 @@ enum ctw_status ctw_placement_make(struct ctw_placement *out, const struct ctw_m
 {
     char need[32], have[32], all[32];
     size_t ring, least;
-    enum ctw_status st = open_tables(out, m, err);
+    enum ctw_status st = open_table(out, m, err);
     if (st != CTW_OK)
         return st;
     if (out->weights <= limit) {
@@ -191,7 +190,7 @@ enum ctw_status ctw_placement_make(struct ctw_placement *out, const struct ctw_m
 enum ctw_status ctw_placement_make_least(struct ctw_placement *out, const struct ctw_model *m,
                                          struct ctw_err *err)
 {
-    enum ctw_status st = open_tables(out, m, err);
+    enum ctw_status st = open_table(out, m, err);
     if (st != CTW_OK)
         return st;
     size_t least = least_limit(out, m, TWO);
@@ -204,7 +203,7 @@ enum ctw_status ctw_placement_make_parted(struct ctw_placement *out, const struc
 {
     size_t least = SIZE_MAX;
     int n = 0, best = 0;
-    enum ctw_status st = open_tables(out, m, err);
+    enum ctw_status st = open_table(out, m, err);
     if (st != CTW_OK)
         return st;
     keep_least(out, m);
@@ -227,22 +226,19 @@ enum ctw_status ctw_placement_make_parted(struct ctw_placement *out, const struc
 enum ctw_status ctw_placement_copy(struct ctw_placement *out, const struct ctw_placement *p,
                                    struct ctw_err *err)
 {
-    size_t n = (size_t)p->n_layers;
+    size_t n = (size_t)p->n_units;
     *out = *p;
-    out->stays = ctw_calloc(n, sizeof(*out->stays));
-    out->bytes = ctw_calloc(n, sizeof(*out->bytes));
-    if (out->stays == NULL || out->bytes == NULL) {
+    out->unit = ctw_calloc(n, sizeof(*out->unit));
+    if (out->unit == NULL) {
         ctw_placement_free(out);
         return ctw_fail(err, CTW_ENOMEM, "layers: out of memory");
     }
-    memcpy(out->stays, p->stays, n * sizeof(*out->stays));
-    memcpy(out->bytes, p->bytes, n * sizeof(*out->bytes));
+    memcpy(out->unit, p->unit, n * sizeof(*out->unit));
     return CTW_OK;
 }
 
 void ctw_placement_free(struct ctw_placement *p)
 {
-    ctw_free(p->stays);
-    ctw_free(p->bytes);
+    ctw_free(p->unit);
     *p = (struct ctw_placement){0};
 }

@@ -1,23 +1,30 @@
 /*
- * Which layers stay in memory, and how much of it the others take in turn. Layers that stay are
- * read once; the others are read in every pass, a layer or two ahead, into a ring of bytes.
+ * Which units of the weights stay in memory, and how much of it the others take in turn. A unit is
+ * a range of a layer's arena, here all of it. Units that stay are read once; the others are read in
+ * every pass, a unit or two ahead, into a ring of bytes.
  */
 #ifndef CTW_WORKER_PLACEMENT_H
 #define CTW_WORKER_PLACEMENT_H
 
 #include "worker/model/model.h"
 
+/* What is read, used and released at once. */
+struct ctw_unit {
+    int layer;
+    size_t at, bytes; /* of the layer's arena */
+    bool stays;
+};
+
 struct ctw_placement {
-    int n_layers;
-    bool *stays;           /* [n_layers] */
-    size_t *bytes;         /* [n_layers]: of the layer's arena */
-    size_t weights;        /* of all arenas together */
-    size_t resident, ring; /* memory: of the layers that stay, and of the ring; 0: all stay */
+    int n_units;           /* 0: there is no placement */
+    struct ctw_unit *unit; /* [n_units], in the order of a pass */
+    size_t weights;        /* of all units together */
+    size_t resident, ring; /* memory: of the units that stay, and of the ring; 0: all stay */
     size_t streamed;       /* read in every pass: weights - resident */
     /* What does not stay: shards.h. */
     size_t device_room; /* of each device, for its part */
     size_t host_room;   /* of host memory, for what is on no device */
-    bool one_at_a_time; /* the ring holds a layer, but not always the next one as well */
+    bool one_at_a_time; /* the ring holds a unit, but not always the next one as well */
     bool ahead;         /* it does, of decoder layers */
 };
 

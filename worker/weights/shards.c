@@ -10,7 +10,7 @@ enum { READERS = 4, STAGES = 2 }; /* of a device; of a reader */
 /* Host memory is locked in blocks of this size: smaller ones take more than their bytes. */
 enum { HOST_BLOCK = 32 << 20 };
 
-/* Beside the devices' numbers, of a slice: of a layer that stays; only in the files. */
+/* Beside the devices' numbers, of a slice: of a unit that stays; only in the files. */
 enum { STAYS = -1, IN_FILES = -2 };
 
 struct home {
@@ -56,22 +56,22 @@ static size_t align_up(size_t bytes)
     return (bytes + CTW_ARENA_ALIGN - 1) / CTW_ARENA_ALIGN * CTW_ARENA_ALIGN;
 }
 
-/* Gives the layers that are in the files another home, evenly, as far as there is room. */
-static uint64_t settle_layers(const struct ctw_placement *p, unsigned char *home, enum ctw_home to,
-                              uint64_t room)
+/* Gives the units that are in the files another home, evenly, as far as there is room. */
+static uint64_t settle_units(const struct ctw_placement *p, unsigned char *home, enum ctw_home to,
+                             uint64_t room)
 {
     uint64_t all = 0, seen = 0, kept = 0;
-    for (int i = 0; i < p->n_layers; i++)
-        all += home[i] == CTW_HOME_FILES ? p->bytes[i] : 0;
-    for (int i = 0; i < p->n_layers; i++) {
+    for (int i = 0; i < p->n_units; i++)
+        all += home[i] == CTW_HOME_FILES ? p->unit[i].bytes : 0;
+    for (int i = 0; i < p->n_units; i++) {
         if (home[i] != CTW_HOME_FILES)
             continue;
-        seen += p->bytes[i];
+        seen += p->unit[i].bytes;
         double due = room < all ? (double)seen / (double)all * (double)room : (double)seen;
-        if ((double)(kept + p->bytes[i]) > due + 0.5)
+        if ((double)(kept + p->unit[i].bytes) > due + 0.5)
             continue;
         home[i] = (unsigned char)to;
-        kept += p->bytes[i];
+        kept += p->unit[i].bytes;
     }
     return kept;
 }
@@ -93,16 +93,16 @@ void ctw_shards_homes(const struct ctw_placement *p, int n, unsigned char *home,
                       uint64_t bytes[CTW_N_HOMES])
 {
     uint64_t room = p->device_room == SIZE_MAX ? UINT64_MAX : (uint64_t)n * part_of(p->device_room);
-    for (int i = 0; i < p->n_layers; i++)
-        home[i] = p->stays[i] ? CTW_HOME_WHOLE : CTW_HOME_FILES;
+    for (int i = 0; i < p->n_units; i++)
+        home[i] = p->unit[i].stays ? CTW_HOME_WHOLE : CTW_HOME_FILES;
     bytes[CTW_HOME_WHOLE] = p->resident;
-    bytes[CTW_HOME_DEVICES] = settle_layers(p, home, CTW_HOME_DEVICES, room);
-    bytes[CTW_HOME_HOST] = settle_layers(p, home, CTW_HOME_HOST, host_part_of(p->host_room));
+    bytes[CTW_HOME_DEVICES] = settle_units(p, home, CTW_HOME_DEVICES, room);
+    bytes[CTW_HOME_HOST] = settle_units(p, home, CTW_HOME_HOST, host_part_of(p->host_room));
     bytes[CTW_HOME_FILES] = p->streamed - bytes[CTW_HOME_DEVICES] - bytes[CTW_HOME_HOST];
 }
 
 /* A slice goes to the device that has the fewest bytes, so devices differ by at most one slice. */
-static void deal_slice(struct ctw_shards *s, struct home *home, const struct ctw_slice_of_layer *of)
+static void deal_slice(struct ctw_shards *s, struct home *home, const struct ctw_slice *of)
 {
     int least = 0;
     for (int d = 1; d < s->n; d++)
@@ -114,8 +114,7 @@ static void deal_slice(struct ctw_shards *s, struct home *home, const struct ctw
 }
 
 /* One after another, each in one block. */
-static void add_to_host(struct ctw_shards *s, struct home *home,
-                        const struct ctw_slice_of_layer *of)
+static void add_to_host(struct ctw_shards *s, struct home *home, const struct ctw_slice *of)
 {
     struct shard *h = &s->shard[s->n];
     if (h->bytes % HOST_BLOCK + of->bytes > HOST_BLOCK)
@@ -131,18 +130,18 @@ static enum ctw_status deal_slices(struct ctw_shards *s, const struct ctw_placem
                                    struct ctw_err *err)
 {
     uint64_t bytes[CTW_N_HOMES];
-    unsigned char *of = ctw_calloc((size_t)place->n_layers, sizeof(*of));
+    unsigned char *of = ctw_calloc((size_t)place->n_units, sizeof(*of));
     if (of == NULL)
         return ctw_fail(err, CTW_ENOMEM, "loading: out of memory");
     ctw_shards_homes(place, s->n, of, bytes);
     s->has_files = bytes[CTW_HOME_FILES] > 0;
-    for (int layer = 0; layer < place->n_layers; layer++)
-        for (int64_t i = s->slices.first[layer]; i < s->slices.first[layer + 1]; i++) {
+    for (int u = 0; u < place->n_units; u++)
+        for (int64_t i = s->slices.first[u]; i < s->slices.first[u + 1]; i++) {
             struct home *home = &s->home[i];
-            home->device = of[layer] == CTW_HOME_FILES ? IN_FILES : STAYS;
-            if (of[layer] == CTW_HOME_DEVICES)
+            home->device = of[u] == CTW_HOME_FILES ? IN_FILES : STAYS;
+            if (of[u] == CTW_HOME_DEVICES)
                 deal_slice(s, home, &s->slices.slices[i]);
-            if (of[layer] == CTW_HOME_HOST)
+            if (of[u] == CTW_HOME_HOST)
                 add_to_host(s, home, &s->slices.slices[i]);
         }
     ctw_free(of);
@@ -153,8 +152,9 @@ static enum ctw_status deal_slices(struct ctw_shards *s, const struct ctw_placem
 uint64_t ctw_shards_bytes(const struct ctw_placement *place, int n)
 {
     uint64_t part = (place->weights - place->resident) / (uint64_t)n, largest = 0;
-    for (int i = 0; i < place->n_layers; i++)
-        largest = place->stays[i] || place->bytes[i] < largest ? largest : place->bytes[i];
+    for (int i = 0; i < place->n_units; i++)
+        largest =
+            place->unit[i].stays || place->unit[i].bytes < largest ? largest : place->unit[i].bytes;
     if (largest > CTW_DEVICE_SLICE)
         largest = CTW_DEVICE_SLICE;
     uint64_t all = part == 0 ? 0 : part + part / 2048 + largest; /* slices have 1 MiB, aligned */
@@ -212,7 +212,7 @@ static enum ctw_status read_slice(struct shard *d, struct stage *stage, int64_t 
                                   struct ctw_err *err)
 {
     struct ctw_shards *s = d->all;
-    const struct ctw_slice_of_layer *slice = &s->slices.slices[i];
+    const struct ctw_slice *slice = &s->slices.slices[i];
     enum ctw_status st = settle(d, stage, err);
     if (st == CTW_OK && stage->p == NULL)
         st = ctw_stage_alloc(d->be, &stage->p, CTW_DEVICE_SLICE, err);
@@ -394,7 +394,7 @@ enum ctw_status ctw_shards_open(struct ctw_shards **out, const struct ctw_model 
     pthread_cond_init(&s->changed, NULL);
     for (int i = 0; i <= n; i++)
         s->shard[i] = (struct shard){.all = s, .be = be[i < n ? i : 0]};
-    enum ctw_status st = ctw_slices_make(&s->slices, model, CTW_DEVICE_SLICE, err);
+    enum ctw_status st = ctw_slices_make(&s->slices, model, place, CTW_DEVICE_SLICE, err);
     if (st == CTW_OK) {
         s->home = ctw_calloc((size_t)s->slices.n_slices + 1, sizeof(*s->home));
         st = s->home != NULL ? CTW_OK : ctw_fail(err, CTW_ENOMEM, "loading: out of memory");

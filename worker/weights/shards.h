@@ -1,5 +1,5 @@
 /*
- * Layers that do not stay whole on each device, and are read once: spread over several devices,
+ * Units that do not stay whole on each device, and are read once: spread over several devices,
  * each of which holds about 1/n of their bytes, in the slices of stream_slices.h; or in host memory
  * that devices copy from, which all of them share. They are read by threads of their own and never
  * written again: any device may copy them at any time until ctw_shards_close(). So devices need not
@@ -13,15 +13,15 @@
 #include "worker/weights/placement.h"
 #include "worker/weights/stream_slices.h"
 
-/* The slices of a device's layers, which are also those of shards. */
+/* The slices of a device's units, which are also those of shards. */
 enum { CTW_DEVICE_SLICE = 2 * CTW_BLOCK_BYTES, CTW_SHARDS_MAX = 16 };
 
 struct ctw_shards;
 
-/* Where a layer's bytes are. */
+/* Where a unit's bytes are. */
 enum ctw_home { CTW_HOME_FILES, CTW_HOME_HOST, CTW_HOME_DEVICES, CTW_HOME_WHOLE, CTW_N_HOMES };
 
-/* Spreads the layers evenly over what the placement has room for: home [n_layers], and the bytes of
+/* Spreads the units evenly over what the placement has room for: home [n_units], and the bytes of
  * each kind of home. */
 void ctw_shards_homes(const struct ctw_placement *place, int n, unsigned char *home,
                       uint64_t bytes[CTW_N_HOMES]);

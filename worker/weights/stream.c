@@ -19,9 +19,9 @@ enum {
     HOST_SLICE = CTW_BLOCK_BYTES
 };
 
-/* One reading of a layer, and its use. */
+/* One reading of a unit, and its use. */
 struct visit {
-    int layer;
+    int unit;
     size_t at;              /* of the arena in memory */
     int64_t next, n_unread; /* slices: the next to take, and those not read yet */
     bool released, fenced;  /* fenced: the bytes are free only after `fence` */
@@ -43,7 +43,7 @@ struct reader {
     uint64_t copied;
 };
 
-enum layer_state { NOT_READ, BEING_READ, IS_IN }; /* of a layer that stays */
+enum unit_state { NOT_READ, BEING_READ, IS_IN }; /* of a unit that stays */
 
 struct ctw_stream {
     const struct ctw_model *model;
@@ -52,24 +52,24 @@ struct ctw_stream {
     struct ctw_shards *shards; /* NULL: all is read from the files */
     struct ctw_slices slices;
     char *memory;
-    size_t *at;     /* [n_layers]: of the layers that stay, in memory */
+    size_t *at;     /* [n_units]: of the units that stay, in memory */
     bool is_staged; /* the backend does not read host memory */
     struct reader reader[DEVICE_READERS];
     int n_readers;
     pthread_mutex_t lock;
     pthread_cond_t changed;
     /* under lock */
-    unsigned char *state; /* [n_layers]: an enum layer_state */
+    unsigned char *state; /* [n_units]: an enum unit_state */
     /*
      * A queue, oldest first: released visits whose bytes have not been reused; the visit that is in
-     * use; visits that are read or being read. A layer that stays counts as released once it is in.
+     * use; visits that are read or being read. A unit that stays counts as released once it is in.
      */
     struct visit *visits; /* [cap] */
     int64_t first, n, cap;
-    int next_layer; /* the first that may be read next */
-    int n_reading;  /* threads that are reading a slice */
-    bool opening;   /* a thread waits for a fence */
-    bool pause;     /* nothing new is begun */
+    int next_unit; /* the first that may be read next */
+    int n_reading; /* threads that are reading a slice */
+    bool opening;  /* a thread waits for a fence */
+    bool pause;    /* nothing new is begun */
     bool stop;
     struct ctw_err err; /* the first failure */
 };
@@ -95,13 +95,13 @@ static struct visit *first_ahead(const struct ctw_stream *s)
     return NULL;
 }
 
-/* The first layer from `layer` on, in the order of passes, that is not in memory for good and, if
+/* The first unit from `unit` on, in the order of passes, that is not in memory for good and, if
  * `unread`, is not coming either. -1: none. */
-static int next_missing(const struct ctw_stream *s, int layer, bool unread)
+static int next_missing(const struct ctw_stream *s, int unit, bool unread)
 {
-    int n = s->place->n_layers;
+    int n = s->place->n_units;
     for (int i = 0; i < n; i++) {
-        int at = (layer + i) % n;
+        int at = (unit + i) % n;
         bool missing = unread ? s->state[at] == NOT_READ : s->state[at] != IS_IN;
         if (missing)
             return at;
@@ -119,7 +119,7 @@ static bool find_place(const struct ctw_stream *s, size_t bytes, size_t *at)
     size_t ring = s->place->ring;
     for (int64_t i = 0; i < s->n; i++) {
         const struct visit *v = visit_at(s, i);
-        if (s->place->stays[v->layer])
+        if (s->place->unit[v->unit].stays)
             continue;
         oldest = oldest == NULL ? v : oldest;
         newest = v;
@@ -127,7 +127,7 @@ static bool find_place(const struct ctw_stream *s, size_t bytes, size_t *at)
     *at = s->place->resident;
     if (newest == NULL)
         return true;
-    size_t from = newest->at - s->place->resident + s->place->bytes[newest->layer];
+    size_t from = newest->at - s->place->resident + s->place->unit[newest->unit].bytes;
     size_t to = oldest->at - s->place->resident;
     bool wrapped = newest->at < oldest->at;
     if (bytes <= (wrapped ? to : ring) - from) {
@@ -143,27 +143,28 @@ static void drop_oldest(struct ctw_stream *s)
     s->n--;
 }
 
-static void add_visit(struct ctw_stream *s, int layer, size_t at)
+static void add_visit(struct ctw_stream *s, int unit, size_t at)
 {
     struct visit *v = visit_at(s, s->n++);
-    *v = (struct visit){.layer = layer, .at = at};
-    v->next = s->slices.first[layer];
-    v->n_unread = s->slices.first[layer + 1] - v->next;
-    if (s->place->stays[layer])
-        s->state[layer] = BEING_READ;
-    s->next_layer = (layer + 1) % s->place->n_layers;
+    *v = (struct visit){.unit = unit, .at = at};
+    v->next = s->slices.first[unit];
+    v->n_unread = s->slices.first[unit + 1] - v->next;
+    if (s->place->unit[unit].stays)
+        s->state[unit] = BEING_READ;
+    s->next_unit = (unit + 1) % s->place->n_units;
 }
 
-/* Takes one step towards reading the next layer; released while it waits for a fence. False: there
+/* Takes one step towards reading the next unit; released while it waits for a fence. False: there
  * is nothing to do before something changes. */
 static bool open_next(struct ctw_stream *s)
 {
-    int layer = next_missing(s, s->next_layer, true);
+    int unit = next_missing(s, s->next_unit, true);
     size_t at;
-    if (s->opening || s->pause || layer < 0)
+    if (s->opening || s->pause || unit < 0)
         return false;
-    if (s->n < s->cap && (s->place->stays[layer] || find_place(s, s->place->bytes[layer], &at))) {
-        add_visit(s, layer, s->place->stays[layer] ? s->at[layer] : at);
+    if (s->n < s->cap &&
+        (s->place->unit[unit].stays || find_place(s, s->place->unit[unit].bytes, &at))) {
+        add_visit(s, unit, s->place->unit[unit].stays ? s->at[unit] : at);
         return true;
     }
     const struct visit v = *visit_at(s, 0);
@@ -185,11 +186,10 @@ static bool open_next(struct ctw_stream *s)
 }
 
 /* The next slice to read, of the newest visit. */
-static bool take_slice(struct ctw_stream *s, struct visit **out,
-                       const struct ctw_slice_of_layer **slice)
+static bool take_slice(struct ctw_stream *s, struct visit **out, const struct ctw_slice **slice)
 {
     struct visit *v = s->n > 0 ? visit_at(s, s->n - 1) : NULL;
-    if (s->pause || v == NULL || v->next == s->slices.first[v->layer + 1])
+    if (s->pause || v == NULL || v->next == s->slices.first[v->unit + 1])
         return false;
     *slice = &s->slices.slices[v->next++];
     *out = v;
@@ -198,8 +198,8 @@ static bool take_slice(struct ctw_stream *s, struct visit **out,
 
 /* ---- readers ------------------------------------------------------------------------------ */
 
-static enum ctw_status read_staged(struct reader *r, const struct ctw_slice_of_layer *slice,
-                                   char *to, struct ctw_err *err)
+static enum ctw_status read_staged(struct reader *r, const struct ctw_slice *slice, char *to,
+                                   struct ctw_err *err)
 {
     struct ctw_stream *s = r->s;
     struct stage *stage = &r->stage[r->turn];
@@ -219,7 +219,7 @@ static enum ctw_status read_staged(struct reader *r, const struct ctw_slice_of_l
 
 /* Copies it from the device or the host memory that has it; the copy ends before the shards are
  * closed. */
-static enum ctw_status gather(struct reader *r, const struct ctw_slice_of_layer *slice, char *to,
+static enum ctw_status gather(struct reader *r, const struct ctw_slice *slice, char *to,
                               struct ctw_err *err)
 {
     struct ctw_stream *s = r->s;
@@ -235,8 +235,8 @@ static enum ctw_status gather(struct reader *r, const struct ctw_slice_of_layer 
     return st;
 }
 
-static enum ctw_status read_slice(struct reader *r, const struct ctw_slice_of_layer *slice,
-                                  bool stays, char *to, struct ctw_err *err)
+static enum ctw_status read_slice(struct reader *r, const struct ctw_slice *slice, bool stays,
+                                  char *to, struct ctw_err *err)
 {
     struct ctw_stream *s = r->s;
     if (s->shards != NULL && !stays)
@@ -259,13 +259,13 @@ static void free_stages(struct reader *r)
     }
 }
 
-static void *read_layers(void *arg)
+static void *read_units(void *arg)
 {
     struct reader *r = arg;
     struct ctw_stream *s = r->s;
     pthread_mutex_lock(&s->lock);
     while (!given_up(s)) {
-        const struct ctw_slice_of_layer *slice;
+        const struct ctw_slice *slice;
         struct visit *v; /* stays where it is while it is being read */
         struct ctw_err err;
         if (!take_slice(s, &v, &slice)) {
@@ -275,14 +275,14 @@ static void *read_layers(void *arg)
         }
         s->n_reading++;
         pthread_mutex_unlock(&s->lock);
-        enum ctw_status st =
-            read_slice(r, slice, s->place->stays[v->layer], s->memory + v->at + slice->at, &err);
+        enum ctw_status st = read_slice(r, slice, s->place->unit[v->unit].stays,
+                                        s->memory + v->at + slice->at, &err);
         pthread_mutex_lock(&s->lock);
         s->n_reading--;
         if (st != CTW_OK && s->err.status == CTW_OK)
             s->err = err;
-        if (st == CTW_OK && --v->n_unread == 0 && s->place->stays[v->layer]) {
-            s->state[v->layer] = IS_IN;
+        if (st == CTW_OK && --v->n_unread == 0 && s->place->unit[v->unit].stays) {
+            s->state[v->unit] = IS_IN;
             v->released = true;
         }
         pthread_cond_broadcast(&s->changed);
@@ -296,69 +296,69 @@ static void *read_layers(void *arg)
 
 /* ---- the thread that computes ------------------------------------------------------------- */
 
-/* Drops what was read ahead, and continues with `layer`. Under lock. */
-static void restart_at(struct ctw_stream *s, int layer)
+/* Drops what was read ahead, and continues with `unit`. Under lock. */
+static void restart_at(struct ctw_stream *s, int unit)
 {
     s->pause = true;
     while (s->n_reading > 0)
         pthread_cond_wait(&s->changed, &s->lock);
     for (; s->n > 0; s->n--) {
         const struct visit *v = visit_at(s, s->n - 1);
-        if (v->released && !s->place->stays[v->layer])
+        if (v->released && !s->place->unit[v->unit].stays)
             break;
-        if (!v->released && s->place->stays[v->layer])
-            s->state[v->layer] = NOT_READ;
+        if (!v->released && s->place->unit[v->unit].stays)
+            s->state[v->unit] = NOT_READ;
     }
-    s->next_layer = layer;
+    s->next_unit = unit;
     s->pause = false;
     pthread_cond_broadcast(&s->changed);
 }
 
-/* Is what comes next what a pass that is at `layer` needs next? If not, makes it so. Under lock. */
-static void follow(struct ctw_stream *s, int layer)
+/* Is what comes next what a pass that is at `unit` needs next? If not, makes it so. Under lock. */
+static void follow(struct ctw_stream *s, int unit)
 {
     const struct visit *ahead = first_ahead(s);
-    int needed = next_missing(s, layer, false);
-    int coming = ahead != NULL ? ahead->layer : next_missing(s, s->next_layer, true);
+    int needed = next_missing(s, unit, false);
+    int coming = ahead != NULL ? ahead->unit : next_missing(s, s->next_unit, true);
     if (needed >= 0 && needed != coming)
         restart_at(s, needed);
 }
 
-/* Is all of the layer in? Then *at is its place. Under lock. */
-static bool find_layer(const struct ctw_stream *s, int layer, size_t *at)
+/* Is all of the unit in? Then *at is its place. Under lock. */
+static bool find_unit(const struct ctw_stream *s, int unit, size_t *at)
 {
     const struct visit *ahead = first_ahead(s);
-    if (s->place->stays[layer]) {
-        *at = s->at[layer];
-        return s->state[layer] == IS_IN;
+    if (s->place->unit[unit].stays) {
+        *at = s->at[unit];
+        return s->state[unit] == IS_IN;
     }
-    if (ahead == NULL || ahead->layer != layer || ahead->n_unread > 0)
+    if (ahead == NULL || ahead->unit != unit || ahead->n_unread > 0)
         return false;
     *at = ahead->at;
     return true;
 }
 
-enum ctw_status ctw_stream_acquire(struct ctw_stream *s, int layer, const void **block,
+enum ctw_status ctw_stream_acquire(struct ctw_stream *s, int unit, const void **block,
                                    struct ctw_err *err)
 {
     size_t at = 0;
     enum ctw_status st = CTW_OK;
     pthread_mutex_lock(&s->lock);
-    follow(s, layer);
-    while (!find_layer(s, layer, &at) && !given_up(s))
+    follow(s, unit);
+    while (!find_unit(s, unit, &at) && !given_up(s))
         pthread_cond_wait(&s->changed, &s->lock);
-    if (!find_layer(s, layer, &at))
+    if (!find_unit(s, unit, &at))
         st = ctw_fail(err, s->err.status, "reading the weights: %s", s->err.msg);
     pthread_mutex_unlock(&s->lock);
     *block = s->memory + at;
     return st;
 }
 
-void ctw_stream_release(struct ctw_stream *s, int layer, const uint64_t *fence)
+void ctw_stream_release(struct ctw_stream *s, int unit, const uint64_t *fence)
 {
     pthread_mutex_lock(&s->lock);
     struct visit *v = first_ahead(s);
-    if (v != NULL && v->layer == layer && !s->place->stays[layer] && v->n_unread == 0) {
+    if (v != NULL && v->unit == unit && !s->place->unit[unit].stays && v->n_unread == 0) {
         v->released = true;
         v->fenced = fence != NULL;
         v->fence = fence != NULL ? *fence : 0;
@@ -371,8 +371,8 @@ bool ctw_stream_needs_files(struct ctw_stream *s)
 {
     pthread_mutex_lock(&s->lock);
     bool missing = s->shards == NULL && next_missing(s, 0, false) >= 0;
-    for (int i = 0; s->shards != NULL && i < s->place->n_layers; i++)
-        missing |= s->place->stays[i] && s->state[i] != IS_IN;
+    for (int i = 0; s->shards != NULL && i < s->place->n_units; i++)
+        missing |= s->place->unit[i].stays && s->state[i] != IS_IN;
     pthread_mutex_unlock(&s->lock);
     return missing || (s->shards != NULL && !ctw_shards_all_in(s->shards));
 }
@@ -389,7 +389,7 @@ static enum ctw_status start_readers(struct ctw_stream *s, struct ctw_err *err)
     for (; s->n_readers < n; s->n_readers++) {
         struct reader *r = &s->reader[s->n_readers];
         r->s = s;
-        if (pthread_create(&r->thread, NULL, read_layers, r) != 0)
+        if (pthread_create(&r->thread, NULL, read_units, r) != 0)
             break;
     }
     return s->n_readers > 0 ? CTW_OK : ctw_fail(err, CTW_ENOMEM, "loading: cannot start a thread");
@@ -397,22 +397,23 @@ static enum ctw_status start_readers(struct ctw_stream *s, struct ctw_err *err)
 
 static enum ctw_status open_tables(struct ctw_stream *s, struct ctw_err *err)
 {
-    int n = s->place->n_layers;
+    int n = s->place->n_units;
     size_t at = 0;
-    s->cap = 2 * n + 2; /* a layer is ahead at most once, and released at most once before that */
+    s->cap = 2 * n + 2; /* a unit is ahead at most once, and released at most once before that */
     s->at = ctw_calloc((size_t)n, sizeof(*s->at));
     s->state = ctw_calloc((size_t)n, sizeof(*s->state));
     s->visits = ctw_calloc((size_t)s->cap, sizeof(*s->visits));
     if (s->at == NULL || s->state == NULL || s->visits == NULL)
         return ctw_fail(err, CTW_ENOMEM, "layers: out of memory");
     for (int i = 0; i < n; i++) {
-        if (!s->place->stays[i])
+        if (!s->place->unit[i].stays)
             continue;
         s->at[i] = at;
-        at += s->place->bytes[i];
-        s->state[i] = s->place->bytes[i] == 0 ? IS_IN : NOT_READ;
+        at += s->place->unit[i].bytes;
+        s->state[i] = s->place->unit[i].bytes == 0 ? IS_IN : NOT_READ;
     }
-    return ctw_slices_make(&s->slices, s->model, s->is_staged ? CTW_DEVICE_SLICE : HOST_SLICE, err);
+    return ctw_slices_make(&s->slices, s->model, s->place,
+                           s->is_staged ? CTW_DEVICE_SLICE : HOST_SLICE, err);
 }
 
 enum ctw_status ctw_stream_open(struct ctw_stream **out, const struct ctw_model *model,

@@ -1,10 +1,10 @@
 /*
- * Reads layers into memory ahead of their use, with threads of its own, again and again: layers
- * that stay once, the others in every pass, into a ring of bytes. Passes use layers in their order,
- * and the next pass begins again with the first. If one does not (it was cancelled), what was read
+ * Reads units into memory ahead of their use, with threads of its own, again and again: units that
+ * stay once, the others in every pass, into a ring of bytes. Passes use units in their order, and
+ * the next pass begins again with the first. If one does not (it was cancelled), what was read
  * ahead is dropped.
  *
- * The bytes of a released layer are not reused before the fence that its release recorded. Every
+ * The bytes of a released unit are not reused before the fence that its release recorded. Every
  * block is digested as it is read and compared with what the identity has, so a pass never computes
  * with other bytes than the identity describes.
  */
@@ -18,8 +18,8 @@
 struct ctw_stream;
 
 /*
- * Starts reading into `memory`, of the backend: place->resident bytes, which hold the layers that
- * stay, one after another, then place->ring bytes. `shards` (NULL: none): where the layers that do
+ * Starts reading into `memory`, of the backend: place->resident bytes, which hold the units that
+ * stay, one after another, then place->ring bytes. `shards` (NULL: none): where the units that do
  * not stay come from, instead of the files. All arguments must outlive the stream.
  */
 enum ctw_status ctw_stream_open(struct ctw_stream **out, const struct ctw_model *model,
@@ -29,13 +29,13 @@ enum ctw_status ctw_stream_open(struct ctw_stream **out, const struct ctw_model 
 /* Waits for reads and uploads in flight. NULL is fine. */
 void ctw_stream_close(struct ctw_stream *s);
 
-/* Waits until the layer's uploads have begun, or its bytes are in host memory; *block is its arena.
- * If reading fails, returns that failure. The thread that uses the backend calls this and the next.
+/* Waits until the unit's uploads have begun, or its bytes are in host memory, at *block. If reading
+ * fails, returns that failure. The thread that uses the backend calls this and the next.
  */
-enum ctw_status ctw_stream_acquire(struct ctw_stream *s, int layer, const void **block,
+enum ctw_status ctw_stream_acquire(struct ctw_stream *s, int unit, const void **block,
                                    struct ctw_err *err) CTW_MUST_CHECK;
-/* `fence` covers the last operation on the layer's bytes; NULL: nothing reads them any more. */
-void ctw_stream_release(struct ctw_stream *s, int layer, const uint64_t *fence);
+/* `fence` covers the last operation on the unit's bytes; NULL: nothing reads them any more. */
+void ctw_stream_release(struct ctw_stream *s, int unit, const uint64_t *fence);
 
 /* Will files be read again? */
 bool ctw_stream_needs_files(struct ctw_stream *s);

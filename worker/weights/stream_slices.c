@@ -1,12 +1,15 @@
 #include "worker/weights/stream_slices.h"
 
+#include <assert.h>
+
 #include "base/mem.h"
 #include "worker/checkpoint/identity.h"
 
 struct cutting {
     struct ctw_slices *s;
     const struct ctw_model *model;
-    int layer;
+    const struct ctw_unit *unit;
+    int64_t first; /* the unit's first slice */
     size_t most;
 };
 
@@ -28,15 +31,14 @@ static enum ctw_status add_piece(const struct cutting *c, const struct ctw_piece
                                  struct ctw_err *err)
 {
     struct ctw_slices *s = c->s;
-    bool first = s->n_slices == s->first[c->layer];
-    struct ctw_slice_of_layer *last = first ? NULL : &s->slices[s->n_slices - 1];
+    bool first = s->n_slices == c->first;
+    struct ctw_slice *last = first ? NULL : &s->slices[s->n_slices - 1];
     enum ctw_status st =
         grow((void **)&s->pieces, s->n_pieces, &s->cap_pieces, sizeof(*s->pieces), err);
     if (st == CTW_OK && (last == NULL || piece->at + piece->bytes - last->at > c->most)) {
         st = grow((void **)&s->slices, s->n_slices, &s->cap_slices, sizeof(*s->slices), err);
         if (st == CTW_OK)
-            s->slices[s->n_slices++] =
-                (struct ctw_slice_of_layer){.first = s->n_pieces, .at = piece->at};
+            s->slices[s->n_slices++] = (struct ctw_slice){.first = s->n_pieces, .at = piece->at};
     }
     if (st != CTW_OK)
         return st;
@@ -47,34 +49,45 @@ static enum ctw_status add_piece(const struct cutting *c, const struct ctw_piece
     return CTW_OK;
 }
 
+/* What the unit has of a tensor. */
 static enum ctw_status cut(void *arg, const struct ctw_tensor *t, size_t at, struct ctw_err *err)
 {
     const struct cutting *c = arg;
+    size_t unit_end = c->unit->at + c->unit->bytes;
+    size_t first = at < c->unit->at ? c->unit->at - at : 0;
+    if (at >= unit_end || first >= t->bytes)
+        return CTW_OK;
+    size_t end = at + t->bytes < unit_end ? t->bytes : unit_end - at;
     int64_t block = ctw_identity_first_block(c->model->identity, t);
     enum ctw_status st = CTW_OK;
-    for (size_t from = 0; st == CTW_OK && from < t->bytes; from += CTW_BLOCK_BYTES, block++) {
-        size_t bytes = t->bytes - from < CTW_BLOCK_BYTES ? t->bytes - from : CTW_BLOCK_BYTES;
-        const struct ctw_piece piece = {
-            .t = t, .from = from, .bytes = bytes, .at = at + from, .block = block};
+    assert(first % CTW_BLOCK_BYTES == 0 && (end == t->bytes || end % CTW_BLOCK_BYTES == 0));
+    for (size_t from = first; st == CTW_OK && from < end; from += CTW_BLOCK_BYTES) {
+        const struct ctw_piece piece = {.t = t,
+                                        .from = from,
+                                        .bytes = end - from < CTW_BLOCK_BYTES ? end - from
+                                                                              : CTW_BLOCK_BYTES,
+                                        .at = at + from - c->unit->at,
+                                        .block = block + (int64_t)(from / CTW_BLOCK_BYTES)};
         st = add_piece(c, &piece, err);
     }
     return st;
 }
 
-enum ctw_status ctw_slices_make(struct ctw_slices *out, const struct ctw_model *m, size_t most,
-                                struct ctw_err *err)
+enum ctw_status ctw_slices_make(struct ctw_slices *out, const struct ctw_model *m,
+                                const struct ctw_placement *place, size_t most, struct ctw_err *err)
 {
-    struct cutting c = {.s = out, .model = m, .most = most};
     enum ctw_status st = CTW_OK;
     *out = (struct ctw_slices){0};
-    out->first = ctw_calloc((size_t)m->n_layers + 1, sizeof(*out->first));
+    out->first = ctw_calloc((size_t)place->n_units + 1, sizeof(*out->first));
     if (out->first == NULL)
         return ctw_fail(err, CTW_ENOMEM, "loading: out of memory");
-    for (; st == CTW_OK && c.layer < m->n_layers; c.layer++) {
-        out->first[c.layer] = out->n_slices;
-        st = ctw_arena_walk(m, c.layer, cut, &c, err);
+    for (int i = 0; st == CTW_OK && i < place->n_units; i++) {
+        struct cutting c = {
+            .s = out, .model = m, .unit = &place->unit[i], .first = out->n_slices, .most = most};
+        out->first[i] = out->n_slices;
+        st = ctw_arena_walk(m, place->unit[i].layer, cut, &c, err);
     }
-    out->first[m->n_layers] = out->n_slices;
+    out->first[place->n_units] = out->n_slices;
     return st;
 }
 
@@ -87,8 +100,7 @@ void ctw_slices_free(struct ctw_slices *s)
 }
 
 enum ctw_status ctw_slices_read(const struct ctw_slices *s, const struct ctw_model *m,
-                                const struct ctw_slice_of_layer *slice, void *to,
-                                struct ctw_err *err)
+                                const struct ctw_slice *slice, void *to, struct ctw_err *err)
 {
     enum ctw_status st = CTW_OK;
     for (int64_t i = slice->first; st == CTW_OK && i < slice->first + slice->n; i++) {

@@ -1,37 +1,40 @@
-/* What a stream reads: each layer's arena, cut into slices. Private to the stream. */
+/* What a stream reads: the units of a placement, cut into slices. Private to the stream. */
 #ifndef CTW_WORKER_STREAM_SLICES_H
 #define CTW_WORKER_STREAM_SLICES_H
 
 #include "worker/weights/arena.h"
+#include "worker/weights/placement.h"
 
 /* A contiguous range of a tensor: one block of the identity. */
 struct ctw_piece {
     const struct ctw_tensor *t;
     uint64_t from;    /* in the tensor */
-    size_t bytes, at; /* at: in the layer's arena */
+    size_t bytes, at; /* at: in the unit */
     int64_t block;
 };
 
 /* Adjacent pieces that one thread reads, with the padding between them. */
-struct ctw_slice_of_layer {
+struct ctw_slice {
     int64_t first, n; /* pieces */
-    size_t at, bytes; /* in the layer's arena */
+    size_t at, bytes; /* in the unit */
 };
 
 struct ctw_slices {
     struct ctw_piece *pieces;
-    struct ctw_slice_of_layer *slices;
-    int64_t *first; /* [n_layers + 1]: slices of each layer */
+    struct ctw_slice *slices;
+    int64_t *first; /* [n_units + 1]: slices of each unit */
     int64_t n_pieces, cap_pieces, n_slices, cap_slices;
 };
 
-/* Slices of at most `most` bytes, which is at least CTW_BLOCK_BYTES. */
-enum ctw_status ctw_slices_make(struct ctw_slices *out, const struct ctw_model *m, size_t most,
+/* Slices of at most `most` bytes, which is at least CTW_BLOCK_BYTES. Where a unit begins or
+ * ends within a tensor, a block does. */
+enum ctw_status ctw_slices_make(struct ctw_slices *out, const struct ctw_model *m,
+                                const struct ctw_placement *place, size_t most,
                                 struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_slices_free(struct ctw_slices *s);
 /* Reads a slice to `to`, and checks or adds its blocks. Thread-safe. */
 enum ctw_status ctw_slices_read(const struct ctw_slices *s, const struct ctw_model *m,
-                                const struct ctw_slice_of_layer *slice, void *to,
+                                const struct ctw_slice *slice, void *to,
                                 struct ctw_err *err) CTW_MUST_CHECK;
 
 #endif

@@ -39,7 +39,7 @@ static enum ctw_status streamed_acquire(struct ctw_provider *base, int layer,
         st = ctw_upload_join(p->be, err);
     if (st != CTW_OK)
         return st;
-    p->joined[layer] = p->place.stays[layer];
+    p->joined[layer] = p->place.unit[layer].stays;
     ctw_arena_point(p->model, layer, block, &p->data[layer]);
     *out = &p->data[layer];
     return CTW_OK;
@@ -51,7 +51,7 @@ static void streamed_release(struct ctw_provider *base, int layer)
     struct streamed *p = (struct streamed *)base;
     struct ctw_err err;
     uint64_t fence;
-    if (p->place.stays[layer])
+    if (p->place.unit[layer].stays)
         return;
     bool recorded = ctw_fence_record(p->be, &fence, &err) == CTW_OK;
     ctw_stream_release(p->stream, layer, recorded ? &fence : NULL);
