@@ -11,6 +11,8 @@
 #ifndef CTW_KERNELS_OPERATIONS_H
 #define CTW_KERNELS_OPERATIONS_H
 
+#include <math.h>
+
 #include "kernels/formats/format.h"
 #include "kernels/quantise.h"
 #include "kernels/routing.h"
@@ -332,8 +334,8 @@ struct ctw_op_attention {
                       window */
     float v_factor; /* of values, applied to their weighted sum; 0: 1 */
     /* device [rows of q, ld_seen]: of the keys above, a query sees key j if bit j % 32 of word j /
-     * 32 is set; NULL: all of them. Words past the query's own key may hold anything. Not with chunk,
-     * softcap or alibi; scale is positive. */
+     * 32 is set; NULL: all of them. Words past the query's own key may hold anything. Not with
+     * chunk, softcap or alibi; scale is positive. */
     const uint32_t *seen;
     int64_t ld_seen;
     int64_t seen_from; /* queries at lower positions have all bits set */
@@ -375,6 +377,9 @@ struct ctw_head_norm {
  * `logits` says where, which does not change `out`. The weight's shard is a whole matrix. If a
  * logit of a row is NaN or +infinity, or no logit is finite, the row's logprob is NaN and its
  * ln_sum not finite; its greedy is within 0..n_vocab-1 but meaningless.
+ *
+ * With unit_rows, a row of w, already rounded to dtype, is divided by its length, and rounded
+ * again: in fp32, by ctw_unit_length() of the sum of its squares in double.
  */
 struct ctw_op_head {
     const struct ctw_shard *weight;
@@ -390,9 +395,18 @@ struct ctw_op_head {
     int64_t ld_logits;           /* a multiple of CTW_LOGITS_ALIGN; columns from n_vocab on are
                                     undefined afterwards */
     struct ctw_head_norm *norms; /* device [n_rows]; with logits */
+    bool unit_rows;              /* of w (Baichuan 2) */
 };
 
 enum { CTW_LOGITS_ALIGN = 16 };
+
+/* By which a row of the head's weight is divided: its length, but at least 1e-12, as
+ * torch.nn.functional.normalize() divides. */
+CTW_HD float ctw_unit_length(double squares)
+{
+    float length = (float)sqrt(squares);
+    return length < 1e-12f ? 1e-12f : length;
+}
 
 /* The logits of n_vocab ids for some rows, as ctw_head() left them. */
 struct ctw_logits {

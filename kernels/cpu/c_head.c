@@ -43,6 +43,16 @@ static void add_logit(struct state *s, float x, int32_t id, int32_t target)
     }
 }
 
+static void to_unit_length(float *w, int64_t k, enum ctw_dtype dtype)
+{
+    double squares = 0;
+    for (int64_t i = 0; i < k; i++)
+        squares += (double)w[i] * w[i];
+    float length = ctw_unit_length(squares);
+    for (int64_t i = 0; i < k; i++)
+        w[i] = ctw_round_float(w[i] / length, dtype);
+}
+
 static void some_rows(void *arg, int64_t item, int thread)
 {
     const struct job *job = arg;
@@ -57,6 +67,8 @@ static void some_rows(void *arg, int64_t item, int thread)
         weight->format->decode(weight, op->weight->data, id, 0, weight->k, w);
         for (int64_t i = 0; i < weight->k; i++)
             w[i] = ctw_round_float(w[i], op->dtype);
+        if (op->unit_rows)
+            to_unit_length(w, weight->k, op->dtype);
         double bias = op->weight->bias == NULL
                           ? 0
                           : ctw_load_float(op->weight->bias, op->weight->bias_dtype, id);

@@ -83,15 +83,79 @@ INLINE void finish_logits(const struct ctw_op_head *op, float *x, const float *b
         x[i] = -INFINITY;
 }
 
+/* The values in the NR words of one row of a panel: one, or two neighbours in k, for each column.
+ */
+INLINE void split_words(enum mode mode, float v[2][NR], const float *words)
+{
+    if (mode == FLOATS) {
+        memcpy(v[0], words, NR * sizeof(*words));
+        return;
+    }
+    for (int r = 0; r < NR; r++) {
+        uint32_t both;
+        memcpy(&both, words + r, sizeof(both));
+        const uint32_t bits[2] = {both << 16, both & 0xffff0000u};
+        memcpy(&v[0][r], &bits[0], sizeof(float));
+        memcpy(&v[1][r], &bits[1], sizeof(float));
+    }
+}
+
+/* The other way round, each value rounded to dtype. */
+INLINE void join_words(enum mode mode, float *words, float v[2][NR], enum ctw_dtype dtype)
+{
+    uint16_t half[2][NR];
+    if (dtype == CTW_F32) {
+        memcpy(words, v[0], NR * sizeof(*words));
+        return;
+    }
+    narrow(half[0], dtype, v[0], NR);
+    if (mode == FLOATS) {
+        widen(words, half[0], dtype, NR);
+        return;
+    }
+    narrow(half[1], dtype, v[1], NR);
+    for (int r = 0; r < NR; r++) {
+        uint32_t both = half[0][r] | (uint32_t)half[1][r] << 16;
+        memcpy(words + r, &both, sizeof(both));
+    }
+}
+
+/* Gives each column of a panel [kw][NR] unit length, see ctw_op_head. */
+static void to_unit_length(enum mode mode, float *panel, int64_t kw, enum ctw_dtype dtype)
+{
+    const int per_word = mode == PAIRS ? 2 : 1;
+    double squares[NR] = {0};
+    float length[NR], v[2][NR];
+    for (int64_t w = 0; w < kw; w++) {
+        split_words(mode, v, panel + w * NR);
+        for (int i = 0; i < per_word; i++)
+            for (int r = 0; r < NR; r++)
+                squares[r] += (double)v[i][r] * v[i][r];
+    }
+    for (int r = 0; r < NR; r++)
+        length[r] = ctw_unit_length(squares[r]);
+    for (int64_t w = 0; w < kw; w++) {
+        split_words(mode, v, panel + w * NR);
+        for (int i = 0; i < per_word; i++)
+            for (int r = 0; r < NR; r++)
+                v[i][r] /= length[r];
+        join_words(mode, panel + w * NR, v, dtype);
+    }
+}
+
 /* Logits id0 .. id0+n-1, n <= MAX_COLUMNS, of every row. */
 static void head_columns(const struct head_job *job, const struct linear_local *l,
                          struct head_state *states, int64_t id0, int64_t n)
 {
     const struct ctw_op_head *op = job->op;
     int64_t n_panels = ceil_div(n, NR);
-    for (int64_t p = 0; p < n_panels; p++)
-        decode_panel(job->mode, l->panels + p * job->kw * NR, l->decode, op->weight, id0 + p * NR,
-                     min64(NR, n - p * NR), op->dtype);
+    for (int64_t p = 0; p < n_panels; p++) {
+        float *panel = l->panels + p * job->kw * NR;
+        decode_panel(job->mode, panel, l->decode, op->weight, id0 + p * NR, min64(NR, n - p * NR),
+                     op->dtype);
+        if (op->unit_rows)
+            to_unit_length(job->mode, panel, job->kw, op->dtype);
+    }
     if (op->weight->bias != NULL)
         load_bias(l->row, op->weight, id0, n);
     for (int64_t t = 0; t < op->n_rows; t += MC) {

@@ -180,6 +180,34 @@ __global__ void __launch_bounds__(THREADS)
         wide[i] = ctw_load_float(bias, dtype, id0 + i);
 }
 
+/*
+ * Gives rows of w [.., k] unit length, see ctw_op_head. A block is a row. Each thread's squares are
+ * a chain, then the lanes are added by halves, and the warps in order, all in double.
+ */
+template <typename T>
+__global__ void __launch_bounds__(THREADS) to_unit_length(T *w, int k)
+{
+    __shared__ double warp_sum[WARPS];
+    T *row = w + (int64_t)blockIdx.x * k;
+    double squares = 0;
+    for (int i = (int)threadIdx.x; i < k; i += THREADS) {
+        double v = (double)ctw_cuda_widen(row[i]);
+        squares += v * v;
+    }
+#pragma unroll
+    for (int i = 16; i > 0; i /= 2)
+        squares += __shfl_xor_sync(0xffffffffu, squares, i);
+    if (threadIdx.x % 32 == 0)
+        warp_sum[threadIdx.x / 32] = squares;
+    __syncthreads();
+    squares = 0;
+    for (int i = 0; i < WARPS; i++)
+        squares += warp_sum[i];
+    float length = ctw_unit_length(squares);
+    for (int i = (int)threadIdx.x; i < k; i += THREADS)
+        ctw_cuda_narrow(__fdiv_rn(ctw_cuda_widen(row[i]), length), row + i);
+}
+
 /* ---- host --------------------------------------------------------------------------------- */
 
 /* Does the product reduce its own tiles (gemm_hopper.cu)? That depends on the model alone, never on
@@ -191,6 +219,21 @@ static bool reduces(const struct ctw_cuda *cu, enum ctw_dtype dtype, float softc
 
 static_assert(sizeof(struct state) == CTW_GPU_HEAD_STATE, "as gpu_scratch.h plans");
 static_assert(sizeof(struct ctw_cuda_head_state) == CTW_GPU_REDUCED_STATE, "as gpu_scratch.h plans");
+
+/* The head's rows id .. id+n-1, decoded to w [n, k] as they are multiplied. */
+static enum ctw_status decode_rows(struct ctw_cuda *cu, const struct ctw_op_head *op, int64_t id,
+                                   int64_t n, void *w, struct ctw_err *err)
+{
+    enum ctw_status st =
+        ctw_cuda_decode(cu, cu->stream, op->weight, id, n, op->dtype, w, 0, 0, err);
+    if (st != CTW_OK || !op->unit_rows)
+        return st;
+#define UNIT(T)                                                                                          \
+    to_unit_length<<<(unsigned)n, THREADS, 0, cu->stream>>>((T *)w, (int)op->weight->weight->k)
+    CTW_CUDA_FLOAT_SWITCH(op->dtype, UNIT);
+#undef UNIT
+    return ctw_cuda_launched("head", err);
+}
 
 /* The head by products that reduce their own tiles. *done false: this weight is not supported. */
 static enum ctw_status head_reducing(struct ctw_cuda *cu, const struct ctw_op_head *op,
@@ -220,8 +263,7 @@ static enum ctw_status head_reducing(struct ctw_cuda *cu, const struct ctw_op_he
         }
         if (decoded) {
             g.w = (char *)b->p + parts.weight;
-            st = ctw_cuda_decode(cu, cu->stream, op->weight, id, g.n, op->dtype,
-                                 (char *)b->p + parts.weight, 0, 0, err);
+            st = decode_rows(cu, op, id, g.n, (char *)b->p + parts.weight, err);
         }
         if (st == CTW_OK)
             st = ctw_cuda_head_tile_hopper(cu, &g, op->targets, (int32_t)id, op->scale, states,
@@ -281,7 +323,7 @@ enum ctw_status ctw_cuda_head(struct ctw_cuda *cu, const struct ctw_op_head *op,
     if (op->n_rows == 0)
         return CTW_OK;
     bool decoded = weight->format->id != CTW_FORMAT_dense || weight->dtype != op->dtype ||
-                   !ctw_cuda_aligned16(values);
+                   op->unit_rows || !ctw_cuda_aligned16(values);
     if (reduces(cu, op->dtype, op->softcap) && op->weight->bias == NULL) {
         bool done;
         enum ctw_status reduced = head_reducing(cu, op, decoded, &done, err);
@@ -309,8 +351,7 @@ enum ctw_status ctw_cuda_head(struct ctw_cuda *cu, const struct ctw_op_head *op,
         a.softcap = op->softcap;
         if (decoded) {
             w = (char *)b->p + parts.weight;
-            st = ctw_cuda_decode(cu, cu->stream, op->weight, id, a.n, op->dtype,
-                                 (char *)b->p + parts.weight, 0, 0, err);
+            st = decode_rows(cu, op, id, a.n, (char *)b->p + parts.weight, err);
         }
         if (st == CTW_OK && bias != NULL)
             widen_bias<<<(unsigned)((a.n + THREADS - 1) / THREADS), THREADS, 0, cu->stream>>>(

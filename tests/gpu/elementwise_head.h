@@ -1,4 +1,5 @@
-/* Part of test_elementwise.cu: the head against double arithmetic, and with other rows in the batch.
+/* Part of test_elementwise.cu: the head against double arithmetic, and with other rows in the
+ * batch.
  */
 
 struct head_case {
@@ -6,6 +7,7 @@ struct head_case {
     enum ctw_dtype dtype;
     int64_t n_vocab, n_rows;
     float scale, softcap;
+    bool unit_rows;
 };
 
 /* Logits that are sums of few small multiples of 2^-7, so exact in any order. */
@@ -103,12 +105,21 @@ static bool head_is_alone(struct ctw_op_head op, int64_t k, const struct ctw_hea
     return same;
 }
 
+static void to_unit_length(float *row, int64_t k, enum ctw_dtype dtype)
+{
+    double squares = 0;
+    for (int64_t i = 0; i < k; i++)
+        squares += (double)row[i] * row[i];
+    for (int64_t i = 0; i < k; i++)
+        row[i] = ctw_round_float((float)(row[i] / fmax(sqrt(squares), 1e-12)), dtype);
+}
+
 static void check_head(const struct head_case *c)
 {
     struct made m;
     weight_open(&m, &c->kind);
     int64_t k = c->kind.k, n = c->n_rows;
-    bool exact = c->kind.format == DENSE && k <= 64;
+    bool exact = c->kind.format == DENSE && k <= 64 && !c->unit_rows;
     void *x = host_random(c->dtype, n * k, 3.0f / sqrtf((float)k));
     if (exact)
         make_exact(&m, x, c->dtype, n * k);
@@ -116,6 +127,8 @@ static void check_head(const struct head_case *c)
           *row = (float *)malloc((size_t)k * sizeof(float));
     for (int64_t i = 0; i < m.w.n * k; i++)
         w[i] = ctw_round_float(w[i], c->dtype);
+    for (int64_t v = 0; c->unit_rows && v < m.w.n; v++)
+        to_unit_length(w + v * k, k, c->dtype);
     int32_t *targets = (int32_t *)malloc((size_t)n * sizeof(*targets));
     for (int64_t t = 0; t < n; t++)
         targets[t] = (int32_t)(t == 0 ? c->n_vocab - 1 : rng() % c->n_vocab);
@@ -124,6 +137,7 @@ static void check_head(const struct head_case *c)
     struct buf out = buf_open((size_t)n * sizeof(struct ctw_head_result), 0);
     struct ctw_op_head op = {&m.shard, c->dtype, c->scale,        c->softcap, c->n_vocab,
                              n,        xd.p,     (int32_t *)td.p, NULL};
+    op.unit_rows = c->unit_rows;
     struct ctw_head_result *got = run_head(&op, &out);
     bool same = guards_whole(&out);
     double *logits = (double *)malloc(sizeof(double) * (size_t)c->n_vocab);
@@ -195,6 +209,30 @@ static void check_head_specials(void)
     weight_close(&m);
 }
 
+static const struct head_case unit_heads[] = {
+    {{"bf16, unit rows", DENSE, 16, CTW_BF16, 0, NO_ZEROS, false, false, 0, 9001, 256},
+     CTW_BF16,
+     9001,
+     130,
+     1,
+     0,
+     true},
+    {{"int4, unit rows", PACK, 4, CTW_F16, 32, NO_ZEROS, false, false, 0, 9001, 96},
+     CTW_F16,
+     9000,
+     70,
+     0.5f,
+     5,
+     true},
+    {{"fp32, unit rows", DENSE, 32, CTW_F32, 0, NO_ZEROS, false, false, 0, 300, 72},
+     CTW_F32,
+     300,
+     17,
+     1,
+     0,
+     true},
+};
+
 static void check_heads(void)
 {
     static const struct head_case cases[] = {
@@ -255,5 +293,7 @@ static void check_heads(void)
     };
     for (size_t i = 0; i < CTW_COUNT(cases); i++)
         check_head(&cases[i]);
+    for (size_t i = 0; i < CTW_COUNT(unit_heads); i++)
+        check_head(&unit_heads[i]);
     check_head_specials();
 }

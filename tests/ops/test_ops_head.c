@@ -48,12 +48,24 @@ static struct buf problem_run(const struct problem *p, struct ctw_backend *be)
     return out;
 }
 
+static void to_unit_length(float *row, int64_t k, enum ctw_dtype dtype)
+{
+    long double squares = 0;
+    for (int64_t i = 0; i < k; i++)
+        squares += (long double)row[i] * (long double)row[i];
+    double length = fmax((double)sqrtl(squares), 1e-12);
+    for (int64_t i = 0; i < k; i++)
+        row[i] = ctw_round_float((float)((double)row[i] / length), dtype);
+}
+
 /* The logit of id for row t, and the error that fp32 sums may have in it. */
 static double logit(const struct problem *p, int64_t t, int32_t id, double *error)
 {
     int64_t k = p->w.w.k;
     float *row = ctw_calloc((size_t)k, sizeof(*row));
     weight_row(&p->w, id, p->op.dtype, row);
+    if (p->op.unit_rows)
+        to_unit_length(row, k, p->op.dtype);
     const struct ctw_shard *shard = p->op.weight;
     double sum = shard->bias != NULL ? ctw_load_float(shard->bias, shard->bias_dtype, id) : 0;
     double all = fabs(sum);
@@ -105,6 +117,7 @@ static void variants_agree_with_the_definition(void **state)
         problem_open(&p, shape[0], shape[1], shape[2], shape[3], dtypes[s % 3]);
         p.op.scale = s % 4 == 1 ? 0.3f : 1;
         p.op.softcap = s % 4 == 2 ? 15 : 0;
+        p.op.unit_rows = s % 5 == 2;
         struct buf want = problem_run(&p, c);
         const char *v;
         for (int i = 0; (v = fast_variant(i)) != NULL; i++) {
@@ -129,6 +142,7 @@ static void a_row_does_not_depend_on_the_other_rows(void **state)
         for (size_t d = 0; d < 3; d++) {
             struct problem p;
             problem_open(&p, N, 3000, 2999, 72, dtypes[d]);
+            p.op.unit_rows = i % 2 == 1;
             struct ctw_backend *be = backend(v, 1);
             struct buf want = problem_run(&p, be);
             for (int threads = 2; threads <= 7; threads += threads == 3 ? 4 : 1) {

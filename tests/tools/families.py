@@ -11,7 +11,7 @@ import numpy as np
 import latent_families
 import mixture_families
 import more_families
-from family_keys import (act_of, build, head_of, interleaved, layer_types, partial, plain_mlp, rms, rope_settings)
+from family_keys import (act_of, alibi, build, head_of, interleaved, layer_types, partial, plain_mlp, rms, rope_settings)
 from recipe import Norm, Rope
 
 # ---- the families -----------------------------------------------------------------------------------
@@ -211,13 +211,6 @@ def gpt_neox(c):
     return build(c, Norm("layer", c.get("layer_norm_eps", 1e-5), bias=True), stem="gpt_neox.layers.{}.", layer=layer,
                  rope=Rope(int(head * factor), rope_settings(theta)), embed="gpt_neox.embed_in",
                  final="gpt_neox.final_layer_norm", head="embed_out")
-
-
-def alibi(n):
-    """Slopes of n heads, as in the paper's code (2108.12409)."""
-    power = 2 ** math.floor(math.log2(n))
-    first = [2 ** (-8 * (i + 1) / power) for i in range(power)]
-    return (*first, *(2 ** (-4 * (2 * i + 1) / power) for i in range(n - power)))
 
 
 def falcon(c):

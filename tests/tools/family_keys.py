@@ -1,5 +1,6 @@
 """What the functions of families.py and more_families.py read config.json with."""
 
+import math
 from dataclasses import replace
 
 from recipe import Layer, Model, Norm, Rope
@@ -70,3 +71,10 @@ def plain_mlp(act, up="mlp.up_proj", down="mlp.down_proj", bias=False):
 
 def interleaved(c, head, factor=1.0):
     return Rope(int(head * factor), rope_settings(c), True)
+
+
+def alibi(n):
+    """Slopes of n heads, as in the paper's code (2108.12409)."""
+    power = 2 ** math.floor(math.log2(n))
+    first = [2 ** (-8 * (i + 1) / power) for i in range(power)]
+    return (*first, *(2 ** (-4 * (2 * i + 1) / power) for i in range(n - power)))

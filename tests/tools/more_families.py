@@ -2,7 +2,7 @@
 
 import math
 
-from family_keys import act_of, build, plain_mlp, rms, rope_settings
+from family_keys import act_of, alibi, build, plain_mlp, rms, rope_settings
 from recipe import Norm, Rope
 
 
@@ -71,6 +71,15 @@ def minicpm(c):
                  logit_scale=c.get("dim_model_base", 1) / c["hidden_size"])
 
 
+def baichuan(c):
+    """7B has RoPE, 13B ALiBi; version 2's head has rows of unit length."""
+    layer = {"projections": ("self_attn.W_pack",)}
+    more = {} if "max_position_embeddings" in c else {"rope": None}
+    if more:
+        layer["slopes"] = alibi(c["num_attention_heads"])
+    return build(c, rms(c), layer=layer, unit_head="z_loss_weight" in c or c["vocab_size"] >= 125696, **more)
+
+
 def granitemoehybrid(c):
     """Without experts, and with attention in all layers."""
     if c.get("num_local_experts") or {*c.get("layer_types", ())} & {"mamba", "linear_attention"}:
@@ -112,4 +121,4 @@ def molmo(c):
 
 
 FAMILIES = {"nemotron-nas": nemotron_nas} | {f.__name__: f for f in (
-    gpt_bigcode, gptj, codegen, qwen, chatglm, minicpm, granitemoehybrid, molmo)}
+    gpt_bigcode, gptj, codegen, qwen, chatglm, minicpm, baichuan, granitemoehybrid, molmo)}

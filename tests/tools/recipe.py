@@ -178,6 +178,7 @@ class Model:
     final: str | None = "model.norm"
     head: str | None = "lm_head"  # None: the embedding
     head_bias: bool = False
+    unit_head: bool = False  # its rows are divided by their lengths
     logit_scale: float = 1.0
     softcap: float | None = None
     extra: int = 0  # Gemma 4 E: width of each layer's own input, from a second embedding and the first
@@ -187,7 +188,7 @@ class Model:
 def tensors(m):
     """(name, shape, kind) of every tensor. kind: embed, scaled embed (also the head), positions, linear, columns (a
     linear one stored [inputs, outputs]), stack and column stack (of experts), router, wide router and wide bias (F32), bias,
-    norm, shifted norm (1 is added), small norm, head, half, tiny (constants)."""
+    long head (rows of very different lengths), norm, shifted norm (1 is added), small norm, head, half, tiny (constants)."""
     width = m.embed_width or m.hidden
     scaled = m.head is None and m.embed_scale != 1
     yield m.embed + m.embed_suffix, (m.vocab, width), "scaled embed" if scaled else "embed"
@@ -210,7 +211,7 @@ def tensors(m):
     if m.project_out:
         yield m.project_out + ".weight", (width, m.hidden), "linear"
     if m.head:
-        yield m.head + ".weight", (m.vocab, m.hidden), "head"
+        yield m.head + ".weight", (m.vocab, m.hidden), "long head" if m.unit_head else "head"
     if m.head_bias:
         yield m.head + ".bias", (m.vocab,), "bias"
 

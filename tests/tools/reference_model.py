@@ -395,7 +395,12 @@ class Model:
             x = self.norm(x, m.final, m.norm)
         if m.project_out:
             x = self.linear(x, m.project_out)
-        logits = self.linear(x, m.head or m.embed, m.head_bias)
+        if m.unit_head:
+            w = self.weight((m.head or m.embed) + ".weight")
+            length = self.r(np.sqrt((w * w).sum(axis=1, keepdims=True)))
+            logits = self.r(x @ self.r(w / np.maximum(length, 1e-12)).T)
+        else:
+            logits = self.linear(x, m.head or m.embed, m.head_bias)
         if m.logit_scale != 1:
             logits = self.r(logits * m.logit_scale)
         if m.softcap is not None:
@@ -421,7 +426,7 @@ class Model:
     def hashes(self):
         """(name, n, k, dtype, sha256 of the decoded row-major bytes) of every matrix."""
         m = self.family
-        matrices = ("linear", "columns", "head", "router", "wide router")
+        matrices = ("linear", "columns", "head", "long head", "router", "wide router")
         names = {n: n for n, _, kind in recipe.tensors(m) if kind in matrices}
         if m.head is None:
             names["lm_head.weight"] = m.embed + m.embed_suffix

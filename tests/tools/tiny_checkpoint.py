@@ -146,6 +146,8 @@ TYPES = {
                   "max_position_embeddings": "seq_length"}}),
     "minicpm": ("MiniCPMForCausalLM", NO_HEAD | {
         "attention_bias": False, "scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 96}),
+    "baichuan": ("BaichuanForCausalLM", NO_HEAD | {
+        "num_key_value_heads": LACKS, "model_max_length": 2048, "rope": LACKS, "z_loss_weight": 0}),
     "mimo": ("MiMoForCausalLM", NO_HEAD | QWEN | {"attention_bias": True, "num_nextn_predict_layers": 1}),
     "granitemoehybrid": ("GraniteMoeHybridForCausalLM", NO_HEAD | {
         "attention_bias": False, "attention_multiplier": 0.05, "embedding_multiplier": 6.0, "logits_scaling": 4.0,
@@ -217,6 +219,8 @@ FAMILIES |= {kind: (kind, {}) for kind in TYPES if kind not in FAMILIES} | {
     "qwen_older": ("qwen", {"names": {
         "hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
         "intermediate_size": "ffn_hidden_size", "max_position_embeddings": "n_positions"}}),
+    "baichuan_13b": ("baichuan", {"max_position_embeddings": LACKS, "num_attention_heads": 6}),  # ALiBi
+    "baichuan1": ("baichuan", {"z_loss_weight": LACKS}),
     "granitemoehybrid_no_rope": ("granitemoehybrid", {"position_embedding_type": None, "rope": LACKS}),
     "exaone4_full": ("exaone4", {"sliding_window": None, "sliding_window_pattern": 0, "kinds": "F"}),
 } | tiny_mixtures.FAMILIES
@@ -231,6 +235,7 @@ OPEN = (
     "starcoder2", "opt", "opt_350m", "bloom", "bloom_6_heads", "mpt", "mpt_6_heads",
     "smollm3", "ministral3", "helium", "arcee", "apertus", "nemotron",
     "gpt_bigcode", "gpt_bigcode_heads", "gptj", "qwen", "qwen_older", "chatglm", "minicpm", "mimo",
+    "baichuan", "baichuan_13b", "baichuan1",
     "granitemoehybrid", "granitemoehybrid_no_rope", "nemotron-nas", "molmo", "codegen",
     "stablelm", "stablelm_parallel",
     *tiny_mixtures.TYPES, *tiny_mixtures.FAMILIES,
@@ -286,7 +291,7 @@ ALL = ([(f, "bf16") for f in OPEN] + [("llama", f) for f in FORMATS if f != "bf1
         ("hunyuan_v1_dense", "nvfp4"), ("seed_oss", "w4a16_g32"), ("bitnet", "w4a16_g32"), ("bitnet", "nvfp4"),
         ("gpt_bigcode", "w4a16_g32"), ("gptj", "nvfp4"), ("qwen", "w4a16_g32"), ("chatglm", "nvfp4"),
         ("minicpm", "w4a16_g32_asym"), ("mimo", "w8a16_channel"), ("granitemoehybrid", "nvfp4"), ("nemotron-nas", "w4a16_g32"),
-        ("molmo", "nvfp4"), ("codegen", "w4a16_g32"),
+        ("molmo", "nvfp4"), ("codegen", "w4a16_g32"), ("baichuan_13b", "gptq4_g64"),
         ("stablelm_parallel", "w4a16_g32"), ("deepseek_v3", "w4a16_g32"), ("deepseek_v2_lite", "fp8_block"),
         ("llama_bias", "w4a16_g32"), ("llama_tied", "w4a16_g32"), ("qwen3_tied", "fp16"),
         ("gemma4_e", "nvfp4"), ("gemma4_k_eq_v", "w4a16_g32"), ("phi3_longrope", "w4a16_g32"),
@@ -377,6 +382,8 @@ def values(name, shape, kind, seed, tied):
         return x
     if kind == "wide bias":
         return np.float32(0.1) * x
+    if kind == "long head":
+        return x * np.exp(rng.standard_normal((shape[0], 1), dtype=np.float32))
     gain = {"linear": 1.0, "columns": 1.0, "head": 2.0, "embed": 2.0, "scaled embed": 0.5, "stack": 1.0,
             "column stack": 1.0, "router": 3.0, "wide router": 3.0}[kind]
     # a few columns are larger than others, as in real models, so that scales differ

@@ -16,19 +16,20 @@
 #define QWEN "{\"architectures\": [\"QWenLMHeadModel\"], \"model_type\": \"qwen\""
 #define CHATGLM "{\"architectures\": [\"ChatGLMModel\"], \"model_type\": \"chatglm\""
 #define MINICPM "{\"architectures\": [\"MiniCPMForCausalLM\"], \"model_type\": \"minicpm\""
+#define BAICHUAN "{\"architectures\": [\"BaichuanForCausalLM\"], \"model_type\": \"baichuan\""
+#define ROTATED ", \"max_position_embeddings\": 2048"
 #define MIMO "{\"architectures\": [\"MiMoForCausalLM\"], \"model_type\": \"mimo\""
 #define HYBRID                                                                                     \
-    "{\"architectures\": [\"GraniteMoeHybridForCausalLM\"], \"model_type\": "                          \
+    "{\"architectures\": [\"GraniteMoeHybridForCausalLM\"], \"model_type\": "                      \
     "\"granitemoehybrid\", \"num_hidden_layers\": 2"
 #define DENSE ", \"num_local_experts\": 0, \"layer_types\": [\"attention\", \"full_attention\"]"
 #define NAS                                                                                        \
-    "{\"architectures\": [\"DeciLMForCausalLM\"], \"model_type\": \"nemotron-nas\", "                \
+    "{\"architectures\": [\"DeciLMForCausalLM\"], \"model_type\": \"nemotron-nas\", "              \
     "\"num_hidden_layers\": 2, \"block_configs\": "
 #define ATTENTION "\"attention\": {\"n_heads_in_group\": 8}"
 #define MLP "\"ffn\": {\"ffn_mult\": 1.3125}"
 #define CODEGEN "{\"architectures\": [\"CodeGenForCausalLM\"], \"model_type\": \"codegen\""
-#define MOLMO                                                                                      \
-    "{\"architectures\": [\"MolmoForCausalLM\"], \"model_type\": \"molmo\""
+#define MOLMO "{\"architectures\": [\"MolmoForCausalLM\"], \"model_type\": \"molmo\""
 #define OLDER_QWEN QWEN ", \"n_embd\": 4096"
 
 /* What the families' own classes have when a file says nothing. */
@@ -57,6 +58,8 @@ static void families_have_their_defaults(void **state)
         {CHATGLM ", \"multi_query_attention\": true, \"multi_query_group_num\": 2}", 65024, 4096,
          13696, 2048, 0, 28, 32, 2, 128, 64, false, false},
         {MINICPM "}", 32000, 4096, 11008, 2048, 0, 32, 32, 32, 128, 128, true, false},
+        {BAICHUAN "}", 64000, 5120, 13696, 4096, 0, 40, 40, 40, 128, 0, false, false},
+        {BAICHUAN ROTATED "}", 64000, 4096, 11008, 2048, 0, 32, 32, 32, 128, 128, false, false},
         {HYBRID DENSE "}", 32000, 4096, 1024, 2048, 0, 2, 32, 32, 128, 0, false, false},
         {HYBRID DENSE ", \"position_embedding_type\": \"rope\", \"shared_intermediate_size\": 512}",
          32000, 4096, 512, 2048, 0, 2, 32, 32, 128, 128, false, false},
@@ -112,6 +115,8 @@ static void tensors(void **state)
          0},
         {CHATGLM "}", "transformer.output_layer", 65024, 4096},
         {MINICPM ", \"attention_bias\": true}", "model.layers.0.self_attn.o_proj.bias", 4096, 0},
+        {BAICHUAN "}", "model.layers.39.self_attn.W_pack", 3 * 5120, 5120},
+        {BAICHUAN ROTATED "}", "lm_head", 64000, 4096},
         {MOLMO "}", "model.transformer.wte.embedding", 50304, 4096},
         {MOLMO ", \"qkv_bias\": true}", "model.transformer.blocks.0.att_proj.bias", 3 * 4096, 0},
         {MIMO ", \"attention_bias\": false}", "model.layers.0.self_attn.q_proj.bias", 4096, 0},
@@ -135,6 +140,18 @@ static void factors(void **state)
     const struct ctw_layer *l = &c.model->layers[1];
     assert_true(c.model->embed_scale == 12.0f && c.model->head_scale == 0.0625f);
     assert_true(l->mixer_factor == (float)(1.4 / sqrt(32)) && l->mlp_factor == l->mixer_factor);
+    ctw_config_close(&c);
+
+    /* Heads 31 and 32 of 40 have the slopes of 32 heads, and of 64: 2^-8 and 2^-(1/8). */
+    parse_ok(&c, BAICHUAN ", \"vocab_size\": 125696, \"model_max_length\": 8192}");
+    assert_true(c.model->alibi[31] == 0x1p-8f && c.model->alibi[32] == (float)pow(2, -0.125));
+    assert_true(c.model->unit_head && c.model->max_length == 8192);
+    ctw_config_close(&c);
+    parse_ok(&c, BAICHUAN ROTATED ", \"z_loss_weight\": 0, \"vocab_size\": 70000}");
+    assert_true(c.model->unit_head && c.model->alibi == NULL);
+    ctw_config_close(&c);
+    parse_ok(&c, "{\"architectures\": [\"BaiChuanForCausalLM\"]" ROTATED "}");
+    assert_true(!c.model->unit_head && c.model->alibi == NULL);
     ctw_config_close(&c);
 
     parse_ok(&c, CHATGLM ", \"rope_ratio\": 500, \"padded_vocab_size\": 151552}");
@@ -165,9 +182,9 @@ static void layers_without_a_half(void **state)
 {
     (void)state;
     struct ctw_config c;
-    parse_ok(&c, NAS "[{" ATTENTION ", \"ffn\": {\"no_op\": true, \"ffn_mult\": null}}, "
-                     "{\"attention\": {\"no_op\": true, \"replace_with_linear\": false}, " MLP
-                     "}]}");
+    parse_ok(&c,
+             NAS "[{" ATTENTION ", \"ffn\": {\"no_op\": true, \"ffn_mult\": null}}, "
+                 "{\"attention\": {\"no_op\": true, \"replace_with_linear\": false}, " MLP "}]}");
     const struct ctw_layer *first = &c.model->layers[1], *second = &c.model->layers[2];
     assert_true(first->n_head == 32 && first->n_kv == 4 && first->inner == 0);
     assert_true(second->n_head == 0 && second->inner == 3584);
@@ -187,7 +204,8 @@ static void refusals(void **state)
         {GPTJ ", \"rotary_dim\": null}", "rotary_dim: found null"},
         {GPTJ ", \"rotary_dim\": 63}", "RoPE rotates 63 elements of each head, expected an even"},
         {GPTJ ", \"rotary_dim\": 512}", "rotary_dim"},
-        {CODEGEN ", \"n_head\": 14, \"n_embd\": 896}", "n_head: found 14, expected a multiple of 4"},
+        {CODEGEN ", \"n_head\": 14, \"n_embd\": 896}",
+         "n_head: found 14, expected a multiple of 4"},
         {QWEN "}", "seq_length: expected, as use_dynamic_ntk or use_logn_attn refers to it"},
         {OLDER_QWEN ", \"apply_residual_connection_post_layernorm\": true}",
          "apply_residual_connection_post_layernorm: residuals of"},
@@ -219,6 +237,14 @@ static void refusals(void **state)
         {MOLMO ", \"weight_tying\": true}", "weight_tying: a tied head"},
         {"{\"model_type\": \"molmo\", \"layer_norm_type\": \"default\"}",
          "layer_norm_type: expected \"rms\""},
+        {BAICHUAN ROTATED ", \"hidden_size\": 5120}",
+         "max_position_embeddings: models of hidden_size 4096 (7B) have this key and RoPE, those "
+         "of "
+         "5120 (13B) have neither, but ALiBi: with hidden_size 5120, it is not known"},
+        {BAICHUAN ", \"hidden_size\": 4096}",
+         "max_position_embeddings: models of hidden_size 4096"},
+        {BAICHUAN ", \"vocab_size\": 70000}",
+         "vocab_size: Baichuan 1 has 64000, Baichuan 2, whose head differs, 125696"},
         {MINICPM ", \"num_experts\": 8}", "num_experts: mixtures of experts"},
         {MINICPM ", \"sparse_config\": {\"kernel_size\": 32}}", "sparse_config: sparse attention"},
         {MINICPM ", \"hidden_size\": 128, \"rope_scaling\": {\"type\": \"longrope\", "

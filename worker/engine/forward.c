@@ -361,6 +361,7 @@ enum ctw_status ctw_forward_head(struct ctw_forward *f, const struct ctw_layer_d
         .dtype = f->dtype,
         .scale = f->model->head_scale,
         .softcap = f->model->head_softcap,
+        .unit_rows = f->model->unit_head,
         .n_vocab = n_vocab,
         .n_rows = n_rows,
         .x = f->norm,

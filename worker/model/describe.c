@@ -169,6 +169,7 @@ void ctw_describe_model(struct ctw_config *c, const struct ctw_sizes *s,
     m->embed_scale = rules->embed_scale != 0 ? (float)rules->embed_scale : 1.0f;
     m->head_scale = rules->head_scale != 0 ? (float)rules->head_scale : 1.0f;
     m->head_softcap = (float)rules->head_softcap;
+    m->unit_head = rules->unit_head;
     c->layers = or_default(rules->layers, "model.layers");
     c->conv1d = rules->conv1d;
     if (c->status == CTW_OK)

@@ -260,6 +260,7 @@ struct ctw_model {
     int64_t position0;      /* row of position 0 in the table of learned positions */
     float embed_scale;
     float head_scale, head_softcap;        /* 1 and 0 */
+    bool unit_head;                        /* the head's rows are divided by their lengths */
     bool tied;                             /* the head is the embedding's matrix */
     float *alibi;                          /* [n_head]: the slopes of ALiBi; NULL: none */
     double q_factor_beta, q_factor_length; /* factor of queries at position p: 1 + beta ln(1 + */

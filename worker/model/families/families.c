@@ -4,6 +4,7 @@
 #define FAMILIES(X)                                                                                \
     X(apertus)                                                                                     \
     X(arcee)                                                                                       \
+    X(baichuan)                                                                                    \
     X(bitnet)                                                                                      \
     X(bloom)                                                                                       \
     X(chatglm)                                                                                     \
