@@ -9,6 +9,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/lines.h"
+
 enum { LINE_MAX_BYTES = 2048, QUIET_SECONDS = 30, FULL_MS = 1000 };
 
 static const char *const level_names[] = {"debug", "info", "warn", "error"};
@@ -101,11 +103,9 @@ void ctw_log(enum ctw_log_level level, const char *fmt, ...)
 
 void ctw_log_lines(enum ctw_log_level level, const char *before, const char *text)
 {
-    while (*text != '\0') {
-        int n = (int)strcspn(text, ";");
-        ctw_log(level, "%s%.*s", before, n, text);
-        text += n + (text[n] == ';');
-    }
+    struct ctw_lines lines = ctw_lines_of(text, strlen(text));
+    while (ctw_lines_next(&lines))
+        ctw_log(level, "%s%.*s", before, lines.n, lines.line);
 }
 
 void ctw_log_progress(const char *fmt, ...)

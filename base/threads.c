@@ -4,8 +4,8 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <stdio.h>
 
+#include "base/host.h"
 #include "base/mem.h"
 
 enum {
@@ -180,21 +180,6 @@ void ctw_threads_for(struct ctw_threads *pool, int64_t n, ctw_thread_fn *fn, voi
     pthread_mutex_unlock(&pool->lock);
 }
 
-/* cgroup v2 only: "max 100000" or "150000 100000" (quota and period in microseconds). */
-static int cgroup_cpus(int n)
-{
-    FILE *f = fopen("/sys/fs/cgroup/cpu.max", "re");
-    if (f == NULL)
-        return n;
-    long long quota = 0, period = 0;
-    int got = fscanf(f, "%lld %lld", &quota, &period);
-    fclose(f);
-    if (got != 2 || quota <= 0 || period <= 0)
-        return n;
-    int limit = (int)((quota + period - 1) / period);
-    return limit < 1 ? 1 : limit < n ? limit : n;
-}
-
 int ctw_cpu_count(void)
 {
     cpu_set_t set;
@@ -202,5 +187,5 @@ int ctw_cpu_count(void)
     if (sched_getaffinity(0, sizeof(set), &set) != 0)
         return 1;
     int n = CPU_COUNT(&set);
-    return cgroup_cpus(n < 1 ? 1 : n);
+    return ctw_host_cpus("", n);
 }

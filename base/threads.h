@@ -29,7 +29,7 @@ void ctw_threads_close(struct ctw_threads *pool); /* NULL is fine */
 int ctw_threads_count(const struct ctw_threads *pool);
 void ctw_threads_for(struct ctw_threads *pool, int64_t n, ctw_thread_fn *fn, void *arg);
 
-/* Number of CPUs in this process's affinity mask, reduced by a cgroup quota; at least 1. */
+/* Number of CPUs in this process's affinity mask, reduced by a quota (base/host.h); at least 1. */
 int ctw_cpu_count(void);
 
 #ifdef __cplusplus

@@ -49,7 +49,7 @@ struct ctw_field {
     const struct ctw_schema *map; /* CTW_FIELD_MAP, CTW_FIELD_MAPS */
 };
 
-enum { CTW_MAX_FIELDS = 31 };
+enum { CTW_MAX_FIELDS = 32 };
 
 /*
  * A struct that a schema describes begins with `uint32_t has`, whose bit i says that fields[i] is

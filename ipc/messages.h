@@ -148,6 +148,11 @@ struct ctw_libraries_map {
     struct ctw_slice nng, msgpack;
 };
 
+struct ctw_weights_map {
+    uint32_t has;
+    uint64_t kept, gathered, hosted, streamed;
+};
+
 struct ctw_model_map {
     uint32_t has;
     struct ctw_slice name, path, state, message;
@@ -163,12 +168,26 @@ struct ctw_model_map {
     struct ctw_slice placement, weights_note;
     uint64_t weights_bytes, weights_memory, weights_streamed;
     struct ctw_slice activations_mode;
+    struct ctw_weights_map weights;
 };
 enum {
     CTW_MODEL_READY_BITS = 0x3ffff << 4, /* the 18 members that only a ready model has */
     CTW_MODEL_MORE_BITS = 0x1ff << 22,   /* from reason on: also only if ready */
     CTW_MODEL_FIT_LENGTH = 24,
-    CTW_MODEL_WEIGHTS_NOTE = 26
+    CTW_MODEL_WEIGHTS_NOTE = 26,
+    CTW_MODEL_WEIGHTS = 31 /* also only if ready */
+};
+
+struct ctw_device_map {
+    uint32_t has;
+    uint64_t device;
+    struct ctw_slice backend, name, pci, uuid;
+    uint64_t threads, memory_total, memory_free, memory_used, weights, passes_planned;
+    struct ctw_slice state, message, model;
+    uint64_t layer, layers;
+    double weights_read;
+    uint64_t tokens_done;
+    double tokens_per_s;
 };
 
 struct ctw_job_map {
@@ -206,8 +225,9 @@ struct ctw_info_reply {
     struct ctw_limits_map limits;
     bool insecure;
     struct ctw_store_map store;
+    struct ctw_list devices; /* of struct ctw_device_map */
 };
-enum { CTW_INFO_INSECURE = 11, CTW_INFO_STORE };
+enum { CTW_INFO_INSECURE = 11, CTW_INFO_STORE, CTW_INFO_DEVICES };
 
 struct ctw_health_reply {
     uint32_t has;

@@ -44,7 +44,9 @@ struct ctw_backend_info {
     char device[96];     /* the processor's name */
     char numerics[96];   /* what a score's last bit depends on: "cpu-avx2", "cuda-hopper-sm90-.." */
     char reason[256];    /* why this backend was selected */
-    int n_threads;       /* CPU */
+    char pci[20], uuid[48]; /* of a GPU, as nvidia-smi prints them: "00000000:18:00.0",
+                               "GPU-.."; "" on the CPU, or if the driver does not say */
+    int n_threads;          /* CPU */
     uint64_t memory_total; /* bytes of the GPU; 0 on the CPU */
     double flops;          /* about, a second, in products of 16 bits; 0: not known */
 };

@@ -9,6 +9,15 @@ static const struct ctw_field library_fields[] = {
 static const struct ctw_schema libraries =
     CTW_SCHEMA("info.libraries", struct ctw_libraries_map, library_fields);
 
+static const struct ctw_field weights_fields[] = {
+    CTW_FIELD(UINT, struct ctw_weights_map, kept, REQUIRED),
+    CTW_FIELD(UINT, struct ctw_weights_map, gathered, REQUIRED),
+    CTW_FIELD(UINT, struct ctw_weights_map, hosted, REQUIRED),
+    CTW_FIELD(UINT, struct ctw_weights_map, streamed, REQUIRED),
+};
+static const struct ctw_schema weights =
+    CTW_SCHEMA("info.models.weights", struct ctw_weights_map, weights_fields);
+
 /* Only a ready model has the keys from architecture on. */
 static const struct ctw_field model_fields[] = {
     CTW_FIELD(STR, struct ctw_model_map, name, REQUIRED),
@@ -42,9 +51,34 @@ static const struct ctw_field model_fields[] = {
     CTW_FIELD(UINT, struct ctw_model_map, weights_memory, OPTIONAL),
     CTW_FIELD(UINT, struct ctw_model_map, weights_streamed, OPTIONAL),
     CTW_FIELD(STR, struct ctw_model_map, activations_mode, OPTIONAL),
+    CTW_FIELD_OF(MAP, struct ctw_model_map, weights, OPTIONAL, &weights),
 };
 static const struct ctw_schema model =
     CTW_SCHEMA("info.models", struct ctw_model_map, model_fields);
+
+static const struct ctw_field device_fields[] = {
+    CTW_FIELD(UINT, struct ctw_device_map, device, REQUIRED),
+    CTW_FIELD(STR, struct ctw_device_map, backend, REQUIRED),
+    CTW_FIELD(STR, struct ctw_device_map, name, REQUIRED),
+    CTW_FIELD(STR, struct ctw_device_map, pci, REQUIRED),
+    CTW_FIELD(STR, struct ctw_device_map, uuid, REQUIRED),
+    CTW_FIELD(UINT, struct ctw_device_map, threads, REQUIRED),
+    CTW_FIELD(UINT, struct ctw_device_map, memory_total, REQUIRED),
+    CTW_FIELD(UINT, struct ctw_device_map, memory_free, REQUIRED),
+    CTW_FIELD(UINT, struct ctw_device_map, memory_used, REQUIRED),
+    CTW_FIELD(UINT, struct ctw_device_map, weights, REQUIRED),
+    CTW_FIELD(UINT, struct ctw_device_map, passes_planned, REQUIRED),
+    CTW_FIELD(STR, struct ctw_device_map, state, REQUIRED),
+    CTW_FIELD(STR, struct ctw_device_map, message, REQUIRED),
+    CTW_FIELD(STR, struct ctw_device_map, model, REQUIRED),
+    CTW_FIELD(UINT, struct ctw_device_map, layer, REQUIRED),
+    CTW_FIELD(UINT, struct ctw_device_map, layers, REQUIRED),
+    CTW_FIELD(FLOAT, struct ctw_device_map, weights_read, REQUIRED),
+    CTW_FIELD(UINT, struct ctw_device_map, tokens_done, REQUIRED),
+    CTW_FIELD(FLOAT, struct ctw_device_map, tokens_per_s, REQUIRED),
+};
+static const struct ctw_schema device =
+    CTW_SCHEMA("info.devices", struct ctw_device_map, device_fields);
 
 static const struct ctw_field job_fields[] = {
     CTW_FIELD(BIN, struct ctw_job_map, job, REQUIRED),
@@ -103,6 +137,7 @@ static const struct ctw_field reply_fields[] = {
     CTW_FIELD_OF(MAP, struct ctw_info_reply, limits, REQUIRED, &limits),
     CTW_FIELD(BOOL, struct ctw_info_reply, insecure, OPTIONAL),
     CTW_FIELD_OF(MAP, struct ctw_info_reply, store, OPTIONAL, &store),
+    CTW_FIELD_OF(MAPS, struct ctw_info_reply, devices, OPTIONAL, &device),
 };
 static const struct ctw_schema reply =
     CTW_SCHEMA("info reply", struct ctw_info_reply, reply_fields);

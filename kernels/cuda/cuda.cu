@@ -292,6 +292,8 @@ static void cuda_info(const struct ctw_backend *be, struct ctw_backend_info *out
     out->variant = cu->hopper ? "hopper" : "general";
     memcpy(out->device, cu->name, sizeof(out->device));
     memcpy(out->numerics, cu->numerics, sizeof(out->numerics));
+    memcpy(out->pci, cu->pci, sizeof(out->pci));
+    memcpy(out->uuid, cu->uuid, sizeof(out->uuid));
     out->memory_total = cu->memory_total;
     out->flops = about_flops(cu);
 }

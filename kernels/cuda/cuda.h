@@ -80,6 +80,7 @@ struct ctw_cuda {
     bool can_register; /* existing host memory can be pinned for the GPU to read */
     size_t memory_total;
     char name[96], numerics[96];
+    char pci[20], uuid[48]; /* as in struct ctw_backend_info */
     cudaStream_t stream; /* operations, in order */
     cudaStream_t ahead;  /* weights decoded ahead */
     cudaStream_t copy;   /* uploads begun by other threads */

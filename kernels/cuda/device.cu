@@ -65,6 +65,19 @@ enum ctw_status ctw_cuda_count(int *n, struct ctw_err *err)
     return CTW_OK;
 }
 
+/* CUDA does not say whether a UUID is a GPU's or a MIG instance's, which nvidia-smi calls MIG-. */
+static void name_place(struct ctw_cuda *cu, const cudaDeviceProp *p)
+{
+    const unsigned char *b = (const unsigned char *)p->uuid.bytes;
+    snprintf(cu->pci, sizeof(cu->pci), "%08X:%02X:%02X.0", (unsigned)p->pciDomainID,
+             (unsigned)p->pciBusID & 0xff, (unsigned)p->pciDeviceID & 0xff);
+    size_t n = (size_t)snprintf(cu->uuid, sizeof(cu->uuid), "%s",
+                                strstr(p->name, " MIG ") != NULL ? "MIG" : "GPU");
+    for (int i = 0; i < 16; i++)
+        n += (size_t)snprintf(cu->uuid + n, sizeof(cu->uuid) - n, "%s%02x",
+                              i == 0 || i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", b[i]);
+}
+
 /* Is there a usable GPU? CTW_EUNSUP gives the reason if not; a broken GPU is a different error.
  * On success the GPU is current for the calling thread. */
 static enum ctw_status find(struct ctw_cuda *cu, const struct ctw_backend_options *opt,
@@ -96,6 +109,7 @@ static enum ctw_status find(struct ctw_cuda *cu, const struct ctw_backend_option
     cu->memory_total = p.totalGlobalMem;
     cu->can_register = p.hostRegisterSupported != 0;
     snprintf(cu->name, sizeof(cu->name), "%.95s", p.name);
+    name_place(cu, &p);
     return CTW_OK;
 }
 

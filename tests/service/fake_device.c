@@ -94,6 +94,8 @@ static void fake_info(const struct ctw_backend *be, struct ctw_backend_info *out
     snprintf(out->numerics, sizeof(out->numerics), "fake-%s%.*d", out->variant,
              gpu_kind(f->gpu) > 0, gpu_kind(f->gpu));
     snprintf(out->device, sizeof(out->device), "fake GPU %d", f->device);
+    snprintf(out->pci, sizeof(out->pci), "00000000:%02X:00.0", 0x10 + f->device);
+    snprintf(out->uuid, sizeof(out->uuid), "GPU-%08x-0000-0000-0000-000000000000", f->device);
     out->backend = "cuda";
     out->variant = f->variant;
     out->n_threads = 0;

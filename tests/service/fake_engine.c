@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "base/mem.h"
+#include "worker/engine/activity.h"
 
 struct ctw_engine {
     struct ctw_model model;
@@ -22,7 +23,7 @@ struct fake_engine_options fake_engine = {
     .nan_token = -1, .inf_token = -1, .device_token = -1, .memory_token = -1, .io_token = -1};
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static int64_t calls, sequences, most;
+static int64_t calls, sequences, most, scored_tokens;
 static int64_t fail_after = -1; /* -1: no call fails */
 static int n_open, n_waits;
 
@@ -171,6 +172,28 @@ void ctw_engine_get_info(const struct ctw_engine *e, struct ctw_engine_info *out
     };
 }
 
+int ctw_devices_report(const struct ctw_devices *all, struct ctw_device_report *out, int room)
+{
+    (void)all;
+    *out = (struct ctw_device_report){
+        .number = 0,
+        .info = {.backend = "fake", .variant = "c", .device = "none", .n_threads = 1},
+        .memory_total = 8000,
+        .memory_free = 6000,
+        .memory_used = 1500,
+        .weights = 500,
+        .passes_planned = 1000,
+        .state = "idle",
+        .model = "fake",
+        .weights_read = 1,
+    };
+    pthread_mutex_lock(&lock);
+    out->tokens_done = scored_tokens;
+    bool open = n_open > 0;
+    pthread_mutex_unlock(&lock);
+    return open && room > 0 ? 1 : 0;
+}
+
 void ctw_engine_numerics(const struct ctw_engine *e, int64_t vocab, char out[CTW_NUMERICS_MAX])
 {
     struct ctw_engine_info info;
@@ -252,6 +275,9 @@ static enum ctw_status run_pass(struct ctw_engine *e, struct ctw_seq *seqs, int6
     }
     for (int64_t i = first; i < first + n; i++)
         score_one(&seqs[i]);
+    pthread_mutex_lock(&lock);
+    scored_tokens += n_tok;
+    pthread_mutex_unlock(&lock);
     atomic_store(&e->identity_known, true);
     hooks->done(hooks->arg, first, n);
     return CTW_OK;

@@ -1,6 +1,7 @@
 /* Engines of several models on one device: it is opened once, its scratch memory is shared, and
  * steps of two engines may be interleaved in any way without changing a bit. On the CPU, and on the
  * fake GPU (tests/service/fake_device.c). */
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,13 +13,15 @@
 
 #include "base/mem.h"
 #include "tiny_model.h"
-#include "worker/engine/devices.h"
+#include "worker/engine/activity.h"
 #include "worker/engine/engine.h"
+#include "worker/weights/provider_ops.h"
 
 enum { N_MODELS = 2, N_SEQS = 5, N_TOK = 7, N_OUT = N_SEQS * (N_TOK - 1) };
 
 static const char *backend;
 static char dirs[N_MODELS][32] = {"/tmp/ctw_test_devices_XXXXXX", "/tmp/ctw_test_devices_XXXXXX"};
+static const char *const names[N_MODELS] = {"short", "deep"};
 static const int n_decoders[N_MODELS] = {2, 5};
 
 static struct ctw_engine *open_engine(int model, struct ctw_devices *devices)
@@ -26,6 +29,7 @@ static struct ctw_engine *open_engine(int model, struct ctw_devices *devices)
     struct ctw_engine *e;
     struct ctw_err err;
     const struct ctw_engine_options opt = {.model_dir = dirs[model],
+                                           .name = names[model],
                                            .backend = backend,
                                            .devices = devices,
                                            .n_threads = 1,
@@ -274,6 +278,108 @@ static void scratch_is_shared_and_outlives_a_trim(void **state)
     ctw_backend_close(watch);
 }
 
+/* ---- what a device does ---- */
+
+struct watched {
+    const struct ctw_devices *devices;
+    int n, n_layers, last_layer; /* reports while a pass ran */
+};
+
+static void look(void *arg, const struct ctw_progress *p)
+{
+    struct watched *w = arg;
+    struct ctw_device_report r;
+    (void)p;
+    assert_int_equal(ctw_devices_report(w->devices, &r, 1), 1);
+    assert_string_equal(r.state, "computing");
+    assert_string_equal(r.model, "deep");
+    assert_in_range(r.layer, 1, r.n_layers);
+    w->n_layers = r.n_layers;
+    w->last_layer = r.layer > w->last_layer ? r.layer : w->last_layer;
+    w->n++;
+}
+
+static struct ctw_device_report report_of(const struct ctw_devices *devices)
+{
+    struct ctw_device_report r[2];
+    assert_int_equal(ctw_devices_report(devices, r, 2), 1);
+    return r[0];
+}
+
+static void others_see_what_a_device_does(void **state)
+{
+    (void)state;
+    pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    struct ctw_devices devices = {.lock = &lock};
+    struct ctw_engine *e[N_MODELS];
+    struct ctw_engine_info info[N_MODELS];
+    struct ctw_device_report r;
+    struct scores s;
+    struct ctw_err err;
+    struct watched watched = {.devices = &devices};
+    const struct ctw_hooks hooks = {.arg = &watched, .progress = look};
+    assert_int_equal(ctw_devices_report(&devices, &r, 1), 0);
+    for (int m = 0; m < N_MODELS; m++) {
+        e[m] = open_engine(m, &devices);
+        ctw_engine_get_info(e[m], &info[m]);
+    }
+    r = report_of(&devices);
+    assert_true(r.weights == info[0].weights_memory + info[1].weights_memory && r.tokens_done == 0);
+    int64_t n_tok = 0;
+    for (int m = 0; m < N_MODELS; m++) {
+        prepare(&s, m);
+        for (int i = 0; i < N_SEQS; i++)
+            n_tok += s.seqs[i].n_tok - 1;
+        assert_int_equal(ctw_engine_score(e[m], s.seqs, N_SEQS, m == 1 ? &hooks : NULL, &err),
+                         CTW_OK);
+    }
+    r = report_of(&devices);
+    assert_true(watched.n > 0 && watched.n_layers == n_decoders[1] + 1);
+    assert_int_equal(watched.last_layer, watched.n_layers); /* the head */
+    assert_string_equal(r.state, "idle");
+    assert_true(r.weights_read == 1 && r.tokens_done == n_tok && r.tokens_per_s > 0);
+    assert_int_equal(r.passes_planned, info[1].memory_planned);
+    if (strcmp(backend, "cuda") == 0) { /* what the fake GPU counts, in whole pages */
+        uint64_t taken = r.memory_total - ctw_backend_memory_free(devices.first->be);
+        assert_true(taken >= r.memory_used && taken < r.memory_used + (1 << 20));
+        assert_true(r.memory_free == r.memory_total - taken);
+    } else {
+        assert_true(r.memory_free < r.memory_total && r.memory_used > 1 << 20);
+    }
+    uint64_t both = r.memory_used;
+    ctw_engine_close(e[1]);
+    r = report_of(&devices);
+    assert_int_equal(r.weights, info[0].weights_memory);
+    assert_true(strcmp(backend, "cpu") == 0 || r.memory_used < both - info[1].weights_memory);
+    ctw_engine_close(e[0]);
+    assert_int_equal(ctw_devices_report(&devices, &r, 1), 0);
+}
+
+static atomic_bool waiting;
+
+static enum ctw_status acquire_waiting(struct ctw_provider *p, int layer,
+                                       const struct ctw_layer_data **out, struct ctw_err *err)
+{
+    (void)p;
+    (void)layer;
+    (void)err;
+    *out = NULL;
+    return atomic_load(&waiting) ? CTW_OK : CTW_EINTERNAL;
+}
+
+static void a_wait_for_weights_shows(void **state)
+{
+    (void)state;
+    static const struct ctw_provider_ops ops = {.acquire = acquire_waiting};
+    struct ctw_provider p = {.ops = &ops};
+    const struct ctw_layer_data *data;
+    struct ctw_err err;
+    assert_int_equal(ctw_provider_acquire(&p, 0, &data, &err), CTW_EINTERNAL); /* nobody asked */
+    ctw_provider_watch(&p, &waiting);
+    assert_int_equal(ctw_provider_acquire(&p, 0, &data, &err), CTW_OK);
+    assert_false(atomic_load(&waiting));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -281,6 +387,8 @@ int main(void)
         cmocka_unit_test(interleaved_steps_change_no_bit),
         cmocka_unit_test(other_engines_come_and_go),
         cmocka_unit_test(lack_of_memory_harms_no_other_engine),
+        cmocka_unit_test(others_see_what_a_device_does),
+        cmocka_unit_test(a_wait_for_weights_shows),
     };
     const struct CMUnitTest on_a_gpu[] = {cmocka_unit_test(scratch_is_shared_and_outlives_a_trim)};
     setenv("CTWORKER_CUDA_LIBRARY", CTW_FAKE_DEVICE, 1);

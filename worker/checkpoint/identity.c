@@ -99,6 +99,13 @@ const char *ctw_identity_text(const struct ctw_identity *id)
     return atomic_load(&id->known) ? id->text : "";
 }
 
+double ctw_identity_share(const struct ctw_identity *id)
+{
+    if (atomic_load(&id->known))
+        return 1;
+    return 1 - (double)atomic_load(&id->n_left) / (double)id->n_blocks;
+}
+
 /* ---- blocks ---- */
 
 /* The container's tensors are one array in the order of the files. */

@@ -43,6 +43,8 @@ const char *ctw_identity_outline(const struct ctw_identity *id);
 void ctw_identity_wait(const struct ctw_identity *id);
 /* 64 hex digits; "" until every block has been added. Thread-safe. Valid until id is closed. */
 const char *ctw_identity_text(const struct ctw_identity *id);
+/* The part of the blocks that has been added, 0..1. Thread-safe. */
+double ctw_identity_share(const struct ctw_identity *id);
 
 /*
  * Reads all tensors in the order of the files, with n_threads (0: all CPUs), and adds their blocks;

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/lines.h"
 #include "base/log.h"
 #include "base/units.h"
 #include "worker/cli/client_command.h"
@@ -9,7 +10,10 @@
 #include "worker/cli/options.h"
 
 static const char about[] =
-    "Shows a running worker: its version, its models and how they run, its jobs and its limits.\n"
+    "Shows a running worker: its version, its devices and what each does, its models and how they\n"
+    "run, its jobs and its limits. Of a device: its memory, what of it was free when the worker "
+    "last\n"
+    "worked on it, what the worker uses, and its plan for the weights and beyond them.\n"
     "URL is the worker's address or name; the default is the only worker of this user.\n"
     "--json prints the keys of docs/PROTOCOL.md, the url, and the percentage of each job.\n"
     "\n"
@@ -67,16 +71,11 @@ static enum ctw_status print_json(const struct ctw_info_reply *r, const char *ur
 
 /* ---- table ---- */
 
-/* Prints the lines of `text`, which has a ';' between two of them. */
 static void print_lines(const char *name, struct ctw_slice text)
 {
-    for (size_t at = 0; at < text.n;) {
-        const char *from = text.data + at;
-        const char *end = memchr(from, ';', text.n - at);
-        size_t n = end == NULL ? text.n - at : (size_t)(end - from);
-        printf("%s%.*s\n", at == 0 ? name : "              ", (int)n, from);
-        at += n + 1;
-    }
+    struct ctw_lines lines = ctw_lines_of(text.data, text.n);
+    for (; ctw_lines_next(&lines); name = "              ")
+        printf("%s%.*s\n", name, lines.n, lines.line);
 }
 
 static void print_model(const struct ctw_model_map *m)
@@ -120,6 +119,59 @@ static void print_model(const struct ctw_model_map *m)
     print_lines("  products    ", m->products);
 }
 
+/* "  12.3 GiB", or nothing if it is not known. */
+static void print_size(uint64_t bytes)
+{
+    char text[32];
+    printf("%11s", bytes == 0 ? "" : ctw_format_bytes(text, sizeof(text), (double)bytes));
+}
+
+/* What it does, and its part of the work of all devices. */
+static void print_doing(const struct ctw_device_map *d, uint64_t tokens)
+{
+    bool works =
+        ctw_slice_is(d->state, "computing") || ctw_slice_is(d->state, "waiting for weights");
+    printf("      %.*s", TEXT(d->state));
+    if (ctw_slice_is(d->state, "failed"))
+        printf(": %.*s", TEXT(d->message));
+    else if (works)
+        printf(", layer %" PRIu64 " of %" PRIu64 " of %.*s", d->layer, d->layers, TEXT(d->model));
+    else if (ctw_slice_is(d->state, "loading"))
+        printf(" %.*s", TEXT(d->model));
+    if (d->weights_read < 1)
+        printf(", %.0f %% of the weights read", 100 * d->weights_read);
+    if (d->tokens_done > 0)
+        printf("; %.0f %% of the work so far: %" PRIu64 " tokens, %.0f tokens/s",
+               100 * (double)d->tokens_done / (double)tokens, d->tokens_done, d->tokens_per_s);
+    putchar('\n');
+}
+
+static void print_devices(const struct ctw_device_map *devices, size_t n)
+{
+    uint64_t tokens = 0;
+    for (size_t i = 0; i < n; i++)
+        tokens += devices[i].tokens_done;
+    if (n > 0)
+        printf("\n%-11s%11s%11s%11s%11s%11s\n", "devices", "memory", "free", "used", "weights",
+               "passes");
+    for (size_t i = 0; i < n; i++) {
+        const struct ctw_device_map *d = &devices[i];
+        printf("  %-9" PRIu64, d->device);
+        print_size(d->memory_total);
+        print_size(d->memory_free);
+        print_size(d->memory_used);
+        print_size(d->weights);
+        print_size(d->passes_planned);
+        printf("\n      %.*s", TEXT(d->name));
+        if (d->threads > 0)
+            printf(", %" PRIu64 " threads", d->threads);
+        if (d->uuid.n > 0)
+            printf(", %.*s, %.*s", TEXT(d->pci), TEXT(d->uuid));
+        putchar('\n');
+        print_doing(d, tokens);
+    }
+}
+
 static void print_job(const struct ctw_job_map *j)
 {
     char left[32];
@@ -160,6 +212,7 @@ static void print_table(const struct ctw_info_reply *r, const char *url)
            ctw_format_duration(uptime, sizeof(uptime), r->uptime_s));
     if (r->has >> CTW_INFO_STORE & 1)
         print_store(&r->store);
+    print_devices(r->devices.data, r->devices.n);
     for (size_t i = 0; i < r->models.n; i++)
         print_model((const struct ctw_model_map *)r->models.data + i);
     printf("\njobs       %zu\n", r->jobs.n);

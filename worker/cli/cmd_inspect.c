@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/lines.h"
 #include "base/log.h"
 #include "base/units.h"
 #include "worker/checkpoint/identity.h"
@@ -195,11 +196,9 @@ static enum ctw_status print_memory_plan(struct ctw_model *m, const struct ctw_e
            ctw_format_bytes(limit, sizeof(limit), (double)info.memory_limit), info.backend.backend,
            info.backend.variant, ctw_dtype_long_name(info.dtype), threads, info.pass_tokens,
            info.chunk_tokens);
-    for (const char *line = info.place_note; *line != '\0'; line += strspn(line, ";")) {
-        int n = (int)strcspn(line, ";");
-        printf("weights: %.*s\n", n, line);
-        line += n;
-    }
+    struct ctw_lines lines = ctw_lines_of(info.place_note, strlen(info.place_note));
+    while (ctw_lines_next(&lines))
+        printf("weights: %.*s\n", lines.n, lines.line);
     ctw_engine_close(engine);
     return CTW_OK;
 }

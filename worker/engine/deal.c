@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "worker/checkpoint/identity.h"
+#include "worker/engine/activity.h"
 #include "worker/engine/scoring_state.h"
 
 /* Sequences next to each other. */
@@ -218,6 +219,7 @@ static void drop_out(struct lane *l, const struct ctw_err *err)
     ctw_backend_get_info(l->e->be, &info);
     l->out = true;
     l->e->failed = err->status == CTW_EDEVICE;
+    ctw_activity_end(l->e, err->status, err);
     if (l->share.n > 0)
         d->pool[d->n_pool++] = l->share;
     if (d->err.status == CTW_OK)

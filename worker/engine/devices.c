@@ -5,6 +5,18 @@
 
 #include "base/mem.h"
 
+static void lock(const struct ctw_devices *all)
+{
+    if (all->lock != NULL)
+        pthread_mutex_lock(all->lock);
+}
+
+static void unlock(const struct ctw_devices *all)
+{
+    if (all->lock != NULL)
+        pthread_mutex_unlock(all->lock);
+}
+
 static const char *or_auto(const char *name)
 {
     return name == NULL ? "auto" : name;
@@ -22,8 +34,10 @@ static enum ctw_status lend_new(struct ctw_devices *all, struct ctw_device **out
     d->be = be;
     snprintf(d->options, sizeof(d->options), "%s", options);
     d->n_engines = 1;
+    lock(all);
     d->next = all->first;
     all->first = d;
+    unlock(all);
     *out = d;
     return CTW_OK;
 }
@@ -62,9 +76,11 @@ void ctw_devices_return(struct ctw_devices *all, struct ctw_device *d)
     struct ctw_device **at = &all->first;
     if (d == NULL || --d->n_engines > 0)
         return;
+    lock(all);
     while (*at != d)
         at = &(*at)->next;
     *at = d->next;
+    unlock(all);
     ctw_backend_close(d->be);
     ctw_free(d);
 }

@@ -2,14 +2,17 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "worker/engine/activity.h"
 #include "worker/engine/deal.h"
 #include "worker/engine/engine_state.h"
 #include "worker/weights/shards.h"
 
 static void close_buffers(struct ctw_engine *e)
 {
-    if (e->forward != NULL)
+    if (e->forward != NULL) {
         e->device->n_holders--;
+        ctw_activity_buffers(e, &e->forward->plan, false);
+    }
     ctw_forward_close(e->forward);
     e->forward = NULL;
     if (e->device->n_holders == 0)
@@ -32,6 +35,7 @@ void ctw_engine_trim(struct ctw_engine *e)
 
 static void close_weights(struct ctw_engine *e)
 {
+    ctw_activity_closing(e);
     ctw_placing_free(&e->placing);
     ctw_provider_close(e->provider);
     e->provider = NULL;
@@ -75,6 +79,7 @@ void ctw_engine_get_info(const struct ctw_engine *e, struct ctw_engine_info *out
         .weights_bytes = e->placing.weights,
         .weights_memory = e->placing.memory,
         .weights_streamed = e->placing.streamed,
+        .weights_gathered = e->placing.gathered,
         .weights_hosted = e->placing.hosted,
         .place_note = e->placing.note,
         .numerics = e->numerics,
@@ -129,9 +134,11 @@ static enum ctw_status open_buffers(struct ctw_engine *e, const struct ctw_plan 
                                     struct ctw_err *err)
 {
     enum ctw_status st = ctw_forward_open(&e->forward, e->model, e->be, e->dtype, plan, err);
-    if (st == CTW_OK)
-        e->device->n_holders++;
-    return st;
+    if (st != CTW_OK)
+        return st;
+    e->device->n_holders++;
+    ctw_activity_buffers(e, &e->forward->plan, true);
+    return CTW_OK;
 }
 
 enum ctw_status ctw_engine_measure_limit(struct ctw_engine *e, struct ctw_err *err)

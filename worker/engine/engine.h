@@ -21,6 +21,7 @@ enum { CTW_MAX_DEVICES = 16 };
 
 struct ctw_engine_options {
     const char *model_dir;
+    const char *name;           /* what reports call it, or NULL; outlives the engine */
     const char *config_name;    /* NULL: config.json */
     struct ctw_model *model;    /* NULL, or that model, open: taken over, even if opening fails */
     const char *backend;        /* NULL: auto */
@@ -125,9 +126,10 @@ struct ctw_engine_info {
                             the end; one device: a pass */
     uint64_t memory_planned, memory_limit; /* bytes beyond the weights */
     const char *place;                     /* "mapped", "resident", "sharded", "streamed" */
-    uint64_t weights_hosted; /* in host memory for the GPUs: copied to each in every pass */
-    uint64_t weights_bytes, weights_memory, weights_streamed; /* in all; the memory that they take;
-                                                                 read in every pass */
+    /* Bytes: in all; of memory that they take. Of all bytes, in every pass each device copies so
+     * many from the memory of all devices or of the host, or they are read; it keeps the rest. */
+    uint64_t weights_bytes, weights_memory;
+    uint64_t weights_gathered, weights_hosted, weights_streamed;
     const char *place_note;                                   /* what that costs, in words */
     const char *numerics; /* backend, variant, dtype, version: equal ids give equal bits */
     const struct ctw_model *model;

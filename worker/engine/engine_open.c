@@ -4,6 +4,7 @@
 
 #include "base/mem.h"
 #include "worker/checkpoint/identity.h"
+#include "worker/engine/activity.h"
 #include "worker/engine/device_list.h"
 #include "worker/engine/engine_state.h"
 #include "worker/weights/shards.h"
@@ -217,6 +218,7 @@ static enum ctw_status open_device(struct ctw_engine *e, const struct ctw_engine
     if (st != CTW_OK)
         return st;
     e->be = e->device->be;
+    ctw_activity_opening(e);
     ctw_backend_get_info(e->be, &info);
     snprintf(e->numerics, sizeof(e->numerics), "%s/%s/%d", info.numerics,
              ctw_dtype_long_name(e->dtype), NUMERICS_VERSION);
@@ -231,6 +233,8 @@ static enum ctw_status open_weights(struct ctw_engine *e, const struct ctw_engin
     enum ctw_status st = CTW_OK;
     if (!opt->plan_only)
         st = ctw_placing_open(&e->placing, e->model, e->be, shards, &e->provider, err);
+    if (e->provider != NULL)
+        ctw_activity_holds_weights(e);
     if (st == CTW_OK && e->limit_is_default)
         st = ctw_engine_set_default_limit(e, err);
     if (st == CTW_OK)
@@ -249,6 +253,7 @@ static const struct ctw_machine this_machine;
 static void copy_options(struct ctw_engine *e, const struct ctw_engine_options *opt)
 {
     e->devices = opt->devices != NULL ? opt->devices : &e->own;
+    e->name = opt->name;
     e->device_number = opt->device;
     e->n_threads = opt->n_threads;
     e->machine = opt->machine != NULL ? opt->machine : &this_machine;
@@ -370,6 +375,9 @@ enum ctw_status ctw_engine_open(struct ctw_engine **out, const struct ctw_engine
     }
     name_activations(e);
     limit_vocabulary(e, opt->vocab);
+    ctw_activity_opened(e);
+    for (int i = 0; i < e->n_peers; i++)
+        ctw_activity_opened(e->peer[i]);
     *out = e;
     return CTW_OK;
 }

@@ -22,6 +22,7 @@ struct ctw_engine {
     struct ctw_shards *shards; /* sharded: of all these devices; else NULL */
     bool is_peer;              /* the model is another's, */
     pthread_mutex_t *files;    /* and this lock for checking its files, too */
+    const char *name; /* or NULL */
     int device_number;
     bool failed; /* the device, while there are others */
     double rate; /* of the last sequences: cost per second (deal.c); 0: not known */

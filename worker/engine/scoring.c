@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "worker/checkpoint/identity.h"
+#include "worker/engine/activity.h"
 #include "worker/engine/deal.h"
 #include "worker/engine/exchange.h"
 #include "worker/engine/scoring_state.h"
@@ -90,6 +91,8 @@ static enum ctw_status begin_pass(struct ctw_scoring *s, struct ctw_scoring_side
         st = ctw_pass_begin(&side->pass, e->forward, e->provider, side->seqs + s->first, s->n,
                             s->n_sides == 2 ? &s->both : &s->hooks, &side->progress, err);
     s->hidden_asked = false;
+    if (st == CTW_OK && side == &s->side[0])
+        ctw_activity_begin_pass(e);
     return st;
 }
 
@@ -136,6 +139,7 @@ static enum ctw_status end_pass(struct ctw_scoring *s, struct ctw_err *err)
         s->hooks.done(s->hooks.arg, s->first, s->n);
     for (int i = 0; i < s->n_sides; i++)
         s->side[i].progress.pass++;
+    ctw_activity_end_pass(s->side[0].e, s->side[0].progress.tok_done - s->side[0].before.tok_done);
     s->first += s->n;
     s->n_tries = 0;
     return CTW_OK;
@@ -220,6 +224,8 @@ enum ctw_status ctw_scoring_step(struct ctw_scoring *s, bool *done, struct ctw_e
                              : ctw_pass_step(s->side[0].pass, &pass_done, err);
     if (st == CTW_OK && pass_done)
         st = end_pass(s, err);
+    else if (st == CTW_OK && s->n_seqs > 0)
+        ctw_activity_next_layer(s->side[0].e);
     *done = s->first == s->n_seqs;
     return st;
 }
@@ -228,6 +234,8 @@ void ctw_scoring_end(struct ctw_scoring *s)
 {
     if (s == NULL)
         return;
+    if (s->side[0].e != NULL)
+        ctw_activity_end(s->side[0].e, CTW_OK, NULL);
     ctw_exchange_close(s->exchange); /* first: it may have the passes */
     for (int i = 0; i < s->n_sides; i++)
         ctw_pass_close(s->side[i].pass);
@@ -247,6 +255,8 @@ static enum ctw_status run(struct ctw_scoring *s, bool *in_reference, struct ctw
         st = ctw_scoring_step(s, &done, err);
     if (in_reference != NULL)
         *in_reference = s->in_reference;
+    if (st != CTW_OK)
+        ctw_activity_end(s->side[0].e, st, err);
     ctw_scoring_end(s);
     return st;
 }
@@ -256,7 +266,10 @@ enum ctw_status ctw_engine_score_here(struct ctw_engine *e, struct ctw_seq *seqs
 {
     struct ctw_scoring *s;
     enum ctw_status st = ctw_scoring_begin(&s, e, seqs, n_seqs, hooks, err);
-    return st == CTW_OK ? run(s, NULL, err) : st;
+    if (st == CTW_OK)
+        return run(s, NULL, err);
+    ctw_activity_end(e, st, err);
+    return st;
 }
 
 enum ctw_status ctw_engine_compare_here(struct ctw_engine *e, struct ctw_engine *reference,
@@ -266,7 +279,10 @@ enum ctw_status ctw_engine_compare_here(struct ctw_engine *e, struct ctw_engine 
 {
     struct ctw_scoring *s;
     enum ctw_status st = ctw_scoring_begin_comparing(&s, e, reference, seqs, n_seqs, hooks, err);
-    return st == CTW_OK ? run(s, in_reference, err) : st;
+    if (st == CTW_OK)
+        return run(s, in_reference, err);
+    ctw_activity_end(e, st, err);
+    return st;
 }
 
 enum ctw_status ctw_engine_score(struct ctw_engine *e, struct ctw_seq *seqs, int64_t n_seqs,

@@ -1,7 +1,7 @@
 /*
  * One function per operation, in files by subject: handle_submit.c (submit, seal), handle_results.c
- * (poll, fetch, cancel, release), handle_admin.c (the rest); the table by operation is in
- * handlers.c.
+ * (poll, fetch, cancel, release), handle_info.c, handle_admin.c (the rest); the table by operation
+ * is in handlers.c.
  */
 #ifndef CTW_WORKER_HANDLERS_H
 #define CTW_WORKER_HANDLERS_H
@@ -24,6 +24,7 @@ struct ctw_service {
     int max_connections;         /* open at the same time */
     bool insecure;               /* listens on tcp without tokens */
     struct ctw_store *store;     /* NULL: none */
+    const struct ctw_devices *devices;
     atomic_llong n_requests;
     atomic_llong refused_ms; /* when a refusal was last logged */
 };

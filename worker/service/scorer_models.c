@@ -48,6 +48,7 @@ static void open_model(struct ctw_scorer *s, struct ctw_model_slot *m)
     struct ctw_engine_info info;
     struct ctw_err err;
     options.stop = &q->life.stop;
+    options.name = m->name;
     options.model_dir = m->path; /* does not change while LOADING */
     if (m->dtype != NULL)
         options.dtype = m->dtype;

@@ -34,6 +34,7 @@ struct serve {
     struct ctw_store *store;       /* NULL: none */
     struct ctw_hidden_dir *hidden; /* NULL: none */
     struct ctw_devices devices;    /* of all models */
+    pthread_mutex_t devices_lock;
     struct ctw_server *server;
     pthread_t scorer_thread;
     bool scorer_started;
@@ -230,6 +231,7 @@ static enum ctw_status start(struct serve *s, struct ctw_err *err)
                                       .version = s->options->version,
                                       .started_ms = ctw_now_ms(),
                                       .allow_load = s->options->allow_load,
+                                      .devices = &s->devices,
                                       .max_connections = ctw_server_max_connections()};
     if (getrandom(s->service.boot, CTW_BOOT_BYTES, 0) != CTW_BOOT_BYTES)
         return ctw_fail(err, CTW_EIO, "no random bytes: %s", strerror(errno));
@@ -443,6 +445,7 @@ static int stop(struct serve *s, const sigset_t *signals, int code)
     ctw_owner_close(&s->owner);
     ctw_queue_fini(&s->queue);
     ctw_auth_fini(&s->auth);
+    pthread_mutex_destroy(&s->devices_lock);
     ctw_free(s);
     return code;
 }
@@ -476,6 +479,8 @@ int ctw_serve(const struct ctw_serve_options *options)
     }
     s->options = options;
     s->owner.fd = -1;
+    pthread_mutex_init(&s->devices_lock, NULL);
+    s->devices.lock = &s->devices_lock;
     st = start(s, &err);
     if (st != CTW_OK)
         ctw_error("serve: %s", err.msg);

@@ -149,7 +149,17 @@ void ctw_layers_free(const struct ctw_model *m, struct ctw_layer_data *layers)
 enum ctw_status ctw_provider_acquire(struct ctw_provider *p, int layer,
                                      const struct ctw_layer_data **out, struct ctw_err *err)
 {
-    return p->ops->acquire(p, layer, out, err);
+    if (p->waiting != NULL)
+        atomic_store(p->waiting, true);
+    enum ctw_status st = p->ops->acquire(p, layer, out, err);
+    if (p->waiting != NULL)
+        atomic_store(p->waiting, false);
+    return st;
+}
+
+void ctw_provider_watch(struct ctw_provider *p, atomic_bool *waiting)
+{
+    p->waiting = waiting;
 }
 
 void ctw_provider_release(struct ctw_provider *p, int layer)

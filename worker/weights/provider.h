@@ -18,6 +18,8 @@
 #ifndef CTW_WORKER_PROVIDER_H
 #define CTW_WORKER_PROVIDER_H
 
+#include <stdatomic.h>
+
 #include "worker/model/model.h"
 #include "worker/weights/placement.h"
 
@@ -79,6 +81,8 @@ void ctw_provider_exchange(struct ctw_provider *p, int layer, int role, int n_ex
 bool ctw_provider_failed_in_other(const struct ctw_provider *p);
 /* Will the provider read the files again? If so, they must not change. */
 bool ctw_provider_needs_files(struct ctw_provider *p);
+/* *waiting is true from now on while a thread waits in ctw_provider_acquire(). */
+void ctw_provider_watch(struct ctw_provider *p, atomic_bool *waiting);
 void ctw_provider_close(struct ctw_provider *p); /* NULL is fine */
 
 /* Waits until the layer is available. *out is valid until the release of the same layer. The thread

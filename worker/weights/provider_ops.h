@@ -15,6 +15,7 @@ struct ctw_provider_ops {
 /* The first member of every provider's own struct. */
 struct ctw_provider {
     const struct ctw_provider_ops *ops;
+    atomic_bool *waiting; /* see ctw_provider_watch(); NULL: nobody asked */
 };
 
 #endif

@@ -1,0 +1,30 @@
+/*
+ * What this process may have of the machine: memory and CPUs, as far as containers, batch systems
+ * and the like limit them by control groups, version 1 or 2, at any level above the process's own
+ * group. `root` comes before the paths of /proc and /sys: "", or a test's own folder.
+ */
+#ifndef CTW_BASE_HOST_H
+#define CTW_BASE_HOST_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Bytes. The page cache counts as free where nobody used it lately. */
+struct ctw_host_memory {
+    uint64_t total, free;
+};
+
+struct ctw_host_memory ctw_host_memory(const char *root);
+/* Of this process, in memory now, mapped files included. */
+uint64_t ctw_host_resident(const char *root);
+/* n CPUs, or as many as the control groups' quota is worth, rounded up. */
+int ctw_host_cpus(const char *root, int n);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
