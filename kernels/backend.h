@@ -122,6 +122,7 @@ struct ctw_backend_ops {
     enum ctw_status (*peer_begin)(struct ctw_backend *be, void *dst, struct ctw_backend *from,
                                   const void *src, size_t bytes, uint64_t *ticket,
                                   struct ctw_err *err);
+    bool (*peer_is_faster)(struct ctw_backend *be, struct ctw_backend *from); /* NULL: it is not */
     enum ctw_status (*upload_wait)(struct ctw_backend *be, uint64_t ticket, struct ctw_err *err);
     enum ctw_status (*upload_join)(struct ctw_backend *be, struct ctw_err *err);
     enum ctw_status (*fence_record)(struct ctw_backend *be, uint64_t *fence, struct ctw_err *err);
@@ -254,6 +255,8 @@ enum ctw_status ctw_upload_begin(struct ctw_backend *be, void *dst, const void *
 enum ctw_status ctw_peer_begin(struct ctw_backend *be, void *dst, struct ctw_backend *from,
                                const void *src, size_t bytes, uint64_t *ticket,
                                struct ctw_err *err) CTW_MUST_CHECK;
+/* Is the link to the memory of `from` faster than that to host memory? Any thread. */
+bool ctw_peer_is_faster(struct ctw_backend *be, struct ctw_backend *from);
 enum ctw_status ctw_upload_wait(struct ctw_backend *be, uint64_t ticket,
                                 struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_upload_join(struct ctw_backend *be, struct ctw_err *err) CTW_MUST_CHECK;

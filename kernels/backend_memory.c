@@ -94,6 +94,12 @@ enum ctw_status ctw_peer_begin(struct ctw_backend *be, void *dst, struct ctw_bac
     return be->ops->peer_begin(be, dst, from, src, bytes, ticket, err);
 }
 
+bool ctw_peer_is_faster(struct ctw_backend *be, struct ctw_backend *from)
+{
+    return from->ops == be->ops && be->ops->peer_is_faster != NULL &&
+           be->ops->peer_is_faster(be, from);
+}
+
 enum ctw_status ctw_upload_wait(struct ctw_backend *be, uint64_t ticket, struct ctw_err *err)
 {
     return be->ops->upload_wait(be, ticket, err);

@@ -112,13 +112,40 @@ enum ctw_status ctw_cuda_peer_begin(struct ctw_backend *be, void *dst, struct ct
     return st;
 }
 
+/* NVLink is; PCIe is the host's own link. Only over NVLink are atomic operations the memory's own. */
+bool ctw_cuda_peer_is_faster(struct ctw_backend *be, struct ctw_backend *from)
+{
+    const struct ctw_cuda *cu = ctw_cuda_of(be), *peer = (const struct ctw_cuda *)from;
+    int by_nvlink = 0;
+    if (cu->device == peer->device)
+        return false;
+    cudaError_t e = cudaDeviceGetP2PAttribute(&by_nvlink, cudaDevP2PAttrNativeAtomicSupported,
+                                              cu->device, peer->device);
+    (void)cudaGetLastError();
+    return e == cudaSuccess && by_nvlink != 0;
+}
+
 /* A ticket's event may since have been recorded again for a later upload of the same stream;
- * waiting for the later upload is sufficient. */
+ * waiting for the later upload is sufficient, and is avoided for a ticket that was waited for. */
 enum ctw_status ctw_cuda_upload_wait(struct ctw_backend *be, uint64_t ticket, struct ctw_err *err)
 {
     struct ctw_cuda *cu = ctw_cuda_of(be);
-    return ctw_cuda_check(cudaEventSynchronize(cu->ticket[ticket % CTW_CUDA_TICKETS]),
-                          "uploading weights", err);
+    pthread_mutex_t *lock = (pthread_mutex_t *)cu->lock;
+    cudaEvent_t event = cu->ticket[ticket % CTW_CUDA_TICKETS];
+    pthread_mutex_lock(lock);
+    bool has_ended = ticket < cu->n_ended;
+    pthread_mutex_unlock(lock);
+    cudaError_t e = has_ended ? cudaEventQuery(event) : cudaEventSynchronize(event);
+    if (e == cudaErrorNotReady) { /* the later upload; the GPU is well */
+        (void)cudaGetLastError();
+        e = cudaSuccess;
+    }
+    enum ctw_status st = ctw_cuda_check(e, "uploading weights", err);
+    pthread_mutex_lock(lock);
+    if (st == CTW_OK && ticket >= cu->n_ended)
+        cu->n_ended = ticket + 1;
+    pthread_mutex_unlock(lock);
+    return st;
 }
 
 enum ctw_status ctw_cuda_upload_join(struct ctw_backend *be, struct ctw_err *err)

@@ -2,10 +2,9 @@
  * A backend for tests, loaded in place of the CUDA backend (CTWORKER_CUDA_LIBRARY). It computes
  * with the CPU backend's kernels, so its scores equal the CPU's bit for bit, but it behaves like a
  * GPU: separate memory, uploads that take time, weights announced in advance, faults. --cpu-variant
- * and
- * --threads choose the kernels; --cuda-variant and --device have the same meaning as for a GPU. The
- * backend checks that the operands of every operation lie in the memory that they claim to be in.
- * fake_device_gpu.h describes how to make the backend fail.
+ * and --threads choose the kernels; --cuda-variant and --device have the same meaning as for a GPU.
+ * The backend checks that the operands of every operation lie in the memory that they claim to be
+ * in. fake_device_gpu.h describes how to make the backend fail.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -106,10 +105,12 @@ static void fake_describe(const struct ctw_backend *be, char *buf, size_t cap)
 {
     const struct fake *f = (const struct fake *)be;
     snprintf(buf, cap,
-             "products %llu\nprepared %llu\ntrims %llu\nuploads %llu\nuploaded bytes %llu\n",
+             "products %llu\nprepared %llu\ntrims %llu\nuploads %llu\nuploaded bytes %llu\n"
+             "bytes from peers %llu\n",
              (unsigned long long)f->n_linear, (unsigned long long)f->n_prepared,
              (unsigned long long)f->n_trims, (unsigned long long)gpu_uploads_begun(f->gpu),
-             (unsigned long long)gpu_bytes_uploaded(f->gpu));
+             (unsigned long long)gpu_bytes_uploaded(f->gpu),
+             (unsigned long long)gpu_bytes_from_peers(f->gpu));
 }
 
 /* ---- memory ------------------------------------------------------------------------------- */
@@ -236,6 +237,11 @@ static enum ctw_status fake_peer_begin(struct ctw_backend *be, void *dst, struct
                                        struct ctw_err *err)
 {
     return gpu_peer_begin(fake_of(be)->gpu, dst, fake_of(from)->gpu, src, bytes, ticket, err);
+}
+
+static bool fake_peer_is_faster(struct ctw_backend *be, struct ctw_backend *from)
+{
+    return gpu_is_linked(fake_of(be)->gpu, fake_of(from)->gpu);
 }
 
 static enum ctw_status fake_upload_wait(struct ctw_backend *be, uint64_t ticket,
@@ -658,6 +664,7 @@ static const struct ctw_backend_ops fake_ops = {
     .stage_free = fake_stage_free,
     .upload_begin = fake_upload_begin,
     .peer_begin = fake_peer_begin,
+    .peer_is_faster = fake_peer_is_faster,
     .upload_wait = fake_upload_wait,
     .upload_join = fake_upload_join,
     .fence_record = fake_fence_record,

@@ -53,12 +53,12 @@ struct gpu {
     uint64_t n_fences;
     uint64_t total, used;
     struct copy copies[COPIES];
-    uint64_t n_begun, n_done, bytes_begun;
+    uint64_t n_begun, n_done, bytes_begun, bytes_from_peers;
     uint64_t n_ops;
     bool failed;
     int n_late; /* operations accepted since the failure */
     /* settings, read by gpu_open() */
-    uint64_t alloc_us, copy_us, jitter_us, op_us, fail_op, fail_copy, nomem_op, locked;
+    uint64_t alloc_us, copy_us, jitter_us, op_us, fail_op, fail_copy, nomem_op, locked, linked;
     int kind;
     const char *fail_file;
 };
@@ -452,6 +452,7 @@ static enum ctw_status begin_copy(struct gpu *g, const struct copy *copy, uint64
         g->copies[g->n_begun % COPIES] = *copy;
         *ticket = g->n_begun++;
         g->bytes_begun += copy->bytes;
+        g->bytes_from_peers += copy->peer != NULL ? copy->bytes : 0;
         pthread_cond_broadcast(&g->changed);
     }
     pthread_mutex_unlock(&g->lock);
@@ -471,12 +472,25 @@ static struct gpu *stage_owner(struct gpu *g, const void *stage)
     return g;
 }
 
+/* Ends the process if another GPU still copies from memory that is to be written. */
+static void check_no_peer_reads(struct gpu *g, const void *p, size_t bytes, const char *what)
+{
+    char text[128];
+    for (int i = 0; i < FAKE_GPUS; i++) {
+        if (&gpus[i] == g || !is_copying(&gpus[i], p, bytes, true))
+            continue;
+        snprintf(text, sizeof(text), "%s: GPU %d still copies from there", what, i);
+        gpu_die(text);
+    }
+}
+
 enum ctw_status gpu_upload_begin(struct gpu *g, void *dst, const void *stage, size_t bytes,
                                  uint64_t *ticket, struct ctw_err *err)
 {
     const struct copy copy = {.dst = dst, .src = stage, .bytes = bytes};
     check(stage_owner(g, stage), stage, bytes, STAGE, "upload_begin: the stage");
     gpu_check_write(g, dst, bytes, "upload_begin: the target");
+    check_no_peer_reads(g, dst, bytes, "upload_begin: the target");
     return begin_copy(g, &copy, ticket, err);
 }
 
@@ -486,6 +500,7 @@ enum ctw_status gpu_peer_begin(struct gpu *g, void *dst, struct gpu *from, const
     const struct copy copy = {.dst = dst, .src = src, .bytes = bytes, .peer = from};
     gpu_check(from, src, bytes, "peer_begin: the source");
     gpu_check_write(g, dst, bytes, "peer_begin: the target");
+    check_no_peer_reads(g, dst, bytes, "peer_begin: the target");
     if (is_copying(from, src, bytes, false))
         gpu_die("peer_begin: the source is still being written: wait for its upload");
     return begin_copy(g, &copy, ticket, err);
@@ -515,6 +530,19 @@ uint64_t gpu_bytes_uploaded(struct gpu *g)
     uint64_t bytes = g->bytes_begun;
     pthread_mutex_unlock(&g->lock);
     return bytes;
+}
+
+uint64_t gpu_bytes_from_peers(struct gpu *g)
+{
+    pthread_mutex_lock(&g->lock);
+    uint64_t bytes = g->bytes_from_peers;
+    pthread_mutex_unlock(&g->lock);
+    return bytes;
+}
+
+bool gpu_is_linked(const struct gpu *a, const struct gpu *b)
+{
+    return a != b && a->linked > 0 && b->linked > 0;
 }
 
 static size_t block_bytes(struct gpu *g, const void *p)
@@ -572,6 +600,7 @@ enum ctw_status gpu_open(struct gpu **out, int device, struct ctw_err *err)
         g->jitter_us = setting(g, "CTW_FAKE_GPU_JITTER_US", 0);
         g->op_us = setting(g, "CTW_FAKE_GPU_OP_US", 0);
         g->locked = setting(g, "CTW_FAKE_GPU_LOCKED", 0);
+        g->linked = setting(g, "CTW_FAKE_GPU_LINKED", 1);
         g->fail_op = setting(g, "CTW_FAKE_GPU_FAIL_OP", 0);
         g->fail_copy = setting(g, "CTW_FAKE_GPU_FAIL_COPY", 0);
         g->nomem_op = setting(g, "CTW_FAKE_GPU_NOMEM_OP", 0);
@@ -608,6 +637,6 @@ void gpu_close(struct gpu *g)
         ctw_free(r);
     }
     /* The counters of the next open in this process start at 0; a failed GPU stays failed. */
-    g->n_ops = g->n_begun = g->n_done = g->bytes_begun = 0;
+    g->n_ops = g->n_begun = g->n_done = g->bytes_begun = g->bytes_from_peers = 0;
     pthread_mutex_unlock(&g->lock);
 }

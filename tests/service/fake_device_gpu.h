@@ -10,6 +10,7 @@
  *   CTW_FAKE_GPU_OPEN       "none": there is no GPU (CTW_EUNSUP); "broken": CTW_EDEVICE
  *   CTW_FAKE_GPU_COUNT      the number of GPUs (2)
  *   CTW_FAKE_GPU_KIND       a number in the numerics id; GPUs of equal kind have equal bits (0)
+ *   CTW_FAKE_GPU_LINKED     1: its link to other GPUs that have one is faster than the host's (1)
  *   CTW_FAKE_GPU_MEMORY     size of the memory in bytes (256 MiB)
  *   CTW_FAKE_GPU_LOCKED     larger stages cannot be allocated (0: all can)
  *   CTW_FAKE_GPU_ALLOC_US   duration of an allocation (0)
@@ -90,7 +91,9 @@ enum ctw_status gpu_peer_begin(struct gpu *g, void *dst, struct gpu *from, const
                                size_t bytes, uint64_t *ticket, struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status gpu_upload_wait(struct gpu *g, uint64_t ticket, struct ctw_err *err) CTW_MUST_CHECK;
 uint64_t gpu_uploads_begun(struct gpu *g);
-uint64_t gpu_bytes_uploaded(struct gpu *g); /* by all uploads begun so far */
+uint64_t gpu_bytes_uploaded(struct gpu *g);   /* by all uploads and copies begun so far */
+uint64_t gpu_bytes_from_peers(struct gpu *g); /* of these, from other GPUs' memory */
+bool gpu_is_linked(const struct gpu *a, const struct gpu *b);
 
 /* Prints "fake GPU: WHAT" to standard error and ends the process. */
 void gpu_die(const char *what) __attribute__((noreturn));

@@ -15,7 +15,7 @@ struct capture {
     char text[4096];
 };
 
-static void capture_start(struct capture *c, enum ctw_log_level level)
+static inline void capture_start(struct capture *c, enum ctw_log_level level)
 {
     c->level = ctw_log_level();
     ctw_log_set_level(level);
@@ -27,7 +27,7 @@ static void capture_start(struct capture *c, enum ctw_log_level level)
 }
 
 /* The text is in c->text afterwards. */
-static void capture_stop(struct capture *c)
+static inline void capture_stop(struct capture *c)
 {
     (void)fflush(stderr);
     assert_true(dup2(c->was, STDERR_FILENO) >= 0);
@@ -39,7 +39,7 @@ static void capture_stop(struct capture *c)
 }
 
 /* Fails the test unless the text has these words ("" : unless it is empty). */
-static void capture_expect(const struct capture *c, const char *words)
+static inline void capture_expect(const struct capture *c, const char *words)
 {
     if (words[0] == '\0' ? c->text[0] != '\0' : strstr(c->text, words) == NULL)
         fail_msg("the log says \"%s\", expected \"%s\"", c->text, words);

@@ -34,6 +34,7 @@ struct ctw_shards {
     const struct ctw_model *model;
     struct ctw_slices slices;
     struct home *home; /* [n_slices] */
+    struct ctw_neighbours *neighbours;
     int n;
     void **block; /* of host memory, under `locking` */
     int64_t n_blocks;
@@ -345,6 +346,11 @@ enum ctw_status ctw_shards_find(struct ctw_shards *s, int64_t slice, struct ctw_
     return st;
 }
 
+struct ctw_neighbours *ctw_shards_neighbours(struct ctw_shards *s)
+{
+    return s->neighbours;
+}
+
 bool ctw_shards_has_files(struct ctw_shards *s)
 {
     pthread_mutex_lock(&s->lock);
@@ -400,6 +406,8 @@ enum ctw_status ctw_shards_open(struct ctw_shards **out, const struct ctw_model 
         st = s->home != NULL ? CTW_OK : ctw_fail(err, CTW_ENOMEM, "loading: out of memory");
     }
     if (st == CTW_OK)
+        st = ctw_neighbours_open(&s->neighbours, &s->slices, place->n_units, be, n, err);
+    if (st == CTW_OK)
         st = deal_slices(s, place, err);
     for (int i = 0; st == CTW_OK && i <= n; i++)
         st = open_shard(s, i, err);
@@ -437,6 +445,7 @@ void ctw_shards_close(struct ctw_shards *s)
     pthread_cond_destroy(&s->changed);
     pthread_mutex_destroy(&s->lock);
     pthread_mutex_destroy(&s->locking);
+    ctw_neighbours_close(s->neighbours);
     ctw_slices_free(&s->slices);
     ctw_free(s->home);
     ctw_free(s);

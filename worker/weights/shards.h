@@ -10,11 +10,12 @@
 
 #include "kernels/backend.h"
 #include "worker/checkpoint/identity.h"
+#include "worker/weights/neighbours.h"
 #include "worker/weights/placement.h"
 #include "worker/weights/stream_slices.h"
 
 /* The slices of a device's units, which are also those of shards. */
-enum { CTW_DEVICE_SLICE = 2 * CTW_BLOCK_BYTES, CTW_SHARDS_MAX = 16 };
+enum { CTW_DEVICE_SLICE = 2 * CTW_BLOCK_BYTES, CTW_SHARDS_MAX = CTW_NEIGHBOURS_MAX };
 
 struct ctw_shards;
 
@@ -43,6 +44,8 @@ void ctw_shards_close(struct ctw_shards *s);
  * the host (*be NULL), as a stage. *at NULL: it is only in the files. Any thread. */
 enum ctw_status ctw_shards_find(struct ctw_shards *s, int64_t slice, struct ctw_backend **be,
                                 const void **at, struct ctw_err *err) CTW_MUST_CHECK;
+/* The devices, which copy from each other's rings what is on no device. */
+struct ctw_neighbours *ctw_shards_neighbours(struct ctw_shards *s);
 /* Are some slices only in the files? */
 bool ctw_shards_has_files(struct ctw_shards *s);
 /* Are all in place? Then the files are not read again. */

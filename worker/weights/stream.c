@@ -2,10 +2,12 @@
 
 #include <pthread.h>
 
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/threads.h"
+#include "base/units.h"
 #include "worker/checkpoint/identity.h"
-#include "worker/weights/stream_slices.h"
+#include "worker/weights/slice_source.h"
 
 /*
  * A device's slices go through stages, which are read into while the uploads from others run; the
@@ -14,7 +16,6 @@
 enum {
     DEVICE_READERS = 12,
     HOST_READERS = 4,      /* a disk is at its full rate; processors are for computing */
-    STAGES = 2,            /* of a reader */
     GATHERING_READERS = 2, /* they only begin copies */
     HOST_SLICE = CTW_BLOCK_BYTES
 };
@@ -28,32 +29,20 @@ struct visit {
     uint64_t fence;
 };
 
-struct stage {
-    void *p;
-    bool begun; /* an upload from it has begun; `ticket` identifies it */
-    uint64_t ticket;
-};
-
 struct reader {
     pthread_t thread;
     struct ctw_stream *s;
-    struct stage stage[STAGES];
-    int turn;
-    bool copies; /* from other devices have begun; `copied` is the last one's ticket */
-    uint64_t copied;
+    struct ctw_slice_reader slices;
 };
 
 enum unit_state { NOT_READ, BEING_READ, IS_IN }; /* of a unit that stays */
 
 struct ctw_stream {
-    const struct ctw_model *model;
-    struct ctw_backend *be;
+    struct ctw_slice_source from;
     const struct ctw_placement *place;
-    struct ctw_shards *shards; /* NULL: all is read from the files */
     struct ctw_slices slices;
     char *memory;
-    size_t *at;     /* [n_units]: of the units that stay, in memory */
-    bool is_staged; /* the backend does not read host memory */
+    size_t *at; /* [n_units]: of the units that stay, in memory */
     struct reader reader[DEVICE_READERS];
     int n_readers;
     pthread_mutex_t lock;
@@ -71,7 +60,8 @@ struct ctw_stream {
     bool opening;  /* a thread waits for a fence */
     bool pause;    /* nothing new is begun */
     bool stop;
-    struct ctw_err err; /* the first failure */
+    uint64_t bytes[CTW_N_ORIGINS]; /* read since a pass was at its last unit */
+    struct ctw_err err;            /* the first failure */
 };
 
 /* ---- the queue: all under lock ------------------------------------------------------------ */
@@ -154,6 +144,13 @@ static void add_visit(struct ctw_stream *s, int unit, size_t at)
     s->next_unit = (unit + 1) % s->place->n_units;
 }
 
+/* Waits until no neighbour reads the unit in this ring. Not under lock. */
+static void withdraw(const struct ctw_stream *s, int unit)
+{
+    if (s->from.neighbours != NULL)
+        ctw_neighbours_withdraw(s->from.neighbours, s->from.self, unit);
+}
+
 /* Takes one step towards reading the next unit; released while it waits for a fence. False: there
  * is nothing to do before something changes. */
 static bool open_next(struct ctw_stream *s)
@@ -170,11 +167,12 @@ static bool open_next(struct ctw_stream *s)
     const struct visit v = *visit_at(s, 0);
     if (!v.released)
         return false;
-    if (v.fenced) { /* its bytes may still be read */
+    if (v.fenced || s->from.neighbours != NULL) { /* its bytes may still be read */
         struct ctw_err err;
         s->opening = true;
         pthread_mutex_unlock(&s->lock);
-        enum ctw_status st = ctw_fence_wait(s->be, v.fence, &err);
+        enum ctw_status st = v.fenced ? ctw_fence_wait(s->from.be, v.fence, &err) : CTW_OK;
+        withdraw(s, v.unit);
         pthread_mutex_lock(&s->lock);
         s->opening = false;
         if (st != CTW_OK && s->err.status == CTW_OK)
@@ -191,73 +189,16 @@ static bool take_slice(struct ctw_stream *s, struct visit **out, const struct ct
     struct visit *v = s->n > 0 ? visit_at(s, s->n - 1) : NULL;
     if (s->pause || v == NULL || v->next == s->slices.first[v->unit + 1])
         return false;
-    *slice = &s->slices.slices[v->next++];
+    int64_t at = v->next++;
+    if (s->from.neighbours != NULL)
+        at = ctw_neighbours_order(s->from.neighbours, s->from.self, v->unit,
+                                  at - s->slices.first[v->unit]);
+    *slice = &s->slices.slices[at];
     *out = v;
     return true;
 }
 
 /* ---- readers ------------------------------------------------------------------------------ */
-
-static enum ctw_status read_staged(struct reader *r, const struct ctw_slice *slice, char *to,
-                                   struct ctw_err *err)
-{
-    struct ctw_stream *s = r->s;
-    struct stage *stage = &r->stage[r->turn];
-    r->turn = (r->turn + 1) % STAGES;
-    enum ctw_status st = CTW_OK;
-    if (stage->p == NULL)
-        st = ctw_stage_alloc(s->be, &stage->p, CTW_DEVICE_SLICE, err);
-    else if (stage->begun)
-        st = ctw_upload_wait(s->be, stage->ticket, err);
-    if (st == CTW_OK)
-        st = ctw_slices_read(&s->slices, s->model, slice, stage->p, err);
-    if (st == CTW_OK)
-        st = ctw_upload_begin(s->be, to, stage->p, slice->bytes, &stage->ticket, err);
-    stage->begun = st == CTW_OK || stage->begun;
-    return st;
-}
-
-/* Copies it from the device or the host memory that has it; the copy ends before the shards are
- * closed. */
-static enum ctw_status gather(struct reader *r, const struct ctw_slice *slice, char *to,
-                              struct ctw_err *err)
-{
-    struct ctw_stream *s = r->s;
-    struct ctw_backend *from;
-    const void *at;
-    enum ctw_status st = ctw_shards_find(s->shards, slice - s->slices.slices, &from, &at, err);
-    if (st == CTW_OK && at == NULL)
-        return read_staged(r, slice, to, err);
-    if (st == CTW_OK)
-        st = from != NULL ? ctw_peer_begin(s->be, to, from, at, slice->bytes, &r->copied, err)
-                          : ctw_upload_begin(s->be, to, at, slice->bytes, &r->copied, err);
-    r->copies = r->copies || st == CTW_OK;
-    return st;
-}
-
-static enum ctw_status read_slice(struct reader *r, const struct ctw_slice *slice, bool stays,
-                                  char *to, struct ctw_err *err)
-{
-    struct ctw_stream *s = r->s;
-    if (s->shards != NULL && !stays)
-        return gather(r, slice, to, err);
-    return s->is_staged ? read_staged(r, slice, to, err)
-                        : ctw_slices_read(&s->slices, s->model, slice, to, err);
-}
-
-/* If an upload failed, the driver may still read its stage, which is then not freed. */
-static void free_stages(struct reader *r)
-{
-    struct ctw_err late;
-    if (r->copies)
-        (void)!ctw_upload_wait(r->s->be, r->copied, &late); /* a failed device copies no more */
-    for (int i = 0; i < STAGES; i++) {
-        struct stage *stage = &r->stage[i];
-        struct ctw_err err;
-        if (!stage->begun || ctw_upload_wait(r->s->be, stage->ticket, &err) == CTW_OK)
-            ctw_stage_free(r->s->be, stage->p);
-    }
-}
 
 static void *read_units(void *arg)
 {
@@ -268,6 +209,7 @@ static void *read_units(void *arg)
         const struct ctw_slice *slice;
         struct visit *v; /* stays where it is while it is being read */
         struct ctw_err err;
+        enum ctw_origin origin;
         if (!take_slice(s, &v, &slice)) {
             if (!open_next(s))
                 pthread_cond_wait(&s->changed, &s->lock);
@@ -275,10 +217,11 @@ static void *read_units(void *arg)
         }
         s->n_reading++;
         pthread_mutex_unlock(&s->lock);
-        enum ctw_status st = read_slice(r, slice, s->place->unit[v->unit].stays,
-                                        s->memory + v->at + slice->at, &err);
+        enum ctw_status st = ctw_slice_read(&r->slices, v->unit, s->place->unit[v->unit].stays,
+                                            slice, s->memory + v->at + slice->at, &origin, &err);
         pthread_mutex_lock(&s->lock);
         s->n_reading--;
+        s->bytes[origin] += slice->bytes;
         if (st != CTW_OK && s->err.status == CTW_OK)
             s->err = err;
         if (st == CTW_OK && --v->n_unread == 0 && s->place->unit[v->unit].stays) {
@@ -289,8 +232,7 @@ static void *read_units(void *arg)
     }
     pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->lock);
-    if (s->is_staged)
-        free_stages(r);
+    ctw_slice_reader_end(&r->slices);
     return NULL;
 }
 
@@ -308,6 +250,10 @@ static void restart_at(struct ctw_stream *s, int unit)
             break;
         if (!v->released && s->place->unit[v->unit].stays)
             s->state[v->unit] = NOT_READ;
+        int dropped = v->unit;
+        pthread_mutex_unlock(&s->lock); /* nothing is added meanwhile */
+        withdraw(s, dropped);
+        pthread_mutex_lock(&s->lock);
     }
     s->next_unit = unit;
     s->pause = false;
@@ -338,6 +284,20 @@ static bool find_unit(const struct ctw_stream *s, int unit, size_t *at)
     return true;
 }
 
+/* What a pass has read, and what was read ahead for the next. Under lock. */
+static void tell(struct ctw_stream *s)
+{
+    char text[CTW_N_ORIGINS][32];
+    for (int i = 0; i < CTW_N_ORIGINS; i++) {
+        ctw_format_bytes(text[i], sizeof(text[i]), (double)s->bytes[i]);
+        s->bytes[i] = 0;
+    }
+    ctw_debug("weights of a pass: %s from files, %s from host memory, %s from neighbours that had "
+              "read them, %s from devices that hold them",
+              text[CTW_FROM_FILES], text[CTW_FROM_HOST], text[CTW_FROM_NEIGHBOURS],
+              text[CTW_FROM_DEVICES]);
+}
+
 enum ctw_status ctw_stream_acquire(struct ctw_stream *s, int unit, const void **block,
                                    struct ctw_err *err)
 {
@@ -349,6 +309,8 @@ enum ctw_status ctw_stream_acquire(struct ctw_stream *s, int unit, const void **
         pthread_cond_wait(&s->changed, &s->lock);
     if (!find_unit(s, unit, &at))
         st = ctw_fail(err, s->err.status, "reading the weights: %s", s->err.msg);
+    else if (unit == s->place->n_units - 1)
+        tell(s);
     pthread_mutex_unlock(&s->lock);
     *block = s->memory + at;
     return st;
@@ -370,11 +332,11 @@ void ctw_stream_release(struct ctw_stream *s, int unit, const uint64_t *fence)
 bool ctw_stream_needs_files(struct ctw_stream *s)
 {
     pthread_mutex_lock(&s->lock);
-    bool missing = s->shards == NULL && next_missing(s, 0, false) >= 0;
-    for (int i = 0; s->shards != NULL && i < s->place->n_units; i++)
+    bool missing = s->from.shards == NULL && next_missing(s, 0, false) >= 0;
+    for (int i = 0; s->from.shards != NULL && i < s->place->n_units; i++)
         missing |= s->place->unit[i].stays && s->state[i] != IS_IN;
     pthread_mutex_unlock(&s->lock);
-    return missing || (s->shards != NULL && !ctw_shards_all_in(s->shards));
+    return missing || (s->from.shards != NULL && !ctw_shards_all_in(s->from.shards));
 }
 
 /* ---- open and close ----------------------------------------------------------------------- */
@@ -382,13 +344,14 @@ bool ctw_stream_needs_files(struct ctw_stream *s)
 static enum ctw_status start_readers(struct ctw_stream *s, struct ctw_err *err)
 {
     int n = HOST_READERS;
-    if (s->is_staged)
+    if (s->from.is_staged)
         n = ctw_cpu_count() < DEVICE_READERS ? ctw_cpu_count() : DEVICE_READERS;
-    if (s->shards != NULL && !ctw_shards_has_files(s->shards) && s->place->host_room == 0)
+    if (s->from.shards != NULL && !ctw_shards_has_files(s->from.shards) && s->place->host_room == 0)
         n = GATHERING_READERS;
     for (; s->n_readers < n; s->n_readers++) {
         struct reader *r = &s->reader[s->n_readers];
         r->s = s;
+        r->slices.from = &s->from;
         if (pthread_create(&r->thread, NULL, read_units, r) != 0)
             break;
     }
@@ -412,8 +375,8 @@ static enum ctw_status open_tables(struct ctw_stream *s, struct ctw_err *err)
         at += s->place->unit[i].bytes;
         s->state[i] = s->place->unit[i].bytes == 0 ? IS_IN : NOT_READ;
     }
-    return ctw_slices_make(&s->slices, s->model, s->place,
-                           s->is_staged ? CTW_DEVICE_SLICE : HOST_SLICE, err);
+    return ctw_slices_make(&s->slices, s->from.model, s->place,
+                           s->from.is_staged ? CTW_DEVICE_SLICE : HOST_SLICE, err);
 }
 
 enum ctw_status ctw_stream_open(struct ctw_stream **out, const struct ctw_model *model,
@@ -423,12 +386,9 @@ enum ctw_status ctw_stream_open(struct ctw_stream **out, const struct ctw_model 
     struct ctw_stream *s = ctw_calloc(1, sizeof(*s));
     if (s == NULL)
         return ctw_fail(err, CTW_ENOMEM, "layers: out of memory");
-    s->model = model;
-    s->be = be;
+    ctw_slice_source_init(&s->from, model, be, &s->slices, shards);
     s->place = place;
-    s->shards = shards;
     s->memory = memory;
-    s->is_staged = !ctw_backend_traits(be)->host_memory;
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->changed, NULL);
     enum ctw_status st = open_tables(s, err);
@@ -452,6 +412,8 @@ void ctw_stream_close(struct ctw_stream *s)
     pthread_mutex_unlock(&s->lock);
     for (int i = 0; i < s->n_readers; i++)
         pthread_join(s->reader[i].thread, NULL);
+    for (int i = 0; i < s->place->n_units; i++)
+        withdraw(s, i);
     pthread_cond_destroy(&s->changed);
     pthread_mutex_destroy(&s->lock);
     ctw_slices_free(&s->slices);
