@@ -167,7 +167,8 @@ static bool open_next(struct ctw_stream *s)
     const struct visit v = *visit_at(s, 0);
     if (!v.released)
         return false;
-    if (v.fenced || s->from.neighbours != NULL) { /* its bytes may still be read */
+    bool is_offered = s->from.neighbours != NULL && !s->place->unit[v.unit].stays;
+    if (v.fenced || is_offered) { /* its bytes may still be read */
         struct ctw_err err;
         s->opening = true;
         pthread_mutex_unlock(&s->lock);
