@@ -104,13 +104,11 @@ static void fake_info(const struct ctw_backend *be, struct ctw_backend_info *out
 static void fake_describe(const struct ctw_backend *be, char *buf, size_t cap)
 {
     const struct fake *f = (const struct fake *)be;
-    snprintf(buf, cap,
-             "products %llu\nprepared %llu\ntrims %llu\nuploads %llu\nuploaded bytes %llu\n"
-             "bytes from peers %llu\n",
-             (unsigned long long)f->n_linear, (unsigned long long)f->n_prepared,
-             (unsigned long long)f->n_trims, (unsigned long long)gpu_uploads_begun(f->gpu),
-             (unsigned long long)gpu_bytes_uploaded(f->gpu),
-             (unsigned long long)gpu_bytes_from_peers(f->gpu));
+    int n = snprintf(buf, cap, "products %llu\nprepared %llu\ntrims %llu\n",
+                     (unsigned long long)f->n_linear, (unsigned long long)f->n_prepared,
+                     (unsigned long long)f->n_trims);
+    if (n >= 0 && (size_t)n < cap)
+        gpu_describe(f->gpu, buf + n, cap - (size_t)n);
 }
 
 /* ---- memory ------------------------------------------------------------------------------- */

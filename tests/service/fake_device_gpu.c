@@ -524,20 +524,13 @@ uint64_t gpu_uploads_begun(struct gpu *g)
     return n;
 }
 
-uint64_t gpu_bytes_uploaded(struct gpu *g)
+void gpu_describe(struct gpu *g, char *buf, size_t cap)
 {
     pthread_mutex_lock(&g->lock);
-    uint64_t bytes = g->bytes_begun;
+    snprintf(buf, cap, "uploads %llu\nuploaded bytes %llu\nbytes from peers %llu\n",
+             (unsigned long long)g->n_begun, (unsigned long long)g->bytes_begun,
+             (unsigned long long)g->bytes_from_peers);
     pthread_mutex_unlock(&g->lock);
-    return bytes;
-}
-
-uint64_t gpu_bytes_from_peers(struct gpu *g)
-{
-    pthread_mutex_lock(&g->lock);
-    uint64_t bytes = g->bytes_from_peers;
-    pthread_mutex_unlock(&g->lock);
-    return bytes;
 }
 
 bool gpu_is_linked(const struct gpu *a, const struct gpu *b)

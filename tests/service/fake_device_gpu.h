@@ -26,6 +26,7 @@
 #define CTW_TESTS_FAKE_DEVICE_GPU_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/status.h"
@@ -91,8 +92,8 @@ enum ctw_status gpu_peer_begin(struct gpu *g, void *dst, struct gpu *from, const
                                size_t bytes, uint64_t *ticket, struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status gpu_upload_wait(struct gpu *g, uint64_t ticket, struct ctw_err *err) CTW_MUST_CHECK;
 uint64_t gpu_uploads_begun(struct gpu *g);
-uint64_t gpu_bytes_uploaded(struct gpu *g);   /* by all uploads and copies begun so far */
-uint64_t gpu_bytes_from_peers(struct gpu *g); /* of these, from other GPUs' memory */
+/* Uploads and copies begun so far: their number, their bytes, and the bytes from other GPUs. */
+void gpu_describe(struct gpu *g, char *buf, size_t cap);
 bool gpu_is_linked(const struct gpu *a, const struct gpu *b);
 
 /* Prints "fake GPU: WHAT" to standard error and ends the process. */
