@@ -3,6 +3,13 @@
 #define CTW_BASE_UNITS_H
 
 #include <stddef.h>
+#include <stdint.h>
+
+/* Bytes, or a share of all there are, 0..1; both 0: none was given. */
+struct ctw_amount {
+    uint64_t bytes;
+    double share;
+};
 
 /* "812 B", "1.5 GiB" */
 const char *ctw_format_bytes(char *buf, size_t cap, double bytes);

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-enum { N_WHERE = 8, N_MEMORY = 4, N_HOW = CTW_N_ENGINE_OPTIONS - N_WHERE - N_MEMORY };
+enum { N_WHERE = 8, N_MEMORY = 5, N_HOW = CTW_N_ENGINE_OPTIONS - N_WHERE - N_MEMORY };
 
 /* The config file, the backend and device that compute, and their precision. */
 static void where_rows(struct ctw_option rows[N_WHERE], struct ctw_engine_option_values *v)
@@ -63,6 +63,12 @@ static void where_rows(struct ctw_option rows[N_WHERE], struct ctw_engine_option
 static void memory_rows(struct ctw_option rows[N_MEMORY], struct ctw_engine_option_values *v)
 {
     const struct ctw_option all[] = {
+        {.name = "device-memory-limit",
+         .type = CTW_OPT_AMOUNT,
+         .value = &v->device_limit,
+         .meta = "SIZE",
+         .help = "memory of each device for weights and passes together, such as 20GiB, or 50% of "
+                 "what it has; on the CPU, of the machine's memory (default: what is free)"},
         {.name = "memory-limit",
          .type = CTW_OPT_BYTES,
          .value = &v->memory_limit,
@@ -170,6 +176,7 @@ struct ctw_engine_options ctw_engine_options_from(const struct ctw_engine_option
         .quantises_activations =
             v->activations != NULL && strcmp(v->activations, "checkpoint") == 0,
         .n_threads = (int)v->n_threads,
+        .device_limit = v->device_limit,
         .memory_limit = v->memory_limit,
         .place = v->place,
         .weights_limit = v->weights_limit,

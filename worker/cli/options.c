@@ -83,6 +83,18 @@ bool ctw_bytes_parse(const char *text, uint64_t *out)
     return false;
 }
 
+bool ctw_amount_parse(const char *text, struct ctw_amount *out)
+{
+    char *end;
+    *out = (struct ctw_amount){0};
+    if (strchr(text, '%') == NULL)
+        return ctw_bytes_parse(text, &out->bytes) && out->bytes > 0;
+    if (strspn(text, "0123456789.") == 0)
+        return false;
+    out->share = strtod(text, &end) / 100;
+    return strcmp(end, "%") == 0 && out->share > 0 && out->share <= 1;
+}
+
 /* Is text one of the words between the bars? */
 static bool is_choice(const char *choices, const char *text)
 {
@@ -131,6 +143,12 @@ static enum ctw_status set_value(const struct ctw_option *o, const char *source,
         return ctw_fail(err, CTW_EINVAL,
                         "%s: expected a size such as 512MiB, 20GiB or 1.5GB, found \"%s\"", source,
                         text);
+    case CTW_OPT_AMOUNT:
+        if (ctw_amount_parse(text, o->value))
+            return CTW_OK;
+        return ctw_fail(err, CTW_EINVAL,
+                        "%s: expected a size such as 20GiB, or a share such as 90%%, found \"%s\"",
+                        source, text);
     case CTW_OPT_CHOICE:
         if (!is_choice(o->choices, text))
             return ctw_fail(err, CTW_EINVAL, "%s: expected one of %s, found \"%s\"", source,

@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "base/units.h"
 
 enum ctw_option_type {
     CTW_OPT_FLAG,   /* bool */
@@ -22,6 +23,7 @@ enum ctw_option_type {
     CTW_OPT_LIST,   /* struct ctw_option_list: each occurrence adds one value */
     CTW_OPT_INT,    /* int64_t, within min..max */
     CTW_OPT_BYTES,  /* uint64_t: 4096, 512MiB, 20GiB, 1.5GB */
+    CTW_OPT_AMOUNT, /* struct ctw_amount: a size, or 62.5% */
     CTW_OPT_CHOICE  /* const char *, one of `choices`, separated by '|' */
 };
 
@@ -68,6 +70,8 @@ enum ctw_status ctw_options_read(const struct ctw_command_line *line, int argc, 
 /* Parses "4096", "512 MiB", "1.5GB": units of 1000 and of 1024, upper or lower case, a fraction of
  * a byte is dropped. False for anything else. */
 bool ctw_bytes_parse(const char *text, uint64_t *out) CTW_MUST_CHECK;
+/* The same, or a percentage above 0 and up to 100, such as "90%". A size of 0 is none. */
+bool ctw_amount_parse(const char *text, struct ctw_amount *out) CTW_MUST_CHECK;
 
 /* The candidate nearest to a mistyped word; NULL if no candidate is near enough. */
 const char *ctw_closest(const char *word, const char *const *candidates, int n);

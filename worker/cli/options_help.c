@@ -35,6 +35,7 @@ static void format_default(const struct ctw_option *o, char *buf, size_t cap)
         text = *(const char *const *)o->value != NULL ? *(const char *const *)o->value : "";
         break;
     case CTW_OPT_LIST:
+    case CTW_OPT_AMOUNT:
         break;
     case CTW_OPT_INT:
         (void)snprintf(buf, cap, "%" PRId64, *(const int64_t *)o->value);
@@ -86,6 +87,7 @@ static void print_option(FILE *to, const struct ctw_option *o)
                        : o->type == CTW_OPT_CHOICE                            ? o->choices
                        : o->type == CTW_OPT_INT                               ? "N"
                        : o->type == CTW_OPT_BYTES                             ? "SIZE"
+                       : o->type == CTW_OPT_AMOUNT                            ? "SIZE|N%"
                        : o->type == CTW_OPT_STRING || o->type == CTW_OPT_LIST ? "VALUE"
                                                                               : "";
     (void)snprintf(left, sizeof(left), "--%s%s%s", o->name, *meta != '\0' ? " " : "", meta);

@@ -11,6 +11,7 @@
 
 #include <stdatomic.h>
 
+#include "base/units.h"
 #include "worker/model/model.h"
 
 struct ctw_devices; /* worker/engine/devices.h */
@@ -34,6 +35,8 @@ struct ctw_engine_options {
     const char *device_list;     /* "all", "0,1", "0-3": those, instead of `device`; NULL: none */
     struct ctw_devices *devices; /* lends the device, and outlives the engine; NULL: the engine has
                                     devices of its own */
+    struct ctw_amount device_limit; /* of each device's memory, for weights and passes together;
+                                       of the machine's, on the CPU */
     uint64_t memory_limit;       /* bytes beyond the weights, on each device; 0: the default */
     const char *place;           /* NULL or "auto", "mapped", "resident", "sharded", "streamed" */
     uint64_t weights_limit; /* bytes of each device's memory for the weights; 0: what there is */

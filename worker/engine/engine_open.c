@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/units.h"
 #include "worker/checkpoint/identity.h"
 #include "worker/engine/activity.h"
 #include "worker/engine/device_list.h"
@@ -98,37 +99,45 @@ static uint64_t usual_need(struct ctw_engine *e, uint64_t limit)
     return e->plan.total;
 }
 
+/* A limit for weights and passes together leaves the weights what the passes do not need. */
+static enum ctw_status weights_limit(const struct ctw_engine *e,
+                                     const struct ctw_engine_options *opt, uint64_t room,
+                                     uint64_t *out, struct ctw_err *err)
+{
+    char all[32], passes[32];
+    *out = opt->weights_limit;
+    if (e->device_limit == 0 || e->limit_is_default)
+        return CTW_OK;
+    if (room <= e->memory_limit)
+        return ctw_fail(err, CTW_ENOMEM,
+                        "--device-memory-limit leaves %s, and --memory-limit takes %s of it, so "
+                        "that nothing is left for weights: lower --memory-limit, or leave it out",
+                        ctw_format_bytes(all, sizeof(all), (double)room),
+                        ctw_format_bytes(passes, sizeof(passes), (double)e->memory_limit));
+    uint64_t rest = room - e->memory_limit;
+    *out = *out == 0 || rest < *out ? rest : *out;
+    return CTW_OK;
+}
+
 static enum ctw_status choose_place(struct ctw_engine *e, const struct ctw_engine_options *opt,
                                     int n_devices, int n_readers, struct ctw_err *err)
 {
-    const struct ctw_placing_request r = {.model = e->model,
-                                          .be = e->be,
-                                          .dtype = e->dtype,
-                                          .machine = e->machine,
-                                          .n_devices = n_devices,
-                                          .n_readers = n_readers,
-                                          .place = opt->place,
-                                          .weights_limit = opt->weights_limit,
-                                          .host_limit = opt->host_limit,
-                                          .limit_is_default = e->limit_is_default,
-                                          .memory_limit = e->memory_limit,
-                                          .work = usual_need(e, UINT64_MAX),
-                                          .least_work = usual_need(e, 1)};
-    return ctw_placing_choose(&e->placing, &r, err);
-}
-
-/* On a GPU: most of the memory that the weights leave free; else ctw_plan_default_limit(). */
-enum ctw_status ctw_engine_set_default_limit(struct ctw_engine *e, struct ctw_err *err)
-{
-    if (ctw_backend_traits(e->be)->host_memory) {
-        e->memory_limit = ctw_plan_default_limit(e->machine);
-        return CTW_OK;
-    }
-    uint64_t have = ctw_backend_memory_free(e->be), weights = 0;
-    if (e->provider == NULL) /* plan_only: not read yet */
-        weights = e->placing.memory;
-    e->memory_limit = have > weights ? (have - weights) / 10 * 9 : 0;
-    return ctw_backend_sync(e->be, err); /* a failed GPU reports nothing free: return its error */
+    struct ctw_placing_request r = {.model = e->model,
+                                    .be = e->be,
+                                    .dtype = e->dtype,
+                                    .machine = e->machine,
+                                    .have = ctw_engine_room(e),
+                                    .is_limited = e->device_limit > 0,
+                                    .n_devices = n_devices,
+                                    .n_readers = n_readers,
+                                    .place = opt->place,
+                                    .host_limit = opt->host_limit,
+                                    .limit_is_default = e->limit_is_default,
+                                    .memory_limit = e->memory_limit,
+                                    .work = usual_need(e, UINT64_MAX),
+                                    .least_work = usual_need(e, 1)};
+    enum ctw_status st = weights_limit(e, opt, r.have, &r.weights_limit, err);
+    return st == CTW_OK ? ctw_placing_choose(&e->placing, &r, err) : st;
 }
 
 /* Reads all bytes once for the identity, which also brings them into the page cache. Other
@@ -219,6 +228,7 @@ static enum ctw_status open_device(struct ctw_engine *e, const struct ctw_engine
         return st;
     e->be = e->device->be;
     ctw_activity_opening(e);
+    ctw_engine_limit_device(e, &opt->device_limit);
     ctw_backend_get_info(e->be, &info);
     snprintf(e->numerics, sizeof(e->numerics), "%s/%s/%d", info.numerics,
              ctw_dtype_long_name(e->dtype), NUMERICS_VERSION);
@@ -239,6 +249,8 @@ static enum ctw_status open_weights(struct ctw_engine *e, const struct ctw_engin
         st = ctw_engine_set_default_limit(e, err);
     if (st == CTW_OK)
         st = plan_usual(e, err);
+    if (st == CTW_ENOMEM && e->device_limit > 0)
+        st = ctw_fail_prefix(err, "--device-memory-limit leaves too little (raise it)");
     if (st == CTW_OK && e->placing.place == CTW_MAPPED && !opt->plan_only)
         st = read_mapped(e, err);
     if (st != CTW_OK)

@@ -37,6 +37,7 @@ struct ctw_engine {
     enum ctw_dtype dtype;
     int64_t max_length, fit_length;
     int64_t chunk_tokens, pass_tokens; /* as requested; 0: planned */
+    uint64_t device_limit; /* bytes of the device's memory, for all of its engines; 0: none */
     uint64_t memory_limit;
     uint64_t share; /* of the memory limit, while buffers are for comparing; 0: all */
     bool limit_is_default;
@@ -67,8 +68,12 @@ enum ctw_status ctw_engine_prepare(struct ctw_engine *e, int64_t longest, int64_
  * limits. */
 enum ctw_status ctw_engine_make_plan(const struct ctw_engine *e, int64_t longest, int64_t total,
                                      struct ctw_plan *plan, struct ctw_err *err) CTW_MUST_CHECK;
-/* engine_open.c: on a GPU, most of the memory that the weights leave free; else
- * ctw_plan_default_limit(). */
+/* limits.c: of the device, which is open, for all of its engines together. */
+void ctw_engine_limit_device(struct ctw_engine *e, const struct ctw_amount *limit);
+/* limits.c: bytes of the device's memory that the engine may still allocate, or map. */
+uint64_t ctw_engine_room(const struct ctw_engine *e);
+/* limits.c: most of what the weights leave; without a limit, on the CPU, a quarter of the machine's,
+ * at least 512 MiB. */
 enum ctw_status ctw_engine_set_default_limit(struct ctw_engine *e,
                                              struct ctw_err *err) CTW_MUST_CHECK;
 /* On a GPU, the default limit is most of the memory that is free now. */

@@ -59,7 +59,7 @@ static void add_memory(struct text *t, const struct ctw_placing *p, const struct
     add_bytes(t, (double)(p->memory + plan->total));
     add(t, " of the ");
     add_bytes(t, (double)p->have);
-    add(t, " that were free: ");
+    add(t, p->is_limited ? " that it may use: " : " that were free: ");
     add_bytes(t, (double)p->memory);
     add(t, " for weights, ");
     add_bytes(t, (double)plan->total);

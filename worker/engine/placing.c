@@ -88,6 +88,30 @@ static enum ctw_status shard_within(struct ctw_placing *p, const struct ctw_plac
                     ctw_format_bytes(have, sizeof(have), (double)limit));
 }
 
+/* What a limit for the weights leaves, by default, is less by a reserve: see
+ * ctw_engine_set_default_limit(). */
+static uint64_t with_reserve(uint64_t bytes)
+{
+    return bytes / 9 * 10;
+}
+
+/* As much as leaves room for passes at full rate; else as little as possible. If neither leaves
+ * room for any pass, the weights are resident, and opening says what is missing. */
+static enum ctw_status stream_if_possible(struct ctw_placing *p,
+                                          const struct ctw_placing_request *r, uint64_t have)
+{
+    uint64_t work = r->limit_is_default ? with_reserve(r->work) : r->memory_limit;
+    uint64_t least = r->limit_is_default ? with_reserve(r->least_work) : r->memory_limit;
+    p->place = CTW_STREAMED;
+    if (work < have && ctw_placement_make(&p->layers, r->model, have - work, NULL) == CTW_OK)
+        return CTW_OK;
+    if (ctw_placement_make_least(&p->layers, r->model, NULL) == CTW_OK &&
+        p->layers.resident + p->layers.ring + least <= have)
+        return CTW_OK;
+    ctw_placement_free(&p->layers);
+    return least < have ? ctw_placement_make(&p->layers, r->model, have - least, NULL) : CTW_ENOMEM;
+}
+
 /* ---- on the CPU --------------------------------------------------------------------------- */
 
 /* Files are mapped if memory can hold them: the page cache then does. Else half of the memory is
@@ -119,34 +143,15 @@ static enum ctw_status choose_on_host(struct ctw_placing *p, const struct ctw_pl
         return CTW_OK;
     if (r->weights_limit > 0)
         return fits ? CTW_OK : stream_within(p, r, r->weights_limit, err);
-    return p->weights <= available ? CTW_OK : stream_within(p, r, available / 2, err);
+    if (!r->is_limited)
+        return p->weights <= available ? CTW_OK : stream_within(p, r, available / 2, err);
+    uint64_t work = r->limit_is_default ? with_reserve(r->least_work) : r->memory_limit;
+    if (p->weights + work > available && stream_if_possible(p, r, available) != CTW_OK)
+        p->place = CTW_MAPPED; /* opening says what is missing */
+    return CTW_OK;
 }
 
 /* ---- on a GPU ----------------------------------------------------------------------------- */
-
-/* What a limit for the weights leaves, by default, is less by a reserve: see
- * ctw_engine_set_default_limit(). */
-static uint64_t with_reserve(uint64_t bytes)
-{
-    return bytes / 9 * 10;
-}
-
-/* As much as leaves room for passes at full rate; else as little as possible. If neither leaves
- * room for any pass, the weights are resident, and opening says what is missing. */
-static enum ctw_status stream_if_possible(struct ctw_placing *p,
-                                          const struct ctw_placing_request *r, uint64_t have)
-{
-    uint64_t work = r->limit_is_default ? with_reserve(r->work) : r->memory_limit;
-    uint64_t least = r->limit_is_default ? with_reserve(r->least_work) : r->memory_limit;
-    p->place = CTW_STREAMED;
-    if (work < have && ctw_placement_make(&p->layers, r->model, have - work, NULL) == CTW_OK)
-        return CTW_OK;
-    if (ctw_placement_make_least(&p->layers, r->model, NULL) == CTW_OK &&
-        p->layers.resident + p->layers.ring + least <= have)
-        return CTW_OK;
-    ctw_placement_free(&p->layers);
-    return least < have ? ctw_placement_make(&p->layers, r->model, have - least, NULL) : CTW_ENOMEM;
-}
 
 static enum ctw_status choose_on_device(struct ctw_placing *p, const struct ctw_placing_request *r,
                                         struct ctw_err *err)
@@ -244,7 +249,8 @@ enum ctw_status ctw_placing_choose(struct ctw_placing *out, const struct ctw_pla
     out->weights = all.weights;
     ctw_placement_free(&all);
     bool on_host = ctw_backend_traits(r->be)->host_memory;
-    out->have = on_host ? ctw_machine_memory(r->machine) : ctw_backend_memory_free(r->be);
+    out->have = r->have;
+    out->is_limited = r->is_limited;
     st = on_host ? choose_on_host(out, r, err) : choose_on_device(out, r, err);
     if (st != CTW_OK)
         return st;

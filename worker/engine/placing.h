@@ -26,7 +26,8 @@ struct ctw_placing {
     bool one_at_a_time; /* the ring has no place for the next layer: it comes when one has computed
                          */
     int n_shards;       /* sharded: over so many devices; `memory` is of each */
-    uint64_t have;      /* the memory of a device, or of the machine, that there was */
+    uint64_t have;      /* the memory of a device, or of the machine, that there was, */
+    bool is_limited;    /* or that the user allowed */
     struct ctw_rates rates;
     int64_t hide_tokens; /* of a pass, which computes for as long as its weights take to read */
     char note[1024];     /* what was chosen, and what it costs: lines, with ';' between them */
@@ -37,6 +38,8 @@ struct ctw_placing_request {
     struct ctw_backend *be;
     enum ctw_dtype dtype;
     const struct ctw_machine *machine;
+    uint64_t have;          /* bytes that the engine may use, of a device's memory or the machine's */
+    bool is_limited;        /* ... because the user says so: passes are part of it, on the CPU too */
     int n_devices;          /* that could share the weights */
     int n_readers;          /* that read the same files at a time: all devices of the engine */
     const char *place;      /* NULL or "auto", "mapped", "resident", "streamed", "sharded" */

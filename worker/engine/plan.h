@@ -60,8 +60,6 @@ struct ctw_reserve ctw_plan_reserve(const struct ctw_model *model, enum ctw_dtyp
 
 /* The memory that is available now, on this machine and within the process's control groups. */
 uint64_t ctw_plan_available(void);
-/* A quarter of the machine's; at least 512 MiB. */
-uint64_t ctw_plan_default_limit(const struct ctw_machine *m);
 
 /* The input count above which a sequence takes RoPE's frequencies for long ones; 0: no RoPE has
  * them. */
