@@ -386,6 +386,7 @@ def main() -> int:
         "backend",
         "dtype",
         "cpu-variant",
+        "device-memory-limit",
         "memory-limit",
         "weights-limit",
         "host-memory-limit",

@@ -179,13 +179,94 @@ def test_defaults_of_lm_eval_are_not_noted(caplog: pytest.LogCaptureFixture) -> 
         ({"parallelize": "True"}, "all"),
         ({"parallelize": False}, None),
         ({"device_map": "auto"}, "all"),
+        ({"device_map": "balanced_low_0"}, "all"),
         ({"device_map": "cuda:0"}, None),
+        ({"device_map": {"model.embed_tokens": 0, "model.layers": 2, "lm_head": "disk"}}, "0,2"),
+        ({"device_map": "auto", "max_memory": {0: "20GiB", 3: "20GiB", "cpu": "60GiB"}}, "0,3"),
+        ({"parallelize": True, "devices": "1+2"}, "1,2"),
         ({"tensor_parallel_size": 2}, "0-1"),
         ({"tensor_parallel_size": "2", "data_parallel_size": 4}, "0-7"),
         ({"tensor_parallel_size": 1}, None),
-        ({"tensor_parallel_size": 4, "devices": "0-1"}, "0-1"),
+        ({"tensor_parallel_size": 4, "devices": "0-2+7"}, "0-2,7"),
+        ({"tensor_parallel_size": 2, "device": "cpu"}, None),
         ({"parallelize": True, "device": "cpu"}, None),
     ],
 )
 def test_several_devices(given: dict[str, object], devices: str | None) -> None:
     assert parse({"pretrained": "d", **given}).devices == devices
+
+
+@pytest.mark.parametrize(
+    ("given", "want"),
+    [
+        ({"gpu_memory_utilization": 0.5}, {"device_memory_limit": "50%"}),
+        ({"gpu_memory_utilization": "0.925"}, {"device_memory_limit": "92.5%"}),
+        ({"gpu_memory_utilization": 0.5, "device_memory_limit": "50 %"}, {"device_memory_limit": "50%"}),
+        ({"gpu_memory_utilization": 0.5, "device": "cpu"}, {"backend": "cpu", "device_memory_limit": None}),
+        ({"device_memory_limit": "20GiB"}, {"device_memory_limit": "20GiB"}),
+        ({"parallelize": True, "max_memory_per_gpu": "20GiB", "max_cpu_memory": "60GiB"},
+         {"devices": "all", "device_memory_limit": "20GiB", "host_memory_limit": "60GiB"}),
+        ({"max_cpu_memory": "60GiB", "device": "cpu"}, {"device_memory_limit": "60GiB", "host_memory_limit": None}),
+        ({"max_memory": {0: "20GiB", "cpu": "60GiB"}},
+         {"backend": "cuda", "device": 0, "devices": None, "device_memory_limit": "20GiB", "host_memory_limit": "60GiB"}),
+        ({"max_memory": '{"0": "20GiB", "1": "20GiB"}'}, {"devices": "0,1", "host_memory_limit": None}),
+        ({"max_memory": {0: 0, 1: 5000, "disk": "1TB"}}, {"device": 1, "device_memory_limit": "5000"}),
+        ({"max_memory": {"cpu": "60GiB"}}, {"backend": "cpu", "device": None, "device_memory_limit": "60GiB"}),
+        ({"tensor_parallel_size": 2}, {"devices": "0-1", "placement": None}),
+        ({"data_parallel_size": 2}, {"devices": "0-1", "placement": "resident"}),
+        ({"data_parallel_size": 2, "placement": "auto"}, {"placement": "auto"}),
+        ({"data_parallel_size": 2, "tensor_parallel_size": 2}, {"devices": "0-3", "placement": None}),
+        ({"data_parallel_size": 2, "devices": "4+6"}, {"devices": "4,6", "placement": "resident"}),
+        ({"device_map": {"": 1}}, {"backend": "cuda", "device": 1, "device_is_wish": True}),
+        ({"device_map": 0}, {"backend": "cuda", "device": 0}),
+        ({"device_map": '{"": "cuda:3"}'}, {"device": 3}),
+        ({"device_map": "cpu"}, {"backend": "cpu", "device": None}),
+        ({"device_map": {"a": "cuda:0", "b": "cpu"}}, {"backend": "cuda", "device": 0}),
+        ({"device_map": None, "max_memory": None, "gpu_memory_utilization": "None"}, {"backend": "auto", "devices": None}),
+    ],
+)  # fmt: skip
+def test_words_of_other_backends(given: dict[str, object], want: dict[str, object]) -> None:
+    settings = vars(parse({"pretrained": "d", **given}))
+    assert {name: settings[name] for name in want} == want
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"gpu_memory_utilization": 1.5}, r"gpu_memory_utilization=1\.5: expected a share"),
+        ({"gpu_memory_utilization": "half"}, r"expected a share"),
+        ({"gpu_memory_utilization": True}, r"expected a share"),
+        ({"gpu_memory_utilization": 0.5, "device_memory_limit": "20GiB"}, r"means device_memory_limit=50%, which is 20GiB"),
+        ({"gpu_memory_utilization": 0.5, "max_memory_per_gpu": "9GiB"}, r"max_memory_per_gpu=9GiB means .*50% already"),
+        ({"device_memory_limit": "0%"}, r"a share such as 90%"),
+        ({"device_memory_limit": "twelve"}, r"a size such as"),
+        ({"max_memory": "20GiB"}, r"expected a mapping such as"),
+        ({"max_memory": {0: "much"}}, r"max_memory\[0\]='much': expected a size"),
+        ({"max_memory": {"tpu": "1GiB"}}, r"'tpu' is no device"),
+        ({"max_memory": {0: 0}}, r"no device gets any memory"),
+        ({"max_memory": {0: "20GiB", 1: "40GiB"}}, r"have one limit"),
+        ({"max_memory": {0: "20GiB", 1: "20GiB"}, "devices": "0-3"}, r"devices=0-3 and max_memory=.* different devices"),
+        ({"max_memory": {0: "20GiB"}, "device": "cpu"}, r"device=cpu means the CPU, and max_memory=.* means GPUs"),
+        ({"tensor_parallel_size": 4, "devices": "0-1"}, r"tensor_parallel_size=4 means 4 GPUs, and devices=0-1 means 2"),
+        ({"tensor_parallel_size": 2, "device": "cuda:1"}, r"tensor_parallel_size=2 means 2 GPUs, and device=cuda:1 means 1"),
+        ({"tensor_parallel_size": 2, "data_parallel_size": 3, "devices": "0-3"},
+         r"tensor_parallel_size=2 and data_parallel_size=3 means 6 GPUs"),
+        ({"device_map": "cuda:1", "device": "cuda:2"}, r"device=cuda:2 and device_map=cuda:1 mean different devices"),
+        ({"device_map": "cuda:1", "device": "cpu"}, r"device=cpu means the CPU"),
+        ({"device_map": "tpu"}, r"device_map='tpu': expected auto"),
+        ({"device_map": {"a": "meta"}}, r"expected auto"),
+        ({"device_map": {"a": "disk"}}, r"names no device that computes"),
+    ],
+)  # fmt: skip
+def test_contradictions_of_other_backends_words(given: dict[str, object], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        parse({"pretrained": "d", **given})
+
+
+def test_words_of_other_backends_are_noted(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    parse({"pretrained": "d", "tensor_parallel_size": 2, "gpu_memory_utilization": 0.5})
+    parse({"endpoint": "ipc:///x", "tensor_parallel_size": 2})
+    first, second = (record.getMessage() for record in caplog.records)
+    assert first == "tensor_parallel_size=2, gpu_memory_utilization=0.5: devices=0-1, device_memory_limit=50%"
+    assert second == "without effect with endpoint= (the worker is already running): tensor_parallel_size"

@@ -110,13 +110,14 @@ def test_worker_options(fake: Callable[[str], Path], checkpoint: Path, tmp_path:
     log = tmp_path / "w.log"
     model = CTWorkerLM(str(checkpoint), dtype="float32", max_length=99, threads=3, memory_limit="2GiB",
                        cpu_variant="c", device="cpu", worker_log=str(log), store=str(tmp_path / "s"),
-                       store_limit="1GiB", weights_limit="3GiB", host_memory_limit="5GiB",
+                       store_limit="1GiB", weights_limit="3GiB", host_memory_limit="5GiB", device_memory_limit="50%",
                        placement="streamed", activations="checkpoint")  # fmt: skip
     argv = " ".join(json.loads(record.read_text())["argv"])
     model.close()
     for option in ("--dtype float32", "--max-length 99", "--threads 3", "--memory-limit 2GiB", "--cpu-variant c",
                    "--backend cpu", "--owner-pid", f"--store {tmp_path}/s", "--store-limit 1GiB",
-                   "--weights-limit 3GiB", "--host-memory-limit 5GiB", "--placement streamed", "--activations checkpoint"):  # fmt: skip
+                   "--weights-limit 3GiB", "--host-memory-limit 5GiB", "--device-memory-limit 50%",
+                   "--placement streamed", "--activations checkpoint"):  # fmt: skip
         assert option in argv
     assert log.exists()
 

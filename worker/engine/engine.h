@@ -37,8 +37,8 @@ struct ctw_engine_options {
                                     devices of its own */
     struct ctw_amount device_limit; /* of each device's memory, for weights and passes together;
                                        of the machine's, on the CPU */
-    uint64_t memory_limit;       /* bytes beyond the weights, on each device; 0: the default */
-    const char *place;           /* NULL or "auto", "mapped", "resident", "sharded", "streamed" */
+    uint64_t memory_limit;          /* bytes beyond the weights, on each device; 0: the default */
+    const char *place;      /* NULL or "auto", "mapped", "resident", "sharded", "streamed" */
     uint64_t weights_limit; /* bytes of each device's memory for the weights; 0: what there is */
     uint64_t host_limit;    /* bytes of host memory for weights that GPUs do not hold; 0: none */
     int64_t max_length;     /* 0: the model's maximum */
@@ -133,8 +133,8 @@ struct ctw_engine_info {
      * many from the memory of all devices or of the host, or they are read; it keeps the rest. */
     uint64_t weights_bytes, weights_memory;
     uint64_t weights_gathered, weights_hosted, weights_streamed;
-    const char *place_note;                                   /* what that costs, in words */
-    const char *numerics; /* backend, variant, dtype, version: equal ids give equal bits */
+    const char *place_note; /* what that costs, in words */
+    const char *numerics;   /* backend, variant, dtype, version: equal ids give equal bits */
     const struct ctw_model *model;
 };
 

@@ -22,7 +22,7 @@ struct ctw_engine {
     struct ctw_shards *shards; /* sharded: of all these devices; else NULL */
     bool is_peer;              /* the model is another's, */
     pthread_mutex_t *files;    /* and this lock for checking its files, too */
-    const char *name; /* or NULL */
+    const char *name;          /* or NULL */
     int device_number;
     bool failed; /* the device, while there are others */
     double rate; /* of the last sequences: cost per second (deal.c); 0: not known */
@@ -72,8 +72,8 @@ enum ctw_status ctw_engine_make_plan(const struct ctw_engine *e, int64_t longest
 void ctw_engine_limit_device(struct ctw_engine *e, const struct ctw_amount *limit);
 /* limits.c: bytes of the device's memory that the engine may still allocate, or map. */
 uint64_t ctw_engine_room(const struct ctw_engine *e);
-/* limits.c: most of what the weights leave; without a limit, on the CPU, a quarter of the machine's,
- * at least 512 MiB. */
+/* limits.c: most of what the weights leave; without a limit, on the CPU, a quarter of the
+ * machine's, at least 512 MiB. */
 enum ctw_status ctw_engine_set_default_limit(struct ctw_engine *e,
                                              struct ctw_err *err) CTW_MUST_CHECK;
 /* On a GPU, the default limit is most of the memory that is free now. */

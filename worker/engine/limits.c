@@ -47,7 +47,8 @@ enum ctw_status ctw_engine_set_default_limit(struct ctw_engine *e, struct ctw_er
     uint64_t most = room / 10 * 9;
     e->memory_limit = most;
     if (!on_host(e))
-        return ctw_backend_sync(e->be, err); /* a failed GPU reports nothing free: return its error */
+        return ctw_backend_sync(e->be,
+                                err); /* a failed GPU reports nothing free: return its error */
     quarter = quarter > LEAST_OF_HOST ? quarter : LEAST_OF_HOST;
     e->memory_limit = e->device_limit > 0 ? less(quarter, most) : quarter;
     return CTW_OK;

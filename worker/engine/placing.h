@@ -38,11 +38,11 @@ struct ctw_placing_request {
     struct ctw_backend *be;
     enum ctw_dtype dtype;
     const struct ctw_machine *machine;
-    uint64_t have;          /* bytes that the engine may use, of a device's memory or the machine's */
-    bool is_limited;        /* ... because the user says so: passes are part of it, on the CPU too */
-    int n_devices;          /* that could share the weights */
-    int n_readers;          /* that read the same files at a time: all devices of the engine */
-    const char *place;      /* NULL or "auto", "mapped", "resident", "streamed", "sharded" */
+    uint64_t have;     /* bytes that the engine may use, of a device's memory or the machine's */
+    bool is_limited;   /* ... because the user says so: passes are part of it, on the CPU too */
+    int n_devices;     /* that could share the weights */
+    int n_readers;     /* that read the same files at a time: all devices of the engine */
+    const char *place; /* NULL or "auto", "mapped", "resident", "streamed", "sharded" */
     uint64_t weights_limit; /* 0: none was given */
     uint64_t host_limit;    /* of host memory for what GPUs do not hold; 0: none */
     bool limit_is_default;  /* of the memory beyond the weights: it is what the weights leave */

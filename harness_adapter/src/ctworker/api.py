@@ -240,7 +240,7 @@ class Worker(Client):
 
     model: checkpoint folder or hub name. dtype: dtype of activations (auto, bfloat16, float16, float32).
     device: cpu, cuda, cuda:N; default: a GPU if there is one. options: `activations`, `devices`, `max_length`, `threads`,
-    `memory_limit`, `weights_limit`, `host_memory_limit`, `placement`,
+    `device_memory_limit`, `memory_limit`, `weights_limit`, `host_memory_limit`, `placement`,
     `cpu_variant`, `vocabulary`, `store`, `store_limit`, `hidden`, `hidden_limit`,
     `worker_log`, `revision`, `subfolder`, `token`, `cache_dir`, `local_files_only`, `timeout`, `load_timeout`, as in
     docs/LM_EVAL.md. reference: folder or hub name of a second
@@ -283,7 +283,7 @@ class Worker(Client):
 
 
 _WORKER_OPTIONS = {
-    "activations", "max_length", "threads", "memory_limit", "weights_limit", "host_memory_limit",
+    "activations", "max_length", "threads", "device_memory_limit", "memory_limit", "weights_limit", "host_memory_limit",
     "placement", "devices", "cpu_variant", "vocabulary",
     "store", "store_limit", "hidden", "hidden_limit", "revision", "subfolder",
     "cache_dir", "token", "local_files_only", "worker_log", "timeout", "load_timeout",

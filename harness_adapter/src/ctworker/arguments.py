@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from . import spreading
 from .errors import ArgumentError
 
 log = logging.getLogger("lm_eval.ctworker")
@@ -50,6 +51,7 @@ class Settings:
     device_is_wish: bool = False  # the user chose the device: refuse rather than run elsewhere
     cpu_variant: str | None = None
     threads: int | None = None
+    device_memory_limit: str | None = None  # of each device, for weights and passes: a size, or 50%
     memory_limit: str | None = None
     vocabulary: int | None = None  # probabilities over the first tokens only
     weights_limit: str | None = None  # memory for the weights; what does not fit is streamed
@@ -148,6 +150,16 @@ def _bytes(name: str, value: Any) -> str:
     return text.replace(" ", "")
 
 
+def _amount(name: str, value: Any) -> str:
+    text = _text(name, value).replace(" ", "")
+    if text.endswith("%"):
+        with contextlib.suppress(ValueError):
+            if 0 < float(text[:-1]) <= 100:
+                return text
+        raise ArgumentError(f"{name}={value!r}: expected a size such as 20GiB, or a share such as 90%")
+    return _bytes(name, value)
+
+
 def _devices(name: str, value: Any) -> str:
     """`all`, `0-3`, `0+2`; from Python also a list. lm_eval's command line splits its arguments at commas."""
     text = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else _text(name, value)
@@ -190,6 +202,7 @@ _USED: dict[str, Callable[[str, Any], Any]] = {
     "devices": _devices,
     "cpu_variant": _text,
     "threads": _count,
+    "device_memory_limit": _amount,
     "memory_limit": _bytes,
     "vocabulary": _count,
     "weights_limit": _bytes,
@@ -222,10 +235,6 @@ _NOTED = {
     "truncation": "lm-eval uses it for generation only; long inputs are truncated from the left, as with hf",
     "use_fast_tokenizer": "tokenizer.json is always used",
     "trust_remote_code": "no code of a checkpoint is ever run",
-    "max_memory": "the worker plans its own memory; see weights_limit=, host_memory_limit= and memory_limit=",
-    "max_memory_per_gpu": "the worker plans its own memory; see weights_limit= and memory_limit=",
-    "max_cpu_memory": "the worker plans its own memory; see host_memory_limit= and memory_limit=",
-    "gpu_memory_utilization": "the worker plans its own memory; see weights_limit= and memory_limit=",
     "offload_folder": "weights that do not fit are read directly from the checkpoint",
     "attn_implementation": "the worker has a single, exact attention implementation",
     "low_cpu_mem_usage": "weights stay compressed and memory-mapped",
@@ -242,10 +251,6 @@ _NOTED = {
     "seed": "nothing is drawn at random",
     "nccl_port": "an argument of another backend",
 }
-
-#: How other backends are told to use several GPUs. Here each GPU scores sequences of its own, and no score depends on it.
-_SIZES = ("tensor_parallel_size", "data_parallel_size", "pipeline_parallel_size")
-_SPREADS = (*_SIZES, "parallelize", "device_map")
 
 #: Arguments refused unless the value switches them off: name -> (values accepted, remedy).
 _OFF = (None, False, "", "None", "none", "False", "false", 0)
@@ -310,11 +315,11 @@ def parse(given: dict[str, Any], *, wishes: set[str] | None = None) -> Settings:
     _backend(given.get("backend"))
     _batch_size(given.get("batch_size"), noted)
     _device(settings, given.get("device"), wish="device" in wishes)
-    _spread(settings, given)
     if settings.devices is not None and (settings.backend == "cpu" or settings.device is not None):
         raise ArgumentError(
             f"device={given.get('device')} and devices={settings.devices}: pass only one of them"
         )
+    spreading.understand(settings, given, _count, _bytes)
     if settings.pretrained is None and settings.endpoint is None:
         raise ArgumentError(
             "no model: pass --model_args pretrained=DIR_OR_HUB_NAME, or endpoint=ipc://... of a "
@@ -356,7 +361,7 @@ def _take(settings: Settings, given: dict[str, Any]) -> dict[str, str]:
             noted[name] = _NOTED[name]
         elif name in _REFUSED:
             _refuse(name, value)
-        elif name not in ("device", "backend", "batch_size", *_SPREADS):
+        elif name not in ("device", "backend", "batch_size", *spreading.NAMES):
             raise ArgumentError(_unknown(name))
     return noted
 
@@ -384,7 +389,7 @@ def check_one_process() -> None:
 
 
 def _unknown(name: str) -> str:
-    known = sorted({*_USED, *_ALIASES, *_NOTED, *_REFUSED, *_SPREADS, "device", "backend", "batch_size"})
+    known = sorted({*_USED, *_ALIASES, *_NOTED, *_REFUSED, *spreading.NAMES, "device", "backend", "batch_size"})
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
     hint = (
         f"did you mean '{close[0]}'?"
@@ -422,23 +427,6 @@ def _folders(settings: Settings) -> None:
             raise ArgumentError(f"{name}_limit={limit} needs {name}=DIR")
         if folder is not None:
             setattr(settings, name, os.path.abspath(folder))
-
-
-def _spread(settings: Settings, given: dict[str, Any]) -> None:
-    """What hf and vllm call spreading a model over GPUs means `devices` here, unless that is given."""
-    n = 1
-    for name in _SIZES:
-        if given.get(name) not in (None, "None", ""):
-            n *= _count(name, given[name])
-    everything = given.get("parallelize") not in _OFF or given.get("device_map") in (
-        "auto", "balanced", "balanced_low_0", "sequential",
-    )  # fmt: skip
-    wanted = f"0-{n - 1}" if n > 1 else "all" if everything else None
-    if wanted is None or settings.devices is not None or settings.backend == "cpu":
-        return
-    settings.devices, settings.device = wanted, None
-    names = ", ".join(name for name in _SPREADS if given.get(name) not in (*_OFF, 1, "1"))
-    log.info("%s: devices=%s; each GPU holds the model and scores sequences of its own", names, wanted)
 
 
 def _device(settings: Settings, value: Any, *, wish: bool) -> None:
