@@ -86,6 +86,12 @@ bool ctw_backend_has_experts(const struct ctw_backend *be)
     return be->ops->route != NULL && be->ops->group != NULL;
 }
 
+int64_t ctw_backend_head_rows(const struct ctw_backend *be, enum ctw_dtype dtype, int64_t k,
+                              bool plain)
+{
+    return be->ops->head_rows(be, dtype, k, plain);
+}
+
 /* ---- checks ------------------------------------------------------------------------------- */
 
 /* CTW_EINTERNAL with the violated rule. */
@@ -243,6 +249,9 @@ enum ctw_status ctw_embed(struct ctw_backend *be, const struct ctw_op_embed *op,
 {
     REQUIRE("embed", is_float(op->dtype));
     REQUIRE("embed", shard_ok(op->table) && op->table->bias == NULL);
+    REQUIRE("embed", op->in_part ? op->id0 >= 0 && !op->add &&
+                                       op->table->weight->format->id == CTW_FORMAT_dense
+                                 : op->id0 == 0);
     REQUIRE("embed", op->n_tok >= 0);
     return be->ops->embed(be, op, err);
 }
@@ -401,8 +410,14 @@ enum ctw_status ctw_head(struct ctw_backend *be, const struct ctw_op_head *op, s
     REQUIRE("head", is_float(op->dtype));
     REQUIRE("head", shard_ok(op->weight) && op->weight->n == op->weight->weight->n);
     REQUIRE("head", op->n_rows >= 0);
-    REQUIRE("head", op->n_vocab >= 1 && op->n_vocab <= op->weight->weight->n);
-    REQUIRE("head", op->n_vocab <= INT32_MAX);
+    REQUIRE("head", op->n_vocab >= 1 && op->n_vocab <= INT32_MAX);
+    REQUIRE("head", op->id0 >= 0 && op->id0 < op->n_vocab);
+    if (op->id0 > 0 || op->weight->n < op->n_vocab) {
+        bool plain = op->softcap == 0 && op->weight->bias == NULL;
+        int64_t rows = be->ops->head_rows(be, op->dtype, op->weight->weight->k, plain);
+        bool last = op->id0 + op->weight->n >= op->n_vocab;
+        REQUIRE("head", op->id0 % rows == 0 && (last || op->weight->n % rows == 0));
+    }
     REQUIRE("head", (op->logits == NULL) == (op->norms == NULL));
     REQUIRE("head", op->logits == NULL ||
                         (op->ld_logits >= op->n_vocab && op->ld_logits % CTW_LOGITS_ALIGN == 0));

@@ -57,6 +57,8 @@ struct ctw_backend_traits {
     int64_t chunk_tokens; /* number of rows from which on products run at full throughput */
     int64_t pass_tokens;  /* more tokens per pass bring no worthwhile gain */
     double pass_flops;    /* about one minute of work */
+    bool decodes_ahead;   /* ctw_prepare() decodes all weights that are not dense, and no operation
+                             of the slot reads their bytes afterwards */
 };
 
 /* ---- the table ---------------------------------------------------------------------------- */
@@ -95,6 +97,8 @@ struct ctw_backend_ops {
     /* Upper bound on the bytes that operations within r allocate for themselves (and keep for
      * reuse). For the planner. */
     size_t (*scratch_bytes)(const struct ctw_backend *be, const struct ctw_reserve *r);
+    /* See ctw_backend_head_rows(). */
+    int64_t (*head_rows)(const struct ctw_backend *be, enum ctw_dtype dtype, int64_t k, bool plain);
     /* Allocates that memory now, if allocating it in the middle of a pass could fail. What earlier
      * calls allocated for larger operations stays, until trim. */
     enum ctw_status (*reserve)(struct ctw_backend *be, const struct ctw_reserve *r,
@@ -213,6 +217,10 @@ void ctw_backend_get_info(const struct ctw_backend *be, struct ctw_backend_info 
 void ctw_backend_describe(const struct ctw_backend *be, char *buf, size_t cap); /* truncates */
 const struct ctw_backend_traits *ctw_backend_traits(const struct ctw_backend *be);
 bool ctw_backend_has_experts(const struct ctw_backend *be); /* ctw_route(), ctw_group() */
+/* Parts of a head begin at multiples of so many rows (struct ctw_op_head). plain: it has no softcap
+ * and no bias. */
+int64_t ctw_backend_head_rows(const struct ctw_backend *be, enum ctw_dtype dtype, int64_t k,
+                              bool plain);
 size_t ctw_backend_scratch_bytes(const struct ctw_backend *be, const struct ctw_reserve *r);
 enum ctw_status ctw_backend_reserve(struct ctw_backend *be, const struct ctw_reserve *r,
                                     struct ctw_err *err) CTW_MUST_CHECK;
@@ -277,8 +285,9 @@ enum ctw_status ctw_fence_wait(struct ctw_backend *be, uint64_t fence,
  * The backend may decode their weights now, once, into the slot. Linear operations of that slot
  * that name the same shards use the decoded weights until the next ctw_prepare() of the slot. If
  * the bytes of shards have changed since, the shards must therefore be announced again before an
- * operation names them. n_shards 0: empties the slot. Without ctw_prepare(), each operation decodes
- * its own weights. A fence shows when the bytes may change, as for any other operation.
+ * operation names them; or no operation reads them any more (traits.decodes_ahead). n_shards 0:
+ * empties the slot. Without ctw_prepare(), each operation decodes its own weights. A fence shows
+ * when the bytes may change, as for any other operation.
  */
 enum ctw_status ctw_prepare(struct ctw_backend *be, const struct ctw_op_linear *op,
                             struct ctw_err *err) CTW_MUST_CHECK;
@@ -312,9 +321,9 @@ enum ctw_status ctw_qkv(struct ctw_backend *be, const struct ctw_op_qkv *op,
 enum ctw_status ctw_linear_qkv(struct ctw_backend *be, const struct ctw_op_linear *op,
                                const struct ctw_op_qkv *qkv, struct ctw_err *err) CTW_MUST_CHECK;
 /*
- * Two products of experts: one gathers its rows (x_rows), the other scatters them (CTW_EPI_SCATTER).
- * Either may be NULL. Neither reads or writes what the other writes, so the backend may compute
- * both at once.
+ * Two products of experts: one gathers its rows (x_rows), the other scatters them
+ * (CTW_EPI_SCATTER). Either may be NULL. Neither reads or writes what the other writes, so the
+ * backend may compute both at once.
  */
 enum ctw_status ctw_linear_pair(struct ctw_backend *be, const struct ctw_op_linear *gathered,
                                 const struct ctw_op_linear *scattered,

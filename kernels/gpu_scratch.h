@@ -123,6 +123,19 @@ static inline size_t ctw_gpu_index_scratch(const struct ctw_reserve *r)
 
 /* ---- the head ----------------------------------------------------------------------------- */
 
+/* Does the product reduce its own tiles (gemm_hopper.cu)? That depends on the model alone, never on
+ * the rows. plain: no softcap and no bias. */
+static inline bool ctw_gpu_head_reduces(bool hopper, enum ctw_dtype dtype, int64_t k, bool plain)
+{
+    return hopper && dtype != CTW_F32 && k % 8 == 0 && plain;
+}
+
+/* A head in parts: they begin where tiles do, decoded or not. */
+static inline int64_t ctw_gpu_head_rows(bool hopper, enum ctw_dtype dtype, int64_t k, bool plain)
+{
+    return ctw_gpu_head_reduces(hopper, dtype, k, plain) ? CTW_GPU_REDUCED_TILE : CTW_GPU_HEAD_COLS;
+}
+
 /* The parts of the head's scratch: states, logits, a tile of the weight if it is decoded, and a
  * tile of the bias. */
 struct ctw_gpu_head_parts {

@@ -149,13 +149,17 @@ static inline enum ctw_dtype ctw_linear_y_dtype(const struct ctw_op_linear *op)
 
 /* y[t] = table[tokens[t]] * scale, or y[t] + that, in fp32, rounded once. */
 struct ctw_op_embed {
-    const struct ctw_shard *table; /* token i is the shard's row i */
+    const struct ctw_shard *table; /* token id0 + i is the shard's row i */
     enum ctw_dtype dtype;
     float scale;
     bool add;
     int64_t n_tok;
-    const int32_t *tokens; /* device [n_tok], each 0..n-1 (the caller has checked them) */
+    const int32_t *tokens; /* device [n_tok], each a row of the whole table (the caller has checked
+                              them) */
     void *y;               /* device [n_tok, k] */
+    int32_t id0;
+    bool in_part; /* the table has only some tokens' rows: y of the others is left as it is; dense,
+                     without `add`. Else it has all, and id0 is 0 */
 };
 
 enum ctw_norm_kind {
@@ -374,8 +378,11 @@ struct ctw_head_norm {
 
 /*
  * logits = cap(scale * (x w^T + bias)) over the first n_vocab rows of w, in fp32; only stored if
- * `logits` says where, which does not change `out`. The weight's shard is a whole matrix. If a
- * logit of a row is NaN or +infinity, or no logit is finite, the row's logprob is NaN and its
+ * `logits` says where, which does not change `out`. The weight's shard is a whole matrix: w, or a
+ * part of its rows, from id0 on. The parts come one after another, in order, each beginning at a
+ * multiple of ctw_backend_head_rows(), and no other operation comes between them; `out` and `norms`
+ * are complete after the last, whose rows reach n_vocab, and have the bits of the whole matrix. If
+ * a logit of a row is NaN or +infinity, or no logit is finite, the row's logprob is NaN and its
  * ln_sum not finite; its greedy is within 0..n_vocab-1 but meaningless.
  *
  * With unit_rows, a row of w, already rounded to dtype, is divided by its length, and rounded
@@ -396,6 +403,7 @@ struct ctw_op_head {
                                     undefined afterwards */
     struct ctw_head_norm *norms; /* device [n_rows]; with logits */
     bool unit_rows;              /* of w (Baichuan 2) */
+    int64_t id0;                 /* the token of the shard's first row */
 };
 
 enum { CTW_LOGITS_ALIGN = 16 };

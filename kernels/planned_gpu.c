@@ -52,6 +52,14 @@ static size_t planned_scratch_bytes(const struct ctw_backend *be, const struct c
     return general > hopper ? general : hopper;
 }
 
+/* Of the kernels whose parts are larger. */
+static int64_t planned_head_rows(const struct ctw_backend *be, enum ctw_dtype dtype, int64_t k,
+                                 bool plain)
+{
+    (void)be;
+    return ctw_gpu_head_rows(false, dtype, k, plain);
+}
+
 static void planned_trim(struct ctw_backend *be)
 {
     (void)be;
@@ -92,7 +100,9 @@ static const struct ctw_backend_ops planned_ops = {
     .traits = {.host_memory = false,
                .chunk_tokens = CTW_GPU_CHUNK,
                .pass_tokens = CTW_GPU_PASS,
-               .pass_flops = CTW_GPU_PASS_FLOPS},
+               .pass_flops = CTW_GPU_PASS_FLOPS,
+               .decodes_ahead = true},
+    .head_rows = planned_head_rows,
     .count = planned_count,
     .close = planned_close,
     .info = planned_info,

@@ -17,7 +17,10 @@ static void embed_one(void *arg, int64_t t, int thread)
     const struct ctw_op_embed *op = job->op;
     const struct ctw_weight *w = op->table->weight;
     float *row = job->rows + thread * w->k;
-    w->format->decode(w, op->table->data, op->table->row0 + op->tokens[t], 0, w->k, row);
+    int64_t id = op->tokens[t] - op->id0;
+    if (op->in_part && (id < 0 || id >= op->table->n))
+        return;
+    w->format->decode(w, op->table->data, op->table->row0 + id, 0, w->k, row);
     for (int64_t i = 0; i < w->k; i++) {
         float v = ctw_round_float(row[i], op->dtype) * op->scale;
         if (op->add)

@@ -6,16 +6,19 @@
 
 enum { ROWS = 32 }; /* rows that share one sweep over the vocabulary */
 
-struct job {
-    const struct ctw_op_head *op;
-    float *rows; /* one decoded weight row per thread */
-};
-
 /* The sum of exp(logit - max) so far, and the other results of one row. */
 struct state {
     double max, sum;
     float target, largest;
     int32_t greedy;
+};
+
+_Static_assert(sizeof(struct state) <= CTW_CPU_HEAD_STATE, "as cpu.c promises");
+
+struct job {
+    const struct ctw_op_head *op;
+    float *rows;         /* one decoded weight row per thread */
+    struct state *state; /* [n_rows]: from one part of the weight to the next */
 };
 
 static float logit(const struct ctw_op_head *op, int64_t t, const float *w, int64_t k, double bias)
@@ -60,18 +63,20 @@ static void some_rows(void *arg, int64_t item, int thread)
     const struct ctw_weight *weight = op->weight->weight;
     float *w = job->rows + thread * weight->k;
     int64_t t0 = item * ROWS, n = op->n_rows - t0 < ROWS ? op->n_rows - t0 : ROWS;
-    struct state state[ROWS];
-    for (int64_t i = 0; i < n; i++)
+    int64_t end = op->id0 + weight->n < op->n_vocab ? op->id0 + weight->n : op->n_vocab;
+    struct state *state = job->state + t0;
+    for (int64_t i = 0; op->id0 == 0 && i < n; i++)
         state[i] = (struct state){.max = -INFINITY};
-    for (int64_t id = 0; id < op->n_vocab; id++) {
-        weight->format->decode(weight, op->weight->data, id, 0, weight->k, w);
+    for (int64_t id = op->id0; id < end; id++) {
+        int64_t row = id - op->id0;
+        weight->format->decode(weight, op->weight->data, row, 0, weight->k, w);
         for (int64_t i = 0; i < weight->k; i++)
             w[i] = ctw_round_float(w[i], op->dtype);
         if (op->unit_rows)
             to_unit_length(w, weight->k, op->dtype);
         double bias = op->weight->bias == NULL
                           ? 0
-                          : ctw_load_float(op->weight->bias, op->weight->bias_dtype, id);
+                          : ctw_load_float(op->weight->bias, op->weight->bias_dtype, row);
         for (int64_t i = 0; i < n; i++) {
             float x = logit(op, t0 + i, w, weight->k, bias);
             add_logit(&state[i], x, (int32_t)id, op->targets[t0 + i]);
@@ -79,6 +84,8 @@ static void some_rows(void *arg, int64_t item, int thread)
                 op->logits[(t0 + i) * op->ld_logits + id] = x;
         }
     }
+    if (end < op->n_vocab)
+        return;
     for (int64_t i = 0; i < n; i++) {
         double ln_sum = ctw_ln(state[i].sum);
         op->out[t0 + i] = (struct ctw_head_result){
@@ -92,12 +99,14 @@ enum ctw_status ctw_cpu_head_c(struct ctw_cpu *cpu, const struct ctw_op_head *op
                                struct ctw_err *err)
 {
     struct job job = {.op = op};
-    void *rows;
+    void *scratch;
     size_t floats = (size_t)ctw_threads_count(cpu->threads) * (size_t)op->weight->weight->k;
-    enum ctw_status st = ctw_cpu_scratch(cpu, floats * sizeof(float), &rows, err);
+    size_t states = (size_t)op->n_rows * sizeof(*job.state);
+    enum ctw_status st = ctw_cpu_scratch(cpu, states + floats * sizeof(float), &scratch, err);
     if (st != CTW_OK)
         return st;
-    job.rows = rows;
+    job.state = scratch;
+    job.rows = (float *)(job.state + op->n_rows);
     ctw_threads_for(cpu->threads, (op->n_rows + ROWS - 1) / ROWS, some_rows, &job);
     return CTW_OK;
 }

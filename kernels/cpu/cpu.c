@@ -16,7 +16,8 @@ const struct ctw_cpu_variant *const ctw_cpu_variants[] = {
 
 static size_t scratch_bytes_c(const struct ctw_cpu *cpu, const struct ctw_reserve *r)
 {
-    return (size_t)ctw_threads_count(cpu->threads) * 2 * (size_t)r->max_k * sizeof(float);
+    return (size_t)ctw_threads_count(cpu->threads) * 2 * (size_t)r->max_k * sizeof(float) +
+           (size_t)r->n_tok * CTW_CPU_HEAD_STATE;
 }
 
 const struct ctw_cpu_variant ctw_cpu_c = {
@@ -312,6 +313,16 @@ static enum ctw_status cpu_attention(struct ctw_backend *be, const struct ctw_op
     return cpu_of(be)->variant->attention(cpu_of(be), op, err);
 }
 
+static int64_t cpu_head_rows(const struct ctw_backend *be, enum ctw_dtype dtype, int64_t k,
+                             bool plain)
+{
+    (void)be;
+    (void)dtype;
+    (void)k;
+    (void)plain;
+    return CTW_CPU_HEAD_ROWS;
+}
+
 static enum ctw_status cpu_head(struct ctw_backend *be, const struct ctw_op_head *op,
                                 struct ctw_err *err)
 {
@@ -368,6 +379,7 @@ const struct ctw_backend_ops ctw_backend_cpu = {
                .chunk_tokens = 4096, /* decoding a weight then costs under 1 % of using it */
                .pass_tokens = 32768, /* keeps the residual small; results come out pass by pass */
                .pass_flops = 1.2e13},
+    .head_rows = cpu_head_rows,
     .count = cpu_count,
     .open = cpu_open,
     .close = cpu_close,

@@ -31,6 +31,10 @@ struct ctw_cpu_variant {
                                   struct ctw_err *err);
 };
 
+/* Parts of a head begin at multiples of what a task of any variant decodes. The definition keeps so
+ * many bytes for each row. */
+enum { CTW_CPU_HEAD_ROWS = 128, CTW_CPU_HEAD_STATE = 32 };
+
 struct ctw_cpu {
     struct ctw_backend backend; /* first: a struct ctw_backend * is a struct ctw_cpu * */
     const struct ctw_cpu_variant *variant;

@@ -32,11 +32,13 @@ static enum ctw_status each_row(struct ctw_cpu *cpu, int64_t n,
 static void embed_row(const void *arg, int64_t t)
 {
     const struct ctw_op_embed *op = arg;
-    int64_t k = op->table->weight->k;
+    int64_t k = op->table->weight->k, id = op->tokens[t] - op->id0;
     float row[SPAN];
+    if (op->in_part && (id < 0 || id >= op->table->n))
+        return;
     for (int64_t c = 0; c < k; c += SPAN) {
         int64_t n = min64(SPAN, k - c);
-        weight_words(FLOATS, row, op->table, op->table->row0 + op->tokens[t], c, n, op->dtype);
+        weight_words(FLOATS, row, op->table, op->table->row0 + id, c, n, op->dtype);
         for (int64_t i = 0; i < n; i++)
             row[i] *= op->scale;
         if (op->add) {

@@ -2,7 +2,8 @@
  * The LM head, without logits in memory unless they are wanted: the vocabulary is split into
  * blocks, by n_vocab alone. Each block is reduced for every row to a small state, MAX_COLUMNS
  * logits at a time; then the blocks' states are merged in order. A state's sum is relative to its
- * own maximum, in fp32; blocks are added in double.
+ * own maximum, in fp32; blocks are added in double. If the weight comes in parts, states wait in
+ * scratch memory for the next.
  */
 #ifndef CTW_KERNELS_CPU_FAST_HEAD_H
 #define CTW_KERNELS_CPU_FAST_HEAD_H
@@ -10,6 +11,7 @@
 #include "kernels/math.h"
 
 enum { HEAD_BLOCKS = 64, HEAD_BLOCK_MIN = 1024 };
+_Static_assert(CTW_CPU_HEAD_ROWS % MAX_COLUMNS == 0, "parts begin where columns do");
 
 struct head_state {
     float max, sum; /* sum of exp(logit - max) */
@@ -20,6 +22,7 @@ struct head_job {
     const struct ctw_op_head *op;
     enum mode mode;
     int64_t k, kw;
+    int64_t first, end;        /* the ids of this part */
     int64_t block;             /* ids per block, a multiple of MAX_COLUMNS */
     struct rows a;             /* packed x */
     float *target;             /* [n_rows]: the target's logit */
@@ -151,13 +154,13 @@ static void head_columns(const struct head_job *job, const struct linear_local *
     int64_t n_panels = ceil_div(n, NR);
     for (int64_t p = 0; p < n_panels; p++) {
         float *panel = l->panels + p * job->kw * NR;
-        decode_panel(job->mode, panel, l->decode, op->weight, id0 + p * NR, min64(NR, n - p * NR),
-                     op->dtype);
+        decode_panel(job->mode, panel, l->decode, op->weight, id0 - job->first + p * NR,
+                     min64(NR, n - p * NR), op->dtype);
         if (op->unit_rows)
             to_unit_length(job->mode, panel, job->kw, op->dtype);
     }
     if (op->weight->bias != NULL)
-        load_bias(l->row, op->weight, id0, n);
+        load_bias(l->row, op->weight, id0 - job->first, n);
     for (int64_t t = 0; t < op->n_rows; t += MC) {
         int64_t rows = min64(MC, op->n_rows - t);
         block_product(job->mode, &job->a, t, rows, l->panels, n_panels, l->c);
@@ -174,16 +177,18 @@ static void head_columns(const struct head_job *job, const struct linear_local *
     }
 }
 
+/* What this part has of a block. */
 static void head_item(void *arg, int64_t item, int thread)
 {
     const struct head_job *job = arg;
     const struct ctw_op_head *op = job->op;
     struct linear_local l = linear_local(job->local + thread * job->local_floats, job->kw);
-    struct head_state *states = job->states + item * op->n_rows;
-    int64_t id0 = item * job->block, end = min64(id0 + job->block, op->n_vocab);
-    for (int64_t t = 0; t < op->n_rows; t++)
+    int64_t number = job->first / job->block + item, id0 = number * job->block;
+    struct head_state *states = job->states + number * op->n_rows;
+    int64_t end = min64(id0 + job->block, job->end);
+    for (int64_t t = 0; id0 >= job->first && t < op->n_rows; t++)
         states[t] = (struct head_state){.max = -INFINITY, .greedy = (int32_t)id0};
-    for (int64_t id = id0; id < end; id += MAX_COLUMNS)
+    for (int64_t id = max64(id0, job->first); id < end; id += MAX_COLUMNS)
         head_columns(job, &l, states, id, min64(MAX_COLUMNS, end - id));
 }
 
@@ -224,6 +229,8 @@ static enum ctw_status fast_head(struct ctw_cpu *cpu, const struct ctw_op_head *
         return CTW_OK;
     job.k = op->weight->weight->k;
     job.kw = n_words(job.mode, job.k);
+    job.first = op->id0;
+    job.end = min64(op->id0 + op->weight->n, op->n_vocab);
     job.block = head_block(op->n_vocab);
     job.local_floats = linear_local_floats(job.kw);
     int64_t n_blocks = ceil_div(op->n_vocab, job.block),
@@ -240,8 +247,10 @@ static enum ctw_status fast_head(struct ctw_cpu *cpu, const struct ctw_op_head *
     job.local = job.target + targets;
     job.states = (struct head_state *)((char *)scratch + bytes);
     pack_x(cpu, job.mode, &job.a, op->x, op->dtype, job.k, op->n_rows, job.k);
-    ctw_threads_for(cpu->threads, n_blocks, head_item, &job);
-    ctw_threads_for(cpu->threads, ceil_div(op->n_rows, MC), merge_item, &job);
+    ctw_threads_for(cpu->threads, ceil_div(job.end, job.block) - job.first / job.block, head_item,
+                    &job);
+    if (job.end == op->n_vocab)
+        ctw_threads_for(cpu->threads, ceil_div(op->n_rows, MC), merge_item, &job);
     return CTW_OK;
 }
 

@@ -310,6 +310,12 @@ static size_t cuda_scratch_bytes(const struct ctw_backend *be, const struct ctw_
     return ctw_gpu_scratch_bytes(cuda_of(be)->hopper, r);
 }
 
+static int64_t cuda_head_rows(const struct ctw_backend *be, enum ctw_dtype dtype, int64_t k,
+                              bool plain)
+{
+    return ctw_gpu_head_rows(cuda_of(be)->hopper, dtype, k, plain);
+}
+
 static enum ctw_status cuda_reserve(struct ctw_backend *be, const struct ctw_reserve *r,
                                     struct ctw_err *err)
 {
@@ -391,13 +397,15 @@ const struct ctw_backend_ops ctw_backend_cuda = {
     {/* host_memory */ false,
      /* chunk_tokens */ CTW_GPU_CHUNK,
      /* pass_tokens */ CTW_GPU_PASS,
-     /* pass_flops */ CTW_GPU_PASS_FLOPS},
+     /* pass_flops */ CTW_GPU_PASS_FLOPS,
+     /* decodes_ahead */ true},
     ctw_cuda_count,
     cuda_open,
     cuda_close,
     cuda_info,
     cuda_describe,
     cuda_scratch_bytes,
+    cuda_head_rows,
     cuda_reserve,
     cuda_trim,
     cuda_memory_free,

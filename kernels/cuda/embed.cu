@@ -64,6 +64,50 @@ static enum ctw_status add_rows(struct ctw_cuda *cu, const struct ctw_op_embed *
     return st;
 }
 
+/* y's row t = the row of token t, times the scale, if the part of the table has it. A block is a
+ * token. Each value is rounded as by decoding and scale_rows(). */
+template <typename S, typename T>
+__global__ void __launch_bounds__(THREADS)
+    part_rows(const S *values, const int32_t *tokens, int64_t id0, int64_t n, int64_t k, T *y,
+              float scale)
+{
+    int64_t t = blockIdx.x, id = tokens[t] - id0;
+    if (id < 0 || id >= n)
+        return;
+    for (int64_t i = threadIdx.x; i < k; i += THREADS) {
+        T v;
+        ctw_cuda_narrow(ctw_cuda_widen(values[id * k + i]), &v);
+        if (scale != 1)
+            ctw_cuda_narrow(__fmul_rn(ctw_cuda_widen(v), scale), &v);
+        y[t * k + i] = v;
+    }
+}
+
+static enum ctw_status embed_part(struct ctw_cuda *cu, const struct ctw_op_embed *op,
+                                  struct ctw_err *err)
+{
+    const struct ctw_weight *w = op->table->weight;
+    const char *values = (const char *)op->table->data->part[CTW_PART_VALUES];
+    values += (size_t)op->table->row0 * w->row_bytes;
+#define FROM_TO(S, T)                                                                              \
+    part_rows<<<(unsigned)op->n_tok, THREADS, 0, cu->stream>>>(                                    \
+        (const S *)values, op->tokens, op->id0, op->table->n, w->k, (T *)op->y, op->scale)
+#define FROM_BF16(T) FROM_TO(__nv_bfloat16, T)
+#define FROM_F16(T) FROM_TO(__half, T)
+#define FROM_F32(T) FROM_TO(float, T)
+    if (w->dtype == CTW_BF16)
+        CTW_CUDA_FLOAT_SWITCH(op->dtype, FROM_BF16);
+    else if (w->dtype == CTW_F16)
+        CTW_CUDA_FLOAT_SWITCH(op->dtype, FROM_F16);
+    else
+        CTW_CUDA_FLOAT_SWITCH(op->dtype, FROM_F32);
+#undef FROM_F32
+#undef FROM_F16
+#undef FROM_BF16
+#undef FROM_TO
+    return ctw_cuda_launched("a part of the embedding", err);
+}
+
 /* Rows are decoded into y's type; a scale is a second pass, because few models have one. */
 enum ctw_status ctw_cuda_embed(struct ctw_cuda *cu, const struct ctw_op_embed *op,
                                struct ctw_err *err)
@@ -71,6 +115,8 @@ enum ctw_status ctw_cuda_embed(struct ctw_cuda *cu, const struct ctw_op_embed *o
     int64_t n = op->n_tok * op->table->weight->k;
     if (n == 0)
         return CTW_OK;
+    if (op->in_part)
+        return embed_part(cu, op, err);
     if (op->add)
         return add_rows(cu, op, err);
     enum ctw_status st =

@@ -4,7 +4,8 @@
  * computed in fp32 tiles, small enough to stay near the L2 cache, and immediately reduced to one
  * state per row; if the caller wants the logits, tiles are computed where they are to stay. The
  * split into tiles of columns depends only on the vocabulary, and a tile is reduced in one fixed
- * order, so results do not depend on which rows are computed together.
+ * order, so results do not depend on which rows are computed together. If the weight comes in parts,
+ * states wait in scratch memory for the next.
  */
 #include "kernels/cuda/elements.h"
 
@@ -210,15 +211,16 @@ __global__ void __launch_bounds__(THREADS) to_unit_length(T *w, int k)
 
 /* ---- host --------------------------------------------------------------------------------- */
 
-/* Does the product reduce its own tiles (gemm_hopper.cu)? That depends on the model alone, never on
- * the rows. */
-static bool reduces(const struct ctw_cuda *cu, enum ctw_dtype dtype, float softcap)
-{
-    return cu->hopper && dtype != CTW_F32 && softcap == 0;
-}
-
 static_assert(sizeof(struct state) == CTW_GPU_HEAD_STATE, "as gpu_scratch.h plans");
 static_assert(sizeof(struct ctw_cuda_head_state) == CTW_GPU_REDUCED_STATE, "as gpu_scratch.h plans");
+static_assert((int)COLS % (int)DECODED_COLS == 0, "parts begin where tiles do");
+
+/* The end of the ids that op's part of the weight has. */
+static int64_t end_of(const struct ctw_op_head *op)
+{
+    int64_t end = op->id0 + op->weight->n;
+    return end < op->n_vocab ? end : op->n_vocab;
+}
 
 /* The head's rows id .. id+n-1, decoded to w [n, k] as they are multiplied. */
 static enum ctw_status decode_rows(struct ctw_cuda *cu, const struct ctw_op_head *op, int64_t id,
@@ -246,12 +248,12 @@ static enum ctw_status head_reducing(struct ctw_cuda *cu, const struct ctw_op_he
     struct ctw_cuda_buffer *b = &cu->scratch[CTW_CUDA_PRODUCT];
     enum ctw_status st = ctw_cuda_grow(cu, b, parts.bytes, err);
     struct ctw_cuda_head_state *states = (struct ctw_cuda_head_state *)b->p;
-    int64_t cols = decoded ? (int64_t)DECODED_COLS : op->n_vocab;
+    int64_t cols = decoded ? (int64_t)DECODED_COLS : op->n_vocab, end = end_of(op);
     *done = true;
-    for (int64_t id = 0; st == CTW_OK && *done && id < op->n_vocab; id += cols) {
+    for (int64_t id = op->id0; st == CTW_OK && *done && id < end; id += cols) {
         struct ctw_cuda_gemm g = {};
         g.m = op->n_rows;
-        g.n = op->n_vocab - id < cols ? op->n_vocab - id : cols;
+        g.n = end - id < cols ? end - id : cols;
         g.k = g.ldx = g.ldw = weight->k;
         g.dtype = op->dtype;
         g.y_dtype = CTW_F32;
@@ -263,13 +265,13 @@ static enum ctw_status head_reducing(struct ctw_cuda *cu, const struct ctw_op_he
         }
         if (decoded) {
             g.w = (char *)b->p + parts.weight;
-            st = decode_rows(cu, op, id, g.n, (char *)b->p + parts.weight, err);
+            st = decode_rows(cu, op, id - op->id0, g.n, (char *)b->p + parts.weight, err);
         }
         if (st == CTW_OK)
             st = ctw_cuda_head_tile_hopper(cu, &g, op->targets, (int32_t)id, op->scale, states,
                                            done, err);
     }
-    if (st != CTW_OK || !*done)
+    if (st != CTW_OK || !*done || end < op->n_vocab)
         return st;
     return ctw_cuda_head_join_hopper(cu, states, op->n_vocab, op->n_rows, op->targets, op->out,
                                      op->norms, err);
@@ -324,7 +326,8 @@ enum ctw_status ctw_cuda_head(struct ctw_cuda *cu, const struct ctw_op_head *op,
         return CTW_OK;
     bool decoded = weight->format->id != CTW_FORMAT_dense || weight->dtype != op->dtype ||
                    op->unit_rows || !ctw_cuda_aligned16(values);
-    if (reduces(cu, op->dtype, op->softcap) && op->weight->bias == NULL) {
+    if (ctw_gpu_head_reduces(cu->hopper, op->dtype, weight->k,
+                             op->softcap == 0 && op->weight->bias == NULL)) {
         bool done;
         enum ctw_status reduced = head_reducing(cu, op, decoded, &done, err);
         if (reduced != CTW_OK || done)
@@ -334,16 +337,18 @@ enum ctw_status ctw_cuda_head(struct ctw_cuda *cu, const struct ctw_op_head *op,
         ctw_gpu_head_tiled(op->n_rows, weight->k, op->dtype, decoded);
     struct ctw_cuda_buffer *b = &cu->scratch[CTW_CUDA_PRODUCT];
     enum ctw_status st = ctw_cuda_grow(cu, b, parts.bytes, err);
-    int64_t cols = decoded ? DECODED_COLS : COLS;
-    for (int64_t id = 0; st == CTW_OK && id < op->n_vocab; id += cols) {
+    int64_t cols = decoded ? DECODED_COLS : COLS, end = end_of(op);
+    if (op->id0 % cols != 0)
+        return ctw_fail(err, CTW_EINTERNAL, "cuda: a part of the head begins within a tile");
+    for (int64_t id = op->id0; st == CTW_OK && id < end; id += cols) {
         struct tile a = {};
-        const void *w = values + (size_t)id * weight->row_bytes;
+        const void *w = values + (size_t)(id - op->id0) * weight->row_bytes;
         float *bias = op->weight->bias == NULL ? NULL : (float *)((char *)b->p + parts.bias);
         float *logits = (float *)((char *)b->p + parts.logits);
         if (op->logits != NULL)
             logits = op->logits + id;
         a.ld = op->logits != NULL ? op->ld_logits : cols;
-        a.n = (int)(op->n_vocab - id < cols ? op->n_vocab - id : cols);
+        a.n = (int)(end - id < cols ? end - id : cols);
         a.id0 = (int32_t)id;
         a.first = id == 0;
         a.last = id + cols >= op->n_vocab;
@@ -351,11 +356,11 @@ enum ctw_status ctw_cuda_head(struct ctw_cuda *cu, const struct ctw_op_head *op,
         a.softcap = op->softcap;
         if (decoded) {
             w = (char *)b->p + parts.weight;
-            st = decode_rows(cu, op, id, a.n, (char *)b->p + parts.weight, err);
+            st = decode_rows(cu, op, id - op->id0, a.n, (char *)b->p + parts.weight, err);
         }
         if (st == CTW_OK && bias != NULL)
             widen_bias<<<(unsigned)((a.n + THREADS - 1) / THREADS), THREADS, 0, cu->stream>>>(
-                op->weight->bias, op->weight->bias_dtype, id, a.n, bias);
+                op->weight->bias, op->weight->bias_dtype, id - op->id0, a.n, bias);
         if (st == CTW_OK)
             st = head_tile(cu, op, &a, w, bias, decoded ? DECODED_ROWS : ROWS, logits,
                            (struct state *)b->p, err);

@@ -181,6 +181,9 @@ static inline bool ctw_weight_is_dense(const struct ctw_weight *w)
     return w->format->id == CTW_FORMAT_dense || w->format->id == CTW_FORMAT_dense_transposed;
 }
 
+/* n rows of a dense weight, as a weight; its values begin with the first of them. */
+struct ctw_weight ctw_weight_rows(const struct ctw_weight *w, int64_t n);
+
 /* Total bytes of all parts. */
 size_t ctw_weight_bytes(const struct ctw_weight *w);
 

@@ -148,6 +148,15 @@ void ctw_weight_decode(const struct ctw_weight *w, const struct ctw_weight_data 
     }
 }
 
+struct ctw_weight ctw_weight_rows(const struct ctw_weight *w, int64_t n)
+{
+    struct ctw_weight rows = *w;
+    rows.n = n;
+    rows.part[CTW_PART_VALUES].shape[0] = n;
+    rows.part[CTW_PART_VALUES].bytes = (size_t)n * w->row_bytes;
+    return rows;
+}
+
 size_t ctw_weight_bytes(const struct ctw_weight *w)
 {
     size_t bytes = 0;

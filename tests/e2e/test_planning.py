@@ -3,6 +3,7 @@
 import re
 import sys
 import unittest
+from pathlib import Path
 
 import worker_process as w
 from real_worker import WORKER, Checkpoints, environment, run
@@ -27,6 +28,11 @@ def weights_lines(text):
 def bytes_of(text):
     number, unit = text.split()
     return float(number) * UNITS[unit]
+
+
+def bytes_of_tensors(path):
+    with path.open("rb") as f:
+        return path.stat().st_size - 8 - int.from_bytes(f.read(8), "little")
 
 
 def plan(*options, name="large"):
@@ -154,6 +160,21 @@ class OnePlanner(unittest.TestCase):
             self.assertEqual(len(info), 4)
             self.assertEqual(info[:2], said[:2])
             self.assertEqual(re.sub(r"about .*?/s|takes .*? s", "", info[2]), re.sub(r"about .*?/s|takes .*? s", "", said[2]))
+
+
+class Halves(unittest.TestCase):
+    def test_weights_of_two_devices_take_hardly_more_than_half(self):
+        """Each of two devices holds an 8B model of 4 bits, whose embedding and head are more than a third of it, and a 70B
+        model in 0.52 of the weights."""
+        for name in ("8B", "70B"):
+            folder = planned_machines.checkpoint(CHECKPOINTS.folder, name)
+            weights = sum(bytes_of_tensors(path) for path in Path(folder).glob("*.safetensors"))
+            options = ("--devices", 2, "--device-memory", "80GB", "--placement", "sharded", "--weights-limit")
+            done = run("inspect", *options, int(0.52 * weights), folder)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertRegex(weights_lines(done.stdout)[0], r"^sharded, ")
+            done = run("inspect", *options, int(0.505 * weights), folder)
+            self.assertIn("raise --weights-limit", done.stderr)
 
 
 class Table(unittest.TestCase):

@@ -213,6 +213,66 @@ static void logits_are_stored_beside_the_results(void **state)
     }
 }
 
+/* A head in parts has the bits of the whole one, wherever they begin; also if only some ids count.
+ */
+static void parts_give_the_same_bits(void **state)
+{
+    (void)state;
+    static const int64_t cases[][4] = {/* rows, rows of the matrix, vocabulary, k */
+                                       {1, 129, 129, 8},      {3, 400, 257, 24},
+                                       {98, 4500, 4500, 16},  {130, 2050, 2050, 40},
+                                       {33, 66001, 65990, 8}, {5, 70000, 66001, 16}};
+    const char *v;
+    for (int i = 0; (v = fast_variant_or_c(i)) != NULL; i++) {
+        struct ctw_backend *be = backend(v, 2);
+        for (size_t s = 0; s < CTW_COUNT(cases); s++) {
+            const int64_t *c = cases[s], ld = (c[2] + 31) / 16 * 16;
+            struct problem p;
+            problem_open(&p, c[0], 1, 1, c[3], dtypes[(s + (size_t)i) % 3]);
+            weight_close(&p.w);
+            weight_open(&p.w, (enum weight_kind)(W_BF16 + rng_below(3)), c[1], c[3], s % 2 == 0);
+            for (int64_t t = 0; t < c[0]; t++)
+                ((int32_t *)p.targets.p)[t] = (int32_t)(t == 0 ? c[2] - 1 : rng_below(c[2]));
+            struct buf logits = buf_open((size_t)(c[0] * ld) * sizeof(float), 0);
+            struct buf norms = buf_open((size_t)c[0] * sizeof(struct ctw_head_norm), 0);
+            p.op.n_vocab = c[2];
+            p.op.softcap = s % 3 == 1 ? 20 : 0;
+            p.op.logits = s % 2 == 0 ? logits.p : NULL;
+            p.op.norms = s % 2 == 0 ? norms.p : NULL;
+            p.op.ld_logits = ld;
+            struct buf want = problem_run(&p, be), want_logits = buf_copy(&logits, 0);
+            struct buf want_norms = buf_copy(&norms, 0);
+            memset(logits.p, 0xff, logits.bytes);
+            memset(norms.p, 0xff, norms.bytes);
+            struct buf out = buf_open((size_t)c[0] * sizeof(struct ctw_head_result), 0);
+            struct ctw_op_head op = p.op;
+            op.out = out.p;
+            for (int64_t n; op.id0 < c[2]; op.id0 += n) {
+                struct rows_part part;
+                int64_t step = ctw_backend_head_rows(be, op.dtype, c[3], op.softcap == 0);
+                n = step * (1 + rng_below(1 + c[1] / step));
+                n = n < c[1] - op.id0 ? n : c[1] - op.id0;
+                rows_part_open(&part, &p.w, op.id0, n);
+                op.weight = &part.shard;
+                OK(ctw_head(be, &op, &last_err));
+            }
+            assert_memory_equal(out.p, want.p, want.bytes);
+            if (op.norms != NULL)
+                assert_memory_equal(norms.p, want_norms.p, norms.bytes);
+            for (int64_t t = 0; op.logits != NULL && t < c[0]; t++)
+                assert_memory_equal((float *)logits.p + t * ld, (float *)want_logits.p + t * ld,
+                                    (size_t)c[2] * sizeof(float));
+            op.id0 = 1;
+            assert_int_equal(ctw_head(be, &op, &last_err), CTW_EINTERNAL);
+            struct buf *all[] = {&logits, &norms, &want, &want_logits, &want_norms, &out};
+            for (size_t b = 0; b < CTW_COUNT(all); b++)
+                buf_close(all[b]);
+            problem_close(&p);
+        }
+        ctw_backend_close(be);
+    }
+}
+
 /* Of equal logits the first id is greedy, regardless of their positions; and its logprob is
  * right. */
 static void the_first_of_equals_is_greedy(void **state)
@@ -309,6 +369,7 @@ int main(void)
         cmocka_unit_test(variants_agree_with_the_definition),
         cmocka_unit_test(a_row_does_not_depend_on_the_other_rows),
         cmocka_unit_test(logits_are_stored_beside_the_results),
+        cmocka_unit_test(parts_give_the_same_bits),
         cmocka_unit_test(the_first_of_equals_is_greedy),
         cmocka_unit_test(what_is_not_finite_is_seen),
     };

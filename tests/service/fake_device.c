@@ -10,22 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/hash.h"
 #include "base/mem.h"
 #include "fake_device_gpu.h"
+#include "fake_device_slots.h"
 #include "kernels/backend.h"
 #include "kernels/contract.h"
-
-/* A matrix product whose weights were announced. */
-struct slot {
-    int n_shards; /* 0: none */
-    struct {
-        const struct ctw_weight *weight;
-        const void *values;
-        int64_t row0, n;
-    } shard[CTW_MAX_SHARDS];
-    uint64_t digest; /* of all bytes of the shards, which must not change */
-};
 
 struct fake {
     struct ctw_backend backend; /* first: a struct ctw_backend * is a struct fake * */
@@ -56,6 +45,8 @@ static size_t area(int64_t n_rows, int64_t ld, int64_t row, enum ctw_dtype dtype
 static void fake_close(struct ctw_backend *be)
 {
     struct fake *f = fake_of(be);
+    for (int i = 0; i < CTW_N_SLOTS; i++)
+        slot_empty(&f->slot[i]);
     ctw_backend_cpu.close(f->cpu);
     gpu_give(f->gpu, f->scratch);
     gpu_close(f->gpu);
@@ -140,7 +131,8 @@ static void fake_trim(struct ctw_backend *be)
     struct fake *f = fake_of(be);
     gpu_give(f->gpu, f->scratch);
     f->scratch = 0;
-    memset(f->slot, 0, sizeof(f->slot));
+    for (int i = 0; i < CTW_N_SLOTS; i++)
+        slot_empty(&f->slot[i]);
     f->n_trims++;
 }
 
@@ -268,37 +260,19 @@ static enum ctw_status fake_fence_wait(struct ctw_backend *be, uint64_t fence, s
 
 /* ---- weights ------------------------------------------------------------------------------ */
 
-static void read_shard(const struct fake *f, const struct ctw_shard *s, const char *what)
+static void read_bias(const struct fake *f, const struct ctw_shard *s, const char *what)
 {
-    for (int i = 0; i < CTW_N_PARTS; i++)
-        if (s->data->part[i] != NULL)
-            gpu_read(f->gpu, s->data->part[i], s->weight->part[i].bytes, what);
     if (s->bias != NULL)
         gpu_read(f->gpu, s->bias, area(1, 0, (s->n - 1) * ctw_shard_step(s) + 1, s->bias_dtype),
                  what);
 }
 
-static uint64_t digest_of(const struct ctw_op_linear *op)
+static void read_shard(const struct fake *f, const struct ctw_shard *s, const char *what)
 {
-    uint64_t digest = 0;
-    for (int i = 0; i < op->n_shards; i++)
-        for (int p = 0; p < CTW_N_PARTS; p++)
-            if (op->shards[i].data->part[p] != NULL)
-                digest = ctw_hash(digest, op->shards[i].data->part[p],
-                                  op->shards[i].weight->part[p].bytes);
-    return digest;
-}
-
-/* Has op's slot been prepared with op's shards? */
-static bool is_prepared(const struct fake *f, const struct ctw_op_linear *op)
-{
-    const struct slot *slot = &f->slot[op->slot];
-    bool same = slot->n_shards == op->n_shards;
-    for (int i = 0; same && i < op->n_shards; i++)
-        same = slot->shard[i].weight == op->shards[i].weight &&
-               slot->shard[i].values == op->shards[i].data->part[CTW_PART_VALUES] &&
-               slot->shard[i].row0 == op->shards[i].row0 && slot->shard[i].n == op->shards[i].n;
-    return same;
+    for (int i = 0; i < CTW_N_PARTS; i++)
+        if (s->data->part[i] != NULL)
+            gpu_read(f->gpu, s->data->part[i], s->weight->part[i].bytes, what);
+    read_bias(f, s, what);
 }
 
 static enum ctw_status fake_prepare(struct ctw_backend *be, const struct ctw_op_linear *op,
@@ -307,21 +281,13 @@ static enum ctw_status fake_prepare(struct ctw_backend *be, const struct ctw_op_
     struct fake *f = fake_of(be);
     struct slot *slot = &f->slot[op->slot];
     bool lost;
-    slot->n_shards = 0;
+    slot_empty(slot);
     for (int i = 0; i < op->n_shards; i++)
         read_shard(f, &op->shards[i], "prepare: a weight");
     enum ctw_status st = gpu_begin(f->gpu, f->joined, &lost, err);
     if (st != CTW_OK || lost)
         return st;
-    slot->digest = digest_of(op);
-    slot->n_shards = op->n_shards;
-    for (int i = 0; i < op->n_shards; i++) {
-        slot->shard[i].weight = op->shards[i].weight;
-        slot->shard[i].values = op->shards[i].data->part[CTW_PART_VALUES];
-        slot->shard[i].row0 = op->shards[i].row0;
-        slot->shard[i].n = op->shards[i].n;
-    }
-    return CTW_OK;
+    return slot_fill(slot, op, err);
 }
 
 /* The largest of n rows, and 1; without rows, n. */
@@ -357,10 +323,15 @@ static enum ctw_status fake_linear(struct ctw_backend *be, const struct ctw_op_l
                                    struct ctw_err *err)
 {
     struct fake *f = fake_of(be);
+    struct ctw_shard shards[CTW_MAX_SHARDS];
     int64_t n = 0;
-    bool lost;
+    const struct slot *slot = &f->slot[op->slot];
+    bool lost, prepared = slot_has(slot, op);
     for (int i = 0; i < op->n_shards; i++) {
-        read_shard(f, &op->shards[i], "linear: a weight");
+        if (!prepared || ctw_weight_is_dense(op->shards[i].weight))
+            read_shard(f, &op->shards[i], "linear: a weight");
+        else
+            read_bias(f, &op->shards[i], "linear: a bias");
         n += op->shards[i].n;
     }
     n = op->epilogue == CTW_EPI_GATE ? n / 2 : n;
@@ -368,12 +339,12 @@ static enum ctw_status fake_linear(struct ctw_backend *be, const struct ctw_op_l
     enum ctw_status st = gpu_begin(f->gpu, f->joined, &lost, err);
     if (st != CTW_OK || lost)
         return st;
-    bool prepared = is_prepared(f, op);
-    if (prepared && f->slot[op->slot].digest != digest_of(op))
-        gpu_die("linear: the bytes of a prepared weight have changed");
     f->n_linear++;
     f->n_prepared += prepared;
-    return ctw_backend_cpu.linear(f->cpu, op, err);
+    if (!prepared)
+        return ctw_backend_cpu.linear(f->cpu, op, err);
+    const struct ctw_op_linear own = slot_product(slot, op, shards);
+    return ctw_backend_cpu.linear(f->cpu, &own, err);
 }
 
 static enum ctw_status fake_decode(struct ctw_backend *be, const struct ctw_op_decode *op,
@@ -550,6 +521,12 @@ static enum ctw_status fake_index(struct ctw_backend *be, const struct ctw_op_in
     return st != CTW_OK || lost ? st : ctw_backend_cpu.index(f->cpu, op, err);
 }
 
+static int64_t fake_head_rows(const struct ctw_backend *be, enum ctw_dtype dtype, int64_t k,
+                              bool plain)
+{
+    return ctw_backend_cpu.head_rows(((const struct fake *)be)->cpu, dtype, k, plain);
+}
+
 static enum ctw_status fake_head(struct ctw_backend *be, const struct ctw_op_head *op,
                                  struct ctw_err *err)
 {
@@ -641,7 +618,12 @@ static enum ctw_status fake_group(struct ctw_backend *be, const struct ctw_op_gr
 
 static const struct ctw_backend_ops fake_ops = {
     .name = "cuda",
-    .traits = {.host_memory = false, .chunk_tokens = 256, .pass_tokens = 8192, .pass_flops = 1e13},
+    .traits = {.host_memory = false,
+               .chunk_tokens = 256,
+               .pass_tokens = 8192,
+               .pass_flops = 1e13,
+               .decodes_ahead = true},
+    .head_rows = fake_head_rows,
     .count = gpu_count,
     .open = fake_open,
     .close = fake_close,

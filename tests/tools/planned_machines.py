@@ -14,6 +14,7 @@ from pathlib import Path
 
 TOOLS = Path(__file__).resolve().parent
 MODELS = {"8B": ("llama-8b", "w4a16"), "123B": ("mistral-large-123b", "w4a16"), "671B": ("deepseek-v3", "w4a16")}
+MORE = {"70B": ("llama-70b", "nvfp4")}  # not in the table
 # Name -> what describes it. Rates: what products of 16 bits reach on such GPUs, PCIe with 16 lanes (4.0, 5.0) or NVLink,
 # one NVMe disk.
 MACHINES = {
@@ -31,7 +32,7 @@ MACHINES = {
 
 
 def checkpoint(folder, name):
-    shape, fmt = MODELS[name]
+    shape, fmt = (MODELS | MORE)[name]
     subprocess.run([sys.executable, TOOLS / "make_checkpoint.py", shape, f"{folder}/{name}", "--format", fmt, "--holes"],
                    check=True, stdout=subprocess.DEVNULL)
     return f"{folder}/{name}"

@@ -175,7 +175,8 @@ static void score_by(struct ctw_model *m, struct ctw_backend *be, struct ctw_pro
 
 static void score_on_arenas(enum how how, float logprob[N_TOK - 1])
 {
-    static const struct ctw_provider_ops ops = {acquire, release, needs_files, close_arenas};
+    static const struct ctw_provider_ops ops = {
+        .acquire = acquire, .release = release, .needs_files = needs_files, .close = close_arenas};
     struct ctw_err err;
     struct recycling p = {.base = {&ops}, .how = how, .bytes = 16384};
     struct ctw_model *m;

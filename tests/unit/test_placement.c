@@ -81,7 +81,7 @@ static void parted_over_devices(void **state)
         struct ctw_model m = model_of(n, bytes, false);
         struct ctw_placement p;
         struct ctw_err err;
-        assert_int_equal(ctw_placement_make_parted(&p, &m, devices, &err), CTW_OK);
+        assert_int_equal(ctw_placement_make_parted(&p, &m, devices, NULL, &err), CTW_OK);
         size_t memory = p.resident + p.ring + p.streamed / (size_t)devices;
         size_t pair = n > 3 ? 2 * 20 * 256 : 20 * 256;
         size_t in_ring = (edge > pair ? edge : pair) + all / (size_t)devices;

@@ -31,7 +31,7 @@ static void a_closed_stream_copies_no_more(void **state)
         const struct ctw_backend_options opt = {.n_threads = 1, .device = i};
         assert_int_equal(ctw_backend_open(&be[i], "cuda", &opt, &err), CTW_OK);
     }
-    assert_int_equal(ctw_placement_make_parted(&place, m, N_DEVICES, &err), CTW_OK);
+    assert_int_equal(ctw_placement_make_parted(&place, m, N_DEVICES, NULL, &err), CTW_OK);
     for (int trial = 0; trial < 8; trial++) {
         struct ctw_shards *shards;
         struct ctw_stream *stream;

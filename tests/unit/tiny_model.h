@@ -1,6 +1,6 @@
 /*
  * A checkpoint in a folder: a Llama of small layers with a tied head, in fp32, all values simple.
- * Include it after cmocka.h.
+ * Include it after cmocka.h. TINY_FLOATS: the most values that it can have.
  */
 #ifndef CTW_TESTS_TINY_MODEL_H
 #define CTW_TESTS_TINY_MODEL_H
@@ -14,15 +14,20 @@
 
 enum { HIDDEN = 16, INNER = 24, VOCAB = 10 };
 
+#ifndef TINY_FLOATS
+#define TINY_FLOATS 16384
+#endif
+
 struct tiny_writer {
-    char header[8 + 8192];
+    char header[8 + 16384];
     size_t used;
-    float data[16384];
+    float data[TINY_FLOATS];
     size_t n;
     int n_tensors;
     uint64_t changed;   /* bit i: tensor i has slightly other values */
     uint64_t quantised; /* bit i: matrix i is int-quantized, and scaled a little too small */
     uint64_t extreme; /* bit i: tensor i, if quantised, is near the largest float; a vector is 0 */
+    int vocab;        /* of another vocabulary, with a head of its own; 0: as said */
     char ignored[2048]; /* names of the matrices that are not, for config.json */
 };
 
@@ -112,7 +117,8 @@ static inline void tiny_write_with(struct tiny_writer *w, const char *dir, int n
                 {"mlp.down_proj", HIDDEN, INNER},       {"input_layernorm", HIDDEN, 0},
                 {"post_attention_layernorm", HIDDEN, 0}};
     char name[80], config[4096], quantised[3072] = "";
-    tiny_add(w, "model.embed_tokens.weight", VOCAB, HIDDEN, bad);
+    int vocab = w->vocab > 0 ? w->vocab : VOCAB;
+    tiny_add(w, "model.embed_tokens.weight", vocab, HIDDEN, bad);
     for (int layer = 0; layer < n_layers; layer++) {
         for (size_t i = 0; i < CTW_COUNT(rows); i++) {
             snprintf(name, sizeof(name), "model.layers.%d.%s.weight", layer, rows[i].name);
@@ -120,6 +126,8 @@ static inline void tiny_write_with(struct tiny_writer *w, const char *dir, int n
         }
     }
     tiny_add(w, "model.norm.weight", HIDDEN, 0, bad);
+    if (w->vocab > 0)
+        tiny_add(w, "lm_head.weight", vocab, HIDDEN, bad);
     w->header[8 + w->used++] = '}';
     for (int b = 0; b < 8; b++)
         w->header[b] = (char)(w->used >> (8 * b));
@@ -135,9 +143,9 @@ static inline void tiny_write_with(struct tiny_writer *w, const char *dir, int n
              "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"dtype\": "
              "\"float32\", \"hidden_size\": 16, \"intermediate_size\": 24, "
              "\"num_hidden_layers\": %d, \"num_attention_heads\": 2, \"num_key_value_heads\": 2, "
-             "\"vocab_size\": 10, \"max_position_embeddings\": 32, \"tie_word_embeddings\": true, "
+             "\"vocab_size\": %d, \"max_position_embeddings\": 32, \"tie_word_embeddings\": %s, "
              "\"rms_norm_eps\": 1e-5%s}",
-             n_layers, quantised);
+             n_layers, vocab, w->vocab > 0 ? "false" : "true", quantised);
     tiny_write_file(dir, "config.json", config, strlen(config), "", 0);
     tiny_write_file(dir, "model.safetensors", w->header, 8 + w->used, w->data,
                     w->n * sizeof(float));

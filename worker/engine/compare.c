@@ -97,21 +97,6 @@ void ctw_compare_close(struct ctw_compare *c)
 
 /* ---- the heads ---------------------------------------------------------------------------- */
 
-/* One side's results and logits for n rows from row0 on. */
-static enum ctw_status run_side(struct ctw_compare *c, int side, struct ctw_pass *p,
-                                const struct ctw_layer_data *data, int64_t row0, int64_t n,
-                                struct ctw_err *err)
-{
-    enum ctw_status st = ctw_pass_read_final(p, data, row0, n, err);
-    if (st == CTW_OK)
-        st = ctw_forward_head(p->f, data, row0, n, p->f->model->vocab, &c->kept[side], err);
-    if (st == CTW_OK)
-        st = ctw_pass_keep_hidden(p, row0, n, err);
-    if (st == CTW_OK)
-        st = ctw_pass_advance(p, ctw_plan_head_flops(p->f->model) * (double)n, p->layer, err);
-    return st;
-}
-
 static struct ctw_logits logits_of(const struct ctw_compare *c, int side, const struct ctw_pass *p)
 {
     const struct ctw_kept_logits *k = &c->kept[side];
@@ -127,11 +112,14 @@ static enum ctw_status run_blocks(struct ctw_compare *c, struct ctw_pass *const 
         int64_t chunk = pass[i]->f->plan.chunk_tokens;
         block = block < chunk ? block : chunk;
     }
+    for (int i = 0; i < SIDES && n_rows > 0; i++)
+        ctw_provider_repeat(pass[i]->provider, (n_rows + block - 1) / block);
     for (int64_t row0 = 0; row0 < n_rows; row0 += block) {
         int64_t n = n_rows - row0 < block ? n_rows - row0 : block;
         enum ctw_status st = CTW_OK;
         for (int i = 0; st == CTW_OK && i < SIDES; i++)
-            st = run_side(c, i, pass[i], data[i], row0, n, err);
+            st = ctw_pass_head(pass[i], data[i], row0, n, pass[i]->f->model->vocab, &c->kept[i],
+                               err);
         if (st == CTW_OK)
             st = ctw_divergence(c->be,
                                 &(struct ctw_op_divergence){

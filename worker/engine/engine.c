@@ -104,8 +104,14 @@ enum ctw_status ctw_engine_wait_identity(struct ctw_engine *e, struct ctw_err *e
     enum ctw_status st = CTW_OK;
     for (int l = 0; st == CTW_OK && l < e->model->n_layers; l++) {
         st = ctw_provider_acquire(e->provider, l, &data, err);
-        if (st == CTW_OK)
-            ctw_provider_release(e->provider, l);
+        if (st != CTW_OK)
+            return st;
+        for (int i = 0; st == CTW_OK && i < ctw_provider_parts(e->provider, l); i++) {
+            st = ctw_provider_acquire_part(e->provider, l, i, err);
+            if (st == CTW_OK)
+                ctw_provider_release_part(e->provider, l, i);
+        }
+        ctw_provider_release(e->provider, l);
     }
     assert(st != CTW_OK || ctw_engine_identity(e)[0] != '\0');
     return st;

@@ -81,9 +81,12 @@ static double add_coming(struct text *t, const char *what, uint64_t bytes,
 
 /* What a pass costs, and what bounds it. */
 static void add_pass(struct text *t, const struct ctw_placing *p, const struct ctw_model *model,
-                     int64_t pass_tokens, int n_devices)
+                     const struct ctw_plan *plan, int n_devices)
 {
     const struct ctw_rates *r = &p->rates;
+    int64_t pass_tokens = plan->pass_tokens;
+    int64_t n_chunks = (pass_tokens + plan->chunk_tokens - 1) / plan->chunk_tokens;
+    uint64_t gathered = p->gathered + p->repeated * (uint64_t)(n_chunks - 1);
     double compute_s = (double)pass_tokens * ctw_rates_token_flops(model) / r->compute.value;
     double read_s = 0, gather_s = 0;
     add(t, ";every pass ");
@@ -92,7 +95,7 @@ static void add_pass(struct text *t, const struct ctw_placing *p, const struct c
     if (p->hosted > 0)
         read_s += add_coming(t, "copies from host memory", p->hosted, &r->host);
     if (p->gathered > 0)
-        gather_s = add_coming(t, "gathers", p->gathered, &r->gather);
+        gather_s = add_coming(t, "gathers", gathered, &r->gather);
     double coming_s = fmax(read_s, gather_s);
     double pass_s = p->one_at_a_time ? compute_s + coming_s : fmax(compute_s, coming_s);
     add(t, "computes for about %.3g s with %lld tokens: bound by %s", compute_s,
@@ -120,5 +123,5 @@ void ctw_placing_describe(struct ctw_placing *p, const struct ctw_model *model,
     add_place(&t, p, model, n_devices);
     add_memory(&t, p, plan, n_devices);
     if (p->rates.compute.value > 0)
-        add_pass(&t, p, model, plan->pass_tokens, n_devices);
+        add_pass(&t, p, model, plan, n_devices);
 }

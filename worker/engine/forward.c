@@ -166,9 +166,15 @@ static enum ctw_status embed(const struct ctw_step *s, enum ctw_matrix_role role
 {
     const struct ctw_weight *weight = &s->layer->matrix[role].weight;
     struct ctw_shard table = ctw_shard_of(weight, &s->data->matrix[role]);
+    struct ctw_weight part;
     if (role == CTW_M_POSITIONS) {
         table.row0 = s->f->model->position0;
         table.n = weight->n - table.row0;
+    } else if (role == CTW_M_EMBED && s->data->n_rows > 0) {
+        part = ctw_weight_rows(weight, s->data->n_rows);
+        table = ctw_shard_of(&part, table.data);
+        op.in_part = true;
+        op.id0 = (int32_t)s->data->row0;
     }
     op.table = &table;
     op.n_tok = s->chunk->n_tok;
@@ -194,16 +200,20 @@ static enum ctw_status embed_projected(const struct ctw_step *s, struct ctw_err 
     return st == CTW_OK ? ctw_step_join(s, &join, s->f->norm, m->embed_dim, err) : st;
 }
 
-/* The residual from the embedding, and learned positions if there are some. */
 static enum ctw_status embed_tokens(const struct ctw_step *s, struct ctw_err *err)
 {
-    enum ctw_status st = embed(s, CTW_M_EMBED,
-                               (struct ctw_op_embed){.dtype = CTW_RESIDUAL,
-                                                     .scale = s->f->model->embed_scale,
-                                                     .y = ctw_step_residual(s)},
-                               err);
-    if (st != CTW_OK || s->layer->matrix[CTW_M_POSITIONS].name == NULL)
-        return st;
+    return embed(s, CTW_M_EMBED,
+                 (struct ctw_op_embed){.dtype = CTW_RESIDUAL,
+                                       .scale = s->f->model->embed_scale,
+                                       .y = ctw_step_residual(s)},
+                 err);
+}
+
+/* Learned positions are added to the residual, if there are some. */
+static enum ctw_status embed_positions(const struct ctw_step *s, struct ctw_err *err)
+{
+    if (s->layer->matrix[CTW_M_POSITIONS].name == NULL)
+        return CTW_OK;
     return embed(s, CTW_M_POSITIONS,
                  (struct ctw_op_embed){
                      .dtype = CTW_RESIDUAL, .scale = 1, .add = true, .y = ctw_step_residual(s)},
@@ -218,6 +228,11 @@ enum ctw_status ctw_forward_embed(struct ctw_forward *f, const struct ctw_layer_
         .f = f, .layer = &f->model->layers[0], .data = data, .chunk = &chunk};
     bool projected = s.layer->product[CTW_SLOT_WIDTH].n_shards > 0;
     enum ctw_status st = projected ? embed_projected(&s, err) : embed_tokens(&s, err);
+    if (st != CTW_OK ||
+        (data->n_rows > 0 && data->row0 + data->n_rows < s.layer->matrix[CTW_M_EMBED].weight.n))
+        return st;
+    if (!projected)
+        st = embed_positions(&s, err);
     if (st == CTW_OK)
         st = ctw_step_norm_residual(&s, CTW_AT_EMBED, err);
     if (st == CTW_OK && f->model->input_dim > 0) {
@@ -349,12 +364,18 @@ enum ctw_status ctw_forward_head(struct ctw_forward *f, const struct ctw_layer_d
                                  const struct ctw_kept_logits *keep, struct ctw_err *err)
 {
     const struct ctw_layer *l = &f->model->layers[f->model->n_layers - 1];
-    struct ctw_shard head = ctw_shard_of(&l->matrix[CTW_M_HEAD].weight, &data->matrix[CTW_M_HEAD]);
+    struct ctw_weight weight = l->matrix[CTW_M_HEAD].weight;
+    if (data->n_rows > 0)
+        weight = ctw_weight_rows(&weight, data->n_rows);
+    struct ctw_shard head = ctw_shard_of(&weight, &data->matrix[CTW_M_HEAD]);
+    if (data->n_rows > 0 && data->row0 >= n_vocab)
+        return CTW_OK;
     if (l->matrix[CTW_M_HEAD].input.codes != CTW_CODES_NONE)
         head.input = &l->matrix[CTW_M_HEAD].input;
     if (l->vector[CTW_V_HEAD_BIAS] != NULL) {
-        head.bias = data->vector[CTW_V_HEAD_BIAS];
         head.bias_dtype = l->vector[CTW_V_HEAD_BIAS]->dtype;
+        head.bias = (const char *)data->vector[CTW_V_HEAD_BIAS] +
+                    (size_t)data->row0 * ctw_dtype_bytes(head.bias_dtype);
     }
     struct ctw_op_head op = {
         .weight = &head,
@@ -364,6 +385,7 @@ enum ctw_status ctw_forward_head(struct ctw_forward *f, const struct ctw_layer_d
         .unit_rows = f->model->unit_head,
         .n_vocab = n_vocab,
         .n_rows = n_rows,
+        .id0 = data->row0,
         .x = f->norm,
         .targets = f->targets + row0,
         .out = f->results + row0,

@@ -63,13 +63,13 @@ enum ctw_status ctw_forward_open(struct ctw_forward **out, const struct ctw_mode
 void ctw_forward_close(struct ctw_forward *f); /* NULL is fine */
 
 /* Lets the backend decode the weights of decoder layer `layer` once for all chunks. Call it after
- * each acquire of the layer, before the first chunk. `data`, here and below, is valid until the
- * layer's release. */
+ * each acquire of the layer's part, before the first chunk. `data`, here and below, is valid until
+ * the layer's release. */
 enum ctw_status ctw_forward_prepare(struct ctw_forward *f, int layer,
                                     const struct ctw_layer_data *data,
                                     struct ctw_err *err) CTW_MUST_CHECK;
 
-/* x[tok0 ..] = embedding of tokens[tok0 ..] */
+/* x[tok0 ..] = embedding of tokens[tok0 ..]; of an embedding in parts, after the last. */
 enum ctw_status ctw_forward_embed(struct ctw_forward *f, const struct ctw_layer_data *data,
                                   int64_t tok0, int64_t n_tok, struct ctw_err *err) CTW_MUST_CHECK;
 
@@ -101,7 +101,8 @@ enum ctw_status ctw_forward_mlp_rest(struct ctw_forward *f, int layer,
 enum ctw_status ctw_forward_read(struct ctw_forward *f, const struct ctw_layer_data *data,
                                  int64_t row0, int64_t n_rows, struct ctw_err *err) CTW_MUST_CHECK;
 
-/* Computes results[row0 ..] from f->norm and targets[row0 ..], over the first n_vocab ids. keep
+/* Computes results[row0 ..] from f->norm and targets[row0 ..], over the first n_vocab ids; of a head
+ * in parts, after the last, if nothing else comes between them. keep
  * (NULL: no) says where the logits and norms of these rows are stored, too. */
 enum ctw_status ctw_forward_head(struct ctw_forward *f, const struct ctw_layer_data *data,
                                  int64_t row0, int64_t n_rows, int64_t n_vocab,

@@ -88,13 +88,25 @@ static enum ctw_status run_experts(struct ctw_pass *p, int layer, const struct c
     return st;
 }
 
+/* The layer's part is released early, so that the next layer can come while this one computes. */
+static enum ctw_status prepare_layer(struct ctw_pass *p, int layer,
+                                     const struct ctw_layer_data *data, struct ctw_err *err)
+{
+    enum ctw_status st = ctw_provider_acquire_part(p->provider, layer, 0, err);
+    if (st != CTW_OK)
+        return st;
+    st = ctw_forward_prepare(p->f, layer, data, err);
+    ctw_provider_release_part(p->provider, layer, 0);
+    return st;
+}
+
 /* One decoder layer over all chunks. */
 static enum ctw_status run_decoder(struct ctw_pass *p, int layer, const struct ctw_layer_data *data,
                                    struct ctw_err *err)
 {
     struct ctw_forward *f = p->f;
     double cost_per_tok = ctw_plan_matrix_flops(&f->model->layers[layer]);
-    enum ctw_status st = ctw_forward_prepare(f, layer, data, err);
+    enum ctw_status st = prepare_layer(p, layer, data, err);
     for (int64_t c = 0; st == CTW_OK && c < p->layout.n_chunks; c++) {
         const struct ctw_chunk *chunk = &p->layout.chunks[c];
         st = ctw_forward_mixer(f, layer, data, chunk, err);
@@ -112,9 +124,15 @@ static enum ctw_status run_embedding(struct ctw_pass *p, const struct ctw_layer_
                                      struct ctw_err *err)
 {
     enum ctw_status st = CTW_OK;
-    for (int64_t c = 0; st == CTW_OK && c < p->layout.n_chunks; c++)
-        st =
-            ctw_forward_embed(p->f, data, p->layout.chunks[c].tok0, p->layout.chunks[c].n_tok, err);
+    for (int i = 0; st == CTW_OK && i < ctw_provider_parts(p->provider, 0); i++) {
+        st = ctw_provider_acquire_part(p->provider, 0, i, err);
+        if (st != CTW_OK)
+            break;
+        for (int64_t c = 0; st == CTW_OK && c < p->layout.n_chunks; c++)
+            st = ctw_forward_embed(p->f, data, p->layout.chunks[c].tok0, p->layout.chunks[c].n_tok,
+                                   err);
+        ctw_provider_release_part(p->provider, 0, i);
+    }
     return st;
 }
 
@@ -123,8 +141,9 @@ static size_t row_bytes_of(const struct ctw_pass *p)
     return (size_t)p->f->model->embed_dim * ctw_dtype_bytes(p->f->dtype);
 }
 
-enum ctw_status ctw_pass_read_final(struct ctw_pass *p, const struct ctw_layer_data *data,
-                                    int64_t row0, int64_t n, struct ctw_err *err)
+/* f->norm = the final hidden states of rows row0 .. row0+n-1. */
+static enum ctw_status read_final(struct ctw_pass *p, const struct ctw_layer_data *data,
+                                  int64_t row0, int64_t n, struct ctw_err *err)
 {
     size_t row_bytes = row_bytes_of(p);
     if (p->final == NULL)
@@ -134,8 +153,8 @@ enum ctw_status ctw_pass_read_final(struct ctw_pass *p, const struct ctw_layer_d
                              (size_t)n * row_bytes, err);
 }
 
-enum ctw_status ctw_pass_keep_hidden(struct ctw_pass *p, int64_t row0, int64_t n,
-                                     struct ctw_err *err)
+/* Downloads them from f->norm for sequences with `hidden`. */
+static enum ctw_status keep_hidden(struct ctw_pass *p, int64_t row0, int64_t n, struct ctw_err *err)
 {
     size_t row_bytes = row_bytes_of(p);
     int64_t seq_row0 = 0;
@@ -156,25 +175,37 @@ enum ctw_status ctw_pass_keep_hidden(struct ctw_pass *p, int64_t row0, int64_t n
     return CTW_OK;
 }
 
-static enum ctw_status run_head(struct ctw_pass *p, int layer, const struct ctw_layer_data *data,
+enum ctw_status ctw_pass_head(struct ctw_pass *p, const struct ctw_layer_data *data, int64_t row0,
+                              int64_t n, int64_t n_vocab, const struct ctw_kept_logits *keep,
+                              struct ctw_err *err)
+{
+    enum ctw_status st = read_final(p, data, row0, n, err);
+    for (int i = 0; st == CTW_OK && i < ctw_provider_parts(p->provider, p->layer); i++) {
+        st = ctw_provider_acquire_part(p->provider, p->layer, i, err);
+        if (st != CTW_OK)
+            break;
+        st = ctw_forward_head(p->f, data, row0, n, n_vocab, keep, err);
+        ctw_provider_release_part(p->provider, p->layer, i);
+    }
+    if (st == CTW_OK)
+        st = keep_hidden(p, row0, n, err);
+    if (st == CTW_OK)
+        st = ctw_pass_advance(p, ctw_plan_head_flops(p->f->model) * (double)n, p->layer, err);
+    return st;
+}
+
+static enum ctw_status run_head(struct ctw_pass *p, const struct ctw_layer_data *data,
                                 struct ctw_err *err)
 {
-    double cost = ctw_plan_head_flops(p->f->model);
     int64_t vocab = p->seqs[0].vocab != 0 ? p->seqs[0].vocab : p->f->model->vocab;
-    for (int64_t row0 = 0; row0 < p->layout.n_rows; row0 += p->f->plan.chunk_tokens) {
-        int64_t n = p->layout.n_rows - row0;
-        n = n < p->f->plan.chunk_tokens ? n : p->f->plan.chunk_tokens;
-        enum ctw_status st = ctw_forward_read(p->f, data, row0, n, err);
-        if (st == CTW_OK)
-            st = ctw_forward_head(p->f, data, row0, n, vocab, NULL, err);
-        if (st == CTW_OK)
-            st = ctw_pass_keep_hidden(p, row0, n, err);
-        if (st == CTW_OK)
-            st = ctw_pass_advance(p, cost * (double)n, layer, err);
-        if (st != CTW_OK)
-            return st;
-    }
-    return CTW_OK;
+    int64_t n_rows = p->layout.n_rows, most = p->f->plan.chunk_tokens;
+    enum ctw_status st = CTW_OK;
+    if (n_rows > 0)
+        ctw_provider_repeat(p->provider, (n_rows + most - 1) / most);
+    for (int64_t row0 = 0; st == CTW_OK && row0 < n_rows; row0 += most)
+        st = ctw_pass_head(p, data, row0, n_rows - row0 < most ? n_rows - row0 : most, vocab, NULL,
+                           err);
+    return st;
 }
 
 static enum ctw_status run_layer(struct ctw_pass *p, int layer, struct ctw_err *err)
@@ -189,7 +220,7 @@ static enum ctw_status run_layer(struct ctw_pass *p, int layer, struct ctw_err *
     else if (layer <= m->n_decoders)
         st = run_decoder(p, layer, data, err);
     else
-        st = run_head(p, layer, data, err);
+        st = run_head(p, data, err);
     ctw_provider_release(p->provider, layer);
     return st;
 }

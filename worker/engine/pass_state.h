@@ -24,12 +24,11 @@ struct ctw_pass {
 enum ctw_status ctw_pass_advance(struct ctw_pass *p, double cost, int layer,
                                  struct ctw_err *err) CTW_MUST_CHECK;
 
-/* f->norm = the final hidden states of rows row0 .. row0+n-1. */
-enum ctw_status ctw_pass_read_final(struct ctw_pass *p, const struct ctw_layer_data *data,
-                                    int64_t row0, int64_t n, struct ctw_err *err) CTW_MUST_CHECK;
-/* Downloads them from f->norm for sequences with `hidden`. */
-enum ctw_status ctw_pass_keep_hidden(struct ctw_pass *p, int64_t row0, int64_t n,
-                                     struct ctw_err *err) CTW_MUST_CHECK;
+/* The acquired head, over n_vocab ids, for rows row0 .. row0+n-1, at most a chunk; keep: see
+ * ctw_forward_head(). */
+enum ctw_status ctw_pass_head(struct ctw_pass *p, const struct ctw_layer_data *data, int64_t row0,
+                              int64_t n, int64_t n_vocab, const struct ctw_kept_logits *keep,
+                              struct ctw_err *err) CTW_MUST_CHECK;
 
 /* After the head: waits for the device, and writes logprob, greedy and bad_layer. */
 enum ctw_status ctw_pass_collect(struct ctw_pass *p, struct ctw_err *err) CTW_MUST_CHECK;

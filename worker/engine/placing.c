@@ -5,6 +5,7 @@
 
 #include "base/mem.h"
 #include "base/units.h"
+#include "worker/engine/cuts.h"
 #include "worker/weights/shards.h"
 
 /* ---- what was asked for ------------------------------------------------------------------- */
@@ -46,46 +47,59 @@ static enum ctw_status stream_within(struct ctw_placing *p, const struct ctw_pla
     return ctw_placement_make(&p->layers, r->model, limit, err);
 }
 
-/* As many layers whole on each device as the limit allows; 0: as few as possible. */
+/* The least memory of each device, and what its part takes of that. */
+static enum ctw_status shard_least(struct ctw_placing *p, const struct ctw_placing_request *r,
+                                   bool is_cut, uint64_t *part, struct ctw_err *err)
+{
+    struct ctw_cuts cuts;
+    enum ctw_status st = ctw_cuts_find(&cuts, r->model, r->be, r->dtype, err);
+    if (st == CTW_OK)
+        st = ctw_placement_make_parted(&p->layers, r->model, r->n_devices, is_cut ? &cuts : NULL,
+                                       err);
+    if (st == CTW_OK)
+        st = ctw_shards_bytes(r->model, &p->layers, r->n_devices, part, err);
+    if (st != CTW_OK)
+        ctw_placement_free(&p->layers);
+    ctw_cuts_free(&cuts);
+    return st;
+}
+
+/* As many layers whole on each device as the limit allows; 0: as few as possible. If host memory
+ * holds some, none is cut: parts that come from there several times in a pass would cost more than
+ * they save. */
 static enum ctw_status shard_within(struct ctw_placing *p, const struct ctw_placing_request *r,
                                     uint64_t limit, struct ctw_err *err)
 {
     char need[32], have[32];
-    struct ctw_placement least;
-    enum ctw_status st = ctw_placement_make_parted(&least, r->model, r->n_devices, err);
-    if (st != CTW_OK)
-        return st;
+    uint64_t part;
     p->place = CTW_SHARDED;
     p->n_shards = r->n_devices;
-    const struct ctw_placement none = {.n_units = least.n_units,
-                                       .unit = least.unit,
-                                       .weights = p->weights,
-                                       .device_room = SIZE_MAX};
-    uint64_t part = ctw_shards_bytes(&none, r->n_devices); /* more stays: less */
-    uint64_t enough = least.resident + least.ring + ctw_shards_bytes(&least, r->n_devices);
-    if (limit == 0 || limit >= enough) {
-        bool roomy = limit > part + least.resident + least.ring;
-        if (roomy && ctw_placement_make(&p->layers, r->model, limit - part, NULL) == CTW_OK &&
-            p->layers.ahead) {
-            ctw_placement_free(&least);
-            return CTW_OK;
-        }
-        ctw_placement_free(&p->layers); /* more layers would stay, but none came ahead */
-        p->layers = least;
-        return CTW_OK;
+    enum ctw_status st = shard_least(p, r, true, &part, err);
+    uint64_t enough = p->layers.resident + p->layers.ring + part;
+    if (st == CTW_OK && limit > 0 && limit < enough && r->host_limit > 0) {
+        ctw_placement_free(&p->layers);
+        st = shard_least(p, r, false, &part, err);
     }
-    if (r->host_limit > 0 && limit > least.resident + least.ring) {
-        p->layers = least;
-        p->layers.device_room = (size_t)(limit - least.resident - least.ring);
-        return CTW_OK;
+    if (st != CTW_OK)
+        return st;
+    uint64_t memory = p->layers.resident + p->layers.ring;
+    uint64_t most = memory + ctw_shards_bound(&p->layers, r->n_devices);
+    uint64_t n = (uint64_t)r->n_devices;
+    if (limit > most && limit >= enough) /* what stays is 1/n of it less in each part */
+        ctw_placement_keep_more(&p->layers, (size_t)((limit - most) / (n - 1) * n));
+    else if (limit > memory && limit < enough && r->host_limit > 0)
+        p->layers.device_room = (size_t)(limit - memory);
+    else if (limit > 0 && limit < enough) {
+        ctw_placement_free(&p->layers);
+        st = ctw_fail(
+            err, CTW_ENOMEM,
+            "--placement sharded: the weights need %s on each of %d devices, but the limit "
+            "is %s: raise --weights-limit, or use more devices, --host-memory-limit or "
+            "--placement streamed",
+            ctw_format_bytes(need, sizeof(need), (double)enough), r->n_devices,
+            ctw_format_bytes(have, sizeof(have), (double)limit));
     }
-    ctw_placement_free(&least);
-    return ctw_fail(err, CTW_ENOMEM,
-                    "--placement sharded: the weights need %s on each of %d devices, but the limit "
-                    "is %s: raise --weights-limit, or use more devices, --host-memory-limit or "
-                    "--placement streamed",
-                    ctw_format_bytes(need, sizeof(need), (double)enough), r->n_devices,
-                    ctw_format_bytes(have, sizeof(have), (double)limit));
+    return st;
 }
 
 /* What a limit for the weights leaves, by default, is less by a reserve: see
@@ -233,6 +247,21 @@ static enum ctw_status find_homes(struct ctw_placing *p, const struct ctw_placin
     return CTW_OK;
 }
 
+/* Layers that stay whole, and what comes several times in a pass. */
+static void count_units(struct ctw_placing *p)
+{
+    const struct ctw_placement *l = &p->layers;
+    for (int i = 0; i < l->n_layers; i++) {
+        bool whole = true;
+        for (int u = l->first[i]; u < l->first[i + 1]; u++) {
+            whole = whole && l->unit[u].stays;
+            if (i == l->n_layers - 1 && l->unit[u].kind == CTW_UNIT_ROWS && !l->unit[u].stays)
+                p->repeated += l->unit[u].bytes;
+        }
+        p->n_whole += whole;
+    }
+}
+
 bool ctw_placing_is_shared(const struct ctw_placing *p)
 {
     return p->place == CTW_SHARDED || p->hosted > 0;
@@ -257,14 +286,15 @@ enum ctw_status ctw_placing_choose(struct ctw_placing *out, const struct ctw_pla
     out->memory = out->layers.n_units > 0 ? out->layers.resident + out->layers.ring : out->weights;
     out->ring = out->layers.ring;
     out->one_at_a_time = out->ring > 0 && !out->layers.ahead;
-    for (int i = 0; i < out->layers.n_units; i++)
-        out->n_whole += out->layers.unit[i].stays;
-    if (out->place == CTW_SHARDED) {
-        out->memory += ctw_shards_bytes(&out->layers, out->n_shards);
-    } else {
+    count_units(out);
+    if (out->place != CTW_SHARDED)
         out->n_shards = 0; /* sharding was tried */
-    }
     st = find_homes(out, r, err);
+    if (st == CTW_OK && out->place == CTW_SHARDED) {
+        uint64_t part;
+        st = ctw_shards_bytes(r->model, &out->layers, out->n_shards, &part, err);
+        out->memory += part;
+    }
     if (st != CTW_OK)
         return st;
     ctw_rates_find(&out->rates, r, out);

@@ -20,7 +20,8 @@ struct ctw_placing {
     uint64_t memory;    /* that they take */
     uint64_t streamed;  /* read from the files in every pass */
     uint64_t hosted;    /* copied from host memory, which all devices share, in every pass */
-    uint64_t gathered;  /* sharded: copied from the devices' memory in every pass */
+    uint64_t gathered;  /* sharded: copied from the devices' memory in every pass, */
+    uint64_t repeated;  /* of which this, the head's rows, for each of its chunks */
     int n_whole;        /* layers that stay */
     uint64_t ring;      /* part of `memory`: the others pass through it */
     bool one_at_a_time; /* the ring has no place for the next layer: it comes when one has computed

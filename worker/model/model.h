@@ -146,6 +146,7 @@ enum { CTW_ARENA_ALIGN = 256 };
 struct ctw_tensor_place {
     const struct ctw_tensor *tensor;
     const struct ctw_tensor **more; /* those that continue it, up to NULL; NULL: none */
+    bool held; /* it lies at the arena's beginning: see struct ctw_layer */
     size_t at;
 };
 
@@ -228,10 +229,12 @@ struct ctw_layer {
     const struct ctw_tensor **more[CTW_N_VECTORS]; /* tensors that continue the vector, in order, up
                                                       to NULL; NULL: it is one tensor */
     /* What the layer consists of, in the order of the files, and the size of its arena
-     * (worker/weights/arena.h). A tied head has no matrix: its parts are the embedding's. */
+     * (worker/weights/arena.h), which begins with what operations may read at any time: all but a
+     * decoder layer's matrices, the embedding or the head. A tied head has no matrix: its parts are
+     * the embedding's. */
     struct ctw_tensor_place *places;
     int64_t n_places;
-    size_t arena_bytes;
+    size_t held_bytes, arena_bytes;
 };
 
 /* One kind of rotary embedding: angle(position, i) = fl32(position * inv_freq[i]). */

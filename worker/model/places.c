@@ -14,6 +14,13 @@ static int by_file_and_offset(const void *a, const void *b)
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
+/* May operations read the layer's matrix `i` at any time? See struct ctw_layer. */
+static bool is_held(const struct ctw_model *m, const struct ctw_layer *l, int i)
+{
+    int layer = (int)(l - m->layers);
+    return layer == 0 ? i != CTW_M_EMBED : layer == m->n_layers - 1 ? i != CTW_M_HEAD : false;
+}
+
 /* The tensors that decoders read, without those that continue vectors. `out` NULL: only counts. */
 static int64_t list(const struct ctw_model *m, const struct ctw_layer *l,
                     struct ctw_tensor_place *out)
@@ -26,7 +33,8 @@ static int64_t list(const struct ctw_model *m, const struct ctw_layer *l,
                 (i == CTW_M_HEAD && m->tied))
                 continue;
             if (out != NULL)
-                out[n] = (struct ctw_tensor_place){.tensor = matrix->part[part]};
+                out[n] = (struct ctw_tensor_place){.tensor = matrix->part[part],
+                                                   .held = is_held(m, l, i)};
             n++;
         }
     }
@@ -34,7 +42,8 @@ static int64_t list(const struct ctw_model *m, const struct ctw_layer *l,
         if (l->vector[i] == NULL)
             continue;
         if (out != NULL)
-            out[n] = (struct ctw_tensor_place){.tensor = l->vector[i], .more = l->more[i]};
+            out[n] =
+                (struct ctw_tensor_place){.tensor = l->vector[i], .more = l->more[i], .held = true};
         n++;
     }
     return n;
@@ -45,9 +54,24 @@ static size_t align_up(size_t at)
     return (at + CTW_ARENA_ALIGN - 1) / CTW_ARENA_ALIGN * CTW_ARENA_ALIGN;
 }
 
+/* Places the tensors that are held, or the others, from `at` on; returns their end. */
+static size_t place(struct ctw_layer *l, bool held, size_t at)
+{
+    for (int64_t i = 0; i < l->n_places; i++) {
+        struct ctw_tensor_place *p = &l->places[i];
+        if (p->held != held)
+            continue;
+        p->at = at;
+        at += p->tensor->bytes;
+        for (const struct ctw_tensor **t = p->more; t != NULL && *t != NULL; t++)
+            at += (*t)->bytes;
+        at = align_up(at);
+    }
+    return at;
+}
+
 static enum ctw_status make(const struct ctw_model *m, struct ctw_layer *l, struct ctw_err *err)
 {
-    size_t at = 0;
     int64_t n = list(m, l, NULL);
     l->places = ctw_calloc((size_t)n, sizeof(*l->places));
     if (l->places == NULL && n > 0)
@@ -55,15 +79,8 @@ static enum ctw_status make(const struct ctw_model *m, struct ctw_layer *l, stru
     (void)list(m, l, l->places);
     qsort(l->places, (size_t)n, sizeof(*l->places), by_file_and_offset);
     l->n_places = n;
-    for (int64_t i = 0; i < n; i++) {
-        struct ctw_tensor_place *p = &l->places[i];
-        p->at = at;
-        at += p->tensor->bytes;
-        for (const struct ctw_tensor **t = p->more; t != NULL && *t != NULL; t++)
-            at += (*t)->bytes;
-        at = align_up(at);
-    }
-    l->arena_bytes = at;
+    l->held_bytes = place(l, true, 0);
+    l->arena_bytes = place(l, false, l->held_bytes);
     return CTW_OK;
 }
 

@@ -5,14 +5,15 @@
 #include "worker/checkpoint/identity.h"
 #include "worker/model/places.h"
 
-enum ctw_status ctw_arena_walk(const struct ctw_model *m, int layer, ctw_arena_visit *visit,
-                               void *arg, struct ctw_err *err)
+static enum ctw_status walk(const struct ctw_layer *l, bool held, ctw_arena_visit *visit, void *arg,
+                            struct ctw_err *err)
 {
-    const struct ctw_layer *l = &m->layers[layer];
     enum ctw_status st = CTW_OK;
     for (int64_t i = 0; st == CTW_OK && i < l->n_places; i++) {
         const struct ctw_tensor *const *more = l->places[i].more;
         size_t at = l->places[i].at;
+        if (l->places[i].held != held)
+            continue;
         st = visit(arg, l->places[i].tensor, at, err);
         at += l->places[i].tensor->bytes;
         for (; st == CTW_OK && more != NULL && *more != NULL; more++) {
@@ -23,27 +24,39 @@ enum ctw_status ctw_arena_walk(const struct ctw_model *m, int layer, ctw_arena_v
     return st;
 }
 
+enum ctw_status ctw_arena_walk(const struct ctw_model *m, int layer, ctw_arena_visit *visit,
+                               void *arg, struct ctw_err *err)
+{
+    enum ctw_status st = walk(&m->layers[layer], true, visit, arg, err);
+    return st == CTW_OK ? walk(&m->layers[layer], false, visit, arg, err) : st;
+}
+
 size_t ctw_arena_bytes(const struct ctw_model *m, int layer)
 {
     return m->layers[layer].arena_bytes;
 }
 
-void ctw_arena_point(const struct ctw_model *m, int layer, const void *block,
+void ctw_arena_point(const struct ctw_model *m, int layer, size_t at, size_t n, const void *block,
                      struct ctw_layer_data *data)
 {
     const struct ctw_layer *l = &m->layers[layer];
     for (int i = 0; i < ctw_layer_n_matrices(l); i++) {
         const struct ctw_matrix *matrix = ctw_layer_matrix_of(l, i);
-        for (int part = 0; part < CTW_N_PARTS; part++)
-            if (matrix->part[part] != NULL && part != CTW_PART_SHAPE &&
-                !(i == CTW_M_HEAD && m->tied))
-                ctw_data_matrix(data, i)->part[part] = (const char *)block +
-                                                       ctw_tensor_place_of(l, matrix->part[part]) +
-                                                       ctw_part_offset(matrix, part);
+        for (int part = 0; part < CTW_N_PARTS; part++) {
+            if (matrix->part[part] == NULL || part == CTW_PART_SHAPE ||
+                (i == CTW_M_HEAD && m->tied))
+                continue;
+            size_t place = ctw_tensor_place_of(l, matrix->part[part]);
+            if (place >= at && place - at < n)
+                ctw_data_matrix(data, i)->part[part] =
+                    (const char *)block + (place - at) + ctw_part_offset(matrix, part);
+        }
     }
-    for (int v = 0; v < CTW_N_VECTORS; v++)
-        if (l->vector[v] != NULL)
-            data->vector[v] = (const char *)block + ctw_tensor_place_of(l, l->vector[v]);
+    for (int v = 0; v < CTW_N_VECTORS; v++) {
+        size_t place = l->vector[v] != NULL ? ctw_tensor_place_of(l, l->vector[v]) : at + n;
+        if (place >= at && place - at < n)
+            data->vector[v] = (const char *)block + (place - at);
+    }
 }
 
 void ctw_arena_tie(const struct ctw_model *m, struct ctw_layer_data *layers)

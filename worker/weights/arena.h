@@ -1,6 +1,7 @@
 /*
- * A layer's arena: its stored tensors as one block of memory, in the order of the files, each
- * aligned. Providers that copy weights (resident, streamed) place layers by these functions.
+ * A layer's arena: its stored tensors as one block of memory, those that are held and then the
+ * others, in the order of the files, each aligned. Providers that copy weights (resident, streamed)
+ * place layers by these functions.
  *
  * The arena of a tied head holds no matrix: its parts are the embedding's.
  */
@@ -17,8 +18,9 @@ size_t ctw_arena_bytes(const struct ctw_model *m, int layer);
 /* Visits the tensors by increasing `at`. */
 enum ctw_status ctw_arena_walk(const struct ctw_model *m, int layer, ctw_arena_visit *visit,
                                void *arg, struct ctw_err *err) CTW_MUST_CHECK;
-/* Fills in the addresses of the layer's tensors in an arena at `block`. */
-void ctw_arena_point(const struct ctw_model *m, int layer, const void *block,
+/* Fills in the addresses of the layer's tensors that begin in the n bytes of its arena from `at`
+ * on, which are at `block`. */
+void ctw_arena_point(const struct ctw_model *m, int layer, size_t at, size_t n, const void *block,
                      struct ctw_layer_data *data);
 /* Fills in the parts of a tied head, if the model has one, from those of the other layers. */
 void ctw_arena_tie(const struct ctw_model *m, struct ctw_layer_data *layers);

@@ -5,11 +5,12 @@
 struct exchanged {
     struct ctw_provider base;
     struct ctw_provider *most, *other;
-    int layer;                      /* -1: none */
-    int role, n_experts;            /* see ctw_provider_exchange() */
-    struct ctw_weight_data *expert; /* of data */
-    bool failed_in_other;           /* the last acquire */
-    struct ctw_layer_data data;     /* of `layer`, while it is acquired */
+    int layer;                                       /* -1: none */
+    int role, n_experts;                             /* see ctw_provider_exchange() */
+    struct ctw_weight_data *expert;                  /* of data */
+    bool failed_in_other;                            /* the last acquire */
+    const struct ctw_layer_data *of_most, *of_other; /* of `layer`, while it is acquired, */
+    struct ctw_layer_data data;                      /* and both together */
 };
 
 static void exchange_experts(struct exchanged *p, const struct ctw_weight_data *most,
@@ -20,26 +21,37 @@ static void exchange_experts(struct exchanged *p, const struct ctw_weight_data *
     p->data.expert = p->expert;
 }
 
+/* data = what both have. */
+static void exchange(struct exchanged *p)
+{
+    p->data = *p->of_most;
+    if (p->role >= CTW_N_MATRICES) {
+        exchange_experts(p, p->of_most->expert, p->of_other->expert);
+        return;
+    }
+    p->data.matrix[p->role] = p->of_other->matrix[p->role];
+    if (p->role == CTW_M_HEAD) {
+        p->data.row0 = p->of_other->row0;
+        p->data.n_rows = p->of_other->n_rows;
+    }
+}
+
 static enum ctw_status exchanged_acquire(struct ctw_provider *base, int layer,
                                          const struct ctw_layer_data **out, struct ctw_err *err)
 {
     struct exchanged *p = (struct exchanged *)base;
-    const struct ctw_layer_data *other;
     p->failed_in_other = false;
     enum ctw_status st = ctw_provider_acquire(p->most, layer, out, err);
     if (st != CTW_OK || layer != p->layer)
         return st;
-    st = ctw_provider_acquire(p->other, layer, &other, err);
+    p->of_most = *out;
+    st = ctw_provider_acquire(p->other, layer, &p->of_other, err);
     if (st != CTW_OK) {
         p->failed_in_other = true;
         ctw_provider_release(p->most, layer);
         return st;
     }
-    p->data = **out;
-    if (p->role < CTW_N_MATRICES)
-        p->data.matrix[p->role] = other->matrix[p->role];
-    else
-        exchange_experts(p, (*out)->expert, other->expert);
+    exchange(p);
     *out = &p->data;
     return CTW_OK;
 }
@@ -50,6 +62,53 @@ static void exchanged_release(struct ctw_provider *base, int layer)
     ctw_provider_release(p->most, layer);
     if (layer == p->layer)
         ctw_provider_release(p->other, layer);
+}
+
+/* Of the head, whose other matrix is read, only that one's parts come. */
+static bool has_other_head(const struct exchanged *p, int layer)
+{
+    return layer == p->layer && p->role == CTW_M_HEAD;
+}
+
+static int exchanged_parts(struct ctw_provider *base, int layer)
+{
+    struct exchanged *p = (struct exchanged *)base;
+    return ctw_provider_parts(has_other_head(p, layer) ? p->other : p->most, layer);
+}
+
+static enum ctw_status exchanged_acquire_part(struct ctw_provider *base, int layer, int part,
+                                              struct ctw_err *err)
+{
+    struct exchanged *p = (struct exchanged *)base;
+    bool head = has_other_head(p, layer);
+    enum ctw_status st = head ? CTW_OK : ctw_provider_acquire_part(p->most, layer, part, err);
+    if (st != CTW_OK || layer != p->layer)
+        return st;
+    st = ctw_provider_acquire_part(p->other, layer, part, err);
+    if (st != CTW_OK) {
+        p->failed_in_other = true;
+        if (!head)
+            ctw_provider_release_part(p->most, layer, part);
+        return st;
+    }
+    exchange(p);
+    return CTW_OK;
+}
+
+static void exchanged_release_part(struct ctw_provider *base, int layer, int part)
+{
+    struct exchanged *p = (struct exchanged *)base;
+    if (!has_other_head(p, layer))
+        ctw_provider_release_part(p->most, layer, part);
+    if (layer == p->layer)
+        ctw_provider_release_part(p->other, layer, part);
+}
+
+static void exchanged_repeat(struct ctw_provider *base, int64_t n)
+{
+    struct exchanged *p = (struct exchanged *)base;
+    ctw_provider_repeat(p->most, n);
+    ctw_provider_repeat(p->other, n);
 }
 
 static bool exchanged_needs_files(struct ctw_provider *base)
@@ -68,8 +127,9 @@ enum ctw_status ctw_provider_open_exchanged(struct ctw_provider **out, struct ct
                                             struct ctw_provider *other, int n_experts,
                                             struct ctw_err *err)
 {
-    static const struct ctw_provider_ops ops = {exchanged_acquire, exchanged_release,
-                                                exchanged_needs_files, exchanged_close};
+    static const struct ctw_provider_ops ops = {
+        exchanged_acquire, exchanged_release,      exchanged_needs_files,  exchanged_close,
+        exchanged_parts,   exchanged_acquire_part, exchanged_release_part, exchanged_repeat};
     struct exchanged *p = ctw_calloc(1, sizeof(*p));
     if (p == NULL)
         return ctw_fail(err, CTW_ENOMEM, "layers: out of memory");

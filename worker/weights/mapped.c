@@ -100,8 +100,10 @@ static void mapped_close(struct ctw_provider *base)
 enum ctw_status ctw_provider_open_mapped(struct ctw_provider **out, const struct ctw_model *model,
                                          struct ctw_err *err)
 {
-    static const struct ctw_provider_ops ops = {mapped_acquire, mapped_release, mapped_needs_files,
-                                                mapped_close};
+    static const struct ctw_provider_ops ops = {.acquire = mapped_acquire,
+                                                .release = mapped_release,
+                                                .needs_files = mapped_needs_files,
+                                                .close = mapped_close};
     struct mapped *p = ctw_calloc(1, sizeof(*p));
     if (p == NULL)
         return ctw_fail(err, CTW_ENOMEM, "layers: out of memory");
@@ -165,6 +167,29 @@ void ctw_provider_watch(struct ctw_provider *p, atomic_bool *waiting)
 void ctw_provider_release(struct ctw_provider *p, int layer)
 {
     p->ops->release(p, layer);
+}
+
+int ctw_provider_parts(struct ctw_provider *p, int layer)
+{
+    return p->ops->parts != NULL ? p->ops->parts(p, layer) : 1;
+}
+
+enum ctw_status ctw_provider_acquire_part(struct ctw_provider *p, int layer, int part,
+                                          struct ctw_err *err)
+{
+    return p->ops->acquire_part != NULL ? p->ops->acquire_part(p, layer, part, err) : CTW_OK;
+}
+
+void ctw_provider_release_part(struct ctw_provider *p, int layer, int part)
+{
+    if (p->ops->release_part != NULL)
+        p->ops->release_part(p, layer, part);
+}
+
+void ctw_provider_repeat(struct ctw_provider *p, int64_t n)
+{
+    if (p->ops->repeat != NULL)
+        p->ops->repeat(p, n);
 }
 
 bool ctw_provider_needs_files(struct ctw_provider *p)

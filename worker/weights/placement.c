@@ -15,22 +15,32 @@ static size_t max_size(size_t a, size_t b)
 enum ring {
     ONE = 1,
     TWO = 2,
-    DECODERS = 3 /* two decoder layers; the embedding and the head, which are larger, alone */
+    DECODERS = 3 /* two decoder layers, or one and the matrices of one that are released early;
+                    rows, and an embedding or a head that is a unit, alone */
 };
+
+static bool is_edge(const struct ctw_placement *p, int unit)
+{
+    int layer = p->unit[unit].layer;
+    return layer == 0 || layer == p->n_layers - 1;
+}
 
 /* The bytes of the largest units that do not stay. More units can stay without making it too
  * small. */
 static size_t ring_of(const struct ctw_placement *p, enum ring n)
 {
-    size_t largest = 0, second = 0, alone = 0;
+    size_t largest = 0, second = 0, alone = 0, early = 0;
     for (int i = 0; i < p->n_units; i++) {
         size_t bytes = p->unit[i].stays ? 0 : p->unit[i].bytes;
         alone = max_size(alone, bytes);
-        if (n == DECODERS && (i == 0 || i == p->n_units - 1))
+        if (p->unit[i].kind == CTW_UNIT_MATRICES)
+            early = max_size(early, bytes);
+        if (n == DECODERS && (is_edge(p, i) || p->unit[i].kind == CTW_UNIT_MATRICES))
             continue;
         second = max_size(second, bytes < largest ? bytes : largest);
         largest = max_size(largest, bytes);
     }
+    second = n == DECODERS && largest > 0 ? max_size(second, early) : second;
     return max_size(alone, largest + (n == ONE ? 0 : second));
 }
 
@@ -50,16 +60,18 @@ static void add_up(struct ctw_placement *p, enum ring n_ring)
 static void keep_least(struct ctw_placement *p, const struct ctw_model *m)
 {
     for (int i = 0; i < p->n_units; i++)
-        p->unit[i].stays = p->unit[i].bytes == 0;
+        p->unit[i].stays = p->unit[i].bytes == 0 || p->unit[i].kind == CTW_UNIT_HELD;
     if (m->tied)
         p->unit[0].stays = true;
 }
 
+/* Of whole layers. */
 static bool keep_largest(struct ctw_placement *p)
 {
     int largest = -1;
     for (int i = 0; i < p->n_units; i++)
-        if (!p->unit[i].stays && (largest < 0 || p->unit[i].bytes > p->unit[largest].bytes))
+        if (!p->unit[i].stays && p->unit[i].kind == CTW_UNIT_LAYER &&
+            (largest < 0 || p->unit[i].bytes > p->unit[largest].bytes))
             largest = i;
     if (largest < 0)
         return false;
@@ -105,17 +117,23 @@ static size_t least_limit(struct ctw_placement *p, const struct ctw_model *m, en
     return least;
 }
 
-/* Lets more layers stay, evenly spaced, in what `limit` leaves beside the ring. */
+/* A head's rows stay together or not at all: the others come several times in a pass. */
+static bool is_rows_of_head(const struct ctw_placement *p, int unit)
+{
+    return p->unit[unit].kind == CTW_UNIT_ROWS && p->unit[unit].layer > 0;
+}
+
+/* Lets more units stay, evenly spaced, in what `limit` leaves beside the ring. */
 static void spread(struct ctw_placement *p, uint64_t limit, size_t ring)
 {
     size_t taken = ring, left = 0, seen = 0, kept = 0;
     for (int i = 0; i < p->n_units; i++) {
         taken += p->unit[i].stays ? p->unit[i].bytes : 0;
-        left += p->unit[i].stays ? 0 : p->unit[i].bytes;
+        left += p->unit[i].stays || is_rows_of_head(p, i) ? 0 : p->unit[i].bytes;
     }
     size_t room = (size_t)(limit - taken);
     for (int i = 0; i < p->n_units; i++) {
-        if (p->unit[i].stays)
+        if (p->unit[i].stays || is_rows_of_head(p, i))
             continue;
         seen += p->unit[i].bytes;
         /* Of the layers seen so far, as large a share stays as of all. */
@@ -141,19 +159,15 @@ static void fill(struct ctw_placement *p, uint64_t limit, enum ring n_ring)
 }
 
 static enum ctw_status open_table(struct ctw_placement *p, const struct ctw_model *m,
-                                  struct ctw_err *err)
+                                  const struct ctw_cuts *cuts, struct ctw_err *err)
 {
-    *p = (struct ctw_placement){.n_units = m->n_layers, .device_room = SIZE_MAX};
-    p->unit = ctw_calloc((size_t)p->n_units, sizeof(*p->unit));
-    if (p->unit == NULL) {
-        ctw_placement_free(p);
-        return ctw_fail(err, CTW_ENOMEM, "layers: out of memory");
-    }
-    for (int i = 0; i < p->n_units; i++) {
-        p->unit[i] = (struct ctw_unit){.layer = i, .bytes = ctw_arena_bytes(m, i)};
+    *p = (struct ctw_placement){.n_layers = m->n_layers, .device_room = SIZE_MAX};
+    enum ctw_status st = ctw_units_make(m, cuts, &p->unit, &p->n_units, &p->first, err);
+    for (int i = 0; st == CTW_OK && i < p->n_units; i++)
         p->weights += p->unit[i].bytes;
-    }
-    return CTW_OK;
+    if (st != CTW_OK)
+        ctw_placement_free(p);
+    return st;
 }
 
 enum ctw_status ctw_placement_make(struct ctw_placement *out, const struct ctw_model *m,
@@ -161,7 +175,7 @@ enum ctw_status ctw_placement_make(struct ctw_placement *out, const struct ctw_m
 {
     char need[32], have[32], all[32];
     size_t ring, least;
-    enum ctw_status st = open_table(out, m, err);
+    enum ctw_status st = open_table(out, m, NULL, err);
     if (st != CTW_OK)
         return st;
     if (out->weights <= limit) {
@@ -190,7 +204,7 @@ enum ctw_status ctw_placement_make(struct ctw_placement *out, const struct ctw_m
 enum ctw_status ctw_placement_make_least(struct ctw_placement *out, const struct ctw_model *m,
                                          struct ctw_err *err)
 {
-    enum ctw_status st = open_table(out, m, err);
+    enum ctw_status st = open_table(out, m, NULL, err);
     if (st != CTW_OK)
         return st;
     size_t least = least_limit(out, m, TWO);
@@ -199,11 +213,12 @@ enum ctw_status ctw_placement_make_least(struct ctw_placement *out, const struct
 }
 
 enum ctw_status ctw_placement_make_parted(struct ctw_placement *out, const struct ctw_model *m,
-                                          int n_devices, struct ctw_err *err)
+                                          int n_devices, const struct ctw_cuts *cuts,
+                                          struct ctw_err *err)
 {
     size_t least = SIZE_MAX;
     int n = 0, best = 0;
-    enum ctw_status st = open_table(out, m, err);
+    enum ctw_status st = open_table(out, m, cuts, err);
     if (st != CTW_OK)
         return st;
     keep_least(out, m);
@@ -223,22 +238,37 @@ enum ctw_status ctw_placement_make_parted(struct ctw_placement *out, const struc
     return CTW_OK;
 }
 
+void ctw_placement_keep_more(struct ctw_placement *p, size_t room)
+{
+    size_t head = 0, limit = p->resident + p->ring + room;
+    int last = p->first[p->n_layers - 1];
+    for (int i = last; i < p->n_units; i++)
+        head += p->unit[i].stays ? 0 : p->unit[i].bytes;
+    for (int i = last; i < p->n_units && head <= room; i++)
+        p->unit[i].stays = true;
+    spread(p, limit, p->ring);
+    add_up(p, DECODERS);
+}
+
 enum ctw_status ctw_placement_copy(struct ctw_placement *out, const struct ctw_placement *p,
                                    struct ctw_err *err)
 {
-    size_t n = (size_t)p->n_units;
+    size_t n = (size_t)p->n_units, n_first = (size_t)p->n_layers + 1;
     *out = *p;
     out->unit = ctw_calloc(n, sizeof(*out->unit));
-    if (out->unit == NULL) {
+    out->first = ctw_calloc(n_first, sizeof(*out->first));
+    if (out->unit == NULL || out->first == NULL) {
         ctw_placement_free(out);
         return ctw_fail(err, CTW_ENOMEM, "layers: out of memory");
     }
     memcpy(out->unit, p->unit, n * sizeof(*out->unit));
+    memcpy(out->first, p->first, n_first * sizeof(*out->first));
     return CTW_OK;
 }
 
 void ctw_placement_free(struct ctw_placement *p)
 {
     ctw_free(p->unit);
+    ctw_free(p->first);
     *p = (struct ctw_placement){0};
 }

@@ -1,23 +1,17 @@
 /*
- * Which units of the weights stay in memory, and how much of it the others take in turn. A unit is
- * a range of a layer's arena, here all of it. Units that stay are read once; the others are read in
- * every pass, a unit or two ahead, into a ring of bytes.
+ * Which units stay in memory, and how much of it the others take in turn. Units that stay are read
+ * once; the others are read in every pass, a unit or two ahead, into a ring of bytes.
  */
 #ifndef CTW_WORKER_PLACEMENT_H
 #define CTW_WORKER_PLACEMENT_H
 
-#include "worker/model/model.h"
-
-/* What is read, used and released at once. */
-struct ctw_unit {
-    int layer;
-    size_t at, bytes; /* of the layer's arena */
-    bool stays;
-};
+#include "worker/weights/units.h"
 
 struct ctw_placement {
     int n_units;           /* 0: there is no placement */
     struct ctw_unit *unit; /* [n_units], in the order of a pass */
+    int *first;            /* [n_layers + 1]: each layer's first unit */
+    int n_layers;
     size_t weights;        /* of all units together */
     size_t resident, ring; /* memory: of the units that stay, and of the ring; 0: all stay */
     size_t streamed;       /* read in every pass: weights - resident */
@@ -41,13 +35,18 @@ enum ctw_status ctw_placement_make(struct ctw_placement *out, const struct ctw_m
 enum ctw_status ctw_placement_make_least(struct ctw_placement *out, const struct ctw_model *m,
                                          struct ctw_err *err) CTW_MUST_CHECK;
 /*
- * The least memory of each of n devices which hold the layers that do not stay together, 1/n each.
- * The ring then holds two decoder layers, or the embedding or the head alone: gathering these is
- * short, as it takes no disk, and a ring of both would cost more than all else of a model with a
- * large vocabulary.
+ * The least memory of each of n devices which hold the units that do not stay together, 1/n each.
+ * The ring then holds two decoder layers, or one if its matrices are released before it computes;
+ * or the embedding or the head alone, in parts if they can be cut: gathering these is short, as it
+ * takes no disk, and a ring of both would cost more than all else of a model with a large
+ * vocabulary. `cuts` NULL: no layer is cut.
  */
 enum ctw_status ctw_placement_make_parted(struct ctw_placement *out, const struct ctw_model *m,
-                                          int n_devices, struct ctw_err *err) CTW_MUST_CHECK;
+                                          int n_devices, const struct ctw_cuts *cuts,
+                                          struct ctw_err *err) CTW_MUST_CHECK;
+/* Lets more units of a parted placement stay, in so many bytes: first the head's rows, which come
+ * several times in a pass. */
+void ctw_placement_keep_more(struct ctw_placement *p, size_t room);
 enum ctw_status ctw_placement_copy(struct ctw_placement *out, const struct ctw_placement *p,
                                    struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_placement_free(struct ctw_placement *p); /* {0} is fine */

@@ -3,6 +3,10 @@
  * layer, calls operations with its pointers, and releases it; after the release no pointer to a
  * tensor is valid.
  *
+ * While a layer is acquired, its parts are acquired one by one: a decoder layer's matrices, until
+ * they are prepared; rows of the embedding or of the head. So the memory that they take can be less
+ * than a layer has. Of most layers the only part is all of it, and stays until the layer's release.
+ *
  * Operations may still read a layer's bytes after its release, since a backend may be asynchronous.
  * So release records a fence (kernels/backend.h), and a provider waits for the fence before it
  * reuses or frees the bytes.
@@ -28,6 +32,8 @@ struct ctw_layer_data {
     struct ctw_weight_data matrix[CTW_N_MATRICES];
     struct ctw_weight_data *expert; /* [n_experts][CTW_N_EXPERT_MATRICES]; NULL: no experts */
     const void *vector[CTW_N_VECTORS];
+    /* Of an embedding or head in parts: the rows to which its pointer leads. n_rows 0: to all. */
+    int64_t row0, n_rows;
 };
 
 /* The data of ctw_layer_matrix(layer, i). */
@@ -92,5 +98,19 @@ enum ctw_status ctw_provider_acquire(struct ctw_provider *p, int layer,
                                      struct ctw_err *err) CTW_MUST_CHECK;
 /* Called after the last operation on the layer's bytes, also if an operation failed. */
 void ctw_provider_release(struct ctw_provider *p, int layer);
+
+/* The number of the layer's parts, which are used in their order; a decoder layer has one. */
+int ctw_provider_parts(struct ctw_provider *p, int layer);
+/*
+ * Waits until a part of the acquired layer is available; completes the data that acquiring it
+ * returned. Until the part's release operations may read it; afterwards they may name a decoder
+ * layer's matrices if these have been prepared and the backend decodes ahead.
+ */
+enum ctw_status ctw_provider_acquire_part(struct ctw_provider *p, int layer, int part,
+                                          struct ctw_err *err) CTW_MUST_CHECK;
+void ctw_provider_release_part(struct ctw_provider *p, int layer, int part);
+/* The last layer's parts will be acquired n >= 1 times in every pass, from first to last; at first 1. If
+ * that proves wrong, only what was read ahead is lost. */
+void ctw_provider_repeat(struct ctw_provider *p, int64_t n);
 
 #endif

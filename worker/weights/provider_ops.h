@@ -10,6 +10,12 @@ struct ctw_provider_ops {
     void (*release)(struct ctw_provider *p, int layer);
     bool (*needs_files)(struct ctw_provider *p);
     void (*close)(struct ctw_provider *p);
+    /* NULL, all four: the only part of each layer is all of it. */
+    int (*parts)(struct ctw_provider *p, int layer);
+    enum ctw_status (*acquire_part)(struct ctw_provider *p, int layer, int part,
+                                    struct ctw_err *err);
+    void (*release_part)(struct ctw_provider *p, int layer, int part);
+    void (*repeat)(struct ctw_provider *p, int64_t n);
 };
 
 /* The first member of every provider's own struct. */

@@ -139,7 +139,8 @@ static enum ctw_status open_all(struct resident *p, struct ctw_err *err)
     if (st == CTW_OK)
         ctw_loader_set_memory(p->loader, p->memory);
     for (int i = 0; st == CTW_OK && i < n_layers; i++)
-        ctw_arena_point(p->model, i, (char *)p->memory + p->layers[i].at, &p->data[i]);
+        ctw_arena_point(p->model, i, 0, ctw_arena_bytes(p->model, i),
+                        (char *)p->memory + p->layers[i].at, &p->data[i]);
     ctw_arena_tie(p->model, p->data);
     return st;
 }
@@ -147,8 +148,10 @@ static enum ctw_status open_all(struct resident *p, struct ctw_err *err)
 enum ctw_status ctw_provider_open_resident(struct ctw_provider **out, const struct ctw_model *model,
                                            struct ctw_backend *be, struct ctw_err *err)
 {
-    static const struct ctw_provider_ops ops = {resident_acquire, resident_release,
-                                                resident_needs_files, resident_close};
+    static const struct ctw_provider_ops ops = {.acquire = resident_acquire,
+                                                .release = resident_release,
+                                                .needs_files = resident_needs_files,
+                                                .close = resident_close};
     struct resident *p = ctw_calloc(1, sizeof(*p));
     if (p == NULL)
         return ctw_fail(err, CTW_ENOMEM, "layers: out of memory");

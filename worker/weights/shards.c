@@ -150,16 +150,44 @@ static enum ctw_status deal_slices(struct ctw_shards *s, const struct ctw_placem
     return s->block != NULL ? CTW_OK : ctw_fail(err, CTW_ENOMEM, "loading: out of memory");
 }
 
-uint64_t ctw_shards_bytes(const struct ctw_placement *place, int n)
+/* Where each slice is. */
+static enum ctw_status open_table(struct ctw_shards *s, const struct ctw_placement *place,
+                                  struct ctw_err *err)
 {
-    uint64_t part = (place->weights - place->resident) / (uint64_t)n, largest = 0;
+    enum ctw_status st = ctw_slices_make(&s->slices, s->model, place, CTW_DEVICE_SLICE, err);
+    if (st != CTW_OK)
+        return st;
+    s->home = ctw_calloc((size_t)s->slices.n_slices + 1, sizeof(*s->home));
+    if (s->home == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "loading: out of memory");
+    return deal_slices(s, place, err);
+}
+
+static void close_table(struct ctw_shards *s)
+{
+    ctw_slices_free(&s->slices);
+    ctw_free(s->home);
+    ctw_free(s->block);
+}
+
+enum ctw_status ctw_shards_bytes(const struct ctw_model *model, const struct ctw_placement *place,
+                                 int n, uint64_t *bytes, struct ctw_err *err)
+{
+    struct ctw_shards s = {.model = model, .n = n};
+    enum ctw_status st = open_table(&s, place, err);
+    *bytes = 0;
+    for (int d = 0; d < n; d++)
+        *bytes = s.shard[d].bytes > *bytes ? s.shard[d].bytes : *bytes;
+    close_table(&s);
+    return st;
+}
+
+uint64_t ctw_shards_bound(const struct ctw_placement *place, int n)
+{
+    uint64_t part = place->streamed / (uint64_t)n, largest = 0;
     for (int i = 0; i < place->n_units; i++)
-        largest =
-            place->unit[i].stays || place->unit[i].bytes < largest ? largest : place->unit[i].bytes;
-    if (largest > CTW_DEVICE_SLICE)
-        largest = CTW_DEVICE_SLICE;
-    uint64_t all = part == 0 ? 0 : part + part / 2048 + largest; /* slices have 1 MiB, aligned */
-    return all < place->device_room ? all : place->device_room;
+        largest = place->unit[i].bytes > largest ? place->unit[i].bytes : largest;
+    return part + part / 2048 + (largest < CTW_DEVICE_SLICE ? largest : CTW_DEVICE_SLICE);
 }
 
 /* ---- reading ------------------------------------------------------------------------------ */
@@ -400,15 +428,9 @@ enum ctw_status ctw_shards_open(struct ctw_shards **out, const struct ctw_model 
     pthread_cond_init(&s->changed, NULL);
     for (int i = 0; i <= n; i++)
         s->shard[i] = (struct shard){.all = s, .be = be[i < n ? i : 0]};
-    enum ctw_status st = ctw_slices_make(&s->slices, model, place, CTW_DEVICE_SLICE, err);
-    if (st == CTW_OK) {
-        s->home = ctw_calloc((size_t)s->slices.n_slices + 1, sizeof(*s->home));
-        st = s->home != NULL ? CTW_OK : ctw_fail(err, CTW_ENOMEM, "loading: out of memory");
-    }
+    enum ctw_status st = open_table(s, place, err);
     if (st == CTW_OK)
         st = ctw_neighbours_open(&s->neighbours, &s->slices, place->n_units, be, n, err);
-    if (st == CTW_OK)
-        st = deal_slices(s, place, err);
     for (int i = 0; st == CTW_OK && i <= n; i++)
         st = open_shard(s, i, err);
     if (st != CTW_OK) {
@@ -439,14 +461,12 @@ void ctw_shards_close(struct ctw_shards *s)
             pthread_join(s->shard[i].reader[k], NULL);
     for (int64_t i = 0; s->block != NULL && i < s->n_blocks; i++)
         ctw_stage_free(s->shard[0].be, s->block[i]);
-    ctw_free(s->block);
     for (int i = 0; i < s->n; i++)
         ctw_device_free(s->shard[i].be, s->shard[i].memory);
     pthread_cond_destroy(&s->changed);
     pthread_mutex_destroy(&s->lock);
     pthread_mutex_destroy(&s->locking);
     ctw_neighbours_close(s->neighbours);
-    ctw_slices_free(&s->slices);
-    ctw_free(s->home);
+    close_table(s);
     ctw_free(s);
 }

@@ -27,8 +27,10 @@ enum ctw_home { CTW_HOME_FILES, CTW_HOME_HOST, CTW_HOME_DEVICES, CTW_HOME_WHOLE,
 void ctw_shards_homes(const struct ctw_placement *place, int n, unsigned char *home,
                       uint64_t bytes[CTW_N_HOMES]);
 
-/* The most bytes that one of n devices holds. */
-uint64_t ctw_shards_bytes(const struct ctw_placement *place, int n);
+/* The most bytes that one of n devices holds; and at most, if other units of such sizes stay. */
+enum ctw_status ctw_shards_bytes(const struct ctw_model *model, const struct ctw_placement *place,
+                                 int n, uint64_t *bytes, struct ctw_err *err) CTW_MUST_CHECK;
+uint64_t ctw_shards_bound(const struct ctw_placement *place, int n);
 
 /* Allocates memory on each of the n devices and starts reading. All arguments but `place` must
  * outlive the shards. CTW_ENOMEM: a device has too little. */

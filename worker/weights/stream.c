@@ -42,7 +42,8 @@ struct ctw_stream {
     const struct ctw_placement *place;
     struct ctw_slices slices;
     char *memory;
-    size_t *at; /* [n_units]: of the units that stay, in memory */
+    size_t *at;   /* [n_units]: of the units that stay, in memory */
+    int repeated; /* the first unit of those that may come several times: the head's rows */
     struct reader reader[DEVICE_READERS];
     int n_readers;
     pthread_mutex_t lock;
@@ -55,10 +56,11 @@ struct ctw_stream {
      */
     struct visit *visits; /* [cap] */
     int64_t first, n, cap;
-    int next_unit; /* the first that may be read next */
-    int n_reading; /* threads that are reading a slice */
-    bool opening;  /* a thread waits for a fence */
-    bool pause;    /* nothing new is begun */
+    int next_unit;           /* the first that may be read next */
+    int64_t round, n_rounds; /* of the units from `repeated` on: which one is read, of how many */
+    int n_reading;           /* threads that are reading a slice */
+    bool opening;            /* a thread waits for a fence */
+    bool pause;              /* nothing new is begun */
     bool stop;
     uint64_t bytes[CTW_N_ORIGINS]; /* read since a pass was at its last unit */
     struct ctw_err err;            /* the first failure */
@@ -133,6 +135,16 @@ static void drop_oldest(struct ctw_stream *s)
     s->n--;
 }
 
+/* In the order of passes. */
+static int unit_after(struct ctw_stream *s, int unit)
+{
+    int n = s->place->n_units;
+    if (unit + 1 < n)
+        return unit + 1;
+    s->round = (s->round + 1) % s->n_rounds;
+    return s->round == 0 ? 0 : s->repeated;
+}
+
 static void add_visit(struct ctw_stream *s, int unit, size_t at)
 {
     struct visit *v = visit_at(s, s->n++);
@@ -141,7 +153,7 @@ static void add_visit(struct ctw_stream *s, int unit, size_t at)
     v->n_unread = s->slices.first[unit + 1] - v->next;
     if (s->place->unit[unit].stays)
         s->state[unit] = BEING_READ;
-    s->next_unit = (unit + 1) % s->place->n_units;
+    s->next_unit = unit_after(s, unit);
 }
 
 /* Waits until no neighbour reads the unit in this ring. Not under lock. */
@@ -257,6 +269,7 @@ static void restart_at(struct ctw_stream *s, int unit)
         pthread_mutex_lock(&s->lock);
     }
     s->next_unit = unit;
+    s->round = 0;
     s->pause = false;
     pthread_cond_broadcast(&s->changed);
 }
@@ -317,6 +330,13 @@ enum ctw_status ctw_stream_acquire(struct ctw_stream *s, int unit, const void **
     return st;
 }
 
+void ctw_stream_repeat(struct ctw_stream *s, int64_t n)
+{
+    pthread_mutex_lock(&s->lock);
+    s->n_rounds = s->repeated < s->place->n_units ? n : 1;
+    pthread_mutex_unlock(&s->lock);
+}
+
 void ctw_stream_release(struct ctw_stream *s, int unit, const uint64_t *fence)
 {
     pthread_mutex_lock(&s->lock);
@@ -363,7 +383,12 @@ static enum ctw_status open_tables(struct ctw_stream *s, struct ctw_err *err)
 {
     int n = s->place->n_units;
     size_t at = 0;
-    s->cap = 2 * n + 2; /* a unit is ahead at most once, and released at most once before that */
+    s->cap = 2 * n + 2; /* of units that come once, each is ahead and released at most once */
+    s->n_rounds = 1;
+    s->repeated = n;
+    while (s->place->unit[s->repeated - 1].kind == CTW_UNIT_ROWS &&
+           !s->place->unit[s->repeated - 1].stays)
+        s->repeated--;
     s->at = ctw_calloc((size_t)n, sizeof(*s->at));
     s->state = ctw_calloc((size_t)n, sizeof(*s->state));
     s->visits = ctw_calloc((size_t)s->cap, sizeof(*s->visits));

@@ -34,6 +34,9 @@ void ctw_stream_close(struct ctw_stream *s);
  */
 enum ctw_status ctw_stream_acquire(struct ctw_stream *s, int unit, const void **block,
                                    struct ctw_err *err) CTW_MUST_CHECK;
+/* The rows of the head come n times in every pass, one round after another. Not reading them
+ * otherwise costs time alone. */
+void ctw_stream_repeat(struct ctw_stream *s, int64_t n);
 /* `fence` covers the last operation on the unit's bytes; NULL: nothing reads them any more. */
 void ctw_stream_release(struct ctw_stream *s, int unit, const uint64_t *fence);
 

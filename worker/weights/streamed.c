@@ -20,41 +20,106 @@ struct streamed {
     struct ctw_shards *shards; /* NULL: none */
     struct ctw_stream *stream;
     void *memory; /* device */
-    bool *joined; /* [n_layers]: the layer stays, and operations come after its upload */
+    bool *joined; /* [n_units]: the unit stays, and operations come after its upload */
     struct ctw_layer_data *data; /* [n_layers] */
 };
+
+/* Waits for a unit, and fills in the addresses of what it has. */
+static enum ctw_status use(struct streamed *p, int unit, struct ctw_err *err)
+{
+    const struct ctw_unit *u = &p->place.unit[unit];
+    struct ctw_layer_data *data = &p->data[u->layer];
+    const void *block;
+    enum ctw_status st = ctw_stream_acquire(p->stream, unit, &block, err);
+    if (st == CTW_OK && !p->joined[unit])
+        st = ctw_upload_join(p->be, err);
+    if (st != CTW_OK)
+        return st;
+    p->joined[unit] = u->stays;
+    if (u->kind == CTW_UNIT_ROWS) {
+        data->matrix[u->layer == 0 ? CTW_M_EMBED : CTW_M_HEAD].part[CTW_PART_VALUES] = block;
+        data->row0 = u->row0;
+        data->n_rows = u->n_rows;
+    } else {
+        ctw_arena_point(p->model, u->layer, u->at, u->bytes, block, data);
+    }
+    return CTW_OK;
+}
+
+/* If recording a fence fails, the device has failed and reads nothing more. */
+static void end_use(struct streamed *p, int unit)
+{
+    struct ctw_err err;
+    uint64_t fence;
+    if (p->place.unit[unit].stays)
+        return;
+    bool recorded = ctw_fence_record(p->be, &fence, &err) == CTW_OK;
+    ctw_stream_release(p->stream, unit, recorded ? &fence : NULL);
+}
+
+/* The unit that a layer's acquire waits for; -1: there only are its parts. */
+static int unit_of_layer(const struct streamed *p, int layer)
+{
+    int first = p->place.first[layer];
+    return p->place.unit[first].kind <= CTW_UNIT_HELD ? first : -1;
+}
+
+/* The unit of a layer's part; -1: the layer is one. */
+static int unit_of_part(const struct streamed *p, int layer, int part)
+{
+    int unit = p->place.first[layer] + (unit_of_layer(p, layer) >= 0) + part;
+    return unit < p->place.first[layer + 1] ? unit : -1;
+}
 
 static enum ctw_status streamed_acquire(struct ctw_provider *base, int layer,
                                         const struct ctw_layer_data **out, struct ctw_err *err)
 {
     struct streamed *p = (struct streamed *)base;
-    const void *block;
     bool reads_embedding = p->model->tied && layer == p->model->n_layers - 1;
+    int unit = unit_of_layer(p, layer);
     enum ctw_status st = CTW_OK;
     if (reads_embedding && !p->joined[0]) /* the pass begins with its head */
-        st = streamed_acquire(base, 0, out, err);
-    if (st == CTW_OK)
-        st = ctw_stream_acquire(p->stream, layer, &block, err);
-    if (st == CTW_OK && !p->joined[layer])
-        st = ctw_upload_join(p->be, err);
-    if (st != CTW_OK)
-        return st;
-    p->joined[layer] = p->place.unit[layer].stays;
-    ctw_arena_point(p->model, layer, block, &p->data[layer]);
+        st = use(p, 0, err);
+    if (st == CTW_OK && unit >= 0)
+        st = use(p, unit, err);
     *out = &p->data[layer];
-    return CTW_OK;
+    return st;
 }
 
-/* If recording a fence fails, the device has failed and reads nothing more. */
 static void streamed_release(struct ctw_provider *base, int layer)
 {
     struct streamed *p = (struct streamed *)base;
-    struct ctw_err err;
-    uint64_t fence;
-    if (p->place.unit[layer].stays)
-        return;
-    bool recorded = ctw_fence_record(p->be, &fence, &err) == CTW_OK;
-    ctw_stream_release(p->stream, layer, recorded ? &fence : NULL);
+    int unit = unit_of_layer(p, layer);
+    if (unit >= 0)
+        end_use(p, unit);
+}
+
+static int streamed_parts(struct ctw_provider *base, int layer)
+{
+    const struct streamed *p = (struct streamed *)base;
+    int n = p->place.first[layer + 1] - p->place.first[layer] - (unit_of_layer(p, layer) >= 0);
+    return n > 0 ? n : 1;
+}
+
+static enum ctw_status streamed_acquire_part(struct ctw_provider *base, int layer, int part,
+                                             struct ctw_err *err)
+{
+    struct streamed *p = (struct streamed *)base;
+    int unit = unit_of_part(p, layer, part);
+    return unit >= 0 ? use(p, unit, err) : CTW_OK;
+}
+
+static void streamed_release_part(struct ctw_provider *base, int layer, int part)
+{
+    struct streamed *p = (struct streamed *)base;
+    int unit = unit_of_part(p, layer, part);
+    if (unit >= 0)
+        end_use(p, unit);
+}
+
+static void streamed_repeat(struct ctw_provider *base, int64_t n)
+{
+    ctw_stream_repeat(((struct streamed *)base)->stream, n);
 }
 
 static bool streamed_needs_files(struct ctw_provider *base)
@@ -80,8 +145,7 @@ static void streamed_close(struct ctw_provider *base)
 
 static enum ctw_status open_all(struct streamed *p, struct ctw_err *err)
 {
-    size_t n_layers = (size_t)p->model->n_layers;
-    p->joined = ctw_calloc(n_layers, sizeof(*p->joined));
+    p->joined = ctw_calloc((size_t)p->place.n_units, sizeof(*p->joined));
     p->data = ctw_layers_alloc(p->model);
     if (p->joined == NULL || p->data == NULL)
         return ctw_fail(err, CTW_ENOMEM, "layers: out of memory");
@@ -92,7 +156,7 @@ static enum ctw_status open_all(struct streamed *p, struct ctw_err *err)
     if (st == CTW_OK)
         st = ctw_stream_open(&p->stream, p->model, p->be, &p->place, p->shards, p->memory, err);
     if (st == CTW_OK && p->model->tied) { /* the embedding stays, and comes first in memory */
-        ctw_arena_point(p->model, 0, p->memory, &p->data[0]);
+        ctw_arena_point(p->model, 0, 0, p->place.unit[0].bytes, p->memory, &p->data[0]);
         ctw_arena_tie(p->model, p->data);
     }
     return st;
@@ -102,8 +166,9 @@ enum ctw_status ctw_provider_open_streamed(struct ctw_provider **out, const stru
                                            struct ctw_backend *be, struct ctw_placement *place,
                                            struct ctw_shards *shards, struct ctw_err *err)
 {
-    static const struct ctw_provider_ops ops = {streamed_acquire, streamed_release,
-                                                streamed_needs_files, streamed_close};
+    static const struct ctw_provider_ops ops = {
+        streamed_acquire, streamed_release,      streamed_needs_files,  streamed_close,
+        streamed_parts,   streamed_acquire_part, streamed_release_part, streamed_repeat};
     struct streamed *p = ctw_calloc(1, sizeof(*p));
     if (p == NULL) {
         ctw_placement_free(place);
