@@ -154,12 +154,10 @@ struct ctw_op_embed {
     float scale;
     bool add;
     int64_t n_tok;
-    const int32_t *tokens; /* device [n_tok], each a row of the whole table (the caller has checked
-                              them) */
+    const int32_t *tokens; /* device [n_tok], the caller has checked them */
     void *y;               /* device [n_tok, k] */
-    int32_t id0;
-    bool in_part; /* the table has only some tokens' rows: y of the others is left as it is; dense,
-                     without `add`. Else it has all, and id0 is 0 */
+    int32_t id0;           /* 0 unless in_part */
+    bool in_part; /* `table`, dense, has only some tokens' rows: others' y stays; without `add` */
 };
 
 enum ctw_norm_kind {
@@ -365,10 +363,9 @@ static inline int64_t ctw_attn_first(const struct ctw_op_attention *op, int64_t 
 
 /* ---- LM head ------------------------------------------------------------------------------ */
 
-/* The result for one row. */
-struct ctw_head_result {
-    float logprob;  /* log softmax(logits)[target], natural log */
-    int32_t greedy; /* the lowest id with the largest logit */
+struct ctw_head_result { /* of one row */
+    float logprob;       /* log softmax(logits)[target], natural log */
+    int32_t greedy;      /* the lowest id with the largest logit */
 };
 
 /* What turns a row's logits into log-probabilities: logit - largest - ln_sum. */
@@ -378,15 +375,13 @@ struct ctw_head_norm {
 
 /*
  * logits = cap(scale * (x w^T + bias)) over the first n_vocab rows of w, in fp32; only stored if
- * `logits` says where, which does not change `out`. The weight's shard is a whole matrix: w, or a
- * part of its rows, from id0 on. The parts come one after another, in order, each beginning at a
- * multiple of ctw_backend_head_rows(), and no other operation comes between them; `out` and `norms`
- * are complete after the last, whose rows reach n_vocab, and have the bits of the whole matrix. If
- * a logit of a row is NaN or +infinity, or no logit is finite, the row's logprob is NaN and its
- * ln_sum not finite; its greedy is within 0..n_vocab-1 but meaningless.
- *
- * With unit_rows, a row of w, already rounded to dtype, is divided by its length, and rounded
- * again: in fp32, by ctw_unit_length() of the sum of its squares in double.
+ * `logits` says where, which does not change `out`. If a logit of a row is NaN or +infinity, or no
+ * logit is finite, the row's logprob is NaN and its ln_sum not finite; its greedy is within
+ * 0..n_vocab-1 but meaningless. With unit_rows, a row of w, already rounded to dtype, is divided by
+ * its length, and rounded again: in fp32, by ctw_unit_length() of the sum of its squares in double.
+ * The weight's shard is a whole matrix: w, or rows of it from id0 on. Such parts come in order,
+ * from multiples of ctw_backend_head_rows() on; the last, which reaches n_vocab, completes the
+ * results, with the bits of the whole. No operation comes between them.
  */
 struct ctw_op_head {
     const struct ctw_shard *weight;
@@ -399,8 +394,7 @@ struct ctw_op_head {
     const int32_t *targets;      /* device [n_rows], 0..n_vocab-1 */
     struct ctw_head_result *out; /* device [n_rows] */
     float *logits;               /* device [n_rows, ld_logits], aligned to 64 bytes, or NULL */
-    int64_t ld_logits;           /* a multiple of CTW_LOGITS_ALIGN; columns from n_vocab on are
-                                    undefined afterwards */
+    int64_t ld_logits; /* a multiple of CTW_LOGITS_ALIGN; columns behind n_vocab are undefined */
     struct ctw_head_norm *norms; /* device [n_rows]; with logits */
     bool unit_rows;              /* of w (Baichuan 2) */
     int64_t id0;                 /* the token of the shard's first row */
@@ -429,8 +423,7 @@ struct ctw_divergence_result {
     float kl, kl_reverse; /* KL(reference || model), KL(model || reference), in nats */
     float tv;             /* total variation, 0..1 */
     float ref_top;        /* the reference's largest log-probability */
-    int32_t overlap5; /* how many of both models' five largest logits (the lower id on a tie) have
-                         the same ids, 0..5 */
+    int32_t overlap5;     /* ids among both models' five largest logits (ties: the lower id) */
 };
 
 /*
@@ -494,9 +487,8 @@ static inline int64_t ctw_difference_blocks(int64_t dim)
 
 /* ---- decoding ----------------------------------------------------------------------------- */
 
-/* dst = rows row0 .. row0+n_rows-1 of a shard, as compressed-tensors' decompress() returns
- * them, in `dtype` (rounded once more if `dtype` is narrower). For inspection; products decode
- * by themselves. */
+/* dst = rows row0 .. row0+n_rows-1 of a shard, as compressed-tensors' decompress() returns them,
+ * in `dtype` (rounded once more if narrower). For inspection; products decode by themselves. */
 struct ctw_op_decode {
     const struct ctw_shard *shard;
     int64_t row0, n_rows;

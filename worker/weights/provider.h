@@ -109,8 +109,8 @@ int ctw_provider_parts(struct ctw_provider *p, int layer);
 enum ctw_status ctw_provider_acquire_part(struct ctw_provider *p, int layer, int part,
                                           struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_provider_release_part(struct ctw_provider *p, int layer, int part);
-/* The last layer's parts will be acquired n >= 1 times in every pass, from first to last; at first 1. If
- * that proves wrong, only what was read ahead is lost. */
+/* The last layer's parts will be acquired n >= 1 times in every pass, from first to last; at
+ * first 1. If that proves wrong, only what was read ahead is lost. */
 void ctw_provider_repeat(struct ctw_provider *p, int64_t n);
 
 #endif

@@ -57,7 +57,8 @@ struct ctw_stream {
     struct visit *visits; /* [cap] */
     int64_t first, n, cap;
     int next_unit;           /* the first that may be read next */
-    int64_t round, n_rounds; /* of the units from `repeated` on: which one is read, of how many */
+    int64_t round, n_rounds; /* of the units from `repeated` on: which one is read, of how many, */
+    int64_t n_used;          /* and rounds that a pass has used */
     int n_reading;           /* threads that are reading a slice */
     bool opening;            /* a thread waits for a fence */
     bool pause;              /* nothing new is begun */
@@ -323,7 +324,7 @@ enum ctw_status ctw_stream_acquire(struct ctw_stream *s, int unit, const void **
         pthread_cond_wait(&s->changed, &s->lock);
     if (!find_unit(s, unit, &at))
         st = ctw_fail(err, s->err.status, "reading the weights: %s", s->err.msg);
-    else if (unit == s->place->n_units - 1)
+    else if (unit == s->place->n_units - 1 && ++s->n_used >= s->n_rounds)
         tell(s);
     pthread_mutex_unlock(&s->lock);
     *block = s->memory + at;
@@ -334,6 +335,7 @@ void ctw_stream_repeat(struct ctw_stream *s, int64_t n)
 {
     pthread_mutex_lock(&s->lock);
     s->n_rounds = s->repeated < s->place->n_units ? n : 1;
+    s->n_used = 0;
     pthread_mutex_unlock(&s->lock);
 }
 
