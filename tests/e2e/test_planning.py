@@ -126,6 +126,27 @@ class Described(unittest.TestCase):
         self.assertEqual(done.returncode, 64)
         self.assertIn("use --weights-limit", done.stderr)
 
+    def test_devices_that_share_what_one_has_read(self):
+        """Each reads a quarter, and takes the rest from the others, if these links are the faster ones."""
+        for what, rate, options in (("copies from host memory", 16, ("--host-memory-limit", "1GiB")),
+                                    ("reads", 2, ("--disk-rate", "8MiB", "--host-memory", "50MiB"))):
+            moved = {}
+            for peer in ("10MiB", "320MiB"):
+                lines = plan("--devices", 4, "--device-memory", "2GiB", "--weights-limit", "60MiB", "--placement", "streamed",
+                             "--host-rate", "16MiB", "--peer-rate", peer, "--compute-rate", 1000000, *options)
+                found = dict(re.findall(r"(reads|copies from [\w ]+?) ([\d.]+ .iB at about [\d.]+ .iB/s, which takes [\d.]+ s)",
+                                        lines[2]))
+                self.assertIn(f"at about {rate}.0 MiB/s", found[what], lines)
+                moved[peer] = {k: bytes_of(v.split(" at ")[0]) for k, v in found.items()}
+                seconds = sum(float(re.search(r"takes ([\d.]+) s", v)[1]) for v in found.values())
+            alone, shared = moved["10MiB"][what], moved["320MiB"][what]
+            self.assertEqual(list(moved["10MiB"]), [what])
+            self.assertAlmostEqual(4 * shared / alone, 1, delta=0.01)
+            self.assertAlmostEqual(moved["320MiB"]["copies from neighbours"] / (3 * shared), 1, delta=0.01)
+            self.assertIn("the link between devices (described)", lines[3])
+            tokens = int(re.search(r"with (\d+) tokens: bound by reading", lines[2])[1])
+            self.assertAlmostEqual(int(re.match(r"about (\d+) ", lines[3])[1]) * seconds / (4 * tokens), 1, delta=0.02)
+
     def test_without_a_gpu(self):
         lines = plan("--backend", "cpu", "--host-memory", "60MiB", "--disk-rate", "1GB", "--compute-rate", 100)
         self.assertRegex(lines[0], r"^streamed, .* MiB in [\d.]+ MiB of memory: \d+ of 42 layers stay, ")

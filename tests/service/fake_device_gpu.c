@@ -55,8 +55,8 @@ struct gpu {
     struct copy copies[COPIES];
     uint64_t n_begun, n_done, bytes_begun, bytes_from_peers;
     uint64_t n_ops;
-    bool failed;
-    int n_late; /* operations accepted since the failure */
+    bool failed, faulted; /* faulted: its memory can still be read */
+    int n_late;           /* operations accepted since the failure */
     /* settings, read by gpu_open() */
     uint64_t alloc_us, copy_us, jitter_us, op_us, fail_op, fail_copy, nomem_op, locked, linked;
     int kind;
@@ -137,7 +137,7 @@ enum ctw_status gpu_begin(struct gpu *g, uint64_t joined, bool *lost, struct ctw
         pthread_cond_wait(&g->changed, &g->lock);
     g->n_ops++;
     if (g->n_ops == g->fail_op)
-        g->failed = true;
+        g->failed = g->faulted = true;
     *lost = is_failed(g);
     if (g->n_ops == g->nomem_op)
         st = ctw_fail(err, CTW_ENOMEM, "fake: no memory for this operation");
@@ -377,12 +377,12 @@ static bool is_copying(struct gpu *g, const char *p, size_t bytes, bool reading)
     return any;
 }
 
-static bool has_failed(struct gpu *g)
+static bool is_lost(struct gpu *g)
 {
     pthread_mutex_lock(&g->lock);
-    bool failed = is_failed(g);
+    bool lost = is_failed(g) && !g->faulted;
     pthread_mutex_unlock(&g->lock);
-    return failed;
+    return lost;
 }
 
 /* With jitter, the bytes come late and the second half first. */
@@ -411,11 +411,11 @@ static void *copy_engine(void *arg)
             g->failed = true;
         bool failed = is_failed(g);
         pthread_mutex_unlock(&g->lock);
-        bool peer_failed = c.peer != NULL && has_failed(c.peer);
-        if (!failed && !peer_failed)
+        bool peer_lost = c.peer != NULL && is_lost(c.peer);
+        if (!failed && !peer_lost)
             run_copy(g, &c, &seed);
         pthread_mutex_lock(&g->lock);
-        g->failed |= peer_failed; /* as with CUDA: a copy's error is the stream's */
+        g->failed |= peer_lost; /* as with CUDA: a copy's error is the stream's */
         g->n_done++;
         pthread_cond_broadcast(&g->changed);
     }
@@ -501,6 +501,9 @@ enum ctw_status gpu_peer_begin(struct gpu *g, void *dst, struct gpu *from, const
     gpu_check(from, src, bytes, "peer_begin: the source");
     gpu_check_write(g, dst, bytes, "peer_begin: the target");
     check_no_peer_reads(g, dst, bytes, "peer_begin: the target");
+    enum ctw_status st = gpu_sync(from, 0, err);
+    if (st != CTW_OK)
+        return st;
     if (is_copying(from, src, bytes, false))
         gpu_die("peer_begin: the source is still being written: wait for its upload");
     return begin_copy(g, &copy, ticket, err);
@@ -601,6 +604,7 @@ enum ctw_status gpu_open(struct gpu **out, int device, struct ctw_err *err)
         g->fail_file = getenv("CTW_FAKE_GPU_FAIL_FILE");
         g->stop = false;
         g->failed = g->failed && setting(g, "CTW_FAKE_GPU_REPAIR", 0) == 0;
+        g->faulted = g->faulted && g->failed;
         g->n_late = 0;
         if (pthread_create(&g->thread, NULL, copy_engine, g) != 0)
             st = ctw_fail(err, CTW_ENOMEM, "fake: cannot start a thread");

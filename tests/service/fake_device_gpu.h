@@ -15,12 +15,16 @@
  *   CTW_FAKE_GPU_LOCKED     larger stages cannot be allocated (0: all can)
  *   CTW_FAKE_GPU_ALLOC_US   duration of an allocation (0)
  *   CTW_FAKE_GPU_COPY_US    duration of an upload by another thread (1000)
- *   CTW_FAKE_GPU_JITTER_US  at most this longer, by chance, and the second half of the bytes first
- * (0) CTW_FAKE_GPU_OP_US      duration of an operation (0) CTW_FAKE_GPU_FAIL_OP    the GPU fails
- * permanently in its n-th operation CTW_FAKE_GPU_FAIL_COPY  the GPU fails permanently in the n-th
- * upload by another thread CTW_FAKE_GPU_FAIL_FILE  the GPU fails permanently as soon as this file
- * exists (or this file with .N appended, for GPU N) CTW_FAKE_GPU_NOMEM_OP   the n-th operation, and
- * only that operation, runs out of memory
+ *   CTW_FAKE_GPU_JITTER_US  at most this longer, by chance, and the bytes' second half first (0)
+ *   CTW_FAKE_GPU_OP_US      duration of an operation (0)
+ *
+ *   CTW_FAKE_GPU_FAIL_OP    the n-th operation faults: the GPU takes no more calls, also as a peer,
+ *                           but other GPUs' copies from its memory that have begun end well
+ *   CTW_FAKE_GPU_FAIL_COPY  the GPU is lost in the n-th upload by another thread, and with it GPUs
+ *                           that copy from it at that moment
+ *   CTW_FAKE_GPU_FAIL_FILE  the GPU is lost as soon as this file exists, or this file with .N
+ *                           appended, for GPU N
+ *   CTW_FAKE_GPU_NOMEM_OP   the n-th operation, and only that operation, runs out of memory
  */
 #ifndef CTW_TESTS_FAKE_DEVICE_GPU_H
 #define CTW_TESTS_FAKE_DEVICE_GPU_H

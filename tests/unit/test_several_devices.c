@@ -413,9 +413,11 @@ static void others_take_over(void **state)
                  1 + i * 5);
         set(i % 2 == 0 ? "FAIL_OP" : "NOMEM_OP", list);
         set(i % 2 == 1 ? "FAIL_OP" : "NOMEM_OP", "0");
-        struct ctw_engine *e =
-            open_engine("0-2", (struct ctw_engine_options){
-                                   .pass_tokens = 16, .weights_limit = i % 4 < 2 ? 0 : 24 << 10});
+        struct ctw_engine *e = open_engine(
+            "0-2", (struct ctw_engine_options){.pass_tokens = 16,
+                                               .place = i % 4 < 2 ? "resident" : "streamed",
+                                               .weights_limit = i % 4 < 2 ? 0 : 24 << 10,
+                                               .host_limit = i % 8 == 7 ? 24 << 10 : 0});
         for (int k = 0; k < 2; k++) {
             prepare(&s, N_SEQS);
             if (score(e, &s, &err) != CTW_OK)

@@ -122,6 +122,13 @@ static enum ctw_status weights_limit(const struct ctw_engine *e,
 static enum ctw_status choose_place(struct ctw_engine *e, const struct ctw_engine_options *opt,
                                     int n_devices, int n_readers, struct ctw_err *err)
 {
+    struct ctw_backend *others[CTW_MAX_DEVICES];
+    uint64_t least = UINT64_MAX;
+    for (int i = 0; i < e->n_peers; i++) {
+        uint64_t room = ctw_engine_room(e->peer[i]);
+        others[i] = e->peer[i]->be;
+        least = room < least ? room : least;
+    }
     struct ctw_placing_request r = {.model = e->model,
                                     .be = e->be,
                                     .dtype = e->dtype,
@@ -129,6 +136,8 @@ static enum ctw_status choose_place(struct ctw_engine *e, const struct ctw_engin
                                     .have = ctw_engine_room(e),
                                     .is_limited = e->device_limit > 0,
                                     .n_devices = n_devices,
+                                    .others = others,
+                                    .others_have = least,
                                     .n_readers = n_readers,
                                     .place = opt->place,
                                     .host_limit = opt->host_limit,

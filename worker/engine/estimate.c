@@ -89,11 +89,14 @@ static void add_pass(struct text *t, const struct ctw_placing *p, const struct c
     uint64_t gathered = p->gathered + p->repeated * (uint64_t)(n_chunks - 1);
     double compute_s = (double)pass_tokens * ctw_rates_token_flops(model) / r->compute.value;
     double read_s = 0, gather_s = 0;
+    uint64_t n = (uint64_t)p->n_sharing, shared = p->streamed + p->hosted;
     add(t, ";every pass ");
     if (p->streamed > 0)
-        read_s = add_coming(t, "reads", p->streamed, &r->read);
+        read_s = add_coming(t, "reads", p->streamed / n, &r->read);
     if (p->hosted > 0)
-        read_s += add_coming(t, "copies from host memory", p->hosted, &r->host);
+        read_s += add_coming(t, "copies from host memory", p->hosted / n, &r->host);
+    if (n > 1) /* if the devices are at the same layers */
+        read_s += add_coming(t, "copies from neighbours", shared - shared / n, &r->gather);
     if (p->gathered > 0)
         gather_s = add_coming(t, "gathers", gathered, &r->gather);
     double coming_s = fmax(read_s, gather_s);
@@ -112,7 +115,7 @@ static void add_pass(struct text *t, const struct ctw_placing *p, const struct c
         add(t, ", reading from %s (%s)", r->read_from, r->read.source);
     if (p->hosted > 0)
         add(t, ", from host memory (%s)", r->host.source);
-    if (p->gathered > 0)
+    if (p->gathered > 0 || n > 1)
         add(t, ", the link between devices (%s)", r->gather.source);
 }
 

@@ -209,7 +209,8 @@ static enum ctw_status choose_on_device(struct ctw_placing *p, const struct ctw_
 /* ---- the choice --------------------------------------------------------------------------- */
 
 /* Passes may be larger than they usually are, so that computing takes a tenth longer than reading:
- * all layers, as the first pass does. */
+ * all layers, as the first pass does, and by each device alone, as if it were not with the others.
+ */
 static void hide(struct ctw_placing *p, const struct ctw_placing_request *r)
 {
     const double margin = 1.1;
@@ -264,7 +265,17 @@ static void count_units(struct ctw_placing *p)
 
 bool ctw_placing_is_shared(const struct ctw_placing *p)
 {
-    return p->place == CTW_SHARDED || p->hosted > 0;
+    return p->place == CTW_SHARDED || p->hosted > 0 || p->n_sharing > 1;
+}
+
+/* Will devices copy from each other what one has read from the host or the files? Devices that
+ * share nothing else must all have memory for the same choice. */
+static int n_sharing(const struct ctw_placing *p, const struct ctw_placing_request *r)
+{
+    bool is_same = p->place == CTW_SHARDED || p->hosted > 0 ||
+                   (p->place == CTW_STREAMED && r->others_have >= p->memory + r->least_work);
+    bool reads = p->hosted + p->streamed > 0;
+    return reads && is_same && ctw_rates_peers_are_faster(r) ? r->n_devices : 1;
 }
 
 enum ctw_status ctw_placing_choose(struct ctw_placing *out, const struct ctw_placing_request *r,
@@ -297,6 +308,7 @@ enum ctw_status ctw_placing_choose(struct ctw_placing *out, const struct ctw_pla
     }
     if (st != CTW_OK)
         return st;
+    out->n_sharing = n_sharing(out, r);
     ctw_rates_find(&out->rates, r, out);
     hide(out, r);
     return CTW_OK;

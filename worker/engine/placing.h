@@ -27,6 +27,7 @@ struct ctw_placing {
     bool one_at_a_time; /* the ring has no place for the next layer: it comes when one has computed
                          */
     int n_shards;       /* sharded: over so many devices; `memory` is of each */
+    int n_sharing;      /* devices that copy from each other what one has read (neighbours.h) */
     uint64_t have;      /* the memory of a device, or of the machine, that there was, */
     bool is_limited;    /* or that the user allowed */
     struct ctw_rates rates;
@@ -39,11 +40,13 @@ struct ctw_placing_request {
     struct ctw_backend *be;
     enum ctw_dtype dtype;
     const struct ctw_machine *machine;
-    uint64_t have;     /* bytes that the engine may use, of a device's memory or the machine's */
-    bool is_limited;   /* ... because the user says so: passes are part of it, on the CPU too */
-    int n_devices;     /* that could share the weights */
-    int n_readers;     /* that read the same files at a time: all devices of the engine */
-    const char *place; /* NULL or "auto", "mapped", "resident", "streamed", "sharded" */
+    uint64_t have;   /* bytes that the engine may use, of a device's memory or the machine's */
+    bool is_limited; /* ... because the user says so: passes are part of it, on the CPU too */
+    int n_devices;   /* that could share the weights: be, and n_devices - 1 others */
+    struct ctw_backend *const *others;
+    uint64_t others_have;   /* the least that the engine may use of any of these */
+    int n_readers;          /* that read the same files at a time: all devices of the engine */
+    const char *place;      /* NULL or "auto", "mapped", "resident", "streamed", "sharded" */
     uint64_t weights_limit; /* 0: none was given */
     uint64_t host_limit;    /* of host memory for what GPUs do not hold; 0: none */
     bool limit_is_default;  /* of the memory beyond the weights: it is what the weights leave */

@@ -6,8 +6,10 @@
 #include "worker/engine/placing.h"
 #include "worker/engine/read_rate.h"
 
-/* Bytes a second, where nothing is known: an NVMe disk, and PCIe 4.0 with 16 lanes. */
-static const double ASSUMED_DISK = 3e9, ASSUMED_HOST = 25e9, ASSUMED_PEER = 20e9;
+/* Bytes a second, where nothing is known: an NVMe disk, and PCIe 4.0 with 16 lanes; and the slowest
+ * NVLink, where it is known that devices are linked faster than with the host. */
+static const double ASSUMED_DISK = 3e9, ASSUMED_HOST = 25e9, ASSUMED_PEER = 20e9,
+                    ASSUMED_NVLINK = 50e9;
 
 enum { USUAL_WINDOW = 2048 };
 
@@ -61,14 +63,26 @@ double ctw_rates_seconds(const struct ctw_rate *rate, uint64_t bytes)
     return rate->value > 0 ? (double)bytes / rate->value : 0;
 }
 
+bool ctw_rates_peers_are_faster(const struct ctw_placing_request *r)
+{
+    const struct ctw_machine *m = r->machine;
+    bool faster = r->n_devices > 1;
+    if (m->n_devices > 0)
+        return faster && m->peer > rate_of(m->host, ASSUMED_HOST).value;
+    for (int i = 0; faster && i + 1 < r->n_devices; i++)
+        faster = ctw_peer_is_faster(r->be, r->others[i]);
+    return faster;
+}
+
 void ctw_rates_find(struct ctw_rates *out, const struct ctw_placing_request *r,
                     const struct ctw_placing *p)
 {
     const struct ctw_machine *m = r->machine;
     *out = (struct ctw_rates){.compute = compute_rate(r, p->weights, p->streamed),
                               .read_from = "the files"};
-    if (p->gathered > 0)
-        out->gather = rate_of(m->peer, ASSUMED_PEER);
+    if (p->gathered > 0 || p->n_sharing > 1)
+        out->gather =
+            rate_of(m->peer, ctw_rates_peers_are_faster(r) ? ASSUMED_NVLINK : ASSUMED_PEER);
     if (p->hosted > 0)
         out->host = rate_of(m->host, ASSUMED_HOST);
     if (p->streamed == 0)

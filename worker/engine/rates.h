@@ -2,6 +2,7 @@
 #ifndef CTW_WORKER_RATES_H
 #define CTW_WORKER_RATES_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct ctw_model;
@@ -17,7 +18,7 @@ struct ctw_rates {
     struct ctw_rate compute; /* floating-point operations of a device */
     struct ctw_rate read;    /* bytes of streamed weights, of each device */
     struct ctw_rate host;    /* bytes from host memory that holds weights, of each device */
-    struct ctw_rate gather;  /* bytes of sharded weights, of each device */
+    struct ctw_rate gather;  /* bytes from other devices, of each device */
     const char *read_from;   /* "the files", "the disk", "host memory" */
 };
 
@@ -25,6 +26,8 @@ struct ctw_rates {
  * only what is needed is measured. */
 void ctw_rates_find(struct ctw_rates *out, const struct ctw_placing_request *r,
                     const struct ctw_placing *p);
+/* Are the links between the devices faster than those to the host? */
+bool ctw_rates_peers_are_faster(const struct ctw_placing_request *r);
 /* That so many bytes take; 0 if the rate is not known. */
 double ctw_rates_seconds(const struct ctw_rate *rate, uint64_t bytes);
 
