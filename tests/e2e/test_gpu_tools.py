@@ -14,6 +14,7 @@ import pytest
 GPU = Path(__file__).resolve().parents[1] / "gpu"
 sys.path.insert(0, str(GPU))
 import bench_plan as plan  # noqa: E402
+import bench_several  # noqa: E402
 import gpu_faults  # noqa: E402
 import gpu_programs  # noqa: E402
 import gpu_several  # noqa: E402
@@ -192,13 +193,28 @@ def on_fake_gpus(tmp_path, monkeypatch):
                            options=lambda variant: ["--backend", "cuda", "--threads", "1", "--cuda-variant", variant])
 
 
-def test_parts_of_several_gpus(on_fake_gpus):
+def test_parts_of_several_gpus(on_fake_gpus, monkeypatch):
     c = on_fake_gpus
     ok, detail = gpu_several.same_bits(c, c.model, "hopper")
+    assert ok, detail
+    monkeypatch.setattr(gpu_several, "fault_env", lambda c, at: {"CTW_FAKE_GPU_FAIL_OP": f"{at},0"})
+    ok, detail = gpu_several.falls_over(c, c.model)
     assert ok, detail
     for placement, disturb in (("resident", True), ("sharded", False), ("streamed", False)):
         ok, detail = gpu_several.served(c, c.model, "hopper", placement, disturb)
         assert ok, detail
+
+
+def test_bytes_from_neighbours_are_counted(on_fake_gpus):
+    """The bench reads from the log what devices read from host memory, and what they copied from each other."""
+    c, moved = on_fake_gpus, {}
+    items = [{"id": i, "tokens": list(range(1, 30))} for i in range(40)]
+    for devices in ("0", "0,1"):
+        _, log = c.p.score(c.model, items, "--backend", "cuda", "--threads", "1", "--devices", devices, "--pass-tokens", 60,
+                           *gpu_several.hosted(c.model), env={"CTW_LOG": "debug"})
+        moved[devices] = bench_several.bytes_moved(log)
+    assert moved["0"]["host"] > 0 and moved["0"]["neighbours"] == 0, moved
+    assert moved["0,1"]["neighbours"] > 0, moved
 
 
 def test_other_bits_are_seen(on_fake_gpus, monkeypatch):

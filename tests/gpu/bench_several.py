@@ -4,9 +4,9 @@ import re
 
 from bench_jobs import time_served
 from bench_plan import GEMM_FLOPS, WINDOW, matrices, token_flops
-from bench_streaming import note_of
+from bench_streaming import PART, note_of
 from bench_tools import say
-from gpu_programs import Late, Served, call, n_gpus
+from gpu_programs import Late, Served, call, n_gpus, weight_bytes
 
 LONG, LONG_S = 512, 40  # windows of the long job (1M tokens), unless one GPU would take longer than this
 PLACES = {"one": ("--device", "0", "--placement", "resident"), "replicated": ("--devices", "all", "--placement", "resident"),
@@ -38,6 +38,39 @@ def measured(b, fmt, place, pairs, long):
     return found
 
 
+def bytes_moved(text):
+    """Of `serve --log debug`: bytes of weights that passes have had {from the host, from neighbours}."""
+    units = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+    moved = re.findall(r"weights of a pass: .* from files, ([\d.]+) (\w+) from host memory, ([\d.]+) (\w+) from neigh", text)
+    return {"host": sum(float(x) * units[u] for x, u, _, _ in moved),
+            "neighbours": sum(float(x) * units[u] for _, _, x, u in moved)}
+
+
+def hosted(b, fmt, n):
+    """Weights that pass through a quarter of their bytes from host memory: a window on each of n GPUs at the same time, to
+    one on one GPU, which reading bounds; and what they read."""
+    stored, found = weight_bytes(b.folders[fmt]), {}
+    options = ("--placement", "streamed", "--weights-limit", f"{stored // PART}B", "--host-memory-limit", f"{2 * stored}B",
+               "--log", "debug")
+    for name, devices, windows in (("one", ("--device", "0"), 1), ("all", ("--devices", "all"), n)):
+        pairs = [(w[:1], w[1:]) for w in (b.tokens(WINDOW + 1) for _ in range(windows))]
+        with Served(b.p, b.folders[fmt], *b.options(fmt), *devices, *options, limit_s=b.clock.left()) as worker:
+            time_served(worker, pairs, b.clock.left(), reps=1, warm=0)  # the weights come into host memory
+            before = bytes_moved(worker.text())
+            job = time_served(worker, pairs, b.clock.left(), reps=7, warm=0)
+            after = bytes_moved(worker.text())
+            found[name] = {"seconds": job["seconds"]} | {k: (after[k] - before[k]) / 7 for k in after}
+            host, neighbours = (found[name][k] / 2**30 for k in ("host", "neighbours"))
+            say(f"{fmt}, from host memory, {name}: {windows} windows {1e3 * job['seconds']:.1f} ms; a job moves {host:.2f} GiB "
+                f"from the host, {neighbours:.2f} GiB from neighbours; {note_of(worker)}")
+    one, every = found["one"], found["all"]
+    b.numbers["formats"][fmt]["hosted"] = found
+    b.add(f"{fmt}: {n} GPUs, from host memory through 1/{PART}, a window on each, ms, to one on one",
+          f"{1e3 * every['seconds']:.1f}", f"{1e3 * one['seconds']:.1f}", every["seconds"] / one["seconds"], 1.0, False)
+    b.add(f"{fmt}: {n} GPUs, from host memory, GiB that a job of {n} windows reads there, to one window on one GPU",
+          f"{every['host'] / 2**30:.2f}", f"{one['host'] / 2**30:.2f}", every["host"] / max(1, one["host"]), 1.2, False)
+
+
 def limits(b, n):
     """A product on one GPU and on all, copies between two."""
     rows, (columns, k) = 8192, matrices(b.config)["down"]
@@ -65,6 +98,10 @@ def part_several(b):
     long = len(pairs) if slow else max(LONG, len(pairs))
     for f in b.args.formats:
         found = {}
+        try:
+            hosted(b, f, n)
+        except Late as e:
+            say(f"{f}, from host memory: {e}")
         for place in PLACES:
             try:
                 found[place] = measured(b, f, place, pairs, long)

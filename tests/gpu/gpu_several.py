@@ -5,6 +5,7 @@ import re
 import time
 from contextlib import nullcontext
 
+from gpu_faults import FALLING, SHIM, fault_env
 from gpu_programs import Refused, Served, bits, has_module, n_gpus, weight_bytes, wide_items
 from gpu_streaming import random_options, written
 
@@ -16,11 +17,16 @@ ALL = ("--devices", "all")
 TOO_LITTLE = re.compile("cannot be streamed through|raise --weights-limit")
 
 
+def hosted(model):
+    """Options: all that does not stay is in host memory."""
+    return ["--placement", "streamed", "--host-memory-limit", f"{2 * weight_bytes(model)}B"]
+
+
 def same_bits(c, model, variant):
     """(ok, detail): replicated, sharded, streamed and under random limits, as one GPU that holds everything."""
     items, rng = wide_items(model, LENGTHS, c.seed), random.Random(c.seed)
     want, _ = c.p.score(model, items, *c.options(variant), "--placement", "resident", limit_s=c.left(60))
-    todo = [["--placement", p] for p in ("resident", "sharded", "streamed")]
+    todo = [["--placement", p] for p in ("resident", "sharded", "streamed")] + [hosted(model)]
     todo += [["--placement", rng.choice(("auto", "sharded", "streamed")), *random_options(rng, weight_bytes(model))]
              for _ in range(LIMITS)]
     done = set()
@@ -69,6 +75,20 @@ def served(c, model, variant, placement, disturb):
     return True, f"{len(jobs)} jobs beside cancelled ones: same bits"
 
 
+def falls_over(c, model):
+    """(ok, detail): a GPU that faults while others copy what it has read from host memory: they score its sequences."""
+    items, options = wide_items(model, LENGTHS, c.seed), ["--backend", "cuda", *FALLING]
+    want, _ = c.p.score(model, items, *options, "--placement", "resident", limit_s=c.left(60))
+    for at in (60, 150, 300):
+        got, log = c.p.score(model, items, *options, *ALL, *hosted(model), "--pass-tokens", 700, limit_s=c.left(60),
+                             env=fault_env(c, at))
+        if bits(got) != bits(want):
+            return False, f"after a fault in product {at}: other bits than one GPU"
+        if "has failed and is used no more" not in log:
+            return False, f"product {at} was not reached"
+    return True, "3 faults: the others gave the same bits"
+
+
 def part_several(c):
     """Several GPUs, replicated, sharded and streamed, under random limits, beside cancelled jobs, one of them held
     back: the bits of one GPU. Skipped on one."""
@@ -76,6 +96,8 @@ def part_several(c):
     if c.n_gpus < 2:
         return c.skip("several", "this machine has one GPU")
     for name, model in written(c, MODELS):
+        if (c.p.tests / SHIM).exists():
+            c.attempt(f"{name}, a GPU that falls over", falls_over, c, model)
         for v in c.variants:
             c.attempt(f"{name} {v}", same_bits, c, model, v)
             for placement in ("resident", "sharded", "streamed") if has_module("msgpack") else ():
