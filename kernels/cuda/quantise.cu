@@ -1,6 +1,7 @@
 /*
  * Quantised activations, with the arithmetic of kernels/quantise.h and therefore the CPU's bits.
- * Memory-bound: VECTOR elements per thread, 16 bytes at a time.
+ * VECTOR elements per thread, 16 bytes at a time. The usual schemes (symmetric codes of 8 bits, a
+ * scale for each row) are bound by memory: quantise_once() reads a row once and does not divide.
  */
 #include "kernels/cuda/elements.h"
 #include "kernels/quantise.h"
@@ -142,6 +143,153 @@ __global__ void __launch_bounds__(THREADS) quantise_row(const __grid_constant__ 
     }
 }
 
+/* ---- symmetric codes of 16-bit numbers, which stay in registers ----------------------------- */
+
+/* The largest magnitude of both numbers of each word, as their 15 bits say. */
+static __device__ __forceinline__ uint32_t larger_pair(uint32_t a, uint32_t words)
+{
+    return __vmaxu2(a, words & 0x7fff7fffu);
+}
+
+static __device__ __forceinline__ float2 widen_pair(uint32_t v, __nv_bfloat16)
+{
+    return make_float2(__uint_as_float(v << 16), __uint_as_float(v & 0xffff0000u));
+}
+
+static __device__ __forceinline__ float2 widen_pair(uint32_t v, __half)
+{
+    __half2 h;
+    memcpy(&h, &v, sizeof(h));
+    return __half22float2(h);
+}
+
+template <typename T> static __device__ __forceinline__ uint32_t narrow_pair(float a, float b)
+{
+    T both[2];
+    uint32_t v;
+    ctw_cuda_narrow2(a, b, both);
+    memcpy(&v, both, sizeof(v));
+    return v;
+}
+
+/*
+ * How a group's numbers are divided by its scale. BF16: multiplied by its reciprocal, if that is a
+ * normal number. The product, rounded to bf16, is the rounded quotient: it is off by at most 2^-23
+ * of it, but a quotient of numbers of 8 bits is at least 2^-17 of it away from every tie (a number of
+ * 9 bits, odd: as a quotient it would make x a number of 9 bits).
+ */
+struct divider {
+    float scale, reciprocal;
+    bool multiplies;
+};
+
+template <typename T> static __device__ __forceinline__ struct divider divider_of(float scale)
+{
+    bool is_bf16 = ctw_cuda_same_type<T, __nv_bfloat16>;
+    struct divider d = {scale, 1 / scale, is_bf16 && scale >= 0x1p-126f && scale <= 0x1p+126f};
+    return d;
+}
+
+/* Two numbers' codes, widened again: the values of ctw_quantised(). INT: the distance of codes does
+ * not depend on the number. */
+template <typename T, bool INT, bool MULTIPLIES>
+static __device__ __forceinline__ uint32_t quantised_pair(uint32_t v, const struct ctw_code_range &r,
+                                                          const struct divider &d)
+{
+    const float2 x = widen_pair(v, T());
+    float t[2] = {MULTIPLIES ? x.x * d.reciprocal : x.x / d.scale,
+                  MULTIPLIES ? x.y * d.reciprocal : x.y / d.scale};
+    const float2 q = widen_pair(narrow_pair<T>(t[0], t[1]), T());
+    t[0] = q.x, t[1] = q.y;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        t[i] = fminf(fmaxf(t[i], r.lo), r.hi); /* NaN: the scale is NaN too */
+        float magic = INT ? 0x1.8p+23f : ctw_code_magic(t[i], 3, -6);
+        t[i] = ((t[i] + magic) - magic) * d.scale;
+    }
+    return narrow_pair<T>(t[0], t[1]);
+}
+
+template <typename T, bool INT, bool MULTIPLIES, int N>
+static __device__ __forceinline__ void quantise_vectors(uint4 (&v)[N], const struct ctw_code_range &r,
+                                                        const struct divider &d)
+{
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        v[i].x = quantised_pair<T, INT, MULTIPLIES>(v[i].x, r, d);
+        v[i].y = quantised_pair<T, INT, MULTIPLIES>(v[i].y, r, d);
+        v[i].z = quantised_pair<T, INT, MULTIPLIES>(v[i].z, r, d);
+        v[i].w = quantised_pair<T, INT, MULTIPLIES>(v[i].w, r, d);
+    }
+}
+
+/* The group's scale, from the largest magnitude of each thread's words. */
+template <typename T>
+static __device__ __forceinline__ struct divider divider_for(const struct quantise &q, uint32_t pairs)
+{
+    uint32_t bits = max(pairs & 0xffffu, pairs >> 16);
+    float largest = widen_pair(bits, T()).x;
+    return divider_of<T>(ctw_quantised_group_of(&q.how, dtype_of<T>(), 0, 0, largest).scale);
+}
+
+/* One group per block, of at most N * THREADS vectors: group blockIdx.x of row blockIdx.y, .. */
+template <typename T, bool INT, int N>
+__global__ void __launch_bounds__(THREADS) quantise_once(const __grid_constant__ struct quantise q)
+{
+    __shared__ uint32_t warps[2][WARPS];
+    const struct ctw_code_range r = ctw_code_range_of(q.how.codes, q.how.bits);
+    const int n = (int)(q.group / VECTOR);
+    int turn = 0;
+    for (int64_t t = blockIdx.y; t < q.n_tok; t += gridDim.y, turn ^= 1) {
+        const uint4 *x = (const uint4 *)(row_of<T>(q, t) + blockIdx.x * q.group);
+        uint4 *y = (uint4 *)((T *)q.y + t * q.ldy + blockIdx.x * q.group), v[N];
+        uint32_t pairs = 0;
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            int at = i * THREADS + (int)threadIdx.x;
+            v[i] = at < n ? x[at] : make_uint4(0, 0, 0, 0);
+        }
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            pairs = larger_pair(larger_pair(pairs, v[i].x), v[i].y);
+            pairs = larger_pair(larger_pair(pairs, v[i].z), v[i].w);
+        }
+        for (int i = WARP / 2; i > 0; i /= 2)
+            pairs = larger_pair(pairs, __shfl_xor_sync(0xffffffffu, pairs, i));
+        if (threadIdx.x % WARP == 0)
+            warps[turn][threadIdx.x / WARP] = pairs;
+        __syncthreads(); /* the other half of `warps` may still be read */
+        for (int i = 0; i < WARPS; i++)
+            pairs = larger_pair(pairs, warps[turn][i]);
+        const struct divider d = divider_for<T>(q, pairs);
+        if (d.multiplies)
+            quantise_vectors<T, INT, true>(v, r, d);
+        else
+            quantise_vectors<T, INT, false>(v, r, d);
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            int at = i * THREADS + (int)threadIdx.x;
+            if (at < n)
+                y[at] = v[i];
+        }
+    }
+}
+
+template <typename T, bool INT>
+static bool launch_once(struct ctw_cuda *cu, const struct quantise &q, dim3 grid)
+{
+    int64_t vectors = (q.group / VECTOR + THREADS - 1) / THREADS;
+    if (vectors <= 2)
+        quantise_once<T, INT, 2><<<grid, THREADS, 0, cu->stream>>>(q);
+    else if (vectors <= 4)
+        quantise_once<T, INT, 4><<<grid, THREADS, 0, cu->stream>>>(q);
+    else if (vectors <= 8)
+        quantise_once<T, INT, 8><<<grid, THREADS, 0, cu->stream>>>(q);
+    return vectors <= 8;
+}
+
+/* ---- launching ---------------------------------------------------------------------------- */
+
 template <typename T, bool WIDE> static void launch(struct ctw_cuda *cu, const struct quantise &q)
 {
     unsigned rows = (unsigned)(q.n_tok < MOST_ROWS ? q.n_tok : (int64_t)MOST_ROWS);
@@ -151,10 +299,18 @@ template <typename T, bool WIDE> static void launch(struct ctw_cuda *cu, const s
         int64_t columns = (q.dim + THREADS * VECTOR - 1) / (THREADS * VECTOR);
         quantise_groups<T, WIDE>
             <<<dim3((unsigned)columns, rows), THREADS, 0, cu->stream>>>(q, (int)lanes);
-    } else {
-        quantise_row<T, WIDE>
-            <<<dim3((unsigned)(q.dim / q.group), rows), THREADS, 0, cu->stream>>>(q);
+        return;
     }
+    const dim3 grid((unsigned)(q.dim / q.group), rows);
+    bool symmetric = q.how.codes != CTW_CODES_E2M1 && q.how.zero == 0 &&
+                     (q.how.scale_kind == CTW_SCALE_STATIC ||
+                      (q.how.scale_kind == CTW_SCALE_DYNAMIC && !q.how.asymmetric));
+    if constexpr (sizeof(T) == 2 && !WIDE)
+        if (symmetric && q.vectors &&
+            (q.how.codes == CTW_CODES_INT ? launch_once<T, true>(cu, q, grid)
+                                          : launch_once<T, false>(cu, q, grid)))
+            return;
+    quantise_row<T, WIDE><<<grid, THREADS, 0, cu->stream>>>(q);
 }
 
 enum ctw_status ctw_cuda_quantise(struct ctw_cuda *cu, const struct ctw_op_quantise *op,

@@ -1,6 +1,7 @@
 /*
  * Part of test_elementwise.cu: quantised activations of every scheme, with random shapes, gathered
- * rows, in place, and rows with numbers that are not finite: the bits of the definition.
+ * rows, in place, and rows with numbers that are not finite, tiny (a scale whose reciprocal
+ * is not) or large: the bits of the definition.
  */
 #ifndef CTW_TESTS_GPU_ELEMENTWISE_QUANTISE_H
 #define CTW_TESTS_GPU_ELEMENTWISE_QUANTISE_H
@@ -26,7 +27,7 @@ static void fill_quantise(struct both *x, enum ctw_dtype dtype, int64_t ld)
 {
     for (int64_t i = 0; i < KIND_ROWS * ld; i++) {
         int64_t t = i / ld;
-        float size = ldexpf(1, (int)(t % 11) - 5);
+        float size = ldexpf(1, t == 4 ? -120 : t == 5 ? 120 : (int)(t % 11) - 5);
         ctw_store_float(x->host, dtype, i, t % 7 == 6 || chance(9) ? 0 : rng_normal() * size);
     }
     ctw_store_float(x->host, dtype, 2 * ld, NAN);
@@ -36,7 +37,7 @@ static void fill_quantise(struct both *x, enum ctw_dtype dtype, int64_t ld)
 
 static void check_quantise_kind(int round)
 {
-    static const int64_t dims[] = {384, 1152, 2304, 4224, 16512}, odd[] = {1, 7, 77, 4101};
+    static const int64_t dims[] = {384, 1152, 2304, 4224, 12288, 16512}, odd[] = {1, 7, 77, 4101};
     const struct ctw_quantise *how = &quantise_kinds[(size_t)round % CTW_COUNT(quantise_kinds)];
     struct ctw_op_quantise op = {}; /* on the host */
     op.how = how;
