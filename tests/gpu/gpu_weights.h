@@ -283,7 +283,7 @@ static void make_mx(struct made *m, const struct kind *c, struct ctw_quant_args 
 /* GPTQ (with zero points: of version 1) and AWQ. */
 static void make_transposed(struct made *m, const struct kind *c, struct ctw_quant_args *args)
 {
-    int64_t groups = c->group > 0 ? c->k / c->group : 1;
+    int64_t groups = c->group > 0 ? (c->k + c->group - 1) / c->group : 1;
     args->num_bits = c->bits;
     args->symmetric = c->zeros == NO_ZEROS;
     args->zero_less_one = c->format == GPTQ && c->zeros != NO_ZEROS;

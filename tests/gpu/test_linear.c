@@ -88,6 +88,65 @@ static void a_row_does_not_depend_on_the_other_rows(void **state)
     }
 }
 
+/* ---- two products of experts at once ------------------------------------------------------ */
+
+static void open_expert(struct problem *p, const struct shape *s, enum ctw_dtype dtype, bool down)
+{
+    for (;;) {
+        enum ctw_epilogue up = rng_below(4) == 0 ? CTW_EPI_STORE : CTW_EPI_GATE;
+        problem_open(p, s, dtype, down ? CTW_EPI_SCATTER : up, true, false);
+        p->op.slot = ctw_expert_slot(down, down);
+        if ((down ? p->op.y_rows : p->op.x_rows) != NULL && p->op.x_weight == NULL)
+            return;
+        problem_close(p);
+    }
+}
+
+/* Few and many tiles of either, so that they are dealt to the clusters in every way. */
+static void pairs_have_the_bits_of_each_alone(void **state)
+{
+    (void)state;
+    static const int64_t rows[] = {3, 130, 700, 2100, 4500}, cols[] = {64, 256, 520, 1536}, k[] = {64, 192, 768};
+    for (size_t v = 0; v < CTW_COUNT(variants); v++) {
+        struct ctw_backend *be = gpu(variants[v]);
+        if (be == NULL)
+            continue;
+        for (int round = 0; round < 40; round++) {
+            struct problem p[2];
+            struct placed on[2];
+            struct buf want[2];
+            struct dev y[2];
+            struct ctw_op_linear op[2];
+            for (int i = 0; i < 2; i++) {
+                struct shape s = {rows[rng_below(5)], cols[rng_below(4)], k[rng_below(3)]};
+                open_expert(&p[i], &s, dtypes[round % 3], i == 1);
+                place(&on[i], &p[i], be);
+                want[i] = run_gpu(&p[i], &on[i], be, p[i].op.n_tok, true);
+                y[i] = dev_open(be, p[i].y.p, p[i].y.bytes, p[i].y_shift);
+                op[i] = on_device(&p[i], &on[i], &y[i]);
+                OK(ctw_prepare(be, &op[i], &last_err));
+            }
+            OK(ctw_linear_pair(be, &op[0], &op[1], &last_err));
+            for (int i = 0; i < 2; i++) {
+                struct buf got = buf_open(p[i].y.bytes, 0);
+                dev_read(&y[i], got.p);
+                if (memcmp(got.p, want[i].p, got.bytes) != 0)
+                    fail_msg("%s %s: %s product, m %d n %d k %d beside m %d n %d k %d: other bits", variants[v],
+                             ctw_dtype_name(p[i].op.dtype), i == 0 ? "gathered" : "scattered",
+                             (int)p[i].op.n_tok, (int)p[i].n_columns, (int)p[i].w[0].w.k,
+                             (int)p[1 - i].op.n_tok, (int)p[1 - i].n_columns, (int)p[1 - i].w[0].w.k);
+                buf_close(&got);
+                buf_close(&want[i]);
+                dev_close(&y[i]);
+                unplace(&on[i]);
+                problem_close(&p[i]);
+            }
+        }
+        ctw_backend_close(be);
+        printf("ok: %s: two products of experts at once have the bits of each alone\n", variants[v]);
+    }
+}
+
 /* NaN and infinity reach all columns of their own row, and no other row. */
 static void what_is_not_finite_stays_in_its_row(void **state)
 {
@@ -373,6 +432,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_agrees_with_the_definition),
         cmocka_unit_test(a_row_does_not_depend_on_the_other_rows),
+        cmocka_unit_test(pairs_have_the_bits_of_each_alone),
         cmocka_unit_test(what_is_not_finite_stays_in_its_row),
         cmocka_unit_test(a_fence_covers_what_is_decoded_ahead),
         cmocka_unit_test(activations_are_accurate),

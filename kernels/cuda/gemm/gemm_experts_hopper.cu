@@ -69,6 +69,42 @@ enum ctw_status ctw_cuda_glu_hopper(struct ctw_cuda *cu, const struct ctw_cuda_g
     return ctw_hopper_launch(cu, g, &p, glu_kernels[g->dtype == CTW_F16], err);
 }
 
+static int larger(int a, int b)
+{
+    return a > b ? a : b;
+}
+
+/* With `few` scattered tiles for the clusters that have one more of the others. *last: when the
+ * last cluster ends. */
+static struct shares share_out(const struct product *g, const struct product *s, int clusters, int few,
+                               int *last)
+{
+    /* Of a tile, in steps: its products, and about what its end takes longer than to begin another. */
+    int g_steps = g->n_steps + 3, s_steps = s->n_steps + 6;
+    struct shares a = {g->n_tiles / clusters, g->n_tiles % clusters, few, 0, 0};
+    int left = s->n_tiles - a.longer * few, others = clusters - a.longer;
+    a.many = left / others;
+    a.plus = left % others;
+    int long_end = a.longer > 0 ? (a.gathered + 1) * g_steps + few * s_steps : 0;
+    *last = larger(long_end, a.gathered * g_steps + (a.many + (a.plus > 0)) * s_steps);
+    return a;
+}
+
+static struct shares shares_of(const struct product *g, const struct product *s, int clusters)
+{
+    int longer = g->n_tiles % clusters, most = longer > 0 ? s->n_tiles / longer : 0, last, end;
+    struct shares best = share_out(g, s, clusters, 0, &last);
+    for (int few = 1; few <= most; few++) {
+        struct shares a = share_out(g, s, clusters, few, &end);
+        if (end > last)
+            break; /* the longer ones now end last */
+        if (end < last)
+            best = a;
+        last = end;
+    }
+    return best;
+}
+
 enum ctw_status ctw_cuda_pair_hopper(struct ctw_cuda *cu, const struct ctw_cuda_gemm *gathered,
                                      bool gate, enum ctw_activation act, const struct ctw_glu *glu,
                                      const struct ctw_cuda_gemm *scattered, struct ctw_err *err)
@@ -77,17 +113,18 @@ enum ctw_status ctw_cuda_pair_hopper(struct ctw_cuda *cu, const struct ctw_cuda_
     const struct ctw_cuda_gemm *s = scattered != NULL ? scattered : gathered;
     int which = gathered != NULL ? kernel_of(gate, act, glu) : STORE;
     CUtensorMap gathered_w, x, w;
-    struct pair p = {product_of(g), product_of(s)};
+    struct pair p = {product_of(g), product_of(s), {}};
     if (which == GLU)
         p.gathered.glu = glu_of(glu);
     p.gathered.n_tiles = gathered != NULL ? p.gathered.n_tiles : 0;
     p.scattered.n_tiles = scattered != NULL ? p.scattered.n_tiles : 0;
+    int n_tiles = p.gathered.n_tiles + p.scattered.n_tiles;
+    p.shares = shares_of(&p.gathered, &p.scattered, clusters_for(cu, n_tiles));
     enum ctw_status st = w_map_of(&gathered_w, g, err);
     if (st == CTW_OK)
         st = x_map_of(&x, s, err);
     if (st == CTW_OK)
         st = w_map_of(&w, s, err);
     return st != CTW_OK ? st
-                        : start(cu, p.gathered.n_tiles + p.scattered.n_tiles,
-                                pair_kernels[g->dtype == CTW_F16][which], err, gathered_w, x, w, p);
+                        : start(cu, n_tiles, pair_kernels[g->dtype == CTW_F16][which], err, gathered_w, x, w, p);
 }

@@ -61,8 +61,13 @@ static inline struct product product_of(const struct ctw_cuda_gemm *g)
     return p;
 }
 
-/* Starts a kernel with a block for each multiprocessor, in clusters of two; fewer if there are fewer
- * tiles. */
+/* Clusters of two blocks, one for each multiprocessor; fewer if there are fewer tiles. */
+static inline int clusters_for(const struct ctw_cuda *cu, int n_tiles)
+{
+    return n_tiles < cu->n_sm / 2 ? n_tiles : cu->n_sm / 2;
+}
+
+/* Starts a kernel for so many tiles. */
 template <typename... Args>
 static enum ctw_status start(struct ctw_cuda *cu, int n_tiles, void (*kernel)(Args...),
                              struct ctw_err *err, const Args &...args)
@@ -73,13 +78,12 @@ static enum ctw_status start(struct ctw_cuda *cu, int n_tiles, void (*kernel)(Ar
         "a product's shared memory", err);
     if (st != CTW_OK)
         return st;
-    int clusters = n_tiles < cu->n_sm / 2 ? n_tiles : cu->n_sm / 2;
     cudaLaunchAttribute attribute[1];
     attribute[0].id = cudaLaunchAttributeClusterDimension;
     attribute[0].val.clusterDim.x = 2;
     attribute[0].val.clusterDim.y = attribute[0].val.clusterDim.z = 1;
     cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(2 * (unsigned)clusters);
+    config.gridDim = dim3(2 * (unsigned)clusters_for(cu, n_tiles));
     config.blockDim = dim3(THREADS);
     config.dynamicSmemBytes = SHARED_BYTES;
     config.stream = cu->stream;

@@ -11,25 +11,67 @@
 
 #include "kernels/cuda/gemm/gemm_hopper_kernel.h"
 
+/*
+ * How the tiles of both products are dealt to the clusters, so that all finish together: the
+ * gathered product's in turn, so that the first `longer` clusters have one more; then the scattered
+ * one's to where less is left to do. All but the last are the same everywhere:
+ *     clusters 0 .. longer - 1                 few of the scattered tiles
+ *     the next `plus`                          many + 1
+ *     the others                               many
+ */
+struct shares {
+    int gathered, longer, few, plus, many;
+};
+
 /* n_tiles 0: there is no such product. */
 struct pair {
     struct product gathered, scattered;
+    struct shares shares;
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/*
- * Tile i of both: *at of the gathered product, or (false) of the scattered one. The two kinds are
- * spread evenly; but the last tile of each of so many clusters is a scattered one, which takes less
- * time: few clusters wait for the last.
- */
-CTW_DEV bool is_gathered(const struct pair &p, int i, int clusters, int *at)
+/* A cluster's way through its tiles. The two kinds alternate as evenly as their numbers allow, and
+ * clusters are out of step, so that at any time some compute while others add. */
+struct walk {
+    int cluster, clusters;
+    int n, n_gathered; /* tiles: all, and of the gathered product */
+    int due, gathered, scattered;
+};
+
+CTW_DEV struct walk walk_of(const struct pair &p)
 {
-    int64_t n = p.gathered.n_tiles, mixed = n + max(p.scattered.n_tiles - clusters, 0);
-    int before = (int)(i < mixed ? i * n / mixed : n);
-    bool gathered = i < mixed && (int)((i + 1) * n / mixed) > before;
-    *at = gathered ? before : i - before;
-    return gathered;
+    const struct shares &a = p.shares;
+    struct walk w = {};
+    w.cluster = blockIdx.x / 2;
+    w.clusters = gridDim.x / 2;
+    bool longer = w.cluster < a.longer;
+    w.n_gathered = a.gathered + longer;
+    w.n = w.n_gathered + (longer ? a.few : a.many + (w.cluster < a.longer + a.plus));
+    w.due = w.cluster * w.n / w.clusters;
+    return w;
+}
+
+/* The next tile: *at of the gathered product, or (false) of the scattered one. Clusters that are at
+ * their k-th tile of a product have neighbouring ones. */
+CTW_DEV bool next_tile(const struct pair &p, struct walk *w, int *at)
+{
+    const struct shares &a = p.shares;
+    w->due += w->n_gathered;
+    if (w->due >= w->n) {
+        w->due -= w->n;
+        *at = w->gathered++ * w->clusters + w->cluster;
+        return true;
+    }
+    int k = w->scattered++, others = w->clusters - a.longer - a.plus;
+    int before = a.longer * min(k, a.few) + a.plus * min(k, a.many + 1) + others * min(k, a.many);
+    int rank = w->cluster; /* among the clusters that have a k-th tile */
+    if (rank >= a.longer + a.plus && k > a.many)
+        rank -= a.plus;
+    if (rank >= a.longer && k >= a.few)
+        rank -= a.longer;
+    *at = before + rank;
+    return false;
 }
 
 /*
@@ -77,7 +119,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
     extern __shared__ char memory[];
     struct place s = place_of((shared_address(memory) + 1023) & ~1023u);
     int warp = __shfl_sync(0xFFFFFFFF, threadIdx.x / 32, 0), lane = threadIdx.x % 32, at;
-    int first = blockIdx.x / 2, next = gridDim.x / 2, n = p.gathered.n_tiles + p.scattered.n_tiles;
+    struct walk walk = walk_of(p);
     if (threadIdx.x == 0) {
         tensor_prefetch_map(&gathered_w);
         tensor_prefetch_map(&x_map);
@@ -88,8 +130,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
     if (warp >= 8) {
         registers_fewer<72>();
         struct turn t = {0, 1};
-        for (int i = first; i < n && warp < 11; i += next) {
-            bool gathered = is_gathered(p, i, next, &at);
+        for (int i = 0; i < walk.n && warp < 11; i++) {
+            bool gathered = next_tile(p, &walk, &at);
             if (warp == 8 && gathered)
                 fetch_w(p.gathered, &gathered_w, s, tile_at(p.gathered, at), &t, lane);
             else if (warp == 8)
@@ -104,8 +146,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
         registers_more<216>();
         struct reader r = reader_of(s, warp / 4, lane);
         float d[128];
-        for (int i = first; i < n; i += next) {
-            if (is_gathered(p, i, next, &at))
+        for (int i = 0; i < walk.n; i++) {
+            if (next_tile(p, &walk, &at))
                 multiply<F16, EPI, true>(p.gathered, s, at, &r, d, warp / 4, threadIdx.x % 128);
             else
                 multiply<F16, EPI_SCATTER, false>(p.scattered, s, at, &r, d, warp / 4,
