@@ -235,7 +235,8 @@ static struct buf run_cpu(const struct problem *p, struct ctw_backend *be)
 }
 
 /* The whole product, with y in dy. */
-static struct ctw_op_linear on_device(const struct problem *p, const struct placed *d, const struct dev *dy)
+static struct ctw_op_linear on_device(const struct problem *p, const struct placed *d,
+                                      const struct dev *dy)
 {
     struct ctw_op_linear op = p->op;
     op.shards = d->shards;

@@ -106,7 +106,8 @@ static void open_expert(struct problem *p, const struct shape *s, enum ctw_dtype
 static void pairs_have_the_bits_of_each_alone(void **state)
 {
     (void)state;
-    static const int64_t rows[] = {3, 130, 700, 2100, 4500}, cols[] = {64, 256, 520, 1536}, k[] = {64, 192, 768};
+    static const int64_t rows[] = {3, 130, 700, 2100, 4500}, cols[] = {64, 256, 520, 1536};
+    static const int64_t k[] = {64, 192, 768};
     for (size_t v = 0; v < CTW_COUNT(variants); v++) {
         struct ctw_backend *be = gpu(variants[v]);
         if (be == NULL)
@@ -131,8 +132,9 @@ static void pairs_have_the_bits_of_each_alone(void **state)
                 struct buf got = buf_open(p[i].y.bytes, 0);
                 dev_read(&y[i], got.p);
                 if (memcmp(got.p, want[i].p, got.bytes) != 0)
-                    fail_msg("%s %s: %s product, m %d n %d k %d beside m %d n %d k %d: other bits", variants[v],
-                             ctw_dtype_name(p[i].op.dtype), i == 0 ? "gathered" : "scattered",
+                    fail_msg("%s %s: %s product, m %d n %d k %d beside m %d n %d k %d: other bits",
+                             variants[v], ctw_dtype_name(p[i].op.dtype),
+                             i == 0 ? "gathered" : "scattered",
                              (int)p[i].op.n_tok, (int)p[i].n_columns, (int)p[i].w[0].w.k,
                              (int)p[1 - i].op.n_tok, (int)p[1 - i].n_columns, (int)p[1 - i].w[0].w.k);
                 buf_close(&got);

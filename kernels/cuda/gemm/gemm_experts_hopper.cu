@@ -125,6 +125,6 @@ enum ctw_status ctw_cuda_pair_hopper(struct ctw_cuda *cu, const struct ctw_cuda_
         st = x_map_of(&x, s, err);
     if (st == CTW_OK)
         st = w_map_of(&w, s, err);
-    return st != CTW_OK ? st
-                        : start(cu, n_tiles, pair_kernels[g->dtype == CTW_F16][which], err, gathered_w, x, w, p);
+    pair_fn *kernel = pair_kernels[g->dtype == CTW_F16][which];
+    return st == CTW_OK ? start(cu, n_tiles, kernel, err, gathered_w, x, w, p) : st;
 }
