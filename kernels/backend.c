@@ -1,96 +1,6 @@
-/* Opens backends, checks every operation against the contract in backend.h, and calls the table.
- * A failed check is a bug in the caller, never in a checkpoint or a client. */
-#include "kernels/backend.h"
-
-#include <stdio.h>
-#include <string.h>
-
+/* Checks every operation against the contract in backend.h, and calls the table. A failed check is
+ * a bug in the caller, never in a checkpoint or a client. */
 #include "kernels/inputs.h"
-
-static const struct ctw_backend_options no_options;
-
-static enum ctw_status open_cuda(struct ctw_backend **out, const struct ctw_backend_options *opt,
-                                 struct ctw_err *err)
-{
-    const struct ctw_backend_ops *ops;
-    enum ctw_status st = ctw_cuda_load(&ops, err);
-    return st != CTW_OK ? st : ops->open(out, opt, err);
-}
-
-enum ctw_status ctw_backend_open(struct ctw_backend **out, const char *name,
-                                 const struct ctw_backend_options *opt, struct ctw_err *err)
-{
-    *out = NULL;
-    opt = opt == NULL ? &no_options : opt;
-    bool is_auto = name == NULL || strcmp(name, "auto") == 0;
-    struct ctw_err no_gpu = {.msg = "requested"};
-    if (is_auto || strcmp(name, "cuda") == 0) {
-        enum ctw_status st = open_cuda(out, opt, is_auto ? &no_gpu : err);
-        if (st == CTW_OK) {
-            snprintf((*out)->reason, sizeof((*out)->reason),
-                     is_auto ? "a GPU is present" : "requested");
-            return CTW_OK;
-        }
-        /* A machine without a GPU is not an error; a mistyped option or a broken GPU is. */
-        if (is_auto && st != CTW_EUNSUP)
-            return ctw_fail(err, st, "%s", no_gpu.msg);
-        if (!is_auto && st == CTW_EUNSUP && err != NULL) {
-            struct ctw_err why = *err;
-            return ctw_fail(err, st, "%s (--backend cpu needs no GPU)", why.msg);
-        }
-        if (!is_auto)
-            return st;
-    } else if (strcmp(name, "cpu") != 0) {
-        return ctw_fail(err, CTW_EINVAL,
-                        "backend \"%s\" is unknown; this program has: auto, cpu, cuda", name);
-    }
-    enum ctw_status st = ctw_backend_cpu.open(out, opt, err);
-    if (st == CTW_OK)
-        snprintf((*out)->reason, sizeof((*out)->reason), "%.*s", (int)sizeof((*out)->reason) - 1,
-                 no_gpu.msg);
-    return st;
-}
-
-void ctw_backend_close(struct ctw_backend *be)
-{
-    if (be != NULL) {
-        ctw_inputs_free(be);
-        be->ops->close(be);
-    }
-}
-
-enum ctw_status ctw_backend_count(const struct ctw_backend *be, int *n, struct ctw_err *err)
-{
-    return be->ops->count(n, err);
-}
-
-void ctw_backend_get_info(const struct ctw_backend *be, struct ctw_backend_info *out)
-{
-    *out = (struct ctw_backend_info){0};
-    be->ops->info(be, out);
-    memcpy(out->reason, be->reason, sizeof(out->reason));
-}
-
-void ctw_backend_describe(const struct ctw_backend *be, char *buf, size_t cap)
-{
-    be->ops->describe(be, buf, cap);
-}
-
-const struct ctw_backend_traits *ctw_backend_traits(const struct ctw_backend *be)
-{
-    return &be->ops->traits;
-}
-
-bool ctw_backend_has_experts(const struct ctw_backend *be)
-{
-    return be->ops->route != NULL && be->ops->group != NULL;
-}
-
-int64_t ctw_backend_head_rows(const struct ctw_backend *be, enum ctw_dtype dtype, int64_t k,
-                              bool plain)
-{
-    return be->ops->head_rows(be, dtype, k, plain);
-}
 
 /* ---- checks ------------------------------------------------------------------------------- */
 
@@ -112,7 +22,9 @@ static bool shard_ok(const struct ctw_shard *s)
            s->weight->n >= 1 && s->weight->k >= 1 && is_float(s->weight->dtype) && s->row0 >= 0 &&
            s->step >= 0 && s->n >= 1 && (s->n - 1) * ctw_shard_step(s) < s->weight->n - s->row0 &&
            (s->bias == NULL || is_float(s->bias_dtype)) &&
-           (s->input == NULL || ctw_quantise_ok(s->input, s->weight->k));
+           (s->input == NULL || ctw_quantise_ok(s->input, s->weight->k)) &&
+           (s->rotate_in == NULL || ctw_rotation_ok(s->rotate_in, s->weight->k)) &&
+           (s->rotate_out == NULL || ctw_rotation_ok(s->rotate_out, s->n));
 }
 
 /* Checks shared by ctw_prepare() and ctw_linear(); *n_out: columns of y. */
@@ -153,6 +65,9 @@ static enum ctw_status check_linear(const struct ctw_op_linear *op, struct ctw_e
     REQUIRE("linear",
             op->x_rows == NULL || op->epilogue == CTW_EPI_GATE || op->epilogue == CTW_EPI_STORE);
     REQUIRE("linear", op->x_weight == NULL || op->x_rows != NULL);
+    for (int i = 0; i < op->n_shards; i++)
+        REQUIRE("linear", op->shards[i].rotate_out == NULL ||
+                              (op->epilogue != CTW_EPI_LOGITS && op->epilogue != CTW_EPI_SCATTER));
     REQUIRE("linear",
             op->epilogue == CTW_EPI_SCATTER || (op->y_rows == NULL && op->y_weight == NULL));
     return CTW_OK;
@@ -293,6 +208,15 @@ enum ctw_status ctw_quantise(struct ctw_backend *be, const struct ctw_op_quantis
     return be->ops->quantise(be, op, err);
 }
 
+enum ctw_status ctw_rotate(struct ctw_backend *be, const struct ctw_op_rotate *op,
+                           struct ctw_err *err)
+{
+    REQUIRE("rotate", is_float(op->dtype) && op->n_tok >= 0 && op->dim >= 1);
+    REQUIRE("rotate", ctw_rotation_ok(op->how, op->dim));
+    REQUIRE("rotate", op->ldx >= op->dim && op->ldy >= op->dim && op->y != op->x);
+    return be->ops->rotate(be, op, err);
+}
+
 enum ctw_status ctw_prepare(struct ctw_backend *be, const struct ctw_op_linear *op,
                             struct ctw_err *err)
 {
@@ -303,7 +227,7 @@ enum ctw_status ctw_prepare(struct ctw_backend *be, const struct ctw_op_linear *
             return st;
     }
     const struct ctw_op_linear none = {.slot = op->slot};
-    return be->ops->prepare(be, ctw_inputs_differ(op) ? &none : op, err);
+    return be->ops->prepare(be, ctw_inputs_split(op) ? &none : op, err);
 }
 
 enum ctw_status ctw_linear(struct ctw_backend *be, const struct ctw_op_linear *op,
@@ -421,7 +345,9 @@ enum ctw_status ctw_head(struct ctw_backend *be, const struct ctw_op_head *op, s
     REQUIRE("head", (op->logits == NULL) == (op->norms == NULL));
     REQUIRE("head", op->logits == NULL ||
                         (op->ld_logits >= op->n_vocab && op->ld_logits % CTW_LOGITS_ALIGN == 0));
-    return op->weight->input != NULL ? ctw_inputs_head(be, op, err) : be->ops->head(be, op, err);
+    REQUIRE("head", op->weight->rotate_out == NULL);
+    return op->weight->input != NULL || op->weight->rotate_in != NULL ? ctw_inputs_head(be, op, err)
+                                                                      : be->ops->head(be, op, err);
 }
 
 static enum ctw_status check_logits(const struct ctw_logits *l, struct ctw_err *err)

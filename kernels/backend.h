@@ -27,7 +27,7 @@ struct ctw_backend_ops;
 struct ctw_backend {
     const struct ctw_backend_ops *ops;
     char reason[256]; /* why this backend was selected; set by ctw_backend_open() */
-    void *inputs;     /* device: products' quantised inputs (kernels/inputs.h) */
+    void *inputs;     /* device: products' own inputs, and outputs (kernels/inputs.h) */
     size_t inputs_bytes;
 };
 
@@ -47,8 +47,8 @@ struct ctw_backend_info {
     char pci[20], uuid[48]; /* of a GPU, as nvidia-smi prints them: "00000000:18:00.0",
                                "GPU-.."; "" on the CPU, or if the driver does not say */
     int n_threads;          /* CPU */
-    uint64_t memory_total; /* bytes of the GPU; 0 on the CPU */
-    double flops;          /* about, a second, in products of 16 bits; 0: not known */
+    uint64_t memory_total;  /* bytes of the GPU; 0 on the CPU */
+    double flops;           /* about, a second, in products of 16 bits; 0: not known */
 };
 
 /* What the planner needs to know about a backend. */
@@ -75,14 +75,14 @@ struct ctw_reserve {
     int max_head, max_group; /* of attention: elements of a head of any kind, query heads to a key
                                 head */
     int64_t n_vocab, head_k; /* of the head: number of rows, and their width */
-    int64_t input_elems;     /* of a row: a product's quantised input, see ctw_input_elems() */
+    int64_t input_elems;     /* of a row: a product's own input and output, see ctw_input_elems() */
     int n_experts, chosen;   /* of a mixture; 0: none */
     int64_t n_grouped;       /* rows of one ctw_group() call */
     int64_t index_keys;      /* of one sequence, for ctw_index(); 0: none */
 };
 
 /* All members are required but linear_qkv, linear_pair, and route and group, without which mixtures
- * of experts are refused when a model opens. Only backend.c and backend_memory.c call them. */
+ * of experts are refused when a model opens. Only backend*.c call them. */
 struct ctw_backend_ops {
     const char *name;
     struct ctw_backend_traits traits;
@@ -145,6 +145,8 @@ struct ctw_backend_ops {
                            struct ctw_err *err);
     enum ctw_status (*quantise)(struct ctw_backend *be, const struct ctw_op_quantise *op,
                                 struct ctw_err *err);
+    enum ctw_status (*rotate)(struct ctw_backend *be, const struct ctw_op_rotate *op,
+                              struct ctw_err *err);
     enum ctw_status (*qkv)(struct ctw_backend *be, const struct ctw_op_qkv *op,
                            struct ctw_err *err);
     /* ctw_linear_qkv() in one step. *done false: this shape is not supported, nothing was done.
@@ -302,14 +304,17 @@ enum ctw_status ctw_act(struct ctw_backend *be, const struct ctw_op_act *op,
                         struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_quantise(struct ctw_backend *be, const struct ctw_op_quantise *op,
                              struct ctw_err *err) CTW_MUST_CHECK;
+enum ctw_status ctw_rotate(struct ctw_backend *be, const struct ctw_op_rotate *op,
+                           struct ctw_err *err) CTW_MUST_CHECK;
 /*
- * With shards that quantise their input, x is quantised into memory of the backend's (also for
- * ctw_linear_qkv() and ctw_head()); the backends' own operations never see such shards. Shards with
- * unequal inputs are products by themselves, which ctw_prepare() does not prepare.
+ * With shards that rotate or quantise their input, x becomes so in memory of the backend's (also
+ * for ctw_linear_qkv() and ctw_head()); the backends' own operations never see such shards. Shards
+ * with unequal inputs or a rotated output are products by themselves, which ctw_prepare() does not
+ * prepare. What is rotated at last is rounded to `dtype` before and after.
  */
 enum ctw_status ctw_linear(struct ctw_backend *be, const struct ctw_op_linear *op,
                            struct ctw_err *err) CTW_MUST_CHECK;
-/* The elements per row that op needs for that; 0: no shard quantises its input. */
+/* The elements per row that op needs for that; 0: no shard does any of it. */
 int64_t ctw_input_elems(const struct ctw_op_linear *op);
 enum ctw_status ctw_qkv(struct ctw_backend *be, const struct ctw_op_qkv *op,
                         struct ctw_err *err) CTW_MUST_CHECK;

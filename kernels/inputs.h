@@ -1,4 +1,5 @@
-/* Products whose shards quantise their input. Used by backend.c only. */
+/* Products whose shards rotate or quantise their input, or rotate their output. Used by backend.c
+ * and backend_memory.c only. */
 #ifndef CTW_KERNELS_INPUTS_H
 #define CTW_KERNELS_INPUTS_H
 
@@ -6,17 +7,18 @@
 
 static inline size_t ctw_inputs_bytes(const struct ctw_reserve *r)
 {
-    return (size_t)r->n_rows * (size_t)r->input_elems * ctw_dtype_bytes(r->dtype);
+    return (size_t)r->n_tok * (size_t)r->input_elems * ctw_dtype_bytes(r->dtype);
 }
 
-/* Makes room for quantised inputs; the content is lost. */
+/* Makes room for products' own inputs and outputs; the content is lost. */
 enum ctw_status ctw_inputs_reserve(struct ctw_backend *be, size_t bytes,
                                    struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_inputs_free(struct ctw_backend *be);
 
 /* Is this a way to quantise rows of dim elements? */
 bool ctw_quantise_ok(const struct ctw_quantise *q, int64_t dim);
-bool ctw_inputs_differ(const struct ctw_op_linear *op);
+/* Are op's shards several products, because of unequal inputs or rotated outputs? */
+bool ctw_inputs_split(const struct ctw_op_linear *op);
 
 /* Operations that have been checked, with ctw_input_elems() above 0. */
 enum ctw_status ctw_inputs_linear(struct ctw_backend *be, const struct ctw_op_linear *op,

@@ -15,6 +15,7 @@
 
 #include "kernels/formats/format.h"
 #include "kernels/quantise.h"
+#include "kernels/rotation.h"
 #include "kernels/routing.h"
 
 /* ---- linear ------------------------------------------------------------------------------- */
@@ -29,6 +30,7 @@ struct ctw_shard {
     const void *bias; /* device, of bias_dtype: row i's is element i * step; NULL: none */
     enum ctw_dtype bias_dtype;
     const struct ctw_quantise *input; /* how x is quantised for these rows; NULL: it is not */
+    const struct ctw_rotation *rotate_in, *rotate_out; /* of x before, of sum + bias; NULL: none */
 };
 
 static inline int64_t ctw_shard_step(const struct ctw_shard *s)
@@ -40,7 +42,7 @@ static inline int64_t ctw_shard_step(const struct ctw_shard *s)
 static inline struct ctw_shard ctw_shard_of(const struct ctw_weight *weight,
                                             const struct ctw_weight_data *data)
 {
-    struct ctw_shard s = {weight, data, 0, weight->n, 1, NULL, CTW_F32, NULL};
+    struct ctw_shard s = {weight, data, 0, weight->n, 1, NULL, CTW_F32, NULL, NULL, NULL};
     return s;
 }
 
@@ -402,12 +404,10 @@ struct ctw_op_head {
 
 enum { CTW_LOGITS_ALIGN = 16 };
 
-/* By which a row of the head's weight is divided: its length, but at least 1e-12, as
- * torch.nn.functional.normalize() divides. */
+/* A row's length, of its squares' sum; at least 1e-12, as in torch's normalize(). */
 CTW_HD float ctw_unit_length(double squares)
 {
-    float length = (float)sqrt(squares);
-    return length < 1e-12f ? 1e-12f : length;
+    return squares < 1e-24 ? 1e-12f : (float)sqrt(squares);
 }
 
 /* The logits of n_vocab ids for some rows, as ctw_head() left them. */

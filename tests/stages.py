@@ -95,15 +95,17 @@ def golden_stage():
     configs = data_folder("CTWORKER_CONFIGS", "configs")
     published = [Step([PY, "tests/golden/check_configs.py", WORKER], "lines",
                       {"CTWORKER_CONFIGS": configs})] if configs else []
+    rotated = Step([PY, "tests/golden/check_rotations.py"], "lines")
     if golden is None or families is None:
         written = Step([PY, "tests/golden/check_activations.py"], "lines")
-        return Stage("golden", "golden checkpoints, if there are any", [*published, written],
+        return Stage("golden", "golden checkpoints, if there are any", [*published, written, rotated],
                      note="no golden checkpoints (CTWORKER_GOLDEN, CTWORKER_GOLDEN_FAMILIES): only checkpoints that the tests write")
     return Stage("golden", "golden checkpoints: hashes, scores, refusals; published configurations", [
         *published,
         Step([PY, "tests/golden/check_hashes.py", WORKER], "lines", {"CTWORKER_GOLDEN": f"{golden}:{families}"}),
         Step([PY, "tests/golden/check_scores.py", "--golden", golden, families], "lines"),
         Step([PY, "tests/golden/check_activations.py", "--golden", golden], "lines"),
+        rotated,
         Step([PY, "tests/golden/check_reference.py", golden, families], "lines")])
 
 

@@ -295,6 +295,12 @@ static enum ctw_status cpu_quantise(struct ctw_backend *be, const struct ctw_op_
     return cpu_of(be)->variant->quantise(cpu_of(be), op, err);
 }
 
+static enum ctw_status cpu_rotate(struct ctw_backend *be, const struct ctw_op_rotate *op,
+                                  struct ctw_err *err)
+{
+    return ctw_cpu_rotate(cpu_of(be), op, err);
+}
+
 static enum ctw_status cpu_linear(struct ctw_backend *be, const struct ctw_op_linear *op,
                                   struct ctw_err *err)
 {
@@ -410,6 +416,7 @@ const struct ctw_backend_ops ctw_backend_cpu = {
     .norm = cpu_norm,
     .act = cpu_act,
     .quantise = cpu_quantise,
+    .rotate = cpu_rotate,
     .linear = cpu_linear,
     .qkv = cpu_qkv,
     .latent = cpu_latent,

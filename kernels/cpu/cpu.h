@@ -96,6 +96,8 @@ enum ctw_status ctw_cpu_latent(struct ctw_cpu *cpu, const struct ctw_op_latent *
                                struct ctw_err *err);
 enum ctw_status ctw_cpu_gate(struct ctw_cpu *cpu, const struct ctw_op_gate *op,
                              struct ctw_err *err);
+enum ctw_status ctw_cpu_rotate(struct ctw_cpu *cpu, const struct ctw_op_rotate *op,
+                               struct ctw_err *err);
 enum ctw_status ctw_cpu_index(struct ctw_cpu *cpu, const struct ctw_op_index *op,
                               struct ctw_err *err);
 size_t ctw_cpu_index_bytes(const struct ctw_cpu *cpu, int64_t n_keys);

@@ -345,6 +345,7 @@ OPERATION(embed)
 OPERATION(norm)
 OPERATION(act)
 OPERATION(quantise)
+OPERATION(rotate)
 OPERATION(qkv)
 OPERATION(latent)
 OPERATION(attention)
@@ -432,6 +433,7 @@ const struct ctw_backend_ops ctw_backend_cuda = {
     cuda_linear,
     cuda_act,
     cuda_quantise,
+    cuda_rotate,
     cuda_qkv,
     cuda_linear_qkv,
     cuda_linear_pair,

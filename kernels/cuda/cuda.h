@@ -36,7 +36,7 @@ struct ctw_cuda_slot {
         int64_t row0, n, step;
     } shard[CTW_MAX_SHARDS];
     enum ctw_dtype dtype;
-    const float *bias;        /* joined ahead, of experts; see struct ctw_cuda_gemm; NULL: it is not */
+    const float *bias; /* joined ahead, of experts; see struct ctw_cuda_gemm; NULL: it is not */
     const void *bias_y;
     bool interleaved;   /* gate and up rows interleaved, in blocks of CTW_CUDA_GATE_BLOCK */
     cudaEvent_t ready;  /* on the decode stream: decoded */
@@ -77,7 +77,7 @@ struct ctw_cuda {
     int code, ptx; /* architectures of the running code and of the PTX it was compiled from: 90 */
     bool hopper;   /* the variant: kernels for sm_90a if they exist; else the general kernels */
     uint64_t peers_asked[4]; /* a bit for each other GPU: direct copies from it were asked for */
-    bool can_register; /* existing host memory can be pinned for the GPU to read */
+    bool can_register;       /* existing host memory can be pinned for the GPU to read */
     size_t memory_total;
     char name[96], numerics[96];
     char pci[20], uuid[48]; /* as in struct ctw_backend_info */
@@ -187,7 +187,8 @@ enum ctw_dtype ctw_cuda_w_dtype(const struct ctw_op_linear *op);
 /* Are the gate and up rows of op's weights interleaved? */
 bool ctw_cuda_interleaves(const struct ctw_cuda *cu, const struct ctw_op_linear *op);
 /* Sets g's bias if the slot of op's weights has it. */
-bool ctw_cuda_slot_bias(struct ctw_cuda *cu, const struct ctw_op_linear *op, struct ctw_cuda_gemm *g);
+bool ctw_cuda_slot_bias(struct ctw_cuda *cu, const struct ctw_op_linear *op,
+                        struct ctw_cuda_gemm *g);
 /* Are they there without decoding them now? */
 bool ctw_cuda_weights_there(struct ctw_cuda *cu, const struct ctw_op_linear *op);
 /* Call after the product that uses the weights has been queued. */
@@ -242,8 +243,8 @@ enum ctw_status ctw_cuda_gemm_hopper(struct ctw_cuda *cu, const struct ctw_cuda_
                                      struct ctw_err *err);
 /*
  * y [m, n / 2] of dtype = act(gate) * up; w's n rows are gate and up interleaved in blocks of
- * CTW_CUDA_GATE_BLOCK. SiLU and both GELUs. Otherwise as above; the bias is in the same order as w's
- * rows.
+ * CTW_CUDA_GATE_BLOCK. SiLU and both GELUs. Otherwise as above; the bias is in the same order as
+ * w's rows.
  */
 enum ctw_status ctw_cuda_gate_hopper(struct ctw_cuda *cu, const struct ctw_cuda_gemm *g,
                                      enum ctw_activation act, bool *done, struct ctw_err *err);
@@ -264,9 +265,9 @@ bool ctw_cuda_qkv_hopper_can(const struct ctw_cuda *cu, const struct ctw_cuda_ge
 
 /* ---- gemm_experts_hopper.cu --------------------------------------------------------------- */
 
-/* Is there a kernel that gathers g's x_rows, and ends like ctw_cuda_gemm_hopper() or, with `gate`, like
- * ctw_cuda_gate_hopper() with any glu? Or, without x_rows, has this glu. y has g->dtype; no add.
- * Called before g->w is set. */
+/* Is there a kernel that gathers g's x_rows, and ends like ctw_cuda_gemm_hopper() or, with `gate`,
+ * like ctw_cuda_gate_hopper() with any glu? Or, without x_rows, has this glu. y has g->dtype; no
+ * add. Called before g->w is set. */
 bool ctw_cuda_gather_hopper_can(const struct ctw_cuda *cu, const struct ctw_cuda_gemm *g, bool gate,
                                 enum ctw_activation act, const struct ctw_glu *glu);
 /* y[y_rows[t]] += y_weight[t] * (sum + bias), in fp32 */
@@ -315,12 +316,15 @@ struct ctw_cuda_gemm ctw_cuda_gemm_of(const struct ctw_op_linear *op);
 /* Does one kernel gather the rows of x and end the product? Depends on the model alone. */
 bool ctw_cuda_gathers(const struct ctw_cuda *cu, const struct ctw_op_linear *op);
 bool ctw_cuda_has_bias(const struct ctw_op_linear *op);
-/* Sets g's bias, joined in `scratch`, if a shard has one. block: of interleaved gate and up, or 0. */
-enum ctw_status ctw_cuda_join_bias(cudaStream_t stream, const struct ctw_op_linear *op, int64_t block,
-                                   char *scratch, struct ctw_cuda_gemm *g, struct ctw_err *err);
+/* Sets g's bias, joined in `scratch`, if a shard has one. block: of interleaved gate and up, or 0.
+ */
+enum ctw_status ctw_cuda_join_bias(cudaStream_t stream, const struct ctw_op_linear *op,
+                                   int64_t block, char *scratch, struct ctw_cuda_gemm *g,
+                                   struct ctw_err *err);
 /* The same on the operations' stream, unless the product's slot has it. */
-enum ctw_status ctw_cuda_put_bias(struct ctw_cuda *cu, const struct ctw_op_linear *op, int64_t block,
-                                  char *scratch, struct ctw_cuda_gemm *g, struct ctw_err *err);
+enum ctw_status ctw_cuda_put_bias(struct ctw_cuda *cu, const struct ctw_op_linear *op,
+                                  int64_t block, char *scratch, struct ctw_cuda_gemm *g,
+                                  struct ctw_err *err);
 
 /* ---- operations, one file each ------------------------------------------------------------ */
 
@@ -329,6 +333,8 @@ enum ctw_status ctw_cuda_embed(struct ctw_cuda *cu, const struct ctw_op_embed *o
 enum ctw_status ctw_cuda_act(struct ctw_cuda *cu, const struct ctw_op_act *op, struct ctw_err *err);
 enum ctw_status ctw_cuda_quantise(struct ctw_cuda *cu, const struct ctw_op_quantise *op,
                                   struct ctw_err *err);
+enum ctw_status ctw_cuda_rotate(struct ctw_cuda *cu, const struct ctw_op_rotate *op,
+                                struct ctw_err *err);
 enum ctw_status ctw_cuda_norm(struct ctw_cuda *cu, const struct ctw_op_norm *op,
                               struct ctw_err *err);
 enum ctw_status ctw_cuda_prepare(struct ctw_cuda *cu, const struct ctw_op_linear *op,

@@ -511,6 +511,7 @@ static void check_slot_order(void)
 #include "elementwise_head.h"
 #include "elementwise_kinds.h"
 #include "elementwise_quantise.h"
+#include "elementwise_rotate.h"
 
 int main(int argc, char **argv)
 {
@@ -531,6 +532,7 @@ int main(int argc, char **argv)
         check_heads();
         check_kinds();
         check_quantise();
+        check_rotate();
     }
     if (strcmp(what, "check") != 0)
         print_rates(argc > 2 ? argv[2] : NULL);

@@ -313,10 +313,8 @@ static void check_rows(const struct fake *f, const struct ctw_op_linear *op, int
         "linear: x");
     gpu_check(f->gpu, op->y, area(n_rows_of(f, op->y_rows, op->n_tok), op->ldy, n, y_dtype),
               "linear: y");
-    if (op->x_weight != NULL)
-        gpu_check(f->gpu, op->x_weight, (size_t)op->n_tok * sizeof(float), "linear: x_weight");
-    if (op->y_weight != NULL)
-        gpu_check(f->gpu, op->y_weight, (size_t)op->n_tok * sizeof(float), "linear: y_weight");
+    gpu_check_any(f->gpu, op->x_weight, (size_t)op->n_tok * sizeof(float), "linear: x_weight");
+    gpu_check_any(f->gpu, op->y_weight, (size_t)op->n_tok * sizeof(float), "linear: y_weight");
 }
 
 static enum ctw_status fake_linear(struct ctw_backend *be, const struct ctw_op_linear *op,
@@ -386,13 +384,11 @@ static enum ctw_status fake_norm(struct ctw_backend *be, const struct ctw_op_nor
     if (op->bias != NULL)
         gpu_read(f->gpu, op->bias, area(1, 0, n_weights, op->bias_dtype), "norm: bias");
     gpu_check(f->gpu, op->y, area(op->n_tok, op->ldy, width, op->dtype), "norm: y");
-    if (op->rows != NULL)
-        gpu_check(f->gpu, op->rows, (size_t)op->n_tok * sizeof(*op->rows), "norm: rows");
+    gpu_check_any(f->gpu, op->rows, (size_t)op->n_tok * sizeof(*op->rows), "norm: rows");
     for (int64_t t = 0; op->rows != NULL && t < op->n_tok; t++)
         n_x = op->rows[t] >= n_x ? op->rows[t] + 1 : n_x;
     gpu_check(f->gpu, op->x, area(n_x, op->ldx, width, op->x_dtype), "norm: x");
-    if (op->bad != NULL)
-        gpu_check(f->gpu, op->bad, (size_t)n_x * sizeof(*op->bad), "norm: bad");
+    gpu_check_any(f->gpu, op->bad, (size_t)n_x * sizeof(*op->bad), "norm: bad");
     enum ctw_status st = gpu_begin(f->gpu, f->joined, &lost, err);
     return st != CTW_OK || lost ? st : ctw_backend_cpu.norm(f->cpu, op, err);
 }
@@ -404,8 +400,7 @@ static enum ctw_status fake_act(struct ctw_backend *be, const struct ctw_op_act 
     bool lost;
     gpu_check(f->gpu, op->x, area(op->n_tok, op->ldx, op->dim, op->dtype), "act: x");
     gpu_check(f->gpu, op->y, area(op->n_tok, op->ldy, op->dim, op->dtype), "act: y");
-    if (op->up != NULL)
-        gpu_check(f->gpu, op->up, area(op->n_tok, op->ldup, op->dim, op->dtype), "act: up");
+    gpu_check_any(f->gpu, op->up, area(op->n_tok, op->ldup, op->dim, op->dtype), "act: up");
     enum ctw_status st = gpu_begin(f->gpu, f->joined, &lost, err);
     return st != CTW_OK || lost ? st : ctw_backend_cpu.act(f->cpu, op, err);
 }
@@ -463,8 +458,7 @@ static enum ctw_status fake_attention(struct ctw_backend *be, const struct ctw_o
     gpu_check(f->gpu, op->k, area(n_kv, kv, kv, op->dtype), "attention: k");
     gpu_check(f->gpu, op->v, area(n_kv, values, values, op->dtype), "attention: v");
     gpu_check(f->gpu, op->out, area(n_q, out, out, op->dtype), "attention: out");
-    if (op->alibi != NULL)
-        gpu_check(f->gpu, op->alibi, (size_t)op->n_head * sizeof(float), "attention: alibi");
+    gpu_check_any(f->gpu, op->alibi, (size_t)op->n_head * sizeof(float), "attention: alibi");
     if (op->sinks != NULL)
         gpu_read(f->gpu, op->sinks, area(1, 0, op->n_head, op->sinks_dtype), "attention: sinks");
     enum ctw_status st = gpu_begin(f->gpu, f->joined, &lost, err);
@@ -476,11 +470,24 @@ static enum ctw_status fake_quantise(struct ctw_backend *be, const struct ctw_op
 {
     struct fake *f = fake_of(be);
     bool lost;
-    if (op->rows != NULL)
-        gpu_check(f->gpu, op->rows, (size_t)op->n_tok * sizeof(*op->rows), "quantise: rows");
+    gpu_check_any(f->gpu, op->rows, (size_t)op->n_tok * sizeof(*op->rows), "quantise: rows");
     gpu_check(f->gpu, op->y, area(op->n_tok, op->ldy, op->dim, op->dtype), "quantise: y");
     enum ctw_status st = gpu_begin(f->gpu, f->joined, &lost, err);
     return st != CTW_OK || lost ? st : ctw_backend_cpu.quantise(f->cpu, op, err);
+}
+
+static enum ctw_status fake_rotate(struct ctw_backend *be, const struct ctw_op_rotate *op,
+                                   struct ctw_err *err)
+{
+    struct fake *f = fake_of(be);
+    size_t size = (size_t)op->how->size;
+    bool lost;
+    gpu_check_any(f->gpu, op->rows, (size_t)op->n_tok * sizeof(*op->rows), "rotate: rows");
+    gpu_check_any(f->gpu, op->how->matrix, size * size * sizeof(float), "rotate: matrix");
+    gpu_check_any(f->gpu, op->how->signs, size * sizeof(float), "rotate: signs");
+    gpu_check(f->gpu, op->y, area(op->n_tok, op->ldy, op->dim, op->dtype), "rotate: y");
+    enum ctw_status st = gpu_begin(f->gpu, f->joined, &lost, err);
+    return st != CTW_OK || lost ? st : ctw_backend_cpu.rotate(f->cpu, op, err);
 }
 
 static enum ctw_status fake_latent(struct ctw_backend *be, const struct ctw_op_latent *op,
@@ -537,11 +544,9 @@ static enum ctw_status fake_head(struct ctw_backend *be, const struct ctw_op_hea
     gpu_check(f->gpu, op->x, area(op->n_rows, k, k, op->dtype), "head: x");
     gpu_check(f->gpu, op->targets, (size_t)op->n_rows * sizeof(*op->targets), "head: targets");
     gpu_check(f->gpu, op->out, (size_t)op->n_rows * sizeof(*op->out), "head: out");
-    if (op->logits != NULL) {
-        gpu_check(f->gpu, op->logits, (size_t)(op->n_rows * op->ld_logits) * sizeof(float),
+    gpu_check_any(f->gpu, op->logits, (size_t)(op->n_rows * op->ld_logits) * sizeof(float),
                   "head: logits");
-        gpu_check(f->gpu, op->norms, (size_t)op->n_rows * sizeof(*op->norms), "head: norms");
-    }
+    gpu_check_any(f->gpu, op->norms, (size_t)op->n_rows * sizeof(*op->norms), "head: norms");
     enum ctw_status st = gpu_begin(f->gpu, f->joined, &lost, err);
     return st != CTW_OK || lost ? st : ctw_backend_cpu.head(f->cpu, op, err);
 }
@@ -657,6 +662,7 @@ static const struct ctw_backend_ops fake_ops = {
     .linear = fake_linear,
     .qkv = fake_qkv,
     .quantise = fake_quantise,
+    .rotate = fake_rotate,
     .latent = fake_latent,
     .attention = fake_attention,
     .gate = fake_gate,

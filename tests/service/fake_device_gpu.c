@@ -342,6 +342,12 @@ void gpu_check(struct gpu *g, const void *p, size_t bytes, const char *what)
         check(g, p, bytes, DEVICE, what);
 }
 
+void gpu_check_any(struct gpu *g, const void *p, size_t bytes, const char *what)
+{
+    if (p != NULL)
+        gpu_check(g, p, bytes, what);
+}
+
 void gpu_check_write(struct gpu *g, const void *p, size_t bytes, const char *what)
 {
     gpu_check(g, p, bytes, what);

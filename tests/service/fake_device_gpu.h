@@ -70,6 +70,7 @@ void gpu_give(struct gpu *g, uint64_t bytes);
 
 /* Ends the process unless bytes p .. p+bytes-1 lie within one allocation. */
 void gpu_check(struct gpu *g, const void *p, size_t bytes, const char *what);
+void gpu_check_any(struct gpu *g, const void *p, size_t bytes, const char *what); /* or p is NULL */
 /*
  * Records that an operation reads p .. p+bytes-1. The read lasts until a fence that was recorded
  * after it has been waited for. Until then, writing or freeing this memory ends the process,

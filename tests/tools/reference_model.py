@@ -28,6 +28,7 @@ import families
 import recipe
 import reference_activations
 import reference_experts
+import reference_rotations
 from reference_formats import NUMPY, narrow_bytes, round_to, widen
 from reference_native import decode
 from reference_math import ACTIVATIONS
@@ -159,15 +160,19 @@ class Model:
 
     def input(self, x, module):
         """x as the module reads it."""
+        x = self.rotated(x, "input", module)
         if not self.quantise:
             return x
         return reference_activations.module_input(x, module, self.tensors, self.config, self.activations)
+
+    def rotated(self, x, location, module):
+        return reference_rotations.rotated(x, location, module, self.tensors, self.config, self.r)
 
     def linear(self, x, module, bias=False, columns=False):
         w = self.weight(module + ".weight")
         x = self.input(x, module)
         y = x @ (w if columns else w.T)
-        return self.r(y + self.weight(module + ".bias") if bias else y)
+        return self.rotated(self.r(y + self.weight(module + ".bias") if bias else y), "output", module)
 
     def norm(self, x, name, norm, gain=None):
         """Over the last axis; gain: the weight, if it is not the tensor of that name."""
@@ -284,6 +289,9 @@ class Model:
             v = self.norm(v, "", a.v_norm)
         if a.clip_after is not None:
             v = np.clip(v, -a.clip_after, a.clip_after)
+        q = self.rotated(q, "q_attn", a.stem + "self_attn")
+        if a.kv_of is None:
+            k = self.rotated(k, "k_cache", a.stem + "self_attn")
         if a.value_scale != 1:
             v = self.r(v * a.value_scale)
         if self.quantise and a.kv_of is None:

@@ -243,6 +243,16 @@ static void frozen_is_told(void **state)
     close_it(&o);
 }
 
+static void refused(const char *text, const char *words)
+{
+    struct opened o;
+    struct ctw_err err = {0};
+    assert_int_not_equal(open_text(&o, text, &err), CTW_OK);
+    if (strstr(err.msg, words) == NULL || strncmp(err.msg, "config.json: ", 13) != 0)
+        fail_msg("%s: \"%s\" does not say \"%s\"", text, err.msg, words);
+    close_it(&o);
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -279,9 +289,6 @@ static void refusals(void **state)
          "block_structure[1]: expected a whole number from 1"},
         {HEAD "\"sparsity_config\": {\"format\": \"sparse-24-bitmask\"}, \"config_groups\": {}}}",
          "sparse weights (format \"sparse-24-bitmask\")"},
-        {HEAD "\"config_groups\": {}, \"transform_config\": {\"config_groups\": {\"R4\": "
-              "{\"apply\": [{\"location\": \"input\"}]}}}}}",
-         "an online transform (location \"input\")"},
         {HEAD "\"config_groups\": {\"W5A3\": [\"Linear\"]}}}",
          "config_groups.W5A3: unknown preset scheme"},
         {HEAD "\"config_groups\": {\"g\": {\"targets\": [], \"weights\": {\"nbits\": 4}}}}}",
@@ -305,14 +312,34 @@ static void refusals(void **state)
         {"{\"compression_config\": {\"config_groups\": {}}, \"quantization_config\": {}}",
          "found in addition to quantization_config"},
     };
-    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
-        struct opened o;
-        struct ctw_err err = {0};
-        assert_int_not_equal(open_text(&o, rows[i].text, &err), CTW_OK);
-        if (strstr(err.msg, rows[i].words) == NULL || strncmp(err.msg, "config.json: ", 13) != 0)
-            fail_msg("%s: \"%s\" does not say \"%s\"", rows[i].text, err.msg, rows[i].words);
-        close_it(&o);
-    }
+    for (size_t i = 0; i < CTW_COUNT(rows); i++)
+        refused(rows[i].text, rows[i].words);
+}
+
+/* Transforms that are fused into the weights leave nothing to do. */
+static void transforms(void **state)
+{
+    (void)state;
+#define TRANSFORM HEAD "\"config_groups\": {}, \"transform_config\": {\"config_groups\": {\"R4\": "
+    struct opened o;
+    open_ok(&o, TRANSFORM "{\"type\": \"hadamard\", \"apply\": [{\"targets\": [\"Linear\"], "
+                          "\"location\": \"weight_input\"}]}, \"R3\": {\"type\": "
+                          "\"random-hadamard\", \"head_dim\": 64, \"randomize\": true, "
+                          "\"apply\": [{\"targets\": [\"re:.*attn\"], \"location\": "
+                          "\"k_cache\", \"inverse\": true}]}}}}}");
+    assert_true(o.qc.n_transforms == 2 && o.qc.transforms[0].n_uses == 0);
+    const struct ctw_transform *r3 = &o.qc.transforms[1];
+    assert_true(r3->type == CTW_TRANSFORM_RANDOM_HADAMARD && r3->permuted && r3->head_dim == 64);
+    assert_true(r3->n_uses == 1 && r3->uses[0].place == CTW_TRANSFORM_KEYS && r3->uses[0].inverse);
+    close_it(&o);
+    refused(TRANSFORM "{\"apply\": [{\"location\": \"input\"}]}}}}}",
+            "config_groups.R4: \"type\" is missing");
+    refused(TRANSFORM "{\"type\": \"fourier\"}}}}}", "R4.type: \"fourier\" is not supported");
+    refused(TRANSFORM "{\"type\": \"hadamard\", \"seed\": 1}}}}}", "R4.seed: unknown key");
+    refused(TRANSFORM "{\"type\": \"hadamard\", \"apply\": [{\"location\": \"v_cache\"}]}}}}}",
+            "R4.apply[0].location: \"v_cache\" is not supported");
+    refused(TRANSFORM "{\"type\": \"hadamard\", \"head_dim\": 0}}}}}",
+            "R4.head_dim: expected a whole number from 1");
 }
 
 /* Exponents of one version's MXFP4 are 2 too small. */
@@ -323,8 +350,9 @@ static void a_version_is_warned_of(void **state)
         const char *scheme, *version;
         bool warned;
     } rows[] = {
-        {"MXFP4", "0.13.0", true}, {"MXFP4A16", "0.13.0.a20251220", true}, {"MXFP4", "0.13.1", false},
-        {"MXFP8", "0.13.0", false}, {"NVFP4", "0.13.0", false},
+        {"MXFP4", "0.13.0", true},  {"MXFP4A16", "0.13.0.a20251220", true},
+        {"MXFP4", "0.13.1", false}, {"MXFP8", "0.13.0", false},
+        {"NVFP4", "0.13.0", false},
     };
     char text[512];
     for (size_t i = 0; i < CTW_COUNT(rows); i++) {
@@ -398,6 +426,7 @@ int main(void)
         cmocka_unit_test(frozen_is_told),
         cmocka_unit_test(a_version_is_warned_of),
         cmocka_unit_test(refusals),
+        cmocka_unit_test(transforms),
         cmocka_unit_test(other_formats_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

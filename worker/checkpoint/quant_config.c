@@ -111,46 +111,6 @@ static enum ctw_status read_groups(struct ctw_quant_config *qc, const struct ctw
 
 /* ---- the rest of the object ---- */
 
-static enum ctw_status check_transform(const struct ctw_json_node *group, struct ctw_err *err)
-{
-    const struct ctw_json_node *apply = NULL;
-    enum ctw_status st =
-        ctw_json_read_node(group, "apply", CTW_JSON_REQUIRED, CTW_JSON_ARRAY, &apply, err);
-    if (st != CTW_OK)
-        return st;
-    for (const struct ctw_json_node *a = ctw_json_first(apply); a != NULL; a = ctw_json_next(a)) {
-        const char *location = NULL;
-        st = ctw_json_read_string(a, "location", CTW_JSON_REQUIRED, &location, err);
-        if (st != CTW_OK)
-            return st;
-        if (strcmp(location, "weight_input") != 0 && strcmp(location, "weight_output") != 0)
-            return ctw_json_fail(a, err, CTW_EUNSUP,
-                                 "an online transform (location \"%s\") is not supported; expected "
-                                 "only transforms that are fused into the weights",
-                                 location);
-    }
-    return CTW_OK;
-}
-
-/* Rotations that are fused into the weights need no support; others change the activations. */
-static enum ctw_status check_transforms(const struct ctw_json_node *quantization,
-                                        struct ctw_err *err)
-{
-    const struct ctw_json_node *node = NULL, *groups = NULL;
-    enum ctw_status st = ctw_json_read_node(quantization, "transform_config", CTW_JSON_OPTIONAL,
-                                            CTW_JSON_OBJECT, &node, err);
-    if (st != CTW_OK || node == NULL || ctw_json_count(node) == 0)
-        return st;
-    st =
-        ctw_json_read_node(node, "config_groups", CTW_JSON_REQUIRED, CTW_JSON_OBJECT, &groups, err);
-    if (st != CTW_OK)
-        return st;
-    for (const struct ctw_json_node *g = ctw_json_first(groups); g != NULL && st == CTW_OK;
-         g = ctw_json_next(g))
-        st = check_transform(g, err);
-    return st;
-}
-
 static enum ctw_status check_sparsity(const struct ctw_json_node *node, struct ctw_err *err)
 {
     const char *format = NULL;
@@ -275,7 +235,8 @@ enum ctw_status ctw_quant_config_read(struct ctw_quant_config *out,
     else if (out->format != NULL)
         st = check_format(out->format, ctw_json_get(node, "format"), err);
     if (st == CTW_OK)
-        st = check_transforms(node, err);
+        st = ctw_transforms_read(&out->transforms, &out->n_transforms,
+                                 ctw_json_get(node, "transform_config"), err);
     if (st == CTW_OK)
         st = read_groups(out, node, err);
     if (st == CTW_OK)
@@ -321,6 +282,7 @@ void ctw_quant_config_close(struct ctw_quant_config *qc)
         ctw_patterns_close(&qc->groups[i].targets);
     ctw_free(qc->groups);
     ctw_patterns_close(&qc->ignore);
+    ctw_transforms_close(qc->transforms, qc->n_transforms);
     *qc = (struct ctw_quant_config){0};
 }
 

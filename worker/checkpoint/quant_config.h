@@ -8,6 +8,7 @@
 
 #include "kernels/formats/format.h"
 #include "worker/checkpoint/match.h"
+#include "worker/checkpoint/quant_transform.h"
 #include "worker/checkpoint/unread.h"
 
 enum ctw_quant_when { CTW_QUANT_STATIC, CTW_QUANT_DYNAMIC, CTW_QUANT_LOCAL };
@@ -36,6 +37,8 @@ struct ctw_quant_config {
     struct ctw_quant_group *groups;
     int64_t n_groups;
     struct ctw_patterns ignore;
+    struct ctw_transform *transforms; /* of activations */
+    int64_t n_transforms;
     const struct ctw_part_names *names; /* of the method that wrote the tensors */
     bool present;                       /* config.json has a quantization_config */
     bool tensors_decide; /* a weight that is stored dense is dense, whatever the groups say: other

@@ -154,6 +154,9 @@ static void print_model(const struct ctw_model *m)
         printf("activations   %s declared in the checkpoint: %s\n", m->activations,
                m->quantises_activations ? "simulated (--activations=checkpoint)"
                                         : "not simulated, only weights are quantised");
+    if (m->n_rotations > 0)
+        printf("rotations     of activations, by %d %s\n", m->n_rotations,
+               m->n_rotations == 1 ? "matrix" : "different matrices");
 }
 
 /* Prints lines of at most 100 columns, broken after commas. */

@@ -103,6 +103,11 @@ static bool same_shape(const struct ctw_matrix *a, const struct ctw_matrix *b)
 static enum ctw_status check_matrices(const struct ctw_model *a, const struct ctw_model *b,
                                       struct ctw_err *err)
 {
+    if (a->n_rotations > 0 || b->n_rotations > 0)
+        return ctw_fail(err, CTW_EINVAL,
+                        "%s rotates activations (transform_config), and its matrices with them: "
+                        "they cannot be exchanged",
+                        a->n_rotations > 0 ? a->dir : b->dir);
     for (int l = 1; l < a->n_layers; l++) {
         const struct ctw_layer *mine = &a->layers[l], *other = &b->layers[l];
         for (int role = 0; role < N_ROLES; role++) {

@@ -64,7 +64,28 @@ static enum ctw_status make_q_factor(struct ctw_forward *f, struct ctw_err *err)
     return st;
 }
 
-/* Tables that the model's positions need. */
+static enum ctw_status make_rotations(struct ctw_forward *f, struct ctw_err *err)
+{
+    size_t n = (size_t)f->model->n_rotations;
+    enum ctw_status st = CTW_OK;
+    f->rotations = ctw_calloc(n, sizeof(*f->rotations));
+    if (f->rotations == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "out of memory for rotations");
+    for (size_t i = 0; st == CTW_OK && i < n; i++) {
+        const struct ctw_rotation *r = &f->model->rotations[i];
+        float *signs = NULL, *matrix = NULL;
+        if (r->signs != NULL)
+            st = make_floats(f, &signs, r->signs, r->size, err);
+        if (st == CTW_OK && r->matrix != NULL)
+            st = make_floats(f, &matrix, r->matrix, r->size * r->size, err);
+        f->rotations[i] = *r;
+        f->rotations[i].signs = signs;
+        f->rotations[i].matrix = matrix;
+    }
+    return st;
+}
+
+/* Tables that the model's positions need, and rotations. */
 static enum ctw_status make_tables(struct ctw_forward *f, struct ctw_err *err)
 {
     const struct ctw_model *m = f->model;
@@ -75,6 +96,8 @@ static enum ctw_status make_tables(struct ctw_forward *f, struct ctw_err *err)
         st = make_q_factor(f, err);
     if (st == CTW_OK && m->alibi != NULL)
         st = make_floats(f, &f->alibi, m->alibi, m->layers[1].n_head, err);
+    if (st == CTW_OK && m->n_rotations > 0)
+        st = make_rotations(f, err);
     return st;
 }
 
@@ -155,6 +178,11 @@ void ctw_forward_close(struct ctw_forward *f)
         ctw_device_free(f->be, f->kept[i].k);
         ctw_device_free(f->be, f->kept[i].v);
     }
+    for (int i = 0; f->rotations != NULL && i < f->model->n_rotations; i++) {
+        ctw_device_free(f->be, (void *)(uintptr_t)f->rotations[i].signs);
+        ctw_device_free(f->be, (void *)(uintptr_t)f->rotations[i].matrix);
+    }
+    ctw_free(f->rotations);
     ctw_free(f->start);
     ctw_free(f);
 }
@@ -372,6 +400,7 @@ enum ctw_status ctw_forward_head(struct ctw_forward *f, const struct ctw_layer_d
         return CTW_OK;
     if (l->matrix[CTW_M_HEAD].input.codes != CTW_CODES_NONE)
         head.input = &l->matrix[CTW_M_HEAD].input;
+    head.rotate_in = ctw_forward_rotation(f, l->matrix[CTW_M_HEAD].rotate_in);
     if (l->vector[CTW_V_HEAD_BIAS] != NULL) {
         head.bias_dtype = l->vector[CTW_V_HEAD_BIAS]->dtype;
         head.bias = (const char *)data->vector[CTW_V_HEAD_BIAS] +

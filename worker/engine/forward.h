@@ -47,7 +47,14 @@ struct ctw_forward {
     float *cos_sin[CTW_MAX_ROPES];   /* [longest, rot_dim] */
     float *q_factor;                 /* [longest], or NULL */
     float *alibi;                    /* [n_head], or NULL */
+    struct ctw_rotation *rotations;  /* the model's, with arrays on the device */
 };
+
+/* The rotation that a matrix or a layer names; NULL: none. */
+static inline const struct ctw_rotation *ctw_forward_rotation(const struct ctw_forward *f, int name)
+{
+    return name == 0 ? NULL : &f->rotations[name - 1];
+}
 
 /* Device memory for the logits of some rows, see struct ctw_op_head. */
 struct ctw_kept_logits {

@@ -126,9 +126,9 @@ static struct widths model_widths(const struct ctw_model *model)
     return w;
 }
 
-/* Elements per row of the quantised input of a product of these matrices. */
-static int64_t input_elems(const struct ctw_product *p, const struct ctw_matrix *matrices,
-                           bool gate)
+/* Elements per row of what a product of these matrices has of its own. */
+static int64_t input_elems(const struct ctw_model *model, const struct ctw_product *p,
+                           const struct ctw_matrix *matrices, enum ctw_epilogue epilogue)
 {
     struct ctw_shard shards[CTW_MAX_SHARDS] = {0};
     for (int i = 0; i < p->n_shards; i++) {
@@ -136,22 +136,25 @@ static int64_t input_elems(const struct ctw_product *p, const struct ctw_matrix 
         shards[i].weight = &m->weight;
         shards[i].n = p->shard[i].n;
         shards[i].input = m->input.codes != CTW_CODES_NONE ? &m->input : NULL;
+        shards[i].rotate_in = m->rotate_in != 0 ? &model->rotations[m->rotate_in - 1] : NULL;
+        shards[i].rotate_out = m->rotate_out != 0 ? &model->rotations[m->rotate_out - 1] : NULL;
     }
     return ctw_input_elems(
-        &(struct ctw_op_linear){.shards = shards,
-                                .n_shards = p->n_shards,
-                                .epilogue = gate ? CTW_EPI_GATE : CTW_EPI_STORE});
+        &(struct ctw_op_linear){.shards = shards, .n_shards = p->n_shards, .epilogue = epilogue});
 }
 
 /* Counts a product of experts: each of their slots may hold one. */
-static void reserve_expert(struct ctw_reserve *r, const struct ctw_mixture *x, int64_t k, bool down)
+static void reserve_expert(struct ctw_reserve *r, const struct ctw_model *model,
+                           const struct ctw_mixture *x, int64_t k, bool down)
 {
     const struct ctw_product *p = down ? &x->down : &x->up;
     int64_t n = 0;
     for (int e = 0; e < x->route.n_experts; e++)
-        r->input_elems =
-            max64(r->input_elems, input_elems(p, &x->matrix[(int64_t)e * CTW_N_EXPERT_MATRICES],
-                                              !down && x->gated));
+        r->input_elems = max64(r->input_elems,
+                               input_elems(model, p, &x->matrix[(int64_t)e * CTW_N_EXPERT_MATRICES],
+                                           down       ? CTW_EPI_SCATTER
+                                           : x->gated ? CTW_EPI_GATE
+                                                      : CTW_EPI_STORE));
     for (int i = 0; i < p->n_shards; i++)
         n += p->shard[i].n;
     r->max_n = max64(r->max_n, n);
@@ -191,13 +194,18 @@ struct ctw_reserve ctw_plan_reserve(const struct ctw_model *model, enum ctw_dtyp
             }
             r.max_n = max64(r.max_n, n);
             r.slot_elems[s] = max64(r.slot_elems[s], elems);
-            r.input_elems =
-                max64(r.input_elems, input_elems(p, l->matrix, s == CTW_SLOT_GATE_UP && l->gated));
+            bool gate = s == CTW_SLOT_GATE_UP && l->gated,
+                 adds = s == CTW_SLOT_O || s == CTW_SLOT_DOWN;
+            r.input_elems = max64(r.input_elems, input_elems(model, p, l->matrix,
+                                                             gate   ? CTW_EPI_GATE
+                                                             : adds ? CTW_EPI_ADD
+                                                                    : CTW_EPI_STORE));
         }
-        if (l->matrix[CTW_M_HEAD].input.codes != CTW_CODES_NONE)
+        if (l->matrix[CTW_M_HEAD].input.codes != CTW_CODES_NONE ||
+            l->matrix[CTW_M_HEAD].rotate_in != 0)
             r.input_elems = max64(r.input_elems, model->embed_dim);
-        reserve_expert(&r, &l->mixture, model->hidden, false);
-        reserve_expert(&r, &l->mixture, l->mixture.inner, true);
+        reserve_expert(&r, model, &l->mixture, model->hidden, false);
+        reserve_expert(&r, model, &l->mixture, l->mixture.inner, true);
     }
     return r;
 }
@@ -262,6 +270,14 @@ static void add_up(struct ctw_plan *plan, const struct ctw_plan_request *r, stru
                    (size_t)ctw_plan_rope_rows(r->model, r->longest) * (size_t)w.rot * sizeof(float);
     if (r->model->alibi != NULL)
         plan->tables += (size_t)r->model->layers[1].n_head * sizeof(float);
+    for (int i = 0; i < r->model->n_rotations; i++) {
+        const struct ctw_rotation *turn = &r->model->rotations[i];
+        size_t size = (size_t)turn->size;
+        plan->tables += (turn->matrix != NULL  ? size * size
+                         : turn->signs != NULL ? size
+                                               : 0) *
+                        sizeof(float);
+    }
     const struct ctw_reserve reserve = ctw_plan_reserve(r->model, r->dtype, plan);
     plan->scratch = ctw_backend_scratch_bytes(r->backend, &reserve);
     plan->total = plan->residual + plan->activations + plan->inputs + plan->keys + plan->values +

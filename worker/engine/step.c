@@ -10,7 +10,9 @@ void ctw_step_shard(const struct ctw_step *s, struct ctw_shard *out, const struc
                            .row0 = rows->row0,
                            .n = rows->n,
                            .step = rows->step,
-                           .input = matrix->input.codes != CTW_CODES_NONE ? &matrix->input : NULL};
+                           .input = matrix->input.codes != CTW_CODES_NONE ? &matrix->input : NULL,
+                           .rotate_in = ctw_forward_rotation(s->f, matrix->rotate_in),
+                           .rotate_out = ctw_forward_rotation(s->f, matrix->rotate_out)};
     if (rows->bias < 0)
         return;
     out->bias_dtype = s->layer->vector[rows->bias]->dtype;
@@ -141,8 +143,7 @@ enum ctw_status ctw_step_add_product(const struct ctw_step *s, enum ctw_slot slo
 {
     struct ctw_shard shards[CTW_MAX_SHARDS];
     struct ctw_op_linear op = linear(s, slot, shards);
-    op.epilogue =
-        ctw_step_epilogue(s, slot) == CTW_EPI_SCATTER ? CTW_EPI_SCATTER : CTW_EPI_ADD;
+    op.epilogue = ctw_step_epilogue(s, slot) == CTW_EPI_SCATTER ? CTW_EPI_SCATTER : CTW_EPI_ADD;
     op.residual_dtype = CTW_RESIDUAL;
     op.x = x;
     op.ldx = ldx;

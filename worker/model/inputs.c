@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "worker/model/names.h"
+
 enum { MAX_NAME = 512 };
 
 static const char remedy[] = "score it with --activations=none, which quantises weights only";
@@ -172,9 +174,7 @@ static enum ctw_status open_kv(const struct ctw_finder *finder, struct ctw_layer
         return ctw_fail(err, CTW_EUNSUP,
                         "kv_cache_scheme: this kind of attention is not supported; %s", remedy);
     snprintf(module, sizeof(module), "%s", m->name);
-    char *end = strrchr(module, '.');
-    if (end != NULL)
-        *end = '\0';
+    ctw_name_parent(module);
     for (int i = 0; i < 2 && st == CTW_OK; i++) {
         struct ctw_quantise *q = &l->kv_input[i];
         st = read_scheme(&finder->config->quant.kv_scheme, (int64_t)l->n_kv * l->head, q, err);

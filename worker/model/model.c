@@ -14,6 +14,7 @@
 #include "worker/model/inputs.h"
 #include "worker/model/names.h"
 #include "worker/model/places.h"
+#include "worker/model/rotations.h"
 #include "worker/model/tensors.h"
 
 /* ---- tensors ---- */
@@ -153,6 +154,8 @@ static enum ctw_status finish_layers(struct ctw_model *m, const struct ctw_finde
         st = check_quantised(finder, err);
     if (st == CTW_OK && finder->quantises_activations)
         st = ctw_inputs_open(finder, m, err);
+    if (st == CTW_OK)
+        st = ctw_rotations_open(finder, m, err);
     return st == CTW_OK ? ctw_places_make(m, err) : st;
 }
 
@@ -433,6 +436,7 @@ void ctw_model_close(struct ctw_model *m)
         ctw_free(m->rope[i].inv_freq);
         ctw_free(m->rope[i].long_inv_freq);
     }
+    ctw_rotations_close(m);
     ctw_free(m->alibi);
     ctw_free(m->layers);
     ctw_identity_close(m->identity);

@@ -107,6 +107,8 @@ struct ctw_matrix {
     const struct ctw_tensor *part[CTW_N_PARTS]; /* NULL: absent */
     struct ctw_quantise input; /* how what the matrix multiplies is quantised; codes NONE: not */
     const struct ctw_tensor *input_part[2]; /* the tensors that `input` was read from, or NULL */
+    int rotate_in, rotate_out; /* what it multiplies, before that; its result: 1 + an index of the
+                                  model's rotations; 0: not rotated */
     /* The tensors are stacks of n_stacked such matrices, of which this is number `at`: `weight`
      * describes its part of them. 0: they are this matrix alone. */
     int64_t n_stacked, at;
@@ -214,6 +216,7 @@ struct ctw_layer {
     int turning;
     struct ctw_quantise kv_input[2];     /* of keys and of values, after RoPE; codes NONE: not */
     const struct ctw_tensor *kv_part[2]; /* the tensors that these were read from, or NULL */
+    int rotate_q, rotate_k;              /* queries and keys after RoPE; likewise */
     int keeps_kv; /* the model's kept keys and values: this layer writes them; -1: it does not */
     int uses_kv;  /* likewise: this layer has none of its own and reads them; -1: it has its own */
     /* MLP */
@@ -262,10 +265,14 @@ struct ctw_model {
     int64_t embed_dim;      /* columns of the embedding and of the head */
     int64_t position0;      /* row of position 0 in the table of learned positions */
     float embed_scale;
-    float head_scale, head_softcap;        /* 1 and 0 */
-    bool unit_head;                        /* the head's rows are divided by their lengths */
-    bool tied;                             /* the head is the embedding's matrix */
-    float *alibi;                          /* [n_head]: the slopes of ALiBi; NULL: none */
+    float head_scale, head_softcap; /* 1 and 0 */
+    bool unit_head;                 /* the head's rows are divided by their lengths */
+    bool tied;                      /* the head is the embedding's matrix */
+    float *alibi;                   /* [n_head]: the slopes of ALiBi; NULL: none */
+    struct ctw_rotation *rotations; /* of activations; arrays in host memory */
+    int n_rotations;
+    const struct ctw_tensor **rotation_tensors; /* the tensors that these were read from */
+    int64_t n_rotation_tensors;
     double q_factor_beta, q_factor_length; /* factor of queries at position p: 1 + beta ln(1 + */
     double q_factor_first;                 /* floor((p + first) / length)); beta 0: none */
     int n_kept;        /* keys and values that other layers use: arrays for the pass */

@@ -115,19 +115,60 @@ enum ctw_status ctw_names_choose(struct ctw_config *c, struct ctw_model *m, stru
     return CTW_OK;
 }
 
+/* The module's names in all spellings, the file's first. */
+struct names {
+    char text[MAX_SPELLINGS + 1][MAX_NAME];
+    const char *name[MAX_SPELLINGS + 1];
+    int n;
+};
+
+static void list_names(const struct ctw_config *c, const struct ctw_want *want, struct names *out)
+{
+    const struct ctw_spelling *spellings = want->described != NULL ? c->family->spellings : NULL;
+    (void)snprintf(out->text[0], MAX_NAME, "%s", want->name);
+    out->n = 1;
+    for (int i = 0; spellings != NULL && spellings[i].model != NULL && i < MAX_SPELLINGS; i++)
+        if (i != c->spelling)
+            spell(c, want->described, i, out->text[out->n++]);
+    for (int i = 0; i < out->n; i++)
+        out->name[i] = out->text[i];
+}
+
 enum ctw_status ctw_name_find_group(const struct ctw_config *c, const struct ctw_want *want,
                                     const struct ctw_quant_group **out, struct ctw_err *err)
 {
-    char text[MAX_SPELLINGS][MAX_NAME];
-    const struct ctw_spelling *spellings = want->described != NULL ? c->family->spellings : NULL;
-    const char *names[MAX_SPELLINGS + 1] = {want->name};
-    int n = 1;
-    for (int i = 0; spellings != NULL && spellings[i].model != NULL && i < MAX_SPELLINGS; i++) {
-        spell(c, want->described, i, text[i]);
-        if (i != c->spelling)
-            names[n++] = text[i];
+    struct names names;
+    list_names(c, want, &names);
+    return ctw_quant_config_find_any(&c->quant, names.name, names.n, want->class_name, out, err);
+}
+
+void ctw_name_parent(char *name)
+{
+    char *end = strrchr(name, '.');
+    if (end != NULL)
+        *end = '\0';
+}
+
+enum ctw_status ctw_name_is_target(const struct ctw_config *c, const struct ctw_want *want, int up,
+                                   const char *class_name, const struct ctw_transform_use *use,
+                                   bool *out, struct ctw_err *err)
+{
+    struct names names;
+    bool target = false, ignored = false;
+    enum ctw_status st = CTW_OK;
+    list_names(c, want, &names);
+    for (int i = 0; i < names.n && st == CTW_OK; i++) {
+        bool yes = false, no = false;
+        for (int j = 0; j < up; j++)
+            ctw_name_parent(names.text[i]);
+        st = ctw_patterns_match(&use->targets, names.name[i], class_name, &yes, err);
+        if (st == CTW_OK)
+            st = ctw_patterns_match(&use->ignore, names.name[i], class_name, &no, err);
+        target |= yes;
+        ignored |= no;
     }
-    return ctw_quant_config_find_any(&c->quant, names, n, want->class_name, out, err);
+    *out = target && !ignored;
+    return st;
 }
 
 /* ---- experts ---- */

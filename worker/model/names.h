@@ -20,6 +20,14 @@ enum ctw_status ctw_name_find_group(const struct ctw_config *c, const struct ctw
                                     const struct ctw_quant_group **out,
                                     struct ctw_err *err) CTW_MUST_CHECK;
 
+/* Is the module without the last `up` components of its name, in any spelling, a target of the
+ * transform? */
+enum ctw_status ctw_name_is_target(const struct ctw_config *c, const struct ctw_want *want, int up,
+                                   const char *class_name, const struct ctw_transform_use *use,
+                                   bool *out, struct ctw_err *err) CTW_MUST_CHECK;
+/* Removes the last component of a module's name. */
+void ctw_name_parent(char *name);
+
 /* Is this a tensor of another model than the text model: of a tower, of a draft (mtp)? */
 bool ctw_name_is_apart(const struct ctw_config *c, const char *name) CTW_MUST_CHECK;
 

@@ -377,7 +377,8 @@ static enum leftover classify(const char *name)
 /* GPTQ's tools store a bias of zeros for every module that has none. */
 static bool is_zero_bias(const struct ctw_finder *finder, const struct ctw_tensor *t)
 {
-    bool zero = strcmp(finder->config->quant.names->method, "gptq") == 0 && ends_with(t->name, ".bias");
+    bool zero =
+        strcmp(finder->config->quant.names->method, "gptq") == 0 && ends_with(t->name, ".bias");
     const char *data = zero ? ctw_container_data(finder->container, t) : NULL;
     for (size_t i = 0; zero && i < t->bytes; i++)
         zero = data[i] == 0;
@@ -410,6 +411,8 @@ static void list_matrix(const struct ctw_tensor **list, int64_t *n, const struct
 int64_t ctw_list_tensors(const struct ctw_model *m, const struct ctw_tensor **list)
 {
     int64_t n = 0;
+    for (int64_t i = 0; i < m->n_rotation_tensors; i++)
+        list_one(list, &n, m->rotation_tensors[i]);
     for (int l = 0; l < m->n_layers; l++) {
         const struct ctw_layer *layer = &m->layers[l];
         for (int i = 0; i < ctw_layer_n_matrices(layer); i++)

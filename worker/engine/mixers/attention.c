@@ -120,6 +120,27 @@ static enum ctw_status norm_after_split(const struct ctw_step *s, const struct c
     return st;
 }
 
+/* n_heads heads, in place: rotated in f->wide, where the product is no longer needed. */
+static enum ctw_status rotate_heads(const struct ctw_step *s, int name, void *heads, int n_heads,
+                                    struct ctw_err *err)
+{
+    int64_t dim = (int64_t)n_heads * s->layer->head;
+    if (name == 0)
+        return CTW_OK;
+    enum ctw_status st = ctw_rotate(s->f->be,
+                                    &(struct ctw_op_rotate){.how = ctw_forward_rotation(s->f, name),
+                                                            .dtype = s->f->dtype,
+                                                            .n_tok = s->chunk->n_tok,
+                                                            .dim = dim,
+                                                            .x = heads,
+                                                            .ldx = dim,
+                                                            .y = s->f->wide,
+                                                            .ldy = dim},
+                                    err);
+    size_t bytes = (size_t)(s->chunk->n_tok * dim) * ctw_dtype_bytes(s->f->dtype);
+    return st == CTW_OK ? ctw_device_copy(s->f->be, heads, s->f->wide, bytes, err) : st;
+}
+
 /* Keys and values as a quantised cache would hold them. */
 static enum ctw_status quantise_keys(const struct ctw_step *s, const struct ctw_keys *keys,
                                      struct ctw_err *err)
@@ -207,6 +228,10 @@ static enum ctw_status project(const struct ctw_step *s, const struct ctw_keys *
     }
     if (st == CTW_OK)
         st = norm_after_split(s, keys, &split, err);
+    if (st == CTW_OK)
+        st = rotate_heads(s, l->rotate_q, split.q, l->n_head, err);
+    if (st == CTW_OK && l->uses_kv < 0)
+        st = rotate_heads(s, l->rotate_k, split.k, l->n_kv, err);
     return st == CTW_OK ? quantise_keys(s, keys, err) : st;
 }
 
