@@ -262,6 +262,7 @@ static void parts_give_the_same_bits(void **state)
             for (int64_t t = 0; op.logits != NULL && t < c[0]; t++)
                 assert_memory_equal((float *)logits.p + t * ld, (float *)want_logits.p + t * ld,
                                     (size_t)c[2] * sizeof(float));
+            op.weight = p.op.weight;
             op.id0 = 1;
             assert_int_equal(ctw_head(be, &op, &last_err), CTW_EINTERNAL);
             struct buf *all[] = {&logits, &norms, &want, &want_logits, &want_norms, &out};

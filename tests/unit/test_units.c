@@ -19,6 +19,7 @@
 #include "worker/engine/devices.h"
 #include "worker/engine/engine.h"
 #include "worker/weights/placement.h"
+#include "worker/weights/shards.h"
 
 /* A row of the matrices has 64 bytes; parts have whole blocks of 1 MiB, so of 16384 rows. */
 enum { N_DECODERS = 6, WIDE = 40000, PARTS = 3, N_SEQS = 20, N_TOK = 9, MAX_GPUS = 8 };
@@ -202,6 +203,78 @@ static void the_same_bits_in_parts(void **state)
     }
 }
 
+static uint64_t bytes_copied(struct ctw_backend *be)
+{
+    char text[512];
+    unsigned long long bytes = 0;
+    ctw_backend_describe(be, text, sizeof(text));
+    const char *at = strstr(text, "uploaded bytes ");
+    assert_true(at != NULL && sscanf(at, "uploaded bytes %llu", &bytes) == 1);
+    return bytes;
+}
+
+/* What a pass does with the provider, slowly, so that all that fits into the ring is read ahead. */
+static void pass_through(struct ctw_provider *p, int n_layers, int n_rounds)
+{
+    const struct ctw_layer_data *data;
+    struct ctw_err err;
+    for (int l = 0; l < n_layers; l++) {
+        assert_int_equal(ctw_provider_acquire(p, l, &data, &err), CTW_OK);
+        if (l == n_layers - 1)
+            ctw_provider_repeat(p, n_rounds);
+        for (int round = 0; round < (l == n_layers - 1 ? n_rounds : 1); round++) {
+            for (int i = 0; i < ctw_provider_parts(p, l); i++) {
+                assert_int_equal(ctw_provider_acquire_part(p, l, i, &err), CTW_OK);
+                ctw_provider_release_part(p, l, i);
+                usleep(1000);
+            }
+        }
+        ctw_provider_release(p, l);
+    }
+}
+
+/* In every pass, each unit comes once, and the head's parts once a round: no more is read than
+ * that, and ahead than the ring holds. */
+static void no_part_comes_in_vain(void **state)
+{
+    enum { N_PASSES = 3, N_ROUNDS = 5 };
+    (void)state;
+    struct ctw_model *m;
+    struct ctw_backend *be[2];
+    struct ctw_cuts cuts;
+    struct ctw_shards *shards;
+    struct ctw_provider *p;
+    struct ctw_err err;
+    assert_int_equal(ctw_model_open(&m, dir, NULL, &err), CTW_OK);
+    for (int i = 0; i < 2; i++) {
+        const struct ctw_backend_options opt = {.n_threads = 1, .device = i};
+        assert_int_equal(ctw_backend_open(&be[i], "cuda", &opt, &err), CTW_OK);
+    }
+    assert_int_equal(ctw_cuts_find(&cuts, m, be[0], CTW_F32, &err), CTW_OK);
+    struct ctw_placement place = place_of(m, &cuts);
+    size_t head = 0, streamed = place.streamed, ring = place.ring, resident = place.resident;
+    for (int u = place.first[m->n_layers - 1]; u < place.n_units; u++)
+        head += place.unit[u].stays ? 0 : place.unit[u].bytes;
+    assert_int_equal(ctw_shards_open(&shards, m, &place, be, 2, &err), CTW_OK);
+    while (!ctw_shards_all_in(shards))
+        usleep(100);
+    uint64_t before = bytes_copied(be[1]);
+    assert_int_equal(ctw_provider_open_streamed(&p, m, be[1], &place, shards, &err), CTW_OK);
+    for (int i = 0; i < N_PASSES; i++)
+        pass_through(p, m->n_layers, N_ROUNDS);
+    uint64_t copied = bytes_copied(be[1]) - before;
+    uint64_t least = resident + N_PASSES * (streamed + (N_ROUNDS - 1) * head);
+    assert_in_range(copied, least - (64 << 10),
+                    least + ring); /* units are padded, slices are not */
+    ctw_shards_stop(shards);
+    ctw_provider_close(p);
+    ctw_shards_close(shards);
+    ctw_cuts_free(&cuts);
+    for (int i = 0; i < 2; i++)
+        ctw_backend_close(be[i]);
+    ctw_model_close(m);
+}
+
 /* The head's parts behind the last token are not read. */
 static void fewer_tokens_than_rows(void **state)
 {
@@ -297,9 +370,9 @@ static void write_models(void)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(units_are_the_layers),   cmocka_unit_test(the_same_bits_in_parts),
-        cmocka_unit_test(fewer_tokens_than_rows), cmocka_unit_test(comparing_in_parts),
-        cmocka_unit_test(memory_is_as_planned),
+        cmocka_unit_test(units_are_the_layers),  cmocka_unit_test(the_same_bits_in_parts),
+        cmocka_unit_test(no_part_comes_in_vain), cmocka_unit_test(fewer_tokens_than_rows),
+        cmocka_unit_test(comparing_in_parts),    cmocka_unit_test(memory_is_as_planned),
     };
     if (mkdtemp(dir) == NULL || mkdtemp(other) == NULL ||
         setenv("CTWORKER_CUDA_LIBRARY", CTW_FAKE_DEVICE, 1) != 0)
