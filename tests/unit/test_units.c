@@ -22,9 +22,19 @@
 #include "worker/weights/shards.h"
 
 /* A row of the matrices has 64 bytes; parts have whole blocks of 1 MiB, so of 16384 rows. */
-enum { N_DECODERS = 6, WIDE = 40000, PARTS = 3, N_SEQS = 20, N_TOK = 9, MAX_GPUS = 8 };
+enum {
+    N_DECODERS = 4,
+    WIDE = 40000,
+    PARTS = 3,
+    N_SEQS = 20,
+    N_TOK = 9,
+    MAX_GPUS = 8,
+    MOST_MATRICES = 64
+};
 
 static char dir[] = "/tmp/ctw_test_units_XXXXXX", other[] = "/tmp/ctw_test_units_XXXXXX";
+static char dense[] =
+    "/tmp/ctw_test_units_XXXXXX"; /* decoder layers whose matrices stay in the ring */
 static uint64_t rng_state = 5;
 
 static int64_t random_below(int64_t n)
@@ -51,6 +61,7 @@ struct scores {
     float columns[5][N_SEQS][N_TOK];
     int32_t ref_greedy[N_SEQS][N_TOK];
     uint8_t overlap5[N_SEQS][N_TOK];
+    double matrices[N_SEQS][MOST_MATRICES];
     int64_t n_left; /* hooks until it is cancelled; 0: never */
 };
 
@@ -90,6 +101,7 @@ static void assert_same(const struct scores *a, const struct scores *b)
     assert_memory_equal(a->columns, b->columns, sizeof(a->columns));
     assert_memory_equal(a->ref_greedy, b->ref_greedy, sizeof(a->ref_greedy));
     assert_memory_equal(a->overlap5, b->overlap5, sizeof(a->overlap5));
+    assert_memory_equal(a->matrices, b->matrices, sizeof(a->matrices));
 }
 
 static const char *first_gpus(int n)
@@ -174,21 +186,20 @@ static void units_are_the_layers(void **state)
 
 /* Any number of GPUs, chunks (and so rounds of the head's parts), passes and limits; copies that
  * are late and out of order; passes that end early, anywhere. */
-static void the_same_bits_in_parts(void **state)
+static void score_on_several(const char *from, int n_trials)
 {
-    (void)state;
     static struct scores alone, s;
     struct ctw_err err;
-    struct ctw_engine *e = open_on(1, dir, (struct ctw_engine_options){0});
+    struct ctw_engine *e = open_on(1, from, (struct ctw_engine_options){0});
     score(e, &alone);
     ctw_engine_close(e);
-    for (int i = 0; i < 14; i++) {
-        const uint64_t limit =
-            i % 3 == 0 ? 0 : (uint64_t)(4 << 20) + (uint64_t)random_below(1 << 20);
-        e = open_on(2 + i % (MAX_GPUS - 1), dir,
-                    (struct ctw_engine_options){.pass_tokens = 20 + random_below(60),
-                                                .chunk_tokens = 3 + random_below(30),
-                                                .weights_limit = limit});
+    for (int i = 0; i < n_trials; i++) {
+        const uint64_t more = (uint64_t)random_below(1 << 20);
+        e = open_on(
+            2 + i % (MAX_GPUS - 1), from,
+            (struct ctw_engine_options){.pass_tokens = 20 + random_below(60),
+                                        .chunk_tokens = 3 + random_below(30),
+                                        .weights_limit = i % 3 == 0 ? 0 : (4 << 20) + more});
         for (int k = 0; k < 3; k++) {
             const struct ctw_hooks hooks = {.arg = &s, .cancelled = is_cancelled};
             score(e, &s);
@@ -201,6 +212,13 @@ static void the_same_bits_in_parts(void **state)
         assert_int_equal(ctw_engine_wait_identity(e, &err), CTW_OK);
         ctw_engine_close(e);
     }
+}
+
+static void the_same_bits_in_parts(void **state)
+{
+    (void)state;
+    score_on_several(dir, 10);
+    score_on_several(dense, 6);
 }
 
 static uint64_t bytes_copied(struct ctw_backend *be)
@@ -300,28 +318,41 @@ static void fewer_tokens_than_rows(void **state)
     }
 }
 
-/* Two heads in parts, block by block. */
+static void compare_on(int n_gpus, const char *reference, struct scores *s)
+{
+    struct ctw_devices table = {0};
+    struct ctw_err err;
+    int64_t n_matrices;
+    const struct ctw_engine_options opt = {
+        .pass_tokens = 60, .chunk_tokens = 17, .memory_limit = 24 << 20, .devices = &table};
+    struct ctw_engine *e = open_on(n_gpus, dir, opt), *r = open_on(n_gpus, reference, opt);
+    assert_int_equal(ctw_engines_exchangeable(e, r, &n_matrices, &err), CTW_OK);
+    assert_int_equal(n_matrices, 7 * N_DECODERS);
+    for (int k = 0; k < 2; k++) {
+        prepare(s, true);
+        for (int i = 0; k == 1 && i < N_SEQS; i++)
+            s->divergence[i].matrices = s->matrices[i];
+        if (ctw_engine_compare(e, r, s->seqs, N_SEQS, NULL, NULL, &err) != CTW_OK)
+            fail_msg("%s", err.msg);
+    }
+    for (int m = 0; m < n_matrices; m++)
+        assert_true(s->matrices[N_SEQS - 1][m] > 0);
+    ctw_engine_close(e);
+    ctw_engine_close(r);
+}
+
+/* Two heads in parts, block by block; then with one matrix of the reference exchanged at a time,
+ * where layers of both models are released early, and of one alone. */
 static void comparing_in_parts(void **state)
 {
     (void)state;
     static struct scores one, several;
-    for (int n = 1; n <= 3; n += 2) {
-        struct ctw_devices table = {0};
-        struct scores *s = n == 1 ? &one : &several;
-        struct ctw_err err;
-        const struct ctw_engine_options opt = {
-            .pass_tokens = 40, .chunk_tokens = 17, .memory_limit = 24 << 20, .devices = &table};
-        struct ctw_engine *e = open_on(n, dir, opt), *r = open_on(n, other, opt);
-        for (int k = 0; k < 2; k++) {
-            prepare(s, true);
-            if (ctw_engine_compare(e, r, s->seqs, N_SEQS, NULL, NULL, &err) != CTW_OK)
-                fail_msg("%s", err.msg);
-        }
-        ctw_engine_close(e);
-        ctw_engine_close(r);
+    const char *const references[] = {other, dense};
+    for (int i = 0; i < 2; i++) {
+        compare_on(1, references[i], &one);
+        compare_on(3, references[i], &several);
+        assert_same(&several, &one);
     }
-    assert_same(&several, &one);
-    assert_true(one.columns[2][0][0] > 0);
 }
 
 /* What the planner says is what each GPU loses by opening, and hardly more than its part. */
@@ -365,6 +396,8 @@ static void write_models(void)
     tiny_write_with(&w, dir, N_DECODERS, -1);
     w = (struct tiny_writer){.quantised = quantised, .vocab = WIDE, .changed = UINT64_MAX};
     tiny_write_with(&w, other, N_DECODERS, -1);
+    w = (struct tiny_writer){.vocab = WIDE, .changed = UINT64_MAX};
+    tiny_write_with(&w, dense, N_DECODERS, -1);
 }
 
 int main(void)
@@ -374,7 +407,7 @@ int main(void)
         cmocka_unit_test(no_part_comes_in_vain), cmocka_unit_test(fewer_tokens_than_rows),
         cmocka_unit_test(comparing_in_parts),    cmocka_unit_test(memory_is_as_planned),
     };
-    if (mkdtemp(dir) == NULL || mkdtemp(other) == NULL ||
+    if (mkdtemp(dir) == NULL || mkdtemp(other) == NULL || mkdtemp(dense) == NULL ||
         setenv("CTWORKER_CUDA_LIBRARY", CTW_FAKE_DEVICE, 1) != 0)
         return 1;
     set("COUNT", "8");
@@ -384,5 +417,6 @@ int main(void)
     int failed = cmocka_run_group_tests_name("units", tests, NULL, NULL);
     tiny_remove(dir);
     tiny_remove(other);
+    tiny_remove(dense);
     return failed;
 }

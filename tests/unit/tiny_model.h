@@ -62,7 +62,9 @@ static inline void tiny_describe(struct tiny_writer *w, const char *name, const 
 static inline void tiny_add_quantised(struct tiny_writer *w, const char *name, int rows, int cols)
 {
     size_t count = (size_t)rows * (size_t)cols, step = (size_t)w->n_tensors * 3;
-    const float scale_value = w->extreme >> w->n_tensors & 1 ? 6e37f : 0.09375f;
+    const float scale_value = w->extreme >> w->n_tensors & 1   ? 6e37f
+                              : w->changed >> w->n_tensors & 1 ? 0.1f
+                                                               : 0.09375f;
     char shape[24], scale[100];
     snprintf(shape, sizeof(shape), "%d,%d", rows, cols);
     tiny_describe(w, name, "I8", shape, count / 4);

@@ -10,6 +10,8 @@ enum { MODEL, REFERENCE, SIDES };
 /* Of both models' logits together: products of so many rows run at full speed, and more memory
  * gains nothing. On the CPU, part of it stays in the last cache. */
 static const size_t block_bytes_host = (size_t)128 << 20, block_bytes_device = (size_t)512 << 20;
+/* A head in parts is gathered once for each block. */
+static const size_t block_bytes_in_parts = (size_t)2 << 30;
 enum { BLOCK_ROWS_MIN = 16, BLOCK_ROWS_TILE = 256 };
 
 struct ctw_compare {
@@ -30,13 +32,13 @@ static size_t logits_bytes(const struct ctw_compare_size *s, int side)
 
 struct ctw_compare_size ctw_compare_size(const struct ctw_backend *be,
                                          const struct ctw_model *model,
-                                         const struct ctw_model *reference, int64_t n_rows,
-                                         uint64_t limit)
+                                         const struct ctw_model *reference, bool in_parts,
+                                         int64_t n_rows, uint64_t limit)
 {
     const int64_t vocab[SIDES] = {model->vocab, reference->vocab};
     struct ctw_compare_size s = {.n_rows = n_rows};
     bool host = ctw_backend_traits(be)->host_memory;
-    uint64_t most = host ? block_bytes_host : block_bytes_device;
+    uint64_t most = host ? block_bytes_host : in_parts ? block_bytes_in_parts : block_bytes_device;
     size_t row_bytes = 0;
     most = most < limit / 4 ? most : limit / 4;
     for (int i = 0; i < SIDES; i++) {

@@ -11,8 +11,8 @@
 
 struct ctw_compare;
 
-/* Device memory for passes of up to n_rows targets. `limit`: bytes that all memory beyond the
- * weights may take, of which a block's logits take at most a quarter. */
+/* Device memory for passes of up to n_rows targets; in_parts: a head comes in parts. `limit`: bytes
+ * that all memory beyond the weights may take, of which a block's logits take at most a quarter. */
 struct ctw_compare_size {
     int64_t block; /* rows of a block */
     int64_t n_rows;
@@ -21,8 +21,8 @@ struct ctw_compare_size {
 };
 struct ctw_compare_size ctw_compare_size(const struct ctw_backend *be,
                                          const struct ctw_model *model,
-                                         const struct ctw_model *reference, int64_t n_rows,
-                                         uint64_t limit);
+                                         const struct ctw_model *reference, bool in_parts,
+                                         int64_t n_rows, uint64_t limit);
 
 enum ctw_status ctw_compare_open(struct ctw_compare **out, struct ctw_backend *be,
                                  const struct ctw_compare_size *size,

@@ -111,8 +111,9 @@ enum ctw_status ctw_engines_prepare(struct ctw_engine *e, struct ctw_engine *ref
         return st;
     int64_t most = min64(total, most_pass_tokens(e, reference));
     struct ctw_compare_size size =
-        ctw_compare_size(e->be, e->model, reference->model, most > longest ? most : longest,
-                         stricter_limit(e, reference));
+        ctw_compare_size(e->be, e->model, reference->model,
+                         e->placing.repeated > 0 || reference->placing.repeated > 0,
+                         most > longest ? most : longest, stricter_limit(e, reference));
     size.bytes += ctw_differences_bytes(e->model, size.n_rows);
     size.bytes += ctw_exchange_bytes(reference->model, size.n_rows);
     if (!share_already(e, reference))

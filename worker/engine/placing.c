@@ -84,9 +84,8 @@ static enum ctw_status shard_within(struct ctw_placing *p, const struct ctw_plac
         return st;
     uint64_t memory = p->layers.resident + p->layers.ring;
     uint64_t most = memory + ctw_shards_bound(&p->layers, r->n_devices);
-    uint64_t n = (uint64_t)r->n_devices;
-    if (limit > most && limit >= enough) /* what stays is 1/n of it less in each part */
-        ctw_placement_keep_more(&p->layers, (size_t)((limit - most) / (n - 1) * n));
+    if (limit > most && limit >= enough)
+        ctw_placement_keep_more(&p->layers, r->n_devices, (size_t)(limit - most));
     else if (limit > memory && limit < enough && r->host_limit > 0)
         p->layers.device_room = (size_t)(limit - memory);
     else if (limit > 0 && limit < enough) {

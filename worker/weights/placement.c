@@ -238,16 +238,26 @@ enum ctw_status ctw_placement_make_parted(struct ctw_placement *out, const struc
     return CTW_OK;
 }
 
-void ctw_placement_keep_more(struct ctw_placement *p, size_t room)
+void ctw_placement_keep_more(struct ctw_placement *p, int n_devices, size_t spare)
 {
-    size_t head = 0, limit = p->resident + p->ring + room;
+    size_t rows = 0, head = 0, ring = p->ring;
     int last = p->first[p->n_layers - 1];
+    for (int i = 0; i < p->n_units; i++)
+        rows = max_size(rows, p->unit[i].kind == CTW_UNIT_ROWS ? p->unit[i].bytes : 0);
+    if (2 * rows > ring && 2 * rows - ring <= spare) {
+        spare -= 2 * rows - ring;
+        ring = 2 * rows;
+    }
+    /* What stays is 1/n of it less in the device's part of the others. */
+    size_t room = spare / (size_t)(n_devices - 1) * (size_t)n_devices;
+    size_t limit = p->resident + ring + room;
     for (int i = last; i < p->n_units; i++)
         head += p->unit[i].stays ? 0 : p->unit[i].bytes;
     for (int i = last; i < p->n_units && head <= room; i++)
         p->unit[i].stays = true;
-    spread(p, limit, p->ring);
+    spread(p, limit, ring);
     add_up(p, DECODERS);
+    p->ring = p->streamed > 0 ? ring : 0;
 }
 
 enum ctw_status ctw_placement_copy(struct ctw_placement *out, const struct ctw_placement *p,

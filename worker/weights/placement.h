@@ -44,9 +44,10 @@ enum ctw_status ctw_placement_make_least(struct ctw_placement *out, const struct
 enum ctw_status ctw_placement_make_parted(struct ctw_placement *out, const struct ctw_model *m,
                                           int n_devices, const struct ctw_cuts *cuts,
                                           struct ctw_err *err) CTW_MUST_CHECK;
-/* Lets more units of a parted placement stay, in so many bytes: first the head's rows, which come
+/* Spends so many bytes more of each of n devices: on a ring for two parts of rows, of which one
+ * comes while the other computes; then on units that stay, first the head's rows, which come
  * several times in a pass. */
-void ctw_placement_keep_more(struct ctw_placement *p, size_t room);
+void ctw_placement_keep_more(struct ctw_placement *p, int n_devices, size_t spare);
 enum ctw_status ctw_placement_copy(struct ctw_placement *out, const struct ctw_placement *p,
                                    struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_placement_free(struct ctw_placement *p); /* {0} is fine */
