@@ -61,6 +61,13 @@ struct ctw_backend_traits {
                              of the slot reads their bytes afterwards */
 };
 
+/* How bytes come from another device's memory. */
+enum ctw_link {
+    CTW_LINK_HOST,   /* through the host */
+    CTW_LINK_DIRECT, /* on the path that host memory has, too */
+    CTW_LINK_FASTER  /* than from host memory */
+};
+
 /* ---- the table ---------------------------------------------------------------------------- */
 
 /* Upper bounds on the operations to come; a backend allocates its own memory accordingly. */
@@ -126,7 +133,7 @@ struct ctw_backend_ops {
     enum ctw_status (*peer_begin)(struct ctw_backend *be, void *dst, struct ctw_backend *from,
                                   const void *src, size_t bytes, uint64_t *ticket,
                                   struct ctw_err *err);
-    bool (*peer_is_faster)(struct ctw_backend *be, struct ctw_backend *from); /* NULL: it is not */
+    enum ctw_link (*peer_link)(struct ctw_backend *be, struct ctw_backend *from);
     enum ctw_status (*upload_wait)(struct ctw_backend *be, uint64_t ticket, struct ctw_err *err);
     enum ctw_status (*upload_join)(struct ctw_backend *be, struct ctw_err *err);
     enum ctw_status (*fence_record)(struct ctw_backend *be, uint64_t *fence, struct ctw_err *err);
@@ -265,8 +272,8 @@ enum ctw_status ctw_upload_begin(struct ctw_backend *be, void *dst, const void *
 enum ctw_status ctw_peer_begin(struct ctw_backend *be, void *dst, struct ctw_backend *from,
                                const void *src, size_t bytes, uint64_t *ticket,
                                struct ctw_err *err) CTW_MUST_CHECK;
-/* Is the link to the memory of `from` faster than that to host memory? Any thread. */
-bool ctw_peer_is_faster(struct ctw_backend *be, struct ctw_backend *from);
+/* The link to another device of the same backend. Any thread. */
+enum ctw_link ctw_peer_link(struct ctw_backend *be, struct ctw_backend *from);
 enum ctw_status ctw_upload_wait(struct ctw_backend *be, uint64_t ticket,
                                 struct ctw_err *err) CTW_MUST_CHECK;
 enum ctw_status ctw_upload_join(struct ctw_backend *be, struct ctw_err *err) CTW_MUST_CHECK;

@@ -94,10 +94,9 @@ enum ctw_status ctw_peer_begin(struct ctw_backend *be, void *dst, struct ctw_bac
     return be->ops->peer_begin(be, dst, from, src, bytes, ticket, err);
 }
 
-bool ctw_peer_is_faster(struct ctw_backend *be, struct ctw_backend *from)
+enum ctw_link ctw_peer_link(struct ctw_backend *be, struct ctw_backend *from)
 {
-    return from->ops == be->ops && be->ops->peer_is_faster != NULL &&
-           be->ops->peer_is_faster(be, from);
+    return from->ops == be->ops ? be->ops->peer_link(be, from) : CTW_LINK_HOST;
 }
 
 enum ctw_status ctw_upload_wait(struct ctw_backend *be, uint64_t ticket, struct ctw_err *err)

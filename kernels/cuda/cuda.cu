@@ -421,7 +421,7 @@ const struct ctw_backend_ops ctw_backend_cuda = {
     ctw_cuda_stage_free,
     ctw_cuda_upload_begin,
     ctw_cuda_peer_begin,
-    ctw_cuda_peer_is_faster,
+    ctw_cuda_peer_link,
     ctw_cuda_upload_wait,
     ctw_cuda_upload_join,
     ctw_cuda_fence_record,

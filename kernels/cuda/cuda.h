@@ -148,7 +148,7 @@ enum ctw_status ctw_cuda_upload_begin(struct ctw_backend *be, void *dst, const v
 enum ctw_status ctw_cuda_peer_begin(struct ctw_backend *be, void *dst, struct ctw_backend *from,
                                     const void *src, size_t bytes, uint64_t *ticket,
                                     struct ctw_err *err);
-bool ctw_cuda_peer_is_faster(struct ctw_backend *be, struct ctw_backend *from);
+enum ctw_link ctw_cuda_peer_link(struct ctw_backend *be, struct ctw_backend *from);
 enum ctw_status ctw_cuda_upload_wait(struct ctw_backend *be, uint64_t ticket, struct ctw_err *err);
 enum ctw_status ctw_cuda_upload_join(struct ctw_backend *be, struct ctw_err *err);
 enum ctw_status ctw_cuda_fence_record(struct ctw_backend *be, uint64_t *fence, struct ctw_err *err);

@@ -71,18 +71,32 @@ enum ctw_status ctw_cuda_upload_begin(struct ctw_backend *be, void *dst, const v
     return st;
 }
 
+/* NVLink is faster than PCIe, the host's own link: only there are atomic operations the memory's own. */
+enum ctw_link ctw_cuda_peer_link(struct ctw_backend *be, struct ctw_backend *from)
+{
+    const struct ctw_cuda *cu = ctw_cuda_of(be), *peer = (const struct ctw_cuda *)from;
+    int direct = 0, by_nvlink = 0;
+    if (cu->device == peer->device)
+        return CTW_LINK_DIRECT;
+    (void)cudaDeviceCanAccessPeer(&direct, cu->device, peer->device);
+    (void)cudaDeviceGetP2PAttribute(&by_nvlink, cudaDevP2PAttrNativeAtomicSupported, cu->device,
+                                    peer->device);
+    (void)cudaGetLastError();
+    return !direct ? CTW_LINK_HOST : by_nvlink ? CTW_LINK_FASTER : CTW_LINK_DIRECT;
+}
+
 /*
  * Lets the copy engines read the other GPU's memory directly, the first time that it is asked for.
  * If the two have no such path, cudaMemcpyPeerAsync() goes through the host by itself. Under lock.
  */
 static void allow_peer(struct ctw_cuda *cu, const struct ctw_cuda *from)
 {
-    int can = 0;
     uint64_t bit = (uint64_t)1 << from->device % 64, *asked = &cu->peers_asked[from->device / 64];
     if (from->device == cu->device || (*asked & bit) != 0)
         return;
     *asked |= bit;
-    if (cudaDeviceCanAccessPeer(&can, cu->device, from->device) == cudaSuccess && can)
+    bool can = ctw_cuda_peer_link(&cu->backend, (struct ctw_backend *)&from->backend) != CTW_LINK_HOST;
+    if (can)
         (void)cudaDeviceEnablePeerAccess(from->device, 0);
     (void)cudaGetLastError(); /* another backend of this GPU may have enabled it */
     ctw_debug("GPU %d copies from GPU %d %s", cu->device, from->device,
@@ -110,19 +124,6 @@ enum ctw_status ctw_cuda_peer_begin(struct ctw_backend *be, void *dst, struct ct
             "copying from another GPU", err);
     pthread_mutex_unlock(lock);
     return st;
-}
-
-/* NVLink is; PCIe is the host's own link. Only over NVLink are atomic operations the memory's own. */
-bool ctw_cuda_peer_is_faster(struct ctw_backend *be, struct ctw_backend *from)
-{
-    const struct ctw_cuda *cu = ctw_cuda_of(be), *peer = (const struct ctw_cuda *)from;
-    int by_nvlink = 0;
-    if (cu->device == peer->device)
-        return false;
-    cudaError_t e = cudaDeviceGetP2PAttribute(&by_nvlink, cudaDevP2PAttrNativeAtomicSupported,
-                                              cu->device, peer->device);
-    (void)cudaGetLastError();
-    return e == cudaSuccess && by_nvlink != 0;
 }
 
 /* A ticket's event may since have been recorded again for a later upload of the same stream;

@@ -166,6 +166,39 @@ class Described(unittest.TestCase):
             self.assertIn(part, done.stderr)
 
 
+class Links(unittest.TestCase):
+    """Fake GPUs take 0.2 s for a copy of any size, and twice that without a path: 32 MiB at a time."""
+
+    def gathering(self, *options, **gpu):
+        done = run("inspect", "--backend", "cuda", "--devices", "0-2", "--placement", "sharded", *options, model("large"),
+                   **{"count": 3, "copy_us": 200000} | gpu)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        lines = weights_lines(done.stdout)
+        return bytes_of(re.search(r"gathers .* at about ([\d.]+ .iB)/s", lines[2])[1]) / (1 << 20), lines[3]
+
+    def test_peers(self):
+        rate, source = self.gathering()
+        self.assertTrue(100 < rate < 160, rate)
+        self.assertRegex(source, r"the link between devices \(measured\)$")
+        rate, source = self.gathering(no_path="0,1,0")
+        self.assertTrue(50 < rate < 80, rate)
+        self.assertRegex(source, r"the link between devices \(measured, through the host\)$")
+
+    def test_what_is_not_measured(self):
+        rate, source = self.gathering("--peer-rate", "5MiB")
+        self.assertEqual(rate, 5)
+        self.assertRegex(source, r"\(described\)$")
+        _, source = self.gathering("--devices", "0-7", count=8, memory=60 << 20)  # no room for it
+        self.assertRegex(source, r"the link between devices \(assumed\)$")
+
+    def test_host(self):
+        done = run("inspect", "--backend", "cuda", "--placement", "streamed", "--weights-limit", "20MiB", "--host-memory-limit",
+                   "1GiB", model("large"), copy_us=200000)
+        found = re.search(r"copies from host memory .* at about ([\d.]+ .iB)/s", done.stdout)
+        self.assertTrue(100 < bytes_of(found[1]) / (1 << 20) < 160, done.stdout)
+        self.assertIn("from host memory (measured)", done.stdout)
+
+
 class OnePlanner(unittest.TestCase):
     def test_inspect_the_log_and_info_say_the_same(self):
         """All but measured rates, and what follows from them."""

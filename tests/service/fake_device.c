@@ -229,9 +229,9 @@ static enum ctw_status fake_peer_begin(struct ctw_backend *be, void *dst, struct
     return gpu_peer_begin(fake_of(be)->gpu, dst, fake_of(from)->gpu, src, bytes, ticket, err);
 }
 
-static bool fake_peer_is_faster(struct ctw_backend *be, struct ctw_backend *from)
+static enum ctw_link fake_peer_link(struct ctw_backend *be, struct ctw_backend *from)
 {
-    return gpu_is_linked(fake_of(be)->gpu, fake_of(from)->gpu);
+    return gpu_link(fake_of(be)->gpu, fake_of(from)->gpu);
 }
 
 static enum ctw_status fake_upload_wait(struct ctw_backend *be, uint64_t ticket,
@@ -649,7 +649,7 @@ static const struct ctw_backend_ops fake_ops = {
     .stage_free = fake_stage_free,
     .upload_begin = fake_upload_begin,
     .peer_begin = fake_peer_begin,
-    .peer_is_faster = fake_peer_is_faster,
+    .peer_link = fake_peer_link,
     .upload_wait = fake_upload_wait,
     .upload_join = fake_upload_join,
     .fence_record = fake_fence_record,

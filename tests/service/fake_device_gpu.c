@@ -60,6 +60,7 @@ struct gpu {
     /* settings, read by gpu_open() */
     uint64_t alloc_us, copy_us, jitter_us, op_us, fail_op, fail_copy, nomem_op, locked, linked;
     int kind;
+    bool no_path;
     const char *fail_file;
 };
 
@@ -395,7 +396,8 @@ static bool is_lost(struct gpu *g)
 static void run_copy(const struct gpu *g, const struct copy *c, unsigned *seed)
 {
     size_t half = g->jitter_us > 0 ? c->bytes / 2 : 0;
-    sleep_us(g->copy_us);
+    sleep_us(c->peer != NULL && gpu_link(g, c->peer) == CTW_LINK_HOST ? 2 * g->copy_us
+                                                                      : g->copy_us);
     memcpy(c->dst + half, c->src + half, c->bytes - half);
     if (half > 0)
         sleep_us((uint64_t)rand_r(seed) % g->jitter_us);
@@ -515,6 +517,13 @@ enum ctw_status gpu_peer_begin(struct gpu *g, void *dst, struct gpu *from, const
     return begin_copy(g, &copy, ticket, err);
 }
 
+enum ctw_link gpu_link(const struct gpu *a, const struct gpu *b)
+{
+    if (a != b && (a->no_path || b->no_path))
+        return CTW_LINK_HOST;
+    return a != b && a->linked > 0 && b->linked > 0 ? CTW_LINK_FASTER : CTW_LINK_DIRECT;
+}
+
 enum ctw_status gpu_upload_wait(struct gpu *g, uint64_t ticket, struct ctw_err *err)
 {
     pthread_mutex_lock(&g->lock);
@@ -540,11 +549,6 @@ void gpu_describe(struct gpu *g, char *buf, size_t cap)
              (unsigned long long)g->n_begun, (unsigned long long)g->bytes_begun,
              (unsigned long long)g->bytes_from_peers);
     pthread_mutex_unlock(&g->lock);
-}
-
-bool gpu_is_linked(const struct gpu *a, const struct gpu *b)
-{
-    return a != b && a->linked > 0 && b->linked > 0;
 }
 
 static size_t block_bytes(struct gpu *g, const void *p)
@@ -606,6 +610,7 @@ enum ctw_status gpu_open(struct gpu **out, int device, struct ctw_err *err)
         g->fail_op = setting(g, "CTW_FAKE_GPU_FAIL_OP", 0);
         g->fail_copy = setting(g, "CTW_FAKE_GPU_FAIL_COPY", 0);
         g->nomem_op = setting(g, "CTW_FAKE_GPU_NOMEM_OP", 0);
+        g->no_path = setting(g, "CTW_FAKE_GPU_NO_PATH", 0) != 0;
         g->kind = (int)setting(g, "CTW_FAKE_GPU_KIND", 0);
         g->fail_file = getenv("CTW_FAKE_GPU_FAIL_FILE");
         g->stop = false;

@@ -15,6 +15,7 @@
  *   CTW_FAKE_GPU_LOCKED     larger stages cannot be allocated (0: all can)
  *   CTW_FAKE_GPU_ALLOC_US   duration of an allocation (0)
  *   CTW_FAKE_GPU_COPY_US    duration of an upload by another thread (1000)
+ *   CTW_FAKE_GPU_NO_PATH    1: no path to other GPUs; copies take twice as long (0)
  *   CTW_FAKE_GPU_JITTER_US  at most this longer, by chance, and the bytes' second half first (0)
  *   CTW_FAKE_GPU_OP_US      duration of an operation (0)
  *
@@ -34,6 +35,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "kernels/backend.h"
 
 enum { FAKE_GPUS = 8 };
 
@@ -99,7 +101,7 @@ enum ctw_status gpu_upload_wait(struct gpu *g, uint64_t ticket, struct ctw_err *
 uint64_t gpu_uploads_begun(struct gpu *g);
 /* Uploads and copies begun so far: their number, their bytes, and the bytes from other GPUs. */
 void gpu_describe(struct gpu *g, char *buf, size_t cap);
-bool gpu_is_linked(const struct gpu *a, const struct gpu *b);
+enum ctw_link gpu_link(const struct gpu *a, const struct gpu *b);
 
 /* Prints "fake GPU: WHAT" to standard error and ends the process. */
 void gpu_die(const char *what) __attribute__((noreturn));

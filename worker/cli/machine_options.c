@@ -38,12 +38,14 @@ void ctw_machine_option_rows(struct ctw_option *rows, struct ctw_machine_values 
          .type = CTW_OPT_BYTES,
          .value = &v->host,
          .meta = "SIZE",
-         .help = "a second, from host memory to a GPU (default: 25GB for a described machine)"},
+         .help = "a second, from host memory to a GPU (default: measured, or 25GB for a described "
+                 "machine)"},
         {.name = "peer-rate",
          .type = CTW_OPT_BYTES,
          .value = &v->peer,
          .meta = "SIZE",
-         .help = "a second, from one GPU to another (default: 20GB, assumed)"},
+         .help = "a second, from one GPU to another (default: measured, or 20GB for a described "
+                 "machine)"},
     };
     _Static_assert(CTW_COUNT(all) == CTW_N_MACHINE_OPTIONS, "count the rows");
     memcpy(rows, all, sizeof(all));

@@ -122,11 +122,11 @@ static enum ctw_status weights_limit(const struct ctw_engine *e,
 static enum ctw_status choose_place(struct ctw_engine *e, const struct ctw_engine_options *opt,
                                     int n_devices, int n_readers, struct ctw_err *err)
 {
-    struct ctw_backend *others[CTW_MAX_DEVICES];
+    struct ctw_backend *devices[CTW_MAX_DEVICES] = {e->be};
     uint64_t least = UINT64_MAX;
     for (int i = 0; i < e->n_peers; i++) {
         uint64_t room = ctw_engine_room(e->peer[i]);
-        others[i] = e->peer[i]->be;
+        devices[1 + i] = e->peer[i]->be;
         least = room < least ? room : least;
     }
     struct ctw_placing_request r = {.model = e->model,
@@ -136,7 +136,7 @@ static enum ctw_status choose_place(struct ctw_engine *e, const struct ctw_engin
                                     .have = ctw_engine_room(e),
                                     .is_limited = e->device_limit > 0,
                                     .n_devices = n_devices,
-                                    .others = others,
+                                    .devices = devices,
                                     .others_have = least,
                                     .n_readers = n_readers,
                                     .place = opt->place,

@@ -42,9 +42,9 @@ struct ctw_placing_request {
     const struct ctw_machine *machine;
     uint64_t have;   /* bytes that the engine may use, of a device's memory or the machine's */
     bool is_limited; /* ... because the user says so: passes are part of it, on the CPU too */
-    int n_devices;   /* that could share the weights: be, and n_devices - 1 others */
-    struct ctw_backend *const *others;
-    uint64_t others_have;   /* the least that the engine may use of any of these */
+    int n_devices;   /* that could share the weights */
+    struct ctw_backend *const *devices; /* [n_devices], the first is be */
+    uint64_t others_have;               /* the least that the engine may use of any of the others */
     int n_readers;          /* that read the same files at a time: all devices of the engine */
     const char *place;      /* NULL or "auto", "mapped", "resident", "streamed", "sharded" */
     uint64_t weights_limit; /* 0: none was given */

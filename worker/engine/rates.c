@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "worker/engine/compute_rate.h"
+#include "worker/engine/link_rate.h"
 #include "worker/engine/placing.h"
 #include "worker/engine/read_rate.h"
 
@@ -12,6 +13,9 @@ static const double ASSUMED_DISK = 3e9, ASSUMED_HOST = 25e9, ASSUMED_PEER = 20e9
                     ASSUMED_NVLINK = 50e9;
 
 enum { USUAL_WINDOW = 2048 };
+
+/* Measuring takes longer than a pass of a smaller model, of which nobody asks how long it takes. */
+static const uint64_t SMALL = 64 << 20;
 
 double ctw_rates_token_flops(const struct ctw_model *m)
 {
@@ -25,18 +29,16 @@ static struct ctw_rate rate_of(double described, double assumed)
                          : (struct ctw_rate){assumed, "assumed"};
 }
 
-/* Measuring on a CPU takes longer than a pass of a small model, of which nobody asks how long it
- * takes, unless it is streamed. */
+/* On a CPU, also of a small model if it is streamed. */
 static struct ctw_rate compute_rate(const struct ctw_placing_request *r, uint64_t weights,
                                     uint64_t streamed)
 {
-    const uint64_t small = 64 << 20;
     struct ctw_backend_info info;
     bool is_host = ctw_backend_traits(r->be)->host_memory;
     ctw_backend_get_info(r->be, &info);
     if (r->machine->flops > 0)
         return (struct ctw_rate){r->machine->flops, "described"};
-    if (is_host && weights < small && streamed == 0)
+    if (is_host && weights < SMALL && streamed == 0)
         return (struct ctw_rate){0};
     return (struct ctw_rate){ctw_compute_rate(r->be, r->dtype), is_host ? "measured" : "assumed"};
 }
@@ -69,9 +71,35 @@ bool ctw_rates_peers_are_faster(const struct ctw_placing_request *r)
     bool faster = r->n_devices > 1;
     if (m->n_devices > 0)
         return faster && m->peer > rate_of(m->host, ASSUMED_HOST).value;
-    for (int i = 0; faster && i + 1 < r->n_devices; i++)
-        faster = ctw_peer_is_faster(r->be, r->others[i]);
+    for (int i = 1; faster && i < r->n_devices; i++)
+        faster = ctw_peer_link(r->be, r->devices[i]) == CTW_LINK_FASTER;
     return faster;
+}
+
+/* Are the links of devices that are here worth measuring? */
+static bool has_links(const struct ctw_placing_request *r, uint64_t weights)
+{
+    return r->machine->n_devices == 0 && weights >= SMALL;
+}
+
+static struct ctw_rate gather_rate(const struct ctw_placing_request *r, uint64_t weights)
+{
+    bool direct = true;
+    double rate = 0;
+    if (r->machine->peer == 0 && has_links(r, weights))
+        rate = ctw_peer_rate(r->devices, r->n_devices, &direct);
+    if (rate == 0)
+        return rate_of(r->machine->peer,
+                       ctw_rates_peers_are_faster(r) ? ASSUMED_NVLINK : ASSUMED_PEER);
+    return (struct ctw_rate){rate, direct ? "measured" : "measured, through the host"};
+}
+
+static struct ctw_rate host_rate(const struct ctw_placing_request *r, uint64_t weights)
+{
+    double rate = 0;
+    if (r->machine->host == 0 && has_links(r, weights))
+        rate = ctw_host_rate(r->devices, r->n_devices);
+    return rate > 0 ? (struct ctw_rate){rate, "measured"} : rate_of(r->machine->host, ASSUMED_HOST);
 }
 
 void ctw_rates_find(struct ctw_rates *out, const struct ctw_placing_request *r,
@@ -81,10 +109,9 @@ void ctw_rates_find(struct ctw_rates *out, const struct ctw_placing_request *r,
     *out = (struct ctw_rates){.compute = compute_rate(r, p->weights, p->streamed),
                               .read_from = "the files"};
     if (p->gathered > 0 || p->n_sharing > 1)
-        out->gather =
-            rate_of(m->peer, ctw_rates_peers_are_faster(r) ? ASSUMED_NVLINK : ASSUMED_PEER);
+        out->gather = gather_rate(r, p->weights);
     if (p->hosted > 0)
-        out->host = rate_of(m->host, ASSUMED_HOST);
+        out->host = host_rate(r, p->weights);
     if (p->streamed == 0)
         return;
     if (m->n_devices > 0 || m->host_memory > 0 || m->disk > 0 || m->host > 0)

@@ -198,7 +198,7 @@ enum ctw_status ctw_neighbours_open(struct ctw_neighbours **out, const struct ct
         d->pin = ctw_calloc((size_t)n_units * (size_t)n, sizeof(*d->pin));
         all = all && d->offer != NULL && d->pin != NULL;
         for (int k = 0; k < n; k++)
-            d->reaches[k] = k != i && ctw_peer_is_faster(be[i], be[k]);
+            d->reaches[k] = k != i && ctw_peer_link(be[i], be[k]) == CTW_LINK_FASTER;
     }
     if (!all) {
         ctw_neighbours_close(nb);
