@@ -71,6 +71,11 @@ CASES = {
     "nvfp4 without dtype": ("llama", "nvfp4", scheme(4, "float", "tensor_group", False, group_size=16),
                             {"input_global_scale": ("F32", 500.0)}, {}),
     "K/V": ("qwen3", "fp8_channel", scheme(8, "float", "token"), {}, KV),
+    "K/V by head": ("qwen2", "fp8_channel", None, {}, {"kv_cache_scheme": scheme(8, "float", "attn_head", False)}),
+    "K/V in groups": ("llama", "fp8_channel", None, {}, {"kv_cache_scheme": scheme(4, "int", "group", group_size=16, symmetric=False)}),
+    "K/V in groups, FP8": ("phi3", "fp8_channel", None, {}, {"kv_cache_scheme": scheme(8, "float", "group", group_size=24)}),
+    "K/V NVFP4": ("qwen3", "nvfp4", None, {}, {"kv_cache_scheme": scheme(
+        4, "float", "tensor_group", "local", group_size=16, scale_dtype="torch.float8_e4m3fn")}),
     "K/V, shared": ("gemma4_e", "fp8_channel", None, {}, KV | {"kv_cache_scheme": INT8_STATIC}),
 }
 # name: (format, input_activations, more, words of the refusal)
@@ -80,10 +85,23 @@ REFUSED = {
     "fp6": ("fp8_channel", scheme(6, "float", "group", group_size=32), {}, "8 and 4 bits"),
     "group of 7": ("fp8_channel", scheme(8, "float", "group", group_size=7), {}, "do not divide"),
     "no scale": ("fp8_channel", scheme(8, "float", "tensor", False), {}, "no tensor model.layers.0.self_attn.q_proj.input_scale"),
-    "K/V by head": ("fp8_channel", None, {"kv_cache_scheme": scheme(8, "float", "attn_head", False)}, "not supported"),
-    "K/V dynamic": ("fp8_channel", None, {"kv_cache_scheme": scheme(8, "float", "token")}, "one static scale"),
+    "K/V by head, dynamic": ("fp8_channel", None, {"kv_cache_scheme": scheme(8, "float", "attn_head")}, "not supported"),
+    "K/V by head, no scales": ("fp8_channel", None, {"kv_cache_scheme": scheme(8, "float", "attn_head", False), "heads": 1},
+                               "of 2 numbers"),
+    "K/V dynamic": ("fp8_channel", None, {"kv_cache_scheme": scheme(8, "float", "token")}, "depend on the tokens after it"),
+    "K/V of a batch": ("fp8_channel", None, {"kv_cache_scheme": scheme(8, "float", "tensor")}, "depend on its batch"),
+    "K/V, groups of 32": ("fp8_channel", None, {"kv_cache_scheme": scheme(8, "int", "group", group_size=32)}, "do not divide the 48"),
     "outputs": ("fp8_channel", None, {"output": scheme(8, "float", "token")}, "quantised outputs"),
 }
+
+
+def cache_scales(args, which, heads):
+    """(part of an attention module, dtype, values) that the scheme of keys ("k") or values needs, or None."""
+    if args["strategy"] == "attn_head":
+        return f"{which}_scale", "BF16", (0.02 * np.arange(1, heads + 1)).astype(np.float32).reshape(-1, 1, 1)
+    if args["dynamic"]:
+        return (f"{which}_global_scale", "F32", np.array([400.0], np.float32)) if args["dynamic"] == "local" else None
+    return f"{which}_scale", "BF16", np.array([0.02 if which == "k" else 0.015], np.float32)
 
 
 def write(folder, family, fmt, activations, stored, more):
@@ -93,13 +111,14 @@ def write(folder, family, fmt, activations, stored, more):
     quantised = [n.removesuffix(".weight_scale") for n in tensors if n.endswith(".weight_scale")]
     for group in config["quantization_config"]["config_groups"].values():
         group |= {"input_activations": activations, "output_activations": more.get("output")}
-    config["quantization_config"] |= {k: v for k, v in more.items() if k != "output"}
+    config["quantization_config"] |= {k: v for k, v in more.items() if k not in ("output", "heads")}
     for module in quantised:
         for part, (dtype, value) in stored.items():
             tensors[f"{module}.{part}"] = dtype, np.array([same(value)(module)], np.float32)
         if "kv_cache_scheme" in more and module.endswith(("k_proj", "v_proj")):
-            name = f"{module.rsplit('.', 1)[0]}.{module[-6]}_scale"
-            tensors[name] = "BF16", np.array([0.02 if module[-6] == "k" else 0.015], np.float32)
+            heads = more.get("heads") or config.get("num_key_value_heads")
+            part, *content = cache_scales(more["kv_cache_scheme"], module[-6], heads) or [None]
+            tensors |= {f"{module.rsplit('.', 1)[0]}.{part}": tuple(content)} if part else {}
     cio.write_json(folder / "config.json", config)
     cio.write_safetensors(folder / "model.safetensors", [
         cio.Batch([(name, dtype, raw.shape)], lambda d=dtype, r=raw: [cio.encode(r, d) if d in ("BF16", "F32") and r.dtype == np.float32
@@ -176,7 +195,7 @@ def check_written(worker, folder, case, variants):
     tokens = [rng.integers(0, 300, n).tolist() for n in (2, 3, 17, 64, 150, 200)]
     wrong, text = compare(worker, folder, tokens, None, "F16" if "fp16" in fmt else "BF16", variants, CHANCE_LOOSE)
     (plain, off), (full, on) = identities(worker, folder)
-    covered = bool(stored) or "kv_cache_scheme" in more
+    covered = bool(stored) or fmt == "nvfp4" or ("kv_cache_scheme" in more and not more["kv_cache_scheme"]["dynamic"])
     if (off, on) != ("none", "checkpoint") or (plain != full) != covered:
         wrong.append(f"modes {off}, {on}; identities {'equal' if plain == full else 'differ'}")
     return wrong, text

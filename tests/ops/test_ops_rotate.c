@@ -219,6 +219,67 @@ static void products_are_their_steps(void **state)
     }
 }
 
+/* An expert's products, which gather and scatter their rows, in pieces of 256 rows. */
+static void rows_of_experts_come_in_pieces(void **state)
+{
+    (void)state;
+    enum { TOKENS = 700, MORE = 900, K = 64, N = 48 };
+    static const struct ctw_quantise int8 = {
+        .codes = CTW_CODES_INT, .bits = 8, .scale_kind = CTW_SCALE_DYNAMIC};
+    int32_t rows[TOKENS];
+    float weights[TOKENS];
+    for (int round = 0; round < 12; round++) {
+        enum ctw_dtype dtype = dtypes[round % 3];
+        bool scatters = round % 2 == 1;
+        struct ctw_backend *be = backend(fast_variant_or_c(round / 6), 2);
+        struct test_weight w[2];
+        struct ctw_shard shards[2];
+        struct turn t;
+        turn_open(&t, ROW_SIGNS, 32);
+        for (int i = 0; i < TOKENS; i++) {
+            rows[i] = (int32_t)((i * 7 + round) % MORE); /* no row twice */
+            weights[i] = rng_normal();
+        }
+        for (int i = 0; i < 2; i++) {
+            weight_open(&w[i], W_BF16, N, K, 1);
+            shards[i] = w[i].shard;
+            shards[i].rotate_in = round % 4 < 2 ? &t.r : NULL;
+            shards[i].input = &int8;
+        }
+        struct buf x = buf_random(dtype, MORE * K, 0.3f, 0);
+        struct buf want = buf_random(scatters ? CTW_F32 : dtype, MORE * N, 1, 0);
+        struct buf got = buf_copy(&want, 0);
+        struct ctw_op_linear op = {.shards = shards,
+                                   .n_shards = scatters ? 1 : 2,
+                                   .dtype = dtype,
+                                   .epilogue = scatters ? CTW_EPI_SCATTER : CTW_EPI_GATE,
+                                   .n_tok = TOKENS,
+                                   .x = x.p,
+                                   .ldx = K,
+                                   .x_rows = scatters ? NULL : rows,
+                                   .y = want.p,
+                                   .ldy = N,
+                                   .y_rows = scatters ? rows : NULL,
+                                   .y_weight = scatters ? weights : NULL};
+        OK(ctw_linear(be, &op, &last_err));
+        ctw_backend_trim(be);
+        struct ctw_reserve few = {
+            .dtype = dtype, .n_tok = 300, .input_elems = ctw_input_elems(&op)};
+        few.n_rows = few.max_k = few.max_n = K;
+        OK(ctw_backend_reserve(be, &few, &last_err));
+        op.y = got.p;
+        OK(ctw_linear(be, &op, &last_err));
+        assert_memory_equal(got.p, want.p, want.bytes);
+        buf_close(&x);
+        buf_close(&want);
+        buf_close(&got);
+        buf_close(&t.values);
+        weight_close(&w[0]);
+        weight_close(&w[1]);
+        ctw_backend_close(be);
+    }
+}
+
 static void what_is_wrong_is_refused(void **state)
 {
     (void)state;
@@ -239,6 +300,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_are_multiplied),
         cmocka_unit_test(products_are_their_steps),
+        cmocka_unit_test(rows_of_experts_come_in_pieces),
         cmocka_unit_test(what_is_wrong_is_refused),
     };
     return cmocka_run_group_tests(tests, ops_setup, NULL);

@@ -100,4 +100,11 @@ def module_input(x, module, tensors, config, dtype):
 def cached(x, stem, which, tensors, config, dtype):
     """Keys ("k") or values ("v") [n_tok, heads, head] as a quantised cache holds them."""
     args = (config.get("quantization_config") or {}).get("kv_cache_scheme")
-    return quantised(x, args, dtype, number(tensors, f"{stem}self_attn.{which}_scale")) if args else x
+    if not args:
+        return x
+    scale, wide = f"{stem}self_attn.{which}_scale", f"{stem}self_attn.{which}_global_scale"
+    if args["strategy"] == "attn_head":
+        return quantised(x, args, dtype, widen(*tensors[scale]).astype(np.float64).reshape(-1, 1, 1))
+    if args.get("dynamic"):
+        return quantised(x, args, dtype, wide=number(tensors, wide) if wide in tensors else None)
+    return quantised(x, args, dtype, number(tensors, scale))

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "worker/model/names.h"
 
 enum { MAX_NAME = 512 };
@@ -163,31 +164,79 @@ enum ctw_status ctw_input_open(const struct ctw_finder *finder, struct ctw_matri
 
 /* ---- keys and values ---- */
 
+/* The stored scales of heads, [n_kv, 1, 1]. */
+static enum ctw_status find_head_scales(const struct ctw_finder *finder, const char *module,
+                                        const char *part, int n, const struct ctw_tensor **out,
+                                        float **scales, struct ctw_err *err)
+{
+    char name[MAX_NAME];
+    snprintf(name, sizeof(name), "%s.%s", module, part);
+    const struct ctw_tensor *t = ctw_container_find(finder->container, name);
+    bool is_float =
+        t != NULL && (t->dtype == CTW_F32 || t->dtype == CTW_BF16 || t->dtype == CTW_F16);
+    if (!is_float || t->unusable != NULL || t->bytes != (size_t)n * ctw_dtype_bytes(t->dtype))
+        return ctw_fail(err, CTW_EFORMAT,
+                        "the checkpoint has no tensor %s of %d numbers (F32, BF16, F16), one for "
+                        "each key-value head, which the quantisation of its K/V cache needs; %s",
+                        name, n, remedy);
+    *scales = ctw_calloc((size_t)n, sizeof(**scales));
+    if (*scales == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "out of memory for the scales of a K/V cache");
+    for (int i = 0; i < n; i++) {
+        float scale = ctw_load_float(ctw_container_data(finder->container, t), t->dtype, i);
+        (*scales)[i] = scale;
+        if (!(scale > 0 && isfinite(scale)))
+            return ctw_fail(err, CTW_EFORMAT, "%s: element %d is %g, expected a number above 0; %s",
+                            name, i, (double)scale, remedy);
+    }
+    *out = t;
+    return CTW_OK;
+}
+
+/* How keys (which 0) or values of a layer are quantised. */
+static enum ctw_status open_array(const struct ctw_finder *finder, struct ctw_layer *l,
+                                  const char *module, int which, struct ctw_err *err)
+{
+    static const char *const scales[] = {"k_scale", "v_scale"};
+    static const char *const globals[] = {"k_global_scale", "v_global_scale"};
+    const struct ctw_quant_activations *a = &finder->config->quant.kv_scheme;
+    struct ctw_quantise *q = &l->kv_input[which];
+    if (has_strategy(a, "attn_head") && a->when == CTW_QUANT_STATIC && a->symmetric) {
+        enum ctw_status st = read_codes(a, q, err);
+        q->scale_kind = CTW_SCALE_STATIC;
+        q->scale = 1; /* each head has its own */
+        return st != CTW_OK ? st
+                            : find_head_scales(finder, module, scales[which], l->n_kv,
+                                               &l->kv_part[which], &l->kv_head_scale[which], err);
+    }
+    /* compressed-tensors takes the second dimension, which is heads here, for tokens. */
+    if (has_strategy(a, "token"))
+        return cannot(a,
+                      "one dynamic scale for all of a head's keys would make a score depend on the "
+                      "tokens after it",
+                      err);
+    enum ctw_status st = read_scheme(a, which == 0 ? l->head : l->head_v, q, err);
+    if (st == CTW_OK && q->asymmetric && q->scale_kind == CTW_SCALE_STATIC)
+        st = cannot(a, "keys and values with a stored zero point are not supported", err);
+    if (st == CTW_OK && q->scale_kind == CTW_SCALE_STATIC)
+        st = find_scale(finder, module, scales[which], &l->kv_part[which], &q->scale, err);
+    if (st == CTW_OK && q->scale_kind == CTW_SCALE_E4M3)
+        st = find_scale(finder, module, globals[which], &l->kv_part[which], &q->global, err);
+    return st;
+}
+
 static enum ctw_status open_kv(const struct ctw_finder *finder, struct ctw_layer *l,
                                struct ctw_err *err)
 {
-    static const char *const parts[] = {"k_scale", "v_scale"};
     const struct ctw_matrix *m = &l->matrix[l->matrix[CTW_M_K].name != NULL ? CTW_M_K : CTW_M_QKV];
     char module[MAX_NAME];
-    enum ctw_status st = CTW_OK;
     if (m->name == NULL || (l->v_factor != 0 && l->v_factor != 1))
         return ctw_fail(err, CTW_EUNSUP,
                         "kv_cache_scheme: this kind of attention is not supported; %s", remedy);
     snprintf(module, sizeof(module), "%s", m->name);
     ctw_name_parent(module);
-    for (int i = 0; i < 2 && st == CTW_OK; i++) {
-        struct ctw_quantise *q = &l->kv_input[i];
-        st = read_scheme(&finder->config->quant.kv_scheme, (int64_t)l->n_kv * l->head, q, err);
-        if (st == CTW_OK && q->scale_kind != CTW_SCALE_STATIC)
-            st = cannot(&finder->config->quant.kv_scheme,
-                        "keys and values are supported with one static scale", err);
-        if (st == CTW_OK && q->asymmetric)
-            st = cannot(&finder->config->quant.kv_scheme,
-                        "keys and values with a zero point are not supported", err);
-        if (st == CTW_OK)
-            st = find_scale(finder, module, parts[i], &l->kv_part[i], &q->scale, err);
-    }
-    return st;
+    enum ctw_status st = open_array(finder, l, module, 0, err);
+    return st == CTW_OK ? open_array(finder, l, module, 1, err) : st;
 }
 
 static enum ctw_status open_kvs(const struct ctw_finder *finder, struct ctw_model *m,

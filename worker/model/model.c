@@ -429,6 +429,8 @@ void ctw_model_close(struct ctw_model *m)
             ctw_matrix_close(ctw_layer_matrix(&m->layers[l], i));
         ctw_free(m->layers[l].mixture.matrix);
         ctw_free(m->layers[l].places);
+        ctw_free(m->layers[l].kv_head_scale[0]);
+        ctw_free(m->layers[l].kv_head_scale[1]);
         for (int i = 0; i < CTW_N_VECTORS; i++)
             ctw_free(m->layers[l].more[i]);
     }

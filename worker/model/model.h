@@ -148,7 +148,7 @@ enum { CTW_ARENA_ALIGN = 256 };
 struct ctw_tensor_place {
     const struct ctw_tensor *tensor;
     const struct ctw_tensor **more; /* those that continue it, up to NULL; NULL: none */
-    bool held; /* it lies at the arena's beginning: see struct ctw_layer */
+    bool held;                      /* it lies at the arena's beginning: see struct ctw_layer */
     size_t at;
 };
 
@@ -214,7 +214,8 @@ struct ctw_layer {
     int64_t q_rank, kv_rank;
     struct ctw_indexer index;
     int turning;
-    struct ctw_quantise kv_input[2];     /* of keys and of values, after RoPE; codes NONE: not */
+    struct ctw_quantise kv_input[2]; /* of keys and of values, after RoPE; codes NONE: not */
+    float *kv_head_scale[2]; /* [n_kv]: in place of the scales of these, of each head; NULL: not */
     const struct ctw_tensor *kv_part[2]; /* the tensors that these were read from, or NULL */
     int rotate_q, rotate_k;              /* queries and keys after RoPE; likewise */
     int keeps_kv; /* the model's kept keys and values: this layer writes them; -1: it does not */

@@ -357,9 +357,10 @@ static bool is_unused(const struct ctw_config *c, const char *name)
 static enum leftover classify(const char *name)
 {
     static const char *const kv[] = {
-        ".self_attn.k_scale",   ".self_attn.v_scale",        ".self_attn.q_scale",
-        ".k_proj.k_scale",      ".v_proj.v_scale",           ".k_proj.output_scale",
-        ".v_proj.output_scale", ".k_proj.output_zero_point", ".v_proj.output_zero_point"};
+        ".self_attn.k_scale",        ".self_attn.v_scale",        ".self_attn.q_scale",
+        ".self_attn.k_global_scale", ".self_attn.v_global_scale", ".k_proj.k_scale",
+        ".v_proj.v_scale",           ".k_proj.output_scale",      ".v_proj.output_scale",
+        ".k_proj.output_zero_point", ".v_proj.output_zero_point"};
     static const char *const harmless[] = {
         ".rotary_emb.inv_freq", /* a buffer in old files; computed from config.json here */
         ".input_scale",         ".input_zero_point",  ".input_global_scale",

@@ -141,25 +141,42 @@ static enum ctw_status rotate_heads(const struct ctw_step *s, int name, void *he
     return st == CTW_OK ? ctw_device_copy(s->f->be, heads, s->f->wide, bytes, err) : st;
 }
 
+/* Heads of keys or of values, in place: of n elements, `ld` apart. */
+static enum ctw_status quantise_heads(const struct ctw_step *s, const struct ctw_quantise *how,
+                                      void *heads, int64_t n, int64_t ld, struct ctw_err *err)
+{
+    const struct ctw_op_quantise op = {.how = how,
+                                       .dtype = s->f->dtype,
+                                       .n_tok = s->chunk->n_tok,
+                                       .dim = n,
+                                       .x = heads,
+                                       .ldx = ld,
+                                       .y = heads,
+                                       .ldy = ld};
+    return ctw_quantise(s->f->be, &op, err);
+}
+
 /* Keys and values as a quantised cache would hold them. */
 static enum ctw_status quantise_keys(const struct ctw_step *s, const struct ctw_keys *keys,
                                      struct ctw_err *err)
 {
     const struct ctw_layer *l = s->layer;
-    void *arrays[] = {keys->k_here, keys->v_here};
-    int64_t dims[] = {(int64_t)l->n_kv * l->head, (int64_t)l->n_kv * l->head_v};
+    char *arrays[] = {keys->k_here, keys->v_here};
+    const int64_t head[] = {l->head, l->head_v};
     enum ctw_status st = CTW_OK;
     for (int i = 0; st == CTW_OK && l->uses_kv < 0 && i < 2; i++) {
-        const struct ctw_op_quantise op = {.how = &l->kv_input[i],
-                                           .dtype = s->f->dtype,
-                                           .n_tok = s->chunk->n_tok,
-                                           .dim = dims[i],
-                                           .x = arrays[i],
-                                           .ldx = dims[i],
-                                           .y = arrays[i],
-                                           .ldy = dims[i]};
-        if (op.how->codes != CTW_CODES_NONE)
-            st = ctw_quantise(s->f->be, &op, err);
+        struct ctw_quantise how = l->kv_input[i];
+        const float *scale = l->kv_head_scale[i];
+        int64_t all = l->n_kv * head[i];
+        size_t bytes = (size_t)head[i] * ctw_dtype_bytes(s->f->dtype);
+        if (how.codes == CTW_CODES_NONE)
+            continue;
+        if (scale == NULL)
+            st = quantise_heads(s, &how, arrays[i], all, all, err);
+        for (int h = 0; st == CTW_OK && scale != NULL && h < l->n_kv; h++) {
+            how.scale = scale[h];
+            st = quantise_heads(s, &how, arrays[i] + (size_t)h * bytes, head[i], all, err);
+        }
     }
     return st;
 }
