@@ -130,10 +130,11 @@ static inline bool ctw_gpu_head_reduces(bool hopper, enum ctw_dtype dtype, int64
     return hopper && dtype != CTW_F32 && k % 8 == 0 && plain;
 }
 
-/* A head in parts: they begin where tiles do, decoded or not. */
+/* A head in parts: they begin where tiles do, decoded or not. Of tiles that are reduced, as many as
+ * are decoded at a time: fewer would leave multiprocessors idle at the end of each part. */
 static inline int64_t ctw_gpu_head_rows(bool hopper, enum ctw_dtype dtype, int64_t k, bool plain)
 {
-    return ctw_gpu_head_reduces(hopper, dtype, k, plain) ? CTW_GPU_REDUCED_TILE : CTW_GPU_HEAD_COLS;
+    return ctw_gpu_head_reduces(hopper, dtype, k, plain) ? CTW_GPU_DECODED_COLS : CTW_GPU_HEAD_COLS;
 }
 
 /* The parts of the head's scratch: states, logits, a tile of the weight if it is decoded, and a

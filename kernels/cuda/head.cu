@@ -213,7 +213,8 @@ __global__ void __launch_bounds__(THREADS) to_unit_length(T *w, int k)
 
 static_assert(sizeof(struct state) == CTW_GPU_HEAD_STATE, "as gpu_scratch.h plans");
 static_assert(sizeof(struct ctw_cuda_head_state) == CTW_GPU_REDUCED_STATE, "as gpu_scratch.h plans");
-static_assert((int)COLS % (int)DECODED_COLS == 0, "parts begin where tiles do");
+static_assert((int)COLS % (int)DECODED_COLS == 0 && (int)DECODED_COLS % CTW_CUDA_HEAD_TILE == 0,
+              "parts begin where tiles do");
 
 /* The end of the ids that op's part of the weight has. */
 static int64_t end_of(const struct ctw_op_head *op)

@@ -27,6 +27,7 @@ def same_bits(c, model, variant):
     items, rng = wide_items(model, LENGTHS, c.seed), random.Random(c.seed)
     want, _ = c.p.score(model, items, *c.options(variant), "--placement", "resident", limit_s=c.left(60))
     todo = [["--placement", p] for p in ("resident", "sharded", "streamed")] + [hosted(model)]
+    todo += [["--placement", "sharded", "--chunk-tokens", 1000]]  # the head's parts come again for each chunk
     todo += [["--placement", rng.choice(("auto", "sharded", "streamed")), *random_options(rng, weight_bytes(model))]
              for _ in range(LIMITS)]
     done = set()

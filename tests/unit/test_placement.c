@@ -92,6 +92,46 @@ static void parted_over_devices(void **state)
     }
 }
 
+/* Decoder layers that are released before they compute: the ring holds the largest of them, or one
+ * and the layer before it; with more memory more stays, and never more than that. */
+static void released_early(void **state)
+{
+    (void)state;
+    srand(13);
+    for (int trial = 0; trial < 200; trial++) {
+        size_t bytes[MOST_LAYERS], early = 0, late = 0, second = 0;
+        bool prepared[MOST_LAYERS] = {false};
+        int n = 3 + rand() % (MOST_LAYERS - 2), devices = 2 + rand() % 7;
+        for (int i = 0; i < n; i++)
+            bytes[i] = (size_t)(i == 0 || i == n - 1 ? 3 : 20 + rand() % 9) * 256;
+        struct ctw_model m = model_of(n, bytes, false);
+        for (int i = 1; i < n - 1; i++) {
+            size_t own = bytes[i];
+            prepared[i] = trial % 3 != 0 || rand() % 2 == 0;
+            layers[i].held_bytes = 256;
+            if (prepared[i])
+                early = own - 256 > early ? own - 256 : early;
+            second = prepared[i] ? second : own < late ? (own > second ? own : second) : late;
+            late = prepared[i] || own < late ? late : own;
+        }
+        const struct ctw_cuts cuts = {.prepared = prepared};
+        struct ctw_placement p;
+        struct ctw_err err;
+        assert_int_equal(ctw_placement_make_parted(&p, &m, devices, &cuts, &err), CTW_OK);
+        second = second > early ? second : early;
+        size_t most = late == 0 ? early : late + second, memory = p.resident + p.ring;
+        assert_true(p.ring <= most && (late > 0 || p.ring == early) && p.ahead);
+        for (int i = 0; i < p.n_units; i++)
+            assert_true(p.unit[i].stays || p.unit[i].kind != CTW_UNIT_HELD);
+        size_t spare = (size_t)rand() % p.weights, streamed = p.streamed;
+        ctw_placement_keep_more(&p, devices, spare);
+        double part = (double)p.streamed / devices, before = (double)streamed / devices;
+        assert_true((double)(p.resident + p.ring) + part <= (double)(memory + spare) + before + 1);
+        assert_true(p.streamed <= streamed && p.ahead);
+        ctw_placement_free(&p);
+    }
+}
+
 static void every_limit_is_kept(void **state)
 {
     (void)state;
@@ -176,6 +216,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_limit_is_kept),
         cmocka_unit_test(parted_over_devices),
+        cmocka_unit_test(released_early),
         cmocka_unit_test(the_message_says_how_much_is_needed),
         cmocka_unit_test(what_stays_is_spread_over_the_depth),
     };
