@@ -3,7 +3,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "base/mem.h"
+#include "base/numa.h"
 
 static void lock(const struct ctw_devices *all)
 {
@@ -42,6 +44,19 @@ static enum ctw_status lend_new(struct ctw_devices *all, struct ctw_device **out
     return CTW_OK;
 }
 
+/* On a machine with several nodes: whose memory and processors are near the device? */
+static void tell_node(const struct ctw_backend *be, int number)
+{
+    struct ctw_backend_info info;
+    int n = ctw_numa_nodes("");
+    ctw_backend_get_info(be, &info);
+    int node = ctw_numa_of_pci("", info.pci);
+    if (n > 1 && node >= 0)
+        ctw_info(
+            "device %d (%s) is at node %d of %d: what it copies from host memory is read there",
+            number, info.device, node, n);
+}
+
 enum ctw_status ctw_devices_borrow(struct ctw_devices *all, struct ctw_device **out,
                                    const char *backend, const struct ctw_backend_options *opt,
                                    struct ctw_err *err)
@@ -55,7 +70,10 @@ enum ctw_status ctw_devices_borrow(struct ctw_devices *all, struct ctw_device **
         d = d->next;
     if (d == NULL) {
         enum ctw_status st = ctw_backend_open(&be, backend, opt, err);
-        return st == CTW_OK ? lend_new(all, out, be, options, err) : st;
+        if (st != CTW_OK)
+            return st;
+        tell_node(be, opt->device);
+        return lend_new(all, out, be, options, err);
     }
     d->n_engines++;
     *out = d;

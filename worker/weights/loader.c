@@ -9,6 +9,7 @@
 #include "base/threads.h"
 #include "base/units.h"
 #include "worker/checkpoint/identity.h"
+#include "worker/weights/near.h"
 
 /*
  * All threads read into a stage, one slice each, and one upload copies the stage. Large copies come
@@ -296,6 +297,7 @@ static void *read_slices(void *arg)
     struct stage *s = NULL;
     struct ctw_err err = {0};
     enum ctw_status st = CTW_OK;
+    ctw_run_near(l->be);
     pthread_mutex_lock(&l->lock);
     if (may_get_stage(l)) { /* all threads allocate at once */
         st = get_stage(l, &s, &err);

@@ -4,6 +4,8 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/numa.h"
+#include "worker/weights/near.h"
 
 enum { READERS = 4, STAGES = 2 }; /* of a device; of a reader */
 
@@ -274,6 +276,7 @@ static void *read_slices(void *arg)
     struct ctw_err err = {0};
     enum ctw_status st = CTW_OK;
     int64_t i;
+    ctw_run_near(d->be);
     for (int turn = 0; st == CTW_OK && (i = take_slice(d)) >= 0; turn = (turn + 1) % STAGES)
         st = read_slice(d, &stage[turn], i, &err);
     for (int k = 0; k < STAGES; k++) {
@@ -297,9 +300,12 @@ static enum ctw_status host_place(struct shard *h, const struct home *home, char
     enum ctw_status st = CTW_OK;
     pthread_mutex_lock(&s->locking);
     size_t first = home->at / HOST_BLOCK * HOST_BLOCK, left = s->shard[s->n].bytes - first;
-    void **block = &s->block[home->at / HOST_BLOCK];
-    if (*block == NULL && !s->full)
+    int64_t number = (int64_t)(home->at / HOST_BLOCK);
+    void **block = &s->block[number];
+    if (*block == NULL && !s->full) {
+        ctw_numa_run_on("", ctw_numa_node("", (int)number)); /* they are spread over the nodes */
         st = ctw_stage_alloc(h->be, block, left < HOST_BLOCK ? left : HOST_BLOCK, &why);
+    }
     if (st == CTW_ENOMEM) {
         s->full = true;
         ctw_warn(

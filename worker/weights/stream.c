@@ -7,6 +7,7 @@
 #include "base/threads.h"
 #include "base/units.h"
 #include "worker/checkpoint/identity.h"
+#include "worker/weights/near.h"
 #include "worker/weights/slice_source.h"
 
 /*
@@ -218,6 +219,7 @@ static void *read_units(void *arg)
 {
     struct reader *r = arg;
     struct ctw_stream *s = r->s;
+    ctw_run_near(s->from.be);
     pthread_mutex_lock(&s->lock);
     while (!given_up(s)) {
         const struct ctw_slice *slice;
