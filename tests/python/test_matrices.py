@@ -174,10 +174,17 @@ def test_kept_hidden_states_do_not_stand_in_for_layers(models: dict[str, Path], 
                 assert result.matrices == (one.matrices if "matrices" in asked else None)
 
 
-def test_what_cannot_be_exchanged_is_refused(models: dict[str, Path], real_worker: str) -> None:  # noqa: F811
+def test_what_cannot_be_exchanged_is_refused(models: dict[str, Path], real_worker: str, tmp_path: Path) -> None:  # noqa: F811
     dense, model = models["dense"], models["w2a16_g32"]
+    turned = tmp_path / "turned"
+    shutil.copytree(model, turned)
+    config = json.loads((turned / "config.json").read_text())
+    use = {"targets": ["re:.*up_proj$"], "location": "input"}
+    config["quantization_config"]["transform_config"] = {"config_groups": {"R": {"type": "hadamard", "head_dim": 16, "apply": [use]}}}
+    (turned / "config.json").write_text(json.dumps(config))
     for pair, options, message in (
         ((dense, model), {}, "the model has no quantised matrix to exchange"),
+        ((turned, dense), {}, "rotates activations .transform_config., and its matrices with them"),
         ((model, dense), {"reference_dtype": "float32", "dtype": "bfloat16"}, "load both in one dtype"),
     ):
         with pytest.raises(Exception, match=message):
