@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from conftest import ROOT
-from ctworker import Worker
+from ctworker import Worker, tables
 from ctworker.compare import main as compare
 from ctworker.compare import matrices
 from ctworker.errors import ProtocolError
@@ -55,6 +55,15 @@ def test_matrices_are_ranked_by_their_mean() -> None:
     shown = matrices.table(found)
     assert shown.index("lm_head") < shown.index(names[0]) < shown.index(names[2]) and "163.6 %" in shown
     assert "whole model on the same 3 windows" in shown
+    assert "KL alone  " in shown and all(f" {value} ± 0." in shown for value in ("1.800", "0.600", "0.075"))
+
+
+def test_numbers_of_a_column_are_alike() -> None:
+    estimates = [{"value": 0.0123456, "se": 2e-3}, {"value": 4.2e-6, "se": 1e-7}, {"value": None, "se": None}, {"value": 0.001, "se": None}]
+    assert tables.column(estimates) == ("1e-3", ["12.346 ± 2.000", "0.004 ± 0.000", "-", "1.000"])
+    assert tables.column([{"value": 0.0, "se": 0.0}]) == ("", ["0.000 ± 0.000"])
+    assert tables.column([{"value": 2e6, "se": None}, {"value": 5.0, "se": 1.0}]) == ("1e6", ["2.000", "0.000 ± 0.000"])
+    assert tables.column([]) == ("", [])
 
 
 def test_a_divergence_that_is_not_finite_comes_first() -> None:

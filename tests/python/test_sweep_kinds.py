@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from conftest import ROOT
+from ctworker.sweep.kinds.methods import METHOD_KEYS
+from ctworker.sweep.kinds.shared import in_keys
 from sweep_cases import read, scores, sweep, write
 from sweep_cases import folder  # noqa: F401 (fixtures)
 
@@ -21,6 +23,20 @@ methods:
   - {method: gptq-2048, window: 128, text: text.txt}
   - {method: gptq-2048, label: both, window: 128, text: [text.txt, other.txt]}
 """
+
+
+@pytest.mark.parametrize(
+    ("option", "key"),
+    [
+        ("choose a smaller --window, or a longer text", "choose a smaller window, or a longer text"),
+        ("name a token with --bos-token ID, or choose --bos none", "name a token with bos_token: ID, or choose bos: none"),
+        ("name the column with --column", "name the column with column"),
+        ("--cpu-variant: expected one of", "--cpu-variant: expected one of"),
+        ("pass --windows 3", "pass --windows 3"),
+    ],
+)
+def test_messages_name_keys(option: str, key: str) -> None:
+    assert in_keys(option, METHOD_KEYS) == key
 
 
 @pytest.mark.usefixtures("real_worker")
@@ -86,6 +102,7 @@ class TestMethods:
         (texts / "text.txt").write_text("short")
         code, out = sweep(write(texts, METHODS))
         assert code == 64 and "sweep.yaml:3: methods[0]: text.txt: the text has 5 tokens, but method gptq-2048" in out, out
+        assert "choose a smaller window, or" in " ".join(out.split()), out
 
     @pytest.mark.parametrize("work", ["methods", "comparisons"])
     def test_longer_than_the_models_longest(self, texts: Path, work: str) -> None:
@@ -94,6 +111,7 @@ class TestMethods:
         code, out = sweep(write(texts, f"models: [{{path: one, original: true}}, other]\n{work}: [{{method: gptq-2048, window: 9000, "
                                        "stride: 9000, text: text.txt}]\n"))  # fmt: skip
         assert code == 64 and f"sweep.yaml:2: {work}[0]: window 9000: the model takes at most 2049 tokens" in out, out
+        assert "choose a smaller window" in " ".join(out.split()) and "--" not in out.splitlines()[-1], out
 
     def test_one_model_cannot(self, texts: Path) -> None:
         """A model whose tokenizer does not suit the method fails before the others run."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..results import Comparison
-from ..tables import number, render
+from ..tables import column, number, render
 from .divergence import Estimate
 from .layers import ratio
 
@@ -57,12 +57,13 @@ def _mean(sums: np.ndarray, counts: np.ndarray) -> Estimate:
 def table(matrices: dict[str, Any]) -> str:
     """matrices: of summarize()."""
     shown = matrices["alone"][:_SHOWN]
-    rows = [["", "matrix", "KL alone", "of the whole model's"]]
+    unit, cells = column([each["kl"] for each in shown])
+    rows = [["", "matrix", f"KL alone ({unit})" if unit else "KL alone", "of the whole model's"]]
     whole = matrices["kl"]["value"]
-    for i, each in enumerate(shown):
+    for i, (each, cell) in enumerate(zip(shown, cells)):
         value = each["kl"]["value"]
         share = "-" if value is None or not whole else f"{100 * value / whole:.1f} %"
-        rows.append([str(i + 1), each["name"], number(**each["kl"]), share])
+        rows.append([str(i + 1), each["name"], cell, share])
     names = max(len(row[1]) for row in rows)
     rows = [[f"{row[0]:>3}  {row[1]:<{names}}", *row[2:]] for row in rows]
     lines = [render(rows)]

@@ -17,8 +17,8 @@ from .nodes import Node, read
 _MODEL_FIELDS = ("path", "label", "group", "method", "bits", "original", "revision", "tokenizer")
 #: Options of a cell that are arguments of the model `ctworker` (docs/LM_EVAL.md) with the same meaning.
 _OPTION_FIELDS = (
-    "name", "dtype", "activations", "max_length", "add_bos_token", "prefix_token_id", "threads", "memory_limit", "cpu_variant",
-    "timeout", "load_timeout",
+    "name", "dtype", "activations", "max_length", "add_bos_token", "prefix_token_id", "threads", "device_memory_limit", "memory_limit",
+    "weights_limit", "host_memory_limit", "placement", "cpu_variant", "timeout", "load_timeout",
 )  # fmt: skip
 _TOP_FIELDS = ("name", "output", "devices", "store", "store_limit", "models", "options")
 _LEAST_STORE = 1 << 20  # bytes; the worker refuses less

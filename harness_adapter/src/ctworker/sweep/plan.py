@@ -15,7 +15,10 @@ from .models import Files
 #: Options that no score depends on.
 _NO_SCORE = ("threads", "memory_limit", "timeout", "load_timeout")
 #: Options that a worker is started with; cells that differ in others share a worker.
-WORKER_OPTIONS = ("dtype", "activations", "max_length", "threads", "memory_limit", "cpu_variant")
+WORKER_OPTIONS = (
+    "dtype", "activations", "max_length", "threads", "device_memory_limit", "memory_limit", "weights_limit",
+    "host_memory_limit", "placement", "cpu_variant",
+)  # fmt: skip
 
 #: The part of a cell after which its own speed says something.
 _KNOWN_FROM = 0.03

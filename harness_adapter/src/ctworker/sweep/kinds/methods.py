@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import ArgumentError
 from ...perplexity import methods
-from .shared import environment_of, stamp_of
+from .shared import environment_of, in_keys, stamp_of
 
 if TYPE_CHECKING:
     from ..cell_process import Place
@@ -23,6 +23,8 @@ _METHOD_FIELDS = [
 ]
 _FLAGS = [field.name for field in dataclasses.fields(methods.Method) if field.type == "bool"]
 _OWN_FIELDS = ("method", "label", "dataset", "text", "column", "env")
+#: Keys of a method that are options of ctworker-ppl.
+METHOD_KEYS = ("method", "dataset", "text", "column", *_METHOD_FIELDS)
 
 
 def method_of(
@@ -44,7 +46,7 @@ def method_of(
     try:
         methods.choose(name, given)
     except ArgumentError as error:
-        raise node.error(str(error)) from error
+        raise node.error(in_keys(str(error), METHOD_KEYS)) from error
     files = [item.text() for item in fields["text"].items()] if "text" in fields else []
     datasets = [item.text() for item in fields["dataset"].items()] if "dataset" in fields else []
     local = [dataset.partition("=")[2] for dataset in datasets if "=" in dataset]
