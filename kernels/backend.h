@@ -95,6 +95,9 @@ struct ctw_backend_ops {
     struct ctw_backend_traits traits;
     /* The number of devices, at least 1. */
     enum ctw_status (*count)(int *n, struct ctw_err *err);
+    /* The UUID of a device that count() counts, as in struct ctw_backend_info. */
+    enum ctw_status (*uuid)(int device, char out[48],
+                            struct ctw_err *err); /* NULL: they have none */
     enum ctw_status (*open)(struct ctw_backend **out, const struct ctw_backend_options *opt,
                             struct ctw_err *err);
     void (*close)(struct ctw_backend *be);
@@ -222,6 +225,10 @@ enum ctw_status ctw_backend_open_planned(struct ctw_backend **out, uint64_t memo
 /* The number of devices of this kind of backend that the process sees; of the CPU, 1. */
 enum ctw_status ctw_backend_count(const struct ctw_backend *be, int *n,
                                   struct ctw_err *err) CTW_MUST_CHECK;
+/* The number of the GPU whose UUID begins with `uuid` ("GPU-..", "MIG-..", as nvidia-smi -L prints
+ * it), among those that the process sees. CTW_EINVAL: none, or several; or `name` is "cpu". */
+enum ctw_status ctw_backend_find(const char *name, const char *uuid, int *device,
+                                 struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_backend_get_info(const struct ctw_backend *be, struct ctw_backend_info *out);
 void ctw_backend_describe(const struct ctw_backend *be, char *buf, size_t cap); /* truncates */
 const struct ctw_backend_traits *ctw_backend_traits(const struct ctw_backend *be);

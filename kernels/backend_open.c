@@ -1,6 +1,7 @@
 /* Opens and closes backends, and what they say of themselves. */
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "kernels/inputs.h"
 
@@ -59,6 +60,33 @@ void ctw_backend_close(struct ctw_backend *be)
 enum ctw_status ctw_backend_count(const struct ctw_backend *be, int *n, struct ctw_err *err)
 {
     return be->ops->count(n, err);
+}
+
+enum ctw_status ctw_backend_find(const char *name, const char *uuid, int *device,
+                                 struct ctw_err *err)
+{
+    const struct ctw_backend_ops *ops;
+    char found[48];
+    int n, n_found = 0;
+    if (name != NULL && strcmp(name, "cpu") == 0)
+        return ctw_fail(err, CTW_EINVAL, "%s is a GPU, and --backend is cpu", uuid);
+    enum ctw_status st = ctw_cuda_load(&ops, err);
+    if (st == CTW_OK)
+        st = ops->count(&n, err);
+    for (int i = 0; st == CTW_OK && i < n; i++) {
+        st = ops->uuid(i, found, err);
+        if (st != CTW_OK || strncasecmp(found, uuid, strlen(uuid)) != 0)
+            continue;
+        *device = i;
+        n_found++;
+    }
+    if (st == CTW_OK && n_found != 1)
+        st = ctw_fail(err, CTW_EINVAL,
+                      "%s: %d of the %d GPUs that this program sees have a UUID that begins so; "
+                      "`nvidia-smi -L` lists those of the machine, and CUDA_VISIBLE_DEVICES may "
+                      "hide some",
+                      uuid, n_found, n);
+    return st;
 }
 
 void ctw_backend_get_info(const struct ctw_backend *be, struct ctw_backend_info *out)

@@ -401,6 +401,7 @@ const struct ctw_backend_ops ctw_backend_cuda = {
      /* pass_flops */ CTW_GPU_PASS_FLOPS,
      /* decodes_ahead */ true},
     ctw_cuda_count,
+    ctw_cuda_uuid,
     cuda_open,
     cuda_close,
     cuda_info,

@@ -110,6 +110,7 @@ enum ctw_status ctw_cuda_find_device(struct ctw_cuda *cu, const struct ctw_backe
                                      struct ctw_err *err);
 /* The number of GPUs that the process sees. CTW_EUNSUP: none; the message says why. */
 enum ctw_status ctw_cuda_count(int *n, struct ctw_err *err);
+enum ctw_status ctw_cuda_uuid(int device, char out[48], struct ctw_err *err);
 /* All streams and events; close accepts what make left. */
 enum ctw_status ctw_cuda_make_streams(struct ctw_cuda *cu, struct ctw_err *err);
 void ctw_cuda_close_streams(struct ctw_cuda *cu);

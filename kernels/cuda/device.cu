@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "kernels/cuda/cuda.h"
+#include "kernels/gpu_visible.h"
 
 enum { MIN_MAJOR = 8 }; /* compute capability */
 
@@ -56,7 +57,7 @@ enum ctw_status ctw_cuda_count(int *n, struct ctw_err *err)
         return ctw_fail(err, CTW_EUNSUP, "no GPU: the driver's library is unusable: %s",
                         cudaGetErrorString(e));
     if (e == cudaErrorNoDevice || (e == cudaSuccess && *n == 0))
-        return ctw_fail(err, CTW_EUNSUP, "no GPU: the driver reports none (check CUDA_VISIBLE_DEVICES)");
+        return ctw_gpu_none(err);
     if (e != cudaSuccess)
         return ctw_fail(err, CTW_EDEVICE,
                         "cuda: looking for GPUs: %s: %s (check nvidia-smi; --backend cpu needs no "
@@ -65,17 +66,34 @@ enum ctw_status ctw_cuda_count(int *n, struct ctw_err *err)
     return CTW_OK;
 }
 
-/* CUDA does not say whether a UUID is a GPU's or a MIG instance's, which nvidia-smi calls MIG-. */
-static void name_place(struct ctw_cuda *cu, const cudaDeviceProp *p)
+static bool is_mig(const cudaDeviceProp *p)
+{
+    return strstr(p->name, " MIG ") != NULL;
+}
+
+static void name_uuid(const cudaDeviceProp *p, char out[48])
 {
     const unsigned char *b = (const unsigned char *)p->uuid.bytes;
+    size_t n = (size_t)snprintf(out, 48, "%s", is_mig(p) ? "MIG" : "GPU");
+    for (int i = 0; i < 16; i++)
+        n += (size_t)snprintf(out + n, 48 - n, "%s%02x",
+                              i == 0 || i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", b[i]);
+}
+
+static void name_place(struct ctw_cuda *cu, const cudaDeviceProp *p)
+{
     snprintf(cu->pci, sizeof(cu->pci), "%08X:%02X:%02X.0", (unsigned)p->pciDomainID,
              (unsigned)p->pciBusID & 0xff, (unsigned)p->pciDeviceID & 0xff);
-    size_t n = (size_t)snprintf(cu->uuid, sizeof(cu->uuid), "%s",
-                                strstr(p->name, " MIG ") != NULL ? "MIG" : "GPU");
-    for (int i = 0; i < 16; i++)
-        n += (size_t)snprintf(cu->uuid + n, sizeof(cu->uuid) - n, "%s%02x",
-                              i == 0 || i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", b[i]);
+    name_uuid(p, cu->uuid);
+}
+
+enum ctw_status ctw_cuda_uuid(int device, char out[48], struct ctw_err *err)
+{
+    cudaDeviceProp p;
+    enum ctw_status st = ctw_cuda_check(cudaGetDeviceProperties(&p, device), "querying GPU", err);
+    if (st == CTW_OK)
+        name_uuid(&p, out);
+    return st;
 }
 
 /* Is there a usable GPU? CTW_EUNSUP gives the reason if not; a broken GPU is a different error.
@@ -87,10 +105,12 @@ static enum ctw_status find(struct ctw_cuda *cu, const struct ctw_backend_option
     enum ctw_status st = ctw_cuda_count(&n, err);
     if (st != CTW_OK)
         return st;
-    if (opt->device < 0 || opt->device >= n)
-        return ctw_fail(err, CTW_EINVAL, "device %d: this machine has %d GPU%s, numbered from 0",
-                        opt->device, n, n == 1 ? "" : "s");
     cudaDeviceProp p;
+    bool seen = opt->device >= 0 && opt->device < n;
+    if (!seen && n == 1 && cudaGetDeviceProperties(&p, 0) == cudaSuccess)
+        return ctw_gpu_missing(opt->device, n, is_mig(&p), err);
+    if (!seen)
+        return ctw_gpu_missing(opt->device, n, false, err);
     st = ctw_cuda_check(cudaGetDeviceProperties(&p, opt->device), "querying GPU", err);
     if (st != CTW_OK)
         return st;

@@ -81,6 +81,32 @@ class SeveralDevices(unittest.TestCase):
             self.assertEqual(done.returncode, code, done.stderr)
             self.assertIn(part, done.stderr)
 
+    def test_uuids(self):
+        want = score("int4", "--backend", "cpu").stdout
+        for devices in ("GPU-00000002,0", "GPU-00000001", "1,GPU-00000000-0000", "GPU-00000003-0000-0000"):
+            done = score("int4", "--devices", devices, count=4)
+            self.assertEqual((done.returncode, done.stdout), (0, want), done.stderr)
+        self.assertRegex(done.stderr, r"device 3: fake GPU 3, 00000000:13:00\.0, GPU-00000003-0000-0000-0000-000000000000\n")
+        for devices, part in (("GPU-0", "4 of the 4 GPUs that this program sees"), ("GPU-7", "0 of the 4"),
+                              ("0,GPU-00000000", "device 0 is named twice"), ("MIG-1", "0 of the 4"), ("GPX-1", "UUIDs of GPUs")):
+            done = score("int4", "--devices", devices, count=4)
+            self.assertEqual(done.returncode, 64, done.stderr)
+            self.assertIn(part, done.stderr)
+        done = score("int4", "--backend", "cpu", "--devices", "GPU-00000000")
+        self.assertEqual(done.returncode, 64)
+        self.assertIn("GPU-00000000 is a GPU, and --backend is cpu", done.stderr)
+
+    def test_hidden_gpus(self):
+        done = score("int4", "--devices", "0,2", count=2)
+        self.assertIn("device 2: this machine has 2 GPUs, numbered from 0", done.stderr)
+        os.environ["CUDA_VISIBLE_DEVICES"] = "5,1"
+        try:
+            done = score("int4", "--devices", "0,2", count=2)
+        finally:
+            del os.environ["CUDA_VISIBLE_DEVICES"]
+        self.assertEqual(done.returncode, 64, done.stderr)
+        self.assertIn('device 2: this program sees 2 GPUs, numbered from 0, because CUDA_VISIBLE_DEVICES is "5,1"', done.stderr)
+
     def test_nothing_to_share_with(self):
         done = score("int4", "--placement", "sharded")
         self.assertEqual(done.returncode, 64, done.stderr)

@@ -175,6 +175,7 @@ def test_defaults_of_lm_eval_are_not_noted(caplog: pytest.LogCaptureFixture) -> 
         ({"devices": "0+2"}, "0,2"),
         ({"devices": [0, 2]}, "0,2"),
         ({"devices": "0-3"}, "0-3"),
+        ({"devices": "GPU-6b0c+1"}, "GPU-6b0c,1"),
         ({"parallelize": True}, "all"),
         ({"parallelize": "True"}, "all"),
         ({"parallelize": False}, None),

@@ -77,6 +77,13 @@ static enum ctw_status fake_open(struct ctw_backend **out, const struct ctw_back
     return CTW_OK;
 }
 
+static enum ctw_status fake_uuid(int device, char out[48], struct ctw_err *err)
+{
+    (void)err;
+    snprintf(out, 48, "GPU-%08x-0000-0000-0000-000000000000", device);
+    return CTW_OK;
+}
+
 static void fake_info(const struct ctw_backend *be, struct ctw_backend_info *out)
 {
     const struct fake *f = (const struct fake *)be;
@@ -85,7 +92,7 @@ static void fake_info(const struct ctw_backend *be, struct ctw_backend_info *out
              gpu_kind(f->gpu) > 0, gpu_kind(f->gpu));
     snprintf(out->device, sizeof(out->device), "fake GPU %d", f->device);
     snprintf(out->pci, sizeof(out->pci), "00000000:%02X:00.0", 0x10 + f->device);
-    snprintf(out->uuid, sizeof(out->uuid), "GPU-%08x-0000-0000-0000-000000000000", f->device);
+    (void)fake_uuid(f->device, out->uuid, NULL);
     out->backend = "cuda";
     out->variant = f->variant;
     out->n_threads = 0;
@@ -629,6 +636,7 @@ static const struct ctw_backend_ops fake_ops = {
                .pass_flops = 1e13,
                .decodes_ahead = true},
     .head_rows = fake_head_rows,
+    .uuid = fake_uuid,
     .count = gpu_count,
     .open = fake_open,
     .close = fake_close,

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "kernels/gpu_visible.h"
 
 enum {
     GRANULE = 4096, /* bytes: the unit of allocation of the device's memory */
@@ -593,8 +594,7 @@ enum ctw_status gpu_open(struct gpu **out, int device, struct ctw_err *err)
     int n;
     enum ctw_status st = gpu_count(&n, err);
     if (st == CTW_OK && (device < 0 || device >= n))
-        st = ctw_fail(err, CTW_EINVAL, "device %d: this machine has %d GPUs, numbered from 0",
-                      device, n);
+        st = ctw_gpu_missing(device, n, false, err);
     if (st != CTW_OK)
         return st;
     struct gpu *g = &gpus[device];

@@ -1,5 +1,5 @@
-/* Memory and CPUs of machines, containers and batch jobs, from folders with their /proc and /sys.
- */
+/* Memory and CPUs of machines, containers and batch jobs, from folders with their /proc and /sys;
+ * and messages about GPUs that are hidden. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "base/host.h"
+#include "kernels/gpu_visible.h"
 
 static char root[] = "/tmp/ctw_test_host_XXXXXX";
 
@@ -144,12 +145,43 @@ static void this_process(void **state)
     assert_memory(0, 0);
 }
 
+static void assert_says(const struct ctw_err *err, enum ctw_status status, const char *part)
+{
+    assert_int_equal(err->status, status);
+    if (strstr(err->msg, part) == NULL)
+        fail_msg("%s", err->msg);
+}
+
+static void gpus_that_are_hidden(void **state)
+{
+    (void)state;
+    struct ctw_err err;
+    unsetenv("CUDA_VISIBLE_DEVICES");
+    (void)ctw_gpu_none(&err);
+    assert_says(&err, CTW_EUNSUP, "the driver reports none (check CUDA_VISIBLE_DEVICES)");
+    (void)ctw_gpu_missing(2, 1, false, &err);
+    assert_says(&err, CTW_EINVAL, "device 2: this machine has 1 GPU, numbered from 0");
+    (void)ctw_gpu_missing(1, 1, true, &err);
+    assert_says(&err, CTW_EINVAL, "sees one MIG instance, device 0, as CUDA shows no program more");
+    for (int i = 0; i < 2; i++) {
+        setenv("CUDA_VISIBLE_DEVICES", i == 0 ? "" : "-1", 1);
+        (void)ctw_gpu_none(&err);
+        assert_says(&err, CTW_EUNSUP,
+                    i == 0 ? "CUDA_VISIBLE_DEVICES is \"\"" : "CUDA_VISIBLE_DEVICES is \"-1\"");
+    }
+    setenv("CUDA_VISIBLE_DEVICES", "1,0", 1);
+    (void)ctw_gpu_missing(2, 2, false, &err);
+    assert_says(&err, CTW_EINVAL, "because CUDA_VISIBLE_DEVICES is \"1,0\"");
+    unsetenv("CUDA_VISIBLE_DEVICES");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_machine_without_limits),    cmocka_unit_test(a_container_of_version_2),
         cmocka_unit_test(a_batch_job_below_its_limit), cmocka_unit_test(a_container_of_version_1),
         cmocka_unit_test(controllers_are_whole_names), cmocka_unit_test(this_process),
+        cmocka_unit_test(gpus_that_are_hidden),
     };
     if (mkdtemp(root) == NULL)
         return 1;

@@ -201,11 +201,11 @@ static void lists_of_devices(void **state)
     struct ctw_device_list l;
     struct ctw_err err;
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
-        assert_int_equal(ctw_device_list_parse(&l, bad[i], &err), CTW_EINVAL);
-    assert_int_equal(ctw_device_list_parse(&l, "3,0-1,7", &err), CTW_OK);
+        assert_int_equal(ctw_device_list_parse(&l, bad[i], NULL, &err), CTW_EINVAL);
+    assert_int_equal(ctw_device_list_parse(&l, "3,0-1,7", NULL, &err), CTW_OK);
     assert_true(l.n == 4 && l.number[0] == 3 && l.number[1] == 0 && l.number[2] == 1 &&
                 l.number[3] == 7 && !l.all);
-    assert_int_equal(ctw_device_list_parse(&l, "all", &err), CTW_OK);
+    assert_int_equal(ctw_device_list_parse(&l, "all", NULL, &err), CTW_OK);
     assert_true(l.all);
 }
 

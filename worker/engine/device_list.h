@@ -1,4 +1,4 @@
-/* Which devices: "all", "0,1,5", "0-3". */
+/* Which devices: "all", "0,1,5", "0-3", "GPU-6b0c,GPU-1f". */
 #ifndef CTW_WORKER_DEVICE_LIST_H
 #define CTW_WORKER_DEVICE_LIST_H
 
@@ -11,8 +11,9 @@ struct ctw_device_list {
     int n;
 };
 
-/* CTW_EINVAL: the text is none, names a device twice, or too many. */
+/* CTW_EINVAL: the text is none, names a device twice, or too many, or a UUID that no GPU of the
+ * backend has. */
 enum ctw_status ctw_device_list_parse(struct ctw_device_list *out, const char *text,
-                                      struct ctw_err *err) CTW_MUST_CHECK;
+                                      const char *backend, struct ctw_err *err) CTW_MUST_CHECK;
 
 #endif

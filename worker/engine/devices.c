@@ -24,6 +24,15 @@ static const char *or_auto(const char *name)
     return name == NULL ? "auto" : name;
 }
 
+/* A GPU by the names that nvidia-smi has for it. */
+static void announce(const struct ctw_backend *be, int number)
+{
+    struct ctw_backend_info info;
+    ctw_backend_get_info(be, &info);
+    if (info.uuid[0] != '\0')
+        ctw_info("device %d: %s, %s, %s", number, info.device, info.pci, info.uuid);
+}
+
 /* Takes over the backend. */
 static enum ctw_status lend_new(struct ctw_devices *all, struct ctw_device **out,
                                 struct ctw_backend *be, const char *options, struct ctw_err *err)
@@ -72,6 +81,7 @@ enum ctw_status ctw_devices_borrow(struct ctw_devices *all, struct ctw_device **
         enum ctw_status st = ctw_backend_open(&be, backend, opt, err);
         if (st != CTW_OK)
             return st;
+        announce(be, opt->device);
         tell_node(be, opt->device);
         return lend_new(all, out, be, options, err);
     }

@@ -381,7 +381,7 @@ enum ctw_status ctw_engine_open(struct ctw_engine **out, const struct ctw_engine
     copy_options(e, opt);
     enum ctw_status st = open_model(e, opt, err);
     if (st == CTW_OK && opt->device_list != NULL)
-        st = ctw_device_list_parse(&list, opt->device_list, err);
+        st = ctw_device_list_parse(&list, opt->device_list, opt->backend, err);
     if (list.all || list.n > 0)
         e->device_number = list.number[0];
     if (st == CTW_OK)

@@ -164,8 +164,9 @@ def _devices(name: str, value: Any) -> str:
     """`all`, `0-3`, `0+2`; from Python also a list. lm_eval's command line splits its arguments at commas."""
     text = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else _text(name, value)
     text = re.sub(r"\s*[+;,]\s*", ",", text.strip())
-    if text != "all" and not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", text):
-        raise ArgumentError(f"{name}={value!r}: expected all, or GPUs such as 0-3 or 0+2")
+    one = r"(\d+(-\d+)?|(GPU|MIG)-[0-9a-fA-F-]+)"
+    if text != "all" and not re.fullmatch(rf"{one}(,{one})*", text):
+        raise ArgumentError(f"{name}={value!r}: expected all, or GPUs such as 0-3, 0+2 or GPU-6b0c")
     return text
 
 
