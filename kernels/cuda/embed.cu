@@ -65,18 +65,18 @@ static enum ctw_status add_rows(struct ctw_cuda *cu, const struct ctw_op_embed *
 }
 
 /* y's row t = the row of token t, times the scale, if the part of the table has it. A block is a
- * token. Each value is rounded as by decoding and scale_rows(). */
-template <typename S, typename T>
+ * token. Each value is rounded as by decoding and scale_rows(). Values may lie at any address. */
+template <typename T>
 __global__ void __launch_bounds__(THREADS)
-    part_rows(const S *values, const int32_t *tokens, int64_t id0, int64_t n, int64_t k, T *y,
-              float scale)
+    part_rows(const char *values, enum ctw_dtype dtype, const int32_t *tokens, int64_t id0, int64_t n,
+              int64_t k, T *y, float scale)
 {
     int64_t t = blockIdx.x, id = tokens[t] - id0;
     if (id < 0 || id >= n)
         return;
     for (int64_t i = threadIdx.x; i < k; i += THREADS) {
         T v;
-        ctw_cuda_narrow(ctw_cuda_widen(values[id * k + i]), &v);
+        ctw_cuda_narrow(ctw_load_float(values, dtype, id * k + i), &v);
         if (scale != 1)
             ctw_cuda_narrow(__fmul_rn(ctw_cuda_widen(v), scale), &v);
         y[t * k + i] = v;
@@ -89,22 +89,11 @@ static enum ctw_status embed_part(struct ctw_cuda *cu, const struct ctw_op_embed
     const struct ctw_weight *w = op->table->weight;
     const char *values = (const char *)op->table->data->part[CTW_PART_VALUES];
     values += (size_t)op->table->row0 * w->row_bytes;
-#define FROM_TO(S, T)                                                                              \
-    part_rows<<<(unsigned)op->n_tok, THREADS, 0, cu->stream>>>(                                    \
-        (const S *)values, op->tokens, op->id0, op->table->n, w->k, (T *)op->y, op->scale)
-#define FROM_BF16(T) FROM_TO(__nv_bfloat16, T)
-#define FROM_F16(T) FROM_TO(__half, T)
-#define FROM_F32(T) FROM_TO(float, T)
-    if (w->dtype == CTW_BF16)
-        CTW_CUDA_FLOAT_SWITCH(op->dtype, FROM_BF16);
-    else if (w->dtype == CTW_F16)
-        CTW_CUDA_FLOAT_SWITCH(op->dtype, FROM_F16);
-    else
-        CTW_CUDA_FLOAT_SWITCH(op->dtype, FROM_F32);
-#undef FROM_F32
-#undef FROM_F16
-#undef FROM_BF16
-#undef FROM_TO
+#define PART(T)                                                                                    \
+    part_rows<T><<<(unsigned)op->n_tok, THREADS, 0, cu->stream>>>(                                 \
+        values, w->dtype, op->tokens, op->id0, op->table->n, w->k, (T *)op->y, op->scale)
+    CTW_CUDA_FLOAT_SWITCH(op->dtype, PART);
+#undef PART
     return ctw_cuda_launched("a part of the embedding", err);
 }
 

@@ -1,7 +1,7 @@
 /*
  * Quantised activations, with the arithmetic of kernels/quantise.h and therefore the CPU's bits.
  * VECTOR elements per thread, 16 bytes at a time. The usual schemes (symmetric codes of 8 bits, a
- * scale for each row) are bound by memory: quantise_once() reads a row once and does not divide.
+ * scale for each row) are bound by memory: quantise_once() reads a row once, and does not divide bf16.
  */
 #include "kernels/cuda/elements.h"
 #include "kernels/quantise.h"

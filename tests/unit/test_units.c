@@ -143,6 +143,42 @@ static struct ctw_placement place_of(const struct ctw_model *m, const struct ctw
     return p;
 }
 
+static bool is_prepared(const struct ctw_model *m, const struct ctw_backend *be, int layer)
+{
+    struct ctw_cuts cuts;
+    struct ctw_err err;
+    assert_int_equal(ctw_cuts_find(&cuts, m, be, CTW_F32, &err), CTW_OK);
+    bool prepared = cuts.prepared[layer];
+    ctw_cuts_free(&cuts);
+    return prepared;
+}
+
+/* A layer is released early only if ctw_prepare() decodes all of its products. */
+static void split_products_stay_to_the_end(void **state)
+{
+    (void)state;
+    struct ctw_model *m;
+    struct ctw_backend *be;
+    struct ctw_err err;
+    assert_int_equal(ctw_model_open(&m, dir, NULL, &err), CTW_OK);
+    assert_int_equal(ctw_backend_open_planned(&be, 1 << 30, &err), CTW_OK);
+    struct ctw_layer *l = &m->layers[1];
+    struct ctw_matrix *k = &l->matrix[l->product[CTW_SLOT_QKV].shard[1].matrix];
+    assert_true(l->product[CTW_SLOT_QKV].n_shards == 3 && is_prepared(m, be, 1));
+    k->rotate_out = 1;
+    assert_false(is_prepared(m, be, 1));
+    k->rotate_out = 0;
+    k->rotate_in = 1;
+    assert_false(is_prepared(m, be, 1));
+    k->rotate_in = 0;
+    k->input.codes = CTW_CODES_INT;
+    assert_false(is_prepared(m, be, 1));
+    k->input.codes = CTW_CODES_NONE;
+    assert_true(is_prepared(m, be, 1) && is_prepared(m, be, 2));
+    ctw_backend_close(be);
+    ctw_model_close(m);
+}
+
 /* A layer's units are its arena, in order; the rows of the parts are the matrix. */
 static void units_are_the_layers(void **state)
 {
@@ -403,9 +439,10 @@ static void write_models(void)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(units_are_the_layers),  cmocka_unit_test(the_same_bits_in_parts),
-        cmocka_unit_test(no_part_comes_in_vain), cmocka_unit_test(fewer_tokens_than_rows),
-        cmocka_unit_test(comparing_in_parts),    cmocka_unit_test(memory_is_as_planned),
+        cmocka_unit_test(split_products_stay_to_the_end), cmocka_unit_test(units_are_the_layers),
+        cmocka_unit_test(the_same_bits_in_parts),         cmocka_unit_test(no_part_comes_in_vain),
+        cmocka_unit_test(fewer_tokens_than_rows),         cmocka_unit_test(comparing_in_parts),
+        cmocka_unit_test(memory_is_as_planned),
     };
     if (mkdtemp(dir) == NULL || mkdtemp(other) == NULL || mkdtemp(dense) == NULL ||
         setenv("CTWORKER_CUDA_LIBRARY", CTW_FAKE_DEVICE, 1) != 0)

@@ -6,17 +6,20 @@
 static bool same_input(const struct ctw_matrix *a, const struct ctw_matrix *b)
 {
     bool none = a->input.codes == CTW_CODES_NONE;
+    if (a->rotate_in != b->rotate_in)
+        return false;
     return none ? b->input.codes == CTW_CODES_NONE
                 : b->input.codes != CTW_CODES_NONE && ctw_quantise_equal(&a->input, &b->input);
 }
 
 /* Does ctw_prepare() decode all of a product's weights? It leaves dense weights where they are, and
- * does not prepare shards with unequal inputs. */
+ * does not prepare shards with unequal inputs or rotated outputs (kernels/inputs.c). */
 static bool is_decoded(const struct ctw_layer *l, const struct ctw_product *p)
 {
     for (int i = 0; i < p->n_shards; i++) {
         const struct ctw_matrix *m = &l->matrix[p->shard[i].matrix];
-        if (ctw_weight_is_dense(&m->weight) || !same_input(m, &l->matrix[p->shard[0].matrix]))
+        if (ctw_weight_is_dense(&m->weight) || m->rotate_out != 0 ||
+            !same_input(m, &l->matrix[p->shard[0].matrix]))
             return false;
     }
     return true;

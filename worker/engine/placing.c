@@ -169,7 +169,7 @@ static enum ctw_status choose_on_host(struct ctw_placing *p, const struct ctw_pl
 static enum ctw_status choose_on_device(struct ctw_placing *p, const struct ctw_placing_request *r,
                                         struct ctw_err *err)
 {
-    uint64_t have = p->have;
+    uint64_t have = p->have, least = r->others_have < have ? r->others_have : have;
     uint64_t left = p->weights < have ? (have - p->weights) / 10 * 9 : 0;
     enum ctw_status st = ctw_backend_sync(r->be, err); /* a failed device reports nothing free */
     if (st != CTW_OK)
@@ -198,8 +198,8 @@ static enum ctw_status choose_on_device(struct ctw_placing *p, const struct ctw_
     if (fits || !is_auto(r))
         return CTW_OK;
     uint64_t work = r->limit_is_default ? with_reserve(r->work) : r->memory_limit;
-    if (r->n_devices > 1 && work < have && shard_within(p, r, have - work, NULL) == CTW_OK)
-        return CTW_OK;
+    if (r->n_devices > 1 && work < least && shard_within(p, r, least - work, NULL) == CTW_OK)
+        return CTW_OK; /* the same on each device */
     if (stream_if_possible(p, r, have) != CTW_OK)
         p->place = CTW_RESIDENT;
     return CTW_OK;

@@ -7,6 +7,7 @@ struct exchanged {
     struct ctw_provider *most, *other;
     int layer;                                       /* -1: none */
     int role, n_experts;                             /* see ctw_provider_exchange() */
+    int n_held;                                      /* parts that stay until the release */
     struct ctw_weight_data *expert;                  /* of data */
     bool failed_in_other;                            /* the last acquire */
     const struct ctw_layer_data *of_most, *of_other; /* of `layer`, while it is acquired, */
@@ -56,18 +57,17 @@ static enum ctw_status exchanged_acquire(struct ctw_provider *base, int layer,
     return CTW_OK;
 }
 
-static void exchanged_release(struct ctw_provider *base, int layer)
-{
-    struct exchanged *p = (struct exchanged *)base;
-    ctw_provider_release(p->most, layer);
-    if (layer == p->layer)
-        ctw_provider_release(p->other, layer);
-}
-
 /* Of the head, whose other matrix is read, only that one's parts come. */
 static bool has_other_head(const struct exchanged *p, int layer)
 {
     return layer == p->layer && p->role == CTW_M_HEAD;
+}
+
+/* A decoder layer's matrices, of both models: if the reference's product has unequal inputs, it is
+ * not prepared, and so reads them until the layer ends. */
+static bool stays_to_the_end(const struct exchanged *p, int layer)
+{
+    return layer == p->layer && layer > 0 && p->role != CTW_M_HEAD;
 }
 
 static int exchanged_parts(struct ctw_provider *base, int layer)
@@ -91,17 +91,35 @@ static enum ctw_status exchanged_acquire_part(struct ctw_provider *base, int lay
             ctw_provider_release_part(p->most, layer, part);
         return st;
     }
+    p->n_held = stays_to_the_end(p, layer) ? part + 1 : 0;
     exchange(p);
     return CTW_OK;
+}
+
+static void release_part(struct exchanged *p, int layer, int part)
+{
+    if (!has_other_head(p, layer))
+        ctw_provider_release_part(p->most, layer, part);
+    if (layer == p->layer)
+        ctw_provider_release_part(p->other, layer, part);
 }
 
 static void exchanged_release_part(struct ctw_provider *base, int layer, int part)
 {
     struct exchanged *p = (struct exchanged *)base;
-    if (!has_other_head(p, layer))
-        ctw_provider_release_part(p->most, layer, part);
+    if (!stays_to_the_end(p, layer))
+        release_part(p, layer, part);
+}
+
+static void exchanged_release(struct ctw_provider *base, int layer)
+{
+    struct exchanged *p = (struct exchanged *)base;
+    for (int part = 0; stays_to_the_end(p, layer) && part < p->n_held; part++)
+        release_part(p, layer, part);
+    p->n_held = 0;
+    ctw_provider_release(p->most, layer);
     if (layer == p->layer)
-        ctw_provider_release_part(p->other, layer, part);
+        ctw_provider_release(p->other, layer);
 }
 
 static void exchanged_repeat(struct ctw_provider *base, int64_t n)

@@ -177,7 +177,14 @@ int ctw_provider_parts(struct ctw_provider *p, int layer)
 enum ctw_status ctw_provider_acquire_part(struct ctw_provider *p, int layer, int part,
                                           struct ctw_err *err)
 {
-    return p->ops->acquire_part != NULL ? p->ops->acquire_part(p, layer, part, err) : CTW_OK;
+    if (p->ops->acquire_part == NULL)
+        return CTW_OK;
+    if (p->waiting != NULL)
+        atomic_store(p->waiting, true);
+    enum ctw_status st = p->ops->acquire_part(p, layer, part, err);
+    if (p->waiting != NULL)
+        atomic_store(p->waiting, false);
+    return st;
 }
 
 void ctw_provider_release_part(struct ctw_provider *p, int layer, int part)

@@ -161,11 +161,11 @@ static void wait_for(struct ctw_neighbours *nb, int d, struct pin *pin)
     if (!pin->any)
         return;
     uint64_t ticket = pin->ticket;
-    pin->any = false;
     pthread_mutex_unlock(&nb->lock);
     if (ctw_upload_wait(nb->device[d].be, ticket, &err) != CTW_OK)
         ctw_debug("a neighbour that has failed copies no more: %s", err.msg);
     pthread_mutex_lock(&nb->lock);
+    pin->any = pin->any && pin->ticket != ticket; /* another thread may wait for the same */
 }
 
 void ctw_neighbours_withdraw(struct ctw_neighbours *nb, int self, int unit)

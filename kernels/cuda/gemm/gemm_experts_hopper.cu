@@ -74,20 +74,40 @@ static int larger(int a, int b)
     return a > b ? a : b;
 }
 
+/* Of a tile, in steps: its products, and about what its end takes longer than to begin another. */
+static int steps_of(const struct product *p, bool gathered)
+{
+    return p->n_steps + (gathered ? 3 : 6);
+}
+
 /* With `few` scattered tiles for the clusters that have one more of the others. *last: when the
  * last cluster ends. */
 static struct shares share_out(const struct product *g, const struct product *s, int clusters, int few,
                                int *last)
 {
-    /* Of a tile, in steps: its products, and about what its end takes longer than to begin another. */
-    int g_steps = g->n_steps + 3, s_steps = s->n_steps + 6;
-    struct shares a = {g->n_tiles / clusters, g->n_tiles % clusters, few, 0, 0};
+    int g_steps = steps_of(g, true), s_steps = steps_of(s, false);
+    struct shares a = {false, g->n_tiles / clusters, g->n_tiles % clusters, few, 0, 0};
     int left = s->n_tiles - a.longer * few, others = clusters - a.longer;
     a.many = left / others;
     a.plus = left % others;
     int long_end = a.longer > 0 ? (a.gathered + 1) * g_steps + few * s_steps : 0;
     *last = larger(long_end, a.gathered * g_steps + (a.many + (a.plus > 0)) * s_steps);
     return a;
+}
+
+/* When the last cluster ends if tiles are in turn. */
+static int end_in_turn(const struct product *g, const struct product *s, int clusters)
+{
+    int last = 0, at;
+    for (int c = 0; c < clusters; c++) {
+        int end = 0;
+        for (int i = c; i < g->n_tiles + s->n_tiles; i += clusters) {
+            bool gathered = in_turn(i, g->n_tiles, s->n_tiles, clusters, &at);
+            end += steps_of(gathered ? g : s, gathered);
+        }
+        last = larger(last, end);
+    }
+    return last;
 }
 
 static struct shares shares_of(const struct product *g, const struct product *s, int clusters)
@@ -102,6 +122,7 @@ static struct shares shares_of(const struct product *g, const struct product *s,
             best = a;
         last = end;
     }
+    best.even = end_in_turn(g, s, clusters) <= last + last / 32;
     return best;
 }
 

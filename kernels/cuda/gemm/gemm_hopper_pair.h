@@ -12,14 +12,17 @@
 #include "kernels/cuda/gemm/gemm_hopper_kernel.h"
 
 /*
- * How the tiles of both products are dealt to the clusters, so that all finish together: the
- * gathered product's in turn, so that the first `longer` clusters have one more; then the scattered
- * one's to where less is left to do. All but the last are the same everywhere:
+ * How the tiles of both products are dealt to the clusters. `even`: in turn, the two kinds spread
+ * evenly, but with a scattered one, which takes less time, as each cluster's last. Neighbouring tiles
+ * then run at the same time, and share rows in L2. Where some clusters would have much more to do,
+ * all are to finish together: the gathered product's tiles are dealt in turn, so that the first
+ * `longer` clusters have one more; then the scattered one's to where less is left to do:
  *     clusters 0 .. longer - 1                 few of the scattered tiles
  *     the next `plus`                          many + 1
  *     the others                               many
  */
 struct shares {
+    bool even;
     int gathered, longer, few, plus, many;
 };
 
@@ -29,10 +32,21 @@ struct pair {
     struct shares shares;
 };
 
+/* Of tiles in turn, is tile i the gathered product's (*at), or the scattered one's? */
+static __host__ __device__ __forceinline__ bool in_turn(int i, int n_gathered, int n_scattered,
+                                                        int clusters, int *at)
+{
+    int64_t n = n_gathered, mixed = n + (n_scattered > clusters ? n_scattered - clusters : 0);
+    int before = (int)(i < mixed ? i * n / mixed : n);
+    bool gathered = i < mixed && (int)((i + 1) * n / mixed) > before;
+    *at = gathered ? before : i - before;
+    return gathered;
+}
+
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/* A cluster's way through its tiles. The two kinds alternate as evenly as their numbers allow, and
- * clusters are out of step, so that at any time some compute while others add. */
+/* A cluster's way through its tiles. Unless these are in turn, the two kinds alternate as evenly as
+ * their numbers allow, and clusters are out of step: at any time some compute while others add. */
 struct walk {
     int cluster, clusters;
     int n, n_gathered; /* tiles: all, and of the gathered product */
@@ -46,6 +60,11 @@ CTW_DEV struct walk walk_of(const struct pair &p)
     w.cluster = blockIdx.x / 2;
     w.clusters = gridDim.x / 2;
     bool longer = w.cluster < a.longer;
+    if (a.even) {
+        int all = p.gathered.n_tiles + p.scattered.n_tiles;
+        w.n = (all - w.cluster + w.clusters - 1) / w.clusters;
+        return w;
+    }
     w.n_gathered = a.gathered + longer;
     w.n = w.n_gathered + (longer ? a.few : a.many + (w.cluster < a.longer + a.plus));
     w.due = w.cluster * w.n / w.clusters;
@@ -57,6 +76,9 @@ CTW_DEV struct walk walk_of(const struct pair &p)
 CTW_DEV bool next_tile(const struct pair &p, struct walk *w, int *at)
 {
     const struct shares &a = p.shares;
+    if (a.even)
+        return in_turn(w->gathered++ * w->clusters + w->cluster, p.gathered.n_tiles,
+                       p.scattered.n_tiles, w->clusters, at);
     w->due += w->n_gathered;
     if (w->due >= w->n) {
         w->due -= w->n;
@@ -66,8 +88,6 @@ CTW_DEV bool next_tile(const struct pair &p, struct walk *w, int *at)
     int k = w->scattered++, others = w->clusters - a.longer - a.plus;
     int before = a.longer * min(k, a.few) + a.plus * min(k, a.many + 1) + others * min(k, a.many);
     int rank = w->cluster; /* among the clusters that have a k-th tile */
-    if (rank >= a.longer + a.plus && k > a.many)
-        rank -= a.plus;
     if (rank >= a.longer && k >= a.few)
         rank -= a.longer;
     *at = before + rank;
