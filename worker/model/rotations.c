@@ -50,9 +50,6 @@ static enum ctw_status keep_tensor(struct ctw_model *m, const struct ctw_tensor 
                                    struct ctw_err *err)
 {
     size_t n = (size_t)m->n_rotation_tensors;
-    for (size_t i = 0; i < n; i++)
-        if (m->rotation_tensors[i] == t)
-            return CTW_OK;
     const struct ctw_tensor **more = ctw_calloc(n + 1, sizeof(struct ctw_tensor *));
     if (more == NULL)
         return ctw_fail(err, CTW_ENOMEM, "out of memory for rotations");
@@ -113,7 +110,7 @@ static enum ctw_status find_part(const struct turn *t, const char *part,
                             name, (*out)->name, other->name);
         *out = other;
     }
-    return *out != NULL ? keep_tensor(t->model, *out, err) : CTW_OK;
+    return CTW_OK;
 }
 
 /* ---- the matrix ---- */
