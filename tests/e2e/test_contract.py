@@ -19,15 +19,16 @@ import tiny_checkpoint  # noqa: E402
 ROOT, BUILD = w.ROOT, w.FAKE.parents[1]
 WORKER = BUILD / "worker/ctworker"
 FOLDERS = ("base", "kernels", "ipc", "worker", "examples", "cmake")
-SOURCES = ("tests/service/fake_device.c", "tests/service/fake_device_gpu.c")
+SOURCES = tuple(f"tests/service/fake_device{part}.c" for part in ("", "_gpu", "_slots"))
 
 
 def copy_of_tree(folder):
     for name in FOLDERS:
         shutil.copytree(ROOT / name, folder / name)
-    for name in ("CMakeLists.txt", "tests/service/fake_device_gpu.h", *SOURCES):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, folder / name)
+    shutil.copy(ROOT / "CMakeLists.txt", folder)
+    (folder / "tests/service").mkdir(parents=True)
+    for path in (ROOT / "tests/service").glob("fake_device*"):
+        shutil.copy(path, folder / "tests/service")
     return folder
 
 
