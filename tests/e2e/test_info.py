@@ -58,12 +58,15 @@ class Info(unittest.TestCase):
             after = devices(a)
             n_tok = sum(len(x) + len(y) - 1 for x, y in MANY)
             self.assertEqual(sum(d["tokens_done"] for d in after), n_tok)
-            for d in after:
-                self.assertEqual((d["state"], d["model"], d["weights_read"]), ("idle", "int4", 1))
+            self.assertEqual({(d["state"], d["weights_read"]) for d in after}, {("idle", 1)})
+            busy = [d for d in after if d["tokens_done"]]  # a fast one may have left nothing for another
+            for d in busy:
+                self.assertEqual(d["model"], "int4")
                 self.assertGreater(d["memory_used"], held)
                 self.assertGreater(d["tokens_per_s"], 0)
             table = self.assert_narrow(a.command("info").stdout)
-            self.assertRegex(table, r"\n  1 +64\.0 MiB .*\n +fake GPU 1, 00000000:11:00\.0, GPU-00000001-.*\n"
+            n = busy[0]["device"]
+            self.assertRegex(table, rf"\n  {n} +64\.0 MiB .*\n +fake GPU {n}, 00000000:1{n}:00\.0, GPU-0000000{n}-.*\n"
                                     r" +idle; \d+ % of the work so far: \d+ tokens, \d+ tokens/s\n")
 
     def test_what_a_gpu_does(self):
