@@ -69,61 +69,11 @@ enum ctw_status ctw_cuda_glu_hopper(struct ctw_cuda *cu, const struct ctw_cuda_g
     return ctw_hopper_launch(cu, g, &p, glu_kernels[g->dtype == CTW_F16], err);
 }
 
-static int larger(int a, int b)
+/* Of a tile: its products, and about what its end takes longer than to begin another. */
+static struct ctw_pair_side side_of(const struct product *p, bool gathered)
 {
-    return a > b ? a : b;
-}
-
-/* Of a tile, in steps: its products, and about what its end takes longer than to begin another. */
-static int steps_of(const struct product *p, bool gathered)
-{
-    return p->n_steps + (gathered ? 3 : 6);
-}
-
-/* With `few` scattered tiles for the clusters that have one more of the others. *last: when the
- * last cluster ends. */
-static struct shares share_out(const struct product *g, const struct product *s, int clusters, int few,
-                               int *last)
-{
-    int g_steps = steps_of(g, true), s_steps = steps_of(s, false);
-    struct shares a = {false, g->n_tiles / clusters, g->n_tiles % clusters, few, 0, 0};
-    int left = s->n_tiles - a.longer * few, others = clusters - a.longer;
-    a.many = left / others;
-    a.plus = left % others;
-    int long_end = a.longer > 0 ? (a.gathered + 1) * g_steps + few * s_steps : 0;
-    *last = larger(long_end, a.gathered * g_steps + (a.many + (a.plus > 0)) * s_steps);
-    return a;
-}
-
-/* When the last cluster ends if tiles are in turn. */
-static int end_in_turn(const struct product *g, const struct product *s, int clusters)
-{
-    int last = 0, at;
-    for (int c = 0; c < clusters; c++) {
-        int end = 0;
-        for (int i = c; i < g->n_tiles + s->n_tiles; i += clusters) {
-            bool gathered = in_turn(i, g->n_tiles, s->n_tiles, clusters, &at);
-            end += steps_of(gathered ? g : s, gathered);
-        }
-        last = larger(last, end);
-    }
-    return last;
-}
-
-static struct shares shares_of(const struct product *g, const struct product *s, int clusters)
-{
-    int longer = g->n_tiles % clusters, most = longer > 0 ? s->n_tiles / longer : 0, last, end;
-    struct shares best = share_out(g, s, clusters, 0, &last);
-    for (int few = 1; few <= most; few++) {
-        struct shares a = share_out(g, s, clusters, few, &end);
-        if (end > last)
-            break; /* the longer ones now end last */
-        if (end < last)
-            best = a;
-        last = end;
-    }
-    best.even = end_in_turn(g, s, clusters) <= last + last / 32;
-    return best;
+    struct ctw_pair_side side = {p->n_tiles, p->n_steps + (gathered ? 3 : 6)};
+    return side;
 }
 
 enum ctw_status ctw_cuda_pair_hopper(struct ctw_cuda *cu, const struct ctw_cuda_gemm *gathered,
@@ -140,7 +90,8 @@ enum ctw_status ctw_cuda_pair_hopper(struct ctw_cuda *cu, const struct ctw_cuda_
     p.gathered.n_tiles = gathered != NULL ? p.gathered.n_tiles : 0;
     p.scattered.n_tiles = scattered != NULL ? p.scattered.n_tiles : 0;
     int n_tiles = p.gathered.n_tiles + p.scattered.n_tiles;
-    p.shares = shares_of(&p.gathered, &p.scattered, clusters_for(cu, n_tiles));
+    struct ctw_pair_side sides[2] = {side_of(&p.gathered, true), side_of(&p.scattered, false)};
+    p.shares = ctw_pair_shares_of(&sides[0], &sides[1], clusters_for(cu, n_tiles));
     enum ctw_status st = w_map_of(&gathered_w, g, err);
     if (st == CTW_OK)
         st = x_map_of(&x, s, err);
