@@ -328,6 +328,8 @@ enum ctw_status ctw_rotate(struct ctw_backend *be, const struct ctw_op_rotate *o
  */
 enum ctw_status ctw_linear(struct ctw_backend *be, const struct ctw_op_linear *op,
                            struct ctw_err *err) CTW_MUST_CHECK;
+/* Are op's shards several products, because of unequal inputs or rotated outputs? */
+bool ctw_inputs_split(const struct ctw_op_linear *op);
 /* The elements per row that op needs for that; 0: no shard does any of it. */
 int64_t ctw_input_elems(const struct ctw_op_linear *op);
 enum ctw_status ctw_qkv(struct ctw_backend *be, const struct ctw_op_qkv *op,

@@ -17,8 +17,6 @@ void ctw_inputs_free(struct ctw_backend *be);
 
 /* Is this a way to quantise rows of dim elements? */
 bool ctw_quantise_ok(const struct ctw_quantise *q, int64_t dim);
-/* Are op's shards several products, because of unequal inputs or rotated outputs? */
-bool ctw_inputs_split(const struct ctw_op_linear *op);
 
 /* Operations that have been checked, with ctw_input_elems() above 0. */
 enum ctw_status ctw_inputs_linear(struct ctw_backend *be, const struct ctw_op_linear *op,

@@ -165,12 +165,15 @@ static void split_products_stay_to_the_end(void **state)
     struct ctw_layer *l = &m->layers[1];
     struct ctw_matrix *k = &l->matrix[l->product[CTW_SLOT_QKV].shard[1].matrix];
     assert_true(l->product[CTW_SLOT_QKV].n_shards == 3 && is_prepared(m, be, 1));
+    static struct ctw_rotation rotation;
+    m->rotations = &rotation;
     k->rotate_out = 1;
     assert_false(is_prepared(m, be, 1));
     k->rotate_out = 0;
     k->rotate_in = 1;
     assert_false(is_prepared(m, be, 1));
     k->rotate_in = 0;
+    m->rotations = NULL;
     k->input.codes = CTW_CODES_INT;
     assert_false(is_prepared(m, be, 1));
     k->input.codes = CTW_CODES_NONE;

@@ -1,40 +1,32 @@
 #include "worker/engine/cuts.h"
 
 #include "base/mem.h"
-#include "kernels/quantise.h"
-
-static bool same_input(const struct ctw_matrix *a, const struct ctw_matrix *b)
-{
-    bool none = a->input.codes == CTW_CODES_NONE;
-    if (a->rotate_in != b->rotate_in)
-        return false;
-    return none ? b->input.codes == CTW_CODES_NONE
-                : b->input.codes != CTW_CODES_NONE && ctw_quantise_equal(&a->input, &b->input);
-}
+#include "worker/engine/plan.h"
 
 /* Does ctw_prepare() decode all of a product's weights? It leaves dense weights where they are, and
- * does not prepare shards with unequal inputs or rotated outputs (kernels/inputs.c). */
-static bool is_decoded(const struct ctw_layer *l, const struct ctw_product *p)
+ * prepares only shards that are one product. */
+static bool is_decoded(const struct ctw_model *m, const struct ctw_layer *l,
+                       const struct ctw_product *p)
 {
-    for (int i = 0; i < p->n_shards; i++) {
-        const struct ctw_matrix *m = &l->matrix[p->shard[i].matrix];
-        if (ctw_weight_is_dense(&m->weight) || m->rotate_out != 0 ||
-            !same_input(m, &l->matrix[p->shard[0].matrix]))
+    struct ctw_shard shards[CTW_MAX_SHARDS];
+    const struct ctw_op_linear op = {.shards = shards,
+                                     .n_shards = ctw_plan_shards(m, p, l->matrix, shards)};
+    for (int i = 0; i < op.n_shards; i++)
+        if (ctw_weight_is_dense(shards[i].weight))
             return false;
-    }
-    return true;
+    return !ctw_inputs_split(&op);
 }
 
 /* After ctw_forward_prepare(), does no operation read a matrix of this decoder layer? Experts are
  * prepared one after another while the layer computes. */
-static bool is_prepared(const struct ctw_layer *l)
+static bool is_prepared(const struct ctw_model *m, const struct ctw_layer *l)
 {
     bool read[CTW_N_MATRICES] = {false};
     if (l->mixture.route.n_experts > 0)
         return false;
     for (int slot = 0; slot < CTW_SLOT_EXPERTS; slot++) {
         const struct ctw_product *p = &l->product[slot];
-        if (!is_decoded(l, p))
+        if (!is_decoded(m, l, p))
             return false;
         for (int i = 0; i < p->n_shards; i++)
             read[p->shard[i].matrix] = true;
@@ -60,7 +52,7 @@ enum ctw_status ctw_cuts_find(struct ctw_cuts *out, const struct ctw_model *m,
     if (prepared == NULL)
         return ctw_fail(err, CTW_ENOMEM, "layers: out of memory");
     for (int i = 1; ctw_backend_traits(be)->decodes_ahead && i <= m->n_decoders; i++)
-        prepared[i] = is_prepared(&m->layers[i]);
+        prepared[i] = is_prepared(m, &m->layers[i]);
     return CTW_OK;
 }
 

@@ -126,21 +126,30 @@ static struct widths model_widths(const struct ctw_model *model)
     return w;
 }
 
+int ctw_plan_shards(const struct ctw_model *model, const struct ctw_product *p,
+                    const struct ctw_matrix *matrices, struct ctw_shard shards[CTW_MAX_SHARDS])
+{
+    for (int i = 0; i < p->n_shards; i++) {
+        const struct ctw_matrix *m = &matrices[p->shard[i].matrix];
+        shards[i] = (struct ctw_shard){
+            .weight = &m->weight,
+            .n = p->shard[i].n,
+            .input = m->input.codes != CTW_CODES_NONE ? &m->input : NULL,
+            .rotate_in = m->rotate_in != 0 ? &model->rotations[m->rotate_in - 1] : NULL,
+            .rotate_out = m->rotate_out != 0 ? &model->rotations[m->rotate_out - 1] : NULL};
+    }
+    return p->n_shards;
+}
+
 /* Elements per row of what a product of these matrices has of its own. */
 static int64_t input_elems(const struct ctw_model *model, const struct ctw_product *p,
                            const struct ctw_matrix *matrices, enum ctw_epilogue epilogue)
 {
-    struct ctw_shard shards[CTW_MAX_SHARDS] = {0};
-    for (int i = 0; i < p->n_shards; i++) {
-        const struct ctw_matrix *m = &matrices[p->shard[i].matrix];
-        shards[i].weight = &m->weight;
-        shards[i].n = p->shard[i].n;
-        shards[i].input = m->input.codes != CTW_CODES_NONE ? &m->input : NULL;
-        shards[i].rotate_in = m->rotate_in != 0 ? &model->rotations[m->rotate_in - 1] : NULL;
-        shards[i].rotate_out = m->rotate_out != 0 ? &model->rotations[m->rotate_out - 1] : NULL;
-    }
-    return ctw_input_elems(
-        &(struct ctw_op_linear){.shards = shards, .n_shards = p->n_shards, .epilogue = epilogue});
+    struct ctw_shard shards[CTW_MAX_SHARDS];
+    const struct ctw_op_linear op = {.shards = shards,
+                                     .n_shards = ctw_plan_shards(model, p, matrices, shards),
+                                     .epilogue = epilogue};
+    return ctw_input_elems(&op);
 }
 
 /* Counts a product of experts: each of their slots may hold one. */

@@ -54,6 +54,9 @@ enum ctw_status ctw_plan_make(struct ctw_plan *out, const struct ctw_plan_reques
 /* The longest sequence, of at most request->longest tokens, that fits alone in a pass; 0: none. */
 int64_t ctw_plan_longest(const struct ctw_plan_request *request);
 
+/* A product's shards, but for addresses; returns their number. */
+int ctw_plan_shards(const struct ctw_model *model, const struct ctw_product *p,
+                    const struct ctw_matrix *matrices, struct ctw_shard shards[CTW_MAX_SHARDS]);
 /* What the operations of this plan require of the backend. */
 struct ctw_reserve ctw_plan_reserve(const struct ctw_model *model, enum ctw_dtype dtype,
                                     const struct ctw_plan *plan);
