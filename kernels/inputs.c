@@ -325,6 +325,7 @@ enum ctw_status ctw_inputs_linear_qkv(struct ctw_backend *be, const struct ctw_o
     return st == CTW_OK ? ctw_linear_qkv(be, &whole, qkv, err) : st;
 }
 
+/* Of a head in parts, the first makes the input for all: no operation comes between them. */
 enum ctw_status ctw_inputs_head(struct ctw_backend *be, const struct ctw_op_head *op,
                                 struct ctw_err *err)
 {
@@ -333,8 +334,9 @@ enum ctw_status ctw_inputs_head(struct ctw_backend *be, const struct ctw_op_head
     int64_t k = shard.weight->k, ldx = k;
     enum ctw_status st =
         ctw_inputs_reserve(be, (size_t)(op->n_rows * k) * ctw_dtype_bytes(op->dtype), err);
-    if (st == CTW_OK)
+    if (st == CTW_OK && op->id0 == 0)
         st = make_input(be, &shard, op->dtype, op->n_rows, &plain.x, &ldx, NULL, err);
+    plain.x = be->inputs;
     shard.input = NULL;
     shard.rotate_in = NULL;
     plain.weight = &shard;

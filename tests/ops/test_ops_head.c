@@ -222,8 +222,11 @@ static void parts_give_the_same_bits(void **state)
                                        {1, 129, 129, 8},      {3, 400, 257, 24},
                                        {98, 4500, 4500, 16},  {130, 2050, 2050, 40},
                                        {33, 66001, 65990, 8}, {5, 70000, 66001, 16}};
+    static const struct ctw_quantise int8 = {
+        .codes = CTW_CODES_INT, .bits = 8, .scale_kind = CTW_SCALE_DYNAMIC};
+    static const struct ctw_rotation rotation = {.size = 8, .factor = 0.5f};
     const char *v;
-    for (int i = 0; (v = fast_variant_or_c(i)) != NULL; i++) {
+    for (int i = 0; (v = any_variant(i)) != NULL; i++) {
         struct ctw_backend *be = backend(v, 2);
         for (size_t s = 0; s < CTW_COUNT(cases); s++) {
             const int64_t *c = cases[s], ld = (c[2] + 31) / 16 * 16;
@@ -231,6 +234,8 @@ static void parts_give_the_same_bits(void **state)
             problem_open(&p, c[0], 1, 1, c[3], dtypes[(s + (size_t)i) % 3]);
             weight_close(&p.w);
             weight_open(&p.w, (enum weight_kind)(W_BF16 + rng_below(3)), c[1], c[3], s % 2 == 0);
+            p.w.shard.rotate_in = s % 3 != 2 ? &rotation : NULL;
+            p.w.shard.input = s % 3 == 1 ? &int8 : NULL;
             for (int64_t t = 0; t < c[0]; t++)
                 ((int32_t *)p.targets.p)[t] = (int32_t)(t == 0 ? c[2] - 1 : rng_below(c[2]));
             struct buf logits = buf_open((size_t)(c[0] * ld) * sizeof(float), 0);
@@ -253,6 +258,8 @@ static void parts_give_the_same_bits(void **state)
                 n = step * (1 + rng_below(1 + c[1] / step));
                 n = n < c[1] - op.id0 ? n : c[1] - op.id0;
                 rows_part_open(&part, &p.w, op.id0, n);
+                part.shard.rotate_in = p.w.shard.rotate_in;
+                part.shard.input = p.w.shard.input;
                 op.weight = &part.shard;
                 OK(ctw_head(be, &op, &last_err));
             }
