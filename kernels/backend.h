@@ -83,6 +83,7 @@ struct ctw_reserve {
                                 head */
     int64_t n_vocab, head_k; /* of the head: number of rows, and their width */
     int64_t input_elems;     /* of a row: a product's own input and output, see ctw_input_elems() */
+    int64_t rotation;        /* elements of the largest block that is rotated; 0: none */
     int n_experts, chosen;   /* of a mixture; 0: none */
     int64_t n_grouped;       /* rows of one ctw_group() call */
     int64_t index_keys;      /* of one sequence, for ctw_index(); 0: none */

@@ -52,13 +52,19 @@ static void rotate_row(void *arg, int64_t t, int thread)
     }
 }
 
+/* Of scratch: a block's elements and results, of each thread, in double. */
+size_t ctw_cpu_rotate_bytes(const struct ctw_cpu *cpu, int64_t size)
+{
+    return 2 * (size_t)size * (size_t)ctw_threads_count(cpu->threads) * sizeof(double);
+}
+
 enum ctw_status ctw_cpu_rotate(struct ctw_cpu *cpu, const struct ctw_op_rotate *op,
                                struct ctw_err *err)
 {
     struct job job = {.op = op};
     void *blocks;
-    size_t elems = 2 * (size_t)op->how->size * (size_t)ctw_threads_count(cpu->threads);
-    enum ctw_status st = ctw_cpu_scratch(cpu, elems * sizeof(double), &blocks, err);
+    enum ctw_status st =
+        ctw_cpu_scratch(cpu, ctw_cpu_rotate_bytes(cpu, op->how->size), &blocks, err);
     if (st != CTW_OK)
         return st;
     job.blocks = blocks;

@@ -141,7 +141,9 @@ static size_t cpu_scratch_bytes(const struct ctw_backend *be, const struct ctw_r
     const struct ctw_cpu *cpu = (const struct ctw_cpu *)be;
     size_t variant = cpu->variant->scratch_bytes(cpu, r);
     size_t index = ctw_cpu_index_bytes(cpu, r->index_keys);
-    return index > variant ? index : variant;
+    size_t rotation = ctw_cpu_rotate_bytes(cpu, r->rotation),
+           most = index > variant ? index : variant;
+    return rotation > most ? rotation : most;
 }
 
 /* Scratch is small and allocated on first use. */

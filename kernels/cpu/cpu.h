@@ -101,6 +101,7 @@ enum ctw_status ctw_cpu_rotate(struct ctw_cpu *cpu, const struct ctw_op_rotate *
 enum ctw_status ctw_cpu_index(struct ctw_cpu *cpu, const struct ctw_op_index *op,
                               struct ctw_err *err);
 size_t ctw_cpu_index_bytes(const struct ctw_cpu *cpu, int64_t n_keys);
+size_t ctw_cpu_rotate_bytes(const struct ctw_cpu *cpu, int64_t size);
 enum ctw_status ctw_cpu_route(struct ctw_cpu *cpu, const struct ctw_op_route *op,
                               struct ctw_err *err);
 enum ctw_status ctw_cpu_group(const struct ctw_op_group *op);

@@ -44,7 +44,7 @@ static void turn_open(struct turn *t, enum kind kind, int64_t size)
 static void rows_are_multiplied(void **state)
 {
     (void)state;
-    enum { N = 11, MORE = 20 };
+    enum { ROWS = 11, MORE = 20 };
     static const int64_t shapes[][2] = {
         /* dim, size */ {1, 1}, {6, 2},   {64, 64}, {96, 32}, {384, 128},
         {1024, 1024},           {60, 12}, {35, 7}};
@@ -56,13 +56,13 @@ static void rows_are_multiplied(void **state)
         if (kind != MATRIX && (size & (size - 1)) != 0)
             continue;
         struct turn t;
-        int32_t rows[N];
+        int32_t rows[ROWS];
         turn_open(&t, kind, size);
-        for (int i = 0; i < N; i++)
+        for (int i = 0; i < ROWS; i++)
             rows[i] = (int32_t)rng_below(MORE);
         struct ctw_op_rotate op = {.how = &t.r,
                                    .dtype = dtype,
-                                   .n_tok = N,
+                                   .n_tok = ROWS,
                                    .dim = dim,
                                    .ldx = dim + rng_below(3),
                                    .rows = rng_below(2) == 0 ? rows : NULL,
@@ -71,11 +71,13 @@ static void rows_are_multiplied(void **state)
         op.x = x.p;
         for (int i = 0; (v = fast_variant_or_c(i)) != NULL; i++) {
             struct ctw_backend *be = backend(v, 1 + (int)rng_below(3));
-            struct buf y = buf_random(dtype, N * op.ldy, 1, 2 * (size_t)rng_below(9));
+            struct buf y = buf_random(dtype, ROWS * op.ldy, 1, 2 * (size_t)rng_below(9));
             op.y = y.p;
             OK(ctw_rotate(be, &op, &last_err));
             buf_check(&y);
-            for (int64_t e = 0; e < N * dim; e++) {
+            const struct ctw_reserve r = {.dtype = dtype, .rotation = size};
+            assert_true(((struct ctw_cpu *)be)->scratch_bytes <= ctw_backend_scratch_bytes(be, &r));
+            for (int64_t e = 0; e < ROWS * dim; e++) {
                 int64_t row = e / dim, at = e % dim / size * size, o = e % size;
                 double sum = 0, all = 0;
                 for (int64_t k = 0; k < size; k++) {
@@ -111,111 +113,154 @@ static void turn(struct ctw_backend *be, const struct ctw_rotation *how, enum ct
                   &last_err));
 }
 
-/* A product with any epilogue is its steps, also in pieces, which the memory that is reserved
- * makes. */
+/* op again, in pieces of 256 rows, and fewer at last, because less memory is reserved; into y. */
+static void in_pieces(struct ctw_backend *be, const struct ctw_op_linear *op, void *y)
+{
+    struct ctw_op_linear again = *op;
+    struct ctw_reserve few = {.dtype = op->dtype, .n_tok = 300, .input_elems = ctw_input_elems(op)};
+    few.n_rows = few.max_k = few.max_n = op->shards[0].weight->k;
+    ctw_backend_trim(be);
+    OK(ctw_backend_reserve(be, &few, &last_err));
+    again.y = y;
+    OK(ctw_linear(be, &again, &last_err));
+}
+
+/* ---- products whose shards rotate --------------------------------------------------------- */
+
+enum { TOKENS = 600, K = 64, N = 48, LDY = 2 * N };
+
+struct steps {
+    struct ctw_backend *be;
+    struct ctw_op_linear op; /* with rotations; y is `got` */
+    struct ctw_shard shards[2];
+    struct test_weight w[2];
+    struct turn before, after;
+    bool in, out;                  /* what is rotated */
+    struct buf x, inner, plain[2]; /* inner: x rotated; plain: each shard's product, rotated */
+    struct buf first, want, got;   /* y: its first content; [TOKENS, LDY] */
+};
+
+static void steps_open(struct steps *s, int round)
+{
+    static const enum ctw_epilogue epilogues[] = {CTW_EPI_STORE, CTW_EPI_ADD, CTW_EPI_GATE};
+    enum ctw_dtype dtype = dtypes[round % 3];
+    bool adds = epilogues[round / 3 % 3] == CTW_EPI_ADD;
+    size_t es = ctw_dtype_bytes(dtype);
+    *s = (struct steps){.be = backend(fast_variant_or_c(round % 2), 2),
+                        .in = round % 4 != 1,
+                        .out = round % 4 != 2};
+    turn_open(&s->before, (enum kind)(round % N_KINDS), 32);
+    turn_open(&s->after, MATRIX, 12);
+    s->x = buf_random(dtype, TOKENS * K, 0.3f, 0);
+    s->inner = buf_open(TOKENS * K * es, 0);
+    s->want = buf_random(adds ? CTW_F32 : dtype, TOKENS * LDY, 1, 0);
+    s->first = buf_copy(&s->want, 0);
+    s->got = buf_copy(&s->want, 0);
+    for (int i = 0; i < 2; i++) {
+        weight_open(&s->w[i], W_BF16, N, K, 1);
+        s->plain[i] = buf_open(TOKENS * N * es, 0);
+        s->shards[i] = s->w[i].shard;
+        s->shards[i].rotate_in = s->in ? &s->before.r : NULL;
+        s->shards[i].rotate_out = s->out ? &s->after.r : NULL;
+    }
+    s->op = (struct ctw_op_linear){.shards = s->shards,
+                                   .n_shards = adds ? 1 : 2,
+                                   .dtype = dtype,
+                                   .epilogue = epilogues[round / 3 % 3],
+                                   .residual_dtype = CTW_F32,
+                                   .n_tok = TOKENS,
+                                   .x = s->x.p,
+                                   .ldx = K,
+                                   .y = s->got.p,
+                                   .ldy = LDY};
+}
+
+static void steps_close(struct steps *s)
+{
+    struct buf *all[] = {&s->x,    &s->inner, &s->plain[0],      &s->plain[1],    &s->first,
+                         &s->want, &s->got,   &s->before.values, &s->after.values};
+    for (size_t i = 0; i < CTW_COUNT(all); i++)
+        buf_close(all[i]);
+    weight_close(&s->w[0]);
+    weight_close(&s->w[1]);
+    ctw_backend_close(s->be);
+}
+
+/* Each shard's product, whose result is rotated. */
+static void run_shards(struct steps *s)
+{
+    struct buf product = buf_open(s->plain[0].bytes, 0);
+    for (int i = 0; i < 2; i++) {
+        struct ctw_op_linear one = s->op;
+        one.shards = &s->w[i].shard;
+        one.n_shards = 1;
+        one.epilogue = CTW_EPI_STORE;
+        one.x = s->in ? s->inner.p : s->x.p;
+        one.y = product.p;
+        one.ldy = N;
+        OK(ctw_linear(s->be, &one, &last_err));
+        turn(s->be, &s->after.r, one.dtype, TOKENS, N, product.p, N, s->plain[i].p, N);
+    }
+    buf_close(&product);
+}
+
+/* want = what the epilogue makes of the shards' results. */
+static void join_shards(struct steps *s)
+{
+    enum ctw_dtype dtype = s->op.dtype;
+    const struct ctw_op_act gate = {.dtype = dtype,
+                                    .n_tok = TOKENS,
+                                    .dim = N,
+                                    .x = s->plain[0].p,
+                                    .ldx = N,
+                                    .up = s->plain[1].p,
+                                    .ldup = N,
+                                    .y = s->want.p,
+                                    .ldy = LDY};
+    if (s->op.epilogue == CTW_EPI_GATE)
+        OK(ctw_act(s->be, &gate, &last_err));
+    for (int64_t e = 0; e < TOKENS * N && s->op.epilogue != CTW_EPI_GATE; e++) {
+        int64_t to = e / N * LDY + e % N;
+        float a = ctw_load_float(s->plain[0].p, dtype, e);
+        if (s->op.epilogue == CTW_EPI_ADD) {
+            ctw_store_float(s->want.p, CTW_F32, to, ctw_load_float(s->want.p, CTW_F32, to) + a);
+        } else {
+            ctw_store_float(s->want.p, dtype, to, a);
+            ctw_store_float(s->want.p, dtype, to + N, ctw_load_float(s->plain[1].p, dtype, e));
+        }
+    }
+}
+
+/* Of a product whose outputs are not rotated, a backend joins and rounds in one step. */
+static void run_whole(struct steps *s)
+{
+    const struct ctw_shard both[2] = {s->w[0].shard, s->w[1].shard};
+    struct ctw_op_linear whole = s->op;
+    whole.shards = both;
+    whole.x = s->inner.p;
+    whole.y = s->want.p;
+    OK(ctw_linear(s->be, &whole, &last_err));
+}
+
+/* A product with any epilogue is its steps, also in pieces. */
 static void products_are_their_steps(void **state)
 {
     (void)state;
-    enum { TOKENS = 600, K = 64, N = 48 };
-    static const enum ctw_epilogue epilogues[] = {CTW_EPI_STORE, CTW_EPI_ADD, CTW_EPI_GATE};
     for (int round = 0; round < 24; round++) {
-        enum ctw_dtype dtype = dtypes[round % 3];
-        enum ctw_epilogue epilogue = epilogues[round / 3 % 3];
-        bool in = round % 4 != 1, out = round % 4 != 2, adds = epilogue == CTW_EPI_ADD;
-        struct ctw_backend *be = backend(fast_variant_or_c(round % 2), 2);
-        struct test_weight w[2];
-        struct turn before, after;
-        size_t es = ctw_dtype_bytes(dtype);
-        turn_open(&before, (enum kind)(round % N_KINDS), 32);
-        turn_open(&after, MATRIX, 12);
-        struct buf x = buf_random(dtype, TOKENS * K, 0.3f, 0), inner = buf_open(TOKENS * K * es, 0);
-        struct buf plain[2], turned = buf_open(TOKENS * N * es, 0);
-        enum ctw_dtype y_dtype = adds ? CTW_F32 : dtype;
-        struct buf want = buf_random(y_dtype, TOKENS * 2 * N, 1, 0), got = buf_copy(&want, 0);
-        struct ctw_shard shards[2];
-        turn(be, &before.r, dtype, TOKENS, K, x.p, K, inner.p, K);
-        struct ctw_op_linear op = {.shards = shards,
-                                   .n_shards = adds ? 1 : 2,
-                                   .dtype = dtype,
-                                   .epilogue = epilogue,
-                                   .residual_dtype = CTW_F32,
-                                   .n_tok = TOKENS,
-                                   .x = x.p,
-                                   .ldx = K,
-                                   .y = got.p,
-                                   .ldy = 2 * N};
-        for (int i = 0; i < 2; i++) {
-            weight_open(&w[i], W_BF16, N, K, 1);
-            plain[i] = buf_open(TOKENS * N * es, 0);
-            shards[i] = w[i].shard;
-            struct ctw_op_linear one = op;
-            one.shards = &w[i].shard;
-            one.n_shards = 1;
-            one.epilogue = CTW_EPI_STORE;
-            one.x = in ? inner.p : x.p;
-            one.y = plain[i].p;
-            one.ldy = N;
-            OK(ctw_linear(be, &one, &last_err));
-            shards[i].rotate_in = in ? &before.r : NULL;
-            if (!out)
-                continue;
-            shards[i].rotate_out = &after.r;
-            turn(be, &after.r, dtype, TOKENS, N, plain[i].p, N, turned.p, N);
-            memcpy(plain[i].p, turned.p, turned.bytes);
+        struct steps s;
+        steps_open(&s, round);
+        turn(s.be, &s.before.r, s.op.dtype, TOKENS, K, s.x.p, K, s.inner.p, K);
+        if (s.out) {
+            run_shards(&s);
+            join_shards(&s);
+        } else {
+            run_whole(&s);
         }
-        /* With rotated outputs only: otherwise a backend joins and rounds in one step. */
-        for (int64_t e = 0; e < TOKENS * N && out; e++) {
-            int64_t to = e / N * 2 * N + e % N;
-            double a = (double)ctw_load_float(plain[0].p, dtype, e);
-            if (epilogue == CTW_EPI_GATE)
-                continue;
-            if (adds)
-                ctw_store_float(want.p, CTW_F32, to,
-                                ctw_load_float(want.p, CTW_F32, to) + (float)a);
-            else
-                for (int i = 0; i < 2; i++)
-                    ctw_store_float(want.p, dtype, to + i * N,
-                                    ctw_load_float(plain[i].p, dtype, e));
-        }
-        if (epilogue == CTW_EPI_GATE && out)
-            OK(ctw_act(be,
-                       &(struct ctw_op_act){.dtype = dtype,
-                                            .n_tok = TOKENS,
-                                            .dim = N,
-                                            .x = plain[0].p,
-                                            .ldx = N,
-                                            .up = plain[1].p,
-                                            .ldup = N,
-                                            .y = want.p,
-                                            .ldy = 2 * N},
-                       &last_err));
-        if (!out) {
-            struct ctw_op_linear whole = op;
-            struct ctw_shard both[2] = {w[0].shard, w[1].shard};
-            whole.shards = both;
-            whole.x = inner.p;
-            whole.y = want.p;
-            OK(ctw_linear(be, &whole, &last_err));
-        }
-        struct buf again = buf_copy(&got, 0);
-        OK(ctw_linear(be, &op, &last_err));
-        assert_memory_equal(got.p, want.p, want.bytes);
-        /* In pieces of 256 rows, and fewer at last. */
-        ctw_backend_trim(be);
-        struct ctw_reserve few = {
-            .dtype = dtype, .n_tok = 300, .input_elems = ctw_input_elems(&op)};
-        few.n_rows = few.max_k = few.max_n = K;
-        OK(ctw_backend_reserve(be, &few, &last_err));
-        op.y = again.p;
-        OK(ctw_linear(be, &op, &last_err));
-        assert_memory_equal(again.p, want.p, want.bytes);
-        struct buf *all[] = {&x,     &inner,    &turned,   &want,          &got,
-                             &again, &plain[0], &plain[1], &before.values, &after.values};
-        for (size_t i = 0; i < CTW_COUNT(all); i++)
-            buf_close(all[i]);
-        weight_close(&w[0]);
-        weight_close(&w[1]);
-        ctw_backend_close(be);
+        OK(ctw_linear(s.be, &s.op, &last_err));
+        assert_memory_equal(s.got.p, s.want.p, s.want.bytes);
+        in_pieces(s.be, &s.op, s.first.p);
+        assert_memory_equal(s.first.p, s.want.p, s.want.bytes);
+        steps_close(&s);
     }
 }
 
@@ -223,7 +268,7 @@ static void products_are_their_steps(void **state)
 static void rows_of_experts_come_in_pieces(void **state)
 {
     (void)state;
-    enum { TOKENS = 700, MORE = 900, K = 64, N = 48 };
+    enum { MORE = 900 };
     static const struct ctw_quantise int8 = {
         .codes = CTW_CODES_INT, .bits = 8, .scale_kind = CTW_SCALE_DYNAMIC};
     int32_t rows[TOKENS];
@@ -262,13 +307,7 @@ static void rows_of_experts_come_in_pieces(void **state)
                                    .y_rows = scatters ? rows : NULL,
                                    .y_weight = scatters ? weights : NULL};
         OK(ctw_linear(be, &op, &last_err));
-        ctw_backend_trim(be);
-        struct ctw_reserve few = {
-            .dtype = dtype, .n_tok = 300, .input_elems = ctw_input_elems(&op)};
-        few.n_rows = few.max_k = few.max_n = K;
-        OK(ctw_backend_reserve(be, &few, &last_err));
-        op.y = got.p;
-        OK(ctw_linear(be, &op, &last_err));
+        in_pieces(be, &op, got.p);
         assert_memory_equal(got.p, want.p, want.bytes);
         buf_close(&x);
         buf_close(&want);

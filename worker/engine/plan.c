@@ -188,6 +188,8 @@ struct ctw_reserve ctw_plan_reserve(const struct ctw_model *model, enum ctw_dtyp
     r.chosen = (int)w.chosen;
     r.n_grouped = w.n_experts > 0 ? plan->pass_tokens : 0;
     r.index_keys = plan->seen_words * 32;
+    for (int i = 0; i < model->n_rotations; i++)
+        r.rotation = max64(r.rotation, model->rotations[i].size);
     for (int i = 0; i < model->n_layers; i++) {
         const struct ctw_layer *l = &model->layers[i];
         if (l->n_kv > 0) {
