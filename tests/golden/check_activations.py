@@ -16,7 +16,6 @@ import json
 import os
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before importing numpy: checkpoints run in parallel
@@ -231,13 +230,7 @@ def main():
             jobs += [(name, function, Path(scratch) / f"{function.__name__}{i}", (case, *more))
                      for i, (name, case) in enumerate(checks.items())]
         jobs = [(n, f, d, a or (variants,)) for n, f, d, a in jobs if args.only in n]
-        failed = 0
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            for (name, *_), (wrong, text) in zip(jobs, pool.map(lambda j: j[1](args.worker, j[2], *j[3]), jobs)):
-                failed += bool(wrong)
-                print("FAIL" if wrong else "ok  ", f"{name:26}", "; ".join([*wrong, text]), flush=True)
-    print(f"{len(jobs) - failed} passed, {failed} failed")
-    return 1 if failed or not jobs else 0
+        return worker_cli.run_checks(args.worker, jobs)
 
 
 if __name__ == "__main__":

@@ -69,7 +69,7 @@ static void rows_are_multiplied(void **state)
                                    .ldy = dim + rng_below(3)};
         struct buf x = buf_random(dtype, MORE * op.ldx, 1, 2 * (size_t)rng_below(9));
         op.x = x.p;
-        for (int i = 0; (v = fast_variant_or_c(i)) != NULL; i++) {
+        for (int i = 0; (v = any_variant(i)) != NULL; i++) {
             struct ctw_backend *be = backend(v, 1 + (int)rng_below(3));
             struct buf y = buf_random(dtype, ROWS * op.ldy, 1, 2 * (size_t)rng_below(9));
             op.y = y.p;

@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,3 +62,15 @@ def score(worker, model, items, *options, limit_s=600):
     if [r["id"] for r in results] != [i["id"] for i in items]:
         raise Refused(0, f"{len(results)} results for {len(items)} items, or out of order")
     return results
+
+
+def run_checks(worker, jobs):
+    """jobs: (name, function, folder, arguments); function(worker, folder, *arguments) gives a list of what is wrong,
+    and a text. Prints a line each, last "N passed, N failed"; returns the exit status: 1 also if there are none."""
+    failed = 0
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for (name, *_), (wrong, text) in zip(jobs, pool.map(lambda j: j[1](worker, j[2], *j[3]), jobs)):
+            failed += bool(wrong)
+            print("FAIL" if wrong else "ok  ", f"{name:30}", "; ".join([*wrong, text]), flush=True)
+    print(f"{len(jobs) - failed} passed, {failed} failed")
+    return 1 if failed or not jobs else 0
