@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The text of a file of one line; false: there is none. */
+/* Reads the first line of the file root/name; false if that fails. */
 static bool read_line(const char *root, const char *name, char line[4096])
 {
     char path[2 * PATH_MAX];

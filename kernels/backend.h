@@ -226,8 +226,8 @@ enum ctw_status ctw_backend_open_planned(struct ctw_backend **out, uint64_t memo
 /* The number of devices of this kind of backend that the process sees; of the CPU, 1. */
 enum ctw_status ctw_backend_count(const struct ctw_backend *be, int *n,
                                   struct ctw_err *err) CTW_MUST_CHECK;
-/* The number of the GPU whose UUID begins with `uuid` ("GPU-..", "MIG-..", as nvidia-smi -L prints
- * it), among those that the process sees. CTW_EINVAL: none, or several; or `name` is "cpu". */
+/* Finds the visible GPU whose UUID begins with `uuid` ("GPU-..", "MIG-..", as nvidia-smi -L prints
+ * it). CTW_EINVAL: no GPU matches, several do, or the backend `name` is "cpu". */
 enum ctw_status ctw_backend_find(const char *name, const char *uuid, int *device,
                                  struct ctw_err *err) CTW_MUST_CHECK;
 void ctw_backend_get_info(const struct ctw_backend *be, struct ctw_backend_info *out);

@@ -12,8 +12,8 @@ extern "C" {
 
 /* CTW_EUNSUP: the program sees no GPU. */
 enum ctw_status ctw_gpu_none(struct ctw_err *err);
-/* CTW_EINVAL: it sees n, numbered from 0, and `device` is none of them. `mig`: the one that it sees
- * is an instance of a GPU, and CUDA never shows a program more than one. */
+/* CTW_EINVAL: n GPUs are visible, numbered from 0, and there is no GPU `device`. `mig`: the visible
+ * one is a MIG instance; CUDA shows a process at most one. */
 enum ctw_status ctw_gpu_missing(int device, int n, bool mig, struct ctw_err *err);
 
 #ifdef __cplusplus

@@ -7,8 +7,8 @@ Golden checkpoints have scores of transformers with compressed-tensors' QDQ in b
 cover the schemes that no golden file has; there the float64 model's own 16-bit run, which agrees with golden scores to
 0.0002 per token on most files, is what ours is compared with. Quantised codes are jumps, so that runs that differ only in
 rounding are far apart (docs/NUMERICS.md): the mean error against float64 must be no larger than that of the other run in
-the same dtype, with 10 % for chance. Also: chunks, passes and threads change no bit; results say which mode it was; the
-identity covers stored scales; what is not supported is refused by name. Ends with "N passed, N failed".
+the same dtype, with 10 % for chance. Also: chunks, passes and threads change no bit; results name their mode; changing a
+stored scale changes the identity; unsupported schemes are refused by name. Ends with "N passed, N failed".
 """
 
 import argparse

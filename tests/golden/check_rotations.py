@@ -5,7 +5,7 @@ Writes checkpoints whose configuration rotates inputs, outputs, queries and keys
 them: beside each module, once for all that share it, or not at all (Sylvester's). Their weights are not rotated back, so that a
 rotation that is left out, transposed or scaled otherwise changes every score. --dtype float32 must be within 1e-4 of float64; the mean
 error of --dtype auto no larger than that of the float64 model's own 16-bit run, with 10 % for chance. Chunks, order and passes
-change no bit; identities cover the matrices; what is not supported is refused by name. Ends with "N passed, N failed".
+change no bit; changing a matrix changes the identity; unsupported rotations are refused by name. Ends with "N passed, N failed".
 """
 
 import argparse

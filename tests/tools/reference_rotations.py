@@ -1,4 +1,4 @@
-"""Rotations of activations, part of reference_model.py: compressed-tensors' transform_config, where it acts while a model runs.
+"""Run-time rotations of activations (compressed-tensors' transform_config); part of reference_model.py.
 
 A transform multiplies blocks of a module's input or output, or of the heads of queries and keys after RoPE, by a matrix from
 the right: for the Hadamard types by the matrix (inverse: its transpose) divided by the root of its size. Matrices that a

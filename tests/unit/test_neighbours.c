@@ -335,7 +335,7 @@ static void threads_of_their_own(void **state)
     set("COPY_US", "0");
 }
 
-/* A device fails; with it, at most those that copy from it at that moment. The others go on. */
+/* If a device fails, at most the devices that are copying from it fail too. The others go on. */
 static void a_device_that_fails(void **state)
 {
     (void)state;

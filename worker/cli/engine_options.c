@@ -29,10 +29,9 @@ static void where_rows(struct ctw_option rows[N_WHERE], struct ctw_engine_option
          .type = CTW_OPT_STRING,
          .value = &v->devices,
          .meta = "LIST",
-         .help = "GPUs that share the work, such as 0,1 or 0-3, GPU-6b0c,GPU-1f (UUIDs begin so) "
-                 "or all, of "
-                 "those that CUDA_VISIBLE_DEVICES shows (default: the one of "
-                 "--device); they must be of one kind; does not affect scores"},
+         .help = "GPUs that share the work: 0,1 or 0-3 (numbers as CUDA_VISIBLE_DEVICES leaves "
+                 "them), GPU-6b0c,GPU-1f (beginnings of UUIDs), or all (default: --device); they "
+                 "must be of one kind; does not affect scores"},
         {.name = "cpu-variant",
          .type = CTW_OPT_CHOICE,
          .value = &v->variant,

@@ -70,7 +70,7 @@ enum ctw_status ctw_options_read(const struct ctw_command_line *line, int argc, 
 /* Parses "4096", "512 MiB", "1.5GB": units of 1000 and of 1024, upper or lower case, a fraction of
  * a byte is dropped. False for anything else. */
 bool ctw_bytes_parse(const char *text, uint64_t *out) CTW_MUST_CHECK;
-/* The same, or a percentage above 0 and up to 100, such as "90%". A size of 0 is none. */
+/* Parses the same, or a percentage above 0 and up to 100, such as "90%". Refuses a size of 0. */
 bool ctw_amount_parse(const char *text, struct ctw_amount *out) CTW_MUST_CHECK;
 
 /* The candidate nearest to a mistyped word; NULL if no candidate is near enough. */

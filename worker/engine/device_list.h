@@ -11,8 +11,8 @@ struct ctw_device_list {
     int n;
 };
 
-/* CTW_EINVAL: the text is none, names a device twice, or too many, or a UUID that no GPU of the
- * backend has. */
+/* CTW_EINVAL: the text is no list, or names a device twice, too many devices, or a UUID that no GPU
+ * of the backend has. */
 enum ctw_status ctw_device_list_parse(struct ctw_device_list *out, const char *text,
                                       const char *backend, struct ctw_err *err) CTW_MUST_CHECK;
 

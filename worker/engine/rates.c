@@ -7,8 +7,8 @@
 #include "worker/engine/placing.h"
 #include "worker/engine/read_rate.h"
 
-/* Bytes a second, where nothing is known: an NVMe disk, and PCIe 4.0 with 16 lanes; and the slowest
- * NVLink, where it is known that devices are linked faster than with the host. */
+/* Bytes per second if nothing was measured or described: an NVMe disk, PCIe 4.0 with 16 lanes, and
+ * the slowest NVLink (if the link between devices is known to be faster than the host's). */
 static const double ASSUMED_DISK = 3e9, ASSUMED_HOST = 25e9, ASSUMED_PEER = 20e9,
                     ASSUMED_NVLINK = 50e9;
 

@@ -83,8 +83,8 @@ static bool is_shared(const struct turn *t, const char *part, const struct ctw_t
 }
 
 /*
- * A tensor of the transform for this module: its own, or, as shared tensors are stored once, the
- * only one of this size that another module has. *out NULL: there is none.
+ * Finds the transform's tensor for this module: its own, or, as shared tensors are stored once, the
+ * only tensor of this size under another module's name. *out is NULL if there is none.
  */
 static enum ctw_status find_part(const struct turn *t, const char *part,
                                  const struct ctw_tensor **out, struct ctw_err *err)
