@@ -15,17 +15,21 @@ enum {
     SPINS = 2000
 };
 
+/* The gate counts loops, and the pool threads inside the current one. The caller opens it for a loop
+ * and closes it once every item is taken, so that it waits for threads that work on an item, never
+ * for one that the system has not woken yet. */
+enum { GATE_OPEN = 1 << 16, GATE_INSIDE = GATE_OPEN - 1, GATE_LOOP = GATE_OPEN << 1 };
+
 struct ctw_threads {
     int n_threads; /* the caller's included */
     int n_started;
     pthread_t *threads; /* n_threads - 1 */
     pthread_mutex_t lock;
     pthread_cond_t wake, done;
-    atomic_ullong round; /* counts loops; a change starts the threads */
-    atomic_int n_busy;   /* pool threads still in this round */
+    atomic_ullong gate; /* loops, open, threads inside */
     atomic_bool stop;
     int n_spins;       /* 0 if there are more threads than CPUs */
-    ctw_thread_fn *fn; /* written before `round`, read after it */
+    ctw_thread_fn *fn; /* written while no thread is inside, read inside */
     void *arg;
     int64_t n;
     atomic_llong next;
@@ -53,20 +57,46 @@ static void pause_cpu(void)
 #endif
 }
 
-/* Waits for a round other than `seen`; false: the pool is being closed. */
-static bool wait_for_round(struct ctw_threads *pool, unsigned long long seen)
+static bool is_open(unsigned long long gate, unsigned long long last)
+{
+    return (gate & GATE_OPEN) != 0 && gate / GATE_LOOP != last;
+}
+
+/* Enters the current loop if it is open and not the loop `*last`, which it then becomes. */
+static bool enter(struct ctw_threads *pool, unsigned long long *last)
+{
+    unsigned long long gate = atomic_load(&pool->gate);
+    while (is_open(gate, *last)) {
+        if (atomic_compare_exchange_weak(&pool->gate, &gate, gate + 1)) {
+            *last = gate / GATE_LOOP;
+            return true;
+        }
+    }
+    return false;
+}
+
+static void leave(struct ctw_threads *pool)
+{
+    unsigned long long left = atomic_fetch_sub(&pool->gate, 1) - 1;
+    if ((left & (GATE_OPEN | GATE_INSIDE)) != 0)
+        return;
+    pthread_mutex_lock(&pool->lock); /* the caller may be about to sleep */
+    pthread_cond_signal(&pool->done);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+/* Waits for a loop after `last`; false: the pool is being closed. */
+static bool wait_for_loop(struct ctw_threads *pool, unsigned long long last)
 {
     for (int i = 0; i < pool->n_spins; i++) {
-        if (atomic_load(&pool->round) != seen || atomic_load(&pool->stop))
-            break;
+        if (is_open(atomic_load(&pool->gate), last) || atomic_load(&pool->stop))
+            return !atomic_load(&pool->stop);
         pause_cpu();
     }
-    if (atomic_load(&pool->round) == seen) {
-        pthread_mutex_lock(&pool->lock);
-        while (!atomic_load(&pool->stop) && atomic_load(&pool->round) == seen)
-            pthread_cond_wait(&pool->wake, &pool->lock);
-        pthread_mutex_unlock(&pool->lock);
-    }
+    pthread_mutex_lock(&pool->lock);
+    while (!atomic_load(&pool->stop) && !is_open(atomic_load(&pool->gate), last))
+        pthread_cond_wait(&pool->wake, &pool->lock);
+    pthread_mutex_unlock(&pool->lock);
     return !atomic_load(&pool->stop);
 }
 
@@ -75,12 +105,11 @@ static void *thread_main(void *start_arg)
     struct start start = *(struct start *)start_arg;
     ctw_free(start_arg);
     struct ctw_threads *pool = start.pool;
-    for (unsigned long long seen = 0; wait_for_round(pool, seen); seen++) {
-        run_items(pool, start.thread);
-        if (atomic_fetch_sub(&pool->n_busy, 1) == 1) {
-            pthread_mutex_lock(&pool->lock);
-            pthread_cond_signal(&pool->done);
-            pthread_mutex_unlock(&pool->lock);
+    unsigned long long last = 0;
+    while (wait_for_loop(pool, last)) {
+        if (enter(pool, &last)) {
+            run_items(pool, start.thread);
+            leave(pool);
         }
     }
     return NULL;
@@ -154,6 +183,11 @@ int ctw_threads_count(const struct ctw_threads *pool)
     return pool->n_threads;
 }
 
+static bool is_inside(struct ctw_threads *pool)
+{
+    return (atomic_load(&pool->gate) & GATE_INSIDE) != 0;
+}
+
 void ctw_threads_for(struct ctw_threads *pool, int64_t n, ctw_thread_fn *fn, void *arg)
 {
     pool->fn = fn;
@@ -164,18 +198,19 @@ void ctw_threads_for(struct ctw_threads *pool, int64_t n, ctw_thread_fn *fn, voi
         run_items(pool, 0);
         return;
     }
-    atomic_store(&pool->n_busy, pool->n_threads - 1);
+    unsigned long long loop = atomic_load(&pool->gate) / GATE_LOOP + 1;
     pthread_mutex_lock(&pool->lock);
-    atomic_fetch_add(&pool->round, 1);
+    atomic_store(&pool->gate, loop * GATE_LOOP | GATE_OPEN);
     pthread_cond_broadcast(&pool->wake);
     pthread_mutex_unlock(&pool->lock);
     run_items(pool, 0);
-    for (int i = 0; i < pool->n_spins && atomic_load(&pool->n_busy) > 0; i++)
+    atomic_fetch_and(&pool->gate, ~(unsigned long long)GATE_OPEN);
+    for (int i = 0; i < pool->n_spins && is_inside(pool); i++)
         pause_cpu();
-    if (atomic_load(&pool->n_busy) == 0)
+    if (!is_inside(pool))
         return;
     pthread_mutex_lock(&pool->lock);
-    while (atomic_load(&pool->n_busy) > 0)
+    while (is_inside(pool))
         pthread_cond_wait(&pool->done, &pool->lock);
     pthread_mutex_unlock(&pool->lock);
 }

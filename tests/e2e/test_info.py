@@ -22,8 +22,14 @@ def server(*args, models=("int4",), backend="cuda", **gpu):
                     models=[model(m) for m in models], env=environment(**gpu))
 
 
+def info(a):
+    done = a.command("info", "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
 def devices(a):
-    return json.loads(a.command("info", "--json").stdout)["devices"]
+    return info(a)["devices"]
 
 
 class Info(unittest.TestCase):
@@ -47,7 +53,7 @@ class Info(unittest.TestCase):
             self.assertEqual([d["device"] for d in before], [0, 1, 2])
             self.assertEqual({d["state"] for d in before} - {"idle", "loading"}, set())
             self.assertEqual([d["tokens_done"] for d in before], [0, 0, 0])
-            models = json.loads(a.command("info", "--json").stdout)["models"]
+            models = info(a)["models"]
             held = sum(m["weights_memory"] for m in models)
             for d in before:
                 self.assertEqual((d["weights"], d["memory_used"]), (held, held))

@@ -275,6 +275,8 @@ class Bounds(OneWorker):
             self.c.submit(jobs[0], part, items)
         self.refused("invalid", "split the job", self.c.submit, jobs[0], 3, items)
         self.assertEqual(self.c.call("seal", job=jobs[0], parts=3)["items"], 3)
+        self.c.wait(jobs[0])
+        self.c.call("release", job=jobs[0])
 
     def test_jobs(self):
         begin = lambda c: c.pairs([([1], [2])], seal=False)

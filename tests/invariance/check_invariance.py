@@ -85,8 +85,8 @@ def compare_wide(worker, folder, variant, seed):
 def run_program(program, folder, variant, seed, rounds):
     done = subprocess.run([program, folder, variant, str(seed), str(rounds)], check=False,
                           capture_output=True, text=True, timeout=900)
-    return [] if done.returncode == 0 else (done.stderr.splitlines() or
-                                            [f"exit status {done.returncode}"])[-3:]
+    return [] if done.returncode == 0 else [f"seed {seed}", *(done.stderr.splitlines() or
+                                            [f"exit status {done.returncode}"])[-2:]]
 
 
 def main():
@@ -106,8 +106,10 @@ def main():
             if v != "c" or folder.name in PLAIN_C:
                 # Batches, chunks and passes are cut by the same code for every variant.
                 rounds = args.rounds if v == variants[-1] else max(1, args.rounds - 1)
-                jobs.append((f"{folder.name} {v}", lambda f=folder, v=v, n=rounds: run_program(
-                    args.program, f, v, args.seed, n)))
+                # Each draws settings of its own: some draws take ten times as long as others.
+                seed = random.Random(f"{args.seed} {folder.name} {v}").randrange(10**9)
+                jobs.append((f"{folder.name} {v}", lambda f=folder, v=v, s=seed, n=rounds: run_program(
+                    args.program, f, v, s, n)))
     for width, family, fmt in WIDE:
         folder = args.scratch / f"wide{width}-{family}-{fmt}"
         tiny_checkpoint.write(folder, family, fmt, seed=5, **WIDTHS[width])

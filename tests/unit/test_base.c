@@ -120,6 +120,26 @@ static void every_item_runs_once(void **state)
     assert_int_equal(ctw_threads_open(&pool, -1, &err), CTW_EINVAL);
 }
 
+/* Loops that end before most threads have woken: a late thread joins a later loop, never an old one. */
+static void short_loops_follow_one_another(void **state)
+{
+    (void)state;
+    enum { N_LOOPS = 20000 };
+    struct ctw_threads *pool;
+    struct ctw_err err;
+    static struct loop two[2];
+    assert_int_equal(ctw_threads_open(&pool, 8, &err), CTW_OK);
+    for (int round = 0; round < N_LOOPS; round++) {
+        int n = 2 + round % 3;
+        struct loop *l = &two[round % 2];
+        *l = (struct loop){0};
+        ctw_threads_for(pool, n, hit, l);
+        for (int i = 0; i < 5; i++)
+            assert_int_equal(l->hits[i], i < n);
+    }
+    ctw_threads_close(pool);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -128,6 +148,7 @@ int main(void)
         cmocka_unit_test(aligned_memory_is_zeroed),
         cmocka_unit_test(allocations_can_be_made_to_fail),
         cmocka_unit_test(every_item_runs_once),
+        cmocka_unit_test(short_loops_follow_one_another),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
