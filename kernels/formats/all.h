@@ -16,6 +16,7 @@
 #include "kernels/formats/gptq/decode.h"
 #include "kernels/formats/int_quantized/decode.h"
 #include "kernels/formats/mxfp4/decode.h"
+#include "kernels/formats/mxfp6/decode.h"
 #include "kernels/formats/mxfp8/decode.h"
 #include "kernels/formats/nvfp4/decode.h"
 #include "kernels/formats/nvfp4_modelopt/decode.h"

@@ -73,7 +73,7 @@ enum ctw_status ctw_check_bytes(struct ctw_weight *w, const struct ctw_quant_arg
  */
 enum ctw_status ctw_check_transposed(struct ctw_weight *w, const struct ctw_quant_args *args,
                                      int64_t rows, int64_t cols, struct ctw_err *err);
-/* The whole check() of mxfp4 and mxfp8. */
+/* The whole check() of mxfp4, mxfp6 and mxfp8. */
 enum ctw_status ctw_check_mx(struct ctw_weight *w, const struct ctw_quant_args *args, int bits,
                              struct ctw_err *err);
 /* A check_data(): the indices themselves. */

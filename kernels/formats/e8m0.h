@@ -1,4 +1,5 @@
-/* E8M0 scales: powers of two, one for each CTW_MX_GROUP columns of an mxfp4 or mxfp8 weight. */
+/* E8M0 scales: powers of two, one for each CTW_MX_GROUP columns of an mxfp4, mxfp6 or mxfp8 weight.
+ */
 #ifndef CTW_KERNELS_FORMATS_E8M0_H
 #define CTW_KERNELS_FORMATS_E8M0_H
 

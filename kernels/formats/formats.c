@@ -16,7 +16,7 @@ const struct ctw_format *const ctw_formats[] = {CTW_FORMATS(ROW)[CTW_N_FORMATS] 
 static const struct ctw_part_names methods[] = {
     {.method = "compressed-tensors",
      .formats = DENSE | FORMAT(pack_quantized) | FORMAT(nvfp4) | FORMAT(float_quantized) |
-                FORMAT(int_quantized) | FORMAT(mxfp8) | FORMAT(mxfp4),
+                FORMAT(int_quantized) | FORMAT(mxfp8) | FORMAT(mxfp6) | FORMAT(mxfp4),
      .codes = {[CTW_PART_VALUES] = "weight_packed",
                [CTW_PART_SCALE] = "weight_scale",
                [CTW_PART_ZERO_POINT] = "weight_zero_point",
@@ -94,7 +94,7 @@ static const char *look(const struct ctw_part *part)
     if (dtype == CTW_I8)
         return "int8 without scales";
     if (dtype == CTW_U8)
-        return "4-bit codes without the scales of NVFP4 or MXFP4";
+        return "packed codes without the scales of NVFP4, MXFP4 or MXFP6";
     if (dtype == CTW_I32)
         return "packed integers without scales";
     return "an unknown format";

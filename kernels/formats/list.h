@@ -15,6 +15,7 @@
     X(float_quantized)                                                                             \
     X(int_quantized)                                                                               \
     X(mxfp8)                                                                                       \
+    X(mxfp6)                                                                                       \
     X(mxfp4)                                                                                       \
     X(gptq)                                                                                        \
     X(awq)

@@ -95,7 +95,7 @@ static void add_part(struct weight *t, enum ctw_part_kind kind, enum ctw_dtype d
 }
 
 /* kind: "bf16", "f32", "w4a16", "gptq", "gptq order" and "awq" (groups of 64), "nvfp4", "fp8" and
- * "int8" (a scale per row), "mxfp4" or "mxfp8" */
+ * "int8" (a scale per row), "mxfp4", "mxfp6" or "mxfp8" */
 static void weight_open(struct weight *t, const char *kind, int64_t n, int64_t k)
 {
     bool dense = strcmp(kind, "bf16") == 0 || strcmp(kind, "f32") == 0;
@@ -347,7 +347,7 @@ static void bench_linear(struct ctw_backend *be, const struct settings *s)
 static void bench_formats(struct ctw_backend *be, const struct settings *s)
 {
     static const char *const kinds[] = {"bf16",  "w4a16", "nvfp4", "fp8",        "int8",
-                                        "mxfp8", "mxfp4", "gptq",  "gptq order", "awq"};
+                                        "mxfp8", "mxfp6", "mxfp4", "gptq",  "gptq order", "awq"};
     enum { N_KINDS = 10 };
     const int64_t K = s->size, N = K > 1536 ? K : 1536;
     struct weight w[N_KINDS];

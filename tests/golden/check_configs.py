@@ -88,7 +88,8 @@ def scheme_of(group, quantization):
         return encoders.ByteScheme(weights["type"] == "float", rows, columns, weights.get("symmetric", True))
     if fmt == "pack-quantized":
         return encoders.IntScheme(weights["num_bits"], size, weights.get("symmetric", True))
-    return encoders.MxScheme(weights["num_bits"]) if fmt in ("mxfp4-pack-quantized", "mxfp8-quantized") else None
+    return encoders.MxScheme(weights["num_bits"]) if fmt in (
+        "mxfp4-pack-quantized", "mxfp6-pack-quantized", "mxfp8-quantized") else None
 
 
 def the_scheme(quantization):

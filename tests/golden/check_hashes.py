@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from supported import SUPPORTED, configs_of
 
 FORMATS = {"dense", "pack-quantized", "nvfp4-pack-quantized", "float-quantized", "int-quantized", "naive-quantized",
-           "mxfp4-pack-quantized", "mxfp8-quantized"}
+           "mxfp4-pack-quantized", "mxfp6-pack-quantized", "mxfp8-quantized"}
 # What a refusal names, if it is neither the architecture nor a format.
 REFUSED_FOR = {"granitemoehybrid-dense": ["num_local_experts"],
                "granitehybrid-dense": ['"linear_attention"', '"mamba"']}

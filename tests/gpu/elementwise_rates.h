@@ -243,6 +243,7 @@ static void print_rates(const char *word)
         {"int8 bytes channel", INT8, 8, CTW_BF16, 0, NO_ZEROS, false, false, 0, 4096, 14336},
         {"int8 bytes g128 zeros", INT8, 8, CTW_BF16, 128, INT8_ZEROS, false, false, 0, 4096, 14336},
         {"mxfp8", MXFP8, 8, CTW_BF16, 32, NO_ZEROS, false, false, 0, 4096, 14336},
+        {"mxfp6", MXFP6, 6, CTW_BF16, 32, NO_ZEROS, false, false, 0, 4096, 14336},
         {"mxfp4", MXFP4, 4, CTW_BF16, 32, NO_ZEROS, false, false, 0, 4096, 14336},
         {"gptq int4 g128", GPTQ, 4, CTW_F16, 128, PACKED_ZEROS, false, false, 0, 4096, 14336},
         {"gptq int4 g128", GPTQ, 4, CTW_F16, 128, PACKED_ZEROS, false, false, 0, 14336, 4096},

@@ -139,7 +139,11 @@ static void *host_random(enum ctw_dtype dtype, int64_t n, float scale)
 
 /* ---- weights ------------------------------------------------------------------------------ */
 
-enum format { DENSE, TRANSPOSED, PACK, NVFP4, NVFP4_MODELOPT, FLOAT8, INT8, MXFP8, MXFP4, GPTQ, AWQ };
+/* clang-format off */
+enum format {
+    DENSE, TRANSPOSED, PACK, NVFP4, NVFP4_MODELOPT, FLOAT8, INT8, MXFP8, MXFP6, MXFP4, GPTQ, AWQ
+};
+/* clang-format on */
 /* Any bytes, including bytes that are not valid codes, because no check refuses them. */
 enum zeros { NO_ZEROS, PACKED_ZEROS, INT8_ZEROS };
 

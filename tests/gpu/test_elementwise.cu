@@ -123,6 +123,8 @@ static const struct kind kinds[] = {
     {"int8 bytes activation order", INT8, 8, CTW_F16, 64, INT8_ZEROS, true, false, 0, 23, 2112},
     {"mxfp8", MXFP8, 8, CTW_BF16, 32, NO_ZEROS, false, false, 0, 37, 1056},
     {"mxfp8 odd address", MXFP8, 8, CTW_BF16, 32, NO_ZEROS, false, false, 3, 35, 544},
+    {"mxfp6", MXFP6, 6, CTW_BF16, 32, NO_ZEROS, false, false, 0, 35, 2080},
+    {"mxfp6 odd address", MXFP6, 6, CTW_BF16, 32, NO_ZEROS, false, false, 5, 35, 544},
     {"mxfp4", MXFP4, 4, CTW_BF16, 32, NO_ZEROS, false, false, 0, 35, 2080},
     {"mxfp4 odd address", MXFP4, 4, CTW_BF16, 32, NO_ZEROS, false, false, 5, 35, 544},
     {"gptq int4 g32", GPTQ, 4, CTW_F16, 32, PACKED_ZEROS, false, false, 0, 40, 576},

@@ -13,6 +13,7 @@ import numpy as np
 import checkpoint_io as cio
 
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], dtype=np.float32)
+E2M3 = np.concatenate([np.arange(8) / 8, *((1 + np.arange(8) / 8) * 2.0**e for e in range(3))]).astype(np.float32)
 E2M1_MAX, E4M3_MAX = 6.0, 448.0
 NVFP4_GROUP, MX_GROUP = 16, 32
 
@@ -231,17 +232,17 @@ class ByteScheme:
 
 @dataclass(frozen=True)
 class MxScheme:
-    """mxfp4-pack-quantized and mxfp8-quantized: a power of two per 32 columns."""
+    """mxfp4-pack-quantized, mxfp6-pack-quantized and mxfp8-quantized: a power of two per 32 columns."""
     bits: int = 4
     group_size: int = MX_GROUP
     symmetric: bool = True
 
     @property
     def name(self):
-        return "mxfp4-pack-quantized" if self.bits == 4 else "mxfp8-quantized"
+        return "mxfp8-quantized" if self.bits == 8 else f"mxfp{self.bits}-pack-quantized"
 
     def specs(self, n, k, scale_dtype):
-        values = {"weight_packed": ("U8", (n, k // 2))} if self.bits == 4 else {"weight": ("F8_E4M3", (n, k))}
+        values = {"weight": ("F8_E4M3", (n, k))} if self.bits == 8 else {"weight_packed": ("U8", (n, k * self.bits // 8))}
         return values | {"weight_scale": ("U8", (n, k // MX_GROUP))}
 
     def config(self):
@@ -252,12 +253,12 @@ class MxScheme:
         if k % MX_GROUP:
             raise ValueError(f"a row of {k} weights does not divide into groups of {MX_GROUP}")
         grouped = w.reshape(n, k // MX_GROUP, MX_GROUP)
-        table, largest = (E2M1, 2) if self.bits == 4 else (E4M3, 8)  # 2^largest is its largest power of two
+        table, largest = {4: (E2M1, 2), 6: (E2M3, 2), 8: (E4M3, 8)}[self.bits]  # 2^largest is its largest power of two
         exponent = np.frexp(np.maximum(np.abs(grouped).max(axis=2), 2.0**-100))[1] - 1 - largest
         scaled = grouped / np.ldexp(np.float32(1), exponent)[:, :, None]
         sign = np.signbit(scaled).astype(np.uint8)
         u = (nearest_code(np.abs(scaled), table) | (sign << (self.bits - 1))).reshape(n, k)
-        values = {"weight_packed": (u[:, 0::2] | (u[:, 1::2] << 4)).astype(np.uint8)} if self.bits == 4 else {"weight": u}
+        values = {"weight": u} if self.bits == 8 else {"weight_packed": pack_rows(u, self.bits).view(np.uint8)}
         return values | {"weight_scale": (exponent + 127).astype(np.uint8)}
 
 
@@ -276,7 +277,8 @@ class MixedScheme:
 _FP8 = ByteScheme(activations="token")
 NAMED = {"nvfp4": Nvfp4Scheme(), "fp8": _FP8, "fp8_tensor": ByteScheme(rows=0, activations="token"),
          "fp8_block": ByteScheme(rows=128, group_size=128, activations="token"),
-         "int8": ByteScheme(False, activations="token"), "mxfp4": MxScheme(4), "mxfp8": MxScheme(8),
+         "int8": ByteScheme(False, activations="token"), "mxfp4": MxScheme(4), "mxfp6": MxScheme(6),
+         "mxfp8": MxScheme(8),
          "mixed": MixedScheme(((r".*self_attn\.", _FP8), (r".*\.mlp\.", Nvfp4Scheme())))}
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes the table of tests/unit/format_vectors.h.
 
-Needs torch and compressed-tensors >= 0.18 (reference only; no test runs this program). Each row is a
+Needs torch and compressed-tensors >= 0.20 (reference only; no test runs this program). Each row is a
 small weight whose stored bytes come from a generator that the C test repeats, and the SHA-256 of the
 result of compressed-tensors' own decompress(). Recent versions no longer read group indices and
 unpacked zero points, so this program converts them first: columns are decoded in the order of their
@@ -12,6 +12,7 @@ import sys
 
 import torch
 from compressed_tensors.compressors.mxfp4.base import MXFP4PackedCompressor
+from compressed_tensors.compressors.mxfp6.base import MXFP6PackedCompressor
 from compressed_tensors.compressors.mxfp8.base import MXFP8QuantizationCompressor
 from compressed_tensors.compressors.naive_quantized.base import NaiveQuantizationCompressor
 from compressed_tensors.compressors.nvfp4.base import NVFP4PackedCompressor
@@ -62,7 +63,7 @@ BYTES = [
     ("int8 ragged blocks asymmetric, bytes", False, "BF16", "block", (128, 128), False, False, 130, 260),
 ]
 # name, bits, n, k; scales 0 .. 254
-MX = [("mxfp4", 4, 48, 416), ("mxfp8", 8, 37, 608)]
+MX = [("mxfp4", 4, 48, 416), ("mxfp6", 6, 41, 736), ("mxfp8", 8, 37, 608)]
 
 
 def pack_row(name, bits, dtype, strategy, group, symmetric, zero, indexed, n, k):
@@ -153,7 +154,8 @@ def mx_row(name, bits, n, k):
         w = MXFP8QuantizationCompressor.decompress(
             {"weight": q.view(torch.float8_e4m3fn), "weight_scale": s}, scheme)["weight"]
     else:
-        w = MXFP4PackedCompressor.decompress({"weight_packed": q, "weight_scale": s}, scheme)["weight"]
+        packed = MXFP6PackedCompressor if bits == 6 else MXFP4PackedCompressor
+        w = packed.decompress({"weight_packed": q, "weight_scale": s}, scheme)["weight"]
     print(f'    {{"{name}", {bits}, {n}, {k},\n     "{digest(w)}"}},')
 
 

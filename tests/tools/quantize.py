@@ -2,7 +2,7 @@
 """Quantises a Hugging Face checkpoint by rounding to nearest; writes compressed-tensors files.
 
     quantize.py IN OUT --scheme w4a16 [--group N|channel] [--asymmetric] [--actorder group]
-    quantize.py IN OUT --scheme nvfp4|fp8|fp8_block|int8|mxfp4|mxfp8|mixed
+    quantize.py IN OUT --scheme nvfp4|fp8|fp8_block|int8|mxfp4|mxfp6|mxfp8|mixed
 
 Every linear layer of the decoder is quantised; embedding and head are not. There is no calibration:
 the result shows the cost of a format without calibration, and serves as a test file. To make good

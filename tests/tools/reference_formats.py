@@ -90,6 +90,14 @@ def e2m1_values(packed):
     return np.array([0, .5, 1, 1.5, 2, 3, 4, 6, -0., -.5, -1, -1.5, -2, -3, -4, -6], np.float32)[codes]
 
 
+def e2m3_values(packed):
+    """Four codes of 6 bits in three bytes, lowest bit first: sign, two bits of exponent (bias 1), three of mantissa."""
+    bits = np.unpackbits(packed, axis=1, bitorder="little").reshape(len(packed), -1, 6)
+    codes = bits @ (1 << np.arange(6))
+    sign, exponent, mantissa = np.where(codes & 32, -1.0, 1.0), codes >> 3 & 3, codes & 7
+    return (sign * np.where(exponent == 0, mantissa / 8, np.ldexp(1 + mantissa / 8, exponent - 1))).astype(np.float32)
+
+
 def decode_nvfp4(t, stem):
     """nvfp4-pack-quantized: e2m1 * fl32(e4m3 / global), rounded to fp32 and then to bf16."""
     divisor = widen(*t[stem + "weight_global_scale"]).reshape(())
@@ -98,12 +106,13 @@ def decode_nvfp4(t, stem):
 
 
 def decode_mx(t, stem):
-    """mxfp4-pack-quantized and mxfp8-quantized: e2m1 or e4m3 times a power of two, in bf16."""
+    """mxfp4-pack-quantized, mxfp6-pack-quantized and mxfp8-quantized: e2m1, e2m3 or e4m3 times a power of two, in bf16."""
     scale = np.ldexp(np.float32(1), t[stem + "weight_scale"][1].astype(np.int32) - 127)
     if stem + "weight" in t:
         values = e4m3_values(t[stem + "weight"][1])
     else:
-        values = e2m1_values(t[stem + "weight_packed"][1])
+        packed = t[stem + "weight_packed"][1]
+        values = (e2m3_values if packed.shape[1] == 24 * scale.shape[1] else e2m1_values)(packed)
     return "BF16", round_to(values * np.repeat(scale, 32, axis=1), "BF16")
 
 

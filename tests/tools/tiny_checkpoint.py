@@ -264,7 +264,7 @@ def _formats():
     out["fp8_channel_fp16"] = ("float16", ByteScheme())
     out["fp8_block_fp32"] = ("float32", ByteScheme(rows=24, group_size=56))
     out["int8_g32_asym_fp32"] = ("float32", ByteScheme(False, 1, 32, False))
-    for bits in (4, 8):
+    for bits in (4, 6, 8):
         out[f"mxfp{bits}"] = ("bfloat16", MxScheme(bits))
         out[f"mxfp{bits}_fp16"] = ("float16", MxScheme(bits))
     out["mixed"] = ("bfloat16", MixedScheme((

@@ -80,5 +80,6 @@ static const struct bytes_case bytes_cases[] = {
 
 static const struct mx_case mx_cases[] = {
     {"mxfp4", 4, 48, 416, "e9d5a947ec70f3212125af183aeeeab7fc39ee69f70c15d6d3d11c396e07ef17"},
+    {"mxfp6", 6, 41, 736, "4a34dfa4eeca47edbeb950b824fafc4ff1e692d8aea2cd6cfca994ef6c2488f4"},
     {"mxfp8", 8, 37, 608, "110db018c38d41b7d174b397fe421f7ffbc6cf35940aab0c63dd1cc58b0746f6"},
 };

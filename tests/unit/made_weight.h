@@ -272,8 +272,8 @@ static inline void make_mx(struct made *m, const struct mx_case *c)
     if (c->bits == 8) {
         add_codes(m, true, c->n, c->k);
     } else {
-        uint8_t *values = add_part(m, CTW_PART_VALUES, CTW_U8, 2, c->n, c->k / 2);
-        for (int64_t i = 0; i < c->n * c->k / 2; i++)
+        uint8_t *values = add_part(m, CTW_PART_VALUES, CTW_U8, 2, c->n, c->k * c->bits / 8);
+        for (int64_t i = 0; i < c->n * c->k * c->bits / 8; i++)
             values[i] = (uint8_t)next_byte(m);
     }
     uint8_t *scale = add_part(m, CTW_PART_SCALE, CTW_U8, 2, c->n, c->k / 32);

@@ -1,5 +1,5 @@
-/* Weights of a byte per value, and MXFP4: decoding bit by bit, and the refusal of parts that do not
- * fit. */
+/* Weights of a byte per value, MXFP4 and MXFP6: decoding bit by bit, and the refusal of parts that
+ * do not fit. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -69,6 +69,36 @@ static void every_fp8_code_is_multiplied_once(void **state)
     }
 }
 
+/* All codes of E2M3, in a whole vector and in a tail, against their definition. */
+static void every_fp6_code(void **state)
+{
+    (void)state;
+    enum { K = 64 };
+    for (int exponent = 100; exponent < 130; exponent += 7) {
+        struct made m;
+        float out[K];
+        make_mx(&m, &(struct mx_case){"", 6, 1, K, NULL});
+        uint8_t *values = (uint8_t *)(uintptr_t)m.data.part[CTW_PART_VALUES];
+        memset(values, 0, K * 6 / 8);
+        for (uint32_t i = 0; i < K; i++)
+            put_code(values, 4, i, 6, false, i);
+        memset((void *)(uintptr_t)m.data.part[CTW_PART_SCALE], exponent, K / 32);
+        check_ok(&m);
+        assert_int_equal(m.w.format->id, CTW_FORMAT_mxfp6);
+        for (int n = K; n >= K - 5; n--) {
+            m.w.format->decode(&m.w, &m.data, 0, 0, n, out);
+            for (int i = 0; i < n; i++) {
+                int e = i >> 3 & 3;
+                float magnitude =
+                    e == 0 ? (float)(i & 7) / 8 : ldexpf(1 + (float)(i & 7) / 8, e - 1);
+                float want = ldexpf(i < 32 ? magnitude : -magnitude, exponent - 127);
+                assert_true(ctw_f32_to_bits(out[i]) == ctw_f32_to_bits(want));
+            }
+        }
+        finish(&m);
+    }
+}
+
 /* A block's rows share its scales, whatever row comes first; the edges' blocks are short. */
 static void blocks_are_found_by_division(void **state)
 {
@@ -99,13 +129,16 @@ static void powers_of_two_at_the_ends(void **state)
     (void)state;
     static const float want[3] = {0x1p-127f, 0x1p127f, INFINITY};
     static const uint8_t code[3] = {0, 254, 255};
-    for (int bits = 4; bits <= 8; bits += 4)
+    static const uint8_t minus_one[9][3] = {
+        [4] = {0xaa, 0xaa, 0xaa}, [6] = {0x28, 0x8a, 0xa2}, [8] = {0xb8, 0xb8, 0xb8}};
+    for (int bits = 4; bits <= 8; bits += 2)
         for (int i = 0; i < 3; i++) {
             struct made m;
             float out[32];
             make_mx(&m, &(struct mx_case){"", bits, 1, 32, NULL});
-            memset((void *)(uintptr_t)m.data.part[CTW_PART_VALUES], bits == 8 ? 0xb8 : 0xaa,
-                   (size_t)(4 * bits)); /* -1 */
+            uint8_t *values = (uint8_t *)(uintptr_t)m.data.part[CTW_PART_VALUES];
+            for (int b = 0; b < 4 * bits; b++)
+                values[b] = minus_one[bits][b % 3];
             *(uint8_t *)(uintptr_t)m.data.part[CTW_PART_SCALE] = code[i];
             check_ok(&m);
             m.w.format->decode(&m.w, &m.data, 0, 0, 32, out);
@@ -177,13 +210,15 @@ static void mx_refusals(void **state)
         m.args.group_size = 16;
         expect_refusal(&m, NULL, "group_size 16; expected");
         make_mx(&m, &mx_cases[i]);
-        m.args.num_bits = 6;
-        expect_refusal(&m, NULL, "6-bit float");
+        m.args.num_bits = 5;
+        expect_refusal(&m, NULL, "5-bit float");
         make_mx(&m, &mx_cases[i]);
         m.w.n--;
-        expect_refusal(&m, NULL,
-                       i == 0 ? "weight_scale: found U8 [48, 13], expected U8 [47, 13]"
-                              : "weight_scale: found U8 [37, 19], expected U8 [36, 19]");
+        expect_refusal(
+            &m, NULL,
+            (const char *[]){"weight_scale: found U8 [48, 13], expected U8 [47, 13]",
+                             "weight_scale: found U8 [41, 23], expected U8 [40, 23]",
+                             "weight_scale: found U8 [37, 19], expected U8 [36, 19]"}[i]);
         make_mx(&m, &mx_cases[i]);
         m.w.k -= 16;
         expect_refusal(&m, NULL, "not a multiple of 32");
@@ -199,6 +234,7 @@ int main(void)
         cmocka_unit_test(bytes_equal_compressed_tensors),
         cmocka_unit_test(mx_equals_compressed_tensors),
         cmocka_unit_test(every_fp8_code_is_multiplied_once),
+        cmocka_unit_test(every_fp6_code),
         cmocka_unit_test(blocks_are_found_by_division),
         cmocka_unit_test(powers_of_two_at_the_ends),
         cmocka_unit_test(bytes_refusals),

@@ -272,7 +272,7 @@ static void refusals(void **state)
         {HEAD "\"format\": \"sparse-bitmask\", \"config_groups\": {}}}",
          "format \"sparse-bitmask\" is not supported; supported: dense, pack-quantized, "
          "nvfp4-pack-quantized, float-quantized, int-quantized, mxfp8-quantized, "
-         "mxfp4-pack-quantized, naive-quantized, and mixed-precision"},
+         "mxfp6-pack-quantized, mxfp4-pack-quantized, naive-quantized, and mixed-precision"},
         {HEAD "\"format\": \"marlin-24\", \"config_groups\": {}}}", "\"marlin-24\""},
         {HEAD "\"config_groups\": {\"g\": {\"targets\": [], \"format\": \"mixed-precision\"}}}}",
          "config_groups.g.format: format \"mixed-precision\""},
