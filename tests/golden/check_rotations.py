@@ -63,7 +63,7 @@ Q, DOWN, LAYER_0 = "model.layers.0.self_attn.q_proj", "model.layers.0.mlp.down_p
 CASES = {
     "R4": ("llama", "bf16", {"R4": scheme("hadamard", use("re:.*down_proj$", "input"), *WEIGHTS, head_dim=64)}, {}, ()),
     "R4, stored": ("llama_bias", "w4a16_g32", {"R4": scheme("random-hadamard", use(["re:.*down_proj$"], "input"), head_dim=64)},
-                   {DOWN + ".R4_input.weight": ("hadamard", 64)}, ()),
+                   {DOWN + ".R4_input.weight": ("hadamard, F64", 64)}, ()),
     "R4, transposed, fp16": ("llama", "nvfp4_fp16",
                              {"R4": scheme("random-hadamard", use("re:.*down_proj$", "input", True), head_dim=32)},
                              {f"model.layers.{i}.mlp.down_proj.R4_input.weight": ("hadamard", 32) for i in range(2)}, ()),
@@ -79,7 +79,7 @@ CASES = {
                  {Q + ".a_input.weight": ("sylvester", 64), Q + ".a_input.perm": ("perm", 64)}, ()),
     "random matrices": ("mistral_swa", "int8_channel", {"m": scheme("random-matrix", use("re:.*o_proj$", "input"),
                                                                     use("re:.*k_proj$", "output", True), head_dim=48)},
-                        {"model.layers.1.self_attn.o_proj.m_input.weight": ("matrix", 48),
+                        {"model.layers.1.self_attn.o_proj.m_input.weight": ("matrix, F64", 48),
                          "model.layers.0.self_attn.k_proj.m_output.weight": ("matrix", 48)}, ()),
     "R3": ("qwen3", "bf16", {"R3": scheme("hadamard", use("re:.*self_attn$", "q_attn"), use("Qwen3Attention", "k_cache"), head_dim=16)},
            {}, ()),
@@ -106,7 +106,7 @@ REFUSED = {
     "an inverse": ("llama", {"m": scheme("random-matrix", use("re:.*o_proj", "input"), use("re:.*up_proj", "input", True), head_dim=64)},
                    {"model.layers.0.self_attn.o_proj.m_input.weight": ("matrix", 64)}, "has no matrix for it"),
     "another size": ("llama", {"R4": scheme("hadamard", use("re:.*down_proj", "input"), head_dim=64)},
-                     {DOWN + ".R4_input.weight": ("hadamard", 32)}, "is not F32, BF16 or F16 [size, size]"),
+                     {DOWN + ".R4_input.weight": ("hadamard", 32)}, "is not F64, F32, BF16 or F16 [size, size]"),
     "no divisor": ("llama", {"R4": scheme("hadamard", use("re:.*down_proj", "input"), head_dim=128)}, {}, "does not divide its width"),
     "twice": ("llama", {"a": scheme("hadamard", use("Linear", "input", ignore=HEAD), head_dim=64),
                         "b": scheme("hadamard", use("re:.*up_proj", "input"), head_dim=64)}, {}, "rotated twice"),
@@ -128,6 +128,8 @@ REFUSED = {
 
 
 def made(kind, size, rng):
+    if kind.endswith(", F64"):  # as llm-compressor stores them
+        return "F64", made(kind[:-5], size, rng)[1].astype(np.float64)
     if kind == "scale":
         return "F32", np.array([size], np.float32)
     if kind == "perm":

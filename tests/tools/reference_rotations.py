@@ -43,7 +43,7 @@ def matrix_of(name, scheme, use, module, width, tensors):
     random = scheme["type"] == "random-matrix"
     other = [u["location"] for u in scheme["apply"] if not random or u.get("inverse", False) == use.get("inverse", False)]
     own = stored(name, location, module, "weight", size, other, tensors)
-    m = sylvester(size) if own is None else widen(*own).astype(np.float64)
+    m = sylvester(size) if own is None else own[1] if own[0] == "F64" else widen(*own).astype(np.float64)
     if random:
         return m
     if scheme.get("randomize"):

@@ -17,7 +17,7 @@ enum { MOST_SHARED = 64 };
 
 /* Matrices that modules share, which are looked for and made once. */
 struct shared {
-    struct {
+    struct made {
         const struct ctw_transform *transform;
         int64_t size;
         bool inverse;
@@ -129,6 +129,15 @@ static float hadamard_at(int64_t i, int64_t o)
     return __builtin_parityll((unsigned long long)(i & o)) ? -1.0f : 1.0f;
 }
 
+static float stored_at(const struct source *s, int64_t i)
+{
+    double value;
+    if (s->dtype != CTW_F64)
+        return ctw_load_float(s->data, s->dtype, i);
+    memcpy(&value, s->data + i * (int64_t)sizeof(value), sizeof(value));
+    return (float)value;
+}
+
 static float element(const struct source *s, int64_t i, int64_t o)
 {
     int64_t row = s->transposed ? o : i, col = s->transposed ? i : o;
@@ -136,8 +145,7 @@ static float element(const struct source *s, int64_t i, int64_t o)
         row = s->order[row];
         col = s->order[col];
     }
-    return s->data == NULL ? hadamard_at(row, col)
-                           : ctw_load_float(s->data, s->dtype, row * s->size + col);
+    return s->data == NULL ? hadamard_at(row, col) : stored_at(s, row * s->size + col);
 }
 
 /* Is the matrix Hadamard's, with the signs of its first column for its rows, or of its first row
@@ -266,11 +274,11 @@ static enum ctw_status make_turn(const struct turn *t, int *out, struct ctw_err 
         return st;
     struct source s = {.size = t->size, .transposed = t->use->inverse && !random_matrix};
     if (weight != NULL) {
-        bool is_float =
-            weight->dtype == CTW_F32 || weight->dtype == CTW_BF16 || weight->dtype == CTW_F16;
+        bool is_float = weight->dtype == CTW_F64 || weight->dtype == CTW_F32 ||
+                        weight->dtype == CTW_BF16 || weight->dtype == CTW_F16;
         if (weight->unusable != NULL || !is_float || weight->n_dims != 2 ||
             weight->shape[0] != t->size || weight->shape[1] != t->size)
-            return cannot(t, "its matrix is not F32, BF16 or F16 [size, size]", err);
+            return cannot(t, "its matrix is not F64, F32, BF16 or F16 [size, size]", err);
         s.data = ctw_container_data(t->finder->container, weight);
         s.dtype = weight->dtype;
     } else if (transform->type != CTW_TRANSFORM_HADAMARD) {
@@ -301,10 +309,7 @@ static enum ctw_status open_turn(const struct turn *t, int *out, struct ctw_err 
     enum ctw_status st = make_turn(t, out, err);
     if (st != CTW_OK || own || s->n == MOST_SHARED)
         return st;
-    s->made[s->n].transform = t->transform;
-    s->made[s->n].size = t->size;
-    s->made[s->n].inverse = t->use->inverse;
-    s->made[s->n++].rotation = *out;
+    s->made[s->n++] = (struct made){t->transform, t->size, t->use->inverse, *out};
     return CTW_OK;
 }
 
