@@ -130,6 +130,16 @@ static void layers_by_per_layer_config(void **state)
     assert_true(l[5].columns.v == l[5].columns.k && l[0].columns.v != l[0].columns.k);
     assert_true(l[5].norm[CTW_AT_V].present);
     ctw_config_close(&c);
+
+    /* As transformers writes it: as many digits as the last entry has. */
+    parse_ok(&c, GEMMA4 ", \"num_hidden_layers\": 12, \"hidden_size_per_layer_input\": 0, "
+                        "\"per_layer_config\": {\"05\": {\"head_dim\": 64}, \"11\": {\"head_dim\": "
+                        "128}}}");
+    l = c.model->layers + 1;
+    assert_int_equal(l[4].head, 256);
+    assert_int_equal(l[5].head, 64);
+    assert_int_equal(l[11].head, 128);
+    ctw_config_close(&c);
 }
 
 /* The last layer sees everything, whatever layer_types calls it. */
@@ -203,7 +213,10 @@ static void refusals(void **state)
          "not a multiple of layer 5's 3 key-value heads"},
         {GEMMA4 ", \"num_hidden_layers\": 4, \"per_layer_config\": {\"4\": {}}}",
          "per_layer_config.4: expected the index of a layer, 0 to 3"},
-        {GEMMA4 ", \"per_layer_config\": {\"05\": {}}}", "per_layer_config.05: expected the"},
+        {GEMMA4 ", \"per_layer_config\": {\"05\": {}, \"5\": {}}}",
+         "per_layer_config.5: is a second entry of layer 5"},
+        {GEMMA4 ", \"per_layer_config\": {\"0x5\": {}}}", "per_layer_config.0x5: expected the"},
+        {GEMMA4 ", \"per_layer_config\": {\"\": {}}}", "expected the index of a layer"},
         {GEMMA4 ", \"per_layer_config\": {\"x\": {}}}", "per_layer_config.x: expected the"},
         {GEMMA2 ", \"per_layer_config\": {\"5\": {\"head_dim\": 64}}}", "separate settings"},
         {GEMMA ", \"head_dim\": 7}", "head_dim: found 7, expected an even number, 2 to 512"},

@@ -234,19 +234,21 @@ static void choices_are_shared(void **state)
     }
 }
 
-/* Kimi K2.5's text model is of either type, in a wrapper. */
+/* Kimi K2.5's text model is of either type, in a wrapper, whose class transformers spells anew. */
 static void a_wrapper_has_any_text_model(void **state)
 {
     (void)state;
-    static const char *const types[] = {"kimi_k2", "deepseek_v3"};
-    for (size_t i = 0; i < CTW_COUNT(types); i++) {
+    static const struct {
+        const char *architecture, *type;
+    } rows[] = {{"KimiK25", "kimi_k2"}, {"KimiK25", "deepseek_v3"}, {"Kimi_K25", "deepseek_v3"}};
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
         char text[512];
         struct ctw_config c;
         snprintf(text, sizeof(text),
-                 "{\"architectures\": [\"KimiK25ForConditionalGeneration\"], \"model_type\": "
+                 "{\"architectures\": [\"%sForConditionalGeneration\"], \"model_type\": "
                  "\"kimi_k25\", \"text_config\": {\"model_type\": \"%s\", \"n_group\": 1, "
                  "\"topk_group\": 1, \"n_routed_experts\": 384}}",
-                 types[i]);
+                 rows[i].architecture, rows[i].type);
         parse_ok(&c, text);
         assert_int_equal(c.model->layers[4].mixture.route.n_experts, 384);
         ctw_config_close(&c);

@@ -262,6 +262,30 @@ static void gptq_of_either_version(void **state)
     expect_refusal(c, "qzeros: found I32 [4, 2], expected I32 [2, 4]");
 }
 
+/* Files of AutoRound before 0.5 name the packing with its kernel, and as `backend`. */
+static void check_auto_round(struct checkpoint *c)
+{
+    static const struct {
+        const char *member;
+        bool zero_less_one;
+    } rows[] = {
+        {"\"packing_format\": \"auto_round:auto_gptq\"", true},
+        {"\"packing_format\": \"AUTO_ROUND:GPTQ\", \"backend\": \"auto\"", true},
+        {"\"packing_format\": \"auto_round:gptqmodel\"", false},
+        {"\"backend\": \"auto_round:gptq:exllamav2\"", true},
+        {"\"backend\": \"auto_round:exllamav2\"", false},
+    };
+    static char config[512];
+    c->config = config;
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        (void)snprintf(config, sizeof(config),
+                       QUANTISED("\"quant_method\": \"intel/auto-round\", \"bits\": 4, "
+                                 "\"sym\": false, \"group_size\": 16, %s"),
+                       rows[i].member);
+        assert_true(q_weight(c, NULL).zero_less_one == rows[i].zero_less_one);
+    }
+}
+
 static void gptq_rules_by_module(void **state)
 {
     struct checkpoint *c = *state;
@@ -279,6 +303,8 @@ static void gptq_rules_by_module(void **state)
         {SYM ", \"checkpoint_format\": \"marlin\"", "\"marlin\" is not supported; expected gptq"},
         {SYM ", \"is_marlin_format\": true", "repacked for Marlin"},
         {SYM ", \"pack_dtype\": \"int64\"", "\"int64\" is not supported"},
+        {SYM ", \"rotation\": \"hadamard\"", "rotation: \"hadamard\" requests that inputs are"},
+        {SYM ", \"rotation\": \"\"", NULL},
         {"\"quant_method\": \"auto-round\", \"bits\": 4, \"group_size\": 16, \"packing_format\": "
          "\"auto_round:auto_gptq\"",
          NULL},
@@ -290,7 +316,10 @@ static void gptq_rules_by_module(void **state)
          "\"auto_round:llm_compressor\" is not supported"},
         {"\"quant_method\": \"awq\", \"bits\": 4, \"group_size\": 16", "expected I32 [32, 4]"},
         {"\"quant_method\": \"awq\", \"bits\": 3", "AWQ of 3 bits"},
-        {"\"quant_method\": \"awq\", \"version\": \"gemv\"", "\"gemv\" is not supported; expected gemm"},
+        {"\"quant_method\": \"awq\", \"version\": \"gemv\"",
+         "\"gemv\" is not supported; expected gemm"},
+        {"\"quant_method\": \"awq\", \"checkpoint_format\": \"gemv_fast\", \"format\": \"gemm\"",
+         "checkpoint_format: \"gemv_fast\" is not supported; expected gemm"},
     };
     static char config[512];
     for (int i = 0; i < 8; i++)
@@ -304,6 +333,7 @@ static void gptq_rules_by_module(void **state)
         else
             expect_refusal(c, rows[i].words);
     }
+    check_auto_round(c);
     /* Old files say it beside config.json. */
     c->config = BF16_CONFIG;
     write_beside(c, "quantize_config.json", "{\"bits\": 4, \"group_size\": 16, \"desc_act\": false}");

@@ -45,8 +45,10 @@ enum ctw_status ctw_quant_expect_word(const struct ctw_json_node *q, const char 
     if (st != CTW_OK || *word == NULL)
         return st;
     for (int i = 0; known[i] != NULL; i++)
-        if (strcasecmp(*word, known[i]) == 0)
+        if (strcasecmp(*word, known[i]) == 0) {
+            *word = known[i];
             return CTW_OK;
+        }
     return ctw_json_fail(ctw_json_get(q, key), err, CTW_EUNSUP,
                          "\"%s\" is not supported; expected %s", *word, known[0]);
 }
@@ -274,12 +276,13 @@ struct ctw_quant_method {
 #define GPTQ_KEYS                                                                                  \
     {                                                                                              \
         "bits", "group_size", "sym", "desc_act", "checkpoint_format", "format", "pack_dtype",      \
-            "is_marlin_format", "dynamic", "modules_to_not_convert", "ignored_layers"              \
+            "is_marlin_format", "dynamic", "modules_to_not_convert", "ignored_layers", "rotation"  \
     }
 
 #define AUTO_ROUND_KEYS                                                                            \
     {                                                                                              \
-        "bits", "group_size", "sym", "packing_format", "extra_config", "modules_to_not_convert"    \
+        "bits", "group_size", "sym", "packing_format", "backend", "extra_config",                  \
+            "modules_to_not_convert"                                                               \
     }
 
 static const struct ctw_quant_method methods[] = {
@@ -300,7 +303,7 @@ static const struct ctw_quant_method methods[] = {
      "awq",
      ctw_quant_read_awq,
      {"bits", "w_bit", "group_size", "q_group_size", "zero_point", "version", "format",
-      "modules_to_not_convert", "ignored_layers"}},
+      "checkpoint_format", "modules_to_not_convert", "ignored_layers"}},
     {"auto-round", "gptq", ctw_quant_read_auto_round, AUTO_ROUND_KEYS},
     {"intel/auto-round", "gptq", ctw_quant_read_auto_round, AUTO_ROUND_KEYS},
 };

@@ -108,8 +108,21 @@ static enum ctw_status read_version(struct ctw_quant_args *args, const struct ct
         return ctw_json_fail(ctw_json_get(q, "is_marlin_format"), err, CTW_EUNSUP,
                              "GPTQ repacked for Marlin is not supported; give the GPTQ checkpoint "
                              "that it was made from");
-    args->zero_less_one = format == NULL || strcasecmp(format, "gptq") == 0;
+    args->zero_less_one = format == NULL || strcmp(format, "gptq") == 0;
     return st;
+}
+
+/* GPTQModel rotates the weights, and its kernels the inputs of mlp.down_proj at run time. */
+static enum ctw_status check_rotation(const struct ctw_json_node *q, struct ctw_err *err)
+{
+    const char *kind = NULL;
+    enum ctw_status st = ctw_json_read_string(q, "rotation", CTW_JSON_OPTIONAL, &kind, err);
+    if (st != CTW_OK || kind == NULL || kind[0] == '\0')
+        return st;
+    return ctw_json_fail(ctw_json_get(q, "rotation"), err, CTW_EUNSUP,
+                         "\"%s\" requests that inputs are rotated at run time: not supported; "
+                         "quantise the model again without GPTQModel's rotation",
+                         kind);
 }
 
 enum ctw_status ctw_quant_read_gptq(struct ctw_quant_config *out, const struct ctw_json_node *q,
@@ -120,6 +133,8 @@ enum ctw_status ctw_quant_read_gptq(struct ctw_quant_config *out, const struct c
     enum ctw_status st = read_args(&args, q, false, err);
     if (st == CTW_OK)
         st = read_version(&args, q, err);
+    if (st == CTW_OK)
+        st = check_rotation(q, err);
     if (st == CTW_OK)
         st = ctw_quant_read_list(out, q, "modules_to_not_convert", "ignored_layers", err);
     if (st == CTW_OK)
@@ -136,7 +151,9 @@ enum ctw_status ctw_quant_read_awq(struct ctw_quant_config *out, const struct ct
     struct ctw_quant_args args = {
         .num_bits = 4, .strategy = CTW_STRATEGY_GROUP, .group_size = 128};
     const char *version;
-    const char *key = ctw_json_has(q, "version") ? "version" : "format";
+    const char *key = ctw_json_has(q, "version")             ? "version"
+                      : ctw_json_has(q, "checkpoint_format") ? "checkpoint_format"
+                                                             : "format";
     enum ctw_status st = read_args(&args, q, true, err);
     if (st == CTW_OK)
         st = ctw_quant_expect_word(q, key, versions, &version, err);
@@ -175,20 +192,33 @@ static enum ctw_status read_extra(struct ctw_quant_config *out, const struct ctw
 }
 
 /*
- * packing_format says how weights are stored: as GPTQ of version 1 or 2, or as AWQ. Its arguments
- * have GPTQ's names in either case.
+ * packing_format, or `backend` in files of AutoRound before 0.5, says how weights are stored: as
+ * GPTQ of version 1 or 2, or as AWQ, and for which kernels they were meant. Its arguments have
+ * GPTQ's names in either case.
  */
 enum ctw_status ctw_quant_read_auto_round(struct ctw_quant_config *out,
                                           const struct ctw_json_node *q, struct ctw_err *err)
 {
-    static const char *const formats[] = {
-        "auto_round:auto_gptq", "auto_round:auto_awq", "auto_round", "auto_round:gptqmodel",
-        "auto_round:exllamav2", "auto_round:gptq",     "auto_round:awq",
-        "auto_round:tritonv2",  NULL};
+    static const char *const formats[] = {"auto_round:auto_gptq",
+                                          "auto_round:auto_gptq:exllamav2",
+                                          "auto_round:auto_gptq:tritonv2",
+                                          "auto_round:auto_awq",
+                                          "auto_round:auto_awq:gemm",
+                                          "auto_round",
+                                          "auto_round:gptqmodel",
+                                          "auto_round:exllamav2",
+                                          "auto_round:tritonv2",
+                                          "auto_round:gptq",
+                                          "auto_round:gptq:exllamav2",
+                                          "auto_round:gptq:tritonv2",
+                                          "auto_round:awq",
+                                          "auto_round:awq:gemm",
+                                          NULL};
     struct ctw_quant_args args = {
         .num_bits = 4, .symmetric = true, .strategy = CTW_STRATEGY_GROUP, .group_size = 128};
     const char *format;
-    enum ctw_status st = ctw_quant_expect_word(q, "packing_format", formats, &format, err);
+    const char *key = ctw_json_has(q, "packing_format") ? "packing_format" : "backend";
+    enum ctw_status st = ctw_quant_expect_word(q, key, formats, &format, err);
     if (st != CTW_OK)
         return st;
     if (format == NULL)
@@ -198,8 +228,8 @@ enum ctw_status ctw_quant_read_auto_round(struct ctw_quant_config *out,
                              "auto_gptq or llm_compressor");
     bool awq = strstr(format, "awq") != NULL;
     out->names = ctw_part_names_find(awq ? "awq" : "gptq");
-    args.zero_less_one = strcasecmp(format, "auto_round:auto_gptq") == 0 ||
-                         strcasecmp(format, "auto_round:gptq") == 0;
+    args.zero_less_one =
+        strstr(format, "gptq") != NULL && strcmp(format, "auto_round:gptqmodel") != 0;
     st = read_args(&args, q, false, err);
     if (st == CTW_OK && awq && args.num_bits != 4)
         return ctw_json_fail(ctw_json_get(q, "bits"), err, CTW_EUNSUP,

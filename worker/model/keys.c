@@ -116,36 +116,56 @@ static bool in_members(const char *const *members, const char *name)
     return false;
 }
 
-/* Every entry of per_layer_config must be a decoder layer's: "0" and so on. */
+/* The layer that a key of per_layer_config names: "7", or "07" as transformers pads them; -1: none.
+ */
+static int64_t layer_index(const char *key)
+{
+    size_t n = strspn(key, "0123456789");
+    return n > 0 && key[n] == '\0' ? strtol(key, NULL, 10) : -1;
+}
+
+/* Every entry of per_layer_config must be a decoder layer's, and the only one of it. */
 static void check_layer_indices(struct ctw_config *c, const struct ctw_json_node *layers)
 {
+    bool seen[CTW_MAX_DECODERS] = {false};
     for (const struct ctw_json_node *m = ctw_json_first(layers); m != NULL && c->status == CTW_OK;
          m = ctw_json_next(m)) {
-        char index[24];
-        long i = strtol(ctw_json_key(m), NULL, 10);
-        snprintf(index, sizeof(index), "%ld", i);
-        if (i < 0 || i >= c->model->n_decoders || strcmp(index, ctw_json_key(m)) != 0)
+        int64_t i = layer_index(ctw_json_key(m));
+        if (i < 0 || i >= c->model->n_decoders)
             c->status =
                 ctw_json_fail(m, &c->err, CTW_EFORMAT, "expected the index of a layer, 0 to %d",
                               c->model->n_decoders - 1);
+        else if (seen[i])
+            c->status =
+                ctw_json_fail(m, &c->err, CTW_EFORMAT, "is a second entry of layer %" PRId64, i);
+        else
+            seen[i] = true;
     }
+}
+
+/* The entry of layer i; NULL: none. */
+static const struct ctw_json_node *find_layer(const struct ctw_json_node *layers, int64_t i)
+{
+    const struct ctw_json_node *m = ctw_json_first(layers);
+    while (m != NULL && layer_index(ctw_json_key(m)) != i)
+        m = ctw_json_next(m);
+    return m;
 }
 
 int64_t ctw_key_of_layer(struct ctw_config *c, int64_t i, const char *const *members,
                          const char *name, int64_t absent, int64_t min, int64_t max)
 {
-    char index[24];
     int64_t value = absent;
     const struct ctw_json_node *layers = NULL, *layer = NULL;
     if (c->status == CTW_OK)
         c->status = ctw_json_read_node(c->text, "per_layer_config", CTW_JSON_OPTIONAL,
                                        CTW_JSON_OBJECT, &layers, &c->err);
-    snprintf(index, sizeof(index), "%" PRId64, i);
     if (c->status == CTW_OK && layers != NULL && i == 0)
         check_layer_indices(c, layers);
     if (c->status == CTW_OK && layers != NULL)
-        c->status =
-            ctw_json_read_node(layers, index, CTW_JSON_OPTIONAL, CTW_JSON_OBJECT, &layer, &c->err);
+        layer = find_layer(layers, i);
+    if (layer != NULL)
+        c->status = ctw_json_expect(layer, CTW_JSON_OBJECT, &c->err);
     if (c->status != CTW_OK || layer == NULL)
         return absent;
     for (const struct ctw_json_node *m = ctw_json_first(layer); m != NULL && c->status == CTW_OK;

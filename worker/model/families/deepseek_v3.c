@@ -41,6 +41,9 @@ const struct ctw_family ctw_family_kimi_k2 = {
 
 const struct ctw_family ctw_family_kimi_k25 = {.model_type = "kimi_k25",
                                                .architecture = "KimiK25ForConditionalGeneration",
+                                               /* that of the class in transformers 5 */
+                                               .old_architecture =
+                                                   "Kimi_K25ForConditionalGeneration",
                                                .wrapper = &(const struct ctw_wrapper){0},
                                                .spellings = ctw_wrapped_spellings,
                                                .describe = describe};
