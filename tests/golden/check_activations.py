@@ -71,10 +71,19 @@ CASES = {
                             {"input_global_scale": ("F32", 500.0)}, {}),
     "K/V": ("qwen3", "fp8_channel", scheme(8, "float", "token"), {}, KV),
     "K/V by head": ("qwen2", "fp8_channel", None, {}, {"kv_cache_scheme": scheme(8, "float", "attn_head", False)}),
+    "K/V by head, of 12": ("qwen2", "fp8_channel", None, {}, {"kv_cache_scheme": scheme(8, "int", "attn_head", False),
+                                                              "sizes": {"heads": 12, "kv_heads": 12, "head": 16}}),
     "K/V in groups": ("llama", "fp8_channel", None, {}, {"kv_cache_scheme": scheme(4, "int", "group", group_size=16, symmetric=False)}),
     "K/V in groups, FP8": ("phi3", "fp8_channel", None, {}, {"kv_cache_scheme": scheme(8, "float", "group", group_size=24)}),
     "K/V NVFP4": ("qwen3", "nvfp4", None, {}, {"kv_cache_scheme": scheme(
         4, "float", "tensor_group", "local", group_size=16, scale_dtype="torch.float8_e4m3fn")}),
+    "K/V asymmetric": ("mistral", "int8_channel", None, {}, {"kv_cache_scheme": INT8_STATIC | {"symmetric": False}}),
+    "K/V of latent attention": ("deepseek_v3", "fp8_channel", None, {}, {"kv_cache_scheme": scheme(8, "int", "attn_head", False)}),
+    "attention": ("qwen3", "fp8_channel", scheme(8, "float", "token"), {}, {"attention": scheme(8, "float", "tensor", False)}),
+    "attention by head, asymmetric": ("ministral3", "fp8_channel", None, {}, {
+        "attention": scheme(8, "int", "attn_head", False, symmetric=False), "targets": "Ministral3Attention"}),
+    "attention in groups, shared keys": ("gemma4_e", "fp8_channel", None, {}, {
+        "attention": scheme(8, "float", "group", group_size=16)}),
     "K/V, shared": ("gemma4_e", "fp8_channel", None, {}, KV | {"kv_cache_scheme": INT8_STATIC}),
 }
 # name: (format, input_activations, more, words of the refusal)
@@ -90,34 +99,51 @@ REFUSED = {
     "K/V dynamic": ("fp8_channel", None, {"kv_cache_scheme": scheme(8, "float", "token")}, "depend on the tokens after it"),
     "K/V of a batch": ("fp8_channel", None, {"kv_cache_scheme": scheme(8, "float", "tensor")}, "depend on its batch"),
     "K/V, groups of 32": ("fp8_channel", None, {"kv_cache_scheme": scheme(8, "int", "group", group_size=32)}, "do not divide the 48"),
+    "attention, no scale": ("fp8_channel", None, {"attention": scheme(8, "float", "tensor", False), "kinds": "kv"}, "q_scale"),
+    "attention, dynamic": ("fp8_channel", None, {"attention": scheme(8, "float", "token")}, "depend on the tokens after it"),
+    "attention of no module": ("fp8_channel", None, {"attention": scheme(8, "float", "tensor", False), "targets": "re:.*mlp$"},
+                               "no linear layers and no attention"),
     "outputs": ("fp8_channel", None, {"output": scheme(8, "float", "token")}, "quantised outputs"),
 }
 
 
-def cache_scales(args, which, heads):
-    """(part of an attention module, dtype, values) that the scheme of keys ("k") or values needs, or None."""
-    if args["strategy"] == "attn_head":
-        return f"{which}_scale", "BF16", (0.02 * np.arange(1, heads + 1)).astype(np.float32).reshape(-1, 1, 1)
+def heads_numbers(args, which, heads):
+    """{part of an attention module: (dtype, values)} that the scheme of keys ("k"), values or queries needs."""
     if args["dynamic"]:
-        return (f"{which}_global_scale", "F32", np.array([400.0], np.float32)) if args["dynamic"] == "local" else None
-    return f"{which}_scale", "BF16", np.array([0.02 if which == "k" else 0.015], np.float32)
+        return {f"{which}_global_scale": ("F32", np.array([400.0], np.float32))} if args["dynamic"] == "local" else {}
+    if args["strategy"] == "attn_head":
+        scales, zeros = (0.02 * np.arange(1, heads + 1)).astype(np.float32).reshape(-1, 1, 1), np.arange(heads) - 20
+    else:
+        scales, zeros = np.array([0.015 if which == "v" else 0.02], np.float32), np.array([-30])
+    out = {f"{which}_scale": ("F32" if heads > 4 else "BF16", scales)}
+    return out if args["symmetric"] else out | {f"{which}_zero_point": ("I8", zeros.astype(np.int8).reshape(scales.shape))}
+
+
+def add_attention(tensors, module, config, more):
+    """The numbers of an attention module, if its keys, values or queries are quantised."""
+    args = more.get("attention") or more.get("kv_cache_scheme")
+    for which in more.get("kinds", "kvq" if "attention" in more else "kv") if args else "":
+        heads = config["num_attention_heads"] if which == "q" else more.get("heads") or config["num_key_value_heads"]
+        tensors |= {f"{module}.{part}": content for part, content in heads_numbers(args, which, heads).items()}
 
 
 def write(folder, family, fmt, activations, stored, more):
-    tiny_checkpoint.write(folder, family, fmt, seed=5)
+    tiny_checkpoint.write(folder, family, fmt, seed=5, **more.get("sizes", {}))
     config = json.loads((folder / "config.json").read_text())
     tensors = reference_model.read_folder(folder)
     quantised = [n.removesuffix(".weight_scale") for n in tensors if n.endswith(".weight_scale")]
     for group in config["quantization_config"]["config_groups"].values():
         group |= {"input_activations": activations, "output_activations": more.get("output")}
-    config["quantization_config"] |= {k: v for k, v in more.items() if k not in ("output", "heads")}
+    config["quantization_config"] |= {k: v for k, v in more.items() if k == "kv_cache_scheme"}
+    if "attention" in more:
+        config["quantization_config"]["config_groups"]["attention"] = {
+            "format": "dense", "targets": [more.get("targets", "re:.*self_attn$")], "weights": None,
+            "input_activations": more["attention"], "output_activations": None}
     for module in quantised:
         for part, (dtype, value) in stored.items():
             tensors[f"{module}.{part}"] = dtype, np.array([same(value)(module)], np.float32)
-        if "kv_cache_scheme" in more and module.endswith(("k_proj", "v_proj")):
-            heads = more.get("heads") or config.get("num_key_value_heads")
-            part, *content = cache_scales(more["kv_cache_scheme"], module[-6], heads) or [None]
-            tensors |= {f"{module.rsplit('.', 1)[0]}.{part}": tuple(content)} if part else {}
+        if ".self_attn." in module:
+            add_attention(tensors, module.rsplit(".", 1)[0], config, more)
     cio.write_json(folder / "config.json", config)
     cio.write_safetensors(folder / "model.safetensors", [
         cio.Batch([(name, dtype, raw.shape)], lambda d=dtype, r=raw: [cio.encode(r, d) if d in ("BF16", "F32") and r.dtype == np.float32
@@ -194,7 +220,8 @@ def check_written(worker, folder, case, variants):
     tokens = [rng.integers(0, 300, n).tolist() for n in (2, 3, 17, 64, 150, 200)]
     wrong, text = compare(worker, folder, tokens, None, "F16" if "fp16" in fmt else "BF16", variants, CHANCE_LOOSE)
     (plain, off), (full, on) = identities(worker, folder)
-    covered = bool(stored) or fmt == "nvfp4" or ("kv_cache_scheme" in more and not more["kv_cache_scheme"]["dynamic"])
+    covered = bool(stored) or fmt == "nvfp4" or any(
+        not more.get(k, {"dynamic": True})["dynamic"] for k in ("kv_cache_scheme", "attention"))
     if (off, on) != ("none", "checkpoint") or (plain != full) != covered:
         wrong.append(f"modes {off}, {on}; identities {'equal' if plain == full else 'differ'}")
     return wrong, text

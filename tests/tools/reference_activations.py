@@ -1,8 +1,10 @@
-"""Quantised activations, part of reference_model.py: compressed-tensors' QDQ of a module's input, and of keys and values.
+"""Quantised activations, part of reference_model.py: compressed-tensors' QDQ of a module's input, and of keys, values and queries.
 
 The order of operations is that of compressed-tensors' fake_quantize and compute_dynamic_scales_and_zp, with every result
 rounded to the activations' dtype where torch rounds it, or to none in float64 (dtype None).
 """
+
+import re
 
 import numpy as np
 
@@ -97,14 +99,27 @@ def module_input(x, module, tensors, config, dtype):
     return quantised(x, args, dtype, number(tensors, f"{module}.input_scale"), number(tensors, zero) if zero in tensors else 0.0)
 
 
-def cached(x, stem, which, tensors, config, dtype):
-    """Keys ("k") or values ("v") [n_tok, heads, head] as a quantised cache holds them."""
-    args = (config.get("quantization_config") or {}).get("kv_cache_scheme")
+def heads_args(module, which, config):
+    """How keys ("k"), values or queries of an attention module are quantised, or None."""
+    quantization = config.get("quantization_config") or {}
+    for group in quantization.get("config_groups", {}).values():
+        targets = [t.removeprefix("re:") for t in group["targets"]]
+        if not group.get("weights") and any(re.match(t, module) or t.endswith("Attention") for t in targets):
+            return group["input_activations"]
+    return quantization.get("kv_cache_scheme") if which != "q" else None
+
+
+def heads(x, stem, which, tensors, config, dtype):
+    """Keys, values or queries [n_tok, heads, head], quantised."""
+    module = stem + "self_attn"
+    args = heads_args(module, which, config)
     if not args:
         return x
-    scale, wide = f"{stem}self_attn.{which}_scale", f"{stem}self_attn.{which}_global_scale"
-    if args["strategy"] == "attn_head":
-        return quantised(x, args, dtype, widen(*tensors[scale]).astype(np.float64).reshape(-1, 1, 1))
+    wide = f"{module}.{which}_global_scale"
     if args.get("dynamic"):
         return quantised(x, args, dtype, wide=number(tensors, wide) if wide in tensors else None)
-    return quantised(x, args, dtype, number(tensors, scale))
+    scale, zero = (f"{module}.{which}_{part}" for part in ("scale", "zero_point"))
+    if args["strategy"] == "attn_head":
+        s, z = (widen(*tensors[n]).astype(np.float64).reshape(-1, 1, 1) if n in tensors else 0.0 for n in (scale, zero))
+        return quantised(x, args, dtype, s, z)
+    return quantised(x, args, dtype, number(tensors, scale), number(tensors, zero) if zero in tensors else 0.0)

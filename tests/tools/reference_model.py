@@ -295,12 +295,14 @@ class Model:
         if a.value_scale != 1:
             v = self.r(v * a.value_scale)
         if self.quantise and a.kv_of is None:
-            k, v = (reference_activations.cached(t, a.stem, which, self.tensors, self.config, self.activations)
+            k, v = (reference_activations.heads(t, a.stem, which, self.tensors, self.config, self.activations)
                     for t, which in ((k, "k"), (v, "v")))
         kept[a.stem] = k, v
         if a.query_factor:
             beta, length, *first = a.query_factor
             q = self.r(q * (1 + beta * np.log1p((np.arange(n_tok) + sum(first)) // length))[:, None, None])
+        if self.quantise:
+            q = reference_activations.heads(q, a.stem, "q", self.tensors, self.config, self.activations)
         chosen = kept["seen"] if a.latent and a.latent.index else True
         out = self.r(self.mix(q, k, v, a, chosen))
         if a.out_gate:

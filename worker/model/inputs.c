@@ -162,52 +162,67 @@ enum ctw_status ctw_input_open(const struct ctw_finder *finder, struct ctw_matri
     return st;
 }
 
-/* ---- keys and values ---- */
+/* ---- keys, values and queries ---- */
 
-/* The stored scales of heads, [n_kv, 1, 1]. */
-static enum ctw_status find_head_scales(const struct ctw_finder *finder, const char *module,
-                                        const char *part, int n, const struct ctw_tensor **out,
-                                        float **scales, struct ctw_err *err)
+/* The stored numbers of n heads, [n, 1, 1]: scales above 0, or zero points. */
+static enum ctw_status find_of_heads(const struct ctw_finder *finder, const char *module,
+                                     const char *part, int n, bool scales,
+                                     const struct ctw_tensor **out, float **numbers,
+                                     struct ctw_err *err)
 {
     char name[MAX_NAME];
     snprintf(name, sizeof(name), "%s.%s", module, part);
     const struct ctw_tensor *t = ctw_container_find(finder->container, name);
     bool is_float =
         t != NULL && (t->dtype == CTW_F32 || t->dtype == CTW_BF16 || t->dtype == CTW_F16);
-    if (!is_float || t->unusable != NULL || t->bytes != (size_t)n * ctw_dtype_bytes(t->dtype))
+    bool ok = scales ? is_float : t != NULL && t->dtype == CTW_I8;
+    if (!ok || t->unusable != NULL || t->bytes != (size_t)n * ctw_dtype_bytes(t->dtype))
         return ctw_fail(err, CTW_EFORMAT,
-                        "the checkpoint has no tensor %s of %d numbers (F32, BF16, F16), one for "
-                        "each key-value head, which the quantisation of its K/V cache needs; %s",
-                        name, n, remedy);
-    *scales = ctw_calloc((size_t)n, sizeof(**scales));
-    if (*scales == NULL)
-        return ctw_fail(err, CTW_ENOMEM, "out of memory for the scales of a K/V cache");
-    for (int i = 0; i < n; i++) {
-        float scale = ctw_load_float(ctw_container_data(finder->container, t), t->dtype, i);
-        (*scales)[i] = scale;
-        if (!(scale > 0 && isfinite(scale)))
-            return ctw_fail(err, CTW_EFORMAT, "%s: element %d is %g, expected a number above 0; %s",
-                            name, i, (double)scale, remedy);
-    }
+                        "the checkpoint has no tensor %s of %d numbers (%s), one for each head, "
+                        "which the quantisation of its attention needs; %s",
+                        name, n, scales ? "F32, BF16, F16" : "I8", remedy);
+    *numbers = ctw_calloc((size_t)n, sizeof(**numbers));
+    if (*numbers == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "out of memory for the scales of attention");
     *out = t;
+    const uint8_t *data = ctw_container_data(finder->container, t);
+    for (int i = 0; i < n; i++) {
+        float number = scales ? ctw_load_float(data, t->dtype, i) : (float)(int8_t)data[i];
+        (*numbers)[i] = number;
+        if (scales && !(number > 0 && isfinite(number)))
+            return ctw_fail(err, CTW_EFORMAT, "%s: element %d is %g, expected a number above 0; %s",
+                            name, i, (double)number, remedy);
+    }
     return CTW_OK;
 }
 
-/* How keys (which 0) or values of a layer are quantised. */
-static enum ctw_status open_array(const struct ctw_finder *finder, struct ctw_layer *l,
-                                  const char *module, int which, struct ctw_err *err)
+static const struct {
+    const char *scale, *zero, *global;
+} parts_of[CTW_N_HEADS] = {
+    [CTW_HEADS_K] = {"k_scale", "k_zero_point", "k_global_scale"},
+    [CTW_HEADS_V] = {"v_scale", "v_zero_point", "v_global_scale"},
+    [CTW_HEADS_Q] = {"q_scale", "q_zero_point", "q_global_scale"},
+};
+
+static enum ctw_status open_heads(const struct ctw_finder *finder, struct ctw_layer *l,
+                                  const char *module, const struct ctw_quant_activations *a,
+                                  enum ctw_heads which, struct ctw_err *err)
 {
-    static const char *const scales[] = {"k_scale", "v_scale"};
-    static const char *const globals[] = {"k_global_scale", "v_global_scale"};
-    const struct ctw_quant_activations *a = &finder->config->quant.kv_scheme;
-    struct ctw_quantise *q = &l->kv_input[which];
-    if (has_strategy(a, "attn_head") && a->when == CTW_QUANT_STATIC && a->symmetric) {
-        enum ctw_status st = read_codes(a, q, err);
+    struct ctw_heads_input *h = &l->heads_input[which];
+    struct ctw_quantise *q = &h->how;
+    int n = which == CTW_HEADS_Q ? l->n_head : l->n_kv;
+    enum ctw_status st;
+    if (has_strategy(a, "attn_head") && a->when == CTW_QUANT_STATIC) {
+        st = read_codes(a, q, err);
         q->scale_kind = CTW_SCALE_STATIC;
         q->scale = 1; /* each head has its own */
-        return st != CTW_OK ? st
-                            : find_head_scales(finder, module, scales[which], l->n_kv,
-                                               &l->kv_part[which], &l->kv_head_scale[which], err);
+        if (st == CTW_OK)
+            st = find_of_heads(finder, module, parts_of[which].scale, n, true, &h->part[0],
+                               &h->scale, err);
+        if (st == CTW_OK && q->asymmetric)
+            st = find_of_heads(finder, module, parts_of[which].zero, n, false, &h->part[1],
+                               &h->zero, err);
+        return st;
     }
     /* compressed-tensors takes the second dimension, which is heads here, for tokens. */
     if (has_strategy(a, "token"))
@@ -215,40 +230,75 @@ static enum ctw_status open_array(const struct ctw_finder *finder, struct ctw_la
                       "one dynamic scale for all of a head's keys would make a score depend on the "
                       "tokens after it",
                       err);
-    enum ctw_status st = read_scheme(a, which == 0 ? l->head : l->head_v, q, err);
-    if (st == CTW_OK && q->asymmetric && q->scale_kind == CTW_SCALE_STATIC)
-        st = cannot(a, "keys and values with a stored zero point are not supported", err);
+    st = read_scheme(a, which == CTW_HEADS_V ? l->head_v : l->head, q, err);
     if (st == CTW_OK && q->scale_kind == CTW_SCALE_STATIC)
-        st = find_scale(finder, module, scales[which], &l->kv_part[which], &q->scale, err);
+        st = find_scale(finder, module, parts_of[which].scale, &h->part[0], &q->scale, err);
+    if (st == CTW_OK && q->scale_kind == CTW_SCALE_STATIC && q->asymmetric)
+        st = find_number(finder, module, parts_of[which].zero, &h->part[1], &q->zero, err);
     if (st == CTW_OK && q->scale_kind == CTW_SCALE_E4M3)
-        st = find_scale(finder, module, globals[which], &l->kv_part[which], &q->global, err);
+        st = find_scale(finder, module, parts_of[which].global, &h->part[0], &q->global, err);
     return st;
 }
 
-static enum ctw_status open_kv(const struct ctw_finder *finder, struct ctw_layer *l,
-                               struct ctw_err *err)
+/* The scheme of the attention module that has this projection: a group's, or that of keys and
+ * values alone; NULL: none. */
+static enum ctw_status find_scheme(const struct ctw_finder *finder, const struct ctw_want *want,
+                                   const struct ctw_quant_activations **out, bool *queries,
+                                   struct ctw_err *err)
 {
-    const struct ctw_matrix *m = &l->matrix[l->matrix[CTW_M_K].name != NULL ? CTW_M_K : CTW_M_QKV];
-    char module[MAX_NAME];
-    if (m->name == NULL || (l->v_factor != 0 && l->v_factor != 1))
-        return ctw_fail(err, CTW_EUNSUP,
-                        "kv_cache_scheme: this kind of attention is not supported; %s", remedy);
-    snprintf(module, sizeof(module), "%s", m->name);
-    ctw_name_parent(module);
-    enum ctw_status st = open_array(finder, l, module, 0, err);
-    return st == CTW_OK ? open_array(finder, l, module, 1, err) : st;
+    const struct ctw_quant_config *qc = &finder->config->quant;
+    enum ctw_status st = CTW_OK;
+    *out = qc->kv_scheme.present ? &qc->kv_scheme : NULL;
+    *queries = false;
+    for (int64_t i = 0; i < qc->n_groups && st == CTW_OK && !*queries; i++) {
+        const struct ctw_quant_group *g = &qc->groups[i];
+        if (g->quantised || !g->input.present)
+            continue;
+        st = ctw_name_is_target(finder->config, want, 1, ctw_name_attention_class(&g->targets),
+                                &g->targets, &qc->ignore, queries, err);
+        if (st == CTW_OK && *queries) {
+            finder->group_used[i] = true;
+            *out = &g->input;
+        }
+    }
+    return st;
 }
 
-static enum ctw_status open_kvs(const struct ctw_finder *finder, struct ctw_model *m,
-                                struct ctw_err *err)
+static enum ctw_status open_attention(const struct ctw_finder *finder, const struct ctw_want *want,
+                                      struct ctw_layer *l, struct ctw_err *err)
 {
+    const struct ctw_quant_activations *a;
+    char module[MAX_NAME];
+    bool queries;
+    enum ctw_status st = find_scheme(finder, want, &a, &queries, err);
+    if (st != CTW_OK || a == NULL)
+        return st;
+    snprintf(module, sizeof(module), "%s", want->name);
+    ctw_name_parent(module);
+    if (l->v_factor != 0 && l->v_factor != 1)
+        return ctw_fail(err, CTW_EUNSUP,
+                        "%s: quantised keys and values of this kind of attention are not "
+                        "supported; %s",
+                        module, remedy);
+    if (l->uses_kv < 0)
+        st = open_heads(finder, l, module, a, CTW_HEADS_K, err);
+    if (l->uses_kv < 0 && st == CTW_OK)
+        st = open_heads(finder, l, module, a, CTW_HEADS_V, err);
+    return st == CTW_OK && queries ? open_heads(finder, l, module, a, CTW_HEADS_Q, err) : st;
+}
+
+static enum ctw_status open_attentions(const struct ctw_finder *finder, struct ctw_model *m,
+                                       struct ctw_err *err)
+{
+    const struct ctw_config *c = finder->config;
     enum ctw_status st = CTW_OK;
-    if (!finder->config->quant.kv_scheme.present)
-        return CTW_OK;
-    for (int i = 1; i <= m->n_decoders && st == CTW_OK; i++) {
-        struct ctw_layer *l = &m->layers[i];
-        if (l->n_kv > 0 && l->uses_kv < 0)
-            st = open_kv(finder, l, err);
+    for (int64_t i = 0; i < c->n_wants && st == CTW_OK; i++) {
+        const struct ctw_want *w = &c->wants[i];
+        struct ctw_layer *l = &m->layers[w->layer];
+        bool latent = l->kv_rank > 0 && w->role == CTW_M_KV_B;
+        bool other = l->kv_rank == 0 && (w->role == CTW_M_Q || w->role == CTW_M_QKV);
+        if (w->kind == CTW_WANT_MATRIX && l->n_head > 0 && (latent || other))
+            st = open_attention(finder, w, l, err);
     }
     return st;
 }
@@ -269,8 +319,8 @@ static enum ctw_status check_groups(const struct ctw_finder *finder, struct ctw_
                             finder->config->file, g->activations, g->name, remedy);
         if (!finder->group_used[i] && !g->quantised && told)
             return ctw_fail(err, CTW_EUNSUP,
-                            "%s: group %s quantises activations of modules that are no linear "
-                            "layers (%s), which is not supported; %s",
+                            "%s: group %s quantises activations (%s) of modules that are no linear "
+                            "layers and no attention, which is not supported; %s",
                             finder->config->file, g->name, g->activations, remedy);
     }
     return CTW_OK;
@@ -294,8 +344,8 @@ static enum ctw_status check_experts(const struct ctw_model *m, struct ctw_err *
 enum ctw_status ctw_inputs_open(const struct ctw_finder *finder, struct ctw_model *m,
                                 struct ctw_err *err)
 {
-    enum ctw_status st = check_groups(finder, err);
+    enum ctw_status st = check_experts(m, err);
     if (st == CTW_OK)
-        st = check_experts(m, err);
-    return st == CTW_OK ? open_kvs(finder, m, err) : st;
+        st = open_attentions(finder, m, err);
+    return st == CTW_OK ? check_groups(finder, err) : st;
 }

@@ -13,8 +13,9 @@ enum ctw_status ctw_input_open(const struct ctw_finder *finder, struct ctw_matri
                                struct ctw_err *err) CTW_MUST_CHECK;
 
 /*
- * Once all matrices are open: the same for the keys and values of all layers (kv_cache_scheme).
- * CTW_EUNSUP also if other activations are quantised than those of matrices, or by another method.
+ * Once all matrices are open: the same for the keys and values of all layers (kv_cache_scheme), and
+ * for keys, values and queries of the attention modules that are a group's targets. CTW_EUNSUP also
+ * if other activations are quantised than those of matrices, or by another method.
  */
 enum ctw_status ctw_inputs_open(const struct ctw_finder *finder, struct ctw_model *m,
                                 struct ctw_err *err) CTW_MUST_CHECK;

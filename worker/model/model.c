@@ -254,7 +254,7 @@ static enum ctw_status describe_activations(struct ctw_model *m, const struct ct
     const struct ctw_quant_config *qc = &finder->config->quant;
     char text[512] = "", kv[96];
     for (int64_t i = 0; i < qc->n_groups; i++)
-        if (finder->group_used[i])
+        if (finder->group_used[i] || !qc->groups[i].quantised) /* of attention modules */
             append(text, sizeof(text), qc->groups[i].activations);
     snprintf(kv, sizeof(kv), "K/V cache %s", qc->kv_cache);
     if (qc->kv_cache[0] != '\0')
@@ -429,8 +429,10 @@ void ctw_model_close(struct ctw_model *m)
             ctw_matrix_close(ctw_layer_matrix(&m->layers[l], i));
         ctw_free(m->layers[l].mixture.matrix);
         ctw_free(m->layers[l].places);
-        ctw_free(m->layers[l].kv_head_scale[0]);
-        ctw_free(m->layers[l].kv_head_scale[1]);
+        for (int i = 0; i < CTW_N_HEADS; i++) {
+            ctw_free(m->layers[l].heads_input[i].scale);
+            ctw_free(m->layers[l].heads_input[i].zero);
+        }
         for (int i = 0; i < CTW_N_VECTORS; i++)
             ctw_free(m->layers[l].more[i]);
     }

@@ -176,6 +176,15 @@ struct ctw_indexer {
     int rope;         /* index into the model's rope[], of the heads' first elements */
 };
 
+/* What a file may quantise of attention, after RoPE. */
+enum ctw_heads { CTW_HEADS_K, CTW_HEADS_V, CTW_HEADS_Q, CTW_N_HEADS };
+
+struct ctw_heads_input {
+    struct ctw_quantise how;          /* codes NONE: these heads are not quantised */
+    float *scale, *zero;              /* [heads]: in place of how's; NULL: not */
+    const struct ctw_tensor *part[2]; /* the tensors that these were read from, or NULL */
+};
+
 /*
  * What a decoder layer computes (forward.c):
  *     x += mixer_factor * out_norm(o(heads_out_norm(attention(qkv(mixer_norm(x))))))
@@ -214,10 +223,8 @@ struct ctw_layer {
     int64_t q_rank, kv_rank;
     struct ctw_indexer index;
     int turning;
-    struct ctw_quantise kv_input[2]; /* of keys and of values, after RoPE; codes NONE: not */
-    float *kv_head_scale[2]; /* [n_kv]: in place of the scales of these, of each head; NULL: not */
-    const struct ctw_tensor *kv_part[2]; /* the tensors that these were read from, or NULL */
-    int rotate_q, rotate_k;              /* queries and keys after RoPE; likewise */
+    struct ctw_heads_input heads_input[CTW_N_HEADS];
+    int rotate_q, rotate_k; /* queries and keys after RoPE; likewise */
     int keeps_kv; /* the model's kept keys and values: this layer writes them; -1: it does not */
     int uses_kv;  /* likewise: this layer has none of its own and reads them; -1: it has its own */
     /* MLP */

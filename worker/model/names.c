@@ -150,8 +150,9 @@ void ctw_name_parent(char *name)
 }
 
 enum ctw_status ctw_name_is_target(const struct ctw_config *c, const struct ctw_want *want, int up,
-                                   const char *class_name, const struct ctw_transform_use *use,
-                                   bool *out, struct ctw_err *err)
+                                   const char *class_name, const struct ctw_patterns *targets,
+                                   const struct ctw_patterns *ignore, bool *out,
+                                   struct ctw_err *err)
 {
     struct names names;
     bool target = false, ignored = false;
@@ -161,14 +162,26 @@ enum ctw_status ctw_name_is_target(const struct ctw_config *c, const struct ctw_
         bool yes = false, no = false;
         for (int j = 0; j < up; j++)
             ctw_name_parent(names.text[i]);
-        st = ctw_patterns_match(&use->targets, names.name[i], class_name, &yes, err);
+        st = ctw_patterns_match(targets, names.name[i], class_name, &yes, err);
         if (st == CTW_OK)
-            st = ctw_patterns_match(&use->ignore, names.name[i], class_name, &no, err);
+            st = ctw_patterns_match(ignore, names.name[i], class_name, &no, err);
         target |= yes;
         ignored |= no;
     }
     *out = target && !ignored;
     return st;
+}
+
+const char *ctw_name_attention_class(const struct ctw_patterns *targets)
+{
+    static const char ending[] = "Attention";
+    for (int64_t i = 0; i < targets->n; i++) {
+        const char *text = targets->items[i].text;
+        size_t n = strlen(text), m = sizeof(ending) - 1;
+        if (targets->items[i].regex == NULL && n >= m && strcmp(text + n - m, ending) == 0)
+            return text;
+    }
+    return ending;
 }
 
 /* ---- experts ---- */

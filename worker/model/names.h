@@ -20,11 +20,16 @@ enum ctw_status ctw_name_find_group(const struct ctw_config *c, const struct ctw
                                     const struct ctw_quant_group **out,
                                     struct ctw_err *err) CTW_MUST_CHECK;
 
-/* Is the module without the last `up` components of its name, in any spelling, a target of the
- * transform? */
+/* Is the module without the last `up` components of its name, in any spelling, a target, and not to
+ * be ignored? */
 enum ctw_status ctw_name_is_target(const struct ctw_config *c, const struct ctw_want *want, int up,
-                                   const char *class_name, const struct ctw_transform_use *use,
-                                   bool *out, struct ctw_err *err) CTW_MUST_CHECK;
+                                   const char *class_name, const struct ctw_patterns *targets,
+                                   const struct ctw_patterns *ignore, bool *out,
+                                   struct ctw_err *err) CTW_MUST_CHECK;
+
+/* The class of the attention modules: the target that may be it ("LlamaAttention"), if one does. */
+const char *ctw_name_attention_class(const struct ctw_patterns *targets);
+
 /* Removes the last component of a module's name. */
 void ctw_name_parent(char *name);
 

@@ -385,7 +385,8 @@ static enum ctw_status check_parents(struct turn *t, const struct ctw_want *want
         ctw_name_parent(name);
         if (bias && up == 1)
             continue;
-        st = ctw_name_is_target(t->finder->config, want, up, "", t->use, &target, err);
+        st = ctw_name_is_target(t->finder->config, want, up, "", &t->use->targets, &t->use->ignore,
+                                &target, err);
         t->module = name;
         if (st == CTW_OK && target)
             return cannot(t, "rotations of this kind of module are not supported", err);
@@ -404,7 +405,8 @@ static enum ctw_status turn_matrices(struct turn *t, int64_t *n, struct ctw_err 
         st = check_parents(t, w, err);
         if (m == NULL || st != CTW_OK)
             continue;
-        st = ctw_name_is_target(c, w, 0, w->class_name, t->use, &target, err);
+        st = ctw_name_is_target(c, w, 0, w->class_name, &t->use->targets, &t->use->ignore, &target,
+                                err);
         if (st == CTW_OK && target)
             st = turn_matrix(t, w, &t->model->layers[w->layer], m, err);
         *n += target;
@@ -429,23 +431,10 @@ static enum ctw_status turn_heads(struct turn *t, const struct ctw_want *want, s
     return open_turn(t, to, err);
 }
 
-/* A target that is no expression may be the class of the attention modules. */
-static const char *attention_class(const struct ctw_transform_use *use)
-{
-    static const char ending[] = "Attention";
-    for (int64_t i = 0; i < use->targets.n; i++) {
-        const char *text = use->targets.items[i].text;
-        size_t n = strlen(text), m = sizeof(ending) - 1;
-        if (use->targets.items[i].regex == NULL && n >= m && strcmp(text + n - m, ending) == 0)
-            return text;
-    }
-    return ending;
-}
-
 static enum ctw_status turn_attentions(struct turn *t, int64_t *n, struct ctw_err *err)
 {
     const struct ctw_config *c = t->finder->config;
-    const char *class_name = attention_class(t->use);
+    const char *class_name = ctw_name_attention_class(&t->use->targets);
     enum ctw_status st = CTW_OK;
     for (int64_t i = 0; i < c->n_wants && st == CTW_OK; i++) {
         const struct ctw_want *w = &c->wants[i];
@@ -453,7 +442,8 @@ static enum ctw_status turn_attentions(struct turn *t, int64_t *n, struct ctw_er
         bool target = false, first = w->role == CTW_M_Q || w->role == CTW_M_QKV;
         if (w->kind != CTW_WANT_MATRIX || !first || l->n_head == 0 || l->kv_rank > 0)
             continue;
-        st = ctw_name_is_target(c, w, 1, class_name, t->use, &target, err);
+        st = ctw_name_is_target(c, w, 1, class_name, &t->use->targets, &t->use->ignore, &target,
+                                err);
         bool other = t->use->place == CTW_TRANSFORM_KEYS && l->uses_kv >= 0; /* another layer's */
         if (st == CTW_OK && target && !other)
             st = turn_heads(t, w, l, err);

@@ -356,11 +356,19 @@ static bool is_unused(const struct ctw_config *c, const char *name)
 /* Tensors that do not change a weight-only score. */
 static enum leftover classify(const char *name)
 {
-    static const char *const kv[] = {
-        ".self_attn.k_scale",        ".self_attn.v_scale",        ".self_attn.q_scale",
-        ".self_attn.k_global_scale", ".self_attn.v_global_scale", ".k_proj.k_scale",
-        ".v_proj.v_scale",           ".k_proj.output_scale",      ".v_proj.output_scale",
-        ".k_proj.output_zero_point", ".v_proj.output_zero_point"};
+    static const char *const kv[] = {".k_scale",
+                                     ".k_zero_point",
+                                     ".k_global_scale",
+                                     ".v_scale",
+                                     ".v_zero_point",
+                                     ".v_global_scale",
+                                     ".q_scale",
+                                     ".q_zero_point",
+                                     ".q_global_scale",
+                                     ".k_proj.output_scale",
+                                     ".v_proj.output_scale",
+                                     ".k_proj.output_zero_point",
+                                     ".v_proj.output_zero_point"};
     static const char *const harmless[] = {
         ".rotary_emb.inv_freq", /* a buffer in old files; computed from config.json here */
         ".input_scale",         ".input_zero_point",  ".input_global_scale",
@@ -419,8 +427,9 @@ int64_t ctw_list_tensors(const struct ctw_model *m, const struct ctw_tensor **li
         for (int i = 0; i < ctw_layer_n_matrices(layer); i++)
             if (ctw_layer_matrix_of(layer, i)->at == 0) /* one for all of a stack */
                 list_matrix(list, &n, ctw_layer_matrix_of(layer, i));
-        for (size_t i = 0; i < CTW_COUNT(layer->kv_part); i++)
-            list_one(list, &n, layer->kv_part[i]);
+        for (int i = 0; i < CTW_N_HEADS; i++)
+            for (int j = 0; j < 2; j++)
+                list_one(list, &n, layer->heads_input[i].part[j]);
         for (int i = 0; i < CTW_N_VECTORS; i++) {
             list_one(list, &n, layer->vector[i]);
             for (const struct ctw_tensor **t = layer->more[i]; t != NULL && *t != NULL; t++)

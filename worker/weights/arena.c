@@ -1,7 +1,6 @@
 #include "worker/weights/arena.h"
 
-#include <assert.h>
-
+#include "base/mem.h"
 #include "worker/checkpoint/identity.h"
 #include "worker/model/places.h"
 
@@ -72,18 +71,20 @@ void ctw_arena_tie(const struct ctw_model *m, struct ctw_layer_data *layers)
                     layers[head].matrix[CTW_M_HEAD].part[part] = layers[i].matrix[j].part[part];
 }
 
-/* A tensor of one or two numbers. */
+/* A tensor of a few numbers: at most one for each head. */
 static enum ctw_status add_numbers(const struct ctw_model *m, const struct ctw_tensor *t,
                                    struct ctw_err *err)
 {
-    int64_t numbers[2];
     if (t == NULL)
         return CTW_OK;
-    assert(t->bytes <= sizeof(numbers)); /* opening checked that */
+    void *numbers = ctw_calloc(t->bytes, 1);
+    if (numbers == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "out of memory for %s", t->name);
     enum ctw_status st =
         ctw_container_read(m->container, t->file, t->offset, numbers, t->bytes, err);
     if (st == CTW_OK)
         ctw_identity_add(m->identity, ctw_identity_first_block(m->identity, t), numbers, t->bytes);
+    ctw_free(numbers);
     return st;
 }
 
@@ -98,8 +99,8 @@ enum ctw_status ctw_arena_add_numbers(const struct ctw_model *m, struct ctw_err 
             for (size_t j = 0; st == CTW_OK && j < CTW_COUNT(matrix->input_part); j++)
                 st = add_numbers(m, matrix->input_part[j], err);
         }
-        for (size_t j = 0; st == CTW_OK && j < CTW_COUNT(l->kv_part); j++)
-            st = add_numbers(m, l->kv_part[j], err);
+        for (int j = 0; st == CTW_OK && j < 2 * CTW_N_HEADS; j++)
+            st = add_numbers(m, l->heads_input[j / 2].part[j % 2], err);
     }
     return st;
 }

@@ -141,46 +141,6 @@ static enum ctw_status rotate_heads(const struct ctw_step *s, int name, void *he
     return st == CTW_OK ? ctw_device_copy(s->f->be, heads, s->f->wide, bytes, err) : st;
 }
 
-/* Heads of keys or of values, in place: of n elements, `ld` apart. */
-static enum ctw_status quantise_heads(const struct ctw_step *s, const struct ctw_quantise *how,
-                                      void *heads, int64_t n, int64_t ld, struct ctw_err *err)
-{
-    const struct ctw_op_quantise op = {.how = how,
-                                       .dtype = s->f->dtype,
-                                       .n_tok = s->chunk->n_tok,
-                                       .dim = n,
-                                       .x = heads,
-                                       .ldx = ld,
-                                       .y = heads,
-                                       .ldy = ld};
-    return ctw_quantise(s->f->be, &op, err);
-}
-
-/* Keys and values as a quantised cache would hold them. */
-static enum ctw_status quantise_keys(const struct ctw_step *s, const struct ctw_keys *keys,
-                                     struct ctw_err *err)
-{
-    const struct ctw_layer *l = s->layer;
-    char *arrays[] = {keys->k_here, keys->v_here};
-    const int64_t head[] = {l->head, l->head_v};
-    enum ctw_status st = CTW_OK;
-    for (int i = 0; st == CTW_OK && l->uses_kv < 0 && i < 2; i++) {
-        struct ctw_quantise how = l->kv_input[i];
-        const float *scale = l->kv_head_scale[i];
-        int64_t all = l->n_kv * head[i];
-        size_t bytes = (size_t)head[i] * ctw_dtype_bytes(s->f->dtype);
-        if (how.codes == CTW_CODES_NONE)
-            continue;
-        if (scale == NULL)
-            st = quantise_heads(s, &how, arrays[i], all, all, err);
-        for (int h = 0; st == CTW_OK && scale != NULL && h < l->n_kv; h++) {
-            how.scale = scale[h];
-            st = quantise_heads(s, &how, arrays[i] + (size_t)h * bytes, head[i], all, err);
-        }
-    }
-    return st;
-}
-
 static struct ctw_op_qkv split_of(const struct ctw_step *s, const struct ctw_keys *keys)
 {
     struct ctw_forward *f = s->f;
@@ -249,7 +209,7 @@ static enum ctw_status project(const struct ctw_step *s, const struct ctw_keys *
         st = rotate_heads(s, l->rotate_q, split.q, l->n_head, err);
     if (st == CTW_OK && l->uses_kv < 0)
         st = rotate_heads(s, l->rotate_k, split.k, l->n_kv, err);
-    return st == CTW_OK ? quantise_keys(s, keys, err) : st;
+    return st == CTW_OK ? ctw_keys_quantise(s, keys, split.q, err) : st;
 }
 
 /* Attention's output times its gate. The queries are no longer needed: the gate is there. */

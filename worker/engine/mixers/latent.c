@@ -147,7 +147,9 @@ static enum ctw_status expand(const struct ctw_step *s, const struct parts *p,
     if (st == CTW_OK)
         st = ctw_step_product(s, CTW_SLOT_KV_B, p->latents + (size_t)l->q_rank * es, p->ld,
                               p->expanded, (int64_t)l->n_head * (own + l->head_v), err);
-    return st == CTW_OK ? ctw_latent(f->be, &op, err) : st;
+    if (st == CTW_OK)
+        st = ctw_latent(f->be, &op, err);
+    return st == CTW_OK ? ctw_keys_quantise(s, keys, p->queries, err) : st;
 }
 
 enum ctw_status ctw_mixer_latent(const struct ctw_step *s, struct ctw_err *err)
