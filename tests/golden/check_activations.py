@@ -69,6 +69,7 @@ CASES = {
     "mxfp8, fp16": ("qwen2", "mxfp8_fp16", scheme(8, "float", "group", group_size=32, scale_dtype="torch.uint8"), {}, {}),
     "nvfp4 without dtype": ("llama", "nvfp4", scheme(4, "float", "tensor_group", False, group_size=16),
                             {"input_global_scale": ("F32", 500.0)}, {}),
+    "experts, and a router that no entry names": ("granitemoe_apart", "fp8_channel", scheme(8, "float", "token"), {}, {}),
     "K/V": ("qwen3", "fp8_channel", scheme(8, "float", "token"), {}, KV),
     "K/V by head": ("qwen2", "fp8_channel", None, {}, {"kv_cache_scheme": scheme(8, "float", "attn_head", False)}),
     "K/V by head, of 12": ("qwen2", "fp8_channel", None, {}, {"kv_cache_scheme": scheme(8, "int", "attn_head", False),
@@ -135,6 +136,8 @@ def write(folder, family, fmt, activations, stored, more):
     for group in config["quantization_config"]["config_groups"].values():
         group |= {"input_activations": activations, "output_activations": more.get("output")}
     config["quantization_config"] |= {k: v for k, v in more.items() if k == "kv_cache_scheme"}
+    ignore = config["quantization_config"]["ignore"]  # a router's module, not what files call its matrix
+    config["quantization_config"]["ignore"] = [name.removesuffix(".layer") for name in ignore]
     if "attention" in more:
         config["quantization_config"]["config_groups"]["attention"] = {
             "format": "dense", "targets": [more.get("targets", "re:.*self_attn$")], "weights": None,

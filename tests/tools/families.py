@@ -408,7 +408,7 @@ def describe(config, names=()):
     if kind not in FAMILIES:
         raise SystemExit(f"families: model_type {kind} is not supported")
     m = FAMILIES[kind](config)
-    if any(".experts.0." in name for name in names):
+    if any(".experts.0.down_proj." in name for name in names):
         m = mixture_families.apart(m)
     if kind in ("gpt2", "bloom") and f"transformer.{m.embed}.weight" in names:
         return renamed(m, "", "transformer.", m.head)

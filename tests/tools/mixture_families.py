@@ -23,14 +23,13 @@ def mixed(experts, shared=0, stem="mlp.shared_expert", gate=None):
 
 
 def apart(m):
-    """The Model with a module for each expert, as quantised files have them."""
+    """The Model with a module for each expert, as files of llm-compressor have them."""
     def one(e):
-        stem = e.down.rsplit(".", 1)[0]
+        stem = e.down[:e.down.find("experts") + 7] if "experts" in e.down else e.down.split(".")[0] + ".experts"
         return replace(e, gate_up=(f"{stem}.{{}}.gate_proj", f"{stem}.{{}}.up_proj"), down=f"{stem}.{{}}.down_proj",
                        columns=False, mixed_rows=False)
 
-    stacked = [a.experts is not None and "{}" not in a.experts.down for a in m.layers]
-    return replace(m, layers=tuple(replace(a, experts=one(a.experts)) if s else a for a, s in zip(m.layers, stacked)))
+    return replace(m, layers=tuple(replace(a, experts=one(a.experts)) if a.experts else a for a in m.layers))
 
 
 def sigmoid_router(c, **more):

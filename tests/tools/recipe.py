@@ -309,6 +309,7 @@ def expert_tensors(e, hidden, norm):
     for name, n, k in (*((p, wide, hidden) for p in e.gate_up), (e.down, hidden, e.inner)):
         if "{}" in name:
             yield from ((name.format(i) + ".weight", (n, k), "linear") for i in range(e.n))
+            yield from ((name.format(i) + ".bias", (n,), "bias") for i in range(e.n) if e.bias)
         else:
             yield name, (e.n, k, n) if e.columns else (e.n, n, k), "column stack" if e.columns else "stack"
             if e.bias:

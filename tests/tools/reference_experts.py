@@ -67,6 +67,10 @@ def part(model, name, i, columns):
     return w.T if columns else w
 
 
+def bias(model, name, i):
+    return model.weight(name.format(i) + ".bias") if "{}" in name else model.weight(name + "_bias")[i]
+
+
 def activated(model, gate, up, e):
     """The product before `down`."""
     if e.act == "gpt_oss":  # clamped first; up + 1
@@ -82,7 +86,7 @@ def expert(model, x, e, i, stem):
     def linear(x, name):
         x = model.input(x, (stem + name).format(i))
         y = x @ part(model, stem + name, i, e.columns).T
-        return model.r(y + model.weight(stem + name + "_bias")[i] if e.bias else y)
+        return model.r(y + bias(model, stem + name, i) if e.bias else y)
 
     rows = [linear(x, name) for name in e.gate_up]
     if e.mixed_rows:

@@ -42,8 +42,10 @@ struct ctw_config {
     struct ctw_json *doc;
     struct ctw_json *beside; /* a file that says how the weights are quantised, in place of `doc`;
                                 NULL: none */
-    const char *file;                  /* the file's name, for messages */
+    const char *file;        /* the file's name, for messages */
     const struct ctw_container *files; /* the checkpoint's tensors; NULL: unknown */
+    bool knows_experts, experts_apart; /* of the files: has each expert modules of its own, in
+                                          llm-compressor's names? */
     const struct ctw_family *family;
     const struct ctw_json_node *text;      /* the object with the text model's keys: the root, or
                                               text_config */

@@ -159,8 +159,24 @@ static void describe_up(struct ctw_config *c, int64_t i, const struct ctw_expert
     add(up, CTW_X_UP, 0, inner, 1, up_bias);
 }
 
-void ctw_describe_experts(struct ctw_config *c, int64_t i, const struct ctw_experts *x)
+/* llm-compressor quantises experts as modules of these names, and saves them so. */
+static struct ctw_experts as_stored(struct ctw_config *c, const struct ctw_experts *x)
 {
+    struct ctw_experts stored = *x;
+    if (!c->knows_experts)
+        c->experts_apart = ctw_files_have(c, ".experts.0.down_proj.");
+    c->knows_experts = true;
+    if (!c->experts_apart)
+        return stored;
+    stored.stacked = stored.transposed = stored.fused = stored.interleaved = false;
+    stored.gate = stored.up = stored.down = NULL;
+    stored.module = or_default(x->apart, x->module);
+    return stored;
+}
+
+void ctw_describe_experts(struct ctw_config *c, int64_t i, const struct ctw_experts *family)
+{
+    const struct ctw_experts stored = as_stored(c, family), *x = &stored;
     check_numbers(c, i, x);
     if (c->status != CTW_OK)
         return;

@@ -194,11 +194,6 @@ bool ctw_files_have(const struct ctw_config *c, const char *part)
     return false;
 }
 
-bool ctw_has_experts_apart(const struct ctw_config *c)
-{
-    return ctw_files_have(c, ".experts.0.");
-}
-
 /* ---- other models in the checkpoint ---- */
 
 /* Is this a tensor of a layer for drafts, behind the decoders? */

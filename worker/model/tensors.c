@@ -199,7 +199,9 @@ static enum ctw_status open_matrix(struct ctw_finder *finder, struct ctw_matrix 
         return st;
     /* transformers' routers are of a class of their own, which target "Linear" does not mean. */
     bool router = want->kind == CTW_WANT_MATRIX && want->role == CTW_M_ROUTER;
-    if (group != NULL && !(router && m->part[CTW_PART_SCALE] == NULL))
+    if (router && m->part[CTW_PART_SCALE] == NULL)
+        group = NULL;
+    if (group != NULL)
         args = group->args;
     st = check_matrix(finder, m, &args, err);
     if (st == CTW_OK && group != NULL && finder->quantises_activations)

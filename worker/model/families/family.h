@@ -344,6 +344,7 @@ struct ctw_experts {
     bool fused;                 /* gate and up are one matrix: the rows of gate, then of up */
     bool interleaved;           /* of these rows, gate's and up's take turns */
     const char *module;         /* "mlp.experts"; "": the names below are those of the layer */
+    const char *apart;          /* the same in files of llm-compressor; NULL: the module */
     const char *gate, *up;      /* "gate_proj", "up_proj" */
     const char *gate_up, *down; /* "gate_up_proj", "down_proj" */
     struct ctw_router router;
@@ -355,7 +356,11 @@ void ctw_describe_attention(struct ctw_config *c, int64_t i, const struct ctw_at
 void ctw_describe_latent_attention(struct ctw_config *c, int64_t i,
                                    const struct ctw_latent_attention *a);
 void ctw_describe_mlp(struct ctw_config *c, int64_t i, const struct ctw_mlp *mlp);
-/* Instead of ctw_describe_mlp(), which describes the shared expert for it. (describe_experts.c) */
+/*
+ * Instead of ctw_describe_mlp(), which describes the shared expert for it. Files of llm-compressor,
+ * which have a module for each expert ("experts.0.gate_proj") whatever the family's own files have,
+ * are described as they are. (describe_experts.c)
+ */
 void ctw_describe_experts(struct ctw_config *c, int64_t i, const struct ctw_experts *x);
 
 /* ---- what other builders are made of ---- */
@@ -377,9 +382,6 @@ void ctw_describe_table(struct ctw_config *c, enum ctw_matrix_role role, const c
                         int64_t n, int64_t k);
 /* Decoder layer i's module that files hold but the model does not use. */
 void ctw_describe_unused(struct ctw_config *c, int64_t i, const char *module);
-/* Have the files a module for each expert ("experts.0.down_proj"), as quantised ones have, although
- * the class stacks them? */
-bool ctw_has_experts_apart(const struct ctw_config *c);
 /* Has some tensor of the files this in its name? */
 bool ctw_files_have(const struct ctw_config *c, const char *part);
 /* Layers for drafts (multi-token prediction) that files may have behind the decoders; not read. */

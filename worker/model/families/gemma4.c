@@ -59,7 +59,6 @@ static struct ctw_experts key_experts(struct ctw_config *c, const struct keys *k
     int64_t n = ctw_key_int(c, "num_experts", 0, 0, 1, CTW_MAX_EXPERTS);
     int64_t chosen = ctw_key_int(c, "top_k_experts", 0, 0, 1, CTW_MAX_CHOSEN);
     int64_t inner = ctw_key_int(c, "moe_intermediate_size", 0, 0, 1, 1 << 24);
-    bool apart = ctw_has_experts_apart(c);
     if (n == 0 || chosen == 0 || inner == 0)
         ctw_key_fail(c, "enable_moe_block", CTW_EFORMAT,
                      "is true, which needs num_experts, top_k_experts and moe_intermediate_size");
@@ -67,8 +66,8 @@ static struct ctw_experts key_experts(struct ctw_config *c, const struct keys *k
                                 .chosen = chosen,
                                 .inner = inner,
                                 .act = k->act,
-                                .stacked = !apart,
-                                .fused = !apart,
+                                .stacked = true,
+                                .fused = true,
                                 .module = "experts",
                                 .router = {.module = "router.proj",
                                            .expert_scale = "router.per_expert_scale",

@@ -52,6 +52,7 @@ static struct ctw_experts key_experts(struct ctw_config *c, const struct ctw_siz
         .stacked = true,
         .fused = true,
         .module = "",
+        .apart = "block_sparse_moe.experts",
         .gate_up = "block_sparse_moe.input_linear",
         .down = "block_sparse_moe.output_linear",
         .router = {.module = "block_sparse_moe.router.layer", .score = CTW_SCORE_SOFTMAX_CHOSEN}};

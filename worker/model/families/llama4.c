@@ -32,15 +32,14 @@ static const bool *key_ropes(struct ctw_config *c, int64_t n)
 static struct ctw_experts key_experts(struct ctw_config *c, int64_t inner, enum ctw_activation act)
 {
     enum { NO = CTW_NULL_REFUSED };
-    bool apart = ctw_has_experts_apart(c);
     return (struct ctw_experts){
         .n = ctw_key_int(c, "num_local_experts", 16, NO, 1, CTW_MAX_EXPERTS),
         .chosen = ctw_key_int(c, "num_experts_per_tok", 1, NO, 1, CTW_MAX_CHOSEN),
         .inner = inner,
         .act = act,
-        .stacked = !apart,
-        .transposed = !apart,
-        .fused = !apart,
+        .stacked = true,
+        .transposed = true,
+        .fused = true,
         .module = "feed_forward.experts",
         .router = {.module = "feed_forward.router", .score = CTW_SCORE_SIGMOID, .on_input = true}};
 }

@@ -59,7 +59,7 @@ static void describe(struct ctw_config *c)
     experts.router.group_best = 2;
     experts.router.normalised = ctw_key_bool(c, "norm_topk_prob", true);
     experts.router.sum_add = 1e-20;
-    experts.stacked = experts.fused = !ctw_has_experts_apart(c);
+    experts.stacked = experts.fused = true;
     ctw_describe_model(c, &s, &(struct ctw_model_rules){.norm = norm});
     latent_rope(c, &attention, &with_rope);
     ministral_query_factor(c, 8192);

@@ -9,8 +9,7 @@ extern const struct ctw_family ctw_family_qwen3_vl_moe;
 static struct ctw_experts key_experts(struct ctw_config *c, enum ctw_activation act)
 {
     struct ctw_experts experts = qwen_experts(c, act, 60, 4, 1408);
-    bool apart = ctw_has_experts_apart(c);
-    experts.stacked = experts.transposed = experts.fused = !apart;
+    experts.stacked = experts.transposed = experts.fused = true;
     experts.router.normalised = true; /* whatever norm_topk_prob says, as in the class */
     return experts;
 }
