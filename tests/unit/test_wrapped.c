@@ -165,6 +165,8 @@ static const struct spelling spellings[] = {{"model.language_model.", "lm_head"}
                                             {"language_model.model.", "language_model.lm_head"},
                                             {"model.", "lm_head"}};
 
+#define VL_LAYER "model.language_model.layers.0."
+
 /* Renames the tensors, of which names begin with "model." or are lm_head's. */
 static void respell(struct checkpoint *c, struct spelling to)
 {
@@ -288,6 +290,42 @@ static void quantised_modules_in_any_spelling(void **state)
     expect_refusal(c, "language_model.model.layers.0.mlp.gate_proj: weight is stored dense");
 }
 
+/* The makers' stacks of experts are [n, inputs, outputs], those of transformers 5 the reverse. */
+static void stacks_of_either_order(void **state)
+{
+    struct checkpoint *c = *state;
+    static const struct {
+        const char *inner, *gate_up, *down;
+        bool transposed;
+    } rows[] = {{"48", "2, 32, 96", "2, 48, 32", true}, {"48", "2, 96, 32", "2, 32, 48", false},
+                {"16", "2, 32, 32", "2, 16, 32", true}, {"16", "2, 32, 32", "2, 32, 16", false},
+                {"32", "2, 32, 64", "2, 32, 32", true}, {"32", "2, 64, 32", "2, 32, 32", false}};
+    static char family[512];
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        respell(c, spellings[0]);
+        (void)snprintf(
+            family, sizeof(family),
+            "\"architectures\": [\"Qwen3VLMoeForConditionalGeneration\"], \"model_type\": "
+            "\"qwen3_vl_moe\", \"text_config\": {\"num_experts\": 2, "
+            "\"num_experts_per_tok\": 1, \"moe_intermediate_size\": %s" CONFIG "}",
+            rows[i].inner);
+        c->family = family;
+        drop(c, "model.language_model.layers.0.mlp.gate_proj.weight");
+        drop(c, "model.language_model.layers.0.mlp.up_proj.weight");
+        drop(c, "model.language_model.layers.0.mlp.down_proj.weight");
+        size_t bytes = 2 * 2 * 32 * (size_t)atoi(rows[i].inner);
+        add(c, VL_LAYER "mlp.experts.gate_up_proj", "BF16", rows[i].gate_up, 2 * bytes, NULL);
+        add(c, VL_LAYER "mlp.experts.down_proj", "BF16", rows[i].down, bytes, NULL);
+        add(c, VL_LAYER "mlp.gate.weight", "BF16", "2, 32", 128, NULL);
+        add(c, VL_LAYER "self_attn.q_norm.weight", "BF16", "8", 16, NULL);
+        add(c, VL_LAYER "self_attn.k_norm.weight", "BF16", "8", 16, NULL);
+        struct ctw_model *m = open_ok(c);
+        const struct ctw_weight *w = &m->layers[1].mixture.matrix[CTW_X_DOWN].weight;
+        assert_int_equal(w->format->id == CTW_FORMAT_dense_transposed, rows[i].transposed);
+        ctw_model_close(m);
+    }
+}
+
 static void out_of_memory_is_an_error(void **state)
 {
     struct checkpoint *c = *state;
@@ -323,6 +361,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(other_models_beside_a_plain_model, set_up, tear_down),
         cmocka_unit_test_setup_teardown(heads_that_are_tied_by_default, set_up, tear_down),
         cmocka_unit_test_setup_teardown(quantised_modules_in_any_spelling, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(stacks_of_either_order, set_up, tear_down),
         cmocka_unit_test_setup_teardown(out_of_memory_is_an_error, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -164,7 +164,7 @@ static struct ctw_experts as_stored(struct ctw_config *c, const struct ctw_exper
 {
     struct ctw_experts stored = *x;
     if (!c->knows_experts)
-        c->experts_apart = ctw_files_have(c, ".experts.0.down_proj.");
+        c->experts_apart = ctw_files_find(c, ".experts.0.down_proj.") != NULL;
     c->knows_experts = true;
     if (!c->experts_apart)
         return stored;

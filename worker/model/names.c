@@ -186,12 +186,12 @@ const char *ctw_name_attention_class(const struct ctw_patterns *targets)
 
 /* ---- experts ---- */
 
-bool ctw_files_have(const struct ctw_config *c, const char *part)
+const struct ctw_tensor *ctw_files_find(const struct ctw_config *c, const char *part)
 {
     for (int64_t i = 0; c->files != NULL && i < ctw_container_count(c->files); i++)
         if (strstr(ctw_container_at(c->files, i)->name, part) != NULL)
-            return true;
-    return false;
+            return ctw_container_at(c->files, i);
+    return NULL;
 }
 
 /* ---- other models in the checkpoint ---- */

@@ -382,8 +382,8 @@ void ctw_describe_table(struct ctw_config *c, enum ctw_matrix_role role, const c
                         int64_t n, int64_t k);
 /* Decoder layer i's module that files hold but the model does not use. */
 void ctw_describe_unused(struct ctw_config *c, int64_t i, const char *module);
-/* Has some tensor of the files this in its name? */
-bool ctw_files_have(const struct ctw_config *c, const char *part);
+/* The first tensor of the files that has this in its name; NULL: none. */
+const struct ctw_tensor *ctw_files_find(const struct ctw_config *c, const char *part);
 /* Layers for drafts (multi-token prediction) that files may have behind the decoders; not read. */
 void ctw_describe_drafts(struct ctw_config *c, int64_t n);
 /* Tensors whose names end so are buffers, not weights. NULL-terminated, static. */

@@ -23,7 +23,7 @@ static struct ctw_experts key_experts(struct ctw_config *c, int64_t inner)
         .glu = {.kind = CTW_GLU_OFFSET, .limit = (float)limit, .alpha = (float)alpha},
         .bias = true,
         .stacked = true,
-        .transposed = !ctw_files_have(c, ".experts.gate_up_proj_blocks"), /* MXFP4 is not */
+        .transposed = ctw_files_find(c, ".experts.gate_up_proj_blocks") == NULL, /* MXFP4 is not */
         .fused = true,
         .interleaved = true,
         .router = {.module = "mlp.router", .bias = true, .score = CTW_SCORE_SOFTMAX_CHOSEN}};

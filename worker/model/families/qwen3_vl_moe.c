@@ -1,15 +1,27 @@
 /*
- * The text model of Qwen 3 VL's mixtures: Qwen 3's layers without windows, in files of the makers
- * with stacks of experts that are stored as [n, inputs, outputs]. Defaults: Qwen3VLMoeTextConfig.
+ * The text model of Qwen 3 VL's mixtures: Qwen 3's layers without windows. Stacks of experts are
+ * stored as [n, inputs, outputs] in the makers' files, and as [n, outputs, inputs] in those that
+ * transformers 5 wrote. Defaults: Qwen3VLMoeTextConfig.
  */
+#include "worker/checkpoint/container.h"
 #include "worker/model/families/qwen.h"
 
 extern const struct ctw_family ctw_family_qwen3_vl_moe;
 
-static struct ctw_experts key_experts(struct ctw_config *c, enum ctw_activation act)
+/* Has the first stack of this name n inputs as its last dimension? */
+static bool ends_in_inputs(const struct ctw_config *c, const char *name, int64_t n)
+{
+    const struct ctw_tensor *t = ctw_files_find(c, name);
+    return t != NULL && t->n_dims == 3 && t->shape[2] == n;
+}
+
+static struct ctw_experts key_experts(struct ctw_config *c, int64_t hidden, enum ctw_activation act)
 {
     struct ctw_experts experts = qwen_experts(c, act, 60, 4, 1408);
-    experts.stacked = experts.transposed = experts.fused = true;
+    experts.stacked = experts.fused = true;
+    /* One of the two is not square. */
+    experts.transposed = !(ends_in_inputs(c, ".experts.gate_up_proj", hidden) &&
+                           ends_in_inputs(c, ".experts.down_proj", experts.inner));
     experts.router.normalised = true; /* whatever norm_topk_prob says, as in the class */
     return experts;
 }
@@ -28,7 +40,7 @@ static void describe(struct ctw_config *c)
     const struct ctw_norm_form norm = ctw_key_rms_norm(c, "rms_norm_eps", 1e-6);
     const struct ctw_mlp dense = {.inner = s.inner,
                                   .act = ctw_key_activation(c, "hidden_act", CTW_ACT_SILU)};
-    const struct ctw_experts experts = key_experts(c, dense.act);
+    const struct ctw_experts experts = key_experts(c, s.hidden, dense.act);
     bool sparse[CTW_MAX_DECODERS];
     qwen_sparse_layers(c, s.n_layers, experts.n, sparse);
     ctw_describe_model(c, &s, &(struct ctw_model_rules){.norm = norm});
