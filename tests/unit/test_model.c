@@ -165,8 +165,11 @@ static void frozen_checkpoints(void **state)
     PACK_MATRIX(c, LAYER "self_attn.q_proj", 32);
     ctw_model_close(open_ok(c));
     drop(c, LAYER "self_attn.q_proj.weight_packed");
-    drop(c, LAYER "self_attn.q_proj.weight_scale");
     add(c, LAYER "self_attn.q_proj.weight", "BF16", "32, 32", 2048, NULL);
+    /* With scales, as of 2026, and without, as of 2024. */
+    expect_refusal(c, LAYER "self_attn.q_proj: weight is stored dense (BF16), but "
+                            "quantization_config quantises it and says quantization_status");
+    drop(c, LAYER "self_attn.q_proj.weight_scale");
     expect_refusal(c, LAYER "self_attn.q_proj: weight is stored dense (BF16), but "
                             "quantization_config quantises it and says quantization_status");
     c->config = FROZEN("dense", "");
@@ -206,6 +209,14 @@ static void norms_of_queries_and_keys_have_any_dtypes(void **state)
     expect_refusal(c, "no tensor " LAYER "self_attn.k_norm.weight");
 }
 
+/* Of embeddings, and of heads. */
+#define TWO_SCHEMES                                                                                \
+    BF16_CONFIG                                                                                    \
+    ", \"quantization_config\": {\"quant_method\": \"compressed-tensors\", "                       \
+    "\"format\": \"pack-quantized\", \"config_groups\": {\"a\": {\"targets\": "                    \
+    "[\"Embedding\"], \"weights\": {\"num_bits\": 4, \"group_size\": 16}}, "                       \
+    "\"b\": {\"targets\": [\"lm_head\"], \"weights\": {\"num_bits\": 8, \"group_size\": 16}}}}"
+
 static void quantised_embeddings_and_heads(void **state)
 {
     struct checkpoint *c = *state;
@@ -224,6 +235,13 @@ static void quantised_embeddings_and_heads(void **state)
     assert_true(m->layers[2].matrix[CTW_M_HEAD].weight.format->id == CTW_FORMAT_pack_quantized);
     ctw_model_close(m);
     c->config = PACK("\"lm_head\", \"Embedding\"", "") ", \"tie_word_embeddings\": true";
+    ctw_model_close(open_ok(c));
+    c->config = TWO_SCHEMES ", \"tie_word_embeddings\": true";
+    expect_refusal(c, "lm_head: weight_packed: found I32 [16, 4], expected I32 [16, 8]");
+    drop(c, "model.embed_tokens.weight_packed");
+    drop(c, "model.embed_tokens.weight_scale");
+    add(c, "model.embed_tokens.weight", "BF16", "16, 32", 1024, NULL);
+    c->config = PACK("\"lm_head\"", "") ", \"tie_word_embeddings\": true";
     expect_refusal(c, "config.json: quantization_config quantises lm_head, but");
 }
 

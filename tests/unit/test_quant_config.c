@@ -64,6 +64,7 @@ static void a_file_of_llm_compressor(void **state)
             "\"symmetric\": false, \"type\": \"int\", \"zp_dtype\": \"torch.int8\"}}}, "
             "\"format\": \"pack-quantized\", \"global_compression_ratio\": null, \"ignore\": "
             "[\"lm_head\"], \"kv_cache_scheme\": null, \"sparsity_config\": {}, "
+            "\"moe_sparsity_config\": {\"method\": \"prune\", \"num_experts\": [null, 8, 8]}, "
             "\"transform_config\": {}, \"version\": \"0.19.0\"}}");
     assert_int_equal(o.qc.n_groups, 1);
     const struct ctw_quant_args *a = &o.qc.groups[0].args;
@@ -289,6 +290,15 @@ static void refusals(void **state)
          "block_structure[1]: expected a whole number from 1"},
         {HEAD "\"sparsity_config\": {\"format\": \"sparse-24-bitmask\"}, \"config_groups\": {}}}",
          "sparse weights (format \"sparse-24-bitmask\")"},
+        {HEAD "\"moe_sparsity_config\": {\"method\": \"prune\", \"num_experts\": [null, 8, 6]}, "
+              "\"config_groups\": {}}}",
+         "moe_sparsity_config: experts pruned by method \"prune\" to numbers that differ"},
+        {HEAD "\"moe_sparsity_config\": {\"method\": \"novice\", \"num_experts\": [8, 8]}, "
+              "\"config_groups\": {}}}",
+         "experts pruned by method \"novice\""},
+        {HEAD "\"moe_sparsity_config\": {\"method\": \"prune\", \"num_experts\": [\"8\"]}, "
+              "\"config_groups\": {}}}",
+         "num_experts[0]: expected a whole number"},
         {HEAD "\"config_groups\": {\"W5A3\": [\"Linear\"]}}}",
          "config_groups.W5A3: unknown preset scheme"},
         {HEAD "\"config_groups\": {\"g\": {\"targets\": [], \"weights\": {\"nbits\": 4}}}}}",

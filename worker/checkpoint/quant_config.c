@@ -125,6 +125,38 @@ static enum ctw_status check_sparsity(const struct ctw_json_node *node, struct c
     return st;
 }
 
+/* compressed-tensors 0.20: how many experts each layer kept when others were pruned (null: a dense
+ * layer). Where the numbers are equal, they are the one in config.json. */
+static enum ctw_status check_expert_sparsity(const struct ctw_json_node *config,
+                                             struct ctw_err *err)
+{
+    const struct ctw_json_node *node = NULL, *list = NULL;
+    const char *how = NULL;
+    int64_t first = 0, n;
+    enum ctw_status st = ctw_json_read_node(config, "moe_sparsity_config", CTW_JSON_OPTIONAL,
+                                            CTW_JSON_OBJECT, &node, err);
+    if (st != CTW_OK || node == NULL)
+        return st;
+    st = ctw_json_read_string(node, "method", CTW_JSON_REQUIRED, &how, err);
+    if (st == CTW_OK)
+        st = ctw_json_read_node(node, "num_experts", CTW_JSON_REQUIRED, CTW_JSON_ARRAY, &list, err);
+    bool uniform = st == CTW_OK && strcmp(how, "prune") == 0;
+    for (const struct ctw_json_node *e = st == CTW_OK ? ctw_json_first(list) : NULL;
+         e != NULL && st == CTW_OK && uniform; e = ctw_json_next(e)) {
+        if (ctw_json_is_null(e))
+            continue;
+        st = ctw_json_as_int(e, 1, INT64_MAX, &n, err);
+        first = first == 0 ? n : first;
+        uniform = n == first;
+    }
+    if (st != CTW_OK || uniform)
+        return st;
+    return ctw_json_fail(node, err, CTW_EUNSUP,
+                         "experts pruned by method \"%s\" to numbers that differ from layer to "
+                         "layer, or to constants, are not supported; prune all layers alike",
+                         how);
+}
+
 /*
  * compressed-tensors of 2024 wrote "frozen" for compressed weights, too. The stored tensors show
  * whether they are compressed, and ctw_matrix_open() refuses weights that are not.
@@ -225,6 +257,8 @@ enum ctw_status ctw_quant_config_read(struct ctw_quant_config *out,
     if (st == CTW_OK)
         st = read_status(out, node, err);
     if (st == CTW_OK)
+        st = check_expert_sparsity(node, err);
+    if (st == CTW_OK)
         st = ctw_json_read_string(node, "format", CTW_JSON_OPTIONAL, &out->format, err);
     if (st != CTW_OK)
         return st;
@@ -255,9 +289,9 @@ enum ctw_status ctw_quant_config_read(struct ctw_quant_config *out,
 enum ctw_status ctw_quant_config_list_unread(const struct ctw_json_node *root,
                                              struct ctw_unread *unread, struct ctw_err *err)
 {
-    static const char *const read[] = {"quant_method",    "format",          "quantization_status",
-                                       "config_groups",   "ignore",          "kv_cache_scheme",
-                                       "sparsity_config", "transform_config"};
+    static const char *const read[] = {
+        "quant_method",    "format",          "quantization_status", "config_groups",      "ignore",
+        "kv_cache_scheme", "sparsity_config", "transform_config",    "moe_sparsity_config"};
     const struct ctw_json_node *node, *sparsity;
     enum ctw_status st = find_object(root, &node, &sparsity, err);
     if (st != CTW_OK || node == NULL)

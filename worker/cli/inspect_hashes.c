@@ -176,8 +176,8 @@ static enum ctw_status collect(struct hashing *h, struct ctw_err *err)
     for (int l = 0; l < h->model->n_layers; l++)
         for (int i = 0; i < ctw_layer_n_matrices(&h->model->layers[l]); i++) {
             const struct ctw_matrix *m = ctw_layer_matrix_of(&h->model->layers[l], i);
-            if (m->name == NULL || i == CTW_M_EMBED || i == CTW_M_POSITIONS ||
-                i == CTW_M_INPUT_EMBED)
+            bool table = i == CTW_M_EMBED || i == CTW_M_POSITIONS || i == CTW_M_INPUT_EMBED;
+            if (m->name == NULL || (table && ctw_weight_is_dense(&m->weight)))
                 continue;
             size_t row_bytes = (size_t)m->weight.k * ctw_dtype_bytes(h->model->dtype);
             h->block_bytes = row_bytes > h->block_bytes ? row_bytes : h->block_bytes;

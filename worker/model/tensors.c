@@ -134,16 +134,17 @@ static enum ctw_status check_matrix(struct ctw_finder *finder, struct ctw_matrix
     int64_t shape[2];
     const int64_t *stored_shape = NULL;
     const struct ctw_quant_args none = {.present = false};
-    enum ctw_status st = ctw_format_find(&m->weight.format, m->weight.names, m->weight.part, err);
-    if (st == CTW_OK && finder->config->quant.tensors_decide && ctw_weight_is_dense(&m->weight))
-        args = &none;
-    if (st == CTW_OK && args->present && m->weight.format->id == CTW_FORMAT_dense &&
-        finder->config->quant.frozen)
+    enum ctw_dtype dtype = m->part[CTW_PART_VALUES]->dtype;
+    bool floats = dtype == CTW_F32 || dtype == CTW_BF16 || dtype == CTW_F16;
+    if (args->present && floats && finder->config->quant.frozen)
         return ctw_fail(err, CTW_EUNSUP,
                         "weight is stored dense (%s), but quantization_config quantises it and "
                         "says quantization_status \"frozen\": it is rounded only at run time; "
                         "save the checkpoint with save_compressed=True",
-                        ctw_dtype_name(m->part[CTW_PART_VALUES]->dtype));
+                        ctw_dtype_name(dtype));
+    enum ctw_status st = ctw_format_find(&m->weight.format, m->weight.names, m->weight.part, err);
+    if (st == CTW_OK && finder->config->quant.tensors_decide && ctw_weight_is_dense(&m->weight))
+        args = &none;
     if (st == CTW_OK && m->part[CTW_PART_SHAPE] != NULL) {
         st = read_shape(finder, m, shape, err);
         stored_shape = shape;
@@ -266,8 +267,9 @@ enum ctw_status ctw_matrix_tie(struct ctw_finder *finder, struct ctw_matrix *hea
     const struct ctw_quant_group *group;
     const struct ctw_tensor *own, *table = embed->part[CTW_PART_VALUES];
     enum ctw_status st = ctw_name_find_group(finder->config, want, &group, err);
-    if (st == CTW_OK && group != NULL && !finder->config->quant.tensors_decide &&
-        (group->quantised || finder->quantises_activations))
+    if (finder->config->quant.tensors_decide)
+        group = NULL;
+    if (st == CTW_OK && group != NULL && group->quantised && ctw_weight_is_dense(&embed->weight))
         st = ctw_fail(err, CTW_EUNSUP,
                       "%s: quantization_config quantises %s, but tie_word_embeddings makes it the "
                       "embedding; add %s to its ignore list, or untie the checkpoint",
@@ -288,10 +290,16 @@ enum ctw_status ctw_matrix_tie(struct ctw_finder *finder, struct ctw_matrix *hea
                         ctw_container_file(finder->container, own->file), name,
                         finder->config->file);
     *head = *embed;
-    head->name = ctw_strdup(name);
-    return head->name != NULL
-               ? CTW_OK
-               : ctw_fail(err, CTW_ENOMEM, "out of memory for the names of the matrices");
+    head->input = (struct ctw_quantise){0};
+    head->input_part[0] = head->input_part[1] = NULL;
+    st = name_matrix(head, name, err);
+    if (st == CTW_OK && group != NULL && group->quantised)
+        st = check_matrix(finder, head, &group->args, err); /* is the embedding what it says? */
+    if (st == CTW_OK && group != NULL && finder->quantises_activations)
+        st = ctw_input_open(finder, head, group, err);
+    if (st == CTW_OK || st == CTW_ENOMEM)
+        return st;
+    return ctw_fail_prefix(err, "%s: %s", ctw_container_file(finder->container, table->file), name);
 }
 
 /* ---- vectors ---- */

@@ -37,7 +37,8 @@ static enum ctw_status check_args(const struct ctw_weight *w, const struct ctw_q
         args->strategy != CTW_STRATEGY_GROUP)
         return ctw_fail(err, CTW_EUNSUP,
                         "pack-quantized weights with a block or tensor_group strategy are not "
-                        "supported; expected tensor, channel or group");
+                        "supported; expected tensor, channel or group (save it with "
+                        "quantization_format=\"int-quantized\")");
     return CTW_OK;
 }
 
