@@ -18,6 +18,9 @@
     "{\"architectures\": [\"Qwen2VLForConditionalGeneration\"], \"model_type\": \"qwen2_vl\""
 #define QWEN2_5_VL                                                                                 \
     "{\"architectures\": [\"Qwen2_5_VLForConditionalGeneration\"], \"model_type\": \"qwen2_5_vl\""
+#define LLAVA "{\"architectures\": [\"LlavaForConditionalGeneration\"], \"model_type\": \"llava\""
+#define INTERNVL                                                                                   \
+    "{\"architectures\": [\"InternVLForConditionalGeneration\"], \"model_type\": \"internvl\""
 #define QWEN3_VL                                                                                   \
     "{\"architectures\": [\"Qwen3VLForConditionalGeneration\"], \"model_type\": \"qwen3_vl\""
 
@@ -114,6 +117,67 @@ static void keys_of_both_levels(void **state)
     }
 }
 
+/* Models that take several families' text models: each is described as in its own files. */
+static void text_models_of_several_families(void **state)
+{
+    (void)state;
+    static const char *const hosts[][3] = {
+        {"idefics2", "Idefics2", "mistral"},  {"idefics3", "Idefics3", "llama"},
+        {"internvl", "InternVL", "qwen2"},    {"llava", "Llava", "llama"},
+        {"llava_next", "LlavaNext", "llama"}, {"llava_onevision", "LlavaOnevision", "qwen2"},
+        {"smolvlm", "SmolVLM", "llama"},      {"vipllava", "VipLlava", "llama"},
+    };
+    static const char *const types[] = {"", "llama", "mistral", "qwen2", "qwen3", "qwen3_moe"};
+    for (size_t i = 0; i < CTW_COUNT(hosts) * CTW_COUNT(types); i++) {
+        const char *const *host = hosts[i / CTW_COUNT(types)];
+        const char *given = types[i % CTW_COUNT(types)], *type = *given ? given : host[2];
+        const char *keys = "\"rope_theta\": 5e5, \"num_hidden_layers\": 2, "
+                           "\"tie_word_embeddings\": true";
+        char text[512], alone[512];
+        struct ctw_config in, out;
+        (void)snprintf(text, sizeof(text),
+                       "{\"architectures\": [\"%sForConditionalGeneration\"], \"model_type\": "
+                       "\"%s\", \"text_config\": {%s%s%s%s}}",
+                       host[1], host[0], *given ? "\"model_type\": \"" : "", given,
+                       *given ? "\", " : "", keys);
+        (void)snprintf(alone, sizeof(alone), "{\"model_type\": \"%s\", %s}", type, keys);
+        parse_ok(&in, text);
+        parse_ok(&out, alone);
+        assert_string_equal(in.family->model_type, host[0]);
+        assert_null(in.unread.text);
+        assert_true(in.model->tied && out.model->tied && in.n_wants == out.n_wants);
+        assert_true(in.rope[0].theta == 5e5 && in.model->max_length == out.model->max_length);
+        for (int64_t j = 0; j < in.n_wants; j++) {
+            const struct ctw_want *a = &in.wants[j], *b = &out.wants[j];
+            assert_string_equal(a->name, b->name);
+            assert_true(a->kind == b->kind && a->role == b->role && a->n == b->n && a->k == b->k);
+        }
+        ctw_config_close(&in);
+        ctw_config_close(&out);
+    }
+}
+
+/* Whether the head is tied is the host's, as in transformers, or as in older files the text's. */
+static void heads_of_hosts(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *keys;
+        bool tied, by_default;
+    } rows[] = {
+        {LLAVA ", \"text_config\": {}}", false, true},
+        {LLAVA ", \"tie_word_embeddings\": true, \"text_config\": {}}", true, false},
+        {INTERNVL ", \"text_config\": {}}", true, true},
+        {INTERNVL ", \"text_config\": {\"tie_word_embeddings\": false}}", false, false},
+    };
+    for (size_t i = 0; i < CTW_COUNT(rows); i++) {
+        struct ctw_config c;
+        parse_ok(&c, rows[i].keys);
+        assert_true(c.model->tied == rows[i].tied && c.tied_by_default == rows[i].by_default);
+        ctw_config_close(&c);
+    }
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -130,6 +194,12 @@ static void refusals(void **state)
         {MISTRAL3 ", \"text_config\": {\"model_type\": \"phi3\"}}",
          "model_type \"mistral3\" (architecture \"Mistral3ForConditionalGeneration\") with "
          "text_config.model_type \"phi3\" is not supported"},
+        {LLAVA "}", "config.json: text_config is missing"},
+        {LLAVA ", \"text_config\": {\"model_type\": \"gemma2\"}}",
+         "with text_config.model_type \"gemma2\" is not supported"},
+        {"{\"architectures\": [\"LlavaForCausalLM\"], \"model_type\": \"llava\", \"text_config\": "
+         "{}}",
+         "architecture \"LlavaForCausalLM\""},
         {MISTRAL3 ", \"text_config\": {\"per_layer_config\": {\"0\": {}}}}",
          "text_config.per_layer_config: found an object of 1 keys, which requests"},
         {MISTRAL3 ", \"text_config\": {\"rope_scaling\": {\"type\": \"mrope\"}}}",
@@ -204,6 +274,18 @@ static void names_are_spelled_as_the_file_has_them(void **state)
     expect_refusal(c, "no tensor model.language_model.embed_tokens.weight");
 }
 
+static void a_host_opens(void **state)
+{
+    struct checkpoint *c = *state;
+    respell(c, (struct spelling){"model.text_model.", "lm_head"});
+    c->family = "\"architectures\": [\"SmolVLMForConditionalGeneration\"], \"model_type\": "
+                "\"smolvlm\", \"text_config\": {\"model_type\": \"llama\"" CONFIG "}";
+    struct ctw_model *m = open_ok(c);
+    assert_string_equal(m->layers[1].matrix[CTW_M_UP].name,
+                        "model.text_model.layers.0.mlp.up_proj");
+    ctw_model_close(m);
+}
+
 /* Towers and drafts do not count, and change no identity; other tensors are refused as ever. */
 static void other_models_are_apart(void **state)
 {
@@ -223,6 +305,10 @@ static void other_models_are_apart(void **state)
     c->config = ""; /* no dtype: that of the text model's tensors */
     m = open_ok(c);
     assert_int_equal(m->dtype, CTW_BF16);
+    ctw_model_close(m);
+    add(c, "model.connector.modality_projection.proj.weight", "BF16", "2", 4, NULL);
+    m = open_ok(c);
+    assert_int_equal(m->n_apart, 5);
     ctw_model_close(m);
     add(c, "language_model.model.layers.0.other.weight", "BF16", "2", 4, NULL);
     expect_refusal(c, "language_model.model.layers.0.other.weight (BF16 [2]) has no use");
@@ -355,8 +441,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(defaults_of_the_text_model),
         cmocka_unit_test(keys_of_both_levels),
+        cmocka_unit_test(text_models_of_several_families),
+        cmocka_unit_test(heads_of_hosts),
         cmocka_unit_test(refusals),
         cmocka_unit_test_setup_teardown(names_are_spelled_as_the_file_has_them, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_host_opens, set_up, tear_down),
         cmocka_unit_test_setup_teardown(other_models_are_apart, set_up, tear_down),
         cmocka_unit_test_setup_teardown(other_models_beside_a_plain_model, set_up, tear_down),
         cmocka_unit_test_setup_teardown(heads_that_are_tied_by_default, set_up, tear_down),

@@ -285,6 +285,7 @@ void ctw_config_close(struct ctw_config *c)
     ctw_free(c->windows);
     for (int i = 0; i < c->n_owned; i++)
         ctw_free(c->owned[i]);
+    ctw_free(c->hosted);
     ctw_model_close(c->model);
     ctw_json_close(c->beside);
     ctw_json_close(c->doc);

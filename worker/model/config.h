@@ -47,8 +47,9 @@ struct ctw_config {
     bool knows_experts, experts_apart; /* of the files: has each expert modules of its own, in
                                           llm-compressor's names? */
     const struct ctw_family *family;
-    const struct ctw_json_node *text;      /* the object with the text model's keys: the root, or
-                                              text_config */
+    struct ctw_family *hosted;        /* NULL, or `family`: that of the text model in its host */
+    const struct ctw_json_node *text; /* the object with the text model's keys: the root, or
+                                         text_config */
     const struct ctw_json_node *quantised; /* the one with quantization_config */
     bool tied_by_default;           /* nothing says tie_word_embeddings: the tensors show it */
     int spelling;                   /* of names in the files, of the family's spellings */

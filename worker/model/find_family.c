@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "worker/model/families/family.h"
 
 /* What a config.json says of its kind; NULL: nothing. */
@@ -33,18 +34,48 @@ static enum ctw_status unsupported(const struct ctw_config *c, const struct kind
                     kind->architecture != NULL ? kind->architecture : "(none)", text, known);
 }
 
-/* model_type and architecture must match, if present, and so must a wrapper's text model. */
+/* Both must match, if present; `old`: an older spelling, or NULL. */
+static bool is_called(const char *model_type, const char *architecture, const char *old,
+                      const struct kind *kind)
+{
+    bool type = same(model_type, kind->type);
+    bool name = same(architecture, kind->architecture) || same(old, kind->architecture);
+    return (type || (kind->type == NULL && name)) && (name || kind->architecture == NULL);
+}
+
+/* A wrapper's text model must match, too. */
 static bool fits(const struct ctw_family *f, const struct kind *kind)
 {
-    bool type = same(f->model_type, kind->type);
-    bool name =
-        same(f->architecture, kind->architecture) || same(f->old_architecture, kind->architecture);
-    if (!(type || (kind->type == NULL && name)) || !(name || kind->architecture == NULL))
+    if (!is_called(f->model_type, f->architecture, f->old_architecture, kind))
         return false;
     if (f->wrapper == NULL || f->wrapper->text_type == NULL)
         return true;
     return kind->text_type != NULL ? same(f->wrapper->text_type, kind->text_type)
                                    : f->wrapper->is_default;
+}
+
+/* The family of the text model in a host; none, unless both are known. */
+static enum ctw_status find_hosted(struct ctw_config *c, const struct kind *kind,
+                                   struct ctw_err *err)
+{
+    const struct ctw_host *h = ctw_hosts;
+    while (h->model_type != NULL && !is_called(h->model_type, h->architecture, NULL, kind))
+        h++;
+    const char *type = kind->text_type != NULL ? kind->text_type : h->text_type;
+    const struct ctw_family *const *text = ctw_hosted;
+    while (*text != NULL && !same((*text)->model_type, type))
+        text++;
+    if (h->model_type == NULL || *text == NULL)
+        return CTW_OK;
+    c->hosted = ctw_calloc(1, sizeof(*c->hosted));
+    if (c->hosted == NULL)
+        return ctw_fail(err, CTW_ENOMEM, "out of memory for a model family");
+    *c->hosted = **text;
+    c->hosted->model_type = h->model_type;
+    c->hosted->wrapper = &h->wrapper;
+    c->hosted->spellings = h->spellings;
+    c->family = c->hosted;
+    return CTW_OK;
 }
 
 static enum ctw_status read_kind(struct kind *kind, const struct ctw_json_node *root,
@@ -82,6 +113,10 @@ enum ctw_status ctw_find_family(struct ctw_config *c, struct ctw_err *err)
     for (int i = 0; ctw_families[i] != NULL && c->family == NULL; i++)
         if (fits(ctw_families[i], &kind))
             c->family = ctw_families[i];
+    if (c->family == NULL)
+        st = find_hosted(c, &kind, err);
+    if (st != CTW_OK)
+        return st;
     if (c->family == NULL)
         return unsupported(c, &kind, err);
     const struct ctw_wrapper *wrapper = c->family->wrapper;

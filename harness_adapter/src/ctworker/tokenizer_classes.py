@@ -75,6 +75,8 @@ PLAIN_MODEL_TYPES = {
     "glm4_moe",
     "glm4_moe_lite",
     "kimi_k25",
+    "llava",
+    "llava_next",
     "mimo_v2_flash",
     "phi3",
     "phimoe",
@@ -84,6 +86,9 @@ PLAIN_MODEL_TYPES = {
     "minicpm3",
     "minimax_m2",
     "modernbert",
+    "molmo",
+    "smolvlm",
+    "vipllava",
     "jamba",
     "arctic",
     "persimmon",
@@ -94,7 +99,7 @@ FORCED_CLASS = {"qwen2": "Qwen2Tokenizer"}
 
 #: Model types with a default class, used if no file names a class.
 CLASS_WHEN_UNNAMED = {
-    **dict.fromkeys(("qwen2_moe", "qwen2_vl", "qwen2_5_vl"), "Qwen2Tokenizer"),
+    **dict.fromkeys(("qwen2_moe", "qwen2_vl", "qwen2_5_vl", "internvl"), "Qwen2Tokenizer"),
     **dict.fromkeys(("qwen3", "qwen3_moe", "qwen3_next", "qwen3_vl", "qwen3_vl_moe"), "Qwen2Tokenizer"),
     **dict.fromkeys(("gpt2", "gpt_neo", "gptj", "codegen", "opt", "phi", "starcoder2"), "GPT2Tokenizer"),
     **dict.fromkeys(("gpt_neox", "mpt", "olmo", "olmoe"), "GPTNeoXTokenizer"),

@@ -45,6 +45,22 @@ struct ctw_family {
     void (*describe)(struct ctw_config *c);
 };
 
+/*
+ * A model that takes one of several families' text models, each as in its own files, but that the
+ * head is the model's: text_config.model_type says which (hosts.c).
+ */
+struct ctw_host {
+    const char *model_type, *architecture;
+    const char *text_type; /* of a text_config without model_type */
+    struct ctw_wrapper wrapper;
+    const struct ctw_spelling *spellings;
+};
+
+extern const struct ctw_host ctw_hosts[]; /* up to a model_type of NULL */
+/* The families that hosts take: those whose heads are a product and nothing else. NULL-terminated.
+ */
+extern const struct ctw_family *const ctw_hosted[];
+
 /* Of text models in wrappers. */
 extern const struct ctw_spelling ctw_wrapped_spellings[];
 /* Of models whose names begin with "transformer.", which some files leave out. */
