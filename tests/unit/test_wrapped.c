@@ -89,7 +89,7 @@ static void keys_of_both_levels(void **state)
          CTW_BF16, NULL},
         {QWEN3_VL ", \"tie_word_embeddings\": false, \"text_config\": {\"tie_word_embeddings\": "
                   "true}}",
-         true, false, false, CTW_BF16, NULL},
+         true, true, false, CTW_BF16, NULL},
         {MISTRAL3 ", \"tie_word_embeddings\": false, \"text_config\": {\"pad_token_id\": 1, "
                   "\"rope_parameters\": {\"factor\": 2}}, \"vision_config\": {\"a\": 1}}",
          false, false, false, CTW_BF16,

@@ -51,8 +51,9 @@ struct ctw_config {
     const struct ctw_json_node *text; /* the object with the text model's keys: the root, or
                                          text_config */
     const struct ctw_json_node *quantised; /* the one with quantization_config */
-    bool tied_by_default;           /* nothing says tie_word_embeddings: the tensors show it */
-    int spelling;                   /* of names in the files, of the family's spellings */
+    bool tied_by_default; /* the tensors show it: tie_word_embeddings is absent, or true in
+                             text_config and false beside it */
+    int spelling;         /* of names in the files, of the family's spellings */
     const char *keys[CTW_MAX_KEYS]; /* the keys that the family has read */
     int n_keys;
     enum ctw_status status; /* the first error, and its message */

@@ -248,7 +248,8 @@ bool ctw_key_tied(struct ctw_config *c, bool absent)
         return tied;
     if (outer)
         c->status = ctw_json_as_bool(ctw_json_get(root, key), &top, &c->err);
-    c->tied_by_default = !inner && !outer;
+    /* What holds if they differ depends on transformers' version and class. */
+    c->tied_by_default = (!inner && !outer) || (outer && !top && inner && tied);
     return outer ? top || (inner && tied) : tied;
 }
 
