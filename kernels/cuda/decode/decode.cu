@@ -3,8 +3,9 @@
  * payload.
  *
  * Kernels: those of decode_pack.cu, decode_bytes.cu and decode_transposed.cu; nvfp4_units;
- * mxfp4_units; dense_units (only moves and converts); and any_format, which calls a format's own
- * decode function for everything the others do not support: odd alignments, and future formats.
+ * mxfp4_units; mxfp6_units; dense_units (only moves and converts); and any_format, which calls a
+ * format's own decode function for everything the others do not support: odd alignments, and future
+ * formats.
  */
 #include "kernels/cuda/decode/decode.cuh"
 #include "kernels/formats/all.h"
@@ -108,6 +109,58 @@ __global__ void __launch_bounds__(THREADS)
             nvfp4_values8<T, true, CTW_BF16>(word[i], __uint_as_float((scale[i] + 126) << 23), to);
         else
             nvfp4_values8<T, false, CTW_BF16>(word[i], ctw_e8m0_to_f32((uint8_t)scale[i]), to);
+    }
+}
+
+/* ---- mxfp6 -------------------------------------------------------------------------------- */
+
+/* An E2M3 code's five low bits, placed as a float's exponent and mantissa, are its magnitude times
+ * 2^-126. PLAIN: a is 2^126 times the scale. */
+template <typename T, bool PLAIN>
+static __device__ __forceinline__ void mxfp6_values8(uint64_t codes, float a, T *dst)
+{
+    float v[8];
+#pragma unroll
+    for (int c = 0; c < 8; c++) {
+        uint32_t code = (uint32_t)(codes >> (6 * c));
+        float e2m3 = __uint_as_float((code & 32u) << 26 | (code & 31u) << 20);
+        v[c] = (PLAIN ? e2m3 : e2m3 * 0x1p126f) * a;
+        if constexpr (!ctw_cuda_same_type<T, __nv_bfloat16>)
+            v[c] = ctw_cuda_round(v[c], CTW_BF16);
+    }
+    unit_store(dst, v);
+}
+
+/* As mxfp4_units. A unit's 48 bits begin with a word or in its middle; two words hold them. */
+template <typename T>
+__global__ void __launch_bounds__(THREADS)
+    mxfp6_units(const __grid_constant__ struct plane p, const __grid_constant__ struct source s)
+{
+    uint32_t unit, r0;
+    if (!plane_place(p, &unit, &r0))
+        return;
+    const uint32_t *values = (const uint32_t *)s.data.part[CTW_PART_VALUES] + unit * 3 / 2;
+    const uint8_t *scales = (const uint8_t *)s.data.part[CTW_PART_SCALE] + unit / 4;
+    T *dst = (T *)p.dst + plane_at(p, r0) + unit * 8;
+    const uint32_t row_words = p.k * 6 / 32, from = unit % 2 * 16;
+    uint32_t row[ROWS], low[ROWS], high[ROWS], scale[ROWS];
+    plane_rows(p, r0, row);
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        low[i] = __ldcs(values + (uint64_t)row[i] * row_words);
+        high[i] = __ldcs(values + (uint64_t)row[i] * row_words + 1);
+        scale[i] = scales[(uint64_t)row[i] * (uint32_t)s.w.scale_stride];
+    }
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        if (r0 + i >= p.n_rows)
+            break;
+        T *to = dst + (uint64_t)i * p.k;
+        uint64_t codes = ((uint64_t)high[i] << 32 | low[i]) >> from;
+        if (scale[i] <= 128)
+            mxfp6_values8<T, true>(codes, __uint_as_float((scale[i] + 126) << 23), to);
+        else
+            mxfp6_values8<T, false>(codes, ctw_e8m0_to_f32((uint8_t)scale[i]), to);
     }
 }
 
@@ -224,6 +277,11 @@ static enum ctw_status decode(cudaStream_t stream, const struct ctw_shard *shard
     } else if (id == CTW_FORMAT_mxfp4 && dst_aligned && is_aligned(values, 4)) {
         const dim3 blocks = plane_cut(p, 8);
 #define TO(T) mxfp4_units<T><<<blocks, THREADS, 0, stream>>>(*p, s)
+        CTW_CUDA_FLOAT_SWITCH(dtype, TO);
+#undef TO
+    } else if (id == CTW_FORMAT_mxfp6 && dst_aligned && is_aligned(values, 4)) {
+        const dim3 blocks = plane_cut(p, 8);
+#define TO(T) mxfp6_units<T><<<blocks, THREADS, 0, stream>>>(*p, s)
         CTW_CUDA_FLOAT_SWITCH(dtype, TO);
 #undef TO
     } else if (id == CTW_FORMAT_dense && p->k % 8 == 0 && dst_aligned &&
