@@ -14,7 +14,7 @@ from pathlib import Path
 import pynng
 
 import worker_process as w
-from worker_cases import LONG, SLOW, ended, first_answer, until
+from worker_cases import LONG, SLOW, ended, first_answer, timed, until
 
 
 class Connections(unittest.TestCase):
@@ -88,6 +88,7 @@ class Connections(unittest.TestCase):
 
 
 class Failures(unittest.TestCase):
+    @timed
     def test_a_load_error_can_be_read(self):
         with w.Worker(models=["broken"], wait=False) as a:
             until(lambda: (a.dir / "w.sock").exists())
@@ -104,6 +105,16 @@ class Failures(unittest.TestCase):
             self.assertIn("it is broken", a.text())
             self.assertFalse((a.dir / "w.sock").exists())
 
+    @timed
+    def test_a_failed_worker_that_is_asked_to_stop_waits_for_no_reader(self):
+        with w.Worker(models=["broken"], wait=False) as a, a.client() as c:
+            until(lambda: c.call("health")["state"] == "failed")
+            start = time.monotonic()
+            c.call("shutdown", mode="cancel")
+            self.assertEqual(ended(a), 65)
+            self.assertLess(time.monotonic() - start, 3, "it waited for readers")
+
+    @timed
     def test_a_load_error_without_a_reader_ends_at_once(self):
         with tempfile.TemporaryDirectory(prefix="ctw-") as d:
             Path(d, "broken").mkdir()
@@ -119,6 +130,7 @@ class Failures(unittest.TestCase):
         self.assertEqual(got.returncode, 66)
         self.assertIn("/nowhere/at/all: No such file", got.stderr)
 
+    @timed
     def test_loading(self):
         with w.Worker(engine={"open_ms": 1500}, wait=False) as a:
             until(lambda: (a.dir / "w.sock").exists())
@@ -141,6 +153,7 @@ class Failures(unittest.TestCase):
             a.process.terminate()
             self.assertEqual(ended(a), 0)
 
+    @timed
     def test_device_failure_ends_the_worker(self):
         with w.Worker(engine={"device_token": 13}) as a, a.client() as c:
             job = c.pairs([([1, 13], [2])])

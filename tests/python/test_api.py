@@ -164,6 +164,11 @@ def test_errors_name_what_is_wrong(
                 worker.score([bad])
         with pytest.raises(ArgumentError, match="expected a list of sequences, found NoneType"):
             worker.score(None)  # type: ignore[arg-type]
+        for rule in ({"window": 0}, {"window": "8"}, {"window": 1 << 70}, {"window": 8, "stride": 0}, {"window": 8, "rows": -1}):
+            with pytest.raises(ArgumentError, match=f"{list(rule)[-1]}=.*: expected a whole number from [01] to"):
+                worker.score_windows([[1, 2]], **rule)
+        with pytest.raises(ArgumentError, match="max_length=0: expected a whole number from 1 to"):
+            worker.score_rolling([[1, 2]], 1, max_length=0)
         with Client(worker.endpoint) as client:
             pass
         with pytest.raises(CtworkerError, match="this Client is closed"):

@@ -338,9 +338,10 @@ static int look(struct serve *s, int64_t now)
     struct ctw_err err;
     ctw_queue_tick(&s->queue, now);
     enum ctw_status failed = failure(s, &ready);
+    bool may_end = ctw_queue_may_end(&s->queue, now);
     if (failed != CTW_OK) {
         s->failed_ms = s->failed_ms == 0 ? now : s->failed_ms;
-        if (!has_reader(s) || now - s->failed_ms > FAILED_LINGER_MS || s->signals > 0)
+        if (!has_reader(s) || now - s->failed_ms > FAILED_LINGER_MS || s->signals > 0 || may_end)
             return ctw_status_exit_code(failed);
     }
     if (ready && !s->announced && announce(s, &err) != CTW_OK) {
@@ -354,7 +355,7 @@ static int look(struct serve *s, int64_t now)
     }
     if (s->signals > 1)
         return 128 + s->last_signal;
-    if (failed == CTW_OK && ctw_queue_may_end(&s->queue, now))
+    if (failed == CTW_OK && may_end)
         return 0;
     if (s->signals == 0 || now < s->stop_by_ms)
         return -1;

@@ -104,7 +104,7 @@ class Client:
         Raises CtworkerError; an error in one sequence names the sequence's number.
         """
         items = [_item(i, sequence) for i, sequence in enumerate(_list(sequences))]
-        head = {"max_length": max_length or self.max_length, **self._over(vocabulary)}
+        head = {"max_length": self.max_length if max_length is None else max_length, **self._over(vocabulary)}
         return self._run("loglikelihood", items, head, on_score, on_progress)
 
     def score_rolling(
@@ -122,7 +122,7 @@ class Client:
         token is conditioned on prefix_token (for example BOS). Otherwise like score()."""
         items = [Item(_tokens(i, text)) for i, text in enumerate(_list(texts))]
         head = {
-            "max_length": max_length or self.max_length,
+            "max_length": self.max_length if max_length is None else max_length,
             "prefix_token": prefix_token,
             "context_length": context_length,
             **self._over(vocabulary),
@@ -152,7 +152,7 @@ class Client:
         window's first token (bos_mode "replace") or precedes it ("prefix"). Otherwise like score()."""
         items = [Item(_tokens(i, text)) for i, text in enumerate(_list(texts))]
         head = _rule(window, stride, first, rows, new, tail, bos, bos_mode)
-        head |= {"max_length": max_length or self.max_length, **self._over(vocabulary)}
+        head |= {"max_length": self.max_length if max_length is None else max_length, **self._over(vocabulary)}
         return self._run("loglikelihood_windows", items, head, on_score, on_progress)
 
     def compare_windows(
@@ -230,6 +230,7 @@ class Client:
     ) -> None:
         if self._closed:
             raise CtworkerError(f"this {type(self).__name__} is closed: create another one")
+        _check_numbers(head)
         self._session.score(
             kind, items, head, on_score=keep, on_progress=on_progress or (lambda progress: None), where=where
         )
@@ -295,9 +296,23 @@ def _rule(
 ) -> dict[str, Any]:
     """The keys of a head that say how texts are cut (docs/PROTOCOL.md, "Windows of a rule")."""
     rule = {
-        "window": window, "stride": stride or window, "first": first, "rows": rows, "new": new, "tail": tail
+        "window": window, "stride": window if stride is None else stride, "first": first, "rows": rows, "new": new, "tail": tail
     }  # fmt: skip
     return rule if bos is None else rule | {"bos": bos, "bos_mode": bos_mode}
+
+
+_LEAST = {
+    "max_length": 1, "context_length": 1, "window": 1, "stride": 1, "first": 0, "rows": 0,
+    "prefix_token": 0, "bos": 0, "vocabulary": 1,
+}  # fmt: skip
+
+
+def _check_numbers(head: dict[str, Any]) -> None:
+    """Raises ArgumentError for what is no number of the protocol; the worker checks the ranges."""
+    for name, least in _LEAST.items():
+        value = head.get(name, least)
+        if not isinstance(value, int) or not least <= value < 1 << 31:
+            raise ArgumentError(f"{name}={value!r}: expected a whole number from {least} to {(1 << 31) - 1}")
 
 
 def _list(sequences: Any) -> list[Any]:
