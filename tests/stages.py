@@ -142,7 +142,7 @@ def stages(all_architectures=False):
             Step(["cmake", "--install", "build/ci", "--prefix", BUILD / "ci-install"]),
             Step([BUILD / "ci-install/bin/ctworker", "--version"])], needs=(), limit_s=1800),
         Stage("unit", "unit tests, kernels against definitions, queue, short fuzzing",
-              [Step(["ctest", "--preset", "ci", "-j", JOBS], "ctest")]),
+              [Step(["ctest", "--preset", "ci", "-j", JOBS], "ctest", {"CTW_TEST_PATIENCE": "5"})]),
         Stage("tiny", "scores of every family and format against the float64 model", [
             Step([PY, "tests/tools/tiny_checkpoint.py", "--all", TINY]),
             Step([PY, "tests/golden/check_scores.py", "--tiny", TINY], "lines")]),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgpack
 import worker_process as w
-from test_faults import until
+from worker_cases import timed, until
 
 HELLO = b"\0SP\0\0\x30\0\0"
 SLOW = {"us_per_token": 100}
@@ -61,7 +61,7 @@ class Crowd(unittest.TestCase):
             start = time.monotonic()
             for _ in range(25):
                 c.call("health")
-            self.assertLess(time.monotonic() - start, 1 * w.PATIENCE)
+            self.assertLess(time.monotonic() - start, 10 * w.PATIENCE)
             # A large request is read: the worker closes connections whose large requests have stalled.
             n = 2 * MIB
             c.sock.recv_timeout = int(60000 * w.PATIENCE)
@@ -162,9 +162,10 @@ class Crowd(unittest.TestCase):
                 start = time.monotonic()
                 with a.client() as c:
                     self.assertEqual(c.call("health")["state"], "ready")
-                self.assertLess(time.monotonic() - start, 1 * w.PATIENCE)
+                self.assertLess(time.monotonic() - start, 10 * w.PATIENCE)
             s.close()
 
+    @timed
     def test_a_hundred_polls_wait(self):
         """All polls are held, and answered as soon as the job ends."""
         n = 100

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import worker_process as w
 from real_worker import BUILD, DEEP, PAIRS, WORKER, Checkpoints, environment, random_pairs, run
-from worker_cases import ended, until
+from worker_cases import ended, timed, until
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu"))
@@ -331,6 +331,7 @@ class Failures(Device):
             self.assertTrue(want.startswith(done.stdout) and done.stdout != want)
         self.assertEqual(score("deep", "--backend", "cuda", fail_copy=43).stdout, want)
 
+    @timed
     def test_in_a_pass(self):
         with server(fail_op=15, op_us=80000) as a, a.client() as c:
             jobs = [c.pairs(PAIRS) for _ in range(3)]
@@ -339,11 +340,13 @@ class Failures(Device):
                 self.assert_failed(c, job, "device", "the GPU has fallen off the bus")
             self.assert_ends(a, c, 69, "the GPU has fallen off the bus")
 
+    @timed
     def test_in_an_upload(self):
         with server(models=("deep",), fail_copy=30, copy_us=10000) as a, a.client() as c:
             self.assert_failed(c, c.pairs(PAIRS), "device", "the GPU has fallen off the bus")
             self.assert_ends(a, c, 69, "the GPU has fallen off the bus")
 
+    @timed
     def test_while_idle(self):
         """The backend then reports no lack of memory, although no memory is free."""
         for models in (("tied",), ("tied", "int4")):  # with two models, while the first is trimmed
@@ -362,6 +365,7 @@ class Failures(Device):
 
 
 class Loading(Device):
+    @timed
     def test_a_file_that_is_cut_meanwhile(self):
         with tempfile.TemporaryDirectory(prefix="ctw-") as d:
             for m in ("deep", "tied"):
@@ -379,6 +383,7 @@ class Loading(Device):
                     self.assert_failed(c, job, "io", "model.safetensors")
                 self.assertEqual(scores_by(c, PAIRS, model="tied"), expected("tied", PAIRS))
 
+    @timed
     def test_layers_of_many_stages(self):
         """Tensors larger than a stage, more uploads than stages, a copy that fails, a truncated file."""
         with tempfile.TemporaryDirectory(prefix="ctw-") as d:
@@ -401,6 +406,7 @@ class Loading(Device):
                 a.process.wait(20)
                 self.assertNotIn("on the GPU after", a.text())
 
+    @timed
     def test_signals(self):
         with server(models=("deep",), copy_us=15000) as a:
             a.process.terminate()

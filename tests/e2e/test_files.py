@@ -14,7 +14,7 @@ from pathlib import Path
 
 import worker_process as w
 from real_worker import DEEP, PAIRS, WORKER, Checkpoints, environment, run
-from worker_cases import until
+from worker_cases import timed, until
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 import checkpoint_io  # noqa: E402
@@ -97,6 +97,7 @@ def refusal(client, **head):
 class Cut(unittest.TestCase):
     """A file is truncated during a pass: one sentence, and no SIGBUS."""
 
+    @timed
     def test_serve(self):
         for spoil in (cut, copy_over):
             with tempfile.TemporaryDirectory(prefix="ctw-") as d:
@@ -125,6 +126,7 @@ class Cut(unittest.TestCase):
                     until(lambda: c.call("info")["models"][0]["state"] == "ready")
                     self.assertEqual(len(c.run_pairs(PAIRS, model="deep")), len(PAIRS))
 
+    @timed
     def test_score(self):
         """Written lines stay; then one error, and the exit code of `io`."""
         lines = [json.dumps({"id": i, "context": c, "continuation": k})
@@ -161,6 +163,7 @@ class Cut(unittest.TestCase):
                 else:
                     self.assertRegex(refusal(c)[1], f"{SINGLE}: .*load the model again")
 
+    @timed
     def test_a_gpu_that_loads(self):
         with tempfile.TemporaryDirectory(prefix="ctw-") as d:
             shutil.copytree(model("deep"), f"{d}/deep")
@@ -212,6 +215,7 @@ class Written(unittest.TestCase):
                                          2 if backend == "cpu" else 0)
                         self.assertEqual(a.command("health", "--ready").returncode, 0)
 
+    @timed
     def test_the_same_bytes_in_a_pass(self):
         """The pass may have read other bytes from the map: it is computed again."""
         with tempfile.TemporaryDirectory(prefix="ctw-") as d:
@@ -271,6 +275,7 @@ class Written(unittest.TestCase):
                 c.run_pairs(PAIRS)
                 self.assertNotEqual(c.call("info")["models"][0]["identity"], before)
 
+    @timed
     def test_other_bytes_where_a_gpu_has_read(self):
         with tempfile.TemporaryDirectory(prefix="ctw-") as d:
             shutil.copytree(model("deep"), f"{d}/deep")
@@ -349,6 +354,7 @@ class Identity(unittest.TestCase):
                     self.assertEqual(c.call("info")["models"][0]["identity"],
                                      identity(model(name)))
 
+    @timed
     def test_it_is_known_when_a_gpu_has_loaded(self):
         with server(model("deep"), backend="cuda", copy_us=80000) as a, a.client() as c:
             known = lambda: c.call("info")["models"][0]["identity"]

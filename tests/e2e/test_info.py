@@ -9,6 +9,7 @@ from pathlib import Path
 
 import worker_process as w
 from real_worker import DEEP, WORKER, Checkpoints, environment, random_pairs
+from worker_cases import timed
 
 MODELS = {"int4": ("qwen2", "w4a16_g32_asym", {}), "deep": DEEP}
 CHECKPOINTS = Checkpoints(MODELS)
@@ -40,7 +41,7 @@ class Info(unittest.TestCase):
 
     def until(self, a, is_so):
         """The first list of devices of which is_so(device) holds for one; and that device."""
-        end = time.monotonic() + 20
+        end = time.monotonic() + 20 * w.PATIENCE
         while time.monotonic() < end:
             for d in devices(a):
                 if is_so(d):
@@ -75,6 +76,7 @@ class Info(unittest.TestCase):
             self.assertRegex(table, rf"\n  {n} +64\.0 MiB .*\n +fake GPU {n}, 00000000:1{n}:00\.0, GPU-0000000{n}-.*\n"
                                     r" +idle; \d+ % of the work so far: \d+ tokens, \d+ tokens/s\n")
 
+    @timed
     def test_what_a_gpu_does(self):
         with server(models=("deep",), op_us=2000) as a, a.client() as c:
             job = c.pairs(MANY)
@@ -85,6 +87,7 @@ class Info(unittest.TestCase):
             c.call("cancel", job=job)
             self.until(a, lambda d: d["state"] == "idle")
 
+    @timed
     def test_loading(self):
         with server(models=("deep",), copy_us=200000) as a:
             d = self.until(a, lambda d: d["state"] == "loading" and 0 < d["weights_read"] < 1)

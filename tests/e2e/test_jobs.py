@@ -7,7 +7,7 @@ import time
 import unittest
 
 import worker_process as w
-from worker_cases import OneWorker
+from worker_cases import OneWorker, timed
 
 
 class Scores(OneWorker):
@@ -142,6 +142,7 @@ class Running(OneWorker):
 
     ENGINE = {"us_per_token": 2000}
 
+    @timed
     def test_progress(self):
         start = time.monotonic()
         job = self.c.pairs([([1] * 60, [2] * 4)] * 16)
@@ -166,6 +167,7 @@ class Running(OneWorker):
         seen_per_s = done / (time.monotonic() - start)
         self.assertTrue(seen_per_s / 2 < last["tokens_per_s"] < 600, (last, seen_per_s))
 
+    @timed
     def test_items_are_final_before_the_job_ends(self):
         job = self.c.pairs([([1] * 60, [2] * 4)] * 24 + [([1], [2])])  # 3 s
         r = {"items_done": 0}
@@ -203,6 +205,7 @@ class Running(OneWorker):
         self.c.call("release", job=job)
         self.refused("not_found", "no such job", self.c.call, "poll", job=job)
 
+    @timed
     def test_cancel_ends_a_pass(self):
         with w.Worker(engine={"us_per_token": 50000}) as a, a.client() as c:  # a pass of 12.6 s
             job = c.pairs([([1] * 60, [2] * 4)] * 4)
@@ -213,6 +216,7 @@ class Running(OneWorker):
             c.run_pairs([([1], [2])])
             self.assertLess(time.monotonic() - start, 5, "the pass went on")
 
+    @timed
     def test_cancelled_jobs_stay_cancelled_while_others_share_the_pass(self):
         a = self.c.pairs([([1] * 20, [2] * 4)] * 4)
         b = self.c.pairs([([1] * 20, [2] * 4)] * 4)

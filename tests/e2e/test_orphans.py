@@ -8,7 +8,7 @@ import unittest
 from pathlib import Path
 
 import worker_process as w
-from worker_cases import ENDED_S, ENDLESS, LONG, SLOW, until
+from worker_cases import ENDLESS, LONG, SLOW, timed, until
 
 
 class Orphans(unittest.TestCase):
@@ -30,6 +30,7 @@ class Orphans(unittest.TestCase):
     def jobs(self, c):
         return {j["job"]: j["state"] for j in c.call("info")["jobs"]}
 
+    @timed
     def test_cancel_when_the_connection_is_lost(self):
         with w.Worker(engine={"us_per_token": 50000}) as a, a.client() as c:  # a pass of 12.6 s
             job, killed = self.submit_and_die(a, "cancel", 600, 4)
@@ -38,7 +39,7 @@ class Orphans(unittest.TestCase):
             until(lambda: "lost the client: cancelled" in a.text())
             begin = time.monotonic()
             c.run_pairs([([1], [2])])
-            self.assertLess(time.monotonic() - begin, ENDED_S, "the orphan still computes")
+            self.assertLess(time.monotonic() - begin, 5, "the orphan still computes")
 
     def test_cancel_when_the_client_is_silent(self):
         with w.Worker(engine=SLOW) as a, a.client() as c, a.client() as silent:
@@ -48,12 +49,14 @@ class Orphans(unittest.TestCase):
             self.assertGreaterEqual(time.monotonic() - start, 1)
             until(lambda: "lost the client: cancelled" in a.text())
 
+    @timed
     def test_polling_is_contact(self):
         ttl_s = int(w.PATIENCE)  # a slow machine may poll more than a second after the last poll
         with w.Worker(engine=SLOW) as a, a.client() as c:
             job = c.pairs(LONG * 20 * ttl_s, orphan={"policy": "cancel", "ttl_s": ttl_s})
             self.assertEqual(c.wait(job)["state"], "done")
 
+    @timed
     def test_another_connection_saves_the_job(self):
         with w.Worker(engine=SLOW) as a, a.client() as c:
             job, _ = self.submit_and_die(a, "cancel", 600)
@@ -62,6 +65,7 @@ class Orphans(unittest.TestCase):
                 self.assertEqual(c.call("poll", job=job, wait_ms=500)["state"], "running")
             c.call("cancel", job=job)
 
+    @timed
     def test_keep(self):
         with w.Worker(engine={"us_per_token": 300}) as a, a.client() as c:
             job, _ = self.submit_and_die(a, "keep", 5, 60)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import worker_process as w
 from real_worker import DEEP, PAIRS, WORKER, Checkpoints, environment, random_pairs, run
+from worker_cases import timed
 
 MODELS = {"int4": ("qwen2", "w4a16_g32_asym", {}), "int8": ("llama", "int8_channel", {}), "deep": DEEP,
           "many": ("llama", "bf16", {"layers": 160, "hidden": 64, "inner": 128, "heads": 2, "kv_heads": 1, "head": 32})}
@@ -129,6 +130,7 @@ class SeveralDevices(unittest.TestCase):
             for name, pairs, job in jobs:
                 self.assert_scored(c, job, name, pairs)
 
+    @timed
     def test_a_gpu_that_fails(self):
         """The others score its items, in the running job and afterwards; the worker stays ready."""
         with tempfile.TemporaryDirectory(prefix="ctw-") as d, \

@@ -12,7 +12,7 @@ from pathlib import Path
 import worker_process as w
 from real_worker import DEEP, PAIRS, WORKER, Checkpoints, environment
 from test_divergence import RULE, compared, compared_layers, divergence, expect, expect_layers
-from worker_cases import start_fails, until
+from worker_cases import start_fails, timed, until
 
 
 CHECKPOINTS = Checkpoints({"int4": ("qwen2", "w4a16_g32_asym", {}), "deep": DEEP})
@@ -78,6 +78,7 @@ class Found(Stored):
             store = store_of(c)
             self.assertEqual((store["hits"], store["kept"]), (4, 14))
 
+    @timed
     def test_progress_counts_what_is_found(self):
         pairs = [([i] * 60, [2] * 4) for i in range(1, 25)]
         self.fill(pairs[:12])
@@ -197,6 +198,7 @@ class Real(Stored):
 
 
 class Killed(Stored):
+    @timed
     def test_what_was_acknowledged_is_found(self):
         pairs = [([i % 900, i // 900, 5, 6] * 5, [2, 3]) for i in range(400)]
         rng, acknowledged, lives = random.Random(7), 0, 0

@@ -268,7 +268,8 @@ class Worker:
             (self.dir / name).mkdir(exist_ok=True)
             paths.append(str(self.dir / name))
         self.url = listen or f"ipc://{self.dir}/w.sock"
-        self.env = os.environ | {"XDG_RUNTIME_DIR": str(self.runtime)} | (env or {})
+        # CTW_TIMEOUT: of commands, for an answer
+        self.env = os.environ | {"XDG_RUNTIME_DIR": str(self.runtime), "CTW_TIMEOUT": "60"} | (env or {})
         engine = engine or {}
         if "open_ms" in engine:
             engine = engine | {"open_ms": int(engine["open_ms"] * PATIENCE)}

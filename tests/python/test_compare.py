@@ -8,6 +8,7 @@ import shutil
 from array import array
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,9 @@ from ctworker.compare import main as compare
 from ctworker.compare import models as compare_models
 from ctworker.compare.divergence import COLUMNS, Columns, summarize
 from ctworker.compare.result import places
+from ctworker.perplexity import main as ppl
 from ctworker.results import Comparison
+from ctworker.sweep import main as sweep
 from ctworker.tables import number, render
 
 TEXT = "the quick brown fox jumps over the lazy dog, and some other animals look on. " * 4
@@ -258,6 +261,13 @@ def test_options_of_models_mean_nothing_for_samples(capsys: pytest.CaptureFixtur
     assert "--bos-token means nothing with --samples" in capsys.readouterr().err
     assert compare.main([]) == 64
     assert "expected REFERENCE and MODEL" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [compare, ppl, sweep])
+def test_a_wrong_command_line(command: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command.main(["x", "--bogus"])
+    assert ended.value.code == 64 and "unrecognized arguments: --bogus" in capsys.readouterr().err
 
 
 def test_dry_run_starts_no_worker(

@@ -17,7 +17,7 @@
 #include "fake_engine.h"
 #include "worker/service/scorer.h"
 
-enum { WAIT_MS = 10000 };
+enum { WAIT_MS = 60000 };
 
 /* Of benches that are opened from now on; NULL: none. */
 static __attribute__((unused)) struct ctw_store *bench_store;

@@ -60,7 +60,7 @@ static void *scorer_main(void *arg)
 /* Waits until there are n models and none is loading. */
 static void wait_for_models(int n)
 {
-    for (int64_t end = ctw_now_ms() + 10000;;) {
+    for (int64_t end = ctw_now_ms() + 60000;;) {
         const struct timespec ts = {.tv_nsec = 1000000};
         pthread_mutex_lock(&queue.lock);
         bool settled = queue.models.n == n;

@@ -1,7 +1,8 @@
-"""What a command writes besides its tables: the line of progress, the JSON file of its report, its exit code."""
+"""What the commands share besides their tables: the parser, the line of progress, the JSON file of a report, exit codes."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import logging
 import os
@@ -10,12 +11,20 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from .errors import ArgumentError, CtworkerError
 from .scoring import Progress
 
 log = logging.getLogger("lm_eval.ctworker")
+
+
+class Parser(argparse.ArgumentParser):
+    """A wrong command line ends with the exit code 64, as of ctworker itself; argparse's own is 2."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(64, f"{self.prog}: error: {message}\n")
 
 
 class ProgressLine:

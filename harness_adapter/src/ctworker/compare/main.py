@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ArgumentError, CtworkerError
-from ..output import ProgressLine, ReportFile, duration, exit_code
+from ..output import Parser, ProgressLine, ReportFile, duration, exit_code
 from ..perplexity import methods
 from ..perplexity.options import (
     add_method,
@@ -39,7 +39,7 @@ Exit codes: 0 success; 64 wrong command line or input; 70 a model failed (the re
 
 
 def parser() -> argparse.ArgumentParser:
-    out = argparse.ArgumentParser(
+    out = Parser(
         prog="ctworker-compare",
         description="What a quantised model lost: the divergence of its predictions from its original's, on the\nwindows of a "
         "text; or, with --samples, paired tests of two lm-eval runs.\ndocs/METHODS.md defines every number.",

@@ -70,7 +70,11 @@ def _files(path: Path, notes: list[str]) -> dict[str, Path]:
     if not path.is_dir():
         raise ArgumentError(f"{path}: there is no such file or folder: expected lm-eval's --output_path, or a samples file")
     found: dict[str, list[tuple[str, Path]]] = {}
-    for file in sorted(path.rglob("samples_*.jsonl")):
+    try:
+        files = sorted(path.rglob("samples_*.jsonl"))
+    except OSError as error:  # Python before 3.13: a folder in it vanished
+        raise ArgumentError(f"{path}: cannot be searched for samples: {error}") from None
+    for file in files:
         match = _NAME.fullmatch(file.name)
         if match:
             found.setdefault(match["task"], []).append((match["date"] or "", file))
@@ -78,16 +82,16 @@ def _files(path: Path, notes: list[str]) -> dict[str, Path]:
         raise ArgumentError(
             f"{path}: the folder holds no samples_TASK_DATE.jsonl: run lm_eval with --log_samples and --output_path {path}"
         )
-    for task, files in found.items():
-        folders = sorted({str(file.parent) for _, file in files})
+    for task, runs in found.items():
+        folders = sorted({str(file.parent) for _, file in runs})
         if len(folders) > 1:
             raise ArgumentError(
                 f"{path}: task {task} has samples of more than one model, in {folders[0]} and {folders[1]}: name one of "
                 "these folders"
             )
-        if len(files) > 1:
-            notes.append(f"{path}: task {task} has {len(files)} runs, the newest is used: {max(files)[1].name}")
-    return {task: max(files)[1] for task, files in sorted(found.items())}
+        if len(runs) > 1:
+            notes.append(f"{path}: task {task} has {len(runs)} runs, the newest is used: {max(runs)[1].name}")
+    return {task: max(runs)[1] for task, runs in sorted(found.items())}
 
 
 def read_file(file: Path) -> dict[tuple[str, int], Answer]:

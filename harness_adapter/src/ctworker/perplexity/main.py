@@ -13,7 +13,7 @@ from typing import Any
 from .. import __version__, arguments, hub
 from ..api import Client, Worker
 from ..errors import ArgumentError
-from ..output import ProgressLine, ReportFile, exit_code
+from ..output import Parser, ProgressLine, ReportFile, exit_code
 from ..report import about_activations
 from ..tables import number, render
 from ..tokenizer import TextTokenizer
@@ -58,7 +58,7 @@ examples:
 
 
 def parser() -> argparse.ArgumentParser:
-    out = argparse.ArgumentParser(
+    out = Parser(
         prog="ctworker-ppl", description="One perplexity by a named method, with its standard error.",
         epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
     )  # fmt: skip

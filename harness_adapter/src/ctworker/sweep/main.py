@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from .. import __version__
 from ..errors import ArgumentError, CtworkerError
+from ..output import Parser
 
 if TYPE_CHECKING:
     from .definition import Sweep
@@ -40,7 +41,7 @@ Exit codes: 0 every cell is finished; 1 some cells failed, or an error ended the
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
+    made = Parser(
         prog="ctworker-sweep", description=_ABOUT, epilog=_END, formatter_class=argparse.RawDescriptionHelpFormatter
     )  # fmt: skip
     made.add_argument(
