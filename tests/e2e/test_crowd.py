@@ -41,6 +41,7 @@ def rss(worker):
 
 
 class Crowd(unittest.TestCase):
+    @timed
     def test_unfinished_requests_are_bounded(self):
         """40 connections each send 15 of a claimed 16 MiB: 600 MiB that would otherwise be held."""
         with w.Worker() as a, a.client() as c:
@@ -61,7 +62,7 @@ class Crowd(unittest.TestCase):
             start = time.monotonic()
             for _ in range(25):
                 c.call("health")
-            self.assertLess(time.monotonic() - start, 10 * w.PATIENCE)
+            self.assertLess(time.monotonic() - start, 1 * w.PATIENCE)
             # A large request is read: the worker closes connections whose large requests have stalled.
             n = 2 * MIB
             c.sock.recv_timeout = int(60000 * w.PATIENCE)
@@ -144,6 +145,7 @@ class Crowd(unittest.TestCase):
                 for s in others:
                     s.close()
 
+    @timed
     def test_a_client_that_reads_nothing(self):
         """300 requests, and no reply read: the worker still answers `health` of others within a second."""
         with w.Worker() as a:
@@ -162,7 +164,7 @@ class Crowd(unittest.TestCase):
                 start = time.monotonic()
                 with a.client() as c:
                     self.assertEqual(c.call("health")["state"], "ready")
-                self.assertLess(time.monotonic() - start, 10 * w.PATIENCE)
+                self.assertLess(time.monotonic() - start, 1 * w.PATIENCE)
             s.close()
 
     @timed

@@ -266,6 +266,8 @@ class Fake:
     def _final(self, entry: dict) -> int:
         slow = float(self.faults.get("slow", 0))
         n = len(entry["items"])
+        if "crash" in self.faults:  # one more with each poll, so that a job of N items meets its crash however slow the client is
+            n = min(n, self.polls)
         return n if not slow else min(n, int((time.monotonic() - entry["start"]) / slow))
 
     def poll(self, job: bytes, wait_ms: int = 0, seen: int = 0) -> dict:
