@@ -121,24 +121,28 @@ static void keys_of_both_levels(void **state)
 static void text_models_of_several_families(void **state)
 {
     (void)state;
-    static const char *const hosts[][3] = {
-        {"idefics2", "Idefics2", "mistral"},  {"idefics3", "Idefics3", "llama"},
-        {"internvl", "InternVL", "qwen2"},    {"llava", "Llava", "llama"},
-        {"llava_next", "LlavaNext", "llama"}, {"llava_onevision", "LlavaOnevision", "qwen2"},
-        {"smolvlm", "SmolVLM", "llama"},      {"vipllava", "VipLlava", "llama"},
+    static const char *const hosts[][4] = {
+        {"idefics2", "Idefics2ForConditionalGeneration", "text_config", "mistral"},
+        {"idefics3", "Idefics3ForConditionalGeneration", "text_config", "llama"},
+        {"internvl", "InternVLForConditionalGeneration", "text_config", "qwen2"},
+        {"llava", "LlavaForConditionalGeneration", "text_config", "llama"},
+        {"llava_next", "LlavaNextForConditionalGeneration", "text_config", "llama"},
+        {"llava_onevision", "LlavaOnevisionForConditionalGeneration", "text_config", "qwen2"},
+        {"smolvlm", "SmolVLMForConditionalGeneration", "text_config", "llama"},
+        {"vipllava", "VipLlavaForConditionalGeneration", "text_config", "llama"},
     };
-    static const char *const types[] = {"", "llama", "mistral", "qwen2", "qwen3", "qwen3_moe"};
+    static const char *const types[] = {"",      "deepseek_v3", "llama",    "mistral",
+                                        "qwen2", "qwen3",       "qwen3_moe"};
     for (size_t i = 0; i < CTW_COUNT(hosts) * CTW_COUNT(types); i++) {
         const char *const *host = hosts[i / CTW_COUNT(types)];
-        const char *given = types[i % CTW_COUNT(types)], *type = *given ? given : host[2];
+        const char *given = types[i % CTW_COUNT(types)], *type = *given ? given : host[3];
         const char *keys = "\"rope_theta\": 5e5, \"num_hidden_layers\": 2, "
                            "\"tie_word_embeddings\": true";
         char text[512], alone[512];
         struct ctw_config in, out;
         (void)snprintf(text, sizeof(text),
-                       "{\"architectures\": [\"%sForConditionalGeneration\"], \"model_type\": "
-                       "\"%s\", \"text_config\": {%s%s%s%s}}",
-                       host[1], host[0], *given ? "\"model_type\": \"" : "", given,
+                       "{\"architectures\": [\"%s\"], \"model_type\": \"%s\", \"%s\": {%s%s%s%s}}",
+                       host[1], host[0], host[2], *given ? "\"model_type\": \"" : "", given,
                        *given ? "\", " : "", keys);
         (void)snprintf(alone, sizeof(alone), "{\"model_type\": \"%s\", %s}", type, keys);
         parse_ok(&in, text);
@@ -195,6 +199,9 @@ static void refusals(void **state)
          "model_type \"mistral3\" (architecture \"Mistral3ForConditionalGeneration\") with "
          "text_config.model_type \"phi3\" is not supported"},
         {LLAVA "}", "config.json: text_config is missing"},
+        {"{\"model_type\": \"internvl_chat\"}", "config.json: \"llm_config\" is missing"},
+        {"{\"model_type\": \"internvl_chat\", \"llm_config\": {\"model_type\": \"internlm2\"}}",
+         "with llm_config.model_type \"internlm2\" is not supported"},
         {LLAVA ", \"text_config\": {\"model_type\": \"gemma2\"}}",
          "with text_config.model_type \"gemma2\" is not supported"},
         {"{\"architectures\": [\"LlavaForCausalLM\"], \"model_type\": \"llava\", \"text_config\": "

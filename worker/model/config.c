@@ -119,7 +119,7 @@ static enum ctw_status list_unread_at(struct ctw_config *c, const struct ctw_jso
         const char *key = ctw_json_key(m);
         bool by_member = level == c->text && reads_member(c, key, NULL);
         const struct ctw_json_node *inner = by_member ? ctw_json_first(m) : NULL;
-        if (!by_member && !is_read(c, level, key))
+        if (!by_member && m != c->text && !is_read(c, level, key))
             st = ctw_unread_add(&c->unread, m, err);
         for (; inner != NULL && st == CTW_OK; inner = ctw_json_next(inner))
             if (!reads_member(c, key, ctw_json_key(inner)))

@@ -9,6 +9,7 @@
 /* What a config.json says of its kind; NULL: nothing. */
 struct kind {
     const char *type, *architecture, *text_type;
+    const char *text_key; /* of the object with text_type */
 };
 
 static bool same(const char *a, const char *b)
@@ -27,7 +28,8 @@ static enum ctw_status unsupported(const struct ctw_config *c, const struct kind
             at += (size_t)snprintf(known + at, sizeof(known) - at, "%s%s", i > 0 ? ", " : "",
                                    ctw_families[i]->model_type);
     if (kind->text_type != NULL)
-        (void)snprintf(text, sizeof(text), " with text_config.model_type \"%s\"", kind->text_type);
+        (void)snprintf(text, sizeof(text), " with %s.model_type \"%s\"", kind->text_key,
+                       kind->text_type);
     return ctw_fail(err, CTW_EUNSUP,
                     "%s: model_type \"%s\" (architecture \"%s\")%s is not supported; supported: %s",
                     c->file, kind->type != NULL ? kind->type : "(none)",
@@ -54,23 +56,35 @@ static bool fits(const struct ctw_family *f, const struct kind *kind)
                                    : f->wrapper->is_default;
 }
 
-/* The family of the text model in a host; none, unless both are known. */
-static enum ctw_status find_hosted(struct ctw_config *c, const struct kind *kind,
-                                   struct ctw_err *err)
+/* The family of the text model in a host; none, unless both are known. Sets `text` if its key is
+ * not text_config, and kind->text_type. */
+static enum ctw_status find_hosted(struct ctw_config *c, struct kind *kind,
+                                   const struct ctw_json_node **text, struct ctw_err *err)
 {
     const struct ctw_host *h = ctw_hosts;
+    enum ctw_status st = CTW_OK;
     while (h->model_type != NULL && !is_called(h->model_type, h->architecture, NULL, kind))
         h++;
+    if (h->text_key != NULL) {
+        kind->text_key = h->text_key;
+        st = ctw_json_read_node(ctw_json_root(c->doc), h->text_key, CTW_JSON_REQUIRED,
+                                CTW_JSON_OBJECT, text, err);
+        if (st == CTW_OK)
+            st =
+                ctw_json_read_string(*text, "model_type", CTW_JSON_OPTIONAL, &kind->text_type, err);
+    }
+    if (st != CTW_OK)
+        return st;
     const char *type = kind->text_type != NULL ? kind->text_type : h->text_type;
-    const struct ctw_family *const *text = ctw_hosted;
-    while (*text != NULL && !same((*text)->model_type, type))
-        text++;
-    if (h->model_type == NULL || *text == NULL)
+    const struct ctw_family *const *family = ctw_hosted;
+    while (*family != NULL && !same((*family)->model_type, type))
+        family++;
+    if (h->model_type == NULL || *family == NULL)
         return CTW_OK;
     c->hosted = ctw_calloc(1, sizeof(*c->hosted));
     if (c->hosted == NULL)
         return ctw_fail(err, CTW_ENOMEM, "out of memory for a model family");
-    *c->hosted = **text;
+    *c->hosted = **family;
     c->hosted->model_type = h->model_type;
     c->hosted->wrapper = &h->wrapper;
     c->hosted->spellings = h->spellings;
@@ -82,7 +96,7 @@ static enum ctw_status read_kind(struct kind *kind, const struct ctw_json_node *
                                  const struct ctw_json_node *text, struct ctw_err *err)
 {
     const struct ctw_json_node *list = NULL;
-    *kind = (struct kind){0};
+    *kind = (struct kind){.text_key = "text_config"};
     enum ctw_status st =
         ctw_json_read_string(root, "model_type", CTW_JSON_OPTIONAL, &kind->type, err);
     if (st == CTW_OK)
@@ -114,7 +128,7 @@ enum ctw_status ctw_find_family(struct ctw_config *c, struct ctw_err *err)
         if (fits(ctw_families[i], &kind))
             c->family = ctw_families[i];
     if (c->family == NULL)
-        st = find_hosted(c, &kind, err);
+        st = find_hosted(c, &kind, &text, err);
     if (st != CTW_OK)
         return st;
     if (c->family == NULL)

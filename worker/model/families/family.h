@@ -51,6 +51,7 @@ struct ctw_family {
  */
 struct ctw_host {
     const char *model_type, *architecture;
+    const char *text_key;  /* instead of text_config; NULL: text_config */
     const char *text_type; /* of a text_config without model_type */
     struct ctw_wrapper wrapper;
     const struct ctw_spelling *spellings;
