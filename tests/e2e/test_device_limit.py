@@ -6,6 +6,7 @@ import unittest
 
 import worker_process as w
 from real_worker import DEEP, WORKER, Checkpoints, environment, random_pairs, run
+from worker_cases import until
 
 MODELS = {"deep": DEEP, "int4": ("qwen2", "w4a16_g32_asym", {})}
 CHECKPOINTS = Checkpoints(MODELS)
@@ -37,13 +38,19 @@ class DeviceLimit(unittest.TestCase):
             with w.Worker("--threads", "1", "--backend", "cuda", "--devices", "0,1", "--device-memory-limit", str(limit),
                           program=WORKER, models=[model(m) for m in MODELS],
                           env=environment(memory=100 * MIB)) as a, a.client() as c:
+                most = limit if isinstance(limit, int) else 10 * MIB
                 for name in ("deep", "int4", "deep"):
-                    c.wait(c.pairs(MANY, model=name))
-                    for d in json.loads(a.command("info", "--json").stdout)["devices"]:
-                        self.assertGreater(d["tokens_done"], 0)
-                        most = limit if isinstance(limit, int) else 10 * MIB
-                        self.assertLessEqual(d["memory_used"], most)
-                        self.assertLessEqual(d["memory_total"] - d["memory_free"], most + MIB // 4)  # whole pages
+                    self.score_within(most, a, c, name)
+                until(lambda: all(d["tokens_done"] > 0 for d in self.score_within(most, a, c, "deep")))
+
+    def score_within(self, most, a, c, name):
+        """Scores; returns what the devices then tell."""
+        c.wait(c.pairs(MANY, model=name))
+        devices = json.loads(a.command("info", "--json").stdout)["devices"]
+        for d in devices:
+            self.assertLessEqual(d["memory_used"], most)
+            self.assertLessEqual(d["memory_total"] - d["memory_free"], most + MIB // 4)  # whole pages
+        return devices
 
     def test_with_other_limits(self):
         def planned(*options):
