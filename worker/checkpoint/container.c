@@ -38,7 +38,8 @@ static enum ctw_status open_file(int *fd, struct stat *info, int dir_fd, const c
                         name);
     }
     if (*fd < 0)
-        return ctw_fail(err, CTW_EIO, "%s: cannot be opened: %s", name, strerror(errno));
+        return ctw_fail(err, CTW_EIO, "%s: cannot be opened: %s%s", name, strerror(errno),
+                        errno == EMFILE ? " (raise ulimit -n)" : "");
     if (fstat(*fd, info) != 0)
         return ctw_fail(err, CTW_EIO, "%s: %s", name, strerror(errno));
     if (!S_ISREG(info->st_mode))

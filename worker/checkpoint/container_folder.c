@@ -60,12 +60,11 @@ enum ctw_status ctw_container_explain_missing(const char *dir, struct ctw_err *e
         (void)closedir(listing);
     }
     if (row < N_ROWS)
-        return ctw_fail(err, CTW_ENOTFOUND, "%s: no model.safetensors in this folder: %s %s", dir,
-                        name, rows[row].advice);
+        return ctw_fail(err, CTW_ENOTFOUND, "no model.safetensors in this folder: %s %s", name,
+                        rows[row].advice);
     return ctw_fail(err, CTW_ENOTFOUND,
-                    "%s: neither model.safetensors nor model.safetensors.index.json is in this "
-                    "folder; give the folder that holds them and config.json",
-                    dir);
+                    "neither model.safetensors nor model.safetensors.index.json is in this folder; "
+                    "give the folder that holds them and config.json");
 }
 
 enum ctw_status ctw_container_open_folder(int *out, const char *dir, struct ctw_err *err)
