@@ -135,7 +135,7 @@ def _qwen(stored: dict[str, Any]) -> Iterator[Case]:
     yield "qwen3_vl-no-class", tokenizer, {"eos_token": "<|im_end|>"}, "qwen3_vl", None
     yield "qwen3_vl_moe-no-class", tokenizer, {"eos_token": "<|im_end|>"}, "qwen3_vl_moe", None
     yield "internvl-no-class", tokenizer, {"eos_token": "<|im_end|>"}, "internvl", None
-    for kind in ("mimo_v2_flash", "glm4_moe_lite", "llava", "smolvlm"):  # types whose class transformers ignores
+    for kind in ("mimo_v2_flash", "glm4_moe_lite", "glm4v_moe", "llava", "smolvlm"):  # types whose class transformers ignores
         yield kind, tokenizer, config, kind, None
     yield f"qwen2{FILES}", tokenizer, config, "qwen2", None
 

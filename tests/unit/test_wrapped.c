@@ -21,6 +21,9 @@
 #define LLAVA "{\"architectures\": [\"LlavaForConditionalGeneration\"], \"model_type\": \"llava\""
 #define INTERNVL                                                                                   \
     "{\"architectures\": [\"InternVLForConditionalGeneration\"], \"model_type\": \"internvl\""
+#define GLM4V "{\"architectures\": [\"Glm4vForConditionalGeneration\"], \"model_type\": \"glm4v\""
+#define GLM4V_MOE                                                                                  \
+    "{\"architectures\": [\"Glm4vMoeForConditionalGeneration\"], \"model_type\": \"glm4v_moe\""
 #define QWEN3_VL                                                                                   \
     "{\"architectures\": [\"Qwen3VLForConditionalGeneration\"], \"model_type\": \"qwen3_vl\""
 
@@ -56,6 +59,10 @@ static void defaults_of_the_text_model(void **state)
                     "\"hidden_size\": 4096}",
          152064, 4096, 32768, 80, 64, 8, 1e6, false},
         {QWEN2_VL ", \"hidden_size\": 4096}", 152064, 4096, 32768, 80, 64, 8, 1e6, false},
+        {GLM4V ", \"text_config\": {\"model_type\": \"glm4v_text\"}}", 151552, 4096, 32768, 40, 32,
+         2, 1e4, false},
+        {GLM4V_MOE ", \"text_config\": {\"head_dim\": 128}}", 151424, 4096, 65536, 46, 96, 8, 1e4,
+         false},
         {QWEN3_VL ", \"text_config\": {\"num_hidden_layers\": 2}}", 151936, 4096, 128000, 2, 32, 32,
          5e5, false},
     };
@@ -69,6 +76,33 @@ static void defaults_of_the_text_model(void **state)
         assert_true(c.rope[0].theta == rows[i].theta && m->tied == rows[i].tied);
         ctw_config_close(&c);
     }
+}
+
+/* What GLM-4.1V and 4.5V do not share with GLM 4 and 4.5. */
+static void glm_text_models(void **state)
+{
+    (void)state;
+    struct ctw_config c;
+    parse_ok(&c, GLM4V ", \"text_config\": {\"rope_scaling\": {\"rope_type\": \"default\", "
+                       "\"mrope_section\": [8, 12, 12]}}}");
+    const struct ctw_layer *l = &c.model->layers[1];
+    assert_true(l->norm[CTW_AT_MIXER_OUT].present && l->norm[CTW_AT_MLP_OUT].present);
+    assert_true(l->norm[CTW_AT_MLP].eps == 1e-5f && c.rope[0].rot_dim == 128);
+    assert_true(l->product[CTW_SLOT_QKV].shard[0].bias >= 0);
+    ctw_config_close(&c);
+    parse_ok(&c, GLM4V ", \"text_config\": {\"partial_rotary_factor\": 0.5, \"attention_bias\": "
+                       "false}}");
+    l = &c.model->layers[1];
+    assert_true(c.rope[0].rot_dim == 64 && l->product[CTW_SLOT_QKV].shard[0].bias >= 0);
+    assert_string_equal(c.unread.text, "text_config.attention_bias");
+    ctw_config_close(&c);
+    parse_ok(&c, GLM4V_MOE ", \"text_config\": {\"head_dim\": 128, \"use_qk_norm\": true}}");
+    l = &c.model->layers[2];
+    assert_true(l->mixture.route.n_experts == 128 && l->mixture.route.normalised);
+    assert_true(c.rope[0].rot_dim == 64 && !l->norm[CTW_AT_Q].present);
+    assert_true(l->product[CTW_SLOT_QKV].shard[0].bias >= 0 && c.n_drafts == 0);
+    assert_string_equal(c.unread.text, "text_config.use_qk_norm");
+    ctw_config_close(&c);
 }
 
 /* The outer object comes first, but for an older tie_word_embeddings inside. */
@@ -447,6 +481,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(defaults_of_the_text_model),
+        cmocka_unit_test(glm_text_models),
         cmocka_unit_test(keys_of_both_levels),
         cmocka_unit_test(text_models_of_several_families),
         cmocka_unit_test(heads_of_hosts),

@@ -74,6 +74,8 @@ PLAIN_MODEL_TYPES = {
     "glm4",
     "glm4_moe",
     "glm4_moe_lite",
+    "glm4v",
+    "glm4v_moe",
     "kimi_k25",
     "llava",
     "llava_next",

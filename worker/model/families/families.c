@@ -83,6 +83,8 @@
     X(molmo)                                                                                       \
     X(mistral3_ministral3)                                                                         \
     X(mistral3_mistral4)                                                                           \
+    X(glm4v)                                                                                       \
+    X(glm4v_moe)                                                                                   \
     X(kimi_k25)                                                                                    \
     X(qwen2_vl)                                                                                    \
     X(qwen2_5_vl)                                                                                  \
