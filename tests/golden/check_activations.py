@@ -79,7 +79,10 @@ CASES = {
     "K/V NVFP4": ("qwen3", "nvfp4", None, {}, {"kv_cache_scheme": scheme(
         4, "float", "tensor_group", "local", group_size=16, scale_dtype="torch.float8_e4m3fn")}),
     "K/V asymmetric": ("mistral", "int8_channel", None, {}, {"kv_cache_scheme": INT8_STATIC | {"symmetric": False}}),
-    "K/V of latent attention": ("deepseek_v3", "fp8_channel", None, {}, {"kv_cache_scheme": scheme(8, "int", "attn_head", False)}),
+    "K/V of latent attention": ("deepseek_v3", "fp8_channel", None, {}, {"kv_cache_scheme": INT8_STATIC | {"symmetric": False}}),
+    "K/V of sparse attention": ("deepseek_v32", "fp8_channel", None, {}, {"kv_cache_scheme": scheme(8, "int", "attn_head", False)}),
+    "latent attention in groups": ("deepseek_v2_lite", "fp8_channel", None, {}, {
+        "attention": scheme(4, "int", "group", group_size=8), "targets": "DeepseekV2Attention"}),
     "attention": ("qwen3", "fp8_channel", scheme(8, "float", "token"), {}, {"attention": scheme(8, "float", "tensor", False)}),
     "attention by head, asymmetric": ("ministral3", "fp8_channel", None, {}, {
         "attention": scheme(8, "int", "attn_head", False, symmetric=False), "targets": "Ministral3Attention"}),
@@ -100,6 +103,8 @@ REFUSED = {
     "K/V dynamic": ("fp8_channel", None, {"kv_cache_scheme": scheme(8, "float", "token")}, "depend on the tokens after it"),
     "K/V of a batch": ("fp8_channel", None, {"kv_cache_scheme": scheme(8, "float", "tensor")}, "depend on its batch"),
     "K/V, groups of 32": ("fp8_channel", None, {"kv_cache_scheme": scheme(8, "int", "group", group_size=32)}, "do not divide the 48"),
+    "K/V of latents by head": ("fp8_channel", None, {"kv_cache_scheme": scheme(8, "int", "attn_head", False), "family": "deepseek_v3"},
+                               "have no heads"),
     "attention, no scale": ("fp8_channel", None, {"attention": scheme(8, "float", "tensor", False), "kinds": "kv"}, "q_scale"),
     "attention, dynamic": ("fp8_channel", None, {"attention": scheme(8, "float", "token")}, "depend on the tokens after it"),
     "attention of no module": ("fp8_channel", None, {"attention": scheme(8, "float", "tensor", False), "targets": "re:.*mlp$"},
@@ -232,7 +237,7 @@ def check_written(worker, folder, case, variants):
 
 def check_refused(worker, folder, case):
     fmt, activations, more, words = case
-    write(folder, "llama", fmt, activations, {}, more)
+    write(folder, more.get("family", "llama"), fmt, activations, {}, more)
     scored(worker, folder, [[1, 2, 3]])
     try:
         scored(worker, folder, [[1, 2, 3]], *ON)

@@ -256,6 +256,9 @@ class Model:
         np.put_along_axis(seen, np.argsort(-scores, axis=1, kind="stable")[:, :m.chosen], True, axis=1)
         return seen
 
+    def heads(self, x, a, which):
+        return reference_activations.heads(x, a.stem, which, self.tensors, self.config, self.activations)
+
     def latent_qkv(self, x, a, kept):
         """Queries, keys [n_tok, heads, head] and values of latent attention, after RoPE."""
         m, n, stem = a.latent, len(x), a.stem + "self_attn."
@@ -268,10 +271,12 @@ class Model:
         else:
             q = self.linear(x, stem + "q_proj")
         latent = self.linear(x, stem + "kv_a_proj_with_mqa", m.bias)
-        latent, turning = latent[:, :m.rank], latent[:, None, m.rank:]
-        kv = self.linear(self.norm(latent, stem + "kv_a_layernorm", m.norm), stem + "kv_b_proj").reshape(n, a.heads, -1)
+        latent, turning = self.norm(latent[:, :m.rank], stem + "kv_a_layernorm", m.norm), self.turn(latent[:, None, m.rank:], a.rope, n)
+        if self.quantise and not m.index:  # a cache holds these
+            latent, turning = self.heads(latent, a, "k"), self.heads(turning, a, "v")
+        kv = self.linear(latent, stem + "kv_b_proj").reshape(n, a.heads, -1)
         q = q.reshape(n, a.heads, a.head)
-        turning = np.broadcast_to(self.turn(turning, a.rope, n), (n, a.heads, m.turning))
+        turning = np.broadcast_to(turning, (n, a.heads, m.turning))
         q = np.concatenate([q[:, :, :own], self.turn(q[:, :, own:], a.rope, n)], axis=2)
         return q, np.concatenate([kv[:, :, :own], turning], axis=2), kv[:, :, own:]
 
@@ -294,15 +299,14 @@ class Model:
             k = self.rotated(k, "k_cache", a.stem + "self_attn")
         if a.value_scale != 1:
             v = self.r(v * a.value_scale)
-        if self.quantise and a.kv_of is None:
-            k, v = (reference_activations.heads(t, a.stem, which, self.tensors, self.config, self.activations)
-                    for t, which in ((k, "k"), (v, "v")))
+        if self.quantise and a.kv_of is None and (not a.latent or a.latent.index):
+            k, v = self.heads(k, a, "k"), self.heads(v, a, "v")
         kept[a.stem] = k, v
         if a.query_factor:
             beta, length, *first = a.query_factor
             q = self.r(q * (1 + beta * np.log1p((np.arange(n_tok) + sum(first)) // length))[:, None, None])
         if self.quantise:
-            q = reference_activations.heads(q, a.stem, "q", self.tensors, self.config, self.activations)
+            q = self.heads(q, a, "q")
         chosen = kept["seen"] if a.latent and a.latent.index else True
         out = self.r(self.mix(q, k, v, a, chosen))
         if a.out_gate:

@@ -211,7 +211,12 @@ static enum ctw_status open_heads(const struct ctw_finder *finder, struct ctw_la
     struct ctw_heads_input *h = &l->heads_input[which];
     struct ctw_quantise *q = &h->how;
     int n = which == CTW_HEADS_Q ? l->n_head : l->n_kv;
+    bool latent = ctw_layer_caches_latents(l) && which != CTW_HEADS_Q;
+    int64_t k = latent ? (which == CTW_HEADS_K ? l->kv_rank : l->turning)
+                       : (which == CTW_HEADS_V ? l->head_v : l->head);
     enum ctw_status st;
+    if (latent && has_strategy(a, "attn_head"))
+        return cannot(a, "the latents of a cache have no heads", err);
     if (has_strategy(a, "attn_head") && a->when == CTW_QUANT_STATIC) {
         st = read_codes(a, q, err);
         q->scale_kind = CTW_SCALE_STATIC;
@@ -230,7 +235,7 @@ static enum ctw_status open_heads(const struct ctw_finder *finder, struct ctw_la
                       "one dynamic scale for all of a head's keys would make a score depend on the "
                       "tokens after it",
                       err);
-    st = read_scheme(a, which == CTW_HEADS_V ? l->head_v : l->head, q, err);
+    st = read_scheme(a, k, q, err);
     if (st == CTW_OK && q->scale_kind == CTW_SCALE_STATIC)
         st = find_scale(finder, module, parts_of[which].scale, &h->part[0], &q->scale, err);
     if (st == CTW_OK && q->scale_kind == CTW_SCALE_STATIC && q->asymmetric)

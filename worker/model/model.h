@@ -343,6 +343,13 @@ static inline const struct ctw_matrix *ctw_layer_matrix_of(const struct ctw_laye
     return i < CTW_N_MATRICES ? &l->matrix[i] : &l->mixture.matrix[i - CTW_N_MATRICES];
 }
 
+/* Does transformers' cache hold the layer's latents, and not keys and values made of them? Not with
+ * sparse attention. */
+static inline bool ctw_layer_caches_latents(const struct ctw_layer *l)
+{
+    return l->kv_rank > 0 && l->index.chosen == 0;
+}
+
 /* Does something come between the experts' sum and the residual, so that it needs an array of its
  * own? */
 static inline bool ctw_layer_has_sum(const struct ctw_layer *l)

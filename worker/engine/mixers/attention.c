@@ -141,6 +141,20 @@ static enum ctw_status rotate_heads(const struct ctw_step *s, int name, void *he
     return st == CTW_OK ? ctw_device_copy(s->f->be, heads, s->f->wide, bytes, err) : st;
 }
 
+static enum ctw_status quantise_heads(const struct ctw_step *s, const struct ctw_keys *keys,
+                                      void *queries, struct ctw_err *err)
+{
+    const struct ctw_layer *l = s->layer;
+    int64_t q = (int64_t)l->n_head * l->head, k = (int64_t)l->n_kv * l->head;
+    int64_t v = (int64_t)l->n_kv * l->head_v;
+    enum ctw_status st = ctw_heads_quantise(s, CTW_HEADS_Q, queries, l->n_head, l->head, q, err);
+    if (st == CTW_OK && l->uses_kv < 0)
+        st = ctw_heads_quantise(s, CTW_HEADS_K, keys->k_here, l->n_kv, l->head, k, err);
+    if (st == CTW_OK && l->uses_kv < 0)
+        st = ctw_heads_quantise(s, CTW_HEADS_V, keys->v_here, l->n_kv, l->head_v, v, err);
+    return st;
+}
+
 static struct ctw_op_qkv split_of(const struct ctw_step *s, const struct ctw_keys *keys)
 {
     struct ctw_forward *f = s->f;
@@ -209,7 +223,7 @@ static enum ctw_status project(const struct ctw_step *s, const struct ctw_keys *
         st = rotate_heads(s, l->rotate_q, split.q, l->n_head, err);
     if (st == CTW_OK && l->uses_kv < 0)
         st = rotate_heads(s, l->rotate_k, split.k, l->n_kv, err);
-    return st == CTW_OK ? ctw_keys_quantise(s, keys, split.q, err) : st;
+    return st == CTW_OK ? quantise_heads(s, keys, split.q, err) : st;
 }
 
 /* Attention's output times its gate. The queries are no longer needed: the gate is there. */

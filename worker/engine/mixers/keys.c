@@ -64,43 +64,35 @@ enum ctw_status ctw_keys_begin(const struct ctw_step *s, struct ctw_keys *out, s
     return st;
 }
 
-/* Heads in place: n elements of each token, `ld` apart. */
-static enum ctw_status quantise_heads(const struct ctw_step *s, const struct ctw_quantise *how,
-                                      void *heads, int64_t n, int64_t ld, struct ctw_err *err)
+static enum ctw_status quantise(const struct ctw_step *s, const struct ctw_quantise *how, void *x,
+                                int64_t n, int64_t ld, struct ctw_err *err)
 {
     const struct ctw_op_quantise op = {.how = how,
                                        .dtype = s->f->dtype,
                                        .n_tok = s->chunk->n_tok,
                                        .dim = n,
-                                       .x = heads,
+                                       .x = x,
                                        .ldx = ld,
-                                       .y = heads,
+                                       .y = x,
                                        .ldy = ld};
     return ctw_quantise(s->f->be, &op, err);
 }
 
-enum ctw_status ctw_keys_quantise(const struct ctw_step *s, const struct ctw_keys *keys,
-                                  void *queries, struct ctw_err *err)
+enum ctw_status ctw_heads_quantise(const struct ctw_step *s, enum ctw_heads which, void *x,
+                                   int n_heads, int64_t head, int64_t ld, struct ctw_err *err)
 {
-    const struct ctw_layer *l = s->layer;
-    char *const arrays[] = {keys->k_here, keys->v_here, queries};
-    const int64_t head[] = {l->head, l->head_v, l->head};
-    const int n_heads[] = {l->n_kv, l->n_kv, l->n_head};
+    const struct ctw_heads_input *h = &s->layer->heads_input[which];
+    struct ctw_quantise how = h->how;
+    size_t bytes = (size_t)head * ctw_dtype_bytes(s->f->dtype);
     enum ctw_status st = CTW_OK;
-    for (int i = 0; st == CTW_OK && i < CTW_N_HEADS; i++) {
-        const struct ctw_heads_input *h = &l->heads_input[i];
-        struct ctw_quantise how = h->how;
-        int64_t all = n_heads[i] * head[i];
-        size_t bytes = (size_t)head[i] * ctw_dtype_bytes(s->f->dtype);
-        if (how.codes == CTW_CODES_NONE)
-            continue;
-        if (h->scale == NULL)
-            st = quantise_heads(s, &how, arrays[i], all, all, err);
-        for (int j = 0; st == CTW_OK && h->scale != NULL && j < n_heads[i]; j++) {
-            how.scale = h->scale[j];
-            how.zero = h->zero != NULL ? h->zero[j] : 0;
-            st = quantise_heads(s, &how, arrays[i] + (size_t)j * bytes, head[i], all, err);
-        }
+    if (how.codes == CTW_CODES_NONE)
+        return CTW_OK;
+    if (h->scale == NULL)
+        return quantise(s, &how, x, n_heads * head, ld, err);
+    for (int i = 0; st == CTW_OK && i < n_heads; i++) {
+        how.scale = h->scale[i];
+        how.zero = h->zero != NULL ? h->zero[i] : 0;
+        st = quantise(s, &how, (char *)x + (size_t)i * bytes, head, ld, err);
     }
     return st;
 }

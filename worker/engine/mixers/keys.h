@@ -18,10 +18,11 @@ struct ctw_keys {
 enum ctw_status ctw_keys_begin(const struct ctw_step *s, struct ctw_keys *out,
                                struct ctw_err *err) CTW_MUST_CHECK;
 
-/* The chunk's keys and values, and its queries [n_tok, n_head * head], as the checkpoint quantises
- * them. */
-enum ctw_status ctw_keys_quantise(const struct ctw_step *s, const struct ctw_keys *keys,
-                                  void *queries, struct ctw_err *err) CTW_MUST_CHECK;
+/* The chunk's keys, values or queries, in place, as the checkpoint quantises them: n_heads heads of
+ * `head` elements in rows that are ld elements apart. */
+enum ctw_status ctw_heads_quantise(const struct ctw_step *s, enum ctw_heads which, void *x,
+                                   int n_heads, int64_t head, int64_t ld,
+                                   struct ctw_err *err) CTW_MUST_CHECK;
 
 /* Sparse attention: the bits of the chunk's queries. */
 uint32_t *ctw_keys_seen(const struct ctw_step *s);

@@ -116,6 +116,29 @@ static enum ctw_status choose_keys(const struct ctw_step *s, const struct parts 
 
 /* ---- attention ---------------------------------------------------------------------------- */
 
+/* What is left to quantise once keys and values are expanded. A cache of latents has these as its
+ * keys, and as its values the rotated elements that all heads of a key share. */
+static enum ctw_status quantise_expanded(const struct ctw_step *s, const struct parts *p,
+                                         const struct ctw_keys *keys, struct ctw_err *err)
+{
+    const struct ctw_layer *l = s->layer;
+    const int64_t k = (int64_t)l->n_head * l->head, v = (int64_t)l->n_head * l->head_v;
+    const size_t es = ctw_dtype_bytes(s->f->dtype), own = (size_t)(l->head - l->turning);
+    enum ctw_status st = ctw_heads_quantise(s, CTW_HEADS_Q, p->queries, l->n_head, l->head, k, err);
+    if (!ctw_layer_caches_latents(l)) {
+        if (st == CTW_OK)
+            st = ctw_heads_quantise(s, CTW_HEADS_K, keys->k_here, l->n_kv, l->head, k, err);
+        if (st == CTW_OK)
+            st = ctw_heads_quantise(s, CTW_HEADS_V, keys->v_here, l->n_kv, l->head_v, v, err);
+        return st;
+    }
+    for (int h = 0; h < l->n_head && st == CTW_OK; h++) {
+        char *shared = (char *)keys->k_here + ((size_t)h * (size_t)l->head + own) * es;
+        st = ctw_heads_quantise(s, CTW_HEADS_V, shared, 1, l->turning, k, err);
+    }
+    return st;
+}
+
 /* Keys and values of the chunk's tokens; finishes the queries. */
 static enum ctw_status expand(const struct ctw_step *s, const struct parts *p,
                               const struct ctw_keys *keys, struct ctw_err *err)
@@ -144,12 +167,15 @@ static enum ctw_status expand(const struct ctw_step *s, const struct parts *p,
         .v = keys->v_here,
     };
     enum ctw_status st = norm_latent(s, CTW_AT_KV_A, p, l->q_rank, l->kv_rank, err);
+    if (st == CTW_OK && ctw_layer_caches_latents(l))
+        st = ctw_heads_quantise(s, CTW_HEADS_K, p->latents + (size_t)l->q_rank * es, 1, l->kv_rank,
+                                p->ld, err);
     if (st == CTW_OK)
         st = ctw_step_product(s, CTW_SLOT_KV_B, p->latents + (size_t)l->q_rank * es, p->ld,
                               p->expanded, (int64_t)l->n_head * (own + l->head_v), err);
     if (st == CTW_OK)
         st = ctw_latent(f->be, &op, err);
-    return st == CTW_OK ? ctw_keys_quantise(s, keys, p->queries, err) : st;
+    return st == CTW_OK ? quantise_expanded(s, p, keys, err) : st;
 }
 
 enum ctw_status ctw_mixer_latent(const struct ctw_step *s, struct ctw_err *err)
