@@ -187,7 +187,7 @@ def check(ctworker, path):
         small = shrink(text, n_layers)
         small = dict(config, text_config=small) if inside else small
         # quantised files have a module for each expert, but for gpt-oss'
-        names = [".experts.0."] if formatted and kind != "gpt_oss" else []
+        names = [".experts.0.down_proj."] if formatted and kind != "gpt_oss" else []
         tensors = list(recipe.tensors(families.describe(small, names)))
         quantised = stored(tensors, quantization)
         shapes = quantised or stored(tensors, None)

@@ -142,6 +142,10 @@ def glm4(c):
     return glm(c, attention_out="post_self_attn_layernorm", mlp_out="post_mlp_layernorm")
 
 
+def glm4v_text(c):
+    return glm4({"rms_norm_eps": 1e-5} | c | {"attention_bias": True})
+
+
 def olmo(c):
     bias = c.get("attention_bias", False)
     return build(c, Norm("layer", 1e-5, weight=False),
@@ -371,7 +375,7 @@ FAMILIES = {f.__name__: f for f in (
     hunyuan_v1_dense, seed_oss, arcee, apertus, helium, bitnet)} | more_families.FAMILIES | mixture_families.FAMILIES | (
     latent_families.FAMILIES) | {
     "mimo": qwen2, "gemma3_text": gemma3, "gemma4_text": gemma4, "qwen2_vl_text": qwen2, "qwen2_5_vl_text": qwen2,
-    "qwen3_vl_text": qwen3, "kimi_k2": latent_families.deepseek_v3}
+    "qwen3_vl_text": qwen3, "glm4v_text": glm4v_text, "kimi_k2": latent_families.deepseek_v3}
 
 # Text models inside a multimodal checkpoint: model_type -> (stem of the text's tensors, its head)
 WRAPPERS = {"gemma3": ("language_model.model.", "language_model.lm_head"),
@@ -380,10 +384,13 @@ WRAPPERS = {"gemma3": ("language_model.model.", "language_model.lm_head"),
             "qwen3_vl": ("model.language_model.", "lm_head"), "qwen2_vl": ("model.", "lm_head"),
             "qwen2_5_vl": ("model.", "lm_head"), "qwen3_vl_moe": ("model.language_model.", "lm_head"),
             "llama4": ("language_model.model.", "language_model.lm_head"), "step3p7": ("model.", "lm_head"),
-            "kimi_k25": ("language_model.model.", "language_model.lm_head")}
+            "kimi_k25": ("language_model.model.", "language_model.lm_head"),
+            "glm4v": ("model.language_model.", "lm_head"), "glm4v_moe": ("model.language_model.", "lm_head"),
+            "llava": ("language_model.model.", "language_model.lm_head"), "smolvlm": ("model.text_model.", "lm_head")}
 TEXTS = {"gemma3": "gemma3_text", "gemma4": "gemma4_text", "mistral3": "mistral", "qwen3_vl": "qwen3", "qwen2_vl": "qwen2",
          "qwen2_5_vl": "qwen2", "qwen3_vl_moe": "qwen3_vl_moe_text", "llama4": "llama4_text", "step3p7": "step3p5",
-         "kimi_k25": "deepseek_v3"}
+         "kimi_k25": "deepseek_v3", "glm4v": "glm4v_text", "glm4v_moe": "glm4v_moe_text", "llava": "llama",
+         "smolvlm": "llama"}
 
 
 def renamed(m, old, new, head=None):

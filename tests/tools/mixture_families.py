@@ -100,6 +100,10 @@ def glm4_moe(c):
                            rope=Rope(int(head * partial(c, 0.5)), rope_settings(c)))
 
 
+def glm4v_moe_text(c):
+    return glm4_moe({"attention_bias": True} | c | {"use_qk_norm": False})
+
+
 def dots1(c):
     slides = layer_types(c) if c.get("layer_types") else [
         i >= c.get("max_window_layers", 62) for i in range(c["num_hidden_layers"])]
@@ -289,5 +293,5 @@ def gemma4_experts(c):
 
 
 FAMILIES = {f.__name__: f for f in (
-    mixtral, qwen2_moe, qwen3_moe, qwen3_vl_moe_text, olmoe, glm4_moe, dots1, solar_open, minimax_m2, ernie4_5_moe,
+    mixtral, qwen2_moe, qwen3_moe, qwen3_vl_moe_text, olmoe, glm4_moe, glm4v_moe_text, dots1, solar_open, minimax_m2, ernie4_5_moe,
     hunyuan_v1_moe, hy_v3, granitemoe, phimoe, gpt_oss, llama4_text, mimo_v2_flash, laguna, step3p5)}

@@ -64,6 +64,9 @@ TYPES = {
     "phi": ("PhiForCausalLM", NO_HEAD | LAYER_NORM | {"hidden_act": "gelu_new", "qk_layernorm": False, "partial": 0.5}),
     "glm": ("GlmForCausalLM", {"attention_bias": True, "rms_norm_eps": 1.5625e-07, "partial": 0.5}),
     "glm4": ("Glm4ForCausalLM", {"attention_bias": True, "rms_norm_eps": 1.5625e-07, "partial": 0.5}),
+    "glm4v": ("Glm4vForConditionalGeneration", {"rms_norm_eps": 1e-5, "partial": 0.5}),
+    "llava": ("LlavaForConditionalGeneration", {"rope_theta": 500000.0}),
+    "smolvlm": ("SmolVLMForConditionalGeneration", {"rms_norm_eps": 1e-5}),
     "olmo": ("OlmoForCausalLM", NO_HEAD | {"rms_norm_eps": LACKS, "attention_bias": False, "clip_qkv": 1.5}),
     "olmo2": ("Olmo2ForCausalLM", NO_HEAD | {"attention_bias": False, "rms_norm_eps": 1e-5}),
     "olmo3": ("Olmo3ForCausalLM", NO_HEAD | {
@@ -230,6 +233,7 @@ OPEN = (
     *(f for f in FAMILIES if FAMILIES[f][0] in ("llama", "mistral", "phi3", "qwen2", "qwen3")),
     "gemma", "gemma2", "gemma3_text", "gemma4_text", "gemma4_e", "gemma4_k_eq_v", "gpt2", "gpt2_by_layer", "olmo2",
     "phi", "phi_qknorm", "gpt_neox", "gptneox_sequential", "falcon", "falcon_new_ln1", "falcon_7b", "falcon_rw",
+    "glm4v", "llava", "smolvlm",
     "glm", "glm4", "ministral", "olmo", "olmo3", "granite", "cohere", "cohere_qknorm", "cohere2", "exaone4", "exaone4_full",
     "ernie4_5", "hunyuan_v1_dense", "seed_oss", "bitnet",
     "starcoder2", "opt", "opt_350m", "bloom", "bloom_6_heads", "mpt", "mpt_6_heads",
@@ -286,7 +290,7 @@ ALL = ([(f, "bf16") for f in OPEN] + [("llama", f) for f in FORMATS if f != "bf1
         ("starcoder2", "nvfp4"), ("opt_350m", "w4a16_g32"), ("bloom", "w4a16_g32_asym"), ("mpt", "w4a16_g32"),
         ("cohere", "w4a16_g32"), ("cohere_qknorm", "nvfp4"), ("cohere2", "w4a16_g32_asym"), ("glm4", "nvfp4"),
         ("granite", "w4a16_g32"), ("smollm3", "w8a16_channel"), ("ministral3", "nvfp4"), ("helium", "w4a16_g32"),
-        ("arcee", "nvfp4"), ("apertus", "w4a16_g32"), ("nemotron", "w4a16_g32_asym"),
+        ("smolvlm", "w4a16_g32"), ("arcee", "nvfp4"), ("apertus", "w4a16_g32"), ("nemotron", "w4a16_g32_asym"),
         ("olmo", "w4a16_g32"), ("olmo3", "nvfp4"), ("exaone4", "w4a16_g32_asym"), ("ernie4_5", "w8a16_channel"),
         ("hunyuan_v1_dense", "nvfp4"), ("seed_oss", "w4a16_g32"), ("bitnet", "w4a16_g32"), ("bitnet", "nvfp4"),
         ("gpt_bigcode", "w4a16_g32"), ("gptj", "nvfp4"), ("qwen", "w4a16_g32"), ("chatglm", "nvfp4"),
@@ -334,8 +338,25 @@ def common_keys(family, sizes, scheme):
     return keys, ours
 
 
+OUTER = ("architectures", "model_type", "dtype", "torch_dtype", "transformers_version", "tie_word_embeddings",
+         "quantization_config", "vocab_size")
+
+
+def wrapped(config):
+    """The same with the text model's keys in text_config, if the family is a wrapper."""
+    kind = config["model_type"]
+    if kind not in families.WRAPPERS:
+        return config
+    text = {k: v for k, v in config.items() if k not in OUTER or k == "vocab_size"} | {"model_type": families.TEXTS[kind]}
+    return {k: config[k] for k in OUTER if k in config} | {"text_config": text}
+
+
 def configs(family, dtype, sizes, scheme):
     """config.json as (transformers 5 writes it, transformers 4 writes it)."""
+    return tuple(wrapped(config) for config in plain_configs(family, dtype, sizes, scheme))
+
+
+def plain_configs(family, dtype, sizes, scheme):
     common, ours = common_keys(family, sizes, scheme)
     new = common | {"dtype": dtype, "transformers_version": "5.17.0"}
     old = common | {"torch_dtype": dtype, "transformers_version": "4.57.6"}

@@ -34,6 +34,8 @@ TYPES = {
         "rms_norm_eps": 1e-5} | CHOSEN),
     "glm4_moe": ("Glm4MoeForCausalLM", ROUTED | {
         "attention_bias": True, "use_qk_norm": True, "rms_norm_eps": 1e-5, "partial": 0.5}),
+    "glm4v_moe": ("Glm4vMoeForConditionalGeneration", ROUTED | {
+        "attention_bias": True, "rms_norm_eps": 1e-5, "partial": 0.5}),
     "dots1": ("Dots1ForCausalLM", ROUTED | {
         "attention_bias": False, "sliding_window": 24, "max_window_layers": 1, "kinds": "FS", "n_group": 1}),
     "solar_open": ("SolarOpenForCausalLM", ROUTED | {
