@@ -254,6 +254,18 @@ static void refused(const char *text, const char *words)
     close_it(&o);
 }
 
+static void experts_pruned_differently(void **state)
+{
+    (void)state;
+#define PRUNED(method, numbers)                                                                    \
+    HEAD "\"moe_sparsity_config\": {\"method\": \"" method "\", \"num_experts\": [" numbers          \
+         "]}, \"config_groups\": {}}}"
+    refused(PRUNED("prune", "null, 8, 6"),
+            "moe_sparsity_config: experts pruned by method \"prune\" to numbers that differ");
+    refused(PRUNED("novice", "8, 8"), "experts pruned by method \"novice\"");
+    refused(PRUNED("prune", "\"8\""), "num_experts[0]: expected a whole number");
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -274,7 +286,8 @@ static void refusals(void **state)
          "format \"sparse-bitmask\" is not supported; supported: dense, pack-quantized, "
          "nvfp4-pack-quantized, float-quantized, int-quantized, mxfp8-quantized, "
          "mxfp6-pack-quantized, mxfp4-pack-quantized, naive-quantized, and mixed-precision"},
-        {HEAD "\"format\": \"marlin-24\", \"config_groups\": {}}}", "\"marlin-24\""},
+        {HEAD "\"format\": \"marlin-24\", \"config_groups\": {}}}",
+         "of these; quantise the original model again, as no library restores its weights"},
         {HEAD "\"config_groups\": {\"g\": {\"targets\": [], \"format\": \"mixed-precision\"}}}}",
          "config_groups.g.format: format \"mixed-precision\""},
         {HEAD "\"config_groups\": {\"g\": {\"weights\": {\"strategy\": \"block\"}}}}}",
@@ -289,16 +302,8 @@ static void refusals(void **state)
               "\"block_structure\": [128, 0]}}}}}",
          "block_structure[1]: expected a whole number from 1"},
         {HEAD "\"sparsity_config\": {\"format\": \"sparse-24-bitmask\"}, \"config_groups\": {}}}",
-         "sparse weights (format \"sparse-24-bitmask\")"},
-        {HEAD "\"moe_sparsity_config\": {\"method\": \"prune\", \"num_experts\": [null, 8, 6]}, "
-              "\"config_groups\": {}}}",
-         "moe_sparsity_config: experts pruned by method \"prune\" to numbers that differ"},
-        {HEAD "\"moe_sparsity_config\": {\"method\": \"novice\", \"num_experts\": [8, 8]}, "
-              "\"config_groups\": {}}}",
-         "experts pruned by method \"novice\""},
-        {HEAD "\"moe_sparsity_config\": {\"method\": \"prune\", \"num_experts\": [\"8\"]}, "
-              "\"config_groups\": {}}}",
-         "num_experts[0]: expected a whole number"},
+         "sparse weights (format \"sparse-24-bitmask\") are not supported; decompress the "
+         "checkpoint with compressed-tensors before 0.15"},
         {HEAD "\"config_groups\": {\"W5A3\": [\"Linear\"]}}}",
          "config_groups.W5A3: unknown preset scheme"},
         {HEAD "\"config_groups\": {\"g\": {\"targets\": [], \"weights\": {\"nbits\": 4}}}}}",
@@ -435,6 +440,7 @@ int main(void)
         cmocka_unit_test(presets_and_old_files),
         cmocka_unit_test(frozen_is_told),
         cmocka_unit_test(a_version_is_warned_of),
+        cmocka_unit_test(experts_pruned_differently),
         cmocka_unit_test(refusals),
         cmocka_unit_test(transforms),
         cmocka_unit_test(other_formats_are_named),

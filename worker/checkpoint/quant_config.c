@@ -11,6 +11,8 @@
 
 enum { MAX_GROUPS = 4096 };
 
+#define SPARSE_REMEDY "compressed-tensors before 0.15, as newer versions cannot"
+
 /* ---- groups ---- */
 
 static enum ctw_status check_format(const char *format, const struct ctw_json_node *node,
@@ -28,12 +30,16 @@ static enum ctw_status check_format(const char *format, const struct ctw_json_no
         if (at < sizeof(known))
             at += (size_t)snprintf(known + at, sizeof(known) - at, "%s, ", ctw_formats[i]->name);
     }
+    const char *remedy =
+        strncmp(format, "sparse", 6) == 0 ? "decompress it with " SPARSE_REMEDY
+        : strcmp(format, "marlin-24") == 0
+            ? "quantise the original model again, as no library restores its weights"
+            : "make a dense copy of the same weights with compressed-tensors' "
+              "convert_checkpoint() and CompressedTensorsDequantizer";
     return ctw_json_fail(node, err, CTW_EUNSUP,
                          "format \"%s\" is not supported; supported: %snaive-quantized, and "
-                         "mixed-precision of these; make a dense copy of the same weights with "
-                         "compressed-tensors' convert_checkpoint() and "
-                         "CompressedTensorsDequantizer",
-                         format, known);
+                         "mixed-precision of these; %s",
+                         format, known, remedy);
 }
 
 static enum ctw_status read_group_format(struct ctw_quant_group *g, const char *global,
@@ -120,7 +126,7 @@ static enum ctw_status check_sparsity(const struct ctw_json_node *node, struct c
     if (st == CTW_OK && format != NULL && strcmp(format, "dense") != 0)
         return ctw_json_fail(node, err, CTW_EUNSUP,
                              "sparse weights (format \"%s\") are not supported; decompress the "
-                             "checkpoint with compressed-tensors",
+                             "checkpoint with " SPARSE_REMEDY,
                              format);
     return st;
 }
