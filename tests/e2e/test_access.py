@@ -9,7 +9,7 @@ from pathlib import Path
 
 import worker_process as w
 from test_example import client as example
-from worker_cases import ended, start_fails, until
+from worker_cases import ended, start_fails, timed, until
 
 ALICE, BOB, ROOT = "alice-secret-0001", "bob-secret-000002", "root-secret-00003"
 LINES = f"# who\n\nalice score {ALICE}\nbob  score\t{BOB}\nroot admin {ROOT}\n"
@@ -222,6 +222,7 @@ class Asking(unittest.TestCase):
 
 
 class Commands(unittest.TestCase):
+    @timed
     def test_they_send_the_token(self):
         with Files() as f, worker(f, "--name", "far") as a:
             for command in (("info",), ("health",), ("stop",)):

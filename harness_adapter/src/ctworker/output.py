@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import logging
 import os
@@ -84,11 +85,11 @@ class ReportFile:
                 log.warning("--json %s: cannot be written yet: %s", self._name, error.strerror)
 
     def finish(self, report: dict[str, Any], text: str) -> None:
-        """Prints the report, and writes the file. Raises CtworkerError."""
+        """Writes the file, and prints the report. Raises CtworkerError, after both were tried."""
         if self._name == "-":
-            sys.stdout.write(_json(report))
+            say(_json(report, sys.stdout.encoding).removesuffix("\n"))
             return
-        print(text)
+        failed = None
         try:
             if self._regular:
                 self._replace(report)
@@ -96,7 +97,10 @@ class ReportFile:
                 with self._file:
                     self._file.write(_json(report))
         except OSError as error:
-            raise CtworkerError(f"--json {self._name}: cannot be written: {error.strerror}") from error
+            failed = CtworkerError(f"--json {self._name}: cannot be written: {error.strerror}")
+        say(text)
+        if failed is not None:
+            raise failed
 
     def _replace(self, report: dict[str, Any]) -> None:
         path = Path(self._file.name).resolve()
@@ -108,12 +112,31 @@ class ReportFile:
             new.unlink(missing_ok=True)
 
 
-def _json(report: dict[str, Any]) -> str:
-    return json.dumps(report, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+def _json(report: dict[str, Any], encoding: str = "utf-8") -> str:
+    return json.dumps(report, indent=1, ensure_ascii=encoding.lower() != "utf-8", allow_nan=False) + "\n"
+
+
+def say(text: str) -> None:
+    """Prints to standard output. Raises CtworkerError if it is a full disk or a closed pipe."""
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, sys.stdout.fileno())  # Python writes what is left once more at its end
+        os.close(nothing)
+        raise CtworkerError(f"standard output: cannot be written: {error.strerror}") from error
+
+
+def replace_unknown_letters() -> None:
+    """Standard output and error then print `?` for what the terminal's encoding lacks, as ± in ASCII, and do not fail."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def exit_code(command: str, run: Callable[[], int]) -> int:
     """Runs the command, and tells an error as one sentence: 64 for wrong input, 70 for other errors, 130 if interrupted."""
+    replace_unknown_letters()
     try:
         return run()
     except CtworkerError as error:

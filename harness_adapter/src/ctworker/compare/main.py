@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ArgumentError, CtworkerError
-from ..output import Parser, ProgressLine, ReportFile, duration, exit_code
+from ..output import Parser, ProgressLine, ReportFile, duration, exit_code, say
 from ..perplexity import methods
 from ..perplexity.options import (
     add_method,
@@ -110,7 +110,7 @@ def run(options: argparse.Namespace) -> int:
     asked = _models(options)
     plan = models.prepare(asked)
     if options.dry_run:
-        print(report.plan(plan))
+        say(report.plan(plan))
         return 0
     out = ReportFile(options.json)
     progress = _Progress(options.quiet)

@@ -13,7 +13,7 @@ from typing import Any
 from .. import __version__, arguments, hub
 from ..api import Client, Worker
 from ..errors import ArgumentError
-from ..output import Parser, ProgressLine, ReportFile, exit_code
+from ..output import Parser, ProgressLine, ReportFile, exit_code, say
 from ..report import about_activations
 from ..tables import number, render
 from ..tokenizer import TextTokenizer
@@ -253,7 +253,7 @@ def run(options: argparse.Namespace) -> int:
     """Raises CtworkerError. Returns the exit code."""
     work = Run(options)
     if options.dry_run:
-        print(work.plan())
+        say(work.plan())
         return 0
     out = ReportFile(options.json)
     report = work.score()

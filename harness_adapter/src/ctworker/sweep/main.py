@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from .. import __version__
 from ..errors import ArgumentError, CtworkerError
-from ..output import Parser
+from ..output import Parser, replace_unknown_letters
 
 if TYPE_CHECKING:
     from .definition import Sweep
@@ -82,6 +82,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> int:
+    replace_unknown_letters()
     arguments = parser().parse_args(argv)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     signal.signal(
@@ -97,6 +98,9 @@ def main(argv: list[str] | None = None) -> int:
         return USAGE
     except CtworkerError as error:
         print(f"ctworker-sweep: {error}", file=sys.stderr)
+        return FAILED
+    except OSError as error:  # of standard output; files of the results have their own errors
+        print(f"ctworker-sweep: {error.strerror or error}: the same command goes on", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
         print("ctworker-sweep: interrupted; the same command goes on", file=sys.stderr)
